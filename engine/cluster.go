@@ -500,7 +500,7 @@ func (cn *clusterNode) close() error {
 	cn.forward.Close()
 	cn.ops.Close()
 	cn.remotes.Close()
-	if !cn.wait(cn.e.disks.hangs) {
+	if !cn.wait(cn.e.disks.Hangs) {
 		err = errors.Join(err, ErrDiskHung)
 	}
 	return errors.Join(err, cn.store.Close())

@@ -16,6 +16,7 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/channel"
 	"penstock/engine/dir"
+	"penstock/engine/diskwatch"
 	"penstock/engine/host"
 	"penstock/engine/inbox"
 	"penstock/engine/scrub"
@@ -45,7 +46,7 @@ type Engine struct {
 
 	channels *channel.Node
 	pulse    aio.Pulse // counts writes to the data directory that began and ended; the disk watch reads it
-	disks    diskHealth
+	disks    diskwatch.Watch
 	scrub    *scrub.Scrub // made by Open, after recovery
 	cluster  *clusterNode // nil on a single node, which has no use for it: see members
 	members  membership
@@ -154,7 +155,10 @@ func (e *Engine) open(ctx context.Context) error {
 	}
 	e.store.run(e.background)
 	e.background(e.channels.Run)
-	e.startDiskWatch()
+	e.disks.Start(diskwatch.Config{
+		Host: e.host, Log: e.log, Disk: e.disk, Pulse: &e.pulse, Stop: e.stop, DiskPatience: e.opts.DiskPatience,
+		DiskFailedAfter: e.opts.DiskFailedAfter, DiskProbeAfter: e.opts.DiskProbeAfter, Judged: e.members.diskJudged,
+	})
 	if e.opts.ScrubInterval > 0 {
 		e.background(e.scrub.ReadSegments)
 		e.background(e.scrub.ReadFiles)
@@ -207,7 +211,7 @@ func (e *Engine) Health() error {
 	if err := e.store.failure(); err != nil {
 		return err
 	}
-	if err := e.disks.failure(); err != nil {
+	if err := e.disks.Failure(); err != nil {
 		return err
 	}
 	if e.store.noSpace.Load() {
@@ -249,7 +253,7 @@ func (e *Engine) LookupTopic(name string) (*Topic, bool) {
 }
 
 const (
-	watchInterval = 250 * time.Millisecond
+	watchInterval = diskwatch.Interval
 	stallAfter    = 2 * time.Second
 )
 
@@ -264,7 +268,7 @@ func (e *Engine) watch() {
 		e.watchClock(&clockTold)
 		now := e.now()
 		if e.host.InlineLog() {
-			e.stepDiskWatch()
+			e.disks.Step()
 		}
 		waiting := false
 		for _, pt := range e.store.partitionList() {
@@ -324,10 +328,10 @@ func (e *Engine) Close() error {
 		pt.CloseAndRefuse(ErrClosed, false)
 	}
 	close(e.stop)
-	e.disks.end()
+	e.disks.End()
 	clusterErr := e.members.close()
-	defer close(e.disks.stop)
-	hung = !e.host.Wait(&e.wg, e.disks.hangs) || !e.host.Wait(&e.disks.probe, e.disks.hangs) || hung
+	defer e.disks.Released()
+	hung = !e.host.Wait(&e.wg, e.disks.Hangs) || !e.disks.AwaitProbe() || hung
 	if hung {
 		// The kernel may still read the buffers and write to the files. They stay as they are until the process ends.
 		return errors.Join(ErrDiskHung, err, clusterErr)
@@ -343,7 +347,7 @@ func (e *Engine) stopLog() error {
 	drained := func() bool {
 		return e.store.drained() || e.store.failure() != nil
 	}
-	err, ended := e.host.StopLog(e.store.commitLog(), drained, e.disks.hangs)
+	err, ended := e.host.StopLog(e.store.commitLog(), drained, e.disks.Hangs)
 	switch why := e.store.failure(); {
 	case !ended:
 		return ErrDiskHung

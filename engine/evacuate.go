@@ -27,19 +27,19 @@ func (cn *clusterNode) evacuate() {
 	defer cancel()
 	// First tell the other nodes, or one of them would give a leadership back. If they cannot be told, go on
 	// nevertheless.
-	if err := cn.reportDisk(cn.e.disks.now()); err != nil {
+	if err := cn.reportDisk(cn.e.disks.State()); err != nil {
 		cn.log.Warn("the other nodes could not be told that the disk hangs", "error", err)
 	}
-	before := cn.e.disks.handOvers.Load()
+	before := cn.e.disks.Stats().HandOvers
 	left := 0
-	for ctx.Err() == nil && cn.e.disks.hangs() {
+	for ctx.Err() == nil && cn.e.disks.Hangs() {
 		if left = cn.evacuateRound(); left == 0 || cn.sleep(ctx, evacuatePause) != nil {
 			break
 		}
 	}
-	handed := cn.e.disks.handOvers.Load() - before
+	handed := cn.e.disks.Stats().HandOvers - before
 	if handed == 0 {
-		cn.e.disks.handOverFailed.Store(true)
+		cn.e.disks.MovedNone()
 	}
 	if cn.ctx.Err() == nil && (handed > 0 || left > 0) {
 		cn.log.Warn("the disk hangs: leaderships go to replicas whose disks are good; of what no other can take publishers "+
@@ -80,7 +80,7 @@ func (cn *clusterNode) evacuateRound() int {
 func (cn *clusterNode) tryEvacuate(pt *partition) bool {
 	handed, again := cn.giveAway(pt)
 	if handed {
-		cn.e.disks.handOvers.Add(1)
+		cn.e.disks.HandedOver()
 	}
 	return again
 }

@@ -129,8 +129,7 @@ func (e *Engine) Warnings() []Fault {
 		ISRHeldBack: c.ISRHeldBack.Load(), Stranded: c.Stranded.Load(), DelaysCorrected: c.DelaysCorrected.Load(),
 		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
 	}
-	e.disks.describe(&s)
-	e.describeScrub(&s)
+	e.describeDisk(&s)
 	return s.Faults()
 }
 

@@ -45,9 +45,9 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 // the engine gets no cluster store, no HTTP server, no command line and no metrics library with it.
 func TestImportGraph(t *testing.T) {
 	engine := []string{
-		"engine/base", "engine/channel", "engine/checkpoint", "engine/core", "engine/dir", "engine/forward", "engine/host",
-		"engine/inbox", "engine/meta", "engine/ops", "engine/reason", "engine/remote", "engine/replay", "engine/retain",
-		"engine/route", "engine/scrub",
+		"engine/base", "engine/channel", "engine/checkpoint", "engine/core", "engine/dir", "engine/diskwatch",
+		"engine/forward", "engine/host", "engine/inbox", "engine/meta", "engine/ops", "engine/reason", "engine/remote",
+		"engine/replay", "engine/retain", "engine/route", "engine/scrub",
 		"clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
 	}
 	foreign := []string{
@@ -87,6 +87,10 @@ func TestImportGraph(t *testing.T) {
 		"engine/ops": {
 			"engine/base", "engine/core", "engine/host", "engine/meta", "engine/reason", "replicate", "replicate/wire",
 			"replicate/peer", "netproto", "segment", "segment/aio",
+		},
+		"engine/diskwatch": {
+			"engine/base", "engine/core", "engine/host", "engine/meta", "replicate", "replicate/peer", "netproto", "segment",
+			"segment/aio",
 		},
 		"engine/scrub": {
 			"engine/base", "engine/core", "engine/dir", "engine/host", "engine/meta", "clog", "replicate", "replicate/wire",

@@ -55,7 +55,7 @@ func (i *Inspector) TopicID(t *Topic) uuid.UUID { return t.shared.uuid }
 // Disk returns this node's view of its disk, and the number of writes that have completed.
 func (i *Inspector) Disk() (state core.DiskState, done uint64) {
 	_, done = i.e.pulse.Counts()
-	return i.e.disks.now(), done
+	return i.e.disks.State(), done
 }
 
 // EachMarks calls visit with the marks of each copy on this node, in the order in which the node got them. visit

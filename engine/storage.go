@@ -116,9 +116,8 @@ func (e *Engine) Storage() StorageStats {
 			out.UnreadCopies++
 		}
 	}
-	e.disks.describe(&out)
 	e.members.describe(&out)
-	e.describeScrub(&out)
+	e.describeDisk(&out)
 	if s.Groups > 0 {
 		out.BatchesPerGroup = float64(s.Records) / float64(s.Groups)
 		out.FlushMeanMicros = float64(s.FlushNanos) / float64(s.Groups) / float64(time.Microsecond)
@@ -126,8 +125,11 @@ func (e *Engine) Storage() StorageStats {
 	return out
 }
 
-// describeScrub fills in what the scrub has done. It takes no lock.
-func (e *Engine) describeScrub(out *StorageStats) {
+// describeDisk fills in what the disk watch and the scrub have seen. It takes no lock.
+func (e *Engine) describeDisk(out *StorageStats) {
+	d := e.disks.Stats()
+	out.DiskState, out.DiskWaitedMs = d.State.String(), d.WaitedMs
+	out.DiskProbes, out.DiskHangs, out.DiskHandOvers = d.Probes, d.Hangs, d.HandOvers
 	s := e.scrub.Stats()
 	out.ScrubRounds, out.ScrubBytes, out.ScrubDamaged = s.Rounds, s.Bytes, s.Damaged
 	out.ScrubMended, out.ScrubLogDamaged, out.ReadsRecovered = s.Mended, s.LogDamaged, s.ReadAgain

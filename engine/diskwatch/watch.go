@@ -1,0 +1,216 @@
+package diskwatch
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/engine/host"
+	"penstock/internal/lock"
+	"penstock/segment/aio"
+)
+
+// Interval is how often Step is to be called.
+const Interval = 250 * time.Millisecond
+
+// probeFile is the file that probes of an idle disk write: one block, created once and then overwritten. Nobody reads
+// it.
+const probeFile = "disk.probe"
+
+// Config is what a Watch needs of its node. The engine fills it in when it opens.
+type Config struct {
+	Host  host.Host
+	Log   *slog.Logger
+	Disk  aio.Disk
+	Pulse *aio.Pulse      // counts writes that began and ended
+	Stop  <-chan struct{} // closed when the engine closes: no probe waits for a simulated disk any more
+
+	// Those of the engine's Options with these names.
+	DiskPatience, DiskFailedAfter, DiskProbeAfter time.Duration
+
+	// Judged is told what each step found. It does not wait and starts what waits. Watch.mu is held.
+	Judged func(core.DiskVerdict)
+}
+
+// Watch is the state of this node's disk. The zero value has not started: its disk is good. Any goroutine may call its
+// methods, except Start and Step. Fields that are neither atomic nor guarded by mu belong to the one goroutine that
+// calls Step.
+type Watch struct {
+	cfg        Config
+	watch      *core.DiskWatch
+	began      time.Time
+	blockBytes int
+	released   chan struct{} // closed by Released
+
+	state     atomic.Uint32 // core.DiskState
+	waitedMs  atomic.Int64
+	probing   atomic.Bool // a probe is running
+	movedNone atomic.Bool // the last hand-over moved nothing, and the watch has not been told
+	probe     sync.WaitGroup
+
+	mu    lock.Mutex[lock.DiskHealth] // guards ended; held while the watch starts goroutines
+	ended bool                        // the engine closes: no more goroutines may be started
+
+	probes, hung, handOvers atomic.Uint64
+}
+
+// Stats are the present state, and counts since Start.
+type Stats struct {
+	State     core.DiskState
+	WaitedMs  int64  // how long writes have been waiting while none came back
+	Probes    uint64 // writes that only ask whether the disk answers
+	Hangs     uint64 // times that nothing came back for Config.DiskPatience
+	HandOvers uint64 // leaderships given away because of a hang
+}
+
+// State returns the present state of the disk.
+func (w *Watch) State() core.DiskState { return core.DiskState(w.state.Load()) }
+
+// Hangs says whether writes have not returned for longer than anybody waits.
+func (w *Watch) Hangs() bool { return w.State() >= core.DiskHung }
+
+// Failure is the disk's part of Engine.Health; nil: the disk has not failed.
+func (w *Watch) Failure() error {
+	if w.State() != core.DiskFailed {
+		return nil
+	}
+	return fmt.Errorf("%w (nothing came back for %v)", base.ErrDiskHung,
+		time.Duration(w.waitedMs.Load())*time.Millisecond)
+}
+
+// Stats returns what the watch has seen.
+func (w *Watch) Stats() Stats {
+	return Stats{w.State(), w.waitedMs.Load(), w.probes.Load(), w.hung.Load(), w.handOvers.Load()}
+}
+
+// HandedOver counts a leadership that was given away because the disk hangs.
+func (w *Watch) HandedOver() { w.handOvers.Add(1) }
+
+// MovedNone notes that an attempt to give leaderships away moved nothing: the next one is due earlier.
+func (w *Watch) MovedNone() { w.movedNone.Store(true) }
+
+// Start starts the watch. In a simulation (host.Host.InlineLog) the engine calls Step instead.
+func (w *Watch) Start(cfg Config) {
+	w.begin(cfg)
+	if !cfg.Host.InlineLog() {
+		// Close does not wait for this goroutine: Close asks the watch whether waiting makes sense.
+		cfg.Host.Spawn(func() {
+			for cfg.Host.Pause(Interval, w.released) {
+				w.Step()
+			}
+		})
+	}
+}
+
+func (w *Watch) begin(cfg Config) {
+	patience := cfg.DiskPatience
+	if patience < 0 {
+		patience = cfg.DiskFailedAfter
+	}
+	c := core.DiskConfig{
+		PatienceNs: int64(patience), FailedNs: int64(cfg.DiskFailedAfter), PollNs: int64(Interval),
+		IdleNs: core.DiskProbeIdleNs,
+	}
+	if cfg.DiskProbeAfter > 0 {
+		c.IdleNs = int64(cfg.DiskProbeAfter)
+	}
+	w.cfg, w.began, w.released = cfg, cfg.Host.Instant(), make(chan struct{})
+	w.blockBytes = cfg.Disk.Info().BlockBytes
+	w.watch = core.NewDiskWatch(c, 0)
+}
+
+// Step reads which writes have returned since the last call, and acts on the new state.
+func (w *Watch) Step() {
+	begun, done := w.cfg.Pulse.Counts()
+	before := w.State()
+	if w.movedNone.Swap(false) {
+		w.watch.Kept()
+	}
+	v := w.watch.Step(int64(w.cfg.Host.Since(w.began)), begun, done)
+	w.waitedMs.Store(v.WaitedNs / int64(time.Millisecond))
+	w.state.Store(uint32(v.State))
+	if v.Changed {
+		w.logChange(before, v)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		return
+	}
+	w.cfg.Judged(v)
+	if v.Probe && w.cfg.DiskProbeAfter > 0 && w.probing.CompareAndSwap(false, true) {
+		w.cfg.Host.SpawnIn(&w.probe, func() {
+			defer w.probing.Store(false)
+			w.askDisk()
+		})
+	}
+}
+
+// End stops further starts, so that Engine.Close can wait for the goroutines that were started.
+func (w *Watch) End() {
+	w.mu.Lock()
+	w.ended = true
+	w.mu.Unlock()
+}
+
+// AwaitProbe waits for a probe that is running. It returns false if the disk hangs.
+func (w *Watch) AwaitProbe() bool { return w.cfg.Host.Wait(&w.probe, w.Hangs) }
+
+// Released ends the goroutine that Start started: the engine's files are released, or left as they are.
+func (w *Watch) Released() { close(w.released) }
+
+// logChange logs a change of the state, one line each. The state changes at most once in a fifth of the patience, and
+// becomes good only after two.
+func (w *Watch) logChange(before core.DiskState, v core.DiskVerdict) {
+	log, waited := w.cfg.Log, time.Duration(v.WaitedNs).Round(time.Millisecond)
+	switch {
+	case v.State == core.DiskHung && before < core.DiskHung:
+		w.hung.Add(1)
+		log.Error("the disk hangs: nothing that was written came back. Nothing is lost; publishers wait or hear that the "+
+			"outcome is unknown, and in a cluster leaderships go to replicas whose disks are good",
+			"waited", waited)
+	case v.State == core.DiskFailed:
+		log.Error("the disk counts as failed: it has not answered for disk-failed-after. What was answered OK is safe on "+
+			"stable storage; look at the device, and end this process if it does not come back",
+			"waited", waited)
+	case v.State == core.DiskSlow && before >= core.DiskHung:
+		log.Warn("the disk answers again; this node leads nothing that others can lead until it has done so for a while")
+	case v.State == core.DiskSlow:
+		log.Warn("the disk is slow: for a while nothing came back while writes waited. Nothing is lost", "waited", waited)
+	case v.State == core.DiskGood:
+		log.Info("the disk answers as it should again")
+	}
+}
+
+// askDisk writes one block and flushes it, on a goroutine of its own. It may never return.
+func (w *Watch) askDisk() {
+	w.cfg.Pulse.Begin()
+	defer w.cfg.Pulse.End()
+	w.probes.Add(1)
+	w.cfg.Host.AwaitDisk(w.cfg.Stop)
+	if err := w.writeProbe(); err != nil && !errors.Is(err, syscall.ENOSPC) {
+		w.cfg.Log.Warn("the disk could not be asked whether it answers; it is asked again. Nothing else was touched",
+			"file", probeFile, "error", err)
+	}
+}
+
+func (w *Watch) writeProbe() (err error) {
+	f, err := w.cfg.Disk.Open(probeFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		f, err = w.cfg.Disk.Create(probeFile, int64(w.blockBytes))
+	}
+	if err != nil {
+		return err
+	}
+	block, free := aio.AlignedBytes(w.blockBytes)
+	defer free()
+	err = f.WriteSyncAt(block, 0)
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,128 @@
+package diskwatch
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/engine/host"
+	"penstock/segment/aio"
+	"penstock/segment/aio/faultaio"
+)
+
+// testHost is a machine whose instants a test sets.
+type testHost struct {
+	host.Host
+	now time.Duration
+}
+
+func (h *testHost) Instant() time.Time              { return time.Unix(0, int64(h.now)) }
+func (h *testHost) Since(t time.Time) time.Duration { return h.Instant().Sub(t) }
+
+// watched is a Watch that a test steps.
+type watched struct {
+	*Watch
+	host   *testHost
+	disk   *faultaio.Disk
+	pulse  aio.Pulse
+	judged []core.DiskVerdict
+}
+
+func newWatched(probeAfter time.Duration) *watched {
+	w := &watched{Watch: new(Watch), host: &testHost{Host: host.NewMachine()}, disk: faultaio.New(faultaio.Options{})}
+	w.begin(Config{
+		Host: w.host, Log: slog.New(slog.DiscardHandler), Disk: w.disk, Pulse: &w.pulse, DiskPatience: time.Second,
+		DiskFailedAfter: 3 * time.Second, DiskProbeAfter: probeAfter,
+		Judged: func(v core.DiskVerdict) { w.judged = append(w.judged, v) },
+	})
+	return w
+}
+
+// pass steps the watch while d passes.
+func (w *watched) pass(d time.Duration) {
+	for end := w.host.now + d; w.host.now < end; {
+		w.host.now += Interval
+		w.Step()
+	}
+}
+
+// A write that does not come back: first the disk hangs, which the cluster's node hears once, then it has failed. When
+// the write comes back it hangs no more.
+func TestWatchSeesAHang(t *testing.T) {
+	w := newWatched(-1)
+	if w.pass(time.Second); w.State() != core.DiskGood || w.Failure() != nil {
+		t.Fatal(w.State(), w.Failure())
+	}
+	w.pulse.Begin()
+	if w.pass(time.Second); !w.Hangs() || w.Failure() != nil || w.Stats().Hangs != 1 {
+		t.Errorf("%+v, %v", w.Stats(), w.Failure())
+	}
+	if w.pass(2 * time.Second); w.State() != core.DiskFailed || !errors.Is(w.Failure(), base.ErrDiskHung) {
+		t.Errorf("%+v, %v", w.Stats(), w.Failure())
+	}
+	w.pulse.End()
+	if w.pass(Interval); w.Hangs() || w.Failure() != nil || w.Stats().WaitedMs != 0 || w.Stats().Hangs != 1 {
+		t.Errorf("%+v, %v", w.Stats(), w.Failure())
+	}
+	handOvers := 0
+	for _, v := range w.judged {
+		if v.HandOver {
+			handOvers++
+		}
+	}
+	if handOvers != 1 {
+		t.Errorf("leaderships are handed over %d times", handOvers)
+	}
+	if w.Stats().Probes != 0 {
+		t.Error("the disk is asked, and should not be")
+	}
+}
+
+// A hand-over that moved nothing is tried again sooner than another.
+func TestWatchTriesAgainWhatMovedNothing(t *testing.T) {
+	for _, movedNone := range []bool{false, true} {
+		w := newWatched(-1)
+		w.pulse.Begin()
+		w.pass(time.Second)
+		if movedNone {
+			w.MovedNone()
+		}
+		before := len(w.judged)
+		w.pass(core.DiskKeptEveryNs + Interval)
+		again := false
+		for _, v := range w.judged[before:] {
+			again = again || v.HandOver
+		}
+		if again != movedNone {
+			t.Errorf("nothing was moved: %v, and it is tried again: %v", movedNone, again)
+		}
+	}
+}
+
+// An idle disk is asked with one write at a time. Nothing is started any more when the engine closes.
+func TestWatchAsksAnIdleDisk(t *testing.T) {
+	w := newWatched(time.Second)
+	count := uint64(0)
+	for range 3 {
+		w.pass(time.Second)
+		if !w.AwaitProbe() {
+			t.Fatal("the disk hangs")
+		}
+		if count++; w.Stats().Probes != count {
+			t.Errorf("asked %d times, want %d", w.Stats().Probes, count)
+		}
+		w.pass(Interval) // the watch sees the write
+		data, err := w.disk.ReadFile(probeFile, 1<<20)
+		if err != nil || len(data) != w.disk.Info().BlockBytes {
+			t.Errorf("the file has %d bytes, %v", len(data), err)
+		}
+	}
+	w.End()
+	before := len(w.judged)
+	if w.pass(3 * time.Second); len(w.judged) != before || w.Stats().Probes != count {
+		t.Errorf("something is started when the engine closes: %+v", w.Stats())
+	}
+}
