@@ -12,6 +12,7 @@ import (
 
 	"penstock/engine/base"
 	"penstock/engine/dir"
+	"penstock/engine/flush"
 	"penstock/engine/host"
 	"penstock/engine/inbox"
 	"penstock/engine/meta"
@@ -31,6 +32,7 @@ func bareReplica() *replica {
 	s.join(cn)
 	pt := &partition{e: s, t: &partTopic{name: "t", servingChanged: func() {}}}
 	pt.Use(&s.inboxes)
+	pt.flush.Init(pt, pt.t.name, 0)
 	pt.rep = &replica{cn: cn, pt: pt}
 	return pt.rep
 }
@@ -71,7 +73,7 @@ func runStore(t *testing.T, disk aio.Disk) runningStore {
 	})
 	s.level.Store(dir.FirstLevel)
 	topic := &partTopic{name: "t", uuid: uuid.UUID{7}, servingChanged: func() {}}
-	topic.limits.Store(new(topicLimits))
+	topic.limits.Store(new(flush.Limits))
 	r := newRecovery(s)
 	defer r.log.Release()
 	err := errors.Join(disk.MkdirAll(dir.TopicPath(topic.uuid)), s.begin(4<<20))
@@ -91,14 +93,14 @@ func runStore(t *testing.T, disk aio.Disk) runningStore {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
-	h.SpawnIn(&wg, s.flusher.run)
+	h.SpawnIn(&wg, s.flusher.Run)
 	end := sync.OnceValue(func() error {
 		pt.CloseToNew(base.ErrClosed)
 		err, _ := h.StopLog(s.clog, s.drained, func() bool { return false })
 		close(stop)
 		wg.Wait()
 		if s.poisoned.Load() == nil {
-			s.flusher.finish()
+			s.flusher.Finish()
 		}
 		return errors.Join(err, s.release(), disk.Close())
 	})

@@ -28,7 +28,7 @@ import (
 // channel that reads the old place while step 7 happens gets the message again when its timeout expires.
 //
 // Retention by size, age or count removes segments even if messages wait in them. Those messages are lost. They count
-// as confirmed in every channel, and each channel is told (findLost, forgetGone), so that they hold back nothing else
+// as confirmed in every channel, and each channel is told (FindLost, forgetGone), so that they hold back nothing else
 // and are not listed until their time.
 
 const (
@@ -37,9 +37,9 @@ const (
 	noOffset           = 1<<63 - 1
 )
 
-// carry copies the deferred messages out of the oldest segments, if nothing else needs those segments. limit is the
-// highest offset up to which segments may be removed.
-func (f *flusher) carry(pt *partition, limit segment.Offset) {
+// Carry copies the deferred messages out of the oldest segments, if nothing else needs those segments. limit is the
+// highest offset up to which segments may be removed. The flusher calls it.
+func (pt *partition) Carry(limit segment.Offset) {
 	if !pt.rep.serves.Load() || !pt.carrying.CompareAndSwap(false, true) {
 		return
 	}
@@ -56,7 +56,7 @@ func (f *flusher) carry(pt *partition, limit segment.Offset) {
 			pt.carrying.Store(false)
 			return
 		}
-		f.e.host.Spawn(func() { f.carryFrom(pt, sources) })
+		pt.e.host.Spawn(func() { pt.carryFrom(sources) })
 	})
 }
 
@@ -74,16 +74,16 @@ func (pt *partition) toCarry(start core.Border, borders []core.Border) []core.Ca
 }
 
 // carryFrom reads the messages and writes the batch that carries them.
-func (f *flusher) carryFrom(pt *partition, sources []core.CarrySource) {
+func (pt *partition) carryFrom(sources []core.CarrySource) {
 	var ms []core.CarriedMessage
 	bytes := 0
 	for _, s := range sources {
 		m, err := pt.ReadRecord(s.ID, s.At)
 		if errors.Is(err, segment.ErrBelowStart) {
-			continue // retention has just removed it; findLost will report it
+			continue // retention has just removed it; FindLost will report it
 		}
 		if err != nil {
-			f.e.log.Warn("a deferred message cannot be carried out of its old segment, which therefore stays",
+			pt.e.log.Warn("a deferred message cannot be carried out of its old segment, which therefore stays",
 				"topic", pt.t.name, "partition", pt.number, "error", err)
 			break
 		}
@@ -112,9 +112,9 @@ func (pt *partition) postCarried(ms []core.CarriedMessage, at segment.Offset) {
 	pt.post(&core.Post{Event: core.Event{Kind: core.EvCarried, Deferred: ds}})
 }
 
-// findLost looks for deferred messages that were removed with their segments. It runs after retention removed something
-// that was not confirmed.
-func (f *flusher) findLost(pt *partition) {
+// FindLost looks for deferred messages that were removed with their segments. It runs after retention removed something
+// that was not confirmed; the flusher calls it.
+func (pt *partition) FindLost() {
 	if !pt.mayHaveLost.Load() || !pt.rep.serves.Load() || !pt.searchingLost.CompareAndSwap(false, true) {
 		return
 	}

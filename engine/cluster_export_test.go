@@ -238,14 +238,14 @@ func PartitionOf(e *Engine, topic string, n int) segment.Identity {
 	return t.partitions()[n].Identity()
 }
 
-// FailFlush does what a flush does that meets the damaged head of a segment, and says whether the inbox is closed by
-// it.
+// FailFlush does what the flusher does when it meets the damaged head of a segment, and says whether the inbox is
+// closed by it.
 func FailFlush(e *Engine, topic string, n int) bool {
 	t, _ := e.LookupTopic(topic)
 	pt := t.partitions()[n]
 	for _, s := range pt.log.Segments() {
-		if s.Err != nil {
-			e.store.flusher.failed(pt, pt.reopens.Load(), s.Err)
+		if s.Err != nil && !pt.GivenUp() {
+			pt.CloseAndRefuse(ErrDisk, true)
 		}
 	}
 	return pt.WhyClosed() != nil

@@ -54,7 +54,7 @@ type committer struct {
 	deferred []core.DeferredMessage // scratch: those of the batch that is being sealed
 	nowNs    int64                  // the engine's time when the group, or its last batch with delays, began
 
-	noSpace bool // what the machines were last told of store.noSpace
+	noSpace bool // what the machines were last told of Flusher.NoSpace
 	room    quotaRoom
 }
 
@@ -177,7 +177,7 @@ func (c *committer) refillWork() bool {
 
 // learnSpace tells the machines when the flusher finds that the disk is full, or has room again.
 func (c *committer) learnSpace() {
-	if full := c.e.noSpace.Load(); full != c.noSpace {
+	if full := c.e.flusher.NoSpace(); full != c.noSpace {
 		c.noSpace = full
 		for _, pt := range c.e.partitionList() {
 			pt.rep.mu.Lock()
@@ -386,7 +386,7 @@ func (c *committer) seal(pt *partition, g *clog.Group, w *groupWork, r *run, dst
 		copy(dst[segment.HeaderBytes:], c.body)
 		crc = c.stamp(pt, r, dst)
 	case inbox.Tombstone:
-		r.special.Release = c.e.flusher.pinFiles() // pinned only now: before, the batch might not have fit into the log
+		r.special.Release = c.e.flusher.PinFiles() // pinned only now: before, the batch might not have fit into the log
 		return
 	}
 	c.noteAppended(pt, g, w, r, dst, crc, core.PurposeData)
@@ -533,8 +533,7 @@ func (pt *partition) publishFold(end segment.MsgID) {
 	}
 	needed := pt.fold.Needed(start.ID, end)
 	pt.carriedFrom.Store(int64(from))
-	pt.needed.Store(uint64(needed))
-	pt.bound.Note(retain.Needed{ID: needed, At: from}, pt.machine.State().End)
+	pt.flush.NoteNeeded(retain.Needed{ID: needed, At: from}, pt.machine.State().End)
 	if pt.fold.Len() == 0 {
 		pt.unclaimed.Store(uint64(pt.fold.Unclaimed))
 	} else {

@@ -124,7 +124,7 @@ func (c *committer) appendOne(pt *partition, g *clog.Group, w *groupWork, in *in
 	pt.newest = max(pt.newest, h.Appended)
 	pt.writer.Saw(&h, c.nowNs)
 	pt.log.Append(&s)
-	c.e.flusher.markDirty(pt)
+	c.e.flusher.MarkDirty(&pt.flush)
 	w.sealed++
 	w.batches = append(w.batches, batchWork{part: pt, slice: s, nextID: h.NextID(), generation: in.generation})
 	return true
@@ -149,7 +149,7 @@ func (c *committer) foldIncoming(pt *partition, h *segment.Header, body []byte, 
 func (c *committer) replicate(pt *partition, w *groupWork, r *run, deferred []core.DeferredMessage) {
 	b := &w.batches[len(w.batches)-1]
 	pt.log.Append(&b.slice)
-	c.e.flusher.markDirty(pt)
+	c.e.flusher.MarkDirty(&pt.flush)
 	p := pendingBatch{position: b.slice.Position, nextID: b.nextID, count: r.count, bodyBytes: b.bodyBytes}
 	if len(deferred) != 0 {
 		p.deferred = append(p.deferred, deferred...)

@@ -31,7 +31,7 @@ func (stillHost) Listen(meta.Node, uuid.UUID, peer.Handler) host.Transport { pan
 func TestFullLogBeginsAFileAtTheStart(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	e := openSmall(t, disk)
-	release := e.store.flusher.pinFiles()
+	release := e.store.flusher.PinFiles()
 	topic, err := e.Topic(t.Context(), "t")
 	limit := uint64(e.store.clog.MaxLiveBytes() / e.store.clog.FileBytes())
 	for err == nil && e.store.clog.Current()-e.store.clog.Oldest()+1 < limit {

@@ -46,8 +46,8 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 func TestImportGraph(t *testing.T) {
 	engine := []string{
 		"engine/base", "engine/channel", "engine/checkpoint", "engine/core", "engine/dir", "engine/diskwatch",
-		"engine/forward", "engine/host", "engine/inbox", "engine/meta", "engine/ops", "engine/reason", "engine/remote",
-		"engine/replay", "engine/retain", "engine/route", "engine/scrub",
+		"engine/flush", "engine/forward", "engine/host", "engine/inbox", "engine/meta", "engine/ops", "engine/reason",
+		"engine/remote", "engine/replay", "engine/retain", "engine/route", "engine/scrub",
 		"clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
 	}
 	foreign := []string{
@@ -74,6 +74,10 @@ func TestImportGraph(t *testing.T) {
 		},
 		"engine/replay": {
 			"clog", "engine/base", "engine/checkpoint", "engine/core", "engine/meta", "replicate", "segment", "segment/aio",
+		},
+		"engine/flush": {
+			"engine/base", "engine/core", "engine/dir", "engine/host", "engine/meta", "engine/retain", "clog", "netproto",
+			"replicate", "replicate/peer", "segment", "segment/aio",
 		},
 		"engine/route": {"replicate", "segment", "segment/aio"},
 		"engine/host":  {"engine/meta", "replicate", "replicate/peer", "netproto", "segment", "segment/aio"},

@@ -107,7 +107,7 @@ func (pt *partition) State() CopyState {
 	c := CopyState{
 		PartitionView: pt.view(), State: pt.machine.State(), Epochs: slices.Clone(pt.epochs.Entries()),
 		Cursors: pt.fold.Append(nil), Delayed: len(pt.fold.Deferred), Acked: r.durable, Incoming: len(r.incoming),
-		Logs: pt.reopens.Load(),
+		Logs: pt.flush.Reopens(),
 	}
 	pt.fold.Each(func(cur *core.Cursor) { c.Delayed += len(cur.Requeued) })
 	if f := r.follower; f != nil {

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 
 	"penstock/engine/core"
+	"penstock/engine/flush"
 	"penstock/engine/inbox"
-	"penstock/engine/retain"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -24,6 +24,7 @@ type partition struct {
 	inbox.Inbox
 	logEnd
 	retained
+	flush flush.Part // what the flusher keeps
 
 	// Atomics, which any goroutine reads.
 	unread   atomic.Pointer[error]        // why the fold is unknown; nil: it is known. See whyUnread
@@ -33,11 +34,7 @@ type partition struct {
 	unclaimed atomic.Uint64
 	// While the topic is paused: messages from this MsgID on are held back; else noMsgID.
 	pausedFrom atomic.Uint64
-	dirty      atomic.Bool           // the partition is in the flusher's queue
-	flushErr   atomic.Pointer[error] // why a segment could not be written; nil: none since reopenInbox
-	reopens    atomic.Uint64         // how often reopenInbox was called
-	stateBytes atomic.Int64          // upper bound of the fold's size in a checkpoint
-	quota      quotaState
+	stateBytes atomic.Int64 // upper bound of the fold's size in a checkpoint
 }
 
 // newPartition returns a partition whose log ends as st says, with the fold of what is in it. The caller sets rep and
@@ -47,6 +44,7 @@ func newPartition(
 ) *partition {
 	pt := &partition{e: e, t: t, number: number}
 	pt.Use(&e.inboxes)
+	pt.flush.Init(pt, t.name, number)
 	pt.machine, pt.fold = core.NewPartition(st, e.sizes()), fold
 	return pt
 }
@@ -62,18 +60,13 @@ type logEnd struct {
 	recovered segment.Position // the log is committed up to here at least; found by recovery
 }
 
-// retained is what retention needs to know of the log. bound and ages have locks of their own.
+// retained is about deferred messages whose segments are removed: see carry.go.
 type retained struct {
-	// Messages below this MsgID may go: every durable channel has confirmed them, or a control batch carries those that
-	// one has not.
-	needed atomic.Uint64
 	// Offset of the first control batch whose carried messages are still needed, or noOffset.
 	carriedFrom   atomic.Int64
-	bound         retain.Bound
-	carrying      atomic.Bool // flusher.carry is at work on this partition
-	searchingLost atomic.Bool // flusher.findLost is at work
-	mayHaveLost   atomic.Bool // unconfirmed messages were removed, and channels may still wait for them: see findLost
-	ages          retain.Ages
+	carrying      atomic.Bool // Carry is at work on this partition
+	searchingLost atomic.Bool // FindLost is at work
+	mayHaveLost   atomic.Bool // unconfirmed messages were removed, and channels may still wait for them: see FindLost
 }
 
 // Identity names the partition.
@@ -97,18 +90,6 @@ func (pt *partition) enqueue(ctx context.Context, p *inbox.Put) error {
 		return pt.rep.cn.above.ForwardPut(pt, p)
 	}
 	return err
-}
-
-// reopenInbox opens an inbox that was closed because segments could not be written (flusher.failed). It is called
-// without a lock, after the log was cut, replaced or repaired: the failure concerned the old files. If the new files
-// cannot be written either, the next flush closes the inbox again. An inbox that was closed because the engine closes,
-// or because the commit log failed, stays closed.
-func (pt *partition) reopenInbox() {
-	// This comes first: a flush of the old files may have failed, and be about to close the inbox. It compares reopens
-	// before it does.
-	pt.reopens.Add(1)
-	pt.flushErr.Store(nil)
-	pt.Reopen()
 }
 
 // expirePuts refuses the puts in the inbox whose deadline has passed. It says whether any put was waiting. The engine's

@@ -175,7 +175,10 @@ func (pt *partition) Topic() *partTopic { return pt.t }
 func (pt *partition) Replica() *replica { return pt.rep }
 
 // setTopic gives a partition of a topic whose metadata was found only now its topic. No goroutine runs yet.
-func (pt *partition) setTopic(t *partTopic) { pt.t = t }
+func (pt *partition) setTopic(t *partTopic) {
+	pt.t = t
+	pt.flush.Init(pt, t.name, pt.number)
+}
 
 // Log is the partition's log.
 func (pt *partition) Log() *segment.Log { return pt.log }

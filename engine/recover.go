@@ -10,6 +10,7 @@ import (
 	"penstock/engine/checkpoint"
 	"penstock/engine/core"
 	"penstock/engine/dir"
+	"penstock/engine/flush"
 	"penstock/engine/replay"
 	"penstock/segment"
 )
@@ -54,6 +55,7 @@ func (r *recovery) replay(node uuid.UUID) error {
 		return err
 	}
 	e.clog = log
+	e.flusher.Use(log)
 	if report != nil {
 		r.bytes = report.Bytes
 	}
@@ -81,10 +83,10 @@ func (c *committer) Checkpoint(emit func(chunk []byte)) {
 	parts := c.e.partitionList()
 	chunk := c.e.clog.MaxChunkBytes()
 	buf := checkpoint.AppendCount(nil, len(parts))
-	ends := make([]checkpointEnd, 0, len(parts))
+	ends := make([]flush.LogEnd, 0, len(parts))
 	for _, pt := range parts {
 		st := pt.machine.State()
-		ends = append(ends, checkpointEnd{pt, st.End})
+		ends = append(ends, flush.LogEnd{Part: &pt.flush, End: st.End})
 		buf = checkpoint.Append(buf, &checkpoint.Entry{
 			ID: pt.Identity(), State: st, Committed: pt.committedMark(), Epochs: pt.epochs.Entries(), Fold: pt.knownFold(),
 		})
@@ -95,7 +97,7 @@ func (c *committer) Checkpoint(emit func(chunk []byte)) {
 		buf = buf[:copy(buf, buf[at:])]
 	}
 	emit(buf)
-	c.e.flusher.checkpointed(ends)
+	c.e.flusher.Checkpointed(ends)
 }
 
 // damagedCopies lists the copies that may lack, or cannot read, something that this node acknowledged. all is true if
@@ -139,7 +141,7 @@ func (r *recovery) openPartition(t *partTopic, n uint32) (*partition, error) {
 	pt.publishFold(rp.State.NextID)
 	pt.mayHaveLost.Store(len(pt.fold.Gone(nil, pt.startBorder(), 1)) > 0)
 	if len(rp.Slices) != 0 {
-		e.flusher.markDirty(pt)
+		e.flusher.MarkDirty(&pt.flush)
 	}
 	if err := errors.Join(rp.Err, log.Health()); err != nil {
 		r.corruptions = append(r.corruptions, err.Error())
@@ -179,7 +181,7 @@ func (r *recovery) fill(pt *partition, rp *replay.Partition) error {
 	}
 	pt.newest = pt.log.NewestAppended()
 	end, _, _ := pt.log.End()
-	pt.ages.Found(end, pt.newest, r.e.clock.Mono())
+	pt.flush.Recovered(end, pt.newest, r.e.clock.Mono())
 	return r.discardUnreadableHead(pt)
 }
 

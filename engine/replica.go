@@ -523,8 +523,8 @@ func (r *replica) await(reached func() bool) bool {
 	}
 }
 
-// committedEnd is the offset up to which the log is committed.
-func (pt *partition) committedEnd() segment.Offset {
+// CommittedEnd is the offset up to which the log is committed.
+func (pt *partition) CommittedEnd() segment.Offset {
 	end, _, _ := pt.log.End()
 	at, err := pt.log.SeekPosition(pt.committedMark())
 	switch {

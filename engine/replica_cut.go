@@ -9,6 +9,7 @@ import (
 	"penstock/clog"
 	"penstock/engine/checkpoint"
 	"penstock/engine/core"
+	"penstock/engine/flush"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -106,7 +107,7 @@ func (r *replica) doCut(c *logCut) {
 		r.cutFailed(c, err)
 		return
 	}
-	r.pt.reopenInbox()
+	r.pt.flush.ReopenInbox()
 	if c.reset && !r.awaitResetAllowed() {
 		return
 	}
@@ -151,7 +152,7 @@ func (r *replica) isCutBy(c *logCut) bool {
 func (r *replica) awaitPrepared(c *logCut) error {
 	for told := false; ; {
 		err := r.prepareCut(c)
-		if isFull(err) && !told {
+		if flush.IsFull(err) && !told {
 			told = true
 			r.cn.log.Warn("a copy of a partition waits until the disk has room, and is not in sync until then. What was "+
 				"acknowledged is on the other replicas; free space", "topic", r.pt.t.name, "partition", r.pt.number, "error", err)
@@ -160,7 +161,7 @@ func (r *replica) awaitPrepared(c *logCut) error {
 		case err == nil, !r.isCutBy(c):
 			return err
 		case needsRefetch(err) && (r.awaitRepair(c, err) || r.awaitDevice(err)):
-		case isFull(err) && r.cn.e.host.Pause(roomPause, r.cn.e.stop):
+		case flush.IsFull(err) && r.cn.e.host.Pause(roomPause, r.cn.e.stop):
 		default:
 			return err
 		}
@@ -328,9 +329,9 @@ func (c *committer) writeCut(pt *partition, g *clog.Group, w *groupWork) bool {
 	pt.publishFold(cut.state.NextID)
 	cut.ready = false
 	if cut.pinFiles {
-		cut.release = c.e.flusher.pinFiles()
+		cut.release = c.e.flusher.PinFiles()
 	}
-	c.e.flusher.cut(pt, cut.state.End)
+	c.e.flusher.Cut(&pt.flush, cut.state.End)
 	w.cuts = append(w.cuts, cut)
 	return true
 }

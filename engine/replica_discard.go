@@ -61,7 +61,7 @@ func (r *replica) hasBroken() bool {
 // be given up because of it. Otherwise it returns nil. A cut calls it before it writes its record. A copy with such a
 // file needs a new log anyway, and its cut could wait for ever: batches that the file cannot take keep their commit log
 // files, and once these fill the commit log, it has no room for the record. A copy that is given up keeps no files
-// (releaseLimit). It takes mu.
+// (HoldsFiles). It takes mu.
 func (r *replica) brokenFile() error {
 	for _, s := range r.pt.log.Segments() {
 		if s.Err != nil && r.mayDiscard(s.Err) {
@@ -150,32 +150,10 @@ func (r *recovery) discardUnreadableHead(pt *partition) error {
 	return nil
 }
 
-// isGoingAway says whether this node is about to remove the partition's bytes, because the topic is being deleted or
-// the copy is being removed. The flusher asks. Such a partition keeps no commit log file for batches that its segments
-// cannot take, because the tombstone or the record of the removal may be waiting for that room.
-func (pt *partition) isGoingAway() bool {
-	return pt.t.deleted.Load() || pt.rep.isRemoving()
-}
-
-// releaseLimit lowers release, the number of the first commit log file that is kept, for copies that are given up or
-// being removed. oldest is the oldest file. The files of a copy that nobody needs may be released, because the record
-// that begins its new log may be waiting for room; but first the next process must be able to know that the copy lacks
-// something.
-func (f *flusher) releaseLimit(oldest, release uint64) uint64 {
-	for _, pt := range f.e.partitionList() {
-		if !pt.rep.discarded.Load() && !pt.rep.isRemoving() || pt.t.deleted.Load() || release <= oldest {
-			continue
-		}
-		if seq, ok := pt.log.OldestUnsyncedFileSeq(); ok && seq < release && !pt.rep.mayReleaseFiles() {
-			release = seq
-		}
-	}
-	return release
-}
-
 // mayReleaseFiles says whether the commit log may release files that hold what the segments of this copy lack. The copy
-// is given up or being removed; the flusher asks. Until a leader has said that it needs nothing of the copy, the copy
-// may be the last one with some acknowledged messages, and its device may read again after a restart.
+// is given up or being removed; the flusher asks, through HoldsFiles. Until a leader has said that it needs nothing of
+// the copy, the copy may be the last one with some acknowledged messages, and its device may read again after a
+// restart.
 //
 // If the process crashes before the copy has a new log, its segments may be readable and have a hole. So the copy is
 // marked as dropped in the list of shortened copies first, and the next process gives it up, too (openPartition). If

@@ -160,7 +160,7 @@ func (cn *replicaNode) reportDamaged(pt *partition, why error) {
 func (cn *replicaNode) trimTo(pt *partition, pos segment.Position) {
 	cn.spawn(func() {
 		if at, err := pt.log.SeekPosition(pos); err == nil || errors.Is(err, segment.ErrAtEnd) {
-			cn.e.flusher.trim(pt, at)
+			cn.e.flusher.Trim(&pt.flush, at)
 		}
 	})
 }

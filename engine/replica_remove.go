@@ -34,7 +34,7 @@ import (
 //
 // No commit log file is released from step 1 until step 3 is done, so after a crash behind step 2 recovery finds the
 // record and removes the files before it does anything else. A crash before step 2 leaves the copy as it was, or marked
-// as dropped: before step 1 the commit log may release files that the segments lack (releaseLimit), because a commit
+// as dropped: before step 1 the commit log may release files that the segments lack (HoldsFiles), because a commit
 // log that is full of them would have no room for the record. The partition stays open with an empty log. If the node
 // becomes a replica again, it begins there.
 
@@ -166,7 +166,7 @@ func (r *replica) removeBytes() error {
 		return err
 	}
 	err := errors.Join(pt.log.Reset(segment.State{}), e.trashLeftovers(pt))
-	pt.reopenInbox()
+	pt.flush.ReopenInbox()
 	return err
 }
 

@@ -310,7 +310,7 @@ func (r *replica) repair(m *replicate.Message) {
 		r.cn.e.log.Info("a damaged range was repaired from another replica",
 			"topic", r.pt.t.name, "partition", r.pt.number, "bytes", len(body))
 		if len(r.pt.log.Isolated()) == 0 {
-			r.pt.reopenInbox()
+			r.pt.flush.ReopenInbox()
 		}
 		r.run(func() { r.step(&replicate.Event{Kind: replicate.EvRepaired, Position: from, Until: until}) })
 		r.pt.resumeReaders()

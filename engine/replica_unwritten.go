@@ -1,12 +1,10 @@
 package engine
 
 import (
-	"errors"
 	"slices"
 	"time"
 
 	"penstock/replicate"
-	"penstock/segment"
 )
 
 // This file is about a copy whose segments cannot be written. After a write or sync of a segment file has failed, the
@@ -39,8 +37,7 @@ type unwritten struct {
 
 // unwritten says whether the segments cannot be written any more, although they can be read. It takes no lock.
 func (pt *partition) unwritten() bool {
-	err := pt.flushErr.Load()
-	return err != nil && errors.Is(*err, segment.ErrPoisoned)
+	return pt.flush.Unwritten()
 }
 
 // yieldUnwritten starts the hand-over of a leader, or gives a follower up, as the comment at the top of this file says.
@@ -55,7 +52,7 @@ func (r *replica) yieldUnwritten(now int64) {
 		if len(r.state.ISR) < 2 {
 			r.unwritten.handOverAt = now + int64(devicePoll)
 		}
-		reopens := r.pt.reopens.Load()
+		reopens := r.pt.flush.Reopens()
 		r.cn.spawn(func() { r.cn.handOverUnwritten(r.pt, reopens) })
 	case r.follower != nil && r.follower.Err() == nil && !r.discarded.Load() && r.cut == nil:
 		r.discardUnwritten(now)
@@ -99,8 +96,8 @@ func (r *replica) discardedWithin(now int64) bool {
 }
 
 // handOverUnwritten hands a leadership over. If no other replica takes it, the inbox is closed: more messages would
-// only fill the commit log sooner. reopens is the value of pt.reopens when the hand-over was decided; if the log has
-// been cut or has begun anew since, the inbox stays open. It runs on a goroutine of its own, without a lock.
+// only fill the commit log sooner. reopens is the value of flush.Part.Reopens when the hand-over was decided; if the
+// log has been cut or has begun anew since, the inbox stays open. It runs on a goroutine of its own, without a lock.
 func (cn *replicaNode) handOverUnwritten(pt *partition, reopens uint64) {
 	if !cn.leaving.Load() {
 		cn.handOverPartition(pt, 0)
@@ -109,8 +106,8 @@ func (cn *replicaNode) handOverUnwritten(pt *partition, reopens uint64) {
 		return
 	}
 	pt.CloseAndRefuse(ErrDisk, true)
-	if pt.reopens.Load() != reopens {
-		pt.reopenInbox()
+	if pt.flush.Reopens() != reopens {
+		pt.flush.ReopenInbox()
 	}
 }
 

@@ -20,10 +20,10 @@ func TestRottenFileIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	release := e.store.flusher.pinFiles()
+	release := e.store.flusher.PinFiles()
 	file := e.store.clog.Current()
 	for range 3 {
-		e.store.flusher.markRotten(file)
+		e.store.flusher.MarkRotten(file)
 		if err := e.Health(); err == nil || !strings.Contains(err.Error(), "commit log") {
 			t.Fatalf("the file is there: %v", err)
 		}

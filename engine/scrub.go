@@ -10,7 +10,7 @@ func (e *Engine) newScrub() *scrub.Scrub {
 	n := scrub.Node{
 		Host: e.host, Log: e.log, Disk: e.disk, Stop: e.stop, Interval: e.opts.ScrubInterval, Copies: e.copiesToScrub,
 		CommitLog: e.store.commitLog(), Failed: func() bool { return e.store.failure() != nil },
-		MarkRotten: e.store.flusher.markRotten, WithNodeFile: e.withNodeFile, Topics: e.topicFiles,
+		MarkRotten: e.store.flusher.MarkRotten, WithNodeFile: e.withNodeFile, Topics: e.topicFiles,
 	}
 	if e.cluster != nil {
 		n.Shortened = e.cluster.shortened

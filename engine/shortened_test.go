@@ -12,7 +12,6 @@ import (
 	"penstock/engine/checkpoint"
 	"penstock/engine/core"
 	"penstock/engine/dir"
-	"penstock/engine/inbox"
 	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/segment"
@@ -242,18 +241,15 @@ func TestRemovedCopyIsListedBeforeTheLogLetsGo(t *testing.T) {
 	s.publish(t, 1, 1)
 	r := ofList(t, disk)
 	r.pt.log, r.removing = s.part.log, true
-	f := &flusher{e: new(store)}
-	f.e.addPartitions([]*partition{r.pt})
-	seq, ok := r.pt.log.OldestUnsyncedFileSeq()
-	if !ok {
+	if _, ok := r.pt.log.OldestUnsyncedFileSeq(); !ok {
 		t.Fatal("the segments have it")
 	}
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: dir.ShortenedFile + "*", Count: -1, Err: syscall.EIO})
-	if f.releaseLimit(0, seq+1) != seq {
+	if !r.pt.HoldsFiles() {
 		t.Error("the log lets go, and the list could not be written")
 	}
 	disk.ClearRules()
-	if f.releaseLimit(0, seq+1) != seq+1 || !listed(t, disk, r) {
+	if r.pt.HoldsFiles() || !listed(t, disk, r) {
 		t.Error("the log keeps it, or the list does not say it")
 	}
 }
@@ -261,8 +257,7 @@ func TestRemovedCopyIsListedBeforeTheLogLetsGo(t *testing.T) {
 func isClosed(pt *partition) bool { return pt.WhyClosed() != nil }
 
 // What could not be written closes the inbox of a copy until its log is another one: its bytes were removed because it
-// moved away, and it may come back. A flush that failed before that closes nothing afterwards, and nothing opens what
-// is closed for good.
+// moved away, and it may come back.
 func TestInboxOpensForAnotherLog(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
@@ -272,32 +267,13 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	pt.log, pt.machine, e.disk, e.flusher = log, new(core.Partition), disk, newFlusher(e)
+	pt.log, pt.machine, e.disk = log, new(core.Partition), disk
 	e.addPartitions([]*partition{pt})
-	defer e.flusher.writer.Close()
-	before := pt.reopens.Load()
-	e.flusher.failed(pt, before, &segment.CorruptError{})
-	if !isClosed(pt) {
+	if pt.CloseAndRefuse(ErrDisk, true); !isClosed(pt) {
 		t.Fatal("puts come to a log that takes nothing")
 	}
-	if err := r.removeBytes(); err != nil || isClosed(pt) {
-		t.Errorf("%v, closed %v", err, isClosed(pt))
-	}
-	e.flusher.failed(pt, before, &segment.CorruptError{})
-	if isClosed(pt) {
-		t.Error("an error of the log before closes the inbox of this one")
-	}
-	for what, end := range map[string]func(){
-		"the node closes":       func() { pt.CloseToNew(ErrClosed) },
-		"the commit log failed": func() { pt.CloseAndRefuse(ErrDisk, false) },
-	} {
-		pt.Inbox = inbox.Inbox{}
-		pt.Use(&pt.e.inboxes)
-		e.flusher.failed(pt, pt.reopens.Load(), &segment.CorruptError{})
-		end()
-		if pt.reopenInbox(); !isClosed(pt) {
-			t.Errorf("%s, and the inbox opens", what)
-		}
+	if err := r.removeBytes(); err != nil || isClosed(pt) || pt.flush.Reopens() != 1 {
+		t.Errorf("%v, closed %v, reopened %d times", err, isClosed(pt), pt.flush.Reopens())
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"penstock/clog"
 	"penstock/engine/base"
 	"penstock/engine/core"
+	"penstock/engine/flush"
 	"penstock/engine/host"
 	"penstock/engine/inbox"
 	"penstock/engine/replay"
@@ -40,7 +41,7 @@ type store struct {
 	clog      *clog.Log
 	replicas  *replicaNode // nil on a single node
 	committer committer
-	flusher   *flusher
+	flusher   *flush.Flusher
 	asyncFree inbox.AsyncPuts
 
 	folder   replay.Folder
@@ -48,7 +49,6 @@ type store struct {
 	inboxes  inbox.Node
 	list     atomic.Pointer[[]*partition]
 	poisoned atomic.Pointer[error]
-	noSpace  atomic.Bool
 	// stateBytes is the sum of partition.stateBytes.
 	stateBytes atomic.Int64
 	dueLog     base.LogLimiter // correctDelays's line
@@ -113,7 +113,14 @@ func (s *store) begin(bufferBytes int64) (err error) {
 		return err
 	}
 	s.committer = committer{e: s, slots: make([]groupWork, s.opts.GroupsInFlight)}
-	s.flusher = newFlusher(s)
+	s.flusher = flush.New(flush.Node{
+		Host: s.host, Clock: s.clock, Log: s.log, Disk: s.disk, Arena: s.arena, Pulse: s.pulse, Stop: s.stop,
+		RetentionInterval: s.opts.RetentionInterval,
+		MinSegmentBytes:   s.opts.MinSegmentBytes, MaxSegmentBytes: s.opts.MaxSegmentBytes,
+		Parts: s.flushed, Failed: func() bool { return s.poisoned.Load() != nil },
+		SegmentBytes: &s.counters.SegmentBytes, SegmentSyncs: &s.counters.SegmentSyncs,
+		TrimmedBytes: &s.counters.TrimmedBytes,
+	})
 	return nil
 }
 
@@ -133,7 +140,7 @@ func (s *store) run(spawn func(func())) {
 	if s.committer.gathered != nil {
 		spawn(s.committer.writeGathered)
 	}
-	spawn(s.flusher.run)
+	spawn(s.flusher.Run)
 }
 
 // commitLog is the commit log; nil before recovery.
@@ -152,7 +159,7 @@ func (s *store) release() (err error) {
 		err = errors.Join(err, s.clog.Close())
 	}
 	if s.flusher != nil {
-		s.flusher.writer.Close() // its buffer is mapped memory; the flusher does not run any more
+		s.flusher.Close() // its buffer is mapped memory
 	}
 	if s.arena != nil {
 		s.arena.Close()
@@ -175,6 +182,15 @@ func (s *store) partitionList() []*partition {
 		return *list
 	}
 	return nil
+}
+
+// flushed yields what the flusher keeps for each partition, in the order of partitionList.
+func (s *store) flushed(yield func(*flush.Part) bool) {
+	for _, pt := range s.partitionList() {
+		if !yield(&pt.flush) {
+			return
+		}
+	}
 }
 
 // addPartitions adds partitions to the list. Who must not miss one that Engine.Close looks for holds Engine.mu.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"penstock/engine/dir"
+	"penstock/engine/flush"
 	"penstock/engine/meta"
 )
 
@@ -52,10 +53,10 @@ func (t *Topic) configure(s TopicSettings) {
 		}
 		return max(0, own)
 	}
-	l := &topicLimits{
-		retentionBytes: pick(s.RetentionBytes, o.RetentionBytes),
-		retentionCount: pick(s.RetentionCount, int64(o.RetentionCount)),
-		retentionAge:   time.Duration(pick(s.RetentionAgeMs*int64(time.Millisecond), int64(o.RetentionAge))),
+	l := &flush.Limits{
+		RetentionBytes: pick(s.RetentionBytes, o.RetentionBytes),
+		RetentionCount: pick(s.RetentionCount, int64(o.RetentionCount)),
+		RetentionAge:   time.Duration(pick(s.RetentionAgeMs*int64(time.Millisecond), int64(o.RetentionAge))),
 	}
 	smaller := func(a, b int64) int64 {
 		if a == 0 || b != 0 && b < a {
@@ -64,14 +65,14 @@ func (t *Topic) configure(s TopicSettings) {
 		return a
 	}
 	if s.QuotaMode == QuotaDropOldest {
-		l.retentionBytes = smaller(l.retentionBytes, s.QuotaBytes)
-		l.retentionCount = smaller(l.retentionCount, s.QuotaCount)
+		l.RetentionBytes = smaller(l.RetentionBytes, s.QuotaBytes)
+		l.RetentionCount = smaller(l.RetentionCount, s.QuotaCount)
 	} else {
-		l.rejectBytes, l.rejectCount = s.QuotaBytes, s.QuotaCount
+		l.RejectBytes, l.RejectCount = s.QuotaBytes, s.QuotaCount
 	}
 	t.settings.Store(&s)
 	t.shared.limits.Store(l)
-	t.e.store.flusher.askQuotas()
+	t.e.store.flusher.AskQuotas()
 }
 
 // meta is the content of topic.json for the topic's present state.

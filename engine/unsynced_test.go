@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"penstock/engine"
-	"penstock/segment"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -52,19 +51,5 @@ func TestUnsyncedSegmentsKeepTheCommitLog(t *testing.T) {
 			t.Fatalf("%d bytes later %s, which was answered OK, is %.20q (%d of %d are there)",
 				stored, id, got[id], len(got), len(acked))
 		}
-	}
-}
-
-// The limit on a topic's bytes leaves that many.
-//
-// B39.
-func TestRetentionBytesAreKept(t *testing.T) {
-	const keep = 300 << 10
-	e := openOnDisk(t, newDisk(), func(o *engine.Options) { o.RetentionBytes, o.RetentionInterval = keep, time.Hour })
-	topic := topicOf(t, e, "t")
-	channelOf(t, topic, "c")
-	publish(t, topic, numbered("m", 1000, 1000)...)
-	if to, end := engine.RetainTo(e, "t", 0); to != end-segment.Offset(keep) {
-		t.Errorf("of %d bytes those below %d may go, want all but %d", end, to, keep)
 	}
 }

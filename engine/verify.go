@@ -71,5 +71,5 @@ func (t *Topic) verifyLocal(op wire.Operation) (*wire.VerifyAnswer, error) {
 	if !pt.Replica().present() { // pt.Log() is set under the replica's lock; a present copy has a log
 		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.Number())
 	}
-	return scrub.ReadCopy(pt.Log(), pt.committedEnd(), *op.Verify)
+	return scrub.ReadCopy(pt.Log(), pt.CommittedEnd(), *op.Verify)
 }

@@ -1,4 +1,4 @@
-package engine
+package flush
 
 import "penstock/segment/aio"
 
@@ -11,18 +11,18 @@ const (
 
 // lowBuffers is the number of free buffers at which flushing begins. It is low so that the unflushed bytes of each
 // partition grow into large writes.
-func (f *flusher) lowBuffers() int { return f.e.arena.Count() / 4 }
+func (f *Flusher) lowBuffers() int { return f.n.Arena.Count() / 4 }
 
 // wantBuffers is the number of free buffers at which flushing ends.
-func (f *flusher) wantBuffers() int { return f.e.arena.Count() / 2 }
+func (f *Flusher) wantBuffers() int { return f.n.Arena.Count() / 2 }
 
 // short says whether at most free buffers are free, or large ones take more than large bytes.
-func (f *flusher) short(free int, large int64) bool {
-	return f.e.arena.Free() <= free || f.e.arena.LargeBytes() > large
+func (f *Flusher) short(free int, large int64) bool {
+	return f.n.Arena.Free() <= free || f.n.Arena.LargeBytes() > large
 }
 
 // evict releases buffers whose bytes are flushed, oldest first, until enough are free. It says whether it released any.
-func (f *flusher) evict() bool {
+func (f *Flusher) evict() bool {
 	progress := false
 	for f.short(f.wantBuffers(), wantLargeBytes) {
 		f.mu.Lock()
@@ -33,7 +33,7 @@ func (f *flusher) evict() bool {
 		ev := f.flushed[0]
 		f.flushed = f.flushed[1:]
 		f.mu.Unlock()
-		ev.part.log.Evict(ev.upTo)
+		ev.part.owner.Log().Evict(ev.upTo)
 		progress = true
 	}
 	return progress

@@ -1,0 +1,361 @@
+package flush
+
+import (
+	"iter"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/clog"
+	"penstock/engine/base"
+	"penstock/engine/host"
+	"penstock/internal/lock"
+	"penstock/segment"
+	"penstock/segment/aio"
+)
+
+// Node is what a Flusher needs of the store of its data directory.
+type Node struct {
+	Host  host.Host
+	Clock *base.Clock
+	Log   *slog.Logger
+	Disk  aio.Disk
+	Arena *aio.Arena // the buffers of the commit log
+	Pulse *aio.Pulse
+	Stop  <-chan struct{} // closed when background goroutines must end
+
+	RetentionInterval time.Duration
+	MinSegmentBytes   int64
+	MaxSegmentBytes   int64
+
+	// Parts yields the partitions of all topics, in an order that does not depend on chance. What is added meanwhile comes
+	// the next time.
+	Parts iter.Seq[*Part]
+	// Failed says whether the commit log failed or is damaged, and stores nothing more.
+	Failed func() bool
+
+	SegmentBytes, SegmentSyncs, TrimmedBytes *atomic.Uint64 // see engine.Counters
+}
+
+// Flusher writes committed bytes from the commit log's buffers into segments, oldest first and in large direct writes.
+// That frees buffers for the committer and lets commit log files be used again. It also removes what retention no
+// longer keeps.
+//
+// Two thresholds start it. When less than a quarter of the buffers is free, it flushes until half of them are. When
+// less than half of CommitLiveBytes is left in the commit log, it writes and syncs what the older half of the files
+// still holds. Otherwise it does nothing, and the commit log is the only file that is written.
+//
+// One goroutine (Run) does the work and owns the fields without a note. mu guards queue, flushed, pins, files, dead and
+// Part.limit; under it nothing waits for the disk. The committer calls MarkDirty, Checkpointed and Cut. A crash loses
+// nothing: a commit log file is released only when segments have all that it holds, and recovery replays the others.
+type Flusher struct {
+	n      Node
+	clog   *clog.Log // set by Use, before any goroutine runs
+	writer *segment.Writer
+	kick   chan struct{}
+
+	mu      lock.Mutex[lock.Flusher]
+	queue   []*Part          // partitions with unflushed bytes, by the age of their oldest
+	flushed []evictable      // flushed bytes that are still in memory, oldest first
+	pins    int              // while > 0 no commit log file is released
+	files   []checkpointFile // checkpoints of the commit log files that still exist, oldest first
+
+	released uint64 // commit log files with numbers below this one were released
+	// Newest commit log file that cannot be read back and must be released; 0: none. The scrub sets it.
+	rotten atomic.Uint64
+
+	dead []deadTopic // deleted topics whose files were not moved away yet
+
+	noSpace      atomic.Bool // the disk is full: publishing is refused
+	starved      bool        // the last write found no space; only another write can tell that there is some
+	reserveBytes int64       // bytes of the disk to keep free, from computeReserve
+	reserved     time.Time   // when computeReserve last ran
+	nearFull     atomic.Bool // less than four reserves are free: the committer asks for more frequent checks
+	refused      time.Time   // when logRefused last logged
+	notes        int         // calls of MarkDirty; the committer's
+	checked      time.Time   // when checkSpace last ran
+	making       []*Part     // scratch of makeFiles
+	due          []*Part     // scratch of releaseFiles
+	quotasAsked  atomic.Bool // learnQuotas is to run soon; the committer sets it
+}
+
+// evictable says that the bytes of a partition below upTo are flushed and need not stay in memory.
+type evictable struct {
+	part *Part
+	upTo segment.Offset
+}
+
+// LogEnd is the end of a partition's log when a commit log file began. Once no older file is left, recovery needs no
+// segment that ends below it, and retention may remove such segments.
+type LogEnd struct {
+	Part *Part
+	End  segment.Offset
+}
+
+// checkpointFile has the ends of all partitions when the commit log file seq began.
+type checkpointFile struct {
+	seq  uint64
+	ends []LogEnd
+}
+
+// New returns a flusher that does not run yet. MarkDirty may be called at once, the other methods after Use.
+func New(n Node) *Flusher {
+	return &Flusher{n: n, kick: make(chan struct{}, 1), writer: segment.NewWriter()}
+}
+
+// Use gives the flusher the commit log. Recovery calls it.
+func (f *Flusher) Use(log *clog.Log) { f.clog = log }
+
+// Close frees the memory for writes. The flusher does not run any more.
+func (f *Flusher) Close() { f.writer.Close() }
+
+// MarkDirty queues p, which has unflushed bytes, and wakes the flusher if buffers or disk space run short. The
+// committer calls it for every batch.
+func (f *Flusher) MarkDirty(p *Part) {
+	if !p.dirty.Load() {
+		f.enqueue(p)
+	}
+	if f.notes++; f.short(f.lowBuffers(), lowLargeBytes) || f.nearFull.Load() && f.notes%nearFullBatches == 0 {
+		f.WakeUp()
+	}
+}
+
+// WakeUp makes the flusher look whether there is something to do.
+func (f *Flusher) WakeUp() {
+	select {
+	case f.kick <- struct{}{}:
+	default:
+	}
+}
+
+// WakeIfFull is called at the start: the flusher would look a tick later, and a full commit log begins no file before.
+func (f *Flusher) WakeIfFull() {
+	if f.logIsHalfFull() {
+		f.WakeUp()
+	}
+}
+
+// Checkpointed notes the ends of all partitions when a commit log file begins. The committer calls it.
+func (f *Flusher) Checkpointed(ends []LogEnd) {
+	f.mu.Lock()
+	f.files = append(f.files, checkpointFile{f.clog.Current(), ends})
+	f.mu.Unlock()
+	f.WakeUp()
+}
+
+// Cut lowers the noted ends of p to end. The committer calls it when the record of a cut is written. Recovery that
+// reads this record takes what lies below end from segments, whatever earlier checkpoints say, so those segments must
+// stay.
+func (f *Flusher) Cut(p *Part, end segment.Offset) {
+	p.ages.Cut(end)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p.limit = min(p.limit, end)
+	for _, file := range f.files {
+		for i := range file.ends {
+			if c := &file.ends[i]; c.Part == p {
+				c.End = min(c.End, end)
+			}
+		}
+	}
+}
+
+const (
+	flusherTick   = 100 * time.Millisecond
+	maxFlushBytes = 8 << 20 // of one partition, before another one is flushed
+)
+
+// Run is the flusher's goroutine. It ends with Node.Stop.
+func (f *Flusher) Run() {
+	h := f.n.Host
+	tick, retain := h.Mono()+flusherTick, h.Mono()+f.n.RetentionInterval
+	for !f.stopping() {
+		kicked, _ := h.EitherUntil(min(tick, retain), f.kick, f.n.Stop)
+		h.AwaitDisk(f.n.Stop) // simulated hosts only: what follows writes files and holds locks while it waits for the disk
+		if taken(f.kick) || kicked {
+			if f.quotasAsked.Load() {
+				f.learnQuotas()
+			}
+			f.checkSpace()
+			f.work()
+		}
+		if now := h.Mono(); now >= tick {
+			tick = now + flusherTick
+			f.onTick()
+		}
+		if now := h.Mono(); now >= retain {
+			retain = now + f.n.RetentionInterval
+			f.onRetain()
+		}
+	}
+}
+
+func (f *Flusher) onTick() {
+	f.learnQuotas()
+	f.checkSpace()
+	if f.noSpace.Load() {
+		f.makeRoom()
+	}
+	f.dropRotten()
+	f.work()
+}
+
+func (f *Flusher) onRetain() {
+	f.retain()
+	f.trashDead()
+	f.emptyTrash()
+}
+
+// work flushes, evicts and releases files until neither threshold is passed.
+func (f *Flusher) work() {
+	wanted, large := f.lowBuffers(), int64(lowLargeBytes)
+	for !f.stopping() {
+		progress := false
+		if f.short(wanted, large) {
+			wanted, large = f.wantBuffers(), wantLargeBytes
+			progress = f.evict()
+		}
+		if f.short(wanted, large) {
+			progress = f.flushOldest() || progress
+		}
+		if f.logIsHalfFull() {
+			progress = f.releaseFiles(f.olderHalf()) || progress
+		}
+		if !progress {
+			return // neither threshold is passed; or readers pin the buffers, or the disk is full
+		}
+	}
+}
+
+func (f *Flusher) stopping() bool {
+	select {
+	case <-f.n.Stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// flushOldest flushes at most maxFlushBytes of the partition whose unflushed bytes are oldest. It says whether it wrote
+// any.
+func (f *Flusher) flushOldest() bool {
+	for {
+		f.mu.Lock()
+		if len(f.queue) == 0 {
+			f.mu.Unlock()
+			return false
+		}
+		p := f.queue[0]
+		f.queue = f.queue[1:]
+		f.mu.Unlock()
+		f.makeFiles(p)
+		// Clear the flag before the flush, so that a batch that is committed meanwhile queues the partition again.
+		p.dirty.Store(false)
+		n, err := f.flush(p, maxFlushBytes)
+		if p.owner.Log().Unflushed() > 0 {
+			f.enqueue(p)
+		}
+		if n > 0 || err != nil {
+			return err == nil
+		}
+	}
+}
+
+// maxFilesAtOnce bounds how many segment files makeFiles makes together.
+const maxFilesAtOnce = 32
+
+// makeFiles makes the segment file that p needs, if any, together with the files that the next partitions in the queue
+// need: each waits for the file system's journal, and together they wait once. It ignores errors: the flush meets them
+// again and handles them.
+func (f *Flusher) makeFiles(p *Part) {
+	if !p.owner.Log().NeedsFile() {
+		return
+	}
+	f.making = append(f.making[:0], p)
+	f.mu.Lock()
+	for _, next := range f.queue[:min(len(f.queue), 4*maxFilesAtOnce)] {
+		if len(f.making) < maxFilesAtOnce && next.owner.Log().NeedsFile() {
+			f.making = append(f.making, next)
+		}
+	}
+	f.mu.Unlock()
+	f.checkSpace()
+	f.n.Pulse.Begin()
+	defer f.n.Pulse.End()
+	var wg sync.WaitGroup
+	for i, p := range f.making {
+		f.making[i] = nil
+		f.n.Host.Alongside(&wg, func() { _ = p.owner.Log().MakeFile() })
+	}
+	wg.Wait()
+}
+
+// enqueue queues p, unless it is queued.
+func (f *Flusher) enqueue(p *Part) {
+	if p.dirty.CompareAndSwap(false, true) {
+		f.mu.Lock()
+		f.queue = append(f.queue, p)
+		f.mu.Unlock()
+	}
+}
+
+// flush writes up to maxBytes of p to segments, and returns how many it wrote. It has handled the error that it
+// returns.
+func (f *Flusher) flush(p *Part, maxBytes int64) (int64, error) {
+	if f.n.Host.Since(f.checked) > spaceEvery {
+		f.checkSpace() // many flushes may run between two ticks
+	}
+	reopens := p.reopens.Load()
+	f.n.Pulse.Begin()
+	n, err := p.owner.Log().Flush(f.writer, maxBytes)
+	f.n.Pulse.End()
+	if n > 0 {
+		f.n.SegmentBytes.Add(uint64(n))
+		f.mu.Lock()
+		f.flushed = append(f.flushed, evictable{p, p.owner.Log().Flushed()})
+		f.mu.Unlock()
+	}
+	if err != nil {
+		f.failed(p, reopens, err)
+	} else if n > 0 {
+		f.starved = false
+	}
+	return n, err
+}
+
+// Backlog returns the number of queued partitions.
+func (f *Flusher) Backlog() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.queue)
+}
+
+// Finish flushes all partitions after the committer has stopped, so that the next start has little to replay.
+func (f *Flusher) Finish() {
+	for p := range f.n.Parts {
+		for p.owner.Log().Unflushed() > 0 {
+			if n, err := p.owner.Log().Flush(f.writer, maxFlushBytes); err != nil || n == 0 {
+				return
+			}
+		}
+	}
+}
+
+// CloseLog closes the files of a partition whose topic was deleted.
+func (f *Flusher) CloseLog(p *Part) error {
+	f.mu.Lock()
+	p.limit = 0
+	f.mu.Unlock()
+	return p.owner.Log().Close()
+}
+
+// taken says whether ch has a value, which it takes, or is closed. It does not block.
+func taken(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,86 @@
+package flush
+
+import (
+	"testing"
+	"time"
+
+	"penstock/engine/base"
+	"penstock/segment"
+)
+
+// What came while the process ran is as old as that, whatever times its leader gave it: the times count for what was
+// there at the start and for nothing else.
+func TestAgedTo(t *testing.T) {
+	now, mono := time.Unix(1_700_000_000, 0), 2*time.Hour
+	f, p := newTestPart(t, base.NewClock(func() time.Time { return now }, func() time.Duration { return mono }))
+	p.put(t, 1, 1, now)
+	old := p.st.End
+	p.put(t, 1, 1, now) // as if a leader whose clock is behind had sent it just now
+	middle := now
+	now, mono = now.Add(20*time.Millisecond), mono+20*time.Millisecond
+	p.put(t, 1, 1, now)
+	p.Recovered(old, middle.UnixNano(), mono-time.Hour)
+	if to := f.agedTo(&p.Part, 10*time.Millisecond); to != old {
+		t.Errorf("what lies below %d is too old, and what came since the start lies behind %d", to, old)
+	}
+}
+
+// The limit on a topic's bytes leaves that many.
+//
+// B39.
+func TestRetentionBytesAreKept(t *testing.T) {
+	const keep = 300 << 10
+	f, p := newTestPart(t, nil)
+	for range 10 {
+		p.put(t, 100, 1000, time.Unix(1_700_000_000, 0))
+	}
+	p.limits.RetentionBytes = keep
+	if to := f.retainTo(&p.Part); to != p.st.End-segment.Offset(keep) {
+		t.Errorf("of %d bytes those below %d may go, want all but %d", p.st.End, to, keep)
+	}
+}
+
+// The commit log keeps what the segments of a copy lack that is given up or being removed, for as long as the copy says
+// so: after that the next process knows that the copy lacks something.
+func TestReleaseLimit(t *testing.T) {
+	f, p := newTestPart(t, nil)
+	p.put(t, 1, 1, time.Unix(1_700_000_000, 0))
+	seq, ok := p.log.OldestUnsyncedFileSeq()
+	if !ok {
+		t.Fatal("the segments have it")
+	}
+	for _, p.holds = range []bool{true, false} {
+		if release := f.releaseLimit(0, seq+5); (release == seq) != p.holds || release > seq+5 {
+			t.Errorf("the copy needs file %d: %v, and those below %d are released", seq, p.holds, release)
+		}
+	}
+}
+
+// What could not be written closes the inbox of a copy until its log is another one. A flush that failed before that
+// closes nothing afterwards, and nothing opens what is closed for good.
+func TestInboxOpensForAnotherLog(t *testing.T) {
+	f, p := newTestPart(t, nil)
+	before := p.Reopens()
+	f.failed(&p.Part, before, &segment.CorruptError{})
+	if !p.isClosed() {
+		t.Fatal("puts come to a log that takes nothing")
+	}
+	if p.ReopenInbox(); p.isClosed() {
+		t.Error("puts do not come to another log")
+	}
+	f.failed(&p.Part, before, &segment.CorruptError{})
+	if p.isClosed() {
+		t.Error("an error of the log before closes the inbox of this one")
+	}
+	for what, end := range map[string]func(){
+		"the node closes":       func() { p.CloseToNew(base.ErrClosed) },
+		"the commit log failed": func() { p.CloseAndRefuse(base.ErrDisk, false) },
+	} {
+		p.openInbox()
+		f.failed(&p.Part, p.Reopens(), &segment.CorruptError{})
+		end()
+		if p.ReopenInbox(); !p.isClosed() {
+			t.Errorf("%s, and the inbox opens", what)
+		}
+	}
+}

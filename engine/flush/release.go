@@ -1,0 +1,158 @@
+package flush
+
+import "fmt"
+
+// logIsHalfFull says whether commit log files should be released. A released file takes a while to be ready for use
+// again. To release more files meanwhile would not speed that up, and would sync every partition once more.
+func (f *Flusher) logIsHalfFull() bool {
+	file := f.clog.FileBytes()
+	room, half := f.clog.Headroom(), f.clog.MaxLiveBytes()/2
+	live := int64(f.clog.Current()-f.clog.Oldest()+1) * file
+	return room < half && (live >= half || room < file)
+}
+
+// olderHalf returns the number of the newest file in the older half of the commit log. To release the files one by one
+// would cost a sync of every busy partition for each.
+func (f *Flusher) olderHalf() uint64 {
+	oldest := max(f.clog.Oldest(), f.released)
+	return oldest + (f.clog.Current()-oldest)/2
+}
+
+// releaseFiles releases the commit log files up to target, but never the newest one. It first writes and syncs what
+// they hold to segments, each partition once. All writes come before the first sync: that sync then commits the file
+// system's journal for all of them. It says whether it released any file.
+func (f *Flusher) releaseFiles(target uint64) bool {
+	// read before pins: a file that is pinned later is current or newer
+	oldest, current := f.clog.Oldest(), f.clog.Current()
+	f.mu.Lock()
+	held := f.pins > 0
+	f.mu.Unlock()
+	if f.released > oldest { // the commit log has not processed the last release yet
+		held = held || !f.clog.Stats().Full // a full log that cannot, because that release was too small, needs another one
+		oldest = f.released
+	}
+	if held {
+		return false
+	}
+	target = min(target, current) // files up to and including target are released
+	f.due = f.due[:0]
+	release := current
+	for p := range f.n.Parts {
+		if seq, ok := p.owner.Log().OldestUnsyncedFileSeq(); !ok || p.owner.NeedsNoFlush() {
+			continue // a copy that was given up needs no flush
+		} else if seq > target {
+			release = min(release, seq)
+			continue
+		}
+		f.flushUpTo(p, target)
+		f.due = append(f.due, p)
+	}
+	for i, p := range f.due {
+		f.due[i] = nil
+		f.sync(p)
+		if seq, ok := p.owner.Log().OldestUnsyncedFileSeq(); ok && (seq > target || !p.owner.IsGoingAway()) {
+			release = min(release, seq)
+		}
+	}
+	if release = f.releaseLimit(oldest, release); release <= oldest {
+		return false
+	}
+	f.released = release
+	f.clog.Release(release)
+	return true
+}
+
+// releaseLimit lowers release, the number of the first commit log file that is kept, for copies that are given up or
+// being removed. oldest is the oldest file. The files of a copy that nobody needs may be released, because the record
+// that begins its new log may be waiting for room; but first the next process must be able to know that the copy lacks
+// something.
+func (f *Flusher) releaseLimit(oldest, release uint64) uint64 {
+	for p := range f.n.Parts {
+		if release <= oldest {
+			break
+		}
+		if seq, ok := p.owner.Log().OldestUnsyncedFileSeq(); ok && seq < release && p.owner.HoldsFiles() {
+			release = seq
+		}
+	}
+	return release
+}
+
+// flushUpTo flushes the bytes of p that lie in commit log files up to target. Newer bytes wait, so that later flushes
+// are larger.
+func (f *Flusher) flushUpTo(p *Part, target uint64) {
+	for {
+		if seq, ok := p.owner.Log().OldestUnflushedFileSeq(); !ok || seq > target {
+			return
+		}
+		f.makeFiles(p)
+		if n, err := f.flush(p, maxFlushBytes); n == 0 || err != nil {
+			return
+		}
+		f.evict() // the committer needs buffers meanwhile
+	}
+}
+
+// sync makes the flushed bytes of p durable.
+func (f *Flusher) sync(p *Part) {
+	reopens := p.reopens.Load()
+	f.n.Pulse.Begin()
+	err := p.owner.Log().Sync()
+	f.n.Pulse.End()
+	if err != nil {
+		f.failed(p, reopens, err)
+	}
+	f.n.SegmentSyncs.Add(1)
+}
+
+// PinFiles prevents the release of any commit log file until the returned function is called.
+func (f *Flusher) PinFiles() func() {
+	f.mu.Lock()
+	f.pins++
+	f.mu.Unlock()
+	return func() {
+		f.mu.Lock()
+		f.pins--
+		f.mu.Unlock()
+	}
+}
+
+// MarkRotten notes that a commit log file is damaged, and wakes the flusher, whose dropRotten replaces the file. The
+// scrub calls it.
+func (f *Flusher) MarkRotten(file uint64) {
+	for {
+		old := f.rotten.Load()
+		if file <= old || f.rotten.CompareAndSwap(old, file) {
+			break
+		}
+	}
+	f.WakeUp()
+}
+
+// RottenFile is the error that Health reports while a damaged commit log file is still in use.
+func (f *Flusher) RottenFile() error {
+	if file := f.rotten.Load(); file != 0 {
+		return fmt.Errorf("engine: file %d of the commit log is damaged; nothing is lost: what it holds is being written "+
+			"to segments", file)
+	}
+	return nil
+}
+
+// dropRotten removes a commit log file that the scrub could not read back. Memory still has what the file holds. If it
+// is the current file, dropRotten makes the log begin another one; then it writes what the file holds to segments and
+// releases it. It runs at every tick until the file is gone.
+func (f *Flusher) dropRotten() {
+	file := f.rotten.Load()
+	switch {
+	case file == 0 || f.n.Failed():
+	case f.clog.OldestKept() > file:
+		if f.rotten.CompareAndSwap(file, 0) {
+			f.n.Log.Info("the damaged file of the commit log is not needed any more: what it held is in segments, and a "+
+				"restart does not read it", "file", file)
+		}
+	case f.clog.Current() <= file:
+		f.clog.Renew(file)
+	default:
+		f.releaseFiles(file)
+	}
+}

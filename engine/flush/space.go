@@ -1,0 +1,108 @@
+package flush
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"penstock/engine/base"
+)
+
+const (
+	spaceEvery      = time.Millisecond // least interval at which flushing checks the free space
+	reserveEvery    = time.Second
+	reserveSoon     = 10 * time.Millisecond
+	nearFullBatches = 16 // batches between two checks that the committer asks for while nearFull
+)
+
+// NoSpace says whether the disk is full: the committer refuses puts, and takes what the engine itself stores.
+func (f *Flusher) NoSpace() bool { return f.noSpace.Load() }
+
+// makeRoom runs at every tick while the disk is full. It flushes what waits, because only a write can tell that there
+// is space again. It releases every commit log file but the newest, and then removes the segments that nobody needs.
+func (f *Flusher) makeRoom() {
+	f.releaseFiles(f.clog.Current())
+	f.retain()
+	f.trashDead()
+	f.emptyTrash()
+	// The committer refuses no puts while it waits for a commit log file for which the disk has no space. So they are
+	// refused here.
+	for p := range f.n.Parts {
+		p.owner.RefuseMessages(base.ErrNoSpace)
+	}
+}
+
+// checkSpace stops publishing while there is still space for messages that were answered OK and for confirmations:
+// those let retention free space. Without the reserve, an operator would have to empty a full disk by hand. It resumes
+// publishing when there is space again.
+func (f *Flusher) checkSpace() {
+	f.checked = f.n.Host.Instant()
+	free, err := f.n.Disk.FreeBytes()
+	if err != nil {
+		return
+	}
+	full := f.noSpace.Load()
+	// computeReserve examines every partition. So it runs rarely while there is plenty of space, and not for each of many
+	// small writes.
+	since := f.n.Host.Since(f.reserved)
+	if since > reserveEvery || since > reserveSoon && (full || free < 2*f.reserveBytes) {
+		f.computeReserve(free)
+	}
+	f.nearFull.Store(free < 4*f.reserveBytes)
+	switch {
+	case free < f.reserveBytes && !full:
+		f.full(fmt.Errorf("%d bytes are free, %d are kept for what is stored already and for confirmations",
+			free, f.reserveBytes))
+	case free >= f.reserveBytes && full && !f.starved:
+		f.roomAgain()
+	}
+}
+
+// computeReserve computes how much of the disk to keep free. All that the commit log may hold has to fit into segments:
+// otherwise the log could neither release files nor take the confirmations that let retention free space. On a small
+// disk the reserve is at most half of what the directory may use, and an operator may have to make room.
+func (f *Flusher) computeReserve(free int64) {
+	waiting := false
+	need, have := f.clog.MaxLiveBytes()+2*f.clog.FileBytes(), free+f.clog.Stats().LiveBytes
+	for p := range f.n.Parts {
+		log := p.owner.Log()
+		have += log.Bytes()
+		if log.Unflushed() > 0 {
+			waiting = true
+			need += f.nextSegmentBytes(p)
+		}
+	}
+	f.reserveBytes = min(need, have/2)
+	f.starved = f.starved && waiting // if nothing waits any more, its topic was deleted; the next write tells
+	f.reserved = f.n.Host.Instant()
+}
+
+// nextSegmentBytes returns the size of the next segment file of p.
+func (f *Flusher) nextSegmentBytes(p *Part) int64 {
+	segments := p.owner.Log().Segments()
+	if len(segments) == 0 {
+		return f.n.MinSegmentBytes
+	}
+	return min(2*segments[len(segments)-1].FileBytes, f.n.MaxSegmentBytes)
+}
+
+// full stops publishing, and wakes the commit log to refuse the waiting puts.
+func (f *Flusher) full(why error) {
+	if f.noSpace.CompareAndSwap(false, true) {
+		f.n.Log.Error("the disk is full: publishing is refused, consuming goes on. Free space and publishing resumes by "+
+			"itself", "error", why)
+		f.clog.Wake()
+	}
+}
+
+// roomAgain resumes publishing.
+func (f *Flusher) roomAgain() {
+	if f.noSpace.CompareAndSwap(true, false) {
+		f.n.Log.Info("the disk has room again: publishing resumes")
+		f.clog.Wake()
+	}
+}
+
+// IsFull says whether a write failed because the disk is full, or its owner's quota is used up.
+func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
