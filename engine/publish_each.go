@@ -12,7 +12,7 @@ func (t *Topic) publishEach(ctx context.Context, ms []Outgoing) []error {
 	errs := make([]error, len(ms))
 	waiters := make([]*inbox.Waiter, len(ms))
 	for i := range ms {
-		waiters[i], errs[i] = t.startPublish(ctx, &ms[i])
+		waiters[i], errs[i] = t.startPublish(ctx, ms[i:i+1])
 	}
 	for i, w := range waiters {
 		if w != nil {
@@ -24,23 +24,10 @@ func (t *Topic) publishEach(ctx context.Context, ms []Outgoing) []error {
 }
 
 // startPublish submits one message; its answer comes in the waiter.
-func (t *Topic) startPublish(ctx context.Context, m *Outgoing) (*inbox.Waiter, error) {
-	var own []Header
-	headers, key, err := keyed(m, &own)
-	if err != nil {
-		return nil, err
-	}
+func (t *Topic) startPublish(ctx context.Context, m []Outgoing) (*inbox.Waiter, error) {
 	w := inbox.NewWaiter()
-	w.Carry(m.Body)
 	w.Trusted = true
-	if len(headers) != 0 {
-		w.Headers = [][]Header{headers}
-	}
-	var to *partition
-	if len(key) != 0 {
-		to = t.partitions()[t.PartitionFor(key)]
-	}
-	if err := t.submit(ctx, &w.Put, to); err != nil {
+	if err := t.submitAll(ctx, w, m); err != nil {
 		w.Free()
 		return nil, err
 	}

@@ -49,6 +49,39 @@ func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
 	return w.Wait(ctx)
 }
 
+// PublishMessage is Publish for a message with a key, headers or a delay. It borrows everything in m until it returns.
+func (t *Topic) PublishMessage(ctx context.Context, m Outgoing) (ID, error) {
+	one := [1]Outgoing{m}
+	return t.PublishMessages(ctx, one[:])
+}
+
+// PublishMessages is PublishBatch for messages with keys, headers or a delay. All go to one partition, so their keys
+// must belong to the same partition and their delays must be equal: otherwise it returns ErrBatchKeys. It borrows
+// everything in ms until it returns.
+func (t *Topic) PublishMessages(ctx context.Context, ms []Outgoing) (ID, error) {
+	w := inbox.NewWaiter()
+	defer w.Free()
+	w.Alone, w.Waits = true, true
+	if err := t.submitAll(ctx, w, ms); err != nil {
+		return 0, err
+	}
+	return w.Wait(ctx)
+}
+
+// submitAll submits ms as the waiter's put, to the partition of their key.
+func (t *Topic) submitAll(ctx context.Context, w *inbox.Waiter, ms []Outgoing) error {
+	parts := t.partitions()
+	n, err := w.CarryAll(ms, len(parts))
+	if err != nil {
+		return err
+	}
+	var to *partition
+	if n != inbox.AnyPartition {
+		to = parts[n]
+	}
+	return t.submit(ctx, &w.Put, to)
+}
+
 // PublishAsync submits one message, and calls done exactly once: when the message is on stable storage, or was refused.
 // It borrows body until then. done may run on the committer and must not block: it may send on a buffered channel,
 // count, or hand over. PublishAsync blocks only while the inbox is full, at most Options.AdmitTimeout. If it returns an
@@ -84,4 +117,28 @@ func (t *Topic) submit(ctx context.Context, p *inbox.Put, pt *partition) error {
 		pt = t.nextPartition()
 	}
 	return pt.enqueue(ctx, p)
+}
+
+// PartitionFor returns the partition of a key. Let h be the FNV-1a hash (64 bits) of the key; then the partition is
+//
+//	h ^= h >> 33;  h *= 0xff51afd7ed558ccd;  h ^= h >> 33;  h mod Partitions()
+//
+// This is the same in every version, on every node and in every client. Without the second step, partitions would
+// depend on few bits of each byte, because FNV-1a only carries changes to higher bits. When a topic gets more
+// partitions, most keys move to another one.
+func (t *Topic) PartitionFor(key []byte) int { return inbox.PartitionOf(key, t.Partitions()) }
+
+// SubmitTo is Submit to one partition, 0 to Partitions()-1. For any other number it returns ErrNoPartition.
+func (t *Topic) SubmitTo(partition int, p *inbox.Put) error {
+	parts := t.partitions()
+	if partition < 0 || partition >= len(parts) {
+		return ErrNoPartition
+	}
+	return t.submit(context.Background(), p, parts[partition])
+}
+
+// CheckHeaders returns nil if a message may have these headers, and else an ErrHeaders that tells why not. A Put is
+// refused as a whole, so a server that gathers messages of several requests in one Put checks each request first.
+func (e *Engine) CheckHeaders(headers []Header) error {
+	return e.limits.CheckHeaders(headers, false)
 }

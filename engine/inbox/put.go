@@ -130,8 +130,9 @@ func (p *Put) Count() int {
 type Waiter struct {
 	Put
 	one     [1][]byte
+	lists   *messageLists // of CarryAll; nil: it was not called
 	answers chan struct{}
-	_       [256 - 240]byte
+	_       [256 - 248]byte
 }
 
 var waiters = sync.Pool{New: func() any {
@@ -151,6 +152,10 @@ func (w *Waiter) Carry(body []byte) {
 func (w *Waiter) Free() {
 	w.Put = Put{Done: w.Done}
 	w.one[0] = nil
+	if w.lists != nil {
+		w.lists.free()
+		w.lists = nil
+	}
 	waiters.Put(w)
 }
 

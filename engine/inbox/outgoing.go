@@ -1,0 +1,105 @@
+package inbox
+
+import (
+	"fmt"
+	"sync"
+
+	"penstock/engine/base"
+)
+
+// messageLists has the lists that CarryAll builds for its Put. They come from a pool, and belong to one Waiter.
+type messageLists struct {
+	bodies  [][]byte
+	headers [][]base.Header
+	keyed   []base.Header // of the messages with Key: their headers and the key
+}
+
+var listsPool = sync.Pool{New: func() any { return new(messageLists) }}
+
+// maxPooledLists bounds the length of lists that go back to the pool.
+const maxPooledLists = 4096
+
+func (l *messageLists) free() {
+	if cap(l.bodies) > maxPooledLists || cap(l.keyed) > maxPooledLists {
+		return
+	}
+	clear(l.bodies) // do not keep what was borrowed from the caller
+	clear(l.headers)
+	clear(l.keyed)
+	l.bodies, l.headers, l.keyed = l.bodies[:0], l.headers[:0], l.keyed[:0]
+	listsPool.Put(l)
+}
+
+// AnyPartition is the answer of CarryAll for messages without a key.
+const AnyPartition = -1
+
+// CarryAll makes ms the put's messages, and returns the partition, of so many, to which their keys belong. Keys that
+// belong to different partitions, and delays that differ, are an error: base.ErrBatchKeys. Everything in ms is borrowed
+// until Free.
+func (w *Waiter) CarryAll(ms []base.Outgoing, partitions int) (partition int, err error) {
+	l := listsPool.Get().(*messageLists)
+	w.lists = l
+	partition, has := AnyPartition, false
+	for i := range ms {
+		m := &ms[i]
+		headers, key, err := keyed(m, &l.keyed)
+		if err != nil {
+			return AnyPartition, err
+		}
+		if len(key) != 0 {
+			n := PartitionOf(key, partitions)
+			if partition >= 0 && partition != n {
+				return AnyPartition, base.ErrBatchKeys
+			}
+			partition = n
+		}
+		if m.Delay != ms[0].Delay {
+			return AnyPartition, base.ErrBatchKeys
+		}
+		l.bodies, l.headers = append(l.bodies, m.Body), append(l.headers, headers)
+		has = has || len(headers) != 0
+	}
+	w.Messages = l.bodies
+	if has {
+		w.Headers = l.headers
+	}
+	if len(ms) > 0 {
+		w.Defer = ms[0].Delay
+	}
+	return partition, nil
+}
+
+var keyHeader = []byte(base.KeyHeader)
+
+// keyed returns the headers of m to store, and the key or nil. If the headers are not m's own, they are appended to
+// all.
+func keyed(m *base.Outgoing, all *[]base.Header) (headers []base.Header, key []byte, err error) {
+	has := false
+	for i := range m.Headers {
+		if string(m.Headers[i].Key) == base.KeyHeader && !has {
+			has, key = true, m.Headers[i].Value
+		}
+	}
+	switch {
+	case len(m.Key) == 0:
+		return m.Headers, key, nil
+	case has:
+		return nil, nil, fmt.Errorf("%w: there is a key and a header %q, too", base.ErrHeaders, base.KeyHeader)
+	}
+	n := len(*all)
+	*all = append(append(*all, m.Headers...), base.Header{Key: keyHeader, Value: m.Key})
+	return (*all)[n:len(*all):len(*all)], m.Key, nil
+}
+
+// PartitionOf returns the partition, of so many, to which a key belongs. Topic.PartitionFor says what it computes. That
+// must never change.
+func PartitionOf(key []byte, partitions int) int {
+	h := uint64(0xcbf29ce484222325)
+	for _, b := range key {
+		h = (h ^ uint64(b)) * 0x100000001b3
+	}
+	h ^= h >> 33
+	h *= 0xff51afd7ed558ccd
+	h ^= h >> 33
+	return int(h % uint64(partitions))
+}
