@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/base"
+	"penstock/engine/diskwatch"
 	"penstock/engine/forward"
 	"penstock/engine/host"
 	"penstock/engine/meta"
@@ -81,9 +82,7 @@ type clusterNode struct {
 	leave    sync.Once
 	leaveErr error
 
-	diskWanted    atomic.Uint32 // the core.DiskState to report to the store
-	reportingDisk atomic.Bool
-	evacuating    atomic.Bool
+	disk *diskwatch.Member
 
 	// Topics that Open found and that Engine.topics does not have: a newer topic has the name, or the cluster deleted the
 	// topic and its metadata cannot be read. start passes them to the worker.
@@ -116,6 +115,7 @@ func newClusterNode(e *Engine) *clusterNode {
 	ctx, cancel := context.WithCancel(context.Background())
 	cn.replicaNode, cn.cancel = newReplicaNode(ctx, e.store, log, o.Store, o.Replication, o.PreferredLeader, cn), cancel
 	cn.peers = host.Peers{Ctx: cn.ctx, Spawn: cn.spawn}
+	cn.disk = cn.newDiskMember()
 	cn.forward = cn.newForwarder()
 	cn.ops = ops.New(ops.Node{
 		Host: e.host, Peers: &cn.peers, Timeout: e.opts.PublishTimeout, News: &e.news, First: e.firstRequest(),

@@ -1,57 +1,30 @@
 package engine
 
 import (
-	"errors"
-
 	"penstock/engine/core"
-	"penstock/engine/meta"
+	"penstock/engine/diskwatch"
 )
 
-// diskJudged is told what the watch over the disk found (diskwatch.Watch). It does not wait.
-func (cn *clusterNode) diskJudged(v core.DiskVerdict) {
-	if v.Tell {
-		cn.announceDisk(v.State)
+// newDiskMember makes what tells the other nodes of this node's disk, and hands over what it leads while that hangs.
+func (cn *clusterNode) newDiskMember() *diskwatch.Member {
+	c := diskwatch.MemberConfig{
+		Watch: &cn.e.disks, Host: cn.e.host, Log: cn.log, Ctx: cn.ctx, Spawn: cn.spawn, Report: cn.store.ReportDisk,
 	}
-	if v.HandOver && cn.e.opts.DiskPatience > 0 {
-		cn.spawn(cn.evacuate)
+	if cn.e.opts.DiskPatience > 0 {
+		c.Led = cn.leaderships
 	}
+	return diskwatch.NewMember(c)
 }
 
-// announceDisk reports the state to the store, for the other nodes, as soon as the store accepts it. It does not wait.
-func (cn *clusterNode) announceDisk(state core.DiskState) {
-	cn.diskWanted.Store(uint32(state))
-	if !cn.reportingDisk.CompareAndSwap(false, true) {
-		return // the goroutine that reports will see the new state
-	}
-	cn.spawn(func() {
-		for cn.ctx.Err() == nil {
-			want := core.DiskState(cn.diskWanted.Load())
-			if err := cn.reportDisk(want); err == nil || errors.Is(err, meta.ErrNotFound) {
-				cn.reportingDisk.Store(false)
-				if core.DiskState(cn.diskWanted.Load()) == want || !cn.reportingDisk.CompareAndSwap(false, true) {
-					return
-				}
-				continue
-			}
-			cn.pause(retryInterval)
+func (cn *clusterNode) diskJudged(v core.DiskVerdict) { cn.disk.Judged(v) }
+
+// leaderships returns what gives away each partition that is led here.
+func (cn *clusterNode) leaderships() []func() (handed, again bool) {
+	var led []func() (handed, again bool)
+	for _, pt := range cn.e.store.partitionList() {
+		if pt.Leading.Load() {
+			led = append(led, func() (handed, again bool) { return cn.giveAway(pt) })
 		}
-	})
-}
-
-func (cn *clusterNode) reportDisk(state core.DiskState) error {
-	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
-	defer cancel()
-	return cn.store.ReportDisk(ctx, metaDisk(state))
-}
-
-func metaDisk(s core.DiskState) meta.DiskState {
-	switch s {
-	case core.DiskGood:
-		return meta.DiskGood
-	case core.DiskHung:
-		return meta.DiskHung
-	case core.DiskFailed:
-		return meta.DiskFailed
 	}
-	return meta.DiskSlow
+	return led
 }

@@ -58,7 +58,7 @@ type Watch struct {
 	mu    lock.Mutex[lock.DiskHealth] // guards ended; held while the watch starts goroutines
 	ended bool                        // the engine closes: no more goroutines may be started
 
-	probes, hung, handOvers atomic.Uint64
+	probes, hung, handOvers atomic.Uint64 // Member counts handOvers
 }
 
 // Stats are the present state, and counts since Start.
@@ -89,12 +89,6 @@ func (w *Watch) Failure() error {
 func (w *Watch) Stats() Stats {
 	return Stats{w.State(), w.waitedMs.Load(), w.probes.Load(), w.hung.Load(), w.handOvers.Load()}
 }
-
-// HandedOver counts a leadership that was given away because the disk hangs.
-func (w *Watch) HandedOver() { w.handOvers.Add(1) }
-
-// MovedNone notes that an attempt to give leaderships away moved nothing: the next one is due earlier.
-func (w *Watch) MovedNone() { w.movedNone.Store(true) }
 
 // Start starts the watch. In a simulation (host.Host.InlineLog) the engine calls Step instead.
 func (w *Watch) Start(cfg Config) {

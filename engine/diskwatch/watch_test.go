@@ -88,7 +88,7 @@ func TestWatchTriesAgainWhatMovedNothing(t *testing.T) {
 		w.pulse.Begin()
 		w.pass(time.Second)
 		if movedNone {
-			w.MovedNone()
+			w.movedNone.Store(true)
 		}
 		before := len(w.judged)
 		w.pass(core.DiskKeptEveryNs + Interval)
