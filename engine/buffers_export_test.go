@@ -5,7 +5,7 @@ import "penstock/segment/aio"
 // TakeBuffers takes every free buffer of an engine until release is called.
 func TakeBuffers(e *Engine) (release func()) {
 	var taken []*aio.Buf
-	for b := e.store.arena.Get(); b != nil; b = e.store.arena.Get() {
+	for b := e.store.Arena().Get(); b != nil; b = e.store.Arena().Get() {
 		taken = append(taken, b)
 	}
 	return func() {

@@ -243,7 +243,7 @@ func PartitionOf(e *Engine, topic string, n int) segment.Identity {
 func FailFlush(e *Engine, topic string, n int) bool {
 	t, _ := e.LookupTopic(topic)
 	pt := t.partitions()[n]
-	for _, s := range pt.log.Segments() {
+	for _, s := range pt.Log().Segments() {
 		if s.Err != nil && !pt.GivenUp() {
 			pt.CloseAndRefuse(ErrDisk, true)
 		}

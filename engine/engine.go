@@ -139,7 +139,7 @@ func (e *Engine) open(ctx context.Context) error {
 	if err := e.recover(); err != nil {
 		return err
 	}
-	e.store.flusher.WakeIfFull()
+	e.store.Flusher().WakeIfFull()
 	e.scrub = e.newScrub()
 	if err := e.members.join(ctx); err != nil {
 		return errors.Join(err, e.members.close())
@@ -212,10 +212,10 @@ func (e *Engine) Health() error {
 	if err := e.disks.Failure(); err != nil {
 		return err
 	}
-	if e.store.flusher.NoSpace() {
+	if e.store.Flusher().NoSpace() {
 		return ErrNoSpace
 	}
-	bad := e.store.flusher.RottenFile()
+	bad := e.store.Flusher().RottenFile()
 	for _, pt := range e.store.partitionList() {
 		if err := errors.Join(pt.Log().Health(), pt.whyUnread()); err != nil {
 			bad = errors.Join(bad, fmt.Errorf("topic %s, partition %d: %w", pt.Topic().name, pt.Number(), err))
@@ -299,7 +299,7 @@ func (e *Engine) logStall(s *clog.Stats) {
 		"free_buffers", m.free, "buffers", m.buffers,
 		"headroom_bytes", e.store.commitLog().Headroom(), "full", s.Full,
 		"oldest_file", s.Oldest, "current_file", s.Current, "oldest_unsynced_file", unsynced, "oldest_unsynced_of", of,
-		"flusher_waits", e.store.flusher.Backlog(), "stalls_buffer", s.StallsBuffer, "stalls_spare", s.StallsSpare,
+		"flusher_waits", e.store.Flusher().Backlog(), "stalls_buffer", s.StallsBuffer, "stalls_spare", s.StallsSpare,
 		"stalls_full", s.StallsFull)
 }
 
@@ -335,7 +335,7 @@ func (e *Engine) Close() error {
 		return errors.Join(ErrDiskHung, err, clusterErr)
 	}
 	if e.store.failure() == nil {
-		e.store.flusher.Finish()
+		e.store.Flusher().Finish()
 	}
 	return errors.Join(err, clusterErr, e.release())
 }

@@ -31,10 +31,10 @@ func (stillHost) Listen(meta.Node, uuid.UUID, peer.Handler) host.Transport { pan
 func TestFullLogBeginsAFileAtTheStart(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	e := openSmall(t, disk)
-	release := e.store.flusher.PinFiles()
+	release := e.store.Flusher().PinFiles()
 	topic, err := e.Topic(t.Context(), "t")
-	limit := uint64(e.store.clog.MaxLiveBytes() / e.store.clog.FileBytes())
-	for err == nil && e.store.clog.Current()-e.store.clog.Oldest()+1 < limit {
+	limit := uint64(e.store.commitLog().MaxLiveBytes() / e.store.commitLog().FileBytes())
+	for err == nil && e.store.commitLog().Current()-e.store.commitLog().Oldest()+1 < limit {
 		_, err = topic.Publish(t.Context(), make([]byte, 10<<10))
 	}
 	if err == nil {

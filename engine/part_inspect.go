@@ -96,6 +96,7 @@ type CopyState struct {
 	Acked    segment.Position // everything below is durable here, as a follower acknowledges it
 	Incoming int              // batches of the leader that are not in the log yet
 	Exchange uint64           // see replicate.Follower.Exchange; 0: not a follower
+	Needed   segment.MsgID    // below it every durable channel has confirmed all, or a control batch carries it
 	Logs     uint64           // how often the log was begun anew or cut
 }
 
@@ -107,7 +108,7 @@ func (pt *partition) State() CopyState {
 	c := CopyState{
 		PartitionView: pt.view(), State: pt.machine.State(), Epochs: slices.Clone(pt.epochs.Entries()),
 		Cursors: pt.fold.Append(nil), Delayed: len(pt.fold.Deferred), Acked: r.durable, Incoming: len(r.incoming),
-		Logs: pt.flush.Reopens(),
+		Needed: pt.flush.Needed(), Logs: pt.flush.Reopens(),
 	}
 	pt.fold.Each(func(cur *core.Cursor) { c.Delayed += len(cur.Requeued) })
 	if f := r.follower; f != nil {

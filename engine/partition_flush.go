@@ -59,3 +59,6 @@ func (pt *partition) Trimmed(moved, lost bool) {
 		}
 	})
 }
+
+// CloseLog closes the segments of a partition whose topic is deleted. It waits for the flusher if that writes them.
+func (pt *partition) CloseLog() error { return pt.e.flusher.CloseLog(&pt.flush) }

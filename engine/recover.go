@@ -22,8 +22,9 @@ import (
 // engine, on the goroutine of Open, and needs no lock.
 type recovery struct {
 	e   *store
-	log *replay.Replay
-	recoveryReport
+	log *replay.Replay // of the commit log
+
+	found recoveryReport
 }
 
 // recoveryReport is what a recovery found.
@@ -57,7 +58,7 @@ func (r *recovery) replay(node uuid.UUID) error {
 	e.clog = log
 	e.flusher.Use(log)
 	if report != nil {
-		r.bytes = report.Bytes
+		r.found.bytes = report.Bytes
 	}
 	if derr := r.log.Finish(); derr != nil {
 		return derr
@@ -65,7 +66,7 @@ func (r *recovery) replay(node uuid.UUID) error {
 	if corrupt != nil {
 		// Acknowledged records are damaged: serve what can be read, accept nothing new, and report it.
 		e.log.Error("the commit log is corrupt: this node serves what could be read and stores nothing new", "error", err)
-		r.corruptions = append(r.corruptions, err.Error())
+		r.found.corruptions = append(r.found.corruptions, err.Error())
 		e.poison(err)
 	}
 	if e.replicas == nil {
@@ -75,7 +76,7 @@ func (r *recovery) replay(node uuid.UUID) error {
 }
 
 // report says what recovery found, for Engine.Info.
-func (r *recovery) report() recoveryReport { return r.recoveryReport }
+func (r *recovery) report() recoveryReport { return r.found }
 
 // Checkpoint implements clog.Source: it emits the state of every partition after all records added so far. It runs on
 // the committer.
@@ -144,7 +145,7 @@ func (r *recovery) openPartition(t *partTopic, n uint32) (*partition, error) {
 		e.flusher.MarkDirty(&pt.flush)
 	}
 	if err := errors.Join(rp.Err, log.Health()); err != nil {
-		r.corruptions = append(r.corruptions, err.Error())
+		r.found.corruptions = append(r.found.corruptions, err.Error())
 		if !pt.rep.solo() && rp.Err == nil {
 			// The replica does not lead before the damaged range has been repaired from another one. Then it accepts puts as
 			// any other.
@@ -152,7 +153,7 @@ func (r *recovery) openPartition(t *partTopic, n uint32) (*partition, error) {
 				"topic", t.name, "partition", n, "error", err)
 			return pt, nil
 		}
-		r.readOnly++
+		r.found.readOnly++
 		e.log.Error("a partition is read-only", "topic", t.name, "partition", n, "error", err)
 		ev := core.PartitionEvent{Kind: core.PartitionFault, Err: ErrReadOnly}
 		var res core.PartitionResult

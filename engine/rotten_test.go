@@ -20,10 +20,10 @@ func TestRottenFileIsReplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	release := e.store.flusher.PinFiles()
-	file := e.store.clog.Current()
+	release := e.store.Flusher().PinFiles()
+	file := e.store.commitLog().Current()
 	for range 3 {
-		e.store.flusher.MarkRotten(file)
+		e.store.Flusher().MarkRotten(file)
 		if err := e.Health(); err == nil || !strings.Contains(err.Error(), "commit log") {
 			t.Fatalf("the file is there: %v", err)
 		}
@@ -32,7 +32,7 @@ func TestRottenFileIsReplaced(t *testing.T) {
 	for end := time.Now().Add(patience.Or(time.Minute)); e.Health() != nil && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
-	if err := e.Health(); err != nil || e.store.clog.OldestKept() <= file {
-		t.Errorf("%v, and file %d is kept", err, e.store.clog.OldestKept())
+	if err := e.Health(); err != nil || e.store.commitLog().OldestKept() <= file {
+		t.Errorf("%v, and file %d is kept", err, e.store.commitLog().OldestKept())
 	}
 }

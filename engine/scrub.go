@@ -10,7 +10,7 @@ func (e *Engine) newScrub() *scrub.Scrub {
 	n := scrub.Node{
 		Host: e.host, Log: e.log, Disk: e.disk, Stop: e.stop, Interval: e.opts.ScrubInterval, Copies: e.copiesToScrub,
 		CommitLog: e.store.commitLog(), Failed: func() bool { return e.store.failure() != nil },
-		MarkRotten: e.store.flusher.MarkRotten, WithNodeFile: e.withNodeFile, Topics: e.topicFiles,
+		MarkRotten: e.store.Flusher().MarkRotten, WithNodeFile: e.withNodeFile, Topics: e.topicFiles,
 	}
 	if e.cluster != nil {
 		n.Shortened = e.cluster.shortened
@@ -33,7 +33,6 @@ func (e *Engine) copiesToScrub() []scrub.Copy {
 type scrubbedCopy struct{ *partition }
 
 func (c scrubbedCopy) Topic() string        { return c.partition.Topic().name }
-func (c scrubbedCopy) Solo() bool           { return c.Replica().solo() }
 func (c scrubbedCopy) ResumeReaders()       { c.resumeReaders() }
 func (c scrubbedCopy) WaitsForDevice() bool { return c.Replica().isWaitingForDevice() }
 func (c scrubbedCopy) DeviceReads()         { c.Replica().deviceReads() }

@@ -106,7 +106,7 @@ func (e *Engine) Storage() StorageStats {
 		Stranded:        c.Stranded.Load(),
 		DelaysCorrected: c.DelaysCorrected.Load(),
 		ClockSteps:      e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
-		Partitions: len(e.store.partitionList()), DiskFull: e.store.flusher.NoSpace(), Failed: e.store.failure() != nil,
+		Partitions: len(e.store.partitionList()), DiskFull: e.store.Flusher().NoSpace(), Failed: e.store.failure() != nil,
 	}
 	for _, pt := range e.store.partitionList() {
 		if pt.Log().Health() != nil {

@@ -143,6 +143,12 @@ func (s *store) run(spawn func(func())) {
 	spawn(s.flusher.Run)
 }
 
+// Flusher is the flusher of segments.
+func (s *store) Flusher() *flush.Flusher { return s.flusher }
+
+// Arena has the buffers of the commit log.
+func (s *store) Arena() *aio.Arena { return s.arena }
+
 // commitLog is the commit log; nil before recovery.
 func (s *store) commitLog() *clog.Log { return s.clog }
 

@@ -231,7 +231,7 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 func (e *Engine) trashTopic(t *Topic, parts []*partition, release func()) {
 	var err error
 	for _, pt := range parts {
-		err = errors.Join(err, e.store.flusher.CloseLog(&pt.flush))
+		err = errors.Join(err, pt.CloseLog())
 	}
 	if err != nil {
 		e.log.Warn("closing a deleted topic's files", "topic", t.Name(), "error", err)
@@ -246,11 +246,11 @@ func (e *Engine) trashFiles(id uuid.UUID, name string, release func()) {
 		if !e.isClosed() { // if it is, the next Open moves them
 			e.log.Warn("a deleted topic's files could not be moved away; it is tried again", "topic", name, "error", err)
 		}
-		e.store.flusher.TrashLater(id, release)
+		e.store.Flusher().TrashLater(id, release)
 		return
 	}
 	release()
-	e.store.flusher.WakeUp()
+	e.store.Flusher().WakeUp()
 }
 
 // LookupChannel returns a channel that exists.

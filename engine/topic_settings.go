@@ -72,7 +72,7 @@ func (t *Topic) configure(s TopicSettings) {
 	}
 	t.settings.Store(&s)
 	t.shared.limits.Store(l)
-	t.e.store.flusher.AskQuotas()
+	t.e.store.Flusher().AskQuotas()
 }
 
 // meta is the content of topic.json for the topic's present state.

@@ -58,7 +58,7 @@ func (r *recovery) readFold(pt *partition, rp *replay.Partition) {
 		err = errors.Join(err, c.unread)
 	}
 	pt.setUnread(err)
-	r.readOnly++
+	r.found.readOnly++
 	e.log.Error("a partition has entries that a newer version wrote: all its messages are kept, it is not served or "+
 		"led by this node and takes nothing new; start the newer version",
 		"topic", pt.t.name, "partition", pt.number, "error", err)
