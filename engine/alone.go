@@ -11,6 +11,7 @@ import (
 	"penstock/engine/core"
 	"penstock/engine/dir"
 	"penstock/engine/meta"
+	"penstock/engine/part"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
@@ -43,7 +44,7 @@ func (a alone) createTopic(_ context.Context, name string, partitions int) (*Top
 		return nil, err
 	}
 	e.list(t)
-	e.store.addPartitions(t.partitions())
+	e.store.Add(t.partitions())
 	e.mu.Unlock()
 	a.refuseIfPoisoned(t.partitions())
 	return t, nil
@@ -51,18 +52,18 @@ func (a alone) createTopic(_ context.Context, name string, partitions int) (*Top
 
 // refuseIfPoisoned closes the inboxes of partitions that were just listed, if the commit log has failed. Either the
 // committer saw them in the list, or this check sees the failure.
-func (a alone) refuseIfPoisoned(parts []*partition) {
-	if a.e.store.failure() == nil {
+func (a alone) refuseIfPoisoned(parts []*part.Partition) {
+	if a.e.store.Failure() == nil {
 		return
 	}
 	for _, pt := range parts {
-		pt.CloseAndRefuse(a.e.store.refusal(), false)
+		pt.CloseAndRefuse(a.e.store.Refusal(), false)
 	}
 }
 
 func (a alone) makeTopic(name string, partitions int) (*Topic, error) {
 	e := a.e
-	if err := e.store.failure(); err != nil {
+	if err := e.store.Failure(); err != nil {
 		return nil, err
 	}
 	m := &dir.Topic{
@@ -83,7 +84,7 @@ func (a alone) makeTopicFiles(t *Topic, m *dir.Topic) error {
 		return err
 	}
 	for n := range uint32(m.Partitions) {
-		pt, err := a.e.store.newSoloPartition(&t.shared, n)
+		pt, err := a.e.store.NewSolo(&t.shared, n)
 		if err != nil {
 			return err
 		}
@@ -100,7 +101,7 @@ func (a alone) configureTopic(ctx context.Context, t *Topic, s TopicSettings) (T
 	defer t.changing.Unlock()
 	now := t.Settings()
 	switch {
-	case t.shared.deleted.Load():
+	case t.shared.Deleted.Load():
 		return now, ErrDeleted
 	case a.e.isClosed():
 		return now, ErrClosed
@@ -141,10 +142,10 @@ func (a alone) configureTopic(ctx context.Context, t *Topic, s TopicSettings) (T
 // topic as it was; a crash after it leaves empty partitions, whose channels completeChannels makes. changing is held.
 func (a alone) grow(ctx context.Context, t *Topic, to int, store func() error) error {
 	e := a.e
-	if err := e.store.failure(); err != nil {
+	if err := e.store.Failure(); err != nil {
 		return err
 	}
-	var added []*partition
+	var added []*part.Partition
 	abandon := func(err error) error {
 		for _, pt := range added {
 			_ = pt.Log().Close() // nothing was written
@@ -152,7 +153,7 @@ func (a alone) grow(ctx context.Context, t *Topic, to int, store func() error) e
 		return err
 	}
 	for n := uint32(t.Partitions()); n < uint32(to); n++ {
-		pt, err := a.e.store.newSoloPartition(&t.shared, n)
+		pt, err := a.e.store.NewSolo(&t.shared, n)
 		if err != nil {
 			return abandon(fmt.Errorf("engine: cannot make partition %d of topic %s; it stays as it was: %w", n, t.Name(), err))
 		}
@@ -166,11 +167,11 @@ func (a alone) grow(ctx context.Context, t *Topic, to int, store func() error) e
 		e.mu.Unlock()
 		return abandon(ErrClosed)
 	}
-	e.store.addPartitions(added)
+	e.store.Add(added)
 	e.mu.Unlock()
 	a.refuseIfPoisoned(added)
 	for _, pt := range added {
-		if err := pt.writeControls(ctx, initBatches(t.stateLocal()), func() { t.join(pt) }); err != nil {
+		if err := pt.WriteControls(ctx, initBatches(t.stateLocal()), func() { t.join(pt) }); err != nil {
 			return err
 		}
 	}
@@ -213,7 +214,7 @@ func (a alone) start() {
 func (a alone) completeChannels() {
 	a.e.forEachTopic(func(t *Topic) {
 		for _, in := range t.incomplete {
-			if err := in.pt.writeControls(context.Background(), [][]core.Control{in.entries}, nil); err != nil {
+			if err := in.pt.WriteControls(context.Background(), [][]core.Control{in.entries}, nil); err != nil {
 				a.e.log.Warn("channels of a topic are not in the log of one of its partitions yet; the next start tries again",
 					"topic", t.Name(), "partition", in.pt.Number(), "error", err)
 			}

@@ -11,11 +11,11 @@ import (
 func TestAwait(t *testing.T) {
 	t.Parallel()
 	cn := bareNode()
-	cn.ctx, cn.cancel = context.WithCancel(t.Context())
+	cn.Ctx, cn.cancel = context.WithCancel(t.Context())
 	var reached atomic.Bool
 	result := make(chan error)
 	wait := func(ctx context.Context) {
-		go func() { result <- cn.await(ctx, reached.Load) }()
+		go func() { result <- cn.Await(ctx, reached.Load) }()
 	}
 	wait(t.Context())
 	cn.e.news.Raise() // there may be no news for this waiter

@@ -11,6 +11,7 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/host"
 	"penstock/engine/meta"
+	"penstock/engine/part"
 	"penstock/replicate"
 	"penstock/segment/aio"
 )
@@ -20,13 +21,13 @@ func bareNode() *clusterNode { return bareNodeOn(host.NewMachine()) }
 
 func bareNodeOn(h host.Host) *clusterNode {
 	e := &Engine{log: slog.New(slog.DiscardHandler), host: h, clock: base.NewClock(h.Wall, h.Mono)}
-	e.store = newStore(storeOptions{
+	e.store = part.New(part.Options{
 		Host: h, Log: e.log, Clock: e.clock, Counters: &e.counters, Pulse: &e.pulse,
 	})
 	cn := &clusterNode{e: e}
-	cn.replicaNode = newReplicaNode(context.Background(), e.store, e.log, nil, replicate.Config{}, nil, cn)
-	cn.self = meta.Node{ID: 1, Store: uuid.UUID{1}, Boot: uuid.UUID{9}}
-	e.store.join(cn.replicaNode)
+	cn.Node = part.NewNode(context.Background(), e.store, e.log, nil, replicate.Config{}, nil, cn)
+	cn.Self = meta.Node{ID: 1, Store: uuid.UUID{1}, Boot: uuid.UUID{9}}
+	e.store.Join(cn.Node)
 	e.cluster, e.members = cn, cn
 	return cn
 }

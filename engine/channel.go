@@ -8,6 +8,7 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/channel"
 	"penstock/engine/core"
+	"penstock/engine/part"
 	"penstock/engine/remote"
 	"penstock/replicate/wire"
 	"penstock/segment"
@@ -46,16 +47,16 @@ func (c *Channel) Topic() *Topic { return c.t }
 func (c *Channel) create(ctx context.Context) error {
 	if c.ephemeral {
 		for _, pt := range c.t.partitions() {
-			if !pt.serves() {
+			if !pt.Serves() {
 				continue
 			}
-			pt.followUnlogged(c.local, c.name)
+			pt.FollowUnlogged(c.local, c.name)
 		}
 		c.local.ApplyPosts()
 		return nil
 	}
-	err := c.t.writeControls(ctx, []core.Control{{Kind: core.ChannelCreated, Channel: c.name}}, func(pt *partition) {
-		pt.follow(c.local, c.name)
+	err := c.t.writeControls(ctx, []core.Control{{Kind: core.ChannelCreated, Channel: c.name}}, func(pt *part.Partition) {
+		pt.Follow(c.local, c.name)
 	})
 	c.local.ApplyPosts()
 	return err
@@ -66,17 +67,17 @@ func (c *Channel) create(ctx context.Context) error {
 func (t *Topic) restore() {
 	first := t.partitions()[0]
 	for _, pt := range t.partitions() {
-		if first.whyUnread() != nil {
+		if first.WhyUnread() != nil {
 			first = pt
 		}
 	}
 	var names []string
-	paused := first.readChannels(func(cur *core.Cursor) { names = append(names, cur.Name) })
+	paused := first.ReadChannels(func(cur *core.Cursor) { names = append(names, cur.Name) })
 	for _, name := range names {
 		c := newChannel(t, name)
 		for _, pt := range t.partitions() {
-			if pt.whyUnread() == nil {
-				pt.follow(c.local, c.name)
+			if pt.WhyUnread() == nil {
+				pt.Follow(c.local, c.name)
 			}
 		}
 		t.channels[name] = c
@@ -126,20 +127,20 @@ type channelTopic struct{ t *Topic }
 
 var (
 	_ channel.Topic     = channelTopic{}
-	_ channel.Partition = (*partition)(nil)
-	_ subscriber        = (*channel.Channel)(nil)
+	_ channel.Partition = (*part.Partition)(nil)
+	_ part.Subscriber   = (*channel.Channel)(nil)
 )
 
 func (s channelTopic) Name() string                      { return s.t.Name() }
-func (s channelTopic) ID() uuid.UUID                     { return s.t.shared.uuid }
+func (s channelTopic) ID() uuid.UUID                     { return s.t.shared.ID }
 func (s channelTopic) Count() int                        { return s.t.Partitions() }
 func (s channelTopic) Partition(n int) channel.Partition { return s.t.partitions()[n] }
 func (s channelTopic) ServesAny() bool                   { return s.t.servesAny() }
 
-func (s channelTopic) Unwatch(c *channel.Channel, n int) { s.t.partitions()[n].unwatch(c) }
+func (s channelTopic) Unwatch(c *channel.Channel, n int) { s.t.partitions()[n].Unwatch(c) }
 
 func (s channelTopic) FenceMs(n int, epoch segment.Epoch) int64 {
-	if epoch <= 1 || s.t.e.Level() < remote.HeldLevel || s.t.partitions()[n].fenceEnded(epoch) {
+	if epoch <= 1 || s.t.e.Level() < remote.HeldLevel || s.t.partitions()[n].FenceEnded(epoch) {
 		return 0 // no earlier leader; or the cluster's level has no deadlines; or all nodes have answered
 	}
 	return remote.HoldMs

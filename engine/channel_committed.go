@@ -19,7 +19,7 @@ func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, err
 	cn := t.e.cluster
 	// Wait only for the partitions that this client will get messages from. A partition without a leader must not keep the
 	// client from the others.
-	only := func(n uint32) bool { return t.partitions()[n].serves() }
+	only := func(n uint32) bool { return t.partitions()[n].Serves() }
 	switch {
 	case t.servesAny():
 		if c.isCommitted() {
@@ -30,7 +30,7 @@ func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, err
 	default:
 		only = func(n uint32) bool {
 			to := t.partitions()[n].Target()
-			return to != 0 && (to == cn.self.ID || cn.isLive(to))
+			return to != 0 && (to == cn.Self.ID || cn.IsLive(to))
 		}
 	}
 	if err := cn.gather(ctx, t, wire.Operation{Kind: wire.OpCreateChannel, Channel: c.name}, only, nil); err != nil {
@@ -42,7 +42,7 @@ func (t *Topic) committedChannel(ctx context.Context, c *Channel) (*Channel, err
 // isCommitted is Channel.CommittedIn, of the local part, for all partitions that this node serves.
 func (c *Channel) isCommitted() bool {
 	for i, pt := range c.t.partitions() {
-		if pt.serves() && !c.local.CommittedIn(i) {
+		if pt.Serves() && !c.local.CommittedIn(i) {
 			return false
 		}
 	}

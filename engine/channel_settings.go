@@ -42,10 +42,10 @@ func (c *Channel) Settings() ChannelSettings {
 		return s
 	}
 	for _, pt := range c.t.partitions() {
-		if !pt.Replica().hasLog() {
+		if !pt.Replica().HasLog() {
 			continue
 		}
-		pt.readChannels(func(cur *core.Cursor) {
+		pt.ReadChannels(func(cur *core.Cursor) {
 			if cur.Name == c.name && cur.Settings.Version > s.Version {
 				s = cur.Settings
 			}
@@ -127,9 +127,9 @@ func (c *Channel) reconcileLater() {
 		return
 	}
 	cn := c.e.cluster
-	cn.spawn(func() {
-		if c.e.host.Pause(reconcileAfter, cn.ctx.Done()) {
-			c.reconcile(cn.ctx)
+	cn.Spawn(func() {
+		if c.e.host.Pause(reconcileAfter, cn.Ctx.Done()) {
+			c.reconcile(cn.Ctx)
 		}
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"penstock/engine/host"
 	"penstock/engine/meta"
 	"penstock/engine/ops"
+	"penstock/engine/part"
 	"penstock/engine/remote"
 	"penstock/internal/lock"
 	"penstock/replicate"
@@ -58,7 +59,7 @@ const (
 // exited. The worker alone uses topics and halfMade, except before start. Everything here is lost in a crash: the next
 // process joins again and gets all rows from the store.
 type clusterNode struct {
-	*replicaNode
+	*part.Node
 
 	e     *Engine
 	opts  ClusterOptions
@@ -113,8 +114,8 @@ func newClusterNode(e *Engine) *clusterNode {
 		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	cn.replicaNode, cn.cancel = newReplicaNode(ctx, e.store, log, o.Store, o.Replication, o.PreferredLeader, cn), cancel
-	cn.peers = host.Peers{Ctx: cn.ctx, Spawn: cn.spawn}
+	cn.Node, cn.cancel = part.NewNode(ctx, e.store, log, o.Store, o.Replication, o.PreferredLeader, cn), cancel
+	cn.peers = host.Peers{Ctx: cn.Ctx, Spawn: cn.Spawn}
 	cn.disk = cn.newDiskMember()
 	cn.forward = cn.newForwarder()
 	cn.ops = ops.New(ops.Node{
@@ -122,7 +123,7 @@ func newClusterNode(e *Engine) *clusterNode {
 		Level: e.Level, Execute: cn.execute,
 	})
 	cn.remotes = remote.New(remote.Node{
-		Host: e.host, Peers: &cn.peers, Log: cn.log, Lease: &cn.Lease, Above: cn, First: e.firstRequest(), Level: e.Level,
+		Host: e.host, Peers: &cn.peers, Log: cn.Log, Lease: &cn.Lease, Above: cn, First: e.firstRequest(), Level: e.Level,
 		Snapshot: cn.snapshot, MsgTimeout: e.opts.MsgTimeout,
 	})
 	cn.absent.cn = cn
@@ -131,12 +132,12 @@ func newClusterNode(e *Engine) *clusterNode {
 }
 
 func (cn *clusterNode) others() bool             { return true }
-func (cn *clusterNode) context() context.Context { return cn.ctx }
-func (cn *clusterNode) snapshot() *meta.Snapshot { return cn.store.Snapshot() }
-func (cn *clusterNode) node() meta.Node          { return cn.self }
+func (cn *clusterNode) context() context.Context { return cn.Ctx }
+func (cn *clusterNode) snapshot() *meta.Snapshot { return cn.Rows.Snapshot() }
+func (cn *clusterNode) node() meta.Node          { return cn.Self }
 
 func (cn *clusterNode) tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error {
-	return cn.store.Tombstone(ctx, key, until)
+	return cn.Rows.Tombstone(ctx, key, until)
 }
 
 func (cn *clusterNode) createChannel(ctx context.Context, t *Topic, name string) error {
@@ -163,7 +164,7 @@ func (cn *clusterNode) opened(*Topic) {} // its channels begin when the store ha
 func (cn *clusterNode) closeTopic(t *Topic, why error) { cn.remotes.EndTopic(topicView{t}, why) }
 
 func (cn *clusterNode) describe(out *StorageStats) {
-	n := cn.counts()
+	n := cn.Counts()
 	out.Shortened, out.Yielded, out.ComparingWaits = n.Shortened, n.Yielded, n.ComparingWaits
 	out.Dropped, out.Losses, out.Blocked = n.Dropped, n.Losses, n.Blocked
 	r := cn.remoteStats()
@@ -176,7 +177,7 @@ func (cn *clusterNode) leaseClock() time.Time { return cn.began.Add(time.Duratio
 // join registers the node in the store, and opens the replicas that recovery found. No goroutine of the engine runs
 // yet. The store is told of damaged copies in the same step, before this process can be in an election.
 func (cn *clusterNode) join(ctx context.Context) error {
-	damaged, all := cn.e.store.damagedCopies()
+	damaged, all := cn.e.store.DamagedCopies()
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.opts.JoinTimeout)
 	defer cancel()
 	n := cn.opts.Node
@@ -185,7 +186,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	if n.Peer == "" && cn.opts.Listener != nil {
 		n.Peer = cn.opts.Listener.Addr().String()
 	}
-	self, err := cn.store.Join(ctx, meta.Registration{
+	self, err := cn.Rows.Join(ctx, meta.Registration{
 		Node: n, Cluster: cn.e.node.Cluster, Import: cn.imports(), Damaged: damaged, AllDamaged: all, Changed: cn.changed,
 		Founding: cn.foundingLevel(), Raise: cn.e.raiseDirectory,
 		Clock: cn.leaseClock, Lease: func(until time.Time) { cn.Extend(int64(until.Sub(cn.began))) },
@@ -193,27 +194,27 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("engine: the node could not join the cluster: %w", err)
 	}
-	cn.self = self
-	snap := cn.store.Snapshot()
+	cn.Self = self
+	snap := cn.Rows.Snapshot()
 	if err := cn.e.node.Adopt(cn.e.disk, snap.Cluster); err != nil {
 		return err
 	}
-	cn.e.store.setFeature(min(snap.FeatureLevel(), cn.e.DirectoryLevel()))
+	cn.e.store.SetFeature(min(snap.FeatureLevel(), cn.e.DirectoryLevel()))
 	if err := cn.e.restoreMetadata(snap); err != nil {
 		return err
 	}
-	if err := cn.listUnnamed(snap); err != nil {
+	if err := cn.ListUnnamed(snap); err != nil {
 		return err
 	}
-	for _, pt := range cn.e.store.partitionList() {
-		if pt.Topic().quarantined {
+	for _, pt := range cn.e.store.Partitions() {
+		if pt.Topic().Quarantined {
 			continue
 		}
-		pt.Replica().openRecovered()
+		pt.Replica().OpenRecovered()
 	}
-	cn.net, err = cn.e.host.Listen(
+	cn.Net, err = cn.e.host.Listen(
 		peer.Options{Self: self, Cluster: snap.Cluster, Listener: cn.opts.Listener, Handler: cn, Logger: cn.e.log})
-	cn.peers.Self, cn.peers.Network = self.ID, cn.net
+	cn.peers.Self, cn.peers.Network = self.ID, cn.Net
 	return err
 }
 
@@ -224,12 +225,12 @@ func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 	}
 	for _, t := range cn.e.topics {
 		im := meta.ImportedTopic{Topic: meta.Topic{
-			ID: t.shared.uuid, Name: t.Name(), Partitions: len(t.partitions()), CreatedNs: t.created,
+			ID: t.shared.ID, Name: t.Name(), Partitions: len(t.partitions()), CreatedNs: t.created,
 			Settings: t.Settings().Stored(),
 		}}
 		im.Topic.Settings.MinISR = 0 // a single node's value means nothing for a cluster's replicas
 		for _, pt := range t.partitions() {
-			im.Epochs = append(im.Epochs, pt.epoch())
+			im.Epochs = append(im.Epochs, pt.Epoch())
 		}
 		all = append(all, im)
 	}
@@ -239,13 +240,13 @@ func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 // start starts the goroutines that apply the store's rows and keep time.
 func (cn *clusterNode) start() {
 	for _, t := range append(cn.e.Topics(), cn.unlisted...) {
-		cn.topics[t.shared.uuid] = t
+		cn.topics[t.shared.ID] = t
 		cn.addToTable(t, t.partitions())
 	}
-	cn.spawn(cn.work)
-	cn.spawn(cn.runTicker)
+	cn.Spawn(cn.work)
+	cn.Spawn(cn.runTicker)
 	if cn.opts.PreferredLeader != nil {
-		cn.spawn(cn.balance)
+		cn.Spawn(cn.balance)
 	}
 }
 
@@ -255,7 +256,7 @@ func (cn *clusterNode) start() {
 func (cn *clusterNode) changed(ch *meta.Change) {
 	cn.changeMu.Lock()
 	if ch.Snapshot == nil {
-		ch.Snapshot = cn.store.Snapshot()
+		ch.Snapshot = cn.Rows.Snapshot()
 	}
 	if cn.change == nil {
 		own := *ch
@@ -276,7 +277,7 @@ func (cn *clusterNode) changed(ch *meta.Change) {
 
 func (cn *clusterNode) work() {
 	first := true
-	for cn.e.host.Either(cn.kick, cn.ctx.Done()) {
+	for cn.e.host.Either(cn.kick, cn.Ctx.Done()) {
 		cn.changeMu.Lock()
 		ch := cn.change
 		cn.change = nil
@@ -289,7 +290,7 @@ func (cn *clusterNode) work() {
 }
 
 func (cn *clusterNode) apply(ch *meta.Change, first bool) {
-	cn.net.SetNodes(ch.Snapshot.Nodes)
+	cn.Net.SetNodes(ch.Snapshot.Nodes)
 	cn.learnLevel(ch.Snapshot)
 	if first {
 		for _, id := range base.SortedIDs(ch.Snapshot.Topics) {
@@ -309,12 +310,12 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 		cn.applyRow(ch.Snapshot, id)
 	}
 	for _, id := range ch.Nodes {
-		if n := ch.Snapshot.Nodes[id]; id != cn.self.ID && n != nil && !n.Live {
+		if n := ch.Snapshot.Nodes[id]; id != cn.Self.ID && n != nil && !n.Live {
 			cn.peerDown(id)
 		}
 	}
-	if n := ch.Snapshot.Nodes[cn.self.ID]; n != nil && n.Draining && !cn.leaving.Load() {
-		cn.spawn(func() { _ = cn.handOver(cn.ctx) })
+	if n := ch.Snapshot.Nodes[cn.Self.ID]; n != nil && n.Draining && !cn.Leaving.Load() {
+		cn.Spawn(func() { _ = cn.handOver(cn.Ctx) })
 	}
 	cn.forward.Wake()
 	cn.remotes.Refresh()
@@ -332,7 +333,7 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 	case mt != nil && t == nil:
 		t, err := cn.e.makeReplicas(snap, mt)
 		if err != nil {
-			cn.log.Error("a topic of the cluster could not be opened on this node; it is tried again",
+			cn.Log.Error("a topic of the cluster could not be opened on this node; it is tried again",
 				"topic", mt.Name, "error", err)
 			cn.halfMade[id] = mt.Name
 			cn.tryLater(mt)
@@ -343,14 +344,14 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 		cn.addToTable(t, t.partitions())
 	case mt != nil && mt.Partitions > t.Partitions():
 		if err := cn.e.expandTopic(snap, mt, t); err != nil {
-			cn.log.Error("new partitions of a topic could not be opened on this node; it is tried again",
+			cn.Log.Error("new partitions of a topic could not be opened on this node; it is tried again",
 				"topic", mt.Name, "error", err)
 			cn.tryLater(mt)
 		}
 	case mt == nil && t == nil && snap.Deleted[id]:
-		if name, ok := cn.halfMade[id]; ok && cn.e.store.failure() == nil { // as in dropTopic
+		if name, ok := cn.halfMade[id]; ok && cn.e.store.Failure() == nil { // as in dropTopic
 			delete(cn.halfMade, id)
-			cn.spawn(func() { cn.e.trashFiles(id, name, func() {}) })
+			cn.Spawn(func() { cn.e.trashFiles(id, name, func() {}) })
 		}
 	case mt == nil && t != nil && snap.Deleted[id]:
 		delete(cn.topics, id)
@@ -358,7 +359,7 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 		cn.e.dropTopic(t)
 	case mt == nil && t != nil:
 		// Missing metadata deletes nothing: the bytes stay where they are, and the topic is not visible.
-		cn.log.Warn("the cluster does not know a topic of this node's data directory: it is kept and not served",
+		cn.Log.Warn("the cluster does not know a topic of this node's data directory: it is kept and not served",
 			"topic", t.Name(), "uuid", id)
 		delete(cn.topics, id)
 		cn.removeFromTable(id)
@@ -372,28 +373,28 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 	if pt == nil || row == nil {
 		return
 	}
-	mine := slices.Contains(row.State.Replicas, cn.self.ID)
-	if mine && pt.Replica().isTearingDown() {
+	mine := slices.Contains(row.State.Replicas, cn.Self.ID)
+	if mine && pt.Replica().IsTearingDown() {
 		cn.tryLater(snap.Topics[id.Topic], id.Partition)
 		return
 	}
-	if mine && !pt.Replica().present() {
+	if mine && !pt.Replica().Present() {
 		switch err := cn.e.openReplica(cn.topics[id.Topic], pt); {
 		case errors.Is(err, ErrClosed):
 			return
 		case err != nil:
-			cn.log.Error("a copy of a partition could not be opened; it is tried again",
-				"topic", pt.Topic().name, "partition", pt.Number(), "error", err)
+			cn.Log.Error("a copy of a partition could not be opened; it is tried again",
+				"topic", pt.Topic().Name, "partition", pt.Number(), "error", err)
 			cn.tryLater(snap.Topics[id.Topic], id.Partition)
 			return
 		}
 	}
-	pt.Replica().learn(row)
-	if !mine && pt.Replica().present() {
-		cn.log.Info("a copy of a partition is not needed any more", "topic", pt.Topic().name, "partition", pt.Number())
-		pt.Replica().retire()
+	pt.Replica().Learn(row)
+	if !mine && pt.Replica().Present() {
+		cn.Log.Info("a copy of a partition is not needed any more", "topic", pt.Topic().Name, "partition", pt.Number())
+		pt.Replica().Retire()
 	}
-	cn.removeIfUnneeded(snap, pt, row)
+	cn.RemoveIfUnneeded(snap, pt, row)
 }
 
 // tryLater has the worker apply a topic again after openRetryInterval, because it could not be opened (on a full disk,
@@ -409,9 +410,9 @@ func (cn *clusterNode) tryLater(mt *meta.Topic, partitions ...uint32) {
 			ch.Partitions = append(ch.Partitions, meta.PartitionID{Topic: mt.ID, Partition: n})
 		}
 	}
-	cn.spawn(func() {
-		cn.pause(openRetryInterval)
-		if cn.ctx.Err() == nil {
+	cn.Spawn(func() {
+		cn.Pause(openRetryInterval)
+		if cn.Ctx.Err() == nil {
 			cn.changed(ch)
 		}
 	})
@@ -419,16 +420,16 @@ func (cn *clusterNode) tryLater(mt *meta.Topic, partitions ...uint32) {
 
 // placed is a partition and its topic.
 type placed struct {
-	*partition
+	*part.Partition
 	topic *Topic
 }
 
-func (cn *clusterNode) partition(id meta.PartitionID) *partition { return cn.placed(id).partition }
+func (cn *clusterNode) partition(id meta.PartitionID) *part.Partition { return cn.placed(id).Partition }
 
 // placed returns a partition and its topic; the zero value if this node does not know it.
 func (cn *clusterNode) placed(id meta.PartitionID) placed { return (*cn.table.Load())[id] }
 
-func (cn *clusterNode) addToTable(t *Topic, parts []*partition) {
+func (cn *clusterNode) addToTable(t *Topic, parts []*part.Partition) {
 	old := *cn.table.Load()
 	table := make(map[segment.Identity]placed, len(old)+len(parts))
 	for id, pt := range old {
@@ -453,12 +454,12 @@ func (cn *clusterNode) removeFromTable(topic uuid.UUID) {
 
 // runTicker gives each replica the time and the lease every tickInterval.
 func (cn *clusterNode) runTicker() {
-	for cn.e.host.Pause(tickInterval, cn.ctx.Done()) {
+	for cn.e.host.Pause(tickInterval, cn.Ctx.Done()) {
 		cn.e.host.ReadAwake()
 		lease := cn.Until()
-		live := cn.liveNodes()
-		for _, pt := range cn.e.store.partitionList() {
-			pt.Replica().tick(lease, live)
+		live := cn.LiveNodes()
+		for _, pt := range cn.e.store.Partitions() {
+			pt.Replica().Tick(lease, live)
 		}
 		cn.forward.Tick()
 		cn.remotes.Tick()
@@ -473,8 +474,8 @@ const lingerTime = 50 * time.Millisecond
 // those puts were stored.
 func (cn *clusterNode) linger(ctx context.Context) {
 	led := false
-	for _, pt := range cn.e.store.partitionList() {
-		led = led || pt.Replica().hasLed()
+	for _, pt := range cn.e.store.Partitions() {
+		led = led || pt.Replica().HasLed()
 	}
 	for begin := cn.Now(); led; {
 		left := max(begin, cn.forward.LastPut()) + int64(lingerTime) - cn.Now()
@@ -486,24 +487,24 @@ func (cn *clusterNode) linger(ctx context.Context) {
 
 // close ends all replicas and everything that talks to other nodes, and closes the store.
 func (cn *clusterNode) close() error {
-	for _, pt := range cn.e.store.partitionList() {
-		pt.Replica().end(ErrClosed)
+	for _, pt := range cn.e.store.Partitions() {
+		pt.Replica().End(ErrClosed)
 	}
 	cn.cancel()
 	cn.e.news.Raise()
 	var err error
-	if cn.net != nil {
-		cn.net.Close()
+	if cn.Net != nil {
+		cn.Net.Close()
 	} else if cn.opts.Listener != nil {
 		err = cn.opts.Listener.Close()
 	}
 	cn.forward.Close()
 	cn.ops.Close()
 	cn.remotes.Close()
-	if !cn.wait(cn.e.disks.Hangs) {
+	if !cn.Wait(cn.e.disks.Hangs) {
 		err = errors.Join(err, ErrDiskHung)
 	}
-	return errors.Join(err, cn.store.Close())
+	return errors.Join(err, cn.Rows.Close())
 }
 
 // Snapshot returns the state that the cluster agrees on; nil on a single node.

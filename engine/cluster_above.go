@@ -5,13 +5,14 @@ import (
 	"penstock/engine/forward"
 	"penstock/engine/inbox"
 	"penstock/engine/meta"
+	"penstock/engine/part"
 	"penstock/replicate"
 	"penstock/segment"
 )
 
 // ForwardPut queues a put for the node that leads its partition. While no node leads, the put waits in that queue. A
 // put of the engine's own fails instead.
-func (cn *clusterNode) ForwardPut(pt *partition, p *inbox.Put) error {
+func (cn *clusterNode) ForwardPut(pt *part.Partition, p *inbox.Put) error {
 	if p.Kind.Internal() {
 		return ErrNoLeader
 	}
@@ -20,10 +21,10 @@ func (cn *clusterNode) ForwardPut(pt *partition, p *inbox.Put) error {
 }
 
 // Freeze implements nodeAbove: see forward.Forwarder.Freeze.
-func (cn *clusterNode) Freeze(pt *partition) { cn.forward.Freeze(pt) }
+func (cn *clusterNode) Freeze(pt *part.Partition) { cn.forward.Freeze(pt) }
 
 // Reroute implements nodeAbove.
-func (cn *clusterNode) Reroute(pt *partition) { cn.forward.Reroute(pt) }
+func (cn *clusterNode) Reroute(pt *part.Partition) { cn.forward.Reroute(pt) }
 
 // Confirm implements nodeAbove.
 func (cn *clusterNode) Confirm() { cn.e.channels.Flush() }
@@ -52,4 +53,4 @@ func (cn *clusterNode) newForwarder() *forward.Forwarder {
 	})
 }
 
-var _ forward.Partition = (*partition)(nil)
+var _ forward.Partition = (*part.Partition)(nil)

@@ -49,13 +49,13 @@ type absentEntry struct {
 
 // handleFrame handles a frame for a partition without a copy here. The goroutines of the connections call it.
 func (a *absentCopies) handleFrame(from replicate.NodeID, id segment.Identity, m *replicate.Message) {
-	if m.Kind < replicate.MsgProbe || m.Kind > replicate.MsgHeartbeat || a.cn.ctx.Err() != nil {
+	if m.Kind < replicate.MsgProbe || m.Kind > replicate.MsgHeartbeat || a.cn.Ctx.Err() != nil {
 		return // not from a leader: the late answer of a follower
 	}
 	a.cn.e.counters.FramesWithoutCopy.Add(1)
 	answer, tell := a.note(absentKey{from, id}, a.cn.Now())
 	if tell {
-		a.cn.log.Warn("a node leads a partition of which this node should have a copy, and has none: the leader goes on "+
+		a.cn.Log.Warn("a node leads a partition of which this node should have a copy, and has none: the leader goes on "+
 			"without it; look for an error when the topic was opened here, or restart this node",
 			"leader", from, "topic", id.Topic, "partition", id.Partition)
 	}
@@ -67,7 +67,7 @@ func (a *absentCopies) handleFrame(from replicate.NodeID, id segment.Identity, m
 	}
 	var f netproto.Frame
 	wire.Encode(&f, id, &reject, nil)
-	_ = a.cn.net.TrySend(from, &f) // the leader asks again
+	_ = a.cn.Net.TrySend(from, &f) // the leader asks again
 }
 
 // note records a question. It says whether to answer it, and whether to log it now.

@@ -19,10 +19,10 @@ var (
 // Find implements remote.Above.
 func (cn *clusterNode) Find(id segment.Identity) (remote.Topic, remote.Partition) {
 	at := cn.placed(id)
-	if at.partition == nil {
+	if at.Partition == nil {
 		return nil, nil
 	}
-	return topicView{at.topic}, at.partition
+	return topicView{at.topic}, at.Partition
 }
 
 // Attach implements remote.Above.
@@ -33,9 +33,9 @@ func (cn *clusterNode) Attach(
 	if t == nil {
 		return nil, ErrNoLeader
 	}
-	ctx, cancel := cn.e.host.WithTimeout(cn.ctx, remote.ServeTime)
+	ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, remote.ServeTime)
 	defer cancel()
-	if cn.await(ctx, t.hasAssigned) != nil { // this node may have been elected a moment ago
+	if cn.Await(ctx, t.hasAssigned) != nil { // this node may have been elected a moment ago
 		return nil, ErrNoLeader
 	}
 	c, ok := t.LookupChannel(channel)
@@ -80,7 +80,7 @@ func (t *Topic) hasAssigned() bool {
 // servesAny says whether this node's channels may deliver messages of any partition of t.
 func (t *Topic) servesAny() bool {
 	for _, pt := range t.partitions() {
-		if pt.serves() {
+		if pt.Serves() {
 			return true
 		}
 	}

@@ -8,7 +8,7 @@ import (
 // newDiskMember makes what tells the other nodes of this node's disk, and hands over what it leads while that hangs.
 func (cn *clusterNode) newDiskMember() *diskwatch.Member {
 	c := diskwatch.MemberConfig{
-		Watch: &cn.e.disks, Host: cn.e.host, Log: cn.log, Ctx: cn.ctx, Spawn: cn.spawn, Report: cn.store.ReportDisk,
+		Watch: &cn.e.disks, Host: cn.e.host, Log: cn.Log, Ctx: cn.Ctx, Spawn: cn.Spawn, Report: cn.Rows.ReportDisk,
 	}
 	if cn.e.opts.DiskPatience > 0 {
 		c.Led = cn.leaderships
@@ -21,9 +21,9 @@ func (cn *clusterNode) diskJudged(v core.DiskVerdict) { cn.disk.Judged(v) }
 // leaderships returns what gives away each partition that is led here.
 func (cn *clusterNode) leaderships() []func() (handed, again bool) {
 	var led []func() (handed, again bool)
-	for _, pt := range cn.e.store.partitionList() {
-		if pt.Leading.Load() {
-			led = append(led, func() (handed, again bool) { return cn.giveAway(pt) })
+	for _, pt := range cn.e.store.Partitions() {
+		if pt.Leads() {
+			led = append(led, func() (handed, again bool) { return cn.GiveAway(pt) })
 		}
 	}
 	return led

@@ -10,6 +10,7 @@ import (
 
 	"penstock/engine/core"
 	"penstock/engine/dir"
+	"penstock/engine/part"
 	"penstock/engine/route"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -38,7 +39,7 @@ func CopyOf(e *Engine, topic string, n int) (c Copy, err error) {
 		return c, ErrNoTopic
 	}
 	pt := t.partitions()[n]
-	if !pt.Replica().hasLog() {
+	if !pt.Replica().HasLog() {
 		return c, ErrNoLeader
 	}
 	s, log := pt.State(), pt.Log()
@@ -88,18 +89,18 @@ func (c *Copy) Messages(partition int) (map[ID]string, error) {
 }
 
 // ConnectedTo says whether the connection to another node stands.
-func ConnectedTo(e *Engine, node replicate.NodeID) bool { return e.cluster.net.Connected(node) }
+func ConnectedTo(e *Engine, node replicate.NodeID) bool { return e.cluster.Net.Connected(node) }
 
 // TopicDir is where a topic's files lie in a data directory.
 func TopicDir(e *Engine, topic string) string {
 	t, _ := e.LookupTopic(topic)
-	return dir.TopicPath(t.shared.uuid)
+	return dir.TopicPath(t.shared.ID)
 }
 
 // Present says whether a node's copy of a partition takes part.
 func Present(e *Engine, topic string, n int) bool {
 	t, ok := e.LookupTopic(topic)
-	return ok && t.partitions()[n].Replica().present()
+	return ok && t.partitions()[n].Replica().Present()
 }
 
 // EndCopy ends a copy as Close does, and then the worker hears of its partition once more, as it may until Close has
@@ -107,8 +108,8 @@ func Present(e *Engine, topic string, n int) bool {
 func EndCopy(e *Engine, topic string, n int) {
 	t, _ := e.LookupTopic(topic)
 	pt := t.partitions()[n]
-	pt.Replica().end(ErrClosed)
-	e.cluster.applyRow(e.cluster.store.Snapshot(), pt.Identity())
+	pt.Replica().End(ErrClosed)
+	e.cluster.applyRow(e.cluster.Rows.Snapshot(), pt.Identity())
 }
 
 // Leased says whether a node's lease lives.
@@ -123,7 +124,7 @@ func Leads(e *Engine, topic string, n int) bool {
 // FoldHas says whether a channel is in the log of a copy, committed or not.
 func FoldHas(e *Engine, topic string, n int, channel string) bool {
 	channels := partitionOf(e, topic, n).State().Channels
-	return slices.ContainsFunc(channels, func(c ChannelView) bool { return c.Name == channel })
+	return slices.ContainsFunc(channels, func(c part.ChannelView) bool { return c.Name == channel })
 }
 
 // HoldChannels keeps a node from changing the channels of a topic, or looking which there are, until release is called.
@@ -174,7 +175,7 @@ func AppendChannel(e *Engine, topic string, n int, channel string) error {
 // it does not.
 func BeginPause(e *Engine, topic string, n int) (goOn func(context.Context) error) {
 	t, _ := e.LookupTopic(topic)
-	op := wire.Operation{Kind: wire.OpPauseTopic, Flag: true, Topic: t.shared.uuid, Partitions: []uint32{uint32(n)}}
+	op := wire.Operation{Kind: wire.OpPauseTopic, Flag: true, Topic: t.shared.ID, Partitions: []uint32{uint32(n)}}
 	epochs, ok := t.assignedEpochs(op.Partitions)
 	if !ok {
 		return nil
@@ -254,7 +255,7 @@ func FailFlush(e *Engine, topic string, n int) bool {
 // Tick lets a moment pass for a follower's copy.
 func Tick(e *Engine, topic string, n int) {
 	t, _ := e.LookupTopic(topic)
-	t.partitions()[n].Replica().tick(e.cluster.Until(), nil)
+	t.partitions()[n].Replica().Tick(e.cluster.Until(), nil)
 }
 
 // BeganAnew is how often the log of a copy was begun anew or cut.

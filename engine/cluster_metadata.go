@@ -9,6 +9,7 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/dir"
 	"penstock/engine/meta"
+	"penstock/engine/part"
 )
 
 // A cluster node can restore a topic.json that it cannot read: the cluster's metadata has the same content.
@@ -18,15 +19,15 @@ import (
 // as in sync. If empty copies took their place, one could be elected, and the followers would cut their whole logs.
 func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 	e.removeUnreadable(snap)
-	kept := map[uuid.UUID]map[uint32]*partition{}
-	for _, pt := range e.store.partitionList() {
-		id := pt.Topic().uuid
+	kept := map[uuid.UUID]map[uint32]*part.Partition{}
+	for _, pt := range e.store.Partitions() {
+		id := pt.Topic().ID
 		if t := e.quarantined[id]; t != nil && snap.Deleted[id] && !slices.Contains(e.cluster.unlisted, t) {
 			e.cluster.unlisted = append(e.cluster.unlisted, t) // start has it deleted instead of restored
 		}
-		if pt.Topic().quarantined && snap.Topics[id] != nil {
+		if pt.Topic().Quarantined && snap.Topics[id] != nil {
 			if kept[id] == nil {
-				kept[id] = map[uint32]*partition{}
+				kept[id] = map[uint32]*part.Partition{}
 			}
 			kept[id][pt.Number()] = pt
 		}
@@ -37,9 +38,9 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 		for n := range uint32(m.Partitions) {
 			pt := kept[id][n]
 			if pt == nil {
-				pt = e.store.newReplicaPartition(&t.shared, n)
+				pt = e.store.NewPartition(&t.shared, n)
 			}
-			pt.setTopic(&t.shared)
+			pt.SetTopic(&t.shared)
 			t.add(pt)
 		}
 		if err := e.createTopicFiles(m); err != nil {
@@ -80,8 +81,8 @@ func (e *Engine) removeUnreadable(snap *meta.Snapshot) {
 
 // isQuarantined says whether this node has logs of a topic whose metadata it could not read: see recovery.quarantine.
 func (e *Engine) isQuarantined(id uuid.UUID) bool {
-	return slices.ContainsFunc(e.store.partitionList(), func(pt *partition) bool {
-		return pt.Topic().quarantined && pt.Topic().uuid == id
+	return slices.ContainsFunc(e.store.Partitions(), func(pt *part.Partition) bool {
+		return pt.Topic().Quarantined && pt.Topic().ID == id
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/meta"
+	"penstock/engine/part"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -16,7 +17,7 @@ func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
 	cn.exitedMu.Lock()
 	delete(cn.exited, node)
 	cn.exitedMu.Unlock()
-	cn.log.Info("connected to a node", "peer", node)
+	cn.Log.Info("connected to a node", "peer", node)
 	cn.forward.Wake()
 	cn.remotes.Refresh()
 }
@@ -27,25 +28,25 @@ func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 	cn.forward.PeerLost(node)
 	cn.ops.PeerLost(node)
 	cn.remotes.PeerLost(node)
-	if cn.ctx.Err() != nil {
+	if cn.Ctx.Err() != nil {
 		return
 	}
-	cn.log.Info("lost the connection to a node", "peer", node, "process_gone", refused)
+	cn.Log.Info("lost the connection to a node", "peer", node, "process_gone", refused)
 	if !refused {
 		return
 	}
 	cn.exitedMu.Lock()
 	cn.exited[node] = true
 	cn.exitedMu.Unlock()
-	cn.spawn(func() { cn.reportDown(node, boot) })
+	cn.Spawn(func() { cn.reportDown(node, boot) })
 	cn.peerDown(node)
 }
 
 // peerDown tells the leaders on this node that another node is down, so that they need not wait for its timeout.
 func (cn *clusterNode) peerDown(node replicate.NodeID) {
-	for _, pt := range cn.e.store.partitionList() {
+	for _, pt := range cn.e.store.Partitions() {
 		if pt.Leading.Load() {
-			pt.Replica().peerDown(node)
+			pt.Replica().PeerDown(node)
 		}
 	}
 }
@@ -53,18 +54,18 @@ func (cn *clusterNode) peerDown(node replicate.NodeID) {
 // reportDown tells the store that a process has ended. It retries until the store has it or the node connects again:
 // the member of etcd that died with the process may have been the one that this node was connected to.
 func (cn *clusterNode) reportDown(node replicate.NodeID, boot uuid.UUID) {
-	for told := false; cn.hasExited(node) && cn.ctx.Err() == nil; {
-		ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
-		err := cn.store.ReportDown(ctx, node, boot)
+	for told := false; cn.hasExited(node) && cn.Ctx.Err() == nil; {
+		ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, part.StoreTimeout)
+		err := cn.Rows.ReportDown(ctx, node, boot)
 		cancel()
 		if err == nil || errors.Is(err, meta.ErrNotFound) {
 			return
 		}
 		if !told {
 			told = true
-			cn.log.Warn("the store could not be told yet that a node is gone", "peer", node, "error", err)
+			cn.Log.Warn("the store could not be told yet that a node is gone", "peer", node, "error", err)
 		}
-		cn.pause(tickInterval)
+		cn.Pause(tickInterval)
 	}
 }
 
@@ -80,7 +81,7 @@ func (cn *clusterNode) hasExited(node replicate.NodeID) bool {
 func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netproto.Received) {
 	d := cn.decoders.Get().(*wire.Decoder)
 	defer cn.decoders.Put(d)
-	var some [32]*partition
+	var some [32]*part.Partition
 	work := some[:0]
 	for i := range burst {
 		f := &burst[i]
@@ -91,14 +92,14 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 			continue
 		}
 		if err := d.Decode(&f.Header, f.Payload); err != nil {
-			cn.log.Error("a frame of a node was refused; the connection is made anew", "peer", from, "error", err)
-			cn.net.Disconnect(from, err)
+			cn.Log.Error("a frame of a node was refused; the connection is made anew", "peer", from, "error", err)
+			cn.Net.Disconnect(from, err)
 			return
 		}
 		pt, took := cn.partition(d.ID), false
 		if pt != nil {
 			var has bool
-			if has, took = pt.Replica().receive(from, d, f.Buf); has {
+			if has, took = pt.Replica().Receive(from, d, f.Buf); has {
 				work = append(work, pt)
 			}
 		}
@@ -112,10 +113,10 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 }
 
 // request handles a frame that is not about replication. It returns the partition whose inbox got a put, or nil.
-func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *partition {
+func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *part.Partition {
 	switch f.Header.Type {
 	case netproto.TypeForwardPut:
-		if pt, ok := cn.forward.HandlePut(from, f).(*partition); ok {
+		if pt, ok := cn.forward.HandlePut(from, f).(*part.Partition); ok {
 			return pt
 		}
 	case netproto.TypeForwardAck:
@@ -129,7 +130,7 @@ func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *par
 		netproto.TypeDeliverHeld, netproto.TypeFence, netproto.TypeFenced:
 		cn.remotes.HandleFrame(from, &f.Header, f.Payload)
 	default:
-		cn.log.Warn("a node sent a frame that this version does not know", "peer", from, "type", f.Header.Type)
+		cn.Log.Warn("a node sent a frame that this version does not know", "peer", from, "type", f.Header.Type)
 	}
 	return nil
 }

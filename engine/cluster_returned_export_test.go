@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/engine/meta"
+	"penstock/engine/part"
 	"penstock/segment"
 )
 
@@ -48,7 +49,7 @@ type Holds struct {
 	End     segment.Position // of what was appended
 }
 
-func partitionOf(e *Engine, topic string, n int) *partition {
+func partitionOf(e *Engine, topic string, n int) *part.Partition {
 	t, ok := e.LookupTopic(topic)
 	if !ok {
 		panic("no topic " + topic)
@@ -63,17 +64,17 @@ func HoldsOf(e *Engine, topic string, n int) Holds {
 }
 
 // RetireCopy is what happens when the cluster does not need a node's copy any more.
-func RetireCopy(e *Engine, topic string, n int) { partitionOf(e, topic, n).Replica().retire() }
+func RetireCopy(e *Engine, topic string, n int) { partitionOf(e, topic, n).Replica().Retire() }
 
 // ReopenCopy is what happens when the cluster needs it again before its bytes went.
 func ReopenCopy(e *Engine, topic string, n int) error {
 	pt := partitionOf(e, topic, n)
-	pt.Replica().retire()
+	pt.Replica().Retire()
 	t, _ := e.LookupTopic(topic)
 	if err := e.openReplica(t, pt); err != nil {
 		return err
 	}
-	pt.Replica().learn(e.cluster.store.Snapshot().Partitions[pt.Identity()])
+	pt.Replica().Learn(e.cluster.Rows.Snapshot().Partitions[pt.Identity()])
 	return nil
 }
 
@@ -84,7 +85,7 @@ func CutRuns(e *Engine, topic string, n int) bool {
 
 // LearnRow is what happens when the store says so of a partition; when it returns it has happened.
 func LearnRow(e *Engine, row *meta.Partition) {
-	snap := *e.cluster.store.Snapshot()
+	snap := *e.cluster.Rows.Snapshot()
 	snap.Partitions = maps.Clone(snap.Partitions)
 	snap.Partitions[row.ID] = row
 	e.cluster.applyRow(&snap, row.ID)

@@ -14,6 +14,7 @@ import (
 	"penstock/engine/core"
 	"penstock/engine/dir"
 	"penstock/engine/meta"
+	"penstock/engine/part"
 	"penstock/segment"
 )
 
@@ -26,15 +27,15 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 	}
 	m := topicMetaOf(mt)
 	t := newTopic(e, m)
-	var local []*partition
+	var local []*part.Partition
 	for n := range uint32(m.Partitions) {
-		pt := e.store.newReplicaPartition(&t.shared, n)
+		pt := e.store.NewPartition(&t.shared, n)
 		t.add(pt)
 		row := snap.Partitions[pt.Identity()]
-		if row == nil || !slices.Contains(row.State.Replicas, e.cluster.self.ID) {
+		if row == nil || !slices.Contains(row.State.Replicas, e.cluster.Self.ID) {
 			continue
 		}
-		if err := e.store.openEmpty(pt); err != nil {
+		if err := e.store.OpenEmpty(pt); err != nil {
 			t.abandon()
 			return nil, err
 		}
@@ -53,7 +54,7 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 		return nil, ErrClosed
 	}
 	e.list(t)
-	e.store.addPartitions(local)
+	e.store.Add(local)
 	return t, nil
 }
 
@@ -66,21 +67,21 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 		return err
 	}
 	for n := uint32(t.Partitions()); n < uint32(mt.Partitions); n++ {
-		pt := e.store.newReplicaPartition(&t.shared, n)
+		pt := e.store.NewPartition(&t.shared, n)
 		row := snap.Partitions[pt.Identity()]
-		mine := row != nil && slices.Contains(row.State.Replicas, e.cluster.self.ID)
+		mine := row != nil && slices.Contains(row.State.Replicas, e.cluster.Self.ID)
 		if mine {
-			if err := e.store.openEmpty(pt); err != nil {
+			if err := e.store.OpenEmpty(pt); err != nil {
 				return err
 			}
 			e.mu.Lock()
-			e.store.addPartitions([]*partition{pt})
+			e.store.Add([]*part.Partition{pt})
 			e.mu.Unlock()
 		}
 		t.add(pt)
-		e.cluster.addToTable(t, []*partition{pt})
+		e.cluster.addToTable(t, []*part.Partition{pt})
 		if row != nil {
-			pt.Replica().learn(row)
+			pt.Replica().Learn(row)
 		}
 	}
 	return nil
@@ -88,18 +89,18 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 
 // openReplica begins to replicate a partition of a known topic. This node never had a copy of it, or has retired its
 // copy.
-func (e *Engine) openReplica(t *Topic, pt *partition) error {
-	if pt.Replica().hasLog() {
-		return pt.Replica().openAgain()
+func (e *Engine) openReplica(t *Topic, pt *part.Partition) error {
+	if pt.Replica().HasLog() {
+		return pt.Replica().OpenAgain()
 	}
 	if err := e.createTopicFiles(t.meta()); err != nil {
 		return err
 	}
-	if err := e.store.openEmpty(pt); err != nil {
+	if err := e.store.OpenEmpty(pt); err != nil {
 		return err
 	}
 	e.mu.Lock()
-	e.store.addPartitions([]*partition{pt})
+	e.store.Add([]*part.Partition{pt})
 	e.mu.Unlock()
 	return nil
 }
@@ -107,9 +108,9 @@ func (e *Engine) openReplica(t *Topic, pt *partition) error {
 // dropTopic deletes this node's part of a topic that was deleted in the cluster.
 func (e *Engine) dropTopic(t *Topic) {
 	e.noteTopicDeleted(t.Name())
-	var local []*partition
+	var local []*part.Partition
 	for _, pt := range t.partitions() {
-		pt.Replica().end(ErrDeleted)
+		pt.Replica().End(ErrDeleted)
 		if pt.Log() != nil {
 			local = append(local, pt)
 		}
@@ -118,21 +119,21 @@ func (e *Engine) dropTopic(t *Topic) {
 		e.mu.Lock()
 		e.unlist(t)
 		e.mu.Unlock()
-		t.shared.deleted.Store(true)
+		t.shared.Deleted.Store(true)
 		t.closeChannels(ErrDeleted)
-		if e.store.failure() != nil {
+		if e.store.Failure() != nil {
 			// The commit log could not be read and may contain batches of this topic. A later start that can read it replays
 			// them into the topic's files, so the files must stay. That start then deletes the topic.
 			e.log.Warn("a deleted topic's files stay until this node starts with a commit log that can be read",
-				"topic", t.Name(), "uuid", t.shared.uuid)
+				"topic", t.Name(), "uuid", t.shared.ID)
 			return
 		}
 		// The commit log has nothing of the topic, but there may be a directory: it was made, and the node restarted before
 		// anything was written.
-		e.cluster.spawn(func() { e.trashTopic(t, nil, func() {}) })
+		e.cluster.Spawn(func() { e.trashTopic(t, nil, func() {}) })
 		return
 	}
-	e.cluster.spawn(func() {
+	e.cluster.Spawn(func() {
 		if err := e.deleteParts(t, local); err != nil && !errors.Is(err, ErrClosed) {
 			e.log.Error("a deleted topic could not be removed from this node; it is removed at the next start",
 				"topic", t.Name(), "error", err)
@@ -152,7 +153,7 @@ func (e *Engine) showTopic(t *Topic) {
 // hideTopic makes a topic invisible that the cluster does not know. Its bytes stay.
 func (e *Engine) hideTopic(t *Topic) {
 	for _, pt := range t.partitions() {
-		pt.Replica().end(ErrNoLeader)
+		pt.Replica().End(ErrNoLeader)
 	}
 	t.closeChannels(ErrDeleted)
 	e.mu.Lock()
@@ -178,7 +179,7 @@ func (e *Engine) topicByID(id uuid.UUID) *Topic {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	for _, t := range e.topics {
-		if t.shared.uuid == id {
+		if t.shared.ID == id {
 			return t
 		}
 	}
@@ -189,15 +190,15 @@ func (e *Engine) topicByID(id uuid.UUID) *Topic {
 func (cn *clusterNode) createTopic(ctx context.Context, name string, partitions int) (*Topic, error) {
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
-	mt, err := cn.store.CreateTopic(ctx,
+	mt, err := cn.Rows.CreateTopic(ctx,
 		meta.Topic{Name: name, Partitions: partitions, Replicas: cn.opts.Replicas, CreatedNs: cn.e.now().UnixNano()})
 	if err != nil && !errors.Is(err, meta.ErrExists) {
 		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, err)
 	}
 	var t *Topic
-	err = cn.await(ctx, func() (ok bool) {
+	err = cn.Await(ctx, func() (ok bool) {
 		t, ok = cn.e.LookupTopic(name)
-		return ok && (mt == nil || t.shared.uuid == mt.ID)
+		return ok && (mt == nil || t.shared.ID == mt.ID)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("engine: topic %s was created, but this node has not heard of it yet: %w", name, err)
@@ -208,7 +209,7 @@ func (cn *clusterNode) createTopic(ctx context.Context, name string, partitions 
 func (cn *clusterNode) sleep(ctx context.Context, d time.Duration) error {
 	slept := cn.e.host.Pause(d, ctx.Done())
 	switch {
-	case cn.ctx.Err() != nil:
+	case cn.Ctx.Err() != nil:
 		return ErrClosed
 	case slept:
 		return nil
@@ -224,13 +225,13 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 	}
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
-	if err := cn.store.DeleteTopic(ctx, t.shared.uuid); err != nil {
+	if err := cn.Rows.DeleteTopic(ctx, t.shared.ID); err != nil {
 		if errors.Is(err, meta.ErrNotFound) { // somebody else deleted it a moment ago
 			return &GoneError{0, ErrNoTopic}
 		}
 		return err
 	}
-	err := cn.await(ctx, func() bool {
+	err := cn.Await(ctx, func() bool {
 		now, ok := cn.e.LookupTopic(name)
 		return !ok || now != t
 	})
@@ -243,10 +244,10 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 // syncChannels makes the channels of t have exactly the partitions that this node serves now. It works on a new
 // goroutine, with Topic.changing held. It is called whenever this node begins or ends to serve a partition.
 func (cn *clusterNode) syncChannels(t *Topic) {
-	cn.spawn(func() {
+	cn.Spawn(func() {
 		t.e.host.Lock(&t.changing)
 		defer t.changing.Unlock()
-		if cn.ctx.Err() != nil || t.shared.deleted.Load() {
+		if cn.Ctx.Err() != nil || t.shared.Deleted.Load() {
 			return
 		}
 		t.revokePartitions()
@@ -256,17 +257,17 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 		t.closeLeftoverConsumers()
 		cn.e.news.Raise()
 		if channels, now := t.Channels(), t.adoption.Epochs(); len(now) > 1 && !slices.Equal(before, now) {
-			cn.spawn(func() {
+			cn.Spawn(func() {
 				for _, c := range channels {
-					c.reconcile(cn.ctx) // some leaders may have missed a change of its settings
+					c.reconcile(cn.Ctx) // some leaders may have missed a change of its settings
 				}
 			})
 		}
 		if len(barren) > 0 {
-			cn.spawn(func() { t.initPartitionsUntilDone(barren) })
+			cn.Spawn(func() { t.initPartitionsUntilDone(barren) })
 		}
 		for _, m := range missing {
-			cn.spawn(func() { _ = t.createIn(cn.ctx, m.pt, m.ch) }) // else its next user creates it
+			cn.Spawn(func() { _ = t.createIn(cn.Ctx, m.pt, m.ch) }) // else its next user creates it
 		}
 	})
 }
@@ -298,7 +299,7 @@ func (t *Topic) servingEpochs() []segment.Epoch {
 	parts := t.partitions()
 	epochs := make([]segment.Epoch, len(parts))
 	for i, pt := range parts {
-		epochs[i] = pt.servingEpoch()
+		epochs[i] = pt.ServingEpoch()
 	}
 	return epochs
 }
@@ -310,19 +311,19 @@ func (t *Topic) hasOtherEpoch(i int, epoch segment.Epoch) bool {
 }
 
 type missingChannel struct {
-	pt *partition
+	pt *part.Partition
 	ch *Channel
 }
 
 // assignPartitions gives the channels the partitions that this node serves since the last call. It returns the channels
 // that are missing in the logs of such partitions, and the partitions that have no channels yet because they are new
 // (leadsUninitialized). Topic.changing is held.
-func (t *Topic) assignPartitions() (missing []missingChannel, barren []*partition) {
+func (t *Topic) assignPartitions() (missing []missingChannel, barren []*part.Partition) {
 	var fresh []assignedPartition
 	parts := t.partitions()
 	for _, i := range t.adoption.Adopt(t.servingEpochs()) {
 		pt := parts[i]
-		names, paused, neverHad := pt.adopt(func(name string) subscriber {
+		names, paused, neverHad := pt.Adopt(func(name string) part.Subscriber {
 			c, ok := t.LookupChannel(name)
 			if !ok {
 				c = newChannel(t, name)
@@ -360,7 +361,7 @@ func (t *Topic) assignPartitions() (missing []missingChannel, barren []*partitio
 
 // assignedPartition is a partition that this node has begun to serve, and the channels in its log.
 type assignedPartition struct {
-	pt    *partition
+	pt    *part.Partition
 	names []string
 }
 
@@ -378,9 +379,9 @@ func (t *Topic) removeChannel(c *Channel) {
 // createIn writes a channel into the log of one more partition. Meanwhile leaderships may come and go, and syncChannels
 // may have replaced c by a new channel. That one has the partition only if the entry was in the log when it was made;
 // so reassign makes sure.
-func (t *Topic) createIn(ctx context.Context, pt *partition, c *Channel) error {
+func (t *Topic) createIn(ctx context.Context, pt *part.Partition, c *Channel) error {
 	created := []core.Control{{Kind: core.ChannelCreated, Channel: c.name}}
-	err := pt.writeControls(ctx, [][]core.Control{created}, func() { pt.follow(c.local, c.name) })
+	err := pt.WriteControls(ctx, [][]core.Control{created}, func() { pt.Follow(c.local, c.name) })
 	c.local.ApplyPosts()
 	c.local.Wake()
 	if now, _ := t.LookupChannel(c.name); err == nil && now != c {
@@ -409,10 +410,10 @@ func (t *Topic) channelNames() []string {
 		}
 	}
 	for _, pt := range t.partitions() {
-		if !pt.Replica().hasLog() {
+		if !pt.Replica().HasLog() {
 			continue
 		}
-		pt.readChannels(func(cur *core.Cursor) { seen[cur.Name] = true })
+		pt.ReadChannels(func(cur *core.Cursor) { seen[cur.Name] = true })
 	}
 	names := make([]string, 0, len(seen))
 	for name := range seen {
@@ -429,7 +430,7 @@ func (t *Topic) ChannelNames() []string { return t.channelNames() }
 // ReadChannelNames is ChannelNames if this node has a copy of any partition. Otherwise it asks the leader of partition
 // 0.
 func (t *Topic) ReadChannelNames(ctx context.Context) ([]string, error) {
-	hasCopy := func(pt *partition) bool { return pt.Replica().hasLog() }
+	hasCopy := func(pt *part.Partition) bool { return pt.Replica().HasLog() }
 	if slices.ContainsFunc(t.partitions(), hasCopy) {
 		return t.channelNames(), nil
 	}

@@ -7,11 +7,12 @@ import (
 
 	"penstock/engine/core"
 	"penstock/engine/inbox"
+	"penstock/engine/part"
 )
 
 // writeControls appends the same control entries to every partition that this node leads, and returns when all are
 // committed; onCommit (nil: nothing) runs with each. The other partitions' leaders are asked, too.
-func (t *Topic) writeControls(ctx context.Context, controls []core.Control, onCommit func(*partition)) error {
+func (t *Topic) writeControls(ctx context.Context, controls []core.Control, onCommit func(*part.Partition)) error {
 	var ws []*inbox.Waiter
 	var err error
 	for _, pt := range t.partitions() {
@@ -23,7 +24,7 @@ func (t *Topic) writeControls(ctx context.Context, controls []core.Control, onCo
 			own.OnCommit = func() { onCommit(pt) }
 		}
 		var w *inbox.Waiter
-		if w, err = pt.appendControls(ctx, own); err != nil {
+		if w, err = pt.AppendControls(ctx, own); err != nil {
 			break
 		}
 		ws = append(ws, w)

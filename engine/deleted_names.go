@@ -79,7 +79,7 @@ func (t *Topic) inLogs(name string) (held, open bool) {
 		if base.Ephemeral(name) || !pt.Leading.Load() {
 			continue
 		}
-		has, end := pt.findChannel(name)
+		has, end := pt.FindChannel(name)
 		held, open = held || has, open || end
 	}
 	return held, open

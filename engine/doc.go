@@ -15,7 +15,6 @@
 //   - [Consumer] is one subscriber of a channel. Channel.Consume runs a handler over
 //     it; protocol servers attach a [Sink].
 //
-// A message's way through the package: put.go (the caller's request) → committer.go (the
-// partition's turn on the committer) → core.Partition (the decision) → clog (the group
-// on disk) → committer_durable.go, in a cluster replica.go (the result) → engine/channel (who gets it).
+// A message's way: topic_publish.go (the caller's request) → engine/inbox → engine/part (the committer, then the
+// replica) → clog (the group on disk) → engine/part (committed) → engine/channel (who gets it).
 package engine

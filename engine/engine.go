@@ -19,6 +19,7 @@ import (
 	"penstock/engine/diskwatch"
 	"penstock/engine/host"
 	"penstock/engine/inbox"
+	"penstock/engine/part"
 	"penstock/engine/scrub"
 	"penstock/internal/lock"
 	"penstock/segment/aio"
@@ -30,7 +31,7 @@ import (
 // files of topics. docs/concurrency.md has the order of locks. What a crash leaves is in the commit log and the
 // segments; recover reads it.
 type Engine struct {
-	store *store // what its partitions share
+	store *part.Store // what its partitions share
 
 	opts   Options
 	limits inbox.Limits
@@ -100,7 +101,7 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 		quarantined: map[uuid.UUID]*Topic{}, creating: map[string]*creation{}, stop: make(chan struct{}),
 	}
 	e.limits = inbox.NewLimits(o.MaxMessageBytes, o.MaxBatchBytes, o.MaxHeaderBytes, o.MaxDefer)
-	e.store = newStore(storeOptions{
+	e.store = part.New(part.Options{
 		Host: h, Log: e.log, Clock: e.clock, Disk: disk, Counters: &e.counters, Pulse: &e.pulse, Stop: e.stop,
 		CommitFileBytes: o.CommitFileBytes, CommitLiveBytes: o.CommitLiveBytes, GroupsInFlight: o.GroupsInFlight,
 		MinSegmentBytes: o.MinSegmentBytes, MaxSegmentBytes: o.MaxSegmentBytes, RetentionInterval: o.RetentionInterval,
@@ -123,17 +124,17 @@ func (e *Engine) open(ctx context.Context) error {
 		return err
 	}
 	e.storeLevel.Store(int32(e.node.Level()))
-	if e.store.setFeature(dir.FirstLevel); e.opts.Cluster == nil {
-		e.store.setFeature(e.node.Level())
+	if e.store.SetFeature(dir.FirstLevel); e.opts.Cluster == nil {
+		e.store.SetFeature(e.node.Level())
 	}
-	if err = e.store.begin(e.opts.BufferBytes); err != nil {
+	if err = e.store.Begin(e.opts.BufferBytes); err != nil {
 		return err
 	}
 	e.members = alone{e}
 	if e.opts.Cluster != nil {
 		e.cluster = newClusterNode(e)
 		e.members = e.cluster
-		e.store.join(e.cluster.replicaNode)
+		e.store.Join(e.cluster.Node)
 	}
 	e.channels = e.newChannelNode()
 	if err := e.recover(); err != nil {
@@ -144,14 +145,14 @@ func (e *Engine) open(ctx context.Context) error {
 	if err := e.members.join(ctx); err != nil {
 		return errors.Join(err, e.members.close())
 	}
-	e.store.accept()
+	e.store.Accept()
 	e.describe(e.host.Since(start))
 	e.logLevel()
 	// A commit log that is known to be damaged does not start. The engine runs without it and only serves reads.
-	if err := e.host.RunLog(e.store.commitLog(), e.runLog); err != nil && e.store.failure() == nil {
+	if err := e.host.RunLog(e.store.CommitLog(), e.runLog); err != nil && e.store.Failure() == nil {
 		return err
 	}
-	e.store.run(e.background)
+	e.store.Run(e.background)
 	e.background(e.channels.Run)
 	e.disks.Start(diskwatch.Config{
 		Host: e.host, Log: e.log, Disk: e.disk, Pulse: &e.pulse, Stop: e.stop, DiskPatience: e.opts.DiskPatience,
@@ -174,7 +175,7 @@ func (e *Engine) runLog() error {
 	if f := e.opts.beforeRun; f != nil {
 		f()
 	}
-	return e.store.commitLog().Run()
+	return e.store.CommitLog().Run()
 }
 
 func (e *Engine) background(f func()) { e.host.SpawnIn(&e.wg, f) }
@@ -198,15 +199,18 @@ func (e *Engine) Info() Info {
 	return i
 }
 
+// Counters are totals since Open, safe to read at any time.
+type Counters = part.Counters
+
 // Counters are totals since Open.
 func (e *Engine) Counters() *Counters { return &e.counters }
 
 // CommitStats are the commit log's own figures.
-func (e *Engine) CommitStats() clog.Stats { return e.store.commitLog().Stats() }
+func (e *Engine) CommitStats() clog.Stats { return e.store.CommitLog().Stats() }
 
 // Health returns nil, or what is broken: the disk failed or is full, or stored data is corrupt.
 func (e *Engine) Health() error {
-	if err := e.store.failure(); err != nil {
+	if err := e.store.Failure(); err != nil {
 		return err
 	}
 	if err := e.disks.Failure(); err != nil {
@@ -216,9 +220,9 @@ func (e *Engine) Health() error {
 		return ErrNoSpace
 	}
 	bad := e.store.Flusher().RottenFile()
-	for _, pt := range e.store.partitionList() {
-		if err := errors.Join(pt.Log().Health(), pt.whyUnread()); err != nil {
-			bad = errors.Join(bad, fmt.Errorf("topic %s, partition %d: %w", pt.Topic().name, pt.Number(), err))
+	for _, pt := range e.store.Partitions() {
+		if err := errors.Join(pt.Log().Health(), pt.WhyUnread()); err != nil {
+			bad = errors.Join(bad, fmt.Errorf("topic %s, partition %d: %w", pt.Topic().Name, pt.Number(), err))
 		}
 	}
 	return bad
@@ -269,10 +273,10 @@ func (e *Engine) watch() {
 			e.disks.Step()
 		}
 		waiting := false
-		for _, pt := range e.store.partitionList() {
-			waiting = pt.expirePuts(now.UnixNano()) || waiting
+		for _, pt := range e.store.Partitions() {
+			waiting = pt.ExpirePuts(now.UnixNano()) || waiting
 		}
-		stats := e.store.commitLog().Stats()
+		stats := e.store.CommitLog().Stats()
 		if !waiting || stats.Groups != groups {
 			if told {
 				e.log.Warn("messages are stored again", "after", now.Sub(moved).Round(time.Millisecond))
@@ -288,16 +292,16 @@ func (e *Engine) watch() {
 // logStall logs what the commit log may be waiting for.
 func (e *Engine) logStall(s *clog.Stats) {
 	unsynced, of := s.Current, "nobody"
-	for _, pt := range e.store.partitionList() {
+	for _, pt := range e.store.Partitions() {
 		if seq, ok := pt.Log().OldestUnsyncedFileSeq(); ok && (seq < unsynced || of == "nobody") {
-			unsynced, of = seq, fmt.Sprintf("%s/%d", pt.Topic().name, pt.Number())
+			unsynced, of = seq, fmt.Sprintf("%s/%d", pt.Topic().Name, pt.Number())
 		}
 	}
-	m := e.store.memory()
+	m := e.store.Memory()
 	e.log.Warn("nothing could be stored for a while: publishers wait, nothing is lost. The device is slow, full, or the "+
 		"commit log has no room",
-		"free_buffers", m.free, "buffers", m.buffers,
-		"headroom_bytes", e.store.commitLog().Headroom(), "full", s.Full,
+		"free_buffers", m.Free, "buffers", m.Buffers,
+		"headroom_bytes", e.store.CommitLog().Headroom(), "full", s.Full,
 		"oldest_file", s.Oldest, "current_file", s.Current, "oldest_unsynced_file", unsynced, "oldest_unsynced_of", of,
 		"flusher_waits", e.store.Flusher().Backlog(), "stalls_buffer", s.StallsBuffer, "stalls_spare", s.StallsSpare,
 		"stalls_full", s.StallsFull)
@@ -317,12 +321,12 @@ func (e *Engine) Close() error {
 	e.members.leaveBeforeClose()
 	e.forEachTopic(func(t *Topic) { t.closeChannels(ErrClosed) })
 	e.channels.Flush()
-	for _, pt := range e.store.partitionList() {
+	for _, pt := range e.store.Partitions() {
 		pt.CloseToNew(ErrClosed)
 	}
 	err := e.stopLog()
 	hung := errors.Is(err, ErrDiskHung)
-	for _, pt := range e.store.partitionList() {
+	for _, pt := range e.store.Partitions() {
 		pt.CloseAndRefuse(ErrClosed, false)
 	}
 	close(e.stop)
@@ -334,7 +338,7 @@ func (e *Engine) Close() error {
 		// The kernel may still read the buffers and write to the files. They stay as they are until the process ends.
 		return errors.Join(ErrDiskHung, err, clusterErr)
 	}
-	if e.store.failure() == nil {
+	if e.store.Failure() == nil {
 		e.store.Flusher().Finish()
 	}
 	return errors.Join(err, clusterErr, e.release())
@@ -343,10 +347,10 @@ func (e *Engine) Close() error {
 // stopLog ends the commit log once what was accepted is stored. It returns ErrDiskHung if the log did not end.
 func (e *Engine) stopLog() error {
 	drained := func() bool {
-		return e.store.drained() || e.store.failure() != nil
+		return e.store.Drained() || e.store.Failure() != nil
 	}
-	err, ended := e.host.StopLog(e.store.commitLog(), drained, e.disks.Hangs)
-	switch why := e.store.failure(); {
+	err, ended := e.host.StopLog(e.store.CommitLog(), drained, e.disks.Hangs)
+	switch why := e.store.Failure(); {
 	case !ended:
 		return ErrDiskHung
 	case err == nil && why != nil:
@@ -357,6 +361,6 @@ func (e *Engine) stopLog() error {
 
 // release frees what Open took, in an order that keeps mapped and registered memory valid while it is used.
 func (e *Engine) release() error {
-	err := e.store.release()
+	err := e.store.Release()
 	return errors.Join(err, e.disk.Close())
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/engine/core"
+	"penstock/engine/part"
 	"penstock/replicate/wire"
 )
 
@@ -23,7 +24,7 @@ const maxInitBytes = 64 << 10
 // leaderships move, and would look deleted in between.
 func (t *Topic) stateLocal() *wire.TopicState {
 	if t.e.members.others() {
-		return t.partitions()[0].foldState()
+		return t.partitions()[0].FoldState()
 	}
 	s := &wire.TopicState{Paused: t.paused.Load()}
 	for _, c := range t.Channels() {
@@ -63,30 +64,30 @@ func initBatches(s *wire.TopicState) (all [][]core.Control) {
 
 // join lets a new partition be published to and read. It runs on the committer, so no message can be committed between
 // the two.
-func (t *Topic) join(pt *partition) {
+func (t *Topic) join(pt *part.Partition) {
 	t.add(pt)
 	for _, c := range t.Channels() {
-		pt.follow(c.local, c.name)
+		pt.Follow(c.local, c.name)
 	}
 }
 
 // incompletePart is a partition whose log lacks channels, and the entries that make them.
 type incompletePart struct {
-	pt      *partition
+	pt      *part.Partition
 	entries []core.Control
 }
 
 // findIncomplete finds partitions whose log lacks channels. restore calls it, while nothing else uses the folds.
 func (t *Topic) findIncomplete() {
 	parts := t.partitions()
-	if parts[0].whyUnread() != nil {
+	if parts[0].WhyUnread() != nil {
 		return // its fold may have channels that were deleted later
 	}
 	for _, pt := range parts[1:] {
-		if pt.whyUnread() != nil {
+		if pt.WhyUnread() != nil {
 			continue
 		}
-		if entries := pt.lacks(parts[0]); len(entries) > 0 {
+		if entries := pt.Lacks(parts[0]); len(entries) > 0 {
 			t.incomplete = append(t.incomplete, incompletePart{pt, entries})
 		}
 	}
@@ -94,15 +95,15 @@ func (t *Topic) findIncomplete() {
 
 // mayLackChannels says whether a partition that never had a channel may be one whose channels other partitions have:
 // the topic has grown. Growing raises the version of its settings above 0.
-func (t *Topic) mayLackChannels(pt *partition) bool {
+func (t *Topic) mayLackChannels(pt *part.Partition) bool {
 	return pt.Number() > 0 && t.settings.Load().Version > 0
 }
 
 // leadsUninitialized says whether this node leads the partition, and the partition has never had a channel, although
 // other partitions of the topic may have. A partition whose channels were deleted does not count: the leader of
 // partition 0 may not have deleted them yet.
-func (t *Topic) leadsUninitialized(pt *partition) bool {
-	return t.mayLackChannels(pt) && pt.leadsWithoutChannels() // what a single node lacks completeChannels writes
+func (t *Topic) leadsUninitialized(pt *part.Partition) bool {
+	return t.mayLackChannels(pt) && pt.LeadsWithoutChannels() // what a single node lacks completeChannels writes
 }
 
 // initRetryPause is the pause between attempts while the leader of partition 0 does not answer.
@@ -110,11 +111,11 @@ const initRetryPause = 100 * time.Millisecond
 
 // initPartitionsUntilDone repeats initPartitions until it succeeds or the topic is deleted. It succeeds, too, when this
 // node no longer leads the partitions.
-func (t *Topic) initPartitionsUntilDone(parts []*partition) {
+func (t *Topic) initPartitionsUntilDone(parts []*part.Partition) {
 	cn := t.e.cluster
 	for {
-		err := t.initPartitions(cn.ctx, parts)
-		if err == nil || errors.Is(err, ErrDeleted) || cn.sleep(cn.ctx, initRetryPause) != nil {
+		err := t.initPartitions(cn.Ctx, parts)
+		if err == nil || errors.Is(err, ErrDeleted) || cn.sleep(cn.Ctx, initRetryPause) != nil {
 			return
 		}
 	}
@@ -122,8 +123,8 @@ func (t *Topic) initPartitionsUntilDone(parts []*partition) {
 
 // initPartitions creates the topic's channels, as the leader of partition 0 knows them, in those of parts that have
 // none.
-func (t *Topic) initPartitions(ctx context.Context, parts []*partition) error {
-	var empty []*partition
+func (t *Topic) initPartitions(ctx context.Context, parts []*part.Partition) error {
+	var empty []*part.Partition
 	for _, pt := range parts {
 		if t.leadsUninitialized(pt) {
 			empty = append(empty, pt)
@@ -139,7 +140,7 @@ func (t *Topic) initPartitions(ctx context.Context, parts []*partition) error {
 	t.e.host.Lock(&t.changing)
 	defer t.changing.Unlock()
 	for _, pt := range empty {
-		if t.shared.deleted.Load() {
+		if t.shared.Deleted.Load() {
 			return ErrDeleted
 		}
 		if t.leadsUninitialized(pt) {
@@ -153,9 +154,9 @@ func (t *Topic) initPartitions(ctx context.Context, parts []*partition) error {
 // other control entry would make such a partition look initialized, and channels added later would miss messages. If it
 // returns nil, the caller must unlock.
 func (t *Topic) lockInitialized(ctx context.Context) error {
-	for asked := map[*partition]bool{}; ; {
+	for asked := map[*part.Partition]bool{}; ; {
 		t.e.host.Lock(&t.changing)
-		var barren []*partition
+		var barren []*part.Partition
 		for _, pt := range t.partitions() {
 			if !asked[pt] && t.leadsUninitialized(pt) {
 				barren = append(barren, pt)
@@ -183,7 +184,7 @@ func (t *Topic) fetchState(ctx context.Context, adopts bool) (*wire.TopicState, 
 }
 
 // initPartition creates s in the log of a partition. changing is held.
-func (t *Topic) initPartition(ctx context.Context, pt *partition, s *wire.TopicState) error {
+func (t *Topic) initPartition(ctx context.Context, pt *part.Partition, s *wire.TopicState) error {
 	var channels []*Channel
 	for i := range s.Channels {
 		c, ok := t.LookupChannel(s.Channels[i].Name)
@@ -195,9 +196,9 @@ func (t *Topic) initPartition(ctx context.Context, pt *partition, s *wire.TopicS
 		}
 		channels = append(channels, c)
 	}
-	err := pt.writeControls(ctx, initBatches(s), func() {
+	err := pt.WriteControls(ctx, initBatches(s), func() {
 		for _, c := range channels {
-			pt.follow(c.local, c.name)
+			pt.Follow(c.local, c.name)
 		}
 	})
 	if err == nil && s.Paused {

@@ -125,7 +125,7 @@ func (s *StorageStats) Faults() []Fault {
 func (e *Engine) Warnings() []Fault {
 	c := &e.counters
 	s := StorageStats{
-		DiskFull: e.store.Flusher().NoSpace(), Failed: e.store.failure() != nil, TornGroups: e.store.commitLog().Stats().Torn,
+		DiskFull: e.store.Flusher().NoSpace(), Failed: e.store.Failure() != nil, TornGroups: e.store.CommitLog().Stats().Torn,
 		ISRHeldBack: c.ISRHeldBack.Load(), Stranded: c.Stranded.Load(), DelaysCorrected: c.DelaysCorrected.Load(),
 		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
 	}

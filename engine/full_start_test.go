@@ -33,8 +33,8 @@ func TestFullLogBeginsAFileAtTheStart(t *testing.T) {
 	e := openSmall(t, disk)
 	release := e.store.Flusher().PinFiles()
 	topic, err := e.Topic(t.Context(), "t")
-	limit := uint64(e.store.commitLog().MaxLiveBytes() / e.store.commitLog().FileBytes())
-	for err == nil && e.store.commitLog().Current()-e.store.commitLog().Oldest()+1 < limit {
+	limit := uint64(e.store.CommitLog().MaxLiveBytes() / e.store.CommitLog().FileBytes())
+	for err == nil && e.store.CommitLog().Current()-e.store.CommitLog().Oldest()+1 < limit {
 		_, err = topic.Publish(t.Context(), make([]byte, 10<<10))
 	}
 	if err == nil {

@@ -13,11 +13,11 @@ import (
 // balance hands leaderships to the preferred leaders, a few at a time: a node that was away gets its own back, and a
 // replica that is to be removed gives its own away. It runs on a goroutine of its own.
 func (cn *clusterNode) balance() {
-	for cn.e.host.Pause(balanceInterval, cn.ctx.Done()) {
-		snap := cn.store.Snapshot()
-		for left, parts := maxBalanceCount, cn.e.store.partitionList(); left > 0 && len(parts) > 0; parts = parts[1:] {
+	for cn.e.host.Pause(balanceInterval, cn.Ctx.Done()) {
+		snap := cn.Rows.Snapshot()
+		for left, parts := maxBalanceCount, cn.e.store.Partitions(); left > 0 && len(parts) > 0; parts = parts[1:] {
 			pt := parts[0]
-			if !pt.serves() || cn.leaving.Load() {
+			if !pt.Serves() || cn.Leaving.Load() {
 				continue
 			}
 			row := snap.Partitions[pt.Identity()]
@@ -25,11 +25,11 @@ func (cn *clusterNode) balance() {
 				continue // wait until all replicas are in sync
 			}
 			to := cn.opts.PreferredLeader(snap, pt.Identity())
-			if to == 0 || to == cn.self.ID || pt.Replica().wasStranded(to, snap.Nodes) && stays(snap, row, cn.self.ID) {
+			if to == 0 || to == cn.Self.ID || pt.Replica().WasStranded(to, snap.Nodes) && stays(snap, row, cn.Self.ID) {
 				continue
 			}
 			left--
-			cn.handOverPartition(pt, to)
+			cn.HandOverPartition(pt, to)
 		}
 	}
 }
@@ -45,14 +45,14 @@ func stays(s *meta.Snapshot, row *meta.Partition, node replicate.NodeID) bool {
 // handOver hands every leadership of this node to another replica in sync. No accepted write is lost or fails because
 // of it. It returns when this node leads nothing that another node could lead, or when ctx ends.
 func (cn *clusterNode) handOver(ctx context.Context) error {
-	if !cn.leaving.CompareAndSwap(false, true) {
+	if !cn.Leaving.CompareAndSwap(false, true) {
 		return nil
 	}
-	defer cn.leaving.Store(false)
-	err := cn.await(ctx, func() bool {
+	defer cn.Leaving.Store(false)
+	err := cn.Await(ctx, func() bool {
 		left := 0
-		for _, pt := range cn.e.store.partitionList() {
-			if pt.Leading.Load() && cn.tryHandOver(ctx, pt, 0) {
+		for _, pt := range cn.e.store.Partitions() {
+			if pt.Leading.Load() && cn.TryHandOver(ctx, pt, 0) {
 				left++
 			}
 		}
@@ -81,7 +81,7 @@ func (cn *clusterNode) leaveCluster(ctx context.Context) error {
 	cn.leave.Do(func() {
 		err := cn.handOver(ctx)
 		cn.linger(ctx)
-		cn.leaveErr = errors.Join(err, cn.store.Leave(ctx))
+		cn.leaveErr = errors.Join(err, cn.Rows.Leave(ctx))
 	})
 	return cn.leaveErr
 }

@@ -7,7 +7,15 @@ import (
 
 	"penstock/engine/core"
 	"penstock/engine/host"
+	"penstock/engine/part"
 	"penstock/segment"
+)
+
+// What a simulation sees of the copies on a node.
+type (
+	PartitionMarks = part.Marks
+	PartitionView  = part.View
+	ChannelView    = part.ChannelView
 )
 
 // Inspector opens an engine in a simulation and reads its state, from the moment when it begins to open. Only the
@@ -42,15 +50,15 @@ func (i *Inspector) Kill() error {
 			c.local.ReleaseView()
 		}
 	}
-	for _, pt := range e.store.partitionList() {
-		pt.dropReads()
+	for _, pt := range e.store.Partitions() {
+		pt.DropReads()
 	}
 	_ = e.release() // the simulation has replaced the disk
-	return e.store.freeBuffers()
+	return e.store.FreeBuffers()
 }
 
 // TopicID returns the topic's UUID, which differs from that of an earlier topic with the same name.
-func (i *Inspector) TopicID(t *Topic) uuid.UUID { return t.shared.uuid }
+func (i *Inspector) TopicID(t *Topic) uuid.UUID { return t.shared.ID }
 
 // Disk returns this node's view of its disk, and the number of writes that have completed.
 func (i *Inspector) Disk() (state core.DiskState, done uint64) {
@@ -64,8 +72,8 @@ func (i *Inspector) EachMarks(visit func(*PartitionMarks)) {
 	if i.e == nil {
 		return
 	}
-	for _, pt := range i.e.store.partitionList() {
-		pt.marks(&i.marks)
+	for _, pt := range i.e.store.Partitions() {
+		pt.Marks(&i.marks)
 		visit(&i.marks)
 	}
 }
@@ -76,8 +84,8 @@ func (i *Inspector) Partitions() []PartitionView {
 		return nil
 	}
 	var all []PartitionView
-	for _, pt := range i.e.store.partitionList() {
-		all = append(all, pt.view())
+	for _, pt := range i.e.store.Partitions() {
+		all = append(all, pt.View())
 	}
 	return all
 }
@@ -87,11 +95,11 @@ func (i *Inspector) Partitions() []PartitionView {
 func (i *Inspector) ReadLog(
 	id segment.Identity, from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool,
 ) error {
-	for _, pt := range i.e.store.partitionList() {
+	for _, pt := range i.e.store.Partitions() {
 		if pt.Identity() != id {
 			continue
 		}
-		return pt.readLog(from, visit)
+		return pt.ReadLog(from, visit)
 	}
 	return nil
 }

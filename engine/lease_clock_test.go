@@ -53,8 +53,8 @@ func (emptyStore) Snapshot() *meta.Snapshot { return &meta.Snapshot{} }
 func TestTicksReadTheBootClock(t *testing.T) {
 	h := newClockHost()
 	cn := bareNodeOn(h)
-	cn.store = emptyStore{}
-	cn.ctx, cn.cancel = context.WithCancel(t.Context())
+	cn.Rows = emptyStore{}
+	cn.Ctx, cn.cancel = context.WithCancel(t.Context())
 	cn.forward = cn.newForwarder()
 	cn.remotes = remote.New(remote.Node{Host: h, Peers: &cn.peers, Lease: cn, Level: cn.e.Level})
 	cn.Extend(cn.Now() + int64(3*time.Second))

@@ -6,6 +6,7 @@ import (
 
 	"penstock/engine/dir"
 	"penstock/engine/meta"
+	"penstock/engine/part"
 )
 
 // Feature levels. Some things that a newer version writes cannot be read by an older one: control kinds, frames,
@@ -30,7 +31,7 @@ var ErrNewerLevel = meta.ErrNewerLevel
 // Level returns the feature level in force: nothing of a higher one may go into a partition's log, to another node or
 // into the metadata. In a cluster it is the cluster's level, and the first one until the node has joined. It only
 // rises. It is safe for concurrent use and costs one atomic load.
-func (e *Engine) Level() int { return e.store.feature() }
+func (e *Engine) Level() int { return e.store.Feature() }
 
 // DirectoryLevel returns the level of the data directory: nothing of a higher one may be written into files that only
 // this node reads. It is never below Level.
@@ -79,13 +80,13 @@ func (cn *clusterNode) foundingLevel() int {
 func (cn *clusterNode) learnLevel(snap *meta.Snapshot) {
 	e := cn.e
 	level, wanted := snap.Levels()
-	if n := snap.Nodes[cn.self.ID]; max(level, wanted) > e.DirectoryLevel() ||
-		n != nil && n.Boot == cn.self.Boot && (n.StoreLevel != e.DirectoryLevel() || n.Level != e.opts.MaxLevel) {
+	if n := snap.Nodes[cn.Self.ID]; max(level, wanted) > e.DirectoryLevel() ||
+		n != nil && n.Boot == cn.Self.Boot && (n.StoreLevel != e.DirectoryLevel() || n.Level != e.opts.MaxLevel) {
 		cn.raiseLater(max(level, wanted))
 	}
 	if level > e.Level() && level <= e.DirectoryLevel() {
-		e.store.setFeature(level)
-		cn.log.Info("the feature level of the cluster was raised: older versions cannot join it any more", "level", level)
+		e.store.SetFeature(level)
+		cn.Log.Info("the feature level of the cluster was raised: older versions cannot join it any more", "level", level)
 	}
 }
 
@@ -95,26 +96,26 @@ func (cn *clusterNode) raiseLater(level int) {
 	if !cn.raising.CompareAndSwap(false, true) {
 		return
 	}
-	cn.spawn(func() {
+	cn.Spawn(func() {
 		defer cn.raising.Store(false)
 		told := false
-		for cn.ctx.Err() == nil {
+		for cn.Ctx.Err() == nil {
 			err := cn.e.raiseDirectory(level)
 			if err == nil {
-				ctx, cancel := cn.e.host.WithTimeout(cn.ctx, storeTimeout)
-				err = cn.store.Raised(ctx, cn.e.DirectoryLevel())
+				ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, part.StoreTimeout)
+				err = cn.Rows.Raised(ctx, cn.e.DirectoryLevel())
 				cancel()
 			}
 			if err == nil || errors.Is(err, meta.ErrNotFound) {
 				return
 			}
-			if !told && cn.ctx.Err() == nil {
+			if !told && cn.Ctx.Err() == nil {
 				told = true
-				cn.log.Warn("this node's directory could not be raised to the cluster's feature level, or the store could not be "+
+				cn.Log.Warn("this node's directory could not be raised to the cluster's feature level, or the store could not be "+
 					"told; it is tried again, and until then the cluster keeps its level",
 					"level", level, "error", err)
 			}
-			cn.pause(openRetryInterval)
+			cn.Pause(openRetryInterval)
 		}
 	})
 }

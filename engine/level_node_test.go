@@ -6,6 +6,7 @@ import (
 
 	"penstock/engine/dir"
 	"penstock/engine/meta"
+	"penstock/engine/part"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -16,10 +17,10 @@ import (
 // F3.
 func TestNothingNewBelowItsLevel(t *testing.T) {
 	cn := bareNode() // without a network: whatever is sent to another node ends the test
-	cn.ctx, cn.cancel = context.WithCancel(t.Context())
+	cn.Ctx, cn.cancel = context.WithCancel(t.Context())
 	defer cn.cancel()
 	cn.absent.cn = cn
-	cn.e.store.setFeature(dir.FirstLevel)
+	cn.e.store.SetFeature(dir.FirstLevel)
 	cn.absent.handleFrame(2, segment.Identity{}, &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1})
 	if cn.e.counters.FramesWithoutCopy.Load() != 1 {
 		t.Error("the frame is not counted")
@@ -31,7 +32,7 @@ func TestNothingNewBelowItsLevel(t *testing.T) {
 
 func (cn *clusterNode) fenceTime() int64 {
 	t := &Topic{e: cn.e}
-	t.list.Store(&[]*partition{cn.e.store.newReplicaPartition(&t.shared, 0)})
+	t.list.Store(&[]*part.Partition{cn.e.store.NewPartition(&t.shared, 0)})
 	return channelTopic{t}.FenceMs(0, 2)
 }
 
@@ -41,7 +42,7 @@ func (cn *clusterNode) fenceTime() int64 {
 // F3.
 func TestLevelNeedsItsDirectory(t *testing.T) {
 	cn := bareNode()
-	cn.e.store.setFeature(1)
+	cn.e.store.SetFeature(1)
 	cn.e.storeLevel.Store(1)
 	cn.raising.Store(true) // somebody is at it
 	snap := &meta.Snapshot{Level: 2}

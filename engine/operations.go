@@ -22,7 +22,7 @@ func (cn *clusterNode) gather(
 // execute executes an operation of another node.
 func (cn *clusterNode) execute(ctx context.Context, op wire.Operation) ([]byte, error) {
 	if op.Kind == wire.OpFaults {
-		return marshal(cn.e.FaultsOf(ctx, cn.self.ID))
+		return marshal(cn.e.FaultsOf(ctx, cn.Self.ID))
 	}
 	t := cn.e.topicByID(op.Topic)
 	switch {
@@ -85,7 +85,7 @@ func (t *Topic) performIn(ctx context.Context, op wire.Operation, epochs []segme
 	}
 	parts := t.partitions()
 	for i, n := range op.Partitions {
-		if parts[n].servingEpoch() != epochs[i] {
+		if parts[n].ServingEpoch() != epochs[i] {
 			return nil, ErrNoLeader
 		}
 	}
@@ -109,7 +109,7 @@ func (t *Topic) checkPartitionCount(op wire.Operation) error {
 	case wire.OpCreateChannel, wire.OpDeleteChannel, wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel,
 		wire.OpPauseTopic, wire.OpEmptyTopic, wire.OpConfigure:
 		known := t.Partitions()
-		if mt := t.e.cluster.store.Snapshot().Topics[t.shared.uuid]; mt != nil {
+		if mt := t.e.cluster.Rows.Snapshot().Topics[t.shared.ID]; mt != nil {
 			known = max(known, mt.Partitions)
 		}
 		if known > op.Known {
@@ -182,7 +182,7 @@ func (t *Topic) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok boo
 		if int(n) >= len(parts) { // the requester knows of more
 			return nil, false
 		}
-		epoch := t.adoption.Epoch(int(n), parts[n].servingEpoch())
+		epoch := t.adoption.Epoch(int(n), parts[n].ServingEpoch())
 		if epoch == 0 {
 			return nil, false
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/dir"
+	"penstock/engine/part"
 	"penstock/segment"
 )
 
@@ -15,21 +16,21 @@ import (
 // other goroutine of the engine, on the goroutine of Open, and needs no lock. It writes nothing but the removal of what
 // was deleted, so after a crash it is repeated.
 type topicRecovery struct {
-	*recovery
+	*part.Recovery
 	e *Engine
 }
 
 // recover opens the commit log and rebuilds all topics from it. If the commit log is damaged, the engine serves what
 // could be read and stores nothing new (poison).
 func (e *Engine) recover() error {
-	r := &topicRecovery{newRecovery(e.store), e}
+	r := &topicRecovery{part.NewRecovery(e.store), e}
 	defer func() {
-		r.log.Release()
-		found := r.report()
-		e.info.RecoveredBytes, e.info.PartitionsReadOnly = found.bytes, found.readOnly
-		e.info.CorruptionsAtRecover = found.corruptions
+		r.Log.Release()
+		found := r.Report()
+		e.info.RecoveredBytes, e.info.PartitionsReadOnly = found.Bytes, found.ReadOnly
+		e.info.CorruptionsAtRecover = found.Corruptions
 	}()
-	if err := r.replay(e.node.StoreID); err != nil {
+	if err := r.Replay(e.node.StoreID); err != nil {
 		return err
 	}
 	return r.open()
@@ -55,7 +56,7 @@ func (r *topicRecovery) open() error {
 	for i := range metas {
 		m := &metas[i]
 		known[m.ID] = true
-		if r.log.Dropped(m.ID) {
+		if r.Log.Dropped(m.ID) {
 			if err := dir.TrashTopic(e.disk, m.ID); err != nil {
 				return fmt.Errorf("engine: cannot move the deleted topic %s away: %w", m.Name, err)
 			}
@@ -74,7 +75,7 @@ func (r *topicRecovery) open() error {
 // mustHaveLog returns an error if the directory has segments and the commit log is empty. Without the commit log nobody
 // knows where the segments end, and new batches would overwrite them.
 func (r *topicRecovery) mustHaveLog(metas []dir.Topic) error {
-	if !r.log.Empty() || r.e.store.failure() != nil {
+	if !r.Log.Empty() || r.e.store.Failure() != nil {
 		return nil // with a damaged commit log nothing is written; recover has reported it
 	}
 	for i := range metas {
@@ -100,26 +101,26 @@ func (r *topicRecovery) mustHaveLog(metas []dir.Topic) error {
 // restored, a restart serves them again.
 func (r *topicRecovery) quarantine(known map[uuid.UUID]bool) error {
 	e := r.e
-	for _, rp := range r.log.Partitions() {
+	for _, rp := range r.Log.Partitions() {
 		id := rp.ID.Topic
-		if known[id] || r.log.Dropped(id) {
+		if known[id] || r.Log.Dropped(id) {
 			continue
 		}
 		t := e.quarantined[id]
 		if t == nil {
 			t = newTopic(e, &dir.Topic{ID: id})
-			t.shared.quarantined = true
+			t.shared.Quarantined = true
 			e.quarantined[id] = t
 			e.log.Warn("the commit log holds messages of a topic without metadata: they are kept and not served; restore "+
 				"its topic.json and restart; a node of a cluster gets it from the cluster",
 				"topic", id, "file", path.Join(dir.TopicPath(id), dir.TopicFile))
 		}
-		pt, err := r.openPartition(&t.shared, rp.ID.Partition)
+		pt, err := r.OpenPartition(&t.shared, rp.ID.Partition)
 		if err != nil {
 			return err
 		}
 		t.add(pt)
-		e.store.addPartitions([]*partition{pt})
+		e.store.Add([]*part.Partition{pt})
 	}
 	return nil
 }
@@ -129,21 +130,21 @@ func (r *topicRecovery) openTopic(m *dir.Topic) error {
 	old := e.topics[m.Name]
 	if old != nil && !(e.members.others() && e.node.Cluster != uuid.Nil) {
 		return fmt.Errorf("engine: topics/%s and topics/%s both say they are topic %q: nothing was changed, move one of "+
-			"them away", old.shared.uuid, m.ID, m.Name)
+			"them away", old.shared.ID, m.ID, m.Name)
 	}
 	t := newTopic(e, m)
 	for n := range uint32(m.Partitions) {
 		id := segment.Identity{Topic: m.ID, Partition: n}
-		if !r.log.Has(id) && e.members.others() {
-			t.add(e.store.newReplicaPartition(&t.shared, n)) // the store will say whether this node should have a copy
+		if !r.Log.Has(id) && e.members.others() {
+			t.add(e.store.NewPartition(&t.shared, n)) // the store will say whether this node should have a copy
 			continue
 		}
-		pt, err := r.openPartition(&t.shared, n)
+		pt, err := r.OpenPartition(&t.shared, n)
 		if err != nil {
 			return err
 		}
 		t.add(pt)
-		e.store.addPartitions([]*partition{pt})
+		e.store.Add([]*part.Partition{pt})
 	}
 	e.members.opened(t)
 	if old != nil {

@@ -21,7 +21,7 @@ func TestRottenFileIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	release := e.store.Flusher().PinFiles()
-	file := e.store.commitLog().Current()
+	file := e.store.CommitLog().Current()
 	for range 3 {
 		e.store.Flusher().MarkRotten(file)
 		if err := e.Health(); err == nil || !strings.Contains(err.Error(), "commit log") {
@@ -32,7 +32,7 @@ func TestRottenFileIsReplaced(t *testing.T) {
 	for end := time.Now().Add(patience.Or(time.Minute)); e.Health() != nil && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
-	if err := e.Health(); err != nil || e.store.commitLog().OldestKept() <= file {
-		t.Errorf("%v, and file %d is kept", err, e.store.commitLog().OldestKept())
+	if err := e.Health(); err != nil || e.store.CommitLog().OldestKept() <= file {
+		t.Errorf("%v, and file %d is kept", err, e.store.CommitLog().OldestKept())
 	}
 }

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"penstock/engine/dir"
+	"penstock/engine/part"
 	"penstock/engine/scrub"
 )
 
@@ -9,11 +10,11 @@ import (
 func (e *Engine) newScrub() *scrub.Scrub {
 	n := scrub.Node{
 		Host: e.host, Log: e.log, Disk: e.disk, Stop: e.stop, Interval: e.opts.ScrubInterval, Copies: e.copiesToScrub,
-		CommitLog: e.store.commitLog(), Failed: func() bool { return e.store.failure() != nil },
+		CommitLog: e.store.CommitLog(), Failed: func() bool { return e.store.Failure() != nil },
 		MarkRotten: e.store.Flusher().MarkRotten, WithNodeFile: e.withNodeFile, Topics: e.topicFiles,
 	}
 	if e.cluster != nil {
-		n.Shortened = e.cluster.shortened
+		n.Shortened = e.cluster.Shortened
 	}
 	return scrub.New(n)
 }
@@ -21,8 +22,8 @@ func (e *Engine) newScrub() *scrub.Scrub {
 // copiesToScrub lists the partitions that this node has a log of, except those of topics that are not served.
 func (e *Engine) copiesToScrub() []scrub.Copy {
 	var all []scrub.Copy
-	for _, pt := range e.store.partitionList() {
-		if !pt.Topic().quarantined && pt.Replica().hasLog() {
+	for _, pt := range e.store.Partitions() {
+		if !pt.Topic().Quarantined && pt.Replica().HasLog() {
 			all = append(all, scrubbedCopy{pt})
 		}
 	}
@@ -30,12 +31,11 @@ func (e *Engine) copiesToScrub() []scrub.Copy {
 }
 
 // scrubbedCopy is a partition as the scrub sees it.
-type scrubbedCopy struct{ *partition }
+type scrubbedCopy struct{ *part.Partition }
 
-func (c scrubbedCopy) Topic() string        { return c.partition.Topic().name }
-func (c scrubbedCopy) ResumeReaders()       { c.resumeReaders() }
-func (c scrubbedCopy) WaitsForDevice() bool { return c.Replica().isWaitingForDevice() }
-func (c scrubbedCopy) DeviceReads()         { c.Replica().deviceReads() }
+func (c scrubbedCopy) Topic() string        { return c.Partition.Topic().Name }
+func (c scrubbedCopy) WaitsForDevice() bool { return c.Replica().IsWaitingForDevice() }
+func (c scrubbedCopy) DeviceReads()         { c.Replica().DeviceReads() }
 
 // withNodeFile takes nodeMu.
 func (e *Engine) withNodeFile(check func(*dir.Node)) {
@@ -56,7 +56,7 @@ func (e *Engine) topicFiles() []scrub.TopicFile {
 func (t *Topic) withFile(check func(*dir.Topic)) {
 	t.e.host.Lock(&t.e.catalog)
 	defer t.e.catalog.Unlock()
-	if !t.shared.deleted.Load() {
+	if !t.shared.Deleted.Load() {
 		check(t.meta())
 	}
 }

@@ -17,7 +17,7 @@ func SetUnknownKind(o *Options, k core.ControlKind) { o.unknownKind = k }
 func SetMarkAfter(o *Options, d time.Duration) { o.markAfter = d }
 
 // CommitLogOf is the node's commit log.
-func CommitLogOf(e *Engine) *clog.Log { return e.store.commitLog() }
+func CommitLogOf(e *Engine) *clog.Log { return e.store.CommitLog() }
 
 // BalanceInterval is how often leaderships move to who should have them.
 const BalanceInterval = balanceInterval

@@ -11,7 +11,7 @@ func (e *Engine) Stats(topic, channel string) []TopicStats {
 	}
 	out := make([]TopicStats, 0, len(topics))
 	for _, t := range topics {
-		if !t.shared.deleted.Load() {
+		if !t.shared.Deleted.Load() {
 			out = append(out, t.stats(channel))
 		}
 	}
@@ -20,14 +20,14 @@ func (e *Engine) Stats(topic, channel string) []TopicStats {
 
 func (t *Topic) stats(channel string) TopicStats {
 	s := TopicStats{
-		Name: t.Name(), MessageCount: t.shared.messages.Load(), MessageBytes: t.shared.bytes.Load(),
+		Name: t.Name(), MessageCount: t.shared.Messages.Load(), MessageBytes: t.shared.Bytes.Load(),
 		Paused: t.paused.Load(), Partitions: len(t.partitions()),
 	}
 	for _, pt := range t.partitions() {
-		if pt.Replica().hasLog() {
+		if pt.Replica().HasLog() {
 			s.StoredBytes += pt.Log().Bytes()
 		}
-		s.Depth += pt.waitingAtTopic()
+		s.Depth += pt.WaitingAtTopic()
 	}
 	s.BackendDepth = s.Depth
 	if !t.servesAny() { // this node's channels only serve clients of what other nodes lead, which show them

@@ -90,7 +90,7 @@ type StorageStats struct {
 
 // Storage returns the present StorageStats.
 func (e *Engine) Storage() StorageStats {
-	log, m, c := e.store.commitLog(), e.store.memory(), &e.counters
+	log, m, c := e.store.CommitLog(), e.store.Memory(), &e.counters
 	s := log.Stats()
 	out := StorageStats{
 		Groups: s.Groups, CommitBytes: s.Bytes,
@@ -98,7 +98,7 @@ func (e *Engine) Storage() StorageStats {
 		Marks: s.Marks, TornGroups: s.Torn, TornBytes: s.TornBytes,
 		StallsBuffer: s.StallsBuffer, StallsFile: s.StallsSpare, StallsFull: s.StallsFull,
 		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: log.Headroom(), CommitFileBytes: log.FileBytes(),
-		StateBytes: m.state, FreeBuffers: m.free, Buffers: m.buffers, WaitingBytes: m.waiting,
+		StateBytes: m.State, FreeBuffers: m.Free, Buffers: m.Buffers, WaitingBytes: m.Waiting,
 		Overloaded:   c.Overloaded.Load(),
 		SegmentBytes: c.SegmentBytes.Load(), SegmentSyncs: c.SegmentSyncs.Load(), TrimmedBytes: c.TrimmedBytes.Load(),
 		ISRChanges: c.ISRChanges.Load(), ISRHeldBack: c.ISRHeldBack.Load(), AbsentReplicas: c.AbsentReplicas.Load(),
@@ -106,13 +106,13 @@ func (e *Engine) Storage() StorageStats {
 		Stranded:        c.Stranded.Load(),
 		DelaysCorrected: c.DelaysCorrected.Load(),
 		ClockSteps:      e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
-		Partitions: len(e.store.partitionList()), DiskFull: e.store.Flusher().NoSpace(), Failed: e.store.failure() != nil,
+		Partitions: len(e.store.Partitions()), DiskFull: e.store.Flusher().NoSpace(), Failed: e.store.Failure() != nil,
 	}
-	for _, pt := range e.store.partitionList() {
+	for _, pt := range e.store.Partitions() {
 		if pt.Log().Health() != nil {
 			out.DamagedCopies++
 		}
-		if pt.whyUnread() != nil {
+		if pt.WhyUnread() != nil {
 			out.UnreadCopies++
 		}
 	}

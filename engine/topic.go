@@ -14,6 +14,7 @@ import (
 	"penstock/engine/core"
 	"penstock/engine/dir"
 	"penstock/engine/inbox"
+	"penstock/engine/part"
 	"penstock/engine/route"
 	"penstock/internal/lock"
 	"penstock/replicate/wire"
@@ -25,11 +26,11 @@ import (
 // creation, deletion, pause or expansion, which waits for commits; mu is taken inside it. A crash loses what is here:
 // recovery restores channels and pauses from the logs, and the settings from topic.json.
 type Topic struct {
-	shared partTopic // with its partitions
+	shared part.Topic // with its partitions
 
 	e    *Engine
-	list atomic.Pointer[[]*partition] // replaced as a whole; partitions are only added
-	next atomic.Uint32                // round robin over partitions
+	list atomic.Pointer[[]*part.Partition] // replaced as a whole; partitions are only added
+	next atomic.Uint32                     // round robin over partitions
 
 	hasRedrive atomic.Bool // a dead-letter topic of which this process knows that its channel redrive exists
 	paused     atomic.Bool
@@ -57,19 +58,19 @@ type creation struct {
 
 func newTopic(e *Engine, m *dir.Topic) *Topic {
 	t := &Topic{
-		shared: partTopic{name: m.Name, uuid: m.ID},
+		shared: part.Topic{Name: m.Name, ID: m.ID},
 		e:      e, created: m.CreatedNs, channels: map[string]*Channel{},
 		creating: map[string]*creation{},
 	}
 	if e.cluster != nil { // a single node serves what it has until it ends: there is nothing to follow
-		t.shared.servingChanged = func() { e.cluster.syncChannels(t) }
+		t.shared.ServingChanged = func() { e.cluster.syncChannels(t) }
 	}
 	t.configure(m.Settings)
 	return t
 }
 
 // partitions returns all partitions. The slice is never changed.
-func (t *Topic) partitions() []*partition {
+func (t *Topic) partitions() []*part.Partition {
 	if parts := t.list.Load(); parts != nil {
 		return *parts
 	}
@@ -77,18 +78,18 @@ func (t *Topic) partitions() []*partition {
 }
 
 // add adds a partition. Only one goroutine at a time may call it.
-func (t *Topic) add(pt *partition) {
+func (t *Topic) add(pt *part.Partition) {
 	parts := append(slices.Clone(t.partitions()), pt)
 	t.list.Store(&parts)
 }
 
 // Name is the topic's name.
-func (t *Topic) Name() string { return t.shared.name }
+func (t *Topic) Name() string { return t.shared.Name }
 
 // Partitions is the number of partitions.
 func (t *Topic) Partitions() int { return len(t.partitions()) }
 
-func (t *Topic) nextPartition() *partition {
+func (t *Topic) nextPartition() *part.Partition {
 	parts := t.partitions()
 	if len(parts) == 1 {
 		return parts[0]
@@ -194,7 +195,7 @@ func (e *Engine) deleteTopicLocal(name string) error {
 	case e.closed:
 		e.mu.Unlock()
 		return ErrClosed
-	case !ok || t.shared.deleted.Load():
+	case !ok || t.shared.Deleted.Load():
 		e.mu.Unlock()
 		return e.noTopic(name)
 	}
@@ -204,8 +205,8 @@ func (e *Engine) deleteTopicLocal(name string) error {
 }
 
 // deleteParts deletes this node's copies of a topic; there is at least one. It takes changing.
-func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
-	t.shared.deleted.Store(true)
+func (e *Engine) deleteParts(t *Topic, parts []*part.Partition) error {
+	t.shared.Deleted.Store(true)
 	t.e.host.Lock(&t.changing)
 	defer t.changing.Unlock()
 	t.closeChannels(ErrDeleted)
@@ -213,8 +214,8 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 		pt.CloseAndRefuse(ErrDeleted, false)
 	}
 	// The tombstone goes through the inbox of the first partition, after everything that was accepted before.
-	own := &inbox.Special{OnCommit: func() { e.store.removePartitions(t.shared.uuid) }}
-	if err := parts[0].writeTombstone(own); err != nil {
+	own := &inbox.Special{OnCommit: func() { e.store.RemoveTopic(t.shared.ID) }}
+	if err := parts[0].WriteTombstone(own); err != nil {
 		return err
 	}
 	parts[0].CloseAndRefuse(ErrDeleted, false)
@@ -228,7 +229,7 @@ func (e *Engine) deleteParts(t *Topic, parts []*partition) error {
 // trashTopic moves the files of a deleted topic to the trash. Until that has succeeded, the tombstone must stay in the
 // commit log, or the next Open would find the topic again. So release, which frees the tombstone's commit log files, is
 // called only after that.
-func (e *Engine) trashTopic(t *Topic, parts []*partition, release func()) {
+func (e *Engine) trashTopic(t *Topic, parts []*part.Partition, release func()) {
 	var err error
 	for _, pt := range parts {
 		err = errors.Join(err, pt.CloseLog())
@@ -236,7 +237,7 @@ func (e *Engine) trashTopic(t *Topic, parts []*partition, release func()) {
 	if err != nil {
 		e.log.Warn("closing a deleted topic's files", "topic", t.Name(), "error", err)
 	}
-	e.trashFiles(t.shared.uuid, t.Name(), release)
+	e.trashFiles(t.shared.ID, t.Name(), release)
 }
 
 // trashFiles moves the files of a deleted topic to the trash, and calls release when that is durable. If it fails, the
@@ -310,7 +311,7 @@ func (t *Topic) createChannelLocal(ctx context.Context, name string) (*Channel, 
 	if c, ok := t.LookupChannel(name); ok {
 		return c, nil
 	}
-	if t.shared.deleted.Load() {
+	if t.shared.Deleted.Load() {
 		return nil, ErrDeleted
 	}
 	t.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"penstock/engine/inbox"
+	"penstock/engine/part"
 )
 
 // Publish stores one message and returns when it is on stable storage. It borrows body until then. An error that is
@@ -75,7 +76,7 @@ func (t *Topic) submitAll(ctx context.Context, w *inbox.Waiter, ms []Outgoing) e
 	if err != nil {
 		return err
 	}
-	var to *partition
+	var to *part.Partition
 	if n != inbox.AnyPartition {
 		to = parts[n]
 	}
@@ -87,7 +88,7 @@ func (t *Topic) submitAll(ctx context.Context, w *inbox.Waiter, ms []Outgoing) e
 // count, or hand over. PublishAsync blocks only while the inbox is full, at most Options.AdmitTimeout. If it returns an
 // error, done is not called.
 func (t *Topic) PublishAsync(body []byte, done func(ID, error)) error {
-	a := t.e.store.asyncPut(body, done)
+	a := t.e.store.AsyncPut(body, done)
 	if err := t.submit(context.Background(), &a.Put, nil); err != nil {
 		return err
 	}
@@ -99,12 +100,12 @@ func (t *Topic) PublishAsync(body []byte, done func(ID, error)) error {
 func (t *Topic) Submit(p *inbox.Put) error { return t.submit(context.Background(), p, nil) }
 
 // submit measures p and puts it into the inbox of pt; nil: of the topic's next partition.
-func (t *Topic) submit(ctx context.Context, p *inbox.Put, pt *partition) error {
+func (t *Topic) submit(ctx context.Context, p *inbox.Put, pt *part.Partition) error {
 	e := t.e
 	if err := e.limits.Measure(p); err != nil {
 		return err
 	}
-	if t.shared.deleted.Load() {
+	if t.shared.Deleted.Load() {
 		return ErrDeleted
 	}
 	// The engine's watch sets the default deadline, for a put that is still in the inbox at its next round: to read the
@@ -116,7 +117,7 @@ func (t *Topic) submit(ctx context.Context, p *inbox.Put, pt *partition) error {
 	if pt == nil {
 		pt = t.nextPartition()
 	}
-	return pt.enqueue(ctx, p)
+	return pt.Enqueue(ctx, p)
 }
 
 // PartitionFor returns the partition of a key. Let h be the FNV-1a hash (64 bits) of the key; then the partition is

@@ -71,14 +71,14 @@ func (t *Topic) configure(s TopicSettings) {
 		l.RejectBytes, l.RejectCount = s.QuotaBytes, s.QuotaCount
 	}
 	t.settings.Store(&s)
-	t.shared.limits.Store(l)
+	t.shared.Limits.Store(l)
 	t.e.store.Flusher().AskQuotas()
 }
 
 // meta is the content of topic.json for the topic's present state.
 func (t *Topic) meta() *dir.Topic {
 	m := &dir.Topic{
-		Format: dir.TopicFormat, ID: t.shared.uuid, Name: t.Name(), Partitions: len(t.partitions()), CreatedNs: t.created,
+		Format: dir.TopicFormat, ID: t.shared.ID, Name: t.Name(), Partitions: len(t.partitions()), CreatedNs: t.created,
 	}
 	if s := t.Settings(); s.Version != 0 {
 		m.Settings = s.Stored()
@@ -90,7 +90,7 @@ func (t *Topic) meta() *dir.Topic {
 func (cn *clusterNode) configureTopic(ctx context.Context, t *Topic, s TopicSettings) (TopicSettings, error) {
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
-	mt, err := cn.store.ConfigureTopic(ctx, t.shared.uuid, s)
+	mt, err := cn.Rows.ConfigureTopic(ctx, t.shared.ID, s)
 	switch {
 	case errors.Is(err, meta.ErrConflict):
 		return t.Settings(), ErrVersion
@@ -99,7 +99,7 @@ func (cn *clusterNode) configureTopic(ctx context.Context, t *Topic, s TopicSett
 	case err != nil && mt == nil:
 		return t.Settings(), err
 	}
-	err = cn.await(ctx, func() bool {
+	err = cn.Await(ctx, func() bool {
 		now := t.Settings()
 		return now.Version >= mt.Settings.Version && now.Partitions >= mt.Partitions
 	})

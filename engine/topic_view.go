@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/ops"
+	"penstock/engine/part"
 	"penstock/engine/remote"
 	"penstock/replicate"
 	"penstock/replicate/wire"
@@ -19,10 +20,10 @@ type topicView struct{ t *Topic }
 var (
 	_ ops.Topic        = topicView{}
 	_ remote.Topic     = topicView{}
-	_ remote.Partition = (*partition)(nil)
+	_ remote.Partition = (*part.Partition)(nil)
 )
 
-func (v topicView) ID() uuid.UUID   { return v.t.shared.uuid }
+func (v topicView) ID() uuid.UUID   { return v.t.shared.ID }
 func (v topicView) Name() string    { return v.t.Name() }
 func (v topicView) Partitions() int { return v.t.Partitions() }
 
@@ -40,7 +41,7 @@ func (v topicView) Leaders() []replicate.NodeID {
 }
 
 func (v topicView) NewestEpoch(n uint32) segment.Epoch {
-	return v.t.partitions()[n].Replica().newestEpoch()
+	return v.t.partitions()[n].Replica().NewestEpoch()
 }
 
 func (v topicView) Execute(ctx context.Context, op wire.Operation) ([]byte, error) {

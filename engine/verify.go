@@ -32,21 +32,21 @@ func (cn *clusterNode) verifySome(
 	ctx context.Context, t *Topic, partition uint32, at segment.Offset,
 ) (*Verified, error) {
 	c := scrub.Comparison{
-		Host: cn.e.host, Log: cn.log, Topic: t.Name(), ID: meta.PartitionID{Topic: t.shared.uuid, Partition: partition},
+		Host: cn.e.host, Log: cn.Log, Topic: t.Name(), ID: meta.PartitionID{Topic: t.shared.ID, Partition: partition},
 		Sleep: cn.sleep,
 		Ask: func(ctx context.Context, n *meta.Node, q wire.VerifyRequest) (*wire.VerifyAnswer, error) {
 			return cn.askCopy(ctx, t, partition, n, q)
 		},
 	}
-	return c.Compare(ctx, cn.store.Snapshot(), at)
+	return c.Compare(ctx, cn.Rows.Snapshot(), at)
 }
 
 // askCopy lets a node, which may be this one, verify a piece of its copy.
 func (cn *clusterNode) askCopy(
 	ctx context.Context, t *Topic, partition uint32, n *meta.Node, q wire.VerifyRequest,
 ) (*wire.VerifyAnswer, error) {
-	op := wire.Operation{Kind: wire.OpVerify, Topic: t.shared.uuid, Partitions: []uint32{partition}, Verify: &q}
-	if n.ID == cn.self.ID {
+	op := wire.Operation{Kind: wire.OpVerify, Topic: t.shared.ID, Partitions: []uint32{partition}, Verify: &q}
+	if n.ID == cn.Self.ID {
 		return t.verifyLocal(op)
 	}
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
@@ -68,7 +68,7 @@ func (t *Topic) verifyLocal(op wire.Operation) (*wire.VerifyAnswer, error) {
 		return nil, scrub.ErrRequest
 	}
 	pt := t.partitions()[op.Partitions[0]]
-	if !pt.Replica().present() { // pt.Log() is set under the replica's lock; a present copy has a log
+	if !pt.Replica().Present() { // pt.Log() is set under the replica's lock; a present copy has a log
 		return nil, fmt.Errorf("engine: the node has no copy of partition %d", pt.Number())
 	}
 	return scrub.ReadCopy(pt.Log(), pt.CommittedEnd(), *op.Verify)

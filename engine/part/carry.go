@@ -1,0 +1,216 @@
+package part
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/engine/inbox"
+	"penstock/segment"
+)
+
+// A deferred message that waits for days would keep its segment, and all later ones. So when nothing else needs the
+// oldest segments, the deferred messages in them are copied, with their ids, into a control batch at the end of the log
+// (core.DeferredCarried). Then the segments are removed:
+//
+//	flusher                       committer, or under the replica's lock     channels
+//	1 retention meets a segment
+//	  that is not confirmed
+//	                              2 look: only deferred messages hold it?
+//	3 reads their records
+//	                              4 the batch is sealed, and folded
+//	                              5 it is committed                          6 they learn the new places
+//	7 removes the segments
+//
+// Step 7 never precedes step 5 (retain.Bound), so after a crash or a cut the message is in one of the two places. A
+// channel that reads the old place while step 7 happens gets the message again when its timeout expires.
+//
+// Retention by size, age or count removes segments even if messages wait in them. Those messages are lost. They count
+// as confirmed in every channel, and each channel is told (FindLost, forgetGone), so that they hold back nothing else
+// and are not listed until their time.
+
+const (
+	maxCarryBytes      = 256 << 10 // of records in one batch; a single larger record is carried alone
+	maxCarryCandidates = 16        // segment borders that toCarry tries
+	noOffset           = 1<<63 - 1
+)
+
+// Carry copies the deferred messages out of the oldest segments, if nothing else needs those segments. limit is the
+// highest offset up to which segments may be removed. The flusher calls it.
+func (pt *Partition) Carry(limit segment.Offset) {
+	if !pt.replica.serves.Load() || !pt.carrying.CompareAndSwap(false, true) {
+		return
+	}
+	var borders []core.Border
+	for i, s := range pt.log.Segments() {
+		if i > 0 && s.Start <= limit && s.Err == nil {
+			borders = append(borders, core.Border{At: s.Start, ID: s.FirstID})
+		}
+	}
+	var sources []core.CarrySource
+	start := pt.startBorder()
+	pt.runOnCommitter(func() { sources = pt.toCarry(start, borders) }, func(err error) {
+		if err != nil || len(sources) == 0 {
+			pt.carrying.Store(false)
+			return
+		}
+		pt.store.host.Spawn(func() { pt.carryFrom(sources) })
+	})
+}
+
+// toCarry decides which messages to carry. It runs on the committer, which owns the fold.
+func (pt *Partition) toCarry(start core.Border, borders []core.Border) []core.CarrySource {
+	for n := 0; len(borders) > 0 && n < maxCarryCandidates; n++ {
+		b := borders[len(borders)-1]
+		sources, ok := pt.fold.ToCarry(nil, start, b, core.MaxCarriedCount)
+		if ok {
+			return sources
+		}
+		borders = borders[:len(borders)/2]
+	}
+	return nil
+}
+
+// carryFrom reads the messages and writes the batch that carries them.
+func (pt *Partition) carryFrom(sources []core.CarrySource) {
+	var ms []core.CarriedMessage
+	bytes := 0
+	for _, s := range sources {
+		m, err := pt.ReadRecord(s.ID, s.At)
+		if errors.Is(err, segment.ErrBelowStart) {
+			continue // retention has just removed it; FindLost will report it
+		}
+		if err != nil {
+			pt.store.log.Warn("a deferred message cannot be carried out of its old segment, which therefore stays",
+				"topic", pt.topic.Name, "partition", pt.number, "error", err)
+			break
+		}
+		if bytes += len(m.Record); bytes > maxCarryBytes && len(ms) > 0 {
+			break
+		}
+		ms = append(ms, m)
+	}
+	if len(ms) == 0 {
+		pt.carrying.Store(false)
+		return
+	}
+	own := &inbox.Special{Controls: []core.Control{{Kind: core.DeferredCarried, Carried: ms}}}
+	own.OnCommit = func() { pt.postCarried(ms, own.Offset) }
+	if err := pt.postControls(own, func(error) { pt.carrying.Store(false) }); err != nil {
+		pt.carrying.Store(false)
+	}
+}
+
+// postCarried tells the channels the new places of carried messages.
+func (pt *Partition) postCarried(ms []core.CarriedMessage, at segment.Offset) {
+	ds := make([]core.DeferredMessage, len(ms))
+	for i := range ms {
+		ds[i] = core.DeferredMessage{ID: ms[i].ID, DueMs: ms[i].DueMs, At: at}
+	}
+	pt.post(&core.Post{Event: core.Event{Kind: core.EvCarried, Deferred: ds}})
+}
+
+// FindLost looks for deferred messages that were removed with their segments. It runs after retention removed something
+// that was not confirmed; the flusher calls it.
+func (pt *Partition) FindLost() {
+	if !pt.mayHaveLost.Load() || !pt.replica.serves.Load() || !pt.searchingLost.CompareAndSwap(false, true) {
+		return
+	}
+	pt.mayHaveLost.Store(false)
+	start := pt.startBorder()
+	var gone []segment.MsgID
+	pt.runOnCommitter(func() {
+		gone = pt.fold.Gone(nil, start, core.MaxCarriedCount)
+		pt.publishFold(pt.machine.State().NextID)
+	}, func(err error) {
+		if err != nil || len(gone) > 0 {
+			pt.mayHaveLost.Store(true) // look again, until no lost message is found
+		}
+		if err == nil && len(gone) > 0 {
+			pt.post(&core.Post{Event: core.Event{Kind: core.EvTrimmed, Start: start.ID}, Gone: gone})
+		}
+		pt.searchingLost.Store(false)
+	})
+}
+
+// ReadRecord copies a stored message. at is the offset of its batch; 0: the place where it was published.
+func (pt *Partition) ReadRecord(id segment.MsgID, at segment.Offset) (m core.CarriedMessage, err error) {
+	if at == 0 {
+		if at, _, err = pt.log.Seek(id); err != nil {
+			return m, err
+		}
+	}
+	var v segment.View
+	defer v.Release()
+	if err := pt.log.View(&v, at, 1); err != nil {
+		return m, err
+	}
+	return recordIn(v.Bytes(), id)
+}
+
+// recordIn copies a message out of the first batch of a run.
+func recordIn(run []byte, id segment.MsgID) (m core.CarriedMessage, err error) {
+	var it segment.BatchIter
+	it.Reset(run)
+	h, body, ok := it.Next()
+	if !ok {
+		return m, it.Err()
+	}
+	if h.Control() {
+		m, err = core.CarriedRecord(body, id)
+		m.Record = slices.Clone(m.Record)
+		return m, err
+	}
+	if h.Codec != segment.CodecNone {
+		if body, err = segment.DecompressBody(h, body, nil); err != nil {
+			return m, err
+		}
+	}
+	if id < h.FirstID || id >= h.NextID() {
+		return m, segment.ErrNotBoundary
+	}
+	record, ok := recordAt(body, int(id-h.FirstID))
+	var one segment.RecordIter
+	one.Reset(&segment.Header{Count: 1}, record)
+	r := one.NextRef()
+	if !ok || r == nil {
+		return m, errors.Join(segment.ErrInvalid, one.Err())
+	}
+	m = core.CarriedMessage{ID: id, CreatedNs: h.Created, Record: slices.Clone(record)}
+	if r.Defer != 0 {
+		m.DueMs = base.CeilMs(h.Created) + int64(r.Defer)
+	}
+	return m, nil
+}
+
+// recordAt returns the bytes of the record with this index in a batch; false: there are fewer.
+func recordAt(body []byte, index int) ([]byte, bool) {
+	for ; ; index-- {
+		size, n := binary.Uvarint(body)
+		if n <= 0 || size > uint64(len(body)-n) {
+			return nil, false
+		}
+		end := n + int(size)
+		if index == 0 {
+			return body[:end], true
+		}
+		body = body[end:]
+	}
+}
+
+// OnlyCarried lists at most count messages, from the id from on, whose bytes are only in control batches that carry
+// them. It also returns the first id of the log; messages from there on still have their bytes where they were
+// published.
+//
+// The lock of the replica guards the fold. The inbox is no way to it: without a quorum it stands still.
+func (pt *Partition) OnlyCarried(from segment.MsgID, count int) ([]core.CarrySource, segment.MsgID) {
+	if start := pt.startBorder(); pt.carriedFrom.Load() == noOffset {
+		return nil, start.ID
+	}
+	pt.replica.mu.Lock()
+	defer pt.replica.mu.Unlock()
+	start := pt.startBorder()
+	return pt.fold.CarriedBelow(nil, from, start, count), start.ID
+}

@@ -1,0 +1,562 @@
+package part
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"penstock/clog"
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/engine/inbox"
+	"penstock/engine/retain"
+	"penstock/internal/lock"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// committer is the source of the commit log (clog.Source). It seals inboxes into batches, and answers puts when their
+// group is durable.
+//
+// All methods except push and writeGathered run on the one goroutine that works on the commit log at a time, with
+// clog.Log.mu held. That is the log's own goroutine, a lone caller on an idle log (clog.StepOnSpot, clog.GatherOnSpot),
+// or writeGathered (clog.WriteOnSpot). So clog.Log.mu guards all fields except ready (readyMu), gathered and the
+// atomics. sealInbox and the functions below it hold the partition's Replica.mu too. Puts that arrive while a group is
+// on the disk become one batch per partition in the next group.
+//
+//	push       called on a put's goroutine when its inbox is no longer empty
+//	Gather     takes inboxes and seals each into batches of the group; the batches leave for the followers, if any
+//	           ... clog writes the group ...
+//	Durable    informs the replicas, which commit, make the batches visible and answer their puts
+//
+// After a crash before Durable, each batch is in the log as a whole or not at all. None of its puts was answered.
+type committer struct {
+	store *Store
+
+	readyMu lock.Mutex[lock.CommitterReady]
+	ready   []*Partition // partitions whose inbox was empty and has puts now
+
+	// gathered has one value while writeGathered has a group to write. join sets it before any goroutine runs; nil on a
+	// single node and on a simulated host: there the commit log's goroutine writes it.
+	gathered chan struct{}
+
+	work []*Partition // taken from ready; the inboxes of work[at:] are not sealed yet
+	at   int
+
+	leftover        atomic.Bool // the last group was full before all of work was sealed
+	lastGroupShared atomic.Bool // the last group had several puts
+
+	inFlight atomic.Int32 // groups on the disk
+
+	slots    []groupWork // by clog.Group.Slot
+	ev       core.PartitionEvent
+	res      core.PartitionResult
+	body     []byte                 // scratch: the body of a control batch
+	deferred []core.DeferredMessage // scratch: those of the batch that is being sealed
+	nowNs    int64                  // the engine's time when the group, or its last batch with delays, began
+
+	noSpace bool // what the machines were last told of Flusher.NoSpace
+	room    quotaRoom
+}
+
+// groupWork is what one group carries. Its slices keep their memory from group to group.
+type groupWork struct {
+	batches    []batchWork
+	tombstones []inbox.List
+	cuts       []*logCut
+	sealed     int // puts sealed into the group
+}
+
+// batchWork is a batch of a group. Its replica learns when it is durable.
+type batchWork struct {
+	part       *Partition
+	slice      segment.Slice
+	nextID     segment.MsgID
+	generation uint64 // Replica.generation when it was appended
+	bodyBytes  uint64 // estimate, see run.bodyBytes; 0 for a batch from another leader
+}
+
+// push tells the committer that the inbox of pt is no longer empty. With alone the caller has nothing to do but wait
+// for its answer; if the log is idle, it does the committer's work itself. Any goroutine may call push. It does not
+// hold Inbox.mu.
+func (c *committer) push(pt *Partition, alone bool) {
+	c.readyMu.Lock()
+	c.ready = append(c.ready, pt)
+	c.readyMu.Unlock()
+	// While a group is on the disk no wake-up is needed: clog calls Gather after Durable has counted the group down, and
+	// pt is in ready already. A wake-up would only take a processor from the producers. For a second group the inbox wakes
+	// the log.
+	if c.inFlight.Load() > 0 {
+		return
+	}
+	// If the last group had several puts, the next one probably will too. Then the first caller must not write alone: it
+	// would hold up the others.
+	switch {
+	case !alone || c.lastGroupShared.Load():
+	case c.store.replicas != nil:
+		// The caller may be the goroutine of a connection to another node or to a client. It must not hang when this node's
+		// disk does, so it only seals the batch and sends it to the followers. Another goroutine writes it.
+		if c.store.clog.GatherOnSpot() && c.gathered != nil {
+			select {
+			case c.gathered <- struct{}{}:
+			default: // writeGathered has not taken the last value yet, and will find this group, too
+			}
+			return
+		}
+	case c.store.clog.StepOnSpot() && !c.hasReady():
+		return
+	}
+	c.store.clog.Wake()
+}
+
+// writeGathered writes the groups that push gathered on the goroutines of others, until stop is closed. It is a
+// goroutine of its own, on nodes with others. Like the commit log's goroutine it may hang as long as the disk does.
+func (c *committer) writeGathered() {
+	for c.store.host.Either(c.gathered, c.store.stop) {
+		// Puts that came while the group was on the disk woke nobody: see push.
+		if !c.store.clog.WriteOnSpot() || c.hasReady() {
+			c.store.clog.Wake()
+		}
+	}
+}
+
+// maxGroupPuts bounds the work of one group. Sealing and answering a group must overlap with the producers' work on the
+// next one. If one group took the whole window of a producer (some ten thousand puts), there would be nothing to
+// overlap.
+const maxGroupPuts = 4096
+
+// maxRefills is how often Gather takes inboxes that became ready while it worked. It needs a bound: a producer whose
+// put was refused may put again at once.
+const maxRefills = 4
+
+// hasReady says whether any inbox waits to be sealed.
+func (c *committer) hasReady() bool {
+	c.readyMu.Lock()
+	defer c.readyMu.Unlock()
+	return len(c.ready) > 0 || c.leftover.Load()
+}
+
+// Gather seals the inboxes that wait, partition by partition, until the group is full. clog calls it.
+func (c *committer) Gather(g *clog.Group) {
+	// No inbox is taken before the group is certain to begin: puts that arrive until then join the group.
+	if c.inFlight.Load() > 0 && c.store.inboxes.Waiting() < inbox.SecondGroupBytes || !c.refillWork() {
+		return
+	}
+	w := &c.slots[g.Slot()]
+	w.batches, w.tombstones, w.sealed = w.batches[:0], w.tombstones[:0], 0
+	c.nowNs = c.store.now().UnixNano()
+	c.learnSpace()
+	for range maxRefills {
+		for c.at < len(c.work) && c.sealInbox(c.work[c.at], g, w) {
+			c.work[c.at] = nil
+			c.at++
+		}
+		if c.at < len(c.work) || !c.refillWork() {
+			break
+		}
+	}
+	if w.sealed == 1 && !c.store.host.DiskQueues() {
+		g.SetSolo()
+	}
+	if g.Records() > 0 {
+		c.inFlight.Add(1)
+	}
+	c.lastGroupShared.Store(w.sealed > 1)
+	c.leftover.Store(c.at < len(c.work))
+}
+
+// refillWork takes the ready partitions once all of work is done. It says whether an inbox waits at c.work[c.at].
+func (c *committer) refillWork() bool {
+	if c.at == len(c.work) {
+		c.work, c.at = c.work[:0], 0
+		c.readyMu.Lock()
+		c.work, c.ready = c.ready, c.work
+		c.readyMu.Unlock()
+	}
+	return len(c.work) > 0
+}
+
+// learnSpace tells the machines when the flusher finds that the disk is full, or has room again.
+func (c *committer) learnSpace() {
+	if full := c.store.flusher.NoSpace(); full != c.noSpace {
+		c.noSpace = full
+		for _, pt := range c.store.Partitions() {
+			pt.replica.mu.Lock()
+			c.ev = core.PartitionEvent{Kind: core.PartitionSpace, Flag: full}
+			pt.machine.Step(&c.ev, &c.res)
+			pt.replica.mu.Unlock()
+		}
+	}
+}
+
+// sealList seals as much of l as fits, and leaves the rest in l.
+func (c *committer) sealList(pt *Partition, g *clog.Group, w *groupWork, l *inbox.List) {
+	for !l.Empty() && w.sealed < maxGroupPuts {
+		r := c.nextRun(pt, g, w, l)
+		if r.n == 0 {
+			continue // all were refused
+		}
+		first, dst := c.reserve(pt, g, w, &r)
+		if dst == nil {
+			l.Prepend(r.puts)
+			if first == core.PurposeData || !c.sealInternal(pt, g, w, first, r.bytes) {
+				return
+			}
+			continue
+		}
+		w.sealed += r.n
+		c.seal(pt, g, w, &r, dst)
+		if !r.puts.Empty() { // otherwise replicate has taken them, and the replica answers them
+			w.tombstones = append(w.tombstones, r.puts)
+		}
+	}
+}
+
+// run is the content of the next batch of a partition: consecutive puts of its inbox.
+type run struct {
+	puts      inbox.List
+	kind      inbox.Kind // of each
+	n         int        // puts
+	count     uint32
+	bytes     int // of the whole batch, header included
+	headers   int // bytes that headers add to the records
+	delayed   int // messages with a delay
+	placement core.Placement
+	flags     segment.Flags
+	special   *inbox.Special // of the one put; nil for inbox.Messages
+}
+
+// bodyBytes estimates how many bytes the message bodies of the run have.
+func (r *run) bodyBytes() uint64 {
+	switch r.kind {
+	case inbox.Messages:
+	case inbox.Sealed:
+		return uint64(r.special.Bodies)
+	default:
+		return 0
+	}
+	return uint64(r.bytes - segment.HeaderBytes - r.headers - int(r.count)*segment.RecordSize(0, 0))
+}
+
+// nextRun takes the next run out of l. Consecutive messages share a batch as long as they fit; a put of any other kind
+// is a run of its own. Puts that must be refused, and puts that store nothing, are answered here and skipped.
+func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox.List) (r run) {
+	free := min(g.Free(), segment.MaxBatchBytes, c.store.clog.MaxPayloadBytes())
+	refused, room := c.admit(pt, false), c.quotaRoom(pt)
+	r.bytes = segment.HeaderBytes
+	for p := l.First(); p != nil; p = l.First() {
+		err := c.refusal(pt, p, refused)
+		if err == nil && c.overQuota(room, &r, p) {
+			err = base.ErrQuota
+		}
+		if err == nil && p.DeferMs != 0 && pt.refusesDelay(r.delayed+len(p.Messages)) {
+			err = base.ErrStateFull
+		}
+		if err != nil {
+			inbox.Answer(l.Pop(), err)
+			continue
+		}
+		if p.Kind == inbox.Inspection {
+			l.Pop()
+			p.Special.Inspect()
+			inbox.Answer(p, nil)
+			continue
+		}
+		if r.n > 0 && (p.Kind != inbox.Messages || r.bytes+p.Bytes > free) || w.sealed+r.n == maxGroupPuts {
+			return r
+		}
+		r.puts.Push(l.Pop())
+		r.n++
+		if r.kind = p.Kind; r.kind != inbox.Messages {
+			c.measureSpecial(pt, &r, p.Special)
+			return r
+		}
+		r.count += uint32(len(p.Messages))
+		r.bytes += p.Bytes
+		if p.DeferMs != 0 {
+			r.flags |= segment.FlagDefer
+			r.delayed += len(p.Messages)
+		}
+		if p.Headered {
+			r.flags |= segment.FlagHeaders
+			r.headers += int(p.HeaderBytes)
+		}
+	}
+	return r
+}
+
+// refusal returns why p may not be stored, or nil. refused is the machine's current answer for messages (admit).
+func (c *committer) refusal(pt *Partition, p *inbox.Put, refused error) error {
+	switch p.Kind {
+	case inbox.Tombstone:
+		return nil
+	case inbox.Controls:
+		if revoked := p.Special.Revoked; revoked != nil && revoked.Load() {
+			return base.ErrNoLeader
+		}
+	}
+	switch {
+	case p.DeadlineNs != 0 && c.nowNs > p.DeadlineNs:
+		return base.ErrDeadline
+	case refused != nil && p.Kind.Internal():
+		return c.admit(pt, true)
+	}
+	return refused
+}
+
+// admit asks the machine whether anything may be appended now. One answer holds for a whole run.
+func (c *committer) admit(pt *Partition, control bool) error {
+	c.ev = core.PartitionEvent{Kind: core.PartitionPut, Count: maxRunCount, Control: control}
+	pt.machine.Step(&c.ev, &c.res)
+	return c.res.Err
+}
+
+// maxRunCount is more messages than fit into a batch. With it the machine refuses before message ids run out.
+const maxRunCount = segment.MaxBatchBytes
+
+// measureSpecial computes the size of a run that consists of one special put; own is that put's part.
+func (c *committer) measureSpecial(pt *Partition, r *run, own *inbox.Special) {
+	switch r.special = own; r.kind {
+	case inbox.Sealed:
+		r.count, r.flags, r.bytes = own.Header.Count, own.Header.Flags, len(own.Sealed)
+	case inbox.Controls:
+		c.body = c.encodeControls(pt, own.Controls, c.body[:0])
+		r.flags, r.bytes = segment.FlagControl, segment.HeaderBytes+len(c.body)
+	}
+}
+
+// encodeControls encodes control entries. It first fills in values that depend on the entry's place in the log: where a
+// channel starts, and from which id a paused topic holds messages back.
+func (c *committer) encodeControls(pt *Partition, controls []core.Control, dst []byte) []byte {
+	st := pt.machine.State()
+	for i := range controls {
+		ct := &controls[i]
+		mustBeOfLevel(ct.Kind, c.store.Feature())
+		switch ct.Kind {
+		case core.ChannelCreated:
+			ct.ID = pt.fold.StartFor(st.NextID)
+		case core.TopicPaused, core.TopicEmptied:
+			ct.ID = st.NextID
+			if ct.Kind == core.TopicPaused && ct.Flag && pt.fold.TopicPaused {
+				ct.ID = pt.fold.HeldFrom // the topic is paused already: keep what it holds back
+			}
+		}
+		dst = core.AppendControl(dst, ct)
+	}
+	return dst
+}
+
+// reserve asks the machine for the placement of the run's batch, and the group for its bytes. If another batch must be
+// sealed first, it returns that batch's purpose. If the group has no room, it returns PurposeData and a nil slice.
+func (c *committer) reserve(pt *Partition, g *clog.Group, w *groupWork, r *run) (core.Purpose, []byte) {
+	if r.kind == inbox.Tombstone {
+		return core.PurposeData, g.Reserve(clog.Placement{Type: clog.Tombstone, Topic: pt.topic.ID, Partition: pt.number}, 0)
+	}
+	c.ev = core.PartitionEvent{Kind: core.PartitionPlace, Purpose: core.PurposeData, Bytes: r.bytes}
+	pt.machine.Step(&c.ev, &c.res)
+	if c.res.First != core.PurposeData {
+		return c.res.First, nil
+	}
+	r.placement = c.res.Placement
+	return core.PurposeData, g.Reserve(pt.clogPlacement(r.placement.Segment, r.placement.Offset), r.bytes)
+}
+
+// clogPlacement is the placement that the commit log records for a batch: its place in the partition's segments.
+func (pt *Partition) clogPlacement(number uint32, at segment.Offset) clog.Placement {
+	return clog.Placement{Type: clog.Batch, Topic: pt.topic.ID, Partition: pt.number, Segment: number, Offset: at}
+}
+
+// seal encodes the run into dst, which g reserved for it. It informs the machine, the fold and the replica. Afterwards
+// r.puts has only a tombstone's put, which Durable answers.
+func (c *committer) seal(pt *Partition, g *clog.Group, w *groupWork, r *run, dst []byte) {
+	// A put may have arrived after the group began. Its delay must not count from a time before that.
+	if r.delayed > 0 {
+		c.nowNs = c.store.now().UnixNano()
+	}
+	at, crc := &r.placement, uint32(0)
+	c.deferred = c.deferred[:0]
+	switch r.kind {
+	case inbox.Messages:
+		c.encodeRecords(pt.number, r, dst)
+		crc = c.stamp(pt, r, dst)
+	case inbox.Sealed:
+		copy(dst, r.special.Sealed)
+		r.puts.First().First = core.MakeID(pt.number, at.FirstID)
+		crc = segment.Stamp(dst, at.Position, at.FirstID, at.Epoch, c.stampNs(pt), at.PrevCRC)
+	case inbox.Controls:
+		copy(dst[segment.HeaderBytes:], c.body)
+		crc = c.stamp(pt, r, dst)
+	case inbox.Tombstone:
+		r.special.Release = c.store.flusher.PinFiles() // pinned only now: before, the batch might not have fit into the log
+		return
+	}
+	c.noteAppended(pt, g, w, r, dst, crc, core.PurposeData)
+	if r.kind == inbox.Controls {
+		r.special.Offset = at.Offset
+		c.applyControls(pt, r.special.Controls, at.Offset)
+	} else {
+		pt.fold.Publish(at.FirstID, r.count)
+	}
+	if len(c.deferred) != 0 {
+		pt.fold.PublishDeferred(c.deferred)
+		pt.stateGrew(len(c.deferred))
+	}
+	c.replicate(pt, w, r, c.deferred)
+}
+
+// stamp writes the header of a batch whose body is in dst, and returns the header's checksum.
+func (c *committer) stamp(pt *Partition, r *run, dst []byte) uint32 {
+	at, body := &r.placement, dst[segment.HeaderBytes:]
+	h := segment.Header{Flags: r.flags, Count: r.count, Created: c.nowNs}
+	h.BodyBytes, h.BodyCRC = uint32(len(body)), segment.Checksum(body)
+	h.Position, h.FirstID, h.Epoch, h.Appended, h.PrevCRC = at.Position, at.FirstID, at.Epoch, c.stampNs(pt), at.PrevCRC
+	h.Encode(dst)
+	return h.CRC
+}
+
+// stampNs returns the append time of the partition's next batch, and records it. It is now, or the time of the batch
+// before if that is later because another leader's clock was ahead. Append times never decrease, so a binary search by
+// time works.
+func (c *committer) stampNs(pt *Partition) int64 {
+	pt.newest = max(pt.newest, c.nowNs)
+	return pt.newest
+}
+
+// encodeRecords writes the messages of a run into dst, and sets each put's First to the id of its first message. It
+// adds those with a delay to c.deferred.
+func (c *committer) encodeRecords(partition uint32, r *run, dst []byte) {
+	out := dst[segment.HeaderBytes:segment.HeaderBytes]
+	id := r.placement.FirstID
+	nowMs := base.CeilMs(c.nowNs) // rounded up: nothing is due early
+	var rec segment.Record
+	for p := r.puts.First(); p != nil; p = r.puts.After(p) {
+		p.First = core.MakeID(partition, id)
+		rec.Defer = p.DeferMs
+		for i, m := range p.Messages {
+			rec.Body = m
+			if p.Headered {
+				rec.Headers = p.Headers[i]
+			}
+			out = segment.AppendRecord(out, &rec)
+			if p.DeferMs != 0 {
+				due := nowMs + int64(p.DeferMs)
+				c.deferred = append(c.deferred, core.DeferredMessage{ID: id + segment.MsgID(i), DueMs: due, At: r.placement.Offset})
+			}
+		}
+		rec.Headers = nil
+		id += segment.MsgID(len(p.Messages))
+	}
+	if len(out)+segment.HeaderBytes != len(dst) {
+		panic("BUG: the records of a batch do not fill what was reserved for them")
+	}
+}
+
+// noteAppended informs the machine of an appended batch, and adds the batch to the group's work for Durable.
+func (c *committer) noteAppended(
+	pt *Partition, g *clog.Group, w *groupWork, r *run, batch []byte, crc uint32, purpose core.Purpose,
+) {
+	c.ev = core.PartitionEvent{Kind: core.PartitionAppend, Purpose: purpose, Bytes: len(batch), Count: r.count, CRC: crc}
+	pt.machine.Step(&c.ev, &c.res)
+	at := &r.placement
+	pt.epochs.Note(replicate.EpochStart{Epoch: at.Epoch, Position: at.Position, Offset: at.Offset})
+	w.batches = append(w.batches, batchWork{
+		part: pt, generation: pt.replica.generation, bodyBytes: r.bodyBytes(), nextID: at.FirstID + segment.MsgID(r.count),
+		slice: segment.Slice{
+			Buf: g.Buf(), Data: batch, Position: at.Position, FirstID: at.FirstID, Count: r.count, Offset: at.Offset,
+			Segment: at.Segment, SegmentBase: at.SegmentBase, SegmentCapacity: at.SegmentCapacity,
+			Control: r.flags&segment.FlagControl != 0, Appended: pt.newest, FileSeq: g.FileSeq(),
+		},
+	})
+}
+
+// sealInternal appends a control batch of the engine itself that must precede the next batch: the start of a new epoch,
+// or a checkpoint of the cursors at the beginning of a segment. It returns false if the group has no room.
+func (c *committer) sealInternal(pt *Partition, g *clog.Group, w *groupWork, purpose core.Purpose, nextBytes int) bool {
+	body, epoch := c.body[:0], pt.machine.State().Epoch
+	if purpose == core.PurposeEpochStart {
+		epoch = pt.machine.NextEpoch()
+		body = core.AppendControl(body, &core.Control{Kind: core.EpochStart, Epoch: epoch})
+	}
+	foldMustBeOfLevel(pt.fold, c.store.Feature())
+	// The checkpoint follows in both cases: an epoch start may also be the first batch of a segment.
+	body = core.AppendControl(body, &core.Control{Kind: core.Checkpoint, Cursors: pt.fold})
+	if segment.HeaderBytes+len(body) > segment.MaxBatchBytes {
+		// The fold has grown beyond maxPartitionStateBytes because of confirmations, and does not fit into a batch. The
+		// commit log's checkpoint still has it. Only a replica whose log is cut inside this segment misses the fold, and
+		// that replica reports it.
+		body = core.AppendControl(body[:0], &core.Control{Kind: core.EpochStart, Epoch: epoch})
+	}
+	c.body = body
+	r := run{kind: inbox.Controls, flags: segment.FlagControl, bytes: segment.HeaderBytes + len(body)}
+	c.ev = core.PartitionEvent{Kind: core.PartitionPlace, Purpose: purpose, Bytes: r.bytes, NextBytes: nextBytes}
+	pt.machine.Step(&c.ev, &c.res)
+	r.placement = c.res.Placement
+	dst := g.Reserve(pt.clogPlacement(r.placement.Segment, r.placement.Offset), r.bytes)
+	if dst == nil {
+		return false
+	}
+	copy(dst[segment.HeaderBytes:], body)
+	crc := c.stamp(pt, &r, dst)
+	c.noteAppended(pt, g, w, &r, dst, crc, purpose)
+	if purpose == core.PurposeEpochStart {
+		pt.replica.pending.epochStart = r.placement.Position
+	}
+	c.replicate(pt, w, &r, nil)
+	return true
+}
+
+// applyControls applies control entries to the fold. They were just appended at the offset at.
+func (c *committer) applyControls(pt *Partition, controls []core.Control, at segment.Offset) {
+	end := pt.machine.State().NextID
+	for i := range controls {
+		held := pt.fold.HeldFrom
+		if err := pt.fold.ApplyAt(&controls[i], end, at); err != nil {
+			panic("BUG: the engine appended a control entry that does not apply: " + err.Error())
+		}
+		if controls[i].Kind == core.TopicEmptied && pt.fold.TopicPaused && held < pt.fold.HeldFrom {
+			pt.postDropped(core.IDRange{From: held, To: pt.fold.HeldFrom})
+		}
+	}
+	pt.publishFold(end)
+}
+
+// publishFold copies values of the fold into atomics that other goroutines read. end is the id that the next message
+// will get.
+func (pt *Partition) publishFold(end segment.MsgID) {
+	pt.measureState()
+	var start core.Border
+	if pt.log != nil {
+		start = pt.startBorder()
+	}
+	from, carries := pt.fold.CarriedFrom(start.At)
+	if !carries {
+		from = noOffset
+	}
+	needed := pt.fold.Needed(start.ID, end)
+	pt.carriedFrom.Store(int64(from))
+	pt.flush.NoteNeeded(retain.Needed{ID: needed, At: from}, pt.machine.State().End)
+	if pt.fold.Len() == 0 {
+		pt.unclaimed.Store(uint64(pt.fold.Unclaimed))
+	} else {
+		pt.unclaimed.Store(noMsgID)
+	}
+	if pt.fold.TopicPaused {
+		pt.pausedFrom.Store(uint64(pt.fold.HeldFrom))
+	} else {
+		pt.pausedFrom.Store(noMsgID)
+	}
+}
+
+// mustBeOfLevel panics if a control entry must not go into a log at this level. An older version that is still allowed
+// to run could not fold the entry, and its copy of the partition would stop for good.
+func mustBeOfLevel(k core.ControlKind, level int) {
+	if need := k.Level(); need < 1 || need > level {
+		panic(fmt.Sprintf("BUG: a control entry of kind %d, of feature level %d, is written at level %d", k, need, level))
+	}
+}
+
+// foldMustBeOfLevel is mustBeOfLevel for the fold at the start of a segment.
+func foldMustBeOfLevel(fold *core.Cursors, level int) {
+	if need := fold.Level(); need > level {
+		panic(fmt.Sprintf("BUG: a fold of feature level %d is written at level %d", need, level))
+	}
+}

@@ -1,0 +1,62 @@
+package part
+
+import (
+	"runtime"
+
+	"penstock/clog"
+	"penstock/engine/core"
+)
+
+// Durable informs the replicas of a group's batches. They commit, make visible and answer what is now durable on enough
+// nodes; on a single node that is all of it. clog calls it for each group in order, once the group is on stable
+// storage. After a crash before Durable, recovery finds the group and makes it visible; only the answers are lost.
+func (c *committer) Durable(g *clog.Group) {
+	w, waiters := &c.slots[g.Slot()], 0
+	for i := range w.batches {
+		waiters += c.batchDurable(w, i)
+	}
+	for i := range w.tombstones {
+		w.tombstones[i].Committed()
+		waiters += w.tombstones[i].Answer(nil)
+	}
+	c.store.asyncFree.Recycle()
+	for i, cut := range w.cuts {
+		cut.durable <- nil
+		w.cuts[i] = nil
+	}
+	w.cuts = w.cuts[:0]
+	clear(w.batches) // drop the references to the group's buffer
+	w.batches = w.batches[:0]
+	w.tombstones = w.tombstones[:0]
+	// This comes last: until then, push wakes nobody for a producer that was just answered and puts again.
+	if c.inFlight.Add(-1) == 0 && waiters > 1 {
+		// The producers that were just answered are runnable on this processor. Let them run first, so that their next puts
+		// join the next group. Otherwise the next group has only the puts that came while this one was on the disk, about
+		// half of all, and each put waits for two flushes.
+		runtime.Gosched()
+	}
+}
+
+// Failed answers every put with an error, in flight or waiting, and closes all inboxes for good, because the commit log
+// could not be written. clog calls it once. A group that was in flight may be on the disk or not; recovery at the next
+// start finds out.
+func (c *committer) Failed(err error) {
+	s := c.store
+	s.poison(err)
+	why := s.Refusal()
+	for i := range c.slots {
+		w := &c.slots[i]
+		for i := range w.tombstones {
+			w.tombstones[i].Answer(why)
+		}
+		w.tombstones, w.batches, w.cuts = nil, nil, nil
+	}
+	for _, pt := range s.Partitions() {
+		pt.replica.run(func() {
+			c.ev = core.PartitionEvent{Kind: core.PartitionFault, Flag: true, Err: why}
+			pt.machine.Step(&c.ev, &c.res)
+			pt.replica.fault(err)
+		})
+		pt.CloseAndRefuse(why, false)
+	}
+}

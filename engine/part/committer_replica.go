@@ -1,0 +1,195 @@
+package part
+
+import (
+	"errors"
+
+	"penstock/clog"
+	"penstock/engine/core"
+	"penstock/engine/inbox"
+	"penstock/internal/failpoint"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// sealInbox does what the committer has to do for a partition. It appends the batches that another leader sent, then
+// writes a cut of the log if one is due, and then, if this node leads, seals the inbox. It returns false when g has no
+// room for the rest; what is left of the inbox is back in it. It holds Replica.mu throughout.
+func (c *committer) sealInbox(pt *Partition, g *clog.Group, w *groupWork) bool {
+	r := pt.replica
+	r.mu.Lock()
+	defer r.unlock()
+	for {
+		// Drain first: a put that arrives after this calls push again.
+		l := pt.Drain()
+		if !r.solo() && !(c.appendIncoming(pt, g, w) && c.writeCut(pt, g, w) && c.beginEpoch(pt, g, w)) {
+			pt.PrependAndStayReady(l)
+			return false
+		}
+		if l.Empty() {
+			return true
+		}
+		// A tombstone concerns only this node's files, whoever leads.
+		if !r.solo() && l.First().Kind != inbox.Tombstone {
+			if !r.admits() {
+				pt.Stall(l, false)
+				return true
+			}
+			if r.pending.n > 0 && l.Size() < inbox.SecondGroupBytes {
+				// A small batch costs the followers as much as a large one. So while one batch is on its way, small puts wait
+				// and form the next batch.
+				r.stalled = errPipelined
+				pt.Stall(l, true)
+				return true
+			}
+		}
+		if c.sealList(pt, g, w, &l); !l.Empty() {
+			pt.Prepend(l)
+			return false
+		}
+	}
+}
+
+// errPipelined is why puts wait: earlier batches are not committed yet.
+var errPipelined = errors.New("engine: batches are on their way to the followers")
+
+// Announce tells the committer that the partition has work for it. The replica calls it, and the callers of TryEnter;
+// they hold no lock. With alone the caller may do the work itself, see committer.push.
+func (pt *Partition) Announce(alone bool) {
+	if pt.StayReady() {
+		pt.store.committer.push(pt, alone)
+	}
+}
+
+// beginEpoch writes the first batch of this node's epoch, if this node leads and has not written it yet. It returns
+// false when g is full. Replica.mu is held.
+func (c *committer) beginEpoch(pt *Partition, g *clog.Group, w *groupWork) bool {
+	r := pt.replica
+	if r.leader == nil || !r.startEpoch || r.leader.Err() != nil {
+		return true
+	}
+	pt.correctDelays()
+	if !r.granted {
+		c.ev = core.PartitionEvent{Kind: core.PartitionLead, Epoch: r.leader.Epoch()}
+		pt.machine.Step(&c.ev, &c.res)
+		r.granted = true
+	}
+	if !c.sealInternal(pt, g, w, core.PurposeEpochStart, 0) {
+		return false
+	}
+	r.startEpoch = false
+	return true
+}
+
+// appendIncoming writes the batches that the leader sent: the same bytes to the same places. It returns false when g is
+// full; the batches that did not fit stay in r.incoming. Replica.mu is held.
+func (c *committer) appendIncoming(pt *Partition, g *clog.Group, w *groupWork) bool {
+	r := pt.replica
+	n := 0
+	for n < len(r.incoming) && c.appendOne(pt, g, w, &r.incoming[n]) {
+		r.incoming[n].frame.Release()
+		n++
+	}
+	done := n == len(r.incoming)
+	left := copy(r.incoming, r.incoming[n:])
+	clear(r.incoming[left:])
+	r.incoming = r.incoming[:left]
+	return done
+}
+
+// appendOne writes one batch of the leader. It returns false when g is full.
+func (c *committer) appendOne(pt *Partition, g *clog.Group, w *groupWork, in *incomingBatch) bool {
+	dst := g.Reserve(pt.clogPlacement(in.segment, in.offset), len(in.data))
+	if dst == nil {
+		return false
+	}
+	copy(dst, in.data)
+	var h segment.Header
+	if err := h.Decode(dst); err != nil {
+		panic("BUG: a batch that was verified does not decode: " + err.Error())
+	}
+	c.ev = core.PartitionEvent{Kind: core.PartitionFollow, State: segment.State{
+		Next: h.Position + 1, NextID: h.NextID(), End: in.offset + segment.Offset(len(dst)), LastCRC: h.CRC, Epoch: h.Epoch,
+		Segment: in.segment, SegmentBase: in.base, SegmentCapacity: in.capacity,
+	}}
+	pt.machine.Step(&c.ev, &c.res)
+	pt.epochs.Note(replicate.EpochStart{Epoch: h.Epoch, Position: h.Position, Offset: in.offset})
+	if pt.WhyUnread() == nil {
+		c.foldIncoming(pt, &h, dst[segment.HeaderBytes:], in.offset)
+	}
+	s := segment.Slice{
+		Buf: g.Buf(), Data: dst, Position: h.Position, FirstID: h.FirstID, Count: h.Count, Offset: in.offset,
+		Segment: in.segment, SegmentBase: in.base, SegmentCapacity: in.capacity,
+		Control: h.Control(), Appended: h.Appended, FileSeq: g.FileSeq(),
+	}
+	pt.newest = max(pt.newest, h.Appended)
+	pt.writer.Saw(&h, c.nowNs)
+	pt.log.Append(&s)
+	c.store.flusher.MarkDirty(&pt.flush)
+	w.sealed++
+	w.batches = append(w.batches, batchWork{part: pt, slice: s, nextID: h.NextID(), generation: in.generation})
+	return true
+}
+
+// foldIncoming applies a batch of the leader to the fold of the partition's channels.
+func (c *committer) foldIncoming(pt *Partition, h *segment.Header, body []byte, at segment.Offset) {
+	due, err := c.store.folder.Batch(pt.fold, h, body, at)
+	pt.fold.PublishDeferred(due)
+	pt.stateGrew(len(due))
+	if err != nil {
+		pt.replica.cannotFold(err)
+	}
+	if h.Control() {
+		pt.publishFold(h.NextID())
+	}
+}
+
+// replicate hands a batch that was just sealed to the replica, which sends it to the followers, if any, while this
+// node's disk writes it. The batch's puts move from the run to Replica.pending: the replica answers them when the batch
+// is committed. deferred is borrowed. Replica.mu is held.
+func (c *committer) replicate(pt *Partition, w *groupWork, r *run, deferred []core.DeferredMessage) {
+	b := &w.batches[len(w.batches)-1]
+	pt.log.Append(&b.slice)
+	c.store.flusher.MarkDirty(&pt.flush)
+	p := pendingBatch{position: b.slice.Position, nextID: b.nextID, count: r.count, bodyBytes: b.bodyBytes}
+	if len(deferred) != 0 {
+		p.deferred = append(p.deferred, deferred...)
+	}
+	p.puts = r.puts.Take()
+	pt.replica.appended(&p, &b.slice)
+}
+
+// appended takes a batch of this leader that was just added to the log, and informs the machine. mu is held.
+func (r *Replica) appended(p *pendingBatch, b *segment.Slice) {
+	if r.solo() {
+		r.pending.push(p)
+		return
+	}
+	p.sealedNs = r.node.Now()
+	r.pending.push(p)
+	h := segment.Header{}
+	if err := h.Decode(b.Data); err != nil {
+		panic("BUG: a batch that was just sealed does not decode: " + err.Error())
+	}
+	r.batch = replicate.Batch{
+		Position: h.Position, FirstID: h.FirstID, Offset: b.Offset, Epoch: h.Epoch, Bytes: len(b.Data),
+		Count: h.Count, PrevCRC: h.PrevCRC, CRC: h.CRC,
+	}
+	r.ev = replicate.Event{Kind: replicate.EvAppended, Batch: &r.batch}
+	r.step(&r.ev)
+}
+
+// batchDurable informs the replica that batch i of the group is durable. For consecutive batches of one partition it
+// does so only for the last. waiters is how many goroutines that answered.
+func (c *committer) batchDurable(w *groupWork, i int) (waiters int) {
+	b := &w.batches[i]
+	if i+1 < len(w.batches) {
+		if next := &w.batches[i+1]; next.part == b.part && next.generation == b.generation {
+			return 0
+		}
+	}
+	failpoint.Pass("engine/replica-durable")
+	r := b.part.replica
+	r.mu.Lock()
+	r.durableUpTo(b.slice.Position, b.generation)
+	return r.unlock()
+}

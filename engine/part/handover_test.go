@@ -1,0 +1,82 @@
+package part
+
+import (
+	"context"
+	"testing"
+
+	"penstock/engine/core"
+	"penstock/engine/meta"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// handOverStore answers HandOver with one error after the other, and then with the last.
+type handOverStore struct {
+	meta.Store
+	answers []error
+	calls   int
+}
+
+func (s *handOverStore) HandOver(context.Context, meta.PartitionID, *replicate.State, replicate.NodeID) error {
+	err := s.answers[min(s.calls, len(s.answers)-1)]
+	s.calls++
+	return err
+}
+
+func (s *handOverStore) Snapshot() *meta.Snapshot { return &meta.Snapshot{} }
+
+// leadingReplica is a bareReplica that leads, beside one other member of the ISR.
+func leadingReplica(t *testing.T, s meta.Store) *Replica {
+	r := bareReplica()
+	r.node.Rows = s
+	r.generation, r.pt.machine = 1, core.NewPartition(segment.State{}, segment.Sizes{})
+	r.state = replicate.State{
+		Epoch: 2, Version: 7, Leader: 1, Boot: r.node.Self.Boot, MinISR: 1, Replicas: []replicate.NodeID{1, 2},
+		ISR: []replicate.Member{r.node.member(), {Node: 2}},
+	}
+	r.follow(replicate.NewFollower(replicate.Config{}, r.node.member(), r.node.Self.Boot, replicate.Log{Generation: 1}))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.changeRole(); r.leader == nil {
+		t.Fatal("it does not lead")
+	}
+	r.pending.opened = true
+	r.pt.StayReady() // there is no committer that could be told
+	return r
+}
+
+// A leader that the store has replaced takes no writes until it hears of it, however late that is: they would be cut.
+// An attempt that failed is another matter.
+func TestHandedOverLeaderStaysQuiet(t *testing.T) {
+	for name, c := range map[string]struct {
+		answers []error
+		quiet   bool
+	}{
+		"handed over":         {[]error{nil, meta.ErrConflict}, true},
+		"a conflict":          {[]error{meta.ErrConflict}, true},
+		"nobody can have it":  {[]error{meta.ErrTooFewNodes}, false},
+		"the store is silent": {[]error{meta.ErrUnavailable}, false},
+	} {
+		store := &handOverStore{answers: c.answers}
+		r := leadingReplica(t, store)
+		r.writesPaused = true
+		for range 3 {
+			if !r.node.TryHandOver(t.Context(), r.pt, 0) {
+				break
+			}
+		}
+		if r.writesPaused != c.quiet {
+			t.Errorf("%s: writes wait %v", name, r.writesPaused)
+		}
+		if c.answers[0] != nil {
+			continue
+		}
+		if r.resumeWrites(); !r.writesPaused || store.calls != 1 {
+			t.Errorf("%s: writes wait %v, the store was asked %d times", name, r.writesPaused, store.calls)
+		}
+		r.state.Version++ // the news of another row: by that one it may lead again
+		if r.resumeWrites(); r.writesPaused {
+			t.Errorf("%s: writes wait for ever", name)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package part
+
+import (
+	"slices"
+
+	"penstock/engine/core"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// Marks is the state of a partition's copy on one node that a simulation checks after every step. Values can
+// be compared with ==.
+type Marks struct {
+	ID        segment.Identity
+	Leads     bool          // puts go to this node's inbox
+	Serves    bool          // channels may deliver
+	Stuck     bool          // the copy is closed, or stopped for good
+	Cutting   bool          // its log is being cut
+	Epoch     segment.Epoch // of the leader's machine, or the newest that the follower's machine knows
+	MinISR    int
+	ISR       int // its number of members, at a leader; else 0
+	Committed segment.Position
+	Durable   segment.Position
+	End       segment.Position
+	StartID   segment.MsgID  // id of the first message that the log may have
+	StartAt   segment.Offset // offset of the first batch
+	EndAt     segment.Offset
+	Drops     int // how often this process has given the copy up
+}
+
+// View is what simulations see of a copy.
+type View struct {
+	Marks
+	Topic    string
+	Member   replicate.Member
+	Start    segment.Position
+	Visible  segment.MsgID
+	Pending  int  // batches that are appended and not committed
+	Compares bool // it leads, recovery had cut its log, and it serves only after it has compared its log with the others
+	Asks     bool // it compares, waits for another replica, and has asked operators for help
+	Channels []ChannelView
+}
+
+// ChannelView is the state of a channel in the fold of a partition's log.
+type ChannelView struct {
+	Name             string
+	Start, Confirmed segment.MsgID
+	Ranges           []core.IDRange // confirmed above Confirmed
+}
+
+// Marks fills in v. It needs what view needs.
+func (pt *Partition) Marks(v *Marks) {
+	r := pt.replica
+	*v = Marks{
+		ID: pt.Identity(), Leads: r.pt.Leading.Load(), Serves: r.serves.Load(), MinISR: r.state.MinISR,
+		Committed: r.committed(), Durable: r.durable, End: pt.machine.State().Next, Cutting: r.cut != nil, Drops: r.discards,
+	}
+	v.StartAt, _, v.StartID = pt.Log().Start()
+	v.EndAt, _, _ = pt.Log().End()
+	switch {
+	case r.leader != nil:
+		v.Epoch, v.ISR, v.Stuck = r.leader.Epoch(), len(r.leader.ISR()), r.leader.Err() != nil
+	case r.follower != nil:
+		v.Epoch, v.Stuck = r.follower.Epoch(), !r.follower.Electable()
+	default:
+		v.Stuck = true
+	}
+}
+
+// View returns what simulations see of the copy. Replica.mu is held, or no task of the simulation runs.
+func (pt *Partition) View() View {
+	r := pt.replica
+	v := View{
+		Topic: pt.topic.Name, Visible: segment.MsgID(pt.visible.Load()), Pending: r.pending.n,
+	}
+	if !r.solo() {
+		v.Member = r.node.member()
+	}
+	pt.Marks(&v.Marks)
+	v.Compares = r.leader != nil && r.leader.Comparing()
+	v.Asks = r.leader != nil && (r.blocked != 0 || r.comparing < 0)
+	_, v.Start, _ = pt.log.Start()
+	pt.fold.Each(func(cur *core.Cursor) {
+		v.Channels = append(v.Channels, ChannelView{cur.Name, cur.Start, cur.Confirmed, slices.Clone(cur.Ranges.Ranges())})
+	})
+	return v
+}
+
+// State is what a copy on one node holds and knows at one moment. Tests compare nodes by it.
+type State struct {
+	View
+	State    segment.State // of the log, after everything in it
+	Epochs   []replicate.EpochStart
+	Cursors  []byte           // the state of the channels, encoded
+	Delayed  int              // messages that wait for their time
+	Acked    segment.Position // everything below is durable here, as a follower acknowledges it
+	Incoming int              // batches of the leader that are not in the log yet
+	Exchange uint64           // see replicate.Follower.Exchange; 0: not a follower
+	Needed   segment.MsgID    // below it every durable channel has confirmed all, or a control batch carries it
+	Logs     uint64           // how often the log was begun anew or cut
+}
+
+// State returns the state of the copy, which has a log. It takes the replica's lock.
+func (pt *Partition) State() State {
+	r := pt.replica
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := State{
+		View: pt.View(), State: pt.machine.State(), Epochs: slices.Clone(pt.epochs.Entries()),
+		Cursors: pt.fold.Append(nil), Delayed: len(pt.fold.Deferred), Acked: r.durable, Incoming: len(r.incoming),
+		Needed: pt.flush.Needed(), Logs: pt.flush.Reopens(),
+	}
+	pt.fold.Each(func(cur *core.Cursor) { c.Delayed += len(cur.Requeued) })
+	if f := r.follower; f != nil {
+		c.Acked, c.Exchange = f.Log().Durable, f.Exchange()
+	}
+	return c
+}
+
+// DropReads releases what was read for followers and is not sent, because the simulated process has ended.
+func (pt *Partition) DropReads() {
+	for _, rd := range pt.replica.reads {
+		rd.out.Release()
+	}
+}
+
+// ReadLog calls visit with the offset and the content of each batch of the log, in order, until visit returns false. It
+// begins at offset from, or at the start of the log if that is later.
+func (pt *Partition) ReadLog(
+	from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool,
+) error {
+	at, _, _ := pt.log.Start()
+	at = max(at, from)
+	end, _, _ := pt.log.End()
+	for at < end {
+		var v segment.View
+		if err := pt.log.View(&v, at, refoldBytes); err != nil {
+			return err
+		}
+		var it segment.BatchIter
+		it.Reset(v.Bytes())
+		for h, body, ok := it.Next(); ok; h, body, ok = it.Next() {
+			if !visit(at, h, body) {
+				v.Release()
+				return nil
+			}
+			at += segment.Offset(h.Size())
+		}
+		v.Release()
+		if err := it.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

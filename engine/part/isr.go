@@ -1,0 +1,72 @@
+package part
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"penstock/engine/base"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// isrLogInterval is the least time between two lines about changed in-sync replicas, and between two about changes that
+// the store refused. A hanging disk or a leaving node concerns every partition that it has a copy of.
+const isrLogInterval = time.Second
+
+// isrLogs limits the log lines about in-sync replicas, each kind separately.
+type isrLogs struct{ left, joined, refused, stranded, strandedFailed base.LogLimiter }
+
+// propose asks the store on a new goroutine to change the ISR to that of st, and steps the machine with the store's
+// answer. r leads. r.mu is held.
+func (cn *Node) propose(r *Replica, st *replicate.State) {
+	want := *st
+	want.ISR, want.Replicas = slices.Clone(st.ISR), slices.Clone(st.Replicas)
+	before := slices.Clone(r.leader.ISR())
+	cn.Spawn(func() {
+		ctx, cancel := cn.store.host.WithTimeout(cn.Ctx, StoreTimeout)
+		defer cancel()
+		now, err := cn.Rows.ChangeISR(ctx, r.pt.Identity(), &want)
+		if err != nil && !errors.Is(err, meta.ErrConflict) {
+			if others, may := cn.isrLogs.refused.Allow(cn.Now(), isrLogInterval); may && cn.Ctx.Err() == nil {
+				cn.Log.Warn("the in-sync replicas of a partition could not be changed; the leader asks again",
+					"topic", r.pt.topic.Name, "partition", r.pt.number, "others", others, "error", err)
+			}
+			return
+		}
+		if err == nil {
+			cn.logISRChange(r.pt, before, want.ISR)
+		}
+		r.run(func() {
+			if !r.isClosed() && now.Epoch > 0 {
+				r.step(&replicate.Event{Kind: replicate.EvState, State: &now})
+				r.retryStalled()
+			}
+		})
+	})
+}
+
+// logISRChange logs which replicas left or joined the ISR by a change that the store accepted.
+func (cn *Node) logISRChange(pt *Partition, before, after []replicate.Member) {
+	missing := func(from, in []replicate.Member) (nodes []replicate.NodeID) {
+		for _, m := range from {
+			if !slices.Contains(in, m) {
+				nodes = append(nodes, m.Node)
+			}
+		}
+		return nodes
+	}
+	if left := missing(before, after); len(left) > 0 {
+		if others, may := cn.isrLogs.left.Allow(cn.Now(), isrLogInterval); may {
+			cn.Log.Warn("a replica left the in-sync replicas: it is down, or does not store what it is sent. Publishing "+
+				"goes on without it; it joins again by itself when it has caught up",
+				"replica", left, "topic", pt.topic.Name, "partition", pt.number, "in_sync", len(after), "others", others)
+		}
+	}
+	if joined := missing(after, before); len(joined) > 0 {
+		if others, may := cn.isrLogs.joined.Allow(cn.Now(), isrLogInterval); may {
+			cn.Log.Info("a replica is in sync",
+				"replica", joined, "topic", pt.topic.Name, "partition", pt.number, "in_sync", len(after), "others", others)
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package part
+
+import (
+	"testing"
+
+	"penstock/engine/core"
+	"penstock/engine/dir"
+)
+
+// Each kind of control entries belongs to a level that this version knows, and none is written below it. A number that
+// is no kind is never written.
+func TestControlKindsOfALevel(t *testing.T) {
+	panics := func(k core.ControlKind, level int) (did bool) {
+		defer func() { did = recover() != nil }()
+		mustBeOfLevel(k, level)
+		return
+	}
+	k := core.ChannelCreated
+	for ; k.Level() > 0; k++ {
+		if k.Level() > dir.NewestLevel {
+			t.Errorf("kind %d is of level %d, the newest is %d", k, k.Level(), dir.NewestLevel)
+		}
+		for level := 0; level <= dir.NewestLevel; level++ {
+			if panics(k, level) != (k.Level() > level) {
+				t.Errorf("kind %d of level %d at level %d", k, k.Level(), level)
+			}
+		}
+	}
+	if k != core.DeferredCarried+1 {
+		t.Errorf("kind %d has no level, or is newer than this test", k)
+	}
+	if !panics(k, dir.NewestLevel) || !panics(0, dir.NewestLevel) {
+		t.Error("what is no kind is written")
+	}
+}
+
+// Whatever writes a fold into a log asks for its level, too.
+func TestFoldMustBeOfLevel(t *testing.T) {
+	panics := func(level int) (did bool) {
+		defer func() { did = recover() != nil }()
+		foldMustBeOfLevel(new(core.Cursors), level)
+		return
+	}
+	if panics(dir.FirstLevel) || panics(dir.NewestLevel) || !panics(dir.FirstLevel-1) {
+		t.Error("a fold of the first level is refused, or written below it")
+	}
+}
+
+// The committer asks for each entry that it seals.
+func TestCommitterAsksForTheLevel(t *testing.T) {
+	r := bareReplica()
+	r.pt.machine = new(core.Partition)
+	c := &committer{store: r.pt.store}
+	for level, want := range []bool{true, false} {
+		c.store.level.Store(int32(level))
+		panicked := func() (did bool) {
+			defer func() { did = recover() != nil }()
+			c.encodeControls(r.pt, []core.Control{
+				{Kind: core.ChannelPaused, Channel: "c", Flag: true},
+				{Kind: core.TopicEmptied},
+			}, nil)
+			return
+		}()
+		if panicked != want {
+			t.Errorf("at level %d: panicked %v", level, panicked)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package part
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"penstock/clog"
+	"penstock/engine/base"
+	"penstock/engine/checkpoint"
+	"penstock/engine/core"
+	"penstock/engine/dir"
+	"penstock/engine/flush"
+	"penstock/engine/replay"
+	"penstock/segment"
+)
+
+// Recovery rebuilds every partition when the engine opens, from what the commit log says (engine/replay) and from the
+// segments. What the commit log's checkpoint covers is in segments and synced. What follows stays in the buffers of the
+// commit log, and the flusher writes it to segments again, the same bytes to the same places. Recovery itself writes
+// nothing but the list of shortened copies, so after a crash it is repeated. It runs before any other goroutine of the
+// engine, on the goroutine of Open, and needs no lock.
+type Recovery struct {
+	store *Store
+	Log   *replay.Replay // of the commit log
+
+	found Report
+}
+
+// Report is what a recovery found.
+type Report struct {
+	Bytes       int64    // replayed
+	ReadOnly    int      // partitions that take nothing more
+	Corruptions []string // what was found to be damaged
+}
+
+// NewRecovery returns a recovery that has read nothing yet.
+func NewRecovery(s *Store) *Recovery {
+	return &Recovery{store: s, Log: replay.New(replay.Options{Sizes: s.sizes(), Folder: s.folder, NowNs: s.clock.NowNs})}
+}
+
+// Replay opens the commit log and replays it. If the log is damaged, it poisons the store: the engine serves what could
+// be read and stores nothing new. The caller calls log.Release when the partitions are open, whatever replay returns.
+func (r *Recovery) Replay(node uuid.UUID) error {
+	s := r.store
+	log, report, err := clog.Open(s.disk, s.arena, clog.Options{
+		Pulse:     s.pulse,
+		FileBytes: s.opts.CommitFileBytes, MaxLiveBytes: s.opts.CommitLiveBytes, InFlight: s.opts.GroupsInFlight,
+		Store: node, Logger: s.log, Inline: s.host.InlineLog(), MarkAfter: s.opts.MarkAfter,
+	}, r.Log)
+	var corrupt *segment.CorruptError
+	if err != nil && !errors.As(err, &corrupt) {
+		return err
+	}
+	if log == nil {
+		return err
+	}
+	s.clog = log
+	s.flusher.Use(log)
+	if report != nil {
+		r.found.Bytes = report.Bytes
+	}
+	if derr := r.Log.Finish(); derr != nil {
+		return derr
+	}
+	if corrupt != nil {
+		// Acknowledged records are damaged: serve what can be read, accept nothing new, and report it.
+		s.log.Error("the commit log is corrupt: this node serves what could be read and stores nothing new", "error", err)
+		r.found.Corruptions = append(r.found.Corruptions, err.Error())
+		s.poison(err)
+	}
+	if s.replicas == nil {
+		return nil // there is no other replica that could have more
+	}
+	return s.replicas.noteShortened(r.Log, report.Tear != nil && !report.Tear.Mark, corrupt == nil)
+}
+
+// Report says what recovery found, for Engine.Info.
+func (r *Recovery) Report() Report { return r.found }
+
+// Checkpoint implements clog.Source: it emits the state of every partition after all records added so far. It runs on
+// the committer.
+func (c *committer) Checkpoint(emit func(chunk []byte)) {
+	parts := c.store.Partitions()
+	chunk := c.store.clog.MaxChunkBytes()
+	buf := checkpoint.AppendCount(nil, len(parts))
+	ends := make([]flush.LogEnd, 0, len(parts))
+	for _, pt := range parts {
+		st := pt.machine.State()
+		ends = append(ends, flush.LogEnd{Part: &pt.flush, End: st.End})
+		buf = checkpoint.Append(buf, &checkpoint.Entry{
+			ID: pt.Identity(), State: st, Committed: pt.committedMark(), Epochs: pt.epochs.Entries(), Fold: pt.knownFold(),
+		})
+		at := 0
+		for ; len(buf)-at >= chunk; at += chunk {
+			emit(buf[at : at+chunk])
+		}
+		buf = buf[:copy(buf, buf[at:])]
+	}
+	emit(buf)
+	c.store.flusher.Checkpointed(ends)
+}
+
+// DamagedCopies lists the copies that may lack, or cannot read, something that this node acknowledged. all is true if
+// the commit log is damaged: then every copy counts as damaged, even one that the readable part does not name.
+// Otherwise these are the copies with damaged segments or an unknown fold, and those that are given up. Open reports
+// them before the node joins the cluster, so that none of them can be elected.
+func (s *Store) DamagedCopies() (ids []segment.Identity, all bool) {
+	if s.poisoned.Load() != nil {
+		return nil, true
+	}
+	for _, pt := range s.Partitions() {
+		if len(pt.log.Isolated()) > 0 || pt.WhyUnread() != nil || pt.replica.discarded.Load() {
+			ids = append(ids, pt.Identity())
+		}
+	}
+	return ids, false
+}
+
+// OpenPartition opens the log of a partition and gives it what was replayed, if anything was.
+func (r *Recovery) OpenPartition(t *Topic, n uint32) (*Partition, error) {
+	s := r.store
+	rp := r.Log.Partition(segment.Identity{Topic: t.ID, Partition: n})
+	pt := newPartition(s, t, n, rp.State, rp.Fold)
+	pt.recovered = rp.Committed
+	pt.epochs.Reset(rp.Epochs.Entries())
+	pt.replica = s.newReplica(pt)
+	log, err := segment.Open(s.disk, dir.PartitionPath(t.ID, n), rp.ID, rp.Base, s.segmentOptions())
+	if err != nil {
+		return nil, fmt.Errorf("engine: topic %s, partition %d: %w", t.Name, n, err)
+	}
+	pt.log = log
+	if err := r.fill(pt, rp); err != nil {
+		return nil, errors.Join(fmt.Errorf("engine: topic %s, partition %d: %w", t.Name, n, err), log.Close())
+	}
+	r.readFold(pt, rp)
+	pt.writer = rp.Writer
+	if pt.replica.solo() { // what was recovered is committed
+		pt.correctDelays()
+		pt.visible.Store(uint64(rp.State.NextID))
+	}
+	pt.publishFold(rp.State.NextID)
+	pt.mayHaveLost.Store(len(pt.fold.Gone(nil, pt.startBorder(), 1)) > 0)
+	if len(rp.Slices) != 0 {
+		s.flusher.MarkDirty(&pt.flush)
+	}
+	if err := errors.Join(rp.Err, log.Health()); err != nil {
+		r.found.Corruptions = append(r.found.Corruptions, err.Error())
+		if !pt.replica.solo() && rp.Err == nil {
+			// The replica does not lead before the damaged range has been repaired from another one. Then it accepts puts as
+			// any other.
+			s.log.Error("a copy of a partition does not read back: it does not lead before it is repaired from another replica",
+				"topic", t.Name, "partition", n, "error", err)
+			return pt, nil
+		}
+		r.found.ReadOnly++
+		s.log.Error("a partition is read-only", "topic", t.Name, "partition", n, "error", err)
+		ev := core.PartitionEvent{Kind: core.PartitionFault, Err: base.ErrReadOnly}
+		var res core.PartitionResult
+		pt.machine.Step(&ev, &res)
+	}
+	return pt, nil
+}
+
+// newReplica returns the replica of a copy that recovery found, before its log is open.
+func (s *Store) newReplica(pt *Partition) *Replica {
+	if s.replicas == nil {
+		return newSolo(pt)
+	}
+	return s.replicas.newReplica(pt)
+}
+
+// fill gives pt's log what the commit log holds of it.
+func (r *Recovery) fill(pt *Partition, rp *replay.Partition) error {
+	if rp.Restarted {
+		if err := pt.log.Reset(rp.Base); err != nil { // a crash may have come before the old files went
+			return err
+		}
+	}
+	for i := range rp.Slices {
+		pt.log.Append(&rp.Slices[i])
+	}
+	pt.newest = pt.log.NewestAppended()
+	end, _, _ := pt.log.End()
+	pt.flush.Recovered(end, pt.newest, r.store.clock.Mono())
+	return r.discardUnreadableHead(pt)
+}
+
+func (s *Store) segmentOptions() segment.Options {
+	return segment.Options{}
+}

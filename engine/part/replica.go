@@ -1,0 +1,542 @@
+package part
+
+import (
+	"errors"
+	"slices"
+	"sync/atomic"
+
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/engine/inbox"
+	"penstock/engine/meta"
+	"penstock/internal/failpoint"
+	"penstock/internal/lock"
+	"penstock/netproto"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// Replica is this node's replica of one partition: the state machine (replicate.Leader or replicate.Follower) and the
+// work that the machine's actions start. The node's worker (clusterNode.work) opens and closes it, the committer
+// feeds it what was sealed and flushed, the connections feed it messages of other replicas, and runTicker ticks it.
+//
+// mu orders the events of the machine. It is held while the machine steps and while its actions are carried out. No
+// action blocks: frames are put into a queue; work on the disk or in the metadata store runs on a goroutine of its own,
+// which reports back with an event. Only the committer writes Partition.machine, fold and epochs, and it holds mu when
+// it does. So the committer may read them without mu, and everybody else needs mu. Puts are answered after mu is
+// released (replicaOutput).
+//
+// A crash loses everything in this struct. Recovery rebuilds the log from the commit log, and open makes a follower.
+//
+//	committer:   seal ─► EvAppended ─► frames to followers
+//	committer:   group durable ─► EvDurable ─► ActCommit
+//	connection:  ack ─► ActCommit ─► visible, answers
+//	connection:  batches ─► ActAppend ─► incoming ─► committer
+type Replica struct {
+	node *Node // nil if solo
+	pt   *Partition
+
+	// The committer uses these for every batch; they lie together, because among many partitions each line of memory is
+	// new to the processor. mu guards them, and what is embedded below unless it says otherwise.
+	mu         lock.Mutex[lock.Replica]
+	role       role
+	generation uint64              // of the log: each cut increments it, so what is said of an older log is recognized
+	durable    segment.Position    // everything below is on stable storage on this node
+	stalled    error               // why the puts in the inbox may not be appended now; nil: they may
+	leader     *replicate.Leader   // not nil exactly if role is roleLeader
+	follower   *replicate.Follower // not nil exactly if role is roleFollower
+	pending    pendingQueue        // of the leader
+	out        replicaOutput
+
+	changed base.Notice // raised whenever mu was released after a change
+
+	published
+	state replicate.State // of the row that learn saw last
+	leadership
+	followed
+	mistrust
+	removal
+
+	// Scratch of a step.
+	ev      replicate.Event
+	acts    replicate.Actions
+	feed    []replicate.Event // events that actions produced; step handles them in order
+	sent    netproto.Frame
+	batches []replicate.Batch
+	batch   replicate.Batch
+}
+
+// published is what producers, channels and the forwarder read of a replica without its mu.
+type published struct {
+	serves       atomic.Bool                    // channels may deliver: it leads, and has committed what came before
+	serveEpoch   atomic.Uint64                  // see serving
+	target       atomic.Uint32                  // replicate.NodeID of the leader; 0: not known
+	row          atomic.Pointer[meta.Partition] // the newest row of the store
+	fenced       atomic.Uint64                  // the highest epoch of all Fence messages received
+	fenceCleared atomic.Uint64                  // the epoch of this leader whose Fence all nodes have answered
+}
+
+// leadership is what a replica knows as the leader. changeRole begins it and stepDown ends it; what outlives an epoch
+// says so.
+type leadership struct {
+	startEpoch   bool                            // the committer has to append the batch that begins the epoch
+	granted      bool                            // the partition machine (core.Partition) knows the epoch
+	serveFrom    segment.Position                // channels start when everything below is committed
+	refused      error                           // the machine's answer to the last EvPut; nil: accepted
+	counted      replicate.LeaderCounts          // the part of the leader's counts that the engine's counters include
+	writesPaused bool                            // nothing is appended: the leadership is being handed over
+	handedOver   uint64                          // version of the row that handed it over; see successorStored
+	reads        map[replicate.NodeID]*rangeRead // by follower: read and not sent yet
+	blocked      replicate.NodeID                // the value of Leader.Blocked that was logged last
+	// comparing is since when it waits for others' logs, by Lease.Now; 0: it does not; -1: logged
+	comparing int64
+
+	ledEpoch segment.Epoch // the highest epoch that this process led
+	// yieldedEpoch is the last epoch in which this node asked for another leader because its copy is shortened.
+	yieldedEpoch segment.Epoch
+	formerLeader atomic.Pointer[strandedLeader] // see storeRow; read without mu
+}
+
+// followed is what a replica knows as a follower, and the cut of its log.
+type followed struct {
+	frame    *receivedFrame  // the frame of the message that the machine handles now
+	incoming []incomingBatch // for the committer to append
+	cut      *logCut         // nil: the log is not being cut
+	damaged  error           // why the machine said that this copy is damaged; nil: it is whole
+	// leaderStart is the segment.Position at which the leader's log begins; 0: not known. Damage below it is not
+	// repaired: the leader does not have those batches any more. It is read without mu.
+	leaderStart atomic.Uint64
+}
+
+// mistrust is what makes a copy one that is not counted on: an earlier process shortened its log, or it cannot be read
+// or written and is given up. The atomics are read without mu.
+type mistrust struct {
+	shortened       bool        // see dir.Shortened
+	discarded       atomic.Bool // the copy is given up, and does not have a new log yet
+	discardedBefore bool        // this process has given the copy up before, at discardedAt by Lease.Now
+	discardedAt     int64
+	discards        int       // how often the copy was given up
+	unwritten       unwritten // times of a copy whose segments cannot be written
+	waitsForDevice  bool      // discarded, but kept: its device may read it again; see replica_wait_device.go
+	// discardMu is held while discarded becomes false, and while it is decided that commit log files of a discarded
+	// copy may be released. It is taken before mu.
+	discardMu      lock.Mutex[lock.ReplicaDiscard]
+	loggedDiscard  atomic.Bool  // see mayReleaseFiles
+	loggedRepairAt atomic.Int64 // see notRepaired
+}
+
+// removal is how far the bytes of a copy are removed that moved away.
+type removal struct {
+	removing         bool // this node is not a replica any more, and its bytes are being removed; see removeBytes
+	leftoversRemoved bool // the files that an earlier process left of this partition are removed
+}
+
+// replicaOutput collects what must be done after mu is released.
+type replicaOutput struct {
+	done    inbox.List // puts to answer with nil: committed
+	failed  inbox.List // puts to answer with failure: not stored, or the outcome is unknown
+	failure error
+	wake    bool // new messages are visible
+	work    bool // the committer has something to do
+	role    bool // the partition began or stopped to serve
+	reroute bool // another node leads now: the puts in the inbox go there
+	news    bool // unlock sets it: raise Engine.news for goroutines that wait for a hand-over or an election
+}
+
+// incomingBatch is a batch from the leader that the committer has to append. It holds a reference to frame, because
+// data lies in it.
+type incomingBatch struct {
+	frame      *netproto.RecvBuf
+	data       []byte
+	offset     segment.Offset
+	segment    uint32
+	base       segment.Offset
+	capacity   int64
+	generation uint64
+}
+
+// logCut is a cut of the log: a truncation at to, or a reset, after which the log is empty and begins at to. The
+// goroutine that makes it (doCut, or resetToEmpty for a copy that is removed) fills it in, and writeCut writes its
+// record; Replica.mu guards what both use. replica_cut.go has the steps and what a crash leaves.
+type logCut struct {
+	reset      bool
+	generation uint64
+	to         segment.Position
+	ready      bool // everything below is known: the committer can write the record
+	stays      bool // it was ready once: the cut is made, even if more damage is found meanwhile
+	state      segment.State
+	fold       *core.Cursors
+	unread     error // why fold is not known; nil: it is known
+	epochs     []replicate.EpochStart
+	payload    []byte // of the record
+	committed  segment.Position
+	durable    chan error // receives nil when the record is durable, or why the commit log failed
+	pinFiles   bool       // no commit log file is released from the record on, until release is called
+	release    func()     // set before durable receives
+	failed     bool       // the cut ended with an error, and the log is not what the machine was told
+}
+
+// run calls f with mu held, and does what f left in out after mu is released.
+func (r *Replica) run(f func()) {
+	r.mu.Lock()
+	f()
+	r.unlock()
+}
+
+// unlock releases mu, and then does what was collected in out: answers, wake-ups, work for the committer. waiters is
+// how many goroutines were answered.
+func (r *Replica) unlock() (waiters int) {
+	out := r.out
+	r.out = replicaOutput{}
+	out.news = out.role || out.reroute || r.writesPaused
+	r.mu.Unlock()
+	r.changed.Raise()
+	return out.perform(r)
+}
+
+// perform returns how many goroutines waited for the puts that it answered.
+func (o *replicaOutput) perform(r *Replica) (waiters int) {
+	waiters = o.done.Answer(nil) + o.failed.Answer(o.failure)
+	if o.wake {
+		r.pt.wake()
+	}
+	if o.reroute {
+		r.node.above.Reroute(r.pt)
+	}
+	if o.role {
+		r.pt.topic.ServingChanged()
+	}
+	if o.work {
+		r.pt.Announce(false)
+	}
+	if o.news {
+		r.node.above.News().Raise()
+	}
+	return waiters
+}
+
+// step passes one event to the machine and carries out the actions, then does the same with the events that these
+// produced. mu is held.
+func (r *Replica) step(ev *replicate.Event) {
+	r.stepOne(ev)
+	for len(r.feed) > 0 {
+		next := r.feed[0]
+		r.feed = r.feed[:copy(r.feed, r.feed[1:])]
+		r.stepOne(&next)
+	}
+}
+
+func (r *Replica) stepOne(ev *replicate.Event) {
+	switch {
+	case r.leader != nil:
+		r.leader.Step(r.node.Now(), ev, &r.acts)
+	case r.follower != nil && followerHandles(ev.Kind):
+		r.follower.Step(r.node.Now(), ev, &r.acts)
+	default:
+		return
+	}
+	down := false
+	for i := range r.acts.List {
+		a := &r.acts.List[i]
+		down = down || a.Kind == replicate.ActStepDown
+		r.perform(a)
+	}
+	if down {
+		r.stepDown()
+	}
+	r.changeRole()
+}
+
+// followerHandles says whether a follower handles this kind of event. The others are for a leader, and are dropped when
+// this replica is not the leader any more.
+func followerHandles(k replicate.EventKind) bool {
+	switch k {
+	case replicate.EvAppended, replicate.EvPut, replicate.EvLease, replicate.EvRead, replicate.EvPeerDown:
+		return false
+	}
+	return true
+}
+
+func (r *Replica) perform(a *replicate.Action) {
+	switch a.Kind {
+	case replicate.ActSend:
+		r.send(a.Node, &a.Message)
+	case replicate.ActCommit:
+		r.commit(a.Position)
+	case replicate.ActRefresh:
+		r.refresh()
+	case replicate.ActDamaged:
+		r.damaged = a.Err
+		r.node.reportDamaged(r.pt, a.Err)
+	case replicate.ActRepair:
+		r.repair(&a.Message)
+	case replicate.ActTrim:
+		r.leaderStart.Store(max(r.leaderStart.Load(), uint64(a.Position)))
+		r.node.trimTo(r.pt, a.Position)
+	case replicate.ActStartEpoch:
+		r.startEpoch, r.out.work = true, true
+	case replicate.ActRead:
+		r.readRange(a)
+	case replicate.ActPropose:
+		r.node.propose(r, &a.State)
+	case replicate.ActRefuse:
+		r.refused = a.Err
+	case replicate.ActServe:
+		r.setServing()
+		r.retryStalled()
+	case replicate.ActHandOver:
+		r.handOverShortened(a)
+	case replicate.ActGiveUp:
+		r.handOverStranded(a)
+	case replicate.ActStepDown: // stepOne does it after the other actions
+	case replicate.ActAppend:
+		r.enqueueIncoming(a)
+	case replicate.ActTruncate, replicate.ActReset:
+		r.beginCut(a)
+	}
+}
+
+// retryStalled lets the committer try again to append what it was not allowed to append. mu is held.
+func (r *Replica) retryStalled() {
+	if r.stalled != nil {
+		r.stalled, r.out.work = nil, true
+	}
+}
+
+// committed is the commit mark, 0 without an active copy. After a restart it is a lower bound of what is committed. mu
+// is held.
+func (r *Replica) committed() segment.Position {
+	switch {
+	case r.role == roleSolo:
+		return r.durable
+	case r.leader != nil:
+		return r.leader.Committed()
+	case r.follower != nil:
+		return r.follower.Committed()
+	}
+	return 0
+}
+
+// committedMark is the commit mark that a checkpoint stores. It takes mu.
+func (pt *Partition) committedMark() segment.Position {
+	pt.replica.mu.Lock()
+	defer pt.replica.mu.Unlock()
+	return pt.replica.committed()
+}
+
+// refresh passes the newest row that this node knows to the machine. Newer rows come through the watch. mu is held.
+func (r *Replica) refresh() {
+	if row := r.row.Load(); row != nil {
+		r.feed = append(r.feed, r.stateEvent(row))
+	}
+}
+
+// stateEvent makes the event that tells the machine a row of the store.
+func (r *Replica) stateEvent(row *meta.Partition) replicate.Event {
+	return replicate.Event{
+		Kind: replicate.EvState, State: &row.State, Damaged: slices.Contains(row.Damaged, r.node.member()),
+	}
+}
+
+// Learn takes a new row of the store. It takes mu.
+func (r *Replica) Learn(row *meta.Partition) {
+	r.storeRow(row)
+	r.target.Store(uint32(row.State.Leader))
+	r.run(func() {
+		r.state = row.State
+		if r.isClosed() {
+			return
+		}
+		r.correctDamaged(row)
+		ev := r.stateEvent(row)
+		r.step(&ev)
+		r.retryStalled()
+	})
+}
+
+// correctDamaged tells the store that this copy can be read, if row says that it is damaged. Such a row is out of date:
+// an earlier process reported damage; or the machine that reported it was replaced before its repair was reported; or
+// reports reached the store out of order. mu is held.
+func (r *Replica) correctDamaged(row *meta.Partition) {
+	if row != nil && r.damaged == nil && r.pt.WhyUnread() == nil && slices.Contains(row.Damaged, r.node.member()) {
+		r.node.reportDamaged(r.pt, nil)
+	}
+}
+
+// fail answers puts with err after mu is released. mu is held.
+func (r *Replica) fail(puts inbox.List, err error) {
+	if !puts.Empty() {
+		r.out.failed.Prepend(puts)
+		r.out.failure = err
+	}
+}
+
+// commit makes everything below to visible and answers the puts that wait for it. Callbacks of control entries run
+// here, in the order of the log. mu is held.
+func (r *Replica) commit(to segment.Position) {
+	failpoint.Pass("engine/before-commit")
+	pt := r.pt
+	for b := r.pending.front(); b != nil && b.position < to; b = r.pending.front() {
+		if len(b.deferred) != 0 {
+			pt.postDeferred(b.deferred)
+		}
+		pt.visible.Store(uint64(b.nextID))
+		if b.count > 0 {
+			pt.counted(b.count, b.bodyBytes)
+			r.out.wake = true
+		}
+		if b.position == r.pending.epochStart {
+			r.pending.opened = true
+		}
+		b.puts.Committed()
+		r.out.done.Append(b.puts)
+		r.pending.pop()
+	}
+	if r.leader != nil && r.serving() == 0 {
+		r.setServing() // serving may have waited for this commit
+	}
+	r.retryStalled()
+	failpoint.Pass("engine/after-commit")
+}
+
+// durableUpTo says that the batch at pos is on stable storage. generation is that of the log when the batch was
+// appended: if the log has been cut since, nothing is known. A closed copy only notes the position, because it may be
+// opened again. The committer calls it; mu is held.
+func (r *Replica) durableUpTo(pos segment.Position, generation uint64) {
+	if generation != r.generation {
+		return
+	}
+	r.durable = max(r.durable, pos+1)
+	switch {
+	case r.isClosed():
+		return
+	case r.role == roleSolo:
+		r.commit(r.durable)
+		return
+	}
+	r.ev = replicate.Event{Kind: replicate.EvDurable, Position: r.durable, Generation: generation}
+	r.step(&r.ev)
+}
+
+// admits asks the machine whether a batch may be appended now; if not, stalled says why. mu is held.
+func (r *Replica) admits() bool {
+	if r.role != roleLeader {
+		return false
+	}
+	if r.writesPaused {
+		r.stalled = base.ErrNoLeader
+		return false
+	}
+	r.refused = nil
+	r.ev = replicate.Event{Kind: replicate.EvPut}
+	r.step(&r.ev)
+	if r.refused != nil {
+		r.stalled = r.refused
+	}
+	return r.refused == nil && r.leader != nil
+}
+
+// whyStalled is the error for a put whose deadline passed while it waited in the inbox. It takes mu.
+func (r *Replica) whyStalled() error {
+	if r.solo() {
+		return base.ErrDeadline
+	}
+	r.mu.Lock()
+	defer r.unlock()
+	if r.stalled == nil || errors.Is(r.stalled, errPipelined) {
+		r.admits() // the machine may know a better reason than "batches are under way"
+	}
+	switch {
+	case errors.Is(r.stalled, replicate.ErrNoQuorum):
+		return base.ErrNoQuorum
+	case errors.Is(r.stalled, replicate.ErrLeaseLost), errors.Is(r.stalled, base.ErrNoLeader):
+		return base.ErrNoLeader
+	}
+	return base.ErrDeadline
+}
+
+// Tick passes the time to the machine. runTicker calls it about every tickInterval without mu. lease is the deadline of
+// the node's lease; live are the nodes that the store says are alive.
+func (r *Replica) Tick(lease int64, live []replicate.NodeID) {
+	r.mu.Lock()
+	if !r.active() {
+		r.mu.Unlock()
+		return
+	}
+	if r.leader != nil {
+		r.ev = replicate.Event{Kind: replicate.EvLease, DeadlineNs: lease}
+		r.step(&r.ev)
+	}
+	r.ev = replicate.Event{Kind: replicate.EvTick, Live: live}
+	r.step(&r.ev)
+	if r.damaged == nil { // who met it may have been a channel
+		for _, ev := range r.isolated() {
+			r.step(&ev)
+		}
+	}
+	r.yieldUnwritten(r.node.Now())
+	r.noteDiscarded()
+	r.noteWhole()
+	r.logComparing(r.node.Now())
+	if r.leader != nil {
+		r.count()
+		r.fail(r.pending.expire(r.node.Now()-int64(r.node.store.opts.PublishTimeout)), base.ErrUnknown)
+		r.retryStalled() // a follower that returns changes no mark, so nothing else would look again
+	}
+	r.unlock()
+}
+
+// fault tells the replica that the commit log failed: all that waits for it is answered with ErrDisk. mu is held.
+func (r *Replica) fault(err error) {
+	r.fail(r.pending.drain(), base.ErrDisk)
+	r.releaseIncoming()
+	if r.cut != nil && r.cut.durable != nil {
+		select {
+		case r.cut.durable <- err:
+		default: // the record is durable, and doCut has not received that yet
+		}
+		r.cut = nil
+	}
+	r.step(&replicate.Event{Kind: replicate.EvFault, Err: err})
+}
+
+// releaseIncoming drops the batches that the committer has not appended. mu is held.
+func (r *Replica) releaseIncoming() {
+	for i := range r.incoming {
+		r.incoming[i].frame.Release()
+	}
+	clear(r.incoming)
+	r.incoming = r.incoming[:0]
+}
+
+// await returns true when reached says true, and false when the engine stops. It asks whenever the replica's mutex was
+// released after a change; reached may take it.
+func (r *Replica) await(reached func() bool) bool {
+	for {
+		changed := r.changed.Next()
+		if reached() {
+			return true
+		}
+		if !r.node.store.host.Either(changed, r.node.store.stop) {
+			return false
+		}
+	}
+}
+
+// CommittedEnd is the offset up to which the log is committed.
+func (pt *Partition) CommittedEnd() segment.Offset {
+	end, _, _ := pt.log.End()
+	at, err := pt.log.SeekPosition(pt.committedMark())
+	switch {
+	case err == nil:
+		return at
+	case errors.Is(err, segment.ErrAtEnd):
+		return end
+	}
+	return 0
+}
+
+// PeerDown tells a leader that another node is down. It takes mu.
+func (r *Replica) PeerDown(node replicate.NodeID) {
+	r.run(func() { r.step(&replicate.Event{Kind: replicate.EvPeerDown, Node: node}) })
+}

@@ -1,0 +1,339 @@
+package part
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"penstock/clog"
+	"penstock/engine/base"
+	"penstock/engine/checkpoint"
+	"penstock/engine/core"
+	"penstock/engine/flush"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// A cut of the log runs in five steps. Between the exchange with the leader and EvTruncated the follower appends
+// nothing.
+//
+//	goroutine (doCut)                            committer
+//	1 waits until all earlier batches are
+//	  appended to the log
+//	2 computes what the cut leaves: the state
+//	  of the log at the cut, and the fold
+//	                                             3 writes one record with all of this. From here on the
+//	                                               partition's machine, fold and epoch table are those
+//	                                               after the cut
+//	                                             4 the record is durable
+//	5 cuts the segments, steps EvTruncated
+//
+// After a crash before step 4 the log is as it was before the cut. After a crash behind step 4 recovery finds the
+// record and cuts again. If step 2 meets damage, the range is fetched from the leader; if that does not help, the copy
+// is given up and gets a new log (replica_discard.go).
+//
+// The copy may be closed during any step, because its partition moves to other nodes. The cut is finished nevertheless,
+// and no new copy starts before that (IsTearingDown). If the copy is closed in step 1, it drops the batches that were
+// to be appended, so the log may end below the cut. Then the cut removes nothing, and its record says that the whole
+// log is durable.
+
+// beginCut starts the cut that the machine asked for. mu is held.
+func (r *Replica) beginCut(a *replicate.Action) {
+	c := &logCut{
+		reset: a.Kind == replicate.ActReset, generation: a.Generation, to: a.Position, durable: make(chan error, 1),
+	}
+	if c.reset {
+		c.to, c.state = a.Log.Next, a.Log
+	}
+	log := r.follower.Log()
+	c.epochs = append([]replicate.EpochStart(nil), log.Epochs...)
+	c.committed = r.follower.Committed()
+	r.generation = a.Generation
+	r.durable = min(r.durable, c.to)
+	if c.reset {
+		r.durable = c.to
+	}
+	r.cut = c
+	r.noteDiscarded()
+	r.node.Log.Info("cuts its copy of a partition to what the leader has",
+		"topic", r.pt.topic.Name, "partition", r.pt.number, "to", c.to, "anew", c.reset)
+	r.node.Spawn(func() { r.doCut(c) })
+}
+
+// doCut makes the cut c. It runs on a goroutine of its own, without mu. The copy may be given up before the record is
+// written. Then c is not the copy's cut any more, a reset may have taken its place, and doCut ends without effect.
+func (r *Replica) doCut(c *logCut) {
+	err := r.awaitPrepared(c)
+	if err == nil && !r.discarded.Load() {
+		err = r.brokenFile()
+	}
+	select {
+	case <-r.node.store.stop:
+		return
+	default:
+	}
+	switch {
+	case errors.Is(err, segment.ErrPoisoned):
+		r.awaitDiscard(c)
+		return
+	case err != nil && needsRefetch(err):
+		r.discard(err, c)
+		return
+	case err != nil:
+		r.cutFailed(c, err)
+		return
+	}
+	r.run(func() {
+		if r.cut == c {
+			c.stays, c.ready, r.out.work = true, true, true
+		}
+	})
+	if !c.stays {
+		return
+	}
+	err, ok := r.node.store.host.Result(c.durable, r.node.store.stop)
+	if err != nil || !ok {
+		return // the commit log failed, which fault has handled, or the engine closes
+	}
+	if c.reset {
+		err = errors.Join(r.pt.log.Reset(c.state), r.node.store.trashLeftovers(r.pt))
+	} else {
+		err = r.pt.log.Truncate(c.state)
+	}
+	if err == nil && c.reset {
+		err = r.clearDiscarded() // before anything new is acknowledged
+	}
+	if err != nil {
+		r.cutFailed(c, err)
+		return
+	}
+	r.pt.flush.ReopenInbox()
+	if c.reset && !r.awaitResetAllowed() {
+		return
+	}
+	r.run(func() {
+		r.cut = nil
+		r.step(&replicate.Event{Kind: replicate.EvTruncated, Generation: c.generation, Log: c.state})
+		// What is left stands in the commit log before the record, so it is durable. The groups that reported it had the
+		// old generation, so it has to be said again.
+		r.durable = max(r.durable, c.state.Next)
+		r.step(&replicate.Event{Kind: replicate.EvDurable, Position: r.durable, Generation: c.generation})
+		r.correctDamaged(r.row.Load()) // the cut may have removed entries that this version cannot read
+	})
+}
+
+// cutFailed stops the copy until a restart, because cut c cannot be made. c is nil if there is no cut, and the copy
+// could not be given up. Only the goroutine that makes c calls it, without mu. It has no effect if c is not the copy's
+// cut any more.
+func (r *Replica) cutFailed(c *logCut, err error) {
+	r.run(func() {
+		if r.cut != c {
+			return
+		}
+		r.node.store.log.Error("a copy of a partition could not be cut to what its leader has: it does not follow any more; "+
+			"restart the node", "topic", r.pt.topic.Name, "partition", r.pt.number, "error", err)
+		if c != nil {
+			c.failed = true
+		}
+		r.step(&replicate.Event{Kind: replicate.EvFault, Err: err})
+	})
+}
+
+// isCutBy says whether c is still the copy's cut. It takes mu.
+func (r *Replica) isCutBy(c *logCut) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cut == c
+}
+
+// awaitPrepared prepares a cut. It tries again as long as the reason of the failure can go away: a damaged range that
+// is being repaired, a device that may read again, a full disk. It stops if the copy is given up meanwhile. It runs on
+// the goroutine of doCut.
+func (r *Replica) awaitPrepared(c *logCut) error {
+	for told := false; ; {
+		err := r.prepareCut(c)
+		if flush.IsFull(err) && !told {
+			told = true
+			r.node.Log.Warn("a copy of a partition waits until the disk has room, and is not in sync until then. What was "+
+				"acknowledged is on the other replicas; free space",
+				"topic", r.pt.topic.Name, "partition", r.pt.number, "error", err)
+		}
+		switch {
+		case err == nil, !r.isCutBy(c):
+			return err
+		case needsRefetch(err) && (r.awaitRepair(c, err) || r.awaitDevice(err)):
+		case flush.IsFull(err) && r.node.store.host.Pause(roomPause, r.node.store.stop):
+		default:
+			return err
+		}
+	}
+}
+
+// roomPause is the time between two attempts of a cut on a full disk.
+const roomPause = 500 * time.Millisecond
+
+// prepareCut does steps 1 and 2: it computes the state after the cut and the payload of its record. It runs on the
+// goroutine of doCut, without mu.
+func (r *Replica) prepareCut(c *logCut) error {
+	if !r.await(func() bool { return !r.appending() }) {
+		return base.ErrClosed
+	}
+	c.fold, c.unread = new(core.Cursors), nil
+	r.clampToLog(c)
+	switch {
+	case !c.reset:
+		if err := r.pt.log.Poisoned(); err != nil {
+			return err
+		}
+		if err := r.pt.refold(c); err != nil {
+			return err
+		}
+	case !r.mayReset():
+		if err := r.node.Shortened.Add([]segment.Identity{r.pt.Identity()}); err != nil {
+			return err
+		}
+		r.run(func() { r.shortened = true })
+	}
+	c.payload = checkpoint.AppendCut(c.payload[:0], c.reset, &checkpoint.Entry{
+		ID: r.pt.Identity(), State: c.state, Committed: min(c.committed, c.state.Next), Epochs: c.epochs, Fold: c.knownFold(),
+	})
+	if len(c.payload) > clog.MaxPayloadBytes {
+		return fmt.Errorf("engine: the state of the channels takes %d bytes, the commit log takes records of at most %d",
+			len(c.payload), clog.MaxPayloadBytes)
+	}
+	return nil
+}
+
+// mayReset says whether the log may be reset now: either the file of shortened copies lists the copy durably, or its
+// log is empty. prepareCut asks before the record is written, because after a crash behind the record a copy that is
+// not in the file would count as whole. The row's ISR is no evidence: the row may be from before the copy joined. It
+// takes mu.
+func (r *Replica) mayReset() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.shortened && r.node.Shortened.IsDurable(r.pt.Identity()) || r.pt.machine.State().Next == 0
+}
+
+// knownFold is the fold for the record; nil: it is not known.
+func (c *logCut) knownFold() *core.Cursors {
+	if c.unread != nil {
+		return nil
+	}
+	return c.fold
+}
+
+// appending says whether batches from before the cut are not appended to the log yet. It takes mu.
+func (r *Replica) appending() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.incoming) > 0
+}
+
+// clampToLog lowers the cut of a closed copy to the end of its log, if the log ends below it, and drops the epochs of
+// batches that never reached the log. With those epochs the copy would refuse for ever the older epochs that its next
+// leader sends. It takes mu.
+func (r *Replica) clampToLog(c *logCut) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.isClosed() || c.reset {
+		return
+	}
+	c.to = min(c.to, r.pt.machine.State().Next)
+	c.epochs = slices.DeleteFunc(c.epochs, func(e replicate.EpochStart) bool { return e.Position >= c.to })
+}
+
+// refold computes the state and the fold at the cut. It reads the segment that the cut lies in from its beginning,
+// because the first batch of a segment is a checkpoint of the fold.
+func (pt *Partition) refold(c *logCut) error {
+	start, first, _ := pt.log.Start()
+	if c.to <= first {
+		st, err := pt.startState()
+		c.state = st
+		return err
+	}
+	last, err := pt.log.SeekPosition(c.to - 1)
+	if err != nil {
+		return err
+	}
+	where, err := pt.log.Where(last)
+	if err != nil {
+		return err
+	}
+	at := max(where.SegmentBase, start)
+	var v segment.View
+	for pos := segment.Position(0); pos < c.to; {
+		if err := pt.log.View(&v, at, refoldBytes); err != nil {
+			return err
+		}
+		next, size, err := pt.store.foldRun(c, v.Bytes(), at)
+		v.Release()
+		if err != nil {
+			return err
+		}
+		pos, at = next, at+segment.Offset(size)
+	}
+	c.state.Segment, c.state.SegmentBase, c.state.SegmentCapacity = where.Segment, where.SegmentBase, where.SegmentCapacity
+	return nil
+}
+
+// errNoFold says that the first batch of a segment has no fold, because it was too large; see committer.sealInternal.
+var errNoFold = errors.New("engine: the state of the channels at the cut was too large for the segment that it lies in")
+
+// refoldBytes is how much refold reads at once.
+const refoldBytes = 1 << 20
+
+// foldRun folds the batches of run that lie below the cut, and advances c.state. at is the offset of run. next is the
+// position after the last batch, size the bytes of all that were folded.
+func (s *Store) foldRun(c *logCut, run []byte, at segment.Offset) (next segment.Position, size int, err error) {
+	var it segment.BatchIter
+	it.Reset(run)
+	for h, body, ok := it.Next(); ok && h.Position < c.to; h, body, ok = it.Next() {
+		if c.unread == nil {
+			due, err := s.folder.Batch(c.fold, h, body, at+segment.Offset(size))
+			switch {
+			case errors.Is(err, core.ErrNewerControl):
+				c.unread = err
+			case err != nil:
+				return 0, 0, err
+			case h.FirstID > 0 && c.fold.End() == 0:
+				return 0, 0, errNoFold
+			}
+			c.fold.PublishDeferred(due)
+		}
+		size += h.Size()
+		next = h.Position + 1
+		c.state = segment.State{
+			Next: next, NextID: h.NextID(), End: at + segment.Offset(size), LastCRC: h.CRC, Epoch: h.Epoch,
+		}
+	}
+	return next, size, it.Err()
+}
+
+// writeCut does step 3: it writes the record of a cut that is ready. It returns false if g has no room, and is called
+// again with the next group. The committer calls it with Replica.mu held.
+func (c *committer) writeCut(pt *Partition, g *clog.Group, w *groupWork) bool {
+	cut := pt.replica.cut
+	if cut == nil || !cut.ready {
+		return true
+	}
+	dst := g.Reserve(clog.Placement{Type: clog.Truncate, Topic: pt.topic.ID, Partition: pt.number, Offset: cut.state.End},
+		len(cut.payload))
+	if dst == nil {
+		return false
+	}
+	copy(dst, cut.payload)
+	c.ev = core.PartitionEvent{Kind: core.PartitionFollow, State: cut.state}
+	pt.machine.Step(&c.ev, &c.res)
+	pt.fold = cut.fold
+	pt.setUnread(cut.unread)
+	pt.epochs.Reset(cut.epochs)
+	pt.publishFold(cut.state.NextID)
+	cut.ready = false
+	if cut.pinFiles {
+		cut.release = c.store.flusher.PinFiles()
+	}
+	c.store.flusher.Cut(&pt.flush, cut.state.End)
+	w.cuts = append(w.cuts, cut)
+	return true
+}

@@ -1,0 +1,94 @@
+package part
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"penstock/engine/base"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// handOverTime is how long writes of a partition wait at most for another leader.
+const handOverTime = time.Second
+
+// HandOverPartition hands the leadership of pt to another node, unless the pending batches are not committed in time.
+func (cn *Node) HandOverPartition(pt *Partition, to replicate.NodeID) {
+	ctx, cancel := cn.store.host.WithTimeout(cn.Ctx, handOverTime)
+	defer cancel()
+	_ = cn.Await(ctx, func() bool { return !pt.Leading.Load() || !cn.TryHandOver(ctx, pt, to) })
+	pt.replica.resumeWrites()
+}
+
+// resumeWrites lets the replica accept writes again that wait for another leader. It does nothing if the store already
+// has another leader of which this replica has not heard: what it appended now would be cut.
+func (r *Replica) resumeWrites() {
+	r.run(func() {
+		if r.writesPaused && !r.successorStored() {
+			r.writesPaused, r.stalled = false, base.ErrNoLeader
+			r.retryStalled()
+		}
+	})
+}
+
+// successorStored says whether the store has accepted a hand-over from the state that this replica knows. mu is held.
+func (r *Replica) successorStored() bool { return r.handedOver != 0 && r.handedOver == r.state.Version }
+
+// TryHandOver makes one attempt, and says whether something is left to do: until the store has accepted the hand-over
+// and this replica has heard of it. No lock is held.
+func (cn *Node) TryHandOver(ctx context.Context, pt *Partition, to replicate.NodeID) bool {
+	r := pt.replica
+	var st replicate.State
+	ready := false
+	r.mu.Lock()
+	if r.leader == nil || len(r.state.ISR) < 2 {
+		r.mu.Unlock()
+		r.resumeWrites() // the other replicas may have left the ISR since the last attempt
+		return false
+	}
+	flushed := r.writesPaused
+	r.writesPaused = true // writes wait for the new leader
+	st = r.state
+	ready = r.pending.n == 0 && r.pending.opened && !r.successorStored()
+	r.mu.Unlock()
+	if !flushed {
+		cn.above.Confirm() // write the confirmations now, or the new leader delivers those messages again
+		return cn.TryHandOver(ctx, pt, to)
+	}
+	if !ready {
+		return true
+	}
+	switch err := cn.Rows.HandOver(ctx, pt.Identity(), &st, to); {
+	case err == nil:
+		r.run(func() { r.handedOver = st.Version })
+	case errors.Is(err, meta.ErrConflict): // the row has changed, and the news of it is on its way here
+	default:
+		r.resumeWrites()
+		cn.Log.Warn("a partition could not be handed over", "topic", pt.topic.Name, "partition", pt.number, "error", err)
+		return false
+	}
+	return true
+}
+
+// GiveAway asks the store at once to make another member of the ISR the leader, whatever is pending: this node's disk
+// hangs. again says that it may be tried again.
+func (cn *Node) GiveAway(pt *Partition) (handed, again bool) {
+	r := pt.replica
+	r.mu.Lock()
+	st, leads := r.state, r.leader != nil
+	r.mu.Unlock()
+	if !leads || len(st.ISR) < 2 {
+		return false, false
+	}
+	ctx, cancel := cn.store.host.WithTimeout(cn.Ctx, StoreTimeout)
+	defer cancel()
+	if err := cn.Rows.HandOver(ctx, pt.Identity(), &st, 0); err != nil {
+		return false, !errors.Is(err, meta.ErrNotFound)
+	}
+	// The worker may hang in the disk because of another row, so pass this row on here.
+	if row := cn.Rows.Snapshot().Partitions[pt.Identity()]; row != nil && row.State.Epoch > st.Epoch {
+		r.Learn(row)
+	}
+	return true, false
+}

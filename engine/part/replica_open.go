@@ -1,0 +1,210 @@
+package part
+
+import (
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/engine/dir"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// HasLog says whether this node has a log of the partition. It takes mu, so a caller that got true may read pt.log
+// without mu.
+func (r *Replica) HasLog() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pt.log != nil
+}
+
+// Present says whether this node has a copy that takes part in replication. It takes mu.
+func (r *Replica) Present() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.active()
+}
+
+// newReplica returns the replica of a copy that recovery found. join opens it.
+func (cn *Node) newReplica(pt *Partition) *Replica {
+	r := &Replica{node: cn, pt: pt}
+	r.pending.clear()
+	if cn.Shortened.IsDiscarded(pt.Identity()) {
+		cn.Log.Warn("an earlier process dropped this copy of a partition, and it did not begin anew: it is fetched from "+
+			"its leader. What was acknowledged is on the other replicas", "topic", pt.topic.Name, "partition", pt.number)
+		r.discarded.Store(true)
+		cn.drops.Add(1)
+	}
+	return r
+}
+
+// Retire closes a copy that is not needed any more. Its bytes stay; puts in its inbox go to the leader.
+func (r *Replica) Retire() {
+	r.node.above.Freeze(r.pt)
+	r.shut(roleClosed)
+	r.node.above.Reroute(r.pt)
+}
+
+// End closes the copy for the rest of this process, and answers the puts in its inbox with err. Until Close has stopped
+// the worker, it may try to open the copy again.
+func (r *Replica) End(err error) {
+	r.shut(roleEnded)
+	left := r.pt.TakeForReroute()
+	left.Answer(err)
+}
+
+// shut closes the replica: it sends and receives nothing any more. The outcome of batches that are in the log and not
+// committed is unknown, because other replicas may have them. to is roleClosed or roleEnded; who has ended stays so. It
+// takes mu.
+func (r *Replica) shut(to role) {
+	r.run(func() {
+		r.setLeads(false)
+		r.serves.Store(false)
+		r.serveEpoch.Store(0)
+		r.fail(r.pending.drain(), base.ErrUnknown)
+		r.releaseIncoming()
+		if r.leader != nil {
+			r.count()
+		}
+		r.role, r.leader, r.follower = max(r.role, to), nil, nil
+		r.noteBlocked()
+	})
+}
+
+// open makes a follower for a copy whose log is open. mu is held, or nobody else knows the replica yet. The machine
+// learns of damage that recovery found before open returns, because a row may name this node the leader as soon as it
+// has joined.
+//
+// At the first call everything in the log is on stable storage: recovery found it, or the log is empty. A copy that is
+// opened again may have batches in groups that the commit log has not flushed yet. So its generation goes on, and only
+// what the commit log has reported counts as durable.
+func (r *Replica) open(committed segment.Position) error {
+	pt := r.pt
+	st := pt.machine.State()
+	start, err := pt.startState()
+	if err != nil && !r.discarded.Load() {
+		return err
+	}
+	var epochs replicate.EpochTable // a copy: the committer may be reading the partition's own for a checkpoint
+	epochs.Reset(pt.epochs.Entries())
+	epochs.Trim(start.Next)
+	if r.generation == 0 {
+		r.generation, r.durable = 1, st.Next
+		r.shortened = r.node.Shortened.Has(pt.Identity())
+	}
+	r.follow(replicate.NewFollower(r.node.replication, r.node.member(), r.node.Self.Boot, replicate.Log{
+		Start: start, End: st, Durable: min(r.durable, st.Next), Committed: min(committed, st.Next), Epoch: st.Epoch,
+		Generation: r.generation, Epochs: epochs.Entries(), Shortened: r.shortened,
+	}))
+	r.damaged = nil
+	for _, ev := range r.isolated() { // before it can be asked to lead
+		r.step(&ev)
+	}
+	if r.discarded.Load() {
+		r.step(&replicate.Event{
+			Kind: replicate.EvUnusable, Again: r.waitsForDevice && !r.node.Shortened.IsDiscarded(pt.Identity()),
+		})
+	}
+	if err := r.node.store.poisoned.Load(); err != nil {
+		r.step(&replicate.Event{Kind: replicate.EvFault, Err: *err})
+	}
+	return nil
+}
+
+// startState is the state of the log before its first batch. It may read that batch from the device.
+func (pt *Partition) startState() (segment.State, error) {
+	off, pos, id := pt.log.Start()
+	if s := pt.log.Segments(); len(s) > 0 && segment.DeviceFailed(s[0].Err) {
+		return segment.State{}, s[0].Err // the log begins where that segment says
+	}
+	if off == 0 {
+		return segment.State{}, nil
+	}
+	if end, _, _ := pt.log.End(); end == off {
+		return pt.machine.State(), nil
+	}
+	st := segment.State{Next: pos, NextID: id, End: off}
+	where, err := pt.log.Where(off)
+	if err != nil {
+		return st, err
+	}
+	st.Segment, st.SegmentBase, st.SegmentCapacity = where.Segment, where.SegmentBase, where.SegmentCapacity
+	var v segment.View
+	if err := pt.log.View(&v, off, 1); err != nil {
+		return st, err
+	}
+	defer v.Release()
+	var h segment.Header
+	if err := h.Decode(v.Bytes()); err != nil {
+		return st, err
+	}
+	st.LastCRC = h.PrevCRC
+	if pos > 0 {
+		if epoch, ok := pt.epochs.At(pos - 1); ok {
+			st.Epoch = epoch
+		}
+	}
+	return st, nil
+}
+
+// HasLed says whether this process has ever led the partition: other nodes may still send puts here. It takes mu.
+func (r *Replica) HasLed() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ledEpoch != 0
+}
+
+// NewPartition returns a partition without a copy on this node.
+func (s *Store) NewPartition(t *Topic, n uint32) *Partition {
+	pt := newPartition(s, t, n, segment.State{}, new(core.Cursors))
+	pt.replica = &Replica{node: s.replicas, pt: pt}
+	pt.replica.pending.clear()
+	pt.publishFold(0)
+	return pt
+}
+
+// OpenEmpty gives pt an empty log.
+func (s *Store) OpenEmpty(pt *Partition) error {
+	log, err := segment.Open(s.disk, dir.PartitionPath(pt.topic.ID, pt.number), pt.Identity(), segment.State{},
+		s.segmentOptions())
+	if err != nil {
+		return err
+	}
+	r := pt.replica
+	r.mu.Lock() // frames of other nodes may reach the replica already
+	defer r.mu.Unlock()
+	pt.log = log
+	return r.open(0)
+}
+
+// OpenRecovered opens the copy that recovery found. No goroutine runs yet.
+func (r *Replica) OpenRecovered() {
+	if err := r.open(r.pt.recovered); err != nil {
+		// Its bytes can be fetched again from another replica, but it cannot lead.
+		r.node.Log.Error("a copy of a partition cannot be read from its beginning: it does not take part",
+			"topic", r.pt.topic.Name, "partition", r.pt.number, "error", err)
+		r.role = roleClosed
+	}
+}
+
+// OpenAgain opens a copy that was retired, and still has its log. It takes mu.
+func (r *Replica) OpenAgain() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.role == roleEnded {
+		return base.ErrClosed
+	}
+	r.role = roleIdle
+	return r.open(0)
+}
+
+// NewSolo returns a new partition of a single node, with an empty log.
+func (s *Store) NewSolo(t *Topic, n uint32) (*Partition, error) {
+	log, err := segment.Open(s.disk, dir.PartitionPath(t.ID, n), segment.Identity{Topic: t.ID, Partition: n},
+		segment.State{}, s.segmentOptions())
+	if err != nil {
+		return nil, err
+	}
+	pt := newPartition(s, t, n, segment.State{}, new(core.Cursors))
+	pt.log, pt.replica = log, newSolo(pt)
+	pt.publishFold(0)
+	return pt, nil
+}

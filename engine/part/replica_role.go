@@ -1,0 +1,200 @@
+package part
+
+import (
+	"errors"
+	"slices"
+
+	"penstock/engine/base"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// role is what a replica does. mu guards it; follow, lead, shut and openReplica change it. roleSolo never changes.
+//
+//	roleIdle ──open──► roleFollower ◄──changeRole, stepDown──► roleLeader
+//	   ▲                    └────────────shut─────────┬────────────┘
+//	   └───openReplica─── roleClosed ◄────────────────┴──────► roleEnded
+type role uint8
+
+const (
+	// roleIdle: the node has no copy yet, or the copy's log could not be opened.
+	roleIdle role = iota
+	roleFollower
+	roleLeader
+	// roleSolo is that of a single node's replica. It leads and serves from the beginning to the end, without a machine.
+	// Its quorum is this node: it admits everything (sealInbox), sends it to nobody (appended), and commits what is
+	// durable here (durableUpTo).
+	roleSolo
+	// roleClosed: the topic was deleted, or the copy is not needed here. It takes no part, and may be opened again.
+	roleClosed
+	// roleEnded: closed for the rest of this process. A new copy would not know what is committed, and its log may not be
+	// writable any more.
+	roleEnded
+)
+
+// solo says whether this is the replica of a single node. Any goroutine may call it: nothing else becomes roleSolo, and
+// it becomes nothing else.
+func (r *Replica) solo() bool { return r.node == nil }
+
+// active says whether the copy takes part in replication. mu is held.
+func (r *Replica) active() bool { return r.role == roleFollower || r.role == roleLeader }
+
+// isClosed says whether the copy was closed. mu is held.
+func (r *Replica) isClosed() bool { return r.role == roleClosed || r.role == roleEnded }
+
+// follow makes the replica a follower, with a machine that knows its log. mu is held.
+func (r *Replica) follow(f *replicate.Follower) {
+	r.role, r.leader, r.follower = roleFollower, nil, f
+}
+
+// lead makes the replica the leader. mu is held.
+func (r *Replica) lead(l *replicate.Leader) {
+	r.role, r.leader, r.follower = roleLeader, l, nil
+}
+
+// newSolo returns the replica of a single node, whose log is whole and ends where pt's machine says.
+func newSolo(pt *Partition) *Replica {
+	r := &Replica{pt: pt, role: roleSolo, durable: pt.machine.State().Next}
+	r.pending.clear()
+	r.target.Store(uint32(soloNode))
+	pt.Leading.Store(true)
+	r.serves.Store(true)
+	return r
+}
+
+// changeRole makes this replica the leader if the store says so. It does nothing if the store named another process
+// (Boot), if this epoch was led or seen before, or if this copy may not be elected. mu is held.
+func (r *Replica) changeRole() {
+	st := &r.state
+	if r.leader != nil || r.follower == nil || st.Leader != r.node.Self.ID || st.Boot != r.node.Self.Boot ||
+		st.Epoch <= r.ledEpoch {
+		return
+	}
+	if r.follower.Epoch() > st.Epoch || !r.follower.Electable() || r.pt.epochs.Last() >= st.Epoch ||
+		r.pt.WhyUnread() != nil || !slices.Contains(st.ISR, r.node.member()) {
+		return
+	}
+	log := r.follower.Log()
+	if n := len(log.Epochs); n > 0 && log.Epochs[n-1].Epoch >= st.Epoch {
+		return
+	}
+	r.ledEpoch = st.Epoch
+	r.counted = replicate.LeaderCounts{}
+	r.lead(replicate.NewLeader(r.node.replication, r.node.member(), r.node.Self.Boot, log, st, r.node.Now()))
+	r.pending.clear()
+	r.startEpoch, r.granted, r.stalled, r.writesPaused = false, false, nil, false
+	r.setLeads(true)
+	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvLease, DeadlineNs: r.node.Until()},
+		replicate.Event{Kind: replicate.EvTick})
+	for _, m := range st.ISR { // a member that is known to be down, most often the old leader, needs no timeout
+		if m.Node != r.node.Self.ID && (r.node.above.HasExited(m.Node) || !r.node.IsLive(m.Node)) {
+			r.feed = append(r.feed, replicate.Event{Kind: replicate.EvPeerDown, Node: m.Node})
+		}
+	}
+	r.node.Log.Info("leads a partition",
+		"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", st.Epoch, "isr", len(st.ISR))
+}
+
+// setLeads opens or closes the inbox. mu is held. It takes Inbox.mu, because enqueue reads leads under that lock.
+func (r *Replica) setLeads(on bool) {
+	r.pt.SetLeads(on)
+}
+
+// setServing computes serves and serveEpoch: channels deliver from here only if the leader has its lease, and if all
+// that was in the log when the epoch began is committed. mu is held.
+func (r *Replica) setServing() {
+	epoch := segment.Epoch(0)
+	switch {
+	case r.leader == nil || !r.leader.Serving() || !r.pending.opened:
+		r.serveFrom = 0
+	case r.serving() == 0 && r.serveFrom == 0:
+		r.serveFrom = r.pt.machine.State().Next
+		fallthrough
+	default:
+		if r.committed() >= r.serveFrom {
+			epoch = r.leader.Epoch()
+		}
+	}
+	r.serves.Store(epoch != 0)
+	if segment.Epoch(r.serveEpoch.Swap(uint64(epoch))) != epoch {
+		r.out.role = true
+	}
+}
+
+// serving is the epoch in which channels deliver from this node; 0: they do not.
+func (r *Replica) serving() segment.Epoch { return segment.Epoch(r.serveEpoch.Load()) }
+
+// stepDown replaces a leader that stopped with a follower. The outcome of batches that were appended and not committed
+// is unknown: the next leader decides about them. Puts that wait in the inbox were not stored; they go to the next
+// leader. mu is held.
+func (r *Replica) stepDown() {
+	why := r.leader.Err()
+	r.node.Log.Info("leads a partition no more",
+		"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "why", why)
+	r.count()
+	disk := errors.Is(why, replicate.ErrDisk)
+	r.node.above.Freeze(r.pt)
+	r.setLeads(false)
+	r.fail(r.pending.drain(), unknownBecause(disk))
+	log := r.leader.Log()
+	r.reads = nil
+	r.follow(replicate.NewFollower(r.node.replication, r.node.member(), r.node.Self.Boot, log))
+	r.startEpoch, r.stalled, r.writesPaused = false, nil, false
+	r.setServing()
+	r.out.reroute = true
+	r.damaged = nil
+	bad := r.isolated()
+	if r.feed = append(r.feed, bad...); len(bad) == 0 {
+		r.correctDamaged(r.row.Load())
+	}
+	if disk {
+		r.feed = append(r.feed, replicate.Event{Kind: replicate.EvFault, Err: why})
+	}
+	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvState, State: &r.state})
+}
+
+func unknownBecause(disk bool) error {
+	if disk {
+		return base.ErrDisk
+	}
+	return base.ErrUnknown
+}
+
+// count adds what the leader's machine has counted since the last call to the engine's counters. mu is held.
+func (r *Replica) count() {
+	c, n := r.node.store.counters, r.leader.Counts()
+	if n == r.counted {
+		return
+	}
+	c.ISRChanges.Add(n.ISRChanges - r.counted.ISRChanges)
+	c.ISRHeldBack.Add(n.ISRHeldBack - r.counted.ISRHeldBack)
+	c.AbsentReplicas.Add(n.Absences - r.counted.Absences)
+	c.Stranded.Add(n.Stranded - r.counted.Stranded)
+	if lost := n.Losses - r.counted.Losses; lost > 0 {
+		r.node.losses.Add(lost)
+		r.node.Log.Error("the end of a partition's log may be lost: recovery shortened this copy, every other replica was "+
+			"asked, and none has more or all that was known to be committed. "+
+			"The partition goes on with the longest copy that there is",
+			"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "end", r.leader.Log().End.Next)
+	}
+	r.counted = n
+}
+
+// fencedAbove says whether a leader of an epoch above this one has asked for a fence. It may be delivering, though this
+// node has not heard of it from the store.
+func (r *Replica) fencedAbove(epoch segment.Epoch) bool {
+	return segment.Epoch(r.fenced.Load()) > epoch
+}
+
+// NewestEpoch returns the newest epoch of the partition that this node has heard of. It hands over nothing that the
+// leader of an older epoch delivered.
+func (r *Replica) NewestEpoch() segment.Epoch {
+	epoch := segment.Epoch(r.fenced.Load())
+	if row := r.row.Load(); row != nil {
+		epoch = max(epoch, row.State.Epoch)
+	}
+	return epoch
+}
+
+// soloNode is Replica.target of a single node's partitions.
+const soloNode replicate.NodeID = 1

@@ -1,0 +1,130 @@
+package part
+
+import (
+	"slices"
+	"time"
+
+	"penstock/engine/base"
+	"penstock/replicate"
+)
+
+// This file is about a copy whose segments cannot be written. After a write or sync of a segment file has failed, the
+// log's files are not written again until the node restarts or the log is reset (segment.ErrPoisoned). The copy can
+// still be read, and new batches are durable in the commit log. But the commit log keeps everything that the segments
+// lack, and once it is full, all partitions of the node wait. So
+//
+//   - a leader hands its leadership over to another member of the ISR. Its inbox stays open meanwhile; it is closed if
+//     no member can take the leadership;
+//   - a follower in an ISR of minimal size goes on: its acks are as good as any;
+//   - a follower that the ISR can do without is given up and begins anew from its leader. In the ISR it waits like a
+//     copy whose device does not read (replica_wait_device.go): it begins anew when the leader has removed it from the
+//     ISR. If the leader cannot remove it, because others had to go as well, RetryReads takes it up again, and it stays
+//     as it is for dropPause.
+//
+// On a disk that takes no segment at all a copy begins anew at most once in dropPause.
+//
+// Nothing of this is on disk: after a crash the segments are opened again, and the commit log has what they lack.
+
+// unwrittenPause is the time between two attempts of a leader to hand its leadership over.
+const unwrittenPause = 10 * time.Second
+
+// unwritten holds the times of a copy whose segments cannot be written, in ns by Lease.Now. Replica.mu
+// guards it.
+type unwritten struct {
+	handOverAt int64 // a leader does not try to hand over again before
+	resetAt    int64 // a copy with a new log does not follow before
+	staysUntil int64 // a member of the ISR is not given up before
+}
+
+// unwritten says whether the segments cannot be written any more, although they can be read. It takes no lock.
+func (pt *Partition) unwritten() bool {
+	return pt.flush.Unwritten()
+}
+
+// yieldUnwritten starts the hand-over of a leader, or gives a follower up, as the comment at the top of this file says.
+// tick calls it; mu is held.
+func (r *Replica) yieldUnwritten(now int64) {
+	if !r.pt.unwritten() {
+		return
+	}
+	switch {
+	case r.leader != nil && now >= r.unwritten.handOverAt:
+		r.unwritten.handOverAt = now + int64(unwrittenPause)
+		if len(r.state.ISR) < 2 {
+			r.unwritten.handOverAt = now + int64(devicePoll)
+		}
+		reopens := r.pt.flush.Reopens()
+		r.node.Spawn(func() { r.node.handOverUnwritten(r.pt, reopens) })
+	case r.follower != nil && r.follower.Err() == nil && !r.discarded.Load() && r.cut == nil:
+		r.discardUnwritten(now)
+	}
+}
+
+// discardUnwritten gives a follower's copy up, unless the ISR needs it as it is, and says whether it did. mu is held.
+// The row that this process knows may be out of date. If it wrongly says that the copy is outside of the ISR, the copy
+// stops acknowledging, but nothing is lost: a copy that waits begins anew only by a row that counts it as damaged
+// (Follower.outside).
+func (r *Replica) discardUnwritten(now int64) bool {
+	isr := r.state.ISR
+	stays := len(isr) <= max(1, r.state.MinISR) || now < r.unwritten.staysUntil
+	if !r.isClosed() && (len(isr) == 0 || stays && slices.Contains(isr, r.node.member())) {
+		return false
+	}
+	if r.discardedBefore {
+		r.unwritten.resetAt = r.discardedAt + int64(dropPause)
+	}
+	r.discardedBefore, r.discardedAt = true, now
+	r.waitsForDevice, r.cut = true, nil
+	r.discarded.Store(true)
+	r.step(&replicate.Event{Kind: replicate.EvUnusable, Again: true})
+	return true
+}
+
+// awaitDiscard waits until the copy that cut c was meant for is given up: files that cannot be written cannot be cut
+// either. It runs on the goroutine of the cut, before the cut has written anything. A crash leaves the copy uncut.
+func (r *Replica) awaitDiscard(c *logCut) {
+	for done := false; !done; {
+		r.run(func() { done = r.cut != c || r.discardUnwritten(r.node.Now()) })
+		if !done && !r.node.store.host.Pause(devicePoll, r.node.store.stop) {
+			return
+		}
+	}
+}
+
+// discardedWithin says whether this process gave the copy up less than dropPause ago. mu is held.
+func (r *Replica) discardedWithin(now int64) bool {
+	return r.discardedBefore && now-r.discardedAt < int64(dropPause)
+}
+
+// handOverUnwritten hands a leadership over. If no other replica takes it, the inbox is closed: more messages would
+// only fill the commit log sooner. reopens is the value of flush.Part.Reopens when the hand-over was decided; if the
+// log has been cut or has begun anew since, the inbox stays open. It runs on a goroutine of its own, without a lock.
+func (cn *Node) handOverUnwritten(pt *Partition, reopens uint64) {
+	if !cn.Leaving.Load() {
+		cn.HandOverPartition(pt, 0)
+	}
+	if !pt.Leading.Load() {
+		return
+	}
+	pt.CloseAndRefuse(base.ErrDisk, true)
+	if pt.flush.Reopens() != reopens {
+		pt.flush.ReopenInbox()
+	}
+}
+
+// awaitResetAllowed lets a copy that begins anew for the second time within dropPause wait until dropPause is over,
+// before it follows its leader. Its log is empty meanwhile: it keeps no memory and no file of the commit log. It runs
+// on the goroutine of the cut and returns false when the engine closes.
+func (r *Replica) awaitResetAllowed() bool {
+	for {
+		r.mu.Lock()
+		soon := !r.isClosed() && r.node.Now() < r.unwritten.resetAt
+		r.mu.Unlock()
+		if !soon {
+			return true
+		}
+		if !r.node.store.host.Pause(devicePoll, r.node.store.stop) {
+			return false
+		}
+	}
+}

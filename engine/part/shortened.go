@@ -1,0 +1,193 @@
+package part
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"penstock/engine/dir"
+	"penstock/engine/meta"
+	"penstock/engine/replay"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// shortenedWritePause delays a write of the file, so that the changes of many partitions go into one write.
+const shortenedWritePause = time.Second
+
+// noteShortened reads the list, adds the copies that this recovery shortened, and writes it before anything is written
+// to the commit log. torn says that recovery cut a group that may have been acknowledged. whole says that the commit
+// log was read to its end; otherwise it does not say which topics exist, so none is taken for deleted.
+func (cn *Node) noteShortened(r *replay.Replay, torn, whole bool) error {
+	s := cn.store
+	var err error
+	if cn.Shortened, err = dir.ReadShortened(s.disk); err != nil {
+		s.log.Warn("the list of copies that an earlier recovery shortened cannot be read: all are taken for such",
+			"error", err)
+		torn = true
+	}
+	// Who is not known any more had its topic deleted.
+	forgotten := whole && cn.Shortened.Forget(func(id segment.Identity) bool { return !r.Has(id) })
+	var ids []segment.Identity
+	for _, rp := range r.Partitions() {
+		if (torn || rp.Committed > rp.State.Next) && !cn.Shortened.Has(rp.ID) {
+			ids = append(ids, rp.ID)
+		}
+	}
+	if named := len(ids); named > 0 {
+		s.log.Warn("the copies of this node may lack the last messages that it answered OK for: each of them "+
+			"compares itself with another replica before it leads", "partitions", named)
+	}
+	if torn && !cn.Shortened.Has(dir.UnnamedCopies) {
+		ids = append(ids, dir.UnnamedCopies)
+	}
+	if len(ids) == 0 && forgotten { // a new copy with this identity must not count as given up
+		return cn.Shortened.Write()
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	return cn.Shortened.Add(ids)
+}
+
+// ListUnnamed replaces dir.UnnamedCopies in the list, durably, by the copies that the store says are on this node and
+// that recovery does not know. It also removes copies that are not here any more, because their topics were deleted or
+// they have moved. join calls it before any copy is opened. snap is not older than the registration of this process, so
+// it names every copy that an earlier process held. If the commit log could not be read to its end, this process leads
+// nothing, and the next one does this.
+//
+// If the file cannot be written, the node does not join: copies named only in memory would get records, and the next
+// process would find these and take the copies for whole.
+func (cn *Node) ListUnnamed(snap *meta.Snapshot) error {
+	if cn.store.poisoned.Load() != nil {
+		return nil
+	}
+	s := cn.Shortened
+	here := map[segment.Identity]bool{}
+	for _, pt := range cn.store.Partitions() {
+		here[pt.Identity()] = true
+	}
+	unnamed, named := s.Replace(func(yield func(segment.Identity) bool) {
+		for id, row := range snap.Partitions {
+			if !here[id] && slices.Contains(row.State.Replicas, cn.Self.ID) && !yield(id) {
+				return
+			}
+		}
+	}, func(id segment.Identity) bool {
+		row := snap.Partitions[id]
+		return !here[id] && (row == nil || !slices.Contains(row.State.Replicas, cn.Self.ID))
+	})
+	if named > 0 {
+		cn.Log.Warn("copies of this node may have had nothing but what a start cut off its commit log: each of them "+
+			"compares itself with another replica before it leads", "partitions", named)
+	}
+	if !unnamed {
+		return nil
+	}
+	return s.Write()
+}
+
+// noteWhole removes a copy from the list when its machine has all that is committed. mu is held.
+func (r *Replica) noteWhole() {
+	if !r.shortened || r.leader != nil && r.leader.Shortened() || r.follower != nil && r.follower.Shortened() ||
+		r.leader == nil && r.follower == nil {
+		return
+	}
+	r.shortened = false
+	r.node.Log.Info("a copy that recovery had shortened has all that is committed",
+		"topic", r.pt.topic.Name, "partition", r.pt.number)
+	if r.node.Shortened.Remove(r.pt.Identity()) {
+		r.node.Spawn(r.node.writeShortened)
+	}
+}
+
+// unlistShortened removes a copy whose bytes are removed from the list, durably. If this node becomes a replica again,
+// the copy begins empty like any other. It takes Replica.mu, file and dir.Shortened.mu, one after the other.
+func (r *Replica) unlistShortened() error {
+	r.mu.Lock()
+	r.shortened = false
+	r.mu.Unlock()
+	return r.node.Shortened.RemoveNow(r.pt.Identity())
+}
+
+// writeShortened writes the file until it has the newest list. It runs on a goroutine that noteWhole starts. If the
+// file cannot be written, some copies are compared once more than needed.
+func (cn *Node) writeShortened() {
+	for told := 0; ; {
+		cn.Pause(shortenedWritePause)
+		done, err := cn.Shortened.CatchUp(func() bool { return cn.Ctx.Err() != nil })
+		if done {
+			return
+		}
+		if err != nil && told == 0 {
+			told++
+			cn.Log.Warn("it could not be kept that copies are whole again: they are compared once more at the next start",
+				"error", err)
+		}
+	}
+}
+
+// handOverShortened asks the store to make the node the leader whose log has what recovery cut off this node's log. mu
+// is held.
+func (r *Replica) handOverShortened(a *replicate.Action) {
+	st, to := a.State, a.Node
+	if r.yieldedEpoch != st.Epoch {
+		r.yieldedEpoch = st.Epoch
+		r.node.yields.Add(1)
+		r.node.Log.Warn("another replica has more of a partition than this one, whose log was shortened by recovery: it is "+
+			"made the leader; nothing is cut",
+			"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", st.Epoch, "to", to, "its_end", a.Position)
+	}
+	r.node.Spawn(func() {
+		ctx, cancel := r.node.store.host.WithTimeout(r.node.Ctx, StoreTimeout)
+		defer cancel()
+		if err := r.node.Rows.HandOver(ctx, r.pt.Identity(), &st, to); err != nil && !errors.Is(err, meta.ErrConflict) &&
+			r.node.Ctx.Err() == nil {
+			r.node.Log.Info("a partition whose log was shortened could not be handed over yet; it is tried again",
+				"topic", r.pt.topic.Name, "partition", r.pt.number, "to", to, "error", err)
+		}
+	})
+}
+
+// logComparing logs once per epoch that a partition has been waiting for another replica for long. mu is held.
+func (r *Replica) logComparing(now int64) {
+	const patience = 10 * time.Second
+	r.noteBlocked()
+	switch {
+	case r.blocked != 0:
+	case r.leader == nil || !r.leader.Comparing() || r.yieldedEpoch == r.leader.Epoch():
+		r.comparing = 0
+	case r.comparing == 0:
+		r.comparing = now
+	case r.comparing > 0 && now-r.comparing > int64(patience):
+		r.comparing = -1
+		r.node.comparingWaits.Add(1)
+		r.node.Log.Warn("a partition waits: this node leads it, its log was shortened by recovery, and no other member of "+
+			"the ISR can be asked whether it has more. Nothing is lost: start another replica of it; if none can come back, "+
+			"force-leader with this node gives up what only they had",
+			"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", r.leader.Epoch())
+	}
+}
+
+// noteBlocked logs and counts that the comparison waits for a damaged replica, when that changes. mu is held.
+func (r *Replica) noteBlocked() {
+	by := replicate.NodeID(0)
+	if r.leader != nil {
+		by = r.leader.Blocked()
+	}
+	if by == r.blocked {
+		return
+	}
+	if r.blocked != 0 {
+		r.node.blocked.Add(-1)
+	}
+	if r.blocked = by; by == 0 {
+		return
+	}
+	r.node.blocked.Add(1)
+	r.node.comparingWaits.Add(1)
+	r.node.Log.Error("a partition waits: this node leads it, its log was shortened by recovery, and the replica that "+
+		"may have what is missing is damaged and cannot lead. Restart that node, or start another replica of the "+
+		"partition; if nothing helps, force-leader with this node gives up what only the damaged replica had",
+		"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "damaged", by)
+}

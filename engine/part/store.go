@@ -1,0 +1,286 @@
+package part
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/clog"
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/engine/flush"
+	"penstock/engine/host"
+	"penstock/engine/inbox"
+	"penstock/engine/replay"
+	"penstock/segment"
+	"penstock/segment/aio"
+)
+
+// Store is what the partitions of one data directory share: the machine below them, the commit log with the committer,
+// the flusher of segments, and the limits and sums of the node. Engine makes it, recovery fills it, and the partitions,
+// the replicas, the committer and the flusher use it; none of them knows the Engine.
+//
+// The fields of the first two groups are set before any goroutine runs and do not change. A crash loses the rest:
+// recovery builds it from the commit log.
+type Store struct {
+	host     host.Host
+	log      *slog.Logger
+	clock    *base.Clock
+	disk     aio.Disk
+	opts     Options
+	counters *Counters
+	pulse    *aio.Pulse
+	stop     <-chan struct{} // closed when background goroutines must end
+
+	arena     *aio.Arena
+	clog      *clog.Log
+	replicas  *Node // nil on a single node
+	committer committer
+	flusher   *flush.Flusher
+	asyncFree inbox.AsyncPuts
+
+	folder   replay.Folder
+	level    atomic.Int32 // the feature level in force, see Engine.Level
+	inboxes  inbox.Node
+	list     atomic.Pointer[[]*Partition]
+	poisoned atomic.Pointer[error]
+	// stateBytes is the sum of Partition.stateBytes.
+	stateBytes atomic.Int64
+	dueLog     base.LogLimiter // correctDelays's line
+}
+
+// Options are what a store needs from the engine: the machine below it, and the fields of Options with these
+// names.
+type Options struct {
+	Host     host.Host
+	Log      *slog.Logger
+	Clock    *base.Clock
+	Disk     aio.Disk
+	Counters *Counters
+	Pulse    *aio.Pulse
+	Stop     <-chan struct{} // closed when background goroutines must end
+
+	CommitFileBytes   int64
+	CommitLiveBytes   int64
+	GroupsInFlight    int
+	MinSegmentBytes   int64
+	MaxSegmentBytes   int64
+	RetentionInterval time.Duration
+	MaxInboxBytes     int64
+	MaxNodeInboxBytes int64
+	MaxStateBytes     int64
+	PublishTimeout    time.Duration
+	AdmitTimeout      time.Duration
+
+	UnknownKind core.ControlKind // tests: a kind of control entry that this process treats as unknown
+	MarkAfter   time.Duration    // how long the commit log is idle before it marks its last group
+}
+
+// Counters are totals since Open, safe to read at any time.
+type Counters struct {
+	Messages, MessageBytes atomic.Uint64 // committed
+	Overloaded             atomic.Uint64 // puts refused because too many bytes waited
+	SegmentBytes           atomic.Uint64 // written to segments
+	SegmentSyncs           atomic.Uint64
+	TrimmedBytes           atomic.Uint64 // removed by retention
+	ISRChanges             atomic.Uint64 // changes that leaders on this node asked for
+	ISRHeldBack            atomic.Uint64 // changes not asked for, because there had been too many
+	AbsentReplicas         atomic.Uint64 // answers of other nodes that they have no copy of a partition led here
+	DelaysCorrected        atomic.Uint64 // delayed messages whose due time was corrected, see correctDelays
+	Stranded               atomic.Uint64 // times that a leader here gave up: too few members of its ISR answered
+	FramesWithoutCopy      atomic.Uint64 // frames from leaders for partitions that this node has no copy of
+}
+
+// New returns a store without an arena and a commit log, which start and replay make.
+func New(o Options) *Store {
+	s := &Store{
+		host: o.Host, log: o.Log, clock: o.Clock, disk: o.Disk, opts: o, counters: o.Counters, pulse: o.Pulse, stop: o.Stop,
+		folder: replay.Folder{Unknown: o.UnknownKind},
+	}
+	s.inboxes.Limit(o.MaxInboxBytes, o.MaxNodeInboxBytes, o.PublishTimeout, o.AdmitTimeout)
+	s.inboxes.Tell(&o.Counters.Overloaded, func() { s.clog.Wake() })
+	return s
+}
+
+// Begin makes the buffers, the committer and the flusher. Recovery comes next.
+func (s *Store) Begin(bufferBytes int64) (err error) {
+	if s.arena, err = aio.NewArena(inbox.GroupBytes, int(bufferBytes/inbox.GroupBytes)); err != nil {
+		return err
+	}
+	s.committer = committer{store: s, slots: make([]groupWork, s.opts.GroupsInFlight)}
+	s.flusher = flush.New(flush.Node{
+		Host: s.host, Clock: s.clock, Log: s.log, Disk: s.disk, Arena: s.arena, Pulse: s.pulse, Stop: s.stop,
+		RetentionInterval: s.opts.RetentionInterval,
+		MinSegmentBytes:   s.opts.MinSegmentBytes, MaxSegmentBytes: s.opts.MaxSegmentBytes,
+		Parts: s.flushed, Failed: func() bool { return s.poisoned.Load() != nil },
+		SegmentBytes: &s.counters.SegmentBytes, SegmentSyncs: &s.counters.SegmentSyncs,
+		TrimmedBytes: &s.counters.TrimmedBytes,
+	})
+	return nil
+}
+
+// Join says that this is a node of a cluster. It is called after begin and before recovery.
+func (s *Store) Join(node *Node) {
+	s.replicas, s.asyncFree.Shared = node, true
+	if !s.host.InlineLog() {
+		s.committer.gathered = make(chan struct{}, 1)
+	}
+}
+
+// Accept lets the commit log, which does not run yet, take what is in the inboxes.
+func (s *Store) Accept() { s.clog.SetSource(&s.committer) }
+
+// Run starts the goroutines that work on the disk beside the commit log's, until Stop is closed.
+func (s *Store) Run(spawn func(func())) {
+	if s.committer.gathered != nil {
+		spawn(s.committer.writeGathered)
+	}
+	spawn(s.flusher.Run)
+}
+
+// Flusher is the flusher of segments.
+func (s *Store) Flusher() *flush.Flusher { return s.flusher }
+
+// Arena has the buffers of the commit log.
+func (s *Store) Arena() *aio.Arena { return s.arena }
+
+// CommitLog is the commit log; nil before recovery.
+func (s *Store) CommitLog() *clog.Log { return s.clog }
+
+// Drained says whether no put waits in an inbox or is in a group on the disk.
+func (s *Store) Drained() bool { return s.committer.inFlight.Load() == 0 && !s.committer.hasReady() }
+
+// Release frees what the store has, in an order that keeps mapped and registered memory valid while it is used. Nothing
+// of the store runs any more.
+func (s *Store) Release() (err error) {
+	for _, pt := range s.Partitions() {
+		err = errors.Join(err, pt.log.Close())
+	}
+	if s.clog != nil {
+		err = errors.Join(err, s.clog.Close())
+	}
+	if s.flusher != nil {
+		s.flusher.Close() // its buffer is mapped memory
+	}
+	if s.arena != nil {
+		s.arena.Close()
+	}
+	return err
+}
+
+// FreeBuffers closes the arena once more: it says whether something still uses a buffer.
+func (s *Store) FreeBuffers() error {
+	if s.arena == nil {
+		return nil
+	}
+	return s.arena.Close()
+}
+
+// Partitions returns the partitions of all topics, in the order in which the node got them. The slice is never
+// changed.
+func (s *Store) Partitions() []*Partition {
+	if list := s.list.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// flushed yields what the flusher keeps for each partition, in the order of Partitions.
+func (s *Store) flushed(yield func(*flush.Part) bool) {
+	for _, pt := range s.Partitions() {
+		if !yield(&pt.flush) {
+			return
+		}
+	}
+}
+
+// Add adds partitions to the list. Who must not miss one that Engine.Close looks for holds Engine.mu.
+func (s *Store) Add(add []*Partition) {
+	s.replaceList(func(old []*Partition) []*Partition { return slices.Concat(old, add) })
+}
+
+// RemoveTopic removes the partitions of a topic from the list.
+func (s *Store) RemoveTopic(topic uuid.UUID) {
+	s.replaceList(func(old []*Partition) []*Partition {
+		return slices.DeleteFunc(slices.Clone(old), func(pt *Partition) bool { return pt.topic.ID == topic })
+	})
+}
+
+// replaceList replaces the list by what change makes of it. change does not modify the old list, and may run again.
+func (s *Store) replaceList(change func(old []*Partition) []*Partition) {
+	for {
+		old := s.list.Load()
+		var parts []*Partition
+		if old != nil {
+			parts = *old
+		}
+		parts = change(parts)
+		if s.list.CompareAndSwap(old, &parts) {
+			return
+		}
+	}
+}
+
+// Failure says why nothing is stored any more until a restart; nil: all is well.
+func (s *Store) Failure() error {
+	if err := s.poisoned.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// poison ends storing until a restart: the commit log failed, or was found corrupt. Consumers can still read what is
+// stored.
+func (s *Store) poison(err error) {
+	why := base.ErrDisk
+	if errors.As(err, new(*segment.CorruptError)) {
+		why = base.ErrReadOnly
+	}
+	full := fmt.Errorf("%w (%w)", why, err)
+	if s.poisoned.CompareAndSwap(nil, &full) && why == base.ErrDisk {
+		s.log.Error("the commit log failed; nothing more is stored until this node is restarted. Messages answered OK "+
+			"before are safe",
+			"error", err)
+	}
+}
+
+// Refusal is the error for puts once the store is poisoned.
+func (s *Store) Refusal() error {
+	if err := s.poisoned.Load(); err != nil && errors.Is(*err, base.ErrReadOnly) {
+		return base.ErrReadOnly
+	}
+	return base.ErrDisk
+}
+
+func (s *Store) sizes() segment.Sizes {
+	return segment.Sizes{MinSegmentBytes: s.opts.MinSegmentBytes, MaxSegmentBytes: s.opts.MaxSegmentBytes}
+}
+
+// now is the engine's clock, see Engine.now.
+func (s *Store) now() time.Time { return time.Unix(0, s.clock.NowNs()) }
+
+// Feature is the feature level in force: new kinds of control entries are written only at their level.
+func (s *Store) Feature() int { return int(s.level.Load()) }
+
+func (s *Store) SetFeature(level int) { s.level.Store(int32(level)) }
+
+// Memory is the memory that a store uses, in bytes and in buffers.
+type Memory struct {
+	State         int64 // of what channels have confirmed out of order, and what is deferred
+	Waiting       int64 // of puts in inboxes
+	Free, Buffers int   // of the commit log
+}
+
+func (s *Store) Memory() Memory {
+	return Memory{s.stateBytes.Load(), max(0, s.inboxes.Waiting()), s.arena.Free(), s.arena.Count()}
+}
+
+// AsyncPut returns a put of one message; see inbox.AsyncPuts.
+func (s *Store) AsyncPut(body []byte, done func(base.ID, error)) *inbox.AsyncPut {
+	return s.asyncFree.Get(body, done)
+}

@@ -1,0 +1,81 @@
+package part
+
+import (
+	"errors"
+
+	"penstock/engine/core"
+	"penstock/engine/replay"
+)
+
+// A partition is unread if its log has control entries that this version does not know. Its bytes are kept, replicated
+// and written to segments as usual, but its fold, what its channels have confirmed, is not known. An unread partition
+// does not lead or serve, accepts nothing from clients, and retention leaves it alone. A checkpoint of the commit log
+// says that its fold is not known. A version that knows the entries reads the fold from the segments, whose first
+// batches are checkpoints, and nothing is lost.
+
+// WhyUnread returns why the fold is not known; nil: it is known. Any goroutine may call it.
+func (pt *Partition) WhyUnread() error {
+	if err := pt.unread.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// setUnread notes why the fold is not known; nil: it is known (again). Recovery calls it, and the committer with
+// Replica.mu held.
+func (pt *Partition) setUnread(err error) {
+	if err == nil {
+		pt.unread.Store(nil)
+		return
+	}
+	pt.unread.Store(&err)
+}
+
+// knownFold is the fold for a checkpoint; nil: it is not known.
+func (pt *Partition) knownFold() *core.Cursors {
+	if pt.WhyUnread() != nil {
+		return nil
+	}
+	return pt.fold
+}
+
+// readFold completes the recovery of a partition whose fold is not known. If only the checkpoint lacks the fold, it is
+// read from the segments. Otherwise readFold logs the reason and makes the partition read-only.
+func (r *Recovery) readFold(pt *Partition, rp *replay.Partition) {
+	s := r.store
+	if rp.Unread == nil {
+		return
+	}
+	err := rp.Unread
+	if errors.Is(err, replay.ErrFoldNotStored) {
+		c := &logCut{to: rp.State.Next, fold: new(core.Cursors)}
+		if err = pt.refold(c); err == nil && c.unread == nil {
+			pt.fold = c.fold
+			s.log.Info("the state of a partition's channels was read from its segments: this version knows what an older "+
+				"one did not", "topic", pt.topic.Name, "partition", pt.number)
+			return
+		}
+		err = errors.Join(err, c.unread)
+	}
+	pt.setUnread(err)
+	r.found.ReadOnly++
+	s.log.Error("a partition has entries that a newer version wrote: all its messages are kept, it is not served or "+
+		"led by this node and takes nothing new; start the newer version",
+		"topic", pt.topic.Name, "partition", pt.number, "error", err)
+	ev := core.PartitionEvent{Kind: core.PartitionFault, Err: core.ErrNewerControl}
+	var res core.PartitionResult
+	pt.machine.Step(&ev, &res)
+}
+
+// cannotFold makes the partition unread because of a batch that was just appended: its bytes are kept, but this node
+// must not lead. It runs on the committer with mu held.
+func (r *Replica) cannotFold(err error) {
+	if r.pt.WhyUnread() != nil {
+		return
+	}
+	r.pt.setUnread(err)
+	r.node.store.log.Error("a partition has entries that a newer version wrote: this node stores the messages and will "+
+		"not lead the partition; start the newer version here",
+		"topic", r.pt.topic.Name, "partition", r.pt.number, "error", err)
+	r.node.reportDamaged(r.pt, err)
+}
