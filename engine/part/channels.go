@@ -44,6 +44,7 @@ func (pt *Partition) watch(s Subscriber) {
 	})
 }
 
+// Unwatch ends what Follow and FollowUnlogged began: s gets no more events.
 func (pt *Partition) Unwatch(s Subscriber) {
 	pt.changeWatchers(func(old []Subscriber) []Subscriber {
 		return slices.DeleteFunc(slices.Clone(old), func(other Subscriber) bool { return other == s })
@@ -83,7 +84,7 @@ func (pt *Partition) followFound(s Subscriber, name string) {
 	s.Post(&p)
 }
 
-// FollowUnlogged is follow for an ephemeral channel, which is in no log: it gets the messages that come, and those that
+// FollowUnlogged is Follow for an ephemeral channel, which is in no log: it gets the messages that come, and those that
 // wait because the topic has no channel or is paused.
 func (pt *Partition) FollowUnlogged(s Subscriber, name string) {
 	pt.watch(s)

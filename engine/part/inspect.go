@@ -48,7 +48,7 @@ type ChannelView struct {
 	Ranges           []core.IDRange // confirmed above Confirmed
 }
 
-// Marks fills in v. It needs what view needs.
+// Marks fills in v. It needs what View needs.
 func (pt *Partition) Marks(v *Marks) {
 	r := pt.replica
 	*v = Marks{

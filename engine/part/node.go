@@ -19,8 +19,9 @@ import (
 )
 
 // Node is this node of a cluster, as its replicas see it: the store of metadata, the network, the node's lease
-// and time, and what is counted for all replicas together. clusterNode embeds it; it makes it before recovery and fills
-// in self and net when the node has joined. The fields of the first two groups do not change after that.
+// and time, and what is counted for all replicas together. The engine's cluster node embeds it, makes it before
+// recovery, and fills in Self and Net when it has joined; Recovery fills in Shortened. None of them changes after that.
+// Any goroutine may call the methods that do not say otherwise.
 //
 // All of it is lost in a crash: the next process joins again and gets all rows from the store.
 type Node struct {
@@ -56,7 +57,7 @@ type Node struct {
 	isrLogs        isrLogs
 }
 
-// NewNode returns the node of a cluster whose replicas are in e. It has not joined. ctx ends when the engine
+// NewNode returns the node of a cluster whose partitions are in s. It has not joined. ctx ends when the engine
 // closes.
 func NewNode(
 	ctx context.Context, s *Store, log *slog.Logger, rows meta.Store, cfg replicate.Config,
@@ -106,6 +107,7 @@ type Above interface {
 // Spawn runs f on a goroutine that Close waits for.
 func (cn *Node) Spawn(f func()) { cn.store.host.SpawnIn(&cn.wg, f) }
 
+// Pause waits for d, or until the engine closes.
 func (cn *Node) Pause(d time.Duration) {
 	cn.store.host.Pause(d, cn.Ctx.Done())
 }
@@ -165,7 +167,7 @@ func (cn *Node) trimTo(pt *Partition, pos segment.Position) {
 	})
 }
 
-// Wait returns when the goroutines of spawn have ended, or false when hangs says that they hang in the disk.
+// Wait returns when the goroutines of Spawn have ended, or false when hangs says that they hang in the disk.
 func (cn *Node) Wait(hangs func() bool) bool { return cn.store.host.Wait(&cn.wg, hangs) }
 
 // Counts are totals over all replicas of a node since it started; Blocked is how many are blocked now.

@@ -77,8 +77,8 @@ func (pt *Partition) Identity() segment.Identity {
 const noMsgID = ^uint64(0)
 
 // Enqueue puts p into the inbox and tells the committer. In a cluster, the forwarder takes the puts of partitions that
-// this node does not lead. enqueue waits while the inbox is full, at most Options.AdmitTimeout. If it returns nil, p is
-// answered, perhaps before enqueue returns; if it returns an error, p is not answered. The caller holds no lock of the
+// this node does not lead. Enqueue waits while the inbox is full, at most Options.AdmitTimeout. If it returns nil, p is
+// answered, perhaps before Enqueue returns; if it returns an error, p is not answered. The caller holds no lock of the
 // commit path (docs/concurrency.md): a put that is Alone may be written and answered on the caller's goroutine. The
 // caller may hold Channel.mu if p is not Alone.
 func (pt *Partition) Enqueue(ctx context.Context, p *inbox.Put) error {

@@ -16,7 +16,7 @@ import (
 // flight, which cannot be refused.
 const maxPartitionStateBytes = segment.MaxBatchBytes - 2<<20
 
-// stateFull says whether count more delayed messages would exceed the limit of pt or of the node.
+// StateFull says whether count more delayed messages would exceed the limit of pt or of the node.
 func (pt *Partition) StateFull(count int) bool {
 	more := int64(count) * core.MaxDeferredBytes
 	s := pt.store

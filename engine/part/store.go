@@ -65,17 +65,17 @@ type Options struct {
 	Pulse    *aio.Pulse
 	Stop     <-chan struct{} // closed when background goroutines must end
 
-	CommitFileBytes   int64
-	CommitLiveBytes   int64
-	GroupsInFlight    int
+	CommitFileBytes   int64 // of each file of the commit log
+	CommitLiveBytes   int64 // of all its files that are in use
+	GroupsInFlight    int   // groups on the disk at a time
 	MinSegmentBytes   int64
 	MaxSegmentBytes   int64
-	RetentionInterval time.Duration
-	MaxInboxBytes     int64
-	MaxNodeInboxBytes int64
-	MaxStateBytes     int64
-	PublishTimeout    time.Duration
-	AdmitTimeout      time.Duration
+	RetentionInterval time.Duration // between two looks at what retention may remove
+	MaxInboxBytes     int64         // of puts that wait at one partition
+	MaxNodeInboxBytes int64         // of puts that wait at all partitions
+	MaxStateBytes     int64         // of the state of all channels
+	PublishTimeout    time.Duration // how long a put may wait for being stored
+	AdmitTimeout      time.Duration // how long a put may wait for room in its inbox
 
 	UnknownKind core.ControlKind // tests: a kind of control entry that this process treats as unknown
 	MarkAfter   time.Duration    // how long the commit log is idle before it marks its last group
@@ -96,7 +96,7 @@ type Counters struct {
 	FramesWithoutCopy      atomic.Uint64 // frames from leaders for partitions that this node has no copy of
 }
 
-// New returns a store without an arena and a commit log, which start and replay make.
+// New returns a store without an arena and a commit log, which Begin and Recovery.Replay make.
 func New(o Options) *Store {
 	s := &Store{
 		host: o.Host, log: o.Log, clock: o.Clock, disk: o.Disk, opts: o, counters: o.Counters, pulse: o.Pulse, stop: o.Stop,
@@ -124,7 +124,7 @@ func (s *Store) Begin(bufferBytes int64) (err error) {
 	return nil
 }
 
-// Join says that this is a node of a cluster. It is called after begin and before recovery.
+// Join says that this is a node of a cluster. It is called after Begin and before recovery.
 func (s *Store) Join(node *Node) {
 	s.replicas, s.asyncFree.Shared = node, true
 	if !s.host.InlineLog() {
@@ -267,6 +267,7 @@ func (s *Store) now() time.Time { return time.Unix(0, s.clock.NowNs()) }
 // Feature is the feature level in force: new kinds of control entries are written only at their level.
 func (s *Store) Feature() int { return int(s.level.Load()) }
 
+// SetFeature raises the feature level in force. Recovery, the join and the cluster's worker call it.
 func (s *Store) SetFeature(level int) { s.level.Store(int32(level)) }
 
 // Memory is the memory that a store uses, in bytes and in buffers.
@@ -276,6 +277,7 @@ type Memory struct {
 	Free, Buffers int   // of the commit log
 }
 
+// Memory returns the memory that the store uses now.
 func (s *Store) Memory() Memory {
 	return Memory{s.stateBytes.Load(), max(0, s.inboxes.Waiting()), s.arena.Free(), s.arena.Count()}
 }

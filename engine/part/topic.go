@@ -8,15 +8,15 @@ import (
 	"penstock/engine/flush"
 )
 
-// Topic is a topic as its partitions see it. Topic embeds it, and so do the partitions of topics that are not
-// served. Any goroutine may read it; a crash loses it.
+// Topic is what the partitions of a topic share. The engine's Topic has one, and so have the partitions of topics that
+// are not served. Any goroutine may read it; a crash loses it.
 type Topic struct {
 	Name        string
 	ID          uuid.UUID
 	Quarantined bool // its metadata cannot be read: kept, not served, never trimmed; set by recovery
 
 	Deleted atomic.Bool
-	Limits  atomic.Pointer[flush.Limits] // set by Topic.configure
+	Limits  atomic.Pointer[flush.Limits] // set with the topic's settings
 
 	Messages, Bytes atomic.Uint64 // committed since Open
 
