@@ -26,6 +26,7 @@ type Marks struct {
 	StartAt   segment.Offset // offset of the first batch
 	EndAt     segment.Offset
 	Drops     int // how often this process has given the copy up
+	Retired   int // how often this process has closed the copy because the node was no replica any more
 }
 
 // View is what simulations see of a copy.
@@ -54,6 +55,7 @@ func (pt *Partition) Marks(v *Marks) {
 	*v = Marks{
 		ID: pt.Identity(), Leads: r.pt.Leading.Load(), Serves: r.serves.Load(), MinISR: r.state.MinISR,
 		Committed: r.committed(), Durable: r.durable, End: pt.machine.State().Next, Cutting: r.cut != nil, Drops: r.discards,
+		Retired: r.retired,
 	}
 	v.StartAt, _, v.StartID = pt.Log().Start()
 	v.EndAt, _, _ = pt.Log().End()

@@ -127,6 +127,7 @@ type mistrust struct {
 
 // removal is how far the bytes of a copy are removed that moved away.
 type removal struct {
+	retired          int  // how often the copy was closed because this node was not a replica any more
 	removing         bool // this node is not a replica any more, and its bytes are being removed; see removeBytes
 	leftoversRemoved bool // the files that an earlier process left of this partition are removed
 }

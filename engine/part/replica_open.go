@@ -64,6 +64,9 @@ func (r *Replica) shut(to role) {
 		if r.leader != nil {
 			r.count()
 		}
+		if to == roleClosed {
+			r.retired++
+		}
 		r.role, r.leader, r.follower = max(r.role, to), nil, nil
 		r.noteBlocked()
 	})

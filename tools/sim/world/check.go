@@ -20,8 +20,7 @@ type checks struct {
 	leaders map[epochKey]process
 	nodes   map[*node]*nodeChecks
 	serves  map[nodePart]bool
-	// nodes that are no replica any more: what they have committed may be forgotten, once
-	left    map[nodePart]bool
+	left    map[nodePart]bool          // nodes that were no replica at some time: see nodeChecks.before
 	shifted map[meta.PartitionID]int64 // when somebody began or ceased to serve it
 	taken   retention
 }
@@ -45,7 +44,7 @@ type nodeChecks struct {
 	next  int                     // the place in last that EachMarks comes to
 	last  []engine.PartitionMarks // in the order of EachMarks
 	high  map[meta.PartitionID]segment.Position
-	drops map[meta.PartitionID]int
+	begun map[meta.PartitionID][2]int // Drops and Retired of the marks: when either changes, the copy begins anew
 	visit func(*engine.PartitionMarks)
 }
 
@@ -92,7 +91,7 @@ func (c *checks) node(n *node) {
 	k := c.nodes[n]
 	if k == nil || k.life != n.life {
 		k = &nodeChecks{
-			c: c, n: n, life: n.life, high: map[meta.PartitionID]segment.Position{}, drops: map[meta.PartitionID]int{},
+			c: c, n: n, life: n.life, high: map[meta.PartitionID]segment.Position{}, begun: map[meta.PartitionID][2]int{},
 		}
 		k.visit = k.look
 		c.nodes[n] = k
@@ -144,20 +143,27 @@ func (k *nodeChecks) changed(v *engine.PartitionMarks) {
 	if !v.Cutting && (v.Committed > v.Durable || v.Durable > v.End) {
 		k.failed(v, "committed %d durable %d end %d", v.Committed, v.Durable, v.End)
 	}
-	before := k.high[v.ID]
-	if k.drops[v.ID] != v.Drops { // the copy is given up, and begins anew
-		k.drops[v.ID], before = v.Drops, 0
-	}
-	if key := (nodePart{k.n, v.ID}); v.Committed < before && c.left[key] {
-		delete(c.left, key)
-		before = 0
-	}
+	before := k.before(v)
 	if v.Committed < before {
 		k.failed(v, "committed moves back from %d to %d", before, v.Committed)
 	} else if v.Leads && v.Committed > before && v.ISR < v.MinISR {
 		k.failed(v, "it commits %d with an ISR of %d, min_isr is %d", v.Committed, v.ISR, v.MinISR)
 	}
 	k.high[v.ID] = v.Committed
+}
+
+// before is what the copy had committed at the last look. It may forget that when it is given up, or closed because the
+// node is no replica any more: the copy that follows begins anew. A node may hear of two such rows at once.
+func (k *nodeChecks) before(v *engine.PartitionMarks) segment.Position {
+	was, now := k.begun[v.ID], [2]int{v.Drops, v.Retired}
+	if was == now {
+		return k.high[v.ID]
+	}
+	k.begun[v.ID] = now
+	if was[1] != now[1] && !k.c.left[nodePart{k.n, v.ID}] {
+		k.failed(v, "the copy was closed, and the node was never out of the replicas")
+	}
+	return 0
 }
 
 func (k *nodeChecks) failed(v *engine.PartitionMarks, format string, args ...any) {
