@@ -40,7 +40,7 @@ test: ## run all tests
 
 # One package at a time: the detector makes work of what waits, and tests have deadlines. -short: fewer random trials.
 race: ## run the tests of the packages with goroutines under the race detector
-	$(GO) test -race -short -p 1 -parallel 4 -timeout 20m $(RACE_PACKAGES)
+	$(GO) test -race -short -p 2 -parallel 4 -timeout 20m $(RACE_PACKAGES)
 
 # Tests in which many locks meet, in a build whose mutexes know their order (internal/lock). The rest of engine's tests
 # takes the same locks and is left out for its time.
