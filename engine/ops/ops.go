@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"penstock/engine/base"
@@ -158,9 +160,15 @@ func (r *request) end(err error) {
 func (o *Operations) PeerLost(node replicate.NodeID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, r := range o.sent {
-		if r.to == node {
-			r.end(errLost)
+	o.endAll(errLost, func(r *request) bool { return r.to == node })
+}
+
+// endAll fails the requests that which selects, in the order in which they were made: their goroutines go on in that
+// order, and a simulation must repeat it. mu is held.
+func (o *Operations) endAll(why error, which func(*request) bool) {
+	for _, id := range slices.Sorted(maps.Keys(o.sent)) {
+		if r := o.sent[id]; which(r) {
+			r.end(why)
 		}
 	}
 }
@@ -170,7 +178,5 @@ func (o *Operations) Close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.shut = true
-	for _, r := range o.sent {
-		r.end(base.ErrClosed)
-	}
+	o.endAll(base.ErrClosed, func(*request) bool { return true })
 }
