@@ -27,7 +27,9 @@ func (alone) others() bool             { return false }
 func (alone) context() context.Context { return context.Background() }
 func (alone) Leased() bool             { return true }
 
-// createTopic makes a topic's files and lists it. Engine.CreateTopic lets one caller at a time make a name.
+// createTopic makes a topic's files and lists it. Engine.CreateTopic lets one caller at a time make a name. If the
+// engine closes, or the process ends, after the files were made, the next start has the topic, although nobody was told
+// that it was created.
 func (a alone) createTopic(_ context.Context, name string, partitions int) (*Topic, error) {
 	e := a.e
 	t, err := a.makeTopic(name, partitions)

@@ -62,7 +62,7 @@ func (c *Channel) create(ctx context.Context) error {
 	return err
 }
 
-// restore makes the channels that are in the log of the first partition whose fold is known (whyUnread). It runs at
+// restore makes the channels that are in the log of the first partition whose fold is known (WhyUnread). It runs at
 // Open, before the committer starts. The channels do not get partitions whose fold is unknown.
 func (t *Topic) restore() {
 	first := t.partitions()[0]

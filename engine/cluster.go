@@ -517,7 +517,8 @@ func (e *Engine) Node() meta.Node {
 	return e.members.node()
 }
 
-// Tombstone hides a node from the lookups of a topic until a time, in the whole cluster.
+// Tombstone hides a node from the lookups of a topic until a time, in the whole cluster: it is in the store when
+// Tombstone returns nil. A single node has no such store, and Tombstone panics there; Snapshot says which it is.
 func (e *Engine) Tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error {
 	return e.members.tombstone(ctx, key, until)
 }

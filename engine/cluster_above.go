@@ -20,22 +20,22 @@ func (cn *clusterNode) ForwardPut(pt *part.Partition, p *inbox.Put) error {
 	return cn.forward.Enqueue(pt, p)
 }
 
-// Freeze implements nodeAbove: see forward.Forwarder.Freeze.
+// Freeze implements part.Above: see forward.Forwarder.Freeze.
 func (cn *clusterNode) Freeze(pt *part.Partition) { cn.forward.Freeze(pt) }
 
-// Reroute implements nodeAbove.
+// Reroute implements part.Above.
 func (cn *clusterNode) Reroute(pt *part.Partition) { cn.forward.Reroute(pt) }
 
-// Confirm implements nodeAbove.
+// Confirm implements part.Above.
 func (cn *clusterNode) Confirm() { cn.e.channels.Flush() }
 
-// HasExited implements nodeAbove.
+// HasExited implements part.Above.
 func (cn *clusterNode) HasExited(node replicate.NodeID) bool { return cn.hasExited(node) }
 
-// TryLater implements nodeAbove.
+// TryLater implements part.Above.
 func (cn *clusterNode) TryLater(topic *meta.Topic, partition uint32) { cn.tryLater(topic, partition) }
 
-// News implements nodeAbove.
+// News implements part.Above.
 func (cn *clusterNode) News() *base.Notice { return &cn.e.news }
 
 // newForwarder returns the forwarder of puts for other nodes.

@@ -79,7 +79,8 @@ func (e *Engine) removeUnreadable(snap *meta.Snapshot) {
 	e.cluster.unreadable = nil
 }
 
-// isQuarantined says whether this node has logs of a topic whose metadata it could not read: see recovery.quarantine.
+// isQuarantined says whether this node has logs of a topic whose metadata it could not read: see
+// topicRecovery.quarantine.
 func (e *Engine) isQuarantined(id uuid.UUID) bool {
 	return slices.ContainsFunc(e.store.Partitions(), func(pt *part.Partition) bool {
 		return pt.Topic().Quarantined && pt.Topic().ID == id

@@ -401,6 +401,7 @@ func (t *Topic) reassign(i int) {
 // hasChannel says whether the channel is in the log of any partition that this node has a copy of, or was made here.
 func (t *Topic) hasChannel(name string) bool { return slices.Contains(t.channelNames(), name) }
 
+// channelNames returns the sorted names. Ephemeral channels are in no log, so those of this node count in any case.
 func (t *Topic) channelNames() []string {
 	seen := map[string]bool{}
 	serves := t.servesAny()

@@ -14,7 +14,7 @@ import (
 
 // membership is what depends on whether this node is one of several: who knows the topics, who carries out an
 // operation, and when this node may serve. Engine.members is a *clusterNode in a cluster, and alone otherwise. How a
-// partition commits does not depend on it but on its replica (replica.solo).
+// partition commits does not depend on it but on its replica (Replica.solo).
 //
 // Any goroutine may call the methods, except those of recovery and of the engine's start and end, which Open and Close
 // call.

@@ -40,7 +40,7 @@ func (w *Writer) Close() {
 	}
 }
 
-// Unflushed is the number of committed bytes that no segment file holds.
+// Unflushed is the number of bytes that no segment file holds.
 func (l *Log) Unflushed() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,7 +82,7 @@ func (l *Log) OldestUnflushedFileSeq() (seq uint64, ok bool) {
 	return 0, false
 }
 
-// Flush writes committed batches from the tail to segment files, about maxBytes of them (whole batches), and returns
+// Flush writes batches from the tail to segment files, about maxBytes of them (whole batches), and returns
 // how many bytes it wrote. The bytes are durable after the next Sync. Batches that would begin a new file make it
 // first.
 //

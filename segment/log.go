@@ -36,15 +36,14 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Log is the committed bytes of one partition: segment files, and before them the tail in
-// memory.
+// Log is the batches of one partition: segment files, and before them the tail in memory.
 //
 //	start          synced        flushed                      end
 //	  |   segments    |  segments   |                           |
 //	  |               |     |<------+---- tail: slices in memory >|
 //	  |<-- mapped reads --->|
 //
-// Invariant: start <= synced <= flushed <= end, and tail start <= flushed. Committed bytes
+// Invariant: start <= synced <= flushed <= end, and tail start <= flushed. Durable batches
 // above synced are in the commit log; the caller keeps its files until OldestUnsyncedFileSeq passes them.
 //
 // Two locks: mu guards everything in memory and is never held across I/O; io serialises those who write
@@ -309,7 +308,8 @@ func (l *Log) baseAbove(files []*segFile) Offset {
 	return l.end.off
 }
 
-// Append makes one committed batch visible to readers and takes its own reference to s.Buf.
+// Append adds one batch at the end, where View finds it at once, and takes its own reference to s.Buf.
+// The batch need not be durable yet: the callers bound what their readers see.
 // It blocks on no I/O and allocates only when the tail grows. One goroutine calls it, in order:
 // a batch that does not continue the log is a bug and panics. After Close it does nothing.
 func (l *Log) Append(s *Slice) {

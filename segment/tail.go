@@ -7,8 +7,8 @@ import (
 	"penstock/segment/aio"
 )
 
-// Slice is one committed batch where it lies in memory: in the buffer of the group that
-// carried it through the commit log. FileSeq names the commit log file that holds it, until a
+// Slice is one batch where it lies in memory: in the buffer of the group that
+// carries it through the commit log. FileSeq names the commit log file that holds it, until a
 // segment does.
 type Slice struct {
 	Buf  *aio.Buf

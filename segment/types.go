@@ -25,9 +25,9 @@ const MaxMsgID MsgID = 1<<48 - 1
 var (
 	// ErrBelowStart says that the place was removed by retention.
 	ErrBelowStart = errors.New("segment: below the start of the log: retention removed it")
-	// ErrAtEnd says that the place is the end of the committed log: nothing is there yet.
+	// ErrAtEnd says that the place is the end of the log: nothing is there yet.
 	ErrAtEnd = errors.New("segment: at the end of the log")
-	// ErrPastEnd says that the place lies beyond the end of the committed log.
+	// ErrPastEnd says that the place lies beyond the end of the log.
 	ErrPastEnd = errors.New("segment: past the end of the log")
 	// ErrNotBoundary says that no batch begins at the place.
 	ErrNotBoundary = errors.New("segment: no batch begins there")

@@ -103,7 +103,7 @@ type cursor struct {
 	at       segment.Offset // of the batch that holds the next message
 	found    bool           // at is the batch of the machine's ReadFrom
 	bad      error          // why reading stopped at this place: the bytes cannot be read
-	unread   error          // the error, logged once, since which no redelivered message could be read
+	unread   error          // the first error since a redelivered message was last read, and logged then; nil: none
 	end      segment.MsgID  // the end of visible messages that the machine knows
 	newEnd   segment.MsgID  // the end of visible messages that syncVisible just read
 	assigned bool           // the machine has the partition

@@ -30,7 +30,7 @@ const (
 	maxMoveCount    = 64 // dead letters that are on their way at once
 	movePause       = 50 * time.Millisecond
 	maxMovePause    = 30 * time.Second
-	deadHeaderCount = 4 // of the headers above in a dead letter
+	deadHeaderCount = 4 // how many of the headers above a dead letter gets
 )
 
 // startDeadLetterMover starts moveDeadLetters if the outbox has dead letters. Before the channel is started it does

@@ -38,7 +38,8 @@ type Node struct {
 	SegmentBytes, SegmentSyncs, TrimmedBytes *atomic.Uint64 // see engine.Counters
 }
 
-// Flusher writes committed bytes from the commit log's buffers into segments, oldest first and in large direct writes.
+// Flusher writes batches from the commit log's buffers into segments, oldest first and in large direct writes. It does
+// not ask whether they are durable or committed: what a segment has behind the end of the log is not read.
 // That frees buffers for the committer and lets commit log files be used again. It also removes what retention no
 // longer keeps.
 //
@@ -250,7 +251,7 @@ func (f *Flusher) flushOldest() bool {
 		f.queue = f.queue[1:]
 		f.mu.Unlock()
 		f.makeFiles(p)
-		// Clear the flag before the flush, so that a batch that is committed meanwhile queues the partition again.
+		// Clear the flag before the flush, so that a batch that is appended meanwhile queues the partition again.
 		p.dirty.Store(false)
 		n, err := f.flush(p, maxFlushBytes)
 		if p.owner.Log().Unflushed() > 0 {

@@ -32,7 +32,7 @@ type Forwarder struct {
 	n     Node
 	peers *host.Peers
 
-	mu       lock.Mutex[lock.Forwarder] // taken after replica.mu, before Inbox.mu
+	mu       lock.Mutex[lock.Forwarder] // taken after Replica.mu, before Inbox.mu
 	lanes    map[*inbox.Inbox]*lane
 	inFlight map[uint64]*inbox.Put // by request id
 	bytes    int64                 // of all puts that wait or are in flight; at most Node.MaxBytes, or one put
@@ -90,8 +90,8 @@ func (f *Forwarder) removeIdle(l *lane) {
 	}
 }
 
-// Enqueue takes a put that this node's inbox does not accept. Only partition.enqueue calls it; it has set p.Box. If
-// Enqueue returns nil, p is answered later.
+// Enqueue takes a put that this node's inbox does not accept. Only part.Partition.Enqueue calls it,
+// through part.Above; it has set p.Box. If Enqueue returns nil, p is answered later.
 func (f *Forwarder) Enqueue(pt Partition, p *inbox.Put) error {
 	if p.DeadlineNs == 0 {
 		p.DeadlineNs = f.defaultDeadline()
@@ -313,7 +313,7 @@ func (f *Forwarder) Freeze(pt Partition) {
 
 // Reroute moves the puts in the inbox of a partition that this node no longer leads to the lane. Nothing of them was
 // stored. They go before those that already wait in the lane, which came later. The caller has called Freeze before, so
-// that nothing has left the lane since, and has released replica.mu.
+// that nothing has left the lane since, and has released Replica.mu.
 func (f *Forwarder) Reroute(pt Partition) {
 	var controls, refused, back inbox.List
 	left := pt.Box().TakeForReroute()

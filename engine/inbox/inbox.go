@@ -59,7 +59,7 @@ type Inbox struct {
 	closed       error                    // the error that new puts get; nil: the inbox is open
 	tombstonesOK bool                     // with closed: tombstones are accepted, and Reopen may open it
 	room         chan struct{}            // closed when puts leave the inbox; nil: nobody waits for room
-	seq          uint64                   // Put.seq of the newest put
+	seq          uint64                   // Put.Seq of the newest put
 	drainedSeq   uint64                   // puts up to this one have left the inbox; drainedSeq <= seq
 	gates        [gateCount]chan struct{} // nil: nobody waits there
 	drainCount   uint                     // how often the inbox was drained; it selects the gate that new puts use
@@ -83,8 +83,8 @@ func (b *Inbox) accepts(p *Put) bool {
 var ErrElsewhere = errors.New("engine: the put goes to another node")
 
 // Enter appends p to the inbox. It waits while the inbox is full, at most Options.AdmitTimeout. first says that the
-// committer must be told (committer.push); alone is p.Alone then. If enter returns an error, p is not answered.
-// Otherwise it may be answered before enter returns.
+// committer must be told (committer.push); alone is p.Alone then. If Enter returns an error, p is not answered.
+// Otherwise it may be answered before Enter returns.
 func (b *Inbox) Enter(ctx context.Context, p *Put) (first, alone bool, err error) {
 	size := int64(p.Bytes)
 	p.Box, p.gate = b, nil
@@ -117,10 +117,10 @@ func (b *Inbox) Enter(ctx context.Context, p *Put) (first, alone bool, err error
 	return first, alone, nil
 }
 
-// TryEnter is enter for a put from the forwarder, which has set p.Box. It neither waits nor forwards. It does not
+// TryEnter is Enter for a put from the forwarder, which has set p.Box. It neither waits nor forwards. It does not
 // tell the committer either: Forwarder.mu is held, and nothing may be written on the caller's goroutine under it. The
-// caller calls announce after it has released Forwarder.mu. A goroutine that waits for p keeps waiting on the same
-// channel or gate.
+// caller calls Partition.Announce after it has released Forwarder.mu. A goroutine that waits for p keeps waiting on the
+// same channel or gate.
 func (b *Inbox) TryEnter(p *Put) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -212,7 +212,7 @@ func (b *Inbox) signalRoom() {
 // gates, so that the puts of one group rarely share a gate with those of the next group or of the inbox. If they do,
 // some goroutines wake too early and wait again.
 //
-//	goroutine that answers (List.answer)         goroutine that waits (Waiter.Wait)
+//	goroutine that answers (List.Answer)         goroutine that waits (Waiter.Wait)
 //	1 sets First and Err
 //	2 sets answered
 //	                                                3 was woken by an earlier close, sees answered: returns
@@ -261,7 +261,7 @@ func (g gateRef) open() {
 }
 
 // Drain takes the whole inbox in one step, so that producers do not wait while the committer examines each put. If the
-// inbox is empty, drain clears ready, and the next put tells the committer again. Only the committer calls it.
+// inbox is empty, Drain clears ready, and the next put tells the committer again. Only the committer calls it.
 func (b *Inbox) Drain() List {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -293,7 +293,7 @@ func (b *Inbox) Prepend(l List) {
 	b.publishWaiting()
 }
 
-// PrependAndStayReady is prepend for a list that may be empty. The inbox stays marked as ready, because the committer
+// PrependAndStayReady is Prepend for a list that may be empty. The inbox stays marked as ready, because the committer
 // will look at it again without being told.
 func (b *Inbox) PrependAndStayReady(l List) {
 	if l.Empty() {
@@ -303,8 +303,8 @@ func (b *Inbox) PrependAndStayReady(l List) {
 	b.Prepend(l)
 }
 
-// Stall puts back a list that may not be appended now. Afterwards the next put calls push again, and so does the
-// replica when its state changes. With piped, only the replica does, and the put that brings the inbox to
+// Stall puts back a list that may not be appended now. Afterwards the next put tells the committer again, and so does
+// the replica when its state changes. With piped, only the replica does, and the put that brings the inbox to
 // SecondGroupBytes; any other put would wake the committer for nothing.
 func (b *Inbox) Stall(l List, piped bool) {
 	b.Prepend(l)
@@ -388,7 +388,7 @@ func (b *Inbox) CloseToNew(err error) {
 }
 
 // CloseAndRefuse closes the inbox, unless it is closed, and answers the puts in it with err. With tombstonesOK,
-// tombstones stay in the inbox and are still accepted, and reopen may open the inbox again. Without it, the inbox
+// tombstones stay in the inbox and are still accepted, and Reopen may open the inbox again. Without it, the inbox
 // stays closed for good.
 func (b *Inbox) CloseAndRefuse(err error, tombstonesOK bool) {
 	b.mu.Lock()
@@ -399,7 +399,7 @@ func (b *Inbox) CloseAndRefuse(err error, tombstonesOK bool) {
 	b.refuse(err, func(p *Put) bool { return !tombstonesOK || p.Kind != Tombstone })
 }
 
-// RefuseMessages answers every put in the inbox with err, except the engine's own (Kind.internal).
+// RefuseMessages answers every put in the inbox with err, except the engine's own (Kind.Internal).
 func (b *Inbox) RefuseMessages(err error) {
 	b.mu.Lock()
 	b.refuse(err, func(p *Put) bool { return !p.Kind.Internal() })

@@ -30,12 +30,12 @@ func (l *messageLists) free() {
 	listsPool.Put(l)
 }
 
-// AnyPartition is the answer of CarryAll for messages without a key.
+// AnyPartition is what CarryAll returns for messages without a key, and with an error.
 const AnyPartition = -1
 
-// CarryAll makes ms the put's messages, and returns the partition, of so many, to which their keys belong. Keys that
-// belong to different partitions, and delays that differ, are an error: base.ErrBatchKeys. Everything in ms is borrowed
-// until Free.
+// CarryAll makes ms the put's messages. It returns the partition to which their keys belong in a topic of this many
+// partitions, or AnyPartition. Keys of different partitions, or delays that differ, are ErrBatchKeys; a key twice is
+// ErrHeaders. Everything in ms is borrowed until Free, after an error, too.
 func (w *Waiter) CarryAll(ms []base.Outgoing, partitions int) (partition int, err error) {
 	l := listsPool.Get().(*messageLists)
 	w.lists = l
@@ -91,8 +91,8 @@ func keyed(m *base.Outgoing, all *[]base.Header) (headers []base.Header, key []b
 	return (*all)[n:len(*all):len(*all)], m.Key, nil
 }
 
-// PartitionOf returns the partition, of so many, to which a key belongs. Topic.PartitionFor says what it computes. That
-// must never change.
+// PartitionOf returns the partition of a key in a topic of this many partitions. Topic.PartitionFor says what it
+// computes. That must never change: clients compute it themselves.
 func PartitionOf(key []byte, partitions int) int {
 	h := uint64(0xcbf29ce484222325)
 	for _, b := range key {

@@ -57,7 +57,7 @@ const (
 	Sealed
 	// Controls is a batch of control entries.
 	Controls
-	// putInspection stores nothing. It runs a function on the committer, which owns the fold.
+	// Inspection stores nothing. It runs a function on the committer, which owns the fold.
 	Inspection
 	// Tombstone is a record of the commit log which says that this node's copies of the topic are deleted. It concerns
 	// only this node's files, so it does not matter who leads. A closed inbox accepts it too: a damaged topic can be
@@ -82,7 +82,7 @@ type state struct {
 	Seq         uint64 // position in the inbox, see Inbox.cancel; 0: it was never in an inbox
 	DeadlineNs  int64  // by the engine's clock, ns since 1970; 0: none yet
 	DeferMs     uint32
-	gateIndex   int8 // with gate: its index in partition.gates
+	gateIndex   int8 // with gate: its index in Inbox.gates
 	Kind        Kind
 	Waits       bool             // a goroutine waits for the answer in Waiter.Wait
 	Headered    bool             // some of the messages have headers
@@ -107,14 +107,14 @@ type Special struct {
 
 	// Controls
 	Controls []core.Control // sealing fills in what depends on the position in the log
-	Revoked  *atomic.Bool   // once it is set the controls are not stored, see NewControls; nil: never
+	Revoked  *atomic.Bool   // once it is set the controls are not stored, see Partition.NewControls; nil: never
 	Offset   segment.Offset // result: where the batch begins
 
-	Inspect func() // putInspection: runs on the committer
+	Inspect func() // Inspection: runs on the committer, with Replica.mu held
 
 	Release func() // Tombstone, result: ends the hold on the commit log files from the record on
 
-	OnCommit func() // Controls, Tombstone: see List.committed; may be nil
+	OnCommit func() // Controls, Tombstone: see List.Committed; may be nil
 }
 
 // Count returns the number of messages that the put stores.
@@ -173,8 +173,8 @@ func (w *Waiter) Result(h host.Host) error {
 	return err
 }
 
-// Wait returns the put's result. If ctx ends while the put is still in the inbox, wait removes it and nothing is
-// stored. Once the put is being written, its bytes are in use and the answer is at most a few commits away, so wait
+// Wait returns the put's result. If ctx ends while the put is still in the inbox, Wait removes it and nothing is
+// stored. Once the put is being written, its bytes are in use and the answer is at most a few commits away, so Wait
 // ignores ctx.
 func (w *Waiter) Wait(ctx context.Context) (base.ID, error) {
 	gate := w.gate
@@ -204,12 +204,12 @@ func (w *Waiter) Wait(ctx context.Context) (base.ID, error) {
 }
 
 // Answer answers every put of the list and empties the list. A nil err says that the puts are committed, with the ids
-// that sealing gave them; otherwise nothing was stored, or the outcome is unknown. answer returns how many goroutines
-// wait for these puts.
+// that sealing gave them; otherwise nothing was stored, or the outcome is unknown. Answer returns how many goroutines
+// waited for these puts.
 //
 // The caller owns the list: it took the list under the lock of the previous owner, and has released that lock. Done may
 // submit again, so the caller holds none of Inbox.mu, Forwarder.mu and Channel.mu. It may hold two locks:
-// clog.Log.mu on a single node, and replica.mu when the committer refuses puts while it seals. An answered put belongs
+// clog.Log.mu on a single node, and Replica.mu when the committer refuses puts while it seals. An answered put belongs
 // to its submitter.
 func (l *List) Answer(err error) (waiters int) {
 	var open gateRef // of consecutive puts with the same gate, opened behind the last of them
@@ -241,9 +241,9 @@ func Answer(p *Put, err error) {
 	l.Answer(err)
 }
 
-// Committed runs the onCommit callback of an internal put when its batch is committed, before the put is answered. Such
-// a put is the only one of its batch. The callbacks of one partition run in the order of its log: with replica.mu held
-// in a cluster, on the committer on a single node.
+// Committed runs the OnCommit callback of an internal put when its batch is committed, before the put is answered. Such
+// a put is the only one of its batch. The callbacks of one partition run in the order of its log, with Replica.mu held.
+// That of a tombstone, which is in no partition's log, runs on the committer without this lock.
 func (l *List) Committed() {
 	if p := l.head; p != nil && p.Kind.Internal() && p.Special.OnCommit != nil {
 		p.Special.OnCommit()

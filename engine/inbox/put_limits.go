@@ -22,7 +22,7 @@ func NewLimits(maxMessageBytes, maxBatchBytes, maxHeaderBytes int, maxDefer time
 	return Limits{maxMessageBytes, maxBatchBytes, maxHeaderBytes, maxDefer}
 }
 
-// Measure checks a put against the limits and computes p.bytes.
+// Measure checks a put against the limits and computes p.Bytes.
 func (l *Limits) Measure(p *Put) error {
 	if p.Kind == Sealed {
 		return l.measureSealed(p)
@@ -54,7 +54,7 @@ func (l *Limits) Measure(p *Put) error {
 	return nil
 }
 
-// measureHeaders is measure for a put with headers.
+// measureHeaders is Measure for a put with headers.
 func (l *Limits) measureHeaders(p *Put) error {
 	if len(p.Headers) != len(p.Messages) {
 		return fmt.Errorf("%w: there are %d lists of headers for %d messages",

@@ -4,10 +4,10 @@ package inbox
 // access the links. The zero value is an empty list.
 //
 // A list has no lock of its own: the lock of its owner guards it. That is Inbox.mu for an inbox, Forwarder.mu for a
-// lane, and replica.mu for the batches of a pendingQueue. A list that was taken from there belongs to the taker alone.
+// lane, and Replica.mu for the batches of a pendingQueue. A list that was taken from there belongs to the taker alone.
 type List struct {
 	head, tail *Put  // both are nil, or neither
-	bytes      int64 // sum of Put.bytes, which does not change while a put is in a list
+	bytes      int64 // sum of Put.Bytes, which does not change while a put is in a list
 }
 
 // First returns the oldest put; nil: the list is empty.
@@ -91,7 +91,7 @@ func (l *List) Prepend(other List) {
 	*l = other
 }
 
-// Insert inserts p, which is in no list, into a list that is sorted by Put.order. Usually p becomes the last.
+// Insert inserts p, which is in no list, into a list that is sorted by Put.Order. Usually p becomes the last.
 func (l *List) Insert(p *Put) {
 	switch {
 	case l.tail == nil || l.tail.Order < p.Order:

@@ -28,7 +28,7 @@ import (
 // channel that reads the old place while step 7 happens gets the message again when its timeout expires.
 //
 // Retention by size, age or count removes segments even if messages wait in them. Those messages are lost. They count
-// as confirmed in every channel, and each channel is told (FindLost, forgetGone), so that they hold back nothing else
+// as confirmed in every channel, and each channel is told (FindLost, Channel.forgetGone): they hold back nothing else,
 // and are not listed until their time.
 
 const (

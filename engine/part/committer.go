@@ -18,10 +18,10 @@ import (
 // group is durable.
 //
 // All methods except push and writeGathered run on the one goroutine that works on the commit log at a time, with
-// clog.Log.mu held. That is the log's own goroutine, a lone caller on an idle log (clog.StepOnSpot, clog.GatherOnSpot),
-// or writeGathered (clog.WriteOnSpot). So clog.Log.mu guards all fields except ready (readyMu), gathered and the
-// atomics. sealInbox and the functions below it hold the partition's Replica.mu too. Puts that arrive while a group is
-// on the disk become one batch per partition in the next group.
+// clog.Log.mu held. That is the log's own goroutine, a lone caller on an idle log (Log.StepOnSpot,
+// Log.GatherOnSpot), or writeGathered (Log.WriteOnSpot). So clog.Log.mu guards all fields except ready (readyMu),
+// gathered and the atomics. sealInbox and the functions below it hold the partition's Replica.mu too. Puts that arrive
+// while a group is on the disk become one batch per partition in the next group.
 //
 //	push       called on a put's goroutine when its inbox is no longer empty
 //	Gather     takes inboxes and seals each into batches of the group; the batches leave for the followers, if any

@@ -12,12 +12,12 @@ import (
 //
 //	AppendControls  hands a batch over, and returns a waiter for the result; the next two use it:
 //	WriteControls   of a partition: several batches, one after the other, each committed before the next
-//	WriteControls   of a topic: the same entries into every partition that this node leads
+//	writeControls   of a topic (package engine): the same entries into every partition that this node leads
 //	postControls    hands a batch over that nobody waits for
 //	NewControls     returns a function that a channel hands the entries over with which its machine gives away
 
-// AppendControls hands own.controls over, which belong to the log from then on. Unless it returns an error the caller
-// calls result on the waiter, or receives from its done and frees it.
+// AppendControls hands own.Controls over, which belong to the log from then on. Unless it returns an error the caller
+// calls Result on the waiter, or Receive and then Free.
 //
 // The batch waits in the inbox at most Options.PublishTimeout, and then was not stored.
 func (pt *Partition) AppendControls(ctx context.Context, own *inbox.Special) (*inbox.Waiter, error) {
@@ -31,7 +31,9 @@ func (pt *Partition) AppendControls(ctx context.Context, own *inbox.Special) (*i
 	return w, nil
 }
 
-// WriteControls appends batches of control entries and returns when all are committed; onCommit runs with the last one.
+// WriteControls appends batches of control entries and returns when all are committed; onCommit runs with the last one
+// (inbox.List.Committed). It may wait as long as a commit does. After an error or a crash the log has the first few of
+// the batches: none, some or all.
 func (pt *Partition) WriteControls(ctx context.Context, batches [][]core.Control, onCommit func()) error {
 	for i, b := range batches {
 		own := &inbox.Special{Controls: b}

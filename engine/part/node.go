@@ -41,14 +41,14 @@ type Node struct {
 	Shortened *dir.Shortened
 
 	wg      sync.WaitGroup
-	readers chan struct{}
-	Leaving atomic.Bool
-	live    struct { // LiveNodes' cache; only runTicker uses it
+	readers chan struct{} // has a value for each range that is being read, at most maxReadCount
+	Leaving atomic.Bool   // clusterNode.handOver runs: this node hands over all that it leads
+	live    struct {      // LiveNodes' cache; only runTicker uses it
 		of    *meta.Snapshot
 		nodes []replicate.NodeID
 	}
 
-	drops   atomic.Uint64 // copies that were dropped and fetched again; see Replica.drop
+	drops   atomic.Uint64 // copies that were dropped and fetched again; see Replica.discard
 	losses  atomic.Uint64 // see replicate.LeaderCounts.Losses
 	blocked atomic.Int64  // partitions led here whose Replica.blocked is not 0
 	yields  atomic.Uint64 // leaderships handed to a replica because it has more than the shortened log here

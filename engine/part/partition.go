@@ -37,8 +37,8 @@ type Partition struct {
 	stateBytes atomic.Int64 // upper bound of the fold's size in a checkpoint
 }
 
-// newPartition returns a partition whose log ends as st says, with the fold of what is in it. The caller sets rep and
-// log.
+// newPartition returns a partition whose log ends as st says, with the fold of what is in it. The caller sets
+// replica and log.
 func newPartition(
 	s *Store, t *Topic, number uint32, st segment.State, fold *core.Cursors,
 ) *Partition {

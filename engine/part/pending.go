@@ -75,7 +75,7 @@ func (q *pendingQueue) drain() (puts inbox.List) {
 	return puts
 }
 
-// expire removes and returns the puts of the batches that were sealed before beforeNs, except those with noExpiry. The
+// expire removes and returns the puts of the batches that were sealed before beforeNs, except those with NoExpiry. The
 // batches stay in the queue: they may still be committed.
 func (q *pendingQueue) expire(beforeNs int64) (puts inbox.List) {
 	for i := range q.n {

@@ -41,7 +41,7 @@ func NewRecovery(s *Store) *Recovery {
 }
 
 // Replay opens the commit log and replays it. If the log is damaged, it poisons the store: the engine serves what could
-// be read and stores nothing new. The caller calls Log.Release when the partitions are open, whatever replay returns.
+// be read and stores nothing new. The caller calls Log.Release when the partitions are open, whatever Replay returns.
 func (r *Recovery) Replay(node uuid.UUID) error {
 	s := r.store
 	log, report, err := clog.Open(s.disk, s.arena, clog.Options{

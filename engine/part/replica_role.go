@@ -9,11 +9,12 @@ import (
 	"penstock/segment"
 )
 
-// role is what a replica does. mu guards it; follow, lead, shut and openReplica change it. roleSolo never changes.
+// role is what a replica does. mu guards it; follow, lead, shut, OpenRecovered and OpenAgain change
+// it. roleSolo never changes.
 //
 //	roleIdle ──open──► roleFollower ◄──changeRole, stepDown──► roleLeader
 //	   ▲                    └────────────shut─────────┬────────────┘
-//	   └───openReplica─── roleClosed ◄────────────────┴──────► roleEnded
+//	   └────OpenAgain──── roleClosed ◄────────────────┴──────► roleEnded
 type role uint8
 
 const (
@@ -95,7 +96,7 @@ func (r *Replica) changeRole() {
 		"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", st.Epoch, "isr", len(st.ISR))
 }
 
-// setLeads opens or closes the inbox. mu is held. It takes Inbox.mu, because enqueue reads leads under that lock.
+// setLeads opens or closes the inbox. mu is held. It takes Inbox.mu, because Inbox.Enter reads Leading under that lock.
 func (r *Replica) setLeads(on bool) {
 	r.pt.SetLeads(on)
 }

@@ -13,8 +13,8 @@ import (
 type Folder struct{ Unknown core.ControlKind }
 
 // Batch folds a verified batch that lies at the offset at, except for messages with a delay, which it returns: the
-// caller adds them to the fold with PublishDeferred. It returns core.ErrNewerControl for entries of a newer version,
-// and then has changed nothing that is of use.
+// caller adds them to the fold with PublishDeferred. It returns core.ErrNewerControl for entries of a newer version.
+// After that error the fold is not usable: some entries of the batch may be in it.
 func (f Folder) Batch(
 	fold *core.Cursors, h *segment.Header, body []byte, at segment.Offset,
 ) ([]core.DeferredMessage, error) {
