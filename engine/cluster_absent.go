@@ -36,8 +36,9 @@ type absentCopies struct {
 	entries map[absentKey]*absentEntry
 }
 
+// absentKey names the questions of one leader about one partition.
 type absentKey struct {
-	node replicate.NodeID
+	node replicate.NodeID // the leader
 	id   segment.Identity
 }
 

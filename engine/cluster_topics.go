@@ -310,6 +310,7 @@ func (t *Topic) hasOtherEpoch(i int, epoch segment.Epoch) bool {
 	return slices.ContainsFunc(t.Channels(), func(c *Channel) bool { return c.local.HasOtherEpoch(i, epoch) })
 }
 
+// missingChannel is a channel of this node that the log of pt lacks.
 type missingChannel struct {
 	pt *part.Partition
 	ch *Channel

@@ -32,6 +32,7 @@ func (e *GoneError) Unwrap() error { return e.err }
 // channels.
 type deletedNames map[string]time.Time
 
+// add notes a deletion. Beyond maxDeletedNames it notes nothing: the name then counts as one that never existed.
 func (g *deletedNames) add(name string, now time.Time) {
 	if *g == nil {
 		*g = deletedNames{}

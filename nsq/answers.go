@@ -79,8 +79,9 @@ func emptied[T any](list []T) []T {
 	return list[:0]
 }
 
-// completed runs on the engine's committer for every Put: it only marks, and hands the connection to the flusher
-// when the answer's turn has come.
+// completed is the Done of every Put. It runs on whoever answers the put: the engine's committer, or in a cluster also
+// the reader of a connection to another node. It only marks, and hands the connection to the flusher when the answer's
+// turn has come.
 //
 // The order is what makes it safe without a lock: completed stores done and then loads first; drain stores first
 // and then loads done. One of them sees the other, so a completed head is never left behind.

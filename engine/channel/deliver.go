@@ -416,6 +416,7 @@ func (c *Channel) mayReadLater(err error) bool {
 	return errors.Is(err, aio.ErrMedia)
 }
 
+// cursorOf returns the cursor of the partition of a message. mu is held.
 func (c *Channel) cursorOf(id base.ID) *cursor {
 	for i := range c.cursors {
 		if c.cursors[i].number == id.Partition() {

@@ -26,8 +26,8 @@ func (f *Flusher) makeRoom() {
 	f.retain()
 	f.trashDead()
 	f.emptyTrash()
-	// The committer refuses no puts while it waits for a commit log file for which the disk has no space. So they are
-	// refused here.
+	// While there is no space for a commit log file either, the commit log waits and the committer gathers nothing, so it
+	// refuses nothing. Puts are refused here instead.
 	for p := range f.n.Parts {
 		p.owner.RefuseMessages(base.ErrNoSpace)
 	}

@@ -26,7 +26,8 @@ type Put struct {
 	Err   error   // result; nil: all messages are on stable storage
 
 	// Done is called exactly once, after First and Err are set: from a goroutine of the engine or, with Alone, from
-	// within Submit. It must not block.
+	// within Submit. It must not block, because the engine may hold locks. Submit blocks while an inbox is full: a Done
+	// that submits when this may be so hands over to another goroutine.
 	Done func(*Put)
 
 	state

@@ -238,7 +238,8 @@ func (r *run) bodyBytes() uint64 {
 }
 
 // nextRun takes the next run out of l. Consecutive messages share a batch as long as they fit; a put of any other kind
-// is a run of its own. Puts that must be refused, and puts that store nothing, are answered here and skipped.
+// is a run of its own. Puts that must be refused, and puts that store nothing, are skipped and answered here: with
+// Replica.mu held.
 func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox.List) (r run) {
 	free := min(g.Free(), segment.MaxBatchBytes, c.store.clog.MaxPayloadBytes())
 	refused, room := c.admit(pt, false), c.quotaRoom(pt)

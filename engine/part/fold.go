@@ -78,7 +78,8 @@ func (pt *Partition) Lacks(first *Partition) (entries []core.Control) {
 	return entries
 }
 
-// Epoch is the epoch of the newest batch; 0: there is none.
+// Epoch is the epoch of the newest batch; 0: there is none. It takes no lock: the engine asks while it opens, before
+// the commit log runs.
 func (pt *Partition) Epoch() segment.Epoch {
 	if pt.machine == nil {
 		return 0

@@ -6,7 +6,7 @@ import (
 	"penstock/segment"
 )
 
-// pendingBatch is a batch that this leader has appended and that is not committed.
+// pendingBatch is a batch that this leader, or single node, has appended and that is not committed.
 type pendingBatch struct {
 	position  segment.Position
 	nextID    segment.MsgID

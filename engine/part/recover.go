@@ -19,8 +19,8 @@ import (
 // Recovery rebuilds every partition when the engine opens, from what the commit log says (engine/replay) and from the
 // segments. What the commit log's checkpoint covers is in segments and synced. What follows stays in the buffers of the
 // commit log, and the flusher writes it to segments again, the same bytes to the same places. Recovery itself writes
-// nothing but the list of shortened copies, so after a crash it is repeated. It runs before any other goroutine of the
-// engine, on the goroutine of Open, and needs no lock.
+// nothing but the list of shortened copies, and repeats the reset of a log whose record it finds. After a crash it is
+// run again. It runs before any other goroutine of the engine, on the goroutine of Open, and needs no lock.
 type Recovery struct {
 	store *Store
 	Log   *replay.Replay // of the commit log

@@ -24,7 +24,7 @@ import (
 // action blocks: frames are put into a queue; work on the disk or in the metadata store runs on a goroutine of its own,
 // which reports back with an event. Only the committer writes Partition.machine, fold and epochs, and it holds mu when
 // it does. So the committer may read them without mu, and everybody else needs mu. Puts are answered after mu is
-// released (replicaOutput).
+// released (replicaOutput), except those that the committer refuses while it seals (nextRun).
 //
 // A crash loses everything in this struct. Recovery rebuilds the log from the commit log, and open makes a follower.
 //
@@ -150,10 +150,10 @@ type incomingBatch struct {
 	frame      *netproto.RecvBuf
 	data       []byte
 	offset     segment.Offset
-	segment    uint32
+	segment    uint32 // where the leader has put it: number, base and capacity of the segment, as in segment.Slice
 	base       segment.Offset
 	capacity   int64
-	generation uint64
+	generation uint64 // of the log for which it came; after a cut its durability counts for nothing
 }
 
 // logCut is a cut of the log: a truncation at to, or a reset, after which the log is empty and begins at to. The
