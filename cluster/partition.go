@@ -48,7 +48,7 @@ func (s *store) ReadPartition(ctx context.Context, id meta.PartitionID) (*meta.P
 	return &row.Partition, nil
 }
 
-// put writes a partition's row, if it is still as it was at rev and conds hold.
+// putPartition writes a partition's row, if it is still as it was at rev and conds hold.
 func (s *store) putPartition(
 	ctx context.Context, p *meta.Partition, rev int64, conds []kv.Cond, more ...kv.Op,
 ) (bool, int64, error) {

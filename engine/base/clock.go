@@ -8,29 +8,30 @@ import (
 	"penstock/internal/lock"
 )
 
-// clock is the engine's time. It reads the wall clock once, when the engine opens, and then counts by the monotonic
+// Clock is the engine's time. It reads the wall clock once, when the engine opens, and then counts by the monotonic
 // clock only. So a wall clock that steps by hours moves no timeout, delay, deadline or append time of a running
 // process. A node takes over a corrected wall clock only when it restarts; until then its messages carry times of the
 // old one, and the log says so.
 //
 // Delays (DPUB, REQ) are stored as times of this clock. After a restart or on another node they are as accurate as the
 // wall clocks at the starts of both processes. If the clock of the writer was ahead they are corrected, see
-// due_clock.go.
+// engine/part/due_clock.go.
 //
-// Removing data by age cannot be undone, so it needs more certainty: see ages and proven.
+// Removing data by age cannot be undone, so it needs more certainty: see retain.Ages and Proven.
 //
-// mu guards the fields below it. compare writes them, on the goroutine of watch; proven reads them on the flusher's.
+// mu guards the fields below it. Compare writes them, on the goroutine of Engine.watch; Proven reads them on that of
+// the segments' flusher. A crash leaves nothing of a clock: the next process reads the wall clock again.
 type Clock struct {
 	wall      func() time.Time     // the wall clock, which may step
 	monotonic func() time.Duration // any zero, never steps
-	base      int64                // ns since 1970 at mono's zero, by the wall clock as it was when the engine opened
+	base      int64                // ns since 1970 at monotonic's zero, by the wall clock as it was when the engine opened
 
-	steps  atomic.Uint64 // steps of the wall clock that compare has seen
-	offset atomic.Int64  // ns by which the wall clock was ahead of this one at the last compare
+	steps  atomic.Uint64 // steps of the wall clock that Compare has seen
+	offset atomic.Int64  // ns by which the wall clock was ahead of this one at the last Compare
 
 	mu            lock.Mutex[lock.Clock]
 	seen          int64         // offset after the last step
-	since         time.Duration // mono when seen was first measured
+	since         time.Duration // by monotonic: when seen was first measured
 	trusted       bool          // the wall clock was trusted once,
 	trustedOffset int64         // at this offset; it is never asked again
 }
@@ -49,6 +50,7 @@ const (
 	clockTrust = 10 * time.Minute
 )
 
+// NewClock reads the wall clock and begins to count. mono is Host.Mono.
 func NewClock(wall func() time.Time, mono func() time.Duration) *Clock {
 	c := &Clock{wall: wall, monotonic: mono}
 	c.base, _ = c.read()
@@ -73,20 +75,20 @@ func (c *Clock) read() (offset int64, gap time.Duration) {
 	return offset, gap
 }
 
-// nowNs returns the engine's time in ns since 1970.
+// NowNs returns the engine's time in ns since 1970.
 func (c *Clock) NowNs() int64 { return c.base + int64(c.monotonic()) }
 
-// mono returns the time of the monotonic clock, which has any zero.
+// Mono returns the time of the monotonic clock, which has any zero.
 func (c *Clock) Mono() time.Duration { return c.monotonic() }
 
-// stepCount returns how many steps of the wall clock compare has seen.
+// Steps returns how many steps of the wall clock Compare has seen.
 func (c *Clock) Steps() uint64 { return c.steps.Load() }
 
-// ahead returns by how much the wall clock was ahead of this one at the last compare.
+// Ahead returns by how much the wall clock was ahead of this one at the last Compare.
 func (c *Clock) Ahead() time.Duration { return time.Duration(c.offset.Load()) }
 
-// compare compares the two clocks. It returns by how much the wall clock stepped since the last call, or 0. The
-// engine's watch calls it.
+// Compare compares the two clocks. It returns by how much the wall clock stepped since the last call, or 0.
+// Engine.watch calls it, every 250 ms.
 func (c *Clock) Compare() (step time.Duration) {
 	offset, gap := c.read()
 	if gap > clockStep/4 {
@@ -109,7 +111,7 @@ func (c *Clock) Compare() (step time.Duration) {
 	return step
 }
 
-// proven returns the time of day for removing data by age. The rule: a wall clock is trusted once it has not stepped
+// Proven returns the time of day for removing data by age. The rule: a wall clock is trusted once it has not stepped
 // for clockTrust, and for as long as it was put forward since the start. From then on the time counts by the monotonic
 // clock, whatever the wall clock does. Before that, ok is false.
 func (c *Clock) Proven() (ns int64, ok bool) {

@@ -6,7 +6,7 @@ import (
 	"penstock/internal/lock"
 )
 
-// logLimiter lets one line through per interval, and counts the others. Any goroutine may call allow. mu guards the
+// LogLimiter lets one line through per interval, and counts the others. Any goroutine may call Allow. mu guards the
 // fields.
 type LogLimiter struct {
 	mu      lock.Mutex[lock.LogLimiter]
@@ -15,7 +15,8 @@ type LogLimiter struct {
 	skipped int
 }
 
-// allow says whether the line may be written at the time at, and how many lines were dropped since the one before.
+// Allow says whether the line may be written at the time at, in ns, and how many lines were dropped since the one
+// before.
 func (s *LogLimiter) Allow(at int64, interval time.Duration) (others int, may bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -4,23 +4,23 @@ import (
 	"sync/atomic"
 )
 
-// notice wakes all goroutines that wait for a condition. Any goroutine may call its methods, with any lock held:
+// Notice wakes all goroutines that wait for a condition. Any goroutine may call its methods, with any lock held:
 //
 //	goroutine that waits                       goroutine that changes something
-//	1 next: takes the channel
+//	1 Next: takes the channel
 //	                                           2 changes what the condition reads
 //	3 evaluates the condition: false
-//	                                           4 raise: closes the channel
+//	                                           4 Raise: closes the channel
 //	5 is woken, evaluates it again
 //
-// A change after 1 closes the channel of 1, so no change is missed, provided that every change is followed by raise.
-// A goroutine may also be woken although its condition is still false. raise costs one load while nobody waits. The
-// zero notice is ready. A crash leaves nothing of it.
+// A change after 1 closes the channel of 1, so no change is missed, provided that every change is followed by Raise.
+// A goroutine may also be woken although its condition is still false. Raise costs one load while nobody waits. The
+// zero Notice is ready. A crash leaves nothing of it.
 type Notice struct {
-	ch atomic.Pointer[chan struct{}] // closed by the next raise; nil: nobody has asked since the last one
+	ch atomic.Pointer[chan struct{}] // closed by the next Raise; nil: nobody has asked since the last one
 }
 
-// next returns a channel that the next raise closes.
+// Next returns a channel that the next Raise closes.
 func (n *Notice) Next() <-chan struct{} {
 	fresh := make(chan struct{})
 	for {
@@ -33,7 +33,7 @@ func (n *Notice) Next() <-chan struct{} {
 	}
 }
 
-// raise wakes all goroutines that wait. It is called after the change.
+// Raise wakes all goroutines that wait. It is called after the change.
 func (n *Notice) Raise() {
 	if ch := n.ch.Load(); ch != nil && n.ch.CompareAndSwap(ch, nil) {
 		close(*ch)

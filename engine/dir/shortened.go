@@ -32,8 +32,8 @@ const (
 // the list when its machine has all that is committed. A crash before the file says so costs one more comparison.
 //
 // All records of a copy may have been in the group that was cut. Recovery does not know of such a copy, which would
-// begin empty and count as whole. So a recovery that cuts puts UnnamedCopies into the list, and listUnnamed replaces it
-// by the copies that the rows of the store name.
+// begin empty and count as whole. So a recovery that cuts puts UnnamedCopies into the list, and ListUnnamed
+// (engine/part) replaces it by the copies that the rows of the store name.
 //
 // mu guards the maps and counters, and is not held during I/O. file is held while the file is read or written, so that
 // the last write stores the newest list; mu is taken inside it.

@@ -53,7 +53,7 @@ type Inbox struct {
 	Parked       atomic.Bool // puts wait in the forwarder; later puts queue behind them
 	mu           lock.Mutex[lock.Partition]
 	puts         List
-	reported     int64                    // bytes of the inbox that node.waiting already counts
+	reported     int64                    // bytes of the inbox that Node.waiting already counts
 	ready        bool                     // the committer will drain it: it is in the ready list, or being drained
 	pipelined    bool                     // puts wait for earlier batches, whose commit wakes the committer: see stall
 	closed       error                    // the error that new puts get; nil: the inbox is open
@@ -355,7 +355,7 @@ func (b *Inbox) publishWaitingAndWake() {
 	}
 }
 
-// publishWaiting adds the change of the inbox's size to node.waiting, in steps of at least reportBytes: to update a
+// publishWaiting adds the change of the inbox's size to Node.waiting, in steps of at least reportBytes: to update a
 // shared counter twice for every put costs more than the put itself. It returns the new sum and what was added, or two
 // zeros if the change is still too small. mu is held.
 func (b *Inbox) publishWaiting() (sum, added int64) {
@@ -367,7 +367,7 @@ func (b *Inbox) publishWaiting() (sum, added int64) {
 	return b.node.waiting.Add(d), d
 }
 
-// reportBytes bounds the error of node.waiting per inbox.
+// reportBytes bounds the error of Node.waiting per inbox.
 const reportBytes = 16 << 10
 
 // WhyClosed is the error that new puts get; nil: the inbox is open.

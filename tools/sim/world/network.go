@@ -396,7 +396,7 @@ func (c *conn) flush(to *end) {
 	to.p.h.Frames(o.self.ID, o.self.Boot, burst)
 }
 
-// break_ ends a random connection.
+// breakOne ends a random connection.
 func (net *network) breakOne() {
 	var live []*conn
 	for _, c := range net.conns {
