@@ -6,13 +6,14 @@
 // compared with what the goroutine holds, and panics where the order is broken: also when nobody waits just then.
 package lock
 
-// The classes, named by the type and the field of the lock.
+// The classes, named by the type that has the lock, and by its field if there are several. Where another package would
+// make the name unclear, the lock stands behind it.
 type (
 	TopicChanging      struct{}
 	ChannelConfiguring struct{}
 	EngineCatalog      struct{}
 	ReplicaDiscard     struct{}
-	ShortenedFile      struct{}
+	ShortenedFile      struct{} // dir.Shortened.file
 	EngineNode         struct{}
 
 	Channel        struct{}
@@ -25,31 +26,31 @@ type (
 	Engine      struct{}
 	SegmentIO   struct{}
 	Forwarder   struct{}
-	Partition   struct{}
-	Flusher     struct{}
-	LogPreparer struct{}
+	Partition   struct{} // inbox.Inbox.mu
+	Flusher     struct{} // flush.Flusher.mu; the flusher of nsq has NSQFlusher
+	LogPreparer struct{} // of clog
 
 	CommitterReady struct{}
 	ChannelPosts   struct{}
-	Confirmer      struct{}
-	Remotes        struct{}
+	Confirmer      struct{} // channel.Node.mu
+	Remotes        struct{} // remote.Consumers.mu
 	Operations     struct{}
-	Refusals       struct{}
+	Refusals       struct{} // of engine/forward
 	AbsentCopies   struct{}
 	Shortened      struct{}
-	ConfirmedBound struct{}
+	ConfirmedBound struct{} // retain.Bound.mu
 	Ages           struct{}
 	Clock          struct{}
 	ClusterChange  struct{}
 	ClusterExited  struct{}
 	LogLimiter     struct{}
-	AsyncFree      struct{}
-	DiskHealth     struct{}
-	LogIdleMark    struct{}
+	AsyncFree      struct{} // inbox.AsyncPuts.mu
+	DiskHealth     struct{} // diskwatch.Watch.mu
+	LogIdleMark    struct{} // of clog
 
 	PeerNet  struct{}
 	PeerLink struct{}
-	NodeConn struct{}
+	NodeConn struct{} // netproto.Conn.mu
 
 	ClusterTasks struct{}
 	ClusterStore struct{}
