@@ -71,11 +71,11 @@ func (c *Channel) Subscribe(ctx context.Context, o ConsumerOptions, s Sink) (*Co
 	return &Consumer{ch: c, served: r}, nil
 }
 
-// Ready sets how many messages may be in flight to this consumer: a window, not a credit.
+// Ready sets how many messages may be in flight to this consumer. Deliveries do not use the number up.
 func (k *Consumer) Ready(n int) error { return k.served.Ready(n) }
 
 // Finish confirms a message. The confirmation is in the log within Options.ConfirmInterval; a crash before that
-// delivers the message again.
+// delivers the message again. If other nodes serve the consumer, the time begins when the leader has the FIN.
 func (k *Consumer) Finish(id ID) error { return k.served.Finish(id) }
 
 // Requeue gives a message back, to be delivered again after delay.

@@ -93,7 +93,7 @@ func ofMessage(k core.EventKind) bool {
 	return k == core.EvFinish || k == core.EvRequeue || k == core.EvTouch
 }
 
-// Ready sets how many messages may be in flight to this consumer: a window, not a credit.
+// Ready sets how many messages may be in flight to this consumer. Deliveries do not use the number up.
 func (k *Consumer) Ready(n int) error {
 	return k.do(core.Event{Kind: core.EvReady, Count: n})
 }

@@ -75,7 +75,7 @@ const (
 	// Client: its messages in flight are redelivered first, at once, or when their holds end. Flag: nothing of them is on
 	// its way
 	EvUnsubscribe
-	EvReady     // Client, Count: it takes up to Count messages in flight (a window, not a credit)
+	EvReady     // Client, Count: it takes up to Count messages in flight (deliveries do not use it up)
 	EvStop      // Client: no more deliveries, EvReady is ignored from now on (CLS)
 	EvBlocked   // Client, Flag: its socket is full, or empty again
 	EvOffer     // Part, Msg, At, Index: the message at the reading cursor. Result: Deliver, Skip, Hold

@@ -41,8 +41,8 @@ type Consumer struct {
 	started    bool                          // Subscribe has returned
 	answered   chan struct{}                 // closed when all first answers have come, or the client has failed
 	err        error                         // why the client failed before Subscribe returned, which returns it
-	bound      int64                         // ConsumerOptions.MaxInFlightBytes
-	unfinished map[base.ID]unfinishedMessage // if bound is set: the messages that the client has
+	maxBytes   int64                         // ConsumerOptions.MaxInFlightBytes; 0: no limit
+	unfinished map[base.ID]unfinishedMessage // if maxBytes is set: the messages that the client has
 	delivery   base.Delivery
 	dropped    []base.HeldDelivery
 	wire       wire.Delivered
@@ -60,7 +60,7 @@ type leg struct {
 	begun    int64  // when Subscribe was sent, by Lease.Now
 	stamped  bool   // a Stamp went before Subscribe: the leader holds deliveries of ordered channels (DeliverHeld)
 	ops      []byte // Consume entries that wait to be sent
-	owed     int    // bytes that were delivered and not given back as credit
+	owed     int    // bytes that were delivered and not paid back to the window
 	received uint64 // serial of the newest held delivery
 	reported uint64 // newest serial that ConsumeSeen told the leader
 }
@@ -96,7 +96,7 @@ func (rs *Consumers) Subscribe(ctx context.Context, c Client, o base.ConsumerOpt
 		return nil, fmt.Errorf("%w: a consumer's tag has at most %d bytes", base.ErrOptions, wire.MaxTagBytes)
 	}
 	r.ask.Tag = []byte(o.Tag)
-	if r.bound = o.MaxInFlightBytes; r.bound > 0 {
+	if r.maxBytes = o.MaxInFlightBytes; r.maxBytes > 0 {
 		r.unfinished = map[base.ID]unfinishedMessage{}
 	}
 	r.stats.Label = o.Label
@@ -201,8 +201,8 @@ func (rs *Consumers) removeLeg(l *leg) {
 	rs.mu.Unlock()
 }
 
-// remove deletes a leg and frees its credits. What is in flight there is delivered again by the leader that takes over.
-// mu is held.
+// remove deletes a leg with the entries that wait in ops, and frees its credits. What is in flight there is delivered
+// again by the leader that takes over. mu is held.
 func (r *Consumer) remove(l *leg) {
 	r.rs.removeLeg(l)
 	r.forgetUnfinished(l)
@@ -370,17 +370,18 @@ func (r *Consumer) Ready(n int) error {
 	return nil
 }
 
-// Finish confirms a message.
+// Finish confirms a message. It returns before the leader has the FIN. FailureSink.Failed is told if the leader refuses
+// it. If the leader crashes before the FIN is in the log, its successor delivers the message again (doc.go).
 func (r *Consumer) Finish(id base.ID) error {
 	return r.sendOp(&wire.Consume{Kind: wire.ConsumeFinish, ID: uint64(id)})
 }
 
-// Requeue gives a message back, to be delivered again after delay.
+// Requeue gives a message back, to be delivered again after delay. Like Finish it does not wait for the leader.
 func (r *Consumer) Requeue(id base.ID, delay time.Duration) error {
 	return r.sendOp(&wire.Consume{Kind: wire.ConsumeRequeue, ID: uint64(id), DelayMs: requeueDelay(delay)})
 }
 
-// Touch starts the message's timeout anew.
+// Touch starts the message's timeout anew. Like Finish it does not wait for the leader.
 func (r *Consumer) Touch(id base.ID) error {
 	return r.sendOp(&wire.Consume{Kind: wire.ConsumeTouch, ID: uint64(id)})
 }
@@ -410,7 +411,7 @@ func (r *Consumer) sendOp(what *wire.Consume) error {
 	case wire.ConsumeRequeue:
 		r.stats.RequeueCount++
 	}
-	if r.bound > 0 {
+	if r.maxBytes > 0 {
 		r.updateUnfinished(what)
 	}
 	if what.Kind != wire.ConsumeTouch && r.legs.Credit().Finished(i) {
@@ -430,7 +431,7 @@ func (r *Consumer) Pump() {
 	}
 }
 
-// Unblock gives back the credit that was withheld while the sink had no room.
+// Unblock pays back what was withheld while the sink had no room.
 func (r *Consumer) Unblock() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -461,8 +462,8 @@ func (r *Consumer) StopDelivery() {
 	}
 }
 
-// tick sends what waits: Consume entries, credit, and messages that the sink dropped. It asks leaders again whose bound
-// may have fallen because messages timed out, which they do not tell.
+// tick sends what waits: Consume entries, bytes to be paid back, and messages that the sink dropped. It asks leaders
+// again whose bound (route.Credit) may have fallen because messages timed out, which they do not tell.
 func (r *Consumer) tick() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

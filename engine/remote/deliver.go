@@ -40,7 +40,7 @@ func (r *Consumer) handleDeliver(l *leg, p []byte) error {
 // deliverOne gives the message in r.wire, which took n bytes of the frame, to the sink. mu is held.
 func (r *Consumer) deliverOne(l *leg, n int, until base.Deadline) {
 	m := &r.wire
-	if r.bound > 0 {
+	if r.maxBytes > 0 {
 		r.addUnfinished(l, base.ID(m.ID), n)
 	} else {
 		l.owed += n
@@ -63,7 +63,7 @@ func (r *Consumer) endDelivery(l *leg) {
 	r.sink.Flush()
 }
 
-// pay gives credit back if the sink has room and at least least bytes are owed. mu is held.
+// pay pays back what is owed, if the sink has room and that is at least least bytes. mu is held.
 func (r *Consumer) pay(l *leg, least int) {
 	if r.full || l.owed < max(least, 1) {
 		return
@@ -72,7 +72,7 @@ func (r *Consumer) pay(l *leg, least int) {
 	r.flushLeg(l)
 }
 
-// payOwed adds the owed bytes to the entries that are sent next, as credit. mu is held.
+// payOwed adds the owed bytes to the entries that are sent next. mu is held.
 func (l *leg) payOwed() {
 	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeCredit, Count: uint32(l.owed)})
 	l.owed = 0

@@ -45,7 +45,7 @@ type subscription struct {
 	waiting bool   // a goroutine retries to send unsent
 	bufHeld bool   // buf is a DeliverHeld
 	seen    uint64 // newest serial that the client had received when it made its call
-	unpaid  int    // bytes sent and not given back as credit
+	unpaid  int    // bytes sent and not paid back
 	blocked bool   // the window is used up, and Deliver said so to the channel
 	frame   netproto.Frame
 	body    [1][]byte
@@ -237,8 +237,7 @@ func (s *subscription) Closed(err error) {
 	}
 }
 
-// pay notes that the client's node has given n bytes of credit back. It returns true if the channel was waiting for
-// that.
+// pay notes that the client's node has paid n bytes back. It returns true if the channel was waiting for that.
 func (s *subscription) pay(n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,9 +8,9 @@ import (
 )
 
 // Some clients bound the bytes of their unfinished messages (ConsumerOptions.MaxInFlightBytes). Such a client's node
-// gives a leader its credit back only when a message is finished, requeued or timed out, not when the sink has taken
-// it. So a leader never sends more than the client may have. Leaders do not report timeouts: the client's node forgets
-// a message when the client's timeout is over.
+// pays a message back to its leader only when it is finished, requeued or timed out, not when the sink has taken it. So
+// a leader never sends more than the client may have. Leaders do not report timeouts: the client's node forgets a
+// message when the client's timeout is over.
 
 // unfinishedMessage is a message that such a client has.
 type unfinishedMessage struct {
@@ -19,17 +19,17 @@ type unfinishedMessage struct {
 	since int64 // when it was delivered or touched last, by Lease.Now
 }
 
-// windowBytes returns how many bytes each of so many leaders may send before it gets credit back.
+// windowBytes returns how many bytes each of so many leaders may send before it is paid back.
 func (r *Consumer) windowBytes(leaders int) uint32 {
-	if r.bound == 0 {
+	if r.maxBytes == 0 {
 		return windowBytes
 	}
-	return uint32(max(1, min(r.bound/int64(max(1, leaders)), windowBytes)))
+	return uint32(max(1, min(r.maxBytes/int64(max(1, leaders)), windowBytes)))
 }
 
-// leastPaid returns the least credit in bytes that is worth a frame of its own.
+// leastPaid returns how many bytes are worth a frame of their own that pays them back.
 func (r *Consumer) leastPaid() int {
-	if r.bound > 0 {
+	if r.maxBytes > 0 {
 		return 1
 	}
 	return windowBytes / 4
@@ -52,7 +52,7 @@ func (r *Consumer) updateUnfinished(what *wire.Consume) {
 	}
 }
 
-// removeUnfinished forgets a message, and gives its bytes back to its leader as credit. mu is held.
+// removeUnfinished forgets a message, and pays its bytes back to its leader. mu is held.
 func (r *Consumer) removeUnfinished(id base.ID) {
 	h, ok := r.unfinished[id]
 	if !ok {
