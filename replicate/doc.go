@@ -13,8 +13,12 @@
 //	per follower        Match <= Next <= Match + MaxWindowCount, and Match <= its Durable
 //	per batch           batch k+1 begins where batch k ends, in position, id and offset, and names its checksum
 //
-// None moves back, except that a replica outside the ISR begins anew at Match 0 with another disk. Committed moves only
-// if the ISR has MinISR members, the lease lives, and the ISR holds the batch that began this epoch ([Quorum]).
+// None moves back but Match and Durable of a follower that lost something: it has another disk, begins anew, or reports
+// less than it acknowledged. Its leader then counts from Match 0. If it still is a member, it is proposed for removal
+// until it holds Committed again (Progress.lost), or the ISR cannot shrink and waits for it.
+//
+// Committed moves only if the ISR has MinISR members, the lease lives, and the ISR holds the batch that began this
+// epoch ([Quorum]).
 //
 // The ISR that counts is the largest one that the store could show to an election: the accepted one, with everybody who
 // is in a proposal that may yet be accepted. So whoever can be elected holds everything that is committed. That

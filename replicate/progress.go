@@ -28,7 +28,12 @@ func (s ProgressState) String() string {
 	return [...]string{"probe", "replicate", "catch-up", "snapshot"}[s]
 }
 
-// Progress is what the leader knows of one follower. Match <= Next <= Match + window.
+// Progress is what the leader knows of one follower. The Leader owns it; users borrow it until the next Step. A crash
+// loses it: the next leader begins with Probe and Match 0.
+//
+//	Match <= Next <= Match + MaxWindowCount; what lies between the two is in flight
+//
+// Times are those of Step's now, in ns. A group of fields means something only in the states that stand above it.
 type Progress struct {
 	Node    NodeID
 	Store   uuid.UUID // its disk, once it has reported
@@ -38,36 +43,44 @@ type Progress struct {
 	Match   segment.Position // it holds everything below, durably, in this epoch
 	Next    segment.Position // the first batch not sent yet
 
-	request     uint64    // of the exchange that is valid
-	boot        uuid.UUID // of the process that reported in it
-	compared    bool      // end and endEpoch are those of its last report
-	end         segment.Position
-	endEpoch    segment.Epoch
-	matched     bool // in Probe or Snapshot: the report was answered
-	heard       bool // Store is known
-	lost        bool // it lacks what it had acknowledged, until it holds it again: it should not be in the ISR
-	stuck       bool // it was removed for its lag, and Match has not passed stuckAt since: it may not join
-	stuckAt     segment.Position
-	absent      absence
-	matchOffset segment.Offset
+	// Every state.
+	request     uint64           // number of the newest exchange: answers to older ones are ignored (P5)
+	heard       bool             // Store is known
+	compared    bool             // end and endEpoch are those of its last report
+	end         segment.Position // of its log, in that report
+	endEpoch    segment.Epoch    // likewise
+	matchOffset segment.Offset   // Match and Next in bytes
 	nextOffset  segment.Offset
-	committed   segment.Position // the mark that it knows
-	rewound     segment.Position // the gap that was answered last
-	rewoundAt   int64
-	probeAt     int64
-	sentAt      int64 // last message to it
-	heardAt     int64 // last message from it
-	movedAt     int64 // Match moved last, or the first batch in flight was sent
-	caughtUpAt  int64 // it lacked nothing of what was there at that time
-	markEnd     segment.Position
-	markAt      int64
-	reading     bool
-	readAt      int64
-	budget      int64 // bytes that may be read for it now
-	budgetAt    int64
-	budgetEnd   segment.Offset // of the log then
-	joining     bool
-	joinUntil   int64
+	committed   segment.Position // the commit mark that it knows; 0 after a report
+	sentAt      int64            // last message to it
+	heardAt     int64            // last message from it in this epoch and exchange
+
+	// Probe and Snapshot: the exchange.
+	boot    uuid.UUID // of the process that reported in this exchange; zero until one has
+	matched bool      // the report was answered: the next ack ends the exchange
+	probeAt int64     // when it was asked last; again after RetryNs, or later: see absence
+	absent  absence   // it says that it has no copy
+
+	// Replicate and CatchUp: what is on its way.
+	movedAt   int64            // when Match moved last, or the first batch in flight was sent
+	rewound   segment.Position // the gap that was answered last; not again within HeartbeatNs of rewoundAt
+	rewoundAt int64
+	reading   bool           // CatchUp: an ActRead is not answered; not longer than RetryNs after readAt
+	readAt    int64          // when that read may begin: later than it was asked for, if the budget was used up
+	budget    int64          // bytes that may be read for it now; below 0 if a range was larger
+	budgetAt  int64          // when budget was computed last
+	budgetEnd segment.Offset // the end of the log then
+
+	// Whether it belongs into the ISR: see Leader.propose. It is behind if it lacked something for LagMaxNs. Each answer
+	// that reaches markEnd, the end of the log at the answer before (at markAt), shows that it lacked nothing then.
+	caughtUpAt int64 // the last time at which it lacked nothing, as far as that is known
+	markEnd    segment.Position
+	markAt     int64
+	lost       bool             // it lacks what it had acknowledged, until it holds it again: it should not be in the ISR
+	stuck      bool             // it was removed for its lag, and Match has not passed stuckAt since: it may not join
+	stuckAt    segment.Position // Match when it was proposed for removal
+	joining    bool             // outside the ISR and close: it holds Committed back as a member does (see mayJoin)
+	joinUntil  int64            // joining: when that ends; else not before this time again
 }
 
 func (p *Progress) member() Member { return Member{Node: p.Node, Store: p.Store} }
