@@ -25,7 +25,8 @@
 //
 // A connection has one goroutine, its reader, which does everything but two things: a server-wide flusher writes the
 // answers of completed Puts, so that an answer wakes no goroutine of its own; and a writer goroutine lives while the
-// peer's receive window is full, or while there is much to encode. Locks are taken in the order answers.mu, output.mu;
-// no call of the engine happens under either, and no system call but the write of a held frame, which does not block
-// (held.go).
+// peer's receive window is full, or while there is much to encode. Locks are taken in the order answers.mu, output.mu,
+// wire.mu, and Server.mu, flight.mu; the others of the package are leaves. No call of the engine happens under any of
+// them, and no system call but two: the write of a held frame, which does not block (held.go), and those of a handshake
+// (codec.go).
 package nsq

@@ -10,9 +10,9 @@ import (
 // flight bounds the bytes of messages that a consumer was sent and has not finished (Options.MaxInFlightBytes). RDY
 // bounds only their number. Without a bound it costs nothing.
 //
-// The channel counts what it delivers (took), the reader what the client finishes, requeues and touches, and the sweep
-// forgets what timed out, since the engine does not tell a connection of that. mu guards the fields behind it, and
-// nothing is taken inside it. A client at its bound gets no messages until it finishes some, or they time out.
+// Whoever delivers counts what it delivers (took), the reader what the client finishes, requeues and touches, and the
+// sweep forgets what timed out, since the engine does not tell a connection of that. mu guards the fields behind it,
+// and nothing is taken inside it. A client at its bound gets no messages until it finishes some, or they time out.
 type flight struct {
 	most int64 // 0: no bound; never changed
 

@@ -46,10 +46,10 @@ func appendFrame(dst []byte, kind uint32, data string) []byte {
 // output is everything that goes to one client.
 //
 // Any goroutine appends whole frames under mu. One goroutine at a time owns the output: it set busy, takes all frames
-// that are there, and writes them without mu. The owner is whoever flushes (the reader, the channel that delivered, the
-// sweep), or the flusher while the output is lent, or the writer goroutine (writeBlocking), which takes over when the
-// socket does not take everything at once and lives until nothing is left. A flush while there is an owner does
-// nothing: the owner takes the new frames along.
+// that are there, and writes them without mu. The owner is whoever flushes (the reader, who delivered, the sweep), or
+// the flusher while the output is lent, or the writer goroutine (writeBlocking), which takes over when the socket does
+// not take everything at once and lives until nothing is left. A flush while there is an owner does nothing: the owner
+// takes the new frames along.
 //
 // mu guards everything from next to slowAt, and bound. Nothing is called under it that waits, and no other lock is
 // taken inside it but wire.mu. A client that does not read is not read from either, its consumer is stopped, and after
@@ -165,8 +165,8 @@ func (o *output) appendOKs(n int) {
 	o.mu.Unlock()
 }
 
-// appendMessage adds a message frame, which copies the body, and says whether there is room for another. The channel
-// calls it under its lock.
+// appendMessage adds a message frame, which copies the body, and says whether there is room for another. Whoever
+// delivers calls it, with Channel.mu or remote.Consumer.mu held.
 func (o *output) appendMessage(d *engine.Delivery) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -6,8 +6,9 @@ import (
 	"penstock/engine"
 )
 
-// sink is a connection as its channel sees it. The engine calls Deliver under the channel's lock, so it only copies;
-// Flush comes after the lock is released.
+// sink is a connection as what serves it sees it: a channel of this node, or a remote.Consumer, which has the leaders.
+// Deliver is called under that one's lock (Channel.mu, Consumer.mu), so it only copies; Flush comes after the lock is
+// released. Then Flush runs on the goroutine that delivered, also on the reader of a connection to another node.
 type sink conn
 
 // Deliver encodes a message frame into the output.
