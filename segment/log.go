@@ -78,7 +78,7 @@ type Log struct {
 	start    place
 	flushed  Offset
 	synced   Offset
-	clock    uint64
+	clock    uint64 // counts reads of segments; segFile.used is its value at the last one
 	// generation counts the times that the log went back: a reader's memory of what stood where is void after one.
 	generation uint64
 	damage     []damage
