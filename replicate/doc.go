@@ -3,6 +3,24 @@
 // events and return actions; they know no disk, socket, clock, goroutine or map, so every history can be replayed from
 // a text (testdata) or from a seed (the simulation in the tests). The engine feeds them and does what they say.
 //
+// # Use
+//
+// A replica is a Leader or a Follower, never both. Whoever owns it (part.Replica, with its lock held) steps it:
+//
+//	l := replicate.NewLeader(cfg, self, boot, log, state, now)
+//	var acts replicate.Actions // used again by every Step
+//	feed := []replicate.Event{{Kind: replicate.EvTick, Live: live}}
+//	for len(feed) > 0 {
+//		l.Step(now, &feed[0], &acts)
+//		feed = feed[1:]
+//		for i := range acts.List {
+//			feed = append(feed, do(&acts.List[i])...) // appends, sends, cuts; what it leads to at once
+//		}
+//	}
+//
+// What an action leads to later, as a durable write or an answer, is an event of its own. After ActStepDown the Leader
+// is over, and its owner makes a Follower from Log(). What the owner must keep besides is at the end of this page.
+//
 // # Marks
 //
 // All of them are half-open: everything below is held. Positions number batches.

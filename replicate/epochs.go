@@ -107,6 +107,10 @@ func (t *EpochTable) before(p segment.Position) []EpochStart {
 // An epoch has one author, so equal (epoch, position) means equal bytes and an equal history before: what is common
 // ends where the newest shared epoch ends first. Whole tables are compared, therefore one exchange is
 // enough, however often the leader changed (P2).
+//
+//	this log    epoch 1 from 0, epoch 2 from 5, epoch 4 from 9, end 12
+//	the other   epoch 1 from 0, epoch 2 from 5, epoch 3 from 7, end 11
+//	4 is only here, so 9 on differs; 3 is only there, so 7 on differs; both have 2 from 5 on: common up to 7
 func (t *EpochTable) Common(
 	end segment.Position, other []EpochStart, otherEnd segment.Position,
 ) (segment.Position, error) {
