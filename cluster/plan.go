@@ -76,12 +76,15 @@ func (p *planner) copies() int {
 
 func (p *planner) row(id meta.PartitionID) *partEntry { return p.st.parts[id] }
 
+// change plans a partition's next row. It is written only if the present one is still there, and the chosen nodes are
+// the live processes that they are now. Nothing else is planned for the partition in this round.
 func (p *planner) change(why string, next *meta.Partition, chosen ...replicate.NodeID) *command {
 	p.busy[next.ID] = true
 	p.commands = append(p.commands, command{why: why, next: next, rev: p.row(next.ID).rev, chosen: chosen})
 	return &p.commands[len(p.commands)-1]
 }
 
+// drop plans the deletion of a row, if it is still as it was at rev.
 func (p *planner) drop(why, key string, rev int64) {
 	p.commands = append(p.commands, command{why: why, drops: []kv.Cond{{Key: p.prefix + key, ModRevision: rev}}})
 }
@@ -193,6 +196,8 @@ func (p *planner) moves() {
 	}
 }
 
+// step takes a move one step further: the replica that comes is added, or the one that goes is removed. In between it
+// plans nothing: the new one has to get into the ISR, and the old one to hand over what it leads.
 func (p *planner) step(id meta.PartitionID, m moveEntry) {
 	row := p.row(id)
 	replicas := row.State.Replicas

@@ -51,6 +51,8 @@ type channelPart struct {
 	takenMoved     []IDRange
 }
 
+// addPartition makes the state of a partition from the fold of its log (ev.Cursor). After a crash or a change of leader
+// that is all there is: what was confirmed and is not in the fold is unread again.
 func (c *Channel) addPartition(ev *Event) {
 	if ev.Part > MaxPartition {
 		panic("BUG: partition number does not fit into an ID")

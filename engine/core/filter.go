@@ -134,6 +134,7 @@ func (m *Matcher) Match(headers []segment.KV) bool {
 	return m.all != m.invert
 }
 
+// holds says whether a header of the rule's name has a value that matches.
 func (r *compiledRule) holds(headers []segment.KV) bool {
 	for i := range headers {
 		kv := &headers[i]
