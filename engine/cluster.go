@@ -456,6 +456,7 @@ func (cn *clusterNode) removeFromTable(topic uuid.UUID) {
 func (cn *clusterNode) runTicker() {
 	for cn.e.host.Pause(tickInterval, cn.Ctx.Done()) {
 		cn.e.host.ReadAwake()
+		cn.Net.ReadOn(tickInterval)
 		lease := cn.Until()
 		live := cn.LiveNodes()
 		for _, pt := range cn.e.store.Partitions() {

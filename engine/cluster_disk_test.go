@@ -10,6 +10,7 @@ import (
 
 	"penstock/engine"
 	"penstock/engine/meta"
+	"penstock/replicate/peer"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -125,8 +126,10 @@ func TestClusterAllDisksHang(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// A connection's goroutine writes to no disk: what a node with a hung disk has to answer for others, or hears from
-// them, goes on.
+// What a node with a hung disk has to answer for others, or hears from them, goes on, although the goroutine that reads
+// from the other node is in the write: another one reads on long before the connection would end because of silence.
+//
+// F6.
 func TestClusterHungFollowerHears(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 2)
@@ -150,16 +153,20 @@ func TestClusterHungFollowerHears(t *testing.T) {
 	}
 	release := f.hang()
 	defer release()
-	// A put that comes alone: its batch reaches an idle follower, whose connection could do the write itself.
+	// A put that comes alone: its batch reaches an idle follower, whose connection's goroutine does the write itself.
 	done := make(chan error, 1)
 	go func() {
 		done <- h.publish(context.Background(), tc.topic(l, "t"), "it waits for the follower")
 	}()
 	tc.eventually("the follower's disk has a write", func() bool { return engine.WritesWaiting(f.e) > 0 })
+	began := time.Now()
 	tc.eventually("a put to a partition of the other node is answered", func() bool {
 		// The answer comes by the connection that brought the batch.
 		return engine.PutTo(t.Context(), topic, own, &engine.Put{Messages: [][]byte{[]byte("by way of the follower")}}) == nil
 	})
+	if took := time.Since(began); took > peer.DefaultSilenceTimeout-500*time.Millisecond {
+		t.Errorf("it took %v: the connection had to end before", took)
+	}
 	release()
 	if err := <-done; err != nil && !strings.Contains(err.Error(), "unknown") {
 		t.Error(err)

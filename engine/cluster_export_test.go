@@ -198,6 +198,11 @@ func RunAtEnd(e *Engine, topic string, n int) wire.Run {
 	return wire.Run{Segment: st.Segment, Base: st.SegmentBase, Capacity: st.SegmentCapacity}
 }
 
+// neverBlocks is a peer.Reading for calls that no connection made.
+type neverBlocks struct{}
+
+func (neverBlocks) MayBlock() {}
+
 // Hear lets an engine take a frame of another node, as its connection would bring it.
 func Hear(e *Engine, from replicate.NodeID, f *netproto.Frame, body []byte) {
 	payload := append(append([]byte(nil), f.Head...), body...)
@@ -207,7 +212,7 @@ func Hear(e *Engine, from replicate.NodeID, f *netproto.Frame, body []byte) {
 			HeadBytes: uint16(len(f.Head)), PayloadBytes: uint32(len(payload)),
 		},
 		Payload: payload,
-	}})
+	}}, neverBlocks{})
 }
 
 // ConfirmBody is the body of a control batch that confirms ids of a channel.

@@ -9,6 +9,7 @@ import (
 	"penstock/engine/part"
 	"penstock/netproto"
 	"penstock/replicate"
+	"penstock/replicate/peer"
 	"penstock/replicate/wire"
 )
 
@@ -77,8 +78,8 @@ func (cn *clusterNode) hasExited(node replicate.NodeID) bool {
 }
 
 // Frames implements peer.Handler. It passes a burst of frames to replicas, and wakes the committer once per partition
-// at the end. The connection's goroutine calls it, so it must not wait for the disk.
-func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netproto.Received) {
+// at the end. The connection's goroutine calls it, so it must not wait for the disk before it has called r.MayBlock.
+func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netproto.Received, r peer.Reading) {
 	d := cn.decoders.Get().(*wire.Decoder)
 	defer cn.decoders.Put(d)
 	var some [32]*part.Partition
@@ -108,7 +109,11 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 		}
 	}
 	for i, pt := range work {
-		pt.Announce(i == len(work)-1)
+		if i < len(work)-1 {
+			pt.Announce(false)
+		} else {
+			pt.AnnounceLast(r)
+		}
 	}
 }
 

@@ -17,13 +17,13 @@ import (
 type Handler interface {
 	// Frames gets at least one and at most MaxBurstCount frames that arrived together, in the order in which they were
 	// sent. The slice and the payloads are valid until it returns; to keep a payload longer, retain its Buf. While it runs
-	// nothing is read, so it must not wait for longer than the peer's SilenceTimeout, and must not call Close. An error
-	// ends the connection; the peer gets a Goodbye with its text.
+	// nothing is read, so it must not wait for longer than the peer's SilenceTimeout (see Conn.MayBlock), and must not
+	// call Close. An error ends the connection; the peer gets a Goodbye with its text.
 	//
 	// Types that the handler does not know must be answered by TypeError, or end the connection.
 	Frames(c *Conn, frames []Received) error
-	// Closed is called once, after the last Frames has returned and the connection has released every owner that it still
-	// had. err is never nil; nothing is taken any more.
+	// Closed is called once, after the last Frames has returned, or has called MayBlock, and the connection has released
+	// every owner that it still had. err is never nil; nothing is taken any more.
 	Closed(c *Conn, err error)
 }
 
@@ -76,6 +76,8 @@ type Conn struct {
 	held     atomic.Int64  // bytes of receive buffers that are not released
 	heldLess chan struct{} // a token: held became less, or the connection is dead
 	in       reader
+	turn     atomic.Pointer[turn] // of the goroutine that uses in
+	ending   atomic.Bool          // the connection is not open any more
 
 	running atomic.Int32 // goroutines; the last one to end cleans up
 	done    chan struct{}
@@ -89,6 +91,7 @@ func newConn(nc net.Conn, o *Options, peer Hello, version Version) *Conn {
 	c.wake.L = &c.mu
 	c.spot.init(nc)
 	c.in.init(c)
+	c.turn.Store(new(turn))
 	c.running.Store(2)
 	go c.write()
 	go c.read()
@@ -153,11 +156,14 @@ func (c *Conn) shut(reason error, goodbye GoodbyeError) {
 	c.endLocked(reason)
 }
 
-// endLocked wakes everyone who waits for the connection.
+// endLocked wakes everyone who waits for the connection. A reader whose handler blocks gives its place to one that sees
+// the end.
 func (c *Conn) endLocked(reason error) {
 	if c.reason == nil {
 		c.reason = reason
 	}
+	c.ending.Store(true)
+	c.ReadOn(0)
 	c.wake.Broadcast()
 	c.roomLocked()
 }

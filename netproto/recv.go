@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// reader is the state of the goroutine that reads; no other touches it.
+// reader is the state of the goroutine that reads; no other touches it. When another goroutine takes its place (turn),
+// it goes on with this state.
 //
 //	buf: | parsed | r  a frame that is not whole yet  w | free |      0 <= r <= w <= len
 type reader struct {
@@ -35,9 +36,12 @@ func (in *reader) init(c *Conn) {
 
 // read is the reader: bytes in, whole frames to the handler, until the connection ends.
 func (c *Conn) read() {
-	defer c.ended()
 	in := &c.in
 	err := in.run()
+	if err == errTakenOver {
+		return // nothing is this goroutine's any more
+	}
+	defer c.ended()
 	switch {
 	case err == nil: // a Goodbye
 		c.shut(in.farewell, GoodbyeError{Status: StatusClosed, Text: "goodbye"})
@@ -200,7 +204,11 @@ func (in *reader) deliver() error {
 		bytes += HeaderBytes + len(in.burst[i].Payload)
 	}
 	c.countReceived(len(in.burst), bytes)
+	t := c.turn.Load()
 	err := c.o.Handler.Frames(c, in.burst)
+	if !t.goOn() {
+		return errTakenOver
+	}
 	clear(in.burst)
 	in.burst = in.burst[:0]
 	in.resume()

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"time"
 
 	"penstock/engine/meta"
 	"penstock/netproto"
@@ -55,6 +56,13 @@ func (n *Network) Connected(node replicate.NodeID) bool {
 // Disconnect is peer.Net's.
 func (n *Network) Disconnect(node replicate.NodeID, reason error) {
 	n.transport().Disconnect(node, reason)
+}
+
+// ReadOn is peer.Net's. Nothing blocks the readers of a simulated network.
+func (n *Network) ReadOn(after time.Duration) {
+	if n.real != nil {
+		n.real.ReadOn(after)
+	}
 }
 
 // SetNodes is peer.Net's.

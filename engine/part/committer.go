@@ -3,6 +3,7 @@ package part
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"penstock/clog"
 	"penstock/engine/base"
@@ -17,11 +18,11 @@ import (
 // committer is the source of the commit log (clog.Source). It seals inboxes into batches, and answers puts when their
 // group is durable.
 //
-// All methods except push and writeGathered run on the one goroutine that works on the commit log at a time, with
-// clog.Log.mu held. That is the log's own goroutine, a lone caller on an idle log (Log.StepOnSpot,
-// Log.GatherOnSpot), or writeGathered (Log.WriteOnSpot). So clog.Log.mu guards all fields except ready (readyMu),
-// gathered and the atomics. sealInbox and the functions below it hold the partition's Replica.mu too. Puts that arrive
-// while a group is on the disk become one batch per partition in the next group.
+// All methods except push, writeHere and writeGathered run on the one goroutine that works on the commit log at a time,
+// with clog.Log.mu held. That is the log's own goroutine, a lone caller on an idle log (Log.StepOnSpot,
+// Log.GatherOnSpot), or who writes what such a caller has gathered (Log.WriteOnSpot). So clog.Log.mu guards all
+// fields except ready (readyMu), gathered and the atomics. sealInbox and the functions below it hold the partition's
+// Replica.mu too. Puts that arrive while a group is on the disk become one batch per partition in the next group.
 //
 //	push       called on a put's goroutine when its inbox is no longer empty
 //	Gather     takes inboxes and seals each into batches of the group; the batches leave for the followers, if any
@@ -37,7 +38,8 @@ type committer struct {
 
 	// gathered has one value while writeGathered has a group to write. join sets it before any goroutine runs; nil on a
 	// single node and on a simulated host: there the commit log's goroutine writes it.
-	gathered chan struct{}
+	gathered  chan struct{}
+	lastWrite atomic.Int64 // how long the last call of writeHere took, in ns
 
 	work []*Partition // taken from ready; the inboxes of work[at:] are not sealed yet
 	at   int
@@ -76,9 +78,9 @@ type batchWork struct {
 }
 
 // push tells the committer that the inbox of pt is no longer empty. With alone the caller has nothing to do but wait
-// for its answer; if the log is idle, it does the committer's work itself. Any goroutine may call push. It does not
-// hold Inbox.mu.
-func (c *committer) push(pt *Partition, alone bool) {
+// for its answer; if the log is idle, it does the committer's work itself. b is nil if the caller must not hang. Any
+// goroutine may call push. It does not hold Inbox.mu.
+func (c *committer) push(pt *Partition, alone bool, b Blocker) {
 	c.readyMu.Lock()
 	c.ready = append(c.ready, pt)
 	c.readyMu.Unlock()
@@ -93,9 +95,15 @@ func (c *committer) push(pt *Partition, alone bool) {
 	switch {
 	case !alone || c.lastGroupShared.Load():
 	case c.store.replicas != nil:
-		// The caller may be the goroutine of a connection to another node or to a client. It must not hang when this node's
-		// disk does, so it only seals the batch and sends it to the followers. Another goroutine writes it.
+		// The caller may be the goroutine of a client's connection. It must not hang when this node's disk does, so it only
+		// seals the batch and sends it to the followers. Another goroutine writes it. That of a connection to another node
+		// can be replaced while it hangs (netproto.Conn.MayBlock); on a disk that is slow it does not write either.
 		if c.store.clog.GatherOnSpot() && c.gathered != nil {
+			if b != nil && c.lastWrite.Load() < int64(maxSpotWrite) {
+				b.MayBlock()
+				c.writeHere()
+				return
+			}
 			select {
 			case c.gathered <- struct{}{}:
 			default: // writeGathered has not taken the last value yet, and will find this group, too
@@ -112,12 +120,25 @@ func (c *committer) push(pt *Partition, alone bool) {
 // goroutine of its own, on nodes with others. Like the commit log's goroutine it may hang as long as the disk does.
 func (c *committer) writeGathered() {
 	for c.store.host.Either(c.gathered, c.store.stop) {
-		// Puts that came while the group was on the disk woke nobody: see push.
-		if !c.store.clog.WriteOnSpot() || c.hasReady() {
-			c.store.clog.Wake()
-		}
+		c.writeHere()
 	}
 }
+
+// writeHere writes the group that push gathered, on the calling goroutine.
+func (c *committer) writeHere() {
+	h := c.store.host
+	begin := h.Mono()
+	wrote := c.store.clog.WriteOnSpot()
+	c.lastWrite.Store(int64(h.Mono() - begin))
+	// Puts that came while the group was on the disk woke nobody: see push.
+	if !wrote || c.hasReady() {
+		c.store.clog.Wake()
+	}
+}
+
+// maxSpotWrite is how long the last write may have taken for a connection's goroutine to make the next one. While it
+// writes, nothing is read from that node.
+const maxSpotWrite = 2 * time.Millisecond
 
 // maxGroupPuts bounds the work of one group. Sealing and answering a group must overlap with the producers' work on the
 // next one. If one group took the whole window of a producer (some ten thousand puts), there would be nothing to

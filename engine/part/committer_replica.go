@@ -56,9 +56,20 @@ var errPipelined = errors.New("engine: batches are on their way to the followers
 // they hold no lock. With alone the caller may do the work itself, see committer.push.
 func (pt *Partition) Announce(alone bool) {
 	if pt.StayReady() {
-		pt.store.committer.push(pt, alone)
+		pt.store.committer.push(pt, alone, nil)
 	}
 }
+
+// AnnounceLast is Announce for a caller that has nothing else to do, and may hang once it has called b.MayBlock: it
+// does the work itself if it can.
+func (pt *Partition) AnnounceLast(b Blocker) {
+	if pt.StayReady() {
+		pt.store.committer.push(pt, true, b)
+	}
+}
+
+// Blocker is told that the goroutine which calls it may be in a write that hangs, until it returns to its own work.
+type Blocker interface{ MayBlock() }
 
 // beginEpoch writes the first batch of this node's epoch, if this node leads and has not written it yet. It returns
 // false when g is full. Replica.mu is held.

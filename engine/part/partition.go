@@ -85,7 +85,7 @@ func (pt *Partition) Enqueue(ctx context.Context, p *inbox.Put) error {
 	first, alone, err := pt.Enter(ctx, p)
 	switch {
 	case first:
-		pt.store.committer.push(pt, alone)
+		pt.store.committer.push(pt, alone, nil)
 	case err == inbox.ErrElsewhere:
 		return pt.replica.node.above.ForwardPut(pt, p)
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -147,6 +148,16 @@ func (n *Net) AwaitRoom(ctx context.Context, to replicate.NodeID) error {
 		}
 	}
 	return nil
+}
+
+// ReadOn lets other goroutines read from the nodes whose frames are in a call of Handler.Frames that said it may block,
+// and has not returned for at least this long. It does not block.
+func (n *Net) ReadOn(after time.Duration) {
+	for _, l := range n.table.Load().links {
+		if c := l.conn.Load(); c != nil {
+			c.ReadOn(after)
+		}
+	}
 }
 
 // Connected says whether TrySend has a connection to send on.

@@ -52,14 +52,18 @@ var (
 type Handler interface {
 	// Frames gets the frames that arrived together, in the order in which they were sent. burst and the payloads are valid
 	// until it returns; to keep a payload longer, retain its Buf. While it runs nothing is read from that node, its pings
-	// neither: it must be quicker than SilenceTimeout.
-	Frames(from replicate.NodeID, boot uuid.UUID, burst []netproto.Received)
+	// neither: it must be quicker than SilenceTimeout. If it has something to do at its end that may hang, it calls
+	// MayBlock on r before; then Net.ReadOn lets another call read from that node meanwhile.
+	Frames(from replicate.NodeID, boot uuid.UUID, burst []netproto.Received, r Reading)
 	// Up says that TrySend reaches the process boot of the node. What was sent on a connection before may have been lost.
 	Up(node replicate.NodeID, boot uuid.UUID)
 	// Down says that the connection of the last Up has ended. refused: by closing, and the node's address refuses
 	// connections, so that process is gone.
 	Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 }
+
+// Reading is the connection whose goroutine calls Handler.Frames. See netproto.Conn.MayBlock.
+type Reading interface{ MayBlock() }
 
 // Options say who this node is.
 type Options struct {

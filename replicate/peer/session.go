@@ -109,12 +109,12 @@ func refuse(format string, args ...any) error {
 }
 
 // Frames passes frames on, once Up has returned.
-func (s *session) Frames(_ *netproto.Conn, frames []netproto.Received) error {
+func (s *session) Frames(c *netproto.Conn, frames []netproto.Received) error {
 	<-s.ready
 	if !s.up {
 		return errSuperseded
 	}
-	s.net.o.Handler.Frames(s.link.id, s.boot, frames)
+	s.net.o.Handler.Frames(s.link.id, s.boot, frames, c)
 	return nil
 }
 
