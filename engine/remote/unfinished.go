@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"slices"
 	"time"
 
 	"penstock/engine/base"
@@ -64,13 +65,19 @@ func (r *Consumer) removeUnfinished(id base.ID) {
 	}
 }
 
-// expireUnfinished forgets the messages that have timed out. mu is held.
+// expireUnfinished forgets the messages that have timed out, in the order of their ids: a simulation must repeat the
+// frames that pay for them. mu is held.
 func (r *Consumer) expireUnfinished() {
 	now := r.rs.lease.Now()
+	var late []base.ID
 	for id, h := range r.unfinished {
 		if now-h.since > int64(r.ask.MsgTimeoutMs)*int64(time.Millisecond) {
-			r.removeUnfinished(id)
+			late = append(late, id)
 		}
+	}
+	slices.Sort(late)
+	for _, id := range late {
+		r.removeUnfinished(id)
 	}
 }
 
