@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/base"
+	"penstock/engine/dir"
 	"penstock/engine/host"
 	"penstock/engine/meta"
 	"penstock/engine/part"
@@ -20,7 +21,9 @@ import (
 func bareNode() *clusterNode { return bareNodeOn(host.NewMachine()) }
 
 func bareNodeOn(h host.Host) *clusterNode {
-	e := &Engine{log: slog.New(slog.DiscardHandler), host: h, clock: base.NewClock(h.Wall, h.Mono)}
+	e := &Engine{
+		log: slog.New(slog.DiscardHandler), host: h, clock: base.NewClock(h.Wall, h.Mono), node: new(dir.NodeFile),
+	}
 	e.store = part.New(part.Options{
 		Host: h, Log: e.log, Clock: e.clock, Counters: &e.counters, Pulse: &e.pulse,
 	})

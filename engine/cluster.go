@@ -107,7 +107,7 @@ func newClusterNode(e *Engine) *clusterNode {
 	if o.LeaveTimeout == 0 {
 		o.LeaveTimeout = 5 * time.Second
 	}
-	log := e.log.With("node", e.node.NodeID)
+	log := e.log.With("node", e.node.NodeID())
 	cn := &clusterNode{
 		e: e, opts: o, began: e.host.Instant(), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{},
 		halfMade: map[uuid.UUID]string{}, exited: map[replicate.NodeID]bool{},
@@ -181,14 +181,14 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.opts.JoinTimeout)
 	defer cancel()
 	n := cn.opts.Node
-	n.Name, n.Store, n.Boot = cn.e.node.NodeID, cn.e.node.StoreID, cn.e.host.NewUUID()
+	n.Name, n.Store, n.Boot = cn.e.node.NodeID(), cn.e.node.StoreID(), cn.e.host.NewUUID()
 	n.Level, n.StoreLevel = cn.e.opts.MaxLevel, cn.e.DirectoryLevel()
 	if n.Peer == "" && cn.opts.Listener != nil {
 		n.Peer = cn.opts.Listener.Addr().String()
 	}
 	self, err := cn.Rows.Join(ctx, meta.Registration{
-		Node: n, Cluster: cn.e.node.Cluster, Import: cn.imports(), Damaged: damaged, AllDamaged: all, Changed: cn.changed,
-		Founding: cn.foundingLevel(), Raise: cn.e.raiseDirectory,
+		Node: n, Cluster: cn.e.node.Cluster(), Import: cn.imports(), Damaged: damaged, AllDamaged: all, Changed: cn.changed,
+		Founding: cn.foundingLevel(), Raise: cn.e.node.Raise,
 		Clock: cn.leaseClock, Lease: func(until time.Time) { cn.Extend(int64(until.Sub(cn.began))) },
 	})
 	if err != nil {
@@ -196,7 +196,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	}
 	cn.Self = self
 	snap := cn.Rows.Snapshot()
-	if err := cn.e.node.Adopt(cn.e.disk, snap.Cluster); err != nil {
+	if err := cn.e.node.Adopt(snap.Cluster); err != nil {
 		return err
 	}
 	cn.e.store.SetFeature(min(snap.FeatureLevel(), cn.e.DirectoryLevel()))
@@ -220,7 +220,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 
 // imports returns the topics of a data directory that belonged to a single node.
 func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
-	if cn.e.node.Cluster != uuid.Nil {
+	if cn.e.node.Cluster() != uuid.Nil {
 		return nil
 	}
 	for _, t := range cn.e.topics {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"sort"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,9 +26,8 @@ import (
 
 // Engine is one open data directory. Its methods are safe for concurrent use.
 //
-// mu guards topics, deletedTopics, closed and creating. nodeMu guards node once the engine runs, and catalog the
-// files of topics. docs/concurrency.md has the order of locks. What a crash leaves is in the commit log and the
-// segments; recover reads it.
+// mu guards topics, deletedTopics, closed and creating, and catalog the files of topics. docs/concurrency.md has the
+// order of locks. What a crash leaves is in the commit log and the segments; recover reads it.
 type Engine struct {
 	store *part.Store // what its partitions share
 
@@ -38,12 +36,10 @@ type Engine struct {
 	log    *slog.Logger
 	clock  *base.Clock
 	disk   aio.Disk
-	node   *dir.Node // guarded by nodeMu once the engine runs
+	node   *dir.NodeFile
 	info   Info
 
-	nodeMu     lock.Mutex[lock.EngineNode]
-	catalog    lock.Mutex[lock.EngineCatalog] // held while a topic.json is written or repaired
-	storeLevel atomic.Int32                   // see DirectoryLevel
+	catalog lock.Mutex[lock.EngineCatalog] // held while a topic.json is written or repaired
 
 	channels *channel.Node
 	pulse    aio.Pulse // counts writes to the data directory that began and ended; the disk watch reads it
@@ -119,11 +115,12 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 
 func (e *Engine) open(ctx context.Context) error {
 	start := e.host.Instant()
+	o := &e.opts
 	var err error
-	if e.node, err = e.openNode(); err != nil {
+	e.node, err = dir.OpenNodeFile(e.disk, e.log, o.NodeID, o.MaxLevel, o.Cluster != nil, e.host.NewUUID)
+	if err != nil {
 		return err
 	}
-	e.storeLevel.Store(int32(e.node.Level()))
 	if e.store.SetFeature(dir.FirstLevel); e.opts.Cluster == nil {
 		e.store.SetFeature(e.node.Level())
 	}
@@ -185,7 +182,7 @@ func (e *Engine) describe(took time.Duration) {
 	e.info.IOEngine, e.info.IOReason = d.Engine, d.Reason
 	e.info.Direct, e.info.Registered, e.info.BlockBytes = d.Direct, d.Registered, d.BlockBytes
 	e.info.FileSystem, e.info.Device, e.info.DeviceCache, e.info.Kernel = d.FileSystem, d.Device, d.DeviceCache, d.Kernel
-	e.info.NodeID, e.info.StoreID, e.info.FormatVersion = e.node.NodeID, e.node.StoreID.String(),
+	e.info.NodeID, e.info.StoreID, e.info.FormatVersion = e.node.NodeID(), e.node.StoreID().String(),
 		dir.FormatOf(e.DirectoryLevel())
 	e.info.Recovered = took
 }

@@ -18,9 +18,9 @@ import (
 // The keys of the two JSON files are those of FORMAT.md, in its order.
 func TestFormatOfFiles(t *testing.T) {
 	found := formattest.Tables(t)
-	formats := map[string]int{dir.NodeFile: dir.FormatOf(NewestLevel), dir.TopicFile: dir.TopicFormat}
+	formats := map[string]int{dir.NodePath: dir.FormatOf(NewestLevel), dir.TopicFile: dir.TopicFormat}
 	for heading, file := range map[string]any{
-		dir.NodeFile:  dir.Node{Format: dir.FormatOf(NewestLevel), Cluster: uuid.UUID{1}},
+		dir.NodePath:  dir.Node{Format: dir.FormatOf(NewestLevel), Cluster: uuid.UUID{1}},
 		dir.TopicFile: dir.Topic{Format: dir.TopicFormat, Settings: TopicSettings{Version: 1}},
 	} {
 		var keys []string

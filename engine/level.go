@@ -2,7 +2,8 @@ package engine
 
 import (
 	"errors"
-	"fmt"
+
+	"github.com/google/uuid"
 
 	"penstock/engine/dir"
 	"penstock/engine/meta"
@@ -35,21 +36,7 @@ func (e *Engine) Level() int { return e.store.Feature() }
 
 // DirectoryLevel returns the level of the data directory: nothing of a higher one may be written into files that only
 // this node reads. It is never below Level.
-func (e *Engine) DirectoryLevel() int { return int(e.storeLevel.Load()) }
-
-// raiseDirectory is raise for the engine's own directory. It takes nodeMu.
-func (e *Engine) raiseDirectory(level int) error {
-	if level > e.opts.MaxLevel {
-		return fmt.Errorf("engine: feature level %d: this version knows %d: %w", level, e.opts.MaxLevel, ErrNewerLevel)
-	}
-	e.nodeMu.Lock()
-	defer e.nodeMu.Unlock()
-	if err := e.node.Raise(e.disk, level); err != nil {
-		return err
-	}
-	e.storeLevel.Store(int32(e.node.Level()))
-	return nil
-}
+func (e *Engine) DirectoryLevel() int { return e.node.Level() }
 
 // logLevel logs that the level can be raised, if it can.
 func (e *Engine) logLevel() {
@@ -69,7 +56,7 @@ func (e *Engine) logLevel() {
 // foundingLevel returns the level for a new cluster whose first node this is: the newest one, unless its directory has
 // data of an older one.
 func (cn *clusterNode) foundingLevel() int {
-	if e := cn.e; len(e.topics) == 0 && e.node.Cluster == dir.NoCluster {
+	if e := cn.e; len(e.topics) == 0 && e.node.Cluster() == uuid.Nil {
 		return e.opts.MaxLevel
 	}
 	return cn.e.DirectoryLevel()
@@ -100,7 +87,7 @@ func (cn *clusterNode) raiseLater(level int) {
 		defer cn.raising.Store(false)
 		told := false
 		for cn.Ctx.Err() == nil {
-			err := cn.e.raiseDirectory(level)
+			err := cn.e.node.Raise(level)
 			if err == nil {
 				ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, part.StoreTimeout)
 				err = cn.Rows.Raised(ctx, cn.e.DirectoryLevel())
@@ -118,12 +105,6 @@ func (cn *clusterNode) raiseLater(level int) {
 			cn.Pause(openRetryInterval)
 		}
 	})
-}
-
-// openNode reads node.json, or makes a new store.
-func (e *Engine) openNode() (*dir.Node, error) {
-	o := &e.opts
-	return dir.OpenNode(e.disk, o.Logger, o.NodeID, o.MaxLevel, o.Cluster != nil, e.host.NewUUID)
 }
 
 // CheckDirectory returns an error if this version does not know the level of the directory. A program that starts a

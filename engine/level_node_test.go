@@ -2,13 +2,17 @@ package engine
 
 import (
 	"context"
+	"log/slog"
 	"testing"
+
+	"github.com/google/uuid"
 
 	"penstock/engine/dir"
 	"penstock/engine/meta"
 	"penstock/engine/part"
 	"penstock/replicate"
 	"penstock/segment"
+	"penstock/segment/aio/faultaio"
 )
 
 // Frames that belong to a feature level are not sent where it is not in force: an older node takes them for damage and
@@ -43,13 +47,19 @@ func (cn *clusterNode) fenceTime() int64 {
 func TestLevelNeedsItsDirectory(t *testing.T) {
 	cn := bareNode()
 	cn.e.store.SetFeature(1)
-	cn.e.storeLevel.Store(1)
+	disk, log := faultaio.New(faultaio.Options{}), slog.New(slog.DiscardHandler)
+	var err error
+	if cn.e.node, err = dir.OpenNodeFile(disk, log, "n", NewestLevel, true, uuid.New); err != nil {
+		t.Fatal(err)
+	}
 	cn.raising.Store(true) // somebody is at it
 	snap := &meta.Snapshot{Level: 2}
 	if cn.learnLevel(snap); cn.e.Level() != 1 {
 		t.Errorf("level %d is in force, and the directory has level 1", cn.e.Level())
 	}
-	cn.e.storeLevel.Store(2)
+	if err := cn.e.node.Raise(2); err != nil {
+		t.Fatal(err)
+	}
 	if cn.learnLevel(snap); cn.e.Level() != 2 {
 		t.Errorf("level %d is in force, and everything has level 2", cn.e.Level())
 	}

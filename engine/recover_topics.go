@@ -30,7 +30,7 @@ func (e *Engine) recover() error {
 		e.info.RecoveredBytes, e.info.PartitionsReadOnly = found.Bytes, found.ReadOnly
 		e.info.CorruptionsAtRecover = found.Corruptions
 	}()
-	if err := r.Replay(e.node.StoreID); err != nil {
+	if err := r.Replay(e.node.StoreID()); err != nil {
 		return err
 	}
 	return r.open()
@@ -128,7 +128,7 @@ func (r *topicRecovery) quarantine(known map[uuid.UUID]bool) error {
 func (r *topicRecovery) openTopic(m *dir.Topic) error {
 	e := r.e
 	old := e.topics[m.Name]
-	if old != nil && !(e.members.others() && e.node.Cluster != uuid.Nil) {
+	if old != nil && !(e.members.others() && e.node.Cluster() != uuid.Nil) {
 		return fmt.Errorf("engine: topics/%s and topics/%s both say they are topic %q: nothing was changed, move one of "+
 			"them away", old.shared.ID, m.ID, m.Name)
 	}

@@ -11,7 +11,7 @@ func (e *Engine) newScrub() *scrub.Scrub {
 	n := scrub.Node{
 		Host: e.host, Log: e.log, Disk: e.disk, Stop: e.stop, Interval: e.opts.ScrubInterval, Copies: e.copiesToScrub,
 		CommitLog: e.store.CommitLog(), Failed: func() bool { return e.store.Failure() != nil },
-		MarkRotten: e.store.Flusher().MarkRotten, WithNodeFile: e.withNodeFile, Topics: e.topicFiles,
+		MarkRotten: e.store.Flusher().MarkRotten, WithNodeFile: e.node.With, Topics: e.topicFiles,
 	}
 	if e.cluster != nil {
 		n.Shortened = e.cluster.Shortened
@@ -36,13 +36,6 @@ type scrubbedCopy struct{ *part.Partition }
 func (c scrubbedCopy) Topic() string        { return c.Partition.Topic().Name }
 func (c scrubbedCopy) WaitsForDevice() bool { return c.Replica().IsWaitingForDevice() }
 func (c scrubbedCopy) DeviceReads()         { c.Replica().DeviceReads() }
-
-// withNodeFile takes nodeMu.
-func (e *Engine) withNodeFile(check func(*dir.Node)) {
-	e.nodeMu.Lock()
-	defer e.nodeMu.Unlock()
-	check(e.node)
-}
 
 func (e *Engine) topicFiles() []scrub.TopicFile {
 	var all []scrub.TopicFile

@@ -15,18 +15,18 @@ import (
 func TestReadTwiceOfANewerLevel(t *testing.T) {
 	const newest = 2
 	disk := faultaio.New(faultaio.Options{Seed: 1})
-	if err := WriteTwice(disk, NodeFile, &Node{Format: FormatOf(newest)}); err != nil {
+	if err := WriteTwice(disk, NodePath, &Node{Format: FormatOf(newest)}); err != nil {
 		t.Fatal(err)
 	}
 	newer, err := sealFile(&Node{Format: FormatOf(newest + 1)})
-	if err = errors.Join(err, disk.WriteFile(NodeFile, newer)); err != nil {
+	if err = errors.Join(err, disk.WriteFile(NodePath, newer)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = ReadTwice(disk, slog.New(slog.DiscardHandler), NodeFile, func(data []byte) error {
+	_, err = ReadTwice(disk, slog.New(slog.DiscardHandler), NodePath, func(data []byte) error {
 		m := new(Node)
 		return UnsealFile(data, m, func() error { return m.CheckFormat(newest) })
 	})
-	after, err2 := disk.ReadFile(NodeFile, MaxFileBytes)
+	after, err2 := disk.ReadFile(NodePath, MaxFileBytes)
 	if !errors.Is(err, meta.ErrNewerLevel) || err2 != nil || !bytes.Equal(after, newer) {
 		t.Errorf("it is answered %v, and is now %s (%v)", err, after, err2)
 	}

@@ -2,15 +2,11 @@ package dir
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 
 	"penstock/engine/meta"
-	"penstock/segment/aio"
 )
 
 const (
@@ -47,7 +43,7 @@ func (m *Node) CheckFormat(max int) error {
 // Check returns an error if this version does not know the level of the directory. A program that starts a
 // node calls it before anything else touches the directory. It reads one file; Open reports every other problem.
 func Check(dir string, newest int) error {
-	data, err := os.ReadFile(filepath.Join(dir, NodeFile))
+	data, err := os.ReadFile(filepath.Join(dir, NodePath))
 	if err != nil {
 		return nil
 	}
@@ -57,44 +53,4 @@ func Check(dir string, newest int) error {
 		return nil
 	}
 	return m.CheckFormat(newest)
-}
-
-// Upgrade raises the data directory of a single node to the newest level, and returns the old and the new one. No node
-// may run on the directory. Afterwards older versions refuse it. A crash leaves it at either level.
-func Upgrade(dir string, newest int) (from, to int, err error) {
-	if _, err := os.Stat(filepath.Join(dir, NodeFile)); errors.Is(err, fs.ErrNotExist) {
-		return 0, 0, fmt.Errorf("engine: %s is not a data directory: it has no %s; nothing was changed", dir, NodeFile)
-	}
-	if err := Check(dir, newest); err != nil {
-		return 0, 0, err
-	}
-	disk, err := aio.OpenDisk(dir, aio.DiskOptions{Mode: aio.ModePwrite})
-	if err != nil {
-		return 0, 0, err
-	}
-	defer func() { err = errors.Join(err, disk.Close()) }()
-	m, err := readNode(disk, slog.New(slog.DiscardHandler), "", newest)
-	if err != nil {
-		return 0, 0, err
-	}
-	if m.Cluster != NoCluster {
-		return 0, 0, fmt.Errorf("engine: the data directory belongs to cluster %s: nothing was changed; raise the cluster "+
-			"with: engine cluster upgrade", m.Cluster)
-	}
-	from = m.Level()
-	return from, newest, m.Raise(disk, newest)
-}
-
-// Raise durably raises the directory to level; it never lowers it.
-func (m *Node) Raise(disk aio.Disk, level int) error {
-	if m.Level() >= level {
-		return nil
-	}
-	next := *m
-	next.Format = FormatOf(level)
-	if err := next.write(disk); err != nil {
-		return err
-	}
-	m.Format = next.Format
-	return nil
 }

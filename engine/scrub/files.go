@@ -73,7 +73,7 @@ func (s *Scrub) readCommitLog(told map[uint64]bool) bool {
 // false when the engine closes.
 func (s *Scrub) readCatalog() bool {
 	s.n.WithNodeFile(func(known *dir.Node) {
-		s.readTwice(dir.NodeFile, known, new(dir.Node), func() error { return nil })
+		s.readTwice(dir.NodePath, known, new(dir.Node), func() error { return nil })
 	})
 	for _, with := range s.n.Topics() {
 		with(s.readTopic)

@@ -119,7 +119,7 @@ func newCatalog(t *testing.T) *catalog {
 		},
 		Shortened: dir.NewShortened(c.disk),
 	})
-	if err := dir.WriteTwice(c.disk, dir.NodeFile, c.node); err != nil {
+	if err := dir.WriteTwice(c.disk, dir.NodePath, c.node); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.topic.Write(c.disk); err != nil {

@@ -14,7 +14,7 @@ type (
 	EngineCatalog      struct{}
 	ReplicaDiscard     struct{}
 	ShortenedFile      struct{} // dir.Shortened.file
-	EngineNode         struct{}
+	NodeFile           struct{} // dir.NodeFile.mu
 
 	Channel        struct{}
 	Subscription   struct{}
@@ -76,7 +76,7 @@ var order = [...]any{
 	EngineCatalog{},
 	ReplicaDiscard{},
 	ShortenedFile{},
-	EngineNode{},
+	NodeFile{},
 	Channel{},
 	Subscription{},
 	RemoteConsumer{},

@@ -1,0 +1,190 @@
+package dir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/meta"
+	"penstock/internal/lock"
+	"penstock/segment/aio"
+)
+
+// Node is the content of node.json. A directory that starts empty gets a new StoreID: a node that comes back with
+// another disk is another store.
+type Node struct {
+	Format  int       `json:"format"` // says the feature level, see level.go
+	NodeID  string    `json:"node_id"`
+	StoreID uuid.UUID `json:"store_id"`
+	Cluster uuid.UUID `json:"cluster,omitzero"` // the cluster of which the node is a member; none for a single node
+}
+
+// NodeFile is the node.json of an open data directory. The engine opens it, raises its level and binds it to a cluster,
+// and its scrub reads and mends it. Any goroutine may call the methods.
+//
+// mu guards node, and is held while the file is read or written: it may hang. NodeID, StoreID and Level do not take it.
+// A crash leaves the old content or the new one.
+type NodeFile struct {
+	disk   aio.Disk
+	newest int // the highest level that may be written
+
+	mu    lock.Mutex[lock.NodeFile]
+	node  Node         // what the file says; nothing writes its NodeID and StoreID
+	level atomic.Int32 // of node
+}
+
+// OpenNodeFile reads node.json, or makes a new store in an empty directory. It refuses a directory whose level is above
+// newest. The new store of a cluster member begins at the first level, because the cluster that it will join may be at
+// that level.
+func OpenNodeFile(
+	disk aio.Disk, log *slog.Logger, nodeID string, newest int, member bool, newUUID func() uuid.UUID,
+) (*NodeFile, error) {
+	f, err := readNode(disk, log, nodeID, newest)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return f, err
+	}
+	level := newest
+	if member {
+		level = FirstLevel
+	}
+	return createNode(disk, nodeID, level, newest, newUUID)
+}
+
+// readNode reads node.json. It returns an error if this node must not use the directory: it belongs to another node, or
+// its level is above newest. fs.ErrNotExist: there is no file.
+func readNode(disk aio.Disk, log *slog.Logger, nodeID string, newest int) (*NodeFile, error) {
+	var m Node
+	var odd error // the error of CheckFormat, returned without wrapping
+	_, err := ReadTwice(disk, log, NodePath, func(data []byte) error {
+		m = Node{}
+		return UnsealFile(data, &m, func() error { odd = m.CheckFormat(newest); return odd })
+	})
+	if odd != nil {
+		return nil, odd
+	}
+	if err != nil {
+		return nil, fmt.Errorf("engine: cannot read %s of the data directory: %w; nothing was changed, restore it from a "+
+			"backup", NodePath, err)
+	}
+	if nodeID != "" && nodeID != m.NodeID {
+		return nil, fmt.Errorf("engine: the data directory belongs to node %q, not to %q: nothing was changed, check the "+
+			"node id and the data path", m.NodeID, nodeID)
+	}
+	f := &NodeFile{disk: disk, newest: newest, node: m}
+	f.level.Store(int32(m.Level()))
+	return f, nil
+}
+
+func createNode(disk aio.Disk, nodeID string, level, newest int, newUUID func() uuid.UUID) (*NodeFile, error) {
+	for _, dir := range []string{"clog", topicsDir} {
+		if files, err := disk.ReadDir(dir); err == nil && len(files) != 0 {
+			return nil, fmt.Errorf("engine: the data directory has files in %s but no %s: nothing was changed, restore the "+
+				"file or name an empty directory", dir, NodePath)
+		}
+	}
+	m := Node{Format: FormatOf(level), NodeID: nodeID, StoreID: newUUID()}
+	if m.NodeID == "" {
+		m.NodeID = newUUID().String()
+	}
+	f := &NodeFile{disk: disk, newest: newest, node: m}
+	return f, f.write(m)
+}
+
+// NodeID returns the node's name. It never changes.
+func (f *NodeFile) NodeID() string { return f.node.NodeID }
+
+// StoreID returns what tells this directory from every other that the node had or will have. It never changes.
+func (f *NodeFile) StoreID() uuid.UUID { return f.node.StoreID }
+
+// Level returns the directory's feature level, which only rises. It costs one atomic load.
+func (f *NodeFile) Level() int { return int(f.level.Load()) }
+
+// Cluster returns the cluster that the directory belongs to, or the zero UUID. It takes mu.
+func (f *NodeFile) Cluster() uuid.UUID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.node.Cluster
+}
+
+// Raise durably raises the directory to level; it never lowers it. It refuses a level that this version does not know.
+// It takes mu.
+func (f *NodeFile) Raise(level int) error {
+	if level > f.newest {
+		return fmt.Errorf("engine: feature level %d: this version knows %d: %w", level, f.newest, meta.ErrNewerLevel)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.node.Level() >= level {
+		return nil
+	}
+	next := f.node
+	next.Format = FormatOf(level)
+	return f.write(next)
+}
+
+// Adopt binds the directory to the cluster, for ever. It takes mu.
+func (f *NodeFile) Adopt(cluster uuid.UUID) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch f.node.Cluster {
+	case cluster:
+		return nil
+	case uuid.Nil:
+	default:
+		return fmt.Errorf("engine: the data directory belongs to cluster %s, not to %s: nothing was changed, check the "+
+			"addresses of the cluster and the data path", f.node.Cluster, cluster)
+	}
+	next := f.node
+	next.Cluster = cluster
+	return f.write(next)
+}
+
+// With calls check with what the file is to say. It holds mu meanwhile, so that check may read and mend the file.
+func (f *NodeFile) With(check func(known *Node)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	check(&f.node)
+}
+
+// write durably replaces the content by next. After an error the content in memory is the old one. mu is held, or
+// nobody else has f yet.
+func (f *NodeFile) write(next Node) error {
+	if err := WriteTwice(f.disk, NodePath, &next); err != nil {
+		return fmt.Errorf("engine: cannot write to the data directory: %w", err)
+	}
+	f.node.Format, f.node.Cluster = next.Format, next.Cluster
+	f.level.Store(int32(next.Level()))
+	return nil
+}
+
+// Upgrade raises the data directory of a single node to the newest level, and returns the old and the new one. No node
+// may run on the directory. Afterwards older versions refuse it. A crash leaves it at either level.
+func Upgrade(dir string, newest int) (from, to int, err error) {
+	if _, err := os.Stat(filepath.Join(dir, NodePath)); errors.Is(err, fs.ErrNotExist) {
+		return 0, 0, fmt.Errorf("engine: %s is not a data directory: it has no %s; nothing was changed", dir, NodePath)
+	}
+	if err := Check(dir, newest); err != nil {
+		return 0, 0, err
+	}
+	disk, err := aio.OpenDisk(dir, aio.DiskOptions{Mode: aio.ModePwrite})
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, disk.Close()) }()
+	f, err := readNode(disk, slog.New(slog.DiscardHandler), "", newest)
+	if err != nil {
+		return 0, 0, err
+	}
+	if f.Cluster() != uuid.Nil {
+		return 0, 0, fmt.Errorf("engine: the data directory belongs to cluster %s: nothing was changed; raise the cluster "+
+			"with: engine cluster upgrade", f.Cluster())
+	}
+	from = f.Level()
+	return from, newest, f.Raise(newest)
+}
