@@ -42,6 +42,21 @@ type Stats struct {
 	Failed    bool
 }
 
+// FlushMicros is the upper end of the bucket of Flush that holds the quantile q, in µs; 0 if nothing was flushed.
+func (s *Stats) FlushMicros(q float64) int64 {
+	total := uint64(0)
+	for _, n := range s.Flush {
+		total += n
+	}
+	seen := uint64(0)
+	for i, n := range s.Flush {
+		if seen += n; total > 0 && float64(seen) >= q*float64(total) {
+			return 1 << i
+		}
+	}
+	return 0
+}
+
 // counters are written by the log's goroutine (and the preparer's) and read by any.
 type counters struct {
 	groups, solo, records, bytes, marks, files, checkpointBytes atomic.Uint64

@@ -94,7 +94,7 @@ func (e *Engine) Storage() StorageStats {
 	s := log.Stats()
 	out := StorageStats{
 		Groups: s.Groups, CommitBytes: s.Bytes,
-		FlushP50Micros: quantileMicros(s.Flush[:], 0.5), FlushP99Micros: quantileMicros(s.Flush[:], 0.99),
+		FlushP50Micros: s.FlushMicros(0.5), FlushP99Micros: s.FlushMicros(0.99),
 		Marks: s.Marks, TornGroups: s.Torn, TornBytes: s.TornBytes,
 		StallsBuffer: s.StallsBuffer, StallsFile: s.StallsSpare, StallsFull: s.StallsFull,
 		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: log.Headroom(), CommitFileBytes: log.FileBytes(),
@@ -134,19 +134,4 @@ func (e *Engine) describeDisk(out *StorageStats) {
 	out.ScrubRounds, out.ScrubBytes, out.ScrubDamaged = s.Rounds, s.Bytes, s.Damaged
 	out.ScrubMended, out.ScrubLogDamaged, out.ReadsRecovered = s.Mended, s.LogDamaged, s.ReadAgain
 	out.ScrubPartitions, out.ScrubRunning = s.Partitions, s.Running
-}
-
-// quantileMicros is the upper end of the bucket that holds the quantile; bucket i ends at 1<<i µs.
-func quantileMicros(buckets []uint64, q float64) int64 {
-	total := uint64(0)
-	for _, n := range buckets {
-		total += n
-	}
-	seen := uint64(0)
-	for i, n := range buckets {
-		if seen += n; total > 0 && float64(seen) >= q*float64(total) {
-			return 1 << i
-		}
-	}
-	return 0
 }
