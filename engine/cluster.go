@@ -146,15 +146,15 @@ func (cn *clusterNode) createChannel(ctx context.Context, t *Topic, name string)
 
 // deleteChannel deletes the channel at the leaders, and on this node, which may have it without leading a partition.
 func (cn *clusterNode) deleteChannel(ctx context.Context, t *Topic, name string) error {
-	var d deletion
-	err := cn.gather(ctx, t, wire.Operation{Kind: wire.OpDeleteChannel, Channel: name}, nil, d.add)
+	var d ops.Deletion
+	err := cn.gather(ctx, t, wire.Operation{Kind: wire.OpDeleteChannel, Channel: name}, nil, d.Add)
 	if err != nil {
 		return err
 	}
 	if err = t.deleteChannelLocal(ctx, name); errors.Is(err, ErrNoChannel) {
 		err = nil
 	}
-	return errors.Join(err, d.err())
+	return errors.Join(err, d.Err())
 }
 
 func (cn *clusterNode) noteUnreadable(topic uuid.UUID) { cn.unreadable = append(cn.unreadable, topic) }

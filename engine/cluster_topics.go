@@ -14,6 +14,7 @@ import (
 	"penstock/engine/core"
 	"penstock/engine/dir"
 	"penstock/engine/meta"
+	"penstock/engine/ops"
 	"penstock/engine/part"
 	"penstock/segment"
 )
@@ -227,7 +228,7 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 	defer cancel()
 	if err := cn.Rows.DeleteTopic(ctx, t.shared.ID); err != nil {
 		if errors.Is(err, meta.ErrNotFound) { // somebody else deleted it a moment ago
-			return &GoneError{0, ErrNoTopic}
+			return ops.NewGoneError(0, ErrNoTopic)
 		}
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 	"penstock/engine/diskwatch"
 	"penstock/engine/host"
 	"penstock/engine/inbox"
+	"penstock/engine/ops"
 	"penstock/engine/part"
 	"penstock/engine/scrub"
 	"penstock/internal/lock"
@@ -56,7 +57,7 @@ type Engine struct {
 	mu            lock.RWMutex[lock.Engine]
 	topics        map[string]*Topic
 	quarantined   map[uuid.UUID]*Topic // by recovery: kept and not served; nothing changes it once the engine runs
-	deletedTopics deletedNames         // topics
+	deletedTopics ops.DeletedNames     // topics
 	closed        bool
 	creating      map[string]*creation
 

@@ -2,7 +2,11 @@ package engine
 
 import (
 	"penstock/engine/base"
+	"penstock/engine/ops"
 )
+
+// GoneError is ErrNoTopic or ErrNoChannel for one that was deleted a moment ago.
+type GoneError = ops.GoneError
 
 // Errors that callers act on, tested with errors.Is. Package base says of each when it comes and what it means for the
 // data. Each text is stable.

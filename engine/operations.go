@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"penstock/engine/channel"
+	"penstock/engine/ops"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
@@ -143,7 +144,7 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 			return marshal(channel.PeekTopic(channelTopic{t}, op, t.e.opts.ReadAheadBytes))
 		}
 	case wire.OpDeleteChannel:
-		return deletionOf(t.deleteChannelLocal(ctx, op.Channel))
+		return ops.DeletionResult(t.deleteChannelLocal(ctx, op.Channel))
 	case wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel, wire.OpResolveSeek, wire.OpSeek, wire.OpPending,
 		wire.OpDeferred, wire.OpConfirm, wire.OpSettings, wire.OpConfigure:
 	default:

@@ -14,6 +14,7 @@ import (
 	"penstock/engine/core"
 	"penstock/engine/dir"
 	"penstock/engine/inbox"
+	"penstock/engine/ops"
 	"penstock/engine/part"
 	"penstock/engine/route"
 	"penstock/internal/lock"
@@ -40,7 +41,7 @@ type Topic struct {
 	mu              lock.Mutex[lock.Topic]
 	channels        map[string]*Channel
 	creating        map[string]*creation
-	deletedChannels deletedNames // names of deleted channels, with the time
+	deletedChannels ops.DeletedNames // names of deleted channels, with the time
 	// changing is held by one creation, deletion, pause or expansion at a time.
 	changing lock.Mutex[lock.TopicChanging]
 	adoption route.Adoption // which partitions the channels have; changing guards it
@@ -199,9 +200,21 @@ func (e *Engine) deleteTopicLocal(name string) error {
 		e.mu.Unlock()
 		return e.noTopic(name)
 	}
-	e.deletedTopics.add(name, e.now())
+	e.deletedTopics.Add(name, e.now())
 	e.mu.Unlock()
 	return e.deleteParts(t, t.partitions())
+}
+
+func (e *Engine) noteTopicDeleted(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.deletedTopics.Add(name, e.now())
+}
+
+func (e *Engine) noTopic(name string) error {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.deletedTopics.Missing(name, e.now(), ErrNoTopic)
 }
 
 // deleteParts deletes this node's copies of a topic; there is at least one. It takes changing.
@@ -363,7 +376,22 @@ func (t *Topic) deleteChannelLocal(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	return t.noChannel(name)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.deletedChannels.Missing(name, t.e.now(), ErrNoChannel)
+}
+
+// inLogs is called for a channel that this node does not have. held: the log of a partition that this node leads has
+// the channel nevertheless. open: the end of one of these logs is not committed.
+func (t *Topic) inLogs(name string) (held, open bool) {
+	for _, pt := range t.partitions() {
+		if base.Ephemeral(name) || !pt.Leading.Load() {
+			continue
+		}
+		has, end := pt.FindChannel(name)
+		held, open = held || has, open || end
+	}
+	return held, open
 }
 
 // deleteChannel ends the channel and writes its deletion to the logs. changing is held.
@@ -373,7 +401,7 @@ func (t *Topic) deleteChannel(ctx context.Context, c *Channel) error {
 	t.mu.Lock()
 	delete(t.channels, c.name)
 	if led { // else this node only served clients of channels that other nodes lead
-		t.deletedChannels.add(c.name, t.e.now())
+		t.deletedChannels.Add(c.name, t.e.now())
 	}
 	t.mu.Unlock()
 	if c.ephemeral {
