@@ -43,25 +43,9 @@ func (l *Log) Seek(id MsgID) (at Offset, firstID MsgID, err error) {
 // log's end then. Other errors as for View.
 func (l *Log) SeekPosition(pos Position) (Offset, error) {
 	l.mu.Lock()
-	switch {
-	case l.closed:
+	if at, err := l.seekMemory(pos); err != ErrNotInMemory {
 		l.mu.Unlock()
-		return 0, ErrClosed
-	case pos >= l.end.pos:
-		end := l.end
-		l.mu.Unlock()
-		if pos > end.pos {
-			return 0, ErrPastEnd
-		}
-		return end.off, ErrAtEnd
-	case pos < l.start.pos:
-		l.mu.Unlock()
-		return 0, ErrBelowStart
-	}
-	if l.tail.n > 0 && l.tail.at(0).Position <= pos { // positions are dense
-		at := l.tail.at(int(pos - l.tail.at(0).Position)).Offset
-		l.mu.Unlock()
-		return at, nil
+		return at, err
 	}
 	q := query{
 		begins: func(f *segFile) bool { return f.firstPos <= pos },
@@ -70,6 +54,31 @@ func (l *Log) SeekPosition(pos Position) (Offset, error) {
 	}
 	at, _, err := l.search(q)
 	return at, err
+}
+
+// SeekMemory is SeekPosition for a caller that may not wait for the device: ErrNotInMemory says that the batch is in a
+// segment only.
+func (l *Log) SeekMemory(pos Position) (Offset, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.seekMemory(pos)
+}
+
+// seekMemory is SeekMemory. The caller holds l.mu.
+func (l *Log) seekMemory(pos Position) (Offset, error) {
+	switch {
+	case l.closed:
+		return 0, ErrClosed
+	case pos > l.end.pos:
+		return 0, ErrPastEnd
+	case pos == l.end.pos:
+		return l.end.off, ErrAtEnd
+	case pos < l.start.pos:
+		return 0, ErrBelowStart
+	case l.tail.n == 0 || pos < l.tail.at(0).Position:
+		return 0, ErrNotInMemory
+	}
+	return l.tail.at(int(pos - l.tail.at(0).Position)).Offset, nil // positions are dense
 }
 
 // InMemory returns the position of the first batch at or behind off that is in memory. ok is false if there is none. It

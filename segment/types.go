@@ -31,6 +31,8 @@ var (
 	ErrPastEnd = errors.New("segment: past the end of the log")
 	// ErrNotBoundary says that no batch begins at the place.
 	ErrNotBoundary = errors.New("segment: no batch begins there")
+	// ErrNotInMemory says that a batch is in a segment only, and that the caller did not want to wait for a device.
+	ErrNotInMemory = errors.New("segment: the batch is not in memory")
 	// ErrClosed says that the log was closed.
 	ErrClosed = errors.New("segment: log closed")
 	// ErrPoisoned says that a write or sync of a segment file failed before: what the files hold

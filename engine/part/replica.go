@@ -87,6 +87,7 @@ type leadership struct {
 	writesPaused bool                            // nothing is appended: the leadership is being handed over
 	handedOver   uint64                          // version of the row that handed it over; see successorStored
 	reads        map[replicate.NodeID]*rangeRead // by follower: read and not sent yet
+	late         map[replicate.NodeID]bool       // by follower: a goroutine of sendLater is at work
 	blocked      replicate.NodeID                // the value of Leader.Blocked that was logged last
 	// comparing is since when it waits for others' logs, by Lease.Now; 0: it does not; -1: logged
 	comparing int64

@@ -82,21 +82,62 @@ func (r *Replica) send(to replicate.NodeID, m *replicate.Message) {
 }
 
 // sendBatches sends the batches from Position up to Until, or as many as can be read. They come from memory, or from a
-// rangeRead. mu is held.
+// rangeRead. What the machine remembers may be in segments only by now: that is read without mu, and sent later. mu is
+// held.
 func (r *Replica) sendBatches(to replicate.NodeID, m *replicate.Message) {
-	m.Start = 0
-	if m.Kind == replicate.MsgRange {
-		_, m.Start, _ = r.pt.log.Start()
-	}
-	var out *outgoing
 	if rd := r.reads[to]; rd != nil && rd.from == m.Position {
 		delete(r.reads, to)
-		out, m.Batches, m.Until = rd.out, rd.batches, rd.until
-	} else {
-		out = outgoings.Get().(*outgoing)
-		r.batches = r.collect(out, r.batches[:0], m.Position, m.Until, wire.MaxBatchCount, r.node.replication.MaxSendBytes)
-		m.Batches = r.batches
-		m.Until = m.Position + segment.Position(len(m.Batches))
+		m.Until = rd.until
+		r.sendCollected(to, m, rd.out, rd.batches)
+		return
+	}
+	out, err := outgoings.Get().(*outgoing), error(nil)
+	r.batches, err = r.collect(
+		out, r.batches[:0], m.Position, m.Until, wire.MaxBatchCount, r.node.replication.MaxSendBytes, true)
+	if len(r.batches) == 0 && err == segment.ErrNotInMemory {
+		out.Release()
+		r.sendLater(to, *m)
+		return
+	}
+	m.Until = m.Position + segment.Position(len(r.batches))
+	r.sendCollected(to, m, out, r.batches)
+}
+
+// sendLater sends batches that only segments have, as sendBatches does. The read may wait for the device, so it runs on
+// a goroutine, at most one for each follower: the machine repeats what is not answered. mu is held.
+func (r *Replica) sendLater(to replicate.NodeID, m replicate.Message) {
+	if r.late[to] {
+		return
+	}
+	if r.late == nil {
+		r.late = map[replicate.NodeID]bool{}
+	}
+	r.late[to] = true
+	r.node.Spawn(func() {
+		r.node.readers <- struct{}{}
+		defer func() { <-r.node.readers }()
+		out := outgoings.Get().(*outgoing)
+		batches, _ := r.collect(
+			out, nil, m.Position, m.Until, wire.MaxBatchCount, r.node.replication.MaxSendBytes, false)
+		r.run(func() {
+			delete(r.late, to)
+			if r.leader == nil || r.leader.Epoch() != m.Epoch {
+				out.Release()
+				return
+			}
+			m.Until = m.Position + segment.Position(len(batches))
+			r.sendCollected(to, &m, out, batches)
+		})
+	})
+}
+
+// sendCollected sends batches that are pinned in out, which belongs to the connection from then on. mu is held.
+func (r *Replica) sendCollected(
+	to replicate.NodeID, m *replicate.Message, out *outgoing, batches []replicate.Batch,
+) {
+	m.Batches, m.Start = batches, 0
+	if m.Kind == replicate.MsgRange {
+		_, m.Start, _ = r.pt.log.Start()
 	}
 	if n := len(m.Batches); n > 0 {
 		m.FirstID, m.NextID = m.Batches[0].FirstID, m.Batches[n-1].NextID()
@@ -112,15 +153,16 @@ func (r *Replica) sendBatches(to replicate.NodeID, m *replicate.Message) {
 }
 
 // collect pins batches from position from up to until in out, and appends their descriptions to batches. It stops after
-// count batches or so many bytes, but takes one batch in any case.
+// count batches or so many bytes, but takes one batch in any case. It runs with mu only with memory: then it reads
+// nothing from the device, and returns segment.ErrNotInMemory where it would have to.
 func (r *Replica) collect(
-	out *outgoing, batches []replicate.Batch, from, until segment.Position, count int, bytes int64,
-) []replicate.Batch {
+	out *outgoing, batches []replicate.Batch, from, until segment.Position, count int, bytes int64, memory bool,
+) ([]replicate.Batch, error) {
 	log := r.pt.log
-	at, err := log.SeekPosition(from)
+	at, err := seek(log, from, memory)
 	for err == nil && from < until && count > 0 && (bytes > 0 || len(batches) == 0) {
 		v := out.next()
-		if err = log.View(v, at, int(max(bytes, 1))); err != nil {
+		if err = view(log, v, at, int(max(bytes, 1)), memory); err != nil {
 			out.used--
 			break
 		}
@@ -159,11 +201,25 @@ func (r *Replica) collect(
 	for ; n < len(batches) && total >= batches[n].Bytes; n++ {
 		total -= batches[n].Bytes
 	}
-	return batches[:n]
+	return batches[:n], err
 }
 
-// unreadable tells the machine that a batch cannot be read. It does so on a goroutine, because collect runs with and
-// without mu.
+func seek(log *segment.Log, pos segment.Position, memory bool) (segment.Offset, error) {
+	if memory {
+		return log.SeekMemory(pos)
+	}
+	return log.SeekPosition(pos)
+}
+
+func view(log *segment.Log, v *segment.View, at segment.Offset, maxBytes int, memory bool) error {
+	if memory {
+		return log.ViewMemory(v, at)
+	}
+	return log.View(v, at, maxBytes)
+}
+
+// unreadable tells the machine that a batch cannot be read. It does so on a goroutine, because the readers of ranges
+// call it. mu is not held: it may read the batch behind the damage.
 func (r *Replica) unreadable(pos segment.Position, at segment.Offset, err error) {
 	var corrupt *segment.CorruptError
 	if !errors.As(err, &corrupt) {
@@ -211,7 +267,8 @@ func (r *Replica) readRange(a *replicate.Action) {
 		r.node.readers <- struct{}{}
 		defer func() { <-r.node.readers }()
 		rd := &rangeRead{from: from, until: from, out: outgoings.Get().(*outgoing)}
-		rd.batches = r.collect(rd.out, nil, from, noPosition, min(count, wire.MaxBatchCount), min(bytes, maxRangeBytes))
+		rd.batches, _ = r.collect(
+			rd.out, nil, from, noPosition, min(count, wire.MaxBatchCount), min(bytes, maxRangeBytes), false)
 		ev := replicate.Event{Kind: replicate.EvRead, Node: to, Request: request, Position: from, Until: from}
 		if n := len(rd.batches); n > 0 {
 			ev.Until, ev.Offset = rd.batches[n-1].Position+1, rd.batches[n-1].End()

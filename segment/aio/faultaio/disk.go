@@ -64,6 +64,7 @@ type Disk struct {
 
 	rules    []*rule
 	releases int
+	blocked  int // operations that wait in start
 	ops      int
 	crashAt  int // negative: never
 	keepLog  bool

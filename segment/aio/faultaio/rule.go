@@ -85,6 +85,13 @@ func (d *Disk) ReleaseHeld() {
 	d.changed.Broadcast()
 }
 
+// Blocked is how many operations wait now because a rule holds them, without those of queues.
+func (d *Disk) Blocked() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.blocked
+}
+
 // Ops is the number of operations started so far, without reads.
 func (d *Disk) Ops() int {
 	d.mu.Lock()
@@ -148,6 +155,8 @@ func (d *Disk) start(kind Kind, name string, off int64, n int, mayBlock bool) (v
 		v.Rule, v.hit = r.Rule, true
 	}
 	if v.Hold && mayBlock {
+		d.blocked++
+		defer func() { d.blocked-- }()
 		for released := d.releases; d.releases == released && !d.crashed; {
 			d.changed.Wait()
 		}

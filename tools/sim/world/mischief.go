@@ -184,7 +184,9 @@ func (w *World) wipe(n *node) {
 func (w *World) spares(n *node) bool {
 	for _, p := range w.store.snap.Partitions {
 		others := 0
-		mine := false
+		_, moves := w.store.moves[p.ID]
+		// It may be about to join, and the move to take out another member.
+		mine := moves && slices.Contains(p.State.Replicas, n.replica())
 		for _, m := range p.State.ISR {
 			if m.Node == n.replica() {
 				mine = true
