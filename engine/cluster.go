@@ -93,7 +93,6 @@ type clusterNode struct {
 	unreadable []uuid.UUID
 
 	decoders sync.Pool
-	absent   absentCopies
 
 	exitedMu lock.Mutex[lock.ClusterExited]
 	exited   map[replicate.NodeID]bool // nodes whose process ended, and that have not connected since
@@ -126,7 +125,6 @@ func newClusterNode(e *Engine) *clusterNode {
 		Host: e.host, Peers: &cn.peers, Log: cn.Log, Lease: &cn.Lease, Above: cn, First: e.firstRequest(), Level: e.Level,
 		Snapshot: cn.snapshot, MsgTimeout: e.opts.MsgTimeout,
 	})
-	cn.absent.cn = cn
 	cn.table.Store(&map[segment.Identity]placed{})
 	return cn
 }

@@ -105,7 +105,7 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 			}
 		}
 		if !took {
-			cn.absent.handleFrame(from, d.ID, &d.Message)
+			cn.AnswerAbsent(from, d.ID, &d.Message)
 		}
 	}
 	for i, pt := range work {

@@ -2,46 +2,11 @@ package engine
 
 import (
 	"maps"
-	"testing"
-	"time"
 
 	"penstock/engine/meta"
 	"penstock/engine/part"
 	"penstock/segment"
 )
-
-// A leader is answered at once, a burst of its frames once, and what goes on is logged once, after a while.
-func TestAbsentCopiesAreNoted(t *testing.T) {
-	var a absentCopies
-	k := absentKey{node: 2}
-	answers, told := 0, 0
-	for now := time.Duration(0); now < 10*time.Second; now += 10 * time.Millisecond {
-		for range 5 {
-			answer, tell := a.note(k, int64(now))
-			if answer {
-				answers++
-			}
-			if tell {
-				told++
-				if now < absentPatience {
-					t.Errorf("it is logged after %v", now)
-				}
-			}
-			if now == 0 && answers == 0 {
-				t.Fatal("the first frame is not answered")
-			}
-		}
-	}
-	if answers != 100 || told != 1 {
-		t.Errorf("answered %d times in 10 s, logged %d times", answers, told)
-	}
-	for n := range 3 * maxAbsentEntries {
-		k.id.Partition = uint32(n)
-		if a.note(k, 0); len(a.entries) > maxAbsentEntries {
-			t.Fatalf("%d are remembered", len(a.entries))
-		}
-	}
-}
 
 // Holds is what a copy says that it has.
 type Holds struct {

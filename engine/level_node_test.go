@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"log/slog"
 	"testing"
 
@@ -10,25 +9,15 @@ import (
 	"penstock/engine/dir"
 	"penstock/engine/meta"
 	"penstock/engine/part"
-	"penstock/replicate"
-	"penstock/segment"
 	"penstock/segment/aio/faultaio"
 )
 
-// Frames that belong to a feature level are not sent where it is not in force: an older node takes them for damage and
-// cuts the connection.
+// A leader waits for no node's answer that belongs to a feature level which is not in force.
 //
 // F3.
-func TestNothingNewBelowItsLevel(t *testing.T) {
-	cn := bareNode() // without a network: whatever is sent to another node ends the test
-	cn.Ctx, cn.cancel = context.WithCancel(t.Context())
-	defer cn.cancel()
-	cn.absent.cn = cn
+func TestNoFenceBelowItsLevel(t *testing.T) {
+	cn := bareNode()
 	cn.e.store.SetFeature(dir.FirstLevel)
-	cn.absent.handleFrame(2, segment.Identity{}, &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1})
-	if cn.e.counters.FramesWithoutCopy.Load() != 1 {
-		t.Error("the frame is not counted")
-	}
 	if ms := cn.fenceTime(); ms != 0 {
 		t.Errorf("a leader waits %d ms for nodes that know of no fence", ms)
 	}

@@ -7,7 +7,7 @@
 //   - [Replica] is this node's replica of a partition: the machine of package replicate, and the work that the
 //     machine's actions start (sends, cuts, repairs, hand-overs, the removal of a copy). On a single node it has no
 //     machine, and its quorum is the node.
-//   - [Node] is this node of a cluster as its replicas see it.
+//   - [Node] is this node of a cluster as its replicas see it, and answers for copies that it does not have.
 //   - [Recovery] rebuilds the partitions when the node starts.
 //
 // The way of a put, on the goroutine that the arrow names:

@@ -55,6 +55,7 @@ type Node struct {
 
 	comparingWaits atomic.Uint64 // see logComparing
 	isrLogs        isrLogs
+	absent         absentCopies
 }
 
 // NewNode returns the node of a cluster whose partitions are in s. It has not joined. ctx ends when the engine

@@ -1,4 +1,4 @@
-package engine
+package part
 
 import (
 	"time"
@@ -26,12 +26,9 @@ const (
 	absentLevel = 2 // a node of a lower level takes the answer for a broken frame
 )
 
-// absentCopies answers leaders that send frames for partitions of which this node has no copy, so that they know it and
-// ask less often. It logs each such partition once per leader. Goroutines of connections call it. mu guards entries. A
-// crash forgets them.
+// absentCopies are the questions of leaders about partitions of which this node has no copy. Node.AnswerAbsent notes
+// them, on goroutines of connections. mu guards entries. A crash forgets them.
 type absentCopies struct {
-	cn *clusterNode
-
 	mu      lock.Mutex[lock.AbsentCopies]
 	entries map[absentKey]*absentEntry
 }
@@ -48,19 +45,20 @@ type absentEntry struct {
 	logged                bool
 }
 
-// handleFrame handles a frame for a partition without a copy here. The goroutines of the connections call it.
-func (a *absentCopies) handleFrame(from replicate.NodeID, id segment.Identity, m *replicate.Message) {
-	if m.Kind < replicate.MsgProbe || m.Kind > replicate.MsgHeartbeat || a.cn.Ctx.Err() != nil {
+// AnswerAbsent handles a frame for a partition of which this node has no copy: it tells the leader, which asks less
+// often then, and logs each such partition once per leader. The goroutines of the connections call it.
+func (cn *Node) AnswerAbsent(from replicate.NodeID, id segment.Identity, m *replicate.Message) {
+	if m.Kind < replicate.MsgProbe || m.Kind > replicate.MsgHeartbeat || cn.Ctx.Err() != nil {
 		return // not from a leader: the late answer of a follower
 	}
-	a.cn.e.counters.FramesWithoutCopy.Add(1)
-	answer, tell := a.note(absentKey{from, id}, a.cn.Now())
+	cn.store.counters.FramesWithoutCopy.Add(1)
+	answer, tell := cn.absent.note(absentKey{from, id}, cn.Now())
 	if tell {
-		a.cn.Log.Warn("a node leads a partition of which this node should have a copy, and has none: the leader goes on "+
+		cn.Log.Warn("a node leads a partition of which this node should have a copy, and has none: the leader goes on "+
 			"without it; look for an error when the topic was opened here, or restart this node",
 			"leader", from, "topic", id.Topic, "partition", id.Partition)
 	}
-	if !answer || a.cn.e.Level() < absentLevel {
+	if !answer || cn.store.Feature() < absentLevel {
 		return
 	}
 	reject := replicate.Message{
@@ -68,7 +66,7 @@ func (a *absentCopies) handleFrame(from replicate.NodeID, id segment.Identity, m
 	}
 	var f netproto.Frame
 	wire.Encode(&f, id, &reject, nil)
-	_ = a.cn.Net.TrySend(from, &f) // the leader asks again
+	_ = cn.Net.TrySend(from, &f) // the leader asks again
 }
 
 // note records a question. It says whether to answer it, and whether to log it now.

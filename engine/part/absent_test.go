@@ -1,0 +1,56 @@
+package part
+
+import (
+	"testing"
+	"time"
+
+	"penstock/engine/dir"
+	"penstock/replicate"
+	"penstock/segment"
+)
+
+// A leader is answered at once, a burst of its frames once, and what goes on is logged once, after a while.
+func TestAbsentCopiesAreNoted(t *testing.T) {
+	var a absentCopies
+	k := absentKey{node: 2}
+	answers, told := 0, 0
+	for now := time.Duration(0); now < 10*time.Second; now += 10 * time.Millisecond {
+		for range 5 {
+			answer, tell := a.note(k, int64(now))
+			if answer {
+				answers++
+			}
+			if tell {
+				told++
+				if now < absentPatience {
+					t.Errorf("it is logged after %v", now)
+				}
+			}
+			if now == 0 && answers == 0 {
+				t.Fatal("the first frame is not answered")
+			}
+		}
+	}
+	if answers != 100 || told != 1 {
+		t.Errorf("answered %d times in 10 s, logged %d times", answers, told)
+	}
+	for n := range 3 * maxAbsentEntries {
+		k.id.Partition = uint32(n)
+		if a.note(k, 0); len(a.entries) > maxAbsentEntries {
+			t.Fatalf("%d are remembered", len(a.entries))
+		}
+	}
+}
+
+// The answer that there is no copy belongs to a feature level: an older node takes it for damage and cuts the
+// connection.
+//
+// F3.
+func TestNoAnswerBelowItsLevel(t *testing.T) {
+	cn := bareReplica().node // without a network: whatever is sent to another node ends the test
+	cn.store.SetFeature(dir.FirstLevel)
+	cn.AnswerAbsent(2, segment.Identity{}, &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1})
+	if cn.store.counters.FramesWithoutCopy.Load() != 1 {
+		t.Error("the frame is not counted")
+	}
+}
