@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"penstock/engine/dir"
 	"penstock/engine/flush"
@@ -47,31 +46,11 @@ func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, 
 // configure makes s the settings that hold from now on.
 func (t *Topic) configure(s TopicSettings) {
 	o := &t.e.opts
-	pick := func(own, node int64) int64 {
-		if own == 0 {
-			own = node
-		}
-		return max(0, own)
-	}
-	l := &flush.Limits{
-		RetentionBytes: pick(s.RetentionBytes, o.RetentionBytes),
-		RetentionCount: pick(s.RetentionCount, int64(o.RetentionCount)),
-		RetentionAge:   time.Duration(pick(s.RetentionAgeMs*int64(time.Millisecond), int64(o.RetentionAge))),
-	}
-	smaller := func(a, b int64) int64 {
-		if a == 0 || b != 0 && b < a {
-			return b
-		}
-		return a
-	}
-	if s.QuotaMode == QuotaDropOldest {
-		l.RetentionBytes = smaller(l.RetentionBytes, s.QuotaBytes)
-		l.RetentionCount = smaller(l.RetentionCount, s.QuotaCount)
-	} else {
-		l.RejectBytes, l.RejectCount = s.QuotaBytes, s.QuotaCount
+	own := flush.Limits{
+		RetentionBytes: o.RetentionBytes, RetentionCount: int64(o.RetentionCount), RetentionAge: o.RetentionAge,
 	}
 	t.settings.Store(&s)
-	t.shared.Limits.Store(l)
+	t.shared.Limits.Store(flush.LimitsOf(&s, own))
 	t.e.store.Flusher().AskQuotas()
 }
 

@@ -89,13 +89,6 @@ type Inbox interface {
 	Reopen()
 }
 
-// Limits are the limits that hold for a topic: its settings, or the node's options where it has none. 0 is no limit.
-type Limits struct {
-	RetentionBytes, RetentionCount int64
-	RetentionAge                   time.Duration
-	RejectBytes, RejectCount       int64 // quotas in reject mode
-}
-
 // Init says whose state p is, and how lines of the log name it. No goroutine uses p yet.
 func (p *Part) Init(owner Owner, topic string, number uint32) {
 	p.owner, p.topic, p.number = owner, topic, number
