@@ -72,12 +72,9 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 		row := snap.Partitions[pt.Identity()]
 		mine := row != nil && slices.Contains(row.State.Replicas, e.cluster.Self.ID)
 		if mine {
-			if err := e.store.OpenEmpty(pt); err != nil {
+			if err := e.openEmpty(pt); err != nil {
 				return err
 			}
-			e.mu.Lock()
-			e.store.Add([]*part.Partition{pt})
-			e.mu.Unlock()
 		}
 		t.add(pt)
 		e.cluster.addToTable(t, []*part.Partition{pt})
@@ -97,12 +94,17 @@ func (e *Engine) openReplica(t *Topic, pt *part.Partition) error {
 	if err := e.createTopicFiles(t.meta()); err != nil {
 		return err
 	}
+	return e.openEmpty(pt)
+}
+
+// openEmpty gives a partition of a known topic an empty log, and lists it.
+func (e *Engine) openEmpty(pt *part.Partition) error {
 	if err := e.store.OpenEmpty(pt); err != nil {
 		return err
 	}
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.store.Add([]*part.Partition{pt})
-	e.mu.Unlock()
 	return nil
 }
 
