@@ -112,7 +112,18 @@ func (r *Replica) open(committed segment.Position) error {
 	return nil
 }
 
-// startState is the state of the log before its first batch. It may read that batch from the device.
+// readFirst reads the first batch of the log. startState, which may be called with Replica.mu held, finds it in the
+// page cache then: a read that hangs must not hold up who waits for mu.
+func (pt *Partition) readFirst() {
+	at, _, _ := pt.log.Start()
+	var v segment.View
+	if pt.log.View(&v, at, 1) == nil {
+		v.Release()
+	}
+}
+
+// startState is the state of the log before its first batch. It may read that batch from the device: with mu held, it
+// is called soon after readFirst.
 func (pt *Partition) startState() (segment.State, error) {
 	off, pos, id := pt.log.Start()
 	if s := pt.log.Segments(); len(s) > 0 && segment.DeviceFailed(s[0].Err) {
@@ -190,6 +201,7 @@ func (r *Replica) OpenRecovered() {
 
 // OpenAgain opens a copy that was retired, and still has its log. It takes mu.
 func (r *Replica) OpenAgain() error {
+	r.pt.readFirst()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.role == roleEnded {
