@@ -143,22 +143,6 @@ func (cn *Node) LiveNodes() []replicate.NodeID {
 	return nodes
 }
 
-// reportDamaged reports to the store whether a copy is damaged (why is not nil) or whole. It retries until the store
-// has it.
-func (cn *Node) reportDamaged(pt *Partition, why error) {
-	cn.Spawn(func() {
-		for cn.Ctx.Err() == nil {
-			ctx, cancel := cn.store.host.WithTimeout(cn.Ctx, StoreTimeout)
-			err := cn.Rows.ReportDamaged(ctx, pt.Identity(), cn.member(), why != nil)
-			cancel()
-			if err == nil || errors.Is(err, meta.ErrNotFound) {
-				return
-			}
-			cn.Pause(RetryInterval)
-		}
-	})
-}
-
 // trimTo removes the segments that the leader's retention has removed.
 func (cn *Node) trimTo(pt *Partition, pos segment.Position) {
 	cn.Spawn(func() {

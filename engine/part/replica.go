@@ -100,10 +100,11 @@ type leadership struct {
 
 // followed is what a replica knows as a follower, and the cut of its log.
 type followed struct {
-	frame    *receivedFrame  // the frame of the message that the machine handles now
-	incoming []incomingBatch // for the committer to append
-	cut      *logCut         // nil: the log is not being cut
-	damaged  error           // why the machine said that this copy is damaged; nil: it is whole
+	frame     *receivedFrame  // the frame of the message that the machine handles now
+	incoming  []incomingBatch // for the committer to append
+	cut       *logCut         // nil: the log is not being cut
+	damaged   error           // why the machine said that this copy is damaged; nil: it is whole
+	reporting bool            // a goroutine of reportDamage runs
 	// leaderStart is the segment.Position at which the leader's log begins; 0: not known. Damage below it is not
 	// repaired: the leader does not have those batches any more. It is read without mu.
 	leaderStart atomic.Uint64
@@ -269,7 +270,7 @@ func (r *Replica) perform(a *replicate.Action) {
 		r.refresh()
 	case replicate.ActDamaged:
 		r.damaged = a.Err
-		r.node.reportDamaged(r.pt, a.Err)
+		r.reportDamage()
 	case replicate.ActRepair:
 		r.repair(&a.Message)
 	case replicate.ActTrim:
@@ -356,13 +357,48 @@ func (r *Replica) Learn(row *meta.Partition) {
 	})
 }
 
-// correctDamaged tells the store that this copy can be read, if row says that it is damaged. Such a row is out of date:
-// an earlier process reported damage; or the machine that reported it was replaced before its repair was reported; or
-// reports reached the store out of order. mu is held.
+// correctDamaged tells the store whether this copy is damaged if row says otherwise. Such a row is out of date: an
+// earlier process reported damage, or its last report came late; or the machine that reported it was replaced before
+// its repair was reported. mu is held.
 func (r *Replica) correctDamaged(row *meta.Partition) {
-	if row != nil && r.damaged == nil && r.pt.WhyUnread() == nil && slices.Contains(row.Damaged, r.node.member()) {
-		r.node.reportDamaged(r.pt, nil)
+	if row != nil && slices.Contains(row.State.Replicas, r.node.Self.ID) &&
+		slices.Contains(row.Damaged, r.node.member()) != r.isDamaged() {
+		r.reportDamage()
 	}
+}
+
+// isDamaged says whether the store has to count the copy as damaged. mu is held.
+func (r *Replica) isDamaged() bool { return r.damaged != nil || r.pt.WhyUnread() != nil }
+
+// reportDamage tells the store whether the copy is damaged, on a goroutine that retries until the store has it. There
+// is one for each replica at a time, which reports what is so at each attempt: two reports on their way could reach the
+// store in either order, and a copy that is damaged must not stay whole there. mu is held.
+func (r *Replica) reportDamage() {
+	if r.reporting {
+		return
+	}
+	r.reporting = true
+	cn := r.node
+	cn.Spawn(func() {
+		for cn.Ctx.Err() == nil {
+			r.mu.Lock()
+			damaged := r.isDamaged()
+			r.mu.Unlock()
+			ctx, cancel := cn.store.host.WithTimeout(cn.Ctx, StoreTimeout)
+			err := cn.Rows.ReportDamaged(ctx, r.pt.Identity(), cn.member(), damaged)
+			cancel()
+			if err != nil && !errors.Is(err, meta.ErrNotFound) {
+				cn.Pause(RetryInterval)
+				continue
+			}
+			r.mu.Lock()
+			if r.reporting = r.isDamaged() != damaged; !r.reporting {
+				r.mu.Unlock()
+				return
+			}
+			r.mu.Unlock()
+		}
+	})
 }
 
 // fail answers puts with err after mu is released. mu is held.

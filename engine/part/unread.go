@@ -77,5 +77,5 @@ func (r *Replica) cannotFold(err error) {
 	r.node.store.log.Error("a partition has entries that a newer version wrote: this node stores the messages and will "+
 		"not lead the partition; start the newer version here",
 		"topic", r.pt.topic.Name, "partition", r.pt.number, "error", err)
-	r.node.reportDamaged(r.pt, err)
+	r.reportDamage()
 }
