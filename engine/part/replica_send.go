@@ -121,7 +121,9 @@ func (r *Replica) sendLater(to replicate.NodeID, m replicate.Message) {
 			out, nil, m.Position, m.Until, wire.MaxBatchCount, r.node.replication.MaxSendBytes, false)
 		r.run(func() {
 			delete(r.late, to)
-			if r.leader == nil || r.leader.Epoch() != m.Epoch {
+			// Followers send MsgRange, too: it answers who repairs its copy. MsgAppend is of one leader's epoch.
+			ended := m.Kind == replicate.MsgAppend && (r.leader == nil || r.leader.Epoch() != m.Epoch)
+			if ended || !r.active() {
 				out.Release()
 				return
 			}
