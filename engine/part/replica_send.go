@@ -93,7 +93,7 @@ func (r *Replica) sendBatches(to replicate.NodeID, m *replicate.Message) {
 	}
 	out, err := outgoings.Get().(*outgoing), error(nil)
 	r.batches, err = r.collect(
-		out, r.batches[:0], m.Position, m.Until, wire.MaxBatchCount, r.node.replication.MaxSendBytes, true)
+		out, r.batches[:0], m.Position, m.Until, wire.MaxBatchCount, r.node.replication.MaxSendBytes, false)
 	if len(r.batches) == 0 && err == segment.ErrNotInMemory {
 		out.Release()
 		r.sendLater(to, *m)
