@@ -190,7 +190,7 @@ func TestNamesAreInTheTree(t *testing.T) {
 }
 
 // aside are packages that are no part of the product.
-var aside = regexp.MustCompile(`^(tools|tests|bench|docs)\b|faultaio|aiotest|/internal/|formattest|patience|puretest|kvtest`)
+var aside = regexp.MustCompile(`^(tools|tests|bench|docs)\b|faultaio|logtest|aiotest|/internal/|formattest|patience|puretest|kvtest`)
 
 // importers returns every package of the product, and which others of the product import it.
 func importers(t *testing.T) map[string][]string {

@@ -47,7 +47,7 @@ func TestImportGraph(t *testing.T) {
 	engine := []string{
 		"engine/base", "engine/channel", "engine/checkpoint", "engine/core", "engine/dir", "engine/diskwatch",
 		"engine/flush", "engine/forward", "engine/host", "engine/inbox", "engine/meta", "engine/ops", "engine/reason",
-		"engine/part", "engine/remote", "engine/replay", "engine/retain", "engine/route", "engine/scrub",
+		"engine/outgoing", "engine/part", "engine/remote", "engine/replay", "engine/retain", "engine/route", "engine/scrub",
 		"clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
 	}
 	foreign := []string{
@@ -72,10 +72,11 @@ func TestImportGraph(t *testing.T) {
 			"engine/base", "engine/core", "engine/host", "engine/meta", "netproto", "replicate", "replicate/peer",
 			"segment", "segment/aio",
 		},
+		"engine/outgoing": {"engine/core", "replicate", "replicate/wire", "netproto", "segment", "segment/aio"},
 		"engine/part": {
 			"engine/base", "engine/checkpoint", "engine/core", "engine/dir", "engine/flush", "engine/host", "engine/inbox",
-			"engine/meta", "engine/replay", "engine/retain", "clog", "netproto", "replicate", "replicate/peer",
-			"replicate/wire", "segment", "segment/aio",
+			"engine/meta", "engine/outgoing", "engine/replay", "engine/retain", "clog", "netproto", "replicate",
+			"replicate/peer", "replicate/wire", "segment", "segment/aio",
 		},
 		"engine/replay": {
 			"clog", "engine/base", "engine/checkpoint", "engine/core", "engine/meta", "replicate", "segment", "segment/aio",

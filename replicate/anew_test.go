@@ -119,11 +119,11 @@ func TestFollowerRepairsWhileCutting(t *testing.T) {
 	if acts := r.step(Event{Kind: EvCorrupt, Position: 4, Until: 6}); find(acts, ActSend) != nil {
 		t.Fatalf("it asks for what is cut off: %+v", acts)
 	}
-	if acts := r.say(Message{Kind: MsgFetch, Position: 0, Until: 2}); find(acts, ActSend) != nil {
+	if acts := r.say(Message{Kind: MsgFetch, Position: 0, Until: 2}); find(acts, ActRead) != nil {
 		t.Fatalf("it gives the leader what is being cut: %+v", acts)
 	}
 	ask := Message{Kind: MsgFetch, Epoch: r.epoch, Request: 77, Position: 0, Until: 2}
-	if acts := r.step(Event{Kind: EvMessage, Node: 3, Message: &ask}); find(acts, ActSend) != nil {
+	if acts := r.step(Event{Kind: EvMessage, Node: 3, Message: &ask}); find(acts, ActRead) != nil {
 		t.Fatalf("it gives another replica what is being cut: %+v", acts)
 	}
 	r.epoch, r.req = 2, 7
@@ -275,7 +275,7 @@ func TestFollowersRepairEachOther(t *testing.T) {
 	}
 	// And the other way round.
 	for _, c := range []struct{ from, until, get segment.Position }{{0, 4, 2}, {2, 4, 0}, {4, 6, 6}} {
-		m := sent(from(3, Message{Kind: MsgFetch, Request: 77, Position: c.from, Until: c.until}), 3, MsgRange)
+		m := r.afterRead(from(3, Message{Kind: MsgFetch, Request: 77, Position: c.from, Until: c.until}), 3)
 		if (m != nil) != (c.get > 0) || m != nil && (m.Until != c.get || m.Request != 77) {
 			t.Errorf("[%d,%d): %+v", c.from, c.until, m)
 		}
@@ -288,7 +288,7 @@ func TestFollowersRepairEachOther(t *testing.T) {
 	r.say(r.frame(6, 7, 0))
 	for durable := segment.Position(6); durable <= 7; durable++ {
 		r.durable(durable)
-		m := sent(from(3, Message{Kind: MsgFetch, Request: 78, Position: 4, Until: 7}), 3, MsgRange)
+		m := r.afterRead(from(3, Message{Kind: MsgFetch, Request: 78, Position: 4, Until: 7}), 3)
 		if m == nil || m.Until != durable {
 			t.Errorf("durable %v: %+v", durable, m)
 		}

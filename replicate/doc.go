@@ -156,6 +156,8 @@
 //     action leads to is fed in after all actions of the first.
 //   - ActSend may be lost: everything is repeated. A connection that is lost needs no event; a process that is gone
 //     should bring EvPeerDown.
+//   - ActSend never waits for the disk: what memory does not have is EvEvicted, and read as ActRead, which may take as
+//     long as it likes. An ActRead for the same node and purpose replaces one that has not begun.
 //   - EvDurable carries the generation that the log had when the sync was asked for.
 //   - A reset is on stable storage before EvTruncated; a cut only has to come before later appends in the commit log.
 //   - What is recovered after a crash is synced before NewFollower counts it as Durable.

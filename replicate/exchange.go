@@ -50,10 +50,7 @@ func (l *Leader) message(now int64, from NodeID, m *Message, acts *Actions) {
 			l.probe(p, now, acts)
 		}
 	case MsgFetch:
-		if until := min(m.Until, l.log.End.Next); m.Position < until {
-			r := l.send(p, MsgRange, now, acts)
-			r.Position, r.Until, r.Start = m.Position, until, l.log.Start.Next
-		}
+		l.fetch(p, m, now, acts)
 	case MsgRange:
 		l.takeRange(m, acts)
 	}

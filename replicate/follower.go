@@ -31,7 +31,8 @@ func (s followerState) String() string {
 //
 // Its ack means: everything below is on stable storage here and is the log of this epoch's leader.
 //
-// It takes Tick, Message, State, Durable, Trimmed, Fault, Corrupt, Repaired, Truncated and Unusable.
+// It takes Tick, Message, State, Durable, Trimmed, Fault, Corrupt, Repaired, Truncated, Unusable and
+// Read.
 type Follower struct {
 	cfg  Config
 	self Member
@@ -131,6 +132,8 @@ func (f *Follower) Step(now int64, ev *Event, acts *Actions) {
 		f.tellLeader(acts)
 	case EvTruncated:
 		f.truncated(ev, acts)
+	case EvRead:
+		f.read(ev, acts)
 	case EvUnusable:
 		f.unusable(now, ev.Again, acts)
 	default:

@@ -69,6 +69,18 @@ func (r *followerRig) say(m Message) []Action {
 	return r.step(Event{Kind: EvMessage, Node: 1, Message: &m})
 }
 
+// afterRead answers the ActRead in acts, all of it, and returns the range that is sent to n then; nil: nothing is read.
+func (r *followerRig) afterRead(acts []Action, n NodeID) *Message {
+	a := find(acts, ActRead)
+	if a == nil || a.Node != n || !a.Flag || a.DelayNs != 0 || a.Bytes == 0 {
+		return nil
+	}
+	return sent(r.step(Event{
+		Kind: EvRead, Node: n, Request: a.Request, Position: a.Position, Until: a.Position + segment.Position(a.Count),
+		Repair: true,
+	}), n, MsgRange)
+}
+
 // frame is an append of the leader's batches [from, until).
 func (r *followerRig) frame(from, until, committed segment.Position) Message {
 	m := Message{Kind: MsgAppend, Position: from, Until: until, Committed: committed}
@@ -432,13 +444,21 @@ func TestFollowerRepair(t *testing.T) {
 	}
 	// The leader may ask for what this replica can read, and for no more.
 	r.step(Event{Kind: EvCorrupt, Position: 5, Until: 6})
-	if m := sent(r.say(Message{Kind: MsgFetch, Position: 4, Until: 6}), 1, MsgRange); m == nil || m.Position != 4 ||
+	if m := r.afterRead(r.say(Message{Kind: MsgFetch, Position: 4, Until: 6}), 1); m == nil || m.Position != 4 ||
 		m.Until != 5 {
 		t.Fatalf("%+v", m)
 	}
 	for _, p := range []segment.Position{0, 5, 6} {
-		if m := sent(r.say(Message{Kind: MsgFetch, Position: p, Until: p + 1}), 1, MsgRange); m != nil {
+		if m := r.afterRead(r.say(Message{Kind: MsgFetch, Position: p, Until: p + 1}), 1); m != nil {
 			t.Errorf("batch %d is offered: %+v", p, m)
+		}
+	}
+	// What cannot be read is not answered, and what was read for a follower of an epoch that this replica led is dropped.
+	for _, ev := range []Event{
+		{Kind: EvRead, Node: 1, Position: 4, Until: 4, Repair: true}, {Kind: EvRead, Node: 1, Until: 4},
+	} {
+		if acts := r.step(ev); len(acts) != 0 {
+			t.Errorf("%+v: %+v", ev, acts)
 		}
 	}
 }

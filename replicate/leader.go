@@ -19,7 +19,8 @@ import (
 //
 // All marks are half-open: what is below is held. None moves back.
 //
-// It takes Tick, Message, State, Durable, Trimmed, Fault, Corrupt, Repaired, Appended, Put, Lease, Read and PeerDown.
+// It takes Tick, Message, State, Durable, Trimmed, Fault, Corrupt, Repaired, Appended, Put, Lease, Read, Evicted
+// and PeerDown.
 type Leader struct {
 	cfg   Config
 	self  Member
@@ -29,6 +30,7 @@ type Leader struct {
 	log        Log // Epochs unused, table is the truth
 	table      EpochTable
 	recent     recent
+	memory     segment.Position // what is below is read from segments, even if recent remembers it
 	epochStart segment.Position // of the epoch-start batch; unknownPosition until it is appended
 	joinFloor  segment.Position // what a follower must hold to join, whatever Committed is (P4)
 	asked      bool             // ActStartEpoch was returned
@@ -163,6 +165,8 @@ func (l *Leader) take(now int64, ev *Event, acts *Actions) {
 	case EvLease: // watchLease did it
 	case EvRead:
 		l.read(now, ev, acts)
+	case EvEvicted:
+		l.evicted(now, ev, acts)
 	case EvPeerDown:
 		if p := l.peer(ev.Node); p != nil {
 			p.Down = true

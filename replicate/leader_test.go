@@ -413,6 +413,100 @@ func TestLeaderTrimmedWhileSending(t *testing.T) {
 	mustPanic(t, func() { r.step(Event{Kind: EvTrimmed, Log: segment.State{Next: 99}}) })
 }
 
+// A leader waits for no disk: what memory does not have any more is read like the past, and what follows is sent from
+// memory again. F6.
+func TestLeaderSendsWhatMemoryGaveUp(t *testing.T) {
+	r := newLeaderRig(t, Config{MaxWindowCount: 4}, 2, 1)
+	r.serve()
+	for range 8 {
+		r.append(1)
+		r.durable(r.log.next())
+	}
+	p := r.l.peer(2) // has acknowledged batch 0, and the next four are on their way
+	request := p.request
+	evicted := func(from, until segment.Position) []Action {
+		return r.step(Event{Kind: EvEvicted, Node: 2, Request: request, Position: from, Until: until})
+	}
+	read := func(from segment.Position) {
+		t.Helper()
+		a := find(r.acts.List, ActRead)
+		if a == nil || a.Flag || a.Position != from || p.State != CatchUp || sent(r.acts.List, 2, MsgAppend) != nil {
+			t.Fatalf("batch %d is not read: %+v", from, r.acts.List)
+		}
+		acts := r.step(Event{
+			Kind: EvRead, Node: 2, Request: request, Position: from, Until: from + 1, Offset: r.log.stateAt(from + 1).End,
+		})
+		if m := sent(acts, 2, MsgAppend); m == nil || m.Position != from || m.Until != from+1 {
+			t.Fatalf("batch %d is not sent: %+v", from, acts)
+		}
+	}
+	r.ack(2, 3)
+	if m := sent(r.acts.List, 2, MsgAppend); m == nil || m.Position != 5 || m.Until != 7 {
+		t.Fatalf("%+v", m)
+	}
+	evicted(5, 6)
+	read(5)
+	if m := sent(r.acts.List[1:], 2, MsgAppend); p.State != Replicate || m == nil || m.Position != 6 || m.Until != 7 {
+		t.Fatalf("the batches in memory do not follow at once: %v, %+v", p.State, r.acts.List)
+	}
+	// An answer about another exchange, another node, or what was acknowledged or is not sent yet, sends nothing again.
+	for _, ev := range []Event{
+		{Request: request + 1, Position: 6},
+		{Node: 3, Request: request, Position: 6},
+		{Request: request, Position: 2},
+		{Request: request, Position: 7},
+	} {
+		ev.Kind, ev.Node, ev.Until = EvEvicted, max(ev.Node, 2), ev.Position+1
+		if acts := r.step(ev); len(acts) != 0 || p.Next != 7 {
+			t.Errorf("%+v: %+v", ev, acts)
+		}
+	}
+	mustPanic(t, func() { evicted(6, 6) })
+	// What the machine does not remember any more begins again behind what is acknowledged.
+	r.l.recent.restart(r.log.next(), r.log.end().End)
+	evicted(6, 7)
+	read(3)
+}
+
+// What a follower cannot read is read for it, and what retention has removed it need not ask for again.
+func TestLeaderRepairsAFollower(t *testing.T) {
+	r := newLeaderRig(t, Config{MaxWindowCount: 3}, 2, 1)
+	r.serve()
+	for range 8 {
+		r.append(1)
+		r.durable(r.log.next())
+		r.ack(2, r.log.next())
+	}
+	r.step(Event{Kind: EvTrimmed, Log: r.log.stateAt(2)})
+	for _, c := range []struct{ from, until, read segment.Position }{
+		{3, 5, 5}, {3, 9, 6}, {8, 20, 9}, {9, 10, 0}, {4, 4, 0},
+	} {
+		a := find(r.say(2, Message{Kind: MsgFetch, Position: c.from, Until: c.until}), ActRead)
+		if (a != nil) != (c.read > 0) || a != nil && (a.Position != c.from || a.Count != int(c.read-c.from) || !a.Flag) {
+			t.Errorf("[%d,%d): %+v", c.from, c.until, a)
+		}
+	}
+	answer := func(request uint64, until segment.Position) *Message {
+		return sent(r.step(Event{
+			Kind: EvRead, Node: 2, Request: request, Position: 3, Until: until, Repair: true,
+		}), 2, MsgRange)
+	}
+	request := r.l.peer(2).request
+	if m := answer(request, 5); m == nil || m.Position != 3 || m.Until != 5 || m.Start != 2 || m.Request != request {
+		t.Errorf("%+v", m)
+	}
+	if m := answer(request-1, 5); m != nil {
+		t.Errorf("an answer of an older exchange is sent: %+v", m)
+	}
+	if m := answer(request, 3); m != nil {
+		t.Errorf("an answer without batches is sent: %+v", m)
+	}
+	acts := r.say(2, Message{Kind: MsgFetch, Position: 1, Until: 4})
+	if m := sent(acts, 2, MsgRange); m == nil || m.Position != 1 || m.Until != 1 || m.Start != 2 {
+		t.Errorf("it does not say that batch 1 is gone: %+v", acts)
+	}
+}
+
 // A leader that cannot read its own log removes nobody: it might remove the last good copy. Nor does a reset go to a
 // member.
 func TestLeaderKeepsGoodCopies(t *testing.T) {

@@ -1,6 +1,8 @@
 package replicate
 
 import (
+	"fmt"
+
 	"github.com/google/uuid"
 
 	"penstock/segment"
@@ -144,10 +146,10 @@ func (l *Leader) catchUp(p *Progress, now int64) {
 
 // pump sends p what its window has room for.
 func (l *Leader) pump(p *Progress, now int64, acts *Actions) {
-	if p.State == CatchUp && !p.reading && p.Next >= l.recent.first {
+	if p.State == CatchUp && !p.reading && l.inMemory(p.Next) {
 		p.State = Replicate
 	}
-	if p.State == Replicate && p.Next < l.recent.first {
+	if p.State == Replicate && !l.inMemory(p.Next) {
 		l.catchUp(p, now)
 	}
 	switch {
@@ -160,6 +162,9 @@ func (l *Leader) pump(p *Progress, now int64, acts *Actions) {
 		l.pumpPast(p, now, acts)
 	}
 }
+
+// inMemory says whether batches from pos on can be sent without a read, as far as this machine knows.
+func (l *Leader) inMemory(pos segment.Position) bool { return pos >= l.recent.first && pos >= l.memory }
 
 func (l *Leader) pumpRecent(p *Progress, now int64, acts *Actions) {
 	for p.Next < l.log.End.Next {
@@ -236,8 +241,14 @@ func bytesIn(ns, rate int64) int64 {
 // read takes the answer to ActRead.
 func (l *Leader) read(now int64, ev *Event, acts *Actions) {
 	p := l.peer(ev.Node)
-	if p == nil || p.State != CatchUp || ev.Request != p.request || !p.reading || ev.Position != p.Next {
+	switch {
+	case p == nil || ev.Request != p.request:
 		return // p has another exchange by now
+	case ev.Repair:
+		l.sendRange(p, ev.Position, ev.Until, now, acts)
+		return
+	case p.State != CatchUp || !p.reading || ev.Position != p.Next:
+		return // or other batches are its next ones
 	}
 	p.reading = false
 	if ev.Until == ev.Position {
@@ -246,5 +257,23 @@ func (l *Leader) read(now int64, ev *Event, acts *Actions) {
 	}
 	p.budget -= int64(ev.Offset - p.nextOffset)
 	l.sendBatches(p, ev.Until, ev.Offset, now, acts)
+	l.pump(p, now, acts)
+}
+
+// evicted takes the answer to an ActSend whose batches memory does not have any more: p gets them from segments, like a
+// follower that catches up.
+func (l *Leader) evicted(now int64, ev *Event, acts *Actions) {
+	if ev.Until <= ev.Position {
+		panic(fmt.Sprintf("BUG: batch %d is not in memory, which begins at %d", ev.Position, ev.Until))
+	}
+	l.memory = max(l.memory, ev.Until)
+	p := l.peer(ev.Node)
+	if p == nil || p.State != Replicate || ev.Request != p.request || ev.Position < p.Match || ev.Position >= p.Next {
+		return // what was not sent is not wanted any more, or is to be sent again anyway
+	}
+	p.Next, p.nextOffset = p.Match, p.matchOffset
+	if l.recent.first <= ev.Position {
+		p.Next, p.nextOffset = ev.Position, l.recent.offset(ev.Position)
+	}
 	l.pump(p, now, acts)
 }

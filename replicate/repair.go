@@ -94,6 +94,35 @@ func (l *Leader) repair(now int64, acts *Actions) {
 	}
 }
 
+// fetch reads what a follower cannot read itself, for EvRead. What retention has removed here it need not ask for
+// again.
+func (l *Leader) fetch(p *Progress, m *Message, now int64, acts *Actions) {
+	until := min(m.Until, l.log.End.Next)
+	switch {
+	case m.Position >= until:
+	case m.Position < l.log.Start.Next:
+		l.sendRange(p, m.Position, m.Position, now, acts)
+	default:
+		readForRepair(p.Node, m, until, &l.cfg, acts)
+	}
+}
+
+// readForRepair asks for the batches that node cannot read, as far as one message holds them.
+func readForRepair(node NodeID, m *Message, until segment.Position, cfg *Config, acts *Actions) {
+	a := acts.add(ActRead)
+	a.Node, a.Request, a.Position, a.Flag = node, m.Request, m.Position, true
+	a.Bytes, a.Count = cfg.MaxRangeBytes, int(min(until-m.Position, segment.Position(cfg.MaxWindowCount)))
+}
+
+// sendRange answers MsgFetch. Without batches it says only where the log begins.
+func (l *Leader) sendRange(p *Progress, from, until segment.Position, now int64, acts *Actions) {
+	if from == until && from >= l.log.Start.Next {
+		return // it could not be read: another replica may have it
+	}
+	r := l.send(p, MsgRange, now, acts)
+	r.Position, r.Until, r.Start = from, until, l.log.Start.Next
+}
+
 func (l *Leader) takeRange(m *Message, acts *Actions) {
 	if l.damage.usable(m, &l.table) {
 		acts.add(ActRepair).Message = *m
@@ -105,7 +134,7 @@ func (l *Leader) takeRange(m *Message, acts *Actions) {
 // by its epoch and position, so it does not matter who sends it and whether the two logs are known to meet. What a
 // cut has to read may be asked for while the log is being cut.
 
-// fetch gives another replica batches that it cannot read itself: only such as are durable here.
+// fetch reads batches for another replica that cannot read them itself, only such as are durable here, for EvRead.
 func (f *Follower) fetch(to NodeID, m *Message, acts *Actions) {
 	until := min(m.Until, f.log.Durable)
 	if f.damage.any() && f.damage.from < until && f.damage.until > m.Position {
@@ -114,8 +143,16 @@ func (f *Follower) fetch(to NodeID, m *Message, acts *Actions) {
 	if m.Position < f.log.Start.Next || m.Position >= until {
 		return // another replica may have it
 	}
-	r := f.sendTo(to, MsgRange, acts)
-	r.Request, r.Position, r.Until, r.Start = m.Request, m.Position, until, f.log.Start.Next
+	readForRepair(to, m, until, &f.cfg, acts)
+}
+
+// read takes the answer to ActRead.
+func (f *Follower) read(ev *Event, acts *Actions) {
+	if f.err != nil || !ev.Repair || ev.Until == ev.Position {
+		return
+	}
+	r := f.sendTo(ev.Node, MsgRange, acts)
+	r.Request, r.Position, r.Until, r.Start = ev.Request, ev.Position, ev.Until, f.log.Start.Next
 }
 
 // fromPeer takes what a replica that does not lead asks for, or sends.

@@ -280,6 +280,7 @@ func (a *simStats) add(b *simStats) {
 	a.strandings += b.strandings
 	a.drops += b.drops
 	a.forced += b.forced
+	a.evictions += b.evictions
 }
 
 func membersText(ms []Member) string {

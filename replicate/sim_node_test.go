@@ -42,8 +42,9 @@ type simNode struct {
 	leader   *Leader
 	follower *Follower
 	acts     Actions
-	events   []nodeEvent // waiting for the machine
-	packet   *packet     // of the event that is being handled
+	events   []nodeEvent      // waiting for the machine
+	packet   *packet          // of the event that is being handled
+	hasRead  segment.Position // of the event that is being handled: EvRead has read from here on
 	waiting  []simPut
 	refused  error // the answer of the leader to EvPut
 
@@ -96,7 +97,10 @@ func (n *simNode) run() {
 		}
 		ev := n.events[0]
 		n.events = n.events[1:]
-		n.packet = ev.packet
+		n.packet, n.hasRead = ev.packet, unknownPosition
+		if ev.Kind == EvRead {
+			n.hasRead = ev.Position
+		}
 		if n.leader != nil {
 			n.s.mutateLeader(n)
 			n.leader.Step(n.now(), &ev.Event, &n.acts)
@@ -123,7 +127,7 @@ func (n *simNode) run() {
 
 func followerTakes(k EventKind) bool {
 	switch k {
-	case EvAppended, EvPut, EvLease, EvRead, EvPeerDown:
+	case EvAppended, EvPut, EvLease, EvEvicted, EvPeerDown:
 		return false
 	}
 	return true
@@ -174,6 +178,14 @@ func (n *simNode) act(a *Action) {
 
 // send puts a message on the wire, with the batches that the machine named.
 func (n *simNode) send(a *Action) {
+	if m := &a.Message; m.Kind == MsgAppend && m.Position != n.hasRead && m.Position < n.durable &&
+		n.s.chance(n.s.opt.evict) {
+		n.s.stats.evictions++
+		n.push(Event{
+			Kind: EvEvicted, Node: a.Node, Request: m.Request, Position: m.Position, Until: min(m.Until, n.durable),
+		})
+		return
+	}
 	p := &packet{Message: a.Message}
 	p.Epochs = append([]EpochStart(nil), p.Epochs...)
 	if p.Kind == MsgAppend || p.Kind == MsgRange {
@@ -188,7 +200,6 @@ func (n *simNode) send(a *Action) {
 // fill reads the batches of p; a copy that does not read back ends the range.
 func (n *simNode) fill(p *packet) bool {
 	g := &n.disk.log
-	p.Start = g.start.Next
 	until := min(p.Until, g.next())
 	if !g.holds(p.Position) {
 		return p.Kind == MsgRange && p.Position < p.Start
@@ -212,7 +223,9 @@ func (n *simNode) fill(p *packet) bool {
 func (n *simNode) read(a Action) {
 	n.later(n.s.between(50, 500), func() {
 		g := &n.disk.log
-		ev := Event{Kind: EvRead, Node: a.Node, Request: a.Request, Position: a.Position, Until: a.Position}
+		ev := Event{
+			Kind: EvRead, Node: a.Node, Request: a.Request, Position: a.Position, Until: a.Position, Repair: a.Flag,
+		}
 		limit := segment.Offset(-1)
 		for at := a.Position; g.holds(at) && int(at-a.Position) < a.Count; at++ {
 			b := g.at(at)

@@ -31,6 +31,7 @@ type simOptions struct {
 	rot, trim    float64
 	ruin         float64 // per fault event: a log is damaged so that it cannot be repaired in place
 	syncFault    float64
+	evict        float64 // of each frame from memory: memory does not have its batches any more
 	hang         float64 // of each sync: it takes up to half a second
 	clocksLie    bool    // leases never end, clocks run at other speeds (P22)
 	tear         float64 // per fault event; machines whose recovery cut something say so
@@ -61,7 +62,7 @@ func (q *simQueue) Pop() any {
 
 type simStats struct {
 	steps, elections, acks, crashes, cuts, resets, repairs, wipes, trims, joins, tears, handovers, strandings, drops,
-	forced int
+	forced, evictions int
 }
 
 type sim struct {
@@ -147,6 +148,9 @@ func (s *sim) draw() simOptions {
 	}
 	if apart := rand.New(rand.NewPCG(s.seed, 0x9fb21c651e98df25)); apart.IntN(6) == 0 {
 		o.ruin, o.cfg.CompareNs = 0.1, 100_000_000
+	}
+	if apart := rand.New(rand.NewPCG(s.seed, 0xd1342543de82ef95)); apart.IntN(4) == 0 {
+		o.evict = []float64{0.05, 0.5, 1}[apart.IntN(3)]
 	}
 	return o
 }
@@ -342,7 +346,7 @@ func TestSimulation(t *testing.T) {
 	t.Logf("seeds %d-%d: %+v", from, to, sum)
 	if sum.acks == 0 || sum.elections == 0 || sum.joins == 0 || sum.resets == 0 || sum.repairs == 0 || sum.cuts == 0 ||
 		sum.tears == 0 || sum.handovers == 0 ||
-		sum.strandings == 0 || sum.drops == 0 {
+		sum.strandings == 0 || sum.drops == 0 || sum.evictions == 0 {
 		t.Errorf("the simulation does not reach what it is for: %+v", sum)
 	}
 }

@@ -20,9 +20,12 @@ const (
 	EvAppended // leader: Batch, at the end of the log
 	EvPut      // leader: may a batch be appended now? ActRefuse says why not
 	EvLease    // leader: DeadlineNs: until when the node may serve
-	// leader: Node, Request, Position, Until, Offset: the answer to ActRead; Offset is where Until begins. Until ==
-	// Position: it could not be read now
+	// Node, Request, Position, Until, Offset, Repair: the answer to ActRead; Offset is where Until begins. Until ==
+	// Position: it could not be read now. A follower takes it with Repair only
 	EvRead
+	// leader: Node, Request, Position, Until: the batches of an ActSend from Position on were not sent, because those
+	// below Until are not in memory any more
+	EvEvicted
 	EvPeerDown // leader: Node: its connection is closed and its address refuses
 	// follower: Again: the log can neither be cut nor repaired in place: it begins anew from the leader's. Again: its
 	// device may still read it, see anew.go
@@ -45,6 +48,7 @@ type Event struct {
 	Request    uint64
 	Live       []NodeID
 	Again      bool
+	Repair     bool
 	Damaged    bool  // EvState: the store's row counts this replica as damaged
 	DeadlineNs int64 // on the clock of Step's now
 	Err        error
@@ -56,8 +60,9 @@ type ActionKind uint8
 // The actions. They are done in order.
 const (
 	_ ActionKind = iota
-	// Node, Message. For MsgAppend and MsgRange the sender fills in Batches [Position, Until) with their bytes, FirstID,
-	// NextID, and for MsgRange Start and the Until that it reached
+	// Node, Message. For MsgAppend and MsgRange the sender fills in Batches [Position, Until) with their bytes, FirstID
+	// and NextID: what the EvRead of this step has read, or else what is in memory. It never waits for the disk: if
+	// memory does not have them, EvEvicted says so
 	ActSend
 	ActCommit  // Position: everything below is committed: answer, show, deliver
 	ActRefresh // read the partition's state from the store and pass it on as EvState
@@ -67,8 +72,8 @@ const (
 	// it is committed, then EvTrimmed
 	ActTrim
 	ActStartEpoch // leader: append the epoch-start batch, before anything else, then EvAppended
-	// leader: Node, Request, Position, Bytes, Count, DelayNs: after so long find a range of at most that much, at least
-	// one batch, then EvRead
+	// Node, Request, Position, Bytes, Count, DelayNs, Flag: after so long find a range of at most that much, at least one
+	// batch, then EvRead. Flag: it repairs the copy of Node, which is EvRead's Repair
 	ActRead
 	ActPropose // leader: State (Epoch, Version, ISR): compare-and-swap the ISR; pass the outcome on as EvState
 	ActRefuse  // leader: Err: why no batch may be appended now

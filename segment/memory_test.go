@@ -26,17 +26,17 @@ func TestWithoutTheDevice(t *testing.T) {
 	cold, hot := 0, 0
 	for i := range w.model {
 		s := &w.model[i].slice
-		at, err := w.log.SeekMemory(s.Position)
+		at, err := w.log.Memory().SeekPosition(s.Position)
 		if s.Position < first {
 			var v View
-			if cold++; err != ErrNotInMemory || w.log.ViewMemory(&v, s.Offset) != ErrNotInMemory {
+			if cold++; err != ErrNotInMemory || w.log.Memory().View(&v, s.Offset, 1) != ErrNotInMemory {
 				t.Fatalf("batch %d is not in memory: %v", s.Position, err)
 			}
 			continue
 		}
 		var v View
 		if err == nil {
-			err = w.log.ViewMemory(&v, at)
+			err = w.log.Memory().View(&v, at, 1)
 		}
 		var h Header
 		if err == nil {
@@ -51,13 +51,14 @@ func TestWithoutTheDevice(t *testing.T) {
 		t.Errorf("%d batches are not in memory, %d are", cold, hot)
 	}
 	var v View
-	if _, err := w.log.SeekMemory(w.st.Next); err != ErrAtEnd || w.log.ViewMemory(&v, w.st.End) != ErrAtEnd {
+	m := w.log.Memory()
+	if _, err := m.SeekPosition(w.st.Next); err != ErrAtEnd || m.View(&v, w.st.End, 1) != ErrAtEnd {
 		t.Errorf("at the end: %v", err)
 	}
-	if _, err := w.log.SeekMemory(w.st.Next + 1); err != ErrPastEnd {
+	if _, err := w.log.Memory().SeekPosition(w.st.Next + 1); err != ErrPastEnd {
 		t.Errorf("behind the end: %v", err)
 	}
-	if err := w.log.ViewMemory(&v, w.model[len(w.model)-1].slice.Offset+1); !errors.Is(err, ErrNotBoundary) {
+	if err := w.log.Memory().View(&v, w.model[len(w.model)-1].slice.Offset+1, 1); !errors.Is(err, ErrNotBoundary) {
 		t.Errorf("inside a batch: %v", err)
 	}
 	d.ClearRules()

@@ -56,15 +56,7 @@ func (l *Log) SeekPosition(pos Position) (Offset, error) {
 	return at, err
 }
 
-// SeekMemory is SeekPosition for a caller that may not wait for the device: ErrNotInMemory says that the batch is in a
-// segment only.
-func (l *Log) SeekMemory(pos Position) (Offset, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.seekMemory(pos)
-}
-
-// seekMemory is SeekMemory. The caller holds l.mu.
+// seekMemory is Memory.SeekPosition. The caller holds l.mu.
 func (l *Log) seekMemory(pos Position) (Offset, error) {
 	switch {
 	case l.closed:

@@ -109,23 +109,6 @@ func (l *Log) View(v *View, at Offset, maxBytes int) error {
 	return nil
 }
 
-// ViewMemory is View of one batch for a caller that may not wait for the device: ErrNotInMemory says that the batch is
-// in a segment only.
-func (l *Log) ViewMemory(v *View, at Offset) error {
-	if v.buf != nil || v.seg != nil {
-		panic("BUG: segment: View was not released")
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err := l.within(at); err != nil {
-		return err
-	}
-	if l.tail.n == 0 || at < l.tail.offset(0) {
-		return ErrNotInMemory
-	}
-	return l.viewTail(v, at)
-}
-
 // within tells the three places where nothing can be read apart. The caller holds l.mu.
 func (l *Log) within(at Offset) error {
 	switch {

@@ -13,12 +13,12 @@ import (
 func TestAgedTo(t *testing.T) {
 	now, mono := time.Unix(1_700_000_000, 0), 2*time.Hour
 	f, p := newTestPart(t, base.NewClock(func() time.Time { return now }, func() time.Duration { return mono }))
-	p.put(t, 1, 1, now)
-	old := p.st.End
-	p.put(t, 1, 1, now) // as if a leader whose clock is behind had sent it just now
+	p.log.Put(1, 1, now.UnixNano())
+	old := p.log.State.End
+	p.log.Put(1, 1, now.UnixNano()) // as if a leader whose clock is behind had sent it just now
 	middle := now
 	now, mono = now.Add(20*time.Millisecond), mono+20*time.Millisecond
-	p.put(t, 1, 1, now)
+	p.log.Put(1, 1, now.UnixNano())
 	p.Recovered(old, middle.UnixNano(), mono-time.Hour)
 	if to := f.agedTo(&p.Part, 10*time.Millisecond); to != old {
 		t.Errorf("what lies below %d is too old, and what came since the start lies behind %d", to, old)
@@ -32,11 +32,11 @@ func TestRetentionBytesAreKept(t *testing.T) {
 	const keep = 300 << 10
 	f, p := newTestPart(t, nil)
 	for range 10 {
-		p.put(t, 100, 1000, time.Unix(1_700_000_000, 0))
+		p.log.Put(100, 1000, time.Unix(1_700_000_000, 0).UnixNano())
 	}
 	p.limits.RetentionBytes = keep
-	if to := f.retainTo(&p.Part); to != p.st.End-segment.Offset(keep) {
-		t.Errorf("of %d bytes those below %d may go, want all but %d", p.st.End, to, keep)
+	if to := f.retainTo(&p.Part); to != p.log.State.End-segment.Offset(keep) {
+		t.Errorf("of %d bytes those below %d may go, want all but %d", p.log.State.End, to, keep)
 	}
 }
 
@@ -44,7 +44,7 @@ func TestRetentionBytesAreKept(t *testing.T) {
 // so: after that the next process knows that the copy lacks something.
 func TestReleaseLimit(t *testing.T) {
 	f, p := newTestPart(t, nil)
-	p.put(t, 1, 1, time.Unix(1_700_000_000, 0))
+	p.log.Put(1, 1, time.Unix(1_700_000_000, 0).UnixNano())
 	seq, ok := p.log.OldestUnsyncedFileSeq()
 	if !ok {
 		t.Fatal("the segments have it")

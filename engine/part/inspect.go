@@ -119,12 +119,8 @@ func (pt *Partition) State() State {
 	return c
 }
 
-// DropReads releases what was read for followers and is not sent, because the simulated process has ended.
-func (pt *Partition) DropReads() {
-	for _, rd := range pt.replica.reads {
-		rd.out.Release()
-	}
-}
+// DropReads releases what was read for other replicas and is not sent, because the simulated process has ended.
+func (pt *Partition) DropReads() { pt.replica.dropRead() }
 
 // ReadLog calls visit with the offset and the content of each batch of the log, in order, until visit returns false. It
 // begins at offset from, or at the start of the log if that is later.

@@ -57,13 +57,15 @@ type Replica struct {
 	mistrust
 	removal
 
+	reading map[reader]*rangeAsk // whose goroutines run; what to read next; nil: nothing
+
 	// Scratch of a step.
-	ev      replicate.Event
-	acts    replicate.Actions
-	feed    []replicate.Event // events that actions produced; step handles them in order
-	sent    netproto.Frame
-	batches []replicate.Batch
-	batch   replicate.Batch
+	ev    replicate.Event
+	acts  replicate.Actions
+	feed  []replicate.Event // events that actions produced; step handles them in order
+	sent  netproto.Frame
+	batch replicate.Batch
+	read  rangeRead
 }
 
 // published is what producers, channels and the forwarder read of a replica without its mu.
@@ -79,16 +81,14 @@ type published struct {
 // leadership is what a replica knows as the leader. changeRole begins it and stepDown ends it; what outlives an epoch
 // says so.
 type leadership struct {
-	startEpoch   bool                            // the committer has to append the batch that begins the epoch
-	granted      bool                            // the partition machine (core.Partition) knows the epoch
-	serveFrom    segment.Position                // channels start when everything below is committed
-	refused      error                           // the machine's answer to the last EvPut; nil: accepted
-	counted      replicate.LeaderCounts          // the part of the leader's counts that the engine's counters include
-	writesPaused bool                            // nothing is appended: the leadership is being handed over
-	handedOver   uint64                          // version of the row that handed it over; see successorStored
-	reads        map[replicate.NodeID]*rangeRead // by follower: read and not sent yet
-	late         map[replicate.NodeID]bool       // by follower: a goroutine of sendLater is at work
-	blocked      replicate.NodeID                // the value of Leader.Blocked that was logged last
+	startEpoch   bool                   // the committer has to append the batch that begins the epoch
+	granted      bool                   // the partition machine (core.Partition) knows the epoch
+	serveFrom    segment.Position       // channels start when everything below is committed
+	refused      error                  // the machine's answer to the last EvPut; nil: accepted
+	counted      replicate.LeaderCounts // the part of the leader's counts that the engine's counters include
+	writesPaused bool                   // nothing is appended: the leadership is being handed over
+	handedOver   uint64                 // version of the row that handed it over; see successorStored
+	blocked      replicate.NodeID       // the value of Leader.Blocked that was logged last
 	// comparing is since when it waits for others' logs, by Lease.Now; 0: it does not; -1: logged
 	comparing int64
 
@@ -222,6 +222,11 @@ func (o *replicaOutput) perform(r *Replica) (waiters int) {
 // produced. mu is held.
 func (r *Replica) step(ev *replicate.Event) {
 	r.stepOne(ev)
+	r.stepFeed()
+}
+
+// stepFeed does the second half of step.
+func (r *Replica) stepFeed() {
 	for len(r.feed) > 0 {
 		next := r.feed[0]
 		r.feed = r.feed[:copy(r.feed, r.feed[1:])]
@@ -254,7 +259,7 @@ func (r *Replica) stepOne(ev *replicate.Event) {
 // this replica is not the leader any more.
 func followerHandles(k replicate.EventKind) bool {
 	switch k {
-	case replicate.EvAppended, replicate.EvPut, replicate.EvLease, replicate.EvRead, replicate.EvPeerDown:
+	case replicate.EvAppended, replicate.EvPut, replicate.EvLease, replicate.EvEvicted, replicate.EvPeerDown:
 		return false
 	}
 	return true

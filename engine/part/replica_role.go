@@ -138,7 +138,6 @@ func (r *Replica) stepDown() {
 	r.setLeads(false)
 	r.fail(r.pending.drain(), unknownBecause(disk))
 	log := r.leader.Log()
-	r.reads = nil
 	r.follow(replicate.NewFollower(r.node.replication, r.node.member(), r.node.Self.Boot, log))
 	r.startEpoch, r.stalled, r.writesPaused = false, nil, false
 	r.setServing()

@@ -1,0 +1,145 @@
+package part
+
+import (
+	"errors"
+	"time"
+
+	"penstock/engine/outgoing"
+	"penstock/netproto"
+	"penstock/replicate"
+	"penstock/replicate/wire"
+	"penstock/segment"
+)
+
+// rangeRead holds batches that were read for another replica. It is set while the machine handles EvRead: sendBatches
+// takes out.
+type rangeRead struct {
+	to   replicate.NodeID
+	from segment.Position
+	out  *outgoing.Batches // nil: there is none, or it is sent
+}
+
+// rangeAsk is an ActRead.
+type rangeAsk struct {
+	to      replicate.NodeID
+	repair  bool
+	request uint64
+	from    segment.Position
+	bytes   int64
+	count   int
+	delay   time.Duration
+}
+
+// reader names the goroutine that reads for a replica: one catches it up, another one repairs it.
+type reader struct {
+	to     replicate.NodeID
+	repair bool
+}
+
+// readRange reads batches for another replica. The read may wait for the device, so it runs on a goroutine, which
+// answers with EvRead. There is one goroutine for each reader, however long the device takes: what the machine asks for
+// meanwhile is read next, and only the newest of that. mu is held.
+func (r *Replica) readRange(a *replicate.Action) {
+	ask := &rangeAsk{
+		to: a.Node, repair: a.Flag, request: a.Request, from: a.Position, bytes: min(a.Bytes, maxRangeBytes),
+		count: min(a.Count, wire.MaxBatchCount), delay: time.Duration(a.DelayNs),
+	}
+	who := reader{a.Node, a.Flag}
+	if _, busy := r.reading[who]; busy {
+		r.reading[who] = ask
+		return
+	}
+	if r.reading == nil {
+		r.reading = map[reader]*rangeAsk{}
+	}
+	r.reading[who] = nil
+	r.node.Spawn(func() {
+		for ask != nil {
+			if ask.delay > 0 && !r.node.store.host.Pause(ask.delay, r.node.store.stop) {
+				return
+			}
+			out := r.readFor(ask)
+			r.run(func() {
+				r.answerRead(ask, out)
+				if ask = r.reading[who]; ask == nil {
+					delete(r.reading, who)
+				} else {
+					r.reading[who] = nil
+				}
+			})
+		}
+	})
+}
+
+// maxRangeBytes bounds the batches of one range, so that they fit into a frame with their descriptions.
+const maxRangeBytes = netproto.MaxFrameBytes / 2
+
+// readFor reads what ask asks for. It waits for the device, and for its turn among the node's readers.
+func (r *Replica) readFor(ask *rangeAsk) *outgoing.Batches {
+	r.node.readers <- struct{}{}
+	defer func() { <-r.node.readers }()
+	out := outgoing.Get()
+	if at, err := out.Collect(r.pt.log, ask.from, noPosition, ask.count, ask.bytes); err != nil {
+		r.unreadable(ask.from+segment.Position(len(out.List)), at, err)
+	}
+	return out
+}
+
+// answerRead tells the machine what was read; what it does not send is released. mu is held.
+func (r *Replica) answerRead(ask *rangeAsk, out *outgoing.Batches) {
+	ev := replicate.Event{
+		Kind: replicate.EvRead, Node: ask.to, Request: ask.request, Position: ask.from, Until: ask.from, Repair: ask.repair,
+	}
+	if n := len(out.List); n > 0 {
+		ev.Until, ev.Offset = out.List[n-1].Position+1, out.List[n-1].End()
+	}
+	r.read = rangeRead{ask.to, ask.from, out}
+	r.stepOne(&ev)
+	r.dropRead()
+	r.stepFeed()
+}
+
+// dropRead releases what was read and not sent. mu is held.
+func (r *Replica) dropRead() {
+	if r.read.out != nil {
+		r.read.out.Release()
+		r.read.out = nil
+	}
+}
+
+// unreadable tells the machine that the batch at pos cannot be read. It may read the batch behind the damage, and takes
+// mu.
+func (r *Replica) unreadable(pos segment.Position, at segment.Offset, err error) {
+	var corrupt *segment.CorruptError
+	if !errors.As(err, &corrupt) {
+		return
+	}
+	r.node.store.log.Error("stored messages of a partition do not read back: they are fetched from another replica",
+		"topic", r.pt.topic.Name, "partition", r.pt.number, "offset", at, "error", err)
+	until := pos + 1
+	for _, bad := range r.pt.log.Isolated() {
+		if bad.From <= at && at < bad.To {
+			if next, ok := r.positionAt(bad.To); ok {
+				until = next
+			}
+		}
+	}
+	r.run(func() { r.step(&replicate.Event{Kind: replicate.EvCorrupt, Position: pos, Until: until}) })
+}
+
+// positionAt is the position of the batch at offset at; false if it cannot be read.
+func (r *Replica) positionAt(at segment.Offset) (segment.Position, bool) {
+	if end, pos, _ := r.pt.log.End(); end == at {
+		return pos, true
+	}
+	var v segment.View
+	if err := r.pt.log.View(&v, at, 1); err != nil {
+		return 0, false
+	}
+	defer v.Release()
+	var h segment.Header
+	if err := h.Decode(v.Bytes()); err != nil {
+		return 0, false
+	}
+	return h.Position, true
+}

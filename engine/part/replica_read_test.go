@@ -1,0 +1,54 @@
+package part
+
+import (
+	"testing"
+
+	"penstock/replicate"
+	"penstock/segment/aio/faultaio"
+)
+
+// While a read hangs, what the machine asks for again and again adds no goroutine and no memory: only the newest of it
+// is read then. A repair does not wait behind it.
+//
+// F6.
+func TestOneReaderForEachReplica(t *testing.T) {
+	s := runStore(t, faultaio.New(faultaio.Options{Seed: 1}))
+	s.publish(t, 10, 100)
+	r := bareReplica()
+	r.pt = s.part
+	r.node.readers = make(chan struct{}) // each read waits until the test takes what it sends
+	ask := func(request uint64, repair bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.readRange(&replicate.Action{Node: 2, Request: request, Flag: repair, Bytes: 1 << 20, Count: 5})
+	}
+	for request := range uint64(20) {
+		ask(request, false)
+	}
+	ask(1, true)
+	next := func() *rangeAsk {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.reading[reader{2, false}]
+	}
+	if a := next(); a == nil || a.request != 19 {
+		t.Fatalf("what is read next: %+v", a)
+	}
+	for range 3 {
+		<-r.node.readers
+		r.node.readers <- struct{}{}
+	}
+	r.await(func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.reading) == 0
+	})
+	select {
+	case <-r.node.readers:
+		t.Error("a read that is not wanted any more is made")
+	default:
+	}
+	if a := next(); a != nil || r.read.out != nil {
+		t.Errorf("it is to be read: %+v; it is held: %v", a, r.read.out != nil)
+	}
+}
