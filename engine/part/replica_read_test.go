@@ -22,32 +22,45 @@ func TestOneReaderForEachReplica(t *testing.T) {
 		defer r.mu.Unlock()
 		r.readRange(&replicate.Action{Node: 2, Request: request, Flag: repair, Bytes: 1 << 20, Count: 5})
 	}
-	for request := range uint64(20) {
-		ask(request, false)
-	}
-	ask(1, true)
 	next := func() *rangeAsk {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.reading[reader{2, false}]
 	}
+	allRead := func() {
+		r.await(func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return len(r.reading) == 0
+		})
+	}
+
+	for request := range uint64(20) {
+		ask(request, false)
+	}
 	if a := next(); a == nil || a.request != 19 {
 		t.Fatalf("what is read next: %+v", a)
 	}
-	for range 3 {
+	for range 2 {
 		<-r.node.readers
 		r.node.readers <- struct{}{}
 	}
-	r.await(func() bool {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return len(r.reading) == 0
-	})
+	allRead()
 	select {
 	case <-r.node.readers:
 		t.Error("a read that is not wanted any more is made")
 	default:
 	}
+
+	r.node.readers = make(chan struct{}, 1)
+	r.node.readers <- struct{}{} // no read begins
+	ask(20, false)
+	ask(1, true)
+	if a := next(); a != nil || len(r.reading) != 2 {
+		t.Errorf("a repair waits behind another read: %+v, %d readers", a, len(r.reading))
+	}
+	<-r.node.readers
+	allRead()
 	if a := next(); a != nil || r.read.out != nil {
 		t.Errorf("it is to be read: %+v; it is held: %v", a, r.read.out != nil)
 	}
