@@ -1,10 +1,11 @@
 // Package auth decides what clients of NSQ's TCP protocol and of the HTTP interface may do.
 //
-// A client proves itself by a secret. An [Authority] finds the [Principal] whom the secret stands for, in a file of
-// tokens (tokens.go) or by asking a server of NSQ's auth protocol (servers.go). The principal holds grants: what may be
-// done with which topics and channels. Package nsq asks it before it carries out a command or serves a request.
+// A client proves who it is with a secret. An [Authority] maps the secret to a [Principal], either from a file of
+// tokens (tokens.go) or by asking a server that speaks NSQ's auth protocol (servers.go). The principal holds grants,
+// which say what may be done with which topics and channels. Package nsq asks the principal before it carries out a
+// command or serves a request.
 //
-// A secret is in no log, in no error and in no file: the token file holds hashes.
+// Secrets never appear in a log, an error or a file; the token file holds only hashes.
 package auth
 
 import (
@@ -13,11 +14,12 @@ import (
 	"time"
 )
 
-// Options say who may do what. The zero value lets every client do everything. With a File or HTTPAddresses, clients
-// prove themselves by a secret: in AUTH on an NSQ connection, as "Authorization: Bearer SECRET" over HTTP.
+// Options configure who may do what. The zero value lets every client do everything. With a File or HTTPAddresses set,
+// clients must prove who they are with a secret: in AUTH on an NSQ connection, as "Authorization: Bearer SECRET" over
+// HTTP.
 type Options struct {
-	// File is a TOML file of tokens. A user of the machine who can read it learns who may do what, but not the tokens:
-	// it holds hashes. A file that others may read, write or execute is refused all the same.
+	// File is a TOML file of tokens. A user of the machine who can read it learns who may do what, but not the tokens,
+	// because the file holds only hashes. Even so, a file that others may read, write or execute is refused.
 	//
 	//	[[token]]
 	//	name = "billing"                         # shown in /stats, never the token
@@ -28,18 +30,19 @@ type Options struct {
 	//	channels = ["billing*"]                  # for subscribe and admin; none: all
 	File string
 
-	// HTTPAddresses are servers of NSQ's auth protocol, HOST:PORT or a URL. A secret that File does not know is asked
-	// of one of them, and of the next if that one fails. What a server permits holds for as long as it says.
+	// HTTPAddresses are servers of NSQ's auth protocol, each a HOST:PORT or a URL. When File does not know a secret,
+	// one of these servers is asked, and the next one if that fails. A server's answer is valid for as long as the
+	// answer says.
 	HTTPAddresses []string
 
-	HTTPMethod     string        // GET or POST; GET
-	RequestTimeout time.Duration // for one server: 5 s
+	HTTPMethod     string        // GET or POST; the default is GET
+	RequestTimeout time.Duration // per server; the default is 5 s
 }
 
-// Enabled says whether clients must prove who they are.
+// Enabled reports whether clients must prove who they are.
 func (o *Options) Enabled() bool { return o.File != "" || len(o.HTTPAddresses) > 0 }
 
-// SetDefaults fills in what is not set and says what is wrong.
+// SetDefaults fills in the fields that are not set, and returns an error if one that is set is invalid.
 func (o *Options) SetDefaults() error {
 	if o.HTTPMethod == "" {
 		o.HTTPMethod = http.MethodGet
@@ -58,16 +61,16 @@ func (o *Options) SetDefaults() error {
 	return nil
 }
 
-// Permission is a set of actions that a grant allows.
+// Permission is a set of actions, as bits.
 type Permission uint8
 
-// The actions.
+// The actions that a grant can allow.
 const (
 	Publish   Permission = 1 << iota
-	Subscribe            // to channels, which creates them
+	Subscribe            // to a channel; subscribing creates the channel
 
-	// Admin is to create, delete, empty and pause topics and channels. For all topics and channels it includes the
-	// node and the cluster.
+	// Admin allows creating, deleting, emptying and pausing topics and channels. An Admin grant on all topics and all
+	// channels also covers the administration of the node and the cluster.
 	Admin
 )
 
@@ -85,13 +88,13 @@ func parsePermissions(names []string) (Permission, error) {
 	return all, nil
 }
 
-// matcher is a pattern of names: a glob of the token file, or a regexp of an auth server.
+// matcher is a pattern for names: a glob in the token file, or a regexp from an auth server.
 type matcher interface {
 	MatchString(name string) bool
-	matchesAll() bool // whatever the name; false if that cannot be told
+	matchesAll() bool // the pattern matches every name; false if that cannot be determined
 }
 
-// grant allows some actions on some topics and channels. A grant of a principal has at least one topic pattern.
+// grant allows some actions on some topics and channels. Every grant of a principal has at least one topic pattern.
 type grant struct {
 	permissions Permission
 	topics      []matcher
@@ -116,35 +119,38 @@ func anyMatchesAll(patterns []matcher) bool {
 	return false
 }
 
-// Principal is whom a secret stands for, as known at one time. It is immutable: when the token file is read again, or
-// a server is asked again, there is a new one. Authority.Current says whether one still holds.
+// Principal is the identity that a secret proves, together with its grants as known at one moment. It is immutable:
+// when the token file is read again or a server is asked again, a new Principal is made. Authority.Current reports
+// whether an older one is still valid.
 type Principal struct {
 	name, url string
 	grants    []grant
-	expires   time.Time  // of a server's answer; zero: file is set
-	file      *tokenFile // that knew the secret; nil: a server did
+	expires   time.Time  // when the server's answer expires; zero if file is set
+	file      *tokenFile // the token file that knew the secret; nil: a server knew it
 }
 
-// Name is the token's name, or the identity that a server told.
+// Name is the token's name, or the identity in a server's answer.
 func (p *Principal) Name() string { return p.name }
 
-// URL is the identity's URL that a server told; empty: none.
+// URL is the identity's URL in a server's answer, or "" if there is none.
 func (p *Principal) URL() string { return p.url }
 
 // GrantCount is the number of grants.
 func (p *Principal) GrantCount() int { return len(p.grants) }
 
-// FromFile says whether the token file knew the secret, and not a server.
+// FromFile reports whether the principal comes from the token file rather than from a server.
 func (p *Principal) FromFile() bool { return p.file != nil }
 
-// Allows says whether one grant covers the action on this topic and channel. channel is empty where there is none.
+// Allows reports whether one of the grants covers the action on this topic and channel. channel is empty for an action
+// on the topic alone.
 func (p *Principal) Allows(action Permission, topic, channel string) bool {
 	for i := range p.grants {
 		g := &p.grants[i]
 		if g.permissions&action == 0 || !matches(g.topics, topic) {
 			continue
 		}
-		// A server's channel patterns must match "" for publishing, as in nsqd; a file's are only about channels.
+		// For an action on the topic alone, such as publishing, a server's channel patterns must match "", as in nsqd.
+		// The channel patterns of the token file restrict only actions on channels.
 		if p.file != nil && channel == "" || matches(g.channels, channel) {
 			return true
 		}
@@ -152,7 +158,7 @@ func (p *Principal) Allows(action Permission, topic, channel string) bool {
 	return false
 }
 
-// AllowsNode says whether the principal may administer everything: the node and the cluster.
+// AllowsNode reports whether the principal may administer the node and the cluster.
 func (p *Principal) AllowsNode() bool {
 	for i := range p.grants {
 		g := &p.grants[i]

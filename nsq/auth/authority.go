@@ -11,18 +11,19 @@ import (
 )
 
 const (
-	// MaxSecretBytes is the longest secret; a longer one is unknown. It bounds what is kept of a client.
+	// MaxSecretBytes is the length of the longest secret that is looked up; a longer one counts as unknown. It bounds
+	// the memory that a connection's secret takes.
 	MaxSecretBytes = 8 << 10
 
-	// maxCachedSecrets bounds how many secrets of HTTP requests have a remembered principal.
+	// maxCachedSecrets bounds the number of entries in Authority.cache.
 	maxCachedSecrets = 4096
 )
 
-// ErrUnknownSecret says that neither the file nor a server knows the secret. Any other error of Find says that no
-// server could be asked.
+// ErrUnknownSecret is returned when neither the token file nor a server knows the secret. Any other error of Find means
+// that no server gave a usable answer.
 var ErrUnknownSecret = errors.New("the secret is unknown")
 
-// Credential is a secret with what auth servers want to know of its client. It is never logged.
+// Credential is a secret, with the facts about its client that auth servers are told. It is never logged.
 type Credential struct {
 	Secret     string
 	RemoteIP   string
@@ -30,29 +31,29 @@ type Credential struct {
 	CommonName string // of the client's certificate
 }
 
-// key stands for the credential in the cache, which so holds no secret.
+// key is a hash of the whole credential. It is the key of the cache, so that the cache holds no secrets.
 func (c *Credential) key() [sha256.Size]byte {
 	return sha256.Sum256(fmt.Appendf(
 		nil, "%d %s %t %d %s %s", len(c.RemoteIP), c.RemoteIP, c.TLS, len(c.CommonName), c.CommonName, c.Secret,
 	))
 }
 
-// Authority finds principals. Any goroutine may call its methods.
+// Authority finds the principal for a secret. Any goroutine may call its methods.
 //
-// There are three sources, asked in this order: the token file, which is read at Open and at Reload and compared in
-// memory; for HTTP requests, the answers of auth servers that have not expired; the auth servers. Nothing outlives the
-// process.
+// It consults up to three sources, in this order: the token file, which Open and Reload read into memory; for HTTP
+// requests, the cached answers of auth servers that have not expired; and the auth servers themselves. Nothing is
+// persistent: after a restart the servers are asked again.
 type Authority struct {
 	path    string
-	tokens  atomic.Pointer[tokenFile] // what Reload read last; nil: no file
-	servers *servers                  // nil: none
+	tokens  atomic.Pointer[tokenFile] // the file as Reload last read it; nil: there is no file
+	servers *servers                  // nil: no servers are configured
 
-	mu    sync.Mutex                       // guards cache, and is held for no longer than a look at it
-	cache map[[sha256.Size]byte]*Principal // servers' answers, for HTTP requests; len(cache) ≤ maxCachedSecrets
+	mu    sync.Mutex                       // guards cache; never held while a server is asked
+	cache map[[sha256.Size]byte]*Principal // servers' answers to HTTP requests; len(cache) ≤ maxCachedSecrets
 }
 
-// Open reads the token file. It returns nil where Options name neither a file nor servers: every client may do
-// everything. SetDefaults must have been called.
+// Open reads the token file. It returns nil if Options name neither a file nor servers; then every client may do
+// everything. SetDefaults must have been called before.
 func Open(o *Options) (*Authority, error) {
 	if !o.Enabled() {
 		return nil, nil
@@ -67,7 +68,7 @@ func Open(o *Options) (*Authority, error) {
 	return a, a.Reload()
 }
 
-// Reload reads the token file again. After an error what was read before stays in force.
+// Reload reads the token file again. If it returns an error, the previous contents remain in force.
 func (a *Authority) Reload() error {
 	if a.path == "" {
 		return nil
@@ -79,7 +80,8 @@ func (a *Authority) Reload() error {
 	return err
 }
 
-// Find asks the token file and then the servers. It may wait for as long as ctx and Options.RequestTimeout allow.
+// Find looks the secret up in the token file, and then asks the servers. It may block for as long as ctx and
+// Options.RequestTimeout allow.
 func (a *Authority) Find(ctx context.Context, c *Credential) (*Principal, error) {
 	if len(c.Secret) > MaxSecretBytes {
 		return nil, ErrUnknownSecret
@@ -93,7 +95,8 @@ func (a *Authority) Find(ctx context.Context, c *Credential) (*Principal, error)
 	return a.servers.ask(ctx, c)
 }
 
-// FindToken asks only the token file, as it was read last; nil: it does not know the secret.
+// FindToken looks the secret up in the token file only, as it was last read. It returns nil if the file does not know
+// the secret.
 func (a *Authority) FindToken(secret string) *Principal {
 	f := a.tokens.Load()
 	if f == nil {
@@ -102,8 +105,8 @@ func (a *Authority) FindToken(secret string) *Principal {
 	return f.find(secret)
 }
 
-// Current says whether what is known of the principal still holds: its file was not read again, or its server's answer
-// has not expired.
+// Current reports whether the principal is still valid: the token file it came from has not been read again since, or
+// the server's answer has not expired.
 func (a *Authority) Current(p *Principal, now time.Time) bool {
 	if p.file != nil {
 		return p.file == a.tokens.Load()
@@ -111,8 +114,8 @@ func (a *Authority) Current(p *Principal, now time.Time) bool {
 	return now.Before(p.expires)
 }
 
-// FindCached is Find for HTTP requests, each of which brings its secret: a server's answer is kept, until it expires,
-// for the same secret from the same address.
+// FindCached is Find for HTTP requests, each of which carries its secret again. It keeps a server's answer until the
+// answer expires, and reuses it for requests with the same credential: the same secret, address and certificate.
 func (a *Authority) FindCached(ctx context.Context, c *Credential) (*Principal, error) {
 	if a.servers == nil {
 		return a.Find(ctx, c)
@@ -134,7 +137,7 @@ func (a *Authority) FindCached(ctx context.Context, c *Credential) (*Principal, 
 	return p, nil
 }
 
-// remember puts a principal into the cache. mu is held.
+// remember puts a principal into the cache. The caller holds a.mu.
 func (a *Authority) remember(key [sha256.Size]byte, p *Principal) {
 	if len(a.cache) >= maxCachedSecrets {
 		a.evict()
@@ -142,7 +145,8 @@ func (a *Authority) remember(key [sha256.Size]byte, p *Principal) {
 	a.cache[key] = p
 }
 
-// evict makes room in the cache: what is not current goes, and if that is nothing, any entry. mu is held.
+// evict makes room in the cache. It removes the entries that have expired, and if the cache is still full, arbitrary
+// ones. The caller holds a.mu.
 func (a *Authority) evict() {
 	now := time.Now()
 	for k, p := range a.cache {

@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// MaxAnswerBytes bounds the answer of an auth server.
+	// MaxAnswerBytes bounds the size of an auth server's answer.
 	MaxAnswerBytes = 1 << 20
 
-	// maxIdentityBytes bounds the identity and its URL in an answer: the rest is cut off.
+	// maxIdentityBytes bounds the identity and the identity URL in an answer; longer ones are truncated.
 	maxIdentityBytes = 1024
 
 	maxAnswerTTL     = 365 * 24 * time.Hour
-	maxRequestCount  = 64 // at once to one server; more wait
+	maxRequestCount  = 64 // concurrent connections to one server; further requests wait for one
 	maxIdleConnCount = 4  // to one server
 	idleConnTimeout  = 90 * time.Second
 	maxDialTimeout   = 2 * time.Second
 	acceptHeader     = "application/vnd.nsq; version=1.0"
 )
 
-// servers asks servers of NSQ's auth protocol. It is immutable but for the client's idle connections, and any goroutine
-// may use it.
+// servers is a client for servers of NSQ's auth protocol. It is immutable except for the idle connections of its HTTP
+// client, and any goroutine may use it.
 type servers struct {
 	urls    []*url.URL
 	method  string
@@ -40,7 +40,7 @@ type servers struct {
 	client  *http.Client
 }
 
-// serverURL is where the server of this address answers: /auth of a HOST:PORT, a URL as it is.
+// serverURL returns the URL of an auth server: http://HOST:PORT/auth for a HOST:PORT, and a URL unchanged.
 func serverURL(address string) (*url.URL, error) {
 	if !strings.Contains(address, "://") {
 		if _, _, err := net.SplitHostPort(address); err != nil {
@@ -50,7 +50,7 @@ func serverURL(address string) (*url.URL, error) {
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, errors.New("nsq: an auth server's URL is not one of http or https") // it may hold a password
+		return nil, errors.New("nsq: an auth server's URL is not one of http or https") // the URL may hold a password
 	}
 	return u, nil
 }
@@ -68,7 +68,7 @@ func newServers(o *Options) (*servers, error) {
 		Timeout: o.RequestTimeout,
 		// A redirect would carry the secret to a server that nobody configured.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{ // without a proxy, for the same reason
+		Transport: &http.Transport{ // no proxy, for the same reason
 			DialContext:         (&net.Dialer{Timeout: min(maxDialTimeout, o.RequestTimeout)}).DialContext,
 			MaxConnsPerHost:     maxRequestCount,
 			MaxIdleConnsPerHost: maxIdleConnCount,
@@ -79,8 +79,8 @@ func newServers(o *Options) (*servers, error) {
 	return s, nil
 }
 
-// ask asks the servers one after the other, starting at a random one, until one answers. Errors never hold the secret:
-// those of net/http show the URL, of which the secret is a part in a GET, so the URL is taken out.
+// ask asks the servers one after the other, starting with a random one, until one answers. Its errors never contain the
+// secret: net/http's errors quote the URL, which contains the secret in a GET, so ask strips them down to their cause.
 func (s *servers) ask(ctx context.Context, c *Credential) (*Principal, error) {
 	form := url.Values{
 		"remote_ip": {c.RemoteIP}, "tls": {strconv.FormatBool(c.TLS)}, "secret": {c.Secret}, "common_name": {c.CommonName},
@@ -140,7 +140,7 @@ func (s *servers) askOne(ctx context.Context, to *url.URL, form url.Values) (*Pr
 	return parseAnswer(data, asked)
 }
 
-// pattern is a pattern of an auth server: it matches anywhere in a name unless it is anchored, as in nsqd.
+// pattern is a regular expression from an auth server. As in nsqd, it matches anywhere in a name unless it is anchored.
 type pattern struct{ *regexp.Regexp }
 
 func (p pattern) matchesAll() bool {
@@ -151,7 +151,7 @@ func (p pattern) matchesAll() bool {
 	return false
 }
 
-// patterns compiles the patterns of one authorization.
+// patterns compiles the topic pattern, or the channel patterns, of one authorization.
 func patterns(exprs []string) ([]matcher, error) {
 	if len(exprs) > maxGrants {
 		return nil, fmt.Errorf("it has more than %d patterns in one authorization", maxGrants)
@@ -167,8 +167,8 @@ func patterns(exprs []string) ([]matcher, error) {
 	return out, nil
 }
 
-// parseAnswer checks an answer as nsqd does. The permission "admin" is one that nsqd does not have. asked is when the
-// question was sent: from then on the answer's ttl counts.
+// parseAnswer checks an answer as nsqd does. Unlike nsqd, it also accepts the permission "admin". asked is when the
+// request was sent: the answer's ttl counts from then.
 func parseAnswer(data []byte, asked time.Time) (*Principal, error) {
 	var in struct {
 		TTL            int64  `json:"ttl"`

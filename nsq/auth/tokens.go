@@ -16,21 +16,21 @@ import (
 const (
 	maxTokenFileBytes = 4 << 20
 	maxTokens         = 10_000
-	maxGrants         = 1000 // per principal, and patterns per grant
+	maxGrants         = 1000 // grants per principal, and also patterns per grant
 )
 
-// tokenFile is a token file as it was read at one time. It is immutable, and its address is its identity: a principal
-// of another tokenFile is not current.
+// tokenFile is the contents of the token file when it was read. It is immutable. Its address is its identity: a
+// principal whose file is not the Authority's newest tokenFile is no longer current.
 type tokenFile struct{ tokens []token }
 
-// token is the hash of a secret, and whom the secret stands for.
+// token is the hash of a secret and the principal that the secret stands for.
 type token struct {
 	hash      [sha256.Size]byte
 	principal *Principal
 }
 
-// find compares the secret's hash with that of every token, in constant time: a client that measures the answer learns
-// nothing of the hashes.
+// find compares the secret's hash with the hash of every token, in constant time, so that a client cannot learn
+// anything about the hashes by measuring response times.
 func (f *tokenFile) find(secret string) *Principal {
 	hash := sha256.Sum256([]byte(secret))
 	at := -1
@@ -43,17 +43,17 @@ func (f *tokenFile) find(secret string) *Principal {
 	return f.tokens[at].principal
 }
 
-// glob is a pattern for whole names: * is any run of characters, ? is one.
+// glob is a pattern for whole names: * matches any run of characters, ? exactly one.
 type glob string
 
 func (g glob) MatchString(name string) bool {
-	ok, err := path.Match(string(g), name) // names have no slash, which * would not cross
+	ok, err := path.Match(string(g), name) // names have no slash, at which * would stop
 	return ok && err == nil
 }
 
 func (g glob) matchesAll() bool { return g == "*" }
 
-// globs checks the patterns of one grant.
+// globs checks and converts the topic patterns, or the channel patterns, of one grant.
 func globs(patterns []string) ([]matcher, error) {
 	if len(patterns) > maxGrants {
 		return nil, fmt.Errorf("%d patterns are more than the %d that a grant may have", len(patterns), maxGrants)
@@ -68,7 +68,7 @@ func globs(patterns []string) ([]matcher, error) {
 	return out, nil
 }
 
-// tokenTOML is the file's syntax: see Options.File.
+// tokenTOML is the syntax of the token file; Options.File describes it.
 type tokenTOML struct {
 	Token []struct {
 		Name   string `toml:"name"`
@@ -81,7 +81,7 @@ type tokenTOML struct {
 	} `toml:"token"`
 }
 
-// readTokens reads and checks the file of that name.
+// readTokens reads and checks the token file at path name.
 func readTokens(name string) (*tokenFile, error) {
 	data, err := readPrivate(name)
 	if err != nil {
@@ -94,7 +94,8 @@ func readTokens(name string) (*tokenFile, error) {
 	return f, nil
 }
 
-// readPrivate reads a file that only its owner and group may use. It checks the file that it opened, not the name.
+// readPrivate reads a file that only its owner and group may use. It checks the mode of the file that it has opened,
+// not that of the path, which might name another file by then.
 func readPrivate(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -119,7 +120,7 @@ func readPrivate(name string) ([]byte, error) {
 	return data, nil
 }
 
-// parseTokens reads the file's text. Every name and every hash is there once, and every token has a grant.
+// parseTokens parses the token file. Names and hashes must be unique, and every token needs at least one grant.
 func parseTokens(data []byte) (*tokenFile, error) {
 	var in tokenTOML
 	d := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields()
@@ -138,7 +139,7 @@ func parseTokens(data []byte) (*tokenFile, error) {
 		}
 		names[t.Name] = true
 		out := token{principal: &Principal{name: t.Name, file: f}}
-		// Somebody may have put the token itself there: no error shows the text.
+		// The operator may have put the token itself there, so no error quotes the text.
 		if n, err := hex.Decode(out.hash[:], hashText(t.SHA256)); err != nil || n != sha256.Size || hashes[out.hash] {
 			return nil, fmt.Errorf("sha256 of token %q is not 64 hex digits that no other token has", t.Name)
 		}
@@ -158,7 +159,7 @@ func parseTokens(data []byte) (*tokenFile, error) {
 	return f, nil
 }
 
-// hashText is s if it has the length of a hash in hex.
+// hashText returns s if it has the length of a hash in hex, and nil otherwise.
 func hashText(s string) []byte {
 	if len(s) != 2*sha256.Size {
 		return nil
@@ -166,7 +167,8 @@ func hashText(s string) []byte {
 	return []byte(s)
 }
 
-// newGrant makes a grant of the file: it needs permissions and topics, and no channels means all.
+// newGrant makes a grant of the token file. It requires permissions and topics; without channels the grant covers all
+// of them.
 func newGrant(permissions, topics, channels []string) (g grant, err error) {
 	if g.permissions, err = parsePermissions(permissions); err != nil {
 		return g, err
@@ -184,7 +186,7 @@ func newGrant(permissions, topics, channels []string) (g grant, err error) {
 	return g, err
 }
 
-// tomlError says where the file is wrong, and nothing of what is written there.
+// tomlError describes where the file is wrong without quoting any of its contents.
 func tomlError(err error) error {
 	var missing *toml.StrictMissingError
 	if errors.As(err, &missing) && len(missing.Errors) > 0 {
