@@ -1,4 +1,4 @@
-// Package listen holds what the TCP and HTTP listeners of nsqd and nsqlookupd have in common.
+// Package listen holds the code that the TCP and HTTP listeners of nsqd and nsqlookupd share.
 package listen
 
 import (
@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// Off is the address of a service that is not served.
+// Off is the address that disables a service.
 const Off = "off"
 
-// Error says what could not be listened for, and where.
+// Error wraps an error of listening with the name of the service and its address.
 func Error(what, address string, err error) error {
 	return fmt.Errorf("nsq: cannot listen for %s on %s: %w", what, address, err)
 }
 
-// Port is the port of a TCP address, or 0.
+// Port returns the port of a TCP address, or 0 for another kind of address.
 func Port(a net.Addr) int {
 	if t, ok := a.(*net.TCPAddr); ok {
 		return t.Port
@@ -26,12 +26,12 @@ func Port(a net.Addr) int {
 	return 0
 }
 
-// maxAcceptPause bounds how long Accept rests when the process has no file descriptors left.
+// maxAcceptPause bounds the pause between attempts while the process has no file descriptors left.
 const maxAcceptPause = time.Second
 
-// Accept hands each connection to welcome until ln is closed, and returns nil then. Running out of file descriptors or
-// memory is no failure of the listener: Accept tells it to failed, waits for retryAfter or until done is closed (then
-// it returns nil), and tries again. done may be nil. Any other error is returned.
+// Accept calls welcome with each new connection until ln is closed, and then returns nil. Running out of file
+// descriptors or memory does not end it: Accept calls failed with the error, waits for retryAfter, and tries again. It
+// returns nil if done is closed during that wait; done may be nil. Any other error is returned.
 func Accept(
 	ln *net.TCPListener, done <-chan struct{},
 	welcome func(*net.TCPConn), failed func(err error, retryAfter time.Duration),
@@ -59,7 +59,7 @@ func Accept(
 	}
 }
 
-// transient tells errors of accepting after which the next attempt may succeed.
+// transient reports whether accepting may succeed on the next attempt after this error.
 func transient(err error) bool {
 	for _, e := range []syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR,
@@ -71,16 +71,16 @@ func transient(err error) bool {
 	return false
 }
 
-// Bound is ln with at most maxOpen open connections: one more is closed at once.
+// Bound limits ln to maxOpen open connections. A connection beyond the limit is closed at once.
 func Bound(ln net.Listener, maxOpen int) net.Listener {
 	return &boundedListener{Listener: ln, maxOpen: int64(maxOpen)}
 }
 
-// boundedListener counts the connections that it accepted and that are not closed. Accept is called by the HTTP
-// server's goroutine; connections are closed by any.
+// boundedListener counts the connections that were accepted and are still open. The HTTP server's goroutine calls
+// Accept; any goroutine may close a connection.
 type boundedListener struct {
 	net.Listener
-	open    atomic.Int64 // ≤ maxOpen, but for the moment in which Accept refuses one
+	open    atomic.Int64 // ≤ maxOpen, except briefly while Accept refuses a connection
 	maxOpen int64
 }
 
@@ -94,11 +94,11 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 			return &boundedConn{Conn: nc, listener: l}, nil
 		}
 		l.open.Add(-1)
-		_ = nc.Close() // refused: there is nothing to say to it
+		_ = nc.Close() // refused: there is no protocol yet in which to say so
 	}
 }
 
-// boundedConn gives its place back when it is closed for the first time.
+// boundedConn frees its place in the listener's count when it is first closed.
 type boundedConn struct {
 	net.Conn
 	listener *boundedListener

@@ -1,4 +1,4 @@
-// Package lookuptest has a lookup.Directory whose state of the cluster a test writes by hand.
+// Package lookuptest provides a lookup.Directory for tests, which set the state of the cluster by hand.
 package lookuptest
 
 import (
@@ -15,17 +15,17 @@ import (
 	"penstock/replicate"
 )
 
-// Agreement is a Directory over a snapshot that the test writes by hand.
+// Agreement is a Directory over a snapshot that the test changes directly. Its methods are safe for concurrent use.
 type Agreement struct {
 	mu       sync.Mutex // guards the following
 	snapshot *meta.Snapshot
 	channels map[string][]string // by topic
-	deaf     error               // of ChannelNames: no leader answers
-	refusal  error               // of every change that the Directory is asked for
-	asked    []string            // these changes
+	deaf     error               // error of ChannelNames, as when no leader answers
+	refusal  error               // error of every change requested of the Directory
+	asked    []string            // the changes requested since TakeAsked, as text
 }
 
-// New is a cluster of these nodes, without topics.
+// New returns the Agreement of a cluster of these nodes, without topics.
 func New(nodes ...*meta.Node) *Agreement {
 	a := &Agreement{channels: map[string][]string{}, snapshot: &meta.Snapshot{
 		Nodes: map[replicate.NodeID]*meta.Node{}, Topics: map[uuid.UUID]*meta.Topic{}, Names: map[string]*meta.Topic{},
@@ -37,7 +37,7 @@ func New(nodes ...*meta.Node) *Agreement {
 	return a
 }
 
-// Change publishes another snapshot.
+// Change publishes a new snapshot: a copy of the current one, as modified by f.
 func (a *Agreement) Change(f func(s *meta.Snapshot)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -51,7 +51,7 @@ func (a *Agreement) Change(f func(s *meta.Snapshot)) {
 	a.snapshot = s
 }
 
-// Lead makes the topic with these leaders of its partitions, or changes them.
+// Lead sets the leaders of the topic's partitions, and creates the topic if necessary.
 func (a *Agreement) Lead(topic string, leaders ...replicate.NodeID) {
 	a.Change(func(s *meta.Snapshot) {
 		t := s.Names[topic]
@@ -70,7 +70,7 @@ func (a *Agreement) Lead(topic string, leaders ...replicate.NodeID) {
 	})
 }
 
-// Alter publishes another description of a node.
+// Alter publishes a modified description of a node.
 func (a *Agreement) Alter(id replicate.NodeID, f func(n *meta.Node)) {
 	a.Change(func(s *meta.Snapshot) {
 		n := *s.Nodes[id]
@@ -103,7 +103,7 @@ func (a *Agreement) ask(format string, args ...any) error {
 	return a.refusal
 }
 
-// TakeAsked is what the store was asked to do since the last call.
+// TakeAsked returns the changes that were requested of the Directory since the last call.
 func (a *Agreement) TakeAsked() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -136,7 +136,7 @@ func (a *Agreement) Tombstone(_ context.Context, key meta.TombstoneKey, until ti
 	return nil
 }
 
-// ThreeNodes are live members with addresses that nobody serves.
+// ThreeNodes returns three live nodes, at whose addresses nothing listens.
 func ThreeNodes() []*meta.Node {
 	var out []*meta.Node
 	for id := replicate.NodeID(1); id <= 3; id++ {
@@ -149,14 +149,14 @@ func ThreeNodes() []*meta.Node {
 	return out
 }
 
-// SetChannels is what ChannelNames answers for a topic from now on.
+// SetChannels sets the channels that ChannelNames returns for a topic.
 func (a *Agreement) SetChannels(topic string, names ...string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.channels[topic] = names
 }
 
-// Refuse makes every change that is asked for fail with err; nil: none fails.
+// Refuse makes every requested change fail with err; nil: changes succeed.
 func (a *Agreement) Refuse(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -8,26 +8,26 @@ import (
 	"penstock/engine"
 )
 
-// maxDeletionCount bounds how many names a Deletions remembers.
+// maxDeletionCount bounds the number of names in a Deletions.
 const maxDeletionCount = 4096
 
-// Deletions makes the deletion of a topic or channel that is gone already succeed once.
+// Deletions lets one request to delete a topic or channel succeed although another service has already deleted it.
 //
-// NSQ's tools delete a topic or a channel at every nsqlookupd and then at every nsqd, since each of them has its own.
-// Here the first request deletes it everywhere, and the others would be told that there is none, which nsqadmin shows
-// as a warning. So each service of a node (nsqd's HTTP interface, nsqlookupd's) has a Deletions and, for as long as the
-// engine remembers that the name was deleted, answers one request as if it had done it. The next one is told the truth,
-// as by nsqd.
+// NSQ's tools delete a topic or channel at every nsqlookupd and then at every nsqd, because in NSQ each of them has its
+// own copy. Here the first request deletes it everywhere, and each further request would get "not found", which
+// nsqadmin shows as a warning. So each service of a node (nsqd's HTTP interface, nsqlookupd's) has a Deletions. For as
+// long as the engine remembers that the name was deleted, the service answers one request as if that request had
+// deleted it. The next request gets "not found", as from nsqd.
 //
-// The zero value is ready to use, by any goroutine. It is lost with the process: a request after a restart is told the
-// truth.
+// The zero value is ready for use by any goroutine. It is kept in memory only: after a restart a request gets "not
+// found".
 type Deletions struct {
 	mu sync.Mutex
-	// at is when this service last answered that a name is deleted; len(at) ≤ maxDeletionCount.
+	// at is when this service last answered that the name was deleted; len(at) ≤ maxDeletionCount.
 	at map[string]time.Time
 }
 
-// Answer is what to answer to a deletion that began at that time and ended with err.
+// Answer returns the error to send for the deletion of name that began at began and ended with err; nil: success.
 func (d *Deletions) Answer(name string, began time.Time, err error) error {
 	var gone *engine.GoneError
 	deletedNow := err == nil
@@ -36,8 +36,9 @@ func (d *Deletions) Answer(name string, began time.Time, err error) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	// gone.Ago counts back from some moment after the request began. Counted from began, the deletion seems to be at most
-	// as late as it was: a client that deletes twice at this service must not be told twice that it did.
+	// gone.Ago is measured from some moment after the request began. Subtracting it from began therefore gives a time
+	// no later than the actual deletion. Erring in that direction is safe: a client that deletes twice at this service
+	// must not be told twice that it succeeded.
 	if last, ok := d.at[name]; !deletedNow && ok && !began.Add(-gone.Ago).After(last) {
 		return err
 	}

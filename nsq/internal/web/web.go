@@ -1,5 +1,5 @@
-// Package web holds what nsqd's and nsqlookupd's HTTP interfaces have in common: routes with the permission that each
-// needs, replies and errors in NSQ's form, and the limits of the servers.
+// Package web holds the code that nsqd's and nsqlookupd's HTTP interfaces share: routes with the permission that each
+// requires, replies and errors in NSQ's format, and the limits of the servers.
 package web
 
 import (
@@ -14,16 +14,16 @@ import (
 	"penstock/engine"
 )
 
-// Limits of every HTTP server of the two.
+// Limits of both HTTP servers.
 const (
-	HeaderTimeout  = 10 * time.Second // also of a TLS handshake
+	HeaderTimeout  = 10 * time.Second // also for a TLS handshake
 	readTimeout    = 60 * time.Second
-	writeTimeout   = 5 * time.Minute // a CPU profile takes as long as its client asks for
+	writeTimeout   = 5 * time.Minute // long, because the client chooses how long a CPU profile takes
 	idleTimeout    = 2 * time.Minute
 	MaxHeaderBytes = 64 << 10
 )
 
-// NewServer returns a server with these limits. What net/http complains of is logged at the debug level.
+// NewServer returns a server with these limits. Messages from net/http are logged at the debug level.
 func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,
@@ -42,10 +42,11 @@ const (
 	ContentTypeV1     = "nsq; version=1.0"
 )
 
-// Access is the permission that a request needs while clients must prove who they are.
+// Access is the permission that a route requires when clients must prove who they are.
 type Access uint8
 
-// What only tells (/ping, /info, /stats, lookups) is Open, because the tools around NSQ send no secrets there.
+// The levels of access. Routes that only read (/ping, /info, /stats, lookups) are Open, because NSQ's tools send no
+// secrets with those requests.
 const (
 	Open    Access = iota
 	Publish        // on the topic
@@ -53,13 +54,13 @@ const (
 	Node           // on everything
 )
 
-// Permit decides whether a request may be served; nil: it may. q is its query.
+// Permit decides whether a request with the query q may be served; nil: it may.
 type Permit func(need Access, r *http.Request, q url.Values) error
 
-// Endpoint answers one path. A string is sent as it is, nil as an empty body, and anything else as JSON.
+// Endpoint serves one path. A string result is sent as it is, nil as an empty body, and anything else as JSON.
 type Endpoint func(r *http.Request, q url.Values) (any, error)
 
-// Route is an endpoint with the methods that it serves, separated by commas, and the permission that it needs.
+// Route is an endpoint with its methods, separated by commas, and the permission that it requires.
 type Route struct {
 	Methods string
 	Serve   Endpoint
@@ -69,7 +70,7 @@ type Route struct {
 // On makes a Route.
 func On(methods string, serve Endpoint, need Access) Route { return Route{methods, serve, need} }
 
-// Handler checks the method, the query and the permission before it serves.
+// Handler returns a handler that checks the method, the query and the permission, and then calls the endpoint.
 func (rt Route) Handler(permit Permit) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !strings.Contains(","+rt.Methods+",", ","+r.Method+",") {
@@ -94,7 +95,7 @@ func (rt Route) Handler(permit Permit) http.HandlerFunc {
 	}
 }
 
-// Guard lets h serve only clients that may do everything.
+// Guard restricts h to clients that may administer the node.
 func Guard(permit Permit, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := permit(Node, r, nil); err != nil {
@@ -105,7 +106,7 @@ func Guard(permit Permit, h http.Handler) http.Handler {
 	})
 }
 
-// writeReply sends a reply. If that fails the client is gone, and there is nobody to tell.
+// writeReply sends a reply. An error of writing means that the client is gone, and is ignored.
 func writeReply(w http.ResponseWriter, v any) {
 	w.Header().Set(ContentTypeHeader, ContentTypeV1)
 	var body []byte
@@ -126,10 +127,10 @@ func writeReply(w http.ResponseWriter, v any) {
 	_, _ = w.Write(body)
 }
 
-// WriteError sends an error: its status, and {"message": its code}.
+// WriteError sends err as its HTTP status and the body {"message": CODE}.
 func WriteError(w http.ResponseWriter, err error) {
 	e := AsError(err)
-	// The names of packages are of no use to the reader.
+	// Package names mean nothing to the client.
 	text := strings.TrimPrefix(strings.TrimPrefix(e.code, "engine: "), "meta: ")
 	body, _ := json.Marshal(map[string]string{"message": text}) // strings always encode
 	w.Header().Set(ContentTypeHeader, ContentTypeV1)
@@ -152,7 +153,7 @@ func Fail(status int, code string) *Error { return &Error{status, code} }
 
 func (e *Error) Error() string { return e.code }
 
-// AsError gives every error of the engine a status. 503 is for what another node or a later attempt may do better.
+// AsError maps any error of the engine to an HTTP status. 503 means that another node, or a later attempt, may succeed.
 func AsError(err error) *Error {
 	var e *Error
 	switch {
@@ -171,15 +172,15 @@ func AsError(err error) *Error {
 	case errors.Is(err, engine.ErrHeaders), errors.Is(err, engine.ErrBatchKeys), errors.Is(err, engine.ErrTopicSettings):
 		return Fail(400, err.Error())
 	case errors.Is(err, engine.ErrQuota), errors.Is(err, engine.ErrStateFull):
-		// Not 413, which says that this request is too large, nor 503, which says that the server is unable: the
-		// request is in order, and what was set aside for the topic is used up.
+		// Not 413, which would say that this request is too large, and not 503, which would say that the server is
+		// unable: the request is fine, but the topic has used up the space it may take.
 		return Fail(http.StatusInsufficientStorage, err.Error())
 	}
 	return Fail(503, err.Error())
 }
 
-// TopicName is the topic that the query names. invalid is the code for a name that no topic can have; the endpoints
-// differ in it, as in nsqd.
+// TopicName returns the topic in the query. invalid is the error code for a name that no topic can have; as in nsqd, it
+// differs between endpoints.
 func TopicName(q url.Values, invalid string) (string, error) {
 	if !q.Has("topic") {
 		return "", Fail(400, "MISSING_ARG_TOPIC")
