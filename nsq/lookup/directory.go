@@ -14,32 +14,33 @@ import (
 	"penstock/replicate"
 )
 
-// Directory is where the answers about our own topics come from; the engine is one. Methods are safe for concurrent
-// use. That there is no such topic or channel is reported as engine.ErrNoTopic, engine.ErrNoChannel or
-// meta.ErrNotFound.
+// Directory is the source of the answers about our own topics; the engine is one. Methods are safe for concurrent use.
+// They report a missing topic or channel as engine.ErrNoTopic, engine.ErrNoChannel or meta.ErrNotFound.
 type Directory interface {
-	// Snapshot is the newest state that the cluster agreed on, the same on every node but for the time it takes to
-	// arrive. nil: this node is alone, and the only producer of every topic.
+	// Snapshot returns the newest state of the cluster that has reached this node; every node sees the same states,
+	// sooner or later. nil: this node is alone, and the only producer of every topic.
 	Snapshot() *meta.Snapshot
-	// TopicNames are sorted. Only a lone node is asked: a Snapshot has the names.
+	// TopicNames returns the names of all topics, sorted. It is called only on a lone node: in a cluster the Snapshot
+	// has the names.
 	TopicNames() []string
-	// ChannelNames are the channels of a topic, sorted; in a cluster also of a topic of which this node has no replica.
+	// ChannelNames returns the channels of a topic, sorted. In a cluster it also knows topics of which this node has no
+	// replica.
 	ChannelNames(ctx context.Context, topic string) ([]string, error)
 
 	// The following return when the change is made and this node's next Snapshot, TopicNames and ChannelNames show it.
-	// Creating what is there already is no error.
-	CreateTopic(ctx context.Context, topic string, partitions int) error // 0: the default
+	// Creating a topic or channel that exists is no error.
+	CreateTopic(ctx context.Context, topic string, partitions int) error // 0 partitions: the default number
 	DeleteTopic(ctx context.Context, topic string) error
-	CreateChannel(ctx context.Context, topic, channel string) error // creates the topic as well
+	CreateChannel(ctx context.Context, topic, channel string) error // creates the topic if necessary
 	DeleteChannel(ctx context.Context, topic, channel string) error
 	// Tombstone hides a node from the lookups of a topic. It is called only with a Snapshot.
 	Tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error
 }
 
-// engineDirectory is an Engine as a Directory.
+// engineDirectory makes the Engine a Directory.
 type engineDirectory struct {
 	e *engine.Engine
-	// create is Service.CreateTopic: a topic begins with the channels that other lookup services know.
+	// create is Service.CreateTopic, which gives a new topic the channels that other lookup services know.
 	create func(ctx context.Context, topic string, partitions int) (*engine.Topic, error)
 }
 
@@ -92,7 +93,8 @@ func (d engineDirectory) Tombstone(ctx context.Context, key meta.TombstoneKey, u
 	return d.e.Tombstone(ctx, key, until)
 }
 
-// Producer is how nsqlookupd describes an nsqd, and an nsqd itself. Clients connect to BroadcastAddress and TCPPort.
+// Producer describes an nsqd, in the form in which nsqlookupd and an nsqd itself do. Clients connect to
+// BroadcastAddress and TCPPort.
 type Producer struct {
 	RemoteAddress    string `json:"remote_address"`
 	Hostname         string `json:"hostname"`
@@ -102,25 +104,25 @@ type Producer struct {
 	Version          string `json:"version"`
 }
 
-// endpoint is where clients connect to.
+// endpoint returns the address to which clients connect.
 func (p *Producer) endpoint() string {
 	return net.JoinHostPort(p.BroadcastAddress, strconv.Itoa(p.TCPPort))
 }
 
-// named says whether node, the HOST:HTTPPORT that a tombstone is for, means this producer. nsqadmin puts brackets
-// around an IPv6 address, nsqlookupd does not.
+// named reports whether node, the HOST:HTTPPORT in a request for a tombstone, means this producer. nsqadmin puts
+// brackets around an IPv6 address; nsqlookupd does not.
 func (p *Producer) named(node string) bool {
 	port := strconv.Itoa(p.HTTPPort)
 	return node == net.JoinHostPort(p.BroadcastAddress, port) || node == p.BroadcastAddress+":"+port
 }
 
-// producerOf describes a node of the cluster to clients. Every node must describe it in the same words, so all comes
-// from n, but for the NSQ version that both behave like. NSQ's tools compare versions, and call one below 1.0.0 out of
-// date.
+// producerOf describes a node of the cluster to clients. All nodes must describe it identically. So the description
+// comes from n alone, except for nsqVersion, the version of NSQ that all nodes behave like. NSQ's tools compare
+// versions, and report a version below 1.0.0 as out of date.
 func producerOf(n *meta.Node, nsqVersion string) Producer {
 	host, tcpPort := n.Host, portOf(n.NSQ)
 	if host == "" {
-		host, _, _ = net.SplitHostPort(n.NSQ) // an address without a host leaves it empty
+		host, _, _ = net.SplitHostPort(n.NSQ) // host stays empty if the address has none
 	}
 	version := n.Version
 	base, _, _ := strings.Cut(nsqVersion, "+")
@@ -136,7 +138,7 @@ func producerOf(n *meta.Node, nsqVersion string) Producer {
 	}
 }
 
-// portOf is the port of HOST:PORT, or 0: the service is off.
+// portOf returns the port of a HOST:PORT, or 0 if the service is off.
 func portOf(address string) int {
 	_, text, err := net.SplitHostPort(address)
 	if err != nil {
@@ -153,14 +155,14 @@ func portOf(address string) int {
 type leader struct {
 	Producer
 	node   replicate.NodeID // 0: this lone node
-	live   bool             // its lease has not ended, and it is the process that was elected: clients can use it
-	hidden time.Time        // a tombstone hides it until then
+	live   bool             // clients can use it: its lease has not ended, and it is still the process that was elected
+	hidden time.Time        // until when a tombstone hides the node from lookups
 }
 
 func (l *leader) tombstoned(now time.Time) bool { return now.Before(l.hidden) }
 
-// leadersOf lists the nodes that lead a partition of the topic, each once, by id, whether they are live or tombstoned
-// or neither.
+// leadersOf lists the nodes that lead a partition of the topic, each of them once, sorted by id. It includes nodes that
+// are not live and nodes with a tombstone.
 func leadersOf(s *meta.Snapshot, t *meta.Topic, nsqVersion string) []leader {
 	var out []leader
 	for number := range t.Partitions {
@@ -172,7 +174,7 @@ func leadersOf(s *meta.Snapshot, t *meta.Topic, nsqVersion string) []leader {
 		if n == nil {
 			continue // an election is under way
 		}
-		// A process that was started again does not lead what the process before it was elected for.
+		// A restarted process does not lead the partitions that its predecessor was elected for.
 		live := n.Live && n.Boot == p.State.Boot
 		if i := slices.IndexFunc(out, func(l leader) bool { return l.node == n.ID }); i >= 0 {
 			out[i].live = out[i].live || live

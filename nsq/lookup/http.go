@@ -20,35 +20,36 @@ import (
 )
 
 const (
-	// tombstoneTime is how long a tombstone lasts: nsqlookupd's default.
+	// tombstoneTime is how long a tombstone lasts, which is nsqlookupd's default.
 	tombstoneTime = 45 * time.Second
 
-	// maxLocalTombstones bounds the tombstones of a lone node.
+	// maxLocalTombstones bounds the number of tombstones on a lone node.
 	maxLocalTombstones = 20000
 )
 
-// api answers what nsqlookupd 1.3.0 answers, but from what the nodes agreed on instead of from registrations: none of
-// our nodes has to register, and every node answers the same. What stock nsqds registered at this node is merged into
-// every answer.
+// api serves nsqlookupd 1.3.0's HTTP API. Its answers come from the cluster's metadata rather than from registrations:
+// the cluster's own nodes do not have to register, and every node answers the same. The registrations of stock nsqds at
+// this node are merged into every answer.
 //
-// The goroutines of HTTP requests call it. An endpoint takes one Snapshot and answers from it throughout, so that an
-// answer does not contradict itself. A lone node has no Snapshot: it is the leader of everything, and keeps its
-// tombstones here, in memory. A restart loses them, and lookups of the topic name the node again.
+// The goroutines of HTTP requests call it. An endpoint takes one Snapshot and uses it throughout, so that an answer
+// does not contradict itself. A lone node has no Snapshot: it leads everything, and keeps its tombstones in the field
+// hidden, in memory. A restart loses these tombstones, and lookups then name the node again.
 type api struct {
 	dir      Directory
 	self     Producer
 	registry *registry
 	deleted  web.Deletions
 
-	mu     sync.Mutex           // guards hidden; nothing is called under it
-	hidden map[string]time.Time // by topic, on a lone node: lookups do not name it until then; ≤ maxLocalTombstones
+	mu     sync.Mutex           // guards hidden; no other part is called while it is held
+	hidden map[string]time.Time // by topic, on a lone node: until when lookups leave the node out; ≤ maxLocalTombstones
 }
 
 func newAPI(dir Directory, self Producer, inactive time.Duration) *api {
 	return &api{dir: dir, self: self, registry: newRegistry(inactive), hidden: map[string]time.Time{}}
 }
 
-// handler has the routes of nsqlookupd. Its /topic/tombstone was /tombstone_topic_producer before 1.0.
+// handler serves the routes of nsqlookupd. /tombstone_topic_producer is the name that /topic/tombstone had before
+// nsqlookupd 1.0.
 func (a *api) handler(permit web.Permit) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { web.WriteError(w, web.Fail(404, "NOT_FOUND")) })
@@ -75,7 +76,7 @@ func (a *api) handler(permit web.Permit) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = io.WriteString(w, "OK") // lookups go on when the disk does not
+		_, _ = io.WriteString(w, "OK") // always OK: lookups work even when the disk fails
 	})
 	for path, h := range map[string]http.HandlerFunc{
 		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
@@ -86,7 +87,7 @@ func (a *api) handler(permit web.Permit) http.Handler {
 	return mux
 }
 
-// topics are the names of all topics, sorted.
+// topics returns the names of all our own topics, sorted.
 func (a *api) topics(s *meta.Snapshot) []string {
 	if s != nil {
 		return orEmpty(slices.Sorted(maps.Keys(s.Names)))
@@ -94,7 +95,8 @@ func (a *api) topics(s *meta.Snapshot) []string {
 	return orEmpty(a.dir.TopicNames())
 }
 
-// merged are our own names in their order, or, if nsqds registered any, all of them sorted and each once.
+// merged combines our own names with the registered ones. Without registered names it returns own unchanged; otherwise
+// the result is sorted, without duplicates.
 func merged(own, registered []string) []string {
 	if len(registered) == 0 {
 		return orEmpty(own)
@@ -104,8 +106,8 @@ func merged(own, registered []string) []string {
 	return slices.Compact(all)
 }
 
-// strangers are the registered producers that are none of our nodes. A node of ours that registers here, too, is named
-// once.
+// strangers returns the registered producers that are not nodes of ours, so that a node of ours that also registers
+// here is named only once.
 func (a *api) strangers(s *meta.Snapshot, registered []Producer) []Producer {
 	if len(registered) == 0 {
 		return nil
@@ -114,7 +116,7 @@ func (a *api) strangers(s *meta.Snapshot, registered []Producer) []Producer {
 	return slices.DeleteFunc(registered, func(p Producer) bool { return own[p.endpoint()] })
 }
 
-// ownEndpoints are where our nodes serve clients, live or not.
+// ownEndpoints returns the addresses at which our nodes serve clients, whether they are live or not.
 func (a *api) ownEndpoints(s *meta.Snapshot) map[string]bool {
 	if s == nil {
 		return map[string]bool{a.self.endpoint(): true}
@@ -127,7 +129,7 @@ func (a *api) ownEndpoints(s *meta.Snapshot) map[string]bool {
 	return own
 }
 
-// orEmpty makes nil an empty list, which is [] in JSON: clients do not expect null.
+// orEmpty replaces nil with an empty list, which is [] in JSON: clients do not expect null.
 func orEmpty(names []string) []string {
 	if names == nil {
 		return []string{}
@@ -135,7 +137,8 @@ func orEmpty(names []string) []string {
 	return names
 }
 
-// leaders are the nodes that lead a partition of the topic, live or not. ok is false if there is no such topic here.
+// leaders returns the nodes that lead a partition of the topic, live or not. ok is false if our nodes have no such
+// topic.
 func (a *api) leaders(ctx context.Context, s *meta.Snapshot, topic string) (all []leader, ok bool) {
 	if s == nil {
 		if _, err := a.dir.ChannelNames(ctx, topic); isMissing(err) {
@@ -150,7 +153,7 @@ func (a *api) leaders(ctx context.Context, s *meta.Snapshot, topic string) (all 
 	return leadersOf(s, t, a.self.Version), true
 }
 
-// alone is this lone node as the leader of the topic.
+// alone returns this lone node as the leader of the topic.
 func (a *api) alone(topic string) leader {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -173,7 +176,7 @@ type channelList struct {
 	Channels []string `json:"channels"`
 }
 
-// serveChannels answers an empty list for unknown topics and impossible names, as nsqlookupd does.
+// serveChannels answers with an empty list for an unknown topic or an invalid name, as nsqlookupd does.
 func (a *api) serveChannels(r *http.Request, q url.Values) (any, error) {
 	if !q.Has("topic") {
 		return nil, web.Fail(400, "MISSING_ARG_TOPIC")
@@ -212,7 +215,7 @@ func (a *api) serveLookup(r *http.Request, q url.Values) (any, error) {
 	}
 	names, err := a.dir.ChannelNames(r.Context(), topic)
 	if err != nil {
-		names = nil // no leader answers; consumers need the producers only, and they are known
+		names = nil // no leader answered; consumers need only the producers, which are known
 	}
 	reply := lookupReply{Channels: merged(names, registered), Producers: []Producer{}}
 	now := time.Now()
@@ -226,14 +229,15 @@ func (a *api) serveLookup(r *http.Request, q url.Values) (any, error) {
 	return reply, nil
 }
 
-// nodeLine is one node in the answer to /nodes. Both lists have the same length, or nsqadmin dies.
+// nodeLine is one node in the answer to /nodes. Both lists must have the same length, or nsqadmin crashes.
 type nodeLine struct {
 	Producer
 	Tombstones []bool   `json:"tombstones"`
 	Topics     []string `json:"topics"`
 }
 
-// serveNodes lists the live nodes, tombstoned or not, with the topics that they lead; then nsqds that registered.
+// serveNodes lists the live nodes with the topics that they lead, including tombstoned ones, and then the nsqds that
+// registered here.
 func (a *api) serveNodes(*http.Request, url.Values) (any, error) {
 	s := a.dir.Snapshot()
 	lines := []*nodeLine{}
@@ -260,7 +264,7 @@ func (a *api) serveNodes(*http.Request, url.Values) (any, error) {
 	}{lines}, nil
 }
 
-// nodes are our live nodes, by id, whatever they lead.
+// nodes returns our live nodes, sorted by id, even those that lead nothing.
 func (a *api) nodes(s *meta.Snapshot) []leader {
 	if s == nil {
 		return []leader{{Producer: a.self, live: true}}
@@ -274,7 +278,7 @@ func (a *api) nodes(s *meta.Snapshot) []leader {
 	return out
 }
 
-// eachLeader calls f for every topic of ours, by name, with each of its leaders.
+// eachLeader calls f for every leader of every topic of ours, in the order of topic names.
 func (a *api) eachLeader(s *meta.Snapshot, f func(topic string, n *leader)) {
 	for _, topic := range a.topics(s) {
 		if s == nil {
@@ -298,7 +302,7 @@ type registration struct {
 	TombstonedAt int64 `json:"tombstoned_at"`
 }
 
-// serveDebug shows what would be registered at an nsqlookupd, under its keys.
+// serveDebug shows what an nsqlookupd would have registered, under the keys that it would use.
 func (a *api) serveDebug(r *http.Request, _ url.Values) (any, error) {
 	s, now := a.dir.Snapshot(), time.Now()
 	out := map[string][]registration{}
@@ -319,7 +323,7 @@ func (a *api) serveDebug(r *http.Request, _ url.Values) (any, error) {
 		}
 		add("topic:"+topic+":", n)
 		names, err := a.dir.ChannelNames(r.Context(), topic)
-		if !isMissing(err) { // else it was deleted meanwhile
+		if !isMissing(err) { // else the topic was deleted in the meantime
 			failed = err
 		}
 		for _, c := range names {
@@ -338,9 +342,9 @@ func isMissing(err error) bool {
 	return errors.Is(err, engine.ErrNoTopic) || errors.Is(err, engine.ErrNoChannel) || errors.Is(err, meta.ErrNotFound)
 }
 
-// serveTopicCreate takes a parameter that nsqlookupd does not know: partitions, as nsqd's /topic/create here. youzan's
-// lookup service calls it partition_num. That service's other parameters are ignored: what replicator, extend,
-// orderedmulti and syncdisk ask for, every topic here has, or the cluster's settings decide.
+// serveTopicCreate accepts a parameter that nsqlookupd does not have: partitions, as in our nsqd's /topic/create.
+// youzan's lookup service calls it partition_num. That service's other parameters (replicator, extend, orderedmulti,
+// syncdisk) are ignored: every topic here has the features they ask for, or the cluster's settings decide.
 func (a *api) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 	topic, err := web.TopicName(q, "INVALID_ARG_TOPIC")
 	if err != nil {
@@ -364,8 +368,9 @@ func (a *api) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 	return nil, nil
 }
 
-// serveTopicDelete deletes the topic with its messages on every node, and forgets who registered it. That there is no
-// such topic is no error: nsqadmin tells every lookup service, one after the other, and the first one deleted it.
+// serveTopicDelete deletes the topic with its messages on every node, and all registrations of it. It is no error if
+// the topic does not exist: nsqadmin sends the request to every lookup service in turn, and the first one has already
+// deleted the topic.
 func (a *api) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
 	if !q.Has("topic") {
 		return nil, web.Fail(400, "MISSING_ARG_TOPIC")
@@ -381,7 +386,7 @@ func (a *api) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
 	return nil, nil
 }
 
-// channelNames checks both names in nsqlookupd's order.
+// channelNames returns the topic and the channel of a query after checking them in nsqlookupd's order.
 func channelNames(q url.Values) (topic, channel string, err error) {
 	if topic, err = web.TopicName(q, "INVALID_ARG_TOPIC"); err != nil {
 		return "", "", err
@@ -419,8 +424,9 @@ func (a *api) serveChannelDelete(r *http.Request, q url.Values) (any, error) {
 	return nil, nil
 }
 
-// serveTombstone hides a node, which leads the topic or registered it, from the topic's lookups for tombstoneTime. A
-// node that does neither, or an unknown topic, is no error: nsqadmin tells every lookup service.
+// serveTombstone hides a node from lookups of the topic for tombstoneTime, whether the node leads the topic or
+// registered it. It is no error if the node does neither, or if the topic is unknown, since nsqadmin sends the request
+// to every lookup service.
 func (a *api) serveTombstone(r *http.Request, q url.Values) (any, error) {
 	switch {
 	case !q.Has("topic"):
@@ -444,7 +450,7 @@ func (a *api) serveTombstone(r *http.Request, q url.Values) (any, error) {
 	return nil, nil
 }
 
-// hide sets a tombstone: in the cluster's metadata, or on a lone node in memory.
+// hide sets a tombstone: in the cluster's metadata, or in memory on a lone node.
 func (a *api) hide(ctx context.Context, s *meta.Snapshot, key meta.TombstoneKey, until time.Time) error {
 	if s != nil {
 		return a.dir.Tombstone(ctx, key, until)

@@ -8,15 +8,16 @@ import (
 )
 
 const (
-	// ledInterval is the time between two looks at what this node leads. A look takes longer the more topics there are:
-	// after one that took t the registrar rests for at least ledShare × t, which bounds it to a fiftieth of a processor.
+	// ledInterval is the time between two looks at what this node leads. A look takes longer the more topics there are.
+	// So after a look that took t the registrar waits for at least ledShare × t, which limits it to a fiftieth of a
+	// processor.
 	ledInterval = 200 * time.Millisecond
 	ledShare    = 50
 )
 
-// led is what this node is a producer of: topics by name, with their channels. The values are identities: a topic that
-// was deleted and created again is another one, and is registered again. A led is not changed once registrar.newest
-// has it.
+// led is the set of topics that this node produces, by name, with their channels. The values are pointers, compared by
+// identity: a topic that was deleted and created again is a different topic, and is registered again. A led is
+// immutable once it is in registrar.newest.
 type led map[string]ledTopic
 
 type ledTopic struct {
@@ -28,8 +29,8 @@ func (t ledTopic) equal(o ledTopic) bool {
 	return t.topic == o.topic && maps.Equal(t.channels, o.channels)
 }
 
-// ledNow is what this node leads at the moment: a lone node everything, a node of a cluster the topics of which it
-// leads a partition.
+// ledNow returns what this node leads at the moment. A lone node leads every topic; a node of a cluster leads the
+// topics of which it leads at least one partition.
 func ledNow(e *engine.Engine) led {
 	out := led{}
 	add := func(t *engine.Topic) {
@@ -48,7 +49,7 @@ func ledNow(e *engine.Engine) led {
 	}
 	self := e.Node()
 	for id, p := range s.Partitions {
-		// A process that was started again does not lead what the process before it was elected for.
+		// A restarted process does not lead the partitions that its predecessor was elected for.
 		if p.State.Leader != self.ID || p.State.Boot != self.Boot {
 			continue
 		}
@@ -59,21 +60,21 @@ func ledNow(e *engine.Engine) led {
 		if _, seen := out[mt.Name]; seen {
 			continue
 		}
-		if t, ok := e.LookupTopic(mt.Name); ok { // else this node has yet to open the partition
+		if t, ok := e.LookupTopic(mt.Name); ok { // else this node has not opened the partition yet
 			add(t)
 		}
 	}
 	return out
 }
 
-// commands are what an nsqlookupd that knows known has to be told to know next. All REGISTERs come before all
-// UNREGISTERs, so that at no point it knows less than what known and next have in common.
+// commands returns the commands that take an nsqlookupd from the registrations in known to those in next. All REGISTERs
+// come before all UNREGISTERs, so that the registrations that known and next share are in place throughout.
 func (next led) commands(known led) []string {
 	var out []string
 	for topic, t := range next {
 		k, registered := known[topic]
 		if registered && k.topic != t.topic {
-			k.channels, registered = nil, false // it may have been deleted there, too
+			k.channels, registered = nil, false // the nsqlookupd may have deleted the old topic, too
 		}
 		if !registered && len(t.channels) == 0 {
 			out = append(out, "REGISTER "+topic+"\n")

@@ -18,41 +18,41 @@ import (
 )
 
 const (
-	// pingInterval is the time between PINGs to an nsqlookupd: nsqd's.
+	// pingInterval is the time between PINGs to an nsqlookupd, the same as nsqd's.
 	pingInterval = 15 * time.Second
 
 	dialTime   = 3 * time.Second
-	answerTime = 5 * time.Second // for all commands that were sent together
+	answerTime = 5 * time.Second // for the answers to all commands sent together
 
-	// A connection that was lost is tried again after a pause, which doubles with each failure.
+	// The pause before connecting again, which doubles with each failure.
 	minRetryPause = 250 * time.Millisecond
 	maxRetryPause = 15 * time.Second
 
-	// maxAnswerBytes bounds an answer of nsqlookupd, which has about 150 bytes at most.
+	// maxAnswerBytes bounds an answer of nsqlookupd, which has at most about 150 bytes.
 	maxAnswerBytes = 64 << 10
 
-	// maxCommandsAtOnce is how many commands are sent before their answers are read: their answers must fit into the
-	// connection's buffers, or both sides would wait for each other.
+	// maxCommandsAtOnce is how many commands are sent before their answers are read. Their answers must fit into the
+	// connection's buffers, or both sides would block on writing.
 	maxCommandsAtOnce = 256
 )
 
 // nsqlookupd is a stock nsqlookupd at which this node registers.
 //
-// One goroutine (run) talks to it, one session after the other: connect, IDENTIFY, then REGISTER and UNREGISTER as what
-// is led changes, and PINGs between. A second one reads the answers of a connection. Goroutines that create a topic
-// wait for tried and read info (channels); there is no lock.
+// One goroutine (run) talks to it in one session after the other: it connects, sends IDENTIFY, then REGISTER and
+// UNREGISTER as the topics that this node leads change, with PINGs in between. A second goroutine reads the answers of
+// the session's connection. Goroutines that create a topic wait for tried and read info (channels). There is no lock.
 //
-// When the connection is lost, that nsqlookupd names this node no longer, and consumers that ask only there do not find
-// it until a later session has registered everything again.
+// When the connection is lost, the nsqlookupd no longer names this node. Consumers that ask only there do not find the
+// node until a later session has registered everything again.
 type nsqlookupd struct {
 	address   string
 	registrar *registrar
-	cancel    context.CancelFunc // ends run
-	wake      chan struct{}      // has room for one: what is led changed
+	cancel    context.CancelFunc // makes run return
+	wake      chan struct{}      // capacity 1: the topics that this node leads have changed
 
-	tried     chan struct{} // closed when the first attempt to connect succeeded or failed
+	tried     chan struct{} // closed when the first attempt to connect has succeeded or failed
 	triedOnce sync.Once
-	info      atomic.Pointer[lookupdInfo] // its answer to IDENTIFY; nil while there is no connection
+	info      atomic.Pointer[lookupdInfo] // the answer to IDENTIFY; nil while there is no connection
 }
 
 // lookupdInfo is nsqlookupd's answer to IDENTIFY.
@@ -62,7 +62,7 @@ type lookupdInfo struct {
 	Version          string `json:"version"`
 }
 
-// httpAddress is where it answers lookups, or "".
+// httpAddress returns the address of nsqlookupd's HTTP API, or "" if it is not known.
 func (i *lookupdInfo) httpAddress() string {
 	if i == nil || i.BroadcastAddress == "" || i.HTTPPort <= 0 {
 		return ""
@@ -70,7 +70,7 @@ func (i *lookupdInfo) httpAddress() string {
 	return net.JoinHostPort(i.BroadcastAddress, strconv.Itoa(i.HTTPPort))
 }
 
-// run keeps this node registered until ctx ends. Of several failures in a row only the first is logged.
+// run keeps this node registered until ctx ends. It logs only the first of several failures in a row.
 func (n *nsqlookupd) run(ctx context.Context) {
 	log := n.registrar.log.With("nsqlookupd", n.address)
 	defer n.triedOnce.Do(func() { close(n.tried) })
@@ -98,13 +98,13 @@ func (n *nsqlookupd) run(ctx context.Context) {
 	}
 }
 
-// sessionConn is the connection of one session. A goroutine of its own reads the answers (read), so that the end of the
+// sessionConn is the connection of one session. A goroutine of its own (read) reads the answers, so that the end of the
 // connection is noticed at once; the session's goroutine does the rest.
 type sessionConn struct {
 	nc      net.Conn
-	answers chan []byte   // without room: read waits until ask takes an answer
-	lost    chan struct{} // closed when nothing more can be read
-	err     error         // why; written before lost is closed, read after
+	answers chan []byte   // unbuffered: read waits until ask takes the answer
+	lost    chan struct{} // closed by read when the connection has ended
+	err     error         // why the connection ended; written before lost is closed, read after
 }
 
 func (c *sessionConn) read(ctx context.Context) {
@@ -125,7 +125,7 @@ func (c *sessionConn) read(ctx context.Context) {
 	}
 }
 
-// readAnswer reads one answer: size int32, bytes.
+// readAnswer reads one answer: its size as an int32, and then its bytes.
 func readAnswer(r io.Reader) ([]byte, error) {
 	var head [sizeBytes]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -140,7 +140,7 @@ func readAnswer(r io.Reader) ([]byte, error) {
 	return answer, err
 }
 
-// ask sends commands and waits for as many answers.
+// ask sends count commands and waits for their answers.
 func (c *sessionConn) ask(count int, commands string) ([][]byte, error) {
 	if err := c.nc.SetWriteDeadline(time.Now().Add(answerTime)); err != nil {
 		return nil, err
@@ -164,7 +164,7 @@ func (c *sessionConn) ask(count int, commands string) ([][]byte, error) {
 	return answers, nil
 }
 
-// session is one connection from its beginning to its end. registered says whether IDENTIFY was answered.
+// session runs one connection from its beginning to its end. registered says whether IDENTIFY was answered.
 func (n *nsqlookupd) session(parent context.Context) (registered bool, err error) {
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
@@ -173,7 +173,7 @@ func (n *nsqlookupd) session(parent context.Context) (registered bool, err error
 	if err != nil {
 		return false, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = nc.Close() }) // upon which nsqlookupd forgets this node
+	stop := context.AfterFunc(ctx, func() { _ = nc.Close() }) // closing makes the nsqlookupd forget this node
 	defer stop()
 	defer nc.Close()
 	c := &sessionConn{nc: nc, answers: make(chan []byte), lost: make(chan struct{})}
@@ -204,7 +204,7 @@ func (n *nsqlookupd) identify(c *sessionConn) error {
 	return nil
 }
 
-// follow tells it what this node leads, now and after every change, until the connection ends.
+// follow keeps the nsqlookupd informed of what this node leads, now and after every change, until the connection ends.
 func (n *nsqlookupd) follow(ctx context.Context, c *sessionConn) error {
 	ping := time.NewTicker(n.registrar.ping)
 	defer ping.Stop()
@@ -229,8 +229,8 @@ func (n *nsqlookupd) follow(ctx context.Context, c *sessionConn) error {
 	}
 }
 
-// tell sends commands whose answer should be OK. The first other answer of those that were sent together is logged. It
-// is no error: if it was a fatal one, nsqlookupd ends the connection.
+// tell sends commands that should be answered with OK. Of the commands sent together, it logs the first one with any
+// other answer. Such an answer is not an error of tell: if it is fatal, the nsqlookupd ends the connection.
 func (n *nsqlookupd) tell(c *sessionConn, commands []string) error {
 	for len(commands) > 0 {
 		count := min(len(commands), maxCommandsAtOnce)

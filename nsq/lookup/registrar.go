@@ -13,35 +13,35 @@ import (
 )
 
 // registrar registers this node at stock nsqlookupds, as an nsqd does, so that consumers that know only these find it.
-// It tells them the topics that this node leads.
+// It registers the topics that this node leads, with their channels.
 //
-// It has one goroutine per nsqlookupd (nsqlookupd.run), and while there is at least one, a goroutine that looks again
-// and again at what this node leads (watch). stop ends them all. Methods are safe for concurrent use: the Service calls
-// start and stop, the HTTP endpoint of the configuration calls list and set, and every creation of a topic calls
-// lookAgain and current.
+// It has one goroutine per nsqlookupd (nsqlookupd.run). While there is at least one nsqlookupd, another goroutine
+// (watch) checks periodically which topics this node leads. stop ends them all. Methods are safe for concurrent use:
+// the Service calls start and stop, the HTTP endpoint for the configuration calls list and set, and every creation of a
+// topic calls lookAgain and current.
 //
-// What is led is compared as a state and not sent as events. So a lost connection, a leadership that moved, and a topic
-// that was deleted and created again are one case: next.commands(known).
+// Registration compares states rather than following events. So a lost connection, a leadership that moved, and a topic
+// that was deleted and created again are all one case: next.commands(known).
 type registrar struct {
 	engine *engine.Engine
 	log    *slog.Logger
 	ping   time.Duration
 	self   identity
 
-	ctx    context.Context // ends with stop
+	ctx    context.Context // ended by stop
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	look   chan struct{}       // has room for one: watch should look at once
-	newest atomic.Pointer[led] // what this node led when watch looked last; never nil
+	look   chan struct{}       // capacity 1: tells watch to look at once
+	newest atomic.Pointer[led] // what this node led when watch last looked; never nil
 
 	mu        sync.Mutex // guards the following
 	addresses []string
-	lookupds  map[string]*nsqlookupd // by address; once started, exactly those of addresses
-	watching  bool                   // watch runs
+	lookupds  map[string]*nsqlookupd // by address; from start on, exactly the ones in addresses
+	watching  bool                   // the goroutine watch is running
 	started   bool
 }
 
-// identity is the body of IDENTIFY.
+// identity is the body of the IDENTIFY command.
 type identity struct {
 	BroadcastAddress string `json:"broadcast_address"`
 	Hostname         string `json:"hostname"`
@@ -66,14 +66,14 @@ func newRegistrar(e *engine.Engine, o *Options) *registrar {
 	return r
 }
 
-// list is where this node registers.
+// list returns the addresses at which this node registers.
 func (r *registrar) list() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]string{}, r.addresses...)
 }
 
-// set replaces the nsqlookupds. Connections to those that stay go on.
+// set replaces the list of nsqlookupds. Connections to nsqlookupds that are in both lists stay open.
 func (r *registrar) set(addresses []string) error {
 	if err := CheckNsqlookupds(addresses); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (r *registrar) set(addresses []string) error {
 	return nil
 }
 
-// start begins to register. Clients must be served already.
+// start begins to register this node. Clients must already be able to connect to it.
 func (r *registrar) start() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,7 +93,7 @@ func (r *registrar) start() {
 	r.reconcile()
 }
 
-// stop ends the connections, upon which nsqlookupds do not mention this node any more, and waits for their goroutines.
+// stop closes the connections, which makes the nsqlookupds forget this node, and waits for the goroutines to end.
 func (r *registrar) stop() {
 	r.mu.Lock()
 	r.started = false
@@ -102,8 +102,8 @@ func (r *registrar) stop() {
 	r.wg.Wait()
 }
 
-// reconcile starts a goroutine for each nsqlookupd that is new in addresses, and ends those of the others. r.mu is
-// held.
+// reconcile starts a goroutine for each nsqlookupd that is new in addresses, and ends the goroutines of those that are
+// no longer there. The caller holds r.mu.
 func (r *registrar) reconcile() {
 	if !r.started || r.ctx.Err() != nil {
 		return
@@ -132,17 +132,17 @@ func (r *registrar) reconcile() {
 	}
 }
 
-// current is a copy of the nsqlookupds.
+// current returns the nsqlookupds that have a goroutine at the moment.
 func (r *registrar) current() []*nsqlookupd {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Values(r.lookupds))
 }
 
-// leading is what this node led when watch looked last.
+// leading returns what this node led when watch last looked.
 func (r *registrar) leading() led { return *r.newest.Load() }
 
-// lookAgain makes watch look at what is led now, before its interval ends.
+// lookAgain makes watch look again before its interval ends.
 func (r *registrar) lookAgain() {
 	select {
 	case r.look <- struct{}{}:
@@ -150,7 +150,8 @@ func (r *registrar) lookAgain() {
 	}
 }
 
-// watch looks at what this node leads, and wakes the nsqlookupds when it changed. It ends when there are none.
+// watch compares what this node leads with what it led before, and wakes the nsqlookupds when that changed. It ends
+// when there are no nsqlookupds left; reconcile starts it again.
 func (r *registrar) watch() {
 	for r.ctx.Err() == nil {
 		began := time.Now()
@@ -170,7 +171,8 @@ func (r *registrar) watch() {
 	}
 }
 
-// pause lasts for ledInterval, or until lookAgain, but never less than least. It says whether to go on.
+// pause waits for ledInterval or until lookAgain is called, but never for less than least. It reports whether watch
+// should go on.
 func (r *registrar) pause(least time.Duration) bool {
 	select {
 	case <-time.After(least):

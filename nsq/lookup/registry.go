@@ -11,52 +11,52 @@ import (
 )
 
 const (
-	// maxRegistryEntries bounds what all nsqds registered together: topics, channels, and who has each of them. An entry
-	// takes about 200 bytes.
+	// maxRegistryEntries bounds the registrations of all nsqds together: the topics, the channels, and the nsqds of
+	// each of them. An entry takes about 200 bytes.
 	maxRegistryEntries = 1 << 18
 
-	// maxProducerEntries bounds what one nsqd registered, so that one cannot take all.
+	// maxProducerEntries bounds the registrations of one nsqd, so that no single nsqd can fill the registry.
 	maxProducerEntries = 1 << 16
 
-	// registrySweepPause is the least time between two searches for entries that nobody has any more: each search walks
-	// over everything.
+	// registrySweepPause is the least time between two searches for entries without an nsqd, because each search visits
+	// every entry.
 	registrySweepPause = time.Second
 )
 
 var errRegistryFull = errors.New("nsq: too many topics and channels are registered")
 
-// registry is what stock nsqds registered at this node over TCP. It is kept as nsqlookupd keeps it: in memory, for as
-// long as the nsqd's connection lasts. A topic or channel whose nsqds are gone stays known, without nsqds, until it is
-// deleted or its room is needed: its consumers should wait for it, and an nsqd that creates the topic should find the
-// channels.
+// registry holds the topics and channels that stock nsqds registered at this node over TCP. Like nsqlookupd, it is in
+// memory only, and a registration lasts as long as the nsqd's connection. A topic or channel without an nsqd stays
+// known until it is deleted or its room is needed: its consumers should go on waiting for it, and an nsqd that creates
+// the topic should learn its channels.
 //
-// Goroutines of TCP connections change it, and those of HTTP requests read it, delete from it and set tombstones.
-// Methods are safe for concurrent use; they take mu, which guards everything but registrant.lastUpdate, and call
-// nothing else under it.
+// The goroutines of TCP connections add and remove registrations; those of HTTP requests read them, delete topics and
+// channels, and set tombstones. Methods are safe for concurrent use: they take mu, which guards everything except
+// registrant.lastUpdate, and call nothing else while they hold it.
 type registry struct {
-	inactive time.Duration // an nsqd that is silent for longer is in no answer
+	inactive time.Duration // answers leave out an nsqd that is silent for longer
 
 	mu          sync.RWMutex
 	registrants map[*registrant]struct{}
 	topics      map[string]*registeredTopic
-	// entries counts topics, channels, and the registrants of each: ≤ maxRegistryEntries. It equals the sum of all
-	// registrants' entries, len(topics), and the number of all channels.
+	// entries counts topics, channels, and the registrants of each: ≤ maxRegistryEntries. It is the sum of len(topics),
+	// the number of all channels, and the entries of all registrants.
 	entries int
-	swept   time.Time // when makeRoom walked over everything
+	swept   time.Time // when makeRoom last visited every entry
 }
 
-// registrant is an nsqd that identified itself on the TCP port, for the time of one connection.
+// registrant is an nsqd that identified itself on the TCP port, for the duration of one connection.
 type registrant struct {
-	Producer                // not changed after join
-	lastUpdate atomic.Int64 // IDENTIFY or PING, ns since 1970
+	Producer                // immutable after join
+	lastUpdate atomic.Int64 // time of the last IDENTIFY or PING, ns since 1970
 
-	entries int                 // its topics and channels: ≤ maxProducerEntries; guarded by registry.mu
-	topics  map[string]struct{} // the keys of registry.topics that have it; guarded by registry.mu
+	entries int                 // number of its topics and channels: ≤ maxProducerEntries; guarded by registry.mu
+	topics  map[string]struct{} // names of the topics that it registered; guarded by registry.mu
 }
 
-// registeredTopic is guarded by registry.mu. Whoever has one of its channels has the topic, too.
+// registeredTopic is guarded by registry.mu. A registrant of one of its channels is also a registrant of the topic.
 type registeredTopic struct {
-	registrants map[*registrant]time.Time // a tombstone hides it until then
+	registrants map[*registrant]time.Time // until when a tombstone hides each of them
 	channels    map[string]map[*registrant]struct{}
 }
 
@@ -66,12 +66,12 @@ func newRegistry(inactive time.Duration) *registry {
 	}
 }
 
-// active says whether the nsqd was heard of lately.
+// active reports whether the nsqd has sent an IDENTIFY or PING recently enough.
 func (r *registry) active(p *registrant, now time.Time) bool {
 	return now.UnixNano()-p.lastUpdate.Load() <= int64(r.inactive)
 }
 
-// join adds an nsqd, which has no topics yet.
+// join adds an nsqd that has not registered any topic yet.
 func (r *registry) join(p *registrant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,7 +79,7 @@ func (r *registry) join(p *registrant) {
 	r.registrants[p] = struct{}{}
 }
 
-// leave forgets the nsqd. Ephemeral topics and channels that only it had go with it.
+// leave removes an nsqd. Ephemeral topics and channels that no other nsqd registered are dropped.
 func (r *registry) leave(p *registrant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,14 +89,14 @@ func (r *registry) leave(p *registrant) {
 	delete(r.registrants, p)
 }
 
-// add registers a topic, or a channel with its topic. Registering it again is no error.
+// add registers a topic, or a channel together with its topic. Repeating a registration is no error.
 func (r *registry) add(p *registrant, topic, channel string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	fresh, own := r.needs(p, topic, channel)
 	if r.entries+fresh+own > maxRegistryEntries {
 		r.makeRoom()
-		fresh, own = r.needs(p, topic, channel) // the topic may be gone
+		fresh, own = r.needs(p, topic, channel) // makeRoom may have dropped the topic
 	}
 	if p.entries+own > maxProducerEntries || r.entries+fresh+own > maxRegistryEntries {
 		return errRegistryFull
@@ -123,8 +123,8 @@ func (r *registry) add(p *registrant, topic, channel string) error {
 	return nil
 }
 
-// needs counts the entries that add would make: topics and channels that are not known yet (fresh), and those of the
-// nsqd (own). r.mu is held.
+// needs counts the entries that add would make: fresh are topics and channels that the registry does not have yet, own
+// are the registrations that the nsqd does not have yet. The caller holds r.mu.
 func (r *registry) needs(p *registrant, topic, channel string) (fresh, own int) {
 	t := r.topics[topic]
 	if t == nil {
@@ -149,7 +149,8 @@ func (r *registry) needs(p *registrant, topic, channel string) (fresh, own int) 
 	return fresh, own
 }
 
-// makeRoom drops topics and channels that nobody has any more, unless that was tried a moment ago. r.mu is held.
+// makeRoom drops topics and channels without an nsqd, unless it did so less than registrySweepPause ago. The caller
+// holds r.mu.
 func (r *registry) makeRoom() {
 	now := time.Now()
 	if now.Sub(r.swept) < registrySweepPause {
@@ -168,7 +169,7 @@ func (r *registry) makeRoom() {
 	}
 }
 
-// remove takes a channel from the nsqd, or a topic with its channels.
+// remove unregisters the nsqd from a channel, or from a topic with all of its channels.
 func (r *registry) remove(p *registrant, topic, channel string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -181,7 +182,7 @@ func (r *registry) remove(p *registrant, topic, channel string) {
 	}
 }
 
-// removeTopic is remove of a topic. r.mu is held.
+// removeTopic is remove for a topic. The caller holds r.mu.
 func (r *registry) removeTopic(p *registrant, topic string) {
 	t := r.topics[topic]
 	if t == nil {
@@ -201,7 +202,7 @@ func (r *registry) removeTopic(p *registrant, topic string) {
 	}
 }
 
-// removeChannel is remove of a channel. r.mu is held.
+// removeChannel is remove for a channel. The caller holds r.mu.
 func (r *registry) removeChannel(p *registrant, t *registeredTopic, channel string) {
 	holders, known := t.channels[channel]
 	if _, has := holders[p]; has {
@@ -214,7 +215,7 @@ func (r *registry) removeChannel(p *registrant, t *registeredTopic, channel stri
 	}
 }
 
-// dropChannel forgets a channel, whoever has it. r.mu is held.
+// dropChannel deletes a channel along with its registrations. The caller holds r.mu.
 func (r *registry) dropChannel(t *registeredTopic, channel string) {
 	holders := t.channels[channel]
 	for p := range holders {
@@ -224,7 +225,7 @@ func (r *registry) dropChannel(t *registeredTopic, channel string) {
 	delete(t.channels, channel)
 }
 
-// dropTopic forgets a topic, whoever has it. r.mu is held.
+// dropTopic deletes a topic along with its registrations. The caller holds r.mu.
 func (r *registry) dropTopic(topic string) {
 	t := r.topics[topic]
 	for channel := range t.channels {
@@ -238,8 +239,8 @@ func (r *registry) dropTopic(topic string) {
 	delete(r.topics, topic)
 }
 
-// deleteTopic forgets a topic, as nsqlookupd does at /topic/delete: its nsqds stay connected, and register it again
-// only when they create it again, or connect again.
+// deleteTopic deletes a topic, as nsqlookupd does at /topic/delete. Its nsqds stay connected, and register the topic
+// again only when they create it again or connect again.
 func (r *registry) deleteTopic(topic string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -248,7 +249,7 @@ func (r *registry) deleteTopic(topic string) {
 	}
 }
 
-// deleteChannel forgets a channel likewise, and says whether it was registered.
+// deleteChannel deletes a channel in the same way, and reports whether it was registered.
 func (r *registry) deleteChannel(topic, channel string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -260,7 +261,7 @@ func (r *registry) deleteChannel(topic, channel string) bool {
 	return true
 }
 
-// tombstone hides those nsqds of a topic that node names from its lookups until then.
+// tombstone hides the nsqds that node names from lookups of the topic until the given time.
 func (r *registry) tombstone(topic, node string, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -273,14 +274,14 @@ func (r *registry) tombstone(topic, node string, until time.Time) {
 	}
 }
 
-// topicNames are in no order.
+// topicNames returns the names of the topics in no particular order.
 func (r *registry) topicNames() []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return slices.Collect(maps.Keys(r.topics))
 }
 
-// channelNames are in no order; known is false if the topic is not registered.
+// channelNames returns the channels of a topic in no particular order; known is false if the topic is not registered.
 func (r *registry) channelNames(topic string) (names []string, known bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -291,7 +292,7 @@ func (r *registry) channelNames(topic string) (names []string, known bool) {
 	return slices.Collect(maps.Keys(t.channels)), true
 }
 
-// lookup are the nsqds of a topic to which consumers should connect.
+// lookup returns the nsqds of a topic to which consumers should connect.
 func (r *registry) lookup(topic string, now time.Time) []Producer {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -313,7 +314,7 @@ func compareProducers(a, b Producer) int {
 	return cmp.Or(cmp.Compare(a.endpoint(), b.endpoint()), cmp.Compare(a.RemoteAddress, b.RemoteAddress))
 }
 
-// nodes are the active nsqds with their topics, tombstoned or not.
+// nodes returns the active nsqds with their topics, including those with a tombstone.
 func (r *registry) nodes(now time.Time) []*nodeLine {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -333,7 +334,7 @@ func (r *registry) nodes(now time.Time) []*nodeLine {
 	return out
 }
 
-// debug calls f for every nsqd and for all that it registered, under r.mu: f must not call the registry.
+// debug calls f for every nsqd and every registration. It holds r.mu, so f must not call the registry.
 func (r *registry) debug(f func(key string, p *registrant, hidden time.Time)) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

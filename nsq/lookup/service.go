@@ -15,47 +15,48 @@ import (
 	"penstock/nsq/internal/web"
 )
 
-// Options configure a Service. There are no defaults: package nsq has them.
+// Options configure a Service. They have no defaults here; package nsq fills them in.
 type Options struct {
-	Address    string // of nsqlookupd's HTTP API; listen.Off: none
-	TCPAddress string // where stock nsqds register; listen.Off: none. It needs an Address.
+	Address    string // of nsqlookupd's HTTP API; listen.Off: not served
+	TCPAddress string // where stock nsqds register; listen.Off: not served. It requires an Address.
 
-	Self      Producer   // this node, as it is named in answers while it is alone, and at stock nsqlookupds
-	Directory Directory  // nil: the engine
-	Permit    web.Permit // decides about the requests that change something
+	Self      Producer   // this node, as described by its own answers while it is alone, and to stock nsqlookupds
+	Directory Directory  // nil: the engine itself
+	Permit    web.Permit // decides which clients may send requests that change something
 
 	Nsqlookupds             []string      // HOST:PORT of the stock nsqlookupds at which this node registers
-	PingInterval            time.Duration // between PINGs to these; 0: as nsqd
-	InactiveProducerTimeout time.Duration // an nsqd that registered and is silent for longer is in no answer
+	PingInterval            time.Duration // between PINGs to Nsqlookupds; 0: nsqd's interval
+	InactiveProducerTimeout time.Duration // answers leave out a registered nsqd that is silent for longer
 
-	MaxConnections int           // of the HTTP API
-	MaxCommandTime time.Duration // a command on the TCP port that began must be complete after this
-	WriteTimeout   time.Duration // an nsqd must read an answer within this
+	MaxConnections int           // of the HTTP API, at once
+	MaxCommandTime time.Duration // from the first byte of a command on the TCP port to its last
+	WriteTimeout   time.Duration // for an nsqd to take an answer
 
 	Logger *slog.Logger
 }
 
-// Service answers lookups, takes registrations and registers this node elsewhere. It does not own its engine, which
-// must stay open until Shutdown returned.
+// Service answers lookups, accepts registrations of stock nsqds, and registers this node at stock nsqlookupds. It does
+// not own its engine, which must stay open until Shutdown has returned.
 //
-// Listen comes first, then Serve, once, from a goroutine of its own. Unregister, Shutdown and Close end it, also where
-// Serve never ran, and may be called again. Methods are safe for concurrent use. The fields are set by Listen and not
-// changed; each part has a lock of its own, and calls no other part while it holds it. Nothing here is on disk: after a
-// crash stock nsqds connect and register again, and this node registers itself again.
+// Call Listen first, and then Serve, once, in a goroutine of its own. Unregister, Shutdown and Close, in this order,
+// end the Service. They may be called more than once, and also if Serve never ran. Methods are safe for concurrent use.
+// Listen sets the fields, and nothing changes them afterwards. Each part has its own lock, and calls no other part
+// while it holds that lock. Nothing here is persistent: after a crash, stock nsqds connect and register again, and this
+// node registers again at stock nsqlookupds.
 type Service struct {
 	engine *engine.Engine
 	log    *slog.Logger
 
-	api        *api         // nil: off, and with it the next three
-	httpLn     net.Listener // of http
+	api        *api         // nil: lookups are not served; httpLn, http and tcp are then nil, too
+	httpLn     net.Listener // the listener of http
 	http       *http.Server
-	tcp        *tcpServer // nil: off
+	tcp        *tcpServer // nil: registrations are not accepted
 	registrar  *registrar
 	inCreation topicsInCreation
 }
 
-// Listen opens the listeners that are not off, so that the addresses are known. If it fails, none stays open. The
-// options are checked already, o.Nsqlookupds by CheckNsqlookupds.
+// Listen opens the listeners that are not off, so that their addresses are known before Serve runs. If it fails, it
+// leaves no listener open. The caller has validated the options, Nsqlookupds with CheckNsqlookupds.
 func Listen(e *engine.Engine, o *Options) (*Service, error) {
 	s := &Service{engine: e, log: o.Logger}
 	if err := s.listen(o); err != nil {
@@ -84,19 +85,20 @@ func (s *Service) listen(o *Options) error {
 		return nil
 	}
 	if err := s.listenTCP(o); err != nil {
-		_ = ln.Close() // the first error is the one to report
+		_ = ln.Close() // the error of listenTCP is the one to report
 		return err
 	}
 	return nil
 }
 
-// listenTCP opens the listener for stock nsqds. The HTTP API's is open: its port is part of the answer to IDENTIFY.
+// listenTCP opens the listener for stock nsqds. The HTTP API's listener must be open already, because the answer to
+// IDENTIFY contains its port.
 func (s *Service) listenTCP(o *Options) error {
 	ln, err := net.Listen("tcp", o.TCPAddress)
 	if err != nil {
 		return listen.Error("registrations", o.TCPAddress, err)
 	}
-	// The order of the keys is nsqlookupd's.
+	// The keys come in nsqlookupd's order.
 	self, err := json.Marshal(struct {
 		BroadcastAddress string `json:"broadcast_address"`
 		Hostname         string `json:"hostname"`
@@ -117,7 +119,7 @@ func (s *Service) listenTCP(o *Options) error {
 	return nil
 }
 
-// HTTPAddr is where lookups are answered; nil when that is off.
+// HTTPAddr returns the address of the HTTP API, or nil if it is off.
 func (s *Service) HTTPAddr() net.Addr {
 	if s.httpLn == nil {
 		return nil
@@ -125,7 +127,7 @@ func (s *Service) HTTPAddr() net.Addr {
 	return s.httpLn.Addr()
 }
 
-// TCPAddr is where stock nsqds register; nil when that is off.
+// TCPAddr returns the address at which stock nsqds register, or nil if that is off.
 func (s *Service) TCPAddr() net.Addr {
 	if s.tcp == nil {
 		return nil
@@ -133,14 +135,15 @@ func (s *Service) TCPAddr() net.Addr {
 	return s.tcp.ln.Addr()
 }
 
-// Nsqlookupds are the addresses of the stock nsqlookupds at which this node registers.
+// Nsqlookupds returns the addresses of the stock nsqlookupds at which this node registers.
 func (s *Service) Nsqlookupds() []string { return s.registrar.list() }
 
-// SetNsqlookupds replaces them. Connections to those that stay go on.
+// SetNsqlookupds replaces that list. Connections to nsqlookupds that are in both lists stay open.
 func (s *Service) SetNsqlookupds(addresses []string) error { return s.registrar.set(addresses) }
 
-// Serve registers this node at the stock nsqlookupds, and serves until Shutdown; then it returns nil. An error means
-// that a listener failed. Clients of the node must be able to connect already.
+// Serve registers this node at the stock nsqlookupds, and serves until Shutdown. It returns nil after Shutdown, and an
+// error if a listener failed. Call it only when clients can already connect to the node, since consumers may come at
+// once.
 func (s *Service) Serve() error {
 	failed := make(chan error, 2)
 	go func() {
@@ -169,12 +172,12 @@ func (s *Service) Serve() error {
 	return nil
 }
 
-// Unregister ends the registrations at stock nsqlookupds. It is the first step of a shutdown: clients should not be
-// sent to a node that stops.
+// Unregister ends the registrations at stock nsqlookupds. It is the first step of a shutdown, so that consumers are not
+// sent to a node that is stopping.
 func (s *Service) Unregister() { s.registrar.stop() }
 
-// Shutdown closes the connections of stock nsqds and stops taking requests. Those under way are answered until ctx
-// ends. Unregister comes before it, Close after it.
+// Shutdown closes the connections of stock nsqds and accepts no more HTTP requests. Requests that are being served may
+// finish until ctx ends. Call Unregister before it and Close after it.
 func (s *Service) Shutdown(ctx context.Context) {
 	if s.tcp != nil {
 		s.tcp.close()
@@ -183,21 +186,22 @@ func (s *Service) Shutdown(ctx context.Context) {
 		return
 	}
 	_ = s.http.Shutdown(ctx)
-	// In case Serve never ran. Not before Shutdown: a Serve that runs would take it for a failure of the listener.
+	// The listener is still open if Serve never ran. Close it only after Shutdown: a running Serve would otherwise
+	// report that its listener failed.
 	_ = s.httpLn.Close()
 }
 
-// Close cuts the requests that Shutdown did not wait for.
+// Close breaks off the requests for which Shutdown did not wait.
 func (s *Service) Close() {
 	if s.http != nil {
 		_ = s.http.Close()
 	}
 }
 
-// maxNsqlookupds bounds the stock nsqlookupds at which a node registers.
+// maxNsqlookupds bounds the number of stock nsqlookupds at which a node registers.
 const maxNsqlookupds = 64
 
-// CheckNsqlookupds says what is wrong with a list of nsqlookupds.
+// CheckNsqlookupds returns an error if the list of nsqlookupds is too long or has an address that is not HOST:PORT.
 func CheckNsqlookupds(addresses []string) error {
 	if len(addresses) > maxNsqlookupds {
 		return fmt.Errorf("nsq: %d nsqlookupds are more than %d", len(addresses), maxNsqlookupds)

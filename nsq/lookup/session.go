@@ -17,33 +17,33 @@ import (
 const (
 	magicV1 = "  V1"
 
-	// maxLineBytes bounds a command's line with its newline; the longest valid one has about 150. It is also the size of
-	// a connection's read buffer.
+	// maxLineBytes bounds a command's line including its newline; the longest valid line has about 150 bytes. It is
+	// also the size of a connection's read buffer.
 	maxLineBytes = 4096
 
-	// sizeBytes is the size of the number that precedes the body of IDENTIFY, and each answer: uint32, big-endian.
+	// sizeBytes is the size of the length prefix of IDENTIFY's body and of each answer: a big-endian uint32.
 	sizeBytes = 4
 
-	// maxIdentifyBytes bounds the body of an nsqd's IDENTIFY, which has about 150.
+	// maxIdentifyBytes bounds the body of an nsqd's IDENTIFY, which normally has about 150 bytes.
 	maxIdentifyBytes = 16 << 10
 
-	// maxPeerTextBytes bounds each text in it: they are kept, and repeated in lookups.
+	// maxPeerTextBytes bounds each text in that body, because the texts are kept and repeated in lookups.
 	maxPeerTextBytes = 255
 )
 
 // errLineTooLong ends a connection without an answer, as for NSQ's clients.
 var errLineTooLong = errors.New("nsq: a line is longer than any command")
 
-// session is what the TCP port knows of one connection: who the nsqd said it is. It reads commands and returns answers;
-// tcpServer.serveConn has the connection. One goroutine uses it.
+// session is the protocol state of one connection to the TCP port: which nsqd is at the other end. It reads commands
+// and returns answers; tcpServer.serveConn owns the connection itself. Only the connection's goroutine uses it.
 type session struct {
 	registry   *registry
-	remote     string      // address of the client's end: tells registrants apart
+	remote     string      // the nsqd's end of the connection, which tells registrants apart
 	self       []byte      // the answer to IDENTIFY
 	registrant *registrant // nil until IDENTIFY
 }
 
-// fault is an error that the protocol names. Its text is the answer, and the connection ends after it.
+// fault is an error that the protocol defines. Its text is the answer, after which the connection is closed.
 type fault struct{ text string }
 
 func faultf(format string, args ...any) *fault { return &fault{fmt.Sprintf(format, args...)} }
@@ -60,8 +60,8 @@ func readLine(br *bufio.Reader) ([]byte, error) {
 	return bytes.TrimSpace(line), nil
 }
 
-// step reads one command, does it and returns its answer, or a fault. An error is one of reading: there is nothing to
-// answer.
+// step reads one command, executes it, and returns its answer or a fault. An error is an error of reading, for which
+// there is no answer.
 func (s *session) step(br *bufio.Reader) (answer []byte, f *fault, err error) {
 	line, err := readLine(br)
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *session) identify(br *bufio.Reader) ([]byte, *fault) {
 	}
 	size := int32(binary.BigEndian.Uint32(head[:]))
 	switch {
-	case size < 0: // nsqlookupd itself dies of it
+	case size < 0: // nsqlookupd itself crashes on this
 		return nil, faultf("E_BAD_BODY IDENTIFY invalid body size %d", size)
 	case size > maxIdentifyBytes:
 		return nil, faultf("E_BAD_BODY IDENTIFY body too big %d > %d", size, maxIdentifyBytes)
@@ -118,7 +118,7 @@ func (s *session) identify(br *bufio.Reader) ([]byte, *fault) {
 	return s.self, nil
 }
 
-// parseRegistrant reads what an nsqd says of itself.
+// parseRegistrant parses the description that an nsqd sends of itself.
 func parseRegistrant(body []byte) (*registrant, *fault) {
 	p := new(registrant)
 	if json.Unmarshal(body, &p.Producer) != nil {
@@ -140,7 +140,7 @@ func parseRegistrant(body []byte) (*registrant, *fault) {
 	return p, nil
 }
 
-// topicAndChannel are the parameters of REGISTER and UNREGISTER; the channel may be empty.
+// topicAndChannel returns the parameters of REGISTER and UNREGISTER; the channel may be empty.
 func topicAndChannel(params []string) (topic, channel string, f *fault) {
 	command, params := params[0], params[1:]
 	if len(params) == 0 {
@@ -159,8 +159,8 @@ func topicAndChannel(params []string) (topic, channel string, f *fault) {
 	return topic, channel, nil
 }
 
-// register does REGISTER. That the registry is full does not end the connection: nsqd does not look at the answer, and
-// would connect and register everything again.
+// register executes REGISTER. A full registry does not end the connection: nsqd ignores the answer, and if the
+// connection ended it would connect and register everything again.
 func (s *session) register(params []string) ([]byte, *fault) {
 	if s.registrant == nil {
 		return nil, &fault{"E_INVALID client must IDENTIFY"}
@@ -189,7 +189,7 @@ func (s *session) unregister(params []string) ([]byte, *fault) {
 	return okAnswer, nil
 }
 
-// end forgets the registrant, when the connection has ended.
+// end removes the nsqd's registrations. It is called when the connection has ended.
 func (s *session) end() {
 	if s.registrant != nil {
 		s.registry.leave(s.registrant)

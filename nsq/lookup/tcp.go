@@ -15,28 +15,28 @@ import (
 )
 
 const (
-	// maxLookupdConns bounds the connections of nsqds; one more is closed at once.
+	// maxLookupdConns bounds the connections of nsqds; a connection beyond it is closed at once.
 	maxLookupdConns = 4096
 
-	// After its last answer a connection is still read from: closing it with unread input would reset it, and the
-	// answer might never arrive.
+	// After its last answer a connection is still read from for a moment: closing it with unread input would reset it,
+	// and the answer might never arrive.
 	lingerTime     = time.Second
 	maxLingerBytes = 1 << 20
 )
 
-// tcpServer is where stock nsqds register, as at nsqlookupd's TCP port, by its protocol V1. It has no authentication,
-// because nsqd cannot show any: whoever reaches the port can send consumers elsewhere.
+// tcpServer accepts the registrations of stock nsqds, as nsqlookupd's TCP port does, with protocol V1. It has no
+// authentication, because nsqd cannot authenticate itself: whoever reaches the port can send consumers elsewhere.
 //
-// The Service runs serve and calls close. Each connection has one goroutine (serveConn), which reads, answers and, at
-// the end, takes the nsqd out of the registry. An nsqd whose connection is refused or lost connects again by itself,
-// and registers everything again.
+// The Service runs serve and calls close. Each connection has one goroutine (serveConn), which reads commands, answers
+// them and, at the end, removes the nsqd from the registry. An nsqd whose connection is refused or lost connects again
+// by itself, and registers everything again.
 type tcpServer struct {
 	registry *registry
 	self     []byte // the answer to IDENTIFY
 	log      *slog.Logger
 
 	commandTime time.Duration // from a command's first byte to its last, and from connecting to IDENTIFY
-	idleTime    time.Duration // an nsqd that is silent for longer is closed; no answer named it for half of that time
+	idleTime    time.Duration // a silent nsqd is disconnected after this; after half of it, answers leave it out
 	writeTime   time.Duration
 
 	ln *net.TCPListener
@@ -44,10 +44,10 @@ type tcpServer struct {
 	mu     sync.Mutex // guards conns and closed
 	conns  map[*net.TCPConn]struct{}
 	closed bool
-	wg     sync.WaitGroup // connections
+	wg     sync.WaitGroup // the connections' goroutines
 }
 
-// serve takes connections until close.
+// serve accepts connections until close is called.
 func (l *tcpServer) serve() error {
 	err := listen.Accept(l.ln, nil, l.welcome, func(err error, retryAfter time.Duration) {
 		l.log.Warn("cannot accept an nsqd's connection; it will try again", "error", err, "retry_after", retryAfter)
@@ -58,7 +58,7 @@ func (l *tcpServer) serve() error {
 	return nil
 }
 
-// welcome starts serving a connection, or closes it when there are too many.
+// welcome starts serving a connection, or closes it if there are too many.
 func (l *tcpServer) welcome(nc *net.TCPConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,11 +76,11 @@ func (l *tcpServer) welcome(nc *net.TCPConn) {
 	})
 }
 
-// close ends the listener and all connections, and waits for their goroutines. Again does nothing.
+// close closes the listener and all connections, and waits for their goroutines. It may be called again.
 func (l *tcpServer) close() {
 	l.mu.Lock()
 	l.closed = true
-	_ = l.ln.Close() // closed twice at worst
+	_ = l.ln.Close() // an error only means that it was closed before
 	for nc := range l.conns {
 		_ = nc.Close()
 	}
@@ -88,9 +88,9 @@ func (l *tcpServer) close() {
 	l.wg.Wait()
 }
 
-// answeringReader is a connection that sends the buffered answers before it waits for more input. So commands that are
-// pipelined are answered together, and no answer waits for a command that is incomplete. The connection's goroutine
-// alone uses it.
+// answeringReader reads from a connection, and sends the buffered answers before it waits for more input. So answers to
+// pipelined commands are sent together, and no answer waits for a command that is incomplete. Only the connection's
+// goroutine uses it.
 type answeringReader struct {
 	nc        *net.TCPConn
 	out       *bufio.Writer
@@ -111,7 +111,7 @@ func (r *answeringReader) flush() error {
 	return r.out.Flush()
 }
 
-// Write is below the buffer of out: it gives the client writeTime to take what the buffer holds.
+// Write is what the buffer out writes to. It gives the client writeTime to take the contents of the buffer.
 func (r *answeringReader) Write(p []byte) (int, error) {
 	if err := r.nc.SetWriteDeadline(time.Now().Add(r.writeTime)); err != nil {
 		return 0, err
@@ -119,7 +119,7 @@ func (r *answeringReader) Write(p []byte) (int, error) {
 	return r.nc.Write(p)
 }
 
-// writeAnswer writes one answer: size uint32, bytes.
+// writeAnswer writes one answer: its size as a uint32, and then its bytes.
 func writeAnswer(w io.Writer, answer []byte) error {
 	var head [sizeBytes]byte
 	binary.BigEndian.PutUint32(head[:], uint32(len(answer)))
@@ -149,8 +149,8 @@ func (l *tcpServer) serveConn(nc *net.TCPConn) {
 	}
 }
 
-// serveCommands answers commands until one of them ends the connection, or the client does. last says whether buffered
-// answers are still to be sent.
+// serveCommands answers commands until one of them ends the connection, or the client does. last says whether the
+// buffered answers must still be sent.
 func (l *tcpServer) serveCommands(
 	nc *net.TCPConn, br *bufio.Reader, w io.Writer, s *session,
 ) (why error, last bool) {
@@ -202,7 +202,7 @@ func (l *tcpServer) awaitCommand(nc *net.TCPConn, br *bufio.Reader, s *session) 
 	return nc.SetReadDeadline(time.Now().Add(l.commandTime))
 }
 
-// linger sends the last answer and reads on for a moment; see lingerTime.
+// linger sends the last answer, and then reads and discards input for a moment; see lingerTime.
 func (l *tcpServer) linger(nc *net.TCPConn, br *bufio.Reader, out *answeringReader) {
 	if out.flush() != nil || nc.CloseWrite() != nil || nc.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return

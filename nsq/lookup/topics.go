@@ -20,28 +20,28 @@ import (
 )
 
 const (
-	// askChannelsTime bounds how long a new topic waits for nsqlookupds to name its channels. Its first publish waits
-	// with it.
+	// askChannelsTime bounds how long the creation of a topic waits for nsqlookupds to name its channels. A publish
+	// that creates the topic waits for as long.
 	askChannelsTime = 2 * time.Second
 
-	// maxChannelsBytes bounds one nsqlookupd's answer.
+	// maxChannelsBytes bounds the size of one nsqlookupd's answer.
 	maxChannelsBytes = 1 << 20
 )
 
-// topicsInCreation are the topics that this node creates just now, with the channels that lookup services know. Every
-// caller that names such a topic waits until its channels exist: a message that is stored before the second channel
-// exists would not be in it.
+// topicsInCreation is the set of topics that this node is creating at the moment, together with the channels that
+// lookup services know. Every caller that names such a topic waits until the channels exist. Otherwise a message could
+// be stored after the first channel exists and before the second, and the second channel would miss it.
 //
-// A crash in between leaves a topic with only some of these channels. The others come with their consumers, and miss
-// what was published before.
+// A crash during a creation leaves a topic with only some of these channels. The others are created when their
+// consumers subscribe, and miss the messages published before.
 type topicsInCreation struct {
-	count atomic.Int32 // = len(names); it lets wait return without the lock while nothing is created
+	count atomic.Int32 // = len(names); lets wait return without the lock while no topic is being created
 	mu    sync.Mutex
-	names map[string]chan struct{} // closed by end
+	names map[string]chan struct{} // by topic; end closes the channel
 }
 
-// begin says whether the caller creates the topic, and must call end. Otherwise another goroutine does, and closes
-// done.
+// begin reports whether the caller is the one to create the topic; it must then call end. Otherwise another goroutine
+// is creating it, and will close done.
 func (t *topicsInCreation) begin(name string) (mine bool, done chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,7 +65,7 @@ func (t *topicsInCreation) end(name string) {
 	t.count.Add(-1)
 }
 
-// wait returns when nobody creates the topic.
+// wait blocks while another goroutine is creating the topic.
 func (t *topicsInCreation) wait(ctx context.Context, name string) error {
 	if t.count.Load() == 0 {
 		return nil
@@ -84,22 +84,23 @@ func (t *topicsInCreation) wait(ctx context.Context, name string) error {
 	}
 }
 
-// Topic finds the topic that a client names, or creates it, unless the engine is told not to create topics by itself.
-// Publishing and subscribing begin with it.
+// Topic returns the topic that a client names, and creates it if necessary, unless the engine is configured not to
+// create topics implicitly. Publishing and subscribing call it.
 func (s *Service) Topic(ctx context.Context, name string) (*engine.Topic, error) {
 	return s.findOrCreate(ctx, name, func() (*engine.Topic, error) { return s.engine.Topic(ctx, name) })
 }
 
-// CreateTopic finds the topic, or creates it with that many partitions; 0: the default.
+// CreateTopic returns the topic, and creates it if necessary with that many partitions; 0: the default number.
 func (s *Service) CreateTopic(ctx context.Context, name string, partitions int) (*engine.Topic, error) {
 	return s.findOrCreate(ctx, name, func() (*engine.Topic, error) { return s.engine.CreateTopic(ctx, name, partitions) })
 }
 
-// findOrCreate gives a new topic the channels that nsqlookupds, and the nsqds that registered here, know of it, before
-// anything is published to it through this node: as nsqd does it. Where nobody can be asked, it only calls create.
+// findOrCreate returns a topic or creates it. As in nsqd, it gives a new topic the channels that nsqlookupds, and the
+// nsqds that registered here, know, before anything is published to the topic through this node. If there is nobody to
+// ask, it only calls create.
 //
-// A channel that cannot be created, and an nsqlookupd that does not answer, are logged and fail nothing: a client would
-// rather publish without that channel than not at all.
+// A channel that cannot be created, or an nsqlookupd that does not answer, is logged but is not an error: for the
+// client, publishing without that channel is better than not publishing at all.
 func (s *Service) findOrCreate(
 	ctx context.Context, name string, create func() (*engine.Topic, error),
 ) (*engine.Topic, error) {
@@ -116,7 +117,7 @@ func (s *Service) findOrCreate(
 	if !mine {
 		select {
 		case <-done:
-			return create() // finds it, unless the other goroutine failed
+			return create() // finds the topic, unless the other goroutine failed
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -133,20 +134,20 @@ func (s *Service) findOrCreate(
 				"a new topic begins without a channel that lookups know: messages before its first consumer will not be in it",
 				"topic", name, "channel", channel, "error", err,
 			)
-			break // the next ones would fail, too
+			break // the next channels would fail, too
 		}
 	}
 	s.registrar.lookAgain()
 	return t, nil
 }
 
-// canAskForChannels says whether anybody could know channels of a topic that is not here.
+// canAskForChannels reports whether there is anybody who could know channels of a topic that does not exist here.
 func (s *Service) canAskForChannels() bool {
 	return s.tcp != nil || len(s.registrar.current()) > 0
 }
 
-// channelsElsewhere are the channels of a topic that others have, but for ephemeral ones, which come with their
-// consumers.
+// channelsElsewhere returns the channels of a topic that others know. It leaves out ephemeral channels, which are
+// created when their consumers subscribe.
 func (s *Service) channelsElsewhere(ctx context.Context, topic string) []string {
 	names := map[string]bool{}
 	if s.tcp != nil {
@@ -164,10 +165,10 @@ func (s *Service) channelsElsewhere(ctx context.Context, topic string) []string 
 	return slices.Sorted(maps.Keys(names))
 }
 
-// isEphemeral says whether a topic or channel goes with the last that uses it.
+// isEphemeral reports whether a topic or channel disappears along with its last user.
 func isEphemeral(name string) bool { return strings.HasSuffix(name, "#ephemeral") }
 
-// channels asks all nsqlookupds for a topic's channels, at once.
+// channels asks all nsqlookupds at the same time for a topic's channels.
 func (r *registrar) channels(ctx context.Context, topic string) []string {
 	all := r.current()
 	if len(all) == 0 {
@@ -200,14 +201,15 @@ func (r *registrar) channels(ctx context.Context, topic string) []string {
 	return names
 }
 
-// channelsClient follows no redirects and uses no proxy: an nsqlookupd is near, and asked rarely.
+// channelsClient follows no redirects, uses no proxy and keeps no connections: an nsqlookupd is nearby, and asked
+// rarely.
 var channelsClient = &http.Client{
 	Transport:     &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: web.MaxHeaderBytes},
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// channels asks this nsqlookupd over HTTP. It first waits until the first attempt to connect to its TCP port is over:
-// the answer to IDENTIFY says where its HTTP API is.
+// channels asks this nsqlookupd over HTTP. It first waits until the first attempt to connect to the nsqlookupd's TCP
+// port has ended, because the answer to IDENTIFY contains the address of its HTTP API.
 func (n *nsqlookupd) channels(ctx context.Context, topic string) ([]string, error) {
 	select {
 	case <-n.tried:

@@ -15,12 +15,13 @@ import (
 	"penstock/nsq/internal/web"
 )
 
-// partitionCounter is a Directory that knows how many partitions a topic has on a lone node; the engine is one.
+// partitionCounter is implemented by a Directory that knows the number of partitions of a topic on a lone node, such as
+// the engine's.
 type partitionCounter interface {
 	PartitionCount(topic string) int
 }
 
-// PartitionCount is 0 for a topic that is not there.
+// PartitionCount returns the number of the topic's partitions, or 0 if there is no such topic.
 func (d engineDirectory) PartitionCount(topic string) int {
 	t, ok := d.e.LookupTopic(topic)
 	if !ok {
@@ -29,8 +30,8 @@ func (d engineDirectory) PartitionCount(topic string) int {
 	return t.Partitions()
 }
 
-// topicMeta is what youzan's clients ask for with metainfo. Every topic here can carry headers (extend_support), and
-// whether messages come in order is a setting of the channel, not of the topic.
+// topicMeta is the description of a topic that youzan's clients request with metainfo. Every topic here can carry
+// headers (extend_support). Ordered delivery is a setting of the channel here, not of the topic.
 type topicMeta struct {
 	PartitionCount int  `json:"partition_num"`
 	Replicas       int  `json:"replica"`
@@ -39,10 +40,10 @@ type topicMeta struct {
 	ManyPerNode    bool `json:"multi_part"`
 }
 
-// extraQuery is what youzan's clients ask of /lookup and nsqlookupd does not know.
+// extraQuery holds the parameters of /lookup that youzan's clients use and nsqlookupd does not have.
 type extraQuery struct {
-	asked     bool // any of it
-	read      bool // the client consumes. Tombstones hide nobody from it: what a tombstoned node still has must be read.
+	asked     bool // the query has at least one of these parameters
+	read      bool // the client consumes, also what is still on a tombstoned node: tombstones do not apply
 	meta      bool
 	partition int // -1: all
 }
@@ -68,10 +69,10 @@ func parseExtraQuery(q url.Values) (extraQuery, error) {
 	return x, nil
 }
 
-// hides says whether a tombstone keeps the leader out of this answer.
+// hides reports whether a tombstone keeps the leader out of this answer.
 func (x *extraQuery) hides(n *leader, now time.Time) bool { return !x.read && n.tombstoned(now) }
 
-// extend adds to the reply who leads which partition, and the topic's description.
+// extend adds the leader of each partition, and the topic's description, to the reply.
 func (a *api) extend(reply *lookupReply, x extraQuery, s *meta.Snapshot, topic string, now time.Time) {
 	if !x.asked {
 		return
@@ -111,7 +112,7 @@ func (a *api) extend(reply *lookupReply, x extraQuery, s *meta.Snapshot, topic s
 	}
 }
 
-// leaderOf is the node that leads the partition of the row; nil: no known node does.
+// leaderOf returns the node that leads the partition of the row, or nil if that node is unknown.
 func leaderOf(s *meta.Snapshot, t *meta.Topic, row *meta.Partition, nsqVersion string) *leader {
 	n := s.Nodes[row.State.Leader]
 	if n == nil {
@@ -123,7 +124,7 @@ func leaderOf(s *meta.Snapshot, t *meta.Topic, row *meta.Partition, nsqVersion s
 	}
 }
 
-// lookupNode is a node that answers lookups, in the words of youzan's clients.
+// lookupNode describes a node that answers lookups, in the format of youzan's clients.
 type lookupNode struct {
 	ID       string
 	NodeIP   string `json:"NodeIp"`
@@ -133,8 +134,8 @@ type lookupNode struct {
 	Epoch    int64
 }
 
-// serveListLookup lists the nodes that answer lookups. All of them are equal. youzan's clients expect a leader, so the
-// first one is called that.
+// serveListLookup lists the nodes that answer lookups. All of them are equal, but youzan's clients expect a leader, so
+// the answer calls the first node the leader.
 func (a *api) serveListLookup(r *http.Request, _ url.Values) (any, error) {
 	nodes := []lookupNode{}
 	if s := a.dir.Snapshot(); s != nil {
