@@ -7,16 +7,16 @@ import (
 	"penstock/segment"
 )
 
-// CarriedMessage is the copy of a message that still waits. The segment in which it was published may go:
-// whoever delivers it finds it by the offset of the control batch that holds the copy.
+// CarriedMessage is the copy of a message that still waits to be delivered. The segment in which the message was
+// published may then be removed: readers find the copy by the offset of the control batch that carries it.
 type CarriedMessage struct {
 	ID        segment.MsgID
-	DueMs     int64  // when it was due by its publishing, unix ms; 0: it was not deferred then
-	CreatedNs int64  // of the batch in which it was published, unix ns: the record's time counts from there
-	Record    []byte // as in that batch's plain body, its size in front (segment.AppendRecord)
+	DueMs     int64  // when its publisher wanted it delivered, unix ms; 0: it was published without a delay
+	CreatedNs int64  // of the batch in which it was published, unix ns; the record's time is relative to it
+	Record    []byte // encoded as in that batch's uncompressed body, with its size in front (segment.AppendRecord)
 }
 
-// MaxCarriedCount is how many messages one DeferredCarried entry carries at most. The others wait for the next.
+// MaxCarriedCount is the most messages that one DeferredCarried entry carries. Further ones go into later entries.
 const MaxCarriedCount = 4096
 
 const minCarriedBytes = 4 // id, due, created, length
@@ -38,8 +38,8 @@ func appendCarried(dst []byte, ms []CarriedMessage) []byte {
 	return dst
 }
 
-// carried reads what appendCarried wrote; the records are borrowed from the body. With wanted != nil only that
-// message is kept: a search decodes the entry without a list of everything in it.
+// carried decodes what appendCarried wrote. The records are borrowed from the body. If wanted is not nil, only that
+// message is kept, so that a search does not build a list of the whole entry.
 func (d *decoder) carried(dst []CarriedMessage, wanted *segment.MsgID) []CarriedMessage {
 	last := segment.MsgID(0)
 	for i, n := 0, d.count(minCarriedBytes); i < n && d.bad == ""; i++ {
@@ -59,8 +59,8 @@ func (d *decoder) carried(dst []CarriedMessage, wanted *segment.MsgID) []Carried
 	return dst
 }
 
-// CarriedRecord finds a message in the body of a control batch that carries it. The record is borrowed
-// from the body. A body that does not hold it is an error: the fold named the wrong place.
+// CarriedRecord finds a message in the body of the control batch that carries it. The record is borrowed from the body.
+// If the body does not hold the message, the fold named the wrong batch, and CarriedRecord returns ErrBadControl.
 func CarriedRecord(body []byte, id segment.MsgID) (CarriedMessage, error) {
 	var found CarriedMessage
 	ok := false

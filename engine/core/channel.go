@@ -6,21 +6,21 @@ import (
 	"penstock/segment"
 )
 
-// ChannelConfig bounds one channel. Zero values mean the defaults named below.
+// ChannelConfig names a channel and sets its limits. Zero values mean the defaults named below.
 type ChannelConfig struct {
-	Name            string // what TakeControls writes into the log
-	MaxInFlight     int    // messages in flight over all clients; 0 = what the clients ask for
-	MaxRanges       int    // confirmed ranges of a partition at which its reading stops; 0 = DefaultMaxRanges
-	MaxDeferred     int    // messages waiting for their time at which a delayed requeue is refused; 0 = DefaultMaxDeferred
+	Name            string // as TakeControls writes it into the log
+	MaxInFlight     int    // messages in flight to all clients together; 0 = the sum of the clients' RDY counts
+	MaxRanges       int    // confirmed ranges of a partition at which reading it stops; 0 = DefaultMaxRanges
+	MaxDeferred     int    // waiting messages at which a requeue with a delay is refused; 0 = DefaultMaxDeferred
 	MaxConsumers    int    // 0 = unlimited
 	MaxReadyCount   int    // largest RDY count; 0 = unlimited (the protocol's limit holds)
 	MaxMsgTimeoutMs int64  // 0 = DefaultMaxMsgTimeoutMs
 	MaxReqTimeoutMs int64  // 0 = DefaultMaxReqTimeoutMs
-	MaxKeyWaiting   int    // messages behind busy keys at which reading stops; 0 = DefaultMaxKeyWaiting
-	// dead letters of a partition not yet moved, at which dead-lettering waits; 0 = DefaultMaxOutbox
+	MaxKeyWaiting   int    // messages parked behind busy keys at which reading stops; 0 = DefaultMaxKeyWaiting
+	// dead letters in a partition's outbox at which further ones must wait; 0 = DefaultMaxOutbox
 	MaxOutbox  int
-	SampleSeed uint64 // decides with the message's id who samples what
-	Ephemeral  bool   // nothing of it goes into the log
+	SampleSeed uint64 // decides, together with a message's id, which samples contain the message
+	Ephemeral  bool   // the channel writes nothing into the log
 }
 
 // Defaults of ChannelConfig.
@@ -33,17 +33,17 @@ const (
 	DefaultMaxKeyWaiting   = 1 << 16
 	DefaultMaxOutbox       = 1 << 14
 
-	// MaxTakenRanges and MaxTakenDeferrals bound what one TakeControls returns: its
-	// entries encode to at most 8192*(14+20) bytes and a few hundred, whatever happened.
+	// MaxTakenRanges, MaxTakenDeferrals and MaxTakenDead bound the entries that one TakeControls returns. Without dead
+	// letters and settings they encode to at most 8192*(14+20) bytes and a few hundred.
 	MaxTakenRanges    = 8192
 	MaxTakenDeferrals = 8192
 	MaxTakenDead      = 8192
 
-	// NoIndex in Result.Index: the place in the batch is not known; find the message by its id.
+	// NoIndex in Result.Index says that the message's index in its batch is not known; find the message by its id.
 	NoIndex uint32 = 1<<32 - 1
 )
 
-// Errors of Step, tested with errors.Is. None of them changes anything.
+// Errors of Step, tested with errors.Is. A Step that returns one of them has changed nothing.
 var (
 	ErrNotInFlight = errors.New(
 		"engine: the message is not in flight: it was confirmed, timed out, requeued or dropped before; nothing was changed")
@@ -55,70 +55,73 @@ var (
 	ErrReadyOutOfRange = errors.New("engine: the ready count is negative or above the limit; the old count holds")
 )
 
-// ClientID names one subscription of a consumer; the engine never reuses one in a channel.
+// ClientID identifies one subscription of a consumer. The engine never reuses one within a channel.
 type ClientID uint64
 
-// EventKind says what happened. The fields that a kind uses stand behind it.
+// EventKind says what happened. The comment of each kind begins with the fields of Event that the kind uses.
 type EventKind uint8
 
 const (
 	_ EventKind = iota
-	// Part, Cursor, Start, End, Deferred, HoldMs: the state at creation or recovery; once per partition, before all else
-	// of it. Flag: not all of Cursor is committed
+	// Part, Cursor, Start, End, Deferred, HoldMs: the state of a partition at its creation or recovery. It comes once
+	// per partition, before all other events about it. Flag: some control entries in Cursor are not committed yet
 	EvAddPartition
 	EvVisible           // Part, End: messages below End may be delivered: committed, and not held by a paused topic
-	EvDeferredPublished // Part, Deferred: delayed messages; comes before the EvVisible that covers them
-	// Part, Start: retention removed what is below Start; what was not yet read of it counts as confirmed (B67)
+	EvDeferredPublished // Part, Deferred: deferred messages; it precedes the EvVisible that covers them
+	// Part, Start: retention removed the messages below Start; those that were not read yet count as confirmed (B67)
 	EvTrimmed
-	EvDropped   // Part, Msg, End: the log says that [Msg, End) is dropped for every channel (TopicEmptied)
-	EvSubscribe // Client, MsgTimeoutMs, SampleRate, HoldMs
-	// Client: its messages in flight are redelivered first, at once, or when their holds end. Flag: nothing of them is on
-	// its way
+	EvDropped   // Part, Msg, End: the log dropped the messages [Msg, End) for every channel (TopicEmptied)
+	EvSubscribe // Client, MsgTimeoutMs, SampleRate, Tag, Only, HoldMs
+	// Client: its messages in flight are redelivered before others, at once, or when the holds of their deliveries end.
+	// Flag: none of its deliveries is on its way any more, so there is no hold to wait for
 	EvUnsubscribe
-	EvReady     // Client, Count: it takes up to Count messages in flight (deliveries do not use it up)
-	EvStop      // Client: no more deliveries, EvReady is ignored from now on (CLS)
-	EvBlocked   // Client, Flag: its socket is full, or empty again
-	EvOffer     // Part, Msg, At, Index: the message at the reading cursor. Result: Deliver, Skip, Hold
-	EvRedeliver // asks for the next message to deliver again. Result: Deliver, Skip, Hold
-	EvDrop      // ID: the message's bytes are gone; it counts as confirmed
-	EvFinish    // Client, ID
-	EvRequeue   // Client, ID, DelayMs
-	EvTouch     // Client, ID
-	EvTick      // what timed out or came due moves to the redelivery queue
-	EvPause     // Flag
-	EvSkip      // Flag: from now on everything that would be delivered is discarded
-	EvEmpty     // everything visible is dropped, in flight and delayed included
+	EvReady   // Client, Count: at most Count messages may be in flight to it (deliveries do not use the number up)
+	EvStop    // Client: it gets no more deliveries, and EvReady is ignored from now on (CLS)
+	EvBlocked // Client, Flag: its socket is full (Flag), or has room again
+	// Part, Msg, At, Index, Unwanted, Key, Tag: the message at the reading cursor. Result: Deliver, Skip, Hold
+	EvOffer
+	EvRedeliver // asks for the next message to redeliver. Result: Deliver, Skip, Hold
+	EvDrop      // ID: the message counts as confirmed, whatever its state: its bytes are gone, or nobody wants it
+	EvFinish    // Client, ID, Seen
+	EvRequeue   // Client, ID, DelayMs, Seen
+	EvTouch     // Client, ID, Seen
+	EvTick      // time has passed: messages that timed out or came due move to the redelivery queue
+	EvPause     // Flag: nothing is delivered while it is set
+	EvSkip      // Flag: while it is set, messages are confirmed in place of being delivered
+	EvEmpty     // all visible messages count as confirmed, those in flight and deferred included
 	EvReset     // Part, Msg, Start, Deferred: deliver from Msg on, clamped to [Start, visible end]
 
-	// Settings (nil: as they are), SharePartsHere, PartsAll: in force at once; older settings than the channel has change
-	// nothing
+	// Settings (nil: unchanged), SharePartsHere, PartsAll: they take effect at once. Settings that are not newer than
+	// the channel's change nothing
 	EvConfigure
-	// Part, Take: the log has, committed, what TakeControls took up to the Take'th; 0: nothing that it took
+	// Part, Take: the entries of all takes (see TakeControls) up to number Take are committed. 0: of no take
 	EvConfirmsCommitted
-	EvDeadMoved // Part, Ranges: these dead letters are in the dead-letter topic
-	EvCarried   // Part, Deferred: these messages lie at At from now on; DueMs as in CarriedMessage
-	// ID: as EvDrop, unless a client has it, or nothing waits. Result: Skip if it counts as confirmed now
+	EvDeadMoved // Part, Ranges: the dead-letter topic has stored these dead letters
+	EvCarried   // Part, Deferred: these messages can now be read at their At; DueMs is as in CarriedMessage
+	// ID: the bytes of a deferred message are gone. Like EvDrop, but it changes nothing if the message is in flight, is
+	// to become a dead letter, or has no entry. Result: Skip if the message counts as confirmed now
 	EvGone
-	// ID, Tag: of a delivery with Result.Unsure. Result: Deliver, or Hold: it was taken back, as if it had not been made
+	// ID, Tag: the tag of a message whose delivery had Result.Unsure. Result: Deliver, or Hold if the client must not
+	// have the message: the machine has then taken the delivery back, as if it had never been made
 	EvTag
-	// ID, DelayMs: of a delivery whose message cannot be read now: it is taken back, as if it had not been made, and comes
-	// again after the delay
+	// ID, DelayMs: the message of this delivery cannot be read now. The machine takes the delivery back, as if it had
+	// never been made, and delivers the message again after the delay
 	EvUnread
-	EvHold    // Client, HoldMs: of its deliveries from now on
-	EvReturn  // Client, ID, Seen: the client's node did not hand over this delivery, and will not
-	EvUnfence // Part: nothing that a leader before delivered is on its way any more
-	// Part: another leads it now. Whatever is of it is forgotten here, what the log was not told included; it may be added
-	// again
+	EvHold    // Client, HoldMs: applies to its deliveries from now on
+	EvReturn  // Client, ID, Seen: the client's node did not hand this delivery over, and never will
+	EvUnfence // Part: no delivery of an earlier leader is on its way any more
+	// Part: another node leads the partition now. The machine forgets its whole state of it, entries that were not
+	// written included. The partition may be added again
 	EvRemovePartition
 )
 
-// Event is the input of Channel.Step. What it points to is only read during Step.
+// Event is the input of Channel.Step. Step does not keep its pointers and slices, except for the contents of Settings.
 type Event struct {
 	Kind         EventKind
 	Flag         bool
 	Part         uint32
 	Index        uint32 // of the message in its batch
-	SampleRate   int    // percent of messages the client wants; 0 = all
+	SampleRate   int    // percent of messages that the client wants; 0 = all
 	Count        int
 	Client       ClientID
 	ID           ID
@@ -130,129 +133,133 @@ type Event struct {
 	Cursor       *Cursor
 	Deferred     []DeferredMessage
 
-	// EvOffer: the channel's filter does not want it, or it is another channel's: it counts as confirmed
+	// EvOffer: the channel's filter rejects the message, or the message is for another channel only: it counts as
+	// confirmed
 	Unwanted       bool
-	Key            uint64 // EvOffer: HashKey of its key in an OrderKey channel; 0: none
-	Tag            uint64 // EvOffer, EvSubscribe: HashKey of the tag; 0: none
-	Only           uint32 // EvSubscribe: the one partition whose messages it wants, plus one; 0: all
+	Key            uint64 // EvOffer: HashKey of the message's key in an OrderKey channel; 0: it has none
+	Tag            uint64 // EvOffer, EvTag: HashKey of the message's tag; EvSubscribe: of the client's; 0: none
+	Only           uint32 // EvSubscribe: the one partition whose messages the client wants, plus one; 0: all
 	Take           uint64
 	Settings       *ChannelSettings
-	SharePartsHere uint32 // partitions that this node leads; 0: its share of what the settings limit is all of it
+	SharePartsHere uint32 // partitions that this node leads; 0: this node may use all of what the settings limit
 	PartsAll       uint32 // partitions of the topic
-	// EvSubscribe, EvHold: how long a delivery may be on its way to the client; 0: not at all. EvAddPartition: the same
-	// for the leader before
+	// EvSubscribe, EvHold: how long a delivery may be on its way to the client; 0: deliveries are not held.
+	// EvAddPartition: how long a delivery of the previous leader may still be on its way
 	HoldMs int64
-	// EvFinish, EvRequeue, EvTouch: the last Result.Serial that the client's node had then. EvReturn: the delivery's
+	// EvFinish, EvRequeue, EvTouch: the highest Result.Serial that the client's node had received when it sent this.
+	// EvReturn: the Serial of the returned delivery
 	Seen   uint64
 	Ranges []IDRange
 }
 
-// Decision answers EvOffer and EvRedeliver.
+// Decision is the answer to EvOffer and EvRedeliver.
 type Decision uint8
 
 const (
 	_       Decision = iota
-	Deliver          // to Result.Client
-	Skip             // not for anybody: go on with the next
-	Hold             // not now: Result.Why
+	Deliver          // give the message to Result.Client
+	Skip             // nobody gets the message now: continue with the next one
+	Hold             // deliver nothing now; Result.Why says why
 )
 
-// HoldReason says what must happen before asking again makes sense.
+// HoldReason says why nothing is delivered. The comments name the events after which it makes sense to ask again.
 type HoldReason uint8
 
 const (
 	_            HoldReason = iota
 	HoldNoCredit            // no client has credit (EvReady, EvFinish, EvBlocked, a timeout), or MaxInFlight is reached
-	HoldPaused              // EvPause
-	// MaxRanges: only confirmations of this partition's oldest messages help; redelivery goes on (B46)
+	HoldPaused              // the channel is paused (EvPause)
+	// MaxRanges is reached: only confirmations of this partition's oldest messages help. Redelivery goes on (B46)
 	HoldRanges
-	HoldEnd   // the message is not visible yet: EvVisible
-	HoldMoved // the cursor is before this message: read from ReadFrom
+	HoldEnd   // the message is not visible yet (EvVisible)
+	HoldMoved // the reading cursor is before this message: read from ReadFrom
 	HoldEmpty // nothing waits for redelivery
-	HoldTurn  // a new message's turn: offer, then ask again, even if nothing was taken
-	HoldOrder // an earlier message must be confirmed, and that committed: EvConfirmsCommitted
-	HoldRate  // RatePerSecond: NextDue says when
+	HoldTurn  // a new message goes first: offer one, then ask again, even if none was delivered
+	HoldOrder // an earlier message must be confirmed first, and its confirmation committed (EvConfirmsCommitted)
+	HoldRate  // RatePerSecond is reached; NextDue says until when
 )
 
-// Result is the output of Channel.Step; every Step overwrites all of it.
+// Result is the output of Channel.Step. Every Step overwrites all fields.
 type Result struct {
 	Decision Decision
-	Why      HoldReason // for Hold
-	HasAt    bool       // Deliver after EvRedeliver: At is known; else find the message by ID
-	Unsure   bool       // Deliver after EvRedeliver: nobody has said yet what the message's tag is: EvTag comes next
-	Attempts uint16     // this delivery included, 1..MaxAttempts
+	Why      HoldReason // set with Hold
+	HasAt    bool       // Deliver after EvRedeliver: At is known; otherwise find the message by ID
+	Unsure   bool       // Deliver after EvRedeliver: the machine does not know the message's tag; EvTag must follow
+	Attempts uint16     // deliveries of the message, this one included: 1..MaxAttempts
 	Index    uint32     // or NoIndex
-	Serial   uint64     // Deliver: rises with each delivery to the client; 0: the delivery is not held
+	Serial   uint64     // Deliver: increases with each delivery to the client; 0: the delivery is not held
 	Client   ClientID
 	ID       ID
 	At       segment.Offset
 	Err      error
 }
 
-// Channel is the machine of one channel on the leader, over all partitions of its topic. It has one owner at a time.
-// Steps allocate nothing once the pools have grown to the number of messages in flight and delayed, which bound its
-// memory.
+// Channel is the state machine of one channel on the leader, over all partitions of its topic. One goroutine at a time
+// uses it; package channel guards it with Channel.mu. A Step allocates nothing once the pools have grown to the number
+// of entries, which bounds the machine's memory. A crash loses the machine; the next one starts from the folds of the
+// partitions' logs (EvAddPartition).
 //
 // Every visible message is in exactly one state:
 //
-//	unread      next <= id < end, no entry, not in the confirmed ranges
-//	in flight   an entry in its client's list; its timer is the message timeout
-//	waiting     an entry whose timer is the due time (or, due, waits to be visible)
-//	redelivery  an entry in the queue; no timer
-//	parked      an entry behind another of its lane, in an ordered channel; no timer
-//	recalled    an entry whose last delivery may still be on its way to a client of another node; its timer ends that
-//	doomed      an entry that is to be a dead letter, while the outbox is full; no timer
+//	unread      next <= id < end, has no entry, is not in the confirmed ranges
+//	in flight   has an entry in its client's list; its timer is the message timeout
+//	waiting     has an entry whose timer is the due time (or that is due and waits to become visible)
+//	redelivery  has an entry in the queue; no timer
+//	parked      has an entry behind another one of its lane, in an ordered channel; no timer
+//	recalled    has an entry in no list; its last delivery may still be on its way to a client of another node; its
+//	            timer is the end of that delivery's hold
+//	doomed      has an entry that becomes a dead letter as soon as the outbox has room; no timer
 //	confirmed   id < confirmed, or in the confirmed ranges above
 //
-// Entries are the exception, not the rule: an unread message costs nothing.
+// An unread message, the common case, has no entry and so uses no memory.
 type Channel struct {
 	cfg   ChannelConfig
-	nowNs int64 // never goes back, even if the caller's clock does
+	nowNs int64 // never decreases, even if the caller's clock does
 
-	parts   []*channelPart // by partition number; nil: not added
+	parts   []*channelPart // by partition number; nil: this node does not have the partition
 	entries entryTable
 	pool    entryPool
-	queue   entryList // redelivery, first to go first
+	queue   entryList // redelivery queue; the first entry is delivered first
 	wheel   Wheel[*entry]
 	fired   func(*Timer[*entry]) // c.fire, bound once
 
-	clients map[ClientID]*channelClient // lookups only
-	order   []*channelClient            // by subscription
-	ring    *channelClient              // clients with credit, next to serve; nil: none
+	clients map[ClientID]*channelClient // for lookups only, because iterating over a map has no fixed order
+	order   []*channelClient            // in the order of subscription
+	ring    *channelClient              // circular list of clients with credit; points to the next to serve; nil: empty
 
 	paused   bool
 	skipped  bool
-	special  bool // something of the settings, or a tag, must be looked at for each message
+	special  bool // settings, tags, or remembered delays make each message need more checks; see isSpecial
 	turn     turn
-	inFlight int
-	waiting  int
+	inFlight int // entries in flight to all clients
+	waiting  int // entries that wait for their time, held and doomed ones included
 
 	settings    ChannelSettings
 	share       partShare
-	maxInFlight int // of the configuration and the settings, this node's share; 0: no limit
+	maxInFlight int // this node's share of the smaller of the two limits, of ChannelConfig and of settings; 0: no limit
 	rate        rate
-	lanes       map[uint64]*lane // by key; lookups only
+	lanes       map[uint64]*lane // by key; for lookups only
 	lanePool    *lane
-	freed       *lane // lanes that may go on at the end of the Step
-	parked      int   // entries behind their lane
+	freed       *lane // lanes to look at when the Step ends, see advanceLanes
+	parked      int   // entries in that state
 	recalled    int   // entries in that state
-	choosy      int   // clients with a tag, or that want one partition only
+	choosy      int   // clients that have a tag, or that want one partition only
 
 	messageCount, requeueCount, timeoutCount uint64
 	filteredCount, deadCount                 uint64
 	recallCount, returnCount                 uint64
 }
 
-// turn says who goes first when what failed twice and what is new both wait.
+// turn says which goes first when both a new message and one that failed twice wait for a client.
 type turn uint8
 
 const (
-	turnNew     turn = iota // the next redelivery of that kind is held once
-	turnYielded             // it was, and nothing new was delivered since: it is not held again
-	turnOld                 // a new message was delivered: redelivery goes first
+	turnNew     turn = iota // the next redelivery of such a message is held once, to let a new message go first
+	turnYielded             // it was held, and no new message was delivered since: it is not held again
+	turnOld                 // a new message was delivered: the redelivery goes first
 )
 
-// NewChannel returns a channel without partitions and clients.
+// NewChannel returns a channel that has no partitions and no clients.
 func NewChannel(cfg ChannelConfig) *Channel {
 	setDefault(&cfg.MaxRanges, DefaultMaxRanges)
 	setDefault(&cfg.MaxDeferred, DefaultMaxDeferred)
@@ -271,8 +278,8 @@ func setDefault[T int | int64](limit *T, value T) {
 	}
 }
 
-// Step is the one door: it takes what happened at nowNs (unix ns) and fills res.
-// Events about a client that is not subscribed (any more) are harmless.
+// Step is the only way to change the channel. It processes an event that happened at nowNs (unix ns) and fills res.
+// Events about a client that is not subscribed, or not any more, change nothing.
 func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 	*res = Result{}
 	c.nowNs = max(c.nowNs, nowNs)
@@ -326,7 +333,7 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 	}
 }
 
-// stepPartition takes the events about one partition's log.
+// stepPartition processes the events that are about one partition.
 func (c *Channel) stepPartition(ev *Event) {
 	if ev.Kind == EvAddPartition {
 		c.addPartition(ev)
@@ -363,11 +370,11 @@ func (c *Channel) stepPartition(ev *Event) {
 
 const nsPerMs = 1_000_000
 
-// soonMs is now in ms, rounded up, so that what is scheduled from it is never early.
+// soonMs is the current time in ms, rounded up, so that nothing scheduled relative to it happens early.
 func (c *Channel) soonMs() int64 { return (c.nowNs + nsPerMs - 1) / nsPerMs }
 
-// schedule sets the entry's timer. An idle wheel is brought to the present first:
-// otherwise the timer would start its way from the last thing that happened.
+// schedule sets the entry's timer. If no timer is set, the wheel may lag far behind the current time. It is advanced
+// first, because a timer that is placed relative to an old time has to pass through more levels.
 func (c *Channel) schedule(e *entry, dueMs int64) {
 	if c.wheel.Len() == 0 {
 		c.wheel.Advance(c.nowNs/nsPerMs, c.fired)
@@ -375,7 +382,7 @@ func (c *Channel) schedule(e *entry, dueMs int64) {
 	c.wheel.Schedule(&e.timer, dueMs)
 }
 
-// NextDue returns when the next EvTick is worth it, unix ms.
+// NextDue returns when the caller should send the next EvTick, in unix ms.
 func (c *Channel) NextDue() (int64, bool) {
 	due, ok := c.wheel.NextDue()
 	if c.rate.waiting && (!ok || c.rate.dueMs() < due) {
@@ -384,19 +391,19 @@ func (c *Channel) NextDue() (int64, bool) {
 	return due, ok
 }
 
-// Hungry says whether some client would take a message now: it is worth asking with
-// EvRedeliver and reading from the partitions.
+// Hungry says whether some client would take a message now, so that it makes sense to send EvRedeliver and to read from
+// the partitions.
 func (c *Channel) Hungry() bool { return !c.paused && c.hasCredit() && !c.rate.waiting }
 
-// ReadFrom returns the next message to offer of a partition. It may lie beyond the
-// visible end; then there is nothing to read.
+// ReadFrom returns the id of the next message to offer in a partition. If it is at or beyond the visible end, there is
+// nothing to read.
 func (c *Channel) ReadFrom(part uint32) segment.MsgID { return c.part(part).next }
 
-// OldestUnconfirmed returns the lowest message of a partition that is not confirmed;
-// at the visible end or beyond it, all are.
+// OldestUnconfirmed returns the lowest id of a partition that is not confirmed. If it is at or beyond the visible end,
+// all visible messages are confirmed.
 func (c *Channel) OldestUnconfirmed(part uint32) segment.MsgID { return c.part(part).confirmed }
 
-// part returns a partition that was added.
+// part returns the state of a partition. It panics if the partition was not added.
 func (c *Channel) part(n uint32) *channelPart {
 	if int64(n) >= int64(len(c.parts)) || c.parts[n] == nil {
 		panic("BUG: channel event for a partition that was not added")

@@ -1,25 +1,25 @@
 package core
 
-// channelClient is one subscription.
+// channelClient is one subscription of a consumer.
 type channelClient struct {
 	id         ClientID
-	ready      int
+	ready      int       // RDY: how many messages may be in flight to the client
 	flight     entryList // oldest delivery first
 	timeoutMs  int64
-	sampleRate int // 1..99, or 0: takes all
+	sampleRate int // percent, 1..99; 0: the client takes all messages
 	tag        uint64
-	only       uint32 // a partition plus one; 0: all
-	holdMs     int64  // how long a delivery may be on its way to it; 0: not at all
-	stopped    bool
-	blocked    bool
+	only       uint32 // the only partition whose messages it wants, plus one; 0: it wants those of all
+	holdMs     int64  // how long a delivery may be on its way to the client; 0: deliveries are not held
+	stopped    bool   // EvStop: it gets no more deliveries
+	blocked    bool   // EvBlocked: its socket is full
 
-	// Neighbours in the ring of clients with credit; nil while without.
+	// Neighbours in the ring of clients with credit; nil while the client has none.
 	ringPrev, ringNext *channelClient
 
 	messageCount, finishCount, requeueCount uint64
 }
 
-// choosy says that the client does not take every message.
+// choosy says whether the client takes only some messages: those with its tag, or of one partition.
 func (cl *channelClient) choosy() bool { return cl.tag != 0 || cl.only != 0 }
 
 func (c *Channel) subscribe(ev *Event) error {
@@ -46,8 +46,9 @@ func (c *Channel) subscribe(ev *Event) error {
 	return nil
 }
 
-// unsubscribe puts what the client had in flight to the front of the redelivery
-// queue, oldest first: nobody waits for a timeout of a client that is gone.
+// unsubscribe removes a client and moves its messages in flight to the front of the redelivery queue, oldest first, so
+// that nobody has to wait for the timeouts of a client that is gone. Messages whose deliveries are held wait for the
+// end of their hold first.
 func (c *Channel) unsubscribe(ev *Event) {
 	id := ev.Client
 	cl := c.clients[id]
@@ -87,7 +88,7 @@ func (c *Channel) ready(ev *Event) error {
 	return nil
 }
 
-// hinder handles what stops deliveries to one client for a while or for good.
+// hinder handles EvStop and EvBlocked.
 func (c *Channel) hinder(ev *Event) {
 	cl := c.clients[ev.Client]
 	if cl == nil {
@@ -101,8 +102,8 @@ func (c *Channel) hinder(ev *Event) {
 	c.refresh(cl)
 }
 
-// refresh moves the client into the ring or out of it, as its credit says. A client
-// that gets credit is served last in the round, so that nobody is overtaken.
+// refresh adds the client to the ring or removes it, depending on its credit. A client that gains credit is served last
+// in the round, so that it overtakes nobody.
 func (c *Channel) refresh(cl *channelClient) {
 	credit := !cl.stopped && !cl.blocked && cl.flight.count < cl.ready
 	if credit == (cl.ringNext != nil) {
@@ -128,7 +129,7 @@ func (c *Channel) refresh(cl *channelClient) {
 	cl.ringPrev.ringNext, cl.ringNext.ringPrev = cl, cl
 }
 
-// hasCredit says whether a client, and the channel as a whole, may take one more.
+// hasCredit says whether both some client and the channel as a whole may have one more message in flight.
 func (c *Channel) hasCredit() bool {
 	return c.ring != nil && (c.maxInFlight <= 0 || c.inFlight < c.maxInFlight)
 }

@@ -7,7 +7,7 @@ import (
 	"penstock/segment"
 )
 
-// noteDeferral remembers that the log must learn of an entry's delay.
+// noteDeferral notes that the due time and attempts of an entry must be written to the log.
 func (c *Channel) noteDeferral(p *channelPart, e *entry) {
 	if c.cfg.Ephemeral || e.listed {
 		return
@@ -19,8 +19,8 @@ func (c *Channel) noteDeferral(p *channelPart, e *entry) {
 	p.deferrals = append(p.deferrals, e.id.MsgID())
 }
 
-// sweepDeferrals removes the stale ids: their entries are gone. The list is thus
-// bounded by twice the entries, however long the log takes no controls.
+// sweepDeferrals removes stale ids, whose entries are gone. This bounds the list by twice the number of entries, even
+// if TakeControls is not called for a long time.
 func (c *Channel) sweepDeferrals(p *channelPart) {
 	p.deferrals = slices.DeleteFunc(p.deferrals, func(m segment.MsgID) bool {
 		e := c.entries.get(MakeID(p.number, m))
@@ -29,7 +29,7 @@ func (c *Channel) sweepDeferrals(p *channelPart) {
 	p.staleDeferrals = 0
 }
 
-// HasControls says whether TakeControls may have something for the partition's log.
+// HasControls says whether TakeControls may have entries for the partition's log.
 func (c *Channel) HasControls(part uint32) bool {
 	p := c.part(part)
 	return !c.cfg.Ephemeral && (p.resetUnlogged || p.unlogged.Len() > 0 || len(p.deferrals) > 0 ||
@@ -37,15 +37,14 @@ func (c *Channel) HasControls(part uint32) bool {
 		p.untaken > 0 || p.moved.Len() > 0)
 }
 
-// TakeControls appends to dst what must be written to the partition's log, in this
-// order, and from then on takes it as written. If it could not be written, messages
-// may be delivered again after a crash, nothing is lost. One call returns at most
-// MaxTakenRanges ranges (twice: Confirmed and DeadLetterMoved), MaxTakenDeferrals deferrals and
-// MaxTakenDead dead letters; HasControls tells whether there is more. Ranges, Deferrals and Dead are borrowed
-// until the next TakeControls of the same partition. An ephemeral channel has nothing to write.
+// TakeControls appends to dst the entries that must be written to the partition's log, in this order. From then on the
+// machine considers them written. If they are not written after all, a crash or a change of leader makes messages come
+// again, but loses none. One call returns at most MaxTakenRanges ranges (in each of Confirmed and DeadLetterMoved),
+// MaxTakenDeferrals deferrals and MaxTakenDead dead letters; HasControls says whether there are more. Ranges, Deferrals
+// and Dead are borrowed until the next TakeControls of the same partition. An ephemeral channel has no entries.
 //
-// Each call that returns something is a take, numbered from 1 (LastTake). When the batch that holds
-// it is committed, EvConfirmsCommitted has to say so: ordered channels and dead letters wait for it.
+// A call that returns entries is a take. The takes of a partition are numbered from 1 (LastTake). When the batch with a
+// take's entries is committed, the caller must send EvConfirmsCommitted: ordered channels and dead letters wait for it.
 func (c *Channel) TakeControls(part uint32, dst []Control) []Control {
 	if !c.HasControls(part) {
 		return dst
@@ -80,8 +79,8 @@ func (c *Channel) TakeControls(part uint32, dst []Control) []Control {
 	if len(p.takenMoved) > 0 {
 		dst = append(dst, Control{Kind: DeadLetterMoved, Channel: c.cfg.Name, Ranges: p.takenMoved})
 	}
-	// After all that was moved: a message that came again by a reset may have died a second time, and the end of its
-	// first dead letter must not take the second one out of the log.
+	// DeadLettered is taken only when no DeadLetterMoved is left to take. After a reset a message may have died a
+	// second time: the DeadLetterMoved of its first dead letter must not remove the second one from the fold's outbox.
 	if p.untaken > 0 && p.moved.Len() == 0 {
 		dst = append(dst, Control{Kind: DeadLettered, Channel: c.cfg.Name, Dead: p.takeDead()})
 	}
@@ -89,8 +88,8 @@ func (c *Channel) TakeControls(part uint32, dst []Control) []Control {
 	return dst
 }
 
-// takeDeferrals returns the delays noted since the last call. A message that was
-// delivered again meanwhile is in it too: its time has come, its count is kept.
+// takeDeferrals returns the delays noted since the last call. They include messages that were delivered again
+// meanwhile: their due time has passed, but the log still learns their number of attempts.
 func (c *Channel) takeDeferrals(p *channelPart) []Deferral {
 	n := min(len(p.deferrals), MaxTakenDeferrals)
 	p.takenDeferrals = p.takenDeferrals[:0]
@@ -106,7 +105,7 @@ func (c *Channel) takeDeferrals(p *channelPart) []Deferral {
 	return p.takenDeferrals
 }
 
-// takeRanges moves the lowest ranges of from to a list whose memory it reuses.
+// takeRanges moves the lowest ranges of from to taken, whose memory it reuses.
 func takeRanges(from *IDSet, taken []IDRange) []IDRange {
 	rs := from.Ranges()
 	rs = rs[:min(len(rs), MaxTakenRanges)]

@@ -6,16 +6,16 @@ import (
 	"penstock/segment"
 )
 
-// outboxEntry is a dead letter on its way to the dead-letter topic.
+// outboxEntry is a dead letter that the dead-letter topic does not have yet.
 type outboxEntry struct {
 	DeadMessage
-	take uint64 // that took it into the log; 0: the log had it before this channel began
+	take uint64 // the take that wrote it to the log; 0: the log had it before this machine began; or notTaken
 }
 
 func (o outboxEntry) id() segment.MsgID { return o.ID }
 
-// Outbox appends the partition's committed dead letters that are not moved yet, in the order of their ids.
-// What is not committed is not in it: after a crash it would still be the channel's.
+// Outbox appends the partition's committed dead letters that were not moved yet, sorted by id. It omits those that are
+// not committed: after a crash such a message would still belong to the channel.
 func (c *Channel) Outbox(part uint32, dst []DeadMessage) []DeadMessage {
 	p := c.part(part)
 	for _, o := range p.outbox {
@@ -26,7 +26,7 @@ func (c *Channel) Outbox(part uint32, dst []DeadMessage) []DeadMessage {
 	return dst
 }
 
-// LastTake is the number of the partition's last TakeControls that returned something; see EvConfirmsCommitted.
+// LastTake returns the number of the partition's last take; see TakeControls.
 func (c *Channel) LastTake(part uint32) uint64 { return c.part(part).takes }
 
 // spent says whether the message was delivered as often as the settings allow.
@@ -34,8 +34,8 @@ func (c *Channel) spent(e *entry) bool {
 	return c.settings.MaxAttempts != 0 && e.attempts >= c.settings.MaxAttempts
 }
 
-// deadLetter confirms the message of an entry that is in no list and puts it into the outbox, both by one
-// control entry. While the outbox is full the entry waits.
+// deadLetter confirms the message of an entry that is in no list and puts it into the outbox. One control entry does
+// both. While the outbox is full, the entry waits as a doomed one.
 func (c *Channel) deadLetter(e *entry) {
 	p, m := c.part(e.id.Partition()), e.id.MsgID()
 	if len(p.outbox) >= c.cfg.MaxOutbox {
@@ -49,7 +49,8 @@ func (c *Channel) deadLetter(e *entry) {
 	lane := e.lane
 	e.state = 0
 	c.forget(e)
-	// Not through confirm: a Confirmed in the log before the DeadLettered would lose the message in a crash.
+	// confirm would add the message to a Confirmed entry. If only that one survived a crash, without the DeadLettered,
+	// the message would be lost.
 	confirmRange(&p.confirmed, &p.ranges, IDRange{m, m + 1})
 	if lane != nil {
 		c.settleLane(p, lane)
@@ -57,8 +58,8 @@ func (c *Channel) deadLetter(e *entry) {
 	c.settle(p)
 }
 
-// addDead puts a dead letter into the outbox. One that is there already, because a reset went back before
-// it, is told to the log again: the log has to confirm it again.
+// addDead puts a dead letter into the outbox. After a reset the outbox may still have the message's earlier dead
+// letter; then it is written to the log again, because the reset undid its confirmation there.
 func (p *channelPart) addDead(d DeadMessage, ephemeral bool) {
 	i := searchID(p.outbox, d.ID, outboxEntry.id)
 	if i == len(p.outbox) || p.outbox[i].ID != d.ID {
@@ -73,7 +74,7 @@ func (p *channelPart) addDead(d DeadMessage, ephemeral bool) {
 	}
 }
 
-// takeDead returns dead letters that the log does not know.
+// takeDead returns dead letters that were not taken yet, and marks them with the current take.
 func (p *channelPart) takeDead() []DeadMessage {
 	p.takenDead = p.takenDead[:0]
 	for i := 0; p.untaken > 0 && len(p.takenDead) < MaxTakenDead; i++ {
@@ -86,8 +87,8 @@ func (p *channelPart) takeDead() []DeadMessage {
 	return p.takenDead
 }
 
-// deadMoved takes out of the outbox what the dead-letter topic has. What is not committed stays: it goes
-// there once more.
+// deadMoved removes from the outbox the dead letters that the dead-letter topic has stored. Those whose DeadLettered
+// entry is not committed stay, and are moved once more.
 func (c *Channel) deadMoved(p *channelPart, rs []IDRange) {
 	p.outbox = removeWithin(p.outbox, rs, outboxEntry.id, func(o outboxEntry) bool {
 		gone := o.take <= p.committed
@@ -99,8 +100,8 @@ func (c *Channel) deadMoved(p *channelPart, rs []IDRange) {
 	c.retryDoomed(p, false)
 }
 
-// retryDoomed looks again at what found the outbox full: while there is room, or at all of it because the
-// limit of attempts may be another.
+// retryDoomed looks again at doomed entries: as many as the outbox has room for or, if all is set, every one, because
+// the limit of attempts may have changed.
 func (c *Channel) retryDoomed(p *channelPart, all bool) {
 	for n := p.doomed.count; n > 0 && (all || len(p.outbox) < c.cfg.MaxOutbox); n-- {
 		e := p.doomed.first
@@ -114,8 +115,8 @@ func (c *Channel) retryDoomed(p *channelPart, all bool) {
 	}
 }
 
-// forgetDead removes dead letters at or above from that no TakeControls has returned yet. A reset calls it: their
-// messages will be delivered again.
+// forgetDead removes the dead letters at or above from that were not taken yet. A reset calls it: their messages will
+// be delivered again.
 func (c *Channel) forgetDead(p *channelPart, from segment.MsgID) {
 	p.outbox = slices.DeleteFunc(p.outbox, func(o outboxEntry) bool {
 		if o.ID < from || o.take != notTaken {
@@ -126,7 +127,8 @@ func (c *Channel) forgetDead(p *channelPart, from segment.MsgID) {
 	})
 }
 
-// recall returns what is remembered of a message at the reading cursor, and forgets what is before it.
+// recall returns the remembered delay of the message m at the reading cursor, or a zero Deferral. It forgets the delays
+// of earlier messages.
 func (p *channelPart) recall(m segment.MsgID) (d Deferral) {
 	for len(p.remembered) > 0 && p.remembered[0].ID < m {
 		p.remembered = p.remembered[1:]
@@ -137,8 +139,9 @@ func (p *channelPart) recall(m segment.MsgID) (d Deferral) {
 	return d
 }
 
-// carried takes in where messages lie that were copied to another batch. One that was published with a delay
-// and would be read by the cursor, because a reset went back before it, waits for its time again: its segment may go.
+// carried notes the new places of messages that were copied to another batch. A message that was published with a delay
+// gets an entry again if the reading cursor would otherwise come to it, which happens after a reset to a place before
+// it: the segment in which it was published may be removed.
 func (c *Channel) carried(p *channelPart, ds []DeferredMessage) {
 	for i, d := range ds {
 		if d.DueMs != 0 {

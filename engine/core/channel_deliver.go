@@ -1,10 +1,10 @@
 package core
 
-// offer decides about the message at the reading cursor.
+// offer decides what happens to the message at the reading cursor.
 func (c *Channel) offer(ev *Event, res *Result) {
 	p := c.part(ev.Part)
 	switch {
-	case ev.Msg < p.next: // confirmed, in flight or waiting: the cursor went past it
+	case ev.Msg < p.next: // confirmed, or it has an entry: the cursor is past it
 		res.Decision = Skip
 		return
 	case ev.Msg > p.next:
@@ -39,7 +39,8 @@ func (c *Channel) offer(ev *Event, res *Result) {
 	c.settle(p)
 }
 
-// take makes an entry of the message at the reading cursor; it is in no list.
+// take creates the entry of the message at the reading cursor and moves the cursor past it. The entry is in no list
+// yet.
 func (c *Channel) take(p *channelPart, ev *Event) *entry {
 	e := c.pool.get(MakeID(ev.Part, ev.Msg))
 	c.entries.put(e)
@@ -48,7 +49,7 @@ func (c *Channel) take(p *channelPart, ev *Event) *entry {
 	return e
 }
 
-// pass confirms the message at the reading cursor: nobody gets it.
+// pass confirms the message at the reading cursor without delivering it.
 func (c *Channel) pass(p *channelPart, res *Result) {
 	c.confirm(p, IDRange{p.next, p.next + 1})
 	p.next++
@@ -56,7 +57,7 @@ func (c *Channel) pass(p *channelPart, res *Result) {
 	c.settle(p)
 }
 
-// redeliver decides about the first message of the redelivery queue.
+// redeliver decides what happens to the first message of the redelivery queue.
 func (c *Channel) redeliver(res *Result) {
 	e := c.queue.first
 	switch {
@@ -69,15 +70,15 @@ func (c *Channel) redeliver(res *Result) {
 	case !c.hasCredit():
 		res.Decision, res.Why = Hold, HoldNoCredit
 		return
-	case c.special && c.spent(e): // the limit was lowered while it was here
+	case c.special && c.spent(e): // the limit of attempts was lowered while the message was queued
 		res.Decision, res.ID = Skip, e.id
 		c.queue.remove(e)
 		c.deadLetter(e)
 		return
 	case e.attempts >= 2 && c.turn == turnNew && c.anyUnread():
-		// What failed twice takes turns with what is new: a message that fails for
-		// ever must not keep the others from a client that takes one at a time (B46).
-		// It waits once: if what is new cannot be read, the old ones go on.
+		// Messages that failed twice take turns with new ones: a message that always fails must not keep new messages
+		// from a client that takes one at a time (B46). A failed message yields once; if no new message can be read,
+		// redelivery goes on.
 		c.turn = turnYielded
 		res.Decision, res.Why = Hold, HoldTurn
 		return
@@ -91,8 +92,8 @@ func (c *Channel) redeliver(res *Result) {
 	if e.attempts >= 2 && c.turn == turnOld {
 		c.turn = turnNew
 	}
-	// A delayed message meets the sampling here for the first time. What was
-	// delivered once is somebody's to finish: it is never sampled away.
+	// A message that was published with a delay meets the client's sample here, at its first delivery. A message that
+	// was delivered once must be finished by some client: it is never sampled away.
 	if e.attempts == 0 && !res.Unsure && c.sampledOut(cl, e.id) {
 		res.Decision, res.ID = Skip, e.id
 		c.discard(e)
@@ -102,7 +103,7 @@ func (c *Channel) redeliver(res *Result) {
 	c.deliver(e, cl, res)
 }
 
-// anyUnread says whether an offer could be taken as far as the partitions are concerned.
+// anyUnread says whether some partition has a message to offer and nothing in the partition itself holds it back.
 func (c *Channel) anyUnread() bool {
 	for _, p := range c.parts {
 		if p != nil && p.next < p.end && !c.full(p) && (c.settings.Order == OrderNone || p.free()) {
@@ -112,16 +113,16 @@ func (c *Channel) anyUnread() bool {
 	return false
 }
 
-// full says whether reading must wait for confirmations. The message at p.confirmed
-// then has an entry, and confirming it merges ranges; if the cursor itself stands
-// there, reading is what merges: a recovered channel may begin with many ranges.
+// full says whether reading must wait for confirmations, because the partition has too many confirmed ranges. The
+// message at p.confirmed then has an entry, and its confirmation merges ranges. If the reading cursor itself is at
+// p.confirmed, reading goes on, because it is reading that merges ranges: a recovered channel may begin with many.
 func (c *Channel) full(p *channelPart) bool {
 	return p.ranges.Len() >= c.cfg.MaxRanges && p.next > p.confirmed
 }
 
-// sampledOut says whether the client whose turn it is does not want the message. As
-// in nsqd the message is then lost for the whole channel, and the next client's turn
-// comes. It depends on the id and the seed only, so a replay decides the same.
+// sampledOut says whether the sample of client cl, which is next in the ring, leaves the message out. As in nsqd, the
+// message is then lost for the whole channel, and the next client's turn comes. The decision depends only on the id and
+// the seed, so that a replay decides the same.
 func (c *Channel) sampledOut(cl *channelClient, id ID) bool {
 	if cl.sampleRate == 0 || int(mix(uint64(id)^c.cfg.SampleSeed)%100) < cl.sampleRate {
 		return false
@@ -138,7 +139,7 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// deliver gives an entry that is in no list to a client in the ring.
+// deliver assigns an entry that is in no list to cl, a client in the ring.
 func (c *Channel) deliver(e *entry, cl *channelClient, res *Result) {
 	if cl == c.ring {
 		c.ring = cl.ringNext
@@ -162,7 +163,7 @@ func (c *Channel) deliver(e *entry, cl *channelClient, res *Result) {
 	res.At, res.Index, res.HasAt = e.at, e.index, e.hasAt
 }
 
-// land takes an entry out of its client's hands: it is then in no list.
+// land ends the delivery of an entry in flight. The entry is then in no list.
 func (c *Channel) land(e *entry) {
 	cl := e.client
 	c.wheel.Cancel(&e.timer)
@@ -188,14 +189,14 @@ func (c *Channel) enqueue(e *entry, front bool) {
 	}
 }
 
-// wait puts an entry that is in no list aside until dueMs.
+// wait makes an entry that is in no list wait until dueMs.
 func (c *Channel) wait(e *entry, dueMs int64) {
 	e.state, e.dueMs = entryWaiting, dueMs
 	c.waiting++
 	c.schedule(e, dueMs)
 }
 
-// fire is called by the wheel for everything that is due.
+// fire handles a timer that is due. The wheel calls it during Advance.
 func (c *Channel) fire(t *Timer[*entry]) {
 	e := t.Value
 	switch e.state {
@@ -213,14 +214,15 @@ func (c *Channel) fire(t *Timer[*entry]) {
 		return
 	}
 	if e.id.MsgID() >= c.part(e.id.Partition()).end {
-		e.state = entryHeld // visible() sends it on
+		e.state = entryHeld // visible moves it to the redelivery queue
 		return
 	}
 	c.waiting--
 	c.enqueue(e, false)
 }
 
-// owned returns the entry of a message that is in flight to the event's client, whose node knows the delivery.
+// owned returns the entry of a message that is in flight to the event's client. It refuses an event that the client's
+// node sent before it had received this delivery.
 func (c *Channel) owned(ev *Event) (*entry, error) {
 	e := c.entries.get(ev.ID)
 	if e == nil || e.state != entryInFlight {
@@ -252,7 +254,7 @@ func (c *Channel) requeue(ev *Event) error {
 	}
 	delay := min(ev.DelayMs, c.cfg.MaxReqTimeoutMs)
 	if c.spent(e) {
-		delay = 0 // it is a dead letter: nobody waits for it
+		delay = 0 // it becomes a dead letter now, so there is nothing to delay
 	}
 	if delay > 0 && c.waiting >= c.cfg.MaxDeferred {
 		return ErrTooManyDeferred
@@ -269,8 +271,8 @@ func (c *Channel) requeue(ev *Event) error {
 	return nil
 }
 
-// unread takes a delivery back whose message cannot be read now. Unlike requeue it writes nothing: where the message is
-// read next nobody knows of it.
+// unread takes back a delivery whose message cannot be read now, and delivers the message again after a delay. Unlike
+// requeue it writes nothing to the log: another leader may well be able to read the message, and needs no delay.
 func (c *Channel) unread(ev *Event) {
 	e := c.entries.get(ev.ID)
 	if e == nil || e.state != entryInFlight {
@@ -282,8 +284,7 @@ func (c *Channel) unread(ev *Event) {
 	c.wait(e, c.soonMs()+max(ev.DelayMs, 1))
 }
 
-// touch gives the client its whole timeout again, up to MaxMsgTimeoutMs after the
-// delivery began.
+// touch restarts the message timeout of the client, up to MaxMsgTimeoutMs after the delivery began.
 func (c *Channel) touch(ev *Event) error {
 	e, err := c.owned(ev)
 	if err != nil {
@@ -293,7 +294,7 @@ func (c *Channel) touch(ev *Event) error {
 	return nil
 }
 
-// drop confirms a message whose bytes are gone, whatever state it is in.
+// drop confirms a visible message, whatever its state.
 func (c *Channel) drop(id ID) {
 	p := c.part(id.Partition())
 	if e := c.entries.get(id); e != nil {
@@ -304,8 +305,9 @@ func (c *Channel) drop(id ID) {
 	c.settle(p)
 }
 
-// gone is drop for what waits, for its time or its turn. A client that has a message may still finish it; a dead letter
-// is its carrier's to see.
+// gone is drop for a deferred message that waits for its time or its turn. If a client has the message, it may still
+// finish it. If the message is to become a dead letter, the goroutine that moves dead letters finds that its bytes are
+// gone.
 func (c *Channel) gone(id ID, res *Result) {
 	e := c.entries.get(id)
 	if e == nil || e.state == entryInFlight || e.state == entryDoomed {
@@ -316,7 +318,7 @@ func (c *Channel) gone(id ID, res *Result) {
 	res.Decision, res.ID = Skip, id
 }
 
-// discard confirms an entry's message and forgets the entry, in whatever state.
+// discard confirms the message of an entry in any state, and forgets the entry.
 func (c *Channel) discard(e *entry) {
 	p, m := c.part(e.id.Partition()), e.id.MsgID()
 	lane := e.lane
@@ -327,7 +329,7 @@ func (c *Channel) discard(e *entry) {
 	}
 }
 
-// forget removes an entry from everywhere and changes nothing else.
+// forget removes an entry from all lists, tables and counts. It confirms nothing.
 func (c *Channel) forget(e *entry) {
 	switch e.state {
 	case entryInFlight:
@@ -358,7 +360,7 @@ func (c *Channel) forget(e *entry) {
 	c.pool.put(e)
 }
 
-// confirm marks a range as done and notes it for the log.
+// confirm marks a range as confirmed and notes it for the log.
 func (c *Channel) confirm(p *channelPart, r IDRange) {
 	confirmRange(&p.confirmed, &p.ranges, r)
 	if !c.cfg.Ephemeral {

@@ -2,28 +2,28 @@ package core
 
 import "penstock/segment"
 
-// entry is a message that is neither unread nor confirmed. It stands in the table
-// by its id and, by its state, in one list or in the wheel.
+// entry is the state of a message that is neither unread nor confirmed. The table finds it by id. Depending on its
+// state it is also in one list, or in the wheel.
 type entry struct {
-	timer      Timer[*entry] // inFlight: message timeout; waiting: due time; recalled, fence: see there
+	timer      Timer[*entry] // in flight: message timeout; waiting: due time; recalled: end of the hold; fence: its end
 	prev, next *entry        // in the client's list, the redelivery queue or the pool
 	client     *channelClient
-	lane       *lane // nil: nothing waits for it
+	lane       *lane // the ordered messages that it belongs to; nil: none
 	id         ID
 	tag        uint64
 	at         segment.Offset
-	startMs    int64 // of the delivery in flight
-	dueMs      int64 // of the last delay
-	heldMs     int64 // until when the last delivery may be on its way; 0: it is not
-	serial     uint64
-	holder     ClientID // of the last delivery; serial is that client's
-	index      uint32
-	attempts   uint16 // deliveries so far
+	startMs    int64    // when the delivery in flight began
+	dueMs      int64    // the due time of its last delay
+	heldMs     int64    // until when its last delivery may be on its way to the client; 0: it is not held
+	serial     uint64   // Result.Serial of its last delivery; 0: that delivery was not held
+	holder     ClientID // the client of its last delivery
+	index      uint32   // in its batch, or NoIndex
+	attempts   uint16   // deliveries so far
 	state      entryState
 	hasAt      bool
-	listed     bool // in its partition's unlogged deferrals
-	outside    bool // comes by its own time, not in the log's order: deferred when published
-	told       bool // tag is known: not before its record was read
+	listed     bool // its id is in channelPart.deferrals
+	outside    bool // published with a delay: delivered when due, outside of the channel's order
+	told       bool // tag is known, because the message's record was read
 }
 
 type entryState uint8
@@ -35,12 +35,12 @@ const (
 	entryHeld // due, but not visible yet: a paused topic holds it back
 	entryQueued
 	entryParked   // ordered: another entry of its lane goes first
-	entryRecalled // nobody has it, but its last delivery may be on its way
-	entryFence    // of no message: see fence
-	entryDoomed   // as often delivered as allowed, and the outbox is full
+	entryRecalled // no client has it, but its last delivery may still be on its way
+	entryFence    // the entry of a fence, not of a message: see fence
+	entryDoomed   // it was delivered as often as allowed, and the outbox is full
 )
 
-// entryList is a list in order of arrival, linked through the entries.
+// entryList is a doubly linked list through the entries, in order of arrival.
 type entryList struct {
 	first, last *entry
 	count       int
@@ -68,7 +68,7 @@ func (l *entryList) pushFront(e *entry) {
 	l.count++
 }
 
-// insertBefore puts e before next, or at the end if that is nil.
+// insertBefore inserts e before next, or at the end if next is nil.
 func (l *entryList) insertBefore(e, next *entry) {
 	switch {
 	case next == nil:
@@ -97,8 +97,8 @@ func (l *entryList) remove(e *entry) {
 	l.count--
 }
 
-// entryPool keeps entries for reuse. They are made in blocks, so that a busy
-// channel's entries lie together.
+// entryPool keeps entries for reuse. It allocates them in blocks, so that the entries of a busy channel are adjacent in
+// memory.
 type entryPool struct{ free *entry }
 
 const entriesPerBlock = 32
@@ -117,15 +117,15 @@ func (p *entryPool) get(id ID) *entry {
 	return e
 }
 
-// put takes back an entry that is in no list, table or wheel.
+// put returns an entry to the pool. It must be in no list, table or wheel.
 func (p *entryPool) put(e *entry) {
 	*e = entry{timer: Timer[*entry]{Value: e}, next: p.free}
 	p.free = e
 }
 
-// entryTable finds entries by id: open addressing with linear probing; deleting
-// moves followers back, so there are no tombstones, no rehash at steady size and no
-// random order. Ids are dense, which multiplicative hashing spreads well.
+// entryTable is a hash table of entries by id: open addressing with linear probing. Deletion moves later slots back, so
+// there are no tombstones, no rehash while the size is steady, and no random order. Ids are dense; multiplicative
+// hashing spreads them well.
 type entryTable struct {
 	slots []entrySlot // power of two, at most half full
 	shift uint8       // 64 - log2(len(slots))
@@ -155,7 +155,7 @@ func (t *entryTable) get(id ID) *entry {
 	}
 }
 
-// put adds an entry whose id is not in the table.
+// put adds an entry. Its id must not be in the table.
 func (t *entryTable) put(e *entry) {
 	if 2*(t.count+1) > len(t.slots) {
 		t.grow()
@@ -193,7 +193,8 @@ func (t *entryTable) remove(id ID) {
 		i = (i + 1) & mask
 	}
 	t.count--
-	// Whoever follows without a hole moves back, unless that puts it before its home.
+	// Move back each entry that follows without an empty slot in between, unless that would put it before its home
+	// slot.
 	for j := (i + 1) & mask; t.slots[j].e != nil; j = (j + 1) & mask {
 		if home := t.home(t.slots[j].id); (j-home)&mask >= (j-i)&mask {
 			t.slots[i] = t.slots[j]
@@ -203,8 +204,8 @@ func (t *entryTable) remove(id ID) {
 	t.slots[i] = entrySlot{}
 }
 
-// each visits all entries; visit may remove the entry it is given and no other. An
-// entry may be visited twice when a removal moves it.
+// each visits all entries. visit may remove the entry that it is given, and no other. An entry may be visited twice, if
+// a removal moves it.
 func (t *entryTable) each(visit func(*entry)) {
 	for i := 0; i < len(t.slots); {
 		e := t.slots[i].e

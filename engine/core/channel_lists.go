@@ -1,6 +1,6 @@
 package core
 
-// InFlightMessage is one line of the list of messages in flight.
+// InFlightMessage describes one message in flight.
 type InFlightMessage struct {
 	ID       ID
 	Client   ClientID
@@ -9,14 +9,14 @@ type InFlightMessage struct {
 	Attempts uint16
 }
 
-// WaitingMessage is one line of the list of messages that wait for their time.
+// WaitingMessage describes one message that waits for its time.
 type WaitingMessage struct {
 	ID       ID
-	DueMs    int64 // unix ms; in the past: held back by a paused topic or a full outbox
+	DueMs    int64 // unix ms; if it has passed, a paused topic or a full outbox holds the message back
 	Attempts uint16
 }
 
-// EachInFlight visits what is in flight: by client in the order of subscription, oldest delivery first.
+// EachInFlight visits the messages in flight: by client in the order of subscription, oldest delivery first.
 func (c *Channel) EachInFlight(visit func(InFlightMessage)) {
 	for _, cl := range c.order {
 		for e := cl.flight.first; e != nil; e = e.next {
@@ -25,7 +25,7 @@ func (c *Channel) EachInFlight(visit func(InFlightMessage)) {
 	}
 }
 
-// EachWaiting visits what waits for its time, in no order that means anything. It looks at every entry.
+// EachWaiting visits the messages that wait for their time, in no particular order. It looks at every entry.
 func (c *Channel) EachWaiting(visit func(WaitingMessage)) {
 	c.entries.each(func(e *entry) {
 		if e.state == entryWaiting || e.state == entryHeld || e.state == entryDoomed {

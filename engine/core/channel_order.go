@@ -5,43 +5,44 @@ import (
 	"slices"
 )
 
-// lane is a row of messages that leave one after the other: a partition's, or a key's.
+// lane is a queue of messages that an ordered channel delivers one after the other: those of a partition, or of a key.
 //
-//	busy      its entries that a client has, that wait for their time, or that are in the redelivery queue
-//	parked    its entries behind them
-//	settling  its last confirmation is not committed yet
+//	busy      number of its entries that are in flight, waiting, recalled, queued for redelivery, or doomed
+//	parked    its entries that must wait behind the busy ones
+//	settling  set while its last confirmation is not committed
 //
-// It is free with none of the three. A lane that becomes free of the first and the last lets its first
-// parked entry go on, at the end of the Step (advanceLanes): so no list is changed while it is walked.
+// A lane with none of the three is free. When a lane has neither busy entries nor a confirmation to settle, its first
+// parked entry goes on. That happens at the end of the Step (advanceLanes), so that no list changes while it is
+// iterated.
 //
-// busy is above 1 only in the lane of a partition whose messages were in flight when the order was switched
-// on: they end first, and those that come back are parked in the order of their ids.
+// busy exceeds 1 only in the lane of a partition whose messages were in flight when the order was switched on. These
+// deliveries end first; those that fail are parked in the order of their ids.
 type lane struct {
-	key        uint64 // 0: a partition's lane
+	key        uint64 // 0: the lane of a partition
 	busy       int
 	parked     entryList
-	settling   *channelPart // whose log the confirmation goes to
-	take       uint64       // that took it
-	prev, next *lane        // in settling.settling; next also in the pool
-	nextFreed  *lane
+	settling   *channelPart // the partition whose log gets the confirmation; nil: the lane does not settle
+	take       uint64       // the take that contains the confirmation, or notTaken
+	prev, next *lane        // neighbours in settling.settling; next also links the pool
+	nextFreed  *lane        // next in Channel.freed
 	isFreed    bool
 }
 
-// notTaken is the take of what the log does not know.
+// notTaken stands for the take of an entry that no TakeControls has returned yet.
 const notTaken = 1<<64 - 1
 
-// notLogged is a version that no settings have.
+// notLogged is a settings version that no settings have, so that HasControls finds the settings unlogged.
 const notLogged = 1<<64 - 1
 
 func (l *lane) free() bool { return l.busy == 0 && l.parked.first == nil && l.settling == nil }
 
-// onlySettles says that nothing but a commit keeps the lane from being free.
+// onlySettles says that the lane waits for nothing but a commit.
 func (l *lane) onlySettles() bool { return l.busy == 0 && l.parked.first == nil && l.settling != nil }
 
-// free says that the partition's lane is, and that no fence stands.
+// free says that the partition's lane is free, and that the partition has no fence.
 func (p *channelPart) free() bool { return p.fence == nil && p.lane.free() }
 
-// laneList holds lanes in the order in which they began to settle.
+// laneList is a list of lanes in the order in which they began to settle.
 type laneList struct{ first, last *lane }
 
 func (ls *laneList) pushBack(l *lane) {
@@ -68,8 +69,8 @@ func (ls *laneList) remove(l *lane) {
 	l.prev, l.next = nil, nil
 }
 
-// offerSpecial is offer for a channel with settings or tags: the message at the reading cursor is
-// visible, and some client has credit.
+// offerSpecial is offer for a channel with special set. The message at the reading cursor is visible, and some client
+// has credit.
 func (c *Channel) offerSpecial(p *channelPart, ev *Event, res *Result) {
 	id := MakeID(ev.Part, ev.Msg)
 	if c.outOfSample(id) {
@@ -108,7 +109,7 @@ func (c *Channel) offerSpecial(p *channelPart, ev *Event, res *Result) {
 	c.settle(p)
 }
 
-// offerTo delivers the message at the reading cursor to a client, or holds it if that is nil.
+// offerTo delivers the message at the reading cursor to cl. If cl is nil, it holds the message.
 func (c *Channel) offerTo(cl *channelClient, p *channelPart, ev *Event, l *lane, old Deferral, res *Result) {
 	switch {
 	case cl == nil:
@@ -122,22 +123,23 @@ func (c *Channel) offerTo(cl *channelClient, p *channelPart, ev *Event, l *lane,
 	}
 }
 
-// sampledBehind says whether the message at the reading cursor is for a client that does not want it in its sample. If
-// nothing but the log is waited for it need not wait, or each would wait for a commit of its own.
+// sampledBehind says whether the client that would get the message at the reading cursor leaves it out of its sample.
+// Such a message need not wait while the lane only settles. Otherwise each one would wait for a commit of its own.
 func (c *Channel) sampledBehind(p *channelPart, ev *Event, old Deferral) bool {
 	cl := c.choose(ev.Tag, ev.Part)
 	return cl != nil && old.Attempts == 0 && c.sampledOut(cl, MakeID(ev.Part, ev.Msg))
 }
 
-// passSample is pass for what a client's sample leaves out. Who is subscribed at the next leader may want all of it;
-// the channel's own sample and filter are the same there.
+// passSample is pass for a message that a client's sample leaves out. An ordered channel then waits until the
+// confirmation is committed: the clients of a later leader may have no sample and would get the message. The channel's
+// own sample and filter need no such wait, because they are the same at every leader.
 func (c *Channel) passSample(p *channelPart, res *Result) {
 	c.pass(p, res)
 	c.passed(p)
 }
 
-// laneOf returns the lane of a message, nil if it has none or its key's is yet to be made; and whether
-// the lane is a key's that is there.
+// laneOf returns the lane of a message. l is nil if the message has no lane, or if its key's lane does not exist yet.
+// known says that l is the existing lane of a key.
 func (c *Channel) laneOf(p *channelPart, key uint64) (l *lane, known bool) {
 	switch {
 	case c.settings.Order == OrderPartition, c.settings.Order == OrderDeclared:
@@ -149,7 +151,8 @@ func (c *Channel) laneOf(p *channelPart, key uint64) (l *lane, known bool) {
 	return nil, false
 }
 
-// enter takes the message at the reading cursor into its lane, as one that need not wait for others.
+// enter creates the entry of the message at the reading cursor and counts it as busy in its lane, because it need not
+// wait for other messages.
 func (c *Channel) enter(p *channelPart, ev *Event, l *lane, old Deferral) *entry {
 	e := c.take(p, ev)
 	e.attempts = old.Attempts
@@ -177,14 +180,14 @@ func (c *Channel) newLane(key uint64) *lane {
 	return l
 }
 
-// park puts an entry that is in no list behind its lane. Of its own partition only higher ids stand behind it.
+// park adds an entry that is in no list to the parked entries of its lane. Entries of one partition stay sorted by id.
 func (c *Channel) park(e *entry) {
 	l := e.lane
 	e.state = entryParked
 	c.parked++
 	next := l.parked.first
 	if last := l.parked.last; last == nil || last.id < e.id || e.attempts == 0 {
-		next = nil // offered: in order
+		next = nil // offered just now: nothing parked comes after it
 	}
 	for next != nil && (next.id.Partition() != e.id.Partition() || next.id < e.id) {
 		next = next.next
@@ -192,8 +195,8 @@ func (c *Channel) park(e *entry) {
 	l.parked.insertBefore(e, next)
 }
 
-// detain keeps back an entry that would go to the redelivery queue: it is to be a dead letter, or another of
-// its lane goes first.
+// detain returns true if an entry must not go into the redelivery queue: it becomes a dead letter, or it is parked
+// because another entry of its lane goes first.
 func (c *Channel) detain(e *entry) bool {
 	if c.spent(e) {
 		c.deadLetter(e)
@@ -213,7 +216,7 @@ func (c *Channel) detain(e *entry) bool {
 	return true
 }
 
-// leaveLane takes an entry that is being forgotten out of its lane.
+// leaveLane removes an entry that is being forgotten from its lane.
 func (c *Channel) leaveLane(e *entry) {
 	l := e.lane
 	e.lane = nil
@@ -226,7 +229,7 @@ func (c *Channel) leaveLane(e *entry) {
 	c.letGo(l)
 }
 
-// settleLane makes the lane wait until the partition's log has, committed, what was just confirmed.
+// settleLane makes the lane wait until the confirmations made so far are committed in the partition's log.
 func (c *Channel) settleLane(p *channelPart, l *lane) {
 	if c.cfg.Ephemeral {
 		c.letGo(l)
@@ -239,8 +242,8 @@ func (c *Channel) settleLane(p *channelPart, l *lane) {
 	p.settling.pushBack(l)
 }
 
-// labelSettling notes which take carries the confirmations that lanes wait for. While some remain to be taken
-// it is not said which; so it waits for the one that takes the last.
+// labelSettling notes in the settling lanes of p which take contains their confirmations. As long as p has entries left
+// to take, it is not known which take will contain them; the lanes then wait for the take that leaves nothing.
 func (c *Channel) labelSettling(p *channelPart) {
 	if p.unlogged.Len() > 0 || p.untaken > 0 || p.resetUnlogged || p.loggedSettings != c.settings.Version {
 		return
@@ -258,22 +261,22 @@ func (c *Channel) releaseSettled(p *channelPart) {
 	}
 }
 
-// confirmsCommitted goes by the number alone: what was written before the first take, as a pause that was said again,
-// may be committed after more was taken, and says nothing of that.
+// confirmsCommitted trusts only the number of the take. A batch written before the first take (a repeated pause, for
+// instance) has number 0: it may be committed after later takes were handed out, and proves nothing about them.
 func (c *Channel) confirmsCommitted(p *channelPart, take uint64) {
 	p.committed = max(p.committed, min(take, p.takes))
 	c.releaseSettled(p)
 }
 
-// letGo remembers to look at the lane when the Step ends.
+// letGo makes advanceLanes look at the lane when the Step ends.
 func (c *Channel) letGo(l *lane) {
 	if !l.isFreed {
 		l.isFreed, l.nextFreed, c.freed = true, c.freed, l
 	}
 }
 
-// advanceLanes lets the first parked entry of each lane go on that became free. A lane of a key that
-// nothing is left of is given back.
+// advanceLanes lets the first parked entry go on in each lane that has become free for it. It returns the lane of a key
+// to the pool when nothing is left in it.
 func (c *Channel) advanceLanes() {
 	for l := c.freed; l != nil; l = c.freed {
 		c.freed, l.nextFreed, l.isFreed = l.nextFreed, nil, false
@@ -299,8 +302,9 @@ func (c *Channel) advanceLanes() {
 	}
 }
 
-// reorder takes up a new order with whatever is in flight, queued or parked: it ends in its partition's lane,
-// and what follows waits for that, and for the log to have the settings.
+// reorder applies a changed order to the existing entries, except those published with a delay. When an order is on,
+// each entry joins the lane of its partition. Later messages wait until these are confirmed and the log has the
+// settings.
 func (c *Channel) reorder() {
 	for l := c.freed; l != nil; l = c.freed {
 		c.freed, l.nextFreed, l.isFreed = l.nextFreed, nil, false
@@ -347,8 +351,9 @@ func (c *Channel) reorder() {
 	}
 }
 
-// remember keeps a delay that the log knows until the cursor comes to the message, if the channel is ordered: put
-// aside by its id it would come out of its order. Delayed by its publishing, or carried, it comes by its own time.
+// remember keeps a delay of the fold until the reading cursor comes to the message, and returns true, if the channel is
+// ordered. An entry that waits by itself would be delivered out of order. A message that was published with a delay, or
+// that is carried, is delivered when it is due, outside of the order: remember returns false.
 func (c *Channel) remember(p *channelPart, d Deferral, published []DeferredMessage) bool {
 	if c.settings.Order == OrderNone || d.At != 0 || hasID(published, d.ID, DeferredMessage.id) {
 		return false

@@ -6,53 +6,53 @@ import (
 	"penstock/segment"
 )
 
-// channelPart is the channel's state in one partition.
+// channelPart is the channel's state in one partition. Two invariants hold between Steps:
 //
-//	start <= ... confirmed <= next; everything in [confirmed, next) is confirmed or has an entry
-//	next is never confirmed and never has an entry, unless it is at or beyond end
+//	Every id in [confirmed, next) is confirmed or has an entry.
+//	next is not confirmed and has no entry, unless it is at or beyond end.
 type channelPart struct {
 	number    uint32
-	start     segment.MsgID // of the log, as far as known here
-	confirmed segment.MsgID
-	ranges    IDSet
+	start     segment.MsgID // the start of the log, as far as the machine knows it
+	confirmed segment.MsgID // every id below it is confirmed
+	ranges    IDSet         // the confirmed ranges above confirmed
 	next      segment.MsgID // the reading cursor
-	end       segment.MsgID // visible end
+	end       segment.MsgID // the visible end
 	holes     int           // entries in [next, end)
-	beyond    IDSet         // ids at or above end that have, or had, an entry
+	beyond    IDSet         // ids at or above end that have an entry, or had one
 
-	// What the log does not know yet.
-	resetTo        segment.MsgID
+	// Entries for the log that no TakeControls has returned yet.
+	resetTo        segment.MsgID // with resetUnlogged: where the last reset went
 	resetUnlogged  bool
-	unlogged       IDSet           // confirmed
-	deferrals      []segment.MsgID // entries with listed set, and stale ones
-	staleDeferrals int
-	loggedPaused   bool
+	unlogged       IDSet           // confirmed ids
+	deferrals      []segment.MsgID // ids of entries with listed set, and stale ids, whose entries are gone
+	staleDeferrals int             // how many of deferrals are stale
+	loggedPaused   bool            // the pause that the log has, or will have with the takes so far; likewise below
 	loggedSkipped  bool
-	loggedSettings uint64 // version
+	loggedSettings uint64 // a version, or notLogged
 
 	// Order: see lane.
-	fence      *entry     // nil: none stands; see fence
-	lane       lane       // of all messages, or of those whose keys are not known
-	settling   laneList   // lanes whose last confirmation is not committed: taken ones first
-	takes      uint64     // TakeControls that returned something
-	committed  uint64     // takes that the log has, committed
-	remembered []Deferral // of an ordered channel's recovery: they come again in their order. Sorted
+	fence      *entry     // nil: no fence; see fence
+	lane       lane       // of all messages; in an OrderKey channel, of those whose keys are not known
+	settling   laneList   // lanes whose last confirmation is not committed; those with a take come first
+	takes      uint64     // number of the last take, see TakeControls
+	committed  uint64     // number of the last take that is committed
+	remembered []Deferral // sorted; recovered delays of an ordered channel's messages at or above next
 
 	// Dead letters.
 	outbox  []outboxEntry // sorted by ID
-	untaken int           // of them the log does not know
-	moved   IDSet         // the log does not know that they left
-	doomed  entryList
+	untaken int           // how many of outbox were not taken yet
+	moved   IDSet         // ids that left the outbox; their DeadLetterMoved was not taken yet
+	doomed  entryList     // entries that wait for room in the outbox
 
-	// What TakeControls lent out last.
+	// Memory that the last TakeControls lent to its caller.
 	takenRanges    []IDRange
 	takenDeferrals []Deferral
 	takenDead      []DeadMessage
 	takenMoved     []IDRange
 }
 
-// addPartition makes the state of a partition from the fold of its log (ev.Cursor). After a crash or a change of leader
-// that is all there is: what was confirmed and is not in the fold is unread again.
+// addPartition creates the state of a partition from the fold of its log (ev.Cursor). After a crash or a change of
+// leader nothing else is left: messages that were confirmed, but are not so in the fold, are unread again.
 func (c *Channel) addPartition(ev *Event) {
 	if ev.Part > MaxPartition {
 		panic("BUG: partition number does not fit into an ID")
@@ -65,7 +65,7 @@ func (c *Channel) addPartition(ev *Event) {
 	}
 	cur := ev.Cursor
 	if cur.Settings.Version > c.settings.Version {
-		c.adopt(cur.Settings) // a crash may have left it in some partitions only: the newest hold
+		c.adopt(cur.Settings) // a crash may have left a change in some partitions only: the newest settings win
 	}
 	p := &channelPart{
 		number: ev.Part, start: ev.Start, end: ev.End,
@@ -87,8 +87,9 @@ func (c *Channel) addPartition(ev *Event) {
 	}
 	c.special = c.isSpecial()
 	if c.settings.Order != OrderNone && (ev.Flag || p.loggedSettings != c.settings.Version) {
-		// What the log confirms, and may lose yet, is behind nobody: the settings are written once more, and when that is
-		// committed, all before it is. They are also if another partition has newer ones, see adopt.
+		// The log may still lose confirmations that are in the fold but not committed. So the settings are written once
+		// more: when that entry is committed, all entries before it are, and until then the partition's lane waits. The
+		// same happens if another partition had newer settings; see adopt.
 		p.loggedSettings = notLogged
 		c.settleLane(p, &p.lane)
 	}
@@ -96,8 +97,8 @@ func (c *Channel) addPartition(ev *Event) {
 	c.addDeferred(p, ev.Deferred)
 	c.discardTo(p, ev.Start)
 	c.settle(p)
-	// A crash may have left the flag in some partitions only: it then holds for all,
-	// and the others are told by their next control batch.
+	// A crash may have left a flag in some partitions only. It then holds for all of them, and the next control batch
+	// of each of the others sets it there.
 	c.paused = c.paused || cur.Paused
 	if cur.Skipped && !c.skipped {
 		c.setSkip(true)
@@ -106,8 +107,8 @@ func (c *Channel) addPartition(ev *Event) {
 	}
 }
 
-// removePartition forgets a partition. Clients that have messages of it are told ErrNotInFlight from now on. Lanes of
-// keys that wait for its log go on: the log's next leader knows what it holds.
+// removePartition forgets a partition. Clients that have messages of it in flight get ErrNotInFlight from now on. Lanes
+// of keys that wait for a commit of its log go on: whatever that log holds, the next leader knows it.
 func (c *Channel) removePartition(p *channelPart) {
 	c.forgetIf(p, func(*entry) bool { return true })
 	for l := p.settling.first; l != nil; l = p.settling.first {
@@ -120,7 +121,7 @@ func (c *Channel) removePartition(p *channelPart) {
 	c.special = c.isSpecial()
 }
 
-// addEntry makes an entry for an id that is not confirmed and has none.
+// addEntry creates an entry for an id that is not confirmed and has no entry.
 func (c *Channel) addEntry(p *channelPart, m segment.MsgID) *entry {
 	e := c.pool.get(MakeID(p.number, m))
 	e.index = NoIndex
@@ -134,8 +135,8 @@ func (c *Channel) addEntry(p *channelPart, m segment.MsgID) *entry {
 	return e
 }
 
-// addDeferred makes messages wait for their time. One that is known gets the new
-// place, and the new time while it waits for its first delivery (B51).
+// addDeferred makes messages wait for their time. A message that has an entry gets the new place. It gets the new due
+// time, too, if it still waits for its first delivery (B51).
 func (c *Channel) addDeferred(p *channelPart, ds []DeferredMessage) {
 	for _, d := range ds {
 		e := c.entries.get(MakeID(p.number, d.ID))
@@ -157,8 +158,8 @@ func (c *Channel) addDeferred(p *channelPart, ds []DeferredMessage) {
 	}
 }
 
-// settle moves the cursor over what is confirmed or has an entry, so that what is
-// read next is always wanted.
+// settle moves the reading cursor past messages that are confirmed or have an entry, so that it is at a message to
+// offer.
 func (c *Channel) settle(p *channelPart) {
 	for {
 		p.next = p.ranges.NextGap(max(p.next, p.confirmed))
@@ -201,7 +202,7 @@ func (c *Channel) visible(p *channelPart, end segment.MsgID) {
 	}
 }
 
-// discardTo confirms what is unread below to and moves the cursor there.
+// discardTo confirms the unread messages below to and moves the reading cursor there.
 func (c *Channel) discardTo(p *channelPart, to segment.MsgID) {
 	if to <= p.next {
 		return
@@ -222,16 +223,17 @@ func (c *Channel) discardTo(p *channelPart, to segment.MsgID) {
 	c.passed(p)
 }
 
-// passed makes an ordered channel wait until the log has what was confirmed without being delivered, or what a reset or
-// new settings did: a leader that does not know of it would deliver what lies before this channel's next message.
+// passed makes an ordered channel wait for a commit after it confirmed messages without delivering them, or after a
+// reset or new settings. A leader that does not know of these would deliver messages that precede this channel's next
+// one.
 func (c *Channel) passed(p *channelPart) {
 	if c.settings.Order != OrderNone {
 		c.settleLane(p, &p.lane)
 	}
 }
 
-// entriesIn returns, in order, the ids in [from, to) that have an entry. It looks at
-// the ids or at the entries, whichever are fewer.
+// entriesIn returns, in order, the ids in [from, to) that have an entry. It iterates over the ids or over the table,
+// whichever is smaller.
 func (c *Channel) entriesIn(p *channelPart, from, to segment.MsgID) (ids []segment.MsgID) {
 	if from >= to {
 		return nil
@@ -258,7 +260,7 @@ func (c *Channel) setSkip(on bool) {
 	if !on {
 		return
 	}
-	if c.parked > 0 { // first: discarding what is before them would let them go on
+	if c.parked > 0 { // first, because discarding the entries in front of them would let them go on
 		c.entries.each(func(e *entry) {
 			if e.state == entryParked {
 				c.discard(e)
@@ -275,8 +277,8 @@ func (c *Channel) setSkip(on bool) {
 	}
 }
 
-// dropped takes out a range that the log dropped for every channel. The log is told
-// again: a reset of this channel may be on its way there and would undo it.
+// dropped confirms a range that the log dropped for every channel. It notes the range for the log, although the log has
+// dropped it: a reset of this channel may be on its way there and would undo the drop.
 func (c *Channel) dropped(p *channelPart, r IDRange) {
 	c.forgetIf(p, func(e *entry) bool { return r.From <= e.id.MsgID() && e.id.MsgID() < r.To })
 	c.confirm(p, r)
@@ -284,9 +286,9 @@ func (c *Channel) dropped(p *channelPart, r IDRange) {
 	c.passed(p)
 }
 
-// reset makes "everything below Msg, nothing else" the confirmed state. What is in
-// flight is forgotten: a late FIN of it is refused (B56). Delayed messages that were
-// never delivered keep their time, because the log still says so.
+// reset sets the confirmed state to "everything below Msg, nothing else". Messages in flight are forgotten: a late FIN
+// for one is refused (B56). Messages that were published with a delay and never delivered keep waiting, because the log
+// still has their delay.
 func (c *Channel) reset(p *channelPart, ev *Event) {
 	p.start = max(p.start, ev.Start)
 	to := max(min(ev.Msg, p.end), p.start)
@@ -300,7 +302,7 @@ func (c *Channel) reset(p *channelPart, ev *Event) {
 	}
 }
 
-// restart sets the confirmed state and tells the log to do the same.
+// restart sets the confirmed state to "everything below to" and notes the reset for the log.
 func (c *Channel) restart(p *channelPart, to segment.MsgID) {
 	p.confirmed, p.next = to, to
 	p.ranges.Clear()
@@ -324,8 +326,8 @@ func (c *Channel) empty() {
 	}
 }
 
-// emptyPartition drops everything visible. What lies beyond the visible end stays as
-// it is; the reset in the log clears it there too, so it is noted again.
+// emptyPartition confirms all visible messages. The state of messages beyond the visible end stays. The reset entry
+// clears that state in the log, so it is noted for the log again.
 func (c *Channel) emptyPartition(p *channelPart) {
 	c.forgetIf(p, func(e *entry) bool { return e.id.MsgID() < p.end })
 	to := max(p.end, p.confirmed)
@@ -344,8 +346,8 @@ func (c *Channel) emptyPartition(p *channelPart) {
 	c.settle(p)
 }
 
-// forgetIf forgets the partition's entries that match. It looks at every entry of
-// the channel: only for what happens rarely.
+// forgetIf forgets the partition's entries that match. It iterates over all entries of the channel, so only rare events
+// may use it.
 func (c *Channel) forgetIf(p *channelPart, match func(*entry) bool) {
 	c.entries.each(func(e *entry) {
 		if e.id.Partition() == p.number && match(e) {

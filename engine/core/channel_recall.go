@@ -1,27 +1,28 @@
 package core
 
-// A delivery of an ordered channel that goes to a client of another node lies for a while where this machine cannot see
-// it: in a socket, or at a node that stands still. Until it was said how long that may last (its hold), no other client
-// gets the message, and nobody the next one of its lane: else the node in between could hand over the earlier one after
-// the later.
+// In an ordered channel, a delivery to a client of another node is out of this machine's sight for a while: it is in a
+// socket, or at a node that does not run. The client's hold (Event.HoldMs) bounds how long that may last. Until the
+// hold ends, no other client gets the message, and nobody gets the next one of its lane. Otherwise the node in between
+// could hand over the earlier message after the later one.
 //
-// The hold ends when the client speaks of the delivery (FIN, REQ), when its node gives it back (EvReturn) or says that
-// nothing of the client's is left (EvUnsubscribe with Flag), and at last by time. A message that timed out meanwhile,
-// or whose client is gone without a word, is recalled: an entry in no list, whose timer is the end of the hold.
+// The hold ends when the client answers the delivery (FIN, REQ), when its node gives the delivery back (EvReturn), or
+// when the node says that no delivery to the client is on its way any more (EvUnsubscribe with Flag). At the latest it
+// ends by time. A message is recalled if it timed out before that, or if its client left without such a statement: its
+// entry is in no list, and its timer is the end of the hold.
 //
-// A confirmation that was taken ends the entry, and its timer with it: only the lane waits for the commit. So no
-// message comes again from this leader because its confirmation's commit takes long.
+// A FIN ends the entry and its timer; from then on only the lane waits, for the commit. So this leader does not deliver
+// a message again just because the commit of its confirmation takes long.
 
-// returnPauseMs is how long a delivery that was given back waits for the next one: a node that cannot hand anything
-// over just now would give it back at once, again and again.
+// returnPauseMs is how long a message that was given back waits before its next delivery. Without the pause, a node
+// that cannot hand anything over just now would get it and give it back again and again.
 const returnPauseMs = 50
 
-// holds says that deliveries to the client are held.
+// holds says whether deliveries to the client are held.
 func (c *Channel) holds(cl *channelClient) bool {
 	return cl.holdMs > 0 && c.settings.Order != OrderNone
 }
 
-// startHold notes what the delivery that begins now may not be overtaken by.
+// startHold sets the hold of the delivery that begins now.
 func (c *Channel) startHold(e *entry, cl *channelClient, res *Result) {
 	e.serial, e.heldMs, e.holder = 0, 0, cl.id
 	if c.holds(cl) {
@@ -30,7 +31,8 @@ func (c *Channel) startHold(e *entry, cl *channelClient, res *Result) {
 	}
 }
 
-// comeAgain puts an entry that is in no list into the redelivery queue, when the hold of its last delivery is over.
+// comeAgain moves an entry that is in no list to the redelivery queue, as soon as the hold of its last delivery is
+// over.
 func (c *Channel) comeAgain(e *entry, front bool) {
 	if e.heldMs <= c.nowNs/nsPerMs {
 		c.enqueue(e, front)
@@ -42,11 +44,11 @@ func (c *Channel) comeAgain(e *entry, front bool) {
 	c.schedule(e, e.heldMs)
 }
 
-// stale says that the client's node spoke before it had the delivery that is in flight: it means an earlier one, which
-// timed out.
+// stale says that the client's node sent the event before it received the delivery that is in flight. The event is
+// about an earlier delivery, which timed out.
 func (e *entry) stale(ev *Event) bool { return e.serial > ev.Seen }
 
-// giveBack takes a delivery that the client's node did not hand over. It does not count as an attempt.
+// giveBack takes back a delivery that the client's node did not hand over. It does not count as an attempt.
 func (c *Channel) giveBack(ev *Event) error {
 	e := c.entries.get(ev.ID)
 	if e == nil || e.holder != ev.Client || e.serial == 0 || e.serial != ev.Seen {
@@ -68,15 +70,15 @@ func (c *Channel) giveBack(ev *Event) error {
 	return nil
 }
 
-// hold sets how long deliveries to a client are held from now on.
+// hold sets the hold of the client's later deliveries.
 func (c *Channel) hold(ev *Event) {
 	if cl := c.clients[ev.Client]; cl != nil {
 		cl.holdMs = ev.HoldMs
 	}
 }
 
-// fence lets nothing of a partition's order go for a while: the leader before may have given messages to nodes that
-// still have to hand them over.
+// fence keeps the messages of an ordered partition from being delivered for at most ms: the previous leader may have
+// sent messages to nodes that have not handed them over yet.
 func (c *Channel) fence(p *channelPart, ms int64) {
 	if ms <= 0 || c.settings.Order == OrderNone {
 		return
@@ -86,7 +88,8 @@ func (c *Channel) fence(p *channelPart, ms int64) {
 	c.schedule(p.fence, c.soonMs()+ms)
 }
 
-// liftFence ends the fence before its time: every node said that it hands over nothing of an earlier leader's any more.
+// liftFence ends the fence, because its time is over, because every node said that it hands over nothing more of
+// earlier leaders, or because the partition leaves the channel.
 func (c *Channel) liftFence(p *channelPart) {
 	if p.fence != nil {
 		c.wheel.Cancel(&p.fence.timer)
@@ -95,5 +98,6 @@ func (c *Channel) liftFence(p *channelPart) {
 	}
 }
 
-// Fenced says whether the partition's order waits for EvUnfence, or for the time that EvAddPartition named.
+// Fenced says whether the partition has a fence: its order waits for EvUnfence, or for the time that EvAddPartition
+// gave.
 func (c *Channel) Fenced(part uint32) bool { return c.part(part).fence != nil }
