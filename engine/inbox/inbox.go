@@ -10,10 +10,10 @@ import (
 	"penstock/internal/lock"
 )
 
-// Node is what the inboxes of a node share: their limits, and how many bytes wait in all of them.
+// Node is what the inboxes of a node share: their limits, and the number of bytes that wait in all of them.
 type Node struct {
-	maxInboxBytes     int64 // that may wait in one inbox
-	maxNodeInboxBytes int64 // that may wait in all
+	maxInboxBytes     int64 // most bytes that may wait in one inbox
+	maxNodeInboxBytes int64 // most bytes that may wait in all inboxes
 	publishTimeout    time.Duration
 	admitTimeout      time.Duration
 	overloaded        *atomic.Uint64
@@ -21,54 +21,54 @@ type Node struct {
 	waiting           atomic.Int64 // see publishWaiting
 }
 
-// Limit sets the limits, from the Options with these names. It is called before anything else.
+// Limit sets the limits from the Options of the same names. It is called before any other method.
 func (n *Node) Limit(maxInboxBytes, maxNodeInboxBytes int64, publishTimeout, admitTimeout time.Duration) {
 	n.maxInboxBytes, n.maxNodeInboxBytes = maxInboxBytes, maxNodeInboxBytes
 	n.publishTimeout, n.admitTimeout = publishTimeout, admitTimeout
 }
 
-// Tell sets what counts the puts that were refused because too many bytes waited, and what wakes the commit log when an
-// inbox has grown to SecondGroupBytes. It is called before anything else.
+// Tell sets the counter of puts that were refused because too many bytes waited, and the function that wakes the commit
+// log when the bytes that wait at the node reach SecondGroupBytes. It is called before any inbox is used.
 func (n *Node) Tell(overloaded *atomic.Uint64, wake func()) {
 	n.overloaded, n.wake = overloaded, wake
 }
 
-// Waiting is approximately how many bytes wait in all inboxes.
+// Waiting returns approximately how many bytes wait in all inboxes.
 func (n *Node) Waiting() int64 { return n.waiting.Load() }
 
-// SecondGroupBytes is how many bytes must wait before a second group of the commit log joins the one on the disk. With
-// fewer bytes it is faster to wait: the second flush costs more than it saves, and it misses puts that come just after
-// it. With large groups, sealing one overlaps with writing the other.
+// SecondGroupBytes is how many bytes must wait before the commit log writes a second group while the first one is still
+// being written. With fewer bytes it is faster to wait: the second flush costs more than it saves, and it misses the
+// puts that arrive just after it. With large groups, sealing one group overlaps with writing the other.
 const SecondGroupBytes = GroupBytes / 2
 
 // GroupBytes is the size of one buffer of the commit log.
 const GroupBytes = 1 << 20
 
-// Inbox has the puts for a partition that the committer has not taken yet. Producers, the forwarder, the committer and
-// the replica use it. mu guards all but the atomics. It is a leaf: its holder takes no other lock and does not wait. A
-// crash loses the puts, which were not answered.
+// Inbox holds the puts for a partition that the committer has not taken yet. Producers, the forwarder, the committer
+// and the replica use it. mu guards every field except node, which Use sets once, and the atomics. mu is a leaf: its
+// holder takes no other lock and does not block. A crash loses the puts in the inbox; none of them was answered.
 type Inbox struct {
 	node         *Node
-	Leading      atomic.Bool // puts may enter; written with mu held, and with the lock of who decides it
-	Parked       atomic.Bool // puts wait in the forwarder; later puts queue behind them
+	Leading      atomic.Bool // puts may enter; written with mu and the lock of the one who decides it held
+	Parked       atomic.Bool // puts wait in the forwarder; later puts queue behind those
 	mu           lock.Mutex[lock.Partition]
 	puts         List
 	reported     int64                    // bytes of the inbox that Node.waiting already counts
 	ready        bool                     // the committer will drain it: it is in the ready list, or being drained
 	pipelined    bool                     // puts wait for earlier batches, whose commit wakes the committer: see stall
 	closed       error                    // the error that new puts get; nil: the inbox is open
-	tombstonesOK bool                     // with closed: tombstones are accepted, and Reopen may open it
+	tombstonesOK bool                     // with closed set: tombstones are accepted, and Reopen may open the inbox
 	room         chan struct{}            // closed when puts leave the inbox; nil: nobody waits for room
 	seq          uint64                   // Put.Seq of the newest put
-	drainedSeq   uint64                   // puts up to this one have left the inbox; drainedSeq <= seq
-	gates        [gateCount]chan struct{} // nil: nobody waits there
-	drainCount   uint                     // how often the inbox was drained; it selects the gate that new puts use
+	drainedSeq   uint64                   // puts up to this Seq have left the inbox; drainedSeq <= seq
+	gates        [gateCount]chan struct{} // nil: nobody waits at this gate
+	drainCount   uint                     // number of drains; it selects the gate that new puts use
 }
 
-// Use makes b an inbox of the node. It is called before anything else.
+// Use makes b an inbox of the node. It is called before any other method.
 func (b *Inbox) Use(node *Node) { b.node = node }
 
-// accepts says whether p may enter the inbox. If not, the forwarder takes p. mu is held.
+// accepts says whether p may enter the inbox. If it may not, the forwarder takes p. mu is held.
 func (b *Inbox) accepts(p *Put) bool {
 	switch {
 	case p.Kind == Tombstone:
@@ -79,12 +79,13 @@ func (b *Inbox) accepts(p *Put) bool {
 	return p.Kind.Internal() || !b.Parked.Load()
 }
 
-// ErrElsewhere says that the forwarder takes the put: this node does not lead, or earlier puts wait in the forwarder.
+// ErrElsewhere says that the forwarder must take the put: this node does not lead the partition, or earlier puts wait
+// in the forwarder.
 var ErrElsewhere = errors.New("engine: the put goes to another node")
 
-// Enter appends p to the inbox. It waits while the inbox is full, at most Options.AdmitTimeout. first says that the
-// committer must be told (committer.push); alone is p.Alone then. If Enter returns an error, p is not answered.
-// Otherwise it may be answered before Enter returns.
+// Enter appends p to the inbox. If the inbox is full, Enter waits for room for at most Options.AdmitTimeout. first says
+// that the caller must tell the committer (committer.push). alone is a copy of p.Alone: once p is in the inbox, it may
+// be answered before Enter returns. If Enter returns an error, p is not answered.
 func (b *Inbox) Enter(ctx context.Context, p *Put) (first, alone bool, err error) {
 	size := int64(p.Bytes)
 	p.Box, p.gate = b, nil
@@ -103,8 +104,8 @@ func (b *Inbox) Enter(ctx context.Context, p *Put) (first, alone bool, err error
 		b.mu.Unlock()
 		return false, false, err
 	}
-	// The first put of an inbox waits on a channel of its own, not at a gate: with many partitions most inboxes hold one
-	// put.
+	// The first put of an inbox waits on a channel of its own, not at a gate: with many partitions, most inboxes hold
+	// only one put.
 	if p.Waits && !b.puts.Empty() {
 		p.gateIndex = int8(b.drainCount % gateCount)
 		p.gate = b.gate(p.gateIndex)
@@ -117,10 +118,10 @@ func (b *Inbox) Enter(ctx context.Context, p *Put) (first, alone bool, err error
 	return first, alone, nil
 }
 
-// TryEnter is Enter for a put from the forwarder, which has set p.Box. It neither waits nor forwards. It does not
-// tell the committer either: Forwarder.mu is held, and nothing may be written on the caller's goroutine under it. The
-// caller calls Partition.Announce after it has released Forwarder.mu. A goroutine that waits for p keeps waiting on the
-// same channel or gate.
+// TryEnter is Enter for a put from the forwarder, which has set p.Box. TryEnter neither waits nor forwards. It does not
+// tell the committer either: Forwarder.mu is held, and under it the caller's goroutine must not write. The caller calls
+// Partition.Announce after it has released Forwarder.mu. A goroutine that waits for p keeps waiting on the same channel
+// or gate.
 func (b *Inbox) TryEnter(p *Put) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,12 +146,12 @@ func (b *Inbox) append(p *Put) {
 	b.publishWaitingAndWake()
 }
 
-// TakeForReroute empties the inbox after this node has lost the leadership. The caller forwards or refuses the puts.
-// The list is empty if the node leads again.
+// TakeForReroute empties the inbox after this node has lost the leadership. The caller forwards or refuses the puts. If
+// this node leads again by now, the inbox keeps its puts and the list is empty.
 func (b *Inbox) TakeForReroute() List {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.Leading.Load() { // it leads again
+	if b.Leading.Load() {
 		return List{}
 	}
 	return b.drainLocked()
@@ -158,22 +159,22 @@ func (b *Inbox) TakeForReroute() List {
 
 // admits says whether the inbox and the node have room for a put of size bytes. mu is held.
 func (b *Inbox) admits(size int64) bool {
-	// An empty inbox takes any put that passed the batch limit, or a large one could starve.
+	// An empty inbox takes any put that is within the batch limit. Otherwise a large put could starve.
 	if b.puts.bytes != 0 && b.puts.bytes+size > b.node.maxInboxBytes {
 		return false
 	}
 	return b.node.waiting.Load()+size <= b.node.maxNodeInboxBytes
 }
 
-// awaitRoom waits until the inbox has room for a put, or is closed. mu is held when it is called and when it returns;
-// awaitRoom releases it while it waits.
+// awaitRoom waits until the inbox has room for a put of size bytes, or is closed. mu is held when awaitRoom is called
+// and when it returns, but not while it waits.
 func (b *Inbox) awaitRoom(ctx context.Context, size int64) error {
 	if b.node.admitTimeout < 0 {
 		return base.ErrOverloaded
 	}
 	timer := time.NewTimer(b.node.admitTimeout)
 	defer timer.Stop()
-	poll := time.NewTicker(5 * time.Millisecond) // room at the node may come from another partition
+	poll := time.NewTicker(5 * time.Millisecond) // room at the node may come from another inbox
 	defer poll.Stop()
 	for b.closed == nil && !b.admits(size) {
 		if b.room == nil {
@@ -209,8 +210,8 @@ func (b *Inbox) signalRoom() {
 
 // A gate is a channel on which many goroutines wait for the answers to their puts of one inbox. Closing one channel
 // costs several times less per goroutine than sending on a channel of each. Successive drains of an inbox use different
-// gates, so that the puts of one group rarely share a gate with those of the next group or of the inbox. If they do,
-// some goroutines wake too early and wait again.
+// gates, so the puts of one group rarely share a gate with those of the next group or with those still in the inbox. If
+// they do share a gate, some goroutines wake too early and wait again.
 //
 //	goroutine that answers (List.Answer)         goroutine that waits (Waiter.Wait)
 //	1 sets First and Err
@@ -218,7 +219,7 @@ func (b *Inbox) signalRoom() {
 //	                                                3 was woken by an earlier close, sees answered: returns
 //	4 takes the gate out of gates, closes it
 //	                                                5 is woken by this close, sees answered: returns
-//	                                                6 or looks between 1 and 2: gateFor gives it the gate that 4 closes
+//	                                                6 or looks between 1 and 2: gateFor returns the gate that 4 closes
 const gateCount = 4
 
 // gate returns the channel that the next gateRef.open closes. mu is held.
@@ -229,7 +230,7 @@ func (b *Inbox) gate(i int8) chan struct{} {
 	return b.gates[i]
 }
 
-// gateFor returns the channel on which the owner of p must wait again, or nil if p was answered.
+// gateFor returns the channel on which the owner of p must wait next, or nil if p was answered.
 func (b *Inbox) gateFor(p *Put) chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -239,14 +240,14 @@ func (b *Inbox) gateFor(p *Put) chan struct{} {
 	return b.gate(p.gateIndex)
 }
 
-// gateRef names a gate of an inbox; the zero value names none.
+// gateRef names a gate of an inbox. The zero value names none.
 type gateRef struct {
 	box   *Inbox
 	index int8
 }
 
 // open wakes all goroutines that wait at the gate. The caller has marked the puts that it answered; the owners of the
-// others wait again at the next gate (gateFor). The caller does not hold the inbox's mu.
+// others wait again at the next gate (gateFor). The caller does not hold mu of the inbox.
 func (g gateRef) open() {
 	if g.box == nil {
 		return
@@ -274,7 +275,7 @@ func (b *Inbox) Drain() List {
 	return b.drainLocked()
 }
 
-// drainLocked empties the inbox; from then on cancel fails for its puts. mu is held.
+// drainLocked empties the inbox. From then on, cancel fails for the puts that were in it. mu is held.
 func (b *Inbox) drainLocked() List {
 	l := b.puts.Take()
 	b.drainedSeq = b.seq
@@ -282,14 +283,14 @@ func (b *Inbox) drainLocked() List {
 	return l
 }
 
-// Prepend puts back the puts that did not fit into the group, in front of those that arrived since. l is not empty.
+// Prepend puts back the puts that did not fit into the group, in front of those that arrived meanwhile. l is not empty.
 // Only the committer calls it.
 func (b *Inbox) Prepend(l List) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.drainedSeq = l.head.Seq - 1
 	b.puts.Prepend(l)
-	// Do not wake the commit log: the committer is the caller, and would find as little room as before, again and again.
+	// Do not wake the commit log: its committer is the caller, and would find as little room as before, in a loop.
 	b.publishWaiting()
 }
 
@@ -303,8 +304,8 @@ func (b *Inbox) PrependAndStayReady(l List) {
 	b.Prepend(l)
 }
 
-// Stall puts back a list that may not be appended now. Afterwards the next put tells the committer again, and so does
-// the replica when its state changes. With piped, only the replica does, and the put that brings the inbox to
+// Stall puts back a list that must not be appended now. Afterwards the committer is told again by the next put, and by
+// the replica when its state changes. With piped, only the replica tells it, and the put that brings the inbox to
 // SecondGroupBytes; any other put would wake the committer for nothing.
 func (b *Inbox) Stall(l List, piped bool) {
 	b.Prepend(l)
@@ -313,7 +314,8 @@ func (b *Inbox) Stall(l List, piped bool) {
 	b.mu.Unlock()
 }
 
-// StayReady marks the inbox as one that the committer looks at without being told. It says whether it was not.
+// StayReady marks the inbox as one that the committer looks at without being told. first says that it was not marked
+// before.
 func (b *Inbox) StayReady() (first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -322,20 +324,20 @@ func (b *Inbox) StayReady() (first bool) {
 	return first
 }
 
-// SetLeads opens the inbox to puts, or sends them to the forwarder.
+// SetLeads says whether this node leads the partition: on opens the inbox to puts; otherwise puts go to the forwarder.
 func (b *Inbox) SetLeads(on bool) {
 	b.mu.Lock()
-	b.pipelined = false // the batches that it counted belonged to the last leadership
+	b.pipelined = false // the batches that puts waited for belonged to the last leadership
 	b.Leading.Store(on)
 	b.mu.Unlock()
 }
 
-// cancel removes p if it is still in the inbox, and says whether it did. A cancelled put is not answered.
+// cancel removes p if p is still in the inbox, and says whether it did. A cancelled put is not answered.
 func (b *Inbox) cancel(p *Put) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if p.Seq <= b.drainedSeq || !b.puts.remove(p) {
-		return false // it is being written or was refused: the answer comes
+		return false // p is being written, or was refused: its answer comes
 	}
 	b.publishLess()
 	return true
@@ -347,7 +349,7 @@ func (b *Inbox) publishLess() {
 	b.signalRoom()
 }
 
-// publishWaitingAndWake does publishWaiting, and wakes the commit log when the waiting bytes begin to justify a second
+// publishWaitingAndWake calls publishWaiting, and wakes the commit log when the waiting bytes begin to justify a second
 // group in flight. mu is held.
 func (b *Inbox) publishWaitingAndWake() {
 	if n, d := b.publishWaiting(); n >= SecondGroupBytes && n-d < SecondGroupBytes {
@@ -355,8 +357,8 @@ func (b *Inbox) publishWaitingAndWake() {
 	}
 }
 
-// publishWaiting adds the change of the inbox's size to Node.waiting, in steps of at least reportBytes: to update a
-// shared counter twice for every put costs more than the put itself. It returns the new sum and what was added, or two
+// publishWaiting adds the change of the inbox's size to Node.waiting, in steps of at least reportBytes: updating a
+// shared counter twice for every put costs more than the put itself. It returns the new sum and what it added, or two
 // zeros if the change is still too small. mu is held.
 func (b *Inbox) publishWaiting() (sum, added int64) {
 	d := b.puts.bytes - b.reported
@@ -367,17 +369,17 @@ func (b *Inbox) publishWaiting() (sum, added int64) {
 	return b.node.waiting.Add(d), d
 }
 
-// reportBytes bounds the error of Node.waiting per inbox.
+// reportBytes bounds how far Node.waiting may be wrong for each inbox.
 const reportBytes = 16 << 10
 
-// WhyClosed is the error that new puts get; nil: the inbox is open.
+// WhyClosed returns the error that new puts get, or nil if the inbox is open.
 func (b *Inbox) WhyClosed() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.closed
 }
 
-// CloseToNew closes the inbox to new puts, for good. Those that are in it stay.
+// CloseToNew closes the inbox to new puts, for good. Puts that are in the inbox stay there.
 func (b *Inbox) CloseToNew(err error) {
 	b.mu.Lock()
 	if b.closed == nil || b.tombstonesOK { // also if it is closed, but Reopen could open it again
@@ -387,9 +389,9 @@ func (b *Inbox) CloseToNew(err error) {
 	b.mu.Unlock()
 }
 
-// CloseAndRefuse closes the inbox, unless it is closed, and answers the puts in it with err. With tombstonesOK,
-// tombstones stay in the inbox and are still accepted, and Reopen may open the inbox again. Without it, the inbox
-// stays closed for good.
+// CloseAndRefuse closes the inbox, unless it is closed already, and answers the puts in it with err. With tombstonesOK,
+// tombstones stay in the inbox and are still accepted, and Reopen may open the inbox again. Without tombstonesOK, the
+// inbox stays closed for good.
 func (b *Inbox) CloseAndRefuse(err error, tombstonesOK bool) {
 	b.mu.Lock()
 	if b.closed == nil {
@@ -417,13 +419,13 @@ func (b *Inbox) refuse(err error, which func(*Put) bool) {
 func (b *Inbox) Reopen() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.tombstonesOK { // nothing but a failure to write segments closes an inbox like this
+	if b.tombstonesOK { // only a failure to write segments closes an inbox in this way
 		b.closed, b.tombstonesOK = nil, false
 	}
 }
 
-// Expire sets the default deadline of the puts in the inbox, and removes and returns those whose deadline has passed:
-// the committer may be stalled and drain no inbox. waiting says whether any put was there.
+// Expire sets the default deadline of the puts in the inbox, and removes and returns those whose deadline has passed.
+// It is needed because a stalled committer drains no inbox. waiting says whether the inbox held any put.
 func (b *Inbox) Expire(nowNs int64) (late List, waiting bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

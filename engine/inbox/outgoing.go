@@ -7,11 +7,11 @@ import (
 	"penstock/engine/base"
 )
 
-// messageLists has the lists that CarryAll builds for its Put. They come from a pool, and belong to one Waiter.
+// messageLists holds the lists that CarryAll builds for its Put. It comes from a pool, and belongs to one Waiter.
 type messageLists struct {
 	bodies  [][]byte
 	headers [][]base.Header
-	keyed   []base.Header // of the messages with Key: their headers and the key
+	keyed   []base.Header // of the messages with Key: their headers and the key header
 }
 
 var listsPool = sync.Pool{New: func() any { return new(messageLists) }}
@@ -23,19 +23,20 @@ func (l *messageLists) free() {
 	if cap(l.bodies) > maxPooledLists || cap(l.keyed) > maxPooledLists {
 		return
 	}
-	clear(l.bodies) // do not keep what was borrowed from the caller
+	clear(l.bodies) // do not keep what was borrowed from the caller alive
 	clear(l.headers)
 	clear(l.keyed)
 	l.bodies, l.headers, l.keyed = l.bodies[:0], l.headers[:0], l.keyed[:0]
 	listsPool.Put(l)
 }
 
-// AnyPartition is what CarryAll returns for messages without a key, and with an error.
+// AnyPartition is the partition that CarryAll returns when no message has a key, and with an error.
 const AnyPartition = -1
 
-// CarryAll makes ms the put's messages. It returns the partition to which their keys belong in a topic of this many
-// partitions, or AnyPartition. Keys of different partitions, or delays that differ, are ErrBatchKeys; a key twice is
-// ErrHeaders. Everything in ms is borrowed until Free, after an error, too.
+// CarryAll makes ms the messages of the put. partition is the partition to which their keys belong in a topic with this
+// many partitions, or AnyPartition. CarryAll fails with ErrBatchKeys if the keys belong to different partitions or the
+// delays differ, and with ErrHeaders if a message has both a Key and a key header. Everything in ms is borrowed until
+// Free, even after an error.
 func (w *Waiter) CarryAll(ms []base.Outgoing, partitions int) (partition int, err error) {
 	l := listsPool.Get().(*messageLists)
 	w.lists = l
@@ -71,8 +72,8 @@ func (w *Waiter) CarryAll(ms []base.Outgoing, partitions int) (partition int, er
 
 var keyHeader = []byte(base.KeyHeader)
 
-// keyed returns the headers of m to store, and the key or nil. If the headers are not m's own, they are appended to
-// all.
+// keyed returns the headers to store for m, and the key of m or nil. If the headers are not m's own, they are appended
+// to all.
 func keyed(m *base.Outgoing, all *[]base.Header) (headers []base.Header, key []byte, err error) {
 	has := false
 	for i := range m.Headers {
@@ -91,8 +92,8 @@ func keyed(m *base.Outgoing, all *[]base.Header) (headers []base.Header, key []b
 	return (*all)[n:len(*all):len(*all)], m.Key, nil
 }
 
-// PartitionOf returns the partition of a key in a topic of this many partitions. Topic.PartitionFor says what it
-// computes. That must never change: clients compute it themselves.
+// PartitionOf returns the partition of a key in a topic with this many partitions. Topic.PartitionFor documents the
+// function. It must never change: clients compute it themselves.
 func PartitionOf(key []byte, partitions int) int {
 	h := uint64(0xcbf29ce484222325)
 	for _, b := range key {

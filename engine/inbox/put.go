@@ -14,35 +14,35 @@ import (
 	"penstock/segment"
 )
 
-// Put is one request to store messages, for callers that do not want a goroutine per
-// request (protocol servers). The zero value plus Messages and Done is ready; a Put may be used
-// again after Done was called, and then costs no allocation.
+// Put is one request to store messages, for callers that do not want a goroutine per request (protocol servers). The
+// zero value with Messages and Done set is ready for use. After Done was called, the caller may use the Put again,
+// which then costs no allocation.
 type Put struct {
-	// Messages are stored all or none, in order, with consecutive ids. The bytes and the slice are borrowed until Done is
-	// called.
+	// Messages are stored all or none, in order, with consecutive ids. The bytes and the slice are borrowed until Done
+	// is called.
 	Messages [][]byte
 
 	First base.ID // result: the id of the first message; the others are consecutive
 	Err   error   // result; nil: all messages are on stable storage
 
 	// Done is called exactly once, after First and Err are set: from a goroutine of the engine or, with Alone, from
-	// within Submit. It must not block, because the engine may hold locks. Submit blocks while an inbox is full: a Done
-	// that submits when this may be so hands over to another goroutine.
+	// within Submit. Done must not block, because the engine may hold locks. Submit blocks while an inbox is full, so a
+	// Done that wants to submit into an inbox that may be full must do so on another goroutine.
 	Done func(*Put)
 
 	state
 
 	// Defer delays the delivery of all messages. 0: no delay.
 	Defer time.Duration
-	// Deadline is when a put that still waits to be stored fails with ErrDeadline. Zero: Options.PublishTimeout after
-	// Submit.
+	// Deadline is the time at which a put that still waits to be stored fails with ErrDeadline. Zero:
+	// Options.PublishTimeout after Submit.
 	Deadline time.Time
 	// Headers are the messages' headers: nil, or one list (which may be empty) per message. They are borrowed like
 	// Messages. A name has 1 to MaxHeaderNameBytes bytes and does not begin with ReservedHeaders. See MaxHeaderCount,
 	// Options.MaxHeaderBytes and ErrHeaders.
 	Headers [][]base.Header
-	// Alone says that the caller will only wait for the answer. Then an idle engine may store the put on the caller's
-	// goroutine, within Submit.
+	// Alone says that the caller does nothing but wait for the answer. An idle engine may then store the put on the
+	// caller's goroutine, within Submit.
 	Alone bool
 }
 
@@ -66,19 +66,19 @@ const (
 	Tombstone
 )
 
-// Internal says that the engine itself made the put. Such a put needs no room in the inbox and is not forwarded.
-// Neither a quota nor a full disk refuses it, because what it stores lets retention free space. It has no deadline
-// unless its maker sets one.
+// Internal says whether the engine itself made the put. An internal put needs no room in the inbox and is not
+// forwarded. Neither a quota nor a full disk refuses it, because its entries let retention free space. It has no
+// deadline unless its maker sets one.
 func (k Kind) Internal() bool { return k >= Controls }
 
-// state holds the fields of a Put that only the engine uses. The submitter writes them before the put enters an
-// inbox or a lane of the forwarder. While the put is in one of these lists, the lock of that list guards them. The
-// goroutine that takes the put out of the list owns them from then on: the committer, the replica, or whoever refuses
-// the put. The fields that the committer reads of every put are adjacent: at half a million puts per second its time
-// goes into cache misses.
+// state holds the fields of a Put that only the engine uses. The submitter writes them before the put enters an inbox
+// or a lane of the forwarder. While the put is in such a list, the lock of that list guards them. The goroutine that
+// takes the put out of the list (the committer, the replica, or the one that refuses the put) owns them from then on.
+// The fields that the committer reads of every put are adjacent, because at half a million puts per second the
+// committer spends its time on cache misses.
 type state struct {
 	next        *Put   // link of List
-	Box         *Inbox // the inbox that it is for
+	Box         *Inbox // the inbox of the put's partition
 	Bytes       int    // size of the records that the put becomes
 	Seq         uint64 // position in the inbox, see Inbox.cancel; 0: it was never in an inbox
 	DeadlineNs  int64  // by the engine's clock, ns since 1970; 0: none yet
@@ -87,9 +87,9 @@ type state struct {
 	Kind        Kind
 	Waits       bool             // a goroutine waits for the answer in Waiter.Wait
 	Headered    bool             // some of the messages have headers
-	Trusted     bool             // names of headers need no check: they are the engine's, or another node checked them
-	Forwarded   bool             // it came from another node, and goes back there when this node no longer leads
-	NoExpiry    bool             // no request waits: it learns the fate of its batch, however long that takes
+	Trusted     bool             // header names need no check: the engine made them, or another node checked them
+	Forwarded   bool             // another node sent the put, and gets it back when this node no longer leads
+	NoExpiry    bool             // no client waits for the put: its batch does not expire, however long its fate takes
 	answered    atomic.Bool      // with gate: First and Err are final. Set once, before the gate opens
 	SentTo      replicate.NodeID // the node that it was forwarded to
 	HeaderBytes uint32           // bytes that headers add to the records
@@ -99,21 +99,21 @@ type state struct {
 	Special *Special      // set for every kind but Messages
 }
 
-// Special has the further fields of puts that are not Messages.
+// Special holds the fields that only puts of kinds other than Messages need.
 type Special struct {
 	// Sealed
 	Sealed []byte         // the batch; borrowed like Put.Messages
-	Header segment.Header // decoded from it
+	Header segment.Header // decoded from Sealed
 	Bodies int            // total size of the message bodies
 
 	// Controls
 	Controls []core.Control // sealing fills in what depends on the position in the log
-	Revoked  *atomic.Bool   // once it is set the controls are not stored, see Partition.NewControls; nil: never
+	Revoked  *atomic.Bool   // nil, or once set, the controls are not stored: see Partition.NewControls
 	Offset   segment.Offset // result: where the batch begins
 
 	Inspect func() // Inspection: runs on the committer, with Replica.mu held
 
-	Release func() // Tombstone, result: ends the hold on the commit log files from the record on
+	Release func() // Tombstone, result: releases the commit log files from the record on
 
 	OnCommit func() // Controls, Tombstone: see List.Committed; may be nil
 }
@@ -127,11 +127,12 @@ func (p *Put) Count() int {
 }
 
 // Waiter is a Put whose submitter waits for the answer. It fills whole cache lines, because adjacent waiters belong to
-// other goroutines. NewWaiter takes one from a pool; the goroutine that waits owns it, and frees it after the answer.
+// other goroutines. NewWaiter takes one from a pool. The goroutine that waits owns the waiter, and frees it after the
+// answer.
 type Waiter struct {
 	Put
 	one     [1][]byte
-	lists   *messageLists // of CarryAll; nil: it was not called
+	lists   *messageLists // filled by CarryAll; nil: it was not called
 	answers chan struct{}
 	_       [256 - 248]byte
 }
@@ -160,14 +161,16 @@ func (w *Waiter) Free() {
 	waiters.Put(w)
 }
 
-// Receive waits for the answer on a host, and returns the put's error. Then the caller frees the waiter.
+// Receive waits for the answer with the host's Receive, and returns the put's error. Afterwards the caller frees the
+// waiter.
 func (w *Waiter) Receive(h host.Host) error {
 	h.Receive(w.answers)
 	return w.Err
 }
 
-// Result waits until the put is committed, or will not be, and frees the waiter. No defer frees it: when a simulated
-// process is killed, its tasks end inside Receive, and the put is in the inbox still.
+// Result waits until the put is committed or has failed, and then frees the waiter. The waiter is not freed by a defer:
+// when a simulated process is killed, its tasks end inside Receive, and their deferred calls would free a put that is
+// still in the inbox.
 func (w *Waiter) Result(h host.Host) error {
 	err := w.Receive(h)
 	w.Free()
@@ -213,7 +216,7 @@ func (w *Waiter) Wait(ctx context.Context) (base.ID, error) {
 // clog.Log.mu on a single node, and Replica.mu when the committer refuses puts while it seals. An answered put belongs
 // to its submitter.
 func (l *List) Answer(err error) (waiters int) {
-	var open gateRef // of consecutive puts with the same gate, opened behind the last of them
+	var open gateRef // gate of the puts just answered; opened after the last of consecutive puts that share it
 	for p := l.Pop(); p != nil; p = l.Pop() {
 		if p.Err = err; err != nil {
 			p.First = 0
@@ -242,16 +245,17 @@ func Answer(p *Put, err error) {
 	l.Answer(err)
 }
 
-// Committed runs the OnCommit callback of an internal put when its batch is committed, before the put is answered. Such
-// a put is the only one of its batch. The callbacks of one partition run in the order of its log, with Replica.mu held.
-// That of a tombstone, which is in no partition's log, runs on the committer without this lock.
+// Committed runs the OnCommit callback of an internal put when its batch is committed, before the put is answered. An
+// internal put is the only put of its batch. The callbacks of one partition run in the order of its log, with
+// Replica.mu held. The callback of a tombstone, which is in no partition's log, runs on the committer without
+// Replica.mu.
 func (l *List) Committed() {
 	if p := l.head; p != nil && p.Kind.Internal() && p.Special.OnCommit != nil {
 		p.Special.OnCommit()
 	}
 }
 
-// AsyncPut is a Put whose callback gets the id and the error.
+// AsyncPut is a Put whose callback receives the id and the error.
 type AsyncPut struct {
 	Put
 	one      [1][]byte
@@ -260,14 +264,15 @@ type AsyncPut struct {
 	nextFree *AsyncPut
 }
 
-// AsyncPuts is the free list of async puts. Producers take from it and the committer gives back. A sync.Pool would keep
-// the puts at the committer's processor, and producers would have to steal at every call. mu guards head and n.
+// AsyncPuts is a free list of async puts. Producers take puts from it, and the committer gives them back. A sync.Pool
+// would keep the puts at the committer's processor, and producers would have to steal at every call. mu guards head and
+// n.
 type AsyncPuts struct {
 	mu   lock.Mutex[lock.AsyncFree]
 	head *AsyncPut
 	n    int
 
-	Shared bool // in a cluster, where any goroutine may run onDone
+	Shared bool // set in a cluster, where onDone may run on any goroutine
 
 	// On a single node: puts of the current group, collected for recycle. Only the committer accesses these.
 	back     *AsyncPut
@@ -277,7 +282,7 @@ type AsyncPuts struct {
 
 const maxFreeAsyncPuts = 1 << 16
 
-// Get returns a put of one message, whose answer done gets.
+// Get returns a put of one message. done is called with the answer.
 func (f *AsyncPuts) Get(body []byte, done func(base.ID, error)) *AsyncPut {
 	f.mu.Lock()
 	a := f.head
@@ -300,8 +305,8 @@ func (a *AsyncPut) reset() {
 	a.one[0], a.done = nil, nil
 }
 
-// onDone runs on the committer on a single node; for a refused put, on any goroutine and with Err set. In a cluster it
-// runs on any goroutine.
+// onDone hands the answer to the caller's done and frees the put. On a single node it runs on the committer, or, for a
+// refused put, on any goroutine with Err set. In a cluster it runs on any goroutine.
 func (a *AsyncPut) onDone(*Put) {
 	done, first, err := a.done, a.First, a.Err
 	a.reset()

@@ -3,17 +3,17 @@ package inbox
 // List is a queue of puts, linked by Put.next, oldest first. A put is in at most one list, and only the methods here
 // access the links. The zero value is an empty list.
 //
-// A list has no lock of its own: the lock of its owner guards it. That is Inbox.mu for an inbox, Forwarder.mu for a
-// lane, and Replica.mu for the batches of a pendingQueue. A list that was taken from there belongs to the taker alone.
+// A list has no lock of its own; the lock of its owner guards it: Inbox.mu for an inbox, Forwarder.mu for a lane, and
+// Replica.mu for the batches of a pendingQueue. A list that was taken from its owner belongs to the taker alone.
 type List struct {
 	head, tail *Put  // both are nil, or neither
 	bytes      int64 // sum of Put.Bytes, which does not change while a put is in a list
 }
 
-// First returns the oldest put; nil: the list is empty.
+// First returns the oldest put, or nil if the list is empty.
 func (l *List) First() *Put { return l.head }
 
-// After returns the put behind p, which is in the list.
+// After returns the put behind p, or nil if p is the last. p is in the list.
 func (l *List) After(p *Put) *Put { return p.next }
 
 // Size is the sum of the sizes of the puts.
@@ -50,7 +50,7 @@ func (l *List) PushFront(p *Put) {
 	l.bytes += int64(p.Bytes)
 }
 
-// Pop removes the oldest put; nil: the list is empty.
+// Pop removes and returns the oldest put, or returns nil if the list is empty.
 func (l *List) Pop() *Put {
 	p := l.head
 	if p == nil {
@@ -121,7 +121,7 @@ func (l *List) remove(p *Put) bool {
 	return false
 }
 
-// TakeIf removes the puts that which selects and returns them. Both lists keep the order.
+// TakeIf removes and returns the puts for which which returns true. Both lists keep the order.
 func (l *List) TakeIf(which func(*Put) bool) (taken List) {
 	var before *Put
 	for p := l.head; p != nil; {
@@ -137,7 +137,7 @@ func (l *List) TakeIf(which func(*Put) bool) (taken List) {
 	return taken
 }
 
-// removeAfter removes p, whose predecessor is before; nil: p is the first.
+// removeAfter removes p. before is the predecessor of p, or nil if p is the first.
 func (l *List) removeAfter(before, p *Put) {
 	if before == nil {
 		l.head = p.next
