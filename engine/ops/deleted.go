@@ -8,21 +8,22 @@ import (
 )
 
 // A node remembers deleted names for a short time. NSQ's tools delete a topic at every node, because each nsqd has its
-// own. At the second node of a cluster the topic is gone already: with GoneError a server can tell that from a topic
-// that never existed.
+// own topics. When such a tool asks the second node of a cluster, the topic is already gone. With GoneError a server
+// can tell such a topic from one that never existed.
 
 const (
 	rememberDeletedFor = 10 * time.Second
 	maxDeletedNames    = 1024 // names of topics, and of one topic's channels
 )
 
-// GoneError is ErrNoTopic or ErrNoChannel for one that was deleted a moment ago, through this node or another.
+// GoneError wraps ErrNoTopic or ErrNoChannel for a name that was deleted a moment ago, through this node or another.
 type GoneError struct {
-	Ago time.Duration // age of the deletion, without the time that the answer travelled
+	Ago time.Duration // age of the deletion, not counting the time that the answer travelled
 	err error
 }
 
-// NewGoneError is for what was deleted that long ago; err is base.ErrNoTopic or base.ErrNoChannel.
+// NewGoneError returns the error for a name that was deleted that long ago. err is base.ErrNoTopic or
+// base.ErrNoChannel.
 func NewGoneError(ago time.Duration, err error) *GoneError { return &GoneError{ago, err} }
 
 // Error implements error.
@@ -31,8 +32,8 @@ func (e *GoneError) Error() string { return e.err.Error() }
 // Unwrap returns ErrNoTopic or ErrNoChannel.
 func (e *GoneError) Unwrap() error { return e.err }
 
-// DeletedNames are deleted names of topics, or of one topic's channels, with the times of their deletion. The caller's
-// lock guards them. The zero value has none; a crash forgets them.
+// DeletedNames are the deleted names of topics, or of one topic's channels, with the times of their deletion. The
+// caller's lock guards them. The zero value is empty. A crash forgets the names.
 type DeletedNames map[string]time.Time
 
 // Add notes a deletion. Beyond maxDeletedNames it notes nothing: the name then counts as one that never existed.
@@ -61,7 +62,8 @@ func (g DeletedNames) Missing(name string, now time.Time, err error) error {
 // Deletion merges the leaders' answers to wire.OpDeleteChannel. One goroutine uses it.
 type Deletion struct{ merged wire.Deletion }
 
-// DeletionResult is a leader's answer to wire.OpDeleteChannel. err is what the deletion of the channel returned there.
+// DeletionResult encodes a leader's answer to wire.OpDeleteChannel. err is the error of the deletion at this leader.
+// The answer is empty if the channel never existed here.
 func DeletionResult(err error) ([]byte, error) {
 	var d wire.Deletion
 	switch gone, ok := err.(*GoneError); {

@@ -1,18 +1,19 @@
-// Package ops carries requests about topics and channels to the nodes that lead them, and their answers back. To create
-// a channel, to pause or seek one, to list what it has in flight: each node that leads a partition of the topic does it
-// for its partitions (wire.Operation).
+// Package ops sends requests about topics and channels to the leaders of the topic's partitions, and brings back the
+// answers. Such a request creates, pauses or seeks a channel, or lists what the channel has in flight. Each node that
+// leads partitions of the topic executes the request (wire.Operation) for its own partitions.
 //
 //	Channel.Pause ... ─► Operations.Gather ─► Topic.Execute, for the partitions that this node leads
 //	                          └─► Ask ─ ForwardOp ─► HandleRequest ─► Node.Execute   at each other leader
 //	                               ◄─ ForwardOpAck ──── its result or error
 //
-// What an operation does is the engine's business; nothing here looks into one but for the partitions that it names.
-// While leaders change Gather asks again, so an operation that is done twice must do no harm.
+// The engine defines what an operation does; this package reads only the list of partitions in it. While leaders
+// change, Gather repeats the operation, so executing an operation twice must do no harm.
 //
-// What was deleted a moment ago is told from what never existed ([DeletedNames], [GoneError]): a deletion that is asked
-// for at several nodes, or whose leaders do not all have the channel any more, has succeeded ([Deletion]).
+// The package also tells names that were deleted a moment ago from names that never existed ([DeletedNames],
+// [GoneError]). A client may request the same deletion at several nodes, and some of the leaders may have deleted the
+// channel already. In both cases the deletion has succeeded ([Deletion]).
 //
-// The cluster node has one Operations. Its lock is a leaf: it is held for access to the table of requests, never while
-// anything is sent or executed. A request of another node is executed on a goroutine of its own. A crash loses the
-// table: the requesters see the connection end and ask the next leader.
+// The cluster node has one Operations. Its lock is a leaf: it guards the table of requests, and is never held while
+// anything is executed or sent. A request of another node is executed on its own goroutine. A crash loses the table:
+// the requesters see the connection end and ask the next leader.
 package ops

@@ -15,11 +15,11 @@ import (
 	"penstock/replicate/wire"
 )
 
-// Topic is what an operation is about, as this node sees it. The engine implements it; any goroutine may call it.
+// Topic is the topic of an operation, as this node sees it. The engine implements it; any goroutine may call it.
 type Topic interface {
 	ID() uuid.UUID
 	Name() string
-	// Leaders returns the node that leads each partition, by its number; 0: this node knows of none.
+	// Leaders returns the leader of each partition, indexed by partition number; 0: this node knows of none.
 	Leaders() []replicate.NodeID
 	// Execute executes op on this node, for the partitions that op names. It returns base.ErrNoLeader if this node does
 	// not lead all of them.
@@ -27,21 +27,21 @@ type Topic interface {
 }
 
 // OnAllLeaders executes op on every node that leads a partition of t, and returns when all of them have committed it.
-// While leaders change it repeats op, until ctx ends or Node.Timeout is over.
+// While leaders change it repeats op, until ctx ends or Node.Timeout has passed.
 func (o *Operations) OnAllLeaders(ctx context.Context, t Topic, op wire.Operation) error {
 	return o.Gather(ctx, t, op, nil, nil)
 }
 
 // Gather is OnAllLeaders for an operation with a result. It passes the result of each leader to take, unless take is
-// nil; the results together cover every partition once. If only is not nil, op concerns only the partitions whose
-// numbers it selects.
+// nil. Together the results cover every partition exactly once. If only is not nil, op concerns only the partitions
+// whose numbers it selects.
 func (o *Operations) Gather(
 	ctx context.Context, t Topic, op wire.Operation, only func(partition uint32) bool, take func(result []byte) error,
 ) error {
 	ctx, cancel := o.host.WithTimeout(ctx, o.n.Timeout)
 	defer cancel()
 	op.Topic = t.ID()
-	var done []bool // of every partition that is known so far; true: nothing is left to do for it
+	var done []bool // by partition, of all that are known so far; true: nothing is left to do for it
 	var last error
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		news := o.n.News.Next()
@@ -70,15 +70,16 @@ func (o *Operations) Gather(
 	}
 }
 
-// A round of asking leaders follows the one before when this node hears of a change, or after a pause: a leader on
-// another node may begin to serve without a word. The pause doubles from round to round.
+// Gather asks the leaders in rounds. The next round begins when this node hears of a change, or after a pause, because
+// a leader on another node may begin to serve without any news. The pause doubles from round to round.
 const (
 	minPause = 3 * time.Millisecond // an election takes some milliseconds
 	maxPause = 50 * time.Millisecond
 )
 
-// tryLeaders asks the leaders of the partitions that are not done, once; left is how many are not done afterwards. What
-// one leader has committed, every later leader has too, so a change of leader undoes nothing.
+// tryLeaders asks the leaders of the partitions that are not done, once. It returns how many partitions are not done
+// afterwards, and the last error. What one leader has committed, every later leader has too, so a change of leader
+// undoes nothing.
 func (o *Operations) tryLeaders(
 	ctx context.Context, t Topic, op wire.Operation, leaders []replicate.NodeID, done []bool, take func([]byte) error,
 ) (left int, last error) {
@@ -119,7 +120,7 @@ func (o *Operations) tryLeaders(
 	return left, last
 }
 
-// finalErrors are errors that a repetition does not change.
+// finalErrors are errors that a repetition of the operation cannot change.
 var finalErrors = []error{base.ErrVersion, base.ErrSettings, base.ErrDisk, base.ErrNoChannel}
 
 func final(err error) bool {

@@ -23,15 +23,15 @@ type Node struct {
 	Peers   *host.Peers
 	Timeout time.Duration // of one operation: Options.PublishTimeout
 	News    *base.Notice  // raised when leaders change
-	First   uint64        // number of the first request; no process before may have used it
+	First   uint64        // number of the first request; no earlier process may have used it
 	Level   func() int    // the feature level that is in force
 	// Execute executes an operation of another node. It may wait for commits.
 	Execute func(ctx context.Context, op wire.Operation) (result []byte, err error)
 }
 
 // Operations sends requests to other nodes and executes theirs. mu guards next, sent and shut; it is a leaf. Any
-// goroutine may call Ask and Gather; the readers of the connections call HandleRequest, HandleAck and PeerLost. After a
-// crash the requester gets errLost and repeats the request.
+// goroutine may call Ask and Gather; the connections' readers call HandleRequest, HandleAck and PeerLost. If the node
+// that executes a request crashes, the requester gets errLost and repeats the request.
 type Operations struct {
 	n     Node
 	host  host.Host
@@ -43,8 +43,8 @@ type Operations struct {
 	shut bool
 }
 
-// request is one that waits for its answer. Operations.mu guards the table that it is in. The goroutine in Ask made it
-// and reads the result.
+// request is a request that waits for its answer. Operations.mu guards the table that holds it. The goroutine in Ask
+// creates the request and reads the result.
 type request struct {
 	to     replicate.NodeID
 	done   chan error
@@ -54,8 +54,8 @@ type request struct {
 var errLost = errors.New("engine: the connection to the partition's leader was lost")
 
 // reasonLevel is the feature level from which a ForwardOpAck carries the number of its error. Below it, only the text
-// identifies the error. Versions without numbers ignore the field, so that one of them may be in a cluster of any
-// level.
+// identifies the error. Versions that do not know the numbers ignore the field, so such a version may be in a cluster
+// of any level.
 const reasonLevel = 2
 
 // New returns the Operations of a node. Nothing may be asked before the node has joined.
@@ -63,7 +63,7 @@ func New(n Node) *Operations {
 	return &Operations{n: n, host: n.Host, peers: n.Peers, next: n.First, sent: map[uint64]*request{}}
 }
 
-// Ask sends op to a node and waits for its answer. No lock is held.
+// Ask sends op to a node and waits for its answer. The caller holds no lock.
 func (o *Operations) Ask(ctx context.Context, to replicate.NodeID, op wire.Operation) ([]byte, error) {
 	body, err := wire.EncodeOperation(&op)
 	if err != nil {
@@ -118,7 +118,7 @@ func (o *Operations) reply(to replicate.NodeID, request uint64, result []byte, e
 	o.peers.Reply(to, &f)
 }
 
-// ack builds the answer to a request, in the form of a feature level.
+// ack builds the answer to a request, in the format of the feature level.
 func ack(level int, request uint64, result []byte, err error) netproto.Frame {
 	f := netproto.Frame{Type: netproto.TypeForwardOpAck, Request: request, Head: result}
 	if err != nil {
@@ -148,7 +148,7 @@ func (o *Operations) HandleAck(f *netproto.Received) {
 	r.end(err)
 }
 
-// end lets Ask return, unless it has its answer already.
+// end lets Ask return err, unless the request was ended before.
 func (r *request) end(err error) {
 	select {
 	case r.done <- err:
@@ -163,8 +163,8 @@ func (o *Operations) PeerLost(node replicate.NodeID) {
 	o.endAll(errLost, func(r *request) bool { return r.to == node })
 }
 
-// endAll fails the requests that which selects, in the order in which they were made: their goroutines go on in that
-// order, and a simulation must repeat it. mu is held.
+// endAll fails the requests that which selects, in the order in which they were made: their goroutines continue in that
+// order, and a simulation must be repeatable. mu is held.
 func (o *Operations) endAll(why error, which func(*request) bool) {
 	for _, id := range slices.Sorted(maps.Keys(o.sent)) {
 		if r := o.sent[id]; which(r) {
@@ -173,7 +173,7 @@ func (o *Operations) endAll(why error, which func(*request) bool) {
 	}
 }
 
-// Close fails all requests, and those to come, with base.ErrClosed.
+// Close fails all present and later requests with base.ErrClosed.
 func (o *Operations) Close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
