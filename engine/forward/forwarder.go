@@ -18,16 +18,15 @@ import (
 	"penstock/segment"
 )
 
-// Forwarder sends the puts of partitions that another node leads to that node, pipelined, and answers them when the
-// leader does. While no node leads, a put waits in its lane: it is not stored, and may go to any later leader. When the
-// connection is lost, the fate of the puts that were sent is unknown. A crash loses what waits here; nobody was told
-// that it is stored.
+// Forwarder sends puts to the nodes that lead their partitions, pipelined, and answers each put when its leader
+// answers. While a partition has no leader, its puts wait in their lane: they are not stored, and may go to any later
+// leader. When a connection is lost, the outcome of the puts in flight on it is unknown. A crash loses the puts that
+// wait here; no producer was told that they are stored.
 //
-// mu guards the lanes and the puts in flight. Producers take it, the connections' readers for an answer, and the
-// ticker. Puts are answered, and the committer is told (Announce), after mu was released.
+// mu guards the lanes and the puts in flight. Producers take it, the connections' readers when an answer arrives, and
+// the ticker. Puts are answered, and the committer is told (Announce), only after mu was released.
 //
-// The puts of a partition keep their order, whatever becomes of its leader: route.Lane decides when the next one
-// leaves.
+// The puts of a partition keep their order, even when the leader changes: route.Lane decides when the next one leaves.
 type Forwarder struct {
 	n     Node
 	peers *host.Peers
@@ -42,33 +41,33 @@ type Forwarder struct {
 	body     [1][]byte
 
 	refusals      refusals
-	lastRemotePut atomic.Int64 // when the last put of another node came, by Node.Now
+	lastRemotePut atomic.Int64 // when the last put of another node arrived, by Node.Now
 }
 
-// lane has this node's puts for one partition, in their order. It exists only while there are any. Forwarder.mu guards
-// it.
+// lane holds this node's puts for one partition, in order. It exists only while puts wait or are in flight, or the lane
+// is frozen. Forwarder.mu guards it.
 type lane struct {
 	route.Lane
 	pt      Partition
 	box     *inbox.Inbox     // the partition's
 	id      segment.Identity // the partition's
-	waiting inbox.List       // not sent yet, or refused as not stored; sorted by order
+	waiting inbox.List       // not sent yet, or refused as not stored; sorted by Order
 }
 
-// New returns the Forwarder of a node. Nothing is sent before the node has joined.
+// New returns the Forwarder of a node. It sends nothing before the node has joined.
 func New(n Node) *Forwarder {
 	return &Forwarder{
 		n: n, peers: n.Peers, lanes: map[*inbox.Inbox]*lane{}, inFlight: map[uint64]*inbox.Put{}, next: n.First,
 	}
 }
 
-// LastPut is when the last put of another node came, by Node.Now; 0: none has.
+// LastPut returns when the last put of another node arrived, by Node.Now; 0: none has arrived.
 func (f *Forwarder) LastPut() int64 { return f.lastRemotePut.Load() }
 
-// defaultDeadline is that of a put without one which comes now.
+// defaultDeadline returns the deadline of a put that arrives now without one.
 func (f *Forwarder) defaultDeadline() int64 { return f.n.Clock.NowNs() + int64(f.n.Timeout) }
 
-// lane returns the lane of pt, and makes it if there is none. mu is held.
+// lane returns the lane of pt, and creates it if there is none. mu is held.
 func (f *Forwarder) lane(pt Partition) *lane {
 	box := pt.Box()
 	l := f.lanes[box]
@@ -81,8 +80,8 @@ func (f *Forwarder) lane(pt Partition) *lane {
 	return l
 }
 
-// removeIdle removes a lane that is empty. From then on, puts of a partition that this node leads go to its inbox. mu
-// is held.
+// removeIdle removes the lane if it is empty. From then on, this node's puts for the partition enter its inbox if this
+// node leads. mu is held.
 func (f *Forwarder) removeIdle(l *lane) {
 	if l.waiting.Empty() && l.Idle() && f.lanes[l.box] == l {
 		delete(f.lanes, l.box)
@@ -90,8 +89,8 @@ func (f *Forwarder) removeIdle(l *lane) {
 	}
 }
 
-// Enqueue takes a put that this node's inbox does not accept. Only part.Partition.Enqueue calls it,
-// through part.Above; it has set p.Box. If Enqueue returns nil, p is answered later.
+// Enqueue takes a put that this node's inbox does not accept. Only part.Partition.Enqueue calls it, through part.Above,
+// after it has set p.Box. If Enqueue returns nil, p is answered later.
 func (f *Forwarder) Enqueue(pt Partition, p *inbox.Put) error {
 	if p.DeadlineNs == 0 {
 		p.DeadlineNs = f.defaultDeadline()
@@ -118,8 +117,8 @@ func (f *Forwarder) Enqueue(pt Partition, p *inbox.Put) error {
 	return nil
 }
 
-// flush sends the waiting puts as far as possible. If this node has become the leader, flush moves them to its inbox
-// and returns true; the caller calls Announce after it has released mu. mu is held.
+// flush sends the waiting puts of the lane as far as possible. If this node has become the leader, flush moves them to
+// the inbox instead, and returns true: the caller must call Announce after it has released mu. mu is held.
 func (f *Forwarder) flush(l *lane) (announce bool) {
 	defer f.removeIdle(l)
 	for !l.waiting.Empty() {
@@ -135,7 +134,7 @@ func (f *Forwarder) flush(l *lane) (announce bool) {
 		}
 		p := l.waiting.Pop()
 		size := int64(p.Bytes)                    // once p is in the inbox, it may be answered and reused
-		if err := l.box.TryEnter(p); err != nil { // full, or no longer the leader: the next tick tries again
+		if err := l.box.TryEnter(p); err != nil { // inbox full, or not the leader any more: the next tick retries
 			l.waiting.PushFront(p)
 			return announce
 		}
@@ -162,7 +161,7 @@ func (f *Forwarder) trySend(l *lane, to replicate.NodeID) bool {
 	encode(buf, l, p)
 	f.body[0] = buf.Bytes
 	f.frame = netproto.Frame{Type: netproto.TypeForwardPut, Request: id, Body: f.body[:], Owner: buf}
-	f.inFlight[id] = p // before it is sent: another goroutine handles the answer
+	f.inFlight[id] = p // set before sending: another goroutine handles the answer
 	if err := f.peers.TrySend(to, &f.frame); err != nil {
 		delete(f.inFlight, id)
 		buf.Release()
@@ -174,7 +173,7 @@ func (f *Forwarder) trySend(l *lane, to replicate.NodeID) bool {
 	return true
 }
 
-// Wake tries again to send what waits in all lanes.
+// Wake tries again to send the waiting puts of all lanes.
 func (f *Forwarder) Wake() {
 	f.mu.Lock()
 	var work []Partition
@@ -189,7 +188,7 @@ func (f *Forwarder) Wake() {
 	}
 }
 
-// sorted returns the lanes in a fixed order, so that simulations can be repeated. mu is held.
+// sorted returns the lanes in a fixed order, so that simulations are repeatable. mu is held.
 func (f *Forwarder) sorted() []*lane {
 	if len(f.lanes) == 0 {
 		return nil
@@ -242,14 +241,14 @@ func (f *Forwarder) removeInFlight(which func(*inbox.Put) bool) (puts inbox.List
 	return puts
 }
 
-// answered notes that a put of the lane is no longer in flight; refused: it waits again. mu is held.
+// answered notes that a put of the lane is no longer in flight. refused says that the put waits again. mu is held.
 func (f *Forwarder) answered(l *lane, refused bool) {
-	f.next++ // the number of the next run, if this one is over
+	f.next++ // the number of the next run, in case this one is over
 	l.Answered(refused, uint32(f.next))
 	f.removeIdle(l)
 }
 
-// PeerLost answers the puts that were sent to a node whose connection is lost with ErrUnknown: they may be stored.
+// PeerLost answers with ErrUnknown the puts in flight to a node whose connection is lost: they may be stored there.
 func (f *Forwarder) PeerLost(node replicate.NodeID) {
 	f.refusals.removeNode(node)
 	f.mu.Lock()
@@ -278,13 +277,13 @@ func (f *Forwarder) HandleAck(from replicate.NodeID, fr *netproto.Received) {
 	p := f.inFlight[fr.Header.Request]
 	if p == nil || p.SentTo != from || bad != nil {
 		f.mu.Unlock()
-		return // the put was answered before: its deadline passed, or the connection was lost
+		return // the put was answered already: its deadline passed, or the connection was lost
 	}
 	delete(f.inFlight, fr.Header.Request)
 	l := f.lanes[p.Box]
 	status := fr.Header.Status
 	if status == netproto.StatusNotLeader || status == netproto.StatusFull || status == netproto.StatusClosed {
-		l.waiting.Insert(p) // not stored: send it again, to whoever leads, when the run is over
+		l.waiting.Insert(p) // not stored: send it again, to the current leader, when the run is over
 		f.answered(l, true)
 		f.mu.Unlock()
 		return
@@ -304,16 +303,16 @@ func (f *Forwarder) HandleAck(from replicate.NodeID, fr *netproto.Received) {
 	inbox.Answer(p, reason.OfPut(ack.Reason))
 }
 
-// Freeze stops the lane of pt until Reroute has inserted the inbox before its puts.
+// Freeze stops the lane of pt until Reroute has inserted the puts of the inbox in front of the lane's.
 func (f *Forwarder) Freeze(pt Partition) {
 	f.mu.Lock()
 	f.lane(pt).Freeze()
 	f.mu.Unlock()
 }
 
-// Reroute moves the puts in the inbox of a partition that this node no longer leads to the lane. Nothing of them was
-// stored. They go before those that already wait in the lane, which came later. The caller has called Freeze before, so
-// that nothing has left the lane since, and has released Replica.mu.
+// Reroute moves the puts that are left in the inbox of a partition to the lane, after this node has lost the
+// leadership. None of them was stored. They go in front of the puts that already wait in the lane, because those
+// arrived later. The caller has called Freeze, so no put has left the lane since then, and has released Replica.mu.
 func (f *Forwarder) Reroute(pt Partition) {
 	var controls, refused, back inbox.List
 	left := pt.Box().TakeForReroute()
@@ -327,7 +326,7 @@ func (f *Forwarder) Reroute(pt Partition) {
 		case f.closed:
 			refused.Push(p)
 		case p.Forwarded:
-			back.Push(p) // it is sent from where it came from; this node may hear of the new leader last
+			back.Push(p) // its own node sends it again; this node may be the last to hear of the new leader
 		default:
 			if p.DeadlineNs == 0 {
 				p.DeadlineNs = f.defaultDeadline()
