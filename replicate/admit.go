@@ -2,15 +2,15 @@ package replicate
 
 import "penstock/segment"
 
-// admit answers EvPut: without ActRefuse the next batch may be appended. Nothing waits here: the engine's inbox keeps a
-// write that may be accepted later, asks again after each Step, and knows its deadline.
+// admit answers EvPut: without ActRefuse, the next batch may be appended. Nothing waits here: the engine's inbox keeps
+// a write that may be accepted later, asks again after each Step, and knows its deadline.
 func (l *Leader) admit(acts *Actions) {
 	if err := l.refusal(); err != nil {
 		acts.add(ActRefuse).Err = err
 	}
 }
 
-// refusal says why nothing may be appended now. ErrNotYet alone ends by itself.
+// refusal returns why no batch may be appended now. Only ErrNotYet passes by itself.
 func (l *Leader) refusal() error {
 	switch pendingFrom := max(l.log.Committed, l.epochStart); {
 	case !l.serving:

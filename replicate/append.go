@@ -2,10 +2,11 @@ package replicate
 
 import "penstock/segment"
 
-// append takes batches from the leader. In order: the frame must fit what it carries (B10); what is here already, by
-// epoch, position and checksum, is acknowledged and not applied twice (B8); what would leave a hole is refused with the
-// place to go on from; what does not continue this log byte for byte is refused and the logs are compared anew (B9).
-// The rest is appended at once, whole.
+// append takes batches from the leader. The checks come in this order. A frame whose arguments do not fit its batches
+// is rejected (B10). A batch that the log already has, by epoch, position and checksum, is acknowledged and not applied
+// twice (B8). A frame that would leave a hole is answered with the end of this log. A batch that does not continue this
+// log byte for byte is refused, and the logs are compared anew (B9). The remaining batches are appended together, with
+// one ActAppend.
 func (f *Follower) append(m *Message, acts *Actions) {
 	if !fits(m) {
 		r := f.send(MsgReject, acts)
@@ -27,7 +28,7 @@ func (f *Follower) append(m *Message, acts *Actions) {
 	f.said = max(f.said, m.Committed)
 	if rest := m.Batches[n:]; len(rest) > 0 {
 		if f.log.End.Next-f.log.Durable+segment.Position(len(rest)) > segment.Position(f.cfg.MaxWindowCount) {
-			return // more than the window: the leader sends it again when it has seen acks
+			return // beyond the window: the leader sends it again when acks have come
 		}
 		for i := range rest {
 			b := &rest[i]
@@ -40,7 +41,7 @@ func (f *Follower) append(m *Message, acts *Actions) {
 	}
 	f.commit()
 	if n > 0 {
-		f.ack(acts) // the leader repeats itself: an ack was lost, perhaps
+		f.ack(acts) // the leader repeated batches, perhaps because an ack was lost
 	}
 }
 
@@ -71,7 +72,8 @@ func fits(m *Message) bool {
 	return true
 }
 
-// skipKnown counts the batches that are in the log already; false if another batch stands in the place of one.
+// skipKnown counts the batches that are already in the log. It returns false if the log has another batch at one of
+// their positions.
 func (f *Follower) skipKnown(batches []Batch) (int, bool) {
 	for i := range batches {
 		b := &batches[i]
@@ -89,16 +91,17 @@ func (f *Follower) skipKnown(batches []Batch) (int, bool) {
 	return len(batches), true
 }
 
-// continues says whether b follows the last batch of the log: same place, same id, chained to its checksum.
+// continues says whether b follows the last batch of the log: same offset, same id, chained to its checksum.
 func (f *Follower) continues(b *Batch, epoch segment.Epoch) bool {
 	end := &f.log.End
 	return b.Offset == end.End && b.FirstID == end.NextID && b.PrevCRC == end.LastCRC && b.Epoch >= end.Epoch &&
 		b.Epoch >= f.table.Last() && b.Epoch <= epoch
 }
 
-// contradicted means that the leader's log is not this log, although an exchange said so. Frames may be from before
-// something that this node does not know of, so the logs are compared anew; but if they differ right where the exchange
-// placed the end of what they share, then stored bytes are wrong, here or there.
+// contradicted handles a leader's batch that does not fit this log, although an exchange found the two to agree. The
+// frame may precede an event that this node has not heard of, so the logs are compared anew. But if the logs differ
+// exactly where the exchange placed the end of their common part, then stored bytes are wrong at one of the two
+// replicas.
 func (f *Follower) contradicted(acts *Actions) {
 	if f.log.End.Next == f.matchedAt {
 		f.fail(ErrDamaged, acts)
@@ -113,7 +116,8 @@ func (f *Follower) gap(acts *Actions) {
 	m.Position, m.Offset = f.log.End.Next, f.log.End.End
 }
 
-// heartbeat brings the leader's Committed, and how much was sent: what is missing got lost.
+// heartbeat takes the leader's Committed and the end of what the leader has sent: batches below that end that are not
+// here were lost.
 func (f *Follower) heartbeat(m *Message, acts *Actions) {
 	f.said = max(f.said, m.Committed)
 	f.commit()

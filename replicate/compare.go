@@ -1,62 +1,64 @@
 package replicate
 
-// A log that recovery has shortened may lack what its replica had acknowledged: its last group was not whole after a
-// crash, and that a crash tore it or that a bit of it changed later looks the same. Whoever leads with such a log
-// compares it with the other members of the ISR before it appends or cuts anything:
+// A log that recovery has shortened may lack batches that its replica had acknowledged: its last group was not whole
+// after a crash, and a group torn by the crash looks the same as one in which a bit changed later. A leader with such a
+// log compares it with the logs of the other members of the ISR before it appends or cuts anything:
 //
 //	leader, its log shortened              member of the ISR
 //	1 Probe
 //	                                       2 Report: its end
-//	3 the end is later than its own: ActHandOver, and nothing else; that replica leads in a new epoch
-//	  none is later: it goes on as any leader, the reports are asked for again and answered
+//	3 that end is later than its own: ActHandOver, and nothing else; that replica leads in a new epoch
+//	  no end is later: it goes on like any leader; it probes again and answers the new reports
 //
-// What one copy lost alone the others still have, for everything committed was on all of them. So one other member that
-// has no more proves that nothing committed was lost; the leader still waits for the other members, CompareNs at most,
-// and not for those whose process is gone. If no other member can be heard, it waits for as long as it takes: the
-// others may have what this log lacks. An ISR of itself alone ends that, which takes an operator, or the news that
-// their disks were replaced.
+// If only one copy lost batches, the others still have them, because every member held everything that was committed.
+// So one other member that has no more than this log proves that nothing committed was lost. The leader still waits for
+// the remaining members, for CompareNs at most, and not for those whose process is gone. If no other member answers,
+// the leader waits without limit: the others may have what this log lacks. That wait ends if an operator makes this
+// replica the whole ISR, or if the members' disks turn out to have been replaced.
 //
-// A member that has more and is damaged cannot lead. What it cannot read below this log's end it fetches from here
-// meanwhile, and then it can. If what it cannot read lies beyond, nobody here has it, and what follows that may still
-// be whole: the leader waits, and says for whom (Blocked). That member may read its disk again after a restart, another
-// one may come back, or an operator gives up what only it had. No rule does that by itself: it could cut the last copy
-// of what was acknowledged.
+// A damaged member that has more cannot lead. Meanwhile it fetches from this leader the unreadable batches below the
+// end of this log; then it can lead. If its unreadable batches lie beyond that end, nobody here has them, and the
+// batches behind them may still be whole. Then the leader waits, and names that member (Blocked). The member may be
+// able to read its disk after a restart, another member may come back, or an operator gives up the data that only that
+// member had. No rule does this automatically: it could cut the last copy of acknowledged batches.
 //
-// If every member was heard, and none has more, but none has all either that this log is known to have committed, then
-// waiting would bring nothing back: after CompareNs the leader goes on and counts it as a loss (LeaderCounts.Losses).
+// It can happen that every member was heard, none has more than this log, and none has everything that this log is
+// known to have committed. Waiting would then bring nothing back: after CompareNs the leader goes on and counts a loss
+// (LeaderCounts.Losses).
 //
-// A leader whose log is whole compares nothing: what others have beyond it was never committed, because it is in the
-// ISR and does not have it.
+// A leader whose log is whole compares nothing: the leader is in the ISR, so batches beyond its log were never
+// committed.
 
 // comparison is what a leader with a shortened log knows of the other logs.
 type comparison struct {
-	open    bool // nothing is appended, committed or cut
+	open    bool // the leader appends, commits and cuts nothing
 	since   int64
-	askedAt int64 // for another leader
+	askedAt int64 // when another leader was asked for last
 	blocked NodeID
 }
 
-// Comparing says whether the leader waits for other members' logs, because its own was shortened by recovery.
+// Comparing says whether the leader still waits for other members' logs because recovery shortened its own.
 func (l *Leader) Comparing() bool { return l.comparing.open }
 
-// Blocked is the member whose damaged log keeps the comparison open: it may have what this log lacks, and cannot
-// lead. 0: there is none.
+// Blocked returns the member whose damaged log keeps the comparison open: it may have what this log lacks, and it
+// cannot lead. 0: there is no such member.
 func (l *Leader) Blocked() NodeID { return l.comparing.blocked }
 
-// Shortened says whether the log may lack what this replica had acknowledged before it was recovered.
+// Shortened says whether the log may lack batches that this replica had acknowledged before its recovery.
 func (l *Leader) Shortened() bool { return l.log.Shortened }
 
-// Shortened says whether the log may lack what this replica had acknowledged before it was recovered. It ends when the
-// leader's log is known to be here.
+// Shortened says whether the log may lack batches that this replica had acknowledged before its recovery. That ends
+// when this log is known to hold everything committed.
 func (f *Follower) Shortened() bool { return f.log.Shortened }
 
-// longer says whether p's log, as it reported it, ends later than this one: with a newer epoch, or with more of the
-// same. Each member of the ISR holds everything committed, so the latest end of them all is behind it.
+// longer says whether p's log, according to its report, ends later than this one: in a newer epoch, or further on in
+// the same epoch. Each member of the ISR holds everything committed, so the latest end of all members is not before
+// Committed.
 func (l *Leader) longer(p *Progress) bool {
 	return p.endEpoch > l.log.End.Epoch || p.endEpoch == l.log.End.Epoch && p.end > l.log.End.Next
 }
 
-// compare ends the comparison when enough is known, or asks for the leader that has more.
+// compare ends the comparison when enough is known, or asks for the member that has more as leader.
 func (l *Leader) compare(now int64, acts *Actions) {
 	c := &l.comparing
 	if !c.open {
@@ -66,7 +68,7 @@ func (l *Leader) compare(now int64, acts *Actions) {
 	late := now-c.since >= l.cfg.CompareNs
 	c.blocked = 0
 	switch {
-	case v.best != nil && v.best.Down && v.proofs > 0 && late: // what it alone has beyond this log was never committed
+	case v.best != nil && v.best.Down && v.proofs > 0 && late: // its batches beyond this log were never committed
 	case v.best != nil:
 		if now-c.askedAt >= l.cfg.RetryNs {
 			c.askedAt = now
@@ -86,7 +88,7 @@ func (l *Leader) compare(now int64, acts *Actions) {
 		return
 	case !late:
 		return
-	default: // all that there is was heard
+	default: // every member was heard
 		l.losses++
 	}
 	c.open = false
@@ -97,15 +99,16 @@ func (l *Leader) compare(now int64, acts *Actions) {
 	}
 }
 
-// verdict is what the other members of the ISR say together.
+// verdict sums up the reports of the other members of the ISR.
 type verdict struct {
-	others int // whose disks are there
-	// that have all that this log was known to have committed, and no more than it has: nothing committed is missing here
+	others int // members whose disks have not been replaced
+	// members that have no more than this log, and all of what it was known to have committed: nothing committed is
+	// missing here
 	proofs  int
-	awaited int       // that may have more and can still say so
-	away    int       // that may have more, and whose process is gone
-	best    *Progress // that has the most of those that can lead
-	blocked NodeID    // that may have more, and is damaged
+	awaited int       // members that may have more and can still say so
+	away    int       // members that may have more and whose process is gone
+	best    *Progress // the member with the longest log of those that can lead
+	blocked NodeID    // a member that may have more and is damaged
 }
 
 func (l *Leader) weigh() (v verdict) {
@@ -115,7 +118,7 @@ func (l *Leader) weigh() (v verdict) {
 		}
 		p := l.peer(m.Node)
 		if p != nil && p.heard && p.Store != m.Store {
-			continue // that disk is gone, and what it held
+			continue // that disk is gone, with everything that it held
 		}
 		v.others++
 		switch {
@@ -123,17 +126,17 @@ func (l *Leader) weigh() (v verdict) {
 			v.away++
 		case p == nil || !p.compared:
 			v.awaited++
-			if p != nil && p.Damaged { // it refuses to say
+			if p != nil && p.Damaged { // it refuses to report
 				v.blocked = p.Node
 			}
 		case !l.longer(p) && p.end >= l.log.Committed:
 			v.proofs++
-		case !l.longer(p): // it has lost more than this one
+		case !l.longer(p): // it has lost more than this log
 		case !p.Damaged:
 			if v.best == nil || p.endEpoch > v.best.endEpoch || p.endEpoch == v.best.endEpoch && p.end > v.best.end {
 				v.best = p
 			}
-		default: // until it has repaired itself from here
+		default: // it has more, and must first repair itself from here
 			v.awaited++
 			v.blocked = p.Node
 		}
@@ -141,15 +144,15 @@ func (l *Leader) weigh() (v verdict) {
 	return v
 }
 
-// whole says that everything that can be committed is in the log again: it may lead at once the next time.
+// whole notes that the log again holds everything that can be committed: this replica may lead at once the next time.
 func (l *Leader) whole() {
 	if l.log.Committed > l.epochStart && l.epochStart != unknownPosition {
 		l.log.Shortened = false
 	}
 }
 
-// whole is Leader.whole: the log holds durably what the leader of this epoch says is committed, and by that it knows
-// everything that was committed before it.
+// whole does for a follower what Leader.whole does: the log durably holds everything that the leader of this epoch says
+// is committed, and thereby everything that was committed before this epoch.
 func (f *Follower) whole() {
 	if !f.log.Shortened || f.said == 0 || f.log.Committed < f.said {
 		return

@@ -1,29 +1,31 @@
-// Package replicate decides how one partition is replicated: who gets which batch, when a write is committed, who is in
-// the ISR, what a replica that comes back has to cut. It decides and does nothing else. [Leader] and [Follower] take
-// events and return actions; they know no disk, socket, clock, goroutine or map, so every history can be replayed from
-// a text (testdata) or from a seed (the simulation in the tests). The engine feeds them and does what they say.
+// Package replicate decides how one partition is replicated: which batches go to which replica, when a write is
+// committed, who is in the ISR, and what a returning replica has to cut. It decides and does nothing else. [Leader] and
+// [Follower] take events and return actions. They know no disk, socket, clock, goroutine or map, so every history can
+// be replayed from a text (testdata) or from a seed (the simulation in the tests). The engine feeds in the events and
+// carries out the actions.
 //
 // # Use
 //
-// A replica is a Leader or a Follower, never both. Whoever owns it (part.Replica, with its lock held) steps it:
+// A replica is a Leader or a Follower, never both. Its owner (part.Replica, with its lock held) steps it:
 //
 //	l := replicate.NewLeader(cfg, self, boot, log, state, now)
-//	var acts replicate.Actions // used again by every Step
+//	var acts replicate.Actions // reused by every Step
 //	feed := []replicate.Event{{Kind: replicate.EvTick, Live: live}}
 //	for len(feed) > 0 {
 //		l.Step(now, &feed[0], &acts)
 //		feed = feed[1:]
 //		for i := range acts.List {
-//			feed = append(feed, do(&acts.List[i])...) // appends, sends, cuts; what it leads to at once
+//		feed = append(feed, do(&acts.List[i])...) // append, send, cut; do returns the events that follow at once
 //		}
 //	}
 //
-// What an action leads to later, as a durable write or an answer, is an event of its own. After ActStepDown the Leader
-// is over, and its owner makes a Follower from Log(). What the owner must keep besides is at the end of this page.
+// Results that come later, such as a durable write or an answer from a peer, are events of their own. After ActStepDown
+// the Leader is finished, and its owner makes a Follower from Log(). The owner's other duties are listed at the end of
+// this page.
 //
 // # Marks
 //
-// All of them are half-open: everything below is held. Positions number batches.
+// All marks are half-open: a replica holds everything below its mark. Positions number batches.
 //
 //	on each replica     Committed <= Durable <= End
 //	on a follower       Committed <= the leader's Committed
@@ -31,43 +33,47 @@
 //	per follower        Match <= Next <= Match + MaxWindowCount, and Match <= its Durable
 //	per batch           batch k+1 begins where batch k ends, in position, id and offset, and names its checksum
 //
-// None moves back but Match and Durable of a follower that lost something: it has another disk, begins anew, or reports
-// less than it acknowledged. Its leader then counts from Match 0. If it still is a member, it is proposed for removal
-// until it holds Committed again (Progress.lost), or the ISR cannot shrink and waits for it.
+// No mark moves back, except Match and Durable of a follower that lost data: it has another disk, begins anew, or
+// reports less than it had acknowledged. Its leader then counts it from Match 0. If that follower is still a member of
+// the ISR, the leader proposes to remove it until it holds Committed again (Progress.lost). If the ISR cannot shrink,
+// the commit waits for that follower.
 //
-// Committed moves only if the ISR has MinISR members, the lease lives, and the ISR holds the batch that began this
-// epoch ([Quorum]).
+// Committed moves only if the ISR has MinISR members, the lease is valid, and every member of the ISR holds the batch
+// that began this epoch ([Quorum]).
 //
-// The ISR that counts is the largest one that the store could show to an election: the accepted one, with everybody who
-// is in a proposal that may yet be accepted. So whoever can be elected holds everything that is committed. That
-// sentence is what the simulation checks after every event.
+// The leader counts the largest ISR that an election could find in the store: the accepted ISR plus every member of a
+// proposal that may yet be accepted. So every replica that can be elected holds everything that is committed. The
+// simulation checks this invariant after every event.
 //
 // # Steps of a write
 //
 //  1. EvPut: may a batch be appended now? ActRefuse says why not; the engine keeps the write until its deadline.
-//  2. The engine seals a batch and says EvAppended. In the same Step it goes to every follower in step; the engine's
-//     own disk works beside them, from the same bytes.
-//  3. The follower checks the frame's arguments, the epoch, whether it has the batch, whether it continues the log;
-//     ActAppend.
-//  4. EvDurable there: a cumulative ack, in this epoch and exchange. EvDurable here counts the same.
-//  5. The smallest mark of the ISR passes the batch: ActCommit. Followers hear of it with the next frame or heartbeat.
+//  2. The engine seals a batch and says EvAppended. The same Step sends it to every follower in step; the local disk
+//     writes the same bytes in parallel.
+//  3. The follower checks the frame's arguments, its epoch, whether the batch is a duplicate, and whether it continues
+//     the log; then ActAppend.
+//  4. EvDurable at the follower becomes a cumulative ack of this epoch and exchange. EvDurable at the leader counts
+//     like an ack.
+//  5. The smallest mark of the ISR passes the batch: ActCommit. The next frame or heartbeat tells the followers.
 //
 // # Steps of an exchange
 //
-// A new leader, a lost ack, a restarted process, a log that does not fit: both sides go through the same four messages,
-// numbered by the leader (Request) so that a late one is known as such.
+// A new leader, a lost ack, a restarted process and a log that does not fit are all handled by the same four messages.
+// The leader numbers each exchange (Request), so that a late message is recognised.
 //
-//  1. Probe: what do you have? The follower's log stands still from here on.
-//  2. Report: its end, its leader-epoch table, its process, its disk and the generation of its log.
+//  1. Probe: what do you have? From here on the follower's log does not change.
+//  2. Report: the end of the follower's log, its leader-epoch table, its process, its disk and the generation of its
+//     log.
 //  3. Match: our logs are equal below P. Or Reset: begin anew where my log begins.
-//  4. The follower cuts, and acknowledges what is durable below P. From here on its end is the leader's log.
+//  4. The follower cuts its log to P and acknowledges what is durable below P. From here on its log is a prefix of the
+//     leader's.
 //
-// One exchange is enough however often the leader changed, because whole tables are compared and a batch is identified
-// by (epoch, position): one epoch is one incarnation of one leader, never continued by a restarted process.
+// One exchange is enough however often the leader changed, because whole tables are compared and (epoch, position)
+// identifies a batch: one epoch is one incarnation of one leader, and a restarted process never continues it.
 //
 // # Races
 //
-// A late answer must not cut what was appended since (P5):
+// A late answer must not cut what the follower has appended since (P5):
 //
 //	leader                                follower
 //	1 Match r1 at 10, sent twice
@@ -85,7 +91,8 @@
 //	                                      4 A is gone, C leads: it has everything
 //	5 the answer of step 2 arrives, or never
 //
-// A new leader does not know all that is committed, so its Committed is no measure for who may join (P4, KAFKA-7128):
+// A new leader may not know everything that is committed, so its Committed does not decide who may join (P4,
+// KAFKA-7128):
 //
 //	new leader B, Committed 5 of 9        returning C
 //	1 its log and the ISR's reach 9
@@ -93,51 +100,52 @@
 //	3 not proposed: 6 < end of B's log at its election
 //	                                      4 holds the epoch-start batch at 9: proposed
 //
-// A disk that hangs leaves its process able to answer everything but an ack, so a heartbeat says nothing about who may
-// join:
+// A process whose disk hangs can still answer everything, only not with acks of new batches. So a heartbeat's answer
+// does not show that a follower may join:
 //
 //	leader                                follower whose disk hangs
 //	1 behind for LagMaxNs: proposed for removal, stuck at its Match
-//	2 removed: what the others hold is committed, first
+//	2 removed: now the others' batches can be committed
 //	                                      3 answers heartbeats with the Match of step 1
-//	4 holds less than Committed, or as much, and stays out
-//	                                      5 its disk goes on, its Match passes that of step 1
-//	6 may join; at most MaxISRJoins do per ISRWindowNs
+//	4 keeps it out, even if that Match equals Committed
+//	                                      5 its disk works again, its Match passes that of step 1
+//	6 may join; at most MaxISRJoins replicas join per ISRWindowNs
 //
-// A stopped leader goes on (P7): its followers have heard of a newer epoch and say so; those who have not can give it
-// their acks, but not all of them can, since the new leader came from the ISR and takes no orders from it.
+// A leader that was paused resumes (P7). Followers that know a newer epoch reject its messages. The others may still
+// acknowledge its batches, but never all of them do: the new leader came from the ISR and takes no orders from the old
+// one. So the old leader commits nothing.
 //
 // # Rejected alternatives
 //
-// Majorities instead of an ISR (Raft): three replicas would survive one loss as here, but a commit would wait for the
-// faster follower only, and after the loss of one node a second copy would not be guaranteed to be complete. The ISR
-// costs a round trip to the store when a follower fails, which is what LagMaxNs bounds.
+// Majorities instead of an ISR (Raft): three replicas would also survive one loss, and a commit would wait only for the
+// faster follower. But after the loss of one node, no second copy would be guaranteed to be complete. The price of the
+// ISR is a round trip to the store when a follower fails; LagMaxNs bounds that.
 //
-// Truncation to the known Committed on restart (KIP-101): it cuts what others count on. The mark is not a place to cut
-// to, only a place never to cut below.
+// Truncation to the known Committed on restart (KIP-101): it cuts batches that others count on. Committed is not a
+// position to cut to, only one never to cut below.
 //
-// One epoch per message of the comparison, repeated until both agree (KIP-279): more round trips, and every one is a
-// place for a late answer.
+// One epoch per message of the comparison, repeated until both sides agree (KIP-279): this takes more round trips, and
+// each of them can have a late answer.
 //
-// Waiting without limit for a follower to catch up with a moving Committed before it is proposed: under a steady load
-// it never does. Pausing writes for it, as the original does: a pause. Instead it holds Committed back like a member
-// for at most JoinNs.
+// Waiting without limit for a follower to reach a moving Committed before it is proposed: under a steady load it never
+// gets there. The original pauses writes for it. Here the follower holds Committed back like a member, for at most
+// JoinNs.
 //
-// Shrinking the ISR below MinISR: it would commit nothing more, and leave fewer replicas to elect.
+// Shrinking the ISR below MinISR: the partition could commit nothing more, and fewer replicas could be elected.
 //
-// Safety from the lease: clocks jump. The lease stops a cut-off leader from answering and delivering; what is committed
-// is safe without it, and the simulation runs with leases that never end.
+// Safety based on the lease: clocks jump. The lease keeps a cut-off leader from answering and delivering. Committed
+// batches are safe without it, and the simulation runs with leases that never end.
 //
 // # Where the promises of the original live
 //
 //	youzan/nsq                                     here
-//	PutMessageToCluster, PutMessagesToCluster,     EvPut, EvAppended, EvDurable, ActCommit: no lock, no call across I/O
+//	PutMessageToCluster, PutMessagesToCluster,     EvPut, EvAppended, EvDurable, ActCommit: no lock, no call over I/O
 //	doSyncOpToCluster
 //	handleSyncResult (all of the ISR, majority)    Quorum: smallest durable mark of the ISR, len(ISR) >= MinISR
 //	doLocalRollback                                nothing to undo: what is above Committed is not visible;
 //	                                               after a change of leader ActTruncate
 //	doRefresh, ErrEpochMismatch                    Epoch in every message; RejectEpoch, ActRefresh, ErrFenced
-//	putMessageOnSlave, putMessagesOnSlave,         Follower.append: arguments, duplicates, place, chain; a cumulative ack
+//	putMessageOnSlave, putMessagesOnSlave,         Follower.append: arguments, duplicates, place, chain; then an ack
 //	doWriteOpOnSlave
 //	checkDupOnSlave, IsCommitted                   Follower.skipKnown: by (epoch, position, checksum),
 //	                                               over the whole window
@@ -152,19 +160,21 @@
 //
 // # What the engine must keep
 //
-//   - One owner per machine, events in the order in which they happened, actions done in order; a second event that an
-//     action leads to is fed in after all actions of the first.
-//   - ActSend may be lost: everything is repeated. A connection that is lost needs no event; a process that is gone
-//     should bring EvPeerDown.
-//   - ActSend never waits for the disk: what memory does not have is EvEvicted, and read as ActRead, which may take as
-//     long as it likes. An ActRead for the same node and purpose replaces one that has not begun.
-//   - EvDurable carries the generation that the log had when the sync was asked for.
-//   - A reset is on stable storage before EvTruncated; a cut only has to come before later appends in the commit log.
-//   - What is recovered after a crash is synced before NewFollower counts it as Durable.
-//   - The log that follows a Leader contains all that was appended, also what the machine was not told of any more.
-//   - A log that recovery shortened says so (Log.Shortened), in later processes too, until its machine says that it is
-//     whole (Shortened).
-//   - A new machine begins without damage: the engine tells it again of what does not read back.
-//   - The store grants an epoch once, to one process; elects only from the ISR and only who is Electable; lets no
-//     member be added under a disk that its node does not have.
+//   - Each machine has one owner, which feeds in events in the order in which they happened and carries out actions in
+//     order. If an action causes another event, that event is fed in after all actions of the current Step.
+//   - ActSend may be lost: every message is repeated. A lost connection needs no event; a process that is gone should
+//     bring EvPeerDown.
+//   - ActSend never waits for the disk. If memory no longer has the batches, the engine answers EvEvicted, and the
+//     machine asks for them with ActRead, which may take any time. A new ActRead for the same node and purpose replaces
+//     one that has not begun.
+//   - EvDurable carries the generation that the log had when the sync was requested.
+//   - A reset is on stable storage before EvTruncated. A cut only has to precede later appends in the commit log.
+//   - Batches recovered after a crash are synced before NewFollower counts them as Durable.
+//   - The log that a Leader's successor starts from contains every appended batch, including those that the stopped
+//     Leader was not told about.
+//   - The engine sets Log.Shortened for a log that recovery shortened, in later processes too, until the machine's
+//     Shortened method says that the log is whole.
+//   - A new machine starts without known damage: the engine reports unreadable batches to it again.
+//   - The store grants an epoch once, to one process. It elects only a member of the ISR that is Electable, and adds no
+//     member under a disk that its node does not have.
 package replicate

@@ -8,23 +8,23 @@ import (
 	"penstock/segment"
 )
 
-// MaxEpochCount bounds a leader-epoch table. When it is full the oldest epochs are forgotten: a replica that
-// diverged before them is filled anew.
+// MaxEpochCount bounds a leader-epoch table. When it is full the oldest epochs are forgotten: a replica that diverged
+// before them begins anew.
 const MaxEpochCount = 1024
 
-// EpochStart says where an epoch's first batch stands.
+// EpochStart says where the first batch of an epoch is.
 type EpochStart struct {
 	Epoch    segment.Epoch
 	Position segment.Position
 	Offset   segment.Offset
 }
 
-// EpochTable is the history of a log: which leader incarnation wrote which positions. An epoch ends where the
-// next begins, the last one at the end of the log. It is derived from the log and can be rebuilt from it.
+// EpochTable is the history of a log: which leader incarnation wrote which positions. An epoch ends where the next one
+// begins; the last epoch ends at the end of the log. The table is derived from the log and can be rebuilt from it.
 //
 //	for i < j: entries[i].Epoch < entries[j].Epoch, entries[i].Position < entries[j].Position
 //
-// One owner; the zero value is the table of an empty log.
+// An EpochTable has one owner. The zero value is the table of an empty log.
 type EpochTable struct {
 	entries []EpochStart
 }
@@ -32,7 +32,7 @@ type EpochTable struct {
 // Entries returns the table in order; borrowed until the next change.
 func (t *EpochTable) Entries() []EpochStart { return t.entries }
 
-// Last returns the newest epoch, 0 in an empty table.
+// Last returns the newest epoch, or 0 if the table is empty.
 func (t *EpochTable) Last() segment.Epoch {
 	if len(t.entries) == 0 {
 		return 0
@@ -48,7 +48,7 @@ func (t *EpochTable) Reset(entries []EpochStart) {
 	}
 }
 
-// Note is told of every batch that is appended, and remembers the first one of each epoch.
+// Note takes every batch that is appended, and records the first one of each epoch.
 func (t *EpochTable) Note(e EpochStart) {
 	if n := len(t.entries); n > 0 {
 		last := &t.entries[n-1]
@@ -74,8 +74,8 @@ func (t *EpochTable) Truncate(end segment.Position) {
 	t.entries = t.entries[:n]
 }
 
-// Trim forgets the epochs that ended at or before start, the log's new first position. The one that
-// start lies in, or ended just there, stays: it says what the log continues.
+// Trim forgets the epochs that ended before start, the log's new first position. The epoch of the batch before start
+// stays, even if it ends there: it says which epoch the log continues.
 func (t *EpochTable) Trim(start segment.Position) {
 	n := 0
 	for n+1 < len(t.entries) && t.entries[n+1].Position < start {
@@ -84,7 +84,8 @@ func (t *EpochTable) Trim(start segment.Position) {
 	t.entries = slices.Delete(t.entries, 0, n)
 }
 
-// At returns the epoch of the batch at p, which must be in the log; false if the table does not reach back so far.
+// At returns the epoch of the batch at p, which must be in the log. It returns false if the table does not reach back
+// that far.
 func (t *EpochTable) At(p segment.Position) (segment.Epoch, bool) {
 	for i := len(t.entries) - 1; i >= 0; i-- {
 		if t.entries[i].Position <= p {
@@ -103,14 +104,15 @@ func (t *EpochTable) before(p segment.Position) []EpochStart {
 	return t.entries[:n]
 }
 
-// Common returns the end of the longest prefix that a log with this table and end shares with another log.
-// An epoch has one author, so equal (epoch, position) means equal bytes and an equal history before: what is common
-// ends where the newest shared epoch ends first. Whole tables are compared, therefore one exchange is
-// enough, however often the leader changed (P2).
+// Common returns the end of the longest prefix that a log with this table and this end shares with another log. An
+// epoch has one author, so equal (epoch, position) means equal bytes and an equal history before them: the common
+// prefix ends where the newest epoch that both tables have ends first. Because whole tables are compared, one exchange
+// is enough, however often the leader changed (P2).
 //
 //	this log    epoch 1 from 0, epoch 2 from 5, epoch 4 from 9, end 12
 //	the other   epoch 1 from 0, epoch 2 from 5, epoch 3 from 7, end 11
-//	4 is only here, so 9 on differs; 3 is only there, so 7 on differs; both have 2 from 5 on: common up to 7
+//	only this log has 4: it differs from 9 on; only the other has 3: it differs from 7 on
+//	both have 2 from 5 on: the common prefix ends at 7
 func (t *EpochTable) Common(
 	end segment.Position, other []EpochStart, otherEnd segment.Position,
 ) (segment.Position, error) {
@@ -141,7 +143,7 @@ func ordered(entries []EpochStart) bool {
 	return true
 }
 
-// Layout of an encoded table; FORMAT.md holds the table, and a test compares the two.
+// Layout of an encoded table. FORMAT.md describes it; a test compares the two.
 const (
 	// EpochTableVersion is the only version so far.
 	EpochTableVersion = 1
@@ -149,7 +151,7 @@ const (
 	epochHeaderBytes = 8
 	epochEntryBytes  = 24
 
-	// MaxEpochTableBytes is the most that an encoded table takes.
+	// MaxEpochTableBytes is the largest size of an encoded table.
 	MaxEpochTableBytes = epochHeaderBytes + MaxEpochCount*epochEntryBytes
 
 	offTableVersion  = 0
@@ -160,8 +162,8 @@ const (
 	offEntryOffset   = 16
 )
 
-// AppendEpochs appends the encoding of entries to dst. It carries no checksum of its own: the frame or record around it
-// does.
+// AppendEpochs appends the encoding of entries to dst. The encoding has no checksum of its own: the frame or record
+// around it has one.
 func AppendEpochs(dst []byte, entries []EpochStart) []byte {
 	dst = append(dst, EpochTableVersion, 0, 0, 0)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(entries)))
@@ -173,8 +175,8 @@ func AppendEpochs(dst []byte, entries []EpochStart) []byte {
 	return dst
 }
 
-// DecodeEpochs appends the table at the start of p to dst and returns what follows it. It checks version, bounds and
-// order, so that a decoded table can be used as it is. The error is ErrInvalid.
+// DecodeEpochs appends the table at the start of p to dst and returns the bytes behind the table. It checks version,
+// bounds and order, so that a decoded table can be used as it is. The error is ErrInvalid.
 func DecodeEpochs(dst []EpochStart, p []byte) ([]EpochStart, []byte, error) {
 	if len(p) < epochHeaderBytes || p[offTableVersion] != EpochTableVersion ||
 		p[offTableReserved]|p[offTableReserved+1]|p[offTableReserved+2] != 0 {

@@ -2,7 +2,7 @@ package replicate
 
 import "errors"
 
-// Why a write was refused or a machine stopped; tested with errors.Is.
+// Reasons for a refused write or a stopped machine; test for them with errors.Is.
 var (
 	ErrNotLeader = errors.New(
 		"replicate: this node does not lead the partition: nothing of the write was stored; send it to the leader")
@@ -15,8 +15,8 @@ var (
 	ErrDisk = errors.New("replicate: the disk failed: the replica acknowledges nothing more until its node is " +
 		"restarted; writes not yet answered are unknown")
 
-	// ErrDamaged says that the leader asked this replica to give up what it knows to be committed, or
-	// sent another batch under a number that is taken. Nothing is cut: this copy may be the only good one.
+	// ErrDamaged says that the leader asked this replica to give up batches that it knows to be committed, or sent a
+	// different batch for a position that is taken. Nothing is cut: this copy may be the only good one.
 	ErrDamaged = errors.New("replicate: the leader's log contradicts what is committed here: the replica keeps its data " +
 		"and refuses to follow; compare the replicas, then wipe the wrong one")
 
@@ -33,7 +33,7 @@ var (
 	ErrInvalid = errors.New("replicate: not a valid leader-epoch table: it was damaged on the way; nothing of it was used")
 )
 
-// fenced is ErrNotLeader with its reason.
+// fenced is an ErrNotLeader that says why.
 type fenced struct{}
 
 func (fenced) Error() string {

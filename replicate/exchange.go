@@ -8,8 +8,8 @@ import (
 	"penstock/segment"
 )
 
-// message takes what a replica says. A newer epoch in whatever message ends this incarnation (P7); an older one
-// is from before, and only a call for an exchange is answered.
+// message handles a message from a replica. A newer epoch in any message ends this incarnation (P7). Messages of older
+// epochs are late and dropped, except a call for an exchange (MsgResync).
 func (l *Leader) message(now int64, from NodeID, m *Message, acts *Actions) {
 	p := l.peer(from)
 	switch {
@@ -56,47 +56,47 @@ func (l *Leader) message(now int64, from NodeID, m *Message, acts *Actions) {
 	}
 }
 
-// resync begins a new exchange, unless one is under way that the follower may not have seen yet.
+// resync begins a new exchange, unless a recent Probe may still be on its way to the follower.
 func (l *Leader) resync(p *Progress, m *Message, now int64, acts *Actions) {
 	if m.Epoch == l.epoch && m.Request != 0 && m.Request != p.request {
-		return // about an older exchange
+		return // it concerns an older exchange
 	}
 	switch {
 	case p.State != Probe || now-p.probeAt >= l.cfg.HeartbeatNs:
 		l.probe(p, now, acts)
 	case m.Request == 0:
-		// It has heard of no exchange. Of a new partition the question often comes before the copy is opened, and is lost.
-		// The same question twice does no harm, and who has heard of none calls once in RetryNs.
+		// The follower has heard of no exchange. The first Probe for a new partition often arrives before the copy is
+		// open, and is lost. Probing twice does no harm, and such a follower calls only once per RetryNs.
 		l.askAgain(p, now, acts)
 	}
 }
 
-// report finds the end of what both logs share and tells the follower.
+// report finds the end of the common part of the two logs and tells the follower.
 func (l *Leader) report(p *Progress, m *Message, now int64, acts *Actions) {
 	if p.State != Probe && p.State != Snapshot {
 		return
 	}
 	if p.boot != m.Boot && p.boot != (uuid.UUID{}) {
 		// Two processes have reported in one exchange, perhaps from two disks, and either report may be the late one.
-		// Acks name the exchange only, so neither gets it.
+		// An ack names its exchange but not its process, so this exchange ends and a new one begins.
 		l.probe(p, now, acts)
 		return
 	}
 	p.boot = m.Boot
 	if p.heard && p.Store != m.Store || !p.heard {
-		// Another disk: nothing that was acknowledged before is there.
+		// Another disk: it has nothing of what the old one acknowledged.
 		p.Match, p.matchOffset, p.Next, p.nextOffset, p.committed, p.stuck = 0, 0, 0, 0, 0, false
 	}
 	p.Store, p.heard, p.Damaged = m.Store, true, m.Damaged
-	p.committed = 0 // a process that restarted knows less than the one before: its next ack says what
+	p.committed = 0 // a restarted process knows less than its predecessor; its next ack says what
 	if m.Log.Next < p.Match {
-		// It had acknowledged more, and its disk lost it. It counts from nothing again; who holds less than Committed
-		// has no place in the ISR.
+		// The follower had acknowledged more, and its disk lost it. It counts from Match 0 again: a replica that holds
+		// less than Committed has no place in the ISR.
 		p.Match, p.matchOffset, p.Next, p.nextOffset, p.lost = 0, 0, 0, 0, true
 	}
 	p.compared, p.end, p.endEpoch = true, m.Log.Next, m.Log.Epoch
 	if l.comparing.open {
-		return // it is answered, and cut, when it is known that nothing is missing here
+		return // not answered, so that p cuts nothing, until this log is known to lack nothing
 	}
 	to, err := l.common(m)
 	if err != nil || to < m.Start || to < l.log.Start.Next || m.isBare() {
@@ -118,10 +118,10 @@ func (l *Leader) common(m *Message) (segment.Position, error) {
 	return to, err
 }
 
-// snapshot makes p begin anew at this log's first batch. A member of the ISR may be the last to hold something
-// committed: it is first proposed for removal, and asked again when the store has accepted. Where the ISR cannot
-// shrink, a member that lost the end of its log would wait for ever: if all that it has lies below this log's
-// beginning, where retention has removed it, it begins anew as a member.
+// snapshot makes p begin anew at this log's first batch. A member of the ISR may be the last copy of a committed batch,
+// so it is first proposed for removal, and probed again when the store has accepted. Where the ISR cannot shrink, a
+// member that lost the end of its log would wait for ever. So it begins anew as a member if its whole log lies below
+// this log's beginning, where retention removed the batches.
 func (l *Leader) snapshot(p *Progress, m *Message, now int64, acts *Actions) {
 	stuck := (len(l.isr.members) <= l.isr.minISR || l.blocked) && !contains(l.isr.proposed, p.member()) &&
 		m.Log.Next <= l.log.Start.Next
@@ -130,7 +130,9 @@ func (l *Leader) snapshot(p *Progress, m *Message, now int64, acts *Actions) {
 		return
 	}
 	p.State, p.matched, p.Damaged = Snapshot, true, m.Damaged
-	p.Match, p.matchOffset = 0, 0 // it is outside: nothing waits for it
+	// Outside the ISR nothing waits for p. A member that could not be removed holds Committed back until it has caught
+	// up.
+	p.Match, p.matchOffset = 0, 0
 	p.Next, p.nextOffset = 0, 0
 	r := l.send(p, MsgReset, now, acts)
 	r.Log, r.Epochs, r.Boot, r.Generation = l.log.Start, l.table.before(l.log.Start.Next), m.Boot, m.Generation
@@ -145,20 +147,21 @@ func contains(members []Member, m Member) bool {
 	return false
 }
 
-// ack takes a cumulative acknowledgement: the follower holds everything below Position durably, in this epoch.
+// ack takes a cumulative acknowledgement: the follower durably holds everything below Position, in this epoch.
 func (l *Leader) ack(p *Progress, m *Message, now int64, acts *Actions) {
 	if p.State == Probe || p.State == Snapshot {
 		if !p.matched || m.Position > l.log.End.Next {
 			return
 		}
-		// The follower has cut its log. What it holds unsynced is sent again, it knows duplicates.
+		// The follower has cut its log. Batches that it holds but has not synced are sent again; it recognises
+		// duplicates.
 		l.catchUp(p, now)
 		p.Next, p.nextOffset = m.Position, m.Offset
 		p.movedAt, p.markEnd, p.markAt = now, l.log.End.Next, now
 	}
 	p.Damaged = m.Damaged
 	if m.Position > p.Next {
-		l.probe(p, now, acts) // it holds what was never sent to it
+		l.probe(p, now, acts) // it claims batches that were never sent to it
 		return
 	}
 	p.committed = max(p.committed, m.Committed)
@@ -176,7 +179,8 @@ func (l *Leader) moveMatch(p *Progress, m *Message, now int64) {
 	if p.lost && p.Match >= max(l.log.Committed, l.joinFloor) {
 		p.lost = false
 	}
-	// Like Kafka's lag: it is not behind as long as it reaches, with every answer, what was there at the answer before.
+	// As with Kafka's lag, a follower is not behind as long as each answer reaches the end that the log had at its
+	// previous answer.
 	switch {
 	case p.Match == l.log.End.Next:
 		p.caughtUpAt = now
@@ -188,7 +192,7 @@ func (l *Leader) moveMatch(p *Progress, m *Message, now int64) {
 	p.markEnd, p.markAt = l.log.End.Next, now
 }
 
-// gap goes back to what the follower lacks, once per gap: the frames behind the hole complain as well.
+// gap goes back to the batches that the follower lacks, once per gap: the frames behind the hole cause MsgGap as well.
 func (l *Leader) gap(p *Progress, m *Message, now int64, acts *Actions) {
 	if p.State != Replicate && p.State != CatchUp || m.Position >= p.Next || m.Position < p.Match {
 		return

@@ -9,62 +9,62 @@ import (
 	"penstock/segment"
 )
 
-// followerState is what a follower may do.
+// followerState says what a follower may do.
 type followerState uint8
 
 const (
-	idle      followerState = iota // no exchange with this epoch's leader: its log may hold what the leader's does not
-	reporting                      // it reported, and its log does not change until the leader has answered
-	cutting                        // the disk cuts or resets the log
-	following                      // below its end its log is the leader's
+	idle      followerState = iota // no exchange in this epoch: the log may differ from the leader's
+	reporting                      // it has reported; its log does not change until the leader answers
+	cutting                        // the disk is cutting or resetting the log
+	following                      // its log is a prefix of the leader's
 )
 
 func (s followerState) String() string {
 	return [...]string{"idle", "reporting", "cutting", "following"}[s]
 }
 
-// Follower is the machine of a replica that does not lead. It has one owner, who passes in every event in the order in
-// which it happened and does every action in the order in which it was returned. A Step allocates nothing once its
-// buffers have grown.
+// Follower is the machine of a replica that does not lead. It has one owner, which passes in every event in the order
+// in which it happened and carries out every action in the order in which it was returned. A Step allocates nothing
+// once its buffers have grown.
 //
-//	Committed <= Durable <= End, Committed <= what the leader said
+//	Committed <= Durable <= End, Committed <= the leader's Committed
 //
-// Its ack means: everything below is on stable storage here and is the log of this epoch's leader.
+// An ack from it means: everything below is on stable storage here and equals the log of this epoch's leader.
 //
-// It takes Tick, Message, State, Durable, Trimmed, Fault, Corrupt, Repaired, Truncated, Unusable and
-// Read.
+// It takes Tick, Message, State, Durable, Trimmed, Fault, Corrupt, Repaired, Truncated, Unusable and Read.
 type Follower struct {
 	cfg  Config
 	self Member
 	boot uuid.UUID
 
-	epoch   segment.Epoch // the newest heard of; whatever is older is refused (P7)
-	leader  NodeID        // of that epoch; 0: not known, or this node
+	epoch   segment.Epoch // the newest heard of; messages of older epochs are refused (P7)
+	leader  NodeID        // of that epoch; 0: unknown, or this node
 	state   followerState
-	request uint64 // the exchange; 0: none in this epoch
-	askedOf int    // how often somebody was asked for what is damaged: the leader and the others take turns
-	asking  uint64 // while cutting: the newest exchange that the leader has asked for
+	request uint64 // number of the current exchange; 0: none in this epoch
+	askedOf int    // number of repair requests: the leader and the other replicas are asked in turn
+	asking  uint64 // while cutting: number of the leader's newest exchange
 
-	log       Log // Epochs unused, table is the truth
+	log       Log // Epochs is unused; table has them
 	table     EpochTable
 	recent    recent
-	matchedAt segment.Position // where the exchange said that the logs meet
-	said      segment.Position // the leader's Committed
+	matchedAt segment.Position // the end of the common part, from the exchange
+	said      segment.Position // the leader's Committed, as it last said
 	cutTo     segment.Position
 	replicas  []NodeID
 	askedAt   int64
 	damage    damage
 	anew      bool // the log is given up; see anew.go
-	bare      bool // and this epoch's leader is told so
-	spared    bool // and a leader, of this epoch or one before, needs nothing of it
-	waits     bool // anew && !bare: not yet, because its device may read it again
-	// the store knows that this replica is damaged, and has an ISR without it. An older state may be from before it joined
+	bare      bool // and this epoch's leader knows where it ended: reports show an empty log
+	spared    bool // and a leader, of this epoch or an earlier one, needs nothing of it
+	waits     bool // anew && !bare: it waits, because its device may read the log again
+	// The store counts this replica as damaged, and has an ISR without it. The mark is needed because an older row may
+	// be from before this replica joined the ISR.
 	outside bool
 	err     error
 }
 
-// NewFollower starts a replica on its log as it stands. boot is new for every process: an answer to the one
-// before must not reach this one.
+// NewFollower starts a replica on its log as it stands. boot is new for every process, so that this process ignores
+// answers to its predecessor.
 func NewFollower(cfg Config, self Member, boot uuid.UUID, log Log) *Follower {
 	f := &Follower{
 		cfg: cfg.withDefaults(), self: self, boot: boot, log: log, epoch: max(log.Epoch, log.End.Epoch), askedAt: noTime,
@@ -76,36 +76,36 @@ func NewFollower(cfg Config, self Member, boot uuid.UUID, log Log) *Follower {
 	return f
 }
 
-// Err is nil, or why the replica refuses to follow.
+// Err returns why the replica refuses to follow, or nil.
 func (f *Follower) Err() error { return f.err }
 
-// Electable says whether this replica may be made leader, if the store has it in the ISR: it can read all that it
+// Electable says whether this replica may be made leader if the store has it in the ISR: it can read everything that it
 // holds.
 func (f *Follower) Electable() bool { return f.err == nil && !f.damaged() && f.state != cutting }
 
-// Epoch is the newest epoch heard of.
+// Epoch returns the newest epoch that the follower has heard of.
 func (f *Follower) Epoch() segment.Epoch { return f.epoch }
 
-// Committed is the mark below which batches are visible on this replica.
+// Committed returns the mark below which batches are visible on this replica.
 func (f *Follower) Committed() segment.Position { return f.log.Committed }
 
-// Following says whether the log below its end is known to be the log of this epoch's leader. Without it a reader may
-// go to Committed and no further (P17).
+// Following says whether the log is known to be a prefix of the log of this epoch's leader. If not, a reader may go to
+// Committed and no further (P17).
 func (f *Follower) Following() bool { return f.state == following && f.err == nil }
 
-// Exchange is the number of the exchange in which the follower learned, or learns, where its log agrees with its
-// leader's. Messages of another exchange are dropped.
+// Exchange returns the number of the current exchange, in which the follower learned, or learns, where its log agrees
+// with its leader's. Messages of other exchanges are dropped.
 func (f *Follower) Exchange() uint64 { return f.request }
 
-// Log returns what a successor machine on this replica starts from; not while a cut is under way. Epochs is borrowed
-// until the next Step.
+// Log returns the state that a successor machine of this replica starts from. It must not be called while a cut is
+// under way. Epochs is borrowed until the next Step.
 func (f *Follower) Log() Log {
 	log := f.log
 	log.Epoch, log.Epochs = f.epoch, f.table.Entries()
 	return log
 }
 
-// Step takes one event at time now (ns, monotonic) and replaces acts by what is to be done.
+// Step takes one event at time now (ns, monotonic) and replaces the contents of acts by the actions to carry out.
 func (f *Follower) Step(now int64, ev *Event, acts *Actions) {
 	acts.reset()
 	switch ev.Kind {
@@ -145,7 +145,7 @@ func (f *Follower) Step(now int64, ev *Event, acts *Actions) {
 	}
 }
 
-// learn takes a state of the store. The store tells a replica that comes back whom to ask.
+// learn takes a row from the store. It tells a replica that comes back which leader to ask.
 func (f *Follower) learn(now int64, st *State, damaged bool, acts *Actions) {
 	if st.Epoch >= f.epoch {
 		f.replicas = append(f.replicas[:0], st.Replicas[:min(len(st.Replicas), MaxReplicaCount)]...)
@@ -158,7 +158,7 @@ func (f *Follower) learn(now int64, st *State, damaged bool, acts *Actions) {
 	f.tick(now, acts)
 }
 
-// adopt turns to a newer epoch. What was agreed with the leader before means nothing any more.
+// adopt turns to a newer epoch. Agreements with the previous leader are void.
 func (f *Follower) adopt(epoch segment.Epoch, leader NodeID) {
 	if leader == f.self.Node {
 		leader = 0
@@ -170,8 +170,8 @@ func (f *Follower) adopt(epoch segment.Epoch, leader NodeID) {
 	}
 }
 
-// tick asks the leader for an exchange, again and again: messages get lost, and a leader to which nothing is
-// owed is silent.
+// tick asks the leader for an exchange, and repeats that every RetryNs: messages get lost, and a leader whose followers
+// have everything is silent.
 func (f *Follower) tick(now int64, acts *Actions) {
 	if f.err != nil || f.leader == 0 || f.state == following || f.state == cutting || now-f.askedAt < f.cfg.RetryNs {
 		return
@@ -192,7 +192,7 @@ func (f *Follower) sendTo(node NodeID, kind MessageKind, acts *Actions) *Message
 	return &a.Message
 }
 
-// fail ends following for good: the data stays as it is.
+// fail ends following for good. The data stays as it is.
 func (f *Follower) fail(err error, acts *Actions) {
 	if f.err != nil {
 		return
@@ -209,8 +209,8 @@ func (f *Follower) refuse(acts *Actions) {
 	m.Code, m.Position = RejectDamaged, f.log.End.Next
 }
 
-// message takes what a replica says. A leader of an older epoch learns that there is a newer one (B6); a newer one is
-// followed from now on, after an exchange (B7).
+// message handles a message from another replica. A leader of an older epoch is told that there is a newer one (B6). A
+// leader of a newer epoch is followed from now on, after an exchange (B7).
 func (f *Follower) message(now int64, from NodeID, m *Message, acts *Actions) {
 	fromLeader := m.Kind >= MsgProbe && m.Kind <= MsgHeartbeat
 	switch {
@@ -221,7 +221,7 @@ func (f *Follower) message(now int64, from NodeID, m *Message, acts *Actions) {
 		if m.Epoch > f.epoch {
 			acts.add(ActRefresh)
 		}
-		return // an answer to what this node asked when it led itself
+		return // an answer to a question that this node asked as leader
 	case m.Epoch < f.epoch:
 		r := f.sendTo(from, MsgReject, acts)
 		r.Code, r.Request = RejectEpoch, m.Request
@@ -230,7 +230,7 @@ func (f *Follower) message(now int64, from NodeID, m *Message, acts *Actions) {
 		acts.add(ActRefresh)
 		f.adopt(m.Epoch, from)
 	case from != f.leader:
-		return // the store grants an epoch once; whoever else claims it is not followed
+		return // the store grants an epoch once; no other node that claims it is followed
 	}
 	if f.err != nil {
 		f.request = m.Request
@@ -258,8 +258,8 @@ func (f *Follower) message(now int64, from NodeID, m *Message, acts *Actions) {
 	}
 }
 
-// askAgain answers a frame that belongs to no exchange of this process: the leader does not know that it
-// restarted. Frames of an older exchange are merely late.
+// askAgain answers a frame of an exchange that this process does not know: the leader has not heard that it restarted.
+// Frames of an older exchange are merely late and get no answer.
 func (f *Follower) askAgain(m *Message, now int64, acts *Actions) {
 	if f.state == cutting || f.state == reporting || m.Request < f.request {
 		return
@@ -268,7 +268,7 @@ func (f *Follower) askAgain(m *Message, now int64, acts *Actions) {
 	f.send(MsgResync, acts).Request = m.Request
 }
 
-// probe reports the log, which from now on stands still.
+// probe reports the log, which does not change from now on until the leader answers.
 func (f *Follower) probe(m *Message, now int64, acts *Actions) {
 	switch {
 	case m.Request < f.request:
@@ -277,7 +277,7 @@ func (f *Follower) probe(m *Message, now int64, acts *Actions) {
 		f.asking = max(f.asking, m.Request) // the leader asks again when the cut is done
 		return
 	case m.Request == f.request && f.state == following:
-		f.ack(acts) // the ack of its answer was lost
+		f.ack(acts) // the ack that followed Match or Reset was lost
 		return
 	}
 	f.state, f.request, f.askedAt = reporting, m.Request, now
@@ -289,7 +289,7 @@ func (f *Follower) probe(m *Message, now int64, acts *Actions) {
 	}
 }
 
-// answer acts on MsgMatch or MsgReset: once, and only on the log that was reported (P5).
+// answer acts on MsgMatch or MsgReset once, and only on the log that was reported (P5).
 func (f *Follower) answer(now int64, m *Message, acts *Actions) {
 	if f.state != reporting || m.Request != f.request || m.Boot != f.boot || m.Generation != f.log.Generation {
 		return
@@ -306,7 +306,7 @@ func (f *Follower) answer(now int64, m *Message, acts *Actions) {
 		return
 	}
 	if to < f.log.Committed || m.Kind == MsgMatch && (to < f.log.Start.Next || to > f.log.End.Next) {
-		// No replica ever cuts below the Committed that it knows (P1). Somebody lost what was acknowledged.
+		// No replica ever cuts below the Committed that it knows (P1). One of the two lost acknowledged batches.
 		f.fail(ErrDamaged, acts)
 		return
 	}
@@ -326,7 +326,8 @@ func (f *Follower) answer(now int64, m *Message, acts *Actions) {
 	}
 }
 
-// beginnable says whether a log can begin as m says: its leader-epoch table is one, and ends before the beginning.
+// beginnable says whether a log can begin as m says: its leader-epoch table is in order and ends before the log's first
+// batch.
 func beginnable(m *Message) bool {
 	n := len(m.Epochs)
 	if n > MaxEpochCount || !ordered(m.Epochs) || m.Log.End < 0 {
@@ -335,9 +336,9 @@ func beginnable(m *Message) bool {
 	return n == 0 || m.Epochs[n-1].Position < m.Log.Next && m.Epochs[n-1].Epoch <= m.Epoch && m.Log.Epoch <= m.Epoch
 }
 
-// reset begins the log anew where the leader's begins. What this replica knows to be committed lies below that, and was
-// removed there by retention. Nothing is acknowledged before the reset is on stable storage: a crash would bring the
-// old log back, which holds nothing of what the ack would claim.
+// reset begins the log anew where the leader's log begins. Everything that this replica knows to be committed lies
+// below that, where the leader's retention removed it. Nothing is acknowledged before the reset is on stable storage: a
+// crash would bring back the old log, which holds nothing of what the ack would claim.
 func (f *Follower) reset(m *Message, acts *Actions) {
 	f.log.Generation++
 	f.state, f.cutTo, f.asking = cutting, m.Log.Next, 0
@@ -360,7 +361,7 @@ func (f *Follower) truncated(ev *Event, acts *Actions) {
 	f.log.End = ev.Log
 	f.recent.restart(ev.Log.Next, ev.Log.End)
 	if f.request == 0 || f.err != nil {
-		f.state = idle // a newer epoch came meanwhile
+		f.state = idle // a newer epoch came while the log was cut
 		return
 	}
 	f.follow(acts)
@@ -371,8 +372,9 @@ func (f *Follower) follow(acts *Actions) {
 	f.ack(acts)
 }
 
-// ack says what is durable. It is cumulative: any later one says at least as much. It needs the offset too: batches
-// from before the exchange that are not synced yet are acknowledged when all of them are.
+// ack tells the leader what is durable. Acks are cumulative: a later one says at least as much. An ack also carries the
+// offset of Durable, which is unknown below recent.first. So batches from before the exchange that are not synced yet
+// are acknowledged only when all of them are.
 func (f *Follower) ack(acts *Actions) {
 	if f.log.Durable < f.recent.first {
 		return
@@ -382,8 +384,8 @@ func (f *Follower) ack(acts *Actions) {
 	m.Offset = f.recent.offset(f.log.Durable)
 }
 
-// tellLeader says at once that this replica is damaged, or healthy again: until then the leader counts on it, or does
-// not.
+// tellLeader tells the leader at once that this replica is damaged, or healthy again: until it knows, the leader counts
+// this replica wrongly.
 func (f *Follower) tellLeader(acts *Actions) {
 	if f.state == following && f.err == nil {
 		f.ack(acts)
@@ -411,7 +413,7 @@ func (f *Follower) durable(ev *Event, acts *Actions) {
 	}
 }
 
-// commit moves Committed: what the leader says, as far as it is durable here.
+// commit advances Committed to the leader's Committed, as far as the log is durable here.
 func (f *Follower) commit() {
 	f.log.Committed = max(f.log.Committed, min(f.said, f.log.Durable))
 	f.whole()

@@ -1,15 +1,15 @@
 package replicate
 
 // Every change of an ISR is a transaction of the metadata store, and a follower that joins holds Committed back. So one
-// incarnation of a leader makes at most Config.MaxISRJoins joins per Config.ISRWindowNs, however often a follower falls
-// behind and comes back. Only joins bring members, so removals need no room of their own: a partition that goes on
-// without a member never waits because of joins. changesPerWindow bounds both, against a store that undoes what it
-// accepted.
+// incarnation of a leader makes at most Config.MaxISRJoins joins per ISRWindowNs, however often a follower falls behind
+// and comes back. Removals need no limit of their own, because only joins bring members; so a partition that must drop
+// a member to continue never waits because of earlier joins. changesPerWindow bounds joins and removals together, in
+// case a store undoes changes that it accepted.
 
-// changesPerWindow is reached by no removals of all members, and of all that could join.
+// changesPerWindow has room for MaxISRJoins joins and for the removal of every member, those that joined included.
 func changesPerWindow(cfg *Config) int { return 2*cfg.MaxISRJoins + MaxReplicaCount }
 
-// limiter allows len(times) things in windowNs: times is a ring, at the oldest one.
+// limiter allows len(times) events per windowNs. times is a ring, and at is the index of its oldest entry.
 type limiter struct {
 	times    []int64
 	at       int
@@ -24,7 +24,7 @@ func newLimiter(count int, windowNs int64) limiter {
 	return l
 }
 
-// allows says whether one more is within the limit now.
+// allows says whether one more event is within the limit now.
 func (l *limiter) allows(now int64) bool { return now-l.times[l.at] >= l.windowNs }
 
 func (l *limiter) take(now int64) {
@@ -32,16 +32,16 @@ func (l *limiter) take(now int64) {
 	l.at = (l.at + 1) % len(l.times)
 }
 
-// LeaderCounts is what one incarnation of a leader counts.
+// LeaderCounts holds the counters of one incarnation of a leader.
 type LeaderCounts struct {
-	ISRChanges  uint64 // of the ISR that it asked the store for, repetitions not counted
-	ISRHeldBack uint64 // that it did not ask for because there had been too many
+	ISRChanges  uint64 // changes of the ISR that it asked the store for, without repetitions
+	ISRHeldBack uint64 // changes that it did not ask for because there had been too many
 	Absences    uint64 // answers of nodes that they have no copy
 	Stranded    uint64 // times that it gave up because too few members answered
-	Losses      uint64 // 1: it went on although nobody could show that nothing acknowledged is missing; see compare.go
+	Losses      uint64 // 1: it leads although acknowledged batches may be missing; see compare.go
 }
 
-// Counts returns what the machine has counted so far.
+// Counts returns the machine's counters.
 func (l *Leader) Counts() LeaderCounts {
 	return LeaderCounts{
 		ISRChanges: l.isr.made, ISRHeldBack: l.isr.heldBack, Absences: l.absences, Stranded: l.stranding.count,
@@ -49,8 +49,7 @@ func (l *Leader) Counts() LeaderCounts {
 	}
 }
 
-// limit takes out of the wanted ISR, s.scratch, what may not be changed now, and says whether it differs from the
-// accepted one.
+// limit resets the wanted ISR, s.scratch, to the accepted one if no change is allowed now.
 func (s *isrState) limit(now int64) {
 	joins, removals := s.difference(s.scratch)
 	switch {
@@ -63,7 +62,7 @@ func (s *isrState) limit(now int64) {
 	}
 }
 
-// hold counts a change that may not be made now, once until one may.
+// hold counts a change that may not be made now. It counts it once, until a change is made or none is wanted.
 func (s *isrState) hold() {
 	if !s.held {
 		s.held = true
@@ -71,7 +70,7 @@ func (s *isrState) hold() {
 	}
 }
 
-// count notes what a new proposal changes.
+// count records the changes that a new proposal makes.
 func (s *isrState) count(now int64) {
 	joins, removals := s.difference(s.next)
 	if joins > 0 {
@@ -84,7 +83,8 @@ func (s *isrState) count(now int64) {
 	}
 }
 
-// difference counts the members that isr has and the accepted ISR has not, and the other way round.
+// difference counts the members of isr that the accepted ISR does not have, and the accepted members that isr does not
+// have.
 func (s *isrState) difference(isr []Member) (joins, removals int) {
 	for _, m := range isr {
 		if !s.member(m) {

@@ -10,14 +10,15 @@ import (
 	"penstock/segment"
 )
 
-// Leader is one incarnation of a partition's leader: which batches go to whom, how far the log is committed, who is in
-// the ISR, what may be written. It has one owner, who passes in every event in the order in which it happened and does
-// every action in the order in which it was returned. A Step allocates nothing once its buffers have grown.
+// Leader is one incarnation of a partition's leader. It decides which batches go to whom, how far the log is committed,
+// who is in the ISR, and what may be appended. It has one owner, which passes in every event in the order in which it
+// happened and carries out every action in the order in which it was returned. A Step allocates nothing once its
+// buffers have grown.
 //
 //	Committed <= own Durable <= End, and Committed <= Match of every other member of the ISR
 //	per follower: Match <= Next <= Match + MaxWindowCount
 //
-// All marks are half-open: what is below is held. None moves back.
+// All marks are half-open: everything below is held. None moves back.
 //
 // It takes Tick, Message, State, Durable, Trimmed, Fault, Corrupt, Repaired, Appended, Put, Lease, Read, Evicted
 // and PeerDown.
@@ -27,10 +28,10 @@ type Leader struct {
 	boot  uuid.UUID
 	epoch segment.Epoch
 
-	log        Log // Epochs unused, table is the truth
+	log        Log // Epochs is unused; table has them
 	table      EpochTable
 	recent     recent
-	memory     segment.Position // what is below is read from segments, even if recent remembers it
+	memory     segment.Position // batches below are read from segments, even if recent remembers them
 	epochStart segment.Position // of the epoch-start batch; unknownPosition until it is appended
 	joinFloor  segment.Position // what a follower must hold to join, whatever Committed is (P4)
 	asked      bool             // ActStartEpoch was returned
@@ -46,18 +47,18 @@ type Leader struct {
 	absences  uint64 // see Counts
 	losses    uint64 // see Counts
 	stranding stranding
-	steppedAt int64          // of the Step before
-	blocked   bool           // the ISR would fall below min: its live members are too few
-	commitEnd segment.Offset // of Committed, or what was there before this leader
+	steppedAt int64          // time of the previous Step
+	blocked   bool           // too few members are healthy: without the others the ISR would fall below MinISR
+	commitEnd segment.Offset // the offset of Committed, or of the end that this leader began with
 	err       error
 }
 
 const unknownPosition segment.Position = math.MaxUint64
 
-// NewLeader starts the incarnation that st grants to self and boot. log is this replica's log as it stands; the first
-// Step asks for what must be done first. st.Epoch must be newer than everything in the log: whoever continues an old
-// epoch could write other batches under numbers that followers already hold. For the same reason a process makes one
-// Leader of an epoch, and never another.
+// NewLeader starts the incarnation that st grants to self and boot. log is this replica's log as it stands. The first
+// Step returns the actions that must come first. st.Epoch must be newer than everything in the log: a leader that
+// continued an old epoch could write different batches under numbers that followers already hold. For the same reason a
+// process never makes a second Leader of one epoch.
 func NewLeader(cfg Config, self Member, boot uuid.UUID, log Log, st *State, now int64) *Leader {
 	l := &Leader{cfg: cfg.withDefaults(), self: self, boot: boot, epoch: st.Epoch, log: log}
 	l.table.Reset(log.Epochs)
@@ -70,7 +71,7 @@ func NewLeader(cfg Config, self Member, boot uuid.UUID, log Log, st *State, now 
 	l.recent = newRecent(log.End.Next, log.End.End, l.cfg.MaxPendingCount)
 	l.isr.joins = newLimiter(l.cfg.MaxISRJoins, l.cfg.ISRWindowNs)
 	l.isr.changes = newLimiter(changesPerWindow(&l.cfg), l.cfg.ISRWindowNs)
-	l.commitEnd = log.End.End // what was there before does not count as pending
+	l.commitEnd = log.End.End // batches from before this leader do not count as pending
 	l.epochStart, l.joinFloor = unknownPosition, unknownPosition
 	l.comparing = comparison{open: log.Shortened, since: now, askedAt: noTime}
 	l.steppedAt = now
@@ -81,32 +82,32 @@ func NewLeader(cfg Config, self Member, boot uuid.UUID, log Log, st *State, now 
 	return l
 }
 
-// Err is nil, or why the leader stopped.
+// Err returns why the leader stopped, or nil.
 func (l *Leader) Err() error { return l.err }
 
-// Epoch is the epoch that the machine leads.
+// Epoch returns the epoch that the machine leads.
 func (l *Leader) Epoch() segment.Epoch { return l.epoch }
 
-// Committed is the mark below which batches are visible.
+// Committed returns the mark below which batches are visible.
 func (l *Leader) Committed() segment.Position { return l.log.Committed }
 
 // Serving says whether deliveries and confirmations are allowed.
 func (l *Leader) Serving() bool { return l.serving }
 
-// Progress returns what is known of the followers; borrowed until the next Step.
+// Progress returns what the leader knows of its followers; borrowed until the next Step.
 func (l *Leader) Progress() []Progress { return l.peers }
 
 // ISR returns the members that the store has accepted; borrowed until the next Step.
 func (l *Leader) ISR() []Member { return l.isr.members }
 
-// Log returns what a successor machine on this replica starts from. Epochs is borrowed until the next Step.
+// Log returns the state that a successor machine of this replica starts from. Epochs is borrowed until the next Step.
 func (l *Leader) Log() Log {
 	log := l.log
 	log.Epochs = l.table.Entries()
 	return log
 }
 
-// Step takes one event at time now (ns, monotonic) and replaces acts by what is to be done.
+// Step takes one event at time now (ns, monotonic) and replaces the contents of acts by the actions to carry out.
 func (l *Leader) Step(now int64, ev *Event, acts *Actions) {
 	acts.reset()
 	if l.err != nil {
@@ -162,7 +163,7 @@ func (l *Leader) take(now int64, ev *Event, acts *Actions) {
 		l.appended(now, ev.Batch, acts)
 	case EvPut:
 		l.admit(acts)
-	case EvLease: // watchLease did it
+	case EvLease: // watchLease has handled it
 	case EvRead:
 		l.read(now, ev, acts)
 	case EvEvicted:
@@ -177,14 +178,14 @@ func (l *Leader) take(now int64, ev *Event, acts *Actions) {
 	}
 }
 
-// trimmable demands that retention keeps what is not committed.
+// trimmable panics if retention removed batches that are not committed.
 func trimmable(ev *Event, committed segment.Position) {
 	if ev.Log.Next > committed {
 		panic(fmt.Sprintf("BUG: retention removed what is below %d, committed is %d", ev.Log.Next, committed))
 	}
 }
 
-// watchLease notices that the lease ran out, or that there is one again.
+// watchLease notices when the lease has run out, and when it is valid again.
 func (l *Leader) watchLease(now int64, ev *Event, acts *Actions) {
 	if ev.Kind == EvLease {
 		l.leaseNs = max(l.leaseNs, ev.DeadlineNs)
@@ -196,15 +197,15 @@ func (l *Leader) watchLease(now int64, ev *Event, acts *Actions) {
 	l.serving = serving
 	acts.add(ActServe).Flag = serving
 	if serving {
-		// Whoever was stopped for a while sees old answers first: nobody is behind because of that.
+		// A process that was stopped sees old answers first. No follower counts as behind because of that.
 		for i := range l.peers {
 			l.peers[i].caughtUpAt = now
 		}
 	}
 }
 
-// appended takes a batch that stands in the log now: it goes to every follower that has room, before and
-// while this node's own disk has it.
+// appended takes a batch that is now at the end of the log and sends it to every follower that has room, without
+// waiting for the local disk.
 func (l *Leader) appended(now int64, b *Batch, acts *Actions) {
 	if b.Position != l.log.End.Next || b.Offset != l.log.End.End || b.Epoch != l.epoch || b.PrevCRC != l.log.End.LastCRC {
 		panic(fmt.Sprintf("BUG: batch %d of epoch %d does not continue the leader's log", b.Position, b.Epoch))
@@ -228,7 +229,7 @@ func (l *Leader) appended(now int64, b *Batch, acts *Actions) {
 	}
 }
 
-// needed is where the batches begin that are not committed or that a follower in step has not acknowledged.
+// needed returns the first position that is not committed yet or that a follower in step has not acknowledged.
 func (l *Leader) needed() segment.Position {
 	n := l.log.Committed
 	for i := range l.peers {
@@ -241,7 +242,7 @@ func (l *Leader) needed() segment.Position {
 
 func (l *Leader) durable(ev *Event) {
 	if ev.Generation != l.log.Generation {
-		return // of a log that was cut since
+		return // the log was cut since that sync began
 	}
 	if ev.Position > l.log.End.Next {
 		panic(fmt.Sprintf("BUG: durable %d beyond the end %d", ev.Position, l.log.End.Next))
@@ -249,8 +250,8 @@ func (l *Leader) durable(ev *Event) {
 	l.log.Durable = max(l.log.Durable, ev.Position)
 }
 
-// commit moves Committed. Without a lease nothing is committed, although the followers would
-// refuse a deposed leader anyway: safety never rests on the clock.
+// commit advances Committed. Without a lease it commits nothing. The followers would refuse a deposed leader anyway:
+// safety never rests on the clock.
 func (l *Leader) commit(acts *Actions) {
 	if !l.serving {
 		return
@@ -277,8 +278,8 @@ func (l *Leader) commit(acts *Actions) {
 	acts.add(ActCommit).Position = to
 }
 
-// durableOf is how far m is known to hold this leader's log. Another disk in the same node holds nothing for m, and who
-// cannot read what it stored is not counted on.
+// durableOf returns how far m is known to hold this leader's log. It is 0 if the node has reported another disk than
+// m's, and if the replica cannot read what it stored.
 func (l *Leader) durableOf(m Member) segment.Position {
 	if m == l.self {
 		return l.log.Durable
@@ -298,7 +299,8 @@ func (l *Leader) peer(n NodeID) *Progress {
 	return nil
 }
 
-// stop ends the incarnation. What waits is refused; what was appended and not committed is unknown.
+// stop ends the incarnation. Waiting writes are refused; the outcome of batches that were appended and not committed is
+// unknown.
 func (l *Leader) stop(err error, acts *Actions) {
 	l.err = err
 	if l.serving {
@@ -308,7 +310,7 @@ func (l *Leader) stop(err error, acts *Actions) {
 	acts.add(ActStepDown).Err = err
 }
 
-// stopped answers those who have not heard of it.
+// stopped refuses writes of callers that have not heard that the leader stopped.
 func (l *Leader) stopped(ev *Event, acts *Actions) {
 	if ev.Kind == EvPut {
 		acts.add(ActRefuse).Err = l.err

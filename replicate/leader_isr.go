@@ -6,12 +6,12 @@ import (
 	"penstock/segment"
 )
 
-// isrState is what the leader knows of the store's row, and what it has asked the store for.
+// isrState is what the leader knows of the partition's row in the store, and what it has proposed to the store.
 type isrState struct {
 	version  uint64
 	minISR   int
 	members  []Member // accepted by the store at version
-	proposed []Member // everybody of any proposal on this version: each may be in the ISR by now (P6)
+	proposed []Member // all members of all proposals on this version: each may be in the ISR by now (P6)
 
 	open    bool
 	next    []Member // the newest proposal
@@ -20,18 +20,18 @@ type isrState struct {
 
 	joins, changes limiter
 	made, heldBack uint64 // see LeaderCounts
-	held           bool   // what is wanted now was counted in heldBack
+	held           bool   // the change that is wanted now was counted in heldBack
 }
 
 func (s *isrState) member(m Member) bool { return contains(s.members, m) }
 
-// node says whether a disk of a node is in the ISR.
+// node says whether the ISR has a member on node n, with whatever disk.
 func (s *isrState) node(n NodeID) bool {
 	return slices.ContainsFunc(s.members, func(m Member) bool { return m.Node == n })
 }
 
-// learn takes a state of the store, however old or repeated. Only a higher version tells something new; it also settles
-// every proposal made on an older one, since compare-and-swap lets none of them through any more.
+// learn takes a row from the store, however old or repeated. Only a higher version tells something new. It also settles
+// every proposal made on an older version, because compare-and-swap no longer lets those through.
 func (l *Leader) learn(st *State, now int64, acts *Actions) {
 	switch {
 	case st.Epoch > l.epoch:
@@ -41,7 +41,7 @@ func (l *Leader) learn(st *State, now int64, acts *Actions) {
 		l.stop(ErrFenced, acts)
 	case st.Epoch < l.epoch || st.Version <= l.isr.version:
 	case !contains(st.ISR, l.self):
-		l.stop(ErrFenced, acts) // a leader outside the ISR would commit what it may not hold
+		l.stop(ErrFenced, acts) // a leader outside the ISR would commit batches that it may not hold
 	default:
 		skipped := st.Version > l.isr.version+1
 		l.adopt(st, now)
@@ -51,9 +51,9 @@ func (l *Leader) learn(st *State, now int64, acts *Actions) {
 	}
 }
 
-// doubtOutsiders begins a new exchange with every replica outside the ISR. It is called when versions of the row were
-// skipped: in one of them the node may have been no replica, and then its copy was removed and begun anew. Its acks of
-// the copy before would let the empty one join the ISR. A member needs no doubt: only this leader's proposals add one.
+// doubtOutsiders begins a new exchange with every replica outside the ISR, after versions of the row were skipped. In a
+// skipped version the node may have been no replica, and its copy may have been removed and begun anew. The acks of the
+// old copy would let the empty new one join the ISR. Members need no doubt: only this leader's proposals add one.
 func (l *Leader) doubtOutsiders(now int64, acts *Actions) {
 	for i := range l.peers {
 		if p := &l.peers[i]; p.heard && !l.isr.node(p.Node) {
@@ -73,7 +73,7 @@ func (l *Leader) adopt(st *State, now int64) {
 	s.proposed, s.open = s.proposed[:0], false
 	for i := range l.peers {
 		if p := &l.peers[i]; l.isr.member(p.member()) {
-			p.joining = false // it counts by itself now
+			p.joining = false // it is a member now and counts as one
 		}
 	}
 	old := l.peers
@@ -102,8 +102,8 @@ func (l *Leader) adopt(st *State, now int64) {
 	}
 }
 
-// propose asks the store for the ISR that should be: without those that are too far behind, with those that have
-// caught up. One proposal is open at a time, until a newer version says what became of it.
+// propose asks the store for the ISR that the leader wants: without members that are too far behind, with followers
+// that have caught up. At most one proposal is open at a time, until a newer version shows its outcome.
 func (l *Leader) propose(now int64, acts *Actions) {
 	s := &l.isr
 	var buf [MaxReplicaCount]Member
@@ -130,16 +130,16 @@ func (l *Leader) propose(now int64, acts *Actions) {
 	case s.open && now-s.sent < l.cfg.RetryNs:
 		return
 	case len(s.scratch)+len(joining) < s.minISR || l.damage.any():
-		// A smaller ISR would commit nothing, and only make fewer replicas electable; and who removes others while it
-		// cannot read its own log may remove the last good copy: nobody goes.
+		// A smaller ISR would commit nothing, and only leave fewer electable replicas. And a leader that cannot read
+		// its own log may remove the last good copy. In both cases no member is removed.
 		s.scratch = append(s.scratch[:0], s.members...)
 	}
 	s.scratch = append(s.scratch, joining...)
 	if s.limit(now); !s.open && sameMembers(s.scratch, s.members) {
 		return
 	}
-	// An open proposal that is not wanted any more is replaced, if need be by the ISR as it is: whichever the store takes,
-	// the new version settles the other one. Until then everybody of both counts.
+	// A proposal that is open and no longer wanted is replaced, if need be by the ISR as it is: whichever of the two
+	// the store takes, the new version settles the other. Until then the members of both proposals count.
 	fresh := !s.open || !sameMembers(s.scratch, s.next)
 	s.next, s.scratch = s.scratch, s.next
 	if fresh {
@@ -194,12 +194,12 @@ func (l *Leader) lags(p *Progress, now int64) bool {
 	return p.Match < l.log.End.Next && now-p.caughtUpAt > l.cfg.LagMaxNs
 }
 
-// pauseFraction: between two Steps more than this part of LagMaxNs is a pause of this process. Ticks come far more
-// often.
+// pauseFraction: if more than this part of LagMaxNs passes between two Steps, this process was paused. Ticks come far
+// more often.
 const pauseFraction = 4
 
-// discount takes the time in which this process stood still out of what is held against its followers: their answers
-// wait in its sockets, and a member that is healthy would be removed for a lag that is the leader's own.
+// discount does not count the time in which this process was paused against its followers. Their answers wait in this
+// process's sockets, and without the discount a healthy member would be removed for a lag that is the leader's own.
 func (l *Leader) discount(now int64) {
 	stood := now - l.steppedAt - l.cfg.LagMaxNs/pauseFraction
 	l.steppedAt = now
@@ -213,9 +213,9 @@ func (l *Leader) discount(now int64) {
 	}
 }
 
-// noteStuck remembers where those stand that the newest proposal removes for their lag. A disk that hangs is no reason
-// to be silent: such a follower answers every heartbeat, and once it is outside it holds all that is committed without
-// it, too.
+// noteStuck remembers the Match of each member that the newest proposal removes for its lag. A follower with a hanging
+// disk is not silent: it answers every heartbeat, and once it is outside it may soon appear to hold everything that is
+// committed, because the others commit without it. mayJoin asks for more than that Match.
 func (l *Leader) noteStuck(now int64) {
 	for i := range l.peers {
 		if p := &l.peers[i]; l.lags(p, now) && l.isr.member(p.member()) && !contains(l.isr.next, p.member()) {
@@ -224,12 +224,12 @@ func (l *Leader) noteStuck(now int64) {
 	}
 }
 
-// mayJoin says whether p should be proposed. The store may make it electable as soon as it is, so it must hold by now
-// everything that is committed, known to be or not: at least all that this leader began with and its epoch-start batch
-// (P4). A follower that is merely close would never be proposed under a steady load, because Committed runs ahead of
-// its acks: from the moment it is in step it holds Committed back as a member does, for JoinNs at most, until it is
-// there. One that was removed for its lag first has to hold more than it held then: until that moment nothing shows
-// that its disk works.
+// mayJoin says whether p should be proposed for the ISR. The store may make p electable at once, so p must already hold
+// everything that is committed, known to this leader or not: at least the whole log that this leader began with, and
+// its epoch-start batch (P4). Under a steady load a follower that is merely close would never be proposed, because
+// Committed runs ahead of its acks. So a close follower holds Committed back as a member does, for JoinNs at most,
+// until it has caught up. A follower that was removed for its lag must first hold more than it held then: nothing else
+// shows that its disk works again.
 func (l *Leader) mayJoin(p *Progress, now int64) bool {
 	if p.stuck && p.Match > p.stuckAt {
 		p.stuck = false

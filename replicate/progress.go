@@ -8,17 +8,17 @@ import (
 	"penstock/segment"
 )
 
-// ProgressState says what the leader does about a follower.
+// ProgressState says how the leader treats a follower.
 type ProgressState uint8
 
 // The states of a follower, as its leader sees them.
 //
-//	Probe      it is asked what it has; nothing is sent
-//	Replicate  it gets each batch as it is appended
-//	CatchUp    it gets ranges of the past, read from segments, at a limited rate
-//	Snapshot   it was told to begin anew where the leader's log begins
+//	Probe      the leader asks what the follower has; it sends no batches
+//	Replicate  the follower gets each batch as it is appended
+//	CatchUp    the follower gets ranges of older batches, read from segments, at a limited rate
+//	Snapshot   the follower was told to begin anew where the leader's log begins
 //
-// Every state goes to Probe when an answer does not fit or does not come.
+// Every state returns to Probe when an answer does not fit or does not come.
 const (
 	Probe ProgressState = iota
 	Replicate
@@ -30,59 +30,60 @@ func (s ProgressState) String() string {
 	return [...]string{"probe", "replicate", "catch-up", "snapshot"}[s]
 }
 
-// Progress is what the leader knows of one follower. The Leader owns it; users borrow it until the next Step. A crash
-// loses it: the next leader begins with Probe and Match 0.
+// Progress is what the leader knows of one follower. The Leader owns it; callers borrow it until the next Step. It is
+// lost in a crash: the next leader begins with Probe and Match 0.
 //
-//	Match <= Next <= Match + MaxWindowCount; what lies between the two is in flight
+//	Match <= Next <= Match + MaxWindowCount; batches between the two are in flight
 //
-// Times are those of Step's now, in ns. A group of fields means something only in the states that stand above it.
+// Times are on the clock of Step's now, in ns. Each group of fields has a meaning only in the states named above it.
 type Progress struct {
 	Node    NodeID
-	Store   uuid.UUID // its disk, once it has reported
+	Store   uuid.UUID // its disk, as last reported
 	State   ProgressState
-	Damaged bool             // it said so: its acks do not count
-	Down    bool             // its process is gone; until it is heard of again
+	Damaged bool             // it said that its log is damaged: its acks do not count
+	Down    bool             // its process is gone, and has not been heard since
 	Match   segment.Position // it holds everything below, durably, in this epoch
 	Next    segment.Position // the first batch not sent yet
 
 	// Every state.
 	request     uint64           // number of the newest exchange: answers to older ones are ignored (P5)
 	heard       bool             // Store is known
-	compared    bool             // end and endEpoch are those of its last report
-	end         segment.Position // of its log, in that report
-	endEpoch    segment.Epoch    // likewise
-	matchOffset segment.Offset   // Match and Next in bytes
+	compared    bool             // end and endEpoch are from its last report
+	end         segment.Position // the end of its log in that report
+	endEpoch    segment.Epoch    // the epoch of its last batch in that report
+	matchOffset segment.Offset   // Match and Next as offsets
 	nextOffset  segment.Offset
-	committed   segment.Position // the commit mark that it knows; 0 after a report
-	sentAt      int64            // last message to it
-	heardAt     int64            // last message from it in this epoch and exchange
+	committed   segment.Position // the Committed that it knows; 0 after a report
+	sentAt      int64            // time of the last message to it
+	heardAt     int64            // time of its last message in this epoch and exchange
 
 	// Probe and Snapshot: the exchange.
-	boot    uuid.UUID // of the process that reported in this exchange; zero until one has
-	matched bool      // the report was answered: the next ack ends the exchange
-	probeAt int64     // when it was asked last; again after RetryNs, or later: see absence
+	boot    uuid.UUID // process that reported in this exchange; zero until one has
+	matched bool      // its report was answered: the next ack ends the exchange
+	probeAt int64     // time of the last Probe; repeated after RetryNs or more: see absence
 	absent  absence   // it says that it has no copy
 
-	// Replicate and CatchUp: what is on its way.
-	movedAt   int64            // when Match moved last, or the first batch in flight was sent
-	rewound   segment.Position // the gap that was answered last; not again within HeartbeatNs of rewoundAt
+	// Replicate and CatchUp: the batches on their way.
+	movedAt   int64            // when Match last moved, or the first batch in flight was sent
+	rewound   segment.Position // position of the last gap answered; not answered again within HeartbeatNs of rewoundAt
 	rewoundAt int64
-	reading   bool           // CatchUp: an ActRead is not answered; not longer than RetryNs after readAt
-	readAt    int64          // when that read may begin: later than it was asked for, if the budget was used up
-	budget    int64          // bytes that may be read for it now; below 0 if a range was larger
-	budgetAt  int64          // when budget was computed last
-	budgetEnd segment.Offset // the end of the log then
+	reading   bool           // CatchUp: an ActRead is unanswered, for at most RetryNs after readAt
+	readAt    int64          // when that read may begin: later than its request if the budget is used up
+	budget    int64          // bytes that may be read for it now; negative after a range that was larger
+	budgetAt  int64          // when budget was last computed
+	budgetEnd segment.Offset // the end of the log at that time
 
-	// Whether it belongs into the ISR: see Leader.propose. It is behind if it lacked something for LagMaxNs. Each answer
-	// that reaches markEnd, the end of the log at the answer before (at markAt), shows that it lacked nothing then.
-	caughtUpAt int64 // the last time at which it lacked nothing, as far as that is known
+	// Whether it belongs in the ISR: see Leader.propose. A follower is behind if it has lacked something for LagMaxNs.
+	// markEnd is the end that the log had at its previous answer, at time markAt: an answer that reaches markEnd shows
+	// that the follower now has everything that existed at markAt.
+	caughtUpAt int64 // the last time at which it is known to have lacked nothing
 	markEnd    segment.Position
 	markAt     int64
-	lost       bool             // it lacks what it had acknowledged, until it holds it again: it should not be in the ISR
-	stuck      bool             // it was removed for its lag, and Match has not passed stuckAt since: it may not join
+	lost       bool             // it lacks batches that it had acknowledged: it should leave the ISR
+	stuck      bool             // removed for its lag, and Match has not passed stuckAt since: it may not join
 	stuckAt    segment.Position // Match when it was proposed for removal
-	joining    bool             // outside the ISR and close: it holds Committed back as a member does (see mayJoin)
-	joinUntil  int64            // joining: when that ends; else not before this time again
+	joining    bool             // outside the ISR, but close: it holds Committed back as a member does (see mayJoin)
+	joinUntil  int64            // joining: when that ends; otherwise the earliest time to join again
 }
 
 func (p *Progress) member() Member { return Member{Node: p.Node, Store: p.Store} }
@@ -96,7 +97,7 @@ func (l *Leader) send(p *Progress, kind MessageKind, now int64, acts *Actions) *
 	return &a.Message
 }
 
-// probe begins a new exchange: whatever p says from now on about an older one is not listened to (P5).
+// probe begins a new exchange with p: from now on, messages of older exchanges are ignored (P5).
 func (l *Leader) probe(p *Progress, now int64, acts *Actions) {
 	l.request++
 	p.boot = uuid.UUID{}
@@ -134,17 +135,17 @@ func (l *Leader) tick(now int64, acts *Actions) {
 	l.repair(now, acts)
 }
 
-// owes says whether p lacks something or has yet to join: only then are there heartbeats.
+// owes says whether p lacks something or has yet to join the ISR: only then does it get heartbeats.
 func (l *Leader) owes(p *Progress) bool {
 	return p.Match < l.log.End.Next || p.committed < l.log.Committed || p.Damaged || !l.isr.member(p.member())
 }
 
-// catchUp begins to send p the past. What was allowed before is gone: it would come as a burst.
+// catchUp begins to send p older batches. An unused budget is dropped, because it would allow a burst.
 func (l *Leader) catchUp(p *Progress, now int64) {
 	p.State, p.budget, p.budgetAt, p.budgetEnd = CatchUp, 0, now, l.log.End.End
 }
 
-// pump sends p what its window has room for.
+// pump sends p as many batches as its window has room for.
 func (l *Leader) pump(p *Progress, now int64, acts *Actions) {
 	if p.State == CatchUp && !p.reading && l.inMemory(p.Next) {
 		p.State = Replicate
@@ -155,7 +156,7 @@ func (l *Leader) pump(p *Progress, now int64, acts *Actions) {
 	switch {
 	case p.State != Replicate && p.State != CatchUp:
 	case p.Next < l.log.Start.Next:
-		l.probe(p, now, acts) // retention was faster: the exchange will say so
+		l.probe(p, now, acts) // retention was faster: a new exchange tells p where the log begins
 	case p.State == Replicate:
 		l.pumpRecent(p, now, acts)
 	default:
@@ -163,7 +164,7 @@ func (l *Leader) pump(p *Progress, now int64, acts *Actions) {
 	}
 }
 
-// inMemory says whether batches from pos on can be sent without a read, as far as this machine knows.
+// inMemory says whether batches from pos on can be sent without a read, as far as the machine knows.
 func (l *Leader) inMemory(pos segment.Position) bool { return pos >= l.recent.first && pos >= l.memory }
 
 func (l *Leader) pumpRecent(p *Progress, now int64, acts *Actions) {
@@ -176,7 +177,7 @@ func (l *Leader) pumpRecent(p *Progress, now int64, acts *Actions) {
 		until := l.recent.reach(p.Next, min(bytes, l.cfg.MaxSendBytes), count)
 		end := l.recent.offset(until)
 		if p.Match < p.Next && int64(end-p.nextOffset) > bytes {
-			return // one batch alone, and it has no room beside what is in flight
+			return // the batch does not fit beside those in flight
 		}
 		l.sendBatches(p, until, end, now, acts)
 	}
@@ -191,7 +192,7 @@ func (l *Leader) sendBatches(p *Progress, until segment.Position, end segment.Of
 	p.Next, p.nextOffset = until, end
 }
 
-// pumpPast asks for the next range. Reads follow one another, what was read is in flight at the same time.
+// pumpPast asks for the next range. One range is read at a time, while earlier ranges are in flight.
 func (l *Leader) pumpPast(p *Progress, now int64, acts *Actions) {
 	inFlight := int64(p.nextOffset - p.matchOffset)
 	count := l.cfg.MaxWindowCount - int(p.Next-p.Match)
@@ -204,10 +205,10 @@ func (l *Leader) pumpPast(p *Progress, now int64, acts *Actions) {
 	a.Node, a.Request, a.Position, a.Bytes, a.Count, a.DelayNs = p.Node, p.request, p.Next, l.rangeBytes(), count, wait
 }
 
-// minRangeBytes is worth a read however low the limit is.
+// minRangeBytes is the smallest range worth a read, however low the limit is.
 const minRangeBytes = 64 << 10
 
-// rangeBytes is the size of the next range: with a limit no more than a burst.
+// rangeBytes returns the size of the next range: with a rate limit, no more than a burst.
 func (l *Leader) rangeBytes() int64 {
 	if rate := l.cfg.CatchUpBytesPerSec; rate != 0 {
 		return min(max(bytesIn(burstNs, rate), minRangeBytes), l.cfg.MaxRangeBytes)
@@ -215,12 +216,12 @@ func (l *Leader) rangeBytes() int64 {
 	return l.cfg.MaxRangeBytes
 }
 
-// burstNs is how much of the rate may come at once: commits wait behind a burst on a disk that several share.
+// burstNs is how much of the rate, as a time, may be sent at once: commits wait behind a burst on a shared disk.
 const burstNs = 10_000_000
 
-// refill adds what the rate limit allows since the last time and says how long the next read has to wait. What was
-// appended meanwhile is allowed beside the rate: a follower would never catch up with a log that grows faster than its
-// limit.
+// refill adds what the rate limit has allowed since the last call and returns how long the next read has to wait. The
+// bytes appended since then are allowed on top of the rate: otherwise a follower would never catch up with a log that
+// grows faster than its limit.
 func (l *Leader) refill(p *Progress, now int64) (waitNs int64) {
 	rate := l.cfg.CatchUpBytesPerSec
 	if rate == 0 {
@@ -233,7 +234,7 @@ func (l *Leader) refill(p *Progress, now int64) (waitNs int64) {
 	return max(-p.budget, 0) * 1_000_000_000 / rate
 }
 
-// bytesIn is what a rate makes of a time of at most a second, without overflow.
+// bytesIn returns the bytes that rate allows in ns, at most a second, without overflow.
 func bytesIn(ns, rate int64) int64 {
 	return rate/1_000_000*(ns/1000) + rate%1_000_000*(ns/1000)/1_000_000
 }
@@ -243,16 +244,16 @@ func (l *Leader) read(now int64, ev *Event, acts *Actions) {
 	p := l.peer(ev.Node)
 	switch {
 	case p == nil || ev.Request != p.request:
-		return // p has another exchange by now
+		return // p is in another exchange by now
 	case ev.Repair:
 		l.sendRange(p, ev.Position, ev.Until, now, acts)
 		return
 	case p.State != CatchUp || !p.reading || ev.Position != p.Next:
-		return // or other batches are its next ones
+		return // or p's next batches are others by now
 	}
 	p.reading = false
 	if ev.Until == ev.Position {
-		p.reading, p.readAt = true, now // not again before RetryNs
+		p.reading, p.readAt = true, now // no other read before RetryNs
 		return
 	}
 	p.budget -= int64(ev.Offset - p.nextOffset)
@@ -260,8 +261,8 @@ func (l *Leader) read(now int64, ev *Event, acts *Actions) {
 	l.pump(p, now, acts)
 }
 
-// evicted takes the answer to an ActSend whose batches memory does not have any more: p gets them from segments, like a
-// follower that catches up.
+// evicted takes the answer to an ActSend whose batches are no longer in memory: p gets them from segments, as in
+// catch-up.
 func (l *Leader) evicted(now int64, ev *Event, acts *Actions) {
 	if ev.Until <= ev.Position {
 		panic(fmt.Sprintf("BUG: batch %d is not in memory, which begins at %d", ev.Position, ev.Until))
@@ -269,7 +270,7 @@ func (l *Leader) evicted(now int64, ev *Event, acts *Actions) {
 	l.memory = max(l.memory, ev.Until)
 	p := l.peer(ev.Node)
 	if p == nil || p.State != Replicate || ev.Request != p.request || ev.Position < p.Match || ev.Position >= p.Next {
-		return // what was not sent is not wanted any more, or is to be sent again anyway
+		return // the unsent batches are not wanted any more, or will be sent again anyway
 	}
 	p.Next, p.nextOffset = p.Match, p.matchOffset
 	if l.recent.first <= ev.Position {

@@ -2,13 +2,14 @@ package replicate
 
 import "penstock/segment"
 
-// Quorum computes how far a log is committed: every replica of the ISR holds it durably, and the ISR is big
-// enough. It is one value: made anew, told every mark, asked once.
+// Quorum computes how far a log is committed: up to the smallest durable mark of the ISR, if the ISR is big enough. A
+// Quorum is used once: create it, add every mark, read the result.
 type Quorum struct {
 	// MinISR is how many members the ISR must have before anything counts (P8).
 	MinISR int
-	// EpochStart is the position of the leader's epoch-start batch. While the ISR does not hold that batch, nothing
-	// counts: a batch of an older epoch that all hold may still be cut by a leader who never had it (P12).
+	// EpochStart is the position of the leader's epoch-start batch. Nothing counts until the whole ISR holds that
+	// batch: even a batch that all replicas hold from an older epoch may still be cut by a leader that never had it
+	// (P12).
 	EpochStart segment.Position
 
 	members int
@@ -22,7 +23,7 @@ func (q *Quorum) Member(durable segment.Position) {
 	q.Also(durable)
 }
 
-// Also adds a replica that may be in the ISR by now: it holds the mark back but does not help to reach MinISR (P6).
+// Also adds a replica that may be in the ISR by now: it holds the mark back but does not count toward MinISR (P6).
 func (q *Quorum) Also(durable segment.Position) {
 	if q.marks == 0 || durable < q.least {
 		q.least = durable
@@ -33,7 +34,7 @@ func (q *Quorum) Also(durable segment.Position) {
 // Enough says whether the ISR has MinISR members.
 func (q *Quorum) Enough() bool { return q.members > 0 && q.members >= q.MinISR }
 
-// Committed returns the new mark, at least was: everything below it is committed.
+// Committed returns the new mark, below which everything is committed. It is never less than was.
 func (q *Quorum) Committed(was segment.Position) segment.Position {
 	if !q.Enough() || q.least <= q.EpochStart {
 		return was

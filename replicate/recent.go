@@ -6,15 +6,15 @@ import (
 	"penstock/segment"
 )
 
-// stamp is what is remembered of a batch that was appended lately.
+// stamp is what recent remembers of a batch.
 type stamp struct {
 	end   segment.Offset // behind the batch
 	epoch segment.Epoch
 	crc   uint32
 }
 
-// recent remembers the newest batches of a log, [first, next): at least those that something still waits for, at
-// most max. It begins small and doubles, so that an idle partition costs little.
+// recent remembers the newest batches of a log, [first, next): at least those that are still needed, at most max. It
+// begins small and doubles, so that an idle partition costs little.
 type recent struct {
 	ring        []stamp // len is a power of two
 	first, next segment.Position
@@ -37,7 +37,8 @@ func (r *recent) at(p segment.Position) *stamp { return &r.ring[int(p)&(len(r.ri
 // holds says whether the batch at p is remembered.
 func (r *recent) holds(p segment.Position) bool { return p >= r.first && p < r.next }
 
-// add remembers b. Batches below needed may be forgotten for it, others only when max are remembered.
+// add remembers b. A full ring grows while its oldest batch is still needed and max allows it; otherwise add forgets
+// the oldest batch.
 func (r *recent) add(b *Batch, needed segment.Position) {
 	if b.Position != r.next {
 		panic(fmt.Sprintf("BUG: batch %d follows batch %d", b.Position, r.next))
@@ -62,7 +63,7 @@ func (r *recent) grow() {
 	}
 }
 
-// offset returns where the batch at p begins, or would; p is first, next or between.
+// offset returns where the batch at p begins, or would begin; first <= p <= next.
 func (r *recent) offset(p segment.Position) segment.Offset {
 	if p == r.first {
 		return r.base
@@ -70,7 +71,7 @@ func (r *recent) offset(p segment.Position) segment.Offset {
 	return r.at(p - 1).end
 }
 
-// reach returns the end of the batches from p on that fit into bytes and count; at least one.
+// reach returns the end of the batches from p on that fit into bytes and count, but at least one batch.
 func (r *recent) reach(p segment.Position, bytes int64, count int) segment.Position {
 	until, limit := p+1, r.offset(p)+segment.Offset(bytes)
 	for until < r.next && int(until-p) < count && r.at(until).end <= limit {
@@ -79,7 +80,7 @@ func (r *recent) reach(p segment.Position, bytes int64, count int) segment.Posit
 	return until
 }
 
-// restart forgets everything: the log was cut, or begins anew.
+// restart forgets all batches, because the log was cut or begins anew.
 func (r *recent) restart(next segment.Position, end segment.Offset) {
 	r.first, r.next, r.base = next, next, end
 }

@@ -2,8 +2,8 @@ package replicate
 
 import "penstock/segment"
 
-// damage is the range of stored batches that do not read back. Several are kept as the one that covers them all:
-// sending a few good batches again costs less than a list that must be bounded.
+// damage is the range of stored batches that do not read back. Several ranges are merged into one that covers them all:
+// sending a few good batches again costs less than a list that would need a bound.
 type damage struct {
 	from, until segment.Position
 	askedAt     int64
@@ -22,7 +22,7 @@ func (d *damage) add(from, until segment.Position) {
 	d.from, d.until, d.askedAt = from, until, noTime
 }
 
-// remove takes a repaired range away if it is at one of the ends; repairs go from front to back.
+// remove takes a repaired range out of the damage if the range reaches its front: repairs go from front to back.
 func (d *damage) remove(from, until segment.Position) {
 	if from <= d.from {
 		d.from = max(d.from, until)
@@ -30,13 +30,13 @@ func (d *damage) remove(from, until segment.Position) {
 	d.askedAt = noTime
 }
 
-// trim forgets what retention removed.
+// trim forgets damage that retention removed.
 func (d *damage) trim(start segment.Position) { d.from = max(d.from, start) }
 
-// cut forgets what was cut off.
+// cut forgets damage behind the new end of the log.
 func (d *damage) cut(end segment.Position) { d.until = min(d.until, end) }
 
-// tell says whether the replica is electable, when that changed.
+// tell reports whether the replica is damaged, and so not electable, when that has changed.
 func (d *damage) tell(damaged bool, acts *Actions) {
 	if d.told == damaged {
 		return
@@ -50,7 +50,7 @@ func (d *damage) tell(damaged bool, acts *Actions) {
 
 const noTime = -1 << 62
 
-// due says whether to ask (again).
+// due says whether it is time to ask for the damaged batches, for the first time or again.
 func (d *damage) due(now int64, cfg *Config) bool {
 	if !d.any() || now-d.askedAt < cfg.RetryNs {
 		return false
@@ -59,8 +59,8 @@ func (d *damage) due(now int64, cfg *Config) bool {
 	return true
 }
 
-// usable says whether batches begin the damaged range and are what the log had there. Their chain is checked against
-// the neighbours by whoever writes them; their epochs must be those of the table.
+// usable says whether m's batches begin the damaged range and are those that the log had there. Their epochs must be
+// those of the table; the engine, when it writes them, checks their chain against the neighbours.
 func (d *damage) usable(m *Message, table *EpochTable) bool {
 	if !d.any() || len(m.Batches) == 0 || m.Batches[0].Position != d.from {
 		return false
@@ -78,7 +78,7 @@ func (d *damage) usable(m *Message, table *EpochTable) bool {
 	return true
 }
 
-// repair asks one follower after the other for what this leader cannot read.
+// repair asks the followers in turn for the batches that this leader cannot read.
 func (l *Leader) repair(now int64, acts *Actions) {
 	if !l.damage.due(now, &l.cfg) {
 		return
@@ -94,8 +94,8 @@ func (l *Leader) repair(now int64, acts *Actions) {
 	}
 }
 
-// fetch reads what a follower cannot read itself, for EvRead. What retention has removed here it need not ask for
-// again.
+// fetch reads the batches that a follower cannot read itself; EvRead brings them. If retention has removed them here,
+// the answer tells the follower not to ask for them again.
 func (l *Leader) fetch(p *Progress, m *Message, now int64, acts *Actions) {
 	until := min(m.Until, l.log.End.Next)
 	switch {
@@ -107,17 +107,17 @@ func (l *Leader) fetch(p *Progress, m *Message, now int64, acts *Actions) {
 	}
 }
 
-// readForRepair asks for the batches that node cannot read, as far as one message holds them.
+// readForRepair asks the engine for batches that node cannot read, as many as one message holds.
 func readForRepair(node NodeID, m *Message, until segment.Position, cfg *Config, acts *Actions) {
 	a := acts.add(ActRead)
 	a.Node, a.Request, a.Position, a.Flag = node, m.Request, m.Position, true
 	a.Bytes, a.Count = cfg.MaxRangeBytes, int(min(until-m.Position, segment.Position(cfg.MaxWindowCount)))
 }
 
-// sendRange answers MsgFetch. Without batches it says only where the log begins.
+// sendRange answers MsgFetch. An answer without batches only says where the log begins.
 func (l *Leader) sendRange(p *Progress, from, until segment.Position, now int64, acts *Actions) {
 	if from == until && from >= l.log.Start.Next {
-		return // it could not be read: another replica may have it
+		return // the read failed: another replica may have the batches
 	}
 	r := l.send(p, MsgRange, now, acts)
 	r.Position, r.Until, r.Start = from, until, l.log.Start.Next
@@ -129,19 +129,20 @@ func (l *Leader) takeRange(m *Message, acts *Actions) {
 	}
 }
 
-// A follower asks the leader for what it cannot read, and in turn the other replicas: one outside the ISR may have
-// what the leader's log lacks, and every copy may be damaged somewhere else, so that none can lead. A batch is known
-// by its epoch and position, so it does not matter who sends it and whether the two logs are known to meet. What a
-// cut has to read may be asked for while the log is being cut.
+// A follower asks the leader and the other replicas in turn for batches that it cannot read. A replica outside the ISR
+// may have what the leader's log lacks, and every copy may be damaged somewhere else, so that none can lead. Epoch and
+// position identify a batch, so it does not matter who sends it, nor whether the two logs are known to agree. A cut may
+// have to read damaged batches, so they may be asked for during the cut.
 
-// fetch reads batches for another replica that cannot read them itself, only such as are durable here, for EvRead.
+// fetch reads batches for another replica that cannot read them itself; EvRead brings them. It serves only batches that
+// are durable here.
 func (f *Follower) fetch(to NodeID, m *Message, acts *Actions) {
 	until := min(m.Until, f.log.Durable)
 	if f.damage.any() && f.damage.from < until && f.damage.until > m.Position {
 		until = f.damage.from
 	}
 	if m.Position < f.log.Start.Next || m.Position >= until {
-		return // another replica may have it
+		return // another replica may have them
 	}
 	readForRepair(to, m, until, &f.cfg, acts)
 }
@@ -155,7 +156,7 @@ func (f *Follower) read(ev *Event, acts *Actions) {
 	r.Request, r.Position, r.Until, r.Start = ev.Request, ev.Position, ev.Until, f.log.Start.Next
 }
 
-// fromPeer takes what a replica that does not lead asks for, or sends.
+// fromPeer handles a request or an answer from a replica that does not lead.
 func (f *Follower) fromPeer(from NodeID, m *Message, acts *Actions) {
 	switch {
 	case f.err != nil:
@@ -166,7 +167,7 @@ func (f *Follower) fromPeer(from NodeID, m *Message, acts *Actions) {
 	}
 }
 
-// exchange names that in which the leader answers.
+// exchange returns the number of the exchange that the leader answers in.
 func (f *Follower) exchange() uint64 {
 	if f.state == cutting {
 		return f.asking
@@ -174,7 +175,7 @@ func (f *Follower) exchange() uint64 {
 	return f.request
 }
 
-// repair asks for what this replica cannot read.
+// repair asks for the batches that this replica cannot read.
 func (f *Follower) repair(now int64, acts *Actions) {
 	if !f.damage.due(now, &f.cfg) {
 		return
@@ -191,7 +192,7 @@ func (f *Follower) repair(now int64, acts *Actions) {
 	m.Request, m.Position, m.Until = f.exchange(), f.damage.from, f.damage.until
 }
 
-// peer is one of the replicas but this one and the leader, each in its turn; 0: there is none.
+// peer returns a replica other than this one and the leader, in turn; 0 if there is none.
 func (f *Follower) peer(turn int) NodeID {
 	for i := range f.replicas {
 		if n := f.replicas[(turn+i)%len(f.replicas)]; n != f.self.Node && n != f.leader {
@@ -201,7 +202,7 @@ func (f *Follower) peer(turn int) NodeID {
 	return 0
 }
 
-// corrupt takes EvCorrupt: what is being cut off is not needed.
+// corrupt takes EvCorrupt. Batches that are being cut off are not needed.
 func (f *Follower) corrupt(ev *Event) {
 	until := ev.Until
 	if f.state == cutting {
@@ -212,11 +213,11 @@ func (f *Follower) corrupt(ev *Event) {
 	}
 }
 
-// takeRange takes the leader's answer.
+// takeRange handles the leader's answer to MsgFetch.
 func (f *Follower) takeRange(m *Message, acts *Actions) {
 	if f.damage.any() && m.Start > f.damage.from {
-		// The leader's retention has removed it, which takes only what was committed. So nobody needs it here either:
-		// it is not asked for again. That the bytes go may take until retention comes to them.
+		// The leader's retention has removed these batches, and it removes only what was committed. So this replica
+		// does not need them either and stops asking. Its own retention may take a while to remove the bytes.
 		f.damage.trim(m.Start)
 		acts.add(ActTrim).Position = m.Start
 		f.tellLeader(acts)

@@ -2,38 +2,39 @@ package replicate
 
 import "penstock/segment"
 
-// EventKind says what happened. The fields that a kind uses stand behind it.
+// EventKind says what happened. The comment at a kind names the fields that it uses.
 type EventKind uint8
 
-// The events. Leader and Follower each say which they take; any other is a BUG.
+// The events. Leader and Follower each document which they take; any other panics as a BUG.
 const (
 	_ EventKind = iota
-	// time passed; at least every Config.HeartbeatNs. Leader: Live, the nodes that live by the store's word
+	// Time passed; sent at least every Config.HeartbeatNs. For a leader, Live lists the nodes that the store says are
+	// alive.
 	EvTick
 	EvMessage  // Node, Message
-	EvState    // State, Damaged: the store says so: a watch, a read, or the answer to a proposal, in any order
+	EvState    // State, Damaged: the row in the store, from a watch, a read or a proposal's answer, in any order
 	EvDurable  // Position, Generation: everything below Position is on stable storage here
 	EvTrimmed  // Log: retention moved the start of the log there
 	EvFault    // Err: a write or flush failed; final
 	EvCorrupt  // Position, Until: these stored batches do not read back
-	EvRepaired // Position, Until: they do again, durably
-	EvAppended // leader: Batch, at the end of the log
+	EvRepaired // Position, Until: they read again, and the repair is durable
+	EvAppended // leader: Batch: it was appended at the end of the log
 	EvPut      // leader: may a batch be appended now? ActRefuse says why not
-	EvLease    // leader: DeadlineNs: until when the node may serve
-	// Node, Request, Position, Until, Offset, Repair: the answer to ActRead; Offset is where Until begins. Until ==
-	// Position: it could not be read now. A follower takes it with Repair only
+	EvLease    // leader: DeadlineNs: the node may serve until then
+	// Node, Request, Position, Until, Offset, Repair: the answer to ActRead; Offset is where batch Until begins. Until
+	// == Position: the read failed for now. A follower takes only those with Repair.
 	EvRead
-	// leader: Node, Request, Position, Until: the batches of an ActSend from Position on were not sent, because those
-	// below Until are not in memory any more
+	// leader: Node, Request, Position, Until: an ActSend was not sent from batch Position on, because memory no longer
+	// has the batches below Until.
 	EvEvicted
-	EvPeerDown // leader: Node: its connection is closed and its address refuses
-	// follower: Again: the log can neither be cut nor repaired in place: it begins anew from the leader's. Again: its
-	// device may still read it, see anew.go
+	EvPeerDown // leader: Node: its connection is closed, and its address refuses new ones
+	// follower: Again: the log can neither be cut nor repaired in place, so this copy begins anew from the leader's
+	// log. Again: its device may still read the log later, see anew.go.
 	EvUnusable
 	EvTruncated // follower: Generation, Log: the cut is done, or the reset is on stable storage; the log ends at Log
 )
 
-// Event is the input of a Step. What it points to is read only during the Step.
+// Event is the input of a Step. Everything it points to is read only during the Step.
 type Event struct {
 	Kind       EventKind
 	Node       NodeID
@@ -54,43 +55,44 @@ type Event struct {
 	Err        error
 }
 
-// ActionKind says what is to be done. The fields that a kind uses stand behind it.
+// ActionKind says what the engine must do. The comment at a kind names the fields that it uses.
 type ActionKind uint8
 
-// The actions. They are done in order.
+// The actions. The engine does them in order.
 const (
 	_ ActionKind = iota
-	// Node, Message. For MsgAppend and MsgRange the sender fills in Batches [Position, Until) with their bytes, FirstID
-	// and NextID: what the EvRead of this step has read, or else what is in memory. It never waits for the disk: if
-	// memory does not have them, EvEvicted says so
+	// Node, Message: send the message. For MsgAppend and MsgRange the sender fills in Batches [Position, Until) with
+	// their bytes, FirstID and NextID: those that this Step's EvRead brought, or else those in memory. Sending never
+	// waits for the disk: if memory does not have the batches, the engine answers EvEvicted.
 	ActSend
 	ActCommit  // Position: everything below is committed: answer, show, deliver
 	ActRefresh // read the partition's state from the store and pass it on as EvState
-	ActDamaged // Err: the replica is not electable; say so in the registry. Err nil: it is healthy again
+	ActDamaged // Err: the replica is not electable; report it to the store. Err nil: it is healthy again
 	ActRepair  // Message: write its Batches over the damaged ones, sync, then EvRepaired
-	// Position: the leader's retention removed what is below, and what of it is damaged is forgotten; remove it as far as
-	// it is committed, then EvTrimmed
+	// Position: the leader's retention removed everything below Position, so this replica forgets its damage there.
+	// Remove these batches as far as they are committed, then EvTrimmed.
 	ActTrim
-	ActStartEpoch // leader: append the epoch-start batch, before anything else, then EvAppended
-	// Node, Request, Position, Bytes, Count, DelayNs, Flag: after so long find a range of at most that much, at least one
-	// batch, then EvRead. Flag: it repairs the copy of Node, which is EvRead's Repair
+	ActStartEpoch // leader: append the epoch-start batch before anything else, then EvAppended
+	// Node, Request, Position, Bytes, Count, DelayNs, Flag: after DelayNs, read a range of at most Bytes and Count, but
+	// at least one batch, then EvRead. Flag: the read repairs Node's copy; EvRead passes it on as Repair.
 	ActRead
 	ActPropose // leader: State (Epoch, Version, ISR): compare-and-swap the ISR; pass the outcome on as EvState
 	ActRefuse  // leader: Err: why no batch may be appended now
-	// leader: Node, Position, State (Epoch, Version, Leader, Boot): make Node the leader: its log ends at Position, and
-	// this one, which recovery shortened, before that
+	// leader: Node, Position, State (Epoch, Version, Leader, Boot): make Node the leader. Its log ends at Position;
+	// this leader's log, which recovery shortened, ends before that.
 	ActHandOver
-	// leader: Node, Flag, State (Epoch, Version, Leader, Boot): make Node the leader, 0: whom the store chooses: this one
-	// reaches too few members; Flag: it was not asked for just before
+	// leader: Node, Flag, State (Epoch, Version, Leader, Boot): make Node the leader, or any replica that the store
+	// chooses if Node is 0, because this leader reaches too few members. Flag: this is the first such request, not a
+	// repetition.
 	ActGiveUp
 	ActServe    // leader: Flag: whether deliveries and confirmations are allowed
-	ActStepDown // leader: Err: final; what is above Committed and unanswered is unknown
+	ActStepDown // leader: Err: final; the outcome of batches above Committed is unknown
 	ActAppend   // follower: Message, Position: append its batches from Position on, same bytes, same offsets
 	ActTruncate // follower: Position, Generation: cut the log to end at Position, then EvTruncated
 	ActReset    // follower: Log, Generation: drop the log and begin at Log, then EvTruncated
 )
 
-// Action is one output of a Step. What it points to is borrowed until the machine's next Step.
+// Action is one output of a Step. Everything it points to is borrowed until the machine's next Step.
 type Action struct {
 	Kind       ActionKind
 	Flag       bool
@@ -125,27 +127,28 @@ func (a *Actions) add(kind ActionKind) *Action {
 	return act
 }
 
-// Config bounds a machine and sets its times. Zero values mean the defaults named beside them.
+// Config bounds a machine and sets its times. A zero field means the default named beside it.
 type Config struct {
 	MaxWindowCount     int   // batches in flight to one follower; DefaultMaxWindowCount
 	MaxWindowBytes     int64 // bytes in flight to one follower, one batch excepted; DefaultMaxWindowBytes
 	MaxSendBytes       int64 // bytes of one append frame, one batch excepted; DefaultMaxSendBytes
 	MaxRangeBytes      int64 // bytes of one catch-up range, one batch excepted; DefaultMaxRangeBytes
 	MaxRangesInFlight  int   // catch-up ranges sent and not acknowledged; DefaultMaxRangesInFlight
-	CatchUpBytesPerSec int64 // to one follower, evenly, beside what is appended meanwhile; 0 = unlimited
+	CatchUpBytesPerSec int64 // to one follower, evenly spread, beyond newly appended bytes; 0 = unlimited
 	MaxPendingCount    int   // batches appended and not committed; DefaultMaxPendingCount
 	MaxPendingBytes    int64 // bytes appended and not committed, one batch excepted; DefaultMaxPendingBytes
 	MaxISRJoins        int   // joins per ISRWindowNs; DefaultMaxISRJoins
 
-	LagMaxNs    int64 // a member of the ISR that is behind for so long is proposed for removal; DefaultLagMaxNs
+	LagMaxNs    int64 // a member of the ISR that is behind for this long is proposed for removal; DefaultLagMaxNs
 	HeartbeatNs int64 // between messages to a follower that lacks something; DefaultHeartbeatNs
-	RetryNs     int64 // until an unanswered request is sent again; DefaultRetryNs
-	CompareNs   int64 // a leader whose log was shortened waits so long for the ends of all members' logs; DefaultCompareNs
-	JoinNs      int64 // how long a follower about to join may hold Committed back; DefaultJoinNs
-	ISRWindowNs int64 // in which changes of the ISR are counted; DefaultISRWindowNs
+	RetryNs     int64 // after which an unanswered request is sent again; DefaultRetryNs
+	// CompareNs is how long a leader whose log was shortened waits for the ends of all members' logs; DefaultCompareNs.
+	CompareNs   int64
+	JoinNs      int64 // how long a follower that is about to join may hold Committed back; DefaultJoinNs
+	ISRWindowNs int64 // the window in which changes of the ISR are counted; DefaultISRWindowNs
 
-	StrandedNs      int64 // a leader that too few members have answered for so long gives up; DefaultStrandedNs
-	StrandedEveryNs int64 // and each copy at most once in this time; DefaultStrandedEveryNs
+	StrandedNs      int64 // a leader gives up if too few members answer for this long; DefaultStrandedNs
+	StrandedEveryNs int64 // the least time between two times that one copy gives up; DefaultStrandedEveryNs
 }
 
 // Defaults of Config.

@@ -2,30 +2,31 @@ package replicate
 
 import "slices"
 
-// A leader may reach the store and not its followers, while they reach the store and each other: a network that is
-// broken in one place, or in one direction. Its lease lives, so nobody else is elected, and it commits nothing for as
-// long as that lasts. Such a leader is stranded: it asks for another leader.
+// A leader may reach the store but not its followers, while the followers reach the store and each other: the network
+// is broken in one place, or in one direction. The leader's lease lives, so nobody else is elected, and while that
+// lasts the partition commits nothing. Such a leader is stranded, and asks for another leader:
 //
-//	1 fewer than MinISR replicas, itself included, have answered in StrandedNs what they owe
-//	2 the store says that enough of the silent ones are alive: somebody else could commit
-//	3 ActGiveUp, to a member that does answer if there is one, since that one may reach more; else to a member of the
-//	  ISR that the store chooses
+//	1 fewer than MinISR replicas, itself included, have answered within StrandedNs when they owed an answer
+//	2 the store says that enough of the silent ones are alive: another leader could commit
+//	3 ActGiveUp, to a member that does answer if there is one, since that member may reach more; else to a member of
+//	  the ISR that the store chooses
 //
-// Nothing rests on the judgement: the new leader comes from the ISR, so it holds everything that is committed, and if
-// it reaches no more than this one it gives up as well. Each copy does so at most once in StrandedEveryNs, whatever its
-// roles were meanwhile (Log.StrandedUntil): a bad network does not send a leadership round.
+// Safety does not depend on this judgement: the new leader comes from the ISR, so it holds everything that is
+// committed, and if it reaches no more replicas than this one did, it gives up as well. Each copy gives up at most once
+// per StrandedEveryNs, whatever its roles were in between (Log.StrandedUntil), so a bad network does not send the
+// leadership round in circles.
 //
-// A member that answers and stores nothing, because its disk hangs or reads back no more, is reached: another leader
-// would fare no better with it.
+// A member that answers but stores nothing, because its disk hangs or no longer reads back, counts as reached: another
+// leader would fare no better with it.
 
-// stranding is what a leader has asked for since it was stranded.
+// stranding is the leader's request for another leader, from the time when it was first stranded.
 type stranding struct {
-	count    uint64 // times that it began to ask
+	count    uint64 // times that the leader began to ask
 	askUntil int64  // the request is repeated until then
 	askedAt  int64
 }
 
-// giveUp asks for another leader if this one is stranded. alive are the nodes that live by the store's word.
+// giveUp asks for another leader if this one is stranded. alive are the nodes that the store says are alive.
 func (l *Leader) giveUp(now int64, alive []NodeID, acts *Actions) {
 	heir, better := l.heir(now, alive)
 	if !better || !l.serving {
@@ -46,8 +47,8 @@ func (l *Leader) giveUp(now int64, alive []NodeID, acts *Actions) {
 	a.State = State{Epoch: l.epoch, Version: l.isr.version, Leader: l.self.Node, Boot: l.boot}
 }
 
-// heir says whether another leader could commit what this one cannot, and who: 0 is whom the store chooses. Only a
-// member of the ISR can lead, and a replica outside of it can join such a leader.
+// heir says whether another leader could commit what this one cannot, and which replica should lead: 0 leaves the
+// choice to the store. Only a member of the ISR can lead, but a replica outside it can join under the new leader.
 func (l *Leader) heir(now int64, alive []NodeID) (NodeID, bool) {
 	reached, silent, mute := 1, 0, false
 	var best *Progress
@@ -58,7 +59,7 @@ func (l *Leader) heir(now int64, alive []NodeID) (NodeID, bool) {
 			continue // the disk that is in the ISR is gone
 		}
 		if !p.heard && l.isr.node(p.Node) {
-			member = true // it was never heard in this epoch
+			member = true // it was not heard in this epoch: take its disk for the ISR's
 		}
 		switch {
 		case !l.silent(p, member, now):
@@ -80,8 +81,8 @@ func (l *Leader) heir(now int64, alive []NodeID) (NodeID, bool) {
 	return 0, mute && silent >= l.isr.minISR
 }
 
-// silent says that p owes an answer and has given none for StrandedNs, counted from when it began to lack something; a
-// replica that is to join always owes one. A replica that said it has no copy has answered.
+// silent says that p owes an answer and has given none for StrandedNs, counted from when it began to lack something. A
+// replica that is to join always owes one. A replica that said that it has no copy has answered.
 func (l *Leader) silent(p *Progress, member bool, now int64) bool {
 	lacks := !member || p.Match < l.log.End.Next || l.comparing.open && !p.compared
 	return lacks && p.absent.count == 0 && now-max(p.heardAt, p.caughtUpAt) > l.cfg.StrandedNs
