@@ -12,14 +12,14 @@ import (
 	"penstock/segment/aio"
 )
 
-// checkBytes is how much a Checker reads at once, unless one group is larger.
+// checkBytes is how much a Checker reads at once, unless a single group is larger.
 const checkBytes = 1 << 20
 
-// storedFile is a live file as a Checker sees it. It leaves the list before anybody may overwrite it. So a Checker that
-// meets damage and still finds the file in the list has read what recovery would read.
+// storedFile is a live file as a Checker sees it. A file leaves the list before anybody may overwrite it. So if a
+// Checker meets damage and still finds the file in the list afterwards, it has read what recovery would read.
 type storedFile struct {
 	number uint64
-	end    atomic.Int64 // where its last durable group ends; whoever holds mu writes it
+	end    atomic.Int64 // where its last durable group ends; written by the holder of Log.mu
 }
 
 func newStored(number uint64, end int64) *storedFile {
@@ -28,7 +28,7 @@ func newStored(number uint64, end int64) *storedFile {
 	return f
 }
 
-// showStored publishes the files of live to Checkers. It is called whenever live changes, with mu held.
+// showStored publishes the files of live to Checkers. It is called whenever live changes, with Log.mu held or by Open.
 func (l *Log) showStored() {
 	list := make([]*storedFile, 0, len(l.live))
 	for i := range l.live {
@@ -43,9 +43,9 @@ func (l *Log) isStored(f *storedFile) bool {
 	return list != nil && slices.Contains(*list, f)
 }
 
-// Renew asks the log to go on in another file soon, if the current one is file or older: only a file that is not
-// current can be released. It takes effect when the next file is ready and Options.MaxLiveBytes leaves room for it. Any
-// goroutine may call it.
+// Renew asks the log to continue in a new file soon if the current file's number is file or less: only a file that is
+// not current can be released. The request takes effect when the next file is ready and Options.MaxLiveBytes leaves
+// room for it. Any goroutine may call Renew.
 func (l *Log) Renew(file uint64) {
 	for {
 		old := l.renewed.Load()
@@ -59,12 +59,12 @@ func (l *Log) Renew(file uint64) {
 	l.Wake()
 }
 
-// renews says whether to leave the current file now because of Renew. mu is held.
+// renews says whether to leave the current file now because of Renew. The caller holds Log.mu.
 func (l *Log) renews() bool {
 	return l.renewed.Load() >= l.current.number && l.prep.usable() && l.heldBytes()+l.sizes.nextBytes <= l.maxLive()
 }
 
-// usable says that take would return a file.
+// usable says whether take would return a file.
 func (p *preparer) usable() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,10 +78,10 @@ type Checker struct {
 	buf  []byte
 	free func()
 
-	file  *storedFile // at hand; nil: the first one comes next
-	after uint64      // files up to it were read
-	at    int64       // in file; everything below was verified
-	begun bool        // last is the group before at
+	file  *storedFile // the file being read; nil: the next one has not been chosen
+	after uint64      // number of the last file that was begun
+	at    int64       // position in file; everything below it was verified
+	begun bool        // last is the group that ends at at
 	last  groupHeader
 }
 
@@ -97,9 +97,9 @@ func (c *Checker) Close() {
 	c.buf = nil
 }
 
-// Next reads and verifies about a mebibyte more. done says that everything durable was read. What does not read back as
-// written is a *segment.CorruptError with its file's number; the rest of that file is skipped. Any other error is one
-// of the environment.
+// Next reads and verifies about a mebibyte more. done says that everything durable was read. Bytes that do not read
+// back as they were written are a *segment.CorruptError with the number of their file; the rest of that file is
+// skipped. Any other error is one of the environment.
 func (c *Checker) Next() (bytes int64, file uint64, done bool, err error) {
 	if c.file == nil && !c.nextFile() {
 		return 0, 0, true, nil
@@ -114,7 +114,7 @@ func (c *Checker) Next() (bytes int64, file uint64, done bool, err error) {
 	switch {
 	case err == nil:
 		return bytes, f.number, false, nil
-	case !c.l.isStored(f): // it was given back meanwhile, and may have another name or other groups by now
+	case !c.l.isStored(f): // the file was retired meanwhile, and may have another name or other groups by now
 		c.file = nil
 		return bytes, f.number, false, nil
 	}
@@ -138,7 +138,7 @@ func (c *Checker) nextFile() bool {
 	return false
 }
 
-// piece verifies groups of f from c.at on, of which end bytes are durable, and moves behind them.
+// piece verifies groups of f from c.at on and moves c.at behind them. The first end bytes of f are durable.
 func (c *Checker) piece(f *storedFile, end int64) (int64, error) {
 	file, err := c.l.disk.Open(fileName(f.number))
 	if err != nil {
@@ -165,12 +165,12 @@ func (c *Checker) piece(f *storedFile, end int64) (int64, error) {
 		case c.at+size > end:
 			return 0, c.damaged(f, c.at, "a group reaches beyond what was written")
 		}
-		want = size // one group, larger than what was to be read
+		want = size // a single group that is larger than the planned read
 	}
 }
 
-// groups verifies the whole groups at the start of data, which was read at c.at. If the last one is cut off, it returns
-// its size.
+// groups verifies the whole groups at the start of data, which was read at c.at. If the last group is cut off, groups
+// returns its size.
 func (c *Checker) groups(f *storedFile, data []byte) (n, size int64, why string) {
 	for int64(len(data)) > n {
 		p := data[n:]

@@ -9,19 +9,20 @@ import (
 // stageBytes is the size of the groups of a checkpoint, unless files are small.
 const stageBytes = 256 << 10
 
-// stage builds the groups that the log writes for itself, checkpoints and marks, in memory of its own: they do not
-// depend on a free buffer of the arena. Log.mu guards it.
+// stage builds the groups that the log writes for itself: checkpoints and marks. It has memory of its own, so these
+// groups do not depend on a free buffer of the arena. Log.mu guards it.
 type stage struct {
 	Group
 	mem        []byte
 	free       func()
 	chunkCount uint32       // chunks emitted so far; only while a checkpoint is written
 	emit       func([]byte) // Log.emitChunk, bound once
-	emitting   bool         // the source is in Checkpoint: fail must not call it
+	emitting   bool         // the source is in Checkpoint, so fail must not call the source
 }
 
-// writeCheckpoint asks the source for its state and writes it as the first groups of the current file, each durable
-// before the next is built. Nothing else is in flight. It returns the log's error.
+// writeCheckpoint asks the source for its state and writes that state as the first groups of the current file. Each
+// group is durable before the next one is built, and nothing else is in flight. If the log fails meanwhile, it returns
+// the log's error.
 func (l *Log) writeCheckpoint() error {
 	failpoint.Pass("clog/before-checkpoint")
 	defer failpoint.Pass("clog/after-checkpoint")
@@ -35,7 +36,7 @@ func (l *Log) writeCheckpoint() error {
 		return l.err
 	}
 	if l.stage.chunkCount == 0 {
-		// Zero chunks leave one empty record, so that "nothing to say" differs from "cut by a crash".
+		// A checkpoint without chunks is one empty record, so that "nothing to say" differs from "cut by a crash".
 		l.stage.add(&Placement{Type: Checkpoint}, 0, 0)
 	}
 	l.stage.data[l.stage.last+recFlags] |= flagLast
@@ -61,13 +62,13 @@ func (l *Log) emitChunk(chunk []byte) {
 	l.stage.chunkCount++
 }
 
-// openStage begins a group of the log's own.
+// openStage begins a group of the log's own: a checkpoint or a mark.
 func (l *Log) openStage() {
 	l.stage.open(nil, l.stage.mem, len(l.stage.mem), l.current.number, l.seq+1)
 }
 
-// writeStage makes the staged group durable before it returns. Nothing may be in flight: the group would pass the
-// others.
+// writeStage makes the staged group durable before it returns. Nothing may be in flight: the group would overtake the
+// groups that are.
 func (l *Log) writeStage() error {
 	if len(l.inFlight) > 0 {
 		panic("BUG: clog: a group of the log's own passes groups in flight")
@@ -85,7 +86,7 @@ func (l *Log) writeStage() error {
 	}
 	l.durable = l.stage.seq
 	l.current.stored.end.Store(l.stage.fileEnd)
-	l.idleMark.markWritten() // nothing else is in flight: it promises all groups before it
+	l.idleMark.markWritten() // nothing else is in flight, so this header promises all groups before it
 	if checkpoint {
 		l.stats.checkpointBytes.Add(uint64(len(data)))
 	} else {

@@ -2,12 +2,13 @@ package clog
 
 import "penstock/segment/aio"
 
-// chunks gathers the checkpoint of the file at hand and hands it on when it is whole, once: the first whole one is
-// where replay begins, those of later files say what replay found out already.
+// chunks collects the checkpoint of the current file and hands it on, once, when it is complete. Only the first
+// complete checkpoint is handed on, because replay begins there; the checkpoints of later files repeat what replay
+// already knows.
 type chunks struct {
-	next    uint32 // number of the chunk that must come
-	whole   bool   // this file's checkpoint is complete: only other records may come
-	handed  bool
+	next    uint32 // number that the next chunk must have
+	whole   bool   // this file's checkpoint is complete: only other records may follow
+	handed  bool   // a complete checkpoint was handed on
 	waiting []chunk
 }
 
@@ -29,8 +30,8 @@ func (c *chunks) drop() {
 	c.waiting = c.waiting[:0]
 }
 
-// fits checks that a verified group keeps the order: a file begins with the chunks of one checkpoint, in groups of
-// their own, and has no others.
+// fits checks that a verified group keeps the order within its file: a file begins with the chunks of one checkpoint,
+// in groups of their own, and no other chunks follow.
 func (c *chunks) fits(h *groupHeader, group []byte) bool {
 	next, whole := c.next, c.whole
 	ok := h.Records > 0 || whole
@@ -49,7 +50,7 @@ func (c *chunks) fits(h *groupHeader, group []byte) bool {
 	return ok
 }
 
-// take adds a chunk of a group that fits.
+// take adds a chunk of a group that fits. It hands the checkpoint to r when this chunk completes it.
 func (c *chunks) take(rec *recordHeader, payload []byte, buf *aio.Buf, r Replayer) error {
 	c.next++
 	c.whole = rec.Flags&flagLast != 0

@@ -1,15 +1,15 @@
 package clog
 
-// place is what recovery finds where the chain of groups goes on.
+// place classifies what recovery finds where the next group of the chain should be.
 type place uint8
 
 const (
 	// placeValid: a group that continues the chain, and all of it verifies.
 	placeValid place = iota
-	// placeDamaged: a header that continues the chain, but what is behind it does not verify.
+	// placeDamaged: a header that continues the chain, but the group behind it does not verify.
 	placeDamaged
-	// placeOther: a header of this file that does not continue the chain. It is a later group behind a missing one, or the
-	// rest of a tail that an earlier recovery cut.
+	// placeOther: a header of this file that does not continue the chain. It belongs to a later group behind a missing
+	// one, or to the rest of a tail that an earlier recovery cut.
 	placeOther
 	// placeNothing: no header of this file: zeros, a recycled group, garbage, or the end of the file.
 	placeNothing
@@ -22,10 +22,11 @@ type verdict uint8
 
 const (
 	verdictAccept verdict = iota // take the group, go on behind it
-	// the chain goes on in the next file; what is left of this one was cut by an earlier recovery
+	// the chain continues in the next file; the rest of this file was cut by an earlier recovery
 	verdictFollow
-	verdictCut     // the end: what is left was never promised, so nobody was told that it is durable
-	verdictCorrupt // a later header promises what is missing here
+	// the end of the log: no header promises the rest, which is a torn write or damage to the last groups (see Tear)
+	verdictCut
+	verdictCorrupt // a later header promises a group that is missing here
 
 	verdicts
 )
@@ -44,11 +45,12 @@ var (
 
 	broken = []place{placeDamaged, placeOther, placeNothing}
 
-	// decisions is the whole of recovery's judgement: for every place, next and promised exactly one row holds (a test
-	// enumerates them).
+	// decisions is all of recovery's judgement: for every combination of place, next and promised, exactly one row
+	// holds (a test enumerates them).
 	//
-	// next outranks promised: the first group of the next file carries the checksum of the chain's last group. So its
-	// writer knew of nothing between the two, and what it promises is judged further on.
+	// next outranks promised: the first group of the next file carries the checksum of the chain's last group. So the
+	// process that wrote the next file knew of no group in between, and recovery judges what that group promises
+	// further on.
 	decisions = []decision{
 		{places: []place{placeValid}, verdict: verdictAccept},
 		{places: broken, next: &yes, verdict: verdictFollow},
@@ -69,7 +71,7 @@ func (d *decision) holds(p place, next, promised bool) bool {
 	return false
 }
 
-// decide looks the case up.
+// decide returns the verdict of the row that holds.
 func decide(p place, next, promised bool) verdict {
 	for i := range decisions {
 		if decisions[i].holds(p, next, promised) {

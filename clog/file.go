@@ -15,7 +15,7 @@ const (
 
 func fileName(number uint64) string { return fmt.Sprintf("%s/%010d%s", dirName, number, suffix) }
 
-// parseName is the inverse of fileName's last element.
+// parseName is the inverse of fileName for a name without its folder.
 func parseName(name string) (uint64, bool) {
 	digits, ok := strings.CutSuffix(name, suffix)
 	if !ok || len(digits) < 10 || digits[0] == '+' {
@@ -29,7 +29,8 @@ func parseName(name string) (uint64, bool) {
 }
 
 // oldest is the first file that recovery would need from now on. A file whose checkpoint is being written cannot be the
-// first, whatever was released: recovery needs a whole checkpoint. With its last group it can.
+// first, whatever was released: recovery needs a complete checkpoint. Once the last group of the checkpoint is written,
+// the file can be the first.
 func (l *Log) oldest() uint64 {
 	released := l.released.Load()
 	if l.stage.emitting {
@@ -50,9 +51,9 @@ func (l *Log) heldBytes() int64 {
 	return n
 }
 
-// startFile makes the next prepared file the current one and writes the checkpoint it begins with. It waits for the
-// groups in flight before: so any group of a file promises every group of the files before it. That costs one flush per
-// file.
+// startFile makes the next prepared file the current one and writes the checkpoint with which it begins. First it waits
+// for the groups in flight, so that every group of a file promises every group of the files before it. That wait costs
+// one flush per file.
 func (l *Log) startFile() (bool, error) {
 	if len(l.inFlight) > 0 {
 		return false, nil
@@ -72,7 +73,7 @@ func (l *Log) startFile() (bool, error) {
 	}
 	l.stalled.leave()
 	if l.current != nil {
-		// Everything in it is durable; Close has nothing to lose.
+		// Everything in the file is durable, so Close has nothing to lose.
 		if err := l.current.Close(); err != nil {
 			return false, l.fail("closing a full file", err)
 		}
@@ -82,7 +83,7 @@ func (l *Log) startFile() (bool, error) {
 	l.live = append(l.live, liveFile{number: f.number, sizeBytes: f.sizeBytes, stored: f.stored})
 	l.showStored()
 	l.stats.files.Add(1)
-	l.stats.current.Store(f.number) // before any Group shows it, so that Release with a Group's number counts
+	l.stats.current.Store(f.number) // before any Group carries the number, so that Release with it takes effect
 	if err := l.writeCheckpoint(); err != nil {
 		return false, err
 	}
@@ -91,8 +92,8 @@ func (l *Log) startFile() (bool, error) {
 	return true, nil
 }
 
-// markForSpare gives released files back when no file can be made otherwise, for instance on a full disk. It uses the
-// block that room keeps back.
+// markForSpare writes a mark so that released files can be given back. startFile calls it when no file can be made
+// otherwise, for instance on a full disk. The mark uses the block that room reserves.
 func (l *Log) markForSpare() (bool, error) {
 	if l.current == nil || l.oldest() <= l.headerOldest || !l.markRoom() {
 		return false, nil
@@ -100,7 +101,7 @@ func (l *Log) markForSpare() (bool, error) {
 	return true, l.writeMark()
 }
 
-// recycle gives away the files below oldest; a durable group says that they are not needed.
+// recycle retires the files below oldest, which a durable group says are not needed.
 func (l *Log) recycle(oldest uint64) {
 	n := 0
 	for n < len(l.live) && l.live[n].number < oldest {
@@ -111,7 +112,7 @@ func (l *Log) recycle(oldest uint64) {
 	}
 	gone := slices.Clone(l.live[:n])
 	l.live = l.live[:copy(l.live, l.live[n:])]
-	l.showStored() // before anybody may write to them
+	l.showStored() // before anybody may overwrite them
 	for _, f := range gone {
 		f.stored = nil
 		l.prep.retire(f)

@@ -15,12 +15,12 @@ import (
 
 // Sizes and limits of the format; FORMAT.md holds the tables, and a test compares the two.
 const (
-	// Version is the only version of the format so far. A file that begins with a group of a greater one is
-	// left alone: Open fails and changes nothing.
+	// Version is the only version of the format so far. If a file begins with a group of a greater version, Open fails
+	// and changes nothing.
 	Version = 1
 	// GroupHeaderBytes is the size of a group header.
 	GroupHeaderBytes = 64
-	// RecordHeaderBytes is what a record costs besides its payload.
+	// RecordHeaderBytes is the size of a record header: what a record takes besides its payload.
 	RecordHeaderBytes = 56
 	// MaxPayloadBytes bounds the payload of one record: the largest batch.
 	MaxPayloadBytes = segment.MaxBatchBytes
@@ -36,8 +36,8 @@ const (
 	maxGroupBytes = GroupHeaderBytes + RecordHeaderBytes + MaxPayloadBytes
 )
 
-// Offsets in a group header. Those up to offSeq and the place of the checksum (the last 4 of the header's own
-// size) hold in every version, so that any version can tell whose a file is.
+// Offsets in a group header. The offsets up to offSeq, and the place of the checksum (the last 4 bytes of the header,
+// whose size the header states), are the same in every version, so that any version can tell whose a file is.
 const (
 	offMagic       = 0
 	offVersion     = 4
@@ -69,20 +69,20 @@ const (
 	recCRC        = 52
 )
 
-// Type says what a record is. Zero is invalid, so that unwritten space shows.
+// Type says what a record is. Zero is invalid, so that unwritten space is recognized.
 type Type uint8
 
 // The types.
 const (
-	Batch      Type = 1 // payload: one sealed and stamped batch
-	Truncate   Type = 2 // the partition is cut to the placement's offset; payload: the source's
+	Batch      Type = 1 // the partition is cut to the placement's offset; the source defines the payload
+	Truncate   Type = 2 // the topic or partition is gone; the source defines the payload
 	Tombstone  Type = 3 // the topic or partition is gone; payload: the source's
 	Checkpoint Type = 4 // written by the log itself; payload: one chunk
 
 	maxType = Checkpoint
 )
 
-// String is for people.
+// String returns the name of the type, for people.
 func (t Type) String() string {
 	switch t {
 	case Batch:
@@ -100,7 +100,7 @@ func (t Type) String() string {
 // flagLast marks the last chunk of a checkpoint. A checkpoint without it was cut by a crash.
 const flagLast = 1 << 0
 
-// Placement says where a record belongs. For Checkpoint, Partition is the chunk's number.
+// Placement says where a record belongs. For a Checkpoint, Partition is the number of the chunk.
 type Placement struct {
 	Type      Type
 	Topic     uuid.UUID
@@ -115,12 +115,12 @@ func checksum(p []byte) uint32 { return crc32.Checksum(p, castagnoli) }
 
 // groupHeader is the decoded header of a group.
 //
-// Durable < Seq and Oldest <= File always. Both are promises: whoever sees this header knows that every group up to
-// Durable was on stable storage, and every file from Oldest on was kept, when this group was submitted.
+// Always Durable < Seq and Oldest <= File. Durable and Oldest are promises: when this group was sealed, every group up
+// to Durable was on stable storage, and every file from Oldest on was kept.
 type groupHeader struct {
 	BlockShift uint8
 	Store      uuid.UUID
-	File       uint64 // generation of the file; recycled bytes carry an older one
+	File       uint64 // number of the file, its generation; recycled bytes carry an older one
 	Seq        uint64 // 1, 2, ... over the life of the store
 	Durable    uint64
 	Oldest     uint64
@@ -158,7 +158,7 @@ func (h *groupHeader) encode(p []byte) {
 	le.PutUint32(p[offGroupCRC:], h.CRC)
 }
 
-// headerState is what stands at a place where a group header could be.
+// headerState says what lies at a place where a group header could be.
 type headerState uint8
 
 const (
@@ -167,8 +167,8 @@ const (
 	headerNewer                    // a whole header of a version that this program does not know
 )
 
-// decode reads a header at the start of p. Only with headerValid, and with headerNewer
-// the fields up to Seq, is h defined. It never allocates.
+// decode reads a header at the start of p. All of h is defined with headerValid, and the fields up to Seq with
+// headerNewer. Otherwise h is undefined. decode never allocates.
 func (h *groupHeader) decode(p []byte) headerState {
 	le := binary.LittleEndian
 	if len(p) < GroupHeaderBytes || le.Uint32(p[offMagic:]) != groupMagic {
@@ -211,10 +211,10 @@ type recordHeader struct {
 	Flags      uint8
 	Bytes      uint32 // payload
 	GroupSeq   uint64
-	PayloadCRC uint32 // CRC of the payload; of a batch: its header CRC, which covers its body CRC
+	PayloadCRC uint32 // CRC of the payload; for a batch: its header CRC, which covers its body CRC
 }
 
-// encodeRecord writes everything but the two checksums, which wait for the payload; see sealRecord.
+// encodeRecord writes everything but the two checksums, which depend on the payload; see sealRecord.
 func encodeRecord(p []byte, place *Placement, flags uint8, bytes int, groupSeq uint64) {
 	p = p[:RecordHeaderBytes]
 	le := binary.LittleEndian
@@ -229,8 +229,8 @@ func encodeRecord(p []byte, place *Placement, flags uint8, bytes int, groupSeq u
 	le.PutUint64(p[recOffset:], uint64(place.Offset))
 }
 
-// sealRecord sets the checksums of the record at the start of p and returns its size. A batch is not hashed again: the
-// record pins it by the checksum of its header, and the header pins the body.
+// sealRecord sets the checksums of the record at the start of p and returns its size. It does not hash a batch again:
+// the record holds the checksum of the batch's header, and that header holds the checksum of the body.
 func sealRecord(p []byte, seed uint32) int {
 	le := binary.LittleEndian
 	n := RecordHeaderBytes + int(le.Uint32(p[recBytes:]))
@@ -248,12 +248,12 @@ func sealRecord(p []byte, seed uint32) int {
 	return n
 }
 
-// recordSeed starts the checksums of a group's record headers with the file's generation, so that
-// recycled records never verify, whatever their group sequence. p begins with the group's header.
+// recordSeed starts the checksums of a group's record headers with the file's number, so that recycled records never
+// verify, whatever their group sequence. p begins with the group's header.
 func recordSeed(p []byte) uint32 { return checksum(p[offFile : offFile+8]) }
 
-// decode reads the record header at the start of p, which ends where the group ends, and returns the payload within p,
-// not verified yet. It allocates nothing when it succeeds.
+// decode reads the record header at the start of p, which must end where the group ends. It returns the payload within
+// p, not verified yet. It allocates nothing when it succeeds.
 func (r *recordHeader) decode(p []byte, seed uint32, groupSeq uint64) ([]byte, error) {
 	if len(p) < RecordHeaderBytes {
 		return nil, fmt.Errorf("%d bytes are too few for a record", len(p))
@@ -304,8 +304,8 @@ func (r *recordHeader) verify(payload []byte) error {
 	return segment.VerifyBody(&h, payload[segment.HeaderBytes:])
 }
 
-// verifyGroup checks everything behind the header h in p, which holds the group with its padding. The offset is that of
-// what failed, within p.
+// verifyGroup checks everything behind the header h in p, which holds the group with its padding. If it fails, the
+// returned offset is where, within p, the part begins that does not verify.
 func verifyGroup(h *groupHeader, p []byte) (int, error) {
 	seed := recordSeed(p)
 	at := GroupHeaderBytes
@@ -350,5 +350,5 @@ func eachRecord(h *groupHeader, p []byte, visit func(r *recordHeader, payload []
 	return nil
 }
 
-// blockShiftOf is the exponent of a power of two.
+// blockShiftOf returns the exponent of a power of two.
 func blockShiftOf(blockBytes int) uint8 { return uint8(bits.TrailingZeros32(uint32(blockBytes))) }

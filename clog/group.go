@@ -8,32 +8,33 @@ import (
 	"penstock/segment/aio"
 )
 
-// Group is what one write and one flush make durable: a header and records, contiguous in one Buf. A Source
-// sees it in Gather, where it may add to it, and in Durable, where it may only look. The Group is reused afterwards:
-// keep what is needed of it, not the pointer.
+// Group is what one write and one flush make durable: a header and records, contiguous in one Buf. A Source sees a
+// group in Gather, where it may add records, and in Durable, where it may only read. The Group is reused afterwards:
+// keep what is needed of it, not the pointer. The holder of Log.mu owns its fields.
 type Group struct {
 	log  *Log
 	slot int
 
 	buf  *aio.Buf
-	data []byte // of buf, from the group's first byte
+	data []byte // the part of buf from the group's first byte to the end
 	end  int    // header and records so far; GroupHeaderBytes <= end <= limit
 	last int    // where the last record begins
-	// limit is where data, the buffer's share and the file's room end; a multiple of the block.
+	// limit is where the group must end: the least of the end of data, GroupBytes, and the file's room. It is a
+	// multiple of the block.
 	limit int
 
 	file      uint64
 	seq       uint64
-	oldest    uint64 // what its header promises
-	fileEnd   int64  // where it ends in its file
+	oldest    uint64 // oldest needed file that its header promises
+	fileEnd   int64  // where the group ends in its file
 	records   int
 	solo      bool
 	done      bool // its completion was seen
 	submitted time.Time
 }
 
-// Buf is the buffer that holds the group, and possibly others beside it. Ask after Reserve: the first record decides
-// which it is. Retain it to keep slices of Reserve beyond Durable.
+// Buf is the buffer that holds the group, and possibly other groups. Ask for it after Reserve: the first record may
+// move the group to another buffer. Retain the Buf to keep slices of Reserve beyond Durable.
 func (g *Group) Buf() *aio.Buf { return g.buf }
 
 // FileSeq is the number of the file the group goes to; see Log.Release.
@@ -51,17 +52,18 @@ func (g *Group) Records() int { return g.records }
 // Slot is a small number, 0 <= Slot < Options.InFlight, that no other group has from Gather to Durable.
 func (g *Group) Slot() int { return g.slot }
 
-// SetSolo says that only one caller waits for this group. On an idle queue the log then writes it on the spot: a single
-// waiter gains nothing from a second thread.
+// SetSolo says that only one caller waits for this group. On an idle queue the log then writes the group on the spot: a
+// single waiter gains nothing from a second thread.
 func (g *Group) SetSolo() { g.solo = true }
 
 // Reserve adds a record with a payload of n bytes and returns the payload, inside the group's buffer. The caller fills
-// it before Gather returns; until then it holds garbage. A Batch must be sealed and stamped when Gather returns.
+// it before Gather returns; until then the payload holds garbage. A Batch must be sealed and stamped when Gather
+// returns.
 //
-// nil means that the record does not fit: keep it and all later ones and return from Gather. This is final for this
-// group. The log calls Gather again as soon as it has a buffer and file space for at least that record, so an empty
-// group refuses n <= MaxPayloadBytes only while one of the two is missing. A record larger than Log.MaxPayloadBytes may
-// need a larger file: use it only for what cannot be smaller.
+// Reserve returns nil if the record does not fit: keep that record and all later ones and return from Gather. This is
+// final for this group. The log calls Gather again as soon as it has a buffer and file space for at least that record,
+// so an empty group refuses n <= MaxPayloadBytes only while the buffer or the file space is missing. A record larger
+// than Log.MaxPayloadBytes may need a larger file: use it only for what cannot be smaller.
 func (g *Group) Reserve(p Placement, n int) []byte {
 	if p.Type == 0 || p.Type >= Checkpoint || n < 0 || n > MaxPayloadBytes || p.Type == Batch && n < segment.HeaderBytes {
 		panic(fmt.Sprintf("BUG: clog: reserving %d bytes for a record of type %d; at most %d are possible",
@@ -73,8 +75,9 @@ func (g *Group) Reserve(p Placement, n int) []byte {
 	return g.add(&p, 0, n)
 }
 
-// Free is how many payload bytes one more record may have in this group, so that a source can size what it coalesces.
-// An empty group accepts a larger record too (see Reserve); Free speaks of the buffer it has.
+// Free is how many payload bytes one more record may have in this group, so that a source can size the batches it
+// coalesces. An empty group accepts a larger record, too (see Reserve); Free counts only the buffer that the group has
+// now.
 func (g *Group) Free() int { return max(0, g.limit-g.end-RecordHeaderBytes) }
 
 // add places a record that fits.
@@ -86,15 +89,15 @@ func (g *Group) add(p *Placement, flags uint8, n int) []byte {
 	return g.data[start:g.end:g.end]
 }
 
-// open makes the group empty, in data, as sequence seq of file.
+// open makes the group empty, at the start of data, as sequence seq of file.
 func (g *Group) open(buf *aio.Buf, data []byte, limit int, file, seq uint64) {
 	g.buf, g.data, g.end, g.limit = buf, data, GroupHeaderBytes, limit
 	g.file, g.seq = file, seq
 	g.records, g.solo, g.done = 0, false, false
 }
 
-// seal completes the records and the header and returns the bytes to write. h carries what the log knows: its promises,
-// the store and the chain.
+// seal completes the records and the header and returns the bytes to write. The caller has set in h what the log knows:
+// the promises, the store and the chain.
 func (g *Group) seal(h *groupHeader) []byte {
 	h.File, h.Seq, h.Bytes, h.Records = g.file, g.seq, uint32(g.end), uint32(g.records)
 	padded := int(h.padded())

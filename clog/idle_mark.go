@@ -9,19 +9,19 @@ import (
 
 // idleMark decides when an idle log writes a mark: Options.MarkAfter after its last group with records.
 //
-// A busy log arms one timer, when a group becomes durable and none is armed. A timer that fires too early, because more
-// groups followed, is armed again for what is left. The mark is a group of its own, so a record that arrives while it
-// is on the disk goes into the next group at once.
+// When a group becomes durable and no timer is armed, the log arms one. Groups that follow do not move the timer: if it
+// fires too early because of them, it is armed again for the time that is left. The mark is a group of its own, so a
+// record that arrives while the mark is on its way to the disk goes into the next group at once.
 //
-// owed and armed are guarded by Log.mu, timer and over by mu. The timer's goroutine reads written and sets due. A crash
-// loses nothing here: without a mark, the last group is only not promised.
+// Log.mu guards owed and armed; mu guards timer and over. start sets after, began and wake. The timer's goroutine reads
+// written and sets due. A crash loses nothing here: without a mark, the last group is durable but not promised.
 type idleMark struct {
 	after   time.Duration // 0: never
-	owed    bool          // the last group has records: no header promises it
-	armed   bool
+	owed    bool          // the last group has records, and no header promises it yet
+	armed   bool          // a timer runs, or has fired and its mark is not written yet
 	began   time.Time
-	written atomic.Int64 // when the last group was, ns since began
-	due     atomic.Bool
+	written atomic.Int64 // when the last group with records became durable, ns since began
+	due     atomic.Bool  // the log was idle long enough; set by the timer or Rested
 
 	mu    lock.Mutex[lock.LogIdleMark] // timer and over
 	timer *time.Timer
@@ -31,7 +31,7 @@ type idleMark struct {
 
 func (r *idleMark) start(l *Log) {
 	if l.opts.Inline {
-		return // its owner knows the time: Log.Rested
+		return // the owner keeps the time and calls Log.Rested
 	}
 	r.after, r.began, r.wake = l.opts.MarkAfter, time.Now(), l.Wake
 }
@@ -45,7 +45,7 @@ func (r *idleMark) stop() {
 	}
 }
 
-// groupDurable is called when a group with records is durable, with Log.mu held.
+// groupDurable notes that a group with records is durable. The caller holds Log.mu.
 func (r *idleMark) groupDurable(now time.Time) {
 	r.owed = true
 	if r.after == 0 {
@@ -58,8 +58,8 @@ func (r *idleMark) groupDurable(now time.Time) {
 	}
 }
 
-// markWritten is called, with Log.mu held, when a group was added whose header promises all before it, or that another
-// such group will follow.
+// markWritten notes that a group was added whose header promises all groups before it, or that such a group will
+// follow. The caller holds Log.mu.
 func (r *idleMark) markWritten() {
 	r.owed, r.armed = false, false
 	r.due.Store(false)
@@ -77,7 +77,7 @@ func (r *idleMark) arm(d time.Duration) {
 	}
 }
 
-// fired runs on the timer's goroutine.
+// fired runs on the timer's goroutine, without Log.mu.
 func (r *idleMark) fired() {
 	if left := r.after - (time.Since(r.began) - time.Duration(r.written.Load())); left > 0 {
 		r.arm(left)
@@ -87,12 +87,12 @@ func (r *idleMark) fired() {
 	r.wake()
 }
 
-// Rested tells the log that it was idle long enough: the next Step writes a mark if one is owed. For owners that keep
-// the time themselves (Options.Inline).
+// Rested tells the log that it was idle long enough: the next Step writes a mark if one is owed. It is for owners that
+// keep the time themselves (Options.Inline).
 func (l *Log) Rested() { l.idleMark.due.Store(true) }
 
-// Owes is the sequence number of the last group if it has records and no header promises it, else 0. For owners that
-// keep the time themselves.
+// Owes is the sequence number of the last group if that group has records and no header promises it, else 0. It is for
+// owners that keep the time themselves, and takes no lock: only the goroutine that steps the log may call it.
 func (l *Log) Owes() uint64 {
 	if !l.idleMark.owed {
 		return 0
@@ -100,7 +100,7 @@ func (l *Log) Owes() uint64 {
 	return l.durable
 }
 
-// idleMarkDue says whether to write an idle mark now. The caller found no records to write.
+// idleMarkDue says whether to write an idle mark now. The caller found no records to write, and holds Log.mu.
 func (l *Log) idleMarkDue() bool {
 	r := &l.idleMark
 	if !r.due.Load() || len(l.inFlight) > 0 {

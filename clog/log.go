@@ -38,39 +38,40 @@ var (
 		"clog: a file was written by a newer version of this program; nothing was changed; start that version")
 )
 
-// Source supplies records and learns what became of them. The goroutine that runs the log calls its methods, or the
-// caller of StepOnSpot, GatherOnSpot or WriteOnSpot, one at a time and with the log's lock held. They may call the log
-// back only through Wake, Release and the accessors.
+// Source supplies records and learns what became of them. Whoever runs the log calls its methods: the driving
+// goroutine, or a caller of StepOnSpot, GatherOnSpot or WriteOnSpot. The calls come one at a time, with the log's lock
+// held. The methods may call the log back only through Wake, Release and the accessors.
 type Source interface {
-	// Gather adds waiting records to g; none is fine. It stops when g.Reserve returns nil and keeps the rest.
+	// Gather adds waiting records to g, or none. It stops when g.Reserve returns nil and keeps the remaining records.
 	Gather(g *Group)
 	// Durable says that g is on stable storage. Groups come strictly in order.
 	Durable(g *Group)
-	// Checkpoint describes the state after every record added so far in chunks of at most Log.MaxChunkBytes bytes; none is
-	// fine, and empty ones are left out. emit copies the chunk. Called when a new file begins, with nothing in flight;
-	// Log.Current is that file.
+	// Checkpoint emits the state after every record added so far, in chunks of at most Log.MaxChunkBytes bytes.
+	// Emitting nothing is allowed, and empty chunks are left out. emit copies the chunk. The log calls Checkpoint when
+	// it begins a new file, with nothing in flight; Log.Current is that file.
 	Checkpoint(emit func(chunk []byte))
-	// CheckpointBytes estimates what Checkpoint would emit now; it should not be too low. The log asks twice per file and
-	// sizes files by it. An estimate that is too low costs speed, not correctness.
+	// CheckpointBytes estimates what Checkpoint would emit now. The log asks twice per file and sizes files by the
+	// answer. An estimate that is too low costs speed, not correctness.
 	CheckpointBytes() int64
 	// Failed says, once, that nothing in flight or later will ever be durable. err wraps ErrFailed.
 	Failed(err error)
 }
 
-// Options are the choices of Open. The zero value of each is its default.
+// Options are the choices of Open. The zero value of an option means its default.
 type Options struct {
-	FileBytes int64 // size of a file, as long as checkpoints do not need larger ones; DefaultFileBytes
-	// MaxLiveBytes bounds the files that recovery may have to read: no file is started beyond it. Default
-	// DefaultMaxLiveBytes. When checkpoints need files larger than FileBytes, three of them are always allowed.
+	FileBytes int64 // initial size of a file; checkpoints may require larger ones; default DefaultFileBytes
+	// MaxLiveBytes bounds the files that recovery may have to read: the log starts no file beyond it. The default is
+	// DefaultMaxLiveBytes, or two files if that is more. If checkpoints need files larger than FileBytes, three such
+	// files are always allowed.
 	MaxLiveBytes int64
-	GroupBytes   int       // most bytes of a group of more than one record; the arena's BufBytes
-	InFlight     int       // groups in flight; DefaultInFlight
-	Store        uuid.UUID // whose log it is; files of others are refused
+	GroupBytes   int       // upper bound of a group with more than one record; default: the arena's BufBytes
+	InFlight     int       // maximum number of groups in flight; default DefaultInFlight
+	Store        uuid.UUID // identity of the store that owns the log; files of other stores are refused
 	Logger       *slog.Logger
-	Pulse        *aio.Pulse // counts writes; nil: nobody watches the disk
-	// MarkAfter is how long the log is idle before it writes a mark. The mark's header promises the last group, so
-	// recovery can then tell damage to that group from a torn write. 0: marks are written only at a clean stop and to give
-	// files back.
+	Pulse        *aio.Pulse // counts writes; nil if nobody watches the disk
+	// MarkAfter is how long the log must be idle before it writes a mark. The mark's header promises the last group, so
+	// recovery can then tell damage to that group from a torn write. With 0, the log writes marks only at a clean stop
+	// and to give files back.
 	MarkAfter time.Duration
 	Inline    bool // prepare and recycle files inside Step, without goroutines: for tests and simulation
 }
@@ -112,11 +113,11 @@ func (o *Options) complete(arena *aio.Arena, block int64) error {
 //
 // One goroutine drives it: Run, or Start, Step and Close for a caller that steps it by hand. StepOnSpot, GatherOnSpot
 // and WriteOnSpot let another goroutine do one round of that work, or half of it, while the driving goroutine sleeps;
-// mu decides who works. The Source's methods are therefore called by whoever holds mu, one at a time. All other methods
-// may be called from any goroutine.
+// the holder of mu does the work. So the Source's methods are called by the holder of mu, one at a time. All other
+// methods may be called from any goroutine, except where they say otherwise.
 //
-// A crash leaves whole groups, at most one torn tail, and promises in the group headers about what was durable; Open
-// judges them. After a failed write nothing is written again: err stays set and every call returns it.
+// A crash leaves whole groups, at most one torn tail, and in the group headers promises about what was durable; Open
+// judges them. After a failed write the log writes nothing again: err stays set and every call returns it.
 type Log struct {
 	// Set by Open and SetSource, constant afterwards.
 	disk       aio.Disk
@@ -128,17 +129,17 @@ type Log struct {
 	groupRoom  int64     // file bytes of the largest ordinary group
 	prep       *preparer // makes and recycles files; has its own lock
 
-	// The driving goroutine only.
+	// Used by the driving goroutine only.
 	queue   aio.Queue
 	started bool
 	broken  error // damage that Open found; Start fails with it
 
-	// mu is held during a round of work. The driving goroutine gives it up only while it sleeps with nothing in flight,
-	// and sets asleep meanwhile. Everything from here to the atomics is guarded by mu.
+	// mu is held during a round of work. The driving goroutine releases it only while it sleeps with nothing in flight,
+	// and sets asleep meanwhile. mu guards everything from here to the atomics.
 	mu        lock.Mutex[lock.CommitLog]
 	asleep    bool
-	onSpot    bool   // in StepOnSpot or WriteOnSpot: write on the calling goroutine
-	unwritten *Group // admitted by GatherOnSpot and not given to the disk yet; also the last of inFlight
+	onSpot    bool   // set during StepOnSpot and WriteOnSpot: write on the calling goroutine
+	unwritten *Group // gathered by GatherOnSpot and not submitted to the disk yet; also the last of inFlight
 	err       error  // first failure, or ErrClosed
 
 	// Groups. len(idle)+len(inFlight) == len(slots) between rounds.
@@ -149,17 +150,17 @@ type Log struct {
 
 	// The chain of groups: durable <= seq, headerDurable < seq.
 	seq           uint64 // last group of the log
-	crc           uint32 // its checksum, which the next header repeats
-	durable       uint64 // last group that is on stable storage, with all before it
-	headerDurable uint64 // what the header of group seq says of durable
-	headerOldest  uint64 // what it says of the oldest file that recovery needs
+	crc           uint32 // checksum of group seq, which the next header repeats
+	durable       uint64 // last group such that it and all groups before it are on stable storage
+	headerDurable uint64 // the durable group that the header of group seq promises
+	headerOldest  uint64 // the oldest needed file that the header of group seq promises
 
 	// The open buffer, into which groups are packed one after the other. The log holds one reference.
 	buf       *aio.Buf
 	bufPos    int
-	lastBytes int   // padded size of the last group, a guess at the next one's
-	noBuffer  bool  // the first record of the group found no buffer
-	wantRoom  int64 // file bytes that a refused first record needs; 0: none waits
+	lastBytes int   // padded size of the last group, used as a guess at the next one's
+	noBuffer  bool  // no buffer was free for the first record of the group
+	wantRoom  int64 // file bytes needed by a first record that Reserve refused; 0: none waits
 
 	// Files. live is in order of number and ends with current, once there is one.
 	live    []liveFile
@@ -170,13 +171,13 @@ type Log struct {
 	idleMark idleMark
 	stalled  stall
 
-	// Atomics: any goroutine reads them, and the writers are named.
-	waker    atomic.Pointer[aio.Queue]     // queue, for Wake; Start and closeQueue
+	// Atomics. Any goroutine reads them; each comment ends with the writers.
+	waker    atomic.Pointer[aio.Queue]     // the queue, for Wake; Start and closeQueue
 	stopping atomic.Bool                   // Stop
-	starving atomic.Bool                   // the log waits for a buffer, so whoever releases one wakes it; see nextBuf
-	released atomic.Uint64                 // files below it are not needed; Release; <= number of current
-	renewed  atomic.Uint64                 // files up to it are to be followed by a new one soon; Renew
-	stored   atomic.Pointer[[]*storedFile] // the files of live, for Checkers; a list is replaced, never changed
+	starving atomic.Bool                   // the log waits for a buffer; whoever releases one wakes it; nextBuf
+	released atomic.Uint64                 // files below it are not needed; never beyond current; Release
+	renewed  atomic.Uint64                 // the log should soon leave this file or any before it; Renew
+	stored   atomic.Pointer[[]*storedFile] // the files of live, for Checkers; replaced, never changed; showStored
 	stats    counters
 }
 
@@ -185,7 +186,7 @@ type liveFile struct {
 	number    uint64
 	sizeBytes int64
 	usedBytes int64
-	stored    *storedFile // nil: a spare, or one on its way to be one
+	stored    *storedFile // nil: a spare, or a retired file that the preparer will recycle or remove
 }
 
 // openFile is the file that groups go to.
@@ -197,9 +198,9 @@ type openFile struct {
 	stored    *storedFile
 }
 
-// MaxPayloadBytes is the largest payload that fits beside others into a file of Options.FileBytes; with small files
-// less than the constant of the same name. Reserve accepts payloads up to the constant: a larger one gets a file that
-// is large enough.
+// MaxPayloadBytes is the largest payload that fits into a file of Options.FileBytes along with a checkpoint and a mark.
+// With small files it is less than the constant of the same name. Reserve accepts payloads up to the constant: a larger
+// payload than this gets a file that is large enough.
 func (l *Log) MaxPayloadBytes() int { return l.maxPayload }
 
 // MaxChunkBytes is the largest chunk of a checkpoint: MaxCheckpointChunkBytes, or less with files below 1 MiB.
@@ -210,8 +211,9 @@ func (l *Log) MaxChunkBytes() int {
 // SetSource sets who supplies records. Call it before Run or Start.
 func (l *Log) SetSource(s Source) { l.source = s }
 
-// Run makes the write queue and works on the calling goroutine. It returns nil after Stop, or the error, which wraps
-// ErrFailed, when a write or flush fails. Records that the source still holds then were not written.
+// Run makes the write queue and drives the log on the calling goroutine. It returns nil after Stop, and an error that
+// wraps ErrFailed when a write or flush fails. In the latter case the records that the source still holds were not
+// written.
 func (l *Log) Run() error {
 	if err := l.Start(); err != nil {
 		return err
@@ -225,7 +227,7 @@ func (l *Log) Run() error {
 	return l.drain()
 }
 
-// Start makes the queue for the calling goroutine, which alone may then call Step. Run does it by itself.
+// Start makes the queue for the calling goroutine, the only one that may then call Step. Run calls Start itself.
 func (l *Log) Start() error {
 	if l.source == nil {
 		panic("BUG: clog: Start without a Source")
@@ -247,7 +249,7 @@ func (l *Log) Start() error {
 	return nil
 }
 
-// Wake makes the log look for records, released files and free buffers. It is cheap when the log is awake, never
+// Wake makes the log look for records, released files and free buffers. It is cheap while the log is awake, never
 // blocks, and is harmless before Start and after Close.
 func (l *Log) Wake() {
 	if q := l.waker.Load(); q != nil {
@@ -255,16 +257,16 @@ func (l *Log) Wake() {
 	}
 }
 
-// Stop makes Run flush what the source still has and return. It does not wait for file space: what finds none stays
-// with the source.
+// Stop makes Run write and flush what the source still has, and return. Stop does not wait for file space: records that
+// find no space stay with the source.
 func (l *Log) Stop() {
 	l.stopping.Store(true)
 	l.Wake()
 }
 
 // Release says that every record in files below fileSeq is durable elsewhere, truncated or tombstoned. Those files are
-// recycled once a later group, whose header says that they are not needed, is durable. Any goroutine may call it. The
-// current file is never released: a larger number counts as Current.
+// recycled once a later group, whose header says that they are not needed, is durable. The current file is never
+// released: a larger number counts as Current. Any goroutine may call Release.
 func (l *Log) Release(fileSeq uint64) {
 	fileSeq = min(fileSeq, l.Current())
 	for {
@@ -279,7 +281,8 @@ func (l *Log) Release(fileSeq uint64) {
 	}
 }
 
-// drain writes what the source still has, then a mark: after a clean stop every group is promised by a later one.
+// drain writes what the source still has and then a mark, so that after a clean stop a later header promises every
+// group with records.
 func (l *Log) drain() error {
 	for {
 		preparing := l.stalled.now == stallSpare && l.prep.fileComing()
@@ -310,8 +313,8 @@ func (l *Log) closeQueue() error {
 	return q.Close()
 }
 
-// Close frees everything. After Run any goroutine may call it; after Start only the one that steps. A group whose
-// completion was not seen has an unknown fate. Files are kept as they are.
+// Close frees everything. After Run any goroutine may call it; after Start only the goroutine that steps the log. If a
+// group's completion was not seen, whether that group is durable is unknown. Close leaves the files as they are.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -343,7 +346,7 @@ func (l *Log) Close() error {
 	return err
 }
 
-// fail sets the log's error for good: see ErrFailed. The source hears of it once, but never inside one of its own
+// fail sets the log's error for good: see ErrFailed. It tells the source once, but never inside one of the source's own
 // methods: when a write fails during Checkpoint, writeCheckpoint calls Failed afterwards.
 func (l *Log) fail(what string, err error) error {
 	if l.err == nil {

@@ -8,13 +8,14 @@ import (
 	"penstock/segment/aio"
 )
 
-// Open replays the log on disk into r and makes it ready for new records, in a new file. The arena must not get another
-// OnRelease until Close. What recovery reads is in large buffers; Open raises the arena's limit for them when r retains
-// more than it allows.
+// Open replays the log on disk into r and makes the log ready for new records, which go to a new file. Open sets the
+// arena's OnRelease; nobody else may set it until Close. Recovery reads into large buffers, and Open raises the arena's
+// limit for them when r retains more than the limit allows.
 //
-// Corruption at or below what was promised durable is an error that wraps *segment.CorruptError: r has what lies before
-// it, nothing on disk was changed, and the Log that comes with the error takes nothing: Run tells the source that it
-// failed. With any other error (ErrForeign, ErrNewer, r's own, the disk's) there is no Log. The report is never nil.
+// Corruption at or below what a header promised durable is an error that wraps *segment.CorruptError. Then r has
+// received what lies before the corruption, and nothing on disk was changed. Open also returns a Log with that error,
+// which takes no records: its Run tells the source that it failed. With any other error (ErrForeign, ErrNewer, r's own,
+// the disk's) there is no Log. The report is never nil.
 func Open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer) (*Log, *Report, error) {
 	report := new(Report)
 	began := time.Now()
@@ -89,7 +90,7 @@ func newLog(disk aio.Disk, arena *aio.Arena, opts Options, block int64) *Log {
 		l.slots[i].log, l.slots[i].slot = l, i
 		l.idle = append(l.idle, &l.slots[i])
 	}
-	// A file holds its checkpoint, then at least one group of the largest ordinary size, then a mark.
+	// A file must hold its checkpoint, then at least one group of the largest ordinary size, then a mark.
 	group := min(roundUp(maxGroupBytes, block), (opts.FileBytes-block)*3/4&^(block-1))
 	l.groupRoom, l.sizes.fileBytes, l.sizes.nextBytes = group, opts.FileBytes, opts.FileBytes
 	l.maxPayload = min(MaxPayloadBytes, int(group)-GroupHeaderBytes-RecordHeaderBytes)
@@ -103,8 +104,9 @@ func newLog(disk aio.Disk, arena *aio.Arena, opts Options, block int64) *Log {
 	return l
 }
 
-// adopt takes over what recovery found, removes files without a group that counts, and returns the number of the next
-// file. Such files are the one that was ready and, after a crash at the very beginning, one whose first group was torn.
+// adopt takes over what recovery found, removes the files that hold no group of the chain, and returns the number of
+// the next file. Such files are the one that was ready but unused and, after a crash at the very beginning, one whose
+// first group was torn.
 func (l *Log) adopt(r *recovery) (next uint64, err error) {
 	l.seq, l.crc, l.durable, l.headerDurable, l.headerOldest = r.last.Seq, r.last.CRC, r.last.Seq, r.last.Durable,
 		r.last.Oldest

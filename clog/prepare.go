@@ -16,29 +16,30 @@ import (
 )
 
 const (
-	// minSpares is how many prepared files wait in the spare folder, besides the one that is ready in the log's folder.
+	// minSpares is how many prepared files the spare folder should hold, besides the ready one in the log's folder.
 	minSpares = 1
-	// prewriteBytes is the size of the writes that prepare a file. Large enough for the device's full rate, small enough
-	// that a commit never waits long behind one.
+	// prewriteBytes is the size of the writes that prepare a file: large enough for the device's full rate, small
+	// enough that a commit never waits long behind one.
 	prewriteBytes = 256 << 10
-	// prewritePause lies between two such writes while the committer has a file in reserve: commits go first. A file of
-	// DefaultFileBytes is then ready after about 0.2 s.
+	// prewritePause separates two such writes while the log has a ready file in reserve, because commits go first. A
+	// file of DefaultFileBytes is then ready after about 0.2 s.
 	prewritePause = time.Millisecond
-	// prepareRetry is the pause after the system had no room (or no file descriptor) for a file.
+	// prepareRetry is the pause before the next try after the system had no room (or no file descriptor) for a file.
 	prepareRetry = 500 * time.Millisecond
 )
 
 // preparer keeps the next file of the log ready. A file is ready when its blocks are written (zeros, or a released
-// file's old groups) and flushed, and its name in the log's folder is durable. Only then may the log see it. So
-// overwriting it needs no journal commit of the file system, and no power cut takes away the name of a file with
-// acknowledged groups.
+// file's old groups) and flushed, and its name in the log's folder is durable. Only then may the log see the file. As a
+// result, overwriting the file needs no journal commit of the file system, and no power cut takes away the name of a
+// file that holds acknowledged groups.
 //
 //	released file ──rename──► spare ──rename──► next number in clog/ ──take──► current
 //	                            ▲
 //	new file: zeros, flush ─────┘
 //
-// One goroutine (run) does the work; with inline, take does. mu guards what it shares with the log, which calls take,
-// retire and resize. A crash at any step leaves at worst a spare or a file without groups: Open removes both.
+// One goroutine (run) does the work; with inline, take does. mu guards what that goroutine shares with the log, which
+// calls take, retire and resize. A crash at any step leaves at worst a spare or a file without groups: Open removes
+// both.
 type preparer struct {
 	disk      aio.Disk
 	log       *slog.Logger
@@ -49,18 +50,18 @@ type preparer struct {
 	wake      func()
 
 	mu      lock.Mutex[lock.LogPreparer]
-	ready   *openFile  // its name is durable; the committer may take it
-	retired []liveFile // nobody needs them any more
-	short   bool       // the last try found no room; it will be tried again
-	least   int64      // a ready file below it is of no use
+	ready   *openFile  // its name is durable; the log may take it
+	retired []liveFile // released files that a durable group says are not needed
+	short   bool       // the last try found no room; the preparer will try again
+	least   int64      // a ready file smaller than this is of no use
 	size    int64      // of new files
 
 	failed atomic.Pointer[error] // final: the disk cannot be trusted
 
-	// Only the one goroutine that works has these.
-	spares    []liveFile // spare files, by their own numbers
+	// Used only by the goroutine that does the work.
+	spares    []liveFile // the files of the spare folder, which has its own numbering
 	nextSpare uint64
-	next      uint64 // number of the next file; greater than any that ever was in the folder
+	next      uint64 // number of the next file; greater than any number the log's folder ever had
 
 	kick chan struct{}
 	quit chan struct{}
@@ -76,7 +77,7 @@ func newPreparer(l *Log, next uint64) *preparer {
 	}
 }
 
-// start cleans the spare folder and begins to work.
+// start cleans the spare folder and starts the work.
 func (p *preparer) start() error {
 	if err := p.removeSpares(); err != nil {
 		return err
@@ -109,7 +110,7 @@ func (p *preparer) removeSpares() error {
 	return nil
 }
 
-// resize says what the next file must have at least, and how large new ones are made.
+// resize sets the smallest useful size of the next file, and the size of files made from now on.
 func (p *preparer) resize(least, size int64) {
 	p.mu.Lock()
 	changed := p.size != size || p.ready != nil && p.ready.sizeBytes < least
@@ -120,11 +121,11 @@ func (p *preparer) resize(least, size int64) {
 	}
 }
 
-// maxSpares is how many spares are kept. Released files come many at a time; removing them and writing new ones would
+// maxSpares is how many spares are kept. Files are released many at a time; removing them and writing new ones would
 // disturb commits.
 func (p *preparer) maxSpares(size int64) int { return int(max(minSpares, p.liveBytes/size)) }
 
-// take returns the ready file, or nil while there is none that is large enough.
+// take returns the ready file, or nil if none that is large enough is ready.
 func (p *preparer) take() (*openFile, error) {
 	if p.inline {
 		if err := p.work(); err != nil {
@@ -134,7 +135,7 @@ func (p *preparer) take() (*openFile, error) {
 	p.mu.Lock()
 	f := p.ready
 	if f != nil && f.sizeBytes < p.least {
-		f = nil // it is on its way back
+		f = nil // discardReady will remove it
 	} else {
 		p.ready = nil
 	}
@@ -143,7 +144,7 @@ func (p *preparer) take() (*openFile, error) {
 	return f, nil
 }
 
-// failure is what ended the work for good, or nil.
+// failure returns the error that ended the work for good, or nil.
 func (p *preparer) failure() error {
 	if err := p.failed.Load(); err != nil {
 		return *err
@@ -151,14 +152,14 @@ func (p *preparer) failure() error {
 	return nil
 }
 
-// fileComing says that a file will be ready without help from outside.
+// fileComing says that a file will become ready without help from outside.
 func (p *preparer) fileComing() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.inline && p.failure() == nil && !p.short
 }
 
-// retire gives a file back.
+// retire hands over a file that nothing needs any more, to be recycled or removed.
 func (p *preparer) retire(f liveFile) {
 	p.mu.Lock()
 	p.retired = append(p.retired, f)
@@ -176,7 +177,7 @@ func (p *preparer) notify() {
 	}
 }
 
-// run works until close.
+// run works until close, or until an error that is final.
 func (p *preparer) run() {
 	defer close(p.done)
 	for {
@@ -200,8 +201,8 @@ func (p *preparer) run() {
 	}
 }
 
-// work prepares files until there is nothing left to do. Lack of room is not an error: it is remembered and tried
-// again. Any other failure is final, because the disk or the folder cannot be trusted any more.
+// work prepares files until there is nothing left to do. Lack of room is not an error: work notes it, and run tries
+// again. Any other failure is final, because the disk or the folder can no longer be trusted.
 func (p *preparer) work() error {
 	for {
 		more, err := p.prepareOne()
@@ -226,7 +227,7 @@ func (p *preparer) work() error {
 	}
 }
 
-// wantsRoom says whether err is a shortage that ends when something else is released.
+// wantsRoom says whether err is a shortage that ends when something else is freed.
 func wantsRoom(err error) bool {
 	for _, e := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
 		if errors.Is(err, e) {
@@ -236,7 +237,7 @@ func wantsRoom(err error) bool {
 	return false
 }
 
-// prepareOne does the most urgent step and says whether there may be more.
+// prepareOne does the most urgent step and says whether more steps may follow.
 func (p *preparer) prepareOne() (bool, error) {
 	p.pulse.Begin()
 	defer p.pulse.End()
@@ -270,7 +271,7 @@ func (p *preparer) prepareOne() (bool, error) {
 	return false, nil
 }
 
-// smallSpare is the index of a spare that is smaller than new files are, or -1.
+// smallSpare returns the index of a spare that is smaller than size, the size of new files, or -1.
 func (p *preparer) smallSpare(size int64) int {
 	return slices.IndexFunc(p.spares, func(f liveFile) bool { return f.sizeBytes < size })
 }
@@ -284,8 +285,9 @@ func (p *preparer) removeSpare(i int) error {
 	return nil
 }
 
-// discardReady removes the ready file because the next checkpoint does not fit into it. Its name must be durably gone
-// before the next file is there: a file without groups between two that continue each other would look like damage.
+// discardReady removes the ready file because the next checkpoint does not fit into it. The removal of its name must be
+// durable before the next file exists: a file without groups between two files that continue each other would look like
+// damage.
 func (p *preparer) discardReady() error {
 	p.mu.Lock()
 	f := p.ready
@@ -307,8 +309,8 @@ func (p *preparer) discardReady() error {
 
 func spareFile(number uint64) string { return fmt.Sprintf("%s/%010d%s", spareName, number, suffix) }
 
-// makeReady turns the oldest spare into the next file. It is opened first, so that want of a descriptor
-// leaves the spare where it is.
+// makeReady turns the oldest spare into the next file. It opens the spare before renaming it, so that a shortage of
+// descriptors leaves the spare where it is.
 func (p *preparer) makeReady() error {
 	spare := p.spares[0]
 	f, err := p.disk.Open(spareFile(spare.number))
@@ -319,13 +321,13 @@ func (p *preparer) makeReady() error {
 	if err := p.disk.Rename(spareFile(spare.number), fileName(number)); err != nil {
 		return errors.Join(fmt.Errorf("clog: moving a spare file into the log: %w", err), f.Close())
 	}
-	// Whatever comes of the rest, the number is used and the spare is gone.
+	// From here on the number is used up and the spare is gone, even if a later step fails.
 	p.next++
 	p.spares = p.spares[:copy(p.spares, p.spares[1:])]
 	if err := p.syncFolders(); err != nil {
 		return errors.Join(err, f.Close())
 	}
-	// For the name in its errors; with the descriptor in hand a failure does not matter.
+	// Open it again under its new name, which its errors then show. f is open already, so a failure does not matter.
 	if named, err := p.disk.Open(fileName(number)); err == nil {
 		f, named = named, f
 		if err := named.Close(); err != nil {
@@ -348,9 +350,9 @@ func (p *preparer) syncFolders() error {
 	return nil
 }
 
-// recycle turns a released file into a spare, or removes it. Its blocks are written already, and the groups in them
-// never verify under another file number. The folder is flushed before the file is used again: otherwise a power cut
-// could show one file under two names.
+// recycle turns a released file into a spare, or removes it. The file's blocks are written already, and the groups in
+// them never verify under another file number. The folder is flushed before the file is used again: otherwise a power
+// cut could leave one file under two names.
 func (p *preparer) recycle(f liveFile, size int64) error {
 	if err := failpoint.Hit("clog/before-recycle"); err != nil {
 		return err
@@ -361,7 +363,7 @@ func (p *preparer) recycle(f liveFile, size int64) error {
 			return fmt.Errorf("clog: removing a file that is not needed: %w", err)
 		}
 		p.stats.removed.Add(1)
-		// One at a time: a folder that lost a younger file but kept an older one would look damaged.
+		// Flush after each file: a folder that lost a younger file but kept an older one would look damaged.
 		return p.syncFolders()
 	}
 	if err := p.disk.Rename(fileName(f.number), spareFile(p.nextSpare)); err != nil {
@@ -373,7 +375,8 @@ func (p *preparer) recycle(f liveFile, size int64) error {
 	return p.syncFolders()
 }
 
-// makeSpare writes a file of zeros. Allocating the space without writing would cost a journal commit at its first use.
+// makeSpare writes a file of zeros. If it only allocated the space, the first use of each block would cost a journal
+// commit.
 func (p *preparer) makeSpare(size int64) error {
 	name := spareFile(p.nextSpare)
 	f, err := p.disk.Create(name, size)
@@ -416,14 +419,14 @@ func (p *preparer) prewrite(f aio.File, size int64) error {
 	return f.Sync()
 }
 
-// hasReady says that a file is ready, so the log does not wait for one.
+// hasReady says that a file is ready, so the log is not waiting for this one.
 func (p *preparer) hasReady() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.inline && p.ready != nil
 }
 
-// close ends the work and closes the ready file, which stays in the folder, empty, for Open to remove.
+// close ends the work and closes the ready file. That file stays in the folder without groups, and Open removes it.
 func (p *preparer) close() error {
 	close(p.quit)
 	<-p.done

@@ -22,18 +22,19 @@ type Record struct {
 	GroupSeq uint64
 }
 
-// Replayer takes what recovery finds. An error ends recovery and is returned by Open.
+// Replayer receives what recovery finds. An error ends recovery, and Open returns that error.
 type Replayer interface {
-	// Checkpoint takes the chunks of the oldest file's checkpoint, before all records. The chunk is borrowed for the call.
+	// Checkpoint receives the chunks of the first replayed file's checkpoint, before all records. chunk is borrowed for
+	// the call.
 	Checkpoint(chunk []byte) error
-	// Record takes the records, in order. r and what it points to are borrowed for the call.
+	// Record receives the records, in order. r and what r points to are borrowed for the call.
 	Record(r *Record) error
-	// Restart says that everything taken so far does not count: replay began with files that were not needed any more. It
-	// starts again behind them, at most once.
+	// Restart says that everything received so far does not count: replay began with files that turned out not to be
+	// needed. Replay starts again behind them, at most once.
 	Restart()
 }
 
-// Report says what Open found. It is complete also with an error.
+// Report says what Open found. It is complete even if Open fails.
 type Report struct {
 	Files      int
 	OldestFile uint64 // 0: there was nothing
@@ -43,13 +44,13 @@ type Report struct {
 	Records    uint64 // without those of checkpoints
 	Bytes      int64  // of all groups, with padding
 
-	// TornBytes is the size of the groups behind the end of the log, which were submitted, never promised, and cut.
-	// Whether any of them became durable is unknown.
+	// TornBytes is the size of the groups behind the end of the log. They were submitted, no header promises them, and
+	// recovery cut them. Whether any of them became durable is unknown.
 	TornBytes int64
 	Torn      bool // something behind the end was cut
-	// Tear is the group that was cut; nil: nothing says that there was one.
+	// Tear describes the group that was cut; nil if there is no sign of such a group.
 	Tear *Tear
-	// Unneeded is the damage of a file that the log did not need any more, and that was ignored therefore. nil: none.
+	// Unneeded is damage that recovery ignored because the log no longer needed the damaged file; nil if there is none.
 	Unneeded error
 
 	Duration time.Duration
@@ -61,12 +62,13 @@ type oldFile struct {
 	number    uint64
 	sizeBytes int64
 	first     groupHeader
-	valid     bool  // first is the header the file begins with, and its own
-	whole     bool  // a walk has seen all of the checkpoint that the file begins with
+	valid     bool  // the file begins with first, and first carries the file's own number
+	whole     bool  // a walk has seen the whole checkpoint with which the file begins
 	headless  error // its first block could not be read
 }
 
-// recovery walks the chain of groups through the files; see decide for its judgement. It changes nothing.
+// recovery walks the chain of groups through the files; decide is its judgement. It changes nothing on disk. Only the
+// goroutine that runs Open uses it.
 type recovery struct {
 	disk     aio.Disk
 	store    uuid.UUID
@@ -77,19 +79,19 @@ type recovery struct {
 	files    []*oldFile // in order of number
 
 	// The place under judgement, and the chain up to it.
-	at      int // file
+	at      int // index of the file
 	off     int64
 	begun   bool // a group was accepted
-	damaged bool // the error is one of the log's bytes
+	damaged bool // the error is about the log's bytes, not about the environment
 	last    groupHeader
-	later   int              // groups behind the place, in the same file, that promise nothing of it
-	used    map[uint64]int64 // end of the last accepted group of each file
+	later   int              // groups behind the place in the same file whose headers promise no group at the place
+	used    map[uint64]int64 // by file number: where the last accepted group ends
 
 	checkpoint chunks
 	record     Record
 }
 
-// run replays the log. On success the chain's end is in r.last.
+// run replays the log. On success r.last is the header of the chain's last group.
 func (r *recovery) run() error {
 	defer r.win.release()
 	defer func() { r.checkpoint.drop() }()
@@ -120,7 +122,7 @@ func (r *recovery) run() error {
 	return r.walk()
 }
 
-// headless turns to the newest file whose first block could not be read, and returns that error.
+// headless turns to the newest file whose first block could not be read, and returns the error of that read.
 func (r *recovery) headless() error {
 	for i, f := range slices.Backward(r.files) {
 		if f.headless != nil {
@@ -132,7 +134,7 @@ func (r *recovery) headless() error {
 	return nil
 }
 
-// walk goes from the place on to the end of the chain.
+// walk follows the chain from the place to its end.
 func (r *recovery) walk() error {
 	for r.at < len(r.files) {
 		p, h, group, err := r.look()
@@ -166,7 +168,7 @@ func (r *recovery) walk() error {
 	return nil
 }
 
-// end reports what stands behind the log's end.
+// end reports what lies behind the log's end.
 func (r *recovery) end() error {
 	t, err := r.tear()
 	if err != nil || t == nil {
@@ -177,9 +179,9 @@ func (r *recovery) end() error {
 	return nil
 }
 
-// openFiles opens every file, flushes it, and reads how it begins. Flushing first makes everything that is read
-// afterwards durable: what recovery hands out, others will build on. After a process was killed that is not so by
-// itself.
+// openFiles opens every file, flushes it, and reads its first header. It flushes first because the source will build on
+// everything that recovery replays, so all of it must be durable. After a process was killed, bytes in the page cache
+// may not be.
 func (r *recovery) openFiles() error {
 	infos, err := r.disk.ReadDir(dirName)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -213,7 +215,7 @@ func (r *recovery) openFiles() error {
 	return nil
 }
 
-// identify reads the header at the start of a file. Only there a file says whose it is: further in, a
+// identify reads the header at the start of a file. Only there does a header prove whose file it is: further in, a
 // message may look like a header.
 func (r *recovery) identify(f *oldFile) error {
 	if f.sizeBytes < r.block {
@@ -249,7 +251,7 @@ func (r *recovery) turnTo(file int) {
 	}
 }
 
-// headerAt decodes what stands at off in the file at hand and says whether it is a group of this file.
+// headerAt decodes the header at off in the current file and says whether it belongs to a group of this file.
 func (r *recovery) headerAt(off int64, h *groupHeader) (bool, error) {
 	f := r.files[r.at]
 	if off+r.block > r.win.size {
@@ -262,7 +264,8 @@ func (r *recovery) headerAt(off int64, h *groupHeader) (bool, error) {
 	return h.decode(p) == headerValid && h.Store == r.store && h.File == f.number, nil
 }
 
-// look says what stands at the place. h is set unless it is placeNothing, group only with placeValid.
+// look classifies the place. h is set unless p is placeNothing. group is set with placeValid, and with placeDamaged if
+// the whole group could be read.
 func (r *recovery) look() (p place, h groupHeader, group []byte, err error) {
 	own, err := r.headerAt(r.off, &h)
 	switch {
@@ -283,13 +286,13 @@ func (r *recovery) look() (p place, h groupHeader, group []byte, err error) {
 	return placeValid, h, group, nil
 }
 
-// continues says whether h is the group that follows the chain. A chain begins with any group.
+// continues says whether h is the header of the next group of the chain. A chain may begin with any group.
 func (r *recovery) continues(h *groupHeader) bool {
 	return !r.begun || h.Seq == r.last.Seq+1 && h.PrevCRC == r.last.CRC
 }
 
 // continuesInNext says whether the next file continues the chain (the condition next of decide). If no chain has begun,
-// the next file may begin it, provided that its header says that this file was not needed.
+// the next file may begin it, provided that the header of its first group says that this file was not needed.
 func (r *recovery) continuesInNext() bool {
 	if r.at+1 == len(r.files) {
 		return false
@@ -301,8 +304,8 @@ func (r *recovery) continuesInNext() bool {
 	return r.begun || next.first.Oldest > r.files[r.at].number
 }
 
-// promisedBeyond is decide's promised: it searches the rest of the file and all later ones, block by block, for headers
-// of this store. It leaves the window at the place where it was.
+// promisedBeyond computes the condition promised of decide. It searches the rest of the file and all later files, block
+// by block, for headers of this store. Afterwards the window is back at the place.
 func (r *recovery) promisedBeyond() (bool, error) {
 	at, off := r.at, r.off
 	r.later = 0
@@ -338,8 +341,8 @@ func (r *recovery) promisedBeyond() (bool, error) {
 	return false, nil
 }
 
-// stepOver is the size of the group at the place if it verifies, else one block: a message inside a whole group may
-// look like a header and must not be taken for one.
+// stepOver returns the size of the group at the place if the group verifies, else one block. A message inside a valid
+// group may look like a header and must not be taken for one.
 func (r *recovery) stepOver(h *groupHeader) (int64, error) {
 	size := h.padded()
 	if r.off+size > r.win.size || size%r.block != 0 {
@@ -355,7 +358,7 @@ func (r *recovery) stepOver(h *groupHeader) (int64, error) {
 	return size, nil
 }
 
-// accept replays a group and moves behind it.
+// accept replays a group and moves the place behind it.
 func (r *recovery) accept(h *groupHeader, group []byte) error {
 	f := r.files[r.at]
 	if !r.begun {
@@ -380,7 +383,7 @@ func (r *recovery) accept(h *groupHeader, group []byte) error {
 	})
 }
 
-// checkOldest finds a loss at the beginning: the last group says which file was the first one needed.
+// checkOldest detects a loss at the beginning: the header of the last group says which file was the oldest needed.
 func (r *recovery) checkOldest() error {
 	if r.begun && r.last.Oldest < r.report.OldestFile {
 		r.damaged = true
@@ -392,9 +395,9 @@ func (r *recovery) checkOldest() error {
 	return nil
 }
 
-// corrupt describes the place.
+// corrupt returns an error that describes the damage at the place.
 func (r *recovery) corrupt() error {
-	p, h, group, err := r.look() // again: the search for promises used the window
+	p, h, group, err := r.look() // again: the search for promises moved the window
 	if err != nil {
 		return err
 	}
@@ -420,7 +423,7 @@ func (r *recovery) corrupt() error {
 	case !last && r.files[r.at+1].number != f.number+1:
 		e.Detail = fmt.Sprintf("group %d, which was durable, is missing; %s is gone", r.last.Seq+1, fileName(f.number+1))
 	case !last && !r.files[r.at+1].valid:
-		// This file may just be full; then it is the next one's beginning that is damaged.
+		// This file may just be full; in that case the damage is at the beginning of the next one.
 		e.Path, e.Offset = fileName(r.files[r.at+1].number), 0
 		e.Detail = fmt.Sprintf("group %d, which was durable, is missing here or at the end of the file before", r.last.Seq+1)
 	default:
@@ -429,7 +432,8 @@ func (r *recovery) corrupt() error {
 	return e
 }
 
-// unreadable is the error of a read. It counts as corruption: what cannot be read may have been promised.
+// unreadable turns the error of a read into corruption, because bytes that cannot be read may have been promised. Lack
+// of memory is not corruption.
 func (r *recovery) unreadable(f *oldFile, off int64, err error) error {
 	if errors.Is(err, aio.ErrNoMemory) {
 		return fmt.Errorf("clog: reading the log: %w; nothing was changed; give the process more memory", err)

@@ -18,18 +18,18 @@ type FileInfo struct {
 	SizeBytes int64
 }
 
-// GroupInfo is a group as Scan sees it. Err says what does not verify; recovery would not accept such a group.
+// GroupInfo is a group as Scan sees it. Err says what does not verify; recovery would not accept a group with an Err.
 type GroupInfo struct {
 	Offset    int64 // in the file
 	Seq       uint64
-	Durable   uint64 // every group up to it was durable when this one was submitted
-	Oldest    uint64 // first file needed then
+	Durable   uint64 // its header's promise: every group up to this one was durable
+	Oldest    uint64 // its header's promise: the first file that recovery needed
 	Store     uuid.UUID
 	Bytes     int64 // with padding
 	Records   int
 	PrevCRC   uint32
 	CRC       uint32
-	Continues bool // it follows the group before it in the walk
+	Continues bool // it follows the group that Scan saw before it
 	Err       error
 }
 
@@ -40,9 +40,9 @@ type RecordInfo struct {
 	Payload []byte // borrowed for the call
 }
 
-// Scan shows every group of every file to visit, in order of file number and offset, also those that recovery would not
-// reach. It reads only, judges nothing, and skips what is not a group of its file block by block. An error of visit
-// ends it.
+// Scan shows every group of every file to visit, in order of file number and offset, including groups that recovery
+// would not reach. It only reads, judges nothing, and skips, block by block, what is not a group of its file. An error
+// of visit ends the scan.
 func Scan(disk aio.Disk, visit func(file FileInfo, g GroupInfo, recs []RecordInfo) error) error {
 	infos, err := disk.ReadDir(dirName)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -90,7 +90,7 @@ func (s *scanner) walk(f aio.File) error {
 	return nil
 }
 
-// group shows the group at off, if there is one, and returns how far to go on.
+// group shows the group at off, if there is one, and returns the distance to the next place to look at.
 func (s *scanner) group(off int64) (int64, error) {
 	block := s.win.block
 	p, err := s.win.at(off, block)
@@ -114,7 +114,7 @@ func (s *scanner) group(off int64) (int64, error) {
 	return g.Bytes, s.visit(s.file, g, s.recs)
 }
 
-// records fills s.recs, when the whole group verifies.
+// records fills s.recs if the whole group verifies.
 func (s *scanner) records(off int64, h *groupHeader) error {
 	size := h.padded()
 	if off+size > s.win.size || size%s.win.block != 0 {

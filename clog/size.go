@@ -1,42 +1,42 @@
 package clog
 
-// A file begins with a checkpoint, and only the source decides how large that is. So file sizes follow the checkpoints:
-// Options.FileBytes, doubled as often as necessary. No byte on disk says how large a file is; recovery asks the file
-// system.
+// A file begins with a checkpoint, and only the source decides how large the checkpoint is. So file sizes follow the
+// checkpoints: a file has Options.FileBytes, doubled as often as necessary. The size of a file is not stored in the
+// format; recovery asks the file system.
 //
 //	checkpoint          smallest possible file                  files made from now on
 //	n bytes             n + the largest ordinary group + mark   n is at most a quarter, and twice n would fit, too
 //
-// The source is asked when a file is half full, so that the next one is ready in time, and again before the next one
-// begins. If the ready file is too small by then, it is removed unused and the log waits for a larger one. If a
-// checkpoint is larger than the source foretold, the file grows behind its prepared end while it is written, which is
+// The log asks the source when a file is half full, so that the next file is ready in time, and again before the next
+// file begins. If the ready file is too small by then, it is removed unused and the log waits for a larger one. If a
+// checkpoint is larger than the source estimated, its file grows beyond its prepared end while it is written, which is
 // slower but correct. So no checkpoint is too large for the log, and every file has room for records behind its
 // checkpoint.
 
 const (
-	// checkpointShare: files are made so large that a checkpoint takes at most 1/checkpointShare of one.
+	// checkpointShare sizes files: a checkpoint takes at most 1/checkpointShare of its file.
 	checkpointShare = 4
-	// liveFiles is how many files larger than Options.FileBytes may be live even if that exceeds Options.MaxLiveBytes.
+	// liveFiles is how many files larger than Options.FileBytes may be live even if they exceed Options.MaxLiveBytes.
 	liveFiles = 3
 	// maxFileBytes bounds the size of files.
 	maxFileBytes = 1 << 40
 )
 
-// fileSizing is what the log decided about the size of its files. Log.mu guards it.
+// fileSizing holds the log's decisions about the sizes of its files. Log.mu guards it.
 type fileSizing struct {
 	fileBytes  int64 // of files made from now on
 	nextBytes  int64 // of the next file: >= fileBytes
-	checkpoint int64 // foretold size of the checkpoint of the file that was planned last
-	planned    bool  // the source was asked about the next file, which has not begun
-	foreseen   bool  // the source was asked while the current file was half full
+	checkpoint int64 // estimated size of the checkpoint of the file that was planned last
+	planned    bool  // the source was asked about the next file, which has not begun yet
+	foreseen   bool  // the source was asked when the current file was half full
 }
 
-// framedBytes is about what a checkpoint of n bytes takes in its file, when its chunks are as large as they may be.
+// framedBytes is roughly what a checkpoint of n bytes takes in its file, if its chunks are as large as they may be.
 func (l *Log) framedBytes(n int64) int64 {
 	return roundUp(n+n/8+GroupHeaderBytes+RecordHeaderBytes, l.block)
 }
 
-// sizeFor is the size of a file that has at least n bytes.
+// sizeFor is the size of a file that must hold at least n bytes.
 func (l *Log) sizeFor(n int64) int64 {
 	size := l.opts.FileBytes
 	for size < n && size <= maxFileBytes/2 {
@@ -45,11 +45,11 @@ func (l *Log) sizeFor(n int64) int64 {
 	return size
 }
 
-// largestRoom is what the next group may need, whatever waits.
+// largestRoom is the most file space that the next group may need, including a record that waits for a larger file.
 func (l *Log) largestRoom() int64 { return max(l.groupRoom, l.wantRoom) }
 
-// setFileSizes sizes the next files for a checkpoint of framed bytes. It shrinks them only when a quarter of the size
-// is enough, so that sizes do not go up and down.
+// setFileSizes sizes the next files for a checkpoint that takes framed bytes in its file. It shrinks them only when a
+// quarter of the size is enough, so that sizes do not oscillate.
 func (l *Log) setFileSizes(framed int64) {
 	least := framed + l.largestRoom() + l.block
 	want := l.sizeFor(max(checkpointShare*framed, 2*framed+l.groupRoom+l.block))
@@ -61,7 +61,7 @@ func (l *Log) setFileSizes(framed int64) {
 }
 
 // planFile asks the source before a file begins. The answer holds until the file has begun: apart from new partitions,
-// nothing that the checkpoint says can change meanwhile.
+// nothing that goes into the checkpoint can change meanwhile.
 func (l *Log) planFile() {
 	if !l.sizes.planned {
 		l.sizes.planned, l.sizes.checkpoint = true, l.framedBytes(l.source.CheckpointBytes())
@@ -69,7 +69,7 @@ func (l *Log) planFile() {
 	}
 }
 
-// planNext asks the source when half of the file is used. It assumes that the second half adds as much to the
+// planNext asks the source when half of the current file is used. It assumes that the second half adds as much to the
 // checkpoint as the first.
 func (l *Log) planNext() {
 	if l.sizes.foreseen || l.current.pos < l.current.sizeBytes/2 {
@@ -80,8 +80,8 @@ func (l *Log) planNext() {
 	l.setFileSizes(n + max(0, n-l.sizes.checkpoint))
 }
 
-// fileStarted is called when the checkpoint of a new file is written. Whatever that took, it makes sure of room for
-// records.
+// fileStarted runs when the checkpoint of a new file is written. However much the checkpoint took, fileStarted makes
+// sure that the file has room for records.
 func (l *Log) fileStarted() {
 	l.sizes.planned, l.sizes.foreseen = false, false
 	l.growCurrent(l.current.pos + l.largestRoom() + l.block)
@@ -89,7 +89,7 @@ func (l *Log) fileStarted() {
 	l.prep.resize(0, l.sizes.nextBytes)
 }
 
-// growCurrent raises the size of the current file to at least n: writes behind its prepared end extend it.
+// growCurrent raises the size of the current file to at least n: writes beyond its prepared end extend the file.
 func (l *Log) growCurrent(n int64) {
 	if n <= l.current.sizeBytes {
 		return
@@ -100,7 +100,8 @@ func (l *Log) growCurrent(n int64) {
 	l.live[len(l.live)-1].sizeBytes = n
 }
 
-// maxLive is Options.MaxLiveBytes, or as much as the log needs to go on with files of the size that checkpoints need.
+// maxLive is Options.MaxLiveBytes, or more if the log needs it to continue with files of the size that checkpoints
+// need.
 func (l *Log) maxLive() int64 {
 	size := l.sizes.nextBytes
 	if l.current != nil {
@@ -112,7 +113,7 @@ func (l *Log) maxLive() int64 {
 	return max(l.opts.MaxLiveBytes, liveFiles*size)
 }
 
-// FileBytes is the size of the files that are made now: Options.FileBytes, or more if checkpoints need it.
+// FileBytes is the size of the files made now: Options.FileBytes, or more if checkpoints need it.
 func (l *Log) FileBytes() int64 { return l.stats.fileBytes.Load() }
 
 // MaxLiveBytes is the total size of files at which the log waits for Release: Options.MaxLiveBytes, or more if

@@ -1,12 +1,12 @@
 package clog
 
 // StepOnSpot does one round of the log's work on the calling goroutine, if the log is idle with nothing in flight: it
-// gathers one group and makes it durable with a single write. It is for a caller that would only wait for its own
-// records. It returns false, having done nothing, when the log is busy, needs a new file or buffer, or failed: then the
-// caller must use Wake.
+// gathers one group and makes it durable with a single write. It is for a caller that would otherwise only wait for its
+// own records. If the log is busy, needs a new file or buffer, or has failed, StepOnSpot does nothing and returns
+// false: then the caller must use Wake.
 //
-// It saves the switch to the log's thread and back, which costs a lone caller half as much as the write. Any goroutine
-// may call it; the Source's methods then run there, still one at a time.
+// Doing the work here saves the switch to the log's thread and back, which costs a lone caller half as much as the
+// write. Any goroutine may call StepOnSpot; the Source's methods then run on that goroutine, still one at a time.
 //
 //	the log's goroutine                   a caller
 //	-------------------                   --------
@@ -16,7 +16,7 @@ package clog
 //	A4 locks mu, looks at everything         not locked: Wake
 //
 // If B2 comes before A2, B wakes the log, so the log does not sleep in A3. A third caller that comes during B3 does not
-// get the lock and wakes the log, which waits for the lock in A4 and then sees its record.
+// get the lock. It wakes the log, which waits for the lock in A4 and then sees the third caller's record.
 func (l *Log) StepOnSpot() bool {
 	if !l.mu.TryLock() {
 		return false
@@ -35,19 +35,20 @@ func (l *Log) StepOnSpot() bool {
 	return more
 }
 
-// canStepOnSpot says that a caller may do the log's work: its goroutine sleeps, nothing is in flight, and a group needs
-// no new file.
+// canStepOnSpot says that a caller may do the log's work: the driving goroutine sleeps, nothing is in flight, and the
+// next group needs no new file. The caller holds mu.
 func (l *Log) canStepOnSpot() bool {
 	return l.asleep && l.err == nil && l.current != nil && l.prep.failure() == nil && !l.stopping.Load() &&
 		len(l.inFlight) == 0 && l.room() >= max(l.wantRoom, l.minRoom()) && !l.renews()
 }
 
-// GatherOnSpot gathers a group if the log is idle, and returns true if there was one. It does not write it: the caller
-// must see to it that another goroutine calls WriteOnSpot, or call Wake. After false it must call Wake.
+// GatherOnSpot gathers a group if the log is idle, and returns true if there was something to gather. It does not write
+// the group: the caller must see to it that another goroutine calls WriteOnSpot, or call Wake. If GatherOnSpot returns
+// false, the caller must call Wake.
 //
-// It is for a source that sends records to other nodes in Gather: they are on their way while another goroutine begins
-// to write. Nothing here touches the disk, and the lock is only tried for, because its holder may be in a write that
-// hangs. A crash before the write leaves nothing of the group on this node; nobody was told OK for it.
+// It is for a source that sends records to other nodes in Gather: the records are on their way while another goroutine
+// begins to write. GatherOnSpot never touches the disk. It only tries to get the lock, because the holder may be in a
+// write that hangs. A crash before the write leaves nothing of the group on this node; nobody was told OK for it.
 func (l *Log) GatherOnSpot() bool {
 	if !l.mu.TryLock() {
 		return false
@@ -71,12 +72,12 @@ func (l *Log) GatherOnSpot() bool {
 	return true
 }
 
-// WriteOnSpot makes the group durable that GatherOnSpot gathered, on the calling goroutine, and calls Durable there. It
-// may hang as long as the disk does. It returns false, having done nothing, if the log's goroutine is awake or has
-// written the group already, or the log failed or is to stop: then the caller must use Wake.
+// WriteOnSpot makes durable, on the calling goroutine, the group that GatherOnSpot gathered, and calls Durable there.
+// It may hang as long as the disk does. If the log's goroutine is awake or has written the group already, or the log
+// failed or is to stop, WriteOnSpot does nothing and returns false: then the caller must use Wake.
 //
-// The log's own goroutine sleeps in the ring and is bound to a thread. To wake it costs a switch of threads, which a
-// lone record waits for on every node; a goroutine of Go's scheduler begins at once.
+// The log's own goroutine sleeps in the ring and is bound to a thread. Waking it costs a thread switch, for which a
+// lone record would wait on every node; an ordinary goroutine begins at once.
 func (l *Log) WriteOnSpot() bool {
 	if !l.mu.TryLock() {
 		return false

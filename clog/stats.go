@@ -10,7 +10,7 @@ import (
 // no lower bucket counts; the last takes the rest.
 const FlushBuckets = 24
 
-// Stats are counts since Open, and what holds now. Group counts are of the source's groups.
+// Stats are counts since Open, and the state at the time of the call. Only groups from the source count as groups.
 type Stats struct {
 	Groups     uint64
 	SoloGroups uint64 // written on the spot
@@ -18,7 +18,7 @@ type Stats struct {
 	Bytes      uint64 // of groups, with headers and padding
 	Marks      uint64 // groups without records
 	Files      uint64 // files started
-	// CheckpointBytes is what the beginnings of files took.
+	// CheckpointBytes counts the bytes of the checkpoints at the beginnings of files.
 	CheckpointBytes uint64
 
 	FlushNanos uint64 // sum over all groups, from submission to durable
@@ -33,7 +33,7 @@ type Stats struct {
 	Removed  uint64 // files given back to the file system
 
 	Torn      uint64 // groups that Open cut off the end and that may have been acknowledged: 0 or 1, see Tear
-	TornBytes int64  // what Open cut off the end
+	TornBytes int64  // bytes that Open cut off the end
 
 	LiveBytes int64  // written bytes that recovery would read
 	Oldest    uint64 // first file that recovery would need
@@ -42,7 +42,7 @@ type Stats struct {
 	Failed    bool
 }
 
-// FlushMicros is the upper end of the bucket of Flush that holds the quantile q, in µs; 0 if nothing was flushed.
+// FlushMicros is the upper bound of the bucket of Flush that holds the quantile q, in µs; 0 if nothing was flushed.
 func (s *Stats) FlushMicros(q float64) int64 {
 	total := uint64(0)
 	for _, n := range s.Flush {
@@ -57,7 +57,8 @@ func (s *Stats) FlushMicros(q float64) int64 {
 	return 0
 }
 
-// counters are written by the log's goroutine (and the preparer's) and read by any.
+// counters are the atomics behind Stats. The holder of Log.mu and the preparer's goroutine write them; any goroutine
+// reads.
 type counters struct {
 	groups, solo, records, bytes, marks, files, checkpointBytes atomic.Uint64
 	flushNanos                                                  atomic.Uint64
@@ -81,7 +82,7 @@ func (c *counters) flushed(d time.Duration) {
 	c.flush[min(bits.Len64(uint64(d.Microseconds())), FlushBuckets-1)].Add(1)
 }
 
-// stallKind says what the log waits for.
+// stallKind is the reason why the log waits.
 type stallKind uint8
 
 const (
@@ -92,7 +93,7 @@ const (
 	stallKinds
 )
 
-// stall counts each wait once, however often the log looks during it.
+// stall is the current wait. It counts each wait once, however often the log looks during it. Log.mu guards it.
 type stall struct{ now stallKind }
 
 func (s *stall) enter(k stallKind, c *counters) {
@@ -104,7 +105,7 @@ func (s *stall) enter(k stallKind, c *counters) {
 
 func (s *stall) leave() { s.now = stallNone }
 
-// publish makes the state of the files visible to other goroutines.
+// publish makes the state of the files visible to other goroutines. The caller holds Log.mu, or is Open.
 func (l *Log) publish() {
 	c := &l.stats
 	used := int64(0)
@@ -131,8 +132,8 @@ func (l *Log) publish() {
 func (l *Log) Oldest() uint64 { return l.stats.oldest.Load() }
 
 // OldestKept is the number of the first file that recovery would find: Oldest, or a released file before it that is
-// still in the folder. Recovery begins with what it finds, so whatever the checkpoints of such files refer to must be
-// kept, too.
+// still in the folder. Recovery begins with the files it finds, so whatever their checkpoints refer to must be kept,
+// too.
 func (l *Log) OldestKept() uint64 {
 	oldest := l.Oldest()
 	if l.prep == nil {
@@ -149,17 +150,17 @@ func (l *Log) OldestKept() uint64 {
 // Current is the number of the file that groups go to, or will go to when the log starts.
 func (l *Log) Current() uint64 { return l.stats.current.Load() }
 
-// LiveBytes is what recovery would have to read now.
+// LiveBytes is how many bytes recovery would have to read now.
 func (l *Log) LiveBytes() int64 { return l.stats.liveBytes.Load() }
 
-// Headroom is how many bytes of groups and checkpoints still fit before the log is Full, if nothing is released. A
-// source that keeps a reserve for control records looks here.
+// Headroom is how many bytes of groups and checkpoints still fit before the log is Full, if nothing is released. It is
+// for a source that keeps a reserve for control records.
 func (l *Log) Headroom() int64 { return l.stats.headroom.Load() }
 
 // Full says that the log waits for Release: MaxLiveBytes is reached.
 func (l *Log) Full() bool { return l.stats.full.Load() }
 
-// Stats returns a copy of the counts; each is exact, together they are not one moment.
+// Stats returns a copy of the counts. Each count is exact, but they are not read at one moment.
 func (l *Log) Stats() Stats {
 	c := &l.stats
 	s := Stats{

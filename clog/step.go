@@ -8,12 +8,12 @@ import (
 	"penstock/segment/aio"
 )
 
-// maxTurns bounds what one Step submits, so that Stop is noticed while a source never runs dry.
+// maxTurns bounds the groups that one Step submits, so that a source that never runs dry cannot keep Stop waiting.
 const maxTurns = 2 * MaxInFlight
 
 // Step does one round of work: it submits groups while there are records, a slot, a buffer and file space, then
-// collects completions and reports groups in order. If there was nothing to do and block is set, it sleeps until a
-// completion or Wake. After a failure it returns the same error for ever.
+// collects completions and reports groups in order. If there was nothing to do and block is set, Step sleeps until a
+// completion or Wake. After a failure it always returns that same error.
 func (l *Log) Step(block bool) (progress bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,7 +46,7 @@ func (l *Log) Step(block bool) (progress bool, err error) {
 		}
 		progress = true
 	}
-	// What was written on the spot may have readied its waiters to send more: look again before sleeping.
+	// Groups written on the spot may have let their waiters send more records: look again before sleeping.
 	block = block && (!progress || len(l.inFlight) > 0)
 	if block || len(l.inFlight) > 0 {
 		collected, err := l.collect(block)
@@ -59,8 +59,8 @@ func (l *Log) Step(block bool) (progress bool, err error) {
 	return progress, nil
 }
 
-// submitNext submits one group, or gets the file or buffer that it needs. It returns false when only a completion or
-// Wake can change anything.
+// submitNext submits one group, or gets the file or buffer that the group needs. It returns false when only a
+// completion or Wake can bring progress.
 func (l *Log) submitNext() (bool, error) {
 	if l.current == nil || l.room() < max(l.wantRoom, l.minRoom()) {
 		return l.startFile()
@@ -71,7 +71,7 @@ func (l *Log) submitNext() (bool, error) {
 		}
 		if more, err := l.startFile(); more || err != nil {
 			return more, err
-		} // it has to be larger than was foretold; until it is ready the log goes on here
+		} // the next file must be larger than estimated; until that file is ready the log goes on in the current one
 	}
 	g := l.idle[len(l.idle)-1]
 	if !l.begin(g) {
@@ -89,7 +89,7 @@ func (l *Log) submitNext() (bool, error) {
 		l.stalled.leave()
 		return true, l.submit(g)
 	case l.wantRoom > l.room():
-		return true, nil // a file first, then again
+		return true, nil // start a file first, then gather again
 	case l.noBuffer:
 		l.stalled.enter(stallBuffer, &l.stats)
 		return false, nil
@@ -102,19 +102,20 @@ func (l *Log) submitNext() (bool, error) {
 	return false, nil
 }
 
-// room is what records may still use of the current file. The last block is kept for a mark, so that files can be given
-// back even when the log is full.
+// room is what records may still use of the current file. The last block is reserved for a mark, so that the log can
+// give files back even when it is full.
 func (l *Log) room() int64 { return l.current.sizeBytes - l.block - l.current.pos }
 
 func (l *Log) markRoom() bool { return l.current.sizeBytes-l.current.pos >= l.block }
 
-// minRoom is the room below which a file counts as full: groups should not get tiny at the end of every file.
+// minRoom is the room below which a file counts as full. Without it, groups would become tiny at the end of every file.
 func (l *Log) minRoom() int64 {
 	return max(l.block, min(int64(l.opts.GroupBytes)/8, l.opts.FileBytes/64)&^(l.block-1))
 }
 
-// begin opens g in the open buffer. A new one is taken when it is full, or when less than a quarter is left and
-// the last group says that more will be wanted. It returns false when there is none.
+// begin opens g in the open buffer. It takes a new buffer when the open one is full, or when less than a quarter of it
+// is left and the size of the last group suggests that the next one needs more. It returns false when there is no
+// buffer.
 func (l *Log) begin(g *Group) bool {
 	left := 0
 	if l.buf != nil {
@@ -129,14 +130,14 @@ func (l *Log) begin(g *Group) bool {
 	return true
 }
 
-// openGroup opens g where the next group goes in the open buffer and the current file.
+// openGroup opens g at the position of the next group in the open buffer and the current file.
 func (l *Log) openGroup(g *Group) {
 	data := l.buf.Bytes()[l.bufPos:]
 	limit := min(int64(len(data)), int64(l.opts.GroupBytes), l.room()) &^ (l.block - 1)
 	g.open(l.buf, data, int(limit), l.current.number, l.seq+1)
 }
 
-// nextBuf replaces the open buffer. Without a free one it keeps it and leaves starving set.
+// nextBuf replaces the open buffer. If no buffer is free, it keeps the open one and leaves starving set.
 //
 //	log                                    whoever holds the last buffer
 //	---                                    -----------------------------
@@ -144,7 +145,7 @@ func (l *Log) openGroup(g *Group) {
 //	A2 starving = true                     B2 OnRelease: starving? then Wake
 //	A3 Get again: none, so it will sleep
 //
-// If B1 comes before A3, A3 gets the buffer. Otherwise A2 is before B2, which wakes the log.
+// If B1 comes before A3, A3 gets the buffer. Otherwise A2 comes before B2, and B2 wakes the log.
 func (l *Log) nextBuf() bool {
 	b := l.arena.Get()
 	if b == nil {
@@ -161,7 +162,7 @@ func (l *Log) nextBuf() bool {
 	return true
 }
 
-// reopen finds a place for the first record of g, of n bytes, which does not fit where g was opened.
+// reopen finds another place for g, whose first record of n bytes does not fit where g was opened.
 func (l *Log) reopen(g *Group, n int) bool {
 	need := roundUp(int64(GroupHeaderBytes+RecordHeaderBytes+n), l.block)
 	if need > l.room() {
@@ -185,7 +186,7 @@ func (l *Log) reopen(g *Group, n int) bool {
 	return true
 }
 
-// largeBuf is nextBuf for a record that fits into no ordinary buffer; the same two columns hold.
+// largeBuf is nextBuf for a record that fits into no ordinary buffer; the reasoning at nextBuf holds for it, too.
 func (l *Log) largeBuf(n int) *aio.Buf {
 	b, err := l.arena.GetLarge(n)
 	if err != nil {
@@ -198,7 +199,7 @@ func (l *Log) largeBuf(n int) *aio.Buf {
 	return b
 }
 
-// header is what the log knows for the next group's header.
+// header returns the fields of the next group's header that the log knows.
 func (l *Log) header() groupHeader {
 	return groupHeader{
 		BlockShift: blockShiftOf(int(l.block)), Store: l.opts.Store,
@@ -206,8 +207,8 @@ func (l *Log) header() groupHeader {
 	}
 }
 
-// sealNext seals g as the next group and advances everything that depends on where it ends. From here on the group is
-// part of the log: it becomes durable or the log fails.
+// sealNext seals g as the next group and advances everything that depends on where the group ends. From here on the
+// group is part of the log: it becomes durable or the log fails.
 func (l *Log) sealNext(g *Group) (data []byte, at int64) {
 	if g.seq != l.seq+1 || g.file != l.current.number {
 		panic(fmt.Sprintf("BUG: clog: group %d of file %d follows group %d in file %d",
@@ -232,7 +233,7 @@ func (l *Log) submit(g *Group) error {
 	return l.write(g)
 }
 
-// enqueue makes g, which holds all that it will, the log's next group.
+// enqueue makes g, to which no more records are added, the log's next group.
 func (l *Log) enqueue(g *Group) {
 	data, _ := l.sealNext(g)
 	g.data = data
@@ -253,7 +254,7 @@ func (l *Log) enqueue(g *Group) {
 	l.inFlight = append(l.inFlight, g)
 }
 
-// write gives the newest group in flight to the disk.
+// write submits the newest group in flight to the disk.
 func (l *Log) write(g *Group) error {
 	at := g.fileEnd - int64(len(g.data))
 	l.opts.Pulse.Begin()
@@ -278,8 +279,8 @@ func (l *Log) write(g *Group) error {
 	return nil
 }
 
-// collect takes completions, in any order, and reports the groups they make durable, in order. One failure
-// among them fails all: what the device says after it cannot be trusted.
+// collect takes completions, in any order, and reports the groups that are durable now, in order. One failed completion
+// fails the log: nothing that the device says after a failure can be trusted.
 func (l *Log) collect(block bool) (bool, error) {
 	var err error
 	idle := block && len(l.inFlight) == 0
@@ -306,15 +307,15 @@ func (l *Log) collect(block bool) (bool, error) {
 	return len(l.completions) > 0, nil
 }
 
-// reuse takes back the room of a mark in the open buffer if nothing follows it. Otherwise a log that is often idle
-// would fill its buffers with marks.
+// reuse takes back the space of a mark in the open buffer if nothing follows the mark. Otherwise a log that is often
+// idle would fill its buffers with marks.
 func (l *Log) reuse(g *Group) {
 	if at := l.bufPos - int(l.block); g.buf == l.buf && at >= 0 && &l.buf.Bytes()[at] == &g.data[0] {
 		l.bufPos = at
 	}
 }
 
-// reportDurable reports every group that is written and whose predecessors all are.
+// reportDurable reports, in order, the groups that are written and whose predecessors are all written.
 func (l *Log) reportDurable() {
 	n := 0
 	for n < len(l.inFlight) && l.inFlight[n].done {
@@ -324,7 +325,7 @@ func (l *Log) reportDurable() {
 		}
 		failpoint.Pass("clog/after-write")
 		l.durable = g.seq
-		l.current.stored.end.Store(g.fileEnd) // a new file waits for the groups of the one before
+		l.current.stored.end.Store(g.fileEnd) // the file of g: a new file waits for the groups in flight
 		if now := time.Now(); g.records > 0 {
 			l.stats.flushed(now.Sub(g.submitted))
 			l.idleMark.groupDurable(now)

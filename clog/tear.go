@@ -7,31 +7,33 @@ import (
 	"penstock/segment"
 )
 
-// Tear describes what stands behind the end of the log: a group that was begun, is not whole, and is promised by no
-// later header. Mostly a crash cut its write short, and then nobody was told that it is stored. But a last group that
-// was whole and was damaged by the device afterwards looks the same, unless a mark followed it (Options.MarkAfter).
+// Tear describes what lies behind the end of the log: a group that was begun, is not whole, and is promised by no later
+// header. Most often a crash cut its write short, and then nobody was told that the group is stored. But a last group
+// that was whole and that the device damaged afterwards looks the same, unless a mark followed it (Options.MarkAfter).
 // This log alone cannot tell the two apart; another replica can.
 type Tear struct {
 	File   string
 	Offset int64  // in the file
-	Group  uint64 // its sequence
-	Bytes  int64  // of everything that was begun behind the end, as far as headers say so; at least one block
-	// Mark says that the group held no records, or part of a checkpoint, and nothing followed it: nothing is missing.
+	Group  uint64 // its sequence number
+	Bytes  int64  // of everything begun behind the end, as far as headers say; at least one block
+	// Mark says that the group held no records, or only part of a checkpoint, and that nothing followed it. So nothing
+	// is missing.
 	Mark bool
-	// Partitions are those of its records whose headers verify, each once; at most maxTearPartitions. None says nothing.
+	// Partitions are the partitions of those records whose headers verify, each once, at most maxTearPartitions. If
+	// there are none, that says nothing about the group.
 	Partitions []segment.Identity
 }
 
-// maxTearPartitions bounds what a warning names.
+// maxTearPartitions bounds the partitions that a warning names.
 const maxTearPartitions = 8
 
-// tear describes what stands where the chain ends, or returns nil if nothing says that a group was begun there.
+// tear describes what lies where the chain ends. It returns nil if there is no sign that a group was begun there.
 // promisedBeyond must have run before: it counts the later groups.
 func (r *recovery) tear() (*Tear, error) {
 	if !r.begun {
-		return nil, nil // not even a checkpoint: nothing was ever stored behind it
+		return nil, nil // no group was accepted, not even a checkpoint: no record was ever stored behind it
 	}
-	p, h, group, err := r.look() // again: the search used the window
+	p, h, group, err := r.look() // again: promisedBeyond moved the window
 	if err != nil {
 		return nil, err
 	}
@@ -63,14 +65,14 @@ func (r *recovery) tear() (*Tear, error) {
 		}
 	}
 	if r.later > 0 {
-		return t, nil // its own first block is gone, and the one that was on its way with it is there
+		return t, nil // its own first block is gone, but a group that was in flight with it is there
 	}
 	return nil, nil
 }
 
 // resemblesNext says whether a block begins with what was once the header of the next group of this file: at least two
-// of the three fields that no other group shares are right. Anything else behind a log's end (zeros, groups of an older
-// generation, the middle of one) has none of them.
+// of the three fields that no other group shares are right. Anything else that may lie behind a log's end (zeros,
+// groups of an earlier use of the file, bytes from the middle of one) has none of them.
 func (r *recovery) resemblesNext(block []byte) bool {
 	le := binary.LittleEndian
 	same := 0
@@ -86,7 +88,7 @@ func (r *recovery) resemblesNext(block []byte) bool {
 	return same >= 2
 }
 
-// damagedHeader says whether the place holds such a header.
+// damagedHeader says whether the place holds what resemblesNext recognizes: a damaged header of the next group.
 func (r *recovery) damagedHeader() bool {
 	if r.off+r.block > r.win.size {
 		return false
@@ -104,7 +106,7 @@ func allZero(p []byte) bool {
 	return true
 }
 
-// partitionsOf reads as many record headers of a damaged group as verify, one behind the other.
+// partitionsOf reads the record headers of a damaged group, in order, up to the first one that does not verify.
 func partitionsOf(h *groupHeader, group []byte) (ids []segment.Identity) {
 	seed := recordSeed(group)
 	var rec recordHeader
@@ -126,7 +128,7 @@ func partitionsOf(h *groupHeader, group []byte) (ids []segment.Identity) {
 	return ids
 }
 
-// logTo logs the tear.
+// logTo logs the tear: as information if nothing is missing, else as a warning.
 func (t *Tear) logTo(log *slog.Logger) {
 	attrs := []any{"file", t.File, "offset", t.Offset, "group", t.Group, "bytes", t.Bytes}
 	if t.Mark {

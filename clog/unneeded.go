@@ -2,25 +2,27 @@ package clog
 
 import "slices"
 
-// A file is removed only after a group whose header says that it is not needed (oldest) is durable. A crash in between
-// leaves the file. What it holds is in segments, and they are synced. Recovery cannot know that before it has seen the
-// last group, so it reads from the oldest file it finds, and then begins again with the file that the last group names.
-// It must: replay writes the segments of its batches anew and does not sync them at once, and meanwhile the last group
-// on disk would still say that the log's copy is not needed. A crash between the two walks changes nothing on disk.
+// A file is removed only after a group whose header says that the file is not needed (oldest) is durable. A crash in
+// between leaves the file in the folder, although its contents are in segments that are synced. Recovery cannot know
+// that before it has seen the last group. So it replays from the oldest file it finds, and then begins again with the
+// file that the last group names. It must begin again: replay writes the segments of its batches anew and does not sync
+// them at once, and meanwhile the last group on disk would still say that the log's copy is not needed. A crash between
+// the two walks changes nothing on disk.
 //
 //	file      7                  8                  9
 //	        ├──────────────────┼──────────────────┼──────────┬─ ─ ─
 //	                                                group 95: oldest 8, the last one
 //	                           └► replay begins here
 //
-// For the same reason damage in files below the oldest of the last group is treated as if those files were gone. There
-// the chain does not lead to the last group, so a second chain is looked for behind the damage. Its last group is
-// believed only if the chain ends where the log may have ended. A file behind that end that holds neither zeros nor old
-// groups of another file may have held a later group with another oldest: then recovery reports the damage.
+// For the same reason, recovery treats damage in files below the last group's oldest as if those files were gone.
+// Because of the damage the chain does not lead to the last group, so recovery looks for a second chain behind the
+// damage. It believes the last group of that chain only if the chain ends where the log may have ended. Suppose that a
+// file behind that end holds neither zeros nor old groups of another file. Such a file may have held a later group with
+// another oldest, so recovery reports the damage.
 
-// firstNeeded is the file with which replay must begin: the one that the last group names. While the checkpoint of a
-// file is being written, its groups may already name that file. Then it is an older one, the newest whose checkpoint is
-// complete. ok is false if no such file is part of the chain.
+// firstNeeded returns the index of the file with which replay must begin: the file that the last group names. While the
+// checkpoint of a file is being written, its groups may already name that same file. Then replay must begin with an
+// older file, the newest one whose checkpoint is complete. ok is false if no such file is part of the chain.
 func (r *recovery) firstNeeded() (first int, ok bool) {
 	for i, f := range slices.Backward(r.files) {
 		if r.begun && f.whole && f.number <= r.last.Oldest && f.number >= r.report.OldestFile {
@@ -30,7 +32,8 @@ func (r *recovery) firstNeeded() (first int, ok bool) {
 	return 0, false
 }
 
-// unneededBelow looks for such a chain behind the damage and returns the index of the first file that it needs.
+// unneededBelow looks for a chain behind the damage that does not need the damaged files. It returns the index of the
+// first file that this chain needs.
 func (r *recovery) unneededBelow() (first int, ok bool) {
 	for from := r.at + 1; from < len(r.files); {
 		probe := &recovery{
@@ -38,7 +41,7 @@ func (r *recovery) unneededBelow() (first int, ok bool) {
 			win: window{arena: r.win.arena, block: r.block}, files: r.files, used: map[uint64]int64{},
 		}
 		probe.turnTo(from)
-		err := probe.walk() // an error also if the last group needs a file that this walk left out: see checkOldest
+		err := probe.walk() // also an error if the last group needs a file before from: see checkOldest
 		ok := err == nil && probe.begun && probe.endsUnused()
 		probe.win.release()
 		probe.checkpoint.drop()
@@ -48,7 +51,7 @@ func (r *recovery) unneededBelow() (first int, ok bool) {
 		case !probe.damaged:
 			return 0, false
 		}
-		from = probe.at + 1 // that one is damaged, too
+		from = probe.at + 1 // that file is damaged, too
 	}
 	return 0, false
 }
@@ -72,7 +75,7 @@ func (r *recovery) endsUnused() bool {
 	return true
 }
 
-// restart begins recovery again with a file.
+// restart begins recovery again with the given file and tells the replayer to forget what it received.
 func (r *recovery) restart(file int) {
 	r.replayer.Restart()
 	r.checkpoint.drop()
@@ -83,7 +86,7 @@ func (r *recovery) restart(file int) {
 	r.turnTo(file)
 }
 
-// nobody takes what is read only to be verified.
+// nobody is the Replayer of a walk that only verifies.
 type nobody struct{}
 
 func (nobody) Restart()                {}

@@ -9,27 +9,27 @@ import (
 // windowBytes is the size of the reads of recovery and of Scan.
 const windowBytes = 4 << 20
 
-// window reads a file front to back in large aligned pieces and shows any range of it. What it showed stays valid until
-// the next at, unless its Buf was retained.
-type window struct {
+// window reads a file front to back in large aligned pieces and shows any range of it. A range that at returned stays
+// valid until the next call of at; to keep it longer, retain its Buf.
+type window struct { // nil: memory of the Go heap, for tools
 	arena *aio.Arena // nil: memory of the Go heap, for tools
 	block int64
 
 	file aio.File
-	size int64 // of the file, whole blocks
+	size int64 // bytes of the file to look at, whole blocks
 
 	buf *aio.Buf
 	mem []byte
 	off int64 // in the file, of mem[0]
-	n   int   // bytes of mem that are read
+	n   int   // bytes of mem that hold data of the file
 }
 
-// open turns to another file, of which the first size bytes are looked at.
+// open switches to another file and will read its first size bytes.
 func (w *window) open(f aio.File, size int64) {
 	w.file, w.size, w.n = f, size&^(w.block-1), 0
 }
 
-// at shows n bytes from off on, which must be within the file; both are multiples of the block.
+// at returns n bytes from off on, which must lie within the file. Both are multiples of the block.
 func (w *window) at(off, n int64) ([]byte, error) {
 	if off < w.off || off+n > w.off+int64(w.n) || w.n == 0 {
 		want := max(n, min(windowBytes, w.size-off))
@@ -46,7 +46,7 @@ func (w *window) at(off, n int64) ([]byte, error) {
 	return w.mem[from : from+n], nil
 }
 
-// grab finds memory for n bytes. A buffer that nobody else retained is used again.
+// grab finds memory for n bytes. It reuses its buffer if nobody else retained that buffer.
 func (w *window) grab(n int) error {
 	if w.arena == nil {
 		if len(w.mem) < n {
@@ -60,8 +60,8 @@ func (w *window) grab(n int) error {
 	w.release()
 	b, err := w.arena.GetLarge(n)
 	if errors.Is(err, aio.ErrNoMemory) {
-		// What recovery reads is bounded by the files, and without it there is no log: the limit for
-		// large buffers gives way when the replayer keeps more than it allows.
+		// The size of the files bounds what recovery reads, and without recovery there is no log. So the limit for
+		// large buffers is raised when the replayer keeps more than it allows.
 		w.arena.SetMaxLargeBytes(w.arena.LargeBytes() + roundUp(int64(n), w.block))
 		b, err = w.arena.GetLarge(n)
 	}
