@@ -8,26 +8,26 @@ import (
 	"penstock/engine/inbox"
 )
 
-// Types of the rooms below, under their public names.
+// Types that packages below this one define, under the names by which programs use them.
 type (
-	ID              = base.ID
-	Put             = inbox.Put
-	Header          = base.Header
-	Outgoing        = base.Outgoing
-	Delivery        = base.Delivery
-	Deadline        = base.Deadline
-	DeadlineClock   = base.DeadlineClock
-	Sink            = base.Sink
-	HeldSink        = base.HeldSink
-	HeldDelivery    = base.HeldDelivery
-	FailureSink     = base.FailureSink
-	FailedCall      = base.FailedCall
-	ConsumerOptions = base.ConsumerOptions
-	ConsumerStats   = base.ConsumerStats
-	LatencyRecorder = base.LatencyRecorder
+	ID              = base.ID              // a message: its partition and its number there
+	Put             = inbox.Put            // a request to store messages, for Topic.Submit
+	Header          = base.Header          // a name and a value; the bytes are borrowed like those of the message
+	Outgoing        = base.Outgoing        // a message to publish, with key, headers and delay
+	Delivery        = base.Delivery        // a message on its way to a Sink, valid during Sink.Deliver only
+	Deadline        = base.Deadline        // Delivery.Until: after it the client must not get the message
+	DeadlineClock   = base.DeadlineClock   // the clock by which a Deadline passes
+	Sink            = base.Sink            // receives the messages of a Consumer
+	HeldSink        = base.HeldSink        // a Sink that may queue messages before its client gets them
+	HeldDelivery    = base.HeldDelivery    // a delivery that a HeldSink dropped
+	FailureSink     = base.FailureSink     // a Sink that learns which of its calls a leader refused later
+	FailedCall      = base.FailedCall      // the call that was refused
+	ConsumerOptions = base.ConsumerOptions // what one subscriber asks for
+	ConsumerStats   = base.ConsumerStats   // counters of one subscriber
+	LatencyRecorder = base.LatencyRecorder // see Options.Latencies
 )
 
-// The calls that a FailureSink is told of.
+// The calls that FailureSink.Failed reports.
 const (
 	FailedFinish  = base.FailedFinish
 	FailedRequeue = base.FailedRequeue
@@ -36,45 +36,47 @@ const (
 
 // Limits and reserved names of headers.
 const (
-	MaxHeaderCount     = base.MaxHeaderCount
-	MaxHeaderNameBytes = base.MaxHeaderNameBytes
-	ReservedHeaders    = base.ReservedHeaders
-	KeyHeader          = base.KeyHeader
+	MaxHeaderCount     = base.MaxHeaderCount     // headers of one message
+	MaxHeaderNameBytes = base.MaxHeaderNameBytes // bytes of one header's name
+	ReservedHeaders    = base.ReservedHeaders    // prefix of the names that only the engine may write
+	KeyHeader          = base.KeyHeader          // the header that holds a message's key
 )
 
-// Info is what /info, logs and benchmark headers say about the storage of an Engine.
+// Info describes the storage of an Engine, for /info, logs and benchmark headers.
 type Info struct {
-	IOEngine, IOReason   string
-	Direct, Registered   bool
-	BlockBytes           int
-	FileSystem, Device   string
-	DeviceCache, Kernel  string
-	NodeID, StoreID      string
-	FormatVersion        int
+	IOEngine, IOReason   string        // how files are written (uring, giouring, pwrite), and why so
+	Direct, Registered   bool          // files are opened with O_DIRECT; buffers are registered with the ring
+	BlockBytes           int           // alignment of direct writes
+	FileSystem, Device   string        // ext4, tmpfs, ...; the block device, "" if there is none
+	DeviceCache, Kernel  string        // write back, write through, "" if unknown; release of the running kernel
+	NodeID, StoreID      string        // identity of the node, and of its data directory
+	FormatVersion        int           // format of the data directory, see DirectoryLevel
 	Level                int           // the feature level in force, see Engine.Level
-	Recovered            time.Duration // how long recovery took at Open
+	Recovered            time.Duration // how long Open took until it could serve
 	RecoveredBytes       int64         // bytes replayed from the commit log
-	PartitionsReadOnly   int
-	CorruptionsAtRecover []string
+	PartitionsReadOnly   int           // partitions that recovery found damaged, and that store nothing more
+	CorruptionsAtRecover []string      // what recovery found damaged, one sentence each; shared: do not change it
 }
 
-// TopicStats, ChannelStats and ConsumerStats are snapshots with the names of NSQ's /stats.
+// TopicStats, ChannelStats and ConsumerStats are snapshots with the names of NSQ's /stats. They cover this node: the
+// partitions that it has a copy of, and the channels' consumers that it serves.
 type TopicStats struct {
 	Name         string
-	Depth        int64 // messages that wait at the topic, because it has no channel yet or is paused
-	BackendDepth int64
-	MessageCount uint64
-	MessageBytes uint64
+	Depth        int64  // messages that no channel can get yet, because the topic has no channel or is paused
+	BackendDepth int64  // the same as Depth
+	MessageCount uint64 // messages that this node stored as the leader, committed since Open
+	MessageBytes uint64 // approximate bytes of their bodies
 	Paused       bool
-	Partitions   int
-	StoredBytes  int64
-	Channels     []ChannelStats // by name
+	Partitions   int            // all partitions of the topic, on any node
+	StoredBytes  int64          // bytes of the logs of this node's copies
+	Channels     []ChannelStats // by name; nil if this node serves no partition of the topic
 }
 
 // ChannelStats: see TopicStats.
 type ChannelStats = channel.Stats
 
-// ValidTopicName says whether name can name a topic, by the rule of nsqd. Names never become paths, so "." and ".." are
+// ValidTopicName says whether name can name a topic, by the rule of nsqd: at most 64 bytes, one or more of the
+// characters a-z A-Z 0-9 . _ -, optionally followed by #ephemeral. Names never become paths, so "." and ".." are
 // allowed.
 func ValidTopicName(name string) bool { return base.ValidTopicName(name) }
 

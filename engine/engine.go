@@ -27,10 +27,11 @@ import (
 
 // Engine is one open data directory. Its methods are safe for concurrent use.
 //
-// mu guards topics, deletedTopics, closed and creating, and catalog the files of topics. docs/concurrency.md has the
-// order of locks. What a crash leaves is in the commit log and the segments; recover reads it.
+// mu guards topics, deletedTopics, closed and creating; catalog guards the files of topics. docs/concurrency.md has the
+// order of locks. After a crash, recover rebuilds everything here from the commit log, the segments and each
+// topic.json.
 type Engine struct {
-	store *part.Store // what its partitions share
+	store *part.Store // what the partitions of this data directory share
 
 	opts   Options
 	limits inbox.Limits
@@ -46,18 +47,18 @@ type Engine struct {
 	pulse    aio.Pulse // counts writes to the data directory that began and ended; the disk watch reads it
 	disks    diskwatch.Watch
 	scrub    *scrub.Scrub // made by Open, after recovery
-	cluster  *clusterNode // nil on a single node, which has no use for it: see members
+	cluster  *clusterNode // nil on a single node; code for both cases calls members instead
 	members  membership
 	host     host.Host
 
-	// news is raised when a topic comes or goes, when rows of the cluster are applied, when a partition begins or ends to
-	// be served here, and at every step of a partition whose leadership is being handed over.
+	// news is raised when a topic is listed or unlisted, when rows of the cluster are applied, when this node begins or
+	// ceases to serve a partition, and at every step of a partition whose leadership is being handed over.
 	news base.Notice
 
 	mu            lock.RWMutex[lock.Engine]
 	topics        map[string]*Topic
-	quarantined   map[uuid.UUID]*Topic // by recovery: kept and not served; nothing changes it once the engine runs
-	deletedTopics ops.DeletedNames     // topics
+	quarantined   map[uuid.UUID]*Topic // kept and not served; only recovery writes it, so readers need no lock
+	deletedTopics ops.DeletedNames     // names of topics that were deleted a moment ago
 	closed        bool
 	creating      map[string]*creation
 
@@ -67,14 +68,19 @@ type Engine struct {
 	wg   sync.WaitGroup
 }
 
-// Open opens or creates a data directory, replays its commit log and starts serving it.
-// ctx bounds only the opening.
+// Open opens or creates a data directory, replays its commit log and starts serving it. The caller must Close the
+// engine. Open returns ErrOptions if the options contradict each other, ErrNewerLevel if a newer version wrote the
+// directory, and an error if another process still holds the directory after Options.LockWait. Whatever the error, Open
+// has released the directory.
+//
+// In a cluster, ctx bounds the wait for the metadata store, together with ClusterOptions.JoinTimeout. Recovery does not
+// look at ctx, and the engine does not use it once Open has returned.
 func Open(ctx context.Context, o Options) (*Engine, error) {
 	return openEngine(ctx, o, host.NewMachine(), func(*Engine) {})
 }
 
-// openEngine opens an engine on a host. It passes the engine to opening before it opens it, for tests that look into an
-// engine whose Open fails or never ends.
+// openEngine opens an engine on a host. It calls opening with the engine before it touches the data directory's
+// content, so that tests can look into an engine whose Open fails or never returns.
 func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engine)) (*Engine, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
@@ -146,7 +152,7 @@ func (e *Engine) open(ctx context.Context) error {
 	e.store.Accept()
 	e.describe(e.host.Since(start))
 	e.logLevel()
-	// A commit log that is known to be damaged does not start. The engine runs without it and only serves reads.
+	// A commit log that recovery found damaged does not start. The engine then runs without it and only serves reads.
 	if err := e.host.RunLog(e.store.CommitLog(), e.runLog); err != nil && e.store.Failure() == nil {
 		return err
 	}
@@ -188,7 +194,7 @@ func (e *Engine) describe(took time.Duration) {
 	e.info.Recovered = took
 }
 
-// Info says what the storage turned out to be.
+// Info describes the storage. The result is a copy, except for CorruptionsAtRecover.
 func (e *Engine) Info() Info {
 	i := e.info
 	d := e.disk.Info() // the ring knows only after its start whether memory could be registered
@@ -197,16 +203,19 @@ func (e *Engine) Info() Info {
 	return i
 }
 
-// Counters are totals since Open, safe to read at any time.
+// Counters are totals since Open. They are atomic and may be read at any time.
 type Counters = part.Counters
 
-// Counters are totals since Open.
+// Counters returns the engine's own counters, not a copy: they go on counting, and the caller must not change them.
 func (e *Engine) Counters() *Counters { return &e.counters }
 
-// CommitStats are the commit log's own figures.
+// CommitStats returns a snapshot of the commit log's counters.
 func (e *Engine) CommitStats() clog.Stats { return e.store.CommitLog().Stats() }
 
-// Health returns nil, or what is broken: the disk failed or is full, or stored data is corrupt.
+// Health returns nil, or an error that says what is broken. ErrDisk or ErrReadOnly: the commit log failed or is
+// damaged, and nothing more is stored until a restart. ErrDiskHung: the disk has not answered for
+// Options.DiskFailedAfter. ErrNoSpace: the disk is full. Any other error lists damaged data, and copies with entries of
+// a newer version. Health takes a lock of each partition's log, but waits neither for the disk nor for other nodes.
 func (e *Engine) Health() error {
 	if err := e.store.Failure(); err != nil {
 		return err
@@ -226,7 +235,7 @@ func (e *Engine) Health() error {
 	return bad
 }
 
-// Topics returns all topics, sorted by name.
+// Topics returns all topics, sorted by name. The slice belongs to the caller.
 func (e *Engine) Topics() []*Topic {
 	e.mu.RLock()
 	out := make([]*Topic, 0, len(e.topics))
@@ -244,7 +253,7 @@ func (e *Engine) forEachTopic(f func(*Topic)) {
 	}
 }
 
-// LookupTopic returns a topic that exists.
+// LookupTopic returns the topic of that name if it exists on this node. It creates nothing.
 func (e *Engine) LookupTopic(name string) (*Topic, bool) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
@@ -257,9 +266,9 @@ const (
 	stallAfter    = 2 * time.Second
 )
 
-// watch checks every watchInterval, on a goroutine of its own. It refuses puts that waited too long, because a stalled
-// committer looks at no inbox. If nothing could be stored for stallAfter it logs that once, with what the commit log
-// waits for. It also compares the clocks.
+// watch runs every watchInterval on a goroutine of its own. It refuses puts that have waited too long, because a
+// stalled committer does not look at the inboxes. If puts wait and nothing has been stored for stallAfter, watch logs
+// once what the commit log may be waiting for. It also compares the engine's clock with the wall clock.
 func (e *Engine) watch() {
 	var groups uint64
 	var clockTold time.Time
@@ -305,9 +314,11 @@ func (e *Engine) logStall(s *clog.Stats) {
 		"stalls_full", s.StallsFull)
 }
 
-// Close stops taking requests, stores what was accepted, writes confirmations, and closes the data directory. Consumers
-// are told ErrClosed. When it returns nil, no goroutine of the engine is left. If the disk hangs it returns
-// ErrDiskHung, and leaves goroutines, memory and files as they are.
+// Close stops taking requests, stores the puts that were accepted, writes the confirmations, and closes the data
+// directory. In a cluster it first hands over the leaderships, for at most ClusterOptions.LeaveTimeout. Each consumer's
+// Sink.Closed is called with ErrClosed. When Close returns nil, no goroutine of the engine is left. If the disk hangs,
+// Close returns ErrDiskHung, and leaves goroutines, memory and files as they are: end the process. A second call
+// returns ErrClosed at once, even while the first one is still running.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	if e.closed {
@@ -342,7 +353,8 @@ func (e *Engine) Close() error {
 	return errors.Join(err, clusterErr, e.release())
 }
 
-// stopLog ends the commit log once what was accepted is stored. It returns ErrDiskHung if the log did not end.
+// stopLog stops the commit log once all accepted puts are stored. It returns ErrDiskHung if the commit log did not
+// stop because the disk hangs.
 func (e *Engine) stopLog() error {
 	drained := func() bool {
 		return e.store.Drained() || e.store.Failure() != nil
@@ -357,7 +369,7 @@ func (e *Engine) stopLog() error {
 	return err
 }
 
-// release frees what Open took, in an order that keeps mapped and registered memory valid while it is used.
+// release frees what Open acquired, in an order that keeps mapped and registered memory valid while it is in use.
 func (e *Engine) release() error {
 	err := e.store.Release()
 	return errors.Join(err, e.disk.Close())

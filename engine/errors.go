@@ -5,11 +5,13 @@ import (
 	"penstock/engine/ops"
 )
 
-// GoneError is ErrNoTopic or ErrNoChannel for one that was deleted a moment ago.
+// GoneError is the ErrNoTopic or ErrNoChannel for a topic or channel that was deleted less than about 10 s ago. Its Ago
+// is the time since the deletion.
 type GoneError = ops.GoneError
 
-// Errors that callers act on, tested with errors.Is. Package base says of each when it comes and what it means for the
-// data. Each text is stable.
+// Errors that callers act on, tested with errors.Is. The text of each is stable. It says what happened and what that
+// means for the data; where it ends in "nothing was stored" or "nothing was changed", the request can be repeated
+// without making a duplicate. See package base for the texts.
 var (
 	ErrOptions        = base.ErrOptions
 	ErrClosed         = base.ErrClosed

@@ -11,90 +11,104 @@ import (
 	"penstock/segment/aio"
 )
 
-// Options configure an Engine. The zero value of each field selects its default, which the field's comment names.
+// Options configure an Engine. The zero value of a field selects its default. The field's comment ends with the default
+// in parentheses, or says what the zero value means. Open copies the struct.
 type Options struct {
 	DataPath string          // data directory; created if missing. Required unless Disk is set.
-	IO       string          // auto, uring or pwrite
-	Disk     aio.Disk        // replaces DataPath, and is closed with the engine; for simulations and tests
+	IO       string          // how files are written: auto, uring or pwrite (auto)
+	Disk     aio.Disk        // replaces DataPath; Close closes it. For simulations and tests
 	Logger   *slog.Logger    // nil: slog.Default()
-	NodeID   string          // "": use the stored one, or make one. It is an error if another one is stored.
+	NodeID   string          // "": the stored one, or a new one. Open fails if the directory stores another one.
 	LockWait time.Duration   // how long Open waits for another process to release the directory; 0: not at all
 	Cluster  *ClusterOptions // nil: a single node
 
-	// MaxLevel is the highest feature level that this node claims to know; 0: NewestLevel. Tests of mixed clusters set a
-	// lower one.
+	// MaxLevel is the highest feature level that this node claims to know; 0: NewestLevel. Tests of mixed clusters set
+	// a lower one.
 	MaxLevel int
 
 	// Memory and files.
-	BufferBytes int64 // off-heap buffers that hold commit groups and serve reads of the newest messages (64 MiB)
-	// CommitFileBytes is the size of a commit log file (32 MiB). Files grow when the deferred messages and confirmed
-	// ranges of all channels take more than a quarter of one.
+
+	// BufferBytes is the size of the off-heap buffers, which hold commit groups and serve reads of the newest messages.
+	// At least 4 MiB. (64 MiB)
+	BufferBytes int64
+	// CommitFileBytes is the size of a commit log file, at least twice MaxBatchBytes. Files grow when the deferred
+	// messages and confirmed ranges of all channels take more than a quarter of one. (32 MiB)
 	CommitFileBytes int64
-	// CommitLiveBytes bounds what recovery replays (256 MiB). Three files are always allowed, even if they have grown.
-	CommitLiveBytes   int64
-	GroupsInFlight    int           // commit groups that are being written at once (2)
-	MinSegmentBytes   int64         // first segment of a partition (1 MiB)
-	MaxSegmentBytes   int64         // largest segment (128 MiB)
-	RetentionBytes    int64         // per partition; 0: no limit. It also drops messages that are not confirmed.
-	RetentionCount    int           // messages per partition; 0: no limit. It also drops messages that are not confirmed.
-	RetentionAge      time.Duration // 0: no limit. It also drops messages that are not confirmed.
+	// CommitLiveBytes bounds the bytes of the commit log that recovery replays. At least twice CommitFileBytes. Three
+	// files are always allowed, even if they have grown. (256 MiB)
+	CommitLiveBytes int64
+	GroupsInFlight  int   // commit groups that are being written at once (2)
+	MinSegmentBytes int64 // size of a partition's first segment file (1 MiB)
+	MaxSegmentBytes int64 // size of its largest segment files (128 MiB)
+
+	// Retention removes whole segments, even if messages in them are not confirmed. The first three fields apply to
+	// topics whose own setting is 0 (TopicSettings).
+
+	RetentionBytes    int64         // stored bytes per partition; 0: no limit
+	RetentionCount    int           // stored messages per partition; 0: no limit
+	RetentionAge      time.Duration // age of stored messages; 0: no limit
 	RetentionInterval time.Duration // how often retention runs (5 s)
 
 	// Limits.
-	MaxMessageBytes   int   // 1 MiB
-	MaxBatchBytes     int   // of one Put: bodies and record headers (6 MiB)
-	MaxHeaderBytes    int   // of one message: names and values of headers (32 KiB)
+
+	MaxMessageBytes   int   // body of one message; at most MaxBatchBytes (1 MiB)
+	MaxBatchBytes     int   // bodies and record headers of one Put; at most 15 MiB (6 MiB)
+	MaxHeaderBytes    int   // names and values of one message's headers (32 KiB, or MaxBatchBytes if that is less)
 	MaxInboxBytes     int64 // puts that wait in one partition's inbox (32 MiB)
-	MaxNodeInboxBytes int64 // puts that wait in all inboxes (128 MiB)
-	MaxTopics         int   // 20000
-	MaxChannels       int   // per topic (1000)
-	MaxConsumers      int   // per channel; 0: no limit, as in nsqd
+	MaxNodeInboxBytes int64 // puts that wait in all inboxes; as much again may be on its way to other nodes (128 MiB)
+	MaxTopics         int   // topics that this node has (20000)
+	MaxChannels       int   // channels per topic (1000)
+	MaxConsumers      int   // consumers per channel; 0: no limit, as in nsqd
 	MaxRanges         int   // confirmed ranges per channel and partition (1<<18)
 	MaxDeferred       int   // deferred messages per channel and partition (1<<20)
-	// MaxStateBytes bounds the deferred messages and confirmed ranges of all partitions (128 MiB), counted as a
-	// checkpoint of the commit log stores them: about 12 bytes each. See ErrStateFull.
-	MaxStateBytes  int64
-	MaxDefer       time.Duration // 30 days; at most 49 days (maxDefer)
-	MsgTimeout     time.Duration // 60 s
-	MaxMsgTimeout  time.Duration // 15 m
-	MaxReqTimeout  time.Duration // 1 h
-	PublishTimeout time.Duration // longest wait of a put in the inbox (5 s)
+	// MaxStateBytes bounds the deferred messages and confirmed ranges of all partitions, counted as a checkpoint of the
+	// commit log stores them: about 12 bytes each. See ErrStateFull. (128 MiB)
+	MaxStateBytes int64
+	MaxDefer      time.Duration // longest delay of a published message; at most 49 days (30 days)
+	MsgTimeout    time.Duration // in flight without FIN or TOUCH, then delivered again; a consumer may choose (60 s)
+	MaxMsgTimeout time.Duration // longest time in flight, whatever a consumer chooses or touches (15 m)
+	MaxReqTimeout time.Duration // longest delay of a requeue; longer ones are cut to it (1 h)
+	// PublishTimeout is the longest wait of a put that has no deadline of its own before it is stored. In a cluster it
+	// also bounds the wait for a commit (then ErrUnknown) and every operation that asks other nodes. (5 s)
+	PublishTimeout time.Duration
 	ScrubInterval  time.Duration // how often all segments are read and verified; 0: never
-	// DiskPatience is how long no write may complete while some wait, before the disk counts as hung and this node hands
-	// its leaderships over (5 s); less than 0: never.
+	// DiskPatience is how long no write may complete while some wait, before the disk counts as hung and this node
+	// hands its leaderships over. Negative: this node hands none over, and the disk counts as hung only when it counts
+	// as failed. (5 s)
 	DiskPatience    time.Duration
-	DiskFailedAfter time.Duration // a disk that hangs for so long counts as failed (30 s)
-	// DiskProbeAfter is how long the disk may be idle before the engine probes it with a write (10 s); less than 0: no
-	// probes.
+	DiskFailedAfter time.Duration // how long no write may complete before the disk counts as failed (30 s)
+	// DiskProbeAfter is how long the disk may be idle before the engine probes it with a write. Negative: no probes.
+	// (10 s)
 	DiskProbeAfter time.Duration
-	// AdmitTimeout is the longest wait for room in the inbox (800 ms: clients give up a socket write after 1 s); less
-	// than 0: a put that finds no room is refused at once.
+	// AdmitTimeout is the longest wait of a put for room in an inbox. Negative: a put that finds no room is refused at
+	// once. (800 ms, because clients give up a socket write after 1 s)
 	AdmitTimeout       time.Duration
-	ConfirmInterval    time.Duration // the longest that a confirmation waits to be written together with others (5 ms)
-	DefaultPartitions  int           // 1
-	DisableAutoCreate  bool
-	ReadAheadBytes     int // most bytes of a segment that one view pins (256 KiB)
-	MaxDeliveriesAtOne int // messages that a channel delivers before it lets other callers take its lock (4096)
+	ConfirmInterval    time.Duration // longest that a confirmation waits to be written together with others (5 ms)
+	DefaultPartitions  int           // partitions of a new topic (1)
+	DisableAutoCreate  bool          // Engine.Topic and Topic.Channel return ErrAutoCreateOff instead of creating
+	ReadAheadBytes     int           // most bytes of a segment that one view pins (256 KiB)
+	MaxDeliveriesAtOne int           // messages that a channel delivers before other callers can take its lock (4096)
 
-	// Latencies makes the recorder of a channel's time from publish to Finish, on the nodes that lead its partitions;
-	// ChannelStats shows it. nil: nothing is measured.
+	// Latencies returns a new recorder for a channel. It is called once for each channel that this node makes. The
+	// recorder gets the time from publish to Finish of each message whose partition this node leads; ChannelStats has
+	// the recorder. nil: nothing is measured.
 	Latencies func() LatencyRecorder
 
 	// unknownKind is a kind of control entry that this process treats as unknown, as if a newer version had written it.
 	// Tests set it.
 	unknownKind core.ControlKind
 	markAfter   time.Duration    // 0: the constant markAfter. Tests set another
-	beforeRun   func()           // tests: delays the start of the commit log's goroutine, as a scheduler may
+	beforeRun   func()           // nil: nothing. Tests delay the commit log's goroutine with it, as a scheduler may
 	wall        func() time.Time // nil: wallNow. Tests set it
 }
 
 const (
-	// MaxPartitions is bounded by the 16 bits that an ID has for the partition.
+	// MaxPartitions is the most partitions of a topic, 65536: an ID has 16 bits for the partition.
 	MaxPartitions = dir.MaxPartitions
-	// markAfter is how long the commit log is idle before it marks its last group as durable. From then on, damage to
-	// that group is reported as damage, and not taken for a torn write.
+	// markAfter is how long the commit log is idle before it marks its last group as durable. Once the mark is durable,
+	// recovery reports damage to that group as damage, and does not take it for a torn write.
 	markAfter = 20 * time.Millisecond
-	// maxDefer is bounded by the 32 bits, in milliseconds, that a record has for the delay.
+	// maxDefer is the longest possible Options.MaxDefer: a record stores the delay as 32 bits of milliseconds.
 	maxDefer = 49 * 24 * time.Hour
 )
 
