@@ -10,17 +10,17 @@ import (
 	"penstock/engine/part"
 )
 
-// Feature levels. Some things that a newer version writes cannot be read by an older one: control kinds, frames,
-// records, and fields of rows that must be kept. Each of these belongs to a level, and is written only while that level
-// is in force. A data directory has a level: its format in node.json, less one. So every version refuses a directory of
-// a level that it does not know. A cluster has a level in its metadata.
+// Feature levels. An older version cannot read everything that a newer one writes: control kinds, frames, records, and
+// fields of rows that must be kept. Each of these belongs to a feature level, and is written only while that level is
+// in force. A data directory has a level: the format in node.json, less one. A version refuses a directory whose level
+// it does not know. A cluster has a level in its metadata.
 //
 //	level 1  until the first version that knows of levels
 //	level 2  this version
 //
 // A directory is raised before anything of the new level is written into it. Upgrade raises the directory of a single
-// node. The members of a cluster raise theirs when the cluster is being raised; the new level is in force when all have
-// done so.
+// node. When a cluster is being raised, each member raises its own directory; the new level comes into force when all
+// members have done so.
 const (
 	// NewestLevel is the highest feature level that this version knows.
 	NewestLevel = dir.NewestLevel
@@ -29,16 +29,16 @@ const (
 // ErrNewerLevel says that a data directory or a cluster is at a feature level that this version does not know.
 var ErrNewerLevel = meta.ErrNewerLevel
 
-// Level returns the feature level in force: nothing of a higher one may go into a partition's log, to another node or
-// into the metadata. In a cluster it is the cluster's level, and the first one until the node has joined. It only
-// rises. It is safe for concurrent use and costs one atomic load.
+// Level returns the feature level in force: nothing of a higher level may go into a partition's log, to another node or
+// into the metadata. In a cluster it is the cluster's level, and level 1 until the node has joined. It only rises.
+// Level costs one atomic load.
 func (e *Engine) Level() int { return e.store.Feature() }
 
-// DirectoryLevel returns the level of the data directory: nothing of a higher one may be written into files that only
+// DirectoryLevel returns the level of the data directory: nothing of a higher level may be written into files that only
 // this node reads. It is never below Level.
 func (e *Engine) DirectoryLevel() int { return e.node.Level() }
 
-// logLevel logs that the level can be raised, if it can.
+// logLevel logs that the level can be raised, if that is so.
 func (e *Engine) logLevel() {
 	switch level := e.Level(); {
 	case level >= e.opts.MaxLevel:
@@ -53,8 +53,8 @@ func (e *Engine) logLevel() {
 	}
 }
 
-// foundingLevel returns the level for a new cluster whose first node this is: the newest one, unless its directory has
-// data of an older one.
+// foundingLevel returns the level of a new cluster whose first node this is. That is the newest level, unless the
+// directory holds topics or belonged to a cluster: then it is the directory's level.
 func (cn *clusterNode) foundingLevel() int {
 	if e := cn.e; len(e.topics) == 0 && e.node.Cluster() == uuid.Nil {
 		return e.opts.MaxLevel
@@ -62,8 +62,8 @@ func (cn *clusterNode) foundingLevel() int {
 	return cn.e.DirectoryLevel()
 }
 
-// learnLevel applies the cluster's level. It runs where news of the store is handled, so it writes no file itself: see
-// raiseLater.
+// learnLevel applies the cluster's level. The worker calls it with each change of the store, and must not wait for the
+// disk there; so raiseLater writes node.json on another goroutine.
 func (cn *clusterNode) learnLevel(snap *meta.Snapshot) {
 	e := cn.e
 	level, wanted := snap.Levels()
@@ -77,8 +77,9 @@ func (cn *clusterNode) learnLevel(snap *meta.Snapshot) {
 	}
 }
 
-// raiseLater raises this node's directory and reports that to the store, until both have succeeded. One goroutine at a
-// time does so. The store's change leads to learnLevel again.
+// raiseLater raises this node's directory to level and reports that to the store, on a new goroutine that retries until
+// both have succeeded. Only one such goroutine runs at a time. The store then reports a change, which calls learnLevel
+// again.
 func (cn *clusterNode) raiseLater(level int) {
 	if !cn.raising.CompareAndSwap(false, true) {
 		return
@@ -107,10 +108,12 @@ func (cn *clusterNode) raiseLater(level int) {
 	})
 }
 
-// CheckDirectory returns an error if this version does not know the level of the directory. A program that starts a
-// node calls it before anything else touches the directory. It reads one file; Open reports every other problem.
+// CheckDirectory returns ErrNewerLevel if the directory is at a level that this version does not know, and an error if
+// it is of a version that was never released. A program that starts a node calls it before anything else touches the
+// directory. It only reads node.json, and returns nil if it cannot: Open reports every other problem.
 func CheckDirectory(path string) error { return dir.Check(path, NewestLevel) }
 
-// Upgrade raises the data directory of a single node to the newest level, and returns the old and the new one. No node
-// may run on the directory. Afterwards older versions refuse it. A crash leaves it at either level.
+// Upgrade raises the data directory of a single node to the newest level, and returns the old and the new level. It
+// fails while a node runs on the directory, and if the directory belongs to a cluster. Afterwards older versions refuse
+// the directory. A crash leaves it at either level.
 func Upgrade(path string) (from, to int, err error) { return dir.Upgrade(path, NewestLevel) }

@@ -11,16 +11,16 @@ import (
 	"penstock/segment"
 )
 
-// What each operation (wire.Operation) does on this node. Package engine/ops carries them to other nodes.
+// This file executes operations (wire.Operation) on this node. Package engine/ops carries them to other nodes.
 
-// gather is ops.Operations.Gather.
+// gather is membership.gather in a cluster: see ops.Operations.Gather.
 func (cn *clusterNode) gather(
 	ctx context.Context, t *Topic, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
 ) error {
 	return cn.ops.Gather(ctx, topicView{t}, op, only, take)
 }
 
-// execute executes an operation of another node.
+// execute executes an operation that another node has asked for, on a goroutine of its own: it may wait for commits.
 func (cn *clusterNode) execute(ctx context.Context, op wire.Operation) ([]byte, error) {
 	if op.Kind == wire.OpFaults {
 		return marshal(cn.e.FaultsOf(ctx, cn.Self.ID))
@@ -35,8 +35,8 @@ func (cn *clusterNode) execute(ctx context.Context, op wire.Operation) ([]byte, 
 	return t.locally(ctx, op)
 }
 
-// onLeaders executes op in the partitions that only selects (nil: all), on whichever nodes lead them, and passes the
-// results to take.
+// onLeaders executes op in the partitions that only selects (nil: all), on the nodes that lead them, and passes the
+// results to take (nil: nobody wants them).
 func (t *Topic) onLeaders(
 	ctx context.Context, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
 ) error {
@@ -70,9 +70,9 @@ func (t *Topic) locally(ctx context.Context, op wire.Operation) ([]byte, error) 
 	return t.performIn(ctx, op, epochs)
 }
 
-// performIn is perform for a node that served the partitions of op in these epochs a moment ago. If it no longer does
-// after perform, perform may have skipped some of them: then performIn returns ErrNoLeader whatever perform returned,
-// and the requester looks up the leaders again.
+// performIn calls perform, given that this node served the partitions of op in these epochs a moment ago. If the node
+// no longer serves all of them in these epochs after perform has succeeded, perform may have skipped some: then
+// performIn returns ErrNoLeader, and the requester looks up the leaders again.
 func (t *Topic) performIn(ctx context.Context, op wire.Operation, epochs []segment.Epoch) ([]byte, error) {
 	if err := t.checkPartitionCount(op); err != nil {
 		return nil, err
@@ -95,12 +95,12 @@ func (t *Topic) performIn(ctx context.Context, op wire.Operation, epochs []segme
 
 var errPartitionCount = errors.New("engine: the topic has got partitions that one of the nodes has not heard of yet")
 
-// checkPartitionCount refuses a change whose requester does not know all partitions of the topic. A new partition
-// adopts the channels' state from the log of partition 0, and would miss a change that is made later without it. For
-// this to hold, partition 0's leader must know of the new partition before the state is adopted. So the node that
-// adopts it (OpState with Flag) says how many partitions it knows, and is refused until the leader knows as many. A
-// later leader of partition 0 was elected after the new partitions were made, and knows them. The requester tries again
-// when it has heard of them.
+// checkPartitionCount returns errPartitionCount for a change whose requester (op.Known) does not know all partitions of
+// the topic. A new partition adopts the channels' state from the log of partition 0; it would miss a change that is
+// made after that and does not include the new partition. So the leader of partition 0 must know of the new partition
+// before it gives the state away. For this reason the node that adopts the state (OpState with Flag) also says how many
+// partitions it knows, and is refused until the leader knows as many. A later leader of partition 0 knows the new
+// partitions, because it was elected after they were made. A refused requester tries again.
 func (t *Topic) checkPartitionCount(op wire.Operation) error {
 	switch op.Kind {
 	case wire.OpState:
@@ -120,8 +120,9 @@ func (t *Topic) checkPartitionCount(op wire.Operation) error {
 	return nil
 }
 
-// perform executes op on this node. It returns no result for a channel that this node does not have. What a newer
-// version asks for is an error, whether the channel is here or not: it must not look like something that is done.
+// perform executes op on this node. It returns no result for a channel that this node does not have: the requester
+// takes a missing result for a missing channel. An operation of a newer version is an error, whether the channel is
+// here or not; otherwise the requester would take the operation for done.
 func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) {
 	switch op.Kind {
 	case wire.OpState:
@@ -157,8 +158,8 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 	return c.perform(ctx, op)
 }
 
-// perform executes op, which Topic.perform knows to be a channel's, on this node. Unless it fails it returns a result,
-// even if that is only true: see Topic.perform.
+// perform executes an operation of a channel on this node; Topic.perform has checked its kind. Unless it fails it
+// returns a result, if only true, because a missing result means that the channel is not here.
 func (c *Channel) perform(ctx context.Context, op wire.Operation) ([]byte, error) {
 	if op.Kind == wire.OpSettings {
 		return marshal(c.Settings(), nil)
@@ -166,7 +167,7 @@ func (c *Channel) perform(ctx context.Context, op wire.Operation) ([]byte, error
 	return c.local.Perform(ctx, op)
 }
 
-// marshal encodes the result of an operation.
+// marshal encodes the result of an operation, unless err is set.
 func marshal(result any, err error) ([]byte, error) {
 	if err != nil {
 		return nil, err
@@ -174,7 +175,8 @@ func marshal(result any, err error) ([]byte, error) {
 	return wire.EncodeResult(result)
 }
 
-// assignedEpochs returns the epochs in which this node's channels serve these partitions; false: they do not serve all.
+// assignedEpochs returns the epochs in which this node's channels serve these partitions. ok is false if they do not
+// serve all of them. It takes changing.
 func (t *Topic) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok bool) {
 	t.e.host.Lock(&t.changing)
 	defer t.changing.Unlock()
@@ -192,8 +194,8 @@ func (t *Topic) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok boo
 	return epochs, true
 }
 
-// createMissing creates the channel in the partitions that do not have it, or where its creation is not committed: a
-// partition may have come to this node after the channel.
+// createMissing creates the channel in those of the partitions whose log lacks it, or where its creation is not
+// committed. This happens when this node has begun to lead a partition after it got the channel.
 func (t *Topic) createMissing(ctx context.Context, c *Channel, numbers []uint32) error {
 	var err error
 	for _, n := range numbers {

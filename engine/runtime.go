@@ -8,17 +8,17 @@ import (
 	"penstock/engine/host"
 )
 
-// The engine uses the machine below it, except for the disk, through Engine.host. This file has helpers built on that.
+// The engine reaches clocks, goroutines and the network only through Engine.host; the disk is Engine.disk. This file
+// has helpers built on the host.
 
-// now is the engine's clock: the wall clock when the engine was opened, plus the time that has passed since then. It
-// never jumps.
+// now returns the engine's time: the wall clock at Open, plus the time that has passed since. It never jumps.
 func (e *Engine) now() time.Time { return time.Unix(0, e.clock.NowNs()) }
 
 // wallNow replaces the host's wall clock if it is not nil. Test builds set it before any engine is opened
 // (clock_offset.go).
 var wallNow func() time.Time
 
-// newEngineClock is the clock of an engine that opens now.
+// newEngineClock makes the clock of an engine that opens now: it reads the wall clock once.
 func newEngineClock(o *Options, h host.Host) *base.Clock {
 	wall := h.Wall
 	if wallNow != nil {
@@ -30,17 +30,18 @@ func newEngineClock(o *Options, h host.Host) *base.Clock {
 	return base.NewClock(wall, h.Mono)
 }
 
-// firstRequest is the number of this process's first request to other nodes. It is random, because answers to requests
-// of an earlier process may still arrive, and must not be taken for answers to this one's.
+// firstRequest returns a random number for this process's first request to other nodes. Answers to an earlier process's
+// requests may still arrive, and must not be taken for answers to requests of this process.
 func (e *Engine) firstRequest() uint64 {
 	id := e.host.NewUUID()
 	return binary.LittleEndian.Uint64(id[8:]) >> 2
 }
 
-// clockLogEvery is the least time between two lines about steps.
+// clockLogEvery is the least time between two log lines about steps of the wall clock.
 const clockLogEvery = time.Minute
 
-// watchClock logs a step of the wall clock. told is when it logged last. watch calls it.
+// watchClock logs a step of the wall clock, at most once in clockLogEvery. told is when it logged last. Only watch
+// calls it.
 func (e *Engine) watchClock(told *time.Time) {
 	step := e.clock.Compare()
 	if step == 0 || !told.IsZero() && e.host.Since(*told) < clockLogEvery {

@@ -1,7 +1,8 @@
 package engine
 
 // Stats returns a snapshot of the topic of that name ("": of all topics, sorted by name), with the channel of that name
-// ("": all, sorted by name). Consumers are always counted and listed.
+// ("": all, sorted by name). The result is empty if there is no such topic, and belongs to the caller. Stats takes each
+// channel's lock, so it may wait while a channel reads from the disk.
 func (e *Engine) Stats(topic, channel string) []TopicStats {
 	var topics []*Topic
 	if topic == "" {
@@ -30,7 +31,7 @@ func (t *Topic) stats(channel string) TopicStats {
 		s.Depth += pt.WaitingAtTopic()
 	}
 	s.BackendDepth = s.Depth
-	if !t.servesAny() { // this node's channels only serve clients of what other nodes lead, which show them
+	if !t.servesAny() { // the channels here only serve clients of other leaders, and those leaders' stats show them
 		return s
 	}
 	for _, c := range t.Channels() {

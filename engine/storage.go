@@ -2,55 +2,57 @@ package engine
 
 import "time"
 
-// StorageStats describes the commit log, the buffers, the segments and replication: counts since Open, and present
-// values.
+// StorageStats describes the commit log, the buffers, the segments and replication of this node: counts since Open, and
+// present values. The JSON names are also those of Fault.Name.
 type StorageStats struct {
 	// Groups: groups written to the commit log; each write includes a flush.
 	Groups          uint64  `json:"commit_groups"`
 	BatchesPerGroup float64 `json:"batches_per_group"`        // batches that one flush made durable, on average
 	CommitBytes     uint64  `json:"commit_bytes"`             // written to the commit log, with padding
-	FlushMeanMicros float64 `json:"commit_mean_microseconds"` // from submission until durable
-	FlushP50Micros  int64   `json:"commit_p50_microseconds"`  // an upper bound: a power of two
-	FlushP99Micros  int64   `json:"commit_p99_microseconds"`  // an upper bound: a power of two
+	FlushMeanMicros float64 `json:"commit_mean_microseconds"` // mean time of a group from submission until durable
+	FlushP50Micros  int64   `json:"commit_p50_microseconds"`  // median of that time, rounded up to a power of two
+	FlushP99Micros  int64   `json:"commit_p99_microseconds"`  // its 99th percentile, rounded up to a power of two
 	// Marks: groups without records, such as the mark of an idle commit log.
 	Marks uint64 `json:"commit_marks"`
-	// TornGroups: groups that recovery cut off the end of the commit log. This node does not know whether they were
-	// answered OK.
+	// TornGroups: groups that recovery cut off the end of the commit log. This node does not know whether their puts
+	// were answered OK.
 	TornGroups uint64 `json:"commit_torn_groups"`
-	TornBytes  int64  `json:"commit_torn_bytes"` // bytes of TornGroups
-	// Shortened: copies that may still lack what recovery cut; they compare before they lead.
+	TornBytes  int64  `json:"commit_torn_bytes"` // bytes that recovery cut off
+	// Shortened: copies that may still lack batches that recovery cut off. Such a copy compares itself with other
+	// replicas before it leads.
 	Shortened int `json:"shortened_copies"`
-	// Yielded: leaderships that such copies gave to a replica that had more.
+	// Yielded: leaderships that a shortened copy gave to a replica that had more.
 	Yielded uint64 `json:"shortened_copies_yielded"`
-	// ComparingWaits: times that a partition waited for long for another replica of such a copy.
+	// ComparingWaits: times that a partition waited because a shortened copy could not compare itself with another
+	// replica: for more than 10 s, or because that replica is damaged.
 	ComparingWaits uint64 `json:"shortened_copies_waited"`
 	DamagedCopies  int    `json:"damaged_copies"` // copies of partitions with a range that cannot be read
 	UnreadCopies   int    `json:"unread_copies"`  // copies of partitions with entries of a newer version
-	// Dropped: copies that could not be repaired in place, and were fetched anew.
+	// Dropped: copies that could not be repaired in place, and were fetched anew from another replica.
 	Dropped uint64 `json:"copies_dropped"`
 	// Losses: partitions that went on although no replica could show that no acknowledged message is missing.
 	Losses uint64 `json:"shortened_copies_lost"`
-	// Blocked: partitions led here that wait for a damaged replica, which may have more.
+	// Blocked: partitions led here that wait for a damaged replica, because it may have more messages.
 	Blocked         int    `json:"shortened_copies_blocked"`
 	StallsBuffer    uint64 `json:"stalls_for_buffers"`      // times that no buffer was free: the flusher was behind
-	StallsFile      uint64 `json:"stalls_for_commit_files"` // times that no file was prepared
+	StallsFile      uint64 `json:"stalls_for_commit_files"` // times that no commit log file was prepared
 	StallsFull      uint64 `json:"stalls_for_commit_room"`  // times that commit-live-bytes was reached
 	CommitLiveBytes int64  `json:"commit_live_bytes"`       // bytes that a restart would replay
 	CommitRoomBytes int64  `json:"commit_room_bytes"`       // bytes until commit-live-bytes is reached
-	// CommitFileBytes: present size of a file: commit-file-bytes, or more if the state needs it.
+	// CommitFileBytes: present size of a commit log file: commit-file-bytes, or more if the state needs it.
 	CommitFileBytes int64 `json:"commit_file_bytes"`
-	// StateBytes: deferred messages and confirmed ranges; at max-state-bytes see ErrStateFull.
+	// StateBytes: bytes of deferred messages and confirmed ranges. At max-state-bytes requests get ErrStateFull.
 	StateBytes  int64 `json:"state_bytes"`
 	FreeBuffers int   `json:"buffers_free"` // of Buffers
 	Buffers     int   `json:"buffers"`      // of 1 MiB each
-	// WaitingBytes: accepted and not on the disk yet, accurate to 16 KiB per partition.
+	// WaitingBytes: bytes of puts that wait in the inboxes, accurate to 16 KiB per partition.
 	WaitingBytes int64  `json:"inbox_bytes"`
 	Overloaded   uint64 `json:"puts_refused_overloaded"` // see ErrOverloaded
 	SegmentBytes uint64 `json:"segment_bytes"`           // written to segments
 	SegmentSyncs uint64 `json:"segment_syncs"`           // fdatasync calls on segment files
 	TrimmedBytes uint64 `json:"retention_removed_bytes"` // removed by retention
-	ISRChanges   uint64 `json:"isr_changes"`             // changes of the ISR of partitions that this node leads
-	// ISRHeldBack: changes that were delayed because a replica joined and left too often.
+	ISRChanges   uint64 `json:"isr_changes"`             // changes of the ISR that leaders on this node proposed
+	// ISRHeldBack: changes of the ISR that were not proposed, because a replica joined and left too often.
 	ISRHeldBack uint64 `json:"isr_changes_held_back"`
 	// AbsentReplicas: answers of other nodes that they have no copy of a partition that this node leads.
 	AbsentReplicas uint64 `json:"absent_replicas"`
@@ -60,21 +62,24 @@ type StorageStats struct {
 	FramesNoCopy uint64 `json:"frames_without_copy"`
 	// RemoteExpired: ordered messages that came too late for a client of this node, and were returned to their leaders.
 	RemoteExpired uint64 `json:"remote_expired"`
-	RemoteStale   uint64 `json:"remote_stale"` // ordered messages of a former leader, which were dropped
-	// RemoteLateFence: leaderships whose ordered channels waited 2 s at first, because a node did not answer.
+	RemoteStale   uint64 `json:"remote_stale"` // ordered messages that were dropped, because a former leader sent them
+	// RemoteLateFence: leaderships whose ordered channels waited 2 s before the first delivery, because a node did not
+	// answer the fence.
 	RemoteLateFence uint64 `json:"remote_late_fences"`
 	ClockSteps      uint64 `json:"clock_steps"` // steps of the wall clock since Open
-	// DelaysCorrected: delayed messages that waited by the clock of a leader that was ahead of this node.
+	// DelaysCorrected: deferred messages whose due time was corrected, because a leader with a clock ahead of this
+	// node's had set it.
 	DelaysCorrected uint64 `json:"delays_corrected"`
-	// ClockAheadMs: how far the wall clock is ahead of the clock of the engine, which does not follow its steps.
+	// ClockAheadMs: how far the wall clock is ahead of the engine's clock, which does not follow the steps of the wall
+	// clock. Negative: behind.
 	ClockAheadMs  int64  `json:"clock_ahead_ms"`
-	Partitions    int    `json:"partitions"`      // partitions of this node
+	Partitions    int    `json:"partitions"`      // copies of partitions on this node
 	DiskFull      bool   `json:"disk_full"`       // see ErrNoSpace
 	Failed        bool   `json:"failed"`          // see ErrDisk
 	DiskState     string `json:"disk_state"`      // good, slow, hung or failed; see core.DiskWatch
 	DiskWaitedMs  int64  `json:"disk_waited_ms"`  // how long writes have been waiting while none came back
 	DiskProbes    uint64 `json:"disk_probes"`     // writes that only ask whether the disk answers
-	DiskHangs     uint64 `json:"disk_hangs"`      // times that nothing came back for disk-patience
+	DiskHangs     uint64 `json:"disk_hangs"`      // times that no write completed for disk-patience while some waited
 	DiskHandOvers uint64 `json:"disk_hand_overs"` // leaderships given away because of a hang
 	ScrubRounds   uint64 `json:"scrub_rounds"`    // times that all segments were read and verified
 	ScrubBytes    uint64 `json:"scrub_bytes"`     // read by the scrub
@@ -88,7 +93,7 @@ type StorageStats struct {
 	ScrubRunning    bool   `json:"scrub_running"`    // a round is running
 }
 
-// Storage returns the present StorageStats.
+// Storage returns the present StorageStats. It takes locks of the commit log and of each partition's log.
 func (e *Engine) Storage() StorageStats {
 	log, m, c := e.store.CommitLog(), e.store.Memory(), &e.counters
 	s := log.Stats()
