@@ -1,15 +1,15 @@
 package core
 
-// partShare is how much of a topic a node leads.
+// partShare is the share of the topic's partitions that a node leads: here of all.
 type partShare struct{ here, all uint64 }
 
-// of returns the share's part of a limit that holds for the whole channel, rounded up.
+// of returns this node's part of a limit that holds for the whole channel, rounded up.
 func (s partShare) of(limit uint64) uint64 { return (limit*s.here + s.all - 1) / s.all }
 
-// Settings returns what is in force. Nobody changes it in place.
+// Settings returns the settings in force. The caller must not change what they refer to.
 func (c *Channel) Settings() ChannelSettings { return c.settings }
 
-// configure takes up settings that are newer than what the channel has, and what part of the topic is here.
+// configure applies settings that are newer than the channel's, and the share of the topic's partitions that are here.
 func (c *Channel) configure(ev *Event) error {
 	if s := ev.Settings; s != nil && s.Version > c.settings.Version {
 		if err := s.Validate(); err != nil {
@@ -43,12 +43,12 @@ func (c *Channel) adopt(s ChannelSettings) {
 	for _, p := range c.parts {
 		if p != nil {
 			c.retryDoomed(p, true)
-			c.passed(p) // what these settings leave out, a leader that does not know them would deliver
+			c.passed(p) // a leader without these settings would deliver messages that they leave out
 		}
 	}
 }
 
-// limit computes what this node may do of what the whole channel may.
+// limit computes this node's share of the limits that hold for the whole channel.
 func (c *Channel) limit() {
 	if c.share.all == 0 {
 		c.share = partShare{1, 1}
@@ -60,7 +60,7 @@ func (c *Channel) limit() {
 	c.rate.set(uint64(c.settings.RatePerSecond), c.share, c.nowNs)
 }
 
-// isSpecial says whether offers and redeliveries must look at more than the client whose turn it is.
+// isSpecial says whether offers and redeliveries must check more than which client is next in the ring.
 func (c *Channel) isSpecial() bool {
 	s := &c.settings
 	if c.choosy > 0 || s.Order != OrderNone || s.MaxAttempts != 0 || s.RatePerSecond != 0 || s.SampleRate != 0 {
@@ -74,7 +74,7 @@ func (c *Channel) isSpecial() bool {
 	return false
 }
 
-// sampleSalt makes the channel's sample another than those of its clients.
+// sampleSalt makes the channel's sample independent of its clients' samples.
 const sampleSalt = 0x5851f42d4c957f2d
 
 // outOfSample says whether the channel's own sample leaves the message out.
@@ -83,7 +83,8 @@ func (c *Channel) outOfSample(id ID) bool {
 	return rate != 0 && int(mix(uint64(id)^c.cfg.SampleSeed^sampleSalt)%100) >= rate
 }
 
-// redeliverSpecial chooses what comes again first, and to whom; no client: res says why.
+// redeliverSpecial chooses the message to redeliver and its client. If there is none, the client is nil and res says
+// why.
 func (c *Channel) redeliverSpecial(res *Result) (*entry, *channelClient) {
 	if !c.rate.allows(c.nowNs) {
 		res.Decision, res.Why = Hold, HoldRate
@@ -103,12 +104,14 @@ func (c *Channel) redeliverSpecial(res *Result) (*entry, *channelClient) {
 	return nil, nil
 }
 
-// maxChoiceScan is how many messages of the redelivery queue are looked at for one that a client may take: more than a
-// client that is gone leaves there, or what it left would hold back what others may have.
+// maxChoiceScan is how many messages of the redelivery queue are searched for one that a client may take. It must
+// exceed what a client that left may have put there. Otherwise messages that nobody takes now, such as those with its
+// tag, would block the ones behind them.
 const maxChoiceScan = 4096
 
-// choose returns the client whose turn it is to take a message of the tag and the partition: one of the same tag, or
-// one without a tag if nobody with the tag is subscribed; nil: none of them has credit. Some client has.
+// choose returns the client that gets a message of this tag and partition: the next in the ring with the same tag or,
+// if no client with the tag is subscribed, the next without a tag. It returns nil if no such client has credit. The
+// ring is not empty.
 func (c *Channel) choose(tag uint64, part uint32) *channelClient {
 	if c.choosy == 0 {
 		return c.ring
@@ -132,8 +135,8 @@ func (c *Channel) choose(tag uint64, part uint32) *channelClient {
 	return untagged
 }
 
-// chooseAny is choose for a message whose tag is not known: it was recovered from the log, or waited for its time from
-// the beginning.
+// chooseAny is choose for a message whose tag is not known: recovery found it in the log, or it was published with a
+// delay and was never read.
 func (c *Channel) chooseAny(part uint32) *channelClient {
 	for cl := c.ring; ; {
 		if cl.only == 0 || cl.only-1 == part {
@@ -145,7 +148,7 @@ func (c *Channel) chooseAny(part uint32) *channelClient {
 	}
 }
 
-// learnTag takes a delivery back that is not for its client.
+// learnTag notes the tag of a message in flight, and takes the delivery back if its client must not have the message.
 func (c *Channel) learnTag(ev *Event, res *Result) {
 	e := c.entries.get(ev.ID)
 	if e == nil || e.state != entryInFlight {
@@ -165,8 +168,8 @@ func (c *Channel) learnTag(ev *Event, res *Result) {
 	c.enqueue(e, true)
 }
 
-// awaited says whether a client that will take messages of the tag and the partition is subscribed, with credit or
-// without. One that stopped never will.
+// awaited says whether a client that takes messages of the tag and the partition is subscribed, with credit or without.
+// A stopped client does not count, because it takes no message ever again.
 func (c *Channel) awaited(tag uint64, part uint32) bool {
 	for _, cl := range c.order {
 		if cl.tag == tag && !cl.stopped && (cl.only == 0 || cl.only-1 == part) {
@@ -176,24 +179,24 @@ func (c *Channel) awaited(tag uint64, part uint32) bool {
 	return false
 }
 
-// lastInRing makes a client that is not the next one to serve the last one.
+// lastInRing moves a client to the end of the ring. The client must not be the next one to serve.
 func (c *Channel) lastInRing(cl *channelClient) {
 	cl.ringPrev.ringNext, cl.ringNext.ringPrev = cl.ringNext, cl.ringPrev
 	cl.ringPrev, cl.ringNext = c.ring.ringPrev, c.ring
 	cl.ringPrev.ringNext, cl.ringNext.ringPrev = cl, cl
 }
 
-// RateBurstMs is how far ahead of an even pace deliveries may be: a wake-up is late by a millisecond or
-// two, and what it is late by is made up for.
+// RateBurstMs is how far deliveries may run ahead of an even pace. Timers wake the channel a millisecond or two late;
+// this burst makes up for the delay.
 const RateBurstMs = 10
 
-// rate spaces deliveries evenly. The time of the next one counts in ns and 1/65536 ns, so that the largest
-// rates are met, too.
+// rate spaces deliveries evenly. It counts the time of the next delivery in ns and 1/65536 ns, so that the largest
+// rates are met exactly, too.
 type rate struct {
 	intervalFx uint64 // 1/65536 ns between two deliveries; 0: no limit
-	nextNs     int64
-	fraction   uint64
-	waiting    bool // a delivery was held
+	nextNs     int64  // when the next delivery is due at an even pace
+	fraction   uint64 // of nextNs, in 1/65536 ns
+	waiting    bool   // a delivery was held because of the rate
 }
 
 const rateFractionBits = 16
@@ -209,7 +212,7 @@ func (r *rate) set(perSecond uint64, s partShare, nowNs int64) {
 
 func (r *rate) readyNs() int64 { return r.nextNs - RateBurstMs*nsPerMs }
 
-// dueMs is when a held delivery may be asked for again, unix ms.
+// dueMs is when the next EvTick can release a held delivery, in unix ms.
 func (r *rate) dueMs() int64 { return (r.readyNs() + nsPerMs - 1) / nsPerMs }
 
 func (r *rate) allows(nowNs int64) bool {

@@ -1,22 +1,22 @@
 package core
 
-// ChannelStats is what /stats shows of a channel; counts are since NewChannel.
+// ChannelStats is what /stats shows of a channel. Counts without another comment begin at NewChannel.
 type ChannelStats struct {
-	Depth         uint64 // visible, not read yet, plus the redelivery queue; neither in flight nor delayed
+	Depth         uint64 // visible messages that wait for a client: unread, queued, parked or recalled
 	InFlightCount int
-	DeferredCount int
-	QueuedCount   int // the redelivery queue, which is part of Depth
-	ParkedCount   int // behind another message of their order, which is part of Depth
-	// wait until their last delivery to a client of another node is surely over, which is part of Depth
+	DeferredCount int // messages that wait for their time
+	QueuedCount   int // in the redelivery queue; part of Depth
+	ParkedCount   int // behind another message of their order; part of Depth
+	// waiting for the end of the hold of their last delivery to a client of another node; part of Depth
 	RecalledCount int
-	OutboxCount   int    // dead letters that are not in the dead-letter topic yet
-	DeadCount     uint64 // dead letters
-	FilteredCount uint64 // messages that the filter did not want
+	OutboxCount   int    // dead letters in the outboxes: the dead-letter topic does not have them yet
+	DeadCount     uint64 // messages that became dead letters
+	FilteredCount uint64 // messages that the filter rejected, or that were for another channel
 	MessageCount  uint64 // messages that became visible
 	RequeueCount  uint64
 	TimeoutCount  uint64
-	RecallCount   uint64 // messages that had to wait so
-	ReturnCount   uint64 // deliveries that the client's node gave back
+	RecallCount   uint64 // how often a message had to wait for the end of a hold
+	ReturnCount   uint64 // deliveries that the clients' nodes gave back
 	ClientCount   int
 	Paused        bool
 	Skipped       bool
@@ -32,8 +32,7 @@ type ClientStats struct {
 	RequeueCount  uint64
 }
 
-// Depth returns how many messages wait for a client: visible and not read yet, or
-// in the redelivery queue.
+// Depth returns how many visible messages wait for a client: unread, in the redelivery queue, parked or recalled.
 func (c *Channel) Depth() uint64 {
 	depth := uint64(c.queue.count) + uint64(c.parked) + uint64(c.recalled)
 	for _, p := range c.parts {
@@ -44,7 +43,7 @@ func (c *Channel) Depth() uint64 {
 	return depth
 }
 
-// Stats returns the channel's numbers.
+// Stats returns the channel's counts.
 func (c *Channel) Stats() ChannelStats {
 	outbox := 0
 	for _, p := range c.parts {
@@ -61,7 +60,7 @@ func (c *Channel) Stats() ChannelStats {
 	}
 }
 
-// ClientInFlight is how many messages a client has in flight.
+// ClientInFlight returns how many messages a client has in flight.
 func (c *Channel) ClientInFlight(id ClientID) int {
 	if cl := c.clients[id]; cl != nil {
 		return cl.flight.count

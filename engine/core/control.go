@@ -26,22 +26,22 @@ const (
 	Checkpoint     ControlKind = 11 // Cursors: the whole fold at this place in the log
 
 	ChannelConfigured ControlKind = 12 // Channel, Settings
-	DeadLettered      ControlKind = 13 // Channel, Dead: they are confirmed, and in the outbox, by one entry
-	DeadLetterMoved   ControlKind = 14 // Channel, Ranges: they left the outbox, the dead-letter topic has them
-	DeferredCarried   ControlKind = 15 // Carried: copies of messages that still wait, so that their segment may go
+	DeadLettered      ControlKind = 13 // Channel, Dead: one entry confirms them and puts them into the outbox
+	DeadLetterMoved   ControlKind = 14 // Channel, Ranges: they left the outbox; the dead-letter topic has stored them
+	DeferredCarried   ControlKind = 15 // Carried: copies of waiting messages, so that their segments may be removed
 
 	lastControlKind = DeferredCarried
 )
 
-// kindLevels says from which feature level on (engine/level.go) a kind is written: versions of a lower one cannot read
-// it. A new kind is of the newest level.
+// kindLevels has the feature level (engine/level.go) from which on a kind may be written: versions with a lower level
+// cannot read it. A new kind gets the newest level.
 var kindLevels = [lastControlKind + 1]uint8{
 	ChannelCreated: 1, ChannelDeleted: 1, Confirmed: 1, Deferred: 1, ChannelPaused: 1, ChannelSkipped: 1, ChannelReset: 1,
 	TopicPaused: 1, TopicEmptied: 1, EpochStart: 1, Checkpoint: 1,
 	ChannelConfigured: 1, DeadLettered: 1, DeadLetterMoved: 1, DeferredCarried: 1,
 }
 
-// Level is the first feature level at which the kind may be written; 0: there is no such kind.
+// Level returns the first feature level at which the kind may be written, or 0 if there is no such kind.
 func (k ControlKind) Level() int {
 	if k > lastControlKind {
 		return 0
@@ -66,21 +66,21 @@ type Control struct {
 	wanted *segment.MsgID // set by CarriedRecord: Carried holds only this message
 }
 
-// Deferral says that a channel's message waits until DueMs (unix ms) and how often
-// it was delivered before.
+// Deferral says until when a channel's message waits, and how often it was delivered before.
 type Deferral struct {
 	ID       segment.MsgID
-	DueMs    int64
+	DueMs    int64 // unix ms
 	Attempts uint16
-	// of the control batch that carries it; 0: it lies where it was published. Only in Cursor.Requeued
+	// offset of the control batch that carries the message; 0: the message lies where it was published. It is set only
+	// in Cursor.Requeued and is not encoded
 	At segment.Offset
 }
 
 const (
 	// MaxChannelNameBytes is the longest channel name, "#ephemeral" included.
 	MaxChannelNameBytes = 64
-	// MaxAttempts is where a message's delivery count stops: some clients read it
-	// as a signed 16-bit number.
+	// MaxAttempts is the largest delivery count of a message. Further deliveries do not raise it, because some clients
+	// read it as a signed 16-bit number.
 	MaxAttempts = 32767
 
 	controlHeaderBytes = 8
@@ -89,8 +89,8 @@ const (
 
 // Errors of decoding and folding control batches, tested with errors.Is.
 var (
-	// ErrBadControl says that a control batch's body is not one. Its batch CRC was
-	// right, so a program wrote it wrongly; nothing behind it may be folded.
+	// ErrBadControl says that the body of a control batch is not valid. Since the batch's CRC was right, a program
+	// wrote it wrongly. Later batches must not be folded.
 	ErrBadControl = errors.New("engine: control batch cannot be read: the channels' state is unknown from here on; " +
 		"restore the partition from a replica or a backup")
 	// ErrNewerControl says that a newer version wrote this log.
@@ -107,8 +107,8 @@ func (k ControlKind) ofChannel() bool {
 	return ChannelCreated <= k && k <= ChannelReset || ChannelConfigured <= k && k <= DeadLetterMoved
 }
 
-// AppendControl appends the entry to dst. It allocates only to grow dst. A Control
-// that breaks the rules of its fields is a programmer's error.
+// AppendControl appends the encoded entry to dst. It allocates only to grow dst. It panics if c breaks the rules of its
+// fields.
 func AppendControl(dst []byte, c *Control) []byte {
 	if c.Kind < ChannelCreated || c.Kind > lastControlKind {
 		panic("BUG: control entry without a kind")
@@ -150,17 +150,17 @@ func (k ControlKind) hasFlag() bool {
 	return k == ChannelPaused || k == ChannelSkipped || k == TopicPaused
 }
 
-// DecodeControls calls visit for every entry of a control batch's body, in order.
-// The Control and all it points to are borrowed: visit must not keep them, except
-// Cursors and Settings, which are the visitor's. A body that is not exactly a sequence of valid
-// entries ends with an error after the entries before the bad one were visited.
+// DecodeControls calls visit for every entry of a control batch's body, in order. The Control and all it points to are
+// borrowed: visit must not keep them, except Cursors and Settings, which visit may keep. If the body is not exactly a
+// sequence of valid entries, visit is called for the entries before the first bad one, and DecodeControls returns an
+// error.
 func DecodeControls(body []byte, visit func(*Control) error) error {
 	var ct Control
 	return decodeControls(&ct, body, func(name []byte) string { return string(name) }, visit)
 }
 
-// decodeControls is DecodeControls with the naming left to the caller, so that
-// folding entries of known channels does not allocate.
+// decodeControls is DecodeControls with a function that makes a string of a channel's name, so that folding entries of
+// known channels does not allocate.
 func decodeControls(ct *Control, body []byte, name func([]byte) string, visit func(*Control) error) error {
 	for d := (decoder{p: body}); len(d.p) > 0; {
 		if err := ct.decode(&d, name); err != nil {
@@ -173,7 +173,7 @@ func decodeControls(ct *Control, body []byte, name func([]byte) string, visit fu
 	return nil
 }
 
-// decode reads one entry into c, reusing its slices.
+// decode reads one entry into c and reuses its slices.
 func (c *Control) decode(d *decoder, name func([]byte) string) error {
 	if len(d.p) < controlHeaderBytes {
 		return badControl("%d bytes are left where an entry's header has %d", len(d.p), controlHeaderBytes)
@@ -237,9 +237,8 @@ func (c *Control) decodePayload(d *decoder) (err error) {
 	return err
 }
 
-// appendRanges writes the count and, for each range, the gap from the end of the
-// one before and its length less one. Ranges that touch would be one range: a gap
-// of 0 exists only for the first.
+// appendRanges writes the count and then, for each range, its distance from the end of the previous one, and its length
+// minus one. Ranges that touch must have been merged, so only the first range can have a distance of 0.
 func appendRanges(dst []byte, ranges []IDRange) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(ranges)))
 	end := segment.MsgID(0)
@@ -254,8 +253,8 @@ func appendRanges(dst []byte, ranges []IDRange) []byte {
 	return dst
 }
 
-// appendDeferrals writes the count and, for each, id (less the one before), due
-// time, attempts.
+// appendDeferrals writes the count and then, for each deferral, its id as a difference from the previous one, its due
+// time, and its attempts.
 func appendDeferrals(dst []byte, deferrals []Deferral) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(deferrals)))
 	last := segment.MsgID(0)
@@ -271,8 +270,8 @@ func appendDeferrals(dst []byte, deferrals []Deferral) []byte {
 	return dst
 }
 
-// decoder reads the numbers of a payload. After the first mistake, bad says what it
-// was, everything read is 0 and nothing is left to read: one check at the end does.
+// decoder reads the numbers of a payload. After the first error bad describes it, every read returns zero, and no bytes
+// are left to read. So the caller checks bad only once, at the end.
 type decoder struct {
 	p   []byte
 	bad string
@@ -285,8 +284,8 @@ func (d *decoder) fail(what string) {
 	d.p = nil
 }
 
-// uvarint accepts only the shortest form, so that every state has one encoding and
-// replicas can be compared byte for byte.
+// uvarint accepts only the shortest encoding of a number, so that a state has just one encoding and replicas can be
+// compared byte for byte.
 func (d *decoder) uvarint() uint64 {
 	v, n := binary.Uvarint(d.p)
 	if n <= 0 || n > 1 && d.p[n-1] == 0 {
@@ -297,7 +296,7 @@ func (d *decoder) uvarint() uint64 {
 	return v
 }
 
-// atMost reads a number that may not exceed limit.
+// atMost reads a number that must not exceed limit.
 func (d *decoder) atMost(limit uint64) uint64 {
 	v := d.uvarint()
 	if v > limit {
@@ -307,8 +306,8 @@ func (d *decoder) atMost(limit uint64) uint64 {
 	return v
 }
 
-// count reads a count of items of at least itemBytes each: what follows bounds it,
-// so that no count can make the reader allocate more than it was given.
+// count reads a count of items of at least itemBytes each. It fails if the rest of the payload is too short for them,
+// so that a wrong count cannot make the reader allocate more than the payload's size allows.
 func (d *decoder) count(itemBytes int) int {
 	v := d.uvarint()
 	if v > uint64(len(d.p)/itemBytes) {
@@ -338,7 +337,7 @@ func (d *decoder) bytes(n int) []byte {
 	return b
 }
 
-// msgID accepts one id beyond the largest: ends of ranges and starts "at the end".
+// msgID also accepts the id after the largest one, because ends of ranges and starts of channels are exclusive ends.
 func (d *decoder) msgID() segment.MsgID {
 	return segment.MsgID(d.atMost(uint64(segment.MaxMsgID) + 1))
 }

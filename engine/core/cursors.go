@@ -9,54 +9,53 @@ import (
 	"penstock/segment"
 )
 
-// Cursor is what the log says about one channel in one partition.
+// Cursor is the state of one channel in one partition, as the log defines it.
 type Cursor struct {
 	Name      string
-	Start     segment.MsgID // the first id that was ever the channel's
-	Confirmed segment.MsgID // everything below is confirmed; only a reset moves it back
-	Ranges    IDSet         // confirmed above Confirmed, never touching it
-	Requeued  []Deferral    // sorted by ID; none of them is confirmed
+	Start     segment.MsgID // the lowest id that was ever the channel's
+	Confirmed segment.MsgID // every id below it is confirmed; only a reset lowers it
+	Ranges    IDSet         // confirmed ranges above Confirmed; none touches it
+	Requeued  []Deferral    // messages that wait for their time; none is confirmed; sorted by ID
 	Paused    bool
 	Skipped   bool
 	Settings  ChannelSettings // Version 0: never configured
-	Dead      []DeadMessage   // the outbox: confirmed here, not yet in the dead-letter topic; sorted by ID
+	Dead      []DeadMessage   // the outbox: confirmed, and not in the dead-letter topic yet; sorted by ID
 
-	needed segment.MsgID // what is below it is confirmed or carried; 0: not known. Derived, see neededBy
+	needed segment.MsgID // cached by neededBy: every id below it is confirmed or carried; 0: not known
 }
 
-// DeferredMessage is a message that was published with a delay: when it is due
-// (unix ms) and at which offset the batch lies that holds it or carries it.
+// DeferredMessage is a message that was published with a delay: when it is due (unix ms), and the offset of the batch
+// that holds or carries it.
 type DeferredMessage struct {
 	ID    segment.MsgID
 	DueMs int64
 	At    segment.Offset
 }
 
-// Cursors is the fold of one partition's control batches up to some place in its
-// log. Equal logs give equal Cursors and equal bytes (Append) on every replica. The
-// zero value is the state at the beginning of a log. Its size is bounded by what
-// the channels' machines bound (MaxRanges, MaxDeferred per channel).
+// Cursors is the fold of one partition's control batches up to some position of its log. Equal logs give equal Cursors
+// and equal bytes (Append) on every replica. The zero value is the state at the beginning of a log. The limits of the
+// channels' machines (MaxRanges, MaxDeferred per channel) bound its size. Whoever folds the log owns it; it has no
+// lock.
 type Cursors struct {
-	Unclaimed   segment.MsgID // while there is no channel: messages from here on wait for the first
+	Unclaimed   segment.MsgID // while there is no channel: the first channel gets the messages from here on
 	TopicPaused bool
-	HeldFrom    segment.MsgID     // while TopicPaused: messages from here on are held back from all channels
+	HeldFrom    segment.MsgID     // while TopicPaused: no channel gets the messages from here on
 	Deferred    []DeferredMessage // DPUBs that some channel has not confirmed, sorted by ID
 
-	end      segment.MsgID  // one beyond the last message folded
+	end      segment.MsgID  // the id after the last message folded
 	channels []*Cursor      // sorted by name
-	carried  []carriedPlace // sorted by ID; only what somebody wants
+	carried  []carriedPlace // sorted by ID; only messages that are wanted, see wanted
 
-	// The lowest place in carried, while carriedKnown.
+	// carriedFrom caches the lowest offset in carried. It is valid only while carriedKnown is set.
 	carriedFrom  segment.Offset
 	carriedKnown bool
 }
 
-// ErrBeyondEnd says that a control entry speaks of messages that the log does not
-// hold at its place. No replica may fold it.
+// ErrBeyondEnd says that a control entry names messages that the log does not hold before it. No replica may fold it.
 var ErrBeyondEnd = errors.New("engine: control batch names messages beyond the end of the log: the partition's log " +
 	"is damaged; restore it from a replica or a backup")
 
-// Channel returns the cursor of name, or nil. It is borrowed until the next change.
+// Channel returns the cursor of the channel with this name, or nil. It is borrowed until the next change of c.
 func (c *Cursors) Channel(name string) *Cursor {
 	if i, ok := c.find(name); ok {
 		return c.channels[i]
@@ -74,12 +73,12 @@ func (c *Cursors) Each(visit func(*Cursor)) {
 	}
 }
 
-// End returns one beyond the last message that was folded by Publish.
+// End returns the id after the last message that Publish folded.
 func (c *Cursors) End() segment.MsgID { return c.end }
 
-// StartFor returns where a new channel starts: the first one takes what waits, a
-// later one starts at end, or at the first message that a paused topic holds back,
-// because those go to every channel that exists when the topic goes on.
+// StartFor returns the first message of a new channel. The first channel of a topic gets all unclaimed messages. A
+// later one starts at end, or at the first message that a paused topic holds back, because those go to every channel
+// that exists when the topic is unpaused.
 func (c *Cursors) StartFor(end segment.MsgID) segment.MsgID {
 	switch {
 	case len(c.channels) == 0:
@@ -90,9 +89,9 @@ func (c *Cursors) StartFor(end segment.MsgID) segment.MsgID {
 	return end
 }
 
-// Needed returns the lowest id that some channel, its outbox, or the first channel to come still needs in the
-// place where it was published: retention by confirmation may drop what is below, as far as CarriedFrom allows.
-// start and end are the log's; what is below start is gone, whoever wants it.
+// Needed returns the lowest id that some channel, an outbox, or a topic's first channel yet to come still has to read
+// where it was published. Retention by confirmation may remove messages below it, as far as CarriedFrom allows. start
+// and end are those of the log; messages below start are gone, even if a channel wants them.
 func (c *Cursors) Needed(start, end segment.MsgID) segment.MsgID {
 	if len(c.channels) == 0 {
 		return min(c.neededBy(&Cursor{Confirmed: c.Unclaimed}, start), end)
@@ -109,14 +108,14 @@ func (c *Cursors) Needed(start, end segment.MsgID) segment.MsgID {
 	return end
 }
 
-// Publish folds a message batch: count messages from first on.
+// Publish folds a batch of count messages that begins with the id first.
 func (c *Cursors) Publish(first segment.MsgID, count uint32) {
 	c.end = max(c.end, first+segment.MsgID(count))
 }
 
-// PublishDeferred folds the delayed messages of a batch. A message that is known
-// already gets the new due time and place: it was carried to another batch (B51). The place of a
-// carried copy holds, because the segment of any other may be gone.
+// PublishDeferred folds the deferred messages of a batch. A message that the fold already has gets the new due time and
+// place, because it was carried to another batch (B51). But if a control batch carries a copy, the message keeps that
+// place, because the segment of any other may be gone.
 func (c *Cursors) PublishDeferred(ds []DeferredMessage) {
 	for _, d := range ds {
 		if at := c.placeOf(d.ID); at != 0 {
@@ -132,9 +131,8 @@ func (c *Cursors) PublishDeferred(ds []DeferredMessage) {
 	}
 }
 
-// ApplyBody folds a control batch's body; end is one beyond the last message before
-// the batch. After an error the fold is unusable and must be rebuilt. A body that carries
-// messages is an error here: see ApplyBodyAt.
+// ApplyBody folds the body of a control batch; end is the id after the last message before the batch. After an error
+// the fold is unusable and must be rebuilt. A body that carries messages is an error here; see ApplyBodyAt.
 func (c *Cursors) ApplyBody(body []byte, end segment.MsgID) error {
 	return c.ApplyBodyAt(body, end, 0)
 }
@@ -148,9 +146,9 @@ func (c *Cursors) ApplyBodyAt(body []byte, end segment.MsgID, at segment.Offset)
 // Apply folds one entry that carries no messages; see ApplyAt.
 func (c *Cursors) Apply(ct *Control, end segment.MsgID) error { return c.ApplyAt(ct, end, 0) }
 
-// ApplyAt folds one entry of the batch at the offset at, which only DeferredCarried needs. What it takes from
-// ct it copies, except ct.Cursors and what ct.Settings points to. Entries about a channel that does not exist
-// (any more) change nothing: they were on their way while it was deleted.
+// ApplyAt folds one entry of the batch at the offset at. Only DeferredCarried needs at. ApplyAt copies what it keeps of
+// ct, except ct.Cursors and what ct.Settings points to. An entry about a channel that does not exist, or not any more,
+// has no effect: it was under way when the channel was deleted.
 func (c *Cursors) ApplyAt(ct *Control, end segment.MsgID, at segment.Offset) error {
 	switch ct.Kind {
 	case ChannelCreated:
@@ -202,7 +200,7 @@ func (c *Cursors) remove(name string, end segment.MsgID) {
 	c.channels = slices.Delete(c.channels, i, i+1)
 	if len(c.channels) == 0 {
 		c.Unclaimed = end
-		if c.TopicPaused { // what is held back never reached the channel and waits on
+		if c.TopicPaused { // messages that are held back never reached the channel and go on waiting
 			c.Unclaimed = min(end, c.HeldFrom)
 		}
 	}
@@ -251,8 +249,8 @@ func (c *Cursors) applyChannel(ch *Cursor, ct *Control, end segment.MsgID) error
 	return nil
 }
 
-// deadLetter puts messages into the channel's outbox and confirms them: in this order, so that a carried
-// copy stays wanted.
+// deadLetter puts messages into the channel's outbox and then confirms them. In the other order, confirm would find
+// that nobody wants a carried copy, and forget it.
 func (c *Cursors) deadLetter(ch *Cursor, dead []DeadMessage) {
 	rs := make([]IDRange, 0, len(dead))
 	for _, d := range dead {
@@ -270,7 +268,7 @@ func (c *Cursors) deadLetter(ch *Cursor, dead []DeadMessage) {
 	c.confirm(ch, rs)
 }
 
-// confirm marks the ranges as confirmed for ch and forgets the delays inside them.
+// confirm marks the ranges as confirmed for ch and forgets the delays of messages in them.
 func (c *Cursors) confirm(ch *Cursor, rs []IDRange) {
 	for _, r := range rs {
 		confirmRange(&ch.Confirmed, &ch.Ranges, r)
@@ -308,7 +306,8 @@ func (c *Cursors) emptyTopic(below, end segment.MsgID) error {
 	return nil
 }
 
-// wanted says whether some channel, or the first one to come, has not confirmed id, or has it in its outbox.
+// wanted says whether some channel has not confirmed id or has it in its outbox. Without a channel, it says whether the
+// first one to come will get id.
 func (c *Cursors) wanted(id segment.MsgID) bool {
 	if len(c.channels) == 0 {
 		return id >= c.Unclaimed
@@ -326,7 +325,7 @@ func (ch *Cursor) isDead(id segment.MsgID) bool {
 	return i < len(ch.Dead) && ch.Dead[i].ID == id
 }
 
-// dropUnwanted forgets the delayed and carried messages in the ranges that nobody waits for.
+// dropUnwanted forgets the deferred and carried messages in the ranges that are no longer wanted.
 func (c *Cursors) dropUnwanted(rs []IDRange) {
 	c.carried = removeWithin(c.carried, rs, carriedPlace.id, func(p carriedPlace) bool {
 		drop := !c.wanted(p.ID)
@@ -336,21 +335,21 @@ func (c *Cursors) dropUnwanted(rs []IDRange) {
 	c.Deferred = removeWithin(c.Deferred, rs, DeferredMessage.id, func(d DeferredMessage) bool { return !c.wanted(d.ID) })
 }
 
-// removeWithin removes from a list sorted by id the items in the sorted ranges for
-// which drop holds. It looks only at those items and moves the rest once, however
-// many ranges there are: a million delays and a thousand ranges must stay cheap.
+// removeWithin removes from a list sorted by id the items in the sorted ranges for which drop returns true. It visits
+// only those items and moves the others at most once, however many ranges there are: a million delays and a thousand
+// ranges must stay cheap.
 func removeWithin[T any](list []T, rs []IDRange, id func(T) segment.MsgID, drop func(T) bool) []T {
 	if len(list) == 0 {
 		return list
 	}
-	kept, seen := 0, 0 // list[:kept] stays, list[kept:seen] is gone or was moved down
+	kept, seen := 0, 0 // list[:kept] stays; list[kept:seen] was dropped or moved down
 	for _, r := range rs {
 		i := seen + searchID(list[seen:], r.From, id)
 		j := i + searchID(list[i:], r.To, id)
 		if i == j {
 			continue
 		}
-		if kept == seen { // nothing was dropped so far: everything is in its place
+		if kept == seen { // nothing was dropped so far: all items are still in their places
 			kept = i
 		} else {
 			kept += copy(list[kept:], list[seen:i])
@@ -369,7 +368,7 @@ func removeWithin[T any](list []T, rs []IDRange, id func(T) segment.MsgID, drop 
 	return list[:kept+copy(list[kept:], list[seen:])]
 }
 
-// searchID returns the index of the first item at or above m.
+// searchID returns the index of the first item whose id is at or above m.
 func searchID[T any](list []T, m segment.MsgID, id func(T) segment.MsgID) int {
 	lo, hi := 0, len(list)
 	for lo < hi {
@@ -382,7 +381,7 @@ func searchID[T any](list []T, m segment.MsgID, id func(T) segment.MsgID) int {
 	return lo
 }
 
-// Clone returns a copy that shares no memory.
+// Clone returns a deep copy. It shares only what is never changed, such as the rules of settings.
 func (c *Cursors) Clone() *Cursors {
 	out := *c
 	out.Deferred, out.carried = slices.Clone(c.Deferred), slices.Clone(c.carried)
@@ -393,7 +392,7 @@ func (c *Cursors) Clone() *Cursors {
 	return &out
 }
 
-// Clone returns a copy that shares nothing that is ever changed.
+// Clone returns a deep copy. It shares only what is never changed, such as the rules of settings.
 func (ch *Cursor) Clone() *Cursor {
 	dup := *ch
 	dup.Ranges = ch.Ranges.Clone()
@@ -401,13 +400,13 @@ func (ch *Cursor) Clone() *Cursor {
 	return &dup
 }
 
-// IsConfirmed says whether the channel is done with id.
+// IsConfirmed says whether the channel has confirmed id.
 func (ch *Cursor) IsConfirmed(id segment.MsgID) bool {
 	return id < ch.Confirmed || ch.Ranges.Contains(id)
 }
 
-// requeue notes the delays; a message that waits already gets the newer time and
-// count (B51). Both lists are sorted: they are merged from the back, in place.
+// requeue adds the deferrals. A message that already waits gets the newer time and count (B51). Both lists are sorted,
+// so they are merged from the back, in place.
 func (ch *Cursor) requeue(ds []Deferral) {
 	news := 0
 	for _, d := range ds {
@@ -442,7 +441,7 @@ func (c *Cursors) find(name string) (int, bool) {
 	})
 }
 
-// internName returns the name of a known channel without allocating.
+// internName returns name as a string. For a known channel it does not allocate.
 func (c *Cursors) internName(name []byte) string {
 	lo, hi := 0, len(c.channels)
 	for lo < hi {

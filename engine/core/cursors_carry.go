@@ -7,7 +7,8 @@ import (
 	"penstock/segment"
 )
 
-// carriedPlace says which control batch carries a message. At is never 0: a log begins with an epoch start.
+// carriedPlace is the offset of the control batch that carries a message. At is never 0, because a log begins with an
+// epoch start.
 type carriedPlace struct {
 	ID segment.MsgID
 	At segment.Offset
@@ -15,13 +16,13 @@ type carriedPlace struct {
 
 func (p carriedPlace) id() segment.MsgID { return p.ID }
 
-// CarrySource is a message to carry and where it lies now.
+// CarrySource is a message to carry, and its current place.
 type CarrySource struct {
 	ID segment.MsgID
-	At segment.Offset // of the batch that holds or carries it; 0: find it by its id
+	At segment.Offset // of the batch that holds or carries the message; 0: find it by its id
 }
 
-// placeOf returns the offset of the control batch that carries the message, or 0.
+// placeOf returns the offset of the control batch that carries the message, or 0 if none does.
 func (c *Cursors) placeOf(id segment.MsgID) segment.Offset {
 	if len(c.carried) == 0 {
 		return 0
@@ -32,7 +33,7 @@ func (c *Cursors) placeOf(id segment.MsgID) segment.Offset {
 	return 0
 }
 
-// placeRequeued notes in the channel's list where those of ds lie that are carried.
+// placeRequeued sets the places of those deferrals in ds that are carried, in the channel's list Requeued.
 func (c *Cursors) placeRequeued(ch *Cursor, ds []Deferral) {
 	if len(c.carried) == 0 {
 		return
@@ -44,7 +45,7 @@ func (c *Cursors) placeRequeued(ch *Cursor, ds []Deferral) {
 	}
 }
 
-// carry notes that the batch at the offset at holds copies.
+// carry folds a DeferredCarried: the batch at the offset at holds copies of messages.
 func (c *Cursors) carry(ct *Control, end segment.MsgID, at segment.Offset) error {
 	if n := len(ct.Carried); n > 0 && ct.Carried[n-1].ID >= end {
 		return beyondEnd(ct, ct.Carried[n-1].ID, end)
@@ -55,7 +56,7 @@ func (c *Cursors) carry(ct *Control, end segment.MsgID, at segment.Offset) error
 	for i := range ct.Carried {
 		id := ct.Carried[i].ID
 		if !c.wanted(id) {
-			continue // confirmed while it was on its way
+			continue // all channels confirmed it while the batch was under way
 		}
 		if j := searchID(c.carried, id, carriedPlace.id); j < len(c.carried) && c.carried[j].ID == id {
 			c.carried[j].At = at
@@ -75,8 +76,8 @@ func (c *Cursors) carry(ct *Control, end segment.MsgID, at segment.Offset) error
 	return nil
 }
 
-// CarriedFrom returns the lowest offset of a control batch whose copies somebody still wants: its segment and
-// everything behind must stay. It is false if there is none. startAt is where the log begins: what was carried below is
+// CarriedFrom returns the lowest offset of a control batch with a copy that is still wanted: its segment and all later
+// ones must stay. It returns false if there is none. startAt is the offset at which the log begins; copies below it are
 // gone.
 func (c *Cursors) CarriedFrom(startAt segment.Offset) (segment.Offset, bool) {
 	if !c.carriedKnown || c.carriedFrom < startAt {
@@ -95,13 +96,14 @@ func (c *Cursors) CarriedFrom(startAt segment.Offset) (segment.Offset, bool) {
 
 const noPlace segment.Offset = 1<<63 - 1
 
-// neededBy returns the lowest message that the channel has not confirmed, that is not carried for it, and that is not
-// below the log's start. What is below stays so until a reset; so the search goes on where it ended.
+// neededBy returns the lowest id, not below the log's start, that the channel has not confirmed and that is not carried
+// for it. Ids below it stay confirmed or carried until a reset, so the search continues where the last one ended.
 func (c *Cursors) neededBy(ch *Cursor, start segment.MsgID) segment.MsgID {
 	m := max(ch.needed, ch.Confirmed, start)
 	for {
 		m = ch.Ranges.NextGap(m)
-		// A channel that would read the message by its cursor needs the place where it was published.
+		// A carried copy is not enough if the channel does not know that the message waits: its reading cursor will
+		// come to the place where the message was published.
 		if c.placeOf(m) == 0 || !hasID(ch.Requeued, m, Deferral.id) && !hasID(c.Deferred, m, DeferredMessage.id) {
 			break
 		}
@@ -116,18 +118,18 @@ func hasID[T any](list []T, m segment.MsgID, id func(T) segment.MsgID) bool {
 	return i < len(list) && id(list[i]) == m
 }
 
-// Border is a place between two segments: the one above begins there.
+// Border is a border between two segments: the start of the upper one.
 type Border struct {
 	At segment.Offset
-	ID segment.MsgID // of its first message
+	ID segment.MsgID // of the upper segment's first message
 }
 
-// ToCarry decides what must be carried so that the segments below a border may go; start is where the log begins.
-// It appends at most maxCount messages in the order of their ids, and true; after
-// they were carried it is to be asked again, until it appends none. False: something else than deferred
-// messages needs these segments (what is not read or in flight, an outbox, an ordered channel), and
-// nothing is appended. What lies below start is gone and needs nothing, see Gone. It looks at every unconfirmed
-// message between start and the border, and at every one below it that waits.
+// ToCarry decides which messages must be carried before the segments below a border may be removed. start is where the
+// log begins. ToCarry appends at most maxCount messages, sorted by id, and returns true. Call it again after these were
+// carried, until it appends none. It appends nothing and returns false if these segments are needed for another reason
+// than deferred messages: for unread messages, messages in flight, an outbox, or an ordered channel. Messages whose
+// only place is below start are gone and need nothing; see Gone. ToCarry visits every unconfirmed message between start
+// and the border, and every waiting one below the border.
 func (c *Cursors) ToCarry(dst []CarrySource, start, below Border, maxCount int) ([]CarrySource, bool) {
 	from := len(dst)
 	channels := c.channels
@@ -145,7 +147,7 @@ func (c *Cursors) ToCarry(dst []CarrySource, start, below Border, maxCount int) 
 	return dst[:from+min(len(out), maxCount)], true
 }
 
-// toCarry is ToCarry for one channel. All lists are sorted, so each is walked once.
+// toCarry is ToCarry for one channel. All lists are sorted, so each is traversed once.
 func (c *Cursors) toCarry(ch *Cursor, dst []CarrySource, start, below Border, maxCount int) ([]CarrySource, bool) {
 	from := len(dst)
 	take := func(id segment.MsgID, at segment.Offset) {
@@ -157,7 +159,7 @@ func (c *Cursors) toCarry(ch *Cursor, dst []CarrySource, start, below Border, ma
 	for m := ch.Ranges.NextGap(ch.Confirmed); m < below.ID; m = ch.Ranges.NextGap(m + 1) {
 		carried = atOrAbove(carried, m, carriedPlace.id)
 		isCarried := len(carried) > 0 && carried[0].ID == m
-		if !isCarried && m < start.ID { // gone, as all are up to the next that is carried
+		if !isCarried && m < start.ID { // gone, like all further ids up to the next carried one
 			m = start.ID - 1
 			if len(carried) > 0 {
 				m = min(m, carried[0].ID-1)
@@ -178,7 +180,7 @@ func (c *Cursors) toCarry(ch *Cursor, dst []CarrySource, start, below Border, ma
 				take(m, carried[0].At)
 			}
 		case ch.Settings.Order != OrderNone:
-			return dst, false // it comes again in its place, which only the log knows
+			return dst, false // an ordered channel reads it again in its place in the log
 		default:
 			take(m, 0)
 		}
@@ -186,7 +188,7 @@ func (c *Cursors) toCarry(ch *Cursor, dst []CarrySource, start, below Border, ma
 	for _, d := range ch.Dead {
 		at := c.placeOf(d.ID)
 		if d.ID < below.ID && at == 0 {
-			return dst, false // it leaves soon
+			return dst, false // the dead letter will soon be moved
 		}
 		if at >= start.At && at != 0 && at < below.At {
 			take(d.ID, at)
@@ -195,9 +197,8 @@ func (c *Cursors) toCarry(ch *Cursor, dst []CarrySource, start, below Border, ma
 	return dst, true
 }
 
-// Gone appends, in the order of their ids, at most maxCount messages that wait for their time in some channel and that
-// nobody can get any more: retention by size, age or count removed the segments in which they lie or are carried. start
-// is where the log begins.
+// Gone appends, sorted by id, at most maxCount messages that wait for their time in some channel but can no longer be
+// read: retention by size, age or count removed the segments that held or carried them. start is where the log begins.
 func (c *Cursors) Gone(dst []segment.MsgID, start Border, maxCount int) []segment.MsgID {
 	from := len(dst)
 	taken := 0
@@ -222,8 +223,8 @@ func (c *Cursors) Gone(dst []segment.MsgID, start Border, maxCount int) []segmen
 	return dst[:from+min(len(out), maxCount)]
 }
 
-// CarriedBelow appends, in the order of their ids, at most maxCount messages from the id from on whose bytes are only
-// where they are carried: start is where the log begins.
+// CarriedBelow appends, sorted by id, at most maxCount messages with ids at or above from that exist only as carried
+// copies, because they were published before start, where the log begins.
 func (c *Cursors) CarriedBelow(dst []CarrySource, from segment.MsgID, start Border, maxCount int) []CarrySource {
 	for i := searchID(c.carried, from, carriedPlace.id); i < len(c.carried) && c.carried[i].ID < start.ID &&
 		maxCount > 0; i++ {
@@ -235,7 +236,7 @@ func (c *Cursors) CarriedBelow(dst []CarrySource, from segment.MsgID, start Bord
 	return dst
 }
 
-// atOrAbove cuts off what is below m.
+// atOrAbove returns the part of a sorted list whose ids are at or above m.
 func atOrAbove[T any](list []T, m segment.MsgID, id func(T) segment.MsgID) []T {
 	for len(list) > 0 && id(list[0]) < m {
 		list = list[1:]

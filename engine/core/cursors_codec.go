@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// A fold is written in the first version that can say it: an older program reads the log until a
-	// feature of the second is used.
+	// A fold is written in the lowest version that can represent it. So an older program can read the log until a
+	// feature of version 2 is used.
 	cursorsVersion1 = 1
 	cursorsVersion  = 2 // settings, outboxes, carried messages
 
@@ -20,13 +20,13 @@ const (
 	cursorFlagSettings = 4 // from version 2 on
 	cursorFlagDead     = 8 // from version 2 on
 
-	// Smallest encodings, by which a count is checked against the bytes that follow.
+	// Smallest encoded sizes. The decoder checks each count against them and the bytes that follow.
 	minCursorBytes   = 7 // name length, one byte of name, flags, start, confirmed, two counts
 	minDeferredBytes = 3
 	minPlaceBytes    = 2
 )
 
-// version is the first that can say everything in the fold.
+// version returns the lowest version that can represent the fold.
 func (c *Cursors) version() byte {
 	if len(c.carried) > 0 {
 		return cursorsVersion
@@ -39,14 +39,14 @@ func (c *Cursors) version() byte {
 	return cursorsVersion1
 }
 
-// foldLevels says from which feature level on a version of the fold is written. What only that version can say is put
-// into a fold by entries of that level alone.
+// foldLevels has the feature level from which on a version of the fold may be written. What only that version can
+// represent comes from entries of that level alone.
 var foldLevels = [cursorsVersion + 1]uint8{cursorsVersion1: 1, cursorsVersion: 1}
 
-// Level is the first feature level whose versions can read the fold.
+// Level returns the lowest feature level at which the fold can be read.
 func (c *Cursors) Level() int { return int(foldLevels[c.version()]) }
 
-// Append appends the fold in the form of FORMAT.md. Equal folds give equal bytes.
+// Append appends the encoding of FORMAT.md. Equal folds have equal encodings.
 func (c *Cursors) Append(dst []byte) []byte {
 	flags := byte(0)
 	if c.TopicPaused {
@@ -78,7 +78,7 @@ func (c *Cursors) Append(dst []byte) []byte {
 	return dst
 }
 
-// appendPlaces writes the count and, for each, id (less the one before) and offset.
+// appendPlaces writes the count and then, for each place, the id as a difference from the previous one, and the offset.
 func appendPlaces(dst []byte, places []carriedPlace) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(places)))
 	last := segment.MsgID(0)
@@ -120,8 +120,8 @@ func (ch *Cursor) append(dst []byte) []byte {
 	return dst
 }
 
-// DecodeCursors reads a fold and returns it with the bytes behind it. The fold owns
-// its memory. Any bytes are safe: what is not a fold is ErrBadControl.
+// DecodeCursors decodes a fold and returns it and the bytes behind it. The fold owns its memory. Any input is safe:
+// what is not a valid fold gives ErrBadControl, or ErrNewerControl if its version is unknown.
 func DecodeCursors(p []byte) (*Cursors, []byte, error) {
 	d := decoder{p: p}
 	version := d.byte()
@@ -171,7 +171,7 @@ func (d *decoder) deferred(c *Cursors) {
 	}
 }
 
-// places reads the carried messages and tells the lists that name them.
+// places decodes the places of carried messages and sets them in the channels' deferrals.
 func (d *decoder) places(c *Cursors) {
 	last := segment.MsgID(0)
 	for i, n := 0, d.count(minPlaceBytes); i < n && d.bad == ""; i++ {

@@ -1,7 +1,8 @@
 package core
 
-// ShiftDue moves the due time of everything that waits by ms and returns how much there is. The engine does it to the
-// fold that the batch carries which begins an epoch, so that all replicas get it with the log. No time goes below 0.
+// ShiftDue adds ms to the due time of every waiting message and returns their number. No time becomes negative. The
+// engine applies it to the fold that it writes at the start of an epoch, so that all replicas get the new times with
+// the log.
 func (c *Cursors) ShiftDue(ms int64) (count int) {
 	for i := range c.Deferred {
 		d := &c.Deferred[i]

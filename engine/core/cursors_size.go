@@ -6,21 +6,22 @@ import (
 	"penstock/segment"
 )
 
-// What MaxBytes counts for the numbers of FORMAT.md.
+// Sizes that MaxBytes assumes for the numbers of FORMAT.md.
 const (
 	uvarintBytes = 10 // any number
 	dueBytes     = 6  // unix ms until the year 2109
 	attemptBytes = 3  // MaxAttempts
 )
 
-// MaxDeferredBytes is more than one delayed message adds to a fold.
+// MaxDeferredBytes is more than one deferred message can add to a fold.
 const MaxDeferredBytes = uvarintBytes + dueBytes + uvarintBytes
 
-// DeferredBytes is about what one delayed message adds to the fold of a log that ends at the offset end.
+// DeferredBytes estimates what one deferred message adds to the fold of a log that ends at the offset end.
 func DeferredBytes(end segment.Offset) int64 { return 2 + dueBytes + int64(uvarintLen(uint64(end))) }
 
-// MaxBytes is at least the number of bytes that Append writes, and little more, in the log that ends at the offset
-// end. It takes time for each channel, not for what they hold: lists are counted by their lengths.
+// MaxBytes returns an upper bound, and a close one, of what Append writes for a log that ends at the offset end. Its
+// cost is proportional to the number of channels and settings rules. Of long lists it looks only at the length and the
+// last id.
 func (c *Cursors) MaxBytes(end segment.Offset) int64 {
 	at := int64(uvarintLen(uint64(end)))
 	n := int64(2 + 6*uvarintBytes) // version, flags, end, unclaimed, held from, three counts
@@ -56,8 +57,8 @@ func (ch *Cursor) maxBytes() int64 {
 	return n
 }
 
-// deltaBytes bounds the encodings of n differences that add up to at most last: only every 128th of it can take a
-// second byte, only every 16384th a third.
+// deltaBytes bounds the encoded size of n differences whose sum is at most last. A difference takes a second byte only
+// from 128 on, so at most last/128 of them do. It takes a third byte only from 16384 on, and so forth.
 func deltaBytes(n int, last segment.MsgID) int64 {
 	sum := int64(n)
 	for rest := uint64(last) >> 7; rest > 0; rest >>= 7 {

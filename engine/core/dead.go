@@ -6,7 +6,7 @@ import (
 	"penstock/segment"
 )
 
-// DeadMessage is a message that was delivered as often as its channel allows.
+// DeadMessage is a dead letter: a message that was delivered as often as its channel allows.
 type DeadMessage struct {
 	ID       segment.MsgID
 	Attempts uint16
@@ -14,7 +14,8 @@ type DeadMessage struct {
 
 func (d DeadMessage) id() segment.MsgID { return d.ID }
 
-// appendDead writes the count and, for each, id (less the one before) and attempts.
+// appendDead writes the count and then, for each dead letter, its id as a difference from the previous one, and its
+// attempts.
 func appendDead(dst []byte, dead []DeadMessage) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(dead)))
 	last := segment.MsgID(0)

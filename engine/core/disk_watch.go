@@ -2,14 +2,14 @@ package core
 
 import "fmt"
 
-// DiskState is how a node's disk answers. The order is that of preference: lower is better.
+// DiskState says how well a node's disk works. Lower values are better, and comparisons rely on that order.
 type DiskState uint8
 
 const (
 	DiskGood   DiskState = iota
-	DiskSlow             // a write took long, or the disk hung a while ago and is not proven good yet
-	DiskHung             // nothing came back for DiskConfig.PatienceNs while writes waited
-	DiskFailed           // and for DiskConfig.FailedNs
+	DiskSlow             // a write took long, or the disk hung and has not proven itself since
+	DiskHung             // no write came back for DiskConfig.PatienceNs while writes waited
+	DiskFailed           // as DiskHung, for DiskConfig.FailedNs
 )
 
 func (s DiskState) String() string {
@@ -22,38 +22,39 @@ func (s DiskState) String() string {
 
 // DiskConfig has the limits of a DiskWatch, in ns. All must be greater than 0.
 type DiskConfig struct {
-	PatienceNs int64 // without any completion while writes wait: the disk hangs
-	FailedNs   int64 // and it has failed
-	PollNs     int64 // how often Step is called
-	IdleNs     int64 // after how long without a write an idle disk is asked: DiskProbeIdleNs, but in simulations
+	PatienceNs int64 // time without any completion while writes wait, after which the disk hangs
+	FailedNs   int64 // likewise, after which it has failed
+	PollNs     int64 // how often the caller calls Step
+	IdleNs     int64 // time without a write after which an idle disk is probed; DiskProbeIdleNs, except in simulations
 }
 
-// What follows from the patience, and limits of a DiskWatch.
+// Limits of a DiskWatch.
 const (
-	// A fifth of the patience without a completion is slow.
+	// The disk is slow after a fifth of the patience without a completion.
 	diskSlowFraction = 5
-	// A disk that was slow is good again after two patiences without that, one that hung after six.
+	// A disk that was slow is good again after two patiences in which it was not; one that hung, after six.
 	diskCalmPatiences   = 2
 	diskProvenPatiences = 6
-	// and so many writes have come back.
+	// It also needs this many completed writes in that time.
 	diskProvenWrites = 5
 
-	// DiskProbeIdleNs is after how long without a write an idle disk is asked.
+	// DiskProbeIdleNs is the time without a write after which an idle disk is probed.
 	DiskProbeIdleNs = 10e9
-	// DiskHandOverEveryNs lies at least between two hand-overs, unless the disk was proven good in between.
+	// DiskHandOverEveryNs is the least time between two hand-overs, unless the disk was good in between.
 	DiskHandOverEveryNs = 3 * 60e9
-	// DiskKeptEveryNs is enough after a hand-over that gave nothing away: nobody could take it.
+	// DiskKeptEveryNs is the least time after a hand-over that gave nothing away, because no other node could take
+	// anything.
 	DiskKeptEveryNs = 30e9
-	// In DiskTellSpanNs others are told of at most MaxDiskTellCount changes.
+	// Other nodes are told of at most MaxDiskTellCount changes within DiskTellSpanNs.
 	DiskTellSpanNs   = 30e9
 	MaxDiskTellCount = 3
 )
 
-// DiskWatch decides whether a disk hangs. It is fed with the time and with how many writes began and came back.
+// DiskWatch decides whether a disk hangs. Its inputs are the time and the numbers of writes that began and came back.
 //
-// What counts is progress: a write that comes back, however late, shows that the disk works, and a spike of load must
-// not move leaderships. Only time in which nothing at all came back while something waited counts, and only as far as
-// the watch itself ran: a process that was stopped, or got no processor, has not seen that nothing came.
+// Only progress counts. A write that comes back, however late, shows that the disk works: a spike of load must not move
+// leaderships. What counts against the disk is time in which writes waited and none came back. It counts only as far as
+// the watch itself was running: a process that was stopped, or got no processor, cannot know that no write came back.
 //
 //	        1/5 patience             patience                    FailedNs
 //	good ───────────────► slow ───────────────► hung ─────────────────────────► failed
@@ -61,38 +62,38 @@ const (
 //	  └────────────────────┘ └────────────────────┴────────────────────────────────┘
 //	     (6 after a hang)
 //
-// The zero value is not usable; see NewDiskWatch. One goroutine uses it.
+// The zero value is not usable; see NewDiskWatch. One goroutine uses a DiskWatch; it has no lock.
 type DiskWatch struct {
 	cfg         DiskConfig
 	state       DiskState
-	at          int64  // of the last Step
-	begun, done uint64 // as seen then
-	waitedNs    int64  // seen time since the last completion while something waited
-	idleNs      int64  // seen time since the last write, with nothing waiting
-	calmNs      int64  // seen time since the disk was slow or worse; only while it is not good
-	calmWrites  uint64 // that came back in it
-	hung        bool   // it hung since it was good
+	at          int64  // time of the last Step
+	begun, done uint64 // totals at the last Step
+	waitedNs    int64  // watched time since the last completion while writes waited
+	idleNs      int64  // watched time since the last write, with none waiting
+	calmNs      int64  // watched time since the disk was last slow or worse; used only while the state is not good
+	calmWrites  uint64 // writes that came back in calmNs
+	hung        bool   // the disk hung since it was last good
 
-	handed   bool  // a hand-over was asked for since it was good
-	nextHand int64 // when the next may be asked for
-	handedAt int64
+	handed   bool  // a hand-over was requested since the disk was last good
+	nextHand int64 // when the next one may be requested
+	handedAt int64 // when the last one was requested
 
-	told  DiskState               // what the others know
-	tells [MaxDiskTellCount]int64 // when others were told last; ring
-	count uint64                  // of tells
+	told  DiskState               // the state that other nodes were told last
+	tells [MaxDiskTellCount]int64 // ring of the times at which they were told
+	count uint64                  // how often they were told
 }
 
-// DiskVerdict is what a Step led to.
+// DiskVerdict is the result of a Step.
 type DiskVerdict struct {
 	State    DiskState
-	Changed  bool  // State is another one than after the Step before
-	WaitedNs int64 // for how long nothing came back while something waited
-	Tell     bool  // others should be told of State, again and again until they have heard
-	HandOver bool  // this node should lead nothing that another can lead; said once per DiskHandOverEveryNs, see Kept
-	Probe    bool  // a small write should be begun, if none is under way
+	Changed  bool  // State differs from that of the previous Step
+	WaitedNs int64 // how long writes have waited without any completion
+	Tell     bool  // tell other nodes State, and repeat it until they have received it
+	HandOver bool  // this node should hand over its leaderships; set once per DiskHandOverEveryNs, see Kept
+	Probe    bool  // begin a small write, unless one is under way
 }
 
-// NewDiskWatch begins with a good disk at time now (ns, monotonic).
+// NewDiskWatch returns a watch over a disk that is good at time now (ns, monotonic).
 func NewDiskWatch(cfg DiskConfig, now int64) *DiskWatch {
 	if cfg.PatienceNs <= 0 || cfg.FailedNs <= 0 || cfg.PollNs <= 0 || cfg.IdleNs <= 0 {
 		panic("BUG: a watch over a disk without limits")
@@ -100,17 +101,17 @@ func NewDiskWatch(cfg DiskConfig, now int64) *DiskWatch {
 	return &DiskWatch{cfg: cfg, at: now}
 }
 
-// State is what the last Step said.
+// State returns the state after the last Step.
 func (w *DiskWatch) State() DiskState { return w.state }
 
-// Step takes the totals of writes that began and that came back, done <= begun.
+// Step takes the time and the total numbers of writes that began and that came back; done <= begun.
 func (w *DiskWatch) Step(now int64, begun, done uint64) DiskVerdict {
-	// What was not watched does not count: see above. Two polls are tolerated, since a tick may be late.
+	// Time that was not watched does not count, see above. Two polls do, since a tick may be late.
 	passed := min(max(0, now-w.at), 2*w.cfg.PollNs)
 	w.at = now
 	progress, waits := done-w.done, begun > done
 	idle := progress == 0 && begun == w.begun && !waits
-	longest := w.waitedNs // of the wait that ended now, or that goes on
+	longest := w.waitedNs // the wait that ended now, or that goes on
 	switch {
 	case progress > 0:
 		w.waitedNs = 0
@@ -131,7 +132,8 @@ func (w *DiskWatch) Step(now int64, begun, done uint64) DiskVerdict {
 	return v
 }
 
-// judge moves the state.
+// judge computes the new state. longest is the wait that ended in this Step or goes on, passed the watched time since
+// the last Step, and progress the number of writes that came back.
 func (w *DiskWatch) judge(longest, passed int64, progress uint64) {
 	slow := w.cfg.PatienceNs / diskSlowFraction
 	switch {
@@ -139,7 +141,7 @@ func (w *DiskWatch) judge(longest, passed int64, progress uint64) {
 		w.state, w.hung = DiskFailed, true
 	case w.waitedNs >= w.cfg.PatienceNs:
 		w.state, w.hung = DiskHung, true
-	case w.waitedNs > 0 && w.state >= DiskHung: // still
+	case w.waitedNs > 0 && w.state >= DiskHung: // it still hangs
 	case longest >= slow || w.state >= DiskHung:
 		w.state = DiskSlow
 	case w.state == DiskSlow:
@@ -165,11 +167,11 @@ func (w *DiskWatch) handsOver(now int64) bool {
 	return true
 }
 
-// Kept says that the hand-over which was asked for last has ended and gave nothing away: others that can take something
-// may come back at any time.
+// Kept says that the last hand-over has ended and gave nothing away. The next one may then come sooner, because another
+// node that can take a leadership may come back at any time.
 func (w *DiskWatch) Kept() { w.nextHand = min(w.nextHand, w.handedAt+DiskKeptEveryNs) }
 
-// tell says whether others hear of the state now: at most MaxDiskTellCount times in DiskTellSpanNs.
+// tell says whether other nodes are told the state now: at most MaxDiskTellCount times in DiskTellSpanNs.
 func (w *DiskWatch) tell(now int64) bool {
 	if w.state == w.told {
 		return false

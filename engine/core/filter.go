@@ -9,30 +9,30 @@ import (
 	"penstock/segment"
 )
 
-// Filter says which messages a channel wants, by their headers. The zero value wants everything.
+// Filter says by headers which messages a channel wants. The zero value wants all messages.
 type Filter struct {
-	All    bool   `json:"all"`             // every rule must hold; else one is enough
-	Invert bool   `json:"invert"`          // wanted is what the rules do not say
-	Rules  []Rule `json:"rules,omitempty"` // at most MaxFilterRules; none: everything
+	All    bool   `json:"all"`             // every rule must hold; otherwise one is enough
+	Invert bool   `json:"invert"`          // the channel wants the messages that the rules do not select
+	Rules  []Rule `json:"rules,omitempty"` // at most MaxFilterRules; none: all messages are wanted
 }
 
-// Rule holds for a message that has a header of the name whose value matches. A message may carry a
-// header more than once: one value is enough.
+// Rule holds for a message that has the header with a value that matches. If a message has the header several times,
+// one matching value is enough.
 type Rule struct {
 	Header  string `json:"header"` // compared byte for byte
 	Match   Match  `json:"match"`
 	Pattern string `json:"pattern"`
 }
 
-// Match is how a rule's pattern is read.
+// Match says how a value is compared with a rule's pattern.
 type Match uint8
 
 const (
-	MatchExact  Match = iota // the value is the pattern
-	MatchPrefix              // the value begins with it
+	MatchExact  Match = iota // the value equals the pattern
+	MatchPrefix              // the value begins with the pattern
 	MatchGlob                // path.Match
-	MatchRegexp              // it occurs in the value (RE2 syntax; ^ and $ bind it to the ends)
-	MatchExists              // the header is there; there is no pattern
+	MatchRegexp              // the pattern occurs in the value (RE2 syntax; ^ and $ anchor it)
+	MatchExists              // the header exists; the pattern is empty
 )
 
 var matchNames = [...]string{"exact", "prefix", "glob", "regexp", "exists"}
@@ -40,10 +40,10 @@ var matchNames = [...]string{"exact", "prefix", "glob", "regexp", "exists"}
 // String returns the name that JSON uses.
 func (m Match) String() string { return nameOf(matchNames[:], int(m)) }
 
-// MarshalText writes the name; a match that does not exist is an error.
+// MarshalText returns the name; a match that does not exist is an error.
 func (m Match) MarshalText() ([]byte, error) { return marshalName("match", matchNames[:], int(m)) }
 
-// UnmarshalText reads a name; the empty one is MatchExact.
+// UnmarshalText parses a name; the empty name is MatchExact.
 func (m *Match) UnmarshalText(p []byte) error {
 	i, err := unmarshalName("match", matchNames[:], string(p))
 	if err == nil {
@@ -69,7 +69,7 @@ func (f *Filter) invalid() string {
 	return ""
 }
 
-// Matcher is a compiled Filter. It is safe for concurrent use. A nil Matcher wants everything.
+// Matcher is a compiled Filter. It never changes, so it is safe for concurrent use. A nil Matcher wants all messages.
 type Matcher struct {
 	all, invert bool
 	rules       []compiledRule
@@ -79,10 +79,10 @@ type compiledRule struct {
 	match   Match
 	header  string
 	pattern string
-	re      *regexp.Regexp // MatchGlob and MatchRegexp
+	re      *regexp.Regexp // set for MatchGlob and MatchRegexp
 }
 
-// Matcher compiles the filter; nil for one that wants everything. The error is an ErrSettings.
+// Matcher compiles the filter. It returns nil for a filter that wants all messages. Errors wrap ErrSettings.
 func (f *Filter) Matcher() (*Matcher, error) {
 	if why := f.invalid(); why != "" {
 		return nil, fmt.Errorf("%w: %s", ErrSettings, why)
@@ -128,13 +128,13 @@ func (m *Matcher) Match(headers []segment.KV) bool {
 	}
 	for i := range m.rules {
 		if m.rules[i].holds(headers) != m.all {
-			return m.all == m.invert // one rule decides: it holds, or with all it does not
+			return m.all == m.invert // one rule decides: it holds or, with all, it does not
 		}
 	}
 	return m.all != m.invert
 }
 
-// holds says whether a header of the rule's name has a value that matches.
+// holds says whether a header with the rule's name has a matching value.
 func (r *compiledRule) holds(headers []segment.KV) bool {
 	for i := range headers {
 		kv := &headers[i]
@@ -161,8 +161,8 @@ func (r *compiledRule) holds(headers []segment.KV) bool {
 	return false
 }
 
-// globExpr turns a pattern that path.Match found valid into a regular expression, because path.Match takes
-// strings and a value is bytes: converting each would allocate.
+// globExpr converts a pattern that path.Match accepts into a regular expression. path.Match takes strings, and a
+// header's value is bytes: to convert each value would allocate.
 func globExpr(pattern string) string {
 	var out strings.Builder
 	out.WriteString(`(?s)\A`)
@@ -185,8 +185,8 @@ func globExpr(pattern string) string {
 	return out.String()
 }
 
-// globClass writes the class that p begins with and returns p from its closing bracket. A range that runs
-// backwards matches nothing.
+// globClass writes the character class at the start of p and returns p from the closing bracket on. A range whose
+// bounds are reversed matches nothing.
 func globClass(out *strings.Builder, p []rune) []rune {
 	p = p[1:]
 	negated := p[0] == '^'
@@ -205,7 +205,7 @@ func globClass(out *strings.Builder, p []rune) []rune {
 			fmt.Fprintf(&ranges, `\x{%x}-\x{%x}`, lo, hi)
 		}
 	}
-	if ranges.Len() == 0 { // neither can be written as an empty class
+	if ranges.Len() == 0 { // an empty class has no syntax: write the negation of the full one
 		negated = !negated
 		ranges.WriteString(`\x{0}-\x{10ffff}`)
 	}
@@ -218,7 +218,7 @@ func globClass(out *strings.Builder, p []rune) []rune {
 	return p
 }
 
-// classRune reads one character of a class.
+// classRune reads one character of a class, which may be escaped, and returns the rest.
 func classRune(p []rune) (rune, []rune) {
 	if p[0] == '\\' {
 		p = p[1:]
@@ -226,7 +226,7 @@ func classRune(p []rune) (rune, []rune) {
 	return p[0], p[1:]
 }
 
-// HashKey is the hash of a key or tag for Event.Key and Event.Tag: FNV-1a, never 0, which is no key.
+// HashKey returns the hash of a key or tag for Event.Key and Event.Tag: FNV-1a, but never 0, which stands for no key.
 func HashKey(value []byte) uint64 {
 	h := uint64(14695981039346656037)
 	for _, b := range value {

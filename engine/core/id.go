@@ -6,9 +6,9 @@ import (
 	"penstock/segment"
 )
 
-// ID names a message over all partitions of a topic: the partition in the upper 16
-// bits, the MsgID in the lower 48. It is the same at every redelivery, after a
-// restart and after a failover, so consumers may use it to recognise duplicates.
+// ID identifies a message among all partitions of a topic: the partition is in the upper 16 bits, the MsgID in the
+// lower 48. It stays the same at every redelivery, restart and failover, so consumers may use it to recognise
+// duplicates.
 type ID uint64
 
 const (
@@ -20,13 +20,12 @@ const (
 	partitionShift = 48
 )
 
-// ErrBadID says that bytes are not a message id: exactly 16 lower-case hex digits.
-// No message is touched.
+// ErrBadID says that bytes are not a message id, which is exactly 16 lower-case hex digits. No message is touched.
 var ErrBadID = errors.New(
 	"engine: a message id is 16 lower-case hex digits; nothing was changed, send the id as it was delivered")
 
-// MakeID joins a partition and a message id. Numbers that do not fit are a
-// programmer's error: placement and the log refuse them long before.
+// MakeID combines a partition and a message id. It panics on numbers that do not fit, which placement and the log
+// refuse long before.
 func MakeID(partition uint32, m segment.MsgID) ID {
 	if partition > MaxPartition || m > segment.MaxMsgID {
 		panic("BUG: partition or message id does not fit into an ID")
@@ -54,7 +53,7 @@ func (id ID) Append(dst []byte) []byte {
 	return dst
 }
 
-// ParseID reads the 16 digits. Upper case is refused so that an id has one text.
+// ParseID parses the 16 digits. It refuses upper case, so that an id has exactly one text.
 func ParseID(p []byte) (ID, error) {
 	if len(p) != IDTextBytes {
 		return 0, ErrBadID

@@ -13,23 +13,22 @@ func (r IDRange) Count() uint64 {
 	return uint64(r.To - r.From)
 }
 
-// IDSet is a set of message ids kept as sorted ranges that neither touch nor
-// overlap. Growing at the end and cutting at the front are O(1) amortised, which is
-// what in-order confirmation does; anything else is a binary search plus a move of
-// the shorter side. The zero value is empty. It has no bound of its own: whoever
-// adds to it bounds Len. A copied IDSet shares memory with the original (see Clone).
+// IDSet is a set of message ids, stored as sorted ranges that neither touch nor overlap. In-order confirmation grows it
+// at the end and cuts it at the front, which takes O(1) amortised. Other changes take a binary search and a move of the
+// shorter side. The zero value is empty. IDSet has no size limit: its users must bound Len. A copied IDSet shares
+// memory with the original (see Clone).
 type IDSet struct {
-	r    []IDRange // the ranges are r[head:]; r[:head] was cut and is room for inserts near the front
+	r    []IDRange // the set is r[head:]; r[:head] was cut and has room for inserts near the front
 	head int
 }
 
-// maxKeptRanges bounds the memory an emptied set keeps for reuse (64 KiB).
+// maxKeptRanges bounds the memory that an emptied set keeps for reuse (64 KiB).
 const maxKeptRanges = 4096
 
 // Len returns the number of ranges.
 func (s *IDSet) Len() int { return len(s.r) - s.head }
 
-// Ranges returns the ranges in order. They are borrowed: valid until the next change.
+// Ranges returns the ranges in order. They are borrowed until the next change.
 func (s *IDSet) Ranges() []IDRange { return s.r[s.head:] }
 
 // First returns the lowest range.
@@ -40,7 +39,7 @@ func (s *IDSet) First() (IDRange, bool) {
 	return s.r[s.head], true
 }
 
-// Count returns the number of ids in the set that are at or above from and below to.
+// Count returns the number of ids of the set in [from, to).
 func (s *IDSet) Count(from, to segment.MsgID) (n uint64) {
 	live := s.r[s.head:]
 	for i := s.search(from); i < len(live) && live[i].From < to; i++ {
@@ -52,7 +51,7 @@ func (s *IDSet) Count(from, to segment.MsgID) (n uint64) {
 // Contains says whether id is in the set.
 func (s *IDSet) Contains(id segment.MsgID) bool { return s.Covers(IDRange{id, id + 1}) }
 
-// Covers says whether all of r is in the set; an empty range always is.
+// Covers says whether the set contains all ids of r; an empty range is always covered.
 func (s *IDSet) Covers(r IDRange) bool {
 	if r.From >= r.To {
 		return true
@@ -74,10 +73,10 @@ func (s *IDSet) NextGap(id segment.MsgID) segment.MsgID {
 	return id
 }
 
-// Add puts one id into the set and says whether it was new.
+// Add adds one id and says whether it was new.
 func (s *IDSet) Add(id segment.MsgID) bool { return s.AddRange(IDRange{id, id + 1}) == 1 }
 
-// AddRange puts r into the set and returns how many of its ids were new.
+// AddRange adds the ids of r and returns how many were new.
 func (s *IDSet) AddRange(r IDRange) uint64 {
 	if r.From >= r.To {
 		return 0
@@ -156,8 +155,8 @@ func (s *IDSet) search(id segment.MsgID) int {
 	return lo
 }
 
-// push appends a range. The room that cutting left at the front is taken back
-// before the slice may grow, so a set of steady size never allocates.
+// push appends a range. Before the slice would grow, push reuses the room that cutting left at the front, so a set of
+// steady size never allocates.
 func (s *IDSet) push(r IDRange) {
 	if len(s.r) == cap(s.r) && s.head > len(s.r)/2 {
 		s.r = s.r[:copy(s.r, s.r[s.head:])]
@@ -166,7 +165,7 @@ func (s *IDSet) push(r IDRange) {
 	s.r = append(s.r, r)
 }
 
-// insert puts r before live range i, moving the shorter side.
+// insert inserts r before live range i and moves the shorter side.
 func (s *IDSet) insert(i int, r IDRange) {
 	if s.head > 0 && i < s.Len()/2 {
 		copy(s.r[s.head-1:], s.r[s.head:s.head+i])
@@ -180,7 +179,7 @@ func (s *IDSet) insert(i int, r IDRange) {
 	live[i] = r
 }
 
-// remove deletes live ranges [i, j), moving the shorter side.
+// remove deletes the live ranges [i, j) and moves the shorter side.
 func (s *IDSet) remove(i, j int) {
 	live := s.r[s.head:]
 	if i < len(live)-j {
@@ -191,9 +190,9 @@ func (s *IDSet) remove(i, j int) {
 	s.r = s.r[:s.head+i+copy(live[i:], live[j:])]
 }
 
-// confirmRange adds r to the confirmed state (everything below *below, plus above)
-// and keeps its normal form: above holds only ids that do not touch *below. Both
-// the machine and the fold confirm through this one function, so that they agree.
+// confirmRange adds r to a confirmed state: all ids below *below, and those in above. It keeps the normal form, in
+// which no range of above touches *below. Both the machine and the fold confirm through this function, so that they
+// always agree.
 func confirmRange(below *segment.MsgID, above *IDSet, r IDRange) {
 	if r.From > *below {
 		above.AddRange(r)

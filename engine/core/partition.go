@@ -17,13 +17,13 @@ var (
 		"used up: what can be read is still served; the log says more")
 )
 
-// Purpose says what a batch to be placed is for. It decides what must stand before it.
+// Purpose says what a batch is for. It decides which batches must come before it.
 type Purpose uint8
 
 const (
 	PurposeData       Purpose = iota // messages, or control entries about channels
-	PurposeEpochStart                // the first batch of this incarnation
-	PurposeCheckpoint                // the first batch of a segment: all cursors, so that a segment stands alone
+	PurposeEpochStart                // the first batch of an epoch
+	PurposeCheckpoint                // the first batch of a segment: the whole fold, so that a segment stands alone
 )
 
 // PartitionEventKind is what happened to a partition.
@@ -31,14 +31,15 @@ type PartitionEventKind uint8
 
 const (
 	_            PartitionEventKind = iota
-	PartitionPut                    // a request reached the head of the inbox: may it be appended? Count, Control
-	// a batch of Bytes (and, for a checkpoint, NextBytes behind it) is about to be sealed: where?
+	PartitionPut                    // a put is at the head of the inbox: may it be appended? Count, Control
+	// Purpose, Bytes, NextBytes: a batch of Bytes is about to be sealed, and after a checkpoint one of NextBytes: where
+	// does it go?
 	PartitionPlace
-	PartitionAppend // the batch placed last was sealed: Bytes, Count, CRC
-	PartitionSpace  // the disk is full (Flag) or has room again
-	PartitionFault  // Err: corruption makes it read-only; a disk fault (Flag) poisons it
-	PartitionLead   // Epoch: the next batch begins this epoch, which the cluster granted
-	PartitionFollow // State: the log ends so now; another node's leader placed its batches, or it was cut
+	PartitionAppend // the batch that was placed last was sealed: Bytes, Count, CRC, Purpose
+	PartitionSpace  // the disk is full (Flag), or has room again
+	PartitionFault  // Err: stored data is corrupt, which makes the log read-only; Flag: a disk fault poisons it
+	PartitionLead   // Epoch: the cluster granted this epoch, which begins with the next batch
+	PartitionFollow // State: the new end of the log, after a leader's batches were stored or the log was cut
 )
 
 // PartitionEvent is the input of Partition.Step; only the fields of its kind are used.
@@ -56,7 +57,7 @@ type PartitionEvent struct {
 	Err       error
 }
 
-// Placement is where a batch goes and what its leader's part says.
+// Placement says where a batch goes, and what its header's leader part says (segment.Header).
 type Placement struct {
 	Position        segment.Position
 	FirstID         segment.MsgID
@@ -71,33 +72,33 @@ type Placement struct {
 // PartitionResult is the output of Partition.Step.
 type PartitionResult struct {
 	Err       error
-	First     Purpose   // after Place: PurposeData, or what must be appended before the batch
-	Placement Placement // after Place with First == PurposeData, or for the other purposes
+	First     Purpose   // after Place: PurposeData, or the purpose of the batch that must be appended first
+	Placement Placement // after Place, unless First names another batch
 }
 
-// Partition decides what may be appended to the log of one partition and where it goes: a state machine without I/O,
-// clock or goroutine. Its owner feeds it events in the order in which they happen. What is durable and committed is not
-// its business (package replicate).
+// Partition decides what may be appended to the log of one partition, and where. It is a state machine without I/O,
+// clock or goroutine. Its owner steps it with events in the order in which they happen. It does not know what is
+// durable or committed (package replicate does).
 type Partition struct {
 	state   segment.State
 	sizes   segment.Sizes
-	placed  Placement // what Place decided last and Append will make true
-	placing bool
-	granted segment.Epoch // by the cluster; 0: the one after the last
-	started bool          // this incarnation's epoch-start batch was appended
-	noSpace bool
-	fault   error
+	placed  Placement     // result of the last Place, which Append makes true
+	placing bool          // placed is valid
+	granted segment.Epoch // by the cluster; 0: the next epoch is the last one plus 1
+	started bool          // the epoch-start batch of the current epoch was appended
+	noSpace bool          // only control entries may be appended
+	fault   error         // nil, or why nothing may be appended
 }
 
-// NewPartition continues a log at st.
+// NewPartition returns a machine for a log that ends at st.
 func NewPartition(st segment.State, sizes segment.Sizes) *Partition {
 	return &Partition{state: st, sizes: sizes}
 }
 
-// State is the log after everything appended.
+// State returns the state of the log after all appended batches.
 func (p *Partition) State() segment.State { return p.state }
 
-// NextEpoch is the epoch that the next incarnation's batches carry.
+// NextEpoch returns the epoch that begins when this node appends its first batch as the leader.
 func (p *Partition) NextEpoch() segment.Epoch {
 	if p.granted != 0 {
 		return p.granted
@@ -105,10 +106,10 @@ func (p *Partition) NextEpoch() segment.Epoch {
 	return p.state.Epoch + 1
 }
 
-// Fault is nil, or why the partition takes no more writes.
+// Fault says why the partition takes no more writes; nil: it does.
 func (p *Partition) Fault() error { return p.fault }
 
-// Step is the machine's only door.
+// Step is the only way to change the machine.
 func (p *Partition) Step(ev *PartitionEvent, res *PartitionResult) {
 	*res = PartitionResult{}
 	switch ev.Kind {
@@ -141,7 +142,7 @@ func (p *Partition) admit(ev *PartitionEvent) error {
 	case p.fault != nil:
 		return p.fault
 	case p.noSpace && !ev.Control:
-		// Confirmations go on: they are what lets retention free space.
+		// Control entries are still appended: confirmations let retention free space.
 		return ErrNoSpace
 	case uint64(p.state.NextID)+uint64(ev.Count) > uint64(segment.MaxMsgID):
 		return ErrReadOnly
@@ -149,8 +150,8 @@ func (p *Partition) admit(ev *PartitionEvent) error {
 	return nil
 }
 
-// place decides where the next batch goes, without moving anything: the caller may find that the
-// group has no room and ask again later.
+// place decides where the next batch goes. It changes nothing in the log's state: the caller may find that the group
+// has no room, and ask again later.
 func (p *Partition) place(ev *PartitionEvent, res *PartitionResult) {
 	st := p.state
 	roll := !fits(&st, ev.Bytes)
@@ -169,7 +170,7 @@ func (p *Partition) place(ev *PartitionEvent, res *PartitionResult) {
 		p.sizes.Place(&st, ev.Bytes)
 	case PurposeCheckpoint:
 		if st.SegmentCapacity != 0 {
-			st.SegmentCapacity = int64(st.End - st.SegmentBase) // full: Place moves on
+			st.SegmentCapacity = int64(st.End - st.SegmentBase) // full, so that sizes.Place begins the next segment
 		}
 		p.sizes.Place(&st, ev.Bytes+ev.NextBytes)
 	}
@@ -181,8 +182,8 @@ func (p *Partition) place(ev *PartitionEvent, res *PartitionResult) {
 	res.First, res.Placement = ev.Purpose, p.placed
 }
 
-// fits says whether a batch can follow in the segment that End lies in. A segment not begun fits
-// nothing: the first batch of a log is an epoch start, and Place begins the segment with it.
+// fits says whether the batch fits into the segment that contains End. Nothing fits into a segment that was not begun:
+// the first batch of a log is an epoch start, with which sizes.Place begins a segment.
 func fits(st *segment.State, batchBytes int) bool {
 	return int64(st.End-st.SegmentBase)+int64(batchBytes) <= st.SegmentCapacity
 }

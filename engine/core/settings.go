@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// ChannelSettings is what an operator asks of a channel. It is replicated state: control entry
-// ChannelConfigured carries it in every partition's log, and Cursor holds it. The zero value is what a
-// channel does that nobody configured. A value that was handed over is never changed in place (Filter.Rules
-// is shared by its copies).
+// ChannelSettings is what an operator configures for a channel. It is replicated: the control entry ChannelConfigured
+// carries it in every partition's log, and Cursor holds it. The zero value is the behaviour of a channel that was never
+// configured. A value that was handed over is never changed in place, because its copies share Filter.Rules.
 type ChannelSettings struct {
-	Version uint64 `json:"version"` // rises with every change; 0: never configured, all defaults
-	Order   Order  `json:"order"`   // what must be confirmed before the next message leaves
-	// OrderKey: the header whose value is the key; "": DefaultKeyHeader. A message without it is not ordered
+	Version uint64 `json:"version"` // grows with every change; 0: never configured, all defaults
+	Order   Order  `json:"order"`   // which earlier messages must be confirmed before the next one is delivered
+	// OrderKey: the header whose value is the key; "": DefaultKeyHeader. A message without the header is not ordered
 	KeyHeader string `json:"key_header"`
 	// deliveries after which a message goes to the dead-letter topic; 0: no limit
 	MaxAttempts uint16 `json:"max_attempts"`
-	// topic; "": the topic's name and DeadLetterSuffix, when MaxAttempts is set
+	// where dead letters go; "": with MaxAttempts set, the topic's name followed by DeadLetterSuffix
 	DeadLetter    string `json:"dead_letter"`
 	RatePerSecond uint32 `json:"rate_per_second"` // messages handed out per second in the whole channel; 0: no limit
 	MaxInFlight   uint32 `json:"max_in_flight"`   // messages in flight in the whole channel; 0: what the clients ask for
-	SampleRate    uint8  `json:"sample_rate"`     // percent of the messages, 1..99, beside the consumers' own; 0: all
-	Filter        Filter `json:"filter"`          // which messages the channel wants; the others count as confirmed
+	// percent of the messages, 1..99, in addition to the consumers' own samples; 0: all
+	SampleRate uint8  `json:"sample_rate"`
+	Filter     Filter `json:"filter"` // which messages the channel wants; the others count as confirmed
 }
 
 // Limits and defaults of ChannelSettings.
@@ -41,17 +41,17 @@ const (
 	MaxSettingsBytes = 64 + MaxHeaderName + MaxTopicNameBytes + MaxFilterRules*(8+MaxHeaderName+MaxPatternBytes)
 )
 
-// ErrSettings says that settings are not valid; nothing was changed.
+// ErrSettings says that settings are not valid. Nothing was changed.
 var ErrSettings = errors.New("engine: the channel's settings are not valid; nothing was changed")
 
-// Order says what an ordered channel waits for.
+// Order says which messages of a channel are delivered one after the other.
 type Order uint8
 
 const (
 	OrderNone      Order = iota // many messages in flight, in any order
 	OrderPartition              // one message of a partition at a time
 	OrderKey                    // one message of a key at a time
-	// as OrderPartition, and only consumers that declare to expect it may subscribe (youzan's SUB_ORDERED)
+	// as OrderPartition, but only consumers that declare to expect it may subscribe (youzan's SUB_ORDERED)
 	OrderDeclared
 )
 
@@ -60,10 +60,10 @@ var orderNames = [...]string{"none", "partition", "key", "declared"}
 // String returns the name that JSON uses.
 func (o Order) String() string { return nameOf(orderNames[:], int(o)) }
 
-// MarshalText writes the name; an order that does not exist is an error.
+// MarshalText returns the name; an order that does not exist is an error.
 func (o Order) MarshalText() ([]byte, error) { return marshalName("order", orderNames[:], int(o)) }
 
-// UnmarshalText reads a name; the empty one is OrderNone.
+// UnmarshalText parses a name; the empty name is OrderNone.
 func (o *Order) UnmarshalText(p []byte) error {
 	i, err := unmarshalName("order", orderNames[:], string(p))
 	if err == nil {
@@ -98,7 +98,7 @@ func unmarshalName(what string, names []string, text string) (int, error) {
 	return 0, fmt.Errorf("%w: %s %q is none of %s", ErrSettings, what, text, strings.Join(names, ", "))
 }
 
-// DeadLetterTopic is where dead letters of a channel of the topic go; "" while MaxAttempts sets no limit.
+// DeadLetterTopic returns the topic for dead letters of a channel of the given topic; "" while MaxAttempts is not set.
 func (s *ChannelSettings) DeadLetterTopic(topic string) string {
 	switch {
 	case s.MaxAttempts == 0:
@@ -109,7 +109,7 @@ func (s *ChannelSettings) DeadLetterTopic(topic string) string {
 	return topic + DeadLetterSuffix
 }
 
-// Key is the name of the header that holds the key of an OrderKey channel.
+// Key returns the name of the header that holds the key of an OrderKey channel.
 func (s *ChannelSettings) Key() string {
 	if s.KeyHeader == "" {
 		return DefaultKeyHeader
@@ -117,7 +117,7 @@ func (s *ChannelSettings) Key() string {
 	return s.KeyHeader
 }
 
-// Validate returns nil or an ErrSettings that says in one sentence what to change. Version is not looked at.
+// Validate returns nil, or an ErrSettings that says in one sentence what to change. It does not check Version.
 func (s *ChannelSettings) Validate() error {
 	if why := s.invalid(); why != "" {
 		return fmt.Errorf("%w: %s", ErrSettings, why)
@@ -130,8 +130,8 @@ func (s *ChannelSettings) Validate() error {
 	return err
 }
 
-// invalid says which limit of the encoding the settings break, or "". Decoding checks the same and no more:
-// what is in a log must stay readable when the meaning of a pattern changes.
+// invalid says which limit of the encoding the settings break; "": none. Decoding checks these limits and no others: a
+// log must stay readable when the meaning of a pattern changes.
 func (s *ChannelSettings) invalid() string {
 	switch {
 	case s.Order > OrderDeclared:
@@ -171,8 +171,8 @@ const (
 	minRuleBytes = 3 // match, two lengths
 )
 
-// Append appends the encoding of FORMAT.md. Settings that break its limits, and version 0, are a
-// programmer's error: Validate refuses them long before.
+// Append appends the encoding of FORMAT.md. It panics if the settings break its limits or have version 0, which
+// Validate and the engine refuse long before.
 func (s *ChannelSettings) Append(dst []byte) []byte {
 	if why := s.invalid(); why != "" || s.Version == 0 {
 		panic("BUG: channel settings that are not valid reach the log: " + why)
@@ -204,10 +204,10 @@ func appendText(dst []byte, text string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
 }
 
-// text reads what appendText wrote; its bytes are copied.
+// text decodes what appendText wrote, and copies the bytes.
 func (d *decoder) text() string { return string(d.bytes(d.count(1))) }
 
-// settings reads what Append wrote. A newer format is a failure like any other: settings cannot be ignored.
+// settings decodes what Append wrote. A newer format is an error, because settings must not be ignored.
 func (d *decoder) settings() ChannelSettings {
 	var s ChannelSettings
 	format, flags := d.byte(), d.byte()

@@ -2,20 +2,19 @@ package core
 
 import "math/bits"
 
-// Wheel is a hierarchical timer wheel with a resolution of 1 ms: 8 levels of 64
-// slots, so it reaches beyond any date. Schedule and Cancel are O(1); a timer moves
-// at most 7 times before it fires. It knows no clock: Advance brings the time.
-// Timers of the same millisecond fire in the order in which they reached their
-// slot, so equal histories give equal results.
+// Wheel is a hierarchical timer wheel with a resolution of 1 ms. It has 8 levels of 64 slots, enough for any date.
+// Schedule and Cancel are O(1); a timer moves at most 7 times before it fires. The wheel reads no clock: Advance sets
+// the time. Timers of the same millisecond fire in the order in which they reached their slot, so that equal histories
+// give equal results.
 //
-// For every timer in level L: the bits above L's six are those of now, and its slot
-// is greater than now's slot in L. So the lowest level that holds anything holds
-// the next timer, and a bitmap per level finds it without looking at empty slots.
+// Invariant: the due time of a timer in level L agrees with now in all bits above the six of that level, and its slot
+// is greater than now's slot in that level. So the next timer is in the lowest level that has any, and a bitmap per
+// level finds it without a search through empty slots.
 type Wheel[T any] struct {
-	now    int64 // ms; everything due at or before it is in overdue or has fired
+	now    int64 // ms; all timers due at or before it have fired or are in overdue
 	count  int
 	levels [wheelLevels]wheelLevel[T]
-	// overdue holds what was scheduled at or before now: it fires at the next Advance.
+	// overdue holds timers that were scheduled for now or earlier. They fire in the next Advance.
 	overdue timerList[T]
 }
 
@@ -23,18 +22,18 @@ const (
 	wheelBits   = 6
 	wheelSlots  = 1 << wheelBits
 	wheelLevels = 8
-	// maxWheelMs is the last time the wheel can hold; later timers are due then (year 10889).
+	// maxWheelMs is the last time that the wheel can represent (year 10889). Later timers fire then.
 	maxWheelMs = 1<<(wheelBits*wheelLevels) - 1
 )
 
-// wheelLevel allocates its slots at first use: an idle wheel costs no slots at all.
+// wheelLevel is one level of the wheel. It allocates its slots at first use, so that an idle wheel needs none.
 type wheelLevel[T any] struct {
 	used  uint64 // bit s: slot s holds a timer
 	slots *[wheelSlots]timerList[T]
 }
 
-// Timer is one scheduled item; it is part of the item it belongs to (Value points
-// back to it) and must stay where it is while scheduled.
+// Timer is one item to schedule. It is embedded in the item that Value points to, and must not move in memory while it
+// is scheduled.
 type Timer[T any] struct {
 	Value      T
 	due        int64
@@ -44,20 +43,20 @@ type Timer[T any] struct {
 	prev, next *Timer[T]
 }
 
-// timerList is a circular list by its first element; the first's prev is the last.
+// timerList is a circular list. first.prev is the last element.
 type timerList[T any] struct{ first *Timer[T] }
 
-// Due returns the time the timer was scheduled for, unix ms.
+// Due returns the time for which the timer was scheduled, in unix ms.
 func (t *Timer[T]) Due() int64 { return t.due }
 
-// Scheduled says whether the timer waits in a wheel.
+// Scheduled says whether the timer is in a wheel.
 func (t *Timer[T]) Scheduled() bool { return t.list != nil }
 
-// Len returns how many timers wait.
+// Len returns the number of scheduled timers.
 func (w *Wheel[T]) Len() int { return w.count }
 
-// Schedule makes t fire in the first Advance whose time is at or after dueMs. A
-// scheduled timer is moved. A time that has passed fires in the next Advance.
+// Schedule makes t fire in the first Advance whose time is at or after dueMs. If t was scheduled, it moves. If dueMs
+// has passed, t fires in the next Advance.
 func (w *Wheel[T]) Schedule(t *Timer[T], dueMs int64) {
 	w.Cancel(t)
 	t.due = dueMs
@@ -65,7 +64,7 @@ func (w *Wheel[T]) Schedule(t *Timer[T], dueMs int64) {
 	w.count++
 }
 
-// Cancel takes t out of the wheel; it is harmless if t is not scheduled.
+// Cancel removes t from the wheel. It does nothing if t is not scheduled.
 func (w *Wheel[T]) Cancel(t *Timer[T]) {
 	if t.list == nil {
 		return
@@ -74,10 +73,9 @@ func (w *Wheel[T]) Cancel(t *Timer[T]) {
 	w.count--
 }
 
-// Advance moves the time to nowMs and calls fire for every timer that is due, in
-// order of their milliseconds; none is early. fire may schedule and cancel freely:
-// what it schedules for the past waits for the next Advance. Time never goes back:
-// an older nowMs fires only what is overdue already.
+// Advance sets the time to nowMs and calls fire for every timer that is due, in the order of their milliseconds, and
+// never early. fire may schedule and cancel any timers; those that it schedules for the past wait for the next Advance.
+// Time never goes back: an older nowMs fires only the timers that are overdue already.
 func (w *Wheel[T]) Advance(nowMs int64, fire func(*Timer[T])) {
 	late := w.overdue.first
 	for n := w.overdue.len(); n > 0 && late != nil; n-- {
@@ -105,9 +103,8 @@ func (w *Wheel[T]) Advance(nowMs int64, fire func(*Timer[T])) {
 	w.now = max(w.now, nowMs)
 }
 
-// NextDue returns when to call Advance next, unix ms. It is never later than the
-// next timer's time; it may be earlier when that timer is far away, and Advance
-// then only brings it nearer.
+// NextDue returns when to call Advance next, in unix ms. It is never later than the next timer's due time. If that
+// timer is far away, it may be earlier, and Advance then only moves the timer to a lower level.
 func (w *Wheel[T]) NextDue() (int64, bool) {
 	if w.overdue.first != nil {
 		return w.now, true
@@ -116,7 +113,7 @@ func (w *Wheel[T]) NextDue() (int64, bool) {
 	return at, ok
 }
 
-// next finds the slot that comes first and the time at which it is reached.
+// next returns the first slot that has a timer, and the time at which the wheel reaches it.
 func (w *Wheel[T]) next() (level, slot int, at int64, ok bool) {
 	for level = range w.levels {
 		used := w.levels[level].used
@@ -131,7 +128,7 @@ func (w *Wheel[T]) next() (level, slot int, at int64, ok bool) {
 	return 0, 0, 0, false
 }
 
-// place links t into the slot that its due time and now decide.
+// place links t into the slot for its due time, relative to now.
 func (w *Wheel[T]) place(t *Timer[T]) {
 	due := min(t.due, maxWheelMs)
 	if due <= w.now {
