@@ -13,18 +13,18 @@ import (
 	"penstock/segment"
 )
 
-// ErrInvalid says that a frame is no message of replication, or that batches in it do not verify. Nothing of it may be
-// used. What was lost with it the sender repeats when it is not acknowledged; a sender that produces such frames is
+// ErrInvalid says that a frame is not a message of replication, or that batches in it do not verify. The receiver must
+// use nothing of it. The sender repeats batches that are not acknowledged. A sender that produces such frames is
 // broken, so end the connection.
 var ErrInvalid = errors.New(
 	"wire: the frame is not a message of replication; nothing of it was used, and what it carried will be sent again")
 
-// Decoder turns frames into messages, one after the other. It allocates nothing once it has grown, to at most
+// Decoder turns frames into messages, one after the other. It allocates nothing once its buffers have grown, to at most
 // MaxBatchCount batches and replicate.MaxEpochCount epochs. It is not safe for concurrent use. The zero value is ready.
 type Decoder struct {
-	ID      segment.Identity  // whose log it is about
-	Message replicate.Message // Batches and Epochs are the decoder's, valid until the next Decode
-	Runs    []Run             // where Message.Batches stand; valid until the next Decode
+	ID      segment.Identity  // the partition that the message is about
+	Message replicate.Message // the Decoder owns Batches and Epochs; valid until the next Decode
+	Runs    []Run             // the segments that Message.Batches lie in; valid until the next Decode
 	Body    []byte            // the batches' bytes, back to back: a part of the payload, borrowed
 
 	batches []replicate.Batch
@@ -32,9 +32,9 @@ type Decoder struct {
 	runs    []Run
 }
 
-// Decode reads the message in a frame and verifies everything that can be verified without knowing the log: of batches
-// the header's and the body's checksum, and that they lie in the segments of their runs. payload is borrowed for as
-// long as Body is used. The error is ErrInvalid, and then the decoder holds nothing.
+// Decode reads the message in a frame and verifies everything that can be verified without knowing the log: of each
+// batch the checksums of header and body, and that the batch lies in the segment of its run. payload is borrowed for as
+// long as Body is used. The error is ErrInvalid; after an error the decoder holds nothing.
 func (d *Decoder) Decode(h *netproto.Header, payload []byte) error {
 	err := d.decode(h, payload)
 	if err != nil {
@@ -43,7 +43,7 @@ func (d *Decoder) Decode(h *netproto.Header, payload []byte) error {
 	return err
 }
 
-// Batch is the bytes of Message.Batches[i], header included: a part of Body.
+// Batch returns the bytes of Message.Batches[i], header included, as a part of Body.
 func (d *Decoder) Batch(i int) []byte {
 	b := &d.batches[i]
 	from := int(b.Offset - d.batches[0].Offset)
@@ -115,7 +115,7 @@ func (d *Decoder) common(p []byte, l *layout) error {
 	return nil
 }
 
-// fields reads what follows the common part. p has the bytes that the layout asks for, without runs and epochs.
+// fields reads the fields that follow the common part. p is at least as long as the layout without runs and epochs.
 func (d *Decoder) fields(p []byte, l *layout, runCount int) (rest []byte, err error) {
 	le := binary.LittleEndian
 	m := &d.Message
@@ -193,7 +193,7 @@ func state(p []byte) (segment.State, []byte, error) {
 	return s, p[stateBytes:], nil
 }
 
-// readRuns reads the offset of the first batch, which it keeps in Message.Offset until walk needs it, and the runs.
+// readRuns reads the runs, and before them the offset of the first batch, which it keeps in Message.Offset for walk.
 func (d *Decoder) readRuns(p []byte, count int) (rest []byte, err error) {
 	if d.Message.Offset, p, err = offset(p); err != nil {
 		return nil, err
@@ -217,7 +217,7 @@ func (d *Decoder) readRuns(p []byte, count int) (rest []byte, err error) {
 func (d *Decoder) walk() error {
 	m := &d.Message
 	at, body := m.Offset, d.Body
-	m.Offset = 0 // the kinds with batches have none
+	m.Offset = 0 // messages with batches have no Offset
 	if at > math.MaxInt64-segment.Offset(len(body)) || at != 0 && len(d.runs) == 0 {
 		return invalid("%d bytes of batches at offset %d", len(body), at)
 	}
@@ -261,7 +261,7 @@ func (d *Decoder) walk() error {
 }
 
 // checkRun checks that run i, whose batches begin at offset at, lies in its segment, and that this segment follows the
-// one before.
+// previous run's.
 func (d *Decoder) checkRun(i int, at segment.Offset) error {
 	r := &d.runs[i]
 	inside := int64(at - r.Base)

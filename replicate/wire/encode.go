@@ -8,9 +8,9 @@ import (
 	"penstock/segment"
 )
 
-// Encode makes f the frame of m, but for Body and Owner, which it leaves as they are: for MsgAppend and MsgRange Body
-// is the bytes of m.Batches, in order, and of any other kind it must be empty. f.Head is used again, so a frame that is
-// kept allocates nothing.
+// Encode makes f the frame of m. It leaves Body and Owner as they are: Body must be the bytes of m.Batches, in order,
+// for MsgAppend and MsgRange, and empty for any other kind. Encode reuses f.Head, so a frame that is kept allocates
+// nothing.
 func Encode(f *netproto.Frame, id segment.Identity, m *replicate.Message, runs []Run) {
 	f.Type, f.Flags, f.Status, f.Stream, f.Request = Type(m.Kind), 0, netproto.StatusOK, 0, 0
 	if CarriesBatches(m.Kind) {
@@ -19,12 +19,12 @@ func Encode(f *netproto.Frame, id segment.Identity, m *replicate.Message, runs [
 	f.Head = AppendHead(f.Head[:0], id, m, runs)
 }
 
-// AppendHead appends everything of m but the batches' bytes: the head of MsgAppend and MsgRange, and of any other kind
-// the whole payload, which with the largest leader-epoch table is MaxHeadBytes long. It writes the fields that the kind
-// uses. runs say where m.Batches stand; there are some if and only if there are batches. The length is a multiple of 8.
-// It allocates nothing if dst has room.
+// AppendHead appends everything of m except the batches' bytes: the head of MsgAppend and MsgRange, and the whole
+// payload of any other kind, at most MaxHeadBytes. It writes the fields that the kind uses. runs say where m.Batches
+// lie; there are runs if and only if there are batches. The length is a multiple of 8. AppendHead allocates nothing if
+// dst has room.
 //
-// It panics if a bound of this package is passed: a sender cuts its frames by MaxRunCount and MaxBatchCount.
+// It panics if m exceeds a bound of this package: the sender must keep its frames within MaxRunCount and MaxBatchCount.
 func AppendHead(dst []byte, id segment.Identity, m *replicate.Message, runs []Run) []byte {
 	l := layoutOf(m.Kind)
 	mustFit(m, l, runs)

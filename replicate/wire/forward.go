@@ -8,11 +8,11 @@ import (
 	"penstock/segment"
 )
 
-// Puts of one node's clients on the way to the leader of their partition (types 32 and 33 of netproto). The request of
-// the frame's header is the put's number, chosen by the node that forwards it. FORMAT.md has the bytes.
+// Puts of one node's clients, forwarded to the leader of their partition (types 32 and 33 of netproto). The request in
+// the frame's header is the put's number, chosen by the forwarding node. FORMAT.md has the bytes.
 
 const (
-	// PutHeadBytes begin a ForwardPut.
+	// PutHeadBytes is the length of the head of a ForwardPut.
 	PutHeadBytes = 16 + 4 + 4 + 4 + 1 + 3 + 4
 	// PutAckBytes is what AppendPutAck appends.
 	PutAckBytes = 8 + 1
@@ -31,27 +31,27 @@ const (
 	offPutCount     = 32
 )
 
-// PutKind says what a ForwardPut carries. Numbers are for ever.
+// PutKind says what a ForwardPut carries. A number never changes its meaning.
 type PutKind uint8
 
-// What follows the head.
+// The payload behind the head, by kind.
 const (
 	PutMessages PutKind = 0 // bodies
 	PutSealed   PutKind = 1 // one batch, as its producer sealed it
 	PutHeadered PutKind = 2 // bodies, each behind its headers
 )
 
-// PutHead begins the payload of a ForwardPut.
+// PutHead is the head of the payload of a ForwardPut.
 type PutHead struct {
 	Topic     uuid.UUID
 	Partition uint32
 	DelayMs   uint32
-	Run       uint32 // when the leader refuses a put as not stored, it refuses all that follow in the run
+	Run       uint32 // if the leader refuses a put as not stored, it refuses all later puts of the run
 	Kind      PutKind
-	Count     uint32 // of messages; 1 of a sealed batch
+	Count     uint32 // messages; 1 for a sealed batch
 }
 
-// AppendPutHead appends it.
+// AppendPutHead appends the encoding of h.
 func AppendPutHead(dst []byte, h *PutHead) []byte {
 	var p [PutHeadBytes]byte
 	le := binary.LittleEndian
@@ -64,7 +64,8 @@ func AppendPutHead(dst []byte, h *PutHead) []byte {
 	return append(dst, p[:]...)
 }
 
-// DecodePutHead reads it. The kind may be one that this version does not know; rest is what it says.
+// DecodePutHead reads a PutHead. Its Kind may be one that this version does not know; rest is the payload behind the
+// head.
 func DecodePutHead(p []byte) (h PutHead, rest []byte, err error) {
 	if len(p) < PutHeadBytes {
 		return h, nil, invalid("a ForwardPut of %d bytes", len(p))
@@ -78,7 +79,7 @@ func DecodePutHead(p []byte) (h PutHead, rest []byte, err error) {
 	return h, p[PutHeadBytes:], nil
 }
 
-// AppendPutHeaders appends the headers of a message of a PutHeadered; its body follows.
+// AppendPutHeaders appends the headers of one message of a PutHeadered; the message's body must follow.
 func AppendPutHeaders(dst []byte, headers []segment.KV) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(headers)))
 	for i := range headers {
@@ -87,7 +88,8 @@ func AppendPutHeaders(dst []byte, headers []segment.KV) []byte {
 	return dst
 }
 
-// NextPutHeaders appends the headers that p begins with to dst, and returns the rest. They are borrowed from p.
+// NextPutHeaders appends the headers at the start of p to dst, and returns the rest of p. The headers are borrowed from
+// p.
 func NextPutHeaders(dst []segment.KV, p []byte) (headers []segment.KV, rest []byte, err error) {
 	if len(p) < sizeBytes {
 		return dst, nil, invalid("a count of headers in %d bytes", len(p))
@@ -113,14 +115,14 @@ func NextPutHeaders(dst []segment.KV, p []byte) (headers []segment.KV, rest []by
 // AppendPutBody appends the body of a message.
 func AppendPutBody(dst, body []byte) []byte { return appendSized(dst, body) }
 
-// NextPutBody reads the body that p begins with, and returns the rest. It is borrowed from p.
+// NextPutBody returns the body at the start of p, borrowed from p, and the rest.
 func NextPutBody(p []byte) (body, rest []byte, err error) { return cutSized(p) }
 
 func appendSized(dst, b []byte) []byte {
 	return append(binary.LittleEndian.AppendUint32(dst, uint32(len(b))), b...)
 }
 
-// cutSized reads a length and so many bytes.
+// cutSized reads a length and that many bytes.
 func cutSized(p []byte) (b, rest []byte, err error) {
 	if len(p) < sizeBytes || uint64(binary.LittleEndian.Uint32(p)) > uint64(len(p)-sizeBytes) {
 		return nil, nil, invalid("a length and what it counts in %d bytes", len(p))
@@ -135,12 +137,12 @@ type PutAck struct {
 	Reason uint8  // number of a Reason in an AnswerPut; 0 with StatusOK
 }
 
-// AppendPutAck appends it.
+// AppendPutAck appends the encoding of a.
 func AppendPutAck(dst []byte, a *PutAck) []byte {
 	return append(binary.LittleEndian.AppendUint64(dst, a.First), a.Reason)
 }
 
-// DecodePutAck reads it. What a later version puts behind it is ignored.
+// DecodePutAck reads a PutAck. It ignores bytes behind it, which a later version may add.
 func DecodePutAck(p []byte) (a PutAck, err error) {
 	if len(p) < PutAckBytes {
 		return a, invalid("a ForwardAck of %d bytes", len(p))

@@ -14,14 +14,15 @@ const (
 	heldBytes     = 8 + 8
 	fenceBytes    = 16 + 4 + 8
 
-	// HeldBytes is what AppendHeld appends.
+	// HeldBytes is the number of bytes that AppendHeld appends.
 	HeldBytes = heldBytes
 )
 
-// AppendStamp appends the payload of a Stamp: a time of the sender's own clock, in ns, that only it can read.
+// AppendStamp appends the payload of a Stamp: a time of the sender's own clock, in ns, which only the sender can
+// interpret.
 func AppendStamp(dst []byte, ns uint64) []byte { return binary.LittleEndian.AppendUint64(dst, ns) }
 
-// DecodeStamp reads it.
+// DecodeStamp reads the payload of a Stamp.
 func DecodeStamp(p []byte) (uint64, error) {
 	if len(p) != stampBytes {
 		return 0, invalid("a stamp of %d bytes", len(p))
@@ -29,19 +30,19 @@ func DecodeStamp(p []byte) (uint64, error) {
 	return binary.LittleEndian.Uint64(p), nil
 }
 
-// HeldHead begins the payload of a DeliverHeld: its messages may be handed over until HoldMs after Stamp, by the clock
-// of the node that sent the stamp.
+// HeldHead begins the payload of a DeliverHeld. Its messages may be handed to the client until HoldMs after Stamp, on
+// the clock of the node that sent the stamp.
 type HeldHead struct {
-	Stamp  uint64 // the last one that had come to the leader
+	Stamp  uint64 // the newest one that the leader has received
 	HoldMs uint32
 }
 
-// AppendHeldHead appends what a DeliverHeld begins with.
+// AppendHeldHead appends the head of a DeliverHeld.
 func AppendHeldHead(dst []byte, h *HeldHead) []byte {
 	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(dst, h.Stamp), h.HoldMs)
 }
 
-// DecodeHeldHead reads it. rest are messages, each a Held and a Delivered.
+// DecodeHeldHead reads the head of a DeliverHeld. rest is the messages, each a Held and a Delivered.
 func DecodeHeldHead(p []byte) (h HeldHead, rest []byte, err error) {
 	if len(p) < heldHeadBytes {
 		return h, nil, invalid("a DeliverHeld of %d bytes", len(p))
@@ -55,12 +56,12 @@ type Held struct {
 	Serial uint64        // rises within the subscription; not 0
 }
 
-// AppendHeld appends what precedes a message.
+// AppendHeld appends the encoding of h; the message must follow.
 func AppendHeld(dst []byte, h *Held) []byte {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(dst, uint64(h.Epoch)), h.Serial)
 }
 
-// NextHeld reads it, and returns the rest, which begins with the message.
+// NextHeld reads the Held at the start of p, and returns the rest, which begins with its message.
 func NextHeld(p []byte) (h Held, rest []byte, err error) {
 	if len(p) < heldBytes {
 		return h, nil, invalid("%d bytes behind the messages of a DeliverHeld", len(p))
@@ -76,16 +77,16 @@ func NextHeld(p []byte) (h Held, rest []byte, err error) {
 type Fence struct {
 	Topic     uuid.UUID
 	Partition uint32
-	Epoch     segment.Epoch // of the leader that begins: what is of an older one is over
+	Epoch     segment.Epoch // of the new leader: what leaders of older epochs delivered is void
 }
 
-// AppendFence appends one.
+// AppendFence appends the encoding of f.
 func AppendFence(dst []byte, f *Fence) []byte {
 	dst = binary.LittleEndian.AppendUint32(append(dst, f.Topic[:]...), f.Partition)
 	return binary.LittleEndian.AppendUint64(dst, uint64(f.Epoch))
 }
 
-// DecodeFence reads it.
+// DecodeFence reads a Fence. The error is ErrInvalid.
 func DecodeFence(p []byte) (f Fence, err error) {
 	if len(p) != fenceBytes {
 		return f, invalid("a fence of %d bytes", len(p))

@@ -2,17 +2,17 @@ package wire
 
 import "encoding/json"
 
-// Label says at the leader who a consumer is whose client is connected to another node. It travels as Subscribe.Label.
+// Label tells the leader about a consumer whose client is connected to another node. It travels as Subscribe.Label.
 type Label struct {
 	Node   string          `json:"-"`                // name of that node; the leader fills it in
-	Text   string          `json:"text"`             // the client in a few words
-	Client json.RawMessage `json:"client,omitempty"` // what that node tells about the client; nil: nothing
+	Text   string          `json:"text"`             // a short description of the client
+	Client json.RawMessage `json:"client,omitempty"` // that node's details of the client; nil: none
 }
 
-// String names the client and the node that it is connected to.
+// String returns the client's description and the name of the node that it is connected to.
 func (l Label) String() string { return l.Text + " at " + l.Node }
 
-// EncodeLabel returns what Subscribe.Label should be; nil if that is too long. A label is not worth a failure.
+// EncodeLabel returns the bytes for Subscribe.Label, or nil if they are too long: a missing label is no reason to fail.
 func EncodeLabel(l *Label) []byte {
 	if text, err := json.Marshal(l); err == nil && len(text) <= MaxLabelBytes {
 		return text
@@ -20,7 +20,7 @@ func EncodeLabel(l *Label) []byte {
 	return nil
 }
 
-// DecodeLabel reads a Subscribe.Label. One that cannot be read is empty.
+// DecodeLabel reads a Subscribe.Label. If it cannot be read, DecodeLabel returns an empty Label.
 func DecodeLabel(p []byte) (l Label) {
 	_ = json.Unmarshal(p, &l)
 	return l

@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// MaxRunCount bounds the runs of a frame. A sender cuts its frame before the batch that would begin one more; segments
-	// of a MiB and more never come near it.
+	// MaxRunCount bounds the runs of a frame. A sender ends its frame before the batch that would begin one more run;
+	// with segments of a MiB and more, a frame never comes near the bound.
 	MaxRunCount = 64
-	// MaxBatchCount bounds the batches of a frame, and so what a Decoder grows to.
+	// MaxBatchCount bounds the batches of a frame, and with them the size of a Decoder.
 	MaxBatchCount = 4096
 
-	// CommonBytes begin every head: whose message it is.
+	// CommonBytes is the length of the part that begins every head and says whose message it is.
 	CommonBytes = 40
 	runBytes    = 24
 	stateBytes  = 56
@@ -61,8 +61,8 @@ const (
 
 const flagDamaged = 1 << 0
 
-// Run says where consecutive batches of a frame stand: all of them in one segment. Together the runs of a frame cover
-// its batches, in order; each but the first begins a segment.
+// Run says where consecutive batches of a frame lie, all in one segment. Together the runs of a frame cover its
+// batches, in order. Each run but the first starts at the beginning of a segment.
 type Run struct {
 	Segment  uint32
 	Base     segment.Offset // of the segment's first byte
@@ -70,7 +70,7 @@ type Run struct {
 	Bytes    int            // of the run's batches, headers included
 }
 
-// field is a part of a head. A message has its fields in the order in which they stand here.
+// field is a part of a head. A message has its fields in the order of these constants.
 type field uint16
 
 const (
@@ -86,22 +86,22 @@ const (
 	fieldStore
 	fieldLog
 	fieldBatches // the offset of the first batch, then the runs; the batches follow the head
-	fieldEpochs  // a leader-epoch table, as long as it says; always the last
+	fieldEpochs  // a leader-epoch table, which has its own length; always the last field
 
 	fieldCount = 13
 
-	// These have no bytes of their own.
+	// These fields have no bytes of their own.
 	usesDamaged field = 1 << 14
 	usesCode    field = 1 << 15
 )
 
 var fieldBytes = [fieldCount]int{8, 8, 8, 8, 8, 8, 8, 8, 16, 16, stateBytes, 8, 0}
 
-// layout is what a kind of message consists of.
+// layout describes the frame of one kind of message.
 type layout struct {
 	typ    netproto.Type
 	fields field
-	bytes  int // of the head, without runs and epochs
+	bytes  int // length of the head, without runs and epochs
 }
 
 const kindCount = int(replicate.MsgRange) + 1
@@ -138,7 +138,7 @@ var layouts = func() (all [kindCount]layout) {
 	return all
 }()
 
-// kinds is layouts by type; no type of replication is above 31.
+// kinds is the inverse of layouts, indexed by frame type; no type of replication is above 31.
 var kinds = func() (all [32]replicate.MessageKind) {
 	for k := range layouts {
 		all[layouts[k].typ] = replicate.MessageKind(k)
@@ -147,10 +147,10 @@ var kinds = func() (all [32]replicate.MessageKind) {
 	return all
 }()
 
-// Type is the frame type of a kind of message.
+// Type returns the frame type of a kind of message.
 func Type(kind replicate.MessageKind) netproto.Type { return layoutOf(kind).typ }
 
-// Kind is the kind of message that a frame of type t carries; false if it carries none.
+// Kind returns the kind of message that a frame of type t carries, or false if t is no type of replication.
 func Kind(t netproto.Type) (replicate.MessageKind, bool) {
 	if int(t) >= len(kinds) || kinds[t] == 0 {
 		return 0, false
@@ -158,7 +158,7 @@ func Kind(t netproto.Type) (replicate.MessageKind, bool) {
 	return kinds[t], true
 }
 
-// CarriesBatches says whether batches follow the head, so that the frame is self-checked.
+// CarriesBatches says whether batches follow the head; then the frame is self-checked.
 func CarriesBatches(kind replicate.MessageKind) bool {
 	return layoutOf(kind).fields&fieldBatches != 0
 }
@@ -170,7 +170,7 @@ func layoutOf(kind replicate.MessageKind) *layout {
 	return &layouts[kind]
 }
 
-// mustFit panics if a message cannot be written: what a machine says is always within these bounds.
+// mustFit panics if a message cannot be encoded. Messages of the machines are always within these bounds.
 func mustFit(m *replicate.Message, l *layout, runs []Run) {
 	switch {
 	case len(runs) > MaxRunCount:

@@ -11,9 +11,10 @@ import (
 	"penstock/segment"
 )
 
-// Operations for leaders (types 34 and 35 of netproto): a request about a topic that each leader executes for the
-// partitions that it leads, and its result. Both travel as JSON, whose names are the tags below. Names and kinds are
-// for ever. A receiver ignores names that it does not know, so a later version may add some. FORMAT.md has the tables.
+// Operations for leaders (types 34 and 35 of netproto): a request about a topic, which each leader executes for the
+// partitions that it leads, and its result. Both travel as JSON; the tags below are its names. A name or kind never
+// changes its meaning. A receiver ignores names that it does not know, so a later version may add some. FORMAT.md has
+// the tables.
 
 // MaxOperationBytes is the longest ForwardOp: room for the numbers of all partitions of a topic.
 const MaxOperationBytes = 1 << 20
@@ -21,7 +22,8 @@ const MaxOperationBytes = 1 << 20
 // OperationKind says what an Operation does.
 type OperationKind string
 
-// The kinds, with the fields that each uses beside Topic, Channel, Known and Partitions, and with its result.
+// The kinds. The comment at a kind names the fields that it uses besides Topic, Channel, Known and Partitions, and its
+// result.
 const (
 	OpCreateChannel OperationKind = "create-channel"
 	OpDeleteChannel OperationKind = "delete-channel" // Result: Deletion
@@ -31,20 +33,20 @@ const (
 	OpPauseTopic    OperationKind = "pause-topic"    // Flag: pause, else unpause
 	OpEmptyTopic    OperationKind = "empty-topic"
 
-	OpResolveSeek OperationKind = "where-to"  // Seek: which positions it means. Result: []core.ID
+	OpResolveSeek OperationKind = "where-to"  // Seek: find the positions that it means. Result: []core.ID
 	OpSeek        OperationKind = "seek"      // Targets. Result: true
 	OpPeek        OperationKind = "peek"      // Peek. An empty Channel means the topic's log. Result: []PeekedMessage
 	OpPending     OperationKind = "pending"   // Count. Result: []PendingMessage
 	OpDeferred    OperationKind = "deferred"  // Count. Result: []PendingMessage
-	OpConfirm     OperationKind = "confirm"   // IDs: they become confirmed, whichever consumer has them. Result: true
+	OpConfirm     OperationKind = "confirm"   // IDs: confirm them, whichever consumer has them. Result: true
 	OpSettings    OperationKind = "settings"  // Result: core.ChannelSettings
 	OpConfigure   OperationKind = "configure" // Settings; Flag: check their version. Result: core.ChannelSettings
-	OpState       OperationKind = "state"     // Flag: refuse if Known is more than known there. Result: TopicState
-	OpVerify      OperationKind = "verify"    // Verify: of one partition, led by the node or not. Result: VerifyAnswer
+	OpState       OperationKind = "state"     // Flag: refuse if Known is above the receiver's. Result: TopicState
+	OpVerify      OperationKind = "verify"    // Verify: one partition's copy, also at a follower. Result: VerifyAnswer
 	OpFaults      OperationKind = "faults"    // of the node, without a topic. Result: []Fault
 )
 
-// Operation is the payload of a ForwardOp. To execute one twice does no harm.
+// Operation is the payload of a ForwardOp. Executing it twice does no harm.
 type Operation struct {
 	Kind    OperationKind `json:"kind"`
 	Topic   uuid.UUID     `json:"topic"`
@@ -59,22 +61,22 @@ type Operation struct {
 	Verify   *VerifyRequest        `json:"verify,omitempty"`
 	Settings *core.ChannelSettings `json:"settings,omitempty"`
 
-	// Known is how many partitions the topic has as far as the requesting node knows. A receiver that knows of more
+	// Known is the number of partitions that the requesting node knows the topic to have. A receiver that knows of more
 	// refuses a change.
 	Known int `json:"known,omitempty"`
 
-	// Partitions are the partitions that the receiver should lead. If it does not lead all of them it refuses, and the
-	// requester looks up the leaders again.
+	// Partitions are the partitions that the requesting node believes the receiver leads. If the receiver does not lead
+	// all of them, it refuses, and the requester looks up the leaders again.
 	Partitions []uint32 `json:"partitions"`
 }
 
-// About says whether the operation concerns a partition.
+// About says whether the operation concerns partition.
 func (op *Operation) About(partition uint32) bool { return slices.Contains(op.Partitions, partition) }
 
 // EncodeOperation returns the payload of a ForwardOp.
 func EncodeOperation(op *Operation) ([]byte, error) { return json.Marshal(op) }
 
-// DecodeOperation reads the payload of a ForwardOp. The kind may be one that this version does not know.
+// DecodeOperation reads the payload of a ForwardOp. Its Kind may be one that this version does not know.
 func DecodeOperation(p []byte) (op Operation, err error) {
 	if len(p) > MaxOperationBytes {
 		return op, invalid("a ForwardOp of %d bytes", len(p))
@@ -85,10 +87,11 @@ func DecodeOperation(p []byte) (op Operation, err error) {
 	return op, nil
 }
 
-// EncodeResult returns the payload of a ForwardOpAck that does not refuse. An operation without a result has none.
+// EncodeResult returns the payload of a ForwardOpAck that reports success. An operation without a result has no
+// payload.
 func EncodeResult(result any) ([]byte, error) { return json.Marshal(result) }
 
-// DecodeResult reads a result into what the kind of the operation says that it is.
+// DecodeResult reads a result. result must point to the type that the operation's kind documents.
 func DecodeResult(p []byte, result any) error { return json.Unmarshal(p, result) }
 
 // SeekKind says where a channel continues to read.
@@ -108,14 +111,14 @@ type SeekTo struct {
 	Kind  SeekKind  `json:"kind"`
 	ID    core.ID   `json:"id,omitempty"`
 	Time  time.Time `json:"time,omitzero"`
-	Count int64     `json:"count,omitempty"` // forward if above 0, back if below
+	Count int64     `json:"count,omitempty"` // forward if positive, back if negative
 }
 
 // PeekRequest says which messages an OpPeek lists.
 type PeekRequest struct {
 	From  core.ID `json:"from,omitempty"`
 	Count int     `json:"count"`
-	// For Redrive: only dead letters of this topic and channel, from Next[partition] on, with whole bodies.
+	// For Redrive: list only dead letters of this topic and channel, from Next[partition] on, with whole bodies.
 	OriginTopic   string    `json:"origin_topic,omitempty"`
 	OriginChannel string    `json:"origin_channel,omitempty"`
 	Next          []core.ID `json:"next,omitempty"`

@@ -2,62 +2,62 @@ package wire
 
 import "strconv"
 
-// Reason is the number of an error in an answer to another node. Package engine/reason says which error each one is.
-// Nothing looks at the text of an answer to learn what it means, but for answers of nodes that send no number.
+// Reason is the number of an error in an answer to another node. Package engine/reason maps errors to numbers. No
+// receiver interprets the text of an answer, except in answers of nodes that send no number.
 //
-// A number is for ever: a new error gets the next one, and the number of an error that is gone is not given again. An
-// answer with a number that its receiver does not know refuses all the same; only why is lost.
+// A number never changes its meaning: a new error gets the next number, and the number of a removed error is not used
+// again. If the receiver of a refusal does not know the number, the answer is still a refusal; only the reason is lost.
 //
-// Not in this table: the code of a Reject, which tells a replica's leader what to do (replicate.RejectCode), and the
-// statuses of a HelloAck or a Goodbye, which are netproto's.
+// This table does not have the code of a Reject, which tells a replica's leader what to do (replicate.RejectCode), nor
+// the statuses of a HelloAck or a Goodbye, which are netproto's.
 type Reason uint8
 
-// The numbers. What each means for the one who asked stands at the error itself.
+// The numbers. The error itself documents what it means for the requester.
 const (
-	// ReasonUnknown: it was done or not, or will be. It also stands for an error that has no number.
+	// ReasonUnknown: the request was done, or was not, or will be. It also stands for every error that has no number.
 	ReasonUnknown Reason = 0
 	// ReasonNoSpace: the leader's disk is full.
 	ReasonNoSpace Reason = 1
-	// ReasonReadOnly: the partition stores nothing new.
+	// ReasonReadOnly: the partition accepts no new messages.
 	ReasonReadOnly Reason = 2
 	// ReasonDeadline: the put waited for room at the leader until its deadline.
 	ReasonDeadline Reason = 3
-	// ReasonOverloaded: too many bytes wait at the leader. A ForwardAck says so by its status, too, and that is what its
-	// receiver goes by.
+	// ReasonOverloaded: too many bytes wait at the leader. A ForwardAck also says so in its status, and its receiver
+	// uses the status.
 	ReasonOverloaded Reason = 4
 	// ReasonDisk: the leader's disk failed a write or flush.
 	ReasonDisk Reason = 5
 	// ReasonDeleted: the topic or channel was deleted.
 	ReasonDeleted Reason = 6
-	// ReasonMessageTooBig: a message is larger than the leader takes.
+	// ReasonMessageTooBig: a message is larger than the leader accepts.
 	ReasonMessageTooBig Reason = 7
-	// ReasonBatchTooBig: the messages of a put are larger together than the leader takes.
+	// ReasonBatchTooBig: the messages of a put are together larger than the leader accepts.
 	ReasonBatchTooBig Reason = 8
-	// ReasonDeferTooLong: the delay of a put is longer than the leader takes.
+	// ReasonDeferTooLong: the delay of a put is longer than the leader accepts.
 	ReasonDeferTooLong Reason = 9
-	// ReasonEmptyMessage: a message has no byte.
+	// ReasonEmptyMessage: a message is empty.
 	ReasonEmptyMessage Reason = 10
 	// ReasonNoQuorum: fewer replicas are in sync than min_isr demands.
 	ReasonNoQuorum Reason = 11
-	// ReasonNoLeader: the node does not lead the partition. A ForwardAck says so by its status, too.
+	// ReasonNoLeader: the node does not lead the partition. A ForwardAck also says so in its status.
 	ReasonNoLeader Reason = 12
 	// ReasonHeaders: the leader refuses the headers of a put.
 	ReasonHeaders Reason = 13
-	// ReasonQuota: the topic keeps as much unconfirmed as its quota lets it.
+	// ReasonQuota: the topic holds as many unconfirmed bytes or messages as its quota allows.
 	ReasonQuota Reason = 14
 	// ReasonStateFull: there is no room for another deferred message or confirmation out of order.
 	ReasonStateFull Reason = 15
-	// ReasonMoved: the node serves the channel no more because another one leads.
+	// ReasonMoved: the node no longer serves the channel, because another node leads.
 	ReasonMoved Reason = 16
 	// ReasonNoChannel: there is no such channel.
 	ReasonNoChannel Reason = 17
-	// ReasonTooManyClients: the channel has as many consumers as it may.
+	// ReasonTooManyClients: the channel has as many consumers as it may have.
 	ReasonTooManyClients Reason = 18
 	// ReasonNotInFlight: the message is not in flight.
 	ReasonNotInFlight Reason = 19
 	// ReasonNotOwner: the message is in flight to another client.
 	ReasonNotOwner Reason = 20
-	// ReasonVersion: somebody else has changed the settings since they were read.
+	// ReasonVersion: the settings have changed since the requester read them.
 	ReasonVersion Reason = 21
 	// ReasonSettings: the settings are not valid.
 	ReasonSettings Reason = 22
@@ -66,18 +66,18 @@ const (
 	ReasonCount = 23
 )
 
-// Answer is a kind of answers that carry a Reason.
+// Answer is a kind of answer that carries a Reason.
 type Answer uint8
 
-// Where a Reason stands in them.
+// The field of each answer that carries the Reason.
 const (
 	AnswerPut          Answer = 1 << iota // ForwardAck: the ninth byte of its payload
 	AnswerOperation                       // ForwardOpAck: stream of its header, from feature level 2 on; 0: none
-	AnswerSubscription                    // Subscribed, Unserved, Consumed: by a number of their own
+	AnswerSubscription                    // Subscribed, Unserved, Consumed: with numbers of their own
 )
 
-// reasons says in which answers each Reason may stand; all others are sent as number 0. Subscriptions are older than
-// the common numbers: subscription is the number there.
+// reasons says which answers may carry each Reason; any other answer carries number 0 instead. Subscriptions are older
+// than the common numbers and have their own: field subscription.
 var reasons = [ReasonCount]struct {
 	name         string // in FORMAT.md
 	in           Answer
@@ -108,7 +108,7 @@ var reasons = [ReasonCount]struct {
 	ReasonSettings:       {name: "Settings", in: AnswerOperation},
 }
 
-// Number is how r stands in an answer of kind a; false if such an answer never gives it.
+// Number returns the number that stands for r in an answer of kind a, or false if such an answer never carries r.
 func (r Reason) Number(a Answer) (n uint8, ok bool) {
 	switch {
 	case r >= ReasonCount || reasons[r].in&a == 0:
@@ -119,8 +119,8 @@ func (r Reason) Number(a Answer) (n uint8, ok bool) {
 	return uint8(r), true
 }
 
-// ReasonOf is the Reason that an answer of kind a gives by number n; false if it gives none by that number: a newer
-// version may, later.
+// ReasonOf returns the Reason that number n stands for in an answer of kind a, or false if this version knows none: a
+// newer version may have one.
 func ReasonOf(a Answer, n uint32) (Reason, bool) {
 	for r := range Reason(ReasonCount) {
 		if known, ok := r.Number(a); ok && uint32(known) == n {
@@ -130,7 +130,7 @@ func ReasonOf(a Answer, n uint32) (Reason, bool) {
 	return ReasonUnknown, false
 }
 
-// String is the name of r in FORMAT.md.
+// String returns the name of r in FORMAT.md.
 func (r Reason) String() string {
 	if r < ReasonCount {
 		return reasons[r].name

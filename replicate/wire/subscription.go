@@ -9,14 +9,14 @@ import (
 	"penstock/segment"
 )
 
-// Subscriptions of one node's clients at another (types 36 to 46 of netproto). The request of the frame's header is the
-// subscription's number. These payloads are short or already copied, so the frame's checksum covers them whole.
-// FORMAT.md has the bytes.
+// Subscriptions of one node's clients at a leader on another node (types 36 to 46 of netproto). The request in the
+// frame's header is the subscription's number. These payloads are short or copied anyway, so the frame's checksum
+// covers them whole. FORMAT.md has the bytes.
 
 const (
-	// MaxLabelBytes bounds what a subscription says of its client.
+	// MaxLabelBytes bounds the label of a subscription, which describes its client.
 	MaxLabelBytes = 4096
-	// MaxChannelNameBytes is NSQ's.
+	// MaxChannelNameBytes is NSQ's limit.
 	MaxChannelNameBytes = 64
 
 	// MaxTagBytes bounds a consumer's tag.
@@ -29,12 +29,12 @@ const (
 	failureBytes   = 8 + 1 + 1
 )
 
-// Subscribe asks a leader for a channel's messages. All of it is borrowed after a decode.
+// Subscribe asks a leader for the messages of a channel. All byte slices are borrowed after a decode.
 type Subscribe struct {
 	Topic        uuid.UUID
 	Channel      []byte // 1 to MaxChannelNameBytes
 	MsgTimeoutMs uint32
-	WindowBytes  uint32 // of messages that may be on their way to the client; not 0
+	WindowBytes  uint32 // bytes of messages that may be on their way to the client; not 0
 	SampleRate   uint8  // percent, 0..99
 	Tag          []byte // at most MaxTagBytes
 	Label        []byte // at most MaxLabelBytes: who the client is, as JSON
@@ -58,7 +58,7 @@ func AppendSubscribe(dst []byte, s *Subscribe) []byte {
 	return append(dst, s.Label...)
 }
 
-// DecodeSubscribe reads the payload of a Subscribe, or says ErrInvalid.
+// DecodeSubscribe reads the payload of a Subscribe. The error is ErrInvalid.
 func DecodeSubscribe(p []byte) (s Subscribe, err error) {
 	if len(p) < subscribeBytes {
 		return s, invalid("a subscription of %d bytes", len(p))
@@ -82,19 +82,19 @@ func DecodeSubscribe(p []byte) (s Subscribe, err error) {
 	return s, nil
 }
 
-// ConsumeKind is what a client did. Numbers are for ever.
+// ConsumeKind says what a client did. A number never changes its meaning.
 type ConsumeKind uint8
 
-// What a client did.
+// The kinds, with the fields of Consume that each uses.
 const (
-	ConsumeReady   ConsumeKind = 1 // Seq, Count: from now on so many may be in flight; answered by a Consumed
+	ConsumeReady   ConsumeKind = 1 // Seq, Count: from now on Count messages may be in flight; answered by a Consumed
 	ConsumeFinish  ConsumeKind = 2 // ID
 	ConsumeRequeue ConsumeKind = 3 // ID, DelayMs
 	ConsumeTouch   ConsumeKind = 4 // ID
-	ConsumeStop    ConsumeKind = 5 // nothing more is to be delivered
-	ConsumeCredit  ConsumeKind = 6 // Count: so many bytes of Deliver payloads have been taken
-	ConsumeSeen    ConsumeKind = 7 // Serial: of the last message of a DeliverHeld that came before what follows
-	ConsumeReturn  ConsumeKind = 8 // ID, Serial: this one was not handed to the client, and will not be
+	ConsumeStop    ConsumeKind = 5 // deliver nothing more
+	ConsumeCredit  ConsumeKind = 6 // Count: the client's node has taken this many bytes of Deliver payloads
+	ConsumeSeen    ConsumeKind = 7 // Serial: of the newest held message that had come before the entries that follow
+	ConsumeReturn  ConsumeKind = 8 // ID, Serial: the message was not handed to the client, and will not be
 )
 
 var consumeBytes = [...]int{
@@ -112,7 +112,7 @@ type Consume struct {
 	Serial  uint64
 }
 
-// AppendConsume appends one entry.
+// AppendConsume appends the encoding of c.
 func AppendConsume(dst []byte, c *Consume) []byte {
 	le := binary.LittleEndian
 	dst = append(dst, byte(c.Kind))
@@ -136,7 +136,7 @@ func AppendConsume(dst []byte, c *Consume) []byte {
 	return dst
 }
 
-// NextConsume reads the first entry of p, which is not empty, and returns the rest.
+// NextConsume reads the first entry of p, which must not be empty, and returns the rest.
 func NextConsume(p []byte) (c Consume, rest []byte, err error) {
 	c.Kind = ConsumeKind(p[0])
 	if c.Kind == 0 || int(c.Kind) >= len(consumeBytes) || len(p)-1 < consumeBytes[c.Kind] {
@@ -164,16 +164,16 @@ func NextConsume(p []byte) (c Consume, rest []byte, err error) {
 
 // Consumed begins the payload of a Consumed; failures may follow.
 type Consumed struct {
-	Seq      uint32 // of the newest ConsumeReady that was done; 0: this is not about one
-	InFlight uint32 // after it
+	Seq      uint32 // of the newest ConsumeReady that took effect; 0: the frame answers none
+	InFlight uint32 // messages in flight after that ConsumeReady
 }
 
-// AppendConsumed appends what a Consumed begins with.
+// AppendConsumed appends the head of a Consumed.
 func AppendConsumed(dst []byte, c *Consumed) []byte {
 	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(dst, c.Seq), c.InFlight)
 }
 
-// DecodeConsumed reads it. failures are what NextFailure takes.
+// DecodeConsumed reads the head of a Consumed. failures is for NextFailure.
 func DecodeConsumed(p []byte) (c Consumed, failures []byte, err error) {
 	if len(p) < consumedBytes || (len(p)-consumedBytes)%failureBytes != 0 {
 		return c, nil, invalid("a Consumed of %d bytes", len(p))
@@ -182,19 +182,19 @@ func DecodeConsumed(p []byte) (c Consumed, failures []byte, err error) {
 	return Consumed{Seq: le.Uint32(p), InFlight: le.Uint32(p[4:])}, p[consumedBytes:], nil
 }
 
-// Failure says that the leader refused what a client did to a message.
+// Failure says that the leader refused a client's command on a message.
 type Failure struct {
 	ID     uint64
 	Kind   ConsumeKind // ConsumeFinish, ConsumeRequeue or ConsumeTouch
 	Reason uint8       // number of a Reason in an AnswerSubscription
 }
 
-// AppendFailure appends one.
+// AppendFailure appends the encoding of f.
 func AppendFailure(dst []byte, f *Failure) []byte {
 	return append(binary.LittleEndian.AppendUint64(dst, f.ID), byte(f.Kind), f.Reason)
 }
 
-// NextFailure reads the first failure of p, which is not empty and came from DecodeConsumed.
+// NextFailure reads the first failure of p, which must not be empty and must come from DecodeConsumed.
 func NextFailure(p []byte) (f Failure, rest []byte) {
 	return Failure{binary.LittleEndian.Uint64(p), ConsumeKind(p[8]), p[9]}, p[failureBytes:]
 }
@@ -204,11 +204,11 @@ type Delivered struct {
 	ID        uint64
 	Timestamp int64
 	Attempts  uint16
-	Headers   []segment.KV // at most segment.MaxHeaderCount; after a decode they and Body are borrowed
+	Headers   []segment.KV // at most segment.MaxHeaderCount; Headers and Body are borrowed after a decode
 	Body      []byte
 }
 
-// DeliveredBytes is how long AppendDelivered makes a message.
+// DeliveredBytes returns how many bytes AppendDelivered appends for d.
 func DeliveredBytes(d *Delivered) int {
 	n := deliveredBytes + len(d.Body)
 	for i := range d.Headers {
@@ -217,7 +217,7 @@ func DeliveredBytes(d *Delivered) int {
 	return n
 }
 
-// AppendDelivered appends one message.
+// AppendDelivered appends the encoding of d.
 func AppendDelivered(dst []byte, d *Delivered) []byte {
 	le := binary.LittleEndian
 	dst = le.AppendUint64(dst, d.ID)
@@ -234,8 +234,8 @@ func AppendDelivered(dst []byte, d *Delivered) []byte {
 	return append(dst, d.Body...)
 }
 
-// NextDelivered reads the first message of p, which is not empty, into d, and returns the rest. d.Headers is used
-// again.
+// NextDelivered reads the first message of p, which must not be empty, into d, and returns the rest. It reuses
+// d.Headers.
 func NextDelivered(p []byte, d *Delivered) (rest []byte, err error) {
 	if len(p) < deliveredBytes {
 		return nil, invalid("%d bytes behind the messages of a Deliver", len(p))
