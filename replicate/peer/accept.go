@@ -12,7 +12,7 @@ import (
 
 var dialer net.Dialer
 
-// name is the node's, for logs and texts.
+// name returns the other node's name, for logs and texts; "" if the node was forgotten.
 func (l *link) name() string {
 	if node := l.node.Load(); node != nil {
 		return node.Name
@@ -20,8 +20,8 @@ func (l *link) name() string {
 	return ""
 }
 
-// accept takes connections until the Net is closed. A listener that fails otherwise (mostly: no file descriptors left)
-// is asked again after a pause: without it this node would be cut off.
+// accept takes connections until the Net is closed. If the listener fails otherwise (usually because no file
+// descriptors are left), accept tries again after a pause: if it gave up, this node would be cut off.
 func (n *Net) accept() {
 	handshakes := make(chan struct{}, MaxHandshakeCount)
 	for {
@@ -45,14 +45,14 @@ func (n *Net) accept() {
 		case handshakes <- struct{}{}:
 		default:
 			n.acceptFailed.Add(1)
-			_ = nc.Close() // it will try again
+			_ = nc.Close() // the node will dial again
 			continue
 		}
 		n.all.Go(func() { n.take(nc, serial, func() { <-handshakes }) })
 	}
 }
 
-// take makes an accepted socket a connection and runs it. It calls shaken when the handshake is over.
+// take turns an accepted socket into a connection and runs it. It calls shaken when the handshake is over.
 func (n *Net) take(nc net.Conn, serial uint64, shaken func()) {
 	s := n.newSession(nil)
 	s.serial = serial
@@ -62,7 +62,7 @@ func (n *Net) take(nc net.Conn, serial uint64, shaken func()) {
 	if err != nil {
 		n.acceptFailed.Add(1)
 		if errors.Is(err, netproto.ErrPeerGone) || errors.Is(err, context.Canceled) {
-			return // only a look, see session.probe
+			return // only a probe, see session.probe
 		}
 		n.o.Logger.Warn("a connection from another node was refused", "address", nc.RemoteAddr().String(), "error", err)
 		return

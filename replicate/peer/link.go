@@ -14,21 +14,21 @@ import (
 	"penstock/replicate"
 )
 
-// link is this node's side of the pair with another node.
+// link is this node's end of the pair that it forms with one other node.
 type link struct {
 	net   *Net
 	id    replicate.NodeID
 	dials bool
-	node  atomic.Pointer[meta.Node]     // nil: forgotten
-	conn  atomic.Pointer[netproto.Conn] // what TrySend uses: set before Up, unset before Down
-	turn  chan struct{}                 // of one: held from before Up until after Down
-	kick  chan struct{}                 // of one: dial now
+	node  atomic.Pointer[meta.Node]     // nil: the node is not in the table any more
+	conn  atomic.Pointer[netproto.Conn] // the connection for TrySend: set before Up, cleared before Down
+	turn  chan struct{}                 // capacity 1: held by one session from before its Up until after its Down
+	kick  chan struct{}                 // capacity 1: dial now
 
 	ups, dialFails atomic.Uint64
 
 	mu       lock.Mutex[lock.PeerLink]
-	newest   *session // the last one that began, if it has not ended
-	sessions int      // that have begun and not ended
+	newest   *session // the newest session, or nil if it has ended; guarded by mu
+	sessions int      // sessions that have begun and not ended; guarded by mu
 }
 
 func newLink(n *Net, id replicate.NodeID, node *meta.Node) *link {
@@ -37,7 +37,7 @@ func newLink(n *Net, id replicate.NodeID, node *meta.Node) *link {
 	return l
 }
 
-// learn takes what the table says now.
+// learn takes the table's new entry for the node, and ends a connection that no longer fits it.
 func (l *link) learn(node *meta.Node) {
 	old := l.node.Swap(node)
 	switch {
@@ -48,7 +48,8 @@ func (l *link) learn(node *meta.Node) {
 	}
 	l.mu.Lock()
 	s := l.newest
-	// A boot that did not change may be older than the connection: only news of another process ends it.
+	// A boot that did not change in the table may be older than the connection. Only a change to another boot than the
+	// connected one ends the connection.
 	if s != nil && (old == nil || old.Peer != node.Peer || s.store != node.Store || old.Name != node.Name ||
 		old.Boot != node.Boot && s.boot != node.Boot) {
 		s.cancel(errChanged)
@@ -57,7 +58,7 @@ func (l *link) learn(node *meta.Node) {
 	l.redial()
 }
 
-// forget ends the connection to a node that is not in the table any more.
+// forget ends the connection to a node that is no longer in the table.
 func (l *link) forget() {
 	l.node.Store(nil)
 	l.mu.Lock()
@@ -68,7 +69,7 @@ func (l *link) forget() {
 	l.redial()
 }
 
-// idle says whether nobody will retire a forgotten link.
+// idle says whether a forgotten link has neither a dialing goroutine nor a session that would retire it.
 func (l *link) idle() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,7 +83,7 @@ func (l *link) redial() {
 	}
 }
 
-// dial connects again and again, until the node is forgotten or the Net closed.
+// dial connects again and again until the node is forgotten or the Net is closed. It runs on the link's own goroutine.
 func (l *link) dial() {
 	backoff, failing := MinBackoff, false
 	for l.net.ctx.Err() == nil {
@@ -102,7 +103,7 @@ func (l *link) dial() {
 		} else {
 			s.end()
 			l.dialFails.Add(1)
-			if !failing { // once per row of failures: a node that is down for a day must not fill the log
+			if !failing { // once per series of failures: a node that is down for a day must not fill the log
 				l.net.dialFailed(l, node, err)
 			}
 		}
@@ -119,8 +120,8 @@ func (l *link) dial() {
 	}
 }
 
-// pause waits, with jitter so that the nodes of a cluster that comes back do not all dial at once; true if it was cut
-// short.
+// pause waits about as long as backoff says, with jitter so that the nodes of a returning cluster do not all dial at
+// once. It returns true if it was cut short.
 func (l *link) pause(backoff time.Duration) bool {
 	timer := time.NewTimer(backoff - rand.N(backoff/4))
 	defer timer.Stop()

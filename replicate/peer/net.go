@@ -19,28 +19,28 @@ import (
 	"penstock/replicate"
 )
 
-// Net is a node's connections to all others. Its methods may be called from any goroutine.
+// Net holds a node's connections to all other nodes. Its methods may be called from any goroutine.
 type Net struct {
 	o     Options
 	ctx   context.Context // until Close
 	close context.CancelFunc
 	all   sync.WaitGroup
 
-	mu     lock.Mutex[lock.PeerNet] // one SetNodes at a time, and the end of links
+	mu     lock.Mutex[lock.PeerNet] // serializes SetNodes and the removal of links; guards closed
 	closed bool
-	table  atomic.Pointer[table] // replaced whole, so that TrySend takes no lock
+	table  atomic.Pointer[table] // replaced as a whole, so that TrySend takes no lock
 
 	accepted, acceptFailed, probes atomic.Uint64
 }
 
-// table is immutable.
+// table is immutable once it is published.
 type table struct {
 	links map[replicate.NodeID]*link
 	names map[string]*link
 }
 
-// Listen starts to accept connections. Nobody is known before SetNodes. The error says that the node's name cannot be a
-// name; then the listener is still the caller's.
+// Listen starts to accept connections. The Net knows no other node before SetNodes. The only error is that the node's
+// name is not usable as a name; then the caller still owns the listener.
 func Listen(o Options) (*Net, error) {
 	n := &Net{o: o.withDefaults()}
 	if err := validName(n.o.Self.Name); err != nil {
@@ -52,13 +52,13 @@ func Listen(o Options) (*Net, error) {
 	return n, nil
 }
 
-// Addr is where the listener listens.
+// Addr returns the listener's address.
 func (n *Net) Addr() net.Addr { return n.o.Listener.Addr() }
 
-// SetNodes says who there is and where. Nodes that were not there before are dialed or let in from now on, nodes that
-// are missing are disconnected, and so are those whose address or store changed, or whose boot changed to one that is
-// not connected. This node may be among them. It does not wait for any connection. The nodes must not be changed
-// afterwards; the map is not kept.
+// SetNodes says which nodes there are, and their addresses. New nodes are dialed or admitted from now on. Missing nodes
+// are disconnected. So are nodes whose address or store changed, and nodes whose boot changed to one that is not the
+// connected one. The map may have this node. SetNodes waits for no connection. The caller must not change the nodes
+// afterwards; the Net does not keep the map.
 func (n *Net) SetNodes(nodes map[replicate.NodeID]*meta.Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -94,7 +94,8 @@ func (n *Net) SetNodes(nodes map[replicate.NodeID]*meta.Node) {
 	n.publish(links)
 }
 
-// publish makes links the table. A name belongs to the node that has it now.
+// publish replaces the table by one with these links. A name maps to the node that has the name now. The caller holds
+// mu.
 func (n *Net) publish(links map[replicate.NodeID]*link) {
 	t := &table{links: links, names: make(map[string]*link, len(links))}
 	for _, l := range links {
@@ -105,7 +106,7 @@ func (n *Net) publish(links map[replicate.NodeID]*link) {
 	n.table.Store(t)
 }
 
-// retire removes a link that is forgotten and has nothing left; false if the node came back meanwhile.
+// retire removes a link that is forgotten and has nothing left to do. It returns false if the node came back.
 func (n *Net) retire(l *link) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -120,9 +121,9 @@ func (n *Net) retire(l *link) bool {
 	return true
 }
 
-// TrySend queues the frame for a node, or returns ErrNotConnected, netproto.ErrQueueFull or netproto.ErrTooBig; then it
-// was not taken. It never waits and allocates nothing. Frames of one goroutine arrive in the order of its calls, unless
-// the connection ends between them. nil does not mean that the frame will arrive.
+// TrySend queues the frame for a node. If it returns ErrNotConnected, netproto.ErrQueueFull or netproto.ErrTooBig, the
+// frame was not taken. It never waits and allocates nothing. Frames of one goroutine arrive in the order of its calls,
+// unless the connection ends between them. nil does not mean that the frame will arrive.
 func (n *Net) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	l := n.table.Load().links[to]
 	if l == nil {
@@ -136,11 +137,12 @@ func (n *Net) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	if err == nil || errors.Is(err, netproto.ErrQueueFull) || errors.Is(err, netproto.ErrTooBig) {
 		return err
 	}
-	return ErrNotConnected // it is ending; Down is on its way
+	return ErrNotConnected // the connection is ending; Down is on its way
 }
 
-// AwaitRoom waits until a connection whose queue was full has sent something, has ended, or is not there; then TrySend
-// has another answer. Of goroutines that wait, any may be the first to find room. The error is ctx's.
+// AwaitRoom waits until a connection whose queue was full has sent something or has ended; then TrySend may have
+// another answer. It returns at once if there is no connection. Several goroutines may wait, and any of them may find
+// the room first. The error is ctx's.
 func (n *Net) AwaitRoom(ctx context.Context, to replicate.NodeID) error {
 	if l := n.table.Load().links[to]; l != nil {
 		if c := l.conn.Load(); c != nil {
@@ -150,8 +152,8 @@ func (n *Net) AwaitRoom(ctx context.Context, to replicate.NodeID) error {
 	return nil
 }
 
-// ReadOn lets other goroutines read from the nodes whose frames are in a call of Handler.Frames that said it may block,
-// and has not returned for at least this long. It does not block.
+// ReadOn lets another goroutine read from each node whose current call of Handler.Frames has said that it may block,
+// and has not returned for at least after. It does not block.
 func (n *Net) ReadOn(after time.Duration) {
 	for _, l := range n.table.Load().links {
 		if c := l.conn.Load(); c != nil {
@@ -170,8 +172,8 @@ func (n *Net) Connected(node replicate.NodeID) bool {
 	return c != nil && c.Err() == nil
 }
 
-// Disconnect ends the connection to a node at once, for one whose frames are not valid. It does not wait, so a Handler
-// may call it. The node is connected again as after any other end.
+// Disconnect ends the connection to a node at once; the caller uses it for a node that sends invalid frames. It does
+// not wait, so a Handler may call it. The node connects again as after any other end.
 func (n *Net) Disconnect(node replicate.NodeID, reason error) {
 	if l := n.table.Load().links[node]; l != nil {
 		if c := l.conn.Load(); c != nil {
@@ -180,26 +182,26 @@ func (n *Net) Disconnect(node replicate.NodeID, reason error) {
 	}
 }
 
-// Close stops to listen, ends all connections in order, and returns when the last Down has returned and no goroutine is
-// left. It must not be called by the Handler.
+// Close stops listening, ends all connections in order, and returns when the last Down has returned and no goroutine is
+// left. The Handler must not call it.
 func (n *Net) Close() {
 	n.mu.Lock()
 	n.closed = true
 	n.mu.Unlock()
-	_ = n.o.Listener.Close() // before the connections: whoever probes this node is to find it gone
+	_ = n.o.Listener.Close() // before the connections: a node that probes this one is to find it gone
 	n.close()
 	n.all.Wait()
 }
 
-// Stats are counts since Listen, and what holds now.
+// Stats has counters since Listen, and the current state.
 type Stats struct {
-	Accepted     uint64 // connections from the listener, probes among them
-	AcceptFailed uint64 // of those, without a connection: refused, not in time, or only a look
-	Probes       uint64 // looks whether a process is gone
+	Accepted     uint64 // connections from the listener, including probes
+	AcceptFailed uint64 // accepted ones without a session: refused, too slow, or only a probe
+	Probes       uint64 // dials to find out whether a process is gone
 	Nodes        []NodeStats
 }
 
-// NodeStats are about one other node.
+// NodeStats describes the link to one other node.
 type NodeStats struct {
 	ID        replicate.NodeID
 	Name      string
@@ -211,7 +213,7 @@ type NodeStats struct {
 	Conn      netproto.Stats // of the current connection
 }
 
-// Stats may be called at any time. The nodes are in the order of their ids.
+// Stats returns the counters; it may be called at any time. Nodes are in the order of their ids.
 func (n *Net) Stats() Stats {
 	s := Stats{Accepted: n.accepted.Load(), AcceptFailed: n.acceptFailed.Load(), Probes: n.probes.Load()}
 	for _, l := range n.table.Load().links {

@@ -16,15 +16,15 @@ import (
 // netproto.Handler.
 type session struct {
 	net    *Net
-	link   *link // when accepting: set by admit
+	link   *link // when accepting, admit sets it
 	ctx    context.Context
 	cancel context.CancelCauseFunc // ends the connection, whatever it is doing
-	serial uint64                  // the place in the order in which sockets were accepted; 0 when dialing
+	serial uint64                  // number of the accepted socket, in the order of acceptance; 0 when dialing
 
-	store, boot uuid.UUID     // of the process; set by admit, under link.mu
-	ready       chan struct{} // closed when Up has returned, or will not come
-	up          bool          // Up came; to be read after ready
-	reason      error         // why the connection ended; to be read after its Done
+	store, boot uuid.UUID     // of the other process; set by admit, guarded by link.mu
+	ready       chan struct{} // closed when Up has returned, or will not be called
+	up          bool          // Up was called; read it only after ready is closed
+	reason      error         // why the connection ended; read it only after the connection's Done
 }
 
 func (n *Net) newSession(l *link) *session {
@@ -33,8 +33,8 @@ func (n *Net) newSession(l *link) *session {
 	return s
 }
 
-// begin makes s the link's newest session, and ends the one before. Handshakes run side by side: if a socket that was
-// accepted later has begun already, it is s that ends. If the node was forgotten meanwhile, s ends too.
+// begin makes s the link's newest session and ends the previous one. Handshakes run concurrently: if a socket that was
+// accepted later has begun already, s ends instead. If the node was forgotten meanwhile, s ends too.
 func (s *session) begin() {
 	l := s.link
 	l.mu.Lock()
@@ -54,7 +54,7 @@ func (s *session) begin() {
 	}
 }
 
-// end is the last thing of every session that has begun.
+// end is the last call of every session that has begun.
 func (s *session) end() {
 	l := s.link
 	s.cancel(nil)
@@ -70,14 +70,14 @@ func (s *session) end() {
 	}
 }
 
-// options are the connection's: the Net's, with s as the handler.
+// options returns the Net's options for connections, with s as the handler.
 func (n *Net) options(s *session) netproto.Options {
 	o := n.o.Conn
 	o.Handler, o.Admit = s, s.admit
 	return o
 }
 
-// admit says whether the peer is who this node wants to talk to. It runs in the handshake.
+// admit decides in the handshake whether the peer is a node that this node wants to talk to.
 func (s *session) admit(peer *netproto.Hello) error {
 	l := s.link
 	if l == nil {
@@ -108,7 +108,7 @@ func refuse(format string, args ...any) error {
 	return &netproto.RefusedError{Status: netproto.StatusRejected, Text: fmt.Sprintf(format, args...)}
 }
 
-// Frames passes frames on, once Up has returned.
+// Frames passes frames to the Net's Handler, once Up has returned.
 func (s *session) Frames(c *netproto.Conn, frames []netproto.Received) error {
 	<-s.ready
 	if !s.up {
@@ -118,10 +118,10 @@ func (s *session) Frames(c *netproto.Conn, frames []netproto.Received) error {
 	return nil
 }
 
-// Closed keeps the reason. What is to be done then, run does.
+// Closed stores the reason; run does everything else at the end of a connection.
 func (s *session) Closed(_ *netproto.Conn, err error) { s.reason = err }
 
-// run leads a connection through its life and returns when it has left nothing behind.
+// run takes a connection through its life, and returns when nothing of it is left.
 func (s *session) run(c *netproto.Conn) {
 	l := s.link
 	defer s.end()
@@ -154,8 +154,8 @@ func (s *session) run(c *netproto.Conn) {
 	s.net.o.Handler.Down(l.id, s.boot, refused)
 }
 
-// hangUp ends the connection and waits for it: in order if the Net is being closed, at once if it is of no use any
-// more.
+// hangUp ends the connection and waits for its end: in order if the Net is being closed, at once if the session was
+// cancelled.
 func (s *session) hangUp(c *netproto.Conn) {
 	switch {
 	case s.net.ctx.Err() != nil:
@@ -166,8 +166,8 @@ func (s *session) hangUp(c *netproto.Conn) {
 	<-c.Done()
 }
 
-// refused says whether the process is gone, see the package comment. It is over at once if a newer connection came:
-// then somebody is there.
+// refused says whether the process is gone, see the package comment. It returns false at once if a newer connection
+// came, because then a process is there.
 func (s *session) refused() bool {
 	if !errors.Is(s.reason, netproto.ErrPeerGone) && !errors.Is(s.reason, netproto.ErrGoodbye) {
 		return false
@@ -189,7 +189,7 @@ func (s *session) refused() bool {
 	return false
 }
 
-// probe dials once. Neither answer is true if the host does not answer.
+// probe dials once. If the host does not answer, it returns false for both.
 func (s *session) probe(address string) (nobody, somebody bool) {
 	s.net.probes.Add(1)
 	ctx, cancel := context.WithTimeout(s.ctx, ProbeTimeout)
