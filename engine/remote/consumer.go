@@ -18,12 +18,12 @@ import (
 )
 
 // Consumer is a consumer of this node whose messages come from other nodes, the leaders. It has one leg per leader. The
-// client's connection calls its exported methods through engine.Consumer, the readers of the connections between nodes
-// its handle methods, and Consumers calls tick.
+// client's connection calls the exported methods through engine.Consumer. The readers of the connections between nodes
+// call the handle methods. Consumers calls tick.
 //
-// mu guards what follows it. Consumers.mu and the locks of the sink may be taken inside it. It is not held when
-// Sink.Flush, Sink.Closed and FailureSink.Failed are called. After a crash of this node, the leaders see the connection
-// end, and other consumers get what was in flight.
+// mu guards the fields below it. Consumers.mu and the locks of the sink may be taken inside mu. Sink.Flush, Sink.Closed
+// and FailureSink.Failed are called without mu. If this node crashes, the leaders see the connection end, and other
+// consumers get the messages in flight.
 type Consumer struct {
 	rs      *Consumers
 	topic   Topic
@@ -35,14 +35,14 @@ type Consumer struct {
 	legs       route.Legs[*leg]
 	stopped    bool
 	full       bool                          // the sink has no room
-	ended      bool                          // no leg is made any more
+	ended      bool                          // no leg is created any more
 	creating   bool                          // the channel is being created on a new partition
-	begun      bool                          // the first leaders were asked
+	begun      bool                          // the leaders known at the beginning were asked
 	started    bool                          // Subscribe has returned
 	answered   chan struct{}                 // closed when all first answers have come, or the client has failed
-	err        error                         // why the client failed before Subscribe returned, which returns it
+	err        error                         // failure before Subscribe has returned; Subscribe returns it
 	maxBytes   int64                         // ConsumerOptions.MaxInFlightBytes; 0: no limit
-	unfinished map[base.ID]unfinishedMessage // if maxBytes is set: the messages that the client has
+	unfinished map[base.ID]unfinishedMessage // only with maxBytes: the messages that the client has
 	delivery   base.Delivery
 	dropped    []base.HeldDelivery
 	wire       wire.Delivered
@@ -51,16 +51,16 @@ type Consumer struct {
 	stats      base.ConsumerStats
 }
 
-// leg is a Consumer's subscription at one leader. The Consumer's mu guards it, except the fields from r to
-// stamped, which do not change.
+// leg is a Consumer's subscription at one leader. The Consumer's mu guards it, except r, id, begun and stamped, which
+// do not change.
 type leg struct {
 	route.Leg
 	r        *Consumer
 	id       uint64 // request id of its frames
 	begun    int64  // when Subscribe was sent, by Lease.Now
-	stamped  bool   // a Stamp went before Subscribe: the leader holds deliveries of ordered channels (DeliverHeld)
+	stamped  bool   // a Stamp was sent before Subscribe: the leader holds deliveries of ordered channels (DeliverHeld)
 	ops      []byte // Consume entries that wait to be sent
-	owed     int    // bytes that were delivered and not paid back to the window
+	owed     int    // bytes that were delivered but not paid back to the window yet
 	received uint64 // serial of the newest held delivery
 	reported uint64 // newest serial that ConsumeSeen told the leader
 }
@@ -69,12 +69,12 @@ type leg struct {
 type Client struct {
 	Topic   Topic
 	Channel string
-	Closed  func() error // why this node's channel of that name is closed; nil: it is not
+	Closed  func() error // returns why this node's channel of that name is closed; nil: it is not
 	Text    string       // the label as text
 }
 
-// Subscribe makes a consumer and waits for the first answers of the leaders, at most answerTime. No answer in that time
-// is no error: ticks go on subscribing. No lock is held.
+// Subscribe creates a consumer and waits at most answerTime for the first answers of the leaders. A leader that does
+// not answer in time is not an error: the ticks keep trying to subscribe. The caller holds no lock.
 func (rs *Consumers) Subscribe(ctx context.Context, c Client, o base.ConsumerOptions, s base.Sink) (*Consumer, error) {
 	timeout := o.MsgTimeout
 	if timeout == 0 {
@@ -104,7 +104,7 @@ func (rs *Consumers) Subscribe(ctx context.Context, c Client, o base.ConsumerOpt
 	shut := rs.shut
 	rs.clients = append(rs.clients, r)
 	rs.mu.Unlock()
-	err := c.Closed() // whoever closes the channel later finds r in rs.clients
+	err := c.Closed() // a later close of the channel finds r in rs.clients
 	if err == nil && shut {
 		err = base.ErrClosed
 	}
@@ -127,7 +127,7 @@ func (rs *Consumers) Subscribe(ctx context.Context, c Client, o base.ConsumerOpt
 	return r, nil
 }
 
-// begin subscribes at the present leaders, and counts the answers that Subscribe waits for.
+// begin subscribes at the current leaders, and counts the answers that Subscribe must wait for.
 func (r *Consumer) begin() {
 	r.followLeaders(leaders(r.topic))
 	r.mu.Lock()
@@ -146,14 +146,15 @@ func (r *Consumer) closeAnswered() {
 	}
 }
 
-// tellAnswered lets Subscribe return when all first answers have come, or will not come. mu is held.
+// tellAnswered lets Subscribe return once every first answer has come, or its leg is gone. mu is held.
 func (r *Consumer) tellAnswered() {
 	if r.begun && r.legs.Awaited() == 0 {
 		r.closeAnswered()
 	}
 }
 
-// followLeaders removes the legs to nodes that lead no more, and subscribes at leaders that have no leg. It takes mu.
+// followLeaders removes the legs to nodes that are not leaders any more, and subscribes at leaders that have no leg. It
+// takes mu.
 func (r *Consumer) followLeaders(leaders []replicate.NodeID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,8 +172,8 @@ func (r *Consumer) followLeaders(leaders []replicate.NodeID) {
 	r.share()
 }
 
-// subscribeAt makes a leg to a leader and sends Subscribe. If that cannot be sent now, the next tick tries again. mu is
-// held.
+// subscribeAt creates a leg to a leader and sends Subscribe. If Subscribe cannot be sent now, the next tick tries
+// again. mu is held.
 func (r *Consumer) subscribeAt(node replicate.NodeID) {
 	rs := r.rs
 	l := &leg{Leg: route.Leg{Node: node}, r: r, begun: rs.lease.Now(), stamped: rs.n.Level() >= HeldLevel}
@@ -201,8 +202,8 @@ func (rs *Consumers) removeLeg(l *leg) {
 	rs.mu.Unlock()
 }
 
-// remove deletes a leg with the entries that wait in ops, and frees its credits. What is in flight there is delivered
-// again by the leader that takes over. mu is held.
+// remove deletes a leg and the entries that wait in its ops, and frees its credits. The leader that takes over delivers
+// the messages in flight again. mu is held.
 func (r *Consumer) remove(l *leg) {
 	r.rs.removeLeg(l)
 	r.forgetUnfinished(l)
@@ -237,8 +238,8 @@ func (r *Consumer) sendReady(l *leg) {
 	r.flushLeg(l)
 }
 
-// flushLeg sends the waiting Consume entries. If the connection's queue is full they keep waiting, up to
-// maxUnsentBytes: more are dropped. mu is held.
+// flushLeg sends the waiting Consume entries. If the connection's queue is full, the entries keep waiting, unless they
+// have reached maxUnsentBytes: then they are dropped. mu is held.
 func (r *Consumer) flushLeg(l *leg) {
 	if len(l.ops) == 0 || !l.Accepted() {
 		return
@@ -279,14 +280,14 @@ func (r *Consumer) handleSubscribed(l *leg, status netproto.Status, payload []by
 		r.mu.Unlock()
 		r.fail(why)
 		return
-	default: // the node does not lead: the store's news or the next tick lead to another attempt
+	default: // the node does not lead: news from the store or the next tick cause another attempt
 		r.remove(l)
 	}
 	r.mu.Unlock()
 }
 
-// create creates the channel on a leader that lacks it although other leaders have it: that one leads a new partition,
-// and had no partition of the topic before. The next tick subscribes there again. mu is held.
+// create creates the channel on a leader that lacks it although other leaders have it: that node leads a new partition,
+// and led no partition of the topic before. The next tick subscribes there again. mu is held.
 func (r *Consumer) create(l *leg) {
 	r.remove(l)
 	if r.creating {
@@ -305,7 +306,7 @@ func (r *Consumer) create(l *leg) {
 	})
 }
 
-// handleConsumed handles a leader's answers to Consume: how many messages are in flight, and which calls failed.
+// handleConsumed handles a leader's answer to Consume: the number of messages in flight, and the calls that failed.
 func (r *Consumer) handleConsumed(l *leg, payload []byte) error {
 	c, failures, err := wire.DecodeConsumed(payload)
 	if err != nil {
@@ -330,7 +331,7 @@ func (r *Consumer) handleConsumed(l *leg, payload []byte) error {
 	return nil
 }
 
-// handleUnserved handles a leader's message that it has ended the subscription.
+// handleUnserved handles the message of a leader that it has ended the subscription.
 func (r *Consumer) handleUnserved(l *leg, payload []byte) {
 	if len(payload) == 1 {
 		if err := reason.OfSubscription(payload[0]); errors.Is(err, base.ErrDeleted) {
@@ -370,28 +371,30 @@ func (r *Consumer) Ready(n int) error {
 	return nil
 }
 
-// Finish confirms a message. It returns before the leader has the FIN. FailureSink.Failed is told if the leader refuses
-// it. If the leader crashes before the FIN is in the log, its successor delivers the message again (doc.go).
+// Finish confirms a message. It returns before the leader has the FIN. If the leader refuses the FIN,
+// FailureSink.Failed is called. If the leader crashes before the FIN is in its log, its successor delivers the message
+// again (see the package comment).
 func (r *Consumer) Finish(id base.ID) error {
 	return r.sendOp(&wire.Consume{Kind: wire.ConsumeFinish, ID: uint64(id)})
 }
 
-// Requeue gives a message back, to be delivered again after delay. Like Finish it does not wait for the leader.
+// Requeue gives a message back to its channel, which delivers it again after delay. Like Finish, Requeue does not wait
+// for the leader.
 func (r *Consumer) Requeue(id base.ID, delay time.Duration) error {
 	return r.sendOp(&wire.Consume{Kind: wire.ConsumeRequeue, ID: uint64(id), DelayMs: requeueDelay(delay)})
 }
 
-// Touch starts the message's timeout anew. Like Finish it does not wait for the leader.
+// Touch restarts the timeout of a message. Like Finish, Touch does not wait for the leader.
 func (r *Consumer) Touch(id base.ID) error {
 	return r.sendOp(&wire.Consume{Kind: wire.ConsumeTouch, ID: uint64(id)})
 }
 
-// sendOp sends a Finish, Requeue or Touch to the leader of the message's partition. It waits in ops until the next pump
-// or tick, unless it frees credit or ops is large.
+// sendOp queues a Finish, Requeue or Touch for the leader of the message's partition. The entry waits in ops until the
+// next pump or tick, unless it frees credit or ops is large.
 func (r *Consumer) sendOp(what *wire.Consume) error {
 	partition := base.ID(what.ID).Partition()
 	if int(partition) >= r.topic.Partitions() {
-		return base.ErrNotInFlight // clients send what they like
+		return base.ErrNotInFlight // clients may send any id
 	}
 	to := r.topic.Leader(partition)
 	r.mu.Lock()
@@ -422,7 +425,7 @@ func (r *Consumer) sendOp(what *wire.Consume) error {
 	return nil
 }
 
-// Pump sends the waiting Consume entries. Deliveries need no pump: the leaders send them on their own.
+// Pump sends the waiting Consume entries. Deliveries need no pump: the leaders send them unasked.
 func (r *Consumer) Pump() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -431,7 +434,7 @@ func (r *Consumer) Pump() {
 	}
 }
 
-// Unblock pays back what was withheld while the sink had no room.
+// Unblock pays back the bytes that were withheld while the sink had no room.
 func (r *Consumer) Unblock() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -442,7 +445,7 @@ func (r *Consumer) Unblock() {
 	}
 }
 
-// StopDelivery makes the leaders deliver nothing more. Messages in flight can still be finished.
+// StopDelivery tells the leaders to deliver nothing more. Messages in flight can still be finished.
 func (r *Consumer) StopDelivery() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -462,8 +465,9 @@ func (r *Consumer) StopDelivery() {
 	}
 }
 
-// tick sends what waits: Consume entries, bytes to be paid back, and messages that the sink dropped. It asks leaders
-// again whose bound (route.Credit) may have fallen because messages timed out, which they do not tell.
+// tick sends whatever waits: Consume entries, bytes to be paid back, and messages that the sink dropped. It also asks
+// again those leaders whose bound (route.Credit) may have fallen because messages timed out, since leaders do not
+// report timeouts.
 func (r *Consumer) tick() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -482,7 +486,7 @@ func (r *Consumer) tick() {
 	}
 }
 
-// rotateCredit moves credits to the legs whose turn it is, and says whether the client needs further turns.
+// rotateCredit moves credits to the legs whose turn it is, and says whether the client must keep taking turns.
 func (r *Consumer) rotateCredit() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -496,7 +500,7 @@ func (r *Consumer) rotateCredit() bool {
 // Close unsubscribes at all leaders.
 func (r *Consumer) Close() { r.end() }
 
-// end unsubscribes at all leaders and removes the client. It returns false if it ran before. No lock is held.
+// end unsubscribes at all leaders and removes the client. first is false if end ran before. The caller holds no lock.
 func (r *Consumer) end() (first bool) {
 	rs := r.rs
 	r.mu.Lock()
@@ -519,12 +523,12 @@ func (r *Consumer) end() (first bool) {
 	return first
 }
 
-// fail ends the client because there is nothing to subscribe to. The client is told once: by Subscribe's error if
-// Subscribe has not returned yet, else by Sink.Closed. No lock is held.
+// fail ends the client because its topic or channel cannot be served any more, or this node closes. The client is told
+// once: by Subscribe's error if Subscribe has not returned yet, otherwise by Sink.Closed. The caller holds no lock.
 func (r *Consumer) fail(err error) {
 	if errors.Is(err, base.ErrDeleted) || errors.Is(err, base.ErrNoChannel) {
 		err = base.ErrDeleted
-		r.topic.DropUnused(r.channel) // the next consumer makes it anew
+		r.topic.DropUnused(r.channel) // the next consumer creates the channel anew
 	}
 	r.mu.Lock()
 	started := r.started
@@ -540,7 +544,7 @@ func (r *Consumer) fail(err error) {
 	r.mu.Unlock()
 }
 
-// Counts returns the client's counters, without the number of messages in flight: only the leaders know it.
+// Counts returns the client's counters, except the number of messages in flight, which only the leaders know.
 func (r *Consumer) Counts() base.ConsumerStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -25,10 +25,10 @@ const (
 	ServeTime = 500 * time.Millisecond
 )
 
-// Consumers holds this node's subscriptions at other nodes (legs, clients) and their subscriptions here (subs).
-// Connections' readers, the ticker, consumers' methods and the store's news call it. mu guards the fields below it,
-// except that ticked and stampTo belong to the ticker and counts are atomics. It is a leaf. A crash leaves nothing: the
-// other side sees the connection end.
+// Consumers holds the subscriptions of this node at other nodes (legs, clients), and the subscriptions of other nodes
+// here (subs). The connections' readers, the ticker, methods of consumers and the store's news call it. mu guards the
+// fields below it, except counts, which are atomics, and ticked and stampTo, which belong to the ticker. mu is a leaf.
+// A crash leaves nothing: the other side sees the connection end.
 type Consumers struct {
 	n     Node
 	host  host.Host
@@ -40,10 +40,10 @@ type Consumers struct {
 	legs     map[uint64]*leg // this node is the client's node
 	clients  []*Consumer
 	subs     map[subscriptionKey]*subscription // this node is the leader
-	stamps   map[replicate.NodeID]uint64       // last Stamp of each node on its present connection
+	stamps   map[replicate.NodeID]uint64       // last Stamp of each node on its current connection
 	stampTo  []replicate.NodeID                // scratch of sendStamps
 	fences   map[fenceKey]*fencing
-	rotating bool // rotateCredits runs
+	rotating bool // a goroutine runs rotateCredits
 	shut     bool
 
 	counts counts
@@ -58,7 +58,7 @@ type loopedFrame struct {
 	payload []byte
 }
 
-// New returns the Consumers of a node. Nothing may be sent before the node has joined.
+// New returns the Consumers of a node. It must send nothing before the node has joined.
 func New(n Node) *Consumers {
 	return &Consumers{
 		n: n, host: n.Host, peers: n.Peers, lease: n.Lease, next: n.First,
@@ -93,8 +93,8 @@ func (rs *Consumers) send(to replicate.NodeID, f *netproto.Frame) error {
 	return nil
 }
 
-// runLoopback handles the frames of this node to itself, in order, until there are none. No lock is held: the sender of
-// a frame may hold the lock that its handler takes.
+// runLoopback handles the frames of this node to itself in order, until there are none. No lock is held, because the
+// sender of a frame may hold the lock that the handler takes.
 func (rs *Consumers) runLoopback() {
 	for {
 		rs.mu.Lock()
@@ -121,7 +121,7 @@ func (rs *Consumers) sendReliably(to replicate.NodeID, f *netproto.Frame) {
 	rs.peers.Reply(to, f)
 }
 
-// HandleFrame handles the frames of types Subscribe to Fenced, and Stamp. It runs on the connection's reader and does
+// HandleFrame handles Stamp and the frame types from Subscribe to Fenced. It runs on the connection's reader and does
 // not wait.
 func (rs *Consumers) HandleFrame(from replicate.NodeID, h *netproto.Header, payload []byte) {
 	var err error
@@ -165,7 +165,7 @@ func (rs *Consumers) HandleFrame(from replicate.NodeID, h *netproto.Header, payl
 	}
 }
 
-// leg returns the leg with this request id, if it leads to that node.
+// leg returns the leg with this request id, or nil if it does not lead to the node that sent the frame.
 func (rs *Consumers) leg(from replicate.NodeID, id uint64) *leg {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -182,7 +182,7 @@ func (rs *Consumers) all() []*Consumer {
 	return slices.Clone(rs.clients)
 }
 
-// Refresh makes every client subscribe at the present leaders.
+// Refresh makes every client subscribe at the current leaders.
 func (rs *Consumers) Refresh() { rs.refreshAll(rs.all()) }
 
 func (rs *Consumers) refreshAll(clients []*Consumer) {
@@ -200,7 +200,7 @@ func (rs *Consumers) refreshAll(clients []*Consumer) {
 	}
 }
 
-// leaders returns the nodes that lead a partition of t, as far as this node knows, in ascending order.
+// leaders returns the nodes that lead a partition of t as far as this node knows, in ascending order.
 func leaders(t Topic) []replicate.NodeID {
 	all := t.Leaders()
 	slices.Sort(all)
@@ -227,8 +227,8 @@ func (rs *Consumers) Tick() {
 	}
 }
 
-// rotateCredits moves credits between the legs of clients that have fewer credits than leaders, until there are no such
-// clients. One goroutine runs it at a time.
+// rotateCredits moves credits between the legs of clients that have fewer credits than leaders, until no such client is
+// left. At most one goroutine runs it.
 func (rs *Consumers) rotateCredits() {
 	for rs.host.Pause(rotationInterval, rs.peers.Ctx.Done()) {
 		any := false
@@ -241,7 +241,7 @@ func (rs *Consumers) rotateCredits() {
 		rs.mu.Lock()
 		rs.rotating = false
 		rs.mu.Unlock()
-		for _, r := range rs.all() { // a client may have begun to rotate meanwhile, and found rotating set
+		for _, r := range rs.all() { // a client may have found rotating still set, and relies on this goroutine
 			any = r.rotateCredit() || any
 		}
 		if !any || !rs.startRotation() {
@@ -250,7 +250,7 @@ func (rs *Consumers) rotateCredits() {
 	}
 }
 
-// startRotation says whether the caller is to run rotateCredits.
+// startRotation says whether the caller must run rotateCredits.
 func (rs *Consumers) startRotation() bool {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -261,8 +261,8 @@ func (rs *Consumers) startRotation() bool {
 	return true
 }
 
-// PeerLost handles the end of the connection to a node: it ends the subscriptions of that node's clients, and the legs
-// of this node's clients to it.
+// PeerLost handles the end of the connection to a node. It ends the subscriptions of that node's clients, and removes
+// the legs of this node's clients to that node.
 func (rs *Consumers) PeerLost(node replicate.NodeID) {
 	rs.mu.Lock()
 	delete(rs.stamps, node)
@@ -283,7 +283,7 @@ func (rs *Consumers) PeerLost(node replicate.NodeID) {
 	}
 }
 
-// EndTopic fails the clients of a topic that is deleted.
+// EndTopic fails the clients of a topic that was deleted.
 func (rs *Consumers) EndTopic(t Topic, err error) {
 	for _, r := range rs.all() {
 		if r.topic == t {
@@ -292,7 +292,7 @@ func (rs *Consumers) EndTopic(t Topic, err error) {
 	}
 }
 
-// Close ends all clients of this node. Nothing is sent any more.
+// Close fails all clients of this node. Afterwards nothing is sent any more.
 func (rs *Consumers) Close() {
 	for _, r := range rs.all() {
 		r.fail(base.ErrClosed)
@@ -302,7 +302,7 @@ func (rs *Consumers) Close() {
 	rs.shut, rs.loopback = true, nil
 }
 
-// failedCalls maps the entries of a Consume frame to the methods of a Consumer.
+// failedCalls maps kinds of Consume entries to the methods of a Consumer.
 var failedCalls = map[wire.ConsumeKind]base.FailedCall{
 	wire.ConsumeFinish: base.FailedFinish, wire.ConsumeRequeue: base.FailedRequeue, wire.ConsumeTouch: base.FailedTouch,
 }

@@ -13,24 +13,24 @@ import (
 )
 
 // In an ordered channel, no node may hand over a message after any node has handed over the next one. A delivery
-// through another node can be late by any time: it lies in a socket, or that node stands still. So the delivery carries
-// a time until which it may be handed over, and the leader gives the message to no other consumer before that time
-// (core: EvHold).
+// through another node can be late by any amount of time: it may lie in a socket, or that node may be suspended. So
+// each delivery carries a time until which it may be handed over, and the leader gives the message to no other consumer
+// before that time (core: EvHold).
 //
 //	client's node                                       leader
 //	Stamp: my time is s            ────────────────►    arrives at r
-//	hands over only before s+h     ◄──── DeliverHeld ── s, h; the message goes elsewhere only after r+h, or once returned
+//	hands over only before s+h     ◄──── DeliverHeld ── s, h; others get it only after r+h, or once returned
 //
-// Each node reads its own clock, and only durations are compared. s happens before r, so s+h at the client's node is
-// before r+h at the leader, however long the frame is under way and whenever the client's node reads it. h never ends
-// after the leader's lease.
+// Each node reads only its own clock, and only durations are compared. s happens before r, so s+h at the client's node
+// comes before r+h at the leader, however long the frame travels and whenever the client's node reads it. h never
+// extends beyond the end of the leader's lease.
 //
 // A new leader does not wait for a node whose lease has ended according to the store (see fencing). So the client's
-// node hands nothing over while it has no lease, or if its lease began after s: it may have stood still, lost its lease
-// and got a new one before it read the frame (Lease.Lapsed).
+// node hands nothing over while it has no lease, or if its lease began after s: the node may have stood still, lost its
+// lease and got a new one before it read the frame (Lease.Lapsed).
 const (
-	// holdTime is the longest that a delivery of an ordered channel may be under way through another node. So it is
-	// also the longest that a message waits for a delivery that was lost with its connection.
+	// holdTime is the longest that a delivery of an ordered channel may be on its way through another node. So it is
+	// also the longest that a message stays unavailable after its delivery was lost with a connection.
 	holdTime = 2 * time.Second
 	// holdDrift is how much two clocks may drift apart during holdTime.
 	holdDrift = holdTime / 16
@@ -38,11 +38,11 @@ const (
 	HeldLevel = 2
 )
 
-// HoldMs is how long the leader's channel machine gives a delivered message to nobody else.
+// HoldMs is how long the leader's channel machine withholds a delivered message from all other consumers.
 const HoldMs = int64((holdTime + holdDrift) / time.Millisecond)
 
-// deadline returns the time until which a delivery with this head may be handed over. It is never after the end of the
-// present lease: a later lease may follow a gap that this node does not notice.
+// deadline returns the time until which a delivery with this head may be handed over. That time is never after the end
+// of the current lease, because a gap that this node does not notice may precede the next lease.
 func (rs *Consumers) deadline(head *wire.HeldHead) base.Deadline {
 	until := rs.lease.Until()
 	at := int64(head.Stamp) + int64(head.HoldMs)*int64(time.Millisecond)
@@ -52,13 +52,12 @@ func (rs *Consumers) deadline(head *wire.HeldHead) base.Deadline {
 	return base.Deadline{Clock: rs.lease, At: min(at, until)}
 }
 
-// Stats counts deliveries of ordered channels through this node that were not handed over, since the node
-// started.
+// Stats counts deliveries of ordered channels through this node that were not handed over, since the node started.
 type Stats struct {
-	Expired uint64 // came or waited for too long, and were returned to their leaders
-	Stale   uint64 // came from a leader that has a successor, and were dropped
-	// LateFences counts leaderships of this node whose ordered channels waited for as long as a delivery may be under
-	// way, because a node did not answer.
+	Expired uint64 // arrived too late or waited too long, and were returned to their leaders
+	Stale   uint64 // came from a leader that has a successor, and were returned
+	// LateFences counts leaderships of this node whose ordered channels had to wait for the longest time that a
+	// delivery may be on its way, because some node did not answer the fence.
 	LateFences uint64
 }
 
@@ -70,7 +69,7 @@ func (rs *Consumers) Stats() Stats {
 	return Stats{Expired: c.expired.Load(), Stale: c.stale.Load(), LateFences: c.fencesLate.Load()}
 }
 
-// sendStamps sends this node's time to the leaders that it has legs to. Only tick calls it.
+// sendStamps sends this node's time to the leaders to which it has legs. Only Tick calls it.
 func (rs *Consumers) sendStamps() {
 	if rs.n.Level() < HeldLevel {
 		return
@@ -95,8 +94,8 @@ func (rs *Consumers) sendStamp(node replicate.NodeID) {
 	_ = rs.send(node, &f)
 }
 
-// handleStamp stores a node's time. The first stamp on a connection says that the node understands deadlines: the
-// deliveries of its subscriptions are held from then on.
+// handleStamp stores a node's time. The first stamp on a connection says that the node understands deadlines. From then
+// on, the deliveries of that node's subscriptions are held.
 func (rs *Consumers) handleStamp(from replicate.NodeID, p []byte) error {
 	ns, err := wire.DecodeStamp(p)
 	if err != nil {
@@ -121,7 +120,7 @@ func (rs *Consumers) handleStamp(from replicate.NodeID, p []byte) error {
 	return nil
 }
 
-// stamp returns the last time that a node sent on its present connection, if it sent one.
+// stamp returns the last time that a node sent on its current connection. ok is false if the node has sent none.
 func (rs *Consumers) stamp(of replicate.NodeID) (uint64, bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -130,7 +129,7 @@ func (rs *Consumers) stamp(of replicate.NodeID) (uint64, bool) {
 }
 
 // enableHold makes the channel hold deliveries to the client, if the client's node understands deadlines. It runs
-// before the first delivery: the client's node sends no RDY before its Subscribe is answered.
+// before the first delivery, because the client's node sends no RDY before its Subscribe is answered.
 func (s *subscription) enableHold() {
 	if _, ok := s.rs.stamp(s.key.from); !ok {
 		return
@@ -145,12 +144,12 @@ func (s *subscription) enableHold() {
 
 // heldHead returns the head of a DeliverHeld frame that begins now.
 func (s *subscription) heldHead() wire.HeldHead {
-	ns, _ := s.rs.stamp(s.key.from) // without a stamp the delivery is returned at once
+	ns, _ := s.rs.stamp(s.key.from) // without a stamp, the client's node returns the delivery at once
 	left := min(time.Duration(s.rs.lease.Until()-s.rs.lease.Now()), holdTime)
 	return wire.HeldHead{Stamp: ns, HoldMs: uint32(max(0, left.Milliseconds()))}
 }
 
-// returnDropped returns the deliveries that the sink dropped to their leaders. mu is held.
+// returnDropped returns to their leaders the deliveries that the sink dropped. mu is held.
 func (r *Consumer) returnDropped() {
 	s, ok := r.sink.(base.HeldSink)
 	if !ok {
@@ -167,14 +166,15 @@ func (r *Consumer) returnDropped() {
 	clear(r.dropped)
 }
 
-// drained says whether the sink has queued no delivery with a deadline.
+// drained says whether the sink holds no queued delivery that has a deadline.
 func (r *Consumer) drained() bool {
 	s, ok := r.sink.(base.HeldSink)
 	return !ok || s.Drained()
 }
 
-// withdraw drops a queued delivery of a message that the client's call is about: the client means an earlier delivery.
-// It returns false if it is too late for that. mu is held.
+// withdraw drops the queued delivery of a message when the client calls Finish, Requeue or Touch for the message: the
+// client can only mean an earlier delivery. It returns false if the client already has part of the delivery. mu is
+// held.
 func (r *Consumer) withdraw(id base.ID) bool {
 	s, ok := r.sink.(base.HeldSink)
 	return !ok || s.Withdraw(id)

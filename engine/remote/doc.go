@@ -1,34 +1,35 @@
-// Package remote serves clients of nodes that lead no partition of a topic: both the node that such a client is
-// connected to, and the leaders that it subscribes at.
+// Package remote serves clients that are connected to a node which leads no partition of their topic. The package runs
+// on both sides: at the client's node, and at the leaders where that node subscribes.
 //
 //	client ─► Consumer ─► leg ── Subscribe, Consume ──► subscription ─► channel.Consumer ─► channel   at each leader
 //	client ◄─ Sink     ◄─ leg ◄── Deliver, Consumed ─── (a Sink)     ◄─
 //
-// For the leader's channel a subscription is a consumer like any other; the leader's lease and epoch apply to it as to
-// all. When the connection between the nodes ends, the leader closes its consumer, so that other consumers get at once
-// what it had in flight. When leadership moves, the client's node subscribes at the next leader, which delivers again
-// what was in flight. If the client's node becomes a leader itself, it is the node of one of the legs, and its frames
-// take a queue instead of a connection (loopback).
+// To the leader's channel a subscription is a consumer like any other, and the leader's lease and epoch apply to it as
+// to every consumer. When the connection between the nodes ends, the leader closes the consumer, so other consumers get
+// its messages in flight at once. When leadership moves, the client's node subscribes at the next leader, which
+// delivers the messages in flight again. If the client's node becomes a leader itself, one leg leads to the node
+// itself; the frames of that leg go through a queue instead of a connection (loopback).
 //
-// Deliveries must not fill the connection, which replication uses too. So a leader has at most a window of bytes under
-// way to a client (windowBytes). The client's node pays them back (wire.ConsumeCredit) when the client's sink has room.
+// Deliveries must not fill the connection, because replication uses it too. So a leader has at most one window of bytes
+// on the way to a client (windowBytes). The client's node pays the bytes back (wire.ConsumeCredit) when the client's
+// sink has room.
 //
-// At which leaders a client subscribes, and how much of its RDY each gets, is decided by machines of engine/route. What
-// keeps ordered channels in order is in deadline.go and fence.go.
+// Machines of engine/route decide at which leaders a client subscribes, and how much of the client's RDY each leader
+// gets. The rules that keep ordered channels in order are in deadline.go and fence.go.
 //
-// The cluster node has one Consumers and calls it with frames, ticks and news of leaders; the engine's public consumers
-// call Consumer. Locks: Consumer.mu and subscription.mu, then Consumers.mu, which is a leaf. Sink.Deliver is called
-// with Consumer.mu held, a client's Sink.Flush, Closed and Failed without; the channel calls Deliver of a subscription
-// with Channel.mu held, and its Flush and Closed without.
+// The cluster node has one Consumers, and calls it with frames, ticks and news of leaders. The engine's public
+// consumers call Consumer. Lock order: Consumer.mu or subscription.mu first, then Consumers.mu, which is a leaf.
+// Sink.Deliver of a client is called with Consumer.mu held; Flush, Closed and Failed are called without that lock. The
+// channel calls Deliver of a subscription with Channel.mu held, and Flush and Closed without that lock.
 //
-// A goroutine runs for each frame that may wait (attach, end, a full connection), for the loopback while it has frames,
-// and for clients whose RDY is smaller than the number of leaders. A crash leaves nothing: the other side sees the
-// connection end.
+// Goroutines run for each frame that may wait (attach, end, a full connection), for the loopback while it has frames,
+// and while some client's RDY is smaller than the number of its leaders. A crash leaves nothing: the other side sees
+// the connection end.
 //
-// # What becomes of a FIN when the leader crashes
+// # The fate of a FIN when the leader crashes
 //
-// Consumer.Finish returns before the leader has the FIN, and nobody answers a FIN that was taken. How far it came
-// decides, and the client is not told which of the cases it was:
+// Consumer.Finish returns before the leader has the FIN, and a FIN that the leader accepts gets no answer. The fate of
+// the FIN depends on how far it came, and the client is not told which case it was:
 //
 //	it waits in leg.ops, or is in a frame                 lost
 //	the leader's channel has it, its log has it not yet   lost: for Options.ConfirmInterval, or while a batch of
@@ -36,7 +37,8 @@
 //	it is in the leader's log, not in its successor's     lost: the old leader cuts it when it comes back
 //	it is in its successor's log                          kept: the successor serves when that is committed
 //
-// Where it is lost, the successor delivers the message again, with the count of attempts that the log has. If the
-// client finishes a message that it got from the old leader before it has it from the new one, it is told
-// ErrNotInFlight: by Finish while no leg to the new one is accepted, later through FailureSink.Failed.
+// Where the FIN is lost, the successor delivers the message again, with the attempt count from the log. The client may
+// finish the delivery from the old leader before the new leader has delivered the message again. Such a call fails with
+// ErrNotInFlight: Finish returns the error while no leg to the new leader is accepted, and later FailureSink.Failed
+// reports it.
 package remote

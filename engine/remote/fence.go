@@ -9,26 +9,29 @@ import (
 	"penstock/segment"
 )
 
-// A new leader must not deliver the next message of an ordered channel while a delivery of the leader before it may be
-// on its way through another node. It can become leader before those are too late: the other handed over, or its
-// process is gone. So its ordered channels wait (core: EvUnfence) until every other node with a lease has answered a
-// Fence. From then on those nodes drop deliveries of older epochs. A node that does not answer is waited for only as
-// long as a delivery can be under way. A node without a lease hands nothing over.
+// A new leader must not deliver the next message of an ordered channel while a delivery of the previous leader may
+// still be on its way through another node. The new leader may take over before the deadlines of such deliveries have
+// passed: because the previous leader handed over, or because its process is gone. So the ordered channels of the new
+// leader wait (core: EvUnfence) until every other node with a lease has answered a Fence. From its answer on, a node
+// drops deliveries of older epochs. The new leader waits for a node that does not answer only as long as a delivery can
+// be on its way. A node without a lease hands nothing over.
 
-// fenceKey names the beginning of one leadership.
+// fenceKey names the leadership that a fence belongs to.
 type fenceKey struct {
 	id    segment.Identity
 	epoch segment.Epoch
 }
 
-// fencing is a fence that waits for answers. Consumers.mu guards it; a crash ends the leadership and the fence with it.
+// fencing is a fence that waits for answers. Consumers.mu guards it. A crash ends the leadership, and with it the
+// fence.
 type fencing struct {
 	pt       Partition
 	answered []replicate.NodeID
 	since    int64 // when it began, by Lease.Now
 }
 
-// Fence starts a fence for an epoch of this node, unless it was started before. The lock of a channel may be held.
+// Fence starts a fence for an epoch in which this node leads, unless it was started before. The caller may hold the
+// lock of a channel.
 func (rs *Consumers) Fence(id segment.Identity, pt Partition, epoch segment.Epoch) {
 	key := fenceKey{id, epoch}
 	rs.mu.Lock()
@@ -42,8 +45,8 @@ func (rs *Consumers) Fence(id segment.Identity, pt Partition, epoch segment.Epoc
 	}
 }
 
-// sendFence sends a Fence to the nodes that have not answered. It ends the fence when all have, or when its time is
-// over.
+// sendFence sends a Fence to the nodes that have not answered. It ends the fence when all nodes have answered, or when
+// the fence has lasted too long.
 func (rs *Consumers) sendFence(key fenceKey) {
 	var missing []replicate.NodeID
 	snap := rs.n.Snapshot()
@@ -97,8 +100,8 @@ func (rs *Consumers) tickFences() {
 	}
 }
 
-// handleFence handles a Fence. It answers if no client's output holds a delivery of an older leader. Otherwise it stays
-// silent, and the leader asks again.
+// handleFence handles a Fence. It answers if no client's output holds a delivery with a deadline. Otherwise it does not
+// answer, and the leader asks again.
 func (rs *Consumers) handleFence(from replicate.NodeID, p []byte) error {
 	f, err := wire.DecodeFence(p)
 	if err != nil {

@@ -8,19 +8,19 @@ import (
 	"penstock/replicate/wire"
 )
 
-// Some clients bound the bytes of their unfinished messages (ConsumerOptions.MaxInFlightBytes). Such a client's node
-// pays a message back to its leader only when it is finished, requeued or timed out, not when the sink has taken it. So
-// a leader never sends more than the client may have. Leaders do not report timeouts: the client's node forgets a
-// message when the client's timeout is over.
+// Some clients bound the bytes of their unfinished messages (ConsumerOptions.MaxInFlightBytes). For such a client, the
+// client's node pays the bytes of a message back to the leader only when the message is finished, requeued or timed
+// out, not already when the sink has taken it. So a leader never sends more than the client may have. Leaders do not
+// report timeouts: the client's node forgets a message when the client's message timeout has passed.
 
-// unfinishedMessage is a message that such a client has.
+// unfinishedMessage is a message that such a client has not finished yet.
 type unfinishedMessage struct {
 	l     *leg
 	bytes int   // as the leader counts them
 	since int64 // when it was delivered or touched last, by Lease.Now
 }
 
-// windowBytes returns how many bytes each of so many leaders may send before it is paid back.
+// windowBytes returns how many unpaid bytes each leader may have sent, if there are this many leaders.
 func (r *Consumer) windowBytes(leaders int) uint32 {
 	if r.maxBytes == 0 {
 		return windowBytes
@@ -28,7 +28,7 @@ func (r *Consumer) windowBytes(leaders int) uint32 {
 	return uint32(max(1, min(r.maxBytes/int64(max(1, leaders)), windowBytes)))
 }
 
-// leastPaid returns how many bytes are worth a frame of their own that pays them back.
+// leastPaid returns the smallest number of owed bytes that is worth a frame of its own.
 func (r *Consumer) leastPaid() int {
 	if r.maxBytes > 0 {
 		return 1
@@ -65,8 +65,8 @@ func (r *Consumer) removeUnfinished(id base.ID) {
 	}
 }
 
-// expireUnfinished forgets the messages that have timed out, in the order of their ids: a simulation must repeat the
-// frames that pay for them. mu is held.
+// expireUnfinished forgets the messages that have timed out, in the order of their ids, because a simulation must
+// repeat the frames that pay for them. mu is held.
 func (r *Consumer) expireUnfinished() {
 	now := r.rs.lease.Now()
 	var late []base.ID
