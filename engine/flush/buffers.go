@@ -2,8 +2,8 @@ package flush
 
 import "penstock/segment/aio"
 
-// A batch that fits into no ordinary buffer gets a large one of its own. Flushing begins when large buffers take more
-// than lowLargeBytes together, and goes on until they take at most wantLargeBytes.
+// A batch that does not fit into an ordinary buffer gets a large buffer of its own. Flushing begins when large buffers
+// take more than lowLargeBytes together, and continues until they take at most wantLargeBytes.
 const (
 	lowLargeBytes  = aio.DefaultMaxLargeBytes / 2
 	wantLargeBytes = aio.DefaultMaxLargeBytes / 4
@@ -16,12 +16,13 @@ func (f *Flusher) lowBuffers() int { return f.n.Arena.Count() / 4 }
 // wantBuffers is the number of free buffers at which flushing ends.
 func (f *Flusher) wantBuffers() int { return f.n.Arena.Count() / 2 }
 
-// short says whether at most free buffers are free, or large ones take more than large bytes.
+// short says whether no more than free buffers are free, or large buffers take more than large bytes.
 func (f *Flusher) short(free int, large int64) bool {
 	return f.n.Arena.Free() <= free || f.n.Arena.LargeBytes() > large
 }
 
-// evict releases buffers whose bytes are flushed, oldest first, until enough are free. It says whether it released any.
+// evict releases buffers whose bytes are flushed, oldest first, until enough buffers are free. It says whether it
+// released any.
 func (f *Flusher) evict() bool {
 	progress := false
 	for f.short(f.wantBuffers(), wantLargeBytes) {

@@ -29,27 +29,29 @@ type Node struct {
 	MinSegmentBytes   int64
 	MaxSegmentBytes   int64
 
-	// Parts yields the partitions of all topics, in an order that does not depend on chance. What is added meanwhile comes
-	// the next time.
+	// Parts yields the partitions of all topics in a deterministic order. A partition that is added during an iteration
+	// may appear only in the next one.
 	Parts iter.Seq[*Part]
-	// Failed says whether the commit log failed or is damaged, and stores nothing more.
+	// Failed says whether the commit log has failed or is damaged, and so stores nothing more.
 	Failed func() bool
 
 	SegmentBytes, SegmentSyncs, TrimmedBytes *atomic.Uint64 // see engine.Counters
 }
 
 // Flusher writes batches from the commit log's buffers into segments, oldest first and in large direct writes. It does
-// not ask whether they are durable or committed: what a segment has behind the end of the log is not read.
-// That frees buffers for the committer and lets commit log files be used again. It also removes what retention no
-// longer keeps.
+// not check whether the batches are durable or committed: readers never read a segment beyond the end of the log.
+// Flushing frees buffers for the committer and lets commit log files be reused. The flusher also removes segments that
+// retention no longer keeps.
 //
-// Two thresholds start it. When less than a quarter of the buffers is free, it flushes until half of them are. When
-// less than half of CommitLiveBytes is left in the commit log, it writes and syncs what the older half of the files
-// still holds. Otherwise it does nothing, and the commit log is the only file that is written.
+// Two thresholds start the flusher. When less than a quarter of the buffers is free, it flushes until half of them are
+// free. When less than half of CommitLiveBytes is left in the commit log, it writes and syncs the batches that the
+// older half of the files still holds. Otherwise it writes nothing, and the commit log is the only file that is
+// written.
 //
-// One goroutine (Run) does the work and owns the fields without a note. mu guards queue, flushed, pins, files, dead and
-// Part.limit; under it nothing waits for the disk. The committer calls MarkDirty, Checkpointed and Cut. A crash loses
-// nothing: a commit log file is released only when segments have all that it holds, and recovery replays the others.
+// One goroutine (Run) does the work, and owns the fields that have no note. mu guards queue, flushed, pins, files, dead
+// and Part.limit; its holder never waits for the disk. The committer calls MarkDirty, Checkpointed and Cut. A crash
+// loses nothing: a commit log file is released only when the segments hold everything in it, and recovery replays the
+// other files.
 type Flusher struct {
 	n      Node
 	clog   *clog.Log // set by Use, before any goroutine runs
@@ -57,50 +59,50 @@ type Flusher struct {
 	kick   chan struct{}
 
 	mu      lock.Mutex[lock.Flusher]
-	queue   []*Part          // partitions with unflushed bytes, by the age of their oldest
+	queue   []*Part          // partitions with unflushed bytes, the oldest bytes first
 	flushed []evictable      // flushed bytes that are still in memory, oldest first
 	pins    int              // while > 0 no commit log file is released
 	files   []checkpointFile // checkpoints of the commit log files that still exist, oldest first
 
-	released uint64 // commit log files with numbers below this one were released
+	released uint64 // all commit log files with smaller numbers were released
 	// Newest commit log file that cannot be read back and must be released; 0: none. The scrub sets it.
 	rotten atomic.Uint64
 
-	dead []deadTopic // deleted topics whose files were not moved away yet
+	dead []deadTopic // deleted topics whose files were not moved to the trash yet
 
 	noSpace      atomic.Bool // the disk is full: publishing is refused
-	starved      bool        // the last write found no space; only another write can tell that there is some
+	starved      bool        // the last write found no space; only another write can tell that there is space again
 	reserveBytes int64       // bytes of the disk to keep free, from computeReserve
 	reserved     time.Time   // when computeReserve last ran
 	nearFull     atomic.Bool // less than four reserves are free: the committer asks for more frequent checks
 	refused      time.Time   // when logRefused last logged
-	notes        int         // calls of MarkDirty; the committer's
+	notes        int         // number of MarkDirty calls; only the committer uses it
 	checked      time.Time   // when checkSpace last ran
 	making       []*Part     // scratch of makeFiles
 	due          []*Part     // scratch of releaseFiles
-	quotasAsked  atomic.Bool // learnQuotas is to run soon; the committer sets it
+	quotasAsked  atomic.Bool // learnQuotas must run soon; the committer sets it
 }
 
-// evictable says that the bytes of a partition below upTo are flushed and need not stay in memory.
+// evictable says that the bytes of part below upTo are flushed, and need not stay in memory.
 type evictable struct {
 	part *Part
 	upTo segment.Offset
 }
 
-// LogEnd is the end of a partition's log when a commit log file began. Once no older file is left, recovery needs no
-// segment that ends below it, and retention may remove such segments.
+// LogEnd is the end of a partition's log at the moment when a commit log file began. Once no older file is left,
+// recovery needs no segment that ends at or below End, and retention may remove such segments.
 type LogEnd struct {
 	Part *Part
 	End  segment.Offset
 }
 
-// checkpointFile has the ends of all partitions when the commit log file seq began.
+// checkpointFile holds the log ends of all partitions at the moment when the commit log file seq began.
 type checkpointFile struct {
 	seq  uint64
 	ends []LogEnd
 }
 
-// New returns a flusher that does not run yet. MarkDirty may be called at once, the other methods after Use.
+// New returns a flusher that does not run yet. MarkDirty may be called at once, the other methods only after Use.
 func New(n Node) *Flusher {
 	return &Flusher{n: n, kick: make(chan struct{}, 1), writer: segment.NewWriter()}
 }
@@ -108,10 +110,10 @@ func New(n Node) *Flusher {
 // Use gives the flusher the commit log. Recovery calls it.
 func (f *Flusher) Use(log *clog.Log) { f.clog = log }
 
-// Close frees the memory for writes. The flusher does not run any more.
+// Close frees the memory for writes. It is called after the flusher has stopped.
 func (f *Flusher) Close() { f.writer.Close() }
 
-// MarkDirty queues p, which has unflushed bytes, and wakes the flusher if buffers or disk space run short. The
+// MarkDirty queues p, which has unflushed bytes, and wakes the flusher if buffers or disk space are running short. The
 // committer calls it for every batch.
 func (f *Flusher) MarkDirty(p *Part) {
 	if !p.dirty.Load() {
@@ -122,7 +124,7 @@ func (f *Flusher) MarkDirty(p *Part) {
 	}
 }
 
-// WakeUp makes the flusher look whether there is something to do.
+// WakeUp makes the flusher check whether there is work.
 func (f *Flusher) WakeUp() {
 	select {
 	case f.kick <- struct{}{}:
@@ -130,7 +132,8 @@ func (f *Flusher) WakeUp() {
 	}
 }
 
-// WakeIfFull is called at the start: the flusher would look a tick later, and a full commit log begins no file before.
+// WakeIfFull wakes the flusher at the start if the commit log is half full. Without it the flusher would look only at
+// the first tick, and a full commit log cannot begin a new file before that.
 func (f *Flusher) WakeIfFull() {
 	if f.logIsHalfFull() {
 		f.WakeUp()
@@ -145,9 +148,9 @@ func (f *Flusher) Checkpointed(ends []LogEnd) {
 	f.WakeUp()
 }
 
-// Cut lowers the noted ends of p to end. The committer calls it when the record of a cut is written. Recovery that
-// reads this record takes what lies below end from segments, whatever earlier checkpoints say, so those segments must
-// stay.
+// Cut lowers the noted ends of p to end. The committer calls it when the record of a cut is written. A recovery that
+// reads this record takes everything below end from segments, whatever earlier checkpoints say, so these segments must
+// be kept.
 func (f *Flusher) Cut(p *Part, end segment.Offset) {
 	p.ages.Cut(end)
 	f.mu.Lock()
@@ -173,7 +176,7 @@ func (f *Flusher) Run() {
 	tick, retain := h.Mono()+flusherTick, h.Mono()+f.n.RetentionInterval
 	for !f.stopping() {
 		kicked, _ := h.EitherUntil(min(tick, retain), f.kick, f.n.Stop)
-		h.AwaitDisk(f.n.Stop) // simulated hosts only: what follows writes files and holds locks while it waits for the disk
+		h.AwaitDisk(f.n.Stop) // simulated hosts only: the code below waits for the disk with locks held
 		if taken(f.kick) || kicked {
 			if f.quotasAsked.Load() {
 				f.learnQuotas()
@@ -208,7 +211,7 @@ func (f *Flusher) onRetain() {
 	f.emptyTrash()
 }
 
-// work flushes, evicts and releases files until neither threshold is passed.
+// work flushes, evicts and releases files until both thresholds are met, or no more progress is possible.
 func (f *Flusher) work() {
 	wanted, large := f.lowBuffers(), int64(lowLargeBytes)
 	for !f.stopping() {
@@ -224,7 +227,7 @@ func (f *Flusher) work() {
 			progress = f.releaseFiles(f.olderHalf()) || progress
 		}
 		if !progress {
-			return // neither threshold is passed; or readers pin the buffers, or the disk is full
+			return // both thresholds are met, or readers pin the buffers, or the disk is full
 		}
 	}
 }
@@ -239,7 +242,7 @@ func (f *Flusher) stopping() bool {
 }
 
 // flushOldest flushes at most maxFlushBytes of the partition whose unflushed bytes are oldest. It says whether it wrote
-// any.
+// anything.
 func (f *Flusher) flushOldest() bool {
 	for {
 		f.mu.Lock()
@@ -263,12 +266,12 @@ func (f *Flusher) flushOldest() bool {
 	}
 }
 
-// maxFilesAtOnce bounds how many segment files makeFiles makes together.
+// maxFilesAtOnce bounds how many segment files makeFiles creates at once.
 const maxFilesAtOnce = 32
 
-// makeFiles makes the segment file that p needs, if any, together with the files that the next partitions in the queue
-// need: each waits for the file system's journal, and together they wait once. It ignores errors: the flush meets them
-// again and handles them.
+// makeFiles creates the segment file that p needs, if any, together with the files that the next partitions in the
+// queue need. Creating a file waits for the file system's journal; files created together wait only once. makeFiles
+// ignores errors: the flush meets them again and handles them.
 func (f *Flusher) makeFiles(p *Part) {
 	if !p.owner.Log().NeedsFile() {
 		return
@@ -292,7 +295,7 @@ func (f *Flusher) makeFiles(p *Part) {
 	wg.Wait()
 }
 
-// enqueue queues p, unless it is queued.
+// enqueue queues p, unless p is queued already.
 func (f *Flusher) enqueue(p *Part) {
 	if p.dirty.CompareAndSwap(false, true) {
 		f.mu.Lock()
@@ -301,8 +304,8 @@ func (f *Flusher) enqueue(p *Part) {
 	}
 }
 
-// flush writes up to maxBytes of p to segments, and returns how many it wrote. It has handled the error that it
-// returns.
+// flush writes up to maxBytes of p to segments, and returns how many bytes it wrote. If it returns an error, it has
+// already handled that error.
 func (f *Flusher) flush(p *Part, maxBytes int64) (int64, error) {
 	if f.n.Host.Since(f.checked) > spaceEvery {
 		f.checkSpace() // many flushes may run between two ticks
@@ -351,7 +354,7 @@ func (f *Flusher) CloseLog(p *Part) error {
 	return p.owner.Log().Close()
 }
 
-// taken says whether ch has a value, which it takes, or is closed. It does not block.
+// taken receives a value from ch without blocking. It says whether it received one, or ch is closed.
 func taken(ch <-chan struct{}) bool {
 	select {
 	case <-ch:

@@ -6,15 +6,16 @@ import (
 	"penstock/engine/meta"
 )
 
-// Limits are the limits that hold for a topic: its settings, or the node's options where it has none. 0 is no limit.
+// Limits are the effective limits of a topic: its settings, or the node's options where the topic has no setting. 0
+// means no limit.
 type Limits struct {
 	RetentionBytes, RetentionCount int64
 	RetentionAge                   time.Duration
 	RejectBytes, RejectCount       int64 // quotas in reject mode
 }
 
-// LimitsOf returns what holds for a topic with the settings s on a node whose options say own; of own only retention
-// counts.
+// LimitsOf returns the effective limits of a topic with the settings s. own holds the node's options, of which only
+// retention counts.
 func LimitsOf(s *meta.TopicSettings, own Limits) *Limits {
 	pick := func(topic, node int64) int64 {
 		if topic == 0 {

@@ -9,126 +9,132 @@ import (
 	"penstock/segment"
 )
 
-// Part is what the flusher keeps for one partition. The partition contains it, calls Init before anything else, and
-// hands its address to the methods of Flusher.
+// Part is the state that the flusher keeps for one partition. The partition contains the Part, calls Init before
+// anything else, and passes its address to the methods of Flusher.
 //
-// Any goroutine may call its methods, unless they say otherwise. bound and ages have locks of their own, Flusher.mu
-// guards limit, and the fields of the last group belong to the flusher's goroutine. A crash loses all of it; recovery
-// calls Recovered and NoteNeeded again.
+// Any goroutine may call the methods, unless a method says otherwise. bound and ages have their own locks. Flusher.mu
+// guards limit. The fields of the last group belong to the flusher's goroutine. A crash loses a Part; recovery calls
+// Recovered and NoteNeeded again.
 type Part struct {
 	owner  Owner
-	topic  string // for lines of the log
+	topic  string // for log lines
 	number uint32
 
-	dirty    atomic.Bool           // it is in Flusher.queue
-	flushErr atomic.Pointer[error] // why a segment could not be written; nil: none since ReopenInbox
+	dirty    atomic.Bool           // the Part is in Flusher.queue
+	flushErr atomic.Pointer[error] // why a segment could not be written; nil: no failure since ReopenInbox
 	reopens  atomic.Uint64         // how often ReopenInbox was called
 
-	// Messages below this MsgID may go: every durable channel has confirmed them, or a control batch carries those that
-	// one has not.
+	// Messages below this MsgID may be removed: every durable channel has confirmed them, or a control batch carries
+	// those that a channel has not confirmed.
 	needed atomic.Uint64
 	bound  retain.Bound
 	ages   retain.Ages
-	limit  segment.Offset // recovery needs no segment that ends below
+	limit  segment.Offset // recovery needs no segment that ends at or below this offset
 
 	countedFrom atomic.Uint64 // offset of the oldest batch that counts for a quota
 	lookedUp    segment.MsgID // the message for which countedFrom was found
-	atEnd       bool          // that message does not exist yet: countedFrom was the log's end
+	atEnd       bool          // that message did not exist yet: countedFrom was the log's end
 }
 
-// Owner is the partition that a Part belongs to; the engine's partitions implement it. The flusher's goroutine calls
-// the methods, and whoever calls Flusher.Trim. It holds no lock, but for Log and TopicDeleted, which take none.
+// Owner is the partition that a Part belongs to. The engine's partitions implement it. The flusher's goroutine calls
+// the methods, and so does the caller of Flusher.Trim, without holding a lock, except that Log and TopicDeleted, which
+// take no lock, may be called with Flusher.mu held.
 type Owner interface {
-	// Log is the partition's log. It stays the same while the partition is in Node.Parts.
+	// Log is the partition's log. It stays the same as long as the partition is in Node.Parts.
 	Log() *segment.Log
-	// Limits are those of the topic; nil: they are not known yet.
+	// Limits are the limits of the topic; nil: they are not known yet.
 	Limits() *Limits
-	// TopicDeleted says whether the topic is being deleted, or was.
+	// TopicDeleted says whether the topic is being deleted or was deleted.
 	TopicDeleted() bool
-	// MayTrim says whether retention may look at the partition: its metadata and what its log says of the channels are
-	// known.
+	// MayTrim says whether retention may examine the partition: its metadata is known, and so are the facts about
+	// channels in its log.
 	MayTrim() bool
 	// CommittedEnd is the offset up to which the log is committed.
 	CommittedEnd() segment.Offset
-	// LeaderStart is the position at which the leader's log begins; 0: not known. This copy need not have more.
+	// LeaderStart is the position at which the leader's log begins; 0: unknown. This copy need not keep earlier
+	// batches.
 	LeaderStart() segment.Position
 
 	Copy
 	Inbox
-	// Trimmed says that segments were removed. moved: the log begins later than before. lost: it begins behind a message
-	// that some channel needs.
+	// Trimmed says that segments were removed. moved: the log begins later than before. lost: the log now begins behind
+	// a message that some channel needs.
 	Trimmed(moved, lost bool)
-	// FindLost looks for messages that waited in segments when these were removed. It does not wait.
+	// FindLost looks for messages that were still waiting in segments when these segments were removed. It does not
+	// wait.
 	FindLost()
-	// Carry copies messages that wait for their time out of the oldest segments, of those that end at limit or below, if
-	// nothing else needs these. It does not wait.
+	// Carry copies deferred messages out of the oldest segments. It only considers segments that end at or below limit
+	// and that nothing else needs. It does not wait.
 	Carry(limit segment.Offset)
 }
 
-// Copy is what the flusher asks of this node's copy of the partition.
+// Copy is what the flusher asks about this node's copy of the partition.
 type Copy interface {
 	// Solo says whether there are no other copies, as on a single node.
 	Solo() bool
-	// GivenUp says whether the copy cannot be written any more, and need not be.
+	// GivenUp says whether the copy cannot be written any more, and need not be written.
 	GivenUp() bool
-	// NeedsNoFlush says whether the copy is given up, and nobody needs what it has.
+	// NeedsNoFlush says whether the copy is given up and nobody needs its contents.
 	NeedsNoFlush() bool
-	// IsGoingAway says whether this node is about to remove the partition's bytes. Such a partition keeps no commit log
-	// file for batches that its segments cannot take: the tombstone, or the record of the removal, may be waiting for
-	// that room.
+	// IsGoingAway says whether this node is about to remove the partition's bytes. Such a partition does not keep
+	// commit log files for batches that its segments cannot take, because the tombstone, or the record of the removal,
+	// may be waiting for the room of those files.
 	IsGoingAway() bool
-	// HoldsFiles says whether a copy that is given up or being removed still needs what its segments lack. If it says
-	// false, the next process knows that the copy lacks something. It may write to the disk.
+	// HoldsFiles says whether a copy that is given up or being removed still needs the batches that its segments lack,
+	// and so holds the commit log files. If it returns false, the next process can know that the copy lacks something.
+	// It may write to the disk.
 	HoldsFiles() bool
 }
 
-// Inbox is what the flusher does to the puts of the partition. inbox.Inbox has these methods.
+// Inbox is what the flusher does to the puts of the partition. inbox.Inbox implements it.
 type Inbox interface {
 	RefuseMessages(err error)
 	CloseAndRefuse(err error, tombstonesOK bool)
 	Reopen()
 }
 
-// Init says whose state p is, and how lines of the log name it. No goroutine uses p yet.
+// Init sets the owner of p, and the topic and partition for log lines. No other goroutine uses p yet.
 func (p *Part) Init(owner Owner, topic string, number uint32) {
 	p.owner, p.topic, p.number = owner, topic, number
 }
 
-// Recovered says what recovery found: the end of the log, and its newest append time (ns since 1970). It is called
+// Recovered records what recovery found: the end of the log and its newest append time (ns since 1970). It is called
 // before the flusher runs.
 func (p *Part) Recovered(end segment.Offset, newest int64, now time.Duration) {
 	p.ages.Found(end, newest, now)
 }
 
-// NoteNeeded says what the channels need, by a log that ends at end. The owner of the fold calls it.
+// NoteNeeded records which messages the channels need, according to a log that ends at end. The owner of the fold calls
+// it.
 func (p *Part) NoteNeeded(needed retain.Needed, end segment.Offset) {
 	p.needed.Store(uint64(needed.ID))
 	p.bound.Note(needed, end)
 }
 
-// Needed is the first message that some channel needs where it was published, as NoteNeeded said last.
+// Needed is the first message that some channel needs where it was published, according to the last NoteNeeded.
 func (p *Part) Needed() segment.MsgID { return segment.MsgID(p.needed.Load()) }
 
-// CountedFrom is the offset of the oldest batch that counts for a quota on bytes, as far as the flusher has looked.
+// CountedFrom is the offset of the oldest batch that counts for a quota on bytes. It is as recent as the flusher's last
+// look.
 func (p *Part) CountedFrom() segment.Offset { return segment.Offset(p.countedFrom.Load()) }
 
-// Unwritten says whether the segments cannot be written any more, although they can be read.
+// Unwritten says whether the segments cannot be written any more, although they may still be readable.
 func (p *Part) Unwritten() bool {
 	err := p.flushErr.Load()
 	return err != nil && errors.Is(*err, segment.ErrPoisoned)
 }
 
-// ReopenInbox opens an inbox that was closed because segments could not be written (Flusher.failed). It is called
-// without a lock, after the log was cut, replaced or repaired: the failure concerned the old files. If the new files
+// ReopenInbox opens an inbox that Flusher.failed closed because segments could not be written. It is called without a
+// lock after the log was cut, replaced or repaired, because the failure concerned the old files. If the new files
 // cannot be written either, the next flush closes the inbox again. An inbox that was closed because the engine closes,
 // or because the commit log failed, stays closed.
 func (p *Part) ReopenInbox() {
-	// This comes first: a flush of the old files may have failed, and be about to close the inbox. It compares reopens
-	// before it does.
+	// This comes first: a flush of the old files may have failed and be about to close the inbox. That flush compares
+	// reopens after it has closed the inbox.
 	p.reopens.Add(1)
 	p.flushErr.Store(nil)
 	p.owner.Reopen()
 }
 
-// Reopens is how often the log was cut, replaced or repaired: how often ReopenInbox was called.
+// Reopens returns the number of calls of ReopenInbox: how often the log was cut, replaced or repaired.
 func (p *Part) Reopens() uint64 { return p.reopens.Load() }

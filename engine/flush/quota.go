@@ -6,8 +6,8 @@ import (
 	"penstock/segment"
 )
 
-// AskQuotas makes the flusher look soon where the logs begin that count for quotas. The committer calls it when a put
-// was refused.
+// AskQuotas makes the flusher update soon the offsets from which logs count for quotas. The committer calls it when a
+// put was refused.
 func (f *Flusher) AskQuotas() {
 	f.quotasAsked.Store(true)
 	f.WakeUp()
@@ -26,7 +26,7 @@ func (f *Flusher) learnQuotas() {
 		}
 		at, _, err := p.owner.Log().Seek(needed)
 		if p.atEnd = errors.Is(err, segment.ErrAtEnd); err != nil && !p.atEnd {
-			continue // it lies below the log's start, which counts then; or it cannot be read, which others report
+			continue // below the log's start, which then counts; or unreadable, which others report
 		}
 		p.lookedUp = needed
 		p.countedFrom.Store(uint64(at))

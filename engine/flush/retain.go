@@ -8,8 +8,8 @@ import (
 	"penstock/segment"
 )
 
-// learnLimits drops the checkpoints of commit log files that are gone. From the checkpoint of the oldest file that is
-// left it learns, for each partition, the offset below which recovery needs no segment.
+// learnLimits drops the checkpoints of commit log files that are gone. From the checkpoint of the oldest remaining file
+// it learns, for each partition, the offset below which recovery needs no segment.
 func (f *Flusher) learnLimits() {
 	oldest := f.clog.OldestKept()
 	f.mu.Lock()
@@ -27,7 +27,7 @@ func (f *Flusher) learnLimits() {
 }
 
 // retain removes the segments whose messages every channel has confirmed, and those beyond the topic's limits on bytes,
-// count and age. Recovery must not need them.
+// count and age, unless recovery needs them.
 func (f *Flusher) retain() {
 	f.learnLimits()
 	for p := range f.n.Parts {
@@ -58,7 +58,7 @@ func (f *Flusher) limitOf(p *Part) segment.Offset {
 	return p.limit
 }
 
-// retainTo returns the offset below which nothing has to be kept.
+// retainTo returns the offset below which retention keeps nothing.
 func (f *Flusher) retainTo(p *Part) segment.Offset {
 	log := p.owner.Log()
 	end, _, endID := log.End()
@@ -90,8 +90,8 @@ func (f *Flusher) retainTo(p *Part) segment.Offset {
 	return to
 }
 
-// Trim removes segments below to, as far as recovery needs nothing of them and they are committed, and tells the owner.
-// Retention calls it, and a replica whose leader has removed them.
+// Trim removes segments that end at or below to, as far as they are committed and recovery does not need them, and then
+// tells the owner. Retention calls it, and so does a replica whose leader has removed these segments.
 func (f *Flusher) Trim(p *Part, to segment.Offset) {
 	log, limit := p.owner.Log(), f.limitOf(p)
 	start, before, _ := log.Start()
@@ -112,7 +112,7 @@ func (f *Flusher) Trim(p *Part, to segment.Offset) {
 	p.owner.Trimmed(after != before, wanted.ID < id || wanted.At < at)
 }
 
-// observe records the growth of a partition that has a limit by age, even while none of its segments could be removed.
+// observe records the growth of a partition whose topic limits the age of data, even while no segment could be removed.
 func (f *Flusher) observe(p *Part) {
 	if limit := p.owner.Limits().RetentionAge; limit > 0 {
 		p.ages.Observe(p.owner.CommittedEnd(), f.n.Clock.Mono(), limit)

@@ -9,17 +9,17 @@ import (
 	"penstock/engine/dir"
 )
 
-// maxTrashDuration bounds how long emptyTrash deletes files at once.
+// maxTrashDuration bounds how long one emptyTrash deletes files.
 const maxTrashDuration = 50 * time.Millisecond
 
 // deadTopic is a deleted topic whose files have not been moved to the trash yet.
 type deadTopic struct {
 	id      uuid.UUID
-	release func() // ends the hold on the commit log files: one of them has the tombstone
+	release func() // unpins the commit log files, one of which has the tombstone
 }
 
-// TrashLater queues a deleted topic whose files could not be moved to the trash yet. release is called when they have
-// been.
+// TrashLater queues a deleted topic whose files could not be moved to the trash yet. release is called once they were
+// moved.
 func (f *Flusher) TrashLater(id uuid.UUID, release func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -41,8 +41,8 @@ func (f *Flusher) trashDead() {
 	}
 }
 
-// emptyTrash deletes what is in the trash, for at most maxTrashDuration: to delete many large files at once stalls the
-// whole device if the file system is mounted with discard.
+// emptyTrash deletes the contents of the trash, for about maxTrashDuration: deleting many large files at once stalls
+// the whole device if the file system is mounted with discard.
 func (f *Flusher) emptyTrash() {
 	began := f.n.Host.Instant()
 	entries, err := f.n.Disk.ReadDir(dir.Trash)
