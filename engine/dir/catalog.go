@@ -76,7 +76,7 @@ func ListTopics(disk aio.Disk, log *slog.Logger, odd func(dir string, err error)
 func (m *Topic) Check(dir string) error {
 	switch {
 	case m.Format > TopicFormat:
-		return fmt.Errorf("format %d is of a newer version", m.Format)
+		return fmt.Errorf("format %d of %s: %w", m.Format, TopicFile, meta.ErrNewerLevel)
 	case m.ID.String() != dir || !base.ValidTopicName(m.Name) || m.Partitions < 1 || m.Partitions > MaxPartitions:
 		return fmt.Errorf("%s does not describe this directory", TopicFile)
 	}

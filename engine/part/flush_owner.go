@@ -54,11 +54,14 @@ func (pt *Partition) Trimmed(moved, lost bool) {
 	if !moved || pt.replica.solo() {
 		return
 	}
-	pt.replica.run(func() {
-		start, err := pt.startState()
-		if err == nil && !pt.replica.isClosed() {
-			pt.replica.step(&replicate.Event{Kind: replicate.EvTrimmed, Log: start})
-		}
+	_ = pt.withFirst(func() (err error) { // what cannot be read is told by whoever reads it next
+		pt.replica.run(func() {
+			var start segment.State
+			if start, err = pt.startState(); err == nil && !pt.replica.isClosed() {
+				pt.replica.step(&replicate.Event{Kind: replicate.EvTrimmed, Log: start})
+			}
+		})
+		return err
 	})
 }
 

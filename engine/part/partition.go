@@ -27,6 +27,7 @@ type Partition struct {
 	flush flush.Part // what the flusher keeps
 
 	// Atomics, which any goroutine reads.
+	first    atomic.Pointer[firstBatch]   // the first batch of the log when readFirst was last called
 	unread   atomic.Pointer[error]        // why the fold is unknown; nil: it is known. See WhyUnread
 	watchers atomic.Pointer[[]Subscriber] // who gets the partition's events, see watching; the list is replaced
 	visible  atomic.Uint64                // the committed messages are those below this MsgID

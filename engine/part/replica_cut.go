@@ -248,7 +248,7 @@ func (r *Replica) clampToLog(c *logCut) {
 func (pt *Partition) refold(c *logCut) error {
 	start, first, _ := pt.log.Start()
 	if c.to <= first {
-		st, err := pt.startState()
+		st, err := pt.readStart()
 		c.state = st
 		return err
 	}

@@ -126,7 +126,7 @@ func (r *Recovery) discardUnreadableHead(pt *Partition) error {
 	if pt.replica.solo() || pt.topic.Quarantined || pt.replica.discarded.Load() {
 		return nil
 	}
-	_, err := pt.startState()
+	_, err := pt.readStart()
 	if err == nil {
 		return nil
 	}

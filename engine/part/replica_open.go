@@ -1,6 +1,8 @@
 package part
 
 import (
+	"errors"
+
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/dir"
@@ -112,18 +114,69 @@ func (r *Replica) open(committed segment.Position) error {
 	return nil
 }
 
-// readFirst reads the first batch of the log. startState, which may be called with Replica.mu held, finds it in the
-// page cache then: a read that hangs must not hold up who waits for mu.
-func (pt *Partition) readFirst() {
-	at, _, _ := pt.log.Start()
-	var v segment.View
-	if pt.log.View(&v, at, 1) == nil {
-		v.Release()
-	}
+// firstBatch is what startState needs of the first batch of the log.
+type firstBatch struct {
+	at      segment.Offset
+	prevCRC uint32
 }
 
-// startState is the state of the log before its first batch. It may read that batch from the device: with mu held, it
-// is called soon after readFirst.
+// errFirstUnread says that startState needs the first batch of the log, which is in a segment and was not read: the log
+// began elsewhere when readFirst was called.
+var errFirstUnread = errors.New("the first batch of the log is in a segment, and was not read yet")
+
+// readFirst reads the first batch of the log from the device, and keeps what startState needs of it. The read may hang,
+// so the caller must not hold Replica.mu: puts to every partition of the node would wait for it (F6).
+func (pt *Partition) readFirst() error {
+	if s := pt.log.Segments(); len(s) > 0 && segment.DeviceFailed(s[0].Err) {
+		return s[0].Err // the log begins where that segment says
+	}
+	at, _, _ := pt.log.Start()
+	end, _, _ := pt.log.End()
+	if at == 0 || at == end {
+		return nil
+	}
+	first, err := readFirstAt(pt.log, at)
+	if err == nil {
+		pt.first.Store(first)
+	}
+	return err
+}
+
+// readFirstAt reads the header of the batch at offset at, which is the first one of log.
+func readFirstAt(log interface {
+	View(v *segment.View, at segment.Offset, maxBytes int) error
+}, at segment.Offset,
+) (*firstBatch, error) {
+	var v segment.View
+	if err := log.View(&v, at, 1); err != nil {
+		return nil, err
+	}
+	defer v.Release()
+	var h segment.Header
+	if err := h.Decode(v.Bytes()); err != nil {
+		return nil, err
+	}
+	return &firstBatch{at, h.PrevCRC}, nil
+}
+
+// maxFirstReads bounds the calls of withFirst: each one more means that retention has moved the log's start meanwhile.
+const maxFirstReads = 4
+
+// withFirst reads the first batch of the log and calls fn, which takes Replica.mu and calls startState. It does so again
+// if retention removes that batch between the two.
+func (pt *Partition) withFirst(fn func() error) (err error) {
+	for range maxFirstReads {
+		_ = pt.readFirst() // startState finds out what fails
+		if err = fn(); !errors.Is(err, errFirstUnread) {
+			break
+		}
+	}
+	return err
+}
+
+// startState is the state of the log before its first batch. It does not wait for the device, so the caller may hold
+// Replica.mu: if the first batch is in a segment, readFirst must have read it, otherwise startState returns
+// errFirstUnread.
 func (pt *Partition) startState() (segment.State, error) {
 	off, pos, id := pt.log.Start()
 	if s := pt.log.Segments(); len(s) > 0 && segment.DeviceFailed(s[0].Err) {
@@ -141,22 +194,30 @@ func (pt *Partition) startState() (segment.State, error) {
 		return st, err
 	}
 	st.Segment, st.SegmentBase, st.SegmentCapacity = where.Segment, where.SegmentBase, where.SegmentCapacity
-	var v segment.View
-	if err := pt.log.View(&v, off, 1); err != nil {
-		return st, err
+	first := pt.first.Load()
+	if first == nil || first.at != off {
+		if first, err = readFirstAt(pt.log.Memory(), off); err == segment.ErrNotInMemory {
+			err = errFirstUnread
+		}
+		if err != nil {
+			return st, err
+		}
 	}
-	defer v.Release()
-	var h segment.Header
-	if err := h.Decode(v.Bytes()); err != nil {
-		return st, err
-	}
-	st.LastCRC = h.PrevCRC
+	st.LastCRC = first.prevCRC
 	if pos > 0 {
 		if epoch, ok := pt.epochs.At(pos - 1); ok {
 			st.Epoch = epoch
 		}
 	}
 	return st, nil
+}
+
+// readStart is startState for callers that do not hold Replica.mu. It may wait for the device.
+func (pt *Partition) readStart() (segment.State, error) {
+	if err := pt.readFirst(); err != nil {
+		return segment.State{}, err
+	}
+	return pt.startState()
 }
 
 // HasLed says whether this process has ever led the partition: other nodes may still send puts here. It takes mu.
@@ -191,6 +252,7 @@ func (s *Store) OpenEmpty(pt *Partition) error {
 
 // OpenRecovered opens the copy that recovery found. No goroutine runs yet.
 func (r *Replica) OpenRecovered() {
+	_ = r.pt.readFirst() // startState finds out what fails
 	if err := r.open(r.pt.recovered); err != nil {
 		// Its bytes can be fetched again from another replica, but it cannot lead.
 		r.node.Log.Error("a copy of a partition cannot be read from its beginning: it does not take part",
@@ -201,14 +263,15 @@ func (r *Replica) OpenRecovered() {
 
 // OpenAgain opens a copy that was retired, and still has its log. It takes mu.
 func (r *Replica) OpenAgain() error {
-	r.pt.readFirst()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.role == roleEnded {
-		return base.ErrClosed
-	}
-	r.role = roleIdle
-	return r.open(0)
+	return r.pt.withFirst(func() error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.role == roleEnded {
+			return base.ErrClosed
+		}
+		r.role = roleIdle
+		return r.open(0)
+	})
 }
 
 // NewSolo returns a new partition of a single node, with an empty log.

@@ -52,7 +52,7 @@ func (r *Replica) DeviceReads() {
 		})
 		return
 	}
-	_, err := r.pt.startState()
+	_, err := r.pt.readStart()
 	switch {
 	case err == nil:
 		r.reopen()
