@@ -142,13 +142,19 @@ func (w *World) noteCalm() {
 	b := &w.gray.calm
 	unwell := uint32(0)
 	for i, n := range w.nodes {
-		if n.unwell() {
+		if n.unwell() || w.lostItsLease(n) {
 			unwell |= 1 << i
 		}
 	}
 	if unwell != b.unwell || bits.OnesCount32(unwell) > 1 || w.now < w.store.out || w.net.cut != [8][8]bool{} {
 		b.unwell, b.since = unwell, w.now
 	}
+}
+
+// lostItsLease says that the store takes n for dead, and may do so because it did not get what n sent: the store is not
+// well.
+func (w *World) lostItsLease(n *node) bool {
+	return w.opt.storeDrop > 0 && w.store.snap.Nodes[n.replica()] != nil && !w.store.live(n.replica())
 }
 
 // unwell says that something is wrong with a node or its machine.
