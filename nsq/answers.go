@@ -11,36 +11,36 @@ import (
 )
 
 const (
-	// maxRunCount and maxRunBytes bound how many PUBs of one connection become one Put.
+	// maxRunCount and maxRunBytes bound how many PUBs of one connection are combined into one Put.
 	maxRunCount = 4096
 	maxRunBytes = 512 << 10
 )
 
-// pending is an answer that is owed to a client: to a Put, or a frame that must wait for earlier answers.
+// pending is an answer that is owed to a client: the answer to a Put, or a frame that must wait for earlier answers.
 //
-// The reader fills it and pushes it. From then on only done and next change, until drain takes it from the queue and
-// frees it. It is pooled with the memory of its Put, so that a publish allocates nothing.
+// The reader fills it in and pushes it. From then on only done and next change, until drain removes it from the queue
+// and frees it. It is pooled together with the memory of its Put, so that a publish allocates nothing.
 type pending struct {
 	put           engine.Put
 	c             *conn
 	verb          verb
-	partitionArgs        // the partition that a client of youzan's named
-	count         int    // "OK" frames: PUBs of the run, or 1
-	bytes         int    // of input that it keeps, counted against the connection's limit
-	buf           *block // the bodies of the Put lie in it: held until the Put is answered
+	partitionArgs        // the partition, if a client of youzan's named one
+	count         int    // number of "OK" frames: the number of PUBs in the run, or 1
+	bytes         int    // of input that it retains, counted against the connection's limit
+	buf           *block // contains the bodies of the Put; retained until the Put is answered
 
-	headers []engine.Header   // of all messages of the run, one after the other
-	lists   [][]engine.Header // one per message: its part of headers
+	headers []engine.Header   // the headers of all messages of the run, consecutively
+	lists   [][]engine.Header // one element per message: its part of headers
 
 	to *target
 
-	trace  uint64 // the client's id of its message
-	traced bool   // it wants to know where the message is
+	trace  uint64 // the trace id that the client gave its message
+	traced bool   // the client asked where its message is stored
 
-	frame []byte // instead of a Put: the encoded frame
-	fatal bool   // the connection ends after it
+	frame []byte // the encoded frame, instead of a Put
+	fatal bool   // the connection ends after this answer
 
-	done atomic.Bool // set once, by the engine or before push
+	done atomic.Bool // set once: by the engine, or before push
 	next *pending
 }
 
@@ -69,8 +69,8 @@ func (p *pending) free() {
 	pendings.Put(p)
 }
 
-// emptied is the list's memory for the next one, unless it is larger than a run of PUBs needs: an MPUB may have had
-// very many messages.
+// emptied returns an empty list that reuses the list's memory. It returns nil if the memory is more than a run of PUBs
+// needs, because an MPUB may have had very many messages.
 func emptied[T any](list []T) []T {
 	if cap(list) > 2*maxRunCount {
 		return nil
@@ -79,36 +79,37 @@ func emptied[T any](list []T) []T {
 	return list[:0]
 }
 
-// completed is the Done of every Put. It runs on whoever answers the put: the engine's committer, or in a cluster also
-// the reader of a connection to another node. It only marks, and hands the connection to the flusher when the answer's
-// turn has come.
+// completed is the Done function of every Put. It runs on the goroutine that completes the put: the engine's committer,
+// or in a cluster also the reader of a connection to another node. It only sets done, and adds the connection to the
+// flusher's queue if this answer is the next one to be sent.
 //
-// The order is what makes it safe without a lock: completed stores done and then loads first; drain stores first
-// and then loads done. One of them sees the other, so a completed head is never left behind.
+// The order of accesses makes this safe without a lock. completed stores done and then loads first; drain stores first
+// and then loads done. At least one of them sees the other's store, so a completed answer at the head is never left
+// behind.
 func (p *pending) completed() {
-	c := p.c // p may be gone as soon as done is set
+	c := p.c // p may be freed as soon as done is set
 	p.done.Store(true)
 	if c.answers.first.Load() == p {
 		c.srv.flusher.add(c)
 	}
 }
 
-// answers is the queue of what is owed to one client, in the order of its commands.
+// answers is the queue of the answers that are owed to one client, in the order of its commands.
 //
-// The reader pushes; the reader and the flusher drain. mu guards all but first, which completed reads without a lock on
-// the goroutine that completes a Put. Inside mu only output.mu is taken. When the connection ends before an answer was
-// sent, the client cannot know whether its message was stored, and publishes it again.
+// The reader pushes; the reader and the flusher drain. mu guards everything except first, which completed reads without
+// a lock. Only output.mu is taken while mu is held. If the connection ends before an answer was sent, the client cannot
+// know whether its message was stored, and publishes it again.
 type answers struct {
 	first atomic.Pointer[pending] // = head; written under mu
 
 	mu         lock.Mutex[lock.NSQAnswers]
 	head, tail *pending
-	count      int  // answers owed
-	bytes      int  // input kept
-	broken     bool // a fatal frame went out: later answers are dropped
+	count      int  // number of answers owed
+	bytes      int  // bytes of input retained
+	broken     bool // a fatal frame was sent: later answers are dropped
 }
 
-// push queues p. Its Put may be submitted only afterwards.
+// push appends p to the queue. The Put of p may be submitted only after that.
 func (a *answers) push(p *pending) {
 	a.mu.Lock()
 	if a.tail == nil {
@@ -123,21 +124,21 @@ func (a *answers) push(p *pending) {
 	a.mu.Unlock()
 }
 
-// exceeds says that more is owed than the connection may have.
+// exceeds reports whether more answers, or more input, are pending than the connection may have.
 func (a *answers) exceeds(count, bytes int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.count > count || a.bytes > bytes
 }
 
-// idle says that nothing is owed.
+// idle reports whether no answers are owed.
 func (a *answers) idle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.head == nil
 }
 
-// drain moves every answer whose turn has come to the output. It is called by the flusher and the reader.
+// drain moves the completed answers at the head of the queue to the output. The flusher and the reader call it.
 func (c *conn) drain() {
 	a := &c.answers
 	a.mu.Lock()
@@ -158,7 +159,7 @@ func (c *conn) drain() {
 	c.signal()
 }
 
-// answer encodes one answer and says whether the connection ends with it.
+// answer encodes one answer, and reports whether the connection ends with it.
 func (c *conn) answer(p *pending) (fatal bool) {
 	switch {
 	case p.frame != nil:
@@ -172,7 +173,7 @@ func (c *conn) answer(p *pending) (fatal bool) {
 			c.out.appendOKs(p.count)
 		}
 	default:
-		for range p.count { // one, unless the client reads on after it
+		for range p.count { // only one, unless the connection survives it
 			c.out.append(appendFrame(nil, frameError, publishRefused(p, p.put.Err)))
 			if fatal = !p.survives(p.put.Err); fatal {
 				break
@@ -186,7 +187,7 @@ func (c *conn) answer(p *pending) (fatal bool) {
 	return fatal
 }
 
-// publishFailed is the error frame for a Put that was not stored, or not known to be.
+// publishFailed returns the error frame for a Put that failed, or whose outcome is unknown.
 func publishFailed(v verb, err error) string {
 	why := err.Error()
 	if errors.Is(err, engine.ErrClosed) {
@@ -195,27 +196,27 @@ func publishFailed(v verb, err error) string {
 	return "E_" + v.String() + "_FAILED " + v.String() + " failed " + why
 }
 
-// flusher writes the answers of completed Puts to the sockets. A server has one, with one goroutine (run): whoever
-// completes a Put hands the connection over by add, which sets a flag and appends, and goes on. It never waits for a
-// client: what a socket does not take at once is left to a writer goroutine of that connection.
+// flusher writes the answers of completed Puts to the sockets. A server has one flusher, with one goroutine (run). The
+// goroutine that completes a Put hands the connection over with add, which never waits. The flusher never waits for a
+// client either: what a socket does not accept at once is left to a writer goroutine of that connection.
 //
-// mu guards queue, and nothing is taken inside it.
+// mu guards queue, and no other lock is taken while it is held.
 type flusher struct {
-	wake chan struct{} // has room for one: a token says that queue is not empty
+	wake chan struct{} // capacity 1: a token says that queue is not empty
 	quit chan struct{}
 
 	mu    lock.Mutex[lock.NSQFlusher]
-	queue []*conn // those whose conn.queued is set
+	queue []*conn // the connections whose queued is set
 
-	// The following belong to run. A group of the commit log completes Puts of many clients at once. One system call
-	// writes to all of them; writes one by one would each wake a client on this machine, which would run before the next
-	// is answered.
-	sender   *netio.Sender // nil: each output is flushed by itself
+	// The following belong to run. A group of the commit log completes Puts of many clients at once, and one system
+	// call writes all of their answers. Separate writes would each wake a client on this machine, and that client would
+	// run before the next one is answered.
+	sender   *netio.Sender // nil: each output is flushed separately
 	sendings []netio.Sending
 	lent     []lentOutput
 }
 
-// lentOutput is the output whose bytes a sending has.
+// lentOutput is the output that lent the chunk of a sending.
 type lentOutput struct {
 	out *output
 	c   chunk
@@ -248,7 +249,7 @@ func (f *flusher) run() {
 		f.mu.Unlock()
 		for i, c := range batch {
 			batch[i] = nil
-			c.queued.Store(false) // before drain: a completion from here on queues it again
+			c.queued.Store(false) // before drain: a Put that completes from here on adds the connection again
 			c.drain()
 			if len(batch) == 1 || !f.collect(&c.out) {
 				c.out.flushAside()
@@ -258,7 +259,8 @@ func (f *flusher) run() {
 	}
 }
 
-// collect adds what o has to send to what is sent together. false: the caller flushes o by itself.
+// collect adds the unsent frames of o to those that send will write. It returns false if the caller has to flush o
+// separately.
 func (f *flusher) collect(o *output) bool {
 	if f.sender == nil {
 		return false
@@ -275,7 +277,7 @@ func (f *flusher) collect(o *output) bool {
 	return true
 }
 
-// send sends what was collected.
+// send writes the collected frames to their sockets.
 func (f *flusher) send() {
 	if len(f.lent) == 0 {
 		return
@@ -289,7 +291,7 @@ func (f *flusher) send() {
 	clear(f.lent)
 	f.sendings, f.lent = f.sendings[:0], f.lent[:0]
 	if err != nil {
-		f.closeSender() // from here on each output is flushed by itself
+		f.closeSender() // from here on each output is flushed separately
 	}
 }
 

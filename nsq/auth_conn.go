@@ -9,23 +9,23 @@ import (
 	"penstock/nsq/auth"
 )
 
-// login is what AUTH proved. Immutable.
+// login is the result of a successful AUTH. It is immutable.
 type login struct {
 	who    *auth.Principal
-	secret string // to ask again; never logged
+	secret string // needed to ask again; never logged
 
-	// What the connection subscribed to with it; empty: nothing.
+	// The subscription that was made with it; empty: none.
 	topic, channel string
 }
 
-// granted remembers the last topic that the client was allowed to publish to, and the principal who was: producers
-// rarely change their topic. The reader's.
+// granted is the last successful check of a publish: the topic, and the principal that may publish to it. It saves
+// checks, since producers rarely change their topic. It belongs to the reader.
 type granted struct {
 	who   *auth.Principal
 	topic string
 }
 
-// credential is the secret with what the servers want to know of the connection.
+// credential returns the secret, with the facts about the connection that auth servers are told.
 func (c *conn) credential(secret string) *auth.Credential {
 	host, _, err := net.SplitHostPort(c.remote)
 	if err != nil {
@@ -35,7 +35,7 @@ func (c *conn) credential(secret string) *auth.Credential {
 	return &auth.Credential{Secret: secret, RemoteIP: host, TLS: state != nil, CommonName: commonName(state)}
 }
 
-// authenticate is AUTH.
+// authenticate executes AUTH.
 func (c *conn) authenticate(body []byte) *fault {
 	if l := c.login.Load(); l != nil {
 		return &fault{"E_INVALID AUTH already set"}
@@ -44,7 +44,7 @@ func (c *conn) authenticate(body []byte) *fault {
 		return &fault{"E_AUTH_DISABLED AUTH disabled"}
 	}
 	secret := string(body)
-	clear(body) // the read buffer is used again
+	clear(body) // the read buffer is reused
 	who, f := c.prove(secret)
 	if f != nil {
 		return f
@@ -65,7 +65,7 @@ func (c *conn) authenticate(body []byte) *fault {
 	return nil
 }
 
-// prove finds whom the secret stands for; it may wait for a server. Clients learn nothing of what went wrong with one.
+// prove finds the principal for the secret, and may wait for a server. The client is not told why that failed.
 func (c *conn) prove(secret string) (*auth.Principal, *fault) {
 	c.submit()
 	c.waiting.Store(true)
@@ -83,8 +83,9 @@ func (c *conn) prove(secret string) (*auth.Principal, *fault) {
 	return nil, &fault{"E_AUTH_FAILED AUTH failed"}
 }
 
-// currentPrincipal is the client's principal. If the token file was read again, or a server's answer has expired, it is
-// asked for again first, which may wait for a server. v names the command in the error frame. Only the reader calls it.
+// currentPrincipal returns the client's principal. If the token file was read again, or a server's answer has expired,
+// it first looks the principal up again, which may wait for a server. v is the command's name for the error frame. Only
+// the reader calls it.
 func (c *conn) currentPrincipal(v string) (*auth.Principal, *fault) {
 	l := c.login.Load()
 	if l == nil {
@@ -103,7 +104,7 @@ func (c *conn) currentPrincipal(v string) (*auth.Principal, *fault) {
 	return who, nil
 }
 
-// mayPublish checks a PUB, MPUB or DPUB. A run of them is checked at its first.
+// mayPublish checks the permission for a PUB, MPUB or DPUB. For a run of them only the first is checked.
 func (c *conn) mayPublish(cmd *command) *fault {
 	if c.srv.auth == nil {
 		return nil
@@ -121,7 +122,7 @@ func (c *conn) mayPublish(cmd *command) *fault {
 	return nil
 }
 
-// maySubscribe checks a SUB.
+// maySubscribe checks the permission for a SUB, and notes the subscription in login.
 func (c *conn) maySubscribe(topic, channel string) *fault {
 	if c.srv.auth == nil {
 		return nil
@@ -137,13 +138,13 @@ func (c *conn) maySubscribe(topic, channel string) *fault {
 	next.topic, next.channel = topic, channel
 	c.login.Store(&next)
 	if !c.srv.auth.Current(who, time.Now()) {
-		c.reconsider() // the file was read again meanwhile, perhaps before Reload could see this subscription
+		c.reconsider() // the file was read again in the meantime, perhaps before Reload could see this subscription
 	}
 	return nil
 }
 
-// reconsider ends the connection if the token file, which was read again, does not allow its subscription any more.
-// Publishing is checked when the client publishes next. Any goroutine may call it.
+// reconsider ends the connection if the token file, which has been read again, no longer allows its subscription. A
+// permission to publish is checked at the next publish. Any goroutine may call it.
 func (c *conn) reconsider() {
 	l := c.login.Load()
 	if l == nil || !l.who.FromFile() || l.topic == "" {

@@ -2,19 +2,19 @@ package nsq
 
 import "encoding/binary"
 
-// minBatchMessageBytes is the least an MPUB body spends on one message: its size and one byte.
+// minBatchMessageBytes is the least that one message takes in an MPUB body: its size and one byte.
 const minBatchMessageBytes = sizeBytes + 1
 
-// batchCheck validates an MPUB body, [count int32]([size int32][bytes])*, as its bytes arrive: it
-// remembers how far it came, so a body in many pieces is walked once. The zero value is at the start.
+// batchCheck validates an MPUB body, [count int32]([size int32][bytes])*, as its bytes arrive. It remembers how far it
+// got, so that a body that arrives in many pieces is checked only once. The zero value is ready to start.
 type batchCheck struct {
-	at    int // where the next message's size is; 0: the count was not seen yet
+	at    int // offset of the next message's size; 0: the count has not arrived yet
 	index int // number of that message
 	count int
 }
 
-// check looks at what is there of a body of size bytes. When all of it is there and check returns nil, the
-// body is valid: exactly count messages, each within the limits.
+// check validates the part of a body of size bytes that has arrived. When have is the whole body and check returns nil,
+// the body is valid: it has exactly count messages, each within the limits.
 func (c *batchCheck) check(have []byte, size int, l limits) *fault {
 	whole := len(have) == size
 	if c.at == 0 {
@@ -57,7 +57,7 @@ func (c *batchCheck) check(have []byte, size int, l limits) *fault {
 	return nil
 }
 
-// batchMessages appends the messages of a valid MPUB body to dst. They point into body.
+// batchMessages appends the messages of a valid MPUB body to dst. They are slices of body.
 func batchMessages(dst [][]byte, body []byte) [][]byte {
 	for body = body[sizeBytes:]; len(body) > 0; {
 		n := int(binary.BigEndian.Uint32(body))

@@ -8,11 +8,11 @@ import (
 
 const (
 	minBlockBytes = 4 << 10
-	blockClasses  = 12 // powers of two from minBlockBytes: up to 8 MiB; larger ones are not pooled
+	blockClasses  = 12 // powers of two from minBlockBytes to 8 MiB; larger blocks are not pooled
 )
 
-// block is pooled memory: what a reader fills and Puts borrow from, or frames on their way out. The release of the last
-// reference returns it to its pool; before that its bytes do not move, and bytes that somebody borrows do not change.
+// block is pooled memory, either for input, from which Puts borrow, or for output frames. Releasing the last reference
+// returns the block to its pool. Until then its bytes do not move, and bytes that somebody borrows do not change.
 type block struct {
 	b    []byte
 	refs atomic.Int32 // ≥ 1 until it is back in the pool
@@ -20,7 +20,7 @@ type block struct {
 
 var blockPools [blockClasses]sync.Pool
 
-// blockClass is the pool for size bytes.
+// blockClass returns the index of the pool for size bytes.
 func blockClass(size int) int {
 	return max(bits.Len(uint(size-1))-bits.Len(minBlockBytes-1), 0)
 }

@@ -16,25 +16,26 @@ import (
 )
 
 const (
-	// streamReadBytes is the size of the read buffer of a connection with compression. Such a connection keeps its buffer
-	// while it waits: a decompressor cannot say that it would have to wait before it is given the buffer.
+	// streamReadBytes is the size of the read buffer of a connection with compression. Such a connection keeps its
+	// buffer while it waits, because a decompressor takes the buffer before it knows whether it has to wait.
 	streamReadBytes = 16 << 10
 
-	// compressedReadBytes is how much compressed input is read at once.
+	// compressedReadBytes is the size of one read of compressed input.
 	compressedReadBytes = 4 << 10
 
 	// snappyBlockBytes is the largest block of snappy's framing format.
 	snappyBlockBytes = 64 << 10
 
-	// maxUnaskedBytes bounds what TLS says by itself (answers to key updates, alerts) while the client does not read.
+	// maxUnaskedBytes bounds the bytes that TLS sends on its own (answers to key updates, alerts) while the client does
+	// not read.
 	maxUnaskedBytes = 64 << 10
 
-	// asideBytes is how much a goroutine that serves other connections, too, encodes itself; more is left to a writer
-	// goroutine (output.flushAside).
+	// asideBytes is how much a goroutine that also serves other connections encodes itself; it leaves more than that to
+	// a writer goroutine (output.flushAside).
 	asideBytes = 32 << 10
 
-	// Decompressed input beyond inflationFloorBytes must keep the ratio of Options.MaxInflationRatio. After each
-	// inflationWindowBytes the counts are halved, so that the past counts less and less.
+	// Decompressed input beyond inflationFloorBytes must keep to the ratio of Options.MaxInflationRatio. After each
+	// inflationWindowBytes the counts are halved, so that older input counts less and less.
 	inflationFloorBytes  = 4 << 20
 	inflationWindowBytes = 64 << 20
 )
@@ -45,28 +46,30 @@ var (
 		"the connection is closed, and what was answered OK is stored")
 )
 
-// wire is the net.Conn below TLS and compression. It is memory, not the socket, so that a connection with them needs no
-// further goroutine and never blocks where a plain one would not.
+// wire is the net.Conn below TLS and compression. It is a buffer in memory rather than the socket, so that a connection
+// with TLS or compression needs no additional goroutine, and blocks only where a plain one would.
 //
-// Read returns errNothing instead of waiting; the reader then waits in fill, without holding a buffer. What Write is
-// given collects in out until the output's owner takes it and writes it to the socket as it would frames.
+// Read returns errNothing instead of waiting; the reader then waits in fill, without holding a buffer. Write appends to
+// out. The output's owner takes the bytes from there, and writes them to the socket as it writes the frames of a plain
+// connection.
 //
-// Read and fill are the reader's. Write is called by the output's owner, and by the reader where TLS answers by itself;
-// TLS orders the two. mu guards out, limit and direct, and nothing but the direct writes of a handshake waits under it.
+// Only the reader calls Read and fill. Write is called by the output's owner, and by the reader when TLS answers by
+// itself; TLS serializes the two. mu guards out, limit and direct. Nothing waits while holding mu, except the direct
+// writes of a handshake.
 type wire struct {
 	net.Conn
 	raw     syscall.RawConn
 	in      input
 	attempt func(fd uintptr) bool
-	err     error // why nothing more comes in; nil: not ended
+	err     error // why the input ended; nil: it has not
 
 	mu     lock.Mutex[lock.NSQWire]
 	out    chunk
 	limit  int  // len(out.p) ≤ limit
-	direct bool // during the handshake: reads wait, writes go to the socket at once
+	direct bool // during the handshake: reads may wait, and writes go directly to the socket
 }
 
-// newWire makes a wire. first are bytes that were read before the upgrade: Read returns them first.
+// newWire returns a wire. Read first returns the bytes in first, which were read before the upgrade.
 func newWire(nc net.Conn, raw syscall.RawConn, first []byte) *wire {
 	w := &wire{Conn: nc, raw: raw, limit: maxUnaskedBytes}
 	w.attempt = func(fd uintptr) bool {
@@ -83,8 +86,8 @@ func newWire(nc net.Conn, raw syscall.RawConn, first []byte) *wire {
 	return w
 }
 
-// errNothing is what Read returns where it would have to wait. It is a temporary net.Error, so TLS can be read from
-// again.
+// errNothing is the error that Read returns where it would have to wait. It is a temporary net.Error, so that TLS can
+// be read again afterwards.
 var errNothing net.Error = nothing{}
 
 type nothing struct{}
@@ -109,15 +112,15 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// fill waits for bytes. An error of it is what the next Read returns.
+// fill waits until bytes arrive. If that fails, the next Read returns the error.
 func (w *wire) fill() {
 	if err := w.raw.Read(w.attempt); err != nil {
 		w.err = err
 	}
 }
 
-// blockingReader waits in fill where above returns errNothing. Decompressors read from it: they cannot go on after an
-// error.
+// blockingReader waits in fill whenever above returns errNothing. Decompressors read from it, because they cannot
+// continue after an error.
 type blockingReader struct {
 	above io.Reader // the wire, or TLS on it
 	w     *wire
@@ -162,10 +165,11 @@ func (w *wire) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// SetWriteDeadline does nothing: TLS sets one when it closes, and the socket's deadlines are the output's.
+// SetWriteDeadline does nothing: TLS sets a deadline when it closes, but the socket's deadlines belong to the output.
 func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 
-// expect raises the limit for what n bytes of frames become: compression and TLS add little to what does not shrink.
+// expect raises the limit for the encoded form of n bytes of frames. Compression and TLS add little to data that does
+// not shrink.
 func (w *wire) expect(n int) {
 	w.mu.Lock()
 	w.limit = 2*n + maxUnaskedBytes
@@ -186,11 +190,11 @@ func (w *wire) take() chunk {
 	return c
 }
 
-// encoder turns frames into what goes over the wire. Only the output's owner uses it.
+// encoder encodes frames for the wire. Only the output's owner uses it.
 type encoder struct {
 	wire  *wire
-	w     io.Writer    // TLS or the compressor; both end in wire
-	flush func() error // of the compressor; nil: none
+	w     io.Writer    // TLS or the compressor, both of which write to wire
+	flush func() error // flushes the compressor; nil: no compression
 }
 
 func (e *encoder) write(p []byte) error {
@@ -206,8 +210,8 @@ func (e *encoder) write(p []byte) error {
 	return e.flush()
 }
 
-// encode replaces the frames in c. The compressor is flushed with every chunk, which is when the output is flushed: the
-// client can read all of it at once.
+// encode replaces the frames in c with their encoded form. It flushes the compressor after every chunk, so that the
+// client can read the whole chunk at once.
 func (e *encoder) encode(c *chunk) error {
 	e.wire.expect(len(c.p))
 	err := e.write(c.p)
@@ -218,7 +222,7 @@ func (e *encoder) encode(c *chunk) error {
 	return err
 }
 
-// compression is what IDENTIFY may ask for, one at most.
+// compression is the compression that IDENTIFY negotiates, at most one.
 type compression uint8
 
 const (
@@ -227,7 +231,7 @@ const (
 	compressSnappy
 )
 
-// newCompressor returns a compressor and its flush, which writes to dst all that the compressor was given.
+// newCompressor returns a compressor, and the function that flushes everything the compressor was given to dst.
 func newCompressor(how compression, level int, dst io.Writer) (io.Writer, func() error) {
 	if how == compressSnappy {
 		w := s2.NewWriter(dst, s2.WriterSnappyCompat(), s2.WriterConcurrency(1), s2.WriterBlockSize(snappyBlockBytes))
@@ -240,8 +244,8 @@ func newCompressor(how compression, level int, dst io.Writer) (io.Writer, func()
 	return w, w.Flush
 }
 
-// inflater reads a client's compressed stream. Only the reader uses it. Its memory is bounded whatever the stream is:
-// at any time by the buffer that Read is given, and in all by the ratio, beyond which Read returns errInflated and the
+// inflater decompresses a client's stream. Only the reader uses it. Its memory is bounded for any stream: at any time
+// by the buffer that Read is given, and overall by the ratio. Beyond the ratio Read returns errInflated, and the
 // connection ends.
 type inflater struct {
 	src     *bufio.Reader
@@ -250,7 +254,7 @@ type inflater struct {
 	in, out int64 // bytes read and returned: out ≤ inflationFloorBytes + ratio × in. See inflationWindowBytes.
 }
 
-// counted counts the bytes that come in.
+// counted counts the compressed bytes that are read.
 type counted struct {
 	io.Reader
 	f *inflater

@@ -8,7 +8,7 @@ import (
 	"penstock/engine"
 )
 
-// execute does what one command says. size is its length in the input.
+// execute executes one command. size is its length in the input.
 func (c *conn) execute(cmd *command, size int) *fault {
 	switch cmd.verb {
 	case verbPub, verbDpub:
@@ -38,7 +38,7 @@ func (c *conn) execute(cmd *command, size int) *fault {
 	return nil
 }
 
-// publish adds a PUB or DPUB to the run that becomes one Put.
+// publish adds a PUB or DPUB to the current run, or starts a new run. A run becomes one Put.
 func (c *conn) publish(cmd *command, size int) *fault {
 	delay := time.Duration(cmd.number) * time.Millisecond
 	r := c.run
@@ -67,7 +67,7 @@ func (c *conn) publish(cmd *command, size int) *fault {
 	return nil
 }
 
-// publishBatch makes one Put of an MPUB.
+// publishBatch makes one Put from an MPUB.
 func (c *conn) publishBatch(cmd *command, size int) *fault {
 	c.submit()
 	if f := c.mayPublish(cmd); f != nil {
@@ -96,8 +96,9 @@ func (c *conn) submit() {
 	}
 	c.run = nil
 	to := p.to
-	// A client that waits for each answer leaves the reader nothing else to do: the engine may store the put right here.
-	// The answer then goes out with the reader's own flush instead of waking the flusher.
+	// A client that waits for each answer leaves the reader nothing else to do, so the engine may store the put on this
+	// goroutine. The answer then goes out with the reader's own flush, and the flusher need not wake up. While c.queued
+	// is set, a completion does not add the connection to the flusher's queue.
 	alone := (p.count == 1) && len(c.in.unread()) == 0 && c.answers.idle()
 	p.put.Alone = alone
 	c.answers.push(p)
@@ -106,11 +107,12 @@ func (c *conn) submit() {
 	}
 	err := p.send(to.topic)
 	if alone {
-		// A Put that completes from here on queues the connection; those that completed before are drained here.
+		// A Put that completes from here on adds the connection to the flusher's queue; those that completed before are
+		// drained here.
 		c.queued.Store(false)
 		c.drain()
 	}
-	if errors.Is(err, engine.ErrDeleted) { // it may have been created again since
+	if errors.Is(err, engine.ErrDeleted) { // the topic may have been created again since
 		err = retryDeleted(c.ctx, func() error {
 			if err := c.resolve(to); err != nil {
 				return err
@@ -126,7 +128,7 @@ func (c *conn) submit() {
 	c.waitRoom()
 }
 
-// finish does FIN, REQ and TOUCH.
+// finish executes FIN, REQ and TOUCH.
 func (c *conn) finish(cmd *command) {
 	consumer := c.consumer.Load()
 	id, err := c.messageID(cmd.id)
@@ -166,7 +168,7 @@ func (c *conn) requeueDelay(millis uint64) time.Duration {
 	return time.Duration(millis) * time.Millisecond
 }
 
-// finishFailure is nsqd's wording.
+// finishFailure returns nsqd's wording of the error.
 func finishFailure(err error) string {
 	switch {
 	case errors.Is(err, engine.ErrNotInFlight):
@@ -177,7 +179,7 @@ func finishFailure(err error) string {
 	return err.Error()
 }
 
-// subscribe attaches the connection to a channel. OK is answered after the channel's creation is on stable storage.
+// subscribe attaches the connection to a channel. It answers OK once the creation of the channel is on stable storage.
 func (c *conn) subscribe(cmd *command) *fault {
 	c.submit()
 	topic, channel := string(cmd.topic), string(cmd.channel)
@@ -208,8 +210,8 @@ func (c *conn) subscribe(cmd *command) *fault {
 	return nil
 }
 
-// attach finds or creates topic and channel and subscribes. refused is the error frame of a SUB that names a partition,
-// an order or a place that it cannot have.
+// attach finds or creates the topic and the channel, and subscribes. refused is the error frame for a SUB that asks for
+// a partition, an order or a place that it cannot have.
 func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Consumer, refused *fault, err error) {
 	set := c.set.Load()
 	err = retryDeleted(c.ctx, func() error {
@@ -242,15 +244,16 @@ func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Con
 	return consumer, refused, err
 }
 
-// A client that names a topic or channel that is being deleted, such as an ephemeral one whose last client just left,
-// creates it again. It waits until the deletion is done, for at most about maxDeletedTries × deletedPause.
+// A client may name a topic or channel that is being deleted, such as an ephemeral one whose last client has just left.
+// The client then creates it again. For that it waits until the deletion is done, at most about maxDeletedTries ×
+// deletedPause.
 const (
 	maxDeletedTries = 200
 	deletedPause    = 5 * time.Millisecond
 )
 
-// retryDeleted repeats do while it fails because the topic or channel is being deleted, or because its leadership just
-// moved to another node.
+// retryDeleted calls do again while it fails because the topic or channel is being deleted, or because its leadership
+// has just moved to another node.
 func retryDeleted(ctx context.Context, do func() error) error {
 	for try := 0; ; try++ {
 		err := do()
@@ -258,7 +261,7 @@ func retryDeleted(ctx context.Context, do func() error) error {
 			return err
 		}
 		if try == 0 {
-			continue // it may be over already
+			continue // the deletion may be over already
 		}
 		select {
 		case <-time.After(deletedPause):
@@ -268,7 +271,7 @@ func retryDeleted(ctx context.Context, do func() error) error {
 	}
 }
 
-// identify carries out IDENTIFY. size is the command's length in the input.
+// identify executes IDENTIFY. size is the command's length in the input.
 func (c *conn) identify(body []byte, size int) *fault {
 	set, response, f := c.srv.opts.identify(body, *c.set.Load())
 	if f != nil {
@@ -276,7 +279,7 @@ func (c *conn) identify(body []byte, size int) *fault {
 	}
 	upgrade := set.tls || set.compression != compressNone
 	if upgrade && c.stream != nil {
-		return &fault{"E_INVALID cannot IDENTIFY in current state"} // the connection is wrapped already
+		return &fault{"E_INVALID cannot IDENTIFY in current state"} // the connection has TLS or compression already
 	}
 	c.set.Store(&set)
 	c.applyOutput(&set)

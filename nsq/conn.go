@@ -17,22 +17,24 @@ import (
 
 const magic = "  V2"
 
-// target is a topic that a connection publishes to. Immutable but for the count, which drain adds to and /stats reads.
+// target is a topic that a connection publishes to. It is immutable except for the count, which drain increments and
+// /stats reads.
 type target struct {
 	name      string
 	topic     *engine.Topic
-	published atomic.Uint64 // messages answered OK
+	published atomic.Uint64 // number of messages answered OK
 }
 
 // conn is one client's connection.
 //
-// Its reader goroutine (serve) parses and carries out commands, and owns the fields that are not marked otherwise.
-// Besides it there act on a connection: the goroutines that complete its Puts (pending.completed), the flusher, the
-// channel that delivers through sink, the sweep, /stats, and for a time a writer goroutine of its output. They use the
-// fields marked "any goroutine", which are atomic or have locks of their own.
+// Its reader goroutine (serve) parses and executes commands, and owns the fields that are not marked otherwise. Other
+// goroutines act on the connection, too: those that complete its Puts (pending.completed), the flusher, the channel
+// that delivers through sink, the sweep, /stats, and at times a writer goroutine of its output. They use the fields
+// below "Any goroutine", which are atomic or have locks of their own.
 //
-// It ends in one of two ways. stop lets the reader leave its loop; what is owed is answered first. kill closes the
-// socket at once. In both cases the consumer is closed, so that what its client had in flight is delivered again.
+// A connection ends in one of two ways. stop lets the reader leave its loop, and the answers that are owed are still
+// sent. kill closes the socket at once. In both cases the consumer is closed, so that the messages in flight to it are
+// delivered again.
 type conn struct {
 	srv     *Server
 	nc      *net.TCPConn
@@ -40,45 +42,45 @@ type conn struct {
 	remote  string
 	started time.Time
 
-	ctx    context.Context // ends with kill; for the engine's blocking calls
+	ctx    context.Context // canceled by kill; for the engine's blocking calls
 	cancel context.CancelFunc
 
 	parser  parser
 	in      input
-	attempt func(fd uintptr) bool // reads once into in
+	attempt func(fd uintptr) bool // readOnce, as raw.Read wants it
 	readN   int
 	readErr error
-	run     *pending  // pipelined PUBs or DPUBs that become one Put; nil: none
-	last    *target   // of the last publish; nil: none
-	pump    bool      // a FIN, REQ or RDY made room: the consumer is pumped when the input is handled
-	wire    *wire     // under TLS and compression; nil: the socket is read as it is
+	run     *pending  // pipelined publishes that will become one Put; nil: none
+	last    *target   // the target of the last publish; nil: none
+	pump    bool      // a FIN, REQ, TOUCH or RDY may have made room: pump the consumer once the input is handled
+	wire    *wire     // below TLS and compression; nil: the socket is read directly
 	tls     *tls.Conn // nil: none
-	stream  io.Reader // what the wire's bytes become
+	stream  io.Reader // the decoded bytes of the wire; nil if wire is nil
 
-	// What the client may do, if AUTH is required. login is for any goroutine, granted the reader's.
-	login   atomic.Pointer[login] // nil: AUTH was not sent
+	// What the client may do if AUTH is required. Any goroutine may read login; granted belongs to the reader.
+	login   atomic.Pointer[login] // nil: no successful AUTH yet
 	granted granted
 
 	// Any goroutine:
 	out      output
 	answers  answers
-	queued   atomic.Bool                     // at the flusher
+	queued   atomic.Bool                     // in the flusher's queue
 	set      atomic.Pointer[settings]        // never nil; replaced by IDENTIFY
 	link     atomic.Pointer[link]            // never nil; replaced by upgrade
 	consumer atomic.Pointer[engine.Consumer] // set once, by SUB
 	flight   flight
-	form     *messageForm // set by SUB before the consumer is attached; nil: as NSQ says
+	form     *messageForm // set by SUB before the consumer is attached; nil: NSQ's own message format
 	stopping atomic.Bool
-	stopped  chan struct{} // closed when stopping is set and the reader's wait was cut short
-	waiting  atomic.Bool   // the reader waits for something else than the client; progress must be signalled
-	kick     chan struct{} // has room for one: the signal
+	stopped  chan struct{} // closed by stop once stopping is set and the read deadline interrupts the reader
+	waiting  atomic.Bool   // the reader waits for something other than the client, and progress must be signalled
+	kick     chan struct{} // capacity 1: the signal
 
 	targetsMu lock.Mutex[lock.NSQTargets]
-	targets   map[string]*target // by topic; written by the reader under targetsMu, which others hold to read
+	targets   map[string]*target // by topic; written only by the reader, under targetsMu; others hold targetsMu to read
 
-	// The sweep reads these; ns since the server's start, 0: not now.
-	lastByte     atomic.Int64 // when the client was last heard of
-	commandSince atomic.Int64 // when the command began that is not complete yet
+	// The sweep reads these. Times are in ns since the server's start; 0: not applicable now.
+	lastByte     atomic.Int64 // when bytes of the client last arrived
+	commandSince atomic.Int64 // when the command began that is still incomplete
 	beatEvery    atomic.Int64 // heartbeat interval
 	nextBeat     atomic.Int64
 }
@@ -110,11 +112,11 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 	c.applyOutput(&set)
 	c.attempt = c.readOnce
 	c.lastByte.Store(s.now())
-	c.commandSince.Store(s.now()) // the magic must come in time, too
+	c.commandSince.Store(s.now()) // the magic counts as a command that has begun
 	return c, nil
 }
 
-// applyOutput sets what the settings say about the output.
+// applyOutput applies the settings that concern the output.
 func (c *conn) applyOutput(set *settings) {
 	timeout := c.srv.opts.WriteTimeout
 	if set.heartbeat > 0 {
@@ -133,8 +135,8 @@ func (c *conn) serve() {
 	c.end(c.readLoop())
 }
 
-// readLoop reads and handles commands until the stream ends (the error), a fault was answered or stop was
-// called (nil).
+// readLoop reads and executes commands. It returns nil after a fault was answered or stop was called, and the error
+// when the stream ends.
 func (c *conn) readLoop() error {
 	for len(c.in.unread()) < len(magic) {
 		if err := c.read(len(magic)); err != nil {
@@ -161,7 +163,8 @@ func (c *conn) readLoop() error {
 	}
 }
 
-// read waits for bytes of the client. need is how many the command at the front has in all.
+// read waits for bytes from the client. need is the total number of bytes that the first unread command has, as far as
+// known.
 func (c *conn) read(need int) error {
 	c.parser.need = need
 	if c.stream != nil {
@@ -180,13 +183,15 @@ func (c *conn) read(need int) error {
 	return nil
 }
 
-// readOnce is one attempt to read; false: nothing is there, wait. An idle connection waits without a buffer.
+// readOnce attempts to read once. It returns false if nothing has arrived, and raw.Read must wait. An idle connection
+// waits without a buffer.
 func (c *conn) readOnce(fd uintptr) bool {
 	c.readN, c.readErr = c.in.readOnce(fd, c.parser.need)
 	return c.readErr != syscall.EAGAIN
 }
 
-// handle carries out every complete command that was read, then submits the last run, pumps the consumer and flushes.
+// handle executes every complete command that was read. Then it submits the last run, pumps the consumer and flushes
+// the output.
 func (c *conn) handle() *fault {
 	var cmd command
 	var f *fault
@@ -217,7 +222,8 @@ func (c *conn) handle() *fault {
 	return f
 }
 
-// refuse ends the connection with an error frame behind the answers that are still owed. A fault without text has none.
+// refuse ends the connection with an error frame, after the answers that are still owed. A fault without text sends no
+// frame.
 func (c *conn) refuse(f *fault) {
 	c.submit()
 	c.srv.opts.Logger.Debug("closing an NSQ connection after an error", "client", c.remote, "error", f.text)
@@ -232,14 +238,14 @@ func (c *conn) refuse(f *fault) {
 	c.out.flush()
 }
 
-// reply sends a frame when all earlier commands are answered.
+// reply sends a frame after the answers to all earlier commands.
 func (c *conn) reply(kind uint32, data string) {
 	c.submit()
 	c.replyAside(kind, data)
 	c.waitRoom()
 }
 
-// replyAside is reply for goroutines other than the reader.
+// replyAside is reply for goroutines other than the reader: it neither submits the run nor waits for room.
 func (c *conn) replyAside(kind uint32, data string) {
 	frame := appendFrame(nil, kind, data)
 	a := &c.answers
@@ -254,12 +260,12 @@ func (c *conn) replyAside(kind uint32, data string) {
 		p.frame, p.count, p.bytes = frame, 1, len(frame)
 		p.done.Store(true)
 		a.push(p)
-		c.drain() // the answers before it may have gone meanwhile
+		c.drain() // the earlier answers may have been sent in the meantime
 	}
 }
 
-// end is what the reader does after its loop. It closes the consumer, which gives messages in flight back to the
-// channel, waits until what is owed is answered, and gives the client the time to read it.
+// end is the last thing the reader does. It closes the consumer, which gives messages in flight back to the channel,
+// waits until all answers that are owed have been sent, and gives the client time to read them.
 func (c *conn) end(err error) {
 	if consumer := c.consumer.Load(); consumer != nil {
 		consumer.Close()
@@ -277,7 +283,7 @@ func (c *conn) end(err error) {
 		c.wire.in.drop()
 	}
 	if err != nil && !eof && !errors.Is(err, os.ErrDeadlineExceeded) {
-		c.out.flush() // TLS may have an alert for the client
+		c.out.flush() // TLS may have an alert to send
 		c.srv.opts.Logger.Debug("an NSQ connection failed; what its client had in flight is delivered again",
 			"client", c.remote, "error", err)
 		return
@@ -293,7 +299,7 @@ func (c *conn) end(err error) {
 	c.linger()
 }
 
-// linger reads what the client still sends, until it closes or lingerTime is over.
+// linger reads and discards input until the client closes the connection or lingerTime is over.
 func (c *conn) linger() {
 	if c.nc.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return
@@ -307,7 +313,8 @@ func (c *conn) linger() {
 	}
 }
 
-// stop makes the reader leave its loop; what is owed is still answered. Any goroutine may call it, again and again.
+// stop makes the reader leave its loop; answers that are owed are still sent. Any goroutine may call it, more than
+// once.
 func (c *conn) stop() {
 	if !c.stopping.CompareAndSwap(false, true) {
 		return
@@ -318,7 +325,7 @@ func (c *conn) stop() {
 	c.signal()
 }
 
-// kill closes the socket: nothing more is answered. Any goroutine may call it, again and again.
+// kill closes the socket; nothing more is answered. Any goroutine may call it, more than once.
 func (c *conn) kill() {
 	c.cancel()
 	c.out.close()
@@ -335,7 +342,7 @@ func (c *conn) signal() {
 	}
 }
 
-// progress is called when the output moved or failed.
+// progress is called by the output when something was sent or the output failed.
 func (c *conn) progress() {
 	if err := c.out.failure(); err != nil {
 		if stuck(err) {
@@ -351,7 +358,7 @@ func (c *conn) progress() {
 	c.signal()
 }
 
-// drained lets the consumer go on after the client caught up. It runs on the writer goroutine.
+// drained resumes deliveries after the client has caught up. It runs on the writer goroutine.
 func (c *conn) drained() {
 	if consumer := c.consumer.Load(); consumer != nil && !c.flight.blocks() {
 		consumer.Unblock()
@@ -359,7 +366,8 @@ func (c *conn) drained() {
 	}
 }
 
-// wait blocks the reader until ready says so or the connection is dead. Time that passes here is not the client's.
+// wait blocks the reader until ready returns true or the connection is dead. The client is not held responsible for the
+// time that passes here.
 func (c *conn) wait(ready func() bool) {
 	c.waiting.Store(true)
 	for !ready() {
@@ -374,7 +382,7 @@ func (c *conn) wait(ready func() bool) {
 	c.waiting.Store(false)
 }
 
-// waitRoom stops reading while the connection has more at the disk or in its output than it may.
+// waitRoom blocks the reader while the connection has more answers owed, or more unsent output, than it may have.
 func (c *conn) waitRoom() {
 	o := &c.srv.opts
 	full := func() bool {
@@ -386,7 +394,8 @@ func (c *conn) waitRoom() {
 	}
 }
 
-// target finds or creates the topic to publish to. The last one is remembered: producers rarely change it.
+// target returns the topic to publish to, and creates it if necessary. It remembers the last topic, because producers
+// rarely change it.
 func (c *conn) target(name []byte) (*target, error) {
 	if t := c.last; t != nil && t.name == string(name) {
 		return t, nil
@@ -408,8 +417,8 @@ func (c *conn) target(name []byte) (*target, error) {
 	return t, nil
 }
 
-// resolve asks for the topic. It may have to be created, which waits for the disk and for lookup services, so what the
-// client published before is submitted first.
+// resolve finds or creates the topic. Creating it waits for the disk and for lookup services, so resolve first submits
+// the client's earlier publishes.
 func (c *conn) resolve(t *target) error {
 	c.submit()
 	c.waiting.Store(true)

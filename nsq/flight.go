@@ -7,29 +7,30 @@ import (
 	"penstock/internal/lock"
 )
 
-// flight bounds the bytes of messages that a consumer was sent and has not finished (Options.MaxInFlightBytes). RDY
-// bounds only their number. Without a bound it costs nothing.
+// flight bounds the bytes of the messages that are in flight to a consumer (Options.MaxInFlightBytes); RDY bounds only
+// their number. Without a bound it costs nothing.
 //
-// Whoever delivers counts what it delivers (took), the reader what the client finishes, requeues and touches, and the
-// sweep forgets what timed out, since the engine does not tell a connection of that. mu guards the fields behind it,
-// and nothing is taken inside it. A client at its bound gets no messages until it finishes some, or they time out.
+// The goroutine that delivers counts each message (took). The reader accounts for the messages that the client
+// finishes, requeues and touches. The sweep forgets messages that timed out, because the engine does not report
+// timeouts to a connection. mu guards the fields below it, and no other lock is taken while it is held. A client at its
+// bound gets no messages until it finishes some, or some time out.
 type flight struct {
-	most int64 // 0: no bound; never changed
+	most int64 // 0: no bound; immutable
 
 	mu    lock.Mutex[lock.NSQFlight]
 	bytes int64 // = the sum of sizes
-	full  bool  // Deliver told the engine to stop: flyOn has to call Unblock
+	full  bool  // Deliver has told the engine to stop: flyOn must call Unblock
 	sizes map[engine.ID]flown
 }
 
 // flown is one message of a flight.
 type flown struct {
 	bytes int64
-	since int64 // ns since the server's start: delivered or touched last
+	since int64 // last delivered or touched, in ns since the server's start
 }
 
-// took counts a message that is delivered, and says whether there is room for another one. The message that reaches the
-// bound still goes out, so one that is larger than the bound passes alone.
+// took counts a message that is being delivered, and reports whether there is room for another one. The message that
+// reaches the bound is still delivered, so a message larger than the bound is delivered alone.
 func (f *flight) took(id engine.ID, size int, now int64) (room bool) {
 	if f.most == 0 {
 		return true
@@ -39,13 +40,13 @@ func (f *flight) took(id engine.ID, size int, now int64) (room bool) {
 	if f.sizes == nil {
 		f.sizes = map[engine.ID]flown{}
 	}
-	f.bytes += int64(size) - f.sizes[id].bytes // it may have come before
+	f.bytes += int64(size) - f.sizes[id].bytes // the message may have been delivered before
 	f.sizes[id] = flown{int64(size), now}
 	f.full = f.full || f.bytes >= f.most
 	return !f.full
 }
 
-// gave forgets a message that is finished or requeued. It is called before the engine is told: afterwards the same
+// gave forgets a message that is finished or requeued. It must be called before the engine is told: after that the same
 // message may be delivered again, and that delivery must stay counted.
 func (f *flight) gave(id engine.ID) {
 	if f.most == 0 {
@@ -57,7 +58,7 @@ func (f *flight) gave(id engine.ID) {
 	delete(f.sizes, id)
 }
 
-// touched says that a message's timeout begins anew.
+// touched notes that a message's timeout begins anew.
 func (f *flight) touched(id engine.ID, now int64) {
 	if f.most == 0 {
 		return
@@ -70,7 +71,7 @@ func (f *flight) touched(id engine.ID, now int64) {
 	}
 }
 
-// blocks says that nothing more may be delivered.
+// blocks reports whether the bound stops deliveries.
 func (f *flight) blocks() bool {
 	if f.most == 0 {
 		return false
@@ -80,7 +81,7 @@ func (f *flight) blocks() bool {
 	return f.full
 }
 
-// freed says, once, that there is room again.
+// freed reports, once, that there is room again.
 func (f *flight) freed() bool {
 	if f.most == 0 {
 		return false
@@ -94,7 +95,7 @@ func (f *flight) freed() bool {
 	return true
 }
 
-// expire forgets what has timed out.
+// expire forgets the messages that have timed out.
 func (f *flight) expire(now int64, timeout time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -106,8 +107,9 @@ func (f *flight) expire(now int64, timeout time.Duration) {
 	}
 }
 
-// flyOn lets the consumer go on if its bytes in flight allow that again. While the output is full, that is left to
-// drained. Each of the two looks at the other's bound after it lifted its own, so one of them sees both lifted.
+// flyOn resumes deliveries if the bytes in flight allow that again. While the output is full it leaves that to drained.
+// Each of the two functions first lifts its own bound and then looks at the other's, so at least one of them sees both
+// lifted.
 func (c *conn) flyOn() {
 	if c.flight.freed() && !c.out.stopsDelivery() {
 		if consumer := c.consumer.Load(); consumer != nil {

@@ -7,19 +7,19 @@ import (
 	"penstock/engine"
 )
 
-// errLate says that a message of an ordered channel is half written to the socket, and that its time to be written is
-// over. The other half cannot be left out, so the connection ends.
+// errLate says that the time for writing a message of an ordered channel passed when half of its frame was on the
+// socket. The other half cannot be left out, so the connection ends.
 var errLate = errors.New("nsq: the client did not read an ordered message for so long that another client may have it")
 
-// heldFrame is a message frame that may be written only until some time: after it, another client may have been given
-// the next message of an ordered channel.
+// heldFrame is a message frame that may be written only until its deadline. After that, another client may have been
+// given the next message of the ordered channel.
 type heldFrame struct {
-	from, to int // it is chunk.p[from:to]
+	from, to int // the frame is chunk.p[from:to]
 	what     engine.HeldDelivery
 }
 
-// holdLast notes that the frame that begins at from, the last one in next, is a held one, if d has such a time. mu is
-// held.
+// holdLast marks the last frame in next, which begins at from, as held if the delivery d has a deadline. The caller
+// holds mu.
 func (o *output) holdLast(from int, d *engine.Delivery) {
 	if !d.Until.IsZero() && !o.sealed {
 		if o.next.held == nil {
@@ -30,11 +30,12 @@ func (o *output) holdLast(from int, d *engine.Delivery) {
 	}
 }
 
-// cut takes the frames for which drop is true out of a chunk of which at bytes were written. A frame that was written
-// stays. One that was written in part stays as well, and cut returns errLate. mu is held.
+// cut removes the frames for which drop returns true from a chunk of which at bytes are written. A frame that is
+// written completely stays. If a frame to be dropped is written in part, it stays as well, and cut returns errLate. The
+// caller holds mu.
 func (o *output) cut(c *chunk, at int, drop func(*heldFrame) bool) error {
 	kept := c.held[:0]
-	gone := 0 // bytes that were taken out
+	gone := 0 // bytes removed so far
 	var err error
 	for i := range c.held {
 		f := c.held[i]
@@ -58,8 +59,8 @@ func (o *output) cut(c *chunk, at int, drop func(*heldFrame) bool) error {
 
 func late(f *heldFrame) bool { return f.what.Until.Passed() }
 
-// writeHeld writes a chunk with held frames, of which n bytes were written already. It looks at the time again whenever
-// the socket takes something. The writer goroutine calls it.
+// writeHeld writes the rest of a chunk with held frames, from byte n on. Each time the socket accepts more, it first
+// drops the frames whose deadline has passed. The writer goroutine calls it.
 func (o *output) writeHeld(c *chunk, n int) error {
 	o.mu.Lock()
 	o.slow, o.slowAt = c, n
@@ -77,7 +78,7 @@ func (o *output) writeHeld(c *chunk, n int) error {
 			case werr == nil:
 				o.slowAt += m
 			case errors.Is(werr, syscall.EAGAIN):
-				return false // again when there is room
+				return false // called again when the socket has room
 			case !errors.Is(werr, syscall.EINTR):
 				err = werr
 				return true
@@ -99,7 +100,8 @@ func (s *sink) Drained() bool {
 	return o.heldCount == 0 || o.failed != nil && !o.lent
 }
 
-// Withdraw implements engine.HeldSink. What a system call is writing at this moment counts as sent.
+// Withdraw implements engine.HeldSink. A frame that a system call is writing at this moment counts as sent: Withdraw
+// leaves it alone.
 func (s *sink) Withdraw(id engine.ID) bool {
 	o := &s.out
 	o.mu.Lock()

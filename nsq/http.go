@@ -14,10 +14,10 @@ import (
 	"penstock/nsq/internal/web"
 )
 
-// maxHTTPBodies bounds the memory of all request bodies that are being read or stored.
+// maxHTTPBodies bounds the total size of the request bodies that are being read or stored.
 const maxHTTPBodies = 256 << 20
 
-// httpHandler has the routes of nsqd.
+// httpHandler serves the routes of nsqd, and our own.
 func (s *Server) httpHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { web.WriteError(w, web.Fail(404, "NOT_FOUND")) })
@@ -92,7 +92,8 @@ func (s *Server) servePing(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte(health))
 }
 
-// warnings names what is wrong with a node that works: NSQ's clients expect two letters from /ping, so it is a header.
+// warnings lists the problems of a node that still works. They go into a header, because NSQ's clients expect exactly
+// two letters as the body of /ping.
 func (s *Server) warnings() string {
 	var all []string
 	for _, f := range s.engine.Warnings() {
@@ -101,7 +102,7 @@ func (s *Server) warnings() string {
 	return strings.Join(all, ", ")
 }
 
-// health is what /ping and /stats say.
+// health returns the state that /ping and /stats report.
 func (s *Server) health() (string, bool) {
 	if err := s.engine.Health(); err != nil {
 		return "NOK - " + err.Error(), false
@@ -109,7 +110,7 @@ func (s *Server) health() (string, bool) {
 	return "OK", true
 }
 
-// storage is engine.Info for people.
+// storage is engine.Info in the form of /info.
 type storage struct {
 	IOEngine           string   `json:"io_engine"`
 	IOReason           string   `json:"io_reason"`

@@ -22,7 +22,7 @@ func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	// nsqd has no partitions; its clients do not send the parameter. An existing topic keeps what it has.
+	// partitions is our own parameter: nsqd has no partitions. An existing topic keeps its number.
 	partitions := 0
 	if q.Has("partitions") {
 		partitions, err = strconv.Atoi(q.Get("partitions"))
@@ -46,9 +46,9 @@ func (s *Server) serveTopicDelete(r *http.Request, q url.Values) (any, error) {
 	return nil, s.deleted.Answer(name, began, s.engine.DeleteTopic(r.Context(), name))
 }
 
-// hiddenHere says whether a tombstone hides this node from the topic's lookups just now. nsqadmin takes one node out of
-// a topic by a tombstone at the lookup service and a delete at the node. Here that delete would delete the topic on
-// every node.
+// hiddenHere reports whether a tombstone currently hides this node from lookups of the topic. nsqadmin removes a topic
+// from one node by setting a tombstone at the lookup service and then deleting the topic at the node. Here that delete
+// would remove the topic from every node.
 func (s *Server) hiddenHere(topic string, now time.Time) bool {
 	snap := s.engine.Snapshot()
 	if snap == nil {
@@ -58,7 +58,7 @@ func (s *Server) hiddenHere(topic string, now time.Time) bool {
 	return ok && now.Before(until)
 }
 
-// findTopic is the existing topic of the query.
+// findTopic returns the topic that the query names, which must exist.
 func (s *Server) findTopic(q url.Values, invalid string) (*engine.Topic, error) {
 	name, err := web.TopicName(q, invalid)
 	if err != nil {
@@ -81,7 +81,8 @@ func (s *Server) topicVerb(do func(*engine.Topic, context.Context) error) web.En
 	}
 }
 
-// channelArgs checks both names before it looks for the topic, as nsqd does.
+// channelArgs returns the topic and the channel name of the query. As in nsqd, it checks both names before it looks for
+// the topic.
 func (s *Server) channelArgs(q url.Values) (*engine.Topic, string, error) {
 	if _, err := web.TopicName(q, "INVALID_ARG_TOPIC"); err != nil {
 		return nil, "", err
@@ -121,7 +122,7 @@ func (s *Server) channelVerb(do func(*engine.Channel, context.Context) error) we
 	})
 }
 
-// levelFatal is above every level that is logged: nsqd's "fatal" silences the rest.
+// levelFatal is above every level that is logged: as in nsqd, "fatal" silences all others.
 const levelFatal = slog.Level(12)
 
 var logLevels = map[string]slog.Level{

@@ -14,7 +14,7 @@ import (
 	"penstock/nsq/internal/web"
 )
 
-// tokenOf is the secret of a request; empty: none.
+// tokenOf returns the secret in a request, or "" if there is none.
 func tokenOf(r *http.Request) string {
 	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
@@ -23,8 +23,9 @@ func tokenOf(r *http.Request) string {
 	return strings.TrimSpace(secret)
 }
 
-// permit decides whether a request may be served; it is the web.Permit of all HTTP listeners, nsqlookupd's too. If the
-// query lacks a name, a client that has any grant may pass: the endpoint will report what is missing.
+// permit decides whether a request may be served. It is the web.Permit of all HTTP listeners, including nsqlookupd's.
+// If the query lacks a topic, any client with at least one grant passes; the endpoint then reports the missing
+// argument.
 func (s *Server) permit(need web.Access, r *http.Request, q url.Values) error {
 	if s.auth == nil || need == web.Open {
 		return nil
@@ -66,7 +67,7 @@ func (s *Server) permit(need web.Access, r *http.Request, q url.Values) error {
 	return nil
 }
 
-// refusePlain answers requests without TLS where TLS is required: NSQ's clients try again on the port it names.
+// refusePlain refuses a request without TLS if TLS is required. NSQ's clients retry on the port that the answer names.
 func (s *Server) refusePlain(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set(web.ContentTypeHeader, web.ContentTypeV1)
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
@@ -74,7 +75,7 @@ func (s *Server) refusePlain(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte(`{"message": "TLS_REQUIRED", "https_port": ` + strconv.Itoa(listen.Port(s.HTTPSAddr())) + `}`))
 }
 
-// listenHTTPS opens the listener, unless it is off. net/http bounds handshakes on it by web.HeaderTimeout.
+// listenHTTPS opens the HTTPS listener, unless it is off. net/http limits TLS handshakes on it to web.HeaderTimeout.
 func (s *Server) listenHTTPS(h http.Handler) error {
 	if s.opts.HTTPSAddress == Off {
 		return nil
@@ -88,7 +89,7 @@ func (s *Server) listenHTTPS(h http.Handler) error {
 	return nil
 }
 
-// HTTPSAddr is where HTTPS is served; nil when it is off.
+// HTTPSAddr returns the address at which HTTPS is served, or nil if it is off.
 func (s *Server) HTTPSAddr() net.Addr {
 	if s.httpsLn == nil {
 		return nil

@@ -18,11 +18,12 @@ import (
 	"penstock/segment"
 )
 
-// maxSettingsBytes bounds the body of a request that sets a channel's or a topic's settings. Valid ones are far
+// maxSettingsBytes bounds the body of a request that sets a channel's or a topic's settings. Valid bodies are far
 // shorter.
 const maxSettingsBytes = 64 << 10
 
-// channelRoutes are what nsqd does not have. GET only looks, POST changes; both need what /channel/pause needs.
+// channelRoutes returns our own routes about channels, which nsqd does not have. GET only reads and POST changes; both
+// require the same permission as /channel/pause.
 func (s *Server) channelRoutes() map[string]web.Route {
 	return map[string]web.Route{
 		"/channel/settings": web.On("GET,POST", s.onChannel(serveChannelSettings), web.Admin),
@@ -36,7 +37,7 @@ func (s *Server) channelRoutes() map[string]web.Route {
 	}
 }
 
-// channelEndpoint is an endpoint about a channel that exists.
+// channelEndpoint serves a request about an existing channel.
 type channelEndpoint func(c *engine.Channel, r *http.Request, q url.Values) (any, error)
 
 func (s *Server) onChannel(do channelEndpoint) web.Endpoint {
@@ -53,8 +54,8 @@ func (s *Server) onChannel(do channelEndpoint) web.Endpoint {
 	}
 }
 
-// findChannel is the channel on which an operation is called. A node of a cluster that leads no partition of the topic
-// does not know whether there is such a channel: the leaders say so in their answer to the operation.
+// findChannel returns the channel for an operation. In a cluster, a node that leads no partition of the topic does not
+// know whether the channel exists; the leaders say so when they answer the operation.
 func (s *Server) findChannel(t *engine.Topic, name string) (*engine.Channel, error) {
 	if c, ok := t.LookupChannel(name); ok {
 		return c, nil
@@ -65,12 +66,13 @@ func (s *Server) findChannel(t *engine.Topic, name string) (*engine.Channel, err
 	return nil, web.Fail(404, "CHANNEL_NOT_FOUND")
 }
 
-// badArgument says in one sentence what is wrong with a parameter. Nothing was changed.
+// badArgument returns an error that says in one sentence what is wrong with a parameter. It is used only before
+// anything was changed.
 func badArgument(format string, args ...any) error {
 	return web.Fail(400, fmt.Sprintf(format, args...))
 }
 
-// channelFailure gives the errors of operations on channels and topics their status.
+// channelFailure maps the errors of operations on channels and topics to an HTTP status.
 func channelFailure(err error) error {
 	switch {
 	case errors.Is(err, engine.ErrVersion):
@@ -101,8 +103,8 @@ func serveChannelSettings(c *engine.Channel, r *http.Request, _ url.Values) (any
 	return set, nil
 }
 
-// readSettings reads all settings from a request's body. An unknown name is refused: to ignore it would set something
-// else than what was asked for.
+// readSettings decodes all settings from a request's body. An unknown name is refused, because ignoring it would set
+// something other than what the client asked for.
 func readSettings(r *http.Request, into any) error {
 	body, done, err := readBody(r, maxSettingsBytes,
 		"the settings are larger than any that are valid; nothing was changed")
@@ -132,7 +134,7 @@ func serveChannelSeek(c *engine.Channel, r *http.Request, q url.Values) (any, er
 	return nil, channelFailure(c.Seek(r.Context(), to))
 }
 
-// seekTo is the place that the parameters name.
+// seekTo parses the place that the parameters name.
 func seekTo(kind, value string) (engine.SeekTo, error) {
 	to := engine.SeekTo{Kind: engine.SeekKind(kind)}
 	var err error
@@ -187,7 +189,7 @@ func serveChannelPeek(c *engine.Channel, r *http.Request, q url.Values) (any, er
 	return peekList(all), nil
 }
 
-// peekOptions reads partition, from and count. from is an id, or a message's number in the partition.
+// peekOptions parses partition, from and count. from is a message id, or the number of a message in the partition.
 func peekOptions(q url.Values) (o engine.PeekOptions, err error) {
 	o.Partition = -1
 	if q.Has("partition") {
@@ -219,7 +221,7 @@ func peekOptions(q url.Values) (o engine.PeekOptions, err error) {
 	return o, nil
 }
 
-// listCount is the count parameter; 0: none.
+// listCount returns the parameter count, or 0 if it is absent.
 func listCount(q url.Values) (int, error) {
 	if !q.Has("count") {
 		return 0, nil
@@ -231,7 +233,7 @@ func listCount(q url.Values) (int, error) {
 	return n, nil
 }
 
-// listChannel serves a list of what consumers have, or of what waits for its time.
+// listChannel serves a list of messages: those in flight, or the deferred ones.
 func listChannel(list func(*engine.Channel, context.Context, int) ([]engine.PendingMessage, error)) channelEndpoint {
 	return func(c *engine.Channel, r *http.Request, q url.Values) (any, error) {
 		n, err := listCount(q)

@@ -7,30 +7,30 @@ import (
 	"penstock/engine"
 )
 
-// The types of this file are answers of the HTTP API as JSON, for programs that read them.
+// The types in this file are the JSON answers of the HTTP API. Programs depend on them.
 
-// PeekList is the answer of /channel/peek and /topic/peek, oldest message first.
+// PeekList is the answer of /channel/peek and /topic/peek, with the oldest message first.
 type PeekList struct {
 	Messages []PeekedMessage `json:"messages"`
 }
 
-// PeekedMessage is a copy of a stored message. Of Body and BodyBase64 one is there: text is told as text.
+// PeekedMessage is a copy of a stored message. Exactly one of Body and BodyBase64 is set: Body if the bytes are UTF-8.
 type PeekedMessage struct {
 	ID         string         `json:"id"`
 	Partition  uint32         `json:"partition"`
 	Number     uint64         `json:"number"`       // in the partition, from 0
 	Timestamp  time.Time      `json:"timestamp"`    // when it was published
-	Due        time.Time      `json:"due,omitzero"` // of one that was published with a delay
+	Due        time.Time      `json:"due,omitzero"` // if the message was published with a delay
 	Headers    []PeekedHeader `json:"headers,omitempty"`
 	Body       *string        `json:"body,omitempty"`
 	BodyBase64 []byte         `json:"body_base64,omitempty"`
 	BodyBytes  int            `json:"body_bytes"`          // of the whole body
-	Truncated  bool           `json:"truncated,omitempty"` // what is told of the body is its beginning
+	Truncated  bool           `json:"truncated,omitempty"` // Body or BodyBase64 holds only the beginning
 }
 
-// PeekedHeader is a header; of Value and ValueBase64 one is there.
+// PeekedHeader is a header; exactly one of Value and ValueBase64 is set.
 type PeekedHeader struct {
-	Name        string  `json:"name"` // bytes that are no UTF-8 are replaced
+	Name        string  `json:"name"` // invalid UTF-8 is replaced
 	Value       *string `json:"value,omitempty"`
 	ValueBase64 []byte  `json:"value_base64,omitempty"`
 }
@@ -40,23 +40,23 @@ type WaitingList struct {
 	Messages []WaitingMessage `json:"messages"`
 }
 
-// WaitingMessage is a message that a consumer has, or that waits for its time.
+// WaitingMessage is a message that is in flight or deferred.
 type WaitingMessage struct {
 	ID        string    `json:"id"`
 	Partition uint32    `json:"partition"`
 	Number    uint64    `json:"number"`
-	Since     time.Time `json:"since,omitzero"` // in flight: when it was handed out
-	Due       time.Time `json:"due,omitzero"`   // in flight: when it times out; deferred: when it is delivered
+	Since     time.Time `json:"since,omitzero"` // in flight: when it was delivered
+	Due       time.Time `json:"due,omitzero"`   // when it times out (in flight), or is delivered (deferred)
 	Attempts  uint16    `json:"attempts"`       // deliveries so far
 	Client    string    `json:"client,omitempty"`
 }
 
 // Redriven is the answer of /channel/redrive.
 type Redriven struct {
-	Moved int `json:"moved"` // messages that were published to the topic again
+	Moved int `json:"moved"` // number of messages that were published to the topic again
 }
 
-// textOr gives bytes that are UTF-8 as text and others as they are.
+// textOr returns bytes that are valid UTF-8 as text, and other bytes unchanged.
 func textOr(b []byte) (text *string, raw []byte) {
 	if utf8.Valid(b) {
 		s := string(b)
@@ -96,7 +96,7 @@ func waitingList(all []engine.PendingMessage) WaitingList {
 	return out
 }
 
-// String says who a connection is in the list of what is in flight.
+// String identifies the connection in the list of messages in flight.
 func (c *conn) String() string {
 	set := c.set.Load()
 	if set.clientID == "" {

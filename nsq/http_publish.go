@@ -18,14 +18,15 @@ import (
 )
 
 const (
-	httpReadStep  = 16 << 10 // the least a body buffer grows by
-	maxPooledBody = 1 << 20  // larger body buffers are left to the garbage collector
+	httpReadStep  = 16 << 10 // the least by which a body's buffer grows
+	maxPooledBody = 1 << 20  // larger buffers are not pooled
 )
 
 // bodyBudget counts the bytes of request bodies in memory, over all servers of the process.
 var bodyBudget atomic.Int64
 
-// readBody reads a request's body of at most most bytes; a larger one gives tooBig. done gives its memory back.
+// readBody reads a request's body of at most most bytes; for a larger one it fails with the code tooBig. The caller
+// must call done when it no longer needs the body.
 func readBody(r *http.Request, most int, tooBig string) (body []byte, done func(), err error) {
 	if r.ContentLength > int64(most) {
 		return nil, nil, web.Fail(413, tooBig)
@@ -40,7 +41,7 @@ func readBody(r *http.Request, most int, tooBig string) (body []byte, done func(
 	}
 	for {
 		if len(bb.B) == cap(bb.B) || int64(cap(bb.B)) > reserved {
-			// Twice what has come, never what the request only announces.
+			// Room for twice what has arrived: the length that the request announces is not trusted.
 			want := max(cap(bb.B), min(2*len(bb.B), most+1), httpReadStep)
 			if bodyBudget.Add(int64(want)-reserved) > maxHTTPBodies {
 				bodyBudget.Add(reserved - int64(want))
@@ -124,7 +125,7 @@ func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
 	headers := messageHeaders(r)
 	return s.put(r.Context(), name, func(t *engine.Topic) error {
 		if len(messages) == 0 {
-			return nil // only empty lines: nsqd stores nothing and says OK
+			return nil // only empty lines: nsqd stores nothing and answers OK
 		}
 		if len(headers) == 0 && q.Get("key") == "" {
 			_, err := t.PublishBatch(r.Context(), messages)
@@ -139,11 +140,11 @@ func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
 	})
 }
 
-// messageHeaderPrefix begins the names of HTTP headers that are headers of the message; an MPUB's are those of each.
+// messageHeaderPrefix is the prefix of HTTP headers that become headers of the message; in an /mpub, of every message.
 const messageHeaderPrefix = "X-Penstock-Header-"
 
-// messageHeaders are those headers of a request that belong to its message, sorted by name. Names are in lower case:
-// HTTP does not keep their case.
+// messageHeaders returns the message headers in a request, sorted by name. Names are in lower case, since HTTP does not
+// preserve case.
 func messageHeaders(r *http.Request) (headers []engine.Header) {
 	for name, values := range r.Header {
 		if name, ok := strings.CutPrefix(name, messageHeaderPrefix); ok {
@@ -156,13 +157,14 @@ func messageHeaders(r *http.Request) (headers []engine.Header) {
 	return headers
 }
 
-// binaryParam: absent, "false" and "0" mean text; every other value, known or not, binary, as in nsqd.
+// binaryParam reports whether an /mpub body is binary. As in nsqd, a missing parameter, "false" and "0" mean text, and
+// any other value means binary.
 func binaryParam(q url.Values) bool {
 	v := strings.ToLower(q.Get("binary"))
 	return q.Has("binary") && v != "false" && v != "0"
 }
 
-// splitLines cuts a text body at LF and drops empty lines.
+// splitLines splits a text body at LF and drops empty lines.
 func splitLines(body []byte, most int) ([][]byte, error) {
 	var out [][]byte
 	for line := range bytes.SplitSeq(body, []byte{'\n'}) {
@@ -176,7 +178,7 @@ func splitLines(body []byte, most int) ([][]byte, error) {
 	return out, nil
 }
 
-// put finds or makes the topic and publishes.
+// put finds or creates the topic, and publishes to it.
 func (s *Server) put(ctx context.Context, name string, publish func(*engine.Topic) error) (any, error) {
 	err := retryDeleted(ctx, func() error {
 		t, err := s.lookups.Topic(ctx, name)

@@ -8,7 +8,7 @@ import (
 	"penstock/nsq/internal/web"
 )
 
-// topicRoutes are what nsqd does not have; see channelRoutes.
+// topicRoutes returns our own routes about topics, which nsqd does not have; see channelRoutes.
 func (s *Server) topicRoutes() map[string]web.Route {
 	return map[string]web.Route{
 		"/topic/peek":     web.On("GET", s.serveTopicPeek, web.Admin),

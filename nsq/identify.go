@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// identity is what a client says about itself in IDENTIFY. Unknown fields are ignored.
+// identity is the body of IDENTIFY, in which a client describes itself. Unknown fields are ignored.
 type identity struct {
 	ClientID            string `json:"client_id"`
 	Hostname            string `json:"hostname"`
@@ -25,20 +25,20 @@ type identity struct {
 	DesiredTag    string `json:"desired_tag"`
 }
 
-// settings are what holds for one connection: the defaults, or what IDENTIFY changed. Immutable once
-// published to other goroutines.
+// settings hold for one connection: the defaults, or the values from IDENTIFY. They are immutable once published to
+// other goroutines.
 type settings struct {
 	clientID, hostname, userAgent string
 
-	heartbeat     time.Duration // 0: none, and no read deadline
+	heartbeat     time.Duration // 0: no heartbeats, and no limit on silence
 	outputBuffer  int           // bytes; 0: unbuffered
-	outputTimeout time.Duration // as asked for; delays nothing
+	outputTimeout time.Duration // as requested, but delays nothing
 	sampleRate    int           // percent; 0: all messages
 	msgTimeout    time.Duration
-	extendSupport bool   // messages come with their headers, as youzan's clients expect them
-	tag           string // only messages of this tag; empty: of no other consumer's
+	extendSupport bool   // messages carry their headers, as youzan's clients expect them
+	tag           string // deliver only messages with this tag; empty: those whose tag no consumer asked for
 
-	// What the last IDENTIFY asked for and is offered.
+	// The features that the last IDENTIFY requested and the server offers.
 	tls          bool
 	compression  compression
 	deflateLevel int
@@ -55,8 +55,9 @@ func (o *Options) defaultSettings(remoteHost string) settings {
 	}
 }
 
-// negotiation is the reply to IDENTIFY with feature_negotiation. go-nsq obeys tls_v1, deflate and snappy even
-// unasked, so they are true only for what was asked for and is offered; max_rdy_count 0 would make it never send RDY.
+// negotiation is the reply to an IDENTIFY with feature_negotiation. go-nsq obeys tls_v1, deflate and snappy even if it
+// did not request them, so they are true only if requested and offered. With max_rdy_count 0 go-nsq would never send
+// RDY.
 type negotiation struct {
 	MaxRdyCount         int    `json:"max_rdy_count"`
 	Version             string `json:"version"`
@@ -74,7 +75,7 @@ type negotiation struct {
 	DesiredTag          string `json:"desired_tag,omitempty"` // youzan's
 }
 
-// identify decides on an IDENTIFY body: the settings that hold from now on and the response, or the fault.
+// identify evaluates an IDENTIFY body. It returns the new settings and the response, or the fault.
 func (o *Options) identify(body []byte, old settings) (settings, []byte, *fault) {
 	var id identity
 	if json.Unmarshal(body, &id) != nil {
@@ -124,7 +125,7 @@ func (o *Options) identify(body []byte, old settings) (settings, []byte, *fault)
 	return s, reply, nil
 }
 
-// deflateLevel is the level that the client gets if it gets deflate.
+// deflateLevel returns the level of deflate for the client, if it uses deflate.
 func (o *Options) deflateLevel(id *identity) int {
 	level := defaultDeflateLevel
 	if id.Deflate && id.DeflateLevel > 0 {
@@ -140,7 +141,8 @@ func clipText(s, otherwise string) string {
 	return s[:min(len(s), maxClientTextBytes)]
 }
 
-// applyIdentity checks each value in nsqd's order and changes s. A value of 0 keeps the default, -1 switches off.
+// applyIdentity checks each value in nsqd's order and changes s. For intervals, sizes and timeouts 0 keeps the current
+// setting; for heartbeats and output buffering -1 switches them off.
 func (o *Options) applyIdentity(id *identity, s *settings) *fault {
 	ms := func(d time.Duration) int { return int(d / time.Millisecond) }
 	switch v := id.HeartbeatInterval; {

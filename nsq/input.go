@@ -3,18 +3,19 @@ package nsq
 import "syscall"
 
 const (
-	// minReadBytes is the read buffer of a quiet connection, maxReadBytes what a busy one grows to. A command that is
-	// larger gets a buffer of its own that grows with the bytes that have come.
+	// minReadBytes is the size of the read buffer of a quiet connection, maxReadBytes the size to which it grows on a
+	// busy one. A larger command gets its own buffer, which grows as the bytes arrive.
 	minReadBytes = minBlockBytes
 	maxReadBytes = 256 << 10
 )
 
-// input is a connection's unread bytes, buf.b[r:w]. It belongs to the reader. Commands are slices of it, and a Put
-// borrows the bodies of its messages from buf, which is released when the last of them is answered.
+// input holds a connection's unread bytes, buf.b[r:w]. It belongs to the reader. Commands are slices of buf, and a Put
+// borrows the bodies of its messages from it. A block is released when the reader has moved on to another one and the
+// last Put that borrows from it is answered.
 type input struct {
-	buf  *block // nil while nothing is unread and the connection waits
+	buf  *block // nil while nothing is unread and the reader waits
 	r, w int    // 0 ≤ r ≤ w ≤ len(buf.b)
-	size int    // of the next buffer, at least minReadBytes of it: ≤ maxReadBytes
+	size int    // of the next buffer, if at least minReadBytes: ≤ maxReadBytes
 }
 
 func (in *input) unread() []byte {
@@ -24,22 +25,23 @@ func (in *input) unread() []byte {
 	return in.buf.b[in.r:in.w]
 }
 
-// room returns where the next bytes go, never empty. need is how many bytes the command at the start of
-// unread has in all, as far as known. Bytes that others borrow are not moved.
+// room returns the free space for the next bytes, which is never empty. need is the total length of the first unread
+// command, as far as known. room never moves bytes that a Put borrows.
 func (in *input) room(need int) []byte {
 	if in.buf == nil {
 		in.buf = newBlock(max(in.size, minReadBytes))
 		in.r, in.w = 0, 0
 	}
 	have := in.w - in.r
-	alone := in.buf.refs.Load() == 1 // only the reader retains, so 1 stays 1
+	alone := in.buf.refs.Load() == 1 // only the reader adds references, so 1 stays 1
 	if have == 0 && alone {
 		in.r, in.w = 0, 0
 	}
 	if free := len(in.buf.b) - in.w; free >= len(in.buf.b)/4 {
 		return in.buf.b[in.w:]
 	}
-	// A length prefix alone allocates nothing: at most four times what has come, with the rounding to a class.
+	// A length prefix alone must not cause a large allocation: the buffer has at most four times the bytes that have
+	// arrived, including the rounding to a size class.
 	want := max(in.size, minReadBytes, min(need, 2*have))
 	if alone && want <= len(in.buf.b) && in.r >= len(in.buf.b)/4 {
 		copy(in.buf.b, in.unread())
@@ -53,7 +55,7 @@ func (in *input) room(need int) []byte {
 	return in.buf.b[in.w:]
 }
 
-// filled says that n bytes were read into the last room of free bytes.
+// filled accounts for n bytes that were read into the last room, which had free bytes.
 func (in *input) filled(n, free int) {
 	in.w += n
 	switch {
@@ -64,7 +66,7 @@ func (in *input) filled(n, free int) {
 	}
 }
 
-// park gives the buffer back before the connection waits, if nothing is unread: an idle connection holds none.
+// park releases the buffer if nothing is unread, before the reader waits. So an idle connection has no buffer.
 func (in *input) park() {
 	if in.buf != nil && in.r == in.w {
 		in.buf.release()
@@ -73,7 +75,7 @@ func (in *input) park() {
 	}
 }
 
-// drop ends the use of the input.
+// drop releases the buffer for good.
 func (in *input) drop() {
 	if in.buf != nil {
 		in.buf.release()
@@ -82,8 +84,7 @@ func (in *input) drop() {
 	in.r, in.w = 0, 0
 }
 
-// readOnce makes one attempt to read from the socket. With EAGAIN nothing was there, and the buffer is given back,
-// unless it has unread bytes.
+// readOnce tries once to read from the socket. On EAGAIN it releases the buffer, unless the buffer has unread bytes.
 func (in *input) readOnce(fd uintptr, need int) (n int, err error) {
 	room := in.room(need)
 	for {

@@ -12,10 +12,10 @@ import (
 	"penstock/internal/lock"
 )
 
-// Latencies returns the constructor of what measures a channel's processing latency, for engine.Options.Latencies. That
-// is the time from publish to FIN, over a window that moves by halves, as nsqd measures it with
-// --e2e-processing-latency-percentile. Each percentile is above 0 and at most 1. Without any it returns nil, and
-// nothing is measured. A channel with traffic takes about 70 KiB.
+// Latencies returns a function that makes the recorder of a channel's processing latency, for engine.Options.Latencies.
+// The latency is the time from publish to FIN, over a window that moves by halves, as nsqd measures it with
+// --e2e-processing-latency-percentile. Each percentile is above 0 and at most 1. Without percentiles Latencies returns
+// nil, and nothing is measured. The recorder of a channel with traffic takes about 70 KiB.
 func Latencies(percentiles []float64, window time.Duration) (func() engine.LatencyRecorder, error) {
 	for _, p := range percentiles {
 		if !(p > 0 && p <= 1) {
@@ -39,15 +39,15 @@ const (
 	sketchDigits    = 2
 )
 
-// sketch is one channel's latencies in the current half of the window and in the half before. The engine records into
-// it under the channel's lock, and /stats reads it: mu guards the fields behind it, and nothing is taken inside it. A
-// restart begins it anew.
+// sketch holds one channel's latencies in the current half of the window and in the previous half. The engine records
+// under the channel's lock, and /stats reads. mu guards the fields below it, and no other lock is taken while it is
+// held. After a restart it is empty.
 type sketch struct {
 	percentiles []float64
 	half        time.Duration
 
 	mu      lock.Mutex[lock.NSQSketch]
-	current *hdrhistogram.Histogram // nil: nothing was measured
+	current *hdrhistogram.Histogram // nil: no measurements
 	before  *hdrhistogram.Histogram
 	rotated time.Time // when the current half began
 }
@@ -62,14 +62,14 @@ func (s *sketch) record(ns int64, now time.Time) {
 	if s.current == nil {
 		s.current = newHistogram()
 	}
-	_ = s.current.RecordValue(max(1, min(ns/1000, maxSketchMicros))) // it fails beyond its range only
+	_ = s.current.RecordValue(max(1, min(ns/1000, maxSketchMicros))) // it fails only for values out of range
 }
 
 func newHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, maxSketchMicros, sketchDigits)
 }
 
-// rotate forgets what is older than the window. mu is held.
+// rotate drops measurements older than the window. The caller holds s.mu.
 func (s *sketch) rotate(now time.Time) {
 	switch age := now.Sub(s.rotated); {
 	case age < s.half:
@@ -79,12 +79,12 @@ func (s *sketch) rotate(now time.Time) {
 			s.current.Reset()
 		}
 		s.rotated = s.rotated.Add(s.half)
-	default: // nothing in the whole window: the memory goes, too
+	default: // no measurements in the whole window: free the memory, too
 		s.current, s.before, s.rotated = nil, nil, now
 	}
 }
 
-// addTo adds what was measured in the window.
+// addTo adds the measurements in the window to sum.
 func (s *sketch) addTo(sum *hdrhistogram.Histogram, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,8 +96,8 @@ func (s *sketch) addTo(sum *hdrhistogram.Histogram, now time.Time) {
 	}
 }
 
-// latencyOf are the percentiles of what these channels measured together. If none of them measures, it is what /stats
-// shows for a channel that is not measured.
+// latencyOf returns the percentiles over all measurements of these channels. If none of the channels is measured, it
+// returns the latency that /stats shows for such a channel.
 func latencyOf(now time.Time, of ...engine.LatencyRecorder) latency {
 	var sum *hdrhistogram.Histogram
 	var percentiles []float64
@@ -119,7 +119,7 @@ func latencyOf(now time.Time, of ...engine.LatencyRecorder) latency {
 	return out
 }
 
-// text is as nsqd writes it; "" if nothing is measured.
+// text returns the latency in nsqd's format, or "" if it is not measured.
 func (l *latency) text() string {
 	if !l.measured {
 		return ""

@@ -12,77 +12,77 @@ import (
 	"penstock/nsq/lookup"
 )
 
-// Off as Options.HTTPAddress, HTTPSAddress, LookupAddress or LookupTCPAddress does not serve it.
+// Off as Options.HTTPAddress, HTTPSAddress, LookupAddress or LookupTCPAddress disables that listener.
 const Off = listen.Off
 
-// Options configure a Server. The zero value of every field is its default. Limits that the
-// engine has too (message size, timeouts) should be given the same values there.
+// Options configure a Server. The comment of a field ends with its default, which the zero value stands for. Limits
+// that the engine has, too (message size, timeouts), should be given the same values there.
 type Options struct {
 	TCPAddress       string // 127.0.0.1:4150
-	HTTPAddress      string // 127.0.0.1:4151; Off: none
-	HTTPSAddress     string // Off; the same API over TLS, which needs TLS.CertFile
-	LookupAddress    string // nsqlookupd's HTTP API: 127.0.0.1:4161; Off: none
-	LookupTCPAddress string // where stock nsqds register: 127.0.0.1:4160 if LookupAddress is its default, else Off
-	BroadcastAddress string // what clients should connect to; the host name
+	HTTPAddress      string // Off: not served; 127.0.0.1:4151
+	HTTPSAddress     string // the same API over TLS, which needs TLS.CertFile; Off
+	LookupAddress    string // nsqlookupd's HTTP API; Off: not served; 127.0.0.1:4161
+	LookupTCPAddress string // where stock nsqds register; 127.0.0.1:4160 if LookupAddress is its default, else Off
+	BroadcastAddress string // the host to which clients should connect; Hostname
 	Hostname         string // os.Hostname
-	Version          string // semver, 1.3.0 or above for NSQ's tools: 1.3.0+engine
+	Version          string // semver; NSQ's tools expect 1.3.0 or above; 1.3.0+engine
 
-	// LookupdTCPAddresses are stock nsqlookupds, HOST:PORT, at which this node registers what it leads. PUT
-	// /config/nsqlookupd_tcp_addresses changes them.
+	// LookupdTCPAddresses are the stock nsqlookupds, each HOST:PORT, at which this node registers the topics that it
+	// leads. PUT /config/nsqlookupd_tcp_addresses changes them.
 	LookupdTCPAddresses []string
 
-	InactiveProducerTimeout time.Duration // an nsqd that registered and is silent for longer is in no lookup: 5 m
+	InactiveProducerTimeout time.Duration // lookups leave out a registered nsqd that is silent for longer; 5 m
 
-	ClusterHandler http.Handler // serves /cluster/ on HTTPAddress; nil: a single node
+	ClusterHandler http.Handler // serves /cluster/ on HTTPAddress; nil on a single node
 
 	TLS  TLSOptions
 	Auth auth.Options
 
 	Logger   *slog.Logger
-	LogLevel *slog.LevelVar // set by PUT /config/log_level; nil: that level goes nowhere
+	LogLevel *slog.LevelVar // set by PUT /config/log_level; nil: setting the level has no effect
 
 	MaxRdyCount            int           // 2500
 	MaxMessageBytes        int           // 1 MiB
-	MaxBodyBytes           int           // MPUB, IDENTIFY and HTTP /mpub bodies: 5 MiB
-	MaxOutputBufferBytes   int           // largest output_buffer_size a client may ask for: 64 KiB
-	MaxOutputBufferTimeout time.Duration // 30 s; accepted from clients, delays nothing
+	MaxBodyBytes           int           // of MPUB, IDENTIFY and HTTP /mpub; 5 MiB
+	MaxOutputBufferBytes   int           // the largest output_buffer_size that a client may ask for; 64 KiB
+	MaxOutputBufferTimeout time.Duration // the largest that a client may ask for, although it delays nothing; 30 s
 
-	HeartbeatInterval    time.Duration // 30 s; a client that is silent for two of them is closed
+	HeartbeatInterval    time.Duration // a client that is silent for two intervals is disconnected; 30 s
 	MaxHeartbeatInterval time.Duration // 60 s
 	MsgTimeout           time.Duration // 60 s
 	MaxMsgTimeout        time.Duration // 15 m
-	MaxReqTimeout        time.Duration // 1 h; longer REQ delays are clamped
+	MaxReqTimeout        time.Duration // longer delays of a REQ are reduced to this; 1 h
 	MaxDefer             time.Duration // 1 h
 
-	MaxChannelConsumers int // for the text of the error only: the engine's Options.MaxConsumers
+	MaxChannelConsumers int // only for the text of an error: the engine's Options.MaxConsumers
 
-	MaxConnections       int           // 65536; one more is closed at once
-	MaxConnInFlightBytes int           // commands of one connection at the disk; with more it is not read from: 16 MiB
-	MaxConnInFlightCount int           // likewise, answers: 65536
-	MaxConnOutputBytes   int           // output that waits for one client to read: 256 KiB, and the frame that passes it
-	MaxCommandTime       time.Duration // a command that began must be complete after this: 60 s
+	MaxConnections       int           // a connection beyond it is closed at once; 65536
+	MaxConnInFlightBytes int           // bytes of a connection's commands at the disk before its reader pauses; 16 MiB
+	MaxConnInFlightCount int           // likewise, the number of answers that a connection is owed; 65536
+	MaxConnOutputBytes   int           // unsent bytes of a connection, plus the frame that exceeds it; 256 KiB
+	MaxCommandTime       time.Duration // time from a command's first byte to its last; 60 s
 
-	// MaxInFlightBytes bounds the bodies that one consumer was sent and has not finished, however large its RDY: no
-	// limit. The message that reaches the bound still goes out.
+	// MaxInFlightBytes bounds the total size of the bodies that are in flight to one consumer, whatever its RDY; 0: no
+	// limit. The message that reaches the limit is still delivered.
 	MaxInFlightBytes int64
 
-	// WriteTimeout is how long a client may take to read MaxConnOutputBytes, or its heartbeat interval if that is
-	// shorter: 30 s.
+	// WriteTimeout is how long a client may take to read MaxConnOutputBytes. If the client's heartbeat interval is
+	// shorter, that applies instead; 30 s.
 	WriteTimeout time.Duration
 
 	DisableSnappy     bool          // do not offer snappy to clients
 	DisableDeflate    bool          // do not offer deflate
-	MaxDeflateLevel   int           // 6, of 1 to 9: higher levels cost more and gain little
-	MaxInflationRatio int           // compressed input may become so many times as large, beyond the first 4 MiB: 256
-	HandshakeTimeout  time.Duration // for all of a TLS handshake on an NSQ connection: 5 s
-	MaxHandshakes     int           // of them at once: 1024; further ones wait within their time
+	MaxDeflateLevel   int           // 1 to 9; higher levels cost more and gain little; 6
+	MaxInflationRatio int           // by how much compressed input may expand, beyond the first 4 MiB; 256
+	HandshakeTimeout  time.Duration // for a whole TLS handshake on an NSQ connection; 5 s
+	MaxHandshakes     int           // handshakes at once; further ones wait within their HandshakeTimeout; 1024
 
 	lookupdPing time.Duration // tests only: lookup.Options.PingInterval
 
-	// Directory answers lookups; nil: the engine does.
+	// Directory is the source for lookups; nil: the engine.
 	Directory lookup.Directory
 
-	// ConfigValues answers GET /config/<name> for options beyond the two that can be set.
+	// ConfigValues answers GET /config/<name> for options other than the two that can be set; nil: no others.
 	ConfigValues func(name string) (value any, ok bool)
 }
 
@@ -98,11 +98,11 @@ const (
 	defaultDeflateLevel  = 6
 	mostDeflateLevel     = 9
 
-	// maxClientTextBytes bounds each of client_id, hostname and user_agent: they are kept with the connection.
+	// maxClientTextBytes bounds each of client_id, hostname and user_agent, which are kept with the connection.
 	maxClientTextBytes = 1024
 
-	// lingerTime is how long a connection that ends with an error frame is still read from: closing with unread
-	// input would reset it, and the client might never see the frame.
+	// lingerTime is how long a connection that is ending is still read from: closing it with unread input would reset
+	// it, and the client might never see the last frame.
 	lingerTime = time.Second
 )
 
@@ -166,8 +166,9 @@ func (o *Options) setDefaults() error {
 	return lookup.CheckNsqlookupds(o.LookupdTCPAddresses)
 }
 
-// setLookupDefaults opens the port for registrations by default only while lookups are at their default address, which
-// is local. Anybody who reaches that port can register, so whoever opens lookups to others decides about it.
+// setLookupDefaults sets the defaults of the lookup service. By default it enables registrations only while the lookup
+// address is the default one, which is local. Anybody who reaches the port can register, so an operator who opens
+// lookups to other machines has to decide about registrations as well.
 func (o *Options) setLookupDefaults() {
 	const own = "127.0.0.1:4161"
 	orDefault(&o.LookupAddress, own)

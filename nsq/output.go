@@ -21,12 +21,12 @@ const (
 
 	frameHeaderBytes   = 8          // size, type
 	messageHeaderBytes = 8 + 2 + 16 // timestamp, attempts, id
-	maxDirectWrites    = 8          // in a row by whoever flushes, before the writer goroutine takes over
+	maxDirectWrites    = 8          // by a flush, before it hands over to a writer goroutine
 )
 
 var heartbeatFrame = appendFrame(nil, frameResponse, "_heartbeat_")
 
-// okFrames is a run of "OK" frames: a pipelining producer gets hundreds at once.
+// okFrames is a run of "OK" frames, since a pipelining producer gets hundreds of them at once.
 var okFrames = func() []byte {
 	var b []byte
 	for range 64 {
@@ -43,50 +43,50 @@ func appendFrame(dst []byte, kind uint32, data string) []byte {
 	return append(dst, data...)
 }
 
-// output is everything that goes to one client.
+// output is the stream of frames to one client.
 //
-// Any goroutine appends whole frames under mu. One goroutine at a time owns the output: it set busy, takes all frames
-// that are there, and writes them without mu. The owner is whoever flushes (the reader, who delivered, the sweep), or
-// the flusher while the output is lent, or the writer goroutine (writeBlocking), which takes over when the socket does
-// not take everything at once and lives until nothing is left. A flush while there is an owner does nothing: the owner
-// takes the new frames along.
+// Any goroutine appends whole frames under mu. At any time at most one goroutine owns the output: it has set busy,
+// takes all frames from next, and writes them without holding mu. The owner is the goroutine that flushes (the reader,
+// a goroutine that delivers, the sweep), the flusher while the output is lent to it, or the writer goroutine
+// (writeBlocking). The writer goroutine takes over when the socket does not accept everything at once, and ends when
+// nothing is left. A flush while there is an owner does nothing, because the owner will take the new frames, too.
 //
-// mu guards everything from next to slowAt, and bound. Nothing is called under it that waits, and no other lock is
-// taken inside it but wire.mu. A client that does not read is not read from either, its consumer is stopped, and after
-// timeout the output fails: what was not sent is dropped, and the connection ends.
+// mu guards the fields from next to slowAt, and bound. Code that holds it does not wait, and takes no other lock except
+// wire.mu. If a client does not read, its commands are not read either, and its consumer is stopped. After timeout the
+// output fails: unsent frames are dropped, and the connection ends.
 type output struct {
 	nc  net.Conn
 	raw syscall.RawConn
-	fd  int // of nc
+	fd  int // the descriptor of nc
 
-	bound   int          // with more unsent bytes the client's consumer is stopped and its commands are not read
-	timeout atomic.Int64 // time.Duration for the client to read what one write took
+	bound   int          // above this many unsent bytes the consumer is stopped and no commands are read
+	timeout atomic.Int64 // a time.Duration: how long the client may take to read one write
 
-	// onDrained runs on the writer goroutine after a full output fell below half its bound.
+	// onDrained runs on the writer goroutine when a full output has fallen below half its bound.
 	onDrained func()
-	// onProgress runs, on any goroutine and without mu, when something was sent or the output failed.
+	// onProgress runs on any goroutine, without mu, when something was sent or the output failed.
 	onProgress func()
 
 	mu      lock.Mutex[lock.NSQOutput]
-	next    chunk  // frames that no owner took yet
-	ext     []byte // the last message's headers in youzan's form: memory for the next one's
-	unsent  int    // bytes in next and at the owner
-	busy    bool   // an owner writes
-	lent    bool   // the owner is the flusher, which writes to the descriptor: the socket must stay open
-	closing bool   // the socket is to be closed when it is not lent any more
-	full    bool   // Deliver said stop: onDrained is owed
-	sealed  bool   // nothing is appended any more: the last frame is in, or the output failed
+	next    chunk  // frames that no owner has taken yet
+	ext     []byte // memory for the headers of a message in youzan's form, reused
+	unsent  int    // bytes in next and in the owner's chunk
+	busy    bool   // there is an owner
+	lent    bool   // the owner is the flusher, which uses fd directly: the socket must stay open
+	closing bool   // giveBack must close the socket
+	full    bool   // Deliver has told the engine to stop: onDrained must be called later
+	sealed  bool   // no more frames are accepted: the last one is in, or the output failed
 	failed  error
 
-	heldCount int // frames in next and at the owner that may be written only until some time
+	heldCount int // held frames in next and in the owner's chunk
 	spareHeld []heldFrame
 	dropped   []engine.HeldDelivery
-	slow      *chunk // the writer goroutine waits with it, slowAt bytes of it are written
+	slow      *chunk // the chunk that the writer goroutine is writing; slowAt bytes of it are written
 	slowAt    int
 
-	enc *encoder // nil: frames go out as they are; set once, by release
+	enc *encoder // nil: frames are sent unencoded; set once, by release
 
-	// The owner's, arguments and results of attempt.
+	// These belong to the owner: the argument and results of attempt.
 	writing []byte
 	written int
 	err     error
@@ -99,20 +99,20 @@ func (o *output) init(nc net.Conn, raw syscall.RawConn) {
 		for {
 			o.written, o.err = syscall.Write(int(fd), o.writing)
 			if o.err != syscall.EINTR {
-				return true // one attempt: EAGAIN is the caller's business
+				return true // a single attempt: the caller handles EAGAIN
 			}
 		}
 	}
 }
 
-// chunk is whole frames in a block. The zero value is none.
+// chunk is a sequence of whole frames in a block. The zero value is empty.
 type chunk struct {
 	k    *block
-	p    []byte // the frames, or what they are encoded as, at the start of the block
-	owed int    // its part of output.unsent; set by take, and kept when the frames are encoded
+	p    []byte // the frames, or their encoded form, at the start of the block
+	owed int    // its share of output.unsent; set by take, and unchanged by encoding
 
-	held    []heldFrame // those of its frames that are held, in order
-	encoded bool        // p is not frames any more
+	held    []heldFrame // the held frames among them, in order
+	encoded bool        // p is encoded
 }
 
 // grow makes room for n more bytes.
@@ -135,7 +135,8 @@ func (c *chunk) free() {
 	*c = chunk{}
 }
 
-// space makes room for n bytes at the end of next; false: nothing may be appended any more. mu is held.
+// space makes room for n bytes at the end of next. It returns false if no more frames are accepted. The caller holds
+// mu.
 func (o *output) space(n int) bool {
 	if o.sealed {
 		return false
@@ -165,8 +166,8 @@ func (o *output) appendOKs(n int) {
 	o.mu.Unlock()
 }
 
-// appendMessage adds a message frame, which copies the body, and says whether there is room for another. Whoever
-// delivers calls it, with Channel.mu or remote.Consumer.mu held.
+// appendMessage adds a message frame, which copies the body, and reports whether there is room for another one. The
+// goroutine that delivers calls it with Channel.mu or remote.Consumer.mu held.
 func (o *output) appendMessage(d *engine.Delivery) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -185,35 +186,36 @@ func (o *output) appendMessage(d *engine.Delivery) bool {
 	return !o.full
 }
 
-// seal refuses all later frames: what is there is the last that the client gets.
+// seal makes the output ignore all later frames: the frames appended so far are the last that the client gets.
 func (o *output) seal() {
 	o.mu.Lock()
 	o.sealed = true
 	o.mu.Unlock()
 }
 
-// backlog says that more than the bound is unsent.
+// backlog reports whether more than the bound is unsent.
 func (o *output) backlog() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.unsent > o.bound && o.failed == nil
 }
 
-// stopsDelivery says that the consumer was stopped because the client does not read.
+// stopsDelivery reports whether the consumer is stopped because the client does not read.
 func (o *output) stopsDelivery() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.full
 }
 
-// allSent says that everything was written to the socket, or that nothing can be written any more.
+// allSent reports whether everything has been written to the socket, or nothing can be written any more.
 func (o *output) allSent() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.unsent == 0 || o.failed != nil
 }
 
-// take gives the owner all frames in next; false: there is nothing to write. mu is held.
+// take removes all frames from next and returns them to the owner, without the held frames whose time has passed. It
+// returns false if there is nothing to write. The caller holds mu.
 func (o *output) take() (chunk, bool) {
 	c := o.next
 	if o.failed != nil || c.k == nil && !o.encodedLeft() {
@@ -222,15 +224,16 @@ func (o *output) take() (chunk, bool) {
 	o.next = chunk{}
 	c.owed = len(c.p)
 	if len(c.held) > 0 {
-		_ = o.cut(&c, 0, late) // nothing of it was written
+		_ = o.cut(&c, 0, late) // cannot fail: nothing of the chunk is written yet
 	}
 	return c, true
 }
 
-// encodedLeft says that the wire has bytes to write that are no frames: TLS answers some messages by itself.
+// encodedLeft reports whether the wire has bytes to write that come from no frame, because TLS answers some messages by
+// itself.
 func (o *output) encodedLeft() bool { return o.enc != nil && o.enc.wire.pending() }
 
-// encode turns a chunk that was taken into what goes to the socket. Only the owner calls it, without mu.
+// encode encodes a chunk for the socket. Only the owner calls it, without mu.
 func (o *output) encode(c *chunk) error {
 	if o.enc == nil {
 		return nil
@@ -241,8 +244,8 @@ func (o *output) encode(c *chunk) error {
 	return err
 }
 
-// acquire makes the caller the owner if everything was written: until release frames only collect. false: somebody is
-// writing, or has to.
+// acquire makes the caller the owner if everything has been written; until release, frames are only collected. It
+// returns false if another goroutine owns the output or frames are unsent.
 func (o *output) acquire() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -253,7 +256,7 @@ func (o *output) acquire() bool {
 	return true
 }
 
-// release ends what acquire began. All frames that are not written yet go through enc.
+// release gives up the ownership that acquire took. All frames that are not written yet go through enc.
 func (o *output) release(enc *encoder) {
 	o.mu.Lock()
 	o.enc = enc
@@ -262,7 +265,7 @@ func (o *output) release(enc *encoder) {
 	o.flush()
 }
 
-// wrote accounts for a chunk that is done with. mu is held.
+// wrote accounts for a chunk that is finished, written or not, and frees it. The caller holds mu.
 func (o *output) wrote(c chunk) {
 	o.unsent -= c.owed
 	if c.held != nil {
@@ -273,15 +276,15 @@ func (o *output) wrote(c chunk) {
 	c.free()
 }
 
-// flush writes what is unsent, without waiting. What the socket does not take is left to a writer goroutine, and so is
-// letting a stopped consumer go on. If there is an owner already, it does all of that.
+// flush writes the unsent frames without blocking. If the socket does not accept everything, or a stopped consumer has
+// to be resumed, it starts a writer goroutine for that. If the output has an owner already, the owner does all of this.
 func (o *output) flush() { o.flushUpTo(math.MaxInt) }
 
-// flushAside is flush for goroutines that serve other connections, too: if there is much to encode, it leaves that to a
+// flushAside is flush for goroutines that also serve other connections: if there is much to encode, it leaves that to a
 // writer goroutine.
 func (o *output) flushAside() { o.flushUpTo(asideBytes) }
 
-// flushUpTo leaves frames that have to be encoded and are more than most bytes to a writer goroutine.
+// flushUpTo is flush, but leaves the work to a writer goroutine if more than most bytes have to be encoded.
 func (o *output) flushUpTo(most int) {
 	o.mu.Lock()
 	if o.busy || o.next.k == nil && !o.encodedLeft() || o.failed != nil {
@@ -327,9 +330,9 @@ func (o *output) flushUpTo(most int) {
 	o.onProgress()
 }
 
-// lend makes the flusher the owner and gives it all that is unsent, to write it to the descriptor together with the
-// bytes of other outputs. The socket stays open until giveBack: if it were closed, another connection could get the
-// same descriptor. false: the flusher flushes this output as any caller does.
+// lend makes the flusher the owner and gives it all unsent frames, to write them to the descriptor in one system call
+// with those of other outputs. The socket stays open until giveBack: if it were closed, another connection could get
+// the same descriptor. If lend returns false, the flusher has to call flushAside instead.
 func (o *output) lend() (chunk, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -341,7 +344,7 @@ func (o *output) lend() (chunk, bool) {
 	return c, ok
 }
 
-// giveBack ends what lend began: n bytes of the chunk were written, and err is why not more were.
+// giveBack ends what lend began. n bytes of the chunk were written, and err says why no more were.
 func (o *output) giveBack(c chunk, n int, err error) {
 	o.mu.Lock()
 	o.lent = false
@@ -358,14 +361,14 @@ func (o *output) giveBack(c chunk, n int, err error) {
 	o.busy = false
 	o.mu.Unlock()
 	if closing {
-		_ = o.nc.Close() // see conn.kill
+		_ = o.nc.Close() // kill left the closing to giveBack
 		return
 	}
-	o.flushAside() // what was appended meanwhile
+	o.flushAside() // frames that were appended in the meantime
 	o.onProgress()
 }
 
-// tryWrite makes one system call that does not block. Only the owner calls it, without mu.
+// tryWrite makes one non-blocking system call. Only the owner calls it, without mu.
 func (o *output) tryWrite(p []byte) (int, error) {
 	o.writing, o.written, o.err = p, 0, nil
 	err := o.raw.Write(o.attempt)
@@ -376,11 +379,12 @@ func (o *output) tryWrite(p []byte) (int, error) {
 	return max(o.written, 0), err
 }
 
-// encodeNext in place of a number of bytes says that the chunk was not encoded yet.
+// encodeNext, as a number of written bytes, says that the chunk has not been encoded yet.
 const encodeNext = -1
 
-// writeBlocking is the writer goroutine. It owns the output. It writes the rest of c, from n on, and everything that is
-// appended meanwhile, lets a stopped consumer go on when half of the bound is free, and ends when nothing is left.
+// writeBlocking is the writer goroutine, which owns the output. It writes the rest of c, from byte n on, and all frames
+// that are appended in the meantime. It resumes a stopped consumer when half of the bound is free, and ends when
+// nothing is left.
 func (o *output) writeBlocking(c chunk, n int) {
 	for {
 		var err error
@@ -405,13 +409,13 @@ func (o *output) writeBlocking(c chunk, n int) {
 		if drained {
 			o.full = false
 			o.mu.Unlock()
-			o.onDrained() // may deliver, which appends
+			o.onDrained() // may deliver, and so append frames
 			o.mu.Lock()
 		}
 		var ok bool
 		c, ok = o.take()
 		if n = encodeNext; !ok {
-			// An expired deadline would fail tryWrite, too.
+			// The deadline must not stay: once expired, it would make tryWrite fail, too.
 			if err := o.nc.SetWriteDeadline(time.Time{}); err != nil {
 				o.fail(err)
 			}
@@ -425,8 +429,8 @@ func (o *output) writeBlocking(c chunk, n int) {
 	}
 }
 
-// close ends the output: nothing more goes to the client. It closes the socket, or while the output is lent leaves that
-// to giveBack. Any goroutine may call it.
+// close ends the output: nothing more goes to the client. It closes the socket, or leaves that to giveBack while the
+// output is lent. Any goroutine may call it.
 func (o *output) close() {
 	o.mu.Lock()
 	o.fail(net.ErrClosed)
@@ -434,11 +438,11 @@ func (o *output) close() {
 	o.closing = lent
 	o.mu.Unlock()
 	if !lent {
-		_ = o.nc.Close() // nobody is left to tell
+		_ = o.nc.Close() // nobody could use the error
 	}
 }
 
-// fail ends the output: what is in next is dropped, and nothing is appended any more. mu is held.
+// fail ends the output: it drops the frames in next, and no more are accepted. The caller holds mu.
 func (o *output) fail(err error) {
 	if o.failed == nil {
 		o.failed = err
@@ -449,12 +453,12 @@ func (o *output) fail(err error) {
 	o.next.free()
 }
 
-// failure returns why the output ended, if it did.
+// failure returns the error that ended the output, or nil.
 func (o *output) failure() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.failed
 }
 
-// stuck says that the client did not read within the timeout.
+// stuck reports whether the error means that the client did not read within the timeout.
 func stuck(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// MaxLineBytes bounds a command line with its LF. A longer one closes the connection without an
-	// error frame, as nsqd's read buffer of this size does.
+	// MaxLineBytes bounds a command line including its LF. A longer line closes the connection without an error frame,
+	// as in nsqd, whose read buffer has this size.
 	MaxLineBytes = 16 << 10
 
 	sizeBytes = 4  // a length prefix: big-endian, signed
 	idBytes   = 16 // a message id on the wire
 )
 
-// verb is a command's name; the zero value is no command.
+// verb identifies a command; the zero value is no command.
 type verb uint8
 
 const (
@@ -50,16 +50,16 @@ func (v verb) String() string {
 	}[v]
 }
 
-// phase is where a connection is in its life. It only grows.
+// phase is the protocol state of a connection. It only increases.
 type phase uint8
 
 const (
 	phaseInit       phase = iota // nothing subscribed yet
 	phaseSubscribed              // SUB was accepted
-	phaseClosing                 // CLS was accepted: no deliveries, FIN, REQ and TOUCH still work
+	phaseClosing                 // CLS was accepted: no more deliveries, but FIN, REQ and TOUCH still work
 )
 
-// allowed says whether v may be used in this phase. Publishing and NOP always may.
+// allowed reports whether v may be used in this phase. Publishing and NOP are always allowed.
 func (p phase) allowed(v verb) bool {
 	switch v {
 	case verbIdentify, verbAuth, verbSub, verbSubAdvanced, verbSubOrdered:
@@ -72,8 +72,8 @@ func (p phase) allowed(v verb) bool {
 	return true
 }
 
-// fault is an error that ends the connection: its text goes out as an error frame after all
-// earlier answers. An empty text closes without a frame.
+// fault is an error that ends the connection. Its text is sent as an error frame after all earlier answers. If the text
+// is empty, the connection is closed without a frame.
 type fault struct{ text string }
 
 func faultf(format string, args ...any) *fault { return &fault{fmt.Sprintf(format, args...)} }
@@ -85,11 +85,11 @@ type command struct {
 	channel       []byte
 	id            []byte // FIN, REQ, TOUCH: 16 bytes of any value
 	number        uint64 // RDY: count; REQ, DPUB: milliseconds
-	body          []byte // PUB, DPUB: a message; MPUB: a valid batch; IDENTIFY, AUTH: the body
-	partitionArgs        // of youzan's clients
+	body          []byte // PUB, DPUB: a message; MPUB: a validated batch; IDENTIFY, AUTH: the body
+	partitionArgs        // sent by youzan's clients only
 }
 
-// limits are what the parser refuses to exceed.
+// limits are the bounds that the parser enforces.
 type limits struct {
 	maxMessageBytes int
 	maxBodyBytes    int
@@ -97,29 +97,29 @@ type limits struct {
 	maxDeferMillis  uint64
 }
 
-// parser takes commands off a byte stream. It holds no bytes: the caller offers everything from
-// the start of a command on, again with more bytes when the command was not complete. How the stream is
-// cut into calls never changes the result.
+// parser parses commands from a byte stream. It keeps no bytes: the caller passes all bytes from the start of a command
+// on, and if the command is incomplete, passes them again with more bytes. The result does not depend on how the stream
+// is divided into calls.
 type parser struct {
 	limits
 	phase      phase
-	heartbeats bool // SUB needs them
+	heartbeats bool // the client accepts heartbeats; SUB requires that
 
-	// tlsRequired: nothing but IDENTIFY may come before TLS.
+	// tlsRequired: TLS has not been negotiated yet, and until then only IDENTIFY is allowed.
 	tlsRequired bool
 
-	// binaryIDs: ids of FIN, REQ and TOUCH are 16 bytes of any value, LF and space among them.
+	// binaryIDs: the ids in FIN, REQ and TOUCH are 16 arbitrary bytes, which may include LF and space.
 	binaryIDs bool
 
-	// need is, after a command that was not complete, the least number of bytes it has in all.
+	// need is, after an incomplete command, a lower bound of the command's total length.
 	need int
 
-	topic []byte // the last topic name that was found valid: checked once, not per message
+	topic []byte // the last valid topic name, so that a name is not validated for every message
 	batch batchCheck
 }
 
-// next parses the command at the start of b into cmd. It returns the bytes consumed; 0 with a nil
-// fault: b ends before the command does. It allocates only for a fault.
+// next parses the command at the start of b into cmd. It returns the number of bytes consumed; 0 without a fault means
+// that the command is incomplete. It allocates only for a fault.
 func (p *parser) next(b []byte, cmd *command) (int, *fault) {
 	p.need = len(b) + 1
 	if len(b) == 0 {
@@ -127,7 +127,7 @@ func (p *parser) next(b []byte, cmd *command) (int, *fault) {
 	}
 	first := b[0]
 	if p.tlsRequired {
-		first = 0 // refused below, whatever it is
+		first = 0 // skips the fast paths: every command is checked below
 	}
 	switch first {
 	case 'F':
@@ -169,7 +169,7 @@ func (p *parser) next(b []byte, cmd *command) (int, *fault) {
 	return p.body(b, lf+1, cmd)
 }
 
-// hasPrefix is bytes.HasPrefix for a constant, without a conversion.
+// hasPrefix is bytes.HasPrefix for a constant string, without a conversion.
 func hasPrefix(b []byte, s string) bool { return len(b) >= len(s) && string(b[:len(s)]) == s }
 
 func trimCR(line []byte) []byte {
@@ -179,8 +179,8 @@ func trimCR(line []byte) []byte {
 	return line
 }
 
-// cut splits off the parameter before the first space. more says that there was a space: a
-// parameter follows, perhaps an empty one.
+// cut returns the part of line before the first space, and the rest. more reports whether there was a space, so that
+// another parameter follows, possibly an empty one.
 func cut(line []byte) (param, rest []byte, more bool) {
 	if i := bytes.IndexByte(line, ' '); i >= 0 {
 		return line[:i], line[i+1:], true
@@ -226,8 +226,8 @@ func (v verb) hasBody() bool {
 	return v.plain() != v && !v.subscribes()
 }
 
-// line checks the parameters in nsqd's order, before any body is looked at. more says that rest is a
-// parameter, not nothing.
+// line checks the parameters in nsqd's order, before looking at any body. more says that rest is a parameter, possibly
+// an empty one.
 func (p *parser) line(cmd *command, rest []byte, more bool) *fault {
 	if !p.phase.allowed(cmd.verb) {
 		return faultf("E_INVALID cannot %s in current state", cmd.verb)
@@ -241,7 +241,7 @@ func (p *parser) line(cmd *command, rest []byte, more bool) *fault {
 		return p.subscribeLine(cmd, rest, more)
 	case verbRdy:
 		return p.readyLine(cmd, rest, more)
-	case verbFin, verbReq, verbTouch: // with a parameter they do not come here
+	case verbFin, verbReq, verbTouch: // those with a parameter are parsed by withID
 		return faultf("E_INVALID %s insufficient number of params", cmd.verb)
 	case verbAuth:
 		if more {
@@ -340,7 +340,7 @@ func (p *parser) readyLine(cmd *command, rest []byte, more bool) *fault {
 	return nil
 }
 
-// withID parses FIN, REQ and TOUCH, whose id begins at b[at].
+// withID parses a FIN, REQ or TOUCH whose id begins at b[at].
 func (p *parser) withID(b []byte, at int, v verb, cmd *command) (int, *fault) {
 	end, ok := at+idBytes, len(b) >= at+idBytes
 	if !p.binaryIDs {
@@ -379,9 +379,9 @@ func (p *parser) withID(b []byte, at int, v verb, cmd *command) (int, *fault) {
 	return lf + 1, nil
 }
 
-// idEnd finds where the id at b[at:] ends: at 16 bytes, or earlier at a space or line end. An id that has a
-// byte outside printable ASCII before its first space or LF is binary (other NSQ servers
-// give those out): it always has 16 bytes, LF and space among them. ok is false when b ends too early to tell.
+// idEnd finds the end of the id at b[at:]: after 16 bytes, or earlier at a space or a line end. An id that has a byte
+// outside printable ASCII before its first space or LF is binary, as some other NSQ servers make them. A binary id
+// always has 16 bytes, which may include LF and space. ok is false if b is too short to decide.
 func idEnd(b []byte, at int) (end int, ok bool) {
 	binaryID := false
 	for i := at; i < at+idBytes; i++ {
@@ -407,7 +407,7 @@ func idEnd(b []byte, at int) (end int, ok bool) {
 	return at + idBytes, true
 }
 
-// parseUint reads digits only; a number beyond uint64 counts as the largest one, nothing as 0.
+// parseUint parses a number that has only digits. A number beyond uint64 becomes the largest one, and an empty b is 0.
 func parseUint(b []byte) (n uint64, ok bool) {
 	for _, c := range b {
 		d := uint64(c - '0')
@@ -423,7 +423,7 @@ func parseUint(b []byte) (n uint64, ok bool) {
 	return n, true
 }
 
-// body takes the length prefix at b[at] and the bytes it counts.
+// body parses the length prefix at b[at] and the body that follows.
 func (p *parser) body(b []byte, at int, cmd *command) (int, *fault) {
 	if len(b) < at+sizeBytes {
 		p.need = at + sizeBytes
@@ -470,8 +470,8 @@ func (p *parser) checkSize(v verb, size int) *fault {
 	return nil
 }
 
-// truncated is the error that nsqd reports when the stream ends inside the command at the start of b: nil when it
-// ends quietly, between commands or within a line.
+// truncated returns the error that nsqd reports when the stream ends within the command at the start of b. It returns
+// nil if nsqd reports none: between commands, or within a line.
 func (p *parser) truncated(b []byte) *fault {
 	var cmd command
 	if n, f := p.next(b, &cmd); n != 0 || f != nil || !cmd.verb.hasBody() {

@@ -19,23 +19,24 @@ import (
 	"penstock/nsq/lookup"
 )
 
-// Server serves one Engine to NSQ's clients. It does not close the engine, which must stay open until Shutdown
+// Server serves one Engine to NSQ's clients. It does not close the engine, which must stay open until Shutdown has
 // returned.
 //
-// Its goroutines are one per connection (conn.serve), the flusher and the sweep, and those of Serve: accepting, the
-// HTTP servers and the lookup service. Methods are safe for concurrent use. mu guards conns and stopping; it is held
-// for a look at them, and nothing but the atomic fields and flight.mu of a connection is touched under it.
+// It has one goroutine per connection (conn.serve), the flusher, the sweep, and the goroutines of Serve: one that
+// accepts connections, the HTTP servers and the lookup service. Methods are safe for concurrent use. mu guards conns
+// and stopping. It is held only briefly, and code that holds it touches nothing of a connection except its atomic
+// fields and flight.mu.
 //
-// What is not on disk when the process ends was not answered OK; clients see their connections end, connect again, and
-// get again what they had not finished.
+// A message that is not on stable storage when the process ends has not been answered OK. Clients see their connections
+// end, connect again, and get the messages again that they had not finished.
 type Server struct {
 	engine  *engine.Engine
 	opts    Options
 	started time.Time
 
-	ctx    context.Context // ends when connections are cut
+	ctx    context.Context // canceled when Shutdown has no connection left
 	cancel context.CancelFunc
-	quit   chan struct{} // closed when the last connection is gone: sweep and flusher end
+	quit   chan struct{} // closed after the last connection has ended; ends the sweep and the flusher
 
 	tcp     *net.TCPListener
 	httpLn  net.Listener // nil: off
@@ -44,8 +45,8 @@ type Server struct {
 	https   *http.Server
 	flusher flusher
 
-	certs *certificates   // nil: no TLS
-	auth  *auth.Authority // nil: everybody may do everything
+	certs *certificates   // nil: TLS is not offered
+	auth  *auth.Authority // nil: every client may do everything
 
 	lookups *lookup.Service
 	deleted web.Deletions
@@ -59,8 +60,8 @@ type Server struct {
 	helpers sync.WaitGroup // the sweep and the flusher
 }
 
-// Listen opens the listeners, so the addresses are known and a second server fails here. Clients are served
-// when Serve runs. Shutdown is due in any case.
+// Listen opens the listeners, so that their addresses are known and a second server on the same addresses fails here.
+// Clients are served once Serve runs. The caller must call Shutdown even if it never calls Serve.
 func Listen(e *engine.Engine, o Options) (*Server, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
@@ -83,7 +84,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	if err := s.listen(); err != nil {
 		for _, ln := range []net.Listener{s.httpLn, s.httpsLn} {
 			if ln != nil {
-				_ = ln.Close() // the first error is the one to report
+				_ = ln.Close() // the error of listen is the one to report
 			}
 		}
 		if s.tcp != nil {
@@ -124,7 +125,8 @@ func (s *Server) listen() error {
 	return s.listenLookups()
 }
 
-// listenLookups opens what nsqlookupd has. The other listeners are open: their ports are part of its answers.
+// listenLookups opens the listeners of the lookup service. The other listeners must be open already, because their
+// ports are part of its answers.
 func (s *Server) listenLookups() error {
 	host, tcpPort := s.opts.BroadcastAddress, listen.Port(s.TCPAddr())
 	var err error
@@ -145,10 +147,10 @@ func (s *Server) listenLookups() error {
 	return err
 }
 
-// TCPAddr is where clients connect to.
+// TCPAddr returns the address to which clients connect.
 func (s *Server) TCPAddr() net.Addr { return s.tcp.Addr() }
 
-// HTTPAddr is where HTTP is served; nil when it is off.
+// HTTPAddr returns the address at which HTTP is served, or nil if it is off.
 func (s *Server) HTTPAddr() net.Addr {
 	if s.httpLn == nil {
 		return nil
@@ -156,15 +158,16 @@ func (s *Server) HTTPAddr() net.Addr {
 	return s.httpLn.Addr()
 }
 
-// LookupAddr is where lookups are answered; nil when that is off.
+// LookupAddr returns the address at which lookups are answered, or nil if they are off.
 func (s *Server) LookupAddr() net.Addr { return s.lookups.HTTPAddr() }
 
-// LookupTCPAddr is where stock nsqds register; nil when that is off.
+// LookupTCPAddr returns the address at which stock nsqds register, or nil if that is off.
 func (s *Server) LookupTCPAddr() net.Addr { return s.lookups.TCPAddr() }
 
+// now returns the time since the server's start in ns, the time base of all fields that are an int64.
 func (s *Server) now() int64 { return int64(time.Since(s.started)) }
 
-// Serve serves until Shutdown, then returns nil. An error means that a listener failed.
+// Serve serves clients until Shutdown, and then returns nil. An error means that a listener failed.
 func (s *Server) Serve() error {
 	webs := s.webs()
 	failed := make(chan error, 2+len(webs))
@@ -178,7 +181,7 @@ func (s *Server) Serve() error {
 			failed <- err
 		}()
 	}
-	go func() { failed <- s.lookups.Serve() }() // last: it sends clients here
+	go func() { failed <- s.lookups.Serve() }() // last, because lookups send clients here
 	for range cap(failed) {
 		if err := <-failed; err != nil {
 			return err
@@ -193,7 +196,7 @@ type webService struct {
 	ln     net.Listener
 }
 
-// webs are nsqd's HTTP servers that are not off.
+// webs returns nsqd's HTTP servers, as far as they are not off.
 func (s *Server) webs() []webService {
 	var out []webService
 	if s.http != nil {
@@ -205,7 +208,7 @@ func (s *Server) webs() []webService {
 	return out
 }
 
-// accept takes connections until the listener closes.
+// accept accepts connections until the listener is closed.
 func (s *Server) accept() error {
 	err := listen.Accept(s.tcp, s.ctx.Done(), s.welcome, func(err error, retryAfter time.Duration) {
 		s.opts.Logger.Warn("cannot accept a connection; clients wait", "error", err, "retry_after", retryAfter)
@@ -216,7 +219,7 @@ func (s *Server) accept() error {
 	return nil
 }
 
-// welcome starts serving a connection, or closes it when there are too many.
+// welcome starts serving a connection, or closes it if there are too many.
 func (s *Server) welcome(nc *net.TCPConn) {
 	c, err := newConn(s, nc)
 	if err != nil {
@@ -247,7 +250,7 @@ func (s *Server) remove(c *conn) {
 	s.wg.Done()
 }
 
-// each calls f for every connection, on a copy of the list.
+// each calls f for every connection. It iterates over a copy of the list, so that f runs without s.mu.
 func (s *Server) each(f func(*conn)) {
 	s.mu.Lock()
 	all := make([]*conn, 0, len(s.conns))
@@ -260,19 +263,20 @@ func (s *Server) each(f func(*conn)) {
 	}
 }
 
-// Shutdown stops accepting, answers what clients wait for, closes their connections and waits for all of it.
-// When ctx ends first the rest is cut off and ctx's error returned. The engine must stay open until Shutdown returned.
+// Shutdown stops accepting connections, answers the commands that were read, closes the connections, and waits until
+// all of that is done. If ctx ends first, it cuts the remaining connections off and returns ctx's error. The engine
+// must stay open until Shutdown has returned.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.stopping = true
 	s.mu.Unlock()
-	s.lookups.Unregister() // first: clients should not be sent to a node that stops
-	_ = s.tcp.Close()      // closed twice at worst
+	s.lookups.Unregister() // first, so that consumers are not sent to a node that is stopping
+	_ = s.tcp.Close()      // an error only means that it was closed before
 	s.lookups.Shutdown(ctx)
 	webs := s.webs()
 	for _, w := range webs {
 		_ = w.server.Shutdown(ctx)
-		_ = w.ln.Close() // in case Serve never ran; not before Shutdown, or a Serve that runs would take it for a failure
+		_ = w.ln.Close() // if Serve never ran; after Shutdown, or a running Serve would report a failure
 	}
 	s.each((*conn).stop)
 	gone := make(chan struct{})
@@ -291,13 +295,13 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.helpers.Wait()
 	s.lookups.Close()
 	for _, w := range webs {
-		_ = w.server.Close() // what did not end by itself
+		_ = w.server.Close() // requests that did not end in time
 	}
 	return ctx.Err()
 }
 
-// newSender returns the flusher's sender. It is nil where the disk is used without io_uring, because the configuration
-// or the kernel wants it so: then sockets are, too.
+// newSender returns the flusher's sender. It returns nil if the engine writes to the disk without io_uring, because of
+// the configuration or the kernel: sockets then do without io_uring, too.
 func newSender(e *engine.Engine) (*netio.Sender, error) {
 	if e.Info().IOEngine == "pwrite" {
 		return nil, nil

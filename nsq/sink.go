@@ -6,9 +6,10 @@ import (
 	"penstock/engine"
 )
 
-// sink is a connection as what serves it sees it: a channel of this node, or a remote.Consumer, which has the leaders.
-// Deliver is called under that one's lock (Channel.mu, Consumer.mu), so it only copies; Flush comes after the lock is
-// released. Then Flush runs on the goroutine that delivered, also on the reader of a connection to another node.
+// sink is a connection in the role of an engine.Sink. It is served by a channel of this node, or by a remote.Consumer,
+// which gets its messages from the leaders. Deliver is called under that server's lock (Channel.mu or Consumer.mu), so
+// it only copies. Flush is called after the lock is released, by the goroutine that delivered, which may be the reader
+// of a connection to another node.
 type sink conn
 
 // Deliver encodes a message frame into the output.
@@ -20,15 +21,15 @@ func (s *sink) Deliver(d *engine.Delivery) bool {
 	return s.out.appendMessage(d) && room
 }
 
-// Flush sends what a run of Deliver collected, at once: there is no wait for output_buffer_timeout.
+// Flush sends the messages of a run of Deliver calls at once, without waiting for output_buffer_timeout.
 func (s *sink) Flush() { s.out.flushAside() }
 
-// Closed ends the connection: nsqd's way to tell a client that its channel is gone.
+// Closed ends the connection, which is how nsqd tells a client that its channel is gone.
 func (s *sink) Closed(error) { (*conn)(s).stop() }
 
 // Failed implements engine.FailureSink: a FIN, REQ or TOUCH that was forwarded to another node failed there. The client
-// gets the error frame that the reader would have sent had it known, behind the answers to commands that came
-// meanwhile.
+// gets the error frame that the reader would have sent if the failure had been known at once. It comes after the
+// answers to commands that arrived in between.
 func (s *sink) Failed(what engine.FailedCall, id engine.ID, err error) {
 	c := (*conn)(s)
 	v := verbTouch

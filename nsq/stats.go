@@ -22,7 +22,7 @@ type statsReply struct {
 	Topics    []topicStats  `json:"topics"`
 	Memory    *memoryStats  `json:"memory,omitempty"`
 	Producers []clientStats `json:"producers"`
-	// Storage is not nsqd's: the clients of its format skip what they do not know.
+	// Storage is an addition to nsqd's reply; readers of nsqd's format ignore unknown fields.
 	Storage engine.StorageStats `json:"storage"`
 }
 
@@ -52,7 +52,7 @@ type channelStats struct {
 	Latency       latency       `json:"e2e_processing_latency"`
 }
 
-// latency is always there, with two percentiles: nsqadmin and nsq_stat crash without the object, and an exporter
+// latency is always present, with two percentiles: nsqadmin and nsq_stat crash without the object, and one exporter
 // indexes p99 and p95.
 type latency struct {
 	Count       int          `json:"count"`
@@ -117,7 +117,7 @@ type memoryStats struct {
 	GCTotalRuns       uint32 `json:"gc_total_runs"`
 }
 
-// The states of a client, by nsqd's numbers.
+// The states of a client, with nsqd's numbers.
 const (
 	stateInit       = 0
 	stateSubscribed = 3
@@ -153,7 +153,7 @@ func (s *Server) serveStats(_ *http.Request, q url.Values) (any, error) {
 	return reply.text(time.Now()), nil
 }
 
-// stats is a snapshot; "" selects all. Nothing in it waits for a client.
+// stats returns a snapshot of the topic and channel; "" selects all. It never waits for a client.
 func (s *Server) stats(topic, channel string, clients bool) *statsReply {
 	health, _ := s.health()
 	r := &statsReply{
@@ -200,13 +200,13 @@ func channelOf(ch *engine.ChannelStats, clients bool, now time.Time) channelStat
 		return out
 	}
 	for _, cons := range ch.Consumers {
-		cs := clientStats{Version: "V2"} // a consumer inside this process has no connection
+		cs := clientStats{Version: "V2"} // a consumer within this process has no connection
 		switch client := cons.Label.(type) {
 		case *conn:
 			cs = client.stats("")
 		case engine.RemoteLabel:
 			if err := json.Unmarshal(client.Client, &cs); err != nil {
-				cs.Hostname = client.Node // a consumer inside that process
+				cs.Hostname = client.Node // a consumer within that node's process
 			}
 			cs.started = time.Unix(cs.ConnectTime, 0)
 		}
@@ -216,7 +216,7 @@ func channelOf(ch *engine.ChannelStats, clients bool, now time.Time) channelStat
 	return out
 }
 
-// consume adds a subscriber's numbers.
+// consume adds the numbers of a subscription.
 func (cs *clientStats) consume(st engine.ConsumerStats) {
 	cs.State = stateSubscribed
 	if st.Stopped {
@@ -226,14 +226,15 @@ func (cs *clientStats) consume(st engine.ConsumerStats) {
 	cs.MessageCount, cs.FinishCount, cs.RequeueCount = st.MessageCount, st.FinishCount, st.RequeueCount
 }
 
-// MarshalJSON is what the nodes that serve the client's subscription show of it.
+// MarshalJSON encodes the description of the client that travels to the leaders with its subscription, for their
+// /stats.
 func (c *conn) MarshalJSON() ([]byte, error) {
 	cs := c.stats("")
 	cs.PubCounts = nil
 	return json.Marshal(cs)
 }
 
-// stats describes the connection as a producer; topic limits what it published, "" does not.
+// stats describes the connection as a producer. Only publishes to topic are listed; "" lists all.
 func (c *conn) stats(topic string) clientStats {
 	set := c.set.Load()
 	cs := clientStats{

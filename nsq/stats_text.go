@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// text is /stats in nsqd's layout.
+// text returns /stats in nsqd's text layout.
 func (r *statsReply) text(now time.Time) string {
 	var w strings.Builder
 	start := time.Unix(r.StartTime, 0)

@@ -2,34 +2,35 @@ package nsq
 
 import "time"
 
-// sweepInterval is how often heartbeats and dead connections are looked for: one loop for all connections
-// instead of timers for each.
+// sweepInterval is the interval at which the server looks for heartbeats that are due and for dead connections: one
+// loop for all connections instead of timers for each.
 const sweepInterval = 250 * time.Millisecond
 
-// startBeats makes the next heartbeat due one interval from now; 0: never.
+// startBeats makes the next heartbeat due one interval from now; 0: no heartbeats.
 func (c *conn) startBeats(interval time.Duration) {
 	c.nextBeat.Store(c.srv.now() + int64(interval))
 	c.beatEvery.Store(int64(interval))
 }
 
-// verdict is what the sweep does with a connection.
+// verdict says what the sweep does with a connection.
 type verdict uint8
 
 const (
 	verdictNone  verdict = iota
 	verdictBeat          // send a heartbeat
-	verdictQuiet         // close: not heard of for two heartbeat intervals
-	verdictSlow          // close: a command that began does not end
+	verdictQuiet         // close: the client was silent for two heartbeat intervals
+	verdictSlow          // close: a command was begun and not completed in time
 )
 
-// pulse is what the sweep looks at, read without a lock; times in ns since the server's start, 0: not now.
+// pulse is the state of a connection that the sweep judges, read without a lock. Times are in ns since the server's
+// start; 0: not applicable now.
 type pulse struct {
 	now, lastByte, commandSince, nextBeat int64
 	beatEvery, maxCommand                 int64
 	waiting                               bool // the reader waits for the server, not for the client
 }
 
-// judge decides. A heartbeat goes out at most half a sweep early or late.
+// judge decides what to do. It sends a heartbeat at most half a sweep early or late.
 func (p pulse) judge() verdict {
 	switch {
 	case !p.waiting && p.commandSince != 0 && p.now-p.commandSince > p.maxCommand:
@@ -56,9 +57,9 @@ func (c *conn) pulse(now int64) pulse {
 	}
 }
 
-// sweep is the server's one goroutine for what takes time instead of bytes: heartbeats, clients that are silent or
-// slow, messages in flight that timed out. It ends when quit is closed. Server.mu is held only while it looks for
-// connections that are due.
+// sweep is the server's one goroutine for everything that time brings about rather than input: heartbeats, clients that
+// are silent or slow, and messages in flight that time out. It ends when quit is closed. It holds Server.mu only while
+// it collects the connections that are due.
 func (s *Server) sweep() {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
@@ -85,7 +86,7 @@ func (s *Server) sweep() {
 	}
 }
 
-// attend carries out the verdict.
+// attend carries out the verdict on a connection, and expires its messages in flight.
 func (c *conn) attend(now int64) {
 	if c.flight.blocks() {
 		c.flight.expire(now, c.set.Load().msgTimeout)
@@ -101,7 +102,7 @@ func (c *conn) attend(now int64) {
 		c.kill()
 	case verdictBeat:
 		c.nextBeat.Store(max(c.nextBeat.Load(), now-c.beatEvery.Load()) + c.beatEvery.Load())
-		if !c.out.backlog() { // a client that does not read what waits needs no more of it
+		if !c.out.backlog() { // a client that does not read its output does not need more of it
 			c.out.append(heartbeatFrame)
 			c.out.flush()
 		}

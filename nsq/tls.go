@@ -10,20 +10,20 @@ import (
 	"sync/atomic"
 )
 
-// TLSOptions say whether and how clients may, or must, use TLS. The zero value offers none.
+// TLSOptions configure whether clients may or must use TLS. With the zero value TLS is not offered.
 type TLSOptions struct {
-	CertFile, KeyFile string // PEM; both or none
-	RootCAFile        string // PEM; whom client certificates must come from; none: the machine's authorities
+	CertFile, KeyFile string // PEM; set both or neither
+	RootCAFile        string // PEM; the authorities for client certificates; default: those of the machine
 
-	// ClientAuth is "" (no certificates are asked for), "require" (any certificate) or "require-verify" (one that
-	// RootCAFile vouches for). Asking for certificates makes TLS required, as in nsqd.
+	// ClientAuth is "" (clients are not asked for certificates), "require" (any certificate) or "require-verify" (one
+	// that an authority in RootCAFile has signed). Asking for certificates makes TLS required, as in nsqd.
 	ClientAuth string
 
-	// Required is "" or "false" (clients choose), "tcp-https" (NSQ connections must use TLS, HTTP need not) or
-	// "true" (requests over plain HTTP are refused, too).
+	// Required is "" or "false" (clients choose), "tcp-https" (NSQ connections must use TLS, HTTP requests need not) or
+	// "true" (plain HTTP requests are refused, too).
 	Required string
 
-	MinVersion string // "1.2" or "1.3"; 1.2
+	MinVersion string // "1.2" or "1.3"; the default is 1.2
 }
 
 const (
@@ -33,7 +33,7 @@ const (
 	clientAuthAny    = "require"
 	clientAuthVerify = "require-verify"
 
-	// maxPEMBytes bounds the files of certificates and keys.
+	// maxPEMBytes bounds the size of a certificate or key file.
 	maxPEMBytes = 1 << 20
 )
 
@@ -61,21 +61,20 @@ func (o *TLSOptions) setDefaults() error {
 	return nil
 }
 
-// offered says that clients may use TLS.
+// offered reports whether clients may use TLS.
 func (o *TLSOptions) offered() bool { return o.CertFile != "" }
 
-// certificates is the TLS configuration that new connections get. Connections' readers and the HTTPS server use it, and
-// reload replaces what it hands out, on any goroutine and without a lock. Connections that are there keep what they
-// have.
+// certificates holds the TLS configuration for new connections. The readers of connections and the HTTPS server use it,
+// and reload replaces the configuration, all on any goroutine and without a lock. Existing connections keep theirs.
 type certificates struct {
 	files TLSOptions
-	now   atomic.Pointer[tls.Config] // what was read last
-	outer *tls.Config                // asks now for every connection
+	now   atomic.Pointer[tls.Config] // the configuration as last read
+	outer *tls.Config                // the configuration passed to crypto/tls; it looks up now for each connection
 
-	handshakes chan struct{} // a token for each handshake that runs; its capacity is Options.MaxHandshakes
+	handshakes chan struct{} // holds a token for each running handshake; its capacity is Options.MaxHandshakes
 }
 
-// newCertificates reads the files; nil: TLS is not offered.
+// newCertificates reads the files. It returns nil if TLS is not offered.
 func newCertificates(o *Options) (*certificates, error) {
 	if !o.TLS.offered() {
 		return nil, nil
@@ -88,7 +87,7 @@ func newCertificates(o *Options) (*certificates, error) {
 	return c, c.reload()
 }
 
-// reload reads the files. After an error what was read before stays in force.
+// reload reads the files again. If it returns an error, the previous configuration remains in force.
 func (c *certificates) reload() error {
 	pair, err := loadPair(c.files.CertFile, c.files.KeyFile)
 	if err != nil {
@@ -97,9 +96,10 @@ func (c *certificates) reload() error {
 	cfg := &tls.Config{
 		Certificates: []tls.Certificate{pair},
 		MinVersion:   tls.VersionTLS12,
-		// Frames are written in large pieces: small first records would only cost.
+		// Frames are written in large pieces: small first records would only add cost.
 		DynamicRecordSizingDisabled: true,
-		// A resumed session would keep what a removed authority once vouched for, and connections live long.
+		// A resumed session would keep trusting a client whose authority has been removed, and since connections live
+		// long, resuming would save little.
 		SessionTicketsDisabled: true,
 	}
 	if c.files.MinVersion == "1.3" {
@@ -160,8 +160,8 @@ func readBounded(name string, most int64) ([]byte, error) {
 	return os.ReadFile(name)
 }
 
-// enter waits for a place among the handshakes; leave gives it back. Handshakes are what costs a server most
-// before it knows anything of a client.
+// enter waits until fewer than MaxHandshakes handshakes are running; leave ends one. Handshakes are the most expensive
+// work that a server does for a client it does not know yet.
 func (c *certificates) enter(ctx context.Context) error {
 	select {
 	case c.handshakes <- struct{}{}:
@@ -173,9 +173,9 @@ func (c *certificates) enter(ctx context.Context) error {
 
 func (c *certificates) leave() { <-c.handshakes }
 
-// Reload reads certificates, keys, authorities and the token file again. Connections stay; new handshakes and the next
-// check of a permission see what was read. Where a file is not usable, what it said before stays in force, and the
-// error says so.
+// Reload reads the certificates, keys, authorities and the token file again. Connections stay open; new handshakes and
+// the next permission checks use the new contents. If a file is unusable, its previous contents remain in force, and
+// Reload returns an error.
 func (s *Server) Reload() error {
 	var errs []error
 	if s.certs != nil {

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// link says what a connection is wrapped in, for /stats, AUTH and the reader. Immutable.
+// link describes the TLS and the compression of a connection, for /stats, AUTH and the reader. It is immutable.
 type link struct {
-	tls         *tls.ConnectionState // nil: none
+	tls         *tls.ConnectionState // nil: no TLS
 	compression compression
 }
 
-// plain is the link of a connection before IDENTIFY, or without wishes in it.
+// plain is the link of a connection before IDENTIFY, or if IDENTIFY negotiated nothing.
 var plain = &link{}
 
 func (l *link) stats(cs *clientStats) {
@@ -33,7 +33,7 @@ func (l *link) stats(cs *clientStats) {
 	cs.NegotiatedIsMutual = true // always, since NPN is gone
 }
 
-// commonName is what the client's certificate says of it; empty without one.
+// commonName returns the common name of the client's certificate, or "" if there is none.
 func commonName(state *tls.ConnectionState) string {
 	if state == nil || len(state.PeerCertificates) == 0 {
 		return ""
@@ -41,15 +41,16 @@ func commonName(state *tls.ConnectionState) string {
 	return state.PeerCertificates[0].Subject.CommonName
 }
 
-// upgrade wraps the connection in what IDENTIFY negotiated: TLS first, compression within it, and an OK through each.
+// upgrade wraps the connection as IDENTIFY negotiated: TLS first, compression within it, and sends an OK through each.
 // The reader calls it.
 //
-// It first waits until all answers so far are on the socket. From then on it owns the output until it is done: a
-// heartbeat in the middle of a handshake would break it. size is the length of the IDENTIFY in the input. What the
-// client sent behind it belongs to the handshake or the compressed stream; it came without TLS and must never be taken
-// for commands.
+// upgrade first waits until all answers so far are on the socket. From then on it owns the output until it is done,
+// because a heartbeat in the middle of a handshake would break the handshake. size is the length of the IDENTIFY in the
+// input. The bytes behind it belong to the handshake or to the compressed stream. They arrived without TLS, and must
+// never be taken for commands.
 //
-// If it fails the connection ends. The fault has no text: there is no protocol in which the client could be told.
+// If it fails, the connection ends. The fault has no text, because there is no protocol left in which to tell the
+// client.
 func (c *conn) upgrade(set *settings, size int) *fault {
 	c.out.flush()
 	acquired := false
@@ -96,8 +97,8 @@ func (c *conn) upgrade(set *settings, size int) *fault {
 	return nil
 }
 
-// failedUpgrade ends the connection after an error of TLS or the compressor. They write to memory, so the error is
-// their own and not the network's.
+// failedUpgrade ends the connection after an error of TLS or of the compressor. These write to memory, so the error is
+// not a network error.
 func (c *conn) failedUpgrade(err error) *fault {
 	c.srv.opts.Logger.Error("closing an NSQ connection: its output cannot be encoded", "client", c.remote, "error", err)
 	c.out.close()
@@ -105,8 +106,8 @@ func (c *conn) failedUpgrade(err error) *fault {
 	return &fault{}
 }
 
-// handshake is TLS's. It waits for a place among the handshakes that run, and has HandshakeTimeout in all, however
-// slowly the client sends.
+// handshake performs the TLS handshake. It first waits for its turn among the concurrent handshakes. The client has
+// HandshakeTimeout for all of it, however slowly it sends.
 func (c *conn) handshake(w *wire) (*tls.Conn, error) {
 	c.waiting.Store(true)
 	defer c.waiting.Store(false)
@@ -135,7 +136,7 @@ func (c *conn) handshake(w *wire) (*tls.Conn, error) {
 	return tc, c.setDeadline(time.Time{})
 }
 
-// setDeadline sets the socket's deadlines without undoing what stop does.
+// setDeadline sets the socket's deadlines without undoing the deadline that stop has set.
 func (c *conn) setDeadline(t time.Time) error {
 	err := c.nc.SetDeadline(t)
 	if c.stopping.Load() && err == nil {
@@ -152,7 +153,7 @@ func (c *conn) readWrapped() error {
 	in := &c.in
 	if c.link.Load().compression != compressNone {
 		if in.r == in.w && in.buf != nil && len(in.buf.b) > streamReadBytes {
-			in.park() // it was a large command's
+			in.park() // the buffer of a large command
 		}
 		in.size = min(in.size, streamReadBytes)
 	}
@@ -161,7 +162,7 @@ func (c *conn) readWrapped() error {
 		n, err := readAvailable(c.stream, room)
 		if n > 0 {
 			if err != errNothing {
-				c.readErr = err // for the next time
+				c.readErr = err // returned by the next call
 			}
 			in.filled(n, len(room))
 			c.lastByte.Store(c.srv.now())
@@ -175,8 +176,8 @@ func (c *conn) readWrapped() error {
 	}
 }
 
-// readAvailable reads as many TLS records as are there and fit into room, or one piece of a decompressor's: asking that
-// for a second piece could wait.
+// readAvailable reads as many TLS records as have arrived and fit into room. From a decompressor it reads only once,
+// because a second read might wait.
 func readAvailable(r io.Reader, room []byte) (n int, err error) {
 	_, records := r.(*tls.Conn)
 	for n < len(room) && err == nil && (n == 0 || records) {
@@ -187,11 +188,12 @@ func readAvailable(r io.Reader, room []byte) (n int, err error) {
 	return n, err
 }
 
-// sayGoodbye sends TLS's close_notify: without it a client could not tell the end of the stream from an attacker's cut.
+// sayGoodbye sends TLS's close_notify. Without it a client cannot tell the end of the stream from a connection that an
+// attacker has cut.
 func (c *conn) sayGoodbye() {
 	if c.tls == nil {
 		return
 	}
-	_ = c.tls.CloseWrite() // into the wire; a client that is gone needs none
+	_ = c.tls.CloseWrite() // goes into the wire; a client that is gone does not need it
 	c.out.flush()
 }

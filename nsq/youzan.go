@@ -14,15 +14,15 @@ import (
 	"penstock/segment"
 )
 
-// The files youzan*.go are what clients of youzan's NSQ use beyond NSQ: publishing to and subscribing at one partition,
-// ordered subscriptions, headers in JSON ("ext"), trace ids and places in the log. Stock clients see none of it: every
-// difference depends on a verb or a parameter that they do not send.
+// The files youzan*.go implement what clients of youzan's NSQ use beyond NSQ: publishing and subscribing to one
+// partition, ordered subscriptions, headers in JSON ("ext"), trace ids, and seeking in the log. Stock clients notice
+// none of it, since every difference depends on a verb or a parameter that they do not send.
 
 // partitionArgs are the parameters of a command that stock NSQ does not have.
 type partitionArgs struct {
-	addressed bool   // a partition was named
-	partition int    // if addressed: 0 and above, perhaps beyond what the topic has
-	from      []byte // of a SUB_ADVANCED: TYPE:VALUE, where to begin
+	addressed bool   // the command names a partition
+	partition int    // the partition if addressed: ≥ 0, but perhaps more than the topic has
+	from      []byte // TYPE:VALUE in a SUB_ADVANCED: the place in the log at which to start
 }
 
 func lookupYouzanVerb(name []byte) verb {
@@ -43,7 +43,7 @@ func lookupYouzanVerb(name []byte) verb {
 	return verbNone
 }
 
-// plain is the verb that v extends: it has the same limits and, in error codes, its name.
+// plain returns the NSQ verb that v extends. v has the limits of that verb, and uses its name in error codes.
 func (v verb) plain() verb {
 	switch v {
 	case verbPubExt, verbPubTrace:
@@ -59,8 +59,8 @@ func (v verb) plain() verb {
 func (v verb) batches() bool    { return v.plain() == verbMpub }
 func (v verb) subscribes() bool { return v.plain() == verbSub }
 
-// partitionParam reads the number of a partition; -1: none is named. After PUB, MPUB and SUB, where nsqd ignores
-// further parameters, what is no number is ignored.
+// partitionParam parses the number of a partition; -1 names none. nsqd ignores further parameters of PUB, MPUB and SUB,
+// so after these verbs a text that is not a number is ignored.
 func (cmd *command) partitionParam(rest []byte) *fault {
 	text, _, _ := cut(rest)
 	n, err := strconv.Atoi(string(text))
@@ -74,7 +74,7 @@ func (cmd *command) partitionParam(rest []byte) *fault {
 	return nil
 }
 
-// subscribeParams reads the partition, and the place of a SUB_ADVANCED.
+// subscribeParams parses the partition, and the place in a SUB_ADVANCED.
 func (cmd *command) subscribeParams(rest []byte) *fault {
 	f := cmd.partitionParam(rest)
 	if f != nil || cmd.verb != verbSubAdvanced {
@@ -86,17 +86,18 @@ func (cmd *command) subscribeParams(rest []byte) *fault {
 	return nil
 }
 
-// beyondNSQ says that only a client of youzan's can have sent the command.
+// beyondNSQ reports whether only a client of youzan's can have sent the command.
 func (cmd *command) beyondNSQ() bool { return cmd.addressed || cmd.verb.plain() != cmd.verb }
 
-// messageForm is how message frames look to a client of youzan's, and of which partition it gets messages. Immutable.
+// messageForm is the form of message frames for a client of youzan's, and the partition that it subscribed to. It is
+// immutable.
 type messageForm struct {
-	ext           bool // headers as JSON in each message: the client identified with extend_support
-	detail        bool // where in the partition it is: SUB_ADVANCED and SUB_ORDERED
-	partitionArgs      // its partition, if it named one
+	ext           bool // each message carries its headers as JSON: the client identified with extend_support
+	detail        bool // each message carries its place in the partition: SUB_ADVANCED and SUB_ORDERED
+	partitionArgs      // the client's partition, if it named one
 }
 
-// formOf is how messages go to the subscription; nil: as NSQ says.
+// formOf returns the form of messages for the subscription; nil: NSQ's own form.
 func formOf(cmd *command, set *settings) *messageForm {
 	if cmd.verb == verbSub && !cmd.addressed && !set.extendSupport {
 		return nil
@@ -107,7 +108,7 @@ func formOf(cmd *command, set *settings) *messageForm {
 	}
 }
 
-// messageID reads the id of a FIN, REQ or TOUCH. In youzan's form it is a number, followed by the trace id.
+// messageID parses the id in a FIN, REQ or TOUCH. In youzan's form the id is a number, followed by the trace id.
 func (c *conn) messageID(id []byte) (core.ID, error) {
 	if c.form == nil {
 		return core.ParseID(id)
@@ -115,7 +116,7 @@ func (c *conn) messageID(id []byte) (core.ID, error) {
 	return core.ID(binary.BigEndian.Uint64(id)), nil
 }
 
-// Codes of youzan's. After the first three its clients look the topic up again.
+// youzan's error codes. After the first three its clients look the topic up again.
 const (
 	codeTopicMissing = "E_TOPIC_NOT_EXIST"
 	codeNotLeader    = "E_FAILED_ON_NOT_LEADER"
@@ -124,7 +125,7 @@ const (
 	codeBadExt       = "E_INVALID_JSON_HEADER"
 )
 
-// youzanCode is youzan's code for an error that its clients treat specially; "": none.
+// youzanCode returns youzan's code for an error that its clients treat specially, or "" for other errors.
 func youzanCode(err error) string {
 	for _, x := range []struct {
 		code string
@@ -144,7 +145,7 @@ func youzanCode(err error) string {
 	return ""
 }
 
-// leads says whether this node leads a partition, as the newest snapshot has it.
+// leads reports whether this node leads a partition according to the newest snapshot.
 func (s *Server) leads(t *engine.Topic, partition int) bool {
 	snap := s.engine.Snapshot()
 	if snap == nil {
@@ -154,7 +155,7 @@ func (s *Server) leads(t *engine.Topic, partition int) bool {
 	return p != nil && n != nil && p.State.Leader == n.ID && p.State.Boot == n.Boot
 }
 
-// partitionRow is the agreed state of a partition; nil: there is none.
+// partitionRow returns the row of a partition, or nil if there is none.
 func partitionRow(s *meta.Snapshot, topic string, number uint32) *meta.Partition {
 	t := s.Names[topic]
 	if t == nil {
@@ -163,7 +164,7 @@ func partitionRow(s *meta.Snapshot, topic string, number uint32) *meta.Partition
 	return s.Partitions[meta.PartitionID{Topic: t.ID, Partition: number}]
 }
 
-// onlyPartition is the partition that a SUB named; nil: none.
+// onlyPartition returns the partition that a SUB named, or nil.
 func (cmd *command) onlyPartition() *uint32 {
 	if !cmd.addressed {
 		return nil
@@ -172,9 +173,9 @@ func (cmd *command) onlyPartition() *uint32 {
 	return &n
 }
 
-// subscribeAt checks a SUB whose topic and channel exist. A partition that it names must be led here. A channel whose
-// order consumers have to declare takes no SUB without that, not from stock clients either: a client that does not keep
-// the order must not read it. B58
+// subscribeAt checks a SUB whose topic and channel exist. If the SUB names a partition, this node must lead it. A
+// channel with declared order requires its consumers to declare that they keep the order. It refuses a SUB without
+// that, from stock clients, too, since a client that does not keep the order must not read the channel. B58
 func (c *conn) subscribeAt(cmd *command, t *engine.Topic, ch *engine.Channel) *fault {
 	if cmd.addressed {
 		switch {
@@ -196,13 +197,13 @@ func (c *conn) subscribeAt(cmd *command, t *engine.Topic, ch *engine.Channel) *f
 	return nil
 }
 
-// orderTime is how long a SUB_ORDERED waits until this node has heard that the channel is ordered. The node that
-// ordered it may die before it told all leaders; then the leader of partition 0 tells them after 2 s.
+// orderTime is how long a SUB_ORDERED waits until this node has learned that the channel is ordered. The node that made
+// it ordered may die before it has told all leaders; then the leader of partition 0 tells them after 2 s.
 const orderTime = 5 * time.Second
 
-// makeOrdered makes a channel ordered that nobody configured. One that somebody configured otherwise is refused. When
-// it returns nil, the order is in force at this node: a consumer that subscribed earlier would be sent as many messages
-// at once as it has RDY for.
+// makeOrdered makes the channel ordered if nobody has configured it, and refuses a channel that is configured
+// otherwise. When it returns nil, the order is in force at this node. A consumer that subscribed before that would be
+// sent as many messages at once as its RDY allows.
 func (c *conn) makeOrdered(ch *engine.Channel) *fault {
 	for {
 		s, err := ch.ReadSettings(c.ctx)
@@ -218,7 +219,7 @@ func (c *conn) makeOrdered(ch *engine.Channel) *fault {
 			_, err = ch.Configure(c.ctx, s)
 		}
 		switch {
-		case errors.Is(err, engine.ErrVersion): // another consumer of the same kind, most likely
+		case errors.Is(err, engine.ErrVersion): // most likely set by another ordered consumer: read the settings again
 		case err != nil:
 			return faultf("E_SUB_FAILED SUB failed %v", err)
 		default:
@@ -227,7 +228,7 @@ func (c *conn) makeOrdered(ch *engine.Channel) *fault {
 	}
 }
 
-// awaitOrder waits until this node has settings of the version, which another leader has already.
+// awaitOrder waits until this node has the settings of that version, which another leader already has.
 func (c *conn) awaitOrder(ch *engine.Channel, version uint64) *fault {
 	for end := time.Now().Add(orderTime); ch.Settings().Version < version; {
 		if time.Now().After(end) {
@@ -244,7 +245,8 @@ func (c *conn) awaitOrder(ch *engine.Channel, version uint64) *fault {
 }
 
 // seekFrom moves the channel to the place that a SUB_ADVANCED names. Only the first consumer of the channel, or of the
-// partition if it names one, may do that: the others would lose their place.
+// partition if the command names one, may do that, because other consumers would lose their place. For later consumers
+// seekFrom does nothing.
 func (c *conn) seekFrom(cmd *command, ch *engine.Channel) *fault {
 	if len(cmd.from) == 0 {
 		return nil
@@ -268,7 +270,8 @@ func (c *conn) seekFrom(cmd *command, ch *engine.Channel) *fault {
 	return nil
 }
 
-// othersSubscribe says whether the channel has a consumer that may get messages of what the command names.
+// othersSubscribe reports whether the channel has another consumer that may get messages from the part of the channel
+// that the command names.
 func (c *conn) othersSubscribe(cmd *command, ch *engine.Channel) bool {
 	for _, t := range c.srv.engine.Stats(ch.Topic().Name(), ch.Name()) {
 		for i := range t.Channels {
@@ -283,7 +286,8 @@ func (c *conn) othersSubscribe(cmd *command, ch *engine.Channel) bool {
 	return false
 }
 
-// placeOf reads TYPE:VALUE. A message's place in a partition is its number, which is also how many were before it.
+// placeOf parses TYPE:VALUE. The place of a message in a partition is its number, which equals the number of messages
+// before it.
 func placeOf(cmd *command) (to engine.SeekTo, ok bool) {
 	kind, text, found := bytes.Cut(cmd.from, []byte(":"))
 	n, err := strconv.ParseInt(string(text), 10, 64)
@@ -301,7 +305,8 @@ func placeOf(cmd *command) (to engine.SeekTo, ok bool) {
 	return to, false
 }
 
-// idAt is the id of a message's number; one that no partition can have is the largest, which a seek clamps.
+// idAt returns the id of the message with this number. A number beyond the largest possible one gives the largest id,
+// which a seek clamps.
 func idAt(partition int, number int64) engine.ID {
 	n := segment.MsgID(min(max(number, 0), int64(segment.MaxMsgID)))
 	return core.MakeID(uint32(min(partition, core.MaxPartition)), n)

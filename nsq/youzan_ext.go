@@ -13,22 +13,22 @@ import (
 	"penstock/engine"
 )
 
-// Youzan's clients carry headers as one JSON object beside the body, its "ext". Its members become headers of the
-// record, each value as its text. One more header has the names of those whose values were no strings, so that
-// consumers get the object as it was published.
+// youzan's clients send headers as one JSON object before the body, the message's "ext". Each member of the object
+// becomes a header of the record, with the text of the value. One more header lists the names of the members whose
+// values are not strings, so that consumers get the same object that was published.
 
 const (
 	extVersionNone = 0
 	extVersionJSON = 4
 
-	// Names that youzan's clients give a meaning.
+	// Names to which youzan's clients give a meaning.
 	extTraceID = "##trace_id"            // a decimal number as a string
-	extTag     = "##client_dispatch_tag" // for which consumers the message is
+	extTag     = "##client_dispatch_tag" // the tag of the consumers that should get the message
 
 	// extRawNames is our own: a JSON array of the names whose values are JSON, not text.
 	extRawNames = "##json"
 
-	maxExtBytes      = 1<<16 - 1 // its length has two bytes
+	maxExtBytes      = 1<<16 - 1 // its length prefix has two bytes
 	maxTagBytes      = 100
 	extLengthBytes   = 2
 	traceIDBytes     = 8
@@ -37,14 +37,14 @@ const (
 
 var errTraceID = errors.New("its trace id is not a number as a string")
 
-// validTag says whether a consumer can ask for messages of the tag. B59
+// validTag reports whether a consumer may ask for messages with this tag. B59
 func validTag(tag string) bool {
 	return len(tag) > 0 && len(tag) <= maxTagBytes && !bytes.ContainsFunc([]byte(tag), func(r rune) bool {
 		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '_' || r == '-')
 	})
 }
 
-// What every message with such an ext gets is shared.
+// Values shared by all messages, so that parsing allocates none of them.
 var (
 	extRawName  = []byte(extRawNames)
 	extNoNames  = []byte("[]")
@@ -52,13 +52,13 @@ var (
 	errNoObject = errors.New("it is not a JSON object")
 )
 
-// extHeaders are a message's headers and its trace id, read from its ext, which may be empty. The headers are slices of
-// ext.
+// extHeaders parses an ext, which may be empty, and returns the message's headers and its trace id. The headers may be
+// slices of ext.
 func extHeaders(ext []byte) (headers []engine.Header, trace uint64, traced bool, err error) {
 	return appendExtHeaders(nil, ext)
 }
 
-// appendExtHeaders is extHeaders behind dst.
+// appendExtHeaders is extHeaders, but appends the headers to dst.
 func appendExtHeaders(dst []engine.Header, ext []byte) (headers []engine.Header, trace uint64, traced bool, err error) {
 	if headers, trace, traced, ok := appendPlainExt(dst, ext); ok {
 		return headers, trace, traced, nil
@@ -67,9 +67,10 @@ func appendExtHeaders(dst []engine.Header, ext []byte) (headers []engine.Header,
 	return append(dst, headers...), trace, traced, err
 }
 
-// appendPlainExt reads an object whose values are all strings without escapes, as nearly every ext is, without copying
-// them: the JSON package takes forty times as long and allocates for every token. For any other object, valid or not,
-// ok is false and dst is returned as it was. For those that it reads it must return what the JSON package would.
+// appendPlainExt parses an object whose values are all strings without escapes, as in nearly every ext. It does so
+// without copying: the JSON package takes forty times as long and allocates for every token. For any other object,
+// valid or not, it returns dst unchanged and ok false. For an object that it accepts it must return the same as the
+// JSON package would.
 func appendPlainExt(dst []engine.Header, ext []byte) (headers []engine.Header, trace uint64, traced, ok bool) {
 	if len(ext) == 0 {
 		return dst, 0, false, true
@@ -119,11 +120,11 @@ func appendPlainExt(dst []engine.Header, ext []byte) (headers []engine.Header, t
 	return headers, trace, traced, true
 }
 
-// plainJSON walks JSON that is plain.
+// plainJSON is a scanner for such JSON.
 type plainJSON struct {
 	b       []byte
 	at      int
-	foreign bool // bytes beyond ASCII came
+	foreign bool // there are bytes beyond ASCII
 }
 
 func (s *plainJSON) skip() {
@@ -132,7 +133,7 @@ func (s *plainJSON) skip() {
 	}
 }
 
-// take steps over c if it comes next.
+// take skips white space, and then c if that comes next. It reports whether it did.
 func (s *plainJSON) take(c byte) bool {
 	if s.at < len(s.b) && s.b[s.at] <= ' ' {
 		s.skip()
@@ -144,7 +145,7 @@ func (s *plainJSON) take(c byte) bool {
 	return false
 }
 
-// text is the string that comes next; ok is false if there is none, or one with escapes.
+// text returns the string that comes next; ok is false if there is none, or if it has escapes.
 func (s *plainJSON) text() (b []byte, ok bool) {
 	if !s.take('"') {
 		return nil, false
@@ -169,14 +170,14 @@ func (s *plainJSON) text() (b []byte, ok bool) {
 	return nil, false
 }
 
-// onlyPlain says that all eight bytes are ASCII and none is a quote, a backslash or a control character.
+// onlyPlain reports whether all eight bytes are ASCII and none is a quote, a backslash or a control character.
 func onlyPlain(w uint64) bool {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
-	quote, backslash := w^'"'*ones, w^'\\'*ones // 0 where there is one; 0 minus 1 sets the high bit
+	quote, backslash := w^'"'*ones, w^'\\'*ones // a matching byte becomes 0, and subtracting 1 from 0 sets the high bit
 	return (w|(w-' '*ones)|(quote-ones)|(backslash-ones))&highs == 0
 }
 
-// decodeExt is extHeaders for any ext.
+// decodeExt is extHeaders for any ext, with the JSON package.
 func decodeExt(ext []byte) (headers []engine.Header, trace uint64, traced bool, err error) {
 	d := json.NewDecoder(bytes.NewReader(ext))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -193,7 +194,7 @@ func decodeExt(ext []byte) (headers []engine.Header, trace uint64, traced bool, 
 		if err != nil || !isText {
 			return nil, 0, false, errNoObject
 		}
-		if len(headers) >= engine.MaxHeaderCount { // before each is compared with all
+		if len(headers) >= engine.MaxHeaderCount { // checked early, because each member is compared with all before it
 			return nil, 0, false, fmt.Errorf("it has more than %d members", engine.MaxHeaderCount)
 		}
 		h := engine.Header{Key: []byte(name), Value: value}
@@ -212,7 +213,7 @@ func decodeExt(ext []byte) (headers []engine.Header, trace uint64, traced bool, 
 		case extTag:
 			headers = append(headers, engine.Header{Key: []byte(engine.TagHeader), Value: h.Value})
 		case extRawNames:
-			continue // ours; it follows from the values
+			continue // our own; computed from the values below
 		}
 		headers = slices.DeleteFunc(headers, func(o engine.Header) bool {
 			return string(o.Key) == name && name != engine.TagHeader
@@ -222,7 +223,7 @@ func decodeExt(ext []byte) (headers []engine.Header, trace uint64, traced bool, 
 	if _, err := d.Token(); err != nil || d.InputOffset() != int64(len(bytes.TrimRight(ext, " \t\r\n"))) {
 		return nil, 0, false, fmt.Errorf("it is not one JSON object")
 	}
-	if len(raw) > 0 || len(headers) == 0 { // an object without names comes back as one, too
+	if len(raw) > 0 || len(headers) == 0 { // an object without members must come back as an object, too
 		names, err := json.Marshal(append([]string{}, raw...))
 		if err != nil {
 			return nil, 0, false, err
@@ -232,7 +233,7 @@ func decodeExt(ext []byte) (headers []engine.Header, trace uint64, traced bool, 
 	return headers, trace, traced, nil
 }
 
-// appendExt appends the ext of a message with headers: the object, nil for a message without any.
+// appendExt appends the ext of a message with these headers: the JSON object, or nothing if there are no headers.
 func appendExt(dst []byte, headers []engine.Header) []byte {
 	if len(headers) == 0 {
 		return dst
@@ -254,7 +255,7 @@ func appendExt(dst []byte, headers []engine.Header) []byte {
 		case string(h.Key) == extRawNames:
 			continue
 		case string(h.Key) == engine.TagHeader && dispatch != nil && bytes.Equal(h.Value, dispatch):
-			dispatch = nil // the engine's copy of it; a second one is the producer's own
+			dispatch = nil // the engine's copy of the tag; a second one is the producer's own header
 			continue
 		}
 		if !first {
@@ -272,13 +273,14 @@ func appendExt(dst []byte, headers []engine.Header) []byte {
 	return append(dst, '}')
 }
 
-// rawNames are the names of the values that were no strings. If somebody else wrote the header, all values are text.
+// rawNames returns the names of the members whose values are not strings. If somebody else wrote the header, it may
+// return none, and all values count as strings.
 func rawNames(value []byte) (names []string) {
 	_ = json.Unmarshal(value, &names)
 	return names
 }
 
-// appendJSONText appends b as a JSON string; what is no UTF-8 in it is replaced.
+// appendJSONText appends b as a JSON string; invalid UTF-8 is replaced.
 func appendJSONText(dst, b []byte) []byte {
 	plain := utf8.Valid(b)
 	for _, c := range b {
@@ -294,7 +296,7 @@ func appendJSONText(dst, b []byte) []byte {
 	return append(dst, text...)
 }
 
-// traceOf is the trace id among headers; 0: none.
+// traceOf returns the trace id in the headers, or 0 if there is none.
 func traceOf(headers []engine.Header) uint64 {
 	for _, h := range headers {
 		if string(h.Key) == extTraceID {

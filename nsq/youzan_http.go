@@ -13,16 +13,16 @@ import (
 	"penstock/nsq/internal/web"
 )
 
-// extHeaderPrefix begins the names of HTTP headers that become members of the ext of a /pub_ext. They win over members
-// of the same name in its parameter ext.
+// extHeaderPrefix is the prefix of HTTP headers that become members of the ext of a /pub_ext. They take precedence over
+// members of the same name in the parameter ext.
 const extHeaderPrefix = "X-Nsqext-"
 
 const (
 	invalidTraceID = "INVALID_TRACE_ID"
-	emptyForYouzan = http.StatusNotAcceptable // where nsqd says 400
+	emptyForYouzan = http.StatusNotAcceptable // nsqd uses 400
 )
 
-// tracedReply is the answer to a message with a trace id: where it is, as in tracedFrame.
+// tracedReply is the answer to a message with a trace id. It says where the message is stored, like tracedFrame.
 type tracedReply struct {
 	Status  string `json:"status"`
 	ID      uint64 `json:"id"`
@@ -31,7 +31,7 @@ type tracedReply struct {
 	Size    uint32 `json:"rawsize"`
 }
 
-// servePubExt is /pub_ext: a message with its ext, a JSON object, in the parameter ext.
+// servePubExt serves /pub_ext: a message whose ext, a JSON object, is in the parameter ext.
 func (s *Server) servePubExt(r *http.Request, q url.Values) (any, error) {
 	ext, err := requestExt(r, q)
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *Server) servePubExt(r *http.Request, q url.Values) (any, error) {
 	return s.putYouzan(r, q, headers, trace, traced)
 }
 
-// servePubTrace is /pubtrace: a message with a trace id and nothing else.
+// servePubTrace serves /pubtrace: a message with a trace id and no other headers.
 func (s *Server) servePubTrace(r *http.Request, q url.Values) (any, error) {
 	trace, err := strconv.ParseUint(q.Get("trace_id"), 10, 64)
 	if err != nil {
@@ -60,10 +60,11 @@ func (s *Server) servePubTrace(r *http.Request, q url.Values) (any, error) {
 	return s.putYouzan(r, q, headers, trace, true)
 }
 
-// requestExt is the ext of a request. HTTP does not keep the case of its headers' names: they are in lower case.
+// requestExt returns the ext of a request. The names that come from HTTP headers are in lower case, since HTTP does not
+// preserve case.
 func requestExt(r *http.Request, q url.Values) ([]byte, error) {
 	text := q.Get("ext")
-	if !json.Valid([]byte(text)) { // youzan's nsqd decodes it twice, so there are clients that encode it twice
+	if !json.Valid([]byte(text)) { // youzan's nsqd decodes it twice, so some clients encode it twice
 		if again, err := url.QueryUnescape(text); err == nil {
 			text = again
 		}
@@ -88,7 +89,7 @@ func requestExt(r *http.Request, q url.Values) ([]byte, error) {
 	return ext, nil
 }
 
-// putYouzan publishes the request's body, to the partition that it names, if any.
+// putYouzan publishes the request's body, to the partition that the request names, if any.
 func (s *Server) putYouzan(
 	r *http.Request, q url.Values, headers []engine.Header, trace uint64, traced bool,
 ) (any, error) {
@@ -127,7 +128,8 @@ func (s *Server) putYouzan(
 	return tracedReply{"OK", uint64(first), strconv.FormatUint(trace, 10), uint64(first.MsgID()), 1}, nil
 }
 
-// putAt stores one message in a partition, -1 for any, and waits for the answer: until then the engine reads body.
+// putAt stores one message in a partition, or in any partition if partition is -1. It waits for the answer, because the
+// engine reads body until then.
 func putAt(t *engine.Topic, partition int, body []byte, headers []engine.Header) (engine.ID, error) {
 	answered := make(chan struct{})
 	p := engine.Put{

@@ -7,7 +7,7 @@ import (
 	"penstock/engine"
 )
 
-// publishExt makes one Put of a PUB_EXT, PUB_TRACE, MPUB_EXT or MPUB_TRACE, or adds a PUB_EXT to the run.
+// publishExt makes one Put from a PUB_EXT, PUB_TRACE, MPUB_EXT or MPUB_TRACE, or adds a PUB_EXT to the current run.
 func (c *conn) publishExt(cmd *command, size int) *fault {
 	if c.joinsRun(cmd) && c.addExt(cmd, size) {
 		return nil
@@ -46,15 +46,17 @@ func (c *conn) publishExt(cmd *command, size int) *fault {
 	return nil
 }
 
-// joinsRun says that a PUB_EXT may go into the run: one of untraced PUB_EXTs to the same place that has room.
+// joinsRun reports whether a PUB_EXT may be added to the current run. The run must have room, and consist of PUB_EXTs
+// to the same topic and partition without a trace id.
 func (c *conn) joinsRun(cmd *command) bool {
 	r := c.run
 	return r != nil && cmd.verb == verbPubExt && r.verb == verbPubExt && !r.traced && r.to.name == string(cmd.topic) &&
 		r.addressed == cmd.addressed && r.partition == cmd.partition && r.count < maxRunCount && r.bytes < maxRunBytes
 }
 
-// addExt adds a PUB_EXT to the run. The messages of a run share their answer. So it returns false and leaves the run as
-// it was for a message that may be refused by itself, and for one with a trace id, whose answer says where it is.
+// addExt adds a PUB_EXT to the run. The messages of a run share the outcome of one Put. So addExt returns false, and
+// leaves the run as it was, for a message that might be refused individually, and for one with a trace id, whose answer
+// says where it is stored.
 func (c *conn) addExt(cmd *command, size int) bool {
 	r, n := c.run, extBytes(cmd.body)
 	if n == 0 {
@@ -72,7 +74,7 @@ func (c *conn) addExt(cmd *command, size int) bool {
 	return true
 }
 
-// extBytes is how much of a message stands before its body; 0: it has none.
+// extBytes returns the length of the ext with its length prefix at the start of m, or 0 if m has no body after it.
 func extBytes(m []byte) int {
 	if len(m) <= extLengthBytes || len(m) <= extLengthBytes+int(binary.BigEndian.Uint16(m)) {
 		return 0
@@ -80,8 +82,8 @@ func extBytes(m []byte) int {
 	return extLengthBytes + int(binary.BigEndian.Uint16(m))
 }
 
-// unwrap splits a message into its body and the trace id or ext before it. It notes a trace id: the answer will say
-// where the message is.
+// unwrap splits a message into its body and the headers in front of it, a trace id or an ext. It notes a trace id in p,
+// since the answer must then say where the message is stored.
 func (p *pending) unwrap(m []byte) (body []byte, headers []engine.Header, f *fault) {
 	if p.verb == verbPubTrace || p.verb == verbMpubTrace {
 		if len(m) <= traceIDBytes {
@@ -113,7 +115,7 @@ func (p *pending) unwrap(m []byte) (body []byte, headers []engine.Header, f *fau
 	return m[n:], headers, nil
 }
 
-// send hands the put to the engine.
+// send submits the put to the engine.
 func (p *pending) send(t *engine.Topic) error {
 	if p.addressed {
 		return t.SubmitTo(p.partition, &p.put)
@@ -122,7 +124,7 @@ func (p *pending) send(t *engine.Topic) error {
 }
 
 // tracedFrame is the answer to a Put with a trace id: OK, the id of its first message, the trace id, and the message's
-// place and size. Both are counted in messages: as with youzan's, which are in bytes, place and size together are the
+// place and size. Both are counted in messages here and in bytes by youzan's nsqd. In either case their sum is the
 // place of the next message. B96
 func (p *pending) tracedFrame() []byte {
 	b := append(make([]byte, 0, 64), "OK"...)
@@ -133,10 +135,10 @@ func (p *pending) tracedFrame() []byte {
 	return appendFrame(nil, frameResponse, string(b))
 }
 
-// beyondNSQ says that only a client of youzan's can have sent the command.
+// beyondNSQ reports whether only a client of youzan's can have sent the command.
 func (p *pending) beyondNSQ() bool { return p.addressed || p.verb.plain() != p.verb }
 
-// publishRefused is the error frame for a put that was not stored, or not known to be.
+// publishRefused returns the error frame for a put that failed, or whose outcome is unknown.
 func publishRefused(p *pending, err error) string {
 	if code := youzanCode(err); code != "" && p.beyondNSQ() {
 		return code + " " + p.verb.String() + " failed " + err.Error()
@@ -144,24 +146,25 @@ func publishRefused(p *pending, err error) string {
 	return publishFailed(p.verb.plain(), err)
 }
 
-// survives says whether the connection goes on after the error: youzan's clients then use another node for the
-// partition, and keep this connection for others.
+// survives reports whether the connection continues after the error. youzan's clients then use another node for the
+// partition, but keep this connection for other partitions.
 func (p *pending) survives(err error) bool {
 	code := youzanCode(err)
 	return p.beyondNSQ() && (code == codeNotLeader || code == codeNotWritable)
 }
 
-// maxKeptExtBytes bounds the buffer that an output keeps for the next message's ext.
+// maxKeptExtBytes bounds the buffer for an ext that an output keeps for the next message.
 const maxKeptExtBytes = 4 << 10
 
-// appendFormed adds a message frame in youzan's form and says whether there is room for another.
+// appendFormed adds a message frame in youzan's form, and reports whether there is room for another one. Like
+// appendMessage it is called with Channel.mu or remote.Consumer.mu held.
 func (o *output) appendFormed(d *engine.Delivery, form *messageForm) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var ext []byte
 	if form.ext {
 		if ext = appendExt(o.ext[:0], d.Headers); len(ext) > maxExtBytes {
-			ext = append(ext[:0], "{}"...) // the engine's limit is below this one, and JSON's escapes are long
+			ext = append(ext[:0], "{}"...) // too long with JSON's escapes, although within the engine's limit
 		}
 		if cap(ext) <= maxKeptExtBytes {
 			o.ext = ext
