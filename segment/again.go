@@ -9,9 +9,9 @@ import (
 	"penstock/segment/aio"
 )
 
-// OpenAgain reads the heads of segments again that the device could not read when the log was opened, and says whether
-// one of them is served now. A head that does read and is wrong is damage, as at Open: it is not tried again. It holds
-// the lock that writers of the log need for as long as the device takes.
+// OpenAgain reads the headers of those segments again that the device could not read when the log was opened. It says
+// whether at least one of these segments is served now. A header that reads but is wrong is damage, as at Open, and is
+// not tried again. OpenAgain holds l.io, which writers of the log need, for as long as the device takes.
 func (l *Log) OpenAgain() bool {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -19,7 +19,7 @@ func (l *Log) OpenAgain() bool {
 	files := slices.Clone(l.segs)
 	l.mu.Unlock()
 	changed, served := false, false
-	for i, f := range slices.Backward(files) { // a head has to fit to those above
+	for i, f := range slices.Backward(files) { // a header must fit the segments above it
 		if f.broken == nil || !DeviceFailed(f.broken) {
 			continue
 		}
@@ -53,10 +53,10 @@ func (l *Log) OpenAgain() bool {
 	return served
 }
 
-// DeviceFailed says whether err is about a device that could not read, not about what it read.
+// DeviceFailed says whether err is about a device that could not read, and not about the bytes it returned.
 func DeviceFailed(err error) bool { return errors.Is(err, aio.ErrMedia) || errors.Is(err, syscall.EIO) }
 
-// fitsAgain is fits for the head of segment i of an open log. The caller holds l.mu.
+// fitsAgain is fits for the header of segment i of an open log. The caller holds l.mu.
 func (l *Log) fitsAgain(i int, h *segHeader) error {
 	f := l.segs[i]
 	st := State{Segment: f.number, SegmentBase: f.base, End: l.flushed}
@@ -69,7 +69,7 @@ func (l *Log) fitsAgain(i int, h *segHeader) error {
 	return l.fits(h, f.number, min(l.baseAbove(l.segs[i+1:]), l.flushed), st)
 }
 
-// takeHead serves segment i, whose head is h. The caller holds l.mu.
+// takeHead serves segment i, whose header h was read again. The caller holds l.mu.
 func (l *Log) takeHead(i int, h segHeader, size int64) {
 	f := l.segs[i]
 	f.broken, f.segHeader = nil, h
@@ -79,14 +79,14 @@ func (l *Log) takeHead(i int, h segHeader, size int64) {
 	}
 }
 
-// errReadSoFar is why the rest of a range stays isolated whose beginning the device gave back.
+// errReadSoFar is the reason for which the rest of a range stays isolated after the device read its beginning again.
 var errReadSoFar = fmt.Errorf("%w: a range that it could not read was read again up to here", aio.ErrMedia)
 
-// ReadAgain tries an isolated range again that the device could not read: cables, paths and sectors come back. It reads
-// about CheckBytes from its beginning, from the device and not from memory that shows what the device once had; what
-// verifies is served again, and until is where it ends. The rest stays isolated, and can be tried next. What the device
-// gave back and does not verify is damage: it is not tried again, as any range that was isolated for another reason. It
-// holds the lock that writers of the log need for as long as the device takes.
+// ReadAgain retries an isolated range that the device could not read: cables, paths and sectors come back. It reads
+// about CheckBytes from the beginning of the range, from the device and not from memory that shows what the device once
+// had. The part that verifies is served again and ends at until. The rest stays isolated and can be tried next. If the
+// device returns bytes that do not verify, they are damage. Damage is not tried again, nor is any range that was
+// isolated for another reason. ReadAgain holds l.io, which writers of the log need, for as long as the device takes.
 func (l *Log) ReadAgain(c *Checker, r Range) (until Offset, err error) {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -115,7 +115,7 @@ func (l *Log) ReadAgain(c *Checker, r Range) (until Offset, err error) {
 	return r.From, err
 }
 
-// MayReadAgain lists the isolated ranges that ReadAgain or OpenAgain can try.
+// MayReadAgain lists the isolated ranges that ReadAgain or OpenAgain can retry.
 func (l *Log) MayReadAgain() []Range {
 	all := l.Isolated()
 	l.mu.Lock()
@@ -125,8 +125,8 @@ func (l *Log) MayReadAgain() []Range {
 	})
 }
 
-// serveAgain ends the isolation of the beginning of a range, whose bytes read back now. What is left of it stays
-// isolated, for the reason given. The caller holds l.mu.
+// serveAgain ends the isolation of r, the beginning of an isolated range, whose bytes are good now. What remains of the
+// isolated range stays isolated, for the reason rest. The caller holds l.mu.
 func (l *Log) serveAgain(f *segFile, r Range, rest error) {
 	l.dropDamage(func(at Offset) bool { return at == r.From })
 	i := slices.IndexFunc(f.bad, func(s span) bool { return s.from == r.From })

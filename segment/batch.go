@@ -14,8 +14,8 @@ import (
 //	48        56       64     72        80       84
 //	position  firstID  epoch  appended  prevCRC  headerCRC
 //
-// The producer owns [0,48), the leader [48,88). headerCRC covers [0,84) and with it
-// bodyCRC, so stamping the leader's part never reads the body.
+// The producer sets [0,48), the leader [48,88). headerCRC covers [0,84), which includes bodyCRC, so stamping the
+// leader's part never reads the body.
 const (
 	// HeaderBytes is the size of a batch header.
 	HeaderBytes = 88
@@ -49,7 +49,7 @@ const (
 // Codec says how the body of a batch is compressed.
 type Codec uint8
 
-// The codecs. CodecNone is the only one that the server itself produces.
+// The codecs. The server itself produces only CodecNone.
 const (
 	CodecNone Codec = 0
 	CodecS2   Codec = 1
@@ -58,8 +58,8 @@ const (
 	maxCodec = CodecZstd
 )
 
-// Flags describe the body of a batch. Unknown bits make a batch invalid: a reader that
-// does not know a flag cannot know what the body means.
+// Flags describe the body of a batch. Unknown bits make a batch invalid: a reader that does not know a flag cannot know
+// what the body means.
 type Flags uint16
 
 // The flags.
@@ -75,7 +75,7 @@ const (
 var (
 	// ErrInvalid says that bytes are not a batch: damaged, cut, or something else.
 	ErrInvalid = errors.New("segment: not a valid batch")
-	// ErrUnwritten says that zeros stand where a batch should begin: space that was reserved and never written.
+	// ErrUnwritten says that zeros stand where a batch should begin: the space was reserved and never written.
 	ErrUnwritten = errors.New("segment: unwritten space")
 )
 
@@ -89,18 +89,18 @@ type Header struct {
 	Codec         Codec
 	Flags         Flags
 	BodyBytes     uint32 // bytes after the header, as stored (compressed if Codec says so)
-	Count         uint32 // messages; 0 exactly for control batches
+	Count         uint32 // messages; 0 for control batches only
 	Created       int64  // ns since 1970, the producer's clock
-	ProducerID    uint64 // 0: not an idempotent producer
+	ProducerID    uint64 // 0: the producer is not idempotent
 	ProducerEpoch uint32
 	BaseSequence  uint32 // sequence of the first message
 	BodyCRC       uint32 // CRC-32C of the stored body
 
-	Position Position // leader's part from here on; zero in a batch that was not stamped yet
-	FirstID  MsgID    // id of the first message; of a control batch: the next id
+	Position Position // the leader's part begins here; zero in a batch that is not stamped yet
+	FirstID  MsgID    // id of the first message; in a control batch: the next id
 	Epoch    Epoch
 	Appended int64  // ns since 1970, the leader's clock
-	PrevCRC  uint32 // CRC of the batch before, 0 at position 0
+	PrevCRC  uint32 // header CRC of the previous batch, 0 at position 0
 	CRC      uint32 // CRC-32C of the header's first 84 bytes
 }
 
@@ -113,9 +113,8 @@ func (h *Header) NextID() MsgID { return h.FirstID + MsgID(h.Count) }
 // Control says whether the batch is for the engine and not for consumers.
 func (h *Header) Control() bool { return h.Flags&FlagControl != 0 }
 
-// Decode reads the header at the start of p and checks everything that can be checked
-// without the body. It allocates nothing when it succeeds. On an error h is undefined.
-// Errors are ErrUnwritten or ErrInvalid.
+// Decode reads the header at the start of p and checks everything that can be checked without the body. It allocates
+// nothing when it succeeds. On an error h is undefined. Errors are ErrUnwritten or ErrInvalid.
 func (h *Header) Decode(p []byte) error {
 	if len(p) < HeaderBytes {
 		return fmt.Errorf("%w: %d bytes are too few for a header", ErrInvalid, len(p))
@@ -164,8 +163,8 @@ func magicError(p []byte, m uint32) error {
 	return fmt.Errorf("%w: magic %08x", ErrInvalid, m)
 }
 
-// check holds the rules between fields that a checksum cannot see: a wrong writer's
-// checksum is right.
+// check verifies the rules between fields. A checksum does not cover these: a faulty writer computes a correct checksum
+// over wrong fields.
 func (h *Header) check() error {
 	switch {
 	case h.Codec > maxCodec:
@@ -187,8 +186,7 @@ func (h *Header) check() error {
 	return nil
 }
 
-// Encode writes all HeaderBytes to p and sets h.CRC. It does not look at the body: set
-// BodyBytes and BodyCRC before.
+// Encode writes all HeaderBytes to p and sets h.CRC. It does not look at the body: set BodyBytes and BodyCRC first.
 func (h *Header) Encode(p []byte) {
 	p = p[:HeaderBytes]
 	le := binary.LittleEndian
@@ -224,9 +222,8 @@ func VerifyBody(h *Header, body []byte) error {
 	return nil
 }
 
-// Stamp sets the leader's part of a sealed batch in place and returns the new header
-// CRC, which the next batch of the partition carries as prevCRC. It reads and hashes
-// only the header. The batch must not be visible to others yet.
+// Stamp sets the leader's part of a sealed batch in place and returns the new header CRC, which the next batch of the
+// partition carries as prevCRC. It reads and hashes only the header. The batch must not be visible to others yet.
 func Stamp(batch []byte, pos Position, first MsgID, epoch Epoch, appended int64, prevCRC uint32) (crc uint32) {
 	p := batch[:HeaderBytes]
 	le := binary.LittleEndian
@@ -240,19 +237,19 @@ func Stamp(batch []byte, pos Position, first MsgID, epoch Epoch, appended int64,
 	return crc
 }
 
-// BatchIter walks a run of whole batches, such as View.Bytes. It verifies headers; bodies
-// are not verified again (View did). It allocates nothing unless the run is damaged.
+// BatchIter walks a run of whole batches, such as View.Bytes. It verifies headers; View has verified the bodies
+// already. It allocates nothing unless the run is damaged.
 type BatchIter struct {
 	h    Header
 	rest []byte
 	err  error
 }
 
-// Reset starts at the first batch of run, which is borrowed until the last Next.
+// Reset starts at the first batch of run. The iterator borrows run until the last Next.
 func (it *BatchIter) Reset(run []byte) { it.rest, it.err = run, nil }
 
-// Next returns the next batch: its header, valid until the following call, and its
-// stored body, borrowed from the run. It returns false at the end and at damage; see Err.
+// Next returns the next batch: its header, valid until the following call, and its stored body, borrowed from the run.
+// At the end and at damage it returns false; see Err.
 func (it *BatchIter) Next() (h *Header, body []byte, ok bool) {
 	if len(it.rest) == 0 || it.err != nil {
 		return nil, nil, false
@@ -269,5 +266,5 @@ func (it *BatchIter) Next() (h *Header, body []byte, ok bool) {
 	return &it.h, body, true
 }
 
-// Err is what ended the walk early, or nil.
+// Err returns the error that ended the walk early, or nil.
 func (it *BatchIter) Err() error { return it.err }

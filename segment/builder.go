@@ -8,12 +8,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Builder seals batches in Go memory: for producers outside the server (the native
-// client, the embedding API) and for tests. The server itself appends records straight into
-// the buffer of the group that will carry them.
+// Builder seals batches in Go memory: for producers outside the server (the native client, the embedding API) and for
+// tests. The server itself appends records directly to the buffer of the group that will carry them.
 //
-// A Builder is reusable and not safe for concurrent use. ProducerID, ProducerEpoch and
-// BaseSequence go into the batch as they are when Seal is called.
+// A Builder is reusable and not safe for concurrent use. Seal puts ProducerID, ProducerEpoch and BaseSequence into the
+// batch as they are at that time.
 type Builder struct {
 	ProducerID    uint64
 	ProducerEpoch uint32
@@ -26,7 +25,7 @@ type Builder struct {
 	out     []byte // the compressed batch
 }
 
-// Reset empties the builder. The batch that Seal returned last is void after it.
+// Reset empties the builder. The batch that Seal returned last is invalid afterwards.
 func (b *Builder) Reset(codec Codec) {
 	b.codec, b.flags, b.count = codec, 0, 0
 	if cap(b.records) < HeaderBytes {
@@ -35,8 +34,8 @@ func (b *Builder) Reset(codec Codec) {
 	b.records = b.records[:HeaderBytes]
 }
 
-// Add appends one message and copies it. It fails, and leaves the builder as it was, when
-// the batch would pass MaxBatchBytes or the record MaxHeaderCount: then seal and start anew.
+// Add appends a copy of one message. It fails, and leaves the builder as it was, when the batch would exceed
+// MaxBatchBytes or the record MaxHeaderCount: then seal the batch and start a new one.
 func (b *Builder) Add(r *Record) error {
 	if len(b.records) == 0 {
 		b.Reset(b.codec)
@@ -67,9 +66,9 @@ func (b *Builder) Count() int { return int(b.count) }
 // Size is the size in bytes that the batch has so far, before compression.
 func (b *Builder) Size() int { return max(len(b.records), HeaderBytes) }
 
-// Seal completes the batch: created is its time in ns since 1970, to which the records'
-// time deltas refer. The leader's part is zero, for Stamp to fill. The bytes are the builder's,
-// valid until Reset or Add. A batch that compression does not make smaller is stored plain.
+// Seal completes the batch. created is the batch's time in ns since 1970, to which the records' time deltas refer. The
+// leader's part is zero, for Stamp to fill. The returned bytes belong to the builder and are valid until Reset or Add.
+// A batch that compression does not make smaller is stored uncompressed.
 func (b *Builder) Seal(created int64) ([]byte, error) {
 	if b.count == 0 {
 		return nil, fmt.Errorf("segment: a batch without messages cannot be sealed")
@@ -93,8 +92,8 @@ func (b *Builder) Seal(created int64) ([]byte, error) {
 	return batch, nil
 }
 
-// The zstd coders are shared: EncodeAll and DecodeAll are safe for concurrent use and keep
-// their own pools of state. The decoder's memory limit is what bounds a hostile body.
+// The zstd coders are shared: EncodeAll and DecodeAll are safe for concurrent use and keep their own pools of state.
+// The decoder's memory limit bounds what a hostile body can inflate to.
 var (
 	zstdEncoder = sync.OnceValues(func() (*zstd.Encoder, error) {
 		return zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false))
@@ -126,9 +125,9 @@ func compressBody(c Codec, dst, body []byte) ([]byte, error) {
 	return nil, fmt.Errorf("segment: codec %d is unknown; the batch was not sealed", c)
 }
 
-// DecompressBody returns the records of a verified body: the body itself if it is stored
-// plain, else bytes decompressed into scratch (which is grown if too small; pass the result
-// again to reuse it). What a body may inflate to is bounded by MaxBatchBytes whatever it claims. Errors are ErrInvalid.
+// DecompressBody returns the records of a verified body: the body itself if it is stored uncompressed, else bytes
+// decompressed into scratch. If scratch is too small, a larger buffer is allocated; pass the result again to reuse it.
+// MaxBatchBytes bounds the result, whatever size the body claims. Errors are ErrInvalid.
 func DecompressBody(h *Header, body, scratch []byte) ([]byte, error) {
 	switch h.Codec {
 	case CodecNone:

@@ -8,10 +8,10 @@ import (
 	"penstock/segment/aio"
 )
 
-// CheckBytes is how much Check reads at once, unless one batch is larger.
+// CheckBytes is how much Check reads at once, unless a single batch is larger.
 const CheckBytes = 1 << 20
 
-// Checker holds the buffer of who checks logs. One goroutine uses it, for any number of logs.
+// Checker holds the buffer of a goroutine that checks logs. One goroutine uses it, for any number of logs.
 type Checker struct {
 	buf  []byte
 	free func()
@@ -24,7 +24,7 @@ func NewChecker() *Checker {
 	return &Checker{buf: buf, free: free}
 }
 
-// Sum is the CRC-32C of all bytes that Check found good since NewChecker, in its order.
+// Sum is the CRC-32C of all bytes that Check found good since NewChecker, in the order of the calls.
 func (c *Checker) Sum() uint32 { return c.sum }
 
 // Close frees the buffer.
@@ -45,18 +45,19 @@ func (c *Checker) room(n int64) []byte {
 }
 
 // Checked is a run of whole batches that verify.
-type Checked struct {
+type Checked struct { // end of the run
 	Next     Offset // behind the run
 	Bytes    int64
 	First    Header // its first batch
-	InMemory bool   // no segment has them yet
-	Mended   bool   // the device had lost them, memory had not: they were written again and are durable
+	InMemory bool   // no segment holds the batch yet
+	Mended   bool   // the device had lost the batch but memory had it: it was written again and is durable
 }
 
-// Check reads a run of about maxBytes that begins at at, a batch boundary, from the device, not from memory that shows
-// what the device once had, and verifies it: at least one batch, never into another segment, nor further than the first
-// batch beyond to (0: no bound). What is damaged and still in memory is written again. Other damage is isolated and
-// comes back as a CorruptError, as from View, whose other errors it has, too. What no segment has yet is taken from the
+// Check reads and verifies a run of about maxBytes that begins at at, a batch boundary. It reads from the device, and
+// not from memory that shows what the device once had. The run has at least one batch and never continues into another
+// segment. It ends at or before to (0: no bound), unless its first batch alone reaches beyond to. Damage to a batch
+// that is still in memory is mended: the batch is written again. Other damage is isolated, and Check returns it as a
+// CorruptError, as View does. Check has View's other errors, too. A batch that no segment holds yet is read from the
 // tail.
 func (l *Log) Check(c *Checker, at Offset, maxBytes int, to Offset) (Checked, error) {
 	l.mu.Lock()
@@ -82,7 +83,7 @@ func (l *Log) Check(c *Checker, at Offset, maxBytes int, to Offset) (Checked, er
 	if err == nil {
 		return run, nil
 	}
-	// Once more, while nobody writes to the file: a repair may have come in between.
+	// Try once more, while nobody writes to the file: a repair may have come in between.
 	l.io.Lock()
 	run, size, err := l.checkFile(c, f, at, end, min(int64(maxBytes), int64(to-at)))
 	l.io.Unlock()
@@ -91,7 +92,7 @@ func (l *Log) Check(c *Checker, at Offset, maxBytes int, to Offset) (Checked, er
 	}
 	var v View
 	if verr := l.View(&v, at, HeaderBytes); verr != nil {
-		return Checked{}, verr // it isolates what is damaged
+		return Checked{}, verr // View isolated the damage
 	}
 	defer v.Release()
 	switch {
@@ -100,11 +101,11 @@ func (l *Log) Check(c *Checker, at Offset, maxBytes int, to Offset) (Checked, er
 	case v.buf != nil:
 		return l.mend(c, f, &v, generation)
 	}
-	return Checked{}, l.readFailed(f, f.at(at), size, err) // memory still has what the device has lost
+	return Checked{}, l.readFailed(f, f.at(at), size, err) // memory still shows what the device has lost
 }
 
-// mend writes the batch that v shows, out of memory, over what the device has of it. The log was at generation when f
-// was pinned.
+// mend overwrites a batch that the device lost with the copy in memory that v shows. generation is the log's generation
+// when f was pinned.
 func (l *Log) mend(c *Checker, f *segFile, v *View, generation uint64) (Checked, error) {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -115,7 +116,7 @@ func (l *Log) mend(c *Checker, f *segFile, v *View, generation uint64) (Checked,
 	same := l.generation == generation && slices.Contains(l.segs, f)
 	l.mu.Unlock()
 	if !same {
-		return Checked{}, ErrBelowStart // it was cut, trimmed or copied meanwhile: what stood there is not asked for any more
+		return Checked{}, ErrBelowStart // cut, trimmed or copied meanwhile: nobody asks for the old bytes any more
 	}
 	if err := l.rewrite(c, f, f.at(v.at), v.data); err != nil {
 		return Checked{}, err
@@ -128,12 +129,12 @@ func (l *Log) mend(c *Checker, f *segFile, v *View, generation uint64) (Checked,
 	return run, nil
 }
 
-// rewrite makes data durable at file byte at of f, with the checker's buffer. The caller holds l.io.
+// rewrite makes data durable at file byte at of f. It uses the checker's buffer. The caller holds l.io.
 func (l *Log) rewrite(c *Checker, f *segFile, at int64, data []byte) error {
 	if err := l.openForWrite(f); err != nil {
 		return err
 	}
-	l.partial = nil // it may hold what was damaged
+	l.partial = nil // it may hold damaged bytes
 	w := &Writer{buf: c.buf[:len(c.buf)&^(l.blockBytes()-1)]}
 	if err := l.overwrite(f, w, at, data); err != nil {
 		return l.writeFailed(f, err)
@@ -144,7 +145,7 @@ func (l *Log) rewrite(c *Checker, f *segFile, at int64, data []byte) error {
 	return nil
 }
 
-// checkTail is Check of a batch that is in memory.
+// checkTail is Check for a batch that is only in memory.
 func (l *Log) checkTail(c *Checker, at Offset) (Checked, error) {
 	var v View
 	if err := l.View(&v, at, HeaderBytes); err != nil {
@@ -161,7 +162,7 @@ func (l *Log) checkTail(c *Checker, at Offset) (Checked, error) {
 }
 
 // checkFile reads and verifies a run of f, which the caller pinned. If the first batch is not good, size is its size,
-// if that is known.
+// or 0 if that is unknown.
 func (l *Log) checkFile(c *Checker, f *segFile, at, end Offset, maxBytes int64) (run Checked, size int, err error) {
 	file, err := l.disk.Open(f.path)
 	if err != nil {
@@ -185,12 +186,12 @@ func (l *Log) checkFile(c *Checker, f *segFile, at, end Offset, maxBytes int64) 
 		case at+Offset(size) > end:
 			return run, 0, errCut
 		}
-		want = int64(size) // one batch, larger than what was to be read
+		want = int64(size) // a single batch that is larger than the planned read
 	}
 }
 
-// verifyWhole returns how many bytes of data are whole good batches that continue each other. With none it is why, or
-// the size of the first one, which does not fit.
+// verifyWhole returns how many bytes of data are whole good batches that continue each other. If there are none, err
+// says why; if err is nil, too, the first batch does not fit into data, and size is the batch's size.
 func verifyWhole(data []byte, first *Header) (n, size int, err error) {
 	var h Header
 	var prev link

@@ -7,17 +7,17 @@ import (
 	"syscall"
 )
 
-// FileFault is a header block or an index that is not what was written.
+// FileFault says that a header block or an index is not what was written.
 type FileFault struct {
 	Path   string
 	Err    error
 	Mended bool // it was written again from what the log knows
 }
 
-// CheckFiles reads what no batch covers from the device: the header block of each segment and the index of each full
-// one. What is damaged is written again, from memory or from the segment; an index that is missing is made without a
-// word. pause is called for each segment, without a lock, with the bytes that were read; false ends the check. The
-// scrub calls it.
+// CheckFiles reads from the device what no batch covers: the header block of each segment and the index of each full
+// segment. It writes damaged ones again, from memory or from the segment. A missing index is made again but not
+// reported. CheckFiles calls pause after each segment, without a lock, with the number of bytes read; if pause returns
+// false, the check ends. The scrub calls CheckFiles.
 func (l *Log) CheckFiles(c *Checker, pause func(bytes int64) bool) (faults []FileFault) {
 	for after := int64(-1); ; {
 		f := l.pinBehind(after)
@@ -40,7 +40,7 @@ func (l *Log) CheckFiles(c *Checker, pause func(bytes int64) bool) (faults []Fil
 	}
 }
 
-// pinBehind pins the first readable segment whose number is greater.
+// pinBehind pins the first readable segment with a number above the given one, or returns nil.
 func (l *Log) pinBehind(number int64) *segFile {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,11 +53,11 @@ func (l *Log) pinBehind(number int64) *segFile {
 	return nil
 }
 
-// checkHeader compares f's header block with what the log read when it opened the file or wrote when it made it. The
-// caller pinned f.
+// checkHeader checks f's header block on the device. If the block is damaged, checkHeader writes it again from the
+// header in memory. The caller pinned f.
 func (l *Log) checkHeader(c *Checker, f *segFile) *FileFault {
 	if _, _, err := readSegmentHeader(l.disk, f.path); !errors.Is(err, errSegHeader) {
-		return nil // whole; or the file was trimmed meanwhile, or cannot be read just now
+		return nil // whole; or trimmed meanwhile, or not readable just now
 	}
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -80,8 +80,8 @@ func (l *Log) has(f *segFile) bool {
 	return slices.Contains(l.segs, f)
 }
 
-// checkIndex reads f's index, if f is full and has had one, and makes it anew where it is not whole. The caller pinned
-// f.
+// checkIndex checks the .idx file of f, if f is full and its index was written. It writes the index again if it is
+// damaged or missing. The caller pinned f.
 func (l *Log) checkIndex(f *segFile) (fault *FileFault, bytes int64) {
 	end, sealed := l.endOf(f)
 	if !sealed || end > l.Synced() {
@@ -94,7 +94,7 @@ func (l *Log) checkIndex(f *segFile) (fault *FileFault, bytes int64) {
 	l.io.Lock()
 	defer l.io.Unlock()
 	if end, sealed = l.endOf(f); !sealed || slices.Contains(l.full, f) || l.writable() != nil {
-		return nil, 0 // it was trimmed or cut, or its index comes with the next sync
+		return nil, 0 // trimmed or cut, or its index comes with the next sync
 	}
 	_, err = l.readIndex(f, end)
 	missing := errors.Is(err, fs.ErrNotExist)
@@ -102,7 +102,7 @@ func (l *Log) checkIndex(f *segFile) (fault *FileFault, bytes int64) {
 		return nil, 0
 	}
 	l.mu.Lock()
-	f.index, f.indexed = nil, false // from the batches: what is in memory may be of that file
+	f.index, f.indexed = nil, false // rebuild from the batches: the index in memory may come from the damaged file
 	l.mu.Unlock()
 	l.writeIndex(f, end)
 	_, again := l.readIndex(f, end)
@@ -110,7 +110,7 @@ func (l *Log) checkIndex(f *segFile) (fault *FileFault, bytes int64) {
 		return nil, 0
 	}
 	if again != nil {
-		_ = l.disk.Remove(indexPath(f.path)) // nobody misses it, and it is told once
+		_ = l.disk.Remove(indexPath(f.path)) // nobody needs it, and without it the fault is reported only once
 	}
 	return &FileFault{Path: indexPath(f.path), Err: err, Mended: again == nil}, int64(end - f.first)
 }

@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// copied is memory for bytes that are read out of a segment, from a pool of its size.
+// copied is memory for bytes that are read out of a segment. It comes from the pool of its size class.
 type copied struct {
 	bytes []byte
 	class int
 }
 
-// Sizes are powers of four, from minCopyBytes on; the largest has room for any batch.
+// The sizes are powers of four, beginning with minCopyBytes; the largest has room for any batch.
 const (
 	minCopyBytes   = 4 << 10
 	copyClassCount = 7 // 16 MiB
@@ -19,11 +19,11 @@ const (
 
 var copyPools [copyClassCount]sync.Pool
 
-// copyBuffer returns memory for n bytes, which hold anything.
+// copyBuffer returns memory for n bytes, with arbitrary contents.
 func copyBuffer(n int64) *copied {
 	class := (bits.Len64(uint64(max(n, minCopyBytes)-1)) - 11) / 2
 	if class >= copyClassCount {
-		return &copied{make([]byte, n), copyClassCount} // nobody asks for that much
+		return &copied{make([]byte, n), copyClassCount} // larger than any batch: not pooled
 	}
 	if c, ok := copyPools[class].Get().(*copied); ok {
 		return c
@@ -31,14 +31,14 @@ func copyBuffer(n int64) *copied {
 	return &copied{make([]byte, minCopyBytes<<(2*class)), class}
 }
 
-// free gives the memory back; nobody may use it any more.
+// free returns the memory to its pool. Nobody may use it any more.
 func (c *copied) free() {
 	if c.class < copyClassCount {
 		copyPools[c.class].Put(c)
 	}
 }
 
-// grown returns memory for n bytes, the first used of which are those of c. c is gone if it was too small.
+// grown returns memory for n bytes that begins with the first used bytes of c. If c was too small, grown frees c.
 func (c *copied) grown(used, n int64) *copied {
 	if n <= int64(len(c.bytes)) {
 		return c

@@ -47,13 +47,13 @@ const (
 	segFlagStarts = 1 << 0
 )
 
-// segHeader is what a segment file says of itself.
+// segHeader is the decoded header block of a segment file.
 type segHeader struct {
 	id            Identity
 	number        uint32
-	starts        bool   // lower-numbered files are not part of the log
-	base          Offset // of file byte SegmentHeaderBytes
-	first         Offset // of the first batch; base <= first
+	starts        bool   // files with lower numbers are not part of the log
+	base          Offset // log offset of file byte SegmentHeaderBytes
+	first         Offset // offset of the first batch; base <= first
 	firstPos      Position
 	firstID       MsgID
 	firstAppended int64
@@ -120,8 +120,8 @@ func (h *segHeader) decode(p []byte) error {
 	return nil
 }
 
-// errSegHeader says that the bytes of a header block are wrong, or that the device cannot read them;
-// other errors of reading one are the environment's.
+// errSegHeader says that the bytes of a header block are wrong, or that the device cannot read them. Other errors of
+// reading a header block are errors of the environment.
 var errSegHeader = errors.New("damaged header block")
 
 func readSegmentHeader(disk aio.Disk, name string) (h segHeader, size int64, err error) {
@@ -154,36 +154,36 @@ type span struct{ from, to Offset }
 
 // segFile is one segment file of a log.
 //
-// refs counts the log that lists it (1) and every pin. Pins are taken only under the log's
-// mutex from the list, so after the log gave up its reference no new pin can come; the last release
-// unmaps, and unlinks if the file was moved to the trash.
+// refs counts the log that lists the file (1) and every pin. Pins are taken only from the list and under the log's mu,
+// so no new pin can come once the log gave up its reference. The last release unmaps the file, and unlinks it if it was
+// moved to the trash.
 type segFile struct {
 	segHeader
 	log  *Log
 	path string // relative to the data directory
 
 	// Guarded by the log's mu.
-	broken  *CorruptError // not nil: no byte of it can be read (missing, foreign, damaged header)
+	broken  *CorruptError // if not nil, no byte of it can be read (missing, foreign, damaged header)
 	bad     []span        // isolated ranges, ordered
 	index   []indexEntry
-	indexed bool   // index covers the file from first on (its end may lag: it is a hint where to scan from)
+	indexed bool   // index covers the file from first on, perhaps without the newest batches
 	used    uint64 // the log's clock at the last pin
-	lastCRC uint32 // header CRC of the last batch written in this life
+	lastCRC uint32 // header CRC of the last batch that this process wrote
 	sealed  bool   // full: another segment follows
 
-	// The file is shorter than its room, and has every batch: a whole one takes its place before more is written. Set by
-	// Open, only read then.
+	// The file is shorter than its capacity, but holds every batch. A file of full size replaces it before more is
+	// written. Set by Open and OpenAgain.
 	short bool
 
 	// Owned by the holder of the log's io mutex.
 	file aio.File // open from the first write until the sync that covers it
 
 	refs     atomic.Int32
-	mapMu    lock.Mutex[lock.SegmentMapping] // guards the fields below; never held while the disk is asked
+	mapMu    lock.Mutex[lock.SegmentMapping] // guards the fields below; never held during a call of the disk
 	mapping  aio.Mapping
 	isMapped atomic.Bool // mapping != nil, readable without mapMu
-	trashing string      // the name that it is being given in the trash
-	trashed  string      // set before the log's reference is released: remove this name at the last release
+	trashing string      // the name in the trash that the file is being given
+	trashed  string      // name in the trash, set before the log releases its reference; the last release removes it
 }
 
 func newSegFile(l *Log, h segHeader) *segFile {
@@ -215,7 +215,7 @@ func (f *segFile) corrupt(at int64, err error) *CorruptError {
 	return &CorruptError{Path: f.path, Offset: at, Detail: err.Error(), Err: err}
 }
 
-// isolated returns the isolated range that off lies in.
+// isolated returns the isolated range that contains off.
 func (f *segFile) isolated(off Offset) (span, bool) {
 	for _, s := range f.bad {
 		if off >= s.from && off < s.to {
@@ -225,7 +225,7 @@ func (f *segFile) isolated(off Offset) (span, bool) {
 	return span{}, false
 }
 
-// goodUntil bounds a run that begins at off, outside any isolated range.
+// goodUntil returns where a run that begins at off, outside any isolated range, must end.
 func (f *segFile) goodUntil(off, end Offset) Offset {
 	for _, s := range f.bad {
 		if s.from > off {
@@ -235,9 +235,9 @@ func (f *segFile) goodUntil(off, end Offset) Offset {
 	return end
 }
 
-// mapped maps the file on first use. The caller holds a pin and no lock: the disk is asked without one, so that a disk
-// that hangs keeps nobody who does not need it. Two readers who come at once may both map the file; the mapping of the
-// first is kept.
+// mapped maps the file on first use. The caller holds a pin and no lock. mapped calls the disk without a lock, so that
+// a disk that hangs delays nobody who does not need it. Two readers that come at once may both map the file; the first
+// mapping is kept.
 func (f *segFile) mapped() (aio.Mapping, error) {
 	f.mapMu.Lock()
 	m := f.mapping
@@ -264,17 +264,17 @@ func (f *segFile) mapped() (aio.Mapping, error) {
 	return nil, err
 }
 
-// mapFile maps the file where it lies now: in the log's directory, or in the trash.
+// mapFile maps the file where it is now: in the log's directory, or in the trash.
 func (f *segFile) mapFile() (aio.Mapping, error) {
 	file, err := f.log.disk.Open(f.path)
 	trash := f.trashName()
 	if trash != "" && errors.Is(err, fs.ErrNotExist) {
-		file, err = f.log.disk.Open(trash) // removed between the pin and now
+		file, err = f.log.disk.Open(trash) // moved to the trash after the pin was taken
 	}
 	if err != nil {
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && trash != "":
-			return nil, ErrBelowStart // what the process before left in the trash is removed at its start, with what came after
+			return nil, ErrBelowStart // a restart empties the trash of the process before it, so the file is gone
 		case errors.Is(err, fs.ErrNotExist):
 			return nil, f.corrupt(0, errors.New("the file is gone"))
 		}
@@ -291,7 +291,8 @@ func (f *segFile) mapFile() (aio.Mapping, error) {
 	return m, nil
 }
 
-// trashName is where the file lies in the trash, or is being moved to; "": neither.
+// trashName returns the file's name in the trash, also while the file is being moved there; "" if it is not in the
+// trash.
 func (f *segFile) trashName() string {
 	f.mapMu.Lock()
 	defer f.mapMu.Unlock()
@@ -301,8 +302,8 @@ func (f *segFile) trashName() string {
 	return f.trashing
 }
 
-// takeMapping detaches the mapping, if any, for the caller to unmap. The caller made sure that nobody
-// has a pin or can get one.
+// takeMapping detaches the mapping, if any, for the caller to unmap. The caller made sure that nobody has a pin or can
+// get one.
 func (f *segFile) takeMapping() aio.Mapping {
 	f.mapMu.Lock()
 	defer f.mapMu.Unlock()
@@ -317,8 +318,8 @@ func (f *segFile) takeMapping() aio.Mapping {
 
 func (f *segFile) pin() { f.refs.Add(1) }
 
-// release gives up a reference. The last one frees the file; an error there has nobody to act on
-// it: the mapping is gone with the process, the trash is emptied at the next start.
+// release gives up a reference. The last release frees the file. Nobody could act on an error there: the mapping ends
+// with the process, and the trash is emptied at the next start. The caller does not hold l.mu.
 func (f *segFile) release() {
 	n := f.refs.Add(-1)
 	if n > 0 {

@@ -12,14 +12,14 @@ import (
 	"penstock/segment/aio"
 )
 
-// WriterBytes is the size of the staging buffer and so of the largest single segment write.
+// WriterBytes is the size of the staging buffer, and so of the largest single segment write.
 const WriterBytes = 1 << 20
 
-// maxRunCount bounds the batches that one pass of Flush takes out of the tail.
+// maxRunCount bounds the batches that Flush takes out of the tail in one pass.
 const maxRunCount = 1024
 
-// Writer holds the staging buffer of a flusher: batches are gathered in it so that segments
-// are written in large aligned pieces. One goroutine uses it, for any number of logs.
+// Writer holds the staging buffer of a flusher. Batches are gathered in it so that segments are written in large
+// aligned pieces. One goroutine at a time uses a Writer, for any number of logs.
 type Writer struct {
 	buf  []byte
 	free func()
@@ -40,7 +40,7 @@ func (w *Writer) Close() {
 	}
 }
 
-// Unflushed is the number of bytes that no segment file holds.
+// Unflushed is the number of bytes that no segment file holds yet.
 func (l *Log) Unflushed() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,8 +61,8 @@ func (l *Log) Synced() Offset {
 	return l.synced
 }
 
-// OldestUnsyncedFileSeq is the commit log file of the oldest batch at or above Synced: that file
-// and all later ones are still needed. ok is false if there is no such batch.
+// OldestUnsyncedFileSeq returns the commit log file of the oldest batch at or above Synced: that file and all later
+// ones are still needed. ok is false if there is no such batch.
 func (l *Log) OldestUnsyncedFileSeq() (seq uint64, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +72,8 @@ func (l *Log) OldestUnsyncedFileSeq() (seq uint64, ok bool) {
 	return l.marks.list[0].seq, true
 }
 
-// OldestUnflushedFileSeq is the commit log file of the oldest batch at or above Flushed; ok is false if there is none.
+// OldestUnflushedFileSeq returns the commit log file of the oldest batch at or above Flushed. ok is false if there is
+// no such batch.
 func (l *Log) OldestUnflushedFileSeq() (seq uint64, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,12 +83,11 @@ func (l *Log) OldestUnflushedFileSeq() (seq uint64, ok bool) {
 	return 0, false
 }
 
-// Flush writes batches from the tail to segment files, about maxBytes of them (whole batches), and returns
-// how many bytes it wrote. The bytes are durable after the next Sync. Batches that would begin a new file make it
-// first.
+// Flush writes about maxBytes of the tail, in whole batches, to segment files, and returns how many bytes it wrote. The
+// bytes are durable after the next Sync. If a batch begins a new segment, Flush first creates the file.
 //
-// No space (syscall.ENOSPC) and other refusals before a write (EMFILE) lose nothing: call again later. A write that
-// fails otherwise poisons the log's files, see ErrPoisoned.
+// Lack of space (syscall.ENOSPC) and other refusals before a write (EMFILE) lose nothing: call again later. A write
+// that fails for another reason poisons the log's files, see ErrPoisoned.
 func (l *Log) Flush(w *Writer, maxBytes int64) (n int64, err error) {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -100,7 +100,7 @@ func (l *Log) Flush(w *Writer, maxBytes int64) (n int64, err error) {
 			break
 		}
 		k, err := l.writeRun(w, run)
-		clear(run) // no reference to a buffer stays in the writer
+		clear(run) // the writer must keep no reference to a buffer
 		n += k
 		if err != nil {
 			return n, err
@@ -109,8 +109,8 @@ func (l *Log) Flush(w *Writer, maxBytes int64) (n int64, err error) {
 	return n, nil
 }
 
-// NeedsFile says whether the next Flush has to make a segment file, which takes a file system many times longer than a
-// write.
+// NeedsFile says whether the next Flush has to create a segment file, which takes a file system many times longer than
+// a write.
 func (l *Log) NeedsFile() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,8 +122,9 @@ func (l *Log) NeedsFile() bool {
 	return n == 0 || l.segs[n-1].number != l.tail.stretchOf(i).segment
 }
 
-// MakeFile makes the segment file that the next Flush would make, if any. Errors are those of Flush, which meets them
-// again: they may be ignored. Several logs' files made at the same time share the file system's journal commits.
+// MakeFile creates the segment file that the next Flush would create, if any. Its errors may be ignored, because Flush
+// meets the same ones. When the files of several logs are created at the same time, they share the file system's
+// journal commits.
 func (l *Log) MakeFile() error {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -131,7 +132,7 @@ func (l *Log) MakeFile() error {
 		return err
 	}
 	l.mu.Lock()
-	s := l.tail.at(l.tail.find(l.flushed)) // nothing takes it away: l.io is held
+	s := l.tail.at(l.tail.find(l.flushed)) // it stays in the tail: l.io is held
 	l.mu.Unlock()
 	head, free := aio.AlignedBytes(l.blockBytes())
 	defer free()
@@ -139,7 +140,7 @@ func (l *Log) MakeFile() error {
 	return err
 }
 
-// writable is the sticky state of the files. The caller holds l.io.
+// writable returns the error, if any, because of which the files must not be written. The caller holds l.io.
 func (l *Log) writable() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -158,8 +159,8 @@ func (l *Log) poisonWith(err error) error {
 	return l.poison
 }
 
-// nextRun copies the descriptions of the next unflushed batches that go to one segment. The buffers
-// stay: Evict drops only what is flushed, and every other way out of the tail takes l.io.
+// nextRun returns the descriptions of the next unflushed batches that go to one segment. The buffers stay valid: Evict
+// drops only flushed batches, and everything else that takes batches out of the tail holds l.io.
 func (l *Log) nextRun(w *Writer, maxBytes int64) []Slice {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -176,8 +177,8 @@ func (l *Log) nextRun(w *Writer, maxBytes int64) []Slice {
 	return run
 }
 
-// writeRun writes batches that go to one segment and then counts them as flushed. Until it does, the file's
-// bytes from the flushed offset on are of no account, so a failure needs no undoing.
+// writeRun writes batches that go to one segment and then counts them as flushed. Until then nobody reads the file's
+// bytes from the flushed offset on, so a failure needs no undoing. The caller holds l.io.
 func (l *Log) writeRun(w *Writer, run []Slice) (int64, error) {
 	f, err := l.segmentFor(w.buf, &run[0])
 	if err != nil {
@@ -232,7 +233,7 @@ func (l *Log) writeRun(w *Writer, run []Slice) (int64, error) {
 	return n, nil
 }
 
-// writeFailed tells a full disk, which passes, from a failed device, which does not.
+// writeFailed tells a full disk, which is temporary, from a failed device, which is not. The caller holds l.io.
 func (l *Log) writeFailed(f *segFile, err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return fmt.Errorf("segment: no space to write %s; the commit log keeps its bytes until there is: %w", f.path, err)
@@ -264,7 +265,7 @@ func (s *stage) add(p []byte) error {
 	return nil
 }
 
-// finish writes what is left, padded with zeros to whole blocks.
+// finish writes the remaining bytes, padded with zeros to whole blocks.
 func (s *stage) finish(block int64) error {
 	if s.n == 0 {
 		return nil
@@ -274,14 +275,14 @@ func (s *stage) finish(block int64) error {
 	return s.file.WriteAt(s.buf[:padded], s.off)
 }
 
-// tail is the part of the last block below file byte end.
+// tail returns the bytes of the last block below file byte end.
 func (s *stage) tail(end, block int64) []byte {
 	from := end&^(block-1) - s.off
 	return s.buf[max(from, 0):max(end-s.off, 0)]
 }
 
-// startOfBlock puts the bytes that precede file byte at in its block into buf: from memory if
-// the last write left them, else from the file.
+// startOfBlock copies the bytes that precede file byte at in its block to buf: from memory if the last write left them
+// there, else from the file.
 func (l *Log) startOfBlock(f *segFile, buf []byte, at, block int64) (int, error) {
 	n := int(at & (block - 1))
 	if n == 0 {
@@ -296,7 +297,7 @@ func (l *Log) startOfBlock(f *segFile, buf []byte, at, block int64) (int, error)
 	return n, nil
 }
 
-// openForWrite opens the file and counts it as dirty.
+// openForWrite opens the file and adds it to the dirty ones. The caller holds l.io.
 func (l *Log) openForWrite(f *segFile) error {
 	if f.file != nil {
 		return nil
@@ -310,8 +311,8 @@ func (l *Log) openForWrite(f *segFile) error {
 	return nil
 }
 
-// segmentFor returns the file that s belongs to, and makes it if s is its first batch, with buf (of a block at least)
-// for its header.
+// segmentFor returns the file that s belongs to. If s is its first batch, segmentFor creates the file, and uses buf (at
+// least one block) for the header. The caller holds l.io.
 func (l *Log) segmentFor(buf []byte, s *Slice) (*segFile, error) {
 	l.mu.Lock()
 	var last *segFile
@@ -323,7 +324,7 @@ func (l *Log) segmentFor(buf []byte, s *Slice) (*segFile, error) {
 		if last.broken != nil {
 			return nil, last.broken
 		}
-		if last.base == s.SegmentBase { // its room may be less than s says; writeRun sees to that
+		if last.base == s.SegmentBase { // its capacity may be less than s says; writeRun checks that
 			return last, nil
 		}
 	}
@@ -351,8 +352,9 @@ func (l *Log) segmentFor(buf []byte, s *Slice) (*segFile, error) {
 	return f, nil
 }
 
-// createSegment makes the file and writes its header block. Its name and header are durable with the next Sync: before
-// that no checkpoint speaks of the file. A sync of its own would cost the file system a journal commit for every file.
+// createSegment creates the file and writes its header block. The name and the header become durable with the next
+// Sync: no checkpoint refers to the file before that. A sync of its own would cost the file system a journal commit per
+// file.
 func (l *Log) createSegment(buf []byte, h segHeader) (*segFile, error) {
 	f := newSegFile(l, h)
 	f.indexed = true
@@ -365,7 +367,7 @@ func (l *Log) createSegment(buf []byte, h segHeader) (*segFile, error) {
 	block := int64(l.blockBytes())
 	size := roundUp(SegmentHeaderBytes+h.capacity, block)
 	file, err := l.disk.Create(f.path, size)
-	if errors.Is(err, fs.ErrExist) { // a leftover of a life that did not reach a checkpoint
+	if errors.Is(err, fs.ErrExist) { // left over from a process that wrote no checkpoint after it
 		if err = l.discard(f.path, l.trashName(f.number)); err == nil {
 			file, err = l.disk.Create(f.path, size)
 		}
@@ -399,9 +401,9 @@ func (l *Log) discard(name, trash string) error {
 	return l.disk.Remove(trash)
 }
 
-// Sync makes durable what was flushed before it was called: afterwards Synced is at least Flushed as it was then. It
-// then writes the .idx of segments that became full. If it fails the files are poisoned: what the kernel still shows of
-// them may never reach the device, so they are neither synced nor written again.
+// Sync makes durable what was flushed before the call: afterwards Synced is at least what Flushed was then. Then it
+// writes the .idx of segments that became full. If Sync fails, the files are poisoned: bytes that the kernel still
+// shows may never reach the device, so the files are neither synced nor written again.
 func (l *Log) Sync() error {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -444,7 +446,7 @@ func (l *Log) sync() error {
 	return nil
 }
 
-// endOf is where a full segment ends, which is where the next begins.
+// endOf returns where a full segment ends, which is where the next segment begins.
 func (l *Log) endOf(f *segFile) (Offset, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -454,7 +456,7 @@ func (l *Log) endOf(f *segFile) (Offset, bool) {
 	return 0, false
 }
 
-// sealedEnd is endOf for a pinned segment that may have been trimmed meanwhile.
+// sealedEnd is endOf for a pinned segment that may have been trimmed meanwhile: then it returns end.
 func (l *Log) sealedEnd(f *segFile, end Offset) Offset {
 	if e, ok := l.endOf(f); ok {
 		return e
@@ -462,8 +464,8 @@ func (l *Log) sealedEnd(f *segFile, end Offset) Offset {
 	return end
 }
 
-// Evict drops slices below upTo that are flushed, and with them their buffers' references; what they
-// held is read from the mapping from then on. Anyone may call it.
+// Evict drops flushed slices below upTo from memory, and with them the references to their buffers. From then on their
+// bytes are read from the mapping. Any goroutine may call it.
 func (l *Log) Evict(upTo Offset) {
 	l.dropFront(func() bool { return l.tail.endOf(0) <= min(upTo, l.flushed) })
 }
@@ -476,8 +478,8 @@ func (l *Log) dropTail(drop func(s *Slice) bool) {
 	})
 }
 
-// dropFront drops the first slice while drop holds, which is called with l.mu held. Buffers are released outside the
-// lock: a release may wake the committer.
+// dropFront drops slices from the front while drop holds. drop is called with l.mu held. Buffers are released without
+// the lock, because a release may wake the committer.
 func (l *Log) dropFront(drop func() bool) {
 	var bufs [64]*aio.Buf
 	for more := true; more; {

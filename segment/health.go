@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// damage is one CorruptError and where it stands in the log.
+// damage is a CorruptError and the offset in the log to which it applies.
 type damage struct {
 	at  Offset
 	err *CorruptError
@@ -14,14 +14,14 @@ type damage struct {
 // MaxDamageCount bounds the errors that Health lists.
 const MaxDamageCount = 64
 
-// noteDamage remembers an error for Health. The caller holds l.mu (or is Open).
+// noteDamage keeps an error for Health. The caller holds l.mu, or is Open.
 func (l *Log) noteDamage(at Offset, err *CorruptError) {
 	if len(l.damage) < MaxDamageCount {
 		l.damage = append(l.damage, damage{at, err})
 	}
 }
 
-// damageAt is the error for a read in an isolated range of f. The caller holds l.mu.
+// damageAt returns the error for a read in an isolated range of f. The caller holds l.mu.
 func (l *Log) damageAt(f *segFile, at Offset) *CorruptError {
 	s, _ := f.isolated(at)
 	for _, d := range l.damage {
@@ -32,13 +32,14 @@ func (l *Log) damageAt(f *segFile, at Offset) *CorruptError {
 	return f.corrupt(f.at(s.from), ErrInvalid)
 }
 
-// isolate makes the batch at off, found damaged, unreadable for good, whatever the device returns for it
-// later. The caller holds l.mu.
+// isolate makes the batch at off, which was found damaged, unreadable, whatever the device returns for it later. That
+// ends with Repair, ReadAgain or a cut. size is the batch's size. If size is 0, which means unknown, or if the segment
+// has MaxIsolatedCount ranges already, more than the batch is isolated. The caller holds l.mu.
 func (l *Log) isolate(f *segFile, off Offset, size int, cause error) error {
 	if _, known := f.isolated(off); known {
 		return l.damageAt(f, off)
 	}
-	end := min(f.base+Offset(f.capacity), l.flushed) // what is written later will be good again
+	end := min(f.base+Offset(f.capacity), l.flushed) // what is written later will be good
 	if i := slices.Index(l.segs, f); i >= 0 {
 		end = min(end, l.segmentEnd(i))
 	}
@@ -65,8 +66,8 @@ func (l *Log) segmentEnd(i int) Offset {
 
 func compareEntry(e indexEntry, off Offset) int { return int(e.off - off) }
 
-// Health is nil, or every damage known so far, joined: CorruptError for ranges that are not
-// served, ErrPoisoned if files can no longer be written. What is not named there is served.
+// Health returns nil, or all damage known so far, joined: CorruptErrors for ranges that are not served, and ErrPoisoned
+// if files can no longer be written. Everything that Health does not name is served.
 func (l *Log) Health() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,8 +84,8 @@ func (l *Log) Health() error {
 // Range is a half-open range of a log.
 type Range struct{ From, To Offset }
 
-// Isolated lists the ranges known to be damaged, in log order: what a replica fetches again from a peer, and where a
-// reader may go on. To is never inside a good batch, but a reader that goes on there may meet the next damage.
+// Isolated lists the ranges known to be damaged, in log order. A replica fetches them again from a peer, and a reader
+// may continue at To. To is never inside a good batch, but a reader that continues there may meet more damage.
 func (l *Log) Isolated() []Range {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,7 +105,7 @@ func (l *Log) Isolated() []Range {
 	return out
 }
 
-// Poisoned is nil, or why the files take nothing more, see ErrPoisoned.
+// Poisoned returns nil, or the reason why the files can no longer be written: see ErrPoisoned.
 func (l *Log) Poisoned() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

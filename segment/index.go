@@ -18,7 +18,7 @@ const (
 	idxHeaderBytes = 64
 	idxEntryBytes  = 32
 
-	// MaxIndexCount bounds the entries of one index: a segment of 128 MiB has 2048 with the default step.
+	// MaxIndexCount bounds the entries of one index. A segment of 128 MiB has 2048 entries with the default distance.
 	MaxIndexCount = 1 << 17
 
 	offIdxMagic       = 0
@@ -40,8 +40,8 @@ const (
 	offEntryAppended = 24
 )
 
-// indexEntry says where a batch begins. An index is a hint: what it leads to is verified
-// before use, and a hint that does not hold costs a scan, never a wrong answer.
+// indexEntry says where a batch begins. An index is a hint: the batch to which it leads is verified before use, and a
+// wrong hint costs a scan but never gives a wrong answer.
 type indexEntry struct {
 	off      Offset
 	pos      Position
@@ -49,7 +49,7 @@ type indexEntry struct {
 	appended int64
 }
 
-// indexHeader says of which segment an index is. lastCRC is for tools.
+// indexHeader says which segment an index describes. lastCRC is for tools.
 type indexHeader struct {
 	id         Identity
 	number     uint32
@@ -125,7 +125,7 @@ func decodeIndex(p []byte) (h indexHeader, entries []indexEntry, err error) {
 	return h, entries, nil
 }
 
-// lastBelow returns the last entry for which below holds, given that it holds for a prefix.
+// lastBelow returns the last entry for which below holds. below must hold for a prefix of the entries.
 func lastBelow(entries []indexEntry, below func(e *indexEntry) bool) (indexEntry, bool) {
 	n := sort.Search(len(entries), func(i int) bool { return !below(&entries[i]) })
 	if n == 0 {
@@ -134,8 +134,7 @@ func lastBelow(entries []indexEntry, below func(e *indexEntry) bool) (indexEntry
 	return entries[n-1], true
 }
 
-// noteIndex adds an index entry for a batch that was written to f, if one is due.
-// The caller holds l.mu.
+// noteIndex adds an index entry for a batch that was written to f, if one is due. The caller holds l.mu.
 func (l *Log) noteIndex(f *segFile, s *Slice) {
 	if n := len(f.index); n > 0 && s.Offset-f.index[n-1].off < Offset(l.opts.IndexEveryBytes) ||
 		len(f.index) >= MaxIndexCount {
@@ -144,8 +143,8 @@ func (l *Log) noteIndex(f *segFile, s *Slice) {
 	f.index = append(f.index, indexEntry{s.Offset, s.Position, s.FirstID, s.Appended})
 }
 
-// ensureIndex makes f.index usable: as it is in memory, else from the .idx file, else by
-// a scan of the batch headers. end is how far f may be read. The caller holds a pin and no lock.
+// ensureIndex makes f.index usable: from memory, else from the .idx file, else by a scan of the batch headers. f may be
+// read up to end. The caller holds a pin and no lock.
 func (l *Log) ensureIndex(f *segFile, end Offset) error {
 	l.mu.Lock()
 	ready, sealed := f.indexed, f.sealed
@@ -167,8 +166,8 @@ func (l *Log) ensureIndex(f *segFile, end Offset) error {
 	return nil
 }
 
-// startingPoint is the place to scan from for what below describes: the batch of the last fitting index
-// entry. An entry that does not lead to the batch it names makes the index be built anew.
+// startingPoint returns the offset from which to scan for what below describes: the batch of the last entry for which
+// below holds. If that entry does not lead to the batch it names, startingPoint builds the index anew.
 func (l *Log) startingPoint(f *segFile, end Offset, below func(e *indexEntry) bool) (Offset, error) {
 	for range 2 {
 		if err := l.ensureIndex(f, end); err != nil {
@@ -194,7 +193,7 @@ func (l *Log) startingPoint(f *segFile, end Offset, below func(e *indexEntry) bo
 	return f.first, nil
 }
 
-// installIndex joins what was read with what the writer noted meanwhile.
+// installIndex merges the entries that were read with those that the writer added meanwhile.
 func (l *Log) installIndex(f *segFile, entries []indexEntry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,7 +208,8 @@ func (l *Log) installIndex(f *segFile, entries []indexEntry) {
 	f.index, f.indexed = entries, true
 }
 
-// readIndex reads the .idx file of a full segment and checks that it is whole and of this segment: identity and range.
+// readIndex reads the .idx file of a full segment and checks that it is whole and describes this segment's identity and
+// range.
 func (l *Log) readIndex(f *segFile, end Offset) ([]indexEntry, error) {
 	p, err := l.disk.ReadFile(indexPath(f.path), idxHeaderBytes+MaxIndexCount*idxEntryBytes)
 	if err != nil {
@@ -222,7 +222,7 @@ func (l *Log) readIndex(f *segFile, end Offset) ([]indexEntry, error) {
 	return entries, err
 }
 
-// loadIndex is readIndex with a look at the content: the first and last entries must lead to such batches.
+// loadIndex is readIndex with a check of the content: the first and the last entry must lead to the batches they name.
 func (l *Log) loadIndex(f *segFile, end Offset) ([]indexEntry, bool) {
 	entries, err := l.readIndex(f, end)
 	if err != nil {
@@ -263,11 +263,11 @@ func (l *Log) scanIndex(f *segFile, end Offset) (entries []indexEntry, lastCRC u
 	return entries, lastCRC, l.scanned(f, err)
 }
 
-// scanWindow is how much is read ahead of a header scan.
+// scanWindow is how many bytes a header scan reads at once.
 const scanWindow = 64 << 10
 
-// badBatch is how a scan reports the first batch that is not good: where it stands, and its size if
-// its header could be read. Whether that is damage is for the caller, who knows if a batch must begin there.
+// badBatch is how a scan reports the first batch that is not good: where the batch is, and its size if its header could
+// be read. The caller, who knows whether a batch must begin there, decides whether that is damage.
 type badBatch struct {
 	at   int64 // in the file
 	size int
@@ -277,9 +277,9 @@ type badBatch struct {
 func (e *badBatch) Error() string { return e.err.Error() }
 func (e *badBatch) Unwrap() error { return e.err }
 
-// scan calls fn for each batch header from off, a batch boundary, until fn returns false or end.
-// Bodies are neither read nor verified. The error is a *badBatch, or the environment's from mapping.
-// The caller holds a pin on f and no lock.
+// scan calls fn for each batch header from off, a batch boundary, up to end, until fn returns false. It neither reads
+// nor verifies bodies. The error is a *badBatch, or one of the environment from mapping. The caller holds a pin on f
+// and no lock.
 func (l *Log) scan(f *segFile, off, end Offset, fn func(off Offset, h *Header) bool) error {
 	m, err := l.mapSegment(f)
 	if err != nil {
@@ -315,7 +315,8 @@ func (l *Log) scan(f *segFile, off, end Offset, fn func(off Offset, h *Header) b
 	return nil
 }
 
-// scanned turns the error of a scan that began at a true boundary into what a reader gets: damage is isolated.
+// scanned turns the error of a scan that began at a true boundary into the error that a reader gets: damage is
+// isolated.
 func (l *Log) scanned(f *segFile, err error) error {
 	var bad *badBatch
 	if errors.As(err, &bad) {
@@ -324,9 +325,8 @@ func (l *Log) scanned(f *segFile, err error) error {
 	return err
 }
 
-// writeIndex persists the index of a full and synced segment. An index that cannot be
-// written is missed by nobody but the next search after a restart, so errors end here.
-// The caller holds l.io.
+// writeIndex persists the index of a full and synced segment. If that fails, only the next search after a restart is
+// slower, so errors end here. The caller holds l.io.
 func (l *Log) writeIndex(f *segFile, end Offset) {
 	f.pin()
 	defer f.release()
@@ -347,7 +347,7 @@ func (l *Log) writeIndex(f *segFile, end Offset) {
 		return
 	}
 	l.mu.Lock()
-	if f.refs.Load() <= 2 && !f.isMapped.Load() { // nobody searches it now: memory holds only what is in use
+	if f.refs.Load() <= 2 && !f.isMapped.Load() { // nobody searches it now; memory holds only indexes in use
 		f.index, f.indexed = nil, false
 	}
 	l.mu.Unlock()

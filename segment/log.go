@@ -16,14 +16,14 @@ import (
 const (
 	DefaultIndexEveryBytes   = 64 << 10
 	DefaultMaxMappedSegments = 4
-	// MaxIsolatedCount bounds the isolated ranges that one segment remembers; beyond it the rest of the segment is
-	// isolated.
+	// MaxIsolatedCount bounds the isolated ranges that one segment keeps. Beyond that number, a newly damaged batch
+	// isolates the rest of its segment.
 	MaxIsolatedCount = 64
 )
 
-// Options are the choices for one log; the zero value is the default.
+// Options are the choices for one log; the zero value selects the defaults.
 type Options struct {
-	IndexEveryBytes   int // distance of index entries; 0: DefaultIndexEveryBytes
+	IndexEveryBytes   int // distance between index entries; 0: DefaultIndexEveryBytes
 	MaxMappedSegments int // segments that stay mapped while nobody reads them; 0: DefaultMaxMappedSegments
 }
 
@@ -36,68 +36,72 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Log is the batches of one partition: segment files, and before them the tail in memory.
+// Log holds the batches of one partition: segment files, and behind them the tail in memory.
 //
 //	start          synced        flushed                      end
 //	  |   segments    |  segments   |                           |
 //	  |               |     |<------+---- tail: slices in memory >|
 //	  |<-- mapped reads --->|
 //
-// Invariant: start <= synced <= flushed <= end, and tail start <= flushed. Durable batches
-// above synced are in the commit log; the caller keeps its files until OldestUnsyncedFileSeq passes them.
+// Invariant: start <= synced <= flushed <= end, and tail start <= flushed. Durable batches above synced are in the
+// commit log; the caller keeps each commit log file until OldestUnsyncedFileSeq passes it.
 //
-// Two locks: mu guards everything in memory and is never held across I/O; io serialises those who write
-// files (Flush, Sync, Truncate, Reset, Trim, Close) and is taken before mu. Append, View and Seek take only mu.
+// There are two locks. mu guards everything in memory and is never held across I/O. io serialises the methods that
+// write files (Flush, MakeFile, Sync, Repair, OpenAgain, ReadAgain, Truncate, Reset, Trim, Close, and the checks when
+// they mend) and is taken before mu. Append, View and Seek take only mu.
 type Log struct {
 	disk aio.Disk
 	dir  string
 	id   Identity
 	opts Options
 
+	// io guards the fields from here to poison.
 	io       lock.Mutex[lock.SegmentIO]
 	dirReady bool       // the directory exists durably
-	named    bool       // files were made since the last Sync: their names are not durable
-	dirty    []*segFile // written since the last Sync, each with its file open
-	full     []*segFile // sealed, their .idx not written yet
-	partial  []byte     // what the block at partEnd holds below it: the start of the next write
+	named    bool       // files were created since the last Sync: their names are not durable
+	dirty    []*segFile // files written since the last Sync, each with its file open
+	full     []*segFile // sealed segments whose .idx is not written yet
+	partial  []byte     // the bytes below partEnd in the block of partEnd: the next write begins with them
 	partEnd  Offset     // valid while partial != nil
 	poison   error      // sticky, see ErrPoisoned
 
-	mapped atomic.Int64 // segments that are mapped, removed ones that are still read included
+	mapped atomic.Int64 // mapped segments, including removed ones that are still read
 
-	// What Append needs stands together: with many partitions every batch finds its log out of the processor's cache.
+	// The fields that Append needs are adjacent: with many partitions, every batch finds its log out of the processor's
+	// cache.
+	//
+	// mu guards the fields from here on.
 	mu     lock.Mutex[lock.SegmentLog]
 	closed bool
 	end    place
-	placed State // Segment, SegmentBase, SegmentCapacity of the last batch
+	placed State // where the last batch was placed: Segment, SegmentBase, SegmentCapacity
 	marks  marks
 	tail   tail
 
-	poisoned error // poison, for readers of Health
+	poisoned error // copy of poison, for readers that do not hold io
 	segs     []*segFile
 	start    place
 	flushed  Offset
 	synced   Offset
-	clock    uint64 // counts reads of segments; segFile.used is its value at the last one
-	// generation counts the times that the log went back: a reader's memory of what stood where is void after one.
+	clock    uint64 // counts reads of segments; segFile.used is its value at the segment's last read
+	// generation counts the cuts and resets of the log. After one, what a reader remembers about offsets is invalid.
 	generation uint64
 	damage     []damage
 }
 
-// place is one spot of the log in its three coordinates.
+// place is one place of the log in its three coordinates.
 type place struct {
 	off Offset
 	pos Position
 	id  MsgID
 }
 
-// Open opens the log that lies in dir (relative to the disk) in the state st of the last
-// checkpoint: everything below st.End is in segment files and synced. It reads the
-// header block of each segment and no data. Files and bytes beyond st.End are leftovers of a life that did not
-// reach a checkpoint; they are ignored, and replaced when the log grows over them.
+// Open opens the log in dir (relative to the disk) in the state st of the last checkpoint: everything below st.End is
+// in segment files and synced. Open reads the header block of each segment and no data. Files and bytes beyond st.End
+// were written after the last checkpoint; Open ignores them, and they are replaced when the log grows over them.
 //
-// Damage does not make Open fail: missing, short or foreign files are told by Health, and what
-// they held reads as CorruptError. An error is one of the environment: nothing was changed.
+// Damage does not make Open fail: Health reports missing, short or foreign files, and reading what they held returns a
+// CorruptError. An error of Open is one of the environment, and nothing was changed.
 func Open(disk aio.Disk, dir string, id Identity, st State, opts Options) (*Log, error) {
 	opts.setDefaults()
 	l := &Log{disk: disk, dir: dir, id: id, opts: opts}
@@ -118,12 +122,12 @@ func (l *Log) setEnd(st State) {
 	l.end = place{st.End, st.Next, st.NextID}
 	l.placed = State{Segment: st.Segment, SegmentBase: st.SegmentBase, SegmentCapacity: st.SegmentCapacity}
 	if st.SegmentCapacity == 0 {
-		l.placed.SegmentBase = st.End // not begun: it will begin here
+		l.placed.SegmentBase = st.End // the segment is not begun: it will begin here
 	}
 }
 
-// ignoreLeftovers drops the numbers of files that hold nothing below st.End: those above the current segment, and
-// its own if nothing is in it yet.
+// ignoreLeftovers returns numbers without the files that hold nothing below st.End: those above the current segment,
+// and the current one if it holds nothing yet.
 func ignoreLeftovers(numbers []uint32, st State) []uint32 {
 	for n := len(numbers); n > 0; n-- {
 		if last := numbers[n-1]; last < st.Segment || last == st.Segment && st.SegmentBase < st.End {
@@ -133,8 +137,8 @@ func ignoreLeftovers(numbers []uint32, st State) []uint32 {
 	return nil
 }
 
-// trimmedToEnd recognises a checkpoint that ends exactly with a segment that retention removed
-// after it: that file is missing, and the next one begins where it ended.
+// trimmedToEnd recognises a checkpoint that ends exactly at the end of a segment which retention removed after the
+// checkpoint. The file of that segment is missing, and the next file begins at st.End.
 func (l *Log) trimmedToEnd(numbers []uint32, st State) bool {
 	i, there := slices.BinarySearch(numbers, st.Segment)
 	if there || i > 0 || len(numbers) == 0 || numbers[0] != st.Segment+1 {
@@ -144,8 +148,8 @@ func (l *Log) trimmedToEnd(numbers []uint32, st State) bool {
 	return err == nil && h.id == l.id && h.number == numbers[0] && h.base == st.End
 }
 
-// openSegments lists the files from the one that holds st.End downwards, until the first of
-// the log or of what retention left.
+// openSegments opens the files from the one that holds st.End downwards, to the first file of the log or of what
+// retention left.
 func (l *Log) openSegments(st State) error {
 	numbers, err := listSegments(l.disk, l.dir)
 	if err != nil {
@@ -163,7 +167,7 @@ func (l *Log) openSegments(st State) error {
 		return -1
 	}
 	if l.placed.SegmentBase == st.End {
-		want-- // nothing is in the current segment yet
+		want-- // the current segment holds nothing yet
 	}
 	if len(numbers) == 0 && want < int64(st.Segment) {
 		return nil
@@ -208,8 +212,8 @@ func listSegments(disk aio.Disk, dir string) (numbers []uint32, err error) {
 	return numbers, nil
 }
 
-// openOne opens segment number, which must end at limit at the latest, or a stand-in that
-// says what is wrong with it. An error is the environment's.
+// openOne opens segment number, which must end at or below limit. If something is wrong with the file, openOne returns
+// a stand-in whose broken says what. An error is one of the environment.
 func (l *Log) openOne(number uint32, present bool, limit Offset, st State) (*segFile, error) {
 	f := newSegFile(l, segHeader{id: l.id, number: number})
 	f.sealed = number != st.Segment
@@ -233,8 +237,9 @@ func (l *Log) openOne(number uint32, present bool, limit Offset, st State) (*seg
 	return f, nil
 }
 
-// noteShort isolates what a file of size bytes does not have of its segment, whose batches end at limit at the latest.
-// If it has all of them nothing is damaged: a power cut took room that was never used.
+// noteShort isolates the part of the segment that its file, of size bytes, is too short to hold. The segment's batches
+// end at or below limit. If the file holds all of them, nothing is damaged: a power cut took only space that was never
+// used.
 func (l *Log) noteShort(f *segFile, size int64, limit Offset) {
 	room := size - SegmentHeaderBytes
 	if room >= f.capacity {
@@ -248,7 +253,7 @@ func (l *Log) noteShort(f *segFile, size int64, limit Offset) {
 	l.noteDamage(from, f.corrupt(size, errors.New("the file is too short")))
 }
 
-// fits says what keeps a valid header from being that of segment number of this log.
+// fits returns the reason why a valid header is not the header of segment number of this log, or nil.
 func (l *Log) fits(h *segHeader, number uint32, limit Offset, st State) error {
 	current := number == st.Segment
 	switch {
@@ -259,15 +264,15 @@ func (l *Log) fits(h *segHeader, number uint32, limit Offset, st State) error {
 	case current && h.base != st.SegmentBase:
 		return fmt.Errorf("it begins at offset %d, the checkpoint says %d", h.base, st.SegmentBase)
 	case current && h.capacity < int64(st.End-st.SegmentBase):
-		// it may have less than the checkpoint gives it, see enlarge
+		// its capacity may be smaller than the checkpoint says, see enlarge
 		return fmt.Errorf("it has room for %d bytes, the checkpoint says that %d are used", h.capacity, st.End-st.SegmentBase)
-	case h.first > limit || !current && h.first == limit && !h.starts: // an anchor may stay empty
+	case h.first > limit || !current && h.first == limit && !h.starts: // an anchor may be empty
 		return fmt.Errorf("it begins at offset %d, beyond the %d where it should end", h.first, limit)
 	}
 	return nil
 }
 
-// link takes the opened files, newest first, as the log's list.
+// link makes the opened files, newest first, the log's list.
 func (l *Log) link(files []*segFile) {
 	slices.Reverse(files)
 	l.standIn(files)
@@ -276,8 +281,8 @@ func (l *Log) link(files []*segFile) {
 	l.start = place{f.first, f.firstPos, f.firstID}
 }
 
-// standIn gives the files that do not say what they hold the range that their neighbours leave: from where the file
-// below can end at most.
+// standIn gives each stand-in, whose file does not say what it holds, the range that its neighbours leave. The range
+// begins where the segment below ends at the latest. The caller holds l.mu, or is Open.
 func (l *Log) standIn(files []*segFile) {
 	for i, f := range files {
 		if f.broken == nil {
@@ -285,20 +290,21 @@ func (l *Log) standIn(files []*segFile) {
 		}
 		switch {
 		case !f.sealed:
-			if f.base == 0 { // the current segment of Open; later what is placed may be in another
+			if f.base == 0 { // as Open found it; later, l.placed may speak of another segment
 				f.base = l.placed.SegmentBase
 			}
 		case i > 0:
 			below := files[i-1]
 			f.base = min(below.base+Offset(below.capacity), l.baseAbove(files[i+1:]))
 		default:
-			f.base = 0 // unknown; low rather than high: what was there must not read as removed by retention
+			f.base = 0 // unknown; better too low than too high: what was there must not read as removed by retention
 		}
 		f.first = f.base
 		l.noteDamage(f.base, f.broken)
 	}
 }
 
+// baseAbove returns where the first readable segment of files begins, or the end of the log.
 func (l *Log) baseAbove(files []*segFile) Offset {
 	for _, f := range files {
 		if f.broken == nil {
@@ -308,10 +314,10 @@ func (l *Log) baseAbove(files []*segFile) Offset {
 	return l.end.off
 }
 
-// Append adds one batch at the end, where View finds it at once, and takes its own reference to s.Buf.
-// The batch need not be durable yet: the callers bound what their readers see.
-// It blocks on no I/O and allocates only when the tail grows. One goroutine calls it, in order:
-// a batch that does not continue the log is a bug and panics. After Close it does nothing.
+// Append adds one batch at the end of the log and takes its own reference to s.Buf. View finds the batch at once. The
+// batch need not be durable yet: the callers bound what their readers see. Append waits for no I/O and allocates only
+// when the tail grows. One goroutine at a time calls it, in log order: a batch that does not continue the log is a bug
+// and panics. After Close, Append does nothing.
 func (l *Log) Append(s *Slice) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -340,14 +346,14 @@ func (l *Log) mustContinue(s *Slice) {
 	}
 }
 
-// Start returns where the log begins; it moves when segments are trimmed.
+// Start returns where the log begins. The start moves when segments are trimmed.
 func (l *Log) Start() (Offset, Position, MsgID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.start.off, l.start.pos, l.start.id
 }
 
-// TrimmableTo is the lowest offset for which Trim can remove a segment. ok is false while there is none to remove.
+// TrimmableTo returns the lowest offset for which Trim can remove a segment. ok is false if there is no such segment.
 func (l *Log) TrimmableTo() (to Offset, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -357,15 +363,15 @@ func (l *Log) TrimmableTo() (to Offset, ok bool) {
 	return l.segs[1].base, true
 }
 
-// End returns where the next batch will stand.
+// End returns where the next batch will begin.
 func (l *Log) End() (Offset, Position, MsgID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.end.off, l.end.pos, l.end.id
 }
 
-// Close frees what the log holds; nothing is flushed, the commit log has it. Views that are
-// still pinned stay valid until their release.
+// Close frees what the log holds. It flushes nothing, because the commit log has it. Views that are still pinned stay
+// valid until they are released.
 func (l *Log) Close() error {
 	l.io.Lock()
 	defer l.io.Unlock()

@@ -14,8 +14,8 @@ import (
 //
 // size counts what follows it. A 100-byte body with delta 0 and no headers costs 3 bytes.
 const (
-	// MaxRecordOverheadBytes is the most that a record without headers adds to its body:
-	// size 4, attributes 1, time delta 10, defer 5.
+	// MaxRecordOverheadBytes is the most that a record without headers adds to its body: size 4, attributes 1, time
+	// delta 10, defer 5.
 	MaxRecordOverheadBytes = 4 + 1 + binary.MaxVarintLen64 + binary.MaxVarintLen32
 	// MaxHeaderCount bounds the headers of one record.
 	MaxHeaderCount = 256
@@ -33,13 +33,12 @@ type KV struct{ Key, Value []byte }
 // Record is one message.
 type Record struct {
 	TimeDelta int64  // µs after the batch's Created; may be negative
-	Defer     uint32 // ms that the first delivery waits; 0: none
+	Defer     uint32 // ms by which the first delivery is deferred; 0: none
 	Headers   []KV   // at most MaxHeaderCount
 	Body      []byte
 }
 
-// RecordSize is the exact size in bytes that AppendRecord needs for a record with time
-// delta 0 and no headers.
+// RecordSize is the exact size in bytes that AppendRecord needs for a record with time delta 0 and no headers.
 func RecordSize(bodyLen int, deferMs uint32) int {
 	n := 2 + bodyLen
 	if deferMs != 0 {
@@ -69,9 +68,8 @@ func (r *Record) innerSize() int {
 	return n
 }
 
-// AppendRecord appends the encoding of r to dst and returns it. It allocates nothing
-// when dst has capacity for r.Size() more bytes. The caller sets FlagHeaders and FlagDefer of the
-// batch that the record goes into, and keeps MaxHeaderCount.
+// AppendRecord appends the encoding of r to dst and returns the result. It allocates nothing if dst has capacity for
+// r.Size() more bytes. The caller must set the flags FlagHeaders and FlagDefer of the batch and respect MaxHeaderCount.
 func AppendRecord(dst []byte, r *Record) []byte {
 	dst = binary.AppendUvarint(dst, uint64(r.innerSize()))
 	var attrs byte
@@ -102,20 +100,20 @@ func uvarintLen(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
 func zigzag(v int64) uint64   { return uint64(v)<<1 ^ uint64(v>>63) }
 func unzigzag(v uint64) int64 { return int64(v>>1) ^ -int64(v&1) }
 
-// RecordIter walks the records of one batch. It is reusable and allocates nothing, but
-// for growing its header slice once. The zero value is an iterator at its end.
+// RecordIter walks the records of one batch. It is reusable and allocates nothing, except to grow its header slice
+// once. The zero value is an iterator at its end.
 type RecordIter struct {
 	body    []byte
 	off     int // of the next record
 	left    uint32
-	wide    bool   // rec has more than a delta and a body
-	rec     Record // what NextRef returned last
+	wide    bool   // rec holds more than a delta and a body, and must be cleared before reuse
+	rec     Record // the record that NextRef returned last
 	headers []KV   // backs rec.Headers
 	err     error
 }
 
-// Reset starts at the first record of body, the decompressed body of the batch that h
-// heads. A control batch has no records. The body is borrowed until the last Next.
+// Reset starts at the first record of body, which is the decompressed body of the batch with header h. A control batch
+// has no records. The iterator borrows body until the last Next.
 func (it *RecordIter) Reset(h *Header, body []byte) {
 	it.body, it.off, it.left, it.err = body, 0, h.Count, nil
 	if h.Control() {
@@ -123,8 +121,8 @@ func (it *RecordIter) Reset(h *Header, body []byte) {
 	}
 }
 
-// Next returns the next record. Body is borrowed from the batch; Headers is overwritten
-// by the following Next. It returns false at the end and at damage; see Err.
+// Next returns the next record. Its Body is borrowed from the batch; the following Next overwrites its Headers. At the
+// end and at damage Next returns false; see Err.
 func (it *RecordIter) Next() (r Record, ok bool) {
 	if p := it.NextRef(); p != nil {
 		return *p, true
@@ -132,9 +130,9 @@ func (it *RecordIter) Next() (r Record, ok bool) {
 	return r, false
 }
 
-// NextRef is Next without the copy, for loops that run once per message: the record is the iterator's and overwritten
-// by the following call; nil at the end and at damage. A Record is too large for registers, and passing it by value
-// costs three times what decoding it does.
+// NextRef is Next without the copy, for loops that run once per message. The record belongs to the iterator, and the
+// following call overwrites it. At the end and at damage NextRef returns nil. A Record is too large for registers, and
+// passing it by value costs three times as much as decoding it.
 func (it *RecordIter) NextRef() *Record {
 	off := it.off
 	if it.left == 0 || off >= len(it.body) {
@@ -165,7 +163,7 @@ func (it *RecordIter) NextRef() *Record {
 	return it.general(p)
 }
 
-// longSize reads a size of more than one byte; 0 is none.
+// longSize reads a size of more than one byte. It returns 0 if the size is invalid.
 func (it *RecordIter) longSize(off int) (size, at int) {
 	v, n := uvarint(it.body[off:])
 	if v > MaxBatchBytes {
@@ -174,7 +172,7 @@ func (it *RecordIter) longSize(off int) (size, at int) {
 	return int(v), off + int(n)
 }
 
-// finish says whether the walk ends where it should.
+// finish sets Err if the walk ends before all records were read, or with bytes left over.
 func (it *RecordIter) finish() {
 	switch {
 	case it.err != nil:
@@ -224,8 +222,8 @@ func (it *RecordIter) readHeaders(p []byte) (rest []byte, ok bool) {
 	p = p[n:]
 	it.headers = it.headers[:0]
 	for ; count > 0; count-- {
-		// Nearly all keys and values are short. Reading those here takes a third of what two calls of cutBytes do, once per
-		// header and delivery.
+		// Nearly all keys and values are short. Reading the short ones here takes a third of the time of two calls of
+		// cutBytes, and this loop runs once per header and delivery.
 		if len(p) > 0 && p[0] < 0x80 {
 			if v := 1 + int(p[0]); v < len(p) && p[v] < 0x80 {
 				if end := v + 1 + int(p[v]); end <= len(p) {
@@ -255,7 +253,7 @@ func cutBytes(p []byte) (b, rest []byte, ok bool) {
 	return p[n : n+size : n+size], p[n+size:], true
 }
 
-// uvarint is binary.Uvarint with 0 for every failure.
+// uvarint is binary.Uvarint, but returns n = 0 for every failure.
 func uvarint(p []byte) (v, n uint64) {
 	v, k := binary.Uvarint(p)
 	if k <= 0 {
@@ -270,5 +268,5 @@ func (it *RecordIter) fail(what string) *Record {
 	return nil
 }
 
-// Err is what ended the walk early, or nil. It is final once Next returned false.
+// Err returns the error that ended the walk early, or nil. It is final once Next returned false.
 func (it *RecordIter) Err() error { return it.err }

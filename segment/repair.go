@@ -8,12 +8,12 @@ import (
 )
 
 // Repair writes the good bytes of an isolated range, fetched from a peer, over the damaged ones and serves the range
-// again. The range is one of Isolated, or its beginning, and data is exactly its bytes: whole batches that verify and
-// continue each other. It returns when they are durable. What is left of the isolated range, if anything, stays
-// isolated.
+// again. r is one of Isolated, or the beginning of one, and data is exactly its bytes: whole batches that verify and
+// continue each other. Repair returns when they are durable. If r covers only the beginning, the rest of the isolated
+// range stays isolated.
 //
-// A segment file that is missing or not ours cannot be repaired in place: truncate below it and catch up. After an
-// error the range stays isolated.
+// A segment file that is missing or not ours cannot be repaired in place: truncate the log below it and catch up. After
+// an error the range stays isolated.
 func (l *Log) Repair(w *Writer, r Range, data []byte) error {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -34,7 +34,7 @@ func (l *Log) Repair(w *Writer, r Range, data []byte) error {
 	if err := l.openForWrite(f); err != nil {
 		return err
 	}
-	l.partial = nil // it may hold what was damaged
+	l.partial = nil // it may hold bytes of the damaged range
 	if err := l.overwrite(f, w, f.at(r.From), data); err != nil {
 		return l.writeFailed(f, err)
 	}
@@ -49,7 +49,7 @@ func (l *Log) Repair(w *Writer, r Range, data []byte) error {
 
 var errUnrepaired = errors.New("a damaged range was repaired up to here")
 
-// damagedIn finds and pins the segment whose isolated range r is.
+// damagedIn finds and pins the segment in which r is an isolated range, or the beginning of one.
 func (l *Log) damagedIn(r Range) (*segFile, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,7 +66,7 @@ func (l *Log) damagedIn(r Range) (*segFile, error) {
 	return nil, fmt.Errorf("segment: [%d, %d) is not an isolated range; nothing was changed", r.From, r.To)
 }
 
-// verifyRun checks whole batches that continue each other.
+// verifyRun checks that data is whole batches that verify and continue each other.
 func verifyRun(data []byte) error {
 	var it BatchIter
 	var prev link
@@ -86,7 +86,7 @@ func verifyRun(data []byte) error {
 	}
 }
 
-// overwrite writes data at file byte at and leaves its neighbours in the first and last block as they are.
+// overwrite writes data at file byte at and preserves the neighbouring bytes in the first and last block.
 func (l *Log) overwrite(f *segFile, w *Writer, at int64, data []byte) error {
 	block := int64(l.blockBytes())
 	st := stage{file: f.file, buf: w.buf, off: at &^ (block - 1)}

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// trashDir is where removed files wait for their last reader. The engine empties it at start.
+// trashDir is where removed files wait for their last reader. The engine empties it when it starts.
 const trashDir = "trash"
 
 // trashCount makes trash names of one process unique.
@@ -24,14 +24,14 @@ func (l *Log) trashName(number uint32) string {
 type SegmentInfo struct {
 	Path          string // relative to the data directory
 	Number        uint32
-	Start, End    Offset // of its batches that are flushed
+	Start, End    Offset // of its flushed batches
 	FirstPosition Position
 	FirstID       MsgID
 	FirstAppended int64 // ns since 1970; a segment is as old as the first batch of the next one
 	FileBytes     int64
 	Mapped        bool
-	Pins          int   // views of it that are not released
-	Err           error // not nil: nothing of it can be read
+	Pins          int   // views of it that are not released yet
+	Err           error // if not nil, nothing in it can be read
 }
 
 // Segments lists the segment files in log order.
@@ -58,19 +58,19 @@ func (f *segFile) fileBytes() int64 {
 	return SegmentHeaderBytes + f.capacity
 }
 
-// Bytes is the size of the log: from its start to its end.
+// Bytes is the size of the log, from its start to its end.
 func (l *Log) Bytes() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return int64(l.end.off - l.start.off)
 }
 
-// Trim removes whole segments below to, the oldest first, and never the last one, and returns the bytes of the files
-// that went. The log starts with the first segment that stays. Views of removed segments stay valid; their file is
-// unlinked with the last release. After an error the log is as if to had been smaller.
+// Trim removes whole segments below to, oldest first, and returns the bytes of the removed files. It never removes the
+// last segment. The log then starts with the first segment that stays. Views of removed segments stay valid; a removed
+// file is unlinked when its last view is released. After an error the log is as if to had been smaller.
 //
-// to must not be above the End of the last durable checkpoint: an Open with it would miss the file. Each removal is
-// durable before the next begins, so that a crash cannot leave a gap.
+// to must not be above the End of the last durable checkpoint: an Open with that checkpoint would miss the file. Each
+// removal is durable before the next begins, so that a crash cannot leave a gap.
 func (l *Log) Trim(to Offset) (removedBytes int64, err error) {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -81,7 +81,7 @@ func (l *Log) Trim(to Offset) (removedBytes int64, err error) {
 			return removedBytes, ErrClosed
 		}
 		if len(l.segs) < 2 || l.segs[1].base > to || l.segs[1].base >= l.synced {
-			// of the next one more than its name must be durable
+			// a batch of the next segment must be durable, and not only the segment's name
 			l.mu.Unlock()
 			return removedBytes, nil
 		}
@@ -102,7 +102,7 @@ func (l *Log) Trim(to Offset) (removedBytes int64, err error) {
 	}
 }
 
-// moveToTrash takes the file's name out of the log's directory, durably. The caller holds l.io.
+// moveToTrash durably removes the file's name from the log's directory. The caller holds l.io.
 func (l *Log) moveToTrash(f *segFile) error {
 	if err := l.disk.MkdirAll(trashDir); err != nil {
 		return fmt.Errorf("segment: %w", err)
@@ -119,11 +119,11 @@ func (l *Log) moveToTrash(f *segFile) error {
 	return nil
 }
 
-// rename moves the file into the trash. A reader that pinned it and did not map it yet finds it there. The caller holds
-// l.io.
+// rename moves the file into the trash. A reader that has pinned the file and not mapped it yet finds it there. The
+// caller holds l.io.
 func (f *segFile) rename(trash string) error {
 	f.mapMu.Lock()
-	if f.trashed != "" { // by an earlier attempt that failed later
+	if f.trashed != "" { // moved by an earlier attempt that failed later
 		f.mapMu.Unlock()
 		return nil
 	}
@@ -134,7 +134,7 @@ func (f *segFile) rename(trash string) error {
 	defer f.mapMu.Unlock()
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && f.broken != nil:
-		err = nil // what was missing need not be removed
+		err = nil // a file that is missing need not be removed
 	case err == nil && f.broken == nil:
 		f.trashed = trash
 	}
@@ -143,7 +143,7 @@ func (f *segFile) rename(trash string) error {
 	return err
 }
 
-// forget takes a removed segment out of the writer's lists. The caller holds l.io.
+// forget removes a segment that left the log from the writer's lists. The caller holds l.io.
 func (l *Log) forget(f *segFile) {
 	if f.file != nil {
 		_ = f.file.Close()
@@ -161,13 +161,13 @@ func (l *Log) dropDamage(gone func(at Offset) bool) {
 	l.damage = slices.DeleteFunc(l.damage, func(d damage) bool { return gone(d.at) })
 }
 
-// Truncate cuts the log back to st, whose End is a batch boundary within it; the state is the one that the partition
-// had when End was its end. Append continues from there. Readers of what was cut keep their bytes until they release
-// them: nothing that is mapped is shortened or written over.
+// Truncate cuts the log back to st, whose End is a batch boundary within the log. st must be the state that the
+// partition had when its log ended at st.End. Append continues from there. Readers of the removed bytes keep them until
+// they release them: no mapped file is shortened or overwritten.
 //
-// The cut is in memory at once; segments above it go from the directory before Truncate returns. It is not remembered
-// on disk: the caller's commit log says it, and says it again after a crash. Errors: ErrBelowStart, ErrPastEnd (nothing
-// was cut), or the environment's; then the files are poisoned.
+// In memory the cut takes effect at once; the segments above it leave the directory before Truncate returns. The cut is
+// not recorded in the log's files: the caller records it in the commit log, whose replay cuts again after a crash.
+// Errors: ErrBelowStart, ErrPastEnd (nothing was cut), or one of the environment, after which the files are poisoned.
 func (l *Log) Truncate(st State) error {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -198,8 +198,8 @@ func (l *Log) Truncate(st State) error {
 	return nil
 }
 
-// cutMemory moves every mark back to st and takes the segments above it out of the list. The
-// caller holds l.mu.
+// cutMemory moves the end, flushed, synced and the marks back to st and takes the segments above it out of the list.
+// The caller holds l.mu.
 func (l *Log) cutMemory(st State) (gone []*segFile) {
 	keep := len(l.segs)
 	for keep > 0 && l.segs[keep-1].base >= st.End {
@@ -228,7 +228,7 @@ func (l *Log) cutMemory(st State) (gone []*segFile) {
 	return gone
 }
 
-// dropTailBack drops slices from the back, at or above end.
+// dropTailBack drops the slices at or above end from the back of the tail.
 func (l *Log) dropTailBack(end Offset) {
 	for {
 		l.mu.Lock()
@@ -244,7 +244,7 @@ func (l *Log) dropTailBack(end Offset) {
 	}
 }
 
-// removeAll removes segments that left the list, from the newest, so that a crash leaves a prefix.
+// removeAll removes segments that left the list, newest first, so that a crash leaves a prefix. The caller holds l.io.
 func (l *Log) removeAll(gone []*segFile) error {
 	var err error
 	for i := len(gone) - 1; i >= 0; i-- {
@@ -258,8 +258,8 @@ func (l *Log) removeAll(gone []*segFile) error {
 	return err
 }
 
-// reopenCut prepares the segment that st.End lies in for being written again. If bytes above the
-// cut are in its file and someone reads it, the log goes on in a copy, and the reader keeps the old file.
+// reopenCut prepares the segment that contains st.End for being written again. If its file holds bytes above the cut
+// and somebody reads it, the log continues in a copy, and the reader keeps the old file. The caller holds l.io.
 func (l *Log) reopenCut(st State, wasFlushed Offset) error {
 	l.mu.Lock()
 	var f *segFile
@@ -286,8 +286,8 @@ func (l *Log) reopenCut(st State, wasFlushed Offset) error {
 	return nil
 }
 
-// anchor makes an empty file for a log that is cut to, or begins at, a place in the middle of a
-// segment: without it the next Open could not tell an empty log from a lost one.
+// anchor makes an empty file for a log that is cut to, or begins at, a place in the middle of a segment. Without that
+// file the next Open could not tell an empty log from a lost one. The caller holds l.io.
 func (l *Log) anchor(st State) error {
 	if st.End == 0 || st.SegmentCapacity == 0 || st.End == st.SegmentBase {
 		return nil
@@ -308,10 +308,10 @@ func (l *Log) anchor(st State) error {
 	return l.sync()
 }
 
-// enlarge gives f, the newest segment, room for capacity bytes. A leader that knows that a large batch comes gives a
-// segment room for it with the segment's first batch; a copy that restarts between the two cannot know this from its
-// commit log, and makes the file with the usual room. The file is copied: the old one stays whole until the new one is
-// in its place.
+// enlarge gives f, the newest segment, room for capacity bytes. A leader that knows that a large batch is coming gives
+// the segment room for it already with the segment's first batch. A copy that restarts between the two batches cannot
+// learn this from its commit log, and creates the file with the usual capacity. enlarge copies the file: the old file
+// stays whole until the new one takes its place.
 func (l *Log) enlarge(f *segFile, capacity int64) (*segFile, error) {
 	l.mu.Lock()
 	end := l.flushed
@@ -327,12 +327,12 @@ func (l *Log) enlarge(f *segFile, capacity int64) (*segFile, error) {
 	return g, err
 }
 
-// replaceByCopy puts a copy of f, cut at end and with room for capacity bytes, in its place, and returns it. What it
-// holds is on stable storage.
+// replaceByCopy replaces f by a copy that is cut at end and has room for capacity bytes, and returns the copy. The
+// contents of the copy are on stable storage. The caller holds l.io.
 func (l *Log) replaceByCopy(f *segFile, end Offset, capacity int64) (*segFile, error) {
 	f.pin()
 	defer f.release()
-	if _, err := l.mapSegment(f); err != nil { // a reader with a pin must not map the copy later
+	if _, err := l.mapSegment(f); err != nil { // map f now: a reader with a pin must not map the copy later
 		return nil, err
 	}
 	if err := l.openForWrite(f); err != nil {
@@ -353,7 +353,7 @@ func (l *Log) replaceByCopy(f *segFile, end Offset, capacity int64) (*segFile, e
 	return g, nil
 }
 
-// copySegment writes f's bytes below end behind the header h to a file that takes f's name.
+// copySegment writes the header h and f's bytes below end to a new file, which then takes f's name.
 func (l *Log) copySegment(f *segFile, h *segHeader, end Offset) (err error) {
 	w := NewWriter()
 	defer w.Close()
@@ -393,9 +393,9 @@ func (l *Log) copySegment(f *segFile, h *segHeader, end Offset) (err error) {
 	return err
 }
 
-// Reset empties the log and starts it anew at st.End, which may be anywhere: a full sync from a leader. All files are
-// removed (views keep theirs until released), so it ends what a write or sync of one of them began (ErrPoisoned). Like
-// Truncate, the caller's commit log remembers it.
+// Reset empties the log and starts it anew at st.End, which may be anywhere: a full sync from a leader needs this. All
+// files are removed (views keep theirs until released), and with them the failure of a write or sync that poisoned the
+// log (ErrPoisoned). As with Truncate, the caller records the reset in the commit log.
 func (l *Log) Reset(st State) error {
 	l.io.Lock()
 	defer l.io.Unlock()

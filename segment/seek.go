@@ -1,7 +1,7 @@
 package segment
 
-// Seek finds the batch that holds message id: the offset where it begins and its first id.
-// ErrAtEnd says that id is the next one to be written; the offset is the log's end then. Other errors as for View.
+// Seek finds the batch that holds message id, and returns the batch's offset and first id. ErrAtEnd says that id is the
+// next id to be written; then the offset is the log's end. Other errors are those of View.
 func (l *Log) Seek(id MsgID) (at Offset, firstID MsgID, err error) {
 	l.mu.Lock()
 	switch {
@@ -19,8 +19,8 @@ func (l *Log) Seek(id MsgID) (at Offset, firstID MsgID, err error) {
 		l.mu.Unlock()
 		return 0, 0, ErrBelowStart
 	}
-	// Control batches carry the id of the message that follows them, so the batch that
-	// holds id is the last one whose first id is not above it, and comes after them.
+	// Control batches carry the id of the message that follows them. So the batch that holds id comes after them, and
+	// is the last one whose first id is not above id.
 	if l.tail.n > 0 && l.tail.at(0).FirstID <= id {
 		s := l.tail.at(l.tail.search(func(s *Slice) bool { return s.FirstID > id }) - 1)
 		at, firstID = s.Offset, s.FirstID
@@ -39,8 +39,8 @@ func (l *Log) Seek(id MsgID) (at Offset, firstID MsgID, err error) {
 	return l.search(q)
 }
 
-// SeekPosition finds where batch pos begins. ErrAtEnd says that pos is the next one to be written; the offset is the
-// log's end then. Other errors as for View.
+// SeekPosition finds where batch pos begins. ErrAtEnd says that pos is the next position to be written; then the offset
+// is the log's end. Other errors are those of View.
 func (l *Log) SeekPosition(pos Position) (Offset, error) {
 	l.mu.Lock()
 	if at, err := l.seekMemory(pos); err != ErrNotInMemory {
@@ -73,8 +73,8 @@ func (l *Log) seekMemory(pos Position) (Offset, error) {
 	return l.tail.at(int(pos - l.tail.at(0).Position)).Offset, nil // positions are dense
 }
 
-// InMemory returns the position of the first batch at or behind off that is in memory. ok is false if there is none. It
-// reads nothing.
+// InMemory returns the position of the first batch at or behind off that is in memory. ok is false if there is none.
+// InMemory reads nothing from the device.
 func (l *Log) InMemory(off Offset) (pos Position, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,7 +85,7 @@ func (l *Log) InMemory(off Offset) (pos Position, ok bool) {
 	return l.tail.at(i).Position, true
 }
 
-// Where says in which segment the batch that begins at at lies: number, base and capacity of the result are set.
+// Where says in which segment the batch at offset at lies. It sets only the segment's number, base and capacity.
 func (l *Log) Where(at Offset) (State, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,8 +112,8 @@ func (l *Log) Where(at Offset) (State, error) {
 	return State{}, ErrBelowStart
 }
 
-// NewestAppended is when the newest batch was appended (ns since 1970), or a moment before: of what is only in
-// segments, only the first batch of each is known without reading. 0: nothing is known.
+// NewestAppended is the time (ns since 1970) when the newest batch was appended, or somewhat earlier: of batches that
+// are only in segments, only the first of each segment is known without reading. 0: nothing is known.
 func (l *Log) NewestAppended() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,8 +128,9 @@ func (l *Log) NewestAppended() int64 {
 	return 0
 }
 
-// SeekTime finds the first batch that was appended at ns (since 1970) or later, and its first id. ErrAtEnd says that
-// all are older. Times come from leaders' clocks; where those went back it finds one of the fitting places.
+// SeekTime finds the first batch that was appended at ns (since 1970) or later, and that batch's first id. ErrAtEnd
+// says that all batches are older. Times come from leaders' clocks. Where these went back, SeekTime finds one of the
+// places that fit.
 func (l *Log) SeekTime(ns int64) (at Offset, firstID MsgID, err error) {
 	l.mu.Lock()
 	switch {
@@ -170,15 +171,15 @@ func (l *Log) firstInTail(ns int64) (Offset, MsgID, error) {
 	return s.Offset, s.FirstID, nil
 }
 
-// query is one search in segment files, as three tests of growing precision.
+// query is one search in segment files, given as three tests of growing precision.
 type query struct {
 	begins func(f *segFile) bool    // holds for the segments up to the wanted one
 	below  func(e *indexEntry) bool // holds for the entries up to the one to scan from
 	match  func(h *Header) bool     // holds first for the wanted batch
-	next   bool                     // no match in the segment: the batch that follows it is the answer
+	next   bool                     // without a match in the segment, the answer is the batch that follows it
 }
 
-// search is called with l.mu held and releases it.
+// search runs a query. It is called with l.mu held and releases it.
 func (l *Log) search(q query) (at Offset, firstID MsgID, err error) {
 	i := l.lastHealthy(q.begins)
 	if i < 0 {
@@ -201,7 +202,7 @@ func (l *Log) search(q query) (at Offset, firstID MsgID, err error) {
 	return l.after(f, end, q)
 }
 
-// lastHealthy is segmentAt, passing over stand-ins, of which nothing is known. The caller holds l.mu.
+// lastHealthy is segmentAt without stand-ins, of which nothing is known. The caller holds l.mu.
 func (l *Log) lastHealthy(begins func(f *segFile) bool) int {
 	last := -1
 	for i, f := range l.segs {
@@ -215,7 +216,7 @@ func (l *Log) lastHealthy(begins func(f *segFile) bool) int {
 	return last
 }
 
-// searchIn scans from the index entry that the query leads to.
+// searchIn scans f from the index entry to which the query leads. The caller holds a pin on f and no lock.
 func (l *Log) searchIn(f *segFile, end Offset, q query) (found bool, at Offset, firstID MsgID, err error) {
 	from, err := l.startingPoint(f, end, q.below)
 	if err != nil {
@@ -230,8 +231,8 @@ func (l *Log) searchIn(f *segFile, end Offset, q query) (found bool, at Offset, 
 	return found, at, firstID, l.scanned(f, err)
 }
 
-// after answers a query that segment f, readable up to end, did not: with the batch that follows it, or with
-// the damage that lies there.
+// after answers a query that found nothing in segment f, which is readable up to end: with the batch that follows f, or
+// with the damage that lies there.
 func (l *Log) after(f *segFile, end Offset, q query) (Offset, MsgID, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

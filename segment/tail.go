@@ -7,9 +7,8 @@ import (
 	"penstock/segment/aio"
 )
 
-// Slice is one batch where it lies in memory: in the buffer of the group that
-// carries it through the commit log. FileSeq names the commit log file that holds it, until a
-// segment does.
+// Slice is one batch where it lies in memory: in the buffer of the group that carries it through the commit log.
+// FileSeq names the commit log file that holds the batch until a segment does.
 type Slice struct {
 	Buf  *aio.Buf
 	Data []byte // the whole batch, stamped, within Buf
@@ -29,41 +28,42 @@ type Slice struct {
 // End is the offset after the batch.
 func (s *Slice) End() Offset { return s.Offset + Offset(len(s.Data)) }
 
-// entry is what the tail keeps of a Slice beside its stretch; the batch's own header has the rest. It is small and
-// without pointers: with single messages in many partitions there are hundreds of thousands, and the collector must not
-// look at them.
+// entry is what the tail keeps of a Slice besides its stretch; the rest is in the batch's own header. An entry is small
+// and has no pointers: with single messages in many partitions there are hundreds of thousands of entries, and the
+// garbage collector must not scan them.
 type entry struct {
 	off     Offset
 	start   uint32 // where the batch begins in its buffer
-	stretch uint32 // number of its stretch; numbers wrap
+	stretch uint32 // number of its stretch; the numbers wrap around
 }
 
-// stretch is what consecutive slices have in common. It holds the reference to the buffer for all of them.
+// stretch holds what consecutive slices have in common, with one reference to the buffer for all of them.
 type stretch struct {
 	buf      *aio.Buf
 	fileSeq  uint64
-	base     Offset // of the segment, and its
+	base     Offset // offset where the segment begins; capacity and segment are that segment's, too
 	capacity int64
 	segment  uint32
-	count    uint32 // slices of it that are left
+	count    uint32 // slices of it that are still in the tail
 }
 
+// takes says whether s can join the stretch.
 func (st *stretch) takes(s *Slice) bool {
 	return st.buf == s.Buf && st.fileSeq == s.FileSeq && st.segment == s.Segment && st.base == s.SegmentBase &&
 		st.capacity == s.SegmentCapacity
 }
 
-// tail is a deque of slices in log order, without gaps. Its rings are given back whenever it
-// runs empty: an idle partition holds no memory.
+// tail is a deque of slices in log order, without gaps. It frees its rings when it becomes empty, so that an idle
+// partition holds no memory. Log.mu guards it.
 type tail struct {
 	n         int
 	end       Offset // after the last slice; valid while n > 0
 	entries   ring[entry]
 	stretches ring[stretch]
-	gone      uint32 // number of the first stretch
+	gone      uint32 // stretches that were popped from the front: the number of the first stretch
 }
 
-// push appends s. The first slice of a stretch takes a reference to the buffer.
+// push appends s. The first slice of a stretch takes a reference to the buffer for the whole stretch.
 func (t *tail) push(s *Slice) {
 	if k := t.stretches.n; k == 0 || !t.stretches.at(k-1).takes(s) {
 		s.Buf.Retain()
@@ -92,7 +92,7 @@ func (t *tail) stretchOf(i int) *stretch {
 	return t.stretches.at(int(t.entries.at(i).stretch - t.gone))
 }
 
-// at is slice i, put together again. The bytes live as long as the slice is in the tail, or its buffer is retained.
+// at reassembles slice i. Its bytes are valid as long as the slice is in the tail, or its buffer is retained.
 func (t *tail) at(i int) Slice {
 	e := t.entries.at(i)
 	st := t.stretchOf(i)
@@ -108,8 +108,8 @@ func (t *tail) at(i int) Slice {
 	}
 }
 
-// popFront drops the first slice. The buffer is for the caller to release if the slice was the last of its stretch,
-// else nil.
+// popFront drops the first slice. If that slice was the last of its stretch, popFront returns the buffer, which the
+// caller must release, else nil.
 func (t *tail) popFront() (buf *aio.Buf) {
 	t.entries.popFront()
 	if st := t.stretches.at(0); st.count > 1 {
@@ -123,7 +123,7 @@ func (t *tail) popFront() (buf *aio.Buf) {
 	return buf
 }
 
-// popBack is popFront for the last slice.
+// popBack drops the last slice, and returns a buffer to release as popFront does.
 func (t *tail) popBack() (buf *aio.Buf) {
 	t.end = t.offset(t.n - 1)
 	t.entries.popBack()
@@ -145,7 +145,7 @@ func (t *tail) search(f func(s *Slice) bool) int {
 	})
 }
 
-// find returns the index of the slice that begins at off, or the next one.
+// find returns the index of the slice that begins at off, or else of the first slice behind off.
 func (t *tail) find(off Offset) int {
 	lo, hi := 0, t.n
 	for lo < hi {
@@ -158,7 +158,7 @@ func (t *tail) find(off Offset) int {
 	return lo
 }
 
-// ring is a deque that keeps its memory until it runs empty.
+// ring is a deque that keeps its memory until it becomes empty.
 type ring[T any] struct {
 	slots []T // len is a power of two, or 0
 	head  int
@@ -199,22 +199,22 @@ func (r *ring[T]) shrink() {
 	}
 }
 
-// mark says in which commit log file a stretch of the log begins; it ends where the next mark begins, the last one with
-// the log. Marks are kept for as long as no segment durably holds the stretch. They outlive the slices, which go once
-// they are written.
+// mark says in which commit log file a stretch of the log begins. The stretch ends where the next mark begins, or at
+// the end of the log. A mark is kept until a segment durably holds its whole stretch. So marks outlive the slices,
+// which leave the tail once they are flushed.
 type mark struct {
 	seq   uint64
 	start Offset
 }
 
-// marks is ordered by offset, and by seq too, because commit log files are filled one after
-// another. There are at most as many as commit log files.
+// marks is ordered by offset, and by seq too, because commit log files are filled one after another. There are at most
+// as many marks as commit log files.
 type marks struct {
 	list []mark
-	last uint64 // seq of the last of the list, if there is one
+	last uint64 // seq of the last mark of list, if there is one
 }
 
-// add notes that what is appended from start on is in file seq.
+// add notes that batches from start on are in commit log file seq.
 func (m *marks) add(seq uint64, start Offset) {
 	if len(m.list) == 0 || m.last != seq {
 		m.list = append(m.list, mark{seq, start})
@@ -234,10 +234,12 @@ func (m *marks) above(off, end Offset) []mark {
 	return m.list[n:]
 }
 
+// synced drops the marks whose stretches a segment durably holds: those that end at or below upTo.
 func (m *marks) synced(upTo, end Offset) {
 	m.list = append(m.list[:0], m.above(upTo, end)...)
 }
 
+// cut drops the marks at or above the new end of the log.
 func (m *marks) cut(end Offset) {
 	n := len(m.list)
 	for n > 0 && m.list[n-1].start >= end {

@@ -11,11 +11,11 @@ type MsgID uint64
 // Position numbers the batches of one partition, densely, from 0.
 type Position uint64
 
-// Offset is a place in one partition's log in bytes: the sum of the sizes of all
-// batches before it. It never goes back when old segments are removed.
+// Offset is a place in one partition's log in bytes: the sum of the sizes of all batches before it. It never goes back
+// when old segments are removed.
 type Offset int64
 
-// Epoch numbers the leader incarnations of a partition; it only grows.
+// Epoch numbers the leaderships of a partition; it only grows.
 type Epoch uint64
 
 // MaxMsgID is the largest id a partition can give out: an NSQ id keeps 16 bits for the partition.
@@ -23,7 +23,7 @@ const MaxMsgID MsgID = 1<<48 - 1
 
 // Errors of reading, tested with errors.Is.
 var (
-	// ErrBelowStart says that the place was removed by retention.
+	// ErrBelowStart says that retention removed the place.
 	ErrBelowStart = errors.New("segment: below the start of the log: retention removed it")
 	// ErrAtEnd says that the place is the end of the log: nothing is there yet.
 	ErrAtEnd = errors.New("segment: at the end of the log")
@@ -31,18 +31,18 @@ var (
 	ErrPastEnd = errors.New("segment: past the end of the log")
 	// ErrNotBoundary says that no batch begins at the place.
 	ErrNotBoundary = errors.New("segment: no batch begins there")
-	// ErrNotInMemory says that a batch is in a segment only, and that the caller did not want to wait for a device.
+	// ErrNotInMemory says that a batch is only in a segment, and that the caller did not want to wait for a device.
 	ErrNotInMemory = errors.New("segment: the batch is not in memory")
 	// ErrClosed says that the log was closed.
 	ErrClosed = errors.New("segment: log closed")
-	// ErrPoisoned says that a write or sync of a segment file failed before: what the files hold
-	// above Synced is unknown, so they are not written until the log is opened anew, or is Reset. Nothing is lost, the
-	// commit log has it.
+	// ErrPoisoned says that an earlier write or sync of a segment file failed. What the files hold above Synced is
+	// unknown, so they are not written until the log is opened anew or is Reset. Nothing is lost, because the commit
+	// log has it.
 	ErrPoisoned = errors.New("segment: a segment file could not be written; the partition must be reopened")
 )
 
-// CorruptError says that stored bytes are not what was written. The range is
-// isolated: nothing of it is ever delivered, and what lies before it stays readable.
+// CorruptError says that stored bytes are not what was written. The range is isolated: nothing of it is ever delivered,
+// and what lies before it stays readable.
 type CorruptError struct {
 	Path   string // file, relative to the data directory
 	Offset int64  // in the file, bytes

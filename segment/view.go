@@ -8,27 +8,28 @@ import (
 )
 
 // View pins a run of whole, verified batches until Release. It is reusable (View, Release, View, ...) and then
-// allocates nothing; it belongs to one goroutine at a time. The zero value is ready.
+// allocates nothing. It belongs to one goroutine at a time. The zero value is ready to use.
 //
-// The bytes of the tail are those of the commit log's buffers; what comes from a segment is a copy, made before it was
-// verified: what was good stays good, whatever becomes of the device.
+// Bytes from the tail are the commit log's buffers themselves. Bytes from a segment are a copy, made before it was
+// verified, so that verified bytes stay good whatever becomes of the device.
 type View struct {
 	data []byte
 	at   Offset
-	buf  *aio.Buf // pinned, if the bytes are in the tail
-	own  *copied  // the copy, if they are from a segment,
-	seg  *segFile // which is pinned
+	buf  *aio.Buf // pinned, if the bytes are from the tail
+	own  *copied  // the copy, if the bytes are from a segment
+	seg  *segFile // the segment of that copy, pinned
 
 	run verifier
 
-	// What the last mapped run ended with. A view that goes on there checks the chain across the two.
+	// Where the last run from a segment ended. A view that continues there checks the chain across the two runs.
 	log        *Log
-	generation uint64 // of the log: a cut voids what is remembered
+	generation uint64 // generation of log at that time: a cut invalidates the fields below
 	next       Offset
 	last       link
 }
 
-// link is what the batch after a batch must name: a copy of the few fields, because a whole header is slow to copy.
+// link is what the header of the next batch must match. It is a copy of two fields, because a whole header is slow to
+// copy.
 type link struct {
 	pos Position
 	crc uint32
@@ -36,13 +37,13 @@ type link struct {
 
 func (k link) continuedBy(h *Header) bool { return h.Position == k.pos+1 && h.PrevCRC == k.crc }
 
-// Bytes is the run: whole batches, back to back, valid until Release and not to be written.
+// Bytes returns the run: whole batches, back to back. It is valid until Release and must not be written to.
 func (v *View) Bytes() []byte { return v.data }
 
 // Offset is where the run begins in the log; the next run begins at Offset + len(Bytes).
 func (v *View) Offset() Offset { return v.at }
 
-// Release gives the bytes back. Releasing an empty View does nothing.
+// Release gives up the bytes. Releasing an empty View does nothing.
 func (v *View) Release() {
 	buf, seg, own := v.buf, v.seg, v.own
 	v.data, v.buf, v.seg, v.own = nil, nil, nil, nil
@@ -57,28 +58,28 @@ func (v *View) Release() {
 	}
 }
 
-// verifier copies batches out of a mapping and checks them, from at until limit or the first that is bad.
+// verifier copies batches out of a mapping and checks them, from at until limit or the first batch that is bad.
 type verifier struct {
 	m         aio.Mapping
-	at, limit int64 // file bytes; at moves over each batch that is good
-	window    int64 // end of the wanted range: the run stops there once it has a batch
+	at, limit int64 // file bytes; at moves over each good batch
+	window    int64 // end of the wanted range: the run ends there once it has a batch
 	from      int64 // where the run begins
 	own       *copied
-	ready     int64 // copied up to here
-	must      bool  // there is no batch yet: the window does not count
-	chained   bool  // prev is the batch before at
+	ready     int64 // bytes up to here are copied
+	must      bool  // the run has no batch yet, so the window does not limit it
+	chained   bool  // prev is the batch that ends at at
 	prev      link
 	h         Header // of the batch at at
-	sized     bool   // h was read whole and is in its place: the bad batch's size is known
+	sized     bool   // h is valid and in its place, so the size of a bad batch is known
 }
 
-// View pins the run that begins at at, which must be a batch boundary. Out of the tail it is one batch, out of a
-// segment as many as fit in maxBytes; always at least one, however large.
+// View pins the run that begins at at, which must be a batch boundary. From the tail the run is one batch; from a
+// segment it is as many batches as fit in maxBytes, but always at least one, however large.
 //
-// Bytes from a segment are verified whole, header and body, before View returns. If the batch at at is damaged the
-// error is a CorruptError, the same one every time: a reader must stop or step over it, not try again. Other errors:
-// ErrBelowStart, ErrAtEnd, ErrPastEnd, ErrNotBoundary, ErrClosed, or the environment's (no memory, no descriptors). On
-// an error v holds nothing.
+// View verifies bytes from a segment whole, header and body, before it returns. If the batch at at is damaged, the
+// error is a CorruptError, and later calls return the same one: a reader must stop or step over the batch, not try
+// again. Other errors: ErrBelowStart, ErrAtEnd, ErrPastEnd, ErrNotBoundary, ErrClosed, or one of the environment (no
+// memory, no descriptors). On an error v holds nothing.
 func (l *Log) View(v *View, at Offset, maxBytes int) error {
 	if v.buf != nil || v.seg != nil {
 		panic("BUG: segment: View was not released")
@@ -109,7 +110,7 @@ func (l *Log) View(v *View, at Offset, maxBytes int) error {
 	return nil
 }
 
-// within tells the three places where nothing can be read apart. The caller holds l.mu.
+// within returns the error for a place where nothing can be read, or nil. The caller holds l.mu.
 func (l *Log) within(at Offset) error {
 	switch {
 	case l.closed:
@@ -124,6 +125,7 @@ func (l *Log) within(at Offset) error {
 	return nil
 }
 
+// viewTail fills v with the batch at at, which must be in the tail. The caller holds l.mu.
 func (l *Log) viewTail(v *View, at Offset) error {
 	i := l.tail.find(at)
 	if i == l.tail.n || l.tail.offset(i) != at {
@@ -135,8 +137,8 @@ func (l *Log) viewTail(v *View, at Offset) error {
 	return nil
 }
 
-// mappedEnd is how far segment i may be read through its mapping: not into the next segment, and
-// not where the tail has the bytes, which is where they are being written. The caller holds l.mu.
+// mappedEnd is how far segment i may be read through its mapping: not into the next segment, and not where the tail
+// holds the bytes, because those may be just being written to the file. The caller holds l.mu.
 func (l *Log) mappedEnd(i int) Offset {
 	end := l.segmentEnd(i)
 	if l.tail.n > 0 {
@@ -145,8 +147,8 @@ func (l *Log) mappedEnd(i int) Offset {
 	return end
 }
 
-// segmentAt returns the index of the last segment for which begins holds, given that it
-// holds for a prefix of the list, or -1. The caller holds l.mu.
+// segmentAt returns the index of the last segment for which begins holds, or -1. begins must hold for a prefix of the
+// list. The caller holds l.mu.
 func (l *Log) segmentAt(begins func(f *segFile) bool) int {
 	lo, hi := 0, len(l.segs)
 	for lo < hi {
@@ -159,13 +161,13 @@ func (l *Log) segmentAt(begins func(f *segFile) bool) int {
 	return lo - 1
 }
 
-// pinAt pins the segment that holds at, for reading up to end. The caller holds l.mu and knows
-// that at is within the log and below the tail.
+// pinAt pins the segment that holds at, for reading up to end. The caller holds l.mu and knows that at is within the
+// log and below the tail.
 func (l *Log) pinAt(at Offset) (f *segFile, end Offset, err error) {
 	return l.pinUntil(at, l.mappedEnd)
 }
 
-// pinUntil is pinAt for reading segment i up to endOf(i).
+// pinUntil is pinAt for reading segment i up to endOf(i). The caller holds l.mu.
 func (l *Log) pinUntil(at Offset, endOf func(i int) Offset) (f *segFile, end Offset, err error) {
 	i := l.segmentAt(func(f *segFile) bool { return f.base <= at })
 	if i < 0 {
@@ -187,7 +189,7 @@ func (l *Log) pinUntil(at Offset, endOf func(i int) Offset) (f *segFile, end Off
 	return f, end, nil
 }
 
-// viewMapped fills v from the mapping of f, which the caller pinned.
+// viewMapped fills v from the mapping of f, which the caller pinned. On an error the pin stays with the caller.
 func (l *Log) viewMapped(v *View, f *segFile, at, end Offset, maxBytes int) error {
 	m, err := l.mapSegment(f)
 	if err != nil {
@@ -213,7 +215,7 @@ func (l *Log) viewMapped(v *View, f *segFile, at, end Offset, maxBytes int) erro
 		own.free()
 		return l.judge(f, at, end, size, err)
 	}
-	if err != nil && isDamage(err) {
+	if err != nil && isDamage(err) { // a view that continues there gets this damage
 		_ = l.readFailed(f, r.at, size, err) // what the view that goes on there gets
 	}
 	n := r.at - from
@@ -222,10 +224,10 @@ func (l *Log) viewMapped(v *View, f *segFile, at, end Offset, maxBytes int) erro
 	return nil
 }
 
-// judge tells damage at at from a caller's wrong offset: it walks there from a boundary that is known.
+// judge tells damage at at from a wrong offset of the caller: it walks to at from a known batch boundary.
 func (l *Log) judge(f *segFile, at, end Offset, size int, cause error) error {
 	if !isDamage(cause) {
-		return cause // of the environment: nothing is known of the bytes
+		return cause // of the environment: it says nothing about the bytes
 	}
 	from, err := l.startingPoint(f, end, func(e *indexEntry) bool { return e.off <= at })
 	if err != nil {
@@ -236,7 +238,7 @@ func (l *Log) judge(f *segFile, at, end Offset, size int, cause error) error {
 	switch {
 	case off == at:
 		return l.readFailed(f, f.at(at), size, cause)
-	case err != nil: // the walk met damage at at, or before it
+	case err != nil: // the walk met damage before at
 		return l.scanned(f, err)
 	}
 	return fmt.Errorf("%w: offset %d", ErrNotBoundary, at)
@@ -251,8 +253,8 @@ var (
 	errCut   = fmt.Errorf("%w: it reaches beyond the end of its range", ErrInvalid)
 )
 
-// verify moves r.at over whole good batches. It stops without error when the window is full, and with the
-// reason at the first batch that is not good.
+// verify moves r.at over whole good batches. It returns nil when the window is full, and the reason at the first batch
+// that is not good.
 func (r *verifier) verify() error {
 	for ; r.at < r.limit; r.must = false {
 		if !r.must && r.at+HeaderBytes > r.window {
@@ -286,7 +288,7 @@ func (r *verifier) verify() error {
 	return nil
 }
 
-// fill copies up to the file byte to.
+// fill copies bytes up to file byte to.
 func (r *verifier) fill(to int64) error {
 	if to <= r.ready {
 		return nil
@@ -299,11 +301,11 @@ func (r *verifier) fill(to int64) error {
 	return nil
 }
 
-// copied is the copy of the file's bytes [from, to).
+// copied returns the copy of the file's bytes [from, to).
 func (r *verifier) copied(from, to int64) []byte { return r.own.bytes[from-r.from : to-r.from] }
 
-// readFailed turns the error of reading the batch that begins at file byte at into what the caller gets. Damage is
-// isolated: size bytes if the batch's size is known, else up to the next indexed batch or the end of the
+// readFailed turns the error of reading the batch that begins at file byte at into the error that the caller gets. It
+// isolates damage: size bytes if the batch's size is known, else up to the next indexed batch or the end of the
 // segment. The caller holds a pin on f and no lock.
 func (l *Log) readFailed(f *segFile, at int64, size int, err error) error {
 	if !isDamage(err) {
@@ -314,7 +316,7 @@ func (l *Log) readFailed(f *segFile, at int64, size int, err error) error {
 	return l.isolate(f, f.offset(at), size, err)
 }
 
-// mapSegment maps f, which the caller pinned, and lets an idle mapping go for it.
+// mapSegment maps f, which the caller pinned. If too many segments are mapped then, it unmaps idle ones.
 func (l *Log) mapSegment(f *segFile) (aio.Mapping, error) {
 	if f.isMapped.Load() {
 		return f.mapped()
@@ -324,8 +326,8 @@ func (l *Log) mapSegment(f *segFile) (aio.Mapping, error) {
 	return m, err
 }
 
-// shedMappings unmaps the least recently used segments that nobody reads until at most keep
-// stay mapped, and forgets their indexes.
+// shedMappings unmaps segments that nobody reads, least recently used first, until at most keep stay mapped. It also
+// drops the indexes of the sealed ones.
 func (l *Log) shedMappings(keep int) {
 	for {
 		l.mu.Lock()
@@ -344,7 +346,7 @@ func (l *Log) shedMappings(keep int) {
 			l.mu.Unlock()
 			return
 		}
-		m := oldest.takeMapping() // refs is 1 and pins are taken under l.mu: nobody maps it meanwhile
+		m := oldest.takeMapping() // refs is 1, and pins are taken under l.mu: nobody maps it meanwhile
 		if oldest.sealed {
 			oldest.index, oldest.indexed = nil, false
 		}
@@ -353,6 +355,6 @@ func (l *Log) shedMappings(keep int) {
 	}
 }
 
-// Unmap gives back the mappings of all segments that nobody reads: address space, of which a
-// process has 65,530 pieces. Reading maps again.
+// Unmap unmaps all segments that nobody reads, which frees address space: a process may have only 65,530 mappings.
+// Reading maps a segment again.
 func (l *Log) Unmap() { l.shedMappings(0) }

@@ -12,7 +12,7 @@ import (
 // Dir is the directory of the log on its disk.
 const Dir = "p"
 
-// Log is a log on a disk of its own, both of which the test's end closes. Nothing flushes it but Flush.
+// Log is a log on a disk of its own; both are closed at the end of the test. Only Flush flushes the log.
 type Log struct {
 	*segment.Log
 	Disk  *faultaio.Disk
@@ -23,7 +23,7 @@ type Log struct {
 	sizes segment.Sizes
 }
 
-// New returns an empty log, whose memory has 16 buffers of 256 KiB.
+// New returns an empty log. Its memory has 16 buffers of 256 KiB.
 func New(t *testing.T, sizes segment.Sizes) *Log {
 	t.Helper()
 	l := &Log{t: t, sizes: sizes, Disk: faultaio.New(faultaio.Options{Seed: 1})}
@@ -43,8 +43,8 @@ func New(t *testing.T, sizes segment.Sizes) *Log {
 	return l
 }
 
-// Put appends a batch of count messages of size bytes, as a leader by whose clock it is ns. It returns the batch's
-// bytes in the log.
+// Put appends a batch of count messages of size bytes, as a leader does whose clock shows ns. It returns the size of
+// the batch in the log.
 func (l *Log) Put(count, size int, ns int64) int {
 	l.t.Helper()
 	var b segment.Builder
