@@ -10,9 +10,9 @@ import (
 	"penstock/replicate/wire"
 )
 
-// Perform carries out op on this node, in the partitions of op that the channel has here. op may be any operation of a
-// channel but its creation, its deletion and the question for its settings. Unless it fails Perform returns a result,
-// even if that is only true. A change is committed when it returns.
+// Perform carries out op on this node, in those partitions of op that the channel has here. op may be any operation of
+// a channel except its creation, its deletion and the question for its settings. If Perform succeeds, it returns a
+// result, which may be just the value true, and a change is committed.
 func (c *Channel) Perform(ctx context.Context, op wire.Operation) ([]byte, error) {
 	switch op.Kind {
 	case wire.OpPauseChannel:
@@ -47,7 +47,7 @@ func encoded(result any, err error) ([]byte, error) {
 	return wire.EncodeResult(result)
 }
 
-// confirm confirms op.IDs, whichever consumer has them in flight.
+// confirm confirms op.IDs, even those that are in flight.
 func (c *Channel) confirm(ctx context.Context, op wire.Operation) error {
 	var evs []core.Event
 	for _, id := range op.IDs {
@@ -61,8 +61,8 @@ func (c *Channel) confirm(ctx context.Context, op wire.Operation) error {
 	return c.change(ctx, evs...)
 }
 
-// change steps events, and returns when the control entries that they caused are committed, or ctx ends. ErrUnknown
-// joined to the error means that they may still be committed.
+// change steps events, and returns when the control entries that they caused are committed, or ctx ends. If the error
+// wraps ErrUnknown, the entries may still be committed later.
 func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 	c.mu.Lock()
 	if c.closed != nil {
@@ -88,8 +88,8 @@ func (c *Channel) change(ctx context.Context, evs ...core.Event) error {
 	ws, err := c.writeControls(evs)
 	c.mu.Unlock()
 	for _, w := range ws {
-		// Without a quorum the entries wait for as long as that takes. They must be written, because the machine
-		// has given them away. But the caller need not wait for them.
+		// Without a quorum the entries wait for as long as it takes. They must be written, because the machine
+		// considers them written. But the caller need not wait for that.
 		if !c.node.Host.Either(w.answered, ctx.Done()) {
 			err = errors.Join(err, base.ErrUnknown, ctx.Err())
 			c.node.Host.Spawn(func() {
@@ -123,8 +123,8 @@ func partOf(ev *core.Event) (number uint32, one bool) {
 	return 0, false
 }
 
-// writeControls appends all control entries that the machine has after evs, and returns what to wait for.
-// A control put in flight precedes them in the inbox, so the order is kept. mu is held.
+// writeControls appends all control entries that the machine has after evs, and returns the batches to wait for. If a
+// control put is in flight, it is before them in the inbox, so the order is kept. mu is held.
 func (c *Channel) writeControls(evs []core.Event) (ws []*controlWait, err error) {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
@@ -156,9 +156,9 @@ func (c *Channel) writeControls(evs []core.Event) (ws []*controlWait, err error)
 	return ws, nil
 }
 
-// stateControls are the entries to write when an event changed nothing. Then the same change was asked for before, and
-// its entry may still be in flight, or was refused. Once these entries are committed, the change is durable. mu is
-// held.
+// stateControls returns the entries to write when an event changed nothing. Then somebody asked for the same change
+// before, and its entry may still be in flight, or was refused. Once the entries of stateControls are committed, the
+// change is durable. mu is held.
 func (c *Channel) stateControls() []core.Control {
 	now := c.m.Stats()
 	return []core.Control{

@@ -26,8 +26,8 @@ type Channel struct {
 	name      string
 	ephemeral bool
 
-	// mu guards what is embedded up to configuring. It may be held while cold data is read, so its holder may hang on the
-	// disk: the committer and the goroutines of connections between nodes do not take it, they post events instead.
+	// mu guards the fields from here to configuring. It may be held while cold data is read, so its holder may hang on
+	// the disk: the committer and the goroutines of connections between nodes do not take it, they post events instead.
 	mu lock.Mutex[lock.Channel]
 	channelMachine
 	channelReader
@@ -47,22 +47,23 @@ type Channel struct {
 	done   chan struct{}
 }
 
-// channelMachine is the channel's state machine, and whom it delivers to.
+// channelMachine is the channel's state machine, and the consumers to which it delivers. Channel.mu guards it.
 type channelMachine struct {
 	m         *core.Channel
 	ev        core.Event
 	offer     core.Event // EvOffer of the batch that offerBatch reads
 	res       core.Result
-	closed    error // why the channel does nothing any more; nil: it is open
+	closed    error // why the channel is closed; nil: it is open
 	consumers map[core.ClientID]*Consumer
 	nextID    core.ClientID
 	touched   []*Consumer // consumers whose sinks pump must flush
 }
 
-// channelReader is where the channel reads in the partitions' logs, and what it holds of them.
+// channelReader has the channel's read positions in the partitions' logs, and the bytes of the logs that it pins.
+// Channel.mu guards it.
 type channelReader struct {
 	cursors           []cursor
-	partsAssigned     uint32 // how many partitions the machine has here
+	partsAssigned     uint32 // how many partitions the machine has on this node
 	view              segment.View
 	iter              segment.BatchIter
 	records           segment.RecordIter
@@ -72,7 +73,7 @@ type channelReader struct {
 	yieldedRedelivery bool                    // redeliver stopped to let a new message go first (core.HoldTurn)
 }
 
-// channelSetup is what follows from the machine's settings; learnSettings copies it.
+// channelSetup is derived from the machine's settings; learnSettings sets it. Channel.mu guards it.
 type channelSetup struct {
 	settings     core.ChannelSettings
 	matcher      *core.Matcher // of the settings' filter; nil: no filter
@@ -80,42 +81,44 @@ type channelSetup struct {
 	needsHeaders bool          // the filter or the key needs the headers of every message
 }
 
-// deadLetters is how far the goroutine that moves dead letters is (dead_letter.go).
+// deadLetters is the state of the goroutine that moves dead letters (dead_letter.go). Channel.mu guards it.
 type deadLetters struct {
-	deadLetterMover bool               // it runs
+	deadLetterMover bool               // the goroutine runs
 	outbox          []core.DeadMessage // scratch of nextDead and outboxCount
-	deadMoved       uint64             // moved to their topic since this node serves the channel
+	deadMoved       uint64             // dead letters moved to their topic since this channel was made
 }
 
-// postbox takes events for the machine from callers that must not wait for Channel.mu.
+// postbox queues events for the machine from callers that must not wait for Channel.mu. A crash loses the events, but
+// not the facts: the next channel starts from the log, which includes them.
 type postbox struct {
 	postMu lock.Mutex[lock.ChannelPosts]
-	posts  []core.Post // guarded by postMu: per partition in the order of its log; applyPostsLocked takes them
+	posts  []core.Post // guarded by postMu; per partition in the order of its log; applyPostsLocked takes them
 	posted atomic.Bool // posts may have entries
 }
 
 // cursor is the channel's read position in one partition. Channel.mu guards it.
 type cursor struct {
 	part     Partition
-	number   uint32         // of part; it is also the cursor's index
+	number   uint32         // the number of part, and the index of the cursor in cursors
 	stored   *atomic.Uint64 // the end of committed messages, see Partition.Ends
-	unpaused *atomic.Uint64 // likewise
+	unpaused *atomic.Uint64 // the end of messages that no paused topic holds back, see Partition.Ends
 	at       segment.Offset // of the batch that holds the next message
-	found    bool           // at is the batch of the machine's ReadFrom
-	bad      error          // why reading stopped at this place: the bytes cannot be read
-	unread   error          // the first error since a redelivered message was last read, and logged then; nil: none
+	found    bool           // at is valid: the offset of the batch with the machine's ReadFrom
+	bad      error          // why reading stopped here, because the bytes cannot be read; nil: it goes on
+	unread   error          // logged: the first read error of a redelivery since one succeeded; nil: none
 	end      segment.MsgID  // the end of visible messages that the machine knows
 	newEnd   segment.MsgID  // the end of visible messages that syncVisible just read
 	assigned bool           // the machine has the partition
 	epoch    segment.Epoch  // the leader epoch in which this node serves it; 0 on a single node
 	put      *controlPut    // writes the machine's control entries to the log; at most one is in flight
 
-	// The end of the log when the channel was found in it. 0: this process created the channel. See CommittedIn.
+	// The end of the log at the time when the channel was found in it. 0: this process created the channel. See
+	// CommittedIn.
 	foundEnd segment.Position
 }
 
-// New returns a channel that has no partition yet: the engine gives it each with an EvAddPartition. It delivers on its
-// own only after Start.
+// New returns a channel without partitions. The engine gives it each of them with an EvAddPartition. The channel
+// delivers on its own only after Start.
 func New(n *Node, t Topic, name string) *Channel {
 	c := &Channel{
 		node: n, topic: t, name: name, ephemeral: base.Ephemeral(name),
@@ -134,11 +137,11 @@ func New(n *Node, t Topic, name string) *Channel {
 	return c
 }
 
-// Name is the channel's name.
+// Name returns the channel's name.
 func (c *Channel) Name() string { return c.name }
 
-// Post queues an event, and borrows p. Any goroutine may call it, with any lock held that comes before postMu. The
-// caller then wakes the channel, or applies the posts itself.
+// Post queues a copy of *p, and keeps the slices in it. Any goroutine may call it, and may hold any lock that comes
+// before postMu. The caller then wakes the channel, or applies the posts itself.
 func (c *Channel) Post(p *core.Post) {
 	c.postMu.Lock()
 	c.posts = append(c.posts, *p)
@@ -146,16 +149,16 @@ func (c *Channel) Post(p *core.Post) {
 	c.posted.Store(true)
 }
 
-// Committed says that a commit has raised what is visible of a partition. It wakes the channel only if a consumer waits
-// for messages.
+// Committed is called when a commit has made messages of a partition visible. It wakes the channel only if a consumer
+// waits for messages. It does not wait.
 func (c *Channel) Committed() {
 	if c.hungry.Load() {
 		c.Wake()
 	}
 }
 
-// Resume says that bytes of the partition can be read again: reading goes on at the place where it stopped. It takes
-// mu.
+// Resume is called when bytes of the partition can be read again: reading goes on at the place where it stopped. It
+// takes mu, so it may wait.
 func (c *Channel) Resume(partition uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -164,7 +167,7 @@ func (c *Channel) Resume(partition uint32) {
 	}
 }
 
-// Wake makes the channel's goroutine apply the posts and deliver what there is. It does not wait.
+// Wake makes the channel's goroutine apply the posts and deliver. It does not wait.
 func (c *Channel) Wake() {
 	select {
 	case c.woken <- struct{}{}:
@@ -204,9 +207,9 @@ func (c *Channel) run(timeUp bool) {
 	c.pump()
 }
 
-// Shut closes the channel for good: consumers are told err, and nothing is delivered or confirmed any more. With
-// ErrClosed, what was confirmed is still written; with ErrMoved, controls in the inboxes are revoked, because the next
-// leader does not know of them.
+// Shut closes the channel for good. Its consumers are told err, and nothing is delivered or confirmed any more. With
+// ErrClosed, confirmations so far are still written. With ErrMoved, control entries in the inboxes are revoked, because
+// the next leader does not know of them.
 func (c *Channel) Shut(err error) {
 	c.mu.Lock()
 	if c.closed != nil {
@@ -249,7 +252,7 @@ func (c *Channel) clientIDs() []core.ClientID {
 	return ids
 }
 
-// step runs c.ev through the machine. mu is held.
+// step runs c.ev through the machine. The result is valid until the next step. mu is held.
 func (c *Channel) step() *core.Result {
 	c.m.Step(c.node.now().UnixNano(), &c.ev, &c.res)
 	return &c.res
@@ -269,12 +272,12 @@ func (c *Channel) newCursor(pt Partition) cursor {
 	return cur
 }
 
-// visibleEnd is the end, exclusive, of the messages that may be delivered now.
+// visibleEnd returns the end, exclusive, of the messages that may be delivered now.
 func (cur *cursor) visibleEnd() segment.MsgID {
 	return segment.MsgID(min(cur.stored.Load(), cur.unpaused.Load()))
 }
 
-// grow makes cursors for partitions that the topic got after the channel was made. mu is held.
+// grow makes cursors for the first n partitions of the topic, as far as there are none. mu is held.
 func (c *Channel) grow(n int) {
 	for i := len(c.cursors); i < n; i++ {
 		c.cursors = append(c.cursors, c.newCursor(c.topic.Partition(i)))
@@ -297,8 +300,8 @@ func (c *Channel) applyPostsLocked() {
 		cur := &c.cursors[p.Part]
 		adds := p.Kind == core.EvAddPartition
 		switch {
-		// An event is stale if the machine does not have its partition: the EvAddPartition that comes later includes it. A
-		// second EvAddPartition is ignored.
+		// An event is stale if the machine does not have its partition: the EvAddPartition that comes later includes
+		// the event. A second EvAddPartition is ignored.
 		case adds == cur.assigned:
 		case adds:
 			c.addPartition(cur, p)
@@ -334,18 +337,19 @@ func (c *Channel) addPartition(cur *cursor, p *core.Post) {
 	cur.end, cur.foundEnd, cur.assigned, cur.epoch = p.End, p.FoundEnd, true, p.Epoch
 }
 
-// Err says why the channel does nothing any more; nil: it is open.
+// Err says why the channel is closed; nil: it is open.
 func (c *Channel) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.closed
 }
 
-// has says whether an id can be of this topic at all; clients send what they like.
+// has says whether the topic has the partition of an id. Clients may send any id.
 func (c *Channel) has(id base.ID) bool { return int(id.Partition()) < c.topic.Count() }
 
-// mayDeliver says whether the channel may deliver now. mu is held.
+// mayDeliver says whether the channel may deliver now: the node holds its lease, and serves all partitions of the
+// machine in the epochs that the machine has. mu is held.
 func (c *Channel) mayDeliver() bool { return c.node.Leased() && !(c.node.Cluster && c.hasStaleEpoch()) }
 
-// ReleaseView frees what the channel pins of the logs. A simulation calls it when the process has ended.
+// ReleaseView releases the bytes of the logs that the channel pins. A simulation calls it when the process has ended.
 func (c *Channel) ReleaseView() { c.view.Release() }

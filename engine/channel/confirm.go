@@ -18,19 +18,19 @@ type controlPut struct {
 	index int
 	write func([]core.Control) error // of Partition.NewControls
 	busy  bool
-	// revoked says that the channel no longer has the partition. Entries still in the inbox are then not stored: the next
-	// channel of this name, on this node or another, began with a log without them. If they were stored and answered, it
-	// would not know of those settings or that pause.
+	// revoked is set when the channel no longer has the partition. Entries that are still in the inbox are then not
+	// stored. The next channel of this name, on this node or another, began with a log without them: if they were
+	// stored and answered, that channel would not know of those settings, or of that pause.
 	revoked   atomic.Bool
-	takeSeq   uint64 // see core.EvConfirmsCommitted
+	takeSeq   uint64 // the take of entries, see core.EvConfirmsCommitted
 	entries   []core.Control
 	ranges    []core.IDRange
 	deferrals []core.Deferral
 	dead      []core.DeadMessage
-	err       error // what became of the batch; written before onAnswer runs
+	err       error // outcome of the batch; written before onAnswer runs
 }
 
-// newControlPut returns the control put of a new cursor of pt.
+// newControlPut returns the control put of a new cursor for pt.
 func newControlPut(c *Channel, pt Partition, index int) *controlPut {
 	p := &controlPut{c: c, index: index}
 	returned := p.onAnswer
@@ -102,8 +102,8 @@ func (c *Channel) sendControls() {
 	}
 }
 
-// flushControls appends all entries before the engine closes, even behind a control put in flight, so that no confirmed
-// message is delivered again after a graceful stop. mu is held.
+// flushControls appends all entries before the engine closes, even behind a control put in flight, so that after a
+// graceful stop no confirmed message is delivered again. mu is held.
 func (c *Channel) flushControls() {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
@@ -116,7 +116,7 @@ func (c *Channel) flushControls() {
 	}
 }
 
-// setControls stores entries in p, with copies of the slices that the machine lends only until its next TakeControls.
+// setControls stores entries in p. It copies the slices that the machine lends only until its next TakeControls.
 func (p *controlPut) setControls(controls []core.Control) {
 	p.ranges, p.deferrals, p.dead = p.ranges[:0], p.deferrals[:0], p.dead[:0]
 	for i := range controls {
@@ -137,7 +137,7 @@ func (p *controlPut) setControls(controls []core.Control) {
 	p.entries = controls
 }
 
-// add puts a channel on the list, which it is not on. Channel.mu is held.
+// add adds a channel to the list. It must not be on it. Channel.mu is held.
 func (n *Node) add(c *Channel) {
 	n.mu.Lock()
 	n.list = append(n.list, c)
@@ -148,7 +148,7 @@ func (n *Node) add(c *Channel) {
 	}
 }
 
-// Run writes what channels have confirmed, until Stop is closed.
+// Run writes the control entries of listed channels until Stop is closed. One goroutine per node runs it.
 func (n *Node) Run() {
 	for n.Host.Either(n.kick, n.Stop) && n.Host.Pause(n.ConfirmInterval, n.Stop) {
 		n.Flush()
@@ -177,8 +177,8 @@ func (n *Node) Flush() {
 	}
 }
 
-// busyPatience is how long Flush waits for channels whose lock is held, usually for much less than a millisecond. A
-// read from a device that hangs may hold such a lock for ever.
+// busyPatience is how long Flush waits for the locks of channels, which are usually held for much less than a
+// millisecond. A read from a device that hangs may hold such a lock for ever.
 const busyPatience = 20 * time.Millisecond
 
 // flushBusy sends the controls of channels whose locks are held, each as soon as its lock is free. It returns when all
@@ -211,11 +211,11 @@ func (c *Channel) sendQueued() {
 type controlWait struct {
 	put      *controlPut   // the cursor's control put at that time; a later one counts its takes anew
 	takeSeq  uint64        // see core.EvConfirmsCommitted
-	err      error         // what became of the batch; written before answered is raised
+	err      error         // outcome of the batch; written before answered is sent to
 	answered chan struct{} // holds the one answer
 }
 
-// applyOutcome handles the answer to control entries.
+// applyOutcome handles the outcome of a batch of control entries. No lock is held.
 func (c *Channel) applyOutcome(w *controlWait) {
 	switch {
 	case w.err == nil:
@@ -225,7 +225,7 @@ func (c *Channel) applyOutcome(w *controlWait) {
 	}
 }
 
-// controlsCommitted tells the machine that all entries up to a take are committed.
+// controlsCommitted tells the machine that all entries up to a take are committed. It takes mu.
 func (c *Channel) controlsCommitted(put *controlPut, take uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,9 +234,9 @@ func (c *Channel) controlsCommitted(put *controlPut, take uint64) {
 	}
 }
 
-// probeCommit finds out when entries are committed whose put was answered ErrUnknown. It appends another entry: when
-// that is committed, so is all before it. If this node leads no more by then, the channel has ended or lost the
-// partition.
+// probeCommit finds out when entries are committed whose batch was answered with ErrUnknown. It appends another entry:
+// when that one is committed, so are all before it. If this node no longer leads the partition by then, the channel is
+// closed or has lost the partition.
 func (c *Channel) probeCommit(put *controlPut, take uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

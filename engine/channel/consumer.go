@@ -8,29 +8,29 @@ import (
 	"penstock/engine/core"
 )
 
-// Consumer is a consumer that this node's channel serves: a client of this node, or a subscription, which is a client
-// of another one. Any goroutine may call its methods, but not from within the sink: they take the channel's lock. A
-// crash forgets it: messages that it had in flight are delivered again.
+// Consumer is a consumer that this node's channel serves: a client of this node, or a subscription, which stands for a
+// client of another node. Any goroutine may call its methods, but not from within the sink, because they take the
+// channel's lock. A crash forgets it: messages that it had in flight are delivered again.
 type Consumer struct {
 	ch          *Channel
 	id          core.ClientID // the machine's
 	sink        base.Sink
 	label       any
-	needsLeader bool    // it was attached because this node leads something
+	needsLeader bool    // it was attached with follows: it ends when this node serves no partition
 	only        *uint32 // the partition that it reads; nil: all
 
 	// Guarded by ch.mu.
 	delivery base.Delivery // what the sink gets; used again for each message
-	touched  bool          // it is in ch.touched: its sink is flushed when ch.mu is released
+	touched  bool          // it is in ch.touched: its sink is flushed after ch.mu is released
 	stopped  bool
-	clean    bool // nothing of it is on its way through another node
+	clean    bool // no delivery to it is on its way through another node
 }
 
 // ErrServesNothing says that this node serves no partition of the topic.
 var ErrServesNothing = errors.New("engine: this node leads no partition of the topic")
 
-// Attach adds a consumer to the channel. With follows the error is ErrServesNothing if this node leads no partition of
-// the topic, and the consumer ends when that comes to be so.
+// Attach adds a consumer to the channel. With follows, Attach returns ErrServesNothing if this node serves no partition
+// of the topic, and the consumer is closed when that becomes so.
 func (c *Channel) Attach(o base.ConsumerOptions, s base.Sink, follows bool) (*Consumer, error) {
 	timeout := o.MsgTimeout
 	if timeout == 0 {
@@ -41,7 +41,9 @@ func (c *Channel) Attach(o base.ConsumerOptions, s base.Sink, follows bool) (*Co
 	if c.closed != nil {
 		return nil, c.closed
 	}
-	if follows && !c.topic.ServesAny() { // with mu: CloseFollowing sees the consumer, or this sees why it was called
+	// This check needs mu: either CloseFollowing sees the new consumer, or the check sees the change that made the
+	// engine call it.
+	if follows && !c.topic.ServesAny() {
 		return nil, ErrServesNothing
 	}
 	c.applyPostsLocked()
@@ -93,7 +95,7 @@ func ofMessage(k core.EventKind) bool {
 	return k == core.EvFinish || k == core.EvRequeue || k == core.EvTouch
 }
 
-// Ready sets how many messages may be in flight to this consumer. Deliveries do not use the number up.
+// Ready sets how many messages may be in flight to this consumer (RDY). Deliveries do not use the number up.
 func (k *Consumer) Ready(n int) error {
 	return k.do(core.Event{Kind: core.EvReady, Count: n})
 }
@@ -134,10 +136,11 @@ func (k *Consumer) TouchSeen(id base.ID, seen uint64) error {
 	return k.do(core.Event{Kind: core.EvTouch, ID: id, Seen: seen})
 }
 
-// ReturnDelivery takes a delivery that the client's node did not hand over.
+// ReturnDelivery takes back a delivery that the client's node did not hand over.
 func (k *Consumer) ReturnDelivery(id base.ID, serial uint64) {
 	if k.ch.has(id) {
-		_ = k.do(core.Event{Kind: core.EvReturn, ID: id, Seen: serial}) // it timed out long ago, or the channel is closed
+		// An error means that the delivery timed out long ago, or that the channel is closed.
+		_ = k.do(core.Event{Kind: core.EvReturn, ID: id, Seen: serial})
 	}
 }
 
@@ -146,35 +149,35 @@ func (k *Consumer) StopDelivery() {
 	k.ch.mu.Lock()
 	k.stopped = true
 	k.ch.mu.Unlock()
-	if k.do(core.Event{Kind: core.EvStop}) == nil { // else it is closed: nothing is delivered anyway
-		k.ch.Wake() // others may have now what waited for this one's tag
+	if k.do(core.Event{Kind: core.EvStop}) == nil { // otherwise the channel is closed and delivers nothing
+		k.ch.Wake() // other consumers may now get messages that waited for this one's tag
 	}
 }
 
-// Unblock says that the sink has room again, and delivers.
+// Unblock is called when the sink has room again. It delivers on the caller's goroutine.
 func (k *Consumer) Unblock() {
 	if k.HasRoom() {
 		k.ch.pump()
 	}
 }
 
-// HasRoom says that the sink has room again. It delivers nothing, and returns false if the channel is closed.
+// HasRoom is called when the sink has room again. It delivers nothing, and returns false if the channel is closed.
 func (k *Consumer) HasRoom() bool { return k.do(core.Event{Kind: core.EvBlocked, Flag: false}) == nil }
 
-// Hold says how long a delivery to this consumer, from now on, may be on its way: the next message of its order waits
-// for that long if the delivery comes to nothing. It does nothing if the channel is closed.
+// Hold sets how long a delivery to this consumer, from now on, may be on its way. If such a delivery fails, the next
+// message of its order waits for that long. Hold does nothing if the channel is closed.
 func (k *Consumer) Hold(ms int64) { _ = k.do(core.Event{Kind: core.EvHold, HoldMs: ms}) }
 
-// Pump delivers what is ready now, to any consumer of the channel, on the caller's goroutine.
+// Pump delivers the messages that are ready now, to any consumer of the channel, on the caller's goroutine.
 func (k *Consumer) Pump() { k.ch.pump() }
 
 // Wake makes the channel's goroutine deliver.
 func (k *Consumer) Wake() { k.ch.Wake() }
 
-// Close unsubscribes: what is in flight goes to other consumers at once.
+// Close unsubscribes the consumer: its messages in flight go to other consumers at once.
 func (k *Consumer) Close() { k.detach() }
 
-// CloseRemote is Close for another node's client. clean says that nothing is on its way to it.
+// CloseRemote is Close for a client of another node. clean says that no delivery to it is on its way.
 func (k *Consumer) CloseRemote(clean bool) {
 	k.ch.mu.Lock()
 	k.clean = clean
@@ -182,7 +185,7 @@ func (k *Consumer) CloseRemote(clean bool) {
 	k.detach()
 }
 
-// detach returns false if the consumer was closed before, or its channel was.
+// detach unsubscribes the consumer. It returns false if the consumer, or its channel, was closed before.
 func (k *Consumer) detach() bool {
 	c := k.ch
 	c.mu.Lock()
@@ -201,7 +204,7 @@ func (k *Consumer) detach() bool {
 	return true
 }
 
-// Counts finds the consumer among those of its channel: the machine counts.
+// Counts returns the consumer's counts, which the machine keeps.
 func (k *Consumer) Counts() base.ConsumerStats {
 	for _, s := range k.ch.Stats().Consumers {
 		if s.Client == k.id {
@@ -218,8 +221,8 @@ func (k *Consumer) InFlight() int {
 	return k.ch.m.ClientInFlight(k.id)
 }
 
-// CloseFollowing closes the consumers that were attached with follows, because this node serves no partition any more:
-// nothing would be delivered to them. They are told ErrMoved.
+// CloseFollowing closes the consumers that were attached with follows, because this node no longer serves any partition
+// and would deliver nothing to them. They are told ErrMoved.
 func (c *Channel) CloseFollowing() {
 	c.mu.Lock()
 	var stranded []*Consumer

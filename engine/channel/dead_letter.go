@@ -13,11 +13,11 @@ import (
 	"penstock/segment"
 )
 
-// Headers that the engine adds to a dead letter, and to one that was sent back.
+// Headers that the engine adds to a dead letter, and to a message that Redrive publishes again.
 const (
 	OriginTopicHeader   = base.ReservedHeaders + "origin-topic"
 	OriginChannelHeader = base.ReservedHeaders + "origin-channel"
-	// 16 hex digits; two dead letters with the same one are duplicates
+	// 16 hex digits; two dead letters with the same id are duplicates
 	OriginIDHeader = base.ReservedHeaders + "origin-id"
 	AttemptsHeader = base.ReservedHeaders + "attempts"
 	ChannelHeader  = base.ReservedHeaders + "channel" // only this channel gets the message; Redrive sets it
@@ -27,7 +27,7 @@ const (
 const TagHeader = "tag"
 
 const (
-	maxMoveCount    = 64 // dead letters that are on their way at once
+	maxMoveCount    = 64 // most dead letters that are moved at once
 	movePause       = 50 * time.Millisecond
 	maxMovePause    = 30 * time.Second
 	deadHeaderCount = 4 // how many of the headers above a dead letter gets
@@ -55,8 +55,8 @@ func (c *Channel) outboxCount() (n int) {
 }
 
 // moveDeadLetters publishes the dead letters in the outbox to the dead-letter topic. When they are stored there, it
-// records that in the log. After a crash between the two a dead letter is published twice, but none is lost. It runs on
-// a goroutine of its own until the outbox is empty.
+// writes that to the log of the partition. A crash between the two lets a dead letter be published twice, but loses
+// none. moveDeadLetters runs on a goroutine of its own until the outbox is empty.
 func (c *Channel) moveDeadLetters() {
 	pause, told := movePause, ""
 	for {
@@ -88,7 +88,8 @@ type deadLetter struct {
 	attempts uint16
 }
 
-// nextDead returns some of the outbox. If ok is false there is nothing, and the caller's goroutine must end.
+// nextDead returns some dead letters of the outbox, and their topic. If ok is false, there are none, and the caller's
+// goroutine must end.
 func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,8 +138,8 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []base.ID, err
 			moved = append(moved, d.id)
 			continue
 		case err != nil:
-			return moved, err // damage may be repaired, so it is tried again
-		case m == nil: // no room: the next round
+			return moved, err // damage may be repaired: the caller tries again
+		case m == nil: // there was no room: the next round moves it
 			continue
 		}
 		ids = append(ids, d.id)
@@ -173,7 +174,7 @@ func WithoutReserved(hs []base.Header) []base.Header {
 		func(h base.Header) bool { return strings.HasPrefix(string(h.Key), base.ReservedHeaders) })
 }
 
-// movedDead records in the log which dead letters left the outbox.
+// movedDead notes for the log which dead letters left the outbox.
 func (c *Channel) movedDead(ids []base.ID) {
 	if len(ids) == 0 {
 		return
@@ -194,7 +195,7 @@ func (c *Channel) movedDead(ids []base.ID) {
 	c.queueControls()
 }
 
-// rangesOf returns the ids of one partition as ranges. ids are sorted.
+// rangesOf returns the ids of one partition as ranges. ids must be sorted.
 func rangesOf(ids []base.ID, part uint32) (rs []core.IDRange) {
 	for _, id := range ids {
 		if id.Partition() != part {
@@ -210,7 +211,7 @@ func rangesOf(ids []base.ID, part uint32) (rs []core.IDRange) {
 	return rs
 }
 
-// one copies one whole message. It returns nil if there is no room for it.
+// one returns a copy of one whole message, or nil if there is no room for it.
 func (p *peeker) one(pt Partition, id segment.MsgID) (*wire.PeekedMessage, error) {
 	before := len(p.found)
 	err := p.readRange(pt, core.IDRange{From: id, To: id + 1})
@@ -224,7 +225,8 @@ func (p *peeker) one(pt Partition, id segment.MsgID) (*wire.PeekedMessage, error
 	return &p.found[before], nil
 }
 
-// carriedOne returns a copy of a message that a control batch carries; ErrBelowStart: none does.
+// carriedOne returns a copy of a message that a control batch carries. If no batch carries it, the error is
+// ErrBelowStart.
 func carriedOne(pt Partition, id segment.MsgID) (*wire.PeekedMessage, error) {
 	p := peeker{whole: true, room: MaxPeekBytes}
 	if list, _ := pt.OnlyCarried(id, 1); len(list) == 1 && list[0].ID == id {

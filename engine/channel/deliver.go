@@ -35,8 +35,8 @@ func (c *Channel) pump() {
 	}
 }
 
-// deliverRound delivers until nothing is left, no consumer has credit, or the turn has used its share of mu; then it
-// returns true. mu is held.
+// deliverRound delivers until no message is left, no consumer has credit, or the turn has used up its deliveries. In
+// the last case it returns true: pump releases mu and goes on with another round. mu is held.
 func (c *Channel) deliverRound() (again bool) {
 	left := c.node.MaxDeliveriesAtOne
 	if !c.mayDeliver() {
@@ -61,8 +61,8 @@ func (c *Channel) deliverRound() (again bool) {
 		if left < before {
 			continue
 		}
-		// Say that a commit is worth a wake-up, and then look once more: a commit makes messages
-		// visible first and looks at hungry second, so one of the two sees the other.
+		// Announce that a commit should wake the channel, and then look once more. A commit makes messages visible
+		// before it looks at hungry, so either this goroutine sees the messages, or the commit sees hungry.
 		hungry := c.m.Hungry()
 		c.hungry.Store(hungry)
 		if !hungry || !c.moreVisible() {
@@ -72,7 +72,7 @@ func (c *Channel) deliverRound() (again bool) {
 }
 
 // hasStaleEpoch says whether this node no longer serves one of the channel's partitions, or serves it in another epoch.
-// Then the engine is about to take the partition from the channel (Revoke), or to shut it. mu is held.
+// The engine will then soon take the partition from the channel (Revoke), or shut the channel. mu is held.
 func (c *Channel) hasStaleEpoch() bool {
 	for i := range c.cursors {
 		if cur := &c.cursors[i]; cur.assigned && !cur.part.ServesIn(cur.epoch) {
@@ -82,7 +82,7 @@ func (c *Channel) hasStaleEpoch() bool {
 	return false
 }
 
-// tick lets the machine handle what is due. mu is held.
+// tick lets the machine handle timers that are due. mu is held.
 func (c *Channel) tick() {
 	if due, ok := c.m.NextDue(); ok && due <= c.node.now().UnixMilli() {
 		c.ev = core.Event{Kind: core.EvTick}
@@ -95,7 +95,7 @@ func (c *Channel) arm() {
 	c.queueControls()
 	due, ok := c.m.NextDue()
 	if !c.mayDeliver() {
-		due, ok = c.node.now().Add(pausedInterval).UnixMilli(), true // poll: nothing wakes the channel when this state ends
+		due, ok = c.node.now().Add(pausedInterval).UnixMilli(), true // poll: no event tells when this state ends
 	}
 	if !ok || c.armed != 0 && c.armed <= due {
 		return
@@ -104,10 +104,10 @@ func (c *Channel) arm() {
 	c.timer.Reset(c.node.until(due))
 }
 
-// pausedInterval is how often a channel that may not deliver looks whether it may.
+// pausedInterval is how often a channel that may not deliver checks whether it may.
 const pausedInterval = 50 * time.Millisecond
 
-// moreVisible says whether something was committed or posted since syncVisible. mu is held.
+// moreVisible says whether messages became visible, or events were posted, since syncVisible. mu is held.
 func (c *Channel) moreVisible() bool {
 	for i := range c.cursors {
 		if cur := &c.cursors[i]; cur.assigned && cur.visibleEnd() > cur.end {
@@ -117,8 +117,9 @@ func (c *Channel) moreVisible() bool {
 	return c.posted.Load()
 }
 
-// syncVisible tells the machine what is committed now. Deferred messages are posted before they become visible. So the
-// visible ends are read first and the posts taken after them: none is missed. mu is held.
+// syncVisible tells the machine which messages are visible now. Deferred messages are posted before they become
+// visible. So syncVisible reads the visible ends first and applies the posts after that: it misses no deferred message
+// below an end. mu is held.
 func (c *Channel) syncVisible() {
 	for i := range c.cursors {
 		c.cursors[i].newEnd = c.cursors[i].visibleEnd()
@@ -170,7 +171,7 @@ func (c *Channel) read(index, left int) int {
 }
 
 // find looks up the batch of the next message. If retention has removed it, the machine first moves on to the log's
-// start.
+// start. find returns false if there is nothing to read. mu is held.
 func (c *Channel) find(cur *cursor, next segment.MsgID) bool {
 	at, _, err := cur.part.Log().Seek(next)
 	if errors.Is(err, segment.ErrBelowStart) {
@@ -191,15 +192,16 @@ func (c *Channel) find(cur *cursor, next segment.MsgID) bool {
 	return true
 }
 
-// stopReading stops reading a partition whose bytes cannot be read, and logs it once. Messages in flight can still be
-// confirmed; nothing beyond this place is delivered.
+// stopReading stops reading a partition whose bytes cannot be read, and logs that once. Messages in flight can still be
+// confirmed; no message from this place on is delivered. mu is held.
 func (c *Channel) stopReading(cur *cursor, err error) {
 	cur.bad = err
 	c.node.Log.Error("a channel stops reading a partition",
 		"topic", c.topic.Name(), "channel", c.name, "partition", cur.number, "error", err)
 }
 
-// offerRun offers the messages of a pinned run of batches. It returns false when the rest must wait.
+// offerRun offers the messages of a pinned run of batches. It returns what remains of left, and false if the rest must
+// wait. mu is held.
 func (c *Channel) offerRun(cur *cursor, left int) (int, bool) {
 	c.iter.Reset(c.view.Bytes())
 	for h, body, ok := c.iter.Next(); ok; h, body, ok = c.iter.Next() {
@@ -222,7 +224,8 @@ func (c *Channel) offerRun(cur *cursor, left int) (int, bool) {
 	return left, true
 }
 
-// offerBatch offers one batch's messages from the machine's cursor on.
+// offerBatch offers one batch's messages, beginning at the machine's reading cursor. Its results are those of offerRun.
+// mu is held.
 func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left int) (int, bool) {
 	records, err := c.plain(h, body)
 	if err != nil {
@@ -230,7 +233,7 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 		return left, false
 	}
 	now := c.node.now().UnixNano()
-	// Otherwise the messages have no headers, and the channel does not need them.
+	// If judged is false, the messages have no headers, and the channel needs none.
 	judged := c.needsHeaders || h.Flags&segment.FlagHeaders != 0
 	c.records.Reset(h, records)
 	c.offer = core.Event{Kind: core.EvOffer, Part: cur.number, At: cur.at} // set once per batch, because it is large
@@ -255,7 +258,7 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 		c.m.Step(now, &c.offer, &c.res)
 		switch c.res.Decision {
 		case core.Skip:
-			if c.offer.Unwanted { // counts too: a filter may reject a million messages in a row
+			if c.offer.Unwanted { // this also counts as work: a filter may reject a million messages in a row
 				if left--; left == 0 {
 					return 0, false
 				}
@@ -269,7 +272,7 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 		case core.Deliver:
 			c.deliverOne(h, r)
 			if left--; left == 0 {
-				// The batch is not finished; the next turn comes back to it.
+				// The batch is not finished; the next round continues with it.
 				return 0, false
 			}
 		}
@@ -281,8 +284,7 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 	return left, true
 }
 
-// evalHeaders sets in ev what a message's headers mean to the channel: whether it wants the message, its key and its
-// tag.
+// evalHeaders sets in ev whether the channel wants the message, and its key and tag, according to its headers.
 func (c *Channel) evalHeaders(headers []segment.KV, ev *core.Event) {
 	ev.Unwanted, ev.Key, ev.Tag = !c.matcher.Match(headers) || c.forOther(headers), 0, 0
 	if c.settings.Order == core.OrderKey {
@@ -290,10 +292,10 @@ func (c *Channel) evalHeaders(headers []segment.KV, ev *core.Event) {
 			ev.Key = core.HashKey(key)
 		}
 	}
-	ev.Tag = tagOf(headers) // always: a consumer of this tag may come before a redelivery
+	ev.Tag = tagOf(headers) // always: a consumer of this tag may subscribe before a redelivery
 }
 
-// tagOf is a message's tag as the machine knows it; 0: none.
+// tagOf returns a message's tag in the form that the machine uses; 0: none.
 func tagOf(headers []segment.KV) uint64 {
 	if tag := headerOf(headers, TagHeader); len(tag) != 0 {
 		return core.HashKey(tag)
@@ -301,14 +303,14 @@ func tagOf(headers []segment.KV) uint64 {
 	return 0
 }
 
-// forOther says whether a message was sent back to another channel, see Redrive.
+// forOther says whether Redrive published the message for another channel only.
 func (c *Channel) forOther(headers []segment.KV) bool {
 	only := headerOf(headers, ChannelHeader)
 	return only != nil && string(only) != c.name
 }
 
-// deferAgain lets a message wait for its due time that the cursor read before it. That happens after a seek back to a
-// message that the channel had dropped, or that is older than the channel. It returns the id to read next.
+// deferAgain makes a message that the reading cursor has reached wait for its due time. That happens after a seek back
+// to a message that the channel had dropped, or that is older than the channel. deferAgain returns the id to read next.
 func (c *Channel) deferAgain(cur *cursor, id segment.MsgID, dueMs int64) segment.MsgID {
 	c.deferred[0] = core.DeferredMessage{ID: id, DueMs: dueMs, At: cur.at}
 	c.ev = core.Event{Kind: core.EvDeferredPublished, Part: cur.number, Deferred: c.deferred[:]}
@@ -327,7 +329,8 @@ func (c *Channel) plain(h *segment.Header, body []byte) ([]byte, error) {
 	return out, err
 }
 
-// deliverOne gives the message that the machine just assigned to its client.
+// deliverOne gives the message that the machine just assigned to its client's sink. The sink borrows the body and the
+// headers. mu is held.
 func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 	k := c.consumers[c.res.Client]
 	k.delivery = base.Delivery{
@@ -350,7 +353,8 @@ func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 	k.delivery.Body, k.delivery.Headers = nil, nil
 }
 
-// redeliver delivers messages that come again: requeued, timed out, or deferred and due. mu is held.
+// redeliver delivers messages that were requeued, that timed out, or that were deferred and are due. It returns what
+// remains of left. mu is held.
 func (c *Channel) redeliver(left int) int {
 	c.yieldedRedelivery = false
 	defer c.fetched.close(c)
@@ -369,7 +373,7 @@ func (c *Channel) redeliver(left int) int {
 	return left
 }
 
-// fetch reads the message that the machine just assigned for redelivery, and delivers it.
+// fetch reads the message that the machine just assigned for redelivery, and delivers it. mu is held.
 func (c *Channel) fetch() {
 	id := c.res.ID
 	cur := c.cursorOf(id)
@@ -379,7 +383,7 @@ func (c *Channel) fetch() {
 		return
 	}
 	if errors.Is(err, segment.ErrBelowStart) && c.posted.Load() {
-		return // it may have been carried to another batch: it times out, and is then found at its new place
+		return // it may have been carried elsewhere: it times out, and the posts then give its new place
 	}
 	if c.mayReadLater(err) {
 		c.ev = core.Event{Kind: core.EvUnread, ID: id, DelayMs: unreadPauseMs}
@@ -392,7 +396,8 @@ func (c *Channel) fetch() {
 		}
 		return
 	}
-	// Its bytes are gone (retention) or damaged: it can never be delivered, so it must not be redelivered for ever.
+	// Retention removed the bytes, or they are damaged: the message can never be delivered, so it must not be
+	// redelivered for ever.
 	if !errors.Is(err, segment.ErrBelowStart) {
 		c.node.Log.Error("a message cannot be delivered again",
 			"topic", c.topic.Name(), "channel", c.name, "id", id.String(), "error", err)
@@ -404,8 +409,8 @@ func (c *Channel) fetch() {
 // unreadPauseMs is the pause before a message that could not be read is tried again.
 const unreadPauseMs = 1000
 
-// mayReadLater says whether a message that cannot be read now may be readable later: another copy has it, or the device
-// failed the read without proof of damage.
+// mayReadLater says whether a message that cannot be read now may be readable later: another node may have a copy, or
+// the device failed the read without proof of damage.
 func (c *Channel) mayReadLater(err error) bool {
 	switch {
 	case errors.Is(err, segment.ErrBelowStart):
@@ -426,8 +431,8 @@ func (c *Channel) cursorOf(id base.ID) *cursor {
 	panic("BUG: the channel machine names a partition that the topic does not have")
 }
 
-// forgetGone tells the machine which deferred messages were removed with the log below its start. Clients that have one
-// in flight may still finish it; the others count as confirmed. mu is held.
+// forgetGone tells the machine which deferred messages were removed with the log below its start. If a client has one
+// in flight, the client may still finish it; the others count as confirmed. mu is held.
 func (c *Channel) forgetGone(cur *cursor, gone []segment.MsgID) {
 	count := 0
 	for _, id := range gone {

@@ -10,18 +10,18 @@ import (
 )
 
 // fetched is the batch from which the last redelivered message was read. In a key-ordered channel many messages of one
-// batch are redelivered, in any order: to verify the batch and walk its records for each of them would cost more than
-// everything else. Channel.view pins the batch until close; Channel.mu guards both.
+// batch are redelivered, in any order. To verify the batch and iterate over its records for each of them would cost
+// more than everything else. Channel.view pins the batch until close. Channel.mu guards both.
 type fetched struct {
 	cur    *cursor // nil: no batch is pinned
 	at     segment.Offset
 	header *segment.Header
 	body   []byte         // decompressed
-	ends   []int          // ends of the records that were looked up so far
-	one    segment.Header // scratch: the header of a batch of one record
+	ends   []int          // ends, in body, of the records that were looked up so far
+	one    segment.Header // scratch: the header for a batch of one record
 }
 
-// record returns the bytes of the record with this index in the batch; false: there are fewer records.
+// record returns the bytes of the record with this index in the batch. It returns false if the batch has fewer records.
 func (f *fetched) record(index int) ([]byte, bool) {
 	for len(f.ends) <= index {
 		at := 0
@@ -48,8 +48,8 @@ func (f *fetched) close(c *Channel) {
 	}
 }
 
-// fetchFrom delivers the message that the machine assigned (c.res), read from the batch that holds or carries it. mu is
-// held.
+// fetchFrom delivers the message that the machine assigned (c.res). It reads the message from the batch that holds or
+// carries it. mu is held.
 func (c *Channel) fetchFrom(cur *cursor, id base.ID) (err error) {
 	at, m := c.res.At, id.MsgID()
 	if !c.res.HasAt {
@@ -121,8 +121,8 @@ func (c *Channel) fetchCarried(m segment.MsgID) error {
 	return nil
 }
 
-// redeliverOne delivers a message that does not come from the reading cursor. A message that was published with a delay
-// meets the channel's filter only here, at its first delivery. mu is held.
+// redeliverOne delivers a message that was not read at the reading cursor. If the message was published with a delay,
+// this is its first delivery, and only here the channel's filter is applied. mu is held.
 func (c *Channel) redeliverOne(h *segment.Header, r *segment.Record) {
 	if c.res.Attempts == 1 && (c.needsHeaders || len(r.Headers) != 0) &&
 		(!c.matcher.Match(r.Headers) || c.forOther(r.Headers)) {
@@ -136,7 +136,7 @@ func (c *Channel) redeliverOne(h *segment.Header, r *segment.Record) {
 	c.deliverOne(h, r)
 }
 
-// isFor tells the machine the tag of a message that it assigned without knowing it. It says whether the assignment
+// isFor tells the machine the tag of a message that it assigned without knowing the tag. It says whether the assignment
 // stands. mu is held.
 func (c *Channel) isFor(r *segment.Record) bool {
 	assigned := c.res

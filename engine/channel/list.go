@@ -10,7 +10,7 @@ import (
 	"penstock/replicate/wire"
 )
 
-// pending lists the messages in flight at this node's consumers, the oldest first.
+// pending returns the messages in flight to this node's consumers, the oldest first. It takes mu.
 func (c *Channel) pending(op wire.Operation) (all []wire.PendingMessage, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,7 +36,7 @@ func (c *Channel) pending(op wire.Operation) (all []wire.PendingMessage, err err
 	return list.items, nil
 }
 
-// deferredMessages lists the deferred messages of this node's partitions, the next due first.
+// deferredMessages returns the deferred messages of this node's partitions, the next due first. It takes mu.
 func (c *Channel) deferredMessages(op wire.Operation) (all []wire.PendingMessage, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,14 +67,14 @@ func LabelText(label any) string {
 	return ""
 }
 
-// oldest collects the items with the lowest keys. It holds at most twice limit items, so that a list of a million stays
-// cheap.
+// oldest collects the limit items with the lowest keys. It never holds more than twice limit items, so that a list of a
+// million stays cheap.
 type oldest[T any] struct {
 	limit int
 	key   func(*T) int64
 	items []T
-	bound int64 // with full: items with a larger key are not wanted
-	full  bool  // limit items have been kept
+	bound int64 // valid if full: items with a larger key are not wanted
+	full  bool  // limit items were collected at least once
 }
 
 func (l *oldest[T]) add(item T) {

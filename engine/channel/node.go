@@ -11,27 +11,28 @@ import (
 	"penstock/internal/lock"
 )
 
-// Config is what the channels of a node need of it. The engine fills it in when it opens.
+// Config is the view that a node's channels have of the node. The engine fills it in when it opens.
 type Config struct {
 	Host    host.Host
 	Log     *slog.Logger
 	Clock   *base.Clock
 	Tasks   *sync.WaitGroup // the goroutines of channels; the engine waits for them when it closes
-	Stop    <-chan struct{} // Node.Run ends when it is closed
+	Stop    <-chan struct{} // closed to end Node.Run
 	Cluster bool            // there are other nodes, or may be
 
 	Limits
 
-	// Leased says whether consumers may settle messages here now: no other node delivers them. It is called for every
-	// message, with Channel.mu held.
+	// Leased says whether consumers may settle messages here now, because no other node delivers them. It is called for
+	// every message, with Channel.mu held.
 	Leased func() bool
-	// Closing says whether the engine closes, so that no goroutine may be started any more.
+	// Closing says whether the engine is closing. No goroutine may be started then.
 	Closing func() bool
-	// Context returns a context that ends when there is nobody left to wait for.
+	// Context returns the context for requests to other nodes. It ends when the engine closes; on a single node it
+	// never ends.
 	Context func() context.Context
 }
 
-// Limits are those of the engine's Options that channels obey; the comments are there.
+// Limits are the engine's Options that channels obey; see the comments there.
 type Limits struct {
 	MaxConsumers, MaxRanges, MaxDeferred     int
 	MsgTimeout, MaxMsgTimeout, MaxReqTimeout time.Duration
@@ -40,11 +41,11 @@ type Limits struct {
 	Latencies                                func() base.LatencyRecorder
 }
 
-// Node is what the channels of a node share. It writes their confirmations, deferrals and resets into the log, at most
+// Node is shared by the channels of a node. It writes their confirmations, deferrals and resets into the log, at most
 // ConfirmInterval late: one control batch per partition and channel, however many FINs there were. After a crash,
 // messages confirmed in these few milliseconds are delivered again.
 //
-// mu guards list. Channels add themselves with Channel.mu held; Run takes the list.
+// mu guards list. A channel adds itself with Channel.mu held. Flush, which Run calls, takes the list.
 type Node struct {
 	Config
 
@@ -56,7 +57,7 @@ type Node struct {
 // NewNode returns a Node without channels. The engine then calls Run on a goroutine of its own.
 func NewNode(c Config) *Node { return &Node{Config: c, kick: make(chan struct{}, 1)} }
 
-// now is the engine's clock, see base.Clock.
+// now returns the time of the engine's clock, see base.Clock.
 func (n *Node) now() time.Time { return time.Unix(0, n.Clock.NowNs()) }
 
 // until returns the duration until a time of the engine's clock.

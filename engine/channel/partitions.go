@@ -10,7 +10,7 @@ import (
 	"penstock/segment"
 )
 
-// HasPartition says whether the machine has the partition with this index.
+// HasPartition says whether the machine has the partition with this index. It takes mu.
 func (c *Channel) HasPartition(i int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -18,8 +18,8 @@ func (c *Channel) HasPartition(i int) bool {
 	return i < len(c.cursors) && c.cursors[i].assigned
 }
 
-// CommittedIn says whether the channel has the partition, and everything is committed that was in the log when the
-// channel got it. The last of that may be the channel's creation.
+// CommittedIn says whether the channel has the partition, and the whole log is committed that existed when the channel
+// was found in it. The last entry of that log may be the channel's creation. It takes mu.
 func (c *Channel) CommittedIn(i int) bool {
 	if !c.HasPartition(i) {
 		return false
@@ -30,13 +30,14 @@ func (c *Channel) CommittedIn(i int) bool {
 	return pt.CommittedMark() >= behind
 }
 
-// Revoke takes partitions out of a channel because this node no longer leads them. stays says by index which partitions
+// Revoke removes partitions from a channel because this node no longer leads them. stays says by index which partitions
 // it still leads. The channel keeps its state of those: above all, an ordered channel must not forget deliveries that
-// another node may still hand to its client. A consumer of only one partition, one that stays, notices nothing. All
-// other consumers are told ErrMoved, so that they find the new leader; their messages in flight go to other consumers.
+// another node may still hand to its client. A consumer that reads only one of the partitions that stay notices
+// nothing. All other consumers are told ErrMoved, so that they find the new leader; their messages in flight go to
+// other consumers.
 //
 // If no partition stays, or the channel is ephemeral, Revoke changes nothing and returns false; the caller then shuts
-// the channel. One goroutine at a time calls it.
+// the channel. Only one goroutine at a time may call it.
 func (c *Channel) Revoke(stays []bool) bool {
 	here := func(index int) bool { return index < len(stays) && stays[index] }
 	c.mu.Lock()
@@ -63,7 +64,7 @@ func (c *Channel) Revoke(stays []bool) bool {
 			c.step()
 		}
 		cur.put.revoked.Store(true)
-		*cur = c.newCursor(cur.part) // controls in flight belong to the old cursor
+		*cur = c.newCursor(cur.part) // controls in flight still belong to the old control put
 	}
 	var ended []*Consumer
 	for _, id := range c.clientIDs() {
@@ -94,7 +95,7 @@ func sampleSeed(topic uuid.UUID, channel string) uint64 {
 	return core.HashKey(append(topic[:], channel...))
 }
 
-// HasOtherEpoch says whether the machine has the partition with this index from another epoch.
+// HasOtherEpoch says whether the machine has the partition with this index, and got it in another epoch. It takes mu.
 func (c *Channel) HasOtherEpoch(i int, epoch segment.Epoch) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -102,7 +103,7 @@ func (c *Channel) HasOtherEpoch(i int, epoch segment.Epoch) bool {
 	return i < len(c.cursors) && c.cursors[i].assigned && c.cursors[i].epoch != epoch
 }
 
-// HasAny says whether the machine has any partition.
+// HasAny says whether the machine has any partition. It takes mu.
 func (c *Channel) HasAny() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,12 +17,12 @@ const (
 	// DefaultListCount.
 	MaxListCount     = 1000
 	DefaultListCount = 10
-	// MaxPeekBytes bounds the bodies and headers that Peek returns, in bytes, and those that each leader reads for it. A
-	// body that does not fit is cut: see wire.PeekedMessage.
+	// MaxPeekBytes bounds the bodies and headers that Peek returns, in bytes, and those that each leader reads for it.
+	// A body that does not fit is cut: see wire.PeekedMessage.
 	MaxPeekBytes = 4 << 20
 )
 
-// ListCount is how long a list gets whose caller asked for n.
+// ListCount returns the length of a list for a caller that asked for n items.
 func ListCount(n int) int {
 	if n <= 0 {
 		n = DefaultListCount
@@ -30,8 +30,8 @@ func ListCount(n int) int {
 	return min(n, MaxListCount)
 }
 
-// peek reads the messages that the channel has not confirmed in the partitions of op on this node. It reads the
-// log without the channel's lock, so that deliveries go on.
+// peek returns messages of op's partitions on this node that the channel has not confirmed. It reads the log without
+// Channel.mu, so that deliveries go on.
 func (c *Channel) peek(op wire.Operation) ([]wire.PeekedMessage, error) {
 	p := peeker{count: ListCount(op.Peek.Count), room: MaxPeekBytes, readAhead: c.node.ReadAheadBytes}
 	if op.Peek.OriginTopic != "" {
@@ -49,7 +49,7 @@ func (c *Channel) peek(op wire.Operation) ([]wire.PeekedMessage, error) {
 	return p.found, nil
 }
 
-// firstIn returns the id in a partition at which a request begins.
+// firstIn returns the id in a partition at which a request begins to read.
 func firstIn(partition uint32, r *wire.PeekRequest) segment.MsgID {
 	from := r.From
 	if n := int(partition); n < len(r.Next) {
@@ -61,8 +61,8 @@ func firstIn(partition uint32, r *wire.PeekRequest) segment.MsgID {
 	return from.MsgID()
 }
 
-// peekPartition adds the messages of one partition: its first ones, or the first that p.origin selects in a dead-letter
-// topic of several channels.
+// peekPartition adds messages of one partition: the first ones or, if p.origin is set, the first ones that p.origin
+// selects in a dead-letter topic of several channels.
 func (c *Channel) peekPartition(p *peeker, pt Partition, req *wire.PeekRequest) error {
 	from := firstIn(pt.Number(), req)
 	for had := len(p.found); ; {
@@ -94,11 +94,11 @@ func (c *Channel) peekPartition(p *peeker, pt Partition, req *wire.PeekRequest) 
 	}
 }
 
-// maxPeekCarried bounds the carried messages that are examined in one step.
+// maxPeekCarried is how many carried messages are examined in one step.
 const maxPeekCarried = 4 * MaxListCount
 
-// unconfirmed returns those of the carried messages that are not confirmed, and then the first unconfirmed ids of the
-// partition from m on: at most count of both together. It takes mu.
+// unconfirmed returns the carried messages that are not confirmed, and then the ranges of the first unconfirmed ids at
+// or above m in the partition: together at most count messages. It takes mu.
 func (c *Channel) unconfirmed(
 	index int, carried []core.CarrySource, m segment.MsgID, count int,
 ) (some []core.CarrySource, rs []core.IDRange, err error) {
@@ -131,7 +131,7 @@ func (c *Channel) unconfirmed(
 	return some, rs, nil
 }
 
-// PeekTopic reads stored messages of the partitions of op on this node, whatever channels exist.
+// PeekTopic returns stored messages of op's partitions on this node, independent of channels.
 func PeekTopic(t Topic, op wire.Operation, readAhead int) ([]wire.PeekedMessage, error) {
 	p := peeker{count: ListCount(op.Peek.Count), room: MaxPeekBytes, readAhead: readAhead}
 	for i := range t.Count() {
@@ -155,7 +155,8 @@ func PeekTopic(t Topic, op wire.Operation, readAhead int) ([]wire.PeekedMessage,
 	return p.found, nil
 }
 
-// FirstPeeked returns the oldest messages of all partitions, within the limits.
+// FirstPeeked returns the count oldest messages of all partitions. It cuts bodies so that the result stays within
+// MaxPeekBytes.
 func FirstPeeked(all []wire.PeekedMessage, count int) []wire.PeekedMessage {
 	slices.SortFunc(all, func(a, b wire.PeekedMessage) int {
 		return cmp.Or(a.Timestamp.Compare(b.Timestamp), cmp.Compare(a.ID, b.ID))
@@ -168,13 +169,13 @@ func FirstPeeked(all []wire.PeekedMessage, count int) []wire.PeekedMessage {
 	return all
 }
 
-// peeker copies messages out of logs.
+// peeker copies messages out of logs. One goroutine uses it; it takes no lock.
 type peeker struct {
-	count     int // of each partition
-	room      int
+	count     int                  // messages wanted from each partition
+	room      int                  // bytes that the bodies and headers of further messages may take
 	readAhead int                  // most bytes that one view pins
-	origin    *wire.PeekRequest    // if not nil: only dead letters that it selects
-	whole     bool                 // bodies are not cut: a message that does not fit is left out, unless it is the first
+	origin    *wire.PeekRequest    // if not nil, only dead letters that it selects are copied
+	whole     bool                 // bodies are not cut: a message that does not fit is left out, except the first
 	full      bool                 // a message was left out
 	found     []wire.PeekedMessage // the result
 
@@ -190,7 +191,8 @@ func (p *peeker) read(pt Partition, ranges []core.IDRange) error {
 		had := len(p.found)
 		err := p.readRange(pt, r)
 		p.view.Release()
-		if errors.Is(err, segment.ErrBelowStart) { // retention removed them meanwhile: what was deferred was carried before
+		// Retention removed the messages meanwhile. Those that were deferred were carried to another batch before.
+		if errors.Is(err, segment.ErrBelowStart) {
 			if n := len(p.found); n > had {
 				r.From = p.found[n-1].ID.MsgID() + 1
 			}
@@ -234,7 +236,7 @@ func (p *peeker) readRange(pt Partition, r core.IDRange) error {
 	}
 }
 
-// readBatch copies the messages of one batch that lie in r, and says whether that was the last one.
+// readBatch copies the messages of one batch that are in r. done says that no later batch is needed.
 func (p *peeker) readBatch(pt Partition, h *segment.Header, body []byte, r core.IDRange) (done bool, err error) {
 	if h.Codec != segment.CodecNone {
 		if body, err = segment.DecompressBody(h, body, p.scratch); err != nil {
@@ -256,7 +258,7 @@ func (p *peeker) readBatch(pt Partition, h *segment.Header, body []byte, r core.
 	}
 }
 
-// add copies one message that p selects. It returns false if there is no room for it.
+// add copies one message, unless p does not select it. It returns false if there is no room for it.
 func (p *peeker) add(id base.ID, h *segment.Header, r *segment.Record) bool {
 	m := wire.PeekedMessage{ID: id, Timestamp: time.Unix(0, h.Created+r.TimeDelta*1000), BodyBytes: len(r.Body)}
 	if r.Defer != 0 {
@@ -282,7 +284,7 @@ func (p *peeker) add(id base.ID, h *segment.Header, r *segment.Record) bool {
 	return true
 }
 
-// fit cuts the body of m to room bytes, less the headers, and returns the room that is left.
+// fit cuts the body of m so that it and the headers take at most room bytes, and returns the room that is left.
 func fit(m *wire.PeekedMessage, room int) int {
 	for _, h := range m.Headers {
 		room -= len(h.Key) + len(h.Value)
@@ -293,7 +295,7 @@ func fit(m *wire.PeekedMessage, room int) int {
 	return room - len(m.Body)
 }
 
-// isFrom says whether m is a dead letter of this channel.
+// isFrom says whether m is a dead letter of this topic and channel.
 func isFrom(m *wire.PeekedMessage, topic, channel string) bool {
 	return string(headerOf(m.Headers, OriginTopicHeader)) == topic &&
 		string(headerOf(m.Headers, OriginChannelHeader)) == channel
@@ -308,7 +310,7 @@ func headerOf(hs []base.Header, name string) []byte {
 	return nil
 }
 
-// readCarried copies messages that control batches carry, as far as they are still there.
+// readCarried copies messages that control batches carry. It leaves out those that are gone.
 func (p *peeker) readCarried(pt Partition, sources []core.CarrySource) error {
 	for _, s := range sources {
 		m, err := pt.ReadRecord(s.ID, s.At)

@@ -10,7 +10,7 @@ import (
 	"penstock/segment"
 )
 
-// resolveSeek returns the message id that op.Seek means, in each partition of op that this node serves. It takes
+// resolveSeek returns the message id that op.Seek stands for, in each partition of op that this node serves. It takes
 // Channel.mu.
 func (c *Channel) resolveSeek(op wire.Operation) (ids []base.ID, err error) {
 	c.mu.Lock()
@@ -33,7 +33,7 @@ func (c *Channel) resolveSeek(op wire.Operation) (ids []base.ID, err error) {
 	return ids, nil
 }
 
-// resolveSeekIn returns the message id that to means in one partition. mu is held.
+// resolveSeekIn returns the message id that to stands for in one partition. mu is held.
 func (c *Channel) resolveSeekIn(cur *cursor, to *wire.SeekTo) (segment.MsgID, error) {
 	_, _, start := cur.part.Log().Start()
 	switch to.Kind {
@@ -59,7 +59,7 @@ func (c *Channel) resolveSeekIn(cur *cursor, to *wire.SeekTo) (segment.MsgID, er
 // clampCount bounds a count from a client, so that the sum with a message id cannot overflow.
 func clampCount(n int64) int64 { return min(max(n, -int64(segment.MaxMsgID)), int64(segment.MaxMsgID)) }
 
-// seek sets op.Targets in the partitions that this node serves.
+// seek resets the channel to op.Targets in the partitions that this node serves.
 func (c *Channel) seek(ctx context.Context, op wire.Operation) error {
 	var evs []core.Event
 	for _, id := range op.Targets {

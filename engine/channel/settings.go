@@ -9,8 +9,8 @@ import (
 	"penstock/replicate/wire"
 )
 
-// Settings returns the channel's settings as the machine knows them. They are the current ones if current, because the
-// channel has a partition here.
+// Settings returns the channel's settings as the machine knows them. current says that they are the current ones,
+// because the channel has a partition on this node. It takes mu.
 func (c *Channel) Settings() (s core.ChannelSettings, current bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -20,7 +20,8 @@ func (c *Channel) Settings() (s core.ChannelSettings, current bool) {
 	return c.settings, c.partsAssigned > 0
 }
 
-// State is what a new partition of the topic must know of the channel. ok is false if the channel is closed.
+// State returns the part of the channel's state that a new partition of the topic must get. ok is false if the channel
+// is closed. It takes mu.
 func (c *Channel) State() (s wire.ChannelState, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -32,8 +33,9 @@ func (c *Channel) State() (s wire.ChannelState, ok bool) {
 	return wire.ChannelState{Name: c.name, Paused: now.Paused, Skipped: now.Skipped, Settings: c.settings}, true
 }
 
-// configure puts op.Settings in force in the partitions that this node serves. With op.Flag (partition 0) this
-// node checks their version, and refuses with ErrVersion. Without, it takes them unless it has newer ones.
+// configure puts op.Settings into effect in the partitions that this node serves. With op.Flag (partition 0), this node
+// checks their version, and may refuse them with ErrVersion. Without it, the node accepts them unless it has newer
+// ones.
 func (c *Channel) configure(ctx context.Context, op wire.Operation) (core.ChannelSettings, error) {
 	c.node.Host.Lock(&c.configuring)
 	defer c.configuring.Unlock()
@@ -64,9 +66,9 @@ func (c *Channel) configure(ctx context.Context, op wire.Operation) (core.Channe
 	return *next, nil
 }
 
-// rewriteSettings writes the settings that are in force here into every partition that this node leads. They may be in
-// force only because of another partition, or because of a change that has not finished. Only after this entry each of
-// these logs has them, so that a leader of just one of the partitions knows them.
+// rewriteSettings writes the channel's settings into every partition that this node leads. The channel may have them
+// only from the log of another partition, or from a change that has not finished. Only after this entry does each of
+// the logs have them, so that a leader of just one of the partitions knows them.
 func (c *Channel) rewriteSettings(ctx context.Context, now *core.ChannelSettings) error {
 	err := c.topic.WriteControls(ctx, []core.Control{{Kind: core.ChannelConfigured, Channel: c.name, Settings: now}})
 	if err == nil && c.Err() != nil {
@@ -82,7 +84,7 @@ func sameSettings(a, b *core.ChannelSettings) bool {
 	return a.Version == b.Version && bytes.Equal(a.Append(nil), b.Append(nil))
 }
 
-// learnSettings copies the machine's settings, and what is derived from them, into c. mu is held.
+// learnSettings copies the machine's settings, and the fields that are derived from them, into c. mu is held.
 func (c *Channel) learnSettings() {
 	s := c.m.Settings()
 	if s.Version == c.settings.Version {
@@ -91,7 +93,7 @@ func (c *Channel) learnSettings() {
 	c.settings = s
 	c.keyHeader = s.Key()
 	matcher, err := s.Filter.Matcher()
-	// A node of another version accepted this filter. Too many messages are better than none.
+	// Another node, of another version, accepted this filter. Too many messages are better than none.
 	if err != nil {
 		c.node.Log.Error("a channel's filter cannot be read: it gets every message",
 			"topic", c.topic.Name(), "channel", c.name, "error", err)
@@ -100,8 +102,8 @@ func (c *Channel) learnSettings() {
 	c.needsHeaders = matcher != nil || s.Order == core.OrderKey
 }
 
-// share tells the machine how many of the topic's partitions this node serves: it may use that share of a rate limit
-// that is for the whole channel. mu is held.
+// share tells the machine how many of the topic's partitions this node serves: it may use this share of the limits that
+// hold for the whole channel. mu is held.
 func (c *Channel) share() {
 	c.partsAssigned = 0
 	for i := range c.cursors {

@@ -7,7 +7,7 @@ import (
 	"penstock/engine/core"
 )
 
-// Stats is a snapshot with the names of NSQ's /stats.
+// Stats is a snapshot of a channel, with the names of NSQ's /stats.
 type Stats struct {
 	Name          string
 	Depth         int64
@@ -24,7 +24,7 @@ type Stats struct {
 	Consumers     []base.ConsumerStats
 }
 
-// Stats counts the channel's messages and consumers.
+// Stats returns the counts of the channel and its consumers. It takes mu.
 func (c *Channel) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
