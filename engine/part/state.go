@@ -6,30 +6,33 @@ import (
 	"penstock/segment"
 )
 
-// The state of the channels is what they have confirmed out of order, and what is deferred. It is kept in memory, in
-// every checkpoint of the commit log, and in a batch at the beginning of every segment; the commit log makes its files
-// large enough for it. Two limits bound it: Options.MaxStateBytes for the node, and the size of a batch for a
-// partition. At a limit the engine refuses requests that would add to the state (a delayed message, a requeue with a
-// delay, a new channel). Everything else goes on.
+// The state of the channels consists of the messages that they have confirmed out of order and of the deferred
+// messages. It is kept in memory, in every checkpoint of the commit log, and in a batch at the beginning of every
+// segment. The commit log makes its files large enough for a checkpoint. Two limits bound the state:
+// Options.MaxStateBytes for the node, and the size of a batch for a partition. At a limit the engine refuses requests
+// that would add to the state (a delayed message, a requeue with a delay, a new channel). All other requests go on.
 
-// maxPartitionStateBytes is the limit of a partition. The rest of a batch is left for confirmations of messages in
-// flight, which cannot be refused.
+// maxPartitionStateBytes is the limit of one partition. The rest of a batch is reserved for confirmations of messages
+// in flight, which cannot be refused.
 const maxPartitionStateBytes = segment.MaxBatchBytes - 2<<20
 
-// StateFull says whether count more delayed messages would exceed the limit of pt or of the node.
+// StateFull says whether count more delayed messages would exceed the limit of pt or of the node. Any goroutine may
+// call it.
 func (pt *Partition) StateFull(count int) bool {
 	more := int64(count) * core.MaxDeferredBytes
 	s := pt.store
 	return pt.stateBytes.Load()+more > maxPartitionStateBytes || s.stateBytes.Load()+more > s.opts.MaxStateBytes
 }
 
-// measureState measures the fold after a control batch. It runs on the committer.
+// measureState measures the fold after a control batch, and corrects the sums of pt and of the node. Only the
+// committer, recovery and the goroutine that makes a partition call it.
 func (pt *Partition) measureState() {
 	n := pt.fold.MaxBytes(pt.machine.State().End)
 	pt.store.stateBytes.Add(n - pt.stateBytes.Swap(n))
 }
 
-// stateGrew adds an estimate for delayed messages that were just folded. Measuring would visit all channels.
+// stateGrew adds an estimate for count delayed messages that were just folded. An exact measurement would visit all
+// channels. The committer calls it.
 func (pt *Partition) stateGrew(count int) {
 	if count > 0 {
 		n := int64(count) * core.DeferredBytes(pt.machine.State().End)
@@ -38,8 +41,8 @@ func (pt *Partition) stateGrew(count int) {
 	}
 }
 
-// refusesDelay says whether so many delayed messages would exceed a limit. If the estimate says so, it measures first.
-// Only the committer may call it.
+// refusesDelay says whether count more delayed messages would exceed a limit. If the estimate exceeds one, refusesDelay
+// measures the fold before it decides. Only the committer may call it.
 func (pt *Partition) refusesDelay(count int) bool {
 	if !pt.StateFull(count) {
 		return false
@@ -48,10 +51,10 @@ func (pt *Partition) refusesDelay(count int) bool {
 	return pt.StateFull(count)
 }
 
-// CheckpointBytes implements clog.Source: an upper bound for the size of a checkpoint. It also measures the node's
-// state anew, which removes partitions that are gone from the sum.
+// CheckpointBytes implements clog.Source. It returns an upper bound for the size of a checkpoint. It also measures the
+// state of the node anew, which drops removed partitions from the sum. It runs on the committer.
 func (c *committer) CheckpointBytes() int64 {
-	// epochBytes: one entry of replicate's epoch table, and more than the table's header.
+	// epochBytes is the size of one entry of replicate's epoch table. The table's header is smaller.
 	const epochBytes = 24
 	state, n := int64(0), int64(4)
 	for _, pt := range c.store.Partitions() {

@@ -21,12 +21,12 @@ import (
 	"penstock/segment/aio"
 )
 
-// Store is what the partitions of one data directory share: the machine below them, the commit log with the committer,
-// the flusher of segments, and the limits and sums of the node. Engine makes it, recovery fills it, and the partitions,
-// the replicas, the committer and the flusher use it; none of them knows the Engine.
+// Store holds what the partitions of one data directory share: the machine below them, the commit log with its
+// committer, the flusher of segments, and the limits and sums of the node. Engine makes the Store and recovery fills
+// it. The partitions, the replicas, the committer and the flusher use it; none of them knows the Engine.
 //
-// The fields of the first two groups are set before any goroutine runs and do not change. A crash loses the rest:
-// recovery builds it from the commit log.
+// The fields of the first two groups are set before any goroutine runs, and do not change afterwards. A crash loses the
+// fields of the third group: recovery rebuilds them from the commit log.
 type Store struct {
 	host     host.Host
 	log      *slog.Logger
@@ -49,13 +49,13 @@ type Store struct {
 	inboxes  inbox.Node
 	list     atomic.Pointer[[]*Partition]
 	poisoned atomic.Pointer[error]
-	// stateBytes is the sum of Partition.stateBytes.
+	// stateBytes is the sum of Partition.stateBytes over all partitions.
 	stateBytes atomic.Int64
-	dueLog     base.LogLimiter // correctDelays's line
+	dueLog     base.LogLimiter // limits the log line of correctDelays
 }
 
-// Options are what a store needs from the engine: the machine below it, and the fields of Options with these
-// names.
+// Options are what a store needs from the engine: the machine below it, and the fields of the engine's Options that
+// have the same names.
 type Options struct {
 	Host     host.Host
 	Log      *slog.Logger
@@ -65,38 +65,38 @@ type Options struct {
 	Pulse    *aio.Pulse
 	Stop     <-chan struct{} // closed when background goroutines must end
 
-	CommitFileBytes   int64 // of each file of the commit log
-	CommitLiveBytes   int64 // of all its files that are in use
-	GroupsInFlight    int   // groups on the disk at a time
+	CommitFileBytes   int64 // size of each file of the commit log
+	CommitLiveBytes   int64 // size of all commit log files that are in use
+	GroupsInFlight    int   // how many groups may be on their way to the disk at a time
 	MinSegmentBytes   int64
 	MaxSegmentBytes   int64
-	RetentionInterval time.Duration // between two looks at what retention may remove
-	MaxInboxBytes     int64         // of puts that wait at one partition
-	MaxNodeInboxBytes int64         // of puts that wait at all partitions
-	MaxStateBytes     int64         // of the state of all channels
-	PublishTimeout    time.Duration // how long a put may wait for being stored
+	RetentionInterval time.Duration // between two searches for segments that retention may remove
+	MaxInboxBytes     int64         // most bytes of puts that wait at one partition
+	MaxNodeInboxBytes int64         // most bytes of puts that wait at all partitions
+	MaxStateBytes     int64         // most bytes of the state of all channels
+	PublishTimeout    time.Duration // how long a put may wait until it is stored
 	AdmitTimeout      time.Duration // how long a put may wait for room in its inbox
 
-	UnknownKind core.ControlKind // tests: a kind of control entry that this process treats as unknown
+	UnknownKind core.ControlKind // tests only: a kind of control entry that this process treats as unknown
 	MarkAfter   time.Duration    // how long the commit log is idle before it marks its last group
 }
 
-// Counters are totals since Open, safe to read at any time.
+// Counters are totals since Open. Any goroutine may read them at any time.
 type Counters struct {
 	Messages, MessageBytes atomic.Uint64 // committed
 	Overloaded             atomic.Uint64 // puts refused because too many bytes waited
 	SegmentBytes           atomic.Uint64 // written to segments
 	SegmentSyncs           atomic.Uint64
 	TrimmedBytes           atomic.Uint64 // removed by retention
-	ISRChanges             atomic.Uint64 // changes that leaders on this node asked for
-	ISRHeldBack            atomic.Uint64 // changes not asked for, because there had been too many
-	AbsentReplicas         atomic.Uint64 // answers of other nodes that they have no copy of a partition led here
+	ISRChanges             atomic.Uint64 // ISR changes that leaders on this node asked the metadata store for
+	ISRHeldBack            atomic.Uint64 // ISR changes that leaders did not ask for, because there had been too many
+	AbsentReplicas         atomic.Uint64 // answers of other nodes that have no copy of a partition led here
 	DelaysCorrected        atomic.Uint64 // delayed messages whose due time was corrected, see correctDelays
-	Stranded               atomic.Uint64 // times that a leader here gave up: too few members of its ISR answered
-	FramesWithoutCopy      atomic.Uint64 // frames from leaders for partitions that this node has no copy of
+	Stranded               atomic.Uint64 // times that a leader here gave up because too few members of its ISR answered
+	FramesWithoutCopy      atomic.Uint64 // frames from leaders about partitions of which this node has no copy
 }
 
-// New returns a store without an arena and a commit log, which Begin and Recovery.Replay make.
+// New returns a store that has no arena and no commit log yet: Begin makes the arena, Recovery.Replay the commit log.
 func New(o Options) *Store {
 	s := &Store{
 		host: o.Host, log: o.Log, clock: o.Clock, disk: o.Disk, opts: o, counters: o.Counters, pulse: o.Pulse, stop: o.Stop,
@@ -107,7 +107,7 @@ func New(o Options) *Store {
 	return s
 }
 
-// Begin makes the buffers, the committer and the flusher. Recovery comes next.
+// Begin makes the buffers, the committer and the flusher. It is called before recovery.
 func (s *Store) Begin(bufferBytes int64) (err error) {
 	if s.arena, err = aio.NewArena(inbox.GroupBytes, int(bufferBytes/inbox.GroupBytes)); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (s *Store) Begin(bufferBytes int64) (err error) {
 	return nil
 }
 
-// Join says that this is a node of a cluster. It is called after Begin and before recovery.
+// Join makes the store that of a cluster node. It is called after Begin and before recovery.
 func (s *Store) Join(node *Node) {
 	s.replicas, s.asyncFree.Shared = node, true
 	if !s.host.InlineLog() {
@@ -132,10 +132,10 @@ func (s *Store) Join(node *Node) {
 	}
 }
 
-// Accept lets the commit log, which does not run yet, take what is in the inboxes.
+// Accept lets the commit log take puts from the inboxes. It is called before the commit log runs.
 func (s *Store) Accept() { s.clog.SetSource(&s.committer) }
 
-// Run starts the goroutines that work on the disk beside the commit log's, until Stop is closed.
+// Run starts the goroutines that work on the disk besides the commit log's own. They run until Stop is closed.
 func (s *Store) Run(spawn func(func())) {
 	if s.committer.gathered != nil {
 		spawn(s.committer.writeGathered)
@@ -143,20 +143,20 @@ func (s *Store) Run(spawn func(func())) {
 	spawn(s.flusher.Run)
 }
 
-// Flusher is the flusher of segments.
+// Flusher returns the flusher of segments.
 func (s *Store) Flusher() *flush.Flusher { return s.flusher }
 
-// Arena has the buffers of the commit log.
+// Arena returns the arena with the buffers of the commit log.
 func (s *Store) Arena() *aio.Arena { return s.arena }
 
-// CommitLog is the commit log; nil before recovery.
+// CommitLog returns the commit log, or nil before recovery.
 func (s *Store) CommitLog() *clog.Log { return s.clog }
 
-// Drained says whether no put waits in an inbox or is in a group on the disk.
+// Drained says whether all puts have been taken from the inboxes and no group is on its way to the disk.
 func (s *Store) Drained() bool { return s.committer.inFlight.Load() == 0 && !s.committer.hasReady() }
 
-// Release frees what the store has, in an order that keeps mapped and registered memory valid while it is used. Nothing
-// of the store runs any more.
+// Release closes the logs and frees the buffers, in an order that keeps mapped and registered memory valid as long as
+// it is used. By then no goroutine of the store runs.
 func (s *Store) Release() (err error) {
 	for _, pt := range s.Partitions() {
 		err = errors.Join(err, pt.log.Close())
@@ -173,7 +173,7 @@ func (s *Store) Release() (err error) {
 	return err
 }
 
-// FreeBuffers closes the arena once more: it says whether something still uses a buffer.
+// FreeBuffers closes the arena once more. It returns an error if something still uses a buffer.
 func (s *Store) FreeBuffers() error {
 	if s.arena == nil {
 		return nil
@@ -190,7 +190,7 @@ func (s *Store) Partitions() []*Partition {
 	return nil
 }
 
-// flushed yields what the flusher keeps for each partition, in the order of Partitions.
+// flushed yields the flusher's state of each partition, in the order of Partitions.
 func (s *Store) flushed(yield func(*flush.Part) bool) {
 	for _, pt := range s.Partitions() {
 		if !yield(&pt.flush) {
@@ -199,7 +199,7 @@ func (s *Store) flushed(yield func(*flush.Part) bool) {
 	}
 }
 
-// Add adds partitions to the list. Who must not miss one that Engine.Close looks for holds Engine.mu.
+// Add adds partitions to the list. A caller whose partitions must not be missed by Engine.Close holds Engine.mu.
 func (s *Store) Add(add []*Partition) {
 	s.replaceList(func(old []*Partition) []*Partition { return slices.Concat(old, add) })
 }
@@ -211,7 +211,8 @@ func (s *Store) RemoveTopic(topic uuid.UUID) {
 	})
 }
 
-// replaceList replaces the list by what change makes of it. change does not modify the old list, and may run again.
+// replaceList replaces the list by the one that change returns. change must not modify the old list, and may be called
+// several times.
 func (s *Store) replaceList(change func(old []*Partition) []*Partition) {
 	for {
 		old := s.list.Load()
@@ -226,7 +227,7 @@ func (s *Store) replaceList(change func(old []*Partition) []*Partition) {
 	}
 }
 
-// Failure says why nothing is stored any more until a restart; nil: all is well.
+// Failure returns why nothing is stored until a restart, or nil if the store works.
 func (s *Store) Failure() error {
 	if err := s.poisoned.Load(); err != nil {
 		return *err
@@ -234,8 +235,8 @@ func (s *Store) Failure() error {
 	return nil
 }
 
-// poison ends storing until a restart: the commit log failed, or was found corrupt. Consumers can still read what is
-// stored.
+// poison stops all storing until a restart, because the commit log failed or was found corrupt. Consumers can still
+// read what is stored. Only the first call has an effect.
 func (s *Store) poison(err error) {
 	why := base.ErrDisk
 	if errors.As(err, new(*segment.CorruptError)) {
@@ -249,7 +250,7 @@ func (s *Store) poison(err error) {
 	}
 }
 
-// Refusal is the error for puts once the store is poisoned.
+// Refusal returns the error with which puts are refused once the store is poisoned.
 func (s *Store) Refusal() error {
 	if err := s.poisoned.Load(); err != nil && errors.Is(*err, base.ErrReadOnly) {
 		return base.ErrReadOnly
@@ -261,20 +262,20 @@ func (s *Store) sizes() segment.Sizes {
 	return segment.Sizes{MinSegmentBytes: s.opts.MinSegmentBytes, MaxSegmentBytes: s.opts.MaxSegmentBytes}
 }
 
-// now is the engine's clock, see Engine.now.
+// now returns the time of the engine's clock. See Engine.now.
 func (s *Store) now() time.Time { return time.Unix(0, s.clock.NowNs()) }
 
-// Feature is the feature level in force: new kinds of control entries are written only at their level.
+// Feature returns the feature level in force. New kinds of control entries are written only at or above their level.
 func (s *Store) Feature() int { return int(s.level.Load()) }
 
 // SetFeature raises the feature level in force. Recovery, the join and the cluster's worker call it.
 func (s *Store) SetFeature(level int) { s.level.Store(int32(level)) }
 
-// Memory is the memory that a store uses, in bytes and in buffers.
+// Memory describes the memory that a store uses, in bytes and in buffers.
 type Memory struct {
-	State         int64 // of what channels have confirmed out of order, and what is deferred
-	Waiting       int64 // of puts in inboxes
-	Free, Buffers int   // of the commit log
+	State         int64 // bytes of the state of the channels, see state.go
+	Waiting       int64 // bytes of the puts in all inboxes
+	Free, Buffers int   // buffers of the commit log: free ones, and all
 }
 
 // Memory returns the memory that the store uses now.
@@ -282,7 +283,7 @@ func (s *Store) Memory() Memory {
 	return Memory{s.stateBytes.Load(), max(0, s.inboxes.Waiting()), s.arena.Free(), s.arena.Count()}
 }
 
-// AsyncPut returns a put of one message; see inbox.AsyncPuts.
+// AsyncPut returns a put of one message. See inbox.AsyncPuts.
 func (s *Store) AsyncPut(body []byte, done func(base.ID, error)) *inbox.AsyncPut {
 	return s.asyncFree.Get(body, done)
 }
