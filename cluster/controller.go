@@ -8,9 +8,9 @@ import (
 	"penstock/engine/meta"
 )
 
-// control runs on every node. Where there is no controller it tries to become it; who is it plans on every change, and
-// does what it planned. Every transaction compares the controller's row, so that a node that only believes to be it can
-// do nothing.
+// control runs on every node, on a goroutine of its own. If there is no controller, it tries to become the controller.
+// The controller plans on every change and executes its plan. Every transaction compares the controller's row, so a
+// node that wrongly believes to be the controller can change nothing.
 func (s *store) control() {
 	stuck := map[meta.PartitionID]bool{}
 	for {
@@ -19,7 +19,7 @@ func (s *store) control() {
 		}
 		st, err := s.current()
 		if err != nil {
-			continue // it has left
+			continue // the node has left
 		}
 		if err := s.act(st, stuck); err != nil && s.ctx.Err() == nil {
 			s.log.Warn("the controller could not do what it has to do, and tries again", "error", err)
@@ -43,8 +43,8 @@ func (s *store) act(st *state, stuck map[meta.PartitionID]bool) error {
 	return s.execute(ctx, st, commands)
 }
 
-// logStuck says once of each partition that it has no leader and cannot get one; of those that are lost together in one
-// line.
+// logStuck logs each partition that has no leader and cannot get one, once. Partitions that become stuck together share
+// one line.
 func (s *store) logStuck(nobody []meta.PartitionID, stuck map[meta.PartitionID]bool) {
 	var news []meta.PartitionID
 	for _, id := range nobody {
@@ -62,8 +62,9 @@ func (s *store) logStuck(nobody []meta.PartitionID, stuck map[meta.PartitionID]b
 	}
 }
 
-// execute does commands, as many as fit in each transaction. One that rests on something that has changed would hold up
-// the others, so they are then done one by one; what did not happen is planned anew on the newer state.
+// execute carries out commands, as many as fit in each transaction. If a transaction is refused, one command whose
+// basis has changed would hold up the others, so its commands are then carried out one by one. Commands that were
+// refused are planned anew on the newer state.
 func (s *store) execute(ctx context.Context, st *state, commands []command) error {
 	var newest int64
 	conflict := false
@@ -131,15 +132,15 @@ func (s *store) logCommands(commands []command) {
 	}
 }
 
-// transaction collects commands.
+// transaction collects commands and the rows that they compare.
 type transaction struct {
 	prefix string
 	conds  []kv.Cond
 	ops    []kv.Op
-	seen   map[string]bool // keys that are compared already
+	seen   map[string]bool // keys that conds has already
 }
 
-// begin makes a transaction that only the controller of st can apply.
+// begin makes a transaction that only st's controller can apply.
 func (s *store) begin(st *state) *transaction {
 	t := &transaction{prefix: s.opts.Prefix, seen: map[string]bool{}}
 	t.compare(kv.Cond{Key: s.key(controllerKey), ModRevision: st.controllerRev})
@@ -155,7 +156,7 @@ func (t *transaction) compare(conds ...kv.Cond) {
 	}
 }
 
-// add takes a command in, if there is room. The first one always has.
+// add adds a command if there is room; there always is for the first one.
 func (t *transaction) add(c *command, st *state) bool {
 	ops, conds := len(c.puts)+len(c.drops)+1, len(c.chosen)+len(c.conds)+len(c.drops)+1
 	if len(t.ops) > 0 && (len(t.ops)+ops > maxTxnCount || len(t.conds)+conds > maxTxnCount) {

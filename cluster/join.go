@@ -16,7 +16,7 @@ import (
 	"penstock/segment"
 )
 
-// Join is meta.Store's. It waits for a store that does not answer yet, until ctx ends.
+// Join implements meta.Store. While the store does not answer it waits, until ctx ends.
 func (s *store) Join(ctx context.Context, r meta.Registration) (meta.Node, error) {
 	if r.Node.Name == "" || r.Node.Store == uuid.Nil || r.Node.Boot == uuid.Nil {
 		panic("BUG: a node joins without a name, a store or a boot")
@@ -36,13 +36,13 @@ func (s *store) Join(ctx context.Context, r meta.Registration) (meta.Node, error
 		lease := s.lease
 		s.mu.Unlock()
 		_ = s.Close()
-		if lease != 0 { // nobody should wait for a node that did not come in
+		if lease != 0 { // nobody should wait for a node that did not join
 			ctx, cancel := s.withTimeout(context.WithoutCancel(ctx), s.opts.LeaseTTL)
 			defer cancel()
 			_ = s.kv.Revoke(ctx, lease)
 		}
 		s.mu.Lock()
-		s.ctx, s.cancel, s.lease = nil, nil, 0 // it may be tried again
+		s.ctx, s.cancel, s.lease = nil, nil, 0 // Join may be called again
 		s.mu.Unlock()
 		return meta.Node{}, err
 	}
@@ -97,7 +97,7 @@ func (s *store) enter(ctx context.Context, r *meta.Registration) error {
 	return nil
 }
 
-// read is everything as it is in the store. It waits for a store that does not answer.
+// read returns the current state from the store itself. While the store does not answer it waits, until ctx ends.
 func (s *store) read(ctx context.Context) (*state, error) {
 	for {
 		entries, revision, err := s.kv.List(ctx, s.opts.Prefix)
@@ -125,8 +125,8 @@ func (s *store) pause(ctx context.Context, d time.Duration) error {
 	return nil
 }
 
-// register writes the node's row and its live row, and returns when the lease was asked for. The id is found by name; a
-// new one comes from a counter, so that none is ever given twice.
+// register writes the node's row and its live row, and returns the time just before it asked for the lease. A node that
+// is registered by this name keeps its id. A new node's id comes from a counter, so no id is ever given twice.
 func (s *store) register(ctx context.Context, r *meta.Registration) (time.Time, error) {
 	for {
 		sent := leaseClock(r)
@@ -142,7 +142,7 @@ func (s *store) register(ctx context.Context, r *meta.Registration) (time.Time, 
 			_ = s.kv.Revoke(ctx, lease)
 		}
 		switch {
-		case err == nil: // somebody else was faster
+		case err == nil: // another process changed a compared row first
 		case errors.Is(err, kv.ErrUnavailable), errors.Is(err, kv.ErrLeaseGone):
 			if err := s.pause(ctx, unavailablePause); err != nil {
 				return sent, err
@@ -200,7 +200,7 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 		put(s.key(nodeKey(nodesDir, n.ID)), n),
 		kv.Op{Key: s.key(nodeKey(liveDir, n.ID)), Value: encode(processRow{Node: n.ID, Boot: n.Boot}), Lease: lease})
 	if e.downRev != 0 {
-		ops = append(ops, remove(s.key(nodeKey(downDir, n.ID)))) // it spoke of the process before
+		ops = append(ops, remove(s.key(nodeKey(downDir, n.ID)))) // it reported an earlier process
 	}
 	ok, _, err := s.kv.Txn(ctx, conds, ops)
 	if ok {
@@ -211,8 +211,8 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 	return ok, err
 }
 
-// markDamaged writes into the rows of partitions that m's copies cannot be relied on. It returns false if a row changed
-// meanwhile: then the caller reads again. A crash between two rows leaves reports that are true.
+// markDamaged writes into the partitions' rows that m's copies cannot be relied on. It returns false if a row has
+// changed: then the caller reads again. A crash between two rows leaves only true reports behind.
 func (s *store) markDamaged(ctx context.Context, st *state, m replicate.Member, ids []meta.PartitionID) (bool, error) {
 	for _, id := range ids {
 		row := st.parts[id]
@@ -235,7 +235,7 @@ func (s *store) markDamaged(ctx context.Context, st *state, m replicate.Member, 
 	return true, nil
 }
 
-// watch follows the store until Close.
+// watch follows the store until Close. It runs on its own goroutine, which is the only caller of r.Changed.
 func (s *store) watch(r *meta.Registration) {
 	for {
 		err := s.kv.Watch(s.ctx, s.opts.Prefix, s.cur.Load().snap.Revision, func(events []kv.Event, revision int64) {
@@ -257,7 +257,7 @@ func (s *store) watch(r *meta.Registration) {
 			old := s.cur.Load()
 			st, err := s.read(s.ctx)
 			if err != nil {
-				return // Close
+				return // Close was called
 			}
 			s.publish(st)
 			s.deliver(r, between(old, st))
@@ -270,9 +270,9 @@ func (s *store) watch(r *meta.Registration) {
 	}
 }
 
-// importTopic brings a topic of a single node's data directory in, with this node as the only replica, unless it is
-// there or was deleted. Everything that the directory's log may have been given an epoch for is over: each partition
-// begins a new one.
+// importTopic brings a topic from a single node's data directory into the cluster, with this node as its only replica,
+// unless the cluster has the topic already or has deleted it. Each partition begins an epoch above any that its log may
+// have, so every earlier leadership is over.
 func (s *store) importTopic(ctx context.Context, im *meta.ImportedTopic) error {
 	t := im.Topic
 	if len(im.Epochs) != t.Partitions || t.ID == uuid.Nil {

@@ -65,7 +65,7 @@ func parseTombstone(s string) (meta.TombstoneKey, error) {
 	return meta.TombstoneKey{Topic: topic, Node: id}, err
 }
 
-// splitKey divides a key into its folder (or the whole key) and the rest.
+// splitKey splits a key into its folder (for example "nodes/", or "" if it has none) and the rest.
 func splitKey(key string) (dir, rest string) {
 	i := strings.IndexByte(key, '/')
 	return key[:i+1], key[i+1:]

@@ -11,8 +11,9 @@ import (
 	"penstock/engine/meta"
 )
 
-// keepLease extends the lease until ctx ends, or until another process has taken this node's name. A lease that ran out
-// is replaced, by the same process: what it led and nobody else could take, it goes on leading.
+// keepLease extends the lease until ctx ends, or until another process has taken this node's name. If the lease has run
+// out, the same process gets a new one, and continues to lead the partitions that no other node could take over. It
+// runs on its own goroutine, and closes leasing at its end.
 func (s *store) keepLease(ctx context.Context, r *meta.Registration) {
 	defer close(s.leasing)
 	every := s.opts.LeaseTTL / 3
@@ -39,7 +40,8 @@ func (s *store) keepLease(ctx context.Context, r *meta.Registration) {
 	}
 }
 
-// leaseClock is read before the store is asked for more time, so that the answer's way counts against this node.
+// leaseClock returns the time. It is called before the store is asked for more time, so that the way of request and
+// answer counts against this node.
 func leaseClock(r *meta.Registration) time.Time {
 	if r.Clock == nil {
 		return time.Now()
@@ -47,7 +49,7 @@ func leaseClock(r *meta.Registration) time.Time {
 	return r.Clock()
 }
 
-// extend makes one step: the lease lives and its live row is there, or it is an error.
+// extend does one round. It returns nil only if the lease lives and its live row exists.
 func (s *store) extend(ctx context.Context, r *meta.Registration) error {
 	ctx, cancel := s.withTimeout(ctx, s.opts.LeaseTTL/2)
 	defer cancel()
@@ -70,9 +72,9 @@ func (s *store) extend(ctx context.Context, r *meta.Registration) error {
 	return s.serve(ctx, r, sent.Add(ttl-s.opts.LeaseMargin))
 }
 
-// serve tells the engine how long it may serve; not before it has heard of everything up to the live row that this
-// process wrote last. Whatever was decided while it had none is in there: a leader that was replaced while it stood
-// still must not serve for a moment (B83).
+// serve tells the engine how long it may serve, but not before the engine has heard of everything up to the live row
+// that this process wrote last. Every decision from the time without a live row is older than that row. So a leader
+// that was replaced while its process stood still does not serve for even a moment (B83).
 func (s *store) serve(ctx context.Context, r *meta.Registration, until time.Time) error {
 	s.mu.Lock()
 	joined, alive := s.joined, s.aliveSince
@@ -88,13 +90,13 @@ func (s *store) serve(ctx context.Context, r *meta.Registration, until time.Time
 	return nil
 }
 
-// confirmReplaced asks the store itself, because the watch may be behind this process's own registration.
+// confirmReplaced asks the store itself, because the watch may be older than this process's own registration.
 func (s *store) confirmReplaced(ctx context.Context) error {
 	_, err := s.ownRow(ctx)
 	return err
 }
 
-// ownRow is the revision of this node's registration; errReplaced if it is another process's.
+// ownRow returns the revision of this node's registration, or errReplaced if the registration is another process's.
 func (s *store) ownRow(ctx context.Context) (int64, error) {
 	self, boot := s.self()
 	e, err := s.get(ctx, nodeKey(nodesDir, self))
@@ -108,7 +110,7 @@ func (s *store) ownRow(ctx context.Context) (int64, error) {
 	return e.ModRevision, nil
 }
 
-// revive writes the live row again: the lease ran out, or the node was reported gone and is not.
+// revive writes the live row again, because the lease ran out, or because this process was wrongly reported gone.
 func (s *store) revive(ctx context.Context, r *meta.Registration) error {
 	rev, err := s.ownRow(ctx)
 	if err != nil {
@@ -131,7 +133,7 @@ func (s *store) revive(ctx context.Context, r *meta.Registration) error {
 		[]kv.Cond{{Key: s.key(nodeKey(nodesDir, self)), ModRevision: rev}, {Key: live}},
 		[]kv.Op{{Key: live, Value: encode(processRow{Node: self, Boot: boot}), Lease: lease}})
 	if err == nil && !ok && lease == s.leaseID() {
-		// The row is there: the watch is behind, or an answer was lost.
+		// The row exists: the watch is behind, or an answer was lost.
 		var e kv.Entry
 		e, err = s.get(ctx, nodeKey(liveDir, self))
 		ok, revision = e.ModRevision != 0, e.ModRevision
@@ -155,7 +157,7 @@ func (s *store) leaseID() kv.LeaseID {
 	return s.lease
 }
 
-// Leave is meta.Store's.
+// Leave implements meta.Store.
 func (s *store) Leave(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.joined {
@@ -168,14 +170,14 @@ func (s *store) Leave(ctx context.Context) error {
 	s.mu.Unlock()
 	stop()
 	s.receive(s.leasing)
-	err := s.kv.Revoke(ctx, s.leaseID()) // the live row goes with it, and the controller's
+	err := s.kv.Revoke(ctx, s.leaseID()) // the live row ends with the lease, and the controller's if it is this node's
 	if errors.Is(err, kv.ErrLeaseGone) {
 		return nil
 	}
 	return unavailable(err)
 }
 
-// Close is meta.Store's. The lease is left to run out, as if the process had died; Leave ends it at once.
+// Close implements meta.Store. The lease is left to run out, as if the process had died; Leave ends it at once.
 func (s *store) Close() error {
 	s.mu.Lock()
 	s.joined = false

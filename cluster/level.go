@@ -16,19 +16,20 @@ import (
 // levelRow is the cluster's feature level. A cluster without the row is at level 1.
 type levelRow struct {
 	Level  int `json:"level"`
-	Wanted int `json:"wanted,omitzero"` // it is being raised to it: nodes raise their directories
+	Wanted int `json:"wanted,omitzero"` // the level to which it is being raised: nodes raise their directories
 }
 
-// knows are a node's levels; a version from before there were levels does not say them.
+// knows returns the highest feature level that a node's version knows, and the level of its data directory. A version
+// from before there were levels states neither; both are 1.
 func knows(n *meta.Node) (level, store int) { return max(n.Level, 1), max(n.StoreLevel, 1) }
 
-// levelCond compares that the level is what st says.
+// levelCond returns the condition that the level's row is the one in st.
 func (s *store) levelCond(st *state) kv.Cond {
 	return kv.Cond{Key: s.key(levelKey), ModRevision: st.levelRev}
 }
 
-// enterLevel brings a node that registers to the level of the cluster, or founds the cluster at the node's. It returns
-// what the registration has to compare and write for that.
+// enterLevel raises the directory of a registering node to the level of the cluster, or founds the cluster at the level
+// in r.Founding. It returns the conditions and writes that the registration needs for that.
 func (s *store) enterLevel(st *state, r *meta.Registration, n *meta.Node) (conds []kv.Cond, ops []kv.Op, err error) {
 	level, need := st.snap.Levels()
 	if founding := max(r.Founding, 1); st.snap.Cluster == uuid.Nil && st.levelRev == 0 && founding > 1 {
@@ -51,7 +52,7 @@ func (s *store) enterLevel(st *state, r *meta.Registration, n *meta.Node) (conds
 	return conds, ops, nil
 }
 
-// everyNode compares that the registered nodes are those of st, with the rows that st has.
+// everyNode returns the conditions that the registered nodes are those of st, with the same rows.
 func (s *store) everyNode(st *state) []kv.Cond {
 	conds := []kv.Cond{{Key: s.key(lastIDKey), ModRevision: st.lastIDRev}}
 	for id, n := range st.nodes {
@@ -62,7 +63,7 @@ func (s *store) everyNode(st *state) []kv.Cond {
 	return conds
 }
 
-// lacking are the names of the nodes for which enough is false.
+// lacking returns the names of the nodes for which enough is false.
 func lacking(st *state, enough func(level, store int) bool) []string {
 	var names []string
 	for _, n := range st.nodes {
@@ -74,7 +75,7 @@ func lacking(st *state, enough func(level, store int) bool) []string {
 	return names
 }
 
-// RaiseLevel is meta.Store's.
+// RaiseLevel implements meta.Store.
 func (s *store) RaiseLevel(ctx context.Context, level int) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
 		now, wanted := st.snap.Levels()
@@ -95,7 +96,7 @@ func (s *store) RaiseLevel(ctx context.Context, level int) error {
 	})
 }
 
-// Raised is meta.Store's.
+// Raised implements meta.Store.
 func (s *store) Raised(ctx context.Context, level int) error {
 	s.mu.Lock()
 	s.node.StoreLevel = level
@@ -115,8 +116,9 @@ func (s *store) Raised(ctx context.Context, level int) error {
 	})
 }
 
-// tendLevel puts the wanted level in force when all directories have it (the controller does), and turns nodes away
-// that do not know the one in force: versions from before there were levels do not look at it when they register.
+// tendLevel does two things. As the controller, it puts the wanted level in force when all directories have it. On any
+// node, it turns away nodes that do not know the level in force, because versions from before there were levels do not
+// look at it when they register.
 func (s *store) tendLevel(ctx context.Context, st *state, controls bool) error {
 	level, wanted := st.snap.Levels()
 	if controls && wanted > level && len(lacking(st, func(_, store int) bool { return store >= wanted })) == 0 {
@@ -147,7 +149,7 @@ func orNone(n *meta.Node) *meta.Node {
 	return n
 }
 
-// turnAway takes the registration from a process: it finds another boot in its row, and serves nothing.
+// turnAway takes the registration away from a process: that process finds another boot in its row and stops serving.
 func (s *store) turnAway(ctx context.Context, st *state, id replicate.NodeID) error {
 	row, key := *st.nodes[id].row, s.key(nodeKey(nodesDir, id))
 	row.Boot = uuid.Nil

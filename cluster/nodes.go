@@ -13,8 +13,9 @@ import (
 	"penstock/replicate"
 )
 
-// ReportDown is meta.Store's. Whoever reports the controller takes its place in the same step: nobody else would act on
-// it. A report that is wrong costs the node its leaderships, and it registers as alive again when that is done.
+// ReportDown implements meta.Store. A node that reports the controller takes the controller's place in the same
+// transaction, because nobody else would act on the report. After a wrong report the node loses its leaderships, and
+// registers as alive again when that is done.
 func (s *store) ReportDown(ctx context.Context, node replicate.NodeID, boot uuid.UUID) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
 		n := st.nodes[node]
@@ -23,7 +24,7 @@ func (s *store) ReportDown(ctx context.Context, node replicate.NodeID, boot uuid
 		case n.rev == 0:
 			return nil, nil, meta.ErrNotFound
 		case n.row.Boot != boot, !n.alive(), node == self:
-			return nil, nil, nil // it is known, or another process runs by now
+			return nil, nil, nil // already reported, or another process runs by now
 		}
 		conds := st.conds(s.opts.Prefix, node)
 		ops := []kv.Op{put(s.key(nodeKey(downDir, node)), processRow{Node: node, Boot: boot})}
@@ -37,14 +38,14 @@ func (s *store) ReportDown(ctx context.Context, node replicate.NodeID, boot uuid
 	})
 }
 
-// ReportDisk is meta.Store's.
+// ReportDisk implements meta.Store.
 func (s *store) ReportDisk(ctx context.Context, disk meta.DiskState) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
 		self, boot := s.self()
 		n := st.nodes[self]
 		switch {
 		case n.rev == 0 || n.row.Boot != boot:
-			return nil, nil, meta.ErrNotFound // another process has this node's name
+			return nil, nil, meta.ErrNotFound // another process has registered under this node's name
 		case n.row.Disk == disk:
 			return nil, nil, nil
 		}
@@ -55,7 +56,7 @@ func (s *store) ReportDisk(ctx context.Context, disk meta.DiskState) error {
 	})
 }
 
-// Drain is meta.Store's.
+// Drain implements meta.Store.
 func (s *store) Drain(ctx context.Context, node replicate.NodeID, on bool) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
 		n := st.nodes[node]
@@ -72,7 +73,8 @@ func (s *store) Drain(ctx context.Context, node replicate.NodeID, on bool) error
 	})
 }
 
-// RemoveNode is meta.Store's. The node must be dead, or it would register again; its id is not given to anybody else.
+// RemoveNode implements meta.Store. The node must be dead, or it would register again. Its id is not given to any other
+// node.
 func (s *store) RemoveNode(ctx context.Context, node replicate.NodeID) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
 		n := st.nodes[node]
@@ -99,19 +101,19 @@ func (s *store) RemoveNode(ctx context.Context, node replicate.NodeID) error {
 	})
 }
 
-// controllerOp makes this node the controller, as long as its lease lives.
+// controllerOp returns the write that makes this node the controller for as long as its lease lives.
 func (s *store) controllerOp(self replicate.NodeID, boot uuid.UUID) kv.Op {
 	return kv.Op{Key: s.key(controllerKey), Value: encode(processRow{Node: self, Boot: boot}), Lease: s.leaseID()}
 }
 
-// vacant says whether nobody is the controller, or a process that another one of its node has replaced: its lease may
-// live on for a while, and nobody acts.
+// vacant says whether there is no acting controller: nobody has the controller's row, or a process that a newer process
+// of its node has replaced. The lease of the replaced process may live on for a while, and it does nothing.
 func vacant(st *state) bool {
 	n := st.nodes[st.controller.Node]
 	return st.controllerRev == 0 || n.rev == 0 || n.row.Boot != st.controller.Boot
 }
 
-// campaign tries to become the controller where nobody is.
+// campaign tries to become the controller while there is none.
 func (s *store) campaign(ctx context.Context, st *state) error {
 	self, boot := s.self()
 	if n := st.nodes[self]; !n.alive() || n.row.Boot != boot {
@@ -120,7 +122,7 @@ func (s *store) campaign(ctx context.Context, st *state) error {
 	conds := append(st.conds(s.opts.Prefix, self), kv.Cond{Key: s.key(controllerKey), ModRevision: st.controllerRev})
 	_, _, err := s.txn(ctx, conds, []kv.Op{s.controllerOp(self, boot)})
 	if errors.Is(err, kv.ErrLeaseGone) {
-		return nil // the lease loop makes a new one
+		return nil // keepLease gets a new lease
 	}
 	return err
 }

@@ -11,7 +11,7 @@ import (
 	"penstock/replicate"
 )
 
-// partition finds a partition's row.
+// partition returns a partition's row as the watch knows it.
 func (s *store) partition(ctx context.Context, id meta.PartitionID) (*state, *partEntry, error) {
 	st, _, err := s.topic(ctx, id.Topic)
 	if err != nil {
@@ -23,7 +23,7 @@ func (s *store) partition(ctx context.Context, id meta.PartitionID) (*state, *pa
 	return st, st.parts[id], nil
 }
 
-// readPartition reads a partition's row where it is.
+// readPartition reads a partition's row from the store itself, because the watch may be behind.
 func (s *store) readPartition(ctx context.Context, id meta.PartitionID) (*partEntry, error) {
 	e, err := s.get(ctx, partKey(partsDir, id))
 	if err != nil {
@@ -39,7 +39,7 @@ func (s *store) readPartition(ctx context.Context, id meta.PartitionID) (*partEn
 	return &partEntry{Partition: *p, rev: e.ModRevision}, nil
 }
 
-// ReadPartition is meta.Store's.
+// ReadPartition implements meta.Store.
 func (s *store) ReadPartition(ctx context.Context, id meta.PartitionID) (*meta.Partition, error) {
 	row, err := s.readPartition(ctx, id)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *store) ReadPartition(ctx context.Context, id meta.PartitionID) (*meta.P
 	return &row.Partition, nil
 }
 
-// putPartition writes a partition's row, if it is still as it was at rev and conds hold.
+// putPartition writes a partition's row if it is unchanged since rev and conds hold.
 func (s *store) putPartition(
 	ctx context.Context, p *meta.Partition, rev int64, conds []kv.Cond, more ...kv.Op,
 ) (bool, int64, error) {
@@ -57,12 +57,12 @@ func (s *store) putPartition(
 		append(more, kv.Op{Key: key, Value: encodePartition(p)}))
 }
 
-// sameLeadership says whether a row is the one that a leader speaks of.
+// sameLeadership says whether row has the version and the leader that want names.
 func sameLeadership(row, want *replicate.State) bool {
 	return row.Epoch == want.Epoch && row.Version == want.Version && row.Leader == want.Leader && row.Boot == want.Boot
 }
 
-// ChangeISR is meta.Store's.
+// ChangeISR implements meta.Store.
 func (s *store) ChangeISR(ctx context.Context, id meta.PartitionID, want *replicate.State) (replicate.State, error) {
 	st, err := s.current()
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *store) ChangeISR(ctx context.Context, id meta.PartitionID, want *replic
 	row := st.parts[id]
 	for {
 		if row == nil || !sameLeadership(&row.State, want) {
-			// The watch may be behind the leader, which hears of its own changes from the answers.
+			// The watch may be behind the leader, which learns of its own changes from the answers.
 			if row, err = s.readPartition(ctx, id); err != nil {
 				return replicate.State{}, err
 			}
@@ -93,13 +93,14 @@ func (s *store) ChangeISR(ctx context.Context, id meta.PartitionID, want *replic
 		if row, err = s.readPartition(ctx, id); err != nil {
 			return replicate.State{}, err
 		}
-		if row.rev == before { // not the row but a node changed
+		if row.rev == before { // the row is unchanged: the row of a node changed
 			return row.State, meta.ErrConflict
 		}
 	}
 }
 
-// outcome tells a proposal that was accepted before, when its answer was lost, from one that was overtaken.
+// outcome returns nil if row is the result of the proposal want, which was accepted and whose answer was lost;
+// otherwise ErrConflict.
 func outcome(row, want *replicate.State) error {
 	accepted := *want
 	accepted.Version++
@@ -109,7 +110,8 @@ func outcome(row, want *replicate.State) error {
 	return meta.ErrConflict
 }
 
-// checkISR says why the row cannot get the ISR of want, or what must be compared: the disks of new members (P10).
+// checkISR says why the row cannot get the ISR of want. If it can, checkISR returns the conditions to compare: the
+// disks of the new members (P10).
 func (s *store) checkISR(ctx context.Context, row *meta.Partition, want *replicate.State) ([]kv.Cond, error) {
 	st := &row.State
 	leads := false
@@ -141,7 +143,7 @@ func (s *store) checkISR(ctx context.Context, row *meta.Partition, want *replica
 	return conds, nil
 }
 
-// HandOver is meta.Store's.
+// HandOver implements meta.Store.
 func (s *store) HandOver(ctx context.Context, id meta.PartitionID, from *replicate.State, to replicate.NodeID) error {
 	for range maxAttemptCount {
 		st, row, err := s.partition(ctx, id)
@@ -183,9 +185,9 @@ func (s *store) HandOver(ctx context.Context, id meta.PartitionID, from *replica
 	return meta.ErrConflict
 }
 
-// heirsOf are the nodes that the leader of a partition may hand it over to. A leader that gives it away because of its
-// disk gives it to a good disk only: a cause that all disks share must not send leaderships round. A leader whose disk
-// has failed may also give it to a slow one, for nobody is served by waiting longer.
+// heirsOf returns the nodes to which the leader of a partition may hand it over. If the leader's own disk is not good,
+// only a node with a good disk takes over: a cause that all disks share must not send leaderships round. If the
+// leader's disk has failed, a slow disk will do as well, because waiting longer would serve nobody.
 func heirsOf(st *state, p *meta.Partition) []replicate.NodeID {
 	leader, worst := p.State.Leader, meta.DiskFailed
 	if own := st.snap.Nodes[leader]; own != nil && own.Disk != meta.DiskGood {
@@ -199,9 +201,9 @@ func heirsOf(st *state, p *meta.Partition) []replicate.NodeID {
 	})
 }
 
-// releaseHung takes a leader whose disk hangs out of the ISR with its leadership, if enough others remain: the new one
-// would wait for it until its silence is proven. It comes back as any follower does. Every committed batch is on all of
-// the ISR, so none is lost.
+// releaseHung removes node, whose disk hangs, from the ISR together with its leadership, if enough other members
+// remain. Otherwise the new leader would wait for it until its silence is proven. It comes back like any follower.
+// Every member of the ISR has every committed batch, so none is lost.
 func releaseHung(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) {
 	if n := s.Nodes[node]; n == nil || n.Disk.Rank() < meta.DiskHung.Rank() || len(p.State.ISR) <= max(1, p.State.MinISR) {
 		return
@@ -209,7 +211,7 @@ func releaseHung(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) {
 	p.State.ISR = slices.DeleteFunc(slices.Clone(p.State.ISR), func(m replicate.Member) bool { return m.Node == node })
 }
 
-// ReportDamaged is meta.Store's. A report about a disk that the node does not have any more changes nothing.
+// ReportDamaged implements meta.Store. A report about a disk that the node no longer has changes nothing.
 func (s *store) ReportDamaged(ctx context.Context, id meta.PartitionID, m replicate.Member, damaged bool) error {
 	for range maxAttemptCount {
 		st, row, err := s.partition(ctx, id)
@@ -240,8 +242,8 @@ func (s *store) ReportDamaged(ctx context.Context, id meta.PartitionID, m replic
 	return meta.ErrConflict
 }
 
-// ForceLeader is meta.Store's. The node alone is in the ISR afterwards, so that everybody else takes its log for the
-// truth; what it lacked is given up. A row below forced/ records it.
+// ForceLeader implements meta.Store. The node is then the only member of the ISR, so all other replicas adopt its log;
+// batches that it lacks are given up. A row below forced/ records that.
 func (s *store) ForceLeader(ctx context.Context, id meta.PartitionID, node replicate.NodeID) error {
 	for range maxAttemptCount {
 		st, row, err := s.partition(ctx, id)
@@ -279,9 +281,9 @@ func (s *store) ForceLeader(ctx context.Context, id meta.PartitionID, node repli
 	return meta.ErrConflict
 }
 
-// MovePartition is meta.Store's. It says what should be; the controller does it, one safe step after the other, and the
-// leader hands over if it is the one to go. A call with to = from cancels a move, unless the new replica leads already;
-// only then can another one begin.
+// MovePartition implements meta.Store. It only writes the move's row. The controller carries the move out, one safe
+// step after the other, and if the leader is the replica to go, the leader hands over. A call with to == from cancels a
+// move, unless the new replica leads already. A new move can only begin when no other is under way.
 func (s *store) MovePartition(ctx context.Context, id meta.PartitionID, from, to replicate.NodeID) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
 		if !st.visible(id) || st.parts[id] == nil {

@@ -10,7 +10,7 @@ import (
 	"penstock/replicate"
 )
 
-// load counts what nodes carry.
+// load counts replicas and leaderships per node.
 type load struct {
 	replicas map[replicate.NodeID]int
 	leads    map[replicate.NodeID]int
@@ -20,8 +20,7 @@ func newLoad() load {
 	return load{replicas: map[replicate.NodeID]int{}, leads: map[replicate.NodeID]int{}}
 }
 
-// loadOf counts the replicas and the leaderships of a snapshot. Every row of Partitions is counted, of live nodes or
-// not.
+// loadOf counts the replicas and leaderships of all partitions in a snapshot, also those of nodes that are not alive.
 func loadOf(s *meta.Snapshot) load {
 	l := newLoad()
 	for _, p := range s.Partitions {
@@ -37,11 +36,11 @@ func (l load) add(st *replicate.State) {
 	l.leads[st.Leader]++
 }
 
-// majority is the default of min_isr: any two majorities share a replica, and one of three may fail.
+// majority is the default of min_isr: any two majorities share a replica, and one replica of three may fail.
 func majority(replicas int) int { return replicas/2 + 1 }
 
-// candidates are the nodes that may be given replicas, in order of id: those that are alive and, after them in
-// preference, those that are alive but draining.
+// candidates returns the nodes that are alive, in order of id. They may be given replicas; place prefers those that are
+// not draining.
 func candidates(s *meta.Snapshot) []*meta.Node {
 	var live []*meta.Node
 	for _, id := range slices.Sorted(maps.Keys(s.Nodes)) {
@@ -52,10 +51,11 @@ func candidates(s *meta.Snapshot) []*meta.Node {
 	return live
 }
 
-// place chooses the replicas of count more partitions of a topic, the leader first. It spreads the topic's leaders (at
-// most one more on a node than on another), then its replicas, then what the nodes carry in all. Nodes with slow disks,
-// or about to go, come last. The result depends on nothing else than the arguments; existing is what nodes carry of the
-// topic already. Nodes are in order of id.
+// place chooses the replicas of count more partitions of a topic; the first replica of each is its leader. It first
+// balances the topic's leaders (at most one more on a node than on another), then all leaders, then the topic's
+// replicas, then all replicas. Nodes with slow disks and draining nodes come last. The result depends only on the
+// arguments: all is the load of all topics, existing is the load of this topic's present partitions. nodes are in order
+// of id.
 func place(nodes []*meta.Node, count, replicas int, all, existing load) ([][]replicate.NodeID, error) {
 	if replicas > len(nodes) {
 		return nil, fmt.Errorf("%d replicas on %d live nodes: %w", replicas, len(nodes), meta.ErrTooFewNodes)
@@ -111,8 +111,8 @@ func cmpBool(a, b bool) int {
 	return -1
 }
 
-// newPartitions are the rows of partitions first, first+1, … on the replicas that were chosen; all of them are in the
-// ISR, with nothing in their logs.
+// newPartitions returns the rows of partitions first, first+1, … on the chosen replicas. All replicas are in the ISR,
+// and their logs are empty.
 func newPartitions(s *meta.Snapshot, t *meta.Topic, first int, placed [][]replicate.NodeID) []*meta.Partition {
 	parts := make([]*meta.Partition, 0, len(placed))
 	for i, nodes := range placed {

@@ -13,34 +13,34 @@ import (
 	"penstock/replicate"
 )
 
-// command is one thing that the controller does, in one transaction: it happens if nothing that it rests on has
-// changed.
+// command is one step of the controller, applied in one transaction only if nothing that it is based on has changed.
 type command struct {
 	why    string
 	next   *meta.Partition    // the new row of a partition
-	rev    int64              // of its present row
-	chosen []replicate.NodeID // must still be the live processes that they are
-	conds  []kv.Cond          // what else must not have changed
+	rev    int64              // revision of its present row
+	chosen []replicate.NodeID // nodes that must still be the same live processes
+	conds  []kv.Cond          // other rows that must not have changed
 	puts   []kv.Op
-	drops  []kv.Cond // rows that go, if they are as they were
+	drops  []kv.Cond // rows to delete, if they are unchanged
 }
 
-// planner finds out what is to be done in a state. It is pure: the same state and time make the same commands.
+// planner decides what the controller has to do in a state. It is pure: the same state and time give the same commands.
 type planner struct {
-	st       *state
-	prefix   string
-	now      time.Time
-	load     load
-	parts    []meta.PartitionID // in order
+	st     *state
+	prefix string
+	now    time.Time
+	load   load
+	parts  []meta.PartitionID // sorted
+	// busy has the partitions for which this round has planned something already.
 	busy     map[meta.PartitionID]bool
 	losing   map[replicate.NodeID]bool // nodes whose partitions are about to get another leader
 	moving   int                       // partitions that are being copied
 	commands []command
-	stuck    []meta.PartitionID // without a leader that could be, and nobody may be elected
+	stuck    []meta.PartitionID // partitions that have no usable leader and nobody to elect
 }
 
-// plan returns the commands in the order of their urgency, at most one for each partition, and the partitions that
-// nobody can lead. What follows from a command is planned when it has happened.
+// plan returns the commands in order of urgency, at most one for each partition, and the partitions that nobody can
+// lead. Whatever follows from a command is planned after the command has taken effect.
 func plan(st *state, prefix string, now time.Time) ([]command, []meta.PartitionID) {
 	p := &planner{
 		st: st, prefix: prefix, now: now, load: loadOf(st.snap), busy: map[meta.PartitionID]bool{},
@@ -58,7 +58,7 @@ func plan(st *state, prefix string, now time.Time) ([]command, []meta.PartitionI
 	return p.commands, p.stuck
 }
 
-// copies counts the partitions that a live node is catching up on, or is about to by a move.
+// copies counts the partitions that are being copied: a live replica is outside the ISR, or a move is under way.
 func (p *planner) copies() int {
 	count := 0
 	for _, id := range p.parts {
@@ -76,20 +76,21 @@ func (p *planner) copies() int {
 
 func (p *planner) row(id meta.PartitionID) *partEntry { return p.st.parts[id] }
 
-// change plans a partition's next row. It is written only if the present one is still there, and the chosen nodes are
-// the live processes that they are now. Nothing else is planned for the partition in this round.
+// change plans the next row of a partition. The row is written only if the present one is unchanged and the chosen
+// nodes are still the same live processes. Nothing else is planned for the partition in this round.
 func (p *planner) change(why string, next *meta.Partition, chosen ...replicate.NodeID) *command {
 	p.busy[next.ID] = true
 	p.commands = append(p.commands, command{why: why, next: next, rev: p.row(next.ID).rev, chosen: chosen})
 	return &p.commands[len(p.commands)-1]
 }
 
-// drop plans the deletion of a row, if it is still as it was at rev.
+// drop plans the deletion of a row, if it is unchanged since rev.
 func (p *planner) drop(why, key string, rev int64) {
 	p.commands = append(p.commands, command{why: why, drops: []kv.Cond{{Key: p.prefix + key, ModRevision: rev}}})
 }
 
-// inSync says whether a node holds a replica that may lead: in the ISR with the disk that it has now, alive and whole.
+// inSync says whether node has a replica that may lead: in the ISR with the disk that the node has now, alive and
+// whole.
 func inSync(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) bool {
 	n := s.Nodes[node]
 	if n == nil || !n.Live {
@@ -99,8 +100,8 @@ func inSync(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) bool {
 	return slices.Contains(p.State.ISR, m) && !slices.Contains(p.Damaged, m)
 }
 
-// electable are the nodes that may lead a partition, in the order of its replicas. Nobody else may, ever, by itself
-// (P11).
+// electable returns the nodes that may lead a partition, in the order of its replicas. No other node ever leads unless
+// an operator forces it (P11).
 func electable(st *state, p *meta.Partition) []replicate.NodeID {
 	var nodes []replicate.NodeID
 	for _, n := range p.State.Replicas {
@@ -111,13 +112,13 @@ func electable(st *state, p *meta.Partition) []replicate.NodeID {
 	return nodes
 }
 
-// led says whether a partition has the leader that its row names: that process, alive, in the ISR and whole.
+// led says whether the partition is led by the process that its row names: that process is alive, in the ISR and whole.
 func led(s *meta.Snapshot, p *meta.Partition) bool {
 	return inSync(s, p, p.State.Leader) && s.Nodes[p.State.Leader].Boot == p.State.Boot
 }
 
-// choose picks the one of several whose disk answers best, that stays and that leads least; of equals the first. A disk
-// that hangs is better than no leader: what is committed is delivered.
+// choose returns the best of the nodes in from: the best disk first, then not draining or leaving, then the fewest
+// leaderships, then the first. A node with a hanging disk is better than no leader: it can deliver what is committed.
 func choose(
 	s *meta.Snapshot, p *meta.Partition, from []replicate.NodeID, leads map[replicate.NodeID]int,
 ) replicate.NodeID {
@@ -135,9 +136,9 @@ func choose(
 	})
 }
 
-// elections gives partitions whose leader is gone, restarted or damaged another one, or the same node's new process. A
-// leader that cannot be replaced stays in its row: what it led is its own to go on with, if the same process comes
-// back.
+// elections gives another leader, or the new process of the same node, to each partition whose leader is gone,
+// restarted or damaged. A leader that cannot be replaced stays in the row: if the same process comes back, it continues
+// to lead.
 func (p *planner) elections() {
 	for _, id := range p.parts {
 		row := p.row(id)
@@ -158,7 +159,7 @@ func (p *planner) elections() {
 	}
 }
 
-// cleanISRs removes members whose disk is not there any more, where enough others remain.
+// cleanISRs removes members whose disk no longer exists, if enough other members remain.
 func (p *planner) cleanISRs() {
 	for _, id := range p.parts {
 		row := p.row(id)
@@ -182,7 +183,7 @@ func (p *planner) cleanISRs() {
 	}
 }
 
-// moves takes each move one step further: the new replica is in the ISR before the old one goes (B89, P23).
+// moves advances each move by one step: the new replica is in the ISR before the old one goes (B89, P23).
 func (p *planner) moves() {
 	for _, id := range slices.SortedFunc(maps.Keys(p.st.moves), comparePartitions) {
 		m := p.st.moves[id]
@@ -196,14 +197,15 @@ func (p *planner) moves() {
 	}
 }
 
-// step takes a move one step further: the replica that comes is added, or the one that goes is removed. In between it
-// plans nothing: the new one has to get into the ISR, and the old one to hand over what it leads.
+// step advances a move: it adds the new replica or removes the old one. In between it plans nothing, while the new
+// replica gets into the ISR and the old one hands over its leadership.
 func (p *planner) step(id meta.PartitionID, m moveEntry) {
 	row := p.row(id)
 	replicas := row.State.Replicas
 	hasFrom, hasTo := slices.Contains(replicas, m.From), slices.Contains(replicas, m.To)
 	to := p.st.snap.Nodes[m.To]
-	// A copy that a drain began on a node that died is not waited for, if another node can take it.
+	// If a drain began to copy to a node that has died, the move is undone as soon as another node can take the
+	// replica.
 	back := m.Cancel || m.Drain && to != nil && !to.Live && p.spare(row) != 0
 	switch {
 	case !hasFrom, to == nil, (to.Draining || back) && !hasTo:
@@ -221,7 +223,7 @@ func (p *planner) step(id meta.PartitionID, m moveEntry) {
 		p.load.replicas[m.To]++
 		p.change("add the replica that comes", next, m.To)
 	case !inSync(p.st.snap, &row.Partition, m.To), row.State.Leader == m.From:
-		// It catches up; or the leader is the one to go and hands over to the preferred one.
+		// The new replica is catching up, or the leader is the one to go and first hands over to the preferred leader.
 	default:
 		if next := without(&row.Partition, m.From); next != nil {
 			c := p.change("remove the replica that goes", next, m.To)
@@ -230,8 +232,8 @@ func (p *planner) step(id meta.PartitionID, m moveEntry) {
 	}
 }
 
-// without returns the row without a replica; nil if too few in sync would remain, or too few whole ones: what a damaged
-// member holds may be readable nowhere but on the one that goes.
+// without returns the row without the replica of node. It returns nil if too few members would remain in the ISR, or
+// too few whole ones: a batch that a damaged member cannot read may be readable only at the replica that goes.
 func without(p *meta.Partition, node replicate.NodeID) *meta.Partition {
 	next := edit(p)
 	isNode := func(m replicate.Member) bool { return m.Node == node }
@@ -245,7 +247,7 @@ func without(p *meta.Partition, node replicate.NodeID) *meta.Partition {
 	return next
 }
 
-// whole counts the members of the ISR that nobody called damaged.
+// whole counts the members of the ISR that are not reported damaged.
 func whole(p *meta.Partition) int {
 	count := 0
 	for _, m := range p.State.ISR {
@@ -256,12 +258,12 @@ func whole(p *meta.Partition) int {
 	return count
 }
 
-// undo takes the replica that was to come out again, and puts the one that was to go back into its place.
+// undo removes the new replica of a move, and puts the old one back in its place.
 func (p *planner) undo(id meta.PartitionID, m moveEntry) {
 	row := p.row(id)
 	next := without(&row.Partition, m.To)
 	if next == nil {
-		return // others catch up first
+		return // other replicas must catch up first
 	}
 	next.State.Replicas = slices.DeleteFunc(slices.Clone(row.State.Replicas), func(n replicate.NodeID) bool {
 		return n == m.From
@@ -271,8 +273,8 @@ func (p *planner) undo(id meta.PartitionID, m moveEntry) {
 	c.drops = []kv.Cond{{Key: p.prefix + partKey(movesDir, id), ModRevision: m.rev}}
 }
 
-// spare finds the live node with the fewest replicas that may take one more of a partition, one whose disk is good if
-// there is any; 0 if there is none. One whose disk hangs could not catch up.
+// spare returns the live node that should take one more replica of the partition: the best disk first, then the fewest
+// replicas. It returns 0 if no node can. A node whose disk hangs could not catch up, so it is never chosen.
 func (p *planner) spare(row *partEntry) replicate.NodeID {
 	var best replicate.NodeID
 	for _, n := range candidates(p.st.snap) {
@@ -288,8 +290,8 @@ func (p *planner) spare(row *partEntry) replicate.NodeID {
 	return best
 }
 
-// drains begins moves away from draining nodes, as long as other nodes can take the replicas (B90). A few at a time:
-// each copies a partition.
+// drains begins moves away from draining nodes, as long as other nodes can take the replicas (B90). It moves only a few
+// partitions at a time, because each move copies a partition.
 func (p *planner) drains() {
 	for _, id := range p.parts {
 		row := p.row(id)
@@ -316,8 +318,9 @@ func (p *planner) drains() {
 	}
 }
 
-// growth gives partitions the replicas that their topic wants and that did not exist when the topic was imported, and
-// demands min_isr of them as soon as so many are in sync; a smaller one at once, since what is committed stays so.
+// growth adds the replicas that a topic wants and that its partitions do not have yet, for example because the topic
+// was imported. It raises min_isr as more replicas are in sync. It lowers min_isr at once, because what is committed
+// stays committed.
 func (p *planner) growth() {
 	for _, id := range p.parts {
 		row, t := p.row(id), p.st.snap.Topics[id.Topic]
@@ -346,8 +349,8 @@ func (p *planner) growth() {
 	}
 }
 
-// reports ends what was said of a process that is gone, when everything that it led and others can lead is in other
-// hands. Its live row goes too: if the report was wrong, the process writes it again.
+// reports ends the report of a lost process when every partition that it led, and that another node can lead, has
+// another leader. Its live row is deleted too: if the report was wrong, the process writes that row again.
 func (p *planner) reports() {
 	for _, id := range slices.Sorted(maps.Keys(p.st.nodes)) {
 		n := p.st.nodes[id]
@@ -365,8 +368,8 @@ func (p *planner) reports() {
 	}
 }
 
-// garbage removes rows that mean nothing any more: partitions of deleted topics and of creations that did not end
-// (B85), tombstones whose time is over, and the oldest of very many deletions.
+// garbage removes rows that have no meaning any more: partitions of deleted topics and of creations that were not
+// completed (B85), tombstones whose time is over, and the oldest deletions if there are more than MaxDeletedCount.
 func (p *planner) garbage() {
 	var orphans []meta.PartitionID
 	for id := range p.st.parts {

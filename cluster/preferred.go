@@ -7,8 +7,8 @@ import (
 	"penstock/replicate"
 )
 
-// Leaving lists the replicas that a partition has beyond what its topic wants: they stand at the end, are about to be
-// removed when those before them are in sync, and should hand over if they lead.
+// Leaving lists the replicas that a partition has beyond the number that its topic wants. They are at the end of the
+// list, will be removed when those before them are in sync, and should hand over if they lead.
 func Leaving(s *meta.Snapshot, id meta.PartitionID) []replicate.NodeID {
 	t, p := s.Topics[id.Topic], s.Partitions[id]
 	if t == nil || p == nil || len(p.State.Replicas) <= t.Replicas {
@@ -17,12 +17,12 @@ func Leaving(s *meta.Snapshot, id meta.PartitionID) []replicate.NodeID {
 	return p.State.Replicas[t.Replicas:]
 }
 
-// PreferredLeader is who should lead a partition when nothing stands against it: its first replica, if that one is in
-// the ISR, alive, whole, its disk good, and neither draining nor leaving; else the present leader, if the same is true
-// of it, its disk aside: one that is slow for a while moves nothing, and about one that hangs the node itself decides.
-// Else the first of which all is true. 0: nobody. A leader that is not preferred hands over when it is convenient. That
-// brings leadership back after a node returned (placement has spread the first replicas), and moves it no more often
-// than that.
+// PreferredLeader returns the node that should lead a partition. It is the first replica, if that one is in the ISR,
+// alive, whole, has a good disk, and is neither draining nor leaving. Otherwise it is the present leader under the same
+// conditions, except that its disk does not matter: a disk that is slow for a while is no reason to move the
+// leadership, and about a disk that hangs the node itself decides. Otherwise it is the first replica that meets all
+// conditions, or 0 if there is none. A leader that is not preferred hands over when convenient. So leadership returns
+// when a node does (placement has spread the first replicas), and moves no more often than that.
 func PreferredLeader(s *meta.Snapshot, id meta.PartitionID) replicate.NodeID {
 	p := s.Partitions[id]
 	if p == nil || len(p.State.Replicas) == 0 {

@@ -12,9 +12,9 @@ import (
 	"penstock/segment"
 )
 
-// The rows as JSON; those of nodes and topics are meta.Node and meta.Topic.
+// The rows, encoded as JSON. Rows of nodes and topics are meta.Node and meta.Topic.
 
-// processRow is what live/ and controller hold: which process of the node it is.
+// processRow is the row of live/, down/ and the controller: a node and the boot of its process.
 type processRow struct {
 	Node replicate.NodeID `json:"node"`
 	Boot uuid.UUID        `json:"boot"`
@@ -39,8 +39,8 @@ type partitionRow struct {
 type moveRow struct {
 	From   replicate.NodeID `json:"from"`
 	To     replicate.NodeID `json:"to"`
-	Drain  bool             `json:"drain,omitempty"`  // the controller chose To: it may choose another
-	Cancel bool             `json:"cancel,omitempty"` // back to where it was, if To does not lead yet
+	Drain  bool             `json:"drain,omitempty"`  // the controller chose To, and may choose another node
+	Cancel bool             `json:"cancel,omitempty"` // undo the move, unless To leads already
 }
 
 type deletedRow struct {
@@ -52,15 +52,15 @@ type tombstoneRow struct {
 	UntilNs int64 `json:"until_ns"`
 }
 
-// forcedRow records that an operator made a node the leader that may lack committed messages.
+// forcedRow records that an operator forced a leader that may lack committed messages.
 type forcedRow struct {
-	Epoch     segment.Epoch    `json:"epoch"` // the one that began so
+	Epoch     segment.Epoch    `json:"epoch"` // the epoch that the forced leader began
 	Node      replicate.NodeID `json:"node"`
 	FormerISR []memberRow      `json:"former_isr"`
 	AtNs      int64            `json:"at_ns"`
 }
 
-// encode is for rows of this package, which always can be encoded.
+// encode encodes a row of this package. These rows can always be encoded.
 func encode(row any) []byte {
 	b, err := json.Marshal(row)
 	if err != nil {
@@ -111,7 +111,7 @@ func decodePartition(id meta.PartitionID, value []byte) (*meta.Partition, error)
 	}, nil
 }
 
-// edit returns a copy of a partition that may be changed, with the next version.
+// edit returns a copy of p with the next version, for the caller to change.
 func edit(p *meta.Partition) *meta.Partition {
 	c := *p
 	c.State.Version++
@@ -121,7 +121,7 @@ func edit(p *meta.Partition) *meta.Partition {
 	return &c
 }
 
-// lead makes n the leader of a copy made by edit: a new epoch, of that process.
+// lead makes n the leader in a copy made by edit: it begins a new epoch of that process.
 func lead(p *meta.Partition, n *meta.Node) {
 	p.State.Epoch++
 	p.State.Leader, p.State.Boot = n.ID, n.Boot

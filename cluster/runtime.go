@@ -9,22 +9,23 @@ import (
 	"penstock/internal/lock"
 )
 
-// Host is the world of a store that runs by hand: for simulation. What waits is a task of the host, exactly one of them
-// runs at a time, and time passes only while all wait. host.Stepped of the engine is one.
+// Host replaces goroutines, timers and chance in a simulation. Everything that waits is a task of the Host. Exactly one
+// task runs at a time, and time passes only while all of them wait. The engine's host.Stepped is a Host.
 type Host interface {
 	// Go starts a task.
 	Go(f func())
-	// WaitFor lets others run until ready says true or d has passed (0: there is no end), and says which it was.
+	// WaitFor lets other tasks run until ready returns true or d has passed (0: no limit), and says which of the two it
+	// was.
 	WaitFor(ready func() bool, d time.Duration) bool
-	// WithTimeout is context.WithTimeout by the host's time.
+	// WithTimeout is context.WithTimeout on the host's clock.
 	WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
 	NewUUID() uuid.UUID
 }
 
-// Everything that a store asks of goroutines, timers and chance goes through the functions of this file: Go's own, or a
-// Host's.
+// The store uses goroutines, timers and random uuids only through the functions of this file. They use Go's own, or
+// those of a Host.
 
-// spawn runs f beside the caller.
+// spawn runs f on a new goroutine or task.
 func (s *store) spawn(f func()) {
 	if h := s.opts.Host; h != nil {
 		h.Go(f)
@@ -37,13 +38,13 @@ func (s *store) spawn(f func()) {
 type woken int
 
 const (
-	byTime   woken = iota // it took as long as it might
+	byTime   woken = iota // d has passed
 	byEnd                 // ctx has ended
-	byFirst               // a has something, or is closed
-	bySecond              // b
+	byFirst               // a had a value, or is closed
+	bySecond              // b had a value, or is closed
 )
 
-// await waits for d (0: without an end), for the end of ctx, or for something in a or b, either of which may be nil.
+// await waits until d has passed (0: no limit), ctx has ended, or a or b has a value. a and b may be nil.
 func (s *store) await(ctx context.Context, d time.Duration, a, b <-chan struct{}) (why woken) {
 	if h := s.opts.Host; h != nil {
 		h.WaitFor(func() bool {
@@ -77,7 +78,7 @@ func (s *store) await(ctx context.Context, d time.Duration, a, b <-chan struct{}
 	}
 }
 
-// taken takes a value of ch, or learns that it was closed.
+// taken takes a value from ch without waiting. It also returns true if ch is closed.
 func taken(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -87,7 +88,7 @@ func taken(ch <-chan struct{}) bool {
 	}
 }
 
-// receive waits for ch, whatever ends meanwhile.
+// receive waits for ch, however long that takes.
 func (s *store) receive(ch <-chan struct{}) { s.await(context.Background(), 0, ch, nil) }
 
 func (s *store) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
@@ -104,11 +105,11 @@ func (s *store) newUUID() uuid.UUID {
 	return uuid.New()
 }
 
-// tasks counts what Close waits for.
+// tasks counts the goroutines that Close waits for. mu guards its fields.
 type tasks struct {
 	mu   lock.Mutex[lock.ClusterTasks]
 	n    int
-	done chan struct{} // of those that run; nil: none does
+	done chan struct{} // closed when the last one ends; nil: none runs
 }
 
 func (t *tasks) add(n int) {
@@ -128,7 +129,7 @@ func (t *tasks) end() {
 	}
 }
 
-// ended is closed when none runs; nil: none does now.
+// ended returns a channel that is closed when no goroutine runs any more, or nil if none runs now.
 func (t *tasks) ended() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"penstock/engine/meta"
 )
 
-// SnapshotOf is what a node knows that has read these entries, of this revision, under a prefix: for a simulation,
-// which compares what nodes believe with it.
+// SnapshotOf returns the snapshot of a node that has read these entries, at this revision, under prefix. A simulation
+// compares the nodes' own snapshots with it.
 func SnapshotOf(prefix string, entries []kv.Entry, revision int64) *meta.Snapshot {
 	b := build(newState(), prefix, slog.New(slog.DiscardHandler))
 	for i := range entries {

@@ -17,8 +17,8 @@ import (
 	"penstock/replicate"
 )
 
-// state is everything that the store holds, at one revision: the snapshot that the engine sees, and what is needed to
-// change it, above all the revision of each row. It is immutable once a builder has finished it, and so are its maps.
+// state is everything that the store has at one revision: the snapshot that the engine sees, and what is needed for
+// changes, above all the revision of each row. A state and its maps are immutable once a builder has finished it.
 type state struct {
 	snap       *meta.Snapshot
 	nodes      map[replicate.NodeID]nodeEntry
@@ -29,17 +29,17 @@ type state struct {
 	deleted    map[uuid.UUID]int64 // revisions
 	tombstones map[meta.TombstoneKey]int64
 	controller processRow
-	// controllerRev is the fencing token: whoever commands compares it.
+	// controllerRev is the fencing token: every transaction of the controller compares it.
 	controllerRev int64
 	lastID        replicate.NodeID
 	lastIDRev     int64
 	levelRev      int64
-	raw           map[string]rawRow // by key: rows with fields that this version does not know
+	raw           map[string]rawRow // rows with fields that this version does not know, by key
 }
 
-// nodeEntry is what is known of a node. A row that does not exist has revision 0.
+// nodeEntry has the rows of one node. A row that does not exist has revision 0.
 type nodeEntry struct {
-	row     *meta.Node // Live is not set here
+	row     *meta.Node // Live is not set in it
 	rev     int64
 	live    uuid.UUID // boot of the process whose lease lives
 	liveRev int64
@@ -51,7 +51,7 @@ func (n *nodeEntry) alive() bool {
 	return n.rev != 0 && n.liveRev != 0 && n.live == n.row.Boot && (n.downRev == 0 || n.down != n.row.Boot)
 }
 
-// partEntry is a partition's row, also of partitions that no topic shows (yet, or any more).
+// partEntry is a partition's row, even if no topic shows the partition (yet, or any more).
 type partEntry struct {
 	meta.Partition
 	rev int64
@@ -66,8 +66,8 @@ func newState() *state {
 	return &state{snap: &meta.Snapshot{}}
 }
 
-// conds compares that nodes are the live processes that this state knows: who is chosen must not have died or come back
-// meanwhile. A registration always writes the live row, so that row stands for boot and disk too.
+// conds returns the conditions that nodes are the live processes of this state: a chosen node must not have died or
+// restarted since. Every registration writes the live row, so this row stands for boot and disk as well.
 func (s *state) conds(prefix string, nodes ...replicate.NodeID) []kv.Cond {
 	conds := make([]kv.Cond, 0, len(nodes))
 	for _, id := range nodes {
@@ -76,7 +76,7 @@ func (s *state) conds(prefix string, nodes ...replicate.NodeID) []kv.Cond {
 	return conds
 }
 
-// builder makes the next state from events. Maps are copied when they are first changed.
+// builder makes the next state from events. It copies a map before its first change to it.
 type builder struct {
 	prefix string
 	log    *slog.Logger
@@ -84,7 +84,7 @@ type builder struct {
 	next   *state
 	snap   *meta.Snapshot // of next
 	owned  map[string]bool
-	nodes  map[replicate.NodeID]bool // touched
+	nodes  map[replicate.NodeID]bool // changed by the events
 	topics map[uuid.UUID]bool
 	parts  map[meta.PartitionID]bool
 }
@@ -98,7 +98,7 @@ func build(old *state, prefix string, log *slog.Logger) *builder {
 	}
 }
 
-// own returns the map to write to: a copy, made once per builder.
+// own returns a map that the builder may write to: a copy, made once per builder.
 func own[K comparable, V any](b *builder, name string, m *map[K]V) map[K]V {
 	if !b.owned[name] {
 		b.owned[name] = true
@@ -110,7 +110,7 @@ func own[K comparable, V any](b *builder, name string, m *map[K]V) map[K]V {
 	return *m
 }
 
-// setRev keeps the revision of a row that has nothing but its existence to say here.
+// setRev keeps the revision of a row of which only the existence matters here.
 func setRev[K comparable](m map[K]int64, key K, e *kv.Event) {
 	if e.Deleted {
 		delete(m, key)
@@ -119,7 +119,7 @@ func setRev[K comparable](m map[K]int64, key K, e *kv.Event) {
 	}
 }
 
-// apply takes an event. A row that cannot be read leaves what was known of it: one that a newer version wrote must not
+// apply takes an event. If a row cannot be read, its previous content stays: a row that a newer version wrote must not
 // look like a deletion (P20).
 func (b *builder) apply(e *kv.Event) {
 	key, found := strings.CutPrefix(e.Key, b.prefix)
@@ -168,7 +168,7 @@ func (b *builder) applyRow(e *kv.Event, dir, rest string) error {
 	case tombstonesDir:
 		return b.applyTombstone(e, rest)
 	}
-	return nil // names/ and forced/ say nothing that is not elsewhere; others are of a later version
+	return nil // names/ and forced/ only repeat what other rows say; other keys are of a later version
 }
 
 func (b *builder) applySingle(e *kv.Event, key string) error {
@@ -264,7 +264,7 @@ func (b *builder) applyTopic(e *kv.Event, rest string) error {
 	topics, names := own(b, "snap.topics", &b.snap.Topics), own(b, "snap.names", &b.snap.Names)
 	if before := topics[id]; before != nil {
 		delete(topics, id)
-		if names[before.Name] == before { // within one response the name may have been given to the next topic already
+		if names[before.Name] == before { // one response may already have given the name to the next topic
 			delete(names, before.Name)
 		}
 	}
@@ -330,7 +330,7 @@ func (b *builder) applyTombstone(e *kv.Event, rest string) error {
 	return nil
 }
 
-// finish returns the new state and what changed in it for the engine.
+// finish returns the new state, and the changes in it for the engine.
 func (b *builder) finish(revision int64) (*state, *meta.Change) {
 	change := &meta.Change{Snapshot: b.snap}
 	b.snap.Revision = revision
@@ -358,14 +358,14 @@ func (b *builder) finish(revision int64) (*state, *meta.Change) {
 	return b.next, change
 }
 
-// sortChange gives a change one order: the same history makes the same run.
+// sortChange gives a change a fixed order, so that the same history makes the same run.
 func sortChange(c *meta.Change) {
 	slices.Sort(c.Nodes)
 	slices.SortFunc(c.Topics, func(a, b uuid.UUID) int { return strings.Compare(string(a[:]), string(b[:])) })
 	slices.SortFunc(c.Partitions, comparePartitions)
 }
 
-// between lists what differs in two states, when the events between them are lost.
+// between returns the differences between two states, for a watch that has lost the events between them.
 func between(old, next *state) *meta.Change {
 	c := &meta.Change{Snapshot: next.snap}
 	c.Nodes = differing(old.snap.Nodes, next.snap.Nodes, func(a, b *meta.Node) bool { return *a == *b })
@@ -392,7 +392,7 @@ func differing[K comparable, V any](old, next map[K]V, same func(a, b V) bool) [
 	return keys
 }
 
-// touchParts marks the partitions that a topic's row shows or hides.
+// touchParts marks the partitions that the change of a topic's row shows or hides.
 func (b *builder) touchParts(topic uuid.UUID) {
 	count := 0
 	if t := b.old.snap.Topics[topic]; t != nil {
@@ -406,7 +406,7 @@ func (b *builder) touchParts(topic uuid.UUID) {
 	}
 }
 
-// show puts a partition into the snapshot, or takes it out, and says whether that changed anything.
+// show puts a partition into the snapshot or removes it, and says whether that changed the snapshot.
 func (b *builder) show(id meta.PartitionID) bool {
 	row, before := b.next.parts[id], b.snap.Partitions[id]
 	if !b.next.visible(id) {
@@ -423,8 +423,8 @@ func (b *builder) show(id meta.PartitionID) bool {
 	return true
 }
 
-// visible says whether a topic counts the partition among its own. Rows of a topic that is being made, or whose
-// deletion is not complete, are not.
+// visible says whether the partition belongs to a topic. Partitions of a topic that is being created, or whose deletion
+// is not complete, do not.
 func (s *state) visible(id meta.PartitionID) bool {
 	t := s.snap.Topics[id.Topic]
 	return t != nil && int(id.Partition) < t.Partitions

@@ -26,25 +26,25 @@ const (
 	MaxPartitionCount  = 16384 // of a topic
 	MaxDeletedCount    = 16384 // deletions that are remembered; a node that missed one keeps the data aside
 	MaxDrainMoveCount  = 16    // partitions that the controller moves at the same time
-	MaxTopicNameBytes  = 256   // as a key; what a topic may be called is the engine's business
+	MaxTopicNameBytes  = 256   // as a key; the engine decides what a topic may be called
 	MaxNodeCount       = 64
-	maxTxnCount        = 100 // ops, and conds; etcd allows 128 by default
-	maxAttemptCount    = 100 // of one change against others
+	maxTxnCount        = 100 // ops, and conds, of one transaction; etcd allows 128 by default
+	maxAttemptCount    = 100 // attempts at one change while others are faster
 	maxCallTime        = 5 * time.Second
 	creationTime       = 10 * time.Second // a topic that does not fit into one transaction must be complete by then
 	conflictPause      = 20 * time.Millisecond
 	unavailablePause   = 100 * time.Millisecond
-	tombstoneKeepAfter = time.Minute // past its end, since clocks differ
+	tombstoneKeepAfter = time.Minute // after its end, because clocks differ
 )
 
-// Options of a cluster's store. The zero value means the defaults.
+// Options configure a cluster's store. The zero value means the defaults.
 type Options struct {
 	Logger          *slog.Logger
 	Prefix          string        // of all keys; ends in a slash
-	LeaseTTL        time.Duration // a silent node is dead after it
-	LeaseMargin     time.Duration // a node stops serving so much earlier; 1/6 of LeaseTTL if that is not the default
-	ControllerTick  time.Duration // the controller looks at everything so often, besides at every change
-	DefaultReplicas int           // replicas of a topic that does not say; at most as many as there are nodes
+	LeaseTTL        time.Duration // after which a silent node counts as dead
+	LeaseMargin     time.Duration // a node stops serving this much earlier; default LeaseTTL/6
+	ControllerTick  time.Duration // how often the controller looks at everything, besides at every change
+	DefaultReplicas int           // replicas of a topic that does not say; at most the number of nodes
 	Now             func() time.Time
 	Host            Host // nil: goroutines, Go's timers and random uuids
 }
@@ -73,7 +73,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Errors that are not meta's.
+// Errors of this package that meta does not define.
 var (
 	errNotJoined = errors.New("cluster: this node has not joined (or has left): nothing was changed")
 	errJoined    = errors.New("cluster: this node has joined already")
@@ -88,25 +88,26 @@ type store struct {
 
 	cur atomic.Pointer[state] // nil before Join
 
-	wake   chan struct{} // the controller's
-	relive chan struct{} // the lease loop's: look at our own rows
+	wake   chan struct{} // the controller: plan again; capacity 1
+	relive chan struct{} // keepLease: look at our own rows; capacity 1
 
+	// mu guards the fields below. Join and the goroutines that it starts also read ctx without it.
 	mu        lock.Mutex[lock.ClusterStore]
-	changed   chan struct{} // closed and replaced whenever cur or delivered moves
-	delivered int64         // revision that Changed has returned from
-	node      meta.Node     // of this process
-	joined    bool          // and neither left nor closed
+	changed   chan struct{} // closed and replaced whenever cur or delivered advances
+	delivered int64         // the newest revision that r.Changed has returned from
+	node      meta.Node     // as registered by this process
+	joined    bool          // from Join until Leave or Close
 	lease     kv.LeaseID
-	// aliveSince is the revision of the live row that a running process had to write anew, 0 before.
+	// aliveSince is the revision of the live row that this process last had to write again; 0: it never had to.
 	aliveSince int64
-	ctx        context.Context // of everything that runs; nil before Join
+	ctx        context.Context // of all goroutines; nil before Join
 	cancel     context.CancelFunc
 	stopLease  context.CancelFunc
 	running    tasks
-	leasing    chan struct{} // closed when the lease loop has ended
+	leasing    chan struct{} // closed when keepLease has ended
 }
 
-// New makes a node's way to the agreement that store holds. It takes no ownership: the caller closes store after Close.
+// New returns a node's meta.Store on s. The caller still owns s, and closes it after Close.
 func New(s kv.Store, o Options) meta.Store {
 	o.setDefaults()
 	return &store{
@@ -115,7 +116,7 @@ func New(s kv.Store, o Options) meta.Store {
 	}
 }
 
-// Snapshot is meta.Store's.
+// Snapshot implements meta.Store.
 func (s *store) Snapshot() *meta.Snapshot {
 	if st := s.cur.Load(); st != nil {
 		return st.snap
@@ -125,7 +126,7 @@ func (s *store) Snapshot() *meta.Snapshot {
 
 func (s *store) key(k string) string { return s.opts.Prefix + k }
 
-// publish makes st the newest state and wakes who waits for one.
+// publish makes st the newest state, and wakes its waiters, the controller and, if need be, keepLease.
 func (s *store) publish(st *state) {
 	s.mu.Lock()
 	s.cur.Store(st)
@@ -138,7 +139,7 @@ func (s *store) publish(st *state) {
 	}
 }
 
-// deliver hands a change to the engine.
+// deliver hands a change to the engine. Only one goroutine calls it, so changes arrive one at a time and in order.
 func (s *store) deliver(r *meta.Registration, c *meta.Change) {
 	if r.Changed != nil {
 		r.Changed(c)
@@ -161,7 +162,7 @@ func poke(ch chan struct{}) {
 	}
 }
 
-// current is the newest state, for a method that needs one.
+// current returns the newest state, or errNotJoined.
 func (s *store) current() (*state, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,17 +172,18 @@ func (s *store) current() (*state, error) {
 	return s.cur.Load(), nil
 }
 
-// waitRevision waits until the watch has brought a revision, so that the caller sees what it wrote.
+// waitRevision waits until the watch has brought a revision, so that the caller sees its own write.
 func (s *store) waitRevision(ctx context.Context, revision int64) error {
 	return s.waitUntil(ctx, func() bool { return s.cur.Load().snap.Revision >= revision })
 }
 
-// waitDelivered waits until the engine knows a revision.
+// waitDelivered waits until the engine has been told of a revision.
 func (s *store) waitDelivered(ctx context.Context, revision int64) error {
 	return s.waitUntil(ctx, func() bool { return s.delivered >= revision })
 }
 
-// waitUntil waits for a condition on what changed announces. It is called with the lock.
+// waitUntil waits until reached returns true, and checks again whenever changed is closed. It calls reached with mu
+// held.
 func (s *store) waitUntil(ctx context.Context, reached func() bool) error {
 	for {
 		s.mu.Lock()
@@ -204,7 +206,7 @@ func (s *store) waitUntil(ctx context.Context, reached func() bool) error {
 	}
 }
 
-// waitChange waits a moment for a newer state than st, after somebody else was faster.
+// waitChange waits a moment for a newer state than st, after another node was faster.
 func (s *store) waitChange(ctx context.Context, st *state) error {
 	s.mu.Lock()
 	changed := s.changed
@@ -218,7 +220,7 @@ func (s *store) waitChange(ctx context.Context, st *state) error {
 	return nil
 }
 
-// txn applies ops if conds hold. Keys are complete.
+// txn applies ops if conds hold. Keys include the prefix.
 func (s *store) txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, int64, error) {
 	ops, err := s.keepUnknown(ctx, s.cur.Load(), conds, ops)
 	if err != nil {
@@ -228,7 +230,7 @@ func (s *store) txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, in
 	return ok, revision, unavailable(err)
 }
 
-// get reads one row where it is, not as the watch knows it. Revision 0: there is none.
+// get reads one row from the store itself, not from the watch's state. Revision 0 means that there is no such row.
 func (s *store) get(ctx context.Context, key string) (kv.Entry, error) {
 	entries, _, err := s.kv.List(ctx, s.key(key))
 	if err != nil {
@@ -242,7 +244,7 @@ func (s *store) get(ctx context.Context, key string) (kv.Entry, error) {
 	return kv.Entry{}, nil
 }
 
-// unavailable makes an error of the store one of meta's.
+// unavailable turns an error of the kv.Store into one of meta's.
 func unavailable(err error) error {
 	switch {
 	case err == nil:
@@ -256,8 +258,8 @@ func unavailable(err error) error {
 	return err
 }
 
-// change is the loop of every change: try looks at the newest state and writes what should be, as a transaction that
-// compares what it looked at. It is repeated while somebody else is faster.
+// change is the loop behind most changes. try looks at the newest state and returns the writes, and the conditions on
+// the rows that it looked at. The loop repeats while another node is faster.
 func (s *store) change(ctx context.Context, try func(st *state) (conds []kv.Cond, ops []kv.Op, err error)) error {
 	for range maxAttemptCount {
 		st, err := s.current()
@@ -286,7 +288,7 @@ func put(key string, row any) kv.Op { return kv.Op{Key: key, Value: encode(row)}
 
 func remove(key string) kv.Op { return kv.Op{Key: key, Delete: true} }
 
-// self is this node.
+// self returns this node's id and boot.
 func (s *store) self() (id replicate.NodeID, boot uuid.UUID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

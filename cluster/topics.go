@@ -30,7 +30,7 @@ func checkTopic(t *meta.Topic) error {
 	return nil
 }
 
-// CreateTopic is meta.Store's.
+// CreateTopic implements meta.Store.
 func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, error) {
 	if t.ID == uuid.Nil {
 		t.ID = s.newUUID()
@@ -49,8 +49,9 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 		live := len(candidates(st.snap))
 		want, replicas := t, t.Replicas
 		if want.Replicas == 0 {
-			// It gets as many as there can be now, and the others when their nodes come. A node that is only away for a moment
-			// counts: with too few of those that have ever been here alive, nothing is made.
+			// The topic gets as many replicas as there are live nodes, and the others when more nodes join. min_isr is
+			// based on all registered nodes, because one may be away only for a moment: if too few of them are alive,
+			// the topic is not made.
 			want.Replicas = s.opts.DefaultReplicas
 			replicas = min(want.Replicas, live)
 		}
@@ -60,7 +61,7 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 		if err := checkTopic(&want); err != nil {
 			return nil, err
 		}
-		now := want // the controller demands want.MinISR as soon as so many are in sync
+		now := want // the controller raises min_isr to want.MinISR when enough replicas are in sync
 		if t.Replicas == 0 {
 			now.MinISR = min(want.MinISR, majority(max(1, min(want.Replicas, len(st.snap.Nodes)))))
 		}
@@ -83,7 +84,7 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 	return nil, meta.ErrConflict
 }
 
-// place chooses replicas for count more partitions of a topic, on the nodes that live.
+// place chooses replicas for count more partitions of a topic, on live nodes.
 func (s *store) place(st *state, t *meta.Topic, first, count, replicas int) ([][]replicate.NodeID, error) {
 	if replicas < t.MinISR {
 		return nil, fmt.Errorf("min_isr %d with %d live nodes: %w", t.MinISR, replicas, meta.ErrTooFewNodes)
@@ -97,10 +98,10 @@ func (s *store) place(st *state, t *meta.Topic, first, count, replicas int) ([][
 	return place(candidates(st.snap), count, replicas, loadOf(st.snap), existing)
 }
 
-// writeTopic writes a topic's row, which was at topicRev (0: it is new, and so is its name), and rows of partitions.
-// What does not fit into one transaction is written before, under a creation row that a lease takes away if this
-// process dies: nobody sees partitions that no topic's row counts, and the controller removes them when they belong to
-// no creation (B85, B86).
+// writeTopic writes a topic's row and rows of partitions. The topic's row must be at topicRev; 0 means that the topic
+// is new, and then its name must be free. Rows that do not fit into one transaction are written before the topic's row,
+// under a creation row. If this process dies, the creation row ends with its lease. Nobody sees partitions that no
+// topic's row counts, and the controller removes those that belong to no creation (B85, B86).
 func (s *store) writeTopic(
 	ctx context.Context, t *meta.Topic, topicRev int64, parts []*meta.Partition, conds []kv.Cond,
 ) (bool, int64, error) {
@@ -126,7 +127,7 @@ func (s *store) writeTopic(
 	defer func() {
 		ctx, cancel := s.withTimeout(context.WithoutCancel(ctx), maxCallTime)
 		defer cancel()
-		_ = s.kv.Revoke(ctx, lease) // with it goes the creation row, if it is still there
+		_ = s.kv.Revoke(ctx, lease) // this also deletes the creation row, if it still exists
 	}()
 	begin := kv.Op{Key: creation, Value: encode(t.Name), Lease: lease}
 	ok, token, err := s.txn(ctx, []kv.Cond{{Key: creation}}, []kv.Op{begin})
@@ -145,7 +146,7 @@ func (s *store) writeTopic(
 	return s.txn(ctx, append(conds, inCreation), append(append(ops, rows...), remove(creation)))
 }
 
-// topic finds a topic's row, if need be where it is and not as the watch knows it.
+// topic returns a topic's row. If the watch does not know the topic, it asks the store itself.
 func (s *store) topic(ctx context.Context, id uuid.UUID) (*state, *meta.Topic, error) {
 	st, err := s.current()
 	if err != nil {
@@ -168,8 +169,7 @@ func (s *store) topic(ctx context.Context, id uuid.UUID) (*state, *meta.Topic, e
 	return st, t, nil
 }
 
-// DeleteTopic is meta.Store's. The topic ends with its row; what else there is of it is removed afterwards, by the
-// controller if this process does not come to it.
+// DeleteTopic implements meta.Store. The topic ends with its row. Its other rows are removed later, by the controller.
 func (s *store) DeleteTopic(ctx context.Context, id uuid.UUID) error {
 	for range maxAttemptCount {
 		st, t, err := s.topic(ctx, id)
@@ -196,7 +196,7 @@ func (s *store) DeleteTopic(ctx context.Context, id uuid.UUID) error {
 	return meta.ErrConflict
 }
 
-// ExpandTopic is meta.Store's.
+// ExpandTopic implements meta.Store.
 func (s *store) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) error {
 	for range maxAttemptCount {
 		st, t, err := s.topic(ctx, id)
@@ -230,7 +230,7 @@ func (s *store) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) e
 	return meta.ErrConflict
 }
 
-// writeGrown writes a topic's row, which was t, and the rows of the partitions that it gets.
+// writeGrown replaces the row t of a topic by want, and writes the rows of its additional partitions.
 func (s *store) writeGrown(ctx context.Context, st *state, t, want *meta.Topic) (bool, int64, error) {
 	if want.Partitions == t.Partitions {
 		return s.writeTopic(ctx, want, st.topics[t.ID], nil, nil)
@@ -243,7 +243,7 @@ func (s *store) writeGrown(ctx context.Context, st *state, t, want *meta.Topic) 
 	return s.writeTopic(ctx, want, st.topics[t.ID], newPartitions(st.snap, want, t.Partitions, placed), conds)
 }
 
-// ConfigureTopic is meta.Store's. The rows of the partitions follow the topic's: see planner.growth.
+// ConfigureTopic implements meta.Store. The rows of the partitions follow the topic's row: see planner.growth.
 func (s *store) ConfigureTopic(ctx context.Context, id uuid.UUID, settings meta.TopicSettings) (*meta.Topic, error) {
 	if err := settings.Validate(); err != nil {
 		return nil, err
@@ -275,14 +275,14 @@ func (s *store) ConfigureTopic(ctx context.Context, id uuid.UUID, settings meta.
 				return &want, s.waitRevision(ctx, revision)
 			}
 		}
-		if err := s.waitChange(ctx, st); err != nil { // the watch is behind the caller, or somebody was faster
+		if err := s.waitChange(ctx, st); err != nil { // the watch is behind the caller, or another node was faster
 			return nil, err
 		}
 	}
 	return nil, meta.ErrConflict
 }
 
-// Tombstone is meta.Store's.
+// Tombstone implements meta.Store.
 func (s *store) Tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
 		t := st.snap.Names[key.Topic]

@@ -13,18 +13,18 @@ import (
 	"penstock/engine/meta"
 )
 
-// Rows keep the fields that this version does not know when it rewrites them: a newer version, of which a node may run
-// beside this one, put them there. Only a node's registration begins its row anew, since what another process said of
-// itself is over.
+// When a node rewrites a row, it keeps the fields that this version does not know: a newer version, which may run on
+// another node, put them there. Only a node's registration starts its row from scratch, because whatever an earlier
+// process said of itself no longer holds.
 
-// rawRow is a row with unknown fields as it is in the store.
+// rawRow is the stored value of a row that has unknown fields.
 type rawRow struct {
 	rev   int64
 	value []byte
 }
 
-// knownRow decodes a value into the type of its key's rows and encodes it again: what comes back is what this version
-// knows of it. strict fails on unknown fields. A key without rows that are rewritten gives nil.
+// knownRow decodes a value as a row of its key's type and encodes it again, so the result has only the fields that this
+// version knows. strict makes unknown fields an error. For a key whose rows are never rewritten it returns nil.
 func knownRow(key string, value []byte, strict bool) ([]byte, error) {
 	var row any
 	switch dir, rest := splitKey(key); {
@@ -53,7 +53,7 @@ func knownRow(key string, value []byte, strict bool) ([]byte, error) {
 	return encode(row), nil
 }
 
-// noteUnknown remembers a row that has fields which this version does not know. It could be read.
+// noteUnknown remembers a row if it has fields that this version does not know. The row itself was readable.
 func (b *builder) noteUnknown(key string, e *kv.Event) {
 	unknown := false
 	if !e.Deleted {
@@ -69,7 +69,7 @@ func (b *builder) noteUnknown(key string, e *kv.Event) {
 	}
 }
 
-// revOf is the revision of a row that may have unknown fields; 0: there is none.
+// revOf returns the revision of a row that may have unknown fields; 0 means that there is no such row.
 func (s *state) revOf(key string) int64 {
 	dir, rest := splitKey(key)
 	switch dir {
@@ -100,9 +100,9 @@ func (s *state) revOf(key string) int64 {
 	return 0
 }
 
-// keepUnknown adds to the rows that ops write, which were decided on st or a newer state, what the rows that they
-// replace have beside the known fields. A row whose revision is compared and is not the one that the watch has brought
-// is read where it is; if it is another one by then, nothing will be written.
+// keepUnknown adds the unknown fields of the present rows to the rows that ops write. The ops were decided on st or a
+// newer state. If a condition compares a row's revision and that is not the revision that the watch has brought, the
+// row is read from the store itself. If the row has changed once more by then, the transaction will be refused anyway.
 func (s *store) keepUnknown(ctx context.Context, st *state, conds []kv.Cond, ops []kv.Op) ([]kv.Op, error) {
 	if st == nil {
 		return ops, nil
@@ -131,7 +131,7 @@ func (s *store) keepUnknown(ctx context.Context, st *state, conds []kv.Cond, ops
 		}
 		known, err := knownRow(key, old.value, false)
 		if err != nil || known == nil {
-			continue // it says nothing that could be kept
+			continue // it has nothing that could be kept
 		}
 		if &out[0] == &ops[0] {
 			out = slices.Clone(ops)
@@ -141,8 +141,9 @@ func (s *store) keepUnknown(ctx context.Context, st *state, conds []kv.Cond, ops
 	return out, nil
 }
 
-// mergeUnknown is next with what old has beside known, which is what this version knows of old. All three are JSON.
-// Objects keep the keys that known lacks; of lists, each element keeps those of the element that it was.
+// mergeUnknown returns next together with the parts of old that this version does not know. known is the part of old
+// that it does know. All three are JSON. An object keeps the keys that known lacks; in a list, each element that is
+// unchanged keeps those of its old form.
 func mergeUnknown(old, known, next json.RawMessage) json.RawMessage {
 	var o, k, n map[string]json.RawMessage
 	if json.Unmarshal(old, &o) == nil && json.Unmarshal(known, &k) == nil && json.Unmarshal(next, &n) == nil && n != nil {
