@@ -17,9 +17,9 @@ import (
 // Channel is a cursor over a topic: it delivers every message at least once to one of its consumers. Its methods are
 // safe for concurrent use.
 //
-// What this node does for the channel is in local; what concerns the whole channel is asked of the leaders of all
-// partitions (ask). A Channel whose local part was shut stays shut, and Topic.Channel then returns another one. A crash
-// leaves the fold of the control entries in the partitions' logs, and recovery makes the channel from it.
+// local is this node's part of the channel; operations on the whole channel ask the leaders of all partitions (ask). A
+// Channel whose local part was shut stays shut, and Topic.Channel then returns another one. After a crash, recovery
+// makes the channel from the fold of the control entries in the partitions' logs. The fields never change.
 type Channel struct {
 	e         *Engine
 	t         *Topic
@@ -36,14 +36,15 @@ func handleOf(t *Topic, local *channel.Channel) *Channel {
 	return &Channel{e: t.e, t: t, name: local.Name(), ephemeral: base.Ephemeral(local.Name()), local: local}
 }
 
-// Name is the channel's name.
+// Name returns the channel's name.
 func (c *Channel) Name() string { return c.name }
 
-// Topic is the channel's topic.
+// Topic returns the channel's topic.
 func (c *Channel) Topic() *Topic { return c.t }
 
-// create writes the channel into the log of every partition. In each it begins to watch at the moment its creation is
-// committed, so that it misses no message. An ephemeral channel is in no log and begins at once.
+// create writes the channel into the log of every partition that this node leads, and returns when that is committed.
+// In each partition the channel begins to follow at the moment its creation is committed, so that it misses no message.
+// An ephemeral channel is in no log and begins at once. Topic.changing is held.
 func (c *Channel) create(ctx context.Context) error {
 	if c.ephemeral {
 		for _, pt := range c.t.partitions() {
@@ -62,8 +63,9 @@ func (c *Channel) create(ctx context.Context) error {
 	return err
 }
 
-// restore makes the channels that are in the log of the first partition whose fold is known (WhyUnread). It runs at
-// Open, before the committer starts. The channels do not get partitions whose fold is unknown.
+// restore makes the channels that are in the log of the first partition whose fold is known (WhyUnread). The channels
+// do not get partitions whose fold is unknown. A single node calls it in Open, before the committer starts, so it needs
+// no lock.
 func (t *Topic) restore() {
 	first := t.partitions()[0]
 	for _, pt := range t.partitions() {
@@ -87,22 +89,26 @@ func (t *Topic) restore() {
 	t.findIncomplete()
 }
 
-// Pause stops deliveries. When it returns nil, that is durable.
+// Pause stops deliveries; messages in flight can still be finished. When Pause returns nil, the pause is durable. It
+// returns ErrNoChannel if the channel does not exist any more. After an error the channel may be paused in some
+// partitions; Pause can be repeated. This holds for Unpause, Skip and Empty, too.
 func (c *Channel) Pause(ctx context.Context) error {
 	return c.ask(ctx, wire.Operation{Kind: wire.OpPauseChannel, Flag: true}, nil, nil)
 }
 
-// Unpause resumes deliveries. When it returns nil, that is durable.
+// Unpause resumes deliveries. When Unpause returns nil, that is durable.
 func (c *Channel) Unpause(ctx context.Context) error {
 	return c.ask(ctx, wire.Operation{Kind: wire.OpPauseChannel, Flag: false}, nil, nil)
 }
 
-// Skip, while on, discards everything that would be delivered.
+// Skip makes the channel confirm messages instead of delivering them, while on is set. When Skip returns nil, that is
+// durable.
 func (c *Channel) Skip(ctx context.Context, on bool) error {
 	return c.ask(ctx, wire.Operation{Kind: wire.OpSkipChannel, Flag: on}, nil, nil)
 }
 
-// Empty drops all messages of the channel: unread, in flight and deferred.
+// Empty confirms all messages that the channel has now: unread, in flight and deferred. When Empty returns nil, that is
+// durable.
 func (c *Channel) Empty(ctx context.Context) error {
 	return c.ask(ctx, wire.Operation{Kind: wire.OpEmptyChannel}, nil, nil)
 }
@@ -122,7 +128,7 @@ func (e *Engine) newChannelNode() *channel.Node {
 	})
 }
 
-// channelTopic is a topic as its channels on this node see it.
+// channelTopic is a Topic as package channel sees it: see channel.Topic.
 type channelTopic struct{ t *Topic }
 
 var (
@@ -141,7 +147,7 @@ func (s channelTopic) Unwatch(c *channel.Channel, n int) { s.t.partitions()[n].U
 
 func (s channelTopic) FenceMs(n int, epoch segment.Epoch) int64 {
 	if epoch <= 1 || s.t.e.Level() < remote.HeldLevel || s.t.partitions()[n].FenceEnded(epoch) {
-		return 0 // no earlier leader; or the cluster's level has no deadlines; or all nodes have answered
+		return 0 // no earlier leader; or the level in force has no deadlines; or all nodes have answered the fence
 	}
 	return remote.HoldMs
 }

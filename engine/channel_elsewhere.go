@@ -1,7 +1,7 @@
 package engine
 
-// ChannelElsewhere returns a channel for operations that all leaders take part in (settings, lists, seeks, pauses), on
-// a cluster node that leads none of the topic's partitions and so may not have the channel. The leaders ignore
-// operations on a channel that does not exist. The result belongs to the caller, which may simply drop it. It delivers
-// nothing: to consume, call Attach on the result of Channel.
+// ChannelElsewhere returns a Channel for operations that the leaders of all partitions execute (settings, lists, seeks,
+// pauses). It serves a cluster node that leads no partition of the topic, and so may not have the channel. It creates
+// nothing: if no leader has a channel of that name, the operations return ErrNoChannel. The Channel belongs to the
+// caller and needs no close. It delivers nothing: to consume, use the result of Topic.Channel.
 func (t *Topic) ChannelElsewhere(name string) *Channel { return newChannel(t, name) }

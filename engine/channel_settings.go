@@ -10,7 +10,8 @@ import (
 	"penstock/replicate/wire"
 )
 
-// Settings of a channel, as they are stored: see core.
+// ChannelSettings are the settings of a channel that an operator can change. The other types are those of its fields.
+// Channels share Filter.Rules: do not change it in a value that a method returned or was given.
 type (
 	ChannelSettings = core.ChannelSettings
 	Filter          = core.Filter
@@ -33,9 +34,9 @@ const (
 	MatchExists = core.MatchExists
 )
 
-// Settings returns the channel's settings as this node knows them. If it leads a partition of the topic, they are the
-// current ones. Otherwise they come from its own copies, which may lag behind, or are the defaults. ReadSettings asks
-// the leaders.
+// Settings returns the channel's settings as this node knows them. If this node leads a partition of the topic, they
+// are the current ones. Otherwise they come from this node's copies, which may lag behind, or are the defaults if it
+// has none. ReadSettings asks the leaders.
 func (c *Channel) Settings() ChannelSettings {
 	s, current := c.local.Settings()
 	if current {
@@ -54,7 +55,9 @@ func (c *Channel) Settings() ChannelSettings {
 	return s
 }
 
-// ReadSettings asks the leaders of all partitions for the channel's settings, and returns the latest.
+// ReadSettings asks the leaders of all partitions for the channel's settings, and returns those with the highest
+// version. It returns ErrNoChannel if no leader has the channel, and ErrNoLeader if leaders cannot be reached within
+// Options.PublishTimeout.
 func (c *Channel) ReadSettings(ctx context.Context) (s ChannelSettings, err error) {
 	if err := c.local.Err(); err != nil {
 		return s, err
@@ -72,8 +75,8 @@ func (c *Channel) ReadSettings(ctx context.Context) (s ChannelSettings, err erro
 
 // Configure changes the channel's settings on every leader, and returns them with their new version. s.Version is the
 // version of the settings that the caller wants to replace (0: there are none yet); if it is not the current one,
-// Configure returns ErrVersion. When it returns nil, the new settings are durable. After any other error they may or
-// may not be in force, now or later.
+// Configure returns ErrVersion. When Configure returns nil, the new settings are durable. After ErrVersion, ErrSettings
+// or ErrNoChannel nothing was changed. After any other error the new settings may come into force, now or later.
 func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSettings, error) {
 	if err := c.checkSettings(&s); err != nil {
 		return ChannelSettings{}, err
@@ -82,8 +85,8 @@ func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSett
 		return ChannelSettings{}, err
 	}
 	s.Version++
-	// If two callers change the same settings at once, the leader of partition 0 decides which wins. The other leaders
-	// follow it.
+	// If two callers change the same settings at once, the leader of partition 0 decides which change wins, and the
+	// other leaders take that one. So it is asked first.
 	heard := false
 	first := func(n uint32) bool { return n == 0 }
 	err := c.ask(ctx, wire.Operation{Kind: wire.OpConfigure, Settings: &s, Flag: true}, first,
@@ -118,10 +121,11 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 	return nil
 }
 
-// reconcileAfter is the delay after a change of the settings until the leader of partition 0 checks that all leaders
-// have them. The node that made the change may have died before it had told all of them.
+// reconcileAfter is how long after a change of the settings the leader of partition 0 checks that all leaders have
+// them. The node that made the change may have crashed before it had told all of them.
 const reconcileAfter = 2 * time.Second
 
+// reconcileLater runs reconcile after reconcileAfter on a new goroutine, which ends with the cluster node.
 func (c *Channel) reconcileLater() {
 	if !c.e.members.others() || c.t.Partitions() == 1 {
 		return
@@ -134,8 +138,8 @@ func (c *Channel) reconcileLater() {
 	})
 }
 
-// reconcile brings the latest settings to every leader. An error is not retried here: the next leader, or the next
-// change, reconciles again.
+// reconcile brings the latest settings to every leader. It does not retry after an error: the next change of a
+// leadership or of the settings calls it again.
 func (c *Channel) reconcile(ctx context.Context) {
 	if c.ephemeral || c.local.Err() != nil {
 		return

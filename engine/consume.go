@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// ConsumeOptions are the choices of Channel.Consume; the zero value is ready.
+// ConsumeOptions are the options of Channel.Consume; the zero value is ready.
 type ConsumeOptions struct {
-	MaxInFlight  int           // messages handed out and not finished; 0: 64
+	MaxInFlight  int           // messages delivered and not finished; 0: 64. Consume buffers their bodies in memory
 	Workers      int           // concurrent handlers; 0: 1, which keeps a partition's order while nothing is requeued
-	MsgTimeout   time.Duration // 0: Options.MsgTimeout
-	RequeueDelay time.Duration // after a handler's error; 0: 1 s; negative: none
+	MsgTimeout   time.Duration // time in flight until the message is delivered again; 0: Options.MsgTimeout
+	RequeueDelay time.Duration // delay of the next delivery after a handler's error; 0: 1 s; negative: none
 }
 
-// Message is one delivery to a handler. Body and Headers belong to the message until the handler
-// returns; then they are used again.
+// Message is one delivery to a handler. The Message, its Body and its Headers are valid until the handler returns; then
+// their memory is used for another message. A handler that keeps bytes copies them.
 type Message struct {
 	ID        ID
 	Timestamp time.Time // when it was published
@@ -25,11 +25,11 @@ type Message struct {
 	Headers   []Header // in the order in which they were published; nil: none
 
 	consumer *Consumer
-	headers  []Header // keeps its memory from message to message, and so does text, which they lie in
-	text     []byte
+	headers  []Header // memory of Headers, reused from message to message
+	text     []byte   // the names and values that headers point into, reused too
 }
 
-// copyHeaders copies a message's headers.
+// copyHeaders copies the headers of a delivery, which are borrowed, into the message's own memory.
 func (m *Message) copyHeaders(headers []Header) {
 	m.Headers = nil
 	if len(headers) == 0 {
@@ -48,12 +48,16 @@ func (m *Message) copyHeaders(headers []Header) {
 	m.Headers = m.headers
 }
 
-// Touch starts the message's timeout anew.
+// Touch restarts the message's timeout: see Consumer.Touch. Only the handler may call it, before it returns.
 func (m *Message) Touch() error { return m.consumer.Touch(m.ID) }
 
-// Consume runs handler for every message until ctx ends, and returns nil then; or the reason if the
-// channel was deleted or the engine closed. A nil from the handler confirms the message, an error requeues it.
-// When Consume returns no handler runs any more, and what was in flight goes to other consumers.
+// Consume calls handler for each message until ctx ends, and then returns nil. It returns earlier with ErrDeleted,
+// ErrClosed or ErrMoved (another node leads now: subscribe again) if the consumer is closed, or with an error of
+// Subscribe. A nil from the handler confirms the message; an error requeues it after ConsumeOptions.RequeueDelay. A
+// message that the handler keeps for longer than its timeout is delivered again.
+//
+// Consume gives ctx to the handlers and waits for them. When it returns, no handler runs any more, and messages that
+// were in flight go to other consumers.
 func (c *Channel) Consume(ctx context.Context, o ConsumeOptions, handler func(context.Context, *Message) error) error {
 	if o.MaxInFlight <= 0 {
 		o.MaxInFlight = 64
@@ -90,8 +94,10 @@ func (c *Channel) Consume(ctx context.Context, o ConsumeOptions, handler func(co
 	return s.err
 }
 
-// handlerSink hands messages to Consume's workers. Its Go channel holds as many messages as may be in flight, so
-// Deliver need not block. Only redeliveries after timeouts can fill it; then the sink is full.
+// handlerSink passes messages to Consume's workers. Its Go channel holds as many messages as may be in flight, so that
+// Deliver need not block. The channel overflows only if messages time out and are delivered again while they are still
+// in it; then the sink is full until the workers have emptied it. consumer is set before the first delivery; err is set
+// before ended is closed.
 type handlerSink struct {
 	consumer *Consumer
 	messages chan *Message
@@ -111,7 +117,7 @@ func (s *handlerSink) Deliver(d *Delivery) bool {
 	select {
 	case s.messages <- m:
 	default:
-		s.free.Put(m) // it stays in flight until its timeout, like any unfinished message
+		s.free.Put(m) // the message stays in flight until its timeout, like any unfinished message
 	}
 	return len(s.messages) < cap(s.messages)
 }
@@ -153,6 +159,6 @@ func (s *handlerSink) handle(
 	}
 	s.free.Put(m)
 	if len(s.messages) == 0 {
-		s.consumer.Unblock() // and pump: everything that was handed out is done
+		s.consumer.Unblock() // this also pumps: no message is left for the workers
 	}
 }

@@ -10,21 +10,23 @@ import (
 	"penstock/replicate/wire"
 )
 
-// Consumer is one subscriber of a channel. Its methods are safe for concurrent use.
+// Consumer is one subscriber of a channel. Its methods are safe for concurrent use, but must not be called from within
+// the Sink: the caller of the Sink may hold locks that they take.
 //
-// The channel serves it (channel.Consumer), or, if Subscribe finds that this node leads no partition of the topic, the
-// leaders do, over the connections between nodes (remote.Consumer). Which of the two is decided when it subscribes. A
-// local one from Subscribe is closed with ErrMoved when its node leads nothing of the topic any more. A remote one
-// stays: when its own node comes to lead a partition, that node is one of the leaders that serve it.
+// A local consumer is served by this node's channel (channel.Consumer). A remote consumer is served by the leaders,
+// over the connections between nodes (remote.Consumer); Subscribe makes one if this node leads no partition of the
+// topic. A consumer stays what it is. A local consumer that Subscribe made is closed with ErrMoved when this node leads
+// no partition of the topic any more. A remote consumer stays open: when this node comes to lead a partition, it is
+// simply one of the leaders that serve the consumer.
 type Consumer struct {
 	ch     *Channel
 	served servedConsumer
 }
 
-// RemoteLabel is the label of a consumer whose client is connected to another node.
+// RemoteLabel is the ConsumerStats.Label, at a leader, of a consumer whose client is connected to another node.
 type RemoteLabel = wire.Label
 
-// servedConsumer is the part of a Consumer that depends on who serves it; the methods of Consumer say what each does.
+// servedConsumer is implemented by the local and the remote consumer. The methods of Consumer have the comments.
 type servedConsumer interface {
 	Ready(n int) error
 	Finish(id ID) error
@@ -37,7 +39,10 @@ type servedConsumer interface {
 	Counts() ConsumerStats
 }
 
-// Attach subscribes a sink to what this node leads. Nothing is delivered before Ready and Pump.
+// Attach subscribes a sink to the partitions that this node leads, now and later. Nothing is delivered before Ready and
+// Pump. The sink belongs to the consumer until Sink.Closed is called or Close has returned. Attach returns
+// ErrTooManyClients (Options.MaxConsumers), or the error with which the channel was closed: ErrDeleted, ErrMoved or
+// ErrClosed. After ErrMoved, get the channel again from Topic.Channel.
 func (c *Channel) Attach(o ConsumerOptions, s Sink) (*Consumer, error) {
 	k, err := c.local.Attach(o, s, false)
 	if err != nil {
@@ -46,12 +51,17 @@ func (c *Channel) Attach(o ConsumerOptions, s Sink) (*Consumer, error) {
 	return &Consumer{ch: c, served: k}, nil
 }
 
-// Subscribe is Attach for a client that sees only this node: if the node leads no partition of the topic, the messages
-// come from the nodes that do. While it leads one, its consumers get what it leads, and the clients' connections to the
-// other nodes bring the rest. It returns when the leaders have answered, or after a second.
+// Subscribe is Attach for a client that may know only this node. If this node leads no partition of the topic, the
+// messages come from the nodes that lead them. While this node leads a partition, its consumers get only messages of
+// the partitions that it leads; clients get the others over connections to the other nodes. For a remote consumer
+// Subscribe waits until the leaders have answered, at most one second; leaders that have not answered by then are asked
+// again in the background.
 //
-// What a leader refuses after Finish, Requeue or Touch returned nil, a Sink that is a FailureSink is told. Label
-// travels to the leaders if it is a json.Marshaler.
+// A leader may refuse a Finish, Requeue or Touch of a remote consumer after it returned nil; a Sink that is a
+// FailureSink is told. ConsumerOptions.Label travels to the leaders if it is a json.Marshaler.
+//
+// Besides the errors of Attach, Subscribe returns ErrNoLeader if ConsumerOptions.Partition is set and this node leads
+// no partition, and ErrOptions if a remote consumer's tag is too long.
 func (c *Channel) Subscribe(ctx context.Context, o ConsumerOptions, s Sink) (*Consumer, error) {
 	k, err := c.local.Attach(o, s, true)
 	switch {
@@ -59,7 +69,7 @@ func (c *Channel) Subscribe(ctx context.Context, o ConsumerOptions, s Sink) (*Co
 		return &Consumer{ch: c, served: k}, nil
 	case !errors.Is(err, channel.ErrServesNothing):
 		return nil, err
-	case o.Partition != nil: // the client goes to that partition's leader itself, and other messages are not for it
+	case o.Partition != nil: // such a client connects to that partition's leader itself
 		return nil, ErrNoLeader
 	}
 	r, err := c.e.cluster.remotes.Subscribe(ctx, remote.Client{
@@ -71,35 +81,44 @@ func (c *Channel) Subscribe(ctx context.Context, o ConsumerOptions, s Sink) (*Co
 	return &Consumer{ch: c, served: r}, nil
 }
 
-// Ready sets how many messages may be in flight to this consumer. Deliveries do not use the number up.
+// Ready sets how many messages may be in flight to this consumer, 0 or more; 0 pauses it. Deliveries do not use the
+// number up.
 func (k *Consumer) Ready(n int) error { return k.served.Ready(n) }
 
-// Finish confirms a message. The confirmation is in the log within Options.ConfirmInterval; a crash before that
-// delivers the message again. If other nodes serve the consumer, the time begins when the leader has the FIN.
+// Finish confirms a message. It returns before the confirmation is stored: that is in the log within
+// Options.ConfirmInterval, and after a crash before that the message is delivered again. For a remote consumer the
+// interval begins when the leader has received the FIN. Finish returns ErrNotInFlight if the message is not in flight,
+// because it timed out, for example, and ErrNotOwner if it is in flight to another consumer.
 func (k *Consumer) Finish(id ID) error { return k.served.Finish(id) }
 
-// Requeue gives a message back, to be delivered again after delay.
+// Requeue gives a message back, to be delivered again after delay: whole milliseconds, at most Options.MaxReqTimeout. A
+// message that has had its last attempt (ChannelSettings.MaxAttempts) becomes a dead letter instead. Requeue returns
+// the errors of Finish, and ErrStateFull; after any other error, too many messages are deferred already. After the last
+// two the message stays in flight.
 func (k *Consumer) Requeue(id ID, delay time.Duration) error { return k.served.Requeue(id, delay) }
 
-// Touch starts the message's timeout anew, within Options.MaxMsgTimeout of its delivery.
+// Touch restarts the message's timeout, but not beyond Options.MaxMsgTimeout after its delivery. Touch returns the
+// errors of Finish.
 func (k *Consumer) Touch(id ID) error { return k.served.Touch(id) }
 
-// StopDelivery ends deliveries to this consumer for good; what is in flight may still be finished.
+// StopDelivery ends deliveries to this consumer for good. Messages in flight can still be finished.
 func (k *Consumer) StopDelivery() { k.served.StopDelivery() }
 
-// Unblock says that the sink, which returned false from Deliver, has room again.
+// Unblock says that the sink has room again after Deliver has returned false. It may deliver on the caller's goroutine.
 func (k *Consumer) Unblock() { k.served.Unblock() }
 
-// Pump delivers what is ready now, to any consumer of the channel, on the caller's goroutine. Call it after a run
-// of Ready, Finish and Requeue.
+// Pump delivers the messages that are ready now, to any local consumer of the channel, on the caller's goroutine. A
+// remote consumer sends the calls that wait, such as Finish, to the leaders. Call Pump after a run of Ready, Finish and
+// Requeue.
 func (k *Consumer) Pump() { k.served.Pump() }
 
-// Close unsubscribes: what is in flight goes to other consumers at once. An ephemeral channel goes with its last
-// consumer. It must not be called from the sink.
+// Close unsubscribes. Messages in flight go to other consumers at once. An ephemeral channel is deleted with its last
+// consumer. Close does not call Sink.Closed.
 func (k *Consumer) Close() { k.served.Close() }
 
-// Stats is a snapshot of this consumer's numbers.
+// Stats returns a snapshot of this consumer's counters. A remote consumer does not know how many messages it has in
+// flight.
 func (k *Consumer) Stats() ConsumerStats { return k.served.Counts() }
 
-// has says whether an id can be of this topic at all; clients send what they like.
+// has says whether the topic has the partition of an id. Ids come from clients, who may send anything.
 func (t *Topic) has(id ID) bool { return int(id.Partition()) < t.Partitions() }

@@ -11,7 +11,9 @@ import (
 )
 
 // writeControls appends the same control entries to every partition that this node leads, and returns when all are
-// committed; onCommit (nil: nothing) runs with each. The other partitions' leaders are asked, too.
+// committed. onCommit (nil: nothing) runs for each partition at the moment of its commit: see inbox.List.Committed for
+// the lock. For the other partitions, the same operation runs on their leaders (onLeaders). After an error or a crash
+// the entries are in the logs of some of the partitions, or of none.
 func (t *Topic) writeControls(ctx context.Context, controls []core.Control, onCommit func(*part.Partition)) error {
 	var ws []*inbox.Waiter
 	var err error

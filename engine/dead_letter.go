@@ -11,26 +11,28 @@ import (
 	"penstock/replicate/wire"
 )
 
-// redriveChannel is the channel of a dead-letter topic from which Redrive sends messages back. It exists from the
-// topic's beginning. Messages that it has not confirmed were not sent back yet, and are kept.
+// redriveChannel is the channel of a dead-letter topic from which Redrive sends messages back. deadLetterTopic creates
+// it together with the topic. The channel confirms a dead letter when it has been sent back; until then the dead letter
+// is kept.
 const redriveChannel = "redrive"
 
-// maxRedriveCount bounds the dead letters that Redrive sends back at once.
+// maxRedriveCount bounds the dead letters that Redrive sends back in one round.
 const maxRedriveCount = 64
 
-// Headers that the engine adds to a dead letter, and to one that was sent back.
+// Headers that the engine adds. A dead letter has the first four; a message that Redrive sent back has ChannelHeader.
 const (
-	OriginTopicHeader   = channel.OriginTopicHeader
-	OriginChannelHeader = channel.OriginChannelHeader
-	OriginIDHeader      = channel.OriginIDHeader // 16 hex digits; two dead letters with the same one are duplicates
-	AttemptsHeader      = channel.AttemptsHeader
-	ChannelHeader       = channel.ChannelHeader // only this channel gets the message; Redrive sets it
+	OriginTopicHeader   = channel.OriginTopicHeader   // the topic from which the dead letter came
+	OriginChannelHeader = channel.OriginChannelHeader // the channel that gave the message up
+	OriginIDHeader      = channel.OriginIDHeader      // its id there, 16 hex digits; equal ones are duplicates
+	AttemptsHeader      = channel.AttemptsHeader      // how often it was delivered, decimal
+	ChannelHeader       = channel.ChannelHeader       // the one channel that gets the message
 )
 
-// TagHeader is the header that says which consumers get a message: see ConsumerOptions.Tag.
+// TagHeader is the header with a message's tag, which selects its consumers: see ConsumerOptions.Tag.
 const TagHeader = channel.TagHeader
 
-// deadLetterTopic returns the topic of that name, with the channel that keeps its messages. It creates what is missing.
+// deadLetterTopic returns the dead-letter topic of that name. It creates the topic and its channel redriveChannel if
+// they do not exist, and waits until the channel is committed.
 func (e *Engine) deadLetterTopic(ctx context.Context, name string) (*Topic, error) {
 	t, err := e.CreateTopic(ctx, name, 0)
 	if err != nil {
@@ -39,7 +41,7 @@ func (e *Engine) deadLetterTopic(ctx context.Context, name string) (*Topic, erro
 	if t.hasRedrive.Load() && t.hasChannel(redriveChannel) {
 		return t, nil
 	}
-	// The channel that this node knows may not be committed yet, and a failover could undo it.
+	// The channel that this node knows may not be committed yet, and a failover could undo its creation.
 	if _, err = t.CreateChannel(ctx, redriveChannel); err == nil {
 		t.hasRedrive.Store(true)
 	}
@@ -47,8 +49,9 @@ func (e *Engine) deadLetterTopic(ctx context.Context, name string) (*Topic, erro
 }
 
 // Redrive sends up to max of the channel's dead letters back: it publishes them to the channel's topic, for this
-// channel only, and confirms them in the channel "redrive" of the dead-letter topic. It returns their number. After a
-// crash or an error in between, one may be sent back twice; OriginIDHeader of the dead letter identifies it.
+// channel only, and confirms them in the channel "redrive" of the dead-letter topic. It returns how many it has sent
+// back, also together with an error. After a crash or an error between the two steps, a dead letter may be sent back
+// twice; its OriginIDHeader identifies it. A dead letter that cannot be published stays where it is.
 func (c *Channel) Redrive(ctx context.Context, max int) (moved int, err error) {
 	s, err := c.ReadSettings(ctx)
 	if err != nil {
@@ -88,7 +91,7 @@ func (c *Channel) Redrive(ctx context.Context, max int) (moved int, err error) {
 	return moved, nil
 }
 
-// sendBack publishes dead letters to their original topic, and confirms those that are stored there.
+// sendBack publishes dead letters to the channel's topic, and confirms those that are stored there in store.
 func (c *Channel) sendBack(ctx context.Context, store *Channel, dead []PeekedMessage) (moved int, err error) {
 	ms := make([]Outgoing, len(dead))
 	for i := range dead {

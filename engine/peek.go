@@ -11,32 +11,31 @@ import (
 
 // Limits of lists.
 const (
-	// MaxListCount is the most messages that Peek, Pending and DeferredMessages return. A count of 0 means
-	// DefaultListCount.
-	MaxListCount     = channel.MaxListCount
-	DefaultListCount = channel.DefaultListCount
-	// MaxPeekBytes bounds the bodies and headers that Peek returns, in bytes, and those that each leader reads for it. A
-	// body that does not fit is cut: see PeekedMessage.
+	MaxListCount     = channel.MaxListCount     // the most messages that Peek, Pending and DeferredMessages return
+	DefaultListCount = channel.DefaultListCount // how many they return if the caller's count is 0 or less
+	// MaxPeekBytes bounds the bodies and headers that Peek returns, in bytes, and those that each leader reads for it.
+	// Peek cuts a body that does not fit: see PeekedMessage.
 	MaxPeekBytes = channel.MaxPeekBytes
 )
 
 // PeekOptions selects what Peek returns.
 type PeekOptions struct {
 	Partition int // -1: all
-	From      ID  // the first id to show, in its partition; 0: the oldest
-	Count     int // the most messages; 0: DefaultListCount; never more than MaxListCount
+	From      ID  // in its partition, the first id to return; the other partitions begin with their oldest message
+	Count     int // the most messages, of all partitions together; 0: DefaultListCount; never more than MaxListCount
 }
 
 // PeekedMessage is a copy of a stored message. PendingMessage is a message that a consumer has in flight, or that is
-// deferred. Leaders send lists of them.
+// deferred. Their bytes belong to the caller.
 type (
 	PeekedMessage  = wire.PeekedMessage
 	PendingMessage = wire.PendingMessage
 )
 
 // Peek returns messages that the channel has not confirmed, including those in flight and deferred, oldest first. A
-// deferred message has the place where it was published, even if only a carried copy further up is left in the log.
-// Peek changes nothing.
+// deferred message stands where it was published, even if only a carried copy at a later place is left in the log. Peek
+// changes nothing. It returns ErrNoPartition, ErrNoChannel, or the error with which the channel was closed; in a
+// cluster also ErrNoLeader.
 func (c *Channel) Peek(ctx context.Context, o PeekOptions) ([]PeekedMessage, error) {
 	only, err := c.t.onlyPartition(o.Partition)
 	if err != nil {
@@ -53,8 +52,8 @@ func (c *Channel) Peek(ctx context.Context, o PeekOptions) ([]PeekedMessage, err
 	return channel.FirstPeeked(all, req.Count), nil
 }
 
-// Peek returns up to count stored messages of a partition (-1: of each), beginning with the id from, whatever channels
-// exist. See PeekOptions.
+// Peek returns up to count stored messages of a partition (-1: of all together), oldest first, whatever channels exist.
+// from and count are those of PeekOptions. Peek returns ErrNoPartition or ErrClosed, and in a cluster ErrNoLeader.
 func (t *Topic) Peek(ctx context.Context, partition int, from ID, count int) ([]PeekedMessage, error) {
 	only, err := t.onlyPartition(partition)
 	if err != nil {
@@ -71,7 +70,7 @@ func (t *Topic) Peek(ctx context.Context, partition int, from ID, count int) ([]
 	return channel.FirstPeeked(all, req.Count), nil
 }
 
-// onlyPartition returns a selector of one partition, or nil for all.
+// onlyPartition returns a function that selects partition n; nil if n is -1, for all partitions.
 func (t *Topic) onlyPartition(n int) (only func(partition uint32) bool, err error) {
 	switch {
 	case n < -1 || n >= t.Partitions():
@@ -92,21 +91,24 @@ func collect[T any](all *[]T) func([]byte) error {
 	}
 }
 
-// Pending returns messages that consumers have in flight, the oldest delivery first, at most max (0: DefaultListCount).
+// Pending returns messages that consumers have in flight, the oldest delivery first, at most max (0: DefaultListCount;
+// never more than MaxListCount). Its errors are those of Peek.
 func (c *Channel) Pending(ctx context.Context, max int) ([]PendingMessage, error) {
 	return c.list(ctx, wire.OpPending, max, func(a, b PendingMessage) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.ID, b.ID))
 	})
 }
 
-// DeferredMessages returns deferred messages, the next due first, at most max (0: DefaultListCount).
+// DeferredMessages returns deferred messages, the next due first, at most max (0: DefaultListCount; never more than
+// MaxListCount). Its errors are those of Peek.
 func (c *Channel) DeferredMessages(ctx context.Context, max int) ([]PendingMessage, error) {
 	return c.list(ctx, wire.OpDeferred, max, func(a, b PendingMessage) int {
 		return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.ID, b.ID))
 	})
 }
 
-// list asks all leaders for an operation's list, and returns its first max items by order.
+// list asks all leaders for the list that an operation of this kind returns, merges the lists by order, and returns the
+// first max items.
 func (c *Channel) list(
 	ctx context.Context, kind wire.OperationKind, max int, order func(a, b PendingMessage) int,
 ) ([]PendingMessage, error) {

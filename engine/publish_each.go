@@ -6,8 +6,9 @@ import (
 	"penstock/engine/inbox"
 )
 
-// publishEach stores messages that the engine makes itself, each in a put of its own and all at the same time. It
-// returns one error or nil for each. It borrows what ms points to until it returns.
+// publishEach stores messages that the engine makes itself: dead letters, and those that Redrive sends back. Each is a
+// put of its own, and all are submitted before the first answer. It returns one error or nil for each message, and
+// borrows ms, and what it points to, until it returns.
 func (t *Topic) publishEach(ctx context.Context, ms []Outgoing) []error {
 	errs := make([]error, len(ms))
 	waiters := make([]*inbox.Waiter, len(ms))
@@ -23,7 +24,7 @@ func (t *Topic) publishEach(ctx context.Context, ms []Outgoing) []error {
 	return errs
 }
 
-// startPublish submits one message; its answer comes in the waiter.
+// startPublish submits one message. If it returns a waiter, the caller receives the answer there and frees the waiter.
 func (t *Topic) startPublish(ctx context.Context, m []Outgoing) (*inbox.Waiter, error) {
 	w := inbox.NewWaiter()
 	w.Trusted = true

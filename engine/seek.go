@@ -9,7 +9,7 @@ import (
 	"penstock/replicate/wire"
 )
 
-// SeekTo is a place in a topic, and SeekKind says what of a SeekTo counts. Both travel to the leaders.
+// SeekTo is a place in a topic; SeekKind says which of its fields counts. Both travel to the leaders.
 type (
 	SeekTo   = wire.SeekTo
 	SeekKind = wire.SeekKind
@@ -24,13 +24,18 @@ const (
 	SeekCount     = wire.SeekCount     // SeekTo.Count messages from the oldest unconfirmed one, in each partition
 )
 
-// Seek makes the channel continue at another place, backward or forward, in every partition. Messages in flight are
-// forgotten: a later FIN of one fails with ErrNotInFlight, and consumers may still hold messages that they got before.
-// The change is durable when Seek returns nil. After an error it may have been done in some partitions; it may be
-// repeated with an id or a time.
+// Seek makes the channel continue at another place, backward or forward, in every partition; with SeekID only in that
+// of the id. A place before the oldest stored message or behind the newest one is moved to that end. The channel
+// forgets its messages in flight: consumers may still hold them, and a later Finish fails with ErrNotInFlight. When
+// Seek returns nil, the change is durable.
+//
+// Seek returns ErrSeek for a kind that does not exist, ErrNoTopic for an id in a partition that the topic does not
+// have, and ErrNoChannel. After any other error some partitions may have been changed. Seek may then be repeated with
+// an id or a time; a count would be applied twice.
 func (c *Channel) Seek(ctx context.Context, to SeekTo) error { return c.seek(ctx, to, nil) }
 
-// SeekPartition is Seek in one partition.
+// SeekPartition is Seek in one partition. It returns ErrNoPartition if the topic does not have it, and ErrSeek for an
+// id of another partition.
 func (c *Channel) SeekPartition(ctx context.Context, partition int, to SeekTo) error {
 	only, err := c.t.onlyPartition(partition)
 	switch {
@@ -56,8 +61,9 @@ func (c *Channel) seek(ctx context.Context, to SeekTo, only func(partition uint3
 	default:
 		return fmt.Errorf("%w (%q)", ErrSeek, to.Kind)
 	}
-	// First the place is resolved to message ids, then these are set. If an answer to the second step is lost, it can be
-	// repeated. A count, or a time while messages arrive, would mean another place by then.
+	// The first step resolves the place to message ids, the second one sets them. If an answer to the second step is
+	// lost, that step can be repeated with the same ids. A count, or a time while messages arrive, would mean another
+	// place by then.
 	var targets []ID
 	err := c.ask(ctx, wire.Operation{Kind: wire.OpResolveSeek, Seek: &to}, only, func(result []byte) error {
 		var ids []ID
@@ -71,8 +77,10 @@ func (c *Channel) seek(ctx context.Context, to SeekTo, only func(partition uint3
 	return c.ask(ctx, wire.Operation{Kind: wire.OpSeek, Targets: targets}, only, nil)
 }
 
-// ask performs op on the channel at the leaders of its partitions, or here for an ephemeral channel if this node leads
-// any partition. It returns ErrNoChannel if no leader has the channel, even if this node still has it.
+// ask executes op on the channel, at the leaders of the partitions that only selects (nil: all), and passes each result
+// to take (nil: nobody wants it). For an ephemeral channel it executes op on this node, if this node leads any
+// partition. ask returns ErrNoChannel if no leader has the channel, even if this node still has a record of it, which
+// it then drops.
 func (c *Channel) ask(
 	ctx context.Context, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
 ) error {

@@ -23,34 +23,35 @@ import (
 
 // Topic is a named topic with one or more partitions. Its methods are safe for concurrent use.
 //
-// mu guards channels, creating and deletedChannels, and is held for a few instructions. changing is held during a whole
-// creation, deletion, pause or expansion, which waits for commits; mu is taken inside it. A crash loses what is here:
-// recovery restores channels and pauses from the logs, and the settings from topic.json.
+// mu guards channels and deletedChannels, and is held for a few instructions. changing is held during a whole creation,
+// deletion, pause or expansion, which waits for commits; mu is taken inside it. After a crash, recovery restores the
+// channels and the pause from the logs, and the settings from topic.json.
 type Topic struct {
-	shared part.Topic // with its partitions
+	shared part.Topic // what the partitions know of their topic
 
 	e    *Engine
-	list atomic.Pointer[[]*part.Partition] // replaced as a whole; partitions are only added
+	list atomic.Pointer[[]*part.Partition] // by number; replaced as a whole, and partitions are only added
 	next atomic.Uint32                     // round robin over partitions
 
-	hasRedrive atomic.Bool // a dead-letter topic of which this process knows that its channel redrive exists
+	hasRedrive atomic.Bool // set once this process has seen the channel redrive of this dead-letter topic committed
 	paused     atomic.Bool
 
-	settings atomic.Pointer[TopicSettings] // set by configure, together with limits
+	settings atomic.Pointer[TopicSettings] // configure sets it, together with part.Topic.Limits
 
 	mu              lock.Mutex[lock.Topic]
 	channels        map[string]*Channel
 	creating        map[string]*creation
-	deletedChannels ops.DeletedNames // names of deleted channels, with the time
-	// changing is held by one creation, deletion, pause or expansion at a time.
+	deletedChannels ops.DeletedNames // names of channels that were deleted a moment ago
+	// changing is held by one creation, deletion, pause or expansion at a time. The holder may wait for commits, the
+	// disk or other nodes, so nothing that must answer in time may take it.
 	changing lock.Mutex[lock.TopicChanging]
 	adoption route.Adoption // which partitions the channels have; changing guards it
-	created  int64          // wall clock, in ns
+	created  int64          // when the topic was created: engine's time, ns since 1970
 
 	incomplete []incompletePart // set by restore, consumed by completeChannels
 }
 
-// creation lets callers that want the same new topic or channel wait until one of them has created it. err is set
+// creation is a topic that one caller is creating. Other callers that want the same topic wait for done. err is set
 // before done is closed.
 type creation struct {
 	done chan struct{}
@@ -63,14 +64,15 @@ func newTopic(e *Engine, m *dir.Topic) *Topic {
 		e:      e, created: m.CreatedNs, channels: map[string]*Channel{},
 		creating: map[string]*creation{},
 	}
-	if e.cluster != nil { // a single node serves what it has until it ends: there is nothing to follow
+	if e.cluster != nil { // a single node serves all its partitions until it closes
 		t.shared.ServingChanged = func() { e.cluster.syncChannels(t) }
 	}
 	t.configure(m.Settings)
 	return t
 }
 
-// partitions returns all partitions. The slice is never changed.
+// partitions returns all partitions, by number. The caller must not change the slice, and no one else does: add
+// replaces it.
 func (t *Topic) partitions() []*part.Partition {
 	if parts := t.list.Load(); parts != nil {
 		return *parts
@@ -78,16 +80,16 @@ func (t *Topic) partitions() []*part.Partition {
 	return nil
 }
 
-// add adds a partition. Only one goroutine at a time may call it.
+// add adds a partition to the end. Only one goroutine at a time may call it; readers need no lock.
 func (t *Topic) add(pt *part.Partition) {
 	parts := append(slices.Clone(t.partitions()), pt)
 	t.list.Store(&parts)
 }
 
-// Name is the topic's name.
+// Name returns the topic's name.
 func (t *Topic) Name() string { return t.shared.Name }
 
-// Partitions is the number of partitions.
+// Partitions returns the number of partitions of the topic, on whatever nodes they are. It only grows.
 func (t *Topic) Partitions() int { return len(t.partitions()) }
 
 func (t *Topic) nextPartition() *part.Partition {
@@ -104,7 +106,8 @@ func (t *Topic) nextPartition() *part.Partition {
 	return parts[n%len(parts)]
 }
 
-// Topic returns the topic of that name, and creates it if it does not exist.
+// Topic returns the topic of that name. If it does not exist, Topic creates it as CreateTopic does, with
+// Options.DefaultPartitions partitions, or returns ErrAutoCreateOff if Options.DisableAutoCreate is set.
 func (e *Engine) Topic(ctx context.Context, name string) (*Topic, error) {
 	if t, ok := e.LookupTopic(name); ok {
 		return t, nil
@@ -118,8 +121,11 @@ func (e *Engine) Topic(ctx context.Context, name string) (*Topic, error) {
 	return e.CreateTopic(ctx, name, e.opts.DefaultPartitions)
 }
 
-// CreateTopic returns the topic of that name. If it does not exist, CreateTopic creates it with this many partitions
-// (0: Options.DefaultPartitions), even if DisableAutoCreate is set.
+// CreateTopic returns the topic of that name. If it does not exist, CreateTopic creates it with this many partitions (1
+// to MaxPartitions; 0: Options.DefaultPartitions), even if DisableAutoCreate is set. A topic that exists keeps the
+// number of partitions that it has. A new topic is on stable storage when CreateTopic returns it. After ErrTopicName or
+// ErrTooManyTopics nothing was created. After any other error the topic may have been created; CreateTopic can be
+// called again.
 func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (*Topic, error) {
 	if !base.ValidTopicName(name) {
 		return nil, ErrTopicName
@@ -167,7 +173,7 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 	}
 }
 
-// abandon closes the logs of a topic that makeTopic has made and that is not in the list of topics.
+// abandon closes the logs of a topic that was made and never listed.
 func (t *Topic) abandon() {
 	for _, pt := range t.partitions() {
 		if pt.Log() != nil {
@@ -182,8 +188,10 @@ func (e *Engine) isClosed() bool {
 	return e.closed
 }
 
-// DeleteTopic deletes a topic with all its messages and channels; its consumers are told with ErrDeleted.
-// When it returns nil the deletion is on stable storage.
+// DeleteTopic deletes a topic with all its messages and channels. Each consumer's Sink.Closed is called with
+// ErrDeleted, and later puts get ErrDeleted. When DeleteTopic returns nil, the deletion is on stable storage; the files
+// are removed in the background. It returns ErrNoTopic if there is no such topic, as a GoneError if the topic was
+// deleted a moment ago.
 func (e *Engine) DeleteTopic(ctx context.Context, name string) error {
 	return e.members.deleteTopic(ctx, name)
 }
@@ -217,7 +225,9 @@ func (e *Engine) noTopic(name string) error {
 	return e.deletedTopics.Missing(name, e.now(), ErrNoTopic)
 }
 
-// deleteParts deletes this node's copies of a topic; there is at least one. It takes changing.
+// deleteParts deletes this node's copies (parts) of a topic; there is at least one. It takes changing, and waits for
+// the tombstone to be durable. After a crash before that, the topic is still there; after it, the next Open moves the
+// files to the trash.
 func (e *Engine) deleteParts(t *Topic, parts []*part.Partition) error {
 	t.shared.Deleted.Store(true)
 	t.e.host.Lock(&t.changing)
@@ -226,7 +236,7 @@ func (e *Engine) deleteParts(t *Topic, parts []*part.Partition) error {
 	for _, pt := range parts[1:] {
 		pt.CloseAndRefuse(ErrDeleted, false)
 	}
-	// The tombstone goes through the inbox of the first partition, after everything that was accepted before.
+	// The tombstone goes through the inbox of the first partition, behind all puts that the inbox has accepted.
 	own := &inbox.Special{OnCommit: func() { e.store.RemoveTopic(t.shared.ID) }}
 	if err := parts[0].WriteTombstone(own); err != nil {
 		return err
@@ -239,9 +249,9 @@ func (e *Engine) deleteParts(t *Topic, parts []*part.Partition) error {
 	return nil
 }
 
-// trashTopic moves the files of a deleted topic to the trash. Until that has succeeded, the tombstone must stay in the
-// commit log, or the next Open would find the topic again. So release, which frees the tombstone's commit log files, is
-// called only after that.
+// trashTopic moves the files of a deleted topic to the trash. Until they are there, the tombstone must stay in the
+// commit log, or the next Open would find the topic again. So trashTopic calls release, which frees the commit log
+// files from the tombstone on, only afterwards.
 func (e *Engine) trashTopic(t *Topic, parts []*part.Partition, release func()) {
 	var err error
 	for _, pt := range parts {
@@ -253,11 +263,11 @@ func (e *Engine) trashTopic(t *Topic, parts []*part.Partition, release func()) {
 	e.trashFiles(t.shared.ID, t.Name(), release)
 }
 
-// trashFiles moves the files of a deleted topic to the trash, and calls release when that is durable. If it fails, the
-// flusher tries again.
+// trashFiles moves the files of a deleted topic to the trash, and calls release when they are durably there. If moving
+// them fails, the flusher tries again and then calls release.
 func (e *Engine) trashFiles(id uuid.UUID, name string, release func()) {
 	if err := dir.TrashTopic(e.disk, id); err != nil {
-		if !e.isClosed() { // if it is, the next Open moves them
+		if !e.isClosed() { // if the engine is closed, the next Open moves the files
 			e.log.Warn("a deleted topic's files could not be moved away; it is tried again", "topic", name, "error", err)
 		}
 		e.store.Flusher().TrashLater(id, release)
@@ -267,7 +277,8 @@ func (e *Engine) trashFiles(id uuid.UUID, name string, release func()) {
 	e.store.Flusher().WakeUp()
 }
 
-// LookupChannel returns a channel that exists.
+// LookupChannel returns the channel of that name if this node has it. It creates nothing. In a cluster, a node that
+// leads no partition of the topic may lack a channel that the leaders have: see ReadChannelNames.
 func (t *Topic) LookupChannel(name string) (*Channel, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -275,7 +286,7 @@ func (t *Topic) LookupChannel(name string) (*Channel, bool) {
 	return c, ok
 }
 
-// Channels returns the channels, sorted by name.
+// Channels returns the channels that this node has, sorted by name. The slice belongs to the caller.
 func (t *Topic) Channels() []*Channel {
 	t.mu.Lock()
 	out := make([]*Channel, 0, len(t.channels))
@@ -288,7 +299,10 @@ func (t *Topic) Channels() []*Channel {
 }
 
 // Channel returns the channel of that name, and creates it if it does not exist. It returns when the creation is on
-// stable storage in every partition, so no failure can make the channel miss a message that is published afterwards.
+// stable storage in every partition, so that no failure can make the channel miss a message that is published
+// afterwards. Ephemeral channels are not stored. Channel returns ErrChannelName, ErrAutoCreateOff, ErrTooManyChans,
+// ErrStateFull, ErrDeleted (the topic was deleted) or ErrClosed. After any other error the channel may exist in some
+// partitions; Channel can be called again.
 func (t *Topic) Channel(ctx context.Context, name string) (*Channel, error) {
 	if c, ok := t.LookupChannel(name); ok {
 		return t.committedChannel(ctx, c)
@@ -315,7 +329,8 @@ func (t *Topic) CreateChannel(ctx context.Context, name string) (*Channel, error
 	return t.createChannelLocal(ctx, name)
 }
 
-// createChannelLocal creates the channel in the partitions that this node leads. It takes changing.
+// createChannelLocal creates the channel in the partitions that this node leads, and returns when that is committed. It
+// takes changing.
 func (t *Topic) createChannelLocal(ctx context.Context, name string) (*Channel, error) {
 	if err := t.lockInitialized(ctx); err != nil {
 		return nil, err
@@ -355,7 +370,9 @@ func (t *Topic) createChannelLocal(ctx context.Context, name string) (*Channel, 
 	return c, nil
 }
 
-// DeleteChannel deletes a channel; its consumers are told with ErrDeleted.
+// DeleteChannel deletes a channel. Each consumer's Sink.Closed is called with ErrDeleted. When DeleteChannel returns
+// nil, the deletion is on stable storage. It returns ErrNoChannel if there is no such channel, as a GoneError if the
+// channel was deleted a moment ago. After any other error the deletion may be repeated.
 func (t *Topic) DeleteChannel(ctx context.Context, name string) error {
 	return t.e.members.deleteChannel(ctx, t, name)
 }
@@ -368,8 +385,8 @@ func (t *Topic) deleteChannelLocal(ctx context.Context, name string) error {
 	if c, ok := t.LookupChannel(name); ok {
 		return t.deleteChannel(ctx, c)
 	}
-	// The caller may be repeating a deletion that was refused or is not committed yet. Only an entry behind it in the log
-	// makes sure that the channel is gone.
+	// The caller may be repeating a deletion that was refused or is not committed yet. Only another entry, behind it in
+	// the log, makes sure that the channel is gone.
 	held, open := t.inLogs(name)
 	if held || open {
 		if err := t.writeDeleted(ctx, name); held || err != nil {
@@ -381,8 +398,8 @@ func (t *Topic) deleteChannelLocal(ctx context.Context, name string) error {
 	return t.deletedChannels.Missing(name, t.e.now(), ErrNoChannel)
 }
 
-// inLogs is called for a channel that this node does not have. held: the log of a partition that this node leads has
-// the channel nevertheless. open: the end of one of these logs is not committed.
+// inLogs looks for a channel that this node does not have in the logs of the partitions that this node leads. held says
+// that one of these logs has the channel nevertheless; open says that the end of one of them is not committed.
 func (t *Topic) inLogs(name string) (held, open bool) {
 	for _, pt := range t.partitions() {
 		if base.Ephemeral(name) || !pt.Leading.Load() {
@@ -400,7 +417,7 @@ func (t *Topic) deleteChannel(ctx context.Context, c *Channel) error {
 	_, led := c.local.Settings()
 	t.mu.Lock()
 	delete(t.channels, c.name)
-	if led { // else this node only served clients of channels that other nodes lead
+	if led { // otherwise the channel here only served clients of other leaders, and proves nothing about the deletion
 		t.deletedChannels.Add(c.name, t.e.now())
 	}
 	t.mu.Unlock()
@@ -414,14 +431,15 @@ func (t *Topic) writeDeleted(ctx context.Context, name string) error {
 	return t.writeControls(ctx, []core.Control{{Kind: core.ChannelDeleted, Channel: name}}, nil)
 }
 
-// Pause keeps messages that are published from now on back from all channels, until Unpause.
+// Pause keeps messages that are published from now on back from all channels, until Unpause. When Pause returns nil,
+// the pause is durable. After an error some partitions may be paused; Pause and Unpause can be repeated.
 func (t *Topic) Pause(ctx context.Context) error { return t.pause(ctx, true) }
 
 func (t *Topic) pause(ctx context.Context, paused bool) error {
 	return t.onLeaders(ctx, wire.Operation{Kind: wire.OpPauseTopic, Flag: paused}, nil, nil)
 }
 
-// Unpause ends a pause: the channels get the messages that it kept back.
+// Unpause ends a pause: the channels get the messages that the pause kept back. Errors are those of Pause.
 func (t *Topic) Unpause(ctx context.Context) error { return t.pause(ctx, false) }
 
 func (t *Topic) pauseLocal(ctx context.Context, paused bool) error {
@@ -429,8 +447,8 @@ func (t *Topic) pauseLocal(ctx context.Context, paused bool) error {
 		return err
 	}
 	defer t.changing.Unlock()
-	// The entry is written even if the topic has that state: a partition that another node led may have missed an earlier
-	// request.
+	// The entry is written even if the topic is already in that state: a partition that another node led until now may
+	// have missed an earlier request.
 	err := t.writeControls(ctx, []core.Control{{Kind: core.TopicPaused, Flag: paused}}, nil)
 	if err != nil {
 		return err
@@ -443,7 +461,8 @@ func (t *Topic) pauseLocal(ctx context.Context, paused bool) error {
 }
 
 // Empty drops the messages that wait at the topic, because they were published before it had a channel or during a
-// pause. Messages that channels have stay; see Channel.Empty.
+// pause. It does not drop messages that channels have already: see Channel.Empty. When Empty returns nil, that is
+// durable. After an error some partitions may have been emptied; Empty can be repeated.
 func (t *Topic) Empty(ctx context.Context) error {
 	return t.onLeaders(ctx, wire.Operation{Kind: wire.OpEmptyTopic}, nil, nil)
 }
@@ -471,7 +490,8 @@ func (t *Topic) closeChannels(err error) {
 	}
 }
 
-// dropEphemeral deletes, at the start, the ephemeral topics of the process before.
+// dropEphemeral deletes the ephemeral topics that an earlier process left behind. Only a single node calls it, at the
+// end of Open.
 func (e *Engine) dropEphemeral() {
 	for _, t := range e.Topics() {
 		if !base.Ephemeral(t.Name()) {
@@ -483,7 +503,7 @@ func (e *Engine) dropEphemeral() {
 	}
 }
 
-// dropIfEphemeral deletes an ephemeral topic that has no channel any more.
+// dropIfEphemeral deletes the topic if it is ephemeral and has lost its last channel. It waits for the deletion.
 func (t *Topic) dropIfEphemeral() {
 	if !base.Ephemeral(t.Name()) {
 		return
@@ -499,10 +519,10 @@ func (t *Topic) dropIfEphemeral() {
 	}
 }
 
-// Engine is the engine that the topic belongs to.
+// Engine returns the engine that the topic belongs to.
 func (t *Topic) Engine() *Engine { return t.e }
 
-// stateFull says whether one more delayed message would exceed a limit in any partition of the topic.
+// stateFull says whether one more deferred message would exceed a limit of the node, or of any partition of the topic.
 func (t *Topic) stateFull() bool {
 	for _, pt := range t.partitions() {
 		if pt.StateFull(1) {

@@ -8,19 +8,29 @@ import (
 	"penstock/engine/part"
 )
 
-// Publish stores one message and returns when it is on stable storage. It borrows body until then. An error that is
-// neither ErrDisk nor ErrClosed means that nothing was stored.
+// Publish stores one message, of 1 to Options.MaxMessageBytes bytes, and returns its id when the message is on stable
+// storage. It borrows body until it returns.
+//
+// If ctx ends while the put waits in this node's inbox, Publish removes the put and returns ctx's error; later it
+// ignores ctx, and the answer is at most about Options.PublishTimeout away while the disk answers.
+//
+// After ErrDisk, ErrUnknown or ErrClosed the message may have been stored, or may appear later. Any other error means
+// that nothing was stored: ErrEmptyMessage, ErrMessageTooBig, ErrBatchTooBig, ErrOverloaded, ErrDeadline, ErrNoSpace,
+// ErrQuota, ErrReadOnly, ErrDeleted, and in a cluster ErrNoLeader and ErrNoQuorum. The other methods that publish
+// return the same errors.
 func (t *Topic) Publish(ctx context.Context, body []byte) (ID, error) {
 	return t.publish(ctx, body, nil, 0)
 }
 
-// PublishDeferred is Publish for a message whose first delivery waits for delay.
+// PublishDeferred is Publish for a message whose first delivery waits for delay, in whole milliseconds rounded up. It
+// also returns ErrDeferTooLong, if delay is negative or above Options.MaxDefer, and ErrStateFull.
 func (t *Topic) PublishDeferred(ctx context.Context, body []byte, delay time.Duration) (ID, error) {
 	return t.publish(ctx, body, nil, delay)
 }
 
 // PublishBatch stores all messages or none, in order and with consecutive ids in one partition, and returns the first
-// id. It borrows the bodies until it returns.
+// id. Together they may have Options.MaxBatchBytes bytes, with the headers of their records. PublishBatch borrows
+// bodies, and what they point to, until it returns.
 func (t *Topic) PublishBatch(ctx context.Context, bodies [][]byte) (ID, error) {
 	return t.publish(ctx, nil, bodies, 0)
 }
@@ -38,8 +48,9 @@ func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay
 	return w.Wait(ctx)
 }
 
-// PublishSealed stores a batch that segment.Builder sealed, without encoding its records again. It borrows the batch
-// until it returns.
+// PublishSealed stores a batch that segment.Builder sealed, without encoding its records again, and returns the id of
+// the first message. The batch must hold messages only, without delays, and have at most Options.MaxBatchBytes bytes; a
+// batch that does not verify is refused. PublishSealed borrows the batch until it returns.
 func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
 	w := inbox.NewWaiter()
 	defer w.Free()
@@ -51,6 +62,7 @@ func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
 }
 
 // PublishMessage is Publish for a message with a key, headers or a delay. It borrows everything in m until it returns.
+// It also returns ErrHeaders, ErrDeferTooLong and ErrStateFull.
 func (t *Topic) PublishMessage(ctx context.Context, m Outgoing) (ID, error) {
 	one := [1]Outgoing{m}
 	return t.PublishMessages(ctx, one[:])
@@ -83,10 +95,11 @@ func (t *Topic) submitAll(ctx context.Context, w *inbox.Waiter, ms []Outgoing) e
 	return t.submit(ctx, &w.Put, to)
 }
 
-// PublishAsync submits one message, and calls done exactly once: when the message is on stable storage, or was refused.
-// It borrows body until then. done may run on the committer and must not block: it may send on a buffered channel,
-// count, or hand over. PublishAsync blocks only while the inbox is full, at most Options.AdmitTimeout. If it returns an
-// error, done is not called.
+// PublishAsync submits one message. Unless it returns an error, it calls done exactly once, maybe before it returns:
+// with the id when the message is on stable storage, or with the error that Publish would have returned. PublishAsync
+// borrows body until done is called. done runs on a goroutine of the engine, mostly the committer, which may hold
+// locks: done must not block. It may send on a buffered channel, count, or pass the result to another goroutine.
+// PublishAsync itself blocks only while the inbox is full, at most Options.AdmitTimeout.
 func (t *Topic) PublishAsync(body []byte, done func(ID, error)) error {
 	a := t.e.store.AsyncPut(body, done)
 	if err := t.submit(context.Background(), &a.Put, nil); err != nil {
@@ -95,11 +108,14 @@ func (t *Topic) PublishAsync(body []byte, done func(ID, error)) error {
 	return nil
 }
 
-// Submit submits a Put. It blocks only while the inbox is full, at most Options.AdmitTimeout, and then returns
-// ErrOverloaded. If it returns an error, nothing was stored and Done is not called.
+// Submit submits a Put to the topic's next partition. If it returns nil, Put.Done is called exactly once, maybe before
+// Submit returns; until then the Put and its bytes are borrowed. If it returns an error, nothing was stored and Done is
+// not called. Submit blocks only while the inbox is full, at most Options.AdmitTimeout, and then returns ErrOverloaded.
+// With Put.Alone it may also wait for the disk.
 func (t *Topic) Submit(p *inbox.Put) error { return t.submit(context.Background(), p, nil) }
 
-// submit measures p and puts it into the inbox of pt; nil: of the topic's next partition.
+// submit measures p and appends it to the inbox of pt (nil: of the topic's next partition), or passes it to the
+// forwarder if another node leads that partition.
 func (t *Topic) submit(ctx context.Context, p *inbox.Put, pt *part.Partition) error {
 	e := t.e
 	if err := e.limits.Measure(p); err != nil {
@@ -108,8 +124,8 @@ func (t *Topic) submit(ctx context.Context, p *inbox.Put, pt *part.Partition) er
 	if t.shared.Deleted.Load() {
 		return ErrDeleted
 	}
-	// The engine's watch sets the default deadline, for a put that is still in the inbox at its next round: to read the
-	// clock for every put would cost as much as storing it.
+	// A put without a deadline gets the default one from Engine.watch, if the put is still in the inbox at the next
+	// round of watch. Reading the clock for every put would cost as much as storing the put.
 	p.DeadlineNs = 0
 	if !p.Deadline.IsZero() {
 		p.DeadlineNs = e.clock.NowNs() + int64(e.host.Until(p.Deadline))
@@ -124,12 +140,12 @@ func (t *Topic) submit(ctx context.Context, p *inbox.Put, pt *part.Partition) er
 //
 //	h ^= h >> 33;  h *= 0xff51afd7ed558ccd;  h ^= h >> 33;  h mod Partitions()
 //
-// This is the same in every version, on every node and in every client. Without the second step, partitions would
-// depend on few bits of each byte, because FNV-1a only carries changes to higher bits. When a topic gets more
-// partitions, most keys move to another one.
+// This is the same in every version, on every node and in every client. Without the mixing of h, the partition would
+// depend on few bits of each byte, because FNV-1a carries changes only to higher bits. When a topic gets more
+// partitions, most keys move to another partition. PartitionFor borrows key until it returns.
 func (t *Topic) PartitionFor(key []byte) int { return inbox.PartitionOf(key, t.Partitions()) }
 
-// SubmitTo is Submit to one partition, 0 to Partitions()-1. For any other number it returns ErrNoPartition.
+// SubmitTo is Submit to one partition, 0 to Partitions()-1. It returns ErrNoPartition for any other number.
 func (t *Topic) SubmitTo(partition int, p *inbox.Put) error {
 	parts := t.partitions()
 	if partition < 0 || partition >= len(parts) {
@@ -138,8 +154,9 @@ func (t *Topic) SubmitTo(partition int, p *inbox.Put) error {
 	return t.submit(context.Background(), p, parts[partition])
 }
 
-// CheckHeaders returns nil if a message may have these headers, and else an ErrHeaders that tells why not. A Put is
-// refused as a whole, so a server that gathers messages of several requests in one Put checks each request first.
+// CheckHeaders returns nil if a message may have these headers, or else an ErrHeaders that says why not. A Put is
+// refused as a whole, so a server that gathers messages of several requests in one Put should check each request first.
+// CheckHeaders borrows the headers until it returns.
 func (e *Engine) CheckHeaders(headers []Header) error {
 	return e.limits.CheckHeaders(headers, false)
 }

@@ -10,32 +10,37 @@ import (
 	"penstock/engine/meta"
 )
 
-// TopicSettings are the settings of a topic that an operator can change; see its fields.
+// TopicSettings are the settings of a topic that an operator can change. All numbers but Partitions and MinISR are per
+// partition.
 type TopicSettings = meta.TopicSettings
 
 // The values of TopicSettings.QuotaMode and TopicSettings.Durability.
 const (
-	QuotaReject     = meta.QuotaReject
-	QuotaDropOldest = meta.QuotaDropOldest
+	QuotaReject     = meta.QuotaReject     // at the quota, publishing fails with ErrQuota
+	QuotaDropOldest = meta.QuotaDropOldest // at the quota, the oldest segments are removed, confirmed or not
 
-	DurabilitySynced = meta.DurabilitySynced
+	DurabilitySynced = meta.DurabilitySynced // the only durability: see Topic.Publish
 )
 
-// ErrTopicSettings says what is wrong with a topic's settings.
+// ErrTopicSettings is wrapped by errors that say what is wrong with a topic's settings. Nothing was changed.
 var ErrTopicSettings = meta.ErrSettings
 
-// Settings returns the topic's settings as this node knows them.
+// Settings returns the topic's settings as this node knows them. In a cluster they may lag behind a change that was
+// made through another node.
 func (t *Topic) Settings() TopicSettings {
 	s := *t.settings.Load()
 	s.Partitions, s.Durability = t.Partitions(), meta.DurabilitySynced
 	return s
 }
 
-// Configure replaces the topic's settings and returns the settings that hold afterwards. s.Version must be that of the
-// settings to replace (0: there are none yet), or Configure returns ErrVersion. When it returns nil the settings are
-// durable and this node uses them; other nodes of a cluster get them a moment later. If s.Partitions is larger than
-// before, partitions are added, and a key may belong to another partition then (PartitionFor). After ErrTopicSettings
-// nothing was changed. It takes changing and waits for the disk.
+// Configure replaces the topic's settings and returns the settings that hold afterwards. s.Version must be the version
+// of the settings to replace (0: there are none yet), or Configure returns ErrVersion. When Configure returns nil, the
+// settings are durable and this node uses them; the other nodes of a cluster get them a moment later. If s.Partitions
+// is larger than before, partitions are added, and a key may then belong to another partition (PartitionFor).
+//
+// After ErrTopicSettings, ErrVersion or ErrDeleted nothing was changed. After any other error the change may have been
+// made, or may be found after a restart: read the settings again. Configure waits for the disk, or for the metadata
+// store at most Options.PublishTimeout.
 func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, error) {
 	if err := s.Validate(); err != nil {
 		return t.Settings(), err
@@ -43,7 +48,8 @@ func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, 
 	return t.e.members.configureTopic(ctx, t, s)
 }
 
-// configure makes s the settings that hold from now on.
+// configure makes s the settings that this node uses from now on. One goroutine at a time calls it for a topic: the one
+// that makes the topic; later the worker in a cluster, or the holder of changing on a single node.
 func (t *Topic) configure(s TopicSettings) {
 	o := &t.e.opts
 	own := flush.Limits{
@@ -54,7 +60,7 @@ func (t *Topic) configure(s TopicSettings) {
 	t.e.store.Flusher().AskQuotas()
 }
 
-// meta is the content of topic.json for the topic's present state.
+// meta returns the content of topic.json for the topic's present state.
 func (t *Topic) meta() *dir.Topic {
 	m := &dir.Topic{
 		Format: dir.TopicFormat, ID: t.shared.ID, Name: t.Name(), Partitions: len(t.partitions()), CreatedNs: t.created,
@@ -65,7 +71,7 @@ func (t *Topic) meta() *dir.Topic {
 	return m
 }
 
-// configureTopic changes the settings in the store, and returns when this node has them.
+// configureTopic changes the settings in the metadata store, and returns when this node has applied them.
 func (cn *clusterNode) configureTopic(ctx context.Context, t *Topic, s TopicSettings) (TopicSettings, error) {
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
@@ -89,8 +95,9 @@ func (cn *clusterNode) configureTopic(ctx context.Context, t *Topic, s TopicSett
 	return mt.EffectiveSettings(), nil
 }
 
-// learnSettings takes the topic's settings from the store. It also writes them to topic.json: after a restart, until
-// the node has joined the cluster, the node's own limits must not remove messages that the topic's settings keep.
+// learnSettings applies the topic's settings in the store's row. If this node has a copy of any partition,
+// learnSettings also writes them to topic.json. Otherwise the node's own limits would hold after a restart until the
+// node has joined the cluster, and might remove messages that the topic's settings keep. Only the worker calls it.
 func (t *Topic) learnSettings(mt *meta.Topic) {
 	s := mt.EffectiveSettings().Stored()
 	if s == *t.settings.Load() {
@@ -109,8 +116,8 @@ func (t *Topic) learnSettings(mt *meta.Topic) {
 	}
 }
 
-// createTopicFiles writes a topic's directory and topic.json durably. That must happen before anything in the topic is
-// acknowledged.
+// createTopicFiles writes a topic's directory and topic.json durably. It must return before any put of the topic is
+// answered. It takes catalog.
 func (e *Engine) createTopicFiles(m *dir.Topic) error {
 	e.host.Lock(&e.catalog)
 	defer e.catalog.Unlock()

@@ -13,8 +13,8 @@ import (
 	"penstock/segment"
 )
 
-// topicView is a Topic as the rooms see it that talk to other nodes about it: engine/ops and engine/remote. Two views
-// of the same Topic are equal.
+// topicView is a Topic as engine/ops and engine/remote see it, the packages that talk to other nodes about topics. Two
+// views of the same Topic are equal.
 type topicView struct{ t *Topic }
 
 var (
