@@ -2,29 +2,30 @@ package host
 
 import "sync/atomic"
 
-// bootClock is the time since it was made, in ns, with the time in which the whole machine stood still (suspend to
-// memory or disk). Go's monotonic clock does not count that, while the store and the other nodes do: a lease measured
-// by it would be believed for as long again after the machine woke up.
+// bootClock counts the time since begin, in ns, including the time in which the whole machine was suspended (to memory
+// or disk). Go's monotonic clock does not count that time, but the store and the other nodes do. If a lease were
+// measured by the monotonic clock, the node would believe in it after the machine woke up, for as long as the
+// suspension had lasted.
 //
-// CLOCK_BOOTTIME costs a system call and is asked for each message that is delivered or finished. So now asks the cheap
-// clocks: the distance between the wall clock and the monotonic one is what it was before unless the machine stood
-// still or somebody set the wall clock, and only then is the boot clock itself read. runTicker reads it at each tick
-// too, for a wall clock that was set back by as much as the machine slept.
+// Reading CLOCK_BOOTTIME costs a system call, and now is called for each message that is delivered or finished. So now
+// reads only the cheap clocks. The difference between the wall clock and the monotonic clock stays the same unless the
+// machine was suspended or the wall clock was set, and only if it changed does now read the boot clock. runTicker also
+// reads the boot clock at each tick, in case the wall clock was set back by as much as the machine slept.
 //
-// Methods may be called from any goroutine. now never goes back for one caller.
+// Methods may be called from any goroutine. For one caller, now never goes back.
 type bootClock struct {
-	cheap func() (mono, wall int64) // ns since any beginning; one reading
+	cheap func() (mono, wall int64) // ns since any origin; both from one reading
 	boot  func() int64
 
-	began  int64        // boot, then
-	ahead  atomic.Int64 // of boot before mono; only rises
-	seenAt atomic.Int64 // the distance of wall and mono at the last reading of boot
+	began  int64        // boot at the time of begin
+	ahead  atomic.Int64 // how far boot is ahead of mono; it only grows
+	seenAt atomic.Int64 // wall minus mono at the last reading of boot
 }
 
-// maxSleepNs is how long a pause of the machine may be that now does not notice. It is far below the margin of a lease.
+// maxSleepNs is the longest suspension that now may fail to notice. It is far below the margin of a lease.
 const maxSleepNs = 20e6
 
-// maxReadings bounds how often measure reads the clocks until nothing came in between.
+// maxReadings bounds how often measure reads the clocks to get readings close together.
 const maxReadings = 4
 
 func (c *bootClock) begin() *bootClock {
@@ -35,7 +36,7 @@ func (c *bootClock) begin() *bootClock {
 	return c
 }
 
-// now is the time since begin.
+// now returns the time since begin.
 func (c *bootClock) now() int64 {
 	mono, wall := c.cheap()
 	if d := wall - mono - c.seenAt.Load(); d > maxSleepNs || d < -maxSleepNs {
@@ -44,15 +45,15 @@ func (c *bootClock) now() int64 {
 	return mono + c.ahead.Load()
 }
 
-// measure reads the boot clock. What is measured too late by a goroutine that was not scheduled in between makes a
-// lease shorter, never longer.
+// measure reads the boot clock. A measurement may be late, because its goroutine did not run for a while. A late
+// measurement makes a lease shorter, never longer.
 func (c *bootClock) measure() {
 	for range maxReadings {
 		before, _ := c.cheap()
 		boot := c.boot() - c.began
 		mono, wall := c.cheap()
 		if mono-before > maxSleepNs {
-			continue // the difference says nothing
+			continue // too far apart to compare
 		}
 		c.seenAt.Store(wall - mono)
 		for {

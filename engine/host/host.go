@@ -1,10 +1,10 @@
-// Package host is what the engine asks of the machine that it runs on, beside the disk: clocks, goroutines, waiting,
-// chance, the network, and somebody who runs the commit log.
+// Package host defines what the engine needs of the machine that it runs on, except the disk: clocks, goroutines,
+// waiting, randomness, the network, and the goroutine that runs the commit log.
 //
-// There are two implementations. Machine is a real one: Go's clocks, goroutines and timers, and TCP. Stepped belongs
-// to a simulation: what waits is a coroutine, exactly one runs at a time, and time passes only between two calls of
-// Step; so one seed is one history. The engine has no other way to start or wait for anything that a simulation runs,
-// and does not know which of the two it has.
+// There are two implementations. Machine is a real machine: Go's clocks, goroutines and timers, and TCP. Stepped
+// belongs to a simulation: code that waits is a coroutine, exactly one coroutine runs at a time, and time passes only
+// between two calls of Step, so one seed gives one history. The engine has no other way to start, or wait for, anything
+// that a simulation runs, and does not know which of the two it has.
 package host
 
 import (
@@ -23,77 +23,80 @@ type Mutex interface {
 	TryLock() bool
 }
 
-// Host is a machine, real or simulated. Its methods may be called from any goroutine; those of a Stepped that wait
-// only from a task.
+// Host is a machine, real or simulated. Its methods may be called from any goroutine, except that those methods of a
+// Stepped that wait must be called in a task.
 type Host interface {
 	// Wall reads the wall clock, which may step.
 	Wall() time.Time
-	// Mono is the monotonic clock, from any beginning. It does not count the time in which the machine stood still.
+	// Mono reads the monotonic clock, from any origin. It does not count the time in which the machine was suspended.
 	Mono() time.Duration
-	// Awake is the monotonic clock that also counts the time in which the machine stood still (suspended to memory or
-	// disk), from any beginning. Leases are measured by it: the other nodes' clocks went on meanwhile.
+	// Awake is Mono plus the time in which the machine was suspended (to memory or disk), from any origin. Leases are
+	// measured by it, because the other nodes' clocks go on during a suspension.
 	Awake() time.Duration
-	// ReadAwake reads the clock that is behind Awake itself. Awake is asked for every message and so looks there only
-	// when the cheaper clocks disagree; whoever has the time calls ReadAwake now and then.
+	// ReadAwake reads the clock behind Awake itself. Awake is called for every message, and so reads that clock only
+	// when cheaper clocks disagree. A goroutine that can afford it calls ReadAwake from time to time.
 	ReadAwake()
-	// Instant is Mono as a time.Time, for spans: only differences of two of them mean something.
+	// Instant is Mono as a time.Time, for measuring spans: only the difference of two Instants has a meaning.
 	Instant() time.Time
 	// Since is the monotonic time since an Instant.
 	Since(t time.Time) time.Duration
-	// Until is the time left to a caller's deadline. One with a monotonic reading survives steps of the wall clock.
+	// Until returns the time left until a caller's deadline. A deadline with a monotonic reading survives steps of the
+	// wall clock.
 	Until(deadline time.Time) time.Duration
 
 	NewUUID() uuid.UUID
 
-	// Spawn runs f beside the caller.
+	// Spawn runs f concurrently with the caller.
 	Spawn(f func())
-	// SpawnIn is Spawn of what somebody will wait for with Wait(wg).
+	// SpawnIn is Spawn for a function that Wait(wg) must wait for.
 	SpawnIn(wg *sync.WaitGroup, f func())
-	// Alongside is SpawnIn of what only uses the disk, and whose starter calls wg.Wait at once.
+	// Alongside is SpawnIn for a function that waits for nothing but the disk, and whose caller calls wg.Wait at once.
 	Alongside(wg *sync.WaitGroup, f func())
-	// Wait waits until everything that was spawned in wg has ended, or giveUp says true; then it returns false.
+	// Wait waits until everything spawned in wg has ended, and returns true. If giveUp returns true before that, Wait
+	// returns false.
 	Wait(wg *sync.WaitGroup, giveUp func() bool) bool
 
-	// Lock locks a mutex whose holder may wait for something else while it holds it.
+	// Lock locks a mutex whose holder may wait for something else while it holds the mutex.
 	Lock(mu Mutex)
-	// Receive takes a value of ch, or learns that it was closed.
+	// Receive receives a value from ch, or returns when ch is closed.
 	Receive(ch <-chan struct{})
-	// Either takes a value of a or b, or learns that one was closed. It says whether it was a.
+	// Either waits until a or b has a value, which it receives, or is closed. It says whether that was a.
 	Either(a, b <-chan struct{}) bool
-	// EitherUntil is Either that ends, with byTime, when Mono reaches at.
+	// EitherUntil is Either with a limit: it returns with byTime when Mono reaches at.
 	EitherUntil(at time.Duration, a, b <-chan struct{}) (isA, byTime bool)
-	// Result takes the error that comes in ch; ok is false if stop was closed before.
+	// Result receives an error from ch. ok is false if stop was closed before.
 	Result(ch <-chan error, stop <-chan struct{}) (err error, ok bool)
 	// Pause waits for d, and returns false if stop was closed before.
 	Pause(d time.Duration, stop <-chan struct{}) bool
 	// WithTimeout is context.WithTimeout by the host's clock.
 	WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
 
-	// NewTimer makes a timer for a Loop. It is not set.
+	// NewTimer returns a timer for a Loop. The timer is not set.
 	NewTimer() Timer
 	// Loop runs l, on a goroutine that is counted in wg, until l.Done is closed.
 	Loop(wg *sync.WaitGroup, l Loop)
 
-	// Listen begins to talk to the other nodes of a cluster.
+	// Listen opens the node's connections to the other nodes of its cluster.
 	Listen(o peer.Options) (*Network, error)
 
-	// InlineLog says that the commit log must prepare its files within Step, without goroutines of its own.
+	// InlineLog says that the commit log must prepare its files within Step, without its own goroutines.
 	InlineLog() bool
-	// RunLog runs the commit log until StopLog: run does so on a real machine, and a Stepped steps l. The error is that
-	// of l.Start, where it is known at once; run's error is what StopLog returns.
+	// RunLog runs the commit log until StopLog. A real machine calls run; a Stepped calls l.Start and then l.Step.
+	// RunLog returns the error of l.Start if it is known at once; StopLog returns the error of run.
 	RunLog(l Log, run func() error) error
-	// StopLog ends the commit log when what was accepted is stored, which drained tells. ended is false if giveUp said
-	// true before that.
+	// StopLog ends the commit log once everything that was accepted is stored; drained says whether it is. ended is
+	// false if giveUp returned true before that.
 	StopLog(l Log, drained, giveUp func() bool) (err error, ended bool)
 
-	// AwaitDisk returns when the disk answers or stop is closed. On a real machine it returns at once: there a write to
-	// a disk that hangs waits by itself.
+	// AwaitDisk returns when the disk answers or stop is closed. On a real machine it returns at once, because there a
+	// write to a hung disk blocks by itself.
 	AwaitDisk(stop <-chan struct{})
-	// DiskQueues says that no write may wait for the disk on the caller's goroutine: it has to go through a queue.
+	// DiskQueues says that the caller's goroutine must not wait for the disk in a write: the write has to go through a
+	// queue.
 	DiskQueues() bool
 }
 
-// Log is the commit log: *clog.Log has these methods.
+// Log is the commit log. *clog.Log implements it.
 type Log interface {
 	Start() error
 	Step(block bool) (progress bool, err error)
@@ -102,22 +105,22 @@ type Log interface {
 	Rested()
 }
 
-// Timer fires once, when its time has come, in the Loop that it belongs to. It is not safe for concurrent use: whoever
+// Timer fires once at its time, in the Loop that it belongs to. It is not safe for concurrent use: the goroutine that
 // sets it holds a lock.
 type Timer interface {
-	Reset(d time.Duration) // at least d from now; a time that was set before is forgotten
+	Reset(d time.Duration) // at least d from now; replaces an earlier setting
 	Stop()
 }
 
-// Loop is a function that runs whenever somebody wakes it or its time has come, one run at a time.
+// Loop is a function that runs whenever it is woken or its timer fires, one run at a time.
 type Loop struct {
-	Woken <-chan struct{} // one value: run
-	Done  <-chan struct{} // closed: never again
-	Timer Timer           // of the same host's NewTimer
+	Woken <-chan struct{} // a value makes the loop run
+	Done  <-chan struct{} // closed: Run is never called again
+	Timer Timer           // from NewTimer of the same host
 	Run   func(timeUp bool)
 }
 
-// taken takes a value of ch if there is one, or learns that it was closed.
+// taken receives a value from ch without blocking. It says whether it received one, or ch is closed.
 func taken(ch <-chan struct{}) bool {
 	select {
 	case <-ch:

@@ -11,15 +11,15 @@ import (
 	"penstock/replicate/peer"
 )
 
-// Machine is a real machine: the clocks, goroutines and timers of Go, and TCP. Every engine has its own, made by
-// NewMachine when it opens. All of its methods may be called from any goroutine.
+// Machine is a real machine: the clocks, goroutines and timers of Go, and TCP. Each engine makes its own with
+// NewMachine when it opens. All methods may be called from any goroutine.
 type Machine struct {
 	began time.Time
 	awake *bootClock
-	ran   chan error // what the commit log's run returned
+	ran   chan error // gets the result of the commit log's run
 }
 
-// NewMachine makes a Machine, whose clocks begin now.
+// NewMachine returns a Machine whose clocks start now.
 func NewMachine() *Machine {
 	began := time.Now()
 	c := &bootClock{
@@ -30,7 +30,7 @@ func NewMachine() *Machine {
 		boot: func() int64 {
 			var ts unix.Timespec
 			if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-				return int64(time.Since(began)) // a sandbox that knows no such clock
+				return int64(time.Since(began)) // a sandbox without this clock
 			}
 			return ts.Nano()
 		},
@@ -108,10 +108,10 @@ func (m *Machine) Wait(wg *sync.WaitGroup, giveUp func() bool) bool {
 	return ended
 }
 
-// giveUpPoll is how often somebody who waits asks whether to give up.
+// giveUpPoll is how often a waiting call asks whether to give up.
 const giveUpPoll = 100 * time.Millisecond
 
-// resultUnless takes the error that comes in ch, unless giveUp says true before.
+// resultUnless receives the error from ch. ok is false if giveUp returned true before that.
 func resultUnless(ch <-chan error, giveUp func() bool) (err error, ok bool) {
 	poll := time.NewTicker(giveUpPoll)
 	defer poll.Stop()
@@ -133,7 +133,7 @@ func resultUnless(ch <-chan error, giveUp func() bool) (err error, ok bool) {
 	}
 }
 
-// machineTimer is a time.Timer that has not been set yet.
+// machineTimer is a time.Timer that does not run until Reset.
 type machineTimer struct{ t *time.Timer }
 
 func (m *Machine) NewTimer() Timer {
@@ -142,7 +142,7 @@ func (m *Machine) NewTimer() Timer {
 	return machineTimer{t}
 }
 
-// timerRounding is what Go's timers, which round to a millisecond, may fire too early.
+// timerRounding is how early Go's timers may fire, because they round to a millisecond.
 const timerRounding = 200 * time.Microsecond
 
 func (t machineTimer) Reset(d time.Duration) { t.t.Reset(max(0, d) + timerRounding) }

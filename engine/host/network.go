@@ -10,8 +10,8 @@ import (
 	"penstock/replicate/peer"
 )
 
-// Transport is what a simulation has in place of a peer.Net, with the same promises. Received.Buf of the frames that it
-// delivers is nil; their payloads are never used again.
+// Transport takes the place of a peer.Net in a simulation, and makes the same promises. The frames that it delivers
+// have a nil Received.Buf, and their payloads are never reused.
 type Transport interface {
 	SetNodes(nodes map[replicate.NodeID]*meta.Node)
 	TrySend(to replicate.NodeID, f *netproto.Frame) error
@@ -21,14 +21,14 @@ type Transport interface {
 	Close()
 }
 
-// Network is a node's connections to the others. It is no interface, so that the frames that are sent over a peer.Net
-// can stay on their senders' stacks.
+// Network holds a node's connections to the other nodes. It is not an interface, so that frames sent over a peer.Net
+// can stay on the stacks of their senders. Exactly one of real and simulated is set.
 type Network struct {
-	real      *peer.Net // or
+	real      *peer.Net
 	simulated Transport
 }
 
-// TrySend is peer.Net's. A Transport gets a copy of the frame.
+// TrySend is peer.Net.TrySend. A Transport gets a copy of the frame.
 func (n *Network) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	if n.real != nil {
 		return n.real.TrySend(to, f)
@@ -37,7 +37,7 @@ func (n *Network) TrySend(to replicate.NodeID, f *netproto.Frame) error {
 	return n.simulated.TrySend(to, &own)
 }
 
-// AwaitRoom is peer.Net's.
+// AwaitRoom is peer.Net.AwaitRoom.
 func (n *Network) AwaitRoom(ctx context.Context, to replicate.NodeID) error {
 	if n.real != nil {
 		return n.real.AwaitRoom(ctx, to)
@@ -45,7 +45,7 @@ func (n *Network) AwaitRoom(ctx context.Context, to replicate.NodeID) error {
 	return n.simulated.AwaitRoom(ctx, to)
 }
 
-// Connected is peer.Net's.
+// Connected is peer.Net.Connected.
 func (n *Network) Connected(node replicate.NodeID) bool {
 	if n.real != nil {
 		return n.real.Connected(node)
@@ -53,22 +53,22 @@ func (n *Network) Connected(node replicate.NodeID) bool {
 	return n.simulated.Connected(node)
 }
 
-// Disconnect is peer.Net's.
+// Disconnect is peer.Net.Disconnect.
 func (n *Network) Disconnect(node replicate.NodeID, reason error) {
 	n.transport().Disconnect(node, reason)
 }
 
-// ReadOn is peer.Net's. Nothing blocks the readers of a simulated network.
+// ReadOn is peer.Net.ReadOn. In a simulated network it does nothing, because nothing blocks the readers there.
 func (n *Network) ReadOn(after time.Duration) {
 	if n.real != nil {
 		n.real.ReadOn(after)
 	}
 }
 
-// SetNodes is peer.Net's.
+// SetNodes is peer.Net.SetNodes.
 func (n *Network) SetNodes(nodes map[replicate.NodeID]*meta.Node) { n.transport().SetNodes(nodes) }
 
-// Close is peer.Net's.
+// Close is peer.Net.Close.
 func (n *Network) Close() { n.transport().Close() }
 
 func (n *Network) transport() Transport {

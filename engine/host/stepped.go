@@ -14,49 +14,51 @@ import (
 	"penstock/replicate/peer"
 )
 
-// World is what a simulation has to provide for a Stepped: the clocks of one machine, a network, its disk's state, and
-// chance. With one source of chance behind it and behind the disk, the same seed is the same run.
+// World is what a simulation must provide for a Stepped: the clocks of one machine, a network, the state of its disk,
+// and randomness. If the World and the disk draw from one random source, the same seed gives the same run.
 type World interface {
 	Now() time.Time         // the wall clock, which may step
-	Instant() time.Duration // the monotonic clock, from any beginning
+	Instant() time.Duration // the monotonic clock, from any origin
 	NewUUID() uuid.UUID
-	// Listen makes the node's connections. What they bring goes to h, outside of any task.
+	// Listen creates the node's connections. Their events go to h, outside of any task.
 	Listen(self meta.Node, cluster uuid.UUID, h peer.Handler) Transport
-	// Linger is how long a task that the engine starts now waits before it runs: goroutines are not scheduled at once.
+	// Linger is how long a task that the engine starts now waits before it runs, because goroutines do not run at once
+	// either.
 	Linger() time.Duration
 	// Hung says whether the disk hangs now. See Host.AwaitDisk.
 	Hung() bool
-	// Slow says whether writes take longer than usual, or hang. Then no group of the commit log is written on the spot,
-	// as one alone is: what does that cannot wait in the middle of a Step.
+	// Slow says whether writes hang or take longer than usual. If so, no group of the commit log is written on the
+	// caller's goroutine, as a lone group otherwise is: that code cannot wait in the middle of a Step.
 	Slow() bool
-	// Choose picks one of n tasks that could run.
+	// Choose picks one of n tasks, to be tried first.
 	Choose(n int) int
 }
 
-// Stepped is a simulated machine on which one engine runs without goroutines: what waits is a task (a coroutine), and
-// exactly one of them, or the caller of Step, runs at a time. Time passes only between calls of Step.
+// Stepped is a simulated machine on which one engine runs without goroutines. Code that waits is a task (a coroutine).
+// Exactly one task, or the caller of Step, runs at a time. Time passes only between calls of Step.
 //
-// All of its methods, and those of the engine on it, belong to one goroutine. Methods of the engine that wait must be
-// called in a task (Go). It also runs the tasks of the engine's metadata store, see cluster.Options.Host.
+// All methods of a Stepped, and those of the engine on it, belong to one goroutine. Methods of the engine that wait
+// must be called in a task (Go). A Stepped also runs the tasks of the engine's metadata store; see
+// cluster.Options.Host.
 type Stepped struct {
 	world    World
 	tasks    []*task
 	running  *task // nil: the caller of Step
 	timeouts []*timeout
 	loops    []*steppedLoop
-	log      Log // nil: none runs
+	log      Log // nil: no commit log runs
 	dead     bool
 
-	markAfter time.Duration // the commit log writes a mark when it has rested so long; 0: never
-	owes      uint64        // the group that the commit log owes a mark for; 0: none
-	markAt    time.Duration // when it gets it
+	markAfter time.Duration // the commit log writes a mark after resting this long; 0: never
+	owes      uint64        // the group for which the commit log owes a mark; 0: none
+	markAt    time.Duration // when the commit log is told to write it
 }
 
 // task is a function that can wait.
 type task struct {
-	own    bool          // the engine's, not the simulation's
-	ready  func() bool   // nil: it only waits for its time
-	at     time.Duration // its time
+	own    bool          // started by the engine, not by the simulation
+	ready  func() bool   // nil: the task waits only for its time
+	at     time.Duration // when the task may run even if ready says false
 	yield  func(struct{}) bool
 	resume func() (struct{}, bool)
 	stop   func()
@@ -80,18 +82,18 @@ type steppedTimer struct {
 func (t *steppedTimer) Reset(d time.Duration) { t.at = t.s.Mono() + max(0, d) }
 func (t *steppedTimer) Stop()                 { t.at = never }
 
-// maxRounds is more than any step needs.
+// maxRounds is more rounds than any step needs.
 const maxRounds = 100_000
 
 const never = time.Duration(1<<63 - 1)
 
-// NewStepped makes a Stepped on which nothing runs yet. The commit log writes a mark when it has rested for markAfter,
-// or never if that is 0.
+// NewStepped returns a Stepped on which nothing runs yet. The commit log writes a mark when it has rested for
+// markAfter, or never if markAfter is 0.
 func NewStepped(w World, markAfter time.Duration) *Stepped {
 	return &Stepped{world: w, markAfter: markAfter}
 }
 
-// Go starts a task of the simulation. It runs within a later Step.
+// Go starts a task of the simulation, which runs within a later Step.
 func (s *Stepped) Go(f func()) { s.start(f, false, 0) }
 
 func (s *Stepped) Spawn(f func()) { s.start(f, true, s.world.Linger()) }
@@ -100,7 +102,7 @@ func (s *Stepped) SpawnIn(_ *sync.WaitGroup, f func()) { s.Spawn(f) }
 
 func (s *Stepped) Alongside(_ *sync.WaitGroup, f func()) { f() }
 
-// errEnded ends a task that is stopped.
+// errEnded unwinds a task that is stopped.
 var errEnded = errors.New("host: the task was stopped")
 
 func (s *Stepped) start(f func(), own bool, delay time.Duration) {
@@ -120,7 +122,8 @@ func (s *Stepped) start(f func(), own bool, delay time.Duration) {
 	s.tasks = append(s.tasks, t)
 }
 
-// WaitUntil lets others run until ready says true. It must be called in a task. ready is called often, by whoever runs.
+// WaitUntil lets other tasks run until ready returns true. It must be called in a task. Step calls ready often, outside
+// of the task.
 func (s *Stepped) WaitUntil(ready func() bool) {
 	if !ready() {
 		s.wait(ready, never)
@@ -138,7 +141,7 @@ func (s *Stepped) wait(ready func() bool, at time.Duration) {
 	}
 }
 
-// WaitFor is WaitUntil that ends after d, unless d is 0. It says whether ready did.
+// WaitFor is WaitUntil with a limit: it gives up after d, unless d is 0. It says whether ready returned true.
 func (s *Stepped) WaitFor(ready func() bool, d time.Duration) bool {
 	if d == 0 {
 		s.WaitUntil(ready)
@@ -152,7 +155,7 @@ func (s *Stepped) WaitFor(ready func() bool, d time.Duration) bool {
 	return was
 }
 
-// Sleep is for tasks of the simulation; it ends early when ctx does.
+// Sleep waits for d, and returns false if ctx ended before. It is for tasks of the simulation.
 func (s *Stepped) Sleep(ctx context.Context, d time.Duration) bool { return s.Pause(d, ctx.Done()) }
 
 func (s *Stepped) Pause(d time.Duration, stop <-chan struct{}) bool {
@@ -171,7 +174,8 @@ func (s *Stepped) WithTimeout(ctx context.Context, d time.Duration) (context.Con
 	}
 }
 
-// Wait waits for all tasks of the engine but the running one, whatever the group: it is called when the engine ends.
+// Wait waits for all tasks of the engine except the running one, whatever the group, because it is called when the
+// engine ends.
 func (s *Stepped) Wait(*sync.WaitGroup, func() bool) bool {
 	s.WaitUntil(func() bool {
 		return !slices.ContainsFunc(s.tasks, func(t *task) bool { return t.own && t != s.running })
@@ -239,7 +243,7 @@ func (s *Stepped) DiskQueues() bool { return s.world.Slow() }
 
 func (s *Stepped) InlineLog() bool { return true }
 
-// RunLog starts the log; Step steps it.
+// RunLog starts the log. Step then calls l.Step.
 func (s *Stepped) RunLog(l Log, _ func() error) error {
 	if err := l.Start(); err != nil {
 		return err
@@ -248,18 +252,18 @@ func (s *Stepped) RunLog(l Log, _ func() error) error {
 	return nil
 }
 
-// maxDrain bounds the end of a log that cannot store what waits.
+// maxDrain bounds the wait for a log that cannot store everything it has accepted.
 const maxDrain = 5 * time.Second
 
-// StopLog waits until drained says true, at most for maxDrain.
+// StopLog waits until drained returns true, for at most maxDrain.
 func (s *Stepped) StopLog(_ Log, drained, _ func() bool) (err error, ended bool) {
 	s.wait(drained, s.Mono()+maxDrain)
 	s.log = nil
 	return nil, true
 }
 
-// Step does everything that can be done now, and says when there will be something to do if nothing else happens. An
-// error says that the commit log failed: the engine stores nothing more.
+// Step does everything that can be done now, and returns when there will be something to do if nothing else happens. An
+// error says that the commit log has failed: the engine stores nothing more.
 func (s *Stepped) Step() (next time.Duration, err error) {
 	rounds := 0
 	for progress := true; progress && !s.dead; rounds++ {
@@ -279,7 +283,7 @@ func (s *Stepped) Step() (next time.Duration, err error) {
 	return s.due(), err
 }
 
-// expire ends the contexts whose time is over.
+// expire cancels the contexts whose timeouts have passed.
 func (s *Stepped) expire() (any bool) {
 	now := s.Mono()
 	for i := 0; i < len(s.timeouts); {
@@ -294,7 +298,7 @@ func (s *Stepped) expire() (any bool) {
 	return any
 }
 
-// runTask lets one task run until it waits again.
+// runTask lets one task run until it waits again. It says whether there was a task to run.
 func (s *Stepped) runTask() bool {
 	n := len(s.tasks)
 	if n == 0 {
@@ -324,7 +328,7 @@ func (s *Stepped) resume(t *task) {
 	}
 }
 
-// rest tells the commit log when it has rested: on a Machine the log has a timer for that.
+// rest tells the commit log when it has rested long enough. On a Machine, the log has a timer for this.
 func (s *Stepped) rest() {
 	if s.markAfter == 0 {
 		return
@@ -342,7 +346,7 @@ func (s *Stepped) rest() {
 	}
 }
 
-// runLoops runs each loop that was woken or whose time has come.
+// runLoops runs each loop that was woken or whose time has come. It says whether it ran any.
 func (s *Stepped) runLoops() (any bool) {
 	for i := 0; i < len(s.loops); i++ {
 		l := s.loops[i]
@@ -363,10 +367,10 @@ func (s *Stepped) runLoops() (any bool) {
 	return any
 }
 
-// due is when the next thing happens by itself.
+// due returns when something happens next without an event from outside.
 func (s *Stepped) due() time.Duration {
 	next := never
-	if s.log != nil && s.owes != 0 { // a log that has ended promises nothing more
+	if s.log != nil && s.owes != 0 { // a log that has ended owes no mark
 		next = s.markAt
 	}
 	for _, t := range s.tasks {
@@ -381,8 +385,8 @@ func (s *Stepped) due() time.Duration {
 	return next
 }
 
-// Kill ends everything that runs, as the end of a process does: nothing more is written, sent or answered. What is left
-// of its disk must have been taken before.
+// Kill ends everything that runs, as the end of a process does: nothing more is written, sent or answered. The
+// simulation must have copied the contents of the disk before.
 func (s *Stepped) Kill() {
 	s.dead = true
 	tasks := s.tasks
