@@ -10,10 +10,10 @@ type HeldSink interface {
 	Sink
 	// Drained says whether no delivery with an Until is queued for the client.
 	Drained() bool
-	// Withdraw drops the queued delivery of a message. It returns false if a part of it has been written, and the rest may
-	// follow.
+	// Withdraw drops the queued delivery of a message. It returns false if part of the delivery has been written
+	// already, so that the rest may follow.
 	Withdraw(id ID) bool
-	// Dropped appends the deliveries that were dropped since the last call, by Withdraw or because their Until had passed.
+	// Dropped appends to dst the deliveries dropped since the last call, by Withdraw or because their Until had passed.
 	Dropped(dst []HeldDelivery) []HeldDelivery
 }
 
@@ -23,8 +23,8 @@ type HeldDelivery struct {
 	Until Deadline
 }
 
-// FailureSink is a Sink that learns of failures at another node: of a Finish, Requeue or Touch that had returned nil,
-// and that the leader refused later. Failed must not block and must not call the Consumer.
+// FailureSink is a Sink that learns of failures at another node: a Finish, Requeue or Touch had returned nil, but the
+// leader refused it later. Failed must not block and must not call the Consumer.
 type FailureSink interface {
 	Failed(what FailedCall, id ID, err error)
 }
@@ -32,7 +32,7 @@ type FailureSink interface {
 // FailedCall names a method of a Consumer.
 type FailedCall uint8
 
-// The methods that can fail after they returned nil.
+// The methods that can still fail after they have returned nil.
 const (
 	FailedFinish FailedCall = iota + 1
 	FailedRequeue
@@ -44,17 +44,17 @@ type Deadline struct {
 	Clock DeadlineClock
 	At    int64 // by Clock
 
-	// Origin and Serial name the delivery to the engine that set them: what it came through, and its Delivery.Serial
-	// there. A Sink passes them on in its HeldDelivery and does not look at them.
+	// Origin and Serial identify the delivery for the engine that set them: Origin is the path on which the delivery
+	// came, Serial its Delivery.Serial there. A Sink passes them on in its HeldDelivery and does not interpret them.
 	Origin any
 	Serial uint64
 }
 
-// DeadlineClock says whether a Deadline has passed. It is safe for concurrent use and does not block.
+// DeadlineClock says whether a time has passed. It is safe for concurrent use and does not block.
 type DeadlineClock interface{ Over(at int64) bool }
 
-// Passed says whether the delivery must not reach the client any more. A Sink must ask at the moment when it writes to
-// the client.
+// Passed says whether the delivery must not reach the client any more. A Sink must call it immediately before it writes
+// to the client.
 func (d *Deadline) Passed() bool { return d.Clock != nil && d.Clock.Over(d.At) }
 
 // IsZero says whether the delivery may be handed over at any time.
@@ -70,11 +70,11 @@ type ConsumerStats struct {
 	RequeueCount  uint64
 	Stopped       bool
 
-	Client core.ClientID // its number in its channel at this node
+	Client core.ClientID // number of the consumer in its channel at this node
 }
 
-// LatencyRecorder records the time from a message's publish to its Finish. Record runs under a channel's lock: it must
-// be fast, must not block and must not call the engine.
+// LatencyRecorder records the time from a message's publish to its Finish. Record is called with a channel's lock held:
+// it must be fast, must not block and must not call the engine.
 type LatencyRecorder interface {
 	Record(ns int64)
 }

@@ -1,6 +1,6 @@
-// Package base has what all rooms of the engine share: errors that callers act on, messages and their headers, what a
-// consumer is and what it asks for, names of topics and channels, the engine's clock, and notices. Package engine gives
-// its public types and errors under their own names; programs use those.
+// Package base holds what all packages of the engine share: errors that callers act on, messages and their headers, the
+// types of a consumer and its options, names of topics and channels, the engine's clock, and notices. Package engine
+// re-exports its public types and errors under their own names, and programs use those.
 //
 // Nothing here knows of partitions, channels or other nodes, does I/O or starts a goroutine.
 package base

@@ -6,17 +6,17 @@ import (
 	"penstock/internal/lock"
 )
 
-// LogLimiter lets one line through per interval, and counts the others. Any goroutine may call Allow. mu guards the
+// LogLimiter lets one log line through per interval, and counts the others. Any goroutine may call Allow. mu guards the
 // fields.
 type LogLimiter struct {
 	mu      lock.Mutex[lock.LogLimiter]
-	last    int64 // when the last line was allowed: the at of that call, in ns
+	last    int64 // when the last line was allowed, in ns
 	said    bool
 	skipped int
 }
 
-// Allow says whether the line may be written at the time at, in ns, and how many lines were dropped since the one
-// before.
+// Allow says whether the line may be written at the time at, in ns. others is the number of lines that were dropped
+// since the last allowed one.
 func (s *LogLimiter) Allow(at int64, interval time.Duration) (others int, may bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// maxNameBytes is the longest name of a topic or channel.
+// maxNameBytes is the length of the longest name of a topic or channel.
 const maxNameBytes = 64
 
 var namePattern = regexp.MustCompile(`^[.a-zA-Z0-9_-]+(#ephemeral)?$`)
@@ -16,7 +16,8 @@ func ValidTopicName(name string) bool {
 	return len(name) >= 1 && len(name) <= maxNameBytes && namePattern.MatchString(name)
 }
 
-// ValidChannelName is the same rule for channels.
+// ValidChannelName applies the same rule to channel names.
 func ValidChannelName(name string) bool { return ValidTopicName(name) }
 
+// Ephemeral says whether name has NSQ's suffix of an ephemeral topic or channel.
 func Ephemeral(name string) bool { return strings.HasSuffix(name, "#ephemeral") }

@@ -13,11 +13,11 @@ import (
 //	                                           4 Raise: closes the channel
 //	5 is woken, evaluates it again
 //
-// A change after 1 closes the channel of 1, so no change is missed, provided that every change is followed by Raise.
-// A goroutine may also be woken although its condition is still false. Raise costs one load while nobody waits. The
-// zero Notice is ready. A crash leaves nothing of it.
+// A change after step 1 closes the channel of step 1, so no change is missed, provided that every change is followed by
+// Raise. A goroutine may also be woken while its condition is still false. Raise costs one load while nobody waits. The
+// zero Notice is ready for use. A crash leaves nothing of it.
 type Notice struct {
-	ch atomic.Pointer[chan struct{}] // closed by the next Raise; nil: nobody has asked since the last one
+	ch atomic.Pointer[chan struct{}] // closed by the next Raise; nil: no Next since the last Raise
 }
 
 // Next returns a channel that the next Raise closes.
@@ -33,7 +33,7 @@ func (n *Notice) Next() <-chan struct{} {
 	}
 }
 
-// Raise wakes all goroutines that wait. It is called after the change.
+// Raise wakes all goroutines that wait. It must be called after the change.
 func (n *Notice) Raise() {
 	if ch := n.ch.Load(); ch != nil && n.ch.CompareAndSwap(ch, nil) {
 		close(*ch)

@@ -11,7 +11,7 @@ import (
 	"penstock/segment"
 )
 
-// Maps are visited in the order of their keys, so that a simulation with the same seed does the same.
+// The functions below visit maps in key order, so that a simulation with the same seed takes the same steps.
 
 // SortedIDs returns the keys of m in order.
 func SortedIDs[V any](m map[uuid.UUID]V) []uuid.UUID {

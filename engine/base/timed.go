@@ -1,17 +1,18 @@
 package base
 
-// maxTimedCount bounds the messages whose publish times a channel remembers. When it is reached the channel forgets all
-// of them, and these messages are not measured.
+// maxTimedCount bounds the number of messages whose publish times a channel remembers. When a channel reaches it, the
+// channel forgets all of them, and their latencies are not recorded.
 const maxTimedCount = 1 << 16
 
-// TimedMessages has the publish times of the messages that a channel's consumers have, because Finish brings only an
-// id. Channel.mu guards it. A crash loses it: what is delivered again is measured from its publish time again.
+// TimedMessages holds the publish times of the messages that a channel's consumers have, because Finish brings only an
+// id. Channel.mu guards it. A crash loses it: a message that is delivered again is measured from its publish time
+// again.
 type TimedMessages struct {
 	Recorder  LatencyRecorder
-	published map[ID]int64 // ns since 1970; messages that are dropped, not finished, stay
+	published map[ID]int64 // ns since 1970; requeued and timed-out messages stay in the map
 }
 
-// NewTimedMessages returns nil if make is nil: nothing is measured.
+// NewTimedMessages returns nil if make is nil: then no latencies are recorded.
 func NewTimedMessages(make func() LatencyRecorder) *TimedMessages {
 	if make == nil {
 		return nil
@@ -19,7 +20,7 @@ func NewTimedMessages(make func() LatencyRecorder) *TimedMessages {
 	return &TimedMessages{Recorder: make(), published: map[ID]int64{}}
 }
 
-// Delivered notes when a message that is being delivered was published.
+// Delivered notes the publish time of a message that is being delivered.
 func (t *TimedMessages) Delivered(d *Delivery) {
 	if len(t.published) >= maxTimedCount {
 		clear(t.published)
@@ -27,7 +28,7 @@ func (t *TimedMessages) Delivered(d *Delivery) {
 	t.published[d.ID] = d.Timestamp
 }
 
-// Finished records the time from publish to FIN of a message; now is in ns since 1970.
+// Finished records the time from publish to FIN of a message. now is in ns since 1970.
 func (t *TimedMessages) Finished(id ID, now int64) {
 	if at, ok := t.published[id]; ok {
 		delete(t.published, id)
