@@ -1,16 +1,16 @@
-// Package scrub reads in the background what this node has, so that damage is found while something can still be done
-// about it: segments, which another replica may have whole (Scrub.ReadSegments); the commit log and the files of the
-// catalog, whose content this process has in memory (Scrub.ReadFiles); and what the device could not read before
-// (Scrub.RetryReads). Compare compares the copies that the replicas of a partition have.
+// Package scrub reads in the background what this node has stored, so that damage is found while it can still be
+// repaired: segments, which another replica may have intact (Scrub.ReadSegments); the commit log and the files of the
+// catalog, whose contents this process holds in memory (Scrub.ReadFiles); and ranges that the device could not read
+// before (Scrub.RetryReads). Compare compares the copies of a partition at its replicas.
 //
-//	ReadSegments, RetryReads ─► Copy: its segment.Log    what is damaged is isolated there, and repaired by others
-//	ReadFiles ─► clog.Checker ─► Node.MarkRotten         what the damaged file holds goes to segments
-//	          └► node.json, topic.json, shortened.json   written anew from memory
-//	Compare ─► Comparison.Ask ─► ReadCopy                at each replica that is in sync
+//	ReadSegments, RetryReads ─► Copy: its segment.Log    damaged ranges are isolated, and repaired by others
+//	ReadFiles ─► clog.Checker ─► Node.MarkRotten         the contents of the damaged file go to segments
+//	          └► node.json, topic.json, shortened.json   rewritten from memory
+//	Compare ─► Comparison.Ask ─► ReadCopy                at each in-sync replica
 //
-// The engine makes one Scrub when it opens, runs its three methods on goroutines of their own, and calls Compare for
-// Engine.VerifySome. The package knows nothing of topics, partitions or the cluster's node. It has no lock; whoever
-// calls back the functions of Node holds none either. All goroutines end when Node.Stop is closed.
+// The engine creates one Scrub when it opens, runs its three methods on separate goroutines, and calls Compare for
+// Engine.VerifySome. The package knows nothing of topics, partitions or the cluster's node. It has no lock, and holds
+// none when it calls the functions of Node. All goroutines end when Node.Stop is closed.
 //
-// A crash leaves nothing: the next process begins to count and to read anew.
+// A crash leaves nothing: the next process starts to count and to read from the beginning.
 package scrub

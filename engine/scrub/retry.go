@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// firstRetryPause is how long RetryReads waits before it begins, if that is less than the scrub's interval. The pause
-	// doubles after each round that leaves something.
+	// firstRetryPause is how long RetryReads waits before it begins, unless the scrub's interval is shorter. The pause
+	// doubles after each round that leaves something unreadable.
 	firstRetryPause = 30 * time.Second
 	maxRetryPause   = time.Hour
 )
 
-// RetryReads tries again to read what the device could not read, until the engine closes. On a single node only a
-// restart would do that: the range is isolated, and there is no other copy. In a cluster it tries the ranges that no
-// other replica has repaired meanwhile, and the copies that wait for their device.
+// RetryReads tries again to read what the device could not read, until the engine closes. On a single node nothing else
+// but a restart would do that: the range is isolated, and there is no other copy. In a cluster RetryReads tries the
+// ranges that no other replica has repaired meanwhile, and the copies that wait for their device.
 func (s *Scrub) RetryReads() {
 	c := segment.NewChecker()
 	defer c.Close()
@@ -39,8 +39,8 @@ func (s *Scrub) RetryReads() {
 	}
 }
 
-// retryCopy tries the ranges of one partition. back says that all of it is served again; open is false when the engine
-// closes.
+// retryCopy retries the ranges of one partition. back says that the whole partition is served again. open is false when
+// the engine closes.
 func (s *Scrub) retryCopy(cp Copy, c *segment.Checker) (back, open bool) {
 	log := cp.Log()
 	before := log.MayReadAgain()
@@ -59,7 +59,7 @@ func (s *Scrub) retryCopy(cp Copy, c *segment.Checker) (back, open bool) {
 	return len(left) == 0 && !cp.WaitsForDevice(), true
 }
 
-// retryRange tries one range. back says that all of it is served again; open is false when the engine closes.
+// retryRange retries one range. back says that the whole range is served again. open is false when the engine closes.
 func (s *Scrub) retryRange(cp Copy, c *segment.Checker, r segment.Range) (back, open bool) {
 	from := r.From
 	if from >= r.To {
