@@ -8,13 +8,13 @@ import (
 	"penstock/segment"
 )
 
-// Folder folds stored batches. Unknown is a kind of control entry that it treats as one of a newer version; 0: none.
-// Only tests set it.
+// Folder folds stored batches. It treats control entries of the kind Unknown as entries of a newer version; 0: no such
+// kind. Only tests set Unknown.
 type Folder struct{ Unknown core.ControlKind }
 
-// Batch folds a verified batch that lies at the offset at, except for messages with a delay, which it returns: the
-// caller adds them to the fold with PublishDeferred. It returns core.ErrNewerControl for entries of a newer version.
-// After that error the fold is not usable: some entries of the batch may be in it.
+// Batch folds a verified batch that begins at offset at. It does not fold messages with a delay but returns them, and
+// the caller adds them to the fold with PublishDeferred. It returns core.ErrNewerControl for entries of a newer
+// version. After that error the fold is unusable, because it may contain some entries of the batch.
 func (f Folder) Batch(
 	fold *core.Cursors, h *segment.Header, body []byte, at segment.Offset,
 ) ([]core.DeferredMessage, error) {

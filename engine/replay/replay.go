@@ -13,46 +13,47 @@ import (
 	"penstock/segment"
 )
 
-// ErrFoldNotStored says that the checkpoint of the commit log has no fold for the partition.
+// ErrFoldNotStored says that the checkpoint in the commit log contains no fold for the partition.
 var ErrFoldNotStored = errors.New("engine: the state of the channels is not in the commit log's checkpoint: an " +
 	"older version was started meanwhile")
 
-// Replay is what the commit log says of all partitions. It implements clog.Replayer; when clog.Open has returned, the
-// caller calls Finish, then reads it, and at last calls Release.
+// Replay is the content of the commit log for all partitions. It implements clog.Replayer. After clog.Open has
+// returned, the caller calls Finish, then reads the Replay, and finally calls Release.
 //
-// What the checkpoint covers is in segments and synced. What follows stays in the buffers of the commit log.
+// The batches that the checkpoint covers are in segments and synced. The batches after the checkpoint stay in the
+// buffers of the commit log.
 type Replay struct {
 	o          Options
 	checkpoint []byte // the chunks received so far
-	decoded    bool   // checkpoint is in parts
+	decoded    bool   // the checkpoint was decoded into parts
 	parts      map[segment.Identity]*Partition
-	order      []*Partition       // of parts, in order of appearance
-	dropped    map[uuid.UUID]bool // topics with a tombstone
+	order      []*Partition       // the partitions in parts, in order of appearance
+	dropped    map[uuid.UUID]bool // topics that have a tombstone
 }
 
 var _ clog.Replayer = (*Replay)(nil)
 
-// Options are what a Replay needs to know of its node.
+// Options are the facts about its node that a Replay needs.
 type Options struct {
 	Sizes  segment.Sizes // of segments
 	Folder Folder
 	NowNs  func() int64 // the engine's clock, ns since 1970
 }
 
-// Partition is what the log says of one partition.
+// Partition is the content of the commit log for one partition.
 type Partition struct {
 	ID     segment.Identity
-	Base   segment.State // at the checkpoint: the segments hold everything below
+	Base   segment.State // at the checkpoint: the segments hold every batch below it
 	State  segment.State // after replay
 	Fold   *core.Cursors
-	Slices []segment.Slice // the batches after Base, in the buffers of the commit log, which Replay holds until Release
-	Err    error           // why a record could not be applied; later ones are not applied either
-	Unread error           // why Fold is not known; the rest of the state is
+	Slices []segment.Slice // batches after Base, in buffers of the commit log, pinned until Release
+	Err    error           // why a record could not be applied; the later ones are not applied either
+	Unread error           // why Fold is unknown; the rest of the state is known
 
 	Writer    core.WriterClock
-	Committed segment.Position // a lower bound of what is committed
+	Committed segment.Position // a lower bound of the committed position
 	Epochs    replicate.EpochTable
-	Restarted bool // the log was reset, so it begins at Base: older segment files do not belong to it
+	Restarted bool // the log was reset and begins at Base: older segment files do not belong to it
 }
 
 // New returns a Replay that has read nothing yet.
@@ -60,7 +61,7 @@ func New(o Options) *Replay {
 	return &Replay{o: o, parts: map[segment.Identity]*Partition{}, dropped: map[uuid.UUID]bool{}}
 }
 
-// Empty says whether the commit log holds nothing.
+// Empty says whether the commit log holds no records and no checkpoint.
 func (r *Replay) Empty() bool {
 	return len(r.checkpoint) == 0 && len(r.order) == 0 && len(r.dropped) == 0
 }
@@ -71,7 +72,8 @@ func (r *Replay) Dropped(topic uuid.UUID) bool { return r.dropped[topic] }
 // Has says whether the log holds anything of the partition.
 func (r *Replay) Has(id segment.Identity) bool { return r.parts[id] != nil }
 
-// Partition returns what the log says of a partition: of one that it does not hold, that it is empty.
+// Partition returns the content of the log for a partition. For a partition that the log does not hold, the result is
+// empty.
 func (r *Replay) Partition(id segment.Identity) *Partition {
 	if p := r.parts[id]; p != nil {
 		return p
@@ -79,11 +81,11 @@ func (r *Replay) Partition(id segment.Identity) *Partition {
 	return &Partition{ID: id, Fold: new(core.Cursors)}
 }
 
-// Partitions returns the partitions that the log holds, in the order in which it names them. The slice is borrowed.
+// Partitions returns the partitions that the log holds, in the order in which they appear in it. The slice is borrowed.
 func (r *Replay) Partitions() []*Partition { return r.order }
 
-// Release releases the references to the buffers of the commit log. The partitions' logs have their own, or the start
-// has failed.
+// Release releases the references to the buffers of the commit log. By then the partitions' logs hold their own
+// references, or the start has failed.
 func (r *Replay) Release() {
 	for _, p := range r.order {
 		for i := range p.Slices {
@@ -92,7 +94,8 @@ func (r *Replay) Release() {
 	}
 }
 
-// Restart implements clog.Replayer: it forgets what was replayed, because replay begins again with an older file.
+// Restart implements clog.Replayer. It drops everything replayed so far, because replay begins again with an older
+// file.
 func (r *Replay) Restart() {
 	r.Release()
 	*r = *New(r.o)
@@ -104,7 +107,8 @@ func (r *Replay) Checkpoint(chunk []byte) error {
 	return nil
 }
 
-// Finish is called when all of the log was read. It returns checkpoint.ErrDecode for a checkpoint that does not decode.
+// Finish must be called after the whole log was read. It returns checkpoint.ErrDecode if the checkpoint does not
+// decode.
 func (r *Replay) Finish() error {
 	if r.decoded {
 		return nil
@@ -185,7 +189,8 @@ func (p *Partition) cut(rec *clog.Record) error {
 	return nil
 }
 
-// apply replays one batch. The commit log has verified its checksums; apply verifies that it follows the batch before.
+// apply replays one batch. The commit log has verified the checksums; apply verifies that the batch follows the
+// previous one.
 func (p *Partition) apply(o *Options, rec *clog.Record) error {
 	var h segment.Header
 	if err := h.Decode(rec.Payload); err != nil {
@@ -209,9 +214,9 @@ func (p *Partition) apply(o *Options, rec *clog.Record) error {
 	return p.foldIn(o, &h, rec.Payload[segment.HeaderBytes:], rec.Offset)
 }
 
-// trackSegment updates the segment of the state to the one that the record names. The leader may have given a segment
-// more room than its first batch needs (a checkpoint before a large batch). Then the capacity grows here, for all
-// slices of the segment.
+// trackSegment updates the segment in the state to the segment that the record names. The leader may have given a
+// segment more room than its first batch needs (a checkpoint before a large batch). In that case the capacity grows
+// here, for all slices of the segment.
 func (p *Partition) trackSegment(rec *clog.Record, h *segment.Header, sizes segment.Sizes) {
 	st := &p.State
 	if st.SegmentCapacity == 0 || rec.Segment != st.Segment {
@@ -231,7 +236,7 @@ func (p *Partition) trackSegment(rec *clog.Record, h *segment.Header, sizes segm
 	}
 }
 
-// foldIn replays a batch into the fold, unless the fold is not known.
+// foldIn replays a batch into the fold, unless the fold is unknown.
 func (p *Partition) foldIn(o *Options, h *segment.Header, body []byte, at segment.Offset) error {
 	p.Writer.Saw(h, o.NowNs())
 	if p.Unread != nil {
