@@ -1,5 +1,5 @@
-// Package checkpoint encodes what the commit log stores about partitions, beside their batches: checkpoints, with an
-// entry for each partition, and records that cut or reset the log of one. FORMAT.md has the bytes.
+// Package checkpoint encodes what the commit log stores about partitions besides their batches: checkpoints, with one
+// entry per partition, and records that cut or reset the log of a partition. FORMAT.md documents the bytes.
 //
 // The committer and the replicas write them, and recovery reads them. The package has no state, no lock and no
 // goroutine.
