@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// Credit divides the RDY of one client among the leaders that it is subscribed at, so that together they never have
-// more than RDY messages in flight. It does no I/O: it says what to tell which leader, and takes their answers.
-// Its owner's lock guards it.
+// Credit divides the RDY of one client among the leaders at which the client is subscribed, so that together they never
+// have more than RDY messages in flight. It does no I/O: it decides which leader must be told what, and takes the
+// leaders' answers. The owner's lock guards it.
 //
-// A leader's bound is the most that can be in flight there. To raise it is safe at once, as long as the sum of the
-// bounds stays within RDY. To lower it takes time: deliveries may be under way until the leader has answered, and
-// messages in flight remain so until they are finished.
+// A leader's bound is the most that can be in flight there. Raising a bound is safe at once, as long as the sum of the
+// bounds stays within RDY. Lowering a bound takes time: deliveries may be on their way until the leader has answered,
+// and messages in flight stay in flight until they are finished.
 type Credit struct {
 	Ready   int          // the client's RDY
 	legs    []*CreditLeg // one per leader
@@ -19,45 +19,45 @@ type Credit struct {
 	order   []*CreditLeg // scratch of rotate
 }
 
-// CreditLeg is the part of one leader.
+// CreditLeg is the credit of one leader.
 type CreditLeg struct {
-	asked    int    // RDY that the leader was told last
-	bound    int    // upper bound of what is in flight there; never less than asked
+	asked    int    // RDY in the last message to the leader
+	bound    int    // upper bound of the messages in flight there; never less than asked
 	seq      uint32 // number of the last message to the leader
-	ackedSeq uint32 // number of the last message that it answered
-	since    int64  // when its turn began, or ended, in ns; the leg with the lowest gets the next turn
-	stale    bool   // a message was finished since seq was sent, and seq is not answered yet
+	ackedSeq uint32 // number of the last message that the leader answered
+	since    int64  // when its turn began or ended, in ns; the leg with the lowest value is next
+	stale    bool   // a message was finished after seq was sent and before its answer
 	want     int    // scratch of Divide
 }
 
-// Asked is the RDY that the leader was told last.
+// Asked returns the RDY in the last message to the leader.
 func (l *CreditLeg) Asked() int { return l.asked }
 
-// Seq is the number of the last message to the leader.
+// Seq returns the number of the last message to the leader.
 func (l *CreditLeg) Seq() uint32 { return l.seq }
 
-// Count is the number of leaders that credit is divided among.
+// Count returns the number of leaders among which the credit is divided.
 func (c *Credit) Count() int { return len(c.legs) }
 
-// Add adds a leader, which becomes the last one.
+// Add adds a leader at the end.
 func (c *Credit) Add(l *CreditLeg) { c.legs = append(c.legs, l) }
 
-// Remove frees the credit of a leader. It does nothing for one that was not added.
+// Remove frees the credit of a leader. It does nothing if the leader was not added.
 func (c *Credit) Remove(l *CreditLeg) {
 	c.legs = slices.DeleteFunc(c.legs, func(o *CreditLeg) bool { return o == l })
 }
 
-// Index is the place of a leader among those that were added; -1: it was not.
+// Index returns the index of a leader in the order in which leaders were added, or -1 if it was not added.
 func (c *Credit) Index(l *CreditLeg) int { return slices.Index(c.legs, l) }
 
-// rotationSpanNs is how long it takes until every leader has had a turn, if there are fewer credits than leaders.
+// rotationSpanNs is the time in which every leader gets a turn, if there are fewer credits than leaders.
 const rotationSpanNs = 80e6
 
-// Rotates says whether there are fewer credits than leaders, so that leaders take turns.
+// Rotates says whether there are fewer credits than leaders, so that the leaders take turns.
 func (c *Credit) Rotates() bool { return 0 < c.Ready && c.Ready < len(c.legs) }
 
-// Divide decides how much each leader gets, and returns the indexes of the legs whose leaders must be told their asked
-// and seq. The next call reuses the slice.
+// Divide decides how much credit each leader gets. It returns the indexes of the legs whose leaders must be told their
+// asked and seq. The next call reuses the slice.
 func (c *Credit) Divide(now int64) []int {
 	c.changed = c.changed[:0]
 	if c.Rotates() {
@@ -74,7 +74,7 @@ func (c *Credit) Divide(now int64) []int {
 	for i, l := range c.legs {
 		if l.want < l.asked {
 			if l.want == 0 {
-				l.since = now // its turn ends: it comes last for the next one
+				l.since = now // its turn ends: it is last in line for the next one
 			}
 			c.setReady(i, l.want)
 		}
@@ -93,8 +93,8 @@ func (c *Credit) Divide(now int64) []int {
 	return c.changed
 }
 
-// rotate assigns one credit to as many legs as there are credits. Legs whose turn is not over keep theirs; the other
-// credits go to the legs that have waited longest.
+// rotate assigns one credit each to as many legs as there are credits. Legs whose turn is not over keep their credit.
+// The other credits go to the legs that have waited longest.
 func (c *Credit) rotate(now int64) {
 	rounds := (len(c.legs) + c.Ready - 1) / c.Ready
 	turn := int64(rotationSpanNs) / int64(rounds)
@@ -119,14 +119,14 @@ func (c *Credit) rotate(now int64) {
 		l := c.order[next]
 		l.want = 1
 		if l.asked > 0 {
-			l.since = now // no other leg wants the turn, so it gets another one
+			l.since = now // no other leg wants the turn, so this leg gets another one
 		}
 	}
 }
 
-// rank orders the legs that may get a turn. First come those with nothing in flight, then those whose own turn would go
-// on. Last come those whose earlier credit is still being withdrawn: they would keep it from the leg that it is meant
-// for.
+// rank orders the legs that may get a turn. First come legs with nothing in flight, then legs whose own turn would
+// continue. Last come legs whose earlier credit is still being withdrawn: they would keep the credit from the leg for
+// which it is meant.
 func (l *CreditLeg) rank() int {
 	switch {
 	case l.asked > 0:
@@ -137,7 +137,7 @@ func (l *CreditLeg) rank() int {
 	return 0
 }
 
-// setReady records that the leader of leg i is to be told n.
+// setReady records that the leader of leg i must be told n.
 func (c *Credit) setReady(i, n int) {
 	l := c.legs[i]
 	l.asked, l.stale = n, false
@@ -148,20 +148,20 @@ func (c *Credit) setReady(i, n int) {
 	c.changed = append(c.changed, i)
 }
 
-// Answered handles the answer of leg i: when it had applied message seq, inFlight messages were in flight. It returns
-// true if a message was finished since seq was sent, and the leader must be asked again.
+// Answered handles an answer of leg i: when the leader had applied message seq, inFlight messages were in flight there.
+// It returns true if a message was finished after seq was sent, so that the leader must be asked again.
 func (c *Credit) Answered(i int, seq uint32, inFlight int) (again bool) {
 	l := c.legs[i]
 	if seq != l.seq {
-		return false // a newer message is under way
+		return false // a newer message is on its way
 	}
 	l.ackedSeq = seq
 	l.bound = max(l.asked, inFlight)
 	return l.stale && l.bound > l.asked
 }
 
-// Finished notes that a message of leg i is no longer in flight, or that one may have timed out. It returns true if the
-// leader must be told its asked and seq again: its bound is above asked, and may have fallen.
+// Finished notes that a message of leg i is no longer in flight, or may have timed out. It returns true if the leader
+// must be told its asked and seq again, because its bound is above asked and may have fallen.
 func (c *Credit) Finished(i int) (ask bool) {
 	l := c.legs[i]
 	switch {

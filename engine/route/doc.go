@@ -1,11 +1,11 @@
-// Package route decides where the puts and the consumers of partitions go that other nodes lead. Its machines are pure:
-// no I/O, no clock, no goroutine, no lock. The engine owns them, tells them what happened, and does what they say.
+// Package route decides where puts and consumers go whose partitions are led by other nodes. Its machines are pure: no
+// I/O, no clock, no goroutine, no lock. The engine owns them, tells them what happened, and does what they decide.
 //
 //	Lane      the puts of one partition, on their way to its leader: when the next one may leave
-//	Refusals  at that leader: which puts it refuses because it has refused one before them
+//	Refusals  at that leader: the runs of which it must refuse every further put
 //	Legs      at which leaders a client is subscribed
-//	Credit    its RDY, divided among them
+//	Credit    the client's RDY, divided among these leaders
 //	Adoption  which partitions of a topic the channels of this node have
 //
-// Lane and Refusals together keep the puts of a partition in their order, whatever becomes of its leader: see Lane.
+// Lane and Refusals together keep the puts of a partition in order, even when its leader changes: see Lane.
 package route

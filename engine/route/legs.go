@@ -6,21 +6,23 @@ import (
 	"penstock/replicate"
 )
 
-// Legs decides at which leaders a client is subscribed whose node leads nothing, or not all, of its topic. Each leader
-// has one leg, from when it is asked until it refuses, goes, or leads no more:
+// Legs decides at which leaders a client is subscribed if its node leads none, or not all, of the topic's partitions.
+// Each leader has one leg, which exists from the time when the leader is asked until the leader refuses, disconnects,
+// or is not a leader any more:
 //
 //	(none) ──Add──► asked ──Accept──► accepted
 //	   ▲              └────Remove────────┘
 //
-// Only accepted legs take part in Credit. L is the owner's own leg, which embeds a Leg. The owner is remote.Consumer,
-// and its mu guards all. After a crash the leaders see the connection end, and the client subscribes anew.
+// Only accepted legs take part in Credit. L is the owner's type of leg, which embeds a Leg. The owner is
+// remote.Consumer, and its mu guards all of this. After a crash the leaders see the connection end, and the client
+// subscribes anew.
 type Legs[L AnyLeg] struct {
 	credit Credit
-	all    []L // first the accepted ones, in the order of credit, then those that were asked
-	firsts int // legs whose first answer is awaited
+	all    []L // first the accepted legs, in the order of credit, then those that were only asked
+	firsts int // number of legs whose first answer is awaited
 }
 
-// Leg is what Legs keeps of a leg. It belongs to one Legs.
+// Leg is the part of a leg that Legs uses. It belongs to one Legs.
 type Leg struct {
 	CreditLeg
 	Node     replicate.NodeID // the leader
@@ -36,20 +38,20 @@ type AnyLeg interface {
 
 func (l *Leg) leg() *Leg { return l }
 
-// Accepted says whether the leader has accepted the subscription: it delivers, and gets credit.
+// Accepted says whether the leader has accepted the subscription. Such a leader delivers, and gets credit.
 func (l *Leg) Accepted() bool { return l.accepted }
 
-// Credit divides the client's RDY among the accepted legs. Its indexes are those of All.
+// Credit divides the client's RDY among the accepted legs. Its indexes are indexes of All.
 func (s *Legs[L]) Credit() *Credit { return &s.credit }
 
 // All returns all legs, the accepted ones first. It is borrowed until the next call that changes them.
 func (s *Legs[L]) All() []L { return s.all }
 
-// Has says whether l is one of the legs: it was added and not removed.
+// Has says whether l is one of the legs: added and not removed yet.
 func (s *Legs[L]) Has(l L) bool { return slices.Contains(s.all, l) }
 
-// Follow compares the legs with the nodes that lead partitions of the topic now. The owner unsubscribes at those that
-// leave and removes them, and asks those that join.
+// Follow compares the legs with the nodes that lead partitions of the topic now. The owner must unsubscribe at the legs
+// in leave and remove them, and ask the nodes in join.
 func (s *Legs[L]) Follow(leaders []replicate.NodeID) (leave []L, join []replicate.NodeID) {
 	for _, l := range s.all {
 		if !slices.Contains(leaders, l.leg().Node) {
@@ -64,11 +66,11 @@ func (s *Legs[L]) Follow(leaders []replicate.NodeID) (leave []L, join []replicat
 	return leave, join
 }
 
-// Add adds a leg whose leader was asked.
+// Add adds a leg whose leader has been asked.
 func (s *Legs[L]) Add(l L) { s.all = append(s.all, l) }
 
-// Accept notes that the leader of l has accepted it. It returns false for one that is not asked: it was removed while
-// the answer was under way, or the answer came twice.
+// Accept notes that the leader of l has accepted the subscription. It returns false if l was removed while the answer
+// was on its way, or if the answer came twice.
 func (s *Legs[L]) Accept(l L) bool {
 	i := slices.Index(s.all, l)
 	if i < 0 || l.leg().accepted {
@@ -82,7 +84,7 @@ func (s *Legs[L]) Accept(l L) bool {
 	return true
 }
 
-// Remove ends a leg and frees its credit. It does nothing for one that was removed before.
+// Remove removes a leg and frees its credit. It does nothing if the leg was removed before.
 func (s *Legs[L]) Remove(l L) {
 	if i := slices.Index(s.all, l); i >= 0 {
 		s.all = slices.Delete(s.all, i, i+1)
@@ -91,7 +93,7 @@ func (s *Legs[L]) Remove(l L) {
 	s.answered(l)
 }
 
-// At returns the leg at a node, if it is accepted, and its index.
+// At returns the accepted leg at a node, and its index. ok is false if there is none.
 func (s *Legs[L]) At(node replicate.NodeID) (l L, index int, ok bool) {
 	i := slices.IndexFunc(s.all, func(l L) bool { return l.leg().Node == node && l.leg().accepted })
 	if i < 0 {
@@ -100,8 +102,8 @@ func (s *Legs[L]) At(node replicate.NodeID) (l L, index int, ok bool) {
 	return s.all[i], i, true
 }
 
-// AwaitFirst begins to wait for the first answer of each leg that is asked now: it is accepted or removed. Awaited says
-// how many are missing.
+// AwaitFirst begins to await the first answer of each leg that is asked but not accepted now. The answer counts as
+// given when the leg is accepted or removed. Awaited returns how many answers are missing.
 func (s *Legs[L]) AwaitFirst() {
 	for _, l := range s.all {
 		if !l.leg().accepted && !l.leg().first {
@@ -111,7 +113,7 @@ func (s *Legs[L]) AwaitFirst() {
 	}
 }
 
-// Awaited is the number of first answers that are missing.
+// Awaited returns the number of first answers that are missing.
 func (s *Legs[L]) Awaited() int { return s.firsts }
 
 func (s *Legs[L]) answered(l L) {

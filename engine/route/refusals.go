@@ -2,9 +2,10 @@ package route
 
 import "maps"
 
-// Refusals remembers, per sender, the last run of which a leader refused a put as not stored. The leader refuses the
-// rest of that run too: see Lane. S is the sending node and the partition. The owner's lock guards it (refusals.mu).
-// The zero value is ready. A crash loses it, and ends the connections whose runs it is about.
+// Refusals remembers, for each sender, the last run of which a leader refused a put as not stored. The leader must
+// refuse the rest of that run too: see Lane. S identifies the sending node and the partition. The owner's lock guards
+// it (refusals.mu). The zero value is ready for use. A crash loses it, but also ends the connections on which the runs
+// came.
 type Refusals[S comparable] struct{ runs map[S]uint32 }
 
 // Note records that a put of a run was refused.
@@ -15,7 +16,7 @@ func (r *Refusals[S]) Note(from S, run uint32) {
 	r.runs[from] = run
 }
 
-// Refuses says whether a put of a run must be refused because one before it was.
+// Refuses says whether a put of this run must be refused because an earlier put of the run was refused.
 func (r *Refusals[S]) Refuses(from S, run uint32) bool {
 	if len(r.runs) == 0 {
 		return false
@@ -24,7 +25,7 @@ func (r *Refusals[S]) Refuses(from S, run uint32) bool {
 	return ok && refused == run
 }
 
-// Forget drops what is known of senders whose connection has ended: no put of their runs can come any more.
+// Forget drops the runs of senders whose connection has ended: no put of these runs can arrive any more.
 func (r *Refusals[S]) Forget(ended func(S) bool) {
 	maps.DeleteFunc(r.runs, func(s S, _ uint32) bool { return ended(s) })
 }
