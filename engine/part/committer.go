@@ -15,36 +15,38 @@ import (
 	"penstock/segment"
 )
 
-// committer is the source of the commit log (clog.Source). It seals inboxes into batches, and answers puts when their
-// group is durable.
+// committer is the source of the commit log (clog.Source). It seals the puts of inboxes into batches, and tells the
+// replicas when a group is durable; the replicas commit and answer the puts.
 //
-// All methods except push, writeHere and writeGathered run on the one goroutine that works on the commit log at a time,
-// with clog.Log.mu held. That is the log's own goroutine, a lone caller on an idle log (Log.StepOnSpot,
-// Log.GatherOnSpot), or who writes what such a caller has gathered (Log.WriteOnSpot). So clog.Log.mu guards all
-// fields except ready (readyMu), gathered and the atomics. sealInbox and the functions below it hold the partition's
-// Replica.mu too. Puts that arrive while a group is on the disk become one batch per partition in the next group.
+// All methods except push, writeHere and writeGathered run with clog.Log.mu held, on the one goroutine that works on
+// the commit log at that time. That is the log's own goroutine, a lone caller on an idle log (Log.StepOnSpot,
+// Log.GatherOnSpot), or the goroutine that writes the group that such a caller gathered (Log.WriteOnSpot). So
+// clog.Log.mu guards all fields except ready (readyMu), gathered and the atomics. sealInbox and the functions below it
+// also hold the partition's Replica.mu. Puts that arrive while a group is on the disk become one batch per partition in
+// the next group.
 //
 //	push       called on a put's goroutine when its inbox is no longer empty
 //	Gather     takes inboxes and seals each into batches of the group; the batches leave for the followers, if any
 //	           ... clog writes the group ...
 //	Durable    informs the replicas, which commit, make the batches visible and answer their puts
 //
-// After a crash before Durable, each batch is in the log as a whole or not at all. None of its puts was answered.
+// After a crash before Durable, each batch of the group is in the log as a whole or not at all. None of its puts was
+// answered.
 type committer struct {
 	store *Store
 
 	readyMu lock.Mutex[lock.CommitterReady]
 	ready   []*Partition // partitions whose inbox was empty and has puts now
 
-	// gathered has one value while writeGathered has a group to write. join sets it before any goroutine runs; nil on a
-	// single node and on a simulated host: there the commit log's goroutine writes it.
+	// gathered has one value while writeGathered has a group to write. Join sets the channel before any goroutine runs.
+	// It is nil on a single node and on a simulated host: there the commit log's goroutine writes every group.
 	gathered  chan struct{}
 	lastWrite atomic.Int64 // how long the last call of writeHere took, in ns
 
 	work []*Partition // taken from ready; the inboxes of work[at:] are not sealed yet
 	at   int
 
-	leftover        atomic.Bool // the last group was full before all of work was sealed
+	leftover        atomic.Bool // the last group was full before all inboxes of work were sealed
 	lastGroupShared atomic.Bool // the last group had several puts
 
 	inFlight atomic.Int32 // groups on the disk
@@ -53,14 +55,14 @@ type committer struct {
 	ev       core.PartitionEvent
 	res      core.PartitionResult
 	body     []byte                 // scratch: the body of a control batch
-	deferred []core.DeferredMessage // scratch: those of the batch that is being sealed
-	nowNs    int64                  // the engine's time when the group, or its last batch with delays, began
+	deferred []core.DeferredMessage // scratch: the delayed messages of the batch that is being sealed
+	nowNs    int64                  // the engine's time when the group began, or its last batch with delays
 
-	noSpace bool // what the machines were last told of Flusher.NoSpace
+	noSpace bool // the value of Flusher.NoSpace that the partition machines know
 	room    quotaRoom
 }
 
-// groupWork is what one group carries. Its slices keep their memory from group to group.
+// groupWork lists what one group carries, for Durable. Its slices are reused from group to group.
 type groupWork struct {
 	batches    []batchWork
 	tombstones []inbox.List
@@ -68,36 +70,37 @@ type groupWork struct {
 	sealed     int // puts sealed into the group
 }
 
-// batchWork is a batch of a group. Its replica learns when it is durable.
+// batchWork is a batch of a group. Durable tells its replica that the batch is durable.
 type batchWork struct {
 	part       *Partition
 	slice      segment.Slice
 	nextID     segment.MsgID
-	generation uint64 // Replica.generation when it was appended
+	generation uint64 // Replica.generation when the batch was appended
 	bodyBytes  uint64 // estimate, see run.bodyBytes; 0 for a batch from another leader
 }
 
-// push tells the committer that the inbox of pt is no longer empty. With alone the caller has nothing to do but wait
-// for its answer; if the log is idle, it does the committer's work itself. b is nil if the caller must not hang. Any
-// goroutine may call push. It does not hold Inbox.mu.
+// push tells the committer that the inbox of pt is no longer empty. With alone, the caller has nothing to do but wait
+// for the answer to its put; if the commit log is idle, the caller then does the committer's work itself. b is nil if
+// the caller must not hang in a write. Any goroutine may call push, without Inbox.mu.
 func (c *committer) push(pt *Partition, alone bool, b Blocker) {
 	c.readyMu.Lock()
 	c.ready = append(c.ready, pt)
 	c.readyMu.Unlock()
-	// While a group is on the disk no wake-up is needed: clog calls Gather after Durable has counted the group down, and
-	// pt is in ready already. A wake-up would only take a processor from the producers. For a second group the inbox wakes
-	// the log.
+	// While a group is on the disk, no wake-up is needed: clog calls Gather after Durable has decremented inFlight, and
+	// ready already lists pt. A wake-up would only take a processor from the producers. If enough bytes wait for a
+	// second group, the inbox wakes the log.
 	if c.inFlight.Load() > 0 {
 		return
 	}
-	// If the last group had several puts, the next one probably will too. Then the first caller must not write alone: it
-	// would hold up the others.
+	// If the last group had several puts, the next one probably will too. Then the first caller must not write a group
+	// of its own: the other puts would have to wait for that write.
 	switch {
 	case !alone || c.lastGroupShared.Load():
 	case c.store.replicas != nil:
-		// The caller may be the goroutine of a client's connection. It must not hang when this node's disk does, so it only
-		// seals the batch and sends it to the followers. Another goroutine writes it. That of a connection to another node
-		// can be replaced while it hangs (netproto.Conn.MayBlock); on a disk that is slow it does not write either.
+		// The caller may be the goroutine of a client's connection. It must not hang when this node's disk does. So it
+		// only seals the batch and sends it to the followers, and another goroutine writes the group. The goroutine of
+		// a connection to another node may write itself, because it can be replaced while it hangs
+		// (netproto.Conn.MayBlock). It does not write either if the disk is slow.
 		if c.store.clog.GatherOnSpot() && c.gathered != nil {
 			if b != nil && c.lastWrite.Load() < int64(maxSpotWrite) {
 				b.MayBlock()
@@ -106,7 +109,7 @@ func (c *committer) push(pt *Partition, alone bool, b Blocker) {
 			}
 			select {
 			case c.gathered <- struct{}{}:
-			default: // writeGathered has not taken the last value yet, and will find this group, too
+			default: // writeGathered has not taken the previous value yet, and will find this group too
 			}
 			return
 		}
@@ -116,8 +119,8 @@ func (c *committer) push(pt *Partition, alone bool, b Blocker) {
 	c.store.clog.Wake()
 }
 
-// writeGathered writes the groups that push gathered on the goroutines of others, until stop is closed. It is a
-// goroutine of its own, on nodes with others. Like the commit log's goroutine it may hang as long as the disk does.
+// writeGathered writes the groups that push gathered on other goroutines, until stop is closed. It has its own
+// goroutine, on nodes of a cluster only. Like the commit log's goroutine, it may hang as long as the disk does.
 func (c *committer) writeGathered() {
 	for c.store.host.Either(c.gathered, c.store.stop) {
 		c.writeHere()
@@ -130,23 +133,23 @@ func (c *committer) writeHere() {
 	begin := h.Mono()
 	wrote := c.store.clog.WriteOnSpot()
 	c.lastWrite.Store(int64(h.Mono() - begin))
-	// Puts that came while the group was on the disk woke nobody: see push.
+	// A put that arrived while the group was on the disk did not wake the log. See push.
 	if !wrote || c.hasReady() {
 		c.store.clog.Wake()
 	}
 }
 
-// maxSpotWrite is how long the last write may have taken for a connection's goroutine to make the next one. While it
-// writes, nothing is read from that node.
+// maxSpotWrite bounds how long the last write may have taken if a connection's goroutine is to make the next one. While
+// that goroutine writes, it reads nothing from the other node.
 const maxSpotWrite = 2 * time.Millisecond
 
-// maxGroupPuts bounds the work of one group. Sealing and answering a group must overlap with the producers' work on the
-// next one. If one group took the whole window of a producer (some ten thousand puts), there would be nothing to
+// maxGroupPuts bounds the number of puts in one group. Sealing and answering a group must overlap with the producers'
+// work on the next one. If one group took all outstanding puts of a producer (some ten thousand), nothing would
 // overlap.
 const maxGroupPuts = 4096
 
-// maxRefills is how often Gather takes inboxes that became ready while it worked. It needs a bound: a producer whose
-// put was refused may put again at once.
+// maxRefills bounds how often Gather takes inboxes that became ready while it worked. Without a bound Gather might
+// never end: a producer whose put was refused may put again at once.
 const maxRefills = 4
 
 // hasReady says whether any inbox waits to be sealed.
@@ -158,7 +161,7 @@ func (c *committer) hasReady() bool {
 
 // Gather seals the inboxes that wait, partition by partition, until the group is full. clog calls it.
 func (c *committer) Gather(g *clog.Group) {
-	// No inbox is taken before the group is certain to begin: puts that arrive until then join the group.
+	// Gather takes no inbox before it is certain that a group begins: puts that arrive until then join the group.
 	if c.inFlight.Load() > 0 && c.store.inboxes.Waiting() < inbox.SecondGroupBytes || !c.refillWork() {
 		return
 	}
@@ -185,7 +188,7 @@ func (c *committer) Gather(g *clog.Group) {
 	c.leftover.Store(c.at < len(c.work))
 }
 
-// refillWork takes the ready partitions once all of work is done. It says whether an inbox waits at c.work[c.at].
+// refillWork takes the partitions of ready once all of work is sealed. It says whether an inbox waits at c.work[c.at].
 func (c *committer) refillWork() bool {
 	if c.at == len(c.work) {
 		c.work, c.at = c.work[:0], 0
@@ -196,7 +199,8 @@ func (c *committer) refillWork() bool {
 	return len(c.work) > 0
 }
 
-// learnSpace tells the machines when the flusher finds that the disk is full, or has room again.
+// learnSpace tells the machines of all partitions when the flusher finds that the disk is full, or has room again. It
+// takes Replica.mu of each.
 func (c *committer) learnSpace() {
 	if full := c.store.flusher.NoSpace(); full != c.noSpace {
 		c.noSpace = full
@@ -209,12 +213,12 @@ func (c *committer) learnSpace() {
 	}
 }
 
-// sealList seals as much of l as fits, and leaves the rest in l.
+// sealList seals as many puts of l as the group has room for, and leaves the rest in l. Replica.mu is held.
 func (c *committer) sealList(pt *Partition, g *clog.Group, w *groupWork, l *inbox.List) {
 	for !l.Empty() && w.sealed < maxGroupPuts {
 		r := c.nextRun(pt, g, w, l)
 		if r.n == 0 {
-			continue // all were refused
+			continue // nextRun has answered all that it took from l
 		}
 		first, dst := c.reserve(pt, g, w, &r)
 		if dst == nil {
@@ -226,16 +230,16 @@ func (c *committer) sealList(pt *Partition, g *clog.Group, w *groupWork, l *inbo
 		}
 		w.sealed += r.n
 		c.seal(pt, g, w, &r, dst)
-		if !r.puts.Empty() { // otherwise replicate has taken them, and the replica answers them
+		if !r.puts.Empty() { // a tombstone: replicate has taken the puts of any other run
 			w.tombstones = append(w.tombstones, r.puts)
 		}
 	}
 }
 
-// run is the content of the next batch of a partition: consecutive puts of its inbox.
+// run is the content of the next batch of a partition: puts that followed each other in its inbox.
 type run struct {
 	puts      inbox.List
-	kind      inbox.Kind // of each
+	kind      inbox.Kind // of each put
 	n         int        // puts
 	count     uint32
 	bytes     int // of the whole batch, header included
@@ -243,10 +247,10 @@ type run struct {
 	delayed   int // messages with a delay
 	placement core.Placement
 	flags     segment.Flags
-	special   *inbox.Special // of the one put; nil for inbox.Messages
+	special   *inbox.Special // from the only put of the run; nil for inbox.Messages
 }
 
-// bodyBytes estimates how many bytes the message bodies of the run have.
+// bodyBytes estimates the size of all message bodies of the run.
 func (r *run) bodyBytes() uint64 {
 	switch r.kind {
 	case inbox.Messages:
@@ -258,9 +262,9 @@ func (r *run) bodyBytes() uint64 {
 	return uint64(r.bytes - segment.HeaderBytes - r.headers - int(r.count)*segment.RecordSize(0, 0))
 }
 
-// nextRun takes the next run out of l. Consecutive messages share a batch as long as they fit; a put of any other kind
-// is a run of its own. Puts that must be refused, and puts that store nothing, are skipped and answered here: with
-// Replica.mu held.
+// nextRun takes the next run out of l. Consecutive messages share a batch as long as they fit. A put of any other kind
+// is a run of its own. nextRun itself answers puts that must be refused and puts that store nothing: they are answered
+// with Replica.mu held.
 func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox.List) (r run) {
 	free := min(g.Free(), segment.MaxBatchBytes, c.store.clog.MaxPayloadBytes())
 	refused, room := c.admit(pt, false), c.quotaRoom(pt)
@@ -306,7 +310,7 @@ func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox
 	return r
 }
 
-// refusal returns why p may not be stored, or nil. refused is the machine's current answer for messages (admit).
+// refusal returns why p must not be stored, or nil. refused is the present answer of the machine for messages (admit).
 func (c *committer) refusal(pt *Partition, p *inbox.Put, refused error) error {
 	switch p.Kind {
 	case inbox.Tombstone:
@@ -325,17 +329,18 @@ func (c *committer) refusal(pt *Partition, p *inbox.Put, refused error) error {
 	return refused
 }
 
-// admit asks the machine whether anything may be appended now. One answer holds for a whole run.
+// admit asks the machine whether a batch may be appended now. One answer holds for a whole run.
 func (c *committer) admit(pt *Partition, control bool) error {
 	c.ev = core.PartitionEvent{Kind: core.PartitionPut, Count: maxRunCount, Control: control}
 	pt.machine.Step(&c.ev, &c.res)
 	return c.res.Err
 }
 
-// maxRunCount is more messages than fit into a batch. With it the machine refuses before message ids run out.
+// maxRunCount is larger than the number of messages that fit into a batch. The machine is asked for that many ids, so
+// it refuses before the message ids run out.
 const maxRunCount = segment.MaxBatchBytes
 
-// measureSpecial computes the size of a run that consists of one special put; own is that put's part.
+// measureSpecial computes the size of a run that consists of one special put. own is the Special of that put.
 func (c *committer) measureSpecial(pt *Partition, r *run, own *inbox.Special) {
 	switch r.special = own; r.kind {
 	case inbox.Sealed:
@@ -346,8 +351,8 @@ func (c *committer) measureSpecial(pt *Partition, r *run, own *inbox.Special) {
 	}
 }
 
-// encodeControls encodes control entries. It first fills in values that depend on the entry's place in the log: where a
-// channel starts, and from which id a paused topic holds messages back.
+// encodeControls encodes control entries. First it fills in the values that depend on the entry's place in the log: the
+// message id where a new channel starts, and the id from which a paused topic holds messages back.
 func (c *committer) encodeControls(pt *Partition, controls []core.Control, dst []byte) []byte {
 	st := pt.machine.State()
 	for i := range controls {
@@ -359,7 +364,7 @@ func (c *committer) encodeControls(pt *Partition, controls []core.Control, dst [
 		case core.TopicPaused, core.TopicEmptied:
 			ct.ID = st.NextID
 			if ct.Kind == core.TopicPaused && ct.Flag && pt.fold.TopicPaused {
-				ct.ID = pt.fold.HeldFrom // the topic is paused already: keep what it holds back
+				ct.ID = pt.fold.HeldFrom // the topic is paused already, and must not release what it holds back
 			}
 		}
 		dst = core.AppendControl(dst, ct)
@@ -367,8 +372,9 @@ func (c *committer) encodeControls(pt *Partition, controls []core.Control, dst [
 	return dst
 }
 
-// reserve asks the machine for the placement of the run's batch, and the group for its bytes. If another batch must be
-// sealed first, it returns that batch's purpose. If the group has no room, it returns PurposeData and a nil slice.
+// reserve asks the machine for the placement of the run's batch, and reserves the batch's bytes in the group. If
+// another batch must be sealed first, reserve returns the purpose of that batch. If the group has no room, it returns
+// PurposeData and a nil slice.
 func (c *committer) reserve(pt *Partition, g *clog.Group, w *groupWork, r *run) (core.Purpose, []byte) {
 	if r.kind == inbox.Tombstone {
 		return core.PurposeData, g.Reserve(clog.Placement{Type: clog.Tombstone, Topic: pt.topic.ID, Partition: pt.number}, 0)
@@ -382,15 +388,15 @@ func (c *committer) reserve(pt *Partition, g *clog.Group, w *groupWork, r *run) 
 	return core.PurposeData, g.Reserve(pt.clogPlacement(r.placement.Segment, r.placement.Offset), r.bytes)
 }
 
-// clogPlacement is the placement that the commit log records for a batch: its place in the partition's segments.
+// clogPlacement returns the placement that the commit log records for a batch: its place in the partition's segments.
 func (pt *Partition) clogPlacement(number uint32, at segment.Offset) clog.Placement {
 	return clog.Placement{Type: clog.Batch, Topic: pt.topic.ID, Partition: pt.number, Segment: number, Offset: at}
 }
 
-// seal encodes the run into dst, which g reserved for it. It informs the machine, the fold and the replica. Afterwards
-// r.puts has only a tombstone's put, which Durable answers.
+// seal encodes the run into dst, which g reserved for it, and passes the batch to the machine, the fold and the
+// replica. Afterwards r.puts is empty, except for a tombstone, which Durable answers. Replica.mu is held.
 func (c *committer) seal(pt *Partition, g *clog.Group, w *groupWork, r *run, dst []byte) {
-	// A put may have arrived after the group began. Its delay must not count from a time before that.
+	// A put may have arrived after the group began. Its delay must not count from a time before its arrival.
 	if r.delayed > 0 {
 		c.nowNs = c.store.now().UnixNano()
 	}
@@ -408,7 +414,7 @@ func (c *committer) seal(pt *Partition, g *clog.Group, w *groupWork, r *run, dst
 		copy(dst[segment.HeaderBytes:], c.body)
 		crc = c.stamp(pt, r, dst)
 	case inbox.Tombstone:
-		r.special.Release = c.store.flusher.PinFiles() // pinned only now: before, the batch might not have fit into the log
+		r.special.Release = c.store.flusher.PinFiles() // not earlier: the group might have had no room
 		return
 	}
 	c.noteAppended(pt, g, w, r, dst, crc, core.PurposeData)
@@ -425,7 +431,7 @@ func (c *committer) seal(pt *Partition, g *clog.Group, w *groupWork, r *run, dst
 	c.replicate(pt, w, r, c.deferred)
 }
 
-// stamp writes the header of a batch whose body is in dst, and returns the header's checksum.
+// stamp writes the header of a batch whose body is already in dst, and returns the header's checksum.
 func (c *committer) stamp(pt *Partition, r *run, dst []byte) uint32 {
 	at, body := &r.placement, dst[segment.HeaderBytes:]
 	h := segment.Header{Flags: r.flags, Count: r.count, Created: c.nowNs}
@@ -435,9 +441,9 @@ func (c *committer) stamp(pt *Partition, r *run, dst []byte) uint32 {
 	return h.CRC
 }
 
-// stampNs returns the append time of the partition's next batch, and records it. It is now, or the time of the batch
-// before if that is later because another leader's clock was ahead. Append times never decrease, so a binary search by
-// time works.
+// stampNs returns the append time of the partition's next batch, and records it. That is the present time, or the
+// append time of the previous batch if that is later because the clock of another leader was ahead. Append times never
+// decrease, so a binary search by time works.
 func (c *committer) stampNs(pt *Partition) int64 {
 	pt.newest = max(pt.newest, c.nowNs)
 	return pt.newest
@@ -472,7 +478,7 @@ func (c *committer) encodeRecords(partition uint32, r *run, dst []byte) {
 	}
 }
 
-// noteAppended informs the machine of an appended batch, and adds the batch to the group's work for Durable.
+// noteAppended tells the machine of an appended batch, and adds the batch to the list of the group for Durable.
 func (c *committer) noteAppended(
 	pt *Partition, g *clog.Group, w *groupWork, r *run, batch []byte, crc uint32, purpose core.Purpose,
 ) {
@@ -491,7 +497,8 @@ func (c *committer) noteAppended(
 }
 
 // sealInternal appends a control batch of the engine itself that must precede the next batch: the start of a new epoch,
-// or a checkpoint of the cursors at the beginning of a segment. It returns false if the group has no room.
+// or a checkpoint of the fold at the beginning of a segment. nextBytes is the size of the batch that follows. It
+// returns false if the group has no room.
 func (c *committer) sealInternal(pt *Partition, g *clog.Group, w *groupWork, purpose core.Purpose, nextBytes int) bool {
 	body, epoch := c.body[:0], pt.machine.State().Epoch
 	if purpose == core.PurposeEpochStart {
@@ -502,9 +509,9 @@ func (c *committer) sealInternal(pt *Partition, g *clog.Group, w *groupWork, pur
 	// The checkpoint follows in both cases: an epoch start may also be the first batch of a segment.
 	body = core.AppendControl(body, &core.Control{Kind: core.Checkpoint, Cursors: pt.fold})
 	if segment.HeaderBytes+len(body) > segment.MaxBatchBytes {
-		// The fold has grown beyond maxPartitionStateBytes because of confirmations, and does not fit into a batch. The
-		// commit log's checkpoint still has it. Only a replica whose log is cut inside this segment misses the fold, and
-		// that replica reports it.
+		// Because of confirmations, the fold has grown beyond maxPartitionStateBytes and does not fit into a batch. The
+		// checkpoint of the commit log still has it. Only a replica whose log is cut inside this segment misses the
+		// fold, and that replica reports the loss (errNoFold).
 		body = core.AppendControl(body[:0], &core.Control{Kind: core.EpochStart, Epoch: epoch})
 	}
 	c.body = body
@@ -526,7 +533,7 @@ func (c *committer) sealInternal(pt *Partition, g *clog.Group, w *groupWork, pur
 	return true
 }
 
-// applyControls applies control entries to the fold. They were just appended at the offset at.
+// applyControls applies control entries to the fold. The entries were just appended, in the batch at offset at.
 func (c *committer) applyControls(pt *Partition, controls []core.Control, at segment.Offset) {
 	end := pt.machine.State().NextID
 	for i := range controls {
@@ -542,7 +549,7 @@ func (c *committer) applyControls(pt *Partition, controls []core.Control, at seg
 }
 
 // publishFold copies values of the fold into atomics that other goroutines read. end is the id that the next message
-// will get.
+// will get. The caller owns the fold: the committer, recovery, or the goroutine that makes the partition.
 func (pt *Partition) publishFold(end segment.MsgID) {
 	pt.measureState()
 	var start core.Border
@@ -568,15 +575,15 @@ func (pt *Partition) publishFold(end segment.MsgID) {
 	}
 }
 
-// mustBeOfLevel panics if a control entry must not go into a log at this level. An older version that is still allowed
-// to run could not fold the entry, and its copy of the partition would stop for good.
+// mustBeOfLevel panics if a control entry must not be written at this feature level. A node with an older version that
+// is still allowed to run could not fold the entry, and its copy of the partition would stop for good.
 func mustBeOfLevel(k core.ControlKind, level int) {
 	if need := k.Level(); need < 1 || need > level {
 		panic(fmt.Sprintf("BUG: a control entry of kind %d, of feature level %d, is written at level %d", k, need, level))
 	}
 }
 
-// foldMustBeOfLevel is mustBeOfLevel for the fold at the start of a segment.
+// foldMustBeOfLevel is mustBeOfLevel for a fold that is written at the start of a segment.
 func foldMustBeOfLevel(fold *core.Cursors, level int) {
 	if need := fold.Level(); need > level {
 		panic(fmt.Sprintf("BUG: a fold of feature level %d is written at level %d", need, level))

@@ -7,9 +7,10 @@ import (
 	"penstock/engine/core"
 )
 
-// Durable informs the replicas of a group's batches. They commit, make visible and answer what is now durable on enough
-// nodes; on a single node that is all of it. clog calls it for each group in order, once the group is on stable
-// storage. After a crash before Durable, recovery finds the group and makes it visible; only the answers are lost.
+// Durable tells the replicas which batches of the group are durable on this node. The replicas commit what is now
+// durable on enough nodes, make it visible and answer its puts; on a single node that is the whole group. clog calls
+// Durable for each group in order, once the group is on stable storage. After a crash before Durable, recovery finds
+// the group and makes it visible. Only the answers are lost.
 func (c *committer) Durable(g *clog.Group) {
 	w, waiters := &c.slots[g.Slot()], 0
 	for i := range w.batches {
@@ -28,18 +29,18 @@ func (c *committer) Durable(g *clog.Group) {
 	clear(w.batches) // drop the references to the group's buffer
 	w.batches = w.batches[:0]
 	w.tombstones = w.tombstones[:0]
-	// This comes last: until then, push wakes nobody for a producer that was just answered and puts again.
+	// This comes last. Until then push wakes nobody when a producer that was just answered puts again.
 	if c.inFlight.Add(-1) == 0 && waiters > 1 {
-		// The producers that were just answered are runnable on this processor. Let them run first, so that their next puts
-		// join the next group. Otherwise the next group has only the puts that came while this one was on the disk, about
-		// half of all, and each put waits for two flushes.
+		// The producers that were just answered are runnable on this processor. Let them run first, so that their next
+		// puts join the next group. Otherwise the next group has only the puts that arrived while this group was on the
+		// disk, about half of all, and each put waits for two flushes.
 		runtime.Gosched()
 	}
 }
 
-// Failed answers every put with an error, in flight or waiting, and closes all inboxes for good, because the commit log
-// could not be written. clog calls it once. A group that was in flight may be on the disk or not; recovery at the next
-// start finds out.
+// Failed answers every put with an error, whether it is in flight or waits in an inbox, and closes all inboxes for
+// good, because the commit log could not be written. clog calls it once. A group that was in flight may be on the disk
+// or not; the recovery at the next start finds out.
 func (c *committer) Failed(err error) {
 	s := c.store
 	s.poison(err)

@@ -11,15 +11,16 @@ import (
 	"penstock/segment"
 )
 
-// sealInbox does what the committer has to do for a partition. It appends the batches that another leader sent, then
-// writes a cut of the log if one is due, and then, if this node leads, seals the inbox. It returns false when g has no
-// room for the rest; what is left of the inbox is back in it. It holds Replica.mu throughout.
+// sealInbox does the committer's work for one partition. First it appends the batches that the leader sent, if this
+// node follows. Then it writes the record of a cut, if one is ready. Then, if this node leads, it seals the inbox. It
+// returns false when g has no room for the rest; the puts that are left are back in the inbox. It holds Replica.mu
+// throughout.
 func (c *committer) sealInbox(pt *Partition, g *clog.Group, w *groupWork) bool {
 	r := pt.replica
 	r.mu.Lock()
 	defer r.unlock()
 	for {
-		// Drain first: a put that arrives after this calls push again.
+		// Drain first: a put that arrives from here on calls push again.
 		l := pt.Drain()
 		if !r.solo() && !(c.appendIncoming(pt, g, w) && c.writeCut(pt, g, w) && c.beginEpoch(pt, g, w)) {
 			pt.PrependAndStayReady(l)
@@ -28,15 +29,15 @@ func (c *committer) sealInbox(pt *Partition, g *clog.Group, w *groupWork) bool {
 		if l.Empty() {
 			return true
 		}
-		// A tombstone concerns only this node's files, whoever leads.
+		// A tombstone concerns only the files of this node. It is written no matter which node leads.
 		if !r.solo() && l.First().Kind != inbox.Tombstone {
 			if !r.admits() {
 				pt.Stall(l, false)
 				return true
 			}
 			if r.pending.n > 0 && l.Size() < inbox.SecondGroupBytes {
-				// A small batch costs the followers as much as a large one. So while one batch is on its way, small puts wait
-				// and form the next batch.
+				// A small batch costs the followers as much as a large one. So while a batch is on its way to them,
+				// puts wait until they are SecondGroupBytes together, or until that batch is committed.
 				r.stalled = errPipelined
 				pt.Stall(l, true)
 				return true
@@ -49,30 +50,30 @@ func (c *committer) sealInbox(pt *Partition, g *clog.Group, w *groupWork) bool {
 	}
 }
 
-// errPipelined is why puts wait: earlier batches are not committed yet.
+// errPipelined says that puts wait because earlier batches are not committed yet.
 var errPipelined = errors.New("engine: batches are on their way to the followers")
 
-// Announce tells the committer that the partition has work for it. The replica calls it, and the callers of TryEnter;
-// they hold no lock. With alone the caller may do the work itself, see committer.push.
+// Announce tells the committer that the partition has work for it. The replica calls it, and so do the callers of
+// TryEnter. They hold no lock. With alone, the caller may do the work itself; see committer.push.
 func (pt *Partition) Announce(alone bool) {
 	if pt.StayReady() {
 		pt.store.committer.push(pt, alone, nil)
 	}
 }
 
-// AnnounceLast is Announce for a caller that has nothing else to do, and may hang once it has called b.MayBlock: it
-// does the work itself if it can.
+// AnnounceLast is Announce for a caller that has nothing else to do, and that may hang after it has called b.MayBlock.
+// The caller does the work itself if it can.
 func (pt *Partition) AnnounceLast(b Blocker) {
 	if pt.StayReady() {
 		pt.store.committer.push(pt, true, b)
 	}
 }
 
-// Blocker is told that the goroutine which calls it may be in a write that hangs, until it returns to its own work.
+// Blocker is told that the calling goroutine may hang in a write until it returns to its own work.
 type Blocker interface{ MayBlock() }
 
-// beginEpoch writes the first batch of this node's epoch, if this node leads and has not written it yet. It returns
-// false when g is full. Replica.mu is held.
+// beginEpoch writes the first batch of this leader's epoch, if it is not written yet. It does nothing if this node does
+// not lead. It returns false when g is full. Replica.mu is held.
 func (c *committer) beginEpoch(pt *Partition, g *clog.Group, w *groupWork) bool {
 	r := pt.replica
 	if r.leader == nil || !r.startEpoch || r.leader.Err() != nil {
@@ -91,8 +92,8 @@ func (c *committer) beginEpoch(pt *Partition, g *clog.Group, w *groupWork) bool 
 	return true
 }
 
-// appendIncoming writes the batches that the leader sent: the same bytes to the same places. It returns false when g is
-// full; the batches that did not fit stay in r.incoming. Replica.mu is held.
+// appendIncoming writes the batches that the leader sent: the same bytes, to the same places as at the leader. It
+// returns false when g is full; the batches that did not fit stay in r.incoming. Replica.mu is held.
 func (c *committer) appendIncoming(pt *Partition, g *clog.Group, w *groupWork) bool {
 	r := pt.replica
 	n := 0
@@ -107,7 +108,8 @@ func (c *committer) appendIncoming(pt *Partition, g *clog.Group, w *groupWork) b
 	return done
 }
 
-// appendOne writes one batch of the leader. It returns false when g is full.
+// appendOne writes one batch that the leader sent, and applies it to the machine, the fold and the log. It returns
+// false when g is full. Replica.mu is held.
 func (c *committer) appendOne(pt *Partition, g *clog.Group, w *groupWork, in *incomingBatch) bool {
 	dst := g.Reserve(pt.clogPlacement(in.segment, in.offset), len(in.data))
 	if dst == nil {
@@ -141,7 +143,8 @@ func (c *committer) appendOne(pt *Partition, g *clog.Group, w *groupWork, in *in
 	return true
 }
 
-// foldIncoming applies a batch of the leader to the fold of the partition's channels.
+// foldIncoming applies a batch that the leader sent to the fold of the partition. If this version does not know an
+// entry of the batch, the partition becomes unread (cannotFold). Replica.mu is held.
 func (c *committer) foldIncoming(pt *Partition, h *segment.Header, body []byte, at segment.Offset) {
 	due, err := c.store.folder.Batch(pt.fold, h, body, at)
 	pt.fold.PublishDeferred(due)
@@ -155,8 +158,8 @@ func (c *committer) foldIncoming(pt *Partition, h *segment.Header, body []byte, 
 }
 
 // replicate hands a batch that was just sealed to the replica, which sends it to the followers, if any, while this
-// node's disk writes it. The batch's puts move from the run to Replica.pending: the replica answers them when the batch
-// is committed. deferred is borrowed. Replica.mu is held.
+// node's disk writes it. The puts of the batch move from the run to Replica.pending; the replica answers them when the
+// batch is committed. deferred is borrowed. Replica.mu is held.
 func (c *committer) replicate(pt *Partition, w *groupWork, r *run, deferred []core.DeferredMessage) {
 	b := &w.batches[len(w.batches)-1]
 	pt.log.Append(&b.slice)
@@ -169,7 +172,8 @@ func (c *committer) replicate(pt *Partition, w *groupWork, r *run, deferred []co
 	pt.replica.appended(&p, &b.slice)
 }
 
-// appended takes a batch of this leader that was just added to the log, and informs the machine. mu is held.
+// appended adds a batch that this leader has just added to its log to the pending ones, and tells the machine. mu is
+// held.
 func (r *Replica) appended(p *pendingBatch, b *segment.Slice) {
 	if r.solo() {
 		r.pending.push(p)
@@ -189,8 +193,8 @@ func (r *Replica) appended(p *pendingBatch, b *segment.Slice) {
 	r.step(&r.ev)
 }
 
-// batchDurable informs the replica that batch i of the group is durable. For consecutive batches of one partition it
-// does so only for the last. waiters is how many goroutines that answered.
+// batchDurable tells the replica that batch i of the group is durable. For consecutive batches of one partition it does
+// so only once, for the last of them. waiters is how many goroutines got their answer.
 func (c *committer) batchDurable(w *groupWork, i int) (waiters int) {
 	b := &w.batches[i]
 	if i+1 < len(w.batches) {
