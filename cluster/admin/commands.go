@@ -33,7 +33,7 @@ func (n *NodeRef) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Bodies of the commands. Pointers are fields that must be there: their zero value means something.
+// Bodies of the commands. Pointer fields must be present, because their zero value has a meaning of its own.
 type (
 	// Drain is the body of /cluster/drain.
 	Drain struct {
@@ -47,7 +47,7 @@ type (
 		From      NodeRef `json:"from"`
 		To        NodeRef `json:"to"`
 	}
-	// ForceLeader is the body of /cluster/force-leader. Without IAcceptDataLoss it is refused.
+	// ForceLeader is the body of /cluster/force-leader. The command is refused without IAcceptDataLoss.
 	ForceLeader struct {
 		Topic           string  `json:"topic"`
 		Partition       *uint32 `json:"partition"`
@@ -58,11 +58,12 @@ type (
 	RemoveNode struct {
 		Node NodeRef `json:"node"`
 	}
-	// Upgrade is the body of /cluster/upgrade; Level 0 is the newest that the node knows which is asked.
+	// Upgrade is the body of /cluster/upgrade. Level 0 means the newest level that the node which gets the request
+	// knows.
 	Upgrade struct {
 		Level int `json:"level"`
 	}
-	// Verify is the body of /cluster/verify; At is where to go on: 0, or Next of the answer before.
+	// Verify is the body of /cluster/verify. At is the offset to continue from: 0, or Next of the previous answer.
 	Verify struct {
 		Topic     string  `json:"topic"`
 		Partition *uint32 `json:"partition"`
@@ -125,10 +126,11 @@ func (h *handler) move(ctx context.Context, s *meta.Snapshot, b *Move) (string, 
 	return fmt.Sprintf("%s is moving: node %s gives its replica up once node %s is in sync", name, from.Name, to.Name), nil
 }
 
-// forceLeader refuses what cannot be meant. Whether messages are lost is decided by who else held them; a partition
-// that is served loses them for nothing. Its leader itself may be named: one that waits, because its log was cut at
-// recovery and the replica that may have more cannot lead, then goes on without it. One that waits for nobody has all
-// that was acknowledged, and the others come back into the ISR.
+// forceLeader refuses requests that cannot be intended. Whether messages are lost depends on which other replicas held
+// them; forcing a leader on a partition that is served would lose them for nothing. The present leader itself may be
+// named. If it waits because recovery shortened its log and the replica that may have more cannot lead, it then goes on
+// without that replica. If it waits for nobody, it has everything that was acknowledged, and the other replicas return
+// to the ISR.
 func (h *handler) forceLeader(ctx context.Context, s *meta.Snapshot, b *ForceLeader) (string, error) {
 	p, err := partitionNamed(s, b.Topic, b.Partition)
 	if err != nil {
@@ -239,7 +241,7 @@ func partitionNamed(s *meta.Snapshot, topic string, partition *uint32) (*meta.Pa
 		t.Name, *partition, t.Partitions)
 }
 
-// nodeNamed finds a node by its name or else by its number.
+// nodeNamed finds a node by its name, or else by its number.
 func nodeNamed(s *meta.Snapshot, field string, ref NodeRef) (*meta.Node, error) {
 	if ref == "" {
 		return nil, refuse(http.StatusBadRequest, "%s is missing: a node's name or number", field)

@@ -1,19 +1,21 @@
 // Package admin is the operators' HTTP interface of a cluster, under /cluster/ of every node's HTTP address.
 //
 //	GET  /cluster/status                                                               Status
-//	GET  /cluster/topics?topic=NAME                                                    Topics; without topic: all of them
+//	GET  /cluster/topics?topic=NAME                                                    Topics; without topic: all
 //	POST /cluster/drain         {"node", "on"}                                         Done
 //	POST /cluster/move          {"topic", "partition", "from", "to"}                   Done
 //	POST /cluster/force-leader  {"topic", "partition", "node", "i_accept_data_loss"}   Done
 //	POST /cluster/remove-node   {"node"}                                               Done
 //	POST /cluster/expand        {"topic", "partitions"}                                Done
+//	POST /cluster/upgrade       {"level"}                                              Done
+//	POST /cluster/verify        {"topic", "partition", "at"}                           a comparison of the replicas
 //
-// Any node answers for the whole cluster: what is shown comes from its copy of the metadata and may be some
-// milliseconds old; what is changed goes to the metadata store, which decides. A node is named by its name or by its
-// number; where one node's name is another one's number, the name counts. Every error is {"message"} with one sentence:
+// Any node answers for the whole cluster. Answers come from its copy of the metadata and may be some milliseconds old;
+// changes go to the metadata store, which decides. A request names a node by its name or its number. If one node's name
+// is another node's number, the name counts. Every error is {"message"} with one sentence:
 //
 //	400 the request is wrong             404 no such topic, partition, node or path    405 wrong method
-//	403 sent by a web page of elsewhere  409 the cluster's state does not allow it     413 the body is too large
+//	403 sent by another site's web page  409 the cluster's state does not allow it     413 the body is too large
 //	503 the store does not answer, or this node has not joined                         500 anything else
 //	504 the store did not answer in time: the change may have been made
 package admin

@@ -21,24 +21,25 @@ const (
 	MaxBodyBytes = 4 << 10
 	// StoreTimeout is the longest wait for the metadata store.
 	StoreTimeout = 10 * time.Second
-	// FaultsTimeout is the longest wait for what other nodes say of themselves.
+	// FaultsTimeout is the longest wait for other nodes to report their faults.
 	FaultsTimeout = 2 * time.Second
 )
 
-// Self is the node that serves the handler. Name is its node_id. Logger is told of every change that is asked for, and
-// by whom; nil: nobody is.
+// Self describes the node that serves the handler. Name is its node_id. Logger gets every requested change and the
+// address that requested it; nil: changes are not logged.
 type Self struct {
 	Name   string
 	Logger *slog.Logger
-	// Verify compares some of what the replicas of a partition hold, from at on, and answers with what is sent as JSON.
-	// nil: it is not known here.
+	// Verify compares a part of the replicas of a partition, from at on; its answer is sent as JSON. nil: this node
+	// cannot compare replicas.
 	Verify func(ctx context.Context, topic string, partition uint32, at int64) (any, error)
-	// Faults asks a live node, this one or another, for what went wrong there since its start. nil: nobody is asked.
+	// Faults asks a live node, this one or another, for its faults since its start. It is called for several nodes at
+	// once. nil: no node is asked.
 	Faults func(ctx context.Context, node replicate.NodeID) ([]Fault, error)
 }
 
-// Handler serves /cluster/; mount it there with its prefix. It may be mounted before the store was joined: until then
-// it says so.
+// Handler serves /cluster/; mount it there with its prefix. It may be mounted before the node has joined the cluster:
+// until then its answers say so.
 func Handler(store meta.Store, self Self) http.Handler {
 	if self.Logger == nil {
 		self.Logger = slog.New(slog.DiscardHandler)
@@ -57,7 +58,7 @@ func Handler(store meta.Store, self Self) http.Handler {
 	mux.Handle("/cluster/expand", post(h, h.expand))
 	mux.Handle("/cluster/upgrade", post(h, h.upgrade))
 	mux.Handle("/cluster/verify", only(http.MethodPost, h.verify))
-	// There is no authentication. At least a page that an operator's browser has open must not be able to command the
+	// There is no authentication. But a page that is open in an operator's browser must not be able to command the
 	// cluster.
 	guard := http.NewCrossOriginProtection()
 	guard.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -71,7 +72,7 @@ type handler struct {
 	self  Self
 }
 
-// Done is the answer to a change that the store accepted: one sentence that says what happens now.
+// Done is the answer to a change that the store accepted: one sentence about its effect.
 type Done struct {
 	Message string `json:"message"`
 }
@@ -85,13 +86,13 @@ func (h *handler) status(r *http.Request) (any, error) {
 		return &Status{Node: h.self.Name, Nodes: []Node{}}, nil
 	}
 	st := statusOf(s, h.self.Name)
-	if r.Form.Has("faults") { // only then: a node that hangs answers late, or not at all
+	if r.Form.Has("faults") { // only on request: a node that hangs answers late, or not at all
 		h.askFaults(r.Context(), st)
 	}
 	return st, nil
 }
 
-// askFaults asks all live nodes at once what they met.
+// askFaults asks all live nodes for their faults, at the same time.
 func (h *handler) askFaults(ctx context.Context, st *Status) {
 	if h.self.Faults == nil {
 		return
@@ -136,7 +137,7 @@ func (h *handler) topics(r *http.Request) (any, error) {
 	return topicsOf(s, all), nil
 }
 
-// verify is no command: it changes nothing but what is damaged, and is asked again and again.
+// verify is not a command: it changes nothing but damaged data, and clients call it repeatedly.
 func (h *handler) verify(r *http.Request) (any, error) {
 	b := new(Verify)
 	if err := decode(r, b); err != nil {
@@ -182,7 +183,7 @@ func refuse(status int, format string, args ...any) error {
 	return &refusal{status, fmt.Sprintf(format, args...)}
 }
 
-// only serves one method. GET includes HEAD.
+// only serves a single method. GET includes HEAD.
 func only(method string, serve func(*http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != method && (method != http.MethodGet || r.Method != http.MethodHead) {
@@ -199,7 +200,8 @@ func only(method string, serve func(*http.Request) (any, error)) http.Handler {
 	})
 }
 
-// command is a change: do looks at the snapshot for what can be said better than the store can, and asks the store.
+// command carries out one change. It uses the snapshot to refuse with better messages than the store has, and then
+// calls the store.
 type command[T any] func(ctx context.Context, s *meta.Snapshot, body *T) (string, error)
 
 func post[T any](h *handler, do command[T]) http.Handler {
@@ -228,7 +230,7 @@ func post[T any](h *handler, do command[T]) http.Handler {
 	})
 }
 
-// decode reads exactly one JSON object. What it does not know it refuses: a misspelled field must not become a default.
+// decode reads exactly one JSON object. It refuses unknown fields: a misspelled field must not fall back to a default.
 func decode(r *http.Request, body any) error {
 	data, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, MaxBodyBytes))
 	var tooLarge *http.MaxBytesError
@@ -250,7 +252,7 @@ func decode(r *http.Request, body any) error {
 	return nil
 }
 
-// statuses of the store's errors.
+// statuses maps the store's errors to HTTP statuses.
 var statuses = map[error]int{
 	meta.ErrNotFound:    http.StatusNotFound,
 	meta.ErrExists:      http.StatusConflict,
@@ -282,7 +284,7 @@ func writeError(w http.ResponseWriter, err error) {
 	writeJSON(w, status, &Done{message})
 }
 
-// writeJSON sends a reply; an error of the client's connection has nobody to be told to.
+// writeJSON sends a reply. An error on the client's connection is ignored, because nobody could be told of it.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)

@@ -12,41 +12,41 @@ import (
 	"penstock/segment"
 )
 
-// Status is the cluster at a glance. The four counts of trouble are independent: a partition may be in several.
+// Status is an overview of the cluster. The four counts of trouble are independent: a partition may be in several.
 type Status struct {
 	Cluster    uuid.UUID `json:"cluster"`
 	Revision   int64     `json:"revision"`
-	Node       string    `json:"node"`       // that answers
-	Joined     bool      `json:"joined"`     // the cluster knows it as a live member
-	Controller string    `json:"controller"` // empty: nobody just now
-	Nodes      []Node    `json:"nodes"`      // by number
+	Node       string    `json:"node"`       // the node that answers
+	Joined     bool      `json:"joined"`     // the answering node is a live member
+	Controller string    `json:"controller"` // empty: there is none just now
+	Nodes      []Node    `json:"nodes"`      // sorted by number
 
 	Level       int `json:"level"`        // feature level in force
-	WantedLevel int `json:"wanted_level"` // that it is being raised to; not above Level: none
+	WantedLevel int `json:"wanted_level"` // the level it is being raised to; no raise if not above Level
 
 	TopicCount      int `json:"topics"`
 	PartitionCount  int `json:"partitions"`
 	UnderReplicated int `json:"under_replicated"` // fewer in-sync replicas than replicas
 	BelowMinISR     int `json:"below_min_isr"`    // too few in-sync replicas to take writes
 	Leaderless      int `json:"leaderless"`       // no live leader: neither writes nor reads
-	Damaged         int `json:"damaged"`          // a replica cannot read what it holds
+	Damaged         int `json:"damaged"`          // a replica cannot read a part of its log
 }
 
-// Node is a member with what it carries.
+// Node is a member of the cluster and its load.
 type Node struct {
 	ID         replicate.NodeID `json:"id"`
 	Name       string           `json:"name"`
 	Live       bool             `json:"live"`
 	Draining   bool             `json:"draining"`
-	Disk       string           `json:"disk"` // good, slow, hung or failed, as the node itself finds it
+	Disk       string           `json:"disk"` // good, slow, hung or failed, as reported by the node itself
 	Controller bool             `json:"controller"`
-	Leaders    int              `json:"leaders"`  // partitions whose leader it is, alive or not
-	Replicas   int              `json:"replicas"` // partitions that have a replica there
-	InSync     int              `json:"in_sync"`  // of those, in the ISR
+	Leaders    int              `json:"leaders"`  // partitions whose row names it as leader, alive or not
+	Replicas   int              `json:"replicas"` // partitions that have a replica on it
+	InSync     int              `json:"in_sync"`  // partitions that have it in the ISR
 	Version    string           `json:"version"`
 	Level      int              `json:"level"`       // highest feature level that it knows
-	StoreLevel int              `json:"store_level"` // of its data directory
-	Peer       string           `json:"peer"`        // HOST:PORT between nodes
+	StoreLevel int              `json:"store_level"` // level of its data directory
+	Peer       string           `json:"peer"`        // HOST:PORT for other nodes
 	Host       string           `json:"host"`
 	NSQ        string           `json:"nsq"`
 	HTTP       string           `json:"http"`
@@ -55,25 +55,25 @@ type Node struct {
 	Store      uuid.UUID        `json:"store"`
 	Boot       uuid.UUID        `json:"boot"`
 
-	// Faults are the node's own counts of trouble since its start; NoFaults says why a live node did not tell them.
+	// Faults are the node's own counts of trouble since its start. NoFaults says why a live node did not report them.
 	Faults   []Fault `json:"faults,omitempty"`
 	NoFaults string  `json:"no_faults,omitempty"`
 }
 
-// Fault is one kind of trouble that a node met: how often, and what it means.
+// Fault is one kind of trouble at a node: how often it occurred, and what it means.
 type Fault struct {
 	Name  string `json:"name"`
 	Count int64  `json:"count"`
 	Words string `json:"words"`
 }
 
-// Topics is the answer of /cluster/topics, by name.
+// Topics is the answer of /cluster/topics, sorted by name.
 type Topics struct {
 	Revision int64   `json:"revision"`
 	Topics   []Topic `json:"topics"`
 }
 
-// Topic is a topic with its partitions, by number.
+// Topic is a topic with its partitions, sorted by number.
 type Topic struct {
 	Name       string      `json:"name"`
 	ID         uuid.UUID   `json:"id"`
@@ -82,20 +82,20 @@ type Topic struct {
 	Partitions []Partition `json:"partitions"`
 }
 
-// Partition is one partition's row; nodes by name.
+// Partition is one partition's row, with nodes by name.
 type Partition struct {
 	Partition uint32         `json:"partition"`
 	State     PartitionState `json:"state"`
-	Leader    string         `json:"leader"` // the last one, if it is gone and nobody could follow; empty: never anybody
+	Leader    string         `json:"leader"` // the last one, if nobody could replace it; empty: never one
 	Epoch     segment.Epoch  `json:"epoch"`
 	Version   uint64         `json:"version"`
-	Replicas  []string       `json:"replicas"` // the preferred leader first
+	Replicas  []string       `json:"replicas"` // the preferred leader comes first
 	ISR       []string       `json:"isr"`
 	MinISR    int            `json:"min_isr"`
-	Damaged   []string       `json:"damaged"` // hold something that they cannot read
+	Damaged   []string       `json:"damaged"` // nodes that cannot read a part of their copy
 }
 
-// PartitionState is the worst that is to be said of a partition.
+// PartitionState is the worst condition that holds for a partition.
 type PartitionState string
 
 // From good to bad.
@@ -134,7 +134,7 @@ func statusOf(s *meta.Snapshot, self string) *Status {
 	return st
 }
 
-// count adds one partition; p is nil if its row has not come yet.
+// count adds one partition. p is nil if its row has not arrived yet.
 func (st *Status) count(s *meta.Snapshot, p *meta.Partition, index map[replicate.NodeID]*Node) {
 	st.PartitionCount++
 	if !served(s, p) {
@@ -223,7 +223,7 @@ func partitionOf(s *meta.Snapshot, id meta.PartitionID) Partition {
 	return row
 }
 
-// nodeName is the number of a node that was removed, and nothing for nobody.
+// nodeName returns the name of a node, the number of a node that was removed, and "" for id 0.
 func nodeName(s *meta.Snapshot, id replicate.NodeID) string {
 	if n := s.Nodes[id]; n != nil {
 		return n.Name
