@@ -19,16 +19,16 @@ import (
 
 const (
 	retryPause  = 50 * time.Millisecond  // between attempts
-	roundPause  = 100 * time.Millisecond // after all endpoints refused their connection
-	leaderDoubt = 100 * time.Millisecond // of waiting for a transaction, after which its leader is doubted
+	roundPause  = 100 * time.Millisecond // after all endpoints have refused the connection
+	leaderDoubt = 100 * time.Millisecond // how long a transaction waits before it checks whether its leader still leads
 )
 
-// errLeaderLost ends the wait for a transaction that went to a leader that is none any more: etcd forgets it without an
+// errLeaderLost ends the wait for a transaction whose leader no longer leads: etcd drops such a transaction without an
 // answer.
 var errLeaderLost = errors.New("etcd: the members have chosen another leader meanwhile")
 
-// do performs a call until it is answered, at one endpoint after the other. attempt counts from 0. Unless repeat is
-// set, the call is made again only if the member certainly did not take it.
+// do makes a call until it is answered, at one endpoint after the other. attempt counts from 0. Unless repeat is set,
+// the call is made again only if the member certainly did not take it.
 func (s *store) do(
 	ctx context.Context, what string, repeat bool, call func(ctx context.Context, attempt int) error,
 ) error {
@@ -50,7 +50,7 @@ func (s *store) do(
 		case !unanswered(err):
 			return s.answered(what, err)
 		}
-		if !errors.Is(err, errLeaderLost) { // the member works: it told so
+		if !errors.Is(err, errLeaderLost) { // after errLeaderLost the member works: it has just told us so
 			s.leave(used)
 		}
 		refused := errors.Is(err, rpctypes.ErrNoLeader) || errors.Is(err, rpctypes.ErrTooManyRequests)
@@ -67,13 +67,13 @@ func (s *store) do(
 }
 
 func (s *store) attempt(ctx context.Context, attempt int, call func(context.Context, int) error) error {
-	// A member without a leader refuses at once instead of holding the call until it has one.
+	// With this option a member without a leader refuses at once, instead of holding the call until it has one.
 	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), s.o.AttemptTimeout)
 	defer cancel()
 	return clientv3.ContextError(ctx, call(ctx, attempt))
 }
 
-// unanswered tells a member that does not work from one that answered no.
+// unanswered says whether err means that the member does not work, rather than that it refused the call.
 func unanswered(err error) bool {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, errLeaderLost) {
 		return true
@@ -90,7 +90,7 @@ func unanswered(err error) bool {
 	return errors.Is(err, rpctypes.ErrTooManyRequests)
 }
 
-// answered gives a member's refusal the name that package kv has for it.
+// answered turns a member's refusal into the error that package kv has for it.
 func (s *store) answered(what string, err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
@@ -123,7 +123,7 @@ func (s *store) inUse() int {
 
 func (s *store) endpointInUse() string { return s.endpoints[s.inUse()] }
 
-// leave goes on to the next endpoint, unless somebody else has left that one already.
+// leave goes on to the next endpoint, unless another call has left this one already.
 func (s *store) leave(used int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,8 +134,8 @@ func (s *store) leave(used int) {
 	s.client.SetEndpoints(s.endpoints[s.current])
 }
 
-// keepConnected leaves an endpoint as soon as its connection fails, so that calls and watches that wait for it find the
-// next one.
+// keepConnected runs on its own goroutine until Close. It leaves an endpoint as soon as its connection fails, so that
+// calls and watches that wait for the connection get the next endpoint.
 func (s *store) keepConnected() {
 	conn := s.client.ActiveConnection()
 	failures := 0
@@ -161,7 +161,7 @@ func (s *store) keepConnected() {
 	}
 }
 
-// ping is a linearizable read of nothing.
+// ping makes a linearizable read that returns no data.
 func (s *store) ping(ctx context.Context) error {
 	answer, err := s.client.Get(ctx, "\x00", clientv3.WithCountOnly())
 	if err == nil {
@@ -170,7 +170,8 @@ func (s *store) ping(ctx context.Context) error {
 	return err
 }
 
-// leaderLost returns errLeaderLost as soon as the member has lost its leader or has another one, nil when ctx ends.
+// leaderLost returns errLeaderLost as soon as the member has lost its leader or has another one. It returns nil if ctx
+// ends first.
 func (s *store) leaderLost(ctx context.Context) error {
 	before := s.term.Load()
 	for ctx.Err() == nil {
@@ -188,7 +189,7 @@ func (s *store) heardOf(term uint64) {
 	}
 }
 
-// pause waits and says false if ctx ended.
+// pause waits for d. It returns false if ctx has ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

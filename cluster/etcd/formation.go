@@ -36,45 +36,45 @@ const (
 	clusterIDHeader = "X-Etcd-Cluster-ID"
 )
 
-// A probe of a voter finds one of these.
+// The states of a voter, as a probe finds them.
 const (
 	silent  = iota // no answer, or none that makes sense
-	empty          // it waits with an empty directory, as this node does
-	running        // an etcd member, with or without a majority
+	empty          // the voter waits with an empty directory, as this node does
+	running        // the voter runs an etcd member, with or without a majority
 )
 
-// sighting is what a probe found.
+// sighting is the result of a probe.
 type sighting struct {
 	state   int
-	members []known // of a running one: the members that it knows
+	members []known // the members that a running voter knows
 }
 
-// known is a member in the words of etcd's peer interface.
+// known is a member as etcd's peer interface describes it.
 type known struct {
 	ID         uint64   `json:"id"`
-	Name       string   `json:"name"` // empty: added, but it never ran
+	Name       string   `json:"name"` // empty: it was added, but never ran
 	PeerURLs   []string `json:"peerURLs"`
-	ClientURLs []string `json:"clientURLs"` // empty: it never served
+	ClientURLs []string `json:"clientURLs"` // empty: it never served clients
 }
 
-// way is how a member enters its cluster: etcd's initial-cluster and initial-cluster-state.
+// way says how a member enters its cluster: etcd's initial-cluster and initial-cluster-state.
 type way struct {
 	cluster string
 	state   string
 }
 
-// entry is what is to be done about this node's place in a running cluster.
+// entry says what this node has to do to get its place in a running cluster.
 type entry int
 
 const (
 	found   entry = iota // the cluster is just beginning and counts on this node: begin with it
-	join                 // its new identity is there already: use it
+	join                 // its new identity exists already: use it
 	add                  // it has no identity: get one
-	replace              // it has one from before it lost its disk: remove that first
+	replace              // its identity is from before it lost its disk: remove that first
 	refuse               // another node has its address
 )
 
-// decide is the table of a node with an empty directory against the members that a running cluster knows.
+// decide looks up a node with an empty directory among the members that a running cluster knows:
 //
 //	same name  same peer address  ever served   entry
 //	no         no                 -             add
@@ -102,7 +102,8 @@ func decide(name, peerURL string, members []known) (entry, known) {
 	return add, known{}
 }
 
-// bringUp starts etcd, however long the way there is.
+// bringUp starts etcd, however long it takes to get a place in the cluster. It gives up at Close, if etcd cannot start
+// from its log, and on errors that waiting does not cure.
 func (m *Member) bringUp() (*embed.Etcd, error) {
 	for {
 		w, err := m.wayIn()
@@ -123,13 +124,13 @@ func (m *Member) bringUp() (*embed.Etcd, error) {
 	}
 }
 
-// wayIn finds out how to start; with an empty directory it waits until that is certain.
+// wayIn decides how to start. With an empty directory it waits until the decision is certain.
 func (m *Member) wayIn() (way, error) {
 	first := way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}
 	if hasLog(m.o.Dir) {
 		return first, nil // etcd takes everything from its log
 	}
-	// Without a log a database is what is left of a start that was cut short, or of a disk: not to be trusted.
+	// A database without a log is left over from an interrupted start or a lost disk, and cannot be trusted.
 	if err := os.RemoveAll(filepath.Join(m.o.Dir, "member")); err != nil {
 		return way{}, fmt.Errorf("etcd: the rest of an unfinished start cannot be removed: %w", err)
 	}
@@ -163,7 +164,7 @@ var (
 	errWait     = fmt.Errorf("%w: the other voters do not answer", errTryAgain)
 )
 
-// survey asks all other voters.
+// survey probes all other voters.
 func (m *Member) survey() []sighting {
 	var all []sighting
 	for _, v := range m.o.Voters {
@@ -174,11 +175,11 @@ func (m *Member) survey() []sighting {
 	return all
 }
 
-// decideWay says how to enter, or errTryAgain.
+// decideWay returns how to enter the cluster, or errTryAgain.
 //
-// A member answers a probe from what it has applied, and one that was away may know little. So what the members say is
-// believed alone only while the cluster is beginning: all others are there, and none remembers that this node ever
-// served. Whatever else is known of this node, a majority must say it.
+// A member answers a probe from the entries that it has applied, and a member that was away may know little. So the
+// answers of single members are trusted only while the cluster is beginning: all other voters are there, and none of
+// them remembers that this node ever served. In every other case a majority has to say what it knows of this node.
 func (m *Member) decideWay(all []sighting, round int) (way, error) {
 	begins := way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}
 	beginning, witnesses := true, []known(nil)
@@ -197,13 +198,13 @@ func (m *Member) decideWay(all []sighting, round int) (way, error) {
 	case beginning:
 		return begins, nil
 	case witnesses == nil || round < quickRounds:
-		// a voter that just hands its address over to etcd is silent for a moment
+		// A voter that is just handing its address over to etcd is silent for a moment.
 		return way{}, errWait
 	}
 	return m.enter(witnesses, begins)
 }
 
-// probe asks a voter's peer address who is there.
+// probe asks a voter's peer address for its state.
 func (m *Member) probe(ctx context.Context, v Voter) sighting {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, m.peerURL(v)+"/members", nil)
 	if err != nil {
@@ -225,7 +226,7 @@ func (m *Member) probe(ctx context.Context, v Voter) sighting {
 	return s
 }
 
-// showEmpty answers the others' probes on the peer address until etcd takes it over.
+// showEmpty answers the other voters' probes on the peer address until hide is called, before etcd listens there.
 func (m *Member) showEmpty() (hide func(), err error) {
 	l, err := net.Listen("tcp", m.o.ListenPeer)
 	if err != nil {
@@ -240,7 +241,7 @@ func (m *Member) showEmpty() (hide func(), err error) {
 	}
 	server := &http.Server{
 		ReadTimeout: probeTimeout, WriteTimeout: probeTimeout,
-		// others give up probes when they are answered elsewhere
+		// The other voters give up a probe once another answer has come.
 		ErrorLog: slog.NewLogLogger(m.o.Log.Handler(), slog.LevelDebug),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set(emptyHeader, m.o.Token+"/"+m.o.Name)
@@ -255,8 +256,8 @@ func (m *Member) showEmpty() (hide func(), err error) {
 	return func() { _ = server.Close(); <-served }, nil
 }
 
-// enter asks the majority of a running cluster for this node's place and has it changed where necessary. errTryAgain
-// while there is no majority, or it refuses because too few members are well.
+// enter asks the majority of a running cluster for this node's place, and has the membership changed where necessary.
+// It returns errTryAgain while there is no majority, or while the majority refuses because too few members are healthy.
 func (m *Member) enter(witnesses []known, begins way) (way, error) {
 	client, err := m.adminClient(witnesses)
 	if err != nil {
@@ -299,7 +300,7 @@ func (m *Member) enter(witnesses []known, begins way) (way, error) {
 	return way{cluster: m.initialCluster(members), state: embed.ClusterStateFlagExisting}, nil
 }
 
-// members reads the membership from a majority.
+// members reads the membership, which needs a majority.
 func (m *Member) members(client *clientv3.Client) ([]known, error) {
 	ctx, cancel := context.WithTimeout(m.ctx, changeTimeout)
 	defer cancel()
@@ -315,8 +316,8 @@ func (m *Member) members(client *clientv3.Client) ([]known, error) {
 	return members, nil
 }
 
-// livesElsewhere says whether the member answers at another address than this node's: then it did not lose its disk,
-// but has a namesake.
+// livesElsewhere says whether member k answers at an address other than this node's. If so, k has not lost its disk: it
+// is another node with the same name.
 func (m *Member) livesElsewhere(k known) bool {
 	for _, u := range k.PeerURLs {
 		at, err := url.Parse(u)
@@ -330,7 +331,7 @@ func (m *Member) livesElsewhere(k known) bool {
 	return false
 }
 
-// adminClient reaches the members that serve.
+// adminClient returns a client of the members that serve, without this node.
 func (m *Member) adminClient(members []known) (*clientv3.Client, error) {
 	config, err := m.o.TLS.config()
 	if err != nil {
@@ -347,8 +348,8 @@ func (m *Member) adminClient(members []known) (*clientv3.Client, error) {
 	})
 }
 
-// initialCluster writes the members as etcd wants them, or the voters if there are none yet. A member that never ran
-// has no name; it gets the one that the voters have for its address.
+// initialCluster formats the members as etcd expects them, or the voters if members is nil. A member that never ran has
+// no name; it gets the name that the voters have for its address.
 func (m *Member) initialCluster(members []known) string {
 	names := make(map[string]string)
 	var items []string
@@ -370,7 +371,7 @@ func (m *Member) peerURL(v Voter) string { return m.o.TLS.scheme() + "://" + v.P
 
 func urls(scheme, address string) []url.URL { return []url.URL{{Scheme: scheme, Host: address}} }
 
-// hasLog says whether etcd has a write-ahead log there, which is made in one step.
+// hasLog says whether dir has etcd's write-ahead log, which etcd creates in one atomic step.
 func hasLog(dir string) bool {
 	logs, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal"))
 	return err == nil && len(logs) > 0

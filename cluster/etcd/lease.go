@@ -14,10 +14,10 @@ import (
 	"penstock/cluster/kv"
 )
 
-// Grant implements kv.Store. etcd counts in whole seconds and has a least TTL of one and a half election timeouts: the
+// Grant implements kv.Store. etcd counts in whole seconds, and its least TTL is one and a half election timeouts: the
 // lease lives for ttl or somewhat longer.
 func (s *store) Grant(ctx context.Context, ttl time.Duration) (kv.LeaseID, error) {
-	// The id is chosen here, so that a repeated attempt finds the lease of the one before instead of making another.
+	// The id is chosen here, so that a repeated attempt finds the previous attempt's lease instead of creating another.
 	id := clientv3.LeaseID(rand.Int64N(1<<62) + 1)
 	seconds := int64((ttl + time.Second - 1) / time.Second)
 	err := s.do(ctx, "a new lease", true, func(ctx context.Context, attempt int) error {
@@ -33,7 +33,7 @@ func (s *store) Grant(ctx context.Context, ttl time.Duration) (kv.LeaseID, error
 	return kv.LeaseID(id), nil
 }
 
-// KeepAlive implements kv.Store. One call at a time is on the way; a node has few leases.
+// KeepAlive implements kv.Store. Only one call at a time is on its way; a node has few leases.
 func (s *store) KeepAlive(ctx context.Context, id kv.LeaseID) (ttl time.Duration, err error) {
 	err = s.do(ctx, "extending a lease", true, func(ctx context.Context, _ int) (err error) {
 		ttl, err = s.keepAlive.extend(ctx, s, id)
@@ -47,17 +47,17 @@ func (s *store) Revoke(ctx context.Context, id kv.LeaseID) error {
 	return s.do(ctx, "ending a lease", true, func(ctx context.Context, attempt int) error {
 		_, err := s.client.Revoke(ctx, clientv3.LeaseID(id))
 		if attempt > 0 && errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			return nil // an attempt before did it
+			return nil // an earlier attempt has revoked it
 		}
 		return err
 	})
 }
 
-// keepAliveStream is the stream on which leases are extended, kept from one call to the next: the client authenticates
-// a user anew for each stream, which costs the member a tenth of a second of work. (The client's own KeepAliveOnce
-// opens one per call, and spins while the endpoint refuses connections.)
+// keepAliveStream is the stream on which leases are extended. It is kept from one call to the next, because the client
+// authenticates a user anew for each stream, which costs the member a tenth of a second of work. (The client's own
+// KeepAliveOnce opens a stream per call, and spins while the endpoint refuses connections.)
 type keepAliveStream struct {
-	turn   chan struct{} // holds one token: who has it owns the rest
+	turn   chan struct{} // capacity 1, one token: its holder owns the other fields
 	stream grpc.BidiStreamingClient[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse]
 	cancel context.CancelFunc
 }
@@ -68,7 +68,8 @@ func newKeepAliveStream() keepAliveStream {
 	return k
 }
 
-// extend makes one exchange. If it fails or ctx ends, the stream goes, and with it an answer that may come late.
+// extend extends one lease once. If that fails or ctx ends, the stream is dropped, and with it an answer that may come
+// late.
 func (k *keepAliveStream) extend(ctx context.Context, s *store, id kv.LeaseID) (ttl time.Duration, err error) {
 	select {
 	case <-k.turn:
@@ -79,7 +80,7 @@ func (k *keepAliveStream) extend(ctx context.Context, s *store, id kv.LeaseID) (
 	kept := k.stream != nil
 	ttl, err = k.exchange(ctx, s, id)
 	if err != nil && kept && k.stream == nil && ctx.Err() == nil {
-		// The stream of an earlier call may have ended with its member; that says nothing of the member in use now.
+		// An earlier call's stream may have ended with its member, which says nothing about the member in use now.
 		ttl, err = k.exchange(ctx, s, id)
 	}
 	return ttl, err
@@ -98,7 +99,7 @@ func (k *keepAliveStream) exchange(ctx context.Context, s *store, id kv.LeaseID)
 			return 0, err
 		}
 	}
-	// What Send fails with says only that the stream ended; Recv says why.
+	// An error of Send only says that the stream has ended; Recv says why.
 	_ = k.stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)})
 	answer, err := k.stream.Recv()
 	if err != nil {

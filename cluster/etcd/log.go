@@ -9,15 +9,15 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// core carries the log lines of etcd, which writes to zap, over to slog. A fatal line still ends the process after it
-// was written: etcd says it when its disk fails, and a member that went on could break its promises.
+// core passes the log lines of etcd, which logs to zap, on to slog. A fatal line still ends the process after it is
+// written: etcd logs one when its disk fails, and a member that went on could break its promises.
 type core struct {
 	log   *slog.Logger
 	level func(zapcore.Entry) slog.Level
 	attrs []slog.Attr
 }
 
-// harmless are lines of etcd about what is so by design, or on the way of every first start.
+// harmless has messages of etcd about conditions that are by design, or that come with every first start.
 var harmless = map[string]bool{
 	"Running http and grpc server on single port. This is not recommended for production.": true,
 	"simple token is not cryptographically signed":                                         true,
@@ -25,10 +25,11 @@ var harmless = map[string]bool{
 	"failed to update storage version":                                                     true,
 }
 
-// maxRepeats is how often one message may be said in a minute: on a busy disk etcd complains many times a second.
+// maxRepeats bounds how often one message is logged per minute: on a busy disk etcd complains many times a second.
 const maxRepeats = 3
 
-// serverLogger says a member's warnings and errors. What it says while it is being closed is for debugging only.
+// serverLogger logs a member's warnings and errors. While the member is being closed, everything below a panic is
+// logged at debug level.
 func serverLogger(log *slog.Logger, closing func() bool) *zap.Logger {
 	c := &core{log: log, level: func(e zapcore.Entry) slog.Level {
 		switch {
@@ -42,13 +43,13 @@ func serverLogger(log *slog.Logger, closing func() bool) *zap.Logger {
 	return zap.New(zapcore.NewSamplerWithOptions(c, time.Minute, maxRepeats, 0))
 }
 
-// clientLogger says everything at debug: the client warns of every attempt that fails, and each becomes an error of a
-// call anyway.
+// clientLogger logs everything at debug level: the client warns of every failed attempt, and each failure becomes an
+// error of a call anyway.
 func clientLogger(log *slog.Logger) *zap.Logger {
 	return zap.New(&core{log: log, level: func(zapcore.Entry) slog.Level { return slog.LevelDebug }})
 }
 
-// Enabled is asked before there is an entry; etcd's own debug lines are never wanted.
+// Enabled is called before there is an entry. etcd's own debug lines are never wanted.
 func (c *core) Enabled(l zapcore.Level) bool { return l > zapcore.DebugLevel }
 
 func (c *core) With(fields []zapcore.Field) zapcore.Core {

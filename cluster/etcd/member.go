@@ -20,36 +20,35 @@ import (
 	"penstock/cluster/kv"
 )
 
-// ErrMemberStopped is the cause in Member.Err when etcd ended by itself, for example because the cluster removed the
-// member.
+// ErrMemberStopped is in Member.Err when etcd ended by itself, for example because the cluster removed the member.
 var ErrMemberStopped = errors.New("etcd: the embedded member stopped")
 
-// MemberOptions say who this member is. Zero values of the second part mean the defaults.
+// MemberOptions configure a member. Zero values of the second group mean the defaults.
 type MemberOptions struct {
 	Name   string  // of this node; one of Voters
-	Voters []Voter // all members of the cluster (see Voters), the same list on every node
-	Dir    string  // of etcd's files alone, for example DATA/etcd
+	Voters []Voter // all members of the cluster (see Voters); the same list on every node
+	Dir    string  // for etcd's files only, for example DATA/etcd
 
-	ListenPeer   string        // HOST:PORT; the addresses of Voters
-	ListenClient string        //
-	Token        string        // tells clusters on the same hosts apart; "penstock"
-	Heartbeat    time.Duration // of etcd's leader; 100 ms
-	Election     time.Duration // without a heartbeat before a new leader is chosen, at least 5 heartbeats; 1 s
-	QuotaBytes   int64         // of the database, beyond which nothing can be changed; 2 GiB
-	TLS          TLSFiles      // zero: none, and whoever reaches the ports may change everything
+	ListenPeer   string        // HOST:PORT; default: this node's address in Voters
+	ListenClient string        // likewise
+	Token        string        // distinguishes clusters on the same hosts; "penstock"
+	Heartbeat    time.Duration // interval of the heartbeats of etcd's leader; 100 ms
+	Election     time.Duration // without a heartbeat until an election, at least 5 heartbeats; 1 s
+	QuotaBytes   int64         // limit of the database, above which nothing can be changed; 2 GiB
+	TLS          TLSFiles      // zero: no TLS, and whoever reaches the ports can change everything
 
-	// UnsafeNoFsync makes tests fast. A member that ran with it may forget after a power cut what it promised.
+	// UnsafeNoFsync makes tests fast. After a power cut, a member that ran with it may have forgotten what it promised.
 	UnsafeNoFsync bool
 	Log           *slog.Logger // nil: slog.Default()
 }
 
 const (
 	snapshotEntries   = 10_000  // log entries between two snapshots
-	catchUpEntries    = 5_000   // and how many stay for members that lag
-	revisionsKept     = "10000" // what a watch may be behind; older ones are compacted every five minutes
+	catchUpEntries    = 5_000   // log entries that stay for members that lag
+	revisionsKept     = "10000" // how far a watch may be behind; older revisions are compacted every five minutes
 	reportEvery       = 5 * time.Second
 	startRetryPause   = time.Second
-	goodbyeTime       = 200 * time.Millisecond // for answers that are on the way at Close
+	goodbyeTime       = 200 * time.Millisecond // for answers that are on their way at Close
 	defaultQuotaBytes = 2 << 30
 )
 
@@ -62,18 +61,19 @@ type Member struct {
 	ctx     context.Context // ends at Close
 	stop    context.CancelFunc
 	started sync.WaitGroup
-	ready   chan struct{}
-	done    chan struct{}
+	ready   chan struct{} // closed when the member serves clients
+	done    chan struct{} // closed when run has ended
 
+	// mu guards the fields below.
 	mu    sync.Mutex
-	rpc   *grpc.Server // of the clients
-	phase string       // what is waited for, for the log
+	rpc   *grpc.Server // the server of the clients
+	phase string       // what the member waits for, for the log
 	err   error
 }
 
-// Start begins a member and returns when its addresses are known to be free; Ready waits until it serves. Its directory
-// decides whether it goes on, comes back after its disk was lost, or begins a new cluster with the others (see the
-// package comment).
+// Start begins a member, and returns once it knows that the member's addresses are free; Ready waits until the member
+// serves. The member's directory decides whether it continues, returns after it lost its disk, or begins a new cluster
+// with the others (see the package comment).
 func Start(o MemberOptions) (*Member, error) {
 	o.Token = cmp.Or(o.Token, "penstock")
 	o.Heartbeat, o.Election = cmp.Or(o.Heartbeat, 100*time.Millisecond), cmp.Or(o.Election, time.Second)
@@ -127,11 +127,11 @@ func (o *MemberOptions) check(at int) error {
 	return nil
 }
 
-// Endpoints are the client addresses for Dial, this member's first.
+// Endpoints returns the client addresses for Dial, this member's first.
 func (m *Member) Endpoints() []string { return Endpoints(m.o.Voters, m.o.Name) }
 
-// Ready waits until the member serves clients, which needs a majority. It logs every 5 s which of the others do not
-// answer. It fails when ctx ends, at Close, and when the member cannot start at all.
+// Ready waits until the member serves clients, which needs a majority. Every 5 s it logs which of the other members do
+// not answer. It fails when ctx ends, after Close, and if the member cannot start at all.
 func (m *Member) Ready(ctx context.Context) error {
 	report := time.NewTicker(reportEvery)
 	defer report.Stop()
@@ -149,18 +149,18 @@ func (m *Member) Ready(ctx context.Context) error {
 	}
 }
 
-// Done is closed when the member ended: by Close, or by itself.
+// Done returns a channel that is closed when the member has ended: by Close, or by itself.
 func (m *Member) Done() <-chan struct{} { return m.done }
 
-// Err says why the member ended; nil before Done and after Close.
+// Err returns why the member ended by itself; nil before Done and after Close.
 func (m *Member) Err() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.err
 }
 
-// Close hands leadership to another member, stops this one and waits for it. It stays a member of the cluster: started
-// again with the same directory it goes on.
+// Close hands the leadership to another member, stops this one and waits for its end. It remains a member of the
+// cluster: started again with the same directory, it continues.
 func (m *Member) Close() error {
 	m.stop()
 	m.started.Wait()
@@ -197,7 +197,7 @@ func (m *Member) run() {
 	}
 }
 
-// end notes why the member ended, unless it was Close.
+// end records why the member ended, unless Close ended it.
 func (m *Member) end(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -216,13 +216,13 @@ func (m *Member) shutDown(server *embed.Etcd) {
 		rpc.GracefulStop()
 		hang.Stop()
 	}
-	// It also gives a new leader all the time of a request, which is lost when all members stop at once.
+	// etcd also gives a new leader the whole time of a request, which is wasted when all members stop at once.
 	hurry := time.AfterFunc(2*m.o.Election, server.Server.HardStop)
 	server.Close()
 	hurry.Stop()
 }
 
-// start runs etcd with a decided way into the cluster.
+// start runs etcd with the way into the cluster that was decided.
 func (m *Member) start(w way) (*embed.Etcd, error) {
 	c := embed.NewConfig()
 	c.Name, c.Dir = m.o.Name, m.o.Dir
@@ -234,7 +234,7 @@ func (m *Member) start(w way) (*embed.Etcd, error) {
 	c.SnapshotCount, c.SnapshotCatchUpEntries = snapshotEntries, catchUpEntries
 	c.QuotaBackendBytes = m.o.QuotaBytes
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModeRevision, revisionsKept
-	c.EnableGRPCGateway = false // nobody speaks REST to it
+	c.EnableGRPCGateway = false // nobody uses its REST interface
 	c.UnsafeNoFsync = m.o.UnsafeNoFsync
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(serverLogger(m.o.Log, func() bool { return m.ctx.Err() != nil }))
 	c.ServiceRegister = func(s *grpc.Server) {
@@ -262,7 +262,7 @@ func (m *Member) waitsFor() string {
 	return m.phase
 }
 
-// absent names the other members that do not answer.
+// absent returns the names of the other members that do not answer.
 func (m *Member) absent(ctx context.Context) string {
 	var names []string
 	for _, v := range m.o.Voters {

@@ -21,21 +21,21 @@ import (
 	"penstock/cluster/kv"
 )
 
-// MaxPageEntries is how many entries List asks for at once.
+// MaxPageEntries is the largest number of entries that List requests at once.
 const MaxPageEntries = 4096
 
-// Options of a client. Zero values mean the defaults.
+// Options configure a client. Zero values mean the defaults.
 type Options struct {
 	TLS      TLSFiles
 	Username string // empty: no authentication
 	Password string
 
 	DialTimeout    time.Duration // how long Dial waits for a majority's answer; 5 s
-	RequestTimeout time.Duration // what no method waits longer than, but Watch; 5 s
-	// AttemptTimeout is how long one endpoint may take before the next is asked, and how long a transaction waits for
-	// its answer before it ends as unknown; 1 s.
+	RequestTimeout time.Duration // the longest wait of any method except Watch; 5 s
+	// AttemptTimeout is how long one endpoint may take before the next one is asked, and how long a transaction waits
+	// for its answer before its outcome counts as unknown; 1 s.
 	AttemptTimeout time.Duration
-	ProgressEvery  time.Duration // silence of a watch after which it asks whether the member is there; 1 s
+	ProgressEvery  time.Duration // silence after which a watch asks whether the member is there; 1 s
 	StallAfter     time.Duration // how long that answer may take; 2 s
 
 	Log *slog.Logger // nil: slog.Default()
@@ -62,14 +62,15 @@ type store struct {
 	stop      context.CancelFunc
 	done      sync.WaitGroup
 	watches   atomic.Int64  // numbers the watch streams
-	term      atomic.Uint64 // of the newest leader that was heard of
+	term      atomic.Uint64 // newest raft term heard of, from any member
 
 	mu      sync.Mutex
-	current int
+	current int // index of the endpoint in use; guarded by mu
 }
 
-// Dial connects to etcd at the endpoints (HOST:PORT or URL) and returns when a majority answered. It prefers the first
-// endpoint and uses the others, in order, when it must. kv.ErrUnavailable if nobody answers in time.
+// Dial connects to etcd at the endpoints (HOST:PORT or URL) and returns when a majority has answered. It prefers the
+// first endpoint, and uses the others, in order, when it has to. It returns kv.ErrUnavailable if no majority answers in
+// time.
 func Dial(ctx context.Context, endpoints []string, o Options) (kv.Store, error) {
 	o = o.withDefaults()
 	if len(endpoints) == 0 {
@@ -89,8 +90,8 @@ func Dial(ctx context.Context, endpoints []string, o Options) (kv.Store, error) 
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.client, err = clientv3.New(clientv3.Config{
 		Endpoints: s.endpoints, DialTimeout: o.DialTimeout, TLS: tls, Username: o.Username, Password: o.Password,
-		// gRPC raises shorter times to 10 s; members refuse shorter ones than 5 s. Stalled calls are noticed earlier, by
-		// their timeouts.
+		// gRPC raises shorter times to 10 s, and members refuse clients that ping more often than every 5 s. Stalled
+		// calls are noticed earlier, by their own timeouts.
 		DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
 		MaxUnaryRetries: 2, // the second renews a token; the rest is done here
 		Logger:          clientLogger(o.Log),
@@ -117,14 +118,14 @@ func Dial(ctx context.Context, endpoints []string, o Options) (kv.Store, error) 
 	return s, nil
 }
 
-// greet waits for a linearizable read and looks at the version.
+// greet waits for a linearizable read, which needs a majority, and checks the member's version.
 func (s *store) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.DialTimeout)
 	defer cancel()
 	err := s.do(ctx, "the first read", true, func(ctx context.Context, _ int) error {
 		err := s.ping(ctx)
 		if errors.Is(err, rpctypes.ErrPermissionDenied) {
-			return nil // it answers; keys that are granted will do
+			return nil // the member answers; rights to some keys are enough
 		}
 		return err
 	})
@@ -137,7 +138,7 @@ func (s *store) greet(ctx context.Context) error {
 			"etcd: %s runs version %s, which may tell a watch of progress before its events: use 3.5.8 or newer",
 			s.endpointInUse(), status.Version)
 	}
-	return nil // a user without that right cannot ask; its operator has read the requirement
+	return nil // not checked if the user may not ask: the requirement is documented
 }
 
 func older(version string, major, minor, patch int) bool {
@@ -148,14 +149,14 @@ func older(version string, major, minor, patch int) bool {
 	return slices.Compare(v[:], []int{major, minor, patch}) < 0
 }
 
-// List implements kv.Store. Pages after the first are read at the first one's revision.
+// List implements kv.Store. Pages after the first are read at the first page's revision.
 func (s *store) List(ctx context.Context, prefix string) ([]kv.Entry, int64, error) {
 	for {
 		entries, revision, err := s.list(ctx, prefix)
 		if !errors.Is(err, kv.ErrCompacted) {
 			return entries, revision, err
 		}
-		// So many changes came between two pages that the revision is gone: begin again.
+		// So many changes came between two pages that the revision was compacted: start again.
 	}
 }
 
@@ -189,8 +190,8 @@ func (s *store) list(ctx context.Context, prefix string) (entries []kv.Entry, re
 	}
 }
 
-// Txn implements kv.Store. A transaction that ended as unknown may even be applied later, after a read that did not
-// find it: only conds make it harmless.
+// Txn implements kv.Store. A transaction whose outcome is unknown may be applied even later than a read that did not
+// find it: only its conds make that harmless.
 func (s *store) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, int64, error) {
 	compares := make([]clientv3.Cmp, len(conds))
 	for i, c := range conds {
@@ -225,7 +226,7 @@ func (s *store) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, in
 	return answer.Succeeded, answer.Header.Revision, nil
 }
 
-// Close implements kv.Store. It ends calls and watches that wait.
+// Close implements kv.Store. It ends waiting calls and watches.
 func (s *store) Close() error {
 	s.stop()
 	err := s.client.Close()

@@ -7,8 +7,9 @@ import (
 	"os"
 )
 
-// TLSFiles are PEM files. The zero value means no TLS. CA alone checks the server; Cert and Key are shown to it. A
-// member needs all three: it asks clients and members for a certificate of CA, and shows Cert in both roles.
+// TLSFiles names PEM files. The zero value means no TLS. A client uses CA to check the server, and shows Cert and Key
+// if they are set. A member needs all three: it demands a certificate signed by CA from clients and members, and shows
+// Cert in both roles.
 type TLSFiles struct {
 	CA   string
 	Cert string
@@ -24,7 +25,7 @@ func (f TLSFiles) scheme() string {
 	return "https"
 }
 
-// config is nil without TLS.
+// config returns the client's configuration, or nil without TLS.
 func (f TLSFiles) config() (*tls.Config, error) {
 	if f.empty() {
 		return nil, nil
@@ -50,7 +51,7 @@ func (f TLSFiles) config() (*tls.Config, error) {
 	return c, nil
 }
 
-// serverConfig demands a certificate of the same authority from whoever connects.
+// serverConfig returns the server's configuration, which demands a certificate of the same authority from every client.
 func (f TLSFiles) serverConfig() (*tls.Config, error) {
 	c, err := f.config()
 	if c != nil {

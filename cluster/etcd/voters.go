@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// MaxVoters is the largest number of embedded members; more would make every change slower and the cluster no safer.
+// MaxVoters is the largest number of embedded members: more would make every change slower and the cluster no safer.
 const MaxVoters = 5
 
-// Voter is one node that runs, or may run, an embedded member. Each address is HOST:PORT as the other nodes reach it.
+// Voter is a node that runs, or may run, an embedded member. Each address is HOST:PORT as other nodes reach it.
 type Voter struct {
 	Name   string
-	Node   string // between nodes (netproto)
-	Peer   string // between etcd members: the port after Node's
-	Client string // of etcd clients: the port after Peer's
+	Node   string // for other nodes (netproto)
+	Peer   string // for etcd members: the port after Node's
+	Client string // for etcd clients: the port after Peer's
 }
 
-// ParsePeers reads "name=host:port,…", the value of --cluster-peers: port is the one between nodes, and the next two
-// belong to etcd.
+// ParsePeers reads "name=host:port,…", the value of --cluster-peers. port is for the traffic between nodes; the next
+// two ports belong to etcd.
 func ParsePeers(list string) ([]Voter, error) {
 	var peers []Voter
 	for item := range strings.SplitSeq(list, ",") {
@@ -41,7 +41,8 @@ func ParsePeers(list string) ([]Voter, error) {
 	return peers, checkVoters(peers)
 }
 
-// checkVoters refuses what would make two nodes one. Names go into etcd's own "name=url,name=url" syntax.
+// checkVoters refuses lists in which two nodes share a name or an address. Names go into etcd's own "name=url,name=url"
+// syntax.
 func checkVoters(voters []Voter) error {
 	seen := make(map[string]string)
 	for _, v := range voters {
@@ -58,8 +59,9 @@ func checkVoters(voters []Voter) error {
 	return nil
 }
 
-// Voters are the nodes of the list that run an embedded member: the first five of five or more, the first three of
-// three or four, else the first. Two members would be less available than one, because both would have to live.
+// Voters returns the nodes of the list that run an embedded member: the first five of five or more, the first three of
+// three or four, otherwise only the first. Two members would be less available than one, because both would have to be
+// alive.
 func Voters(peers []Voter) []Voter {
 	count := 1
 	switch {
@@ -71,7 +73,7 @@ func Voters(peers []Voter) []Voter {
 	return slices.Clone(peers[:min(count, len(peers))])
 }
 
-// Endpoints are the client addresses of the voters for [Dial], the named one's first.
+// Endpoints returns the client addresses of the voters for [Dial], with the named voter's first.
 func Endpoints(voters []Voter, first string) []string {
 	var endpoints []string
 	for _, v := range voters {

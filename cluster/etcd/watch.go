@@ -18,7 +18,7 @@ import (
 // errStalled ends one stream of a watch, not the watch.
 var errStalled = errors.New("etcd: the member says nothing")
 
-// Watch implements kv.Store. It runs over as many streams as it needs, one after the other; next is the only state they
+// Watch implements kv.Store. It uses as many streams as it needs, one after the other; next is the only state that they
 // share.
 func (s *store) Watch(
 	ctx context.Context, prefix string, after int64, changed func(events []kv.Event, revision int64),
@@ -51,17 +51,17 @@ func (s *store) Watch(
 	}
 }
 
-// watchOnce watches on one stream until it breaks or the member falls silent.
+// watchOnce watches on one stream until the stream breaks or the member falls silent.
 func (s *store) watchOnce(ctx context.Context, prefix string, next *int64, changed func([]kv.Event, int64)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
-	// The client puts watches with equal metadata on one stream. A number keeps each on its own, so that leaving a silent
-	// member really opens a new one.
+	// The client puts watches with equal metadata on one stream. A number keeps each watch on a stream of its own, so
+	// that leaving a silent member really opens a new one.
 	ctx = metadata.AppendToOutgoingContext(ctx, "penstock-watch", strconv.FormatInt(s.watches.Add(1), 10))
 	ctx = clientv3.WithRequireLeader(ctx)
 
-	watchdog := time.AfterFunc(s.o.StallAfter, cancel) // Watch returns only when the member has accepted it
+	watchdog := time.AfterFunc(s.o.StallAfter, cancel) // Watch only returns when the member has accepted it
 	answers := s.client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(*next))
 	if !watchdog.Stop() {
 		return errStalled
@@ -80,7 +80,7 @@ func (s *store) watchOnce(ctx context.Context, prefix string, next *int64, chang
 			}
 			s.take(&answer, next, changed)
 			asked = false
-			tick.Reset(s.o.ProgressEvery) // after changed returned: its time is not the member's silence
+			tick.Reset(s.o.ProgressEvery) // after changed has returned: its time is not the member's silence
 		case <-tick.C:
 			if asked {
 				return errStalled
@@ -94,7 +94,7 @@ func (s *store) watchOnce(ctx context.Context, prefix string, next *int64, chang
 	}
 }
 
-// take hands over the events of an answer, one revision at a time, or notes the progress of one without events: the
+// take hands over the events of an answer, one revision at a time. An answer without events only reports progress: the
 // member has sent everything up to that revision.
 func (s *store) take(answer *clientv3.WatchResponse, next *int64, changed func([]kv.Event, int64)) {
 	s.heardOf(answer.Header.RaftTerm)
@@ -116,9 +116,9 @@ func (s *store) take(answer *clientv3.WatchResponse, next *int64, changed func([
 	}
 }
 
-// wentBack is asked when a stream came to nothing. A member that has not reached the revision that a watch has seen
-// says nothing about progress. It may lag; but if the majority has not reached it, the watch would wait for revisions
-// that will be other changes.
+// wentBack is called after a stream that brought nothing. A member that has not reached the revision that the watch has
+// seen reports no progress. It may merely lag. But if the majority has not reached that revision either, the watch
+// would wait for revisions that will have other changes.
 func (s *store) wentBack(ctx context.Context, seen int64) bool {
 	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), s.o.AttemptTimeout)
 	defer cancel()
