@@ -18,7 +18,7 @@
 //	parts/…, moves/…         the controller                       the row, the chosen node's live row and the
 //	                                                              controller's row
 //	nodes/…, live/…          the node itself                      the row
-//	topics/…, names/…        any node                             the row, and the live rows of nodes with replicas
+//	topics/…, names/…        any node                             the row, live rows of nodes that get replicas
 //
 // # Who acts
 //
