@@ -7,7 +7,7 @@ import (
 	"penstock/segment"
 )
 
-// probe begins the next exchange and returns the report.
+// probe begins the next exchange and returns the follower's report.
 func (r *followerRig) probe() Message {
 	r.t.Helper()
 	r.req++
@@ -18,8 +18,8 @@ func (r *followerRig) probe() Message {
 	return *rep
 }
 
-// A log that cannot be repaired in place: the leader hears first how far it goes, and begins it anew when it would
-// have cut it. B37 P18
+// A log that cannot be repaired in place: first the leader hears how far the log reaches, then the log begins anew at
+// the point where the leader would otherwise have cut it. B37 P18
 func TestFollowerBeginsAnew(t *testing.T) {
 	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1, 1, 1, 1), 6)
 	r.say(Message{Kind: MsgHeartbeat, Position: 6, Committed: 5})
@@ -35,11 +35,11 @@ func TestFollowerBeginsAnew(t *testing.T) {
 	match := func(rep Message, to segment.Position) []Action {
 		return r.say(Message{Kind: MsgMatch, Position: to, Boot: rep.Boot, Generation: rep.Generation})
 	}
-	r.req-- // the leader asks the same again, and its answer to what was reported before is late
+	r.req-- // the leader probes in the same exchange again; its answer to the first report is late
 	if rep := r.probe(); rep.Generation == before.Generation || len(match(before, 6)) != 0 || r.f.Following() {
 		t.Fatalf("an answer about the log before counts: %+v", rep)
 	}
-	for epoch := range segment.Epoch(3) { // a new leader has to hear it again: it may be one that compares
+	for epoch := range segment.Epoch(3) { // each new leader must hear it again, because it may be comparing
 		if epoch > 0 {
 			r.epoch, r.req = 1+epoch, 0
 		}
@@ -47,7 +47,7 @@ func TestFollowerBeginsAnew(t *testing.T) {
 		if rep.Log.Next != 6 || !rep.Damaged || rep.isBare() {
 			t.Fatalf("epoch %d: it does not say how far it goes: %+v", r.epoch, rep)
 		}
-		if unneeded := r.f.Unneeded(); unneeded != (epoch > 0) { // a leader that does not answer compares, and may need it
+		if unneeded := r.f.Unneeded(); unneeded != (epoch > 0) { // the first leader is still comparing
 			t.Fatalf("epoch %d: nobody needs it: %v", r.epoch, unneeded)
 		}
 		if acts = match(rep, 4); find(acts, ActTruncate) != nil || sent(acts, 1, MsgResync) == nil || r.f.Err() != nil {
@@ -72,7 +72,7 @@ func TestFollowerBeginsAnew(t *testing.T) {
 	}
 }
 
-// Of a log that is given up nothing is repaired: it would be fetched twice.
+// Nothing is repaired in a log that is given up: it would be fetched twice.
 func TestFollowerThatBeginsAnewRepairsNothing(t *testing.T) {
 	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1, 1, 1, 1), 6)
 	if sent(r.step(Event{Kind: EvCorrupt, Position: 2, Until: 4}), 1, MsgFetch) == nil {
@@ -80,7 +80,7 @@ func TestFollowerThatBeginsAnewRepairsNothing(t *testing.T) {
 	}
 	r.step(Event{Kind: EvUnusable})
 	for _, ev := range []Event{{Kind: EvTick}, {Kind: EvCorrupt, Position: 1, Until: 3}, {Kind: EvTick}} {
-		r.probe() // who is in an exchange asks
+		r.probe() // a follower in an exchange may ask
 		r.now += 50 * ms
 		if m := sent(r.step(ev), 1, MsgFetch); m != nil {
 			t.Errorf("it asks for what it will not need: %+v", m)
@@ -88,7 +88,7 @@ func TestFollowerThatBeginsAnewRepairsNothing(t *testing.T) {
 	}
 }
 
-// A leader of an older version compares it with an empty log, and both begin at the beginning.
+// A leader of an older version compares its log with an empty one, and both begin at the beginning.
 func TestFollowerBeginsAnewAtTheBeginning(t *testing.T) {
 	r := newFollowerRig(t, Config{}, leaderLog(1, 1, 1), 3)
 	r.step(Event{Kind: EvUnusable})
@@ -102,8 +102,8 @@ func TestFollowerBeginsAnewAtTheBeginning(t *testing.T) {
 	t.Fatal("it does not begin")
 }
 
-// What a cut has to read and cannot is fetched while the log is being cut, also from a newer leader; what is being
-// cut off is not.
+// Batches that a cut has to read and cannot are fetched while the log is being cut, also from a newer leader. Batches
+// that are being cut off are not fetched.
 func TestFollowerRepairsWhileCutting(t *testing.T) {
 	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1, 1, 1, 1), 6)
 	rep := r.probe()
@@ -149,10 +149,10 @@ func TestFollowerRepairsWhileCutting(t *testing.T) {
 	}
 }
 
-// What the leader's retention has removed is not asked for again, whatever this replica knows to be committed.
+// Batches that the leader's retention has removed are not asked for again, whatever this replica knows to be committed.
 func TestFollowerForgetsWhatIsGone(t *testing.T) {
 	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1, 1, 1, 1), 6)
-	r.probe() // of a leader that compares: nothing of its log is known here
+	r.probe() // the leader is comparing: nothing of its log is known here
 	if acts := r.step(Event{Kind: EvCorrupt, Position: 1, Until: 3}); sent(acts, 1, MsgFetch) == nil {
 		t.Fatalf("%+v", acts)
 	}
@@ -174,7 +174,7 @@ func (r *leaderRig) bare(n NodeID) []Action {
 	return r.say(n, Message{Kind: MsgReport, Store: testMember(n).Store, Damaged: true})
 }
 
-// A member that gave its log up leaves the ISR before it begins anew; where the ISR cannot shrink, it begins as a
+// A member that gave its log up leaves the ISR before it begins anew. Where the ISR cannot shrink, it begins anew as a
 // member. B74
 func TestLeaderLetsACopyBeginAnew(t *testing.T) {
 	again := func(r *leaderRig) {
@@ -217,8 +217,8 @@ func TestLeaderLetsACopyBeginAnew(t *testing.T) {
 	}
 }
 
-// A member whose log cannot be compared with the leader's, and goes beyond where that begins, may be the last to hold
-// something committed. It does not begin anew as a member, also where the ISR cannot shrink.
+// A member whose log cannot be compared with the leader's, and which reaches beyond the leader's beginning, may be the
+// last copy of a committed batch. It does not begin anew as a member, even where the ISR cannot shrink.
 func TestLeaderKeepsAMemberWithAnotherLog(t *testing.T) {
 	r := newLeaderRig(t, Config{RetryNs: 50 * ms}, 2, 2)
 	r.serve()
@@ -232,8 +232,8 @@ func TestLeaderKeepsAMemberWithAnotherLog(t *testing.T) {
 	}
 }
 
-// Replicas repair each other: what the leader does not have, another one may, also one outside the ISR, and nobody
-// has to lead for that. P18
+// Replicas repair each other: another replica may have batches that the leader lacks, even a replica outside the ISR,
+// and no leader is needed for that. P18
 func TestFollowersRepairEachOther(t *testing.T) {
 	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1, 1, 1, 1), 6)
 	st := State{Epoch: 2, Leader: 1, Replicas: []NodeID{1, 2, 3, 4}}
@@ -273,14 +273,14 @@ func TestFollowersRepairEachOther(t *testing.T) {
 	if find(from(3, m), ActRepair) == nil {
 		t.Error("the answer of another follower is not used")
 	}
-	// And the other way round.
+	// The other way round.
 	for _, c := range []struct{ from, until, get segment.Position }{{0, 4, 2}, {2, 4, 0}, {4, 6, 6}} {
 		m := r.afterRead(from(3, Message{Kind: MsgFetch, Request: 77, Position: c.from, Until: c.until}), 3)
 		if (m != nil) != (c.get > 0) || m != nil && (m.Until != c.get || m.Request != 77) {
 			t.Errorf("[%d,%d): %+v", c.from, c.until, m)
 		}
 	}
-	// What is not durable here is not given: this replica may lose it.
+	// A batch that is not durable here is not handed out: this replica may lose it.
 	if r.say(Message{Kind: MsgMatch, Position: 6, Boot: rep.Boot, Generation: rep.Generation}); !r.f.Following() {
 		t.Fatal("it does not follow")
 	}
@@ -295,7 +295,7 @@ func TestFollowersRepairEachOther(t *testing.T) {
 	}
 }
 
-// Where there is nobody but the leader, nobody is asked before there is an exchange with it.
+// If the leader is the only other replica, nobody is asked before there is an exchange with it.
 func TestFollowerAlone(t *testing.T) {
 	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1), 3)
 	st := State{Epoch: 2, Leader: 1, Replicas: []NodeID{1, 2}}
@@ -310,17 +310,17 @@ func TestFollowerAlone(t *testing.T) {
 	}
 }
 
-// A member of the ISR whose device may read its log again is not begun anew as long as it counts, whatever leader asks;
-// outside it is, and so is one of which nothing but what the leader has removed is there.
+// A member of the ISR whose device may read its log again does not begin anew as long as it counts, whatever leader
+// asks. Outside the ISR it does, and so does a member that has only batches which the leader has removed.
 func TestFollowerWaitsForItsDevice(t *testing.T) {
 	state := func(r *followerRig, isr ...Member) *State {
 		return &State{Epoch: r.epoch, Leader: 1, Replicas: []NodeID{1, 2, 3}, ISR: isr}
 	}
 	for name, c := range map[string]struct {
 		isr   []Member
-		known bool // the store knows that it is damaged
+		known bool // the store knows that this replica is damaged
 		again bool
-		begin segment.Position // > 0: it is told to begin there
+		begin segment.Position // if > 0, it is told to begin there
 		waits bool
 	}{
 		"it counts":                     {isr: []Member{testMember(1), testMember(2)}, again: true, waits: true},
@@ -367,7 +367,7 @@ func TestFollowerWaitsForItsDevice(t *testing.T) {
 		if !c.waits {
 			continue
 		}
-		if r.step(Event{Kind: EvUnusable}); r.f.Waits() { // the device reads, and what it reads is wrong
+		if r.step(Event{Kind: EvUnusable}); r.f.Waits() { // the device reads now, and the bytes are wrong
 			t.Errorf("%s: it waits still", name)
 		}
 		rep := r.probe()

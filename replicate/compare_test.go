@@ -6,7 +6,7 @@ import (
 	"penstock/segment"
 )
 
-// shortRig is a leader of epoch 2 with five batches of epoch 1, whose log recovery has shortened.
+// shortRig is a leader of epoch 2 whose log has five batches of epoch 1 and was shortened by recovery.
 func shortRig(t *testing.T, nodes, minISR int) *leaderRig {
 	r := newLeaderRig(t, Config{CompareNs: 1000 * ms, RetryNs: 100 * ms}, nodes, minISR)
 	for range 5 {
@@ -23,7 +23,7 @@ func shortRig(t *testing.T, nodes, minISR int) *leaderRig {
 	return r
 }
 
-// ends is a report of a log of epoch 1 with so many batches.
+// ends is a report of a log of epoch 1 with this many batches.
 func (r *leaderRig) ends(n NodeID, count int, epoch segment.Epoch, damaged bool) []Action {
 	r.t.Helper()
 	st := segment.State{Next: segment.Position(count), Epoch: epoch, End: segment.Offset(100 * count)}
@@ -41,8 +41,8 @@ func (r *leaderRig) later(d int64) []Action {
 	return r.step(Event{Kind: EvTick})
 }
 
-// Whoever has more leads, by epoch and then by position; the question is repeated, and nothing else happens until then.
-// P9, P18
+// The member with the latest end, by epoch and then by position, is to lead. The leader repeats its request, and does
+// nothing else until then. P9, P18
 func TestShortenedLeaderYields(t *testing.T) {
 	r := shortRig(t, 3, 2)
 	a := find(r.ends(2, 7, 1, false), ActHandOver)
@@ -69,8 +69,8 @@ func TestShortenedLeaderYields(t *testing.T) {
 	}
 }
 
-// It goes on when all others have no more; or some of them, when the rest is gone or silent for CompareNs; but not
-// without any.
+// The leader goes on when no other member has more, or when some have no more and the rest is gone or silent for
+// CompareNs. It does not go on if no other member answers.
 func TestShortenedLeaderGoesOn(t *testing.T) {
 	started := func(acts []Action) bool { return find(acts, ActStartEpoch) != nil }
 
@@ -118,7 +118,8 @@ func TestShortenedLeaderGoesOn(t *testing.T) {
 	}
 }
 
-// A member that has more and cannot read all of it is waited for, if nobody else proves that its end does not matter.
+// The leader waits for a member that has more and cannot read all of it, unless another member proves that its end does
+// not matter.
 func TestShortenedLeaderAndADamagedMember(t *testing.T) {
 	r := shortRig(t, 3, 2)
 	r.ends(2, 7, 1, true)
@@ -138,8 +139,8 @@ func TestShortenedLeaderAndADamagedMember(t *testing.T) {
 	}
 }
 
-// A damaged member with more, and nobody else: no rule gives up what it may have. The leader says for whom it waits,
-// and goes on when that member is no member any more, or has a new disk.
+// The only other member is damaged and has more: no rule gives up what it may have. The leader names the member it
+// waits for, and goes on when that node is no longer a member or has a new disk.
 func TestShortenedLeaderWaitsForADamagedMember(t *testing.T) {
 	for name, answer := range map[string]func(r *leaderRig){
 		"it has more":       func(r *leaderRig) { r.ends(2, 7, 1, true) },
@@ -162,7 +163,7 @@ func TestShortenedLeaderWaitsForADamagedMember(t *testing.T) {
 	}
 }
 
-// A member that lost what the leader still knows to be committed proves nothing.
+// A member that lost batches which the leader still knows to be committed proves nothing.
 func TestShortenedLeaderAndAMemberThatLostMore(t *testing.T) {
 	for _, c := range []struct {
 		down, goesOn bool

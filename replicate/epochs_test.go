@@ -14,7 +14,7 @@ import (
 	"penstock/segment"
 )
 
-// table makes epochs from pairs of epoch and position; a batch has 100 bytes.
+// table makes epochs from pairs of epoch and position; each batch has 100 bytes.
 func table(pairs ...uint64) []EpochStart {
 	var out []EpochStart
 	for i := 0; i < len(pairs); i += 2 {
@@ -68,7 +68,7 @@ func TestEpochTableCommon(t *testing.T) {
 	}
 }
 
-// history is a log as the list of its batches' epochs: equal (epoch, position) means equal batch, as in life.
+// history is a log as the list of its batches' epochs. As in a real log, equal (epoch, position) means an equal batch.
 type history []segment.Epoch
 
 func (h history) table() (t EpochTable) {
@@ -78,8 +78,8 @@ func (h history) table() (t EpochTable) {
 	return t
 }
 
-// Logs that grow as logs do (a leader appends in its own new epoch, others copy a prefix of its log) are compared with
-// the table and batch by batch.
+// Logs that grow like real logs (a leader appends in its own new epoch, others copy a prefix of its log) are compared
+// by their tables and batch by batch.
 func TestEpochTableCommonAgainstBatches(t *testing.T) {
 	for seed := range uint64(500) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -89,7 +89,7 @@ func TestEpochTableCommonAgainstBatches(t *testing.T) {
 			for range 1 + rng.IntN(4) {
 				logs[leader] = append(logs[leader], epoch)
 			}
-			if f := rng.IntN(3); f != leader { // it cuts to what is common and copies some
+			if f := rng.IntN(3); f != leader { // it cuts to the common prefix and copies some batches
 				common := sharedPrefix(logs[f], logs[leader])
 				n := common + rng.IntN(len(logs[leader])-common+1)
 				logs[f] = append(history(nil), logs[leader][:n]...)
@@ -209,7 +209,7 @@ func TestEpochsCodec(t *testing.T) {
 	}
 }
 
-// Any bytes are refused or are a table that encodes to the same bytes and can be used.
+// Any bytes are either refused, or are a usable table that encodes to the same bytes.
 func FuzzDecodeEpochs(f *testing.F) {
 	f.Add(AppendEpochs(nil, nil))
 	f.Add(AppendEpochs(nil, table(1, 0, 2, 5, 9, 100)))
@@ -260,7 +260,7 @@ func TestFormatTables(t *testing.T) {
 	}
 }
 
-// recent agrees with a list of everything, whatever is asked and forgotten.
+// recent agrees with a list of all batches, whatever is asked and forgotten.
 func TestRecent(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 2))

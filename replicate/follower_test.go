@@ -7,20 +7,19 @@ import (
 	"penstock/segment"
 )
 
-// followerRig drives one Follower by hand: node 2 follows, node 1 is played by the test.
+// followerRig drives one Follower by hand: node 2 follows, and the test plays node 1.
 type followerRig struct {
 	t      *testing.T
 	f      *Follower
 	acts   Actions
 	now    int64
-	leader simLog // what node 1 has
-	log    simLog // what the follower was told to write
+	leader simLog // the log of node 1
+	log    simLog // the log that the follower was told to write
 	epoch  segment.Epoch
 	req    uint64
 }
 
-// newFollowerRig makes a follower whose log is the first held batches of the leader's, all durable, and
-// brings it in step.
+// newFollowerRig makes a follower that is in step and whose log is the first held batches of the leader's, all durable.
 func newFollowerRig(t *testing.T, cfg Config, leader simLog, held segment.Position) *followerRig {
 	t.Helper()
 	r := &followerRig{t: t, leader: leader, log: leader.clone(), epoch: leader.end().Epoch}
@@ -69,7 +68,8 @@ func (r *followerRig) say(m Message) []Action {
 	return r.step(Event{Kind: EvMessage, Node: 1, Message: &m})
 }
 
-// afterRead answers the ActRead in acts, all of it, and returns the range that is sent to n then; nil: nothing is read.
+// afterRead answers the ActRead in acts with all batches, and returns the range that the follower then sends to n; nil
+// if nothing was to be read.
 func (r *followerRig) afterRead(acts []Action, n NodeID) *Message {
 	a := find(acts, ActRead)
 	if a == nil || a.Node != n || !a.Flag || a.DelayNs != 0 || a.Bytes == 0 {
@@ -81,7 +81,7 @@ func (r *followerRig) afterRead(acts []Action, n NodeID) *Message {
 	}), n, MsgRange)
 }
 
-// frame is an append of the leader's batches [from, until).
+// frame is a MsgAppend with the leader's batches [from, until).
 func (r *followerRig) frame(from, until, committed segment.Position) Message {
 	m := Message{Kind: MsgAppend, Position: from, Until: until, Committed: committed}
 	for p := from; p < until; p++ {
@@ -95,7 +95,7 @@ func (r *followerRig) durable(p segment.Position) []Action {
 	return r.step(Event{Kind: EvDurable, Position: p, Generation: r.f.Log().Generation})
 }
 
-// leaderLog has batches of the given epochs, one message in each but the first of an epoch.
+// leaderLog has batches of the given epochs, with one message each, except the first batch of an epoch, which has none.
 func leaderLog(epochs ...segment.Epoch) simLog {
 	var g simLog
 	for i, e := range epochs {
@@ -108,7 +108,7 @@ func leaderLog(epochs ...segment.Epoch) simLog {
 	return g
 }
 
-// B1 B8 B15: what continues the log is appended once, acknowledged when durable, cumulatively.
+// B1 B8 B15: batches that continue the log are appended once, and acknowledged cumulatively when they are durable.
 func TestFollowerAppends(t *testing.T) {
 	r := newFollowerRig(t, Config{}, leaderLog(1, 1, 1, 1, 1, 1), 2)
 	acts := r.say(r.frame(2, 4, 1))
@@ -131,7 +131,7 @@ func TestFollowerAppends(t *testing.T) {
 	if m := sent(r.durable(6), 1, MsgAck); m == nil || m.Position != 6 || m.Committed != 1 {
 		t.Fatalf("ack %+v", m)
 	}
-	// After a restart the checksums are forgotten and the epochs are not.
+	// A restart forgets the checksums, but not the epochs.
 	r.restart(Config{}, 0)
 	r.exchange(6)
 	if acts = r.say(r.frame(3, 6, 6)); find(acts, ActAppend) != nil || sent(acts, 1, MsgAck) == nil ||
@@ -140,7 +140,7 @@ func TestFollowerAppends(t *testing.T) {
 	}
 }
 
-// B10: nothing is written unless the frame fits its batches, and they each other.
+// B10: nothing is written unless the frame's arguments fit its batches, and the batches fit each other.
 func TestFollowerArguments(t *testing.T) {
 	for name, spoil := range map[string]func(m *Message){
 		"first id":              func(m *Message) { m.FirstID++ },
@@ -170,7 +170,8 @@ func TestFollowerArguments(t *testing.T) {
 	}
 }
 
-// B9: a hole is refused with the place to go on from; what does not continue the log sends both back to an exchange.
+// B9: a frame that would leave a hole is answered with the position to go on from; a batch that does not continue the
+// log sends both replicas back to an exchange.
 func TestFollowerRefusesWhatDoesNotContinue(t *testing.T) {
 	r := newFollowerRig(t, Config{}, leaderLog(1, 1, 1, 1, 1, 1), 2)
 	acts := r.say(r.frame(4, 5, 2))
@@ -194,14 +195,14 @@ func TestFollowerRefusesWhatDoesNotContinue(t *testing.T) {
 		if !r.f.Following() || r.log.next() != 4 {
 			t.Fatalf("after %s the exchange did not help", name)
 		}
-		r.log.truncate(3) // and once more
+		r.log.truncate(3) // again
 		r.restart(Config{}, 0)
 		r.exchange(2)
 		r.step(Event{Kind: EvTruncated, Generation: 1, Log: r.log.stateAt(2)})
 		r.log.truncate(2)
 		r.say(r.frame(2, 3, 2))
 	}
-	// Right behind the place where both agreed to meet it is no misunderstanding.
+	// If the logs differ right behind the agreed position, it is not a misunderstanding.
 	r = newFollowerRig(t, Config{}, leaderLog(1, 1, 1), 2)
 	m := r.frame(2, 3, 2)
 	m.Batches[0].PrevCRC++
@@ -210,7 +211,7 @@ func TestFollowerRefusesWhatDoesNotContinue(t *testing.T) {
 		r.f.Electable() {
 		t.Fatalf("%+v", acts)
 	}
-	// Another batch in the place of one that is here: same.
+	// The same for another batch at a position that is taken.
 	r = newFollowerRig(t, Config{}, leaderLog(1, 1, 1, 1), 2)
 	r.say(r.frame(2, 3, 0))
 	m = r.frame(2, 3, 2)
@@ -237,7 +238,7 @@ func TestFollowerEpochs(t *testing.T) {
 		r.f.Epoch() != 3 || r.f.Following() {
 		t.Fatalf("a newer epoch: %+v", acts)
 	}
-	// Node 1 is the leader of yesterday, and an answer to this node's own leadership is no leader's word.
+	// Node 1 led earlier. An answer to a message of this node's own leadership is not a message of the leader.
 	if acts = r.say(r.frame(2, 3, 2)); sent(acts, 1, MsgReject) == nil {
 		t.Fatalf("%+v", acts)
 	}
@@ -247,7 +248,7 @@ func TestFollowerEpochs(t *testing.T) {
 			t.Fatalf("message %d: %+v", kind, acts)
 		}
 	}
-	// The store knows more than the network.
+	// The store knows a newer epoch than the network has told.
 	st := State{Epoch: 7, Leader: 4}
 	if acts = r.step(Event{Kind: EvState, State: &st}); sent(acts, 4, MsgResync) == nil || r.f.Epoch() != 7 {
 		t.Fatalf("%+v", acts)
@@ -258,7 +259,7 @@ func TestFollowerEpochs(t *testing.T) {
 	}
 }
 
-// P5: an answer acts once, on the log that was reported; a completion counts for the log that was written.
+// P5: an answer acts once, on the log that was reported; a completed sync counts only for the log that was written.
 func TestFollowerLateAnswers(t *testing.T) {
 	g := leaderLog(1, 1, 1, 1, 1)
 	r := newFollowerRig(t, Config{}, g, 3)
@@ -272,7 +273,7 @@ func TestFollowerLateAnswers(t *testing.T) {
 		}
 	}
 	r.req++
-	r.say(Message{Kind: MsgProbe}) // it reports again
+	r.say(Message{Kind: MsgProbe}) // the follower reports again
 	for name, m := range map[string]Message{
 		"from before":          {Kind: MsgMatch, Position: 3, Request: r.req - 1, Boot: r.f.boot},
 		"to another process":   {Kind: MsgMatch, Position: 3, Boot: simUUID('b', 2, 77)},
@@ -308,7 +309,7 @@ func TestFollowerLateAnswers(t *testing.T) {
 	}
 }
 
-// P1: no replica cuts below the Committed that it knows, whoever asks; it keeps its data and refuses.
+// P1: no replica cuts below the Committed that it knows, whoever asks for it; the replica keeps its data and refuses.
 func TestFollowerNeverCutsCommitted(t *testing.T) {
 	for name, m := range map[string]Message{
 		"a cut":                        {Kind: MsgMatch, Position: 3},
@@ -334,7 +335,7 @@ func TestFollowerNeverCutsCommitted(t *testing.T) {
 	}
 }
 
-// Invariant 1 P17: Committed is what the leader says, as far as it is durable here, and known to be the leader's log.
+// Invariant 1 P17: Committed is the leader's Committed, as far as the log is durable here and known to be the leader's.
 func TestFollowerCommitted(t *testing.T) {
 	r := newFollowerRig(t, Config{}, leaderLog(1, 1, 1, 1, 1), 2)
 	r.say(r.frame(2, 5, 4))
@@ -378,7 +379,7 @@ func TestFollowerFault(t *testing.T) {
 	}
 }
 
-// More than the window is not taken: what is not durable is bounded here too.
+// Batches beyond the window are not taken: the amount that is not durable is bounded at a follower, too.
 func TestFollowerWindow(t *testing.T) {
 	r := newFollowerRig(t, Config{MaxWindowCount: 3}, leaderLog(1, 1, 1, 1, 1, 1, 1), 1)
 	r.say(r.frame(1, 4, 0))
@@ -391,7 +392,8 @@ func TestFollowerWindow(t *testing.T) {
 	}
 }
 
-// B18 B37 P18: a damaged replica is not electable, says so, and fetches what it lacks; P19: only what is right is used.
+// B18 B37 P18: a damaged replica says so, is not electable, and fetches the batches it lacks. P19: it uses only right
+// ones.
 func TestFollowerRepair(t *testing.T) {
 	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 2, 2, 2, 2, 2), 6)
 	acts := r.step(Event{Kind: EvCorrupt, Position: 2, Until: 4})
@@ -433,7 +435,7 @@ func TestFollowerRepair(t *testing.T) {
 	if a := find(acts, ActDamaged); !r.f.Electable() || a == nil || a.Err != nil || sent(acts, 1, MsgAck).Damaged {
 		t.Fatalf("%+v", acts)
 	}
-	// What the leader's retention has removed need not be repaired.
+	// Batches that the leader's retention has removed need not be repaired.
 	r.say(Message{Kind: MsgHeartbeat, Position: 6, Committed: 5})
 	r.step(Event{Kind: EvCorrupt, Position: 1, Until: 2})
 	if a := find(r.say(Message{Kind: MsgRange, Position: 1, Until: 1, Start: 4}), ActTrim); a == nil || a.Position != 4 {
@@ -442,7 +444,7 @@ func TestFollowerRepair(t *testing.T) {
 	if r.step(Event{Kind: EvTrimmed, Log: r.log.stateAt(4)}); !r.f.Electable() {
 		t.Fatal("damaged by what is gone")
 	}
-	// The leader may ask for what this replica can read, and for no more.
+	// The leader may ask for batches that this replica can read, and for no others.
 	r.step(Event{Kind: EvCorrupt, Position: 5, Until: 6})
 	if m := r.afterRead(r.say(Message{Kind: MsgFetch, Position: 4, Until: 6}), 1); m == nil || m.Position != 4 ||
 		m.Until != 5 {
@@ -453,7 +455,7 @@ func TestFollowerRepair(t *testing.T) {
 			t.Errorf("batch %d is offered: %+v", p, m)
 		}
 	}
-	// What cannot be read is not answered, and what was read for a follower of an epoch that this replica led is dropped.
+	// A read that failed is not answered, and a read for a follower of an epoch in which this replica led is dropped.
 	for _, ev := range []Event{
 		{Kind: EvRead, Node: 1, Position: 4, Until: 4, Repair: true}, {Kind: EvRead, Node: 1, Until: 4},
 	} {

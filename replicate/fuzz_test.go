@@ -7,7 +7,7 @@ import (
 	"penstock/segment"
 )
 
-// bytesReader turns bytes into small numbers; 0 at the end.
+// bytesReader turns bytes into small numbers, and returns 0 at the end.
 type bytesReader []byte
 
 func (r *bytesReader) next() int {
@@ -19,7 +19,7 @@ func (r *bytesReader) next() int {
 	return int(b)
 }
 
-// message is any message at all, near what could be right.
+// message returns an arbitrary message, close to a valid one.
 func (r *bytesReader) message(g *simLog) Message {
 	m := Message{
 		Kind: MessageKind(1 + r.next()%int(MsgRange)), Code: RejectCode(r.next() % 4), Damaged: r.next()%4 == 0,
@@ -64,8 +64,8 @@ func (r *bytesReader) message(g *simLog) Message {
 	return m
 }
 
-// Whatever comes over the wire, a follower does not panic, its marks keep their order, and what it is told to write
-// is a log.
+// Whatever messages a follower receives, it does not panic, its marks keep their order, and what it is told to write is
+// a log.
 func FuzzFollower(f *testing.F) {
 	f.Add([]byte("\x00\x00\x01\x00\x01\x00"), uint8(3))
 	f.Add([]byte("probe, match, append, heartbeat"), uint8(5))
@@ -123,7 +123,7 @@ func playFollower(t *testing.T, data []byte, held uint8) {
 	}
 }
 
-// The same of a leader, whose followers say anything.
+// The same for a leader, whose followers say anything.
 func FuzzLeader(f *testing.F) {
 	f.Add([]byte("\x00\x00\x01\x00\x01\x00"))
 	f.Add([]byte("report, ack, gap, resync, fetch, reject"))
@@ -174,7 +174,7 @@ func playLeader(t *testing.T, data []byte) {
 	}
 }
 
-// The same without a fuzzer's patience: long sequences from a generator.
+// The same without a fuzzer: long sequences from a generator.
 func TestMachinesTakeAnything(t *testing.T) {
 	for seed := range uint64(3000) {
 		rng := rand.New(rand.NewPCG(seed, 3))

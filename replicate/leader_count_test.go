@@ -2,8 +2,8 @@ package replicate
 
 import "testing"
 
-// P6 P8: an ISR below its minimum commits nothing, though all of it holds everything, and though whoever is proposed
-// does, too: it counts from the moment at which the store has accepted it.
+// P6 P8: an ISR below its minimum commits nothing, even if all of its members and the proposed members hold everything.
+// A proposed member counts toward the minimum only once the store has accepted it.
 func TestLeaderBelowMinISR(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 2, 2)
 	r.state.Epoch, r.state.ISR = 2, []Member{testMember(1)}
@@ -30,7 +30,7 @@ func TestLeaderBelowMinISR(t *testing.T) {
 	}
 }
 
-// A member that cannot read what it stored does not count, though it acknowledges.
+// A member that cannot read what it stored does not count, even though it acknowledges.
 func TestLeaderDamagedMember(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 2, 2)
 	r.serve()
@@ -45,7 +45,7 @@ func TestLeaderDamagedMember(t *testing.T) {
 	}
 }
 
-// P5: what a sync made durable that was asked for before a cut is not what the log holds now.
+// P5: a sync that was requested before a cut says nothing about the log after the cut.
 func TestLeaderDurableOfAnOlderLog(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 1, 1)
 	r.state.Epoch = 2
@@ -60,7 +60,7 @@ func TestLeaderDurableOfAnOlderLog(t *testing.T) {
 	}
 }
 
-// Whoever is proposed may be in the ISR by now: it is not told to forget its log either.
+// A proposed member may be in the ISR by now, so it is not told to begin its log anew either.
 func TestLeaderKeepsAProposedCopy(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 3, 1)
 	r.serve()

@@ -7,8 +7,8 @@ import (
 	"penstock/segment"
 )
 
-// B11 P6: a shrink counts when the store has accepted it, an add from when it is proposed; there is one proposal at a
-// time; the ISR never goes below its minimum.
+// B11 P6: a removal counts once the store has accepted it, an addition as soon as it is proposed. At most one proposal
+// is open at a time. The ISR never goes below its minimum.
 func TestLeaderISR(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, RetryNs: 50 * ms}, 3, 2)
 	r.serve()
@@ -31,7 +31,7 @@ func TestLeaderISR(t *testing.T) {
 	if find(r.step(Event{Kind: EvTick}), ActPropose) == nil {
 		t.Fatal("a proposal without an answer is not repeated")
 	}
-	stale := r.state // the state from before, read again
+	stale := r.state // the old state, read again
 	if r.step(Event{Kind: EvState, State: &stale}); r.l.Committed() != 1 {
 		t.Fatal("a stale state settles the proposal")
 	}
@@ -39,7 +39,7 @@ func TestLeaderISR(t *testing.T) {
 		t.Fatal("an accepted shrink does not commit")
 	}
 
-	r.pass(101) // node 2 now too, but it would be too few
+	r.pass(101) // node 2 is overdue now, too, but without it the ISR would be too small
 	r.append(1)
 	r.durable(3)
 	r.pass(101)
@@ -80,7 +80,7 @@ func (r *leaderRig) exchangeAgain(n NodeID) {
 	r.exchange(n, r.l.peer(n).Match)
 }
 
-// A process that is gone is proposed for removal at once, and so is a disk that was replaced.
+// A process that is gone, or a disk that was replaced, is proposed for removal at once.
 func TestLeaderRemovesAtOnce(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 3, 1)
 	r.serve()
@@ -103,7 +103,8 @@ func TestLeaderRemovesAtOnce(t *testing.T) {
 	}
 }
 
-// P4: a new leader knows a Committed that lags behind; who joins must hold all that it began with, and more.
+// P4: a new leader's Committed lags behind, so a follower that joins must hold everything that the leader began with,
+// and more.
 func TestLeaderJoinFloor(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 3, 1)
 	for range 4 {
@@ -132,7 +133,7 @@ func TestLeaderJoinFloor(t *testing.T) {
 	}
 }
 
-// B75: under a load in which Committed always runs ahead of its acks, a follower still joins, and Committed goes on.
+// B75: under a load in which Committed always runs ahead of its acks, a follower still joins, and Committed moves on.
 func TestLeaderJoinUnderLoad(t *testing.T) {
 	r := newLeaderRig(t, Config{JoinNs: 20 * ms}, 3, 2)
 	r.serve()
@@ -164,7 +165,8 @@ func TestLeaderJoinUnderLoad(t *testing.T) {
 	t.Fatal("it never joins")
 }
 
-// Only a higher version of this epoch tells something new; another incarnation, or an ISR without this node, ends it.
+// Only a higher version of this epoch tells something new. Another incarnation, or an ISR without this node, ends the
+// leader.
 func TestLeaderLearns(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(st *State)
@@ -190,7 +192,7 @@ func TestLeaderLearns(t *testing.T) {
 	}
 }
 
-// B89 P23: replicas come and go; what is known of those who stay is kept.
+// B89 P23: when replicas come and go, the leader keeps what it knows of those that stay.
 func TestLeaderReplicasChange(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 3, 2)
 	r.serve()
@@ -209,7 +211,7 @@ func TestLeaderReplicasChange(t *testing.T) {
 	}
 }
 
-// A follower that lost what it had acknowledged leaves the ISR, and counts again when it holds it again.
+// A follower that lost acknowledged batches leaves the ISR, and counts again when it has them again.
 func TestLeaderLostAcks(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 3, 1)
 	r.serve()
@@ -233,9 +235,9 @@ func TestLeaderLostAcks(t *testing.T) {
 	}
 }
 
-// Whoever has heard of no exchange is asked again at once, without waiting for a retry: the question went out before it
-// had a copy. It may be the same question, so whoever has it by now answers twice and no harm is done; a call that
-// belongs to an exchange waits its time.
+// A follower that has heard of no exchange is probed again at once, without waiting for a retry: the first probe came
+// before it had a copy. It may be the same exchange, so a follower that has the probe by now answers twice, which does
+// no harm. A Resync that names an exchange waits.
 func TestLeaderAsksNewcomer(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 3, 2)
 	acts := r.step(Event{Kind: EvLease, DeadlineNs: 1 << 60})
@@ -266,7 +268,7 @@ func TestLeaderAsksNewcomer(t *testing.T) {
 }
 
 // A node that was no replica for a while has removed its copy, and begins with an empty one when it comes back. A
-// leader that saw none of the row's versions in between must not take an ack of the copy before for one of the new.
+// leader that missed the row's versions in between must not take an ack of the old copy for one of the new copy.
 func TestLeaderDoubtsWhoMayHaveBegunAnew(t *testing.T) {
 	for _, c := range []struct {
 		what    string

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// settle accepts every proposal as soon as it is made, as a fast store does, and returns how many there were.
+// settle accepts every proposal as soon as it is made, as a fast store does, and returns the number of proposals.
 func (r *leaderRig) settle(acts []Action) (changes int) {
 	r.t.Helper()
 	acts = slices.Clone(acts)
@@ -18,8 +18,8 @@ func (r *leaderRig) settle(acts []Action) (changes int) {
 	return changes
 }
 
-// F1: a follower whose disk stands still answers every heartbeat and acknowledges nothing new. It leaves the ISR once
-// and stays out; the others commit all the while. When its disk goes on it joins again by itself, once.
+// F1: a follower whose disk hangs still answers every heartbeat, but acknowledges nothing new. It leaves the ISR once
+// and stays out, while the others go on committing. When its disk works again, it joins again by itself, once.
 func TestLeaderStuckFollower(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, HeartbeatNs: 10 * ms, JoinNs: 20 * ms}, 3, 2)
 	r.serve()
@@ -50,7 +50,7 @@ func TestLeaderStuckFollower(t *testing.T) {
 		t.Errorf("%d changes are counted", n)
 	}
 
-	r.say(3, Message{Kind: MsgResync}) // its disk goes on
+	r.say(3, Message{Kind: MsgResync}) // its disk works again
 	r.exchange(3, 1)
 	read := find(r.acts.List, ActRead)
 	for read != nil {
@@ -69,8 +69,8 @@ func TestLeaderStuckFollower(t *testing.T) {
 	}
 }
 
-// A member that was removed for its lag joins only when it holds more than it held then, whatever else would let it in;
-// on an idle partition that is when its disk has what it lacked.
+// A member that was removed for its lag joins only when it holds more than it held then, whatever else would let it in.
+// On an idle partition that is when its disk has the batches that it lacked.
 func TestLeaderStuckFollowerComesBack(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, HeartbeatNs: 10 * ms, JoinNs: 20 * ms}, 3, 1)
 	r.serve()
@@ -81,7 +81,7 @@ func TestLeaderStuckFollowerComesBack(t *testing.T) {
 	if r.settle(r.step(Event{Kind: EvTick})) != 1 || r.l.Committed() != 2 {
 		t.Fatalf("the ISR is %v, committed %d", r.l.ISR(), r.l.Committed())
 	}
-	for range 50 { // idle
+	for range 50 { // no load
 		r.now += 10 * ms
 		if n := r.settle(r.step(Event{Kind: EvTick})) + r.settle(r.ack(3, 1)); n != 0 || r.l.peer(3).joining {
 			t.Fatalf("%d changes for a follower that has not moved", n)
@@ -92,8 +92,8 @@ func TestLeaderStuckFollowerComesBack(t *testing.T) {
 	}
 }
 
-// A follower that is stuck again and again leaves and joins no more often than the limits say; removals are never held
-// back by what joins used up. After the limit's time it joins again.
+// A follower that is stuck again and again leaves and joins no more often than the limits allow. Removals are never
+// held back by earlier joins. After the limit's window the follower joins again.
 func TestLeaderISRChangesAreLimited(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, HeartbeatNs: 10 * ms, JoinNs: 20 * ms}, 3, 2)
 	r.serve()
@@ -103,7 +103,7 @@ func TestLeaderISRChangesAreLimited(t *testing.T) {
 		end := r.log.next()
 		r.durable(end)
 		changes += r.settle(r.ack(2, end))
-		for range 12 { // node 3 is stuck for 120 ms, then it has everything
+		for range 12 { // node 3 is stuck for 120 ms, then it catches up
 			r.now += 10 * ms
 			changes += r.settle(r.step(Event{Kind: EvTick})) + r.settle(r.ack(3, end-1))
 		}
@@ -131,8 +131,8 @@ func TestLeaderISRChangesAreLimited(t *testing.T) {
 	}
 }
 
-// While the leader's own disk is slow, Committed does not move by a removal either: who was stuck holds all that is
-// committed, and stays out.
+// While the leader's own disk is slow, a removal does not advance Committed either: the stuck follower then holds
+// everything that is committed, and still stays out.
 func TestLeaderStuckFollowerBesideASlowDisk(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, HeartbeatNs: 10 * ms, JoinNs: 20 * ms}, 3, 2)
 	r.serve()
@@ -151,8 +151,8 @@ func TestLeaderStuckFollowerBesideASlowDisk(t *testing.T) {
 	}
 }
 
-// What the news of a smaller ISR commits is committed before anybody is asked to join: what was enough to join a moment
-// before is not any more.
+// Batches that a smaller ISR allows to commit are committed before anybody is asked to join: a Match that was enough to
+// join a moment before is not enough any more.
 func TestLeaderCommitsBeforeItProposes(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 3, 2)
 	r.serve()
@@ -162,7 +162,7 @@ func TestLeaderCommitsBeforeItProposes(t *testing.T) {
 	if p := find(r.step(Event{Kind: EvPeerDown, Node: 3}), ActPropose); p == nil {
 		t.Fatal("node 3 is not removed")
 	}
-	r.exchangeAgain(3) // it is back with what it had, before the store has answered
+	r.exchangeAgain(3) // the follower is back with what it had, before the store has answered
 	r.say(3, Message{Kind: MsgAck, Position: 1, Offset: r.log.stateAt(1).End})
 	acts := r.accept(testMember(1), testMember(2))
 	if find(acts, ActPropose) != nil || find(acts, ActCommit) == nil || r.l.Committed() != 2 {
@@ -170,8 +170,8 @@ func TestLeaderCommitsBeforeItProposes(t *testing.T) {
 	}
 }
 
-// F10: a node that has no copy of the partition says so. It is asked ever more rarely, however often it says it; a
-// member without a copy leaves the ISR also while nothing is published. When the copy is there, its first word begins
+// F10: a node that has no copy of the partition says so. It is probed ever more rarely, however often it says so. A
+// member without a copy leaves the ISR even while nothing is published. Once the copy exists, its first message begins
 // an exchange at once.
 func TestLeaderAbsentCopy(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms, HeartbeatNs: 10 * ms, RetryNs: 20 * ms}, 3, 1)
@@ -180,7 +180,7 @@ func TestLeaderAbsentCopy(t *testing.T) {
 	if sent(r.say(3, absent), 3, MsgProbe) == nil || r.l.Counts().Absences != 0 {
 		t.Fatal("a copy that had reported is not asked whether it is gone")
 	}
-	for range 50 { // frames that were on their way
+	for range 50 { // frames that were already on their way
 		if acts := r.say(3, absent); len(acts) != 0 {
 			t.Fatalf("it is asked at once: %+v", acts)
 		}
@@ -220,9 +220,9 @@ func TestLeaderAbsentCopy(t *testing.T) {
 	}
 }
 
-// F10: of a new topic a leader asks before the copy is opened. That there was none may be heard after the copy's
-// report, which has overtaken it: the copy follows by then, and answers the same question with an ack, for ever. So the
-// leader asks in a new exchange, at once.
+// F10: the leader of a new topic probes before the copy is open. The answer that there was no copy may arrive after the
+// copy's report, which has overtaken it. By then the copy follows, and would answer the same probe with an ack, for
+// ever. So the leader begins a new exchange at once.
 func TestLeaderHearsLateThatThereWasNoCopy(t *testing.T) {
 	for name, acked := range map[string]bool{"before the ack": false, "after the ack": true} {
 		r := newLeaderRig(t, Config{}, 2, 2)

@@ -9,7 +9,7 @@ import (
 
 const ms = 1_000_000
 
-// leaderRig drives one Leader by hand: node 1 leads, the others are played by the test.
+// leaderRig drives one Leader by hand: node 1 leads, and the test plays the other nodes.
 type leaderRig struct {
 	t     testing.TB
 	l     *Leader
@@ -48,7 +48,7 @@ func (r *leaderRig) step(ev Event) []Action {
 	return r.acts.List
 }
 
-// pass lets time pass in ticks; what they lead to is gone. The last one is the caller's.
+// pass lets time pass in ticks. Their actions are dropped, except those of the last tick, which pass returns.
 func (r *leaderRig) pass(d int64) {
 	for ; d > 10; d -= 10 {
 		r.now += 10 * ms
@@ -67,7 +67,7 @@ func (r *leaderRig) durable(p segment.Position) []Action {
 	return r.step(Event{Kind: EvDurable, Position: p})
 }
 
-// say is a message from a follower, in the exchange that is valid.
+// say is a message from a follower, in the current exchange.
 func (r *leaderRig) say(n NodeID, m Message) []Action {
 	m.Epoch = r.l.Epoch()
 	if m.Request == 0 {
@@ -80,7 +80,7 @@ func (r *leaderRig) ack(n NodeID, p segment.Position) []Action {
 	return r.say(n, Message{Kind: MsgAck, Position: p, Offset: r.log.stateAt(p).End})
 }
 
-// exchange plays the follower's part with a log that is the leader's up to end.
+// exchange plays the part of a follower whose log equals the leader's up to end.
 func (r *leaderRig) exchange(n NodeID, end segment.Position) {
 	r.t.Helper()
 	var table EpochTable
@@ -168,7 +168,7 @@ func (r *leaderRig) mayAppend() error {
 	return nil
 }
 
-// B15: what is appended and not committed is bounded.
+// B15: the number of batches that are appended and not committed is bounded.
 func TestLeaderPendingBound(t *testing.T) {
 	for _, cfg := range []Config{{MaxPendingCount: 3}, {MaxPendingBytes: 3 * (segment.HeaderBytes + 8)}} {
 		r := newLeaderRig(t, cfg, 2, 2)
@@ -190,7 +190,7 @@ func TestLeaderPendingBound(t *testing.T) {
 	}
 }
 
-// Only acks of this epoch and of the valid exchange count, and only for what was sent (invariant 4, P5, P7).
+// Only acks of this epoch and the current exchange count, and only for batches that were sent (invariant 4, P5, P7).
 func TestLeaderCountsOnlyTrueAcks(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 2, 2)
 	r.serve()
@@ -219,12 +219,12 @@ func TestLeaderCountsOnlyTrueAcks(t *testing.T) {
 	}
 }
 
-// Invariant 5: what is in flight is bounded by count and bytes; one batch alone may be bigger.
+// Invariant 5: batches in flight are bounded by count and bytes; only a single batch may be larger.
 func TestLeaderWindow(t *testing.T) {
 	one := int64(segment.HeaderBytes + 8)
 	for _, c := range []struct {
 		cfg     Config
-		batches []int // messages in each
+		batches []int // messages in each batch
 		want    []segment.Position
 	}{
 		{Config{MaxWindowCount: 3}, []int{1, 1, 1, 1, 1}, []segment.Position{2, 3, 4, 4, 4}},
@@ -268,8 +268,8 @@ func TestLeaderSendBytes(t *testing.T) {
 	}
 }
 
-// An ack names its exchange and not its process, so an exchange has one process. A late report of the process before,
-// from a disk that was replaced since, once took the place of the present one's.
+// An ack names its exchange and not its process, so an exchange belongs to one process. A late report of the previous
+// process, from a disk that had been replaced, once took the place of the present process's report.
 func TestLeaderOneProcessAnExchange(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 2, 1)
 	r.step(Event{Kind: EvLease, DeadlineNs: 1 << 60})
@@ -290,7 +290,7 @@ func TestLeaderOneProcessAnExchange(t *testing.T) {
 	}
 }
 
-// B73 B76 B77: a follower far behind gets ranges, several in flight, not faster than allowed.
+// B73 B76 B77: a follower that is far behind gets ranges, several in flight, not faster than allowed.
 func TestLeaderCatchUp(t *testing.T) {
 	one := int64(segment.HeaderBytes + 8)
 	cfg := Config{
@@ -319,8 +319,8 @@ func TestLeaderCatchUp(t *testing.T) {
 	if p := r.l.peer(2); p.State != CatchUp {
 		t.Fatalf("%+v", p)
 	}
-	// A limit of ten batches a second: the first range may go at once, each later one waits until the one before is paid
-	// for.
+	// A limit of ten batches a second: the first range may go at once; each later one waits until the previous one is
+	// paid for.
 	a := read(r.acts.List)
 	for i := range 6 {
 		if a == nil || a.Bytes != cfg.MaxRangeBytes || a.Position != r.l.peer(2).Next {
@@ -331,8 +331,8 @@ func TestLeaderCatchUp(t *testing.T) {
 		case 0:
 			want = 0
 		case 4:
-			// five batches were appended: they are allowed beside the limit, or a log that grows as fast would never be caught
-			// up with
+			// Five batches were appended. They are allowed on top of the limit, or a follower would never catch up with
+			// a log that grows as fast.
 			want = 0
 		}
 		if d := a.DelayNs / ms; d < want-10 || d > want+10 {
@@ -355,7 +355,7 @@ func TestLeaderCatchUp(t *testing.T) {
 			a = read(r.ack(2, until))
 		}
 	}
-	// An answer for another exchange does nothing.
+	// An answer to another exchange has no effect.
 	if acts := r.step(Event{Kind: EvRead, Node: 2, Request: 1, Position: 10, Until: 15}); len(acts) != 0 {
 		t.Fatalf("%+v", acts)
 	}
@@ -366,7 +366,8 @@ func TestLeaderCatchUp(t *testing.T) {
 	}
 }
 
-// A member in step that knows everything gets nothing: an idle partition is silent. Who is to join is listened to.
+// A member in step that knows everything gets nothing: an idle partition is silent. A follower that is to join gets
+// heartbeats.
 func TestLeaderHeartbeats(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 3, 2)
 	r.serve()
@@ -383,13 +384,13 @@ func TestLeaderHeartbeats(t *testing.T) {
 	if sent(acts, 3, MsgHeartbeat) == nil || sent(acts, 2, MsgHeartbeat) != nil {
 		t.Fatalf("%+v", acts)
 	}
-	r.now += DefaultRetryNs // the proposal of its absence is replaced
+	r.now += DefaultRetryNs // an open proposal may be replaced now
 	if p := find(r.ack(3, 1), ActPropose); p == nil || !contains(p.State.ISR, testMember(3)) {
 		t.Fatal("its answer does not bring it in")
 	}
 }
 
-// B74: retention was faster than a follower that is in step otherwise: it is asked again, and begins anew.
+// B74: retention overtook a follower that is otherwise in step: the follower is probed again, and begins anew.
 func TestLeaderTrimmedWhileSending(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 2, 1)
 	r.serve()
@@ -399,7 +400,7 @@ func TestLeaderTrimmedWhileSending(t *testing.T) {
 		r.append(1)
 		r.durable(r.log.next())
 	}
-	r.exchange(2, 1) // all of it is sent
+	r.exchange(2, 1) // everything is sent
 	r.step(Event{Kind: EvTrimmed, Log: r.log.stateAt(4)})
 	gap := r.say(2, Message{Kind: MsgGap, Position: 2, Offset: r.log.stateAt(2).End})
 	if sent(gap, 2, MsgProbe) == nil || sent(gap, 2, MsgAppend) != nil {
@@ -413,8 +414,8 @@ func TestLeaderTrimmedWhileSending(t *testing.T) {
 	mustPanic(t, func() { r.step(Event{Kind: EvTrimmed, Log: segment.State{Next: 99}}) })
 }
 
-// A leader waits for no disk: what memory does not have any more is read like the past, and what follows is sent from
-// memory again. F6.
+// A leader waits for no disk: batches that memory no longer has are read like older ones, and later batches are sent
+// from memory again. F6.
 func TestLeaderSendsWhatMemoryGaveUp(t *testing.T) {
 	r := newLeaderRig(t, Config{MaxWindowCount: 4}, 2, 1)
 	r.serve()
@@ -422,7 +423,7 @@ func TestLeaderSendsWhatMemoryGaveUp(t *testing.T) {
 		r.append(1)
 		r.durable(r.log.next())
 	}
-	p := r.l.peer(2) // has acknowledged batch 0, and the next four are on their way
+	p := r.l.peer(2) // has acknowledged batch 0; the next four are on their way
 	request := p.request
 	evicted := func(from, until segment.Position) []Action {
 		return r.step(Event{Kind: EvEvicted, Node: 2, Request: request, Position: from, Until: until})
@@ -449,7 +450,8 @@ func TestLeaderSendsWhatMemoryGaveUp(t *testing.T) {
 	if m := sent(r.acts.List[1:], 2, MsgAppend); p.State != Replicate || m == nil || m.Position != 6 || m.Until != 7 {
 		t.Fatalf("the batches in memory do not follow at once: %v, %+v", p.State, r.acts.List)
 	}
-	// An answer about another exchange, another node, or what was acknowledged or is not sent yet, sends nothing again.
+	// An answer about another exchange, another node, or batches that are acknowledged or not sent yet, causes no
+	// resend.
 	for _, ev := range []Event{
 		{Request: request + 1, Position: 6},
 		{Node: 3, Request: request, Position: 6},
@@ -462,13 +464,14 @@ func TestLeaderSendsWhatMemoryGaveUp(t *testing.T) {
 		}
 	}
 	mustPanic(t, func() { evicted(6, 6) })
-	// What the machine does not remember any more begins again behind what is acknowledged.
+	// If the machine does not remember the batches any more, it begins again behind the acknowledged ones.
 	r.l.recent.restart(r.log.next(), r.log.end().End)
 	evicted(6, 7)
 	read(3)
 }
 
-// What a follower cannot read is read for it, and what retention has removed it need not ask for again.
+// The leader reads batches that a follower cannot read; the follower need not ask again for those that retention has
+// removed.
 func TestLeaderRepairsAFollower(t *testing.T) {
 	r := newLeaderRig(t, Config{MaxWindowCount: 3}, 2, 1)
 	r.serve()
@@ -507,8 +510,8 @@ func TestLeaderRepairsAFollower(t *testing.T) {
 	}
 }
 
-// A leader that cannot read its own log removes nobody: it might remove the last good copy. Nor does a reset go to a
-// member.
+// A leader that cannot read its own log removes no member, because that may be the last good copy. It does not send a
+// reset to a member either.
 func TestLeaderKeepsGoodCopies(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 100 * ms}, 3, 1)
 	r.serve()
@@ -540,7 +543,7 @@ func TestLeaderKeepsGoodCopies(t *testing.T) {
 	}
 }
 
-// What the caller does wrong is a bug and says so.
+// A mistake of the caller panics as a BUG.
 func TestLeaderBugs(t *testing.T) {
 	cfg, st := Config{}, State{Epoch: 3, Leader: 1, ISR: []Member{testMember(1)}, Replicas: []NodeID{1}}
 	newLeader := func(log Log, st State) { NewLeader(cfg, testMember(1), st.Boot, log, &st, 0) }

@@ -7,8 +7,8 @@ import (
 	"penstock/segment"
 )
 
-// mutant is a mistake that systems of this kind have made. The simulation must find each of them: that is
-// what shows that it can find anything.
+// mutant is a mistake that systems of this kind have made. The simulation must find each of them; that shows that it
+// can find mistakes at all.
 type mutant uint8
 
 const (
@@ -48,7 +48,7 @@ var mutants = []struct {
 	{mutantFlap, "a stuck member joins at once", 2000},
 }
 
-// The mutants are put in from outside, so that the machines carry no switches.
+// The mutants are injected from outside, so that the machines have no switches for them.
 func TestMutantsAreFound(t *testing.T) {
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
@@ -102,7 +102,7 @@ func (s *sim) mutateFollower(n *simNode, ev *Event) {
 	}
 }
 
-// newLeader makes a node the leader as the store said.
+// newLeader makes a node the leader as the store has decided.
 func (s *sim) newLeader(n *simNode, st *State) *Leader {
 	grant := *st
 	switch {

@@ -6,7 +6,7 @@ import (
 	"penstock/internal/puretest"
 )
 
-// The machines make no identities either.
+// The machines create no identities either.
 func TestPure(t *testing.T) {
 	puretest.Check(t, &puretest.Rules{
 		Imports: []string{

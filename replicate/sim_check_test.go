@@ -8,13 +8,13 @@ import (
 	"penstock/segment"
 )
 
-// fate is what became of a value.
+// fate says what became of a value.
 type fate uint8
 
 const (
 	offered  fate = iota
-	accepted      // appended by some leader, or going to be: it may surface
-	acked         // answered OK: it must stay for ever
+	accepted      // some leader has appended it or is about to: it may surface
+	acked         // its write was answered OK: it must stay for ever
 	refusedFate
 )
 
@@ -30,8 +30,8 @@ func (s *sim) refused(value uint64, err error) {
 	s.lastTold = err
 }
 
-// commit is told by a leader that everything below to is committed: it must be what was committed before, it
-// continues it, and its own puts are answered.
+// commit is called when a leader says that everything below to is committed. That must agree with everything that was
+// committed before and continue it, and the leader's own puts are answered.
 func (s *sim) commit(n *simNode, to segment.Position) {
 	if len(n.leader.ISR()) < s.opt.min { // B2, B12
 		s.fail("n%d commits %d with an ISR of %d, min is %d", n.id, to, len(n.leader.ISR()), s.opt.min)
@@ -61,7 +61,7 @@ func (s *sim) commit(n *simNode, to segment.Position) {
 	n.verified = max(n.verified, to)
 }
 
-// same demands that a committed batch is what was committed there, wherever and whenever (invariant 8).
+// same demands that a committed batch equals the batch committed at its position, wherever and whenever (invariant 8).
 func (s *sim) same(n *simNode, b *simBatch) {
 	if int(b.Position) >= len(s.truth) {
 		s.fail("n%d shows position %d, which no leader has committed", n.id, b.Position)
@@ -73,7 +73,7 @@ func (s *sim) same(n *simNode, b *simBatch) {
 	}
 }
 
-// checkNode looks at the marks after every step (invariants 1 and 5).
+// checkNode checks a node's marks after every step (invariants 1 and 5).
 func (s *sim) checkNode(n *simNode) {
 	var committed, durable, end segment.Position
 	if l := n.leader; l != nil {
@@ -110,7 +110,7 @@ func (s *sim) checkNode(n *simNode) {
 	n.committed = committed
 }
 
-// checkSend demands that an ack names only what is stable here (invariant 4).
+// checkSend demands that an ack covers only batches that are stable here (invariant 4).
 func (s *sim) checkSend(n *simNode, to NodeID, p *packet) {
 	if p.Kind != MsgAck {
 		return
@@ -126,8 +126,8 @@ func (s *sim) checkSend(n *simNode, to NodeID, p *packet) {
 	}
 }
 
-// checkElectable is the heart: whoever an election could choose now holds everything that was ever
-// committed, on stable storage. No acked message is lost while one ISR member's disk survives.
+// checkElectable is the central check: every replica that an election could choose now holds, on stable storage,
+// everything that was ever committed. No acked message is lost while one ISR member's disk survives.
 func (s *sim) checkElectable() {
 	if len(s.truth) == 0 || s.violation != "" {
 		return
@@ -139,7 +139,7 @@ func (s *sim) checkElectable() {
 			continue // that disk is gone
 		}
 		if n.disk.lost {
-			continue // it compares its log before it does anything with it
+			continue // it compares its log before it uses it
 		}
 		g := &n.disk.stable
 		switch {
@@ -152,7 +152,8 @@ func (s *sim) checkElectable() {
 	}
 }
 
-// whole says whether everything came right: a leader that commits what is put now, all in the ISR, all equal.
+// whole says whether the cluster has recovered: a leader commits new puts, all replicas are in the ISR, all logs are
+// equal.
 func (s *sim) whole(mark int) bool {
 	l := s.leaderNode()
 	if l == nil || len(s.truth) <= mark || len(s.store.state.ISR) != len(s.nodes) || s.acksAfter(mark) == 0 {
@@ -187,7 +188,7 @@ func (s *sim) leaderNode() *simNode {
 	return nil
 }
 
-// expectProgress: after the faults are over, a bounded time is enough to be whole again (liveness, B75, C10).
+// expectProgress demands that the cluster is whole again within a bounded time after the faults (liveness, B75, C10).
 func (s *sim) expectProgress() {
 	if !s.anyElectable() {
 		return // every disk of the ISR is gone or damaged: stopping is right, an operator decides (P9, P11)
@@ -212,9 +213,9 @@ func (s *sim) expectProgress() {
 	s.fail("not whole again 4 s after the last fault")
 }
 
-// giveUp is what an operator does when a leader says that it waits for a damaged copy that may have more, and that
-// copy is not repaired: he makes the leader the only member, if nothing acknowledged is lost by that. Else he looks
-// for somebody who can read the disk.
+// giveUp plays an operator when a leader waits for a damaged copy that may have more and is not repaired. The operator
+// makes the leader the only member, if that loses nothing that was acknowledged; otherwise the operator looks for a
+// node that can read its disk.
 func (s *sim) giveUp(l *simNode) bool {
 	if n := len(s.truth); n > 0 && (l.disk.log.next() < segmentPosition(n) ||
 		l.disk.log.holds(s.truth[n-1].Position) && l.disk.log.at(s.truth[n-1].Position).CRC != s.truth[n-1].CRC) {
@@ -239,7 +240,7 @@ func (s *sim) anyElectable() bool {
 	return false
 }
 
-// checkEnd compares all logs with what was committed, and that with what was put (B1, B14, B94).
+// checkEnd compares all logs with the committed batches, and these with the puts (B1, B14, B94).
 func (s *sim) checkEnd() {
 	seen := make([]int, len(s.fate))
 	for i := range s.truth {

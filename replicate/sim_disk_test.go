@@ -10,12 +10,12 @@ import (
 	"penstock/segment"
 )
 
-// simBatch is a batch with what it carries, as one disk has it.
+// simBatch is a batch with its values, as one disk has it.
 type simBatch struct {
 	Batch
 	values  []uint64 // shared between copies, never changed
 	corrupt bool     // this copy does not read back
-	by      process  // that sealed it; in its own copy only
+	by      process  // the process that sealed it; set in that process's own copy only
 }
 
 // process is one run of one node.
@@ -83,8 +83,8 @@ func (g *simLog) clone() simLog {
 	return c
 }
 
-// diskOp is one record of the modelled journal. A crash keeps a prefix of what was not synced: groups are
-// chained, so a hole ends the log.
+// diskOp is one record of the modelled journal. A crash keeps a prefix of the records that were not synced: groups are
+// chained, so the log ends at a hole.
 type diskOp struct {
 	kind   byte // a append, t truncate, r reset, m trim
 	batch  simBatch
@@ -106,7 +106,7 @@ func (op *diskOp) apply(g *simLog) {
 	}
 }
 
-// simDisk is what a node has on disk: what is stable, what is only written, and the records between the two.
+// simDisk is a node's disk: what is stable, what is only written, and the records between the two.
 type simDisk struct {
 	store     uuid.UUID
 	stable    simLog
@@ -114,9 +114,9 @@ type simDisk struct {
 	pending   []diskOp
 	syncing   bool
 	failed    bool
-	short     bool             // recovery cut its end, and the machine has not made that good yet
-	lost      bool             // and something of that was stable
-	committed segment.Position // the mark that was written down last
+	short     bool             // recovery cut the end of the log, and the log is not whole again yet
+	lost      bool             // a part of that end was stable
+	committed segment.Position // the mark that was last written down
 }
 
 func (d *simDisk) do(op diskOp) {
@@ -132,7 +132,7 @@ func (d *simDisk) settle(n int) {
 	d.pending = append(d.pending[:0], d.pending[n:]...)
 }
 
-// crash keeps the first records of what was not synced, and loses the others.
+// crash keeps the first records that were not synced, and loses the others.
 func (d *simDisk) crash(keep int) {
 	d.settle(min(keep, len(d.pending)))
 	d.pending = d.pending[:0]
@@ -141,8 +141,7 @@ func (d *simDisk) crash(keep int) {
 	d.committed = min(d.committed, d.stable.next())
 }
 
-// tear is what recovery makes of a disk that changed a bit in the last group: the last n batches are cut, acknowledged
-// or not.
+// tear models recovery on a disk that changed a bit in the last group: it cuts the last n batches, acknowledged or not.
 func (d *simDisk) tear(n int) {
 	n = min(n, len(d.stable.batches))
 	d.stable.truncate(d.stable.next() - segment.Position(n))
@@ -171,7 +170,7 @@ func (d *simDisk) intact() bool {
 	return true
 }
 
-// simUUID makes readable identities: no two calls with other arguments agree.
+// simUUID makes readable identities: different arguments give different ones.
 func simUUID(kind byte, node NodeID, n int) (id uuid.UUID) {
 	id[0], id[1], id[2], id[3] = kind, byte(node), byte(n>>8), byte(n)
 	return id
@@ -179,7 +178,7 @@ func simUUID(kind byte, node NodeID, n int) (id uuid.UUID) {
 
 var simTable = crc32.MakeTable(crc32.Castagnoli)
 
-// sealSim makes the batch that follows end.
+// sealSim makes the batch that continues a log with this end.
 func sealSim(end segment.State, epoch segment.Epoch, values []uint64) simBatch {
 	b := simBatch{values: values}
 	b.Position, b.FirstID, b.Offset, b.Epoch = end.Next, end.NextID, end.End, epoch

@@ -1,6 +1,6 @@
 package replicate
 
-// mischief does one thing that machines, disks, networks and retention do.
+// mischief causes one fault of a machine, a disk or the network, or a retention.
 func (s *sim) mischief() {
 	if !s.faults {
 		return
@@ -9,7 +9,7 @@ func (s *sim) mischief() {
 	o := &s.opt
 	switch {
 	case s.chance(o.crash * 0.5):
-		if s.rng.IntN(12) == 0 { // all at once
+		if s.rng.IntN(12) == 0 { // all nodes at once
 			for _, m := range s.nodes {
 				s.crash(m)
 			}
@@ -36,15 +36,15 @@ func (s *sim) mischief() {
 	}
 }
 
-// crash is kill -9 and power loss in one: what was not synced may be gone. It comes back, sometimes before anybody
-// noticed.
+// crash is kill -9 and a power cut in one: records that were not synced may be lost. The process comes back, sometimes
+// before anybody has noticed.
 func (s *sim) crash(n *simNode) {
 	if !n.up {
 		return
 	}
 	kept := s.rng.IntN(len(n.disk.pending) + 1)
 	if s.opt.tear > 0 && kept < len(n.disk.pending) && s.rng.IntN(2) == 0 {
-		n.disk.short = true // what was cut short can be seen
+		n.disk.short = true // recovery can see that the log was cut short
 	}
 	s.kill(n, kept)
 	if s.rng.IntN(2) == 0 { // its address refuses connections now
@@ -80,7 +80,7 @@ func (s *sim) restart(n *simNode) {
 	}
 }
 
-// pause is SIGSTOP, and SIGCONT later: the disk goes on, the process does not.
+// pause is SIGSTOP, and SIGCONT later: the disk goes on while the process does not.
 func (s *sim) pause(n *simNode, us int64) {
 	if !n.up || n.paused {
 		return
@@ -108,13 +108,13 @@ func (s *sim) resume(n *simNode) {
 	}
 }
 
-// partition cuts links for a while, one way or both, between nodes or from the store: one link, all of one
-// node, or any set of them, so that a node may be cut off from some of those who know better.
+// partition cuts links for a while, one way or both, between nodes or to the store: one link, all links of a node, or
+// any set of links, so that a node may be cut off from some nodes that know more.
 func (s *sim) partition() {
 	all := len(s.nodes) + 1
 	a := s.rng.IntN(all)
 	switch s.rng.IntN(4) {
-	case 3: // the leader, from the store and from one of the others: somebody will hear two leaders
+	case 3: // the leader from the store and from one other node, so that some node hears two leaders
 		if a = int(s.store.state.Leader); a == 0 {
 			return
 		}
@@ -143,7 +143,7 @@ func (s *sim) partition() {
 	s.after(s.between(10_000, 250_000), func() { s.cutOff = [8][8]bool{} })
 }
 
-// crashAndWipe replaces a node's disk, if another intact one is in the ISR: else nothing could be demanded.
+// crashAndWipe replaces a node's disk if the ISR has another intact one; otherwise no check could demand anything.
 func (s *sim) crashAndWipe(n *simNode) {
 	if !n.up || !s.othersIntact(n) {
 		return
@@ -154,8 +154,8 @@ func (s *sim) crashAndWipe(n *simNode) {
 	s.tracef("n%d has a new disk", n.id)
 }
 
-// crashAndTear kills nodes, all of them most often, and one of their disks has changed the end of its log. One copy at
-// a time: each of the others has everything.
+// crashAndTear kills nodes, most often all of them, and changes the end of the log on one of their disks. It damages
+// one copy at a time, so each of the others has everything.
 func (s *sim) crashAndTear(n *simNode) {
 	if !n.up || !contains(s.store.state.ISR, n.member()) || !s.othersIntact(n) {
 		return
@@ -189,7 +189,7 @@ func (s *sim) othersIntact(n *simNode) bool {
 	return false
 }
 
-// rot makes a stored batch unreadable; found when it is read, or at once by a scrub.
+// rot makes a stored batch unreadable. The damage is found when the batch is read, or at once by a scrub.
 func (s *sim) rot(n *simNode) {
 	d := &n.disk
 	if !n.up || n.paused || len(d.stable.batches) == 0 || !s.othersIntact(n) {
@@ -207,8 +207,8 @@ func (s *sim) rot(n *simNode) {
 	}
 }
 
-// ruin damages a log so that it cannot be repaired in place, if another member of the ISR has everything. Its engine
-// finds that out when it is asked to repair it.
+// ruin damages a log so that it cannot be repaired in place, if another member of the ISR has everything. The engine
+// finds that out when it is asked to repair the log.
 func (s *sim) ruin(n *simNode) {
 	if n.up && !n.paused && n.follower != nil && !n.dropping && s.othersIntact(n) {
 		n.do(n.process, func() {
@@ -230,7 +230,7 @@ func (s *sim) heal() {
 			s.kill(n, 0)
 		}
 		s.restart(n)
-		for i := range n.disk.log.batches { // a scrub finds what no one has read
+		for i := range n.disk.log.batches { // a scrub finds damage that no read has found
 			if b := &n.disk.log.batches[i]; b.corrupt {
 				p := b.Position
 				n.do(n.process, func() { n.push(Event{Kind: EvCorrupt, Position: p, Until: p + 1}) })

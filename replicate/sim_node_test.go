@@ -9,7 +9,7 @@ import (
 	"penstock/segment"
 )
 
-// packet is a message with the values of its batches: what stands for their bytes.
+// packet is a message with the values of its batches, which stand for their bytes.
 type packet struct {
 	Message
 	values [][]uint64
@@ -26,7 +26,7 @@ type simPut struct {
 	deadlineNs int64
 }
 
-// simNode is one process on one machine: the thinnest possible shell around the two machines, on a modelled disk,
+// simNode is one process on one machine: the thinnest possible shell around the two state machines, on a modelled disk,
 // network, store and clock.
 type simNode struct {
 	s    *sim
@@ -34,7 +34,7 @@ type simNode struct {
 	disk simDisk
 
 	up      bool
-	process int // counts restarts; what an older one asked for reaches nobody
+	process int // counts restarts; results for an older process are dropped
 	boot    uuid.UUID
 	paused  bool
 	backlog []func()
@@ -43,8 +43,8 @@ type simNode struct {
 	follower *Follower
 	acts     Actions
 	events   []nodeEvent      // waiting for the machine
-	packet   *packet          // of the event that is being handled
-	hasRead  segment.Position // of the event that is being handled: EvRead has read from here on
+	packet   *packet          // of the event that the machine is handling
+	hasRead  segment.Position // of the event that the machine is handling: EvRead has read from this position on
 	waiting  []simPut
 	refused  error // the answer of the leader to EvPut
 
@@ -54,10 +54,10 @@ type simNode struct {
 	durable    segment.Position
 	cutting    uint64 // the generation that the log will have
 	resetting  bool
-	letGo      segment.Position // the leader's log begins there
-	dropping   bool             // it has given its log up, and is not told yet where to begin
+	letGo      segment.Position // the leader's log begins here
+	dropping   bool             // it has given its log up, and does not know yet where to begin
 	committed  segment.Position // the highest mark of this process
-	verified   segment.Position // compared with the truth up to here
+	verified   segment.Position // compared with the committed batches up to here
 	electable  bool
 	leaseNs    int64
 	clockStart int64
@@ -68,7 +68,7 @@ func (n *simNode) now() int64 { return n.clockStart + n.s.now/1000*n.clockRate }
 
 func (n *simNode) member() Member { return Member{Node: n.id, Store: n.disk.store} }
 
-// do runs fn in the process that is running now, when it is not stopped, and lets the machine work off what came of it.
+// do runs fn in the process that runs now, unless it is stopped, and lets the machine handle the resulting events.
 func (n *simNode) do(process int, fn func()) {
 	switch {
 	case !n.up || n.process != process:
@@ -80,7 +80,7 @@ func (n *simNode) do(process int, fn func()) {
 	}
 }
 
-// later is do after a while.
+// later calls do after a delay.
 func (n *simNode) later(d int64, fn func()) {
 	process := n.process
 	n.s.after(d, func() { n.do(process, fn) })
@@ -108,14 +108,14 @@ func (n *simNode) run() {
 			n.s.mutateFollower(n, &ev.Event)
 			n.follower.Step(n.now(), &ev.Event, &n.acts)
 		} else {
-			continue // for a leader that is no more
+			continue // for a leader that has stopped
 		}
 		n.s.stats.steps++
 		for i := range n.acts.List {
 			n.act(&n.acts.List[i])
 		}
 		n.admit()
-		if n.letGo > n.disk.log.start.Next { // as soon as it may
+		if n.letGo > n.disk.log.start.Next { // as soon as it is allowed
 			n.trim(n.letGo)
 		}
 		n.s.checkNode(n)
@@ -176,7 +176,7 @@ func (n *simNode) act(a *Action) {
 	}
 }
 
-// send puts a message on the wire, with the batches that the machine named.
+// send puts a message on the network, with the batches that the machine named.
 func (n *simNode) send(a *Action) {
 	if m := &a.Message; m.Kind == MsgAppend && m.Position != n.hasRead && m.Position < n.durable &&
 		n.s.chance(n.s.opt.evict) {
@@ -197,7 +197,7 @@ func (n *simNode) send(a *Action) {
 	n.s.transmit(n.id, a.Node, p)
 }
 
-// fill reads the batches of p; a copy that does not read back ends the range.
+// fill reads the batches of p. A batch that does not read back ends the range.
 func (n *simNode) fill(p *packet) bool {
 	g := &n.disk.log
 	until := min(p.Until, g.next())
@@ -244,7 +244,7 @@ func (n *simNode) read(a Action) {
 	})
 }
 
-// seal appends one batch to the leader's log and starts its way to the disk.
+// seal appends one batch to the leader's log and sends it to the disk.
 func (n *simNode) seal(values []uint64) {
 	b := sealSim(n.disk.log.end(), n.leader.Epoch(), values)
 	b.by = process{n.id, n.process}
@@ -253,8 +253,8 @@ func (n *simNode) seal(values []uint64) {
 	n.written()
 }
 
-// admit appends one batch of waiting writes if the leader lets it, and refuses those that have waited too long, as an
-// engine does with its inbox. run asks again after each event.
+// admit appends one batch of waiting writes if the leader allows it, and refuses writes that have waited too long, as
+// an engine does with its inbox. run calls admit again after each event.
 func (n *simNode) admit() {
 	if len(n.waiting) == 0 || !n.up {
 		return
@@ -284,7 +284,7 @@ func (n *simNode) admit() {
 	})
 }
 
-// mayAppend asks the leader.
+// mayAppend asks the leader whether a batch may be appended.
 func (n *simNode) mayAppend() error {
 	if n.leader == nil {
 		return ErrNotLeader
@@ -306,7 +306,7 @@ func (n *simNode) appendBatches(a *Action) {
 	n.written()
 }
 
-// written asks for a sync, unless one is on the disk: then the next one covers it.
+// written asks for a sync, unless one is under way: then the next one covers it.
 func (n *simNode) written() {
 	if n.s.mutant == mutantAckBeforeSync {
 		n.push(Event{Kind: EvDurable, Position: n.disk.log.next(), Generation: n.gen})
@@ -319,12 +319,12 @@ func (n *simNode) written() {
 	count, gen, end, process := len(d.pending), n.gen, d.log.next(), n.process
 	us := n.s.between(80, n.s.opt.syncUs)
 	if n.s.faults && n.s.chance(n.s.opt.hang) {
-		us = n.s.between(80_000, 500_000) // the disk stands still, the process does not
+		us = n.s.between(80_000, 500_000) // the disk hangs, the process does not
 		n.s.tracef("n%d: its disk hangs", n.id)
 	}
 	n.s.after(us, func() {
 		if !n.up || n.process != process {
-			return // the crash decided what became of it
+			return // a crash has decided the outcome of these records
 		}
 		d.syncing = false
 		if n.s.chance(n.s.opt.syncFault) && n.s.faults {
@@ -360,17 +360,17 @@ func (n *simNode) cut(op diskOp, gen uint64) {
 		n.tryCut(op, gen, 0)
 		return
 	}
-	if n.dropping { // what it had committed goes, too
+	if n.dropping { // its committed batches go, too
 		n.dropping, n.disk.short, n.disk.lost = false, true, true
 		n.committed, n.disk.committed, n.verified = min(n.committed, op.log.Next), 0, min(n.verified, op.log.Next)
 	}
 	n.doCut(op, gen)
 }
 
-// simSegment is how many batches a segment has: a cut reads the one that it lies in from its beginning.
+// simSegment is the number of batches in a segment: a cut reads the segment of its position from the beginning.
 const simSegment = 8
 
-// tryCut waits until what the cut has to read was repaired. If that cannot be, the log is given up.
+// tryCut waits until the batches that the cut has to read are repaired. If that is impossible, the log is given up.
 func (n *simNode) tryCut(op diskOp, gen uint64, tries int) {
 	g := &n.disk.log
 	for p := op.to - 1; op.to > g.start.Next && p >= g.start.Next; p-- {
@@ -396,7 +396,7 @@ func (n *simNode) tryCut(op diskOp, gen uint64, tries int) {
 	n.doCut(op, gen)
 }
 
-// drop gives the log up: it is damaged in a way that its engine cannot repair.
+// drop gives the log up, because its damage is beyond what its engine can repair.
 func (n *simNode) drop() {
 	n.s.stats.drops++
 	n.s.tracef("n%d gives its log up", n.id)
@@ -415,7 +415,7 @@ func (n *simNode) doCut(op diskOp, gen uint64) {
 	n.resetting = op.kind == 'r'
 	n.written()
 	if n.resetting && n.s.mutant != mutantEarlyReset {
-		return // until it is stable
+		return // the reset is not stable yet
 	}
 	n.later(n.s.between(50, 1000), func() {
 		n.push(Event{Kind: EvTruncated, Generation: gen, Log: n.disk.log.end()})
@@ -474,14 +474,15 @@ func (n *simNode) giveUp(a Action) {
 
 func (n *simNode) refresh() { n.s.toStore(n, func() { n.s.store.tell(n) }) }
 
-// keepAlive renews the session and tells the registry who this is. The lease counts from when it was asked for.
+// keepAlive renews the session and tells the store which process this is. The lease counts from the time of the
+// request.
 func (n *simNode) keepAlive() {
 	asked := n.now()
 	ss := session{boot: n.boot, store: n.disk.store, electable: n.electable && !n.disk.failed}
 	process := n.process
 	n.s.toStore(n, func() {
 		if n.process != process {
-			return // a process that is gone closes its connection
+			return // the process is gone, and its connection closes
 		}
 		ss.until = n.s.now + simSessionNs
 		n.s.store.sessions[n.id-1] = ss
@@ -498,7 +499,7 @@ func (n *simNode) keepAlive() {
 	})
 }
 
-// learn takes a state from the store.
+// learn takes a row of the store.
 func (n *simNode) learn(st *State) {
 	if n.known == nil || st.Version > n.known.Version {
 		n.known = st
@@ -506,7 +507,7 @@ func (n *simNode) learn(st *State) {
 	n.push(Event{Kind: EvState, State: st})
 }
 
-// changeRole makes this node the leader when the store says so, and a follower when its leader stopped.
+// changeRole makes this node the leader when the store says so, and a follower when its leader has stopped.
 func (n *simNode) changeRole() {
 	st := n.known
 	switch {
@@ -550,7 +551,7 @@ func (n *simNode) beFollower() {
 	}
 }
 
-// start begins a process on what the disk holds: it was synced again before it counts (D12).
+// start begins a process on the content of the disk, which is synced again before it counts (D12).
 func (n *simNode) start() {
 	n.up, n.paused, n.backlog = true, false, nil
 	n.process++

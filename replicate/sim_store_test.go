@@ -4,8 +4,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// simStore models the metadata store: linearizable, compare-and-swap only, with sessions. Its answers
-// travel over the same kind of network as everything else. The controller runs in it, on what the sessions say.
+// simStore models the metadata store: linearizable, compare-and-swap only, with sessions. Its answers travel over the
+// same kind of network as everything else. The controller runs inside it, based on the sessions.
 type simStore struct {
 	s        *sim
 	state    State
@@ -13,7 +13,7 @@ type simStore struct {
 	joins    []int64   // when the leader of this epoch added members
 }
 
-// checkJoins demands that no leader adds members more often than it may. Half of the window is left for proposals that
+// checkJoins demands that no leader adds members more often than allowed. Half of the window is left for proposals that
 // were on their way.
 func (st *simStore) checkJoins() {
 	window := st.s.opt.cfg.ISRWindowNs / 2
@@ -43,8 +43,7 @@ func (st *simStore) snapshot() *State {
 
 func (st *simStore) live(i int) bool { return st.sessions[i].until > st.s.now }
 
-// propose is the compare-and-swap of a leader. New members must be registered with the disk that the proposal
-// names (P10).
+// propose is a leader's compare-and-swap. New members must be registered with the disk that the proposal names (P10).
 func (st *simStore) propose(p *State) bool {
 	c := &st.state
 	if p.Epoch != c.Epoch || p.Version != c.Version || p.Leader != c.Leader || p.Boot != c.Boot {
@@ -69,7 +68,7 @@ func (st *simStore) propose(p *State) bool {
 	return true
 }
 
-// elect replaces a leader whose session is over, whose process is another one, or that said that it cannot lead.
+// elect replaces a leader whose session is over, whose process is a new one, or that said that it cannot lead.
 func (st *simStore) elect() {
 	c := &st.state
 	if c.Leader != 0 {
@@ -78,7 +77,7 @@ func (st *simStore) elect() {
 			return
 		}
 		if st.s.mutant == mutantEpochReuse && ss.boot != c.Boot && st.live(int(c.Leader-1)) {
-			c.Boot = ss.boot // the old lock is taken over, nobody notices
+			c.Boot = ss.boot // the restarted process takes over the old lock, and nobody notices
 			c.Version++
 			return
 		}
@@ -88,7 +87,7 @@ func (st *simStore) elect() {
 	}
 }
 
-// choose picks one that may be elected, other than not; 0 if there is none.
+// choose returns a node other than not that may be elected; 0 if there is none.
 func (st *simStore) choose(not NodeID) NodeID {
 	var candidates []NodeID
 	for _, m := range st.state.ISR {
@@ -106,7 +105,7 @@ func (st *simStore) choose(not NodeID) NodeID {
 	return candidates[st.s.rng.IntN(len(candidates))]
 }
 
-// alive are the nodes whose sessions live.
+// alive returns the nodes whose sessions live.
 func (st *simStore) alive() (nodes []NodeID) {
 	for i := range st.sessions {
 		if st.live(i) {
@@ -116,7 +115,7 @@ func (st *simStore) alive() (nodes []NodeID) {
 	return nodes
 }
 
-// handOver gives a leadership to another member that could be elected.
+// handOver gives the leadership to another member that could be elected.
 func (st *simStore) handOver(from *State, to NodeID) {
 	c, ss := &st.state, &st.sessions[to-1]
 	if from.Epoch != c.Epoch || from.Version != c.Version || from.Leader != c.Leader || from.Boot != c.Boot {

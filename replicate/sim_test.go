@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The simulation: nodes with modelled disks, a modelled store, a packet network and clocks, all driven by one
-// generator, so that a seed is a run. Times inside are ns of simulated time, delays are given in µs.
+// The simulation: nodes with modelled disks, a modelled store, a packet network and clocks. One generator drives them
+// all, so that a seed determines a run. Times inside are ns of simulated time; delays are given in µs.
 const (
 	simTickNs    = 10_000_000
 	simSessionNs = 120_000_000
@@ -20,22 +20,22 @@ const (
 type simOptions struct {
 	nodes, min   int
 	cfg          Config
-	chaosUs      int64 // how long faults go on
-	putUs        int64 // between puts, on average
+	chaosUs      int64 // how long faults occur
+	putUs        int64 // average time between puts
 	syncUs       int64
 	delayUs      int64
-	slow         float64 // packets that are very late
+	slow         float64 // share of packets that are very late
 	drop, dup    float64
-	crash, pause float64 // per fault event
+	crash, pause float64 // probability per fault event
 	cut, wipe    float64
 	rot, trim    float64
-	ruin         float64 // per fault event: a log is damaged so that it cannot be repaired in place
+	ruin         float64 // per fault event: a log is damaged beyond repair in place
 	syncFault    float64
-	evict        float64 // of each frame from memory: memory does not have its batches any more
+	evict        float64 // of each frame sent from memory: memory no longer has its batches
 	hang         float64 // of each sync: it takes up to half a second
-	clocksLie    bool    // leases never end, clocks run at other speeds (P22)
-	tear         float64 // per fault event; machines whose recovery cut something say so
-	scripted     bool    // nothing happens by itself but timers; delays are equal
+	clocksLie    bool    // leases never end, and clocks run at different speeds (P22)
+	tear         float64 // per fault event; machines whose recovery cut their log say so
+	scripted     bool    // nothing happens by itself except timers, and delays are equal
 }
 
 type simEvent struct {
@@ -72,14 +72,14 @@ type sim struct {
 	now    int64
 	seq    uint64
 	queue  simQueue
-	burst  int // events at this instant
+	burst  int // events at the present instant
 	nodes  []*simNode
 	store  simStore
 	faults bool
 	mutant mutant
 
 	cutOff    [8][8]bool // from, to; index 0 is the store
-	truth     []simBatch // what was committed, by position
+	truth     []simBatch // the committed batches, by position
 	fate      []fate     // by value
 	lastTold  error
 	stores    int
@@ -106,7 +106,7 @@ func newSim(seed uint64, opt simOptions) *sim {
 	return s
 }
 
-// draw is swarm testing: every seed has its own rates and limits.
+// draw implements swarm testing: every seed has its own rates and limits.
 func (s *sim) draw() simOptions {
 	r := s.rng
 	pick := func(v ...float64) float64 { return v[r.IntN(len(v))] }
@@ -136,7 +136,7 @@ func (s *sim) draw() simOptions {
 	if r.IntN(3) == 0 {
 		o.cfg.CatchUpBytesPerSec = 50_000
 	}
-	// Drawn apart, so that older seeds of the others stay what they were.
+	// Drawn from a generator of its own, so that the other values of older seeds stay the same.
 	if apart := rand.New(rand.NewPCG(s.seed, 0x5851f42d4c957f2d)); apart.IntN(4) == 0 {
 		o.hang = []float64{0.002, 0.01, 0.05}[apart.IntN(3)]
 	}
@@ -159,7 +159,7 @@ func (s *sim) newStore(n NodeID) [16]byte { s.stores++; return simUUID('s', n, s
 
 func (s *sim) chance(p float64) bool { return p > 0 && s.rng.Float64() < p }
 
-// between draws from [a, b].
+// between draws a number from [a, b].
 func (s *sim) between(a, b int64) int64 {
 	if s.opt.scripted {
 		return a
@@ -185,7 +185,7 @@ func (s *sim) fail(format string, args ...any) {
 	}
 }
 
-// runUntil works off the queue until the time comes or something is wrong.
+// runUntil works off the queue until the given time, or until something is wrong.
 func (s *sim) runUntil(ns int64) bool {
 	for len(s.queue) > 0 && s.queue[0].at <= ns && s.violation == "" {
 		e := heap.Pop(&s.queue).(simEvent)
@@ -202,7 +202,7 @@ func (s *sim) runUntil(ns int64) bool {
 	return s.violation == ""
 }
 
-// transmit is the network between nodes: packets are lost, doubled, late, and overtake each other.
+// transmit is the network between nodes: packets get lost, doubled or late, and overtake each other.
 func (s *sim) transmit(from, to NodeID, p *packet) {
 	copies := 1
 	if s.faults {
@@ -218,7 +218,7 @@ func (s *sim) transmit(from, to NodeID, p *packet) {
 	n := s.nodes[to-1]
 	for range copies {
 		s.after(s.delay(), func() {
-			process := n.process // whoever runs there now
+			process := n.process // the process that runs there now
 			n.do(process, func() {
 				s.tracef("n%d -> n%d %s", from, to, messageText(&p.Message))
 				n.events = append(n.events, nodeEvent{Event{Kind: EvMessage, Node: from, Message: &p.Message}, p})
@@ -251,7 +251,7 @@ func (s *sim) fromStore(n *simNode, fn func()) {
 	n.later(s.delay(), fn)
 }
 
-// begin starts every node and what goes on by itself.
+// begin starts every node, and everything that goes on by itself.
 func (s *sim) begin() {
 	for _, n := range s.nodes {
 		n.start()
@@ -278,7 +278,7 @@ func (s *sim) every(us int64, fn func()) {
 	s.after(us, again)
 }
 
-// put offers a new value to a node; producers find out for themselves who leads.
+// put offers a new value to a node; producers find out for themselves which node leads.
 func (s *sim) put(n *simNode) {
 	if !n.up || n.paused {
 		return
@@ -296,7 +296,7 @@ func (s *sim) put(n *simNode) {
 	}
 }
 
-// runSeed is one run: faults, then peace, in which everything must come right again.
+// runSeed is one run: first faults, then peace, in which the cluster must recover.
 func runSeed(seed uint64, m mutant, tracing func(string)) (s *sim) {
 	s = newSim(seed, simOptions{})
 	s.mutant, s.tracing = m, tracing
@@ -351,7 +351,7 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// Every seed that has found something is run for ever.
+// Every seed that has ever found something is run for ever.
 func TestRegressions(t *testing.T) {
 	for _, seed := range []uint64{46, 115, 316, 488, 3425, 14591, 17180, 27971} {
 		if s := runSeed(seed, mutantNone, nil); s.violation != "" {
@@ -360,7 +360,7 @@ func TestRegressions(t *testing.T) {
 	}
 }
 
-// reportSeed runs a failing seed again and shows what led to the violation.
+// reportSeed runs a failing seed again and shows the events before the violation.
 func reportSeed(t *testing.T, seed uint64, m mutant) {
 	t.Helper()
 	const kept = 150
@@ -375,7 +375,7 @@ func reportSeed(t *testing.T, seed uint64, m mutant) {
 		seed, s.violation, strings.Join(lines, "\n"), s.dump(), seed, seed+1, s.opt)
 }
 
-// The same seed is the same run, to the last packet.
+// The same seed gives the same run, to the last packet.
 func TestSimulationDeterminism(t *testing.T) {
 	for seed := range uint64(3) {
 		var a, b strings.Builder

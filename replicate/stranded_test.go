@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// alive passes time in ticks, in which the store says of these nodes that they live, and returns what was asked of it
-// to another leader.
+// alive lets time pass in ticks, in which the store says that these nodes are alive, and returns the requests for
+// another leader.
 func (r *leaderRig) alive(d int64, nodes ...NodeID) (asked []Action) {
 	for end := r.now + d*ms; r.now < end; {
 		r.now += 10 * ms
@@ -19,20 +19,20 @@ func (r *leaderRig) alive(d int64, nodes ...NodeID) (asked []Action) {
 	return asked
 }
 
-// strandedRig is a leader with a batch that it has and nobody else.
+// strandedRig is a leader with a batch that no other replica has.
 func strandedRig(t *testing.T, nodes, minISR int) *leaderRig {
 	r := newLeaderRig(t, Config{}, nodes, minISR)
 	r.serve()
-	r.now += 3600_000 * ms // idle: nobody said anything, and nobody had to
+	r.now += 3600_000 * ms // idle: nobody sent or owed a message
 	r.step(Event{Kind: EvTick, Live: []NodeID{1, 2, 3, 4}})
 	r.append(1)
 	r.durable(2)
 	return r
 }
 
-// A leader that hears of none of its followers, of which the store says that they live, asks for another leader: after
-// StrandedNs, once per StrandedEveryNs, and as long as the store has not done it. One that follows in between remembers
-// when it may ask again.
+// A leader that hears from none of its followers, although the store says that they are alive, asks for another leader:
+// after StrandedNs, once per StrandedEveryNs, and as long as the store has not acted. If it follows in between, it
+// still remembers when it may ask again.
 func TestLeaderStranded(t *testing.T) {
 	r := strandedRig(t, 3, 2)
 	every, patience := int64(DefaultStrandedEveryNs/ms), int64(DefaultStrandedNs/ms)
@@ -63,7 +63,7 @@ func TestLeaderStranded(t *testing.T) {
 	}
 }
 
-// Who is not stranded does not give up: somebody else would fare no better, or nothing is known to be wrong.
+// A leader that is not stranded does not give up: another leader would fare no better, or nothing is known to be wrong.
 func TestLeaderNotStranded(t *testing.T) {
 	for name, c := range map[string]struct {
 		nodes, minISR int
@@ -95,7 +95,7 @@ func TestLeaderNotStranded(t *testing.T) {
 	}
 }
 
-// Where a member answers, but too few do, that one is asked to lead: it may reach those that this one does not.
+// If one member answers, but too few do, that member is asked to lead: it may reach those that this leader does not.
 func TestLeaderStrandedBesideOne(t *testing.T) {
 	r := strandedRig(t, 3, 3)
 	var asked []Action
@@ -108,7 +108,7 @@ func TestLeaderStrandedBesideOne(t *testing.T) {
 	}
 }
 
-// One follower left the ISR before the other one fell silent, too: whoever leads next takes it in again.
+// One follower left the ISR before the other one fell silent, too: the next leader takes it in again.
 func TestLeaderStrandedAfterOneLeft(t *testing.T) {
 	r := strandedRig(t, 3, 2)
 	r.step(Event{Kind: EvPeerDown, Node: 3})
@@ -121,7 +121,7 @@ func TestLeaderStrandedAfterOneLeft(t *testing.T) {
 	}
 }
 
-// A leader whose log was shortened waits for others' logs and reaches nobody: another one leads.
+// A leader whose log was shortened waits for the others' logs and reaches nobody: another replica leads.
 func TestLeaderStrandedWhileItCompares(t *testing.T) {
 	r := shortRig(t, 3, 2)
 	if asked := r.alive(DefaultStrandedNs/ms+1000, 1, 2, 3); len(asked) == 0 || !r.l.Comparing() {
@@ -129,8 +129,8 @@ func TestLeaderStrandedWhileItCompares(t *testing.T) {
 	}
 }
 
-// A leader that stood still for longer than LagMax, but not as long as its lease, removes nobody when it goes on: what
-// the others said waits in its sockets. What it had to hold against somebody before still counts.
+// A leader that was paused for longer than LagMax, but less than its lease, removes nobody when it goes on: the others'
+// messages wait in its sockets. Lag from before the pause still counts.
 func TestLeaderPaused(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 1000 * ms}, 3, 2)
 	r.serve()
@@ -162,14 +162,14 @@ func TestLeaderPaused(t *testing.T) {
 	t.Error("who was behind before the pause is forgiven")
 }
 
-// The time in which a leader stood still is not held against a member that said, just before, that it has no copy: it
-// may open one.
+// The time in which a leader was paused does not count against a member that said, just before, that it has no copy:
+// the member may be opening one.
 func TestLeaderPausedWithAnAbsentCopy(t *testing.T) {
 	r := newLeaderRig(t, Config{LagMaxNs: 1000 * ms}, 3, 2)
 	r.serve()
 	r.alive(100, 1, 2, 3)
 	absent := Message{Kind: MsgReject, Code: RejectAbsent}
-	r.say(3, absent) // asks it whether it is gone
+	r.say(3, absent) // the leader first begins a new exchange
 	r.say(3, absent)
 	if r.l.peer(3).absent.count != 1 {
 		t.Fatal("it does not count")

@@ -13,8 +13,8 @@ import (
 var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 
 // A transcript is a story: commands, and what the nodes say and do about them. Lines that begin with a word are
-// commands, indented lines are results (rewritten by -update; ms after the start), lines with # are for the reader.
-// Nothing happens by chance here: a packet takes 0.05 ms, a sync 0.08 ms, a tick 10 ms.
+// commands; indented lines are results (rewritten by -update; ms after the start); lines with # are for the reader.
+// Nothing happens by chance: a packet takes 0.05 ms, a sync 0.08 ms, a tick 10 ms.
 //
 //	cluster nodes=3 min=2 window=8    new empty nodes; elections are commands. stranded=80: ms after which
 //	                                  a leader that is not heard gives up
@@ -24,14 +24,14 @@ var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 //	cut 1 3 / cut 1>3 / cut 1 store   no packets between them, or from the first to the second
 //	heal                              all links are whole again
 //	kill 1 keep=2 / start 1           power loss, two records that were not synced survive; the process comes back
-//	kill 1 tear=1                     power loss, and the last batch that was stable does not read back: recovery cuts it
+//	kill 1 tear=1                     power loss, and the last stable batch does not read back: recovery cuts it
 //	down 2 1                          node 1 hears that the process of node 2 is gone
 //	wipe 1                            its disk is replaced by an empty one
 //	stop 1 / continue 1               SIGSTOP, SIGCONT
 //	rot 2 at=3 / trim 1 at=5          batch 3 does not read back any more; retention removes what is below 5
 //	show                              the store, the marks, the logs
 //
-// They show, and break with, these behaviours:
+// They show these behaviours, and would fail without them:
 //
 //	normal.txt         B1, B14, B15
 //	slow_follower.txt  B11, B75, P4, P6
@@ -82,7 +82,7 @@ func playStory(t *testing.T, text string) string {
 	st := &story{t: t}
 	for _, l := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
 		if strings.HasPrefix(l, " ") {
-			continue // an old result
+			continue // a result from before
 		}
 		fmt.Fprintln(&st.out, l)
 		if l != "" && l[0] != '#' {
