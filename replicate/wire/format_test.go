@@ -76,7 +76,7 @@ func TestFormatTables(t *testing.T) {
 
 var bodiless = map[string]field{"damaged": usesDamaged, "code": usesCode}
 
-// fieldsByName reads the table of fields: their order there is their order in a head.
+// fieldsByName reads the table of fields. Its order is their order in a head.
 func fieldsByName(t *testing.T, rows [][]string) map[string]field {
 	t.Helper()
 	if len(rows) != fieldCount {
@@ -128,7 +128,7 @@ func TestFormatTypes(t *testing.T) {
 	}
 }
 
-// A kind carries what package replicate says that it uses, and nothing else.
+// A kind carries the fields that package replicate documents for it, and no others.
 func TestFieldsOfKinds(t *testing.T) {
 	text, err := os.ReadFile("../types.go")
 	if err != nil {
@@ -167,7 +167,7 @@ func TestFieldsOfKinds(t *testing.T) {
 	}
 }
 
-// A frame of every kind, as it was written by the first version, is written the same way and read as what it was.
+// Frames of every kind, as the first version wrote them, are written the same way and read back as the same messages.
 func TestGoldenFrames(t *testing.T) {
 	all := messages(t)
 	if len(all) != kindCount-1 {
@@ -195,7 +195,7 @@ func TestGoldenFrames(t *testing.T) {
 	}
 }
 
-// The example of FORMAT.md is the golden heartbeat.
+// The example in FORMAT.md is the golden heartbeat.
 func TestFormatExample(t *testing.T) {
 	text, err := os.ReadFile("FORMAT.md")
 	if err != nil {

@@ -22,7 +22,7 @@ func testPutHeaders() []segment.KV {
 	return []segment.KV{{Key: []byte("key"), Value: []byte("k1")}, {Key: []byte("e"), Value: []byte{}}}
 }
 
-// forwards are one of each kind.
+// forwards has one payload of each kind.
 func forwards() map[string][]byte {
 	plain := AppendPutHead(nil, testPutHead(PutMessages, 1500, 2))
 	plain = AppendPutBody(AppendPutBody(plain, []byte("one")), []byte("2"))
@@ -37,7 +37,7 @@ func forwards() map[string][]byte {
 	}
 }
 
-// What the version before this package had them is written the same way, and read as what it was.
+// Payloads from before this package had them are written the same way, and read back as the same values.
 func TestGoldenForwards(t *testing.T) {
 	all := forwards()
 	for name, p := range all {
@@ -63,7 +63,7 @@ func TestGoldenForwards(t *testing.T) {
 	if len(rest) != 0 {
 		t.Errorf("%d bytes are left", len(rest))
 	}
-	a, err := DecodePutAck(append(all["fwd-ack"], 0)) // and what a later version may add
+	a, err := DecodePutAck(append(all["fwd-ack"], 0)) // with a byte that a later version may add
 	if err != nil || a != (PutAck{0x0007000000000203, uint8(ReasonQuota)}) {
 		t.Errorf("the answer is read as %+v: %v", a, err)
 	}
@@ -102,7 +102,7 @@ func TestForwardRefusesWhatIsCutOff(t *testing.T) {
 	}
 }
 
-// What is read from a message begins in its own bytes and cannot grow into the next one.
+// A slice that was read from a message begins in its own bytes and cannot grow into the next message.
 func TestForwardBorrows(t *testing.T) {
 	p := AppendPutBody(AppendPutBody(nil, []byte("one")), []byte("2"))
 	body, rest, err := NextPutBody(p)

@@ -9,7 +9,7 @@ import (
 	"penstock/segment"
 )
 
-// Any frame is an error or a message; a message is whole, and written again it is the same bytes.
+// Any frame is either an error or a whole message, whose encoding is the same bytes.
 func FuzzDecode(f *testing.F) {
 	for _, m := range messages(f) {
 		h, payload := sent(f, m)
@@ -38,7 +38,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// verify is what a receiver relies on.
+// verify checks everything that a receiver relies on.
 func verify(t *testing.T, d *Decoder) {
 	at, n, run, left := segment.Offset(0), 0, -1, 0
 	for i := range d.Message.Batches {

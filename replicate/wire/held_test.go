@@ -23,7 +23,7 @@ func heldPayloads() map[string][]byte {
 	}
 }
 
-// rewrite reads a payload of heldPayloads and writes it again.
+// rewrite decodes a payload of heldPayloads and encodes it again.
 func rewrite(name string, p []byte) (again []byte, err error) {
 	switch name {
 	case "sub-stamp":
@@ -55,7 +55,8 @@ func rewrite(name string, p []byte) (again []byte, err error) {
 	return again, nil
 }
 
-// What feature level 2 wrote first is written the same way and read as what it was, and refused when it is cut.
+// Payloads of the first version with feature level 2 are written the same way and read back as the same values; a
+// truncated payload is refused.
 func TestGoldenHeld(t *testing.T) {
 	for name, p := range heldPayloads() {
 		formattest.Golden(t, filepath.Join("testdata", name+".hex"), p, *update)
@@ -72,7 +73,7 @@ func TestGoldenHeld(t *testing.T) {
 	}
 }
 
-// Any bytes are refused or read; what was read is written again as it was.
+// Any bytes are either refused, or read and written again as they were.
 func FuzzHeld(f *testing.F) {
 	for _, p := range heldPayloads() {
 		f.Add(p)

@@ -9,7 +9,7 @@ import (
 	"penstock/internal/formattest"
 )
 
-// What the version before this package had labels is written the same way, and read as what it was.
+// Labels from before this package had them are written the same way, and read back as the same values.
 func TestLabel(t *testing.T) {
 	want := Label{Node: "n1", Text: "10.0.0.1:4711", Client: []byte(`{"hostname":"h"}`)}
 	p := formattest.Golden(t, filepath.Join("testdata", "sub-label.hex"), EncodeLabel(&want), *update)

@@ -21,7 +21,7 @@ func testSettings() core.ChannelSettings {
 	return core.ChannelSettings{Version: 3, Order: core.OrderKey, KeyHeader: "k", MaxAttempts: 5, MaxInFlight: 7}
 }
 
-// operations are an operation with every field, one with none, and each form of a result with every field.
+// operations has an operation with every field, one without fields, and each type of result with every field.
 func operations() map[string]any {
 	settings := testSettings()
 	at := time.Date(2026, 2, 3, 4, 5, 6, 7_000_000, time.UTC)
@@ -58,7 +58,7 @@ func operations() map[string]any {
 	}
 }
 
-// What the version before this package had them is written the same way, and read as what it was.
+// Operations from before this package had them are written the same way, and read back as the same values.
 func TestGoldenOperations(t *testing.T) {
 	for name, v := range operations() {
 		p, err := EncodeResult(v)
@@ -81,7 +81,7 @@ func TestGoldenOperations(t *testing.T) {
 	}
 }
 
-// A newer node may say more than this version knows, and ask for what it does not know.
+// A newer node may send fields and kinds that this version does not know.
 func TestOperationOfANewerVersion(t *testing.T) {
 	op, err := DecodeOperation([]byte(`{"kind":"rename-channel","channel":"c","colour":"red","partitions":[2]}`))
 	if err != nil || op.Kind != "rename-channel" || op.Channel != "c" || !op.About(2) || op.About(1) {
@@ -101,7 +101,7 @@ func TestOperationRefuses(t *testing.T) {
 	}
 }
 
-// The tables in FORMAT.md have every name, in the order in which they are written.
+// The tables in FORMAT.md have every name, in the order in which the code writes them.
 func TestFormatOperations(t *testing.T) {
 	tables := formattest.Tables(t)
 	for heading, v := range map[string]any{

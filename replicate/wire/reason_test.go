@@ -8,8 +8,8 @@ import (
 	"penstock/internal/formattest"
 )
 
-// given are all reasons that ever had a number, by their numbers. A line is never changed or taken out: what is gone
-// keeps its number, and a new reason comes last.
+// given has every reason that ever had a number, by its number. A line is never changed or removed: a reason that is
+// gone keeps its number, and a new reason comes last.
 var given = []string{
 	0: "Unknown", 1: "NoSpace", 2: "ReadOnly", 3: "Deadline", 4: "Overloaded", 5: "Disk", 6: "Deleted",
 	7: "MessageTooBig", 8: "BatchTooBig", 9: "DeferTooLong", 10: "EmptyMessage", 11: "NoQuorum", 12: "NoLeader",
@@ -18,12 +18,12 @@ var given = []string{
 	21: "Version", 22: "Settings",
 }
 
-// givenToSubscriptions is the same for the numbers that subscriptions use.
+// givenToSubscriptions does the same for the numbers that subscriptions use.
 var givenToSubscriptions = []string{
 	0: "Moved", 1: "Deleted", 2: "NoChannel", 3: "TooManyClients", 4: "NotInFlight", 5: "NotOwner", 6: "StateFull",
 }
 
-// Numbers are never used again: what each one means is written down here a second time.
+// Numbers are never reused: this test has the meaning of each one a second time.
 func TestReasonsKeepTheirNumbers(t *testing.T) {
 	if len(given) != ReasonCount {
 		t.Fatalf("%d numbers were given, the code has %d", len(given), ReasonCount)
@@ -56,7 +56,7 @@ func TestReasonsKeepTheirNumbers(t *testing.T) {
 	}
 }
 
-// A number of an answer means one reason, and a number that was never given means none.
+// A number in an answer means one reason, and a number that was never assigned means none.
 func TestReasonOfItsNumber(t *testing.T) {
 	for _, a := range []Answer{AnswerPut, AnswerOperation, AnswerSubscription} {
 		known := map[uint32]bool{}

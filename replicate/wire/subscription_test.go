@@ -52,7 +52,7 @@ func testDelivered() []Delivered {
 	}
 }
 
-// payloads are one of each.
+// payloads has one payload of each kind.
 func payloads() map[string][]byte {
 	all := map[string][]byte{"sub-subscribe": AppendSubscribe(nil, testSubscribe())}
 	for _, c := range testConsumes() {
@@ -71,7 +71,7 @@ func payloads() map[string][]byte {
 	return all
 }
 
-// What the first version wrote is written the same way, and read as what it was.
+// Payloads of the first version are written the same way, and read back as the same values.
 func TestGoldenSubscriptions(t *testing.T) {
 	for name, p := range payloads() {
 		formattest.Golden(t, filepath.Join("testdata", name+".hex"), p, *update)
@@ -132,7 +132,7 @@ func delivered(p []byte) (all []Delivered, err error) {
 	return all, err
 }
 
-// A payload that was cut is refused, or, where entries stand back to back, read up to the cut.
+// A truncated payload is refused. If its entries stand back to back, the entries before the cut can be read.
 func TestSubscriptionsCut(t *testing.T) {
 	for name, p := range payloads() {
 		for n := range p {
@@ -166,7 +166,7 @@ func TestSubscriptionsCut(t *testing.T) {
 	}
 }
 
-// The tables of FORMAT.md are the code's.
+// The tables in FORMAT.md agree with the code.
 func TestSubscriptionTables(t *testing.T) {
 	found := formattest.Tables(t)
 	end := 0
@@ -190,7 +190,7 @@ func TestSubscriptionTables(t *testing.T) {
 	}
 }
 
-// Any bytes are refused or read; what was read is written again as it was.
+// Any bytes are either refused, or read and written again as they were.
 func FuzzSubscription(f *testing.F) {
 	for _, p := range payloads() {
 		f.Add(p)

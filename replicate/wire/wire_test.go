@@ -15,14 +15,14 @@ import (
 	"penstock/segment"
 )
 
-// Whatever else a message holds, its frame carries what its kind uses; and a decoder that was used before says nothing
-// of the frame before.
+// Whatever else is set in a message, its frame carries the fields of its kind. A decoder that was used before shows
+// nothing of the previous frame.
 func TestRoundTrip(t *testing.T) {
 	var d Decoder
 	all := messages(t)
 	for _, before := range all {
 		for name, m := range all {
-			full := *m // every field set, as the machines leave some
+			full := *m // with every field set, because the machines leave old values in some
 			fill(&full)
 			full.Kind, full.Batches, full.Epochs = m.Kind, m.Batches, m.Epochs
 			h, payload := sent(t, &full)
@@ -45,7 +45,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// fill sets every field to something.
+// fill sets every field of a message.
 func fill(m *replicate.Message) {
 	*m = replicate.Message{
 		Code: replicate.RejectEpoch, Damaged: true, Epoch: 77, Request: 78, Generation: 79, Boot: testBoot, Store: testStore,
@@ -54,7 +54,7 @@ func fill(m *replicate.Message) {
 	}
 }
 
-// keep clears what the kind does not use.
+// keep clears the fields that the kind does not use.
 func keep(m *replicate.Message) {
 	all := map[field]func(){
 		fieldPosition: func() { m.Position = 0 }, fieldUntil: func() { m.Until = 0 }, fieldStart: func() { m.Start = 0 },
@@ -76,7 +76,7 @@ func keep(m *replicate.Message) {
 	}
 }
 
-// Batches of a frame come out as they went in: the same bytes, at the same offsets, in the same segments (B1).
+// The batches of a frame are decoded as they were sent: the same bytes, at the same offsets, in the same segments (B1).
 func TestBatches(t *testing.T) {
 	w := newLog(t)
 	w.sizes = segment.Sizes{MinSegmentBytes: 4096, MaxSegmentBytes: 16384}
@@ -107,7 +107,7 @@ func TestBatches(t *testing.T) {
 	}
 }
 
-// The largest table and the most runs and batches fit, one more is the sender's mistake.
+// The largest table and the largest numbers of runs and batches fit; one more is the sender's mistake and panics.
 func TestBounds(t *testing.T) {
 	w := newLog(t)
 	w.sizes = segment.Sizes{MinSegmentBytes: 4096, MaxSegmentBytes: 4096}
@@ -173,15 +173,15 @@ func TestBounds(t *testing.T) {
 	refused(t, "a batch too many", &overfull, append(head, many.bytes...))
 }
 
-// appendCut claims fewer batches than the bytes have.
+// appendCut claims fewer batches than its bytes contain.
 func (w *logWriter) appendCut(n int) *replicate.Message {
 	m := w.append()
 	m.Batches = m.Batches[:n]
 	return m
 }
 
-// An answer to a fetch may have nothing but the start of the log, and an append without batches is for the follower to
-// refuse.
+// An answer to a fetch may have only the start of the log. An append without batches is decoded; refusing it is up to
+// the follower.
 func TestNoBatches(t *testing.T) {
 	for _, kind := range []replicate.MessageKind{replicate.MsgAppend, replicate.MsgRange} {
 		h, payload := encode(&replicate.Message{Kind: kind, Epoch: 2, Position: 7, Until: 7}, nil, nil)
@@ -207,7 +207,7 @@ func refused(t *testing.T, name string, h *netproto.Header, payload []byte) {
 	}
 }
 
-// What is not a message, or not intact, is refused whole.
+// A frame that is not a message, or is not intact, is refused as a whole.
 func TestRefused(t *testing.T) {
 	all := messages(t)
 	le := binary.LittleEndian
@@ -287,7 +287,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A flipped bit anywhere in the batches is found, although the frame's checksum does not cover them.
+// A flipped bit anywhere in the batches is detected, although the frame's checksum does not cover them.
 func TestDamagedBatches(t *testing.T) {
 	h, payload := sent(t, messages(t)["append"])
 	for bit := int(h.HeadBytes) * 8; bit < len(payload)*8; bit++ {
@@ -297,7 +297,7 @@ func TestDamagedBatches(t *testing.T) {
 	}
 }
 
-// Runs cover the batches exactly, at borders of batches, each within its segment.
+// Runs must cover the batches exactly, end at the end of a batch, and lie each within its segment.
 func TestRefusedRuns(t *testing.T) {
 	w := newLog(t)
 	w.sizes = segment.Sizes{MinSegmentBytes: 4096, MaxSegmentBytes: 4096}
@@ -338,7 +338,7 @@ func TestRefusedRuns(t *testing.T) {
 		h, payload := encode(w.append(), runs, w.bytes)
 		refused(t, name, &h, payload)
 	}
-	// A segment that is full to the last byte is not.
+	// A segment that is full to the last byte is allowed.
 	full := slices.Clone(w.runs)
 	full[1].Capacity = int64(full[1].Bytes)
 	h, payload := encode(w.append(), full, w.bytes)
@@ -369,7 +369,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// What a frame with one batch of 64 messages of 100 bytes costs, both sides: encoding its head, decoding it and
+// The cost of a frame with one batch of 64 messages of 100 bytes, on both sides: encoding its head, decoding it and
 // verifying the batch.
 func BenchmarkAppend(b *testing.B) {
 	w := newLog(b)
@@ -389,7 +389,7 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
-// An ack is what there is one of for every few batches.
+// An ack; there is one for every few batches.
 func BenchmarkAck(b *testing.B) {
 	ack := messages(b)["ack"]
 	_, payload := encode(ack, nil, nil)

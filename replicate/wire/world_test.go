@@ -72,10 +72,10 @@ func (w *logWriter) place(epoch segment.Epoch, sealed []byte) {
 	s.Advance(&h)
 }
 
-// cut forgets what was added so far; the log goes on.
+// cut drops the batches added so far; the log continues.
 func (w *logWriter) cut() { w.bytes, w.batches, w.runs = nil, nil, nil }
 
-// append is the MsgAppend of what was added.
+// append returns a MsgAppend with the batches added.
 func (w *logWriter) append() *replicate.Message {
 	first, last := &w.batches[0], &w.batches[len(w.batches)-1]
 	return &replicate.Message{
@@ -84,7 +84,7 @@ func (w *logWriter) append() *replicate.Message {
 	}
 }
 
-// frameOf is what arrives when f was sent: the header that netproto verified, and the payload.
+// frameOf returns what the receiver of f gets: the header that netproto verified, and the payload.
 func frameOf(f *netproto.Frame) (netproto.Header, []byte) {
 	payload := append([]byte(nil), f.Head...)
 	for _, p := range f.Body {
@@ -111,7 +111,7 @@ func encode(m *replicate.Message, runs []Run, body []byte) (netproto.Header, []b
 	return frameOf(&f)
 }
 
-// messages is one of each kind, with every field that it uses set, by the name of its golden file.
+// messages has one message of each kind, with every field that it uses set, by the name of its golden file.
 func messages(t testing.TB) map[string]*replicate.Message {
 	w := newLog(t)
 	w.state = segment.State{Next: 40, NextID: 4000, End: 1<<20 - 300, LastCRC: 0xCAFE, Epoch: 4, SegmentCapacity: 1 << 20}
@@ -151,7 +151,7 @@ func messages(t testing.TB) map[string]*replicate.Message {
 	return all
 }
 
-// placement is where the batches of messages stand.
+// placement has the runs for the batches of messages.
 func placement(t testing.TB) (runs []Run, body []byte) {
 	w := newLog(t)
 	w.state = segment.State{Next: 40, NextID: 4000, End: 1<<20 - 300, LastCRC: 0xCAFE, Epoch: 4, SegmentCapacity: 1 << 20}
@@ -160,7 +160,7 @@ func placement(t testing.TB) (runs []Run, body []byte) {
 	return w.runs, w.bytes
 }
 
-// sent is the frame of a message of messages.
+// sent returns the frame of one of messages.
 func sent(t testing.TB, m *replicate.Message) (netproto.Header, []byte) {
 	if !CarriesBatches(m.Kind) {
 		return encode(m, nil, nil)
