@@ -23,8 +23,8 @@ import (
 	"penstock/replicate"
 )
 
-// proxy passes bytes on, until it is cut: then it keeps its connections and passes nothing, as a network does whose
-// cable was pulled.
+// proxy passes bytes on until it is cut. Then it keeps its connections and passes nothing, like a network whose cable
+// was pulled.
 type proxy struct {
 	ln    net.Listener
 	to    string
@@ -97,7 +97,8 @@ func quick(o *Options) {
 		300*time.Millisecond
 }
 
-// A network that is cut is not a dead process, on either side; when it is whole again so is the connection.
+// A network that is cut is not taken for a dead process on either side. When the network works again, so does the
+// connection.
 func TestSilence(t *testing.T) {
 	a, b := start(t, 1, "", quick), start(t, 2, "", quick)
 	wire := newProxy(t, b.node.Peer)
@@ -116,7 +117,7 @@ func TestSilence(t *testing.T) {
 	connected(t, a, b)
 }
 
-// A connection that broke while both processes are there is no sign of a dead one: the address answers.
+// A connection that breaks while both processes run is not taken for a dead process: the address answers.
 func TestBrokenConnection(t *testing.T) {
 	a, b := start(t, 1, ""), start(t, 2, "")
 	wire := newProxy(t, b.node.Peer)
@@ -137,7 +138,7 @@ func TestBrokenConnection(t *testing.T) {
 	}
 }
 
-// child is what a process of TestProcess is told, and tells.
+// child is the input and output of a process of TestProcess.
 type child struct {
 	ID      replicate.NodeID
 	Parent  meta.Node
@@ -161,7 +162,7 @@ func (quiet) Frames(replicate.NodeID, uuid.UUID, []netproto.Received, Reading) {
 func (quiet) Up(replicate.NodeID, uuid.UUID)                                   {}
 func (quiet) Down(replicate.NodeID, uuid.UUID, bool)                           {}
 
-// runChild is a node that is connected to its parent until it is killed.
+// runChild runs a node that is connected to its parent until it is killed.
 func runChild(told string) {
 	var c child
 	if err := json.Unmarshal([]byte(told), &c); err != nil {
@@ -220,10 +221,10 @@ func startChild(t *testing.T, id replicate.NodeID, parent *process) (*exec.Cmd, 
 	return cmd, c
 }
 
-// Of real processes: one that is stopped is silent, and goes on when it is continued; one that is killed is known to be
-// gone at once, of both sorts, dialed and dialing. On a machine whose processors are busy, the end of a process may
-// take longer than ProbeSpan; then the end of the connection is taken for a network's, which is safe. So one of several
-// processes must be known to be gone.
+// Real processes, both dialed and dialing. A process that is stopped is silent, and resumes when it is continued. A
+// process that is killed is known to be gone at once. On a machine whose processors are busy, the end of a process may
+// take longer than ProbeSpan; then its closed connection is taken for a network failure, which is safe. So the test
+// demands that one of several processes is known to be gone.
 func TestProcess(t *testing.T) {
 	for _, id := range []replicate.NodeID{1, 3} {
 		t.Run(fmt.Sprint(id), func(t *testing.T) {
@@ -237,7 +238,7 @@ func TestProcess(t *testing.T) {
 			if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
-			// Of a dialed one the kernel may take connections while it is stopped; they end in the handshake.
+			// While a dialed process is stopped, its kernel may accept connections; they end in the handshake.
 			p.expect(upOf(&c))
 			for range 50 {
 				if err := cmd.Process.Kill(); err != nil {
@@ -268,8 +269,8 @@ func connectChild(t *testing.T, id replicate.NodeID, p *process) (*exec.Cmd, chi
 	return cmd, c
 }
 
-// Whatever happens at the same time, the handlers see an order that may be (their recorder says so), and after Close
-// nothing is left.
+// Whatever happens at the same time, the handlers see only orders that are allowed (their recorder checks that), and
+// nothing is left after Close.
 func TestStorm(t *testing.T) {
 	const count = 4
 	var ps []*process
@@ -342,7 +343,7 @@ func TestStorm(t *testing.T) {
 
 // Close does not wait for a dial, a handshake or a pause.
 func TestCloseWhileConnecting(t *testing.T) {
-	mute := listen(t, "127.0.0.1:0") // takes connections and says nothing
+	mute := listen(t, "127.0.0.1:0") // accepts connections and says nothing
 	defer mute.Close()
 	a := start(t, 1, "", func(o *Options) { o.Conn.HandshakeTimeout = time.Hour })
 	a.SetNodes(tableOf(

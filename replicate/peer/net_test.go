@@ -17,7 +17,7 @@ import (
 	"penstock/replicate"
 )
 
-// Three nodes have one connection per pair, and whatever several goroutines send on it arrives in the order of each.
+// Three nodes have one connection per pair, and the frames of each sending goroutine arrive in its order.
 func TestThree(t *testing.T) {
 	a, b, c := start(t, 1, ""), start(t, 2, ""), start(t, 3, "")
 	meet(a, b, c)
@@ -87,8 +87,8 @@ func TestThree(t *testing.T) {
 	}
 }
 
-// A killed process is known to be gone at once, by those it dialed and by those who dialed it; its successor is another
-// process.
+// A killed process is known to be gone at once, to the nodes that it dialed and to those that dialed it. Its successor
+// is another process.
 func TestKillAndRestart(t *testing.T) {
 	for _, victim := range []replicate.NodeID{1, 2, 3} {
 		t.Run(fmt.Sprint(victim), func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestKillAndRestart(t *testing.T) {
 					p.expect(fmt.Sprintf("up %d %d", victim, next.boot()))
 				}
 			}
-			// The news of the boot that is connected already changes nothing.
+			// News of the boot that is already connected changes nothing.
 			meet(ps[1], ps[2], ps[3])
 			for id, p := range ps {
 				if id == victim {
@@ -140,7 +140,7 @@ func TestKillAndRestart(t *testing.T) {
 	}
 }
 
-// A node that closes in order is gone, too: its address refuses when the others hear of it.
+// A node that closes in order is gone, too: its address refuses by the time the others hear of it.
 func TestCloseIsKnown(t *testing.T) {
 	a, b, c := start(t, 1, ""), start(t, 2, ""), start(t, 3, "")
 	meet(a, b, c)
@@ -148,7 +148,7 @@ func TestCloseIsKnown(t *testing.T) {
 		p.wait("connected to both", func() bool { return len(p.up) == 2 })
 	}
 	b.Close()
-	b.wait("down", func() bool { return len(b.up) == 0 }) // it was told of each before Close returned
+	b.wait("down", func() bool { return len(b.up) == 0 }) // its handler was told of each Down before Close returned
 	for _, p := range []*process{a, c} {
 		p.wait("down", func() bool { return p.events[len(p.events)-1] == fmt.Sprintf("down 2 %d true", b.boot()) })
 	}
@@ -159,7 +159,8 @@ func TestCloseIsKnown(t *testing.T) {
 	}
 }
 
-// Who is not in the table is not let in, and who leaves it is disconnected. Nobody takes that for a dead process.
+// A node that is not in the table is not admitted, and a node that leaves the table is disconnected. Nobody takes that
+// for a dead process.
 func TestSetNodes(t *testing.T) {
 	a, b := start(t, 1, ""), start(t, 2, "")
 	a.SetNodes(tableOf(a.node, b.node))
@@ -205,7 +206,7 @@ func TestSetNodes(t *testing.T) {
 	})
 }
 
-// A node that moves is dialed at its new address; so is one whose process is another one than the connected one.
+// A node that moves is dialed at its new address. A node with a process other than the connected one is dialed again.
 func TestAddressAndBootChange(t *testing.T) {
 	a, b := start(t, 1, ""), start(t, 2, "")
 	meet(a, b)
@@ -220,13 +221,13 @@ func TestAddressAndBootChange(t *testing.T) {
 	if proxy.conns.Load() == 0 {
 		t.Error("it was not dialed at its new address")
 	}
-	// News that change nothing that matters here do not disconnect.
+	// Changes of other fields do not disconnect.
 	live := moved
 	live.Live, live.Draining, live.Version = true, true, "2"
 	a.SetNodes(tableOf(a.node, &live))
 	a.expect()
-	// News of another process: the connection is to a dead one, whatever it looks like. (It is not here, so it comes
-	// back.)
+	// News of another process: the connection must be to a dead one, whatever it looks like. (In this test that process
+	// is alive, so it comes back.)
 	other := live
 	other.Boot = nextBoot()
 	a.SetNodes(tableOf(a.node, &other))
@@ -234,13 +235,13 @@ func TestAddressAndBootChange(t *testing.T) {
 	b.expect(fmt.Sprintf("down 1 %d false", a.boot()), fmt.Sprintf("up 1 %d", a.boot()))
 }
 
-// Whoever is not what the table says is refused, on either side, with a reason.
+// A peer that does not match the table is refused, on either side, with a reason.
 func TestRefused(t *testing.T) {
 	stranger := func(edit func(*Options)) *process { return start(t, 1, "", edit) }
 	for _, c := range []struct {
 		name string
 		a    *process
-		in   string // which log says it
+		in   string // the process whose log has the reason
 		want string
 	}{
 		{"another store", stranger(func(o *Options) { o.Self.Store[3] = 9 }), "b", "has the store"},
@@ -295,7 +296,7 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// unused is an address that nobody listens on.
+// unused returns an address on which nobody listens.
 func unused(t testing.TB) string {
 	ln := listen(t, "127.0.0.1:0")
 	defer ln.Close()
@@ -332,7 +333,7 @@ func rawConnect(t testing.TB, p *process, node *meta.Node, edit func(*netproto.H
 	return c, err
 }
 
-// A node that comes anew replaces its older connection, even if that looks alive: first Down, then Up.
+// A node that connects anew replaces its older connection, even if that looks alive: first Down, then Up.
 func TestNewestWins(t *testing.T) {
 	b := start(t, 2, "")
 	a := &meta.Node{ID: 1, Name: "n1", Store: storeOf(1), Peer: unused(t)}
@@ -350,11 +351,11 @@ func TestNewestWins(t *testing.T) {
 	}
 	last := want[len(want)-1]
 	b.wait(last, func() bool { return len(b.events) > 0 && b.events[len(b.events)-1] == last })
-	// Those that were replaced before their turn came were never up; the recorder has seen to it that the others
+	// Sessions that were replaced before their turn came were never up; the recorder has checked that the others
 	// alternate.
 }
 
-// Two processes of one node connect shortly after each other, and the handshake of the older one ends last: the newer
+// Two processes of one node connect shortly after each other, and the older one's handshake ends last: the newer
 // connection stays.
 func TestOlderConnectionThatBeginsLaterEnds(t *testing.T) {
 	b := start(t, 2, "")
@@ -391,7 +392,7 @@ func TestFramesWaitForUp(t *testing.T) {
 	if err := first.TrySend(&netproto.Frame{Type: netproto.TypePutAck, Request: 1}); err != nil {
 		t.Fatal(err)
 	}
-	<-entered // the first connection's Frames is running
+	<-entered // Frames of the first connection is running
 	a.Boot = nextBoot()
 	second, err := rawConnect(t, b, a, nil)
 	if err != nil {
@@ -407,7 +408,7 @@ func TestFramesWaitForUp(t *testing.T) {
 	b.wait("the second frame", func() bool { return len(b.got[1]) == 2 && b.got[1][1] == 2 })
 }
 
-// A connection that its user gives up comes back, and it is no sign of a dead process.
+// A connection that its user ended comes back, and that is not taken for a dead process.
 func TestDisconnect(t *testing.T) {
 	a, b := start(t, 1, ""), start(t, 2, "")
 	meet(a, b)
@@ -418,10 +419,10 @@ func TestDisconnect(t *testing.T) {
 	if a.logs.count("its frames are not valid") != 1 {
 		t.Error("the reason is not in the log")
 	}
-	a.Disconnect(77, nil) // nobody
+	a.Disconnect(77, nil) // there is no such node
 }
 
-// TrySend never waits: it says what is the matter, and the frame stays the caller's.
+// TrySend never waits. Its error says why the frame was not taken, and the caller keeps the frame.
 func TestTrySend(t *testing.T) {
 	release := make(chan struct{})
 	a := start(t, 1, "", func(o *Options) { o.Conn.MaxQueueFrameCount = 8 })
@@ -446,7 +447,7 @@ func TestTrySend(t *testing.T) {
 	}); !errors.Is(err, netproto.ErrTooBig) {
 		t.Errorf("too big: %v", err)
 	}
-	// The receiver stands still, so the socket and then the queue fill.
+	// The receiver is blocked, so first the socket fills and then the queue.
 	until(t, "the queue is full", func() bool {
 		err := a.TrySend(2, f)
 		if err != nil && !errors.Is(err, netproto.ErrQueueFull) {
@@ -456,7 +457,7 @@ func TestTrySend(t *testing.T) {
 	})
 }
 
-// The way to a connection allocates nothing, found or not.
+// Looking up a connection allocates nothing, whether there is one or not.
 func TestTrySendAllocations(t *testing.T) {
 	a, b := start(t, 1, ""), start(t, 2, "")
 	b.recorder.frames = nil
@@ -472,7 +473,7 @@ func TestTrySendAllocations(t *testing.T) {
 	}
 }
 
-// flaky is a listener that fails a few times, as one without file descriptors does.
+// flaky is a listener that fails a few times, as if there were no file descriptors left.
 type flaky struct {
 	net.Listener
 	fails atomic.Int32
@@ -485,7 +486,7 @@ func (l *flaky) Accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-// A node that has run out of file descriptors for a moment takes connections again afterwards.
+// A node that has run out of file descriptors for a moment accepts connections again afterwards.
 func TestAcceptFails(t *testing.T) {
 	a := start(t, 1, "")
 	b := start(t, 2, "", func(o *Options) {
@@ -500,8 +501,7 @@ func TestAcceptFails(t *testing.T) {
 	}
 }
 
-// Connections that say nothing cannot be more than MaxHandshakeCount, and do not keep nodes out for longer than the
-// handshake may take.
+// At most MaxHandshakeCount connections may say nothing, and they keep nodes out no longer than a handshake may take.
 func TestSilentConnections(t *testing.T) {
 	b := start(t, 2, "", func(o *Options) { o.Conn.HandshakeTimeout = 300 * time.Millisecond })
 	var open []net.Conn
@@ -520,7 +520,7 @@ func TestSilentConnections(t *testing.T) {
 	until(t, "all were closed", func() bool { return b.Stats().AcceptFailed >= uint64(len(open)) })
 }
 
-// Options that cannot work are told at once.
+// Options that cannot work are reported at once.
 func TestBadOptions(t *testing.T) {
 	good := Options{
 		Self: meta.Node{ID: 1, Name: "n1", Store: storeOf(1), Boot: nextBoot()}, Cluster: testCluster,

@@ -18,14 +18,14 @@ import (
 	"penstock/replicate"
 )
 
-// patience is how long a test waits for what must happen; nothing waits so long unless it fails.
+// patience is how long a test waits for a condition; a test only waits that long if it fails.
 const patience = 20 * time.Second
 
 var testCluster = uuid.MustParse("c1000000-0000-4000-8000-000000000001")
 
 func storeOf(id replicate.NodeID) uuid.UUID { return uuid.UUID{0: 0x57, 15: byte(id)} }
 
-// recorder is a Handler that remembers, and complains when calls come in an order that may not be.
+// recorder is a Handler that records its calls, and complains if they come in an order that is not allowed.
 type recorder struct {
 	t      testing.TB
 	frames func(from replicate.NodeID, burst []netproto.Received) // may be nil
@@ -34,7 +34,7 @@ type recorder struct {
 	change chan struct{} // closed and replaced at every change
 	events []string
 	up     map[replicate.NodeID]uuid.UUID
-	got    map[replicate.NodeID][]uint64 // Request of the frames
+	got    map[replicate.NodeID][]uint64 // Request of each frame
 }
 
 func newRecorder(t testing.TB) *recorder {
@@ -85,7 +85,7 @@ func (r *recorder) Down(node replicate.NodeID, boot uuid.UUID, refused bool) {
 	r.changed()
 }
 
-// wait waits until ok, which is called under the lock.
+// wait waits until ok returns true. It calls ok with the lock held.
 func (r *recorder) wait(what string, ok func() bool) {
 	r.t.Helper()
 	late := time.After(patience)
@@ -106,7 +106,7 @@ func (r *recorder) wait(what string, ok func() bool) {
 	}
 }
 
-// expect waits for these events, in this order and no others, since the last call.
+// expect waits for exactly these events, in this order, since the last call.
 func (r *recorder) expect(want ...string) {
 	r.t.Helper()
 	r.wait(strings.Join(want, ", "), func() bool { return len(r.events) >= len(want) })
@@ -127,7 +127,7 @@ func (r *recorder) seen() []string {
 	return events
 }
 
-// logs is what a Net logged.
+// logs is the log of a Net.
 type logs struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -145,7 +145,7 @@ func (l *logs) count(s string) int {
 	return strings.Count(l.text.String(), s)
 }
 
-// process is a node's process in a test: another boot each time.
+// process is a node's process in a test, with a boot of its own.
 type process struct {
 	*Net
 	*recorder
@@ -174,7 +174,7 @@ func listen(t testing.TB, address string) net.Listener {
 	return ln
 }
 
-// start starts node id on address, which may be "" for any.
+// start starts node id on address, or on any free address if that is "".
 func start(t testing.TB, id replicate.NodeID, address string, edits ...func(*Options)) *process {
 	t.Helper()
 	if address == "" {
@@ -201,10 +201,10 @@ func start(t testing.TB, id replicate.NodeID, address string, edits ...func(*Opt
 	return p
 }
 
-// boot is the last byte of the process's boot, as events have it.
+// boot is the last byte of the process's boot, as it appears in events.
 func (p *process) boot() int { return int(p.node.Boot[15]) }
 
-// tableOf is what SetNodes takes.
+// tableOf makes the table for SetNodes.
 func tableOf(nodes ...*meta.Node) map[replicate.NodeID]*meta.Node {
 	m := make(map[replicate.NodeID]*meta.Node)
 	for _, n := range nodes {
@@ -213,7 +213,7 @@ func tableOf(nodes ...*meta.Node) map[replicate.NodeID]*meta.Node {
 	return m
 }
 
-// meet lets all processes know each other.
+// meet puts all processes into each other's table.
 func meet(all ...*process) {
 	m := make(map[replicate.NodeID]*meta.Node)
 	for _, p := range all {
@@ -234,14 +234,14 @@ func connected(t testing.TB, a, b *process) {
 	}
 }
 
-// kill ends a process as the kernel does when it is killed: the sockets are closed, nobody says goodbye.
+// kill ends a process as the kernel does after kill -9: the sockets are closed, and nobody says Goodbye.
 func (p *process) kill() {
 	_ = p.o.Listener.Close()
 	p.SetNodes(nil)
 	p.Close()
 }
 
-// until polls for something that nothing announces.
+// until polls for a condition whose change nothing announces.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); runtime.Gosched() {
