@@ -14,7 +14,7 @@ import (
 	"penstock/replicate"
 )
 
-// engines play the part of every node's engine: followers catch up at once, and leaders bring them into the ISR and
+// engines plays the part of every node's engine: followers catch up at once, and leaders bring them into the ISR and
 // hand over to the preferred leader.
 func (w *world) engines(s *meta.Snapshot) {
 	w.t.Helper()
@@ -46,8 +46,8 @@ func (w *world) engines(s *meta.Snapshot) {
 	}
 }
 
-// settle lets the engines work until a condition holds, and checks at every step that a partition keeps as many in sync
-// as min_isr demands.
+// settle lets the engines work until a condition holds, and checks at every step that each partition keeps min_isr
+// replicas in sync.
 func (w *world) settle(n *testNode, what string, ok func(s *meta.Snapshot) bool) *meta.Snapshot {
 	w.t.Helper()
 	return w.until(n, what, func(s *meta.Snapshot) bool {
@@ -66,8 +66,8 @@ func (w *world) settle(n *testNode, what string, ok func(s *meta.Snapshot) bool)
 
 func holders(s *meta.Snapshot) map[replicate.NodeID]int { return loadOf(s).replicas }
 
-// B89, P23: at every revision of a move the partition has its min_isr in sync, and the old replica is there until the
-// new one is.
+// B89, P23: at every revision during a move the partition has min_isr replicas in sync, and the old replica stays until
+// the new one is in sync.
 func TestMovePartition(t *testing.T) {
 	w := newWorldWith(t, 4, slowLeases)
 	a := w.nodes[0]
@@ -121,13 +121,13 @@ func TestMovePartition(t *testing.T) {
 	}
 }
 
-// outside is a node without a replica.
+// outside returns a node that has no replica of the partition.
 func (w *world) outside(n *testNode, id meta.PartitionID) *testNode {
 	w.t.Helper()
 	return w.alive(n.row(id).Replicas...)
 }
 
-// B76, B89: a move can be called off while the new replica catches up, and the next one begun.
+// B76, B89: a move can be cancelled while the new replica catches up, and another one begun.
 func TestMoveChanges(t *testing.T) {
 	w := newWorldWith(t, 5, slowLeases)
 	a := w.nodes[0]
@@ -165,8 +165,8 @@ func TestMoveChanges(t *testing.T) {
 	}
 }
 
-// B90, B80: a drained node ends up with nothing, while every partition keeps its replicas; then it can be removed, and
-// its id is not given again.
+// B90, B80: a drained node ends up with no replica, while every partition keeps its number of replicas. Then the node
+// can be removed, and its id is not given again.
 func TestDrain(t *testing.T) {
 	w := newWorldWith(t, 4, slowLeases)
 	a, b := w.nodes[0], w.nodes[1]
@@ -213,7 +213,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A node that is dead but holds replicas is not removed; drained, it gives away what others still have.
+// A dead node that holds replicas is not removed. If it is drained, it gives away the replicas of which others have
+// copies.
 func TestRemoveDeadNode(t *testing.T) {
 	w := newWorldWith(t, 4, quickLeases)
 	a := w.nodes[0]
@@ -243,7 +244,7 @@ func TestControllerFenced(t *testing.T) {
 	w.until(a, "that it is the controller", func(s *meta.Snapshot) bool { return s.Controller == a.node.ID })
 	stale := a.s.cur.Load()
 
-	// Somebody takes its place; it has a command in its hands and does not know yet.
+	// Another node takes over, while the old controller has a command in hand and does not know.
 	id := part(topic, 0)
 	next := edit(&stale.parts[id].Partition)
 	b := w.alive(a.node.ID)
@@ -260,7 +261,7 @@ func TestControllerFenced(t *testing.T) {
 	if err != nil || row.rev != stale.parts[id].rev {
 		t.Errorf("a stale controller's command was done: %+v, %v", row, err)
 	}
-	// The same command of the present controller is done.
+	// The same command succeeds when the present controller gives it.
 	w.until(b, "it is the controller", func(s *meta.Snapshot) bool { return s.Controller == b.node.ID })
 	if err := b.s.execute(ctx(t), b.s.cur.Load(), commands); err != nil {
 		t.Fatal(err)
@@ -270,7 +271,7 @@ func TestControllerFenced(t *testing.T) {
 	}
 }
 
-// B85: a controller that dies in the middle of moves is replaced, and its successor goes on where the rows say.
+// B85: a controller that dies in the middle of moves is replaced, and its successor continues from the rows.
 func TestControllerDies(t *testing.T) {
 	w := newWorldWith(t, 5, slowLeases)
 	a := w.nodes[0]
@@ -292,7 +293,7 @@ func TestControllerDies(t *testing.T) {
 	})
 }
 
-// B91: after a node was away, leadership comes back to it, and every node leads its share again.
+// B91: after a node was away, leaderships return to it, and every node leads its share again.
 func TestLeadersComeBack(t *testing.T) {
 	w := newWorldWith(t, 3, slowLeases)
 	a := w.nodes[0]
@@ -319,11 +320,11 @@ func TestLeadersComeBack(t *testing.T) {
 		handed += int(p.State.Epoch - 1)
 	}
 	for n, count := range loadOf(s).leads {
-		if count > 7 { // 19 on three
+		if count > 7 { // 19 partitions on three nodes
 			t.Errorf("node %d leads %d", n, count)
 		}
 	}
-	if handed > 2*7 { // away and back, of its share
+	if handed > 2*7 { // the node's share, away and back
 		t.Errorf("%d changes of leaders\n%s", handed, describe(s))
 	}
 }
@@ -349,7 +350,7 @@ func TestManyPartitions(t *testing.T) {
 	t.Logf("%v, %d transactions", took, after-before)
 }
 
-// Whoever dies, is reported or comes back within its lease: somebody is the controller, and things go on.
+// Whichever node dies, is reported or restarts within its lease: some node becomes the controller, and work continues.
 func TestControllersComeAndGo(t *testing.T) {
 	w := newWorldWith(t, 3, slowLeases)
 	for i := range 6 {
@@ -359,7 +360,7 @@ func TestControllersComeAndGo(t *testing.T) {
 			return n != nil && n.Live
 		}).Controller)
 		w.kill(c)
-		if i%2 == 0 { // half of them are reported, the others just come back
+		if i%2 == 0 { // half of them are reported, the others only restart
 			if err := w.alive(c.node.ID).ReportDown(ctx(t), c.node.ID, c.reg.Node.Boot); err != nil {
 				t.Fatal(err)
 			}

@@ -12,10 +12,11 @@ import (
 	"penstock/replicate"
 )
 
-// slowLeases and ticks: what happens happens because of an event.
+// With slowLeases and ticks, everything happens because of an event, not because time has passed.
 var slowLeases = Options{LeaseTTL: time.Hour, ControllerTick: time.Hour}
 
-// B81: a silent leader is replaced when its lease has run out, not before; its partitions go to the others evenly.
+// B81: a silent leader is replaced when its lease has run out, and not before. Its partitions are spread evenly over
+// the other nodes.
 func TestLeaseRunsOut(t *testing.T) {
 	w := newWorldWith(t, 3, quickLeases)
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 6})
@@ -57,8 +58,8 @@ func TestLeaseRunsOut(t *testing.T) {
 	}
 }
 
-// B81: a process that is known to be gone is not waited for; also if it is the controller, which whoever reports it
-// replaces.
+// B81: nobody waits for a process that is known to be gone, not even if it is the controller: the node that reports the
+// controller takes its place.
 func TestReportDown(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -91,7 +92,7 @@ func TestReportDown(t *testing.T) {
 				n := reporter.s.cur.Load().nodes[dead.node.ID]
 				return n.downRev == 0 && n.liveRev == 0
 			})
-			// Nobody minds a second report.
+			// A second report does no harm.
 			if err := reporter.ReportDown(ctx(t), dead.node.ID, dead.reg.Node.Boot); err != nil {
 				t.Error(err)
 			}
@@ -99,7 +100,7 @@ func TestReportDown(t *testing.T) {
 	}
 }
 
-// leads says whether a node leads anything.
+// leads says whether a node leads any partition.
 func leads(s *meta.Snapshot, node replicate.NodeID) bool {
 	for _, p := range s.Partitions {
 		if p.State.Leader == node {
@@ -109,7 +110,7 @@ func leads(s *meta.Snapshot, node replicate.NodeID) bool {
 	return false
 }
 
-// A report that is wrong costs the leaderships, and nothing else: the process is alive again, as itself.
+// A wrong report costs a process its leaderships and nothing else: the same process is alive again.
 func TestReportDownWrong(t *testing.T) {
 	w := newWorldWith(t, 3, slowLeases)
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 3})
@@ -143,7 +144,7 @@ func TestReportDownWrong(t *testing.T) {
 	}
 	w.untilLease(victim, leases)
 	w.until(w.nodes[2], "it lives", func(s *meta.Snapshot) bool { return s.Nodes[victim.node.ID].Live })
-	// What was said of another process of the node is not believed.
+	// A report about another process of the node is ignored.
 	if err := w.nodes[2].ReportDown(ctx(t), victim.node.ID, uuid.New()); err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +156,7 @@ func TestReportDownWrong(t *testing.T) {
 	}
 }
 
-// B17, P3: a process that comes back within its lease leads what it led in another epoch, if at all.
+// B17, P3: a process that restarts within its lease leads its partitions only in a new epoch, if at all.
 func TestRestart(t *testing.T) {
 	w := newWorldWith(t, 1, slowLeases)
 	first := w.nodes[0]
@@ -176,7 +177,8 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// P10: a node whose disk was wiped is in no ISR, may not be added under the old disk, and may under the new one.
+// P10: a node whose disk was wiped is in no ISR. It must not be added with its old disk, and may be added with its new
+// one.
 func TestWipedDisk(t *testing.T) {
 	w := newWorldWith(t, 3, slowLeases)
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 3})
@@ -205,7 +207,7 @@ func TestWipedDisk(t *testing.T) {
 	}
 	w.addToISR(id, fresh)
 
-	// A partition that only the wiped disk had has no leader, ever, by itself. P11
+	// A partition that only the wiped disk had never gets a leader by itself. P11
 	w2 := newWorldWith(t, 1, slowLeases)
 	only := w2.create(w2.nodes[0], meta.Topic{Name: "x", Partitions: 1})
 	w2.kill(w2.nodes[0])
@@ -220,7 +222,7 @@ func TestWipedDisk(t *testing.T) {
 	if n := again.logs.contains("nobody of the ISR"); n != 1 {
 		t.Errorf("it was said %d times", n)
 	}
-	// Until an operator says so, and that is recorded.
+	// An operator may force one, and that is recorded.
 	if err := again.ForceLeader(ctx(t), part(only, 0), again.node.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -236,8 +238,8 @@ func TestWipedDisk(t *testing.T) {
 	}
 }
 
-// A node that could not reach the store for longer than its lease serves nothing meanwhile; it comes back as the same
-// process, and hears who leads before it hears that it may serve. B83
+// A node that could not reach the store for longer than its lease serves nothing in that time. It comes back as the
+// same process, and learns which nodes lead before it learns that it may serve. B83
 func TestCutOff(t *testing.T) {
 	w := newWorldWith(t, 3, quickLeases)
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 3})
@@ -269,7 +271,7 @@ func TestCutOff(t *testing.T) {
 	select {
 	case <-victim.extended:
 		t.Error("it may serve and was not told yet who leads")
-	case <-time.After(quickLeases.LeaseTTL): // more than one attempt
+	case <-time.After(quickLeases.LeaseTTL): // longer than one attempt
 	}
 	close(busy)
 	w.untilLease(victim, leases)
@@ -280,7 +282,7 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// poked empties a channel of one.
+// poked empties a channel of capacity 1.
 func poked(ch chan struct{}) {
 	select {
 	case <-ch:
@@ -288,7 +290,7 @@ func poked(ch chan struct{}) {
 	}
 }
 
-// The youngest process of a name is the node; the older one ends by itself.
+// The newest process with a node's name is the node; the older one stops by itself.
 func TestReplaced(t *testing.T) {
 	w := newWorld(t, 2)
 	old := w.nodes[0]
@@ -309,7 +311,7 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// B80: a node that leaves is not waited for.
+// B80: nobody waits for a node that leaves.
 func TestLeave(t *testing.T) {
 	w := newWorldWith(t, 2, slowLeases)
 	controller := w.until(w.nodes[0], "a controller", func(s *meta.Snapshot) bool { return s.Controller != 0 }).Controller

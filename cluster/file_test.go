@@ -10,8 +10,8 @@ import (
 	"penstock/engine/meta"
 )
 
-// A node that stands alone keeps its metadata in a file: after a restart its topics are there, and each partition has a
-// new epoch of the new process. B79, B93
+// A single node keeps its metadata in a file. After a restart its topics are there, and each partition has a new epoch
+// of the new process. B79, B93
 func TestSingleNodeOnFile(t *testing.T) {
 	path, disk := filepath.Join(t.TempDir(), "meta"), uuid.New()
 	var identity uuid.UUID

@@ -11,7 +11,7 @@ import (
 	"penstock/replicate"
 )
 
-// FORMAT.md says what is written: keys and values, byte for byte.
+// FORMAT.md describes what is written: keys and values, byte for byte.
 func TestFormat(t *testing.T) {
 	text, err := os.ReadFile("FORMAT.md")
 	if err != nil {
@@ -75,7 +75,7 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// Whatever stands in a store, reading it neither panics nor forgets what can be read.
+// Whatever rows a store has, reading them does not panic, and keeps everything that is readable.
 func FuzzState(f *testing.F) {
 	for _, key := range []string{
 		clusterKey, lastIDKey, controllerKey, nodeKey(nodesDir, 3), nodeKey(liveDir, 3), nodeKey(downDir, 3),

@@ -17,7 +17,7 @@ import (
 	"penstock/segment"
 )
 
-// Ids are given once, by name; the cluster has one identity; everybody sees everybody.
+// Ids are given once, by name. The cluster has one identity. Every node sees every other.
 func TestJoin(t *testing.T) {
 	w := newWorld(t, 3)
 	for i, n := range w.nodes {
@@ -39,7 +39,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// All at once, on an empty store.
+// All nodes join an empty store at once.
 func TestJoinRace(t *testing.T) {
 	w := newWorld(t, 0)
 	const count = 8
@@ -85,11 +85,11 @@ func TestJoinTooMany(t *testing.T) {
 	if _, err := n.Join(ctx(t), n.reg); err == nil || errors.Is(err, meta.ErrUnavailable) {
 		t.Errorf("node %d joins: %v", MaxNodeCount+1, err)
 	}
-	w.join(w.prepare("7", uuid.New())) // one of those that are known
+	w.join(w.prepare("7", uuid.New())) // a name that is known
 }
 
-// The rows say which copies cannot be relied on before the node is live: nobody elects it, however fast. What is not
-// its own, or nobody's, changes nothing.
+// The rows say which copies cannot be relied on before the node is live, so no controller elects it, however fast.
+// Partitions of which the node has no copy, and unknown ones, stay as they are.
 func TestJoinDamaged(t *testing.T) {
 	t.Run("named", func(t *testing.T) {
 		testJoinDamaged(t, func(r *meta.Registration, id meta.PartitionID) {
@@ -130,7 +130,7 @@ func testJoinDamaged(t *testing.T, say func(*meta.Registration, meta.PartitionID
 	}
 }
 
-// A store that does not answer yet is waited for, as long as the caller wants; and Join can be tried again.
+// Join waits for a store that does not answer yet for as long as the caller wants, and can be tried again.
 func TestJoinWaits(t *testing.T) {
 	w := newWorld(t, 0)
 	n := w.prepare("n1", uuid.New())
@@ -150,7 +150,7 @@ func TestJoinWaits(t *testing.T) {
 	}
 }
 
-// A registration whose answer was lost is found, and made no second time.
+// A registration whose answer was lost is found, and not made twice.
 func TestJoinUnknown(t *testing.T) {
 	w := newWorld(t, 0)
 	w.m.LoseAnswers("n1", 1)
@@ -159,7 +159,8 @@ func TestJoinUnknown(t *testing.T) {
 	}
 }
 
-// Changes come in order, each once, the first with everything; the snapshot of each holds what it lists.
+// Changes come in order and once each. The first one has everything. The snapshot of each change has what the change
+// lists.
 func TestChanges(t *testing.T) {
 	w := newWorld(t, 1)
 	a := w.nodes[0]
@@ -194,7 +195,8 @@ func TestChanges(t *testing.T) {
 		revision = c.Snapshot.Revision
 		partitions = append(partitions, c.Partitions...)
 	}
-	// 2 more when it grew, 5 fewer when it went; what the controller removed behind that is nobody's business any more.
+	// 2 more when the topic grew, 5 fewer when it was deleted. The rows that the controller removes later change
+	// nothing here.
 	if len(partitions) != 7 {
 		t.Errorf("changed: %v", partitions)
 	}
@@ -206,7 +208,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// A watch that fell behind the store's history reads everything again, and tells what differs.
+// A watch that has fallen behind the store's history reads everything again, and reports the differences.
 func TestWatchGap(t *testing.T) {
 	w := newWorld(t, 2)
 	a, b := w.nodes[0], w.nodes[1]
@@ -246,7 +248,7 @@ func TestWatchGap(t *testing.T) {
 	}
 }
 
-// A row of another version is not read as a deletion. P20
+// A row of another version is not taken for a deletion. P20
 func TestUnreadableRow(t *testing.T) {
 	w := newWorld(t, 1)
 	a := w.nodes[0]
@@ -266,7 +268,7 @@ func TestUnreadableRow(t *testing.T) {
 	}
 }
 
-// A single node's topics enter the cluster with it, once, with epochs that its log has not seen. B79
+// A single node's topics enter the cluster with it, once, with epochs that its log does not have. B79
 func TestImport(t *testing.T) {
 	w := newWorld(t, 0)
 	n := w.prepare("n1", uuid.New())
@@ -294,8 +296,8 @@ func TestImport(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	// The same process again, after the topic was deleted in the cluster: it stays deleted, and the other one is not made
-	// twice.
+	// The same process joins again after a topic was deleted in the cluster: that topic stays deleted, and the other
+	// one is not made twice.
 	if err := n.DeleteTopic(ctx(t), small.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +312,7 @@ func TestImport(t *testing.T) {
 		t.Error("a deleted topic came back")
 	}
 
-	// Another node's topic of the same name is not the same topic, and nobody's data is touched.
+	// Another node's topic of the same name is another topic, and both nodes' data stay untouched.
 	clash := w.prepare("n2", uuid.New())
 	clash.reg.Import = []meta.ImportedTopic{
 		{Topic: meta.Topic{ID: uuid.New(), Name: "large", Partitions: 1}, Epochs: []segment.Epoch{1}},
@@ -321,7 +323,7 @@ func TestImport(t *testing.T) {
 	w.until(again, "it did not stay", func(s *meta.Snapshot) bool { return s.Nodes[2] != nil && !s.Nodes[2].Live })
 }
 
-// An imported topic gets the replicas that it wants when there are nodes for it, and then asks min_isr of them.
+// An imported topic gets its replicas when there are nodes for them, and then its min_isr.
 func TestImportGrows(t *testing.T) {
 	w := newWorld(t, 0)
 	n := w.prepare("n1", uuid.New())
@@ -342,7 +344,7 @@ func TestImportGrows(t *testing.T) {
 	}
 }
 
-// Nothing works before Join, and nothing after Close or Leave; nothing panics.
+// Nothing works before Join, nor after Close or Leave, and nothing panics.
 func TestNotJoined(t *testing.T) {
 	m := memory.New(memory.Options{})
 	t.Cleanup(m.Close)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Everything that the tests started has ended when they have.
+// When the tests have ended, so have all goroutines that they started.
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if code == 0 {

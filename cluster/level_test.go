@@ -13,7 +13,7 @@ import (
 	"penstock/internal/patience"
 )
 
-// levelled is a node of a version that knows levels up to known, with a directory of a level.
+// levelled is a node whose version knows levels up to known, with a directory of a given level.
 func (w *world) levelled(name string, known, stored, founding int) *testNode {
 	n := w.prepare(name, uuid.New())
 	n.reg.Node.Level, n.reg.Node.StoreLevel, n.reg.Founding = known, stored, founding
@@ -37,7 +37,7 @@ func (w *world) level(n *testNode, level, wanted int) {
 	})
 }
 
-// The first node founds the cluster at the level it says, and raises its directory before.
+// The first node founds the cluster at the level that it states, after it has raised its directory.
 func TestLevelOfNewCluster(t *testing.T) {
 	w := emptyWorld(t)
 	a := w.levelled("a", 2, 1, 2)
@@ -55,7 +55,7 @@ func TestLevelOfNewCluster(t *testing.T) {
 	})
 }
 
-// A version that does not know the cluster's level does not get in, and leaves nothing behind.
+// A version that does not know the cluster's level cannot join, and leaves nothing behind.
 func TestLevelRefusesJoin(t *testing.T) {
 	w := emptyWorld(t)
 	a := w.levelled("a", 2, 1, 2)
@@ -67,14 +67,14 @@ func TestLevelRefusesJoin(t *testing.T) {
 		t.Fatalf("it was answered %v", err)
 	}
 	third := w.levelled("third", 2, 1, 2)
-	w.join(third) // and sees whatever was written before
+	w.join(third) // so that it sees everything that was written before
 	if now := third.Snapshot(); len(now.Nodes) != 2 || now.Nodes[2] == nil || now.Nodes[2].Name != "third" ||
 		len(old.raised) != 0 {
 		t.Errorf("it left traces: %d nodes, raised %v", len(now.Nodes), old.raised)
 	}
 }
 
-// A directory that cannot be raised does not get in either.
+// A node whose directory cannot be raised cannot join either.
 func TestLevelRaiseFails(t *testing.T) {
 	w := emptyWorld(t)
 	w.join(w.levelled("a", 2, 1, 2))
@@ -97,7 +97,7 @@ func TestRaiseLevel(t *testing.T) {
 		t.Fatalf("raising with an old node was answered %v", err)
 	}
 	w.level(a, 1, 1)
-	// The newer version is started there.
+	// The newer version is started on that node.
 	if err := old.Leave(ctx(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestRaiseLevel(t *testing.T) {
 	}
 	w.until(b, "the first directory", func(s *meta.Snapshot) bool { return s.Nodes[a.node.ID].StoreLevel == 2 })
 	w.level(b, 1, 2)
-	// A node that comes meanwhile has to know the level that is wanted.
+	// A node that joins meanwhile has to know the wanted level.
 	late := w.levelled("late", 1, 1, 1)
 	if _, err := late.Join(ctx(t), late.reg); !errors.Is(err, meta.ErrNewerLevel) {
 		t.Fatalf("it was answered %v", err)
@@ -128,7 +128,7 @@ func TestRaiseLevel(t *testing.T) {
 	}
 }
 
-// A version from before there were levels does not look at the level when it registers: the others turn it away.
+// A version from before there were levels does not look at the level when it registers: the other nodes turn it away.
 func TestLevelTurnsAway(t *testing.T) {
 	w := emptyWorld(t)
 	a := w.levelled("a", 2, 1, 2)

@@ -12,7 +12,7 @@ import (
 	"penstock/replicate"
 )
 
-// only is a cluster of three with one partition that all of them have, without anything that happens by itself.
+// only is a cluster of three nodes with one partition, which all of them have. Nothing in it happens by itself.
 func only(t *testing.T) (*world, meta.PartitionID, *testNode) {
 	w := newWorldWith(t, 3, slowLeases)
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 1})
@@ -77,7 +77,8 @@ func TestChangeISR(t *testing.T) {
 	third := w.alive(leader.node.ID, follower.node.ID)
 	whole := leader.row(id)
 	two := []replicate.Member{leader.member(), follower.member()}
-	// Out, in again, and out: each on the answer before, without waiting for the watch.
+	// Remove, add and remove again: each proposal builds on the answer to the previous one, without waiting for the
+	// watch.
 	st := whole
 	for i, isr := range [][]replicate.Member{two, {leader.member(), third.member(), follower.member()}, two} {
 		want := st
@@ -91,7 +92,7 @@ func TestChangeISR(t *testing.T) {
 			t.Fatalf("%+v", st)
 		}
 	}
-	// A proposal whose answer was lost is accepted when it is repeated, and not made a second time.
+	// A proposal whose answer was lost counts as accepted when it is repeated, and is not applied twice.
 	want := st
 	want.ISR = []replicate.Member{third.member(), leader.member()}
 	w.m.LoseAnswers(leader.reg.Node.Name, 1)
@@ -107,8 +108,7 @@ func TestChangeISR(t *testing.T) {
 	}
 }
 
-// P6: of proposals, elections and reports on one version exactly one is accepted, and each loser is told the row as it
-// is.
+// P6: of proposals, elections and reports on one version exactly one is accepted, and each loser gets the row as it is.
 func TestChangeISRRace(t *testing.T) {
 	w, id, leader := only(t)
 	for range 20 {
@@ -159,7 +159,8 @@ func TestChangeISRRace(t *testing.T) {
 	}
 }
 
-// A leader hands over to who leads least, or to whom it names; never to who is not in sync, dead or damaged.
+// A leader hands over to the node that leads least, or to the one that it names; never to one that is not in sync, dead
+// or damaged.
 func TestHandOver(t *testing.T) {
 	w, id, leader := only(t)
 	follower := w.alive(leader.node.ID)
@@ -204,7 +205,7 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// While its disk hangs a leader does not give way to a slow one. When its disk has failed it does, but not to one that
+// A leader whose disk hangs does not give way to a slow disk. A leader whose disk has failed does, but not to one that
 // hangs.
 func TestHandOverOfFailedDisk(t *testing.T) {
 	w, id, leader := only(t)
@@ -236,8 +237,8 @@ func TestHandOverOfFailedDisk(t *testing.T) {
 	}
 }
 
-// A leader whose disk hangs gives way to good disks only, and leaves the ISR with it as long as min_isr is kept. What a
-// process said of its disk ends with it.
+// A leader whose disk hangs gives way only to good disks, and leaves the ISR as it does so, as long as min_isr is kept.
+// A process's report about its disk ends with the process.
 func TestHandOverOfHungDisk(t *testing.T) {
 	w, id, leader := only(t)
 	follower := w.alive(leader.node.ID)
@@ -273,7 +274,7 @@ func TestHandOverOfHungDisk(t *testing.T) {
 		return s.Partitions[id].State.Epoch == now.Epoch
 	})
 	err := follower.HandOver(ctx(t), id, &now, 0)
-	for errors.Is(err, meta.ErrConflict) && t.Context().Err() == nil { // the old leader has come back to the ISR
+	for errors.Is(err, meta.ErrConflict) && t.Context().Err() == nil { // the old leader has returned to the ISR
 		now = follower.row(id)
 		err = follower.HandOver(ctx(t), id, &now, 0)
 	}
@@ -285,7 +286,7 @@ func TestHandOverOfHungDisk(t *testing.T) {
 	}
 }
 
-// Damage is told of disks that are there, once; the leader that reports itself is replaced. P18
+// Damage is reported only for disks that exist, and once. A leader that reports itself is replaced. P18
 func TestReportDamaged(t *testing.T) {
 	w, id, leader := only(t)
 	before := leader.row(id)
@@ -311,7 +312,7 @@ func TestReportDamaged(t *testing.T) {
 	}
 }
 
-// An operator may make anybody who lives and has a replica the leader, and nobody else.
+// An operator may make any live node with a replica the leader, and no other.
 func TestForceLeader(t *testing.T) {
 	w, id, leader := only(t)
 	node := w.alive(leader.node.ID)
@@ -331,5 +332,5 @@ func TestForceLeader(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	w.until(node, "it hears so", func(s *meta.Snapshot) bool { return s.Partitions[id].State.Leader == node.node.ID })
-	w.addToISR(id, leader) // one by one they come back, although that is fewer than min_isr at first
+	w.addToISR(id, leader) // they return one by one, although the ISR is smaller than min_isr at first
 }

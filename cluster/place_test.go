@@ -58,8 +58,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// Whatever the numbers: no node is twice in a partition, leaders of a topic differ by one at most, replicas by two, and
-// the same question has the same answer. B91.
+// Whatever the numbers are: no node is twice in a partition, the nodes' counts of a topic's leaders differ by one at
+// most and those of its replicas by two, and the same arguments give the same result. B91.
 func TestPlaceSpreads(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 500 {

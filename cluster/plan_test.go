@@ -16,7 +16,7 @@ import (
 	"penstock/replicate"
 )
 
-// A text for a state, a line for each row, so that the tables below can be read:
+// A state as text, one line for each row, so that the tables below are readable:
 //
 //	node 2 dead draining         also: down (reported), restarted (other boot), wiped (other store)
 //	topic 3 min 2                replicas wanted
@@ -493,7 +493,7 @@ var replicaPlans = []planCase{
 // P10, B89, B90, P23.
 func TestPlanReplicas(t *testing.T) { runPlans(t, replicaPlans) }
 
-// B85: what belongs to no topic and to no creation goes.
+// B85: rows that belong to no topic and to no creation are removed.
 func TestPlanGarbage(t *testing.T) {
 	now := time.Unix(1000, 0)
 	other := uuid.UUID{'o'}
@@ -570,7 +570,7 @@ func TestPreferredLeader(t *testing.T) {
 	}
 }
 
-// fuzzState puts one more event behind a sound state, and plans on what comes of it.
+// fuzzState applies one more event to a sound state, and plans on the result.
 func fuzzState(t *testing.T, key string, value []byte, deleted bool) {
 	st := stateFrom(t, `
 		node 1

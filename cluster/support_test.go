@@ -29,7 +29,7 @@ type world struct {
 	nodes []*testNode
 }
 
-// testNode is a process: what an engine would know.
+// testNode is a process, and records what its engine would know.
 type testNode struct {
 	meta.Store
 	s    *store
@@ -39,15 +39,15 @@ type testNode struct {
 
 	mu       sync.Mutex
 	changes  []*meta.Change
-	busy     chan struct{} // the engine takes no change until it is closed
+	busy     chan struct{} // the engine takes no change until this is closed
 	until    time.Time
 	leases   int
-	raised   []int // by Join
+	raised   []int // levels to which Join raised the directory
 	raiseErr error
-	extended chan struct{} // one is there after each extension
+	extended chan struct{} // has a value after each extension of the lease
 }
 
-// syncBuffer keeps a log.
+// syncBuffer collects a log.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -68,12 +68,12 @@ func (s *syncBuffer) contains(text string) int {
 	return strings.Count(s.b.String(), text)
 }
 
-// newWorld makes a cluster whose leases do not run out, so that what happens does not happen because of one.
+// newWorld makes a cluster whose leases do not run out, so that nothing happens because of a lease.
 func newWorld(t *testing.T, nodes int) *world {
 	return newWorldWith(t, nodes, Options{LeaseTTL: time.Hour, ControllerTick: 50 * time.Millisecond})
 }
 
-// quickLeases are for tests that wait for a lease to run out.
+// quickLeases are for tests that wait for the end of a lease.
 var quickLeases = Options{LeaseTTL: 400 * time.Millisecond, ControllerTick: 50 * time.Millisecond}
 
 func newWorldWith(t *testing.T, nodes int, o Options) *world {
@@ -103,7 +103,7 @@ func ctx(t *testing.T) context.Context {
 	return c
 }
 
-// start joins a process of a node.
+// start lets a process of a node join.
 func (w *world) start(name string, disk uuid.UUID) *testNode {
 	w.t.Helper()
 	n := w.prepare(name, disk)
@@ -151,7 +151,7 @@ func (n *testNode) onChange(c *meta.Change) {
 	n.changes = append(n.changes, c)
 }
 
-// kill ends a process as kill -9 does: its lease runs on.
+// kill ends a process as kill -9 does: its lease lives on until it runs out.
 func (w *world) kill(n *testNode) {
 	w.t.Helper()
 	if err := n.Close(); err != nil {
@@ -159,7 +159,7 @@ func (w *world) kill(n *testNode) {
 	}
 }
 
-// restart begins another process of a killed node, on a disk.
+// restart begins another process of a killed node, with a given disk.
 func (w *world) restart(n *testNode, disk uuid.UUID) *testNode {
 	w.t.Helper()
 	return w.start(n.reg.Node.Name, disk)
@@ -182,12 +182,12 @@ func (w *world) until(n *testNode, what string, ok func(s *meta.Snapshot) bool) 
 		}
 		select {
 		case <-changed:
-		case <-time.After(10 * time.Millisecond): // what is waited for need not be in the snapshot
+		case <-time.After(10 * time.Millisecond): // the condition need not concern the snapshot
 		}
 	}
 }
 
-// untilLease waits until a node's lease was extended more than so many times.
+// untilLease waits until a node's lease was extended more than this many times.
 func (w *world) untilLease(n *testNode, count int) {
 	w.t.Helper()
 	for {
@@ -240,7 +240,7 @@ func (w *world) byID(id replicate.NodeID) *testNode {
 	return nil
 }
 
-// alive is a process that was not killed, of none of those nodes.
+// alive returns a process that was not killed, of a node other than those.
 func (w *world) alive(not ...replicate.NodeID) *testNode {
 	for _, n := range slices.Backward(w.nodes) {
 		if !slices.Contains(not, n.node.ID) && n.s.ctx.Err() == nil {
@@ -261,7 +261,7 @@ func part(t *meta.Topic, n int) meta.PartitionID {
 	return meta.PartitionID{Topic: t.ID, Partition: uint32(n)}
 }
 
-// addToISR is what a leader does when a follower has caught up.
+// addToISR does what a leader does when a follower has caught up.
 func (w *world) addToISR(id meta.PartitionID, n *testNode) {
 	w.t.Helper()
 	for {

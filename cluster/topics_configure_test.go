@@ -16,9 +16,9 @@ import (
 	"penstock/replicate"
 )
 
-// Settings change by compare-and-swap: of several who start from the same version one wins, every node hears of it, and
-// what is not valid changes nothing. Partitions demand the new min_isr, more of it as soon as so many replicas are in
-// sync, less of it at once.
+// Settings change by compare-and-swap: of several nodes that start from the same version one wins, every node hears of
+// it, and invalid settings change nothing. Partitions get a larger min_isr as soon as that many replicas are in sync,
+// and a smaller one at once.
 //
 // B87
 func TestConfigureTopic(t *testing.T) {
@@ -72,7 +72,7 @@ func TestConfigureTopic(t *testing.T) {
 		t.Fatalf("%+v", got.EffectiveSettings())
 	}
 	minISR(1)
-	// 0 is the majority.
+	// 0 means the majority.
 	if got, err = w.nodes[0].ConfigureTopic(ctx(t), topic.ID, meta.TopicSettings{Version: 2}); err != nil ||
 		got.MinISR != 2 {
 		t.Fatalf("%+v, %v", got, err)
@@ -87,7 +87,7 @@ func TestConfigureTopic(t *testing.T) {
 	configureMorePartitions(t, w, topic, minISR)
 }
 
-// configureAtOnce has every node change version 0 at the same time.
+// configureAtOnce lets every node change version 0 at the same time.
 func configureAtOnce(t *testing.T, w *world, topic *meta.Topic) {
 	t.Helper()
 	var won, lost []error
@@ -111,7 +111,7 @@ func configureAtOnce(t *testing.T, w *world, topic *meta.Topic) {
 	}
 }
 
-// configureMorePartitions expands a topic with 6 partitions and settings of version 4.
+// configureMorePartitions expands a topic to 6 partitions, with settings of version 4.
 func configureMorePartitions(t *testing.T, w *world, topic *meta.Topic, minISR func(int)) {
 	t.Helper()
 	if _, err := w.nodes[0].ConfigureTopic(ctx(t), topic.ID, meta.TopicSettings{
@@ -136,8 +136,8 @@ func configureMorePartitions(t *testing.T, w *world, topic *meta.Topic, minISR f
 	}
 }
 
-// With fewer in sync than min_isr demands nothing can be written; demanding less makes it possible, demanding more
-// waits until they are.
+// With fewer replicas in sync than min_isr, nothing can be written. A smaller min_isr makes writes possible; a larger
+// one waits until enough replicas are in sync.
 //
 // B2, B87
 func TestMinISRFollowsTheReplicas(t *testing.T) {
@@ -171,7 +171,7 @@ func TestMinISRFollowsTheReplicas(t *testing.T) {
 	w.until(leader, "min_isr", func(s *meta.Snapshot) bool { return s.Partitions[id].State.MinISR == 3 })
 }
 
-// The stores of a single node keep settings, too; a file does so over a restart.
+// The stores of a single node keep settings, too; the one in a file keeps them over a restart.
 func TestConfigureTopicOnStores(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "meta")
 	m := memory.New(memory.Options{})

@@ -8,8 +8,8 @@ import (
 	"penstock/engine/meta"
 )
 
-// A topic that is made while the first node is alone has one replica, and gets the others when their nodes come; until
-// then the first one leads and takes writes. min_isr rises with what is in sync.
+// A topic that is made while the first node is alone has one replica, and gets the others when more nodes join. Until
+// then the first node leads it and takes writes. min_isr rises with the number of replicas in sync.
 func TestTopicGrowsWithTheCluster(t *testing.T) {
 	w := newWorld(t, 1)
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 1})

@@ -59,7 +59,7 @@ func TestCreateTopic(t *testing.T) {
 					}
 				}
 			}
-			// Anybody who makes it again hears that it is there.
+			// A node that creates it again is told that it exists.
 			if again, err := w.nodes[1].CreateTopic(ctx(t), c.t); !errors.Is(err, meta.ErrExists) || again.ID != made.ID {
 				t.Errorf("again: %+v, %v", again, err)
 			}
@@ -68,7 +68,7 @@ func TestCreateTopic(t *testing.T) {
 	w.until(a, "nothing is left of the making", func(*meta.Snapshot) bool { return len(a.s.cur.Load().creating) == 0 })
 }
 
-// B92: what cannot be placed is refused, and leaves nothing.
+// B92: a topic that cannot be placed is refused, and leaves nothing behind.
 func TestCreateTopicRefused(t *testing.T) {
 	w := newWorldWith(t, 2, quickLeases)
 	w.kill(w.start("n3", uuid.New()))
@@ -94,7 +94,7 @@ func TestCreateTopicRefused(t *testing.T) {
 	if _, after := w.m.Entries(); after != before {
 		t.Error("something was written")
 	}
-	// By default the dead node is hoped for: its replica is added when it is back.
+	// By default the dead node is expected to return: its replica is added when it is back.
 	made := w.create(a, meta.Topic{Name: "x", Partitions: 1})
 	st := a.row(part(made, 0))
 	if made.Replicas != 3 || made.MinISR != 2 || len(st.Replicas) != 2 || len(st.ISR) != 2 || st.MinISR != 2 {
@@ -118,7 +118,7 @@ func TestCreateTopicRefused(t *testing.T) {
 	})
 }
 
-// Of many who make a topic at the same time one does, and the others hear of it.
+// If several nodes create a topic at the same time, one succeeds and the others are told of the result.
 func TestCreateTopicRace(t *testing.T) {
 	w := newWorld(t, 3)
 	type outcome struct {
@@ -145,13 +145,13 @@ func TestCreateTopicRace(t *testing.T) {
 	if made != 1 || len(ids) != 1 {
 		t.Errorf("%d were made, with %d identities", made, len(ids))
 	}
-	// B86: what the others had begun goes.
+	// B86: the rows that the others had begun are removed.
 	w.until(w.nodes[0], "only its partitions are there", func(*meta.Snapshot) bool {
 		return len(w.nodes[0].s.cur.Load().parts) == 120
 	})
 }
 
-// B85, B86: whoever makes a topic stops in the middle. Nobody sees any of it, and what was written goes.
+// B85, B86: a node stops in the middle of creating a topic. Nobody sees any of it, and the written rows are removed.
 func TestCreateTopicStops(t *testing.T) {
 	w := newWorld(t, 3)
 	creator := w.nodes[2]
@@ -161,7 +161,7 @@ func TestCreateTopicStops(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The last transaction compares what does not hold: as if a node had died.
+	// A condition of the last transaction does not hold, as if a node had died.
 	ok, _, err := creator.s.writeTopic(ctx(t), topic, 0, newPartitions(st.snap, topic, 0, placed), []kv.Cond{
 		{Key: "no such key", ModRevision: 1},
 	})
@@ -178,7 +178,7 @@ func TestCreateTopicStops(t *testing.T) {
 	w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 1})
 }
 
-// tapped is a store of which somebody sees every transaction before it happens.
+// tapped is a store that shows every transaction to the test before it is applied.
 type tapped struct {
 	kv.Store
 	before func(ops []kv.Op)
@@ -189,7 +189,7 @@ func (s *tapped) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, i
 	return s.Store.Txn(ctx, conds, ops)
 }
 
-// B85: a creation that took so long that the controller has begun to clean up does not appear half.
+// B85: a creation that took so long that the controller has begun to clean up does not appear in part.
 func TestCreateTopicTooSlow(t *testing.T) {
 	w := newWorld(t, 0)
 	a := w.prepare("n1", uuid.New())
@@ -200,7 +200,7 @@ func TestCreateTopicTooSlow(t *testing.T) {
 		if !strings.Contains(key, "/"+topicsDir) || slow > 0 {
 			return
 		}
-		slow++ // before its last transaction its lease runs out, and the controller removes what it finds
+		slow++ // before its last transaction its lease runs out, and the controller removes the rows that it finds
 		gone := []kv.Op{{Key: strings.Replace(key, topicsDir, creatingDir, 1), Delete: true}}
 		rows, _, err := other.List(ctx(t), strings.Replace(key, topicsDir, partsDir, 1))
 		if err != nil || len(rows) == 0 {
@@ -220,7 +220,7 @@ func TestCreateTopicTooSlow(t *testing.T) {
 	}
 }
 
-// B86: a topic is not placed on a node that has died since.
+// B86: a topic is not placed on a node that has died since the decision.
 func TestCreateTopicOnDeadNode(t *testing.T) {
 	w := newWorldWith(t, 3, quickLeases)
 	creator := w.nodes[2]
@@ -236,7 +236,8 @@ func TestCreateTopicOnDeadNode(t *testing.T) {
 	}
 }
 
-// The same name again is another topic: everybody can tell them apart, and only the deleted one is deleted. P20, P21
+// A topic made anew under the same name is another topic: everybody can tell the two apart, and only the deleted one is
+// gone. P20, P21
 func TestDeleteTopic(t *testing.T) {
 	w := newWorld(t, 2)
 	a, b := w.nodes[0], w.nodes[1]
@@ -267,7 +268,7 @@ func TestDeleteTopic(t *testing.T) {
 	}
 }
 
-// B88: what is there stays as it is.
+// B88: existing partitions stay as they are.
 func TestExpandTopic(t *testing.T) {
 	w := newWorld(t, 3)
 	a := w.nodes[0]
@@ -301,7 +302,7 @@ func TestExpandTopic(t *testing.T) {
 	}
 }
 
-// A topic that another node has just made can be changed here before the watch has brought it.
+// A topic that another node has just made can be changed on this node before the watch has brought it.
 func TestTopicIsFound(t *testing.T) {
 	w := newWorld(t, 2)
 	a, b := w.nodes[0], w.nodes[1]
@@ -339,7 +340,7 @@ func TestTombstone(t *testing.T) {
 	w.until(b, "it is removed when it is long over", func(s *meta.Snapshot) bool { return len(s.Tombstones) == 0 })
 }
 
-// A store that does not answer is said as such, and a change whose answer was lost was made or not, but not half.
+// If the store does not answer, the error says so. A change whose answer was lost was made completely or not at all.
 func TestUnavailable(t *testing.T) {
 	w := newWorldWith(t, 2, slowLeases)
 	a := w.nodes[0]

@@ -12,7 +12,7 @@ import (
 	"penstock/replicate"
 )
 
-// enrich puts fields of a newer version into a row, at every place where a newer version could.
+// enrich puts fields of a newer version into a row, wherever a newer version could have put some.
 func (n *testNode) enrich(t *testing.T, key string, edit func(string) string) {
 	t.Helper()
 	for range 100 {
@@ -55,7 +55,7 @@ func first(field string) func(string) string {
 	return func(s string) string { return strings.Replace(s, "{", "{"+field+",", 1) }
 }
 
-// Every kind of row that is rewritten keeps what a newer version has put into it.
+// Every kind of row that is rewritten keeps the fields that a newer version has put into it.
 func TestUnknownFieldsAreKept(t *testing.T) {
 	w := newWorld(t, 3)
 	a, b := w.nodes[0], w.nodes[1]
@@ -66,7 +66,7 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 	id := meta.PartitionID{Topic: topic.ID}
 	part, row, node := partKey(partsDir, id), topicKey(topicsDir, topic.ID), nodeKey(nodesDir, b.node.ID)
 
-	// A partition, and the members in it; the report and its end leave the others as they were.
+	// A partition, and its members; a report and its end leave the other members as they were.
 	a.enrich(t, part, func(s string) string {
 		return first(`"newer":[1,{"x":2}]`)(strings.Replace(s, `{"node":1,`, `{"disk":"fine","node":1,`, 1))
 	})
@@ -104,7 +104,7 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 	}
 	a.kept(t, row, `"compaction":"on"`, `"tier":"cold"`, `"partitions":2`)
 
-	// A node: an operator's change, and its level.
+	// A node: a change by an operator, and its level.
 	a.enrich(t, node, first(`"zone":"north"`))
 	if err := a.Drain(ctx(t), b.node.ID, true); err != nil {
 		t.Fatal(err)
@@ -130,8 +130,8 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 	a.kept(t, tombstoneKey(stone), `"why":"moved"`)
 }
 
-// A change may be decided on a row that this node's watch has not brought yet: what that row has is kept, not what an
-// older one had.
+// A change may be decided on a row that this node's watch has not brought yet: the fields of that row are kept, not
+// those of an older one.
 func TestUnknownFieldsOfANewerRow(t *testing.T) {
 	w := newWorld(t, 1)
 	a := w.nodes[0]
@@ -187,7 +187,7 @@ func TestMergeUnknown(t *testing.T) {
 	}
 }
 
-// The rest of the rows that are rewritten: the controller ends a move at once, so the writer is asked.
+// The other kinds of rows that are rewritten. The controller ends a move at once, so the writer is asked instead.
 func TestUnknownFieldsOfAMove(t *testing.T) {
 	w := newWorld(t, 1)
 	s := w.nodes[0].s
