@@ -27,7 +27,7 @@ func ask(h http.Handler, method, path, body string) *httptest.ResponseRecorder {
 	return w
 }
 
-// sentence wants {"message"} and nothing else.
+// sentence demands {"message"} and nothing else.
 func sentence(t *testing.T, w *httptest.ResponseRecorder) string {
 	t.Helper()
 	var got map[string]string
@@ -37,7 +37,7 @@ func sentence(t *testing.T, w *httptest.ResponseRecorder) string {
 	return got["message"]
 }
 
-// The answers are an interface that tools read: their names may not change.
+// The answers are an interface that tools read, so their names must not change.
 func TestGolden(t *testing.T) {
 	h := Handler(&fakeStore{shown: testSnapshot()}, Self{Name: "n2"})
 	for _, path := range []string{"/cluster/status", "/cluster/topics"} {
@@ -98,7 +98,7 @@ func TestPartitionStates(t *testing.T) {
 		}
 	}
 	s := testSnapshot()
-	delete(s.Nodes, 3) // removed although rows still name it
+	delete(s.Nodes, 3) // removed, although rows still name it
 	p := partitionOf(s, meta.PartitionID{Topic: ordersID, Partition: 3})
 	if p.Leader != "3" || !reflect.DeepEqual(p.ISR, []string{"3"}) || p.State != StateLeaderless {
 		t.Errorf("a row that names a removed node: %+v", p)
@@ -124,13 +124,13 @@ func TestTopicsOfOne(t *testing.T) {
 func TestCommands(t *testing.T) {
 	for _, tc := range []struct {
 		path, body string
-		call       string // that reaches the store
+		call       string // the call that reaches the store
 	}{
 		{"drain", `{"node":"n1","on":true}`, "drain 1 true"},
 		{"drain", `{"node":"n3","on":false}`, "drain 3 false"},
 		{"drain", `{"node":4,"on":true}`, "drain 4 true"},
 		{"drain", `{"node":"4","on":true}`, "drain 4 true"},
-		{"drain", `{"node":"2","on":true}`, "drain 5 true"}, // a name before a number
+		{"drain", `{"node":"2","on":true}`, "drain 5 true"}, // a name has precedence over a number
 		{"move", `{"topic":"orders","partition":0,"from":"n1","to":"n4"}`, "move " + ordersID.String() + "/0 1 4"},
 		{
 			"force-leader", `{"topic":"orders","partition":3,"node":"n1","i_accept_data_loss":true}`,
@@ -155,7 +155,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// What is refused must not have reached the store.
+// A refused command must not have reached the store.
 func TestRefusals(t *testing.T) {
 	for _, tc := range []struct {
 		path, body string
@@ -203,7 +203,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A live leader that cannot read its own log is a reason to force another one.
+// If the live leader cannot read its own log, another one may be forced.
 func TestForceAwayFromDamagedLeader(t *testing.T) {
 	store := &fakeStore{shown: testSnapshot()}
 	p := store.shown.Partitions[meta.PartitionID{Topic: ordersID}]
@@ -286,7 +286,7 @@ func TestMethodsAndPaths(t *testing.T) {
 	}
 }
 
-// A page of another site, open in an operator's browser, must not command the cluster.
+// A page of another site, open in an operator's browser, must not be able to command the cluster.
 func TestForeignPage(t *testing.T) {
 	store := &fakeStore{shown: testSnapshot()}
 	h := Handler(store, Self{Name: "n2"})
@@ -300,7 +300,7 @@ func TestForeignPage(t *testing.T) {
 	sentence(t, w)
 }
 
-// Who asked for what is in the node's log, whether it was done or not.
+// The node's log has every command and where it came from, whether the command was done or not.
 func TestCommandsAreLogged(t *testing.T) {
 	var log bytes.Buffer
 	store := &fakeStore{shown: testSnapshot()}

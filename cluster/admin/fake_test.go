@@ -12,15 +12,15 @@ import (
 	"penstock/replicate"
 )
 
-// fakeStore shows a snapshot and writes down what it is asked for. Only what the handler uses does anything.
+// fakeStore shows a snapshot and records its calls. Only the methods that the handler uses work.
 type fakeStore struct {
-	meta.Store // nil: calling anything else is a fault of the handler
+	meta.Store // nil: a call of any other method is a mistake of the handler
 
 	mu    sync.Mutex
 	shown *meta.Snapshot
 	calls []string
 	err   error
-	hang  bool // until the caller gives up
+	hang  bool // calls hang until the caller gives up
 }
 
 func (f *fakeStore) Snapshot() *meta.Snapshot { return f.shown }
@@ -68,9 +68,9 @@ func testUUID(kind, n byte) uuid.UUID { return uuid.UUID{0: kind, 15: n} }
 
 var ordersID = testUUID('t', 1)
 
-// testSnapshot is a cluster of five nodes in trouble: n3 is dead, n4 was restarted and leads nothing yet, the one that
-// is called "2" has the number 5. Topic orders, by partition: 0 fine, 1 under-replicated, 2 below min_isr, 3 led by the
-// dead node and damaged, 4 led by a process that is gone, 5 without its row.
+// testSnapshot is a cluster of five nodes in trouble: n3 is dead, n4 was restarted and leads nothing yet, and the node
+// named "2" has the number 5. The partitions of topic orders: 0 is fine, 1 under-replicated, 2 below min_isr, 3 led by
+// the dead node and damaged, 4 led by a process that is gone, 5 has no row.
 func testSnapshot() *meta.Snapshot {
 	s := &meta.Snapshot{
 		Revision: 77, Cluster: testUUID('c', 1), Controller: 2,

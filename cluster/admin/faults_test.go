@@ -10,7 +10,7 @@ import (
 	"penstock/replicate"
 )
 
-// Live nodes are asked what they met, when the question says so: a node that hangs must not make every status wait.
+// Live nodes are asked for their faults only on request: a node that hangs must not delay every status.
 func TestStatusAsksForFaults(t *testing.T) {
 	var asked atomic.Int32
 	faults := func(_ context.Context, node replicate.NodeID) ([]Fault, error) {

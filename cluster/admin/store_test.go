@@ -83,7 +83,7 @@ func (n *member) ask(method, path, body string, answer any) int {
 	return resp.StatusCode
 }
 
-// tell sends a command and wants a status.
+// tell sends a command and demands a status.
 func (n *member) tell(command, body string, status int) {
 	n.t.Helper()
 	var done admin.Done
@@ -92,7 +92,7 @@ func (n *member) tell(command, body string, status int) {
 	}
 }
 
-// until asks at every change of the metadata whether it is as wanted.
+// until checks a condition at every change of the metadata.
 func (n *member) until(what string, wanted func(st *admin.Status, topics []admin.Topic) bool) {
 	n.t.Helper()
 	deadline := time.After(20 * time.Second)
@@ -111,8 +111,8 @@ func (n *member) until(what string, wanted func(st *admin.Status, topics []admin
 	}
 }
 
-// The commands on the real store, each asked of another node than the one that shows its effect. There are no engines:
-// replicas do not catch up and leaders do not hand over, so what needs them ends where they would begin.
+// The commands on a real store; each is sent to another node than the one that shows its effect. There are no engines,
+// so replicas do not catch up and leaders do not hand over: a command that needs them ends where they would begin.
 func TestOnTheStore(t *testing.T) {
 	m := memory.New(memory.Options{})
 	defer m.Close()
@@ -143,7 +143,7 @@ func TestOnTheStore(t *testing.T) {
 	testMove(t, first, second)
 	testForce(t, nodes)
 
-	// A drain shows, and ends. It comes last because it moves replicas at once.
+	// A drain is shown, and ends. It comes last because it moves replicas at once.
 	first.tell("drain", `{"node":"n4","on":true}`, 200)
 	first.until("a draining node", func(st *admin.Status, _ []admin.Topic) bool { return st.Nodes[3].Draining })
 	first.tell("drain", `{"node":4,"on":false}`, 200)
@@ -159,7 +159,7 @@ func (n *member) partition(number int) admin.Partition {
 	return all.Topics[0].Partitions[number]
 }
 
-// B89, its first half: the new replica is there and not in sync, the old one still is.
+// B89, its first half: the new replica is there and not in sync, the old one is still there.
 func testMove(t *testing.T, first, second *member) {
 	t.Helper()
 	p := first.partition(0)
@@ -179,7 +179,7 @@ func testMove(t *testing.T, first, second *member) {
 	first.tell("move", body, 409)
 }
 
-// Nobody leads after the whole ISR has gone, although a replica lives, until an operator forces it. A node that holds
+// If the whole ISR is gone, nobody leads, although a replica is alive, until an operator forces it. A node that holds
 // replicas cannot be removed.
 func testForce(t *testing.T, nodes []*member) {
 	t.Helper()
@@ -196,7 +196,7 @@ func testForce(t *testing.T, nodes []*member) {
 		}
 	}
 	force := fmt.Sprintf(`{"topic":"orders","partition":1,"node":%q,"i_accept_data_loss":true}`, other.name)
-	asked.tell("force-leader", force, 409) // it is led
+	asked.tell("force-leader", force, 409) // it has a leader
 
 	leader.until("knowing what it leads", func(_ *admin.Status, topics []admin.Topic) bool {
 		return len(topics) == 1 && len(topics[0].Partitions) == 3 && topics[0].Partitions[1].Leader == leader.name

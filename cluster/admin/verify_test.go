@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A comparison is passed on to the engine with what was asked, and its answer comes back as it is.
+// A comparison is passed on to the engine as requested, and its answer comes back unchanged.
 func TestVerify(t *testing.T) {
 	asked := ""
 	verify := func(_ context.Context, topic string, partition uint32, at int64) (any, error) {
