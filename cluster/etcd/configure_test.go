@@ -29,8 +29,8 @@ func joined(ctx context.Context, t *testing.T, s kv.Store, name string) meta.Sto
 	return m
 }
 
-// configureAtOnce asks for s through all stores, each with a quota of its own, and returns how many were told that they
-// won, and what one of them was told.
+// configureAtOnce asks for s through all stores, each with a quota of its own. It returns how many were told that they
+// won, and the settings that one of them was told.
 func configureAtOnce(
 	ctx context.Context, t *testing.T, stores []meta.Store, topic *meta.Topic, s meta.TopicSettings,
 ) (won int, now meta.TopicSettings) {
@@ -57,9 +57,9 @@ func configureAtOnce(
 	return won, now
 }
 
-// A topic's settings on live embedded members: of all who change one version one wins, wherever it asked; more
-// partitions come with the same transaction, or with several of a large topic; refused changes change nothing; and
-// everything is there when the members were started again.
+// A topic's settings on live embedded members. Of several nodes that change one version one wins, whichever member it
+// asked. More partitions come with the same transaction, or with several for a large topic. Refused changes change
+// nothing. Everything is still there after the members restart.
 //
 // B87
 func TestConfigureTopic(t *testing.T) {
@@ -86,7 +86,7 @@ func TestConfigureTopic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const most = 150 // more rows than one transaction has
+	const most = 150 // more rows than one transaction may have
 	var want meta.TopicSettings
 	for round, partitions := range []int{4, most} {
 		var won int

@@ -16,7 +16,7 @@ func TestConformanceEmbedded(t *testing.T) {
 	conformance(t, c)
 }
 
-// An etcd that somebody else runs: reached by URL, with TLS.
+// An etcd that somebody else runs, reached by URL and with TLS.
 func TestConformanceExternal(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)

@@ -26,19 +26,19 @@ func TestMain(m *testing.M) {
 	}
 	wal.SegmentSizeBytes = 1 << 20 // instead of 64 MiB for each of some thirty members
 	flag.Parse()
-	if err := flag.Set("test.parallel", "6"); err != nil { // they wait much more than they compute
+	if err := flag.Set("test.parallel", "6"); err != nil { // tests mostly wait and compute little
 		panic(err)
 	}
 	os.Exit(m.Run())
 }
 
-// Fast enough for tests and still ten heartbeats per election.
+// Fast enough for tests, and still ten heartbeats per election timeout.
 const (
 	testHeartbeat = 30 * time.Millisecond
 	testElection  = 300 * time.Millisecond
 )
 
-// cluster is real embedded members on loopback, in this process.
+// cluster is a cluster of real embedded members on loopback, in this process.
 type cluster struct {
 	t       *testing.T
 	dir     string
@@ -48,7 +48,7 @@ type cluster struct {
 	log     *syncBuffer
 }
 
-// startCluster is a cluster of three members that all run.
+// startCluster makes a cluster of three members, all of them running.
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := newCluster(t, 3)
@@ -57,7 +57,7 @@ func startCluster(t *testing.T) *cluster {
 	return c
 }
 
-// newCluster makes addresses and directories for count members; nothing runs yet.
+// newCluster makes addresses and directories for count members; none runs yet.
 func newCluster(t *testing.T, count int) *cluster {
 	t.Helper()
 	c := &cluster{t: t, dir: t.TempDir(), members: make([]*Member, count), log: new(syncBuffer)}
@@ -80,8 +80,8 @@ func newCluster(t *testing.T, count int) *cluster {
 
 var lastPort atomic.Int32
 
-// freeAddress gives every member its own port below the ephemeral ones, so that nobody takes it while the member is
-// stopped.
+// freeAddress gives every member its own port below the ephemeral ones, so that nobody takes the port while the member
+// is stopped.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	for range 10_000 {
@@ -144,7 +144,7 @@ func (c *cluster) stop(which ...int) {
 	all.Wait()
 }
 
-// wipe loses a stopped member's disk.
+// wipe removes a stopped member's disk.
 func (c *cluster) wipe(i int) {
 	c.t.Helper()
 	if err := os.RemoveAll(filepath.Join(c.dir, c.voters[i].Name)); err != nil {
@@ -152,7 +152,7 @@ func (c *cluster) wipe(i int) {
 	}
 }
 
-// dial is a client of the given members, which prefers the first.
+// dial returns a client of the given members, which prefers the first.
 func (c *cluster) dial(o Options, which ...int) kv.Store {
 	c.t.Helper()
 	var endpoints []string
@@ -178,8 +178,8 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// put writes one key and returns the revision. It repeats what was not answered, as a caller with an unconditional
-// write may.
+// put writes one key and returns the revision. It repeats a write that was not answered, as a caller with an
+// unconditional write may do.
 func put(t *testing.T, s kv.Store, key, value string) int64 {
 	t.Helper()
 	ctx := within(t, 20*time.Second)
@@ -194,7 +194,7 @@ func put(t *testing.T, s kv.Store, key, value string) int64 {
 	}
 }
 
-// get reads one key; "" if it is not there.
+// get reads one key; "" if there is no such key.
 func get(t *testing.T, s kv.Store, key string) string {
 	t.Helper()
 	entries, _, err := s.List(within(t, 20*time.Second), key)
@@ -209,7 +209,7 @@ func get(t *testing.T, s kv.Store, key string) string {
 	return ""
 }
 
-// syncBuffer is a log that many goroutines write.
+// syncBuffer is a log that several goroutines write.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -227,7 +227,7 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// watched collects what a watch hands over.
+// watched collects the events that a watch hands over.
 type watched struct {
 	mu     sync.Mutex
 	events []string

@@ -21,7 +21,7 @@ func TestMemberDiesAndComesBack(t *testing.T) {
 	s := c.dial(Options{}, 0, 1, 2)
 	w := watch(t, s, "k/", 0)
 	count := 0
-	for _, gone := range []int{0, 1, 2} { // whichever leads and whichever the client uses is among them
+	for _, gone := range []int{0, 1, 2} { // so that the leader, and the member that the client uses, are among them
 		began := time.Now()
 		c.stop(gone)
 		stopped := time.Since(began)
@@ -107,14 +107,14 @@ func TestWipedMemberRejoins(t *testing.T) {
 	if got := get(t, c.dial(Options{}, 1), "kept"); got != "yes" {
 		t.Errorf("it serves %q", got)
 	}
-	c.stop(2) // now the new one is needed for the majority
+	c.stop(2) // now the majority needs the new member
 	put(t, s, "more", "yes")
 	if !strings.Contains(c.log.String(), "its old identity is replaced") {
 		t.Error("the log says nothing of it")
 	}
 }
 
-// A disk is lost while the others are away: the member must wait for them and not begin anew, nor vote.
+// A disk is lost while the others are away: the member must wait for them, and neither begin a new cluster nor vote.
 func TestWipedMemberWaits(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -125,7 +125,7 @@ func TestWipedMemberWaits(t *testing.T) {
 	if err := c.members[1].Ready(within(t, time.Second)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("alone: %v", err)
 	}
-	c.start(0) // has data, but with the empty one it is no majority
+	c.start(0) // it has data, but with the empty member it is no majority
 	if err := c.members[1].Ready(within(t, 2500*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("with one other: %v", err)
 	}
@@ -136,7 +136,7 @@ func TestWipedMemberWaits(t *testing.T) {
 	}
 }
 
-// A cluster begins only when all are there, because an empty directory may be a lost disk.
+// A cluster begins only when all voters are there, because an empty directory may be a lost disk.
 func TestFirstStartNeedsAll(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
@@ -184,14 +184,14 @@ func TestNamesakeIsRefused(t *testing.T) {
 	if err := m.Ready(within(t, 20*time.Second)); err == nil || !strings.Contains(err.Error(), "must have another name") {
 		t.Errorf("a second node b: %v", err)
 	}
-	put(t, c.dial(Options{}, 1), "x", "y") // the first goes on
+	put(t, c.dial(Options{}, 1), "x", "y") // the first member goes on
 }
 
 func TestRemovedMemberStops(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
 	client, id := admin(t, c, 0), identity(t, c, 2)
-	for ctx := within(t, 20*time.Second); ; { // refused for the first seconds, until all have been connected for a while
+	for ctx := within(t, 20*time.Second); ; { // refused until all members have been connected for some seconds
 		_, err := client.MemberRemove(ctx, id)
 		if err == nil {
 			break
@@ -234,7 +234,7 @@ func TestMemberOptionsAreChecked(t *testing.T) {
 	}
 }
 
-// Close leaves nothing of this package behind; etcd's own goroutines may take a moment.
+// Close leaves no goroutine of this package behind; etcd's own may take a moment.
 func TestCloseEndsGoroutines(t *testing.T) {
 	c := newCluster(t, 1)
 	c.start(0)
@@ -291,7 +291,7 @@ func admin(t *testing.T, c *cluster, i int) *clientv3.Client {
 	return client
 }
 
-// identity is what the cluster calls a member.
+// identity returns a member's id in the cluster.
 func identity(t *testing.T, c *cluster, i int) uint64 {
 	t.Helper()
 	answer, err := admin(t, c, 0).MemberList(within(t, 10*time.Second))

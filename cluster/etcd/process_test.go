@@ -18,7 +18,7 @@ import (
 	"penstock/cluster/kv"
 )
 
-// childVariable makes the test binary a process with one member; its value is the member's options in JSON.
+// childVariable makes the test binary a process with one member; its value is the member's options as JSON.
 const childVariable = "PENSTOCK_TEST_ETCD_MEMBER"
 
 // runChild says "ready" on its standard output and lives until its standard input ends.
@@ -44,7 +44,7 @@ func runChild(options string) int {
 	return 0
 }
 
-// child is a member in its own process.
+// child is a member in a process of its own.
 type child struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -92,13 +92,14 @@ func (c *child) ready(t *testing.T) {
 	}
 }
 
-// The leader is killed, then the next one frozen: the others go on within a few elections, and who comes back follows.
+// The leader is killed, then the next leader is frozen: the others go on within a few election timeouts, and a member
+// that comes back catches up.
 func TestLeaderIsKilledOrFrozen(t *testing.T) {
 	c := newCluster(t, 3)
 	children := make([]*child, 3)
 	for i := range children {
 		o := c.options(i)
-		o.UnsafeNoFsync = false // for once everything as it is
+		o.UnsafeNoFsync = false // for once with the real flushes
 		children[i] = startChild(t, o)
 	}
 	for _, child := range children {
@@ -119,7 +120,7 @@ func TestLeaderIsKilledOrFrozen(t *testing.T) {
 	children[leader].ready(t)
 
 	leader = c.leader()
-	first := c.dial(Options{}, leader, (leader+1)%3) // prefers the one that freezes
+	first := c.dial(Options{}, leader, (leader+1)%3) // prefers the member that will freeze
 	if err := children[leader].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +136,7 @@ func TestLeaderIsKilledOrFrozen(t *testing.T) {
 	put(t, first, "k/3", "")
 	seen := make(map[string]bool)
 	for count := 4; len(seen) < 4; count++ {
-		// a put whose answer was lost is there twice, the second perhaps after later ones
+		// A put whose answer was lost is there twice, the second time perhaps after later puts.
 		for _, e := range w.waitFor(t, count) {
 			seen[e] = true
 		}
@@ -148,7 +149,7 @@ func TestLeaderIsKilledOrFrozen(t *testing.T) {
 	}
 }
 
-// leader is the number of the member that leads.
+// leader returns the number of the member that leads.
 func (c *cluster) leader() int {
 	c.t.Helper()
 	ctx := within(c.t, 20*time.Second)

@@ -154,8 +154,8 @@ func TestTooLargeTransactionIsRefused(t *testing.T) {
 	}
 }
 
-// A member that is frozen keeps its connections and answers nothing: one attempt is lost, and the watch goes on
-// elsewhere.
+// A frozen member keeps its connections and answers nothing: one attempt is lost, and the watch goes on at another
+// member.
 func TestFrozenMemberIsLeft(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
@@ -173,7 +173,7 @@ func TestFrozenMemberIsLeft(t *testing.T) {
 	w.waitFor(t, 1)
 
 	p.freeze()
-	put(t, other, "k", "2") // nobody but the watch itself can notice
+	put(t, other, "k", "2") // only the watch itself can notice
 	if events := w.waitFor(t, 2); events[1] != "k=2" {
 		t.Errorf("the watch saw %v", events)
 	}
@@ -191,7 +191,7 @@ func TestFrozenMemberIsLeft(t *testing.T) {
 	}
 }
 
-// A dead first endpoint costs nothing that a user would see, not even to a transaction.
+// A dead first endpoint costs nothing that a user would notice, not even for a transaction.
 func TestDeadEndpointIsSkipped(t *testing.T) {
 	t.Parallel()
 	c := single(t)
@@ -216,7 +216,7 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 }
 
-// external is an etcd that is none of ours, at an address and in a directory.
+// external is an etcd without any part of this package, at an address and in a directory.
 func external(t *testing.T, address, dir string) (stop func()) {
 	t.Helper()
 	c := embed.NewConfig()
@@ -268,13 +268,13 @@ func TestUserAndPassword(t *testing.T) {
 	if _, err := s.KeepAlive(ctx, lease); err != nil {
 		t.Error(err)
 	}
-	stop() // a member forgets its tokens
+	stop() // a restarted member has no tokens
 	external(t, address, dir)
 	if _, err := s.KeepAlive(ctx, lease); err != nil {
 		t.Errorf("after a restart: %v", err)
 	}
 	put(t, dial(t, []string{address}, root), "a", "2")
-	if events := w.waitFor(t, 2); events[1] != "a=2" { // nothing but the watch can renew its token
+	if events := w.waitFor(t, 2); events[1] != "a=2" { // only the watch can renew its token
 		t.Errorf("the watch saw %v", events)
 	}
 	put(t, s, "a", "3")
@@ -288,7 +288,7 @@ func TestUserAndPassword(t *testing.T) {
 	}
 }
 
-// proxy passes bytes on until it is frozen; then connections stay and nothing moves.
+// proxy passes bytes on until it is frozen; then its connections stay open and nothing passes.
 type proxy struct {
 	l      net.Listener
 	mu     sync.Mutex

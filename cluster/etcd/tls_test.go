@@ -28,7 +28,7 @@ func TestTLS(t *testing.T) {
 	put(t, c.dial(Options{TLS: c.tls}, 0), "a", "1")
 	c.stop(1)
 	c.wipe(1)
-	c.start(1) // its way back leads over TLS as well
+	c.start(1) // its way back into the cluster uses TLS as well
 	c.ready(1)
 	if got := get(t, c.dial(Options{TLS: c.tls}, 1), "a"); got != "1" {
 		t.Errorf("it serves %q", got)
@@ -62,7 +62,7 @@ func TestTLSFilesAreChecked(t *testing.T) {
 	}
 }
 
-// certificates makes an authority and one certificate of it for both roles on loopback.
+// certificates makes an authority, and one certificate of it for both roles on loopback.
 func certificates(t *testing.T) TLSFiles {
 	t.Helper()
 	dir := t.TempDir()

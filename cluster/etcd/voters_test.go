@@ -105,7 +105,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// One member that was away since the beginning does not know that this node ever served. Alone it must not be believed.
+// A member that was away since the beginning does not know that this node ever served. It must not be believed alone.
 func TestOldKnowledgeIsNotBelieved(t *testing.T) {
 	t.Parallel()
 	m := &Member{o: MemberOptions{Name: "a", Voters: many(3)}, self: Voter{Name: "a", Peer: "me:1"}}
