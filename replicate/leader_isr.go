@@ -214,8 +214,8 @@ func (l *Leader) discount(now int64) {
 }
 
 // noteStuck remembers the Match of each member that the newest proposal removes for its lag. A follower with a hanging
-// disk is not silent: it answers every heartbeat, and once it is outside it may soon appear to hold everything that is
-// committed, because the others commit without it. mayJoin asks for more than that Match.
+// disk is not silent: it answers every heartbeat. Once it is outside, it may still hold everything that is committed,
+// for example while Committed does not advance. So mayJoin asks it to pass that Match first.
 func (l *Leader) noteStuck(now int64) {
 	for i := range l.peers {
 		if p := &l.peers[i]; l.lags(p, now) && l.isr.member(p.member()) && !contains(l.isr.next, p.member()) {
