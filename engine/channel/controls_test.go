@@ -26,7 +26,7 @@ type handedOver struct {
 	done     func(error)
 }
 
-// testPartition is a partition without messages in its log. It stores no controls: it keeps them for the test.
+// testPartition is a partition with an empty log. It does not store control entries; it keeps them for the test.
 type testPartition struct {
 	Partition
 	number  uint32
@@ -69,7 +69,7 @@ func (t *testTopic) WriteControls(_ context.Context, controls []core.Control) er
 	return nil
 }
 
-// newTestChannel returns a channel with so many partitions, each with two messages that are visible and not read.
+// newTestChannel returns a channel with this many partitions, each with two visible, unread messages.
 func newTestChannel(t *testing.T, partitions int) (*Channel, *testTopic) {
 	t.Helper()
 	topic := new(testTopic)
@@ -112,8 +112,8 @@ func (discard) Deliver(*base.Delivery) bool { return true }
 func (discard) Flush()                      {}
 func (discard) Closed(error)                {}
 
-// Confirmations wait while those before them are on their way to the disk: their memory is that of the others, and what
-// is told of the others would be told of them.
+// Confirmations wait while earlier ones are on their way to the disk. Both would use the same memory, and the outcome
+// of the earlier batch would be taken for that of the later one.
 func TestConfirmationsWaitForThoseBefore(t *testing.T) {
 	c, topic := newTestChannel(t, 1)
 	k, err := c.Attach(base.ConsumerOptions{}, discard{}, true)
@@ -123,7 +123,7 @@ func TestConfirmationsWaitForThoseBefore(t *testing.T) {
 	if err := k.Ready(2); err != nil {
 		t.Fatal(err)
 	}
-	// send says whether something is left that could not be handed over.
+	// send sends the control entries and says whether some are left that could not be handed over.
 	send := func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -164,16 +164,16 @@ func TestConfirmationsWaitForThoseBefore(t *testing.T) {
 	}
 }
 
-// Two changes of a channel's settings overtake each other: the later one is in force here, because this node led
-// partition 0 when it was made, and the log of another partition has neither. Whoever asks for the earlier one is
-// answered only when that log has what is in force: after a power cut a leader of that partition alone would know no
-// settings at all.
+// Two changes of a channel's settings arrive in the wrong order. The later one is in force here, because this node led
+// partition 0 when it was made, and the log of another partition has neither. The caller with the earlier one is
+// answered only when that log has the settings in force. Otherwise, after a power cut, a leader of that partition alone
+// would know no settings at all.
 //
 // Seed 2549263.
 func TestOvertakenSettingsAreWrittenBeforeTheAnswer(t *testing.T) {
 	c, topic := newTestChannel(t, 2)
 	first, second := &core.ChannelSettings{Version: 1, MaxAttempts: 1}, &core.ChannelSettings{Version: 2, MaxAttempts: 2}
-	c.mu.Lock() // in force, and in no log
+	c.mu.Lock() // the later settings take effect, and are in no log
 	c.ev = core.Event{Kind: core.EvConfigure, Settings: second, SharePartsHere: 2, PartsAll: 2}
 	c.step()
 	c.learnSettings()
@@ -187,8 +187,8 @@ func TestOvertakenSettingsAreWrittenBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-// What a channel handed over for a partition that it loses must not be stored any more: the next channel of its name
-// began without it. What it handed over for a partition that stays is stored.
+// Control entries that a channel handed over for a partition that it loses must not be stored any more: the next
+// channel of its name began without them. Those for a partition that stays are stored.
 func TestControlsOfALostPartitionAreRevoked(t *testing.T) {
 	c, topic := newTestChannel(t, 2)
 	lost, stays := topic.parts[0], topic.parts[1]

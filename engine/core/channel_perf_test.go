@@ -6,7 +6,7 @@ import (
 	"penstock/segment"
 )
 
-// busy is a channel with one client that takes as many messages as it is given.
+// busy is a channel with one client, which takes as many messages as it is given.
 type busy struct {
 	c    *Channel
 	ev   Event
@@ -79,7 +79,7 @@ func TestChannelAllocs(t *testing.T) {
 		b.step(Event{Kind: EvTouch, Client: 1, ID: first})
 		b.finish(first)
 	}
-	for range 300 { // the pools grow, the wheel's levels come into use
+	for range 300 { // the pools grow, and the wheel uses all its levels
 		mixed()
 	}
 	if n := testing.AllocsPerRun(200, mixed); n != 0 {
@@ -87,7 +87,7 @@ func TestChannelAllocs(t *testing.T) {
 	}
 }
 
-// One operation is one message: offered, delivered, finished.
+// One operation is one message: it is offered, delivered and finished.
 func BenchmarkOfferFinish(b *testing.B) {
 	for _, bench := range []struct {
 		name   string
@@ -106,7 +106,7 @@ func BenchmarkOfferFinish(b *testing.B) {
 	}
 }
 
-// The worst order for the confirmed ranges: every second message first.
+// The worst order for the confirmed ranges: every second message is finished first.
 func BenchmarkOfferFinishScattered(b *testing.B) {
 	const window = 2000
 	ch := newBusy(window)

@@ -15,8 +15,8 @@ func (b *busy) configure(s ChannelSettings) {
 	}
 }
 
-// B62: over any time, a channel hands out what its rate says, and no more than 10 ms of it ahead. It is asked
-// again when NextDue says so, at the slowest and the fastest rates alike.
+// B62: over any time, a channel hands out as many messages as its rate says, and never more than 10 ms ahead of it. The
+// test asks again when NextDue says so, at the slowest and the fastest rates alike.
 func TestRateIsKept(t *testing.T) {
 	const start = 1_700_000_000_000
 	for _, rate := range []uint32{1, 3, 1000, 70_001, 3_000_000} {
@@ -53,7 +53,7 @@ func TestRateIsKept(t *testing.T) {
 	}
 }
 
-// B57: a confirmation that one TakeControls cannot take releases its key with the one that takes it.
+// B57: if one TakeControls cannot return all confirmations, the lane waits for the take that returns the last of them.
 func TestOrderWaitsForTheWholeTake(t *testing.T) {
 	const count = 2 * (MaxTakenRanges + 10)
 	b := newBusy(count + 10)
@@ -84,7 +84,8 @@ func TestOrderWaitsForTheWholeTake(t *testing.T) {
 	}
 }
 
-// One take has a bounded number of dead letters, and they are the carrier's one take after the other.
+// One take has a bounded number of dead letters. The outbox shows them when their take is committed, one take after the
+// other.
 func TestDeadLettersOverManyTakes(t *testing.T) {
 	const count = MaxTakenDead + 100
 	b := newBusy(count)
@@ -117,7 +118,7 @@ func TestDeadLettersOverManyTakes(t *testing.T) {
 	}
 }
 
-// B62: the channel's own sample is of the size asked for, and another than a client's of the same percentage.
+// B62: the channel's own sample has the configured size, and differs from a client's sample of the same percentage.
 func TestChannelSample(t *testing.T) {
 	const count = 10_000
 	b := newBusy(count)
@@ -166,7 +167,7 @@ func newKeyed() *busy {
 	return b
 }
 
-// An ordered channel of steady size allocates nothing either, but for what its map of keys does now and then.
+// An ordered channel of steady size allocates nothing either, except for its map of keys now and then.
 func TestOrderedAllocs(t *testing.T) {
 	b := newKeyed()
 	for range 200 {
@@ -180,7 +181,7 @@ func TestOrderedAllocs(t *testing.T) {
 	}
 }
 
-// One operation is one message of 1000 keys: offered, parked or not, delivered, finished, committed.
+// One operation is one message of 1000 keys: it is offered, perhaps parked, delivered, finished and committed.
 func BenchmarkKeyOrdered(b *testing.B) {
 	ch := newKeyed()
 	b.ReportAllocs()
@@ -189,8 +190,8 @@ func BenchmarkKeyOrdered(b *testing.B) {
 	}
 }
 
-// One take has only so many ranges of what was moved. A dead letter waits for all of them: one may be of its own id,
-// from before a reset.
+// One take has a bounded number of moved ranges. A new dead letter waits until all are taken, because one of them may
+// be for the same id, from before a reset.
 func TestDeadLettersWaitForWhatWasMoved(t *testing.T) {
 	b := newBusy(1)
 	b.configure(ChannelSettings{MaxAttempts: 1})

@@ -9,9 +9,9 @@ import (
 	"penstock/segment"
 )
 
-// sim drives a Channel with a sequence of events that bytes decide, beside a naive
-// model of every message and beside the fold of the controls that the channel hands
-// out. After every event it looks at the state of every message.
+// sim drives a Channel with a sequence of events that the input's bytes choose. Beside it, sim keeps a naive model of
+// every message, and the fold of the controls that the channel hands out. After every event it compares the state of
+// every message with the model.
 type sim struct {
 	t       *testing.T
 	next    func() int // the next byte; 0 at the end
@@ -24,12 +24,12 @@ type sim struct {
 	lastID  ClientID
 	paused  bool
 	skipped bool
-	ev      []EventKind // what happened, for failures
+	ev      []EventKind // the events so far, for the text of a failure
 
-	settings ChannelSettings // what was asked for last, or recovered
-	share    uint32          // thirds of the topic that are here
+	settings ChannelSettings // configured last, or recovered
+	share    uint32          // thirds of the topic's partitions that this node leads
 	filter   bool            // every seventh message is unwanted
-	lastAt   segment.Offset  // of a control batch that carries
+	lastAt   segment.Offset  // of the last control batch that carries messages
 }
 
 type simClient struct {
@@ -46,19 +46,19 @@ type simPart struct {
 	log       *Cursors
 	start     segment.MsgID
 	end       segment.MsgID // of the log
-	visible   segment.MsgID // where the channel was told that it is
+	visible   segment.MsgID // the visible end that the channel was told
 	confirmed map[segment.MsgID]bool
 	flight    map[segment.MsgID]ClientID
 	attempts  map[segment.MsgID]int
-	due       map[segment.MsgID]int64 // ns: not to be delivered before
-	began     map[segment.MsgID]int64 // ns: the delivery in flight
-	deadline  map[segment.MsgID]int64 // ns: its timeout
+	due       map[segment.MsgID]int64 // ns: no delivery before this time
+	began     map[segment.MsgID]int64 // ns: when the delivery in flight began
+	deadline  map[segment.MsgID]int64 // ns: when it times out
 
-	delayed map[segment.MsgID]bool           // published with a delay: outside the order
-	legacy  map[segment.MsgID]bool           // had an entry when the order changed
-	unsafe  map[segment.MsgID]uint64         // delivered and confirmed, by this take (notTaken), which is not committed
-	dead    map[segment.MsgID]uint64         // in the outbox, by this take
-	place   map[segment.MsgID]segment.Offset // carried to
+	delayed map[segment.MsgID]bool           // published with a delay: outside of the order
+	legacy  map[segment.MsgID]bool           // had an entry when the order changed: the order is not checked
+	unsafe  map[segment.MsgID]uint64         // delivered and confirmed by this take (or notTaken), not committed yet
+	dead    map[segment.MsgID]uint64         // in the outbox; the take, or notTaken
+	place   map[segment.MsgID]segment.Offset // offset of the batch that carries it
 }
 
 func newSim(t *testing.T, next func() int) *sim {
@@ -90,7 +90,7 @@ func newSim(t *testing.T, next func() int) *sim {
 	return s
 }
 
-// apply sends a control through its bytes into the fold, as the log does.
+// apply encodes a control and folds the bytes, as the log does.
 func (s *sim) apply(p *simPart, ct Control) {
 	s.t.Helper()
 	if err := p.log.ApplyBodyAt(AppendControl(nil, &ct), p.end, s.lastAt); err != nil {
@@ -104,8 +104,8 @@ func (s *sim) step(ev Event) *Result {
 	return &s.res
 }
 
-// expectDiscarded notes in the model that what is below to and has no entry is
-// confirmed. It is called when the channel has done so.
+// expectDiscarded confirms in the model all messages below to that have no entry. The caller calls it after the channel
+// did the same.
 func (s *sim) expectDiscarded(p *simPart, to segment.MsgID) {
 	for id := range min(to, p.end) {
 		if s.c.entries.get(MakeID(p.number, id)) == nil {
@@ -114,7 +114,7 @@ func (s *sim) expectDiscarded(p *simPart, to segment.MsgID) {
 	}
 }
 
-// states returns how the channel holds every message of the partition.
+// states returns the channel's state of every message of the partition.
 func (s *sim) states(p *simPart) []entryState {
 	out := make([]entryState, p.end)
 	for id := range p.end {
@@ -143,7 +143,7 @@ func (s *sim) pickFlight(p *simPart) (segment.MsgID, ClientID, bool) {
 	return id, p.flight[id], true
 }
 
-// op does one thing.
+// op does one step, which the next byte chooses.
 func (s *sim) op() {
 	p := s.pickPart()
 	switch s.next() % 43 {
@@ -180,7 +180,7 @@ func (s *sim) op() {
 		}
 	case 18, 19:
 		s.tick(int64(s.next()*s.next()) * nsPerMs / 4)
-	case 20: // an engine that wakes when it was asked to
+	case 20: // an engine whose timer fires on time
 		if at, ok := s.c.NextDue(); ok {
 			s.tick(max(0, at*nsPerMs-s.now))
 		}
@@ -229,7 +229,7 @@ func (s *sim) publish(p *simPart) {
 	s.show(p)
 }
 
-// show tells the channel how far it may read.
+// show tells the channel a new visible end.
 func (s *sim) show(p *simPart) {
 	if p.log.TopicPaused {
 		return
@@ -295,7 +295,7 @@ func (s *sim) unsubscribe(cl *simClient) {
 	s.clients = slices.DeleteFunc(s.clients, func(other *simClient) bool { return other == cl })
 }
 
-// returned notes that a message went from in flight to the redelivery queue.
+// returned notes that a message in flight went to the redelivery queue.
 func (s *sim) returned(p *simPart, id segment.MsgID) {
 	delete(p.flight, id)
 	if s.skipped {
@@ -358,8 +358,8 @@ func (s *sim) requeue(p *simPart) {
 	}
 }
 
-// tick lets time pass; which messages come back is read from the channel and
-// checked: only from in flight or waiting, and never before their time.
+// tick lets time pass. It reads from the channel which messages come back, and checks that only messages in flight or
+// waiting do, and none early.
 func (s *sim) tick(ns int64) {
 	before := make([][]entryState, len(s.parts))
 	for i, p := range s.parts {
@@ -460,8 +460,7 @@ func (s *sim) reset(p *simPart) {
 	}
 }
 
-// take writes everything the channel has for the log; then log and channel agree on
-// every message.
+// take writes all entries that the channel has for the log. Then the log and the channel must agree on every message.
 func (s *sim) take() {
 	for _, p := range s.parts {
 		s.noteDead(p)
@@ -505,7 +504,7 @@ func (s *sim) trim(p *simPart) {
 	s.loseGone(p)
 }
 
-// loseGone takes out what waits below the start of the log; some of the time what is carried is gone as well.
+// loseGone removes the messages that wait below the start of the log. Sometimes their carried copies are gone as well.
 func (s *sim) loseGone(p *simPart) {
 	start := Border{segment.Offset(p.start), p.start}
 	if p.start%2 == 1 {

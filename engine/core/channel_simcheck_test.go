@@ -9,7 +9,7 @@ import (
 	"penstock/segment"
 )
 
-// pump offers or redelivers, and holds every answer against the model.
+// pump offers or redelivers, and checks every answer against the model.
 func (s *sim) pump(p *simPart) Decision {
 	if s.next()%2 == 0 && s.c.queue.count > 0 {
 		head := s.c.queue.first.id
@@ -33,7 +33,7 @@ func (s *sim) pump(p *simPart) Decision {
 			}
 		case Hold:
 			if res.Why == HoldNoCredit && s.anyCredit() && !eligible {
-				break // only clients of other tags have credit
+				break // only clients with other tags have credit
 			}
 			s.checkHold(p, res.Why)
 		}
@@ -92,7 +92,7 @@ func (s *sim) flightOf(cl ClientID) (n int) {
 	return n
 }
 
-// anyCredit is the model's word on whether somebody could take a message.
+// anyCredit says whether, according to the model, some client can take a message.
 func (s *sim) anyCredit() bool {
 	total, any := 0, false
 	for _, cl := range s.clients {
@@ -133,7 +133,7 @@ func (s *sim) checkHold(p *simPart, why HoldReason) {
 	}
 }
 
-// delivered checks a delivery against everything a client may rely on.
+// delivered checks everything about a delivery that a client may rely on.
 func (s *sim) delivered(res *Result) {
 	s.t.Helper()
 	p, id := s.partOf(res.ID), res.ID.MsgID()
@@ -168,8 +168,8 @@ func (s *sim) delivered(res *Result) {
 	delete(p.due, id)
 }
 
-// check asserts that every message is in exactly one state, that the channel and
-// the model agree on it, and that every number is the sum of what it counts.
+// check asserts that every message is in exactly one state, that the channel and the model agree on that state, and
+// that every count equals the number of items it counts.
 func (s *sim) check() {
 	s.t.Helper()
 	var unread, entries, flying, waiting, parked int
@@ -232,8 +232,8 @@ func (s *sim) check() {
 	}
 }
 
-// drain takes all obstacles away: every message must then be delivered to the last
-// client and be confirmed (B44), and the log must know.
+// drain removes all obstacles. Every message must then be delivered to the last client and be confirmed (B44), and the
+// log must show it.
 func (s *sim) drain() {
 	for len(s.clients) > 0 {
 		s.unsubscribe(s.clients[0])
@@ -285,8 +285,8 @@ func (s *sim) drain() {
 	}
 }
 
-// nextPump changes what the bytes decide once they have run out, so that drain
-// alternates between partitions and doors.
+// nextPump changes what the bytes choose once they have run out, so that drain alternates between the partitions, and
+// between offers and redeliveries.
 func (s *sim) nextPump(idle *int, p *simPart) {
 	*idle++
 	turn := *idle
@@ -313,7 +313,7 @@ func runSim(t *testing.T, next func() int, more func() bool) {
 	s.drain()
 }
 
-// Bytes drive the machine (B44 to B56, B66, B67 all at once).
+// Random bytes drive the machine (B44 to B56, B66, B67 all at once).
 func FuzzChannel(f *testing.F) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 3))

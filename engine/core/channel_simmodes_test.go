@@ -6,9 +6,9 @@ import (
 	"penstock/segment"
 )
 
-// What the model knows of order, dead letters, tags and carried messages.
+// The model of order, dead letters, tags and carried messages.
 
-// keyOf and tagOf say what the simulated messages carry.
+// keyOf and tagOf return the key and the tag of a simulated message.
 func keyOf(id segment.MsgID) uint64 {
 	if id%5 == 0 {
 		return 0
@@ -18,7 +18,7 @@ func keyOf(id segment.MsgID) uint64 {
 
 func tagOf(id segment.MsgID) uint64 { return uint64(id % 4 % 3) }
 
-// confirm notes the confirmation of a message that a client had: an ordered channel waits until it is committed.
+// confirm notes the confirmation of a message that a client had. An ordered channel waits until it is committed.
 func (p *simPart) confirm(id segment.MsgID) {
 	p.confirmed[id] = true
 	p.unsafe[id] = notTaken
@@ -37,7 +37,7 @@ func (p *simPart) took(take uint64) {
 	}
 }
 
-// commit says that the log has, committed, what was taken.
+// commit says that the takes so far are committed, sometimes all but the last.
 func (s *sim) commit(p *simPart) {
 	take := s.c.LastTake(p.number)
 	if s.next()%2 == 0 && take > 0 && s.next()%2 == 0 {
@@ -55,7 +55,7 @@ func (s *sim) committed(p *simPart, take uint64) {
 	}
 }
 
-// died says whether a message that came up went to the outbox, or waits for room in it.
+// died says whether a message that would be redelivered went to the outbox instead, or waits for room in it.
 func (s *sim) died(p *simPart, id segment.MsgID) bool {
 	limit := int(s.settings.MaxAttempts)
 	cp := s.c.part(p.number)
@@ -79,14 +79,15 @@ func (s *sim) died(p *simPart, id segment.MsgID) bool {
 	return true
 }
 
-// noteDead finds dead letters that were made where the model did not look: among what was parked.
+// noteDead finds dead letters whose making the model did not see, because their messages were parked.
 func (s *sim) noteDead(p *simPart) {
 	for _, o := range slices.Clone(s.c.part(p.number).outbox) {
 		s.died(p, o.ID)
 	}
 }
 
-// checkOutbox holds the outbox of the log and of the channel against the model: each dead letter once.
+// checkOutbox compares the outboxes of the log and of the channel with the model: each must have every dead letter
+// once.
 func (s *sim) checkOutbox(p *simPart) {
 	cp, cur := s.c.part(p.number), p.log.Channel("c")
 	if len(cp.outbox) != len(p.dead) || len(cur.Dead) != len(p.dead) || cp.untaken != 0 {
@@ -100,7 +101,7 @@ func (s *sim) checkOutbox(p *simPart) {
 	}
 }
 
-// moveDead carries some of the committed outbox away.
+// moveDead moves some of the committed outbox to the dead-letter topic.
 func (s *sim) moveDead(p *simPart, count int) {
 	out := s.c.Outbox(p.number, nil)
 	if len(out) == 0 {
@@ -124,13 +125,13 @@ func (s *sim) moveDead(p *simPart, count int) {
 	}
 }
 
-// configure asks for other settings. What has an entry when the order changes may end in any order.
+// configure changes the settings. Messages that have an entry when the order changes may end in any order.
 func (s *sim) configure() {
 	old := s.settings
 	s.settings.Version++
 	ev := Event{Kind: EvConfigure, SharePartsHere: uint32(s.next() % 4), PartsAll: 3}
 	switch s.next() % 9 {
-	case 7, 8: // only what is here changes
+	case 7, 8: // only the share of partitions on this node changes
 		s.share = max(1, ev.SharePartsHere%3)
 		if ev.SharePartsHere == 0 || ev.SharePartsHere == 3 {
 			s.share = 3
@@ -193,7 +194,7 @@ func (s *sim) recover() {
 	s.check()
 }
 
-// addFromLog gives the channel a partition as its log has it, and the model, too.
+// addFromLog adds a partition to the channel, and to the model, in the state that its log has.
 func (s *sim) addFromLog(p *simPart, resetLost bool) {
 	cur := p.log.Channel("c")
 	p.visible = p.end
@@ -222,23 +223,23 @@ func (s *sim) addFromLog(p *simPart, resetLost bool) {
 	})
 }
 
-// expectAdded notes what the channel makes of a partition that was added.
+// expectAdded updates the model for a partition that was added to the channel.
 func (s *sim) expectAdded(p *simPart) {
-	s.expectDiscarded(p, p.start) // what retention took, and what the skip takes
+	s.expectDiscarded(p, p.start) // removed by retention, or skipped
 	if s.skipped {
 		s.expectDiscarded(p, p.visible)
 	}
 	if cur := p.log.Channel("c"); s.settings.Order == OrderNone || cur.Settings.Version != s.settings.Version {
 		s.markLegacy(p)
 	} else {
-		for _, d := range cur.Requeued { // carried: they come by their own time
+		for _, d := range cur.Requeued { // carried messages come when they are due
 			p.delayed[d.ID] = p.delayed[d.ID] || d.At != 0
 		}
 	}
 }
 
-// giveAway takes a partition away and gives it back as its log has it: clients stay, and the other partition does not
-// notice.
+// giveAway removes a partition and adds it again in the state that its log has. The clients stay, and the other
+// partition must not change.
 func (s *sim) giveAway(p *simPart) {
 	cur := p.log.Channel("c")
 	if s.next()%2 == 0 || cur.Paused != s.paused || cur.Skipped != s.skipped ||
@@ -252,12 +253,12 @@ func (s *sim) giveAway(p *simPart) {
 	s.expectAdded(p)
 }
 
-// recoverModes takes from the log what is left of the model after a crash. B64: a dead letter is the channel's, or
-// in the outbox, and never nowhere.
+// recoverModes sets the model to what the log still has after a crash. B64: a dead letter belongs to the channel or is
+// in the outbox; it is never lost.
 func (s *sim) recoverModes(p *simPart, cur *Cursor, resetLost bool) {
 	for id, at := range p.dead {
 		if resetLost && at == notTaken {
-			continue // the log has it confirmed from before a reset that it never heard of
+			continue // the log never got the reset, and has the confirmation from before it
 		}
 		if cur.IsConfirmed(id) && !cur.isDead(id) {
 			s.t.Fatalf("dead letter %d is lost: confirmed, and not in the outbox", id)
@@ -274,7 +275,7 @@ func (s *sim) recoverModes(p *simPart, cur *Cursor, resetLost bool) {
 	}
 }
 
-// forgetModes takes back what a reset to an id undoes.
+// forgetModes undoes in the model what a reset to an id undoes.
 func (s *sim) forgetModes(p *simPart, to segment.MsgID) {
 	clear(p.unsafe)
 	clear(p.legacy)
@@ -285,7 +286,8 @@ func (s *sim) forgetModes(p *simPart, to segment.MsgID) {
 	}
 }
 
-// eligible says whether a client may take a message of the tag: without one only if nobody of the tag is there (B59).
+// eligible says whether some client may take a message of the tag. A client without a tag may only if no client with
+// the tag is subscribed (B59).
 func (s *sim) eligible(tag uint64) bool {
 	awaited := tag != 0 && slices.ContainsFunc(s.clients, func(cl *simClient) bool { return !cl.stopped && cl.tag == tag })
 	return slices.ContainsFunc(s.clients, func(cl *simClient) bool {
@@ -293,15 +295,15 @@ func (s *sim) eligible(tag uint64) bool {
 	})
 }
 
-// anyEligible says whether a client may take a message of which nobody knows the tag.
+// anyEligible says whether some client may take a message whose tag the channel does not know.
 func (s *sim) anyEligible() bool {
 	return slices.ContainsFunc(s.clients, func(cl *simClient) bool {
 		return !cl.stopped && !cl.blocked && s.flightOf(cl.id) < cl.ready
 	})
 }
 
-// stands tells the channel the tag of a message that it delivered without knowing it. It takes the message back exactly
-// if it is another client's.
+// stands tells the channel the tag of a message that it delivered without knowing the tag. The channel must take the
+// delivery back exactly if the message is for another client.
 func (s *sim) stands(res *Result) bool {
 	made := *res
 	tag := tagOf(made.ID.MsgID())
@@ -316,8 +318,8 @@ func (s *sim) stands(res *Result) bool {
 	return !wrong
 }
 
-// checkOrder looks at a message that was just delivered: whatever goes before it is confirmed, and the log has
-// that committed (B57). A client with a tag gets nothing else (B59).
+// checkOrder checks a message that was just delivered: every message before it in its order is confirmed, and the
+// confirmation is committed (B57). A client with a tag gets only messages with that tag (B59).
 func (s *sim) checkOrder(p *simPart, id segment.MsgID, cl *simClient) {
 	s.t.Helper()
 	if cl.tag != 0 && cl.tag != tagOf(id) {
@@ -346,7 +348,7 @@ func (s *sim) checkOrder(p *simPart, id segment.MsgID, cl *simClient) {
 	}
 }
 
-// checkLanes counts what the lanes count.
+// checkLanes counts the entries of all lanes and compares the numbers with those that the lanes keep.
 func (s *sim) checkLanes() {
 	busy, parked := map[*lane]int{}, map[*lane]int{}
 	s.c.entries.each(func(e *entry) {
@@ -385,7 +387,7 @@ func (s *sim) checkLanes() {
 	}
 }
 
-// crash comes while messages wait, in whatever mode, and is followed by consumers at once.
+// crash recovers the channel while messages wait in whatever mode it has, and subscribes consumers at once.
 func (s *sim) crash() {
 	for _, p := range s.parts {
 		for range 4 {
@@ -402,7 +404,7 @@ func (s *sim) crash() {
 	}
 }
 
-// carry copies what still waits below a place in the log, and lets everything below it go.
+// carry copies the messages that still wait below a place in the log, and then removes everything below that place.
 func (s *sim) carry(p *simPart) {
 	s.take()
 	below := segment.MsgID(s.next()) % (p.end + 1)

@@ -8,8 +8,7 @@ import (
 	"penstock/segment"
 )
 
-// takeAll moves everything the channel has for the partition's log into the fold and
-// returns how many takes that took.
+// takeAll folds everything that the channel has for the partition's log and returns the number of takes.
 func takeAll(t *testing.T, c *Channel, log *Cursors, end segment.MsgID) (takes int) {
 	t.Helper()
 	for c.HasControls(0) {
@@ -28,8 +27,7 @@ func takeAll(t *testing.T, c *Channel, log *Cursors, end segment.MsgID) (takes i
 	return takes
 }
 
-// However much has gathered while the log took nothing, one take is bounded, and the
-// takes together say everything.
+// However much has collected while the log took nothing, one take is bounded, and the takes together return all of it.
 func TestTakeControlsIsBounded(t *testing.T) {
 	const count = 4 * (MaxTakenRanges + 10)
 	b := newBusy(count)
@@ -56,8 +54,8 @@ func TestTakeControlsIsBounded(t *testing.T) {
 	checkFold(t, log)
 }
 
-// While the log takes nothing, a message that is requeued and finished again and
-// again must not make the list of unlogged delays grow.
+// A message that is requeued and finished again and again, while the log takes nothing, must not make the list of
+// unlogged delays grow.
 func TestUnloggedDeferralsAreBounded(t *testing.T) {
 	b := newBusy(10)
 	for range 10_000 {
@@ -86,7 +84,7 @@ func TestUnloggedDeferralsAreBounded(t *testing.T) {
 	}
 }
 
-// An ephemeral channel gathers nothing for a log that never comes.
+// An ephemeral channel collects nothing for a log that never takes it.
 func TestEphemeralGathersNothing(t *testing.T) {
 	c := NewChannel(ChannelConfig{Ephemeral: true})
 	var res Result
@@ -127,8 +125,7 @@ func TestAttemptsSaturate(t *testing.T) {
 	}
 }
 
-// B62: the sample is of the size asked for, the same at every replay, and another
-// channel's is its own.
+// B62: the sample has the configured size and is the same at every replay. Another channel has another sample.
 func TestSampling(t *testing.T) {
 	const count = 10_000
 	run := func(seed uint64, rate int) (taken []ID) {
@@ -165,8 +162,7 @@ func TestSampling(t *testing.T) {
 	}
 }
 
-// A skipped channel with a hole far ahead, and one that retention overtakes by far,
-// must not walk message by message.
+// A skipped channel with a hole far ahead, and one that retention overtakes by far, must not visit every message.
 func TestDiscardFarIsCheap(t *testing.T) {
 	const far = 1 << 40
 	c := NewChannel(ChannelConfig{Name: "c"})
@@ -189,7 +185,7 @@ func TestDiscardFarIsCheap(t *testing.T) {
 	}
 }
 
-// What only a wrong program can ask for stops it.
+// Events that only a faulty program can send panic.
 func TestChannelPanics(t *testing.T) {
 	for name, events := range map[string][]Event{
 		"no kind":               {{}},
@@ -215,7 +211,7 @@ func TestChannelPanics(t *testing.T) {
 	}
 }
 
-// The table against a map, with the deletions that make followers move.
+// Compares the table with a map. The deletions make later slots move back.
 func TestEntryTable(t *testing.T) {
 	var table entryTable
 	var pool entryPool
@@ -258,8 +254,8 @@ func TestEntryTable(t *testing.T) {
 	}
 }
 
-// A delivery whose message cannot be read is taken back: it costs its client nothing, counts no attempt, is not
-// confirmed, and comes again after the delay.
+// A delivery whose message cannot be read is taken back. Its client keeps its credit, no attempt is counted, nothing is
+// confirmed, and the message comes again after the delay.
 func TestUnread(t *testing.T) {
 	b := newBusy(1)
 	b.step(Event{Kind: EvVisible, End: 2})
@@ -280,7 +276,7 @@ func TestUnread(t *testing.T) {
 		b.now += 1001 * nsPerMs
 		b.step(Event{Kind: EvTick})
 	}
-	b.step(Event{Kind: EvUnread, ID: id + 1}) // nobody has it
+	b.step(Event{Kind: EvUnread, ID: id + 1}) // this message is not in flight
 	b.step(Event{Kind: EvRedeliver})
 	b.finish(id)
 	if b.c.OldestUnconfirmed(0) != 1 {

@@ -12,24 +12,24 @@ import (
 	"penstock/segment"
 )
 
-// A transcript is a text of events and what the channel answers. Lines that begin
-// with a word are events, indented lines are results (rewritten by -update), lines
-// with # are for the reader. Times are ms after the start, ids are partition:message.
+// A transcript is a text of events and of the channel's answers. Lines that begin with a word are events, indented
+// lines are results (rewritten by -update), and lines with # are for the reader. Times are ms after the start; ids are
+// partition:message.
 //
 //	channel max-in-flight=2            a new channel; the names are those of ChannelConfig
 //	add part=0 end=5 confirmed=2 ranges=3-4 requeued=4@700/2 deferred=9@50 start=1
 //	pump                               redeliver, then offer from all partitions, until all hold
-//	offer part=0 [msg=3]               one message: at the cursor unless msg says otherwise
-//	at 500 / tick 500                  the time becomes 500; tick also says so to the channel
+//	offer part=0 [msg=3]               one message: at the reading cursor unless msg says otherwise
+//	at 500 / tick 500                  the time becomes 500; tick also sends EvTick
 //	take part=0                        the controls for the partition's log
 //	configure version=2 order=key max-attempts=3 rate=10 max-in-flight=2 sample=50 here=1 all=3
-//	commit part=0 [take=3]             the log has what was taken
+//	commit part=0 [take=3]             the takes so far, or up to this one, are committed
 //	moved part=0 ranges=3-5            dead letters left the outbox
-//	carried part=0 deferred=4@50       the messages lie at id*100+7 now
-//	gone id=0:4                        its bytes went while it waited
-//	subscribe client=1 hold=2000       a delivery may be on its way to it for so long
-//	return client=1 id=0:4 seen=3      its node did not hand over the delivery with that serial
-//	lists                              what is in flight, what waits, what is in the outbox
+//	carried part=0 deferred=4@50       the messages are at id*100+7 now
+//	gone id=0:4                        the message's bytes were removed while it waited
+//	subscribe client=1 hold=2000       hold: how long a delivery may be on its way to the client
+//	return client=1 id=0:4 seen=3      the client's node did not hand over the delivery with this serial
+//	lists                              messages in flight, waiting messages, and the outbox
 //	show                               everything that can be asked
 type transcript struct {
 	t     *testing.T
@@ -69,7 +69,7 @@ func TestChannelTranscripts(t *testing.T) {
 	}
 }
 
-// replay plays a transcript, whose answers must be those that it has; with -update it gets the new ones.
+// replay plays a transcript and compares the answers with its results. With -update it replaces the results.
 func replay(t *testing.T, path string, play func(t *testing.T, text string) string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -117,7 +117,7 @@ func (tr *transcript) say(format string, args ...any) {
 	fmt.Fprintf(&tr.out, "  "+format+"\n", args...)
 }
 
-// args holds the key=value words of a line.
+// args are the key=value words of a line.
 type args struct {
 	t      *testing.T
 	line   []string

@@ -62,7 +62,7 @@ func sampleSettings() ChannelSettings {
 	}
 }
 
-// sampleCursors2 is a fold with what only version 2 can say.
+// sampleCursors2 is a fold with contents that only version 2 can represent.
 func sampleCursors2() *Cursors {
 	c := sampleCursors()
 	c.channels[0].Settings = sampleSettings()
@@ -73,7 +73,7 @@ func sampleCursors2() *Cursors {
 	return c
 }
 
-// sampleControls2 are of the kinds that came after version 1.
+// sampleControls2 have the kinds that came after version 1.
 var sampleControls2 = func() []sampleControl {
 	full, small := sampleSettings(), ChannelSettings{Version: 1}
 	return []sampleControl{
@@ -130,7 +130,7 @@ var sampleControls = []sampleControl{
 	},
 }
 
-// The bytes of a version never change: what was written can always be read.
+// The encoding of a version never changes: whatever was written can always be read.
 func TestControlGolden(t *testing.T) {
 	testGolden(t, "testdata/control-v1.txt", sampleControls)
 	testGolden(t, "testdata/control-v2.txt", sampleControls2)
@@ -180,7 +180,7 @@ func testGolden(t *testing.T, path string, samples []sampleControl) {
 	}
 }
 
-// sameControl compares by value: an empty slice is a nil one.
+// sameControl compares by value; an empty slice equals a nil one.
 func sameControl(a, b *Control) bool {
 	if (a.Cursors == nil) != (b.Cursors == nil) || a.Cursors != nil &&
 		!bytes.Equal(a.Cursors.Append(nil), b.Cursors.Append(nil)) {
@@ -268,8 +268,8 @@ func TestDecodeControlsRefuses(t *testing.T) {
 	}
 }
 
-// What decodes, encodes to the same bytes, and no bytes crash or make the decoder
-// take more memory than a small multiple of what it was given.
+// Whatever decodes encodes to the same bytes. No input crashes the decoder, or makes it take more memory than a small
+// multiple of the input.
 func FuzzDecodeControls(f *testing.F) {
 	var all []byte
 	for _, s := range slices.Concat(sampleControls, sampleControls2) {

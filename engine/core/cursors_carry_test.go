@@ -19,10 +19,10 @@ func carriedControl(ids ...segment.MsgID) Control {
 	return ct
 }
 
-// carryCase: ten messages lie at 0; 4 was delayed by its publishing and lies at 40.
+// carryCase is a case with ten messages at offset 0, of which 4 was published with a delay and is at 40.
 type carryCase struct {
 	name     string
-	controls []Control // the n-th lies at n*1000
+	controls []Control // the n-th is at offset n*1000
 	below    segment.MsgID
 	belowAt  segment.Offset
 	max      int
@@ -167,7 +167,7 @@ func carryCases() []carryCase {
 	}
 }
 
-// carryFold is the fold of a case's controls.
+// carryFold returns the fold of a case's controls.
 func carryFold(t *testing.T, controls []Control) *Cursors {
 	t.Helper()
 	c := new(Cursors)
@@ -177,7 +177,7 @@ func carryFold(t *testing.T, controls []Control) *Cursors {
 		if err := c.ApplyBodyAt(AppendControl(nil, &ct), 10, segment.Offset(i+1)*1000); err != nil {
 			t.Fatal(err)
 		}
-		c.Needed(0, 10) // what it remembers must not spoil what follows
+		c.Needed(0, 10) // its cache must not spoil later results
 	}
 	return c
 }
@@ -206,11 +206,11 @@ func TestToCarry(t *testing.T) {
 	}
 }
 
-// What retention removed in spite of who waits needs no segment, and is named, so that the channels lose it: a round of
-// carrying that is full of it would otherwise be empty for ever.
+// Messages that retention removed although a channel waits for them need no segment. Gone returns them, so that the
+// channels drop them. Otherwise a round of carrying that is full of them would find nothing to carry, for ever.
 func TestGone(t *testing.T) {
-	// Ten messages; 4 was delayed by its publishing and lies at 40, 2 and 7 were requeued, the others below 8 are
-	// confirmed. The n-th control lies at n*1000.
+	// There are ten messages. 4 was published with a delay and is at 40, 2 and 7 were requeued, and the others below 8
+	// are confirmed. The n-th control is at n*1000.
 	wait := deferred("a", Deferral{ID: 2, DueMs: 9, Attempts: 1}, Deferral{ID: 7, DueMs: 9, Attempts: 1})
 	done := confirmed("a", 0, 2, 3, 4, 5, 7)
 	base := []Control{created("a", 0), wait, done}
@@ -221,9 +221,9 @@ func TestGone(t *testing.T) {
 		start    Border
 		max      int
 		gone     []segment.MsgID
-		carry    []CarrySource // for the segments below message 8
+		carry    []CarrySource // result of ToCarry for the segments below message 8
 		ok       bool
-		carried  []CarrySource // only carried
+		carried  []CarrySource // result of CarriedBelow
 	}{
 		{"nothing", base, Border{0, 0}, 9, nil, []CarrySource{{2, 0}, {4, 40}, {7, 0}}, true, nil},
 		{"some", base, Border{50, 5}, 9, []segment.MsgID{2, 4}, []CarrySource{{7, 0}}, true, nil},
@@ -323,7 +323,7 @@ func TestCarriedRecord(t *testing.T) {
 	}
 }
 
-// A batch that carries messages is folded at its place or not at all.
+// A batch that carries messages is folded with its offset, or not at all.
 func TestCarriedWithoutPlace(t *testing.T) {
 	ct := carriedControl(2)
 	c := Cursors{}
@@ -335,7 +335,7 @@ func TestCarriedWithoutPlace(t *testing.T) {
 	}
 }
 
-// The place of a carried copy holds against the place of a batch that is folded again.
+// A message keeps the place of its carried copy when the batch that holds the message is folded again.
 func TestPublishDeferredOfCarried(t *testing.T) {
 	c := Cursors{}
 	c.Publish(0, 10)

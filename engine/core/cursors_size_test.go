@@ -9,8 +9,8 @@ import (
 	"penstock/segment"
 )
 
-// MaxBytes never says less than Append writes, whatever the lists hold, and with long lists not much more: files of the
-// commit log are made as large as it says, and puts are refused by it.
+// MaxBytes never returns less than Append writes, whatever the lists contain, and with long lists not much more. Files
+// of the commit log are made as large as it says, and it causes puts to be refused.
 func TestCursorsMaxBytes(t *testing.T) {
 	for seed := range uint64(400) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -21,8 +21,8 @@ func TestCursorsMaxBytes(t *testing.T) {
 		if got > most {
 			t.Fatalf("seed %d: %d bytes, at most %d were foretold", seed, got, most)
 		}
-		// At most two bytes too many for the number of attempts, some for the due time, an offset, and a difference of ids;
-		// and constants.
+		// The estimate may be up to two bytes too large for each number of attempts, and some bytes for each due time,
+		// offset and difference of ids, and by constants.
 		if slack := most - got; slack > int64(items*6+100*(c.Len()+1)+700*c.Len()) {
 			t.Errorf("seed %d: %d bytes, %d items, %d foretold", seed, got, items, most)
 		}
@@ -32,7 +32,7 @@ func TestCursorsMaxBytes(t *testing.T) {
 	}
 }
 
-// someCursors makes a fold with lists of all kinds; only their form matters here.
+// someCursors returns a fold with lists of all kinds. Only their sizes matter here.
 func someCursors(rng *rand.Rand, longest int, gap uint64, end segment.Offset) (c *Cursors, items int) {
 	ids := func() (out []segment.MsgID) {
 		id := segment.MsgID(0)

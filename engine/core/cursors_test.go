@@ -12,7 +12,7 @@ import (
 	"penstock/segment"
 )
 
-// text shows a fold in one line, for tables.
+// text formats a fold in one line, for tables.
 func (c *Cursors) text() string {
 	var b strings.Builder
 	for _, ch := range c.channels {
@@ -70,7 +70,7 @@ func moved(name string, bounds ...segment.MsgID) Control {
 	return Control{Kind: DeadLetterMoved, Channel: name, Ranges: ranges(bounds...)}
 }
 
-// Every fold starts with 10 messages, 6 and 8 of them delayed until 60 and 80.
+// Every fold starts with 10 messages; 6 and 8 are delayed until 60 and 80.
 var applyCases = []struct {
 	name     string
 	controls []Control
@@ -83,7 +83,7 @@ var applyCases = []struct {
 	{"second channel at the end", []Control{created("b", 0), created("a", 10)}, "a:10-10[]; b:0-0[]; 6@60 8@80", 0, 10},
 	{"created twice", []Control{created("a", 3), created("a", 9)}, "a:3-3[]; 6@60 8@80", 3, 10},
 	{"a first channel behind delayed messages", []Control{created("a", 7)}, "a:7-7[]; 8@80", 7, 10},
-	// B45: only contiguous ranges move what is confirmed.
+	// B45: only contiguous ranges raise Confirmed.
 	{"confirmed out of order", []Control{created("a", 0), confirmed("a", 2, 4, 5, 6)}, "a:0-0[2-4,5-6]; 6@60 8@80", 0, 10},
 	{
 		"confirmed merges",
@@ -224,7 +224,8 @@ var applyCases = []struct {
 		},
 		"a:10-10[]", 10, 10,
 	},
-	// B64: confirmed and in the outbox, by one entry; the outbox pins it, and what it was delayed for goes with it.
+	// B64: one entry confirms a message and puts it into the outbox. The outbox keeps it needed, and its delay is
+	// forgotten.
 	{
 		"dead",
 		[]Control{created("a", 0), dead("a", DeadMessage{ID: 0, Attempts: 3}, DeadMessage{ID: 1, Attempts: 4})},
@@ -299,7 +300,7 @@ func TestCursorsApply(t *testing.T) {
 	}
 }
 
-// B69: what lies beyond the end of the log is never folded.
+// B69: an entry that names messages beyond the end of the log is never folded.
 func TestCursorsBeyondEnd(t *testing.T) {
 	for _, ct := range []Control{
 		created("b", 11), confirmed("a", 9, 11), deferred("a", Deferral{ID: 10, DueMs: 1, Attempts: 1}),
@@ -337,7 +338,7 @@ func TestCursorsPublishDeferred(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.PublishDeferred([]DeferredMessage{{ID: 4, DueMs: 50, At: 500}}) // nobody waits for it any more
+	c.PublishDeferred([]DeferredMessage{{ID: 4, DueMs: 50, At: 500}}) // no channel waits for it any more
 	if len(c.Deferred) != 0 || c.End() != 10 {
 		t.Fatalf("delayed messages %v, end %d", c.Deferred, c.End())
 	}
@@ -404,7 +405,7 @@ func TestCursorsAllocs(t *testing.T) {
 	}
 }
 
-// The two list operations of the fold against their plain definitions.
+// The fold's two list operations, compared with their plain definitions.
 func TestCursorsListsModel(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 5))
@@ -445,7 +446,7 @@ func TestCursorsListsModel(t *testing.T) {
 	}
 }
 
-// What waits is moved alike, by its publishing and by its requeue, and nothing else is.
+// ShiftDue moves messages that were published with a delay and requeued ones alike, and changes nothing else.
 func TestShiftDue(t *testing.T) {
 	c := &Cursors{}
 	for _, ct := range []Control{

@@ -39,7 +39,7 @@ func (d *watched) poll() {
 	}
 }
 
-// run polls for span; each tells what the disk does before each poll.
+// run polls for span. each sets what the disk does before each poll.
 func (d *watched) run(span time.Duration, each func()) {
 	for end := d.now + int64(span); d.now < end; {
 		each()
@@ -47,13 +47,13 @@ func (d *watched) run(span time.Duration, each func()) {
 	}
 }
 
-// hang: writes begin, none comes back.
+// hang begins a write; no write comes back.
 func (d *watched) hang() { d.begun++ }
 
-// work: everything comes back.
+// work begins a write; all writes come back.
 func (d *watched) work() { d.begun++; d.done = d.begun }
 
-// rest: nobody writes; probes come back.
+// rest begins no write; probes come back.
 func (d *watched) rest() { d.done = d.begun }
 
 func (d *watched) is(want DiskState) {
@@ -88,7 +88,7 @@ func TestDiskWatchHang(t *testing.T) {
 		t.Errorf("%d hand-overs in less than three minutes", d.handovers)
 	}
 	d.run(40*time.Second, d.hang)
-	if d.handovers != 2 { // what it was made the leader of since
+	if d.handovers != 2 { // leaderships that this node got since the first hand-over
 		t.Errorf("%d hand-overs after three minutes, want 2", d.handovers)
 	}
 	d.run(29*time.Second, d.work)
@@ -101,7 +101,7 @@ func TestDiskWatchHang(t *testing.T) {
 	}
 }
 
-// A write that comes back, however slow, is progress: nobody hands over.
+// A write that comes back, however slowly, is progress: there is no hand-over.
 func TestDiskWatchSlowIsNotHung(t *testing.T) {
 	d := newWatched(t)
 	for range 100 {
@@ -115,14 +115,14 @@ func TestDiskWatchSlowIsNotHung(t *testing.T) {
 	if len(d.tells) != 1 {
 		t.Errorf("others were told %v: nothing changed", d.tells)
 	}
-	d.done = d.begun // or the probes would have to wait
+	d.done = d.begun // otherwise the probes would have to wait
 	d.run(9*time.Second, d.work)
 	d.is(DiskSlow)
 	d.run(2*time.Second, d.work)
 	d.is(DiskGood)
 }
 
-// A disk that hung, gave one write back, and hangs again is one fault.
+// A disk that hung, completed one write, and hangs again has one fault, not two.
 func TestDiskWatchFlapping(t *testing.T) {
 	d := newWatched(t)
 	for range 8 {
@@ -142,7 +142,7 @@ func TestDiskWatchFlapping(t *testing.T) {
 }
 
 func TestDiskWatchTellsSeldom(t *testing.T) {
-	// a patience of nothing: it changes with every step
+	// The patience is so short that the state changes with every step.
 	w := NewDiskWatch(DiskConfig{PatienceNs: 4, FailedNs: 8, PollNs: 100, IdleNs: 1000}, 0)
 	var times []int64
 	begun, done := uint64(0), uint64(0)
@@ -164,7 +164,7 @@ func TestDiskWatchTellsSeldom(t *testing.T) {
 	}
 }
 
-// A process that stood still, or got no processor, has not seen that nothing came back.
+// A process that was stopped, or got no processor, cannot know that no write came back.
 func TestDiskWatchStopped(t *testing.T) {
 	d := newWatched(t)
 	d.run(time.Second, d.work)
@@ -183,7 +183,7 @@ func TestDiskWatchStopped(t *testing.T) {
 	}
 }
 
-// An idle disk is asked, so that a hang is noticed before somebody writes.
+// An idle disk is probed, so that a hang is noticed before somebody writes.
 func TestDiskWatchProbes(t *testing.T) {
 	d := newWatched(t)
 	d.run(time.Minute, d.rest)
@@ -212,8 +212,8 @@ func TestDiskWatchAllocates(t *testing.T) {
 	}
 }
 
-// Two disks hang, and the first to hang finds nobody for what it leads. It asks again as soon as somebody may be there,
-// not after the minutes that lie between two hand-overs that gave something away.
+// Two disks hang, and the first node finds no other that could take its leaderships. It asks again as soon as there may
+// be one. It does not wait for the minutes that must pass between two hand-overs that gave something away.
 func TestDiskWatchKept(t *testing.T) {
 	d := newWatched(t)
 	d.run(6*time.Second, d.hang)

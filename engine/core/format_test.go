@@ -19,7 +19,7 @@ var kindNames = map[string]ControlKind{
 	"DeferredCarried": DeferredCarried,
 }
 
-// FORMAT.md is the truth about the bytes: its table must say what the code says.
+// FORMAT.md defines the bytes: its table must agree with the code.
 func TestFormatTable(t *testing.T) {
 	text, err := os.ReadFile("FORMAT.md")
 	if err != nil {

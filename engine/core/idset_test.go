@@ -36,7 +36,7 @@ func TestIDSetAddRange(t *testing.T) {
 	}
 }
 
-// Every operation against a plain set of ids.
+// Compares every operation with a plain set of ids.
 func TestIDSetModel(t *testing.T) {
 	const limit = 200
 	for seed := range uint64(200) {
@@ -108,11 +108,11 @@ func checkAgainst(t *testing.T, s *IDSet, model map[segment.MsgID]bool, limit, f
 	}
 }
 
-// A window that moves forward is the hot path: it must settle on its memory.
+// A window that moves forward is the hot path: its memory use must settle.
 func TestIDSetAllocs(t *testing.T) {
 	var s IDSet
 	id := segment.MsgID(0)
-	step := func() { // 4 confirmed out of order, then merged and cut
+	step := func() { // 4 ids are confirmed out of order, then merged and cut
 		for _, d := range []segment.MsgID{6, 2, 4, 0} {
 			s.Add(id + d)
 		}

@@ -8,12 +8,12 @@ import (
 	"penstock/segment"
 )
 
-// A version that does not know a kind of entries may still read a fold that was made behind one, in a later segment's
-// first batch: then nothing of what the entry did may be missing. What an entry did is in the fold, all of it, and a
-// fold that an older version could not read in full is of a version that it refuses. So behind any number of entries,
-// of any kinds, a fold that is written and read goes on as the one that it was made of.
+// A version that does not know a kind of entry may still read a fold that was written after such an entry, in the first
+// batch of a later segment. Nothing that the entry did may then be missing. It is not, because the fold contains the
+// effects of all entries, and a version refuses a fold that it cannot read in full. So after any number of entries of
+// any kinds, a fold that is written and read must develop like the one that was written.
 func TestFoldSaysWhatItsEntriesDid(t *testing.T) {
-	seen := map[ControlKind]bool{EpochStart: true, Checkpoint: true} // nothing of them is kept, and the fold itself
+	seen := map[ControlKind]bool{EpochStart: true, Checkpoint: true} // without effect on a fold, and the fold itself
 	behind := func(name string, controls []Control, fold func() *Cursors) {
 		t.Helper()
 		apply := func(c *Cursors, i int) {
@@ -61,13 +61,13 @@ func TestFoldSaysWhatItsEntriesDid(t *testing.T) {
 	}
 }
 
-// derived are the fields of a fold that are found again from others.
+// derived are the fields of a fold that are computed from others.
 var derived = map[string]bool{
 	"Cursors.carriedFrom": true, "Cursors.carriedKnown": true, "Cursor.needed": true, "IDSet.head": true,
 }
 
-// Every field of a fold is written: the samples have something in each, and are read back as they were. A field that is
-// added without its bytes fails here.
+// Every field of a fold is written: the samples have a value in each field, and are read back unchanged. A new field
+// that is not encoded fails here.
 func TestFoldHasEveryField(t *testing.T) {
 	filled := map[string]bool{}
 	var walk func(v reflect.Value)
@@ -101,7 +101,7 @@ func TestFoldHasEveryField(t *testing.T) {
 	}
 }
 
-// plain is a copy to compare: without what is derived, and no slice is nil.
+// plain returns a copy for comparison: without derived fields, and without nil slices.
 func plain(c *Cursors) *Cursors {
 	p := *c
 	p.carriedFrom, p.carriedKnown = 0, false
@@ -117,7 +117,7 @@ func plain(c *Cursors) *Cursors {
 	return &p
 }
 
-// What a fold can say comes from entries, so a log of a level has no fold that a version of this level could not read.
+// The contents of a fold come from entries, so a log of a level has no fold that a version of this level cannot read.
 func TestFoldsOfALevel(t *testing.T) {
 	for version, level := range foldLevels {
 		if (level == 0) != (version == 0) {

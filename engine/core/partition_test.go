@@ -19,7 +19,7 @@ func stepPartition(p *Partition, ev PartitionEvent) PartitionResult {
 	return res
 }
 
-// B5, B20 and invariant 7 as far as the machine decides them: who may append.
+// B5, B20 and invariant 7, as far as the machine decides them: what may be appended.
 func TestPartitionAdmits(t *testing.T) {
 	disk := errors.New("the disk failed")
 	cases := []struct {
@@ -107,7 +107,7 @@ func TestPartitionAdmits(t *testing.T) {
 	}
 }
 
-// What callers must never do ends the program before it can reach the disk.
+// Calls that must never happen panic, before they can affect the disk.
 func TestPartitionRefusesBugs(t *testing.T) {
 	cases := []struct {
 		name  string
@@ -136,8 +136,8 @@ func TestPartitionRefusesBugs(t *testing.T) {
 	}
 }
 
-// B13, B15, B21, invariants 1 and 3, for random sequences of what a committer does: groups of several batches,
-// answered late, in order, now and then a restart from what was durable.
+// B13, B15, B21, invariants 1 and 3, for random sequences of a committer's calls: groups of several batches, outcomes
+// that come late but in order, and sometimes a restart from the durable state.
 func TestPartitionInvariants(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -153,7 +153,7 @@ type partitionWalk struct {
 	seed uint64
 	rng  *rand.Rand
 	p    *Partition
-	past []segment.State // after each append that is not durable yet, the durable one first
+	past []segment.State // the durable state, and then the state after each append that is not durable yet
 }
 
 func (w *partitionWalk) step() {
@@ -163,7 +163,7 @@ func (w *partitionWalk) step() {
 	switch w.rng.IntN(8) {
 	case 0, 1: // a group became durable
 		w.past = w.past[w.rng.IntN(len(w.past)):]
-	case 2: // the process starts anew
+	case 2: // the process restarts
 		if w.rng.IntN(4) == 0 {
 			w.p = NewPartition(w.past[0], partitionSizes)
 			w.past = w.past[:1]
@@ -173,7 +173,7 @@ func (w *partitionWalk) step() {
 	}
 }
 
-// append does what the committer does: what must stand before the batch goes first.
+// append does what the committer does: it first appends the batches that must come before this one.
 func (w *partitionWalk) append(bytes int, count uint32) {
 	res := stepPartition(w.p, PartitionEvent{Kind: PartitionPlace, Purpose: PurposeData, Bytes: bytes})
 	for rounds := 0; res.First != PurposeData; rounds++ {
@@ -212,8 +212,8 @@ func (w *partitionWalk) appended(before segment.State, at Placement, purpose Pur
 	}
 }
 
-// The transcript shows the machine's answers to a reader: lines that begin with a word are events, indented
-// lines what came of them (rewritten by -update), # is for the reader.
+// The transcript shows the machine's answers to a reader. Lines that begin with a word are events, indented lines are
+// the results (rewritten by -update), and lines with # are for the reader.
 func TestPartitionTranscript(t *testing.T) {
 	replay(t, filepath.Join("testdata", "partition.txt"), playPartition)
 }
@@ -288,7 +288,8 @@ func playPartitionEvent(t *testing.T, out *strings.Builder, p *Partition, word s
 	}
 }
 
-// Each leadership that the cluster grants begins with a batch of its own epoch, also where nothing came in between.
+// Each leadership that the cluster grants begins with a batch of its own epoch, even if nothing happened since the
+// previous one.
 func TestPartitionLeadsAgain(t *testing.T) {
 	p := NewPartition(segment.State{}, partitionSizes)
 	for epoch := segment.Epoch(3); epoch < 6; epoch++ {

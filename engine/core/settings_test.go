@@ -25,7 +25,7 @@ func TestSettingsValidate(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		s    ChannelSettings
-		want string // part of the error; "": valid
+		want string // part of the error; "": the settings are valid
 	}{
 		{"nothing", ChannelSettings{}, ""},
 		{"everything", sampleSettings(), ""},
@@ -126,8 +126,8 @@ func kvs(pairs ...string) (out []segment.KV) {
 	return out
 }
 
-// B60: exact, prefix, glob, regexp, several rules, inverse. B55: what drops only flagged messages is the inverse of a
-// rule.
+// B60: exact, prefix, glob, regexp, several rules, inverse. B55: a filter that drops only flagged messages is the
+// inverse of a rule.
 func TestFilterMatch(t *testing.T) {
 	rule := func(m Match, pattern string) Rule { return Rule{Header: "h", Match: m, Pattern: pattern} }
 	other := Rule{Header: "o", Match: MatchExists}
@@ -222,14 +222,14 @@ func TestFilterMatch(t *testing.T) {
 		}
 		for _, headers := range append(tc.wanted, kvs("h", strings.Repeat("long", 100))) {
 			if n := testing.AllocsPerRun(100, func() { m.Match(headers) }); n != 0 && !raceEnabled {
-				// regexp's pool loses things then
+				// With the race detector, the pool of package regexp drops items.
 				t.Errorf("%s: %v allocations", tc.name, n)
 			}
 		}
 	}
 }
 
-// A glob matches what path.Match matches.
+// A glob matches the same values as path.Match.
 func FuzzGlob(f *testing.F) {
 	for _, pattern := range []string{"", "*", "a?c", "[a-c]*", "[^a]", `\*`, `[\]-]`, "[--a]", "a[b-", "*/*", "[世-界]"} {
 		for _, value := range []string{"", "a", "abc", "a/b", "*", "-", "世", "\n", "\xff"} {
@@ -244,7 +244,7 @@ func FuzzGlob(f *testing.F) {
 		m, err := filter.Matcher()
 		want, wantErr := path.Match(pattern, value)
 		if wantErr != nil && err == nil {
-			// path.Match finds some bad patterns only when the value reaches them.
+			// path.Match finds some bad patterns only when it compares that part of the value.
 			return
 		}
 		if err != nil {

@@ -18,7 +18,7 @@ func TestWheelExact(t *testing.T) {
 		w.Schedule(&timer, start+delay)
 		fired := 0
 		fire := func(*Timer[int64]) { fired++ }
-		// Waking only when NextDue asks for it must do, and must not take many wakes.
+		// It must be enough to wake only when NextDue says so, and that must not take many wake-ups.
 		for wakes := 1; fired == 0; wakes++ {
 			at, ok := w.NextDue()
 			if !ok || at > start+delay || wakes > wheelLevels+1 {
@@ -38,8 +38,8 @@ func TestWheelExact(t *testing.T) {
 	}
 }
 
-// Random schedules, moves and cancels against a plain list: exactly what is due
-// fires, in order of time, none early, none late.
+// Compares random schedules, moves and cancels with a plain list: exactly the timers that are due fire, in the order of
+// their times, and none early or late.
 func TestWheelModel(t *testing.T) {
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 2))
@@ -85,7 +85,7 @@ func fireAndCompare(t *testing.T, w *Wheel[int], now int64, due []int64) {
 	before, last := w.now, int64(0)
 	w.Advance(now, func(timer *Timer[int]) {
 		at := due[timer.Value]
-		if at > before && at < last { // what was overdue comes first, in order of scheduling
+		if at > before && at < last { // overdue timers come first, in the order of scheduling
 			t.Fatalf("timer %d, due at %d, fired after one due at %d", timer.Value, at, last)
 		}
 		last = max(last, at)
@@ -123,7 +123,7 @@ func TestWheelInsideFire(t *testing.T) {
 		fired = append(fired, timer.Value)
 		if timer == &a && len(fired) == 1 {
 			w.Cancel(&b)       // same slot, not fired yet
-			w.Schedule(&a, 5)  // in the past: the next Advance
+			w.Schedule(&a, 5)  // in the past: fires in the next Advance
 			w.Schedule(&c, 25) // moved within this Advance
 		}
 	})
@@ -145,7 +145,7 @@ func TestWheelInsideFire(t *testing.T) {
 func TestWheelFarFuture(t *testing.T) {
 	var w Wheel[int]
 	timer := Timer[int]{}
-	w.Schedule(&timer, 1<<62) // beyond the wheel's end
+	w.Schedule(&timer, 1<<62) // beyond the last time of the wheel
 	if at, ok := w.NextDue(); !ok || at > maxWheelMs {
 		t.Fatalf("NextDue %d, %v", at, ok)
 	}
