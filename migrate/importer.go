@@ -7,35 +7,35 @@ import (
 	"slices"
 )
 
-// importer carries out the plan of one topic after the other.
+// importer imports one topic after the other, each by its plan. One goroutine uses it.
 type importer struct {
 	ctx       context.Context
 	target    Target
 	state     *State
 	counts    map[*Queue]Counts
 	progress  func(int64)
-	published int64 // by this run
-	seen      int64 // of what Scan counted, for progress
+	published int64 // messages published by this run
+	seen      int64 // messages done, of those that Scan counted; for progress
 
-	name string // of the topic at hand
+	name string // of the current topic
 	ts   *topicState
 	plan *plan
 
-	bodies [][]byte // the batch at hand, in room
+	bodies [][]byte // the current batch; the bodies are in room, and end at ends
 	room   []byte
 	ends   []int
-	first  uint64 // id of the first message that this run published of the step at hand
-	ran    int64  // how many it published of that step
+	first  uint64 // id of the first message that this run published in the current step
+	ran    int64  // number of messages that this run published in the current step
 }
 
-// topic imports one topic, from the step at which an earlier run stopped.
+// topic imports one topic, starting with the step at which an earlier run stopped.
 func (im *importer) topic(rec *record, t *Topic) error {
 	before, counted := im.seen, int64(0)
 	for _, q := range t.queues() {
 		counted += im.counts[q].Messages
 	}
 	im.name, im.ts = t.Name, rec.Topics[t.Name]
-	im.room, im.ends, im.ran = im.room[:0], im.ends[:0], 0 // an error may have left a batch of the topic before
+	im.room, im.ends, im.ran = im.room[:0], im.ends[:0], 0 // an error may have left a batch of the previous topic
 	if im.ts == nil {
 		im.ts = new(topicState)
 	}
@@ -49,7 +49,7 @@ func (im *importer) topic(rec *record, t *Topic) error {
 			return err
 		}
 	}
-	im.seen = before + counted // what several channels had was published once and counted for each
+	im.seen = before + counted // a message of several channels was published once, but counted for each of them
 	im.tell()
 	return nil
 }
@@ -96,7 +96,7 @@ func (im *importer) steps(rec *record, t *Topic) error {
 	return im.enter(stepDone)
 }
 
-// check refuses what the target cannot take, before anything of the topic is there.
+// check refuses a topic that the target cannot take, before anything of the topic is in the target.
 func (im *importer) check(rec *record) error {
 	tt, err := im.target.Topic(im.ctx, im.name)
 	if err != nil {
@@ -125,7 +125,8 @@ func (im *importer) check(rec *record) error {
 	return im.state.save()
 }
 
-// create makes the topic, and the channels that get everything: the first one claims what waits at the topic.
+// create creates the topic, and the channels that get every message. The first of these takes over the messages that
+// wait at the topic.
 func (im *importer) create() error {
 	if err := im.target.CreateTopic(im.ctx, im.name); err != nil {
 		return err
@@ -139,12 +140,12 @@ func (im *importer) create() error {
 // foreigner is a channel that is given messages which it did not have in nsqd.
 type foreigner struct {
 	name   string
-	number int   // in the plan; -1: nsqd does not know it
+	number int   // in the plan; -1: a channel that nsqd does not know
 	last   int64 // index of the last such message
 }
 
-// foreign lists them. A channel that the import creates gets what is published from its first own message on, one that
-// was there before gets everything.
+// foreign lists these channels. A channel that the import creates gets all messages from its own first one on. A
+// channel that existed before gets every message.
 func (im *importer) foreign() []foreigner {
 	var out []foreigner
 	add := func(name string, number int, from int64) {
@@ -167,7 +168,7 @@ func (im *importer) foreign() []foreigner {
 	return out
 }
 
-// createChannels makes the channels whose first message is number i. Those that exist stay as they are.
+// createChannels creates the channels whose first message is number i. Channels that exist are left unchanged.
 func (im *importer) createChannels(i int64) error {
 	for _, c := range im.plan.channels {
 		if c.first == i {
@@ -179,7 +180,8 @@ func (im *importer) createChannels(i int64) error {
 	return nil
 }
 
-// enter begins a step: what waits now is counted, so that a later run knows what this step published.
+// enter begins a step. It records how many messages are waiting, so that a later run can determine how many messages
+// this step has published.
 func (im *importer) enter(to step) error {
 	n, err := im.waiting()
 	if err != nil {
@@ -190,8 +192,8 @@ func (im *importer) enter(to step) error {
 	return im.state.save()
 }
 
-// waiting is what waits at the topic and in the reference channel. In an exclusive target it grows by what is
-// published.
+// waiting returns the number of messages that wait at the topic and in the reference channel. In an exclusive target
+// each published message increases it by one.
 func (im *importer) waiting() (int64, error) {
 	if !im.target.Exclusive() {
 		return 0, nil
@@ -203,8 +205,8 @@ func (im *importer) waiting() (int64, error) {
 	return tt.Waiting + tt.Channels[im.reference()].Waiting, nil
 }
 
-// reference is a channel that gets everything of a step: one that was there before, or the first one that the import
-// creates. "" where there is no channel. It is the same in every run.
+// reference returns a channel that gets every message of a step: one that existed before, or the first one that the
+// import creates. It returns "" if there is no channel. The result is the same in every run.
 func (im *importer) reference() string {
 	if len(im.ts.Existing) > 0 {
 		return im.ts.Existing[0]
@@ -217,7 +219,8 @@ func (im *importer) reference() string {
 	return ""
 }
 
-// resumeAt is how much of the step an earlier run published.
+// resumeAt returns how many messages of the step an earlier run has published. most is the number of messages in the
+// step.
 func (im *importer) resumeAt(most int64) (int64, error) {
 	n := im.ts.Published
 	if im.target.Exclusive() {
@@ -272,7 +275,7 @@ func (im *importer) publishChannels() error {
 	return im.enter(stepConfirm)
 }
 
-// firstID is the id of the first message of the channels; from is how many of them an earlier run had published.
+// firstID returns the id of the first message of the plan. from is how many messages an earlier run had published.
 func (im *importer) firstID(from int64) (uint64, error) {
 	if im.ran > 0 {
 		return im.first - uint64(from), nil
@@ -299,7 +302,7 @@ func (im *importer) confirm(t *Topic) error {
 	return im.enter(stepTopic)
 }
 
-// publishTopic publishes what no channel had got: all of them get it.
+// publishTopic publishes the messages that no channel had yet. All channels get them.
 func (im *importer) publishTopic(t *Topic) error {
 	from, err := im.resumeAt(im.counts[t.Queue].Messages)
 	if err != nil {
@@ -311,7 +314,7 @@ func (im *importer) publishTopic(t *Topic) error {
 	return im.flush()
 }
 
-// add copies a body into the batch at hand, and publishes the batch when it is full.
+// add copies a body into the current batch, and publishes the batch first if it is full.
 func (im *importer) add(body []byte) error {
 	if len(im.ends) == MaxPublishCount || len(im.ends) > 0 && len(im.room)+len(body) > MaxPublishBytes {
 		if err := im.flush(); err != nil {
@@ -351,7 +354,7 @@ func (im *importer) flush() error {
 	im.seen += n
 	im.tell()
 	if im.target.Exclusive() {
-		return nil // its own count is what a later run goes by
+		return nil // a later run relies on the target's own count
 	}
 	return im.state.save()
 }

@@ -15,17 +15,17 @@ import (
 const (
 	metadataFile = "nsqd.dat"
 
-	// maxMetadataBytes bounds nsqd.dat: 200 bytes for each of 20,000 topics with 16 channels.
+	// maxMetadataBytes bounds nsqd.dat. It allows 200 bytes for each of 20,000 topics with 16 channels.
 	maxMetadataBytes = 64 << 20
 	maxNameBytes     = 64
 )
 
-// ephemeralSuffix marks what nsqd keeps in memory only; such a topic or channel has no files.
+// ephemeralSuffix marks topics and channels that nsqd keeps only in memory, and that have no files.
 const ephemeralSuffix = "#ephemeral"
 
 var validName = regexp.MustCompile(`^[.a-zA-Z0-9_-]+$`)
 
-// metadata is nsqd.dat, as far as it is needed.
+// metadata is the part of nsqd.dat that an import needs.
 type metadata struct {
 	Version string          `json:"version"`
 	Topics  []topicMetadata `json:"topics"`
@@ -42,8 +42,8 @@ type channelMetadata struct {
 	Paused bool   `json:"paused"`
 }
 
-// parseMetadata reads nsqd.dat. Names that nsqd would refuse are left out and returned as refused: they would become
-// file names. Ephemeral ones are left out silently, as nsqd leaves them out. Topics and channels come sorted by name.
+// parseMetadata parses nsqd.dat. Names that nsqd would refuse are left out and returned in refused, since they would
+// become file names. Ephemeral names are left out silently, as nsqd does. Topics and channels are sorted by name.
 func parseMetadata(data []byte) (m metadata, refused []string, err error) {
 	if err := json.Unmarshal(data, &m); err != nil {
 		return metadata{}, nil, fmt.Errorf("migrate: %s is not nsqd's JSON: %w", metadataFile, err)
@@ -77,7 +77,7 @@ func ephemeral(name string) bool {
 	return ok && usableName(stem)
 }
 
-// readMetadata returns found false where there is no nsqd.dat.
+// readMetadata reads nsqd.dat; found is false if there is none.
 func readMetadata(root *os.Root) (m metadata, refused []string, found bool, err error) {
 	data, err := readBounded(root, metadataFile, maxMetadataBytes)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -11,39 +11,41 @@ import (
 	"sort"
 )
 
-// MaxIndexedCount is how many different messages of one topic may lie in the queues of two and more of its channels:
-// their ids are sorted in memory, with about 100 bytes each. A topic with one such channel has no limit.
+// MaxIndexedCount bounds the number of different messages in the queues of one topic if two or more of its channels
+// have messages: their ids are then sorted in memory, at about 100 bytes each. A topic with one such channel has no
+// limit.
 const MaxIndexedCount = 16 << 20
 
-// ErrTooMany is for a topic above MaxIndexedCount.
+// ErrTooMany is returned for a topic that exceeds MaxIndexedCount.
 var ErrTooMany = errors.New("migrate: too many messages lie in the queues of several channels of one topic")
 
-// plan is the order in which what lies in the queues of one topic's channels is published: one copy of each message,
-// sorted by who has it. In nsqd each channel has its own copies; in the target all channels read one log, so what a
-// channel did not have must be confirmed for it there. Sorted by who has them, those messages are few long runs instead
-// of many short ones, and most of them lie before the channel is created, or behind all it wants.
+// plan is the order in which the messages in the queues of one topic's channels are published. Each message is
+// published once, and the messages are sorted by the set of channels that have them. In nsqd each channel has its own
+// copies. In the target all channels read one log, so the messages that a channel did not have in nsqd must be
+// confirmed for that channel. Sorted by set, those messages form few long runs instead of many short ones, and most of
+// them lie either before the point at which the channel is created, or behind the last message that it wants.
 type plan struct {
 	channels []plannedChannel
 	total    int64
-	runs     []run   // in order, without gaps
-	entries  []entry // nil: stream
+	runs     []run   // in order of index, without gaps
+	entries  []entry // nil: the messages are those of stream
 	stream   *Queue
-	queues   []*Queue // of the channels, and the topic's last
+	queues   []*Queue // the channels' queues, and then the topic's own
 }
 
 type plannedChannel struct {
 	name   string
 	paused bool
-	first  int64 // index of the first message it has; plan.total when it has none
+	first  int64 // index of the first message that it has; plan.total if none
 }
 
-// run is a range of messages that the same channels have.
+// run is a range of messages that belong to the same set of channels.
 type run struct {
 	start, end int64
 	set        chanSet
 }
 
-// entry is where one copy of a message is.
+// entry is one message of the plan, with the location of one copy of it.
 type entry struct {
 	timestamp int64
 	offset    int64
@@ -53,7 +55,7 @@ type entry struct {
 	queue     uint32
 }
 
-// chanSet is a set of channel numbers, as bits; the number after the last channel's is the topic itself.
+// chanSet is a set of channel numbers, as bits. The number after that of the last channel stands for the topic itself.
 type chanSet []uint64
 
 func (s chanSet) has(i int) bool { return i < len(s)*64 && s[i/64]&(1<<(i%64)) != 0 }
@@ -74,7 +76,7 @@ func (s chanSet) count() (n int) {
 	return n
 }
 
-// newPlan reads the queues of a topic's channels; counts are what reading them found before.
+// newPlan reads the queues of a topic's channels. counts is the result of the earlier Scan.
 func newPlan(t *Topic, counts map[*Queue]Counts) (*plan, error) {
 	p := new(plan)
 	var full []int
@@ -91,8 +93,8 @@ func newPlan(t *Topic, counts map[*Queue]Counts) (*plan, error) {
 	switch {
 	case len(full) == 0:
 	case len(full) == 1 && (topic == 0 || topic+counts[p.queues[full[0]]].Messages > MaxIndexedCount):
-		// After a crash the topic's last messages may lie in the channel as well, and are then published twice: too many to
-		// look.
+		// After a crash of nsqd the topic's last messages may be in the channel's queue as well. They are then
+		// published twice, because finding them would need more than MaxIndexedCount ids in memory.
 		p.stream = p.queues[full[0]]
 		p.total = counts[p.stream].Messages
 		p.runs = []run{{0, p.total, chanSet(nil).with(full[0])}}
@@ -110,8 +112,8 @@ func newPlan(t *Topic, counts map[*Queue]Counts) (*plan, error) {
 	return p, nil
 }
 
-// sets numbers the sets of channels that occur; joining is by table, because a message is in few queues and there are
-// many messages.
+// sets numbers the sets of channels that occur. It remembers the result of each join, because there are many messages
+// but only few sets.
 type sets struct {
 	all   []chanSet
 	byKey map[string]int32
@@ -162,14 +164,15 @@ func (p *plan) index(t *Topic, counts map[*Queue]Counts) error {
 			return err
 		}
 	}
-	// What the topic itself still has is published from there, to all channels.
+	// Messages that are still in the topic's own queue are published from there, to all channels.
 	topic := len(p.channels)
 	p.entries = slices.DeleteFunc(p.entries, func(e entry) bool { return s.all[e.set].has(topic) })
 	p.sort(s)
 	return nil
 }
 
-// sort puts what few channels have first: a channel that has nothing of a run is then often not created yet.
+// sort orders the entries so that messages of few channels come first. Many channels that have none of a run are then
+// not created yet when the run is published.
 func (p *plan) sort(s *sets) {
 	order := make([]int32, len(s.all))
 	for i := range order {
@@ -195,13 +198,13 @@ func (p *plan) sort(s *sets) {
 	}
 }
 
-// has says whether channel number c (-1: one that nsqd does not know) has message i.
+// has reports whether channel number c has message i. c is -1 for a channel that nsqd does not know.
 func (p *plan) has(c int, i int64) bool {
 	r := sort.Search(len(p.runs), func(r int) bool { return p.runs[r].end > i })
 	return c >= 0 && r < len(p.runs) && p.runs[r].set.has(c)
 }
 
-// lastForeign is the index of the last message that channel number c does not have; -1: none.
+// lastForeign returns the index of the last message that channel number c does not have, or -1 if it has them all.
 func (p *plan) lastForeign(c int) int64 {
 	for _, r := range slices.Backward(p.runs) {
 		if c < 0 || !r.set.has(c) {
@@ -211,7 +214,7 @@ func (p *plan) lastForeign(c int) int64 {
 	return -1
 }
 
-// each calls fn for the bodies from index from on. A body is borrowed until fn returns.
+// each calls fn for each message, starting at index from. The body is valid only until fn returns.
 func (p *plan) each(from int64, fn func(i int64, body []byte) error) error {
 	if p.stream != nil {
 		return eachFrom(p.stream, from, fn)
@@ -237,7 +240,7 @@ func (p *plan) each(from int64, fn func(i int64, body []byte) error) error {
 	return nil
 }
 
-// eachFrom calls fn for the messages of a queue from number from on.
+// eachFrom calls fn for each message of a queue, starting at number from.
 func eachFrom(q *Queue, from int64, fn func(i int64, body []byte) error) error {
 	i := int64(0)
 	_, err := q.Read(func(m *Message) error {
@@ -257,7 +260,8 @@ func noEOF(err error) error {
 	return err
 }
 
-// maxOpenFiles bounds the files that are open at once while messages are read in another order than they lie in.
+// maxOpenFiles bounds the number of files that are open at once, because the plan does not read messages in the order
+// in which the files have them.
 const maxOpenFiles = 64
 
 type fileKey struct {

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// A queue of nsqd on the disk, NAME being TOPIC or TOPIC:CHANNEL:
+// The files of a queue of nsqd, where NAME is TOPIC or TOPIC:CHANNEL:
 //
 //	NAME.diskqueue.000000.dat    records; the next file has the next number
 //	NAME.diskqueue.meta.dat      text: depth LF read file,read position LF write file,write position LF
@@ -24,8 +24,8 @@ import (
 //	           16  message id, ASCII hex
 //	            n  body
 //
-// nsqd writes the meta file every few thousand messages and when it stops, so after a crash both positions may be old:
-// everything from the read position to the end of the last file counts, as it does for nsqd.
+// nsqd writes the meta file every few thousand messages and when it stops. After a crash both positions may therefore
+// be out of date. As nsqd does, the import takes everything from the read position to the end of the last file.
 const (
 	dataInfix  = ".diskqueue."
 	dataSuffix = ".dat"
@@ -36,39 +36,39 @@ const (
 	messageHeaderBytes = 8 + 2 + idBytes
 	idBytes            = 16
 
-	// MaxBodyBytes is the largest body that is taken for one: a longer record counts as damage. It is what the largest
-	// batch of a target can carry, less its framing.
+	// MaxBodyBytes is the size of the largest body that is accepted; a longer record counts as damage. It is the size
+	// of the largest batch of a target, less its framing.
 	MaxBodyBytes = 15<<20 - 4096
 
 	maxMetaBytes   = 4096
 	readAheadBytes = 256 << 10
 )
 
-// Message is one record. Body is borrowed until the function that was called with it returns.
+// Message is one record. Body is valid only until the function that it was passed to returns.
 type Message struct {
 	ID        [idBytes]byte
-	Timestamp int64 // when nsqd took it, ns since 1970
+	Timestamp int64 // when it was published to nsqd, ns since 1970
 	Attempts  uint16
 	Body      []byte
 
-	file   int64 // the number of its file
-	offset int64 // where the body begins there
+	file   int64 // number of the file
+	offset int64 // offset of the body in the file
 }
 
 // Damage is one place in a queue that could not be read.
 type Damage struct {
 	File   string // name in nsqd's directory
 	Offset int64
-	Bytes  int64 // that were not read because of it; 0 where nobody can know
+	Bytes  int64 // number of bytes not read because of it; 0 if unknown
 	Reason string
 }
 
-// String is one line for a person.
+// String returns a line of text for the operator.
 func (d Damage) String() string {
 	return fmt.Sprintf("%s at byte %d: %s (%d bytes not read)", d.File, d.Offset, d.Reason, d.Bytes)
 }
 
-// queueMeta is a meta file. The zero value reads everything there is.
+// queueMeta is the contents of a meta file. With the zero value all files are read completely.
 type queueMeta struct {
 	known               bool
 	depth               int64
@@ -104,24 +104,24 @@ func parseQueueMeta(data []byte) (queueMeta, error) {
 	return m, nil
 }
 
-// Queue is the backlog of a topic (Channel is "") or of one of its channels.
+// Queue is the backlog of a topic (then Channel is "") or of one of its channels.
 type Queue struct {
 	Topic, Channel string
 
-	name  string // of its files
+	name  string // common prefix of its file names
 	root  *os.Root
 	files []int64 // numbers of the data files, ascending
 	bad   []string
-	meta  bool // there is a meta file
+	meta  bool // whether there is a meta file
 }
 
-// Counts are what reading a queue found.
+// Counts are the results of reading a queue.
 type Counts struct {
 	Messages int64
 	Bytes    int64 // of bodies
-	Largest  int   // body, in bytes
+	Largest  int   // size of the largest body
 	Damage   []Damage
-	Notes    []string // nothing is lost, but a person may want to know
+	Notes    []string // observations for the operator about which nothing is lost
 }
 
 func (q *Queue) metaName() string { return q.name + metaSuffix }
@@ -129,8 +129,9 @@ func (q *Queue) fileName(n int64) string {
 	return fmt.Sprintf("%s%s%06d%s", q.name, dataInfix, n, dataSuffix)
 }
 
-// Read calls fn for every message, oldest first, and returns what was read. Damage ends a file, because nothing
-// says where the next record begins, and the next file goes on. The error is fn's own, or one of the file system.
+// Read calls fn for every message, oldest first, and returns what it found. Damage ends the reading of a file, because
+// nothing says where the next record begins; Read continues with the next file. The error is that of fn or of the file
+// system.
 func (q *Queue) Read(fn func(*Message) error) (Counts, error) {
 	var c Counts
 	meta, err := q.readMeta(&c)
@@ -162,7 +163,7 @@ func (q *Queue) Read(fn func(*Message) error) (Counts, error) {
 	return c, nil
 }
 
-// readMeta treats an unreadable meta file as damage: all the data files count then.
+// readMeta reads the meta file. It treats an unreadable one as damage; all data files are then read completely.
 func (q *Queue) readMeta(c *Counts) (queueMeta, error) {
 	if !q.meta {
 		if len(q.files) > 0 {
@@ -181,7 +182,7 @@ func (q *Queue) readMeta(c *Counts) (queueMeta, error) {
 	return meta, nil
 }
 
-// checkFiles compares the meta file's positions with the files that are there.
+// checkFiles compares the positions in the meta file with the files that exist.
 func (q *Queue) checkFiles(meta *queueMeta, c *Counts) {
 	if !meta.known {
 		return
@@ -195,7 +196,7 @@ func (q *Queue) checkFiles(meta *queueMeta, c *Counts) {
 	if meta.readFile == meta.writeFile && meta.readPos == meta.writePos {
 		return // empty; its file need not exist
 	}
-	// Only the files themselves bound the loop: a wrong number in the meta file must not.
+	// The loop runs over the existing files, so that a wrong number in the meta file cannot make it run long.
 	next := meta.readFile
 	for _, n := range q.files {
 		if n < meta.readFile {
@@ -223,7 +224,8 @@ func (c *Counts) damage(file string, offset, bytes int64, reason string) {
 	c.Damage = append(c.Damage, Damage{File: file, Offset: offset, Bytes: max(bytes, 0), Reason: reason})
 }
 
-// readFile reads one file from start on. wanted is where the meta file says that it ends; 0: it does not say.
+// readFile reads one file from start on. wanted is the end of the file according to the meta file, or 0 if the meta
+// file does not say.
 func (q *Queue) readFile(
 	r *bufio.Reader, m *Message, n, start, wanted int64, c *Counts, fn func(*Message) error,
 ) error {
@@ -273,7 +275,7 @@ func (q *Queue) readFile(
 	return nil
 }
 
-// readRecord reads the record at the beginning of the left bytes of a file. A reason says why they are not one.
+// readRecord reads the next record of a file, of which left bytes remain. If they are not a record, reason says why.
 func readRecord(r *bufio.Reader, m *Message, left int64) (used int64, reason string, err error) {
 	if left < recordHeaderBytes+messageHeaderBytes {
 		return 0, fmt.Sprintf("%d bytes are too few for a record", left), nil
@@ -305,8 +307,8 @@ func readRecord(r *bufio.Reader, m *Message, left int64) (used int64, reason str
 	return recordHeaderBytes + size, "", nil
 }
 
-// splitFileName finds the queue and the number in the name of a data file; number is -1 for a meta file and -2 for one
-// that nsqd set aside as bad.
+// splitFileName returns the queue and the number in the name of a data file. The number is -1 for a meta file, and -2
+// for a file that nsqd set aside as bad.
 func splitFileName(name string) (queue string, number int64, ok bool) {
 	if queue, ok = strings.CutSuffix(name, metaSuffix); ok {
 		return queue, -1, true

@@ -6,39 +6,41 @@ import (
 	"fmt"
 )
 
-// Limits of one Publish: what a target stores well at once.
+// Limits of one call of Publish, chosen so that a target can store it efficiently.
 const (
-	MaxPublishBytes = 512 << 10 // more only for a single message
+	MaxPublishBytes = 512 << 10 // exceeded only by a single larger message
 	MaxPublishCount = 2048
 )
 
 var (
-	// ErrInseparable is for a target that cannot confirm messages for a channel (see Target.Confirm).
+	// ErrInseparable is returned if the target would have to confirm messages for a channel and cannot (see
+	// Target.Confirm).
 	ErrInseparable = errors.New("migrate: the channels have different backlogs, which a running node cannot tell apart")
-	// ErrTarget is for a topic that is in the target in a way that an import cannot add to.
+	// ErrTarget is returned if the topic already exists in the target in a state to which an import cannot add.
 	ErrTarget = errors.New("migrate: the topic in the target cannot take an import")
 )
 
-// Target is where messages go. Every method returns after its effect is on stable storage. They are called by one
-// goroutine.
+// Target is the destination of an import. Every method returns only when its effect is on stable storage. One goroutine
+// calls the methods.
 type Target interface {
-	// Topic describes a topic; the zero value says that there is none.
+	// Topic describes a topic. The zero value means that the topic does not exist.
 	Topic(ctx context.Context, name string) (TargetTopic, error)
 	CreateTopic(ctx context.Context, name string) error
 	CreateChannel(ctx context.Context, topic, channel string) error
 	PauseTopic(ctx context.Context, name string) error
 	PauseChannel(ctx context.Context, topic, channel string) error
 
-	// Publish stores messages all or nothing and returns the first one's id; the bodies are borrowed until it returns.
+	// Publish stores all of the messages or none, and returns the id of the first one. It may use the bodies only until
+	// it returns.
 	Publish(ctx context.Context, topic string, bodies [][]byte) (uint64, error)
 
-	// Exclusive says that nobody else publishes to the target or consumes from it, that it can count exactly what waits,
-	// and that the ids of consecutive publishes are consecutive. Otherwise ids mean nothing, and LastID and Confirm are
-	// not called.
+	// Exclusive reports whether the target is used by nobody else: nobody publishes to it or consumes from it, it
+	// counts the waiting messages exactly, and consecutive publishes get consecutive ids. For a target that is not
+	// exclusive, the ids that Publish returns are ignored, and LastID and Confirm are not called.
 	Exclusive() bool
-	// LastID is the id of the newest message that waits in a channel.
+	// LastID returns the id of the newest message that waits in a channel.
 	LastID(ctx context.Context, topic, channel string) (uint64, error)
-	// Confirm confirms for a channel those of its waiting messages, up to the id last, of which drop says so.
+	// Confirm confirms for a channel those of its waiting messages, up to the id last, for which drop returns true.
 	Confirm(ctx context.Context, topic, channel string, last uint64, drop func(id uint64) bool) error
 }
 
@@ -47,24 +49,25 @@ type TargetTopic struct {
 	Exists     bool
 	Partitions int
 	Paused     bool
-	Waiting    int64 // at the topic: no channel has them yet
+	Waiting    int64 // number of messages at the topic that no channel has yet
 	Channels   map[string]TargetChannel
 }
 
 // TargetChannel describes a channel of a Target.
 type TargetChannel struct {
-	Waiting int64 // everything that is not confirmed
+	Waiting int64 // number of messages that are not confirmed
 	Paused  bool
 }
 
-// Options are the choices of Import; the zero value is ready.
+// Options are the options of Import; the zero value is ready to use.
 type Options struct {
-	Again bool // import a directory in which an nsqd worked since an import of it, as a whole
-	// told how many messages, of those that Scan counted, are published so far; those of an earlier run count
+	Again bool // import all of a directory again in which an nsqd has worked since its import
+	// Progress, if set, is called with the number of messages published so far, of those that Scan counted. Messages
+	// that an earlier run published are included.
 	Progress func(messages int64)
 }
 
-// Scan reads every queue of the source, and returns what each has. It is what a dry run shows and what Import needs.
+// Scan reads every queue of the source and returns the counts. A dry run shows them, and Import needs them.
 func Scan(ctx context.Context, s *Source, progress func(messages int64)) (map[*Queue]Counts, error) {
 	counts := map[*Queue]Counts{}
 	n := int64(0)
@@ -87,11 +90,11 @@ func Scan(ctx context.Context, s *Source, progress func(messages int64)) (map[*Q
 	return counts, nil
 }
 
-// Import publishes what Scan found into target. It returns how many messages it published, and done false with a nil
-// error when the directory had been imported before. An error that concerns one topic does not stop the others; all are
-// joined. After an error, or a crash at any point, another Import with the same state goes on where this one stopped.
-// Into an exclusive target it publishes each message exactly once; into another one it may publish the last batch of
-// the crash again.
+// Import publishes the messages that Scan found into target. It returns how many messages it published. If the
+// directory had been imported before, done is false and the error nil. An error that concerns one topic does not stop
+// the import of the others; all such errors are joined. After an error, or a crash at any point, another Import with
+// the same state continues where this one stopped. Into an exclusive target it publishes each message exactly once;
+// into any other target it may publish the batch that was in progress at the crash a second time.
 func Import(
 	ctx context.Context, s *Source, counts map[*Queue]Counts, target Target, state *State, o Options,
 ) (published int64, done bool, err error) {

@@ -13,36 +13,36 @@ import (
 	"syscall"
 )
 
-// ErrRunning says that an nsqd works in the directory: what is read there would change meanwhile.
+// ErrRunning says that an nsqd is using the directory, so that the files would change while they are read.
 var ErrRunning = errors.New(
 	"migrate: an nsqd uses the directory: stop it first, so that it writes what it holds in memory to its files")
 
 // ErrNoData says that a directory has neither nsqd.dat nor files of a queue.
 var ErrNoData = errors.New("migrate: the directory has no files of an nsqd")
 
-// fingerprintBytes is how much of the beginning and of the end of each file goes into the fingerprint: enough for
-// several message ids, which no two nsqd share.
+// fingerprintBytes is how much of the beginning and of the end of each file goes into the fingerprint. It is enough for
+// several message ids, which no two nsqds share.
 const fingerprintBytes = 4096
 
-// Source is the data directory of a stopped nsqd. It holds nsqd's own lock on it, so that no nsqd starts there, until
-// Close. Its methods are for one goroutine.
+// Source is the data directory of a stopped nsqd. Until Close it holds nsqd's own lock on the directory, so that no
+// nsqd starts there. Its methods must be called from one goroutine.
 type Source struct {
 	Path     string // absolute
-	Version  string // of the nsqd that wrote nsqd.dat
+	Version  string // version of the nsqd that wrote nsqd.dat
 	Topics   []Topic
-	Unlisted []*Queue // files of topics and channels that nsqd.dat does not name
+	Unlisted []*Queue // files of topics and channels that are not in nsqd.dat
 	Notes    []string
-	Running  bool // an nsqd holds the lock; only with SourceOptions.Running
+	Running  bool // an nsqd holds the lock; possible only with SourceOptions.Running
 
 	root *os.Root
 	dir  *os.File
 }
 
-// Topic is one topic of nsqd.dat with the files it has.
+// Topic is one topic of nsqd.dat with its files.
 type Topic struct {
 	Name     string
 	Paused   bool
-	Queue    *Queue // what no channel has got yet; never nil
+	Queue    *Queue // messages that no channel has yet; never nil
 	Channels []Channel
 }
 
@@ -53,15 +53,16 @@ type Channel struct {
 	Queue  *Queue // never nil
 }
 
-// SourceOptions are the choices of Open.
+// SourceOptions are the options of Open.
 type SourceOptions struct {
-	// Running allows to look at the directory of an nsqd that runs. What is read may then be torn: for a dry run only.
+	// Running allows opening the directory of an nsqd that is running. The files may then be read in an inconsistent
+	// state, so this is for dry runs only.
 	Running bool
-	// Unlisted takes the files of topics and channels that nsqd.dat does not name for theirs all the same.
+	// Unlisted also imports the files of topics and channels that are not in nsqd.dat.
 	Unlisted bool
 }
 
-// Open finds what an nsqd left in dir. It fails with ErrRunning or ErrNoData, or when nsqd.dat cannot be read.
+// Open finds the files of an nsqd in dir. It fails with ErrRunning or ErrNoData, or if nsqd.dat cannot be read.
 func Open(dir string, o SourceOptions) (*Source, error) {
 	path, err := filepath.Abs(dir)
 	if err != nil {
@@ -108,7 +109,7 @@ func (s *Source) open(o SourceOptions) error {
 	return nil
 }
 
-// lock takes nsqd's lock, an flock of the directory, shared: several readers may look.
+// lock takes nsqd's lock, an flock on the directory. It takes the lock shared, so that several imports may read.
 func (s *Source) lock(running bool) error {
 	dir, err := os.Open(s.Path)
 	if err != nil {
@@ -138,7 +139,7 @@ func (s *Source) Close() error {
 	return err
 }
 
-// findQueues groups the directory's files by queue.
+// findQueues groups the files in the directory by queue.
 func (s *Source) findQueues() (map[string]*Queue, error) {
 	entries, err := s.dir.ReadDir(-1)
 	if err != nil {
@@ -185,7 +186,8 @@ func sortedQueues(queues map[string]*Queue) []*Queue {
 	return all
 }
 
-// addUnlisted puts what only has files into m, in sorted order as parseMetadata does.
+// addUnlisted adds the topics and channels that have files but are not in m. It keeps m sorted, as parseMetadata made
+// it.
 func addUnlisted(m *metadata, queues map[string]*Queue) {
 	for _, q := range sortedQueues(queues) {
 		i, ok := slices.BinarySearchFunc(m.Topics, q.Topic, func(t topicMetadata, name string) int {
@@ -230,7 +232,7 @@ func (s *Source) addTopics(m *metadata, queues map[string]*Queue) {
 	s.Unlisted = sortedQueues(queues)
 }
 
-// Queues are all queues of the topics, a topic's own before its channels'.
+// Queues returns all queues of the topics. A topic's own queue comes before those of its channels.
 func (s *Source) Queues() []*Queue {
 	var all []*Queue
 	for i := range s.Topics {
@@ -247,7 +249,8 @@ func (t *Topic) queues() []*Queue {
 	return all
 }
 
-// Fingerprint names what the directory holds: it changes when an nsqd has worked there, and is the same in a copy.
+// Fingerprint identifies the contents of the directory. It changes when an nsqd has worked there, and is the same for a
+// copy of the directory.
 func (s *Source) Fingerprint() (string, error) {
 	sum := sha256.New()
 	add := func(name string) error {

@@ -9,23 +9,23 @@ import (
 	"path/filepath"
 )
 
-// StateFile is the name of the record of imports in a target's directory.
+// StateFile is the name of the record of imports in a target's data directory.
 const StateFile = "nsqd-import.json"
 
-// maxStateBytes bounds the record that is read.
+// maxStateBytes bounds the size of the record when it is read.
 const maxStateBytes = 256 << 20
 
-// ErrChanged says that an nsqd worked in the directory after an import of it.
+// ErrChanged says that an nsqd has worked in the directory since it was imported.
 var ErrChanged = errors.New("migrate: an nsqd has worked in the directory since it was imported")
 
-// State is the record of imports into one target: what makes a second run import nothing twice. It is one small JSON
-// file, replaced as a whole after each step. It is for one goroutine.
+// State is the record of imports into one target. It prevents a second run from importing anything twice. It is one
+// small JSON file, which is replaced as a whole after each step. It must be used by one goroutine only.
 type State struct {
 	path    string
 	Imports []*record `json:"imports"`
 }
 
-// record is one source's import.
+// record is the progress of importing one source.
 type record struct {
 	Source      string                 `json:"source"`
 	Fingerprint string                 `json:"fingerprint"`
@@ -33,29 +33,30 @@ type record struct {
 	Topics      map[string]*topicState `json:"topics"`
 }
 
-// step is how far one topic came. Each is entered after what it stands on is on stable storage.
+// step is the progress of one topic. A step is recorded only when the effects of the previous one are on stable
+// storage.
 type step string
 
 const (
-	stepBegin   step = "begin"   // the topic is being made
+	stepBegin   step = "begin"   // the topic is being created
 	stepPublish step = "publish" // the channels' messages are being published
-	stepConfirm step = "confirm" // each channel is rid of what it did not have
-	stepTopic   step = "topic"   // what the topic itself had is being published
+	stepConfirm step = "confirm" // the messages that a channel did not have are being confirmed for it
+	stepTopic   step = "topic"   // the topic's own messages are being published
 	stepDone    step = "done"
 )
 
-// topicState is what must be known of a topic to go on after a crash.
+// topicState is the state of a topic that an import needs to continue after a crash.
 type topicState struct {
 	Step      step     `json:"step"`
-	New       bool     `json:"new"`                // the import created the topic
+	New       bool     `json:"new"`                // the topic did not exist in the target
 	Existing  []string `json:"existing,omitempty"` // channels that the target had before
-	Base      int64    `json:"base"`               // messages that waited in the target when the step began
-	Published int64    `json:"published"`          // of this step; where the target can count, its count is taken instead
-	// id of the first message that stepPublish published; from stepConfirm on
+	Base      int64    `json:"base"`               // number of messages waiting in the target when the step began
+	Published int64    `json:"published"`          // in this step; ignored for an exclusive target, which counts itself
+	// First is the id of the first message that stepPublish published. It is set from stepConfirm on.
 	First uint64 `json:"first"`
 }
 
-// LoadState reads the record at path; one that does not exist is empty.
+// LoadState reads the record at path. If there is none, the result is empty.
 func LoadState(path string) (*State, error) {
 	s := &State{path: path}
 	st, err := os.Stat(path)
@@ -79,7 +80,7 @@ func LoadState(path string) (*State, error) {
 	return s, nil
 }
 
-// Imported says whether the directory at source was imported as a whole.
+// Imported reports whether the directory at source was imported completely.
 func (s *State) Imported(source string) bool {
 	for _, r := range s.Imports {
 		if r.Source == source && r.Done {
@@ -89,8 +90,8 @@ func (s *State) Imported(source string) bool {
 	return false
 }
 
-// record finds the import of a source, or begins one. again allows to import a directory anew in which an nsqd worked
-// since.
+// record finds the record for a source, or adds a new one. again allows importing a directory once more in which an
+// nsqd has worked since.
 func (s *State) record(source, fingerprint string, again bool) (*record, error) {
 	for _, r := range s.Imports {
 		if r.Fingerprint == fingerprint {
@@ -108,7 +109,7 @@ func (s *State) record(source, fingerprint string, again bool) (*record, error) 
 	return r, nil
 }
 
-// save replaces the file; when it returns nil the new one is on stable storage.
+// save replaces the file. When it returns nil, the new contents are on stable storage.
 func (s *State) save() error {
 	data, err := json.MarshalIndent(s, "", "  ")
 	if err != nil {
