@@ -105,7 +105,7 @@ func bench(
 	return nil
 }
 
-// showProgress draws a bar on a terminal and nothing elsewhere: a report in a file stays a report.
+// showProgress draws a progress bar if w is a terminal. It draws nothing elsewhere, so that it cannot end up in a file.
 func showProgress(cfg *load.Config, w io.Writer) (finish func()) {
 	file, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {

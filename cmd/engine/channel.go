@@ -16,7 +16,7 @@ import (
 	"penstock/nsq"
 )
 
-// steward is what `engine channel` and `engine topic` share.
+// steward is the state that the commands below `engine channel` and `engine topic` share.
 type steward struct {
 	client nodeClient
 	asJSON bool
@@ -24,7 +24,7 @@ type steward struct {
 	out    io.Writer
 }
 
-// flags are those of every command below cmd.
+// flags adds the flags that all commands below cmd have.
 func (o *steward) flags(cmd *cobra.Command) {
 	o.client.token = os.Getenv(envToken)
 	cmd.PersistentFlags().StringVar(&o.client.address, "http-address",
@@ -33,7 +33,7 @@ func (o *steward) flags(cmd *cobra.Command) {
 	cmd.PersistentFlags().BoolVar(&o.asJSON, "json", false, "print JSON")
 }
 
-// action makes a command whose errors other than usage exit with 1.
+// action makes a command. An error that does not carry its own exit code makes the command exit with 1.
 func (o *steward) action(
 	use, short string, args cobra.PositionalArgs, do func(ctx context.Context, args []string) error,
 ) *cobra.Command {
@@ -50,7 +50,7 @@ func (o *steward) action(
 	}}
 }
 
-// done prints that a change was made, in a sentence.
+// done reports a change with one sentence.
 func (o *steward) done(format string, args ...any) error {
 	text := fmt.Sprintf(format, args...)
 	if o.asJSON {
@@ -86,7 +86,7 @@ func channelCommand() *cobra.Command {
 	return cmd
 }
 
-// channelVerb is a change that needs no more than the names.
+// channelVerb makes a command for a change that takes no parameters besides the names.
 func (o *steward) channelVerb(verb, short, done string) *cobra.Command {
 	return o.action(verb+" TOPIC CHANNEL", short, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 		if err := o.client.post(ctx, "/channel/"+verb, of(args[0], args[1]), nil, nil); err != nil {
@@ -155,14 +155,14 @@ func (o *steward) seekCommand() *cobra.Command {
 	return cmd
 }
 
-// must1 is for what only a mistake in this program can make fail.
+// must1 panics on an error that only a mistake in this program can cause.
 func must1(err error) {
 	if err != nil {
 		panic("BUG: " + err.Error())
 	}
 }
 
-// peekFlags are those of both peek commands; ask makes the query of them.
+// peekFlags adds the flags of both peek commands to cmd. ask adds their values to a query.
 func (o *steward) peekFlags(cmd *cobra.Command) (ask func(q url.Values) url.Values) {
 	var from string
 	var count, partition int
@@ -203,7 +203,7 @@ func (o *steward) peek(ctx context.Context, path string, q url.Values) error {
 	return printPeeked(o.out, &list)
 }
 
-// waitingCommand is pending or deferred: when is the column that matters there.
+// waitingCommand makes the command pending or deferred. when is the column that distinguishes them in the output.
 func (o *steward) waitingCommand(what, short, when string) *cobra.Command {
 	count := engine.DefaultListCount
 	cmd := o.action(what+" TOPIC CHANNEL", short, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {

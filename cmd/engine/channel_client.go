@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// nodeTimeout is longer than a node takes for an operation on all leaders, so that it is the node that says what
-// happened.
+// nodeTimeout is longer than a node's own timeout for an operation at all leaders, so that the node can report the
+// outcome.
 const nodeTimeout = 90 * time.Second
 
-// errNoSuchRequest is the answer to a path that the node does not have.
+// errNoSuchRequest is returned for a path that the node does not serve.
 var errNoSuchRequest = errors.New(
 	"it does not know this request: it is not a Penstock node, an older one, or in no cluster")
 
-// nodeClient speaks to the HTTP API of a node, alone or in a cluster.
+// nodeClient is a client of the HTTP API of one node, whether that node is alone or in a cluster.
 type nodeClient struct {
 	address string
-	token   string // empty: none is sent
+	token   string // empty: no token is sent
 }
 
-// of is the query that names a topic and, unless it is empty, a channel.
+// of returns a query that names a topic and, unless it is empty, a channel.
 func of(topic, channel string) url.Values {
 	q := url.Values{"topic": {topic}}
 	if channel != "" {
@@ -38,7 +38,7 @@ func (c *nodeClient) get(ctx context.Context, path string, q url.Values, answer 
 	return c.do(ctx, http.MethodGet, path, q, nil, answer)
 }
 
-// post sends body as JSON, or nothing if it is nil. answer may be nil.
+// post sends body as JSON, or no body if it is nil. answer may be nil.
 func (c *nodeClient) post(ctx context.Context, path string, q url.Values, body, answer any) error {
 	return c.do(ctx, http.MethodPost, path, q, body, answer)
 }
@@ -65,7 +65,8 @@ func (c *nodeClient) do(ctx context.Context, method, path string, q url.Values, 
 	return nil
 }
 
-// refusal makes a sentence of an answer that is none: nsqd's codes are for programs.
+// refusal turns an answer other than 200 into an error sentence: the node answers with nsqd's codes, which are made for
+// programs.
 func (c *nodeClient) refusal(status int, data []byte, q url.Values) error {
 	var said struct {
 		Message string `json:"message"`

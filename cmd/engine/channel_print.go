@@ -18,7 +18,7 @@ import (
 	"penstock/nsq"
 )
 
-// nodeStats is what is shown of a node's /stats.
+// nodeStats is the part of a node's /stats that is shown.
 type nodeStats struct {
 	Topics []topicNumbers `json:"topics"`
 }
@@ -45,8 +45,8 @@ type channelNumbers struct {
 	Paused        bool   `json:"paused"`
 }
 
-// topics asks for the numbers of all topics, or of one that must be there: in a cluster every node counts what it
-// leads, and the sum is shown.
+// topics returns the numbers of all topics, or of one topic, which must exist. In a cluster it adds up the numbers of
+// all nodes, because every node counts only what it leads.
 func (o *steward) topics(ctx context.Context, topic ...string) ([]topicNumbers, error) {
 	nodes, err := o.members(ctx)
 	if err != nil {
@@ -76,12 +76,12 @@ func (o *steward) topics(ctx context.Context, topic ...string) ([]topicNumbers, 
 	return out, nil
 }
 
-// members are the live nodes of the cluster, or the node alone.
+// members returns a client for each live node of the cluster, or for the one node if there is no cluster.
 func (o *steward) members(ctx context.Context) ([]*nodeClient, error) {
 	var st admin.Status
 	switch err := o.client.get(ctx, "/cluster/status", url.Values{}, &st); {
 	case errors.Is(err, errNoSuchRequest):
-		return []*nodeClient{&o.client}, nil // no cluster
+		return []*nodeClient{&o.client}, nil // the node is in no cluster
 	case err != nil:
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (o *steward) members(ctx context.Context) ([]*nodeClient, error) {
 	return out, nil
 }
 
-// add adds what another node counts of the same topic.
+// add adds another node's numbers of the same topic.
 func (n *topicNumbers) add(m *topicNumbers) {
 	n.Depth += m.Depth
 	n.MessageCount += m.MessageCount
@@ -121,7 +121,7 @@ func (n *topicNumbers) add(m *topicNumbers) {
 	}
 }
 
-// numbers are what one node counts.
+// numbers returns the numbers of one node.
 func (c *nodeClient) numbers(ctx context.Context, topic ...string) ([]topicNumbers, error) {
 	q := of("", "")
 	q.Del("topic")
@@ -138,7 +138,7 @@ func (c *nodeClient) numbers(ctx context.Context, topic ...string) ([]topicNumbe
 	return st.Topics, nil
 }
 
-// channelsOf are all channels, each with its topic's name.
+// channelsOf returns all channels, each with the name of its topic.
 func channelsOf(all []topicNumbers) []channelNumbers {
 	out := []channelNumbers{}
 	for i := range all {
@@ -178,10 +178,11 @@ func pausedOr(paused bool) string {
 	return "ok"
 }
 
-// maxShownRunes is how much of a body or a header's value a table shows.
+// maxShownRunes bounds the part of a body or a header's value that a table shows.
 const maxShownRunes = 80
 
-// shown is text as a table can hold it; raw is told as a Go string.
+// shown returns a body or a header's value in the form for a table. Binary data and unprintable text are quoted like a
+// Go string.
 func shown(text *string, raw []byte) string {
 	s := ""
 	switch {

@@ -17,7 +17,7 @@ import (
 	"penstock/engine/core"
 )
 
-// channelFlags are the settings as flags. Only those that are given change anything.
+// channelFlags are a channel's settings as flags. Only flags that are given change a setting.
 type channelFlags struct {
 	order, keyHeader, deadLetter string
 	maxAttempts, sampleRate      int
@@ -76,17 +76,17 @@ func (o *steward) channelSetCommand() *cobra.Command {
 	return cmd
 }
 
-// anyOwn says whether a flag was given that is the command's own, not one of all commands.
+// anyOwn reports whether a flag was given that belongs to the command itself, not to all commands.
 func anyOwn(set *pflag.FlagSet) bool {
 	any := false
 	set.Visit(func(f *pflag.Flag) { any = any || f.Name != "http-address" && f.Name != "json" })
 	return any
 }
 
-// apply changes s by the flags that were given.
+// apply changes s according to the flags that were given.
 func (f *channelFlags) apply(set *pflag.FlagSet, stdin io.Reader, s *engine.ChannelSettings) error {
 	if set.Changed("file") {
-		version := s.Version // the file says what to set, not what was there
+		version := s.Version // the version of the current settings, in case the file has none
 		*s = engine.ChannelSettings{}
 		if err := readSettingsFile(f.file, stdin, s); err != nil {
 			return err
@@ -131,7 +131,7 @@ func within(name string, n, most int) error {
 	return nil
 }
 
-// readSettingsFile reads JSON strictly: a name that is wrong must not be set silently to nothing.
+// readSettingsFile parses JSON strictly, so that a misspelled name is an error and not ignored.
 func readSettingsFile(name string, stdin io.Reader, into any) error {
 	var data []byte
 	var err error
@@ -151,7 +151,8 @@ func readSettingsFile(name string, stdin io.Reader, into any) error {
 	return nil
 }
 
-// ruleOperators are tried in this order at the first place where one stands.
+// ruleOperators are the operators of a rule. The one that occurs first in the text counts; at the same place, the first
+// in this list.
 var ruleOperators = []struct {
 	text  string
 	match core.Match
@@ -170,7 +171,8 @@ func parseRules(rules []string) []core.Rule {
 	return out
 }
 
-// parseRule cannot fail: what has no operator is a header's name. The node checks names and patterns.
+// parseRule parses a rule. It cannot fail: a text without an operator is the name of a header. The node checks names
+// and patterns.
 func parseRule(rule string) core.Rule {
 	at, found := len(rule), core.Rule{Header: rule, Match: core.MatchExists}
 	for _, op := range ruleOperators {
@@ -182,7 +184,7 @@ func parseRule(rule string) core.Rule {
 	return found
 }
 
-// ruleText is what parseRule reads.
+// ruleText returns a rule in the notation that parseRule reads.
 func ruleText(r *core.Rule) string {
 	for _, op := range ruleOperators {
 		if op.match == r.Match {
@@ -214,7 +216,7 @@ func (o *steward) showChannelSettings(s *engine.ChannelSettings) error {
 	return t.Flush()
 }
 
-// orText is the number, or what 0 means.
+// orText returns n as text, or the text zero if n is 0.
 func orText[N ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int | ~int64](n N, zero string) string {
 	if n == 0 {
 		return zero

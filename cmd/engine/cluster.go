@@ -23,14 +23,14 @@ import (
 
 const (
 	envHTTPAddress     = "ENGINE_HTTP_ADDRESS"
-	envToken           = "PENSTOCK_TOKEN" // not ENGINE_*: those are settings of serve
+	envToken           = "PENSTOCK_TOKEN" // not ENGINE_*, which are settings of serve
 	defaultHTTPAddress = "127.0.0.1:4151"
 
-	// drainPoll is how often drain --wait looks.
+	// drainPoll is the interval at which drain --wait asks for the status.
 	drainPoll = 100 * time.Millisecond
 )
 
-// operator is what all `engine cluster` commands share.
+// operator is the state that all `engine cluster` commands share.
 type operator struct {
 	client clusterClient
 	asJSON bool
@@ -60,7 +60,7 @@ func clusterCommand() *cobra.Command {
 	return cmd
 }
 
-// action makes a command whose errors other than usage exit with 1.
+// action makes a command. An error that does not carry its own exit code makes the command exit with 1.
 func (o *operator) action(
 	use, short string, args cobra.PositionalArgs, do func(ctx context.Context, args []string) error,
 ) *cobra.Command {
@@ -128,7 +128,7 @@ func (o *operator) drainCommand() *cobra.Command {
 	return cmd
 }
 
-// waitForDrain returns when the node leads nothing: then stopping it interrupts nobody.
+// waitForDrain waits until the node leads nothing, so that stopping it interrupts nobody.
 func (o *operator) waitForDrain(ctx context.Context, node string, wait time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -137,7 +137,8 @@ func (o *operator) waitForDrain(ctx context.Context, node string, wait time.Dura
 	leaders := -1
 	for {
 		st := new(admin.Status)
-		// What the store accepted reaches the node that is asked a moment later: only a status that says draining counts.
+		// The change that the store accepted may reach the node at which we ask a moment later. So a status counts only
+		// once it shows the node as draining.
 		if err := o.client.get(ctx, "/cluster/status", st); err == nil {
 			if n := findNode(st, node); n != nil && n.Draining {
 				leaders = n.Leaders
@@ -220,7 +221,8 @@ func (o *operator) forceLeaderCommand() *cobra.Command {
 	return cmd
 }
 
-// confirmLoss says what may be lost and asks. Whoever is not at a terminal must have said --yes.
+// confirmLoss explains what may be lost, and asks for confirmation. Without a terminal it refuses: then --yes is
+// required.
 func (o *operator) confirmLoss(ctx context.Context, topic string, partition uint32, node string) error {
 	file, ok := o.in.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
@@ -284,7 +286,7 @@ func (o *operator) upgradeCommand() *cobra.Command {
 	return cmd
 }
 
-// change asks for it and prints the sentence that is the answer.
+// change requests a change and prints the sentence that the node answers.
 func (o *operator) change(ctx context.Context, path string, body any) error {
 	done := new(admin.Done)
 	if err := o.client.do(ctx, http.MethodPost, path, body, done); err != nil {

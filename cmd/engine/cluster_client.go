@@ -10,20 +10,21 @@ import (
 	"penstock/cluster/admin"
 )
 
-// clusterTimeout leaves the node time to say that its store does not answer.
+// clusterTimeout leaves the node enough time to report that its store does not answer.
 const clusterTimeout = admin.StoreTimeout + 5*time.Second
 
-// clusterClient speaks to /cluster/ of one node.
+// clusterClient is a client of /cluster/ at one node.
 type clusterClient struct {
 	address string
-	token   string // empty: none is sent
+	token   string // empty: no token is sent
 }
 
 func (c *clusterClient) get(ctx context.Context, path string, answer any) error {
 	return c.do(ctx, http.MethodGet, path, nil, answer)
 }
 
-// do sends body, or nothing if it is nil, and decodes the answer. A refusal becomes an error with the node's sentence.
+// do sends body, or no body if it is nil, and decodes the answer. A refusal becomes an error with the sentence that the
+// node answered.
 func (c *clusterClient) do(ctx context.Context, method, path string, body, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, clusterTimeout)
 	defer cancel()
@@ -46,7 +47,7 @@ func decodeAnswer(address string, status int, data []byte, answer any) error {
 	switch err := json.Unmarshal(data, refused); {
 	case err != nil || refused.Message == "":
 		return fmt.Errorf("%s answers with status %d: it is no Penstock node's HTTP address", address, status)
-	case status == http.StatusNotFound && refused.Message == "NOT_FOUND": // nsqd's words: nothing is mounted at /cluster/
+	case status == http.StatusNotFound && refused.Message == "NOT_FOUND": // nsqd's code: nothing is served at /cluster/
 		return fmt.Errorf("the node at %s is not part of a cluster", address)
 	}
 	return fmt.Errorf("%s (node at %s)", refused.Message, address)

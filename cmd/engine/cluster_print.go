@@ -47,7 +47,8 @@ func printStatus(w io.Writer, st *admin.Status) error {
 	return printFaults(w, st.Nodes)
 }
 
-// printFaults says what the nodes met since their start, one line for each kind; nothing if nothing.
+// printFaults prints the faults that the nodes have counted since their start, one line for each kind. It prints
+// nothing if there are none.
 func printFaults(w io.Writer, nodes []admin.Node) error {
 	t := table(w)
 	header := "\nNODE\tCOUNT\tSINCE ITS START, OR NOW\n"
@@ -64,7 +65,7 @@ func printFaults(w io.Writer, nodes []admin.Node) error {
 	return t.Flush()
 }
 
-// levels says the feature level, and what keeps it there.
+// levels describes the feature level, and the nodes that hold up a raise.
 func levels(st *admin.Status) string {
 	newest, late := st.Level, []string(nil)
 	for _, n := range st.Nodes {
@@ -84,7 +85,7 @@ func levels(st *admin.Status) string {
 	return strconv.Itoa(st.Level)
 }
 
-// health names what is wrong, the worst first.
+// health lists what is wrong, the worst first.
 func health(st *admin.Status) string {
 	var bad []string
 	for _, c := range []struct {

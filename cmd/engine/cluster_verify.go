@@ -13,7 +13,7 @@ import (
 	"penstock/engine"
 )
 
-// verifiedPartition is what verify says of a partition.
+// verifiedPartition is the result of verifying one partition.
 type verifiedPartition struct {
 	Topic     string              `json:"topic"`
 	Partition uint32              `json:"partition"`

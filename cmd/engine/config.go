@@ -17,15 +17,15 @@ const (
 	envPrefix = "ENGINE_"
 	envConfig = "ENGINE_CONFIG"
 
-	// maxConfigBytes bounds the TOML file, so that a wrong --config cannot fill the memory.
+	// maxConfigBytes bounds the TOML file, so that a wrong --config cannot exhaust the memory.
 	maxConfigBytes = 1 << 20
 )
 
 func (s *setting) key() string { return strings.ReplaceAll(s.name, "-", "_") }
 func (s *setting) env() string { return envPrefix + strings.ToUpper(s.key()) }
 
-// config is the table with the source of each value. Order of precedence: flag, environment,
-// file, default.
+// config is the table of settings with the source of each value. In order of precedence the sources are flag,
+// environment, file and default.
 type config struct {
 	node     *node
 	settings []*setting
@@ -33,8 +33,8 @@ type config struct {
 	flags    map[string]*flagValue
 }
 
-// flagValue keeps what was said on the command line: flags are parsed before the file is
-// read, and must still win over it.
+// flagValue remembers the value from the command line. Flags are parsed before the file is read, and must still take
+// precedence over it.
 type flagValue struct {
 	value
 	preset string
@@ -54,7 +54,7 @@ func (f *flagValue) Set(s string) error {
 
 func (f *flagValue) String() string { return f.preset }
 
-// newConfig makes the table with every default set and adds its flags to fs.
+// newConfig returns the table with every setting at its default, and adds its flags to fs.
 func newConfig(fs *pflag.FlagSet) *config {
 	n := new(node)
 	c := &config{node: n, settings: settings(n), source: map[string]string{}, flags: map[string]*flagValue{}}
@@ -74,7 +74,7 @@ func newConfig(fs *pflag.FlagSet) *config {
 	return c
 }
 
-// load reads the file and the environment and then puts the flags back on top.
+// load applies the file and the environment, and then the flags again.
 func (c *config) load(environ []string) error {
 	env := map[string]string{}
 	for _, kv := range environ {
@@ -199,7 +199,7 @@ func tomlText(v any) (string, error) {
 	return "", errors.New("the value must be a string, a whole number or true or false")
 }
 
-// lookup finds a setting by the name of its TOML key, for GET /config/<name>.
+// lookup returns the value of the setting with this TOML key, for GET /config/<name>.
 func (c *config) lookup(key string) (any, bool) {
 	i := slices.IndexFunc(c.settings, func(s *setting) bool { return s.key() == key })
 	if i < 0 {
@@ -217,7 +217,7 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// nearest is the known name with the fewest single-character edits from name.
+// nearest returns the known name that is the fewest single-character edits away from name.
 func nearest(name string, known []string) string {
 	best, bestEdits := "", int(^uint(0)>>1)
 	for _, k := range known {
@@ -228,7 +228,7 @@ func nearest(name string, known []string) string {
 	return best
 }
 
-// edits is the Levenshtein distance.
+// edits returns the Levenshtein distance between a and b.
 func edits(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -86,7 +86,7 @@ func (c *config) printDefaults(w io.Writer) error {
 	return err
 }
 
-// tomlPreset is the default in TOML's notation: whole numbers and booleans bare, the rest quoted.
+// tomlPreset returns the default in TOML's notation: whole numbers and booleans bare, everything else quoted.
 func (s *setting) tomlPreset() string {
 	if _, err := strconv.ParseInt(s.preset, 10, 64); err == nil || s.value.Type() == "bool" {
 		return s.preset

@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// maxDevNodes bounds --nodes: more say nothing that sixteen on one machine do not.
+	// maxDevNodes bounds --nodes: on one machine, more nodes show nothing that sixteen do not.
 	maxDevNodes = 16
-	// devPortStep is the distance between the ports of two nodes, devPortCount how many of them a node has.
+	// devPortStep is the distance between the first ports of two nodes. Each node uses devPortCount consecutive ports.
 	devPortStep  = 10
 	devPortCount = 7
 	devHost      = "127.0.0.1"
-	// devStopMargin is what a node gets beyond its own --shutdown-timeout before it is killed: closing its files, and its
-	// part of the metadata store.
+	// devStopMargin is the time beyond its own --shutdown-timeout that a node gets before it is killed. It needs that
+	// to close its files and its part of the metadata store.
 	devStopMargin = 5 * time.Second
 )
 
-// devOptions is what `engine dev-cluster` is told.
+// devOptions are the options of `engine dev-cluster`.
 type devOptions struct {
 	nodes        int
 	dataPath     string
@@ -88,7 +88,7 @@ func devClusterCommand() *cobra.Command {
 	return cmd
 }
 
-// devNode is one node's line on stdout.
+// devNode is one node; its exported fields are the line about it on stdout.
 type devNode struct {
 	Node   string   `json:"node"`
 	PID    int      `json:"pid"`
@@ -111,7 +111,7 @@ func (n *devNode) address(i int) string {
 	return net.JoinHostPort(devHost, strconv.Itoa(n.ports[i].port))
 }
 
-// Indexes of devNode.ports; the number is the port's distance from the node's first.
+// Indexes of devNode.ports. Each is also the distance of that port from the node's first port.
 const (
 	devNSQ = iota
 	devHTTP
@@ -126,7 +126,7 @@ var devUses = [devPortCount]string{
 	"NSQ", "HTTP", "lookup", "native", "between nodes", "etcd between its members", "etcd for its clients",
 }
 
-// planDevCluster checks what was said and makes every node's command line. It touches nothing.
+// planDevCluster checks the options and builds every node's command line. It has no side effects.
 func planDevCluster(o *devOptions) ([]*devNode, error) {
 	if o.nodes < 1 || o.nodes > maxDevNodes {
 		return nil, fmt.Errorf("--nodes %d is not from 1 to %d", o.nodes, maxDevNodes)
@@ -160,7 +160,8 @@ func planDevCluster(o *devOptions) ([]*devNode, error) {
 	return nodes, nil
 }
 
-// devVoters is how many of the nodes hold the metadata: an even number tolerates no more failures than one less.
+// devVoters returns how many of the nodes hold the metadata. It is odd, since an even number tolerates no more failures
+// than the next lower odd one.
 func devVoters(nodes int) int {
 	switch {
 	case nodes < 3:
@@ -171,7 +172,7 @@ func devVoters(nodes int) int {
 	return 5
 }
 
-// serveArgs is the command line of node i.
+// serveArgs returns the command line of node i.
 func serveArgs(nodes []*devNode, i int, dir string, known *pflag.FlagSet) []string {
 	n, voters := nodes[i], devVoters(len(nodes))
 	peers := make([]string, voters)
@@ -180,28 +181,29 @@ func serveArgs(nodes []*devNode, i int, dir string, known *pflag.FlagSet) []stri
 	}
 	args := []string{
 		"serve", "--data-path", dir, "--node-id", n.Node,
-		// Clients are told addresses on loopback: that is where the nodes listen, whatever this machine is called.
+		// Clients are given loopback addresses, because the nodes listen there, whatever the name of this machine.
 		"--broadcast-address", devHost, "--nsq-address", n.NSQ, "--http-address", n.HTTP, "--lookup-address", n.Lookup,
 		"--cluster-name", "dev", "--cluster-address", n.address(devPeer), "--cluster-peers", strings.Join(peers, ","),
 	}
 	if i < voters {
 		args = append(args, "--etcd-peer-address", n.address(devEtcdPeer), "--etcd-client-address", n.address(devEtcdClient))
 	}
-	if known.Lookup("native-address") != nil { // the port is the node's in any case
+	if known.Lookup("native-address") != nil { // the port is reserved for the node in any case
 		args = append(args, "--native-address", n.Native)
 	}
 	return args
 }
 
-// devFlags are those that tell the nodes apart or belong to the cluster: nobody else may set them.
+// devFlags are the flags of serve that dev-cluster sets itself, to different values for each node or for the whole
+// cluster. The user must not set them.
 var devFlags = []string{
 	"data-path", "node-id", "cluster-name", "nsq-address", "http-address", "lookup-address", "lookup-tcp-address",
 	"native-address",
 	"cluster-address", "etcd-data-path", "etcd-peer-address", "etcd-client-address", "cluster-peers",
 }
 
-// checkServeFlags refuses what serve would refuse, before anything is started, and takes the nodes' shutdown timeout
-// from it.
+// checkServeFlags refuses flags that serve would refuse, before anything is started. It also takes the shutdown timeout
+// of the nodes from them.
 func checkServeFlags(o *devOptions) (*pflag.FlagSet, error) {
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -225,8 +227,8 @@ func checkServeFlags(o *devOptions) (*pflag.FlagSet, error) {
 	return flags, nil
 }
 
-// portsFree finds out before the first node starts: half a cluster and an error in a log help nobody. Somebody may
-// still take a port before its node does; then that node says so.
+// portsFree returns an error if a port is taken, before the first node is started: otherwise the user would get half a
+// cluster and an error in a log. Another process may still take a port before its node does; then that node reports it.
 func portsFree(nodes []*devNode) error {
 	for _, n := range nodes {
 		for i, p := range n.ports {
@@ -247,7 +249,7 @@ func portsFree(nodes []*devNode) error {
 	return nil
 }
 
-// runDevCluster starts the nodes and returns when they have ended: with nil if ctx told it to.
+// runDevCluster starts the nodes and returns when they have ended. It returns nil if the end of ctx was the reason.
 func runDevCluster(ctx context.Context, o *devOptions, exe string, nodes []*devNode, stdout, stderr io.Writer) error {
 	dir := filepath.Dir(nodes[0].logName)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

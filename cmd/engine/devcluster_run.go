@@ -22,27 +22,28 @@ import (
 
 const (
 	devReadyPoll    = 50 * time.Millisecond
-	devReadyTimeout = 2 * time.Second // of one question
-	// A node that ends again and again is started again after a pause that doubles from the first to the last; one that
-	// had run for devSteady begins anew.
+	devReadyTimeout = 2 * time.Second // for one request
+	// A node that keeps ending is started again after a pause, which doubles from devFirstPause to devLastPause. After
+	// a node has run for devSteady, its pause starts over.
 	devFirstPause = 200 * time.Millisecond
 	devLastPause  = 10 * time.Second
 	devSteady     = 30 * time.Second
-	// devLogTail is how much of a log is read to say why a node did not start.
+	// devLogTail is how much of the end of a log is read to find out why a node did not start.
 	devLogTail = 4 << 10
 )
 
-// devCluster runs nodes as processes of its own. One goroutine watches each; `starter` makes them all.
+// devCluster runs nodes as child processes. One goroutine (keep) runs and watches each node, and the goroutine starter
+// creates all processes.
 type devCluster struct {
 	o      *devOptions
 	exe    string
 	starts chan startRequest
 	quiet  *http.Client
 
-	mu      sync.Mutex // orders lines
+	mu      sync.Mutex // guards the fields below, and keeps lines whole
 	stdout  io.Writer
 	stderr  io.Writer
-	waiting []string // nodes that were not ready yet
+	waiting []string // nodes that have not been ready yet
 }
 
 type startRequest struct {
@@ -57,7 +58,7 @@ func newDevCluster(o *devOptions, exe string, stdout, stderr io.Writer) *devClus
 	}
 }
 
-// run starts all nodes, waits until they are ready the first time, and then until ctx ends.
+// run starts all nodes, waits until all of them have been ready once, and then until ctx ends.
 func (d *devCluster) run(ctx context.Context, nodes []*devNode) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -89,24 +90,24 @@ func (d *devCluster) run(ctx context.Context, nodes []*devNode) error {
 	starting.Wait()
 	late.Stop()
 	watched.Wait()
-	<-ctx.Done() // without nodes it still waits to be told: they may be started by hand
+	<-ctx.Done() // even if all nodes have ended: they may be started again by hand
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil
 }
 
-// starter starts processes on one thread that lives as long as they do: the kernel kills a child with PDEATHSIG when
-// the thread that made it ends, not when the process does.
+// starter creates the processes on one thread, which lives as long as they do. The kernel kills a child with PDEATHSIG
+// when the thread that created it ends, not only when the process does.
 func (d *devCluster) starter() {
-	runtime.LockOSThread() // and never unlock: the thread ends with this goroutine
+	runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
 	for r := range d.starts {
 		r.done <- r.cmd.Start()
 	}
 }
 
-// start runs a node in a process group of its own, so that ctrl-C reaches only this process, which then stops the nodes
-// in order: a second signal would end a node at once.
+// start starts a node in its own process group, so that ctrl-C reaches only this process, which then stops the nodes in
+// order. If ctrl-C reached a node, too, it would count as a second signal and end the node at once.
 func (d *devCluster) start(n *devNode) (*exec.Cmd, error) {
 	log, err := os.OpenFile(n.logName, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -124,8 +125,8 @@ func (d *devCluster) start(n *devNode) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// keep runs one node until ctx ends, or until it ends and is not to be started again. ready is called when it was ready
-// the first time. A node that never was is an error.
+// keep runs one node until ctx ends, or until the node ends and is not to be started again. It calls ready when the
+// node is ready for the first time. It returns an error if the node ends without ever having been ready.
 func (d *devCluster) keep(ctx context.Context, n *devNode, ready func()) error {
 	pause, wasReady := devFirstPause, false
 	for {
@@ -158,7 +159,7 @@ func (d *devCluster) keep(ctx context.Context, n *devNode, ready func()) error {
 	}
 }
 
-// watch returns when the process has ended, which it makes it do when ctx ends, and says whether it was ready before.
+// watch waits until the process has ended, and stops the process when ctx ends. It reports whether the node was ready.
 func (d *devCluster) watch(ctx context.Context, n *devNode, cmd *exec.Cmd, ready func()) (wasReady bool, err error) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
@@ -180,9 +181,10 @@ func (d *devCluster) watch(ctx context.Context, n *devNode, cmd *exec.Cmd, ready
 	}
 }
 
-// stop ends a process: it may answer what is pending, but not for ever. SIGCONT is for one that somebody has stopped.
+// stop ends a process. The node gets limited time to finish pending work. SIGCONT is sent in case somebody has stopped
+// the process.
 func (d *devCluster) stop(n *devNode, cmd *exec.Cmd, ended <-chan error) error {
-	_ = cmd.Process.Signal(syscall.SIGTERM) // an error says that it has ended: then ended says it too
+	_ = cmd.Process.Signal(syscall.SIGTERM) // an error means that the process has ended, and then ended says so, too
 	_ = cmd.Process.Signal(syscall.SIGCONT)
 	select {
 	case err := <-ended:
@@ -194,7 +196,7 @@ func (d *devCluster) stop(n *devNode, cmd *exec.Cmd, ended <-chan error) error {
 	}
 }
 
-// isReady asks the node itself: that something listens on its port is not enough.
+// isReady asks the node itself, since it is not enough that something listens on its port.
 func (d *devCluster) isReady(ctx context.Context, n *devNode) bool {
 	if status, _ := d.get(ctx, "http://"+n.HTTP+"/ping"); status != http.StatusOK {
 		return false
@@ -226,7 +228,7 @@ func (d *devCluster) announce(n *devNode, pid int) {
 	line.PID = pid
 	data, err := json.Marshal(&line)
 	if err != nil {
-		panic("BUG: " + err.Error()) // strings and numbers
+		panic("BUG: " + err.Error()) // it has only strings and numbers
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -240,7 +242,8 @@ func (d *devCluster) say(format string, args ...any) {
 	fmt.Fprintf(d.stderr, format+"\n", args...)
 }
 
-// neverReady passes on why a node did not start: its own exit code, and the last line of its log.
+// neverReady returns the error for a node that ended before it was ready. The error has the node's own exit code and
+// the last line of its log.
 func (d *devCluster) neverReady(n *devNode, cmd *exec.Cmd, err error) error {
 	code := cmd.ProcessState.ExitCode()
 	if code < exitOther || code > exitAddress {
@@ -261,7 +264,7 @@ func (d *devCluster) neverReady(n *devNode, cmd *exec.Cmd, err error) error {
 	}
 }
 
-// ending says how a process ended.
+// ending describes how a process ended.
 func ending(cmd *exec.Cmd) string { return cmd.ProcessState.String() }
 
 func lastLine(name string) string {

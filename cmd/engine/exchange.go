@@ -11,19 +11,19 @@ import (
 	"net/url"
 )
 
-// maxAnswerBytes bounds what a node can make this process hold: a million partitions are about 250 MB.
+// maxAnswerBytes bounds the size of a node's answer; the answer about a million partitions has about 250 MB.
 const maxAnswerBytes = 256 << 20
 
 // exchange is one request to a node's HTTP API.
 type exchange struct {
 	address string
-	token   string // empty: none is sent
-	flag    string // that says the address, for the errors
+	token   string // empty: no token is sent
+	flag    string // the flag that sets address, for error messages
 	method  string
-	path    string // with its query
+	path    string // including the query
 }
 
-// do sends body as JSON, or nothing if it is nil, and returns what the node answers, whatever its status.
+// do sends body as JSON, or no body if it is nil. It returns the node's answer with any status.
 func (x *exchange) do(ctx context.Context, body any) (status int, data []byte, err error) {
 	var send io.Reader
 	if body != nil {
@@ -45,7 +45,7 @@ func (x *exchange) do(ctx context.Context, body any) (status int, data []byte, e
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		var of *url.Error // the URL is in the sentence already
+		var of *url.Error // the sentence below names the address already
 		if errors.As(err, &of) {
 			err = of.Err
 		}

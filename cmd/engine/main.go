@@ -1,7 +1,8 @@
-// Command engine runs a Penstock node, prints its configuration and measures a running one.
+// Command engine runs a Penstock node, shows and changes nodes and clusters, imports the data of an nsqd, and measures
+// a running node.
 //
-// Exit codes: 0 the command did its work; 1 an error that none of the others names; 2 a wrong flag,
-// variable, file or argument; 3 the data directory cannot be used; 4 an address cannot be listened on.
+// Exit codes: 0 success; 1 an error that none of the others covers; 2 a wrong flag, variable, file or argument; 3 the
+// data directory cannot be used; 4 an address cannot be listened on.
 package main
 
 import (
@@ -24,7 +25,7 @@ const (
 	exitAddress = 4
 )
 
-// exitError is an error that knows the exit code of the process.
+// exitError is an error with the exit code that it gives the process.
 type exitError struct {
 	code int
 	err  error
@@ -37,8 +38,8 @@ func main() {
 	os.Exit(run(commandLine(os.Args), os.Stdout, os.Stderr))
 }
 
-// packageNames are what errors of our packages begin with. They are for who embeds the engine: on a command line the
-// sentence is enough.
+// packageNames matches the package prefixes of our errors. They help programs that embed the engine; on a command line
+// the sentence alone is enough.
 var packageNames = regexp.MustCompile(
 	`(^|: )(?:(?:aio|clog|cluster|engine|etcd|kv|meta|migrate|netproto|nsq|peer|replicate|segment|wire): )+`)
 
@@ -58,7 +59,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if errors.As(err, &exit) {
 		return exit.code
 	}
-	return exitUsage // what cobra itself refuses: unknown commands, flags and arguments
+	return exitUsage // cobra's own errors: unknown commands, flags and arguments
 }
 
 func rootCommand() *cobra.Command {
@@ -78,7 +79,7 @@ func rootCommand() *cobra.Command {
 	return root
 }
 
-// sayArguments makes every command name its arguments when there are too few or too many.
+// sayArguments makes every command print its usage line when it gets too few or too many arguments.
 func sayArguments(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -93,7 +94,7 @@ func sayArguments(cmd *cobra.Command) {
 	}
 }
 
-// flagError names the nearest flag when one is unknown.
+// flagError suggests the nearest flag when one is unknown.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {

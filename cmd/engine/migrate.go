@@ -17,7 +17,7 @@ import (
 	"penstock/migrate"
 )
 
-// migration is what `engine migrate nsqd` was told.
+// migration holds the flags of `engine migrate nsqd`.
 type migration struct {
 	dataPath    string
 	to          string
@@ -143,7 +143,7 @@ func same(a, b string) bool {
 	return x == y
 }
 
-// into imports, and says what was done.
+// into imports the source into the target and prints the result.
 func (m *migration) into(
 	ctx context.Context, cmd *cobra.Command, source *migrate.Source, counts map[*migrate.Queue]migrate.Counts,
 ) error {
@@ -216,7 +216,7 @@ func (m *migration) damaged(source *migrate.Source, counts map[*migrate.Queue]mi
 	}
 }
 
-// printSource prints one line per queue, and every damage and note.
+// printSource prints one line per queue, and every damaged place and note.
 func printSource(w, notes io.Writer, s *migrate.Source, counts map[*migrate.Queue]migrate.Counts) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "TOPIC\tCHANNEL\tMESSAGES\tBYTES\tDAMAGED\tSTATE")
@@ -268,7 +268,7 @@ func orDash(s string) string {
 	return s
 }
 
-// countBar draws a bar on a terminal and nothing elsewhere. total -1: unknown.
+// countBar draws a progress bar if w is a terminal, and nothing elsewhere. total is -1 if it is not known.
 func countBar(w io.Writer, total int64, what string) (set func(int64), finish func()) {
 	file, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {

@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	// maxImportBatchBytes is the largest batch that an engine can store, one message of migrate.MaxBodyBytes.
+	// maxImportBatchBytes is the size of the largest batch that an engine can store: one message of
+	// migrate.MaxBodyBytes.
 	maxImportBatchBytes = 15 << 20
-	// importHoldTime is how long messages may stay in flight while those between them are confirmed; what times out comes
-	// again.
+	// importHoldTime is the message timeout of drain: how long messages may stay in flight while other messages are
+	// being confirmed. A message that times out would be delivered again.
 	importHoldTime = 24 * time.Hour
 )
 
@@ -127,28 +128,30 @@ func (d *dirTarget) LastID(ctx context.Context, topic, channel string) (uint64, 
 	return last, err
 }
 
-// Confirm lets everything be delivered up to last, finishes what is dropped and gives the rest back. The attempts that
-// this costs are forgotten when the directory is closed.
+// Confirm takes delivery of all messages up to the id last, finishes those for which drop returns true, and gives the
+// others back. The attempts that this adds are kept in memory only, so they are gone once the directory is closed.
 func (d *dirTarget) Confirm(ctx context.Context, topic, channel string, last uint64, drop func(uint64) bool) error {
 	c, err := d.channel(topic, channel)
 	if err != nil {
 		return err
 	}
-	// A run that was killed below may have left it paused; one that somebody paused was refused before.
+	// An earlier run that was killed in the last lines of Confirm may have left the channel paused. A channel that
+	// somebody else paused was refused before.
 	if err := c.Unpause(ctx); err != nil {
 		return err
 	}
 	if err := d.drain(ctx, topic, channel, last, drop); err != nil {
 		return err
 	}
-	// Both stand behind the confirmations in the log: when they are durable, those are.
+	// Pause and Unpause are behind the confirmations in the log: once they are durable, so are the confirmations.
 	if err := c.Pause(ctx); err != nil {
 		return err
 	}
 	return c.Unpause(ctx)
 }
 
-// drain takes what waits in a channel, up to the id last, and finishes what drop says.
+// drain takes delivery of the messages that wait in a channel, up to the id last, and finishes those for which drop
+// returns true.
 func (d *dirTarget) drain(ctx context.Context, topic, channel string, last uint64, drop func(uint64) bool) error {
 	c, err := d.channel(topic, channel)
 	if err != nil {
@@ -164,7 +167,7 @@ func (d *dirTarget) drain(ctx context.Context, topic, channel string, last uint6
 		return err
 	}
 	k.Pump()
-	tick := time.NewTicker(10 * time.Millisecond) // what was due later may be due without a new turn of the sink
+	tick := time.NewTicker(10 * time.Millisecond) // deferred messages may become due without a new turn of the sink
 	defer tick.Stop()
 	for {
 		ids, full, closed := s.take()
@@ -189,7 +192,7 @@ func (d *dirTarget) drain(ctx context.Context, topic, channel string, last uint6
 	}
 }
 
-// drained says that nothing waits any more: everything that is not confirmed was delivered to the sink.
+// drained reports whether nothing waits any more: every message that is not confirmed has been delivered to the sink.
 func (d *dirTarget) drained(topic, channel string) bool {
 	for _, t := range d.e.Stats(topic, channel) {
 		for _, c := range t.Channels {
@@ -199,8 +202,8 @@ func (d *dirTarget) drained(topic, channel string) bool {
 	return true
 }
 
-// drainSink collects the ids of a channel's messages. A sink must not call its consumer, so that finishing them is the
-// caller's.
+// drainSink collects the ids of a channel's messages. A sink must not call its consumer, so the caller has to finish
+// them. The engine calls Deliver, Flush and Closed; drain calls take. mu guards the fields below it.
 type drainSink struct {
 	last uint64
 	drop func(uint64) bool
@@ -208,7 +211,7 @@ type drainSink struct {
 
 	mu     sync.Mutex
 	ids    []core.ID
-	full   bool // a message at or behind last was seen
+	full   bool // the message last, or one behind it, was delivered
 	closed error
 }
 
@@ -240,7 +243,7 @@ func (s *drainSink) wake() {
 	}
 }
 
-// take returns the ids since the last call.
+// take returns the ids that were collected since the last call.
 func (s *drainSink) take() (ids []core.ID, full bool, closed error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// importRequestTime bounds one request: a publish waits at most a few seconds for room and for the disk.
+	// importRequestTime bounds one request. A publish waits at most a few seconds for room and for the disk.
 	importRequestTime = 30 * time.Second
 	maxStatsBytes     = 64 << 20
 	maxTokenBytes     = 4096
 )
 
-// nodeTarget imports into a running node, over nsqd's HTTP API; an nsqd would do as well.
+// nodeTarget imports into a running node over nsqd's HTTP API; the node could also be an nsqd.
 type nodeTarget struct {
 	base   string
-	token  string // "": none is sent
+	token  string // "": no token is sent
 	client *http.Client
 }
 
@@ -39,7 +39,7 @@ func newNodeTarget(address, token string) *nodeTarget {
 	}
 }
 
-// readToken reads the token that a node with AUTH wants; "" where no file is named.
+// readToken reads the token for a node with AUTH from a file. It returns "" if no file is named.
 func readToken(name string) (string, error) {
 	if name == "" {
 		return "", nil
@@ -57,7 +57,7 @@ func readToken(name string) (string, error) {
 	return token, err
 }
 
-// Exclusive: others publish and consume while the import runs, and HTTP tells no ids.
+// Exclusive returns false: others publish and consume while the import runs, and HTTP returns no ids.
 func (n *nodeTarget) Exclusive() bool { return false }
 
 func (n *nodeTarget) do(ctx context.Context, method, path string, query url.Values, body []byte) ([]byte, error) {
@@ -144,7 +144,7 @@ func (n *nodeTarget) PauseChannel(ctx context.Context, topic, channel string) er
 	return n.post(ctx, "/channel/pause", url.Values{"topic": {topic}, "channel": {channel}})
 }
 
-// Publish sends one MPUB, and a message alone as PUB: it may be too large for an MPUB.
+// Publish sends one MPUB, or a PUB if there is only one message, which may be too large for an MPUB.
 func (n *nodeTarget) Publish(ctx context.Context, topic string, bodies [][]byte) (uint64, error) {
 	if len(bodies) == 1 {
 		_, err := n.do(ctx, http.MethodPost, "/pub", url.Values{"topic": {topic}}, bodies[0])

@@ -23,7 +23,7 @@ import (
 
 const (
 	nsqdName = "nsqd"
-	// nsqdDirectory is the node's directory below nsqd's --data-path: nsqd's own files beside it stay as they are.
+	// nsqdDirectory is the node's directory below nsqd's --data-path. nsqd's own files beside it are left unchanged.
 	nsqdDirectory = "penstock"
 )
 
@@ -34,14 +34,14 @@ func nsqdCommand() *cobra.Command {
 		Long: "Run a node with the command line and the configuration file of NSQ's nsqd 1.3.0. " +
 			"A link to this program that is\n" +
 			"named nsqd does the same. Data is in " + nsqdDirectory + " below nsqd's --data-path.",
-		DisableFlagParsing: true, // nsqd's flags have one dash or two
+		DisableFlagParsing: true, // nsqd's flags may have one dash or two
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runNSQD(cmd.Context(), args, os.Environ(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 }
 
-// commandLine is what the program was told. A program that is called nsqd was told so by its name.
+// commandLine returns the program's arguments. If the program's name is nsqd, it adds the command nsqd.
 func commandLine(argv []string) []string {
 	if filepath.Base(argv[0]) == nsqdName {
 		return append([]string{nsqdName}, argv[1:]...)
@@ -75,7 +75,7 @@ func runNSQD(parent context.Context, args, environ []string, stdout, stderr io.W
 	return serve(ctx, c, stderr)
 }
 
-// sayUnimported says how to get at what an nsqd left in the directory, unless that was done.
+// sayUnimported logs how to import the data that an nsqd has left in the directory, unless they were imported.
 func sayUnimported(logger *slog.Logger, nsqdPath, dataPath string) {
 	if _, err := os.Stat(filepath.Join(nsqdPath, "nsqd.dat")); err != nil {
 		return
@@ -93,18 +93,18 @@ func sayUnimported(logger *slog.Logger, nsqdPath, dataPath string) {
 		"command", fmt.Sprintf("engine migrate nsqd --data-path %s --to %s", nsqdPath, dataPath))
 }
 
-// nsqdLine is nsqd's command line and configuration file.
+// nsqdLine is nsqd's command line and configuration file, as parsed.
 type nsqdLine struct {
 	flags   []*nsqdFlag
 	version bool
 	file    string
 
-	useless []string // what was said and has no meaning here
+	useless []string // flags, keys and arguments that have no effect here
 }
 
 func newNSQDLine() *nsqdLine { return &nsqdLine{flags: nsqdFlags()} }
 
-// parse reads the arguments with the package that nsqd reads them with, so that both understand the same.
+// parse parses the arguments with the same package as nsqd, so that both understand them alike.
 func (n *nsqdLine) parse(args []string, usage io.Writer) error {
 	set := flag.NewFlagSet(nsqdName, flag.ContinueOnError)
 	set.SetOutput(io.Discard)
@@ -120,12 +120,13 @@ func (n *nsqdLine) parse(args []string, usage io.Writer) error {
 		set.PrintDefaults()
 	}
 	if rest := set.Args(); err == nil && len(rest) > 0 {
-		n.useless = append(n.useless, fmt.Sprintf("the arguments %q", rest)) // nsqd does not look at them either
+		n.useless = append(n.useless, fmt.Sprintf("the arguments %q", rest)) // nsqd ignores them as well
 	}
 	return err
 }
 
-// config makes this program's settings: defaults, then ENGINE_* variables, then nsqd's file, then nsqd's flags.
+// config returns the settings of this program. From lowest to highest precedence they come from the defaults, ENGINE_*
+// variables, nsqd's file and nsqd's flags.
 func (n *nsqdLine) config(environ []string) (*config, error) {
 	c := newConfig(pflag.NewFlagSet(nsqdName, pflag.ContinueOnError))
 	if err := n.presets(c); err != nil {
@@ -159,7 +160,8 @@ func (n *nsqdLine) config(environ []string) (*config, error) {
 	return c, nil
 }
 
-// presets are nsqd's defaults where ours differ. nsqd is no nsqlookupd: one may run on the same machine.
+// presets sets nsqd's defaults where ours differ. nsqd is not an nsqlookupd, and one may be running on the same
+// machine.
 func (n *nsqdLine) presets(c *config) error {
 	for _, p := range [][2]string{
 		{"nsq-address", "0.0.0.0:4150"},
@@ -175,7 +177,7 @@ func (n *nsqdLine) presets(c *config) error {
 	return nil
 }
 
-// named returns a setting or nil.
+// named returns the setting with this name, or nil.
 func (c *config) named(name string) *setting {
 	i := slices.IndexFunc(c.settings, func(s *setting) bool { return s.name == name })
 	if i < 0 {
@@ -184,11 +186,11 @@ func (c *config) named(name string) *setting {
 	return c.settings[i]
 }
 
-// maxNSQDBodyBytes is the most that nsqd's --max-msg-size and --max-body-size can raise the limits to: with its
-// framing, it must fit into the largest batch.
+// maxNSQDBodyBytes is the highest limit that nsqd's --max-msg-size and --max-body-size can set: the body with its
+// framing must fit into the largest batch.
 const maxNSQDBodyBytes = 12 << 20
 
-// related settles what depends on several flags.
+// related adjusts settings that depend on several flags.
 func (n *nsqdLine) related(c *config) error {
 	o := &c.node.engine
 	largest := max(o.MaxMessageBytes, c.node.nsq.MaxBodyBytes)
@@ -198,7 +200,7 @@ func (n *nsqdLine) related(c *config) error {
 		c.node.nsq.MaxBodyBytes = min(c.node.nsq.MaxBodyBytes, maxNSQDBodyBytes)
 		largest = maxNSQDBodyBytes
 	}
-	// What nsqd allows and this server would refuse to start with.
+	// nsqd accepts these combinations, and this server would refuse to start with them.
 	c.node.nsq.MaxBodyBytes = max(c.node.nsq.MaxBodyBytes, o.MaxMessageBytes)
 	c.node.nsq.HeartbeatInterval = min(c.node.nsq.HeartbeatInterval, c.node.nsq.MaxHeartbeatInterval)
 	o.MaxBatchBytes = max(o.MaxBatchBytes, largest+largest/5)
@@ -209,7 +211,7 @@ func (n *nsqdLine) related(c *config) error {
 	return nil
 }
 
-// warning is one sentence about everything that was said in vain, or "".
+// warning returns one sentence that lists everything without effect, or "".
 func (n *nsqdLine) warning() string {
 	if len(n.useless) == 0 {
 		return ""
@@ -217,7 +219,7 @@ func (n *nsqdLine) warning() string {
 	return "known from nsqd, without effect here: " + strings.Join(n.useless, ", ")
 }
 
-// loadFile reads nsqd's TOML file. What a flag said stays.
+// loadFile reads nsqd's TOML file. Values from flags remain.
 func (n *nsqdLine) loadFile() error {
 	data, err := readConfig(n.file)
 	if err != nil {
@@ -231,7 +233,7 @@ func (n *nsqdLine) loadFile() error {
 	for _, key := range sortedKeys(file) {
 		i := slices.IndexFunc(n.flags, func(f *nsqdFlag) bool { return f.key() == key })
 		if i < 0 {
-			n.useless = append(n.useless, "the key "+key) // nsqd passes over keys that it does not know
+			n.useless = append(n.useless, "the key "+key) // nsqd ignores unknown keys
 			continue
 		}
 		f := n.flags[i]

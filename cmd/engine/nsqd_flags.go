@@ -11,23 +11,23 @@ import (
 	"penstock/nsq"
 )
 
-// nsqdFlag is one flag of nsqd 1.3.0, which is a key of its configuration file as well. It is a flag.Value that
-// remembers what was said.
+// nsqdFlag is one flag of nsqd 1.3.0, which is also a key in nsqd's configuration file. It is a flag.Value that
+// remembers the value it was given.
 type nsqdFlag struct {
 	name    string
-	cfg     string // the key; "": the name with underscores
+	cfg     string // the key in the file; "": the name with underscores
 	check   func(string) error
 	toml    func(any) (string, error)
-	targets []nsqdTarget // none: no meaning here
+	targets []nsqdTarget // none: the flag has no effect here
 
 	isBool, isList bool
 
 	said   string
-	given  bool // on the command line
+	given  bool // the value comes from the command line
 	source string
 }
 
-// nsqdTarget is the setting that a flag becomes, and how its value is written there; nil: as it is.
+// nsqdTarget is a setting that a flag sets. convert translates the value into the setting's notation; nil: not needed.
 type nsqdTarget struct {
 	setting string
 	convert func(string) (string, error)
@@ -35,8 +35,8 @@ type nsqdTarget struct {
 
 func to(setting string) nsqdTarget { return nsqdTarget{setting, nil} }
 
-// nsqdFlags is nsqd's whole command line but -version and -config. A flag that becomes a setting of which this
-// program has none yet counts as one without a meaning.
+// nsqdFlags returns all flags of nsqd except -version and -config. A flag whose setting this program does not have
+// counts as one without effect.
 func nsqdFlags() []*nsqdFlag {
 	return []*nsqdFlag{
 		textFlag("log-level", nsqdTarget{"log-level", nsqdLevel}),
@@ -66,14 +66,14 @@ func nsqdFlags() []*nsqdFlag {
 		durationFlag("msg-timeout", to("msg-timeout")),
 		durationFlag("max-msg-timeout", to("max-msg-timeout")),
 		intFlag("max-msg-size", to("max-message-bytes")),
-		durationFlag("max-req-timeout", to("max-req-timeout"), to("max-defer")), // nsqd bounds DPUB with it as well
+		durationFlag("max-req-timeout", to("max-req-timeout"), to("max-defer")), // nsqd also limits DPUB with it
 		intFlag("max-body-size", to("max-body-bytes")),
 
 		durationFlag("max-heartbeat-interval", to("max-heartbeat-interval")),
 		intFlag("max-rdy-count", to("max-rdy-count")),
 		intFlag("max-output-buffer-size", to("max-output-buffer-bytes")),
 		durationFlag("max-output-buffer-timeout", to("max-output-buffer-timeout")),
-		durationFlag("min-output-buffer-timeout"), // nothing is delayed
+		durationFlag("min-output-buffer-timeout"), // output is never delayed
 		durationFlag("output-buffer-timeout"),
 		intFlag("max-channel-consumers", to("max-consumers")),
 
@@ -113,7 +113,7 @@ func boolFlag(name string, targets ...nsqdTarget) *nsqdFlag {
 }
 
 func intFlag(name string, targets ...nsqdTarget) *nsqdFlag {
-	// As nsqd: 0x10 and 1_000 are numbers too.
+	// Like nsqd, accept 0x10 and 1_000 as numbers.
 	return &nsqdFlag{name: name, toml: tomlText, check: parses(parseNSQDInt), targets: decimals(targets)}
 }
 
@@ -156,11 +156,11 @@ func (f *nsqdFlag) usage() string {
 	return "as --" + f.targets[0].setting + " of engine serve"
 }
 
-// String, Set and IsBoolFlag make it a flag.Value.
+// String, Set and IsBoolFlag implement flag.Value.
 func (f *nsqdFlag) String() string   { return "" }
 func (f *nsqdFlag) IsBoolFlag() bool { return f.isBool }
 
-// Set takes one value from the command line.
+// Set sets the value from the command line. A list flag may be given several times.
 func (f *nsqdFlag) Set(s string) error {
 	if err := f.check(s); err != nil {
 		return err
@@ -181,7 +181,7 @@ func (f *nsqdFlag) setTOML(v any) error {
 	return err
 }
 
-// apply sets the settings that the flag becomes, and says whether there is one.
+// apply sets the settings to which the flag corresponds, and reports whether there is one.
 func (f *nsqdFlag) apply(c *config) (used bool, err error) {
 	for _, t := range f.targets {
 		s := c.named(t.setting)
@@ -205,7 +205,7 @@ func (f *nsqdFlag) apply(c *config) (used bool, err error) {
 func parses[T any](parse func(string) (T, error)) func(string) error {
 	return func(s string) error {
 		if _, err := parse(s); err != nil {
-			return errors.New("parse error") // as package flag says it
+			return errors.New("parse error") // in the words of package flag
 		}
 		return nil
 	}
@@ -213,7 +213,7 @@ func parses[T any](parse func(string) (T, error)) func(string) error {
 
 func parseNSQDInt(s string) (int64, error) { return strconv.ParseInt(s, 0, 64) }
 
-// decimals writes a number in the notation of our settings.
+// decimals makes the targets convert a number to the decimal notation of our settings.
 func decimals(targets []nsqdTarget) []nsqdTarget {
 	for i := range targets {
 		targets[i].convert = func(s string) (string, error) {
@@ -224,7 +224,7 @@ func decimals(targets []nsqdTarget) []nsqdTarget {
 	return targets
 }
 
-// tomlDuration: nsqd takes a whole number for milliseconds.
+// tomlDuration converts a duration. As in nsqd, a whole number means milliseconds.
 func tomlDuration(v any) (string, error) {
 	if ms, ok := v.(int64); ok {
 		return (time.Duration(ms) * time.Millisecond).String(), nil
@@ -294,7 +294,7 @@ func tlsRequired(s string) (string, error) {
 	return strconv.FormatBool(required), err
 }
 
-// tlsVersion: what is older than 1.2 is not spoken, so that 1.2 is the oldest then.
+// tlsVersion converts a minimum TLS version. Versions older than 1.2 are not supported, so they become 1.2.
 func tlsVersion(s string) (string, error) {
 	switch s = strings.ToLower(s); s {
 	case "tls1.3":

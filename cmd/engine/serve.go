@@ -39,7 +39,8 @@ func serveCommand() *cobra.Command {
 	return cmd
 }
 
-// untilSignal returns a context that ends with the first SIGTERM or SIGINT. The second ends the process.
+// untilSignal returns a context that ends with the first SIGTERM or SIGINT. The second signal ends the process at once.
+// The caller must call the returned function.
 func untilSignal(parent context.Context) (context.Context, func()) {
 	if parent == nil {
 		parent = context.Background()
@@ -76,10 +77,10 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 		return &exitError{exitUsage, err}
 	}
 	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP) // from here on: a node that still recovers must not end of it
+	signal.Notify(hangups, syscall.SIGHUP) // installed before recovery: a SIGHUP during recovery must not end the node
 
 	if err := engine.CheckDirectory(n.engine.DataPath); err != nil {
-		return &exitError{exitData, err} // before the embedded etcd is started there
+		return &exitError{exitData, err} // checked before the embedded etcd is started there
 	}
 	options, part, err := joinable(ctx, n, logger)
 	if err != nil {
@@ -120,7 +121,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	return stop(logger, n, server, e, serveErr)
 }
 
-// reloadOn makes the server read certificates and tokens again at each signal, until the function it returns is called.
+// reloadOn makes the server read certificates and tokens again at each signal, until the returned function is called.
 func reloadOn(signals chan os.Signal, server *nsq.Server, logger *slog.Logger) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
@@ -140,7 +141,7 @@ func reloadOn(signals chan os.Signal, server *nsq.Server, logger *slog.Logger) (
 	}
 }
 
-// public is lookup without what must not leave the process.
+// public is lookup without the settings that must not leave the process.
 func (c *config) public(key string) (any, bool) {
 	if strings.HasSuffix(key, "_password") {
 		return nil, false
@@ -161,7 +162,7 @@ func listen(
 		o.Auth.HTTPAddresses = strings.Split(list, ",")
 	}
 	o.ClusterHandler = part.handler(c.node, e, logger)
-	// Limits that both packages check have one setting.
+	// A limit that both packages enforce has only one setting.
 	o.MaxMessageBytes = c.node.engine.MaxMessageBytes
 	o.MsgTimeout = c.node.engine.MsgTimeout
 	o.MaxMsgTimeout = c.node.engine.MaxMsgTimeout
@@ -170,8 +171,8 @@ func listen(
 	return nsq.Listen(e, o)
 }
 
-// stop answers what is pending, closes the connections and then the engine. Killing the process at any
-// point of it loses nothing that was answered OK.
+// stop hands over leaderships, answers pending commands, closes the connections, and then closes the engine. Killing
+// the process at any point of this loses nothing that was answered OK.
 func stop(logger *slog.Logger, n *node, server *nsq.Server, e *engine.Engine, serveErr error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), n.shutdownTimeout)
 	defer cancel()
@@ -194,7 +195,7 @@ func stop(logger *slog.Logger, n *node, server *nsq.Server, e *engine.Engine, se
 	return nil
 }
 
-// addressText is where a listener listens, or off.
+// addressText returns the address of a listener, or "off".
 func addressText(a net.Addr) string {
 	if a == nil {
 		return nsq.Off
@@ -213,7 +214,8 @@ func newLogger(w io.Writer, format, level string, v *slog.LevelVar) *slog.Logger
 	return slog.New(slog.NewTextHandler(w, opts))
 }
 
-// listenFailure is why a node does not listen: an address, or else a setting or a file that a setting names.
+// listenFailure gives a failure to listen its exit code: the cause is either an address, or a setting or a file that a
+// setting names.
 func listenFailure(err error) error {
 	if op := new(net.OpError); errors.As(err, &op) {
 		return &exitError{exitAddress, addressError(err)}
@@ -221,7 +223,7 @@ func listenFailure(err error) error {
 	return &exitError{exitUsage, err}
 }
 
-// addressError turns a listener's error into one sentence.
+// addressError turns a listener's error into a sentence for the operator.
 func addressError(err error) error {
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Addr == nil {
@@ -241,8 +243,7 @@ func addressError(err error) error {
 	return err
 }
 
-// notifySystemd tells the service manager about the node's state, where there is one. Failing to tell is no error
-// of the node.
+// notifySystemd reports the node's state to the service manager, if there is one. A failure to report is ignored.
 func notifySystemd(state string) {
 	name := os.Getenv("NOTIFY_SOCKET")
 	if name == "" {

@@ -23,10 +23,10 @@ import (
 	"penstock/segment"
 )
 
-// clusterSettings are what makes a node one of several.
+// clusterSettings are the settings that make a node a member of a cluster.
 type clusterSettings struct {
 	name          string
-	address       string // between nodes; empty: a single node
+	address       string // address for the other nodes; empty: a single node
 	peers         string
 	etcdPeer      string
 	etcdClient    string
@@ -83,13 +83,14 @@ func clusterRows(c *clusterSettings) []*setting {
 
 func (n *node) leaveTimeout() time.Duration { return n.cluster.leaveTimeout }
 
-// clusterPart is what serve keeps of the cluster beside the engine.
+// clusterPart holds the cluster's parts that serve owns besides the engine.
 type clusterPart struct {
-	member *etcd.Member // nil: this node is a client only
+	member *etcd.Member // nil: this node is only a client of etcd
 	store  meta.Store
 }
 
-// joinable checks the settings and connects to etcd. nil: a single node. The engine owns what is in the options.
+// joinable checks the settings and connects to etcd. It returns nil for a single node. The engine takes ownership of
+// everything in the options.
 func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOptions, *clusterPart, error) {
 	c := &n.cluster
 	if c.address == "" {
@@ -129,7 +130,7 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	}, part, nil
 }
 
-// endpoints starts the embedded member, if this node has one, and says where etcd is.
+// endpoints starts the embedded etcd member, if this node has one, and returns the addresses of etcd.
 func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) ([]string, error) {
 	c := &n.cluster
 	if c.etcdEndpoints != "" {
@@ -166,7 +167,7 @@ func (c *clusterSettings) dial(ctx context.Context, endpoints []string, log *slo
 	}), nil
 }
 
-// advertised is what other nodes and lookups say of this one.
+// advertised returns the description of this node for other nodes and for lookups.
 func (c *clusterSettings) advertised(n *node) meta.Node {
 	host := n.nsq.BroadcastAddress
 	return meta.Node{
@@ -176,7 +177,8 @@ func (c *clusterSettings) advertised(n *node) meta.Node {
 	}
 }
 
-// reachable is an address that others can use: a listener on all interfaces is reached by the broadcast address.
+// reachable returns an address that other machines can use. For a listener on all interfaces, that is the broadcast
+// address with the listener's port.
 func reachable(address, broadcast string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -191,7 +193,7 @@ func reachable(address, broadcast string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// handler is what operators use.
+// handler returns the handler of /cluster/, which operators use, or nil for a single node.
 func (p *clusterPart) handler(n *node, e *engine.Engine, log *slog.Logger) http.Handler {
 	if p == nil {
 		return nil
@@ -218,7 +220,8 @@ func (p *clusterPart) close(log *slog.Logger) {
 	}
 }
 
-// failed is closed when the embedded member ended by itself: this node cannot vote any more.
+// failed returns a channel that is closed when the embedded etcd member has ended by itself, so that this node cannot
+// vote any more.
 func (p *clusterPart) failed() <-chan struct{} {
 	if p == nil || p.member == nil {
 		return nil

@@ -7,9 +7,9 @@ import (
 	"penstock/nsq"
 )
 
-// node is everything that `engine serve` can be told. The settings table below is the only
-// place that names its fields to people: flags, ENGINE_* variables, TOML keys, defaults, help texts,
-// `engine config` and GET /config/<name> all come from it.
+// node holds all options of `engine serve`. The settings table below is the only place that gives its fields names for
+// users: flags, ENGINE_* variables, TOML keys, defaults, help texts, `engine config` and GET /config/<name> all come
+// from it.
 type node struct {
 	engine          engine.Options
 	nsq             nsq.Options
@@ -24,14 +24,15 @@ type node struct {
 	latencyWindow      time.Duration
 }
 
-// offers are switches of nsq.Options the other way round, or in another notation: a setting says what is on.
+// offers holds values of nsq.Options that the settings express differently: a setting says what is enabled, where the
+// option says what is disabled, or uses another notation.
 type offers struct {
 	snappy, deflate bool
 	authAddresses   string
 }
 
-// setting is one row of the table. Its name in kebab-case is the flag; the TOML key has
-// underscores instead of dashes and the variable is the key in capitals after ENGINE_.
+// setting is one row of the table. Its name in kebab-case is the flag. The TOML key has underscores instead of dashes,
+// and the environment variable is ENGINE_ and the key in capitals.
 type setting struct {
 	name    string
 	group   string
@@ -52,7 +53,7 @@ const (
 	groupSecurity  = "Security"
 )
 
-// settings returns the table bound to n: setting a row's value sets the field.
+// settings returns the table bound to n: setting a row's value sets the field in n.
 func settings(n *node) []*setting {
 	var all []*setting
 	add := func(group string, rows ...*setting) {

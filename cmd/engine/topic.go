@@ -31,7 +31,7 @@ func topicCommand() *cobra.Command {
 	return cmd
 }
 
-// topicVerb is a change that needs no more than the name.
+// topicVerb makes a command for a change that takes no parameters besides the name.
 func (o *steward) topicVerb(verb, short, done string) *cobra.Command {
 	return o.action(verb+" TOPIC", short, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
 		if err := o.client.post(ctx, "/topic/"+verb, of(args[0], ""), nil, nil); err != nil {

@@ -17,7 +17,7 @@ import (
 
 type topicSettings = meta.TopicSettings
 
-// nodesDefault is what a retention of 0 means, and noLimit one of -1.
+// nodesDefault describes a retention of 0, and noLimit one of -1.
 const (
 	nodesDefault = "as the node does by default"
 	noLimit      = "no limit"
@@ -43,7 +43,7 @@ func parseAge(s string) (int64, error) {
 	return d.Milliseconds(), nil
 }
 
-// kept is what a retention says.
+// kept describes a retention.
 func kept(n int64, text func(int64) string) string {
 	switch n {
 	case 0:
@@ -61,7 +61,7 @@ func limited(n int64, text func(int64) string) string {
 	return text(n)
 }
 
-// keepValue is a retention as a flag: a figure, none for no limit, or 0 for the node's default.
+// keepValue is a retention as a flag: a figure, "none" for no limit, or 0 for the node's default.
 type keepValue struct {
 	p      *int64
 	parse  func(string) (int64, error)
@@ -90,7 +90,7 @@ func (v keepValue) String() string {
 
 func (v keepValue) Type() string { return v.kind + "|none" }
 
-// topicFlags are the settings as flags. Only those that are given change anything.
+// topicFlags are a topic's settings as flags. Only flags that are given change a setting.
 type topicFlags struct {
 	retentionBytes, retentionCount, retentionAgeMs int64
 	quotaBytes, quotaCount                         int64
@@ -144,10 +144,10 @@ func (o *steward) topicSetCommand() *cobra.Command {
 	return cmd
 }
 
-// apply changes s by the flags that were given.
+// apply changes s according to the flags that were given.
 func (f *topicFlags) apply(set *pflag.FlagSet, stdin io.Reader, s *topicSettings) error {
 	if set.Changed("file") {
-		version := s.Version // the file says what to set, not what was there
+		version := s.Version // the version of the current settings, in case the file has none
 		*s = topicSettings{}
 		if err := readSettingsFile(f.file, stdin, s); err != nil {
 			return err

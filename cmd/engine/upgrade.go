@@ -9,7 +9,7 @@ import (
 	"penstock/engine"
 )
 
-// upgradeCommand raises the feature level of a single node's data directory. No node runs on it.
+// upgradeCommand raises the feature level of a single node's data directory. The node must not be running.
 func upgradeCommand() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// value is one field of the configuration in its text notation. It is a pflag.Value, so flags
-// need no second parser.
+// value is the value of one setting in its text notation. It implements pflag.Value, so that flags need no second
+// parser.
 type value interface {
 	Set(s string) error
 	String() string
@@ -38,7 +38,7 @@ func size64(
 func size(p *int, least int64) value                       { return intBytesValue{p, least} }
 func duration(p *time.Duration, least time.Duration) value { return durationValue{p, least} }
 
-// secretValue is text that is never shown: what prints settings, and GET /config, say only that it is there.
+// secretValue is text that is never shown: printed settings and GET /config say only that it is set.
 type secretValue struct{ p *string }
 
 func secret(p *string) value             { return secretValue{p} }
@@ -54,7 +54,7 @@ func (v secretValue) String() string {
 
 const isSet = "(set)"
 
-// urlsValue is HOST:PORT or URLs with commas between. Names and passwords in them are not shown.
+// urlsValue is a comma-separated list of HOST:PORTs or URLs. User names and passwords in them are not shown.
 type urlsValue struct{ p *string }
 
 func urls(p *string) value             { return urlsValue{p} }
@@ -91,7 +91,7 @@ func (v boolValue) Type() string     { return "bool" }
 func (v boolValue) get() any         { return *v.p }
 func (v boolValue) IsBoolFlag() bool { return true }
 
-// addressesValue is HOST:PORT with commas between. Its flag may be given several times.
+// addressesValue is a comma-separated list of HOST:PORTs. Its flag may be given several times.
 type addressesValue struct{ p *[]string }
 
 func (v addressesValue) Set(s string) error {
@@ -111,7 +111,7 @@ func (v addressesValue) String() string { return strings.Join(*v.p, ",") }
 func (v addressesValue) Type() string   { return "addresses" }
 func (v addressesValue) get() any       { return append([]string{}, *v.p...) }
 
-// percentilesValue is numbers above 0 and at most 1 with commas between. Its flag may be given several times.
+// percentilesValue is a comma-separated list of numbers above 0 and at most 1. Its flag may be given several times.
 type percentilesValue struct{ p *[]float64 }
 
 func percentiles(p *[]float64) value { return percentilesValue{p} }
@@ -237,7 +237,7 @@ func (v durationValue) String() string { return formatDuration(*v.p) }
 func (v durationValue) Type() string   { return "duration" }
 func (v durationValue) get() any       { return formatDuration(*v.p) }
 
-// formatDuration drops the zero minutes and seconds that time.Duration prints: 1h, not 1h0m0s.
+// formatDuration formats without the zero minutes and seconds that time.Duration prints: 1h, not 1h0m0s.
 func formatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -265,7 +265,7 @@ var byteUnits = []struct {
 	{"B", 1},
 }
 
-// parseBytes reads a size: a whole number, or a number with a unit (64MiB, 1.5GB, 4096).
+// parseBytes parses a size: a whole number, or a number with a unit (64MiB, 1.5GB, 4096).
 func parseBytes(s string) (int64, error) {
 	digits, unit := s, int64(1)
 	for _, u := range byteUnits {
@@ -277,7 +277,7 @@ func parseBytes(s string) (int64, error) {
 	if n, err := strconv.ParseInt(digits, 10, 64); err == nil && n >= 0 && n <= math.MaxInt64/unit {
 		return n * unit, nil
 	}
-	// Fractions only with a unit of more than a byte, and only where they come to whole bytes.
+	// A fraction is allowed only with a unit larger than a byte, and only if the result is a whole number of bytes.
 	f, err := strconv.ParseFloat(digits, 64)
 	n := f * float64(unit)
 	if err != nil || unit == 1 || !(n >= 0 && n < 1<<62) || n != math.Trunc(n) {
@@ -286,7 +286,7 @@ func parseBytes(s string) (int64, error) {
 	return int64(n), nil
 }
 
-// formatBytes is exact: the largest binary unit that divides n.
+// formatBytes formats a size exactly, in the largest binary unit that divides n.
 func formatBytes(n int64) string {
 	for _, u := range byteUnits[:4] {
 		if n != 0 && n%u.n == 0 {

@@ -11,7 +11,8 @@ import (
 	"penstock/segment"
 )
 
-// version is Penstock's own; NSQ clients see nsqVersion, whose first part is the nsqd that it behaves like.
+// version is Penstock's own version. NSQ clients see nsqVersion, whose first part is the version of nsqd that Penstock
+// behaves like.
 const (
 	version    = "0.1.0"
 	nsqVersion = "1.3.0+engine." + version

@@ -13,10 +13,10 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// idleAfter ends a consumption that has no fixed number of messages: nothing came for this long.
+// idleAfter is how long no message has to arrive until a consumption without a fixed number of messages ends.
 const idleAfter = 2 * time.Second
 
-// Consume measures how fast a channel's backlog is delivered with one FIN per message.
+// Consume measures how fast a channel's backlog is consumed with one FIN per message.
 func Consume(ctx context.Context, cfg Config) (*Report, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -58,7 +58,8 @@ func Consume(ctx context.Context, cfg Config) (*Report, error) {
 	return report, r.failure()
 }
 
-// fill creates the channel, so that it owns what follows, and publishes the messages that the run consumes.
+// fill creates the channel, so that the channel gets all later messages, and publishes the messages that the run
+// consumes.
 func fill(ctx context.Context, cfg Config) error {
 	conn, frames, err := dial(cfg.Address)
 	if err != nil {
@@ -83,7 +84,8 @@ func fill(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// endConsumption stops the consumers when all messages came, at the end of the time, or when nothing comes any more.
+// endConsumption stops the consumers when all messages have arrived, when the time is over, or when no more messages
+// arrive.
 func (r *run) endConsumption(stop *atomic.Bool, wg *sync.WaitGroup) {
 	finished := make(chan struct{})
 	go func() { wg.Wait(); close(finished) }()
@@ -117,12 +119,12 @@ type consumer struct {
 	conn        *net.TCPConn
 	frames      *frameReader
 	meter       *meter
-	out         []byte // FINs of one read
+	out         []byte // the FINs for the messages of one read
 	stop        *atomic.Bool
 	redelivered int64
 	last        int64
 
-	// What follows is used only by end to end runs.
+	// The following fields are used only by end-to-end runs.
 	runID            uint64
 	call, fromIntent *hdrhistogram.Histogram
 	foreign          int64
@@ -132,8 +134,8 @@ func (c *consumer) subscribe() error {
 	return command(c.conn, c.frames, []byte("SUB "+c.r.cfg.Topic+" "+c.r.cfg.Channel+"\n"))
 }
 
-// loop asks for messages and answers each with FIN, one write for all of one read. When it is stopped it gives back
-// what it has not seen by closing.
+// loop asks for messages and answers each with a FIN. All FINs for one read go out in one write. Closing the connection
+// at the end gives messages back that were delivered but not read.
 func (c *consumer) loop() error {
 	if _, err := fmt.Fprintf(c.conn, "RDY %d\n", c.r.cfg.Ready); err != nil {
 		return err
@@ -162,7 +164,7 @@ func (c *consumer) loop() error {
 	}
 }
 
-// take handles every frame that has arrived.
+// take handles every frame that has been read.
 func (c *consumer) take(now int64) error {
 	messages := 0
 	for {
@@ -205,7 +207,7 @@ func (c *consumer) message(now int64, data []byte) {
 	}
 }
 
-// leave waits until the server has seen every FIN: it answers CLS only after them.
+// leave waits until the server has handled every FIN, since it answers CLS only after them.
 func (c *consumer) leave() error {
 	if err := c.conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		return err

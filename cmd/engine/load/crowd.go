@@ -13,26 +13,27 @@ import (
 )
 
 const (
-	// crowdCount is from how many connections on one goroutine serves them all. A goroutine for each costs the generator a
-	// park, a wake-up and a read in vain per answer: half as much processor time again, which on a shared machine the node
-	// does not get.
+	// crowdCount is the number of connections from which on one goroutine serves them all. A goroutine per connection
+	// costs the generator a park, a wake-up and a futile read for each answer. That is half as much processor time
+	// again, and on a shared machine the node lacks it.
 	crowdCount = 8
-	// crowdWindowBytes bounds what such a connection has in flight: a write of it always finds room in the socket.
+	// crowdWindowBytes bounds the bytes in flight on such a connection, so that a write always finds room in the
+	// socket's buffer.
 	crowdWindowBytes = 16 << 10
-	// crowdPoll is how long the goroutine sleeps at most before it looks whether the run was ended.
+	// crowdPoll is the longest time between two checks whether the run was ended.
 	crowdPoll = 100 * time.Millisecond
 )
 
-// crowded says that one goroutine should serve all connections of a closed loop.
+// crowded reports whether one goroutine should serve all connections of a closed loop.
 func (c *Config) crowded() bool {
 	messageBytes := c.SizeBytes + len(headersJSON(c.Headers))
 	return c.Connections >= crowdCount && c.InFlight*max(c.Batch, 1)*messageBytes <= crowdWindowBytes
 }
 
-// socket is a connection outside the runtime's poller. Read returns 0 and no error when there is nothing yet.
+// socket is a connection outside the runtime's poller. Read returns 0 and no error if nothing has arrived yet.
 type socket int
 
-// detach takes a connection out of the runtime's poller, which would otherwise wake for each of its answers, too.
+// detach removes a connection from the runtime's poller, which would otherwise also wake up for each answer.
 func detach(conn *net.TCPConn) (socket, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -44,7 +45,7 @@ func detach(conn *net.TCPConn) (socket, error) {
 		failed != nil {
 		return -1, errors.Join(err, failed)
 	}
-	return socket(fd), conn.Close() // the copy keeps the connection, and its non-blocking mode
+	return socket(fd), conn.Close() // the duplicate keeps the connection open, and non-blocking
 }
 
 func (s socket) Read(p []byte) (int, error) {
@@ -79,16 +80,16 @@ func (s socket) Write(p []byte) (int, error) {
 	}
 }
 
-// crowd is a closed loop over many connections on one goroutine.
+// crowd runs a closed loop over many connections in one goroutine.
 type crowd struct {
 	r          *run
 	epoll      int
 	publishers []*publisher
 	sockets    []socket
-	left       int // publishers that are not idle
+	left       int // number of publishers that are not idle
 }
 
-// publishCrowd is publishClosed for many connections with little in flight on each.
+// publishCrowd prepares a crowd over all connections of the run.
 func (r *run) publishCrowd(frames []*frameReader) (*crowd, error) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -118,7 +119,7 @@ func (c *crowd) close() {
 	_ = unix.Close(c.epoll)
 }
 
-// loop serves the connections until time or messages run out and the last answers are in.
+// loop serves the connections until time or messages run out and the last answers have arrived.
 func (c *crowd) loop() error {
 	defer c.close()
 	for _, p := range c.publishers {
@@ -147,7 +148,7 @@ func (c *crowd) loop() error {
 	return nil
 }
 
-// settle counts a publisher out when it has its last answer or failed. A failed one leaves the others alone.
+// settle marks a publisher as idle when it has its last answer or has failed. A failure does not affect the others.
 func (c *crowd) settle(p *publisher, err error) {
 	if err != nil {
 		c.r.faults.add(err)
@@ -160,7 +161,7 @@ func (c *crowd) settle(p *publisher, err error) {
 	}
 }
 
-// goCrowd runs the loop beside await.
+// goCrowd runs the loop in a goroutine, beside await.
 func (r *run) goCrowd(wg *sync.WaitGroup, frames []*frameReader) {
 	wg.Go(func() {
 		c, err := r.publishCrowd(frames)

@@ -13,11 +13,11 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// drainTimeout is how long an end to end run waits for its last messages.
+// drainTimeout is how long an end-to-end run waits for its last messages.
 const drainTimeout = 10 * time.Second
 
-// EndToEnd publishes at a steady rate and consumes in the same process: latency from the publish
-// call, and from the time at which the message was meant to be sent, to the handler.
+// EndToEnd publishes at a steady rate and consumes in the same process. It measures the latency to the handler, both
+// from the publish call and from the time at which the message should have been sent.
 func EndToEnd(ctx context.Context, cfg Config) (*Report, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func EndToEnd(ctx context.Context, cfg Config) (*Report, error) {
 	return report, r.failure()
 }
 
-// endToEnd runs both sides, and the consumer until it has everything that was answered OK.
+// endToEnd runs both sides. The consumer runs until it has received every message that was answered OK.
 func (r *run) endToEnd(ctx context.Context, p *pacer, c *consumer) {
 	var publishing, consuming sync.WaitGroup
 	consuming.Go(func() {
@@ -85,7 +85,7 @@ func (r *run) endToEnd(ctx context.Context, p *pacer, c *consumer) {
 	}
 }
 
-// timed measures one message of this run; messages of other runs are only finished.
+// timed measures one message of this run. Messages of other runs are only finished.
 func (c *consumer) timed(now int64, body []byte) {
 	if len(body) < minEndToEndBytes || binary.LittleEndian.Uint64(body) != c.runID {
 		c.foreign++

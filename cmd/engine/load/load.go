@@ -1,9 +1,10 @@
-// Package load drives a node over NSQ's TCP protocol and measures it: publishing in a closed
-// or open loop, catch-up consumption, and publish call to handler.
+// Package load drives a node over NSQ's TCP protocol and measures it. It measures publishing in a closed or an open
+// loop, the consumption of a backlog, and the latency from the publish call to the handler.
 //
-// One goroutine serves one connection; it allocates nothing per message, so that one core can drive more than a
-// million messages a second and the node, not the generator, is what is measured. Latencies of an open
-// loop count from the time at which a message was meant to be sent, so a stalled node cannot hide its stall.
+// One goroutine serves one connection, or many in a crowd. It allocates nothing per message, so that one core can drive
+// more than a million messages per second, and the node is the bottleneck rather than the generator. Latencies in an
+// open loop are measured from the time at which a message should have been sent, so that a stalled node cannot hide its
+// stall.
 package load
 
 import (
@@ -21,37 +22,38 @@ import (
 // Limits of a run.
 const (
 	MaxConnections = 10_000
-	// MaxInFlight keeps the answers of one connection within its socket buffers: the generator writes without
-	// reading meanwhile, and a node that cannot write its answers stops reading.
+	// MaxInFlight keeps the answers of one connection within its socket buffers: the generator does not read while it
+	// writes, and a node that cannot write its answers stops reading.
 	MaxInFlight  = 10_000
 	MaxBatch     = 100_000
 	MaxSizeBytes = 16 << 20
-	MaxHeaders   = 256 // of one message: what a node of ours takes
+	MaxHeaders   = 256 // per message, the limit of our nodes
 
-	minEndToEndBytes = 24 // run, call time and intended time travel in the body
+	minEndToEndBytes = 24 // the run, the call time and the intended time are in the body
 	stallTimeout     = 30 * time.Second
 	progressEvery    = 100 * time.Millisecond
 )
 
-// Config is one run. Zero values are not defaults: the command line sets every field.
+// Config describes one run. Its zero values are not defaults: the command line sets every field.
 type Config struct {
 	Address     string // HOST:PORT of the NSQ protocol
 	HTTPAddress string // HOST:PORT of the HTTP API, for the report's header; "": not asked
 	Topic       string
 	Channel     string
 	Connections int
-	InFlight    int // commands without an answer per connection
-	Batch       int // messages per command: 1 is PUB, more is MPUB
-	SizeBytes   int // of a body
-	// of every message: above 0 PUB and MPUB become PUB_EXT and MPUB_EXT, which no stock nsqd knows
+	InFlight    int // unanswered commands per connection
+	Batch       int // messages per command: 1 sends PUB, more send MPUB
+	SizeBytes   int // size of a body
+	// Headers is the number of headers of every message. Above 0, PUB and MPUB become PUB_EXT and MPUB_EXT, which a
+	// stock nsqd does not know.
 	Headers  int
 	Ready    int           // RDY of a consumer
-	Duration time.Duration // of the measured part; 0: until Messages
-	WarmUp   time.Duration // before it
+	Duration time.Duration // length of the measured part; 0: until Messages
+	WarmUp   time.Duration // time before the measured part
 	Rate     float64       // messages per second over all connections; 0: closed loop
 	Messages int64         // in total, warm-up included; 0: until Duration
 	Fill     bool          // Consume publishes Messages first
-	// Progress, if set, is called a few times a second with the part that is done, 0 to 1, and the
+	// Progress, if set, is called a few times per second with the fraction that is done, 0 to 1, and the number of
 	// messages so far.
 	Progress func(part float64, messages int64)
 }
@@ -82,7 +84,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// run is what the goroutines of one run share.
+// run is the state that the goroutines of one run share.
 type run struct {
 	cfg    *Config
 	clock  clock
@@ -91,7 +93,7 @@ type run struct {
 	meters []*meter
 	conns  []*net.TCPConn
 	ended  atomic.Bool   // close was called
-	cpu    time.Duration // of this process at the start
+	cpu    time.Duration // CPU time of this process at the start of the run
 }
 
 // open dials every connection before the clock starts.
@@ -138,7 +140,8 @@ func (r *run) done() (n int64) {
 	return n
 }
 
-// await waits for the goroutines, shows progress, and cuts the connections when ctx ends or nothing moves any more.
+// await waits for the goroutines and shows progress. It closes the connections when ctx ends, or when there has been no
+// progress for stallTimeout.
 func (r *run) await(ctx context.Context, wg *sync.WaitGroup) {
 	finished := make(chan struct{})
 	go func() { wg.Wait(); close(finished) }()
@@ -185,7 +188,7 @@ func (r *run) show(done int64) {
 	r.cfg.Progress(min(part, 1), done)
 }
 
-// body makes printable bytes that do not compress to nothing; the same ones for the same size.
+// body returns printable bytes that do not compress well. It always returns the same bytes for the same size.
 func body(sizeBytes int) []byte {
 	rng := rand.New(rand.NewPCG(1, uint64(sizeBytes)))
 	b := make([]byte, sizeBytes)

@@ -12,13 +12,13 @@ import (
 const (
 	unit           = 100 * time.Nanosecond
 	maxLatency     = int64(time.Minute / unit)
-	precisionMany  = 2 // for more than manyMeterCount connections: memory
+	precisionMany  = 2 // for more than manyMeterCount connections, to save memory
 	precisionFew   = 3
 	manyMeterCount = 64
 )
 
-// clock is the time of one run in nanoseconds since its start. What happens before warmUp is
-// not measured; nothing new is sent from stop on.
+// clock measures the time of one run, in nanoseconds since its start. Events before warmUp are not measured, and from
+// stop on nothing new is sent.
 type clock struct {
 	base   time.Time
 	warmUp int64
@@ -29,7 +29,7 @@ func (c *clock) now() int64 { return int64(time.Since(c.base)) }
 
 func (c *clock) over(now int64) bool { return c.stop != 0 && now >= c.stop }
 
-// meter counts for one goroutine; only done is read by others while it runs.
+// meter counts the messages of one goroutine. While that goroutine runs, others read only done.
 type meter struct {
 	hist     *hdrhistogram.Histogram
 	done     atomic.Int64 // messages, warm-up included
@@ -46,9 +46,9 @@ func newMeter(connections int) *meter {
 	return &meter{hist: hdrhistogram.New(1, maxLatency, digits)}
 }
 
-// record counts n commands of batch messages each that were answered at now and sent at sent.
+// record counts n commands of batch messages each, which were sent at sent and answered at now.
 func (m *meter) record(c *clock, now, sent int64, n, batch int) {
-	m.done.Store(m.done.Load() + int64(n*batch)) // one writer
+	m.done.Store(m.done.Load() + int64(n*batch)) // there is only one writer
 	if now < c.warmUp {
 		return
 	}
@@ -64,7 +64,7 @@ func (m *meter) observe(latency int64, n int) {
 	}
 }
 
-// budget hands out the messages of a run that has a fixed number of them.
+// budget limits the number of messages of a run.
 type budget struct {
 	limited bool
 	left    atomic.Int64
@@ -76,7 +76,7 @@ func newBudget(messages int64) *budget {
 	return b
 }
 
-// take returns how many of want messages may be sent.
+// take returns how many of want messages may still be sent, and deducts them.
 func (b *budget) take(want int) int {
 	if !b.limited {
 		return want
@@ -88,7 +88,7 @@ func (b *budget) take(want int) int {
 	return max(want+int(left), 0)
 }
 
-// faults keeps the first error of a run and counts all.
+// faults keeps the first error of a run and counts all errors.
 type faults struct {
 	mu    sync.Mutex
 	count int64

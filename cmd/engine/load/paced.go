@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pacedRing holds the intended times of commands without an answer on one connection: written by the pacer,
-// read by the connection's receiver.
+// pacedRing holds the intended times of the unanswered commands on one connection. The pacer writes it, and the
+// connection's receiver reads it.
 type pacedRing struct {
 	intended   [1 << 14]int64
 	call       [1 << 14]int64
-	head, tail atomic.Int64 // commands answered, commands sent
+	head, tail atomic.Int64 // number of commands answered, and number sent
 }
 
 // paced is one connection of an open loop.
@@ -28,21 +28,21 @@ type paced struct {
 	frames *frameReader
 	meter  *meter
 	ring   *pacedRing
-	due    int // commands put into block in this turn
+	due    int // number of commands in block that are not written yet
 	block  []byte
 	broken atomic.Bool
 }
 
-// pacer sends commands at their intended times, however late the answers are.
+// pacer sends commands at their intended times, even if answers are late.
 type pacer struct {
 	r            *run
 	conns        []*paced
 	commandBytes int
 	perBlock     int
 	bodyAt       int    // offset of the body in a command
-	stamp        bool   // write run, call and intended time into the body
-	runID        uint64 // tells this run's messages from older ones
-	sent         int64  // commands
+	stamp        bool   // write the run id, the call time and the intended time into the body
+	runID        uint64 // distinguishes the messages of this run from older ones
+	sent         int64  // number of commands sent
 	finished     atomic.Bool
 }
 
@@ -86,7 +86,7 @@ func (p *pacer) goAll(wg *sync.WaitGroup) {
 			p.r.faults.add(err)
 		}
 		p.finished.Store(true)
-		// Receivers wait for answers; those with none outstanding must be told that none will come.
+		// A receiver waits for answers. If no answers are outstanding, it has to be told that none will come.
 		for _, c := range p.conns {
 			if err != nil {
 				c.conn.Close()
@@ -97,12 +97,12 @@ func (p *pacer) goAll(wg *sync.WaitGroup) {
 	})
 }
 
-// pace runs the schedule: command i is meant for start + i × interval, on connection i mod n. The thread sleeps
-// in the kernel: Go's own timers are late by up to a millisecond.
+// pace runs the schedule: command i is meant for start + i × interval, on connection i mod n. It sleeps in the kernel
+// on its own thread, because Go's timers are up to a millisecond late.
 func (p *pacer) pace() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// The default slack of a sleep is 50 µs. Where it cannot be changed, sleeps are a little late.
+	// The default slack of a sleep is 50 µs. If it cannot be changed, sleeps are slightly late.
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 	interval := float64(time.Second) * float64(p.r.cfg.Batch) / p.r.cfg.Rate
 	for next := 0; ; {
@@ -132,8 +132,8 @@ func (p *pacer) pace() error {
 	}
 }
 
-// put adds one command to its connection's block. A connection whose ring is full makes the schedule wait; the
-// intended times do not move.
+// put adds one command to its connection's block. If the connection's ring is full, the schedule waits, but the
+// intended times do not change.
 func (p *pacer) put(c *paced, now, intended int64) error {
 	tail := c.ring.tail.Load()
 	for tail-c.ring.head.Load() >= int64(len(c.ring.intended)) {
@@ -182,7 +182,7 @@ func (c *paced) write(commandBytes int) error {
 	return err
 }
 
-// receive matches answers with intended times until the schedule is over and everything was answered.
+// receive matches answers with intended times until the schedule is over and every command is answered.
 func (p *pacer) receive(c *paced) error {
 	for {
 		if p.finished.Load() && c.ring.head.Load() == c.ring.tail.Load() {
@@ -229,5 +229,5 @@ func sleep(ns int64) {
 		return
 	}
 	t := unix.NsecToTimespec(ns)
-	_ = unix.Nanosleep(&t, nil) // woken early by a signal: the caller looks at the clock again
+	_ = unix.Nanosleep(&t, nil) // may return early because of a signal: the caller checks the clock again
 }

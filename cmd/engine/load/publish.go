@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// maxBlockBytes is what one write call of a publisher carries at most, unless a single command is larger.
+// maxBlockBytes bounds the bytes of one write call of a publisher, unless a single command is larger.
 const maxBlockBytes = 256 << 10
 
-// Publish measures PUB or MPUB: from the write call to the OK in a closed loop, from the intended
-// time of sending to the OK in an open loop.
+// Publish measures PUB or MPUB. In a closed loop the latency is the time from the write call to the OK, in an open loop
+// the time from the intended time of sending to the OK.
 func Publish(ctx context.Context, cfg Config) (*Report, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func Publish(ctx context.Context, cfg Config) (*Report, error) {
 	return report, r.failure()
 }
 
-// failure is what the exit code of a run depends on.
+// failure returns the error that determines the exit code of a run, or nil.
 func (r *run) failure() error {
 	if n, first := r.faults.state(); first != nil {
 		return fmt.Errorf("%d errors, the first: %w", n, first)
@@ -60,13 +60,13 @@ func (r *run) publishClosed(ctx context.Context, frames []*frameReader) {
 	r.await(ctx, &wg)
 }
 
-// sending is one write call: count commands that left at the same time.
+// sending is one write call, with count commands that were sent at the same time.
 type sending struct {
 	at    int64
 	count int
 }
 
-// publisher is one connection of a closed loop. Commands are encoded once: block holds perBlock copies.
+// publisher is one connection of a closed loop. Commands are encoded only once: block holds perBlock copies.
 type publisher struct {
 	r            *run
 	conn         io.Writer
@@ -75,11 +75,11 @@ type publisher struct {
 	block        []byte
 	commandBytes int
 	perBlock     int
-	sent         []sending // ring of what waits for answers, oldest at head
+	sent         []sending // ring of the writes that wait for answers, oldest at head
 	head, used   int
-	outstanding  int  // commands; the sum of sent
-	stopped      bool // nothing more is sent
-	idle         bool // and every answer is in
+	outstanding  int  // number of unanswered commands; the sum of sent
+	stopped      bool // no more commands are sent
+	idle         bool // stopped, and every answer has arrived
 }
 
 func newPublisher(r *run, conn io.Writer, frames *frameReader, m *meter) *publisher {
@@ -93,7 +93,7 @@ func newPublisher(r *run, conn io.Writer, frames *frameReader, m *meter) *publis
 	return p
 }
 
-// loop keeps the window full until time or messages run out, then waits for the last answers.
+// loop keeps the window full until time or messages run out, and then waits for the last answers.
 func (p *publisher) loop() error {
 	for {
 		if err := p.refill(); err != nil || p.outstanding == 0 {
@@ -105,7 +105,7 @@ func (p *publisher) loop() error {
 	}
 }
 
-// refill sends what the window has room for.
+// refill sends as many commands as the window has room for.
 func (p *publisher) refill() error {
 	for !p.stopped && p.outstanding < p.r.cfg.InFlight {
 		more, err := p.send()
@@ -117,7 +117,7 @@ func (p *publisher) refill() error {
 	return nil
 }
 
-// send writes as many commands as the window and one block take. It says false when nothing may be sent any more.
+// send writes as many commands as fit into both the window and one block. It returns false when no more may be sent.
 func (p *publisher) send() (bool, error) {
 	now := p.r.clock.now()
 	if p.r.clock.over(now) {
@@ -135,7 +135,7 @@ func (p *publisher) send() (bool, error) {
 	return true, err
 }
 
-// receive waits for at least one answer and takes all that have arrived.
+// receive waits for at least one answer, and takes all that have arrived.
 func (p *publisher) receive() error {
 	if err := p.frames.fill(); err != nil {
 		return err
@@ -157,7 +157,7 @@ func (p *publisher) receive() error {
 	return p.settle(now, answers)
 }
 
-// settle takes answers off the ring, oldest first: NSQ answers in order.
+// settle removes answers from the ring, oldest first, because NSQ answers in order.
 func (p *publisher) settle(now int64, answers int) error {
 	if answers > p.outstanding {
 		return errors.New("the server sent more answers than there were commands")
@@ -177,8 +177,8 @@ func (p *publisher) settle(now int64, answers int) error {
 	return nil
 }
 
-// answer takes the next buffered frame of a publishing connection: an OK, a heartbeat, or an error.
-// more says whether a frame was there.
+// answer handles the next buffered frame of a publishing connection: an OK, a heartbeat, or an error. more reports
+// whether there was a frame.
 func answer(conn io.Writer, f *frameReader) (ok, more bool, err error) {
 	typ, data, have, err := f.next()
 	switch {

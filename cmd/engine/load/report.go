@@ -14,7 +14,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Report is the outcome of one run. Times are nanoseconds in JSON.
+// Report is the result of one run. In JSON, times are in nanoseconds.
 type Report struct {
 	Mode    string `json:"mode"` // pub, sub or e2e
 	Server  Server `json:"server"`
@@ -28,7 +28,7 @@ type Report struct {
 	Ready       int           `json:"rdy,omitempty"`
 	SizeBytes   int           `json:"size_bytes"`
 	Headers     int           `json:"headers,omitempty"` // of each message that the run published
-	Rate        float64       `json:"rate,omitempty"`    // asked for; absent: closed loop
+	Rate        float64       `json:"rate,omitempty"`    // as requested; absent: closed loop
 	WarmUp      time.Duration `json:"warm_up_ns"`
 
 	Elapsed           time.Duration `json:"elapsed_ns"` // of the measured part
@@ -38,13 +38,13 @@ type Report struct {
 	Errors            int64         `json:"errors"`
 	FirstError        string        `json:"first_error,omitempty"`
 	Redelivered       int64         `json:"redelivered,omitempty"`
-	Foreign           int64         `json:"foreign,omitempty"` // messages of earlier runs that were finished on the way
+	Foreign           int64         `json:"foreign,omitempty"` // messages of other runs, which were only finished
 	ClientCores       float64       `json:"client_cores"`      // processor time of the generator by elapsed time
 	Cores             int           `json:"cores"`
 	Latencies         []Latency     `json:"latencies,omitempty"`
 }
 
-// Server is what the node says about itself at /info; "unknown" where it does not.
+// Server is the node's description of itself at /info. A field that it does not tell is "unknown".
 type Server struct {
 	Version     string `json:"version"`
 	IO          string `json:"io"`
@@ -87,7 +87,7 @@ func newReport(cfg *Config, mode string) *Report {
 	return r
 }
 
-// finish computes what follows from the meters. The measured part ends with its last message.
+// finish computes the results from the meters. The measured part ends with its last message.
 func (r *Report) finish(run *run, meters []*meter) {
 	last := int64(0)
 	for _, m := range meters {
@@ -135,7 +135,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	return enc.Encode(r)
 }
 
-// WriteText writes the report for people.
+// WriteText writes the report as text for people.
 func (r *Report) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "run\t%s\n", r.describe())
@@ -190,7 +190,8 @@ func (r *Report) describe() string {
 	return b.String()
 }
 
-// command is what was published with, and what of: PUB_EXT, 100 B + 3 headers (79 B of JSON).
+// command describes the command and the messages that were published, such as PUB_EXT, 100 B + 3 headers (79 B of
+// JSON).
 func (r *Report) command() string {
 	verb, suffix, batch, more := "PUB", "", "", ""
 	if r.Batch > 1 {
@@ -217,7 +218,7 @@ func plural(n int) string {
 	return "s"
 }
 
-// grouped writes a count with its thousands apart.
+// grouped formats a count with commas between the thousands.
 func grouped(v float64) string {
 	s := strconv.FormatFloat(v, 'f', 0, 64)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -226,7 +227,7 @@ func grouped(v float64) string {
 	return s
 }
 
-// shortDuration keeps three significant digits and one unit.
+// shortDuration formats a duration with three significant digits and one unit.
 func shortDuration(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
@@ -241,7 +242,7 @@ func shortDuration(d time.Duration) string {
 
 const unknown = "unknown"
 
-// askServer reads /info. A stock nsqd has no storage object there, and nothing is assumed about it.
+// askServer reads /info. For a stock nsqd, which has no storage object there, the fields about storage remain unknown.
 func askServer(address string) Server {
 	s := Server{unknown, unknown, unknown, unknown, unknown, unknown, unknown}
 	if address == "" {

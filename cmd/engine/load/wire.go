@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// The few parts of the NSQ V2 protocol that a load generator needs. It is written apart from the
-// server's codec on purpose: a mistake shared by both sides would not show.
+// The parts of the NSQ V2 protocol that a load generator needs. They are deliberately independent of the server's
+// codec: a mistake that both sides shared would not be noticed.
 const (
 	magic        = "  V2"
 	identifyBody = `{"client_id":"bench","user_agent":"penstock-bench/1","feature_negotiation":false,` +
@@ -24,7 +24,7 @@ const (
 	messageHeaderBytes = 26 // timestamp, attempts and id in front of a body
 	idBytes            = 16
 
-	// MaxFrameBytes is the largest frame that the generator accepts; more is a protocol error.
+	// MaxFrameBytes is the size of the largest frame that the generator accepts; a larger one is a protocol error.
 	MaxFrameBytes = 64 << 20
 )
 
@@ -39,8 +39,8 @@ func appendSized(dst, body []byte) []byte {
 	return append(dst, body...)
 }
 
-// appendPub appends one PUB, or one MPUB of batch equal bodies when batch is above 1. With headers, a JSON object, it
-// is youzan's PUB_EXT or MPUB_EXT; the body stays the last thing in the command.
+// appendPub appends one PUB, or one MPUB of batch equal bodies if batch is above 1. With headers, which are a JSON
+// object, it appends youzan's PUB_EXT or MPUB_EXT. The body always comes last in the command.
 func appendPub(dst []byte, topic string, headers, body []byte, batch int) []byte {
 	verb := "PUB"
 	if batch > 1 {
@@ -64,7 +64,8 @@ func appendPub(dst []byte, topic string, headers, body []byte, batch int) []byte
 	return dst
 }
 
-// headersJSON is that many headers as the object of a PUB_EXT: names of 10 bytes and values of 12. 0: nil.
+// headersJSON returns count headers as the JSON object of a PUB_EXT: names of 10 bytes and values of 12. For 0 it
+// returns nil.
 func headersJSON(count int) []byte {
 	if count == 0 {
 		return nil
@@ -125,7 +126,7 @@ func command(conn net.Conn, r *frameReader, cmd []byte) error {
 	}
 }
 
-// frameReader cuts the stream into frames. It allocates only to grow for a frame larger than any before.
+// frameReader splits the stream into frames. It allocates only to grow its buffer.
 type frameReader struct {
 	conn io.Reader
 	buf  []byte
@@ -136,7 +137,7 @@ func newFrameReader(conn io.Reader) *frameReader {
 	return &frameReader{conn: conn, buf: make([]byte, 4<<10)}
 }
 
-// next returns the next frame that is already buffered; its data dies with the next fill.
+// next returns the next frame that is completely buffered. Its data are valid until the next fill.
 func (f *frameReader) next() (typ uint32, data []byte, ok bool, err error) {
 	have := f.buf[f.r:f.w]
 	if len(have) < frameHeaderBytes {
@@ -153,7 +154,7 @@ func (f *frameReader) next() (typ uint32, data []byte, ok bool, err error) {
 	return binary.BigEndian.Uint32(have[4:]), have[frameHeaderBytes : 4+size], true, nil
 }
 
-// fill makes one blocking read. The buffer doubles when a read fills it or a frame is larger.
+// fill makes one blocking read. The buffer doubles when a read fills it, or when a frame does not fit.
 func (f *frameReader) fill() error {
 	if f.r > 0 {
 		f.w = copy(f.buf, f.buf[f.r:f.w])
@@ -173,5 +174,5 @@ func (f *frameReader) fill() error {
 	return err
 }
 
-// maxReadBytes is what one read asks for at most, unless a frame is larger.
+// maxReadBytes bounds the buffer for one read, unless a frame is larger.
 const maxReadBytes = 256 << 10
