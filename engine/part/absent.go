@@ -17,17 +17,17 @@ const (
 	// absentPatience is how long a leader may ask for a missing copy before that is logged. The leader of a new topic
 	// asks before the copy is opened.
 	absentPatience = 5 * time.Second
-	// absentForget is after how much silence an entry about a leader's questions expires. It exceeds the leader's pauses
-	// between questions, which grow to 16 s.
+	// absentForget is how long a leader must be silent before its entry expires. It exceeds the leader's pauses between
+	// questions, which grow to 16 s.
 	absentForget = time.Minute
-	// maxAbsentEntries bounds the entries, and so the lines in the log.
+	// maxAbsentEntries bounds the number of entries, and so the number of log lines.
 	maxAbsentEntries = 1024
 
-	absentLevel = 2 // a node of a lower level takes the answer for a broken frame
+	absentLevel = 2 // feature level: a node of a lower level would take the answer for a broken frame
 )
 
-// absentCopies are the questions of leaders about partitions of which this node has no copy. Node.AnswerAbsent notes
-// them, on goroutines of connections. mu guards entries. A crash forgets them.
+// absentCopies records which leaders have asked for partitions of which this node has no copy. Node.AnswerAbsent
+// records the questions, on the goroutines of connections. mu guards entries. A crash forgets them.
 type absentCopies struct {
 	mu      lock.Mutex[lock.AbsentCopies]
 	entries map[absentKey]*absentEntry
@@ -35,21 +35,23 @@ type absentCopies struct {
 
 // absentKey names the questions of one leader about one partition.
 type absentKey struct {
-	node replicate.NodeID // the leader
+	node replicate.NodeID // the leader that asks
 	id   segment.Identity
 }
 
-// The times in absentEntry are of Lease.Now, in ns.
+// absentEntry says when a leader asked first and last, and when it was answered last. The times are by Lease.Now, in
+// ns.
 type absentEntry struct {
 	first, last, answered int64
 	logged                bool
 }
 
-// AnswerAbsent handles a frame for a partition of which this node has no copy: it tells the leader, which asks less
-// often then, and logs each such partition once per leader. The goroutines of the connections call it.
+// AnswerAbsent handles a frame from another node for a partition of which this node has no copy. It tells the leader,
+// which then asks less often, and logs each such partition once per leader. The goroutines of the connections call it,
+// without a lock.
 func (cn *Node) AnswerAbsent(from replicate.NodeID, id segment.Identity, m *replicate.Message) {
 	if m.Kind < replicate.MsgProbe || m.Kind > replicate.MsgHeartbeat || cn.Ctx.Err() != nil {
-		return // not from a leader: the late answer of a follower
+		return // not from a leader: a late answer of a follower
 	}
 	cn.store.counters.FramesWithoutCopy.Add(1)
 	answer, tell := cn.absent.note(absentKey{from, id}, cn.Now())
@@ -69,7 +71,8 @@ func (cn *Node) AnswerAbsent(from replicate.NodeID, id segment.Identity, m *repl
 	_ = cn.Net.TrySend(from, &f) // the leader asks again
 }
 
-// note records a question. It says whether to answer it, and whether to log it now.
+// note records a question of a leader at the time now. It returns whether to answer the question, and whether to log
+// it. It takes mu.
 func (a *absentCopies) note(k absentKey, now int64) (answer, tell bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

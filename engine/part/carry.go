@@ -11,9 +11,9 @@ import (
 	"penstock/segment"
 )
 
-// A deferred message that waits for days would keep its segment, and all later ones. So when nothing else needs the
-// oldest segments, the deferred messages in them are copied, with their ids, into a control batch at the end of the log
-// (core.DeferredCarried). Then the segments are removed:
+// A deferred message that waits for days would keep its segment on disk, and all later segments too. So when nothing
+// else needs the oldest segments, their deferred messages are copied, with their ids, into a control batch at the end
+// of the log (core.DeferredCarried). Then the segments are removed:
 //
 //	flusher                       committer, or under the replica's lock     channels
 //	1 retention meets a segment
@@ -24,21 +24,22 @@ import (
 //	                              5 it is committed                          6 they learn the new places
 //	7 removes the segments
 //
-// Step 7 never precedes step 5 (retain.Bound), so after a crash or a cut the message is in one of the two places. A
-// channel that reads the old place while step 7 happens gets the message again when its timeout expires.
+// Step 7 never precedes step 5 (retain.Bound), so after a crash or a cut the message is in at least one of the two
+// places. A channel that reads the old place during step 7 gets the message again when its timeout expires.
 //
 // Retention by size, age or count removes segments even if messages wait in them. Those messages are lost. They count
-// as confirmed in every channel, and each channel is told (FindLost, Channel.forgetGone): they hold back nothing else,
-// and are not listed until their time.
+// as confirmed in every channel, and each channel is told (FindLost, Channel.forgetGone). So lost messages hold back
+// nothing else, and a lost deferred message does not stay listed until its time.
 
 const (
-	maxCarryBytes      = 256 << 10 // of records in one batch; a single larger record is carried alone
-	maxCarryCandidates = 16        // segment borders that toCarry tries
+	maxCarryBytes      = 256 << 10 // size of all records in one batch; a single larger record is carried alone
+	maxCarryCandidates = 16        // how many segment borders toCarry tries at most
 	noOffset           = 1<<63 - 1
 )
 
 // Carry copies the deferred messages out of the oldest segments, if nothing else needs those segments. limit is the
-// highest offset up to which segments may be removed. The flusher calls it.
+// highest offset up to which segments may be removed. The flusher calls Carry without a lock. Carry does not wait for
+// the copy.
 func (pt *Partition) Carry(limit segment.Offset) {
 	if !pt.replica.serves.Load() || !pt.carrying.CompareAndSwap(false, true) {
 		return
@@ -60,7 +61,8 @@ func (pt *Partition) Carry(limit segment.Offset) {
 	})
 }
 
-// toCarry decides which messages to carry. It runs on the committer, which owns the fold.
+// toCarry decides which messages to carry. It tries the highest border first, and then lower ones. It runs on the
+// committer, which owns the fold.
 func (pt *Partition) toCarry(start core.Border, borders []core.Border) []core.CarrySource {
 	for n := 0; len(borders) > 0 && n < maxCarryCandidates; n++ {
 		b := borders[len(borders)-1]
@@ -73,14 +75,15 @@ func (pt *Partition) toCarry(start core.Border, borders []core.Border) []core.Ca
 	return nil
 }
 
-// carryFrom reads the messages and writes the batch that carries them.
+// carryFrom reads the messages and hands the batch that carries them to the committer. It runs on a goroutine of its
+// own, because it may wait for the device.
 func (pt *Partition) carryFrom(sources []core.CarrySource) {
 	var ms []core.CarriedMessage
 	bytes := 0
 	for _, s := range sources {
 		m, err := pt.ReadRecord(s.ID, s.At)
 		if errors.Is(err, segment.ErrBelowStart) {
-			continue // retention has just removed it; FindLost will report it
+			continue // retention has just removed the message; FindLost will report it
 		}
 		if err != nil {
 			pt.store.log.Warn("a deferred message cannot be carried out of its old segment, which therefore stays",
@@ -112,8 +115,8 @@ func (pt *Partition) postCarried(ms []core.CarriedMessage, at segment.Offset) {
 	pt.post(&core.Post{Event: core.Event{Kind: core.EvCarried, Deferred: ds}})
 }
 
-// FindLost looks for deferred messages that were removed with their segments. It runs after retention removed something
-// that was not confirmed; the flusher calls it.
+// FindLost looks for deferred messages that were removed with their segments, and tells the channels. It does so only
+// after retention has removed messages that were not confirmed. The flusher calls it without a lock.
 func (pt *Partition) FindLost() {
 	if !pt.mayHaveLost.Load() || !pt.replica.serves.Load() || !pt.searchingLost.CompareAndSwap(false, true) {
 		return
@@ -126,7 +129,7 @@ func (pt *Partition) FindLost() {
 		pt.publishFold(pt.machine.State().NextID)
 	}, func(err error) {
 		if err != nil || len(gone) > 0 {
-			pt.mayHaveLost.Store(true) // look again, until no lost message is found
+			pt.mayHaveLost.Store(true) // look again, until none is found
 		}
 		if err == nil && len(gone) > 0 {
 			pt.post(&core.Post{Event: core.Event{Kind: core.EvTrimmed, Start: start.ID}, Gone: gone})
@@ -135,7 +138,8 @@ func (pt *Partition) FindLost() {
 	})
 }
 
-// ReadRecord copies a stored message. at is the offset of its batch; 0: the place where it was published.
+// ReadRecord reads a copy of a stored message. at is the offset of the batch that holds it; 0 means the batch in which
+// it was published. It may wait for the device.
 func (pt *Partition) ReadRecord(id segment.MsgID, at segment.Offset) (m core.CarriedMessage, err error) {
 	if at == 0 {
 		if at, _, err = pt.log.Seek(id); err != nil {
@@ -150,7 +154,7 @@ func (pt *Partition) ReadRecord(id segment.MsgID, at segment.Offset) (m core.Car
 	return recordIn(v.Bytes(), id)
 }
 
-// recordIn copies a message out of the first batch of a run.
+// recordIn copies a message out of the first batch of run.
 func recordIn(run []byte, id segment.MsgID) (m core.CarriedMessage, err error) {
 	var it segment.BatchIter
 	it.Reset(run)
@@ -185,7 +189,8 @@ func recordIn(run []byte, id segment.MsgID) (m core.CarriedMessage, err error) {
 	return m, nil
 }
 
-// recordAt returns the bytes of the record with this index in a batch; false: there are fewer.
+// recordAt returns the bytes of the record with this index in the body of a batch. It returns false if the batch has
+// fewer records.
 func recordAt(body []byte, index int) ([]byte, bool) {
 	for ; ; index-- {
 		size, n := binary.Uvarint(body)
@@ -200,11 +205,12 @@ func recordAt(body []byte, index int) ([]byte, bool) {
 	}
 }
 
-// OnlyCarried lists at most count messages, from the id from on, whose bytes are only in control batches that carry
-// them. It also returns the first id of the log; messages from there on still have their bytes where they were
+// OnlyCarried lists at most count messages with ids from the id from on, whose bytes are only in control batches that
+// carry them. It also returns the first id of the log: messages from that id on still have their bytes where they were
 // published.
 //
-// The lock of the replica guards the fold. The inbox is no way to it: without a quorum it stands still.
+// OnlyCarried takes Replica.mu to read the fold. It does not read it on the committer (runOnCommitter), because without
+// a quorum the committer takes nothing from the inbox.
 func (pt *Partition) OnlyCarried(from segment.MsgID, count int) ([]core.CarrySource, segment.MsgID) {
 	if start := pt.startBorder(); pt.carriedFrom.Load() == noOffset {
 		return nil, start.ID

@@ -10,23 +10,26 @@ import (
 	"penstock/segment"
 )
 
-// Subscriber is told what happens to a partition's log. The channels of this node implement it. A partition knows
+// Subscriber is told what happens to a partition's log. The channels of this node implement it; a partition knows
 // nothing else of them.
 //
-// The committer calls the methods, a replica that commits, the flusher, and the readers of connections between nodes;
-// they may hold any lock that comes before Channel.postMu. Only Resume waits.
+// The committer, a replica that commits, the flusher and the readers of connections between nodes call the methods.
+// They may hold any lock that comes before Channel.postMu, except when they call Resume: only Resume waits.
 type Subscriber interface {
-	// Post queues an event. It borrows p.
+	// Post queues an event. It borrows p, and does not keep it.
 	Post(p *core.Post)
-	// Wake makes the subscriber look at its events, and at what it can deliver.
+	// Wake makes the subscriber process its queued events, and deliver what it can.
 	Wake()
-	// Committed is called after a commit has raised visible. It does something only if the subscriber waits for messages.
+	// Committed is called after a commit has raised visible. It has an effect only if the subscriber waits for
+	// messages.
 	Committed()
-	// Resume says that bytes of the partition can be read again. It waits for the channel's lock: nothing is held.
+	// Resume says that bytes of the partition can be read again. It waits for the channel's lock, so the caller holds
+	// no lock.
 	Resume(partition uint32)
 }
 
-// watching returns who gets the partition's events. The list is replaced, never changed.
+// watching returns the subscribers that get the partition's events. The list is replaced, never changed, so it may be
+// read without a lock.
 func (pt *Partition) watching() []Subscriber {
 	if ss := pt.watchers.Load(); ss != nil {
 		return *ss
@@ -34,7 +37,7 @@ func (pt *Partition) watching() []Subscriber {
 	return nil
 }
 
-// watch adds s to those that get the partition's events, if it is not among them yet.
+// watch adds s to the subscribers of the partition, if it is not among them yet.
 func (pt *Partition) watch(s Subscriber) {
 	pt.changeWatchers(func(old []Subscriber) []Subscriber {
 		if slices.Contains(old, s) {
@@ -44,14 +47,15 @@ func (pt *Partition) watch(s Subscriber) {
 	})
 }
 
-// Unwatch ends what Follow and FollowUnlogged began: s gets no more events.
+// Unwatch removes s from the subscribers of the partition: s gets no more events.
 func (pt *Partition) Unwatch(s Subscriber) {
 	pt.changeWatchers(func(old []Subscriber) []Subscriber {
 		return slices.DeleteFunc(slices.Clone(old), func(other Subscriber) bool { return other == s })
 	})
 }
 
-// changeWatchers replaces the list by what change makes of it. change does not modify the old list, and may run again.
+// changeWatchers replaces the list by the one that change returns. change must not modify the old list, and may be
+// called several times.
 func (pt *Partition) changeWatchers(change func(old []Subscriber) []Subscriber) {
 	for {
 		old := pt.watchers.Load()
@@ -66,17 +70,17 @@ func (pt *Partition) changeWatchers(change func(old []Subscriber) []Subscriber) 
 	}
 }
 
-// Follow gives a channel the partition: a snapshot of what the log says of the channel now, and all later events.
-// Nothing may be committed between the two. So it runs on the committer, or with Replica.mu held, or before the
-// committer started.
+// Follow gives a channel the partition: it subscribes s, and posts a snapshot of the channel's state in the log. s gets
+// all later events. Nothing may be committed between the two steps. So Follow runs on the committer, or with Replica.mu
+// held, or before the committer runs.
 func (pt *Partition) Follow(s Subscriber, name string) {
 	pt.watch(s)
 	p := pt.snapshot(name)
 	s.Post(&p)
 }
 
-// followFound is follow for a channel that was found in the log: it counts as created when all is committed that is in
-// the log now. Replica.mu is held.
+// followFound is Follow for a channel that was found in the log. The channel counts as created when everything that is
+// in the log now is committed. Replica.mu is held.
 func (pt *Partition) followFound(s Subscriber, name string) {
 	pt.watch(s)
 	p := pt.snapshot(name)
@@ -84,8 +88,8 @@ func (pt *Partition) followFound(s Subscriber, name string) {
 	s.Post(&p)
 }
 
-// FollowUnlogged is Follow for an ephemeral channel, which is in no log: it gets the messages that come, and those that
-// wait because the topic has no channel or is paused.
+// FollowUnlogged is Follow for an ephemeral channel, which is in no log. The channel gets the messages that are
+// committed from now on, and those that wait because the topic has no channel or is paused.
 func (pt *Partition) FollowUnlogged(s Subscriber, name string) {
 	pt.watch(s)
 	end := segment.MsgID(pt.visible.Load())
@@ -104,8 +108,8 @@ func (pt *Partition) begins(name string, start, end segment.MsgID) core.Post {
 	}}
 }
 
-// snapshot returns the event that gives a channel the partition with the state that the log has now. It needs what
-// follow needs.
+// snapshot returns the event that gives a channel the partition, with the channel's state as the log has it now. The
+// caller meets the conditions of Follow.
 func (pt *Partition) snapshot(name string) core.Post {
 	end := segment.MsgID(pt.visible.Load())
 	p := pt.begins(name, pt.fold.StartFor(end), end)
@@ -132,8 +136,8 @@ func (pt *Partition) wake() {
 	}
 }
 
-// post queues an event at each of the partition's channels, and wakes them. They share what p points to, and none
-// changes it.
+// post queues an event at each subscriber of the partition, and wakes them. The subscribers share the memory that p
+// points to, and none changes it.
 func (pt *Partition) post(p *core.Post) {
 	p.Part = pt.number
 	for _, s := range pt.watching() {
@@ -142,7 +146,8 @@ func (pt *Partition) post(p *core.Post) {
 	}
 }
 
-// ResumeReaders lets channels continue that had stopped at a damaged range. It waits for the lock of each.
+// ResumeReaders lets those channels continue that stopped at a damaged range. It waits for the lock of each channel, so
+// the caller holds no lock.
 func (pt *Partition) ResumeReaders() {
 	for _, s := range pt.watching() {
 		s.Resume(pt.number)
@@ -150,68 +155,72 @@ func (pt *Partition) ResumeReaders() {
 	}
 }
 
-// postDeferred tells the channels of committed deferred messages. It is called at the commit, before the messages are
-// visible. ds is borrowed.
+// postDeferred tells the channels about deferred messages that are being committed. It is called before the messages
+// become visible, with Replica.mu held. ds is borrowed.
 func (pt *Partition) postDeferred(ds []core.DeferredMessage) {
 	if len(pt.watching()) > 0 {
 		pt.post(&core.Post{Event: core.Event{Kind: core.EvDeferredPublished, Deferred: slices.Clone(ds)}})
 	}
 }
 
-// postDropped tells the channels that a paused topic dropped the messages r that it had held back, before the end of r
-// becomes visible. Only the committer calls it.
+// postDropped tells the channels that a paused topic has dropped the messages r that it had held back. It is called
+// before the end of r becomes visible. Only the committer calls it.
 func (pt *Partition) postDropped(r core.IDRange) {
 	pt.post(&core.Post{Event: core.Event{Kind: core.EvDropped, Msg: r.From, End: r.To}})
 }
 
-// What channels see of the partition, see channel.Partition.
+// The following methods are what channels use of the partition. See channel.Partition.
 
-// Number is the partition's number in its topic.
+// Number returns the partition's number in its topic.
 func (pt *Partition) Number() uint32 { return pt.number }
 
-// Topic is what all partitions of the topic share.
+// Topic returns what all partitions of the topic share.
 func (pt *Partition) Topic() *Topic { return pt.topic }
 
-// Replica is this node's replica of the partition.
+// Replica returns this node's replica of the partition.
 func (pt *Partition) Replica() *Replica { return pt.replica }
 
-// SetTopic gives a partition of a topic whose metadata was found only now its topic. No goroutine runs yet.
+// SetTopic gives the partition its topic, when the topic's metadata was found only after the partition. No other
+// goroutine runs yet.
 func (pt *Partition) SetTopic(t *Topic) {
 	pt.topic = t
 	pt.flush.Init(pt, t.Name, pt.number)
 }
 
-// Log is the partition's log.
+// Log returns the partition's log.
 func (pt *Partition) Log() *segment.Log { return pt.log }
 
-// Ends returns where the partition keeps the end, exclusive, of its committed messages, and of those that the topic's
-// pause does not hold back.
+// Ends returns two atomics that the partition keeps up to date: the end, exclusive, of its committed messages, and the
+// end of those that the topic's pause does not hold back.
 func (pt *Partition) Ends() (committed, unpaused *atomic.Uint64) { return &pt.visible, &pt.pausedFrom }
 
-// CommittedMark is the end of what is committed.
+// CommittedMark returns the end of the committed part of the log. It takes Replica.mu.
 func (pt *Partition) CommittedMark() segment.Position { return pt.committedMark() }
 
 // Leads says whether puts may enter the inbox.
 func (pt *Partition) Leads() bool { return pt.Leading.Load() }
 
-// Target is the node that leads the partition, as far as this node knows; 0: it does not know.
+// Target returns the node that leads the partition, as far as this node knows, or 0 if it does not know.
 func (pt *Partition) Target() replicate.NodeID { return replicate.NodeID(pt.replica.target.Load()) }
 
-// Box is the partition's inbox.
+// Box returns the partition's inbox.
 func (pt *Partition) Box() *inbox.Inbox { return &pt.Inbox }
 
-// Serves says whether channels may deliver from this node: it leads, and has committed what came before.
+// Serves says whether channels may deliver from this node: it leads, and has committed everything that was in its log
+// when its epoch began.
 func (pt *Partition) Serves() bool { return pt.replica.serves.Load() }
 
-// ServingEpoch is the epoch in which channels deliver from this node; 0: they do not, or this is a single node.
+// ServingEpoch returns the epoch in which channels deliver from this node. It returns 0 if they do not, and on a single
+// node.
 func (pt *Partition) ServingEpoch() segment.Epoch { return pt.replica.serving() }
 
-// ServesIn says whether this node serves the partition in an epoch, and no leader of a later one asked for a fence.
+// ServesIn says whether this node serves the partition in this epoch, and no leader of a later epoch has asked for a
+// fence.
 func (pt *Partition) ServesIn(epoch segment.Epoch) bool {
 	return pt.replica.serving() == epoch && !pt.replica.fencedAbove(epoch)
 }
 
-// NoteFence notes that the leader of an epoch has asked for a fence.
+// NoteFence records that the leader of this epoch has asked for a fence. Any goroutine may call it.
 func (pt *Partition) NoteFence(epoch segment.Epoch) {
 	for old := pt.replica.fenced.Load(); uint64(epoch) > old; old = pt.replica.fenced.Load() {
 		if pt.replica.fenced.CompareAndSwap(old, uint64(epoch)) {
@@ -220,7 +229,7 @@ func (pt *Partition) NoteFence(epoch segment.Epoch) {
 	}
 }
 
-// EndFence lets the ordered channels deliver: all nodes have answered the fence of this node's epoch.
+// EndFence lets the ordered channels deliver, because all nodes have answered the fence of this node's epoch.
 func (pt *Partition) EndFence(epoch segment.Epoch) {
 	pt.replica.fenceCleared.Store(uint64(epoch))
 	pt.post(&core.Post{Event: core.Event{Kind: core.EvUnfence}, Epoch: epoch})

@@ -8,18 +8,19 @@ import (
 	"penstock/engine/inbox"
 )
 
-// Control entries get into a partition's log as a batch of their own, behind all that is in the inbox before them:
+// Control entries are appended to a partition's log as a batch of their own, behind all puts that are in the inbox
+// before them:
 //
-//	AppendControls  hands a batch over, and returns a waiter for the result; the next two use it:
-//	WriteControls   of a partition: several batches, one after the other, each committed before the next
-//	writeControls   of a topic (package engine): the same entries into every partition that this node leads
-//	postControls    hands a batch over that nobody waits for
-//	NewControls     returns a function that a channel hands the entries over with which its machine gives away
+//	AppendControls  enqueues a batch, and returns a waiter for the result; the next two functions use it:
+//	WriteControls   of a partition: writes several batches, each of them committed before the next is enqueued
+//	writeControls   of a topic (package engine): writes the same entries to every partition that this node leads
+//	postControls    enqueues a batch for which nobody waits
+//	NewControls     returns a function with which a channel enqueues the entries that its machine emits
 
-// AppendControls hands own.Controls over, which belong to the log from then on. Unless it returns an error the caller
-// calls Result on the waiter, or Receive and then Free.
+// AppendControls enqueues own.Controls, which belong to the log from then on. Unless AppendControls returns an error,
+// the caller must call Result on the waiter, or Receive and then Free.
 //
-// The batch waits in the inbox at most Options.PublishTimeout, and then was not stored.
+// The batch waits in the inbox for at most Options.PublishTimeout. After that time it is refused, and not stored.
 func (pt *Partition) AppendControls(ctx context.Context, own *inbox.Special) (*inbox.Waiter, error) {
 	w := inbox.NewWaiter()
 	w.Kind, w.Special = inbox.Controls, own
@@ -31,9 +32,9 @@ func (pt *Partition) AppendControls(ctx context.Context, own *inbox.Special) (*i
 	return w, nil
 }
 
-// WriteControls appends batches of control entries and returns when all are committed; onCommit runs with the last one
-// (inbox.List.Committed). It may wait as long as a commit does. After an error or a crash the log has the first few of
-// the batches: none, some or all.
+// WriteControls appends batches of control entries, and returns when all of them are committed. onCommit is called when
+// the last batch is committed (inbox.List.Committed). WriteControls may wait as long as a commit takes. After an error
+// or a crash, the log has the first few of the batches: none, some or all.
 func (pt *Partition) WriteControls(ctx context.Context, batches [][]core.Control, onCommit func()) error {
 	for i, b := range batches {
 		own := &inbox.Special{Controls: b}
@@ -51,21 +52,22 @@ func (pt *Partition) WriteControls(ctx context.Context, batches [][]core.Control
 	return nil
 }
 
-// postControls hands a batch over that nobody waits for. Unless it returns an error done hears what became of it,
-// however long that takes; done runs where Put.Done does.
+// postControls enqueues a batch for which nobody waits. Unless it returns an error, done is called with the batch's
+// result, however long that takes, on the goroutine that calls Put.Done.
 func (pt *Partition) postControls(own *inbox.Special, done func(error)) error {
 	p := &inbox.Put{Done: func(p *inbox.Put) { done(p.Err) }}
 	p.Kind, p.Special, p.NoExpiry = inbox.Controls, own, true
 	return pt.Enqueue(context.Background(), p)
 }
 
-// NewControls returns a function that hands batches of control entries of one channel over. The entries belong to the
-// log until done hears what became of the batch; only then the function may be called again. done runs where Put.Done
-// does, unless the function returns an error.
+// NewControls returns a function that enqueues batches of control entries of one channel. The entries belong to the log
+// until done is called with the result of the batch; only then may the function be called again. Unless the function
+// returns an error, done is called on the goroutine that calls Put.Done.
 //
-// The batch waits in the inbox for as long as it takes: it must be written, because the machine has given it away. When
-// it is in the log and not committed after a while, done hears ErrUnknown; with patient, done hears nothing before the
-// outcome is known. If revoked (nil: never) is set while the batch is in the inbox, it is not stored.
+// The batch waits in the inbox without a time limit: it must be written, because the channel's machine does not emit
+// its entries again. If the batch is in the log and not committed after a while, done is called with ErrUnknown; with
+// patient, done is not called before the outcome is known. If revoked (nil: never) is set while the batch is in the
+// inbox, the batch is not stored.
 func (pt *Partition) NewControls(
 	revoked *atomic.Bool, patient bool, done func(error),
 ) func(controls []core.Control) error {
@@ -78,7 +80,8 @@ func (pt *Partition) NewControls(
 	}
 }
 
-// runOnCommitter runs f where the fold may be read (on the committer), and then calls done.
+// runOnCommitter runs f on the committer with Replica.mu held, where the fold may be read and changed, and then calls
+// done. It does not wait.
 func (pt *Partition) runOnCommitter(f func(), done func(error)) {
 	p := &inbox.Put{Done: func(p *inbox.Put) { done(p.Err) }}
 	p.Kind, p.Special = inbox.Inspection, &inbox.Special{Inspect: f}
@@ -93,7 +96,8 @@ func (pt *Partition) startBorder() core.Border {
 	return core.Border{At: at, ID: id}
 }
 
-// WriteTombstone stores that this node's copies of the topic are deleted, behind all that is in the inbox.
+// WriteTombstone writes the record that this node's copies of the topic are deleted, behind all puts that are in the
+// inbox. It waits until the record is durable.
 func (pt *Partition) WriteTombstone(own *inbox.Special) error {
 	w := inbox.NewWaiter()
 	w.Kind, w.Special = inbox.Tombstone, own

@@ -6,9 +6,11 @@ import (
 	"penstock/segment"
 )
 
-// What is in the fold of a partition's log, for those who do not own it. Replica.mu keeps it still.
+// These methods give goroutines that do not own the fold of a partition access to it. Unless they say otherwise, they
+// take Replica.mu, so the fold does not change meanwhile.
 
-// ReadChannels calls f with what the log says of each channel, and returns whether it says that the topic is paused.
+// ReadChannels calls f with the cursor of each channel in the log, and returns whether the log says that the topic is
+// paused. f runs with Replica.mu held.
 func (pt *Partition) ReadChannels(f func(*core.Cursor)) (paused bool) {
 	pt.replica.mu.Lock()
 	defer pt.replica.mu.Unlock()
@@ -16,7 +18,7 @@ func (pt *Partition) ReadChannels(f func(*core.Cursor)) (paused bool) {
 	return pt.fold.TopicPaused
 }
 
-// FoldState returns the topic's state as the log has it.
+// FoldState returns the topic's state and its channels as the log has them. It takes Replica.mu.
 func (pt *Partition) FoldState() *wire.TopicState {
 	pt.replica.mu.Lock()
 	defer pt.replica.mu.Unlock()
@@ -29,15 +31,17 @@ func (pt *Partition) FoldState() *wire.TopicState {
 	return s
 }
 
-// FindChannel says whether the log has the channel, and whether the log's end is not committed yet.
+// FindChannel says whether the log has the channel, and whether the log has batches at its end that are not committed
+// (open). It takes Replica.mu.
 func (pt *Partition) FindChannel(name string) (has, open bool) {
 	pt.replica.mu.Lock()
 	defer pt.replica.mu.Unlock()
 	return pt.fold.Channel(name) != nil, pt.replica.committed() < pt.machine.State().Next
 }
 
-// Adopt gives the channels in the log the partition: each gets a snapshot, and all later events. It returns their
-// names, whether the topic is paused, and whether the log has never had a channel (neverHad).
+// Adopt gives the partition to all channels that the log has: each gets a snapshot and all later events. channel
+// returns the Subscriber of a name, and is called with Replica.mu held. Adopt returns the names, whether the topic is
+// paused, and whether nothing about channels was ever written to the log (neverHad).
 func (pt *Partition) Adopt(channel func(name string) Subscriber) (names []string, paused, neverHad bool) {
 	pt.replica.mu.Lock()
 	defer pt.replica.mu.Unlock()
@@ -53,8 +57,8 @@ func (pt *Partition) neverHadChannels() bool {
 	return pt.fold.Len() == 0 && pt.fold.Unclaimed == 0 && !pt.fold.TopicPaused
 }
 
-// LeadsWithoutChannels says whether this node of a cluster leads the partition and nothing about channels was ever
-// written to its log.
+// LeadsWithoutChannels says whether this node of a cluster leads the partition, and nothing about channels was ever
+// written to its log. It takes Replica.mu.
 func (pt *Partition) LeadsWithoutChannels() bool {
 	if pt.replica.solo() || !pt.Leading.Load() {
 		return false
@@ -64,8 +68,8 @@ func (pt *Partition) LeadsWithoutChannels() bool {
 	return pt.neverHadChannels()
 }
 
-// Lacks returns the control entries that the log lacks of what first's log says of the topic's channels. Recovery calls
-// it, while nothing else uses the folds.
+// Lacks returns the control entries with which this partition's log gets the channels and the pause that the log of
+// first has and this one lacks. Recovery calls it while nothing else uses the folds, so it takes no lock.
 func (pt *Partition) Lacks(first *Partition) (entries []core.Control) {
 	first.fold.Each(func(cur *core.Cursor) {
 		if pt.fold.Channel(cur.Name) == nil {
@@ -78,8 +82,8 @@ func (pt *Partition) Lacks(first *Partition) (entries []core.Control) {
 	return entries
 }
 
-// Epoch is the epoch of the newest batch; 0: there is none. It takes no lock: the engine asks while it opens, before
-// the commit log runs.
+// Epoch returns the epoch of the newest batch, or 0 if there is none. It takes no lock: the engine calls it while it
+// opens, before the commit log runs.
 func (pt *Partition) Epoch() segment.Epoch {
 	if pt.machine == nil {
 		return 0

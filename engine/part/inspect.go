@@ -8,17 +8,16 @@ import (
 	"penstock/segment"
 )
 
-// Marks is the state of a partition's copy on one node that a simulation checks after every step. Values can
-// be compared with ==.
+// Marks is the part of a copy's state that a simulation checks after every step. Values can be compared with ==.
 type Marks struct {
 	ID        segment.Identity
 	Leads     bool          // puts go to this node's inbox
 	Serves    bool          // channels may deliver
 	Stuck     bool          // the copy is closed, or stopped for good
 	Cutting   bool          // its log is being cut
-	Epoch     segment.Epoch // of the leader's machine, or the newest that the follower's machine knows
+	Epoch     segment.Epoch // epoch of the leader's machine, or the newest that the follower's machine knows
 	MinISR    int
-	ISR       int // its number of members, at a leader; else 0
+	ISR       int // number of members of the ISR at a leader; otherwise 0
 	Committed segment.Position
 	Durable   segment.Position
 	End       segment.Position
@@ -26,19 +25,19 @@ type Marks struct {
 	StartAt   segment.Offset // offset of the first batch
 	EndAt     segment.Offset
 	Drops     int // how often this process has given the copy up
-	Retired   int // how often this process has closed the copy because the node was no replica any more
+	Retired   int // how often this process has closed the copy because the node was not a replica any more
 }
 
-// View is what simulations see of a copy.
+// View is the state of a copy that simulations see.
 type View struct {
 	Marks
 	Topic    string
 	Member   replicate.Member
 	Start    segment.Position
 	Visible  segment.MsgID
-	Pending  int  // batches that are appended and not committed
-	Compares bool // it leads, recovery had cut its log, and it serves only after it has compared its log with the others
-	Asks     bool // it compares, waits for another replica, and has asked operators for help
+	Pending  int  // number of batches that are appended and not committed
+	Compares bool // the copy leads, but was shortened by recovery: it must compare its log with others before it serves
+	Asks     bool // the copy compares, waits for another replica, and has logged that operators should help
 	Channels []ChannelView
 }
 
@@ -46,10 +45,10 @@ type View struct {
 type ChannelView struct {
 	Name             string
 	Start, Confirmed segment.MsgID
-	Ranges           []core.IDRange // confirmed above Confirmed
+	Ranges           []core.IDRange // ids above Confirmed that are confirmed
 }
 
-// Marks fills in v. It needs what View needs.
+// Marks fills in v. The caller meets the conditions of View.
 func (pt *Partition) Marks(v *Marks) {
 	r := pt.replica
 	*v = Marks{
@@ -69,7 +68,8 @@ func (pt *Partition) Marks(v *Marks) {
 	}
 }
 
-// View returns what simulations see of the copy. Replica.mu is held, or no task of the simulation runs.
+// View returns the state of the copy that simulations see. Either Replica.mu is held, or no task of the simulation
+// runs.
 func (pt *Partition) View() View {
 	r := pt.replica
 	v := View{
@@ -88,21 +88,21 @@ func (pt *Partition) View() View {
 	return v
 }
 
-// State is what a copy on one node holds and knows at one moment. Tests compare nodes by it.
+// State is the full state of a copy on one node at one moment. Tests compare nodes by it.
 type State struct {
 	View
 	State    segment.State // of the log, after everything in it
 	Epochs   []replicate.EpochStart
 	Cursors  []byte           // the state of the channels, encoded
 	Delayed  int              // messages that wait for their time
-	Acked    segment.Position // everything below is durable here, as a follower acknowledges it
+	Acked    segment.Position // everything below is durable on this node; a follower acknowledges up to here
 	Incoming int              // batches of the leader that are not in the log yet
 	Exchange uint64           // see replicate.Follower.Exchange; 0: not a follower
-	Needed   segment.MsgID    // below it every durable channel has confirmed all, or a control batch carries it
-	Logs     uint64           // how often the log was begun anew or cut
+	Needed   segment.MsgID    // every message below is confirmed by all durable channels, or carried by a control batch
+	Logs     uint64           // how often the log was reset or cut
 }
 
-// State returns the state of the copy, which has a log. It takes the replica's lock.
+// State returns the state of the copy, which has a log. It takes Replica.mu.
 func (pt *Partition) State() State {
 	r := pt.replica
 	r.mu.Lock()
@@ -119,7 +119,7 @@ func (pt *Partition) State() State {
 	return c
 }
 
-// DropReads releases what was read for other replicas and is not sent, because the simulated process has ended.
+// DropReads releases batches that were read for other replicas and not sent, because the simulated process has ended.
 func (pt *Partition) DropReads() { pt.replica.dropRead() }
 
 // ReadLog calls visit with the offset and the content of each batch of the log, in order, until visit returns false. It

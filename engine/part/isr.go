@@ -10,15 +10,16 @@ import (
 	"penstock/replicate"
 )
 
-// isrLogInterval is the least time between two lines about changed in-sync replicas, and between two about changes that
-// the store refused. A hanging disk or a leaving node concerns every partition that it has a copy of.
+// isrLogInterval is the least time between two log lines about replicas that left the ISR or joined it, and between two
+// about changes that the store refused. A hanging disk or a leaving node concerns every partition of which it has a
+// copy.
 const isrLogInterval = time.Second
 
-// isrLogs limits the log lines about in-sync replicas, each kind separately.
+// isrLogs limits the log lines about in-sync replicas, each kind of line separately.
 type isrLogs struct{ left, joined, refused, stranded, strandedFailed base.LogLimiter }
 
-// propose asks the store on a new goroutine to change the ISR to that of st, and steps the machine with the store's
-// answer. r leads. r.mu is held.
+// propose asks the store, on a new goroutine, to change the ISR to that of st, and passes the store's answer to the
+// machine. This replica leads. r.mu is held.
 func (cn *Node) propose(r *Replica, st *replicate.State) {
 	want := *st
 	want.ISR, want.Replicas = slices.Clone(st.ISR), slices.Clone(st.Replicas)
@@ -46,7 +47,7 @@ func (cn *Node) propose(r *Replica, st *replicate.State) {
 	})
 }
 
-// logISRChange logs which replicas left or joined the ISR by a change that the store accepted.
+// logISRChange logs which replicas left or joined the ISR in a change that the store has accepted.
 func (cn *Node) logISRChange(pt *Partition, before, after []replicate.Member) {
 	missing := func(from, in []replicate.Member) (nodes []replicate.NodeID) {
 		for _, m := range from {

@@ -6,27 +6,27 @@ import (
 	"penstock/segment"
 )
 
-// pendingBatch is a batch that this leader, or single node, has appended and that is not committed.
+// pendingBatch is a batch that this leader, or this single node, has appended and not committed yet.
 type pendingBatch struct {
 	position  segment.Position
 	nextID    segment.MsgID
 	count     uint32
 	bodyBytes uint64
-	sealedNs  int64      // when it was sealed; monotonic
+	sealedNs  int64      // when it was sealed, by Lease.Now; 0 on a single node
 	puts      inbox.List // the puts in it; empty once they were answered
 	deferred  []core.DeferredMessage
 }
 
-// pendingQueue has a leader's batches between sealing and commit, in log order. replicate.Config bounds their number.
-// Replica.mu guards it: the committer pushes, commit pops, and the end of the leadership drains it. After a crash, the
-// batches are in the logs of some replicas, and the next leader decides about them.
+// pendingQueue holds the batches of a leader between sealing and commit, in log order. replicate.Config bounds their
+// number. Replica.mu guards it: the committer pushes, commit pops, and the end of the leadership drains it. After a
+// crash the batches are in the logs of some replicas, and the next leader decides about them.
 type pendingQueue struct {
 	ring []pendingBatch // len is a power of two, or 0
 	at   int
 	n    int
 
 	epochStart segment.Position // position of the batch that begins the epoch
-	opened     bool             // that batch is committed, and with it everything before
+	opened     bool             // that batch and everything before it is committed
 }
 
 const minPendingSlots = 2
@@ -56,7 +56,7 @@ func (q *pendingQueue) pop() {
 	*q.slot(0) = pendingBatch{}
 	q.at = (q.at + 1) & (len(q.ring) - 1)
 	if q.n--; q.n == 0 {
-		q.at = 0 // where the processor's cache has it: among many partitions a batch is often the only one of its own
+		q.at = 0 // the processor's cache has this slot: with many partitions, a queue rarely holds more than one batch
 	}
 }
 
@@ -65,7 +65,7 @@ func (q *pendingQueue) clear() { *q = pendingQueue{epochStart: noPosition} }
 
 const noPosition = ^segment.Position(0)
 
-// drain empties the queue, and returns the puts in it.
+// drain empties the queue and returns the puts that were not answered.
 func (q *pendingQueue) drain() (puts inbox.List) {
 	for b := q.front(); b != nil; b = q.front() {
 		puts.Append(b.puts)
@@ -75,8 +75,8 @@ func (q *pendingQueue) drain() (puts inbox.List) {
 	return puts
 }
 
-// expire removes and returns the puts of the batches that were sealed before beforeNs, except those with NoExpiry. The
-// batches stay in the queue: they may still be committed.
+// expire removes the puts of the batches that were sealed before beforeNs, except those with NoExpiry, and returns
+// them. The batches stay in the queue: they may still be committed.
 func (q *pendingQueue) expire(beforeNs int64) (puts inbox.List) {
 	for i := range q.n {
 		b := q.slot(i)

@@ -6,16 +6,17 @@ import (
 	"penstock/engine/inbox"
 )
 
-// A quota in reject mode is enforced by the committer at the partition's leader: it knows the log's end, and appends
-// nothing that would pass the quota. What counts is the log from the oldest message that some channel has not confirmed
-// to its end. So a quota is never passed, and confirmations make room. To find where the batch of that message begins
-// may take a read of a segment: the flusher does it, at every tick and soon after a put was refused.
+// The committer at the partition's leader enforces a quota in reject mode: it knows the end of the log, and appends
+// nothing that would exceed the quota. The quota counts the log from the oldest message that some channel has not
+// confirmed to the end. So a quota is never exceeded, and confirmations make room. It may take a read of a segment to
+// find where the batch of that oldest message begins. So the flusher looks it up, at every tick and soon after a put
+// was refused.
 
-// quotaRoom is how much may still be appended to a partition.
+// quotaRoom is how many bytes and messages may still be appended to a partition.
 type quotaRoom struct{ bytes, count int64 }
 
-// quotaRoom returns the room that pt has, or nil if it has no quota. Only the committer calls it, and the result is
-// valid until the next call.
+// quotaRoom returns the room that pt has under its quota, or nil if it has no quota. Only the committer calls it. The
+// result is valid until the next call.
 func (c *committer) quotaRoom(pt *Partition) *quotaRoom {
 	l := pt.topic.Limits.Load()
 	if l == nil || l.RejectBytes == 0 && l.RejectCount == 0 {
@@ -35,8 +36,8 @@ func (c *committer) quotaRoom(pt *Partition) *quotaRoom {
 	return &c.room
 }
 
-// overQuota says whether p, behind what the run has already, would pass the quota. If so it asks the flusher to look up
-// what is confirmed by now.
+// overQuota says whether p, appended to the puts that r has already, would exceed the quota. If so, it asks the flusher
+// to look up what is confirmed by now.
 func (c *committer) overQuota(room *quotaRoom, r *run, p *inbox.Put) bool {
 	if room == nil || p.Kind.Internal() {
 		return false

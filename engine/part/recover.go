@@ -16,23 +16,23 @@ import (
 	"penstock/segment"
 )
 
-// Recovery rebuilds every partition when the engine opens, from what the commit log says (engine/replay) and from the
-// segments. What the commit log's checkpoint covers is in segments and synced. What follows stays in the buffers of the
-// commit log, and the flusher writes it to segments again, the same bytes to the same places. Recovery itself writes
-// nothing but the list of shortened copies, and repeats the reset of a log whose record it finds. After a crash it is
-// run again. It runs before any other goroutine of the engine, on the goroutine of Open, and needs no lock.
+// Recovery rebuilds every partition when the engine opens, from the commit log (engine/replay) and the segments. The
+// batches that the commit log's checkpoint covers are in segments and synced. The later batches stay in the buffers of
+// the commit log, and the flusher writes them to segments again: the same bytes to the same places. Recovery itself
+// only writes the list of shortened copies, and repeats the reset of a log whose record it finds. So after a crash it
+// can be run again. It runs on the goroutine of Open, before any other goroutine of the engine, and needs no lock.
 type Recovery struct {
 	store *Store
-	Log   *replay.Replay // of the commit log
+	Log   *replay.Replay // replay of the commit log
 
 	found Report
 }
 
-// Report is what a recovery found.
+// Report says what a recovery found.
 type Report struct {
-	Bytes       int64    // replayed
-	ReadOnly    int      // partitions that take nothing more
-	Corruptions []string // what was found to be damaged
+	Bytes       int64    // replayed from the commit log
+	ReadOnly    int      // number of partitions that accept nothing more
+	Corruptions []string // one error text for each damage that was found
 }
 
 // NewRecovery returns a recovery that has read nothing yet.
@@ -40,8 +40,9 @@ func NewRecovery(s *Store) *Recovery {
 	return &Recovery{store: s, Log: replay.New(replay.Options{Sizes: s.sizes(), Folder: s.folder, NowNs: s.clock.NowNs})}
 }
 
-// Replay opens the commit log and replays it. If the log is damaged, it poisons the store: the engine serves what could
-// be read and stores nothing new. The caller calls Log.Release when the partitions are open, whatever Replay returns.
+// Replay opens the commit log and replays it. If the commit log is damaged, Replay poisons the store: the engine serves
+// what could be read, and stores nothing new. Whatever Replay returns, the caller calls Log.Release when the partitions
+// are open.
 func (r *Recovery) Replay(node uuid.UUID) error {
 	s := r.store
 	log, report, err := clog.Open(s.disk, s.arena, clog.Options{
@@ -65,7 +66,7 @@ func (r *Recovery) Replay(node uuid.UUID) error {
 		return derr
 	}
 	if corrupt != nil {
-		// Acknowledged records are damaged: serve what can be read, accept nothing new, and report it.
+		// Acknowledged records are damaged. Serve what can be read, accept nothing new, and report the damage.
 		s.log.Error("the commit log is corrupt: this node serves what could be read and stores nothing new", "error", err)
 		r.found.Corruptions = append(r.found.Corruptions, err.Error())
 		s.poison(err)
@@ -76,11 +77,11 @@ func (r *Recovery) Replay(node uuid.UUID) error {
 	return s.replicas.noteShortened(r.Log, report.Tear != nil && !report.Tear.Mark, corrupt == nil)
 }
 
-// Report says what recovery found, for Engine.Info.
+// Report returns what recovery found, for Engine.Info.
 func (r *Recovery) Report() Report { return r.found }
 
-// Checkpoint implements clog.Source: it emits the state of every partition after all records added so far. It runs on
-// the committer.
+// Checkpoint implements clog.Source: it emits the state of every partition, with all records that were added to the
+// commit log so far. It runs on the committer. It takes Replica.mu of each partition for the commit mark.
 func (c *committer) Checkpoint(emit func(chunk []byte)) {
 	parts := c.store.Partitions()
 	chunk := c.store.clog.MaxChunkBytes()
@@ -102,9 +103,9 @@ func (c *committer) Checkpoint(emit func(chunk []byte)) {
 	c.store.flusher.Checkpointed(ends)
 }
 
-// DamagedCopies lists the copies that may lack, or cannot read, something that this node acknowledged. all is true if
-// the commit log is damaged: then every copy counts as damaged, even one that the readable part does not name.
-// Otherwise these are the copies with damaged segments or an unknown fold, and those that are given up. Open reports
+// DamagedCopies lists the copies that may lack something that this node acknowledged, or that cannot read it. If the
+// commit log is damaged, all is true: then every copy counts as damaged, even one that the readable part does not name.
+// Otherwise the list has the copies with damaged segments or an unknown fold, and those that are given up. Open reports
 // them before the node joins the cluster, so that none of them can be elected.
 func (s *Store) DamagedCopies() (ids []segment.Identity, all bool) {
 	if s.poisoned.Load() != nil {
@@ -118,7 +119,7 @@ func (s *Store) DamagedCopies() (ids []segment.Identity, all bool) {
 	return ids, false
 }
 
-// OpenPartition opens the log of a partition and gives it what was replayed, if anything was.
+// OpenPartition opens the log of a partition, and adds the batches that were replayed for it, if any.
 func (r *Recovery) OpenPartition(t *Topic, n uint32) (*Partition, error) {
 	s := r.store
 	rp := r.Log.Partition(segment.Identity{Topic: t.ID, Partition: n})
@@ -136,7 +137,7 @@ func (r *Recovery) OpenPartition(t *Topic, n uint32) (*Partition, error) {
 	}
 	r.readFold(pt, rp)
 	pt.writer = rp.Writer
-	if pt.replica.solo() { // what was recovered is committed
+	if pt.replica.solo() { // on a single node, everything that was recovered is committed
 		pt.correctDelays()
 		pt.visible.Store(uint64(rp.State.NextID))
 	}
@@ -148,8 +149,8 @@ func (r *Recovery) OpenPartition(t *Topic, n uint32) (*Partition, error) {
 	if err := errors.Join(rp.Err, log.Health()); err != nil {
 		r.found.Corruptions = append(r.found.Corruptions, err.Error())
 		if !pt.replica.solo() && rp.Err == nil {
-			// The replica does not lead before the damaged range has been repaired from another one. Then it accepts puts as
-			// any other.
+			// The replica does not lead before the damaged range has been repaired from another replica. Then it
+			// accepts puts like any other.
 			s.log.Error("a copy of a partition does not read back: it does not lead before it is repaired from another replica",
 				"topic", t.Name, "partition", n, "error", err)
 			return pt, nil
@@ -163,7 +164,7 @@ func (r *Recovery) OpenPartition(t *Topic, n uint32) (*Partition, error) {
 	return pt, nil
 }
 
-// newReplica returns the replica of a copy that recovery found, before its log is open.
+// newReplica returns the replica of a copy that recovery found. The copy's log is not open yet.
 func (s *Store) newReplica(pt *Partition) *Replica {
 	if s.replicas == nil {
 		return newSolo(pt)
@@ -171,10 +172,10 @@ func (s *Store) newReplica(pt *Partition) *Replica {
 	return s.replicas.newReplica(pt)
 }
 
-// fill gives pt's log what the commit log holds of it.
+// fill appends the batches of the commit log to pt's log in memory.
 func (r *Recovery) fill(pt *Partition, rp *replay.Partition) error {
 	if rp.Restarted {
-		if err := pt.log.Reset(rp.Base); err != nil { // a crash may have come before the old files went
+		if err := pt.log.Reset(rp.Base); err != nil { // a crash may have prevented the removal of the old files
 			return err
 		}
 	}

@@ -12,12 +12,13 @@ import (
 	"penstock/segment"
 )
 
-// shortenedWritePause delays a write of the file, so that the changes of many partitions go into one write.
+// shortenedWritePause delays a write of the file, so that one write covers the changes of many partitions.
 const shortenedWritePause = time.Second
 
-// noteShortened reads the list, adds the copies that this recovery shortened, and writes it before anything is written
-// to the commit log. torn says that recovery cut a group that may have been acknowledged. whole says that the commit
-// log was read to its end; otherwise it does not say which topics exist, so none is taken for deleted.
+// noteShortened reads the list of shortened copies, adds the copies that this recovery shortened, and writes the list
+// before anything is written to the commit log. torn says that recovery cut a group that may have been acknowledged.
+// whole says that the commit log was read to its end. If it was not, it does not tell which topics exist, and no listed
+// topic counts as deleted.
 func (cn *Node) noteShortened(r *replay.Replay, torn, whole bool) error {
 	s := cn.store
 	var err error
@@ -26,7 +27,7 @@ func (cn *Node) noteShortened(r *replay.Replay, torn, whole bool) error {
 			"error", err)
 		torn = true
 	}
-	// Who is not known any more had its topic deleted.
+	// The topic of a listed copy that the commit log does not know was deleted.
 	forgotten := whole && cn.Shortened.Forget(func(id segment.Identity) bool { return !r.Has(id) })
 	var ids []segment.Identity
 	for _, rp := range r.Partitions() {
@@ -41,7 +42,7 @@ func (cn *Node) noteShortened(r *replay.Replay, torn, whole bool) error {
 	if torn && !cn.Shortened.Has(dir.UnnamedCopies) {
 		ids = append(ids, dir.UnnamedCopies)
 	}
-	if len(ids) == 0 && forgotten { // a new copy with this identity must not count as given up
+	if len(ids) == 0 && forgotten { // a new copy with the same identity must not count as given up
 		return cn.Shortened.Write()
 	}
 	if len(ids) == 0 {
@@ -50,14 +51,14 @@ func (cn *Node) noteShortened(r *replay.Replay, torn, whole bool) error {
 	return cn.Shortened.Add(ids)
 }
 
-// ListUnnamed replaces dir.UnnamedCopies in the list, durably, by the copies that the store says are on this node and
-// that recovery does not know. It also removes copies that are not here any more, because their topics were deleted or
-// they have moved. join calls it before any copy is opened. snap is not older than the registration of this process, so
-// it names every copy that an earlier process held. If the commit log could not be read to its end, this process leads
-// nothing, and the next one does this.
+// ListUnnamed replaces dir.UnnamedCopies in the list, durably, by the copies that recovery does not know and that the
+// store says are on this node. It also removes copies that are not on this node any more, because their topics were
+// deleted or they have moved. join calls it before any copy is opened. snap is not older than the registration of this
+// process, so it names every copy that an earlier process held. If the commit log could not be read to its end, this
+// process leads nothing and ListUnnamed does nothing; the next process repeats it.
 //
-// If the file cannot be written, the node does not join: copies named only in memory would get records, and the next
-// process would find these and take the copies for whole.
+// If the file cannot be written, the node does not join. Otherwise copies that are named only in memory would get
+// records, and the next process would find those records and take the copies for whole.
 func (cn *Node) ListUnnamed(snap *meta.Snapshot) error {
 	if cn.store.poisoned.Load() != nil {
 		return nil
@@ -87,7 +88,8 @@ func (cn *Node) ListUnnamed(snap *meta.Snapshot) error {
 	return s.Write()
 }
 
-// noteWhole removes a copy from the list when its machine has all that is committed. mu is held.
+// noteWhole removes the copy from the list of shortened copies when its machine has everything that is committed. mu is
+// held.
 func (r *Replica) noteWhole() {
 	if !r.shortened || r.leader != nil && r.leader.Shortened() || r.follower != nil && r.follower.Shortened() ||
 		r.leader == nil && r.follower == nil {
@@ -101,8 +103,9 @@ func (r *Replica) noteWhole() {
 	}
 }
 
-// unlistShortened removes a copy whose bytes are removed from the list, durably. If this node becomes a replica again,
-// the copy begins empty like any other. It takes Replica.mu, file and dir.Shortened.mu, one after the other.
+// unlistShortened removes the copy, whose bytes are removed, from the list of shortened copies, durably. If this node
+// becomes a replica again, the copy begins empty like any other. It takes Replica.mu and the two locks of dir.Shortened
+// (file, mu), and does not hold Replica.mu while it writes.
 func (r *Replica) unlistShortened() error {
 	r.mu.Lock()
 	r.shortened = false
@@ -111,7 +114,7 @@ func (r *Replica) unlistShortened() error {
 }
 
 // writeShortened writes the file until it has the newest list. It runs on a goroutine that noteWhole starts. If the
-// file cannot be written, some copies are compared once more than needed.
+// file cannot be written, some copies are compared once more than necessary at the next start.
 func (cn *Node) writeShortened() {
 	for told := 0; ; {
 		cn.Pause(shortenedWritePause)
@@ -127,8 +130,8 @@ func (cn *Node) writeShortened() {
 	}
 }
 
-// handOverShortened asks the store to make the node the leader whose log has what recovery cut off this node's log. mu
-// is held.
+// handOverShortened asks the store to make another node the leader: the one whose log has the batches that recovery cut
+// off this node's log. mu is held.
 func (r *Replica) handOverShortened(a *replicate.Action) {
 	st, to := a.State, a.Node
 	if r.yieldedEpoch != st.Epoch {
@@ -149,7 +152,8 @@ func (r *Replica) handOverShortened(a *replicate.Action) {
 	})
 }
 
-// logComparing logs once per epoch that a partition has been waiting for another replica for long. mu is held.
+// logComparing logs, once per epoch, that a partition has waited long for the log of another replica. now is by
+// Lease.Now. mu is held.
 func (r *Replica) logComparing(now int64) {
 	const patience = 10 * time.Second
 	r.noteBlocked()
@@ -169,7 +173,8 @@ func (r *Replica) logComparing(now int64) {
 	}
 }
 
-// noteBlocked logs and counts that the comparison waits for a damaged replica, when that changes. mu is held.
+// noteBlocked logs and counts when the comparison begins to wait for a damaged replica, and updates the count when it
+// stops to wait. mu is held.
 func (r *Replica) noteBlocked() {
 	by := replicate.NodeID(0)
 	if r.leader != nil {

@@ -11,9 +11,9 @@ import (
 	"penstock/replicate"
 )
 
-// handOverStranded asks the store to make another member of the ISR the leader, because this node reaches too few of
-// them. replicate/stranded.go decides that, and repeats it. The outcome of batches that were appended and not committed
-// is unknown to their publishers, as after a failover. mu is held.
+// handOverStranded asks the store to make another member of the ISR the leader, because this node reaches too few
+// members. replicate/stranded.go decides that, and repeats the action. Publishers of batches that were appended and not
+// committed learn that the outcome is unknown, as after a failover. mu is held.
 func (r *Replica) handOverStranded(a *replicate.Action) {
 	cn, st, to := r.node, a.State, a.Node
 	if a.Flag {
@@ -38,23 +38,24 @@ func (r *Replica) handOverStranded(a *replicate.Action) {
 	})
 }
 
-// strandedLeader is the former leader of a partition if it gave the leadership to this node because it was stranded:
-// the store had nothing against it, and it is the preferred leader. It may still be in the ISR, because min_isr needs
-// it and another replica reaches it. Then balance would return the leadership to it, only to be stranded again for
-// minutes. A leader that gives way to the preferred one, in balance or because its replica moves, is not stranded.
+// strandedLeader is the former leader of a partition that gave the leadership to this node because it was stranded. It
+// is recognized by two facts: the store had nothing against the former leader, and that node is the preferred leader.
+// It may still be in the ISR, because min_isr needs it and another replica reaches it. Then balance would return the
+// leadership to it, only for it to be stranded again for minutes. A leader that gives way to the preferred leader, in
+// balance or because its replica moves, is not stranded.
 type strandedLeader struct {
 	node  replicate.NodeID
 	boot  uuid.UUID
-	until int64 // it does not get the leadership back before; by Lease.Now
+	until int64 // until then it does not get the leadership back; by Lease.Now
 }
 
 // strandedBarFactor is how long a stranded leader does not get the leadership back, in multiples of StrandedEveryNs. A
-// time is needed because nobody can tell the new leader that the network has been repaired.
+// time is needed, because no event tells the new leader that the network has been repaired.
 const strandedBarFactor = 10
 
-// strandedLeaderOf returns the leader of the row before, if it gave the leadership to self while the store had nothing
-// against it: it was alive, the same process, not draining, in the ISR, not damaged, and its disk was good. Otherwise
-// it returns nil. It is a pure function.
+// strandedLeaderOf returns the leader that the row before names, if that node gave the leadership to self while the
+// store had nothing against it: the node was alive, the same process, not draining, in the ISR, not damaged, and its
+// disk was good. Otherwise strandedLeaderOf returns nil. It is a pure function.
 func strandedLeaderOf(
 	self replicate.NodeID, before, row *meta.Partition, nodes map[replicate.NodeID]*meta.Node,
 ) *strandedLeader {
@@ -73,9 +74,9 @@ func strandedLeaderOf(
 	return &strandedLeader{node: n.ID, boot: n.Boot}
 }
 
-// storeRow stores the row, and the stranded leader if the row made this node the leader. Only learn calls it, without
-// mu: both fields are atomic. A crash forgets the stranded leader; then it may get the leadership back, and gives it
-// away once more.
+// storeRow stores the newest row, and the stranded leader if the row made this node the leader. Only Learn calls it,
+// without mu: both fields are atomic. A crash forgets the stranded leader. Then that node may get the leadership back,
+// and gives it away once more.
 func (r *Replica) storeRow(row *meta.Partition) {
 	before := r.row.Swap(row)
 	snap := r.node.Rows.Snapshot()
@@ -90,7 +91,8 @@ func (r *Replica) storeRow(row *meta.Partition) {
 	}
 }
 
-// WasStranded says whether this process of the node gave the leadership away and should not have it back yet.
+// WasStranded says whether the present process of node gave the leadership away because it was stranded, and should not
+// have it back yet. Any goroutine may call it.
 func (r *Replica) WasStranded(node replicate.NodeID, nodes map[replicate.NodeID]*meta.Node) bool {
 	g := r.formerLeader.Load()
 	return g != nil && g.node == node && nodes[node] != nil && nodes[node].Boot == g.boot && r.node.Now() < g.until

@@ -8,12 +8,12 @@ import (
 )
 
 // A partition is unread if its log has control entries that this version does not know. Its bytes are kept, replicated
-// and written to segments as usual, but its fold, what its channels have confirmed, is not known. An unread partition
-// does not lead or serve, accepts nothing from clients, and retention leaves it alone. A checkpoint of the commit log
-// says that its fold is not known. A version that knows the entries reads the fold from the segments, whose first
-// batches are checkpoints, and nothing is lost.
+// and written to segments as usual. But its fold, which says what its channels have confirmed, is not known. An unread
+// partition does not lead or serve and accepts nothing from clients, and retention leaves it alone. A checkpoint of the
+// commit log says that its fold is not known. A version that knows the entries reads the fold from the segments, whose
+// first batches are checkpoints, so nothing is lost.
 
-// WhyUnread returns why the fold is not known; nil: it is known. Any goroutine may call it.
+// WhyUnread returns why the fold is not known, or nil if it is known. Any goroutine may call it.
 func (pt *Partition) WhyUnread() error {
 	if err := pt.unread.Load(); err != nil {
 		return *err
@@ -21,8 +21,8 @@ func (pt *Partition) WhyUnread() error {
 	return nil
 }
 
-// setUnread notes why the fold is not known; nil: it is known (again). Recovery calls it, and the committer with
-// Replica.mu held.
+// setUnread records why the fold is not known. With nil, the fold is known (again). Recovery calls it, and the
+// committer with Replica.mu held.
 func (pt *Partition) setUnread(err error) {
 	if err == nil {
 		pt.unread.Store(nil)
@@ -31,7 +31,7 @@ func (pt *Partition) setUnread(err error) {
 	pt.unread.Store(&err)
 }
 
-// knownFold is the fold for a checkpoint; nil: it is not known.
+// knownFold returns the fold for a checkpoint, or nil if it is not known.
 func (pt *Partition) knownFold() *core.Cursors {
 	if pt.WhyUnread() != nil {
 		return nil
@@ -39,8 +39,9 @@ func (pt *Partition) knownFold() *core.Cursors {
 	return pt.fold
 }
 
-// readFold completes the recovery of a partition whose fold is not known. If only the checkpoint lacks the fold, it is
-// read from the segments. Otherwise readFold logs the reason and makes the partition read-only.
+// readFold completes the recovery of a partition whose fold the replay does not know. If the only reason is that the
+// checkpoint has no fold, readFold reads the fold from the segments. Otherwise it logs the reason and makes the
+// partition read-only.
 func (r *Recovery) readFold(pt *Partition, rp *replay.Partition) {
 	s := r.store
 	if rp.Unread == nil {
@@ -67,8 +68,8 @@ func (r *Recovery) readFold(pt *Partition, rp *replay.Partition) {
 	pt.machine.Step(&ev, &res)
 }
 
-// cannotFold makes the partition unread because of a batch that was just appended: its bytes are kept, but this node
-// must not lead. It runs on the committer with mu held.
+// cannotFold makes the partition unread, because the batch that was just appended cannot be folded. The node keeps the
+// bytes of the batch, but must not lead. It runs on the committer with mu held.
 func (r *Replica) cannotFold(err error) {
 	if r.pt.WhyUnread() != nil {
 		return
