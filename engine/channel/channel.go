@@ -185,6 +185,7 @@ func (c *Channel) Start() {
 	}
 }
 
+// startOnce starts the goroutine, unless it was started before or the channel is closed. It takes mu.
 func (c *Channel) startOnce() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -243,6 +244,8 @@ func (c *Channel) Shut(err error) {
 	}
 }
 
+// clientIDs returns the consumers' ids in the order of their subscriptions, because a map's order differs from run to
+// run. mu is held.
 func (c *Channel) clientIDs() []core.ClientID {
 	ids := make([]core.ClientID, 0, len(c.consumers))
 	for id := range c.consumers {

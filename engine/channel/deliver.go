@@ -318,6 +318,7 @@ func (c *Channel) deferAgain(cur *cursor, id segment.MsgID, dueMs int64) segment
 	return c.m.ReadFrom(cur.number)
 }
 
+// plain returns the decompressed body of a batch. It is valid until the next call. mu is held.
 func (c *Channel) plain(h *segment.Header, body []byte) ([]byte, error) {
 	if h.Codec == segment.CodecNone {
 		return body, nil
@@ -329,7 +330,7 @@ func (c *Channel) plain(h *segment.Header, body []byte) ([]byte, error) {
 	return out, err
 }
 
-// deliverOne gives the message that the machine just assigned to its client's sink. The sink borrows the body and the
+// deliverOne gives the message that the machine just assigned to its client's sink, which must copy the body and the
 // headers. mu is held.
 func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 	k := c.consumers[c.res.Client]

@@ -10,7 +10,8 @@ import (
 	"penstock/replicate/wire"
 )
 
-// pending returns the messages in flight to this node's consumers, the oldest first. It takes mu.
+// pending returns messages in flight to this node's consumers: at least the op.Count oldest ones, in no particular
+// order. It takes mu.
 func (c *Channel) pending(op wire.Operation) (all []wire.PendingMessage, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,7 +37,8 @@ func (c *Channel) pending(op wire.Operation) (all []wire.PendingMessage, err err
 	return list.items, nil
 }
 
-// deferredMessages returns the deferred messages of this node's partitions, the next due first. It takes mu.
+// deferredMessages returns deferred messages of this node's partitions: at least the op.Count that are due first, in no
+// particular order. It takes mu.
 func (c *Channel) deferredMessages(op wire.Operation) (all []wire.PendingMessage, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,8 +69,8 @@ func LabelText(label any) string {
 	return ""
 }
 
-// oldest collects the limit items with the lowest keys. It never holds more than twice limit items, so that a list of a
-// million stays cheap.
+// oldest collects items; items contains at least the limit ones with the lowest keys. It never holds more than twice
+// limit items, so that a list of a million stays cheap.
 type oldest[T any] struct {
 	limit int
 	key   func(*T) int64

@@ -77,6 +77,7 @@ func (c *Channel) rewriteSettings(ctx context.Context, now *core.ChannelSettings
 	return err
 }
 
+// sameSettings says whether two settings are equal. Settings of version 0 equal none.
 func sameSettings(a, b *core.ChannelSettings) bool {
 	if a.Version == 0 || b.Version == 0 {
 		return false

@@ -21,6 +21,8 @@ const MaxCarriedCount = 4096
 
 const minCarriedBytes = 4 // id, due, created, length
 
+// appendCarried writes the count and then, for each message, its id as a difference from the previous one, its due
+// time, its creation time, and its record with the record's size.
 func appendCarried(dst []byte, ms []CarriedMessage) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(ms)))
 	last := segment.MsgID(0)

@@ -247,6 +247,8 @@ func (c *Channel) finish(ev *Event) error {
 	return nil
 }
 
+// requeue ends a delivery: the message goes to the redelivery queue now or, with a delay, waits first. The log learns
+// of the delay.
 func (c *Channel) requeue(ev *Event) error {
 	e, err := c.owned(ev)
 	if err != nil {

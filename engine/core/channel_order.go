@@ -34,6 +34,7 @@ const notTaken = 1<<64 - 1
 // notLogged is a settings version that no settings have, so that HasControls finds the settings unlogged.
 const notLogged = 1<<64 - 1
 
+// free says that no message of the lane is busy, parked or settling, so that a new one may be delivered.
 func (l *lane) free() bool { return l.busy == 0 && l.parked.first == nil && l.settling == nil }
 
 // onlySettles says that the lane waits for nothing but a commit.
@@ -165,6 +166,7 @@ func (c *Channel) enter(p *channelPart, ev *Event, l *lane, old Deferral) *entry
 	return e
 }
 
+// newLane returns the lane of a key that has none.
 func (c *Channel) newLane(key uint64) *lane {
 	l := c.lanePool
 	if l == nil {
@@ -253,6 +255,7 @@ func (c *Channel) labelSettling(p *channelPart) {
 	}
 }
 
+// releaseSettled lets the lanes go on whose confirmations are committed.
 func (c *Channel) releaseSettled(p *channelPart) {
 	for l := p.settling.first; l != nil && l.take <= p.committed; l = p.settling.first {
 		p.settling.remove(l)

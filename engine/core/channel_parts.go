@@ -171,6 +171,8 @@ func (c *Channel) settle(p *channelPart) {
 	}
 }
 
+// visible raises the visible end. Messages that were due, and held because they were not visible, go to the redelivery
+// queue.
 func (c *Channel) visible(p *channelPart, end segment.MsgID) {
 	if end < p.end {
 		panic("BUG: visible end moves back")
@@ -255,6 +257,8 @@ func (c *Channel) entriesIn(p *channelPart, from, to segment.MsgID) (ids []segme
 	return ids
 }
 
+// setSkip switches skipping on or off. When it is switched on, all visible messages that wait for a client are
+// confirmed. Messages in flight or waiting for their time are confirmed when they would be delivered again.
 func (c *Channel) setSkip(on bool) {
 	c.skipped = on
 	if !on {
@@ -318,6 +322,7 @@ func (c *Channel) restart(p *channelPart, to segment.MsgID) {
 	c.passed(p)
 }
 
+// empty confirms all visible messages in all partitions, those in flight and deferred included.
 func (c *Channel) empty() {
 	for _, p := range c.parts {
 		if p != nil {

@@ -201,6 +201,7 @@ type rate struct {
 
 const rateFractionBits = 16
 
+// set changes the rate. The next delivery is due one interval from now at the latest.
 func (r *rate) set(perSecond uint64, s partShare, nowNs int64) {
 	if perSecond == 0 {
 		*r = rate{}
@@ -215,6 +216,7 @@ func (r *rate) readyNs() int64 { return r.nextNs - RateBurstMs*nsPerMs }
 // dueMs is when the next EvTick can release a held delivery, in unix ms.
 func (r *rate) dueMs() int64 { return (r.readyNs() + nsPerMs - 1) / nsPerMs }
 
+// allows says whether a delivery may begin now. If not, NextDue says when to ask again.
 func (r *rate) allows(nowNs int64) bool {
 	r.waiting = r.intervalFx != 0 && r.readyNs() > nowNs
 	return !r.waiting
@@ -222,6 +224,7 @@ func (r *rate) allows(nowNs int64) bool {
 
 func (r *rate) tick(nowNs int64) { r.waiting = r.waiting && r.readyNs() > nowNs }
 
+// spend counts a delivery that begins now.
 func (r *rate) spend(nowNs int64) {
 	if r.nextNs < nowNs {
 		r.nextNs, r.fraction = nowNs, 0

@@ -175,6 +175,7 @@ func (c *Cursors) ApplyAt(ct *Control, end segment.MsgID, at segment.Offset) err
 	return nil
 }
 
+// create folds ChannelCreated. If it makes the topic's first channel, no message is unclaimed any more.
 func (c *Cursors) create(ct *Control, end segment.MsgID) error {
 	if ct.ID > end {
 		return beyondEnd(ct, ct.ID, end)
@@ -192,6 +193,8 @@ func (c *Cursors) create(ct *Control, end segment.MsgID) error {
 	return nil
 }
 
+// remove folds ChannelDeleted. After the last channel, later messages are unclaimed, as are those that a paused topic
+// holds back.
 func (c *Cursors) remove(name string, end segment.MsgID) {
 	i, ok := c.find(name)
 	if !ok {
@@ -207,6 +210,7 @@ func (c *Cursors) remove(name string, end segment.MsgID) {
 	c.dropUnwanted([]IDRange{{0, segment.MaxMsgID + 1}})
 }
 
+// applyChannel folds an entry about an existing channel.
 func (c *Cursors) applyChannel(ch *Cursor, ct *Control, end segment.MsgID) error {
 	switch ct.Kind {
 	case Confirmed:
@@ -288,6 +292,8 @@ func (c *Cursors) pauseTopic(ct *Control, end segment.MsgID) error {
 	return nil
 }
 
+// emptyTopic folds TopicEmptied: messages below the id are dropped that no channel owns, or that a paused topic holds
+// back.
 func (c *Cursors) emptyTopic(below, end segment.MsgID) error {
 	if below > end {
 		return beyondEnd(&Control{Kind: TopicEmptied}, below, end)

@@ -159,6 +159,7 @@ func (w *DiskWatch) judge(longest, passed int64, progress uint64) {
 	w.calmNs, w.calmWrites = 0, 0
 }
 
+// handsOver says whether to request a hand-over now.
 func (w *DiskWatch) handsOver(now int64) bool {
 	if w.state < DiskHung || w.handed && now < w.nextHand {
 		return false

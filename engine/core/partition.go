@@ -137,6 +137,7 @@ func (p *Partition) Step(ev *PartitionEvent, res *PartitionResult) {
 	}
 }
 
+// admit says whether a put may be appended: nil or the error that answers it.
 func (p *Partition) admit(ev *PartitionEvent) error {
 	switch {
 	case p.fault != nil:
@@ -188,6 +189,7 @@ func fits(st *segment.State, batchBytes int) bool {
 	return int64(st.End-st.SegmentBase)+int64(batchBytes) <= st.SegmentCapacity
 }
 
+// appended advances the log's state past the batch that was placed last.
 func (p *Partition) appended(ev *PartitionEvent) {
 	if !p.placing || p.placed.Position != p.state.Next {
 		panic("BUG: a batch was appended that was not placed")
