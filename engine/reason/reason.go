@@ -1,6 +1,6 @@
-// Package reason maps the errors that callers act on to the numbers by which nodes name them to each other, and back.
-// wire.Reason has the numbers, and says which kinds of answers carry which. The rooms that answer other nodes call it:
-// forwarded puts, consumers of other nodes, operations on all leaders. It has no state.
+// Package reason maps the errors that callers act on to the numbers that stand for them between nodes, and back.
+// wire.Reason defines the numbers, and which kinds of answers carry which of them. The packages that answer other nodes
+// call it, for forwarded puts, consumers of other nodes, and operations on all leaders. It has no state.
 package reason
 
 import (
@@ -38,7 +38,7 @@ var byNumber = [wire.ReasonCount]error{
 	wire.ReasonSettings:       base.ErrSettings,
 }
 
-// Number returns the number of err in a kind of answer; 0 if that kind has none for it.
+// Number returns the number of err in a kind of answer, or 0 if that kind has no number for it.
 func Number(answer wire.Answer, err error) uint8 {
 	for r, known := range byNumber {
 		if n, ok := wire.Reason(r).Number(answer); ok && errors.Is(err, known) {
@@ -48,14 +48,14 @@ func Number(answer wire.Answer, err error) uint8 {
 	return 0
 }
 
-// OfPut returns why a leader did not store a forwarded put, or may not have stored it.
+// OfPut returns the reason for which a leader did not store a forwarded put, or may not have stored it.
 func OfPut(number uint8) error {
 	r, _ := wire.ReasonOf(wire.AnswerPut, uint32(number)) // an unknown number is ReasonUnknown
 	return byNumber[r]
 }
 
-// OfSubscription returns why a leader refused a subscription, ended it, or refused a consumer's call. An unknown number
-// is treated as a move of the leadership: the client's node subscribes at the present leaders.
+// OfSubscription returns the reason for which a leader refused a subscription, ended it, or refused a consumer's call.
+// An unknown number is treated as a move of the leadership: the client's node then subscribes at the current leaders.
 func OfSubscription(number uint8) error {
 	if r, ok := wire.ReasonOf(wire.AnswerSubscription, uint32(number)); ok {
 		return byNumber[r]
@@ -63,18 +63,18 @@ func OfSubscription(number uint8) error {
 	return base.ErrMoved
 }
 
-// operationError is an operation's error at another node.
+// operationError is the error of an operation at another node.
 type operationError struct {
-	text string // its text at that node
+	text string // the text of the error at that node
 	err  error  // one of byNumber
 }
 
 func (e *operationError) Error() string { return e.text }
 func (e *operationError) Unwrap() error { return e.err }
 
-// OfOperation returns the error of a ForwardOpAck, with its text unchanged. An error without a number is none that
-// callers compare with; or it came from a node that sends no numbers, and then the text begins with that of a known
-// error. Nothing else looks at the text of an error.
+// OfOperation returns the error of a ForwardOpAck, with its text unchanged. An error without a number is either one
+// that callers do not compare with, or it came from a node that sends no numbers. In the second case the text begins
+// with the text of a known error. No other code looks at the text of an error.
 func OfOperation(number uint32, text string) error {
 	if r, ok := wire.ReasonOf(wire.AnswerOperation, number); ok {
 		return &operationError{text, byNumber[r]}
