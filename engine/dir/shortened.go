@@ -19,56 +19,57 @@ import (
 
 const (
 	ShortenedFile = "shortened.json"
-	// MaxShortenedBytes bounds the size of the file; a partition takes about 60 bytes.
+	// MaxShortenedBytes bounds the size of the file. A partition takes about 60 bytes.
 	MaxShortenedBytes = 256 << 20
 )
 
-// Shortened is the list of this node's copies that may lack something that this node acknowledged. A copy is
-// shortened if recovery cut the last group of the commit log, and nobody knows whether that group was torn by the crash
-// or damaged later; or if its log ends before what was known to be committed. A shortened copy follows as any other,
-// but before it leads it compares its log with another replica's (replicate/compare.go).
+// Shortened is the list of this node's copies that may lack something that this node acknowledged. A copy is shortened
+// in two cases. Either recovery cut the last group of the commit log, and nobody knows whether that group was torn by
+// the crash or damaged later. Or the copy's log ends before a position that was known to be committed. A shortened copy
+// follows like any other, but before it may lead, it compares its log with another replica's (replicate/compare.go).
 //
-// The list is in shortened.json, because the next recovery does not see the group that was cut. A copy is removed from
-// the list when its machine has all that is committed. A crash before the file says so costs one more comparison.
+// The list is stored in shortened.json, because the next recovery does not see the group that was cut. A copy is
+// removed from the list when its machine has all that is committed. A crash before the file reflects the removal costs
+// one more comparison.
 //
-// All records of a copy may have been in the group that was cut. Recovery does not know of such a copy, which would
-// begin empty and count as whole. So a recovery that cuts puts UnnamedCopies into the list, and ListUnnamed
-// (engine/part) replaces it by the copies that the rows of the store name.
+// All records of a copy may have been in the group that was cut. Recovery does not know of such a copy: it would begin
+// empty and count as whole. So a recovery that cuts adds UnnamedCopies to the list, and ListUnnamed (engine/part)
+// replaces that entry by the copies that the rows of the store name.
 //
 // mu guards the maps and counters, and is not held during I/O. file is held while the file is read or written, so that
-// the last write stores the newest list; mu is taken inside it.
+// the last write stores the newest list. mu is taken inside file.
 type Shortened struct {
 	disk   aio.Disk
 	file   lock.Mutex[lock.ShortenedFile]
-	stored []byte // guarded by file: the content of the file; nil: there is none, or it could not be read
+	stored []byte // guarded by file: the file's content; nil: no file, or it could not be read
 
 	mu        lock.Mutex[lock.Shortened]
 	ids       map[segment.Identity]bool
-	durable   map[segment.Identity]bool // the ids that the file has durably; empty after a write that failed
-	discarded map[segment.Identity]bool // of ids: given up; the commit log may have released their batches
+	durable   map[segment.Identity]bool // the ids that the file holds durably; empty after a failed write
+	discarded map[segment.Identity]bool // subset of ids: given up; the commit log may have released their batches
 	version   uint64                    // incremented when discarded changes
-	written   uint64                    // the version that the file has durably; <= version
-	writing   bool                      // writeShortened runs
+	written   uint64                    // the version that the file holds durably; <= version
+	writing   bool                      // a caller of Remove still has to finish CatchUp
 }
 
 // UnnamedCopies stands for the copies whose records were all in the group that was cut. It is in the list from recovery
 // until a process of this node has joined the cluster. No topic has this UUID.
 var UnnamedCopies segment.Identity
 
-// shortenedRow is one entry of the file, a JSON list.
+// shortenedRow is one entry of the file, which is a JSON list.
 type shortenedRow struct {
 	Topic     uuid.UUID `json:"topic"`
 	Partition uint32    `json:"partition"`
 	Dropped   bool      `json:"dropped,omitempty"`
 }
 
-// NewShortened returns an empty list. Nothing of it is in the directory.
+// NewShortened returns an empty list. It reads and writes nothing.
 func NewShortened(disk aio.Disk) *Shortened {
 	return &Shortened{disk: disk, ids: map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{}}
 }
 
-// ReadShortened reads the list that earlier processes left in the directory. After an error every copy has to be taken
-// for shortened.
+// ReadShortened reads the list that earlier processes left in the directory. After an error the caller must treat every
+// copy as shortened.
 func ReadShortened(disk aio.Disk) (*Shortened, error) {
 	s := NewShortened(disk)
 	data, err := disk.ReadFile(ShortenedFile, MaxShortenedBytes)
@@ -98,7 +99,8 @@ func (s *Shortened) Has(id segment.Identity) bool {
 	return s.ids[id]
 }
 
-// IsDurable says whether the file lists the copy, so that the next process knows of it even after a crash.
+// IsDurable says whether the file durably lists the copy, so that the next process knows of the copy even after a
+// crash.
 func (s *Shortened) IsDurable(id segment.Identity) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +113,7 @@ func (s *Shortened) Count() int {
 	return len(s.ids)
 }
 
-// Add adds copies to the list and returns when the file has them durably. It takes file and mu.
+// Add adds copies to the list, and returns when the file durably holds them. It takes file and mu.
 func (s *Shortened) Add(ids []segment.Identity) error {
 	s.mu.Lock()
 	for _, id := range ids {
@@ -121,10 +123,10 @@ func (s *Shortened) Add(ids []segment.Identity) error {
 	return s.Write()
 }
 
-// SetDiscarded stores durably whether a copy is given up. true must be durable before the commit log releases batches
-// that the copy's segments lack (mayReleaseFiles). false must be durable after the record of the new log is, and before
-// anything is acknowledged. After an error the content of the file is not known, and the next call writes it again. It
-// takes file and mu.
+// SetDiscarded durably stores whether a copy is given up. true must be durable before the commit log releases batches
+// that the copy's segments lack (mayReleaseFiles). false must be stored after the record of the new log is durable, and
+// must itself be durable before anything is acknowledged. After an error the content of the file is unknown, and the
+// next call writes it again. SetDiscarded takes file and mu.
 func (s *Shortened) SetDiscarded(id segment.Identity, discarded bool) error {
 	s.mu.Lock()
 	if s.discarded[id] != discarded {
@@ -156,7 +158,7 @@ func (s *Shortened) Write() error {
 	return s.writeLocked()
 }
 
-// writeLocked writes the list to the file. file is held; it takes mu.
+// writeLocked writes the list to the file. The caller holds file; writeLocked takes mu.
 func (s *Shortened) writeLocked() error {
 	s.mu.Lock()
 	rows := make([]shortenedRow, 0, len(s.ids))
@@ -181,8 +183,8 @@ func (s *Shortened) writeLocked() error {
 	return nil
 }
 
-// Forget removes the copies that are given up and that which selects, in memory. It says whether there were any. Nobody
-// else uses the list yet.
+// Forget removes, in memory, the copies that are given up and for which which returns true. It says whether there were
+// any. No other goroutine uses the list yet.
 func (s *Shortened) Forget(which func(segment.Identity) bool) (any bool) {
 	for id := range s.discarded {
 		if which(id) {
@@ -194,8 +196,8 @@ func (s *Shortened) Forget(which func(segment.Identity) bool) (any bool) {
 	return any
 }
 
-// Replace adds the copies here, in memory, if the list has UnnamedCopies, and says how many it did not have. It removes
-// those that gone selects.
+// Replace updates the list in memory. If the list has UnnamedCopies, Replace adds the copies in here; named is the
+// number of copies that it added. It also removes the copies for which gone returns true.
 func (s *Shortened) Replace(
 	here iter.Seq[segment.Identity], gone func(segment.Identity) bool,
 ) (unnamed bool, named int) {
@@ -216,7 +218,7 @@ func (s *Shortened) Replace(
 	return unnamed, named
 }
 
-// Remove removes a copy, in memory. With write the caller has to see to it that CatchUp is called.
+// Remove removes a copy, in memory. If write is true, the caller must see to it that CatchUp is called.
 func (s *Shortened) Remove(id segment.Identity) (write bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,10 +228,10 @@ func (s *Shortened) Remove(id segment.Identity) (write bool) {
 	return write
 }
 
-// CatchUp writes the file. done says that it has the newest list, or that ended returns true; otherwise CatchUp is
-// called again.
+// CatchUp writes the file. done says that the file holds the newest list, or that ended returned true. If done is
+// false, the caller must call CatchUp again.
 func (s *Shortened) CatchUp(ended func() bool) (done bool, err error) {
-	before := s.Count() // meanwhile copies are only removed: add writes the file itself
+	before := s.Count() // meanwhile, copies are only removed: Add writes the file itself
 	err = s.Write()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,7 +242,7 @@ func (s *Shortened) CatchUp(ended func() bool) (done bool, err error) {
 	return done, err
 }
 
-// RemoveNow removes a copy, durably.
+// RemoveNow removes a copy durably.
 func (s *Shortened) RemoveNow(id segment.Identity) error {
 	s.mu.Lock()
 	listed := s.ids[id]
@@ -252,8 +254,8 @@ func (s *Shortened) RemoveNow(id segment.Identity) error {
 	return s.Write()
 }
 
-// Scrub reads the file, and writes it anew if it differs from what this process wrote last. damaged says that it did,
-// found is why it could not be read, and err why it could not be written.
+// Scrub reads the file, and rewrites it if it differs from what this process wrote last. damaged says that it differed,
+// found says why the file could not be read, and err says why it could not be rewritten.
 func (s *Shortened) Scrub() (damaged bool, found, err error) {
 	s.file.Lock()
 	defer s.file.Unlock()
