@@ -14,28 +14,28 @@ import (
 	"penstock/segment/aio"
 )
 
-// The data directory. A topic's identity is its UUID, not its name: a topic that was deleted and created again under
-// the same name finds no bytes of the old one.
+// These are the paths in a data directory. A topic's identity is its UUID, not its name: a topic that was deleted and
+// created again under the same name finds no bytes of the old topic.
 //
 //	node.json                     identity: node, store, format
 //	clog/, spare/                 the commit log
 //	topics/<uuid>/topic.json      name and settings
-//	*.copy.json                   second copies of the two json files
+//	*.copy.json                   second copies of node.json and topic.json
 //	topics/<uuid>/<partition>/    segments
 //	trash/                        deleted topics and segments, until their bytes are removed
 const (
-	TopicFormat = 2 // of topic.json; that of node.json says the directory's feature level, see level.go
+	TopicFormat = 2 // of topic.json; the format of node.json encodes the directory's feature level, see level.go
 	NodePath    = "node.json"
 	topicsDir   = "topics"
 	Trash       = "trash"
 	TopicFile   = "topic.json"
 
 	MaxFileBytes = 1 << 20
-	// MaxPartitions of a topic is bounded by the 16 bits that an ID has for the partition.
+	// MaxPartitions bounds the partitions of a topic: an ID has 16 bits for the partition.
 	MaxPartitions = 1 << 16
 )
 
-// Topic is topic.json.
+// Topic is the content of a topic.json.
 type Topic struct {
 	Format     int       `json:"format"`
 	ID         uuid.UUID `json:"id"`
@@ -46,8 +46,8 @@ type Topic struct {
 	Settings meta.TopicSettings `json:"settings,omitzero"`
 }
 
-// ListTopics reads the metadata of all topics. It passes a directory whose metadata cannot be read to odd, and leaves
-// it as it is: missing metadata never deletes data.
+// ListTopics reads the metadata of all topics. If the metadata in a directory cannot be read, ListTopics calls odd and
+// leaves the directory as it is: missing metadata never deletes data.
 func ListTopics(disk aio.Disk, log *slog.Logger, odd func(dir string, err error)) ([]Topic, error) {
 	if err := disk.MkdirAll(topicsDir); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func ListTopics(disk aio.Disk, log *slog.Logger, odd func(dir string, err error)
 	return out, nil
 }
 
-// Check says whether topic.json can belong to this directory.
+// Check returns an error unless topic.json can belong to the directory dir.
 func (m *Topic) Check(dir string) error {
 	switch {
 	case m.Format > TopicFormat:
@@ -83,7 +83,7 @@ func (m *Topic) Check(dir string) error {
 	return nil
 }
 
-// Write writes a topic's directory and topic.json durably.
+// Write durably writes a topic's directory and its topic.json.
 func (m *Topic) Write(disk aio.Disk) error {
 	dir := TopicPath(m.ID)
 	if err := disk.MkdirAll(dir); err != nil {
@@ -92,7 +92,7 @@ func (m *Topic) Write(disk aio.Disk) error {
 	return WriteTwice(disk, path.Join(dir, TopicFile), m)
 }
 
-// TrashTopic durably moves a topic's directory to the trash. Its bytes are removed later.
+// TrashTopic durably moves a topic's directory to the trash. The flusher removes its bytes later.
 func TrashTopic(disk aio.Disk, id uuid.UUID) error {
 	if err := disk.MkdirAll(Trash); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"penstock/segment/aio"
 )
 
-// node.json and topic.json end with a checksum of what comes before it:
+// node.json and topic.json end with a checksum of the content before it:
 //
 //	{
 //	  "format": 3,
@@ -22,13 +22,14 @@ import (
 //	  "crc32c": "9a71bb4c"
 //	}
 //
-// It is the CRC-32C of the file without that field, including the closing brace and its newline. Versions that do not
-// know the field ignore it, and write the file without it. A file without the field is decoded strictly, so that a
-// flipped bit in the field's name is not taken for its absence. A person who edits a file must remove the line.
+// The checksum is the CRC-32C of the file without this field, including the closing brace and its newline. Versions
+// that do not know the field ignore it, and write the file without it. A file without the field is decoded strictly, so
+// that a flipped bit in the name of the field is not taken for its absence. A person who edits a file must remove the
+// line with the field.
 //
-// Each of the two files has a second copy, written after it: node.copy.json and topic.copy.json. When the node starts,
-// it replaces a damaged file by its copy. It writes a copy anew that differs from its file, after a crash between the
-// two writes or a run of an older version.
+// Each of the two files has a second copy, which is written after the file: node.copy.json and topic.copy.json. When
+// the node starts, it replaces a damaged file by its copy, and rewrites a copy that differs from its file. A copy
+// differs after a crash between the two writes, or after a run of an older version.
 
 const (
 	sumPrefix = ",\n  \"crc32c\": \""
@@ -44,7 +45,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func copyOf(name string) string { return strings.TrimSuffix(name, ".json") + ".copy.json" }
 
-// WriteTwice durably writes a file, and then its copy. A crash leaves both old, or the new file with the old copy.
+// WriteTwice durably writes a file, and then its copy. A crash leaves the old file with the old copy, or the new file
+// with the old copy, or both new.
 func WriteTwice(disk aio.Disk, name string, v any) error {
 	data, err := sealFile(v)
 	if err != nil {
@@ -56,9 +58,9 @@ func WriteTwice(disk aio.Disk, name string, v any) error {
 	return disk.WriteFile(copyOf(name), data)
 }
 
-// ReadTwice passes the file's bytes to unseal. If the file cannot be read, or unseal finds damage in it, it passes
-// those of the copy. It then replaces the one that is damaged or older; mended says that one was damaged. If the file
-// does not exist, ReadTwice returns that error: a copy alone means nothing.
+// ReadTwice passes the bytes of the file to unseal. If the file cannot be read, or unseal finds it damaged, ReadTwice
+// passes the bytes of the copy. It then rewrites the one that is damaged or out of date; mended says that one was
+// damaged. If the file does not exist, ReadTwice returns that error, because a copy alone means nothing.
 func ReadTwice(disk aio.Disk, log *slog.Logger, name string, unseal func(data []byte) error) (mended bool, err error) {
 	data, err := disk.ReadFile(name, MaxFileBytes)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,8 +99,8 @@ func sealFile(v any) ([]byte, error) {
 	return append(fmt.Appendf(data, "%0*x", sumDigits, sum), sumSuffix...), nil
 }
 
-// UnsealFile decodes a file of sealFile into v. check validates v before unknown fields are refused, so that a newer
-// version's file yields check's error.
+// UnsealFile decodes the output of sealFile into v. It calls check to validate v before it refuses unknown fields, so
+// that a file of a newer version gives the error of check.
 func UnsealFile(data []byte, v any, check func() error) error {
 	plain, summed, err := splitSum(data)
 	if err != nil {
@@ -115,7 +117,7 @@ func UnsealFile(data []byte, v any, check func() error) error {
 	return d.Decode(v)
 }
 
-// splitSum verifies the checksum, if there is one, and returns the file without it.
+// splitSum verifies the checksum, if there is one, and returns the file without it. summed says that there is one.
 func splitSum(data []byte) (plain []byte, summed bool, err error) {
 	at := len(data) - len(sumPrefix) - sumDigits - len(sumSuffix)
 	if at < 0 || !bytes.HasPrefix(data[at:], []byte(sumPrefix)) || !bytes.HasSuffix(data, []byte(sumSuffix)) {
