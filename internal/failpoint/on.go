@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// On says whether this program has failpoints.
+// On says whether this program was built with failpoints.
 const On = true
 
-// ErrHit is what Hit returns where it is told to fail.
+// ErrHit is what Hit returns when the test lets it fail.
 var ErrHit = errors.New("failpoint: a test lets this fail")
 
-// chosen is what PENSTOCK_FAILPOINT says. Only hits changes after the start.
+// chosen is the parsed PENSTOCK_FAILPOINT. After init only hits changes.
 var chosen struct {
 	name, action string
 	sleep        time.Duration
@@ -60,11 +60,11 @@ func choose(text string) (err error) {
 	return nil
 }
 
-// Pass is a place where nothing can fail. Any goroutine may pass.
+// Pass marks a place where nothing can fail. Any goroutine may call it.
 func Pass(name string) { _ = Hit(name) }
 
-// Hit is a place of the write path. Any goroutine may pass; the caller holds what locks it holds there in the product,
-// too.
+// Hit marks a place of the write path that can fail. Any goroutine may call it, with whatever locks it holds there in
+// the product.
 func Hit(name string) error {
 	if name != chosen.name {
 		if !slices.Contains(Names, name) {
@@ -82,7 +82,7 @@ func Hit(name string) error {
 	switch chosen.action {
 	case "kill":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		select {} // until it comes
+		select {} // until the signal arrives
 	case "sleep":
 		if n == chosen.at {
 			time.Sleep(chosen.sleep)

@@ -1,5 +1,5 @@
-// Package formattest is what the tests of the formats share: the tables of a FORMAT.md, which the code is compared
-// with, and the bytes that a version wrote, which stay for ever.
+// Package formattest is shared by the tests of the formats. It reads the tables of a FORMAT.md, with which the tests
+// compare the code, and keeps bytes that earlier versions wrote, which must stay readable for ever.
 package formattest
 
 import (
@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// Tables returns the rows of every table of the package's FORMAT.md, without the names of the columns, by the heading
-// above it.
+// Tables returns the rows of every table of the package's FORMAT.md, keyed by the heading above the table. The row with
+// the column names is left out.
 func Tables(t testing.TB) map[string][][]string {
 	t.Helper()
 	text, err := os.ReadFile("FORMAT.md")
@@ -42,8 +42,8 @@ func Tables(t testing.TB) map[string][][]string {
 	return found
 }
 
-// Golden returns the bytes that the file name of hex digits holds; the test fails unless they are p. With write a file
-// that is not there is made; one that is there never changes.
+// Golden reads the file name, which holds hex digits, and returns its bytes; the test fails unless they equal p. With
+// write, Golden creates the file if it does not exist. It never changes an existing file.
 func Golden(t testing.TB, name string, p []byte, write bool) []byte {
 	t.Helper()
 	text, err := os.ReadFile(name)
@@ -64,7 +64,7 @@ func Golden(t testing.TB, name string, p []byte, write bool) []byte {
 	return stored
 }
 
-// HexLines is p as hex digits, 16 bytes a line.
+// HexLines formats p as hex digits, 16 bytes per line.
 func HexLines(p []byte) string {
 	var b strings.Builder
 	for line := range slices.Chunk(p, 16) {

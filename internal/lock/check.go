@@ -12,18 +12,18 @@ import (
 	"sync"
 )
 
-// Mutex is a sync.Mutex of class C that panics where a goroutine breaks the order of classes.
+// Mutex is a sync.Mutex of class C that panics when a goroutine breaks the order of classes.
 type Mutex[C any] struct{ mu sync.Mutex }
 
-// Lock panics if the goroutine holds a lock of the same class or of a later one: two goroutines that take two locks in
-// different orders wait for each other for ever.
+// Lock panics if the goroutine already holds a lock of the same class or of a later one: two goroutines that take two
+// locks in different orders can wait for each other for ever.
 func (m *Mutex[C]) Lock() {
 	id := beforeLock[C](m)
 	m.mu.Lock()
 	hold[C](id, m)
 }
 
-// TryLock waits for nothing, so that any order does. What is taken while the lock is held is checked against it.
+// TryLock never waits, so it may be called in any order. Locks taken while this one is held are checked against it.
 func (m *Mutex[C]) TryLock() bool {
 	if !m.mu.TryLock() {
 		return false
@@ -32,14 +32,14 @@ func (m *Mutex[C]) TryLock() bool {
 	return true
 }
 
-// Unlock may be called by another goroutine than Lock.
+// Unlock may be called by another goroutine than the one that called Lock.
 func (m *Mutex[C]) Unlock() {
 	release(m)
 	m.mu.Unlock()
 }
 
-// RWMutex is a sync.RWMutex of class C that panics where a goroutine breaks the order of classes. Reading counts like
-// writing: a reader that waits behind a writer waits for all other readers.
+// RWMutex is a sync.RWMutex of class C that panics when a goroutine breaks the order of classes. Readers are checked
+// like writers: a reader that waits behind a writer waits for all other readers.
 type RWMutex[C any] struct{ mu sync.RWMutex }
 
 // Lock is like Mutex.Lock.
@@ -75,9 +75,9 @@ type taken struct {
 	class reflect.Type
 }
 
-// held is what every goroutine holds, holder who holds a lock for writing, and free the slices of goroutines that hold
-// nothing: tests that count allocations run in this build too. mu guards all of them, and is held for no more than a
-// look at them.
+// held lists the locks of every goroutine. holder names the goroutine that took a lock last, which is the one that holds
+// it while it is held for writing. free keeps the slices of goroutines that hold nothing, because tests that count
+// allocations run in this build, too. mu guards all three, and is held only while they are read or changed.
 var (
 	mu     sync.Mutex
 	held   = map[int64][]taken{}
@@ -94,7 +94,7 @@ func init() {
 	}
 }
 
-// placeOf is where a class stands in the order.
+// placeOf is the position of a class in the order.
 func placeOf[C any]() (int, reflect.Type) {
 	class := reflect.TypeFor[C]()
 	place, ok := places[class]
@@ -104,7 +104,7 @@ func placeOf[C any]() (int, reflect.Type) {
 	return place, class
 }
 
-// goroutine is the number that stack traces give to the caller's goroutine.
+// goroutine is the number of the caller's goroutine in stack traces.
 func goroutine() int64 {
 	buf := traces.Get().(*[32]byte)
 	defer traces.Put(buf)
@@ -117,6 +117,8 @@ func goroutine() int64 {
 	return id
 }
 
+// beforeLock panics if the order of classes forbids the calling goroutine to take a lock of class C now. It returns the
+// goroutine's number.
 func beforeLock[C any](m any) int64 {
 	id := goroutine()
 	place, class := placeOf[C]()
@@ -130,6 +132,7 @@ func beforeLock[C any](m any) int64 {
 	return id
 }
 
+// hold notes that goroutine id has taken m.
 func hold[C any](id int64, m any) {
 	place, class := placeOf[C]()
 	mu.Lock()
@@ -142,6 +145,7 @@ func hold[C any](id int64, m any) {
 	holder[m] = id
 }
 
+// release forgets that m is held for writing, by whichever goroutine took it.
 func release(m any) {
 	mu.Lock()
 	id := holder[m]
@@ -150,13 +154,14 @@ func release(m any) {
 	releaseOf(id, m)
 }
 
+// releaseOf forgets that goroutine id holds m.
 func releaseOf(id int64, m any) {
 	mu.Lock()
 	defer mu.Unlock()
 	locks := held[id]
 	i := slices.IndexFunc(locks, func(t taken) bool { return t.mutex == m })
 	if i < 0 {
-		return // sync panics
+		return // not held: the Unlock that follows panics
 	}
 	if locks = slices.Delete(locks, i, i+1); len(locks) == 0 {
 		delete(held, id)

@@ -4,9 +4,9 @@ package lock
 
 import "sync"
 
-// Mutex is a sync.Mutex of class C. The zero value is ready. In a build with the tag lockcheck it panics where a
+// Mutex is a sync.Mutex of class C. The zero value is ready to use. In a build with the tag lockcheck it panics when a
 // goroutine breaks the order of classes.
 type Mutex[C any] struct{ sync.Mutex }
 
-// RWMutex is a sync.RWMutex of class C. The zero value is ready.
+// RWMutex is a sync.RWMutex of class C. The zero value is ready to use. It is checked like Mutex.
 type RWMutex[C any] struct{ sync.RWMutex }

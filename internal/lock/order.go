@@ -1,13 +1,14 @@
-// Package lock has the mutexes of the engine, of what is below it, of cluster and of nsq. Each belongs to a class, and
-// the classes have an order: a goroutine that holds a lock takes only locks of later classes, and no second one of the
-// same class. Then no two goroutines can wait for each other. docs/concurrency.md says what each lock guards.
+// Package lock has the mutexes of the engine, of the packages below it, of cluster and of nsq. Each mutex belongs to a
+// class, and the classes have an order: a goroutine that holds a lock takes only locks of later classes, and no second
+// lock of the same class. So no two goroutines can wait for each other. docs/concurrency.md says what each lock guards.
 //
-// In the product a Mutex is a sync.Mutex and nothing more. With the build tag lockcheck (make lock-order) each Lock is
-// compared with what the goroutine holds, and panics where the order is broken: also when nobody waits just then.
+// In the product a Mutex is a sync.Mutex and nothing more. With the build tag lockcheck (make lock-order), each Lock is
+// checked against the locks that the goroutine holds, and panics if the order is broken, even if no deadlock happens at
+// that moment.
 package lock
 
-// The classes, named by the type that has the lock, and by its field if there are several. Where another package would
-// make the name unclear, the lock stands behind it.
+// The classes. Each is named after the type that has the lock, and after the field if that type has several locks. The
+// comment names the lock where the class name alone would be unclear.
 type (
 	TopicChanging      struct{}
 	ChannelConfiguring struct{}
@@ -68,8 +69,9 @@ type (
 	SegmentMapping struct{}
 )
 
-// order is the order in which classes are taken. Long operations come first: their holders wait for the disk or for
-// other nodes. The last are held for some instructions, and most of them are taken with nothing behind them.
+// order is the order in which classes are taken. Locks that are held during long operations come first: their holders
+// wait for the disk or for other nodes. The last ones are held for a few instructions, and their holders mostly take no
+// other lock.
 var order = [...]any{
 	TopicChanging{},
 	ChannelConfiguring{},

@@ -14,35 +14,35 @@ import (
 	"penstock/internal/uring"
 )
 
-// MaxSendCount is the most sends that a Sender hands to the kernel at once.
+// MaxSendCount is how many sends a Sender hands to the kernel at once, at most.
 const MaxSendCount = 64
 
-// Sending is bytes for one socket, and what became of them.
+// Sending is bytes for one socket, and the result of sending them.
 type Sending struct {
-	// FD is a stream socket. It must stay open until Send returns: the kernel gives the number of a closed one away,
-	// and the bytes would go to whoever has it then.
+	// FD is a stream socket. It must stay open until Send returns: the kernel reuses the number of a closed socket, and
+	// the bytes would go to the new owner of that number.
 	FD   int
 	Data []byte // not empty; borrowed until Send returns
 	N    int    // result: how many bytes the socket took
-	Err  error  // result: why it did not take all; syscall.EAGAIN: its send buffer is full
+	Err  error  // result: why the socket did not take all; syscall.EAGAIN: its send buffer is full
 }
 
-// Sender writes to many sockets with one system call per MaxSendCount of them, and waits for none of them.
+// Sender writes to many sockets with one system call per MaxSendCount sockets, and waits for none of them.
 //
-// It saves more than system calls. Each write wakes the reader that sleeps at the other end, and if that reader is on
-// the same processor it runs before the next write does; sends of one call all happen first.
+// It saves more than system calls. Each write wakes the reader that sleeps at the other end. If that reader is on the
+// same processor, it runs before the next write. The sends of one call all happen before that.
 //
-// A Sender has no lock: one goroutine at a time may use it, on any thread. It keeps nothing between two calls of Send
-// but the ring, and after an error of the ring it stays broken and refuses everything.
+// A Sender has no lock: one goroutine at a time may use it, on any thread. Between two calls of Send it keeps only the
+// ring. After an error of the ring it stays broken and refuses everything.
 type Sender struct {
 	ring uring.Ring
-	// data holds what the kernel has addresses of during a call, so that none of it lies on a goroutine's stack,
-	// which may move.
+	// data keeps the slices whose memory the kernel uses during a call, so that none of that memory is on a goroutine's
+	// stack, which may move.
 	data   [MaxSendCount][]byte
-	broken error // why the ring is not used any more
+	broken error // why the ring is no longer used
 }
 
-// NewSender opens a ring for sends, or says why the kernel refuses it: all that is lost without it is speed.
+// NewSender opens a ring for sends, or says why the kernel refuses it. Without a Sender only speed is lost.
 func NewSender() (*Sender, error) {
 	r, err := uring.OpenUnbound(MaxSendCount) // goroutines move between threads
 	if err != nil {
@@ -56,7 +56,8 @@ func NewSender() (*Sender, error) {
 	return s, nil
 }
 
-// probe sends one byte: kernels before 5.6 have rings that cannot, and sandboxes refuse operations one by one.
+// probe sends one byte to find out whether sends work: kernels before 5.6 have rings that cannot send, and sandboxes
+// refuse single operations.
 func (s *Sender) probe() error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -71,8 +72,8 @@ func (s *Sender) probe() error {
 	return batch[0].Err
 }
 
-// Send sends the whole batch, in order, and fills in the results. It allocates nothing. It returns an error only when
-// the ring is broken, now or since an earlier call: entries whose Err is that error may have been sent, or in part.
+// Send sends the whole batch, in order, and fills in the results. It allocates nothing. It returns an error only if the
+// ring is broken, now or since an earlier call: entries whose Err is that error may have been sent, whole or in part.
 func (s *Sender) Send(batch []Sending) error {
 	for len(batch) > 0 {
 		n := min(len(batch), MaxSendCount)
@@ -82,17 +83,17 @@ func (s *Sender) Send(batch []Sending) error {
 	return s.broken
 }
 
-// notSent is N of an entry whose completion was not seen.
+// notSent is the N of an entry whose completion was not seen.
 const notSent = -1
 
-// sendSome sends at most MaxSendCount entries: as many as the ring holds.
+// sendSome sends at most MaxSendCount entries, which is as many as the ring holds.
 func (s *Sender) sendSome(batch []Sending) {
 	for i := range batch {
 		b := &batch[i]
 		b.N, b.Err = notSent, nil
 		s.data[i] = b.Data
-		// With MSG_DONTWAIT the kernel completes a send when it takes the entry, one way or the other: nothing stays
-		// in flight after the loop below.
+		// With MSG_DONTWAIT the kernel completes a send, with or without success, when it takes the entry: nothing
+		// stays in flight after the loop below.
 		e := uring.Entry{
 			Op: uring.OpSend, FD: b.FD, Data: b.Data, Flags: unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL, UserData: uint64(i),
 		}
@@ -114,7 +115,7 @@ func (s *Sender) sendSome(batch []Sending) {
 	}
 }
 
-// collect fills in the results of what the kernel has completed, and returns how many there were.
+// collect fills in the results of the entries that the kernel has completed, and returns how many there were.
 func (s *Sender) collect(batch []Sending) (n int) {
 	for i, res, ok := s.ring.Next(); ok; i, res, ok = s.ring.Next() {
 		b := &batch[i]

@@ -1,4 +1,4 @@
-// Package patience is how long tests wait for what must happen.
+// Package patience says how long tests wait for something that must happen.
 package patience
 
 import (
@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Variable is the environment variable that shortens it where tests are to fail (tools/mutants).
+// Variable is the environment variable that shortens the wait where tests are expected to fail (tools/mutants).
 const Variable = "PENSTOCK_PATIENCE"
 
-// Or is the patience of the environment; usual without one, long enough for a machine that is much busier.
+// Or returns the time that Variable gives, or else usual, which should be long enough for a much busier machine.
 func Or(usual time.Duration) time.Duration {
 	if d, err := time.ParseDuration(os.Getenv(Variable)); err == nil {
 		return d

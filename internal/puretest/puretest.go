@@ -1,5 +1,5 @@
-// Package puretest is for the tests of packages that decide and do nothing else. Whatever could reach a clock, a file,
-// a socket, a lock or another goroutine stays out of them, and so does the random order of maps.
+// Package puretest checks packages that only decide, such as state machines. Such a package must not reach a clock, a
+// file, a socket, a lock or another goroutine, and must not depend on the random order of maps.
 package puretest
 
 import (
@@ -13,16 +13,17 @@ import (
 	"testing"
 )
 
-// Rules are what a package may do beside computing.
+// Rules are what a package may use besides computing.
 type Rules struct {
-	Imports []string // all that it may import
-	Maps    bool     // it may have maps, as long as no result depends on their order: it never ranges over one
-	// Foreign are names that it may use of an imported package; a package that is not here may be used as a whole.
+	Imports []string // everything that it may import
+	Maps    bool     // it may have maps as long as no result depends on their order: it never ranges over one
+	// Foreign lists the names that it may use of an imported package; a package not listed here may be used as a whole.
 	Foreign  map[string][]string
-	MinFiles int // so many files are there at least: the check has found the package
+	MinFiles int // the least number of files, to be sure that the check has found the package
 }
 
-// Check reports what the package in the current directory does against the rules. Its tests are not looked at.
+// Check reports every place where the package in the current directory breaks the rules. It ignores the package's
+// tests.
 func Check(t *testing.T, r *Rules) {
 	t.Helper()
 	files, err := os.ReadDir(".")

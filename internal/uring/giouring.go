@@ -23,11 +23,11 @@ func Open(entries uint32) (Ring, error) {
 	return r, nil
 }
 
-// giouringRing is a ring over the giouring library, for comparison with kernelRing. It links only
-// with -ldflags=-checklinkname=0.
+// giouringRing is a ring over the giouring library, for comparison with kernelRing. It links only with
+// -ldflags=-checklinkname=0.
 type giouringRing struct {
 	lib  *giouring.Ring
-	last *giouring.SubmissionQueueEntry // prepared last
+	last *giouring.SubmissionQueueEntry // the entry that was prepared last
 }
 
 var _ Ring = (*giouringRing)(nil)
@@ -67,7 +67,7 @@ func (r *giouringRing) Prepare(e Entry) bool {
 	if s == nil {
 		return false
 	}
-	// The library's Prepare functions leave rw_flags and addr3 of the slot's older entry in place.
+	// The library's Prepare functions do not clear rw_flags and addr3, which the slot's older entry may have set.
 	*s = giouring.SubmissionQueueEntry{}
 	switch e.Op {
 	case OpWriteFixed:

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file is the kernel's io_uring interface (include/uapi/linux/io_uring.h), as far as the
-// layer uses it. Sizes and offsets are checked against the kernel's by a test.
+// This file is the kernel's io_uring interface (include/uapi/linux/io_uring.h), as far as the layer uses it. A test
+// checks sizes and offsets against the kernel's.
 
 // sqe is struct io_uring_sqe.
 type sqe struct {
@@ -73,8 +73,8 @@ const (
 	offSqes           = 0x10000000 // IORING_OFF_SQES
 )
 
-// kernelRing is an io_uring. This process writes sqTail and cqHead, the kernel sqHead and cqTail; each side publishes
-// entries by an atomic store of its index:
+// kernelRing is an io_uring. This process writes sqTail and cqHead, the kernel writes sqHead and cqTail. Each side
+// publishes entries by an atomic store of its index:
 //
 //	sqHead <= sqTail <= sqHead + len(sqes)    [sqHead, sqTail) is submitted and not taken
 //	cqHead <= cqTail <= cqHead + len(cqes)    [cqHead, cqTail) is completed and not seen
@@ -92,8 +92,8 @@ type kernelRing struct {
 
 var _ Ring = (*kernelRing)(nil)
 
-// OpenUnbound opens a ring of at least entries submissions and twice as many completions, for any thread. It is the
-// layer's own under either build tag.
+// OpenUnbound opens a ring of at least entries submissions and twice as many completions, for any thread. It uses
+// kernelRing under either build tag.
 func OpenUnbound(entries uint32) (Ring, error) {
 	r, err := newKernelRing(entries, 0)
 	if err != nil {
@@ -103,7 +103,8 @@ func OpenUnbound(entries uint32) (Ring, error) {
 }
 
 // openKernelRing opens a ring of at least entries submissions and twice as many completions. It prefers a ring for one
-// thread, whose completions are delivered when that thread asks, and takes an unbound one on kernels before 6.1.
+// thread, to which the kernel delivers completions when that thread asks. On kernels before 6.1 it opens an unbound
+// ring.
 func openKernelRing(entries uint32) (*kernelRing, error) {
 	r, err := newKernelRing(entries, setupSingleIssuer|setupDeferTaskrun)
 	if errors.Is(err, syscall.EINVAL) {
@@ -154,7 +155,7 @@ func (r *kernelRing) mmap(p *params) error {
 	r.cqHead, r.cqTail, r.cqMask = word(p.cqOff.head), word(p.cqOff.tail), *word(p.cqOff.ringMask)
 	r.sqes = unsafe.Slice((*sqe)(unsafe.Pointer(&r.sqMem[0])), p.sqEntries)
 	r.cqes = unsafe.Slice((*cqe)(unsafe.Pointer(&r.rings[p.cqOff.cqes])), p.cqEntries)
-	// Entry i of the queue is always submission entry i, so the indirection is filled once.
+	// Entry i of the queue is always submission entry i, so the indirection array is filled once.
 	array := unsafe.Slice(word(p.sqOff.array), p.sqEntries)
 	for i := range array {
 		array[i] = uint32(i)
@@ -180,11 +181,11 @@ func (r *kernelRing) RegisterFile(fd int) error {
 }
 
 func (r *kernelRing) Prepare(e Entry) bool {
-	tail := *r.sqTail // only this thread writes it
+	tail := *r.sqTail // only the user of the ring writes it
 	if r.Untaken() == uint32(len(r.sqes)) {
 		return false
 	}
-	// The whole entry is written: the slot still holds an older one.
+	// Write the whole entry: the slot still holds an older one.
 	r.sqes[tail&r.sqMask] = sqe{
 		opcode: e.Op, fd: int32(e.FD), off: uint64(e.Offset), addr: uint64(addrOf(e.Data)), len: uint32(len(e.Data)),
 		rwFlags: e.Flags, userData: e.UserData, bufIndex: uint16(e.BufIndex),
@@ -193,7 +194,7 @@ func (r *kernelRing) Prepare(e Entry) bool {
 	return true
 }
 
-// addrOf is the address of the first byte of p, for the kernel; nil for an operation without data.
+// addrOf returns the address of the first byte of p, for the kernel; nil for an operation without data.
 func addrOf(p []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(p))) }
 
 func (r *kernelRing) Neutralize() {
@@ -203,7 +204,7 @@ func (r *kernelRing) Neutralize() {
 func (r *kernelRing) Untaken() uint32 { return *r.sqTail - atomic.LoadUint32(r.sqHead) }
 
 func (r *kernelRing) Enter(minComplete uint32) error {
-	// GETEVENTS always: with DEFER_TASKRUN the kernel delivers completions only to a thread that asks.
+	// GETEVENTS always: with DEFER_TASKRUN the kernel delivers completions only to a thread that asks for them.
 	_, _, errno := syscall.Syscall6(
 		unix.SYS_IO_URING_ENTER, uintptr(r.fd), uintptr(r.Untaken()), uintptr(minComplete), enterGetEvents, 0, 0,
 	)
@@ -214,7 +215,7 @@ func (r *kernelRing) Enter(minComplete uint32) error {
 }
 
 func (r *kernelRing) Next() (uint64, int32, bool) {
-	head := *r.cqHead // only this thread writes it
+	head := *r.cqHead // only the user of the ring writes it
 	if head == atomic.LoadUint32(r.cqTail) {
 		return 0, 0, false
 	}
@@ -224,7 +225,7 @@ func (r *kernelRing) Next() (uint64, int32, bool) {
 }
 
 func (r *kernelRing) Close() {
-	// Unmapping what mmap returned cannot fail, and after close of the ring nothing is left to do about it.
+	// Unmapping what mmap returned cannot fail, and an error of closing the ring could not be acted on.
 	if r.rings != nil {
 		_ = unix.Munmap(r.rings)
 	}
