@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// turn is the right to read of one goroutine.
+// turn is one goroutine's right to read from the connection.
 //
-// A call of Handler.Frames that has handled its frames may have something left that takes long, such as a write to a
-// disk that may hang. It calls MayBlock first. When it returns soon the reader goes on, and no goroutine was switched.
-// When it does not, ReadOn lets another goroutine read:
+// A call of Handler.Frames may have handled its frames and still have slow work left, such as a write to a disk that
+// may hang. It calls MayBlock before that work. If the call returns soon, the same reader goes on, and no goroutine
+// switch was needed. If the call does not return, ReadOn lets another goroutine read:
 //
-//	the reader                        whoever calls ReadOn       the next reader
+//	the reader                        the caller of ReadOn       the next reader
 //	----------                        --------------------       ---------------
 //	A1 Frames: handles the frames
 //	A2 MayBlock: blocked
@@ -20,11 +20,11 @@ import (
 //	A4 the write returns              B2 starts the next reader  C1 fills, parses, Frames
 //	A5 takenOver: ends
 //
-// If A4 comes before B1 the reader goes on: of the two that change the state from blocked, one fails. A call that was
-// taken over is not waited for when the connection ends.
+// If A4 comes before B1, the same reader goes on: A4 and B1 both change the state from blocked, and one of the two
+// fails. The end of the connection does not wait for a call of Frames that was taken over.
 type turn struct {
 	state atomic.Uint32
-	since atomic.Int64 // of blocked: when MayBlock was called, ns since loaded
+	since atomic.Int64 // when the state became blocked, by MayBlock: ns since loaded
 }
 
 const (
@@ -33,27 +33,28 @@ const (
 	turnTakenOver
 )
 
-// errTakenOver ends a reader in whose place another one reads.
+// errTakenOver ends a reader after another goroutine has taken its turn.
 var errTakenOver = errors.New("netproto: another goroutine reads")
 
 var loaded = time.Now()
 
-// MayBlock says that the call of Handler.Frames in which it is called has handled its frames, and may not return for
-// long. It may be called once in a call, which then uses the frames no more and returns nil. Frames that come meanwhile
-// are handled by another call, at the same time, if ReadOn or the end of the connection asks for it.
+// MayBlock says that the calling Handler.Frames has handled its frames and may not return for a long time. A call of
+// Frames may call MayBlock once; afterwards it must not use the frames and must return nil. Frames that arrive
+// meanwhile are handled by another call of Frames, at the same time, if ReadOn or the end of the connection asks for
+// it.
 func (c *Conn) MayBlock() {
 	t := c.turn.Load()
 	clear(c.in.burst)
 	c.in.burst = c.in.burst[:0]
 	t.since.Store(int64(time.Since(loaded)))
 	t.state.Store(turnBlocked)
-	if c.ending.Load() { // whoever ended it may have looked too early
+	if c.ending.Load() { // the goroutine that ended it may have called ReadOn too early
 		c.ReadOn(0)
 	}
 }
 
-// ReadOn lets another goroutine read if the reader has been in a call that may block for at least this long. Any
-// goroutine may call it; it does not block.
+// ReadOn lets another goroutine read if the reader has been in a call that may block for at least the given time. Any
+// goroutine may call it. It does not block.
 func (c *Conn) ReadOn(after time.Duration) {
 	t := c.turn.Load()
 	if t.state.Load() != turnBlocked || int64(time.Since(loaded))-t.since.Load() < int64(after) ||
@@ -65,7 +66,7 @@ func (c *Conn) ReadOn(after time.Duration) {
 	go c.read()
 }
 
-// goOn says whether the reader whose call of Handler.Frames has returned is still the one that reads.
+// goOn says whether the reader whose call of Handler.Frames has returned still has the turn.
 func (t *turn) goOn() bool {
 	return t.state.Load() == turnReads || t.state.CompareAndSwap(turnBlocked, turnReads)
 }

@@ -12,37 +12,38 @@ import (
 	"penstock/internal/lock"
 )
 
-// Handler is what a connection's user does with frames; one may serve many connections. Both methods run on goroutines
+// Handler receives the frames of a connection; one Handler may serve many connections. Both methods run on goroutines
 // of the connection, and may run before Connect or Accept has returned it.
 type Handler interface {
 	// Frames gets at least one and at most MaxBurstCount frames that arrived together, in the order in which they were
-	// sent. The slice and the payloads are valid until it returns; to keep a payload longer, retain its Buf. While it runs
-	// nothing is read, so it must not wait for longer than the peer's SilenceTimeout (see Conn.MayBlock), and must not
-	// call Close. An error ends the connection; the peer gets a Goodbye with its text.
+	// sent. The slice and the payloads are valid until Frames returns; to keep a payload longer, retain its Buf. While
+	// Frames runs the connection reads nothing, so Frames must not wait longer than the peer's SilenceTimeout (see
+	// Conn.MayBlock), and must not call Close. An error ends the connection; the peer gets a Goodbye with the error's
+	// text.
 	//
-	// Types that the handler does not know must be answered by TypeError, or end the connection.
+	// The handler must answer types that it does not know with TypeError, or end the connection.
 	Frames(c *Conn, frames []Received) error
-	// Closed is called once, after the last Frames has returned, or has called MayBlock, and the connection has released
-	// every owner that it still had. err is never nil; nothing is taken any more.
+	// Closed is called once, after the last call of Frames has returned or has called MayBlock, and after the
+	// connection has released every owner that it still had. err is never nil. The connection takes no more frames.
 	Closed(c *Conn, err error)
 }
 
-// Received is a frame whose header and checksum were verified. What follows Header.CheckedBytes in a self-checked
-// frame was not: that is for the receiver to do.
+// Received is a frame whose header and checksum were verified. In a self-checked frame, the bytes after
+// Header.CheckedBytes were not verified: the receiver must do that.
 type Received struct {
 	Header
 	Payload []byte
 	Buf     *RecvBuf // holds Payload
 }
 
-// MaxBurstCount bounds the frames of one call of Handler.Frames.
+// MaxBurstCount bounds the frames that one call of Handler.Frames gets.
 const MaxBurstCount = 512
 
 type connState uint8
 
 const (
 	stateOpen    connState = iota
-	stateClosing           // takes no frames; the queue and a Goodbye are being written
+	stateClosing           // takes no more frames; the writer writes the queue and a Goodbye
 	stateDead              // the socket is closed
 )
 
@@ -54,32 +55,32 @@ type Conn struct {
 	version Version
 	counters
 
-	// mu guards what is below, and orders the setting of deadlines, so that one that ends the connection is not
-	// overwritten.
+	// mu guards the fields from here to pongRequest. It also orders the setting of deadlines, so that the deadline that
+	// ends the connection is not overwritten.
 	mu            lock.Mutex[lock.NodeConn]
 	wake          sync.Cond // the writer sleeps here
 	state         connState
-	reason        error // why it is not open; the first one counts
-	goodbye       GoodbyeError
-	closeBy       time.Time // when closing, the latest moment to be dead
+	reason        error        // why the connection is not open; the first reason is kept
+	goodbye       GoodbyeError // what the writer tells the peer when closing
+	closeBy       time.Time    // when closing, the time by which the connection must be dead
 	writeDeadline time.Time
 	readDeadline  time.Time
-	pending       *drain // what the writer takes next
+	pending       *drain // the frames that the writer takes next
 	spot          spot
-	queuedFrames  int // 0 <= queuedFrames <= MaxQueueFrameCount; with what is being written
-	queuedBytes   int
-	room          chan struct{} // closed when the queue has room again; nil if nobody waits
+	queuedFrames  int           // frames in the queue or being written; 0 <= queuedFrames <= MaxQueueFrameCount
+	queuedBytes   int           // their bytes
+	room          chan struct{} // closed when frames leave the queue; nil if nobody waits
 	pingDue       bool
 	pongDue       bool
 	pongRequest   uint64
 
-	held     atomic.Int64  // bytes of receive buffers that are not released
-	heldLess chan struct{} // a token: held became less, or the connection is dead
-	in       reader
-	turn     atomic.Pointer[turn] // of the goroutine that uses in
-	ending   atomic.Bool          // the connection is not open any more
+	held     atomic.Int64         // bytes of receive buffers that are not released yet
+	heldLess chan struct{}        // holds a token after held shrank or the connection died
+	in       reader               // used only by the goroutine that has the turn
+	turn     atomic.Pointer[turn] // the turn of the goroutine that uses in
+	ending   atomic.Bool          // the connection is no longer open
 
-	running atomic.Int32 // goroutines; the last one to end cleans up
+	running atomic.Int32 // goroutines of the connection; the last one to end cleans up
 	done    chan struct{}
 }
 
@@ -98,38 +99,38 @@ func newConn(nc net.Conn, o *Options, peer Hello, version Version) *Conn {
 	return c
 }
 
-// Peer is what the other side said of itself. It must not be changed.
+// Peer is the Hello of the other side. It must not be changed.
 func (c *Conn) Peer() *Hello { return &c.peer }
 
-// Version is what both sides speak.
+// Version is the version that both sides speak.
 func (c *Conn) Version() Version { return c.version }
 
-// Features is what both sides have.
+// Features are the features that both sides have.
 func (c *Conn) Features() Features { return c.o.Hello.Features & c.peer.Features }
 
 // RemoteAddr is the peer's address.
 func (c *Conn) RemoteAddr() net.Addr { return c.nc.RemoteAddr() }
 
-// Done is closed when the connection has ended and left nothing behind.
+// Done returns a channel that is closed when the connection has ended and everything it held is released.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err is why the connection is not open any more, or nil.
+// Err returns the reason why the connection is no longer open, or nil.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.reason
 }
 
-// Close ends the connection in order: frames that were taken are written, then a Goodbye; frames that the peer had sent
-// still reach the handler. It returns when Done is closed, after CloseTimeout at the latest (plus what the handler
-// needs). It must not be called by the Handler.
+// Close ends the connection in order: the frames that Send took are written, then a Goodbye, and frames that the peer
+// had sent before still reach the handler. Close returns when Done is closed, after CloseTimeout at the latest (plus
+// the time the handler needs). The Handler must not call it.
 func (c *Conn) Close() {
 	c.shut(ErrClosed, GoodbyeError{Status: StatusClosed, Text: "closed"})
 	<-c.done
 }
 
-// Abort ends the connection at once and does not wait; frames that are not written are dropped. err is what Closed
-// and Err report; nil is ErrClosed.
+// Abort ends the connection at once and does not wait; frames that are not written yet are dropped. Closed and Err
+// report err, or ErrClosed if err is nil.
 func (c *Conn) Abort(err error) {
 	if err == nil {
 		err = ErrClosed
@@ -144,7 +145,7 @@ func (c *Conn) Abort(err error) {
 	c.released()
 }
 
-// shut begins the orderly end; later calls change nothing.
+// shut begins the orderly end. Later calls change nothing.
 func (c *Conn) shut(reason error, goodbye GoodbyeError) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,12 +153,12 @@ func (c *Conn) shut(reason error, goodbye GoodbyeError) {
 		return
 	}
 	c.state, c.goodbye, c.closeBy = stateClosing, goodbye, time.Now().Add(c.o.CloseTimeout)
-	_ = c.nc.SetDeadline(c.closeBy) // its error shows at the next read or write
+	_ = c.nc.SetDeadline(c.closeBy) // an error shows at the next read or write
 	c.endLocked(reason)
 }
 
-// endLocked wakes everyone who waits for the connection. A reader whose handler blocks gives its place to one that sees
-// the end.
+// endLocked wakes every goroutine that waits for the connection. If the reader's handler blocks, another goroutine
+// takes over reading and sees the end. The caller holds mu.
 func (c *Conn) endLocked(reason error) {
 	if c.reason == nil {
 		c.reason = reason
@@ -168,7 +169,8 @@ func (c *Conn) endLocked(reason error) {
 	c.roomLocked()
 }
 
-// roomChanLocked is closed when frames leave the queue, or the connection ends.
+// roomChanLocked returns a channel that is closed when frames leave the queue or the connection ends. The caller holds
+// mu.
 func (c *Conn) roomChanLocked() <-chan struct{} {
 	if c.room == nil {
 		c.room = make(chan struct{})
@@ -176,7 +178,7 @@ func (c *Conn) roomChanLocked() <-chan struct{} {
 	return c.room
 }
 
-// roomLocked wakes the senders that wait for room.
+// roomLocked wakes the senders that wait for room. The caller holds mu.
 func (c *Conn) roomLocked() {
 	if c.room != nil {
 		close(c.room)
@@ -190,7 +192,7 @@ func (c *Conn) isDead() bool {
 	return c.state == stateDead
 }
 
-// released tells the reader that bytes were given back. Whoever calls it changed held or the state before.
+// released tells the reader that bytes were given back. The caller has already changed held or the state.
 func (c *Conn) released() {
 	select {
 	case c.heldLess <- struct{}{}:
@@ -198,12 +200,12 @@ func (c *Conn) released() {
 	}
 }
 
-// ended is the last thing that each goroutine calls.
+// ended is the last call of each goroutine. The last goroutine releases what is left and calls Handler.Closed.
 func (c *Conn) ended() {
 	if c.running.Add(-1) > 0 {
 		return
 	}
-	c.Abort(ErrClosed) // of an orderly end the reason is known already
+	c.Abort(ErrClosed) // after an orderly end, reason is set already
 	c.mu.Lock()
 	left, rest, reason := c.pending, c.spot.rest, c.reason
 	c.queuedFrames, c.queuedBytes = 0, 0
@@ -216,17 +218,17 @@ func (c *Conn) ended() {
 	close(c.done)
 }
 
-// armLocked sets a deadline for reading or writing unless the one that is set is nearly as good: setting it costs more
-// than looking.
+// armLocked sets a deadline for reading or writing, unless more than half of d is left of the current one: setting a
+// deadline costs more than comparing times. The caller holds mu.
 func (c *Conn) armLocked(current *time.Time, now time.Time, d time.Duration, set func(time.Time) error) {
 	if c.state != stateOpen || current.Sub(now) > d/2 {
-		return // closing has its own, for both
+		return // a closing connection has one deadline for both
 	}
 	*current = now.Add(d)
 	_ = set(*current)
 }
 
-// readOrWriteError is err of the socket, as one of this package's.
+// readOrWriteError turns an error of the socket into one of this package's errors.
 func readOrWriteError(err error, doing string) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("%w: %s did not go on in time", ErrPeerSlow, doing)

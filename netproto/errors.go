@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Errors that end a connection, or that Send returns. Test them by errors.Is. Whatever ended a connection, the
+// Errors that end a connection, or that Send returns. Test them with errors.Is. Whatever ended a connection, the
 // outcome of frames that the peer has not answered is unknown.
 var (
 	// ErrCorrupt: bytes from the peer are not what it sent, or not frames at all. Connect again.
@@ -28,13 +28,13 @@ var (
 	ErrGoodbye = errors.New("netproto: the peer said goodbye")
 	// ErrPeerGone: the connection broke, or the peer's process ended. Connect again.
 	ErrPeerGone = errors.New("netproto: the connection to the peer broke")
-	// ErrPeerSilent: nothing was heard for SilenceTimeout although it was pinged.
+	// ErrPeerSilent: the peer sent nothing for SilenceTimeout although it was pinged.
 	ErrPeerSilent = errors.New("netproto: the peer is silent")
-	// ErrPeerSlow: the peer needed too long for one frame, or for the handshake, or does not read what it is sent.
+	// ErrPeerSlow: the peer took too long for one frame or for the handshake, or does not read what it is sent.
 	ErrPeerSlow = errors.New("netproto: the peer is too slow")
 )
 
-// GoodbyeError is how the peer ended the connection. errors.Is(err, ErrGoodbye) holds.
+// GoodbyeError says how the peer ended the connection. errors.Is(err, ErrGoodbye) holds.
 type GoodbyeError struct {
 	Status Status
 	Text   string // at most MaxTextBytes, printable
@@ -47,12 +47,12 @@ func (e *GoodbyeError) Error() string {
 // Is makes a GoodbyeError match ErrGoodbye.
 func (e *GoodbyeError) Is(target error) bool { return target == ErrGoodbye }
 
-// RefusedError is the status and text with which a Hello was refused: by the peer, or by Options.Admit. errors.Is(err,
-// ErrRefused) holds, and for their statuses also ErrVersion and ErrWrongCluster.
+// RefusedError is the status and text with which a Hello was refused, by the peer or by Options.Admit. errors.Is(err,
+// ErrRefused) holds, and for the statuses of ErrVersion and ErrWrongCluster those errors match, too.
 type RefusedError struct {
 	Status Status
 	Text   string // at most MaxTextBytes, printable
-	Peer   Hello  // what the peer said of itself
+	Peer   Hello  // the peer's Hello
 }
 
 func (e *RefusedError) Error() string {
@@ -66,7 +66,7 @@ func (e *RefusedError) Is(target error) bool {
 		target == ErrWrongCluster && e.Status == StatusWrongCluster
 }
 
-// statusOf is what the peer is told when err ends the connection.
+// statusOf is the status that tells the peer why err ends the connection.
 func statusOf(err error) Status {
 	var refused *RefusedError
 	switch {

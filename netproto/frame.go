@@ -9,12 +9,12 @@ import (
 const (
 	// HeaderBytes is the size of every frame's header.
 	HeaderBytes = 32
-	// MaxFrameBytes bounds any frame, header included; a Hello may ask for less (DefaultMaxFrameBytes).
+	// MaxFrameBytes bounds any frame, header included. A Hello may set a lower limit (DefaultMaxFrameBytes).
 	MaxFrameBytes = 64 << 20
 	// MaxHeadBytes bounds the head of a self-checked frame.
 	MaxHeadBytes = headUnitBytes * 255
-	// FrameVersion is the version of the header's layout. Hello, HelloAck and Goodbye keep this layout for ever, so that
-	// any two versions can tell each other that they do not match.
+	// FrameVersion is the version of the header's layout. Hello, HelloAck and Goodbye keep this layout for ever, so
+	// that any two versions can tell each other that they do not match.
 	FrameVersion = 1
 
 	headUnitBytes = 8
@@ -36,12 +36,12 @@ const (
 	offHeaderCRC    = 28
 )
 
-// Flags of a frame. Unknown bits are refused; a new one needs a feature bit in Hello.
+// Flags of a frame. Unknown bits are refused, so a new flag needs a feature bit in Hello.
 type Flags uint8
 
 const (
-	// FlagSelfChecked: what follows the head carries its own checksums (sealed batches do), so the frame's covers only
-	// the head and nothing is hashed twice. The receiver must verify the rest before it uses it.
+	// FlagSelfChecked: the bytes after the head carry their own checksums (sealed batches do), so the frame's checksum
+	// covers only the head and nothing is hashed twice. The receiver must verify the rest before using it.
 	FlagSelfChecked Flags = 1 << 0
 
 	knownFlags = FlagSelfChecked
@@ -49,19 +49,19 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Header is the fixed part of a frame. What Stream and Request mean is for the frame's type to say.
+// Header is the fixed part of a frame. The frame's type defines what Stream and Request mean.
 type Header struct {
 	Type         Type
 	Flags        Flags
 	Status       Status
-	Stream       uint32 // partition handle, or request channel
-	Request      uint64 // an answer repeats its request's
-	HeadBytes    uint16 // of a self-checked frame: the bytes that PayloadCRC covers, a multiple of 8; else 0
+	Stream       uint32 // a partition handle, or a request channel
+	Request      uint64 // an answer repeats the Request of its request
+	HeadBytes    uint16 // in a self-checked frame, the bytes that PayloadCRC covers, a multiple of 8; else 0
 	PayloadBytes uint32
-	PayloadCRC   uint32 // CRC-32C of the payload, or of its head
+	PayloadCRC   uint32 // CRC-32C of the payload, or of the head in a self-checked frame
 }
 
-// CheckedBytes is how many bytes from the payload's beginning PayloadCRC covers.
+// CheckedBytes is how many bytes PayloadCRC covers, from the beginning of the payload.
 func (h *Header) CheckedBytes() int {
 	if h.Flags&FlagSelfChecked != 0 {
 		return int(h.HeadBytes)
@@ -86,9 +86,10 @@ func (h *Header) Marshal(dst []byte) {
 	le.PutUint32(dst[offHeaderCRC:], crc32.Checksum(dst[:offHeaderCRC], castagnoli))
 }
 
-// ParseHeader reads and verifies the header in src[:HeaderBytes]. ErrCorrupt: these are not a header's bytes, and where
-// the next frame begins is not known. ErrVersion: a header of another layout. ErrInvalid: intact, but not allowed. The
-// payload's size is at most MaxFrameBytes-HeaderBytes; a stricter limit is the caller's to check.
+// ParseHeader reads and verifies the header in src[:HeaderBytes]. ErrCorrupt: the bytes are not a header, and it is
+// unknown where the next frame begins. ErrVersion: the header has another layout. ErrInvalid: the header is intact but
+// not allowed. ErrTooBig: the payload is larger than MaxFrameBytes-HeaderBytes. The caller checks a stricter limit if
+// it has one.
 func ParseHeader(src []byte) (Header, error) {
 	le := binary.LittleEndian
 	if len(src) < HeaderBytes {
@@ -131,7 +132,7 @@ func (h *Header) validate() error {
 	return nil
 }
 
-// checkPayload verifies what PayloadCRC covers. payload has PayloadBytes bytes.
+// checkPayload verifies the bytes that PayloadCRC covers. payload has PayloadBytes bytes.
 func (h *Header) checkPayload(payload []byte) error {
 	if got := crc32.Checksum(payload[:h.CheckedBytes()], castagnoli); got != h.PayloadCRC {
 		return fmt.Errorf("%w: the payload's checksum of a %v is %#08x, its bytes give %#08x; nothing of it was used",

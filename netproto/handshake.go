@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Connect says Hello on nc, waits for the answer and starts the connection. It owns nc from then on, and closes it if
-// it returns an error: a RefusedError if the peer refused, ErrVersion, ErrWrongCluster, ErrPeerSlow, ErrPeerGone,
-// ErrCorrupt, ErrInvalid, or ctx's.
+// Connect sends Hello on nc, waits for the answer and starts the connection. From then on Connect owns nc, and closes
+// nc if it returns an error: a RefusedError if the peer refused, ErrVersion, ErrWrongCluster, ErrPeerSlow, ErrPeerGone,
+// ErrCorrupt, ErrInvalid, ErrTooBig, or ctx's error.
 func Connect(ctx context.Context, nc net.Conn, options Options) (*Conn, error) {
 	o := options.withDefaults()
 	return start(ctx, nc, &o, func() (Hello, Version, error) {
@@ -38,8 +38,9 @@ func Connect(ctx context.Context, nc net.Conn, options Options) (*Conn, error) {
 	})
 }
 
-// Accept waits for the Hello of the side that connected, answers it and starts the connection. It owns nc from then on,
-// and closes it if it returns an error; the peer was told the reason. See Connect for the errors.
+// Accept waits for the Hello of the side that connected, answers it and starts the connection. From then on Accept owns
+// nc, and closes nc if it returns an error, after telling the peer the reason if the peer can still be told. The errors
+// are those of Connect.
 func Accept(ctx context.Context, nc net.Conn, options Options) (*Conn, error) {
 	o := options.withDefaults()
 	return start(ctx, nc, &o, func() (Hello, Version, error) {
@@ -52,7 +53,8 @@ func Accept(ctx context.Context, nc net.Conn, options Options) (*Conn, error) {
 			answer.Chosen, err = negotiate(&o.Hello, &peer)
 		}
 		if err != nil {
-			// A peer that is gone or too slow is told nothing; what happens to the refusal does not matter.
+			// A peer that is gone or too slow is not told anything. Whether the refusal reaches the peer does not
+			// matter.
 			if !errors.Is(err, ErrPeerGone) && !errors.Is(err, ErrPeerSlow) {
 				answer.Text = textOf(err)
 				_ = writeHello(nc, TypeHelloAck, statusOf(err), &answer)
@@ -63,7 +65,7 @@ func Accept(ctx context.Context, nc net.Conn, options Options) (*Conn, error) {
 	})
 }
 
-// start runs a handshake under its deadline and ctx, then starts the connection.
+// start runs a handshake under its deadline and ctx, then starts the connection. It closes nc on an error.
 func start(ctx context.Context, nc net.Conn, o *Options, shake func() (Hello, Version, error)) (*Conn, error) {
 	if err := nc.SetDeadline(time.Now().Add(o.HandshakeTimeout)); err != nil {
 		_ = nc.Close()
@@ -76,7 +78,7 @@ func start(ctx context.Context, nc net.Conn, o *Options, shake func() (Hello, Ve
 	})
 	peer, version, err := shake()
 	if !stop() {
-		<-ended // or its deadline would come at any moment
+		<-ended // else that function might still set its deadline at any moment
 		if err == nil {
 			farewell(nc)
 		}
@@ -92,8 +94,8 @@ func start(ctx context.Context, nc net.Conn, o *Options, shake func() (Hello, Ve
 	return newConn(nc, o, peer, version), nil
 }
 
-// farewell is for a peer that was just told, or told us, that the connection is open: it must not take the end for a
-// failure.
+// farewell says Goodbye to a peer for which the connection is open already, because the handshake was complete when ctx
+// ended: the peer must not take the end for a failure.
 func farewell(nc net.Conn) {
 	d := new(drain)
 	d.control(TypeGoodbye, StatusClosed, 0, "closed")
@@ -102,7 +104,7 @@ func farewell(nc net.Conn) {
 	d.reset()
 }
 
-// admit is everything about the peer's Hello that is not its versions.
+// admit checks everything in the peer's Hello except the versions.
 func (o *Options) admit(peer *Hello) error {
 	if err := sameCluster(&o.Hello, peer); err != nil {
 		return err
@@ -118,7 +120,7 @@ func (o *Options) admit(peer *Hello) error {
 	return &RefusedError{Status: StatusRejected, Text: textOf(err), Peer: *peer}
 }
 
-// textOf is what the peer is told of err.
+// textOf is the text that tells the peer about err.
 func textOf(err error) string {
 	var refused *RefusedError
 	if errors.As(err, &refused) {
@@ -140,8 +142,8 @@ func writeHello(nc net.Conn, typ Type, status Status, hello *Hello) error {
 	return nil
 }
 
-// readHello reads one frame and not a byte more. Nothing is allocated for what the peer claims before the claim was
-// checked.
+// readHello reads one frame and not a byte more. It allocates nothing for a size that the peer claims before it has
+// checked the claim.
 func readHello(nc net.Conn, typ Type) (Hello, Status, error) {
 	var fixed [HeaderBytes]byte
 	if _, err := io.ReadFull(nc, fixed[:]); err != nil {

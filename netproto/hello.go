@@ -8,13 +8,14 @@ import (
 	"strings"
 )
 
-// Version numbers what the payloads of all frames after the handshake mean.
+// Version defines the meaning of the payloads of all frames after the handshake.
 type Version uint16
 
-// Features is a set of bits, each something a node of the same Version may or may not have. None is defined yet.
+// Features is a set of bits. Each bit is something that a node of the same Version may or may not have. None is defined
+// yet.
 type Features uint64
 
-// Role is what kind of peer speaks.
+// Role says what kind of peer a Hello comes from.
 type Role uint8
 
 // Roles. Zero is invalid.
@@ -30,14 +31,14 @@ type ID [16]byte
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
 const (
-	// MaxHelloBytes bounds a Hello or HelloAck, header included, and so what is read for a peer before it has said who it
-	// is.
+	// MaxHelloBytes bounds a Hello or HelloAck, header included. So it bounds what is read from a peer before it has
+	// said who it is.
 	MaxHelloBytes = 4 << 10
 	// MaxNodeIDBytes bounds a node's id.
 	MaxNodeIDBytes = 64
 	// MaxTextBytes bounds the text of a refusal and of a Goodbye.
 	MaxTextBytes = 512
-	// MinMaxFrameBytes is the least that a side may set as its limit for frames.
+	// MinMaxFrameBytes is the lowest limit for frames that a side may set.
 	MinMaxFrameBytes = MaxHelloBytes
 
 	helloFixedBytes = 88
@@ -61,23 +62,23 @@ const (
 	offHelloReserved = 82
 )
 
-// Hello is what a side says of itself.
+// Hello is what a side says about itself.
 type Hello struct {
 	Role    Role
 	Cluster ID
-	Store   ID     // of the data directory: another one means that this node's replicas are empty
-	Boot    ID     // of the process: another one means that whatever the old one had in memory is gone
+	Store   ID     // of the data directory: another Store means that this node's replicas are empty
+	Boot    ID     // of the process: another Boot means that everything the old process had in memory is gone
 	NodeID  string // at most MaxNodeIDBytes bytes from ! to ~
 
 	MinVersion, MaxVersion Version
-	Features               Features // what it has
-	Required               Features // what the peer must have; a subset of Features
+	Features               Features // the features that this side has
+	Required               Features // the features that the peer must have; a subset of Features
 
-	MaxFrameBytes uint32 // the longest frame it accepts, header included; MinMaxFrameBytes .. MaxFrameBytes
-	WindowBytes   uint32 // unanswered bytes of frames that it is ready to hold for the peer
+	MaxFrameBytes uint32 // the longest frame that this side accepts, header included; MinMaxFrameBytes .. MaxFrameBytes
+	WindowBytes   uint32 // unanswered bytes of frames that this side is ready to hold for the peer
 
 	Chosen Version // HelloAck only: the version both sides will speak; 0 if refused
-	Text   string  // HelloAck only: why it refused, at most MaxTextBytes
+	Text   string  // HelloAck only: why the Hello was refused, at most MaxTextBytes
 }
 
 func (h *Hello) validate() error {
@@ -111,7 +112,7 @@ func validNodeID(id string) bool {
 	return len(id) <= MaxNodeIDBytes
 }
 
-// AppendTo appends the payload of a Hello or HelloAck. It panics if a field is out of its bounds.
+// AppendTo appends the payload of a Hello or HelloAck. It panics if a field is out of bounds.
 func (h *Hello) AppendTo(dst []byte) []byte {
 	if err := h.validate(); err != nil {
 		panic("BUG: netproto: own hello: " + err.Error())
@@ -136,8 +137,8 @@ func (h *Hello) AppendTo(dst []byte) []byte {
 	return append(dst, h.Text...)
 }
 
-// ParseHello reads the payload of a Hello or HelloAck. Bytes after the parts it knows are ignored: a later version
-// may put more there, within MaxHelloBytes.
+// ParseHello reads the payload of a Hello or HelloAck. It ignores bytes after the parts it knows: a later version may
+// put more there, within MaxHelloBytes.
 func ParseHello(p []byte) (Hello, error) {
 	le := binary.LittleEndian
 	if len(p) < helloFixedBytes || len(p) > MaxHelloBytes-HeaderBytes {
@@ -166,7 +167,7 @@ func ParseHello(p []byte) (Hello, error) {
 	return h, h.validate()
 }
 
-// negotiate is the version that both sides speak. The error is for the one who asked.
+// negotiate returns the version that both sides will speak. Its error is meant for the side that connected.
 func negotiate(self, peer *Hello) (Version, error) {
 	v := min(self.MaxVersion, peer.MaxVersion)
 	if v < self.MinVersion || v < peer.MinVersion {
@@ -180,7 +181,8 @@ func negotiate(self, peer *Hello) (Version, error) {
 	return v, nil
 }
 
-// sameCluster checks that the two may talk: nodes only within a cluster, and a client that names a cluster only to it.
+// sameCluster checks that the two may talk: nodes only within one cluster, and a client that names a cluster only with
+// that cluster.
 func sameCluster(self, peer *Hello) error {
 	if self.Cluster == peer.Cluster || self.Role == RoleClient && self.Cluster == (ID{}) ||
 		peer.Role == RoleClient && peer.Cluster == (ID{}) {
@@ -190,7 +192,8 @@ func sameCluster(self, peer *Hello) error {
 		ErrWrongCluster, strconv.Quote(self.NodeID), self.Cluster, strconv.Quote(peer.NodeID), peer.Cluster)
 }
 
-// printable is text from a peer, made fit for a log: other bytes than printable ASCII become '?'.
+// printable makes text from a peer fit for a log: it replaces everything but printable ASCII by '?' and limits the
+// length.
 func printable(p []byte) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {

@@ -7,11 +7,11 @@ import (
 
 // Defaults and bounds of Options.
 const (
-	// DefaultMaxFrameBytes takes a batch of the largest size (16 MiB) with its placement.
+	// DefaultMaxFrameBytes has room for a batch of the largest size (16 MiB) with its placement.
 	DefaultMaxFrameBytes = 16<<20 + 64<<10
-	// DefaultWindowBytes is a Hello's WindowBytes if it is 0.
+	// DefaultWindowBytes is used if a Hello's WindowBytes is 0.
 	DefaultWindowBytes = 16 << 20
-	// DefaultMaxQueueFrameCount and DefaultMaxQueueBytes bound what was sent and is not yet written.
+	// DefaultMaxQueueFrameCount and DefaultMaxQueueBytes bound the frames that Send took and that are not written yet.
 	DefaultMaxQueueFrameCount = 16384
 	DefaultMaxQueueBytes      = 32 << 20
 	// DefaultMaxHeldBytes bounds the receive buffers of a connection.
@@ -25,26 +25,26 @@ const (
 	DefaultCloseTimeout     = 2 * time.Second
 )
 
-// Options are one side's settings. The zero value of a field is its default; Hello and Handler must be given.
+// Options are one side's settings. The zero value of a field selects its default; Hello and Handler must be set.
 type Options struct {
-	// Hello is what this side says of itself. MaxFrameBytes 0 is DefaultMaxFrameBytes, WindowBytes 0 DefaultWindowBytes.
+	// Hello is what this side says about itself. In it, 0 selects DefaultMaxFrameBytes and DefaultWindowBytes.
 	Hello   Hello
 	Handler Handler
-	// Admit, if set, is called with the peer's Hello before anything else of it is accepted. An error refuses the peer; a
-	// *RefusedError chooses the status that it is told, StatusRejected otherwise.
+	// Admit, if set, is called with the peer's Hello before anything else from the peer is accepted. An error refuses
+	// the peer. A *RefusedError chooses the status that the peer is told; other errors give StatusRejected.
 	Admit func(peer *Hello) error
 
-	MaxQueueFrameCount int // frames taken by Send and not yet written
+	MaxQueueFrameCount int // frames that Send took and that are not written yet
 	MaxQueueBytes      int // their bytes; a single frame may be longer
-	// MaxHeldBytes bounds the receive buffers in use; while they are, nothing is read. It is at least what the largest
-	// frame needs.
+	// MaxHeldBytes bounds the receive buffers in use. At the limit the connection reads nothing. It is at least what
+	// the largest frame needs.
 	MaxHeldBytes int
 
 	HandshakeTimeout time.Duration // for the whole handshake
-	PingEvery        time.Duration // after half of it to all of it without a byte from the peer, it is pinged
-	SilenceTimeout   time.Duration // after so long without a byte, the connection ends; at least 2 × PingEvery
-	FrameTimeout     time.Duration // a frame that has begun is whole after so long, or the connection ends
-	// a write (at most MaxQueueBytes, or one frame) that takes so long, at least half of it, ends the connection
+	PingEvery        time.Duration // the peer is pinged after it has sent nothing for half of this to all of it
+	SilenceTimeout   time.Duration // the connection ends if the peer sends nothing for so long; at least 2 × PingEvery
+	FrameTimeout     time.Duration // the connection ends if a frame that has begun is not whole after so long
+	// the connection ends if a write (at most MaxQueueBytes, or one frame) takes so long, or more than half of it
 	WriteTimeout time.Duration
 	CloseTimeout time.Duration // how long Close waits for the queue to be written and for the peer's Goodbye
 }
@@ -58,7 +58,7 @@ func orDefault[T int | uint32 | time.Duration](v *T, d T) {
 	}
 }
 
-// withDefaults is a copy with every field set, or a panic.
+// withDefaults returns a copy with every field set. It panics if the options are invalid.
 func (o *Options) withDefaults() Options {
 	c := *o
 	if c.Handler == nil {

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// reader is the state of the goroutine that reads; no other touches it. When another goroutine takes its place (turn),
-// it goes on with this state.
+// reader is the state of the goroutine that reads. Only the goroutine that has the turn uses it. When another goroutine
+// takes the turn, it continues with this state.
 //
 //	buf: | parsed | r  a frame that is not whole yet  w | free |      0 <= r <= w <= len
 type reader struct {
 	c      *Conn
 	buf    *RecvBuf
 	r, w   int
-	need   int    // bytes from r that the next frame needs as far as known: a header, then the frame
-	header Header // of the frame at r, if need > HeaderBytes or bare
-	parsed bool   // header is set
+	need   int    // bytes from r that the next frame needs as far as known: a header, then the whole frame
+	header Header // header of the frame at r, if parsed
+	parsed bool   // header is valid
 	burst  []Received
 
-	heard    time.Time // when the peer was last heard, or could not be because this side did not read
-	began    time.Time // when the first bytes of the frame at r were there; zero if there are none
-	farewell *GoodbyeError
-	broken   bool // the socket failed, or nobody is there: a Goodbye would reach no one
+	heard    time.Time     // when the peer was last heard, or when this side read again after it did not read
+	began    time.Time     // when the first bytes of the frame at r were there; zero if there were none
+	farewell *GoodbyeError // the peer's Goodbye
+	broken   bool          // the socket failed or the peer is silent: a Goodbye would reach nobody
 }
 
 func (in *reader) init(c *Conn) {
@@ -34,21 +34,21 @@ func (in *reader) init(c *Conn) {
 	in.heard = time.Now()
 }
 
-// read is the reader: bytes in, whole frames to the handler, until the connection ends.
+// read is the reading goroutine: it reads bytes and hands whole frames to the handler, until the connection ends.
 func (c *Conn) read() {
 	in := &c.in
 	err := in.run()
 	if err == errTakenOver {
-		return // nothing is this goroutine's any more
+		return // another goroutine has the turn and everything that goes with it
 	}
 	defer c.ended()
 	switch {
-	case err == nil: // a Goodbye
+	case err == nil: // the peer sent a Goodbye
 		c.shut(in.farewell, GoodbyeError{Status: StatusClosed, Text: "goodbye"})
 	case in.broken:
 		c.Abort(err)
 	default:
-		// The peer is told why. It may go on sending for a moment; if nobody read that, the kernel would answer with
+		// Tell the peer why. The peer may go on sending for a moment; if nobody read that, the kernel would answer with
 		// a reset, and the peer might never see the Goodbye.
 		c.shut(err, GoodbyeError{Status: statusOf(err), Text: textOf(err)})
 		in.discard()
@@ -56,7 +56,7 @@ func (c *Conn) read() {
 	in.buf.Release()
 }
 
-// run returns nil after a Goodbye.
+// run reads and delivers until the connection ends. It returns nil after a Goodbye.
 func (in *reader) run() error {
 	for {
 		if err := in.fill(); err != nil {
@@ -80,7 +80,7 @@ func (in *reader) run() error {
 	}
 }
 
-// fill reads once, and pings while nothing comes.
+// fill makes one successful read, and pings the peer while nothing arrives.
 func (in *reader) fill() error {
 	c := in.c
 	for {
@@ -117,7 +117,7 @@ func (in *reader) fill() error {
 	}
 }
 
-// tick is called about every PingEvery while nothing can be read. Its error ends the connection.
+// tick is called about every PingEvery while nothing can be read. An error from it ends the connection.
 func (in *reader) tick(now time.Time) error {
 	c := in.c
 	c.mu.Lock()
@@ -133,7 +133,8 @@ func (in *reader) tick(now time.Time) error {
 	return nil
 }
 
-// inTime ends a frame that comes by drops: without it a peer could keep a connection and a large buffer for ever.
+// inTime returns an error if the frame at r takes too long to arrive. Without this limit a peer that sends drop by drop
+// could occupy a connection and a large buffer for ever.
 func (in *reader) inTime(now time.Time) error {
 	if in.w == in.r || in.w-in.r >= in.need {
 		return nil
@@ -148,7 +149,7 @@ func (in *reader) inTime(now time.Time) error {
 	return nil
 }
 
-// parse appends whole frames to burst until one is missing bytes, the burst is full (more), or the peer said goodbye.
+// parse appends whole frames to burst until bytes are missing, the burst is full (more), or the peer said goodbye.
 func (in *reader) parse() (more bool, err error) {
 	for in.w-in.r >= in.need {
 		if !in.parsed {
@@ -182,12 +183,12 @@ func (in *reader) parse() (more bool, err error) {
 	return false, nil
 }
 
-// control handles a frame of the connection itself.
+// control handles a frame that belongs to the connection itself.
 func (in *reader) control(payload []byte) error {
 	switch in.header.Type {
 	case TypePing:
 		in.c.pong(in.header.Request)
-	case TypePong: // it was heard: that is all
+	case TypePong: // the peer was heard, and that is all a Pong is for
 	case TypeGoodbye:
 		in.farewell = &GoodbyeError{Status: in.header.Status, Text: printable(payload)}
 	default:
@@ -196,7 +197,7 @@ func (in *reader) control(payload []byte) error {
 	return nil
 }
 
-// deliver gives the burst to the handler. The time that it takes does not count against the peer.
+// deliver hands the burst to the handler. The time that the handler takes does not count against the peer.
 func (in *reader) deliver() error {
 	c := in.c
 	bytes := 0
@@ -215,7 +216,7 @@ func (in *reader) deliver() error {
 	return err
 }
 
-// resume is called after this side did not read for a while.
+// resume restarts the peer's clocks after this side did not read for a while.
 func (in *reader) resume() {
 	in.heard = time.Now()
 	if in.w > in.r {
@@ -223,17 +224,17 @@ func (in *reader) resume() {
 	}
 }
 
-// makeRoom sees to it that the frame at r can become whole, and that the next read is not a small one.
+// makeRoom makes sure that the buffer can hold the whole frame at r, and that the next read is not a small one.
 func (in *reader) makeRoom() error {
 	b, left := in.buf, in.w-in.r
-	alone := b.refs.Load() == 1 // nobody else can retain it: only holders can
+	alone := b.refs.Load() == 1 // then it stays so: only a holder can retain the buffer
 	enough := len(b.bytes)-in.r >= in.need && (len(b.bytes)-in.w >= minReadBytes || in.need > minReadBytes)
 	switch {
 	case alone && left == 0 && len(b.bytes) == RecvBufBytes:
 		poison(b.bytes[:in.w])
 		in.r, in.w = 0, 0
 		return nil
-	case enough && (left > 0 || len(b.bytes) == RecvBufBytes): // a long buffer goes back as soon as it is empty
+	case enough && (left > 0 || len(b.bytes) == RecvBufBytes): // a large buffer is released as soon as it is empty
 		return nil
 	case alone && left > 0 && len(b.bytes) >= max(in.need, RecvBufBytes):
 		in.w = copy(b.bytes, b.bytes[in.r:in.w])
@@ -253,9 +254,9 @@ func (in *reader) makeRoom() error {
 	return nil
 }
 
-// waitHeld waits until a buffer of size bytes is within MaxHeldBytes. A buffer that only the reader holds does not
-// count: it is about to go. If the handler holds nothing any size is allowed, or a connection could stand still for
-// ever.
+// waitHeld waits until a buffer of size bytes fits within MaxHeldBytes. A buffer that only the reader holds does not
+// count, because the reader is about to release it. If the handler holds nothing, any size is allowed; otherwise a
+// connection could be stuck for ever.
 func (in *reader) waitHeld(size int64) error {
 	c := in.c
 	var timer *time.Timer
@@ -279,7 +280,7 @@ func (in *reader) waitHeld(size int64) error {
 			}
 		case now := <-timer.C:
 			timer.Reset(c.o.PingEvery / 2)
-			if err := in.tick(now); err != nil { // the ping says that this side is alive
+			if err := in.tick(now); err != nil { // the ping tells the peer that this side is alive
 				return err
 			}
 		}
@@ -290,7 +291,7 @@ func (in *reader) waitHeld(size int64) error {
 	return nil
 }
 
-// discard reads and drops until the peer ends or the connection is dead.
+// discard reads and drops bytes until the peer ends or the connection is dead.
 func (in *reader) discard() {
 	var p [4 << 10]byte
 	for {

@@ -10,16 +10,16 @@ const (
 	// RecvBufBytes is the size of an ordinary receive buffer. A longer frame gets one of its own.
 	RecvBufBytes = 128 << 10
 
-	// Buffers up to this size are pooled by powers of two; longer ones are rare (a batch of the largest size) and would
-	// waste up to half of themselves.
+	// Buffers up to this size are pooled by powers of two. Longer buffers are rare (for a batch of the largest size),
+	// and rounding them up would waste up to half of the memory.
 	maxPooledRecvBytes = 4 << 20
-	minReadBytes       = 16 << 10 // a read into less would be a wasted system call
+	minReadBytes       = 16 << 10 // a read into less space would waste a system call
 )
 
 var recvPools [8]sync.Pool // by size class: RecvBufBytes << i
 
-// RecvBuf is a buffer that frames were read into, counted. A handler that keeps a payload retains its buffer,
-// and releases it when it is done; from any goroutine.
+// RecvBuf is a reference-counted buffer into which frames were read. A handler that keeps a payload retains the
+// payload's buffer, and releases it when it is done, from any goroutine.
 type RecvBuf struct {
 	bytes []byte
 	refs  atomic.Int32
@@ -36,15 +36,15 @@ func (b *RecvBuf) Retain() {
 	}
 }
 
-// Release gives up a reference; with the last one the bytes are gone.
+// Release gives up a reference. After the last reference is released, the bytes are reused.
 func (b *RecvBuf) Release() {
 	if b == nil {
 		return
 	}
-	c := b.conn // not to be read when the reference is gone
+	c := b.conn // must not be read after the reference is given up
 	switch n := b.refs.Add(-1); {
 	case n > 0:
-		// The reader may be waiting to be the only one that holds it, see reader.waitHeld.
+		// The reader may be waiting to be the only holder, see reader.waitHeld.
 		if n == 1 {
 			c.released()
 		}
@@ -73,7 +73,7 @@ func recvSize(n int) int {
 	return n
 }
 
-// recvClass is the pool of buffers of exactly this size, or -1.
+// recvClass returns the pool for buffers of exactly this size, or -1.
 func recvClass(size int) int {
 	if size > maxPooledRecvBytes {
 		return -1
@@ -81,7 +81,7 @@ func recvClass(size int) int {
 	return bits.Len(uint(size/RecvBufBytes)) - 1
 }
 
-// newRecvBuf is a buffer for a frame of n bytes, with one reference. Its pages are touched only as bytes arrive.
+// newRecvBuf returns a buffer for a frame of n bytes, with one reference. Its pages are touched only as bytes arrive.
 func newRecvBuf(c *Conn, n int) *RecvBuf {
 	size := recvSize(n)
 	c.held.Add(int64(size))

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// MinBorrowBytes is the length from which a body is not copied. Below it one more piece in a writev costs more than
-	// the copy.
+	// MinBorrowBytes is the length from which a body is not copied. For shorter bodies one more piece in a writev costs
+	// more than the copy.
 	MinBorrowBytes = 16 << 10
 
 	chunkBytes = 64 << 10
@@ -20,7 +20,7 @@ const (
 // Releaser is the owner of borrowed bytes, such as a counted buffer.
 type Releaser interface{ Release() }
 
-// Frame is a frame to send. Send keeps neither the Frame nor its slices of slices, so they can be used again at once.
+// Frame is a frame to send. Send keeps neither the Frame nor its slice of slices, so the caller can reuse both at once.
 type Frame struct {
 	Type    Type
 	Flags   Flags
@@ -28,19 +28,18 @@ type Frame struct {
 	Stream  uint32
 	Request uint64
 
-	// Head is copied. In a self-checked frame it is all that the frame's checksum covers, and must be a multiple of 8
-	// bytes, at most MaxHeadBytes.
+	// Head is copied. In a self-checked frame the frame's checksum covers only Head, whose length must be a multiple of
+	// 8 bytes, at most MaxHeadBytes.
 	Head []byte
-	// Body follows Head. Parts of MinBorrowBytes and more are borrowed: they must stay as they are until Owner is
-	// released.
+	// Body follows Head. Parts of MinBorrowBytes and more are borrowed: they must not change until Owner is released.
 	Body [][]byte
-	// Owner is released once, when Body is not needed any more: before Send returns, or later by a goroutine of the
-	// connection, which must not be blocked. If Send returns an error, the frame was not taken and Owner is not released.
-	// May be nil.
+	// Owner is released once, when Body is no longer needed: before Send returns, or later by a goroutine of the
+	// connection. Release must not block that goroutine. If Send returns an error, the frame was not taken and Owner is
+	// not released. Owner may be nil.
 	Owner Releaser
 }
 
-// header makes the frame's header, with the checksums. Only a frame that the caller may not send at all makes it panic.
+// header makes the frame's header, with the checksums. It panics only for a frame that the caller must never send.
 func (f *Frame) header() (Header, error) {
 	if f.Type == 0 || f.Type.ofConnection() {
 		panic(fmt.Sprintf("BUG: netproto: Send of a %v", f.Type))
@@ -72,9 +71,9 @@ func (f *Frame) header() (Header, error) {
 	return h, nil
 }
 
-// TrySend queues the frame, or returns ErrQueueFull, ErrTooBig or why the connection is not open; then the frame was
-// not taken. It never waits for the peer. Frames of one goroutine leave in the order of its calls. nil does not mean
-// that the peer has the frame.
+// TrySend queues the frame, or returns ErrQueueFull, ErrTooBig or the reason why the connection is not open; with an
+// error the frame was not taken. It never waits for the peer. Frames from one goroutine leave in the order of its
+// calls. nil does not mean that the peer has the frame.
 func (c *Conn) TrySend(f *Frame) error {
 	h, err := f.header()
 	if err != nil {
@@ -84,7 +83,7 @@ func (c *Conn) TrySend(f *Frame) error {
 	return err
 }
 
-// Send is TrySend, but waits for room until ctx ends. Of goroutines that wait, any may be the first.
+// Send is TrySend, but waits for room until ctx ends. Goroutines that wait are not served in any particular order.
 func (c *Conn) Send(ctx context.Context, f *Frame) error {
 	h, err := f.header()
 	if err != nil {
@@ -103,8 +102,8 @@ func (c *Conn) Send(ctx context.Context, f *Frame) error {
 	}
 }
 
-// AwaitRoom waits until frames have left the queue, the queue is empty, or the connection is not open. Then a frame
-// that TrySend refused with ErrQueueFull may be tried again. The error is ctx's.
+// AwaitRoom waits until frames have left the queue, the queue is empty, or the connection is not open. After that,
+// TrySend is worth another try for a frame that it refused with ErrQueueFull. The error is ctx's.
 func (c *Conn) AwaitRoom(ctx context.Context) error {
 	c.mu.Lock()
 	if c.state != stateOpen || c.queuedFrames == 0 {
@@ -121,8 +120,8 @@ func (c *Conn) AwaitRoom(ctx context.Context) error {
 	}
 }
 
-// enqueue takes the frame, or says why not. If only room is missing and the caller wants to wait, it returns what to
-// wait for.
+// enqueue takes the frame, or says why not. If only room is missing and the caller wants to wait, enqueue returns a
+// channel that is closed when there may be room again.
 func (c *Conn) enqueue(f *Frame, h *Header, wait bool) (<-chan struct{}, error) {
 	size := HeaderBytes + int(h.PayloadBytes)
 	if size > int(c.peer.MaxFrameBytes) {
@@ -163,19 +162,19 @@ type chunk [chunkBytes]byte
 
 var chunks = sync.Pool{New: func() any { return new(chunk) }}
 
-// drain is what one writev writes: pieces in order, made of chunks and of borrowed bytes.
+// drain is what one writev writes: pieces in order, which are parts of chunks and borrowed bytes.
 type drain struct {
 	pieces [][]byte
-	vector net.Buffers // pieces while they are being written; in the struct because it would be an allocation elsewhere
+	vector net.Buffers // pieces while they are written; a field, because a local variable would be allocated
 	chunks []*chunk
 	used   int  // bytes of the last chunk
-	grows  bool // the last piece ends at used, so what is copied next makes it longer
+	grows  bool // the last piece ends at used, so the next copied bytes extend it
 	owners []Releaser
 	frames int
 	bytes  int
 }
 
-// add appends the frame and reports whether it borrows.
+// add appends the frame and reports whether the drain borrows parts of its Body.
 func (d *drain) add(f *Frame, h *Header) (borrowed bool) {
 	d.addHeader(h)
 	d.copy(f.Head)
@@ -216,7 +215,7 @@ func (d *drain) newChunk() {
 	d.used, d.grows = 0, false
 }
 
-// extend is the next n bytes of the last chunk, as part of the pieces. They are there.
+// extend returns the next n bytes of the last chunk and appends them to the pieces. The chunk must have that much room.
 func (d *drain) extend(n int) []byte {
 	p := d.chunks[len(d.chunks)-1][d.used : d.used+n]
 	if last := len(d.pieces) - 1; d.grows {
@@ -229,7 +228,7 @@ func (d *drain) extend(n int) []byte {
 	return p
 }
 
-// control appends a frame of the connection itself.
+// control appends a frame that belongs to the connection itself.
 func (d *drain) control(typ Type, status Status, request uint64, text string) {
 	h := Header{
 		Type: typ, Status: status, Request: request, PayloadBytes: uint32(len(text)),
@@ -263,12 +262,12 @@ func (d *drain) reset() {
 	*d = drain{pieces: d.pieces[:0], chunks: d.chunks[:0], owners: d.owners[:0]}
 }
 
-// write is the writer: one writev for whatever is queued, until the connection ends.
+// write is the writing goroutine: one writev for everything that is queued, until the connection ends.
 func (c *Conn) write() {
 	defer c.ended()
 	d := new(drain)
-	written := 0 // bytes that count against MaxQueueBytes, and
-	frames := 0  // frames
+	written := 0 // bytes of the last write, which count against MaxQueueBytes until the next take
+	frames := 0  // frames of the last write
 	for {
 		last, ok := c.take(&d, &frames, &written)
 		if !ok {
@@ -283,15 +282,15 @@ func (c *Conn) write() {
 		}
 		if last {
 			if half, ok := c.nc.(interface{ CloseWrite() error }); ok {
-				_ = half.CloseWrite() // the Goodbye said it already
+				_ = half.CloseWrite() // an error does not matter: the Goodbye said it already
 			}
 			return
 		}
 	}
 }
 
-// take gives back the room of what was written, waits until there is something to write, and exchanges *d, which is
-// empty, for it. last: it ends with a Goodbye. Not ok: the connection is dead.
+// take gives back the room of the last write and waits until there is something to write. Then it exchanges *d, which
+// is empty, for the drain to write. last: the drain ends with a Goodbye. Not ok: the connection is dead.
 func (c *Conn) take(d **drain, frames, bytes *int) (last, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -333,7 +332,7 @@ func (c *Conn) take(d **drain, frames, bytes *int) (last, ok bool) {
 	return false, true
 }
 
-// ping has the writer send a Ping.
+// ping makes the writer send a Ping.
 func (c *Conn) ping() {
 	c.mu.Lock()
 	c.pingDue = true
@@ -341,7 +340,7 @@ func (c *Conn) ping() {
 	c.mu.Unlock()
 }
 
-// pong has the writer answer the newest Ping; a peer that pings without reading makes no queue.
+// pong makes the writer answer the newest Ping only, so that a peer that pings without reading cannot fill the queue.
 func (c *Conn) pong(request uint64) {
 	c.mu.Lock()
 	c.pongDue, c.pongRequest = true, request

@@ -13,15 +13,17 @@ const (
 	// MaxHandshakeCount bounds the connections of one Serve that have not said Hello yet.
 	MaxHandshakeCount = 256
 
-	// A listener that fails (mostly: no file descriptors left) is asked again after a pause between these.
+	// After the listener fails (mostly because no file descriptors are left), Serve tries again after a pause between
+	// these.
 	minAcceptPause = 5 * time.Millisecond
 	maxAcceptPause = time.Second
 )
 
-// Serve accepts connections from ln, with at most maxConnCount at a time and MaxHandshakeCount in their handshake; more
-// get StatusOverloaded. When ctx ends it closes ln, closes all connections in order, and returns nil when they have
-// ended; an error means that the listener broke, and then too nothing is left. failed, if not nil, hears why a
-// handshake failed; it may be called by several goroutines.
+// Serve accepts connections from ln: at most maxConnCount at a time, of which at most MaxHandshakeCount are in their
+// handshake. Further connections get StatusOverloaded. When ctx ends, Serve closes ln, closes all connections in order,
+// and returns nil after they have ended. An error means that the listener broke; in that case, too, all connections
+// have ended. failed, if not nil, is called with the reason when a handshake fails; several goroutines may call it at
+// once.
 func Serve(
 	ctx context.Context, ln net.Listener, options Options, maxConnCount int, failed func(remote net.Addr, err error),
 ) error {
@@ -86,7 +88,7 @@ func tryEnter(places chan struct{}) bool {
 	}
 }
 
-// pauseFor waits, longer each time, and reports whether ctx is still open.
+// pauseFor waits, longer each time, and reports whether ctx is still alive.
 func pauseFor(ctx context.Context, pause *time.Duration) bool {
 	timer := time.NewTimer(*pause)
 	defer timer.Stop()
@@ -99,8 +101,8 @@ func pauseFor(ctx context.Context, pause *time.Duration) bool {
 	}
 }
 
-// overloaded says so and closes. The few bytes fit in the empty buffer of a new socket; the deadline is for what is not
-// a socket.
+// overloaded tells the peer so and closes nc. The few bytes fit in the empty buffer of a new socket; the deadline is
+// for a nc that is not a socket.
 func overloaded(nc net.Conn, o *Options) {
 	answer := o.Hello
 	answer.Text = "too many connections; try again later, or another node"

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// spot lets a sender write its frame itself when the connection is idle: on a quiet connection the way to the writer
+// spot lets a sender write its frame itself when the connection is idle: on a quiet connection the switch to the writer
 // and back costs more than the write. The write does not block: what the socket does not take is left to the writer.
 //
 //	a sender                              the writer
@@ -18,13 +18,13 @@ import (
 //	A3 not busy; rest for the writer      B3 writes rest, then the queue
 //	   wakes it if anything waits
 //
-// The fields belong to Conn.mu, those below the line to whoever is busy.
+// Conn.mu guards the fields above the blank line. The goroutine that set busy owns the fields below it.
 type spot struct {
 	raw    syscall.RawConn // nil: this connection cannot write without blocking
-	asleep bool            // the writer waits
-	busy   bool            // a sender writes
-	rest   *drain          // what it could not write
-	spare  *drain          // empty; nil while rest is
+	asleep bool            // the writer waits in take
+	busy   bool            // a sender writes on the spot
+	rest   *drain          // what that sender could not write
+	spare  *drain          // an empty drain to replace pending; nil while rest is set or a sender writes
 	last   time.Time       // when the last write began
 
 	buf   []byte
@@ -34,10 +34,11 @@ type spot struct {
 }
 
 const (
-	// maxSpotBytes bounds what a sender copies into the socket: the rest of its work waits meanwhile.
+	// maxSpotBytes bounds the bytes that a sender copies into the socket, because the sender's other work waits
+	// meanwhile.
 	maxSpotBytes = 16 << 10
-	// spotPause is the time without a write after which a connection counts as idle. Frames that come more densely are
-	// coalesced.
+	// spotPause is how long nothing must have been written for a connection to count as idle. Frames at shorter
+	// intervals are coalesced.
 	spotPause = 100 * time.Microsecond
 )
 
@@ -63,8 +64,8 @@ func (s *spot) init(nc net.Conn) {
 	}
 }
 
-// claimLocked takes the queue if its one frame is for its sender to write, else it returns nil. Most often the
-// connection is busy, and then it does not look at the clock.
+// claimLocked takes the queue if the sender of its only frame should write that frame itself, else it returns nil. It
+// reads the clock last, because most often the connection is busy. The caller holds mu.
 func (c *Conn) claimLocked() *drain {
 	s := &c.spot
 	d := c.pending
@@ -84,7 +85,7 @@ func (c *Conn) claimLocked() *drain {
 	return d
 }
 
-// writeOnSpot writes what claimLocked has taken.
+// writeOnSpot writes the drain that claimLocked took. The caller does not hold mu.
 func (c *Conn) writeOnSpot(d *drain) {
 	s := &c.spot
 	piece := d.pieces[0]
@@ -108,7 +109,7 @@ func (c *Conn) writeOnSpot(d *drain) {
 	c.mu.Lock()
 	s.busy = false
 	if left {
-		s.rest = d // it counts until the writer has written it
+		s.rest = d // its frames count as queued until the writer has written the rest
 	} else {
 		s.spare = d
 		c.queuedFrames -= frames

@@ -2,25 +2,25 @@ package netproto
 
 import "sync/atomic"
 
-// Stats are counts since the connection began, and what holds now. Frames of the connection itself (Ping, Pong,
-// Goodbye) count as sent, not as received.
+// Stats are counts since the connection began, and current values. Frames of the connection itself (Ping, Pong,
+// Goodbye) count as sent, but not as received.
 type Stats struct {
 	SentFrames uint64
 	SentBytes  uint64
 	Writes     uint64 // writes and writevs; SentFrames / Writes shows the coalescing
 
 	ReceivedFrames uint64
-	ReceivedBytes  uint64 // of those frames
+	ReceivedBytes  uint64 // bytes of those frames
 	Reads          uint64
-	ReadBytes      uint64 // of everything
+	ReadBytes      uint64 // all bytes that were read
 	Bursts         uint64 // calls of Handler.Frames
 
-	QueueFull uint64 // times that Send found no room
-	HeldFull  uint64 // times that the reader waited for the handler to release buffers
+	QueueFull uint64 // how often Send found no room
+	HeldFull  uint64 // how often the reader waited for the handler to release buffers
 
-	QueuedFrames int   // taken and not yet written
-	QueuedBytes  int   // theirs
-	HeldBytes    int64 // of receive buffers in use, the reader's own among them
+	QueuedFrames int   // frames taken and not written yet
+	QueuedBytes  int   // bytes of those frames
+	HeldBytes    int64 // bytes of receive buffers in use, including the reader's own
 }
 
 // FramesPerWrite is SentFrames / Writes, 0 before the first write.
@@ -49,7 +49,7 @@ func (c *counters) countReceived(frames, bytes int) {
 	c.bursts.Add(1)
 }
 
-// Stats may be called at any time, also after the end.
+// Stats returns the counts. It may be called at any time, also after the connection has ended.
 func (c *Conn) Stats() Stats {
 	c.mu.Lock()
 	frames, bytes := c.queuedFrames, c.queuedBytes
