@@ -75,9 +75,9 @@ type taken struct {
 	class reflect.Type
 }
 
-// held lists the locks of every goroutine. holder names the goroutine that took a lock last, which is the one that holds
-// it while it is held for writing. free keeps the slices of goroutines that hold nothing, because tests that count
-// allocations run in this build, too. mu guards all three, and is held only while they are read or changed.
+// held lists the locks of every goroutine. holder names the goroutine that took a lock last, which is the one that
+// holds it while it is held for writing. free keeps the slices of goroutines that hold nothing, because tests that
+// count allocations run in this build, too. mu guards all three, and is held only while they are read or changed.
 var (
 	mu     sync.Mutex
 	held   = map[int64][]taken{}
