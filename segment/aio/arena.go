@@ -11,32 +11,32 @@ import (
 
 // Limits of an arena.
 const (
-	// MaxArenaBytes bounds the buffers of one arena together (not the large ones).
+	// MaxArenaBytes bounds all buffers of one arena together, without the large ones.
 	MaxArenaBytes = 16 << 30
-	// DefaultMaxLargeBytes bounds the large buffers of one arena together; see Arena.SetMaxLargeBytes.
+	// DefaultMaxLargeBytes bounds all large buffers of one arena together; see Arena.SetMaxLargeBytes.
 	DefaultMaxLargeBytes = 256 << 20
 )
 
-// ErrNoMemory says that a large buffer would exceed the arena's limit, or that the system
-// refused the memory. Nothing was stored; try again when other buffers were released.
+// ErrNoMemory says that a large buffer would exceed the arena's limit, or that the system refused the memory. Nothing
+// was stored; try again after other buffers were released.
 var ErrNoMemory = errors.New("aio: no memory for a large buffer")
 
 // poisonByte fills released buffers in test builds.
 const poisonByte = 0xDB
 
-// Arena is a fixed number of equal buffers in one piece of memory outside the Go heap,
-// plus large buffers mapped one by one. All methods are safe for concurrent use; Get and
-// Release allocate nothing.
+// Arena is a fixed number of equal buffers in one piece of memory outside the Go heap, plus large buffers that are
+// mapped one by one. All methods are safe for concurrent use; Get and Release allocate nothing.
 //
-// The memory is page-aligned, so it can be written with O_DIRECT and registered with a ring (which then
-// keeps all of it resident). It must outlive every queue that was made with it.
+// The memory is page-aligned, so it can be written with O_DIRECT and registered with a ring (which then keeps all of it
+// resident). The arena must outlive every queue that was made with it.
 type Arena struct {
 	mem      mmap.MMap
 	bufBytes int
 	bufs     []Buf
 
+	// mu guards the fields from here to closed.
 	mu       sync.Mutex
-	free     []int32 // a stack: the buffer released last is the warmest
+	free     []int32 // a stack: the buffer released last is most likely still in the processor's cache
 	large    int64   // bytes in large buffers; 0 <= large <= maxLarge
 	maxLarge int64
 	largeOut int // large buffers handed out
@@ -46,9 +46,9 @@ type Arena struct {
 	poison    atomic.Bool
 }
 
-// Buf is one buffer, counted: it is born with one reference, and the last Release gives it back. Its bytes are garbage
-// at Get (zero only in a large one). A reference permits reading; who may write is up to the users. Release orders:
-// what a holder did before Release is visible to the next Get.
+// Buf is one reference-counted buffer. It starts with one reference, and the last Release gives it back. The bytes that
+// Get returns are garbage (only a large buffer starts with zeros). A reference permits reading; the users decide who
+// may write. Release orders memory accesses: what a holder did before Release is visible to the next Get.
 type Buf struct {
 	// Seq is free for the owner's use; the arena neither reads nor resets it.
 	Seq uint64
@@ -59,8 +59,8 @@ type Buf struct {
 	index int32
 }
 
-// NewArena makes an arena of count buffers of bufBytes bytes, a multiple of BlockBytes.
-// The memory is reserved, not populated: a page costs nothing until it is touched.
+// NewArena makes an arena of count buffers of bufBytes bytes, a multiple of BlockBytes. The memory is reserved, not
+// populated: a page costs nothing until it is touched.
 func NewArena(bufBytes, count int) (*Arena, error) {
 	if bufBytes <= 0 || bufBytes%BlockBytes != 0 || count <= 0 {
 		return nil, fmt.Errorf("aio: an arena of %d buffers of %d bytes is not possible: the size must be a multiple of %d "+
@@ -88,7 +88,7 @@ func NewArena(bufBytes, count int) (*Arena, error) {
 	return a, nil
 }
 
-// Get returns a free buffer with one reference, or nil when none is free (or the arena is closed).
+// Get returns a free buffer with one reference, or nil if none is free or the arena is closed.
 func (a *Arena) Get() *Buf {
 	a.mu.Lock()
 	n := len(a.free)
@@ -103,9 +103,9 @@ func (a *Arena) Get() *Buf {
 	return b
 }
 
-// GetLarge returns a zeroed buffer of at least n bytes, rounded up to BlockBytes, in a mapping of its
-// own that the last Release unmaps. It is not registered with any ring. ErrNoMemory says that
-// the limit for large buffers is reached.
+// GetLarge returns a zeroed buffer of at least n bytes, rounded up to BlockBytes. The buffer has a mapping of its own,
+// which the last Release unmaps, and is not registered with any ring. ErrNoMemory says that the limit for large buffers
+// is reached.
 func (a *Arena) GetLarge(n int) (*Buf, error) {
 	if n <= 0 {
 		panic("BUG: aio.GetLarge: size must be greater than 0")
@@ -145,20 +145,20 @@ func (a *Arena) unreserveLarge(size int64) {
 	a.mu.Unlock()
 }
 
-// SetMaxLargeBytes changes the limit for all large buffers together; those handed out stay.
+// SetMaxLargeBytes changes the limit for all large buffers together. Buffers already handed out stay valid.
 func (a *Arena) SetMaxLargeBytes(n int64) {
 	a.mu.Lock()
 	a.maxLarge = n
 	a.mu.Unlock()
 }
 
-// SetPoison makes Release overwrite the buffer, so that a reader without a reference
-// sees garbage at once instead of rarely. For tests; on by default under the build tag aiopoison.
+// SetPoison makes Release overwrite the buffer, so that a reader without a reference always sees garbage instead of
+// rarely. It is for tests, and on by default under the build tag aiopoison.
 func (a *Arena) SetPoison(on bool) { a.poison.Store(on) }
 
-// OnRelease has fn called whenever a buffer came back, outside the arena's lock, on the goroutine that
-// released it; fn must be quick, must not block, and may call Get. Who waits for a buffer is
-// woken through it. nil removes it.
+// OnRelease sets a function that is called whenever a buffer was given back, without the arena's lock, on the goroutine
+// that released the buffer. fn must be quick, must not block, and may call Get. It wakes whoever waits for a buffer.
+// nil removes it.
 func (a *Arena) OnRelease(fn func()) {
 	if fn == nil {
 		a.onRelease.Store(nil)
@@ -180,15 +180,15 @@ func (a *Arena) Count() int { return len(a.bufs) }
 // BufBytes is the size of each buffer.
 func (a *Arena) BufBytes() int { return a.bufBytes }
 
-// LargeBytes is what large buffers use now.
+// LargeBytes is how many bytes the large buffers use now.
 func (a *Arena) LargeBytes() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.large
 }
 
-// Close unmaps the arena. With buffers still held it fails and the arena goes on: unmapping would make their
-// holders fault. Close is idempotent.
+// Close unmaps the arena. While buffers are still held, Close fails and the arena stays usable: unmapping would make
+// the holders fault. Close is idempotent.
 func (a *Arena) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -203,7 +203,7 @@ func (a *Arena) Close() error {
 	return nil
 }
 
-// indexOf tells which buffer of the arena holds all of p, or -1.
+// indexOf returns the index of the buffer that holds all of p, or -1.
 func (a *Arena) indexOf(p []byte) int {
 	if a == nil || len(p) == 0 {
 		return -1
@@ -219,7 +219,7 @@ func (a *Arena) indexOf(p []byte) int {
 	return i
 }
 
-// put takes a buffer back whose last reference went.
+// put takes back a buffer whose last reference was released.
 func (a *Arena) put(b *Buf) {
 	if b.index < 0 {
 		size := int64(len(b.bytes))
@@ -250,14 +250,14 @@ func fill(p []byte, v byte) {
 	}
 }
 
-// Bytes is the whole buffer. The slice dies with the last reference: a regular buffer's bytes then change under
-// it, a large one's are unmapped.
+// Bytes is the whole buffer. The slice becomes invalid with the last reference: a regular buffer's bytes then change
+// under it, a large buffer's bytes are unmapped.
 func (b *Buf) Bytes() []byte { return b.bytes }
 
 // Index is the buffer's number in its arena, from 0; -1 for a large one.
 func (b *Buf) Index() int { return int(b.index) }
 
-// Offset is where p, which must lie in the buffer and not be empty, begins in it.
+// Offset is where p begins in the buffer. p must lie in the buffer and must not be empty.
 func (b *Buf) Offset(p []byte) int {
 	i := addrOf(p) - addrOf(b.bytes)
 	if i+uintptr(len(p)) > uintptr(len(b.bytes)) || i > uintptr(len(b.bytes)) {
@@ -266,7 +266,7 @@ func (b *Buf) Offset(p []byte) int {
 	return int(i)
 }
 
-// Refs is the number of references now; it may change at any time unless the caller holds the only one.
+// Refs is the current number of references. It may change at any time unless the caller holds the only one.
 func (b *Buf) Refs() int32 { return b.refs.Load() }
 
 // Retain adds a reference. The caller must hold one.
@@ -276,7 +276,7 @@ func (b *Buf) Retain() {
 	}
 }
 
-// Release gives up a reference; the last one gives the buffer back.
+// Release gives up a reference. The last one gives the buffer back to the arena.
 func (b *Buf) Release() {
 	switch n := b.refs.Add(-1); {
 	case n == 0:

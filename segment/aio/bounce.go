@@ -3,7 +3,7 @@ package aio
 // Limits of the aligned buffers for unaligned reads of direct files.
 const (
 	bounceBytes = 256 << 10
-	maxBounces  = 4 // kept for the next read; more readers at once map and unmap their own
+	maxBounces  = 4 // buffers kept for the next read; more concurrent readers map and unmap their own
 )
 
 // bouncePool keeps a few aligned buffers outside the heap.

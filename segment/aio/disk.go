@@ -20,18 +20,18 @@ import (
 	"penstock/segment/aio/internal/contract"
 )
 
-// DiskOptions are the choices of OpenDisk. The zero value opens for writing, with the best engine, without
-// waiting for the lock.
+// DiskOptions are the choices of OpenDisk. The zero value opens for writing, with the best engine, without waiting for
+// the lock.
 type DiskOptions struct {
 	Mode   Mode         // ModeAuto if empty
 	Logger *slog.Logger // nil: silent
 
-	// LockWait is how long to wait for another process to let go of the directory. A killed process
-	// holds it until its last write in flight has landed.
+	// LockWait is how long to wait for another process to release the directory. A killed process holds it until its
+	// last write in flight has landed.
 	LockWait time.Duration
 
-	ReadOnly bool // for tools that look: nothing is created, every change fails with syscall.EROFS
-	NoLock   bool // with ReadOnly: look at a directory in use; what is read may be changing
+	ReadOnly bool // for tools that only look: nothing is created, every change fails with syscall.EROFS
+	NoLock   bool // with ReadOnly: look at a directory in use, whose contents may be changing
 	Buffered bool // do not use O_DIRECT
 }
 
@@ -51,14 +51,14 @@ type fsDisk struct {
 	closed  atomic.Bool
 	mu      sync.Mutex // guards info
 	info    Info
-	replace [16]sync.Mutex // by name: two WriteFiles of one name must not share a temporary file
+	replace [16]sync.Mutex // by hash of the name: two WriteFiles of one name must not share a temporary file
 }
 
 var _ Disk = (*fsDisk)(nil)
 
-// OpenDisk opens the directory at dir, created (mode 0700) if missing, and takes its lock: ErrLocked says
-// that another process, or another Disk of this one, uses it. A kernel, file system or sandbox
-// that refuses io_uring or O_DIRECT is no error: Info says what was chosen, and why.
+// OpenDisk opens the directory at dir, creates it (mode 0700) if it is missing, and takes its lock: ErrLocked says that
+// another process, or another Disk of this process, uses it. It is no error if the kernel, the file system or the
+// sandbox refuses io_uring or O_DIRECT: Info says what was chosen, and why.
 func OpenDisk(dir string, opts DiskOptions) (Disk, error) {
 	switch opts.Mode {
 	case "", ModeAuto, ModeUring, ModePwrite:
@@ -91,8 +91,8 @@ func OpenDisk(dir string, opts DiskOptions) (Disk, error) {
 	return d, nil
 }
 
-// makeDataDir makes the directory and its parents and syncs each parent that it changed, so that a power
-// cut cannot take away the directory with everything in it.
+// makeDataDir makes the directory and its parents and syncs each parent that it changed, so that a power cut cannot
+// take away the directory with everything in it.
 func makeDataDir(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -125,8 +125,8 @@ func (d *fsDisk) Info() Info {
 	return d.info
 }
 
-// check refuses names that are not plain and relative, the lock file, and use after Close.
-// os.Root would stop an escape too; this makes the same names legal on every disk.
+// check refuses names that are not plain and relative, the lock file, and use after Close. os.Root alone would also
+// keep names inside the directory; check makes the same names legal on every disk.
 func (d *fsDisk) check(op, name string) error {
 	if d.closed.Load() {
 		return &fs.PathError{Op: op, Path: name, Err: ErrClosed}
@@ -134,7 +134,7 @@ func (d *fsDisk) check(op, name string) error {
 	return contract.Name(op, name)
 }
 
-// checkWrite is check for operations that change something; the directory itself (".") cannot be changed.
+// checkWrite is check for operations that change something. The directory itself (".") cannot be changed.
 func (d *fsDisk) checkWrite(op, name string) error {
 	if err := d.check(op, name); err != nil {
 		return err
@@ -189,9 +189,9 @@ func (d *fsDisk) Create(name string, size int64) (File, error) {
 	return f, nil
 }
 
-// reserve gives the new file its size and blocks. It asks for the room first: a fallocate that fails for want of it
-// takes all that is left on its way, and other files would meet a full disk meanwhile. A file system without fallocate
-// gets zeros written: the promise is that later writes within the size do not run out of room.
+// reserve gives the new file its size and blocks. It first checks for room, because a fallocate that fails for lack of
+// room has taken all the free space on its way, and other files would meet a full disk meanwhile. On a file system
+// without fallocate, reserve writes zeros: the promise is that later writes within the size do not run out of room.
 func reserve(fd int, size int64) error {
 	if size == 0 {
 		return nil
@@ -200,7 +200,7 @@ func reserve(fd int, size int64) error {
 	if err := retry(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
 		return err
 	}
-	if st.Blocks > 0 && size > freeBytes(&st) { // some network file systems count nothing
+	if st.Blocks > 0 && size > freeBytes(&st) { // some network file systems report no blocks
 		return syscall.ENOSPC
 	}
 	err := retry(func() error { return unix.Fallocate(fd, 0, 0, size) })
@@ -256,8 +256,8 @@ func (d *fsDisk) RemoveAll(name string) error {
 	return d.root.RemoveAll(name)
 }
 
-// MkdirAll syncs every parent, also of directories that exist: an earlier process may have made
-// them and died before its sync.
+// MkdirAll syncs every parent, even of directories that exist: an earlier process may have made them and died before
+// its sync.
 func (d *fsDisk) MkdirAll(name string) error {
 	if name == "." {
 		return d.check("mkdir", name)
@@ -381,7 +381,7 @@ func (d *fsDisk) writeTemp(tmp string, data []byte) error {
 	return err
 }
 
-// nameHash is FNV-1a.
+// nameHash is the FNV-1a hash of name.
 func nameHash(name string) uint32 {
 	h := uint32(2166136261)
 	for i := range len(name) {
@@ -401,7 +401,7 @@ func (d *fsDisk) FreeBytes() (int64, error) {
 	return freeBytes(&st), nil
 }
 
-// freeBytes is what an unprivileged process may still write.
+// freeBytes is how many bytes an unprivileged process may still write.
 func freeBytes(st *unix.Statfs_t) int64 { return int64(st.Bavail) * st.Bsize }
 
 func (d *fsDisk) statfs() (unix.Statfs_t, error) {

@@ -14,19 +14,19 @@ import (
 	"penstock/segment/aio/internal/contract"
 )
 
-// maxRetries bounds how often a system call that was only interrupted or told to try again is repeated.
+// maxRetries bounds how often a system call is repeated that was interrupted or answered EAGAIN.
 const maxRetries = 1000
 
 // file is a File of fsDisk.
 type file struct {
 	disk *fsDisk
 	name string
-	os   *os.File // owns fd; keeps it from the finalizer
+	os   *os.File // owns fd, and keeps the finalizer from closing it
 	fd   int
 
 	closed atomic.Bool
-	// failed is the first failure of a flush or durable write, for ever: the next fdatasync may report
-	// success for bytes that the kernel dropped, so neither it nor any write is tried again.
+	// failed is the first failure of a write or a flush, and stays for ever: the next fdatasync may report success
+	// although the kernel dropped the bytes, so neither a flush nor a write is tried again.
 	failed atomic.Pointer[error]
 }
 
@@ -34,7 +34,7 @@ var _ File = (*file)(nil)
 
 func (f *file) Name() string { return f.name }
 
-// usable is nil while the file may be written.
+// usable returns nil while the file may be written.
 func (f *file) usable() error {
 	if f.closed.Load() {
 		return fmt.Errorf("aio: %s: %w", f.name, ErrClosed)
@@ -46,8 +46,8 @@ func (f *file) usable() error {
 	return nil
 }
 
-// note remembers a failure after which the file cannot be trusted, and describes it. A disk
-// without room has lost nothing that was written before, so it is no such failure.
+// note keeps a failure after which the file cannot be trusted, and returns a description of the failure. A disk without
+// room has lost nothing that was written before, so lack of room is not such a failure.
 func (f *file) note(what string, err error) error {
 	err = fmt.Errorf("aio: %s of %s failed, the bytes count as not stored: %w", what, f.name, err)
 	if !contract.NoRoom(err) {
@@ -112,8 +112,8 @@ func fdatasync(fd int) error {
 	return retry(func() error { return unix.Fdatasync(fd) })
 }
 
-// retry repeats a call that a signal interrupted. It must never see a call whose second result could
-// hide the first one's failure: EINTR of fdatasync means that it did not look at the device.
+// retry repeats a call that a signal interrupted. A call may be repeated only if success of the repetition cannot hide
+// a failure of the first attempt. EINTR of fdatasync is fine: it means that fdatasync did not look at the device.
 func retry(call func() error) error {
 	var err error
 	for range maxRetries {
@@ -147,8 +147,8 @@ func (f *file) ReadAt(p []byte, off int64) error {
 	return nil
 }
 
-// readBounced reads an unaligned range of a direct file through an aligned buffer. It stays on O_DIRECT
-// on purpose: after a disk error the page cache still shows bytes that the device never got.
+// readBounced reads an unaligned range of a direct file through an aligned buffer. It uses O_DIRECT on purpose: after a
+// disk error the page cache still shows bytes that the device never got.
 func (f *file) readBounced(p []byte, off int64) error {
 	buf := f.disk.bounce.get()
 	defer f.disk.bounce.put(buf)
@@ -197,8 +197,8 @@ func (f *file) Close() error {
 	return nil
 }
 
-// pwriteFull writes all of p or fails. A short write is an error: the rest would meet the same obstacle,
-// and a caller that computes offsets from lengths must not go on.
+// pwriteFull writes all of p or fails. A short write is an error: the rest would meet the same obstacle, and a caller
+// that computes offsets from lengths must not go on.
 func pwriteFull(fd int, p []byte, off int64, flags uintptr) error {
 	var err error
 	for range maxRetries {
@@ -217,20 +217,20 @@ func pwriteFull(fd int, p []byte, off int64, flags uintptr) error {
 	return err
 }
 
-// shortWrite describes a write of which only a part was taken. What stopped it is mostly a full disk,
-// but the kernel did not say so, and guessing would turn a lost write into a harmless one.
+// shortWrite describes a write of which the kernel took only a part. The cause is mostly a full disk, but the kernel
+// did not say so, and guessing would turn a lost write into a harmless one.
 func shortWrite(n, want int) error {
 	return fmt.Errorf("%w: %d of %d bytes", io.ErrShortWrite, n, want)
 }
 
-// pwritev2 is one system call without an allocation; with flags 0 it is pwrite, which older kernels have too.
+// pwritev2 is one system call without an allocation. With flags 0 it is pwrite, which older kernels have, too.
 func pwritev2(fd int, p []byte, off int64, flags uintptr) (int, error) {
 	if flags == 0 {
 		return unix.Pwrite(fd, p, off)
 	}
 	iov := unix.Iovec{Base: unsafe.SliceData(p)}
 	iov.SetLen(len(p))
-	// The offset is passed in two halves of a long; on 64 bits the first carries all of it.
+	// The offset is passed as two longs, its low and its high half; on 64 bits the first long carries all of it.
 	n, _, errno := syscall.Syscall6(unix.SYS_PWRITEV2, uintptr(fd), uintptr(unsafe.Pointer(&iov)), 1, uintptr(off),
 		uintptr(uint64(off)>>32), flags)
 	if errno != 0 {
@@ -250,8 +250,8 @@ func preadFull(fd int, p []byte, off int64) error {
 			return io.ErrUnexpectedEOF
 		}
 		if n < len(p) && n%BlockBytes != 0 {
-			// Only the end of the file cuts a read inside a block, and going on there would be an
-			// unaligned direct read.
+			// Only the end of the file ends a read inside a block, and going on from there would be an unaligned direct
+			// read.
 			return io.ErrUnexpectedEOF
 		}
 		p, off = p[n:], off+int64(n)
@@ -259,7 +259,7 @@ func preadFull(fd int, p []byte, off int64) error {
 	return nil
 }
 
-// preadSome reads once; 0 is the end of the file.
+// preadSome reads once. It returns 0 at the end of the file.
 func preadSome(fd int, p []byte, off int64) (int, error) {
 	var n int
 	err := retry(func() (err error) {

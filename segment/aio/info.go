@@ -24,7 +24,8 @@ var fileSystems = map[int64]string{
 	0x01021997:                 "9p",
 }
 
-// describe fills in what the system says about the directory. Only statfs must work: the rest is for people.
+// describe fills in what the system says about the directory. Only statfs must work; the rest is information for
+// people.
 func (d *fsDisk) describe() error {
 	st, err := d.statfs()
 	if err != nil {
@@ -44,8 +45,8 @@ func (d *fsDisk) describe() error {
 	return nil
 }
 
-// device finds the block device below the directory and its kind of cache. A volatile
-// ("write back") cache is why a write without a flush is not durable.
+// device finds the block device below the directory and its kind of cache. With a volatile ("write back") cache, a
+// write is not durable without a flush.
 func (d *fsDisk) device() (name, cache string) {
 	dir, err := d.root.Open(".")
 	if err != nil {
@@ -61,7 +62,7 @@ func (d *fsDisk) device() (name, cache string) {
 	if err != nil {
 		return "", ""
 	}
-	// A partition has no queue of its own: its disk, one level up, has.
+	// A partition has no queue of its own; its disk, one level up, has one.
 	for _, place := range []string{target, filepath.Dir(target)} {
 		if text, err := os.ReadFile(filepath.Join(place, "queue", "write_cache")); err == nil {
 			return filepath.Base(target), strings.TrimSpace(string(text))

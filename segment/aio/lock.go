@@ -13,14 +13,15 @@ import (
 	"penstock/segment/aio/internal/contract"
 )
 
-// lockPoll is the pause between two looks at a lock that another process holds.
+// lockPoll is the pause between two attempts to take a lock that another process holds.
 const lockPoll = 10 * time.Millisecond
 
-// takeLock opens the lock file and locks it, shared for readers. nil without an error: there is nothing to lock.
+// takeLock opens the lock file and locks it, shared for readers. It returns nil without an error if there is nothing to
+// lock.
 //
-// The lock belongs to the open file description, not to the process. Every ring registers it as a fixed
-// file, so that the kernel keeps it, and with it the lock, until the writes that a killed process had in flight have
-// landed. A successor that got the lock therefore never sees bytes change under its recovery.
+// The lock belongs to the open file description, not to the process. Every ring registers that file as a fixed file. So
+// the kernel keeps the file, and with it the lock, until the writes that a killed process had in flight have landed. A
+// successor that gets the lock therefore never sees bytes change during its recovery.
 func takeLock(root *os.Root, opts DiskOptions) (*os.File, error) {
 	flag, how := os.O_RDWR|os.O_CREATE, unix.LOCK_EX
 	if opts.ReadOnly {
@@ -31,7 +32,7 @@ func takeLock(root *os.Root, opts DiskOptions) (*os.File, error) {
 	}
 	f, err := root.OpenFile(contract.LockName, flag, 0o600)
 	if opts.ReadOnly && errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // never was in use
+		return nil, nil // the directory was never in use
 	}
 	if err != nil {
 		return nil, err
@@ -55,8 +56,8 @@ func takeLock(root *os.Root, opts DiskOptions) (*os.File, error) {
 	return f, nil
 }
 
-// releaseLock unlocks explicitly: the kernel frees a closed ring, and its reference to the lock file, a
-// little later, and a lock left to that would still be held when the next open comes.
+// releaseLock unlocks explicitly. The kernel frees a closed ring, and with it the ring's reference to the lock file, a
+// little later; without the explicit unlock the lock might still be held at the next open.
 func releaseLock(f *os.File) error {
 	if f == nil {
 		return nil

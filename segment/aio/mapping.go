@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappings knows the address ranges of all live mappings of the process, for guard: a fault
-// anywhere else is a bug, not a bad disk.
+// mappings holds the address ranges of all live mappings of the process, for guard: a fault at any other address is a
+// bug, and not a bad disk.
 var mappings = struct {
 	sync.Mutex
 	ranges map[*mapping]struct{}
@@ -23,7 +23,7 @@ type mapping struct {
 	mem  mmap.MMap
 	base uintptr
 
-	mu       sync.RWMutex // held for reading while Populate works, so that Unmap waits
+	mu       sync.RWMutex // held for reading during Populate, so that Unmap waits
 	unmapped bool
 }
 
@@ -62,25 +62,26 @@ func (m *mapping) Populate(off, n int64) error {
 	case nil:
 		return nil
 	case syscall.EINVAL, syscall.ENOSYS:
-		return m.touch(off&^(BlockBytes-1), off+n) // a kernel before 5.14
+		return m.touch(off&^(BlockBytes-1), off+n) // the kernel is older than 5.14
 	case syscall.ENOMEM, syscall.EAGAIN:
 		return fmt.Errorf("aio: no memory to read %s: %w", m.name, err)
 	}
 	return fmt.Errorf("%w: %s, bytes [%d, %d): %w", ErrMedia, m.name, off, off+n, err)
 }
 
-// pieceBytes is what the device is asked for at once. A fault would read as much ahead as the device is set to (8 MiB
-// and more on servers), in one go, and every commit of the node would wait behind it: 5 to 8 ms each time.
+// pieceBytes is how much the device is asked for at once. A page fault would read as far ahead as the device is
+// configured to (8 MiB and more on servers), in one go, and every commit of the node would wait behind it for 5 to 8
+// ms.
 const pieceBytes = 256 << 10
 
-// populate reads piece by piece, one at a time, so that writes get their turn in between. Who reads a piece or more
-// goes on behind it most often, so that one is asked for before it is wanted. MADV_WILLNEED reads what it is told and
-// no more, and makes later faults read nothing ahead.
+// populate reads piece by piece, so that writes get their turn in between. A caller that reads a piece or more most
+// often continues behind it, so populate requests the following piece in advance. MADV_WILLNEED reads no more than the
+// range that it is given, and makes later faults read nothing ahead.
 func (m *mapping) populate(start, end int64) error {
 	sequential := end-start >= pieceBytes
 	for ; start < end; start += pieceBytes {
 		piece := m.mem[start:min(start+pieceBytes, end)]
-		_ = unix.Madvise(piece, unix.MADV_WILLNEED) // without it the next call reads, and more
+		_ = unix.Madvise(piece, unix.MADV_WILLNEED) // without it the next call reads ahead, too
 		if err := retry(func() error { return unix.Madvise(piece, unix.MADV_POPULATE_READ) }); err != nil {
 			return err
 		}
@@ -91,8 +92,8 @@ func (m *mapping) populate(start, end int64) error {
 	return nil
 }
 
-// touch faults the pages in one by one. A fault holds a processor of the scheduler while
-// the device works, which is why it is only the way of old kernels.
+// touch faults the pages in one by one. A fault blocks a processor of the scheduler while the device works, so touch is
+// only for old kernels.
 func (m *mapping) touch(start, end int64) error {
 	return guard(m.name, func() error {
 		var sum byte
@@ -125,7 +126,7 @@ func (m *mapping) Unmap() error {
 	return nil
 }
 
-// mappedAt reports whether addr lies in a live mapping. The last page counts whole: the kernel maps pages.
+// mappedAt reports whether addr lies in a live mapping. The last page counts in full, because the kernel maps pages.
 func mappedAt(addr uintptr) bool {
 	mappings.Lock()
 	defer mappings.Unlock()
@@ -138,11 +139,11 @@ func mappedAt(addr uintptr) bool {
 }
 
 // guard runs fn, which reads mapped bytes of the file at path, and turns a fault within a live Mapping (the device
-// could not read the page, or the file was cut) into ErrMedia. Every other panic goes on. fn must be able to stop at
-// any byte: it holds no lock across the read, and what it built is thrown away after an error.
+// could not read the page, or the file was cut) into ErrMedia. Other panics are passed on. It must be possible to stop
+// fn at any byte: fn holds no lock across the read, and the caller discards fn's results after an error.
 //
-// A fault is a signal of the thread, so bytes must be read in fn's own goroutine. The kernel's reads of mapped memory
-// (a socket write) are no faults: they fail with EFAULT.
+// A fault is a signal to the thread, so fn must read the bytes on its own goroutine. When the kernel itself reads
+// mapped memory (a socket write), there is no fault: the system call fails with EFAULT.
 func guard(path string, fn func() error) (err error) {
 	old := debug.SetPanicOnFault(true)
 	defer func() {

@@ -14,9 +14,8 @@ func roundUp(n int) int {
 	return (n + BlockBytes - 1) &^ (BlockBytes - 1)
 }
 
-// mapAnon maps n bytes of zeroed private memory outside the Go heap. Pages cost nothing
-// until they are touched or registered with a ring. Private, not shared: shared anonymous
-// memory would be charged as a file of tmpfs.
+// mapAnon maps n bytes of zeroed private memory outside the Go heap. Pages cost nothing until they are touched or
+// registered with a ring. The memory is private because shared anonymous memory would be charged as a file of tmpfs.
 func mapAnon(n int) (mmap.MMap, error) {
 	if mem := keptMemory.take(n); mem != nil {
 		clear(mem)
@@ -25,7 +24,7 @@ func mapAnon(n int) (mmap.MMap, error) {
 	return mmap.MapRegion(nil, n, mmap.COPY, mmap.ANON, 0)
 }
 
-// mapGarbage is mapAnon for whoever does not ask for zeros.
+// mapGarbage is mapAnon for callers that do not need zeros.
 func mapGarbage(n int) (mmap.MMap, error) {
 	if mem := keptMemory.take(n); mem != nil {
 		return mem, nil
@@ -33,9 +32,9 @@ func mapGarbage(n int) (mmap.MMap, error) {
 	return mapAnon(n)
 }
 
-// memoryPool has memory that was given back and stays mapped: pages that were touched once cost nothing any more.
+// memoryPool holds memory that was given back and stays mapped: pages that were touched once cost nothing more.
 type memoryPool struct {
-	max  atomic.Int64 // bytes; 0: none
+	max  atomic.Int64 // bytes to keep; 0: none
 	mu   sync.Mutex
 	free map[int][]mmap.MMap // by size
 	held int64               // bytes in free; 0 <= held <= max
@@ -43,12 +42,12 @@ type memoryPool struct {
 
 var keptMemory memoryPool
 
-// KeepMemory lets so many bytes of memory outside of the Go heap stay mapped when they are given back, for whoever asks
-// for the same size next. It is for simulations, which open engines again and again: elsewhere a late reader of such
-// memory should fault. At first nothing is kept.
+// KeepMemory lets up to bytes bytes of memory outside the Go heap stay mapped after they were given back, for the next
+// caller that asks for the same size. It is for simulations, which open engines again and again. Elsewhere a late
+// reader of such memory should fault. Initially nothing is kept.
 func KeepMemory(bytes int64) { keptMemory.max.Store(bytes) }
 
-// take returns memory of n bytes that holds anything, or nil.
+// take returns memory of n bytes with arbitrary contents, or nil.
 func (k *memoryPool) take(n int) mmap.MMap {
 	if k.max.Load() == 0 {
 		return nil
@@ -83,15 +82,14 @@ func (k *memoryPool) put(mem mmap.MMap) bool {
 	return true
 }
 
-// addrOf is the address of the first byte of p, to compare memory; p must not be empty.
+// addrOf is the address of the first byte of p, for comparisons. p must not be empty.
 func addrOf(p []byte) uintptr {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(p)))
 }
 
-// AlignedBytes returns n bytes of zeroed memory outside the Go heap, aligned to the page
-// size and so fit for direct writes, and the function that gives it back. Nobody may touch the bytes
-// after that call (it unmaps them, so a late reader faults); a second call does nothing.
-// Like make, it panics when the system has no memory left.
+// AlignedBytes returns n bytes of zeroed memory outside the Go heap, aligned to the page size and so fit for direct
+// writes, and a function that gives the memory back. After that call nobody may touch the bytes (they are unmapped, so
+// a late reader faults). A second call does nothing. Like make, AlignedBytes panics when the system has no memory left.
 func AlignedBytes(n int) ([]byte, func()) {
 	if n < 0 {
 		panic("BUG: aio.AlignedBytes: negative size")

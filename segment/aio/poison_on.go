@@ -2,5 +2,5 @@
 
 package aio
 
-// poisonDefault: a new arena overwrites released buffers, so that who reads one too late sees it.
+// poisonDefault: a new arena overwrites released buffers, so that a reader that reads one too late sees garbage.
 const poisonDefault = true

@@ -12,14 +12,14 @@ import (
 	"penstock/segment/aio/internal/contract"
 )
 
-// probeName is the file that the probes write, removed before OpenDisk returns. The lock is held, so one
-// name is enough, and a crash leaves at most one.
+// probeName is the file that the probes write and that is removed before OpenDisk returns. OpenDisk holds the lock, so
+// one name is enough, and a crash leaves at most one file.
 const probeName = "PROBE"
 
 // maxBlockBytes is the largest alignment that a device may demand.
 const maxBlockBytes = 64 << 10
 
-// probe finds out, by doing it, what this directory can do, and fills d.info.
+// probe finds out, by trying, what this directory can do, and fills d.info.
 func (d *fsDisk) probe(opts DiskOptions) error {
 	if err := d.describe(); err != nil {
 		return err
@@ -46,7 +46,7 @@ func (d *fsDisk) probe(opts DiskOptions) error {
 	return nil
 }
 
-// readsDirect tries a direct read, of the lock file, which every data directory has.
+// readsDirect tries a direct read of the lock file, which every data directory has.
 func (d *fsDisk) readsDirect() bool {
 	f, err := d.root.OpenFile(contract.LockName, os.O_RDONLY|unix.O_DIRECT, 0)
 	if err != nil {
@@ -60,7 +60,7 @@ func (d *fsDisk) readsDirect() bool {
 	return err == nil
 }
 
-// unsupported tells the errors with which file systems refuse a way of writing.
+// unsupported says whether err is one of those with which file systems refuse a way of writing.
 func unsupported(err error) bool {
 	for _, e := range []syscall.Errno{syscall.EINVAL, syscall.EOPNOTSUPP, syscall.ENOSYS, syscall.ENOTTY} {
 		if errors.Is(err, e) {
@@ -70,8 +70,8 @@ func unsupported(err error) bool {
 	return false
 }
 
-// probeDirect writes one block with O_DIRECT and, where that is refused, without, and
-// returns the file. A full disk must open, so that consuming goes on: it counts as a success.
+// probeDirect writes one block with O_DIRECT or, if that is refused, without, and returns the file. A full disk counts
+// as a success: the disk must open, so that consumers can go on.
 func (d *fsDisk) probeDirect(opts DiskOptions) (*os.File, error) {
 	if !opts.Buffered {
 		f, err := d.writeProbe(unix.O_DIRECT)
@@ -103,7 +103,7 @@ func (d *fsDisk) writeProbe(flag int) (*os.File, error) {
 	return f, nil
 }
 
-// directBlock is the alignment for direct writes: BlockBytes, or what the file system asks for if that is more.
+// directBlock is the alignment for direct writes: BlockBytes, or more if the file system requires more.
 func directBlock(fd int) int {
 	var st unix.Statx_t
 	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st)
@@ -120,7 +120,7 @@ func (d *fsDisk) probeDsync(f *os.File) bool {
 	return err == nil || contract.NoRoom(err)
 }
 
-// chooseEngine decides between ring and pwrite and says why in one clause.
+// chooseEngine decides between ring and pwrite and returns the reason in one clause.
 func (d *fsDisk) chooseEngine(f *os.File, opts DiskOptions) string {
 	switch {
 	case opts.Mode == ModePwrite:

@@ -2,9 +2,9 @@ package aio
 
 import "sync/atomic"
 
-// Pulse counts the writes and flushes that a disk was given and those that came back, with or without an error. Whoever
-// writes calls Begin and End around it, also nested; whoever watches the disk calls Counts. A nil Pulse counts nothing.
-// Methods may be called from any goroutine.
+// Pulse counts the writes and flushes that were given to a disk, and those that came back, with or without an error. A
+// writer calls Begin and End around each, which may be nested; a watcher of the disk calls Counts. A nil Pulse counts
+// nothing. Any goroutine may call the methods.
 type Pulse struct{ begun, done atomic.Uint64 }
 
 // Begin says that a write or flush goes to the disk now.
@@ -14,15 +14,15 @@ func (p *Pulse) Begin() {
 	}
 }
 
-// End says that it came back.
+// End says that a write or flush came back.
 func (p *Pulse) End() {
 	if p != nil {
 		p.done.Add(1)
 	}
 }
 
-// Counts returns both totals; begun - done are with the disk, done <= begun.
+// Counts returns both totals. The disk has begun - done of them now; done <= begun.
 func (p *Pulse) Counts() (begun, done uint64) {
-	done = p.done.Load() // first: what ends in between is not counted before it began
+	done = p.done.Load() // load done first, so that done cannot exceed begun
 	return p.begun.Load(), done
 }

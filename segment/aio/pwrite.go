@@ -4,9 +4,9 @@ import (
 	"fmt"
 )
 
-// pwriteQueue writes inside Submit, with pwritev2(RWF_DSYNC) on the caller's thread, and
-// keeps the completions until Wait. It is the queue where io_uring is refused, and the better one for a
-// single waiter on an idle device: no second thread takes part in a write.
+// pwriteQueue writes inside Submit, with pwritev2(RWF_DSYNC) on the caller's thread, and keeps the completions until
+// Wait. It is used where io_uring is refused. It is also faster for a single waiter on an idle device, because no
+// second thread takes part in a write.
 type pwriteQueue struct {
 	wake   wakeState
 	signal chan struct{} // one token for each change from sleeping to notified
@@ -53,7 +53,7 @@ func (q *pwriteQueue) InFlight() int { return len(q.done) }
 
 func (q *pwriteQueue) Wake() {
 	if q.wake.notify() {
-		q.signal <- struct{}{} // has room: one token per sleep, and the sleeper takes it
+		q.signal <- struct{}{} // has room: there is one token per sleep, and the sleeper takes it
 	}
 }
 
@@ -65,7 +65,7 @@ func (q *pwriteQueue) Close() error {
 	return nil
 }
 
-// fileOf is the op's file, which must be of this package.
+// fileOf returns the file of op, which must belong to this package.
 func fileOf(op Op) *file {
 	f, ok := op.File.(*file)
 	if !ok {

@@ -13,9 +13,8 @@ import (
 	"penstock/segment/aio/internal/contract"
 )
 
-// probeRing opens a ring and does with it what a queue does, on the file at fd: a durable write of
-// one block, a read, and a flush. Sandboxes and file systems that refuse any of it are found here,
-// not in the first commit.
+// probeRing opens a ring and does what a queue does, on the file at fd: a durable write of one block, a read, and a
+// flush. So a sandbox or file system that refuses one of these is detected here and not in the first commit.
 func probeRing(fd, blockBytes int) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -28,7 +27,7 @@ func probeRing(fd, blockBytes int) error {
 	defer free()
 	write := uring.Entry{Op: uring.OpWrite, FD: fd, Data: block, Flags: unix.RWF_DSYNC}
 	read := uring.Entry{Op: uring.OpRead, FD: fd, Data: block}
-	// One after the other: a flush submitted before its write completed may overtake it.
+	// One after the other: a flush that is submitted before its write completed may overtake the write.
 	for _, e := range []uring.Entry{write, read, {Op: uring.OpFsync, FD: fd, Flags: uring.FsyncData}} {
 		if err := runOne(r, e); err != nil && !contract.NoRoom(err) && !errors.Is(err, io.ErrShortWrite) {
 			return fmt.Errorf("operation %d: %w", e.Op, err)
@@ -52,7 +51,7 @@ func runOne(r uring.Ring, e uring.Entry) error {
 	}
 }
 
-// result turns a completion into an error: nil only if all bytes were written.
+// result turns a completion into an error. It returns nil only if all bytes were written.
 func result(res int32, want int) error {
 	switch {
 	case res < 0:

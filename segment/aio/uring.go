@@ -12,28 +12,28 @@ import (
 	"penstock/segment/aio/internal/contract"
 )
 
-// uringQueue keeps durable writes in flight in a ring: each is one write with RWF_DSYNC, so no
-// flush can overtake its write. The owner sleeps inside the ring, in io_uring_enter, and Wake gets it
-// out through the ring: a read of an eventfd is always armed while the owner sleeps.
+// uringQueue keeps durable writes in flight in a ring. Each is one write with RWF_DSYNC, so no flush can overtake its
+// write. The owner sleeps inside the ring, in io_uring_enter. Wake gets it out through the ring: a read of an eventfd
+// is always armed while the owner sleeps. All fields except wake and event belong to the owner.
 //
-// Memory that the kernel writes or reads (the eventfd's counter, the operations' data) is
-// outside the Go heap or held by a slot until its completion was seen.
+// Memory that the kernel writes or reads (the eventfd's counter, the operations' data) is outside the Go heap, or a
+// slot holds it until its completion was seen.
 type uringQueue struct {
 	disk  *fsDisk
 	ring  uring.Ring
 	arena *Arena // registered with the ring, or nil
 	wake  wakeState
 
-	event   *os.File // eventfd; os.File keeps a late Wake from writing to a number that was reused
-	counter []byte   // 8 bytes, where the armed read puts the eventfd's value
+	event   *os.File // eventfd; an os.File keeps a late Wake from writing to a file descriptor that was reused
+	counter []byte   // 8 bytes, into which the armed read puts the eventfd's value
 	free    func()
-	armed   bool
+	armed   bool // a read of the eventfd is in the ring
 
 	slots    []slot
-	idle     []uint32 // slots that are free
+	idle     []uint32 // numbers of the free slots
 	inFlight int
-	// broken is set when the ring failed: what was in flight may or may not land, and
-	// nothing more is submitted.
+	// broken is set when the ring failed: writes in flight may or may not become durable, and nothing more is
+	// submitted.
 	broken error
 	closed bool
 }
@@ -45,14 +45,14 @@ type slot struct {
 	tag  uint64
 }
 
-// wakeData is the user data of the armed read: no slot number.
+// wakeData is the user data of the armed read. It is no slot number.
 const wakeData = 1 << 32
 
-// one is what Wake adds to the eventfd.
+// one is the value that Wake adds to the eventfd.
 var one = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
-// newUringQueue opens the ring on the calling goroutine, which stays locked to its thread until Close: a
-// request dies with the thread that submitted it.
+// newUringQueue opens the ring on the calling goroutine, which stays locked to its thread until Close: a request dies
+// with the thread that submitted it.
 func newUringQueue(d *fsDisk, depth int, arena *Arena) (*uringQueue, error) {
 	runtime.LockOSThread()
 	q := &uringQueue{disk: d, slots: make([]slot, depth), idle: make([]uint32, 0, depth)}
@@ -68,7 +68,7 @@ func newUringQueue(d *fsDisk, depth int, arena *Arena) (*uringQueue, error) {
 
 func (q *uringQueue) open(depth int, arena *Arena) error {
 	var err error
-	if q.ring, err = uring.Open(uint32(depth + 1)); err != nil { // and the armed read
+	if q.ring, err = uring.Open(uint32(depth + 1)); err != nil { // one more for the armed read
 		return err
 	}
 	if q.disk.lock != nil {
@@ -79,8 +79,8 @@ func (q *uringQueue) open(depth int, arena *Arena) error {
 	if arena != nil {
 		q.register(arena)
 	}
-	// Blocking on purpose: a read of a non-blocking eventfd would complete at once with EAGAIN
-	// instead of staying armed.
+	// The eventfd is blocking on purpose: a read of a non-blocking eventfd would complete at once with EAGAIN instead
+	// of staying armed.
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("eventfd: %w", err)
@@ -90,8 +90,8 @@ func (q *uringQueue) open(depth int, arena *Arena) error {
 	return nil
 }
 
-// register makes the arena known to the ring. A refusal (the limit for locked memory is small
-// outside of root) costs a few microseconds per write and is no error.
+// register makes the arena known to the ring. A refusal (outside of root the limit for locked memory is small) costs a
+// few microseconds per write and is not an error.
 func (q *uringQueue) register(a *Arena) {
 	if a.Count() > uring.MaxBufferCount || a.BufBytes() > uring.MaxBufferBytes {
 		q.disk.log.Info(
@@ -137,7 +137,7 @@ func (q *uringQueue) Submit(op Op) error {
 		e.Op, e.BufIndex = uring.OpWriteFixed, i
 	}
 	if !q.ring.Prepare(e) {
-		// Full of neutralized entries that the kernel has not taken yet: let it, once.
+		// The ring is full of neutralized entries that the kernel has not taken yet: let the kernel take them, once.
 		if err := uring.EnterRetry(q.ring, 0); err != nil || !q.ring.Prepare(e) {
 			return q.notStarted(err)
 		}
@@ -154,7 +154,7 @@ func (q *uringQueue) Submit(op Op) error {
 	return nil
 }
 
-// notStarted describes an operation that the kernel did not take.
+// notStarted describes a write that the kernel did not take.
 func (q *uringQueue) notStarted(err error) error {
 	mustBeOwner(err)
 	if err == nil {
@@ -163,15 +163,15 @@ func (q *uringQueue) notStarted(err error) error {
 	return fmt.Errorf("aio: a write could not be started, nothing was stored: %w", err)
 }
 
-// mustBeOwner panics on the kernel's answer to a thread that did not make the ring.
+// mustBeOwner panics if err is the kernel's answer to a thread that did not make the ring.
 func mustBeOwner(err error) {
 	if err == syscall.EEXIST {
 		panic("BUG: aio: a queue is used by a goroutine that did not make it")
 	}
 }
 
-// Wait collects completions; with block it sleeps in the ring. An error means that the ring is
-// broken: what is in flight may or may not land, and the queue can only be closed.
+// Wait collects completions; with block it sleeps in the ring. An error means that the ring is broken: writes in flight
+// may or may not become durable, and the queue can only be closed.
 func (q *uringQueue) Wait(done []Completion, block bool) ([]Completion, error) {
 	if q.closed {
 		return done, ErrClosed
@@ -201,12 +201,12 @@ func (q *uringQueue) Wait(done []Completion, block bool) ([]Completion, error) {
 	return done, nil
 }
 
-// flushCompletions lets the kernel deliver what is ready, without waiting.
+// flushCompletions lets the kernel deliver completions that are ready, without waiting.
 func (q *uringQueue) flushCompletions() error {
 	return q.fail(uring.EnterRetry(q.ring, 0))
 }
 
-// sleep waits in the kernel for one completion: of a write, or of the armed read.
+// sleep waits in the kernel for one completion, of a write or of the armed read.
 func (q *uringQueue) sleep() error {
 	if !q.armed {
 		e := uring.Entry{Op: uring.OpRead, FD: int(q.event.Fd()), Data: q.counter, UserData: wakeData}
@@ -229,8 +229,8 @@ func (q *uringQueue) fail(err error) error {
 	return q.broken
 }
 
-// collect moves completions from the ring to done. A completed read of the eventfd is
-// no completion and by itself no wake-up (it may be stale): whether to return is decided by wakeState alone.
+// collect moves completions from the ring to done. A completed read of the eventfd is not a completion, and it is not
+// by itself a wake-up, because it may be stale: wakeState alone decides whether Wait returns.
 func (q *uringQueue) collect(done []Completion) []Completion {
 	for {
 		data, res, ok := q.ring.Next()
@@ -241,7 +241,7 @@ func (q *uringQueue) collect(done []Completion) []Completion {
 		case wakeData:
 			q.armed = false
 			if res < 0 {
-				_ = q.fail(fmt.Errorf("waiting for a wake-up: %w", syscall.Errno(-res))) // told by Wait
+				_ = q.fail(fmt.Errorf("waiting for a wake-up: %w", syscall.Errno(-res))) // Wait returns it
 			}
 			continue
 		case uring.IgnoredData:
@@ -268,7 +268,7 @@ func (q *uringQueue) Wake() {
 	}
 }
 
-// Close waits for what is in flight and drops its completions. It must run on the owner's goroutine.
+// Close waits for the writes in flight and drops their completions. It must run on the owner's goroutine.
 func (q *uringQueue) Close() error {
 	if q.closed {
 		return nil
@@ -295,13 +295,13 @@ func (q *uringQueue) release() {
 		_ = q.event.Close()
 	}
 	if q.free != nil && !q.armed {
-		q.free() // with a read still armed in a broken ring the page is leaked: the kernel may write to it
+		q.free() // if a read is still armed in a broken ring, leak the page: the kernel may write to it
 	}
 	runtime.UnlockOSThread()
 }
 
-// NewQueue makes a ring, or a pwriteQueue where rings are refused. A ring can be refused later than the
-// probe at OpenDisk was (memory, file descriptors): the queue then works without, and Info says so.
+// NewQueue makes a ring, or a pwriteQueue where rings are refused. A ring may be refused here (memory, file
+// descriptors) although the probe at OpenDisk succeeded: then the queue works without a ring, and Info says so.
 func (d *fsDisk) NewQueue(opts QueueOptions) (Queue, error) {
 	depth, err := opts.QueueDepth()
 	if err != nil {

@@ -2,12 +2,11 @@ package aio
 
 import "sync/atomic"
 
-// wakeState is how Wake and a sleeping owner meet without a lost wake-up and, while the
-// owner is awake, without a system call.
+// wakeState lets Wake and a sleeping owner meet without a lost wake-up and, while the owner is awake, without a system
+// call.
 //
-// It is one word. Only the owner writes awake and sleeping; Wake only writes notified. Each
-// change from sleeping to notified makes exactly one waker responsible for one signal
-// (a write to the eventfd, a token in the channel).
+// It is one word. Only the owner writes awake and sleeping; Wake only writes notified. Each change from sleeping to
+// notified makes exactly one waker responsible for one signal (a write to the eventfd, a token in the channel).
 //
 //	owner                               waker
 //	-----                               -----
@@ -16,15 +15,15 @@ import "sync/atomic"
 //	A3 sleeps until signal or CQE       B3 if old == sleeping: signal
 //	A4 swap(awake), looks at its work
 //
-// All four are sequentially consistent, so every interleaving is one of these:
-//   - B2 before A2: A2 finds notified, fails, and the owner does not sleep. B1 is before B2, so
-//     the look after Wait returned (A4, A1) sees the work.
-//   - A2 before B2: B2 finds sleeping, and B3 ends A3, whether the signal comes before
-//     or after the owner really sleeps, because eventfd and channel remember it.
-//   - B1 before A1 but B2 after A4: the work was seen already; the next blocking Wait
-//     returns once for nothing.
-//   - a completion ends A3 between B2 and B3: A4 takes the notification with it; the signal of B3 arrives
-//     later and is taken as stale (it does not end a Wait, see uringQueue.collect).
+// All operations on the word are sequentially consistent, so every interleaving is one of these:
+//   - B2 before A2: A2 finds notified and fails, so the owner does not sleep. B1 is before B2, so the look after Wait
+//     returned (A4, A1) sees the work.
+//   - A2 before B2: B2 finds sleeping, and B3 ends A3. It does not matter whether the signal comes before or after the
+//     owner really sleeps, because eventfd and channel remember it.
+//   - B1 before A1 but B2 after A4: the owner has seen the work already, and the next blocking Wait returns once
+//     without a reason.
+//   - A completion ends A3 between B2 and B3: A4 consumes the notification. The signal of B3 arrives later and is
+//     recognized as stale (it does not end a Wait, see uringQueue.collect).
 type wakeState struct{ v atomic.Int32 }
 
 const (
@@ -33,16 +32,17 @@ const (
 	stateNotified
 )
 
-// notify is Wake's half; it reports whether the caller must signal.
+// notify is Wake's half. It reports whether the caller must signal.
 func (w *wakeState) notify() bool {
-	// The load keeps the word's cache line shared while many wake an owner that was told already.
+	// The load keeps the word's cache line shared while many goroutines wake an owner that was already notified.
 	if w.v.Load() == stateNotified {
 		return false
 	}
 	return w.v.Swap(stateNotified) == stateSleeping
 }
 
-// fallAsleep announces sleep; false says that a wake-up is pending and the owner must not sleep.
+// fallAsleep announces that the owner will sleep. It returns false if a wake-up is pending: then the owner must not
+// sleep.
 func (w *wakeState) fallAsleep() bool {
 	return w.v.CompareAndSwap(stateAwake, stateSleeping)
 }
@@ -50,7 +50,7 @@ func (w *wakeState) fallAsleep() bool {
 // pending reports whether Wake was called since wakeUp.
 func (w *wakeState) pending() bool { return w.v.Load() == stateNotified }
 
-// wakeUp takes the notification, if there is one, and ends the sleep. It reports whether there was one.
+// wakeUp ends the sleep and consumes the notification, if there is one. It reports whether there was one.
 func (w *wakeState) wakeUp() bool { return w.v.Swap(stateAwake) == stateNotified }
 
 // retire leaves the word notified for ever, so that no Wake after Close signals anybody.

@@ -1,5 +1,5 @@
-// Package aiotest is the conformance suite of aio: what the rest of the engine relies on, run
-// against every implementation of aio.Disk.
+// Package aiotest is the conformance suite of aio. It tests what the rest of the engine relies on, for every
+// implementation of aio.Disk.
 package aiotest
 
 import (
@@ -63,8 +63,8 @@ func Run(t *testing.T, open func(t *testing.T) aio.Disk) {
 	}
 }
 
-// Fill returns n aligned bytes of a pattern that differs in every block and by seed. The memory lives as long as the
-// test.
+// Fill returns n aligned bytes of a pattern that differs in every block and for every seed. The memory lives as long as
+// the test.
 func Fill(t testing.TB, n int, seed byte) []byte {
 	p, free := aio.AlignedBytes(n)
 	t.Cleanup(free)
@@ -329,7 +329,7 @@ func testRemoveAll(t *testing.T, d aio.Disk) {
 	must(t, d.RemoveAll("never/was"))
 	_, err := d.Open("t/u/0/seg")
 	mustIs(t, err, fs.ErrNotExist)
-	expect(t, f, 0, Fill(t, block, 1)) // who had it open keeps it
+	expect(t, f, 0, Fill(t, block, 1)) // an open file stays readable after its name is removed
 	mustIs(t, d.Remove("t"), fs.ErrNotExist)
 }
 
@@ -392,7 +392,7 @@ func testFreeBytes(t *testing.T, d aio.Disk) {
 	if free <= 0 {
 		t.Fatalf("%d bytes are free", free)
 	}
-	// More than there is cannot be reserved, and no file is left.
+	// More space than is free cannot be reserved, and no file is left.
 	_, err = d.Create("huge", free+1<<30)
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EFBIG) {
 		t.Fatalf("creating more than is free: %v, want ENOSPC", err)

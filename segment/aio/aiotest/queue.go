@@ -166,7 +166,7 @@ func testQueueErrors(t *testing.T, d aio.Disk) {
 		t.Fatalf("%d in flight after refused operations", q.InFlight())
 	}
 	must(t, f.Close())
-	// Said by Submit or by the completion: never stored, never silent.
+	// The error comes from Submit or from the completion: the write is never stored, and never fails silently.
 	err = q.Submit(aio.Op{File: f, Data: p[:block], Tag: 7})
 	if err == nil {
 		done, waitErr := q.Wait(nil, true)
@@ -210,7 +210,7 @@ func testWakeBefore(t *testing.T, d aio.Disk) {
 		}
 	}
 	q.Wake()
-	_, err = q.Wait(nil, false) // collecting only does not use the wake-up up
+	_, err = q.Wait(nil, false) // Wait without block does not consume the wake-up
 	must(t, err)
 	_, err = q.Wait(nil, true)
 	must(t, err)
@@ -263,8 +263,8 @@ func testWakeAfterClose(t *testing.T, d aio.Disk) {
 	q.Wake()
 }
 
-// testWakeStorm has several producers hand numbers to an owner that writes in between; every number must be
-// seen although the owner sleeps whenever it finds nothing.
+// testWakeStorm has several producers hand numbers to an owner that writes in between. The owner must see every number
+// although it sleeps whenever it finds nothing.
 func testWakeStorm(t *testing.T, d aio.Disk) {
 	const producers, each = 4, 500
 	q, err := d.NewQueue(aio.QueueOptions{})

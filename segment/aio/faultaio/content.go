@@ -11,18 +11,18 @@ const (
 	chunkBytes = pageBytes * chunkPages
 )
 
-// owners numbers contents, so that each knows which pages it may change in place.
+// owners numbers the contents. By the number a content knows which pages it may change in place.
 var owners atomic.Uint64
 
-// content is the bytes of one file, sparse and copy-on-write: clones share every page until
-// one of them writes it. A missing chunk or page is zeros.
+// content holds the bytes of one file, sparse and copy-on-write: clones share every page until one of them writes it. A
+// missing chunk or page is zeros.
 type content struct {
 	owner  uint64
 	size   int64
-	chunks []*chunk // may be shorter than size asks for
+	chunks []*chunk // may be shorter than size requires
 }
 
-// chunk has the owner of each page beside it, so that a page is as large as an allocation.
+// chunk keeps the owners of its pages beside the pages, so that a page is exactly one allocation of pageBytes.
 type chunk struct {
 	owner  uint64
 	pages  [chunkPages]*page
@@ -35,14 +35,14 @@ var zeroPage page
 
 func isZero(p []byte) bool { return p[0] == 0 && bytes.Equal(p, zeroPage[:len(p)]) }
 
-// clone returns an equal content. Both lose the right to change the shared pages in place, which is
-// why the receiver changes its owner too.
+// clone returns an equal content. Neither of the two may change the shared pages in place any more, so the receiver
+// gets a new owner, too.
 func (c *content) clone() content {
 	c.owner = owners.Add(1)
 	return content{owner: owners.Add(1), size: c.size, chunks: append([]*chunk(nil), c.chunks...)}
 }
 
-// own returns the chunk of page n for writing, and the page's place in it.
+// own returns the chunk of page n for writing, and the page's index in the chunk.
 func (c *content) own(n int64) (*chunk, int) {
 	i := int(n / chunkPages)
 	for len(c.chunks) <= i {
@@ -58,7 +58,7 @@ func (c *content) own(n int64) (*chunk, int) {
 	return ch, int(n % chunkPages)
 }
 
-// page returns the page at number n for writing.
+// page returns page n for writing.
 func (c *content) page(n int64) *page {
 	ch, k := c.own(n)
 	p := ch.pages[k]
@@ -72,7 +72,7 @@ func (c *content) page(n int64) *page {
 	return p
 }
 
-// set puts a page in its place, which belongs to an owner; nil: zeros.
+// set makes p, which belongs to owner, page n. nil stands for zeros.
 func (c *content) set(n int64, p *page, owner uint64) {
 	if p == nil && c.peek(n) == nil {
 		return
@@ -81,7 +81,7 @@ func (c *content) set(n int64, p *page, owner uint64) {
 	ch.pages[k], ch.owners[k] = p, owner
 }
 
-// ownerOf is whose a page is.
+// ownerOf is the owner of page n.
 func (c *content) ownerOf(n int64) uint64 { return c.chunks[n/chunkPages].owners[n%chunkPages] }
 
 // write puts p at off and grows the size if needed.
@@ -98,7 +98,7 @@ func (c *content) write(p []byte, off int64) {
 	}
 }
 
-// read fills p from off; what was never written is zeros.
+// read fills p from off; bytes that were never written are zeros.
 func (c *content) read(p []byte, off int64) {
 	for len(p) > 0 {
 		n := int(min(int64(len(p)), pageBytes-off%pageBytes))
@@ -111,7 +111,7 @@ func (c *content) read(p []byte, off int64) {
 	}
 }
 
-// peek returns the page at number n for reading, or nil.
+// peek returns page n for reading, or nil if it is all zeros.
 func (c *content) peek(n int64) *page {
 	if i := int(n / chunkPages); i < len(c.chunks) && c.chunks[i] != nil {
 		return c.chunks[i].pages[n%chunkPages]
@@ -119,7 +119,7 @@ func (c *content) peek(n int64) *page {
 	return nil
 }
 
-// cut makes the content at most size long; bytes that return later are zeros.
+// cut shortens the content to size. Bytes beyond size that reappear later are zeros.
 func (c *content) cut(size int64) {
 	if c.size <= size {
 		return
@@ -134,12 +134,12 @@ func (c *content) cut(size int64) {
 	c.size = size
 }
 
-// pair is what a file shows and what of it is on stable storage. Where both are the same they share the page, whose
-// owner is theirs together.
+// pair is what a file shows, and the part of it that is on stable storage. Where both are equal they share the page,
+// whose owner is both: such a page may be changed in place, for both contents at once.
 type pair struct {
 	now     content // what reads show
 	durable content // what is on stable storage
-	both    uint64  // owner of pages that both have and nobody else does
+	both    uint64  // owner of pages that now and durable share with nobody else
 }
 
 func newPair() pair {
@@ -151,7 +151,7 @@ func (t *pair) clone() pair {
 	return pair{t.now.clone(), t.durable.clone(), owners.Add(1)}
 }
 
-// write puts p into both.
+// write writes p to both contents.
 func (t *pair) write(p []byte, off int64) {
 	if (off|int64(len(p)))%pageBytes != 0 {
 		t.now.write(p, off)
@@ -179,14 +179,14 @@ func (t *pair) share(n int64, p *page) {
 	t.durable.set(n, p, t.both)
 }
 
-// settle makes what is shown in [off, end) durable.
+// settle makes durable what now shows in [off, end).
 func (t *pair) settle(off, end int64) {
 	for n := off / pageBytes; n*pageBytes < end; n++ {
 		switch p := t.now.peek(n); {
 		case p == t.durable.peek(n):
 		case p != nil && t.now.ownerOf(n) == t.now.owner:
 			t.share(n, p)
-		default: // a clone may have it, too
+		default: // a clone may share the page
 			t.durable.set(n, p, 0)
 		}
 	}

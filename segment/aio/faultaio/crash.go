@@ -5,12 +5,12 @@ import (
 	"sync"
 )
 
-// sectorBytes is what a device writes whole or not at all.
+// sectorBytes is the unit that a device writes whole or not at all.
 const sectorBytes = 512
 
 // Crash returns what a power cut now (or at CrashAt) leaves, as a new disk on which everything is durable. The seed
-// decides, for each write that was not flushed, whether it survives whole, in some sectors, or not at all, and which
-// changes of names do. The receiver stays as it is, so that one run serves many seeds. Its rules are not taken along.
+// decides for each write that was not flushed whether it survives whole, in some sectors, or not at all, and which
+// changes of names survive. The receiver does not change, so one run can serve many seeds. The new disk has no rules.
 func (d *Disk) Crash(seed uint64) *Disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -19,13 +19,13 @@ func (d *Disk) Crash(seed uint64) *Disk {
 	root := c.clone(d.root)
 	ops := c.cloneOps(d.dirOps)
 	if rng.IntN(2) == 0 {
-		n := rng.IntN(len(ops) + 1) // a journal: the oldest so many
+		n := rng.IntN(len(ops) + 1) // a journal: the oldest n survive
 		settle(ops, func(i int, _ dirOp) bool { return i < n })
 	} else {
 		settle(ops, func(int, dirOp) bool { return rng.IntN(2) == 0 })
 	}
 	for _, o := range d.inFlight() {
-		if n := c.nodes[o.file.node]; n != nil { // else its name is gone, whatever happens
+		if n := c.nodes[o.file.node]; n != nil { // else the file has no name, whatever survives
 			n.pending = append(n.pending, write{off: o.off, data: o.copy})
 		}
 	}
@@ -34,9 +34,9 @@ func (d *Disk) Crash(seed uint64) *Disk {
 	return rest
 }
 
-// Kill returns the disk that the next process finds after this one was killed: everything that completed,
-// flushed or not, and any subset of the queues' writes in flight. A later Crash of it can still
-// lose what was not flushed.
+// Kill returns the disk that the next process finds after this process was killed: everything that completed, flushed
+// or not, and any subset of the queues' writes in flight. A later Crash of that disk can still lose what was not
+// flushed.
 func (d *Disk) Kill(seed uint64) *Disk {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -54,7 +54,7 @@ func (d *Disk) Kill(seed uint64) *Disk {
 	return next
 }
 
-// inFlight lists what all queues have in flight, in order.
+// inFlight lists the operations in flight of all queues, in order. d.mu is held.
 func (d *Disk) inFlight() []*queueOp {
 	var ops []*queueOp
 	for _, q := range d.queues {
@@ -69,7 +69,7 @@ func (d *Disk) successor(seed uint64, root *node) *Disk {
 	return next
 }
 
-// cloner copies the graph of nodes; pages stay shared.
+// cloner copies the graph of nodes; the copies share pages.
 type cloner struct{ nodes map[*node]*node }
 
 func newCloner() cloner { return cloner{nodes: map[*node]*node{}} }
@@ -110,7 +110,7 @@ func (c cloner) cloneOps(ops []dirOp) []dirOp {
 	return twins
 }
 
-// collapse turns a tree into what the crash left of it: only the durable side, with some of what was pending.
+// collapse turns a tree into what the crash left of it: the durable side, with some of the pending writes.
 func (d *Disk) collapse(n *node, rng *rand.Rand) {
 	if !n.dir {
 		n.collapse(rng)
@@ -118,7 +118,7 @@ func (d *Disk) collapse(n *node, rng *rand.Rand) {
 		return
 	}
 	n.entries = make(map[string]*node, len(n.durableEntries))
-	for _, name := range sortedNames(n.durableEntries) { // sorted, for the seed's sake
+	for _, name := range sortedNames(n.durableEntries) { // sorted, so that the seed alone decides
 		child := n.durableEntries[name]
 		n.entries[name] = child
 		d.collapse(child, rng)
@@ -145,7 +145,7 @@ func (n *node) collapse(rng *rand.Rand) {
 	n.now = n.durable.clone()
 }
 
-// tear writes some sectors of w: either the first so many, or any.
+// tear writes some sectors of w: either the first ones, or any.
 func tear(c *content, w write, rng *rand.Rand) {
 	prefix := rng.IntN(2) == 0
 	sectors := (len(w.data) + sectorBytes - 1) / sectorBytes
@@ -170,12 +170,12 @@ func usedBytes(n *node) int64 {
 	return sum
 }
 
-// Corrupt overwrites stored bytes behind everybody's back: bit rot. It reports whether the file exists.
+// Corrupt overwrites stored bytes without the engine's knowledge: bit rot. It reports whether the file exists.
 func (d *Disk) Corrupt(name string, p []byte, off int64) bool {
 	return d.corrupt(name, func(n *node) { n.writeDurable(p, off) })
 }
 
-// CorruptUnseen is Corrupt of what the device has, while mappings go on to show what they have read of it.
+// CorruptUnseen is Corrupt on the device only: mappings continue to show what they have read before.
 func (d *Disk) CorruptUnseen(name string, p []byte, off int64) bool {
 	return d.corrupt(name, func(n *node) { n.pair.write(p, off) })
 }

@@ -1,9 +1,10 @@
-// Package faultaio is an aio.Disk in memory that fails on purpose and on a seed: it loses, tears and reorders what was
-// not flushed, forgets names that were not synced, fails or holds chosen operations, fills up, and is cut off at any
-// operation.
+// Package faultaio is an aio.Disk in memory that fails on purpose, as a seed decides: it loses, tears and reorders what
+// was not flushed, forgets names that were not synced, fails or holds chosen operations, fills up, and loses its power
+// at any operation.
 //
-// A test runs the engine on a Disk, then takes what a power cut (Crash) or a kill of the process (Kill) leaves as a new
-// Disk and recovers on that one. Clones share unchanged pages, so thousands of crash states a second are cheap.
+// A test runs the engine on a Disk, then takes the state that a power cut (Crash) or a kill of the process (Kill)
+// leaves as a new Disk, and recovers on that one. Clones share unchanged pages, so thousands of crash states per second
+// are cheap.
 //
 //	for op := range total {
 //		d := faultaio.New(faultaio.Options{Seed: seed})
@@ -12,13 +13,13 @@
 //		check(acked, recoverOn(d.Crash(seed)))
 //	}
 //
-// The model is stricter than any one file system: sectors of 512 bytes are lost one by one, a file's size is not
+// The model is stricter than any single file system: sectors of 512 bytes are lost one by one, a file's size is not
 // durable before a flush of the file, a name not before SyncDir of its directory, and RWF_DSYNC makes only its own
-// bytes durable. It also finds misuse: memory changed while its write is in flight, and mapped bytes read without
-// Populate (they are zeros).
+// bytes durable. It also detects misuse: memory that changes while its write is in flight, and mapped bytes that are
+// read without Populate (they are zeros).
 //
-// Used from one goroutine everything is decided by the seed. Used from several it is safe, and as deterministic as they
-// are.
+// If one goroutine uses the disk, the seed decides everything. Several goroutines may use it safely, and then it is as
+// deterministic as they are.
 package faultaio
 
 import (
@@ -36,12 +37,12 @@ import (
 	"penstock/segment/aio/internal/contract"
 )
 
-// ErrCrashed is what every operation returns from the moment that CrashAt strikes.
+// ErrCrashed is what every operation returns once CrashAt has struck.
 var ErrCrashed = errors.New("faultaio: the machine has lost its power")
 
 var errClosed = aio.ErrClosed
 
-// DefaultCapacityBytes is the size of a disk if Options do not say another.
+// DefaultCapacityBytes is the size of a disk if Options give no other.
 const DefaultCapacityBytes = 1 << 30
 
 // Options are the choices for a new disk.
@@ -51,20 +52,21 @@ type Options struct {
 	Log           bool  // keep the log of operations
 }
 
-// Disk is the disk. See the package comment.
+// Disk is an aio.Disk that fails on purpose. See the package comment.
 type Disk struct {
+	// mu guards all fields below, and the nodes, files, mappings and queues of the disk.
 	mu      sync.Mutex
 	changed *sync.Cond // a wake-up, a release, a crash
 	rng     *rand.Rand
 
 	root     *node
-	dirOps   []dirOp // names changed and not durable, in order
+	dirOps   []dirOp // changes of names that are not durable yet, in order
 	used     int64   // bytes of all files that have names; used <= capacity
 	capacity int64
 
 	rules    []*rule
 	releases int
-	blocked  int // operations that wait in start
+	blocked  int // operations that wait in start because of a rule
 	ops      int
 	crashAt  int // negative: never
 	keepLog  bool
@@ -91,7 +93,7 @@ func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x9e377
 
 func pathError(op, name string, err error) error { return &fs.PathError{Op: op, Path: name, Err: err} }
 
-// SetCapacity changes the size of the disk; below what is used, nothing can grow.
+// SetCapacity changes the size of the disk. If more than that is in use, nothing can grow.
 func (d *Disk) SetCapacity(bytes int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -105,7 +107,7 @@ func (d *Disk) Info() aio.Info {
 	}
 }
 
-// lookup finds a node; d.mu is held.
+// lookup finds a node. d.mu is held.
 func (d *Disk) lookup(op, name string) (*node, error) {
 	if d.closed {
 		return nil, pathError(op, name, errClosed)
@@ -134,7 +136,7 @@ func (d *Disk) parent(op, name string) (*node, string, error) {
 	return dir, path.Base(name), err
 }
 
-// change performs a change of names that becomes durable with SyncDir.
+// change performs a change of names, which becomes durable with SyncDir. d.mu is held.
 func (d *Disk) change(changes ...dirChange) {
 	for _, c := range changes {
 		if old := c.dir.entries[c.name]; old != nil && !old.dir && c.to != old {
@@ -485,8 +487,8 @@ func (d *Disk) NewQueue(opts aio.QueueOptions) (aio.Queue, error) {
 	return q, nil
 }
 
-// Close ends the use of the disk by this process. What it holds stays for Crash, and for Kill, which after a
-// Close is the next start of a process.
+// Close ends the use of the disk by this process. The contents stay for Crash and Kill; Kill after Close stands for the
+// next start of a process.
 func (d *Disk) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

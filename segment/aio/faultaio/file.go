@@ -11,21 +11,21 @@ import (
 	"penstock/segment/aio/internal/contract"
 )
 
-// file is an open node.
+// file is an open node. The disk's mu guards closed and failed.
 type file struct {
 	disk *Disk
 	name string
 	node *node
 
 	closed bool
-	failed error // the first failed flush or write: the file takes no more of them
+	failed error // the first failed flush or write: the file takes no more writes
 }
 
 var _ aio.File = (*file)(nil)
 
 func (f *file) Name() string { return f.name }
 
-// usable is nil while the file may be written.
+// usable returns nil while the file may be written. d.mu is held.
 func (f *file) usable() error {
 	switch {
 	case f.closed:
@@ -65,7 +65,7 @@ func (f *file) write(kind Kind, p []byte, off int64) error {
 	return f.finish(kind, v, p, off)
 }
 
-// finish performs a write as the verdict says.
+// finish performs a write as the verdict says. d.mu is held.
 func (f *file) finish(kind Kind, v verdict, p []byte, off int64) error {
 	before := f.node.now.size
 	err := f.perform(kind, v, p, off)
@@ -102,7 +102,7 @@ func (f *file) perform(kind Kind, v verdict, p []byte, off int64) error {
 	return nil
 }
 
-// note remembers a failure, except of a full disk, which has lost nothing.
+// note keeps the first failure. A full disk does not count, because it has lost nothing.
 func (f *file) note(err error) error {
 	err = fmt.Errorf("faultaio: a write of %s failed, the bytes count as not stored: %w", f.name, err)
 	if f.failed == nil && !contract.NoRoom(err) {
@@ -183,7 +183,7 @@ func (f *file) Map() (aio.Mapping, error) {
 	}
 }
 
-// mapping has a page since the first Populate of it, as a page cache has.
+// mapping shows a page from the first Populate of that page on, as a page cache does.
 type mapping struct {
 	file    *file
 	size    int64
@@ -194,7 +194,7 @@ type mapping struct {
 
 var _ aio.Mapping = (*mapping)(nil)
 
-// mapPools have the memory of mappings that are gone, all zeros, by size (a *sync.Pool each): simulations map files
+// mapPools hold the memory of ended mappings, all zeros, by size (a *sync.Pool each), because simulations map files
 // again and again.
 var mapPools sync.Map
 
@@ -207,7 +207,7 @@ func mapBytes(size int64) []byte {
 	return make([]byte, size)
 }
 
-// giveBack gives up the memory. Nobody reads it any more: Copy does so with the disk's lock.
+// giveBack returns the memory to its pool. Nobody reads it any more, because Copy reads it only under the disk's lock.
 func (m *mapping) giveBack() {
 	for i, present := range m.present {
 		if start := i * pageBytes; present {
@@ -240,7 +240,7 @@ func (m *mapping) Populate(off, n int64) error {
 	return m.populate(off, n)
 }
 
-// populate is Populate; the disk's mu is held.
+// populate is Populate. d.mu is held.
 func (m *mapping) populate(off, n int64) error {
 	d := m.file.disk
 	if m.gone {
@@ -267,9 +267,9 @@ func (m *mapping) populate(off, n int64) error {
 	return nil
 }
 
-// show keeps the pages that are present coherent with a write. It touches only bytes that change: a block is written
-// again when a log grows within it, and a reader of what was there before must not race with that, as it does not on a
-// real page.
+// show keeps the present pages coherent with a write. It touches only bytes that change: when a log grows within a
+// block, the block is written again, and a reader of the old bytes in it must not race with that write. On a real page
+// it does not.
 func (m *mapping) show(p []byte, off int64) {
 	for len(p) > 0 && off < int64(len(m.bytes)) {
 		n := int(min(int64(len(p)), pageBytes-off%pageBytes))

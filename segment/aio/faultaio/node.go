@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// node is a file or a directory, apart from its names.
+// node is a file or a directory, apart from its names. The disk's mu guards it.
 //
-// Everything exists twice: as the running system sees it, and as a power cut would leave it.
-// For a file the second is durable plus any subset of pending; for a directory it is durableEntries plus
-// what a crash picks from Disk.dirOps.
+// Everything exists twice: as the running system sees it, and as a power cut would leave it. A power cut leaves of a
+// file durable plus any subset of pending, and of a directory durableEntries plus the changes that a crash picks from
+// Disk.dirOps.
 type node struct {
 	dir bool
 
 	// A file.
 	pair
-	pending []write // in order; no byte of it was flushed since, so no byte of a durable write is covered
+	pending []write // in order, without bytes that were flushed since: they never cover a later durable write
 	maps    []*mapping
 
 	// A directory.
@@ -25,12 +25,12 @@ type node struct {
 	durableEntries map[string]*node
 }
 
-// write is a write that was taken and not flushed.
+// write is a write that was performed but not flushed.
 type write struct {
 	off  int64
 	data []byte
-	// doomed: a flush that covered it failed. Reads show it, and no later flush makes it durable,
-	// because the kernel holds its pages for clean.
+	// doomed: a flush that covered the write failed. Reads show the write, and no later flush makes it durable, because
+	// the kernel considers its pages clean.
 	doomed bool
 }
 
@@ -54,16 +54,16 @@ func (n *node) show(p []byte, off int64) {
 	}
 }
 
-// writeVolatile is a write without a flush.
+// writeVolatile performs a write without a flush.
 func (n *node) writeVolatile(p []byte, off int64, doomed bool) {
 	n.put(p, off)
 	n.pending = append(n.pending, write{off: off, data: kept(p), doomed: doomed})
 }
 
-// zeros are what files are prepared with: writes of nothing else need no memory of their own.
+// zeros are what files are prepared with. Writes of zeros need no memory of their own.
 var zeros [256 << 10]byte
 
-// kept is a copy of p, which is never changed.
+// kept returns a copy of p that is never changed.
 func kept(p []byte) []byte {
 	if len(p) <= len(zeros) && bytes.Equal(p, zeros[:len(p)]) {
 		return zeros[:len(p):len(p)]
@@ -71,14 +71,14 @@ func kept(p []byte) []byte {
 	return bytes.Clone(p)
 }
 
-// writeDurable is a write with RWF_DSYNC: its own bytes are flushed, and nothing else of the file.
+// writeDurable performs a write with RWF_DSYNC, which flushes its own bytes and nothing else of the file.
 func (n *node) writeDurable(p []byte, off int64) {
 	n.pair.write(p, off)
 	n.show(p, off)
 	n.pending = subtract(n.pending, off, off+int64(len(p)))
 }
 
-// flush is fdatasync that succeeded.
+// flush performs an fdatasync that succeeds.
 func (n *node) flush() {
 	if !slices.ContainsFunc(n.pending, func(w write) bool { return w.doomed }) {
 		for _, w := range n.pending {
@@ -101,7 +101,7 @@ func (n *node) flush() {
 	n.durable.size = n.now.size
 }
 
-// flushFailed is fdatasync that failed: nothing of what was pending is ever written by a later one.
+// flushFailed performs an fdatasync that fails: no later flush makes the pending writes durable.
 func (n *node) flushFailed() {
 	for i := range n.pending {
 		n.pending[i].doomed = true
@@ -135,7 +135,7 @@ func subtract(writes []write, from, to int64) []write {
 	return kept
 }
 
-// dirOp is one change of names that is not durable: all its changes survive a crash, or none.
+// dirOp is one change of names that is not durable yet. Either all of its changes survive a crash, or none.
 type dirOp struct{ changes []dirChange }
 
 // dirChange sets a name; to nil removes it.
@@ -145,14 +145,14 @@ type dirChange struct {
 	to   *node
 }
 
-// dirKey is a place that a dirOp changes.
+// dirKey is a name that a dirOp changes.
 type dirKey struct {
 	dir  *node
 	name string
 }
 
-// settle makes the ops durable that pick chooses, in order. An op that is durable needs every earlier one on the same
-// names, as in a journal; what is left is returned.
+// settle makes the ops durable that pick chooses, in order, and returns the rest. As in a journal, a durable op needs
+// every earlier op on the same names to be durable.
 func settle(ops []dirOp, pick func(i int, op dirOp) bool) []dirOp {
 	chosen := make([]bool, len(ops))
 	needed := map[dirKey]bool{}

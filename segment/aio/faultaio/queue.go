@@ -8,8 +8,8 @@ import (
 	"penstock/segment/aio/internal/contract"
 )
 
-// queue completes its operations inside Wait, in an order that the disk's seed chooses. It needs no
-// goroutine: a simulation steps it with Wait(done, false).
+// queue completes its operations inside Wait, in an order that the disk's seed chooses. It needs no goroutine: a
+// simulation steps it with Wait(done, false). The disk's mu guards it.
 type queue struct {
 	disk     *Disk
 	depth    int
@@ -22,12 +22,12 @@ type queue struct {
 type queueOp struct {
 	file    *file
 	data    []byte // the caller's memory
-	copy    []byte // what it was at Submit
+	copy    []byte // the data at Submit
 	off     int64
 	tag     uint64
 	verdict verdict
-	waits   int // calls of Wait before it can complete
-	release int // it is held while the disk's count of releases is this
+	waits   int // calls of Wait until it can complete
+	release int // the operation is held while the disk's count of releases has this value
 }
 
 var _ aio.Queue = (*queue)(nil)
@@ -80,7 +80,7 @@ func (q *queue) Wait(done []aio.Completion, block bool) ([]aio.Completion, error
 			return done, ErrCrashed
 		}
 		ready, lingering := q.ready()
-		// A blocking Wait that nobody woke needs one; every other takes what the seed gives.
+		// A blocking Wait that nobody woke needs at least one; otherwise the seed decides how many.
 		least := 0
 		if block && !q.woken {
 			least = 1
@@ -103,7 +103,8 @@ func (q *queue) Wait(done []aio.Completion, block bool) ([]aio.Completion, error
 	}
 }
 
-// ready counts the operations that can complete now, and those that can after more calls; it is one such call.
+// ready counts the operations that can complete now, and those that need more calls of Wait. Each call of ready counts
+// as one.
 func (q *queue) ready() (ready, lingering int) {
 	for _, o := range q.inFlight {
 		switch {
@@ -120,7 +121,7 @@ func (q *queue) ready() (ready, lingering int) {
 
 func (o *queueOp) isReady(d *Disk) bool { return o.release != d.releases && o.waits == 0 }
 
-// complete performs one ready operation, chosen by the seed.
+// complete performs one ready operation, which the seed chooses.
 func (q *queue) complete() aio.Completion {
 	var ready []int
 	for i, o := range q.inFlight {
@@ -154,7 +155,7 @@ func (q *queue) Wake() {
 	q.disk.changed.Broadcast()
 }
 
-// Close completes what is in flight, held or not.
+// Close completes the operations in flight, held or not.
 func (q *queue) Close() error {
 	d := q.disk
 	d.mu.Lock()
@@ -164,10 +165,10 @@ func (q *queue) Close() error {
 	}
 	q.closed = true
 	if d.crashed {
-		return nil // what is in flight stays so, for Crash and Kill
+		return nil // the operations stay in flight, for Crash and Kill
 	}
 	for _, o := range q.inFlight {
-		_ = o.finish() // a failure is kept by the file; its completion is dropped like all others
+		_ = o.finish() // the file keeps a failure; the completion is dropped like all others
 	}
 	q.inFlight = nil
 	return nil

@@ -7,7 +7,7 @@ import (
 // Kind is a kind of operation.
 type Kind uint8
 
-// The kinds. Every operation except KindRead has a number, from 0, in the order of their starts.
+// The kinds. Operations of every kind except KindRead are numbered from 0 in the order in which they start.
 const (
 	KindAny Kind = iota // in rules: every kind except KindRead
 	KindCreate
@@ -29,21 +29,21 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Rule makes operations fail or linger. The first rule that matches an operation decides about it.
+// Rule makes operations fail or linger. The first rule that matches an operation decides its fate.
 type Rule struct {
 	Kind  Kind
-	Name  string // pattern of path.Match for the file's name when it was opened; "" is every name
-	After int    // so many matching operations pass first
-	Count int    // then so many are hit; 0 means 1, negative means all
+	Name  string // pattern of path.Match for the name under which the file was opened; "" matches every name
+	After int    // number of matching operations that pass first
+	Count int    // number of operations that are hit then; 0 means 1, negative means all
 
-	// Err is what the operation returns. A failed KindWrite or KindWriteSync leaves bytes that may or may not
-	// survive; a failed KindSync dooms what it should have flushed; with syscall.ENOSPC nothing is written.
+	// Err is what the operation returns. A failed KindWrite or KindWriteSync leaves bytes that may or may not survive.
+	// A failed KindSync dooms the writes that it should have flushed. With syscall.ENOSPC nothing is written.
 	Err error
-	// ShortBytes makes a write take only so many bytes and fail with io.ErrShortWrite.
+	// ShortBytes makes a write take only this many bytes and fail with io.ErrShortWrite.
 	ShortBytes int
-	// Waits keeps a queue's operation in flight for so many more calls of Wait.
+	// Waits keeps a queue's operation in flight for this many more calls of Wait.
 	Waits int
-	// Hold keeps the operation from finishing until ReleaseHeld: a disk that hangs.
+	// Hold keeps the operation from finishing until ReleaseHeld, like a disk that hangs.
 	Hold bool
 }
 
@@ -52,7 +52,7 @@ type rule struct {
 	seen int
 }
 
-// Op is one line of the log of operations.
+// Op is one entry of the log of operations.
 type Op struct {
 	Kind   Kind
 	Name   string
@@ -60,7 +60,7 @@ type Op struct {
 	Bytes  int
 }
 
-// Inject adds a rule after those that are there.
+// Inject adds a rule behind the existing ones.
 func (d *Disk) Inject(r Rule) {
 	if _, err := path.Match(r.Name, ""); err != nil {
 		panic("BUG: faultaio.Inject: " + err.Error())
@@ -70,14 +70,14 @@ func (d *Disk) Inject(r Rule) {
 	d.rules = append(d.rules, &rule{Rule: r})
 }
 
-// ClearRules removes all rules; operations that are held stay so until ReleaseHeld.
+// ClearRules removes all rules. Operations that are held stay held until ReleaseHeld.
 func (d *Disk) ClearRules() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.rules = nil
 }
 
-// ReleaseHeld lets the operations finish that rules hold now. Rules with Hold go on to hold others.
+// ReleaseHeld lets the operations finish that are held now. Rules with Hold continue to hold later operations.
 func (d *Disk) ReleaseHeld() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,29 +85,29 @@ func (d *Disk) ReleaseHeld() {
 	d.changed.Broadcast()
 }
 
-// Blocked is how many operations wait now because a rule holds them, without those of queues.
+// Blocked is how many operations wait now because a rule holds them, not counting those of queues.
 func (d *Disk) Blocked() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.blocked
 }
 
-// Ops is the number of operations started so far, without reads.
+// Ops is the number of operations started so far, not counting reads.
 func (d *Disk) Ops() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.ops
 }
 
-// Log returns the operations so far, without reads; number i is at index i. Empty unless Options.Log.
+// Log returns the operations so far, without reads; operation i is at index i. It is empty unless Options.Log is set.
 func (d *Disk) Log() []Op {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return append([]Op(nil), d.log...)
 }
 
-// CrashAt cuts the power during operation number op: its volatile effect happens (what a crash may keep or
-// lose), its durable effect does not, it returns ErrCrashed, and so does everything after it. Negative: never.
+// CrashAt cuts the power during operation number op. The operation's volatile effect happens (a crash may keep or lose
+// it), its durable effect does not. It returns ErrCrashed, and so does every later operation. Negative: never.
 func (d *Disk) CrashAt(op int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -125,11 +125,11 @@ func (d *Disk) Crashed() bool {
 type verdict struct {
 	Rule
 	hit   bool
-	crash bool // the power goes during this operation
+	crash bool // the power fails during this operation
 }
 
-// start numbers and logs an operation and asks the rules. d.mu is held; with Hold it is given up and taken again
-// for operations that block (queues hold their operations themselves).
+// start numbers and logs an operation and asks the rules. d.mu is held. For a held operation that may block, start
+// releases d.mu while it waits (queues hold their operations themselves).
 func (d *Disk) start(kind Kind, name string, off int64, n int, mayBlock bool) (verdict, error) {
 	if d.closed {
 		return verdict{}, pathError(kind.String(), name, errClosed)

@@ -6,8 +6,8 @@ import (
 	"penstock/segment/aio/internal/contract"
 )
 
-// WriteFile takes the steps that a real disk takes, each an operation that can fail or be the
-// last: create (or cut) the temporary file, write, sync, rename, sync the directory.
+// WriteFile takes the same steps as a real disk: create (or cut) the temporary file, write, sync, rename, sync the
+// directory. Each step is an operation that can fail or at which the power can be cut.
 func (d *Disk) WriteFile(name string, data []byte) error {
 	if err := contract.ChangeName("write", name); err != nil {
 		return err
@@ -17,7 +17,7 @@ func (d *Disk) WriteFile(name string, data []byte) error {
 	tmp := name + contract.TempSuffix
 	if err := d.writeTemp(tmp, data); err != nil {
 		if !d.crashed && !d.closed {
-			_ = d.remove(tmp) // the first failure is the one to tell
+			_ = d.remove(tmp) // the first failure is the one to report
 		}
 		return err
 	}

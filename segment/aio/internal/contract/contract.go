@@ -1,5 +1,5 @@
-// Package contract holds the checks that every Disk makes in the same words, so that what works
-// on one implementation works on all of them.
+// Package contract holds the checks that every Disk must make in the same way, so that a caller that works on one
+// implementation works on all of them.
 package contract
 
 import (
@@ -10,18 +10,18 @@ import (
 	"unsafe"
 )
 
-// LockName is the file whose lock says that a process uses the directory; it belongs to the disk.
+// LockName is the file whose lock says that a process uses the directory. The file belongs to the disk.
 const LockName = "LOCK"
 
-// TempSuffix marks the file that WriteFile is writing. A crash can leave one; the next WriteFile of
-// that name replaces it.
+// TempSuffix marks the file that WriteFile is writing. A crash can leave such a file; the next WriteFile of the same
+// name replaces it.
 const TempSuffix = ".tmp"
 
 // memoryAlign is the alignment of memory for direct writes: a page.
 const memoryAlign = 4096
 
-// Name refuses every name that is not plain and relative (fs.ValidPath), and the lock file. The error
-// is a *fs.PathError with fs.ErrInvalid.
+// Name refuses every name that is not plain and relative (fs.ValidPath), and the lock file. The error is a
+// *fs.PathError with fs.ErrInvalid.
 func Name(op, name string) error {
 	if !fs.ValidPath(name) || name == LockName {
 		return &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
@@ -29,7 +29,7 @@ func Name(op, name string) error {
 	return nil
 }
 
-// ChangeName is Name for operations that change something; the directory itself (".") cannot be changed.
+// ChangeName is Name for operations that change something. The directory itself (".") cannot be changed.
 func ChangeName(op, name string) error {
 	if name == "." {
 		return &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
@@ -37,14 +37,14 @@ func ChangeName(op, name string) error {
 	return Name(op, name)
 }
 
-// TooLong is the error for a file above the bound of ReadFile.
+// TooLong is the error for a file that exceeds the bound of ReadFile.
 func TooLong(name string, maxBytes int64) error {
 	return &fs.PathError{
 		Op: "read", Path: name, Err: fmt.Errorf("longer than the %d bytes allowed: %w", maxBytes, syscall.EFBIG),
 	}
 }
 
-// MustBeAligned panics unless a write of p at off fits direct I/O, also on buffered disks.
+// MustBeAligned panics unless a write of p at off is aligned for direct I/O. It applies to buffered disks, too.
 func MustBeAligned(p []byte, off int64, blockBytes int) {
 	block := int64(blockBytes)
 	address := uintptr(unsafe.Pointer(unsafe.SliceData(p)))
@@ -54,8 +54,8 @@ func MustBeAligned(p []byte, off int64, blockBytes int) {
 	}
 }
 
-// NoRoom tells the errors of a full disk and of an exceeded quota or size limit: nothing that was written before
-// is lost, so they do not make a file unusable.
+// NoRoom says whether err means a full disk, or an exceeded quota or size limit. Such an error loses nothing that was
+// written before, so it does not make a file unusable.
 func NoRoom(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
 }
