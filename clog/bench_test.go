@@ -12,9 +12,9 @@ import (
 
 const benchPayloadBytes = 256
 
-// BenchmarkCommit has producers that each wait for their own record before they send the next: the log against a loop
-// of one durable write per group with the same producers, on the same prewritten file kind, which is what the hardware
-// allows without a log.
+// BenchmarkCommit has producers that each wait for their own record before they send the next one. It compares the log
+// with a loop of one durable write per group, with the same producers and the same kind of prewritten file. The loop
+// shows what the hardware allows without a log.
 func BenchmarkCommit(b *testing.B) {
 	for _, producers := range []int{1, 64, 512} {
 		for _, mode := range []aio.Mode{aio.ModeUring, aio.ModePwrite} {
@@ -41,7 +41,7 @@ func benchLog(b *testing.B, mode aio.Mode, producers int) {
 	l.SetSource(src)
 	done := make(chan error, 1)
 	go func() { done <- l.Run() }()
-	src.commit(l, src.waiter()) // the first file is there
+	src.commit(l, src.waiter()) // the first file exists now
 	produce(b, producers, func() func() {
 		w := src.waiter()
 		return func() { src.commit(l, w) }
@@ -77,7 +77,8 @@ func produce(b *testing.B, producers int, newProducer func() func()) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commits/s")
 }
 
-// benchRaw is the loop: wait for producers, copy their payloads behind each other, one WriteSyncAt, wake them.
+// benchRaw is that loop: wait for producers, copy their payloads one after another, one WriteSyncAt, wake the
+// producers.
 func benchRaw(b *testing.B, producers int) {
 	disk := openDisk(b, b.TempDir(), aio.ModePwrite)
 	defer disk.Close()
@@ -131,7 +132,7 @@ func rawLoop(f aio.File, fileBytes int64, mem []byte, arrivals chan *waiter) {
 	}
 }
 
-// BenchmarkStep is one group of one batch of 512 bytes from Gather to Durable, written on the spot.
+// BenchmarkStep measures one group of one batch of 512 bytes from Gather to Durable, written on the spot.
 func BenchmarkStep(b *testing.B) {
 	disk := openDisk(b, b.TempDir(), aio.ModePwrite)
 	defer disk.Close()

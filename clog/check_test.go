@@ -13,7 +13,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// checkLog reads everything once.
+// checkLog lets a Checker read the whole log once.
 func checkLog(t testing.TB, l *Log) (bytes int64, bad []*segment.CorruptError) {
 	t.Helper()
 	c := l.NewChecker()
@@ -44,8 +44,8 @@ func flipByte(t testing.TB, d *faultaio.Disk, name string, at int64) {
 	}
 }
 
-// A log that is at work is read: every byte that recovery would read is verified, and none behind the last durable
-// group.
+// A Checker reads a log that is at work: it verifies every byte that recovery would read, and none behind the last
+// durable group.
 func TestCheckFindsEveryFlip(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -81,8 +81,8 @@ func TestCheckFindsEveryFlip(t *testing.T) {
 	}
 }
 
-// What stands where a group was written may verify and be another one: a write that went elsewhere, or was lost in a
-// file that had other groups before.
+// A place where a group was written may hold another group that verifies: a write went elsewhere, or was lost in a file
+// that held other groups before.
 func TestCheckKnowsItsGroups(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -126,8 +126,8 @@ func TestCheckKnowsItsGroups(t *testing.T) {
 	}
 }
 
-// A file that is gone, and one that the device does not give back, are damage: the log can still be written anew.
-// Anything else that fails is tried again.
+// A missing file is damage, and so is a file that the device cannot read: the log can still be written anew. Any other
+// failure is tried again.
 func TestCheckCannotRead(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -157,7 +157,7 @@ func TestCheckCannotRead(t *testing.T) {
 	}
 }
 
-// A group larger than a Checker reads at once.
+// A group may be larger than what a Checker reads at once.
 func TestCheckLargeGroup(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -182,7 +182,7 @@ func TestCheckLargeGroup(t *testing.T) {
 	}
 }
 
-// A file that was given back between two reads, and has another name by now, is not damage.
+// A file that the log gave back between two reads, and that has another name by now, is not damage.
 func TestCheckOfAFileThatWasGivenBack(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -211,7 +211,7 @@ func TestCheckOfAFileThatWasGivenBack(t *testing.T) {
 	}
 }
 
-// Files that are given back, renamed and written again while they are read are never taken for damage.
+// Files that are given back, renamed and written again while a Checker reads them are never taken for damage.
 func TestCheckWhileFilesGoRound(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -257,7 +257,8 @@ func TestCheckWhileFilesGoRound(t *testing.T) {
 	}
 }
 
-// A damaged current file is followed by another one at once, and released: recovery does not meet it.
+// The log leaves a damaged current file at once for a new one and releases it, so that recovery does not meet the
+// damage.
 func TestRenew(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -282,14 +283,14 @@ func TestRenew(t *testing.T) {
 	m.release()
 	l.Release(file + 1)
 	m.put(150)
-	step(t, l, 100) // so many that the next file begins: with Inline nobody else looks after files that are given back
+	step(t, l, 100) // enough for the next file to begin: with Inline nobody else handles files that were given back
 	if _, _, err := recovered(d.Kill(1), arena, m); err != nil {
 		t.Errorf("the file was given back: %v", err)
 	}
 	if _, bad := checkLog(t, l); len(bad) > 0 {
 		t.Error(bad)
 	}
-	// A full log cannot begin a file: it goes on in the one that it has.
+	// A full log cannot begin a file: it goes on in the current one.
 	m.put(1 << 20)
 	step(t, l, 300)
 	if !l.Full() {
@@ -306,7 +307,7 @@ func TestRenew(t *testing.T) {
 	}
 }
 
-// A log at rest is woken to begin another file, and does not wait for one that is not ready.
+// An idle log is woken to begin another file, and does not wait for a file that is not ready.
 func TestRenewAtRest(t *testing.T) {
 	opts := small(0)
 	opts.Inline, opts.MarkAfter = false, time.Hour

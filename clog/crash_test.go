@@ -19,7 +19,7 @@ func small(seed uint64) Options {
 	}
 }
 
-// life is one run of the log on a disk, driven turn by turn from a seed.
+// life is one run of the log on a disk, driven step by step by a seed or a script.
 type life struct {
 	disk   aio.Disk
 	arena  *aio.Arena
@@ -28,15 +28,15 @@ type life struct {
 	rng    *rand.Rand
 	report *Report
 	stats  Stats
-	script []byte     // what to do, instead of chance
-	held   []*aio.Buf // what readers of the tail hold
+	script []byte     // what to do, in place of chance
+	held   []*aio.Buf // buffers that readers of the tail hold
 }
 
 func newLife(disk aio.Disk, arena *aio.Arena, m *model, seed uint64) *life {
 	return &life{disk: disk, arena: arena, m: m, opts: small(seed), rng: rand.New(rand.NewPCG(seed, 7))}
 }
 
-// crashModel has records of all sizes: several in a block, several blocks, one that needs a buffer of its own.
+// crashModel has records of all sizes: several in a block, several blocks long, one that needs a buffer of its own.
 func crashModel() *model {
 	m := newModel()
 	m.chunks, m.silent = 9, true // files keep their size
@@ -52,8 +52,8 @@ func crashModel() *model {
 	return m
 }
 
-// run opens the log, checks what was recovered, works for some turns and closes it, cleanly or not. It returns the
-// error that ended it; a failed check is not such an error and panics.
+// run opens the log, checks what was recovered, works for some turns and closes the log, cleanly or not. It returns the
+// error that ended the run. A failed check is not such an error: it panics.
 func (f *life) run(turns int, clean bool) (err error) {
 	r := &replayed{m: f.m, keep: true}
 	l, report, err := Open(f.disk, f.arena, f.opts, r)
@@ -66,7 +66,7 @@ func (f *life) run(turns int, clean bool) (err error) {
 		panic(fmt.Sprintf("%v (%+v)", err, report))
 	}
 	m := f.m
-	// What was found is durable from here on, acknowledged before or not.
+	// Everything that recovery found is durable from here on, whether it was acknowledged before or not.
 	m.added, m.acked, m.waiting = r.next, r.next, 0
 	m.files = append(m.files[:0], fileEnd{report.NewestFile, r.next})
 	m.retain = func(b *aio.Buf) {
@@ -113,7 +113,7 @@ func (f *life) turn(l *Log) error {
 	return err
 }
 
-// scripted does what one byte says.
+// scripted does what the next byte of the script says.
 func (f *life) scripted(l *Log) error {
 	b := f.script[0]
 	f.script = f.script[1:]
@@ -134,7 +134,7 @@ func (f *life) scripted(l *Log) error {
 	return nil
 }
 
-// drop lets go of the first n buffers.
+// drop releases the first n buffers.
 func (f *life) drop(n int) {
 	for _, b := range f.held[:n] {
 		b.Release()
@@ -142,7 +142,7 @@ func (f *life) drop(n int) {
 	f.held = f.held[:copy(f.held, f.held[n:])]
 }
 
-// recovered is what recovery of a disk finds, without going on.
+// recovered is what recovery finds on a disk. The log does not go on.
 func recovered(disk aio.Disk, arena *aio.Arena, m *model) (*replayed, *Report, error) {
 	r := &replayed{m: m}
 	l, report, err := Open(disk, arena, small(0), r)
@@ -152,8 +152,8 @@ func recovered(disk aio.Disk, arena *aio.Arena, m *model) (*replayed, *Report, e
 	return r, report, err
 }
 
-// TestCrashAtEveryOperation cuts the power in every operation of a run, and of the recovery after it. // B29, B36, B43;
-// invariants 7 to 9
+// TestCrashAtEveryOperation cuts the power in every operation of a run, and of the recovery after it (B29, B36, B43;
+// invariants 7 to 9).
 func TestCrashAtEveryOperation(t *testing.T) {
 	arena := testArena(t, 4*aio.BlockBytes, 3)
 	const turns = 60
@@ -201,8 +201,8 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	}
 }
 
-// afterCrash recovers what a crash left: it demands invariants 7 to 9, lets the log go on and crash again, and with
-// deep cuts the power in every operation of the recovery. It returns the number of states it looked at.
+// afterCrash recovers what a crash left. It checks invariants 7 to 9, lets the log go on and crash again, and with deep
+// it cuts the power in every operation of the recovery. It returns the number of states it looked at.
 func afterCrash(
 	t *testing.T, name string, left func() *faultaio.Disk, arena *aio.Arena, was *model, seed uint64, deep bool,
 ) int {
@@ -221,7 +221,7 @@ func afterCrash(
 		if err != nil || again.next != r.next || again.start != r.start || again.begun != r.begun {
 			t.Fatalf("%s: recovery of recovery: %v; %+v, then %+v", name, err, r, again)
 		}
-		// What recovery handed out survives the next power cut: acknowledged from then on.
+		// What recovery handed out must survive the next power cut: it counts as acknowledged from here on.
 		d = d.Crash(seed)
 		states++
 	}
@@ -233,7 +233,8 @@ func afterCrash(
 				t.Fatalf("%s, recovery op %d: %v", name, op, err)
 			}
 			again, _, err := recovered(d.Crash(seed), arena, was)
-			// What the first recovery found may be gone, for it did not end; what was acknowledged may not.
+			// What the first recovery found may be gone, because that recovery did not end. Acknowledged records may
+			// not.
 			if err == nil {
 				err = again.check()
 			}
@@ -256,7 +257,7 @@ func recoveryOps(t *testing.T, d *faultaio.Disk, arena *aio.Arena, m *model) int
 	return d.Ops() - before
 }
 
-// secondLife goes on after a crash, crashes somewhere else, and recovers.
+// secondLife lets the log go on after a crash, crashes it elsewhere, and recovers.
 func secondLife(t *testing.T, name string, d *faultaio.Disk, arena *aio.Arena, was *model, r *replayed, seed uint64) {
 	t.Helper()
 	m := crashModel()

@@ -19,8 +19,8 @@ func openDisk(t testing.TB, dir string, mode aio.Mode) aio.Disk {
 	return d
 }
 
-// TestRealDisk runs the log with its goroutines on the machine's file system, with both queues, over
-// several lives.
+// TestRealDisk runs the log with its goroutines on the machine's file system, with both kinds of queue, over several
+// lives.
 func TestRealDisk(t *testing.T) {
 	for _, mode := range []aio.Mode{aio.ModeUring, aio.ModePwrite} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -87,15 +87,15 @@ func runLife(t *testing.T, dir string, mode aio.Mode, arena *aio.Arena, m *model
 	t.Logf("life %d: %s; report %+v; stats %+v", life, disk.Info().Engine, *report, s)
 }
 
-// TestConcurrentProducers has many goroutines wait for their own records, as publishers do.
+// TestConcurrentProducers has many goroutines that wait for their own records, as publishers do.
 func TestConcurrentProducers(t *testing.T) { concurrentProducers(t, func(*Log) {}) }
 
-// TestConcurrentProducersOnSpot: the same, with groups gathered by whoever comes when the log is idle.
+// TestConcurrentProducersOnSpot is the same test, but a producer that finds the log idle gathers the group itself.
 func TestConcurrentProducersOnSpot(t *testing.T) {
 	concurrentProducers(t, func(l *Log) { l.GatherOnSpot() })
 }
 
-// TestConcurrentProducersWriteOnSpot: the same, with groups that are written there, too.
+// TestConcurrentProducersWriteOnSpot is the same test, but that producer also writes the group.
 func TestConcurrentProducersWriteOnSpot(t *testing.T) {
 	concurrentProducers(t, func(l *Log) {
 		if l.GatherOnSpot() {

@@ -11,9 +11,9 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// TestFailedWrite fails every durable write of a run in turn, wholly and in part: the source hears of it once, nothing
-// is acknowledged afterwards (the model panics), the error stays, and what was acknowledged before is recovered. //
-// B18; invariant 7
+// TestFailedWrite fails every durable write of a run in turn, wholly and in part. The source is told once, nothing is
+// acknowledged afterwards (else the model panics), the error stays, and recovery finds everything that was acknowledged
+// before (B18; invariant 7).
 func TestFailedWrite(t *testing.T) {
 	arena := testArena(t, 4*aio.BlockBytes, 3)
 	rules := map[string]faultaio.Rule{
@@ -46,7 +46,7 @@ func TestFailedWrite(t *testing.T) {
 	}
 }
 
-// TestFailedForEver: Step goes on returning the error and touches nothing.
+// TestFailedForEver checks that Step keeps returning the error and touches nothing.
 func TestFailedForEver(t *testing.T) {
 	d := faultaio.New(faultaio.Options{Log: true})
 	m := newModel()
@@ -55,7 +55,7 @@ func TestFailedForEver(t *testing.T) {
 	d.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Err: syscall.EIO})
 	m.put(3)
 	var first error
-	const most = 1000 // a queue has the completion long before
+	const most = 1000 // a queue has the completion long before that
 	for range most {
 		if _, first = l.Step(false); first != nil {
 			break
@@ -78,7 +78,8 @@ func TestFailedForEver(t *testing.T) {
 	}
 }
 
-// TestFailedPreparation: a disk that cannot be trusted with a spare file cannot be trusted with the log.
+// TestFailedPreparation checks that the log fails with its spare file: a disk that cannot be trusted with a spare file
+// cannot be trusted with the log.
 func TestFailedPreparation(t *testing.T) {
 	for _, rule := range []faultaio.Rule{
 		{Kind: faultaio.KindSync, Name: "spare/*", Err: syscall.EIO},
@@ -101,7 +102,7 @@ func TestFailedPreparation(t *testing.T) {
 	}
 }
 
-// TestFailedInBackground: the failure of a spare stops the log although its file has room.
+// TestFailedInBackground checks that the failure of a spare file stops the log even if the log's own file has room.
 func TestFailedInBackground(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -121,8 +122,8 @@ func TestFailedInBackground(t *testing.T) {
 	}
 }
 
-// TestDiskFull: want of room is no failure. The log waits, and goes on when there is room, or when Release gives a file
-// back.
+// TestDiskFull checks that lack of room is not a failure. The log waits, and goes on when there is room or when Release
+// gives a file back.
 func TestDiskFull(t *testing.T) {
 	opts := small(0)
 	for _, how := range []string{"more room", "release"} {
@@ -158,7 +159,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestNoQueue: a log without a queue fails before it takes anything.
+// TestNoQueue checks that a log that cannot make a queue fails before it takes any record.
 func TestNoQueue(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -178,7 +179,7 @@ func TestNoQueue(t *testing.T) {
 	}
 }
 
-// openOn opens and starts a log that is closed with the test.
+// openOn opens and starts a log that is closed at the end of the test.
 func openOn(t testing.TB, d aio.Disk, arena *aio.Arena, opts Options, s Source) *Log {
 	t.Helper()
 	var r Replayer = &keeper{}

@@ -9,11 +9,11 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// forge builds files of a log group by group, right or wrong.
+// forge builds files of a log group by group, correct or not.
 type forge struct {
 	h     groupHeader
 	files map[uint64][]byte
-	next  uint64 // number of the next record of the model
+	next  uint64 // number of the model's next record
 	m     *model
 }
 
@@ -33,7 +33,7 @@ func (f *forge) group(file uint64, add func(g *Group)) {
 	f.files[file] = append(f.files[file], g.seal(&f.h)...)
 }
 
-// checkpoint begins a file.
+// checkpoint begins a file with a checkpoint.
 func (f *forge) checkpoint(file uint64) {
 	f.group(file, func(g *Group) {
 		p := g.add(&Placement{Type: Checkpoint}, flagLast, 16)
@@ -55,7 +55,7 @@ func (f *forge) records(file uint64, n int) {
 
 func (f *forge) mark(file uint64) { f.group(file, func(*Group) {}) }
 
-// twoFiles makes files 1 and 2, with five and three records; the last group says which file is the first one needed.
+// twoFiles makes files 1 and 2, with five and three records. The last group says which file is the oldest needed.
 func (f *forge) twoFiles(oldest uint64) {
 	f.checkpoint(1)
 	f.records(1, 3)
@@ -66,8 +66,8 @@ func (f *forge) twoFiles(oldest uint64) {
 	f.records(2, 1)
 }
 
-// halfCheckpoint makes file 1 with five records, and file 2 with the first group of a checkpoint of two groups, which
-// says that file 1 is not needed.
+// halfCheckpoint makes file 1 with five records, and file 2 with the first of the two groups of a checkpoint. That
+// group says that file 1 is not needed.
 func (f *forge) halfCheckpoint() {
 	f.checkpoint(1)
 	f.records(1, 3)
@@ -76,7 +76,7 @@ func (f *forge) halfCheckpoint() {
 	f.group(2, func(g *Group) { clear(g.add(&Placement{Type: Checkpoint}, 0, 16)) })
 }
 
-// threeFiles makes files 2 and 3 behind another one in the same way.
+// threeFiles is twoFiles for files 2 and 3, behind a file 1.
 func (f *forge) threeFiles(oldest uint64) {
 	f.checkpoint(2)
 	f.records(2, 5)
@@ -86,7 +86,7 @@ func (f *forge) threeFiles(oldest uint64) {
 	f.records(3, 1)
 }
 
-// drop forgets the last blocks of a file, as if they had never reached the disk: zeros stand there.
+// drop removes the last blocks of a file, as if they had never reached the disk: disk puts zeros there.
 func (f *forge) drop(file uint64, blocks int) {
 	p := f.files[file]
 	clear(p[len(p)-blocks*aio.BlockBytes:])
@@ -95,7 +95,7 @@ func (f *forge) drop(file uint64, blocks int) {
 // damage changes one byte.
 func (f *forge) damage(file uint64, off int) { f.files[file][off] ^= 0x40 }
 
-// reseal makes the checksum of the header at off right again and returns it.
+// reseal corrects the checksum of the header at off and returns it.
 func (f *forge) reseal(file uint64, off int) uint32 {
 	p := f.files[file][off:]
 	crc := checksum(p[:offGroupCRC])
@@ -103,14 +103,14 @@ func (f *forge) reseal(file uint64, off int) uint32 {
 	return crc
 }
 
-// lower makes the last group, of one block, promise only what was durable lag groups before it.
+// lower changes the last group, of one block, so that it promises only the group lag before it.
 func (f *forge) lower(file uint64, lag uint32) {
 	off := len(f.files[file]) - aio.BlockBytes
 	binary.LittleEndian.PutUint32(f.files[file][off+offDurableLag:], lag)
 	f.h.CRC = f.reseal(file, off)
 }
 
-// disk puts the files on a disk, each with some blocks of zeros behind.
+// disk puts the files on a disk, each followed by some blocks of zeros.
 func (f *forge) disk(t testing.TB) *faultaio.Disk {
 	t.Helper()
 	d := faultaio.New(faultaio.Options{})
@@ -140,7 +140,7 @@ func (f *forge) disk(t testing.TB) *faultaio.Disk {
 	return d
 }
 
-// content is everything in the folder, to see that nothing was changed.
+// content is everything in the folder, to check that nothing was changed.
 func content(t testing.TB, d aio.Disk) map[string]string {
 	t.Helper()
 	all := make(map[string]string)

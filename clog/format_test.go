@@ -75,8 +75,8 @@ func TestFormatTables(t *testing.T) {
 	}
 }
 
-// TestFormatDecisions compares the prose's truth table with the code's, and demands exactly one row for every
-// case.
+// TestFormatDecisions compares the truth table in the text with the one in the code, and demands exactly one row for
+// every case.
 func TestFormatDecisions(t *testing.T) {
 	names := map[place]string{placeValid: "valid", placeDamaged: "damaged", placeOther: "other", placeNothing: "nothing"}
 	verdictNames := map[verdict]string{
@@ -118,7 +118,7 @@ func TestFormatDecisions(t *testing.T) {
 
 func says(cell string, v bool) bool { return cell == "any" || v == (cell == "yes") }
 
-// goldenFile is a file of this version: FORMAT.md's worked example.
+// goldenFile is a file of this version, the worked example of FORMAT.md.
 func goldenFile() []byte {
 	file := make([]byte, 3*aio.BlockBytes)
 	h := groupHeader{BlockShift: 12, Store: testStore, Oldest: 7}
@@ -191,7 +191,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// dump is hex, 32 bytes a line after their offset, without lines of zeros; the last offset is the size.
+// dump formats p as hex, 32 bytes per line after their offset, without lines of zeros. The last offset is the size.
 func dump(p []byte) []byte {
 	var out bytes.Buffer
 	for off := 0; off < len(p); off += 32 {
@@ -221,7 +221,7 @@ func undump(t *testing.T, text []byte) []byte {
 	return out
 }
 
-// TestFlipEveryBit flips each bit of a group of every record type: all of its block is covered. // B31
+// TestFlipEveryBit flips each bit of a group of every record type: every bit of its blocks is covered by a check (B31).
 func TestFlipEveryBit(t *testing.T) {
 	group := goldenFile()[aio.BlockBytes : 2*aio.BlockBytes]
 	var h groupHeader
@@ -238,8 +238,8 @@ func TestFlipEveryBit(t *testing.T) {
 	}
 }
 
-// TestTruncateEveryByte cuts a group at every byte and fills with zeros, as a torn write to a prepared file does. //
-// B29, B36
+// TestTruncateEveryByte cuts a group at every byte and fills the rest with zeros, as a torn write to a prepared file
+// does (B29, B36).
 func TestTruncateEveryByte(t *testing.T) {
 	group := goldenFile()[aio.BlockBytes : 2*aio.BlockBytes]
 	var h groupHeader
@@ -248,7 +248,7 @@ func TestTruncateEveryByte(t *testing.T) {
 		torn := make([]byte, len(group))
 		copy(torn, group[:n])
 		if bytes.Equal(torn, group) {
-			continue // what was cut is zeros
+			continue // the bytes that were cut were zeros anyway
 		}
 		if h.decode(torn) == headerValid {
 			if _, err := verifyGroup(&h, torn); err == nil {

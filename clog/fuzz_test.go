@@ -12,8 +12,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// resum makes the checksums of a group's headers right where there is room for them, so that a fuzzer gets behind them.
-// Payloads keep their own.
+// resum corrects the checksums of a group's headers where there is room for them, so that a fuzzer gets past them. The
+// checksums of payloads stay as they are.
 func resum(p []byte) {
 	if len(p) < GroupHeaderBytes {
 		return
@@ -35,7 +35,7 @@ func resum(p []byte) {
 	}
 }
 
-// FuzzGroup: any bytes are a group that verifies or an error, never a panic or a read outside.
+// FuzzGroup: any bytes are either a group that verifies or an error. There is never a panic or a read outside.
 func FuzzGroup(f *testing.F) {
 	golden := goldenFile()
 	for off := 0; off < len(golden); off += aio.BlockBytes {
@@ -69,7 +69,7 @@ func FuzzGroup(f *testing.F) {
 		if err != nil || n != int(h.Records) || bytes != int(h.Bytes) {
 			t.Fatalf("%v: %d records of %d bytes: %+v", err, n, bytes, h)
 		}
-		// What verifies encodes to the same bytes.
+		// A group that verifies encodes to the same bytes.
 		again := append([]byte(nil), p[:h.padded()]...)
 		same := h
 		same.encode(again)
@@ -90,7 +90,7 @@ func checkRecord(typ Type, payload []byte) error {
 	return segment.VerifyBody(&b, payload[segment.HeaderBytes:])
 }
 
-// anything is a Replayer that only looks.
+// anything is a Replayer that only counts.
 type anything struct{ chunks, records int }
 
 func (a *anything) Restart() { *a = anything{} }
@@ -111,8 +111,8 @@ func (a *anything) Record(r *Record) error {
 	return nil
 }
 
-// FuzzRecovery: two files of any bytes give records that verify or an error of a known kind; and recovery of what it
-// leaves finds the same. Neither panics nor loops.
+// FuzzRecovery: two files of any bytes give records that verify, or an error of a known kind, and a second recovery
+// finds the same. Neither panics or loops.
 func FuzzRecovery(f *testing.F) {
 	golden := goldenFile()
 	f.Add(golden, []byte(nil), false)
@@ -170,8 +170,8 @@ func FuzzRecovery(f *testing.F) {
 	})
 }
 
-// FuzzLife drives the log by bytes on a disk that crashes: acknowledged records are recovered, whatever the order of
-// events.
+// FuzzLife drives the log by bytes on a disk that crashes: acknowledged records are recovered, in whatever order events
+// happen.
 func FuzzLife(f *testing.F) {
 	f.Add([]byte{9, 1, 1, 2, 1, 1, 3, 1, 4, 1, 1}, uint16(40))
 	f.Add([]byte{255, 1, 4, 254, 1, 1, 1, 3, 3, 1}, uint16(9))

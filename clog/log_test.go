@@ -57,7 +57,8 @@ func TestFileNames(t *testing.T) {
 	}
 }
 
-// TestFull: MaxLiveBytes stops the log, visibly, and Release lets it go on; Headroom counts down to the stop.
+// TestFull checks that MaxLiveBytes stops the log visibly, that Release lets it go on, and that Headroom counts down to
+// the stop.
 func TestFull(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -90,7 +91,7 @@ func TestFull(t *testing.T) {
 		t.Errorf("one file released: %d acknowledged after %d: %+v", m.acked, acked, l.Stats())
 	}
 	current := l.Current()
-	l.Release(1 << 40) // more than there is: all but the current file, and none of those to come
+	l.Release(1 << 40) // more than exists: releases all but the current file, and none of the files to come
 	m.mu.Lock()
 	m.stored, m.waiting = m.acked, 0
 	m.mu.Unlock()
@@ -100,7 +101,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestReleasedAtOnce: files that are released many at a time are all used again: none is removed and then written anew.
+// TestReleasedAtOnce checks that files that are released many at a time are all reused: none is removed only for a new
+// one to be written.
 func TestReleasedAtOnce(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -127,7 +129,7 @@ func TestReleasedAtOnce(t *testing.T) {
 	}
 }
 
-// TestIdleRelease: files are given back although no record comes any more: a mark says so.
+// TestIdleRelease checks that files are given back although no more records come: a mark says that they are not needed.
 func TestIdleRelease(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -157,8 +159,8 @@ func TestIdleRelease(t *testing.T) {
 	}
 }
 
-// TestPacking: small groups share a buffer; a record that does not fit any takes its own; what does not fit waits for
-// the next group.
+// TestPacking checks that small groups share a buffer, that a record too large for any buffer gets its own, and that a
+// record that does not fit waits for the next group.
 func TestPacking(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -209,13 +211,13 @@ func TestLargest(t *testing.T) {
 	next.stage.free()
 }
 
-// TestBuffersShort: without a free buffer the log waits, and a returning one wakes it.
+// TestBuffersShort checks that the log waits while no buffer is free, and that a returned buffer wakes it.
 func TestBuffersShort(t *testing.T) {
 	disk := openDisk(t, t.TempDir(), aio.ModeAuto)
 	defer disk.Close()
 	arena := testArena(t, 4*aio.BlockBytes, 2)
 	m := newModel()
-	m.size = func(id uint64) int { return 15_000 + int(id%2)*2_000*int(id%4/3) } // one a buffer; some need a large one
+	m.size = func(id uint64) int { return 15_000 + int(id%2)*2_000*int(id%4/3) } // one per buffer; some need a large
 	taken := make(chan *aio.Buf, 100)
 	m.retain = func(b *aio.Buf) {
 		b.Retain()
@@ -231,7 +233,7 @@ func TestBuffersShort(t *testing.T) {
 	go func() { done <- l.Run() }()
 	m.put(30)
 	l.Wake()
-	// Two buffers and a large one are out; the log can only go on with what comes back here.
+	// Two buffers and a large one are in use: the log can only go on with the buffers that are released here.
 	for range 30 {
 		(<-taken).Release()
 	}
@@ -244,7 +246,7 @@ func TestBuffersShort(t *testing.T) {
 	}
 }
 
-// TestStopFlushes: Stop right after the records came, before the first file is ready, loses none.
+// TestStopFlushes checks that Stop loses no record, even right after records came and before the first file is ready.
 func TestStopFlushes(t *testing.T) {
 	disk := openDisk(t, t.TempDir(), aio.ModeAuto)
 	defer disk.Close()
@@ -269,7 +271,7 @@ func TestStopFlushes(t *testing.T) {
 	if err != nil || r.next != 500 {
 		t.Errorf("%v: %d records, %+v", err, r.next, report)
 	}
-	// The last group is a mark, so that damage to any other is corruption and not a torn tail. // B31
+	// The last group is a mark, so that damage to any other group is corruption and not a torn tail (B31).
 	var last GroupInfo
 	err = Scan(disk, func(_ FileInfo, g GroupInfo, _ []RecordInfo) error {
 		last = g
@@ -280,7 +282,7 @@ func TestStopFlushes(t *testing.T) {
 	}
 }
 
-// TestMisuse: programmer errors say BUG.
+// TestMisuse checks that programming errors panic with BUG.
 func TestMisuse(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -313,7 +315,7 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// TestNoAllocations: a group costs no allocation from Gather to Durable, on the way through the queue and on the spot.
+// TestNoAllocations checks that a group causes no allocation from Gather to Durable, through the queue or on the spot.
 func TestNoAllocations(t *testing.T) {
 	for _, solo := range []bool{false, true} {
 		disk := openDisk(t, t.TempDir(), aio.ModePwrite)
@@ -343,7 +345,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// trivial is a Source of want batches.
+// trivial is a Source of want equal batches.
 type trivial struct {
 	want    int
 	durable int

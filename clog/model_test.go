@@ -14,8 +14,8 @@ import (
 
 var testStore = uuid.MustParse("5eed5eed-0000-4000-8000-000000000001")
 
-// model is a Source and what must be true of it: records are numbered, each says its number, and each has the
-// size that the number gives, so that recovery can be checked without keeping any bytes.
+// model is a Source and knows what must be true of the log. Records are numbered, each contains its number, and the
+// number gives the size, so that recovery can be checked without keeping any bytes.
 type model struct {
 	mu      sync.Mutex
 	added   uint64 // records in groups so far
@@ -28,8 +28,8 @@ type model struct {
 	size   func(id uint64) int // payload bytes
 	solo   bool
 	chunks int  // chunks of a checkpoint
-	grows  int  // the checkpoint has another chunk for so many records; 0: never
-	silent bool // CheckpointBytes says less than there will be
+	grows  int  // the checkpoint has one more chunk for every so many records; 0: never
+	silent bool // CheckpointBytes is lower than what Checkpoint will emit
 	chunk  [512]byte
 
 	ends  [MaxInFlight]uint64 // by slot: records added when the group was gathered
@@ -89,11 +89,11 @@ func (m *model) Durable(g *Group) {
 	}
 }
 
-// Checkpoint says how many records there are, once in each chunk.
+// Checkpoint emits the number of records in each chunk.
 func (m *model) Checkpoint(emit func([]byte)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	emit(nil) // is left out
+	emit(nil) // the log leaves it out
 	if m.emitting != nil {
 		m.emitting()
 	}
@@ -104,7 +104,7 @@ func (m *model) Checkpoint(emit func([]byte)) {
 	}
 }
 
-// chunksAt is how many chunks the checkpoint behind n records has.
+// chunksAt is the number of chunks of a checkpoint after n records.
 func (m *model) chunksAt(n uint64) int {
 	if m.grows == 0 {
 		return m.chunks
@@ -134,7 +134,7 @@ func (m *model) put(n int) {
 	m.mu.Unlock()
 }
 
-// release stores everything acknowledged elsewhere and returns the file number for Log.Release.
+// release notes that everything acknowledged is stored elsewhere, and returns the file number for Log.Release.
 func (m *model) release() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,13 +179,13 @@ func fill(p []byte, id uint64) {
 	h.Encode(p)
 }
 
-// replayed checks what recovery hands out against the model's rules.
+// replayed checks what recovery hands out against the rules of the model.
 type replayed struct {
 	m      *model
 	chunks int
 	start  uint64 // the checkpoint's count
 	begun  bool
-	next   uint64 // record that must come
+	next   uint64 // number that the next record must have
 	keep   bool   // retain all buffers
 	bufs   []*aio.Buf
 }
@@ -230,8 +230,8 @@ func (r *replayed) release() {
 	r.bufs = nil
 }
 
-// check demands invariants 7 and 8: everything acknowledged is there, nothing that was not added, and what
-// came before the checkpoint was stored elsewhere.
+// check demands invariants 7 and 8: every acknowledged record is there, no record that was never added, and everything
+// before the checkpoint was stored elsewhere.
 func (r *replayed) check() error {
 	m := r.m
 	switch {

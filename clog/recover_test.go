@@ -18,12 +18,12 @@ import (
 // corrupt stands for any *segment.CorruptError.
 var corrupt error = new(segment.CorruptError)
 
-// recoveryCases forge what crashes, damage and operators leave, and say what must come of it.
+// recoveryCases forge what crashes, damage and operators leave, and say what recovery must make of it.
 var recoveryCases = []struct {
 	name    string
 	build   func(f *forge)
-	start   uint64 // what the checkpoint says
-	records uint64 // and with those replayed behind it
+	start   uint64 // the count in the checkpoint
+	records uint64 // that count and the records replayed after it
 	err     error  // nil, an error for errors.Is, or corrupt
 	says    string // part of the error
 }{
@@ -106,7 +106,7 @@ var recoveryCases = []struct {
 		build: func(f *forge) {
 			f.checkpoint(1)
 			f.records(1, 3)
-			cut := *f // the life that was cut: two groups in flight, the first lost
+			cut := *f // the life that was cut had two groups in flight and lost the first
 			cut.records(1, 1)
 			cut.drop(1, 1)
 			cut.group(1, func(g *Group) { g.add(&Placement{Type: Tombstone}, 0, 4) })
@@ -142,7 +142,7 @@ var recoveryCases = []struct {
 			f.records(1, 3)
 			stale := *f
 			stale.files = map[uint64][]byte{}
-			stale.records(9, 4) // continues the chain in every way but its file's number
+			stale.records(9, 4) // continues the chain in every way except for its file's number
 			f.files[1] = append(f.files[1], stale.files[9]...)
 		},
 	},
@@ -303,7 +303,7 @@ var recoveryCases = []struct {
 		build: func(f *forge) {
 			f.twoFiles(2)
 			f.damage(1, 2*aio.BlockBytes+100)
-			f.h.Oldest = 1 // it may have needed the file again: it had read it
+			f.h.Oldest = 1 // it may have needed the file again, because it had read the file
 			f.checkpoint(3)
 			f.damage(3, 20)
 		},
@@ -348,8 +348,8 @@ func TestRecoveryCases(t *testing.T) {
 	}
 }
 
-// TestFlipInEveryDurableGroup flips bytes all over a log that ends in a mark, as a clean stop leaves it: every
-// group is promised, so recovery says corrupt and never finds less in silence. // B31
+// TestFlipInEveryDurableGroup flips bytes all over a log that ends in a mark, as a clean stop leaves it. Every group is
+// promised, so recovery reports corruption and never silently finds less (B31).
 func TestFlipInEveryDurableGroup(t *testing.T) {
 	f := newForge()
 	f.checkpoint(1)
@@ -385,7 +385,7 @@ func TestFlipInEveryDurableGroup(t *testing.T) {
 	}
 }
 
-// TestUnreadable: a read error is never taken for the end of the log.
+// TestUnreadable checks that a read error is never taken for the end of the log.
 func TestUnreadable(t *testing.T) {
 	f := newForge()
 	f.checkpoint(1)
@@ -399,9 +399,9 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestUnreadableUnneeded: nor is it more than damage in a file that was not needed any more.
+// TestUnreadableUnneeded checks that a read error in a file that is no longer needed is treated as damage there.
 func TestUnreadableUnneeded(t *testing.T) {
-	for after := range 2 { // its first block, the rest of it
+	for after := range 2 { // its first block, then the rest of the file
 		for oldest := uint64(1); oldest <= 2; oldest++ {
 			f := newForge()
 			f.twoFiles(oldest)
@@ -422,7 +422,8 @@ func TestUnreadableUnneeded(t *testing.T) {
 	}
 }
 
-// TestMoreMemory: a replayer that keeps everything gets more than the arena's limit, for without it there is no log.
+// TestMoreMemory checks that a replayer that keeps everything gets more than the arena's limit: without the memory
+// there is no log.
 func TestMoreMemory(t *testing.T) {
 	f := newForge()
 	for file := uint64(1); file < 6; file++ {
@@ -446,8 +447,8 @@ func TestMoreMemory(t *testing.T) {
 	}
 }
 
-// TestDamagedLog: with the error comes a log that takes nothing and changes nothing, so that what could be read can be
-// served.
+// TestDamagedLog checks that Open returns a log along with the error. That log takes nothing and changes nothing, so
+// that whatever could be read can still be served.
 func TestDamagedLog(t *testing.T) {
 	f := newForge()
 	f.checkpoint(1)
@@ -480,12 +481,12 @@ func TestDamagedLog(t *testing.T) {
 	}
 }
 
-// TestReplayerError: an error of the replayer ends recovery, changes nothing and comes back.
+// TestReplayerError checks that an error of the replayer ends recovery, changes nothing and is returned.
 func TestReplayerError(t *testing.T) {
 	f := newForge()
 	f.checkpoint(1)
 	f.records(1, 3)
-	f.m.size = func(uint64) int { return 100 } // not what the records are
+	f.m.size = func(uint64) int { return 100 } // not the size that the records have
 	d := f.disk(t)
 	before := content(t, d)
 	if _, _, err := recovered(d, testArena(t, 4*aio.BlockBytes, 2), f.m); err == nil ||
@@ -497,7 +498,8 @@ func TestReplayerError(t *testing.T) {
 	}
 }
 
-// TestRetainedWindows: the replayer may keep all buffers; what it kept stays as it was while recovery reads on.
+// TestRetainedWindows checks that a replayer may keep all buffers: their contents do not change while recovery reads
+// on.
 func TestRetainedWindows(t *testing.T) {
 	f := newForge()
 	for file := uint64(1); file < 6; file++ {
@@ -528,7 +530,7 @@ func TestRetainedWindows(t *testing.T) {
 	}
 }
 
-// keeper is a Replayer that keeps everything in place.
+// keeper is a Replayer that keeps every payload where it is.
 type keeper struct {
 	payloads [][]byte
 	bufs     []*aio.Buf
@@ -543,7 +545,7 @@ func (k *keeper) Record(r *Record) error {
 	return nil
 }
 
-// TestScan shows groups in order, also those that recovery would refuse.
+// TestScan shows groups in order, including those that recovery would refuse.
 func TestScan(t *testing.T) {
 	f := newForge()
 	f.checkpoint(1)

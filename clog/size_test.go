@@ -13,15 +13,16 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// growing is a model whose checkpoint outgrows the files that the log begins with, foretold or not.
+// growing is a model whose checkpoint outgrows the files with which the log begins. With silent the model does not
+// announce that.
 func growing(silent bool) *model {
 	m := crashModel()
 	m.chunks, m.grows, m.silent = 2, 2, silent
 	return m
 }
 
-// TestCheckpointsGrow: whatever a checkpoint takes, the log goes on, with files that are larger, and is read again. The
-// old files stay what they are. When the checkpoints are small again, so are the files. // B29, B43
+// TestCheckpointsGrow checks that the log goes on with larger files, however large its checkpoint is, and that recovery
+// reads them. Old files keep their size. When checkpoints become small again, so do new files (B29, B43).
 func TestCheckpointsGrow(t *testing.T) {
 	for _, silent := range []bool{false, true} {
 		t.Run(fmt.Sprintf("silent %v", silent), func(t *testing.T) {
@@ -64,8 +65,8 @@ func TestCheckpointsGrow(t *testing.T) {
 	}
 }
 
-// TestHalfACheckpointNeedsTheFileBefore: everything is released as soon as the next file is the current one. The groups
-// of its checkpoint but the last say all the same that recovery needs the file before.
+// TestHalfACheckpointNeedsTheFileBefore releases everything as soon as the next file is the current one. All groups of
+// that file's checkpoint except the last still say that recovery needs the file before.
 func TestHalfACheckpointNeedsTheFileBefore(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := growing(false)
@@ -101,8 +102,8 @@ func TestHalfACheckpointNeedsTheFileBefore(t *testing.T) {
 	}
 }
 
-// TestCrashWhileFilesGrow cuts the power in every operation of a run in which files grow, and of the recovery after it.
-// // B29, B36, B43
+// TestCrashWhileFilesGrow cuts the power in every operation of a run in which files grow, and of the recovery after it
+// (B29, B36, B43).
 func TestCrashWhileFilesGrow(t *testing.T) {
 	arena := testArena(t, 4*aio.BlockBytes, 3)
 	const turns = 40
@@ -150,9 +151,9 @@ func fileSizes(t *testing.T, d aio.Disk) (sizes []int64) {
 	return sizes
 }
 
-// TestPoisonedByCheckpoint: earlier versions stopped when a checkpoint took more than its share of a file. What they
-// left ends with a part of a checkpoint, once for every start that failed in the same way. It opens, with all its
-// records, and goes on.
+// TestPoisonedByCheckpoint: earlier versions stopped when a checkpoint took more than its share of a file. They left a
+// log that ends with part of a checkpoint, once for every start that failed in the same way. Such a log opens with all
+// its records and goes on.
 func TestPoisonedByCheckpoint(t *testing.T) {
 	for starts := 1; starts < 9; starts++ {
 		f := newForge()
@@ -174,7 +175,7 @@ func TestPoisonedByCheckpoint(t *testing.T) {
 		if err != nil || r.next != 43 {
 			t.Fatalf("%d starts: %v: %d of 43 records, %+v", starts, err, r.next, report)
 		}
-		m.acked, m.chunks = 43, 1000 // now the state is as large as it was then
+		m.acked, m.chunks = 43, 1000 // now the state is as large as it was when that version stopped
 		l.SetSource(m)
 		if err := l.Start(); err != nil {
 			t.Fatal(err)
@@ -184,7 +185,7 @@ func TestPoisonedByCheckpoint(t *testing.T) {
 		m.mu.Lock()
 		m.stored = m.added
 		m.mu.Unlock()
-		l.Release(l.Current()) // the records are in segments, as the engine would do when the log is full
+		l.Release(l.Current()) // the records are in segments, as the engine ensures when the log is full
 		step(t, l, 20)
 		if m.acked != 48 || l.Full() {
 			t.Fatalf("%d starts: %d of 48 records acknowledged: %+v", starts, m.acked, l.Stats())
@@ -194,7 +195,7 @@ func TestPoisonedByCheckpoint(t *testing.T) {
 		}
 		again, _, err := recovered(d.Crash(uint64(starts)), arena, m)
 		if err == nil && again.start == 0 {
-			m.chunks = 1 // the first file is still there: what is released goes when the next one begins
+			m.chunks = 1 // the first file still exists: released files leave when the next file begins
 		}
 		if err == nil {
 			err = again.check()
@@ -205,8 +206,8 @@ func TestPoisonedByCheckpoint(t *testing.T) {
 	}
 }
 
-// TestLargeRecordInSmallFiles: a record that an ordinary file has no room for gets a larger one, and the log does not
-// stand still afterwards.
+// TestLargeRecordInSmallFiles checks that a record too large for an ordinary file gets a larger one, and that the log
+// does not get stuck afterwards.
 func TestLargeRecordInSmallFiles(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -239,8 +240,8 @@ func TestLargeRecordInSmallFiles(t *testing.T) {
 	}
 }
 
-// TestGrowthOnFullDisk: want of room for a larger file is no failure. The log waits, can be cut off meanwhile, and goes
-// on when there is room.
+// TestGrowthOnFullDisk checks that lack of room for a larger file is not a failure. The log waits, may be cut off
+// meanwhile, and goes on when there is room.
 func TestGrowthOnFullDisk(t *testing.T) {
 	opts := small(0)
 	d := faultaio.New(faultaio.Options{CapacityBytes: 4 * opts.FileBytes})
@@ -273,8 +274,8 @@ func TestGrowthOnFullDisk(t *testing.T) {
 	}
 }
 
-// TestFilesGrowInBackground: the same growth on a real disk, with the preparer's goroutine, while files are released by
-// another.
+// TestFilesGrowInBackground is the same growth on a real disk, with the preparer's goroutine, while another goroutine
+// releases files.
 func TestFilesGrowInBackground(t *testing.T) {
 	disk := openDisk(t, t.TempDir(), aio.ModeAuto)
 	defer disk.Close()

@@ -11,7 +11,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// spotLog is a log at work on a disk that can hang, idle and with one record in its first file.
+// spotLog is a running log on a disk that can hang. The log is idle and has one record in its first file.
 func spotLog(t *testing.T) (d *faultaio.Disk, m *model, l *Log, ran chan error) {
 	t.Helper()
 	d, m = faultaio.New(faultaio.Options{}), newModel()
@@ -68,7 +68,7 @@ func closeLog(t *testing.T, l *Log) {
 	}
 }
 
-// TestGatherOnSpot: the caller gathers and does not wait for the disk, which the log's goroutine writes to.
+// TestGatherOnSpot checks that the caller gathers and does not wait for the disk, to which the log's goroutine writes.
 func TestGatherOnSpot(t *testing.T) {
 	for _, solo := range []bool{false, true} {
 		d, m, l, ran := spotLog(t)
@@ -80,7 +80,7 @@ func TestGatherOnSpot(t *testing.T) {
 		back := make(chan struct{})
 		go func() {
 			defer close(back)
-			for m.gathered() < 2 && !t.Failed() { // the log may have woken up for a moment, as when a file is ready
+			for m.gathered() < 2 && !t.Failed() { // the log may have woken up briefly, as when a file becomes ready
 				l.GatherOnSpot()
 			}
 		}()
@@ -111,7 +111,8 @@ func TestGatherOnSpot(t *testing.T) {
 	}
 }
 
-// TestGatherOnSpotDoesNotWait: who has the log's lock may be in a write that hangs, and a caller does not wait for him.
+// TestGatherOnSpotDoesNotWait checks that a caller does not wait for the holder of the log's lock, which may be in a
+// write that hangs.
 func TestGatherOnSpotDoesNotWait(t *testing.T) {
 	_, m, l, ran := spotLog(t)
 	m.put(1)
@@ -140,7 +141,7 @@ func TestGatherOnSpotDoesNotWait(t *testing.T) {
 	closeLog(t, l)
 }
 
-// TestGatherOnSpotThenStop: a group that was gathered on the spot is written although the log is to stop.
+// TestGatherOnSpotThenStop checks that a group that was gathered on the spot is written even if the log is to stop.
 func TestGatherOnSpotThenStop(t *testing.T) {
 	_, m, l, ran := spotLog(t)
 	m.put(1)
@@ -152,7 +153,7 @@ func TestGatherOnSpotThenStop(t *testing.T) {
 	closeLog(t, l)
 }
 
-// TestGatherOnSpotThenFailure: its write fails as any other does.
+// TestGatherOnSpotThenFailure checks that such a group's write fails like any other.
 func TestGatherOnSpotThenFailure(t *testing.T) {
 	d, m, l, ran := spotLog(t)
 	d.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Count: -1, Err: syscall.EIO})
@@ -162,19 +163,19 @@ func TestGatherOnSpotThenFailure(t *testing.T) {
 	if err := <-ran; !errors.Is(err, ErrFailed) || !errors.Is(err, syscall.EIO) || m.failed != 1 || m.durable() != 1 {
 		t.Errorf("%v, failed %d times, %d records are durable, want 1", err, m.failed, m.durable())
 	}
-	l.GatherOnSpot() // of a log that failed nothing is asked
+	l.GatherOnSpot() // a failed log asks its source for nothing
 	closeLog(t, l)
 }
 
-// TestWriteOnSpot: a gathered group is durable when WriteOnSpot returns true, and is written once. Without a gathered
-// group WriteOnSpot does nothing.
+// TestWriteOnSpot checks that a gathered group is durable when WriteOnSpot returns true, and is written once. Without a
+// gathered group WriteOnSpot does nothing.
 func TestWriteOnSpot(t *testing.T) {
 	_, m, l, ran := spotLog(t)
 	if l.WriteOnSpot() {
 		t.Error("there was nothing to write")
 	}
 	onSpot := 0
-	for n := uint64(2); n < 5; n++ { // nothing is released: the log has room for a few
+	for n := uint64(2); n < 5; n++ { // nothing is released: the log has room for only a few
 		m.put(1)
 		switch gathered := l.GatherOnSpot(); {
 		case gathered && l.WriteOnSpot():
@@ -185,7 +186,7 @@ func TestWriteOnSpot(t *testing.T) {
 			if l.WriteOnSpot() {
 				t.Fatal("the same group was written twice")
 			}
-		default: // the log needs a new file, or woke up for a moment
+		default: // the log needs a new file, or woke up briefly
 			l.Wake()
 			soon(t, "the log's goroutine writes", func() bool { return m.durable() == n })
 		}
@@ -200,7 +201,7 @@ func TestWriteOnSpot(t *testing.T) {
 	closeLog(t, l)
 }
 
-// TestWriteOnSpotFails: a failed write ends the log, as any other does.
+// TestWriteOnSpotFails checks that a failed write on the spot ends the log, like any other failed write.
 func TestWriteOnSpotFails(t *testing.T) {
 	d, m, l, ran := spotLog(t)
 	d.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Count: -1, Err: syscall.EIO})

@@ -2,7 +2,7 @@ package clog
 
 import "testing"
 
-// A quantile of the flushes is the end of the bucket that holds it.
+// A quantile of the flush times is the upper end of the bucket that holds it.
 func TestFlushMicros(t *testing.T) {
 	var s Stats
 	if at := s.FlushMicros(0.5); at != 0 {

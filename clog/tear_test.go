@@ -12,11 +12,11 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// What may stand behind the end of a log, and what recovery makes of it.
+// TestTears lists what may lie behind the end of a log, and what recovery makes of it.
 func TestTears(t *testing.T) {
 	arena := testArena(t, 4*aio.BlockBytes, 2)
 	base := func(f *forge) { f.checkpoint(1); f.records(1, 3) }
-	late := func(f *forge) { // a group that was in flight beside the one before it
+	late := func(f *forge) { // a group that was in flight together with the one before it
 		f.group(1, func(g *Group) { g.add(&Placement{Type: Tombstone}, 0, 4) })
 		f.lower(1, 2)
 	}
@@ -24,7 +24,7 @@ func TestTears(t *testing.T) {
 		name    string
 		build   func(f *forge)
 		records uint64
-		group   uint64 // of the tear; 0: none
+		group   uint64 // group number in the tear; 0: no tear
 		mark    bool
 		err     error
 	}{
@@ -117,8 +117,8 @@ func TestTears(t *testing.T) {
 	}
 }
 
-// One bit anywhere in the last group, or in the mark behind it: nothing is dropped in silence. Without a mark the log
-// says what it cut; with one it is damaged; and a mark that is not whole costs nothing but its promise.
+// Flip one bit anywhere in the last group, or in the mark behind it: nothing is dropped silently. Without a mark, the
+// log reports the group that it cut. With a mark, the log is damaged. A damaged mark costs nothing but its promise.
 func TestEveryBitOfTheEnd(t *testing.T) {
 	arena := testArena(t, 4*aio.BlockBytes, 2)
 	f := newForge()
@@ -155,7 +155,7 @@ func TestEveryBitOfTheEnd(t *testing.T) {
 	}
 }
 
-// The warning names the partitions whose records can still be read.
+// The warning names the partitions whose record headers can still be read.
 func TestTearNamesPartitions(t *testing.T) {
 	f := newForge()
 	f.checkpoint(1)
@@ -171,7 +171,7 @@ func TestTearNamesPartitions(t *testing.T) {
 	}
 }
 
-// A log at rest promises its last group, once; and the marks of a log that rests often take no room in its buffers.
+// An idle log promises its last group, once. The marks of a log that is often idle take no room in its buffers.
 func TestMarkAtRest(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
@@ -199,7 +199,7 @@ func TestMarkAtRest(t *testing.T) {
 	}
 }
 
-// The log of Run notices by itself that it rests.
+// A log driven by Run notices by itself that it is idle.
 func TestMarkByTimer(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
 	m := newModel()
