@@ -9,7 +9,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// again tries all isolated ranges to their ends.
+// again reads all isolated ranges again, each to its end.
 func (w *world) again(c *Checker) {
 	w.t.Helper()
 	for _, r := range w.log.MayReadAgain() {
@@ -26,7 +26,8 @@ func (w *world) again(c *Checker) {
 	}
 }
 
-// What the device could not read is served again when it can; until then it stays isolated, and neighbours are served.
+// A range that the device could not read is served again when the device can read it. Until then it stays isolated, and
+// its neighbours are served.
 func TestReadAgain(t *testing.T) {
 	d := faultaio.New(faultaio.Options{Seed: 1})
 	w := newWorld(t, d)
@@ -53,7 +54,7 @@ func TestReadAgain(t *testing.T) {
 	w.check()
 }
 
-// What reads back and is wrong is damage, and is not tried any more.
+// Bytes that read back and are wrong are damage, and are not tried again.
 func TestReadAgainFindsDamage(t *testing.T) {
 	d := faultaio.New(faultaio.Options{Seed: 1})
 	w := newWorld(t, d)
@@ -76,8 +77,8 @@ func TestReadAgainFindsDamage(t *testing.T) {
 	}
 }
 
-// Heads that the device could not read when the log was opened are read again, and all is as if they had been read:
-// where the log begins, and what each segment holds. One that does read and is wrong is damage.
+// Headers that the device could not read when the log was opened are read again. Then everything is as if they had been
+// readable: where the log begins, and what each segment holds. A header that reads but is wrong is damage.
 func TestOpenAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		from, to int
@@ -129,7 +130,7 @@ func TestOpenAgain(t *testing.T) {
 	}
 }
 
-// What is in memory is found by where it lies, and nothing else is.
+// InMemory finds the batches that are in memory by their offset, and no others.
 func TestInMemory(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	w.fill(newRand(43), 40)

@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write golden files that do not exist yet")
 
-// sample builds a stamped batch of n messages of the given size, deterministic in seed.
+// sample builds a stamped batch of n messages of the given size, determined by seed.
 func sample(t testing.TB, codec Codec, n, bodyBytes int, seed uint64) []byte {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 7))
@@ -33,7 +33,7 @@ func sample(t testing.TB, codec Codec, n, bodyBytes int, seed uint64) []byte {
 	return bytes.Clone(p)
 }
 
-// collect verifies a batch and returns its records, deep copies.
+// collect verifies a batch and returns deep copies of its records.
 func collect(p []byte) (Header, []Record, error) {
 	var h Header
 	if err := h.Decode(p); err != nil {
@@ -91,7 +91,7 @@ func goldenRecords() []Record {
 	return []Record{
 		{Body: []byte("hello"), TimeDelta: 3},
 		{Body: nil},
-		{Body: bytes.Repeat([]byte("x"), 125)}, // largest with a one-byte size
+		{Body: bytes.Repeat([]byte("x"), 125)}, // the largest body with a one-byte size
 		{Body: bytes.Repeat([]byte("y"), 126)},
 		{Body: []byte("late"), TimeDelta: -1},
 		{Body: []byte("later"), TimeDelta: 64},
@@ -179,7 +179,7 @@ func TestHeaderRules(t *testing.T) {
 				t.Fatalf("good header: %v, %+v", err, back)
 			}
 			c.spoil(&h)
-			h.Encode(p[:]) // the checksum is right: only the rule can refuse it
+			h.Encode(p[:]) // the checksum is correct: only the rule can refuse it
 			if err := back.Decode(p[:]); !errors.Is(err, ErrInvalid) {
 				t.Errorf("accepted: %v", err)
 			}
@@ -223,8 +223,8 @@ func TestStampLeavesProducersPart(t *testing.T) {
 	}
 }
 
-// B31: every single-bit flip in a 64 KiB run of batches is detected, and never moves
-// damage to a neighbour: the other batches still read as they were.
+// B31: every single-bit flip in a 64 KiB run of batches is detected, and damage never spreads to a neighbour: the other
+// batches still read as they were.
 func TestEveryBitFlipIsDetected(t *testing.T) {
 	var run []byte
 	var starts []int
@@ -346,8 +346,8 @@ func TestCodecAllocations(t *testing.T) {
 	}
 }
 
-// golden compares got with the golden file, or writes it under -update if it does not exist:
-// files of a released version are kept for ever and never rewritten.
+// golden compares got with the golden file, or with -update writes the file if it does not exist. Files of a released
+// version are kept for ever and never rewritten.
 func golden(t *testing.T, name string, got []byte) []byte {
 	t.Helper()
 	path := filepath.Join("testdata", "v1", name)
@@ -384,7 +384,7 @@ func TestGoldenBatches(t *testing.T) {
 			}
 			Stamp(p, 9, 1000, 5, 1_700_000_000_000_001_000, 0xfeedf00d)
 			want := golden(t, name, p)
-			if codec == CodecNone && !bytes.Equal(p, want) { // a compressor may change its bytes, the format may not
+			if codec == CodecNone && !bytes.Equal(p, want) { // only a compressor may change its output
 				t.Error("the encoding changed")
 			}
 			h, got, err := collect(want)

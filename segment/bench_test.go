@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// benchLog is a log with one full mapped segment of batches, and its record count.
+// benchLog makes a log with one full mapped segment of batches, and returns the number of its records.
 func benchLog(tb testing.TB, batchRecords, bodyBytes, totalBytes int) (*world, int) {
 	w := newWorldOf(tb, realDisk(tb), Sizes{int64(totalBytes) * 2, int64(totalBytes) * 2}, Options{})
 	records := 0
@@ -61,7 +61,7 @@ func benchmarkView(b *testing.B, batchRecords, bodyBytes, window int) {
 	}
 	total := float64(records) * float64(b.N) / 1e6
 	b.ReportMetric(total/b.Elapsed().Seconds(), "Mrec/s")
-	b.ReportMetric(total/(cpuSeconds(b)-busy), "Mrec/cpu-s") // what a machine that others use too can tell
+	b.ReportMetric(total/(cpuSeconds(b)-busy), "Mrec/cpu-s") // meaningful even on a machine that others use, too
 }
 
 func cpuSeconds(b *testing.B) float64 {
@@ -78,7 +78,7 @@ func BenchmarkView100Bx1(b *testing.B)        { benchmarkView(b, 1, 100, 256<<10
 func BenchmarkView1KiBx64(b *testing.B)       { benchmarkView(b, 64, 1024, 256<<10) }
 func BenchmarkView100Bx500At64K(b *testing.B) { benchmarkView(b, 500, 100, 64<<10) }
 
-// tailOf is a log in memory with batches that are ready to be appended again and again.
+// tailOf makes a log in memory, with a batch that is ready to be appended again and again.
 func tailOf(tb testing.TB) (*world, Slice) {
 	w := newWorldOf(tb, memoryDisk(), Sizes{1 << 40, 1 << 40}, Options{})
 	w.append(10, 100)
@@ -89,7 +89,7 @@ func tailOf(tb testing.TB) (*world, Slice) {
 	return w, s
 }
 
-// again appends the same bytes as the next batch; the log does not look into them.
+// again appends the same bytes as the next batch. The log does not look at them.
 func again(w *world, s *Slice) {
 	end, pos, id := w.log.End()
 	s.Offset, s.Position, s.FirstID = end, pos, id
@@ -217,7 +217,7 @@ func TestLogAllocations(t *testing.T) {
 	}
 	m.settle()
 	if n := testing.AllocsPerRun(100, func() { readRecords(t, m.log, &v, 4096) }); n != 0 && !raceEnabled {
-		// the pools of copies lose things then
+		// the pools of copies drop buffers under the race detector
 		t.Errorf("reading a warm mapping allocates %v times", n)
 	}
 }

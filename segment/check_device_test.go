@@ -8,14 +8,14 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// What the device has lost is found although memory still shows what it once had.
+// Check finds what the device has lost even if memory still shows what it once had.
 func TestCheckReadsTheDevice(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	w.fill(newRand(21), 40)
 	w.settle()
 	m := &w.model[17]
 	var v View
-	if err := w.log.View(&v, m.slice.Offset, 1); err != nil { // it is in memory by now
+	if err := w.log.View(&v, m.slice.Offset, 1); err != nil { // now it is in memory
 		t.Fatal(err)
 	}
 	v.Release()
@@ -33,7 +33,7 @@ func TestCheckReadsTheDevice(t *testing.T) {
 }
 
 // A run ends where a batch does not continue the one before it: a write that went to another place leaves batches that
-// are whole each.
+// are each whole.
 func TestCheckFollowsTheChain(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	w.fill(newRand(22), 5)

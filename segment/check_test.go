@@ -8,7 +8,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// checkAll walks over a log with Check and returns what was good and where damage was met.
+// checkAll walks over a log with Check. It returns how many bytes were good, and where it met damage.
 func (w *world) checkAll(c *Checker, maxBytes int) (bytes int64, damaged []Offset) {
 	w.t.Helper()
 	at, _, _ := w.log.Start()
@@ -40,7 +40,7 @@ func (w *world) checkAll(c *Checker, maxBytes int) (bytes int64, damaged []Offse
 	}
 }
 
-// A scrub reads every byte once, whatever the size of its pieces, and what is in memory too.
+// A scrub reads every byte once, whatever the size of its pieces, including what is only in memory.
 func TestCheckWhole(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	w.fill(newRand(7), 60)
@@ -58,7 +58,7 @@ func TestCheckWhole(t *testing.T) {
 	}
 }
 
-// Any flipped byte of a stored batch is found, once, at its batch, and everything else is read.
+// Check finds any flipped byte of a stored batch, once, at that batch, and reads everything else.
 func TestCheckFindsDamage(t *testing.T) {
 	base := newWorld(t, memoryDisk())
 	base.fill(newRand(20), 40)
@@ -83,8 +83,8 @@ func TestCheckFindsDamage(t *testing.T) {
 	}
 }
 
-// What no batch covers is checked, too: a flipped bit in a header block or in an index is found once, and mended while
-// the log is open.
+// Parts of the files that no batch covers are checked, too: a flipped bit in a header block or in an index is found
+// once, and mended while the log is open.
 func TestCheckFilesMends(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	w.fill(newRand(21), 100)
@@ -138,7 +138,8 @@ func TestCheckFilesMends(t *testing.T) {
 	}
 }
 
-// What segments have and memory still has, too, is read from the device, and written again where that has lost it.
+// Batches that segments hold and memory still has are read from the device, and written again if the device has lost
+// them.
 func TestCheckMendsFromMemory(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	w.fill(newRand(9), 40)
@@ -157,7 +158,7 @@ func TestCheckMendsFromMemory(t *testing.T) {
 			t.Errorf("batch %d, once more: %+v, %v", i, run, err)
 		}
 	}
-	w.append(1, 100) // in memory only
+	w.append(1, 100) // only in memory
 	if run, err := w.log.Check(c, w.log.Flushed(), 1, 0); err != nil || !run.InMemory {
 		t.Errorf("%+v, %v", run, err)
 	}

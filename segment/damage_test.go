@@ -30,8 +30,8 @@ func flip(t testing.TB, disk aio.Disk, name string, at int64) {
 	}
 }
 
-// readAround reads batch by batch as a reader does that steps over isolated ranges, and returns the
-// indexes in the model of those it got. Each batch is asked for at most once: it must end.
+// readAround reads batch by batch, like a reader that steps over isolated ranges. It returns the model's indexes of the
+// batches it got, and of the damaged ones. It asks for each batch at most once, so it must end.
 func (w *world) readAround() (got []int, damaged []int) {
 	w.t.Helper()
 	var v View
@@ -59,8 +59,8 @@ func (w *world) readAround() (got []int, damaged []int) {
 	return got, damaged
 }
 
-// B31, B37: any damaged byte of any batch is reported as CorruptError, the batches before it in its segment and all
-// other segments are served, and what is served is what was written.
+// B31, B37: any damaged byte of any batch is reported as CorruptError; the batches before it in its segment and all
+// other segments are served, and all served bytes are what was written.
 func TestDamageIsIsolated(t *testing.T) {
 	base := newWorld(t, memoryDisk())
 	base.fill(newRand(20), 60)
@@ -89,7 +89,7 @@ func TestDamageIsIsolated(t *testing.T) {
 						t.Errorf("batch %d of segment %d is not served", k, w.model[k].slice.Segment)
 					}
 				}
-				if at >= HeaderBytes && len(damaged) != 1 { // the header still says where the next batch is
+				if at >= HeaderBytes && len(damaged) != 1 { // the header still says where the next batch begins
 					t.Errorf("a damaged body took batches %v with it", damaged)
 				}
 				if len(got)+len(damaged) != len(w.model) {
@@ -117,7 +117,7 @@ func (w *world) checkDamageReport(segment uint32, inFile int64, off Offset) {
 	}
 }
 
-// A run ends before a damaged batch, and a reader that goes on there meets the error, whatever it asks for.
+// A run ends before a damaged batch, and a reader that continues there gets the error, whatever it asks for.
 func TestRunEndsBeforeDamage(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	for range 5 {
@@ -142,8 +142,8 @@ func TestRunEndsBeforeDamage(t *testing.T) {
 	v.Release()
 }
 
-// A power cut may leave a file that is shorter than its segment and has every batch that is in it. Nothing of that is
-// damage: what is written later has room, also where the file ended, and what is isolated can be repaired.
+// A power cut may leave a file that is shorter than its segment and still holds all its batches. That is not damage:
+// later writes have room, also beyond the old end of the file, and isolated ranges can be repaired.
 func TestShortFileThatHasEverythingIsWrittenOn(t *testing.T) {
 	onDisks(t, func(t *testing.T, disk aio.Disk) {
 		w := newWorld(t, disk)
@@ -183,7 +183,7 @@ func TestShortFileThatHasEverythingIsWrittenOn(t *testing.T) {
 	})
 }
 
-// Damage in the segment that is being written does not reach what is written after it.
+// Damage in the segment that is being written does not affect later writes to it.
 func TestDamageInTheCurrentSegment(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	for range 4 {
@@ -191,7 +191,7 @@ func TestDamageInTheCurrentSegment(t *testing.T) {
 	}
 	w.settle()
 	flip(t, w.disk, w.dir+"/0000000000.seg", SegmentHeaderBytes+int64(w.model[2].slice.Offset)+20)
-	w.append(2, 100) // in memory only
+	w.append(2, 100) // only in memory
 	var v View
 	if err := w.log.View(&v, w.model[2].slice.Offset, 1); err == nil {
 		t.Fatal("damage is served")
@@ -211,7 +211,7 @@ func TestDamageInTheCurrentSegment(t *testing.T) {
 	w.check()
 }
 
-// A batch that is whole but stands in the wrong place breaks the chain, and is not served in a run.
+// A batch that is whole but in the wrong place breaks the chain, and is not served as part of a run.
 func TestMisplacedBatchBreaksTheChain(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	for range 6 {
@@ -231,8 +231,8 @@ func TestMisplacedBatchBreaksTheChain(t *testing.T) {
 	}
 }
 
-// B34: an index that is missing, cut, damaged, of another segment, stale or plainly wrong costs a scan, never a wrong
-// answer.
+// B34: an index that is missing, cut, damaged, of another segment, stale or simply wrong costs a scan, but never gives
+// a wrong answer.
 func TestIndexIsOnlyAHint(t *testing.T) {
 	base := newWorld(t, memoryDisk())
 	base.fill(newRand(21), 100)
@@ -288,8 +288,8 @@ func TestIndexIsOnlyAHint(t *testing.T) {
 	}
 }
 
-// B37: missing, short and foreign files in the middle, at the start and at the end of the log are named by
-// Health; everything else is served.
+// B37: Health names missing, short and foreign files at the start, in the middle and at the end of the log. Everything
+// else is served.
 func TestDamagedFiles(t *testing.T) {
 	base := newWorld(t, memoryDisk())
 	base.fill(newRand(22), 90)
@@ -320,7 +320,7 @@ func TestDamagedFiles(t *testing.T) {
 			},
 		} {
 			if hit == 0 && what == "missing" {
-				continue // looks like a trimmed log; the engine's cursors tell
+				continue // it looks like a trimmed log; the engine's cursors detect it
 			}
 			t.Run(fmt.Sprintf("%s %d", what, hit), func(t *testing.T) {
 				w := *base
@@ -346,7 +346,7 @@ func TestDamagedFiles(t *testing.T) {
 					t.Errorf("%d served, %d damaged", len(got), len(damaged))
 				}
 				w.seekAround(segs[hit].Number)
-				// New batches are taken, and where the current segment is whole they reach the files.
+				// The log takes new batches, and if the current segment is whole they reach its files.
 				w.append(1, 100)
 				if _, err := w.log.Flush(w.w, 1<<20); (err != nil) != (hit == last) {
 					t.Errorf("flush: %v", err)
@@ -356,7 +356,7 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
-// seekAround looks for every message and accepts damage only where it is.
+// seekAround looks for every message and accepts damage only where there is some.
 func (w *world) seekAround(damaged uint32) {
 	w.t.Helper()
 	for i := range w.model {
@@ -375,8 +375,8 @@ func (w *world) seekAround(damaged uint32) {
 	}
 }
 
-// A file that shrinks under its mapping is a fault of the processor. It comes back as an error; the process lives,
-// other segments are served, and a reader keeps what it was given.
+// A file that shrinks under its mapping causes a processor fault. The reader gets an error; the process lives, other
+// segments are served, and a reader keeps the bytes that it already has.
 func TestFileCutUnderMapping(t *testing.T) {
 	dir := t.TempDir()
 	disk, err := aio.OpenDisk(dir, aio.DiskOptions{Mode: aio.ModePwrite})

@@ -13,7 +13,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A full disk loses nothing, and space that comes back is used without a restart.
+// A full disk loses nothing, and space that is freed is used without a restart.
 func TestNoSpace(t *testing.T) {
 	d := faultaio.New(faultaio.Options{Seed: 1, CapacityBytes: 50 << 10})
 	w := newWorld(t, d)
@@ -41,8 +41,8 @@ func TestNoSpace(t *testing.T) {
 	w.check()
 }
 
-// A failed write or sync poisons the files: nothing is written or synced any more, Synced stays, reads go on, the
-// commit log's files stay needed, and reopening from the last checkpoint brings everything back.
+// A failed write or sync poisons the files: nothing is written or synced any more, Synced does not move, reads go on,
+// and the commit log's files stay needed. Reopening from the last checkpoint brings everything back.
 func TestFailedFilesStayFailed(t *testing.T) {
 	for _, kind := range []faultaio.Kind{faultaio.KindWrite, faultaio.KindSync, faultaio.KindSyncDir} {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestFailedFilesStayFailed(t *testing.T) {
 			if got, _, err := w.readAll(1 << 20); err != nil || len(got) != len(w.model) {
 				t.Errorf("%d of %d batches are read, %v", len(got), len(w.model), err)
 			}
-			w.disk = d.Crash(7) // what the device really has
+			w.disk = d.Crash(7) // what the device really holds
 			w.reopenAt(w.stateAt(synced))
 			w.check()
 			w.settle()
@@ -96,8 +96,8 @@ func TestFailedFilesStayFailed(t *testing.T) {
 	}
 }
 
-// B43 (of segments): the power goes at every operation of a life that appends, flushes, syncs, cuts, trims and resets.
-// Opened from the checkpoint that followed the last sync, with the rest handed over again, the log is whole.
+// B43 (for segments): the power fails at every operation of a run that appends, flushes, syncs, cuts, trims and resets.
+// The log, opened from the checkpoint after the last sync and with the rest handed over again, is whole.
 func TestPowerCutAnywhere(t *testing.T) {
 	total := crashLife(t, -1, 0)
 	seeds := uint64(6)
@@ -115,8 +115,8 @@ func TestPowerCutAnywhere(t *testing.T) {
 	t.Logf("%d crash states", total*int(seeds))
 }
 
-// crashLife lives until the power goes at operation op, recovers, and checks. It returns the operations of a whole
-// life.
+// crashLife runs until the power fails at operation op, recovers, and checks. It returns the number of operations of a
+// whole run.
 func crashLife(t *testing.T, op int, seed uint64) int {
 	d := faultaio.New(faultaio.Options{Seed: 1})
 	d.CrashAt(op)
@@ -131,9 +131,9 @@ func crashLife(t *testing.T, op int, seed uint64) int {
 	}
 	_ = w.log.Close()
 	w.disk = d.Crash(seed)
-	for round := range 2 { // recovery of recovery
+	for round := range 2 { // recover, then recover again
 		w.open(checkpoint)
-		w.trimmed() // retention may have come further than the model saw
+		w.trimmed() // retention may have gone further than the model saw
 		for i := range w.model {
 			if w.model[i].slice.Offset >= checkpoint.End {
 				w.hand(&w.model[i])
@@ -177,7 +177,7 @@ func liveUntilCrash(w *world, rng *rand.Rand) (checkpoint State, err error) {
 				return checkpoint, err
 			}
 		}
-		if step%9 == 8 { // a cut is in the commit log first, so a checkpoint above it is void: replay cuts again
+		if step%9 == 8 { // a cut is in the commit log first, so a checkpoint above it is void, and replay cuts again
 			keep := len(w.model) - min(len(w.model), rng.IntN(20))
 			st := w.begin
 			if keep > 0 {
@@ -197,8 +197,8 @@ func liveUntilCrash(w *world, rng *rand.Rand) (checkpoint State, err error) {
 	return checkpoint, nil
 }
 
-// B27, B42: concurrent appends, reads by sequence and by id, flushes, syncs, evictions, trims and reopens. Every reader
-// sees every batch from where it began, in order, byte by byte.
+// B27, B42: concurrent appends, reads by position and by id, flushes, syncs, evictions, trims and reopens. Every reader
+// sees every batch from its starting point on, in order, byte by byte.
 func TestTorture(t *testing.T) {
 	onDisks(t, func(t *testing.T, disk aio.Disk) {
 		w := newWorldOf(t, disk, Sizes{64 << 10, 256 << 10}, testOptions)
@@ -266,7 +266,7 @@ func (w *world) tortureRead(rng *rand.Rand, mu *sync.Mutex) error {
 		return nil
 	}
 	from := rng.IntN(len(w.model))
-	want := w.model[from:min(from+20, len(w.model))] // appending never changes what is there
+	want := w.model[from:min(from+20, len(w.model))] // appending never changes existing elements
 	mu.Unlock()
 	at := want[0].slice.Offset
 	if s := want[0].slice; s.Count > 0 && rng.IntN(2) == 0 {
@@ -301,8 +301,8 @@ func (w *world) tortureRead(rng *rand.Rand, mu *sync.Mutex) error {
 	return nil
 }
 
-// A log whose files take nothing more begins anew: all of them go, and the new ones are written and read back. One
-// whose files cannot go stays as it is.
+// A reset of a log whose files are poisoned removes all of them; the new files are written and read back. If the files
+// cannot be removed, the log stays as it is.
 func TestResetOfFailedFiles(t *testing.T) {
 	for _, kind := range []faultaio.Kind{faultaio.KindWrite, faultaio.KindSync, faultaio.KindSyncDir} {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -328,7 +328,7 @@ func TestResetOfFailedFiles(t *testing.T) {
 			w.fill(newRand(33), 60)
 			w.settle()
 			w.check()
-			w.disk = d.Crash(7) // what the device really has
+			w.disk = d.Crash(7) // what the device really holds
 			w.reopen()
 			w.check()
 		})

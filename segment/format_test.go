@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// The tables of FORMAT.md are the constants of the code: same offsets, same sizes, no gap, no field unknown to either.
+// The tables of FORMAT.md equal the constants of the code: same offsets, same sizes, no gap, no field that only one
+// has.
 func TestFormatTables(t *testing.T) {
 	text, err := os.ReadFile("FORMAT.md")
 	if err != nil {
@@ -108,7 +109,7 @@ func TestGoldenFiles(t *testing.T) {
 	}
 }
 
-// Any flipped bit of a header block or an index is noticed.
+// Any flipped bit of a header block or an index is detected.
 func TestEveryBitFlipOfFilesIsDetected(t *testing.T) {
 	h := goldenSegHeader()
 	block := make([]byte, SegmentHeaderBytes)

@@ -32,7 +32,7 @@ func FuzzBatch(f *testing.F) {
 	})
 }
 
-// FuzzRecords hands arbitrary bodies to the record iterator, as after a checksum that is right.
+// FuzzRecords gives arbitrary bodies to the record iterator, as if their checksum had been correct.
 func FuzzRecords(f *testing.F) {
 	recs := goldenRecords()
 	var body []byte
@@ -64,7 +64,7 @@ func FuzzRecords(f *testing.F) {
 		} else if err != nil && !errors.Is(err, ErrInvalid) {
 			t.Fatalf("untyped error %v", err)
 		}
-		for i := range again { // what was read can be written and read again
+		for i := range again { // records that were read can be written and read again
 			var one RecordIter
 			one.Reset(&Header{Count: 1}, AppendRecord(nil, &again[i]))
 			r, ok := one.Next()
@@ -75,7 +75,7 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-// FuzzDecompress hands arbitrary bytes to the decompressors: an error or at most MaxBatchBytes.
+// FuzzDecompress gives arbitrary bytes to the decompressors. They return an error or at most MaxBatchBytes.
 func FuzzDecompress(f *testing.F) {
 	for _, c := range []Codec{CodecS2, CodecZstd} {
 		f.Add(uint8(c), sample(f, c, 4, 60, uint64(c))[HeaderBytes:])
@@ -98,7 +98,7 @@ func FuzzSegmentHeader(f *testing.F) {
 	h.encode(block)
 	f.Add(block)
 	f.Fuzz(func(t *testing.T, p []byte) {
-		if len(p) >= segFieldsBytes { // past the checksum, to the rules behind it
+		if len(p) >= segFieldsBytes { // get past the checksum, to the rules behind it
 			p = append(p[:segFieldsBytes:segFieldsBytes], make([]byte, SegmentHeaderBytes-segFieldsBytes)...)
 			binary.LittleEndian.PutUint32(p[offSegCRC:], Checksum(p[:offSegCRC]))
 		}
@@ -130,8 +130,8 @@ func FuzzIndex(f *testing.F) {
 	})
 }
 
-// FuzzStoredBytes overwrites a stretch of a stored segment (and the index) with arbitrary bytes: what is read is what
-// was written, or an error; never a panic, never other bytes.
+// FuzzStoredBytes overwrites part of a stored segment (and its index) with arbitrary bytes. Reads return what was
+// written, or an error; they never panic and never return other bytes.
 func FuzzStoredBytes(f *testing.F) {
 	base := newWorld(f, memoryDisk())
 	base.fill(newRand(50), 40)

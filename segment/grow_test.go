@@ -6,9 +6,9 @@ import (
 	"penstock/segment/aio"
 )
 
-// A leader gave a segment more room than this copy's file has: the file was made after a restart, from the batches that
-// had come until then. It gets the room when a batch needs it; a reader of the old file keeps its bytes, and a
-// checkpoint that names the larger room opens the log.
+// A leader gave a segment more room than this copy's file has, because the copy made the file after a restart, from the
+// batches that it had by then. The file is enlarged when a batch needs it. A reader of the old file keeps its bytes,
+// and a checkpoint with the larger capacity opens the log.
 func TestFileGetsMoreRoom(t *testing.T) {
 	onDisks(t, func(t *testing.T, disk aio.Disk) {
 		for _, reopened := range []bool{false, true} {
@@ -27,7 +27,7 @@ func TestFileGetsMoreRoom(t *testing.T) {
 			large := w.st
 			large.SegmentCapacity = 64 << 10
 			w.st = large
-			w.append(1, 100) // fits into the file all the same
+			w.append(1, 100) // this one still fits into the file
 			w.settle()
 			if reopened {
 				w.reopen()
@@ -47,7 +47,7 @@ func TestFileGetsMoreRoom(t *testing.T) {
 			v.Release()
 			w.reopen()
 			w.check()
-			w.append(1, 30_000) // and the next segment follows
+			w.append(1, 30_000) // the next segment follows
 			w.settle()
 			w.reopen()
 			w.check()

@@ -7,11 +7,11 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// hangPatience is how long what needs no disk may take while the disk hangs; the machine may be busy.
+// hangPatience is how long an operation that needs no disk may take while the disk hangs; the machine may be busy.
 const hangPatience = 30 * time.Second
 
-// A disk that hangs under who removes or maps a segment keeps nobody who needs no disk: appending, reading other
-// segments that are in memory, and letting go of their mappings.
+// If the disk hangs while a goroutine removes or maps a segment, goroutines that need no disk are not held up: they
+// append, read segments that are in memory, and release mappings.
 func TestHungDiskHoldsNoLock(t *testing.T) {
 	for name, kind := range map[string]faultaio.Kind{"removing": faultaio.KindRename, "reading": faultaio.KindRead} {
 		t.Run(name, func(t *testing.T) {
@@ -28,12 +28,12 @@ func TestHungDiskHoldsNoLock(t *testing.T) {
 				defer v.Release()
 				return w.log.View(&v, segs[i].Start, 1)
 			}
-			if err := look(0); err != nil { // mapped, and the one to go first
+			if err := look(0); err != nil { // now mapped, and the first one to be unmapped
 				t.Fatal(err)
 			}
 			pattern := "topics/*/*/0000000000.seg"
 			if kind == faultaio.KindRename {
-				pattern = "" // it names where the file comes from, or where it goes
+				pattern = "" // a rename's name may be the old or the new path
 			}
 			d.Inject(faultaio.Rule{Kind: kind, Name: pattern, Hold: true, Count: -1})
 			hung := make(chan error, 1)

@@ -10,7 +10,7 @@ import (
 	"penstock/segment/aio"
 )
 
-// B21, B27, B32: what was written is read back in order across segment rolls, from memory, from half-written
+// B21, B27, B32: what was written is read back in order across segment boundaries, from memory, from half-written
 // segments and from segments alone, and every id and time is found.
 func TestReadBack(t *testing.T) {
 	onDisks(t, func(t *testing.T, disk aio.Disk) {
@@ -39,7 +39,7 @@ func TestReadBack(t *testing.T) {
 	})
 }
 
-// B32: batches that fill a segment to the byte, and ones that do not fit by one byte.
+// B32: batches that fill a segment to the byte, and batches that are one byte too large for it.
 func TestSegmentBoundaries(t *testing.T) {
 	for _, spare := range []int{-1, 0, 1} {
 		t.Run(fmt.Sprint(spare), func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// B26: below the start, at the end and past the end are three errors.
+// B26: below the start, at the end and past the end are three different errors.
 func TestPlacesOutsideTheLog(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	var v View
@@ -134,7 +134,7 @@ func TestPlacesOutsideTheLog(t *testing.T) {
 			t.Errorf("view inside a batch at %d: %v", at, err)
 		}
 	}
-	w.check() // a wrong place harmed nothing
+	w.check() // the wrong place did no harm
 	if err := w.log.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestPlacesOutsideTheLog(t *testing.T) {
 	}
 }
 
-// B30: a batch that does not continue the log is refused; so is one outside its segment.
+// B30: a batch that does not continue the log is refused, and so is one outside its segment.
 func TestAppendRefusesGaps(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	w.append(3, 100)
@@ -177,8 +177,8 @@ func TestAppendRefusesGaps(t *testing.T) {
 	w.check()
 }
 
-// B22, B23, B29, B35: after every number of batches, flushed wholly or partly, a reopened log ends where the last
-// synced batch ended, whatever bytes lie behind it, and goes on.
+// B22, B23, B29, B35: after any number of batches, flushed wholly or in part, a reopened log ends where the last synced
+// batch ended, whatever bytes lie behind it, and goes on from there.
 func TestReopen(t *testing.T) {
 	onDisks(t, func(t *testing.T, disk aio.Disk) {
 		w := newWorld(t, disk)
@@ -200,7 +200,7 @@ func TestReopen(t *testing.T) {
 	})
 }
 
-// B22: a log that was only ever in memory has no files, and none are made by opening it.
+// B22: a log that was only ever in memory has no files, and opening it makes none.
 func TestEmptyLogMakesNoFile(t *testing.T) {
 	disk := memoryDisk().(interface {
 		aio.Disk
@@ -257,8 +257,8 @@ func TestViewsOutliveTheirLog(t *testing.T) {
 	})
 }
 
-// OldestUnsyncedFileSeq names the oldest commit log file that is still needed, never a later one;
-// OldestUnflushedFileSeq the oldest that the next Flush reads from.
+// OldestUnsyncedFileSeq names the oldest commit log file that is still needed, and never a later one.
+// OldestUnflushedFileSeq names the oldest file that the next Flush reads from.
 func TestOldestUnsyncedFile(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	if _, ok := w.log.OldestUnsyncedFileSeq(); ok {
@@ -303,7 +303,7 @@ func TestOldestUnsyncedFile(t *testing.T) {
 	}
 }
 
-// MakeFile makes exactly the file that the next Flush needs, once; NeedsFile tells when.
+// MakeFile makes exactly the file that the next Flush needs, once. NeedsFile says when.
 func TestMakeFile(t *testing.T) {
 	onDisks(t, func(t *testing.T, disk aio.Disk) {
 		w := newWorld(t, disk)
@@ -327,7 +327,7 @@ func TestMakeFile(t *testing.T) {
 					t.Fatal("still needs a file")
 				}
 				w.check()
-				if _, err := w.log.Flush(w.w, 1); err != nil { // one batch, so that rolls are met one by one
+				if _, err := w.log.Flush(w.w, 1); err != nil { // one batch, so that segments begin one at a time
 					t.Fatal(err)
 				}
 			}
@@ -343,7 +343,7 @@ func TestMakeFile(t *testing.T) {
 	})
 }
 
-// A file that was only made holds nothing durably, not even its name, so the one before it may not go.
+// A file that was only created holds nothing durably, not even its name, so the segment before it must not be removed.
 func TestTrimNeedsADurableSuccessor(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	for w.st.Segment == 0 {

@@ -8,8 +8,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A caller that may not wait for the device gets what is in memory, and of all else it hears that it is not. The device
-// is not asked.
+// A caller that may not wait for the device gets what is in memory, and ErrNotInMemory for everything else. The device
+// is not used.
 func TestWithoutTheDevice(t *testing.T) {
 	d := faultaio.New(faultaio.Options{Seed: 1})
 	w := newWorld(t, d)

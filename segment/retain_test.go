@@ -10,7 +10,7 @@ import (
 	"penstock/segment/aio"
 )
 
-// B24, B33: cut to every batch of a log that spans segments, in each state of writing, then append, read, reopen.
+// B24, B33: cut to every batch of a log of several segments, in each state of writing, then append, read and reopen.
 func TestTruncateAnywhere(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -50,8 +50,8 @@ func TestTruncateAnywhere(t *testing.T) {
 	}
 }
 
-// B38: a view that was taken before a cut shows the bytes that were there, while the log is
-// written anew below it; and no view taken after the cut shows them.
+// B38: a view that was taken before a cut keeps showing its bytes while the log is written anew below it. No view taken
+// after the cut shows those bytes.
 func TestTruncateUnderReaders(t *testing.T) {
 	onDisks(t, func(t *testing.T, disk aio.Disk) {
 		w := newWorld(t, disk)
@@ -100,7 +100,7 @@ func TestTruncateOutside(t *testing.T) {
 		t.Errorf("below the start: %v", err)
 	}
 	w.check()
-	w.truncate(0) // to the very start of what is left
+	w.truncate(0) // to the very start of the remaining log
 	w.check()
 	w.fill(newRand(10), 20)
 	w.settle()
@@ -109,7 +109,7 @@ func TestTruncateOutside(t *testing.T) {
 	w.check()
 }
 
-// B28: start anew at any place: at a segment's start, in the middle of one, below or above what was there.
+// B28: start anew at any place: at a segment's start, inside a segment, below or above the old contents.
 func TestReset(t *testing.T) {
 	for _, st := range []State{
 		{},
@@ -136,7 +136,7 @@ func TestReset(t *testing.T) {
 				}
 				w.fill(newRand(12), 60)
 				w.check()
-				w.reopen() // nothing of it was synced
+				w.reopen() // none of it was synced
 				w.check()
 				w.settle()
 				w.check()
@@ -151,8 +151,8 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// B25, B39: trimming to every place removes exactly the whole segments below it, keeps the last one and everything in
-// the others readable by the same ids, also after reopening.
+// B25, B39: trimming to any place removes exactly the whole segments below it and keeps the last one. Everything in the
+// remaining segments stays readable by the same ids, also after reopening.
 func TestTrim(t *testing.T) {
 	var ends []Offset
 	w := newWorld(t, memoryDisk())
@@ -207,7 +207,7 @@ func TestTrim(t *testing.T) {
 	}
 }
 
-// A checkpoint that ends exactly where a segment ended which retention removed later opens as an empty log there.
+// A checkpoint that ends exactly at the end of a segment that retention removed later opens as an empty log there.
 func TestOpenAtTrimmedEnd(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	w.fill(newRand(15), 40)
@@ -229,7 +229,7 @@ func TestOpenAtTrimmedEnd(t *testing.T) {
 	w.check()
 }
 
-// B41: files of another topic with the same name, or of another partition, are refused and say so.
+// B41: files of another topic of the same name, or of another partition, are refused, and the error says so.
 func TestForeignSegmentsAreRefused(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	w.fill(newRand(16), 60)
@@ -279,7 +279,7 @@ func newWorldAt(t *testing.T, disk aio.Disk, id Identity) *world {
 	return w
 }
 
-// B40: segment numbers beyond a million sort by number and open.
+// B40: segment numbers beyond a million sort numerically and open.
 func TestManySegmentNumbers(t *testing.T) {
 	onDisks(t, func(t *testing.T, disk aio.Disk) {
 		for _, first := range []uint32{999_998, 9_999_998, 1<<32 - 6} {
@@ -314,7 +314,7 @@ func TestManySegmentNumbers(t *testing.T) {
 	}
 }
 
-// Mappings are bounded: what nobody reads is unmapped, and mapped again on use.
+// The number of mappings is bounded: segments that nobody reads are unmapped, and mapped again on use.
 func TestMappingsAreBounded(t *testing.T) {
 	onDisks(t, func(t *testing.T, disk aio.Disk) {
 		w := newWorld(t, disk)
@@ -373,8 +373,8 @@ func TestRemovedFilesAreGone(t *testing.T) {
 	})
 }
 
-// The trash is emptied at a start, while retention may fill it already: who had pinned a file and finds it nowhere is
-// told of retention, not of damage.
+// The trash may be emptied at a start while retention already puts files there. A reader that pinned a file and finds
+// it nowhere gets the error of retention, not one of damage.
 func TestTrashEmptiedUnderAReader(t *testing.T) {
 	w := newWorld(t, memoryDisk())
 	w.fill(newRand(6), 50)

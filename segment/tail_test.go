@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// tailWorld is a tail and beside it, as plain slices, what must be in it.
+// tailWorld is a tail and, as plain slices, what must be in it.
 type tailWorld struct {
 	*world
 	tail tail
@@ -13,7 +13,7 @@ type tailWorld struct {
 	data [][]byte
 }
 
-// push appends a batch of n messages; with turn it goes to a new buffer.
+// push appends a batch of n messages. With turn it goes to a new buffer.
 func (w *tailWorld) push(n, size int, turn bool) {
 	w.t.Helper()
 	p := w.batch(n, size)
@@ -30,11 +30,11 @@ func (w *tailWorld) push(n, size int, turn bool) {
 	at := 0
 	if k := len(w.want); k > 0 && !turn {
 		last := &w.want[k-1]
-		s.Buf, at = last.Buf, last.Buf.Offset(last.Data)+len(last.Data)+56 // something else lies between batches
+		s.Buf, at = last.Buf, last.Buf.Offset(last.Data)+len(last.Data)+56 // other bytes lie between the batches
 	}
 	if s.Buf == nil || at+len(p) > len(s.Buf.Bytes()) {
 		s.Buf, at = w.arena.Get(), 0
-		defer s.Buf.Release() // as the commit log does when its group is done
+		defer s.Buf.Release() // as the commit log does when its group is durable
 	}
 	s.Data = s.Buf.Bytes()[at : at+copy(s.Buf.Bytes()[at:], p)]
 	w.tail.push(&s)
@@ -42,7 +42,7 @@ func (w *tailWorld) push(n, size int, turn bool) {
 	w.want, w.data = append(w.want, s), append(w.data, p)
 }
 
-// pop drops a slice from one end and releases what the tail gives up.
+// pop drops a slice from one end and releases the buffer that the tail returns.
 func (w *tailWorld) pop(front bool) {
 	k := len(w.want)
 	buf := w.tail.popBack
@@ -86,8 +86,8 @@ func (w *tailWorld) check() {
 	}
 }
 
-// B30: the tail gives back every slice as it was pushed, whichever end slices leave by, and holds a buffer exactly as
-// long as a slice of it is left.
+// B30: the tail returns every slice as it was pushed, whichever end slices leave by, and holds a buffer exactly as long
+// as one of its slices is left.
 func TestTailKeepsSlices(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := newRand(seed)
@@ -97,12 +97,12 @@ func TestTailKeepsSlices(t *testing.T) {
 			case k < 5:
 				w.push(rng.IntN(3), rng.IntN(300), rng.IntN(4) == 0)
 				if rng.IntN(6) == 0 {
-					w.fileSeq++ // the next stretch is in the same buffer and another file
+					w.fileSeq++ // the next stretch is in the same buffer, but in another file
 				}
 			case len(w.want) == 0:
 			case k < 8:
 				w.pop(true)
-			case k == 8: // a cut: what comes then continues from there
+			case k == 8: // a cut: later batches continue from there
 				w.st = w.stateBefore(len(w.want) - 1)
 				w.pop(false)
 			default:
@@ -122,7 +122,7 @@ func TestTailKeepsSlices(t *testing.T) {
 	}
 }
 
-// stateBefore is the state that the partition had before slice i, as far as the tail cares.
+// stateBefore is the state of the partition before slice i, as far as the tail uses it.
 func (w *tailWorld) stateBefore(i int) State {
 	s := &w.want[i]
 	return State{
@@ -131,7 +131,7 @@ func (w *tailWorld) stateBefore(i int) State {
 	}
 }
 
-// The numbers of stretches wrap; a tail that lives across that sees nothing of it.
+// The numbers of stretches wrap around. A tail that lives across the wrap is not affected.
 func TestStretchNumbersWrap(t *testing.T) {
 	w := &tailWorld{world: newWorld(t, memoryDisk())}
 	w.tail.gone = 1<<32 - 3
@@ -146,13 +146,13 @@ func TestStretchNumbersWrap(t *testing.T) {
 	}
 	w.pop(false)
 	w.check()
-	if w.tail.gone != 4 { // a stretch that leaves by the back leaves its number behind
+	if w.tail.gone != 4 { // a stretch that leaves by the back does not count
 		t.Errorf("%d stretches left by the front after the wrap, want 4", w.tail.gone)
 	}
 }
 
-// A buffer is held once for all slices of a stretch: appending batch after batch to it allocates nothing but the ring's
-// growth.
+// One reference holds a buffer for all slices of a stretch: appending batch after batch to it allocates only when the
+// rings grow.
 func TestAppendAllocatesOnlyGrowth(t *testing.T) {
 	w := &tailWorld{world: newWorld(t, memoryDisk())}
 	for range 100 {

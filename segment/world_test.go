@@ -17,19 +17,19 @@ var testIdentity = Identity{Topic: uuid.MustParse("6ba7b810-9dad-11d1-80b4-00c04
 
 const testDir = "topics/6ba7b810-9dad-11d1-80b4-00c04fd430c8/3"
 
-// testSizes make segments roll often: 8 KiB, 16 KiB, 32 KiB, 32 KiB, ...
+// testSizes make new segments frequent: 8 KiB, 16 KiB, 32 KiB, 32 KiB, ...
 var testSizes = Sizes{MinSegmentBytes: 8 << 10, MaxSegmentBytes: 32 << 10}
 
 var testOptions = Options{IndexEveryBytes: 1 << 10, MaxMappedSegments: 2}
 
-// stored is one batch of the model: what the log must answer.
+// stored is one batch of the model, with what the log must answer for it.
 type stored struct {
 	data  []byte
 	slice Slice // without Buf and Data
-	after State // the partition's state after it
+	after State // the partition's state after the batch
 }
 
-// world is one partition as the engine drives it, and the model beside it.
+// world is one partition, driven as the engine drives it, together with the model.
 type world struct {
 	t     testing.TB
 	disk  aio.Disk
@@ -138,7 +138,7 @@ func (w *world) batch(n, size int) []byte {
 	return p
 }
 
-// append commits a batch: places it, stamps it, copies it to a buffer, and hands it to the log.
+// append seals a batch: it places and stamps it, copies it to a buffer, and hands it to the log.
 func (w *world) append(n, size int) {
 	w.t.Helper()
 	w.put(w.batch(n, size))
@@ -163,7 +163,7 @@ func (w *world) put(p []byte) {
 	w.hand(&w.model[len(w.model)-1])
 }
 
-// hand gives a batch of the model to the log, in a buffer.
+// hand gives a batch of the model to the log in a buffer.
 func (w *world) hand(m *stored) {
 	w.t.Helper()
 	buf := w.arena.Get()
@@ -221,7 +221,7 @@ func (w *world) sync() {
 	}
 }
 
-// settle brings everything to the files and nothing stays in memory.
+// settle moves everything to the files, so that nothing stays in memory.
 func (w *world) settle() {
 	w.t.Helper()
 	w.flush()
@@ -229,8 +229,8 @@ func (w *world) settle() {
 	w.log.Evict(w.st.End)
 }
 
-// reopen closes the log as a stop does and opens it from the state of the last durable batch.
-// What was not synced is handed over again, as the replay of the commit log does.
+// reopen closes the log as a stop does and opens it from the state of the last durable batch. Then it hands over again
+// what was not synced, as the replay of the commit log does.
 func (w *world) reopen() {
 	w.t.Helper()
 	w.reopenAt(w.stateAt(w.log.Synced()))
@@ -249,7 +249,7 @@ func (w *world) reopenAt(st State) {
 	}
 }
 
-// stateAt is the state of the partition when the last batch that ends at or below off was its last.
+// stateAt is the state of the partition after the last batch that ends at or below off.
 func (w *world) stateAt(off Offset) State {
 	st := w.begin
 	for _, m := range w.model {
@@ -274,7 +274,7 @@ func (w *world) truncate(keep int) {
 	w.st.Epoch++
 }
 
-// trimmed drops from the model what lies below the log's start.
+// trimmed drops everything below the log's start from the model.
 func (w *world) trimmed() {
 	start, _, _ := w.log.Start()
 	for len(w.model) > 0 && w.model[0].slice.Offset < start {
@@ -316,7 +316,7 @@ func (w *world) readAll(maxBytes int) (out [][]byte, offsets []Offset, err error
 	}
 }
 
-// check compares everything that the log answers with the model.
+// check compares every answer of the log with the model.
 func (w *world) check() {
 	w.t.Helper()
 	end, next, nextID := w.log.End()
