@@ -21,7 +21,7 @@ func newArena(t testing.TB, bufBytes, count int) *aio.Arena {
 	return a
 }
 
-// mustPanicBug runs fn, which must panic as a programmer's error.
+// mustPanicBug runs fn, which must panic because of a programming error.
 func mustPanicBug(t testing.TB, fn func()) {
 	t.Helper()
 	defer func() {
@@ -92,7 +92,7 @@ func TestBufCounting(t *testing.T) {
 	var calls int
 	a.OnRelease(func() {
 		calls++
-		if a.Free() != 1 { // the lock is not held, and the buffer is back
+		if a.Free() != 1 { // the lock is not held, and the buffer is free again
 			t.Error("OnRelease was called before the buffer was free")
 		}
 	})
@@ -119,7 +119,7 @@ func TestBufCounting(t *testing.T) {
 	a.OnRelease(nil)
 }
 
-// Offset finds bytes of the buffer and refuses all others.
+// Offset accepts bytes of the buffer and refuses all others.
 func TestBufOffset(t *testing.T) {
 	arena := newArena(t, 8192, 3)
 	b, other := arena.Get(), arena.Get()

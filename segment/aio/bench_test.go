@@ -6,7 +6,7 @@ import (
 	"penstock/segment/aio"
 )
 
-// prewritten makes a file whose blocks are written, as the commit log's files are.
+// prewritten makes a file whose blocks are written, like the files of the commit log.
 func prewritten(b *testing.B, d aio.Disk, size int) aio.File {
 	b.Helper()
 	f, err := d.Create("bench", int64(size))
@@ -82,7 +82,7 @@ func keepWriting(b *testing.B, q aio.Queue, f aio.File, bufs []*aio.Buf, size in
 	}
 }
 
-// BenchmarkWakeAwake is what producers pay while the owner is at work.
+// BenchmarkWakeAwake measures what Wake costs producers while the owner is awake.
 func BenchmarkWakeAwake(b *testing.B) {
 	for _, mode := range []aio.Mode{aio.ModeUring, aio.ModePwrite} {
 		b.Run(string(mode), func(b *testing.B) {
@@ -101,7 +101,7 @@ func BenchmarkWakeAwake(b *testing.B) {
 	}
 }
 
-// BenchmarkWakeAsleep is a hand-off to a sleeping owner and back.
+// BenchmarkWakeAsleep measures a hand-off to a sleeping owner and back.
 func BenchmarkWakeAsleep(b *testing.B) {
 	for _, mode := range []aio.Mode{aio.ModeUring, aio.ModePwrite} {
 		b.Run(string(mode), func(b *testing.B) {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// childEnv names the function of children that a re-run of the test binary executes instead of
-// the tests: another process with other limits, or one to kill.
+// childEnv names the function of children that a re-run of the test binary executes in place of the tests. The re-run
+// is another process, with other limits, or one to kill.
 const childEnv = "AIO_TEST_CHILD"
 
 var children = map[string]func(args []string) error{
@@ -67,7 +67,7 @@ func startChild(t *testing.T, name string, args ...string) *child {
 	return c
 }
 
-// line is the next line the child prints.
+// line is the next line that the child prints.
 func (c *child) line(t *testing.T) string {
 	t.Helper()
 	text, err := c.out.ReadString('\n')

@@ -16,7 +16,7 @@ func open(t testing.TB, dir string, opts aio.DiskOptions) aio.Disk {
 	return d
 }
 
-// Every engine on the file system of the temporary directory.
+// Every engine runs the suite on the file system of the temporary directory.
 func TestConformance(t *testing.T) {
 	for name, opts := range map[string]aio.DiskOptions{
 		"auto":            {},

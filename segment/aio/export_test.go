@@ -3,5 +3,5 @@ package aio
 // Guard is guard.
 func Guard(path string, fn func() error) error { return guard(path, fn) }
 
-// MappedBytes is what m maps.
+// MappedBytes are the bytes that m maps.
 func MappedBytes(m Mapping) []byte { return m.(*mapping).mem }

@@ -16,8 +16,8 @@ import (
 	"penstock/segment/aio/aiotest"
 )
 
-// writeAndReport does what a node does, durably writes and reads back through a queue with an
-// arena of 16 MiB, and prints the engine.
+// writeAndReport does what a node does: it writes durably through a queue with an arena of 16 MiB and reads back. Then
+// it prints the engine.
 func writeAndReport(args []string) error {
 	d, err := aio.OpenDisk(args[0], aio.DiskOptions{})
 	if err != nil {
@@ -74,7 +74,7 @@ func underSeccomp(args []string) error {
 	return writeAndReport(args)
 }
 
-// underMemlock gives up root and lowers the limit of locked memory to what args[1] says.
+// underMemlock gives up root and lowers the limit for locked memory to args[1].
 func underMemlock(args []string) error {
 	var limit uint64
 	if _, err := fmt.Sscan(args[1], &limit); err != nil {
@@ -109,7 +109,7 @@ func forNobody(t *testing.T) string {
 	return dir
 }
 
-// A machine that refuses a part of io_uring gets the rest, and always a working queue.
+// A machine that refuses part of io_uring gets the rest, and always a working queue.
 func TestFallsBack(t *testing.T) {
 	plain := startChild(t, "write", t.TempDir()).line(t)
 	if strings.Contains(plain, "engine=pwrite") {
@@ -156,7 +156,7 @@ func mount(t *testing.T, kind, options string) string {
 	return dir
 }
 
-// tmpfs is a directory in memory: a mount of its own, or without root the system's.
+// tmpfs is a directory in memory: a mount of its own or, without root, the system's.
 func tmpfs(t *testing.T) string {
 	t.Helper()
 	if os.Getuid() == 0 {

@@ -34,8 +34,8 @@ func writeOne(t *testing.T, q aio.Queue, f aio.File, p []byte, off int64) error 
 	return done[0].Err
 }
 
-// A full disk: the write that does not fit is an error, whatever part of it fits; a file that was only short of room
-// goes on once there is room. B16
+// A full disk: a write that does not fit is an error, whatever part of it fits. A file that only lacked room goes on
+// once there is room (B16).
 func TestFullDisk(t *testing.T) {
 	for name, opts := range engines {
 		t.Run(name, func(t *testing.T) {
@@ -103,7 +103,7 @@ func mountImage(t *testing.T) string {
 	}
 	run("mkfs.ext4", "-q", "-F", image)
 	run("mount", "-o", "loop", image, dir)
-	t.Cleanup(func() { // lazily: the kernel frees rings, and what they hold of the file system, a little later
+	t.Cleanup(func() { // lazily, because the kernel frees rings, and what they hold of the file system, a little later
 		if out, err := exec.Command("umount", "-l", dir).CombinedOutput(); err != nil {
 			t.Errorf("umount: %v: %s", err, out)
 		}
@@ -111,7 +111,7 @@ func mountImage(t *testing.T) string {
 	return dir
 }
 
-// shutdown makes the file system fail everything from now on, as a device does that went away.
+// shutdown makes the file system fail every operation from now on, like a device that went away.
 func shutdown(t *testing.T, dir string) {
 	t.Helper()
 	const (
@@ -128,7 +128,7 @@ func shutdown(t *testing.T, dir string) {
 	}
 }
 
-// After one failed write or flush nothing of the file is reported as stored again. B28
+// After one failed write or flush, nothing in the file is reported as stored again (B28).
 func TestFailedDeviceStaysFailed(t *testing.T) {
 	for name, opts := range engines {
 		t.Run(name, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"penstock/segment/aio"
 )
 
-// Where guarded reads leave their bytes, so that the compiler keeps the loads.
+// Variables that take the bytes of guarded reads, so that the compiler keeps the loads.
 var (
 	read       byte
 	readString string
@@ -38,7 +38,7 @@ func mapped(t *testing.T, size int64) (path string, m aio.Mapping) {
 	return filepath.Join(dir, "seg"), m
 }
 
-// A file that was cut is what a bad block looks like to a mapping: SIGBUS.
+// A file that was cut looks to a mapping like a bad block: SIGBUS.
 func TestGuardTurnsFaultsIntoErrors(t *testing.T) {
 	path, m := mapped(t, 8*aio.BlockBytes)
 	if err := os.Truncate(path, aio.BlockBytes); err != nil {
@@ -86,7 +86,7 @@ func TestGuardLetsOthersThrough(t *testing.T) {
 		}()
 		_ = aio.Guard("seg", func() error { panic("BUG: mine") })
 	}()
-	// A fault outside of every mapping is a bug of ours, never a bad disk.
+	// A fault outside every mapping is a bug of ours, and not a bad disk.
 	p, free := aio.AlignedBytes(aio.BlockBytes)
 	stale := unsafe.Slice(&p[0], len(p))
 	free()
@@ -129,8 +129,7 @@ func TestGuardAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A page that is lost between the moment in which it was asked for and the copy is an error, not the end of the
-// process.
+// A page that is lost after Populate and before the copy is an error, and not the end of the process.
 func TestCopyOfAFileThatIsCut(t *testing.T) {
 	const size = 64 * aio.BlockBytes
 	path, m := mapped(t, size)

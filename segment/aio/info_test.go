@@ -41,7 +41,7 @@ func TestModesAreTold(t *testing.T) {
 	for mode, engine := range map[aio.Mode]string{aio.ModePwrite: "pwrite", aio.ModeUring: "uring"} {
 		d := open(t, t.TempDir(), aio.DiskOptions{Mode: mode})
 		i := d.Info()
-		// A ring may be refused here, with a reason, or be the other implementation of one.
+		// A ring may be refused here, with a reason, or may be the other implementation.
 		if !strings.HasSuffix(i.Engine, engine) && !strings.Contains(i.Reason, "not usable") {
 			t.Errorf("mode %s became %q because of %q", mode, i.Engine, i.Reason)
 		}

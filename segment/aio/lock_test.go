@@ -72,7 +72,7 @@ func TestLockExcludesOtherProcesses(t *testing.T) {
 	}
 }
 
-// The ring of a closed queue is torn down by the kernel later; its reference to the lock must not count.
+// The kernel tears down the ring of a closed queue later. Until then the ring's reference to the lock must not count.
 func TestReopenAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	for range 30 {
@@ -92,8 +92,8 @@ const (
 	ghostBlockBytes = 256 << 10
 )
 
-// overwriteForever writes generation after generation over the same file, many writes in flight, each
-// of them one byte value.
+// overwriteForever writes generation after generation over the same file, with many writes in flight. Each generation
+// is one byte value.
 func overwriteForever(args []string) error {
 	d, err := aio.OpenDisk(args[0], aio.DiskOptions{Mode: aio.Mode(args[1])})
 	if err != nil {
@@ -140,7 +140,7 @@ func overwriteForever(args []string) error {
 	}
 }
 
-// A process is killed with writes in flight; whoever gets the lock next must never see bytes change under it. B17
+// A process is killed with writes in flight. The next holder of the lock must never see bytes change (B17).
 func TestKilledProcessKeepsLockUntilItsWritesLanded(t *testing.T) {
 	for _, mode := range []aio.Mode{aio.ModeUring, aio.ModePwrite} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -166,7 +166,7 @@ func killAndCompare(t *testing.T, dir string, mode aio.Mode, after time.Duration
 	if got := c.line(t); got != "writing" {
 		t.Fatal(got)
 	}
-	<-time.After(after) // let it get somewhere: every moment is as good as another
+	<-time.After(after) // let it make progress: any moment will do
 	if err := c.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestFilesAreForTheOwnerOnly(t *testing.T) {
 	}
 }
 
-// A link that somebody put into the directory must not lead the engine out of it.
+// A symbolic link in the directory must not lead the engine out of the directory.
 func TestLinksCannotEscape(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	secret := filepath.Join(outside, "secret")
@@ -248,7 +248,7 @@ func TestLinksCannotEscape(t *testing.T) {
 	if err := d.MkdirAll("dir/sub"); err == nil {
 		t.Error("a directory was made outside through a link")
 	}
-	if err := d.RemoveAll("dir"); err != nil { // removes the link, not what it shows
+	if err := d.RemoveAll("dir"); err != nil { // removes the link, not its target
 		t.Error(err)
 	}
 	if _, err := os.Stat(secret); err != nil {

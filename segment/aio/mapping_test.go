@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// Who touches mapped bytes dies of a page that the device cannot read. These functions of mapping.go may name them: the
-// ones that only measure or pass addresses to the kernel, and those that read under guard. Nothing outside of this
-// package can.
+// Touching mapped bytes ends the process if the device cannot read the page. Only these functions of mapping.go may
+// name the bytes: those that only measure or pass addresses to the kernel, and those that read under guard. Nothing
+// outside this package can.
 func TestMappedBytesAreTouchedUnderGuard(t *testing.T) {
 	allowed := map[string]bool{
 		"Size": true, "Copy": true, "Populate": true, "populate": true, "touch": true, "Unmap": true, "mappedAt": true,

@@ -9,7 +9,7 @@ import (
 )
 
 // A ring can be refused after the probe of OpenDisk found that rings work, here because the process may open no more
-// files: the queue then writes without one, and Info says so.
+// files. Then the queue works without a ring, and Info says so.
 func TestRingRefusedLater(t *testing.T) {
 	disk, err := OpenDisk(t.TempDir(), DiskOptions{Mode: ModeUring})
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"penstock/internal/uring"
 )
 
-// openQueue opens a disk in ModeUring with one queue, which ends with the test.
+// openQueue opens a disk in ModeUring with one queue. Both are closed at the end of the test.
 func openQueue(t *testing.T, dir string, opts QueueOptions) (*fsDisk, *uringQueue) {
 	t.Helper()
 	disk, err := OpenDisk(dir, DiskOptions{Mode: ModeUring})
@@ -56,8 +56,8 @@ func aligned(t *testing.T, n int) []byte {
 	return p
 }
 
-// When a process dies, its table of files goes at once and its rings later: the lock must live as long as they do. The
-// death is played by taking the lock's descriptor away.
+// When a process dies, its file descriptors are closed at once and its rings later. The lock must live as long as the
+// rings do. The test plays the death by closing the lock's descriptor.
 func TestRingHoldsTheLock(t *testing.T) {
 	dir := t.TempDir()
 	d, q := openQueue(t, dir, QueueOptions{})
@@ -117,10 +117,10 @@ func TestArenaMemoryIsWrittenFixed(t *testing.T) {
 	}
 }
 
-// faultyRing stands before a real ring and refuses or fails what a test wants.
+// faultyRing wraps a real ring and refuses or fails what a test wants.
 type faultyRing struct {
 	uring.Ring
-	errs []error // for the next calls of enter; nil passes through
+	errs []error // results of the next calls of Enter; nil passes the call through
 }
 
 func (r *faultyRing) Enter(minComplete uint32) error {
@@ -142,8 +142,8 @@ func repeat(err error, n int) []error {
 	return errs
 }
 
-// Errors of the ring that mean "again" are not seen by the caller, and an operation that never started is not stored,
-// now or later.
+// The caller does not see errors of the ring that mean "again". An operation that was never started is not stored, now
+// or later.
 func TestRingErrors(t *testing.T) {
 	d, q := openQueue(t, t.TempDir(), QueueOptions{Depth: 4})
 	faulty := &faultyRing{Ring: q.ring}
@@ -210,10 +210,10 @@ func TestBrokenRingStopsTheQueue(t *testing.T) {
 			t.Fatalf("Submit: %v, want EIO", err)
 		}
 	}
-	q.broken = nil // the cleanup drains the real ring
+	q.broken = nil // so that the cleanup drains the real ring
 }
 
-// The wake-up's read cannot fail; if it does all the same, the owner must not spin on it.
+// The read for wake-ups cannot fail. If it does fail, the owner must not spin on it.
 func TestFailedWakeReadBreaksTheQueue(t *testing.T) {
 	_, q := openQueue(t, t.TempDir(), QueueOptions{})
 	event := q.event
@@ -248,7 +248,7 @@ func TestQueueBelongsToItsThread(t *testing.T) {
 	other.Wait()
 }
 
-// Completions of an ordinary ring are errors unless every byte was taken.
+// A completion is an error unless every byte was taken.
 func TestResult(t *testing.T) {
 	for _, test := range []struct {
 		res  int32
@@ -267,7 +267,7 @@ func TestResult(t *testing.T) {
 	}
 }
 
-// Kernels before 6.1 have no rings for one thread: the queue must work on an unbound one.
+// Kernels before 6.1 have no rings for one thread: the queue must work on an unbound ring.
 func TestPlainRing(t *testing.T) {
 	d, q := openQueue(t, t.TempDir(), QueueOptions{Depth: 8})
 	plain, err := uring.OpenUnbound(9)
@@ -311,7 +311,7 @@ func TestPlainRing(t *testing.T) {
 	}
 }
 
-// Two queues, as of the commit log and of the segment writer, share an arena and are woken all the time.
+// Two queues, like those of the commit log and of the segment writer, share an arena and are woken all the time.
 func TestQueuesSideBySide(t *testing.T) {
 	d, _ := openQueue(t, t.TempDir(), QueueOptions{})
 	a, err := NewArena(BlockBytes, 8)
@@ -336,7 +336,7 @@ func TestQueuesSideBySide(t *testing.T) {
 						return
 					default:
 						q.Wake()
-						time.Sleep(20 * time.Microsecond) // a rate of wake-ups, not a wait for something
+						time.Sleep(20 * time.Microsecond) // sets the rate of wake-ups; does not wait for anything
 					}
 				}
 			})
@@ -351,7 +351,7 @@ func TestQueuesSideBySide(t *testing.T) {
 	}
 }
 
-// writeAll writes 500 blocks with buffers of the arena and sees every completion once.
+// writeAll writes 500 blocks with buffers of the arena and checks that it gets every completion once.
 func writeAll(t *testing.T, q Queue, f File, a *Arena) {
 	held := map[uint64]*Buf{}
 	var done []Completion

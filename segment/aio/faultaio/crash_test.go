@@ -26,7 +26,7 @@ func newDisk(seed uint64) *faultaio.Disk {
 	return faultaio.New(faultaio.Options{Seed: seed, Log: true})
 }
 
-// durableFile makes a file of n blocks of pattern 0 that no crash can touch.
+// durableFile makes a file of n blocks of pattern 0 that no crash can change.
 func durableFile(t testing.TB, d aio.Disk, name string, blocks int) aio.File {
 	t.Helper()
 	f, err := d.Create(name, int64(blocks*block))
@@ -37,7 +37,7 @@ func durableFile(t testing.TB, d aio.Disk, name string, blocks int) aio.File {
 	return f
 }
 
-// content reads a whole file, nil if it does not exist.
+// content reads a whole file; nil if it does not exist.
 func content(t testing.TB, d aio.Disk, name string) []byte {
 	t.Helper()
 	p, err := d.ReadFile(name, 1<<30)
@@ -48,7 +48,7 @@ func content(t testing.TB, d aio.Disk, name string) []byte {
 	return p
 }
 
-// outcomes collects what crashes with different seeds leave, as seen by look.
+// outcomes collects what crashes with different seeds leave, as look reports it.
 func outcomes(d *faultaio.Disk, look func(*faultaio.Disk) string) map[string]int {
 	seen := map[string]int{}
 	for seed := range uint64(300) {
@@ -57,7 +57,7 @@ func outcomes(d *faultaio.Disk, look func(*faultaio.Disk) string) map[string]int
 	return seen
 }
 
-// sectors tells for each sector of p whether it is of the old or the new pattern: "o", "n", or "?".
+// sectors says for each sector of p whether it has the old or the new pattern: "o", "n", or "?".
 func sectors(p, old, fresh []byte) string {
 	var s []byte
 	for i := 0; i < len(p); i += 512 {
@@ -101,7 +101,7 @@ func TestFlushedWriteSurvives(t *testing.T) {
 	for name, write := range map[string]func(d *faultaio.Disk, f aio.File) error{
 		"sync":  func(_ *faultaio.Disk, f aio.File) error { return errors.Join(f.WriteAt(fresh, 0), f.Sync()) },
 		"dsync": func(_ *faultaio.Disk, f aio.File) error { return f.WriteSyncAt(fresh, 0) },
-		// Older bytes that were not flushed must not come back over newer durable ones.
+		// Older bytes that were not flushed must not reappear over newer durable ones.
 		"dsync over unflushed": func(_ *faultaio.Disk, f aio.File) error {
 			return errors.Join(f.WriteAt(aiotest.Fill(t, 2*block, 9), 0), f.WriteSyncAt(fresh, 0))
 		},
@@ -182,7 +182,7 @@ func TestNamesNeedSyncDir(t *testing.T) {
 	want("removed and synced", "")
 }
 
-// A rename to another directory is one change: the file is never in both and never in none.
+// A rename to another directory is one change: the file is never in both directories and never in neither.
 func TestRenameAcrossDirectoriesIsAtomic(t *testing.T) {
 	d := newDisk(1)
 	must(t, errors.Join(d.MkdirAll("a"), d.MkdirAll("b")))
@@ -196,7 +196,7 @@ func TestRenameAcrossDirectoriesIsAtomic(t *testing.T) {
 	if seen := outcomes(d, where); seen["true false"] == 0 || seen["false true"] == 0 || len(seen) != 2 {
 		t.Errorf("outcomes %v", seen)
 	}
-	must(t, d.SyncDir("b")) // one of the two is enough
+	must(t, d.SyncDir("b")) // syncing one of the two is enough
 	if seen := outcomes(d, where); len(seen) != 1 || seen["false true"] == 0 {
 		t.Errorf("outcomes after SyncDir %v", seen)
 	}
@@ -217,8 +217,8 @@ func TestSizeNeedsSync(t *testing.T) {
 	}
 }
 
-// fsyncgate: a flush fails once, the next one succeeds, reads show the bytes all the while, and a power cut takes them.
-// B28
+// fsyncgate: a flush fails once, the next one succeeds, reads show the bytes all the while, and a power cut takes them
+// away (B28).
 func TestFailedFlushLosesDataLater(t *testing.T) {
 	d := newDisk(1)
 	f := durableFile(t, d, "a", 1)
@@ -237,7 +237,7 @@ func TestFailedFlushLosesDataLater(t *testing.T) {
 	}
 	again, err := d.Open("a")
 	must(t, err)
-	must(t, again.Sync()) // lies
+	must(t, again.Sync()) // a lie
 	if !bytes.Equal(content(t, d, "a"), fresh) || !bytes.Equal(content(t, d.Kill(1), "a"), fresh) {
 		t.Error("reads do not show the bytes that the cache still has")
 	}
@@ -247,7 +247,7 @@ func TestFailedFlushLosesDataLater(t *testing.T) {
 	if seen := outcomes(d, lost); seen["oooooooo"] == 0 {
 		t.Errorf("outcomes %v: the lie was not found out", seen)
 	}
-	must(t, again.WriteSyncAt(fresh, 0)) // written again, it is safe
+	must(t, again.WriteSyncAt(fresh, 0)) // safe after it was written again
 	if seen := outcomes(d, lost); len(seen) != 1 || seen["nnnnnnnn"] == 0 {
 		t.Errorf("outcomes %v after writing again", seen)
 	}
@@ -273,7 +273,7 @@ func TestKillKeepsWhatCompleted(t *testing.T) {
 		old := aiotest.Fill(t, 3*block, 0)[block:]
 		fresh := append(bytes.Clone(aiotest.Fill(t, block, 2)), aiotest.Fill(t, block, 2)...)
 		seen[sectors(p[block:], old, fresh)] = true
-		// What was not flushed is still at the mercy of a power cut. B17
+		// A power cut may still take away what was not flushed (B17).
 		if seed == 0 {
 			first := func(c *faultaio.Disk) string {
 				return sectors(content(t, c, "a")[:block], aiotest.Fill(t, block, 0), aiotest.Fill(t, block, 1))
@@ -352,7 +352,7 @@ func TestCrashOfCrashIsTheSame(t *testing.T) {
 	}
 }
 
-// Clones share pages; writes to one must not show in another.
+// Clones share pages, but writes to one clone must not show in another.
 func TestClonesAreApart(t *testing.T) {
 	d := newDisk(1)
 	f := durableFile(t, d, "a", 2)
@@ -378,7 +378,8 @@ func TestClonesAreApart(t *testing.T) {
 	}
 }
 
-// WriteFile is atomic at every boundary: the old bytes or the new ones, and after its return the new ones. B43
+// WriteFile is atomic at every boundary: a crash leaves the old bytes or the new ones, and after its return the new
+// ones (B43).
 func TestWriteFileIsAtomic(t *testing.T) {
 	prepare := func() *faultaio.Disk {
 		d := newDisk(1)
@@ -412,13 +413,13 @@ func TestWriteFileIsAtomic(t *testing.T) {
 				if got := string(content(t, next, "dir/f")); got != "old" && got != "new" {
 					t.Fatalf("crash in operation %d (%v), seed %d: %q", op, d.Log()[op], seed, got)
 				}
-				must(t, next.WriteFile("dir/f", []byte("next"))) // whatever was left behind
+				must(t, next.WriteFile("dir/f", []byte("next"))) // whatever the crash left behind
 			}
 		}
 	}
 }
 
-// Crash states must be cheap: this is what simulations spend their time on.
+// Crash states must be cheap: simulations spend most of their time on them.
 func BenchmarkCrash(b *testing.B) {
 	d := faultaio.New(faultaio.Options{Seed: 1})
 	for i := range 8 {

@@ -31,9 +31,9 @@ func TestRules(t *testing.T) {
 			t.Errorf("ENOSPC: %v", err)
 		}
 	}
-	must(t, g.ReadAt(p, 0)) // KindAny is no read
+	must(t, g.ReadAt(p, 0)) // KindAny does not include reads
 	d.ClearRules()
-	must(t, g.WriteSyncAt(p, 0)) // a full disk is no failed file
+	must(t, g.WriteSyncAt(p, 0)) // a full disk does not make the file fail
 	d.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: "b.seg", Err: syscall.EIO})
 	if err := g.ReadAt(p, 0); !errors.Is(err, syscall.EIO) {
 		t.Errorf("read: %v, want EIO", err)
@@ -82,7 +82,7 @@ func TestCapacity(t *testing.T) {
 	if err := d.WriteFile("w", []byte("x")); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("WriteFile on a full disk: %v, want ENOSPC", err)
 	}
-	must(t, f.WriteSyncAt(aiotest.Fill(t, block, 1), 0)) // within its size
+	must(t, f.WriteSyncAt(aiotest.Fill(t, block, 1), 0)) // within the file's size
 	must(t, d.Rename("a", "b"))
 	free(0)
 	must(t, d.Remove("b"))
@@ -96,7 +96,7 @@ func TestCapacity(t *testing.T) {
 	free(2)
 }
 
-// A disk that hangs: nothing completes, the owner can still be woken, and all goes on afterwards. B99
+// A disk that hangs: nothing completes, the owner can still be woken, and everything goes on afterwards (B99).
 func TestHold(t *testing.T) {
 	d := newDisk(1)
 	f := durableFile(t, d, "a", 2)
@@ -163,7 +163,7 @@ func TestMemoryChangedInFlightIsFound(t *testing.T) {
 	_, _ = q.Wait(nil, true)
 }
 
-// A page that the device cannot read is an error of Copy, each time until the rule ends, also when it was read before.
+// A page that the device cannot read makes Copy fail every time until the rule ends, even if it was read before.
 func TestMappingFails(t *testing.T) {
 	d := newDisk(1)
 	f := durableFile(t, d, "a", 2)
