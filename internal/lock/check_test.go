@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// broken says what f panics with.
+// broken returns the text with which f panics.
 func broken(f func()) (text string) {
 	defer func() {
 		if r := recover(); r != nil {

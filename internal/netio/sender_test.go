@@ -47,7 +47,8 @@ func received(t testing.TB, fd int) []byte {
 	return p[:n]
 }
 
-// A batch larger than one system call takes: each socket gets its own bytes, and those of two entries in order.
+// The batch is larger than one system call takes. Each socket gets its own bytes, and a socket with two entries gets
+// them in order.
 func TestSenderSendsToMany(t *testing.T) {
 	s := newTestSender(t)
 	const count = 2*MaxSendCount + 7
@@ -81,8 +82,8 @@ func TestSenderSendsToMany(t *testing.T) {
 	}
 }
 
-// A full socket, one whose reader is gone and a number that is no socket each have their own result: those after them
-// are served, nothing waits, and the process gets no SIGPIPE.
+// A full socket, a socket whose reader is gone, and a number that is not a socket each get their own result. The
+// entries after them are sent, nothing waits, and the process gets no SIGPIPE.
 func TestSenderResults(t *testing.T) {
 	s := newTestSender(t)
 	full, fullEnd := sockets(t)

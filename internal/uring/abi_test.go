@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// The numbers are those of include/uapi/linux/io_uring.h, which never change: a mistake here would make the
-// kernel read other fields than were written.
+// The numbers are those of include/uapi/linux/io_uring.h, which never change. With a mistake here the kernel would read
+// other fields than the ones that were written.
 func TestKernelInterfaceLayout(t *testing.T) {
 	var s sqe
 	var c cqe

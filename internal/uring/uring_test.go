@@ -20,7 +20,7 @@ func open(t *testing.T, with func(uint32) (Ring, error)) Ring {
 	return r
 }
 
-// A full queue refuses entries, what was prepared completes with its own user data, and a neutralized entry does
+// A full queue refuses entries, prepared entries complete with their own user data, and a neutralized entry does
 // nothing.
 func TestRing(t *testing.T) {
 	r := open(t, OpenUnbound)
@@ -52,7 +52,7 @@ func TestRing(t *testing.T) {
 	}
 }
 
-// refusing is a ring that answers every Enter with the next of its errors, and then with nil.
+// refusing is a ring that answers each Enter with the next of its errors, and after the last one with nil.
 type refusing struct {
 	Ring
 	errs []error
@@ -67,7 +67,7 @@ func (r *refusing) Enter(uint32) error {
 	return err
 }
 
-// "Again" is tried again for a while, signals for ever, and any other error is final.
+// EnterRetry retries "again" for a while and interruptions by signals for ever. Any other error is final.
 func TestEnterRetry(t *testing.T) {
 	repeat := func(err error, n int) (errs []error) {
 		for range n {
@@ -90,7 +90,8 @@ func TestEnterRetry(t *testing.T) {
 	}
 }
 
-// A ring that cannot be opened is nil, not an interface around a nil pointer: callers close what they got.
+// If a ring cannot be opened, the result is nil, and not an interface around a nil pointer: callers close what they
+// got.
 func TestOpenRefused(t *testing.T) {
 	for name, with := range map[string]func(uint32) (Ring, error){"Open": Open, "OpenUnbound": OpenUnbound} {
 		if r, err := with(1 << 31); r != nil || err == nil {
