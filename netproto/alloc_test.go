@@ -28,7 +28,7 @@ func TestNoAllocations(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		h.pass(t, a, f, n)
 		runtime.ReadMemStats(&after)
-		// Waiting for room, and pools that a collection emptied, allocate now and then, not per frame.
+		// Waiting for room, and pools that a collection emptied, allocate occasionally, but not for each frame.
 		if perFrame := float64(after.Mallocs-before.Mallocs) / float64(n); perFrame > 0.05 {
 			t.Errorf("%d bytes: %.3f allocations per frame", size, perFrame)
 		}

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// blocking is a handler whose call for the request with number 0 blocks at its end until free is closed, once it has
-// said so.
+// blocking is a handler. For the request with number 0, its call first reports on blocked and then blocks at its end
+// until free is closed.
 type blocking struct {
 	free    chan struct{}
-	blocked chan struct{} // a value: a call is about to block
-	ended   chan struct{} // a value: that call has returned
-	got     chan uint64   // the requests, in the order in which they were handled
+	blocked chan struct{} // gets a value when a call is about to block
+	ended   chan struct{} // gets a value when that call has returned
+	got     chan uint64   // the requests in the order in which they were handled
 
 	mu   sync.Mutex
-	busy int // calls that have not said that they may block
+	busy int // calls that have not called MayBlock
 }
 
 func newBlocking() *blocking {
@@ -51,7 +51,7 @@ func (b *blocking) count(by int) {
 	}
 }
 
-// next returns the requests that are handled next.
+// next returns the next count requests that are handled.
 func (b *blocking) next(t *testing.T, count int) (all []uint64) {
 	t.Helper()
 	for range count {
@@ -76,8 +76,8 @@ func sendRequests(t *testing.T, c *Conn, from, to uint64) (sent []uint64) {
 	return sent
 }
 
-// A handler that blocks at its end keeps its connection from reading only until somebody asks for that: then others of
-// its frames are handled, in their order and by one goroutine at a time, and the one that blocked ends for itself.
+// A handler that blocks at its end keeps its connection from reading only until somebody calls ReadOn. Then later
+// frames are handled, in order and by one goroutine at a time, and the goroutine that blocked just ends.
 func TestReadingGoesOnBesideACallThatBlocks(t *testing.T) {
 	b := newBlocking()
 	s := newSink(b.frames)
@@ -92,10 +92,10 @@ func TestReadingGoesOnBesideACallThatBlocks(t *testing.T) {
 		select {
 		case n := <-b.got:
 			t.Fatalf("round %d: request %d is handled beside a call that has just begun to block", round, n)
-		case <-time.After(20 * time.Millisecond): // nothing tells that nothing happens
+		case <-time.After(20 * time.Millisecond): // there is no event to wait for if nothing happens
 		}
 		reader.ReadOn(0)
-		reader.ReadOn(0) // it reads already
+		reader.ReadOn(0) // somebody is reading already
 		if got := b.next(t, len(sent)); !slices.Equal(got, sent) {
 			t.Fatalf("round %d: the requests came as %v", round, got)
 		}
@@ -111,7 +111,7 @@ func TestReadingGoesOnBesideACallThatBlocks(t *testing.T) {
 	}
 }
 
-// A call that does not block for long stays with its goroutine, which then goes on to read.
+// A call that blocks only briefly keeps its goroutine, which then goes on reading.
 func TestShortCallsAreNotTakenOver(t *testing.T) {
 	b := newBlocking()
 	close(b.free)
@@ -130,7 +130,7 @@ func TestShortCallsAreNotTakenOver(t *testing.T) {
 	}
 }
 
-// The end of a connection waits for no call that said it may block, whichever comes first.
+// The end of a connection does not wait for a call that called MayBlock, whichever comes first.
 func TestEndBesideACallThatBlocks(t *testing.T) {
 	for name, end := range map[string]func(sender, reader *Conn){
 		"this side closes":  func(_, reader *Conn) { reader.Close() },
@@ -146,7 +146,7 @@ func TestEndBesideACallThatBlocks(t *testing.T) {
 			sender, reader := handshake(t, testOptions("a", newSink(nil)), testOptions("b", s))
 			sendRequests(t, sender, 0, 1)
 			<-b.blocked
-			go end(sender, reader) // it may wait for the call
+			go end(sender, reader) // in its own goroutine, because it may wait for the call
 			if s.wait(t); s.closed.Load() != 1 {
 				t.Errorf("the handler heard of the end %d times", s.closed.Load())
 			}
@@ -159,7 +159,7 @@ func TestEndBesideACallThatBlocks(t *testing.T) {
 	}
 }
 
-// A call that says that it may block when its connection has ended already is not waited for either.
+// The end of a connection does not wait either for a call that calls MayBlock after the end.
 func TestCallThatBlocksAfterTheEnd(t *testing.T) {
 	b, in, ended := newBlocking(), make(chan struct{}), make(chan struct{})
 	defer close(b.free)

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// Many goroutines send frames of all sizes, borrowed and copied, checked and self-checked: each one's arrive whole and
-// in order, and every owner is released once.
+// Many goroutines send frames of all sizes, borrowed and copied, checked and self-checked. The frames of each goroutine
+// arrive whole and in order, and every owner is released once.
 func TestManySenders(t *testing.T) {
 	const senders, each = 8, 300
 	var owners sync.WaitGroup
@@ -66,9 +66,9 @@ func TestManySenders(t *testing.T) {
 	}
 }
 
-// inOrder checks what many senders sent, some of it long after its call.
+// inOrder checks the frames of many senders, some of them long after its call.
 type inOrder struct {
-	next  []uint64 // request by sender
+	next  []uint64 // next request by sender
 	total int
 	kept  []Received
 }
@@ -98,7 +98,7 @@ func (in *inOrder) frames(_ *Conn, frames []Received) error {
 	return nil
 }
 
-// bodyFrame has a body of up to 300 KB in up to three parts, and its checksum in the head.
+// bodyFrame has a body of up to 300 KB in up to three parts, and the body's checksum in the head.
 func bodyFrame(rnd *rand.Rand, stream uint32, request uint64) *Frame {
 	f := &Frame{Type: TypePutMessagesOnReplica, Stream: stream, Request: request}
 	crc := uint32(0)
@@ -124,7 +124,8 @@ func checkBody(f *Received) error {
 	return nil
 }
 
-// A peer that does not take frames fills the queue, never the memory; what was taken arrives once it goes on.
+// A peer that does not read fills the queue, but not the memory. Frames that Send took arrive once the peer reads
+// again.
 func TestBackpressure(t *testing.T) {
 	gate, arrived := make(chan struct{}), 0
 	got := newSink(func(_ *Conn, frames []Received) error {
@@ -139,7 +140,8 @@ func TestBackpressure(t *testing.T) {
 	taken := 0
 	for err := error(nil); ; taken++ {
 		if err = a.TrySend(f); err != nil {
-			// The kernel may take what is queued just now: it is full when the peer's window is shut.
+			// The kernel may just be taking frames out of the queue: the queue stays full once the peer's window is
+			// shut.
 			mustBe(t, err, ErrQueueFull)
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			err = a.Send(ctx, f)
@@ -172,13 +174,13 @@ func TestBackpressure(t *testing.T) {
 	if a.Stats().QueueFull == 0 {
 		t.Error("the statistics do not show that the queue was full")
 	}
-	if err := a.AwaitRoom(t.Context()); err != nil { // it has ended: TrySend says so
+	if err := a.AwaitRoom(t.Context()); err != nil { // it ends at once: TrySend gives the reason
 		t.Fatal(err)
 	}
 }
 
-// A handler that keeps everything stops the reader, not the node: held bytes stay bounded, the connection stays alive
-// by pings, and goes on when it releases.
+// A handler that keeps every payload stops the reader, but not the node: held bytes stay bounded, pings keep the
+// connection alive, and it goes on when the handler releases the payloads.
 func TestHeldBytes(t *testing.T) {
 	const frames, limit = 64, 1 << 20
 	var mu sync.Mutex
@@ -235,8 +237,8 @@ func TestHeldBytes(t *testing.T) {
 	}
 }
 
-// Abort in the middle of many sends: every taken owner comes back once, every refused one not at all, and no goroutine
-// is left.
+// Abort during many sends: every owner whose frame was taken is released once, no owner of a refused frame is released,
+// and no goroutine is left.
 func TestAbortReleasesOnce(t *testing.T) {
 	for _, end := range []string{"abort", "close", "peer resets"} {
 		t.Run(end, func(t *testing.T) {
@@ -268,7 +270,7 @@ func TestAbortReleasesOnce(t *testing.T) {
 				})
 			}
 			<-started
-			switch end { // the peer never reads, so the writer is in the middle of something
+			switch end { // the peer never reads, so the writer is in the middle of a write
 			case "abort":
 				c.Abort(nil)
 			case "close":
@@ -296,8 +298,8 @@ func TestAbortReleasesOnce(t *testing.T) {
 	}
 }
 
-// What was taken before Close arrives, what the peer sent before its Goodbye arrives too, and both know that it was in
-// order.
+// Frames taken before Close arrive, and so does what the peer sent before its Goodbye. Both sides know that the
+// connection ended in order.
 func TestCloseInOrder(t *testing.T) {
 	const n = 2000
 	requests, answers := atomic.Int32{}, atomic.Int32{}
@@ -333,7 +335,7 @@ func TestCloseInOrder(t *testing.T) {
 	noGoroutines(t)
 }
 
-// A half-open peer is pinged, then given up; two idle connections keep each other alive.
+// A half-open peer is pinged, then given up. Two idle connections keep each other alive.
 func TestSilence(t *testing.T) {
 	short := func(o *Options) { o.PingEvery, o.SilenceTimeout = 10*time.Millisecond, 60*time.Millisecond }
 	s := newSink(nil)
@@ -365,7 +367,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// Bytes of a peer that breaks the protocol never reach the handler; the connection ends with a typed error and a
+// Bytes of a peer that breaks the protocol never reach the handler. The connection ends with a typed error and a
 // Goodbye that says why.
 func TestBadPeers(t *testing.T) {
 	huge := rawFrame(Header{Type: TypeForwardPut}, nil)
@@ -419,7 +421,7 @@ func TestBadPeers(t *testing.T) {
 	}
 }
 
-// A frame that comes by drops ends the connection although the peer is never silent.
+// A frame that arrives drop by drop ends the connection although the peer is never silent.
 func TestSlowDrip(t *testing.T) {
 	s := newSink(nil)
 	raw, _ := rawPeer(t, testOptions("a", s, func(o *Options) {
@@ -440,7 +442,7 @@ func TestSlowDrip(t *testing.T) {
 	mustBe(t, s.wait(t), ErrPeerSlow)
 }
 
-// A peer that pings and never reads makes no queue: only the newest ping is answered.
+// A peer that pings and never reads cannot fill the queue: only the newest ping is answered.
 func TestPingFlood(t *testing.T) {
 	raw, c := rawPeer(t, testOptions("a", newSink(nil)))
 	pings := bytes.Repeat(controlBytes(TypePing, StatusOK, 1, ""), 1000)
@@ -472,8 +474,7 @@ func TestPingFlood(t *testing.T) {
 	}
 }
 
-// An error of the handler ends the connection, and the peer learns its text, although it is in the middle of sending
-// more.
+// An error of the handler ends the connection, and the peer gets its text, even while the peer is sending more.
 func TestHandlerError(t *testing.T) {
 	mine := errors.New("type 77 is not known here")
 	left, right := newSink(nil), newSink(func(*Conn, []Received) error { return mine })
@@ -491,7 +492,7 @@ func TestHandlerError(t *testing.T) {
 	}
 }
 
-// A frame above the peer's limit is refused where it is sent; the connection goes on, the owner keeps its bytes.
+// The sender refuses a frame above the peer's limit. The connection goes on, and the owner is not released.
 func TestTooBigToSend(t *testing.T) {
 	arrived := make(chan int, 1)
 	right := newSink(func(_ *Conn, frames []Received) error { arrived <- len(frames[0].Payload); return nil })
@@ -520,7 +521,8 @@ func TestTooBigToSend(t *testing.T) {
 	_ = a.TrySend(&Frame{Type: TypePing})
 }
 
-// Both sides close at the same moment, with frames under way in both directions: each ends in order, whoever was first.
+// Both sides close at the same moment, with frames in flight in both directions. Each ends in order, whichever was
+// first.
 func TestCloseBoth(t *testing.T) {
 	for range 50 {
 		left, right := newSink(nil), newSink(nil)

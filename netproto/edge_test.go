@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A peer that does not read holds a writer for WriteTimeout, not longer; nobody who waits for room is left behind.
+// A peer that does not read blocks the writer for WriteTimeout at most, and senders that wait for room are all woken.
 func TestPeerDoesNotRead(t *testing.T) {
 	s := newSink(nil)
 	_, c := rawPeer(t, testOptions("a", s, func(o *Options) {
@@ -31,7 +31,7 @@ func TestPeerDoesNotRead(t *testing.T) {
 	waitAll(t, &owners)
 }
 
-// Frames above the pooled sizes and above MaxQueueBytes pass, one at a time, and their memory is given back.
+// Frames above the pooled sizes and above MaxQueueBytes get through, one at a time, and their memory is released.
 func TestLongFrames(t *testing.T) {
 	arrived := make(chan int, 8)
 	right := newSink(func(_ *Conn, frames []Received) error {
@@ -57,8 +57,8 @@ func TestLongFrames(t *testing.T) {
 	mustBe(t, a.Send(t.Context(), &Frame{Type: TypeFetchReply, Body: [][]byte{make([]byte, MaxFrameBytes)}}), ErrTooBig)
 }
 
-// A connection whose handler holds everything can still be ended, by either side, and what is held stays intact until
-// it is released.
+// Either side can end a connection whose handler holds everything, and the held payloads stay intact until they are
+// released.
 func TestEndWhileHeld(t *testing.T) {
 	for name, end := range map[string]func(a, b *Conn){
 		"abort":            func(_, b *Conn) { b.Abort(nil) },
@@ -108,7 +108,7 @@ func TestEndWhileHeld(t *testing.T) {
 	noGoroutines(t)
 }
 
-// failing is a listener that fails a few times before it works, and fails for good when told.
+// failing is a listener that fails a few times before it works, and fails for good when told to.
 type failing struct {
 	net.Listener
 	left atomic.Int32
@@ -126,8 +126,8 @@ func (f *failing) Accept() (net.Conn, error) {
 	return nc, err
 }
 
-// A listener without file descriptors is asked again; one that was closed by another hand ends Serve with an error, and
-// without remains.
+// Serve tries a listener again that has no file descriptors. If somebody else closes the listener, Serve returns an
+// error, and nothing is left behind.
 func TestServeListenerFails(t *testing.T) {
 	real, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -152,7 +152,7 @@ func TestServeListenerFails(t *testing.T) {
 	noGoroutines(t)
 }
 
-// What only a programmer can get wrong is said at once.
+// Programming errors panic at once.
 func TestMisuse(t *testing.T) {
 	c, _ := handshake(t, testOptions("a", newSink(nil)), testOptions("b", newSink(nil)))
 	buf := newRecvBuf(c, 1)
@@ -187,7 +187,7 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// Errors name the status and the peer's words.
+// Errors contain the status and the peer's text.
 func TestErrorTexts(t *testing.T) {
 	for want, err := range map[string]error{
 		"netproto: the peer said goodbye: Closed: bye":          &GoodbyeError{Status: StatusClosed, Text: "bye"},
@@ -216,7 +216,7 @@ func TestErrorTexts(t *testing.T) {
 	}
 }
 
-// The time that a handler needs is not the peer's silence.
+// The time that a handler takes does not count as silence of the peer.
 func TestSlowHandler(t *testing.T) {
 	called := make(chan struct{}, 1)
 	right := newSink(func(*Conn, []Received) error {

@@ -190,7 +190,7 @@ func TestGoldenFrames(t *testing.T) {
 	}
 }
 
-// Every single bit of a header is guarded, and what its checksum cannot know is checked by name.
+// Every bit of a header is covered by the checksum, and each rule that a checksum cannot cover is tested by name.
 func TestHeaderDamage(t *testing.T) {
 	good := frameBytes(t, &Frame{Type: TypeForwardPut, Stream: 1, Request: 2, Head: []byte("x")})
 	for bit := range HeaderBytes * 8 {
@@ -230,7 +230,7 @@ func TestHeaderDamage(t *testing.T) {
 	}
 }
 
-// reseal gives a header that was edited a right checksum.
+// reseal corrects the checksum of an edited header.
 func reseal(p []byte) {
 	crc := crc32.Checksum(p[:offHeaderCRC], castagnoli)
 	p[28], p[29], p[30], p[31] = byte(crc), byte(crc>>8), byte(crc>>16), byte(crc>>24)
@@ -276,7 +276,7 @@ func TestHelloBounds(t *testing.T) {
 	if err := long.validate(); !errors.Is(err, ErrInvalid) {
 		t.Errorf("long node id: %v", err)
 	}
-	// What a peer says ends up in logs: it must not be able to write lines of its own there.
+	// Text from a peer goes into logs: the peer must not be able to write log lines of its own.
 	evil := append([]byte(nil), p...)
 	copy(evil[len(evil)-3:], "a\n\x1b")
 	if h, err := ParseHello(evil); err != nil || h.Text != "a??" {

@@ -25,14 +25,14 @@ func seedFrames() [][]byte {
 	}
 }
 
-// Whatever is read as a header is written again as the same bytes, and keeps its promises.
+// FuzzHeader: bytes that parse as a header encode to the same bytes, and the header keeps its promises.
 func FuzzHeader(f *testing.F) {
 	for _, p := range seedFrames() {
 		f.Add(p[:HeaderBytes], false)
 		f.Add(p[:HeaderBytes], true)
 	}
 	f.Fuzz(func(t *testing.T, p []byte, fix bool) {
-		if fix && len(p) >= HeaderBytes { // past the checksum, where the other rules are
+		if fix && len(p) >= HeaderBytes { // get past the checksum, to the other rules
 			p = bytes.Clone(p)
 			reseal(p)
 		}
@@ -54,7 +54,7 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
-// Whatever is read as a Hello is within its bounds, and is written again as the same bytes but for the extension and
+// FuzzHello: a Hello that parses is within its bounds, and encodes to the same bytes except for the extension and
 // unprintable text.
 func FuzzHello(f *testing.F) {
 	hello := testHello("n1")
@@ -84,7 +84,7 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-// script is a peer that sends given bytes in given pieces, and takes whatever is written.
+// script is a peer that sends the given bytes in the given pieces, and accepts whatever is written to it.
 type script struct {
 	data []byte
 	rnd  *rand.Rand
@@ -108,7 +108,8 @@ func (s *script) SetDeadline(time.Time) error      { return nil }
 func (s *script) SetReadDeadline(time.Time) error  { return nil }
 func (s *script) SetWriteDeadline(time.Time) error { return nil }
 
-// expect reads a stream in the simplest way: the frames that a handler must see, and how the connection ends.
+// expect reads a stream in the simplest way. It returns the frames that a handler must see, and how the connection must
+// end.
 func expect(data []byte, maxFrame int) (frames []Received, end error) {
 	for {
 		if len(data) < HeaderBytes {
@@ -142,7 +143,7 @@ func expect(data []byte, maxFrame int) (frames []Received, end error) {
 	}
 }
 
-// play runs a connection on the bytes, cut in pieces by the seed, with a handler that keeps some of the frames for a
+// play runs a connection on the bytes, cut into pieces by the seed, with a handler that keeps some of the frames for a
 // while.
 func play(t *testing.T, data []byte, seed uint64, maxFrame uint32) {
 	want, end := expect(data, int(maxFrame))
@@ -174,7 +175,7 @@ func play(t *testing.T, data []byte, seed uint64, maxFrame uint32) {
 	})
 	o := testOptions("a", s, func(o *Options) {
 		o.Hello.MaxFrameBytes = maxFrame
-		o.MaxHeldBytes = 1 << 30 // the handler releases only when it is called
+		o.MaxHeldBytes = 1 << 30 // the handler releases only inside its calls
 	})
 	full := o.withDefaults()
 	c := newConn(&script{data: data, rnd: rand.New(rand.NewPCG(seed, 1))}, &full, testHello("b"), 1)
@@ -197,7 +198,7 @@ func play(t *testing.T, data []byte, seed uint64, maxFrame uint32) {
 	}
 }
 
-// FuzzStream: whatever arrives, in whatever pieces, the handler sees exactly the frames of the simplest reader.
+// FuzzStream: whatever arrives, in whatever pieces, the handler sees exactly the frames that the simplest reader sees.
 func FuzzStream(f *testing.F) {
 	f.Add(bytes.Join(seedFrames()[1:], nil), uint64(1), true)
 	f.Add(bytes.Join(seedFrames(), nil), uint64(2), false)
@@ -210,7 +211,7 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
-// repair makes frames of any bytes, so that fuzzing gets behind the checksums.
+// repair turns any bytes into frames, so that fuzzing gets past the checksums.
 func repair(data []byte) []byte {
 	for p := data; len(p) >= HeaderBytes; {
 		binary.LittleEndian.PutUint16(p, frameMagic)
@@ -233,7 +234,7 @@ func repair(data []byte) []byte {
 	return data
 }
 
-// TestAnySplit is FuzzStream with frames longer than a receive buffer.
+// TestAnySplit is FuzzStream with frames that are longer than a receive buffer.
 func TestAnySplit(t *testing.T) {
 	for seed := range uint64(60) {
 		rnd := rand.New(rand.NewPCG(seed, 3))

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Each side learns, by a typed error, why it may not talk to the other.
+// Each side learns from a typed error why it may not talk to the other.
 func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -67,7 +67,7 @@ func TestRefusals(t *testing.T) {
 	noGoroutines(t)
 }
 
-// The one that connects judges too: it may have reached another node than it meant.
+// The side that connects checks, too: it may have reached another node than intended.
 func TestConnectAdmits(t *testing.T) {
 	wrong := errors.New("this is not n3")
 	an, bn := tcpPair(t)
@@ -105,7 +105,7 @@ func TestHandshakeAgrees(t *testing.T) {
 	}
 }
 
-// Before its Hello a peer gets no memory and no time.
+// Before its Hello a peer gets neither memory nor time.
 func TestHandshakeBadPeers(t *testing.T) {
 	huge := rawFrame(Header{Type: TypeHello}, nil)
 	binary.LittleEndian.PutUint32(huge[offPayloadBytes:], MaxFrameBytes-HeaderBytes)
@@ -176,11 +176,11 @@ type endsAfterWrite struct {
 func (c *endsAfterWrite) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.cancel()
-	time.Sleep(time.Millisecond) // the deadline that the context's end sets is there, or comes later: both must do
+	time.Sleep(time.Millisecond) // the deadline set by the context's end may come before or after this: both must work
 	return n, err
 }
 
-// A node that shuts down just after it admitted a peer says goodbye: the peer must not take it for a broken connection.
+// A node that shuts down just after it admitted a peer says goodbye: the peer must not see a broken connection.
 func TestHandshakeContextEndsAfterAnswer(t *testing.T) {
 	an, bn := tcpPair(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -197,7 +197,7 @@ func TestHandshakeContextEndsAfterAnswer(t *testing.T) {
 	mustBe(t, s.wait(t), ErrGoodbye)
 }
 
-// Serve refuses what is above its limit, and leaves nothing when it ends.
+// Serve refuses connections above its limit, and leaves nothing behind when it ends.
 func TestServe(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -229,7 +229,7 @@ func TestServe(t *testing.T) {
 		_, two, err = connect()
 		return err == nil
 	})
-	// What the third is told may be lost with the reset that closing an unread socket causes.
+	// The answer to the third connection may be lost in the reset that closing an unread socket causes.
 	if _, _, err = connect(); !errors.Is(err, ErrRefused) && !errors.Is(err, ErrPeerGone) {
 		t.Errorf("a third connection of two: %v", err)
 	}

@@ -18,7 +18,7 @@ func idle(t *testing.T, c *Conn) {
 	})
 }
 
-// On an idle connection the sender has written its frame when TrySend returns; directly after it the writer takes over.
+// On an idle connection the sender has written its frame when TrySend returns. Right after that, the writer takes over.
 func TestSpotWritesBeforeTrySendReturns(t *testing.T) {
 	h := &counting{there: make(chan struct{}, 1)}
 	a, _ := handshake(t, testOptions("a", newSink(nil)), Options{Hello: testHello("b"), Handler: h})
@@ -37,7 +37,7 @@ func TestSpotWritesBeforeTrySendReturns(t *testing.T) {
 	<-h.there
 }
 
-// Large frames are left to the writer: whoever sends has other work.
+// Large frames are left to the writer, because the sender has other work to do.
 func TestSpotLeavesLargeFrames(t *testing.T) {
 	h := &counting{there: make(chan struct{}, 1)}
 	a, _ := handshake(t, testOptions("a", newSink(nil)), Options{Hello: testHello("b"), Handler: h})
@@ -58,7 +58,7 @@ func TestSpotLeavesLargeFrames(t *testing.T) {
 	}
 }
 
-// What the socket does not take of a sender's frame the writer writes, before anything that came later.
+// The writer writes the rest of a sender's frame that the socket did not take, before anything that came later.
 func TestSpotLeavesRestToWriter(t *testing.T) {
 	got := make(chan uint64, 1<<16)
 	open := make(chan struct{})
@@ -79,7 +79,7 @@ func TestSpotLeavesRestToWriter(t *testing.T) {
 		}
 		sent++
 	}
-	for left := false; !left; { // the peer does not read: the socket becomes full
+	for left := false; !left; { // the peer does not read, so the socket becomes full
 		idle(t, a)
 		send()
 		left = a.Stats().QueuedFrames > 0
@@ -106,8 +106,8 @@ type countedOwner struct{ released atomic.Int64 }
 
 func (o *countedOwner) Release() { o.released.Add(1) }
 
-// Senders that pause and senders that do not, small frames and borrowed ones, and an end at any moment: each sender's
-// frames arrive in order, and every owner of a frame that was taken is released once.
+// Senders with and without pauses, small and borrowed frames, and an end at any moment: each sender's frames arrive in
+// order, and every owner of a frame that was taken is released once.
 func TestSpotBesideWriter(t *testing.T) {
 	const senders = 4
 	for round := range 40 {
@@ -136,7 +136,7 @@ func TestSpotBesideWriter(t *testing.T) {
 						f.Body = [][]byte{big}
 					}
 					if a.TrySend(&f) != nil {
-						return // the end, in the rounds that have one
+						return // the connection has ended, in the rounds that end it
 					}
 					taken.Add(1)
 					for start := time.Now(); s%2 == 0 && time.Since(start) < 2*spotPause; {

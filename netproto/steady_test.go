@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// What is queued while a write is under way leaves by one write.
+// Frames that are queued during a write leave with one write.
 func TestCoalescing(t *testing.T) {
-	an, bn := net.Pipe() // a write ends only when it was read, so the test decides what is under way
+	an, bn := net.Pipe() // a write ends only when it was read, so the test decides which write is under way
 	left := newSink(nil)
 	connected := make(chan *Conn, 1)
 	go func() {
@@ -68,7 +68,7 @@ func TestCoalescing(t *testing.T) {
 	<-a.Done()
 }
 
-// counting is a handler that costs nothing.
+// counting is a handler that costs almost nothing.
 type counting struct {
 	frames atomic.Int64
 	want   atomic.Int64
@@ -84,7 +84,7 @@ func (h *counting) Frames(_ *Conn, frames []Received) error {
 
 func (h *counting) Closed(*Conn, error) {}
 
-// pass sends n frames and waits until they arrived.
+// pass sends n frames and waits until they have arrived.
 func (h *counting) pass(tb testing.TB, c *Conn, f *Frame, n int) {
 	h.want.Store(h.frames.Load() + int64(n))
 	for range n {
@@ -95,8 +95,8 @@ func (h *counting) pass(tb testing.TB, c *Conn, f *Frame, n int) {
 	<-h.there
 }
 
-// BenchmarkFrames carries frames of 100 bytes over loopback. "coalesced" is Send; "one write each" is what it would be
-// without the queue.
+// BenchmarkFrames carries frames of 100 bytes over loopback. "coalesced" is Send; "one write each" is what sending
+// would cost without the queue.
 func BenchmarkFrames(b *testing.B) {
 	for _, size := range []int{100, 1 << 10, 64 << 10} {
 		name := map[int]string{100: "100B", 1 << 10: "1KiB", 64 << 10: "64KiB"}[size]
@@ -130,7 +130,7 @@ func BenchmarkFrames(b *testing.B) {
 	}
 }
 
-// BenchmarkRoundTrip is one request at a time on an idle connection: what the goroutines on the way cost.
+// BenchmarkRoundTrip sends one request at a time on an idle connection: it measures the goroutines on the way.
 func BenchmarkRoundTrip(b *testing.B) {
 	back := &counting{there: make(chan struct{}, 1)}
 	echo := newSink(func(c *Conn, frames []Received) error {

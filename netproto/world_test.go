@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// patience is how long a test waits for what must happen; nothing waits so long unless it fails.
+// patience is how long a test waits for something that must happen. Nothing takes that long unless the test fails.
 const patience = 20 * time.Second
 
 // tcpPair is two ends of a real connection over loopback.
@@ -34,7 +34,7 @@ func tcpPair(t testing.TB) (a, b net.Conn) {
 	return a, b
 }
 
-// sink is a handler whose parts a test chooses.
+// sink is a handler whose functions a test chooses.
 type sink struct {
 	frames func(c *Conn, frames []Received) error
 	reason chan error
@@ -57,7 +57,7 @@ func (s *sink) Closed(_ *Conn, err error) {
 	s.reason <- err
 }
 
-// wait is why the connection ended.
+// wait returns the reason why the connection ended.
 func (s *sink) wait(t testing.TB) error {
 	t.Helper()
 	select {
@@ -105,8 +105,7 @@ func handshake(t testing.TB, left, right Options) (a, b *Conn) {
 	return a, b
 }
 
-// rawPeer accepts on one end with options, and leaves the other, after a good handshake, to the test to do with as it
-// likes.
+// rawPeer accepts on one end with options. After a good handshake it leaves the other end to the test.
 func rawPeer(t testing.TB, o Options) (raw net.Conn, c *Conn) {
 	t.Helper()
 	raw, bn := tcpPair(t)
@@ -130,7 +129,7 @@ func rawPeer(t testing.TB, o Options) (raw net.Conn, c *Conn) {
 	return raw, c
 }
 
-// owner counts what is lent and what comes back, and says when something came back twice.
+// owner counts what was lent and what was released, and reports a second release.
 type owner struct {
 	t    testing.TB
 	refs atomic.Int32
@@ -162,7 +161,7 @@ func waitAll(t testing.TB, all *sync.WaitGroup) {
 	}
 }
 
-// until polls for something that another goroutine brings about and nothing announces.
+// until polls for something that another goroutine brings about without announcing it.
 func until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); runtime.Gosched() {
