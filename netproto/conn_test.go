@@ -174,7 +174,7 @@ func TestBackpressure(t *testing.T) {
 	if a.Stats().QueueFull == 0 {
 		t.Error("the statistics do not show that the queue was full")
 	}
-	if err := a.AwaitRoom(t.Context()); err != nil { // it ends at once: TrySend gives the reason
+	if err := a.AwaitRoom(t.Context()); err != nil { // it returns at once, because the connection ended
 		t.Fatal(err)
 	}
 }
