@@ -6,20 +6,20 @@ import (
 	"penstock/segment"
 )
 
-// These methods, with Log, CommittedEnd, Carry and FindLost, make a partition a flush.Owner: what the flusher asks of
-// it, and tells it. The flusher holds no lock when it calls them.
+// These methods, with Log, CommittedEnd, Carry and FindLost, make a partition a flush.Owner: they answer what the
+// flusher asks about the partition, and take its reports. The flusher holds no lock when it calls them.
 var _ flush.Owner = (*Partition)(nil)
 
-// Limits are those of the topic.
+// Limits returns the limits of the topic, or nil if they are not known yet.
 func (pt *Partition) Limits() *flush.Limits { return pt.topic.Limits.Load() }
 
-// TopicDeleted says whether the topic is being deleted, or was.
+// TopicDeleted says whether the topic is being deleted or was deleted.
 func (pt *Partition) TopicDeleted() bool { return pt.topic.Deleted.Load() }
 
-// MayTrim says whether the metadata of the topic, and what the log says of the channels, are known.
+// MayTrim says whether retention may trim the log: the metadata of the topic and the fold of the log are known.
 func (pt *Partition) MayTrim() bool { return !pt.topic.Quarantined && pt.WhyUnread() == nil }
 
-// LeaderStart is the position at which the leader's log begins; 0: not known.
+// LeaderStart returns the position at which the leader's log begins, or 0 if it is not known.
 func (pt *Partition) LeaderStart() segment.Position {
 	return segment.Position(pt.replica.leaderStart.Load())
 }
@@ -27,10 +27,10 @@ func (pt *Partition) LeaderStart() segment.Position {
 // Solo says whether the partition has no other copies.
 func (pt *Partition) Solo() bool { return pt.replica.solo() }
 
-// GivenUp says whether the copy is given up: it cannot be written, and need not be.
+// GivenUp says whether the copy is given up. Then its segments need not be written.
 func (pt *Partition) GivenUp() bool { return pt.replica.discarded.Load() }
 
-// NeedsNoFlush says whether the copy is given up, and nobody needs what it has. It takes Replica.mu.
+// NeedsNoFlush says whether the copy is given up and nobody needs its content. It takes Replica.mu.
 func (pt *Partition) NeedsNoFlush() bool {
 	return pt.replica.discarded.Load() && pt.replica.isUnneeded()
 }
@@ -39,14 +39,16 @@ func (pt *Partition) NeedsNoFlush() bool {
 // the copy is being removed. It takes Replica.mu.
 func (pt *Partition) IsGoingAway() bool { return pt.topic.Deleted.Load() || pt.replica.isRemoving() }
 
-// HoldsFiles says whether the commit log has to keep what the segments lack of a copy that is given up or being
-// removed. It takes Replica.discardMu and Replica.mu, and may write the list of shortened copies.
+// HoldsFiles says whether the commit log must keep its files for a copy that is given up or being removed, because they
+// have batches that the copy's segments lack. It takes Replica.discardMu and Replica.mu, and may write the list of
+// shortened copies.
 func (pt *Partition) HoldsFiles() bool {
 	leaves := pt.replica.discarded.Load() || pt.replica.isRemoving()
 	return leaves && !pt.topic.Deleted.Load() && !pt.replica.mayReleaseFiles()
 }
 
-// Trimmed tells the replica that the log begins later (moved), and has FindLost look for what was lost.
+// Trimmed tells the machine that the log begins later (moved). With lost, the next FindLost searches for lost messages.
+// It may wait for the device, and takes Replica.mu.
 func (pt *Partition) Trimmed(moved, lost bool) {
 	if lost {
 		pt.mayHaveLost.Store(true)
@@ -54,7 +56,7 @@ func (pt *Partition) Trimmed(moved, lost bool) {
 	if !moved || pt.replica.solo() {
 		return
 	}
-	_ = pt.withFirst(func() (err error) { // what cannot be read is told by whoever reads it next
+	_ = pt.withFirst(func() (err error) { // if the batch cannot be read, the next reader of it reports the damage
 		pt.replica.run(func() {
 			var start segment.State
 			if start, err = pt.startState(); err == nil && !pt.replica.isClosed() {
@@ -65,5 +67,6 @@ func (pt *Partition) Trimmed(moved, lost bool) {
 	})
 }
 
-// CloseLog closes the segments of a partition whose topic is deleted. It waits for the flusher if that writes them.
+// CloseLog closes the segments of a partition whose topic is deleted. If the flusher is writing them, CloseLog waits
+// for it.
 func (pt *Partition) CloseLog() error { return pt.store.flusher.CloseLog(&pt.flush) }

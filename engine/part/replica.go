@@ -16,178 +16,183 @@ import (
 	"penstock/segment"
 )
 
-// Replica is this node's replica of one partition: the state machine (replicate.Leader or replicate.Follower) and the
-// work that the machine's actions start. The node's worker (clusterNode.work) opens and closes it, the committer
-// feeds it what was sealed and flushed, the connections feed it messages of other replicas, and runTicker ticks it.
+// Replica is this node's replica of one partition: the state machine (replicate.Leader or replicate.Follower), and the
+// work that the machine's actions start. The node's worker (clusterNode.work) opens and closes it. The committer tells
+// it which batches were sealed and which became durable. The connections pass it the messages of other replicas, and
+// runTicker passes it the time.
 //
-// mu orders the events of the machine. It is held while the machine steps and while its actions are carried out. No
-// action blocks: frames are put into a queue; work on the disk or in the metadata store runs on a goroutine of its own,
-// which reports back with an event. Only the committer writes Partition.machine, fold and epochs, and it holds mu when
-// it does. So the committer may read them without mu, and everybody else needs mu. Puts are answered after mu is
-// released (replicaOutput), except those that the committer refuses while it seals (nextRun).
+// mu orders the events of the machine. It is held while the machine steps and while the machine's actions are carried
+// out. No action blocks: frames are put into a queue, and work on the disk or in the metadata store runs on a goroutine
+// of its own, which reports back with an event. Only the committer writes Partition.machine, fold and epochs, and it
+// holds mu when it does. So the committer may read them without mu; every other goroutine needs mu. Puts are answered
+// after mu is released (replicaOutput), except those that the committer refuses while it seals (nextRun).
 //
-// A crash loses everything in this struct. Recovery rebuilds the log from the commit log, and open makes a follower.
+// A crash loses everything in this struct. Recovery rebuilds the log from the commit log, and open makes a follower for
+// it.
 //
 //	committer:   seal ─► EvAppended ─► frames to followers
 //	committer:   group durable ─► EvDurable ─► ActCommit
 //	connection:  ack ─► ActCommit ─► visible, answers
 //	connection:  batches ─► ActAppend ─► incoming ─► committer
 type Replica struct {
-	node *Node // nil if solo
+	node *Node // nil on a single node
 	pt   *Partition
 
-	// The committer uses these for every batch; they lie together, because among many partitions each line of memory is
-	// new to the processor. mu guards them, and what is embedded below unless it says otherwise.
+	// The committer uses the fields of this group for every batch. They lie together, because with many partitions each
+	// cache line of a replica is new to the processor. mu guards them and the structs that are embedded below, except
+	// fields that say otherwise.
 	mu         lock.Mutex[lock.Replica]
 	role       role
-	generation uint64              // of the log: each cut increments it, so what is said of an older log is recognized
-	durable    segment.Position    // everything below is on stable storage on this node
+	generation uint64              // of the log; a cut increments it, so that late reports about the old log are recognized
+	durable    segment.Position    // everything below is on this node's stable storage
 	stalled    error               // why the puts in the inbox may not be appended now; nil: they may
 	leader     *replicate.Leader   // not nil exactly if role is roleLeader
 	follower   *replicate.Follower // not nil exactly if role is roleFollower
 	pending    pendingQueue        // of the leader
 	out        replicaOutput
 
-	changed base.Notice // raised whenever mu was released after a change
+	changed base.Notice // raised whenever unlock releases mu
 
 	published
-	state replicate.State // of the row that learn saw last
+	state replicate.State // from the last row that Learn was called with
 	leadership
 	followed
 	mistrust
 	removal
 
-	reading map[reader]*rangeAsk // whose goroutines run; what to read next; nil: nothing
+	reading map[reader]*rangeAsk // the readers whose goroutines run, with the range to read next; nil: none
 
 	// Scratch of a step.
 	ev    replicate.Event
 	acts  replicate.Actions
-	feed  []replicate.Event // events that actions produced; step handles them in order
+	feed  []replicate.Event // events that actions produced; stepFeed handles them in order
 	sent  netproto.Frame
 	batch replicate.Batch
 	read  rangeRead
 }
 
-// published is what producers, channels and the forwarder read of a replica without its mu.
+// published holds what producers, channels and the forwarder read of a replica without its mu.
 type published struct {
-	serves       atomic.Bool                    // channels may deliver: it leads, and has committed what came before
+	serves       atomic.Bool                    // channels may deliver, see setServing
 	serveEpoch   atomic.Uint64                  // see serving
 	target       atomic.Uint32                  // replicate.NodeID of the leader; 0: not known
-	row          atomic.Pointer[meta.Partition] // the newest row of the store
+	row          atomic.Pointer[meta.Partition] // the newest row that this node has from the store
 	fenced       atomic.Uint64                  // the highest epoch of all Fence messages received
-	fenceCleared atomic.Uint64                  // the epoch of this leader whose Fence all nodes have answered
+	fenceCleared atomic.Uint64                  // the epoch of this leader for which all nodes have answered Fence
 }
 
-// leadership is what a replica knows as the leader. changeRole begins it and stepDown ends it; what outlives an epoch
-// says so.
+// leadership is the state of a replica as the leader. changeRole begins it and stepDown ends it. Fields that outlive an
+// epoch say so.
 type leadership struct {
-	startEpoch   bool                   // the committer has to append the batch that begins the epoch
-	granted      bool                   // the partition machine (core.Partition) knows the epoch
-	serveFrom    segment.Position       // channels start when everything below is committed
+	startEpoch   bool                   // the committer must append the batch that begins the epoch
+	granted      bool                   // the partition's machine (core.Partition) knows the epoch
+	serveFrom    segment.Position       // channels start to deliver when everything below is committed
 	refused      error                  // the machine's answer to the last EvPut; nil: accepted
-	counted      replicate.LeaderCounts // the part of the leader's counts that the engine's counters include
+	counted      replicate.LeaderCounts // the leader's counts that are already in the engine's counters
 	writesPaused bool                   // nothing is appended: the leadership is being handed over
-	handedOver   uint64                 // version of the row that handed it over; see successorStored
+	handedOver   uint64                 // version of the row that was handed over from; see successorStored
 	blocked      replicate.NodeID       // the value of Leader.Blocked that was logged last
-	// comparing is since when it waits for others' logs, by Lease.Now; 0: it does not; -1: logged
+	// comparing is the time since when the leader waits for the log of another replica, by Lease.Now. 0: it does not
+	// wait. -1: it waits, and that was logged.
 	comparing int64
 
 	ledEpoch segment.Epoch // the highest epoch that this process led
-	// yieldedEpoch is the last epoch in which this node asked for another leader because its copy is shortened.
+	// yieldedEpoch is the last epoch in which this node asked for another leader because its own copy is shortened.
 	yieldedEpoch segment.Epoch
 	formerLeader atomic.Pointer[strandedLeader] // see storeRow; read without mu
 }
 
-// followed is what a replica knows as a follower, and the cut of its log.
+// followed is the state of a replica as a follower, and the cut of its log.
 type followed struct {
 	frame     *receivedFrame  // the frame of the message that the machine handles now
-	incoming  []incomingBatch // for the committer to append
+	incoming  []incomingBatch // batches that the committer has to append
 	cut       *logCut         // nil: the log is not being cut
-	damaged   error           // why the machine said that this copy is damaged; nil: it is whole
-	reporting bool            // a goroutine of reportDamage runs
-	// leaderStart is the segment.Position at which the leader's log begins; 0: not known. Damage below it is not
-	// repaired: the leader does not have those batches any more. It is read without mu.
+	damaged   error           // why the machine has reported this copy as damaged; nil: it has not
+	reporting bool            // the goroutine of reportDamage runs
+	// leaderStart is the segment.Position at which the leader's log begins; 0: not known. Damage below that position is
+	// not repaired, because the leader does not have those batches any more. It is read without mu.
 	leaderStart atomic.Uint64
 }
 
-// mistrust is what makes a copy one that is not counted on: an earlier process shortened its log, or it cannot be read
-// or written and is given up. The atomics are read without mu.
+// mistrust says why a copy is not counted on: an earlier process shortened its log, or the copy is given up because it
+// cannot be read or written. The atomics are read without mu.
 type mistrust struct {
 	shortened       bool        // see dir.Shortened
-	discarded       atomic.Bool // the copy is given up, and does not have a new log yet
-	discardedBefore bool        // this process has given the copy up before, at discardedAt by Lease.Now
+	discarded       atomic.Bool // the copy is given up and has no new log yet
+	discardedBefore bool        // this process has given the copy up; the last time at discardedAt, by Lease.Now
 	discardedAt     int64
-	discards        int       // how often the copy was given up
+	discards        int       // how often this process has given the copy up
 	unwritten       unwritten // times of a copy whose segments cannot be written
-	waitsForDevice  bool      // discarded, but kept: its device may read it again; see replica_wait_device.go
-	// discardMu is held while discarded becomes false, and while it is decided that commit log files of a discarded
-	// copy may be released. It is taken before mu.
+	waitsForDevice  bool      // discarded, but its log is kept: see replica_wait_device.go
+	// discardMu is held while discarded becomes false, and while it is decided whether commit log files that a
+	// discarded copy needs may be released. It is taken before mu.
 	discardMu      lock.Mutex[lock.ReplicaDiscard]
 	loggedDiscard  atomic.Bool  // see mayReleaseFiles
 	loggedRepairAt atomic.Int64 // see notRepaired
 }
 
-// removal is how far the bytes of a copy are removed that moved away.
+// removal says how far the removal of a copy that moved to other nodes has got.
 type removal struct {
-	retired          int  // how often the copy was closed because this node was not a replica any more
-	removing         bool // this node is not a replica any more, and its bytes are being removed; see removeBytes
-	leftoversRemoved bool // the files that an earlier process left of this partition are removed
+	retired          int  // how often this process closed the copy because this node was not a replica any more
+	removing         bool // the bytes are being removed: this node is not a replica any more; see removeBytes
+	leftoversRemoved bool // the files that an earlier process left of this partition are gone
 }
 
-// replicaOutput collects what must be done after mu is released.
+// replicaOutput collects the work that must wait until mu is released. mu guards it.
 type replicaOutput struct {
-	done    inbox.List // puts to answer with nil: committed
-	failed  inbox.List // puts to answer with failure: not stored, or the outcome is unknown
+	done    inbox.List // puts to answer with nil: they are committed
+	failed  inbox.List // puts to answer with failure: they are not stored, or their outcome is unknown
 	failure error
-	wake    bool // new messages are visible
-	work    bool // the committer has something to do
-	role    bool // the partition began or stopped to serve
-	reroute bool // another node leads now: the puts in the inbox go there
+	wake    bool // new messages are visible: wake the channels
+	work    bool // the committer has work for this partition
+	role    bool // the partition has begun or stopped serving
+	reroute bool // this node has stepped down: the puts in the inbox go to the next leader
 	news    bool // unlock sets it: raise Engine.news for goroutines that wait for a hand-over or an election
 }
 
 // incomingBatch is a batch from the leader that the committer has to append. It holds a reference to frame, because
-// data lies in it.
+// data lies in that buffer.
 type incomingBatch struct {
 	frame      *netproto.RecvBuf
 	data       []byte
 	offset     segment.Offset
-	segment    uint32 // where the leader has put it: number, base and capacity of the segment, as in segment.Slice
+	segment    uint32 // the batch's segment at the leader: number, base and capacity, as in segment.Slice
 	base       segment.Offset
 	capacity   int64
-	generation uint64 // of the log for which it came; after a cut its durability counts for nothing
+	generation uint64 // of the log for which the batch came; after a cut, its durability does not count any more
 }
 
 // logCut is a cut of the log: a truncation at to, or a reset, after which the log is empty and begins at to. The
-// goroutine that makes it (doCut, or resetToEmpty for a copy that is removed) fills it in, and writeCut writes its
-// record; Replica.mu guards what both use. replica_cut.go has the steps and what a crash leaves.
+// goroutine that makes the cut (doCut, or resetToEmpty for a copy that is removed) fills the logCut in, and writeCut
+// writes its record. Replica.mu guards the fields that both use. replica_cut.go lists the steps, and says what a crash
+// leaves.
 type logCut struct {
 	reset      bool
 	generation uint64
 	to         segment.Position
-	ready      bool // everything below is known: the committer can write the record
-	stays      bool // it was ready once: the cut is made, even if more damage is found meanwhile
+	ready      bool // the cut is prepared: the committer can write the record
+	stays      bool // it was ready once: the cut is made even if more damage is found meanwhile
 	state      segment.State
 	fold       *core.Cursors
 	unread     error // why fold is not known; nil: it is known
 	epochs     []replicate.EpochStart
-	payload    []byte // of the record
+	payload    []byte // payload of the record
 	committed  segment.Position
-	durable    chan error // receives nil when the record is durable, or why the commit log failed
-	pinFiles   bool       // no commit log file is released from the record on, until release is called
-	release    func()     // set before durable receives
-	failed     bool       // the cut ended with an error, and the log is not what the machine was told
+	durable    chan error // receives nil when the record is durable, or the failure of the commit log
+	pinFiles   bool       // from the record on, no commit log file is released until release is called
+	release    func()     // set before durable receives a value
+	failed     bool       // the cut ended with an error, and the log is not as the machine assumes
 }
 
-// run calls f with mu held, and does what f left in out after mu is released.
+// run calls f with mu held. Then it releases mu and performs the work that f left in out.
 func (r *Replica) run(f func()) {
 	r.mu.Lock()
 	f()
 	r.unlock()
 }
 
-// unlock releases mu, and then does what was collected in out: answers, wake-ups, work for the committer. waiters is
-// how many goroutines were answered.
+// unlock releases mu, and then performs the work that was collected in out: answers, wake-ups, work for the committer.
+// waiters is the number of goroutines that got their answer.
 func (r *Replica) unlock() (waiters int) {
 	out := r.out
 	r.out = replicaOutput{}
@@ -197,7 +202,8 @@ func (r *Replica) unlock() (waiters int) {
 	return out.perform(r)
 }
 
-// perform returns how many goroutines waited for the puts that it answered.
+// perform does the collected work, without mu. It returns the number of goroutines that waited for the puts that it
+// answered.
 func (o *replicaOutput) perform(r *Replica) (waiters int) {
 	waiters = o.done.Answer(nil) + o.failed.Answer(o.failure)
 	if o.wake {
@@ -218,14 +224,14 @@ func (o *replicaOutput) perform(r *Replica) (waiters int) {
 	return waiters
 }
 
-// step passes one event to the machine and carries out the actions, then does the same with the events that these
-// produced. mu is held.
+// step passes one event to the machine and carries out the machine's actions. Then it does the same with the events
+// that these actions produced. mu is held.
 func (r *Replica) step(ev *replicate.Event) {
 	r.stepOne(ev)
 	r.stepFeed()
 }
 
-// stepFeed does the second half of step.
+// stepFeed handles the events that actions have produced. mu is held.
 func (r *Replica) stepFeed() {
 	for len(r.feed) > 0 {
 		next := r.feed[0]
@@ -255,8 +261,8 @@ func (r *Replica) stepOne(ev *replicate.Event) {
 	r.changeRole()
 }
 
-// followerHandles says whether a follower handles this kind of event. The others are for a leader, and are dropped when
-// this replica is not the leader any more.
+// followerHandles says whether a follower handles this kind of event. The other kinds are for a leader. They are
+// dropped if this replica does not lead any more.
 func followerHandles(k replicate.EventKind) bool {
 	switch k {
 	case replicate.EvAppended, replicate.EvPut, replicate.EvLease, replicate.EvEvicted, replicate.EvPeerDown:
@@ -304,15 +310,15 @@ func (r *Replica) perform(a *replicate.Action) {
 	}
 }
 
-// retryStalled lets the committer try again to append what it was not allowed to append. mu is held.
+// retryStalled makes the committer try again to append the puts that it was not allowed to append. mu is held.
 func (r *Replica) retryStalled() {
 	if r.stalled != nil {
 		r.stalled, r.out.work = nil, true
 	}
 }
 
-// committed is the commit mark, 0 without an active copy. After a restart it is a lower bound of what is committed. mu
-// is held.
+// committed returns the commit mark, or 0 without an active copy. After a restart the mark may be lower than what is
+// really committed. mu is held.
 func (r *Replica) committed() segment.Position {
 	switch {
 	case r.role == roleSolo:
@@ -325,28 +331,29 @@ func (r *Replica) committed() segment.Position {
 	return 0
 }
 
-// committedMark is the commit mark that a checkpoint stores. It takes mu.
+// committedMark returns the commit mark that a checkpoint stores. It takes mu.
 func (pt *Partition) committedMark() segment.Position {
 	pt.replica.mu.Lock()
 	defer pt.replica.mu.Unlock()
 	return pt.replica.committed()
 }
 
-// refresh passes the newest row that this node knows to the machine. Newer rows come through the watch. mu is held.
+// refresh queues an event that passes the newest row of this node to the machine. Newer rows come through the watch of
+// the store. mu is held.
 func (r *Replica) refresh() {
 	if row := r.row.Load(); row != nil {
 		r.feed = append(r.feed, r.stateEvent(row))
 	}
 }
 
-// stateEvent makes the event that tells the machine a row of the store.
+// stateEvent returns the event that passes a row of the store to the machine.
 func (r *Replica) stateEvent(row *meta.Partition) replicate.Event {
 	return replicate.Event{
 		Kind: replicate.EvState, State: &row.State, Damaged: slices.Contains(row.Damaged, r.node.member()),
 	}
 }
 
-// Learn takes a new row of the store. It takes mu.
+// Learn passes a new row of the store to the machine. The node's worker calls it, and GiveAway. It takes mu.
 func (r *Replica) Learn(row *meta.Partition) {
 	r.storeRow(row)
 	r.target.Store(uint32(row.State.Leader))
@@ -362,9 +369,9 @@ func (r *Replica) Learn(row *meta.Partition) {
 	})
 }
 
-// correctDamaged tells the store whether this copy is damaged if row says otherwise. Such a row is out of date: an
-// earlier process reported damage, or its last report came late; or the machine that reported it was replaced before
-// its repair was reported. mu is held.
+// correctDamaged tells the store whether this copy is damaged, if row says otherwise. Such a row is out of date: an
+// earlier process reported the damage, or the last report of this process came late, or the machine that reported the
+// damage was replaced before the repair was reported. mu is held.
 func (r *Replica) correctDamaged(row *meta.Partition) {
 	if row != nil && slices.Contains(row.State.Replicas, r.node.Self.ID) &&
 		slices.Contains(row.Damaged, r.node.member()) != r.isDamaged() {
@@ -372,12 +379,13 @@ func (r *Replica) correctDamaged(row *meta.Partition) {
 	}
 }
 
-// isDamaged says whether the store has to count the copy as damaged. mu is held.
+// isDamaged says whether the store must count the copy as damaged. mu is held.
 func (r *Replica) isDamaged() bool { return r.damaged != nil || r.pt.WhyUnread() != nil }
 
-// reportDamage tells the store whether the copy is damaged, on a goroutine that retries until the store has it. There
-// is one for each replica at a time, which reports what is so at each attempt: two reports on their way could reach the
-// store in either order, and a copy that is damaged must not stay whole there. mu is held.
+// reportDamage tells the store whether the copy is damaged, on a goroutine that retries until the store has accepted
+// the report. Each replica has at most one such goroutine, which reads the present state before each attempt. Two
+// reports under way could reach the store in either order, and then the store might count a damaged copy as whole. mu
+// is held.
 func (r *Replica) reportDamage() {
 	if r.reporting {
 		return
@@ -406,7 +414,7 @@ func (r *Replica) reportDamage() {
 	})
 }
 
-// fail answers puts with err after mu is released. mu is held.
+// fail makes unlock answer puts with err, after mu is released. mu is held.
 func (r *Replica) fail(puts inbox.List, err error) {
 	if !puts.Empty() {
 		r.out.failed.Prepend(puts)
@@ -414,8 +422,8 @@ func (r *Replica) fail(puts inbox.List, err error) {
 	}
 }
 
-// commit makes everything below to visible and answers the puts that wait for it. Callbacks of control entries run
-// here, in the order of the log. mu is held.
+// commit makes all batches below position to visible, and answers their puts. The OnCommit callbacks run here, in the
+// order of the log. mu is held.
 func (r *Replica) commit(to segment.Position) {
 	failpoint.Pass("engine/before-commit")
 	pt := r.pt
@@ -442,9 +450,9 @@ func (r *Replica) commit(to segment.Position) {
 	failpoint.Pass("engine/after-commit")
 }
 
-// durableUpTo says that the batch at pos is on stable storage. generation is that of the log when the batch was
-// appended: if the log has been cut since, nothing is known. A closed copy only notes the position, because it may be
-// opened again. The committer calls it; mu is held.
+// durableUpTo records that the batch at pos is on stable storage, and tells the machine. generation is that of the log
+// when the batch was appended. If the log has been cut since then, the report says nothing about the log of now. A
+// closed copy only records the position, because it may be opened again. The committer calls it; mu is held.
 func (r *Replica) durableUpTo(pos segment.Position, generation uint64) {
 	if generation != r.generation {
 		return
@@ -461,7 +469,7 @@ func (r *Replica) durableUpTo(pos segment.Position, generation uint64) {
 	r.step(&r.ev)
 }
 
-// admits asks the machine whether a batch may be appended now; if not, stalled says why. mu is held.
+// admits asks the machine whether a batch may be appended now. If not, stalled says why. mu is held.
 func (r *Replica) admits() bool {
 	if r.role != roleLeader {
 		return false
@@ -479,7 +487,7 @@ func (r *Replica) admits() bool {
 	return r.refused == nil && r.leader != nil
 }
 
-// whyStalled is the error for a put whose deadline passed while it waited in the inbox. It takes mu.
+// whyStalled returns the error for a put whose deadline passed while the put waited in the inbox. It takes mu.
 func (r *Replica) whyStalled() error {
 	if r.solo() {
 		return base.ErrDeadline
@@ -524,26 +532,27 @@ func (r *Replica) Tick(lease int64, live []replicate.NodeID) {
 	if r.leader != nil {
 		r.count()
 		r.fail(r.pending.expire(r.node.Now()-int64(r.node.store.opts.PublishTimeout)), base.ErrUnknown)
-		r.retryStalled() // a follower that returns changes no mark, so nothing else would look again
+		r.retryStalled() // a follower that returns changes no mark, so no other event would retry
 	}
 	r.unlock()
 }
 
-// fault tells the replica that the commit log failed: all that waits for it is answered with ErrDisk. mu is held.
+// fault tells the replica that the commit log failed. All pending puts are answered with ErrDisk, and a cut that waits
+// for its record fails. mu is held.
 func (r *Replica) fault(err error) {
 	r.fail(r.pending.drain(), base.ErrDisk)
 	r.releaseIncoming()
 	if r.cut != nil && r.cut.durable != nil {
 		select {
 		case r.cut.durable <- err:
-		default: // the record is durable, and doCut has not received that yet
+		default: // the record is durable, and doCut has not received the value yet
 		}
 		r.cut = nil
 	}
 	r.step(&replicate.Event{Kind: replicate.EvFault, Err: err})
 }
 
-// releaseIncoming drops the batches that the committer has not appended. mu is held.
+// releaseIncoming drops the batches of the leader that the committer has not appended. mu is held.
 func (r *Replica) releaseIncoming() {
 	for i := range r.incoming {
 		r.incoming[i].frame.Release()
@@ -552,8 +561,8 @@ func (r *Replica) releaseIncoming() {
 	r.incoming = r.incoming[:0]
 }
 
-// await returns true when reached says true, and false when the engine stops. It asks whenever the replica's mutex was
-// released after a change; reached may take it.
+// await waits until reached returns true, and returns true then. It returns false when the engine stops. It calls
+// reached whenever unlock has released mu; reached may take mu.
 func (r *Replica) await(reached func() bool) bool {
 	for {
 		changed := r.changed.Next()
@@ -566,7 +575,8 @@ func (r *Replica) await(reached func() bool) bool {
 	}
 }
 
-// CommittedEnd is the offset up to which the log is committed.
+// CommittedEnd returns the offset up to which the log is committed, or 0 if that offset cannot be found. It takes
+// Replica.mu.
 func (pt *Partition) CommittedEnd() segment.Offset {
 	end, _, _ := pt.log.End()
 	at, err := pt.log.SeekPosition(pt.committedMark())
@@ -579,7 +589,7 @@ func (pt *Partition) CommittedEnd() segment.Offset {
 	return 0
 }
 
-// PeerDown tells a leader that another node is down. It takes mu.
+// PeerDown tells a leader that another node is down. A follower ignores it. It takes mu.
 func (r *Replica) PeerDown(node replicate.NodeID) {
 	r.run(func() { r.step(&replicate.Event{Kind: replicate.EvPeerDown, Node: node}) })
 }

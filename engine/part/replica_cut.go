@@ -15,8 +15,8 @@ import (
 	"penstock/segment"
 )
 
-// A cut of the log runs in five steps. Between the exchange with the leader and EvTruncated the follower appends
-// nothing.
+// A cut of the log has five steps. From the exchange with the leader until EvTruncated, the follower appends nothing
+// new.
 //
 //	goroutine (doCut)                            committer
 //	1 waits until all earlier batches are
@@ -29,14 +29,14 @@ import (
 //	                                             4 the record is durable
 //	5 cuts the segments, steps EvTruncated
 //
-// After a crash before step 4 the log is as it was before the cut. After a crash behind step 4 recovery finds the
-// record and cuts again. If step 2 meets damage, the range is fetched from the leader; if that does not help, the copy
-// is given up and gets a new log (replica_discard.go).
+// After a crash before step 4, the log is as it was before the cut. After a crash behind step 4, recovery finds the
+// record and cuts again. If step 2 meets damage, the damaged range is fetched from the leader; if that does not help,
+// the copy is given up and gets a new log (replica_discard.go).
 //
 // The copy may be closed during any step, because its partition moves to other nodes. The cut is finished nevertheless,
 // and no new copy starts before that (IsTearingDown). If the copy is closed in step 1, it drops the batches that were
-// to be appended, so the log may end below the cut. Then the cut removes nothing, and its record says that the whole
-// log is durable.
+// still to be appended, so the log may end below the cut. Then the cut removes nothing, and its record says that the
+// whole log is durable.
 
 // beginCut starts the cut that the machine asked for. mu is held.
 func (r *Replica) beginCut(a *replicate.Action) {
@@ -62,7 +62,7 @@ func (r *Replica) beginCut(a *replicate.Action) {
 }
 
 // doCut makes the cut c. It runs on a goroutine of its own, without mu. The copy may be given up before the record is
-// written. Then c is not the copy's cut any more, a reset may have taken its place, and doCut ends without effect.
+// written. Then c is not the copy's cut any more (a reset may have taken its place), and doCut ends without effect.
 func (r *Replica) doCut(c *logCut) {
 	err := r.awaitPrepared(c)
 	if err == nil && !r.discarded.Load() {
@@ -94,7 +94,7 @@ func (r *Replica) doCut(c *logCut) {
 	}
 	err, ok := r.node.store.host.Result(c.durable, r.node.store.stop)
 	if err != nil || !ok {
-		return // the commit log failed, which fault has handled, or the engine closes
+		return // the commit log failed, and fault has handled that; or the engine closes
 	}
 	if c.reset {
 		err = errors.Join(r.pt.log.Reset(c.state), r.node.store.trashLeftovers(r.pt))
@@ -102,7 +102,7 @@ func (r *Replica) doCut(c *logCut) {
 		err = r.pt.log.Truncate(c.state)
 	}
 	if err == nil && c.reset {
-		err = r.clearDiscarded() // before anything new is acknowledged
+		err = r.clearDiscarded() // before any batch of the new log is acknowledged
 	}
 	if err != nil {
 		r.cutFailed(c, err)
@@ -115,8 +115,8 @@ func (r *Replica) doCut(c *logCut) {
 	r.run(func() {
 		r.cut = nil
 		r.step(&replicate.Event{Kind: replicate.EvTruncated, Generation: c.generation, Log: c.state})
-		// What is left stands in the commit log before the record, so it is durable. The groups that reported it had the
-		// old generation, so it has to be said again.
+		// The batches that are left are in the commit log in front of the record, so they are durable. The groups that
+		// reported them had the old generation, so the machine has to be told again.
 		r.durable = max(r.durable, c.state.Next)
 		r.step(&replicate.Event{Kind: replicate.EvDurable, Position: r.durable, Generation: c.generation})
 		r.correctDamaged(r.row.Load()) // the cut may have removed entries that this version cannot read
@@ -147,9 +147,9 @@ func (r *Replica) isCutBy(c *logCut) bool {
 	return r.cut == c
 }
 
-// awaitPrepared prepares a cut. It tries again as long as the reason of the failure can go away: a damaged range that
-// is being repaired, a device that may read again, a full disk. It stops if the copy is given up meanwhile. It runs on
-// the goroutine of doCut.
+// awaitPrepared prepares a cut. It tries again as long as the cause of a failure may go away: a damaged range that is
+// being repaired, a device that may read again, a full disk. It stops if the copy is given up meanwhile. It runs on the
+// goroutine of doCut, without mu.
 func (r *Replica) awaitPrepared(c *logCut) error {
 	for told := false; ; {
 		err := r.prepareCut(c)
@@ -205,17 +205,16 @@ func (r *Replica) prepareCut(c *logCut) error {
 	return nil
 }
 
-// mayReset says whether the log may be reset now: either the file of shortened copies lists the copy durably, or its
-// log is empty. prepareCut asks before the record is written, because after a crash behind the record a copy that is
-// not in the file would count as whole. The row's ISR is no evidence: the row may be from before the copy joined. It
-// takes mu.
+// mayReset says whether the log may be reset now: either shortened.json lists the copy durably, or the log is empty.
+// prepareCut asks before the record is written, because after a crash behind the record, a copy that is not in the file
+// would count as whole. The ISR of the row proves nothing: the row may be from before the copy joined. It takes mu.
 func (r *Replica) mayReset() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.shortened && r.node.Shortened.IsDurable(r.pt.Identity()) || r.pt.machine.State().Next == 0
 }
 
-// knownFold is the fold for the record; nil: it is not known.
+// knownFold returns the fold for the record, or nil if it is not known.
 func (c *logCut) knownFold() *core.Cursors {
 	if c.unread != nil {
 		return nil
@@ -223,16 +222,16 @@ func (c *logCut) knownFold() *core.Cursors {
 	return c.fold
 }
 
-// appending says whether batches from before the cut are not appended to the log yet. It takes mu.
+// appending says whether batches that came before the cut are not appended to the log yet. It takes mu.
 func (r *Replica) appending() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.incoming) > 0
 }
 
-// clampToLog lowers the cut of a closed copy to the end of its log, if the log ends below it, and drops the epochs of
-// batches that never reached the log. With those epochs the copy would refuse for ever the older epochs that its next
-// leader sends. It takes mu.
+// clampToLog lowers the cut of a closed copy to the end of its log, if the log ends below the cut, and drops the epochs
+// of batches that never reached the log. With those epochs, the copy would for ever refuse the older epochs that its
+// next leader sends. It takes mu.
 func (r *Replica) clampToLog(c *logCut) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -243,8 +242,8 @@ func (r *Replica) clampToLog(c *logCut) {
 	c.epochs = slices.DeleteFunc(c.epochs, func(e replicate.EpochStart) bool { return e.Position >= c.to })
 }
 
-// refold computes the state and the fold at the cut. It reads the segment that the cut lies in from its beginning,
-// because the first batch of a segment is a checkpoint of the fold.
+// refold computes the state of the log and the fold at the cut. It reads the segment in which the cut lies from the
+// segment's beginning, because the first batch of a segment is a checkpoint of the fold. It may wait for the device.
 func (pt *Partition) refold(c *logCut) error {
 	start, first, _ := pt.log.Start()
 	if c.to <= first {
@@ -277,14 +276,15 @@ func (pt *Partition) refold(c *logCut) error {
 	return nil
 }
 
-// errNoFold says that the first batch of a segment has no fold, because it was too large; see committer.sealInternal.
+// errNoFold says that the first batch of a segment has no fold, because the fold was too large; see
+// committer.sealInternal.
 var errNoFold = errors.New("engine: the state of the channels at the cut was too large for the segment that it lies in")
 
-// refoldBytes is how much refold reads at once.
+// refoldBytes is how many bytes refold reads at once.
 const refoldBytes = 1 << 20
 
 // foldRun folds the batches of run that lie below the cut, and advances c.state. at is the offset of run. next is the
-// position after the last batch, size the bytes of all that were folded.
+// position behind the last batch that was folded, size the bytes of all of them.
 func (s *Store) foldRun(c *logCut, run []byte, at segment.Offset) (next segment.Position, size int, err error) {
 	var it segment.BatchIter
 	it.Reset(run)
@@ -310,8 +310,8 @@ func (s *Store) foldRun(c *logCut, run []byte, at segment.Offset) (next segment.
 	return next, size, it.Err()
 }
 
-// writeCut does step 3: it writes the record of a cut that is ready. It returns false if g has no room, and is called
-// again with the next group. The committer calls it with Replica.mu held.
+// writeCut does step 3: it writes the record of a cut that is ready, if there is one. It returns false if g has no
+// room; then it is called again with the next group. The committer calls it with Replica.mu held.
 func (c *committer) writeCut(pt *Partition, g *clog.Group, w *groupWork) bool {
 	cut := pt.replica.cut
 	if cut == nil || !cut.ready {

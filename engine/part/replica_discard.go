@@ -13,19 +13,19 @@ const (
 	// cutRepairPatience is how long a cut waits for the leader to send the damaged range that the cut has to read.
 	cutRepairPatience = 10 * time.Second
 	cutRepairPoll     = 20 * time.Millisecond
-	// dropPause is the time in which one process gives the same copy up at most once. A disk that damages every new copy
-	// needs an operator.
+	// dropPause is the time within which one process gives up the same copy at most once. A disk that damages every new
+	// copy needs an operator.
 	dropPause = 10 * time.Minute
 )
 
-// needsRefetch says whether err means that the log is damaged at the cut, or that its fold at the cut is not stored.
+// needsRefetch says whether err means that the log is damaged at the cut, or that the fold at the cut is not stored.
 // Such a cut needs bytes from the leader: a repaired range, or a new log.
 func needsRefetch(err error) bool {
 	var corrupt *segment.CorruptError
 	return errors.As(err, &corrupt) || errors.Is(err, errNoFold)
 }
 
-// awaitRepair waits until the range that a cut could not read has been repaired from the leader, and says whether to
+// awaitRepair waits until the range that a cut could not read has been repaired from the leader, and returns whether to
 // try the cut again. It runs on the goroutine of doCut, without mu.
 func (r *Replica) awaitRepair(c *logCut, err error) bool {
 	if errors.Is(err, errNoFold) || r.hasBroken() {
@@ -59,9 +59,9 @@ func (r *Replica) hasBroken() bool {
 
 // brokenFile returns the error of a segment file that cannot be read, repaired in place or written to, if the copy may
 // be given up because of it. Otherwise it returns nil. A cut calls it before it writes its record. A copy with such a
-// file needs a new log anyway, and its cut could wait for ever: batches that the file cannot take keep their commit log
-// files, and once these fill the commit log, it has no room for the record. A copy that is given up keeps no files
-// (HoldsFiles). It takes mu.
+// file needs a new log anyway. Its cut could wait for ever: batches that the file cannot take keep their commit log
+// files, and once these fill the commit log, it has no room for the cut's record. A copy that is given up keeps no
+// files (HoldsFiles). It takes mu.
 func (r *Replica) brokenFile() error {
 	for _, s := range r.pt.log.Segments() {
 		if s.Err != nil && r.mayDiscard(s.Err) {
@@ -71,19 +71,20 @@ func (r *Replica) brokenFile() error {
 	return nil
 }
 
-// discard gives up a copy that can neither be cut nor repaired in place: its machine makes it begin anew from its
-// leader (replicate/anew.go). The copy lacks what it had acknowledged from then on, so it is first written to the list
-// of shortened copies. Its bytes stay until the leader has said where the new log begins. A copy that was closed during
-// its cut is given up when it is opened again.
+// discard gives up a copy that can neither be cut nor repaired in place: its machine makes the copy begin anew from its
+// leader (replicate/anew.go). From then on the copy lacks batches that it had acknowledged, so it is first added to the
+// list of shortened copies. Its bytes stay until the leader has said where the new log begins. A copy that was closed
+// during its cut is given up when it is opened again.
 //
-// c is the cut that cannot be made, and discard runs on its goroutine. c is nil if a repair failed. It takes mu.
+// c is the cut that cannot be made; discard runs on the goroutine of that cut. c is nil if a repair failed. It takes
+// mu.
 func (r *Replica) discard(why error, c *logCut) {
 	r.mu.Lock()
 	may, again := r.mayGiveUp(c), r.discardedWithin(r.node.Now())
 	r.mu.Unlock()
 	switch {
 	case !may, again && c == nil:
-		return // it leads, or its log is being reset already, or it was given up a short time ago
+		return // the copy leads, or its log is being reset already, or it was given up less than dropPause ago
 	case again:
 		r.cutFailed(c, why)
 		return
@@ -108,10 +109,10 @@ func (r *Replica) discard(why error, c *logCut) {
 	})
 }
 
-// mayGiveUp says whether the copy may be given up because of cut c, or because of a repair that failed (c is nil). A
-// cut that was replaced meanwhile may not: its goroutine waited for the disk, and the cut that replaced it may be a
-// reset, which needs nothing of the damaged range. A repair may not disturb a reset, or a cut whose record is written;
-// if damage remains after that, the machine asks for the repair again. mu is held.
+// mayGiveUp says whether the copy may be given up because of cut c, or because of a repair that failed (then c is nil).
+// A cut that was replaced meanwhile must not do that: its goroutine waited for the disk, and the cut that replaced it
+// may be a reset, which needs nothing of the damaged range. A repair must not disturb a reset, or a cut whose record is
+// written; if damage remains after that, the machine asks for the repair again. mu is held.
 func (r *Replica) mayGiveUp(c *logCut) bool {
 	if r.cut != c && (c != nil || r.cut.reset || r.cut.stays) {
 		return false
@@ -150,14 +151,14 @@ func (r *Recovery) discardUnreadableHead(pt *Partition) error {
 	return nil
 }
 
-// mayReleaseFiles says whether the commit log may release files that hold what the segments of this copy lack. The copy
-// is given up or being removed; the flusher asks, through HoldsFiles. Until a leader has said that it needs nothing of
-// the copy, the copy may be the last one with some acknowledged messages, and its device may read again after a
-// restart.
+// mayReleaseFiles says whether the commit log may release files that hold batches which the segments of this copy lack.
+// The copy is given up or being removed; the flusher asks, through HoldsFiles. Until a leader has said that it needs
+// nothing of the copy, the copy may be the last one with some acknowledged messages, and its device may read again
+// after a restart.
 //
-// If the process crashes before the copy has a new log, its segments may be readable and have a hole. So the copy is
-// marked as dropped in the list of shortened copies first, and the next process gives it up, too (OpenPartition). If
-// that cannot be written, the files stay. It takes discardMu and mu.
+// If the process crashes before the copy has a new log, the segments of the copy may be readable and have a gap. So the
+// copy is first marked as dropped in the list of shortened copies, and the next process gives it up, too
+// (OpenPartition). If that mark cannot be written, the files stay. It takes discardMu and mu.
 func (r *Replica) mayReleaseFiles() bool {
 	r.discardMu.Lock()
 	defer r.discardMu.Unlock()
@@ -173,9 +174,10 @@ func (r *Replica) mayReleaseFiles() bool {
 	return err == nil
 }
 
-// isUnneeded says whether nobody needs what the copy has. That is so if it is being removed; or if it is given up, and
-// a leader has said to this or an earlier process that it needs nothing of it, or the record of its reset waits for
-// room. discardMu is held; it takes mu.
+// isUnneeded says whether nobody needs the content of the copy. That is so if the copy is being removed. It is also so
+// if the copy is given up, and either a leader has said to this or to an earlier process that it needs nothing of the
+// copy, or the record of the copy's reset waits for room. discardMu is held when the answer decides about files. It
+// takes mu.
 func (r *Replica) isUnneeded() bool {
 	switch {
 	case r.isRemoving():
@@ -188,16 +190,16 @@ func (r *Replica) isUnneeded() bool {
 	return r.cut != nil && r.cut.reset || r.follower != nil && r.follower.Unneeded()
 }
 
-// isRemoving says whether the copy is being removed: all replicas of its partition are in sync without it
-// (fullyInSync). It stays true until all its bytes are removed. It takes mu.
+// isRemoving says whether the copy is being removed, because all replicas of its partition are in sync without it
+// (fullyInSync). It stays true until all bytes of the copy are removed. It takes mu.
 func (r *Replica) isRemoving() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.removing
 }
 
-// clearDiscarded takes back that the copy is given up. It is called when the record that begins its new log is durable,
-// before anything is acknowledged. It takes discardMu and mu.
+// clearDiscarded records that the copy is not given up any more. It is called when the record that begins the new log
+// is durable, before anything is acknowledged. It takes discardMu and mu, and writes the list of shortened copies.
 func (r *Replica) clearDiscarded() error {
 	r.discardMu.Lock()
 	defer r.discardMu.Unlock()

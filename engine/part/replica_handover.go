@@ -10,10 +10,11 @@ import (
 	"penstock/replicate"
 )
 
-// handOverTime is how long writes of a partition wait at most for another leader.
+// handOverTime bounds how long the puts of a partition wait for a new leader.
 const handOverTime = time.Second
 
-// HandOverPartition hands the leadership of pt to another node, unless the pending batches are not committed in time.
+// HandOverPartition hands the leadership of pt to node to, or to any member of the ISR if to is 0. It gives up if the
+// pending batches are not committed within handOverTime. No lock is held.
 func (cn *Node) HandOverPartition(pt *Partition, to replicate.NodeID) {
 	ctx, cancel := cn.store.host.WithTimeout(cn.Ctx, handOverTime)
 	defer cancel()
@@ -21,8 +22,9 @@ func (cn *Node) HandOverPartition(pt *Partition, to replicate.NodeID) {
 	pt.replica.resumeWrites()
 }
 
-// resumeWrites lets the replica accept writes again that wait for another leader. It does nothing if the store already
-// has another leader of which this replica has not heard: what it appended now would be cut.
+// resumeWrites lets the replica append puts again that wait for a new leader. It does nothing if the store already has
+// another leader, of which this replica has not heard: the batches that this node appended now would be cut. It takes
+// mu.
 func (r *Replica) resumeWrites() {
 	r.run(func() {
 		if r.writesPaused && !r.successorStored() {
@@ -32,11 +34,12 @@ func (r *Replica) resumeWrites() {
 	})
 }
 
-// successorStored says whether the store has accepted a hand-over from the state that this replica knows. mu is held.
+// successorStored says whether the store has accepted a hand-over that was decided with the row that this replica still
+// knows. mu is held.
 func (r *Replica) successorStored() bool { return r.handedOver != 0 && r.handedOver == r.state.Version }
 
-// TryHandOver makes one attempt, and says whether something is left to do: until the store has accepted the hand-over
-// and this replica has heard of it. No lock is held.
+// TryHandOver makes one attempt to hand the leadership over. It returns whether more is left to do: that is the case
+// until the store has accepted the hand-over and this replica has heard of it. No lock is held.
 func (cn *Node) TryHandOver(ctx context.Context, pt *Partition, to replicate.NodeID) bool {
 	r := pt.replica
 	var st replicate.State
@@ -44,16 +47,16 @@ func (cn *Node) TryHandOver(ctx context.Context, pt *Partition, to replicate.Nod
 	r.mu.Lock()
 	if r.leader == nil || len(r.state.ISR) < 2 {
 		r.mu.Unlock()
-		r.resumeWrites() // the other replicas may have left the ISR since the last attempt
+		r.resumeWrites() // the other members may have left the ISR since the last attempt
 		return false
 	}
 	flushed := r.writesPaused
-	r.writesPaused = true // writes wait for the new leader
+	r.writesPaused = true // from here on puts wait for the new leader
 	st = r.state
 	ready = r.pending.n == 0 && r.pending.opened && !r.successorStored()
 	r.mu.Unlock()
 	if !flushed {
-		cn.above.Confirm() // write the confirmations now, or the new leader delivers those messages again
+		cn.above.Confirm() // write the confirmations now; otherwise the new leader delivers those messages again
 		return cn.TryHandOver(ctx, pt, to)
 	}
 	if !ready {
@@ -71,8 +74,8 @@ func (cn *Node) TryHandOver(ctx context.Context, pt *Partition, to replicate.Nod
 	return true
 }
 
-// GiveAway asks the store at once to make another member of the ISR the leader, whatever is pending: this node's disk
-// hangs. again says that it may be tried again.
+// GiveAway asks the store at once to make another member of the ISR the leader, whether batches are pending or not,
+// because this node's disk hangs. again says that the caller may try again. No lock is held.
 func (cn *Node) GiveAway(pt *Partition) (handed, again bool) {
 	r := pt.replica
 	r.mu.Lock()
@@ -86,7 +89,7 @@ func (cn *Node) GiveAway(pt *Partition) (handed, again bool) {
 	if err := cn.Rows.HandOver(ctx, pt.Identity(), &st, 0); err != nil {
 		return false, !errors.Is(err, meta.ErrNotFound)
 	}
-	// The worker may hang in the disk because of another row, so pass this row on here.
+	// The worker may hang in the disk because of another row. So pass this row to the replica here.
 	if row := cn.Rows.Snapshot().Partitions[pt.Identity()]; row != nil && row.State.Epoch > st.Epoch {
 		r.Learn(row)
 	}

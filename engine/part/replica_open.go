@@ -25,7 +25,7 @@ func (r *Replica) Present() bool {
 	return r.active()
 }
 
-// newReplica returns the replica of a copy that recovery found. join opens it.
+// newReplica returns the replica of a copy that recovery found. OpenRecovered opens it when the node joins.
 func (cn *Node) newReplica(pt *Partition) *Replica {
 	r := &Replica{node: cn, pt: pt}
 	r.pending.clear()
@@ -38,24 +38,25 @@ func (cn *Node) newReplica(pt *Partition) *Replica {
 	return r
 }
 
-// Retire closes a copy that is not needed any more. Its bytes stay; puts in its inbox go to the leader.
+// Retire closes a copy that this node does not need any more. Its bytes stay, and the puts in its inbox go to the
+// leader. The node's worker calls it, without a lock.
 func (r *Replica) Retire() {
 	r.node.above.Freeze(r.pt)
 	r.shut(roleClosed)
 	r.node.above.Reroute(r.pt)
 }
 
-// End closes the copy for the rest of this process, and answers the puts in its inbox with err. Until Close has stopped
-// the worker, it may try to open the copy again.
+// End closes the copy for the rest of this process, and answers the puts in its inbox with err. The role stays
+// roleEnded even if the worker, which Close has not stopped yet, tries to open the copy again.
 func (r *Replica) End(err error) {
 	r.shut(roleEnded)
 	left := r.pt.TakeForReroute()
 	left.Answer(err)
 }
 
-// shut closes the replica: it sends and receives nothing any more. The outcome of batches that are in the log and not
-// committed is unknown, because other replicas may have them. to is roleClosed or roleEnded; who has ended stays so. It
-// takes mu.
+// shut closes the replica: from then on it sends and receives nothing. The outcome of batches that are in the log and
+// not committed is unknown, because other replicas may have them. to is roleClosed or roleEnded; an ended replica stays
+// ended. It takes mu.
 func (r *Replica) shut(to role) {
 	r.run(func() {
 		r.setLeads(false)
@@ -74,13 +75,13 @@ func (r *Replica) shut(to role) {
 	})
 }
 
-// open makes a follower for a copy whose log is open. mu is held, or nobody else knows the replica yet. The machine
-// learns of damage that recovery found before open returns, because a row may name this node the leader as soon as it
-// has joined.
+// open makes a follower for a copy whose log is open. mu is held, or no other goroutine knows the replica yet. The
+// machine learns of damage that recovery found before open returns, because as soon as the node has joined, a row may
+// name it the leader.
 //
-// At the first call everything in the log is on stable storage: recovery found it, or the log is empty. A copy that is
-// opened again may have batches in groups that the commit log has not flushed yet. So its generation goes on, and only
-// what the commit log has reported counts as durable.
+// At the first call, everything in the log is on stable storage: recovery found it there, or the log is empty. A copy
+// that is opened again may have batches in groups that the commit log has not flushed yet. So its generation goes on,
+// and only the batches that the commit log has reported count as durable.
 func (r *Replica) open(committed segment.Position) error {
 	pt := r.pt
 	st := pt.machine.State()
@@ -88,7 +89,7 @@ func (r *Replica) open(committed segment.Position) error {
 	if err != nil && !r.discarded.Load() {
 		return err
 	}
-	var epochs replicate.EpochTable // a copy: the committer may be reading the partition's own for a checkpoint
+	var epochs replicate.EpochTable // a copy: the committer may be reading the partition's own table for a checkpoint
 	epochs.Reset(pt.epochs.Entries())
 	epochs.Trim(start.Next)
 	if r.generation == 0 {
@@ -114,18 +115,18 @@ func (r *Replica) open(committed segment.Position) error {
 	return nil
 }
 
-// firstBatch is what startState needs of the first batch of the log.
+// firstBatch holds the values of the log's first batch that startState needs. It is not changed after it was made.
 type firstBatch struct {
 	at      segment.Offset
 	prevCRC uint32
 }
 
-// errFirstUnread says that startState needs the first batch of the log, which is in a segment and was not read: the log
-// began elsewhere when readFirst was called.
+// errFirstUnread says that startState needs the first batch of the log, and that batch is in a segment and was not
+// read: when readFirst was called, the log began at another batch.
 var errFirstUnread = errors.New("the first batch of the log is in a segment, and was not read yet")
 
-// readFirst reads the first batch of the log from the device, and keeps what startState needs of it. The read may hang,
-// so the caller must not hold Replica.mu: puts to every partition of the node would wait for it (F6).
+// readFirst reads the first batch of the log from the device, and keeps the values of it that startState needs. The
+// read may hang, so the caller must not hold Replica.mu: puts to every partition of the node would wait for it (F6).
 func (pt *Partition) readFirst() error {
 	if s := pt.log.Segments(); len(s) > 0 && segment.DeviceFailed(s[0].Err) {
 		return s[0].Err // the log begins where that segment says
@@ -159,11 +160,12 @@ func readFirstAt(log interface {
 	return &firstBatch{at, h.PrevCRC}, nil
 }
 
-// maxFirstReads bounds the calls of withFirst: each one more means that retention has moved the log's start meanwhile.
+// maxFirstReads bounds the attempts of withFirst. Each further attempt means that retention has moved the start of the
+// log meanwhile.
 const maxFirstReads = 4
 
-// withFirst reads the first batch of the log and calls fn, which takes Replica.mu and calls startState. It does so again
-// if retention removes that batch between the two.
+// withFirst reads the first batch of the log, and calls fn, which takes Replica.mu and calls startState. It does both
+// again if retention has removed that batch in between.
 func (pt *Partition) withFirst(fn func() error) (err error) {
 	for range maxFirstReads {
 		_ = pt.readFirst() // startState finds out what fails
@@ -174,9 +176,9 @@ func (pt *Partition) withFirst(fn func() error) (err error) {
 	return err
 }
 
-// startState is the state of the log before its first batch. It does not wait for the device, so the caller may hold
-// Replica.mu: if the first batch is in a segment, readFirst must have read it, otherwise startState returns
-// errFirstUnread.
+// startState returns the state of the log in front of its first batch. It does not wait for the device, so the caller
+// may hold Replica.mu. If the first batch is in a segment, readFirst must have read it before; otherwise startState
+// returns errFirstUnread.
 func (pt *Partition) startState() (segment.State, error) {
 	off, pos, id := pt.log.Start()
 	if s := pt.log.Segments(); len(s) > 0 && segment.DeviceFailed(s[0].Err) {
@@ -227,7 +229,7 @@ func (r *Replica) HasLed() bool {
 	return r.ledEpoch != 0
 }
 
-// NewPartition returns a partition without a copy on this node.
+// NewPartition returns a partition of which this node has no copy.
 func (s *Store) NewPartition(t *Topic, n uint32) *Partition {
 	pt := newPartition(s, t, n, segment.State{}, new(core.Cursors))
 	pt.replica = &Replica{node: s.replicas, pt: pt}
@@ -236,7 +238,7 @@ func (s *Store) NewPartition(t *Topic, n uint32) *Partition {
 	return pt
 }
 
-// OpenEmpty gives pt an empty log.
+// OpenEmpty gives pt an empty log, and opens a copy on it. It takes Replica.mu.
 func (s *Store) OpenEmpty(pt *Partition) error {
 	log, err := segment.Open(s.disk, dir.PartitionPath(pt.topic.ID, pt.number), pt.Identity(), segment.State{},
 		s.segmentOptions())
@@ -244,24 +246,24 @@ func (s *Store) OpenEmpty(pt *Partition) error {
 		return err
 	}
 	r := pt.replica
-	r.mu.Lock() // frames of other nodes may reach the replica already
+	r.mu.Lock() // other nodes' frames may reach the replica already
 	defer r.mu.Unlock()
 	pt.log = log
 	return r.open(0)
 }
 
-// OpenRecovered opens the copy that recovery found. No goroutine runs yet.
+// OpenRecovered opens the copy that recovery found. No other goroutine runs yet.
 func (r *Replica) OpenRecovered() {
 	_ = r.pt.readFirst() // startState finds out what fails
 	if err := r.open(r.pt.recovered); err != nil {
-		// Its bytes can be fetched again from another replica, but it cannot lead.
+		// The bytes of the copy can be fetched again from another replica, but the copy cannot lead.
 		r.node.Log.Error("a copy of a partition cannot be read from its beginning: it does not take part",
 			"topic", r.pt.topic.Name, "partition", r.pt.number, "error", err)
 		r.role = roleClosed
 	}
 }
 
-// OpenAgain opens a copy that was retired, and still has its log. It takes mu.
+// OpenAgain opens a copy that was retired and still has its log. It may wait for the device before it takes mu.
 func (r *Replica) OpenAgain() error {
 	return r.pt.withFirst(func() error {
 		r.mu.Lock()

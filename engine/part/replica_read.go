@@ -11,15 +11,15 @@ import (
 	"penstock/segment"
 )
 
-// rangeRead holds batches that were read for another replica. It is set while the machine handles EvRead: sendBatches
-// takes out.
+// rangeRead holds batches that were read for another replica. It is set while the machine handles EvRead, and
+// sendBatches takes out from it. Replica.mu guards it.
 type rangeRead struct {
 	to   replicate.NodeID
 	from segment.Position
-	out  *outgoing.Batches // nil: there is none, or it is sent
+	out  *outgoing.Batches // nil: nothing was read, or it was sent
 }
 
-// rangeAsk is an ActRead.
+// rangeAsk is a range to read: the values of an ActRead.
 type rangeAsk struct {
 	to      replicate.NodeID
 	repair  bool
@@ -30,15 +30,16 @@ type rangeAsk struct {
 	delay   time.Duration
 }
 
-// reader names the goroutine that reads for a replica: one catches it up, another one repairs it.
+// reader identifies a goroutine that reads for another replica: one goroutine catches that replica up, another one
+// repairs it.
 type reader struct {
 	to     replicate.NodeID
 	repair bool
 }
 
 // readRange reads batches for another replica. The read may wait for the device, so it runs on a goroutine, which
-// answers with EvRead. There is one goroutine for each reader, however long the device takes: what the machine asks for
-// meanwhile is read next, and only the newest of that. mu is held.
+// answers with EvRead. Each reader has one goroutine, however long the device takes. If the machine asks for more
+// ranges meanwhile, the goroutine reads only the newest of them next. mu is held.
 func (r *Replica) readRange(a *replicate.Action) {
 	ask := &rangeAsk{
 		to: a.Node, repair: a.Flag, request: a.Request, from: a.Position, bytes: min(a.Bytes, maxRangeBytes),
@@ -71,10 +72,12 @@ func (r *Replica) readRange(a *replicate.Action) {
 	})
 }
 
-// maxRangeBytes bounds the batches of one range, so that they fit into a frame with their descriptions.
+// maxRangeBytes bounds the size of the batches of one range, so that they fit into a frame together with their
+// descriptions.
 const maxRangeBytes = netproto.MaxFrameBytes / 2
 
-// readFor reads what ask asks for. It waits for the device, and for its turn among the node's readers.
+// readFor reads the range ask. It first waits for its turn among the readers of the node, and then for the device. It
+// holds no lock while it reads.
 func (r *Replica) readFor(ask *rangeAsk) *outgoing.Batches {
 	r.node.readers <- struct{}{}
 	defer func() { <-r.node.readers }()
@@ -85,7 +88,8 @@ func (r *Replica) readFor(ask *rangeAsk) *outgoing.Batches {
 	return out
 }
 
-// answerRead tells the machine what was read; what it does not send is released. mu is held.
+// answerRead tells the machine which batches were read. The machine sends them or not; answerRead releases them if they
+// are not sent. mu is held.
 func (r *Replica) answerRead(ask *rangeAsk, out *outgoing.Batches) {
 	ev := replicate.Event{
 		Kind: replicate.EvRead, Node: ask.to, Request: ask.request, Position: ask.from, Until: ask.from, Repair: ask.repair,
@@ -99,7 +103,7 @@ func (r *Replica) answerRead(ask *rangeAsk, out *outgoing.Batches) {
 	r.stepFeed()
 }
 
-// dropRead releases what was read and not sent. mu is held.
+// dropRead releases the batches that were read and not sent. mu is held.
 func (r *Replica) dropRead() {
 	if r.read.out != nil {
 		r.read.out.Release()
@@ -107,8 +111,8 @@ func (r *Replica) dropRead() {
 	}
 }
 
-// unreadable tells the machine that the batch at pos cannot be read. It may read the batch behind the damage, and takes
-// mu.
+// unreadable tells the machine that the batch at pos, at offset at, cannot be read. It may read the batch behind the
+// damage from the device. It takes mu.
 func (r *Replica) unreadable(pos segment.Position, at segment.Offset, err error) {
 	var corrupt *segment.CorruptError
 	if !errors.As(err, &corrupt) {
@@ -127,7 +131,7 @@ func (r *Replica) unreadable(pos segment.Position, at segment.Offset, err error)
 	r.run(func() { r.step(&replicate.Event{Kind: replicate.EvCorrupt, Position: pos, Until: until}) })
 }
 
-// positionAt is the position of the batch at offset at; false if it cannot be read.
+// positionAt returns the position of the batch at offset at, or false if that batch cannot be read.
 func (r *Replica) positionAt(at segment.Offset) (segment.Position, bool) {
 	if end, pos, _ := r.pt.log.End(); end == at {
 		return pos, true

@@ -18,9 +18,9 @@ import (
 	"penstock/segment"
 )
 
-// This file removes the bytes of a copy that moved to other nodes. It does so when the cluster has decided that this
-// node is not a replica any more, and every remaining replica is in sync. Without a row in the store nothing is
-// removed.
+// This file removes the bytes of a copy that moved to other nodes. The bytes are removed only when the cluster has
+// decided that this node is not a replica any more, and every remaining replica is in sync. Without a row in the store
+// nothing is removed.
 //
 //	goroutine (remove)                         committer
 //	                                           1 writes a record that resets the log to nothing; from here on
@@ -28,19 +28,19 @@ import (
 //	                                           2 the record is durable
 //	3 removes the segments, through the trash
 //
-// The row that this node knows may be out of date: the partition may have come back, and this copy may be in the ISR
+// The row that this node knows may be out of date: the partition may have moved back, and this copy may be in the ISR
 // again. So before step 1 the node reads the row from the store. At that time the copy is closed and acknowledges
-// nothing. A leader of a later row may count only acks that were sent before, and then the store has that later row,
-// and the copy stays.
+// nothing. A leader of a later row may count only acks that this copy sent before it was closed; in that case the store
+// already has that later row, and the copy stays.
 //
-// No commit log file is released from step 1 until step 3 is done, so after a crash behind step 2 recovery finds the
-// record and removes the files before it does anything else. A crash before step 2 leaves the copy as it was, or marked
-// as dropped: before step 1 the commit log may release files that the segments lack (HoldsFiles), because a commit
-// log that is full of them would have no room for the record. The partition stays open with an empty log. If the node
-// becomes a replica again, it begins there.
+// No commit log file is released from step 1 until step 3 is done. So after a crash behind step 2, recovery finds the
+// record, and removes the files before it does anything else. A crash before step 2 leaves the copy as it was, or
+// marked as dropped: before step 1 the commit log may release files with batches that the segments lack (HoldsFiles),
+// because a commit log that is full of such files would have no room for the record. The partition stays open with an
+// empty log. If the node becomes a replica again, its copy begins there.
 
-// RemoveIfUnneeded starts the removal of this node's bytes of pt if row permits it. The node's worker calls it. It
-// takes mu.
+// RemoveIfUnneeded starts the removal of this node's bytes of pt, if row permits it. The node's worker calls it. It
+// takes Replica.mu.
 func (cn *Node) RemoveIfUnneeded(snap *meta.Snapshot, pt *Partition, row *meta.Partition) {
 	r := pt.replica
 	if !cn.isUnneeded(snap, row) {
@@ -57,13 +57,14 @@ func (cn *Node) RemoveIfUnneeded(snap *meta.Snapshot, pt *Partition, row *meta.P
 	}
 }
 
-// isUnneeded says whether, by this row, nobody needs what this node has of a partition.
+// isUnneeded says whether, by this row, nobody needs the bytes that this node has of the partition.
 func (cn *Node) isUnneeded(snap *meta.Snapshot, row *meta.Partition) bool {
 	return !slices.Contains(row.State.Replicas, cn.Self.ID) && fullyInSync(snap, row)
 }
 
-// confirmUnneeded reads the row from the store and says whether the bytes are still unneeded. It waits until the store
-// answers or the node closes. If they are needed, version is that of the row; 0: there is none.
+// confirmUnneeded reads the row from the store, and says whether the bytes are still unneeded. It waits until the store
+// answers or the node closes. If the bytes are needed, version is the version of the row; 0 means that there is no row.
+// No lock is held.
 func (r *Replica) confirmUnneeded() (unneeded bool, version uint64) {
 	cn := r.node
 	for cn.Ctx.Err() == nil {
@@ -74,16 +75,16 @@ func (r *Replica) confirmUnneeded() (unneeded bool, version uint64) {
 		case err == nil:
 			return cn.isUnneeded(cn.Rows.Snapshot(), row), row.State.Version
 		case errors.Is(err, meta.ErrNotFound):
-			return false, 0 // the topic is deleted; that removes its files
+			return false, 0 // the topic is deleted; the deletion removes its files
 		}
 		cn.Pause(RetryInterval)
 	}
 	return false, 0
 }
 
-// removeLater has the worker look again whether the bytes are needed, if the store has a newer row than the one that
-// says they are. That row may have come while removing was set, and then RemoveIfUnneeded ignored it. Rows that come
-// later find removing reset.
+// removeLater makes the worker check again whether the bytes are needed, if this node knows a newer row than the one
+// that says they are. That newer row may have come while removing was set, and then RemoveIfUnneeded ignored it. Rows
+// that come later find removing reset.
 func (r *Replica) removeLater(version uint64) {
 	snap := r.node.Rows.Snapshot()
 	if row := snap.Partitions[r.pt.Identity()]; row != nil && row.State.Version > version {
@@ -106,17 +107,17 @@ func fullyInSync(snap *meta.Snapshot, row *meta.Partition) bool {
 	return len(row.State.Replicas) > 0 && len(row.State.ISR) >= row.State.MinISR
 }
 
-// IsTearingDown says whether the bytes of an earlier copy are being removed, or the log of a closed copy is being cut:
-// a new copy cannot begin yet. It takes mu.
+// IsTearingDown says whether the bytes of an earlier copy are being removed, or the log of a closed copy is being cut.
+// Until that ends, no new copy can begin. It takes mu.
 func (r *Replica) IsTearingDown() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.removing || r.isClosed() && r.cut != nil
 }
 
-// remove removes the bytes of the copy, on a goroutine of its own. It resets removing only when all is removed, or when
-// the store says that the copy stays. After a failure the log in memory differs from what the record says, or the
-// record is not durable. So removing stays set, and until a restart nothing more is removed and no new copy begins.
+// remove removes the bytes of the copy, on a goroutine of its own. It resets removing only when all bytes are removed,
+// or when the store says that the copy stays. After a failure, the log in memory may differ from the record, or the
+// record is not durable. So removing stays set: until a restart, nothing more is removed and no new copy begins.
 func (r *Replica) remove() {
 	if unneeded, version := r.confirmUnneeded(); !unneeded {
 		r.mu.Lock()
@@ -142,9 +143,9 @@ func (r *Replica) remove() {
 func (r *Replica) removeBytes() error {
 	s, pt := r.node.store, r.pt
 	if err := s.poisoned.Load(); err != nil {
-		return *err // the next start may find more of the copy in the commit log, and needs the segments
+		return *err // the next start may find more of the copy in the commit log, and then needs the segments
 	}
-	if !r.HasLog() { // an earlier process may have created files without a record in the commit log
+	if !r.HasLog() { // an earlier process may have made files of which the commit log has no record
 		return s.trashLeftovers(pt)
 	}
 	if !r.await(func() bool { return !r.cutInProgress() }) {
@@ -172,7 +173,7 @@ func (r *Replica) removeBytes() error {
 }
 
 // cutInProgress says whether a cut is being made. A cut that failed does not count: the reset of a copy that is removed
-// needs nothing of it. It takes mu.
+// does not depend on it. It takes mu.
 func (r *Replica) cutInProgress() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -185,8 +186,8 @@ func (r *Replica) isEmpty() bool {
 	return r.pt.machine.State() == (segment.State{})
 }
 
-// resetToEmpty writes the record that empties the log, and waits until it is durable. No commit log file is released
-// until the caller has called release. It takes mu.
+// resetToEmpty writes the record that resets the log to nothing, and waits until the record is durable. No commit log
+// file is released until the caller has called release. It takes mu.
 func (r *Replica) resetToEmpty() (release func(), err error) {
 	s, pt := r.node.store, r.pt
 	c := &logCut{reset: true, ready: true, pinFiles: true, fold: new(core.Cursors), durable: make(chan error, 1)}
@@ -217,13 +218,13 @@ func (r *Replica) resetToEmpty() (release func(), err error) {
 	return c.release, nil
 }
 
-// leftovers numbers the files that this process moves to the trash, to make their names unique.
+// leftovers numbers the files that this process moves to the trash, so that their names are unique.
 var leftovers atomic.Uint64
 
-// trashLeftovers moves files from the partition's directory to the trash that belong to no segment of its log. Reset
-// removes only the segments that the log lists. A file from before the last reset that a restart did not list would lie
-// below the new segments, and would look like the beginning of a gap. Nothing is appended to the log meanwhile. If the
-// partition has no log, all its files go: no record of the commit log needs them.
+// trashLeftovers moves those files from the partition's directory to the trash that belong to no segment of its log.
+// Reset removes only the segments that the log lists. A file from before the last reset that a restart did not list
+// would lie below the new segments, and would look like the log's beginning in front of a gap. Nothing is appended to
+// the log meanwhile. If the partition has no log, all its files go: no record of the commit log needs them.
 func (store *Store) trashLeftovers(pt *Partition) error {
 	in := dir.PartitionPath(pt.topic.ID, pt.number)
 	files, err := store.disk.ReadDir(in)

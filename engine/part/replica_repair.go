@@ -9,8 +9,8 @@ import (
 	"penstock/segment"
 )
 
-// repair overwrites damaged batches with those that another replica sent. The frame's bytes are copied, and a goroutine
-// writes them. mu is held.
+// repair overwrites damaged batches with the bytes that another replica sent. It copies the bytes out of the frame, and
+// a goroutine writes them. mu is held.
 func (r *Replica) repair(m *replicate.Message) {
 	d := r.frame.d
 	body := slices.Clone(d.Body)
@@ -19,7 +19,7 @@ func (r *Replica) repair(m *replicate.Message) {
 		until, err := r.repairRange(at, body, batches)
 		if errors.Is(err, errBeginsBefore) && !r.hasBroken() {
 			r.run(func() {
-				for _, ev := range r.isolated() { // the machine asks again, for the whole damaged range
+				for _, ev := range r.isolated() { // the machine asks again, now for the whole damaged range
 					r.step(&ev)
 				}
 			})
@@ -39,8 +39,8 @@ func (r *Replica) repair(m *replicate.Message) {
 	})
 }
 
-// notRepaired handles a repair that failed: the copy is given up if a file of it is broken. Otherwise the machine tries
-// again.
+// notRepaired handles a repair that failed. If a file of the copy is broken, the copy is given up. Otherwise the
+// machine tries again. It takes mu.
 func (r *Replica) notRepaired(err error) {
 	if r.brokenFile() != nil {
 		r.discard(err, nil)
@@ -53,16 +53,16 @@ func (r *Replica) notRepaired(err error) {
 	}
 }
 
-// repairLogEvery is the least time between two log lines about failed repairs of one copy. Repairs are tried more
-// often.
+// repairLogEvery is the least time between two log lines about failed repairs of one copy. Repairs are tried more often
+// than that.
 const repairLogEvery = 10 * time.Second
 
 // errBeginsBefore says that the damaged range begins before the bytes that were fetched.
 var errBeginsBefore = errors.New("engine: what is damaged begins before the range that was fetched")
 
-// repairRange writes body, which begins at offset at, over the isolated ranges of the log. Everything below until can
-// be read afterwards. If body ends inside a damaged range, the part that body covers is repaired, and the machine asks
-// for the rest. It waits for the disk and takes no lock of the replica.
+// repairRange writes body, which begins at offset at, over the isolated ranges of the log. Afterwards everything below
+// until can be read. If body ends inside a damaged range, only the part that body covers is repaired, and the machine
+// asks for the rest. repairRange waits for the disk and takes no lock of the replica.
 func (r *Replica) repairRange(
 	at segment.Offset, body []byte, batches []replicate.Batch,
 ) (until segment.Position, err error) {
@@ -84,9 +84,10 @@ func (r *Replica) repairRange(
 	return batches[len(batches)-1].Position + 1, nil
 }
 
-// isolated makes events that tell a new machine which positions of the log cannot be read. A machine does not inherit
-// such knowledge from the machine before it. The events name whole segments, because finding exact positions would mean
-// reading. They end before what is in memory: the segment behind a damaged one may have no file yet.
+// isolated returns events that tell a new machine which positions of the log cannot be read. A machine does not inherit
+// that knowledge from the machine before it. The events cover whole segments, because the device would have to be read
+// for exact positions. They end before the batches that are in memory: the segment behind a damaged one may have no
+// file yet.
 func (r *Replica) isolated() (events []replicate.Event) {
 	bad := r.pt.log.Isolated()
 	if len(bad) == 0 {

@@ -9,8 +9,8 @@ import (
 	"penstock/segment"
 )
 
-// role is what a replica does. mu guards it; follow, lead, shut, OpenRecovered and OpenAgain change
-// it. roleSolo never changes.
+// role says what a replica does. Replica.mu guards it. follow, lead, shut, OpenRecovered and OpenAgain change it.
+// roleSolo never changes.
 //
 //	roleIdle ──open──► roleFollower ◄──changeRole, stepDown──► roleLeader
 //	   ▲                    └────────────shut─────────┬────────────┘
@@ -22,19 +22,20 @@ const (
 	roleIdle role = iota
 	roleFollower
 	roleLeader
-	// roleSolo is that of a single node's replica. It leads and serves from the beginning to the end, without a machine.
-	// Its quorum is this node: it admits everything (sealInbox), sends it to nobody (appended), and commits what is
-	// durable here (durableUpTo).
+	// roleSolo is the role of a single node's replica. It leads and serves for its whole life, without a machine. The
+	// node alone is the quorum: the replica admits everything (sealInbox), sends to nobody (appended), and commits what
+	// is durable here (durableUpTo).
 	roleSolo
-	// roleClosed: the topic was deleted, or the copy is not needed here. It takes no part, and may be opened again.
+	// roleClosed: the copy is not needed here, or it cannot be read from its beginning. It takes no part, and may be
+	// opened again.
 	roleClosed
-	// roleEnded: closed for the rest of this process. A new copy would not know what is committed, and its log may not be
-	// writable any more.
+	// roleEnded: the topic was deleted, the cluster does not know it, or the engine closes. The copy is closed for the
+	// rest of this process. A new copy would not know what is committed, and its log may not be writable any more.
 	roleEnded
 )
 
-// solo says whether this is the replica of a single node. Any goroutine may call it: nothing else becomes roleSolo, and
-// it becomes nothing else.
+// solo says whether this is the replica of a single node. That never changes, so any goroutine may call it without a
+// lock.
 func (r *Replica) solo() bool { return r.node == nil }
 
 // active says whether the copy takes part in replication. mu is held.
@@ -53,7 +54,7 @@ func (r *Replica) lead(l *replicate.Leader) {
 	r.role, r.leader, r.follower = roleLeader, l, nil
 }
 
-// newSolo returns the replica of a single node, whose log is whole and ends where pt's machine says.
+// newSolo returns the replica of a single node. Its log is whole, and ends where the machine of pt says.
 func newSolo(pt *Partition) *Replica {
 	r := &Replica{pt: pt, role: roleSolo, durable: pt.machine.State().Next}
 	r.pending.clear()
@@ -64,7 +65,7 @@ func newSolo(pt *Partition) *Replica {
 }
 
 // changeRole makes this replica the leader if the store says so. It does nothing if the store named another process
-// (Boot), if this epoch was led or seen before, or if this copy may not be elected. mu is held.
+// (Boot), if this epoch was already led or seen, or if this copy must not be elected. mu is held.
 func (r *Replica) changeRole() {
 	st := &r.state
 	if r.leader != nil || r.follower == nil || st.Leader != r.node.Self.ID || st.Boot != r.node.Self.Boot ||
@@ -87,7 +88,7 @@ func (r *Replica) changeRole() {
 	r.setLeads(true)
 	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvLease, DeadlineNs: r.node.Until()},
 		replicate.Event{Kind: replicate.EvTick})
-	for _, m := range st.ISR { // a member that is known to be down, most often the old leader, needs no timeout
+	for _, m := range st.ISR { // do not wait for members that are known to be down, often the old leader
 		if m.Node != r.node.Self.ID && (r.node.above.HasExited(m.Node) || !r.node.IsLive(m.Node)) {
 			r.feed = append(r.feed, replicate.Event{Kind: replicate.EvPeerDown, Node: m.Node})
 		}
@@ -96,13 +97,14 @@ func (r *Replica) changeRole() {
 		"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", st.Epoch, "isr", len(st.ISR))
 }
 
-// setLeads opens or closes the inbox. mu is held. It takes Inbox.mu, because Inbox.Enter reads Leading under that lock.
+// setLeads opens the inbox to puts, or closes it. mu is held. It takes Inbox.mu, because Inbox.Enter reads Leading
+// under that lock.
 func (r *Replica) setLeads(on bool) {
 	r.pt.SetLeads(on)
 }
 
-// setServing computes serves and serveEpoch: channels deliver from here only if the leader has its lease, and if all
-// that was in the log when the epoch began is committed. mu is held.
+// setServing computes serves and serveEpoch. Channels deliver from here only if the leader has its lease, and
+// everything that was in the log when the epoch began is committed. mu is held.
 func (r *Replica) setServing() {
 	epoch := segment.Epoch(0)
 	switch {
@@ -122,12 +124,12 @@ func (r *Replica) setServing() {
 	}
 }
 
-// serving is the epoch in which channels deliver from this node; 0: they do not.
+// serving returns the epoch in which channels deliver from this node, or 0 if they do not.
 func (r *Replica) serving() segment.Epoch { return segment.Epoch(r.serveEpoch.Load()) }
 
-// stepDown replaces a leader that stopped with a follower. The outcome of batches that were appended and not committed
-// is unknown: the next leader decides about them. Puts that wait in the inbox were not stored; they go to the next
-// leader. mu is held.
+// stepDown replaces a leader that stopped by a follower. The outcome of batches that were appended and not committed is
+// unknown: the next leader decides about them. Puts that wait in the inbox were not stored, and go to the next leader.
+// mu is held.
 func (r *Replica) stepDown() {
 	why := r.leader.Err()
 	r.node.Log.Info("leads a partition no more",
@@ -160,7 +162,7 @@ func unknownBecause(disk bool) error {
 	return base.ErrUnknown
 }
 
-// count adds what the leader's machine has counted since the last call to the engine's counters. mu is held.
+// count adds the counts of the leader's machine since the last call to the engine's counters. mu is held.
 func (r *Replica) count() {
 	c, n := r.node.store.counters, r.leader.Counts()
 	if n == r.counted {
@@ -180,14 +182,14 @@ func (r *Replica) count() {
 	r.counted = n
 }
 
-// fencedAbove says whether a leader of an epoch above this one has asked for a fence. It may be delivering, though this
-// node has not heard of it from the store.
+// fencedAbove says whether the leader of an epoch above this one has asked for a fence. That leader may be delivering
+// already, although this node has not heard of it from the store.
 func (r *Replica) fencedAbove(epoch segment.Epoch) bool {
 	return segment.Epoch(r.fenced.Load()) > epoch
 }
 
-// NewestEpoch returns the newest epoch of the partition that this node has heard of. It hands over nothing that the
-// leader of an older epoch delivered.
+// NewestEpoch returns the newest epoch of the partition that this node has heard of. The node hands over to its clients
+// nothing that the leader of an older epoch delivered.
 func (r *Replica) NewestEpoch() segment.Epoch {
 	epoch := segment.Epoch(r.fenced.Load())
 	if row := r.row.Load(); row != nil {
@@ -196,5 +198,5 @@ func (r *Replica) NewestEpoch() segment.Epoch {
 	return epoch
 }
 
-// soloNode is Replica.target of a single node's partitions.
+// soloNode is the value of Replica.target on a single node.
 const soloNode replicate.NodeID = 1

@@ -9,8 +9,8 @@ import (
 	"penstock/segment"
 )
 
-// send puts a message into the connection's queue. It is dropped if it does not fit: the machines repeat what is not
-// answered. mu is held.
+// send puts a message into the queue of the connection to a node. The message is dropped if it does not fit: the
+// machines repeat messages that are not answered. mu is held.
 func (r *Replica) send(to replicate.NodeID, m *replicate.Message) {
 	if wire.CarriesBatches(m.Kind) {
 		r.sendBatches(to, m)
@@ -21,13 +21,13 @@ func (r *Replica) send(to replicate.NodeID, m *replicate.Message) {
 	_ = r.node.Net.TrySend(to, &r.sent)
 }
 
-// sendBatches sends the batches from Position up to Until: what was read for the event that is being handled, or else
-// what memory has, as many as fit into a frame. If memory does not have them, the machine hears so: mu is held, and
-// nobody waits for the device with it.
+// sendBatches sends the batches from m.Position up to m.Until, as many as fit into a frame: those that were read for
+// the event that is being handled, or else those that are in memory. If memory does not have them, the machine is told
+// so (EvEvicted). sendBatches does not read them from the device, because mu is held.
 func (r *Replica) sendBatches(to replicate.NodeID, m *replicate.Message) {
 	out := r.read.out
 	switch {
-	case m.Position == m.Until: // it says where the log begins, and has no batches
+	case m.Position == m.Until: // the message only says where the log begins, and has no batches
 		out = outgoing.Get()
 	case out != nil && r.read.to == to && r.read.from == m.Position:
 		r.read.out = nil
@@ -46,8 +46,8 @@ func (r *Replica) sendBatches(to replicate.NodeID, m *replicate.Message) {
 	}
 }
 
-// fromMemory pins the batches of m, or the first of them. If memory does not have them it returns nil, and the machine
-// gets an event. mu is held.
+// fromMemory pins the batches of m, or the first of them, in memory. If memory does not have the first one, it returns
+// nil and queues EvEvicted for the machine. mu is held.
 func (r *Replica) fromMemory(to replicate.NodeID, m *replicate.Message) *outgoing.Batches {
 	out, log := outgoing.Get(), r.pt.log
 	_, err := out.Collect(log.Memory(), m.Position, m.Until, wire.MaxBatchCount, r.node.replication.MaxSendBytes)
@@ -69,14 +69,15 @@ func (r *Replica) fromMemory(to replicate.NodeID, m *replicate.Message) *outgoin
 	return nil
 }
 
-// receivedFrame is the frame whose message the machine handles.
+// receivedFrame is the frame whose message the machine is handling.
 type receivedFrame struct {
 	d   *wire.Decoder
 	buf *netproto.RecvBuf
 }
 
-// Receive passes a message of another replica to the machine. work says that the committer has work, which the caller
-// announces once per frame. taken is false if this node has no active copy. It takes mu.
+// Receive passes a message of another replica to the machine. work says that the committer has work; the caller
+// announces that at the end of its burst of frames (Announce). taken is false if this node has no active copy. The
+// goroutines of the connections call it. It takes mu.
 func (r *Replica) Receive(from replicate.NodeID, d *wire.Decoder, buf *netproto.RecvBuf) (work, taken bool) {
 	r.mu.Lock()
 	if taken = r.active(); taken {
@@ -90,8 +91,8 @@ func (r *Replica) Receive(from replicate.NodeID, d *wire.Decoder, buf *netproto.
 	return work, taken
 }
 
-// enqueueIncoming gives the batches of the frame from a.Position on to the committer. Each keeps a reference to the
-// frame's buffer. mu is held.
+// enqueueIncoming hands the batches of the frame from a.Position on to the committer. Each batch keeps a reference to
+// the frame's buffer. mu is held.
 func (r *Replica) enqueueIncoming(a *replicate.Action) {
 	failpoint.Pass("engine/follower-append")
 	d, buf := r.frame.d, r.frame.buf

@@ -8,12 +8,12 @@ import (
 	"penstock/replicate"
 )
 
-// This file is about a copy whose segments cannot be written. After a write or sync of a segment file has failed, the
-// log's files are not written again until the node restarts or the log is reset (segment.ErrPoisoned). The copy can
-// still be read, and new batches are durable in the commit log. But the commit log keeps everything that the segments
-// lack, and once it is full, all partitions of the node wait. So
+// This file handles a copy whose segments cannot be written. After a write or sync of a segment file has failed, the
+// files of the log are not written again until the node restarts or the log is reset (segment.ErrPoisoned). The copy
+// can still be read, and new batches are durable in the commit log. But the commit log keeps every batch that the
+// segments lack, and once it is full, all partitions of the node wait. So
 //
-//   - a leader hands its leadership over to another member of the ISR. Its inbox stays open meanwhile; it is closed if
+//   - a leader hands its leadership over to another member of the ISR. Its inbox stays open meanwhile, and is closed if
 //     no member can take the leadership;
 //   - a follower in an ISR of minimal size goes on: its acks are as good as any;
 //   - a follower that the ISR can do without is given up and begins anew from its leader. In the ISR it waits like a
@@ -21,22 +21,25 @@ import (
 //     ISR. If the leader cannot remove it, because others had to go as well, RetryReads takes it up again, and it stays
 //     as it is for dropPause.
 //
-// On a disk that takes no segment at all a copy begins anew at most once in dropPause.
+// Even on a disk that accepts no segment at all, a copy begins anew at most once in dropPause.
 //
-// Nothing of this is on disk: after a crash the segments are opened again, and the commit log has what they lack.
+// None of this is stored. After a crash the segments are opened again, and the commit log has the batches that they
+// lack.
 
-// unwrittenPause is the time between two attempts of a leader to hand its leadership over.
+// unwrittenPause is the time between two attempts of a leader whose segments cannot be written to hand its leadership
+// over.
 const unwrittenPause = 10 * time.Second
 
 // unwritten holds the times of a copy whose segments cannot be written, in ns by Lease.Now. Replica.mu
 // guards it.
 type unwritten struct {
-	handOverAt int64 // a leader does not try to hand over again before
-	resetAt    int64 // a copy with a new log does not follow before
-	staysUntil int64 // a member of the ISR is not given up before
+	handOverAt int64 // a leader does not try to hand over again before this time
+	resetAt    int64 // a copy with a new log does not follow before this time
+	staysUntil int64 // a member of the ISR is not given up before this time
 }
 
-// unwritten says whether the segments cannot be written any more, although they can be read. It takes no lock.
+// unwritten says whether the segments cannot be written any more, although they may still be readable. It takes no
+// lock.
 func (pt *Partition) unwritten() bool {
 	return pt.flush.Unwritten()
 }
@@ -60,10 +63,10 @@ func (r *Replica) yieldUnwritten(now int64) {
 	}
 }
 
-// discardUnwritten gives a follower's copy up, unless the ISR needs it as it is, and says whether it did. mu is held.
-// The row that this process knows may be out of date. If it wrongly says that the copy is outside of the ISR, the copy
-// stops acknowledging, but nothing is lost: a copy that waits begins anew only by a row that counts it as damaged
-// (Follower.outside).
+// discardUnwritten gives up the copy of a follower, unless the ISR needs it as it is, and returns whether it did. mu is
+// held. The row that this process knows may be out of date. If that row wrongly says that the copy is outside the ISR,
+// the copy stops acknowledging, but nothing is lost: a copy that waits begins anew only by a row that counts it as
+// damaged (Follower.outside).
 func (r *Replica) discardUnwritten(now int64) bool {
 	isr := r.state.ISR
 	stays := len(isr) <= max(1, r.state.MinISR) || now < r.unwritten.staysUntil
@@ -80,8 +83,9 @@ func (r *Replica) discardUnwritten(now int64) bool {
 	return true
 }
 
-// awaitDiscard waits until the copy that cut c was meant for is given up: files that cannot be written cannot be cut
-// either. It runs on the goroutine of the cut, before the cut has written anything. A crash leaves the copy uncut.
+// awaitDiscard waits until the copy that cut c was meant for is given up, because files that cannot be written cannot
+// be cut either. It runs on the goroutine of the cut, before the cut has written anything. A crash leaves the copy
+// uncut.
 func (r *Replica) awaitDiscard(c *logCut) {
 	for done := false; !done; {
 		r.run(func() { done = r.cut != c || r.discardUnwritten(r.node.Now()) })
@@ -96,9 +100,10 @@ func (r *Replica) discardedWithin(now int64) bool {
 	return r.discardedBefore && now-r.discardedAt < int64(dropPause)
 }
 
-// handOverUnwritten hands a leadership over. If no other replica takes it, the inbox is closed: more messages would
-// only fill the commit log sooner. reopens is the value of flush.Part.Reopens when the hand-over was decided; if the
-// log has been cut or has begun anew since, the inbox stays open. It runs on a goroutine of its own, without a lock.
+// handOverUnwritten hands the leadership of pt over. If no other replica takes it, the inbox is closed: more messages
+// would only fill the commit log sooner. reopens is the value of flush.Part.Reopens when the hand-over was decided; if
+// the log has been cut or has begun anew since then, the inbox stays open. It runs on a goroutine of its own, without a
+// lock.
 func (cn *Node) handOverUnwritten(pt *Partition, reopens uint64) {
 	if !cn.Leaving.Load() {
 		cn.HandOverPartition(pt, 0)
@@ -112,9 +117,9 @@ func (cn *Node) handOverUnwritten(pt *Partition, reopens uint64) {
 	}
 }
 
-// awaitResetAllowed lets a copy that begins anew for the second time within dropPause wait until dropPause is over,
-// before it follows its leader. Its log is empty meanwhile: it keeps no memory and no file of the commit log. It runs
-// on the goroutine of the cut and returns false when the engine closes.
+// awaitResetAllowed makes a copy that begins anew for the second time within dropPause wait until dropPause is over,
+// before it follows its leader. Meanwhile the log is empty: it holds no memory and no file of the commit log. It runs
+// on the goroutine of the cut. It returns false when the engine closes.
 func (r *Replica) awaitResetAllowed() bool {
 	for {
 		r.mu.Lock()

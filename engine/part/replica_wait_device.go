@@ -8,22 +8,22 @@ import (
 	"penstock/segment"
 )
 
-// This file is about a copy whose device cannot read, perhaps only for a moment. Its bytes are still there, and may be
-// good where all other copies have decayed unnoticed. So while the copy is in the ISR it is kept: the store counts it
-// as damaged, it does not lead and acknowledges nothing, and the device is asked again (RetryReads). The copy is given
-// up and fetched anew if the bytes that the device reads are wrong, or if the copy is outside of the ISR, because then
-// at least min_isr other copies are in it. If the device never reads again, the copy waits until another one has joined
+// This file handles a copy whose device cannot read it, perhaps only for a moment. Its bytes are still there, and may
+// be good where all other copies have decayed unnoticed. So while the copy is in the ISR it is kept: the store counts
+// it as damaged, it does not lead and acknowledges nothing, and the device is tried again (RetryReads). The copy is
+// given up and fetched anew if the device reads wrong bytes, or if the copy is outside the ISR, because then at least
+// min_isr other copies are in the ISR. If the device never reads again, the copy waits until another copy has joined
 // the ISR.
 
-// firstRetryPause is how long a copy stays given up, at least, because its segments could not be written.
+// firstRetryPause is the least time for which a copy stays given up because its segments could not be written.
 const firstRetryPause = 30 * time.Second
 
 // devicePoll is how often a cut that waits for its device tries again.
 const devicePoll = time.Second
 
 // mayDiscard says whether the copy may be given up because of err. The row that this process knows may be from before
-// the copy joined the ISR. So the copy counts as outside only by a row that says that it is damaged: a damaged copy
-// does not join. It takes mu.
+// the copy joined the ISR. So the copy counts as outside the ISR only by a row that says that the copy is damaged: a
+// damaged copy does not join. It takes mu.
 func (r *Replica) mayDiscard(err error) bool {
 	if !segment.DeviceFailed(err) {
 		return true
@@ -35,14 +35,15 @@ func (r *Replica) mayDiscard(err error) bool {
 		row != nil && slices.Contains(row.Damaged, self) && len(row.State.ISR) > 0 && !slices.Contains(row.State.ISR, self)
 }
 
-// awaitDevice waits for devicePoll, in which RetryReads may succeed, and says whether to try the cut again. It runs on
-// the goroutine of doCut.
+// awaitDevice waits for devicePoll, during which RetryReads may succeed, and says whether to try the cut again. It runs
+// on the goroutine of doCut, without a lock.
 func (r *Replica) awaitDevice(err error) bool {
 	return !r.mayDiscard(err) && r.node.store.host.Pause(devicePoll, r.node.store.stop)
 }
 
-// DeviceReads is called when the device may have read what it could not read before. It tells the machine, or takes a
-// copy up again that was waiting. It runs on the goroutine of RetryReads and takes mu.
+// DeviceReads is called when the device may have read a range that it could not read before. It tells the machine. If
+// the copy was waiting, it makes a new machine for it (reopen), or gives the copy up if the bytes are damaged
+// (stopWaiting). It runs on the goroutine of RetryReads. It may wait for the device, and takes mu.
 func (r *Replica) DeviceReads() {
 	if !r.discarded.Load() {
 		r.run(func() {
@@ -61,22 +62,22 @@ func (r *Replica) DeviceReads() {
 	}
 }
 
-// IsWaitingForDevice says whether the machine of the copy waits for the device. It takes mu.
+// IsWaitingForDevice says whether the copy is given up and its machine waits for the device. It takes mu.
 func (r *Replica) IsWaitingForDevice() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.waitsForDevice && !r.isClosed() && r.follower != nil && r.follower.Waits()
 }
 
-// reopen makes a new machine for a copy that waited and can be read again. Nothing of the copy is lost: the machine
-// before waited, so it has not begun the new log. discardMu keeps commit log files that the copy needs from being
+// reopen makes a new machine for a copy that waited and can be read again. Nothing of the copy is lost: as long as the
+// old machine waited, it did not begin a new log. discardMu keeps commit log files that the copy needs from being
 // released meanwhile.
 func (r *Replica) reopen() {
 	r.discardMu.Lock()
 	defer r.discardMu.Unlock()
 	r.run(func() {
 		if r.pt.unwritten() && (len(r.incoming) > 0 || r.node.Now()-r.discardedAt < int64(firstRetryPause)) {
-			return // first the batches under way are appended, and the leader gets time to remove the copy from the ISR
+			return // first append the batches under way, and give the leader time to remove the copy from the ISR
 		}
 		if !r.waitsForDevice || r.isClosed() || r.follower == nil || !r.follower.Waits() ||
 			r.node.Shortened.IsDiscarded(r.pt.Identity()) {
@@ -97,11 +98,11 @@ func (r *Replica) reopen() {
 	})
 }
 
-// stopWaiting gives up a copy whose device reads again, but reads damaged bytes. First the copy is written to the list
-// of shortened copies, because it will lack what it had acknowledged. It takes mu.
+// stopWaiting gives up a copy whose device reads again, but reads damaged bytes. First it adds the copy to the list of
+// shortened copies, because the copy will lack batches that it had acknowledged. It takes mu.
 func (r *Replica) stopWaiting(why error) {
 	if err := r.node.Shortened.Add([]segment.Identity{r.pt.Identity()}); err != nil {
-		return // it is tried again
+		return // the next call of DeviceReads tries again
 	}
 	r.run(func() {
 		if r.waitsForDevice && !r.isClosed() && r.follower != nil && r.follower.Waits() {
@@ -114,7 +115,7 @@ func (r *Replica) stopWaiting(why error) {
 	})
 }
 
-// noteDiscarded counts and logs a copy whose machine has stopped to wait for the device. mu is held.
+// noteDiscarded counts and logs a copy whose machine no longer waits for the device, and so begins anew. mu is held.
 func (r *Replica) noteDiscarded() {
 	if !r.waitsForDevice || r.follower == nil || r.follower.Waits() {
 		return
