@@ -43,7 +43,7 @@ type Replica struct {
 	// fields that say otherwise.
 	mu         lock.Mutex[lock.Replica]
 	role       role
-	generation uint64              // of the log; a cut increments it, so that late reports about the old log are recognized
+	generation uint64              // of the log; a cut increments it, so that late reports on the old log are known
 	durable    segment.Position    // everything below is on this node's stable storage
 	stalled    error               // why the puts in the inbox may not be appended now; nil: they may
 	leader     *replicate.Leader   // not nil exactly if role is roleLeader
@@ -451,7 +451,7 @@ func (r *Replica) commit(to segment.Position) {
 }
 
 // durableUpTo records that the batch at pos is on stable storage, and tells the machine. generation is that of the log
-// when the batch was appended. If the log has been cut since then, the report says nothing about the log of now. A
+// when the batch was appended. If the log has been cut since then, the report says nothing about the present log. A
 // closed copy only records the position, because it may be opened again. The committer calls it; mu is held.
 func (r *Replica) durableUpTo(pos segment.Position, generation uint64) {
 	if generation != r.generation {

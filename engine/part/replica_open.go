@@ -46,8 +46,8 @@ func (r *Replica) Retire() {
 	r.node.above.Reroute(r.pt)
 }
 
-// End closes the copy for the rest of this process, and answers the puts in its inbox with err. The role stays
-// roleEnded even if the worker, which Close has not stopped yet, tries to open the copy again.
+// End closes the copy for the rest of this process, and answers the puts in its inbox with err. Until Close has stopped
+// the worker, the worker may still try to open the copy again; OpenAgain refuses that. It takes Replica.mu.
 func (r *Replica) End(err error) {
 	r.shut(roleEnded)
 	left := r.pt.TakeForReroute()

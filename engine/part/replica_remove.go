@@ -63,8 +63,8 @@ func (cn *Node) isUnneeded(snap *meta.Snapshot, row *meta.Partition) bool {
 }
 
 // confirmUnneeded reads the row from the store, and says whether the bytes are still unneeded. It waits until the store
-// answers or the node closes. If the bytes are needed, version is the version of the row; 0 means that there is no row.
-// No lock is held.
+// answers or the node closes. If the bytes are needed, version is the version of the row; 0 means that there is no row,
+// or that the node closes. No lock is held.
 func (r *Replica) confirmUnneeded() (unneeded bool, version uint64) {
 	cn := r.node
 	for cn.Ctx.Err() == nil {
