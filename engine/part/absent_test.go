@@ -9,7 +9,8 @@ import (
 	"penstock/segment"
 )
 
-// A leader is answered at once, a burst of its frames once, and what goes on is logged once, after a while.
+// A leader that asks for a copy which this node does not have gets an answer at once, and one answer for a burst of
+// frames. If it goes on asking, that is logged once, after a while.
 func TestAbsentCopiesAreNoted(t *testing.T) {
 	var a absentCopies
 	k := absentKey{node: 2}
@@ -42,12 +43,12 @@ func TestAbsentCopiesAreNoted(t *testing.T) {
 	}
 }
 
-// The answer that there is no copy belongs to a feature level: an older node takes it for damage and cuts the
-// connection.
+// The answer that there is no copy belongs to a feature level: an older node would take it for a damaged frame and cut
+// the connection.
 //
 // F3.
 func TestNoAnswerBelowItsLevel(t *testing.T) {
-	cn := bareReplica().node // without a network: whatever is sent to another node ends the test
+	cn := bareReplica().node // without a network: any frame that is sent to another node fails the test
 	cn.store.SetFeature(dir.FirstLevel)
 	cn.AnswerAbsent(2, segment.Identity{}, &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1})
 	if cn.store.counters.FramesWithoutCopy.Load() != 1 {

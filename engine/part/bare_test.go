@@ -20,7 +20,7 @@ import (
 	"penstock/segment/aio"
 )
 
-// bareReplica is a replica of a node in a cluster, without a log, a disk, a network or a store.
+// bareReplica returns a replica at a node of a cluster, without a log, a disk, a network or a store.
 func bareReplica() *Replica {
 	h := host.NewMachine()
 	log := slog.New(slog.DiscardHandler)
@@ -37,9 +37,9 @@ func bareReplica() *Replica {
 	return pt.replica
 }
 
-// nobodyAbove is a node above that forwards no put, and remembers what it is to look at later.
+// nobodyAbove is an Above that forwards no put, and remembers the partitions of TryLater.
 type nobodyAbove struct {
-	later []uint32 // partitions
+	later []uint32 // the partitions that TryLater was called with
 	news  base.Notice
 }
 
@@ -53,14 +53,14 @@ func (a *nobodyAbove) TryLater(_ *meta.Topic, partition uint32) {
 }
 func (a *nobodyAbove) News() *base.Notice { return &a.news }
 
-// runningStore is a store of a single node that has one partition, small files, and a commit log that runs.
+// runningStore is the store of a single node. It has one partition, small files, and a commit log that runs.
 type runningStore struct {
 	*Store
 	part *Partition
-	end  func() error // ends it as Engine.Close does; a second call does nothing
+	end  func() error // stops the store as Engine.Close does; a second call does nothing
 }
 
-// runStore opens a store on disk, and the partition that it has or makes there.
+// runStore opens a store on disk, and opens its partition or makes it.
 func runStore(t *testing.T, disk aio.Disk) runningStore {
 	t.Helper()
 	h, stop := host.NewMachine(), make(chan struct{})
@@ -108,7 +108,7 @@ func runStore(t *testing.T, disk aio.Disk) runningStore {
 	return runningStore{s, pt, end}
 }
 
-// publish stores messages of a size, one after the other.
+// publish stores count messages of the same size, one after the other.
 func (s runningStore) publish(t *testing.T, count, size int) {
 	t.Helper()
 	limits := inbox.NewLimits(1<<20, 1<<20, 1<<10, time.Hour)

@@ -11,7 +11,7 @@ import (
 	"penstock/replicate"
 )
 
-// damageStore takes reports of damage one after the other, when the test lets it.
+// damageStore takes reports of damage, one at a time and only when the test lets it.
 type damageStore struct {
 	meta.Store
 	came   chan bool
@@ -25,8 +25,8 @@ func (s *damageStore) ReportDamaged(_ context.Context, _ meta.PartitionID, _ rep
 
 func (s *damageStore) Snapshot() *meta.Snapshot { return &meta.Snapshot{} }
 
-// What the store has last is what is so, however often that changes while a report is on its way: a report never
-// overtakes the one before. A row that says otherwise is answered by another report.
+// The last report that the store gets is true, however often the state of the copy changes while a report is on its
+// way: a report never overtakes the one before. A row that contradicts the state of the copy causes another report.
 //
 // Seed 3968522.
 func TestLastReportOfDamageIsTrue(t *testing.T) {
@@ -82,7 +82,7 @@ func TestLastReportOfDamageIsTrue(t *testing.T) {
 	end()
 
 	row := &meta.Partition{State: replicate.State{Replicas: []replicate.NodeID{r.node.Self.ID}}}
-	r.run(func() { r.correctDamaged(row) }) // it says that the copy is whole
+	r.run(func() { r.correctDamaged(row) }) // the row says that the copy is whole
 	next(true)
 	s.answer <- nil
 	end()

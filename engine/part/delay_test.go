@@ -8,15 +8,15 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A put with a delay that comes while a group is gathered joins that group. Its delay counts from when it came, not
-// from when the group was begun: nothing is due early.
+// A put with a delay that arrives while a group is gathered joins that group. Its delay counts from its arrival, not
+// from the beginning of the group: no message is due early.
 func TestDelayCountsFromThePut(t *testing.T) {
 	s := runStore(t, faultaio.New(faultaio.Options{}))
 	pt, clock := s.part, s.clock
 	limits := inbox.NewLimits(1<<20, 1<<20, 1<<10, time.Hour)
 	var came int64
 	done := make(chan error, 2)
-	pt.runOnCommitter(func() { // the committer gathers
+	pt.runOnCommitter(func() { // here the committer gathers a group
 		for begun := clock.NowNs(); came < begun+int64(10*time.Millisecond); came = clock.NowNs() {
 		}
 		p := &inbox.Put{Messages: [][]byte{[]byte("later")}, Defer: time.Hour, Done: func(p *inbox.Put) { done <- p.Err }}
@@ -33,7 +33,7 @@ func TestDelayCountsFromThePut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	due := pt.fold.Deferred // the committer's, which has nothing to do any more
+	due := pt.fold.Deferred // the committer owns the fold, but has no more work
 	if len(due) != 1 || due[0].DueMs < came/int64(time.Millisecond)+time.Hour.Milliseconds() {
 		t.Errorf("a message that came at %d ms is due at %+v", came/int64(time.Millisecond), due)
 	}

@@ -7,7 +7,7 @@ import (
 	"penstock/segment"
 )
 
-// What waits is put right once: the next time, the process that did it was the writer itself.
+// Delays are corrected once: before the next correction, this process has been the writer itself.
 func TestDelaysAreCorrectedOnce(t *testing.T) {
 	const second = int64(1e9)
 	pt := bareReplica().pt

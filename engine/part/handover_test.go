@@ -10,7 +10,7 @@ import (
 	"penstock/segment"
 )
 
-// handOverStore answers HandOver with one error after the other, and then with the last.
+// handOverStore answers HandOver with its errors, one after the other. The last error is repeated.
 type handOverStore struct {
 	meta.Store
 	answers []error
@@ -25,7 +25,7 @@ func (s *handOverStore) HandOver(context.Context, meta.PartitionID, *replicate.S
 
 func (s *handOverStore) Snapshot() *meta.Snapshot { return &meta.Snapshot{} }
 
-// leadingReplica is a bareReplica that leads, beside one other member of the ISR.
+// leadingReplica returns a bareReplica that leads. The ISR has one other member.
 func leadingReplica(t *testing.T, s meta.Store) *Replica {
 	r := bareReplica()
 	r.node.Rows = s
@@ -41,12 +41,12 @@ func leadingReplica(t *testing.T, s meta.Store) *Replica {
 		t.Fatal("it does not lead")
 	}
 	r.pending.opened = true
-	r.pt.StayReady() // there is no committer that could be told
+	r.pt.StayReady() // there is no committer that push could tell
 	return r
 }
 
-// A leader that the store has replaced takes no writes until it hears of it, however late that is: they would be cut.
-// An attempt that failed is another matter.
+// A leader that the store has replaced takes no puts until it hears of its successor, however late that is: the batches
+// of such puts would be cut. After an attempt that failed for another reason, it takes puts again.
 func TestHandedOverLeaderStaysQuiet(t *testing.T) {
 	for name, c := range map[string]struct {
 		answers []error
@@ -74,7 +74,7 @@ func TestHandedOverLeaderStaysQuiet(t *testing.T) {
 		if r.resumeWrites(); !r.writesPaused || store.calls != 1 {
 			t.Errorf("%s: writes wait %v, the store was asked %d times", name, r.writesPaused, store.calls)
 		}
-		r.state.Version++ // the news of another row: by that one it may lead again
+		r.state.Version++ // a newer row, by which this node may lead again
 		if r.resumeWrites(); r.writesPaused {
 			t.Errorf("%s: writes wait for ever", name)
 		}

@@ -13,11 +13,11 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// lateStore is a meta.Store whose snapshot is behind: row is what it has, and what ReadPartition reads.
+// lateStore is a meta.Store whose snapshot is behind: row is what the store has now, and what ReadPartition reads.
 type lateStore struct {
 	meta.Store
 	known, row *meta.Partition
-	silent     int // so many questions get no answer
+	silent     int // how many calls of ReadPartition fail
 }
 
 func (s *lateStore) Snapshot() *meta.Snapshot {
@@ -39,7 +39,7 @@ func (s *lateStore) ReadPartition(context.Context, meta.PartitionID) (*meta.Part
 }
 
 // A partition left a node and came back, and the node hears only now that it left. Its copy may be in sync again, and
-// leaders count on it: before it removes a byte it asks the store, until that answers.
+// leaders may count on it. So before the node removes a byte, it asks the store until it gets an answer.
 func TestBytesGoOnlyIfTheStoreStillSaysSo(t *testing.T) {
 	row := func(version uint64, nodes ...replicate.NodeID) *meta.Partition {
 		p := &meta.Partition{State: replicate.State{Epoch: 3, Version: version, MinISR: 1, Replicas: nodes}}
@@ -93,11 +93,11 @@ func TestBytesGoOnlyIfTheStoreStillSaysSo(t *testing.T) {
 	}
 }
 
-// The store says that the bytes are needed, by a row that is older than the one that this node has heard meanwhile,
-// while it was asking. Nobody reports that one again, so the node looks at it again by itself.
+// The store says that the bytes are needed, by a row that is older than the one that the node has heard of while it was
+// asking. Nobody reports that newer row again, so the node looks at it again by itself.
 func TestRemovalLooksAgainAtARowThatCameWhileItAsked(t *testing.T) {
 	for name, c := range map[string]struct {
-		read, known uint64 // versions
+		read, known uint64 // versions of the row
 		again       bool
 	}{
 		"a newer row came":       {6, 7, true},

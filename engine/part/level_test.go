@@ -7,8 +7,8 @@ import (
 	"penstock/engine/dir"
 )
 
-// Each kind of control entries belongs to a level that this version knows, and none is written below it. A number that
-// is no kind is never written.
+// Each kind of control entry belongs to a feature level that this version knows, and no entry is written below its
+// level. A number that is not a kind is never written.
 func TestControlKindsOfALevel(t *testing.T) {
 	panics := func(k core.ControlKind, level int) (did bool) {
 		defer func() { did = recover() != nil }()
@@ -34,7 +34,7 @@ func TestControlKindsOfALevel(t *testing.T) {
 	}
 }
 
-// Whatever writes a fold into a log asks for its level, too.
+// A fold is written to a log only at a level that allows it.
 func TestFoldMustBeOfLevel(t *testing.T) {
 	panics := func(level int) (did bool) {
 		defer func() { did = recover() != nil }()
@@ -46,7 +46,7 @@ func TestFoldMustBeOfLevel(t *testing.T) {
 	}
 }
 
-// The committer asks for each entry that it seals.
+// The committer checks the level of each entry that it seals.
 func TestCommitterAsksForTheLevel(t *testing.T) {
 	r := bareReplica()
 	r.pt.machine = new(core.Partition)

@@ -7,8 +7,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// While a read hangs, what the machine asks for again and again adds no goroutine and no memory: only the newest of it
-// is read then. A repair does not wait behind it.
+// While a read hangs, further requests of the machine add no goroutine and no memory: only the newest of them is read
+// afterwards. A repair does not wait behind that read.
 //
 // F6.
 func TestOneReaderForEachReplica(t *testing.T) {
@@ -16,7 +16,7 @@ func TestOneReaderForEachReplica(t *testing.T) {
 	s.publish(t, 10, 100)
 	r := bareReplica()
 	r.pt = s.part
-	r.node.readers = make(chan struct{}) // each read waits until the test takes what it sends
+	r.node.readers = make(chan struct{}) // each read waits until the test receives from this channel
 	ask := func(request uint64, repair bool) {
 		r.mu.Lock()
 		defer r.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"penstock/segment/logtest"
 )
 
-// Damage of the last segment file does not reach into what is in memory, whose segment may have no file yet: it would
-// be fetched again and again.
+// Damage of the last segment file does not extend to the batches in memory, whose segment may have no file yet.
+// Otherwise these batches would be fetched again and again.
 func TestDamageEndsBeforeWhatIsInMemory(t *testing.T) {
 	log := logtest.New(t, segment.Sizes{MinSegmentBytes: 16 << 10, MaxSegmentBytes: 16 << 10})
 	for range 12 {

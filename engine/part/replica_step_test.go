@@ -18,8 +18,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A commit answers what lies below its mark. The batch at the mark is in the log and not committed: its publisher
-// waits, and nobody reads it.
+// A commit answers the puts of the batches below its mark. The batch at the mark is in the log and not committed: its
+// publisher waits, and nobody reads it.
 func TestCommitAnswersBelowTheMark(t *testing.T) {
 	r := bareReplica()
 	var answered []segment.MsgID
@@ -39,8 +39,8 @@ func TestCommitAnswersBelowTheMark(t *testing.T) {
 	}
 }
 
-// What becomes durable of a log that was cut since says nothing of what stands in its place, also where the copy takes
-// no part just then.
+// A report that batches of a log are durable says nothing about the log after a cut. That is also true if the copy
+// takes no part in replication at that time.
 func TestDurableOfAnotherGeneration(t *testing.T) {
 	for _, role := range []role{roleIdle, roleClosed} {
 		r := bareReplica()
@@ -55,9 +55,9 @@ func TestDurableOfAnotherGeneration(t *testing.T) {
 	}
 }
 
-// A copy moves away while its log is to be cut, and the cut cannot be made because of damage: the copy is given up, so
-// that it can go, or begin anew when it is needed again. One that was given up before in this process stays as it is
-// until it moves away for good.
+// A copy moves away while its log is to be cut, and damage makes the cut impossible. The copy is given up, so that its
+// bytes can be removed, or so that it can begin anew when it is needed again. A copy that was given up before in this
+// process stays as it is until it moves away for good.
 func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		r := bareReplica()
@@ -74,7 +74,7 @@ func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
 	}
 }
 
-// brokenReplica is a follower's part whose log has a segment that cannot be repaired in place.
+// brokenReplica returns a follower whose log has a segment that cannot be repaired in place.
 func brokenReplica(t *testing.T) (*Replica, runningStore) {
 	disk := faultaio.New(faultaio.Options{Seed: 1})
 	s := runStore(t, disk)
@@ -101,8 +101,8 @@ func brokenReplica(t *testing.T) (*Replica, runningStore) {
 	return r, s
 }
 
-// Whoever waited for a slow disk finds that it cannot cut or repair a copy that has been given up meanwhile. The cut
-// that begins the copy anew is on its way, and needs nothing of what is damaged: it goes on.
+// A goroutine that waited for a slow disk finds that it cannot cut or repair the copy, which has been given up
+// meanwhile. The reset of the copy is under way, and needs nothing of the damaged range: it goes on.
 func TestCopyThatBeginsAnewIsNotFailedByWhoCameBefore(t *testing.T) {
 	for name, late := range map[string]func(r *Replica){
 		"a cut":               func(r *Replica) { r.doCut(&logCut{to: 1, durable: make(chan error, 1)}) },
@@ -127,7 +127,7 @@ func TestCopyThatBeginsAnewIsNotFailedByWhoCameBefore(t *testing.T) {
 	}
 }
 
-// A copy is given up while a cut of it waits for the disk: nothing is written of that cut, and its goroutine ends.
+// A copy is given up while its cut waits for the disk. Nothing of the cut is written, and its goroutine ends.
 func TestCutOfACopyThatIsGivenUpMeanwhile(t *testing.T) {
 	r, s := brokenReplica(t)
 	c := &logCut{durable: make(chan error, 1)} // to nothing: it has to read nothing
@@ -146,8 +146,8 @@ func TestCutOfACopyThatIsGivenUpMeanwhile(t *testing.T) {
 	}
 }
 
-// A copy whose log has a file that cannot be written any more is given up before it is cut: the record of the cut would
-// wait for room in a commit log that is full of what this file did not take.
+// A copy whose log has a file that cannot be written any more is given up before it is cut. Otherwise the record of the
+// cut would wait for room in a commit log that is full of the batches that this file did not take.
 func TestCutOfACopyWithABrokenFile(t *testing.T) {
 	r, s := brokenReplica(t)
 	c := &logCut{durable: make(chan error, 1)} // to nothing: it has to read nothing
@@ -166,8 +166,7 @@ func TestCutOfACopyWithABrokenFile(t *testing.T) {
 	}
 }
 
-// A repair that fails gives the copy up, unless a cut is past the point where it could be stopped: its record is
-// written.
+// A repair that fails gives the copy up, unless a cut cannot be stopped any more because its record is written.
 func TestFailedRepairLeavesACutThatIsWritten(t *testing.T) {
 	for _, stays := range []bool{false, true} {
 		r, _ := brokenReplica(t)
@@ -179,9 +178,9 @@ func TestFailedRepairLeavesACutThatIsWritten(t *testing.T) {
 	}
 }
 
-// A copy is closed while its log is to be cut, and lets go of batches that were on their way to the log: the record of
-// the cut knows no epochs that begin behind the end of what is left. Such a copy would say that it ends there, and
-// refuse the older epochs that its next leader sends.
+// A copy is closed while its log is to be cut, and drops batches that were on their way to the log. The record of the
+// cut then has no epochs that begin behind the end of the log. With such epochs the copy would report that its log ends
+// there, and would refuse the older epochs that its next leader sends.
 func TestCutOfAClosedCopyForgetsWhatNeverCame(t *testing.T) {
 	for end, epochs := range map[segment.Position]int{0: 0, 3: 1, 4: 1, 5: 2, 10: 3, 20: 3} {
 		r := bareReplica()
@@ -197,8 +196,9 @@ func TestCutOfAClosedCopyForgetsWhatNeverCame(t *testing.T) {
 	}
 }
 
-// A copy that is given up may be the last that has what was acknowledged: the commit log keeps what it holds of it
-// until a leader has heard where the copy's log ends and needs nothing of it, or its record waits for room.
+// A copy that is given up may be the last one that has some acknowledged batches. So the commit log keeps the batches
+// of this copy until a leader has heard where the log of the copy ends and needs nothing of it, or until the record of
+// the copy's reset waits for room.
 func TestGivenUpCopyIsKeptUntilItIsNotNeeded(t *testing.T) {
 	var acts replicate.Actions
 	for _, c := range []struct {
@@ -247,8 +247,8 @@ func TestGivenUpCopyIsKeptUntilItIsNotNeeded(t *testing.T) {
 	}
 }
 
-// A copy that does not read back, or that has entries which this version does not know, does not lead, although the
-// store says so: the report may have crossed the election.
+// A copy that does not read back, or that has entries which this version does not know, does not lead although the
+// store says so: the report of the damage may have crossed the election.
 //
 // F3, F4.
 func TestDamagedCopyDoesNotLead(t *testing.T) {
@@ -290,8 +290,8 @@ func TestDamagedCopyDoesNotLead(t *testing.T) {
 	}
 }
 
-// What recovery found to be damaged the machine knows before anybody can ask it to lead: segments that do not read
-// back, and a commit log that failed.
+// The machine knows all damage that recovery found before anybody can ask it to lead: segments that do not read back,
+// and a commit log that failed.
 //
 // F4.
 func TestDamageIsKnownAtTheStart(t *testing.T) {

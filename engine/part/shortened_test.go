@@ -19,8 +19,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// ofList is a replica without a log whose node keeps its list of shortened copies on disk, as a process that starts
-// there.
+// ofList returns a replica without a log. Its node keeps the list of shortened copies on disk, like a process that
+// starts on that disk.
 func ofList(t *testing.T, disk *faultaio.Disk) *Replica {
 	t.Helper()
 	r := bareReplica()
@@ -32,7 +32,7 @@ func ofList(t *testing.T, disk *faultaio.Disk) *Replica {
 	return r
 }
 
-// listed says whether the file says that the copy of r was dropped.
+// listed says whether the file marks the copy of r as dropped.
 func listed(t *testing.T, disk *faultaio.Disk, r *Replica) bool {
 	t.Helper()
 	s, err := dir.ReadShortened(disk)
@@ -42,9 +42,9 @@ func listed(t *testing.T, disk *faultaio.Disk, r *Replica) bool {
 	return s.IsDiscarded(r.pt.Identity())
 }
 
-// The commit log lets go of what a dropped copy lacks when the list says that it was dropped, and not before, however
-// often it asks; and a copy that has begun anew acknowledges nothing before the list has stopped to say so, however
-// often that is tried. A write that fails may have been done all the same.
+// The commit log releases the batches that a dropped copy lacks only after the list says that the copy was dropped,
+// however often the flusher asks. And a copy that has begun anew acknowledges nothing before the list has stopped
+// saying so, however often that is tried. A write that fails may have been done all the same.
 func TestDroppedIsKeptBeforeTheLogLetsGo(t *testing.T) {
 	for _, kind := range []faultaio.Kind{faultaio.KindWrite, faultaio.KindSyncDir} {
 		disk := faultaio.New(faultaio.Options{})
@@ -80,9 +80,9 @@ func TestDroppedIsKeptBeforeTheLogLetsGo(t *testing.T) {
 	}
 }
 
-// A recovery that cuts a group leaves it in the list that copies may be missing of which it knows nothing, whenever its
-// process ends. The first process that hears from the store which copies are here names them, and they stay in the list
-// although no commit log speaks of them, until they are whole or here no more.
+// A recovery that cuts a group notes in the list that there may be copies of which it knows nothing, whenever its
+// process ends. The first process that hears from the store which copies are on this node names them. They stay in the
+// list, although the commit log does not mention them, until they are whole or not on this node any more.
 func TestShortenedCopiesAreNamed(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	mine, other, gone := uuid.UUID{7}, uuid.UUID{8}, uuid.UUID{9}
@@ -139,8 +139,8 @@ func TestShortenedCopiesAreNamed(t *testing.T) {
 	}
 }
 
-// The scrub reads the list of shortened copies and writes it anew where a bit of it has changed, also one that takes
-// nobody's name. What is as this process, or the one before, wrote it stays.
+// The scrub reads the list of shortened copies, and writes it anew if a bit of it has changed, even one that changes no
+// name. A file that is as this process, or the one before, wrote it stays.
 func TestScrubShortened(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
@@ -201,8 +201,8 @@ func TestScrubShortened(t *testing.T) {
 	}
 }
 
-// A copy that was dropped is registered as damaged when the node joins. One that has moved away since is not taken for
-// dropped when the partition comes back, in this process or after a restart.
+// A copy that was dropped is registered as damaged when the node joins. A dropped copy that has moved away since does
+// not count as dropped when the partition comes back, in this process or after a restart.
 func TestDroppedCopyThatMovedAway(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
@@ -234,8 +234,9 @@ func TestDroppedCopyThatMovedAway(t *testing.T) {
 	}
 }
 
-// A copy that is being removed does not hold the commit log, but what the log lets go of may be all there was of the
-// copy: the list says first that it was dropped, or the next process would take what is left for all of it.
+// A copy that is being removed does not hold commit log files. But the batches in the files that are released may have
+// been the only ones of the copy. So the list first says that the copy was dropped. Otherwise the next process would
+// take the rest for the whole copy.
 func TestRemovedCopyIsListedBeforeTheLogLetsGo(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	s := runStore(t, disk)
@@ -257,8 +258,8 @@ func TestRemovedCopyIsListedBeforeTheLogLetsGo(t *testing.T) {
 
 func isClosed(pt *Partition) bool { return pt.WhyClosed() != nil }
 
-// What could not be written closes the inbox of a copy until its log is another one: its bytes were removed because it
-// moved away, and it may come back.
+// The inbox of a copy whose segments could not be written stays closed until the copy has another log. Here its bytes
+// were removed because the copy moved away, and it may come back.
 func TestInboxOpensForAnotherLog(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
@@ -278,8 +279,8 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 	}
 }
 
-// A copy that was dropped, and whose topic was deleted since, is not in the list after a recovery: a new copy of that
-// name would be taken for it.
+// A copy that was dropped, and whose topic was deleted since, is not in the list after a recovery. Otherwise a new copy
+// with the same identity would count as dropped.
 func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
@@ -305,8 +306,8 @@ func TestDroppedCopyWhoseTopicIsGone(t *testing.T) {
 	}
 }
 
-// A commit log that cannot be read knows of no topic. What was dropped stays dropped: the next process may read the
-// log, and the segments with a hole.
+// A commit log that cannot be read knows no topic. A copy that was dropped stays dropped: the next process may be able
+// to read the commit log, and then finds a copy whose segments have a gap.
 func TestUnreadableCommitLogForgetsNoDroppedCopy(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	r := ofList(t, disk)
@@ -322,9 +323,9 @@ func TestUnreadableCommitLogForgetsNoDroppedCopy(t *testing.T) {
 	}
 }
 
-// A copy that begins anew is in the file of shortened copies first, even if the row that this process knows does not
-// count it in sync (that row may be from before it joined), and if it is in the list in memory, which could not be
-// written. A copy that holds nothing lacks nothing.
+// A copy that begins anew is in the file of shortened copies first. That is so even if the row that this process knows
+// does not count the copy in sync (that row may be from before it joined), and even if the list in memory has the copy
+// but could not be written. A copy that holds nothing lacks nothing.
 func TestCopyIsListedBeforeItBeginsAnew(t *testing.T) {
 	for _, holds := range []segment.Position{0, 3} {
 		disk := faultaio.New(faultaio.Options{})
@@ -335,7 +336,7 @@ func TestCopyIsListedBeforeItBeginsAnew(t *testing.T) {
 		if err := r.node.Shortened.Add([]segment.Identity{r.pt.Identity()}); err == nil {
 			t.Fatal("the list was written")
 		}
-		r.shortened = true // as after it was opened again: by the list in memory
+		r.shortened = true // as after the copy was opened again: the list in memory has it
 		if err := r.prepareCut(&logCut{reset: true, state: segment.State{Next: 9}}); err != nil {
 			t.Fatal(err)
 		}
@@ -346,8 +347,8 @@ func TestCopyIsListedBeforeItBeginsAnew(t *testing.T) {
 	}
 }
 
-// A copy is to begin anew while the disk is full, so that the list of shortened copies cannot be written: it waits
-// until there is room, and needs no restart. After another error it does.
+// A copy must begin anew while the disk is full, so the list of shortened copies cannot be written. The copy waits
+// until there is room, and needs no restart. After any other error it needs one.
 func TestCopyBeginsAnewWhenTheDiskHasRoom(t *testing.T) {
 	for _, c := range []struct {
 		err   error

@@ -8,14 +8,14 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// blockedCalls is a Blocker that counts.
+// blockedCalls is a Blocker that counts its calls.
 type blockedCalls int
 
 func (b *blockedCalls) MayBlock() { *b++ }
 
-// A put that a connection to another node brings, and that comes alone, is written on that connection's goroutine,
-// which says before that it may hang. When the last write was slow it is left to writeGathered. The next fast write
-// ends that.
+// A put that comes alone over a connection to another node is written on that connection's goroutine, which says before
+// the write that it may hang. If the last write was slow, the put is left to writeGathered. The next fast write ends
+// that.
 //
 // F6.
 func TestLonePutOfAConnection(t *testing.T) {
@@ -23,7 +23,8 @@ func TestLonePutOfAConnection(t *testing.T) {
 	c := &s.committer
 	c.gathered, s.replicas = make(chan struct{}, 1), bareReplica().node
 	limits := inbox.NewLimits(1<<20, 1<<20, 1<<10, time.Hour)
-	// announce brings puts, one at a time, until the log was idle when one came. It returns where that one is answered.
+	// announce submits puts, one at a time, until one arrives while the log is idle. It returns where that put is
+	// answered.
 	announce := func(b Blocker, taken func() bool) chan error {
 		for range 10_000 {
 			answer := make(chan error, 1)
@@ -59,7 +60,7 @@ func TestLonePutOfAConnection(t *testing.T) {
 	if slow != 0 {
 		t.Error("the goroutine of a connection writes to a slow disk")
 	}
-	c.lastWrite.Store(int64(maxSpotWrite)) // whatever the write on a busy machine takes, it counts
+	c.lastWrite.Store(int64(maxSpotWrite)) // the next write must replace this value, however long it takes
 	c.writeHere()
 	if err := <-answer; err != nil || c.lastWrite.Load() == int64(maxSpotWrite) {
 		t.Errorf("%v, the last write took %v", err, time.Duration(c.lastWrite.Load()))

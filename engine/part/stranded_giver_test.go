@@ -9,7 +9,7 @@ import (
 	"penstock/replicate"
 )
 
-// Who is remembered as the giver of a leadership: a leader against whom the store had nothing.
+// A former leader is remembered as stranded only if the store had nothing against it.
 func TestGiverOf(t *testing.T) {
 	boot, store := uuid.UUID{1}, uuid.UUID{2}
 	for name, tt := range map[string]struct {

@@ -11,9 +11,9 @@ import (
 	"penstock/segment/logtest"
 )
 
-// When retention has removed the front of a log, the machine learns what is in front of the batch that is the first one
-// now. That batch is read from the device, without Replica.mu: puts to every partition of the node wait for that lock,
-// and a device may hang.
+// When retention has removed the front of a log, the machine learns the state in front of the batch that is now the
+// first one. That batch is read from the device without Replica.mu: puts to every partition of the node wait for that
+// lock, and a device may hang.
 //
 // F6.
 func TestTrimmedReadsWithoutTheLock(t *testing.T) {
