@@ -50,8 +50,9 @@ func newPartition(
 	return pt
 }
 
-// logEnd describes the end of the log and what is derived from the log's content. Only the committer changes it, with
-// Replica.mu held. So the committer may read it without Replica.mu, and any other goroutine must hold Replica.mu.
+// logEnd describes the end of the log and what is derived from the log's content. Once recovery is done, only the
+// committer changes it, with Replica.mu held. So the committer may read it without Replica.mu, and any other goroutine
+// must hold Replica.mu.
 type logEnd struct {
 	machine   *core.Partition
 	fold      *core.Cursors

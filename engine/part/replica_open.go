@@ -254,7 +254,7 @@ func (s *Store) OpenEmpty(pt *Partition) error {
 
 // OpenRecovered opens the copy that recovery found. No other goroutine runs yet.
 func (r *Replica) OpenRecovered() {
-	_ = r.pt.readFirst() // startState finds out what fails
+	_ = r.pt.readFirst() // open reports the failure
 	if err := r.open(r.pt.recovered); err != nil {
 		// The bytes of the copy can be fetched again from another replica, but the copy cannot lead.
 		r.node.Log.Error("a copy of a partition cannot be read from its beginning: it does not take part",

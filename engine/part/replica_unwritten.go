@@ -30,8 +30,7 @@ import (
 // over.
 const unwrittenPause = 10 * time.Second
 
-// unwritten holds the times of a copy whose segments cannot be written, in ns by Lease.Now. Replica.mu
-// guards it.
+// unwritten holds the times of a copy whose segments cannot be written, in ns by Lease.Now. Replica.mu guards it.
 type unwritten struct {
 	handOverAt int64 // a leader does not try to hand over again before this time
 	resetAt    int64 // a copy with a new log does not follow before this time

@@ -46,7 +46,7 @@ func (r *Replica) handOverStranded(a *replicate.Action) {
 type strandedLeader struct {
 	node  replicate.NodeID
 	boot  uuid.UUID
-	until int64 // until then it does not get the leadership back; by Lease.Now
+	until int64 // it does not get the leadership back before this time, by Lease.Now
 }
 
 // strandedBarFactor is how long a stranded leader does not get the leadership back, in multiples of StrandedEveryNs. A
