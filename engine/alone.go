@@ -16,9 +16,10 @@ import (
 	"penstock/segment"
 )
 
-// alone is the membership of a single node. Its store is the topic.json of each topic, and it leads everything. The
-// topic's locks order what it does: see the methods. After a crash a topic has its old settings or the new ones, and
-// what a partition lacks of its channels is written at the next start (completeChannels).
+// alone is the membership of a single node. The node leads all partitions, and each topic.json takes the place of the
+// metadata store. Changes of a topic are ordered by Topic.changing: see the methods. After a crash a topic has its old
+// settings or the new ones; channels that the log of a partition lacks are written at the next start
+// (completeChannels).
 type alone struct {
 	e *Engine
 }
@@ -27,15 +28,15 @@ func (alone) others() bool             { return false }
 func (alone) context() context.Context { return context.Background() }
 func (alone) Leased() bool             { return true }
 
-// createTopic makes a topic's files and lists it. Engine.CreateTopic lets one caller at a time make a name. If the
-// engine closes, or the process ends, after the files were made, the next start has the topic, although nobody was told
-// that it was created.
+// createTopic makes a topic's files and lists it. Engine.CreateTopic lets only one caller at a time create a topic of
+// a name. If the engine closes or the process ends after the files were made, the next start has the topic, although no
+// caller was told that it was created.
 func (a alone) createTopic(_ context.Context, name string, partitions int) (*Topic, error) {
 	e := a.e
 	t, err := a.makeTopic(name, partitions)
 	e.mu.Lock()
 	switch {
-	case e.closed: // Close did not see the new topic, so nobody would answer its puts
+	case e.closed: // Close did not see the new topic, so its puts would never be answered
 		e.mu.Unlock()
 		if t != nil {
 			t.abandon()
@@ -52,8 +53,9 @@ func (a alone) createTopic(_ context.Context, name string, partitions int) (*Top
 	return t, nil
 }
 
-// refuseIfPoisoned closes the inboxes of partitions that were just listed, if the commit log has failed. Either the
-// committer saw them in the list, or this check sees the failure.
+// refuseIfPoisoned closes the inboxes of partitions that were just listed, if the commit log has failed. When the
+// commit log fails, the failure is stored first, and then all listed inboxes are closed. So either that closes these
+// inboxes, or this check sees the failure.
 func (a alone) refuseIfPoisoned(parts []*part.Partition) {
 	if a.e.store.Failure() == nil {
 		return
@@ -63,6 +65,7 @@ func (a alone) refuseIfPoisoned(parts []*part.Partition) {
 	}
 }
 
+// makeTopic makes a topic with its files; it does not list the topic. After an error it moves the files to the trash.
 func (a alone) makeTopic(name string, partitions int) (*Topic, error) {
 	e := a.e
 	if err := e.store.Failure(); err != nil {
@@ -97,7 +100,7 @@ func (a alone) makeTopicFiles(t *Topic, m *dir.Topic) error {
 
 func (a alone) deleteTopic(_ context.Context, name string) error { return a.e.deleteTopicLocal(name) }
 
-// configureTopic takes changing and waits for the disk.
+// configureTopic implements membership. It takes changing and waits for the disk.
 func (a alone) configureTopic(ctx context.Context, t *Topic, s TopicSettings) (TopicSettings, error) {
 	a.e.host.Lock(&t.changing)
 	defer t.changing.Unlock()
@@ -120,7 +123,7 @@ func (a alone) configureTopic(ctx context.Context, t *Topic, s TopicSettings) (T
 	s.Version++
 	m := t.meta()
 	m.Settings, m.Partitions = s, partitions
-	// The file is replaced as a whole: a crash leaves the old settings or the new ones.
+	// topic.json is replaced as a whole: a crash leaves the old settings or the new ones.
 	store := func() error {
 		if err := a.e.createTopicFiles(m); err != nil {
 			return fmt.Errorf("engine: the settings of topic %s could not be stored; they stay as they were, unless the "+
@@ -140,8 +143,9 @@ func (a alone) configureTopic(ctx context.Context, t *Topic, s TopicSettings) (T
 	return t.Settings(), nil
 }
 
-// grow gives a topic partitions up to the number to. store makes that number durable. A crash before store leaves the
-// topic as it was; a crash after it leaves empty partitions, whose channels completeChannels makes. changing is held.
+// grow adds partitions to a topic until it has to of them. It calls store to make that number durable. A crash before
+// store leaves the topic as it was; a crash after it leaves empty partitions, whose channels completeChannels creates
+// at the next start. changing is held.
 func (a alone) grow(ctx context.Context, t *Topic, to int, store func() error) error {
 	e := a.e
 	if err := e.store.Failure(); err != nil {
@@ -184,7 +188,8 @@ func (a alone) grow(ctx context.Context, t *Topic, to int, store func() error) e
 	return nil
 }
 
-// createChannel does nothing: Topic.createChannelLocal creates the channel in all partitions.
+// createChannel does nothing: the caller goes on with Topic.createChannelLocal, which creates the channel in all
+// partitions, since this node leads them all.
 func (alone) createChannel(context.Context, *Topic, string) error { return nil }
 
 func (alone) deleteChannel(ctx context.Context, t *Topic, name string) error {
@@ -211,8 +216,8 @@ func (a alone) start() {
 	a.e.dropEphemeral()
 }
 
-// completeChannels creates the channels of partition 0 in partitions whose log lacks them, because of a crash while the
-// topic got the partition or the channel. It runs after restore.
+// completeChannels creates the channels of partition 0 in partitions whose log lacks them. A log lacks them after a
+// crash while the partition or the channel was being added. restore has found these partitions (Topic.incomplete).
 func (a alone) completeChannels() {
 	a.e.forEachTopic(func(t *Topic) {
 		for _, in := range t.incomplete {

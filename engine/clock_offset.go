@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// A build with the tag clock is only for tests of processes whose wall clock is wrong. This variable names a directory;
-// the file there that is named like the node has the error of its wall clock, as a duration. The monotonic clock stays
-// right.
+// clockDirVariable is an environment variable that names a directory. In it, the file whose name is the node's id holds
+// the error of that node's wall clock, as a duration; the monotonic clock stays right. Builds with the tag clock are
+// only for tests of processes whose wall clock is wrong.
 const clockDirVariable = "PENSTOCK_CLOCK_DIR"
 
 func init() {

@@ -30,16 +30,17 @@ import (
 // ClusterOptions make an engine a node of a cluster. Store and Listener are required; the engine closes both.
 type ClusterOptions struct {
 	Store    meta.Store
-	Listener net.Listener // for connections of other nodes
-	// Node has the addresses, host and version that other nodes are told. The engine fills in the rest.
+	Listener net.Listener // accepts the connections of other nodes
+	// Node has the addresses, host and version that the other nodes are told. The engine fills in the other fields.
 	Node        meta.Node
-	Replication replicate.Config
-	Replicas    int           // replication factor of a new topic; 0: the store's default
-	JoinTimeout time.Duration // how long Open waits for the store; 0: 60 s
-	// PreferredLeader returns the node that should lead a partition if it can; 0: no preference. nil: leaderships are not
-	// moved back after a node has returned.
+	Replication replicate.Config // zero fields: the defaults of package replicate
+	Replicas    int              // replication factor of a new topic; 0: the store's default
+	JoinTimeout time.Duration    // how long Open waits for the store; 0: 60 s
+	// PreferredLeader returns the node that should lead a partition if it can; 0: no preference. It must not
+	// block or change the snapshot, and any goroutine may call it. nil: leaderships are not moved back after a node
+	// has returned.
 	PreferredLeader func(*meta.Snapshot, meta.PartitionID) replicate.NodeID
-	// LeaveTimeout bounds how long Close hands over leaderships. 0: 5 s.
+	// LeaveTimeout bounds how long Close waits for leaderships to be handed over. 0: 5 s.
 	LeaveTimeout time.Duration
 }
 
@@ -49,21 +50,21 @@ const (
 	openRetryInterval = time.Second
 
 	balanceInterval = 2 * time.Second
-	maxBalanceCount = 16 // leaderships moved per round
+	maxBalanceCount = 16 // leaderships that balance hands over per round
 )
 
 // clusterNode is the engine's part in a cluster. It passes the store's rows to topics and replicas (work), frames of
-// other nodes to replicas (Frames), and time to both (runTicker).
+// other nodes to replicas and the packages that serve requests (Frames), and time to replicas (runTicker).
 //
-// changed, which the store calls, collects news under changeMu; only the worker goroutine applies them. exitedMu guards
-// exited. The worker alone uses topics and halfMade, except before start. Everything here is lost in a crash: the next
-// process joins again and gets all rows from the store.
+// The store calls changed, which collects news under changeMu. The worker, the goroutine of work, applies them. Only
+// the worker uses topics and halfMade, except before start. exitedMu guards exited. A crash loses everything here: the
+// next process joins again and gets all rows from the store.
 type clusterNode struct {
 	*part.Node
 
 	e     *Engine
 	opts  ClusterOptions
-	began time.Time // when the node was made: Now is 0
+	began time.Time // by host.Instant, when the node was made; it stands for the zero of Now
 
 	cancel  context.CancelFunc
 	forward *forward.Forwarder
@@ -71,31 +72,31 @@ type clusterNode struct {
 	ops     *ops.Operations
 	remotes *remote.Consumers
 
-	table atomic.Pointer[map[segment.Identity]placed] // the partitions of all topics; copied on write
+	table atomic.Pointer[map[segment.Identity]placed] // the partitions of all topics; only the worker replaces it
 
 	changeMu lock.Mutex[lock.ClusterChange]
-	change   *meta.Change // news that the worker has not applied; nil: none
-	kick     chan struct{}
+	change   *meta.Change         // news that the worker has not applied; nil: none
+	kick     chan struct{}        // one value: change is set
 	topics   map[uuid.UUID]*Topic // topics that this node has, by id; only the worker uses it
-	// Names of topics whose files this process began and did not finish. Only the worker uses it.
+	// Names of topics for which this process began to make files and failed. Only the worker uses it.
 	halfMade map[uuid.UUID]string
 	raising  atomic.Bool // a goroutine of raiseLater runs
 	leave    sync.Once
-	leaveErr error
+	leaveErr error // the result of the first leaveCluster
 
 	disk *diskwatch.Member
 
-	// Topics that Open found and that Engine.topics does not have: a newer topic has the name, or the cluster deleted the
-	// topic and its metadata cannot be read. start passes them to the worker.
+	// Topics that Open found and that Engine.topics does not have: a newer topic has the name, or the cluster deleted
+	// the topic and its metadata cannot be read. start passes them to the worker.
 	unlisted []*Topic
-	// Directories under topics/ that are named by a UUID and whose metadata Open could not read. restoreMetadata handles
-	// them.
+	// Directories under topics/ that are named by a UUID and whose metadata Open could not read. removeUnreadable
+	// handles them.
 	unreadable []uuid.UUID
 
-	decoders sync.Pool
+	decoders sync.Pool // of *wire.Decoder; Frames uses one for each burst
 
 	exitedMu lock.Mutex[lock.ClusterExited]
-	exited   map[replicate.NodeID]bool // nodes whose process ended, and that have not connected since
+	exited   map[replicate.NodeID]bool // nodes whose process has ended, and that have not connected since
 }
 
 func newClusterNode(e *Engine) *clusterNode {
@@ -142,7 +143,8 @@ func (cn *clusterNode) createChannel(ctx context.Context, t *Topic, name string)
 	return cn.ops.OnAllLeaders(ctx, topicView{t}, wire.Operation{Kind: wire.OpCreateChannel, Channel: name})
 }
 
-// deleteChannel deletes the channel at the leaders, and on this node, which may have it without leading a partition.
+// deleteChannel deletes the channel at the leaders, and then on this node, which may have a record of it without
+// leading a partition.
 func (cn *clusterNode) deleteChannel(ctx context.Context, t *Topic, name string) error {
 	var d ops.Deletion
 	err := cn.gather(ctx, t, wire.Operation{Kind: wire.OpDeleteChannel, Channel: name}, nil, d.Add)
@@ -157,7 +159,7 @@ func (cn *clusterNode) deleteChannel(ctx context.Context, t *Topic, name string)
 
 func (cn *clusterNode) noteUnreadable(topic uuid.UUID) { cn.unreadable = append(cn.unreadable, topic) }
 
-func (cn *clusterNode) opened(*Topic) {} // its channels begin when the store has said who leads
+func (cn *clusterNode) opened(*Topic) {} // syncChannels makes the channels once the store has said who leads
 
 func (cn *clusterNode) closeTopic(t *Topic, why error) { cn.remotes.EndTopic(topicView{t}, why) }
 
@@ -169,11 +171,12 @@ func (cn *clusterNode) describe(out *StorageStats) {
 	out.RemoteExpired, out.RemoteStale, out.RemoteLateFence = r.Expired, r.Stale, r.LateFences
 }
 
-// leaseClock is now in the form that the store takes: see meta.Registration.Clock.
+// leaseClock returns the present time in the form that the store expects: see meta.Registration.Clock.
 func (cn *clusterNode) leaseClock() time.Time { return cn.began.Add(time.Duration(cn.Now())) }
 
 // join registers the node in the store, and opens the replicas that recovery found. No goroutine of the engine runs
-// yet. The store is told of damaged copies in the same step, before this process can be in an election.
+// yet. The registration also names the damaged copies, so that the store knows of them before this process can take
+// part in an election.
 func (cn *clusterNode) join(ctx context.Context) error {
 	damaged, all := cn.e.store.DamagedCopies()
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.opts.JoinTimeout)
@@ -216,7 +219,8 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	return err
 }
 
-// imports returns the topics of a data directory that belonged to a single node.
+// imports returns the topics of a data directory that has belonged to a single node until now: they become topics of
+// the cluster. nil: the directory belongs to a cluster already.
 func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 	if cn.e.node.Cluster() != uuid.Nil {
 		return nil
@@ -235,7 +239,7 @@ func (cn *clusterNode) imports() (all []meta.ImportedTopic) {
 	return all
 }
 
-// start starts the goroutines that apply the store's rows and keep time.
+// start passes the topics that Open found to the worker, and starts the worker, the ticker and the balancer.
 func (cn *clusterNode) start() {
 	for _, t := range append(cn.e.Topics(), cn.unlisted...) {
 		cn.topics[t.shared.ID] = t
@@ -248,9 +252,9 @@ func (cn *clusterNode) start() {
 	}
 }
 
-// changed merges a change of the store into what the worker has not applied yet, and wakes the worker. The store calls
-// it after it has replaced its snapshot; it does not block. Without a snapshot in ch the store's newest counts: it is
-// read with changeMu held, so it is not older than what is there.
+// changed merges ch into the news that the worker has not applied yet, and wakes the worker. It does not block. The
+// store calls it after it has replaced its snapshot; tryLater calls it without a snapshot in ch. changed then reads the
+// store's newest snapshot with changeMu held, so that it is not older than the one it replaces.
 func (cn *clusterNode) changed(ch *meta.Change) {
 	cn.changeMu.Lock()
 	if ch.Snapshot == nil {
@@ -273,6 +277,8 @@ func (cn *clusterNode) changed(ch *meta.Change) {
 	}
 }
 
+// work is the worker: the only goroutine that applies changes of the store. The first change that it applies covers all
+// topics and partitions.
 func (cn *clusterNode) work() {
 	first := true
 	for cn.e.host.Either(cn.kick, cn.Ctx.Done()) {
@@ -287,6 +293,8 @@ func (cn *clusterNode) work() {
 	}
 }
 
+// apply applies a change of the store. With first it also applies everything else in the snapshot, and each topic that
+// Open found, whether the snapshot has it or not. Only the worker calls it.
 func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 	cn.Net.SetNodes(ch.Snapshot.Nodes)
 	cn.learnLevel(ch.Snapshot)
@@ -320,7 +328,8 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 	cn.e.news.Raise()
 }
 
-// applyTopic makes this node's part of a topic what the store says. Only the worker calls it.
+// applyTopic makes, grows, deletes or hides this node's part of a topic, as the snapshot says. Only the worker calls
+// it.
 func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 	t, mt := cn.topics[id], snap.Topics[id]
 	if t != nil && mt != nil {
@@ -356,7 +365,7 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 		cn.removeFromTable(id)
 		cn.e.dropTopic(t)
 	case mt == nil && t != nil:
-		// Missing metadata deletes nothing: the bytes stay where they are, and the topic is not visible.
+		// A topic that the store lacks, but does not list as deleted, keeps its bytes. It only becomes invisible.
 		cn.Log.Warn("the cluster does not know a topic of this node's data directory: it is kept and not served",
 			"topic", t.Name(), "uuid", id)
 		delete(cn.topics, id)
@@ -365,7 +374,8 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 	}
 }
 
-// applyRow passes a partition's row to its replica, and opens or retires this node's copy. Only the worker calls it.
+// applyRow passes a partition's row to its replica. Before that it opens this node's copy if the row names this node as
+// a replica; after it, it retires a copy that the row does not name. Only the worker calls it.
 func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 	pt, row := cn.partition(id), snap.Partitions[id]
 	if pt == nil || row == nil {
@@ -395,9 +405,9 @@ func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
 	cn.RemoveIfUnneeded(snap, pt, row)
 }
 
-// tryLater has the worker apply a topic again after openRetryInterval, because it could not be opened (on a full disk,
-// for example), or because a row came too early: the store has no reason to report it again. Without partitions it
-// covers all of the topic's.
+// tryLater makes the worker apply a topic and some of its partitions (none given: all) again after openRetryInterval.
+// That is needed when a topic or copy could not be opened, on a full disk for example, or when a row came too early:
+// the store has no reason to report the row again.
 func (cn *clusterNode) tryLater(mt *meta.Topic, partitions ...uint32) {
 	if mt == nil {
 		return
@@ -424,9 +434,10 @@ type placed struct {
 
 func (cn *clusterNode) partition(id meta.PartitionID) *part.Partition { return cn.placed(id).Partition }
 
-// placed returns a partition and its topic; the zero value if this node does not know it.
+// placed returns a partition and its topic; the zero value if this node does not know the partition.
 func (cn *clusterNode) placed(id meta.PartitionID) placed { return (*cn.table.Load())[id] }
 
+// addToTable lists partitions of t in the table. Only the worker calls it, and start before the worker runs.
 func (cn *clusterNode) addToTable(t *Topic, parts []*part.Partition) {
 	old := *cn.table.Load()
 	table := make(map[segment.Identity]placed, len(old)+len(parts))
@@ -450,7 +461,8 @@ func (cn *clusterNode) removeFromTable(topic uuid.UUID) {
 	cn.table.Store(&table)
 }
 
-// runTicker gives each replica the time and the lease every tickInterval.
+// runTicker gives each replica the time and the lease every tickInterval, on a goroutine of its own. The forwarder and
+// the remote consumers send what waits at each tick.
 func (cn *clusterNode) runTicker() {
 	for cn.e.host.Pause(tickInterval, cn.Ctx.Done()) {
 		cn.e.host.ReadAwake()
@@ -468,9 +480,9 @@ func (cn *clusterNode) runTicker() {
 // lingerTime is how long no put must have come from another node before a node that has led may leave.
 const lingerTime = 50 * time.Millisecond
 
-// linger waits until the other nodes know the new leaders. Until then they still send puts here, and this node's
-// refusal makes them send those to the new leader. If this process ended first, the other nodes would not know whether
-// those puts were stored.
+// linger waits until no put has come from another node for lingerTime: by then the other nodes know the new leaders.
+// Until then they still send puts here, and this node's refusal makes them send these puts to the new leader. If this
+// process ended first, the other nodes would not know whether those puts were stored.
 func (cn *clusterNode) linger(ctx context.Context) {
 	led := false
 	for _, pt := range cn.e.store.Partitions() {
@@ -484,7 +496,8 @@ func (cn *clusterNode) linger(ctx context.Context) {
 	}
 }
 
-// close ends all replicas and everything that talks to other nodes, and closes the store.
+// close ends all replicas and everything that talks to other nodes, and closes the store. It returns ErrDiskHung,
+// joined to other errors, if goroutines of this node still wait for the disk.
 func (cn *clusterNode) close() error {
 	for _, pt := range cn.e.store.Partitions() {
 		pt.Replica().End(ErrClosed)
@@ -506,18 +519,20 @@ func (cn *clusterNode) close() error {
 	return errors.Join(err, cn.Rows.Close())
 }
 
-// Snapshot returns the state that the cluster agrees on; nil on a single node.
+// Snapshot returns the newest state of the cluster that this node has heard of; nil on a single node. It is shared and
+// immutable: it may be kept, and must not be changed.
 func (e *Engine) Snapshot() *meta.Snapshot {
 	return e.members.snapshot()
 }
 
-// Node returns this node as the cluster knows it; the zero Node on a single node.
+// Node returns this node as it registered in the cluster; the zero Node on a single node.
 func (e *Engine) Node() meta.Node {
 	return e.members.node()
 }
 
-// Tombstone hides a node from the lookups of a topic until a time, in the whole cluster: it is in the store when
-// Tombstone returns nil. A single node has no such store, and Tombstone panics there; Snapshot says which it is.
+// Tombstone hides a node (key.Node) from the lookups of a topic (key.Topic) until a time, in the whole cluster. When
+// Tombstone returns nil, that is in the metadata store. A single node has no such store: Tombstone panics if Snapshot
+// returns nil.
 func (e *Engine) Tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error {
 	return e.members.tombstone(ctx, key, until)
 }

@@ -10,8 +10,8 @@ import (
 	"penstock/segment"
 )
 
-// ForwardPut queues a put for the node that leads its partition. While no node leads, the put waits in that queue. A
-// put of the engine's own fails instead.
+// ForwardPut implements part.Above. It queues a put for the node that leads its partition. While no node leads, the put
+// waits in that queue, until its deadline. Puts of the engine itself are not forwarded: they get ErrNoLeader.
 func (cn *clusterNode) ForwardPut(pt *part.Partition, p *inbox.Put) error {
 	if p.Kind.Internal() {
 		return ErrNoLeader

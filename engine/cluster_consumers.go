@@ -9,7 +9,7 @@ import (
 	"penstock/segment"
 )
 
-// What engine/remote needs of the cluster node: the channels that clients of other nodes subscribe to.
+// This file implements remote.Above: the channels of this node that clients of other nodes subscribe to.
 
 var (
 	_ remote.Lease = (*base.Lease)(nil)
@@ -55,17 +55,19 @@ func (cn *clusterNode) Attach(
 	return k, nil
 }
 
-// RemoteStats counts deliveries of ordered channels through a node that were not handed over.
+// RemoteStats counts deliveries of ordered channels that a node received from a leader and did not hand over to its
+// client, and fences that ended late.
 type RemoteStats = remote.Stats
 
-// RemoteStats returns the counters of this node; zeros on a single node.
+// RemoteStats returns these counters of this node, since Open; zeros on a single node.
 func (e *Engine) RemoteStats() RemoteStats {
 	return e.members.remoteStats()
 }
 
 func (cn *clusterNode) remoteStats() RemoteStats { return cn.remotes.Stats() }
 
-// hasAssigned says whether the channels on this node serve any partition of t.
+// hasAssigned says whether the channels on this node have been given any partition that this node serves. It takes
+// changing.
 func (t *Topic) hasAssigned() bool {
 	t.e.host.Lock(&t.changing)
 	defer t.changing.Unlock()
@@ -87,8 +89,9 @@ func (t *Topic) servesAny() bool {
 	return false
 }
 
-// closeLeftoverConsumers closes the consumers that were attached here because this node led a partition of the topic,
-// once it leads none: nothing would be delivered to them. Clients that subscribe now are served by the leaders.
+// closeLeftoverConsumers closes the local consumers from Subscribe if this node serves no partition of the topic any
+// more: nothing would be delivered to them. Their Sink.Closed gets ErrMoved; clients that subscribe again are served by
+// the leaders. Topic.changing is held.
 func (t *Topic) closeLeftoverConsumers() {
 	if t.servesAny() {
 		return
@@ -98,8 +101,8 @@ func (t *Topic) closeLeftoverConsumers() {
 	}
 }
 
-// dropUnused removes this node's record of a channel, if this node serves no partition of the topic and the channel has
-// no consumer here.
+// dropUnused removes this node's record of a channel and shuts it, if this node serves no partition of the topic and
+// the channel has no consumer here. It removes nothing from any log.
 func (t *Topic) dropUnused(name string) {
 	c, ok := t.LookupChannel(name)
 	if !ok || t.servesAny() {

@@ -5,7 +5,8 @@ import (
 	"penstock/engine/diskwatch"
 )
 
-// newDiskMember makes what tells the other nodes of this node's disk, and hands over what it leads while that hangs.
+// newDiskMember makes the diskwatch.Member, which tells the other nodes the state of this node's disk, and hands over
+// this node's leaderships when the disk hangs (unless Options.DiskPatience is negative).
 func (cn *clusterNode) newDiskMember() *diskwatch.Member {
 	c := diskwatch.MemberConfig{
 		Watch: &cn.e.disks, Host: cn.e.host, Log: cn.Log, Ctx: cn.Ctx, Spawn: cn.Spawn, Report: cn.Rows.ReportDisk,
@@ -18,7 +19,8 @@ func (cn *clusterNode) newDiskMember() *diskwatch.Member {
 
 func (cn *clusterNode) diskJudged(v core.DiskVerdict) { cn.disk.Judged(v) }
 
-// leaderships returns what gives away each partition that is led here.
+// leaderships returns, for each partition that this node leads, a function that gives the leadership away. For the
+// results see diskwatch.MemberConfig.Led.
 func (cn *clusterNode) leaderships() []func() (handed, again bool) {
 	var led []func() (handed, again bool)
 	for _, pt := range cn.e.store.Partitions() {

@@ -15,8 +15,9 @@ import (
 // A cluster node can restore a topic.json that it cannot read: the cluster's metadata has the same content.
 
 // restoreMetadata restores the topics whose topic.json this node cannot read, from the cluster's metadata. join calls
-// it before the copies take part and before any goroutine runs. That order matters: a row may count this node's copies
-// as in sync. If empty copies took their place, one could be elected, and the followers would cut their whole logs.
+// it before the copies take part in replication and before any goroutine runs. That order matters: a row may count this
+// node's copies as in sync. If empty copies took their place, one of them could be elected leader, and the followers
+// would cut their whole logs. A crash in between is harmless: the next start restores the rest.
 func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 	e.removeUnreadable(snap)
 	kept := map[uuid.UUID]map[uint32]*part.Partition{}
@@ -61,9 +62,9 @@ func (e *Engine) restoreMetadata(snap *meta.Snapshot) error {
 }
 
 // removeUnreadable moves the directories of deleted topics to the trash if their metadata cannot be read and the commit
-// log has nothing of them: there is no Topic through which the engine could delete them. restoreMetadata calls it
-// before any goroutine runs. If a directory cannot be moved now, the next start tries again. A crash leaves each
-// directory in its old or its new place.
+// log has no batch of them. For such a topic there is no Topic through which the engine could delete it.
+// restoreMetadata calls removeUnreadable before any goroutine runs. If a directory cannot be moved now, the next start
+// tries again. A crash leaves each directory in its old or its new place.
 func (e *Engine) removeUnreadable(snap *meta.Snapshot) {
 	for _, id := range e.cluster.unreadable {
 		if !snap.Deleted[id] || e.isQuarantined(id) {
@@ -87,7 +88,7 @@ func (e *Engine) isQuarantined(id uuid.UUID) bool {
 	})
 }
 
-// topicMetaOf is the content of topic.json for a topic of the cluster.
+// topicMetaOf returns the content of topic.json for a topic of the cluster.
 func topicMetaOf(mt *meta.Topic) *dir.Topic {
 	return &dir.Topic{
 		Format: dir.TopicFormat, ID: mt.ID, Name: mt.Name, Partitions: mt.Partitions, CreatedNs: mt.CreatedNs,

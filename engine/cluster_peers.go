@@ -13,7 +13,7 @@ import (
 	"penstock/replicate/wire"
 )
 
-// Up implements peer.Handler: a connection to a node begins.
+// Up implements peer.Handler: a connection to a node has begun.
 func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
 	cn.exitedMu.Lock()
 	delete(cn.exited, node)
@@ -23,8 +23,8 @@ func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
 	cn.remotes.Refresh()
 }
 
-// Down implements peer.Handler: the connection to a node ended. With refused its process has ended, too: the host
-// answered and refused a new connection.
+// Down implements peer.Handler: the connection to a node has ended. refused says that its process has ended, too: the
+// node's host answered and refused a new connection.
 func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool) {
 	cn.forward.PeerLost(node)
 	cn.ops.PeerLost(node)
@@ -43,7 +43,8 @@ func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 	cn.peerDown(node)
 }
 
-// peerDown tells the leaders on this node that another node is down, so that they need not wait for its timeout.
+// peerDown tells the leaders on this node that another node is down, so that they need not wait for a timeout to learn
+// that.
 func (cn *clusterNode) peerDown(node replicate.NodeID) {
 	for _, pt := range cn.e.store.Partitions() {
 		if pt.Leading.Load() {
@@ -52,8 +53,9 @@ func (cn *clusterNode) peerDown(node replicate.NodeID) {
 	}
 }
 
-// reportDown tells the store that a process has ended. It retries until the store has it or the node connects again:
-// the member of etcd that died with the process may have been the one that this node was connected to.
+// reportDown tells the store that the process of a node has ended. It retries until the store has recorded that or the
+// node connects again. The first attempts may fail, because this node may have been connected to the member of etcd
+// that ended with that process. It runs on a goroutine of its own.
 func (cn *clusterNode) reportDown(node replicate.NodeID, boot uuid.UUID) {
 	for told := false; cn.hasExited(node) && cn.Ctx.Err() == nil; {
 		ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, part.StoreTimeout)
@@ -77,8 +79,9 @@ func (cn *clusterNode) hasExited(node replicate.NodeID) bool {
 	return cn.exited[node]
 }
 
-// Frames implements peer.Handler. It passes a burst of frames to replicas, and wakes the committer once per partition
-// at the end. The connection's goroutine calls it, so it must not wait for the disk before it has called r.MayBlock.
+// Frames implements peer.Handler. It passes a burst of frames to replicas and to the handlers of requests, and wakes
+// the committer once per partition at the end. The connection's reader calls it, and the frames that follow wait: so
+// Frames must not wait for the disk before it has called r.MayBlock (AnnounceLast).
 func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netproto.Received, r peer.Reading) {
 	d := cn.decoders.Get().(*wire.Decoder)
 	defer cn.decoders.Put(d)
@@ -117,7 +120,8 @@ func (cn *clusterNode) Frames(from replicate.NodeID, _ uuid.UUID, burst []netpro
 	}
 }
 
-// request handles a frame that is not about replication. It returns the partition whose inbox got a put, or nil.
+// request handles a frame that is not about replication. It returns the partition whose inbox got a put from the frame,
+// or nil.
 func (cn *clusterNode) request(from replicate.NodeID, f *netproto.Received) *part.Partition {
 	switch f.Header.Type {
 	case netproto.TypeForwardPut:

@@ -19,8 +19,9 @@ import (
 	"penstock/segment"
 )
 
-// makeReplicas makes this node's part of a topic of the cluster. The Topic gets all partitions; those that this node
-// replicates also get a log.
+// makeReplicas makes this node's part of a topic of the cluster, and lists it. The Topic gets all partitions; those
+// that this node replicates also get a log. topic.json is written before anything is stored in the partitions. After an
+// error, or a crash in between, files may be left; the worker tries again, or removes them if the topic was deleted.
 func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, error) {
 	if e.isQuarantined(mt.ID) {
 		return nil, fmt.Errorf("engine: there are logs of topic %s on this node whose %s cannot be read; restart the node",
@@ -59,7 +60,8 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 	return t, nil
 }
 
-// expandTopic makes the partitions that were added to a topic in the cluster.
+// expandTopic makes this node's part of the partitions that were added to a topic of the cluster. After an error it can
+// be repeated: it goes on with the first partition that is missing.
 func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) error {
 	m := t.meta()
 	m.Partitions = mt.Partitions
@@ -85,8 +87,8 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 	return nil
 }
 
-// openReplica begins to replicate a partition of a known topic. This node never had a copy of it, or has retired its
-// copy.
+// openReplica begins to replicate a partition of a known topic, of which this node has never had a copy or has retired
+// its copy. Only the worker calls it.
 func (e *Engine) openReplica(t *Topic, pt *part.Partition) error {
 	if pt.Replica().HasLog() {
 		return pt.Replica().OpenAgain()
@@ -97,7 +99,7 @@ func (e *Engine) openReplica(t *Topic, pt *part.Partition) error {
 	return e.openEmpty(pt)
 }
 
-// openEmpty gives a partition of a known topic an empty log, and lists it.
+// openEmpty gives a partition of a known topic an empty log, and lists the partition.
 func (e *Engine) openEmpty(pt *part.Partition) error {
 	if err := e.store.OpenEmpty(pt); err != nil {
 		return err
@@ -108,7 +110,8 @@ func (e *Engine) openEmpty(pt *part.Partition) error {
 	return nil
 }
 
-// dropTopic deletes this node's part of a topic that was deleted in the cluster.
+// dropTopic deletes this node's part of a topic that was deleted in the cluster. The worker calls it; goroutines of its
+// own wait for the disk. After a crash in between, the next process finishes the deletion.
 func (e *Engine) dropTopic(t *Topic) {
 	e.noteTopicDeleted(t.Name())
 	var local []*part.Partition
@@ -125,14 +128,14 @@ func (e *Engine) dropTopic(t *Topic) {
 		t.shared.Deleted.Store(true)
 		t.closeChannels(ErrDeleted)
 		if e.store.Failure() != nil {
-			// The commit log could not be read and may contain batches of this topic. A later start that can read it replays
-			// them into the topic's files, so the files must stay. That start then deletes the topic.
+			// The commit log could not be read and may contain batches of this topic. A later start that can read it
+			// replays them into the topic's files, so the files must stay. That start then deletes the topic.
 			e.log.Warn("a deleted topic's files stay until this node starts with a commit log that can be read",
 				"topic", t.Name(), "uuid", t.shared.ID)
 			return
 		}
-		// The commit log has nothing of the topic, but there may be a directory: it was made, and the node restarted before
-		// anything was written.
+		// The commit log has nothing of the topic, but a directory may exist: the node may have restarted after it had
+		// made the directory and before it wrote anything.
 		e.cluster.Spawn(func() { e.trashTopic(t, nil, func() {}) })
 		return
 	}
@@ -144,7 +147,7 @@ func (e *Engine) dropTopic(t *Topic) {
 	})
 }
 
-// showTopic lets the name refer to the topic that the cluster has. Open may have found another topic of that name.
+// showTopic lists a topic that the cluster has under its name. Open may have listed another topic of that name.
 func (e *Engine) showTopic(t *Topic) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -153,7 +156,7 @@ func (e *Engine) showTopic(t *Topic) {
 	}
 }
 
-// hideTopic makes a topic invisible that the cluster does not know. Its bytes stay.
+// hideTopic makes a topic that the cluster does not know invisible, and ends its replicas. Its files stay.
 func (e *Engine) hideTopic(t *Topic) {
 	for _, pt := range t.partitions() {
 		pt.Replica().End(ErrNoLeader)
@@ -164,13 +167,13 @@ func (e *Engine) hideTopic(t *Topic) {
 	e.unlist(t)
 }
 
-// list lets a topic's name refer to it. mu is held.
+// list makes t the topic of its name, in place of any other one. mu is held.
 func (e *Engine) list(t *Topic) {
 	e.topics[t.Name()] = t
 	e.news.Raise()
 }
 
-// unlist lets a topic's name refer to nothing, unless it refers to another topic by now. mu is held.
+// unlist removes t from the list of topics, unless its name refers to another topic by now. mu is held.
 func (e *Engine) unlist(t *Topic) {
 	if e.topics[t.Name()] == t {
 		delete(e.topics, t.Name())
@@ -189,7 +192,8 @@ func (e *Engine) topicByID(id uuid.UUID) *Topic {
 	return nil
 }
 
-// createTopic creates a topic in the cluster, and returns when this node has it.
+// createTopic creates a topic in the cluster, and returns when this node has it. It waits at most
+// Options.PublishTimeout.
 func (cn *clusterNode) createTopic(ctx context.Context, name string, partitions int) (*Topic, error) {
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
@@ -209,6 +213,7 @@ func (cn *clusterNode) createTopic(ctx context.Context, name string, partitions 
 	return t, nil
 }
 
+// sleep waits for d. It returns ErrClosed if the engine closes meanwhile, and ctx's error if ctx ends.
 func (cn *clusterNode) sleep(ctx context.Context, d time.Duration) error {
 	slept := cn.e.host.Pause(d, ctx.Done())
 	switch {
@@ -220,7 +225,8 @@ func (cn *clusterNode) sleep(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// deleteTopic deletes a topic in the cluster, and returns when this node no longer has it.
+// deleteTopic deletes a topic in the cluster, and returns when this node no longer lists it. It waits at most
+// Options.PublishTimeout.
 func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 	t, ok := cn.e.LookupTopic(name)
 	if !ok {
@@ -229,7 +235,7 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
 	if err := cn.Rows.DeleteTopic(ctx, t.shared.ID); err != nil {
-		if errors.Is(err, meta.ErrNotFound) { // somebody else deleted it a moment ago
+		if errors.Is(err, meta.ErrNotFound) { // another request deleted it a moment ago
 			return ops.NewGoneError(0, ErrNoTopic)
 		}
 		return err
@@ -244,8 +250,9 @@ func (cn *clusterNode) deleteTopic(ctx context.Context, name string) error {
 	return nil
 }
 
-// syncChannels makes the channels of t have exactly the partitions that this node serves now. It works on a new
-// goroutine, with Topic.changing held. It is called whenever this node begins or ends to serve a partition.
+// syncChannels makes the channels of t have exactly the partitions that this node serves now. It returns at once: a new
+// goroutine does so, with Topic.changing held. It is called whenever this node begins or ceases to serve a partition of
+// t (part.Topic.ServingChanged).
 func (cn *clusterNode) syncChannels(t *Topic) {
 	cn.Spawn(func() {
 		t.e.host.Lock(&t.changing)
@@ -276,8 +283,9 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 }
 
 // revokePartitions takes the partitions that this node no longer serves, or serves in a newer epoch, out of the
-// channels. Their consumers are told, and connect to the new leaders. A channel that keeps no partition is shut; its
-// next consumer makes it again. syncChannels calls it. Topic.changing is held.
+// channels. The consumers concerned (channel.Channel.Revoke) are closed with ErrMoved, and connect to the new leaders.
+// A channel that keeps no partition is shut and removed; its next consumer makes it again. Only syncChannels calls it,
+// with Topic.changing held.
 func (t *Topic) revokePartitions() {
 	serving := t.servingEpochs()
 	stays, any := t.adoption.Revoke(serving, func(i int) bool { return t.hasOtherEpoch(i, serving[i]) })
@@ -297,7 +305,7 @@ func (t *Topic) revokePartitions() {
 	t.mu.Unlock()
 }
 
-// servingEpochs returns, by partition, the epochs in which this node serves now; 0: it does not.
+// servingEpochs returns, by partition, the epoch in which this node serves the partition now; 0: it does not serve it.
 func (t *Topic) servingEpochs() []segment.Epoch {
 	parts := t.partitions()
 	epochs := make([]segment.Epoch, len(parts))
@@ -307,8 +315,8 @@ func (t *Topic) servingEpochs() []segment.Epoch {
 	return epochs
 }
 
-// hasOtherEpoch says whether a channel has the partition from another epoch. That happens if the channel was made while
-// the leadership came and went, before that was recorded in adoption.
+// hasOtherEpoch says whether a channel has partition i from another epoch than epoch. That happens if the channel was
+// made while a leadership began and ended, before adoption recorded it.
 func (t *Topic) hasOtherEpoch(i int, epoch segment.Epoch) bool {
 	return slices.ContainsFunc(t.Channels(), func(c *Channel) bool { return c.local.HasOtherEpoch(i, epoch) })
 }
@@ -319,9 +327,9 @@ type missingChannel struct {
 	ch *Channel
 }
 
-// assignPartitions gives the channels the partitions that this node serves since the last call. It returns the channels
-// that are missing in the logs of such partitions, and the partitions that have no channels yet because they are new
-// (leadsUninitialized). Topic.changing is held.
+// assignPartitions gives the channels the partitions that this node has begun to serve since the last call. missing are
+// the channels that the logs of these partitions lack. barren are those of these partitions that may still need all of
+// the topic's channels, because the partition is new (mayLackChannels). Topic.changing is held.
 func (t *Topic) assignPartitions() (missing []missingChannel, barren []*part.Partition) {
 	var fresh []assignedPartition
 	parts := t.partitions()
@@ -369,8 +377,9 @@ type assignedPartition struct {
 	names []string
 }
 
-// removeChannel drops a channel that this node knew while it led nothing, and that is in none of the logs that it leads
-// now: another node has deleted it meanwhile. Its consumers are told ErrMoved and subscribe again.
+// removeChannel drops a channel that this node knew while it led no partition, and that is in none of the logs that it
+// leads now: the channel was deleted meanwhile at its leaders. Its consumers are closed with ErrMoved and subscribe
+// again.
 func (t *Topic) removeChannel(c *Channel) {
 	t.mu.Lock()
 	if t.channels[c.name] == c {
@@ -380,9 +389,9 @@ func (t *Topic) removeChannel(c *Channel) {
 	c.local.Shut(ErrMoved)
 }
 
-// createIn writes a channel into the log of one more partition. Meanwhile leaderships may come and go, and syncChannels
-// may have replaced c by a new channel. That one has the partition only if the entry was in the log when it was made;
-// so reassign makes sure.
+// createIn writes channel c into the log of one more partition. It does not hold changing, so leaderships may begin and
+// end meanwhile, and syncChannels may have replaced c by a new channel. The new channel has the partition only if the
+// entry was in the log when the channel was made, so createIn then calls reassign.
 func (t *Topic) createIn(ctx context.Context, pt *part.Partition, c *Channel) error {
 	created := []core.Control{{Kind: core.ChannelCreated, Channel: c.name}}
 	err := pt.WriteControls(ctx, [][]core.Control{created}, func() { pt.Follow(c.local, c.name) })
@@ -394,7 +403,7 @@ func (t *Topic) createIn(ctx context.Context, pt *part.Partition, c *Channel) er
 	return err
 }
 
-// reassign gives the partition with index i to the channels that are in its log and do not have it.
+// reassign makes syncChannels give partition i once more to the channels that are in its log. It takes changing.
 func (t *Topic) reassign(i int) {
 	t.e.host.Lock(&t.changing)
 	t.adoption.Again(i)
@@ -402,15 +411,17 @@ func (t *Topic) reassign(i int) {
 	t.e.cluster.syncChannels(t)
 }
 
-// hasChannel says whether the channel is in the log of any partition that this node has a copy of, or was made here.
+// hasChannel says whether channelNames has the name.
 func (t *Topic) hasChannel(name string) bool { return slices.Contains(t.channelNames(), name) }
 
-// channelNames returns the sorted names. Ephemeral channels are in no log, so those of this node count in any case.
+// channelNames returns the sorted names of the channels in the logs of this node's copies, and of this node's own
+// channels. Of the latter it omits those that may be out of date, because this node serves no partition; ephemeral
+// channels are in no log and are always included.
 func (t *Topic) channelNames() []string {
 	seen := map[string]bool{}
 	serves := t.servesAny()
 	for _, c := range t.Channels() {
-		if serves || c.ephemeral { // otherwise the channel may be left over from clients that other nodes serve
+		if serves || c.ephemeral { // otherwise the channel here may only have served clients of other leaders
 			seen[c.name] = true
 		}
 	}
@@ -428,12 +439,13 @@ func (t *Topic) channelNames() []string {
 	return names
 }
 
-// ChannelNames returns the sorted names of the topic's channels, as far as this node knows them: from the partitions
-// that it has a copy of.
+// ChannelNames returns the sorted names of the topic's channels, as far as this node knows them from its copies of
+// partitions. They may lag behind the leaders. The slice belongs to the caller.
 func (t *Topic) ChannelNames() []string { return t.channelNames() }
 
 // ReadChannelNames is ChannelNames if this node has a copy of any partition. Otherwise it asks the leader of partition
-// 0.
+// 0, which does not name ephemeral channels, and returns ErrNoLeader if that leader does not answer within
+// Options.PublishTimeout.
 func (t *Topic) ReadChannelNames(ctx context.Context) ([]string, error) {
 	hasCopy := func(pt *part.Partition) bool { return pt.Replica().HasLog() }
 	if slices.ContainsFunc(t.partitions(), hasCopy) {

@@ -93,8 +93,8 @@ func (k *Consumer) Finish(id ID) error { return k.served.Finish(id) }
 
 // Requeue gives a message back, to be delivered again after delay: whole milliseconds, at most Options.MaxReqTimeout. A
 // message that has had its last attempt (ChannelSettings.MaxAttempts) becomes a dead letter instead. Requeue returns
-// the errors of Finish, and ErrStateFull; after any other error, too many messages are deferred already. After the last
-// two the message stays in flight.
+// the errors of Finish. It also fails, and leaves the message in flight, if too many messages are deferred already:
+// with ErrStateFull, or with another error at Options.MaxDeferred.
 func (k *Consumer) Requeue(id ID, delay time.Duration) error { return k.served.Requeue(id, delay) }
 
 // Touch restarts the message's timeout, but not beyond Options.MaxMsgTimeout after its delivery. Touch returns the

@@ -10,18 +10,19 @@ import (
 	"penstock/replicate/wire"
 )
 
-// A partition that a topic gets later begins with an empty log. The topic's channels must be in that log before any
-// message there is confirmed: a channel added after that would miss earlier messages. So one control batch creates all
-// channels, and all begin with the partition. On a single node this batch precedes the first publish. In a cluster the
-// partition's leader asks the leader of partition 0 for the channels before it creates any itself; until then messages
-// wait.
+// A partition that is added to a topic begins with an empty log. The topic's channels must be in that log before any
+// message there is confirmed: a channel that is added later would miss earlier messages. So one control batch creates
+// all channels, and each of them begins at the start of the partition. On a single node this batch precedes the first
+// put. In a cluster, the partition's leader asks the leader of partition 0 for the channels before it creates any
+// itself; until then the messages wait.
 
-// maxInitBytes bounds the settings in one control batch.
+// maxInitBytes bounds the bytes of channel settings in one control batch.
 const maxInitBytes = 64 << 10
 
 // stateLocal returns the state of the topic's channels on this node, without ephemeral ones, which are in no log. In a
-// cluster this node leads partition 0, and the state comes from its fold: channels are shut and made again when
-// leaderships move, and would look deleted in between.
+// cluster the caller makes sure that this node leads partition 0, and the state comes from the fold of its log. The
+// channels themselves would not do: they are shut and made again when leaderships move, and would look deleted in
+// between.
 func (t *Topic) stateLocal() *wire.TopicState {
 	if t.e.members.others() {
 		return t.partitions()[0].FoldState()
@@ -62,8 +63,8 @@ func initBatches(s *wire.TopicState) (all [][]core.Control) {
 	return append(all, now)
 }
 
-// join lets a new partition be published to and read. It runs on the committer, so no message can be committed between
-// the two.
+// join adds a new partition to the topic, so that puts can enter it, and gives it to the channels. It runs on the
+// committer, so that no message can be committed between the two.
 func (t *Topic) join(pt *part.Partition) {
 	t.add(pt)
 	for _, c := range t.Channels() {
@@ -71,17 +72,18 @@ func (t *Topic) join(pt *part.Partition) {
 	}
 }
 
-// incompletePart is a partition whose log lacks channels, and the entries that make them.
+// incompletePart is a partition whose log lacks channels, with the entries that create them there.
 type incompletePart struct {
 	pt      *part.Partition
 	entries []core.Control
 }
 
-// findIncomplete finds partitions whose log lacks channels. restore calls it, while nothing else uses the folds.
+// findIncomplete finds partitions whose log lacks channels that partition 0 has, and adds them to incomplete. restore
+// calls it, while nothing else uses the folds.
 func (t *Topic) findIncomplete() {
 	parts := t.partitions()
 	if parts[0].WhyUnread() != nil {
-		return // its fold may have channels that were deleted later
+		return // the fold of partition 0 may still have channels that were deleted later
 	}
 	for _, pt := range parts[1:] {
 		if pt.WhyUnread() != nil {
@@ -93,8 +95,8 @@ func (t *Topic) findIncomplete() {
 	}
 }
 
-// mayLackChannels says whether a partition that never had a channel may be one whose channels other partitions have:
-// the topic has grown. Growing raises the version of its settings above 0.
+// mayLackChannels says whether other partitions may have channels that pt, which never had one, lacks. That can be so
+// only if the topic has grown, which raised the version of its settings above 0.
 func (t *Topic) mayLackChannels(pt *part.Partition) bool {
 	return pt.Number() > 0 && t.settings.Load().Version > 0
 }
@@ -103,14 +105,14 @@ func (t *Topic) mayLackChannels(pt *part.Partition) bool {
 // other partitions of the topic may have. A partition whose channels were deleted does not count: the leader of
 // partition 0 may not have deleted them yet.
 func (t *Topic) leadsUninitialized(pt *part.Partition) bool {
-	return t.mayLackChannels(pt) && pt.LeadsWithoutChannels() // what a single node lacks completeChannels writes
+	return t.mayLackChannels(pt) && pt.LeadsWithoutChannels() // on a single node false: see completeChannels
 }
 
-// initRetryPause is the pause between attempts while the leader of partition 0 does not answer.
+// initRetryPause is the pause between attempts of initPartitions while the leader of partition 0 does not answer.
 const initRetryPause = 100 * time.Millisecond
 
-// initPartitionsUntilDone repeats initPartitions until it succeeds or the topic is deleted. It succeeds, too, when this
-// node no longer leads the partitions.
+// initPartitionsUntilDone repeats initPartitions until it succeeds, the topic is deleted, or the engine closes. It also
+// counts as success if this node no longer leads the partitions. It runs on a goroutine of its own.
 func (t *Topic) initPartitionsUntilDone(parts []*part.Partition) {
 	cn := t.e.cluster
 	for {
@@ -121,8 +123,8 @@ func (t *Topic) initPartitionsUntilDone(parts []*part.Partition) {
 	}
 }
 
-// initPartitions creates the topic's channels, as the leader of partition 0 knows them, in those of parts that have
-// none.
+// initPartitions creates the topic's channels, as the leader of partition 0 knows them, in those of parts that this
+// node leads and that have never had a channel. It takes changing, and may wait for other nodes and for commits.
 func (t *Topic) initPartitions(ctx context.Context, parts []*part.Partition) error {
 	var empty []*part.Partition
 	for _, pt := range parts {
@@ -150,9 +152,9 @@ func (t *Topic) initPartitions(ctx context.Context, parts []*part.Partition) err
 	return err
 }
 
-// lockInitialized locks changing at a moment when no partition that this node leads lacks the topic's channels. Any
-// other control entry would make such a partition look initialized, and channels added later would miss messages. If it
-// returns nil, the caller must unlock.
+// lockInitialized locks changing at a moment when no partition that this node leads still needs the topic's channels.
+// If the caller wrote another control entry into such a partition first, the partition would look initialized, and the
+// channels that are added later would miss messages. If lockInitialized returns nil, the caller must unlock changing.
 func (t *Topic) lockInitialized(ctx context.Context) error {
 	for asked := map[*part.Partition]bool{}; ; {
 		t.e.host.Lock(&t.changing)
@@ -160,7 +162,7 @@ func (t *Topic) lockInitialized(ctx context.Context) error {
 		for _, pt := range t.partitions() {
 			if !asked[pt] && t.leadsUninitialized(pt) {
 				barren = append(barren, pt)
-				asked[pt] = true // if it still looks uninitialized, the topic has no channels
+				asked[pt] = true // a partition that looks uninitialized after initPartitions: the topic has no channels
 			}
 		}
 		if len(barren) == 0 {
@@ -173,8 +175,8 @@ func (t *Topic) lockInitialized(ctx context.Context) error {
 	}
 }
 
-// fetchState asks the leader of partition 0 for the topic's state. With adopts, only a leader that knows all partitions
-// answers.
+// fetchState asks the leader of partition 0 for the topic's state. With adopts, a leader that knows fewer partitions
+// than this node refuses: see checkPartitionCount.
 func (t *Topic) fetchState(ctx context.Context, adopts bool) (*wire.TopicState, error) {
 	s := new(wire.TopicState)
 	first := func(n uint32) bool { return n == 0 }
@@ -183,7 +185,8 @@ func (t *Topic) fetchState(ctx context.Context, adopts bool) (*wire.TopicState, 
 	return s, err
 }
 
-// initPartition creates s in the log of a partition. changing is held.
+// initPartition writes the channels and the pause of s into the log of a partition, and gives the partition to these
+// channels. changing is held.
 func (t *Topic) initPartition(ctx context.Context, pt *part.Partition, s *wire.TopicState) error {
 	var channels []*Channel
 	for i := range s.Channels {

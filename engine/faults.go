@@ -9,15 +9,15 @@ import (
 	"penstock/replicate/wire"
 )
 
-// Fault is one kind of trouble that a node has now, or has had since its start. Nodes ask each other for theirs.
+// Fault is one kind of trouble that a node has now, or has had since Open. Nodes ask each other for their faults.
 type Fault = wire.Fault
 
-// clockAheadFaultMs is the difference between the wall clock and the engine's clock from which it is a fault. Time
-// services correct smaller ones all the time.
+// clockAheadFaultMs is the smallest difference between the wall clock and the engine's clock that counts as a fault.
+// Time services correct smaller differences all the time.
 const clockAheadFaultMs = int64(time.Second / time.Millisecond)
 
-// Faults returns the faults in these statistics, in a fixed order with the worst first. They name what an operator
-// should look into; low speed is not among them.
+// Faults returns the faults in these statistics, in a fixed order with the worst first; empty: there is none. They name
+// what an operator should look into. Low speed is not a fault.
 func (s *StorageStats) Faults() []Fault {
 	flag := func(b bool) int64 {
 		if b {
@@ -119,9 +119,9 @@ func (s *StorageStats) Faults() []Fault {
 	return out
 }
 
-// Warnings returns those of the node's faults that are cheap to determine and that take no lock whose holder may hang:
-// faults of the disk, the clock and the scrub, and replicas that leave and join the ISR too often. They accompany
-// Health, for callers that ask often.
+// Warnings returns the node's faults that are cheap to determine, without a lock whose holder may hang: faults of the
+// disk, the commit log, the clock and the scrub, and replicas that leave and join the ISR too often. Callers that ask
+// often combine Warnings with Health.
 func (e *Engine) Warnings() []Fault {
 	c := &e.counters
 	s := StorageStats{
@@ -133,7 +133,9 @@ func (e *Engine) Warnings() []Fault {
 	return s.Faults()
 }
 
-// FaultsOf returns the faults of a node of the cluster, which may be this node. A node of an older version refuses.
+// FaultsOf returns the faults of a node of the cluster, which may be this node; a single node ignores node. It returns
+// an error if the node cannot be reached, does not answer before ctx ends, or is of a version that does not know the
+// request.
 func (e *Engine) FaultsOf(ctx context.Context, node replicate.NodeID) ([]Fault, error) {
 	if !e.members.others() || node == e.members.node().ID {
 		s := e.Storage()

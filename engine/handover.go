@@ -10,8 +10,9 @@ import (
 	"penstock/replicate"
 )
 
-// balance hands leaderships to the preferred leaders, a few at a time: a node that was away gets its own back, and a
-// replica that is to be removed gives its own away. It runs on a goroutine of its own.
+// balance hands leaderships of this node to the preferred leaders, at most maxBalanceCount every balanceInterval. So a
+// node that was away gets its leaderships back, and a replica that is to be removed gives its leadership away. It runs
+// on a goroutine of its own.
 func (cn *clusterNode) balance() {
 	for cn.e.host.Pause(balanceInterval, cn.Ctx.Done()) {
 		snap := cn.Rows.Snapshot()
@@ -34,16 +35,18 @@ func (cn *clusterNode) balance() {
 	}
 }
 
-// stays says whether a replica is among those that the topic is to keep, on a node that is not being drained. While a
-// leader is to be removed, its leadership delays the move or the drain. stays has no side effects.
+// stays says whether the topic is to keep its replica on a node: the replica is among the first Topic.Replicas of the
+// row, and the node is not being drained. balance moves the leadership of a replica that does not stay even to a node
+// that was stranded before, because otherwise the leadership would delay the move or the drain.
 func stays(s *meta.Snapshot, row *meta.Partition, node replicate.NodeID) bool {
 	t, n := s.Topics[row.ID.Topic], s.Nodes[node]
 	at := slices.Index(row.State.Replicas, node)
 	return n != nil && !n.Draining && t != nil && at >= 0 && at < t.Replicas
 }
 
-// handOver hands every leadership of this node to another replica in sync. No accepted write is lost or fails because
-// of it. It returns when this node leads nothing that another node could lead, or when ctx ends.
+// handOver hands every leadership of this node to another replica in the ISR. No accepted put is lost or fails because
+// of that. handOver returns when this node leads no partition that another node could lead, or when ctx ends. It
+// returns nil at once if another call is running.
 func (cn *clusterNode) handOver(ctx context.Context) error {
 	if !cn.Leaving.CompareAndSwap(false, true) {
 		return nil
@@ -61,13 +64,14 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 	return cmp.Or(err, ctx.Err())
 }
 
-// Leave hands this node's leaderships over and deregisters it, so that the other nodes go on at once. The caller calls
-// Close next. On a single node Leave does nothing.
+// Leave hands this node's leaderships over and deregisters the node, so that the other nodes go on at once. ctx bounds
+// the hand-over; after an error the other nodes take over what is left when this node's lease ends. Only the first call
+// does something; later calls return its error. The caller calls Close next. On a single node Leave does nothing.
 func (e *Engine) Leave(ctx context.Context) error {
 	return e.members.leaveCluster(ctx)
 }
 
-// leaveBeforeClose is Leave within LeaveTimeout.
+// leaveBeforeClose is Leave, for at most ClusterOptions.LeaveTimeout. It logs an error instead of returning it.
 func (cn *clusterNode) leaveBeforeClose() {
 	ctx, cancel := cn.e.host.WithTimeout(context.Background(), cn.opts.LeaveTimeout)
 	defer cancel()

@@ -11,15 +11,15 @@ import (
 	"penstock/segment"
 )
 
-// What a simulation sees of the copies on a node.
+// PartitionMarks, PartitionView and ChannelView are what a simulation sees of the copies on a node.
 type (
 	PartitionMarks = part.Marks
 	PartitionView  = part.View
 	ChannelView    = part.ChannelView
 )
 
-// Inspector opens an engine in a simulation and reads its state, from the moment when it begins to open. Only the
-// goroutine that steps the engine's host may call its methods.
+// Inspector opens an engine in a simulation and reads its state, from the moment when the engine begins to open. Only
+// the goroutine that steps the engine's host may call the Inspector's methods.
 type Inspector struct {
 	host  *host.Stepped
 	e     *Engine        // nil: Open has not been called
@@ -29,16 +29,16 @@ type Inspector struct {
 // NewInspector makes an Inspector for an engine on h.
 func NewInspector(h *host.Stepped) *Inspector { return &Inspector{host: h} }
 
-// Open is engine.Open on the simulated host. One of the host's tasks must call it.
+// Open is engine.Open on the simulated host. Unlike the other methods, it must be called by one of the host's tasks.
 //
-// Tasks call Options.Cluster.Store, which may wait. The instants that it gives to Registration.Lease are
-// time.Unix(0, World.Instant()).
+// The engine's tasks call Options.Cluster.Store, whose methods may wait. The store must call Registration.Lease with
+// instants time.Unix(0, World.Instant()).
 func (i *Inspector) Open(ctx context.Context, o Options) (*Engine, error) {
 	return openEngine(ctx, o, i.host, func(e *Engine) { i.e = e })
 }
 
-// Kill ends the engine as a killed process ends: see host.Stepped.Kill. It returns an error if something still uses
-// memory that only the end of a process would free.
+// Kill ends the engine as a killed process ends: see host.Stepped.Kill. It returns an error if a part of the engine
+// still holds a buffer that only the end of a real process would free.
 func (i *Inspector) Kill() error {
 	i.host.Kill()
 	e := i.e
@@ -66,8 +66,8 @@ func (i *Inspector) Disk() (state core.DiskState, done uint64) {
 	return i.e.disks.State(), done
 }
 
-// EachMarks calls visit with the marks of each copy on this node, in the order in which the node got them. visit
-// borrows the marks. EachMarks allocates nothing.
+// EachMarks calls visit with the marks of each copy on this node, in the order in which the node got the copies. The
+// marks are valid until visit returns. EachMarks allocates nothing.
 func (i *Inspector) EachMarks(visit func(*PartitionMarks)) {
 	if i.e == nil {
 		return
@@ -90,8 +90,9 @@ func (i *Inspector) Partitions() []PartitionView {
 	return all
 }
 
-// ReadLog calls visit with the offset and the content of each batch of a copy, in order, until visit returns false. It
-// begins at offset from, or at the start of the log if that is later.
+// ReadLog calls visit with the offset, header and body of each batch of a copy, in order, until visit returns false.
+// The header and body are valid until visit returns. ReadLog begins at offset from, or at the start of the log if that
+// is later. It does nothing if this node has no copy.
 func (i *Inspector) ReadLog(
 	id segment.Identity, from segment.Offset, visit func(at segment.Offset, h *segment.Header, body []byte) bool,
 ) error {

@@ -12,19 +12,20 @@ import (
 	"penstock/segment"
 )
 
-// membership is what depends on whether this node is one of several: who knows the topics, who carries out an
-// operation, and when this node may serve. Engine.members is a *clusterNode in a cluster, and alone otherwise. How a
-// partition commits does not depend on it but on its replica (Replica.solo).
+// membership has the operations that differ between a node of a cluster and a single node: which topics exist, which
+// nodes execute an operation, and when this node may serve. Engine.members is a *clusterNode in a cluster, and alone
+// otherwise. How a partition commits depends on its replica instead (Replica.solo).
 //
-// Any goroutine may call the methods, except those of recovery and of the engine's start and end, which Open and Close
-// call.
+// Any goroutine may call the methods, except those under the headings about recovery, start and end: only Open and
+// Close call these.
 type membership interface {
-	// others says whether there are other nodes, or may be: then a caller may not wait for this node's disk, what is
-	// damaged can be repaired, and the store knows which topics exist.
+	// others says whether there are other nodes, or may be. If so, the disk of this node may hang while the cluster
+	// goes on, damaged data can be repaired from other replicas, and the store knows which topics exist.
 	others() bool
-	// context ends when there is nobody left to wait for; that of a single node never does.
+	// context returns a context that ends when the node closes; that of a single node never ends.
 	context() context.Context
-	// Leased says whether consumers may settle messages here now: no other node delivers them.
+	// Leased says whether consumers may finish, requeue and touch messages here now, because no other node can be
+	// delivering them.
 	Leased() bool
 
 	// createTopic, deleteTopic and configureTopic return when the change is durable: see Engine.CreateTopic,
@@ -32,22 +33,23 @@ type membership interface {
 	createTopic(ctx context.Context, name string, partitions int) (*Topic, error)
 	deleteTopic(ctx context.Context, name string) error
 	configureTopic(ctx context.Context, t *Topic, s TopicSettings) (TopicSettings, error)
-	// createChannel creates a channel, which is not ephemeral, at the leaders of all partitions.
+	// createChannel creates a channel that is not ephemeral at the leaders of all partitions. Topic.createChannelLocal
+	// follows it.
 	createChannel(ctx context.Context, t *Topic, name string) error
 	deleteChannel(ctx context.Context, t *Topic, name string) error
-	// gather carries out op in the partitions that only selects (nil: all), on whichever nodes lead them, and passes the
+	// gather executes op in the partitions that only selects (nil: all), on the nodes that lead them, and passes the
 	// results to take (nil: nobody wants them).
 	gather(
 		ctx context.Context, t *Topic, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
 	) error
-	// closeTopic ends the consumers that this node has at other nodes' leaders of t.
+	// closeTopic ends the remote consumers of this node that subscribe to t.
 	closeTopic(t *Topic, why error)
 
 	// Recovery, before any goroutine of the engine runs.
 
-	// noteUnreadable is told of a directory of a topic whose metadata cannot be read.
+	// noteUnreadable notes a topic directory whose metadata cannot be read.
 	noteUnreadable(topic uuid.UUID)
-	// opened is told of a topic whose partitions are open.
+	// opened is called when the partitions of a topic are open.
 	opened(t *Topic)
 
 	// The engine's start and end.
@@ -56,16 +58,19 @@ type membership interface {
 	join(ctx context.Context) error
 	// start runs last in Open.
 	start()
-	// leaveCluster hands over what this node leads. leaveBeforeClose does so within a limit of its own.
+	// leaveCluster hands this node's leaderships over and deregisters the node. leaveBeforeClose does so within
+	// ClusterOptions.LeaveTimeout.
 	leaveCluster(ctx context.Context) error
 	leaveBeforeClose()
-	// close runs when the commit log has stopped. If join fails, it runs without the rest.
+	// close runs when the commit log has stopped. If join fails, Open calls close, and none of the other methods of the
+	// end.
 	close() error
 
-	// diskJudged is told what the watch over the disk found.
+	// diskJudged is called with what each step of the disk watch found. It must not wait.
 	diskJudged(v core.DiskVerdict)
 
-	// What is shown. A single node has no snapshot, no row of its own, and no tombstones.
+	// Statistics, metadata and verification. A single node has no snapshot, no row of its own, no tombstones, and no
+	// second copy to compare.
 
 	describe(out *StorageStats)
 	remoteStats() RemoteStats

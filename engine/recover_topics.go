@@ -12,16 +12,16 @@ import (
 	"penstock/segment"
 )
 
-// topicRecovery makes topics of what recovery replayed, from the metadata in the data directory. It runs before any
-// other goroutine of the engine, on the goroutine of Open, and needs no lock. It writes nothing but the removal of what
-// was deleted, so after a crash it is repeated.
+// topicRecovery makes topics and their partitions from topic.json files and from the batches that recovery replayed. It
+// runs on the goroutine of Open, before any other goroutine of the engine, and needs no lock. It only moves directories
+// of deleted topics to the trash and writes nothing else, so after a crash it can simply run again.
 type topicRecovery struct {
 	*part.Recovery
 	e *Engine
 }
 
-// recover opens the commit log and rebuilds all topics from it. If the commit log is damaged, the engine serves what
-// could be read and stores nothing new (poison).
+// recover opens the commit log and rebuilds all topics from it. If the commit log is damaged, the engine serves the
+// data that could be read and stores nothing new (Store.poison).
 func (e *Engine) recover() error {
 	r := &topicRecovery{part.NewRecovery(e.store), e}
 	defer func() {
@@ -36,7 +36,7 @@ func (e *Engine) recover() error {
 	return r.open()
 }
 
-// open builds topics and partitions from the metadata and from what was replayed.
+// open makes topics and partitions from the metadata and from the replayed batches.
 func (r *topicRecovery) open() error {
 	e := r.e
 	metas, err := dir.ListTopics(e.disk, e.log, func(dir string, err error) {
@@ -72,8 +72,8 @@ func (r *topicRecovery) open() error {
 	return nil
 }
 
-// mustHaveLog returns an error if the directory has segments and the commit log is empty. Without the commit log nobody
-// knows where the segments end, and new batches would overwrite them.
+// mustHaveLog returns an error if the directory has segments and the commit log is empty. Only the commit log says
+// where the segments end; without it, new batches would overwrite their content.
 func (r *topicRecovery) mustHaveLog(metas []dir.Topic) error {
 	if !r.Log.Empty() || r.e.store.Failure() != nil {
 		return nil // with a damaged commit log nothing is written; recover has reported it
@@ -83,7 +83,7 @@ func (r *topicRecovery) mustHaveLog(metas []dir.Topic) error {
 			in := dir.PartitionPath(metas[i].ID, n)
 			files, err := r.e.disk.ReadDir(in)
 			if err != nil {
-				continue // nothing was ever written there
+				continue // no segment was ever written there
 			}
 			for _, f := range files {
 				if strings.HasSuffix(f.Name(), ".seg") {
@@ -96,9 +96,9 @@ func (r *topicRecovery) mustHaveLog(metas []dir.Topic) error {
 	return nil
 }
 
-// quarantine keeps the partitions of topics whose metadata is missing or unreadable. Such topics are in no list and not
-// served, but their data is written to segments and carried from checkpoint to checkpoint. After topic.json has been
-// restored, a restart serves them again.
+// quarantine opens the partitions of topics whose metadata is missing or unreadable; known has the other topics. Such
+// topics are not listed and not served, but their batches are written to segments, and each checkpoint includes their
+// partitions. After topic.json has been restored, a restart serves them again.
 func (r *topicRecovery) quarantine(known map[uuid.UUID]bool) error {
 	e := r.e
 	for _, rp := range r.Log.Partitions() {
@@ -125,6 +125,9 @@ func (r *topicRecovery) quarantine(known map[uuid.UUID]bool) error {
 	return nil
 }
 
+// openTopic makes a topic with its partitions, and lists it. Two directories that claim the same name are an
+// error, unless the data directory belongs to a cluster: then the newer topic is listed, and the worker decides about
+// the other one.
 func (r *topicRecovery) openTopic(m *dir.Topic) error {
 	e := r.e
 	old := e.topics[m.Name]
@@ -148,8 +151,8 @@ func (r *topicRecovery) openTopic(m *dir.Topic) error {
 	}
 	e.members.opened(t)
 	if old != nil {
-		// The process ended when the old topic was being deleted and the new one of that name already existed. The cluster
-		// knows which is which.
+		// An earlier process ended while the old topic was being deleted and the new topic of that name already
+		// existed. The store knows which of the two was deleted.
 		if old.created > t.created {
 			old, t = t, old
 		}

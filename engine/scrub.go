@@ -6,7 +6,8 @@ import (
 	"penstock/engine/scrub"
 )
 
-// newScrub makes what reads all that this node has in the background. Recovery is done.
+// newScrub makes the scrub, which reads and verifies this node's segments, commit log files and small files in the
+// background. Open calls it after recovery.
 func (e *Engine) newScrub() *scrub.Scrub {
 	n := scrub.Node{
 		Host: e.host, Log: e.log, Disk: e.disk, Stop: e.stop, Interval: e.opts.ScrubInterval, Copies: e.copiesToScrub,
@@ -19,7 +20,7 @@ func (e *Engine) newScrub() *scrub.Scrub {
 	return scrub.New(n)
 }
 
-// copiesToScrub lists the partitions that this node has a log of, except those of topics that are not served.
+// copiesToScrub returns the partitions of which this node has a log, except those of quarantined topics.
 func (e *Engine) copiesToScrub() []scrub.Copy {
 	var all []scrub.Copy
 	for _, pt := range e.store.Partitions() {
@@ -45,7 +46,8 @@ func (e *Engine) topicFiles() []scrub.TopicFile {
 	return all
 }
 
-// withFile is the topic's scrub.TopicFile. It takes Engine.catalog.
+// withFile implements scrub.TopicFile. It calls check with the content that topic.json should have, and keeps
+// topic.json from being replaced meanwhile: it holds Engine.catalog. It does not call check for a deleted topic.
 func (t *Topic) withFile(check func(*dir.Topic)) {
 	t.e.host.Lock(&t.e.catalog)
 	defer t.e.catalog.Unlock()

@@ -18,8 +18,9 @@ type Difference = scrub.Difference
 
 // VerifySome compares the bytes that the in-sync replicas of a partition have from offset at on. It works for about a
 // second at a bounded rate, while the cluster serves. Each node reads its own copy from its disk and verifies it;
-// damage is isolated and repaired as if a reader had met it. The caller repeats it with Next until Done; 0 begins at
-// the oldest bytes that all copies have. A single node has one copy only, and gets ErrOptions.
+// damage is isolated and repaired as if a reader had met it. The first call passes 0 for at, which begins at the oldest
+// bytes that all copies have; the caller then passes Verified.Next until Verified.Done. VerifySome returns ErrNoTopic
+// if there is no such topic or partition, and ErrOptions on a single node, which has only one copy.
 func (e *Engine) VerifySome(ctx context.Context, topic string, partition uint32, at segment.Offset) (*Verified, error) {
 	t, ok := e.LookupTopic(topic)
 	if !ok || int(partition) >= t.Partitions() {
@@ -41,7 +42,7 @@ func (cn *clusterNode) verifySome(
 	return c.Compare(ctx, cn.Rows.Snapshot(), at)
 }
 
-// askCopy lets a node, which may be this one, verify a piece of its copy.
+// askCopy asks a node, which may be this one, to verify a piece of its copy of a partition.
 func (cn *clusterNode) askCopy(
 	ctx context.Context, t *Topic, partition uint32, n *meta.Node, q wire.VerifyRequest,
 ) (*wire.VerifyAnswer, error) {
@@ -62,7 +63,7 @@ func (cn *clusterNode) askCopy(
 	return a, nil
 }
 
-// verifyLocal reads and verifies a piece of this node's copy from the disk.
+// verifyLocal reads a piece of this node's copy of op's one partition from the disk and verifies it.
 func (t *Topic) verifyLocal(op wire.Operation) (*wire.VerifyAnswer, error) {
 	if op.Verify == nil || len(op.Partitions) != 1 || int(op.Partitions[0]) >= t.Partitions() {
 		return nil, scrub.ErrRequest
