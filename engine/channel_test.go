@@ -13,7 +13,8 @@ import (
 
 var ctxBg = context.Background()
 
-// B44: at least once to each channel; FIN removes; what is not finished comes again with attempts+1.
+// B44: each channel gets each message at least once. FIN confirms a message; an unfinished message comes again with one
+// attempt more.
 func TestEveryChannelGetsEveryMessage(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
@@ -36,7 +37,7 @@ func TestEveryChannelGetsEveryMessage(t *testing.T) {
 	}
 }
 
-// B45: what was finished out of order stays finished over a restart, what was not comes again.
+// B45: messages that were finished out of order stay finished over a restart; unfinished messages come again.
 func TestFinishOutOfOrder(t *testing.T) {
 	disk := newDisk()
 	e := openOnDisk(t, disk)
@@ -63,8 +64,8 @@ func TestFinishOutOfOrder(t *testing.T) {
 	}
 }
 
-// B46: a channel with as many confirmed ranges as it may have stops reading, goes on after a confirm, and
-// redelivers meanwhile.
+// B46: a channel that has reached MaxRanges reads no new messages until another one is confirmed. Meanwhile it
+// redelivers.
 func TestConfirmWindow(t *testing.T) {
 	o := inDir(t.TempDir())
 	o.MaxRanges = 4
@@ -111,7 +112,8 @@ func TestConfirmWindow(t *testing.T) {
 	}
 }
 
-// B46: more messages that time out all the time than the consumer may hold do not keep the others away.
+// B46: messages that time out again and again do not keep other messages away, even if there are more of them than the
+// consumer may have in flight.
 func TestTimeoutsDoNotBlock(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
@@ -197,7 +199,8 @@ func TestTouch(t *testing.T) {
 	}
 }
 
-// B49: REQ 0 comes soon, REQ t not before t; more delayed messages than MaxDeferred are refused and stay in flight.
+// B49: after REQ 0 the message comes soon, after REQ t not before t. A requeue beyond MaxDeferred is refused, and its
+// message stays in flight.
 func TestRequeue(t *testing.T) {
 	o := inDir(t.TempDir())
 	o.MaxDeferred = 2
@@ -235,7 +238,8 @@ func TestRequeue(t *testing.T) {
 	}
 }
 
-// B52: Empty drops unread, in flight and deferred, now and after a restart; late FINs fail; new messages come.
+// B52: Empty drops unread, in-flight and deferred messages, and they do not come after a restart either. Late FINs
+// fail; new messages come.
 func TestEmptyChannel(t *testing.T) {
 	disk := newDisk()
 	e := openOnDisk(t, disk)
@@ -282,7 +286,8 @@ func TestEmptyChannel(t *testing.T) {
 	}
 }
 
-// B53, B54: a pause stops, its end resumes without loss; skip discards what comes meanwhile and nothing else.
+// B53, B54: a pause stops deliveries, and its end resumes them without loss. Skip discards the messages that are
+// published meanwhile, and no others.
 func TestPauseAndSkip(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
@@ -312,7 +317,7 @@ func TestPauseAndSkip(t *testing.T) {
 	if got := s.take(1); got[0] != "c" {
 		t.Errorf("after the skip: %q", got)
 	}
-	// A topic's pause holds back for all channels.
+	// A pause of the topic keeps messages back from all channels.
 	must(topic.Pause(ctxBg))
 	publish(t, topic, "held")
 	s.expectNothing("the topic is paused")
@@ -337,8 +342,8 @@ func TestPauseAndSkip(t *testing.T) {
 	}
 }
 
-// B27, B56, B66: resets backward and forward, by id and by time, with messages in flight, while segments roll: the
-// right sequence comes, at most what was in flight once more, and the depth is right.
+// B27, B56, B66: after resets backward and forward, by id and by time, with messages in flight and while segments roll,
+// the right sequence of messages comes, with at most those that were in flight once more. The depth is right, too.
 func TestReset(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
@@ -401,7 +406,7 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// resetBeyond resets to what is not there (yet): the place is clamped to the end.
+// resetBeyond resets to an id and a time behind the end: the channel continues at the end.
 func resetBeyond(t *testing.T, topic *engine.Topic, ch *engine.Channel, s *testClient, last engine.ID) {
 	t.Helper()
 	if err := ch.ResetToID(ctxBg, last+1000); err != nil {
@@ -422,7 +427,7 @@ func resetBeyond(t *testing.T, topic *engine.Topic, ch *engine.Channel, s *testC
 	}
 }
 
-// B62: a channel that samples takes its share, and the other channel all.
+// B62: a channel that samples gets its share of the messages, and another channel gets all of them.
 func TestSampling(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
@@ -452,7 +457,7 @@ func TestSampling(t *testing.T) {
 	}
 }
 
-// B63: consumers per channel and messages per consumer are bounded; RDY 0 stops.
+// B63: the consumers of a channel and the messages in flight to a consumer are bounded; RDY 0 stops deliveries.
 func TestConsumerBounds(t *testing.T) {
 	o := inDir(t.TempDir())
 	o.MaxConsumers = 2
@@ -493,7 +498,7 @@ func TestConsumerBounds(t *testing.T) {
 	}
 }
 
-// B65: without automatic creation, topics and channels that were not made are refused.
+// B65: without automatic creation, topics and channels that were not created are refused.
 func TestAutoCreateOff(t *testing.T) {
 	o := inDir(t.TempDir())
 	o.DisableAutoCreate = true
@@ -519,8 +524,8 @@ func TestAutoCreateOff(t *testing.T) {
 	}
 }
 
-// B41: a topic that is deleted and made again under its name has nothing of the old one, also when the power goes
-// right after the deletion, or right after the creation.
+// B41: a topic that is deleted and created again under the same name has nothing of the old topic, even if the power is
+// cut right after the deletion or right after the creation.
 func TestDeleteAndRecreate(t *testing.T) {
 	for _, cut := range []string{"none", "after the deletion", "after the creation"} {
 		for seed := range uint64(4) {

@@ -18,7 +18,7 @@ import (
 	"penstock/segment"
 )
 
-// Copy is what a node holds of a partition, for tests that compare nodes.
+// Copy is the content and the state of a node's copy of a partition, for tests that compare nodes.
 type Copy struct {
 	Start, End segment.Offset
 	Next       segment.Position
@@ -32,7 +32,7 @@ type Copy struct {
 	Serves     bool
 }
 
-// CopyOf returns what e holds of a partition; an error says that it holds no copy, or that it does not read back.
+// CopyOf reads e's copy of a partition. It returns an error if e has no copy, or cannot read it back.
 func CopyOf(e *Engine, topic string, n int) (c Copy, err error) {
 	t, ok := e.LookupTopic(topic)
 	if !ok {
@@ -65,7 +65,7 @@ func CopyOf(e *Engine, topic string, n int) (c Copy, err error) {
 	return c, nil
 }
 
-// Messages are the bodies that are stored in the copy, by id, whether or not they are committed.
+// Messages returns the bodies that are stored in the copy, by id, committed or not.
 func (c *Copy) Messages(partition int) (map[ID]string, error) {
 	all := map[ID]string{}
 	var it segment.BatchIter
@@ -88,23 +88,23 @@ func (c *Copy) Messages(partition int) (map[ID]string, error) {
 	return all, it.Err()
 }
 
-// ConnectedTo says whether the connection to another node stands.
+// ConnectedTo says whether e is connected to another node.
 func ConnectedTo(e *Engine, node replicate.NodeID) bool { return e.cluster.Net.Connected(node) }
 
-// TopicDir is where a topic's files lie in a data directory.
+// TopicDir returns the path of a topic's files in the data directory.
 func TopicDir(e *Engine, topic string) string {
 	t, _ := e.LookupTopic(topic)
 	return dir.TopicPath(t.shared.ID)
 }
 
-// Present says whether a node's copy of a partition takes part.
+// Present says whether a node's copy of a partition takes part in replication.
 func Present(e *Engine, topic string, n int) bool {
 	t, ok := e.LookupTopic(topic)
 	return ok && t.partitions()[n].Replica().Present()
 }
 
-// EndCopy ends a copy as Close does, and then the worker hears of its partition once more, as it may until Close has
-// ended it, too.
+// EndCopy ends a copy as Close does, and then applies the partition's row once more, as the worker may do until Close
+// has stopped it.
 func EndCopy(e *Engine, topic string, n int) {
 	t, _ := e.LookupTopic(topic)
 	pt := t.partitions()[n]
@@ -112,7 +112,7 @@ func EndCopy(e *Engine, topic string, n int) {
 	e.cluster.applyRow(e.cluster.Rows.Snapshot(), pt.Identity())
 }
 
-// Leased says whether a node's lease lives.
+// Leased says whether a node has a lease now.
 func Leased(e *Engine) bool { return e.cluster.Leased() }
 
 // Leads says whether a node takes puts for a partition.
@@ -127,11 +127,12 @@ func FoldHas(e *Engine, topic string, n int, channel string) bool {
 	return slices.ContainsFunc(channels, func(c part.ChannelView) bool { return c.Name == channel })
 }
 
-// HoldChannels keeps a node from changing the channels of a topic, or looking which there are, until release is called.
+// HoldChannels holds Topic.changing until release is called: the node cannot change the channels of the topic, or give
+// them other partitions.
 func HoldChannels(e *Engine, topic string) (release func()) {
 	t, _ := e.LookupTopic(topic)
 	held, released := make(chan struct{}), make(chan struct{})
-	go func() { // the caller may hold those of several nodes
+	go func() { // on a goroutine of its own, because the caller may hold this lock of several nodes
 		t.changing.Lock()
 		close(held)
 		<-released
@@ -141,8 +142,9 @@ func HoldChannels(e *Engine, topic string) (release func()) {
 	return func() { close(released) }
 }
 
-// PutTogetherAnew does with a topic's channels what happens when a leadership goes and comes, while HoldChannels keeps
-// everybody else from it. What create then writes into one more partition it writes for the channel from before.
+// PutTogetherAnew shuts a channel and makes the topic's channels again, as it happens when a leadership ends and
+// begins. The caller has called HoldChannels. create then writes the channel into partition n on behalf of the old
+// Channel, which was shut.
 func PutTogetherAnew(e *Engine, topic, channel string) (create func(ctx context.Context, n int) error) {
 	t, _ := e.LookupTopic(topic)
 	old, _ := t.LookupChannel(channel)
@@ -157,22 +159,22 @@ func PutTogetherAnew(e *Engine, topic, channel string) (create func(ctx context.
 	return func(ctx context.Context, n int) error { return t.createIn(ctx, t.partitions()[n], old) }
 }
 
-// ChannelHas says whether a channel of a node has a partition.
+// ChannelHas says whether a node's channel has been given a partition.
 func ChannelHas(e *Engine, topic, channel string, n int) bool {
 	t, _ := e.LookupTopic(topic)
 	c, ok := t.LookupChannel(channel)
 	return ok && c.local.HasPartition(n)
 }
 
-// AppendChannel writes a channel into the log of a partition that e leads, and does not wait for it.
+// AppendChannel submits the creation of a channel to a partition that e leads, and does not wait for the commit.
 func AppendChannel(e *Engine, topic string, n int, channel string) error {
 	t, _ := e.LookupTopic(topic)
 	created := []core.Control{{Kind: core.ChannelCreated, Channel: channel}}
 	return t.partitions()[n].NewControls(nil, false, func(error) {})(created)
 }
 
-// BeginPause asks a node to pause a topic for a partition that it serves, up to where it has found that it does; nil:
-// it does not.
+// BeginPause executes the first half of a request to pause a topic in a partition: it looks up the epoch in which e
+// serves the partition. It returns nil if e does not serve it. goOn executes the rest.
 func BeginPause(e *Engine, topic string, n int) (goOn func(context.Context) error) {
 	t, _ := e.LookupTopic(topic)
 	op := wire.Operation{Kind: wire.OpPauseTopic, Flag: true, Topic: t.shared.ID, Partitions: []uint32{uint32(n)}}
@@ -187,12 +189,12 @@ func BeginPause(e *Engine, topic string, n int) (goOn func(context.Context) erro
 	}
 }
 
-// EndOf is the state of a copy's log after everything in it.
+// EndOf returns the state of a copy's log behind its last batch.
 func EndOf(e *Engine, topic string, n int) segment.State {
 	return partitionOf(e, topic, n).State().State
 }
 
-// RunAtEnd is where the next batch of a copy lies, if it is small.
+// RunAtEnd returns the segment into which the next batch of a copy will go, if the batch is small.
 func RunAtEnd(e *Engine, topic string, n int) wire.Run {
 	st := EndOf(e, topic, n)
 	return wire.Run{Segment: st.Segment, Base: st.SegmentBase, Capacity: st.SegmentCapacity}
@@ -203,7 +205,7 @@ type neverBlocks struct{}
 
 func (neverBlocks) MayBlock() {}
 
-// Hear lets an engine take a frame of another node, as its connection would bring it.
+// Hear passes a frame of another node to an engine, as the connection's reader does.
 func Hear(e *Engine, from replicate.NodeID, f *netproto.Frame, body []byte) {
 	payload := append(append([]byte(nil), f.Head...), body...)
 	e.cluster.Frames(from, uuid.Nil, []netproto.Received{{
@@ -215,14 +217,14 @@ func Hear(e *Engine, from replicate.NodeID, f *netproto.Frame, body []byte) {
 	}}, neverBlocks{})
 }
 
-// ConfirmBody is the body of a control batch that confirms ids of a channel.
+// ConfirmBody returns the body of a control batch that confirms the ids from from to to, exclusive, of a channel.
 func ConfirmBody(channel string, from, to segment.MsgID) []byte {
 	return core.AppendControl(nil, &core.Control{
 		Kind: core.Confirmed, Channel: channel, Ranges: []core.IDRange{{From: from, To: to}},
 	})
 }
 
-// ConfirmedBelow is where the first message is that the fold of a copy does not have as confirmed.
+// ConfirmedBelow returns the id of the first message that the channel has not confirmed, by the fold of a copy.
 func ConfirmedBelow(e *Engine, topic string, n int, channel string) (below segment.MsgID) {
 	for _, c := range partitionOf(e, topic, n).State().Channels {
 		if c.Name == channel {
@@ -232,20 +234,20 @@ func ConfirmedBelow(e *Engine, topic string, n int, channel string) (below segme
 	return below
 }
 
-// ExchangeOf is the number of the exchange in which a follower learned where its log agrees with its leader's: frames
-// of another one go nowhere. Nobody but its leader has to know it.
+// ExchangeOf returns the number of the exchange in which a follower learned where its log agrees with the leader's. The
+// follower ignores frames of another exchange.
 func ExchangeOf(e *Engine, topic string, n int) uint64 {
 	return partitionOf(e, topic, n).State().Exchange
 }
 
-// PartitionOf is the name of a partition in the metadata.
+// PartitionOf returns the identity of a partition, which names it in the metadata.
 func PartitionOf(e *Engine, topic string, n int) segment.Identity {
 	t, _ := e.LookupTopic(topic)
 	return t.partitions()[n].Identity()
 }
 
-// FailFlush does what the flusher does when it meets the damaged head of a segment, and says whether the inbox is
-// closed by it.
+// FailFlush does what the flusher does when it meets the damaged head of a segment: it closes the inbox. It says
+// whether the inbox is closed.
 func FailFlush(e *Engine, topic string, n int) bool {
 	t, _ := e.LookupTopic(topic)
 	pt := t.partitions()[n]
@@ -257,13 +259,13 @@ func FailFlush(e *Engine, topic string, n int) bool {
 	return pt.WhyClosed() != nil
 }
 
-// Tick lets a moment pass for a follower's copy.
+// Tick passes the time once to the replica of a copy, without other live nodes.
 func Tick(e *Engine, topic string, n int) {
 	t, _ := e.LookupTopic(topic)
 	t.partitions()[n].Replica().Tick(e.cluster.Until(), nil)
 }
 
-// BeganAnew is how often the log of a copy was begun anew or cut.
+// BeganAnew returns how often the log of a copy was reset or cut.
 func BeganAnew(e *Engine, topic string, n int) uint64 {
 	return partitionOf(e, topic, n).State().Logs
 }

@@ -12,20 +12,20 @@ import (
 	"penstock/netproto"
 )
 
-// testNetwork is the network between the nodes of a testCluster: in front of each node's listener stands a port that
-// passes frames on, loses or repeats them as the test says, and dies with its node.
+// testNetwork is the network between the nodes of a testCluster. A port in front of each node's listener passes frames
+// on, loses or repeats them as the test says, and ends with its node. Nodes are named as in testNode.name.
 type testNetwork struct {
 	t testing.TB
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards the fields below it, except all
 	rule  func(from, to string, kind netproto.Type) int
-	cut   map[[2]string]bool
-	dead  map[string]bool
-	ports map[string]*port
+	cut   map[[2]string]bool // from and to of nodes whose frames are lost
+	dead  map[string]bool    // nodes whose process has ended
+	ports map[string]*port   // by node
 	lines map[*line]bool
 	seen  map[netproto.Type]int // frames that were passed on
 	keeps []*keeping
-	all   sync.WaitGroup
+	all   sync.WaitGroup // the network's goroutines
 }
 
 func newTestNetwork(t testing.TB) *testNetwork {
@@ -35,17 +35,17 @@ func newTestNetwork(t testing.TB) *testNetwork {
 	}
 }
 
-// port is where the other nodes dial one.
+// port is the address at which the other nodes dial a node.
 type port struct {
 	w    *testNetwork
-	name string
+	name string // of the node
 	ln   net.Listener
-	to   string
+	to   string // address of the node's own listener
 }
 
-// line is one connection through a port.
+// line is one connection through a port: near to the node that dialed (from), far to the node that was dialed (to).
 type line struct {
-	near, far net.Conn // of who dialed, of who was dialed
+	near, far net.Conn
 	from, to  string
 }
 
@@ -54,7 +54,7 @@ func (l *line) close() {
 	_ = l.far.Close()
 }
 
-// open makes the port of a node that listens at an address, and returns the port's.
+// open makes a new port for a node that listens at the address to, and returns the address of the port.
 func (w *testNetwork) open(name, to string) (string, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -82,7 +82,7 @@ func (p *port) accept() {
 	}
 }
 
-// serve passes a connection's frames on. The first one says who dialed.
+// serve passes the frames of a connection on, in both directions. The first frame says which node dialed.
 func (p *port) serve(near net.Conn) {
 	defer near.Close()
 	far, err := net.Dial("tcp", p.to)
@@ -124,7 +124,7 @@ func (p *port) serve(near net.Conn) {
 	back.Wait()
 }
 
-// dialer is the node that a Hello names; see netproto's FORMAT.md.
+// dialer returns the name of the node that sent a Hello; see netproto's FORMAT.md.
 func dialer(hello []byte) string { return string(hello[88 : 88+int(hello[79])]) }
 
 func readFrame(r io.Reader, buf []byte) (netproto.Type, []byte, error) {
@@ -138,6 +138,7 @@ func readFrame(r io.Reader, buf []byte) (netproto.Type, []byte, error) {
 	return netproto.Type(buf[3]), buf, err
 }
 
+// pump passes the frames of one direction on, until the connection ends.
 func (w *testNetwork) pump(src, dst net.Conn, from, to string) {
 	defer w.outlast(from, to)
 	var buf, aside []byte
@@ -148,7 +149,7 @@ func (w *testNetwork) pump(src, dst net.Conn, from, to string) {
 		}
 		buf = frame
 		if w.keep(from, to, kind) {
-			aside = append(aside, frame...) // what follows passes it
+			aside = append(aside, frame...) // later frames overtake this one
 			continue
 		}
 		if len(aside) > 0 && w.isFree(from, to) {
@@ -163,7 +164,7 @@ func (w *testNetwork) pump(src, dst net.Conn, from, to string) {
 	}
 }
 
-// copies is how often a frame arrives.
+// copies returns how often a frame is passed on.
 func (w *testNetwork) copies(from, to string, kind netproto.Type) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -178,14 +179,15 @@ func (w *testNetwork) copies(from, to string, kind netproto.Type) int {
 	return n
 }
 
-// rules sets how often each frame between nodes arrives; nil: once. Frames of the connection itself are never touched.
+// rules sets the function that says how often a frame is passed on (0: it is lost); nil: once. It does not apply to
+// frames of the connection itself, such as pings.
 func (w *testNetwork) rules(f func(from, to string, kind netproto.Type) int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.rule = f
 }
 
-// isolate silences a node in both directions.
+// isolate loses all frames to and from a node while on.
 func (w *testNetwork) isolate(name string, on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -196,7 +198,7 @@ func (w *testNetwork) isolate(name string, on bool) {
 	}
 }
 
-// silence keeps what a node sends from all others.
+// silence loses all frames that a node sends while on; the node still receives.
 func (w *testNetwork) silence(name string, on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -207,14 +209,14 @@ func (w *testNetwork) silence(name string, on bool) {
 	}
 }
 
-// disconnectPair silences two nodes for each other.
+// disconnectPair loses all frames between two nodes while on.
 func (w *testNetwork) disconnectPair(one, other string, on bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.cut[[2]string{one, other}], w.cut[[2]string{other, one}] = on, on
 }
 
-// dropConnections breaks the connections of a node; it may connect again at once.
+// dropConnections closes the connections of a node. The node may connect again at once.
 func (w *testNetwork) dropConnections(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -225,15 +227,15 @@ func (w *testNetwork) dropConnections(name string) {
 	}
 }
 
-// closePort closes a node's port as its listener will be; connections stay.
+// closePort closes a node's port, just before the node closes its listener. Connections stay.
 func (w *testNetwork) closePort(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_ = w.ports[name].ln.Close()
 }
 
-// kill does what the kernel does with a process's sockets: its address refuses, its connections are closed, and it
-// makes none any more.
+// kill does what the kernel does with the sockets of a process that ends: its address refuses connections, its
+// connections are closed, and it makes no new ones.
 func (w *testNetwork) kill(name string) {
 	w.mu.Lock()
 	w.dead[name] = true
@@ -254,14 +256,15 @@ func (w *testNetwork) close() {
 	w.all.Wait()
 }
 
-// hold keeps what a node sends to another from the first frame of a kind on, in order, until release. A connection that
-// ends meanwhile ends for the receiver only behind what is kept: so a process looks that stands still with frames in
-// its sockets. held is closed when the first frame is kept.
+// hold keeps back the frames from one node to another, from the first frame of a kind on, until release is called; then
+// they go on in their order. If the connection ends meanwhile, the receiver learns that only behind the kept frames: it
+// sees what it would see of a process that stands still with frames in its sockets. held is closed when the first frame
+// is kept back.
 func (w *testNetwork) hold(from, to string, kind netproto.Type) (held <-chan struct{}, release func()) {
 	return w.holdAs(from, to, kind, false)
 }
 
-// holdAside is hold for the frames of the kind alone: the others pass them, and the connection lives on.
+// holdAside is hold for the frames of this kind only: frames of other kinds overtake them, and the connection goes on.
 func (w *testNetwork) holdAside(from, to string, kind netproto.Type) (held <-chan struct{}, release func()) {
 	return w.holdAs(from, to, kind, true)
 }
@@ -278,19 +281,20 @@ func (w *testNetwork) holdAs(from, to string, kind netproto.Type, aside bool) (h
 	return k.held, release
 }
 
-// keeping is one call of hold.
+// keeping is one call of hold or holdAside.
 type keeping struct {
 	from, to string
 	kind     netproto.Type
 	aside    bool
 	began    sync.Once
-	held     chan struct{}
-	free     chan struct{}
-	over     chan struct{} // the connection that brought the frame has ended
+	held     chan struct{} // closed: a frame is kept back
+	free     chan struct{} // closed: release was called
+	over     chan struct{} // closed: the direction of the kept frames has ended
 	ended    sync.Once
 }
 
-// keep waits while what comes now has to be kept, or says that it has to be put aside.
+// keep decides about a frame that has arrived. For hold it returns when the frame may go on; for holdAside it says
+// whether to put the frame aside.
 func (w *testNetwork) keep(from, to string, kind netproto.Type) (aside bool) {
 	w.mu.Lock()
 	keeps := slices.Clone(w.keeps)
@@ -317,14 +321,15 @@ func (k *keeping) isFree() bool {
 	}
 }
 
-// isFree says that nothing is kept aside any more.
+// isFree says that no frames between the two nodes have to be kept any more.
 func (w *testNetwork) isFree(from, to string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return !slices.ContainsFunc(w.keeps, func(k *keeping) bool { return k.from == from && k.to == to && !k.isFree() })
 }
 
-// outlast lets the receiver of what is kept have it before the other direction's end closes the connection.
+// outlast is called when one direction of a connection has ended. If frames of the other direction are kept back, it
+// waits until these have been passed on, so that closing the connection does not lose them.
 func (w *testNetwork) outlast(from, to string) {
 	w.mu.Lock()
 	keeps := slices.Clone(w.keeps)
@@ -333,7 +338,7 @@ func (w *testNetwork) outlast(from, to string) {
 		select {
 		case <-k.held:
 		default:
-			continue // nothing was kept
+			continue // no frame was kept back
 		}
 		if k.aside {
 			continue
@@ -347,7 +352,8 @@ func (w *testNetwork) outlast(from, to string) {
 	}
 }
 
-// part ends the connections between two nodes for one of them; the other gets what is kept first.
+// part closes the connections between two nodes on the side of gone. The other node sees their end only behind the
+// frames that are kept back.
 func (w *testNetwork) part(gone, other string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

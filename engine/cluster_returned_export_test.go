@@ -8,10 +8,10 @@ import (
 	"penstock/segment"
 )
 
-// Holds is what a copy says that it has.
+// Holds is how far a copy reaches.
 type Holds struct {
 	Durable segment.Position // below it everything is on stable storage
-	End     segment.Position // of what was appended
+	End     segment.Position // behind the last batch that was appended
 }
 
 func partitionOf(e *Engine, topic string, n int) *part.Partition {
@@ -22,16 +22,18 @@ func partitionOf(e *Engine, topic string, n int) *part.Partition {
 	return t.partitions()[n]
 }
 
-// HoldsOf returns what a node's follower would acknowledge; of a copy that takes no part, what it knows to be durable.
+// HoldsOf returns how far a node's copy reaches. Durable is the mark that a follower would acknowledge; for a copy that
+// takes no part in replication, the mark up to which it is known to be durable.
 func HoldsOf(e *Engine, topic string, n int) Holds {
 	s := partitionOf(e, topic, n).State()
 	return Holds{s.Acked, s.End}
 }
 
-// RetireCopy is what happens when the cluster does not need a node's copy any more.
+// RetireCopy retires a node's copy, as the worker does when the cluster does not need the copy any more.
 func RetireCopy(e *Engine, topic string, n int) { partitionOf(e, topic, n).Replica().Retire() }
 
-// ReopenCopy is what happens when the cluster needs it again before its bytes went.
+// ReopenCopy retires a copy and opens it again, as the worker does when the cluster needs the copy again before its
+// bytes have been removed.
 func ReopenCopy(e *Engine, topic string, n int) error {
 	pt := partitionOf(e, topic, n)
 	pt.Replica().Retire()
@@ -48,7 +50,7 @@ func CutRuns(e *Engine, topic string, n int) bool {
 	return partitionOf(e, topic, n).State().Cutting
 }
 
-// LearnRow is what happens when the store says so of a partition; when it returns it has happened.
+// LearnRow applies a row, as the worker does when the store reports it. The row has been applied when LearnRow returns.
 func LearnRow(e *Engine, row *meta.Partition) {
 	snap := *e.cluster.Rows.Snapshot()
 	snap.Partitions = maps.Clone(snap.Partitions)
@@ -56,7 +58,7 @@ func LearnRow(e *Engine, row *meta.Partition) {
 	e.cluster.applyRow(&snap, row.ID)
 }
 
-// IncomingOf is how many batches of the leader a copy has taken that its log does not have yet.
+// IncomingOf returns how many batches a copy has received from the leader and not appended to its log yet.
 func IncomingOf(e *Engine, topic string, n int) int {
 	return partitionOf(e, topic, n).State().Incoming
 }

@@ -6,12 +6,13 @@ import (
 	"testing"
 )
 
-// Any node takes messages for any topic, every replica holds the same bytes, and they come out of the node that leads.
+// Any node accepts messages for any topic, all replicas hold the same bytes, and the leader's channel delivers all of
+// the messages.
 //
 // B1, B15, B94.
 func TestClusterPublish(t *testing.T) {
 	t.Parallel()
-	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()} // before the cluster, so that they go after it
+	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()} // before the cluster, so that they are removed after it
 	tc := prepareTestCluster(t, 3)
 	for i, m := range tc.nodes {
 		m.disk, m.dir = nil, dirs[i]

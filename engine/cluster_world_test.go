@@ -22,29 +22,29 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// testCluster is a cluster of engines in one process, on one metadata map: real TCP through a testNetwork, disks that
-// can fail. Leases last so long that they never end unless the test wants it: a machine that is busy is not a dead
-// node. newTestCluster makes one whose nodes run; the end of the test closes them. Helpers that wait fail the test
-// after patience.
+// testCluster is a cluster of engines in one process, which share one metadata map. Their connections are real TCP
+// through a testNetwork; their disks are simulated and can fail. Leases last so long that they never end unless the
+// test wants that: a busy machine must not look like a dead node. newTestCluster makes a cluster whose nodes run; the
+// end of the test closes them. Helpers that wait fail the test after patience.
 type testCluster struct {
 	t       *testing.T
-	kv      *memory.Map
+	kv      *memory.Map // the metadata
 	network *testNetwork
 	nodes   []*testNode
-	change  []func(*engine.Options)
+	change  []func(*engine.Options) // applied to the options of each node, at each start
 	store   cluster.Options
 }
 
-// testNode is a node: its disk, and the process that runs on it, if any.
+// testNode is a node: its disk, and the engine that runs on it, if any.
 type testNode struct {
 	name   string
-	dir    string         // of a real disk; or
-	disk   *faultaio.Disk // a simulated one
-	seed   uint64
-	life   int
-	client string // of the metadata map
+	dir    string         // the data directory, if it is on a real disk
+	disk   *faultaio.Disk // the simulated disk otherwise
+	seed   uint64         // of the last power cut or kill
+	life   int            // number of the process, from 1
+	client string         // the process's name at the metadata map
 	store  meta.Store
-	e      *engine.Engine
+	e      *engine.Engine // nil: the node is down
 }
 
 const longLease = time.Minute
@@ -57,6 +57,7 @@ func newTestCluster(t *testing.T, n int, change ...func(*engine.Options)) *testC
 	return tc
 }
 
+// prepareTestCluster is newTestCluster without starting the nodes.
 func prepareTestCluster(t *testing.T, n int, change ...func(*engine.Options)) *testCluster {
 	tc := &testCluster{t: t, kv: memory.New(memory.Options{}), network: newTestNetwork(t), change: change}
 	tc.store = cluster.Options{LeaseTTL: longLease, ControllerTick: 50 * time.Millisecond}
@@ -81,7 +82,7 @@ func (tc *testCluster) end() {
 	tc.kv.Close()
 }
 
-// startAll starts every node that is down, at once.
+// startAll starts all nodes that are down, at the same time, and waits until each knows all others.
 func (tc *testCluster) startAll() {
 	tc.t.Helper()
 	var wg sync.WaitGroup
@@ -107,12 +108,12 @@ func (tc *testCluster) options(m *testNode) engine.Options {
 		o.Disk = m.disk
 	}
 	o.NodeID = m.name
-	o.DiskPatience, o.DiskFailedAfter = longLease, longLease // a busy machine is no disk that hangs, either
+	o.DiskPatience, o.DiskFailedAfter = longLease, longLease // a busy machine must not look like a hung disk, either
 	o.Logger = slog.New(slog.NewTextHandler(testWriter{tc.t, m.name}, nil))
 	return o
 }
 
-// open is Open with the node's options; the caller keeps the engine.
+// open opens the node's next engine. The caller closes the engine, or assigns it to m.e.
 func (tc *testCluster) open(m *testNode) (*engine.Engine, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -131,7 +132,7 @@ func (tc *testCluster) open(m *testNode) (*engine.Engine, error) {
 	o.Cluster = &engine.ClusterOptions{
 		Store: m.store, Listener: ln,
 		Node: meta.Node{Host: "127.0.0.1", Peer: address},
-		// Half a minute before a follower is dropped for being slow: the machine may be.
+		// A follower leaves the ISR only after half a minute: if it is slow, the machine may be busy.
 		Replication:  replicate.Config{HeartbeatNs: 20e6, RetryNs: 100e6, LagMaxNs: 30e9, JoinNs: 200e6},
 		LeaveTimeout: 200 * time.Millisecond, JoinTimeout: patience,
 	}
@@ -151,23 +152,25 @@ func (tc *testCluster) start(m *testNode) {
 	m.e = e
 }
 
-// crash is a power cut: sockets die at once, nothing more reaches the disk, and what was not flushed may be lost.
+// crash cuts the node's power: its sockets end at once, nothing more reaches the disk, and writes that were not flushed
+// may be lost.
 func (tc *testCluster) crash(m *testNode) { tc.die(m, (*faultaio.Disk).Crash) }
 
-// kill is kill -9: what was written stays, flushed or not.
+// kill ends the node as kill -9 does: all completed writes stay, flushed or not.
 func (tc *testCluster) kill(m *testNode) { tc.die(m, (*faultaio.Disk).Kill) }
 
+// die ends a node at once. left returns the disk as the next process finds it.
 func (tc *testCluster) die(m *testNode, left func(*faultaio.Disk, uint64) *faultaio.Disk) {
 	tc.network.kill(m.name)
 	tc.kv.Cut(m.client)
 	m.disk.CrashAt(m.disk.Ops())
-	_ = m.e.Close() // it cannot reach anything any more
+	_ = m.e.Close() // the engine can reach neither disk, network nor metadata any more
 	m.e = nil
 	m.seed++
 	m.disk = left(m.disk, m.seed)
 }
 
-// stop is what an operator does: leaderships are handed over, everything is stored, the lease ends.
+// stop ends a node as an operator does: the node hands its leaderships over, stores everything, and gives up its lease.
 func (tc *testCluster) stop(m *testNode) {
 	tc.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -204,7 +207,7 @@ func (tc *testCluster) eventually(what string, holds func() bool) {
 	eventually(tc.t, what, holds)
 }
 
-// running are the nodes that run.
+// running returns the nodes that run.
 func (tc *testCluster) running() (all []*testNode) {
 	for _, m := range tc.nodes {
 		if m.e != nil {
@@ -214,7 +217,7 @@ func (tc *testCluster) running() (all []*testNode) {
 	return all
 }
 
-// topic is a topic as a node knows it; it is made if there is none.
+// topic waits until a node knows the topic, and returns the node's Topic. It does not create one.
 func (tc *testCluster) topic(m *testNode, name string) *engine.Topic {
 	tc.t.Helper()
 	tc.eventually("the topic is known", func() bool {
@@ -225,7 +228,7 @@ func (tc *testCluster) topic(m *testNode, name string) *engine.Topic {
 	return t
 }
 
-// create makes a topic, and waits until all nodes know it and all replicas are in sync.
+// create creates a topic, and waits until all nodes know it and all replicas are in sync.
 func (tc *testCluster) create(name string, partitions int) {
 	tc.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -240,7 +243,7 @@ func (tc *testCluster) create(name string, partitions int) {
 	tc.awaitInSync(name)
 }
 
-// row is what a node knows of a partition; nil if it knows nothing.
+// row returns the row of a partition as the node knows it; nil if the node does not know the partition.
 func (m *testNode) row(name string, n int) *meta.Partition {
 	s := m.e.Snapshot()
 	if t := s.Names[name]; t != nil {
@@ -249,7 +252,7 @@ func (m *testNode) row(name string, n int) *meta.Partition {
 	return nil
 }
 
-// leader waits until a partition is served, and returns the node that does.
+// leader waits until a node serves the partition, and returns that node.
 func (tc *testCluster) leader(name string, n int) *testNode {
 	tc.t.Helper()
 	var found *testNode
@@ -269,7 +272,8 @@ func (tc *testCluster) leader(name string, n int) *testNode {
 	return found
 }
 
-// leaders returns which partition each node leads of a topic of which every node leads one.
+// leaders returns the partition that each node leads, in a topic with as many partitions as there are nodes. It fails
+// the test unless every node leads one of them.
 func (tc *testCluster) leaders(name string) map[*testNode]int {
 	tc.t.Helper()
 	all := map[*testNode]int{}
@@ -282,12 +286,12 @@ func (tc *testCluster) leaders(name string) map[*testNode]int {
 	return all
 }
 
-// others are the running nodes but one.
+// others returns the running nodes except one.
 func (tc *testCluster) others(not *testNode) []*testNode {
 	return slices.DeleteFunc(tc.running(), func(m *testNode) bool { return m == not })
 }
 
-// awaitInSync waits until every replica of a topic is in the ISR, and every node knows it.
+// awaitInSync waits until all running nodes know that every replica of the topic is in the ISR and none is damaged.
 func (tc *testCluster) awaitInSync(name string) {
 	tc.t.Helper()
 	why := ""
@@ -314,7 +318,8 @@ func (tc *testCluster) awaitInSync(name string) {
 	})
 }
 
-// awaitEqualCopies waits until all running nodes hold the same of a partition, byte by byte, and returns it.
+// awaitEqualCopies waits until the copies of a partition on all running nodes are equal byte by byte, from the start of
+// the shorter of each two, and returns the copy of the first node.
 //
 // B1, B94.
 func (tc *testCluster) awaitEqualCopies(name string, n int) engine.Copy {
@@ -338,7 +343,8 @@ func (tc *testCluster) awaitEqualCopies(name string, n int) engine.Copy {
 				return false
 			}
 		}
-		// A follower that was started anew may know less to be committed, until there is more to say.
+		// A restarted follower may have an older committed mark, until the leader has a reason to send it a message. So
+		// one copy with the newest mark is enough.
 		return slices.ContainsFunc(all, func(c engine.Copy) bool { return c.Committed == c.Next })
 	}
 	for end := time.Now().Add(patience); !same(); time.Sleep(2 * time.Millisecond) {
@@ -353,31 +359,33 @@ func (tc *testCluster) awaitEqualCopies(name string, n int) engine.Copy {
 	return all[0]
 }
 
-// sameFrom compares what two copies have from start on: each node removes what is confirmed in its own time.
+// sameFrom says whether two copies are equal from start on. Their starts may differ, because each node removes
+// confirmed segments in its own time.
 func sameFrom(start segment.Offset, a, b *engine.Copy) bool {
 	if !bytes.Equal(a.Bytes[start-a.Start:], b.Bytes[start-b.Start:]) {
 		return false
 	}
-	n := min(len(a.Epochs), len(b.Epochs)) // the older ones are forgotten with the bytes
+	n := min(len(a.Epochs), len(b.Epochs)) // older epochs are forgotten together with their batches
 	return slices.Equal(a.Epochs[len(a.Epochs)-n:], b.Epochs[len(b.Epochs)-n:])
 }
 
-// ackLog is what producers were answered: which messages were acknowledged under which ids, which were refused, and of
-// which nobody knows. Producers on several goroutines share one; mu guards it. check compares it with what is stored.
+// ackLog records the answers that producers got: messages that were acknowledged, and under which ids; messages that
+// were refused; and messages whose outcome is unknown. Producers on several goroutines share one; mu guards it. check
+// compares it with the stored messages. Each body must be published only once.
 type ackLog struct {
 	mu      sync.Mutex
-	tried   map[string]bool
-	acked   map[string]engine.ID
+	tried   map[string]bool      // bodies that may be stored: published and not refused
+	acked   map[string]engine.ID // by body
 	batches [][]string
-	unknown int
-	refused map[string]int
+	unknown int            // batches whose outcome is unknown
+	refused map[string]int // batches by the text of the error
 }
 
 func newAckLog() *ackLog {
 	return &ackLog{tried: map[string]bool{}, acked: map[string]engine.ID{}, refused: map[string]int{}}
 }
 
-// publish stores a batch and keeps what came of it.
+// publish publishes a batch and records the answer.
 func (h *ackLog) publish(ctx context.Context, topic *engine.Topic, bodies ...string) error {
 	var bs [][]byte
 	h.mu.Lock()
@@ -406,14 +414,15 @@ func (h *ackLog) publish(ctx context.Context, topic *engine.Topic, bodies ...str
 	return err
 }
 
-// awaitMoreAcks waits until more than n further messages were acknowledged.
+// awaitMoreAcks waits until more than n further messages have been acknowledged.
 func (tc *testCluster) awaitMoreAcks(h *ackLog, n int) {
 	tc.t.Helper()
 	from := h.count()
 	tc.eventually("writes go on", func() bool { return h.count() > from+n })
 }
 
-// startProducers is load through each of the nodes; round tells the messages of one call from those of another.
+// startProducers starts a producer through each of the nodes, and returns a function that stops all. round must differ
+// from call to call: it keeps their bodies apart.
 func (tc *testCluster) startProducers(
 	h *ackLog, nodes []*testNode, topic, round string, allowed func(error) bool,
 ) (stop func()) {
@@ -428,7 +437,8 @@ func (tc *testCluster) startProducers(
 	}
 }
 
-// startProducer publishes through a node until stop is called, which returns the first error that was not allowed.
+// startProducer starts a goroutine that publishes through a node until stop is called; stop waits for its end. The
+// goroutine also ends when the node is closed or its disk fails. An error that allowed does not accept fails the test.
 func (tc *testCluster) startProducer(
 	h *ackLog, m *testNode, topic, prefix string, allowed func(error) bool,
 ) (stop func()) {
@@ -466,8 +476,9 @@ func (h *ackLog) count() int {
 	return len(h.acked)
 }
 
-// check compares what is stored with what producers were told: nothing acknowledged is missing or has another id,
-// nothing is there that was never published or was refused, and a batch is there whole, in order, or not at all (B14).
+// check compares the stored messages with the answers that producers got. Every acknowledged message must be stored
+// under its id. No message may be stored that was refused or never published, and none twice. A batch must be stored
+// whole and in order, or not at all (B14).
 func (h *ackLog) check(t *testing.T, stored map[engine.ID]string) {
 	t.Helper()
 	h.mu.Lock()
@@ -507,7 +518,7 @@ func (h *ackLog) check(t *testing.T, stored map[engine.ID]string) {
 	t.Logf("%d acknowledged, %d unknown, refused %v", len(h.acked), h.unknown, h.refused)
 }
 
-// checkCopies waits until all copies are equal and checks them.
+// checkCopies waits until all copies of the topic's partitions are equal, and checks their messages against h.
 func (tc *testCluster) checkCopies(h *ackLog, name string, partitions int) {
 	tc.t.Helper()
 	stored := map[engine.ID]string{}
@@ -522,7 +533,7 @@ func (tc *testCluster) checkCopies(h *ackLog, name string, partitions int) {
 	h.check(tc.t, stored)
 }
 
-// channel is a channel at the node that serves partition 0.
+// channel returns a channel at the node that serves partition 0. It creates the channel if it does not exist.
 func (tc *testCluster) channel(topic, name string) *engine.Channel {
 	tc.t.Helper()
 	m := tc.leader(topic, 0)

@@ -15,8 +15,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A message whose write hangs on the disk is nobody's: not delivered, not counted, not answered. When the
-// power goes then, the consumer has seen nothing that the next life does not have.
+// While the write of a message hangs on the disk, the message is not delivered, not counted and not answered. If the
+// power is cut then, the consumer has seen no message that the next life does not have.
 //
 // B13
 func TestNothingUncommittedIsDelivered(t *testing.T) {
@@ -65,8 +65,8 @@ func TestNothingUncommittedIsDelivered(t *testing.T) {
 	}
 }
 
-// B14: ids of a batch follow each other, in order; and a power cut at any of the operations that store it, with any
-// sectors kept, leaves all of it or nothing; all of it if it was answered.
+// B14: the ids of a batch are consecutive and in order. A power cut at any of the operations that store the batch,
+// whichever sectors it keeps, leaves the whole batch or nothing of it; the whole batch if it was answered OK.
 func TestBatchIsAllOrNothing(t *testing.T) {
 	for seed := range uint64(seeds(t, "PENSTOCK_CRASH_SEEDS", 60)) {
 		rng := rand.New(rand.NewPCG(seed, 5))
@@ -109,8 +109,8 @@ func TestBatchIsAllOrNothing(t *testing.T) {
 	}
 }
 
-// Many producers on many partitions: in each partition the ids are dense, and every producer's messages keep their
-// order.
+// With many producers on many partitions, the ids of each partition have no gaps, and the messages of each producer
+// keep their order.
 //
 // B15, B21
 func TestManyProducersManyPartitions(t *testing.T) {
@@ -168,7 +168,7 @@ func TestManyProducersManyPartitions(t *testing.T) {
 	check(readAll(t, again))
 }
 
-// At any moment of a busy engine, what was answered before that moment survives a power cut at it.
+// Messages that a busy engine has answered OK before some moment survive a power cut at that moment.
 //
 // B16
 func TestAnsweredIsOnStableStorage(t *testing.T) {
@@ -226,8 +226,8 @@ func TestAnsweredIsOnStableStorage(t *testing.T) {
 	wg.Wait()
 }
 
-// After one failed flush of the commit log everything in flight gets ErrDisk, nothing is stored or
-// answered OK any more although the disk works again, and the next life has everything answered before.
+// After one failed flush of the commit log, all puts in flight get ErrDisk. Nothing is stored or answered OK any more,
+// although the disk works again. The next life has every message that was answered OK before.
 //
 // B18, invariant 7
 func TestDiskErrorEndsPublishing(t *testing.T) {
@@ -293,8 +293,8 @@ func TestDiskErrorEndsPublishing(t *testing.T) {
 	publish(t, topic, "goes on")
 }
 
-// Waiting bytes are bounded: beyond MaxInboxBytes a put waits AdmitTimeout and is refused; when the disk goes on,
-// there is room again. What was refused is not stored, what was taken is.
+// The bytes that wait are bounded: beyond MaxInboxBytes a put waits for AdmitTimeout and is then refused. When the disk
+// goes on, there is room again. Refused puts are not stored, accepted puts are.
 //
 // B20
 func TestFullInboxRefuses(t *testing.T) {
@@ -318,7 +318,7 @@ func TestFullInboxRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		taken = append(taken, done)
-		// The groups on their way to the disk hold up to a buffer each.
+		// Each of the groups on their way to the disk holds up to one buffer of bytes.
 		if bytes += size; bytes > 64<<10+3<<20 {
 			t.Fatalf("%d bytes were taken although the disk hangs", bytes)
 		}
@@ -352,7 +352,7 @@ func TestFullInboxRefuses(t *testing.T) {
 	}
 }
 
-// B5: a put that waits past its deadline is refused, also while the disk hangs, and leaves no trace.
+// B5: a put that waits past its deadline is refused, even while the disk hangs, and is not stored.
 func TestDeadlineInTheQueue(t *testing.T) {
 	disk := newDisk()
 	e := openOnDisk(t, disk, func(o *engine.Options) { o.PublishTimeout, o.GroupsInFlight = 300*time.Millisecond, 1 })
@@ -386,8 +386,8 @@ func TestDeadlineInTheQueue(t *testing.T) {
 	}
 }
 
-// B21, B22: the next id after a clean stop, a kill and a power cut is one more than the last that was answered, or of
-// what was on its way; never one that was used.
+// B21, B22: after a clean stop, a kill and a power cut, the next id follows the last id that was answered, or that of a
+// put that was on its way. It is never an id that was used before.
 func TestIdsGoOnAfterReopen(t *testing.T) {
 	disk := newDisk()
 	used := map[engine.ID]bool{}

@@ -1,4 +1,5 @@
 package engine
 
-// ConfirmedInLog is how many messages of a partition, from the first, every channel has confirmed as the log has it.
+// ConfirmedInLog returns the number of the first message of a partition that is still needed: every durable channel has
+// confirmed all earlier messages, or a control batch carries them.
 func ConfirmedInLog(t *Topic, n int) uint64 { return uint64(t.partitions()[n].State().Needed) }

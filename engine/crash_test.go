@@ -19,7 +19,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// smallOptions make rotation, checkpoints, flushing and trimming happen hundreds of times in a short run.
+// smallOptions returns options so small that files rotate, checkpoints are written, tails are flushed and segments are
+// trimmed hundreds of times in a short run.
 func smallOptions(d aio.Disk) engine.Options {
 	return engine.Options{
 		Disk: d, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
@@ -30,12 +31,12 @@ func smallOptions(d aio.Disk) engine.Options {
 	}
 }
 
-// history is what clients saw of one run.
+// history records what clients saw in one run, over all lives of the engine. mu guards the maps.
 type history struct {
 	mu      sync.Mutex
-	tried   map[string]bool // topic/body of every publish that was started
-	acked   map[string]engine.ID
-	handled map[string]bool // a handler returned nil
+	tried   map[string]bool      // topic/body of every publish that was started
+	acked   map[string]engine.ID // of those that were answered OK
+	handled map[string]bool      // those for which a handler returned nil
 	acks    atomic.Int64
 }
 
@@ -57,9 +58,9 @@ func seeds(t *testing.T, name string, normal int) int {
 	return normal
 }
 
-// TestPowerCutAnywhere cuts the power at a random operation of a running engine, restarts it on what is
-// left, and again: everything that was answered OK and not confirmed must come, once or more, nothing that was
-// never published may come, and no producer's messages may change their order.
+// TestPowerCutAnywhere cuts the power at a random operation of a running engine, restarts the engine on what is left of
+// the disk, and so on. Every message that was answered OK and not confirmed must come, once or more. No message may
+// come that was never published, and the messages of a producer must keep their order.
 //
 // B17 (one node), B22, B24, B29, B43; invariants 7, 8, 9.
 func TestPowerCutAnywhere(t *testing.T) {
@@ -83,7 +84,7 @@ func TestPowerCutAnywhere(t *testing.T) {
 	}
 }
 
-// runLife runs a workload until the disk is cut off.
+// runLife opens an engine and runs a workload until the disk's power is cut.
 func runLife(t *testing.T, disk *faultaio.Disk, h *history, life int, rng *rand.Rand) {
 	e, err := engine.Open(context.Background(), smallOptions(disk))
 	if err != nil {
@@ -171,7 +172,7 @@ func handle(ctx context.Context, e *engine.Engine, h *history, topic string) {
 	})
 }
 
-// check reopens the disk twice (recovery of recovery is the identity) and reads everything.
+// check opens the disk twice, because recovering what recovery has left must change nothing, and reads all messages.
 func (h *history) check(t *testing.T, disk *faultaio.Disk) {
 	t.Helper()
 	e, err := engine.Open(context.Background(), smallOptions(disk))
@@ -215,7 +216,7 @@ func (h *history) check(t *testing.T, disk *faultaio.Disk) {
 	}
 }
 
-// drain reads a topic to its end.
+// drain reads all messages of a topic and adds them to got.
 func drain(t *testing.T, topic *engine.Topic, got map[string]engine.ID) {
 	t.Helper()
 	c, err := topic.Channel(context.Background(), "c")

@@ -1,6 +1,6 @@
 package engine
 
-// DelaysIn is how many messages wait for their time by a copy's log.
+// DelaysIn returns how many deferred messages the fold of a copy's log has, those that a consumer requeued included.
 func DelaysIn(e *Engine, topic string, n int) int {
 	return partitionOf(e, topic, n).State().Delayed
 }

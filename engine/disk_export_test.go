@@ -6,13 +6,13 @@ import (
 	"penstock/engine/inbox"
 )
 
-// WritesWaiting is how many writes the disk has that did not come back.
+// WritesWaiting returns how many writes to the disk have begun and not completed.
 func WritesWaiting(e *Engine) uint64 {
 	begun, done := e.pulse.Counts()
 	return begun - done
 }
 
-// PutTo stores a put in one partition, wherever it is led, and waits for the answer.
+// PutTo submits a put to one partition, whichever node leads it, and waits for the answer.
 func PutTo(ctx context.Context, t *Topic, n int, p *inbox.Put) error {
 	done := make(chan error, 1)
 	p.Done = func(p *inbox.Put) { done <- p.Err }

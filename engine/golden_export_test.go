@@ -7,7 +7,7 @@ import (
 	"penstock/segment"
 )
 
-// ControlKinds adds the kinds of control entries that are in e's logs of a topic.
+// ControlKinds adds the kinds of control entries that are in e's logs of a topic to kinds.
 func ControlKinds(e *Engine, topic string, kinds map[core.ControlKind]bool) error {
 	t, ok := e.LookupTopic(topic)
 	if !ok {
@@ -20,7 +20,7 @@ func ControlKinds(e *Engine, topic string, kinds map[core.ControlKind]bool) erro
 			var v segment.View
 			err := pt.Log().View(&v, at, 1<<20)
 			if start, _, _ := pt.Log().Start(); errors.Is(err, segment.ErrBelowStart) && start > at {
-				at = start // retention was faster
+				at = start // retention has removed the segment meanwhile
 				continue
 			}
 			if err != nil {

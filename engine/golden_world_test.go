@@ -15,10 +15,11 @@ import (
 	"penstock/engine/meta"
 )
 
-// Golden data directories: what an older version wrote, see golden_make_test.go, which writes them, and golden_test.go,
-// which reads them. This file is compiled with both, in this tree and in that of the older version.
+// Golden data directories were written by older versions. golden_make_test.go writes them, in the tree of the older
+// version; golden_test.go reads them, in this tree. This file is compiled in both trees, so it uses only the parts of
+// the API that both versions have.
 
-// goldenManifest says what is in a golden directory.
+// goldenManifest says which topics, messages and channels are in a golden directory.
 type goldenManifest struct {
 	Nodes  int
 	Topics map[string]*goldenTopic
@@ -32,11 +33,11 @@ type goldenTopic struct {
 
 type goldenChannel struct {
 	Paused   bool
-	Unread   map[string]string // what is not confirmed: body by id
-	Settings uint64            // their version
+	Unread   map[string]string // unconfirmed messages: body by id
+	Settings uint64            // version of the settings
 }
 
-// goldenNodes are the engines on a golden directory: one alone, or three with their metadata in a file.
+// goldenNodes are the engines on a golden directory: a single node, or three nodes with their metadata in a file.
 type goldenNodes struct {
 	engines []*engine.Engine
 	meta    *file.Store
@@ -51,7 +52,7 @@ func goldenOptions(dir string) engine.Options {
 	}
 }
 
-// openGolden opens the directory of a single node, or of three (n1, n2, n3 and the metadata).
+// openGolden opens the golden directory of a single node, or of three: n1, n2, n3 and the metadata in meta.kv.
 func openGolden(ctx context.Context, dir string, nodes int) (*goldenNodes, error) {
 	g := new(goldenNodes)
 	if nodes == 1 {
@@ -109,7 +110,7 @@ func (g *goldenNodes) close() error {
 	return first
 }
 
-// goldenUntil tries until it succeeds or ctx ends.
+// goldenUntil repeats try until it succeeds. When ctx ends it returns the last error of try.
 func goldenUntil(ctx context.Context, what string, try func() error) error {
 	for {
 		err := try()
@@ -124,7 +125,8 @@ func goldenUntil(ctx context.Context, what string, try func() error) error {
 	}
 }
 
-// describe is what the nodes hold of topics, asked through the first one. Retention removes segments of trimmed.
+// describe returns what the nodes hold of the topics, as the first node says. It leaves out the messages of the topic
+// trimmed, whose segments retention removes meanwhile.
 func (g *goldenNodes) describe(ctx context.Context, topics []string, trimmed string) (*goldenManifest, error) {
 	m := &goldenManifest{Nodes: len(g.engines), Topics: map[string]*goldenTopic{}}
 	for _, name := range topics {
@@ -171,7 +173,8 @@ func (g *goldenNodes) describe(ctx context.Context, topics []string, trimmed str
 	return m, nil
 }
 
-// stats are those of the node that leads; every topic has one partition.
+// stats returns the statistics of the topic at its leader: the node that shows the most channels. Every topic has only
+// one partition.
 func (g *goldenNodes) stats(topic string) engine.TopicStats {
 	var best engine.TopicStats
 	for _, e := range g.engines {

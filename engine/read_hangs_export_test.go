@@ -2,8 +2,8 @@ package engine
 
 import "penstock/segment"
 
-// EvictCopy moves a copy's bytes from memory to its segments, as the flusher does when buffers run short. It says
-// whether nothing of the copy is in memory any more.
+// EvictCopy flushes a copy's tail to its segments and evicts it from memory, as the flusher does when buffers run
+// short. It says whether the copy has nothing in memory any more.
 func EvictCopy(e *Engine, topic string, n int) bool {
 	t, ok := e.LookupTopic(topic)
 	if !ok {

@@ -1,4 +1,5 @@
 package engine
 
-// RemoteWindowBytes is the most that is on its way to a client of another node: see engine/remote.
+// RemoteWindowBytes is the window of a leader: the most bytes on their way to a client of another node. See
+// engine/remote.
 const RemoteWindowBytes = 1 << 20

@@ -14,7 +14,8 @@ import (
 	"penstock/netproto"
 )
 
-// remoteTestClient is a testClient whose client is connected to a node that may lead nothing.
+// remoteTestClient is a testClient that is connected to a node that may lead no partition. It is also a FailureSink;
+// its mu guards failures.
 type remoteTestClient struct {
 	*testClient
 	mu       sync.Mutex
@@ -33,7 +34,7 @@ func (g *remoteTestClient) failed() []string {
 	return slices.Clone(g.failures)
 }
 
-// done finishes a message that may be in flight elsewhere by now.
+// done finishes a message that may be in flight to another client by now.
 func (g *remoteTestClient) done(m delivered) {
 	if err := g.Finish(m.id); err != nil && !errors.Is(err, engine.ErrNotInFlight) {
 		g.t.Error(err)
@@ -41,7 +42,7 @@ func (g *remoteTestClient) done(m delivered) {
 	g.Pump()
 }
 
-// subscribeAt subscribes at a node, whatever it leads.
+// subscribeAt subscribes at a node, whether or not it leads a partition of the topic.
 func (tc *testCluster) subscribeAt(
 	m *testNode, topic, channel string, ready int, o ...engine.ConsumerOptions,
 ) *remoteTestClient {
@@ -65,15 +66,15 @@ func (tc *testCluster) subscribeAt(
 	return g
 }
 
-// label is a client's description.
+// label is a ConsumerOptions.Label with a text and a JSON form that differ.
 type label string
 
 func (l label) String() string { return "in words" }
 
 func (l label) MarshalJSON() ([]byte, error) { return []byte(`"` + string(l) + `"`), nil }
 
-// A consumer at a node that leads nothing gets everything: FIN confirms at the leader, REQ, TOUCH and timeouts are the
-// leader's, what the leader refuses is told, and the leader's statistics name the client.
+// A consumer at a node that leads no partition gets all messages. FIN confirms at the leader; REQ, TOUCH and timeouts
+// take effect there; the client is told what the leader refuses; and the leader's statistics name the client.
 //
 // B44, B47, B48, B50 on a proxied subscription.
 func TestRemoteConsumer(t *testing.T) {
@@ -140,7 +141,7 @@ func TestRemoteConsumer(t *testing.T) {
 	tc.eventually("the leader knows that the client left", func() bool { return len(channelStats(t, c).Consumers) == 0 })
 }
 
-// timeouts lets a message time out, and holds another by touching it.
+// timeouts checks that a message times out, and that TOUCH prevents that for its next delivery.
 func (g *remoteTestClient) timeouts(t *testing.T, topic *engine.Topic) {
 	t.Helper()
 	publish(t, topic, "slow")
@@ -164,8 +165,8 @@ func (g *remoteTestClient) timeouts(t *testing.T, topic *engine.Topic) {
 	}
 }
 
-// The client of a node keeps its connection while leadership moves by hand-over and by a leader's death, to a third
-// node and to the client's own; every message that was answered OK comes.
+// A client keeps its connection while the leadership moves, by a hand-over and by the end of a leader, to a third node
+// and to the client's own node. It gets every message that was answered OK.
 //
 // B57 (no loss over a change of leader), B68, B80.
 func TestRemoteFollowsLeaders(t *testing.T) {
@@ -228,8 +229,8 @@ func TestRemoteFollowsLeaders(t *testing.T) {
 	}
 }
 
-// When the client's node dies, or the connection to it, what its clients had in flight goes to others at once, not
-// after the timeout.
+// When a client's node or the connection to it ends, the messages that its clients had in flight go to other clients at
+// once, and not after their timeout.
 //
 // B49 on a proxied subscription.
 func TestRemoteNodeDies(t *testing.T) {
@@ -276,7 +277,7 @@ func TestRemoteNodeDies(t *testing.T) {
 	}
 }
 
-// nodeWithoutLeadership is a node that leads nothing of a topic with two partitions that two nodes lead.
+// nodeWithoutLeadership creates the topic t with two partitions, which two nodes lead, and returns the third node p.
 func (tc *testCluster) nodeWithoutLeadership() (p *testNode, leaders []*testNode) {
 	tc.t.Helper()
 	tc.create("t", 2)
@@ -292,7 +293,8 @@ func (tc *testCluster) nodeWithoutLeadership() (p *testNode, leaders []*testNode
 	panic("BUG: no third node")
 }
 
-// RDY holds over all leaders together, and with fewer credits than leaders each has its turn.
+// RDY bounds the messages in flight of all leaders together. If there are more leaders than credits, each leader gets
+// its turn.
 func TestRemoteReady(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)
@@ -323,7 +325,7 @@ func TestRemoteReady(t *testing.T) {
 	if len(from) != 2 || g.testClient.closes != 0 {
 		t.Errorf("messages per partition: %v", from)
 	}
-	// Idle: a single message of either partition comes soon, whoever has the credit.
+	// While all is idle, a single message of either partition comes soon, whichever leader has the credit.
 	for i := range 10 {
 		publish(t, tc.topic(p, "t"), fmt.Sprint("single", i))
 		g.finish(g.next())
@@ -352,8 +354,8 @@ func TestRemoteReady(t *testing.T) {
 	g.expectNothing("it was stopped")
 }
 
-// A client that does not read holds up its own messages and nothing else: what is on the way is bounded, and goes on
-// when it reads.
+// A client that does not read delays only its own messages. The bytes on their way to it are bounded, and they go on
+// when the client reads again.
 func TestRemoteSlowClient(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3, func(o *engine.Options) { o.MaxMessageBytes = 32 << 10 })
@@ -400,7 +402,8 @@ func TestRemoteSlowClient(t *testing.T) {
 	}
 }
 
-// A node that leads some of a topic does not fetch the rest: stock clients connect to all nodes.
+// A node that leads some partitions of a topic does not fetch messages of the others: stock clients connect to all
+// nodes.
 func TestRemoteNotWhereLeading(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)
@@ -417,8 +420,8 @@ func TestRemoteNotWhereLeading(t *testing.T) {
 	g.expectNothing("the rest is other nodes'")
 }
 
-// Deleting a channel ends clients at every node; an ephemeral channel goes with its last client, wherever that is;
-// subscribing to what was deleted makes it anew.
+// Deleting a channel ends its clients at every node. An ephemeral channel is deleted with its last client, at whatever
+// node that is. Subscribing to a deleted channel creates it again.
 //
 // B45, B46 on a proxied subscription.
 func TestRemoteChannelEnds(t *testing.T) {
@@ -460,8 +463,8 @@ func TestRemoteChannelEnds(t *testing.T) {
 	})
 }
 
-// A leader that refuses a subscription, because the channel was deleted, makes Subscribe fail: a client that was told
-// neither by an error nor by Closed would wait for messages for ever.
+// If a leader refuses a subscription because the channel was deleted, Subscribe fails. A client that learned it neither
+// from an error nor from Closed would wait for messages for ever.
 func TestRemoteSubscribeIsRefused(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)
@@ -486,8 +489,8 @@ func TestRemoteSubscribeIsRefused(t *testing.T) {
 	}
 }
 
-// Frames between nodes may be lost with their connection at any time: nothing is lost, and nobody stays without
-// messages.
+// Frames between nodes may be lost with their connection at any time. No message is lost by that, and no client stays
+// without messages.
 func TestRemoteConnectionLosses(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)
@@ -522,7 +525,7 @@ func TestRemoteConnectionLosses(t *testing.T) {
 	}
 }
 
-// Nothing is left of clients, at either end, when nodes close.
+// When nodes close, nothing is left of remote clients at either end.
 func TestRemoteLeavesNothing(t *testing.T) {
 	before := len(engineGoroutines())
 	tc := newTestCluster(t, 3)
@@ -549,8 +552,8 @@ func TestRemoteLeavesNothing(t *testing.T) {
 	awaitNoGoroutines(t, before)
 }
 
-// A topic gets partitions while a client of another node consumes: it gets the new ones' messages without being told
-// anything.
+// A topic gets more partitions while a client of another node consumes. The client gets the messages of the new
+// partitions without doing anything.
 func TestRemoteNewPartitions(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)

@@ -1,7 +1,7 @@
 package engine
 
-// HoldChanges keeps everything that changes a topic's channels on this node waiting, as a pause does that waits for a
-// quorum, until release is called.
+// HoldChanges holds Topic.changing until release is called, as a pause that waits for a quorum does: other changes of
+// the topic's channels on this node wait.
 func HoldChanges(e *Engine, topic string) (release func()) {
 	t, _ := e.LookupTopic(topic)
 	e.host.Lock(&t.changing)

@@ -16,10 +16,10 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// patience is how long a test waits for what must happen; the machine may be busy.
+// patience is how long a test waits for a condition that must come true. It is long, because the machine may be busy.
 var patience = wait.Or(60 * time.Second)
 
-// openWith opens an engine that the test closes at its end, if it did not before.
+// openWith opens an engine and closes it at the end of the test, unless the test has closed it before.
 func openWith(t testing.TB, o engine.Options) *engine.Engine {
 	t.Helper()
 	e, err := engine.Open(context.Background(), o)
@@ -49,7 +49,7 @@ func inDir(dir string) engine.Options {
 	return o
 }
 
-// logged keeps what an engine logs.
+// logged collects the log lines of an engine. mu guards buf: any goroutine may log.
 type logged struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -87,7 +87,7 @@ func channelOf(t testing.TB, topic *engine.Topic, name string) *engine.Channel {
 	return c
 }
 
-// publish stores bodies one by one and returns their ids.
+// publish stores bodies one after the other and returns their ids.
 func publish(t testing.TB, topic *engine.Topic, bodies ...string) []engine.ID {
 	t.Helper()
 	var ids []engine.ID
@@ -113,7 +113,7 @@ func numbered(prefix string, n, pad int) []string {
 	return out
 }
 
-// delivered is one message that a testClient got.
+// delivered is one delivery to a testClient.
 type delivered struct {
 	id       engine.ID
 	body     string
@@ -122,20 +122,21 @@ type delivered struct {
 	at       time.Time // when it came
 }
 
-// testClient is one consumer whose messages the test finishes itself.
+// testClient is a consumer and its Sink. The test finishes the messages itself. The engine calls Deliver and Closed on
+// its own goroutines; mu guards the fields below it.
 type testClient struct {
 	*engine.Consumer
 	t    testing.TB
-	came chan struct{} // something was added to got
+	came chan struct{} // one value: got or ended has changed
 
 	mu     sync.Mutex
-	got    []delivered
-	ended  error
-	limit  int // messages kept before the sink says it is full; 0: none
-	closes int
+	got    []delivered // deliveries that the test has not taken yet
+	ended  error       // the error of the last Closed
+	limit  int         // length of got from which Deliver says that the sink is full; 0: never
+	closes int         // calls of Closed
 }
 
-// subscribe makes a consumer of a channel that takes up to ready messages at a time.
+// subscribe attaches a consumer to the channel, with up to ready messages in flight.
 func subscribe(t testing.TB, c *engine.Channel, ready int, o ...engine.ConsumerOptions) *testClient {
 	t.Helper()
 	s := &testClient{t: t, came: make(chan struct{}, 1)}
@@ -177,7 +178,7 @@ func (s *testClient) tell() {
 	}
 }
 
-// poll returns the oldest message that came and was not asked for, within d.
+// poll takes the oldest delivery that the test has not taken yet. It waits for one at most d.
 func (s *testClient) poll(d time.Duration) (delivered, bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -198,7 +199,7 @@ func (s *testClient) poll(d time.Duration) (delivered, bool) {
 	}
 }
 
-// next waits for a message.
+// next takes the next delivery, and waits for it.
 func (s *testClient) next() delivered {
 	s.t.Helper()
 	m, ok := s.poll(patience)
@@ -208,7 +209,8 @@ func (s *testClient) next() delivered {
 	return m
 }
 
-// expectNothing fails the test if a message comes. A wrong one comes within milliseconds, so the wait is short.
+// expectNothing fails the test if a message comes within 60 ms. Wrong messages come within milliseconds, so a short
+// wait finds them.
 func (s *testClient) expectNothing(why string) {
 	s.t.Helper()
 	if m, ok := s.poll(60 * time.Millisecond); ok {
@@ -216,7 +218,7 @@ func (s *testClient) expectNothing(why string) {
 	}
 }
 
-// finish confirms and delivers on.
+// finish confirms the messages and lets the channel deliver the next ones.
 func (s *testClient) finish(ms ...delivered) {
 	s.t.Helper()
 	for _, m := range ms {
@@ -239,7 +241,7 @@ func (s *testClient) take(n int) []string {
 	return bodies
 }
 
-// eventually waits until a condition holds.
+// eventually waits until holds returns true. After patience it fails the test, with what as the condition's name.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -262,7 +264,8 @@ func channelStats(t testing.TB, c *engine.Channel) engine.ChannelStats {
 	return engine.ChannelStats{}
 }
 
-// readAll finishes everything that a channel has, until it has nothing, and returns the bodies by id.
+// readAll finishes the messages of a channel until none is left, deferred ones included, and returns their bodies by
+// id.
 func readAll(t testing.TB, c *engine.Channel) map[engine.ID]string {
 	t.Helper()
 	got := map[engine.ID]string{}
@@ -290,7 +293,7 @@ type result struct {
 	err error
 }
 
-// submit hands a batch over and returns where its answer comes.
+// submit submits a batch and returns the channel on which its answer comes.
 func submit(topic *engine.Topic, deadline time.Time, bodies ...string) (chan result, error) {
 	done := make(chan result, 1)
 	p := &engine.Put{Deadline: deadline, Done: func(p *engine.Put) { done <- result{p.First, p.Err} }}
@@ -300,6 +303,7 @@ func submit(topic *engine.Topic, deadline time.Time, bodies ...string) (chan res
 	return done, topic.Submit(p)
 }
 
+// answer waits for the answer of a submit.
 func answer(t testing.TB, done chan result) result {
 	t.Helper()
 	select {
@@ -311,7 +315,8 @@ func answer(t testing.TB, done chan result) result {
 	}
 }
 
-// holdCommits makes the commit log's writes hang until release is called. begun waits until one hangs.
+// holdCommits makes the writes of the commit log hang until release is called, or the test ends. begun waits until a
+// write hangs.
 func holdCommits(t testing.TB, d *faultaio.Disk) (begun, release func()) {
 	commits := func() (n int) {
 		for _, op := range d.Log() {
