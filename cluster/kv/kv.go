@@ -59,8 +59,9 @@ type Store interface {
 	// Txn applies all ops if all conds hold. It returns whether it did, and the revision. It allows as many ops as etcd
 	// does by default (128); a caller with more has to divide them.
 	Txn(ctx context.Context, conds []Cond, ops []Op) (ok bool, revision int64, err error)
-	// Watch calls changed with the events of each revision above after, in order and without gaps, until ctx ends (nil)
-	// or the watch cannot go on (ErrCompacted, ErrClosed). It survives a lost connection.
+	// Watch calls changed with the events of all revisions above after, in order and without gaps, until ctx ends (nil)
+	// or the watch cannot go on (ErrCompacted, ErrClosed). A call has the events of one or more revisions, and is
+	// complete up to revision. A lost connection does not end the watch.
 	Watch(ctx context.Context, prefix string, after int64, changed func(events []Event, revision int64)) error
 	// Grant creates a lease, and KeepAlive extends it. The TTL that remains is counted from before the call was sent.
 	Grant(ctx context.Context, ttl time.Duration) (LeaseID, error)

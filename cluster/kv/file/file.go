@@ -1,21 +1,21 @@
-// Package file is a kv.Store in one file, for a node that stands alone: the metadata of a cluster of one. It is package
-// memory with a journal: a transaction is answered when its line is on stable storage.
+// Package file is a kv.Store in one file, for a single node: the metadata of a cluster of one. It is package memory
+// with a journal: a transaction is answered when its line is on stable storage.
 //
 // # Format
 //
-// The file is text, a line for each revision:
+// The file is text, with one line for each revision:
 //
 //	8 hex digits, a space, JSON, a newline
 //
-// The digits are the CRC-32C of the JSON. The first line is {"format":1,"revision":R}: the revision that the map had
-// when the file was written anew. Entries that it had then follow, as writes with the revision of their last change in
-// "mod"; then the journal. A write is {"key":K,"text":V}, or "bytes" in base64 if the value is no UTF-8, or
-// {"key":K,"delete":true}. Keys with a lease are not kept: the process that held the lease is gone. Their transactions
-// leave an empty line, so that no revision comes twice.
+// The digits are the CRC-32C of the JSON. The first line is {"format":1,"revision":R}, where R is the revision of the
+// map when the file was last rewritten. The entries of that time follow, as writes, with the revision of their last
+// change in "mod". The journal follows the entries. A write is {"key":K,"text":V}, or "bytes" in base64 if the value is
+// not UTF-8, or {"key":K,"delete":true}. Keys with a lease are not kept: the process that held the lease is gone. A
+// transaction of such keys alone leaves a line without writes, so that no revision is used twice.
 //
-// A crash may leave the last line incomplete: that transaction was not answered. A bad line with a good one behind it
-// is damage, and the file is not opened. When the journal has grown large the file is written anew beside the old one
-// and renamed.
+// A crash may leave the last line incomplete: its transaction was not answered. A bad line with a good one behind it is
+// damage, and then the file is not opened. When the journal has grown large, a new file is written beside the old one
+// and renamed over it.
 package file
 
 import (
@@ -39,28 +39,30 @@ import (
 
 const (
 	formatVersion   = 1
-	minJournalBytes = 1 << 20 // the journal may grow to this, and to four times what the entries take
+	minJournalBytes = 1 << 20 // the journal may always grow to this; beyond, to four times the size of the entries
 	entriesPerLine  = 64
 )
 
-// ErrCorrupt says that the file is damaged. Nothing of it was changed.
+// ErrCorrupt says that the file is damaged. Nothing in it was changed.
 var ErrCorrupt = errors.New("kv: the metadata file is damaged: nothing was changed; put a copy in its place")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Store is the file's only client. It implements kv.Store.
+// Store is the only client of the file. It implements kv.Store.
 type Store struct {
 	*memory.Store
 	m    *memory.Map
 	path string
 	lock *os.File
 
-	// The rest is written under the map's lock: the journal is called there.
-	f        *os.File
-	entries  map[string]kv.Entry // that outlive the process
-	base     int64               // bytes of the file when it was written anew
+	// The map's lock guards the fields below: the map calls journal with it held. Close uses them when journal is
+	// called no more.
+	f       *os.File
+	entries map[string]kv.Entry // entries without a lease, which outlive the process
+	base    int64               // size of the file when it was last rewritten
+	// size is the present size of the file.
 	size     int64
-	failed   error // the first write that failed; nothing is written after it
+	failed   error // the first failed write; nothing is written after it
 	closed   bool
 	revision int64
 }
@@ -79,7 +81,7 @@ type edit struct {
 	Mod    int64   `json:"mod,omitempty"`
 }
 
-// Open opens a file, or makes it. Only one process can have it open.
+// Open opens a file, or creates it. Only one process can have it open.
 func Open(path string) (*Store, error) {
 	lock, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -111,7 +113,7 @@ func (s *Store) open() error {
 	return s.rewrite()
 }
 
-// load takes the lines of a file.
+// load reads the lines of a file into s.
 func (s *Store) load(data []byte) error {
 	bad := 0
 	for n := 1; len(data) > 0; n++ {
@@ -140,7 +142,7 @@ func (s *Store) load(data []byte) error {
 		}
 	}
 	if bad == 1 {
-		// A file comes into its place complete: its first line cannot have been torn.
+		// A file is complete when it is renamed into its place, so its first line cannot have been torn.
 		return fmt.Errorf("its first line is unreadable: %w", ErrCorrupt)
 	}
 	return nil
@@ -176,8 +178,8 @@ func (s *Store) replay(l *line) {
 	}
 }
 
-// hidesLine says whether a bad line ends with a good one: then the newline between them is damaged, and nothing was
-// torn.
+// hidesLine says whether a bad line ends with a good one. If so, the newline between the two is damaged, and no write
+// was torn.
 func hidesLine(text []byte) bool {
 	for i := 1; i+10 <= len(text); i++ {
 		if text[i+8] == ' ' && text[i+9] == '{' {
@@ -206,7 +208,7 @@ func editOf(key string, value []byte) edit {
 	return edit{Key: key, Bytes: value}
 }
 
-// encode is a file with the entries and no journal.
+// encode returns the content of a file with the entries and without a journal.
 func (s *Store) encode() []byte {
 	b := appendLine(nil, &line{Format: formatVersion, Revision: s.revision})
 	for keys := range slices.Chunk(slices.Sorted(maps.Keys(s.entries)), entriesPerLine) {
@@ -221,7 +223,7 @@ func (s *Store) encode() []byte {
 	return b
 }
 
-// rewrite puts a file without a journal in the place of the old one.
+// rewrite replaces the file by one without a journal. A crash leaves either the old file or the new one in place.
 func (s *Store) rewrite() error {
 	s.revision = max(s.revision, 1)
 	b := s.encode()
@@ -258,7 +260,7 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// journal makes a revision durable. After a failure nothing is known of what the file holds, so nothing more is written
+// journal makes a revision durable. After a failed write the content of the file is unknown, so nothing more is written
 // to it; the next Open finds out.
 func (s *Store) journal(revision int64, ops []kv.Op) error {
 	if s.closed {
@@ -301,10 +303,10 @@ func (s *Store) write(revision int64, ops []kv.Op) error {
 	return nil
 }
 
-// Close ends all calls and watches, and gives the file to the next who opens it.
+// Close ends all calls and watches, and releases the file for the next process.
 func (s *Store) Close() error {
 	err := s.Store.Close()
-	s.m.Close() // nobody holds the map's lock after it, and nobody calls the journal
+	s.m.Close() // it waits for the map's lock: from here on journal does not run
 	if s.closed {
 		return err
 	}

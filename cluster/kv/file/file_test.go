@@ -60,7 +60,8 @@ func list(t *testing.T, s *Store) string {
 	return b.String()
 }
 
-// What was answered is there after a restart, with its revisions; keys of leases are not, and no revision comes twice.
+// Answered transactions are there after a restart, with their revisions. Keys with leases are not, and no revision is
+// used twice.
 func TestReopen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "meta")
 	s := open(t, path)
@@ -104,7 +105,7 @@ func TestOneProcess(t *testing.T) {
 	open(t, path)
 }
 
-// A crash at any byte of the journal leaves the transactions up to there, whole.
+// A crash at any byte of the journal leaves the transactions before that byte, each of them whole.
 func TestTornTail(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "meta")
 	s := open(t, path)
@@ -142,7 +143,7 @@ func TestTornTail(t *testing.T) {
 	}
 }
 
-// Damage before the last line is told from a torn tail, and nothing is changed.
+// Damage before the last line is distinguished from a torn end, and nothing is changed.
 func TestCorrupt(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "meta")
 	s := open(t, path)
@@ -182,7 +183,7 @@ func TestCorrupt(t *testing.T) {
 	}
 }
 
-// The file does not grow without end.
+// The file does not grow without limit.
 func TestRewrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "meta")
 	s := open(t, path)
@@ -204,7 +205,7 @@ func TestRewrite(t *testing.T) {
 	}
 }
 
-// After a write that failed nothing is taken any more, nothing of it is seen, and what exists can be read.
+// After a failed write no change is accepted, nothing of that write is visible, and existing entries can be read.
 func TestDiskFails(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "meta"))
 	write(t, s, kv.Op{Key: "a"})
@@ -215,7 +216,7 @@ func TestDiskFails(t *testing.T) {
 	}
 	whole := s.f
 	s.f = readOnly
-	for range 2 { // the disk works again before the second
+	for range 2 { // the disk works again before the second one
 		if ok, _, err := s.Txn(context.Background(), nil, []kv.Op{{Key: "b"}}); ok || !errors.Is(err, kv.ErrUnavailable) {
 			t.Fatal(ok, err)
 		}
@@ -237,7 +238,7 @@ func FuzzLoad(f *testing.F) {
 		if s.load(data) != nil {
 			return
 		}
-		// What was read is written and read again the same.
+		// A file that was read is written again and reads the same.
 		again := &Store{entries: map[string]kv.Entry{}}
 		if err := again.load(s.encode()); err != nil {
 			t.Fatal(err)

@@ -1,4 +1,4 @@
-// Package kvtest holds every implementation of kv.Store to the same behaviour: the one that package cluster relies on.
+// Package kvtest tests that every implementation of kv.Store behaves as package cluster needs it.
 package kvtest
 
 import (
@@ -12,14 +12,14 @@ import (
 	"penstock/cluster/kv"
 )
 
-// Backend is what is tested.
+// Backend is the implementation under test.
 type Backend struct {
-	// Open returns clients of one map, which may be used by other tests too: every test keeps to keys of its own. A
-	// backend that has only one client returns it several times. The backend closes them at the end of the test.
+	// Open returns clients of one map. Other tests may use the same map, so every test uses only keys of its own. A
+	// backend with a single client returns it several times. The backend closes the clients at the end of the test.
 	Open func(t *testing.T, clients int) []kv.Store
-	// Compact makes watches that begin below the newest revision impossible.
+	// Compact makes it impossible to watch from below the newest revision.
 	Compact func(t *testing.T)
-	// LeaseTTL is a short one that the backend can keep; tests wait for it.
+	// LeaseTTL is a short TTL that the backend can keep; tests wait for it.
 	LeaseTTL time.Duration
 }
 
@@ -55,7 +55,7 @@ func Run(t *testing.T, b Backend) {
 	}
 }
 
-// world is one test: two clients and a prefix of its own.
+// world belongs to one test: two clients, and a prefix of its own.
 type world struct {
 	*testing.T
 	b      Backend
@@ -70,7 +70,7 @@ func (w *world) put(k, v string) kv.Op { return kv.Op{Key: w.key(k), Value: []by
 
 func (w *world) del(k string) kv.Op { return kv.Op{Key: w.key(k), Delete: true} }
 
-// write applies ops without comparing anything.
+// write applies ops without conditions.
 func (w *world) write(s kv.Store, ops ...kv.Op) int64 {
 	w.Helper()
 	ok, revision, err := s.Txn(w.ctx, nil, ops)
@@ -94,7 +94,7 @@ func (w *world) list(s kv.Store) map[string]kv.Entry {
 	return m
 }
 
-// watching collects what a watch says.
+// watching collects the events of a watch.
 type watching struct {
 	w      *world
 	events chan kv.Event
@@ -142,7 +142,7 @@ func (x *watching) next() kv.Event {
 	return kv.Event{}
 }
 
-// want takes the next event: of key, with value, or its deletion.
+// want takes the next event, which must be a write of value to key, or the deletion of key.
 func (x *watching) want(key, value string, deleted bool) kv.Event {
 	x.w.Helper()
 	e := x.next()

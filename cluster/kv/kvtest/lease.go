@@ -19,7 +19,7 @@ func (w *world) leased(k string, id kv.LeaseID) kv.Op {
 	return kv.Op{Key: w.key(k), Value: []byte("leased"), Lease: id}
 }
 
-// Nobody keeps the lease alive: all its keys go, at once, and not before their time.
+// Nobody extends the lease: all its keys are deleted, at once, and not before the TTL is over.
 func testLeaseRunsOut(w *world) {
 	begin := time.Now()
 	id := w.grant()
@@ -42,7 +42,7 @@ func testLeaseRunsOut(w *world) {
 	w.wantErr(err, kv.ErrLeaseGone)
 }
 
-// A lease that is kept alive outlives its TTL, and ends a TTL after the last time.
+// A lease that is extended outlives its TTL, and ends one TTL after the last extension.
 func testLeaseKeptAlive(w *world) {
 	id := w.grant()
 	rev := w.write(w.a, w.leased("a", id))
@@ -74,7 +74,7 @@ func testLeaseRevoked(w *world) {
 	w.wantErr(w.a.Revoke(w.ctx, id), kv.ErrLeaseGone)
 }
 
-// A key belongs to the lease that it was last written with, or to none.
+// A key belongs to the lease with which it was last written, or to none.
 func testLeaseOfKeyChanges(w *world) {
 	id, other := w.grant(), w.grant()
 	w.write(w.a, w.leased("moves", id), w.leased("freed", id), w.leased("goes", id))
@@ -88,7 +88,7 @@ func testLeaseOfKeyChanges(w *world) {
 	}
 }
 
-// What is written with a lease that is not there is not written at all.
+// A write with a lease that does not exist is not applied.
 func testLeaseUnknown(w *world) {
 	id := w.grant()
 	if err := w.a.Revoke(w.ctx, id); err != nil {

@@ -10,8 +10,8 @@ import (
 	"penstock/cluster/kv"
 )
 
-// Entries under a prefix come in order of key, with values as they were written, and the revision is that of the whole
-// map.
+// Entries under a prefix are listed in order of key, with values as they were written, and the revision is that of the
+// whole map.
 func testList(w *world) {
 	entries, before, err := w.a.List(w.ctx, w.prefix)
 	if err != nil || len(entries) != 0 {
@@ -46,7 +46,7 @@ func testList(w *world) {
 	}
 }
 
-// A transaction is applied if every comparison holds, and only then.
+// A transaction is applied if all its conditions hold, and only then.
 func testTxnCompares(w *world) {
 	rev := w.write(w.a, w.put("there", "1"))
 	for _, c := range []struct {
@@ -76,7 +76,7 @@ func testTxnCompares(w *world) {
 	}
 }
 
-// All writes of a transaction have one revision, and a deletion of what is not there is no error.
+// All writes of a transaction have one revision, and deleting a key that does not exist is no error.
 func testTxnIsAtomic(w *world) {
 	before := w.write(w.a, w.put("gone", "1"), w.put("old", "1"))
 	ok, rev, err := w.a.Txn(w.ctx, []kv.Cond{{Key: w.key("old"), ModRevision: before}},
@@ -95,7 +95,7 @@ func testTxnIsAtomic(w *world) {
 	}
 }
 
-// 128 writes and comparisons fit, and a key cannot be written twice.
+// 128 writes and 128 conditions fit, and a key cannot be written twice.
 func testTxnLimits(w *world) {
 	var conds []kv.Cond
 	var ops []kv.Op
@@ -114,7 +114,7 @@ func testTxnLimits(w *world) {
 	}
 }
 
-// Of those that compare the same revision one wins.
+// Of several transactions that compare the same revision, one wins.
 func testRace(w *world) {
 	w.write(w.a, w.put("n", "0"))
 	const each = 20
@@ -173,7 +173,7 @@ func testContextEnds(w *world) {
 	}
 }
 
-// Close ends the client and its watches; others go on.
+// Close ends a client and its watches; other clients go on.
 func testClose(w *world) {
 	_, rev, err := w.a.List(w.ctx, w.prefix)
 	if err != nil {

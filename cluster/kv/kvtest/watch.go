@@ -9,10 +9,10 @@ import (
 	"penstock/cluster/kv"
 )
 
-// compactedAtZero excuses a watch from the beginning of a map that forgets.
+// compactedAtZero accepts that a backend has compacted the beginning of its map.
 func (w *world) compactedAtZero(err error) bool { return errors.Is(err, kv.ErrCompacted) }
 
-// A watch begins right behind the revision that it is given, with what has happened since.
+// A watch begins right behind the given revision, with everything that has happened since.
 func testWatchHistory(w *world) {
 	w.write(w.a, w.put("a", "0"))
 	after := w.write(w.a, w.put("b", "0"))
@@ -23,7 +23,7 @@ func testWatchHistory(w *world) {
 		w.Errorf("it is of revision %d, not %d", e.ModRevision, first)
 	}
 	got := map[string]bool{}
-	for range 2 { // of one revision: in whatever order
+	for range 2 { // both are of one revision, so their order is open
 		e := x.next()
 		got[fmt.Sprintf("%s %v", e.Key[len(w.prefix):], e.Deleted)] = true
 	}
@@ -38,7 +38,7 @@ func testWatchHistory(w *world) {
 	}
 }
 
-// A watch sees its prefix only, and nothing of transactions that were not applied or changed nothing.
+// A watch sees only its prefix, and nothing of transactions that were refused or changed nothing.
 func testWatchFollows(w *world) {
 	_, rev, err := w.a.List(w.ctx, w.prefix)
 	if err != nil {
@@ -63,7 +63,7 @@ func testWatchFollows(w *world) {
 	x.want("in/a", "", true)
 }
 
-// Many writers, two watches, one of which began late: both see every revision, in order.
+// Many writers and two watches, one of which begins late: both watches see every revision, in order.
 func testWatchMissesNothing(w *world) {
 	_, rev, err := w.a.List(w.ctx, w.prefix)
 	if err != nil {
@@ -96,14 +96,14 @@ func testWatchMissesNothing(w *world) {
 	all.Wait()
 }
 
-// A watch that would miss something says so.
+// A watch that would miss an event says so.
 func testWatchCompacted(w *world) {
 	after := w.write(w.a, w.put("a", "0"))
 	w.write(w.a, w.put("a", "1"))
 	now := w.write(w.a, w.put("a", "2"))
 	w.b.Compact(w.T)
 	if _, _, err := w.z.List(w.ctx, w.prefix); err != nil {
-		// z has it behind it, too: a watch that begins before is answered with the changes
+		// z must know of the compaction: otherwise its watch would still get the changes
 		w.Fatal(err)
 	}
 	w.wantErr(w.watch(w.z, w.prefix, after).end(), kv.ErrCompacted)

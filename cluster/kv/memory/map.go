@@ -1,6 +1,6 @@
-// Package memory is a kv.Store in the process: several clients of one map, with watches, leases and revisions as etcd
-// has them, and with what a network does to a client: it can be cut off, and answers can get lost. Tests and
-// simulations of clusters run on it; package file keeps one on disk.
+// Package memory is a kv.Store inside the process: several clients of one map, with watches, leases and revisions like
+// etcd's. It also imitates the faults of a network: a client can be cut off, and answers can get lost. Tests and
+// simulations of clusters run on it; package file keeps such a map on disk.
 package memory
 
 import (
@@ -15,26 +15,26 @@ import (
 	"penstock/cluster/kv"
 )
 
-// Limits. MaxTxnCount is etcd's default; a client that passes here passes there.
+// Limits. MaxTxnCount is etcd's default, so a transaction that fits here also fits there.
 const (
-	MaxTxnCount     = 128   // ops of a transaction, and conds
-	MaxHistoryCount = 10000 // events that watches may still ask for; what is older is compacted
+	MaxTxnCount     = 128   // ops of a transaction, and its conds
+	MaxHistoryCount = 10000 // events that watches may still ask for; older ones are compacted
 )
 
 // Options of a map. The zero value is an empty map on the machine's clock.
 type Options struct {
-	// Now is the clock of the leases. With one of the caller's, leases end only when Expire is called; without, by
+	// Now is the clock of the leases. If it is set, leases end only when Expire is called; otherwise they end by
 	// themselves.
 	Now func() time.Time
-	// Entries, of Revision or older, are what the map begins with. Borrowed for the call.
+	// Entries, of Revision or older, are the initial content of the map. Borrowed for the call.
 	Entries  []kv.Entry
 	Revision int64
-	// Journal is called before a revision is applied, in order of revision and with the map locked. If it fails, a
-	// transaction is refused with its error, and a lease that runs out takes its keys with it all the same.
+	// Journal is called before a revision is applied, in order of revision and with the map locked. If it fails, the
+	// transaction is refused with its error. But the keys of a lease that runs out are deleted all the same.
 	Journal func(revision int64, ops []kv.Op) error
 }
 
-// Map is what the clients share. It is safe for concurrent use.
+// Map is the data that the clients share. It is safe for concurrent use.
 type Map struct {
 	opts Options
 
@@ -54,7 +54,7 @@ type Map struct {
 type lease struct {
 	ttl   time.Duration
 	until time.Time
-	timer *time.Timer // nil with a clock of the caller's
+	timer *time.Timer // nil if Options.Now is set
 }
 
 // New makes a map.
@@ -70,14 +70,14 @@ func New(o Options) *Map {
 	return m
 }
 
-// Store is a client of the map. Clients of one name are cut off together.
+// Store returns a client of the map. Clients with the same name are cut off together.
 func (m *Map) Store(name string) *Store { return &Store{m: m, name: name} }
 
-// Cut makes the calls of the clients of a name fail with kv.ErrUnavailable and holds back the events of their watches,
-// until Heal. Their leases run on.
+// Cut cuts off the clients with this name until Heal: their calls fail with kv.ErrUnavailable, and the events of their
+// watches are held back. Their leases go on running out.
 func (m *Map) Cut(name string) { m.setCut(name, true) }
 
-// Heal ends Cut: watches go on where they stood.
+// Heal ends Cut: watches continue where they were.
 func (m *Map) Heal(name string) { m.setCut(name, false) }
 
 func (m *Map) setCut(name string, on bool) {
@@ -87,14 +87,15 @@ func (m *Map) setCut(name string, on bool) {
 	m.wake()
 }
 
-// LoseAnswers lets the next count transactions of a client be applied, and then fail with kv.ErrUnavailable.
+// LoseAnswers makes the next count transactions of the clients with this name fail with kv.ErrUnavailable after they
+// were applied.
 func (m *Map) LoseAnswers(name string, count int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.lose[name] = count
 }
 
-// Compact forgets the history: watches that have not seen all of it end with kv.ErrCompacted.
+// Compact drops the history: watches that have not seen all of it end with kv.ErrCompacted.
 func (m *Map) Compact() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -102,7 +103,7 @@ func (m *Map) Compact() {
 	m.wake()
 }
 
-// Expire ends the leases whose time has come by the caller's clock.
+// Expire ends the leases that have run out on Options.Now.
 func (m *Map) Expire() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -113,14 +114,15 @@ func (m *Map) Expire() {
 	}
 }
 
-// Entries returns everything, in order of key, and the revision.
+// Entries returns all entries, in order of key, and the revision.
 func (m *Map) Entries() ([]kv.Entry, int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.list(""), m.revision
 }
 
-// Close ends all watches and leases; every call fails with kv.ErrClosed from now on. Keys stay as they are.
+// Close ends all watches; every call fails with kv.ErrClosed from now on. Leases no longer run out, and keys stay as
+// they are.
 func (m *Map) Close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -191,7 +193,7 @@ func checkTxn(conds []kv.Cond, ops []kv.Op) error {
 	return nil
 }
 
-// apply makes the next revision. As in etcd there is none if nothing is written or deleted.
+// apply makes the next revision. As in etcd, there is none if nothing is written or deleted. The caller holds the lock.
 func (m *Map) apply(ops []kv.Op) error {
 	revision := m.revision + 1
 	var events []kv.Event
@@ -250,7 +252,7 @@ func (m *Map) grant(ttl time.Duration) kv.LeaseID {
 	return id
 }
 
-// runOut ends a lease that nobody extended meanwhile.
+// runOut ends a lease, unless it was extended.
 func (m *Map) runOut(id kv.LeaseID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -287,7 +289,8 @@ func (m *Map) dropLease(id kv.LeaseID) {
 	m.publish(m.revision+1, events)
 }
 
-// pending returns what a watch has not seen, and the revision up to which that is everything.
+// pending returns the events that a watch has not seen, and the revision up to which they are complete. The caller
+// holds the lock.
 func (m *Map) pending(prefix string, after int64) ([]kv.Event, int64, error) {
 	if after < m.compacted {
 		return nil, 0, kv.ErrCompacted

@@ -39,7 +39,7 @@ func write(t *testing.T, s kv.Store, key string) int64 {
 	return rev
 }
 
-// A client that is cut off can do nothing, hears nothing, and hears everything when it is back.
+// A client that is cut off can do nothing and sees nothing, and sees everything when it is back.
 func TestCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New(Options{})
@@ -80,7 +80,7 @@ func TestCut(t *testing.T) {
 	})
 }
 
-// A lost answer is not a transaction that did not happen.
+// A lost answer does not mean that the transaction was not applied.
 func TestLoseAnswers(t *testing.T) {
 	m := New(Options{})
 	defer m.Close()
@@ -95,7 +95,7 @@ func TestLoseAnswers(t *testing.T) {
 	write(t, s, "l")
 }
 
-// With a clock of the caller's, leases end when the caller says so.
+// With the caller's clock, leases end when the caller says so.
 func TestClock(t *testing.T) {
 	now := time.Unix(0, 0)
 	m := New(Options{Now: func() time.Time { return now }})
@@ -125,7 +125,7 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// The history is bounded: whoever is too far behind is told so.
+// The history is bounded: a watch that is too far behind is told so.
 func TestHistoryIsBounded(t *testing.T) {
 	m := New(Options{})
 	defer m.Close()

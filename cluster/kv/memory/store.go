@@ -11,12 +11,12 @@ import (
 type Store struct {
 	m      *Map
 	name   string
-	closed bool // under the map's lock
+	closed bool // guarded by the map's lock
 }
 
 var _ kv.Store = (*Store)(nil)
 
-// enter locks the map for a call, or says why the call fails.
+// enter locks the map for a call, or returns why the call fails.
 func (s *Store) enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -33,7 +33,7 @@ func (s *Store) enter(ctx context.Context) error {
 	return nil
 }
 
-// List is kv.Store's. Values are shared with the map and must not be changed.
+// List implements kv.Store. Values are shared with the map and must not be changed.
 func (s *Store) List(ctx context.Context, prefix string) ([]kv.Entry, int64, error) {
 	if err := s.enter(ctx); err != nil {
 		return nil, 0, err
@@ -42,7 +42,7 @@ func (s *Store) List(ctx context.Context, prefix string) ([]kv.Entry, int64, err
 	return s.m.list(prefix), s.m.revision, nil
 }
 
-// Txn is kv.Store's.
+// Txn implements kv.Store.
 func (s *Store) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, int64, error) {
 	if err := s.enter(ctx); err != nil {
 		return false, 0, err
@@ -56,12 +56,12 @@ func (s *Store) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, in
 	return ok, revision, err
 }
 
-// Watch is kv.Store's. All revisions that are there come in one call.
+// Watch implements kv.Store. One call of changed has all revisions that there are.
 func (s *Store) Watch(ctx context.Context, prefix string, after int64, changed func([]kv.Event, int64)) error {
 	return s.m.watch(ctx, s, prefix, after, changed)
 }
 
-// Grant is kv.Store's.
+// Grant implements kv.Store.
 func (s *Store) Grant(ctx context.Context, ttl time.Duration) (kv.LeaseID, error) {
 	if err := s.enter(ctx); err != nil {
 		return 0, err
@@ -70,7 +70,7 @@ func (s *Store) Grant(ctx context.Context, ttl time.Duration) (kv.LeaseID, error
 	return s.m.grant(ttl), nil
 }
 
-// KeepAlive is kv.Store's.
+// KeepAlive implements kv.Store.
 func (s *Store) KeepAlive(ctx context.Context, id kv.LeaseID) (time.Duration, error) {
 	if err := s.enter(ctx); err != nil {
 		return 0, err
@@ -84,7 +84,7 @@ func (s *Store) KeepAlive(ctx context.Context, id kv.LeaseID) (time.Duration, er
 	return l.ttl, nil
 }
 
-// Revoke is kv.Store's.
+// Revoke implements kv.Store.
 func (s *Store) Revoke(ctx context.Context, id kv.LeaseID) error {
 	if err := s.enter(ctx); err != nil {
 		return err
