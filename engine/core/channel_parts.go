@@ -6,8 +6,9 @@ import (
 	"penstock/segment"
 )
 
-// channelPart is the channel's state in one partition. Two invariants hold between Steps:
+// channelPart is the channel's state in one partition. Three invariants hold between Steps:
 //
+//	confirmed <= next.
 //	Every id in [confirmed, next) is confirmed or has an entry.
 //	next is not confirmed and has no entry, unless it is at or beyond end.
 type channelPart struct {
