@@ -9,8 +9,8 @@ import (
 	"penstock/engine/base"
 )
 
-// Messages with keys are for the partition of their keys; the key is a header of each. What cannot be one put is
-// refused.
+// CarryAll returns the partition of the messages' keys, and stores each key as a header. It refuses messages that
+// cannot be one put.
 func TestCarryAll(t *testing.T) {
 	const partitions = 1000
 	named := []base.Header{{Key: []byte("key"), Value: []byte("a")}}
@@ -49,7 +49,7 @@ func TestCarryAll(t *testing.T) {
 	}
 }
 
-// Clients compute the partition of a key, too.
+// PartitionOf must not change, because clients compute the partition of a key too.
 func TestPartitionOf(t *testing.T) {
 	for key, want := range map[string]int{"": 458, "a": 429, "k1": 960, "customer-17": 264} {
 		if n := PartitionOf([]byte(key), 1000); n != want {
@@ -58,7 +58,7 @@ func TestPartitionOf(t *testing.T) {
 	}
 }
 
-// Waiters fill whole cache lines.
+// A Waiter fills whole cache lines.
 func TestSizeOfWaiter(t *testing.T) {
 	if n := unsafe.Sizeof(Waiter{}); n != 256 {
 		t.Errorf("a waiter has %d bytes", n)

@@ -19,7 +19,7 @@ func sizedPuts(n int) []*Put {
 	return ps
 }
 
-// mustHold says that a list has these puts, in this order, and that its ends and its sum agree.
+// mustHold checks that a list holds these puts in this order, and that its ends and its byte count agree.
 func mustHold(t *testing.T, l *List, want []*Put) {
 	t.Helper()
 	var got []*Put
@@ -41,7 +41,7 @@ func mustHold(t *testing.T, l *List, want []*Put) {
 	}
 }
 
-// A list does what a slice does, whatever is done to it in which order.
+// A list agrees with a slice, for any operations in any order.
 func TestPutListAgreesWithASlice(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -110,7 +110,7 @@ func TestPutListAgreesWithASlice(t *testing.T) {
 	}
 }
 
-// insert sorts by order, wherever a put belongs.
+// Insert keeps the list sorted by order, wherever the put belongs.
 func TestPutListInsert(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 2))
@@ -127,7 +127,7 @@ func TestPutListInsert(t *testing.T) {
 	}
 }
 
-// A put that leaves a list takes no link along: its owner may use it again at once.
+// A put that leaves a list keeps no link to it: its owner may reuse the put at once.
 func TestPutListLeavesNoLinks(t *testing.T) {
 	ps := sizedPuts(4)
 	var l List
@@ -145,7 +145,7 @@ func TestPutListLeavesNoLinks(t *testing.T) {
 	mustHold(t, &l, ps[3:])
 }
 
-// answer ends all puts of a list. Those who wait together are woken by one gate; the others by their own Done.
+// Answer answers all puts of a list. Puts that share a gate are woken together; each of the others gets its own Done.
 func TestPutListAnswer(t *testing.T) {
 	var box Inbox
 	var l List
