@@ -9,7 +9,8 @@ import (
 	"penstock/engine/base"
 )
 
-// A deleted name is told from one that never existed for ten seconds, and no number of deletions takes more room.
+// For ten seconds a deleted name is told from one that never existed. The table of names is bounded, however many are
+// deleted.
 func TestDeletedNamesAreRemembered(t *testing.T) {
 	var names DeletedNames
 	now := time.Unix(1000, 0)
@@ -34,7 +35,8 @@ func TestDeletedNamesAreRemembered(t *testing.T) {
 	}
 }
 
-// A channel is deleted if any leader deleted it; gone, since the youngest deletion, if one of the others remembers it.
+// A channel is deleted if any leader deleted it. Otherwise, if some leader remembers a deletion, the channel is gone
+// since the most recent one.
 func TestDeletionMergesAnswers(t *testing.T) {
 	gone := func(ago time.Duration) error { return NewGoneError(ago, base.ErrNoChannel) }
 	for name, c := range map[string]struct {

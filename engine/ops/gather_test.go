@@ -15,7 +15,8 @@ import (
 	"penstock/replicate/wire"
 )
 
-// fakeTopic has partitions that this node leads (1) or that nobody leads (0). Each round answers the next of answers.
+// fakeTopic has partitions that this node leads (1) or that nobody leads (0). Each execution returns the next of
+// answers.
 type fakeTopic struct {
 	leaders [][]replicate.NodeID // of each round; the last one stays
 	answers []error              // of each execution; the last one stays
@@ -48,7 +49,8 @@ func newTestOperations(t *testing.T, timeout time.Duration) *Operations {
 	return New(Node{Host: host.NewMachine(), Peers: peers, Timeout: timeout, News: new(base.Notice)})
 }
 
-// Every partition is asked for until its leader has done it, and no longer; one that is new joins in.
+// Gather asks for every partition until its leader has done the operation, and not after that. A partition that is
+// added meanwhile is included.
 func TestGatherRepeatsWhatIsLeft(t *testing.T) {
 	topic := &fakeTopic{
 		leaders: [][]replicate.NodeID{{1, 0, 1}, {1, 1, 1}, {1, 1, 1, 1}},

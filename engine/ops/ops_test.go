@@ -9,7 +9,7 @@ import (
 	"penstock/netproto"
 )
 
-// What ends a round of asking leaders is known for what it is, whoever says it.
+// A final error, which ends the rounds of asking leaders, is recognized whichever node returns it.
 func TestFinalErrorsHaveNumbers(t *testing.T) {
 	for _, err := range finalErrors {
 		for level := 1; level <= 3; level++ {
