@@ -22,7 +22,7 @@ func (pt *testPartition) Box() *inbox.Inbox          { return &pt.box }
 func (pt *testPartition) Target() replicate.NodeID   { return 2 }
 func (pt *testPartition) Announce(bool)              {}
 
-// onItsWay is a put that was sent to node 2 as request 7; answers are what it was answered.
+// onItsWay is a put that was sent to node 2 as request 7. answers collects the answers that the put gets.
 func onItsWay() (f *Forwarder, p *inbox.Put, answers *[]error) {
 	pt := new(testPartition)
 	f = New(Node{Peers: &host.Peers{Self: 1}})
@@ -43,8 +43,8 @@ func answerTo(request uint64, status netproto.Status, first base.ID, why error) 
 	return fr
 }
 
-// A put that a leader did not store goes to the next one. Everything else is answered: what may be stored is never sent
-// again.
+// A put that a leader did not store goes to the next leader. Every other put is answered: a put that may be stored is
+// never sent again.
 func TestForwardedPutIsAnsweredOrSentAgain(t *testing.T) {
 	again := map[netproto.Status]bool{
 		netproto.StatusNotLeader: true, netproto.StatusFull: true, netproto.StatusClosed: true,
@@ -69,7 +69,7 @@ func TestForwardedPutIsAnsweredOrSentAgain(t *testing.T) {
 	}
 }
 
-// An answer counts from the node that was asked, once, and if it is whole.
+// An answer counts only if it comes from the node that was asked, for the first time, and intact.
 func TestForwardedPutIsAnsweredByWhoWasAsked(t *testing.T) {
 	f, _, answers := onItsWay()
 	f.HandleAck(3, answerTo(7, netproto.StatusOK, 5, nil))

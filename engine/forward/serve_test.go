@@ -17,8 +17,8 @@ func sampleLane() *lane {
 	return &lane{Lane: route.NewLane(9), id: segment.Identity{Topic: uuid.UUID{1, 2, 3}, Partition: 7}}
 }
 
-// What is sent is what the other node reads, with headers and without; and a put without headers is, byte for byte,
-// what it was before there were headers.
+// The other node decodes exactly what this node sent, with headers and without. The bytes of a put without headers are
+// the same as before headers were introduced.
 func TestForwardedPutBytes(t *testing.T) {
 	plain := &inbox.Put{Messages: [][]byte{[]byte("one"), []byte("2")}}
 	plain.DeferMs = 5
@@ -69,7 +69,7 @@ func equalMessages(a, b *inbox.Put) bool {
 	return true
 }
 
-// Whatever another node sends is read without a fault, and what is read means the same when it is sent on.
+// No bytes from another node cause a panic, and a put that was decoded means the same when it is encoded again.
 func FuzzForwardedPut(f *testing.F) {
 	f.Add([]byte("\x03\x00\x00\x00one\x01\x00\x00\x002"), uint32(2), false)
 	f.Add([]byte("\x01\x00\x00\x00\x01\x00\x00\x00a\x00\x00\x00\x00\x01\x00\x00\x00x"), uint32(1), true)
