@@ -20,8 +20,8 @@ import (
 	"penstock/segment"
 )
 
-// A node that comes to lead a partition serves its own clients of before by frames to itself. Here both sides of a
-// remote consumer are one Consumers, with a topic, a channel and an engine that are not there.
+// A node that becomes the leader of a partition serves its existing clients by frames to itself. In this test one
+// Consumers is both sides of a remote consumer, and the topic, the channel and the engine are fakes.
 
 type testTopic struct{ Topic }
 
@@ -33,7 +33,7 @@ func (testTopic) Leaders() []replicate.NodeID      { return []replicate.NodeID{1
 func (testTopic) NewestEpoch(uint32) segment.Epoch { return 3 }
 func (testTopic) DropUnused(string)                {}
 
-// testChannel is the engine and the consumer at its channel. It tells what it is asked.
+// testChannel is the engine, and the consumer at its channel. It reports the calls that it gets.
 type testChannel struct {
 	sink  base.Sink
 	err   error
@@ -77,7 +77,7 @@ func (c *testChannel) InFlight() int                       { return 0 }
 func (c *testChannel) Close()                              { c.calls <- "close" }
 func (c *testChannel) CloseRemote(bool)                    { c.calls <- "close" }
 
-// testClient is a sink that tells what it gets.
+// testClient is a sink that reports the calls that it gets.
 type testClient struct{ calls chan string }
 
 func (s *testClient) Deliver(d *base.Delivery) bool {
@@ -147,7 +147,7 @@ func (l *loop) await(calls chan string, want ...string) {
 	}
 }
 
-// What the client asks for comes to the channel, and what the channel delivers or refuses to the client.
+// The client's calls reach the channel, and the channel's deliveries and refusals reach the client.
 func TestBothSides(t *testing.T) {
 	l := newLoop(t)
 	k, err := l.subscribe()
@@ -188,7 +188,7 @@ func TestBothSides(t *testing.T) {
 	l.await(l.channel.calls, "stop", "ready 0", "close")
 }
 
-// A channel that the leader does not have makes Subscribe fail; one that goes away ends the client, once.
+// If the leader lacks the channel, Subscribe fails. If the channel is deleted later, the client is ended once.
 func TestRefusedAndEnded(t *testing.T) {
 	l := newLoop(t)
 	l.channel.err = base.ErrNoChannel

@@ -8,7 +8,7 @@ import (
 	"penstock/engine/base"
 )
 
-// What times out is paid back in the same order in every run: a simulation repeats its frames.
+// Messages that time out are paid back in the same order in every run, because a simulation repeats its frames.
 func TestExpiredIsPaidBackInOneOrder(t *testing.T) {
 	ops := func() []byte {
 		l := &testLease{now: time.Hour}
