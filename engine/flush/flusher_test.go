@@ -8,8 +8,8 @@ import (
 	"penstock/segment"
 )
 
-// What came while the process ran is as old as that, whatever times its leader gave it: the times count for what was
-// there at the start and for nothing else.
+// The age of data that arrived while the process ran is the time since its arrival, whatever times its leader gave it.
+// Those times count only for data that was there at the start.
 func TestAgedTo(t *testing.T) {
 	now, mono := time.Unix(1_700_000_000, 0), 2*time.Hour
 	f, p := newTestPart(t, base.NewClock(func() time.Time { return now }, func() time.Duration { return mono }))
@@ -25,7 +25,7 @@ func TestAgedTo(t *testing.T) {
 	}
 }
 
-// The limit on a topic's bytes leaves that many.
+// Retention keeps the number of bytes that the limit of the topic allows.
 //
 // B39.
 func TestRetentionBytesAreKept(t *testing.T) {
@@ -40,8 +40,8 @@ func TestRetentionBytesAreKept(t *testing.T) {
 	}
 }
 
-// The commit log keeps what the segments of a copy lack that is given up or being removed, for as long as the copy says
-// so: after that the next process knows that the copy lacks something.
+// The commit log keeps the batches that the segments of a copy lack, if the copy is given up or being removed, for as
+// long as the copy says so. After that, the next process knows that the copy lacks something.
 func TestReleaseLimit(t *testing.T) {
 	f, p := newTestPart(t, nil)
 	p.log.Put(1, 1, time.Unix(1_700_000_000, 0).UnixNano())
@@ -56,8 +56,8 @@ func TestReleaseLimit(t *testing.T) {
 	}
 }
 
-// What could not be written closes the inbox of a copy until its log is another one. A flush that failed before that
-// closes nothing afterwards, and nothing opens what is closed for good.
+// A failed write closes the inbox of a copy until its log is replaced. A flush of the old log that failed does not
+// close the inbox of the new one, and nothing opens an inbox that is closed for good.
 func TestInboxOpensForAnotherLog(t *testing.T) {
 	f, p := newTestPart(t, nil)
 	before := p.Reopens()

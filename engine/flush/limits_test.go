@@ -7,7 +7,7 @@ import (
 	"penstock/engine/meta"
 )
 
-// A topic's settings go before the node's options; a quota that drops the oldest is a limit of retention.
+// A topic's settings override the node's options. A quota that drops the oldest messages is a limit of retention.
 func TestLimitsOfTopic(t *testing.T) {
 	own := Limits{RetentionBytes: 100, RetentionCount: 10, RetentionAge: time.Hour}
 	for name, c := range map[string]struct {

@@ -17,7 +17,7 @@ import (
 // testSizes make small segments.
 var testSizes = segment.Sizes{MinSegmentBytes: 16 << 10, MaxSegmentBytes: 64 << 10}
 
-// testPart is a partition without channels and replicas: a log, an inbox, and what a test says of the rest.
+// testPart is a partition without channels and replicas. It has a log and an inbox; the test decides the rest.
 type testPart struct {
 	Part
 	inbox.Inbox
@@ -42,7 +42,7 @@ func (*testPart) FindLost()                      {}
 func (*testPart) Trimmed(bool, bool)             {}
 func (p *testPart) isClosed() bool               { return p.WhyClosed() != nil }
 
-// newTestPart returns a flusher that does not run, and the one partition that it knows, with an empty log.
+// newTestPart returns a flusher that does not run, and the only partition of that flusher, with an empty log.
 func newTestPart(t *testing.T, clock *base.Clock) (*Flusher, *testPart) {
 	t.Helper()
 	p := &testPart{log: logtest.New(t, testSizes)}
@@ -61,7 +61,7 @@ func newTestPart(t *testing.T, clock *base.Clock) (*Flusher, *testPart) {
 	return f, p
 }
 
-// openInbox gives the partition a new inbox, which is open.
+// openInbox gives the partition a new, open inbox.
 func (p *testPart) openInbox() {
 	p.Inbox = inbox.Inbox{}
 	p.Use(new(inbox.Node))
