@@ -2,8 +2,8 @@ package host
 
 import "testing"
 
-// An engine that is closing may owe its commit log a mark when the log ends: nothing is due for that any more, or time
-// would stand still until the process ends.
+// The commit log of a closing engine may still owe a mark when the log ends. That mark is not due any more; otherwise
+// time would stand still until the process ends.
 func TestSteppedOwesAnEndedLogNothing(t *testing.T) {
 	s := &Stepped{owes: 7, markAt: 5, log: struct{ Log }{}}
 	if at := s.due(); at != 5 {
