@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// handClock is a clock whose two sources a test moves.
+// handClock is a clock whose two sources the test moves.
 type handClock struct {
 	wall time.Time
 	mono time.Duration
@@ -19,8 +19,8 @@ func newHandClock() (*handClock, *Clock) {
 
 func (h *handClock) pass(d time.Duration) { h.wall, h.mono = h.wall.Add(d), h.mono+d }
 
-// The engine's time is that of the start and what has passed since, however the wall clock steps; each step is seen
-// once.
+// The engine's time is the time of the start plus the time that has passed since, however the wall clock steps. Each
+// step is counted once.
 func TestClockIgnoresSteps(t *testing.T) {
 	h, c := newHandClock()
 	start := c.NowNs()
@@ -47,7 +47,7 @@ func TestClockIgnoresSteps(t *testing.T) {
 	}
 }
 
-// A process that gets no processor between two readings sees no step.
+// A process that loses its processor between two readings sees no step.
 func TestClockReadsApart(t *testing.T) {
 	h := &handClock{wall: time.Unix(1_000_000, 0)}
 	starve := 0
@@ -67,8 +67,8 @@ func TestClockReadsApart(t *testing.T) {
 	}
 }
 
-// The wall clock is believed when it went on evenly for clockTrust, and for as long as it was put forward; then never
-// again.
+// The wall clock is trusted once it has gone on evenly for clockTrust, and for as long as it was put forward. After
+// that it is not consulted again.
 func TestClockTrust(t *testing.T) {
 	h, c := newHandClock()
 	wait := func(d time.Duration) {

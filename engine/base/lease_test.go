@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// sleeper is a clock that a test sets.
+// sleeper is a clock that the test sets.
 type sleeper struct{ at time.Duration }
 
 func (s *sleeper) awake() time.Duration { return s.at }
 
 func (s *sleeper) pass(d time.Duration) { s.at += d }
 
-// What is to be handed over before a time may be handed over until then, and while this node has a lease.
+// A delivery with a deadline may be handed over until its deadline, and only while this node has a lease.
 //
 // F7.
 func TestDeadlinePassesWithTheLease(t *testing.T) {
@@ -46,7 +46,7 @@ func TestDeadlinePassesWithTheLease(t *testing.T) {
 	}
 }
 
-// A node stood still for longer than its lease, and gets a new one: the store saw the old one end.
+// A node was suspended for longer than its lease, and gets a new one: the store saw the old one end.
 //
 // Seed 2629847.
 func TestLeaseAfterAGapIsNotTheOldOne(t *testing.T) {
@@ -62,7 +62,7 @@ func TestLeaseAfterAGapIsNotTheOldOne(t *testing.T) {
 	if c.pass(1200 * time.Millisecond); l.Lapsed(begun) {
 		t.Error("a lease that was extended in time is taken for a new one")
 	}
-	c.pass(400 * time.Millisecond) // it stood still, and the lease ended
+	c.pass(400 * time.Millisecond) // it was suspended, and the lease ended
 	l.Extend(l.Now() + int64(time.Second))
 	if !l.Lapsed(begun) || l.Lapsed(l.Now()) {
 		t.Errorf("since before the gap it has lapsed %v, since now %v", l.Lapsed(begun), l.Lapsed(l.Now()))

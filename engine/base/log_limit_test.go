@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// What happens to all partitions at once is one line, and the next one says how many there were.
+// An event that hits all partitions at once gives one log line. The next line says how many events there were.
 func TestSeldom(t *testing.T) {
 	var s LogLimiter
 	lines, told := 0, 0

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Whoever waits for a condition hears of every change of it, also of one between its look and its wait.
+// A goroutine that waits for a condition is woken by every change of it, even one between its check and its wait.
 func TestNotice(t *testing.T) {
 	t.Parallel()
 	const waiters, last = 4, 10_000
