@@ -18,7 +18,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// source is a commit log's source that has nothing but a checkpoint.
+// source is a commit log source that consists of a checkpoint only.
 type source struct{}
 
 func (source) Gather(*clog.Group)           {}
@@ -27,14 +27,14 @@ func (source) Checkpoint(emit func([]byte)) { emit(make([]byte, 100)) }
 func (source) CheckpointBytes() int64       { return 100 }
 func (source) Failed(error)                 {}
 
-// nothing replays nothing.
+// nothing is a replayer that ignores everything.
 type nothing struct{}
 
 func (nothing) Checkpoint([]byte) error   { return nil }
 func (nothing) Record(*clog.Record) error { return nil }
 func (nothing) Restart()                  {}
 
-// commitLog opens a log on disk that is stepped until its first file has a checkpoint.
+// commitLog opens a log on disk, and steps it until its first file has a checkpoint.
 func commitLog(t *testing.T, disk aio.Disk) *clog.Log {
 	t.Helper()
 	arena, err := aio.NewArena(64<<10, 4)
@@ -59,8 +59,8 @@ func commitLog(t *testing.T, disk aio.Disk) *clog.Log {
 	return l
 }
 
-// A damaged file of the commit log is told once, however often the scrub meets it. The flusher hears it each time,
-// because what it does about it may fail.
+// A damaged file of the commit log is logged once, however often the scrub meets it. The flusher is told each time,
+// because its attempt to replace the file may fail.
 func TestDamagedFileOfTheCommitLogIsToldOnce(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	l := commitLog(t, disk)
@@ -97,7 +97,7 @@ func TestDamagedFileOfTheCommitLogIsToldOnce(t *testing.T) {
 	}
 }
 
-// catalog is a data directory with the files of a node and of one topic.
+// catalog is a data directory with the files of a node and one topic.
 type catalog struct {
 	disk  *faultaio.Disk
 	node  *dir.Node
@@ -137,7 +137,7 @@ func (c *catalog) read(t *testing.T, name string) string {
 	return string(data)
 }
 
-// Whatever rots of a file and its second copy is written anew, from the other one or from memory, and counted once.
+// When a file or its second copy decays, the scrub rewrites it from the other one or from memory, and counts it once.
 func TestCatalogIsMended(t *testing.T) {
 	c := newCatalog(t)
 	topic := dir.TopicPath(c.topic.ID)
@@ -173,7 +173,7 @@ func TestCatalogIsMended(t *testing.T) {
 	}
 }
 
-// A topic.json that is whole and is another topic's was put there by somebody: it is left alone.
+// A topic.json that is intact but belongs to another topic was put there by a person: the scrub leaves it alone.
 func TestCatalogLeavesWhatIsWhole(t *testing.T) {
 	c := newCatalog(t)
 	name := path.Join(dir.TopicPath(c.topic.ID), dir.TopicFile)
@@ -189,7 +189,7 @@ func TestCatalogLeavesWhatIsWhole(t *testing.T) {
 	}
 }
 
-// Nothing is read any more once the engine closes.
+// The scrub reads nothing any more once the engine closes.
 func TestReadingEnds(t *testing.T) {
 	c := newCatalog(t)
 	stop := make(chan struct{})

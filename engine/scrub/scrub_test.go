@@ -6,8 +6,9 @@ import (
 	"penstock/segment"
 )
 
-// A repair may be faster than the scrub that found the damage: then no range is isolated any more when the scrub looks,
-// and it reads the place once more. If it reads back, the damage counts; if it does not, the file as a whole is gone.
+// A repair may be faster than the scrub that found the damage. Then no range is isolated any more when the scrub looks,
+// and it reads the place once more. If this read succeeds, the damage counts. If it fails, the file as a whole is
+// unreadable.
 func TestFinding(t *testing.T) {
 	bad, other := &segment.CorruptError{Detail: "bad"}, &segment.CorruptError{Detail: "other"}
 	var f finding

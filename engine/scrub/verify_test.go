@@ -14,13 +14,13 @@ import (
 	"penstock/segment"
 )
 
-// fakeCopy answers a comparison as a node's copy of batches of 100 bytes with one message each.
+// fakeCopy answers a comparison like a node's copy that consists of batches of 100 bytes with one message each.
 type fakeCopy struct {
-	bodies   []byte // what distinguishes the batches
+	bodies   []byte // content that distinguishes the batches
 	bad      map[int]bool
-	repaired bool // as soon as damage was met
-	limit    int  // batches that are committed here
-	start    int  // batches that retention has removed here
+	repaired bool // as soon as damage was found
+	limit    int  // number of batches that are committed here
+	start    int  // number of batches that retention has removed here
 }
 
 const fakeBatchBytes = 100
@@ -95,8 +95,8 @@ func verified(t *testing.T, copies ...*fakeCopy) (found []string) {
 	return found
 }
 
-// What differs is told where it is, and whose copy it is: of the leader, of a follower, damaged, damaged and repaired
-// at once, or whole and another one.
+// Compare names the place of a difference and the node whose copy differs. The copy may be the leader's or a
+// follower's. It may be damaged, damaged but repaired at once, or intact but different.
 func TestVerifyNamesWhatDiffers(t *testing.T) {
 	const n = 50
 	bodies := make([]byte, n)
