@@ -13,7 +13,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// testHost is a machine whose instants a test sets.
+// testHost is a machine whose instants the test sets.
 type testHost struct {
 	host.Host
 	now time.Duration
@@ -22,7 +22,7 @@ type testHost struct {
 func (h *testHost) Instant() time.Time              { return time.Unix(0, int64(h.now)) }
 func (h *testHost) Since(t time.Time) time.Duration { return h.Instant().Sub(t) }
 
-// watched is a Watch that a test steps.
+// watched is a Watch that the test steps.
 type watched struct {
 	*Watch
 	host   *testHost
@@ -49,8 +49,8 @@ func (w *watched) pass(d time.Duration) {
 	}
 }
 
-// A write that does not come back: first the disk hangs, which the cluster's node hears once, then it has failed. When
-// the write comes back it hangs no more.
+// When a write does not come back, the disk first hangs, which the cluster's node is told once, and then counts as
+// failed. When the write comes back, the disk does not hang any more.
 func TestWatchSeesAHang(t *testing.T) {
 	w := newWatched(-1)
 	if w.pass(time.Second); w.State() != core.DiskGood || w.Failure() != nil {
@@ -81,7 +81,7 @@ func TestWatchSeesAHang(t *testing.T) {
 	}
 }
 
-// A hand-over that moved nothing is tried again sooner than another.
+// A hand-over that moved nothing is retried sooner than one that moved something.
 func TestWatchTriesAgainWhatMovedNothing(t *testing.T) {
 	for _, movedNone := range []bool{false, true} {
 		w := newWatched(-1)
@@ -102,7 +102,7 @@ func TestWatchTriesAgainWhatMovedNothing(t *testing.T) {
 	}
 }
 
-// An idle disk is asked with one write at a time. Nothing is started any more when the engine closes.
+// An idle disk is probed with one write at a time. No probe is started once the engine closes.
 func TestWatchAsksAnIdleDisk(t *testing.T) {
 	w := newWatched(time.Second)
 	count := uint64(0)
