@@ -9,7 +9,7 @@ import (
 	"penstock/segment"
 )
 
-// agesClock is a clock whose two sources a test moves.
+// agesClock is a clock whose two sources the test moves.
 type agesClock struct {
 	wall time.Time
 	mono time.Duration
@@ -22,14 +22,15 @@ func newAgesClock() (*agesClock, *base.Clock) {
 
 func (h *agesClock) pass(d time.Duration) { h.wall, h.mono = h.wall.Add(d), h.mono+d }
 
-// What a copy has seen come is never called older than it is, and at most by a part of the limit, or a look, younger.
+// Ages never reports data that it saw arrive as older than it is. It may report the data as younger, but at most by a
+// fraction of the limit or by the time between two looks.
 func TestAgesOfWhatCame(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		limit := time.Duration(1+r.IntN(1000)) * time.Second
 		look := time.Duration(1+r.IntN(20)) * time.Second
 		var a Ages
-		came := []time.Duration{0} // came[i] is when byte i came
+		came := []time.Duration{0} // came[i] is when byte i arrived
 		for now := time.Duration(0); now < 5*limit; now += look {
 			for range r.IntN(4) {
 				came = append(came, now)
@@ -50,13 +51,13 @@ func TestAgesOfWhatCame(t *testing.T) {
 	}
 }
 
-// What was there at the start is as old as the newest of it says and what has passed since; the wall clock adds to
-// that only when it is believed.
+// The age of data that was there at the start is the age of its newest append time plus the time that has passed since.
+// The wall clock adds to it only once it is trusted.
 func TestAgesOfWhatWasThere(t *testing.T) {
 	const limit = time.Hour
 	h, c := newAgesClock()
 	day := 24 * time.Hour
-	written := h.wall.Add(-day) // the newest of it: the node was down for a day, or its clock is wrong
+	written := h.wall.Add(-day) // the newest append time: the node was down for a day, or its clock is wrong
 	a := Ages{}
 	a.Found(1000, written.UnixNano(), h.mono)
 	before := func() time.Duration { ns, _ := a.OldTime(c, limit); return time.Unix(0, ns).Sub(written) }
@@ -79,7 +80,7 @@ func TestAgesOfWhatWasThere(t *testing.T) {
 	if got := before(); got != day+25*time.Minute-limit {
 		t.Fatalf("when the clock is believed: %v, want %v", got, day+25*time.Minute-limit)
 	}
-	ahead := h.wall.Add(day) // a leader whose clock was a day ahead wrote the newest
+	ahead := h.wall.Add(day) // a leader whose clock was a day ahead wrote the newest data
 	a.Found(1000, ahead.UnixNano(), h.mono)
 	fresh := base.NewClock(func() time.Time { return h.wall }, func() time.Duration { return time.Hour })
 	a.began = fresh.Mono()
@@ -92,7 +93,7 @@ func TestAgesOfWhatWasThere(t *testing.T) {
 	}
 }
 
-// A log that ends lower than was seen has to come again before it is old.
+// If a log ends lower than before, its new data must grow old again.
 func TestAgesOfALogThatWasCut(t *testing.T) {
 	const limit = time.Minute
 	var a Ages
