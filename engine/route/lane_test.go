@@ -8,7 +8,7 @@ import (
 	"penstock/replicate"
 )
 
-// What the first waiting put does, by what the lane has in flight and by who leads.
+// Next depends on the puts that the lane has in flight, and on the leader.
 func TestLaneNext(t *testing.T) {
 	sent := func(l *Lane) { l.Sent(2) }
 	for _, c := range []struct {
@@ -49,7 +49,7 @@ func TestLaneNext(t *testing.T) {
 	}
 }
 
-// A run ends with its last answer, and only a refusal makes a new one.
+// A run ends with its last answer, and only a refusal starts a new one.
 func TestLaneRuns(t *testing.T) {
 	l := NewLane(7)
 	l.Sent(2)
@@ -71,7 +71,7 @@ func TestLaneRuns(t *testing.T) {
 	}
 }
 
-// laneWorld is one node with a lane, and two others that lead now and then. The leader stores the puts in its inbox, in
+// laneWorld is one node with a lane and two other nodes that lead at times. The leader stores the puts in its inbox in
 // order.
 type laneWorld struct {
 	rnd      *rand.Rand
@@ -79,10 +79,10 @@ type laneWorld struct {
 	waiting  []lanePut // sorted by order
 	runs     uint32
 	leader   replicate.NodeID    // 0: nobody; 1: this node
-	known    replicate.NodeID    // the leader as this node knows it
-	sent     [4][]lanePut        // by node: on the way there
+	known    replicate.NodeID    // the leader, as far as this node knows
+	sent     [4][]lanePut        // by node: puts on their way to it
 	inbox    [4][]lanePut        // by node
-	answers  [4][]laneAnswer     // by node: on the way back
+	answers  [4][]laneAnswer     // by node: answers on their way back
 	refusals [4]Refusals[string] // by node
 	id       int
 	stored   []int
@@ -123,7 +123,7 @@ func (w *laneWorld) wait(p lanePut) {
 	slices.SortFunc(w.waiting, func(a, b lanePut) int { return int(int64(a.order - b.order)) })
 }
 
-// answer lets the next answer of a node come.
+// answer delivers the next answer of a node.
 func (w *laneWorld) answer(node replicate.NodeID) {
 	a := w.answers[node][0]
 	w.answers[node] = w.answers[node][1:]
@@ -138,8 +138,8 @@ func (w *laneWorld) answered(refused bool) {
 	w.lane.Answered(refused, w.runs)
 }
 
-// lead changes the leader. Forwarded puts in the inbox of the one before go back to where they came from; its own go to
-// its lane, before what waits there.
+// lead changes the leader. Forwarded puts in the old leader's inbox go back to the nodes that sent them. Its own puts
+// go to its lane, in front of the puts that wait there.
 func (w *laneWorld) lead(node replicate.NodeID) {
 	old := w.leader
 	w.leader = node
@@ -166,7 +166,7 @@ func (w *laneWorld) refuse(node replicate.NodeID, p lanePut) {
 	w.refused++
 }
 
-// arrive lets a node get the next put that was sent to it.
+// arrive delivers the next put that was sent to a node.
 func (w *laneWorld) arrive(node replicate.NodeID) {
 	p := w.sent[node][0]
 	w.sent[node] = w.sent[node][1:]
@@ -187,12 +187,12 @@ func (w *laneWorld) store() {
 	w.inbox[w.leader] = nil
 }
 
-// disconnect ends a connection. Puts that were sent and not answered may be stored or not, and are not sent again.
+// disconnect ends a connection. Puts that were sent but not answered may or may not be stored, and are not sent again.
 func (w *laneWorld) disconnect(node replicate.NodeID) {
 	lost := len(w.sent[node]) + len(w.answers[node])
 	w.sent[node], w.answers[node] = nil, nil
 	if w.leader == node {
-		lost += len(w.inbox[node]) // stored later, and nobody hears of it
+		lost += len(w.inbox[node]) // stored later, but nobody hears of it
 		for _, p := range w.inbox[node] {
 			w.stored = append(w.stored, p.id)
 		}
@@ -238,7 +238,7 @@ func (w *laneWorld) step() {
 	w.flush()
 }
 
-// settle lets node 2 lead until everything has come there.
+// settle lets node 2 lead until every put has arrived there.
 func (w *laneWorld) settle() {
 	w.lead(2)
 	w.known = 2
@@ -256,8 +256,8 @@ func (w *laneWorld) settle() {
 	}
 }
 
-// Whoever leads, whatever is refused and whichever connection ends: the puts of a partition are stored in the order in
-// which they came, each at most once; and all of them once a leader is there to stay.
+// Whichever node leads, whatever is refused and whichever connection ends, the puts of a partition are stored in the
+// order in which they arrived, each at most once. Once a leader lasts, no put waits any more.
 func TestLaneKeepsTheOrder(t *testing.T) {
 	stored, refused := 0, 0
 	for seed := range uint64(2000) {
