@@ -23,7 +23,7 @@ func (l *messageLists) free() {
 	if cap(l.bodies) > maxPooledLists || cap(l.keyed) > maxPooledLists {
 		return
 	}
-	clear(l.bodies) // do not keep what was borrowed from the caller alive
+	clear(l.bodies) // drop the references to memory that was borrowed from the caller
 	clear(l.headers)
 	clear(l.keyed)
 	l.bodies, l.headers, l.keyed = l.bodies[:0], l.headers[:0], l.keyed[:0]

@@ -143,6 +143,7 @@ var waiters = sync.Pool{New: func() any {
 	return w
 }}
 
+// NewWaiter returns a Waiter from the pool. The caller owns it until Free.
 func NewWaiter() *Waiter { return waiters.Get().(*Waiter) }
 
 // Carry makes body the only message.
@@ -151,6 +152,7 @@ func (w *Waiter) Carry(body []byte) {
 	w.Messages = w.one[:]
 }
 
+// Free clears w and puts it back into the pool. Its owner calls it after the answer.
 func (w *Waiter) Free() {
 	w.Put = Put{Done: w.Done}
 	w.one[0] = nil

@@ -19,6 +19,7 @@ func (l *List) After(p *Put) *Put { return p.next }
 // Size is the sum of the sizes of the puts.
 func (l *List) Size() int64 { return l.bytes }
 
+// Empty says whether the list holds no puts.
 func (l *List) Empty() bool { return l.head == nil }
 
 // Count walks the list.
