@@ -257,6 +257,7 @@ func (f *Forwarder) PeerLost(node replicate.NodeID) {
 	unknown.Answer(base.ErrUnknown)
 }
 
+// Close answers all puts: the waiting ones with ErrClosed, those in flight with ErrUnknown. Later puts get ErrClosed.
 func (f *Forwarder) Close() {
 	var waiting inbox.List
 	f.mu.Lock()
