@@ -93,6 +93,7 @@ func ReadShortened(disk aio.Disk) (*Shortened, error) {
 	return s, nil
 }
 
+// Has says whether the list contains the copy. It takes mu.
 func (s *Shortened) Has(id segment.Identity) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,6 +108,7 @@ func (s *Shortened) IsDurable(id segment.Identity) bool {
 	return s.durable[id]
 }
 
+// Count returns the number of entries of the list. It takes mu.
 func (s *Shortened) Count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,6 +147,7 @@ func (s *Shortened) SetDiscarded(id segment.Identity, discarded bool) error {
 	return s.Write()
 }
 
+// IsDiscarded says whether the copy is given up. It takes mu.
 func (s *Shortened) IsDiscarded(id segment.Identity) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
