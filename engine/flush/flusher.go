@@ -254,7 +254,7 @@ func (f *Flusher) flushOldest() bool {
 		f.queue = f.queue[1:]
 		f.mu.Unlock()
 		f.makeFiles(p)
-		// Clear the flag before the flush, so that a batch that is appended meanwhile queues the partition again.
+		// Clear the flag before the flush, so that a batch appended during the flush queues the partition again.
 		p.dirty.Store(false)
 		n, err := f.flush(p, maxFlushBytes)
 		if p.owner.Log().Unflushed() > 0 {
