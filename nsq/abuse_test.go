@@ -40,7 +40,7 @@ func TestOversizeIsRefusedBeforeItsBytesCome(t *testing.T) {
 	}
 }
 
-// Garbage ends its own connection only, and never the server.
+// Garbage ends only the connection on which it arrives, and never the server.
 func TestGarbage(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	rnd := rand.New(rand.NewPCG(7, 7))
@@ -60,7 +60,7 @@ func TestGarbage(t *testing.T) {
 			junk = append([]byte(magic+"SUB t c\nFIN "), junk...)
 		}
 		wg.Go(func() {
-			_, _ = c.nc.Write(junk) // the server may close before it has all
+			_, _ = c.nc.Write(junk) // the server may close the connection before it has read everything
 			_ = c.nc.CloseWrite()
 			_ = c.nc.SetReadDeadline(time.Now().Add(patience))
 			if _, err := io.Copy(io.Discard, c.nc); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -74,8 +74,8 @@ func TestGarbage(t *testing.T) {
 	c.ok()
 }
 
-// A command that began must end in time, however steadily its bytes drip; complete commands may come as slowly as they
-// like.
+// A command must be complete within MaxCommandTime, however steadily its bytes trickle in. Complete commands may come
+// as slowly as the client likes.
 func TestSlowDrip(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, engine.Options{}, Options{MaxCommandTime: 500 * time.Millisecond})
@@ -90,7 +90,7 @@ func TestSlowDrip(t *testing.T) {
 		if time.Since(start) > patience {
 			t.Fatal("the dripping connection stays open")
 		}
-		_ = drip.nc.SetReadDeadline(time.Now().Add(20 * time.Millisecond)) // the pace of the drip
+		_ = drip.nc.SetReadDeadline(time.Now().Add(20 * time.Millisecond)) // sets the pace of the trickle
 		if _, err := drip.nc.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			break
 		}
@@ -98,7 +98,7 @@ func TestSlowDrip(t *testing.T) {
 	if d := time.Since(start); d < 400*time.Millisecond {
 		t.Errorf("closed after %v already", d)
 	}
-	late.closed() // it never sent the magic
+	late.closed() // a connection that never sent the magic
 	slow.send(pub("t", "x"))
 	slow.ok()
 }
@@ -156,7 +156,7 @@ func TestConsumerThatNeverReads(t *testing.T) {
 		}
 		return false
 	})
-	// What was in flight to it is there for the next client.
+	// The messages that were in flight to the client are delivered to the next one.
 	heir := n.dial(t)
 	heir.sub("t", "stuck")
 	heir.send("RDY 1\n")
@@ -165,7 +165,7 @@ func TestConsumerThatNeverReads(t *testing.T) {
 	}
 }
 
-// A slow client is stopped at the bound and gets everything as it reads on.
+// Deliveries to a slow client stop at the bound. It gets every message as it goes on reading.
 func TestSlowConsumerLosesNothing(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{MaxConnOutputBytes: 20000})
 	c := n.dial(t)
@@ -195,7 +195,8 @@ func TestSlowConsumerLosesNothing(t *testing.T) {
 	}
 }
 
-// A producer that does not read its answers is not read from, so its answers cannot fill the memory; the others go on.
+// Commands of a producer that does not read its answers are not read, so that the answers cannot fill the memory. Other
+// clients are not affected.
 func TestProducerThatNeverReads(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, engine.Options{}, Options{WriteTimeout: 2 * time.Second, MaxConnOutputBytes: 4096})
@@ -258,7 +259,7 @@ func TestMaxConnections(t *testing.T) {
 	c.ok()
 }
 
-// Connections that do nothing cost a goroutine and no buffers; all of them go away without a trace.
+// Idle connections cost a goroutine and no buffers. When they end, nothing of them remains.
 func TestIdleConnectionsHoldNoBuffers(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	var clients []*client

@@ -14,7 +14,7 @@ import (
 	"penstock/engine"
 )
 
-// onlyConn is the server's side of the one connection.
+// onlyConn returns the server's side of the only connection.
 func (n *node) onlyConn(t *testing.T) *conn {
 	t.Helper()
 	var server *conn
@@ -22,7 +22,8 @@ func (n *node) onlyConn(t *testing.T) *conn {
 	return server
 }
 
-// What the engine completes in any order is answered in the order of the commands; behind a failed Put nothing is.
+// Puts that the engine completes in any order are answered in the order of the commands. After a failed Put nothing is
+// answered.
 func TestAnswersKeepTheirOrder(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	c := n.dial(t)
@@ -54,7 +55,7 @@ func TestAnswersKeepTheirOrder(t *testing.T) {
 	c.fatal("E_PUB_FAILED PUB failed no room")
 }
 
-// Completions race with the connection's reader and each other: none is lost, the order stays.
+// Completions race with the connection's reader and with each other. No answer is lost, and the order is kept.
 func TestAnswersUnderRace(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	c := n.dial(t)
@@ -89,7 +90,8 @@ func TestAnswersUnderRace(t *testing.T) {
 	wg.Wait()
 }
 
-// Frames from many goroutines reach a client that reads slowly whole and in each one's order.
+// Frames from many goroutines reach a client that reads slowly. Each frame arrives whole, and those of one goroutine in
+// order.
 func TestOutputUnderRace(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	c := n.dial(t)
@@ -166,7 +168,7 @@ func TestPublishAllocations(t *testing.T) {
 			}
 		}
 	}
-	for range 20 { // pools fill
+	for range 20 { // fills the pools
 		round()
 	}
 	var before, after runtime.MemStats

@@ -12,10 +12,10 @@ import (
 	"penstock/engine"
 )
 
-// Many clients that are answered together each get every answer.
+// Clients that are answered together, with one system call, each get all of their answers.
 func TestAnswersTogether(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
-	const clients, rounds = 80, 20 // more than one system call takes
+	const clients, rounds = 80, 20 // more clients than one system call can serve
 	var wg sync.WaitGroup
 	for i := range clients {
 		c := n.dial(t)
@@ -42,7 +42,7 @@ func TestAnswersTogether(t *testing.T) {
 	}
 }
 
-// lentOut is a connection whose output is lent with a frame in it.
+// lentOut returns a connection whose output is lent, with one frame in it.
 func lentOut(t *testing.T, n *node, frame []byte) (*client, *conn, chunk) {
 	t.Helper()
 	c := n.dial(t)
@@ -56,8 +56,8 @@ func lentOut(t *testing.T, n *node, frame []byte) (*client, *conn, chunk) {
 	return c, server, k
 }
 
-// A connection that is killed while its descriptor is in use keeps the number until then: another one with the same
-// number would get its answers.
+// A connection that is killed while its descriptor is in use keeps the descriptor open until the end of that use.
+// Otherwise a new connection could get the same descriptor number, and the answers of the old one.
 func TestLentSocketStaysOpen(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	c, server, k := lentOut(t, n, appendFrame(nil, frameResponse, "late"))
@@ -77,7 +77,7 @@ func TestLentSocketStaysOpen(t *testing.T) {
 	})
 }
 
-// What a socket does not take is written later, before what was appended meanwhile.
+// Bytes that a socket does not accept are written later, before the frames that were appended in the meantime.
 func TestLentRestIsWritten(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -93,7 +93,7 @@ func TestLentRestIsWritten(t *testing.T) {
 			frame := appendFrame(nil, frameResponse, strings.Repeat("a", 100))
 			client, server, k := lentOut(t, n, frame)
 			server.out.append(appendFrame(nil, frameResponse, "second"))
-			server.out.flush() // somebody owns it: nothing happens
+			server.out.flush() // does nothing, because the output has an owner
 			done := c.n
 			if done < 0 {
 				done = len(frame)
@@ -108,7 +108,7 @@ func TestLentRestIsWritten(t *testing.T) {
 	}
 }
 
-// A socket that fails ends its connection and no other.
+// A failing socket ends its own connection and no other.
 func TestLentFailure(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	c, server, k := lentOut(t, n, appendFrame(nil, frameResponse, "lost"))

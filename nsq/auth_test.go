@@ -20,7 +20,7 @@ import (
 	"penstock/nsq/auth"
 )
 
-// authServer speaks NSQ's auth protocol over HTTP.
+// authServer is a server of NSQ's auth protocol over HTTP.
 type authServer struct {
 	*httptest.Server
 	asked  atomic.Int64
@@ -67,7 +67,7 @@ func (s *authServer) question() (url.Values, string) {
 
 func (s *authServer) address() string { return strings.TrimPrefix(s.URL, "http://") }
 
-// grantJSON is an answer with one authorization.
+// grantJSON returns an answer with one authorization.
 func grantJSON(ttl int, topic, channel string, permissions ...string) string {
 	b, _ := json.Marshal(map[string]any{
 		"ttl": ttl, "identity": "someone", "identity_url": "http://who", "authorizations": []any{
@@ -77,12 +77,12 @@ func grantJSON(ttl int, topic, channel string, permissions ...string) string {
 	return string(b)
 }
 
-// authCommand is an AUTH with this secret.
+// authCommand returns an AUTH with this secret.
 func authCommand(secret string) string { return "AUTH\n" + sized(secret) }
 
 const someone = `{"identity":"someone","identity_url":"http://who","permission_count":1}`
 
-// B98. The strings are nsqd's.
+// B98. The error strings are nsqd's.
 func TestAuthFaults(t *testing.T) {
 	s := newAuthServer(t)
 	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{HTTPAddresses: []string{s.address()}}})
@@ -158,7 +158,8 @@ func TestAuthFaults(t *testing.T) {
 	}
 }
 
-// What a server is told, by either method, with TLS and without; which server is asked.
+// An auth server is told the client's address, its TLS and its certificate's name, with either HTTP method. If one
+// server fails, another one is asked.
 func TestAuthQuestions(t *testing.T) {
 	ca := newCertificateAuthority(t)
 	for _, method := range []string{"GET", "POST"} {
@@ -169,7 +170,7 @@ func TestAuthQuestions(t *testing.T) {
 		o.TLS.ClientAuth, o.TLS.Required, o.TLS.RootCAFile = clientAuthVerify, requiredTCP, ca.file("ca.pem")
 		o.Auth = auth.Options{HTTPAddresses: []string{broken.address(), s.URL + "/auth", "127.0.0.1:1"}, HTTPMethod: method}
 		n := startNode(t, engine.Options{}, o)
-		for range 5 { // whichever is asked first
+		for range 5 { // whichever server is asked first
 			c := n.dialWrapped(t, ca.client(t, "a client"), "", 0)
 			c.send(authCommand("a secret & more"))
 			c.expect(frameResponse, someone)
@@ -203,7 +204,7 @@ func TestAuthQuestions(t *testing.T) {
 	}
 }
 
-// What a server permitted holds for its ttl, then it is asked again; what it says then is what counts.
+// A server's answer is valid for its ttl. Then the server is asked again, and the new answer counts.
 func TestAuthExpires(t *testing.T) {
 	t.Parallel()
 	s := newAuthServer(t)
@@ -282,7 +283,7 @@ func TestTokenFile(t *testing.T) {
 	shop.ok()
 	shop.ok()
 	shop.ok()
-	shop.send(pub("myorders", "x")) // names match as a whole
+	shop.send(pub("myorders", "x")) // a glob matches whole names
 	shop.fatal(`E_UNAUTHORIZED AUTH failed for PUB on "myorders" ""`)
 	shop = login("shop-token", "shop", 1)
 	shop.send("SUB orders billing\n")
@@ -303,7 +304,8 @@ func TestTokenFile(t *testing.T) {
 		c.fatal("E_AUTH_FAILED AUTH failed")
 	}
 
-	// What the file does not say any more is over: at once for subscriptions, at the next command for publishing.
+	// A permission that is no longer in the file ends: at once for a subscription, with the next command for
+	// publishing.
 	shop = login("shop-token", "shop", 1)
 	writeTokens(t, name, tokenText("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["o?ders"]`)+
 		tokenText(
@@ -323,9 +325,9 @@ func TestTokenFile(t *testing.T) {
 	if err := n.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	narrowed.closed() // its token is gone
+	narrowed.closed() // its token was removed
 
-	// A file that is not usable changes nothing.
+	// An unusable file changes nothing.
 	if err := os.Chmod(name, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -337,7 +339,7 @@ func TestTokenFile(t *testing.T) {
 	shop.ok()
 }
 
-// A server does not start without the token file that it was given.
+// A server that was given a token file does not start without it.
 func TestTokenFileIsNeeded(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{dir, filepath.Join(dir, "none")} {

@@ -11,7 +11,7 @@ import (
 	"penstock/engine"
 )
 
-// BenchmarkPublishPipelined is one connection with 1000 PUBs on the way at a time; an operation is one message.
+// BenchmarkPublishPipelined measures one connection that pipelines 1000 PUBs at a time. An operation is one message.
 func BenchmarkPublishPipelined(b *testing.B) {
 	n := startNode(b, engine.Options{}, Options{})
 	c := n.dial(b)
@@ -36,7 +36,7 @@ func BenchmarkPublishPipelined(b *testing.B) {
 	}
 }
 
-// BenchmarkPublishOne is the latency of one PUB at a time: a write and a flush each.
+// BenchmarkPublishOne measures the latency of single PUBs, each with a write and a flush.
 func BenchmarkPublishOne(b *testing.B) {
 	n := startNode(b, engine.Options{}, Options{})
 	c := n.dial(b)
@@ -53,7 +53,7 @@ func BenchmarkPublishOne(b *testing.B) {
 	}
 }
 
-// BenchmarkConsume delivers a backlog to one connection that confirms each message; an operation is one message.
+// BenchmarkConsume delivers a backlog to one connection that confirms each message. An operation is one message.
 func BenchmarkConsume(b *testing.B) {
 	n := startNode(b, engine.Options{}, Options{})
 	p := n.dial(b)
@@ -98,8 +98,9 @@ func BenchmarkConsume(b *testing.B) {
 	}
 }
 
-// BenchmarkMPUB is one connection that publishes 100 messages of 100 bytes at a time and has 16 of those on the way, as
-// it is and wrapped; an operation is one message. Compare the variants of one run only.
+// BenchmarkMPUB measures one connection that publishes 100 messages of 100 bytes at a time, with 16 such batches in
+// flight, both plain and wrapped in TLS or compression. An operation is one message. Compare only the variants of one
+// run.
 func BenchmarkMPUB(b *testing.B) {
 	ca := newCertificateAuthority(b)
 	for _, x := range []struct {

@@ -10,7 +10,7 @@ import (
 	"penstock/engine"
 )
 
-// Producers and consumers come and go in the middle of everything: whatever was answered OK is delivered.
+// Producers and consumers come and go at any moment. Every message that was answered OK is delivered.
 func TestNothingAnsweredIsLost(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	n.post(t, "/topic/create?topic=t", "")
@@ -45,7 +45,7 @@ func TestNothingAnsweredIsLost(t *testing.T) {
 	}
 }
 
-// publishFitfully pipelines PUBs over connections that it cuts before all answers are there.
+// publishFitfully pipelines PUBs over connections that it cuts before all answers have arrived.
 func publishFitfully(n *node, t *testing.T, number int, mu *sync.Mutex, answered map[string]bool) {
 	rnd := rand.New(rand.NewPCG(2, uint64(number)))
 	for round := range 20 {
@@ -58,9 +58,9 @@ func publishFitfully(n *node, t *testing.T, number int, mu *sync.Mutex, answered
 			in += pub("t", body)
 		}
 		cut := rnd.IntN(len(in))
-		go func() { _, _ = c.nc.Write([]byte(in[:cut])) }() // the connection may end under it
+		go func() { _, _ = c.nc.Write([]byte(in[:cut])) }() // the connection may end during the write
 		for range rnd.IntN(len(bodies)) {
-			k, d, err := c.frame(100 * time.Millisecond) // no more come: what was cut has no answer
+			k, d, err := c.frame(100 * time.Millisecond) // an error: the commands that were cut off get no answer
 			if err != nil {
 				break
 			}
@@ -80,7 +80,7 @@ func publishFitfully(n *node, t *testing.T, number int, mu *sync.Mutex, answered
 	}
 }
 
-// consumeFitfully confirms, requeues or drops what it gets, on connections that end at any time.
+// consumeFitfully confirms, requeues or drops messages on connections that end at any moment.
 func consumeFitfully(
 	n *node, t *testing.T, rnd *rand.Rand, stop chan struct{}, mu *sync.Mutex, delivered map[string]bool,
 ) {
@@ -102,7 +102,7 @@ func consumeFitfully(
 			switch rnd.IntN(20) {
 			case 0:
 				c.send("REQ " + m.id + " 0\n")
-			case 1: // kept: comes again when the connection ends
+			case 1: // kept: delivered again when the connection ends
 			default:
 				mu.Lock()
 				delivered[m.body] = true

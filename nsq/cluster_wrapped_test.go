@@ -9,8 +9,8 @@ import (
 	"penstock/nsq/auth"
 )
 
-// B98. TLS and compression at every node of a cluster, whoever leads: published through one node, consumed through the
-// next.
+// B98. TLS and compression work at every node of a cluster, wherever the leader is: messages are published through one
+// node and consumed through the next.
 func TestWrappedConnectionsInACluster(t *testing.T) {
 	ca := newCertificateAuthority(t)
 	o := ca.options(t)
@@ -48,8 +48,8 @@ func TestWrappedConnectionsInACluster(t *testing.T) {
 	}
 }
 
-// B98. A token means the same at every node, also where a put is handed on to the leader and a subscription to where
-// the messages are.
+// B98. A token allows the same at every node, even when a put is forwarded to the leader, or a subscription is served
+// by another node.
 func TestAuthInACluster(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tokens.toml")
 	writeTokens(t, name,
@@ -84,7 +84,7 @@ func TestAuthInACluster(t *testing.T) {
 		c.send("RDY 1\n")
 		m := c.message()
 		got[m.body] = true
-		c.send("RDY 0\nFIN " + m.id + "\n") // the next consumer gets the next
+		c.send("RDY 0\nFIN " + m.id + "\n") // the next message must go to the next consumer
 	}
 	if len(got) != 3 {
 		t.Errorf("the nodes' consumers got %v", got)

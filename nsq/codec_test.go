@@ -15,7 +15,7 @@ import (
 	"penstock/engine"
 )
 
-// packed is data as a client compresses it.
+// packed returns data as a client compresses it.
 func packed(t testing.TB, how compression, data []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -31,19 +31,19 @@ func packed(t testing.TB, how compression, data []byte) []byte {
 
 var compressions = map[string]compression{"deflate": compressDeflate, "snappy": compressSnappy}
 
-// B98. What inflates without measure ends its connection, not the server, and is never in memory whole.
+// B98. Input that inflates beyond measure ends its connection, not the server, and is never in memory as a whole.
 func TestInflationIsBounded(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{MaxInflationRatio: 100})
 	good := n.dialWrapped(t, nil, "deflate", 6)
 	bomb := n.dialWrapped(t, nil, "deflate", 6)
-	nops := strings.Repeat("NOP\n", 1<<20) // 4 MiB that become 20 KiB
+	nops := strings.Repeat("NOP\n", 1<<20) // 4 MiB that compress to 20 KiB
 	for range 10 {
 		if _, err := io.WriteString(bomb.w, nops); err != nil {
 			break // closed already
 		}
 	}
 	bomb.closed()
-	good.send(pub("t", strings.Repeat("x", 900_000))) // 1000 to 1, but little
+	good.send(pub("t", strings.Repeat("x", 900_000))) // a ratio of 1000 to 1, but not much data
 	good.ok()
 
 	f := newInflater(compressDeflate, bytes.NewReader(packed(t, compressDeflate, make([]byte, 32<<20))), 100)
@@ -51,7 +51,7 @@ func TestInflationIsBounded(t *testing.T) {
 	if !errors.Is(err, errInflated) || k > inflationFloorBytes+100*compressedReadBytes+(1<<20) {
 		t.Errorf("%d bytes came, %v", k, err)
 	}
-	// A long past of what does not compress is no credit for ever.
+	// A long history of data that does not compress does not give credit for ever.
 	zeros := packed(t, compressDeflate, make([]byte, 32<<20))
 	var pieces []io.Reader
 	for range 20 {
@@ -62,7 +62,7 @@ func TestInflationIsBounded(t *testing.T) {
 	if k, err := io.Copy(io.Discard, f); !errors.Is(err, errInflated) {
 		t.Errorf("%d bytes came, %v", k, err)
 	}
-	// A stream that compresses well, but not absurdly, goes on for ever.
+	// A stream that compresses well, but not absurdly well, may go on for ever.
 	var lines bytes.Buffer
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for lines.Len() < inflationWindowBytes*5/2 {
@@ -101,14 +101,15 @@ func TestBrokenStreamsEndTheirConnection(t *testing.T) {
 		c = n.dialWrapped(t, nil, name, 6)
 		c.send("SUB t c\n")
 		c.ok()
-		c.nc.CloseWrite() // without the end of the stream
+		c.nc.CloseWrite() // without ending the compressed stream
 		c.closed()
 	}
 	good.send(pub("t", "x"))
 	good.ok()
 }
 
-// B99. A wrapped client that reads late stops its deliveries and gets every byte afterwards, whoever encodes them.
+// B99. Deliveries to a wrapped client that does not read stop, and the client gets every byte when it reads later,
+// whichever goroutine encodes them.
 func TestWrappedClientThatReadsLate(t *testing.T) {
 	ca := newCertificateAuthority(t)
 	n := startNode(t, engine.Options{}, ca.options(t))
@@ -168,7 +169,7 @@ func TestWrappedClientThatReadsLate(t *testing.T) {
 	}
 }
 
-// TLS answers by itself; a client that makes it answer and never reads cannot fill the memory.
+// TLS answers some messages by itself. A client that provokes such answers and never reads cannot fill the memory.
 func TestWireIsBounded(t *testing.T) {
 	w := newWire(nil, nil, nil)
 	piece := make([]byte, 1000)
@@ -192,7 +193,7 @@ func TestWireIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzInflater feeds any bytes: nothing panics, nothing inflates beyond the bound, and every stream ends.
+// FuzzInflater decompresses arbitrary bytes: nothing panics, nothing inflates beyond the bound, and every stream ends.
 func FuzzInflater(f *testing.F) {
 	for _, how := range compressions {
 		for _, data := range []string{"", pub("t", "x"), strings.Repeat("NOP\n", 1000)} {
@@ -222,7 +223,8 @@ func FuzzInflater(f *testing.F) {
 	})
 }
 
-// FuzzCompressedCommands: what clients' compressors make of any bytes, in any pieces, is the same bytes again.
+// FuzzCompressedCommands compresses arbitrary bytes as clients do, and splits them arbitrarily. They decompress to the
+// same bytes.
 func FuzzCompressedCommands(f *testing.F) {
 	f.Add([]byte(pub("t", "body")), uint16(3), false)
 	f.Add([]byte(strings.Repeat("MPUB", 1000)), uint16(700), true)
@@ -243,7 +245,7 @@ func FuzzCompressedCommands(f *testing.F) {
 			}
 			rest = rest[k:]
 		}
-		// Ours and a client's reader agree.
+		// Our decompressor and a client's agree.
 		for _, r := range []io.Reader{
 			newInflater(how, bytes.NewReader(stream.Bytes()), 1<<20), clientReader(how, stream.Bytes()),
 		} {

@@ -8,11 +8,11 @@ import (
 	"penstock/engine"
 )
 
-// However large a client's RDY is, it gets no more bytes than one connection may have unfinished; what it finishes,
-// requeues or lets time out makes room, a message larger than the bound passes alone, and other consumers are not
-// concerned.
+// However large its RDY is, a client never has more unfinished bytes than one connection may have. Messages that it
+// finishes or requeues, or that time out, make room. A message larger than the bound is delivered alone. Other
+// consumers are not affected.
 //
-// B63's neighbour: RDY bounds messages.
+// Related to B63: RDY bounds the number of messages.
 func TestMaxInFlightBytes(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{MaxInFlightBytes: 10_000})
 	c := n.dial(t)
@@ -37,7 +37,7 @@ func TestMaxInFlightBytes(t *testing.T) {
 	other.send("RDY 1\n")
 	other.message()
 
-	// Nothing is finished: the three time out, and three come.
+	// The client finishes nothing: the three messages time out, and three are delivered.
 	seen := map[string]bool{third.id: true, fourth.id: true, fifth.id: true}
 	again := 0
 	for range 3 {
@@ -67,8 +67,8 @@ func TestMaxInFlightBytes(t *testing.T) {
 	}
 }
 
-// In a cluster the bound holds at the leader and for a client whose messages other nodes bring: what is on the way to
-// it counts.
+// In a cluster the bound also applies at the leader, and to a client that gets its messages from other nodes. Messages
+// on their way to the client count.
 func TestMaxInFlightBytesInACluster(t *testing.T) {
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1", MaxInFlightBytes: 10_000})
 	leader, other := bystander(t, nodes, "t")
@@ -101,7 +101,7 @@ func TestMaxInFlightBytesInACluster(t *testing.T) {
 			if n := inFlight(); n != 3 {
 				t.Errorf("%d messages are in flight at the leader after a FIN and a REQ", n)
 			}
-			for range 3 { // nothing is finished: the three time out, and three come
+			for range 3 { // nothing is finished: three messages time out, and three are delivered
 				c.message()
 			}
 			if time.Since(began) < 2*time.Second {
@@ -126,13 +126,13 @@ func TestMaxInFlightBytesInACluster(t *testing.T) {
 	}
 }
 
-// What happens to a flight's sum.
+// The sum of a flight's bytes after each kind of event.
 func TestFlight(t *testing.T) {
 	f := flight{most: 10}
 	if !f.took(1, 4, 0) || !f.took(2, 5, 100) || f.took(3, 1, 200) {
 		t.Error("it must be full with ten bytes, not before")
 	}
-	f.took(3, 2, 300) // again, after a timeout that was not noticed
+	f.took(3, 2, 300) // again, after an unnoticed timeout
 	if f.bytes != 11 || !f.blocks() || f.freed() {
 		t.Errorf("%d bytes", f.bytes)
 	}

@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// A deletion is answered with OK by whoever did it, once by each other service, and with what is true from then on;
-// also of what was made again and deleted again. What never was is never deleted.
+// The service that deletes a topic or channel answers OK. Each other service answers OK once, and after that reports
+// that it does not exist. The same holds after the name was created again and deleted again. The deletion of a name
+// that never existed always fails.
 func TestDeletedElsewhere(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		const topic, channel = "?topic=t", "?topic=t&channel=c"
@@ -52,14 +53,14 @@ func TestDeletedElsewhere(t *testing.T) {
 					expect(n, false, "/topic/delete"+topic, 200)
 				}
 				expect(n, false, "/topic/delete"+topic, 404)
-				expect(n, true, "/topic/delete"+topic, 200) // as nsqlookupd, whatever there was
+				expect(n, true, "/topic/delete"+topic, 200) // always 200, as at nsqlookupd
 			}
 		}
 	})
 }
 
-// The stock nsqadmin deletes a channel and a topic through our lookups and our nsqd API, and has nothing to warn of:
-// not with one node, and not with several that lead partitions.
+// The stock nsqadmin deletes a channel and a topic through our lookup service and our nsqd API without any warning,
+// with one node and with several nodes that lead partitions.
 func TestNSQAdminDeletes(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		makeChannel(t, nodes, "t", "c", 6)

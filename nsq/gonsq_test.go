@@ -14,12 +14,12 @@ import (
 	"penstock/engine"
 )
 
-// The stock Go client publishes with each of its calls and consumes everything, with requeues and a deferral.
+// The stock Go client publishes with each of its methods and consumes everything, with requeues and a deferred message.
 func TestGoNSQRoundTrip(t *testing.T) {
 	roundTrip(t, startNode(t, engine.Options{}, Options{}), gonsq.NewConfig)
 }
 
-// B98. The same through TLS with a client certificate, each compression and AUTH.
+// B98. The same over TLS with a client certificate, with each compression, and with AUTH.
 func TestGoNSQWrapped(t *testing.T) {
 	ca := newCertificateAuthority(t)
 	name := filepath.Join(t.TempDir(), "tokens.toml")
@@ -98,7 +98,7 @@ func roundTrip(t *testing.T, n *node, newConfig func() *gonsq.Config) {
 	}
 }
 
-// publishWithGoNSQ publishes 2001 messages and returns when all are answered.
+// publishWithGoNSQ publishes 2001 messages and returns when all of them are answered.
 func publishWithGoNSQ(t *testing.T, addr string, cfg *gonsq.Config, silent *log.Logger) *gonsq.Producer {
 	t.Helper()
 	producer, err := gonsq.NewProducer(addr, cfg)

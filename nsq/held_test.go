@@ -13,12 +13,13 @@ import (
 	"penstock/engine"
 )
 
-// untilTold is a clock by which a deadline passes when the test says so.
+// untilTold is a clock whose deadline passes when the test says so.
 type untilTold struct{ over atomic.Bool }
 
 func (c *untilTold) Over(int64) bool { return c.over.Load() }
 
-// heldConn is a connection whose client does not read: a large message without a deadline is half written.
+// heldConn returns a connection whose client does not read. The first large message without a deadline stays half
+// written.
 func heldConn(t *testing.T) (*client, *conn) {
 	t.Helper()
 	n := startNode(t, engine.Options{}, Options{})
@@ -31,9 +32,9 @@ func heldConn(t *testing.T) (*client, *conn) {
 	return c, server
 }
 
-const heldBodyBytes = 16 << 20 // more than two sockets take
+const heldBodyBytes = 16 << 20 // more than the buffers of two sockets hold
 
-// held delivers one message that may be written until the clock says so; nil: always.
+// held delivers one message whose deadline passes by the clock; nil: no deadline.
 func held(server *conn, id engine.ID, size int, clock engine.DeadlineClock) {
 	s := (*sink)(server)
 	s.Deliver(&engine.Delivery{
@@ -42,7 +43,7 @@ func held(server *conn, id engine.ID, size int, clock engine.DeadlineClock) {
 	s.Flush()
 }
 
-// heldIDs reads messages until the one with the last id.
+// heldIDs reads messages up to the one whose id is last.
 func heldIDs(t *testing.T, c *client, last byte) (ids []byte) {
 	t.Helper()
 	for {
@@ -57,8 +58,8 @@ func heldIDs(t *testing.T, c *client, last byte) (ids []byte) {
 	}
 }
 
-// A message that waits for a client who does not read is dropped when its time is over, in the moment in which it would
-// be written, and what is withdrawn at once; the frames around it arrive.
+// While a client does not read, a waiting message is dropped at its deadline, which is checked just before the message
+// would be written. A withdrawn message is dropped at once. The frames around them arrive.
 //
 // B57.
 func TestHeldOutput(t *testing.T) {
@@ -106,7 +107,7 @@ func eventuallyHeld(t *testing.T, holds func() bool) {
 	}
 }
 
-// A message that is half written when its time is over ends the connection: the rest never arrives.
+// A message that is half written at its deadline ends the connection, and the rest of the message never arrives.
 //
 // B57.
 func TestHeldOutputHalfWritten(t *testing.T) {

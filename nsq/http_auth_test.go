@@ -15,7 +15,7 @@ import (
 	"penstock/nsq/internal/web"
 )
 
-// ask is a request with a token; empty: none.
+// ask sends a request with a token; empty: without one.
 func ask(t testing.TB, method, url, token string) (int, string) {
 	t.Helper()
 	var headers []string
@@ -29,8 +29,8 @@ func ask(t testing.TB, method, url, token string) (int, string) {
 	return reply.StatusCode, body
 }
 
-// B98. Each request needs what the same thing needs over the NSQ protocol; what changes more than a topic needs
-// everything.
+// B98. A request requires the same permission as the same action over the NSQ protocol. An action that affects more
+// than one topic requires permission for everything.
 func TestHTTPAuth(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tokens.toml")
 	writeTokens(t, name,
@@ -104,7 +104,7 @@ func TestHTTPAuth(t *testing.T) {
 	}
 }
 
-// A route that is added without a thought about who may use it must not be open.
+// A new route whose author did not think about permissions must not be open.
 func TestOpenRoutesOnlyTell(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	for path, rt := range n.routes() {
@@ -114,7 +114,8 @@ func TestOpenRoutesOnlyTell(t *testing.T) {
 	}
 }
 
-// Servers are asked once for many requests with the same secret; what they refuse, or cannot answer, is refused.
+// An auth server is asked once for many requests with the same secret. A request is refused if the server refuses the
+// secret or cannot answer.
 func TestHTTPAuthServers(t *testing.T) {
 	s := newAuthServer(t)
 	s.set(200, grantJSON(3600, "^t$", "", "publish"))
@@ -147,7 +148,7 @@ func TestHTTPAuthServers(t *testing.T) {
 	}
 }
 
-// syncBuffer is a log that several goroutines write.
+// syncBuffer is a log to which several goroutines write.
 type syncBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -165,7 +166,7 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// No secret is ever in a log, an answer of the API or a statistic, whatever goes wrong.
+// Whatever goes wrong, no secret appears in a log, in an answer of the API or in statistics.
 func TestSecretsAreNotLogged(t *testing.T) {
 	const secret = "tops3cret-value"
 	var log syncBuffer

@@ -14,7 +14,7 @@ import (
 	"penstock/nsq/internal/web"
 )
 
-// onOneAndThree runs a test against a node that is alone and against a cluster, whose nodes are asked in turn.
+// onOneAndThree runs a test against a lone node, and against a cluster of three nodes.
 func onOneAndThree(t *testing.T, test func(t *testing.T, nodes []*node)) {
 	t.Run("one node", func(t *testing.T) {
 		test(t, []*node{startNode(t, engine.Options{}, Options{BroadcastAddress: "127.0.0.1"})})
@@ -22,7 +22,8 @@ func onOneAndThree(t *testing.T, test func(t *testing.T, nodes []*node)) {
 	t.Run("three nodes", func(t *testing.T) { test(t, startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1"})) })
 }
 
-// makeChannel makes a topic and a channel that every node knows, and returns their query.
+// makeChannel creates a topic, waits until every node knows it, creates the channel through every node, and returns the
+// query that names both.
 func makeChannel(t *testing.T, nodes []*node, topic, channel string, partitions int) string {
 	t.Helper()
 	nodes[0].post(t, fmt.Sprintf("/topic/create?topic=%s&partitions=%d", topic, partitions), "")
@@ -34,7 +35,7 @@ func makeChannel(t *testing.T, nodes []*node, topic, channel string, partitions 
 	return q
 }
 
-// ask wants 200 and an answer of into's shape.
+// ask expects status 200 and decodes the answer into into.
 func (n *node) ask(t testing.TB, method, path, body string, into any) {
 	t.Helper()
 	code, got := n.do(t, method, path, body)
@@ -46,13 +47,13 @@ func (n *node) ask(t testing.TB, method, path, body string, into any) {
 	}
 }
 
-// sentence is what an error says over HTTP: its package is not the reader's business.
+// sentence returns an error's text over HTTP, which lacks the package's name.
 func sentence(err error) string {
 	_, text, _ := strings.Cut(err.Error(), ": ")
 	return text
 }
 
-// refused wants an error of this status whose sentence contains text.
+// refused expects an error with this status whose text contains text.
 func (n *node) refused(t testing.TB, method, path, body string, status int, text string) {
 	t.Helper()
 	code, got := n.do(t, method, path, body)
@@ -62,7 +63,8 @@ func (n *node) refused(t testing.TB, method, path, body string, status int, text
 	}
 }
 
-// TestChannelSettingsHTTP: settings are read and changed at any node, and a change of old ones is refused.
+// TestChannelSettingsHTTP: settings are read and changed through any node, and a change based on an old version is
+// refused.
 func TestChannelSettingsHTTP(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		first, last := nodes[0], nodes[len(nodes)-1]
@@ -110,8 +112,8 @@ func TestChannelSettingsHTTP(t *testing.T) {
 	})
 }
 
-// TestPeekHTTP: messages are shown with their headers, as text or as bytes, by partition, number and id, and stay where
-// they are.
+// TestPeekHTTP: messages are shown with their headers, as text or as bytes, by partition, number and id. Showing them
+// does not consume them.
 func TestPeekHTTP(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		q := makeChannel(t, nodes, "t", "c", 2)
@@ -166,7 +168,7 @@ func TestPeekHTTP(t *testing.T) {
 	})
 }
 
-// TestWaitingHTTP: what consumers have and what waits for its time is listed at every node.
+// TestWaitingHTTP: every node lists the messages in flight and the deferred messages.
 func TestWaitingHTTP(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		q := makeChannel(t, nodes, "t", "c", 3)
@@ -275,7 +277,8 @@ func TestSkipHTTP(t *testing.T) {
 	})
 }
 
-// readBy reads a channel of topic t at every node, answers each message so, and gives the bodies.
+// readBy consumes a channel of topic t at every node, answers each message with the given command, and returns the
+// bodies.
 func readBy(t *testing.T, nodes []*node, channel, answer string) chan string {
 	bodies := make(chan string, 100)
 	for _, n := range nodes {
@@ -290,7 +293,7 @@ func readBy(t *testing.T, nodes []*node, channel, answer string) chan string {
 				}
 				if k == frameMessage {
 					bodies <- string(d[26:])
-					_, _ = fmt.Fprintf(c.w, answer, d[10:26]) // the end of the test closes it
+					_, _ = fmt.Fprintf(c.w, answer, d[10:26]) // fails when the end of the test closes the connection
 				}
 			}
 		}()
@@ -298,7 +301,8 @@ func readBy(t *testing.T, nodes []*node, channel, answer string) chan string {
 	return bodies
 }
 
-// TestRedriveHTTP B64: what failed too often is in the dead-letter topic, and comes again when it is redriven.
+// TestRedriveHTTP B64: a message that failed too often is in the dead-letter topic, and is delivered again after a
+// redrive.
 func TestRedriveHTTP(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		q := makeChannel(t, nodes, "t", "c", 2)
@@ -395,7 +399,7 @@ func TestTopicSettingsHTTP(t *testing.T) {
 		if !full {
 			t.Error("a quota of two messages per partition let ten in")
 		}
-		// Partitions and durability are part of the document: read, compared and changed like the rest.
+		// Partitions and durability belong to the settings: they are read, compared and changed like the others.
 		if s.Partitions != 2 || s.Durability != engine.DurabilitySynced {
 			t.Errorf("got %+v", s)
 		}
@@ -431,7 +435,7 @@ func TestTopicSettingsHTTP(t *testing.T) {
 	})
 }
 
-// A node that leads nothing does what is asked of a channel that exists, and makes none that does not.
+// A node that leads nothing carries out operations on an existing channel, and creates no channel that does not exist.
 func TestChannelVerbsAtANodeThatLeadsNothing(t *testing.T) {
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1"})
 	nodes[0].post(t, "/topic/create?topic=t&partitions=1", "")
@@ -454,9 +458,9 @@ func TestChannelVerbsAtANodeThatLeadsNothing(t *testing.T) {
 	}
 }
 
-// What a node remembers of a channel that was deleted elsewhere is not what it answers: every verb says at once that
-// there is none, at the node where it was made, where a client was, and at the one that leads. Made again it is there,
-// everywhere.
+// After a channel was deleted through another node, every operation reports at once that it does not exist: at the node
+// that created it, at a node where a client was connected, and at the leader, even if that node still remembers the
+// channel. After the channel was created again, it exists at every node.
 func TestChannelVerbsAfterADeletionElsewhere(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		q := makeChannel(t, nodes, "t", "c", 1)
@@ -499,7 +503,7 @@ func TestChannelVerbsAfterADeletionElsewhere(t *testing.T) {
 					}
 					n.refused(t, method, path, "", 404, "CHANNEL_NOT_FOUND")
 				}
-				n.do(t, "POST", "/channel/delete"+q, "") // once it may be answered as if it was done here: see deletions
+				n.do(t, "POST", "/channel/delete"+q, "") // may succeed once: see web.Deletions
 				n.refused(t, "POST", "/channel/delete"+q, "", 404, "CHANNEL_NOT_FOUND")
 				n.refused(t, "POST", "/channel/settings"+q, `{"version":0}`, 404, "CHANNEL_NOT_FOUND")
 				if s := n.topicNow(t, "t"); len(s.Channels) != 0 {
@@ -513,7 +517,7 @@ func TestChannelVerbsAfterADeletionElsewhere(t *testing.T) {
 	})
 }
 
-// B98: looking into a channel or a topic, and changing it, needs what pausing it needs.
+// B98: reading and changing a channel or a topic requires the same permission as pausing it.
 func TestChannelRoutesNeedAdmin(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tokens.toml")
 	writeTokens(t, name,

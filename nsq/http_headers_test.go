@@ -10,7 +10,7 @@ import (
 	"penstock/engine"
 )
 
-// postWith posts with headers, given as alternating names and values.
+// postWith sends a POST with headers, given as alternating names and values.
 func (n *node) postWith(t testing.TB, path, body string, headers ...string) (int, string) {
 	t.Helper()
 	reply, text := request(t, "POST", n.base+path, body, headers...)
@@ -83,8 +83,8 @@ func TestHTTPHeaders(t *testing.T) {
 	})
 }
 
-// consumeHeaders consumes a channel of topic t through the engines of all nodes, and returns what each body came with:
-// the partition and the headers, if there are any.
+// consumeHeaders consumes a channel of topic t through the engines of all nodes. It returns for each body the partition
+// and the headers, if any, with which it arrived.
 func consumeHeaders(t *testing.T, nodes []*node, channel string, count int) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -96,7 +96,7 @@ func consumeHeaders(t *testing.T, nodes []*node, channel string, count int) map[
 		topic, _ := n.e.LookupTopic("t")
 		ch, ok := topic.LookupChannel(channel)
 		if !ok {
-			continue // it leads nothing of the topic
+			continue // this node leads no partition of the topic
 		}
 		all.Go(func() {
 			err := ch.Consume(ctx, engine.ConsumeOptions{}, func(_ context.Context, m *engine.Message) error {

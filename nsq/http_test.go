@@ -27,7 +27,7 @@ func TestHTTPErrors(t *testing.T) {
 		code               string
 	}{
 		{"POST", "/pub?topic=t", "", 400, "MSG_EMPTY"},
-		{"POST", "/pub", "", 400, "MSG_EMPTY"}, // the body is looked at first
+		{"POST", "/pub", "", 400, "MSG_EMPTY"}, // the body is checked first
 		{"POST", "/pub", big, 413, "MSG_TOO_BIG"},
 		{"POST", "/pub", "x", 400, "MISSING_ARG_TOPIC"},
 		{"POST", "/pub?topic=a:b", "x", 400, "INVALID_TOPIC"},
@@ -111,7 +111,7 @@ func TestHTTPPublish(t *testing.T) {
 	}
 }
 
-// The memory of request bodies has a bound over all requests; beyond it they are refused and may come again.
+// The total memory of request bodies is bounded. Requests beyond the bound are refused, and may be repeated.
 func TestHTTPBodyBudget(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	bodyBudget.Add(maxHTTPBodies - httpReadStep)
@@ -184,7 +184,8 @@ func keysOf(path string, v any, out *[]string) {
 	}
 }
 
-// The shape of /stats is a contract; the golden file holds it. A changed golden file breaks other people's tools.
+// The structure of /stats is a contract, recorded in the golden file. A change to the golden file breaks other people's
+// tools.
 func TestStatsShape(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{Version: "1.3.0+engine.test"})
 	c := n.dial(t)
@@ -345,7 +346,7 @@ func TestHTTPInfoPingDebug(t *testing.T) {
 	}
 }
 
-// A closed engine is what a client of a stopping node meets.
+// A client of a node that is stopping meets a closed engine.
 func TestHTTPWhileExiting(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	n.post(t, "/topic/create?topic=t", "")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Bytes that Puts borrow stay where and what they are, whatever is read behind them; nothing is lost or doubled.
+// Bytes that Puts borrow neither move nor change, whatever is read behind them. No byte is lost or duplicated.
 func TestInputKeepsBorrowedBytes(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	type loan struct {
@@ -66,7 +66,7 @@ func TestInputKeepsBorrowedBytes(t *testing.T) {
 
 const minReadBytesLog = 12
 
-// A length prefix alone must not make the server allocate what it announces.
+// A length prefix alone must not make the server allocate the length that it announces.
 func TestInputGrowsWithTheBytesThatCame(t *testing.T) {
 	var in input
 	const need = 5 << 20

@@ -9,7 +9,8 @@ import (
 	"penstock/engine"
 )
 
-// What is measured counts for the window and no longer; a second of it is in /stats within 1 %.
+// A measurement counts for the length of the window and no longer. /stats reports latencies with an error of at most 1
+// %.
 func TestSketch(t *testing.T) {
 	made, err := Latencies([]float64{1, 0.5}, 10*time.Second)
 	if err != nil {
@@ -63,9 +64,9 @@ func TestSketch(t *testing.T) {
 	}
 }
 
-// /stats shows the latency from publish to FIN of each channel and their sum, where the topic is led, wherever the
-// consumer is; in text as nsqd does. A message that is requeued counts once, by its publish; one that is not finished
-// does not.
+// The node that leads a topic shows in /stats the latency from publish to FIN of each channel, and of the channels
+// together, wherever the consumer is. The text format is nsqd's. A requeued message counts once, from its publish. A
+// message that is not finished does not count.
 func TestStatsLatency(t *testing.T) {
 	test := func(t *testing.T, nodes []*node) {
 		leader, at := nodes[0], nodes[0]

@@ -21,7 +21,7 @@ import (
 	"penstock/replicate"
 )
 
-// lookupDo asks the lookup service of a node.
+// lookupDo sends a request to the lookup service of a node.
 func (n *node) lookupDo(t testing.TB, method, path string) (*http.Response, string) {
 	t.Helper()
 	return request(t, method, "http://"+n.LookupAddr().String()+path, "")
@@ -48,7 +48,7 @@ func TestLookupListener(t *testing.T) {
 	if _, err := Listen(off.e, o); err == nil || !strings.Contains(err.Error(), "lookups on "+taken.Addr().String()) {
 		t.Errorf("two at one address: %v", err)
 	}
-	// What was opened before the failure is closed again, and so is everything of a server that was never served.
+	// Listeners that were opened before the failure are closed again, as are those of a server that never served.
 	o.LookupAddress = "127.0.0.1:0"
 	for range 2 {
 		s, err := Listen(off.e, o)
@@ -64,7 +64,7 @@ func TestLookupListener(t *testing.T) {
 	}
 }
 
-// A lookup after the shutdown is refused, and one that is under way is answered.
+// A lookup after the shutdown is refused, and one that is being served is answered.
 func TestLookupShutdown(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	n.lookupDo(t, "GET", "/ping")
@@ -79,14 +79,15 @@ func TestLookupShutdown(t *testing.T) {
 	}
 }
 
-// lookupConsumer is go-nsq's consumer that finds its nodes by the lookup services at these addresses. It hands over
-// each body.
+// lookupConsumer starts go-nsq's consumer, which finds its nodes through the lookup services at these addresses. The
+// consumer passes on the body of each message.
 func lookupConsumer(t *testing.T, topic string, bodies chan<- string, addrs ...string) *gonsq.Consumer {
 	t.Helper()
 	cfg := gonsq.NewConfig()
 	cfg.LookupdPollInterval = 20 * time.Millisecond
 	cfg.LookupdPollJitter = 0
-	// More than the server's MaxRdyCount: else the first node gets all of it, and the next waits 5 s for its share.
+	// More than the server's MaxRdyCount. Otherwise the first node would get all of it, and the next would wait 5 s for
+	// its share.
 	cfg.MaxInFlight = 10_000
 	consumer, err := gonsq.NewConsumer(topic, "billing", cfg)
 	if err != nil {
@@ -111,7 +112,7 @@ func lookupConsumer(t *testing.T, topic string, bodies chan<- string, addrs ...s
 	return consumer
 }
 
-// collect waits until every one of these bodies came.
+// collect waits until all of these bodies have arrived.
 func collect(t *testing.T, bodies <-chan string, want ...string) {
 	t.Helper()
 	missing := map[string]bool{}
@@ -128,7 +129,7 @@ func collect(t *testing.T, bodies <-chan string, want ...string) {
 	}
 }
 
-// The stock client finds the node of a topic that is there, and of one that comes later.
+// The stock client finds the node of a topic that exists, and of one that is created later.
 func TestGoNSQFindsTheNode(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{BroadcastAddress: "127.0.0.1"})
 	bodies := make(chan string)
@@ -143,7 +144,7 @@ func TestGoNSQFindsTheNode(t *testing.T) {
 	}
 }
 
-// B100: the stock client goes to the nodes that lead, by whatever node it asks, and follows when that changes.
+// B100: the stock client connects to the nodes that lead, whichever node it asks, and follows when the leaders change.
 func TestGoNSQFollowsLeaders(t *testing.T) {
 	a := lookuptest.New()
 	var nodes []*node
@@ -174,8 +175,8 @@ func TestGoNSQFollowsLeaders(t *testing.T) {
 	if c := consumers(nodes[2]); c != 0 {
 		t.Errorf("%d consumers at the node that leads nothing", c)
 	}
-	// Leadership moves: lookups say so first, then the node that lost it closes its consumers' connections. Here the test
-	// does.
+	// Leadership moves: lookups report it first, and then the node that lost it closes its consumers' connections. Here
+	// the test closes them.
 	a.Lead("orders", 3, 2)
 	if err := consumer.DisconnectFromNSQD(nodes[0].TCPAddr().String()); err != nil {
 		t.Fatal(err)

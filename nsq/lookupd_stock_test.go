@@ -26,7 +26,7 @@ import (
 	"penstock/replicate"
 )
 
-// stockNSQ builds NSQ's own programs, once.
+// stockNSQ builds NSQ's own programs, once per test run.
 var stockNSQ = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "stocknsq"); err != nil {
 		return "", err
@@ -57,7 +57,7 @@ type stock struct {
 	cmd       *exec.Cmd
 }
 
-// startStock runs a program of NSQ on these addresses and waits until it answers.
+// startStock starts a program of NSQ on these addresses and waits until it answers.
 func startStock(t testing.TB, name, tcp, web string, args ...string) *stock {
 	t.Helper()
 	p := startProgram(t, name, web, append([]string{"-tcp-address=" + tcp, "-broadcast-address=127.0.0.1"}, args...)...)
@@ -65,7 +65,7 @@ func startStock(t testing.TB, name, tcp, web string, args ...string) *stock {
 	return p
 }
 
-// startProgram is startStock for one that only serves HTTP.
+// startProgram is startStock for a program that only serves HTTP.
 func startProgram(t testing.TB, name, web string, args ...string) *stock {
 	t.Helper()
 	dir, err := stockNSQ()
@@ -102,11 +102,11 @@ func (p *stock) do(method, path, body string) string {
 	return got
 }
 
-// freeAddresses are two of loopback that nobody uses just now.
+// freeAddresses returns two loopback addresses that are not in use at the moment.
 func freeAddresses(t testing.TB) (tcp, web string) {
 	t.Helper()
 	var out []string
-	for range 10_000 { // below the ephemeral ports, so that no connection takes them meanwhile
+	for range 10_000 { // below the ephemeral ports, so that no outgoing connection takes them in the meantime
 		port := 10_000 + (os.Getpid()*64+int(lastPort.Add(1)))%10_000
 		ln, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port))
 		if err != nil {
@@ -128,7 +128,7 @@ func startNSQLookupd(t testing.TB, args ...string) *stock {
 	return startStock(t, "nsqlookupd", tcp, web, args...)
 }
 
-// mentions says how many of the nodes a lookup names, by their NSQ ports.
+// mentions returns how many of the nodes a lookup names, identified by their NSQ ports.
 func (p *stock) mentions(topic string, nodes ...*node) (count int) {
 	body := p.do("GET", "/lookup?topic="+topic, "")
 	for _, n := range nodes {
@@ -137,7 +137,7 @@ func (p *stock) mentions(topic string, nodes ...*node) (count int) {
 	return count
 }
 
-// consumeByLookup is a stock consumer that knows lookups only.
+// consumeByLookup starts a stock consumer that knows only lookup services.
 func consumeByLookup(t testing.TB, topic, lookups string) <-chan string {
 	t.Helper()
 	cfg := gonsq.NewConfig()
@@ -162,7 +162,7 @@ func consumeByLookup(t testing.TB, topic, lookups string) <-chan string {
 	return bodies
 }
 
-// expectBody waits for a message; one that came before may come again.
+// expectBody waits for a message. A message that arrived before may arrive again.
 func expectBody(t testing.TB, bodies <-chan string, want string) {
 	t.Helper()
 	late := time.After(patience)
@@ -178,22 +178,22 @@ func expectBody(t testing.TB, bodies <-chan string, want string) {
 	}
 }
 
-// startLookupd is a node that takes registrations.
+// startLookupd starts a node that accepts registrations.
 func startLookupd(t testing.TB, o Options) *node {
 	o.LookupTCPAddress = "127.0.0.1:0"
 	orDefault(&o.Version, "1.3.0+engine.test")
 	return startNode(t, engine.Options{}, o)
 }
 
-// stockNSQDs counts the stock nsqds that a lookup of this node names, by their version.
+// stockNSQDs returns how many stock nsqds a lookup at this node names, identified by their version.
 func (n *node) stockNSQDs(t testing.TB, path string) int {
 	t.Helper()
 	_, body := n.lookupDo(t, "GET", path)
 	return strings.Count(body, `"version":"1.3.0"`)
 }
 
-// B100: a real nsqd 1.3.0 registers here, and a stock consumer that asks here finds it. It asks here for the channels
-// of its new topics. When it is killed it is in no lookup any more.
+// B100: a real nsqd 1.3.0 registers here, and a stock consumer finds it through our lookups. The nsqd also asks us for
+// the channels of its new topics. After the nsqd is killed, no lookup names it.
 func TestStockNSQDRegisters(t *testing.T) {
 	n := startLookupd(t, Options{BroadcastAddress: "127.0.0.1"})
 	tcp, web := freeAddresses(t)
@@ -211,7 +211,7 @@ func TestStockNSQDRegisters(t *testing.T) {
 	bodies := consumeByLookup(t, "theirs", n.LookupAddr().String())
 	d.do("POST", "/pub?topic=theirs", "from nsqd")
 	expectBody(t, bodies, "from nsqd")
-	n.post(t, "/pub?topic=theirs", "from here") // the same topic at both: the consumer goes to both
+	n.post(t, "/pub?topic=theirs", "from here") // the same topic at both: the consumer connects to both
 	expectBody(t, bodies, "from here")
 
 	n.post(t, "/topic/create?topic=ours", "")
@@ -230,8 +230,8 @@ func TestStockNSQDRegisters(t *testing.T) {
 	})
 }
 
-// A node registers at a real nsqlookupd 1.3.0 with what it has and what is made and deleted later, and a stock consumer
-// finds it there.
+// A node registers its topics and channels at a real nsqlookupd 1.3.0, including those that are created and deleted
+// later. A stock consumer finds the node there.
 func TestRegistersAtStockNSQLookupd(t *testing.T) {
 	l := startNSQLookupd(t, "-inactive-producer-timeout=2s")
 	n := startNode(t, engine.Options{}, Options{
@@ -245,7 +245,7 @@ func TestRegistersAtStockNSQLookupd(t *testing.T) {
 		return strings.Contains(l.do("GET", "/channels?topic=orders", ""), `["c"]`)
 	})
 
-	// nsqlookupd knows channels of a topic that is made here.
+	// nsqlookupd knows channels of a topic before the topic is created here.
 	l.do("POST", "/channel/create?topic=fresh&channel=one", "")
 	l.do("POST", "/channel/create?topic=fresh&channel=two", "")
 	l.do("POST", "/channel/create?topic=fresh&channel=gone%23ephemeral", "")
@@ -263,14 +263,15 @@ func TestRegistersAtStockNSQLookupd(t *testing.T) {
 	})
 	n.post(t, "/topic/delete?topic=fresh", "")
 	eventually(t, "the topic to be unregistered", func() bool { return l.mentions("fresh", n) == 0 })
-	// nsqadmin deletes at nsqlookupd, then here; what is made again at once must be registered again.
+	// nsqadmin deletes at nsqlookupd first and then here. A topic that is created again right away must be registered
+	// again.
 	l.do("POST", "/topic/delete?topic=orders", "")
 	n.post(t, "/topic/delete?topic=orders", "")
 	n.post(t, "/topic/create?topic=orders", "")
 	eventually(t, "the topic that was made again", func() bool { return l.mentions("orders", n) == 1 })
 
 	if rest := 2500*time.Millisecond - time.Since(began); rest > 0 {
-		time.Sleep(rest) // nsqlookupd hides who is silent for 2 s
+		time.Sleep(rest) // nsqlookupd hides a node that is silent for 2 s
 	}
 	if l.mentions("orders", n) != 1 {
 		t.Error("nsqlookupd did not hear PINGs")
@@ -280,7 +281,8 @@ func TestRegistersAtStockNSQLookupd(t *testing.T) {
 	}
 }
 
-// A registration survives a restart of nsqlookupd, follows /config/nsqlookupd_tcp_addresses, and ends with the node.
+// A registration is renewed after a restart of nsqlookupd, follows /config/nsqlookupd_tcp_addresses, and ends with the
+// node.
 func TestRegistrationFollows(t *testing.T) {
 	first, second := startNSQLookupd(t), startNSQLookupd(t)
 	n := startNode(t, engine.Options{}, Options{BroadcastAddress: "127.0.0.1", LookupdTCPAddresses: []string{first.tcp}})
@@ -314,7 +316,7 @@ func TestRegistrationFollows(t *testing.T) {
 	eventually(t, "the node that stopped to be forgotten", func() bool { return second.mentions("t", n) == 0 })
 }
 
-// A nsqlookupd that is not there, or is something else, keeps nobody from publishing for long.
+// An nsqlookupd that does not run, or is another program, does not delay publishing for long.
 func TestRegistersNowhere(t *testing.T) {
 	for _, x := range []struct {
 		name   string
@@ -356,13 +358,13 @@ func TestRegistersNowhere(t *testing.T) {
 	}
 }
 
-// startCluster is some servers over engines that are one cluster, on one metadata map.
+// startCluster starts servers over engines that form one cluster, with one metadata store.
 func startCluster(t *testing.T, count int, o Options) []*node {
 	t.Helper()
 	return startClusterOf(t, count, engine.Options{}, o)
 }
 
-// startClusterOf is startCluster of engines with options.
+// startClusterOf is startCluster for engines with these options.
 func startClusterOf(t *testing.T, count int, eo engine.Options, o Options) []*node {
 	t.Helper()
 	kv := memory.New(memory.Options{})
@@ -385,7 +387,7 @@ func startClusterOf(t *testing.T, count int, eo engine.Options, o Options) []*no
 			PreferredLeader: cluster.PreferredLeader, LeaveTimeout: patience, JoinTimeout: patience,
 		}
 		own := o
-		own.TCPAddress, own.HTTPAddress = nsqAddress, web // as the others are told
+		own.TCPAddress, own.HTTPAddress = nsqAddress, web // the addresses that the other nodes are told
 		starting.Go(func() { nodes[i] = startNode(t, eo, own) })
 	}
 	starting.Wait()
@@ -398,7 +400,7 @@ func startClusterOf(t *testing.T, count int, eo engine.Options, o Options) []*no
 	return nodes
 }
 
-// leadsSome says whether the node leads a partition of the topic.
+// leadsSome reports whether the node leads a partition of the topic.
 func (n *node) leadsSome(topic string) bool {
 	t, ok := n.e.LookupTopic(topic)
 	for partition := 0; ok && partition < t.Partitions(); partition++ {
@@ -409,8 +411,8 @@ func (n *node) leadsSome(topic string) bool {
 	return false
 }
 
-// B100: each node of a cluster registers what it leads. When leadership moves, the old leader unregisters and the new
-// one registers. The channels of a new topic are those that nsqlookupd knows, on every partition.
+// B100: each node of a cluster registers the topics that it leads. When leadership moves, the old leader unregisters
+// and the new one registers. A new topic gets the channels that nsqlookupd knows, on every partition.
 func TestClusterRegisters(t *testing.T) {
 	l := startNSQLookupd(t)
 	l.do("POST", "/channel/create?topic=wide&channel=early", "")
@@ -445,7 +447,7 @@ func TestClusterRegisters(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := old.e.Leave(ctx); err != nil { // hands its leaderships over
+	if err := old.e.Leave(ctx); err != nil { // hands over its leaderships
 		t.Fatal(err)
 	}
 	eventually(t, "lookups to name another leader", func() bool {
@@ -460,7 +462,8 @@ func TestClusterRegisters(t *testing.T) {
 	expectBody(t, bodies, "second")
 }
 
-// A stock nsqd beside a cluster: each node answers with the cluster's leaders and with what registered at it.
+// A stock nsqd beside a cluster: each node's answers contain the leaders of the cluster and the nsqds that registered
+// at that node.
 func TestClusterTakesRegistrations(t *testing.T) {
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1", LookupTCPAddress: "127.0.0.1:0"})
 	tcp, web := freeAddresses(t)

@@ -11,9 +11,9 @@ import (
 	gonsq "github.com/nsqio/go-nsq"
 )
 
-// B57. Two stock consumers, one of them at a node that leads nothing, with room for many messages and four handlers
-// each: an ordered channel gives them one message at a time, in order, whatever they requeue; and only SUB_ORDERED may
-// be demanded of them, by an order that says so (B58).
+// B57. Two stock consumers, one of them at a node that leads nothing, have room for many messages and four handlers
+// each. An ordered channel still delivers one message at a time, in order, whatever they requeue. Only a channel with
+// declared order requires SUB_ORDERED of its consumers (B58).
 func TestGoNSQOrdered(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		q := makeChannel(t, nodes, "t", "billing", 1)
@@ -31,7 +31,7 @@ func TestGoNSQOrdered(t *testing.T) {
 			busy++
 			most = max(most, busy)
 			mu.Unlock()
-			time.Sleep(100 * time.Microsecond) // a second one would come now
+			time.Sleep(100 * time.Microsecond) // a second message would arrive now
 			mu.Lock()
 			defer mu.Unlock()
 			busy--

@@ -27,7 +27,7 @@ func batchBody(messages ...string) string {
 
 const someID = "0123456789abcdef"
 
-// parsed is a command as text, for tables.
+// parsed returns a command as text, for tables.
 func (c *command) describe() string {
 	s := c.verb.String()
 	for _, p := range [][]byte{c.topic, c.channel, c.id} {
@@ -44,7 +44,7 @@ func (c *command) describe() string {
 	return s
 }
 
-// parseAll offers the input in pieces of step bytes and returns what came out, one line each.
+// parseAll passes the input to the parser in pieces of step bytes, and returns the results, one per line.
 func parseAll(p *parser, input string, step int) string {
 	var out []string
 	var cmd command
@@ -116,7 +116,7 @@ func TestParse(t *testing.T) {
 		{"RDY\nRDY 0\nRDY 2500\n", "RDY 1\nRDY\nRDY 2500", phaseSubscribed},
 		{"RDY 2501\n", "fault E_INVALID RDY count 2501 out of range 0-2500", phaseSubscribed},
 		{"RDY x\n", "fault E_INVALID RDY could not parse count x", phaseSubscribed},
-		{"RDY x\n", "RDY 1", phaseClosing}, // ignored after CLS, whatever it says
+		{"RDY x\n", "RDY 1", phaseClosing}, // ignored after CLS, even if invalid
 		{"RDY 1\n", "fault E_INVALID cannot RDY in current state", phaseInit},
 		{"CLS\n", "CLS", phaseSubscribed},
 		{"CLS\n", "fault E_INVALID cannot CLS in current state", phaseClosing},
@@ -256,7 +256,7 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// What a command needs is told as soon as its length prefix is there: the buffer grows by it.
+// As soon as its length prefix has arrived, a command's total length is known, and the buffer can grow to that.
 func TestParseNeed(t *testing.T) {
 	p := newParser(phaseInit)
 	var cmd command
@@ -288,7 +288,7 @@ func TestParseAllocatesNothing(t *testing.T) {
 	}
 }
 
-// FuzzParse holds that no input makes the parser panic, and that how the bytes arrive changes nothing.
+// FuzzParse checks that no input makes the parser panic, and that the result does not depend on how the bytes arrive.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{
 		"PUB t\n" + sized("x"), "MPUB t\n" + sized(batchBody("a", "b")), "DPUB t 5\n" + sized("x"), "SUB t c\n",
@@ -309,7 +309,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// benchParse parses what a client in a phase sends, a thousand times in one read.
+// benchParse parses the commands of a client in one phase, a thousand at a time.
 func benchParse(b *testing.B, in phase, sent string) {
 	p := newParser(in)
 	input := []byte(strings.Repeat(sent, 1000))

@@ -10,8 +10,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A node whose disk hangs works for its clients until the disk counts as failed: /ping says OK, as clients expect, and
-// names what is wrong beside it.
+// While a disk hangs, the node works for its clients until the disk counts as failed. /ping says OK, as clients expect,
+// and names the problem in a header.
 func TestPingNamesWarnings(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{Seed: 1})
 	n := startNode(
@@ -31,7 +31,7 @@ func TestPingNamesWarnings(t *testing.T) {
 	}
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Count: -1, Hold: true})
 	done := make(chan struct{})
-	go func() { // it waits for the disk
+	go func() { // waits for the disk
 		defer close(done)
 		if resp, err := http.Post(n.base+"/pub?topic=t", "", strings.NewReader("x")); err == nil {
 			resp.Body.Close()

@@ -24,7 +24,8 @@ func TestMagic(t *testing.T) {
 	d.ok()
 }
 
-// Pipelined commands of every kind are answered in the order of the commands, whatever the engine completes first.
+// Pipelined commands of every kind are answered in the order of the commands, whichever of them the engine completes
+// first.
 func TestPipelinedAnswersInOrder(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	c := n.dial(t)
@@ -60,7 +61,7 @@ func TestPipelinedAnswersInOrder(t *testing.T) {
 	}
 }
 
-// A Put that the engine refuses is answered in its turn, and the connection ends there.
+// A Put that the engine refuses is answered in its turn, and then the connection ends.
 func TestRefusedPutIsFatalInItsTurn(t *testing.T) {
 	n := startNode(t, engine.Options{MaxMessageBytes: 1000}, Options{})
 	for _, x := range []struct{ cmd, code string }{
@@ -100,7 +101,7 @@ func TestAnswersAfterHalfClose(t *testing.T) {
 	c.fatal("E_BAD_MESSAGE PUB failed to read message body")
 }
 
-// A topic that is deleted under a producer's connection is made anew by the next PUB.
+// If a topic is deleted while a producer is connected, the next PUB creates it again.
 func TestPubAfterTopicDelete(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	c := n.dial(t)
@@ -123,7 +124,7 @@ func TestLargeMessages(t *testing.T) {
 		body := strings.Repeat(string(rune('a'+size%26)), size)
 		go c.nc.Write([]byte(pub("t", body)))
 		var got message
-		for range 2 { // the answer and the message, in any order
+		for range 2 { // the answer and the message, in either order
 			k, d, err := c.frame(patience)
 			if err != nil {
 				t.Fatal(err)
@@ -171,13 +172,13 @@ func TestSubscriberCommands(t *testing.T) {
 	c.silent(50 * time.Millisecond)
 	c.send("CLS\n")
 	c.fatal("E_INVALID cannot CLS in current state")
-	c.send("AUTH\n" + sized("s")) // after the end nothing is answered
+	c.send("AUTH\n" + sized("s")) // nothing is answered after the end
 	d := n.dial(t)
 	d.send("AUTH\n" + sized("secret"))
 	d.fatal("E_AUTH_DISABLED AUTH disabled")
 }
 
-// What a client had in flight comes again at once when its connection ends, however it ends.
+// However a connection ends, the messages in flight to its client are delivered again at once.
 func TestRequeueAtDisconnect(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	next := n.dial(t)
@@ -220,7 +221,7 @@ func TestEphemeral(t *testing.T) {
 	d.nc.Close()
 	eventually(t, "the channel to vanish", func() bool { return len(n.topicNow(t, "t").Channels) == 0 })
 	eventually(t, "the topic to vanish", func() bool { return len(n.e.Stats("u#ephemeral", "")) == 0 })
-	// Clients come and go on the same names: every SUB succeeds.
+	// Clients come and go on the same ephemeral names, and every SUB succeeds.
 	for range 50 {
 		c := n.dial(t)
 		c.sub("u#ephemeral", "c#ephemeral")
@@ -263,7 +264,7 @@ func TestHeartbeats(t *testing.T) {
 	}
 }
 
-// Heartbeats go on while an answer is owed: go-nsq would give the connection up after a minute.
+// Heartbeats continue while an answer is owed: go-nsq would close the connection after a minute without them.
 func TestHeartbeatWhilePublishIsPending(t *testing.T) {
 	t.Parallel()
 	disk := faultaio.New(faultaio.Options{Seed: 1})
@@ -284,7 +285,7 @@ func TestHeartbeatWhilePublishIsPending(t *testing.T) {
 	c.ok()
 }
 
-// A disk that fails a write: the publish is refused with the reason, the connection ends, /ping says so.
+// When a write to the disk fails, the publish is refused with the reason, the connection ends, and /ping reports it.
 func TestDiskFailure(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{Seed: 1})
 	n := startNode(t, engine.Options{Disk: disk}, Options{})

@@ -8,11 +8,11 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// At a topic's quota a publish is answered with an error that says so, as nsqd answers what it cannot store: over NSQ
-// the connection ends with it (E_PUB_FAILED is fatal there, too), over HTTP it is 507. Consumers go on, and what they
-// finish makes room.
+// At a topic's quota a publish is answered with an error that says so, in the way in which nsqd reports that it cannot
+// store a message. Over NSQ the connection then ends (E_PUB_FAILED is fatal in nsqd, too); over HTTP the status is 507.
+// Consumers continue, and the messages that they finish make room.
 //
-// B4, B20's neighbour
+// Related to B4 and B20.
 func TestQuotaErrors(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	n.post(t, "/topic/create?topic=t", "")
@@ -49,7 +49,7 @@ func TestQuotaErrors(t *testing.T) {
 	})
 }
 
-// With little room left on the disk publishing is off, with an error that says so, and consuming stays on.
+// With little room left on the disk, a publish fails with an error that says so, and consuming continues.
 func TestDiskLowWater(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{Seed: 1})
 	n := startNode(t, engine.Options{Disk: disk}, Options{})

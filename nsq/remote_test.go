@@ -14,7 +14,7 @@ import (
 	gonsq "github.com/nsqio/go-nsq"
 )
 
-// bystander makes a topic and returns the node that leads its only partition and one that does not.
+// bystander creates a topic, and returns the node that leads its only partition and a node that does not.
 func bystander(t *testing.T, nodes []*node, topic string) (leader, other *node) {
 	t.Helper()
 	nodes[0].post(t, "/topic/create?topic="+topic, "")
@@ -37,7 +37,7 @@ func bystander(t *testing.T, nodes []*node, topic string) (leader, other *node) 
 	return leader, other
 }
 
-// fixed is a stock consumer that knows one address and no lookups.
+// fixed starts a stock consumer that knows one address and uses no lookups.
 func fixed(t *testing.T, n *node, topic string, maxInFlight int, handle func(*gonsq.Message) error) *gonsq.Consumer {
 	t.Helper()
 	cfg := gonsq.NewConfig()
@@ -58,8 +58,8 @@ func fixed(t *testing.T, n *node, topic string, maxInFlight int, handle func(*go
 	return consumer
 }
 
-// The stock client, given the address of a node that does not lead the topic, gets every message once, with requeues;
-// the leader's /stats shows it, the other node's does not.
+// The stock client, given the address of a node that does not lead the topic, gets every message once, with requeues.
+// The leader's /stats shows the client, and the other node's does not.
 //
 // B44, B48: a consumer with a fixed address.
 func TestGoNSQFixedAddress(t *testing.T) {
@@ -118,7 +118,7 @@ func TestGoNSQFixedAddress(t *testing.T) {
 	}
 }
 
-// A FIN that the leader refuses becomes nsqd's error frame, and the connection goes on.
+// A FIN that the leader refuses is answered with nsqd's error frame, and the connection continues.
 func TestFixedAddressFailures(t *testing.T) {
 	nodes := startCluster(t, 3, Options{})
 	_, other := bystander(t, nodes, "orders")
@@ -140,9 +140,9 @@ func TestFixedAddressFailures(t *testing.T) {
 	}
 }
 
-// The stock client's connection lives on while leadership moves to a third node and to its own, and back.
+// The stock client's connection survives when leadership moves to a third node, to the client's own node, and back.
 //
-// B57: no message is lost over a change of leader.
+// B57: no message is lost when the leader changes.
 func TestGoNSQFixedAddressFollows(t *testing.T) {
 	nodes := startCluster(t, 3, Options{})
 	_, other := bystander(t, nodes, "orders")

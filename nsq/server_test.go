@@ -18,7 +18,8 @@ import (
 	"penstock/engine"
 )
 
-// patience bounds every wait of the tests: far beyond what a loaded machine needs, so it only ends what hangs.
+// patience bounds every wait in the tests. It is far longer than a loaded machine needs, so only a test that hangs
+// reaches it.
 const patience = 20 * time.Second
 
 // node is a server over a real engine in a directory of its own.
@@ -81,7 +82,7 @@ func (n *node) do(t testing.TB, method, path, body string) (int, string) {
 	return reply.StatusCode, got
 }
 
-// request returns the answer, read to its end, to a request with headers, given as alternating names and values.
+// request sends a request with headers, given as alternating names and values, and returns the answer and its body.
 func request(t testing.TB, method, url, body string, headers ...string) (*http.Response, string) {
 	t.Helper()
 	r, err := http.NewRequest(method, url, strings.NewReader(body))
@@ -103,7 +104,7 @@ func request(t testing.TB, method, url, body string, headers ...string) (*http.R
 	return reply, string(b)
 }
 
-// topicNow is the topic's statistics, which must exist.
+// topicNow returns the statistics of the topic, which must exist.
 func (n *node) topicNow(t testing.TB, name string) engine.TopicStats {
 	t.Helper()
 	s := n.e.Stats(name, "")
@@ -113,7 +114,7 @@ func (n *node) topicNow(t testing.TB, name string) engine.TopicStats {
 	return s[0]
 }
 
-// eventually polls: for what other goroutines do and no frame reports.
+// eventually polls for an effect of other goroutines that no frame reports.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
@@ -123,14 +124,14 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// client is a V2 client that does only what a test says.
+// client is a V2 client that does only what a test tells it to.
 type client struct {
 	t  testing.TB
 	nc *net.TCPConn
-	w  io.Writer // to nc, through what was negotiated
+	w  io.Writer // writes to nc, through the negotiated TLS and compression
 	br *bufio.Reader
 
-	under *bufferedConn // under TLS
+	under *bufferedConn // the connection below TLS
 }
 
 func (n *node) dialRaw(t testing.TB) *client {
@@ -174,7 +175,7 @@ func (c *client) frame(wait time.Duration) (kind uint32, data []byte, err error)
 	return binary.BigEndian.Uint32(head[4:]), data, err
 }
 
-// expect wants exactly this frame next.
+// expect requires that this frame comes next.
 func (c *client) expect(kind uint32, data string) {
 	c.t.Helper()
 	k, d, err := c.frame(patience)
@@ -185,7 +186,7 @@ func (c *client) expect(kind uint32, data string) {
 
 func (c *client) ok() { c.t.Helper(); c.expect(frameResponse, "OK") }
 
-// closed wants the end of the connection and nothing before it.
+// closed requires that the connection ends, with nothing before that.
 func (c *client) closed() {
 	c.t.Helper()
 	if k, d, err := c.frame(patience); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -199,7 +200,7 @@ func (c *client) fatal(text string) {
 	c.closed()
 }
 
-// silent wants no frame for a moment.
+// silent requires that no frame arrives for a moment.
 func (c *client) silent(d time.Duration) {
 	c.t.Helper()
 	if k, data, err := c.frame(d); !errors.Is(err, os.ErrDeadlineExceeded) {

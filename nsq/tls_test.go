@@ -30,7 +30,7 @@ import (
 	"penstock/nsq/internal/listen"
 )
 
-// certificateAuthority issues certificates into files of a directory.
+// certificateAuthority issues certificates and writes them to files in a directory.
 type certificateAuthority struct {
 	dir  string
 	key  *ecdsa.PrivateKey
@@ -88,7 +88,7 @@ func writePEM(t testing.TB, name, kind string, der []byte) {
 	}
 }
 
-// issue writes name.pem and name.key, again if they are there.
+// issue writes name.pem and name.key, and replaces existing files.
 func (ca *certificateAuthority) issue(t testing.TB, name string) (cert, key string) {
 	t.Helper()
 	k, c := ca.sign(t, name, false)
@@ -102,7 +102,7 @@ func (ca *certificateAuthority) issue(t testing.TB, name string) (cert, key stri
 	return cert, key
 }
 
-// options has what a server needs.
+// options returns the TLS options that a server needs.
 func (ca *certificateAuthority) options(t testing.TB) Options {
 	cert, key := ca.issue(t, "server")
 	return Options{TLS: TLSOptions{CertFile: cert, KeyFile: key}}
@@ -154,11 +154,11 @@ func (c *client) negotiate(ask map[string]any) negotiation {
 	return got
 }
 
-// bufferedConn reads through a buffer that may hold bytes already.
+// bufferedConn is a connection that reads through a buffer, which may have bytes already.
 type bufferedConn struct {
 	net.Conn
 	br   *bufio.Reader
-	last []byte // that came
+	last []byte // the last bytes that were read
 }
 
 func (c *bufferedConn) Read(p []byte) (int, error) {
@@ -168,10 +168,10 @@ func (c *bufferedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// goodbyeBytes is a record of TLS 1.3 with an alert in it: nothing else here is as short.
+// goodbyeBytes is the size of a record of TLS 1.3 that contains an alert. No other record in these tests is as short.
 const goodbyeBytes = 5 + 2 + 1 + 16
 
-// startTLS does the handshake. The reader keeps what it holds: the first bytes of TLS may be there.
+// startTLS performs the handshake. It reads through the reader's buffer, which may have the first bytes of TLS.
 func (c *client) startTLS(cfg *tls.Config) (*tls.Conn, error) {
 	c.under = &bufferedConn{Conn: c.nc, br: c.br}
 	tc := tls.Client(c.under, cfg)
@@ -194,7 +194,7 @@ func (c *client) startCompression(how string, level int) {
 	c.w, c.br = flushing{w, w.Flush}, bufio.NewReader(flate.NewReader(c.br))
 }
 
-// dialWrapped negotiates TLS, if there is a cfg, and compression, if it is named.
+// dialWrapped connects and negotiates TLS if cfg is given, and compression if it is named.
 func (n *node) dialWrapped(t testing.TB, cfg *tls.Config, compression string, level int) *client {
 	t.Helper()
 	c := n.dial(t)
@@ -222,7 +222,7 @@ func (n *node) dialWrapped(t testing.TB, cfg *tls.Config, compression string, le
 	return c
 }
 
-// B98. Every combination carries small and large commands both ways, pipelined, and says in /stats what it is.
+// B98. Every combination carries small and large commands in both directions, pipelined, and is shown in /stats.
 func TestWrappedConnections(t *testing.T) {
 	ca := newCertificateAuthority(t)
 	n := startNode(t, engine.Options{}, ca.options(t))
@@ -288,7 +288,7 @@ func TestWrappedConnections(t *testing.T) {
 	}
 }
 
-// Commands that came before the upgrade are answered before it, in the clear.
+// Commands that came before the upgrade are answered before it, unencrypted.
 func TestUpgradeBehindPublishes(t *testing.T) {
 	ca := newCertificateAuthority(t)
 	n := startNode(t, engine.Options{}, ca.options(t))
@@ -314,7 +314,7 @@ func TestUpgradeBehindPublishes(t *testing.T) {
 	c.fatal("E_INVALID cannot IDENTIFY in current state")
 }
 
-// What somebody slips in behind an IDENTIFY, in the clear, is never taken for commands of the TLS connection.
+// Bytes that somebody injects behind an IDENTIFY, unencrypted, are never taken for commands of the TLS connection.
 func TestNothingIsSlippedIntoTLS(t *testing.T) {
 	ca := newCertificateAuthority(t)
 	n := startNode(t, engine.Options{}, ca.options(t))
@@ -329,7 +329,7 @@ func TestNothingIsSlippedIntoTLS(t *testing.T) {
 	}
 }
 
-// A client may send compressed commands in one piece with its IDENTIFY: it knows what it will get.
+// A client may send compressed commands in one piece with its IDENTIFY, because it knows what it will get.
 func TestCompressedBehindIdentify(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	c := n.dial(t)
@@ -411,7 +411,7 @@ func TestClientCertificates(t *testing.T) {
 			c.negotiate(map[string]any{"tls_v1": true})
 			_, err := c.startTLS(y.cfg)
 			var data []byte
-			if err == nil { // TLS 1.3 tells a client only afterwards
+			if err == nil { // with TLS 1.3 a client learns that only afterwards
 				_, data, err = c.frame(patience)
 			}
 			if got := err == nil && string(data) == "OK"; got != y.want {
@@ -487,7 +487,7 @@ func TestTLSOptionErrors(t *testing.T) {
 	}
 }
 
-// New certificates are for new handshakes; connections stay. Files that are not usable change nothing.
+// New certificates apply to new handshakes, and connections stay open. Unusable files change nothing.
 func TestReloadCertificates(t *testing.T) {
 	ca, next := newCertificateAuthority(t), newCertificateAuthority(t)
 	o := ca.options(t)
@@ -523,8 +523,8 @@ func TestReloadCertificates(t *testing.T) {
 	old.ok()
 }
 
-// A handshake has its time in all, however steadily its bytes drip, and only so many run at once; clients
-// that behave get their turn.
+// A handshake has limited time in all, however steadily its bytes trickle in, and only so many run at once.
+// Well-behaved clients get their turn.
 func TestSlowHandshakes(t *testing.T) {
 	t.Parallel()
 	ca := newCertificateAuthority(t)
@@ -549,14 +549,14 @@ func TestSlowHandshakes(t *testing.T) {
 		lateEnd <- time.Now()
 	}()
 	other := n.dial(t)
-	other.send(pub("t", "x")) // without TLS nobody waits
+	other.send(pub("t", "x")) // a client without TLS does not wait
 	other.ok()
 	hello := "\x16\x03\x01\x02\x00" + strings.Repeat("\x01", 512)
 	for i := range hello {
 		if _, err := io.WriteString(slow[0].nc, hello[i:i+1]); err != nil {
 			break
 		}
-		_ = slow[0].nc.SetReadDeadline(time.Now().Add(10 * time.Millisecond)) // the pace of the drip
+		_ = slow[0].nc.SetReadDeadline(time.Now().Add(10 * time.Millisecond)) // sets the pace of the trickle
 		if _, err := slow[0].nc.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			break
 		}
@@ -576,7 +576,7 @@ func TestSlowHandshakes(t *testing.T) {
 	n.dialWrapped(t, ca.client(t, ""), "", 0)
 }
 
-// curl's view: the whole API over TLS, and nothing in the clear on its port.
+// The view of curl: the whole API works over TLS, and nothing works in the clear on that port.
 func TestHTTPS(t *testing.T) {
 	ca := newCertificateAuthority(t)
 	o := ca.options(t)

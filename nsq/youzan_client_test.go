@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// What youzan's own Go client does beyond the single commands of youzan_test.go.
+// Tests of youzan's own Go client, beyond the single commands in youzan_test.go.
 
-// The client has a connection for each partition, also where one node leads them all, and gives each its own place: one
-// partition's consumer is nobody who would lose their place in another one.
+// The client opens a connection for each partition, even if one node leads all of them, and gives each connection its
+// own place in the log. The consumer of one partition does not count as one that would lose its place in another
+// partition.
 func TestYouzanPlaceOfEachPartition(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		const parts, each = 4, 10
@@ -37,7 +38,7 @@ func TestYouzanPlaceOfEachPartition(t *testing.T) {
 				}
 			}
 		}
-		// A consumer of all partitions would lose its place in each.
+		// A consumer of all partitions would lose its place in each of them.
 		for _, sub := range []string{"SUB t d", "SUB_ADVANCED t d"} {
 			lead := nodes[leaderOfPartition(t, nodes, "t", 0)]
 			all := lead.dial(t)
@@ -55,8 +56,8 @@ func TestYouzanPlaceOfEachPartition(t *testing.T) {
 	})
 }
 
-// Consumers of all partitions subscribe at once: none may get a second message before it finished the first, whoever of
-// them made the channel an ordered one, and at whatever node. B57
+// Consumers of all partitions subscribe at the same time. No consumer may get a second message before it has finished
+// the first, whichever of them made the channel ordered, and at whichever node. B57
 func TestYouzanOrderedAtOnce(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		const parts, each, channels = 6, 3, 8
@@ -95,7 +96,7 @@ func TestYouzanOrderedAtOnce(t *testing.T) {
 	})
 }
 
-// What creates topics for youzan's clients names the number of partitions in its own way.
+// Programs that create topics for youzan's clients use another parameter for the number of partitions.
 func TestYouzanTopicCreate(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		const others = "&replicator=1&extend=true&orderedmulti=true&syncdisk=1"

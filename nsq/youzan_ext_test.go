@@ -9,8 +9,8 @@ import (
 	"penstock/engine"
 )
 
-// Objects of plain strings are read where they lie; everything else is left to the JSON package, which must say the
-// same of what both read: FuzzExt.
+// Objects of plain strings are parsed in place, and all others by the JSON package. Where both parsers apply they must
+// agree, which FuzzExt checks.
 func TestPlainExt(t *testing.T) {
 	long := make([]string, engine.MaxHeaderCount+1)
 	for i := range long {
@@ -34,7 +34,7 @@ func TestPlainExt(t *testing.T) {
 			t.Errorf("%.100q: plain %v, want %v; %q", ext, ok, plain, headers)
 		}
 	}
-	for at := range 20 { // every byte at every place among others
+	for at := range 20 { // every byte at every position
 		for c := range 256 {
 			value := bytes.Repeat([]byte{'x'}, 20)
 			value[at] = byte(c)
@@ -51,8 +51,8 @@ func TestPlainExt(t *testing.T) {
 	}
 }
 
-// PUB_EXTs that come together are stored together and answered each; what has a trace id, and what is refused, is on
-// its own.
+// PUB_EXTs that arrive together are stored together, and each is answered. One with a trace id, and one that is
+// refused, is handled separately.
 func TestExtRuns(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		makeChannel(t, nodes, "t", "c", 1)
@@ -70,7 +70,7 @@ func TestExtRuns(t *testing.T) {
 		for range 4 {
 			c.ok()
 		}
-		c.refusedAs(codeBadExt) // its name is the engine's; those before it are stored
+		c.refusedAs(codeBadExt) // the name is reserved by the engine; the messages before it are stored
 
 		lead := nodes[leaderOfPartition(t, nodes, "t", 0)]
 		r := lead.dial(t)
@@ -88,7 +88,7 @@ func TestExtRuns(t *testing.T) {
 	})
 }
 
-// Headers cost no allocation, neither read from an ext nor written into one.
+// Headers cost no allocation, neither when they are read from an ext nor when they are written into one.
 func TestExtDoesNotAllocate(t *testing.T) {
 	ext := []byte(`{"header-000":"000000000001","header-001":"000000000002",` +
 		`"##client_dispatch_tag":"red","##trace_id":"12345678901"}`)
@@ -105,7 +105,7 @@ func TestExtDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// BenchmarkExt reads and writes an ext of three headers.
+// BenchmarkExt parses and formats an ext with three headers.
 func BenchmarkExt(b *testing.B) {
 	ext := []byte(`{"header-000":"000000000001","header-001":"000000000002","header-002":"000000000003"}`)
 	headers, _, _, err := extHeaders(ext)

@@ -10,7 +10,7 @@ import (
 	"penstock/engine"
 )
 
-// postExt is a POST with headers X-NSQEXT-*, given as names and values.
+// postExt sends a POST with headers X-NSQEXT-*, given as names and values.
 func (n *node) postExt(t *testing.T, path, body string, headers ...string) (int, string) {
 	t.Helper()
 	headers = slices.Clone(headers)
@@ -20,9 +20,9 @@ func (n *node) postExt(t *testing.T, path, body string, headers ...string) (int,
 	return n.postWith(t, path, body, headers...)
 }
 
-// The ext of a /pub_ext comes to consumers as that of a PUB_EXT does, with what the request's headers say over what its
-// parameter says; one with a trace id, and a /pubtrace, are answered with the message's place. Any node takes them, for
-// any partition.
+// The ext of a /pub_ext reaches consumers like that of a PUB_EXT. The request's headers take precedence over its
+// parameter ext. A message with a trace id, and one from /pubtrace, is answered with its place. Any node accepts
+// messages for any partition.
 func TestYouzanHTTPPublish(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		makeChannel(t, nodes, "t", "c", 2)
@@ -79,7 +79,7 @@ func TestYouzanHTTPPublish(t *testing.T) {
 	})
 }
 
-// What is refused stores nothing and makes no topic.
+// A request that is refused stores nothing and creates no topic.
 func TestYouzanHTTPRefused(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	n.post(t, "/topic/create?topic=there", "")

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A subscription at one partition gets that one's messages only, also where a node leads several.
+// A subscription to one partition gets only messages of that partition, even if a node leads several.
 func TestYouzanOnePartition(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		const parts, each = 4, 10
@@ -39,7 +39,7 @@ func TestYouzanOnePartition(t *testing.T) {
 	})
 }
 
-// However the bytes of youzan's commands are cut into reads, they are the same commands.
+// However the bytes of youzan's commands are divided into reads, they parse to the same commands.
 func TestYouzanCommandsInPieces(t *testing.T) {
 	in := "PUB_EXT t 3\n" + sized(withExt(`{"a":"b"}`, "x")) +
 		"MPUB_TRACE t\n" + sized(batchBody(u64(1)+"y", u64(2)+"z")) +

@@ -19,16 +19,16 @@ import (
 	"penstock/segment"
 )
 
-// The commands and answers of these tests are, byte by byte, what youzan's Go client writes and reads.
+// The commands and answers in these tests are, byte for byte, those that youzan's Go client writes and reads.
 
 func u16(n int) string    { return string(binary.BigEndian.AppendUint16(nil, uint16(n))) }
 func u64(n uint64) string { return string(binary.BigEndian.AppendUint64(nil, n)) }
 
 func withExt(ext, body string) string { return u16(len(ext)) + ext + body }
 
-// formed is a message as a client of youzan's decodes it.
+// formed is a message as decoded by a client of youzan's.
 type formed struct {
-	full     string // the id as FIN gives it back
+	full     string // the id as the client returns it in a FIN
 	id       core.ID
 	trace    uint64
 	attempts int
@@ -75,7 +75,7 @@ func (c *client) traced() (id core.ID, trace, place uint64, size uint32) {
 	return core.ID(number.Uint64(d[2:])), number.Uint64(d[10:]), number.Uint64(d[18:]), number.Uint32(d[26:])
 }
 
-// refusedAs wants an error frame of this code.
+// refusedAs expects an error frame with this code.
 func (c *client) refusedAs(code string) {
 	c.t.Helper()
 	if k, d, err := c.frame(patience); err != nil || k != frameError || !strings.HasPrefix(string(d), code+" ") {
@@ -83,7 +83,7 @@ func (c *client) refusedAs(code string) {
 	}
 }
 
-// leaderOfPartition is the index of the node that leads it.
+// leaderOfPartition returns the index of the node that leads the partition.
 func leaderOfPartition(t *testing.T, nodes []*node, topic string, partition int) int {
 	t.Helper()
 	at := -1
@@ -97,7 +97,7 @@ func leaderOfPartition(t *testing.T, nodes []*node, topic string, partition int)
 	return at
 }
 
-// The transcript of a producer and a consumer with everything that the extensions have. B95 B96
+// A transcript of a producer and a consumer that use all of the extensions. B95 B96
 func TestYouzanTranscript(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		makeChannel(t, nodes, "t", "c", 2)
@@ -150,7 +150,7 @@ func TestYouzanTranscript(t *testing.T) {
 			}
 			c.send("TOUCH " + got.full + "\nFIN " + got.full + "\n")
 		}
-		// B96: readable by its id.
+		// B96: the message can be read by its id.
 		var list PeekList
 		lead.ask(t, "GET", "/topic/peek?topic=t&count=1&from="+id1.String(), "", &list)
 		if len(list.Messages) != 1 || *list.Messages[0].Body != "traced" || list.Messages[0].Headers[0].Name != extTraceID {
@@ -177,7 +177,7 @@ func TestYouzanStaysInvisible(t *testing.T) {
 		}
 		c.send("FIN " + m.id + "\n")
 	}
-	// nsqd ignores what follows: so does a stock client's server.
+	// nsqd ignores further parameters, and so do we for a stock client.
 	p.send("PUB t something else\n" + sized("x") + "MPUB t -\n" + sized(batchBody("y")))
 	p.ok()
 	p.ok()
@@ -186,12 +186,12 @@ func TestYouzanStaysInvisible(t *testing.T) {
 	d.ok()
 }
 
-// Binary ids may hold any bytes, LF and space among them. B95
+// Binary ids may contain any bytes, including LF and space. B95
 func TestYouzanBinaryIDs(t *testing.T) {
 	n := startNode(t, engine.Options{DefaultPartitions: 1}, Options{})
 	p := n.dial(t)
 	trace := binary.BigEndian.Uint64([]byte("\n \r\n \n\n "))
-	for range 40 { // ids whose last byte is LF and space are among them
+	for range 40 { // includes ids whose last byte is LF or space
 		p.send("PUB_TRACE t\n" + sized(u64(trace)+"x"))
 		p.traced()
 	}
@@ -216,7 +216,7 @@ func TestYouzanBinaryIDs(t *testing.T) {
 	c.refusedAs("E_FIN_FAILED")
 }
 
-// B57 B58: SUB_ORDERED orders a channel that is new; others must say that they want its order.
+// B57 B58: SUB_ORDERED makes a new channel ordered. Other consumers must then declare that they keep the order.
 func TestYouzanOrdered(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		q := makeChannel(t, nodes, "t", "c", 2)
@@ -260,7 +260,7 @@ func TestYouzanOrdered(t *testing.T) {
 			}
 			c.send("FIN " + m.full + "\n")
 		}
-		// One that was configured otherwise is not changed by a subscription.
+		// A subscription does not change a channel that was configured otherwise.
 		other := makeChannel(t, nodes, "t", "other", 2)
 		nodes[0].ask(t, "POST", "/channel/settings"+other, `{"version":0,"max_in_flight":3}`, &s)
 		d := lead.dial(t)
@@ -275,7 +275,7 @@ func TestYouzanOrdered(t *testing.T) {
 	})
 }
 
-// SUB_ADVANCED's place moves the channel in its partition, if nobody else reads it.
+// The place in a SUB_ADVANCED moves the channel within its partition, if no other consumer reads that.
 func TestYouzanPlaces(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		makeChannel(t, nodes, "t", "c", 2)
@@ -315,7 +315,7 @@ func TestYouzanPlaces(t *testing.T) {
 				t.Errorf("%s leaves %v, want %v", x.place, got, x.want)
 			}
 			d := n.dial(t)
-			d.send(fmt.Sprintf("SUB_ADVANCED t c %d virtual_queue:0\n", x.part)) // not the first: it keeps its place
+			d.send(fmt.Sprintf("SUB_ADVANCED t c %d virtual_queue:0\n", x.part)) // not the first: the place stays
 			d.ok()
 			if got := waits(); got != x.want {
 				t.Errorf("a second consumer moves it to %v", got)
@@ -333,7 +333,8 @@ func TestYouzanPlaces(t *testing.T) {
 	})
 }
 
-// B59: tagged messages go to consumers of their tag first, others to those without; a tag that cannot be is refused.
+// B59: tagged messages go to consumers with their tag, if there are any, and otherwise to consumers without a tag. An
+// invalid tag is refused.
 func TestYouzanTags(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		makeChannel(t, nodes, "t", "c", 1)
@@ -368,7 +369,7 @@ func TestYouzanTags(t *testing.T) {
 		if m := none.formed(true, false); m.body != "for all" {
 			t.Errorf("the other one got %+v", m)
 		}
-		red.nc.Close() // what it had comes to the other one: nobody of its tag is left
+		red.nc.Close() // its messages go to the other one, since no consumer has the tag now
 		if m := none.formed(true, false); m.body != "for red" || m.attempts != 2 {
 			t.Errorf("then it got %+v", m)
 		}
@@ -380,7 +381,7 @@ func TestYouzanTags(t *testing.T) {
 	})
 }
 
-// A tag holds for a consumer at a node that leads nothing of the topic, too: the leader chooses. B59
+// A tag also works for a consumer at a node that leads nothing of the topic: the leader chooses the messages. B59
 func TestYouzanTagsFromElsewhere(t *testing.T) {
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1"})
 	leader, other := bystander(t, nodes, "t")
@@ -416,7 +417,7 @@ func TestYouzanTagsFromElsewhere(t *testing.T) {
 	red.silent(20 * time.Millisecond)
 }
 
-// B61: every topic carries headers, so nothing about them is refused but what is no header.
+// B61: every topic can carry headers, so only invalid headers are refused.
 func TestYouzanBadPublishes(t *testing.T) {
 	n := startNode(t, engine.Options{DefaultPartitions: 2}, Options{})
 	n.post(t, "/topic/create?topic=t&partitions=2", "")
@@ -460,14 +461,14 @@ func TestYouzanBadPublishes(t *testing.T) {
 	}
 }
 
-// youzanLookup is what youzan's clients read of the answer to /lookup.
+// youzanLookup is the part of the answer to /lookup that youzan's clients read.
 type youzanLookup struct {
 	Partitions map[string]lookup.Producer `json:"partitions"`
 	Meta       json.RawMessage            `json:"meta"`
 	Producers  []lookup.Producer          `json:"producers"`
 }
 
-// In a cluster a partition is read where it is led, and published to from anywhere; lookups say where that is.
+// In a cluster a partition is read at its leader and published to through any node. Lookups say which node leads it.
 func TestYouzanCluster(t *testing.T) {
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1"})
 	makeChannel(t, nodes, "t", "c", 3)
@@ -523,7 +524,7 @@ func TestYouzanCluster(t *testing.T) {
 	}
 }
 
-// Youzan's codes are for its clients: without a named partition or a verb of theirs everything is as nsqd says it.
+// youzan's error codes are for its own clients. Without a named partition or one of their verbs, errors are nsqd's.
 func TestYouzanCodes(t *testing.T) {
 	named, stock := &pending{verb: verbPub, partitionArgs: partitionArgs{addressed: true}}, &pending{verb: verbPub}
 	ext := &pending{verb: verbMpubExt}
@@ -551,7 +552,7 @@ func TestYouzanCodes(t *testing.T) {
 	}
 }
 
-// FuzzExt: any object comes back with the same meaning, and nothing else is taken.
+// FuzzExt: any JSON object comes back with the same meaning, and nothing else is accepted.
 func FuzzExt(f *testing.F) {
 	for _, s := range []string{
 		`{}`, `{"a":"b"}`, `{"a":1,"b":[true,null],"c":{"d":"e"}}`, `{"##client_dispatch_tag":"x","tag":"y"}`,
@@ -566,7 +567,7 @@ func FuzzExt(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(ext) > 0 { // both readers say the same
+		if len(ext) > 0 { // both parsers agree
 			slow, slowTrace, slowTraced, err := decodeExt(ext)
 			same := slices.EqualFunc(headers, slow, func(a, b engine.Header) bool {
 				return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.Value, b.Value)

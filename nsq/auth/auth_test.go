@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// grantJSON is an answer with one authorization.
+// grantJSON returns an answer with one authorization.
 func grantJSON(ttl int, topic, channel string, permissions ...string) string {
 	b, _ := json.Marshal(map[string]any{
 		"ttl": ttl, "identity": "someone", "identity_url": "http://who", "authorizations": []any{
@@ -84,7 +84,8 @@ func TestTokenFileErrors(t *testing.T) {
 	}
 }
 
-// FuzzTokens: no file makes it fall over, and what it accepts knows nobody by an empty secret.
+// FuzzTokens: no file makes the parser panic, and every token of an accepted file has a principal with at least one
+// grant.
 func FuzzTokens(f *testing.F) {
 	f.Add([]byte(tokenText("a", "a", `permissions = ["admin"]`+"\n"+`topics = ["*"]`)))
 	f.Add([]byte("[[token]]\n[[token.grant]]\n"))
@@ -100,7 +101,7 @@ func FuzzTokens(f *testing.F) {
 	})
 }
 
-// FuzzAuthAnswer: whatever a server answers, what is accepted has a time and patterns that work.
+// FuzzAuthAnswer: whatever a server answers, an accepted answer has an expiry and patterns that work.
 func FuzzAuthAnswer(f *testing.F) {
 	f.Add([]byte(grantJSON(60, "^t$", ".*", "publish", "admin")))
 	f.Add([]byte(`{"ttl":9223372036854775807,"authorizations":[{}]}`))
@@ -123,7 +124,7 @@ func FuzzAuthAnswer(f *testing.F) {
 	})
 }
 
-// However many secrets come, the cache keeps to its bound; principals that are not current go first.
+// However many secrets arrive, the cache keeps to its bound. Principals that are not current are evicted first.
 func TestCacheIsBounded(t *testing.T) {
 	a, err := Open(&Options{HTTPAddresses: []string{"127.0.0.1:1"}, HTTPMethod: "GET", RequestTimeout: time.Second})
 	if err != nil {
@@ -131,7 +132,7 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 	last := Credential{Secret: "the last"}
 	for i := range maxCachedSecrets + 100 {
-		c, p := Credential{Secret: strings.Repeat("s", i)}, &Principal{} // has expired
+		c, p := Credential{Secret: strings.Repeat("s", i)}, &Principal{} // expired
 		if i == maxCachedSecrets-1 {
 			c, p = last, &Principal{expires: time.Now().Add(time.Hour)}
 		}

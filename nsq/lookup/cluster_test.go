@@ -16,7 +16,7 @@ import (
 	"penstock/nsq/internal/lookuptest"
 )
 
-// sentence is the text of an error without the name of its package.
+// sentence returns the text of an error without the name of its package.
 func sentence(err error) string {
 	_, text, _ := strings.Cut(err.Error(), ": ")
 	return text
@@ -53,12 +53,12 @@ func TestLookupCluster(t *testing.T) {
 		"GET /nodes",
 		"GET /debug",
 	)
-	if got := a.TakeAsked(); got != "tombstone two 1" { // node 2 leads nothing of it
+	if got := a.TakeAsked(); got != "tombstone two 1" { // node 2 leads no partition of it
 		t.Errorf("the store was asked to %s", got)
 	}
 }
 
-// B100: who is mentioned in lookups as the cluster changes.
+// B100: the nodes in lookups as the cluster changes.
 func TestLookupFollowsTheCluster(t *testing.T) {
 	for _, x := range []struct {
 		name   string
@@ -138,7 +138,8 @@ func TestLookupFollowsTheCluster(t *testing.T) {
 	}
 }
 
-// Changes go to the cluster, and what it refuses is said. A lookup does not need what only another node can tell.
+// Changes go to the cluster, and its refusals are reported. A lookup works without information that only another node
+// has.
 func TestLookupClusterChanges(t *testing.T) {
 	a := lookuptest.New(lookuptest.ThreeNodes()...)
 	s := start(t, engine.Options{}, Options{Directory: a})
@@ -191,7 +192,7 @@ func TestLookupClusterChanges(t *testing.T) {
 	}
 }
 
-// nsqadmin names a node with brackets around an IPv6 address, nsqlookupd without.
+// nsqadmin puts brackets around the IPv6 address in a node's name; nsqlookupd does not.
 func TestProducerNamed(t *testing.T) {
 	six := Producer{BroadcastAddress: "2001:db8::3", HTTPPort: 4151}
 	four := Producer{BroadcastAddress: "h.example", HTTPPort: 4151}

@@ -12,8 +12,8 @@ import (
 	"penstock/engine"
 )
 
-// transcript asks for every line of "METHOD path" and compares questions and answers with a golden file. Each name in
-// places stands for what differs from run to run.
+// transcript sends a request for each line "METHOD path", and compares requests and answers with a golden file. Each
+// name in places stands for a text that differs between runs.
 func (s *service) transcript(t *testing.T, golden string, places map[string]string, questions ...string) {
 	t.Helper()
 	var out strings.Builder
@@ -49,7 +49,7 @@ func (s *service) transcript(t *testing.T, golden string, places map[string]stri
 	}
 }
 
-// Every endpoint, as a lone node answers it. What it does to the engine is in the answers that follow.
+// Every endpoint, as answered by a lone node. Later answers show the effects of earlier requests on the engine.
 func TestLookupAlone(t *testing.T) {
 	s := start(t, engine.Options{}, Options{})
 	s.transcript(t, "lookup_alone.txt", map[string]string{"TCPPORT": "4150", "HTTPPORT": ownPort},
@@ -58,9 +58,9 @@ func TestLookupAlone(t *testing.T) {
 		"POST /topic/create?topic=t", "POST /topic/create?topic=t", // again: no error
 		"POST /topic/create?topic=wide&partitions=3",
 		"POST /channel/create?topic=t&channel=c2", "POST /channel/create?topic=t&channel=c1",
-		"POST /channel/create?topic=made&channel=c", // makes the topic, too
+		"POST /channel/create?topic=made&channel=c", // creates the topic, too
 		"GET /topics", "GET /channels?topic=t", "GET /lookup?topic=t", "GET /lookup?topic=wide",
-		"POST /topic/tombstone?topic=t&node=127.0.0.1:1", // somebody else
+		"POST /topic/tombstone?topic=t&node=127.0.0.1:1", // another node
 		"GET /lookup?topic=t",
 		"POST /topic/tombstone?topic=t&node=here.example:"+ownPort,
 		"GET /lookup?topic=t", "GET /nodes", "GET /debug",
@@ -71,7 +71,7 @@ func TestLookupAlone(t *testing.T) {
 		"GET /channels?topic=t",
 		"POST /topic/delete?topic=t", "POST /topic/delete?topic=t", "POST /topic/delete?topic=a:b",
 		"GET /lookup?topic=t", "GET /topics",
-		"POST /topic/create?topic=t", "GET /lookup?topic=t", // the tombstone went with the topic
+		"POST /topic/create?topic=t", "GET /lookup?topic=t", // the tombstone was deleted with the topic
 	)
 	if wide, ok := s.e.LookupTopic("wide"); !ok || wide.Partitions() != 3 {
 		t.Errorf("partitions=3 was not obeyed: %v", ok)
@@ -87,7 +87,7 @@ func TestLookupErrors(t *testing.T) {
 		code         string
 	}{
 		{"GET", "/nonsense", 404, "NOT_FOUND"},
-		{"GET", "/pub?topic=t", 404, "NOT_FOUND"}, // nsqd's
+		{"GET", "/pub?topic=t", 404, "NOT_FOUND"}, // a path of nsqd
 		{"POST", "/ping", 405, "METHOD_NOT_ALLOWED"},
 		{"POST", "/info", 405, "METHOD_NOT_ALLOWED"},
 		{"POST", "/debug", 405, "METHOD_NOT_ALLOWED"},
@@ -148,7 +148,7 @@ func TestLookupErrors(t *testing.T) {
 	}
 }
 
-// What the engine refuses is said in nsqd's codes, or in the engine's words.
+// Errors of the engine are reported with nsqd's codes, or in the engine's own words.
 func TestLookupWhileExiting(t *testing.T) {
 	s := start(t, engine.Options{MaxTopics: 1}, Options{})
 	s.post(t, "/topic/create?topic=t")
@@ -169,7 +169,7 @@ func TestLookupWhileExiting(t *testing.T) {
 	}
 }
 
-// B100 on one node: a tombstone ends, and there are never more than the limit.
+// B100 on one node: a tombstone ends, and the number of tombstones never exceeds the limit.
 func TestLookupLocalTombstones(t *testing.T) {
 	s := start(t, engine.Options{}, Options{})
 	s.post(t, "/topic/create?topic=t")

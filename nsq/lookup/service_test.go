@@ -15,7 +15,8 @@ import (
 	"penstock/nsq/internal/web"
 )
 
-// patience bounds every wait of the tests: far beyond what a loaded machine needs, so it only ends what hangs.
+// patience bounds every wait in the tests. It is far longer than a loaded machine needs, so only a test that hangs
+// reaches it.
 const patience = 20 * time.Second
 
 // service is a Service over a real engine in a directory of its own.
@@ -27,7 +28,7 @@ type service struct {
 // ownPort is the port in testSelf that tombstones name.
 const ownPort = "4151"
 
-// testSelf is the node of a test. Nobody serves its addresses: these tests connect to the Service only.
+// testSelf is the node under test. Nothing listens at its addresses: these tests connect only to the Service.
 func testSelf() Producer {
 	return Producer{
 		RemoteAddress: "here.example:4150", Hostname: "testhost", BroadcastAddress: "here.example",
@@ -35,7 +36,7 @@ func testSelf() Producer {
 	}
 }
 
-// start starts a Service. What o leaves out is as package nsq has it, with free ports and without a TCP port.
+// start starts a Service. Options missing in o are as package nsq sets them, with free ports and without a TCP port.
 func start(t testing.TB, eo engine.Options, o Options) *service {
 	t.Helper()
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -81,7 +82,7 @@ func start(t testing.TB, eo engine.Options, o Options) *service {
 	return &service{s, e}
 }
 
-// do asks the HTTP API, and returns the answer with its whole body.
+// do sends a request to the HTTP API, and returns the answer and its body.
 func (s *service) do(t testing.TB, method, path string) (*http.Response, string) {
 	t.Helper()
 	r, err := http.NewRequest(method, "http://"+s.HTTPAddr().String()+path, nil)
@@ -100,7 +101,7 @@ func (s *service) do(t testing.TB, method, path string) (*http.Response, string)
 	return reply, string(body)
 }
 
-// post asks for a change, which must succeed.
+// post sends a POST, which must succeed.
 func (s *service) post(t testing.TB, path string) {
 	t.Helper()
 	if reply, body := s.do(t, "POST", path); reply.StatusCode != 200 {
@@ -108,7 +109,7 @@ func (s *service) post(t testing.TB, path string) {
 	}
 }
 
-// eventually polls: for what other goroutines do and no answer reports.
+// eventually polls for an effect of other goroutines that no answer reports.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {

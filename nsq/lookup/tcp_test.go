@@ -16,7 +16,7 @@ import (
 	"penstock/nsq/internal/listen"
 )
 
-// v1 is an nsqd that does only what a test says.
+// v1 is an nsqd that does only what a test tells it to.
 type v1 struct {
 	t  testing.TB
 	nc net.Conn
@@ -36,10 +36,10 @@ func dialV1(t testing.TB, s *service) *v1 {
 	return &v1{t, nc, bufio.NewReader(nc)}
 }
 
-// send writes; the other side may have closed already.
+// send writes; the server may have closed the connection already.
 func (c *v1) send(s string) { _, _ = io.WriteString(c.nc, s) }
 
-// answer is the next one, or "" and false at the end of the connection.
+// answer returns the next answer, or "" and false at the end of the connection.
 func (c *v1) answer() (string, bool) {
 	a, err := readAnswer(c.br)
 	return string(a), err == nil
@@ -69,7 +69,7 @@ func introduce(host string, tcpPort, httpPort int) string {
 	return "IDENTIFY\n" + sizedBody(fmt.Sprintf(format, tcpPort, httpPort, host))
 }
 
-// register is an nsqd of that name with these registrations.
+// register connects an nsqd with that name and makes these registrations.
 func (s *service) register(t testing.TB, host string, what ...string) *v1 {
 	t.Helper()
 	c := dialV1(t, s)
@@ -88,7 +88,7 @@ func startLookupd(t testing.TB, o Options) *service {
 	return start(t, engine.Options{}, o)
 }
 
-// Each conversation as nsqlookupd 1.3.0 has it, up to the first error, which ends it; but where a comment says
+// Each conversation is as with nsqlookupd 1.3.0, up to the first error, which ends it, except where a comment says
 // otherwise.
 func TestLookupdConversations(t *testing.T) {
 	s := startLookupd(t, Options{})
@@ -103,7 +103,7 @@ func TestLookupdConversations(t *testing.T) {
 	for _, x := range []struct {
 		name, say string
 		want      []string
-		stays     bool // open after the last answer
+		stays     bool // the connection stays open after the last answer
 	}{
 		{"ping first", "  V1PING\n", []string{"OK"}, true},
 		{"spaces and CR", "  V1 \t PING \r\n", []string{"OK"}, true},
@@ -196,8 +196,8 @@ func (s *service) expectLookup(t testing.TB, path, want string) {
 	}
 }
 
-// B100: what nsqds register is in every answer beside what is here; it goes with the connection, tombstones and
-// deletions.
+// B100: registrations of nsqds are in every answer, beside our own topics. They disappear with the connection, a
+// tombstone or a deletion.
 func TestLookupdRegistrations(t *testing.T) {
 	s := startLookupd(t, Options{})
 	s.post(t, "/topic/create?topic=both")
@@ -213,7 +213,7 @@ func TestLookupdRegistrations(t *testing.T) {
 	const own = `{"remote_address":"here.example:4150","hostname":"testhost","broadcast_address":"here.example",` +
 		`"tcp_port":4150,"http_port":4151,"version":"1.3.0+engine.test"}`
 	lineA, lineB := line(a, "a.example"), line(b, "b.example")
-	// Our own node as its own nsqlookupd's nsqd is mentioned once.
+	// A node of ours that registers at its own lookup service is named once.
 	itself := dialV1(t, s)
 	itself.send("  V1" + introduce("here.example", 4150, 4151))
 	itself.answer()
@@ -242,13 +242,13 @@ func TestLookupdRegistrations(t *testing.T) {
 	if !strings.Contains(nodes, `"tombstones":[true,false],"topics":["both","only"]`) {
 		t.Errorf("/nodes: %s", nodes)
 	}
-	a.ask("REGISTER both theirs\n", "OK") // again: it stays hidden
+	a.ask("REGISTER both theirs\n", "OK") // repeated: the tombstone stays
 	s.expectLookup(t, "/lookup?topic=both", `{"channels":["ours","theirs","x#ephemeral"],"producers":[`+own+","+lineB+`]}`)
 	a.ask("UNREGISTER both\n", "OK")
-	a.ask("REGISTER both theirs\n", "OK") // anew: it is not
+	a.ask("REGISTER both theirs\n", "OK") // a new registration has no tombstone
 	s.expectLookup(t, "/lookup?topic=both", `{"channels":["ours","theirs"],"producers":[`+own+","+lineA+","+lineB+`]}`)
 
-	// A channel whose producers are gone stays known until somebody deletes it, then there is none to delete.
+	// A channel without producers stays known until it is deleted; then a further deletion fails.
 	a.ask("UNREGISTER only c\n", "OK")
 	s.expectLookup(t, "/channels?topic=only", `{"channels":["c"]}`)
 	for _, want := range []int{200, 404} {
@@ -265,12 +265,13 @@ func TestLookupdRegistrations(t *testing.T) {
 	if reply, _ := s.do(t, "GET", "/lookup?topic=both"); reply.StatusCode != 404 {
 		t.Errorf("a deleted topic: %d", reply.StatusCode)
 	}
-	b.ask("PING\n", "OK") // it may register again
+	b.ask("PING\n", "OK") // the nsqd may register again
 	b.ask("REGISTER both\n", "OK")
 	s.expectLookup(t, "/lookup?topic=both", `{"channels":[],"producers":[`+lineB+`]}`)
 }
 
-// A topic that is made here begins with the channels that nsqds registered: nsqd does so with its nsqlookupds'.
+// A topic that is created here starts with the channels that nsqds registered, as nsqd does with those of its
+// nsqlookupds.
 func TestLookupdChannelsOfNewTopics(t *testing.T) {
 	s := startLookupd(t, Options{})
 	s.register(t, "a.example", "orders billing", "orders audit", "orders tail#ephemeral")
@@ -291,10 +292,11 @@ func TestLookupdChannelsOfNewTopics(t *testing.T) {
 	})
 }
 
-// B99, B100: who is silent is hidden, and later closed; who drips or never says anything is closed.
+// B99, B100: an nsqd that is silent is hidden and later disconnected. A client that sends its bytes too slowly, or
+// nothing at all, is disconnected.
 func TestLookupdSilence(t *testing.T) {
 	const soon = 200 * time.Millisecond
-	// An nsqd is closed 1.5 s after it is hidden.
+	// An nsqd is disconnected 1.5 s after it is hidden.
 	s := startLookupd(t, Options{InactiveProducerTimeout: 1500 * time.Millisecond, MaxCommandTime: soon})
 	count := func() int { return len(s.api.registry.lookup("t", time.Now())) }
 	c := s.register(t, "a.example", "t")
@@ -304,14 +306,14 @@ func TestLookupdSilence(t *testing.T) {
 		t.Error("it is hidden after a PING")
 	}
 	c.expectEnd()
-	dialV1(t, s).expectEnd()                // never says anything
-	drip := s.register(t, "a.example", "t") // says everything, slowly
+	dialV1(t, s).expectEnd()                // never sends anything
+	drip := s.register(t, "a.example", "t") // sends everything, but slowly
 	start := time.Now()
 	for time.Since(start) < patience {
 		if _, err := io.WriteString(drip.nc, "P"); err != nil {
 			break
 		}
-		time.Sleep(soon / 10) // the drip itself
+		time.Sleep(soon / 10) // the pace of the trickle
 	}
 	if took := time.Since(start); took > patience/2 {
 		t.Errorf("the drip was served for %v", took)
@@ -319,7 +321,7 @@ func TestLookupdSilence(t *testing.T) {
 	eventually(t, "it to be forgotten", func() bool { return len(s.api.registry.nodes(time.Now())) == 0 })
 }
 
-// One producer cannot take all the room, and is told so without an end of the connection.
+// One producer cannot take all of the room. It is told so, and its connection stays open.
 func TestLookupdLimits(t *testing.T) {
 	r := newRegistry(time.Minute)
 	var out bytes.Buffer
@@ -358,7 +360,7 @@ func TestLookupdLimits(t *testing.T) {
 	checkRegistry(t, r)
 }
 
-// converse plays a client's input to its end.
+// converse feeds a client's input to the session, up to the first fault or the end of the input.
 func converse(s *session, w io.Writer, input string) {
 	br := bufio.NewReaderSize(strings.NewReader(input), maxLineBytes)
 	for {
@@ -374,7 +376,7 @@ func converse(s *session, w io.Writer, input string) {
 	}
 }
 
-// checkRegistry counts anew what the registry counts as it goes.
+// checkRegistry recounts everything that the registry counts incrementally.
 func checkRegistry(t *testing.T, r *registry) {
 	t.Helper()
 	entries, per := 0, map[*registrant]int{}
@@ -410,8 +412,8 @@ func checkRegistry(t *testing.T, r *registry) {
 	}
 }
 
-// FuzzLookupd plays any input as two nsqds' conversations: every answer has a size, and the registry's counts are
-// right.
+// FuzzLookupd uses any input as the conversations of two nsqds. Every answer is well-formed, and the registry's counts
+// are right.
 func FuzzLookupd(f *testing.F) {
 	id := introduce("a", 1, 2)
 	f.Add("PING\n", "REGISTER t\n")
