@@ -8,7 +8,8 @@ import (
 	"penstock/cmd/engine/load"
 )
 
-// bench with --headers publishes messages that a node stores with their headers; plain NSQ consumers get the bodies.
+// bench with --headers publishes messages that a node stores with their headers. Plain NSQ consumers get only the
+// bodies.
 func TestBenchHeaders(t *testing.T) {
 	p := startNode(t, t.TempDir())
 	bench := func(mode string, more ...string) load.Report {

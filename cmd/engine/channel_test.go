@@ -29,7 +29,7 @@ func publishRush(t *testing.T, address, body string) {
 	}
 }
 
-// steer runs a command that must succeed.
+// steer runs a command that must succeed, and returns its output.
 func steer(t *testing.T, args ...string) string {
 	t.Helper()
 	o := execute(t, args...)
@@ -39,7 +39,7 @@ func steer(t *testing.T, args ...string) string {
 	return o.stdout
 }
 
-// rows are the lines of a table, each with its columns' gaps as one space.
+// rows returns the lines of a table, with each gap between columns reduced to one space.
 func rows(table string) []string {
 	gaps := regexp.MustCompile(` {2,}`)
 	out := strings.Split(strings.TrimSuffix(table, "\n"), "\n")
@@ -49,7 +49,7 @@ func rows(table string) []string {
 	return out
 }
 
-// The commands against a node as operators run it.
+// The commands against a lone node, as operators run them.
 func TestChannelAndTopicCommands(t *testing.T) {
 	n := startNode(t, t.TempDir())
 	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)

@@ -12,7 +12,7 @@ import (
 	"penstock/nsq"
 )
 
-// startRealCluster is startDev of three nodes that keep what they are told, each with an embedded etcd.
+// startRealCluster is startDev with three real nodes, which store what they are sent, each with an embedded etcd.
 func startRealCluster(t *testing.T) []string {
 	t.Helper()
 	p := startDevAs(t, realNodes, t.TempDir())
@@ -26,8 +26,8 @@ func startRealCluster(t *testing.T) []string {
 	return []string{nodes["n1"].HTTP, nodes["n2"].HTTP, nodes["n3"].HTTP}
 }
 
-// The commands about topics and channels against a cluster of real processes: through any node they say and do the
-// same, whatever it leads.
+// The commands about topics and channels against a cluster of real processes. Through any node they print and do the
+// same, whatever that node leads.
 func TestCommandsOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := startRealCluster(t)
@@ -93,7 +93,8 @@ func TestCommandsOnACluster(t *testing.T) {
 	})
 }
 
-// lookOnACluster looks at topic orders with 12 messages and its channel billing through every node, and pauses it.
+// lookOnACluster shows topic orders with its 12 messages and its channel billing through every node, and pauses the
+// channel.
 func lookOnACluster(t *testing.T, nodes []string, at func(i int, args ...string) string) {
 	t.Helper()
 	for i := range nodes {
@@ -131,8 +132,8 @@ func lookOnACluster(t *testing.T, nodes []string, at func(i int, args ...string)
 	}
 }
 
-// changeSettingsOnACluster changes those of topic orders and its channel billing, through one node after the other;
-// they lie in etcd and in the log.
+// changeSettingsOnACluster changes the settings of topic orders and of its channel billing, through one node after the
+// other. The settings are stored in etcd and in the log.
 func changeSettingsOnACluster(t *testing.T, nodes []string, at func(i int, args ...string) string) {
 	t.Helper()
 	var cs engine.ChannelSettings
@@ -152,7 +153,7 @@ func changeSettingsOnACluster(t *testing.T, nodes []string, at func(i int, args 
 			t.Errorf("channel settings prints %q", got)
 		}
 		for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-			// the others hear of it a moment later
+			// the other nodes learn of it a moment later
 			var now topicSettings
 			must(t, json.Unmarshal([]byte(at(i, "topic", "settings", "orders", "--json")), &now))
 			if now == ts {

@@ -10,7 +10,7 @@ import (
 	"penstock/engine"
 )
 
-// Every fault that a node counts is one line of engine cluster status; a node without any has none.
+// Every fault that a node counts is one line of engine cluster status. A node without faults has no line.
 func TestFaultsTable(t *testing.T) {
 	all := engine.StorageStats{Failed: true, DiskFull: true, DiskState: "hung"}
 	v := reflect.ValueOf(&all).Elem()

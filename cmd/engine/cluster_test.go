@@ -20,18 +20,18 @@ import (
 	"penstock/cluster/admin"
 )
 
-// clusterNode answers as a node does and writes down what it was asked for.
+// clusterNode answers like a node and records the requests that it gets.
 type clusterNode struct {
 	*httptest.Server
 	address string
 
 	mu     sync.Mutex
 	asked  []string
-	refuse int // status of the answer to a change; 0: it is done
+	refuse int // status of the answer to a change; 0: the change succeeds
 	status func(asked int) admin.Status
 }
 
-// The answers are those that package admin holds itself to.
+// The answers are the golden files of package admin's own tests.
 const adminAnswers = "../../cluster/admin/testdata/"
 
 func startClusterNode(t *testing.T) *clusterNode {
@@ -61,7 +61,7 @@ func (n *clusterNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answers sets what the status is from now on, by the number of requests so far.
+// answers sets the status that is served from now on, depending on the number of requests so far.
 func (n *clusterNode) answers(status func(asked int) admin.Status) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -176,7 +176,7 @@ func TestClusterUsage(t *testing.T) {
 	execute(t, "cluster", "status", "--http", "a b").check(t, exitUsage, "is not a HOST:PORT")
 }
 
-// What answers may be something else, or nothing.
+// The server at the address may be something other than a node, or there may be none.
 func TestClusterWrongAddress(t *testing.T) {
 	alone := startNode(t, t.TempDir())
 	execute(t, "cluster", "status", "--http", alone.http).check(t, exitOther, "is not part of a cluster")
@@ -199,7 +199,7 @@ func TestClusterWrongAddress(t *testing.T) {
 func TestDrainWaits(t *testing.T) {
 	n := startClusterNode(t)
 	for _, name := range []string{"n1", "1"} {
-		// The first request is the drain, and the first status is from before it took effect.
+		// The first request is the drain; the first status was taken before the drain took effect.
 		n.answers(func(asked int) admin.Status {
 			return admin.Status{
 				Nodes: []admin.Node{
@@ -223,7 +223,8 @@ func TestDrainWaits(t *testing.T) {
 		"node n2 did not begin to drain within 250ms")
 }
 
-// On a terminal force-leader says who else may hold messages, and goes on only if the topic's name is typed.
+// On a terminal, force-leader names the replicas that may still hold messages. It continues only if the topic's name is
+// typed.
 func TestForceLeaderAsks(t *testing.T) {
 	for answer, code := range map[string]int{"orders\n": 0, "yes\n": exitOther, "\x04": exitOther} {
 		n := startClusterNode(t)
@@ -259,7 +260,7 @@ func TestForceLeaderAsks(t *testing.T) {
 	}
 }
 
-// openTerminal makes a pseudo-terminal; what is written to near is typed at far.
+// openTerminal opens a pseudo-terminal. Text written to near is read at far as if it had been typed.
 func openTerminal(t *testing.T) (near, far *os.File) {
 	t.Helper()
 	near, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)

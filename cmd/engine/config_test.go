@@ -55,7 +55,7 @@ func TestPrecedence(t *testing.T) {
 		"disable_auto_create": {"true", "file " + file},
 		"max_message_bytes":   {"2MiB", "file " + file},
 		"retention_bytes":     {"4KiB", "file " + file},
-		"max_channels":        {"1000", "default"}, // an empty variable is none
+		"max_channels":        {"1000", "default"}, // an empty variable counts as not set
 	}
 	for _, s := range c.settings {
 		w, ok := want[s.key()]
@@ -70,7 +70,7 @@ func TestPrecedence(t *testing.T) {
 		n.engine.MaxMessageBytes != 2<<20 {
 		t.Errorf("the options were not set: %+v", n.engine)
 	}
-	// A flag names the file before the environment does.
+	// A flag takes precedence over the environment for the name of the file.
 	other := writeFile(t, "max_topics = 11\n")
 	c, err = loaded(t, []string{"--config", other}, environ)
 	if err != nil {
@@ -141,7 +141,7 @@ func TestDefaultsFile(t *testing.T) {
 	if out.String() != string(want) {
 		t.Errorf("the defaults changed; run the test with -update if that is meant:\n%s", out.String())
 	}
-	// With every key uncommented the file must be accepted and change nothing.
+	// With every key uncommented, the file must be accepted and must not change any setting.
 	key := regexp.MustCompile(`(?m)^# ([a-z0-9_]+ = )`)
 	c, err = loaded(t, []string{"--config", writeFile(t, key.ReplaceAllString(out.String(), "$1"))}, nil)
 	if err != nil {
@@ -157,7 +157,7 @@ func TestDefaultsFile(t *testing.T) {
 	}
 }
 
-// What is secret is used and never shown, wherever it was said.
+// A secret is used and never shown, wherever it was set.
 func TestSecretsAreNotShown(t *testing.T) {
 	const password, inURL = "hunter2", "swordfish"
 	c, err := loaded(t, []string{

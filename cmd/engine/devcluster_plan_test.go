@@ -85,7 +85,7 @@ func TestDevClusterPlan(t *testing.T) {
 	}
 }
 
-// argument is what follows a flag.
+// argument returns the argument that follows a flag.
 func argument(args []string, flag string) string {
 	i := slices.Index(args, flag)
 	if i < 0 || i+1 == len(args) {

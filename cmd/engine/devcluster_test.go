@@ -23,14 +23,14 @@ import (
 	"penstock/cluster/admin"
 )
 
-// standInEnv turns the test binary into the program itself, except that its serve is a stand-in that keeps nothing: so
-// the processes below are real ones, and how they are started, watched and ended is what is tested.
+// standInEnv makes the test binary run as the engine program, except that its command serve is a stand-in that stores
+// nothing. So the processes in these tests are real, and the tests check how they are started, watched and ended.
 const standInEnv = "PENSTOCK_TEST_STAND_IN"
 
 // Values of standInEnv.
 const (
 	standIns  = "1"
-	realNodes = "no" // serve is what it is
+	realNodes = "no" // the real serve
 )
 
 func init() {
@@ -43,11 +43,11 @@ func init() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// Files in a stand-in's data directory tell it to be difficult.
+// Files in a stand-in's data directory that make it misbehave.
 const (
-	standInFails    = "fails"    // ends at once as with a directory that it cannot use
-	standInStubborn = "stubborn" // does not end at SIGTERM
-	standInForeign  = "foreign"  // another program's answer on its port
+	standInFails    = "fails"    // exits at once, as if it could not use its directory
+	standInStubborn = "stubborn" // ignores SIGTERM
+	standInForeign  = "foreign"  // answers on its port like another program
 )
 
 func standIn(args []string) int {
@@ -97,7 +97,7 @@ type devProcess struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	dir    string
-	lines  chan devNode // of stdout
+	lines  chan devNode // the lines of stdout
 	stderr *logBuffer
 	exited chan error
 }
@@ -107,11 +107,11 @@ func devCommand(args ...string) *exec.Cmd { return devCommandAs(standIns, args..
 func devCommandAs(nodes string, args ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = append(os.Environ(), standInEnv+"="+nodes)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a group of its own, as a shell gives it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its own process group, as a shell would give it
 	return cmd
 }
 
-// startDev runs it in dir on free ports.
+// startDev runs `engine dev-cluster` in dir on free ports.
 func startDev(t *testing.T, dir string, args ...string) *devProcess {
 	t.Helper()
 	return startDevAs(t, standIns, dir, args...)
@@ -134,7 +134,7 @@ func startDevAs(t *testing.T, nodes, dir string, args ...string) *devProcess {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = p.cmd.Process.Kill() }) // takes the nodes with it
+	t.Cleanup(func() { _ = p.cmd.Process.Kill() }) // also kills the nodes
 	go func() {
 		defer close(p.lines)
 		for s := bufio.NewScanner(out); s.Scan(); {
@@ -148,7 +148,7 @@ func startDevAs(t *testing.T, nodes, dir string, args ...string) *devProcess {
 	return p
 }
 
-// ready waits for n lines.
+// ready waits for the lines of n nodes.
 func (p *devProcess) ready(n int) map[string]devNode {
 	p.t.Helper()
 	nodes := map[string]devNode{}
@@ -167,7 +167,7 @@ func (p *devProcess) ready(n int) map[string]devNode {
 	return nodes
 }
 
-// wait returns the exit code. Only then are the lines of stdout complete.
+// wait returns the exit code. Only after that are the lines of stdout complete.
 func (p *devProcess) wait() int {
 	p.t.Helper()
 	deadline := time.After(30 * time.Second)
@@ -211,7 +211,7 @@ func (p *devProcess) log(node string) string {
 	return string(b)
 }
 
-// tell puts a file into the data directory of a stand-in.
+// tell creates a file in the data directory of a stand-in.
 func tell(t *testing.T, dir, node, what string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Join(dir, node), 0o700); err != nil {
@@ -222,10 +222,10 @@ func tell(t *testing.T, dir, node, what string) {
 	}
 }
 
-// reserved are the port ranges of this process's tests, which run side by side.
+// reserved holds the first ports of the ranges that tests of this process use, since they run in parallel.
 var reserved sync.Map
 
-// freeBasePort looks below the ports that the kernel gives to outgoing connections.
+// freeBasePort returns a base port below the ports that the kernel uses for outgoing connections.
 func freeBasePort(t *testing.T) int {
 	t.Helper()
 	const first, step, tries = 12000, 200, 90
@@ -243,7 +243,7 @@ func freeBasePort(t *testing.T) int {
 	return 0
 }
 
-// processes watches processes that are not this one's children.
+// processes watches processes that are not children of this one.
 type processes struct {
 	t   *testing.T
 	fds []int
@@ -267,7 +267,7 @@ func watchProcesses(t *testing.T, nodes map[string]devNode) *processes {
 	return p
 }
 
-// ended waits until all of them have.
+// ended waits until all processes have ended.
 func (p *processes) ended() {
 	p.t.Helper()
 	for _, fd := range p.fds {
@@ -325,8 +325,8 @@ func TestDevClusterRuns(t *testing.T) {
 	}
 }
 
-// Ctrl-C goes to the whole foreground group. A node that got it beside dev-cluster's SIGTERM would have had two signals
-// and ended at once.
+// Ctrl-C sends SIGINT to the whole foreground process group. A node that got it in addition to dev-cluster's SIGTERM
+// would count two signals and end at once.
 func TestDevClusterInterrupt(t *testing.T) {
 	t.Parallel()
 	p := startDev(t, t.TempDir())
@@ -344,12 +344,12 @@ func TestDevClusterInterrupt(t *testing.T) {
 	}
 }
 
-// kill -9 leaves no orphans, and so the next start finds its ports free.
+// kill -9 of dev-cluster leaves no orphans, so the next start finds its ports free.
 func TestDevClusterKilled(t *testing.T) {
 	t.Parallel()
 	p := startDev(t, t.TempDir(), "--restart")
 	nodes := p.ready(3)
-	p.signal(nodes["n2"].PID, syscall.SIGKILL) // one that was started again must go too
+	p.signal(nodes["n2"].PID, syscall.SIGKILL) // a node that was started again must end, too
 	again := p.ready(1)
 	if again["n2"].PID == nodes["n2"].PID {
 		t.Errorf("the line of the new n2: %+v", again)
@@ -367,7 +367,7 @@ func TestDevClusterNodeKilled(t *testing.T) {
 	p.signal(nodes["n2"].PID, syscall.SIGKILL)
 	p.says(fmt.Sprintf("node n2 (pid %d) ended: signal: killed", nodes["n2"].PID))
 
-	// Its args start it again by hand.
+	// Its args start the node again by hand.
 	hand := devCommand(nodes["n2"].Args...)
 	if err := hand.Start(); err != nil {
 		t.Fatal(err)
@@ -380,7 +380,7 @@ func TestDevClusterNodeKilled(t *testing.T) {
 		}
 	}
 
-	// It is not dev-cluster's any more; the others still are.
+	// The restarted node no longer belongs to dev-cluster; the others still do.
 	delete(nodes, "n2")
 	children := watchProcesses(t, nodes)
 	if n := children.running(); n != 2 {
@@ -397,7 +397,7 @@ func TestDevClusterNodeKilled(t *testing.T) {
 	_ = hand.Wait()
 }
 
-// All of them killed by hand: it waits to be told.
+// When all nodes have been killed by hand, dev-cluster waits until it is told to stop.
 func TestDevClusterAllNodesKilled(t *testing.T) {
 	t.Parallel()
 	p := startDev(t, t.TempDir(), "--nodes", "2")
@@ -429,7 +429,7 @@ func TestDevClusterRestart(t *testing.T) {
 	}
 }
 
-// A node that was stopped with SIGSTOP gets to stop in order; one that does not want to is killed.
+// A node that was suspended with SIGSTOP is resumed and can stop in order. One that ignores SIGTERM is killed.
 func TestDevClusterDifficultNodes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -451,7 +451,8 @@ func TestDevClusterDifficultNodes(t *testing.T) {
 	}
 }
 
-// A node that cannot start ends the attempt, with its own exit code and reason. --restart must not try for ever.
+// A node that cannot start ends the whole start, with the node's exit code and reason. --restart must not retry for
+// ever.
 func TestDevClusterNodeFails(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -466,7 +467,7 @@ func TestDevClusterNodeFails(t *testing.T) {
 	}
 }
 
-// Another program that answers on a node's port does not make the node ready.
+// Another program that answers on a node's port does not count as the node being ready.
 func TestDevClusterNeverReady(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// check wants one sentence on stderr and the documented exit code.
+// check requires one sentence on stderr and the documented exit code.
 func (o outcome) check(t *testing.T, code int, want string) {
 	t.Helper()
 	if o.code != code {
@@ -102,7 +102,7 @@ func TestExitAddress(t *testing.T) {
 		exitAddress, "nonsense")
 }
 
-// Bad data directories: one clear sentence and a non-zero exit, nothing changed.
+// Bad data directories: the command prints one clear sentence, exits with a non-zero code, and changes nothing.
 func TestExitDataDirectory(t *testing.T) {
 	serve := func(dir string, args ...string) outcome {
 		return execute(t, append([]string{
@@ -157,7 +157,8 @@ func TestExitDataDirectory(t *testing.T) {
 	})
 }
 
-// A full disk does not stop a node: it starts, says so, refuses to publish, and publishes once there is room.
+// A full disk does not stop a node: it starts, reports the problem, refuses to publish, and publishes once there is
+// room.
 func TestFullDisk(t *testing.T) {
 	dir := tmpfs(t, "size=256k")
 	p := startNode(t, dir, "--publish-timeout", "300ms", "--admit-timeout", "200ms")

@@ -23,7 +23,7 @@ import (
 	"penstock/migrate"
 )
 
-// nsqdDir extracts a directory that a real nsqd left; see migrate/testdata/make.sh.
+// nsqdDir extracts the data directory of a real nsqd; see migrate/testdata/make.sh.
 func nsqdDir(t *testing.T, name string) string {
 	t.Helper()
 	f, err := os.Open(filepath.Join("../../migrate/testdata", name+".tar.gz"))
@@ -63,7 +63,7 @@ func numbered(prefix string, from, to int, without ...int) (all []string) {
 	return all
 }
 
-// backlogs are bodies, sorted, by "topic" (what waits at it) and "topic:channel".
+// backlogs holds sorted bodies: under "topic" those that wait at the topic, under "topic:channel" those of the channel.
 type backlogs map[string][]string
 
 func cleanBacklogs() backlogs {
@@ -75,8 +75,8 @@ func cleanBacklogs() backlogs {
 	}
 }
 
-// contents opens a data directory and reads all channels empty. What waits at a topic is read by a new channel. Every
-// message must come with attempts 1: the import's own deliveries are forgotten.
+// contents opens a data directory and consumes all channels. A new channel reads the messages that wait at a topic.
+// Every message must arrive with attempts 1, since the import's own deliveries do not count.
 func contents(t *testing.T, dir string) (got backlogs, paused []string) {
 	t.Helper()
 	e, err := engine.Open(t.Context(), engine.Options{DataPath: dir, Logger: slog.New(slog.DiscardHandler)})
@@ -88,7 +88,7 @@ func contents(t *testing.T, dir string) (got backlogs, paused []string) {
 		if st.Paused {
 			paused = append(paused, st.Name)
 		}
-		for _, c := range topic.Channels() { // before the topic is unpaused: what it holds is not theirs yet
+		for _, c := range topic.Channels() { // before Unpause: the topic's own messages are not the channel's yet
 			if waiting := e.Stats(st.Name, c.Name())[0].Channels[0]; waiting.Paused {
 				paused = append(paused, st.Name+":"+c.Name())
 				must(t, c.Unpause(t.Context()))
@@ -101,7 +101,7 @@ func contents(t *testing.T, dir string) (got backlogs, paused []string) {
 			c, err := topic.CreateChannel(t.Context(), "rest")
 			must(t, err)
 			must(t, topic.Unpause(t.Context()))
-			if st.Paused { // the older channels get it as well
+			if st.Paused { // the older channels get them as well
 				for _, c := range topic.Channels() {
 					got[st.Name] = take(t, c, int(st.Depth))
 				}
@@ -151,7 +151,7 @@ func (b backlogs) compare(t *testing.T, want backlogs) {
 	}
 }
 
-// importInto runs one import, and closes the target.
+// importInto runs one import and closes the target.
 func importInto(t *testing.T, from, to string, wrap func(migrate.Target) migrate.Target) (done bool, err error) {
 	t.Helper()
 	s, err := migrate.Open(from, migrate.SourceOptions{})
@@ -172,7 +172,8 @@ func unwrapped(target migrate.Target) migrate.Target { return target }
 
 var errStop = errors.New("stopped by the test")
 
-// stopping fails the call number at of those that change the target, before or after its effect, and all later ones.
+// stopping is a target that counts the calls that change it. Call number at fails, before or after its effect, and so
+// do all later ones.
 type stopping struct {
 	migrate.Target
 	calls *int
@@ -217,12 +218,12 @@ func (s stopping) Confirm(ctx context.Context, topic, channel string, last uint6
 		if !s.after {
 			return s.Target.Confirm(ctx, topic, channel, last, drop)
 		}
-		n := 0 // half of it
+		n := 0 // the effect of a Confirm that was interrupted: about half of it
 		return s.Target.Confirm(ctx, topic, channel, last, func(id uint64) bool { n++; return n%2 == 0 && drop(id) })
 	})
 }
 
-// Wherever an import stops, the next one goes on, and every channel ends with its own backlog, each message once.
+// Wherever an import stops, the next one continues. In the end every channel has its own backlog, each message once.
 func TestImportGoesOn(t *testing.T) {
 	from := nsqdDir(t, "clean")
 	for _, after := range []bool{false, true} {
@@ -254,7 +255,7 @@ func TestImportGoesOn(t *testing.T) {
 	}
 }
 
-// A second run does nothing, and a directory in which nsqd worked since is refused. nsqd's directory stays as it is.
+// A second run does nothing. A directory in which an nsqd has worked since is refused. nsqd's directory is not changed.
 func TestImportTwice(t *testing.T) {
 	from, to := nsqdDir(t, "clean"), t.TempDir()
 	before := tree(t, from)
@@ -296,8 +297,8 @@ func tree(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// After kill -9 the topic's old meta file offers messages that the channel has already: they are one message all the
-// same.
+// After kill -9 of nsqd, the topic's old meta file offers messages that the channel has already. They are recognized as
+// the same messages.
 func TestImportAfterKill(t *testing.T) {
 	to := t.TempDir()
 	if done, err := importInto(t, nsqdDir(t, "killed"), to, unwrapped); err != nil || !done {
@@ -307,7 +308,7 @@ func TestImportAfterKill(t *testing.T) {
 	got.compare(t, backlogs{"crash": nil, "crash:c": numbered("crash", 0, 29)})
 }
 
-// Several nsqds that have the same topic go into one directory, which may have messages and channels of its own.
+// Several nsqds with the same topic are imported into one directory, which may have messages and channels of its own.
 func TestImportIntoExisting(t *testing.T) {
 	to := t.TempDir()
 	e, err := engine.Open(t.Context(), engine.Options{DataPath: to, Logger: slog.New(slog.DiscardHandler)})
@@ -331,7 +332,7 @@ func TestImportIntoExisting(t *testing.T) {
 	got.compare(t, want)
 }
 
-// Backlogs of any shape: each channel ends with exactly what it had.
+// For backlogs of any shape, each channel ends up with exactly the messages that it had.
 func TestImportRandomBacklogs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 2))
 	for round := range 12 {
@@ -379,7 +380,7 @@ func TestImportRandomBacklogs(t *testing.T) {
 	}
 }
 
-// nsqdRecord is a message as nsqd stores it.
+// nsqdRecord returns a message in the form in which nsqd stores it.
 func nsqdRecord(id int, body string) []byte {
 	var b bytes.Buffer
 	head := wire.BigEndian.AppendUint32(nil, uint32(26+len(body)))

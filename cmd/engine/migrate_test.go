@@ -59,13 +59,13 @@ func TestMigrateUsage(t *testing.T) {
 	}
 }
 
-// What can be read is imported, and the exit code says that something could not.
+// Everything readable is imported, and the exit code says that something was not.
 func TestMigrateDamaged(t *testing.T) {
 	from := nsqdDir(t, "clean")
 	name := filepath.Join(from, "orders:audit.diskqueue.000001.dat")
 	data, err := os.ReadFile(name)
 	must(t, err)
-	data[0] = 0x7f // the first record's size: the file is lost, the others are not
+	data[0] = 0x7f // the first record's size: this file is lost, but not the others
 	must(t, os.WriteFile(name, data, 0o600))
 	to := t.TempDir()
 	o := execute(t, "migrate", "nsqd", "--data-path", from, "--to", to)
@@ -86,7 +86,8 @@ func TestMigrateDamaged(t *testing.T) {
 	}
 }
 
-// A running node takes what needs no confirmation; the topic whose channels' backlogs differ is refused as a whole.
+// A running node accepts topics that need no confirmations. A topic whose channels have different backlogs is refused
+// as a whole.
 func TestMigrateIntoNode(t *testing.T) {
 	from, data, state := nsqdDir(t, "clean"), t.TempDir(), filepath.Join(t.TempDir(), "state.json")
 	p := startNode(t, data)
@@ -142,7 +143,8 @@ func TestMigrateNodeIsGone(t *testing.T) {
 	}
 }
 
-// kill -9 of the import itself, at any time, and again: the last run leaves exactly what nsqd had. B17
+// The import itself is killed with kill -9 at any moment, and started again. After the last run the target has exactly
+// the messages of nsqd. B17
 func TestMigrateKilled(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
 	var a, b []byte

@@ -21,7 +21,7 @@ import (
 	"penstock/cmd/engine/load"
 )
 
-// binary is bin/engine as a user builds it; the tests below run it as a process.
+// binary is bin/engine as a user builds it. The tests below run it as a process.
 var binary string
 
 func TestMain(m *testing.M) {
@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// outcome is a finished process.
+// outcome is the result of a finished process.
 type outcome struct {
 	code           int
 	stdout, stderr string
@@ -75,7 +75,7 @@ type process struct {
 	exited    chan error
 }
 
-// logBuffer collects a node's log and says when a line of it matches.
+// logBuffer collects a node's log and reports when a line matches.
 type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -101,7 +101,7 @@ func (b *logBuffer) String() string {
 
 var readyLine = regexp.MustCompile(`msg=ready nsq=(\S+) http=(\S+)`)
 
-// startNode runs `engine serve` on free ports and waits until it says that it is ready.
+// startNode runs `engine serve` on free ports and waits until the node logs that it is ready.
 func startNode(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
 	return startProcess(t, "", binary, append([]string{
@@ -110,7 +110,7 @@ func startNode(t *testing.T, dir string, args ...string) *process {
 	}, args...))
 }
 
-// startProcess runs a program in dir and waits until it says that it is ready.
+// startProcess runs a program in dir and waits until it logs that it is ready.
 func startProcess(t *testing.T, dir, program string, args []string) *process {
 	t.Helper()
 	p := &process{t: t, log: &logBuffer{more: make(chan struct{}, 1)}, exited: make(chan error, 1)}
@@ -186,7 +186,7 @@ func (p *process) consume(topic string, messages int64) int64 {
 	return report.Messages
 }
 
-// B17 on one node: what was answered OK is there after kill -9, also when the node is killed again while it recovers.
+// B17 on one node: messages that were answered OK survive kill -9, even if the node is killed again during recovery.
 func TestKillLosesNothing(t *testing.T) {
 	dir := t.TempDir()
 	p := startNode(t, dir)

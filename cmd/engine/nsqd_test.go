@@ -183,7 +183,7 @@ colour = "green"
 	}
 }
 
-// startNSQD runs the program under the name nsqd, in dir.
+// startNSQD runs the program in dir under the name nsqd.
 func startNSQD(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
 	link := filepath.Join(t.TempDir(), nsqdName)
@@ -191,8 +191,8 @@ func startNSQD(t *testing.T, dir string, args ...string) *process {
 	return startProcess(t, dir, link, append([]string{"-tcp-address=127.0.0.1:0", "-http-address=127.0.0.1:0"}, args...))
 }
 
-// As nsqd it works in the current directory, leaves the files of the nsqd there alone, and says once how to import
-// them.
+// Under the name nsqd the program works in the current directory, leaves the files of an nsqd there unchanged, and logs
+// once how to import them.
 func TestNSQDServes(t *testing.T) {
 	dir := nsqdDir(t, "clean")
 	before := tree(t, dir)

@@ -26,7 +26,7 @@ import (
 
 var httpsAddress = regexp.MustCompile(`msg=ready .* https=(\S+)`)
 
-// writeCertificate puts a certificate that vouches for itself, and its key, into the directory.
+// writeCertificate writes a self-signed certificate and its key to the directory.
 func writeCertificate(t *testing.T, dir, name string) (certFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -58,12 +58,12 @@ func writeCertificate(t *testing.T, dir, name string) (certFile, keyFile string)
 	return certFile, keyFile
 }
 
-// servedName is whom the certificate at the address is for.
+// servedName returns the name in the certificate that is served at the address.
 func servedName(t *testing.T, address string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} // the test looks at the name itself
+	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} // the test checks the name itself
 	c, err := d.DialContext(ctx, "tcp", address)
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +109,7 @@ func writeToken(t *testing.T, name, token string) {
 	}
 }
 
-// B98. SIGHUP makes a running node use new certificates and tokens; what cannot be used is said and changes nothing.
+// B98. SIGHUP makes a running node use new certificates and tokens. Unusable files are reported and change nothing.
 func TestHangupReadsAgain(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := writeCertificate(t, dir, "first")
@@ -158,7 +158,7 @@ func TestHangupReadsAgain(t *testing.T) {
 	}
 }
 
-// What is a password is not a setting to be asked for over HTTP.
+// A password cannot be queried as a setting over HTTP.
 func TestPasswordsStayInside(t *testing.T) {
 	p := startNode(t, t.TempDir())
 	for path, want := range map[string]int{"/config/etcd_password": 400, "/config/etcd_user": 200} {

@@ -5,7 +5,7 @@ import (
 	"net"
 )
 
-// chunks is a connection that gives its data in reads of at most step bytes and takes every write.
+// chunks is a connection that returns its data in reads of at most step bytes and accepts every write.
 type chunks struct {
 	net.Conn
 	data  []byte

@@ -16,7 +16,7 @@ func config(p *peer) Config {
 	}
 }
 
-// crowdOf is config with so many connections that one goroutine serves them.
+// crowdOf returns config with enough connections that one goroutine serves them all.
 func crowdOf(p *peer) Config {
 	cfg := config(p)
 	cfg.Connections = 2 * crowdCount
@@ -55,8 +55,8 @@ func TestPublishClosed(t *testing.T) {
 	}
 }
 
-// Messages with headers go out as PUB_EXT and MPUB_EXT, in every kind of loop and as what sub fills with; the report
-// names them.
+// Messages with headers are sent as PUB_EXT and MPUB_EXT in every kind of loop, and when sub fills the topic. The
+// report names the headers.
 func TestPublishHeaders(t *testing.T) {
 	for _, c := range []struct {
 		verb               string
@@ -137,8 +137,8 @@ func TestPublishStopsAtDuration(t *testing.T) {
 	}
 }
 
-// A server that stalls must show in the latencies of an open loop, for every message that was
-// meant to be sent meanwhile.
+// A stall of the server must show in the latencies of an open loop, for every message that should have been sent during
+// the stall.
 func TestOpenLoopKeepsItsSchedule(t *testing.T) {
 	p := newPeer(t)
 	cfg := config(p)
@@ -184,7 +184,8 @@ func TestConsume(t *testing.T) {
 	if p.finished != 1000 || report.Messages != 1000 {
 		t.Errorf("%d messages finished, %d reported, want 1000", p.finished, report.Messages)
 	}
-	// Each subscription was sent one; the one that only made the channel left without answering.
+	// Each subscription was sent one heartbeat. The connection that only created the channel left without answering its
+	// own.
 	if p.commands["NOP"] != p.heartbeats-1 || p.heartbeats != 3 {
 		t.Errorf("%d of %d heartbeats were answered", p.commands["NOP"], p.heartbeats)
 	}
@@ -352,7 +353,7 @@ func TestReportText(t *testing.T) {
 	}
 }
 
-// The generator must not be what is measured: a sent and answered command costs no allocation.
+// The generator must not be the bottleneck: sending a command and reading its answer allocates nothing.
 func TestPublishAllocatesNothingPerMessage(t *testing.T) {
 	reply := bytes.Repeat([]byte{0, 0, 0, 6, 0, 0, 0, 0, 'O', 'K'}, 8)
 	r := &run{cfg: &Config{Topic: "topic", InFlight: 8, Batch: 1, SizeBytes: 100}, budget: newBudget(0)}

@@ -13,9 +13,9 @@ import (
 	"testing"
 )
 
-// peer is the other end of the protocol, written from NSQ's specification and strict about every byte, so that
-// the generator's own encoding is checked by something that does not share its code. It keeps messages in
-// memory, gives every message to one subscriber, and requires a FIN for each.
+// peer is the server's side of the protocol, written from NSQ's specification and strict about every byte. So the
+// generator's encoding is checked by code that it does not share. The peer keeps messages in memory, gives every
+// message to one subscriber, and requires a FIN for each.
 type peer struct {
 	t        *testing.T
 	listener net.Listener
@@ -24,11 +24,11 @@ type peer struct {
 	ready      *sync.Cond
 	messages   [][]byte // waiting, in order
 	bodies     map[string]int
-	headers    map[string]int // messages by the names of their headers
+	headers    map[string]int // number of messages by the name of a header
 	commands   map[string]int
 	finished   int
 	heartbeats int
-	failPub    int // the n-th publish is refused; 0: none
+	failPub    int // number of the first publish that is refused, as all later ones; 0: none
 	mute       bool
 }
 
@@ -60,7 +60,7 @@ func newPeer(t *testing.T) *peer {
 
 func (p *peer) address() string { return p.listener.Addr().String() }
 
-// session is one connection; w is guarded by mu because deliveries and answers share it.
+// session is one connection. mu guards w, because deliveries and answers share it.
 type session struct {
 	mu       sync.Mutex
 	w        *bufio.Writer
@@ -204,7 +204,7 @@ func (p *peer) publish(s *session, r *bufio.Reader, words []string) error {
 		p.messages = append(p.messages, b)
 	}
 	p.ready.Broadcast()
-	if p.commands[words[0]]%100 == 0 { // a generator must live with heartbeats among its answers
+	if p.commands[words[0]]%100 == 0 { // a generator must cope with heartbeats among its answers
 		p.heartbeats++
 		s.frame(frameResponse, []byte("_heartbeat_"))
 	}
@@ -212,7 +212,7 @@ func (p *peer) publish(s *session, r *bufio.Reader, words []string) error {
 	return nil
 }
 
-// unwrap takes the headers, [size uint16][JSON object], from before a body and counts their names.
+// unwrap removes the headers, [size uint16][JSON object], from the front of a body and counts their names.
 func (p *peer) unwrap(b []byte) (body []byte, err error) {
 	if len(b) < 2 || len(b) <= 2+int(binary.BigEndian.Uint16(b)) {
 		return nil, fmt.Errorf("%d bytes do not hold headers and a body", len(b))
