@@ -87,7 +87,7 @@ func TestQueueRead(t *testing.T) {
 	}
 }
 
-// The directories were made by nsqd 1.3.0: testdata/make.sh says what is in them.
+// The directories were made by nsqd 1.3.0; testdata/make.sh describes their contents.
 func TestRealNSQD(t *testing.T) {
 	numbers := func(prefix string, from, to int, without ...int) (all []string) {
 		for i := from; i <= to; i++ {
@@ -160,8 +160,8 @@ func TestFileNames(t *testing.T) {
 	}
 }
 
-// Whatever a file has: what is read are records that stand one after the other from its beginning to the place that is
-// called damaged, or to its end.
+// Whatever the contents of a file, the records that are read are contiguous from its beginning to the damaged place, or
+// to its end.
 func FuzzQueueFile(f *testing.F) {
 	f.Add(join(rec(1, "a"), rec(2, "bb")))
 	f.Add(join(rec(1, "a"), []byte{0, 0, 0, 27, 1}))
@@ -188,7 +188,7 @@ func FuzzQueueFile(f *testing.F) {
 		})
 		must(t, err)
 		if hasEmpty(data) {
-			return // left out of again
+			return // again does not have empty messages
 		}
 		end := int64(len(data))
 		if len(c.Damage) > 0 {
@@ -203,7 +203,7 @@ func FuzzQueueFile(f *testing.F) {
 	})
 }
 
-// hasEmpty says whether a record of an empty message occurs, which is damage that does not end a file.
+// hasEmpty reports whether there is a record of an empty message, which is damage that does not end a file.
 func hasEmpty(data []byte) bool {
 	for len(data) >= recordHeaderBytes {
 		n := int64(int32(binary.BigEndian.Uint32(data)))

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// An nsqd holds an exclusive flock of its directory; reading holds a shared one, so that none starts meanwhile.
+// An nsqd holds an exclusive flock on its directory. A reader holds a shared one, so that no nsqd starts in the
+// meantime.
 func TestLock(t *testing.T) {
 	dir := unpack(t, "clean")
 	lock, err := os.Open(dir)
@@ -58,7 +59,7 @@ func TestUnlisted(t *testing.T) {
 	if got, _ := bodies(t, s.Topics[0].Channels[1].Queue); len(got) != 1 || got[0] != "a" {
 		t.Errorf("%q", got)
 	}
-	// Without nsqd.dat the files are all that is known.
+	// Without nsqd.dat the topics are known only by their files.
 	must(t, os.Remove(filepath.Join(dir, metadataFile)))
 	s = open(t, dir, SourceOptions{})
 	if len(s.Topics) != 2 || !strings.Contains(strings.Join(s.Notes, " "), "nsqd.dat is missing") {
@@ -84,7 +85,7 @@ func TestFingerprint(t *testing.T) {
 	if again, other := print(dir), print(unpack(t, "clean")); again != first || other != first {
 		t.Errorf("a copy has another fingerprint: %s %s %s", first, again, other)
 	}
-	write(t, dir, "alone.diskqueue.meta.dat", []byte("9\n0,37\n0,370\n")) // an nsqd delivered one
+	write(t, dir, "alone.diskqueue.meta.dat", []byte("9\n0,37\n0,370\n")) // an nsqd has delivered one message
 	if print(dir) == first {
 		t.Error("the fingerprint did not change")
 	}

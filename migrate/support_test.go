@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// unpack extracts a directory that a real nsqd left; see testdata/make.sh.
+// unpack extracts the data directory of a real nsqd; see testdata/make.sh.
 func unpack(t testing.TB, name string) string {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", name+".tar.gz"))
@@ -49,7 +49,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// rec is a record with the id id and the body body.
+// rec returns a record with this id and body.
 func rec(id int, body string) []byte {
 	b := binary.BigEndian.AppendUint32(nil, uint32(messageHeaderBytes+len(body)))
 	b = binary.BigEndian.AppendUint64(b, uint64(1000+id))
