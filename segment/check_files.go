@@ -74,6 +74,7 @@ func (l *Log) checkHeader(c *Checker, f *segFile) *FileFault {
 	return fault
 }
 
+// has says whether f is still a segment of the log.
 func (l *Log) has(f *segFile) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

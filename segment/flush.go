@@ -413,6 +413,7 @@ func (l *Log) Sync() error {
 	return l.sync()
 }
 
+// sync is Sync without the check that the files are writable. The caller holds l.io.
 func (l *Log) sync() error {
 	target := l.Flushed() // cannot move: l.io is held
 	for _, f := range l.dirty {

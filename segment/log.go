@@ -118,6 +118,7 @@ func Open(disk aio.Disk, dir string, id Identity, st State, opts Options) (*Log,
 	return l, nil
 }
 
+// setEnd makes st the end of the log. The caller holds l.mu, or is Open.
 func (l *Log) setEnd(st State) {
 	l.end = place{st.End, st.Next, st.NextID}
 	l.placed = State{Segment: st.Segment, SegmentBase: st.SegmentBase, SegmentCapacity: st.SegmentCapacity}
@@ -331,6 +332,7 @@ func (l *Log) Append(s *Slice) {
 	l.placed.Segment, l.placed.SegmentBase, l.placed.SegmentCapacity = s.Segment, s.SegmentBase, s.SegmentCapacity
 }
 
+// mustContinue panics unless s is the next batch of the log and lies within its segment. The caller holds l.mu.
 func (l *Log) mustContinue(s *Slice) {
 	switch {
 	case s.Offset != l.end.off || s.Position != l.end.pos || s.FirstID != l.end.id:
@@ -392,6 +394,8 @@ func (l *Log) Close() error {
 	return err
 }
 
+// closeFiles closes the files that were written since the last sync, and empties the lists of them. The caller holds
+// l.io.
 func (l *Log) closeFiles() (err error) {
 	for _, f := range l.dirty {
 		if f.file != nil {

@@ -157,6 +157,7 @@ func without(list []*segFile, f *segFile) []*segFile {
 	return slices.DeleteFunc(list, func(g *segFile) bool { return g == f })
 }
 
+// dropDamage forgets the damage at the offsets for which gone holds. The caller holds l.mu.
 func (l *Log) dropDamage(gone func(at Offset) bool) {
 	l.damage = slices.DeleteFunc(l.damage, func(d damage) bool { return gone(d.at) })
 }
