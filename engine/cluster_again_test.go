@@ -9,16 +9,16 @@ import (
 	"penstock/engine"
 )
 
-// within is a context that ends soon: nothing that is asked for under it can be answered.
+// within returns a context that ends so soon that no request under it can be answered.
 func within(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// A channel whose creation was not committed is not there when it is asked for again, although the leader's log has it:
-// a leader whose lease ended and lives again begins with what is committed. Else a failover would take the channel, and
-// messages that were published after the answer with it.
+// A channel whose creation was not committed is not treated as existing when it is requested again, although the
+// leader's log has it: a leader that lost its lease and has one again begins with what is committed. Otherwise a
+// failover could lose the channel, together with messages that were published after the answer.
 //
 // B71.
 func TestClusterChannelAskedAgainAfterTheLease(t *testing.T) {
@@ -60,8 +60,8 @@ func TestClusterChannelAskedAgainAfterTheLease(t *testing.T) {
 	})
 }
 
-// The same for a creation that is appended after a new leader's first batch was committed, and before it looked which
-// channels there are.
+// The same for a creation that is appended after the first batch of a new leader was committed, and before the leader
+// looked which channels there are.
 //
 // B71.
 func TestClusterChannelAskedAgainAtANewLeader(t *testing.T) {
@@ -93,7 +93,8 @@ func TestClusterChannelAskedAgainAtANewLeader(t *testing.T) {
 	})
 }
 
-// What a node is asked to do with a partition that it loses meanwhile is not done, and it does not say so.
+// A node that loses a partition while it executes an operation there does not execute it, and does not answer that it
+// has.
 //
 // B70, B71.
 func TestClusterAskedWhileALeaderGoes(t *testing.T) {
@@ -123,7 +124,7 @@ func TestClusterAskedWhileALeaderGoes(t *testing.T) {
 	}
 }
 
-// A channel whose deletion was not committed is not gone when that is asked for again.
+// A channel whose deletion was not committed is not treated as deleted when the deletion is requested again.
 //
 // B72.
 func TestClusterDeletionAskedAgain(t *testing.T) {

@@ -10,8 +10,7 @@ import (
 	"penstock/netproto"
 )
 
-// withoutAcks keeps followers' acknowledgements from their leaders: everything else goes on, and nothing more is
-// committed.
+// withoutAcks drops the acknowledgements of followers: nothing more is committed, and everything else goes on.
 func (tc *testCluster) withoutAcks() (heal func()) {
 	tc.network.rules(func(_, _ string, kind netproto.Type) int {
 		if kind == netproto.TypePutAck {
@@ -22,8 +21,8 @@ func (tc *testCluster) withoutAcks() (heal func()) {
 	return func() { tc.network.rules(nil) }
 }
 
-// leadsWithOpenCreation makes x the leader of t/0 in the moment in which another creation of channel c is in its log
-// and not committed: x has found the channel there. No acknowledgement comes until heal is called.
+// leadsWithOpenCreation makes x the leader of t/0 at a moment when another creation of channel c is in its log and not
+// committed, and x has found the channel there. No acknowledgement arrives until heal is called.
 func (tc *testCluster) leadsWithOpenCreation(from, x *testNode) (heal func()) {
 	tc.t.Helper()
 	tc.awaitEqualCopies("t", 0)
@@ -41,9 +40,9 @@ func (tc *testCluster) leadsWithOpenCreation(from, x *testNode) (heal func()) {
 	return heal
 }
 
-// Who subscribes to a channel that somebody else makes is answered when its creation is committed, not when the leader
-// has it in its log: a failover would take the channel from him, and messages that were published after the answer with
-// it.
+// A client that subscribes to a channel which another client is creating is answered when the creation is committed,
+// and not when the leader's log has it. Otherwise a failover could take the channel away from the client, together with
+// messages that were published after the answer.
 //
 // B71.
 func TestClusterSubscribedToAnOpenCreation(t *testing.T) {
@@ -71,7 +70,8 @@ func TestClusterSubscribedToAnOpenCreation(t *testing.T) {
 	}
 }
 
-// The same for a client at a node that leads nothing and remembers a channel of that name, which was deleted meanwhile.
+// The same for a client at a node that leads no partition and has an old record of a channel of that name, which was
+// deleted.
 //
 // B71.
 func TestClusterSubscribedElsewhereToAnOpenCreation(t *testing.T) {
@@ -103,8 +103,8 @@ func TestClusterSubscribedElsewhereToAnOpenCreation(t *testing.T) {
 	})
 }
 
-// A pause or skip of a channel that is asked for again is answered when the first one is committed, at the latest: the
-// channel's machine has it before.
+// A second request for the same pause or skip of a channel is not answered before the first one is committed, although
+// the channel's machine has the change already.
 //
 // B70.
 func TestClusterPauseAskedAgain(t *testing.T) {
@@ -138,7 +138,7 @@ func TestClusterPauseAskedAgain(t *testing.T) {
 	subscribe(t, tc.channelAt(tc.leader("t", 0), "t", "c"), 10).expectNothing("the channel skips")
 }
 
-// On a single node the second of two is answered when the first one is on stable storage.
+// On a single node, the second of two equal requests is answered when the first one is on stable storage.
 //
 // B70.
 func TestPauseAskedAgain(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"penstock/segment"
 )
 
-// onTheWire is a follower that nobody but the test speaks to, in the name of its leader.
+// onTheWire is a follower to which only the test sends frames, in the name of its leader.
 type onTheWire struct {
 	t        *testing.T
 	tc       *testCluster
@@ -23,7 +23,8 @@ type onTheWire struct {
 	exchange uint64
 }
 
-// alone waits until a follower has everything and then keeps the leader's frames from it.
+// alone starts a cluster, waits until all copies are equal, and then drops all frames between the leader and one
+// follower.
 func alone(t *testing.T) *onTheWire {
 	t.Helper()
 	tc := newTestCluster(t, 3)
@@ -45,7 +46,7 @@ func alone(t *testing.T) *onTheWire {
 	return w
 }
 
-// batch is the leader's next batch behind those in front of it, as it would seal it.
+// batch returns the leader's next batch behind those in front of it, sealed as the leader would seal it.
 func (w *onTheWire) batch(at segment.State, control []byte, bodies ...string) ([]byte, segment.State) {
 	w.t.Helper()
 	var p []byte
@@ -73,8 +74,8 @@ func (w *onTheWire) batch(at segment.State, control []byte, bodies ...string) ([
 	return p, at
 }
 
-// say sends the follower batches that begin at from, after spoil had its way with the message; it reports whether the
-// follower's log has grown.
+// say sends the follower a message with batches that begin at from, after spoil has changed the message. It says
+// whether the follower's log has grown.
 func (w *onTheWire) say(from segment.State, spoil func(*replicate.Message), batches ...[]byte) {
 	w.t.Helper()
 	m := replicate.Message{
@@ -114,8 +115,8 @@ func (w *onTheWire) copy() engine.Copy {
 	return c
 }
 
-// A batch on the wire whose frame names another first or last id, or another count, than it has is refused, and nothing
-// of it is written; the right frame is taken afterwards.
+// The follower refuses a batch whose frame names another first id, last id or count than the batch has, and writes
+// nothing of it. It accepts the right frame afterwards.
 //
 // B10.
 func TestClusterWrongArguments(t *testing.T) {
@@ -145,8 +146,8 @@ func TestClusterWrongArguments(t *testing.T) {
 	w.tc.eventually("the right frame is written", func() bool { return w.copy().Next == w.before.Next+2 })
 }
 
-// The state of a channel travels in the log: a confirmation that comes before the messages that it is about is held
-// back with everything behind the hole, and is applied when they are there, never before.
+// The state of a channel travels in the log. If a confirmation arrives before the messages that it confirms, the
+// follower holds it back, with everything behind the hole, and applies it once they have arrived and not earlier.
 //
 // B69.
 func TestClusterConfirmationBeforeItsData(t *testing.T) {

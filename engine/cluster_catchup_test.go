@@ -28,8 +28,8 @@ func (tc *testCluster) publishMany(h *ackLog, m *testNode, topic, prefix string,
 	}
 }
 
-// A follower that comes back is brought to what the leader has, wherever it stood: behind by a little or by many
-// segments, with nothing missing, or with a tail that the cluster has never agreed on.
+// A follower that comes back catches up with the leader, wherever its log ends: a little or many segments behind, with
+// nothing missing, or with a tail that the cluster never committed.
 //
 // B73, B75, B77, B94.
 func TestClusterCatchUp(t *testing.T) {
@@ -79,7 +79,7 @@ func TestClusterCatchUp(t *testing.T) {
 	}
 }
 
-// appendUnreplicated lets the leader append what nobody else gets.
+// appendUnreplicated makes the leader append batches that no other node receives.
 func (tc *testCluster) appendUnreplicated(h *ackLog, l *testNode, topic string) {
 	tc.t.Helper()
 	tc.network.isolate(l.name, true)
@@ -106,7 +106,8 @@ func messages(t *testing.T, c engine.Copy) []string {
 	return values(all)
 }
 
-// The leader's retention has removed what a follower misses: the follower begins anew where the leader's log begins.
+// The leader's retention has removed batches that a follower lacks: the follower begins anew where the leader's log
+// begins.
 //
 // B74.
 func TestClusterFullSync(t *testing.T) {
@@ -138,7 +139,7 @@ func TestClusterFullSync(t *testing.T) {
 		return err == nil && berr == nil && a.End == b.End && string(a.Cursors) == string(b.Cursors) && b.Start > 0 &&
 			strings.HasSuffix(string(a.Bytes), string(b.Bytes[max(a.Start-b.Start, 0):]))
 	})
-	// It can lead, and its channels stand where they stood.
+	// The follower can lead, and its channels have the state that they had.
 	handOver(t, l, back, "t", 0)
 	tc.leader("t", 0)
 	id := publish(t, tc.topic(back, "t"), "last")[0]
@@ -151,7 +152,7 @@ func TestClusterFullSync(t *testing.T) {
 	}
 }
 
-// A catch-up that is broken off by the death of either side goes on where it stood.
+// A catch-up that is interrupted by the end of either side continues where it stood.
 //
 // B76, B77.
 func TestClusterCatchUpBroken(t *testing.T) {
@@ -187,7 +188,8 @@ func TestClusterCatchUpBroken(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// Deferred messages and the state of the channels come with the log to a replica that begins with an empty disk.
+// Deferred messages and the state of the channels reach a replica that begins with an empty disk, together with the
+// log.
 //
 // B50, B78, B79.
 func TestClusterCatchUpDeferred(t *testing.T) {
@@ -235,8 +237,8 @@ func TestClusterCatchUpDeferred(t *testing.T) {
 	s2.expectNothing("that was all")
 }
 
-// The leader's stored bytes have rotted. It finds that when it reads them for a replica that begins with an empty disk,
-// and fetches them from the third: all three hold the right bytes in the end.
+// Stored bytes of the leader have rotted. It finds that when it reads them for a replica that begins with an empty
+// disk, and fetches them from the third replica. In the end all three have the right bytes.
 //
 // B37.
 func TestClusterDamagedLeader(t *testing.T) {
@@ -256,8 +258,7 @@ func TestClusterDamagedLeader(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// A stretch of the leader's log is damaged that is many times larger than what is fetched at once: it is repaired piece
-// by piece.
+// The damaged range of the leader's log is many times larger than one repair request: it is repaired piece by piece.
 //
 // B37.
 func TestClusterDamagedLarge(t *testing.T) {
@@ -303,13 +304,13 @@ func flip(t *testing.T, m *testNode, dir string, which int) {
 	}
 }
 
-// A consumer meets bytes that have rotted on the leader: nothing wrong is delivered, another node leads, and everything
-// comes from there. The damaged copy is repaired and may lead again.
+// A consumer reaches bytes that have rotted on the leader. No wrong message is delivered; another node becomes the
+// leader, and delivers everything. The damaged copy is repaired and may lead again.
 //
 // B18, B37.
 func TestClusterDamagedDelivery(t *testing.T) {
 	t.Parallel()
-	// What all channels have confirmed is removed meanwhile, or not.
+	// Both with and without removal of segments that all channels have confirmed.
 	for name, kept := range map[string]bool{"kept": true, "trimmed": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -13,7 +13,7 @@ import (
 	"penstock/netproto"
 )
 
-// channelAt is a channel at one node, which must know it.
+// channelAt returns a channel at a node, which must know it.
 func (tc *testCluster) channelAt(m *testNode, topic, name string) *engine.Channel {
 	tc.t.Helper()
 	var c *engine.Channel
@@ -27,8 +27,8 @@ func (tc *testCluster) channelAt(m *testNode, topic, name string) *engine.Channe
 	return c
 }
 
-// Everything that a channel knows is on the new leader: what was confirmed, out of order too; what is deferred, by DPUB
-// and by REQ; that it is paused; which channels there are, and which are not any more.
+// A new leader has the whole state of a channel: confirmations, those out of order too; messages deferred by DPUB and
+// by REQ; the pause. It also knows which channels there are, and which were deleted.
 //
 // B50, B68, B70, B72, B78, B81.
 func TestClusterChannelState(t *testing.T) {
@@ -107,7 +107,7 @@ func TestClusterChannelState(t *testing.T) {
 	tc.awaitEqualCopies("t", 0)
 }
 
-// waitConfirmed waits until nothing more is written to a topic's log: FINs have come to rest.
+// waitConfirmed waits until the FINs are stored: nothing more is written to the topic's log.
 func waitConfirmed(t *testing.T, tc *testCluster, topic string) {
 	t.Helper()
 	last := tc.awaitEqualCopies(topic, 0)
@@ -118,8 +118,8 @@ func waitConfirmed(t *testing.T, tc *testCluster, topic string) {
 	}
 }
 
-// A channel that was answered is on the next leader, and gets every message that was published after the answer; before
-// it is committed it is not answered.
+// A channel whose creation was answered exists at the next leader, and gets every message that was published after the
+// answer. The creation is not answered before it is committed.
 //
 // B71.
 func TestClusterChannelCreated(t *testing.T) {
@@ -173,8 +173,8 @@ func values(m map[engine.ID]string) (all []string) {
 	return all
 }
 
-// Consumers of a leader that hands over are told, connect to the next one and get what they have not confirmed; nothing
-// is lost, and every message comes.
+// Consumers of a leader that hands over are closed, connect to the next leader and get the messages that they have not
+// confirmed. No message is lost.
 //
 // B57 (no loss over a change of leader), B80, B81.
 func TestClusterConsumersMove(t *testing.T) {
@@ -225,8 +225,8 @@ func TestClusterConsumersMove(t *testing.T) {
 	tc.awaitEqualCopies("t", 0)
 }
 
-// What is done to a channel or a topic through any node is done on every leader of its partitions, and stays done when
-// they die.
+// An operation on a channel or a topic through any node takes effect at every leader of its partitions, and is still in
+// effect after these leaders have died.
 //
 // B52, B53, B70, B72.
 func TestClusterOperations(t *testing.T) {
@@ -293,7 +293,8 @@ func TestClusterOperations(t *testing.T) {
 	tc.pauseTopic(from, topic)
 }
 
-// pauseTopic pauses a topic through a node, whose channel "paused" waits with messages m, and lets both go.
+// pauseTopic pauses a topic through a node and ends the pause of its channel "paused". The channel then delivers its
+// earlier messages m, and those published during the topic's pause only after the end of that pause.
 func (tc *testCluster) pauseTopic(from *testNode, topic *engine.Topic) {
 	t := tc.t
 	if err := topic.Pause(t.Context()); err != nil {
@@ -322,8 +323,8 @@ func (tc *testCluster) pauseTopic(from *testNode, topic *engine.Topic) {
 	}
 }
 
-// A node without a copy of anything of a topic does with its channels what others do, and knows their names; what it
-// remembers of one that was deleted elsewhere is not there.
+// A node without a copy of any partition of a topic can execute operations on its channels like other nodes, and knows
+// their names. A channel of which it has an old record, and that was deleted at another node, does not exist for it.
 func TestChannelsWithoutACopy(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 4)
@@ -378,9 +379,9 @@ func TestChannelsWithoutACopy(t *testing.T) {
 	names()
 }
 
-// A channel is written into a partition that lacks it, and before that is in the log a leadership goes and comes: the
-// topic's channels are put together anew, without that partition. The channel that is there afterwards has it all the
-// same.
+// A channel is written into a partition that lacks it, and before the entry is in the log a leadership ends and begins:
+// the topic's channels are made again, without that partition. The channel that exists afterwards gets the partition
+// nevertheless.
 func TestClusterChannelWrittenForAnEarlierOne(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)

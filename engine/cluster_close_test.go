@@ -11,7 +11,7 @@ import (
 	"penstock/engine"
 )
 
-// stuckSink is told of the end of its channel and takes its time.
+// stuckSink takes its time when its channel is closed.
 type stuckSink struct {
 	told    chan struct{}
 	release chan struct{}
@@ -24,7 +24,7 @@ func (s *stuckSink) Closed(error) {
 	<-s.release
 }
 
-// makeLeader makes to the leader of partition 0 of a topic, by the word of the node that leads it.
+// makeLeader makes to the leader of partition 0 of a topic: the node that leads it hands over.
 func (tc *testCluster) makeLeader(topic string, from *testNode, to *engine.Engine) {
 	tc.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -35,8 +35,8 @@ func (tc *testCluster) makeLeader(topic string, from *testNode, to *engine.Engin
 	}
 }
 
-// A partition may come to a node that closes, after the channels that it had were ended: the channels that it begins
-// then are ended as well, and Close returns.
+// A node that closes may begin to lead a partition after its channels were closed. The channels that it makes then are
+// closed as well, and Close returns.
 //
 // B79, B80.
 func TestClusterCloseWhileAPartitionComes(t *testing.T) {
@@ -65,7 +65,7 @@ func TestClusterCloseWhileAPartitionComes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer k.Close()
-	// It cannot give its leaderships away, and the others count it as alive.
+	// The node cannot give its leaderships away, and the other nodes count it as alive.
 	tc.kv.Cut(x.client)
 	closed := make(chan error, 1)
 	e := x.e
@@ -90,8 +90,8 @@ func TestClusterCloseWhileAPartitionComes(t *testing.T) {
 	tc.network.kill(x.name)
 }
 
-// A copy that Close has ended does not begin anew because the store speaks of its partition meanwhile: it would not
-// know what is committed.
+// A copy that Close has ended does not begin anew when the store reports its partition meanwhile: it would not know
+// what is committed.
 //
 // B79.
 func TestClusterCloseEndsCopiesForGood(t *testing.T) {

@@ -23,7 +23,7 @@ func (tc *testCluster) publishReplicated(h *ackLog, n int) {
 	tc.awaitEqualCopies("t", 0)
 }
 
-// awaitHeld waits until each of the nodes holds everything that was acknowledged.
+// awaitHeld waits until each of the nodes has every message that was acknowledged.
 func (tc *testCluster) awaitHeld(h *ackLog, ms []*testNode) {
 	tc.t.Helper()
 	for _, m := range ms {
@@ -58,9 +58,9 @@ func (tc *testCluster) awaitHeld(h *ackLog, ms []*testNode) {
 	}
 }
 
-// A node whose commit log is damaged in the middle comes first, and its commit log's goroutine has not begun yet: the
-// node must not lead with what is left of its log, nor can it be elected. Where the damage is in the log's first group,
-// the log names no copy at all.
+// A node whose commit log is damaged in the middle starts first, and its commit log's goroutine has not begun yet. The
+// node must not lead with the rest of its log, and must not be elected. If the damage is in the first group of the log,
+// the log does not even name the copies.
 func TestClusterDamagedLogNeverLeads(t *testing.T) {
 	t.Parallel()
 	t.Run("middle", func(t *testing.T) { testDamagedLogNeverLeads(t, 10*4096+100) })
@@ -116,8 +116,8 @@ func testDamagedLogNeverLeads(t *testing.T, at int64) {
 }
 
 // A node whose commit log cannot be read when it starts does not know what it has of a topic that was deleted
-// meanwhile. Its files stay until a start that can read the log: that one finds the topic's records there, and without
-// the files it could never write them to segments, nor let go of the commit log's files.
+// meanwhile. The topic's files stay until a start that can read the log. That start finds batches of the topic there;
+// without the files it could never write them to segments, nor release the commit log's files.
 //
 // B41, B79.
 func TestClusterDeleteBesideAnUnreadableCommitLog(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// The head of a segment of one copy does not read any more: it cannot be repaired in place. The copy is dropped and
-// fetched anew, nothing that was acknowledged is lost, and it counts and may lead again.
+// The head of a segment of one copy cannot be read any more, which cannot be repaired in place. The copy is discarded
+// and fetched anew. No acknowledged message is lost; the copy joins the ISR and may lead again.
 //
 // B37.
 func TestClusterDropsWhatCannotBeRepaired(t *testing.T) {
@@ -74,8 +74,8 @@ func TestClusterDropsWhatCannotBeRepaired(t *testing.T) {
 	}
 }
 
-// What the commit log has of a copy cannot be written to a segment whose head is damaged: the copy takes no puts. Begun
-// anew, it takes them as any leader does.
+// Batches that the commit log has of a copy cannot be written to a segment whose head is damaged: the copy accepts no
+// puts. After it has begun anew it accepts them as any leader does.
 func TestClusterCopyBegunAnewTakesPuts(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)
@@ -110,9 +110,9 @@ func TestClusterCopyBegunAnewTakesPuts(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// The device of a node fails to read for one life only. A copy is dropped, the commit log lets go of what its segments
-// lack, and the process dies before the copy has begun anew: that it reads back now says nothing. The next process does
-// not take it for whole; the one after it does.
+// The device of a node fails to read during one life only. A copy is discarded, the commit log releases what the
+// segments lack, and the process ends before the copy has begun anew. That the copy can be read again proves nothing
+// then: the next process does not take it for whole, but the one after it does.
 func TestClusterDroppedCopyStaysDropped(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)
@@ -161,8 +161,8 @@ func TestClusterDroppedCopyStaysDropped(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// The first batch of a copy whose beginning was trimmed does not read any more: a machine does not know what the log
-// stands on. The copy is given up before its node joins, so it is not elected, and it is fetched anew.
+// The first batch of a copy whose beginning was trimmed cannot be read any more, so a machine does not know on what the
+// log builds. The copy is discarded before its node joins, so that it is not elected, and it is fetched anew.
 //
 // B37.
 func TestClusterDropsWhatHasNoBase(t *testing.T) {

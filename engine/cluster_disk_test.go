@@ -14,7 +14,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// hang keeps everything that changes the disk from coming back, until release.
+// hang makes all operations that change the disk hang until release is called.
 func (m *testNode) hang() (release func()) {
 	d := m.disk
 	d.Inject(faultaio.Rule{Kind: faultaio.KindAny, Hold: true, Count: -1})
@@ -24,12 +24,12 @@ func (m *testNode) hang() (release func()) {
 	}
 }
 
-// shortPatience is for disks that the test lets hang.
+// shortPatience makes the node find a hung disk soon, for tests that make one hang.
 func shortPatience(o *engine.Options) {
 	o.DiskPatience, o.DiskFailedAfter = 500*time.Millisecond, 2*time.Second
 }
 
-// long is eventually for what takes half a minute by itself.
+// long is eventually for conditions that take half a minute by themselves.
 func long(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(3 * time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
@@ -39,7 +39,7 @@ func long(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// diskOf is what a node has heard of another one's disk.
+// diskOf returns the disk state of a node as another node knows it.
 func (m *testNode) diskOf(other *testNode) meta.DiskState {
 	n := m.e.Snapshot().Nodes[other.e.Node().ID]
 	if n == nil {
@@ -48,8 +48,8 @@ func (m *testNode) diskOf(other *testNode) meta.DiskState {
 	return n.Disk
 }
 
-// F6: a leader whose disk hangs gives its leadership away, says that its disk failed, and comes back when the disk
-// does.
+// F6: a leader whose disk hangs gives its leadership away and reports that its disk has failed. When the disk answers
+// again, the node comes back.
 func TestClusterLeaderDiskHangs(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3, impatient, shortPatience)
@@ -86,7 +86,8 @@ func TestClusterLeaderDiskHangs(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// A leader whose disk hangs keeps what nobody with a good disk can take, and its publishers hear of it.
+// A leader whose disk hangs keeps the leaderships that no node with a good disk can take, and its publishers get
+// errors.
 func TestClusterAllDisksHang(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3, impatient, shortPatience)
@@ -126,8 +127,9 @@ func TestClusterAllDisksHang(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// What a node with a hung disk has to answer for others, or hears from them, goes on, although the goroutine that reads
-// from the other node is in the write: another one reads on long before the connection would end because of silence.
+// A node with a hung disk goes on answering requests of other nodes and handling their frames, although the goroutine
+// that reads from another node hangs in a write. Another goroutine reads on, long before the connection would be closed
+// for silence.
 //
 // F6.
 func TestClusterHungFollowerHears(t *testing.T) {
@@ -136,7 +138,7 @@ func TestClusterHungFollowerHears(t *testing.T) {
 	tc.create("t", 1)
 	l := tc.leader("t", 0)
 	f := tc.others(l)[0]
-	// Partitions without a second replica: the other node's disk is none of their business.
+	// These partitions have no second replica, so the hung disk of the other node does not concern them.
 	if _, err := l.store.CreateTopic(t.Context(), meta.Topic{
 		Name: "alone", Partitions: 2, Replicas: 1, MinISR: 1,
 	}); err != nil {
@@ -153,7 +155,7 @@ func TestClusterHungFollowerHears(t *testing.T) {
 	}
 	release := f.hang()
 	defer release()
-	// A put that comes alone: its batch reaches an idle follower, whose connection's goroutine does the write itself.
+	// A put that comes alone: its batch reaches an idle follower, where the connection's reader writes it itself.
 	done := make(chan error, 1)
 	go func() {
 		done <- h.publish(context.Background(), tc.topic(l, "t"), "it waits for the follower")
@@ -161,7 +163,7 @@ func TestClusterHungFollowerHears(t *testing.T) {
 	tc.eventually("the follower's disk has a write", func() bool { return engine.WritesWaiting(f.e) > 0 })
 	began := time.Now()
 	tc.eventually("a put to a partition of the other node is answered", func() bool {
-		// The answer comes by the connection that brought the batch.
+		// The answer has to arrive on the connection that brought the batch.
 		return engine.PutTo(t.Context(), topic, own, &engine.Put{Messages: [][]byte{[]byte("by way of the follower")}}) == nil
 	})
 	if took := time.Since(began); took > peer.DefaultSilenceTimeout-500*time.Millisecond {
@@ -173,7 +175,7 @@ func TestClusterHungFollowerHears(t *testing.T) {
 	}
 }
 
-// Close of a node whose disk hangs comes to an end and says why.
+// Close of a node whose disk hangs returns, and says why.
 func TestCloseWithHungDisk(t *testing.T) {
 	t.Parallel()
 	disk := faultaio.New(faultaio.Options{Seed: 1})
@@ -212,7 +214,7 @@ func TestCloseWithHungDisk(t *testing.T) {
 	<-published
 }
 
-// An idle disk is asked, so that a hang is known before somebody publishes.
+// An idle disk is probed, so that a hang is found before a message is published.
 func TestIdleDiskIsProbed(t *testing.T) {
 	t.Parallel()
 	disk := faultaio.New(faultaio.Options{Seed: 1})

@@ -16,7 +16,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// duringFailover are the answers that a producer may get while its partition has no leader, or its node dies.
+// duringFailover accepts the errors that a producer may get while its partition has no leader, or its node ends.
 func duringFailover(err error) bool {
 	for _, may := range []error{
 		engine.ErrUnknown, engine.ErrNoLeader, engine.ErrDisk, engine.ErrClosed, engine.ErrNoQuorum,
@@ -28,8 +28,8 @@ func duringFailover(err error) bool {
 	return false
 }
 
-// The leader dies again and again, by kill -9 or by power cut, and comes back at once; producers on all nodes go on.
-// Nothing that was acknowledged is lost, and every write ends.
+// The leader ends again and again, by kill -9 or by a power cut, and comes back at once, while producers on all nodes
+// go on. No acknowledged message is lost, and every put is answered.
 //
 // B17, B79, B81, B84, C7.
 func TestClusterLeaderDies(t *testing.T) {
@@ -59,7 +59,7 @@ func TestClusterLeaderDies(t *testing.T) {
 	tc.checkCopies(h, "t", 2)
 }
 
-// The power of all nodes goes at once.
+// The power of all nodes is cut at the same time.
 //
 // B16, B17.
 func TestClusterAllDie(t *testing.T) {
@@ -86,7 +86,8 @@ func TestClusterAllDie(t *testing.T) {
 	tc.checkCopies(h, "t", 3)
 }
 
-// After an orderly end of all nodes their segment files are the same, byte by byte, and what was stored is there again.
+// After an orderly stop of all nodes their segment files are equal byte by byte, and the next start has all stored
+// messages.
 //
 // B1, B79, B94.
 func TestClusterSegments(t *testing.T) {
@@ -133,7 +134,7 @@ func TestClusterSegments(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// segmentBytes are the segments in a directory, by name.
+// segmentBytes returns the contents of the segments in a directory, by file name.
 func segmentBytes(t *testing.T, d *faultaio.Disk, dir string) map[string]string {
 	t.Helper()
 	list, err := d.ReadDir(dir)
@@ -154,8 +155,8 @@ func segmentBytes(t *testing.T, d *faultaio.Disk, dir string) map[string]string 
 	return files
 }
 
-// Each node is stopped in order and started again while producers on the others go on: not one write fails, and
-// consumers get everything.
+// Each node is stopped in order and started again while producers on the other nodes go on. Not one put fails, and
+// consumers get every message.
 //
 // B80.
 func TestClusterRolling(t *testing.T) {
@@ -179,8 +180,8 @@ func TestClusterRolling(t *testing.T) {
 	tc.checkCopies(h, "t", 3)
 }
 
-// A leader that is cut off stops before another begins: no answer, no delivery, no confirmation after the end of its
-// lease.
+// A leader that is cut off stops before another one begins: it answers, delivers and confirms nothing after the end of
+// its lease.
 //
 // B4, B83, B84.
 func TestClusterLease(t *testing.T) {
@@ -237,8 +238,8 @@ func TestClusterLease(t *testing.T) {
 	}
 }
 
-// A node that cannot reach the store, but all its followers, gives up when its lease ends. What waited there goes to
-// the new leader, although the old one does not know who that is.
+// A leader that cannot reach the store, although it reaches all its followers, gives up when its lease ends. The puts
+// that waited there go to the new leader, although the old one does not learn from the store which node that is.
 //
 // B83.
 func TestClusterStoreLost(t *testing.T) {
@@ -262,8 +263,8 @@ func TestClusterStoreLost(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// The leader dies with puts of another node's producers in flight: each is unknown, not refused and not OK. They were
-// with the followers, so they are there in the end.
+// The leader ends with puts of another node's producers in flight. Each of them gets ErrUnknown, neither a refusal nor
+// OK. The followers had their batches, so the messages are stored in the end.
 //
 // B19, B84.
 func TestClusterForwardsLost(t *testing.T) {
@@ -316,7 +317,8 @@ func TestClusterForwardsLost(t *testing.T) {
 	}
 }
 
-// Puts that one producer sends without waiting, through any node, are stored in the order in which they were sent.
+// Puts that one producer submits without waiting, through any node, are stored in the order in which they were
+// submitted.
 //
 // B15, C7.
 func TestClusterOrder(t *testing.T) {
@@ -350,8 +352,7 @@ func TestClusterOrder(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// A node that comes back with an empty disk is nobody until it has everything again; while it has not, it does not
-// lead.
+// A node that comes back with an empty disk is in no ISR until it has all batches again, and does not lead before.
 //
 // B79, B82; P10.
 func TestClusterWiped(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 	"penstock/engine"
 )
 
-// The first message of a new topic, and its first channel, wait for no retry: a follower that hears of the topic after
-// its leader misses the leader's first question, and its own call is answered at once. The repetitions come too late
-// here to be of help.
+// The first message of a new topic, and its first channel, wait for no retry. A follower that hears of the topic after
+// its leader misses the leader's first question; its own message to the leader is answered at once. In this test,
+// repetitions would come too late to help.
 func TestClusterFreshTopic(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3, func(o *engine.Options) {

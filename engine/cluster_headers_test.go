@@ -8,8 +8,8 @@ import (
 	"penstock/engine"
 )
 
-// Headers and keys come to consumers as they were published, through whichever node: forwarded to the leader,
-// replicated byte by byte, and read from the next leader when the first one is gone.
+// Headers and keys reach consumers as they were published, through whichever node: forwarded to the leader, replicated
+// byte by byte, and read from the next leader when the first one has ended.
 //
 // B1, B61, B94.
 func TestClusterHeaders(t *testing.T) {

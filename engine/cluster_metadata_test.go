@@ -10,8 +10,9 @@ import (
 	"penstock/engine"
 )
 
-// A topic's metadata rots on one node, its second copy as well. Its copies are whole and in sync, and the node comes
-// first after all have ended: it leads with what it has, not with an empty log in its place.
+// The metadata of a topic rots on one node, in both copies of the file. The node's copies of the partitions are whole
+// and in sync, and the node starts first after all have ended. It must lead with these copies, and not with empty logs
+// in their place.
 func TestClusterUnreadableTopicMetadata(t *testing.T) {
 	t.Parallel()
 	tc := prepareTestCluster(t, 3, func(*engine.Options) {})
@@ -49,8 +50,8 @@ func TestClusterUnreadableTopicMetadata(t *testing.T) {
 	}
 }
 
-// A topic is deleted while a node is down, and its metadata there rots, the second copy as well. The node removes it
-// all the same: else the commit log would carry it for ever.
+// A topic is deleted while a node is down, and the topic's metadata rots there, in both copies of the file. The node
+// removes the topic nevertheless; otherwise its commit log would keep it for ever.
 func TestClusterDeletedTopicWithUnreadableMetadata(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)
@@ -82,7 +83,7 @@ func TestClusterDeletedTopicWithUnreadableMetadata(t *testing.T) {
 	}
 }
 
-// The same for a topic of which the node's commit log knows nothing: its process ended when it had just made the files.
+// The same for a topic of which the node's commit log has nothing: its process ended when it had just made the files.
 func TestClusterDeletedTopicThatWasHalfMadeAndIsUnreadable(t *testing.T) {
 	t.Parallel()
 	tc, _, l, _, free := moved(t)

@@ -16,7 +16,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// lastGroup is the last group of a commit log that is not a mark; rest says whether a mark follows it.
+// lastGroup returns the last group of a commit log that is not a mark; rest says whether a mark follows it.
 func lastGroup(t *testing.T, d *faultaio.Disk) (file string, g clog.GroupInfo, rest bool) {
 	t.Helper()
 	err := clog.Scan(d, func(f clog.FileInfo, info clog.GroupInfo, _ []clog.RecordInfo) error {
@@ -31,7 +31,7 @@ func lastGroup(t *testing.T, d *faultaio.Disk) (file string, g clog.GroupInfo, r
 	return file, g, rest
 }
 
-// rests says whether the commit log ends with a mark. The log may be at work on its files: then it does not.
+// rests says whether the commit log ends with a mark. While the log still works on its files, it does not.
 func rests(d *faultaio.Disk) (rest bool) {
 	err := clog.Scan(d, func(_ clog.FileInfo, info clog.GroupInfo, _ []clog.RecordInfo) error {
 		rest = info.Records == 0
@@ -49,8 +49,8 @@ func flipBit(t *testing.T, d *faultaio.Disk, file string, off int64, bit int) {
 	}
 }
 
-// killAll ends all processes at a moment without writes. Their disks are then as they were before: the writes of the
-// end, and the mark of a clean stop among them, are missing.
+// killAll ends all processes at a moment without writes. Then the disks become what they were before the end: they lack
+// the last writes, such as the mark of a clean stop.
 func (tc *testCluster) killAll() {
 	left := map[*testNode]*faultaio.Disk{}
 	for _, m := range tc.nodes {
@@ -69,7 +69,7 @@ func (tc *testCluster) killAll() {
 	for m, d := range left {
 		m.disk = d
 	}
-	// Their leases end, too: who comes first does not wait for the others.
+	// The leases end, too, so that the first node that starts does not wait for the others.
 	var gone []kv.Op
 	entries, _ := tc.kv.Entries()
 	for _, e := range entries {
@@ -83,9 +83,9 @@ func (tc *testCluster) killAll() {
 	}
 }
 
-// All nodes die in the moment after an OK. One bit of the last group of one copy has changed when they come back, which
-// looks like a torn write there; that copy is the first and is elected. Everything that was acknowledged remains on all
-// of them.
+// All nodes end in the moment after an OK. When they come back, one bit of the last group of one copy has changed,
+// which looks like a torn write there; that node starts first and is elected. Every acknowledged message remains on all
+// nodes.
 func TestClusterShortenedLogYields(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetMarkAfter(o, time.Hour) })
@@ -106,7 +106,7 @@ func TestClusterShortenedLogYields(t *testing.T) {
 		if rest {
 			t.Fatal("there is a mark")
 		}
-		// Header, record header, batch header, body: all over the group.
+		// The bits are in the header, the record header, the batch header and the body: all over the group.
 		flipBit(t, x.disk, file, g.Offset+int64(round*23), round%8)
 		tc.start(x)
 		if n := x.e.Storage().TornGroups; n != 1 {
@@ -124,8 +124,8 @@ func TestClusterShortenedLogYields(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// A copy that recovery shortened and that dies again before it has made that good is still one: the group is not at the
-// end of its log any more.
+// A copy that recovery shortened, and whose process ends again before the copy is whole, is still a shortened copy,
+// although the group is not at the end of its log any more.
 func TestClusterShortenedLogIsRemembered(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetMarkAfter(o, time.Hour) })
@@ -150,9 +150,10 @@ func TestClusterShortenedLogIsRemembered(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// A copy may have no other record than those of the group that recovery cut: here its node had got an empty disk, and
-// all of the log came at once. Then recovery knows nothing of it, and the store counts it in sync. It compares itself
-// like any other, also in a process after the one that saw the cut, and cuts nobody with its empty log.
+// A copy may have no other batches than those of the group that recovery cut. Here the node had got an empty disk, and
+// the whole log had come at once. Then recovery does not know of the copy, while the store counts it as in sync. The
+// copy compares itself with others like any other shortened copy, even in a later process than the one that cut it, and
+// makes no other copy cut its log to nothing.
 func TestClusterShortenedLogOfOneGroup(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetMarkAfter(o, time.Hour) })
@@ -162,7 +163,7 @@ func TestClusterShortenedLogOfOneGroup(t *testing.T) {
 	x := tc.others(tc.leader("t", 0))[0]
 	var file string
 	var g clog.GroupInfo
-	// The beginning of the epoch, and the messages; a busy machine may take them in two pieces.
+	// These are the beginning of the epoch and the messages; a busy machine may receive them in two pieces.
 	for try := 0; g.Records < 6; try++ {
 		if try == 10 {
 			t.Fatalf("the last group has %d records", g.Records)
@@ -193,7 +194,7 @@ func TestClusterShortenedLogOfOneGroup(t *testing.T) {
 	tc.eventually("the copy is whole", func() bool { return x.e.Storage().Shortened == 0 })
 }
 
-// openWithoutStore starts a node that is down, and cannot reach the store: it reads its directory, and ends.
+// openWithoutStore starts a node that is down and cannot reach the store: it recovers its directory, and fails to join.
 func (tc *testCluster) openWithoutStore(m *testNode) {
 	tc.t.Helper()
 	tc.kv.Cut(fmt.Sprintf("%s.%d", m.name, m.life+1))
@@ -208,8 +209,8 @@ func (tc *testCluster) openWithoutStore(m *testNode) {
 	m.disk = m.disk.Kill(m.seed)
 }
 
-// After a rest the last group is promised: the node with the changed bit knows that its log is damaged, and the others
-// go on with everything.
+// After a pause the last group is marked as durable. So the node with the changed bit knows that its log is damaged,
+// and the other nodes go on with all messages.
 func TestClusterRottenAfterRest(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)
@@ -233,7 +234,8 @@ func TestClusterRottenAfterRest(t *testing.T) {
 	tc.awaitHeld(h, tc.others(x))
 }
 
-// A single node has nobody to ask. After a rest it knows: the last group is damaged, and nothing is dropped in silence.
+// A single node has no other copy to ask. After a pause it knows that the last group is damaged, and drops nothing
+// silently.
 func TestRottenAfterRest(t *testing.T) {
 	for _, off := range []int64{9, 57, 70, 150, 190} {
 		disk := newDisk()

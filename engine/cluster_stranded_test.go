@@ -10,14 +10,15 @@ import (
 	"penstock/replicate"
 )
 
-// strandedSoon lets a leader give up after three seconds; a follower that is not heard for two leaves the ISR.
+// strandedSoon makes a leader give up after three seconds. A follower that has not answered for two seconds leaves the
+// ISR.
 func strandedSoon(o *engine.Options) {
 	o.Cluster.Replication.StrandedNs, o.Cluster.Replication.LagMaxNs = 3e9, 2e9
 }
 
-// A leader reaches the store and none of its followers, which reach each other: its lease lives, so nobody else is
-// elected, and it commits nothing. It gives the leadership to one of them, publishing goes on there, and nothing that
-// was acknowledged is lost. In one direction or in both.
+// A leader reaches the store and none of its followers, in one direction or in both; the followers reach each other.
+// Its lease goes on, so no other leader is elected, and it commits nothing. It gives the leadership to one of the
+// followers. Publishing goes on there, and no acknowledged message is lost.
 func TestClusterStrandedLeader(t *testing.T) {
 	t.Parallel()
 	for name, cut := range map[string]func(w *testNetwork, node string, on bool){
@@ -59,7 +60,7 @@ func TestClusterStrandedLeader(t *testing.T) {
 	}
 }
 
-// A leader that no other could replace keeps what it leads: two replicas, both needed.
+// A leader that no other replica could replace keeps its leadership: there are two replicas, and both are needed.
 func TestClusterStrandedForNothing(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 2, impatient, strandedSoon)
@@ -86,8 +87,8 @@ func TestClusterStrandedForNothing(t *testing.T) {
 	})
 }
 
-// min_isr is the number of replicas, and two of them do not reach each other: the third reaches both and can lead, the
-// one that should lead cannot. It gives the leadership away, and does not get it back for as long as nothing has
+// min_isr is the number of replicas, and two of them do not reach each other. The third reaches both and can lead; the
+// preferred leader cannot. The preferred leader gives the leadership away, and does not get it back until something has
 // changed: it is in the ISR all the time, and would commit nothing for minutes.
 func TestClusterStrandedLeaderIsNotPreferred(t *testing.T) {
 	t.Parallel()

@@ -14,8 +14,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A topic that is deleted is gone on every node, with those who missed it when they come back; one of the same name
-// finds nothing old.
+// A deleted topic is gone on every node, also on nodes that were down meanwhile, when they come back. A new topic of
+// the same name has nothing of the old one.
 //
 // B41, B79 (data of what was deleted is dropped), B86.
 func TestClusterDelete(t *testing.T) {
@@ -63,8 +63,8 @@ func TestClusterDelete(t *testing.T) {
 	})
 }
 
-// A single node's data directory becomes the first node of a cluster: its messages, what its channels have confirmed,
-// their pause, its deferred messages. Nodes that join take messages for it.
+// A single node's data directory becomes the first node of a cluster, with its messages, the channels' confirmations
+// and pauses, and its deferred messages. Nodes that join accept messages for it.
 //
 // B79.
 func TestClusterImport(t *testing.T) {
@@ -90,7 +90,7 @@ func TestClusterImport(t *testing.T) {
 	}
 	first.disk = first.disk.Kill(1)
 	tc.startAll()
-	// The topic gets the replicas that it would have had from the beginning; the first node goes on leading.
+	// The topic gets as many replicas as a topic that is created in the cluster; the first node goes on leading.
 	if m := tc.leader("t", 0); m != first {
 		t.Fatalf("%s leads", m.name)
 	}
@@ -117,7 +117,7 @@ func TestClusterImport(t *testing.T) {
 	}
 }
 
-// A data directory of another cluster is refused, and so is a process that is given another node's.
+// A node refuses the data directory of another cluster, and a process refuses the directory of another node.
 //
 // B79, P10.
 func TestClusterForeignDirectory(t *testing.T) {
@@ -149,8 +149,8 @@ func TestClusterForeignDirectory(t *testing.T) {
 	}
 }
 
-// A partition moves to another node while it is written: the new replica is in sync before the old one goes, and no
-// write fails.
+// A partition moves to another node while messages are published to it. The new replica is in sync before the old one
+// goes, and no put fails.
 //
 // B75, B89, B94.
 func TestClusterMove(t *testing.T) {
@@ -208,7 +208,8 @@ func inSync(row *meta.Partition, m *testNode) bool {
 	return slices.Contains(row.State.ISR, replicate.Member{Node: m.e.Node().ID, Store: m.e.Node().Store})
 }
 
-// Many partitions, all nodes produce to all of them, one after the other dies: every partition is right.
+// With many partitions, producers at all nodes publish to all of them while the nodes end one after the other. Every
+// partition is right.
 //
 // B15, B17.
 func TestClusterManyPartitions(t *testing.T) {
@@ -229,8 +230,8 @@ func TestClusterManyPartitions(t *testing.T) {
 	tc.checkCopies(h, "t", partitions)
 }
 
-// Who deletes a topic hears of it as soon as this node has removed it. Its disk is so slow here that everything else
-// has happened in the cluster by then.
+// DeleteTopic returns as soon as this node has removed the topic. This node's disk is so slow here that the rest of the
+// cluster has finished by then.
 func TestClusterDeleteIsHeardOf(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)
@@ -255,8 +256,8 @@ func TestClusterDeleteIsHeardOf(t *testing.T) {
 	}
 }
 
-// An operation may name partitions that this node has not heard of yet, because its requester knows of more. It is
-// refused, and asked again.
+// An operation may name partitions of which this node has not heard yet, because the requester knows more of them. The
+// node refuses the operation, and the requester asks again.
 func TestClusterOperationOnUnknownPartitions(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 1)

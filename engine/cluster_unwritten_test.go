@@ -13,15 +13,16 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// failSegments lets operations of one kind on segments of a node's copy of "t" fail; count as in a rule.
+// failSegments makes operations of one kind on the segments of a node's copy of "t" fail; count is that of a
+// faultaio.Rule.
 func (m *testNode) failSegments(kind faultaio.Kind, count int) {
 	m.disk.Inject(faultaio.Rule{
 		Kind: kind, Name: path.Join(engine.TopicDir(m.e, "t"), "0", "*.seg"), Count: count, Err: syscall.EIO,
 	})
 }
 
-// awaitFetchedAnew waits until a node has fetched its copy of "t" anew, and sees to it that the copy holds everything
-// and leads as any other.
+// awaitFetchedAnew waits until a node has fetched its copy of "t" anew, and checks that the copy has all messages and
+// can lead.
 func (tc *testCluster) awaitFetchedAnew(h *ackLog, m *testNode) {
 	tc.t.Helper()
 	tc.eventually("the copy is dropped", func() bool { return m.e.Storage().Dropped == 1 })
@@ -35,8 +36,8 @@ func (tc *testCluster) awaitFetchedAnew(h *ackLog, m *testNode) {
 
 var segmentFailures = map[string]faultaio.Kind{"a write": faultaio.KindWrite, "a sync": faultaio.KindSync}
 
-// A segment of the leader's copy cannot be written or synced once. Another replica in sync leads, nobody is refused
-// anything, and the copy begins anew.
+// A segment of the leader's copy cannot be written or synced once. Another replica of the ISR becomes the leader, no
+// put is refused, and the copy begins anew.
 func TestClusterLeaderThatCannotWriteHandsOver(t *testing.T) {
 	t.Parallel()
 	for name, kind := range segmentFailures {
@@ -84,8 +85,8 @@ func TestClusterLeaderThatCannotWriteIsAlone(t *testing.T) {
 	tc.awaitFetchedAnew(h, l)
 }
 
-// A segment of a follower's copy cannot be written or synced once. The copy begins anew, and what it lacked does not
-// keep the commit log.
+// A segment of a follower's copy cannot be written or synced once. The copy begins anew, and the commit log need not
+// keep what its segments lacked.
 func TestClusterFollowerThatCannotWriteBeginsAnew(t *testing.T) {
 	t.Parallel()
 	for name, kind := range segmentFailures {
@@ -103,8 +104,8 @@ func TestClusterFollowerThatCannotWriteBeginsAnew(t *testing.T) {
 	}
 }
 
-// A member of the smallest ISR whose segments cannot be written keeps what it has, and its acks count: it begins anew
-// when another replica has joined.
+// A member of the smallest possible ISR whose segments cannot be written keeps its copy, and its acknowledgements
+// count. It begins anew when another replica has joined the ISR.
 func TestClusterFollowerThatCannotWriteIsNeeded(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)
@@ -126,8 +127,8 @@ func TestClusterFollowerThatCannotWriteIsNeeded(t *testing.T) {
 	tc.awaitFetchedAnew(h, x)
 }
 
-// A leader whose segments cannot be written loses its leadership to another one that has less: what it has beyond that
-// cannot be cut off, so it begins anew.
+// A leader whose segments cannot be written loses its leadership to a replica that has fewer batches. The batches
+// beyond that cannot be cut off, so the copy begins anew.
 func TestClusterLeaderThatCannotWriteIsCut(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3, impatient)
@@ -161,7 +162,7 @@ func TestClusterLeaderThatCannotWriteIsCut(t *testing.T) {
 	tc.awaitFetchedAnew(h, l)
 }
 
-// On a disk that takes no segment of a copy any more the copy does not begin anew again and again, and it does not keep
+// If the disk accepts no segment of a copy any more, the copy does not begin anew again and again, and it does not keep
 // the commit log from going on.
 func TestClusterCopyThatIsNeverWritten(t *testing.T) {
 	t.Parallel()

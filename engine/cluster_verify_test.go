@@ -10,7 +10,7 @@ import (
 	"penstock/segment"
 )
 
-// verify compares all of a partition's copies by way of m.
+// verify compares all copies of a partition, through node m.
 func (tc *testCluster) verify(m *testNode, topic string, n uint32) (bytes int64, found []engine.Difference) {
 	tc.t.Helper()
 	at := segment.Offset(0)
@@ -34,8 +34,8 @@ func (tc *testCluster) verify(m *testNode, topic string, n uint32) (bytes int64,
 	return
 }
 
-// Copies are the same while all runs, and whoever asks, in memory and in segments. A bit that rots in one of them is
-// found, named with its node, and repaired: the next comparison finds nothing.
+// While everything is whole, all copies are equal, whichever node compares them, in memory and in segments. A bit that
+// rots in one copy is found, reported with its node, and repaired: the next comparison finds nothing.
 func TestClusterVerify(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)

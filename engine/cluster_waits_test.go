@@ -14,15 +14,15 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// waiting is a cluster of three in which one node is down and outside of the ISR, and one of the two members cannot
-// read the segments of its copy of "t": all of them, whose beginning was trimmed, or all but the first.
+// waiting is a cluster of three nodes. One node is down and outside of the ISR. One of the two members of the ISR
+// cannot read the segments of its copy of "t": all of them, in a log whose beginning was trimmed, or all but the first.
 type waiting struct {
 	*testCluster
 	h       *ackLog
 	l, x, z *testNode // the leader, the one whose device fails, the one that is down
 	dir     string
 	names   []string // of x's segments
-	// What x heard of its leader since it cannot read: the ends of exchanges, and orders to begin anew.
+	// Frames of its leader that x has received since it cannot read: the ends of exchanges, and orders to begin anew.
 	asked, reset atomic.Int32
 }
 
@@ -71,7 +71,7 @@ func newWaiting(t *testing.T, trimmed bool) *waiting {
 	return w
 }
 
-// waits sees to it that x has heard often enough of its leader to be given up, and is not.
+// waits checks that x is not discarded, although it has received as many frames of its leader as would lead to that.
 func (w *waiting) waits(trimmed bool) {
 	w.t.Helper()
 	w.eventually("the store knows that it is damaged", func() bool { return len(w.l.row("t", 0).Damaged) == 1 })
@@ -88,9 +88,9 @@ func (w *waiting) waits(trimmed bool) {
 	}
 }
 
-// The device of one of two members of the ISR cannot read for a while, the other's copy rots meanwhile and its node
-// dies, the third is outside. What was acknowledged is in the copy that could not be read: when it reads again, in the
-// same process or in the next one, it leads, and nothing is lost.
+// The device of one of two members of the ISR cannot read for a while. Meanwhile the other member's copy rots and its
+// node ends; the third replica is outside of the ISR. The acknowledged messages are only in the copy that could not be
+// read. When it reads again, in the same process or in the next one, it leads, and nothing is lost.
 func TestClusterCopyWaitsForItsDevice(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ trimmed, restart bool }{
@@ -134,7 +134,8 @@ func TestClusterCopyWaitsForItsDevice(t *testing.T) {
 	}
 }
 
-// A device that never reads again keeps the copy waiting until another one has joined: then it is fetched anew.
+// A device that never reads again keeps the copy waiting until another replica has joined the ISR; then the copy is
+// fetched anew.
 func TestClusterCopyIsFetchedWhenAnotherHasJoined(t *testing.T) {
 	t.Parallel()
 	for name, trimmed := range map[string]bool{"the beginning": true, "a segment": false} {
@@ -153,7 +154,7 @@ func TestClusterCopyIsFetchedWhenAnotherHasJoined(t *testing.T) {
 	}
 }
 
-// What reads again and is wrong is damage: the copy does not wait any longer.
+// Bytes that read again and are wrong are damage: the copy does not wait any longer.
 func TestClusterCopyThatReadsBackDamagedIsFetched(t *testing.T) {
 	t.Parallel()
 	w := newWaiting(t, true)

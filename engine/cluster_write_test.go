@@ -18,8 +18,7 @@ import (
 // impatient makes puts that cannot be stored fail soon.
 func impatient(o *engine.Options) { o.PublishTimeout = time.Second }
 
-// With fewer replicas in sync than min_isr a write is refused, and nothing of it is in any log; with one more it goes
-// on.
+// With fewer replicas in sync than min_isr, a put is refused and is in no log. With one more replica, writing goes on.
 //
 // B2, B12.
 func TestClusterQuorum(t *testing.T) {
@@ -49,7 +48,7 @@ func TestClusterQuorum(t *testing.T) {
 		t.Fatal(err)
 	}
 	tc.crash(rest[1])
-	// Until the leader knows, and what it had appended has come to its end.
+	// Until the leader knows that, and its appended batch has been answered.
 	for i := 0; !errors.Is(err, engine.ErrNoQuorum); i++ {
 		if err = h.publish(t.Context(), topic, fmt.Sprint("with one", i)); err == nil || i == 20 {
 			t.Fatalf("with one of three: %v", err)
@@ -59,7 +58,7 @@ func TestClusterQuorum(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What was tried before the leader knew may have been appended; what was refused was not.
+	// Puts that were tried before the leader knew may have been appended; refused puts were not.
 	if n := after.NextID - before.NextID; int(n) > h.unknown {
 		t.Errorf("%d messages were appended, %d are unknown", n, h.unknown)
 	}
@@ -81,8 +80,8 @@ func TestClusterQuorum(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// Who is not in the ISR does not lead, even when nobody else is there: a write says that there is no leader, and is
-// nowhere.
+// A replica that is not in the ISR does not lead, even if no other replica is alive. A put gets ErrNoLeader, and is in
+// no log.
 //
 // B3, B82; P17.
 func TestClusterNobodyLeads(t *testing.T) {
@@ -111,8 +110,8 @@ func TestClusterNobodyLeads(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// A leader that others believe gone goes on until it is told: its followers refuse the old epoch, it steps down, what
-// it had appended is unknown and is cut when it comes back.
+// A leader that other nodes take for dead goes on until it learns otherwise: its followers refuse the old epoch, and it
+// steps down. The outcome of the batches that it had appended is unknown; they are cut when it comes back.
 //
 // B6, B12, B73 (diverged), B83.
 func TestClusterDeposed(t *testing.T) {
@@ -126,14 +125,14 @@ func TestClusterDeposed(t *testing.T) {
 	}
 	tc.awaitEqualCopies("t", 0)
 	tc.kv.Cut(l.client)
-	// Nothing of the old leader arrives, and nothing at it: it appends and hears nothing.
+	// No frame of the old leader arrives, and none arrives at it: it appends and learns nothing.
 	tc.network.rules(func(from, to string, _ netproto.Type) int {
 		if from == l.name || to == l.name {
 			return 0
 		}
 		return 1
 	})
-	// One batch: a second would wait for the first.
+	// Only one batch: a second one would wait for the first.
 	lost, err := submit(tc.topic(l, "t"), time.Time{}, "lost0", "lost1", "lost2", "lost3", "lost4")
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +157,7 @@ func TestClusterDeposed(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// A follower that does not hear of the store follows the new leader all the same.
+// A follower that receives no news from the store follows the new leader nevertheless.
 //
 // B7.
 func TestClusterStaleFollower(t *testing.T) {
@@ -188,7 +187,7 @@ func TestClusterStaleFollower(t *testing.T) {
 	tc.kv.Heal(stale.client)
 }
 
-// Frames that come twice are applied once; frames that get lost are sent again.
+// Frames that arrive twice are applied once; frames that are lost are sent again.
 //
 // B8, B9.
 func TestClusterFrames(t *testing.T) {
@@ -218,7 +217,7 @@ func TestClusterFrames(t *testing.T) {
 	}
 }
 
-// A follower that dies is dropped while writes go on, and no producer sees it.
+// A follower that ends is removed from the ISR while writing goes on, and no producer notices.
 //
 // B11, B75.
 func TestClusterFollowerDies(t *testing.T) {
@@ -240,7 +239,7 @@ func TestClusterFollowerDies(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// What is not committed is not delivered, whatever happens to the acks, and not counted.
+// Messages that are not committed are neither delivered nor counted, whatever happens to the acknowledgements.
 //
 // B13, invariants 2 and 8.
 func TestClusterUncommitted(t *testing.T) {
@@ -286,7 +285,7 @@ func TestClusterUncommitted(t *testing.T) {
 	}
 }
 
-// An OK says that every member of the ISR has it on its disk.
+// An OK says that every member of the ISR has the message on its disk.
 //
 // B16.
 func TestClusterDurable(t *testing.T) {
@@ -323,8 +322,8 @@ func TestClusterDurable(t *testing.T) {
 	}
 }
 
-// A follower whose disk fails leaves the ISR and no producer sees it. It never acknowledges again, until it is started
-// anew.
+// A follower whose disk fails leaves the ISR, and no producer notices. It does not acknowledge anything again before it
+// is restarted.
 //
 // B18.
 func TestClusterFollowerDisk(t *testing.T) {
@@ -353,7 +352,7 @@ func TestClusterFollowerDisk(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// A leader whose disk fails gives up: another leads at once, nothing acknowledged is lost.
+// A leader whose disk fails gives up. Another node leads at once, and no acknowledged message is lost.
 //
 // B18, B81.
 func TestClusterLeaderDisk(t *testing.T) {
@@ -381,7 +380,7 @@ func TestClusterLeaderDisk(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// What waits is bounded while nothing is committed: more is refused, and nothing of that is stored.
+// While nothing is committed, the bytes that wait are bounded: further puts are refused, and nothing of them is stored.
 //
 // B5, B20.
 func TestClusterBackpressure(t *testing.T) {
@@ -421,7 +420,7 @@ func TestClusterBackpressure(t *testing.T) {
 			t.Errorf("put %d: %v", i, r.err)
 		}
 	}
-	// Those that may not wait long are refused for that, and stored nowhere.
+	// Puts with short deadlines are refused because of these, and are in no log.
 	tc.network.rules(noAcks)
 	refused := false
 	for i := 2000; !refused && i < 2020; i++ {
@@ -451,7 +450,7 @@ func TestClusterBackpressure(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// handOver gives a partition that nobody writes to, to another leader.
+// handOver makes another node the leader of a partition that is not being written.
 func handOver(t *testing.T, from, to *testNode, topic string, n int) {
 	t.Helper()
 	eventually(t, "the leadership is handed over", func() bool {
@@ -460,7 +459,7 @@ func handOver(t *testing.T, from, to *testNode, topic string, n int) {
 	})
 }
 
-// drainNode makes a node give its leaderships away, whatever is written meanwhile, and then lets it be an ordinary node
+// drainNode makes a node give its leaderships away, whatever is written meanwhile, and then makes it an ordinary node
 // again.
 func (tc *testCluster) drainNode(m *testNode, topic string) {
 	id := m.e.Node().ID
