@@ -15,13 +15,13 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// carryDelay is how long the deferred messages of a run wait: longer than it takes to carry them.
+// carryDelay is the delay of the deferred messages of a run: longer than it takes to carry them.
 const carryDelay = 500 * time.Millisecond
 
-// carryKept is less than a run stores while its waiting messages hold the segments that they were published in.
+// carryKept is less than a run stores while its deferred messages hold the segments that they were published in.
 const carryKept = 300 << 10
 
-// tightOptions make segments, commit log files and their removal come after a few kilobytes each.
+// tightOptions make segments end, and commit log files end and go, after a few kilobytes each.
 func tightOptions(disk *faultaio.Disk) engine.Options {
 	o := smallOptions(disk)
 	o.CommitFileBytes, o.CommitLiveBytes = 96<<10, 288<<10
@@ -30,7 +30,8 @@ func tightOptions(disk *faultaio.Disk) engine.Options {
 	return o
 }
 
-// carryBegin stores two messages that wait, one by its publishing and one requeued, durably, before the power may go.
+// carryBegin durably stores two deferred messages, one that was published with a delay and one that was requeued with
+// one, before the power may be cut.
 func carryBegin(t *testing.T, e *engine.Engine) (
 	topic *engine.Topic, ch *engine.Channel, ids [2]engine.ID, began time.Time,
 ) {
@@ -53,8 +54,8 @@ func carryBegin(t *testing.T, e *engine.Engine) (
 	return topic, ch, [2]engine.ID{later, again.id}, began
 }
 
-// carryOn publishes and finishes others until the messages that wait lie alone in what is left of the log's beginning,
-// or the disk is cut off. It says which of the two came before they were carried: the machine is slow then.
+// carryOn publishes and finishes other messages until only the two deferred messages keep the beginning of the log, or
+// the power is cut. It says which of the two came before they were carried, which happens on a slow machine.
 func carryOn(e *engine.Engine, disk *faultaio.Disk, ch *engine.Channel, ids [2]engine.ID) (carried bool, came [2]bool) {
 	s := &testClient{came: make(chan struct{}, 1)}
 	k, err := ch.Attach(engine.ConsumerOptions{}, s)
@@ -93,8 +94,8 @@ func carryOn(e *engine.Engine, disk *faultaio.Disk, ch *engine.Channel, ids [2]e
 	return false, came
 }
 
-// carryCheck is the life after the power cut: both messages come when they are due, with what they are, once; and then
-// their segments go as well.
+// carryCheck is the life after the power cut: both messages come when they are due, unchanged, and once; then their
+// segments are removed as well.
 func carryCheck(t *testing.T, disk *faultaio.Disk, what string, ids [2]engine.ID, began time.Time, came [2]bool) {
 	e, err := engine.Open(ctxBg, tightOptions(disk))
 	if err != nil {
@@ -138,8 +139,8 @@ func carryCheck(t *testing.T, disk *faultaio.Disk, what string, ids [2]engine.ID
 	})
 }
 
-// The power may go at any moment while deferred messages are carried and their segments removed: they are in the one
-// place or the other, and come when they are due.
+// The power may be cut at any moment while deferred messages are carried and their segments removed. The messages are
+// in the old or the new place, and come when they are due.
 //
 // B43, B50, B51.
 func TestCarryPowerCut(t *testing.T) {
@@ -179,7 +180,7 @@ func TestCarryPowerCut(t *testing.T) {
 	wg.Wait()
 }
 
-// What is carried is needed where it lay until the batch that carries it is durable.
+// The old place of a carried message is needed until the batch that carries the message is durable.
 //
 // B43, B50.
 func TestCarriedStaysUntilDurable(t *testing.T) {
@@ -242,7 +243,7 @@ func TestCarriedStaysUntilDurable(t *testing.T) {
 	}
 }
 
-// The power of any node may go while messages are carried: whoever leads then has them in the one place or the other,
+// The power of any node may be cut while messages are carried. The next leader has them in the old or the new place,
 // whatever it has removed.
 //
 // B43, B50, B78, B81.

@@ -8,10 +8,10 @@ import (
 	"penstock/engine"
 )
 
-// moreThanARound are more messages than one batch carries (core.MaxCarriedCount).
+// moreThanARound is more messages than one batch carries (core.MaxCarriedCount).
 const moreThanARound = 5000
 
-// deferMany publishes messages that wait for an hour.
+// deferMany publishes messages with a delay of an hour.
 func deferMany(t *testing.T, topic *engine.Topic, n int) {
 	t.Helper()
 	for i := 0; i < n; i += 100 {
@@ -25,7 +25,7 @@ func deferMany(t *testing.T, topic *engine.Topic, n int) {
 	}
 }
 
-// awaitShrink finishes messages until an engine stores less than that.
+// awaitShrink finishes messages until the engine stores less than that many bytes.
 func awaitShrink(t *testing.T, e *engine.Engine, topic *engine.Topic, s *testClient, bytes int64) {
 	t.Helper()
 	for end := time.Now().Add(patience); storedBytes(e) >= bytes; {
@@ -36,8 +36,9 @@ func awaitShrink(t *testing.T, e *engine.Engine, topic *engine.Topic, s *testCli
 	}
 }
 
-// What waited for its time where retention by size removed it is gone, for good: it counts as confirmed, and keeps
-// nothing else. More of it than one round of carrying looks at does not keep the rest from being carried.
+// A deferred message that retention by size has removed is gone for good: it counts as confirmed, and keeps nothing
+// else in the log. If there are more such messages than one round of carrying looks at, the other deferred messages are
+// carried nevertheless.
 //
 // B39, B50, B51.
 func TestCarryPastRetention(t *testing.T) {
@@ -65,7 +66,7 @@ func TestCarryPastRetention(t *testing.T) {
 	}
 	publishFlood(t, topic, s, 150)
 	awaitShrink(t, e, topic, s, 700<<10)
-	// A client may finish what is gone.
+	// A client may finish a message that is gone.
 	s.finish(held)
 	eventually(t, "what is gone counts as confirmed", func() bool {
 		st := channelStats(t, ch)
@@ -80,7 +81,7 @@ func TestCarryPastRetention(t *testing.T) {
 	}
 }
 
-// The leader's word on what is gone is the next leader's, too.
+// The next leader takes the same messages for gone as the leader before.
 //
 // B39, B50, B51.
 func TestClusterCarryPastRetention(t *testing.T) {

@@ -28,8 +28,8 @@ func storedBytes(e *engine.Engine) int64 {
 	return 0
 }
 
-// Messages that wait do not keep everything that came after them: they are carried to the end of the log, and come when
-// they are due, once, with what they are.
+// Deferred messages do not keep all later messages in the log: they are carried to the end of the log. They come when
+// they are due, once, with their attempts and headers.
 //
 // B50, B51.
 func TestDeferredAreCarried(t *testing.T) {
@@ -53,7 +53,7 @@ func TestDeferredAreCarried(t *testing.T) {
 	}
 	s.Pump()
 	publishFlood(t, topic, s, 200)
-	// What was stored is 1.6 MB; without the two all of it could go but the last segments.
+	// The log had 1.6 MB. Without the two deferred messages, all of it could be removed but the last segments.
 	shrunk := func() bool { return storedBytes(e) < 800<<10 }
 	for end := time.Now().Add(patience); !shrunk(); {
 		publishFlood(t, topic, s, 2)
@@ -86,7 +86,7 @@ func TestDeferredAreCarried(t *testing.T) {
 	s.expectNothing("each came once")
 }
 
-// The next leader delivers what the last one carried.
+// The next leader delivers the messages that the last leader carried.
 //
 // B50, B78.
 func TestClusterDeferredAreCarried(t *testing.T) {
@@ -126,7 +126,7 @@ func TestClusterDeferredAreCarried(t *testing.T) {
 	}
 }
 
-// A dead letter whose message was carried is found where it is.
+// The carried message of a dead letter is found where it was carried to.
 //
 // B64.
 func TestCarriedDeadLetter(t *testing.T) {

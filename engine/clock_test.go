@@ -9,7 +9,7 @@ import (
 	"penstock/engine"
 )
 
-// skew is how wrong a wall clock is.
+// skew is the error of the wrong wall clocks.
 type skew struct{ ns atomic.Int64 }
 
 func (s *skew) set(d time.Duration) { s.ns.Store(int64(d)) }
@@ -24,7 +24,7 @@ func (s *skew) seen(t *testing.T, e *engine.Engine, d time.Duration) {
 	eventually(t, "the step of the clock is seen", func() bool { return engine.ClockSteps(e) > before })
 }
 
-// What is not old stays, whatever the wall clock of the leader says, and on every copy.
+// Messages that are not old stay, whatever the wall clock of the leader says, and on every copy.
 //
 // B39.
 func TestClusterClockStepsKeepMessages(t *testing.T) {
@@ -56,7 +56,7 @@ func TestClusterClockStepsKeepMessages(t *testing.T) {
 	}
 }
 
-// A node that is restarted with a wrong clock removes nothing of what it had.
+// A node that restarts with a wrong clock removes none of its messages.
 //
 // B39.
 func TestClockWrongAtTheStart(t *testing.T) {
@@ -84,7 +84,8 @@ func TestClockWrongAtTheStart(t *testing.T) {
 	}
 }
 
-// Retention by age removes what is old by the time that has passed, though the wall clock was put back by hours.
+// Retention by age removes messages that are old by the time that has passed, although the wall clock was set back by
+// hours.
 //
 // B39.
 func TestClockBackDoesNotStopRetention(t *testing.T) {
@@ -102,7 +103,7 @@ func TestClockBackDoesNotStopRetention(t *testing.T) {
 	})
 }
 
-// A delay and a message timeout end by the time that has passed: not before, and not hours later.
+// A delay and a message timeout end by the time that has passed: not earlier, and not hours later.
 //
 // B49, B50.
 func TestClockStepsDuringDelays(t *testing.T) {
@@ -145,7 +146,7 @@ func TestClockStepsDuringDelays(t *testing.T) {
 	}
 }
 
-// Delays that were stored before a restart are due by the wall clock of the next start, which here is the same.
+// Delays that were stored before a restart end by the wall clock of the next start, which is right here.
 //
 // B49.
 func TestClockStepBeforeRestart(t *testing.T) {

@@ -43,7 +43,7 @@ func awaitNoGoroutines(t *testing.T, before int) {
 	}
 }
 
-// Close leaves no goroutine and answers every call, whatever is going on.
+// Close leaves no goroutine and answers every call, whatever the engine is doing.
 func TestCloseLeavesNothing(t *testing.T) {
 	cases := []struct {
 		name string
@@ -185,7 +185,7 @@ func busyAdmin(t *testing.T, e *engine.Engine, wg *sync.WaitGroup) {
 	}
 }
 
-// endedContext makes a call return as soon as it would wait.
+// endedContext is a context that has ended: a call returns as soon as it would wait.
 var endedContext = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -237,7 +237,7 @@ func TestCloseAnswersWaitingPuts(t *testing.T) {
 	}
 }
 
-// After Close every call says ErrClosed, and nothing panics.
+// After Close, every call returns ErrClosed, and none panics.
 func TestUseAfterClose(t *testing.T) {
 	ctx := context.Background()
 	e := openWith(t, inDir(t.TempDir()))

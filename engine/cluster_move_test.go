@@ -15,7 +15,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// segmentFiles are the names of the files that a node's disk has of partition 0 of a topic.
+// segmentFiles returns the names of the segment files that a node's disk has of partition 0 of a topic.
 func (m *testNode) segmentFiles(t *testing.T, topic string) (names []string) {
 	t.Helper()
 	files, err := m.disk.ReadDir(path.Join(engine.TopicDir(m.e, topic), "0"))
@@ -28,7 +28,7 @@ func (m *testNode) segmentFiles(t *testing.T, topic string) (names []string) {
 	return names
 }
 
-// awaitRemoved waits until a node has no byte of a partition.
+// awaitRemoved waits until a node has no bytes of a partition any more.
 func (tc *testCluster) awaitRemoved(m *testNode, topic string) {
 	tc.t.Helper()
 	tc.eventually(m.name+" has nothing of it", func() bool {
@@ -37,7 +37,7 @@ func (tc *testCluster) awaitRemoved(m *testNode, topic string) {
 	})
 }
 
-// awaitSameBytes waits until a member has all bytes of a partition that another has.
+// awaitSameBytes waits until a node has all bytes of a partition that another node has.
 func (tc *testCluster) awaitSameBytes(topic string, has, gets *testNode) {
 	tc.t.Helper()
 	tc.eventually(gets.name+" has what "+has.name+" has", func() bool {
@@ -47,8 +47,8 @@ func (tc *testCluster) awaitSameBytes(topic string, has, gets *testNode) {
 	})
 }
 
-// moved starts four nodes with a topic of three replicas and some segments, and says who leads, who follows and who has
-// none.
+// moved starts four nodes with a topic of three replicas and some segments, and returns the leader, the followers and
+// the node without a copy.
 func moved(
 	t *testing.T, change ...func(*engine.Options),
 ) (tc *testCluster, h *ackLog, leader *testNode, followers []*testNode, free *testNode) {
@@ -71,8 +71,8 @@ func moved(
 	return tc, h, leader, followers, free
 }
 
-// move moves partition 0 of topic t and waits until the replica that comes is in sync. The leader may not know yet that
-// a node which has just started is alive: then it is asked again.
+// move moves partition 0 of topic t, and waits until the new replica is in sync. The leader may not know yet that a
+// node which has just started is alive; then move asks it again.
 func (tc *testCluster) move(l, from, to *testNode) {
 	tc.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -90,8 +90,8 @@ func (tc *testCluster) move(l, from, to *testNode) {
 	})
 }
 
-// When a replica has moved away and the new ones are in sync, the bytes of the old one go, for good: they do not come
-// back with a restart, and when the node becomes a replica again it begins with nothing.
+// When a replica has moved away and the new replicas are in sync, the bytes of the old one are removed for good. They
+// do not come back with a restart, and if the node becomes a replica again, it begins with an empty log.
 //
 // B89, B90, B79.
 func TestClusterMovedBytesGo(t *testing.T) {
@@ -125,8 +125,9 @@ func TestClusterMovedBytesGo(t *testing.T) {
 	h.check(t, stored)
 }
 
-// The segments of a copy cannot be written, and what they lack has filled its node's commit log. The partition moves
-// away: the copy goes all the same, and the commit log has room again. The files go with the next start.
+// The segments of a copy cannot be written, and the batches that they lack have filled the node's commit log. When the
+// partition moves away, the copy is removed nevertheless, and the commit log has room again. The files are removed at
+// the next start.
 func TestClusterMovedBytesGoFromAFullLog(t *testing.T) {
 	t.Parallel()
 	tc, h, l, followers, free := moved(t)
@@ -157,8 +158,8 @@ func TestClusterMovedBytesGoFromAFullLog(t *testing.T) {
 	tc.awaitHeld(h, []*testNode{l, free, from})
 }
 
-// A node that had begun a copy and ended before its commit log said anything of it, and that is no replica any more
-// when it comes back, removes the files.
+// A node begins a copy and ends before its commit log has anything of it. If the node is no replica any more when it
+// comes back, it removes the files.
 func TestFilesOfACopyThatNeverBeganGo(t *testing.T) {
 	t.Parallel()
 	tc, h, l, followers, free := moved(t)
@@ -183,7 +184,7 @@ func TestFilesOfACopyThatNeverBeganGo(t *testing.T) {
 	tc.awaitSameBytes("t", l, free)
 }
 
-// While a replica of the new set is not in sync the old bytes stay: they may be what it has to be repaired from.
+// While a replica of the new set is not in sync, the old bytes stay: they may be needed to repair it.
 //
 // B89.
 func TestClusterMovedBytesStayUntilSettled(t *testing.T) {
@@ -220,8 +221,8 @@ func TestClusterMovedBytesStayUntilSettled(t *testing.T) {
 	tc.awaitRemoved(from, "t")
 }
 
-// The power goes at any moment of the removal: the bytes go all the same, and nothing of them is taken for the new
-// copy's.
+// The power may be cut at any moment of the removal: the bytes are removed nevertheless, and none of them is taken for
+// a part of a new copy.
 //
 // B89.
 func TestClusterMovedBytesPowerCut(t *testing.T) {
@@ -258,8 +259,8 @@ func TestClusterMovedBytesPowerCut(t *testing.T) {
 	}
 }
 
-// A log that is begun anew keeps no file of the one before, not even those that a restart did not list: an orderly stop
-// writes segments of which the commit log's oldest checkpoint knows nothing. One that stayed would look like the
+// A log that begins anew keeps no file of the log before, not even files that a restart did not list: an orderly stop
+// writes segments of which the oldest checkpoint of the commit log does not know. Such a file would look like the
 // beginning of a log with a gap.
 //
 // B74, B28.

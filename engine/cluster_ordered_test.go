@@ -10,9 +10,9 @@ import (
 	"penstock/engine"
 )
 
-// What an ordered channel passes over is decided alike by the next leader, or is committed before what follows is
-// delivered: a sample of the channel, a filter that was changed just now and whose change is not committed, and a
-// consumer that wants a sample only. Else the next leader would deliver what lies before.
+// If an ordered channel passes over a message, the next leader decides alike, or the decision is committed before a
+// later message is delivered. The cases are a sample of the channel, a filter whose recent change is not committed, and
+// a consumer that wants only a sample. Otherwise the next leader would deliver the earlier message late.
 //
 // B57, B68.
 func TestClusterOrderedPassedOver(t *testing.T) {
@@ -74,7 +74,7 @@ func TestClusterOrderedPassedOver(t *testing.T) {
 	}
 }
 
-// publishWanted stores m0 to m199; from m150 on they have a header.
+// publishWanted stores m0 to m199; those from m150 on have a header.
 func publishWanted(t *testing.T, topic *engine.Topic) {
 	t.Helper()
 	for i := range 200 {
@@ -88,7 +88,7 @@ func publishWanted(t *testing.T, topic *engine.Topic) {
 	}
 }
 
-// firstOf is the number of the first message that a channel delivers within d, or -1.
+// firstOf returns the number of the first message that a channel delivers within d, or -1.
 func firstOf(t *testing.T, c *engine.Channel, d time.Duration, rate int) int {
 	t.Helper()
 	s := subscribe(t, c, 1, engine.ConsumerOptions{SampleRate: rate})

@@ -10,9 +10,9 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A topic that nobody has written to is deleted by a node that was started anew meanwhile, too: nothing of it is in the
-// commit log, and its directory must go all the same. If it stayed, a topic of the same name would make the next start
-// fail.
+// A topic to which no message was ever published is also deleted by a node that restarted meanwhile. The node's commit
+// log has nothing of the topic, and its directory must be removed nevertheless: if it stayed, a topic of the same name
+// would make the next start fail.
 //
 // B41, B79.
 func TestClusterDeleteOfWhatNobodyWrote(t *testing.T) {
@@ -36,7 +36,8 @@ func TestClusterDeleteOfWhatNobodyWrote(t *testing.T) {
 	tc.awaitInSync("t")
 }
 
-// A node whose disk was full when a topic was made, and still is when the topic is deleted, removes what it had begun.
+// A node whose disk is full both when a topic is made and when the topic is deleted removes the files that it had
+// begun.
 func TestDeleteOfATopicThatWasHalfMade(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)
@@ -66,9 +67,9 @@ func TestDeleteOfATopicThatWasHalfMade(t *testing.T) {
 	})
 }
 
-// A node that ended while a deleted topic's files were still there, and those of the next topic of its name already,
-// starts again, whichever it finds first and whichever is newer, and serves the one that the cluster has. What the
-// cluster does not know stays where it is.
+// A node ends while the files of a deleted topic are still there and those of the next topic of the same name already
+// exist. It starts again, whichever of the two it finds first and whichever is newer, and serves the one that the
+// cluster has. Files of a topic that the cluster does not know stay.
 //
 // B41, B79, B86.
 func TestClusterTwoTopicsOfOneName(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A node has to cut its copy and its disk hangs; meanwhile it is told that it is no replica any more, and then that it
-// is one. The copy is opened only when the cut has ended: its log is still the one from before, and what it
-// acknowledged of that would be gone with the cut.
+// A node has to cut its copy, and its disk hangs. Meanwhile the node learns that it is no replica any more, and then
+// that it is one again. The copy is opened only after the cut has ended: until then its log is the old one, and batches
+// of it that the copy acknowledged would be lost in the cut.
 func TestClusterReopenWaitsForTheCut(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3, impatient)
@@ -72,9 +72,9 @@ func TestClusterReopenWaitsForTheCut(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// A copy has taken batches that its disk, which hangs, has no room for yet, and has to be cut to what lies among them
-// when its partition moves away. What it had taken is gone then; its log ends below the cut, which ends all the same:
-// the copy can go, or come back.
+// A copy has received batches for which its hanging disk has no room yet, and has to be cut to a place among them when
+// its partition moves away. The received batches are dropped then, so that the log ends below the place of the cut. The
+// cut ends nevertheless, and the copy can be removed, or opened again.
 func TestClusterCutBeyondTheLog(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3, impatient)

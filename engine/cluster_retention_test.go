@@ -7,9 +7,10 @@ import (
 	"penstock/engine"
 )
 
-// Retention by confirmation removes what is confirmed for good: a leader that has a deletion of the only channel in its
-// log, which nobody else has heard of, keeps what the channel had not confirmed. The next leader knows of no deletion,
-// the channel is there as before; and when the old leader, which was cut, leads once more nothing is missing.
+// Retention removes only messages whose confirmation is final. A leader has the deletion of the only channel in its
+// log, which no other node has received; it keeps the messages that the channel had not confirmed. The next leader does
+// not know of the deletion and has the channel as before. When the old leader, whose log was cut, leads again, no
+// message is missing.
 //
 // B39, B72.
 func TestClusterRetentionWaitsForTheCommit(t *testing.T) {
@@ -49,7 +50,7 @@ func TestClusterRetentionWaitsForTheCommit(t *testing.T) {
 	}
 }
 
-// What is confirmed and committed goes on every copy.
+// Messages whose confirmation is committed are removed from every copy.
 //
 // B39.
 func TestClusterRetentionFollowsTheCommit(t *testing.T) {

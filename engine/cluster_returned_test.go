@@ -11,9 +11,9 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A copy that was not needed for a while and is needed again, in the same process, holds durably what its commit log
-// has made durable, and not all that was appended: while its disk hangs it acknowledges nothing more, and what the disk
-// has done meanwhile counts.
+// A copy is not needed for a while and then needed again, in the same process. It counts as durable what the commit log
+// has made durable, and not all that was appended. While its disk hangs it acknowledges nothing more; writes that the
+// disk has completed meanwhile count.
 func TestClusterReturnedCopyHoldsWhatIsDurable(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)
@@ -64,8 +64,8 @@ func TestClusterReturnedCopyHoldsWhatIsDurable(t *testing.T) {
 	tc.awaitEqualCopies("t", 0)
 }
 
-// F10: a node that has no copy of a partition says so to the leader. It leaves the in-sync replicas and publishing goes
-// on; when there is a copy again it joins by itself. Both nodes count it, and the leader asks rarely.
+// F10: a node that has no copy of a partition says so to the leader. The replica leaves the ISR, and publishing goes
+// on; when the node has a copy again, it joins by itself. Both nodes count the answers, and the leader rarely asks.
 func TestClusterAbsentCopy(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3, func(o *engine.Options) { o.Cluster.Replication.LagMaxNs = 2e9 })
@@ -96,9 +96,9 @@ func TestClusterAbsentCopy(t *testing.T) {
 	tc.awaitEqualCopies("t", 0)
 }
 
-// F1: a follower whose disk hangs leaves the in-sync replicas, and publishing goes on without it, however often it
-// answers. It joins again by itself when its disk goes on. The number of changes stays small: one of each, and some
-// more only where the machine itself stood still.
+// F1: a follower whose disk hangs leaves the ISR, however often it answers, and publishing goes on without it. When its
+// disk goes on, it joins again by itself. The number of changes stays small: one of each kind, and a few more only if
+// the machine itself stood still.
 func TestClusterFollowerHangs(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3, func(o *engine.Options) { o.Cluster.Replication.LagMaxNs = 2e9 })

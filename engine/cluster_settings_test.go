@@ -12,8 +12,8 @@ import (
 	"penstock/segment"
 )
 
-// Settings that are changed through any node reach all of them, are there after a restart, and hold for whoever leads:
-// a quota refuses what other nodes forward, the next leader goes on with it, and what is confirmed makes room.
+// Settings that are changed through any node reach all nodes, survive a restart, and hold at whichever node leads. A
+// quota refuses puts that other nodes forward; the next leader enforces it too; and confirmations make room.
 //
 // B87, B4
 func TestClusterTopicSettings(t *testing.T) {
@@ -80,8 +80,8 @@ func TestClusterTopicSettings(t *testing.T) {
 	publish(t, tc.topic(leader, "t"), numbered("y", 2*quota, 0)...)
 }
 
-// A larger min_isr is demanded of every partition, so that nothing is stored while a replica is missing; a smaller one
-// lets writes go on at once, with the replica still away.
+// A larger min_isr holds for every partition, so that nothing is stored while a replica is missing. A smaller min_isr
+// lets puts go on at once, while the replica is still missing.
 //
 // B2, B87
 func TestClusterMinISR(t *testing.T) {
@@ -127,8 +127,8 @@ func TestClusterMinISR(t *testing.T) {
 	tc.awaitEqualCopies("t", 1)
 }
 
-// A single node's settings go with it into a cluster, and a node that starts knows them before it has heard of the
-// cluster's.
+// A single node brings its settings into a cluster. A node that starts knows the settings before it has news of the
+// cluster.
 //
 // B79, B87
 func TestClusterKeepsASingleNodesSettings(t *testing.T) {
@@ -165,7 +165,8 @@ func TestClusterKeepsASingleNodesSettings(t *testing.T) {
 	}
 }
 
-// retentionLimits are topics by what bounds them, each to far less than their test publishes.
+// retentionLimits sets the limit of each topic of the test, by the topic's name. Each limit is far below what the test
+// publishes.
 var retentionLimits = map[string]func(*engine.TopicSettings){
 	"bytes":      func(s *engine.TopicSettings) { s.RetentionBytes = 200 << 10 },
 	"count":      func(s *engine.TopicSettings) { s.RetentionCount = 130 },
@@ -174,7 +175,8 @@ var retentionLimits = map[string]func(*engine.TopicSettings){
 	"drop-count": func(s *engine.TopicSettings) { s.QuotaCount, s.QuotaMode = 130, engine.QuotaDropOldest },
 }
 
-// newRetentionCluster has a topic for each of the limits, one without a limit, and a channel of each.
+// newRetentionCluster makes a cluster with a topic for each of the limits, one topic without a limit, and a channel of
+// each.
 func newRetentionCluster(t *testing.T, names []string) *testCluster {
 	t.Helper()
 	tc := newTestCluster(t, 3, func(o *engine.Options) {
@@ -195,9 +197,9 @@ func newRetentionCluster(t *testing.T, names []string) *testCluster {
 	return tc
 }
 
-// A topic's retention and a quota that drops the oldest let segments go on every replica, unconfirmed or not; a
-// consumer gets an unbroken end of the log from whoever leads. A replica that was away while everything that it had
-// went gets what is left, and may lead then.
+// A topic's retention, and a quota that drops the oldest, remove segments on every replica, confirmed or not. A
+// consumer gets an unbroken end of the log from every leader. A replica that was down while all of its messages were
+// removed gets the rest of the log, and may lead then.
 //
 // B39, B67, B87
 func TestClusterTopicRetention(t *testing.T) {
@@ -206,7 +208,7 @@ func TestClusterTopicRetention(t *testing.T) {
 	names := slices.Sorted(maps.Keys(retentionLimits))
 	tc := newRetentionCluster(t, names)
 	total := 0
-	// fill publishes until every replica's log begins behind where.
+	// fill publishes until the log of every replica begins behind where.
 	fill := func(where map[string]segment.Offset) {
 		t.Helper()
 		tc.eventually("every replica trims", func() bool {
@@ -263,7 +265,7 @@ func TestClusterTopicRetention(t *testing.T) {
 	}
 }
 
-// restartAllBut restarts the nodes but one in turn, so that it may lead then.
+// restartAllBut restarts all nodes but one, in turn, so that this one may lead.
 func restartAllBut(tc *testCluster, not *testNode, topics []string) {
 	tc.t.Helper()
 	for _, m := range tc.nodes {
@@ -281,7 +283,7 @@ func restartAllBut(tc *testCluster, not *testNode, topics []string) {
 	}
 }
 
-// checkNoGaps wants messages up to last, at least one, with none missing between.
+// checkNoGaps checks that ms are consecutive messages, at least one, that end with last.
 func checkNoGaps(t *testing.T, name string, got map[engine.ID]string, last engine.ID) {
 	t.Helper()
 	if len(got) == 0 {

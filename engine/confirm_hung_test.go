@@ -9,9 +9,9 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A channel reads a segment and the device hangs: the channel's lock is held for as long as that takes, and its own
-// confirmations wait. Those of others do not: they are in the log, and publishing goes on. When the device answers,
-// nothing is missing.
+// A channel reads a segment and the device hangs. The channel's lock is held for as long as that takes, and its own
+// confirmations wait. Those of other channels do not: they are written to the log, and publishing goes on. When the
+// device answers, nothing is missing.
 func TestHungReadHoldsUpOneChannel(t *testing.T) {
 	t.Parallel()
 	disk, ids := closedDirectory(t, 300)

@@ -17,7 +17,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// segmentFiles lists the segment files of the partition of a topic that holds most of them.
+// segmentFiles lists the segment files of a topic, of the partition that has the most.
 func segmentFiles(t *testing.T, d *faultaio.Disk, topic string) []string {
 	t.Helper()
 	var best []string
@@ -54,8 +54,8 @@ func list(t *testing.T, d *faultaio.Disk, dir string) []fs.FileInfo {
 	return infos
 }
 
-// closedDirectory is a data directory after a clean stop: topic "bad" with n messages and a channel "c" that confirmed
-// none, topic "good" with ten.
+// closedDirectory returns a data directory after a clean stop. It has a topic "bad" with n messages and a channel "c"
+// that confirmed none, and a topic "good" with ten messages.
 func closedDirectory(t *testing.T, n int) (*faultaio.Disk, []engine.ID) {
 	t.Helper()
 	disk := newDisk()
@@ -65,7 +65,7 @@ func closedDirectory(t *testing.T, n int) (*faultaio.Disk, []engine.ID) {
 	channelOf(t, good, "c")
 	ids := publish(t, bad, numbered("m", n, 1500)...)
 	publish(t, good, numbered("g", 10, 10)...)
-	// Everything of "bad" has left memory and the commit log when the file that holds its last message is gone.
+	// When the commit log file with its last message is gone, all of "bad" has left memory and the commit log.
 	last := e.CommitStats().Current
 	more := topicOf(t, e, "more")
 	eventually(t, "the commit log moved on", func() bool {
@@ -78,8 +78,8 @@ func closedDirectory(t *testing.T, n int) (*faultaio.Disk, []engine.ID) {
 	return disk.Kill(1), ids
 }
 
-// B35, B37: a flipped byte in the middle of a segment is found when it is read, reported with its place, and isolated:
-// earlier messages and other partitions are served, nothing wrong is delivered, readers do not loop.
+// B35, B37: a flipped byte in the middle of a segment is found when it is read, reported with its place, and isolated.
+// Earlier messages and other partitions are served, no wrong message is delivered, and readers do not loop.
 func TestDamagedSegment(t *testing.T) {
 	disk, ids := closedDirectory(t, 300)
 	files := segmentFiles(t, disk, "bad")
@@ -128,7 +128,7 @@ func TestDamagedSegment(t *testing.T) {
 		t.Errorf("the other topic: %d of 10 messages", len(got))
 	}
 	publish(t, good, "still takes messages")
-	// A reset behind the damage reads on there.
+	// After a reset behind the damage, reading goes on there.
 	if err := c.ResetToID(context.Background(), ids[len(ids)-1]); err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestDamagedSegment(t *testing.T) {
 	}
 }
 
-// B35: segment files that are gone, cut off, or of somebody else do not stop the node.
+// B35: segment files that are missing, truncated or foreign do not stop the node.
 func TestMissingAndCutSegments(t *testing.T) {
 	for name, harm := range map[string]func(t *testing.T, d *faultaio.Disk, file string){
 		"missing": func(t *testing.T, d *faultaio.Disk, file string) {
@@ -183,8 +183,8 @@ func TestMissingAndCutSegments(t *testing.T) {
 	}
 }
 
-// B36, B37: a flipped byte in the commit log, in what was promised durable, is not taken for a torn tail: the node says
-// so, serves what lies before it, and stores nothing new.
+// B36, B37: a flipped byte in a part of the commit log that was marked as durable is not taken for a torn tail. The
+// node says so, serves what lies before it, and stores nothing new.
 func TestDamagedCommitLog(t *testing.T) {
 	disk := newDisk()
 	e := openOnDisk(t, disk)
@@ -233,14 +233,14 @@ func TestDamagedCommitLog(t *testing.T) {
 		t.Errorf("publish: %v, want ErrDisk or ErrReadOnly", err)
 	}
 	e.Close()
-	// Nothing was changed: the next start comes to the same.
+	// Nothing was changed: the next start finds the same.
 	again := openOnDisk(t, after.Kill(2))
 	if err := again.Health(); err == nil {
 		t.Error("after another start the damage is forgotten")
 	}
 }
 
-// B37, B41: a topic of which a part is damaged can be deleted, and made again.
+// B37, B41: a topic with a damaged part can be deleted, and created again.
 func TestDeleteDamagedTopic(t *testing.T) {
 	disk, _ := closedDirectory(t, 200)
 	disk.Corrupt(segmentFiles(t, disk, "bad")[1], make([]byte, segment.SegmentHeaderBytes), 0)
@@ -251,8 +251,8 @@ func TestDeleteDamagedTopic(t *testing.T) {
 	publish(t, topicOf(t, e, "bad"), "new")
 }
 
-// A topic whose segments cannot be written fills the commit log, and nobody can publish any more. It can still be
-// deleted, and that ends it.
+// A topic whose segments cannot be written fills the commit log, so that nothing can be published any more. The topic
+// can still be deleted, and then publishing goes on.
 func TestDeleteTopicThatFillsTheCommitLog(t *testing.T) {
 	disk := newDisk()
 	e := openOnDisk(t, disk)
@@ -294,8 +294,8 @@ func TestDeleteTopicThatFillsTheCommitLog(t *testing.T) {
 	}
 }
 
-// B18: a segment that cannot be written ends publishing to its partition with ErrDisk; what was answered is served, in
-// this life and the next.
+// B18: when a segment cannot be written, puts to its partition get ErrDisk. Acknowledged messages are served, in this
+// life and in the next.
 func TestSegmentWriteError(t *testing.T) {
 	disk := newDisk()
 	e := openOnDisk(t, disk)
@@ -332,8 +332,8 @@ func TestSegmentWriteError(t *testing.T) {
 	}
 }
 
-// What a segment could not be begun for, because the process has too many files open, is tried again: publishing goes
-// on, and the log says so once.
+// A segment that cannot be created because the process has too many open files is tried again: publishing goes on, and
+// the log says so once.
 func TestSegmentRefusedForAWhile(t *testing.T) {
 	disk := newDisk()
 	var log logged
@@ -378,8 +378,8 @@ func TestSegmentRefusedForAWhile(t *testing.T) {
 	}
 }
 
-// A sync that finds no room leaves a file that takes nothing more, whatever room there is later: it is no full disk,
-// which passes. The other topics go on.
+// After a sync that failed for lack of space, the file accepts nothing more, however much space there is later: that is
+// not a full disk, which passes. The other topics go on.
 func TestSegmentSyncedWithoutRoom(t *testing.T) {
 	disk := newDisk()
 	e := openOnDisk(t, disk)

@@ -17,7 +17,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// prepared is a data directory with a topic that holds one message, after a clean stop.
+// prepared returns a data directory after a clean stop, with a topic that has one message.
 func prepared(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,7 +31,7 @@ func prepared(t *testing.T) string {
 	return dir
 }
 
-// contents is every file of a directory, except what each start may touch.
+// contents returns every file of a directory, except those that each start may change.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -63,7 +63,7 @@ func edit(t *testing.T, path, old, new string) {
 	}
 }
 
-// editNode changes node.json and its second copy, without their checksums, as a person would.
+// editNode changes node.json and its second copy, without their checksums, as an operator would.
 func editNode(t *testing.T, dir, old, new string) (undo func()) {
 	t.Helper()
 	var undos []func() error
@@ -88,8 +88,8 @@ func editNode(t *testing.T, dir, old, new string) (undo func()) {
 	}
 }
 
-// A directory that must not be opened is refused with a sentence that says what to do, and is left as it was; put
-// right, it opens with all its messages.
+// A directory that must not be opened is refused with a sentence that says what to do, and is left as it was. When that
+// has been done, it opens with all its messages.
 func TestRefusedDataDirectories(t *testing.T) {
 	cases := []struct {
 		name  string
@@ -150,7 +150,7 @@ func TestRefusedDataDirectories(t *testing.T) {
 	}
 }
 
-// A directory belongs to one process at a time.
+// A directory belongs to only one process at a time.
 func TestDirectoryInUse(t *testing.T) {
 	dir := t.TempDir()
 	e := openWith(t, inDir(dir))
@@ -168,8 +168,8 @@ func TestDirectoryInUse(t *testing.T) {
 	openWith(t, inDir(dir))
 }
 
-// P20: metadata that is missing or unreadable never deletes data. The directory is left, logged, not
-// served; the rest is; restored, its messages are there.
+// P20: missing or unreadable metadata never deletes data. The directory is left as it is, logged and not served; all
+// others are served. When the metadata is restored, the messages are there.
 func TestUnreadableTopicIsLeftAlone(t *testing.T) {
 	dir := prepared(t)
 	topics, err := filepath.Glob(dir + "/topics/*")
@@ -242,7 +242,7 @@ func mustJSON(t *testing.T, v any) []byte {
 	return data
 }
 
-// A disk that takes no writes is refused at once and by name, new or old.
+// A disk that refuses writes is reported at once and by its path, whether the directory is new or old.
 func TestReadOnlyDisk(t *testing.T) {
 	for _, fresh := range []bool{true, false} {
 		disk := newDisk()
@@ -262,7 +262,8 @@ func TestReadOnlyDisk(t *testing.T) {
 	}
 }
 
-// A topic whose files cannot be made is not there, in this life or the next: neither half, nor twice after another try.
+// A topic whose files cannot be made does not exist, in this life or the next: it is neither there in part, nor twice
+// after another attempt.
 func TestCreateTopicFails(t *testing.T) {
 	disk := newDisk()
 	e := openOnDisk(t, disk)

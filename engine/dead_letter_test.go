@@ -13,7 +13,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// failMessages requeues messages of a channel until none comes any more.
+// failMessages requeues the messages of a channel until none comes any more.
 func failMessages(t *testing.T, s *testClient, ids ...engine.ID) {
 	t.Helper()
 	for left := true; left; {
@@ -56,8 +56,8 @@ func valueOf(m *engine.PeekedMessage, name string) string {
 	return ""
 }
 
-// After its last attempt a message is in the dead-letter topic, with its headers and where it came from, and not in the
-// channel; from there it can be sent back to the channel, and only to it.
+// After its last attempt, a message is in the dead-letter topic, with its headers and its origin, and not in the
+// channel. From there it can be sent back to the channel, and to no other channel.
 //
 // B64.
 func TestDeadLetters(t *testing.T) {
@@ -117,7 +117,7 @@ func TestDeadLetters(t *testing.T) {
 	if more := readAll(t, other); len(more) != 0 {
 		t.Errorf("the other channel got what was sent back to the first: %v", more)
 	}
-	// What was sent back is remembered as that, and all of it survives a power cut.
+	// The dead-letter topic remembers which messages were sent back, and all of that survives a power cut.
 	e = openOnDisk(t, disk.Crash(5))
 	topic, _ = e.LookupTopic("t")
 	for _, name := range []string{"c", "other"} {
@@ -131,7 +131,7 @@ func TestDeadLetters(t *testing.T) {
 	}
 }
 
-// Two channels with one dead-letter topic get each its own back.
+// If two channels have the same dead-letter topic, each gets its own messages back.
 func TestRedriveShared(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
@@ -161,8 +161,8 @@ func TestRedriveShared(t *testing.T) {
 	}
 }
 
-// A limit that is lowered below what messages had already, while they wait, makes them dead letters when their turn
-// comes.
+// If the limit is lowered below the attempts that waiting messages have had already, they become dead letters when
+// their turn comes.
 //
 // B64.
 func TestMaxAttemptsLowered(t *testing.T) {
@@ -188,8 +188,8 @@ func TestMaxAttemptsLowered(t *testing.T) {
 	s.expectNothing("it is dead")
 }
 
-// deadRun is one life of a channel whose messages m0, m2 and m4 fail for ever. It ends with the disk, or when all is
-// done.
+// deadRun is one life of a channel whose messages m0, m2 and m4 fail for ever. It ends with the disk, or when all
+// messages are finished or dead.
 func deadRun(t *testing.T, e *engine.Engine, disk *faultaio.Disk) (acked, finished map[string]bool) {
 	t.Helper()
 	acked, finished = map[string]bool{}, map[string]bool{}
@@ -238,8 +238,8 @@ func deadRun(t *testing.T, e *engine.Engine, disk *faultaio.Disk) (acked, finish
 	return acked, finished
 }
 
-// The power may go at any moment: a message is then still the channel's, or it is, or will be, in the dead-letter
-// topic; never both, never nowhere.
+// The power may be cut at any moment. Afterwards a message still belongs to the channel, or it is, or will be, in the
+// dead-letter topic: never both, never neither.
 //
 // B64.
 func TestDeadLetterPowerCut(t *testing.T) {
@@ -297,7 +297,7 @@ func TestDeadLetterPowerCut(t *testing.T) {
 	}
 }
 
-// The outbox is in the log: the next leader goes on moving dead letters, so all of them arrive, whoever dies.
+// The outbox is in the log, so the next leader goes on moving dead letters: all of them arrive, whichever nodes end.
 //
 // B64.
 func TestClusterDeadLetters(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"penstock/engine"
 )
 
-// The leader of a partition was started with a clock that is two hours ahead. What it stored with a delay comes at the
-// next leader when the delay is over: not before, and not two hours later. The copies agree about it.
+// The leader of a partition was started with a clock that is two hours ahead. A message that it stored with a delay
+// comes at the next leader when the delay is over: not earlier, and not two hours later. All copies agree about that.
 func TestClusterDelaysOfAWrongClock(t *testing.T) {
 	t.Parallel()
 	const wait = 2 * time.Second
@@ -53,8 +53,8 @@ func TestClusterDelaysOfAWrongClock(t *testing.T) {
 	}
 }
 
-// A single node that was started with a clock that is hours ahead, and is restarted with the right one: what waits
-// comes when its delay is over, also after one more restart.
+// A single node that was started with a clock that is hours ahead restarts with the right clock. Deferred messages come
+// when their delay is over, also after one more restart.
 func TestDelaysOfAWrongClockAtARestart(t *testing.T) {
 	const wait = 2 * time.Second
 	var s skew

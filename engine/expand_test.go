@@ -12,7 +12,7 @@ import (
 	"penstock/engine/meta"
 )
 
-// refusedSettings are changes of a topic with two partitions and settings of version 1 that nobody gets.
+// refusedSettings are changes that a topic with two partitions and settings of version 1 must refuse.
 var refusedSettings = map[string]engine.TopicSettings{
 	"fewer partitions":    {Version: 1, Partitions: 1},
 	"partitions below 0":  {Version: 1, Partitions: -1},
@@ -33,8 +33,8 @@ func refuseSettings(t *testing.T, topic *engine.Topic) {
 	}
 }
 
-// A single node has nobody to ask for the channels of a topic whose partitions look as if they lacked them: it has
-// settings, several partitions, and no channel yet.
+// A single node has no other node to ask for the channels of a topic whose partitions look as if they lacked them. Such
+// a topic has settings, several partitions, and no channel yet.
 func TestFirstChannelAfterSettings(t *testing.T) {
 	e := openOnDisk(t, newDisk())
 	topic, err := e.CreateTopic(t.Context(), "t", 3)
@@ -49,9 +49,9 @@ func TestFirstChannelAfterSettings(t *testing.T) {
 	}
 }
 
-// Partitions are part of a topic's settings and become more with them: at once, and over restarts. Every channel has
-// every message of the new ones, with what it was told before: its settings, its pause; so has an ephemeral one. Fewer
-// are refused, and so is any durability but the only one.
+// The number of partitions is one of the topic's settings. It can be raised, takes effect at once, and survives
+// restarts. Every channel gets every message of the new partitions, with its settings and its pause; ephemeral channels
+// too. Fewer partitions are refused, and so is any durability but the only one.
 //
 // B87
 func TestPartitionsAsASetting(t *testing.T) {
@@ -121,7 +121,7 @@ func TestPartitionsAsASetting(t *testing.T) {
 	}
 }
 
-// parts is how many partitions messages are of.
+// parts returns how many partitions the messages belong to.
 func parts(got map[engine.ID]string) int {
 	of := map[uint32]bool{}
 	for id := range got {
@@ -130,9 +130,9 @@ func parts(got map[engine.ID]string) int {
 	return len(of)
 }
 
-// Wherever a crash comes while a topic gets partitions, afterwards it has the old ones or the new ones, the new ones if
-// the caller heard so; nothing is lost, every channel gets what is published then in every partition, and after another
-// restart what was confirmed stays so.
+// Wherever a crash happens while a topic gets partitions, afterwards it has the old number or the new one, and the new
+// one if the caller was answered OK. Nothing is lost, every channel gets what is published then in every partition, and
+// after another restart all confirmations still hold.
 //
 // B87, B43
 func TestPartitionsCrash(t *testing.T) {
@@ -189,8 +189,9 @@ func TestPartitionsCrash(t *testing.T) {
 	}
 }
 
-// In a cluster any node can be told; the version decides, whoever expands. Every channel has every message of the new
-// partitions, although nobody consumes and some of the leaders had nothing of the topic before.
+// In a cluster, the topic can be expanded through any node, and the version decides between two changes. Every channel
+// gets every message of the new partitions, although it had no consumer and some of the leaders had no partition of the
+// topic before.
 //
 // B87, B79
 func TestClusterPartitionsAsASetting(t *testing.T) {
@@ -261,7 +262,8 @@ func TestClusterPartitionsAsASetting(t *testing.T) {
 	expandAgain(tc, other, want)
 }
 
-// expandAgain adds a partition the other way, which changes what a change of the settings has to name.
+// expandAgain adds a partition through the other API, which changes the version that a change of the settings must
+// name.
 func expandAgain(tc *testCluster, other *testNode, want engine.TopicSettings) {
 	t := tc.t
 	t.Helper()

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// notFaults are the fields of StorageStats that say how much or how fast, or that another field says with a fault's
-// words.
+// notFaults are the fields of StorageStats that are amounts or speeds, or that another field reports as a fault.
 var notFaults = map[string]bool{
 	"Groups": true, "BatchesPerGroup": true, "CommitBytes": true,
 	"FlushMeanMicros": true, "FlushP50Micros": true, "FlushP99Micros": true, "Marks": true, "TornBytes": true,
@@ -18,8 +17,8 @@ var notFaults = map[string]bool{
 	"ScrubRounds": true, "ScrubBytes": true, "ScrubPartitions": true, "ScrubRunning": true,
 }
 
-// Whatever a node counts of trouble has words for people, so that engine cluster status names it: a field that is added
-// is one of the faults, or is listed here.
+// Every trouble that a node counts has words for people, so that engine cluster status shows it: each field of
+// StorageStats is one of the faults, or is listed here.
 func TestFaultsHaveWords(t *testing.T) {
 	for i := range reflect.TypeFor[StorageStats]().NumField() {
 		var s StorageStats

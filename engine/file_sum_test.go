@@ -10,7 +10,7 @@ import (
 	"penstock/engine"
 )
 
-// Every single bit of node.json and of topic.json is turned: none of them goes unseen.
+// Every single bit of node.json and of topic.json is flipped in turn, and each flip is noticed.
 func TestEveryBitOfTheCatalog(t *testing.T) {
 	t.Parallel()
 	dir := prepared(t)
@@ -33,7 +33,7 @@ func TestEveryBitOfTheCatalog(t *testing.T) {
 	}
 }
 
-// A damaged file is replaced by its copy, a damaged copy by its file, and the log tells both.
+// A damaged file is replaced by its copy, a damaged copy by its file, and both are logged.
 func TestCatalogMendsItself(t *testing.T) {
 	t.Parallel()
 	dir := prepared(t)

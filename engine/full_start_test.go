@@ -12,7 +12,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// stillHost is a host.World in which no time passes: what happens in it waited for nothing.
+// stillHost is a host.World in which no time passes: what happens in it has waited for no clock.
 type stillHost struct{}
 
 func (stillHost) Now() time.Time         { return time.Unix(1_700_000_000, 0) }
@@ -25,9 +25,8 @@ func (stillHost) Choose(int) int         { return 0 }
 
 func (stillHost) Listen(meta.Node, uuid.UUID, peer.Handler) host.Transport { panic("a single node") }
 
-// A process that finds its commit log full makes room at once, also where nothing that is left in it waits for
-// segments: until its log begins a file, publishers wait, and nothing promises the last group that the process before
-// has written.
+// A process that finds its commit log full makes room at once, even if nothing in the log waits for segments. Until the
+// log begins a new file, publishers wait, and no mark makes the last group of the earlier process count as durable.
 func TestFullLogBeginsAFileAtTheStart(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	e := openSmall(t, disk)

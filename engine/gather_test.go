@@ -10,8 +10,8 @@ import (
 	"penstock/engine"
 )
 
-// What comes while a group is on the disk becomes one group, whatever partitions it is for and however it came: a
-// committer that looked at some of it early and took it would leave the rest for a third flush.
+// All puts that arrive while a group is on the disk become one group, for whatever partitions they are and however they
+// arrived. A committer that looked early and took only some of them would leave the others for a third flush.
 func TestWaitingPutsShareAGroup(t *testing.T) {
 	const rounds, topics = 10, 40
 	disk := newDisk()
@@ -53,8 +53,8 @@ func TestWaitingPutsShareAGroup(t *testing.T) {
 	}
 }
 
-// Nobody wakes the committer while a group is on the disk, so whoever comes just when that ends must be seen all the
-// same: a put that is forgotten would wait until another comes.
+// The committer is not woken while a group is on the disk, so a put that arrives just when the write ends must be seen
+// nevertheless. A put that is overlooked would wait until another one arrives.
 func TestNoPutIsForgotten(t *testing.T) {
 	const producers, puts = 3, 3000
 	e := openWith(t, inDir(fastDir(t)))

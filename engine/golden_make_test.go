@@ -57,14 +57,14 @@ func TestMakeGolden(t *testing.T) {
 	}
 }
 
-// golden is the filling of one directory.
+// golden fills one directory.
 type golden struct {
 	ctx context.Context
 	g   *goldenNodes
 	e   *engine.Engine
 }
 
-// fillGolden makes topics and channels with every kind of control entries.
+// fillGolden makes topics and channels with every kind of control entry.
 func fillGolden(ctx context.Context, g *goldenNodes) (*goldenManifest, error) {
 	f := &golden{ctx, g, g.engines[0]}
 	for _, step := range []func() error{f.orders, f.held, f.carried} {
@@ -106,8 +106,8 @@ func (f *golden) channel(t *engine.Topic, name string) (c *engine.Channel, err e
 
 var errLater = errors.New("later")
 
-// consume takes n messages, of which those with a body in later are requeued, and waits until just left are not
-// confirmed.
+// consume takes n messages, requeues those whose body is in later, finishes the others, and waits until just left
+// messages are unconfirmed.
 func (f *golden) consume(c *engine.Channel, n, left int, later ...string) error {
 	ctx, cancel := context.WithCancel(f.ctx)
 	defer cancel()
@@ -194,7 +194,8 @@ func (f *golden) orders() error {
 	return f.deadLetters(channels["limited"])
 }
 
-// deadLetters makes two messages fail for good and waits until they are in the dead-letter topic.
+// deadLetters makes two messages fail until they become dead letters, and waits until they are in the dead-letter
+// topic.
 func (f *golden) deadLetters(c *engine.Channel) error {
 	if err := f.consume(c, 7, 1, "order 4", "order 5"); err != nil {
 		return err
@@ -235,7 +236,8 @@ func (f *golden) held() error {
 	return f.publish(t, "held", 0, 3)
 }
 
-// carried publishes and confirms until messages that wait lie alone in the log's beginning, and are carried further up.
+// carried publishes and confirms messages until only deferred ones keep the beginning of the log, and these are
+// carried.
 func (f *golden) carried() error {
 	t, err := f.topic("carry")
 	if err != nil {

@@ -33,8 +33,8 @@ func unpackGolden(t *testing.T, archive string) (dir string, want *goldenManifes
 	return dir, want
 }
 
-// checkGolden opens a directory, waits until it holds what it should, and returns which kinds of control entries its
-// logs have.
+// checkGolden opens a directory, waits until its content is as the manifest says, and returns the kinds of control
+// entries in its logs.
 func checkGolden(t *testing.T, dir string, want *goldenManifest, level int) map[core.ControlKind]bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -81,8 +81,9 @@ func checkGolden(t *testing.T, dir string, want *goldenManifest, level int) map[
 	return kinds
 }
 
-// Every version opens what every version before it wrote: messages, channels, what is confirmed and what waits, for
-// every kind of control entries. A single node is then raised, and holds the same.
+// Every version opens the directories of all earlier versions, with all messages, channels, confirmations and deferred
+// messages, and every kind of control entry. A single node is then raised to the newest level, and has the same
+// content.
 func TestGoldenDirectories(t *testing.T) {
 	archives, err := filepath.Glob("testdata/golden/*.tar.gz")
 	if err != nil || len(archives) < 4 {

@@ -9,8 +9,8 @@ import (
 	"penstock/replicate"
 )
 
-// A replica that is one too many, or on a node that is drained, does not stay: the leadership goes to whoever can have
-// it, also to one that gave it away.
+// A replica that is one too many, or on a node that is being drained, does not stay: balance hands its leadership to
+// any replica that can have it, even to one that was stranded before.
 func TestStays(t *testing.T) {
 	id := meta.PartitionID{Topic: uuid.UUID{7}}
 	row := &meta.Partition{ID: id, State: replicate.State{Replicas: []replicate.NodeID{1, 2, 3}}}

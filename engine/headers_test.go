@@ -31,7 +31,7 @@ func headerText(list []engine.Header) string {
 	return strings.Join(out, ",")
 }
 
-// consumeAll handles n messages of a channel and returns "partition headers" by body.
+// consumeAll finishes n messages of a channel and returns "partition headers" by body.
 func consumeAll(t testing.TB, ch *engine.Channel, n int) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -55,7 +55,7 @@ func consumeAll(t testing.TB, ch *engine.Channel, n int) map[string]string {
 	return got
 }
 
-// publishEveryWay publishes messages with headers in each way that the API has, and returns what must come of them.
+// publishEveryWay publishes messages with headers in each way that the API has, and returns what consumers must get.
 func publishEveryWay(t testing.TB, topic *engine.Topic, prefix string) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -116,7 +116,7 @@ func checkHeaders(t testing.TB, got, want map[string]string) {
 	}
 }
 
-// Headers and keys come to consumers as they were published: from memory, after a crash, and from segments.
+// Headers and keys reach consumers as they were published: from memory, after a crash, and from segments.
 //
 // B61 (what it calls ext), B1.
 func TestHeaders(t *testing.T) {
@@ -162,7 +162,7 @@ func TestHeaders(t *testing.T) {
 	checkHeaders(t, got, want)
 }
 
-// readSome is consumeAll without the filling.
+// readSome is consumeAll, but leaves out the messages that only fill the log: their bodies begin with m.
 func readSome(t testing.TB, ch *engine.Channel, n int) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -183,7 +183,8 @@ func readSome(t testing.TB, ch *engine.Channel, n int) map[string]string {
 	return got
 }
 
-// What has headers that may not be is refused, whole, with a sentence that says why; nothing of it is stored.
+// Messages whose headers are not allowed are refused, as a whole and with a sentence that says why; nothing of them is
+// stored.
 //
 // B10, B97 (limits).
 func TestHeaderLimits(t *testing.T) {
@@ -258,7 +259,7 @@ func TestHeaderLimits(t *testing.T) {
 	if _, err := topic.PublishSealed(t.Context(), batch); !errors.Is(err, engine.ErrHeaders) {
 		t.Errorf("a reserved header in a sealed batch: %v", err)
 	}
-	// What is exactly as much as may be is stored.
+	// Headers of exactly the largest size are stored.
 	if _, err := topic.PublishMessage(t.Context(), engine.Outgoing{
 		Body: []byte("b"), Headers: headers("abc", strings.Repeat("x", 997)),
 	}); err != nil {
@@ -269,7 +270,7 @@ func TestHeaderLimits(t *testing.T) {
 	}
 }
 
-// The partition of a key is the same for ever, in every client: these are not to be changed.
+// The partition of a key is the same for ever, in every client: these values must not change.
 func TestPartitionFor(t *testing.T) {
 	e := openOnDisk(t, newDisk())
 	topic, err := e.CreateTopic(t.Context(), "t", 12)
