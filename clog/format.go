@@ -74,9 +74,9 @@ type Type uint8
 
 // The types.
 const (
-	Batch      Type = 1 // the partition is cut to the placement's offset; the source defines the payload
-	Truncate   Type = 2 // the topic or partition is gone; the source defines the payload
-	Tombstone  Type = 3 // the topic or partition is gone; payload: the source's
+	Batch      Type = 1 // payload: one sealed and stamped batch
+	Truncate   Type = 2 // the partition is cut to the placement's offset; the source defines the payload
+	Tombstone  Type = 3 // the topic or partition is gone; the source defines the payload
 	Checkpoint Type = 4 // written by the log itself; payload: one chunk
 
 	maxType = Checkpoint

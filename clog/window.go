@@ -11,7 +11,7 @@ const windowBytes = 4 << 20
 
 // window reads a file front to back in large aligned pieces and shows any range of it. A range that at returned stays
 // valid until the next call of at; to keep it longer, retain its Buf.
-type window struct { // nil: memory of the Go heap, for tools
+type window struct {
 	arena *aio.Arena // nil: memory of the Go heap, for tools
 	block int64
 

@@ -69,7 +69,7 @@ type Conn struct {
 	spot          spot
 	queuedFrames  int           // frames in the queue or being written; 0 <= queuedFrames <= MaxQueueFrameCount
 	queuedBytes   int           // their bytes
-	room          chan struct{} // closed when frames leave the queue; nil if nobody waits
+	room          chan struct{} // see roomChanLocked; nil if nobody waits
 	pingDue       bool
 	pongDue       bool
 	pongRequest   uint64

@@ -45,8 +45,8 @@ func (c *Checker) room(n int64) []byte {
 }
 
 // Checked is a run of whole batches that verify.
-type Checked struct { // end of the run
-	Next     Offset // behind the run
+type Checked struct {
+	Next     Offset // end of the run
 	Bytes    int64
 	First    Header // its first batch
 	InMemory bool   // no segment holds the batch yet

@@ -274,7 +274,7 @@ func (f *segFile) mapFile() (aio.Mapping, error) {
 	if err != nil {
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && trash != "":
-			return nil, ErrBelowStart // a restart empties the trash of the process before it, so the file is gone
+			return nil, ErrBelowStart // the engine emptied the old trash, with what came since
 		case errors.Is(err, fs.ErrNotExist):
 			return nil, f.corrupt(0, errors.New("the file is gone"))
 		}

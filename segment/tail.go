@@ -60,7 +60,7 @@ type tail struct {
 	end       Offset // after the last slice; valid while n > 0
 	entries   ring[entry]
 	stretches ring[stretch]
-	gone      uint32 // stretches that were popped from the front: the number of the first stretch
+	gone      uint32 // number of the first stretch; popFront advances it
 }
 
 // push appends s. The first slice of a stretch takes a reference to the buffer for the whole stretch.

@@ -215,8 +215,8 @@ func (l *Log) viewMapped(v *View, f *segFile, at, end Offset, maxBytes int) erro
 		own.free()
 		return l.judge(f, at, end, size, err)
 	}
-	if err != nil && isDamage(err) { // a view that continues there gets this damage
-		_ = l.readFailed(f, r.at, size, err) // what the view that goes on there gets
+	if err != nil && isDamage(err) {
+		_ = l.readFailed(f, r.at, size, err) // isolates the batch: a view that continues there gets this damage
 	}
 	n := r.at - from
 	v.data, v.at, v.own, v.seg = own.bytes[:n:n], at, own, f
@@ -238,7 +238,7 @@ func (l *Log) judge(f *segFile, at, end Offset, size int, cause error) error {
 	switch {
 	case off == at:
 		return l.readFailed(f, f.at(at), size, cause)
-	case err != nil: // the walk met damage before at
+	case err != nil: // the walk met damage, at at or before it
 		return l.scanned(f, err)
 	}
 	return fmt.Errorf("%w: offset %d", ErrNotBoundary, at)
