@@ -9,7 +9,7 @@ import (
 	"penstock/segment"
 )
 
-// Limits are the limits of one put, from the Options with these names.
+// Limits are the limits of one put, from the Options of the same names.
 type Limits struct {
 	maxMessageBytes int
 	maxBatchBytes   int
@@ -17,7 +17,7 @@ type Limits struct {
 	maxDefer        time.Duration
 }
 
-// NewLimits returns the limits of the Options with these names.
+// NewLimits returns the limits, given the Options of the same names.
 func NewLimits(maxMessageBytes, maxBatchBytes, maxHeaderBytes int, maxDefer time.Duration) Limits {
 	return Limits{maxMessageBytes, maxBatchBytes, maxHeaderBytes, maxDefer}
 }
@@ -86,8 +86,8 @@ func (l *Limits) measureHeaders(p *Put) error {
 	return nil
 }
 
-// CheckHeaders checks the headers of one message against the limits. With trusted, the engine or another node made
-// them, and reserved names and any total size are allowed.
+// CheckHeaders checks the headers of one message against the limits. With trusted, the engine or another node has made
+// the headers, so reserved names and any total size are allowed.
 func (l *Limits) CheckHeaders(headers []base.Header, trusted bool) error {
 	if len(headers) > base.MaxHeaderCount {
 		return fmt.Errorf("%w: a message has %d, at most %d", base.ErrHeaders, len(headers), base.MaxHeaderCount)
@@ -112,8 +112,8 @@ func (l *Limits) CheckHeaders(headers []base.Header, trusted bool) error {
 	return nil
 }
 
-// measureSealed verifies a whole batch that a producer has sealed: what enters the log must be readable by every
-// replica and every consumer for as long as it is kept. It sets the sizes of p.
+// measureSealed verifies a whole batch that a producer has sealed, and sets the sizes of p. Whatever enters the log
+// must be readable by every replica and every consumer for as long as the log keeps it.
 func (l *Limits) measureSealed(p *Put) error {
 	sealed := p.Special.Sealed
 	if len(sealed) > l.maxBatchBytes {
