@@ -8,23 +8,23 @@ import (
 	"penstock/segment"
 )
 
-// Batches are the batches of one frame, in the order of the log and without gaps. It belongs to one goroutine, and from
-// when it is a frame's Owner on to the connection, which calls Release when the frame is written or dropped.
+// Batches are the batches of one frame, in log order and without gaps. One goroutine owns them until they become the
+// Owner of a frame. From then on the connection owns them, and calls Release when the frame is written or dropped.
 type Batches struct {
-	Body [][]byte          // the batches as they are stored; not to be written
-	Runs []wire.Run        // in which segments Body lies
-	List []replicate.Batch // what Body holds
+	Body [][]byte          // the batches as they are stored; read-only
+	Runs []wire.Run        // the segments in which the parts of Body lie
+	List []replicate.Batch // describes the batches in Body
 
-	views []*segment.View // the first used of them pin Body; the others are kept for later frames
+	views []*segment.View // the first used ones pin Body; the others are kept for later frames
 	used  int
 }
 
 var pool = sync.Pool{New: func() any { return new(Batches) }}
 
-// Get returns Batches that are empty.
+// Get returns empty Batches from the pool.
 func Get() *Batches { return pool.Get().(*Batches) }
 
-// Release gives the bytes back to the log, and b to the pool. It implements netproto.Releaser.
+// Release unpins the bytes of the log, and puts b back into the pool. It implements netproto.Releaser.
 func (b *Batches) Release() {
 	for i := range b.used {
 		b.views[i].Release()
@@ -34,16 +34,17 @@ func (b *Batches) Release() {
 	pool.Put(b)
 }
 
-// Source is where batches are taken from: a segment.Log, which may wait for the device, or its Memory, which does not.
+// Source is the source of the batches: a segment.Log, which may wait for the device, or its Memory, which does not.
 type Source interface {
 	SeekPosition(pos segment.Position) (segment.Offset, error)
 	View(v *segment.View, at segment.Offset, maxBytes int) error
 	Where(at segment.Offset) (segment.State, error)
 }
 
-// Collect fills b, which is empty, with the batches of src from position from up to until. It stops after count
-// batches, or so many bytes, or when the frame has no room for another run, but takes one batch in any case. An error
-// is that of SeekPosition or View: the batch behind those in List, which begins at offset at, could not be had.
+// Collect fills b, which is empty, with the batches of src whose positions are from <= position < until. It stops after
+// count batches, or before the batches exceed bytes, or when the frame has no room for another run; but it collects at
+// least one batch if there is one. at is the offset behind the last batch in List. The error comes from SeekPosition or
+// View: the batch at that offset could not be read.
 func (b *Batches) Collect(
 	src Source, from, until segment.Position, count int, bytes int64,
 ) (at segment.Offset, err error) {
@@ -75,8 +76,9 @@ func (b *Batches) Collect(
 	return at, err
 }
 
-// list adds the first batches of run, which begins at offset at, to List: those below until, at most count, of at most
-// so many bytes; but the first batch of the frame in any case. It returns their bytes.
+// list adds the first batches of run to List. run begins at offset at of the log. list adds only batches below until,
+// at most count, and at most bytes in total, but always the first batch of the frame. It returns the size of what it
+// added.
 func (b *Batches) list(run []byte, at segment.Offset, until segment.Position, count int, bytes int64) (size int) {
 	var it segment.BatchIter
 	it.Reset(run)
@@ -101,8 +103,7 @@ func (b *Batches) next() *segment.View {
 }
 
 // add appends data, which lies in the segment that where describes. It returns false if the frame has no room for
-// another run. A segment can be given more capacity for a later batch; then the run gets the capacity of its last
-// piece.
+// another run. A segment may get more capacity for a later batch; the run then takes the capacity of its last piece.
 func (b *Batches) add(data []byte, where *segment.State) bool {
 	if n := len(b.Runs); n > 0 && b.Runs[n-1].Segment == where.Segment && b.Runs[n-1].Base == where.SegmentBase {
 		r := &b.Runs[n-1]
