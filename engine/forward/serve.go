@@ -16,8 +16,8 @@ import (
 	"penstock/segment"
 )
 
-// encode encodes p as the payload of a ForwardPut. A put without headers has the kind that older versions know. The
-// receiver need not check the names of headers: this node has.
+// encode encodes p as the payload of a ForwardPut. A put without headers is sent as a kind that older versions know.
+// The receiver need not check the names of headers, because this node has checked them.
 func encode(b *wire.Buffer, l *lane, p *inbox.Put) {
 	h := wire.PutHead{Topic: l.id.Topic, Partition: l.id.Partition, DelayMs: p.DeferMs, Run: l.Run()}
 	switch {
@@ -39,13 +39,13 @@ func encode(b *wire.Buffer, l *lane, p *inbox.Put) {
 	b.Bytes = dst
 }
 
-// refusals is route.Refusals for the puts of other nodes. mu guards runs; it is a leaf.
+// refusals wraps route.Refusals for the puts of other nodes. mu guards runs; it is a leaf.
 type refusals struct {
 	mu   lock.Mutex[lock.Refusals]
 	runs route.Refusals[sender]
 }
 
-// sender is where a forwarded put comes from, and its partition.
+// sender is the node that sent a forwarded put, and the inbox of the put's partition.
 type sender struct {
 	from replicate.NodeID
 	box  *inbox.Inbox
@@ -70,8 +70,8 @@ func (r *refusals) removeNode(from replicate.NodeID) {
 	r.runs.Forget(func(s sender) bool { return s.from == from })
 }
 
-// forwardedPut is a put of another node. Its messages lie in buf, which it retains until it is answered. Its Done is
-// reply.
+// forwardedPut is a put of another node. Its messages lie in buf, which the put retains until it is answered. Its Done
+// calls reply.
 type forwardedPut struct {
 	inbox.Put
 	sealed  inbox.Special
@@ -88,7 +88,8 @@ type forwardedPut struct {
 var forwardedPuts = sync.Pool{New: func() any { return new(forwardedPut) }}
 
 // HandlePut handles a ForwardPut. It runs on the connection's reader and does not wait. It returns the partition whose
-// inbox has the put, for which the caller calls Announce; nil: the put was refused and answered.
+// inbox holds the put, and the caller must call Announce for that partition. It returns nil if the put was refused and
+// answered.
 func (f *Forwarder) HandlePut(from replicate.NodeID, fr *netproto.Received) Partition {
 	p := forwardedPuts.Get().(*forwardedPut)
 	if p.Done == nil {
@@ -122,7 +123,7 @@ func (f *Forwarder) HandlePut(from replicate.NodeID, fr *netproto.Received) Part
 	return nil
 }
 
-// decode decodes a put. The partition is nil if this node does not know it.
+// decode decodes a ForwardPut. The partition is nil if this node does not know it.
 func (p *forwardedPut) decode(b []byte) (pt Partition, run uint32, err error) {
 	h, b, err := wire.DecodePutHead(b)
 	if err != nil {
@@ -147,7 +148,7 @@ func (p *forwardedPut) decode(b []byte) (pt Partition, run uint32, err error) {
 	return pt, h.Run, base.ErrUnknown // damaged, or of a newer version
 }
 
-// decodeMessages decodes what follows the head of a put that is not sealed.
+// decodeMessages decodes the messages behind the head of a put that is not sealed.
 func (p *forwardedPut) decodeMessages(b []byte, count uint32, headered bool) (ok bool) {
 	var err error
 	for range count {
@@ -192,7 +193,7 @@ func (p *forwardedPut) reply(first base.ID, err error) {
 	}
 	fr.Head = wire.AppendPutAck(make([]byte, 0, wire.PutAckBytes), &ack)
 	f, from := p.f, p.from
-	if p.Box != nil && fr.Status == netproto.StatusNotLeader { // it was in an inbox, and was refused there
+	if p.Box != nil && fr.Status == netproto.StatusNotLeader { // p was in an inbox, and was refused there
 		f.refusals.note(from, p.Box, p.run)
 	}
 	if p.buf != nil {
