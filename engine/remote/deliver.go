@@ -5,7 +5,7 @@ import (
 	"penstock/replicate/wire"
 )
 
-// The client's node: handling of the messages that leaders send.
+// This file handles, at the client's node, the messages that leaders send.
 
 // handleDeliver handles a Deliver frame. The sink copies the messages, so the connection's buffer is free on return.
 func (r *Consumer) handleDeliver(l *leg, p []byte) error {
@@ -14,8 +14,8 @@ func (r *Consumer) handleDeliver(l *leg, p []byte) error {
 		r.mu.Unlock()
 		return nil
 	}
-	// A leader without deadlines sends the messages of ordered channels like all others: drop them if the lease has
-	// lapsed.
+	// A leader that knows no deadlines sends the messages of ordered channels like all others. So drop them if the
+	// lease has lapsed.
 	if !l.stamped && r.rs.lease.Lapsed(l.begun) {
 		r.rs.counts.expired.Add(1)
 		r.unsubscribeAt(l) // the next tick subscribes anew
@@ -63,7 +63,7 @@ func (r *Consumer) endDelivery(l *leg) {
 	r.sink.Flush()
 }
 
-// pay pays back what is owed, if the sink has room and that is at least least bytes. mu is held.
+// pay pays back the bytes owed on the leg, if the sink has room and at least least bytes are owed. mu is held.
 func (r *Consumer) pay(l *leg, least int) {
 	if r.full || l.owed < max(least, 1) {
 		return
@@ -72,13 +72,13 @@ func (r *Consumer) pay(l *leg, least int) {
 	r.flushLeg(l)
 }
 
-// payOwed adds the owed bytes to the entries that are sent next. mu is held.
+// payOwed adds an entry that pays the owed bytes back to the entries that are sent next. mu is held.
 func (l *leg) payOwed() {
 	l.ops = wire.AppendConsume(l.ops, &wire.Consume{Kind: wire.ConsumeCredit, Count: uint32(l.owed)})
 	l.owed = 0
 }
 
-// handleDeliverHeld handles a DeliverHeld frame. It returns the messages that came too late to the leader.
+// handleDeliverHeld handles a DeliverHeld frame. It returns to the leader the messages that arrived too late.
 func (r *Consumer) handleDeliverHeld(l *leg, p []byte) error {
 	head, p, err := wire.DecodeHeldHead(p)
 	if err != nil {
@@ -119,7 +119,7 @@ func (r *Consumer) handleDeliverHeld(l *leg, p []byte) error {
 	return nil
 }
 
-// tooLate says whether the message in r.wire must not be handed over, and counts it. mu is held.
+// tooLate says whether the message in r.wire must not be handed over. If so, it counts the message. mu is held.
 func (r *Consumer) tooLate(h *wire.Held, until base.Deadline) bool {
 	n := base.ID(r.wire.ID).Partition()
 	switch {
@@ -141,8 +141,8 @@ func (r *Consumer) returnDelivery(l *leg, id base.ID, serial uint64) {
 	}
 }
 
-// appendSeen tells the leader up to which delivery the client's next entry can refer. It goes before that entry. mu is
-// held.
+// appendSeen tells the leader the newest delivery that the client's next call can refer to. Its entry goes before the
+// entry of that call. mu is held.
 func (l *leg) appendSeen() {
 	if l.received != l.reported {
 		l.reported = l.received

@@ -26,32 +26,33 @@ type subscriptionKey struct {
 	id   uint64
 }
 
-// subscription is, at the leader, a consumer whose client is connected to another node. It is the Sink of that
-// consumer: the channel calls Deliver with Channel.mu held. The readers of connections call handleConsume.
+// subscription is the leader's side of a leg: a consumer whose client is connected to another node. It is the Sink of
+// that consumer; the channel calls Deliver with Channel.mu held. The connections' readers call handleConsume.
 //
-// mu guards what follows it, except seen, which belongs to the connection's reader. It is taken inside Channel.mu;
-// Consumers.mu may be taken inside it. After a crash of this node the client's node sees the connection end and
-// subscribes at the next leader.
+// mu guards the fields below it, except seen, which belongs to the connection's reader. mu is taken inside Channel.mu;
+// Consumers.mu may be taken inside mu. If this node crashes, the client's node sees the connection end and subscribes
+// at the next leader.
 type subscription struct {
 	rs     *Consumers
 	key    subscriptionKey
 	window int
 
 	mu      lock.Mutex[lock.Subscription]
-	k       Served       // nil: not attached yet
+	k       Served       // nil: not attached to the channel yet
 	ended   bool         // the client's node has unsubscribed, or the channel is closed
 	buf     *wire.Buffer // the frame that is being filled
 	unsent  []unsentFrame
 	waiting bool   // a goroutine retries to send unsent
 	bufHeld bool   // buf is a DeliverHeld
-	seen    uint64 // newest serial that the client had received when it made its call
-	unpaid  int    // bytes sent and not paid back
-	blocked bool   // the window is used up, and Deliver said so to the channel
+	seen    uint64 // newest serial that the client had received when it made its next call
+	unpaid  int    // bytes sent but not paid back
+	blocked bool   // the window is used up, and Deliver has told the channel so
 	frame   netproto.Frame
 	body    [1][]byte
 }
 
-// handleSubscribe handles a Subscribe frame. What may wait runs on a goroutine; an Unsubscribe can come meanwhile.
+// handleSubscribe handles a Subscribe frame. The work that may wait runs on a goroutine; an Unsubscribe can arrive
+// meanwhile.
 func (rs *Consumers) handleSubscribe(from replicate.NodeID, id uint64, payload []byte) error {
 	if _, err := wire.DecodeSubscribe(payload); err != nil {
 		return err
@@ -79,7 +80,7 @@ func (rs *Consumers) handleSubscribe(from replicate.NodeID, id uint64, payload [
 	return nil
 }
 
-// removeSubscription removes a subscription from the table and returns it; nil: it is not there.
+// removeSubscription removes a subscription from the table and returns it, or nil if the table does not contain it.
 func (rs *Consumers) removeSubscription(key subscriptionKey) *subscription {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -88,8 +89,8 @@ func (rs *Consumers) removeSubscription(key subscriptionKey) *subscription {
 	return s
 }
 
-// attach makes the consumer. It waits until this node serves partitions of the topic, at most ServeTime. No lock
-// is held.
+// attach creates the consumer. It waits until this node serves partitions of the topic, at most ServeTime. The caller
+// holds no lock.
 func (s *subscription) attach(ask *wire.Subscribe) error {
 	label := wire.DecodeLabel(ask.Label)
 	if n := s.rs.n.Snapshot().Nodes[s.key.from]; n != nil {
@@ -114,8 +115,8 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 	return nil
 }
 
-// end closes the consumer. What it had in flight goes to other consumers at once; in an ordered channel, only when the
-// delivery can no longer reach the client. clean says that nothing is on its way to the client.
+// end closes the consumer. Other consumers get its messages in flight at once; in an ordered channel, only when the
+// deliveries can no longer reach the client. clean says that no delivery is on its way to the client.
 func (s *subscription) end(clean bool) {
 	s.mu.Lock()
 	s.ended = true
@@ -127,7 +128,7 @@ func (s *subscription) end(clean bool) {
 	}
 }
 
-// discardUnsent drops the frames that were not sent. mu is held.
+// discardUnsent drops the frames that were not sent yet. mu is held.
 func (s *subscription) discardUnsent() {
 	if s.buf != nil {
 		s.buf.Release()
@@ -138,7 +139,7 @@ func (s *subscription) discardUnsent() {
 	s.buf, s.unsent = nil, nil
 }
 
-// Deliver implements Sink. It returns false when the window is used up, or the subscription has ended.
+// Deliver implements Sink. It returns false when the window is used up or the subscription has ended.
 func (s *subscription) Deliver(d *base.Delivery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,8 +179,8 @@ func (s *subscription) Flush() {
 	}
 }
 
-// submit sends the filled frame. If the connection's queue is full, a goroutine sends it when there is room. mu is
-// held.
+// submit sends the frame in buf. If the connection's queue is full, a goroutine sends the frame when there is room. mu
+// is held.
 func (s *subscription) submit() {
 	kind := netproto.TypeDeliver
 	if s.bufHeld {
@@ -212,7 +213,7 @@ func (s *subscription) sendUnsent() bool {
 		case errors.Is(err, netproto.ErrQueueFull):
 			s.unsent = slices.Delete(s.unsent, 0, i)
 			return false
-		case err != nil: // the connection has ended, and with it the subscription
+		case err != nil: // the connection has ended, and the subscription with it
 			b.Release()
 		}
 	}
@@ -237,7 +238,7 @@ func (s *subscription) Closed(err error) {
 	}
 }
 
-// pay notes that the client's node has paid n bytes back. It returns true if the channel was waiting for that.
+// pay notes that the client's node has paid n bytes back. It returns true if the channel was waiting for the window.
 func (s *subscription) pay(n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,8 +250,8 @@ func (s *subscription) pay(n int) bool {
 	return true
 }
 
-// handleConsume executes the calls of a client of another node. It runs on the connection's reader and does not
-// deliver: the channel's own goroutine does.
+// handleConsume executes the calls of a client of another node. It runs on the connection's reader and delivers
+// nothing: the channel's own goroutine does that.
 func (rs *Consumers) handleConsume(key subscriptionKey, p []byte) error {
 	rs.mu.Lock()
 	s := rs.subs[key]
