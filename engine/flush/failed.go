@@ -12,11 +12,11 @@ import (
 const refusedLogEvery = 10 * time.Second
 
 // failed handles the error of a flush or sync of p's segments. The flusher calls it without a lock. reopens is the
-// value of p.reopens before that flush.
+// value of p.reopens before that flush or sync.
 //
 // An error before anything was written (no space, too many open files) loses nothing, and a later flush tries again.
 // After a failed write or sync, or if a file is damaged, the segments take nothing more until the log is cut or
-// replaced. On a single node the inbox is closed until ReopenInbox opens it; in a cluster the replica gives this copy
+// replaced. On a single node the inbox is closed until ReopenInbox opens it. In a cluster the replica gives this copy
 // up (replica_unwritten.go).
 func (f *Flusher) failed(p *Part, reopens uint64, err error) {
 	poisoned, damaged := errors.Is(err, segment.ErrPoisoned), errors.As(err, new(*segment.CorruptError))
@@ -52,7 +52,7 @@ func (f *Flusher) failed(p *Part, reopens uint64, err error) {
 	}
 }
 
-// logRefused warns that a segment could not be written yet.
+// logRefused warns that a segment could not be written yet. It logs at most once per refusedLogEvery.
 func (f *Flusher) logRefused(p *Part, err error) {
 	if f.n.Host.Since(f.refused) < refusedLogEvery {
 		return

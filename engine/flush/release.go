@@ -2,8 +2,8 @@ package flush
 
 import "fmt"
 
-// logIsHalfFull says whether commit log files should be released. A released file takes a while to be ready for use
-// again. To release more files meanwhile would not speed that up, and would sync every partition once more.
+// logIsHalfFull says whether commit log files should be released. A released file takes a while until it can be reused.
+// Releasing more files in the meantime would not make that faster, and would sync every partition once more.
 func (f *Flusher) logIsHalfFull() bool {
 	file := f.clog.FileBytes()
 	room, half := f.clog.Headroom(), f.clog.MaxLiveBytes()/2
@@ -11,24 +11,24 @@ func (f *Flusher) logIsHalfFull() bool {
 	return room < half && (live >= half || room < file)
 }
 
-// olderHalf returns the number of the newest file in the older half of the commit log. To release the files one by one
-// would cost a sync of every busy partition for each.
+// olderHalf returns the number of the newest file in the older half of the commit log. Releasing files one by one would
+// cost one sync of every busy partition per file.
 func (f *Flusher) olderHalf() uint64 {
 	oldest := max(f.clog.Oldest(), f.released)
 	return oldest + (f.clog.Current()-oldest)/2
 }
 
-// releaseFiles releases the commit log files up to target, but never the newest one. It first writes and syncs what
-// they hold to segments, each partition once. All writes come before the first sync: that sync then commits the file
-// system's journal for all of them. It says whether it released any file.
+// releaseFiles releases the commit log files up to target, but never the newest one. First it writes the contents of
+// these files to segments and syncs the segments, each partition once. All writes come before the first sync, so that
+// the first sync commits the file system's journal for all of them. It says whether it released any file.
 func (f *Flusher) releaseFiles(target uint64) bool {
-	// read before pins: a file that is pinned later is current or newer
+	// Read before pins: a file that is pinned after this is the current one or newer.
 	oldest, current := f.clog.Oldest(), f.clog.Current()
 	f.mu.Lock()
 	held := f.pins > 0
 	f.mu.Unlock()
 	if f.released > oldest { // the commit log has not processed the last release yet
-		held = held || !f.clog.Stats().Full // a full log that cannot, because that release was too small, needs another one
+		held = held || !f.clog.Stats().Full // a full log cannot, if that release was too small: it needs another
 		oldest = f.released
 	}
 	if held {
@@ -62,10 +62,10 @@ func (f *Flusher) releaseFiles(target uint64) bool {
 	return true
 }
 
-// releaseLimit lowers release, the number of the first commit log file that is kept, for copies that are given up or
-// being removed. oldest is the oldest file. The files of a copy that nobody needs may be released, because the record
-// that begins its new log may be waiting for room; but first the next process must be able to know that the copy lacks
-// something.
+// releaseLimit lowers release, the number of the first commit log file that is kept, on behalf of copies that are given
+// up or being removed. oldest is the oldest file. The files of a copy that nobody needs may be released, because the
+// record that begins the copy's new log may be waiting for room. But first the next process must be able to know that
+// the copy lacks something.
 func (f *Flusher) releaseLimit(oldest, release uint64) uint64 {
 	for p := range f.n.Parts {
 		if release <= oldest {
@@ -117,7 +117,7 @@ func (f *Flusher) PinFiles() func() {
 	}
 }
 
-// MarkRotten notes that a commit log file is damaged, and wakes the flusher, whose dropRotten replaces the file. The
+// MarkRotten notes that a commit log file is damaged, and wakes the flusher so that dropRotten replaces the file. The
 // scrub calls it.
 func (f *Flusher) MarkRotten(file uint64) {
 	for {
@@ -129,7 +129,7 @@ func (f *Flusher) MarkRotten(file uint64) {
 	f.WakeUp()
 }
 
-// RottenFile is the error that Health reports while a damaged commit log file is still in use.
+// RottenFile returns the error that Health reports while a damaged commit log file is still in use.
 func (f *Flusher) RottenFile() error {
 	if file := f.rotten.Load(); file != 0 {
 		return fmt.Errorf("engine: file %d of the commit log is damaged; nothing is lost: what it holds is being written "+
@@ -138,9 +138,9 @@ func (f *Flusher) RottenFile() error {
 	return nil
 }
 
-// dropRotten removes a commit log file that the scrub could not read back. Memory still has what the file holds. If it
-// is the current file, dropRotten makes the log begin another one; then it writes what the file holds to segments and
-// releases it. It runs at every tick until the file is gone.
+// dropRotten removes a commit log file that the scrub could not read back. Memory still holds the contents of the file.
+// If the file is the current one, dropRotten first makes the log begin another file. It then writes the contents to
+// segments and releases the file. It runs at every tick until the file is gone.
 func (f *Flusher) dropRotten() {
 	file := f.rotten.Load()
 	switch {

@@ -13,29 +13,30 @@ const (
 	spaceEvery      = time.Millisecond // least interval at which flushing checks the free space
 	reserveEvery    = time.Second
 	reserveSoon     = 10 * time.Millisecond
-	nearFullBatches = 16 // batches between two checks that the committer asks for while nearFull
+	nearFullBatches = 16 // number of batches between two checks that the committer requests while nearFull is set
 )
 
-// NoSpace says whether the disk is full: the committer refuses puts, and takes what the engine itself stores.
+// NoSpace says whether the disk is full. The committer then refuses puts, but still takes the puts of the engine
+// itself.
 func (f *Flusher) NoSpace() bool { return f.noSpace.Load() }
 
-// makeRoom runs at every tick while the disk is full. It flushes what waits, because only a write can tell that there
-// is space again. It releases every commit log file but the newest, and then removes the segments that nobody needs.
+// makeRoom runs at every tick while the disk is full. It releases every commit log file but the newest, which flushes
+// the waiting batches: only a write can tell that there is space again. Then it removes the segments that nobody needs.
 func (f *Flusher) makeRoom() {
 	f.releaseFiles(f.clog.Current())
 	f.retain()
 	f.trashDead()
 	f.emptyTrash()
-	// While there is no space for a commit log file either, the commit log waits and the committer gathers nothing, so it
-	// refuses nothing. Puts are refused here instead.
+	// While there is no space even for a commit log file, the commit log waits and the committer gathers no puts, so it
+	// cannot refuse any. Puts are refused here instead.
 	for p := range f.n.Parts {
 		p.owner.RefuseMessages(base.ErrNoSpace)
 	}
 }
 
-// checkSpace stops publishing while there is still space for messages that were answered OK and for confirmations:
-// those let retention free space. Without the reserve, an operator would have to empty a full disk by hand. It resumes
-// publishing when there is space again.
+// checkSpace stops publishing while there is still space for messages that were answered OK, and for confirmations,
+// which let retention free space. Without this reserve, an operator would have to empty a full disk by hand. checkSpace
+// resumes publishing when there is space again.
 func (f *Flusher) checkSpace() {
 	f.checked = f.n.Host.Instant()
 	free, err := f.n.Disk.FreeBytes()
@@ -43,8 +44,8 @@ func (f *Flusher) checkSpace() {
 		return
 	}
 	full := f.noSpace.Load()
-	// computeReserve examines every partition. So it runs rarely while there is plenty of space, and not for each of many
-	// small writes.
+	// computeReserve examines every partition. So it runs rarely while there is plenty of space, and never once per
+	// small write.
 	since := f.n.Host.Since(f.reserved)
 	if since > reserveEvery || since > reserveSoon && (full || free < 2*f.reserveBytes) {
 		f.computeReserve(free)
@@ -59,9 +60,10 @@ func (f *Flusher) checkSpace() {
 	}
 }
 
-// computeReserve computes how much of the disk to keep free. All that the commit log may hold has to fit into segments:
-// otherwise the log could neither release files nor take the confirmations that let retention free space. On a small
-// disk the reserve is at most half of what the directory may use, and an operator may have to make room.
+// computeReserve computes how much of the disk to keep free. Everything that the commit log may hold has to fit into
+// segments. Otherwise the commit log could neither release files nor take the confirmations that let retention free
+// space. On a small disk the reserve is at most half of what the directory may use, and an operator may have to make
+// room.
 func (f *Flusher) computeReserve(free int64) {
 	waiting := false
 	need, have := f.clog.MaxLiveBytes()+2*f.clog.FileBytes(), free+f.clog.Stats().LiveBytes
@@ -74,7 +76,7 @@ func (f *Flusher) computeReserve(free int64) {
 		}
 	}
 	f.reserveBytes = min(need, have/2)
-	f.starved = f.starved && waiting // if nothing waits any more, its topic was deleted; the next write tells
+	f.starved = f.starved && waiting // if no bytes wait any more, their topic was deleted: the next write tells
 	f.reserved = f.n.Host.Instant()
 }
 
@@ -87,7 +89,7 @@ func (f *Flusher) nextSegmentBytes(p *Part) int64 {
 	return min(2*segments[len(segments)-1].FileBytes, f.n.MaxSegmentBytes)
 }
 
-// full stops publishing, and wakes the commit log to refuse the waiting puts.
+// full stops publishing, and wakes the commit log so that it refuses the waiting puts.
 func (f *Flusher) full(why error) {
 	if f.noSpace.CompareAndSwap(false, true) {
 		f.n.Log.Error("the disk is full: publishing is refused, consuming goes on. Free space and publishing resumes by "+
@@ -104,5 +106,5 @@ func (f *Flusher) roomAgain() {
 	}
 }
 
-// IsFull says whether a write failed because the disk is full, or its owner's quota is used up.
+// IsFull says whether a write failed because the disk is full or a disk quota of the file system is used up.
 func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
