@@ -6,7 +6,7 @@ import (
 	"penstock/engine/core"
 )
 
-// Errors that callers act on, tested with errors.Is. Each text is stable.
+// Errors that callers act on, to be tested with errors.Is. Each text is stable.
 var (
 	ErrOptions   = errors.New("engine: the options contradict each other")
 	ErrClosed    = errors.New("engine: closed")
@@ -51,18 +51,18 @@ var (
 	ErrHeaders     = errors.New("engine: the headers are refused; nothing was stored")
 	ErrBatchKeys   = errors.New("engine: the messages of one batch have keys of different partitions, or different " +
 		"delays; nothing was stored, publish them apart")
-	// ErrVersion says that the settings changed after the caller had read them.
+	// ErrVersion says that the settings have changed since the caller read them.
 	ErrVersion = errors.New("engine: the settings were changed by somebody else meanwhile: read them again; nothing " +
 		"was changed")
-	// ErrStateFull says that a request was refused at one of these limits.
+	// ErrStateFull says that a request was refused because of MaxStateBytes or a partition's limit.
 	ErrStateFull = errors.New("engine: deferred messages and confirmations out of order take as much room as a " +
 		"node (MaxStateBytes) or a partition may use for them: nothing is deferred and no channel is made; nothing of " +
 		"this request was stored, everything else goes on; finish messages or raise the limit")
 	// ErrSeek says that a SeekTo is not valid; nothing was changed.
 	ErrSeek = errors.New("engine: a channel can go to the beginning, the end, an id, a time or by a count; " +
 		"nothing was changed")
-	// ErrNoPartition says that the topic has fewer partitions.
+	// ErrNoPartition says that the topic has no partition with that number.
 	ErrNoPartition = errors.New("engine: the topic has no such partition; nothing was changed")
-	// ErrSettings is wrapped by errors that say what is wrong with the settings of a channel.
+	// ErrSettings is wrapped by errors that describe what is wrong with the settings of a channel.
 	ErrSettings = core.ErrSettings
 )
