@@ -12,15 +12,16 @@ import (
 )
 
 const (
-	// filesEvery is how often the commit log, node.json and each topic.json are read, if that is less than the interval.
+	// filesEvery is how often the commit log, node.json and each topic.json are read, unless the interval is shorter.
 	// They are small, and no other replica has them.
 	filesEvery = time.Hour
 	// topicPause is the time between the files of two topics; there may be many topics.
 	topicPause = time.Millisecond
 )
 
-// ReadFiles reads what is in no segment: the files of the catalog and the commit log. It repairs damage while this
-// process still has the content in memory; after a restart that would be too late. It returns when the engine closes.
+// ReadFiles reads the stored data outside of segments: the files of the catalog and the commit log. It repairs damage
+// while this process still has the contents in memory; after a restart it would be too late. It returns when the engine
+// closes.
 func (s *Scrub) ReadFiles() {
 	every := min(filesEvery, s.n.Interval)
 	told := map[uint64]bool{}
@@ -33,7 +34,7 @@ func (s *Scrub) ReadFiles() {
 	}
 }
 
-// readCommitLog reads the files of the commit log once. told has the numbers of the files whose damage was logged. It
+// readCommitLog reads the files of the commit log once. told holds the numbers of the files whose damage was logged. It
 // returns false when the engine closes.
 func (s *Scrub) readCommitLog(told map[uint64]bool) bool {
 	if s.n.Failed() {
@@ -69,8 +70,8 @@ func (s *Scrub) readCommitLog(told map[uint64]bool) bool {
 	}
 }
 
-// readCatalog reads node.json and each topic.json with their second copies, and in a cluster shortened.json. It returns
-// false when the engine closes.
+// readCatalog reads node.json and each topic.json with their second copies and, in a cluster, shortened.json. It
+// returns false when the engine closes.
 func (s *Scrub) readCatalog() bool {
 	s.n.WithNodeFile(func(known *dir.Node) {
 		s.readTwice(dir.NodePath, known, new(dir.Node), func() error { return nil })
@@ -93,11 +94,11 @@ func (s *Scrub) readTopic(known *dir.Topic) {
 		func() error { return m.Check(known.ID.String()) })
 }
 
-// readTwice reads a file and its second copy, and rewrites a damaged one: from the other copy, or, if both are damaged,
-// from known. The lock that keeps others from writing these files is held by the caller.
+// readTwice reads a file and its second copy, and rewrites the damaged one from the other, or both from known if both
+// are damaged. The caller holds the lock under which these files are written.
 func (s *Scrub) readTwice(name string, known, read any, check func() error) {
 	damaged := false
-	var odd error // the file is whole and its content is wrong: that is not decay, so it is left alone
+	var odd error // the file is intact but its content is wrong: that is not decay, so leave it alone
 	mended, err := dir.ReadTwice(s.n.Disk, s.n.Log, name, func(data []byte) error {
 		odd = nil
 		err := dir.UnsealFile(data, read, func() error { odd = check(); return odd })
@@ -123,8 +124,8 @@ func (s *Scrub) readTwice(name string, known, read any, check func() error) {
 	}
 }
 
-// readShortened reads shortened.json, and rewrites it if it differs from what this process wrote last. A flipped bit
-// there could let a copy with a hole count as whole at the next start. It takes dir.Shortened.file.
+// readShortened reads shortened.json, and rewrites it if it differs from what this process wrote last. Because of a
+// flipped bit there, a copy with a hole could count as whole after the next start. It takes dir.Shortened.file.
 func (s *Scrub) readShortened() {
 	damaged, found, err := s.n.Shortened.Scrub()
 	if !damaged {

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// maxRate bounds what a scrub reads, in bytes per second, because commits wait for the same disk.
+	// maxRate bounds how many bytes per second a scrub reads, because commits wait for the same disk.
 	maxRate = 16 << 20
-	// firstAfter is the time from the start to the first round, if that is less than the interval. So a node that is
-	// restarted each week is scrubbed, too.
+	// firstAfter is the time from the start to the first round, unless the interval is shorter. It is short so that a
+	// node that is restarted every week is scrubbed too.
 	firstAfter = 10 * time.Minute
-	// errorPause is how long a scrub waits after it could not read a piece for another reason than damage.
+	// errorPause is how long a scrub waits after it failed to read a piece for a reason other than damage.
 	errorPause = time.Second
-	// maxDamageLines bounds the number of log lines about damage in one process. The counters go on.
+	// maxDamageLines bounds the number of log lines about damage in one process. The counters have no bound.
 	maxDamageLines = 1000
 )
 
@@ -34,41 +34,42 @@ type Node struct {
 	Stop     <-chan struct{} // closed when the engine closes
 	Interval time.Duration   // Options.ScrubInterval; 0: only RetryReads may be called
 
-	// Copies returns the node's copies of partitions, except those that are only kept.
+	// Copies returns the node's open copies of partitions, except those of quarantined topics.
 	Copies func() []Copy
 
 	CommitLog *clog.Log
-	// Failed says whether the commit log failed: then nothing can replace its files.
+	// Failed says whether the commit log has failed: then nothing can replace its files.
 	Failed func() bool
-	// MarkRotten is told of a damaged file of the commit log. The flusher makes the log do without it.
+	// MarkRotten reports a damaged file of the commit log. The flusher then makes the log do without that file.
 	MarkRotten func(file uint64)
 
-	// WithNodeFile calls check with what node.json is to say, with the lock held under which it is written.
+	// WithNodeFile calls check with the intended content of node.json, holding the lock under which the file is
+	// written.
 	WithNodeFile func(check func(*dir.Node))
 	Topics       func() []TopicFile
 	Shortened    *dir.Shortened // nil on a single node
 }
 
-// Copy is this node's copy of a partition. Its log is open. The engine implements it.
+// Copy is this node's copy of a partition, whose log is open. The engine implements it.
 type Copy interface {
 	Topic() string // the topic's name
 	Number() uint32
 	Log() *segment.Log
-	// Solo says that there is no other replica, from which damage could be repaired.
+	// Solo says that there is no other replica from which damage could be repaired.
 	Solo() bool
-	// ResumeReaders lets channels go on that stopped where the log could not be read.
+	// ResumeReaders lets channels go on that had stopped at a place where the log could not be read.
 	ResumeReaders()
-	// WaitsForDevice says that the copy takes no part until the device reads its log.
+	// WaitsForDevice says that the copy is inactive until the device can read its log.
 	WaitsForDevice() bool
-	// DeviceReads is called when the device may have read what it could not read before.
+	// DeviceReads is called when the device may be able to read what it could not read before.
 	DeviceReads()
 }
 
-// TopicFile calls check with what a topic.json is to say, with the lock held under which it is written, unless the
-// topic was deleted.
+// TopicFile calls check with the intended content of a topic.json, holding the lock under which the file is written,
+// unless the topic was deleted.
 type TopicFile func(check func(*dir.Topic))
 
-// Scrub reads what a node has, from the device. See the package's comment. Any goroutine may call Stats.
+// Scrub reads the data of a node from the device; see the package comment. Any goroutine may call Stats.
 type Scrub struct {
 	n Node
 
@@ -82,19 +83,19 @@ type Scrub struct {
 	running    atomic.Bool
 }
 
-// Stats are counts since New, and the present state.
+// Stats are counts since New, and the current state.
 type Stats struct {
-	Rounds     uint64 // of ReadSegments, completed
+	Rounds     uint64 // completed rounds of ReadSegments
 	Bytes      uint64 // read and verified
 	Damaged    uint64 // ranges that could not be read
 	Mended     uint64 // batches, header blocks, indexes and small files that were rewritten from memory
 	LogDamaged uint64 // damaged commit log files
-	ReadAgain  uint64 // ranges that the device could not read, and later could
-	Partitions int64  // read in the present round of ReadSegments
+	ReadAgain  uint64 // ranges that the device could not read at first but read later
+	Partitions int64  // partitions read in the current round of ReadSegments
 	Running    bool   // a round of ReadSegments is running
 }
 
-// New returns the Scrub of a node whose recovery is done. It reads nothing yet.
+// New returns the Scrub of a node whose recovery has ended. It reads nothing yet.
 func New(n Node) *Scrub { return &Scrub{n: n} }
 
 // Stats returns what the scrub has done.
@@ -106,18 +107,18 @@ func (s *Scrub) Stats() Stats {
 	}
 }
 
-// pause waits for d. It returns false if the engine closes.
+// pause waits for d. It returns false if the engine closes meanwhile.
 func (s *Scrub) pause(d time.Duration) bool { return s.n.Host.Pause(d, s.n.Stop) }
 
-// pauseFor waits as long as n bytes may take. It returns false if the engine closes.
+// pauseFor waits as long as reading n bytes may take. It returns false if the engine closes meanwhile.
 func (s *Scrub) pauseFor(n int64) bool { return s.pause(spanOf(n)) }
 
-// spanOf is how long n bytes may take.
+// spanOf returns how long reading n bytes may take at maxRate.
 func spanOf(n int64) time.Duration { return time.Duration(n) * time.Second / maxRate }
 
-// ReadSegments reads all segments of this node from the device once in Node.Interval, until the engine closes. So
-// damage in data that nobody reads is found while another replica still has the data. What is still in memory is
-// written again. Other damage is repaired from another replica in a cluster; on a single node Health names it.
+// ReadSegments reads all segments of this node from the device once per Node.Interval, until the engine closes. So
+// damage in data that nobody reads is found while another replica still has the data. Batches that are still in memory
+// are written again. In a cluster, other damage is repaired from another replica; on a single node, Health reports it.
 func (s *Scrub) ReadSegments() {
 	for wait := min(firstAfter, s.n.Interval); s.pause(wait); {
 		began := s.n.Host.Instant()
@@ -157,7 +158,7 @@ func (s *Scrub) readCopy(cp Copy, c *segment.Checker) bool {
 		var bad *segment.CorruptError
 		switch {
 		case err == nil && run.InMemory:
-			return true // everything behind it is in memory, too
+			return true // everything behind it is in memory too
 		case err == nil && run.Mended:
 			s.logMended("a stored message did not read back from its segment; nothing is lost: memory still had it, and it "+
 				"was written again", "topic", cp.Topic(), "partition", cp.Number(), "from", at, "to", run.Next)
@@ -175,7 +176,7 @@ func (s *Scrub) readCopy(cp Copy, c *segment.Checker) bool {
 				s.logDamage(cp, at, next, err)
 				at = next
 			case !unplaced.again(at, bad):
-				return true // the whole file cannot be read, which Open has reported; or the log was cut
+				return true // the whole file is unreadable, which Open has reported, or the log was cut
 			}
 		case errors.Is(err, segment.ErrBelowStart):
 			start, _, _ := log.Start() // retention has removed it
@@ -218,15 +219,15 @@ func (s *Scrub) readHeaders(cp Copy, c *segment.Checker) bool {
 	return goesOn
 }
 
-// finding is damage that the scrub met and that is in no isolated range of the log. Either a repair from another
-// replica has removed the range already, or the whole file cannot be read. A second read of the same place tells which.
+// finding is damage that the scrub met outside the isolated ranges of the log. Either a repair from another replica has
+// already removed the range, or the whole file cannot be read. A second read of the same place tells which.
 type finding struct {
 	at  segment.Offset
 	err *segment.CorruptError // nil: none
 }
 
-// again notes the damage err at offset at, and says whether to read that place once more. It returns false the second
-// time.
+// again notes the damage err at offset at, and says whether that place should be read once more. For damage noted at
+// the same offset before, it returns false.
 func (f *finding) again(at segment.Offset, err *segment.CorruptError) bool {
 	if f.err != nil && f.at == at {
 		return false
@@ -235,8 +236,8 @@ func (f *finding) again(at segment.Offset, err *segment.CorruptError) bool {
 	return true
 }
 
-// repaired returns the damage that again noted at this offset, where the log can be read now, and forgets it. nil:
-// there was none.
+// repaired returns the damage that again noted at this offset, and forgets it. It returns nil if none was noted there.
+// It is called when the log can be read at this offset.
 func (f *finding) repaired(at segment.Offset) error {
 	was := f.err
 	f.err = nil
@@ -246,7 +247,7 @@ func (f *finding) repaired(at segment.Offset) error {
 	return was
 }
 
-// behindDamage is the end of the isolated range that contains at, or at itself.
+// behindDamage returns the end of the isolated range that contains at, or at itself if none does.
 func behindDamage(log *segment.Log, at segment.Offset) segment.Offset {
 	for _, r := range log.Isolated() {
 		if r.From <= at && at < r.To {
@@ -256,8 +257,8 @@ func behindDamage(log *segment.Log, at segment.Offset) segment.Offset {
 	return at
 }
 
-// logDamage counts and logs damage. It is called once per range: the range is isolated from then on, and the scrub
-// skips it.
+// logDamage counts and logs damage. It is called once per range, because the range is isolated from then on and the
+// scrub skips it.
 func (s *Scrub) logDamage(cp Copy, from, to segment.Offset, err error) {
 	what := "it is not served; look at the device"
 	if !cp.Solo() {
@@ -269,7 +270,7 @@ func (s *Scrub) logDamage(cp Copy, from, to segment.Offset, err error) {
 	}
 }
 
-// logMended counts and logs that something damaged was rewritten.
+// logMended counts and logs that damaged data was rewritten.
 func (s *Scrub) logMended(what string, args ...any) {
 	if s.mended.Add(1) <= maxDamageLines {
 		s.n.Log.Warn(what, args...)

@@ -16,42 +16,42 @@ import (
 )
 
 const (
-	// verifySpan is about how long one call of Compare works.
+	// verifySpan is roughly how long one call of Compare works.
 	verifySpan = time.Second
-	// maxVerifyRate bounds what it reads of each copy, in bytes per second.
+	// maxVerifyRate bounds how many bytes per second Compare reads of each copy.
 	maxVerifyRate = 16 << 20
 	// verifyBytes is how much of each copy is compared at once.
 	verifyBytes = 1 << 20
-	// maxVerifyRounds bounds askAll. It is more than all copies need to agree on the same range.
+	// maxVerifyRounds bounds the rounds of askAll. It is more than all copies need to agree on one range.
 	maxVerifyRounds = 64
 )
 
-// ErrRequest says that a request of another node to verify a copy is not one of this version.
+// ErrRequest says that this version does not understand another node's request to verify a copy.
 var ErrRequest = errors.New("engine: what is to be verified is not said as it should be")
 
 // Verified is the result of one call of Compare.
 type Verified struct {
-	Next  segment.Offset `json:"next"` // where the next call continues
-	Done  bool           `json:"done"` // everything that was committed when it looked has been compared
+	Next  segment.Offset `json:"next"` // the next call continues here
+	Done  bool           `json:"done"` // everything that was committed when Compare looked has been compared
 	Bytes int64          `json:"bytes"`
-	Nodes []string       `json:"nodes"` // whose copies were compared: the in-sync replicas
+	Nodes []string       `json:"nodes"` // the in-sync replicas whose copies were compared
 	Found []Difference   `json:"found,omitempty"`
 }
 
-// Difference is a run of messages in which copies differ.
+// Difference is a range of the log in which the copies differ.
 type Difference struct {
 	From  segment.Offset `json:"from"`
 	To    segment.Offset `json:"to"`
-	First base.ID        `json:"first_id"` // of the leader's copy, or of another one that can be read; 0: none can
+	First base.ID        `json:"first_id"` // in the leader's copy, or in another readable one; 0: no copy is readable
 	Count uint32         `json:"count"`    // of the first batch
-	// Damaged are the nodes whose copy does not verify; it is repaired from a replica that can be read. Differing are the
-	// nodes whose copy verifies and differs from the leader's, which neither a crash nor damage explains.
+	// Damaged are the nodes whose copy does not verify; such a copy is repaired from a readable replica. Differing are
+	// the nodes whose copy verifies but differs from the leader's, which neither a crash nor damage explains.
 	Damaged   []string `json:"damaged,omitempty"`
 	Differing []string `json:"differing,omitempty"`
 }
 
-// ReadCopy reads and verifies a piece of this node's copy from the disk. committed is where the committed part of the
-// copy ends.
+// ReadCopy reads and verifies a piece of this node's copy from the disk. committed is the end of the committed part of
+// the copy.
 func ReadCopy(log *segment.Log, committed segment.Offset, q wire.VerifyRequest) (*wire.VerifyAnswer, error) {
 	if q.Max < 1 || q.Max > verifyBytes {
 		return nil, ErrRequest
@@ -93,21 +93,21 @@ func ReadCopy(log *segment.Log, committed segment.Offset, q wire.VerifyRequest) 
 	return a, nil
 }
 
-// Comparison is what it takes to compare the copies of one partition. The engine makes one per call of
-// Engine.VerifySome. Its functions are called without a lock, on the goroutine of Compare.
+// Comparison holds what a comparison of the copies of one partition needs. The engine makes one per call of
+// Engine.VerifySome. The functions are called without a lock, on the goroutine of Compare.
 type Comparison struct {
 	Host  host.Host
 	Log   *slog.Logger
 	Topic string // the topic's name
 	ID    meta.PartitionID
-	// Ask asks a node, which may be this one, about its copy: ReadCopy there.
+	// Ask asks a node, possibly this one, about its copy; the node calls ReadCopy.
 	Ask func(ctx context.Context, n *meta.Node, q wire.VerifyRequest) (*wire.VerifyAnswer, error)
-	// Sleep waits for d; an error says that ctx ended or the engine closes.
+	// Sleep waits for d. It returns an error if ctx ends or the engine closes meanwhile.
 	Sleep func(ctx context.Context, d time.Duration) error
 }
 
-// Compare compares the bytes that the in-sync replicas of a partition have from offset at on, as the cluster's state
-// names them. It works for about a second at a bounded rate: see Engine.VerifySome.
+// Compare compares the copies of a partition at its in-sync replicas, which s names, from offset at on. It works for
+// about a second at a bounded rate; see Engine.VerifySome.
 func (c Comparison) Compare(ctx context.Context, s *meta.Snapshot, at segment.Offset) (*Verified, error) {
 	v := &verification{Comparison: c, out: &Verified{Next: at}}
 	if err := v.choose(s); err != nil {
@@ -120,7 +120,7 @@ func (c Comparison) Compare(ctx context.Context, s *meta.Snapshot, at segment.Of
 		if v.noted(ctx); err != nil && len(v.out.Found) == 0 {
 			return nil, err
 		} else if err != nil {
-			return v.out, nil // so that the differences are not lost; the caller continues from Next
+			return v.out, nil // do not lose the differences; the caller continues from Next
 		}
 		if c.Sleep(ctx, time.Duration(v.out.Bytes-before)*time.Second/maxVerifyRate) != nil {
 			return v.out, ctx.Err()
@@ -134,16 +134,17 @@ type verification struct {
 	Comparison
 	nodes  []*meta.Node // the leader first
 	out    *Verified
-	damage []damagedRange // damage that is not in out yet
+	damage []damagedRange // damage that out does not report yet
 }
 
-// damagedRange is damage that a node met in its copy. A follower repairs it at once, so the next query may not find it.
+// damagedRange is damage that a node found in its copy. A follower repairs damage at once, so the next query may not
+// find it.
 type damagedRange struct {
 	node     *meta.Node
 	from, to segment.Offset
 }
 
-// choose picks the nodes to compare: the leader, and the live members of the ISR.
+// choose picks the nodes to compare: the leader and the live members of the ISR.
 func (v *verification) choose(s *meta.Snapshot) error {
 	row := s.Partitions[v.ID]
 	if row == nil || s.Nodes[row.State.Leader] == nil || !s.Nodes[row.State.Leader].Live {
@@ -170,8 +171,8 @@ func (v *verification) ask(ctx context.Context, n *meta.Node, q wire.VerifyReque
 	return a, err
 }
 
-// noted reports the damage that lies before Next and is in no difference: it was repaired before the comparison reached
-// it. The first batch of each range comes from another node.
+// noted reports damage before Next that no difference covers, because it was repaired before the comparison reached it.
+// Another node supplies the first batch of each range.
 func (v *verification) noted(ctx context.Context) {
 	for {
 		i := slices.IndexFunc(v.damage, func(b damagedRange) bool { return v.out.Done || b.from < v.out.Next })
@@ -199,7 +200,8 @@ func (v *verification) removeDamage(n *meta.Node, from segment.Offset) {
 	v.damage = slices.DeleteFunc(v.damage, func(b damagedRange) bool { return b.node.ID == n.ID && b.from == from })
 }
 
-// askAll asks every node about [at, to), and repeats that with a smaller to until all answers are about the same range.
+// askAll asks every node about [at, to), and repeats the questions with a smaller to until all answers cover the same
+// range.
 func (v *verification) askAll(ctx context.Context, at, to segment.Offset, most int) ([]*wire.VerifyAnswer, error) {
 	for range maxVerifyRounds {
 		var all []*wire.VerifyAnswer
@@ -254,7 +256,7 @@ func (v *verification) round(ctx context.Context) error {
 	return nil
 }
 
-// narrow finds the first batch at or behind at in which the copies differ; there is one before v.out.Next.
+// narrow reports the first batch at or behind at in which the copies differ. There is one before v.out.Next.
 func (v *verification) narrow(ctx context.Context, at segment.Offset) error {
 	for at < v.out.Next {
 		all, err := v.askAll(ctx, at, 0, 1) // one batch
@@ -275,7 +277,7 @@ func (v *verification) narrow(ctx context.Context, at segment.Offset) error {
 	return nil
 }
 
-// found makes a difference of the nodes' answers about [from, to).
+// found reports a difference in [from, to), built from the nodes' answers about that range.
 func (v *verification) found(from, to segment.Offset, all []*wire.VerifyAnswer) {
 	d := Difference{From: from, To: to}
 	var lead *wire.VerifyAnswer
