@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// reportTimeout bounds one report to the store, and reportPause is the pause before it is tried again.
+	// reportTimeout bounds one report to the store. reportPause is the pause before the next attempt.
 	reportTimeout = 5 * time.Second
 	reportPause   = 200 * time.Millisecond
 
-	// evacuateTime bounds one attempt of a node whose disk hangs to hand over its leaderships.
+	// evacuateTime bounds one attempt to hand over the leaderships of a node whose disk hangs.
 	evacuateTime = 30 * time.Second
 	// evacuatePause is the pause between two rounds of an attempt.
 	evacuatePause = 250 * time.Millisecond
@@ -31,19 +31,20 @@ type MemberConfig struct {
 	Host  host.Host
 	Log   *slog.Logger
 	Ctx   context.Context // ends when the node closes
-	Spawn func(f func())  // starts what the node waits for when it closes
-	// Report tells the store, and so the other nodes, the state of this node's disk: meta.Store.ReportDisk.
+	Spawn func(f func())  // starts a goroutine that the node waits for when it closes
+	// Report tells the store, and through it the other nodes, the state of this node's disk: meta.Store.ReportDisk.
 	Report func(ctx context.Context, s meta.DiskState) error
-	// Led returns one function for each partition that this node leads, which asks the store at once to make another
-	// replica the leader. again says that the partition is still led here although it has another replica in sync. nil:
-	// the node keeps what it leads while its disk hangs (Options.DiskPatience).
+	// Led returns one function for each partition that this node leads. The function asks the store at once to make
+	// another replica the leader. handed says that this succeeded. again says that this node still leads the partition
+	// although another replica is in sync. If Led is nil, the node keeps its leaderships while its disk hangs
+	// (Options.DiskPatience).
 	Led func() []func() (handed, again bool)
 }
 
-// Member is a node of a cluster as far as its disk goes: it tells the other nodes its disk's state, and hands over what
-// it leads while the disk hangs. Judged may be called with a lock held. Everything else runs on goroutines of its own,
-// which wait for the store, never for the disk. A crash loses the state: the next process has a good disk until it has
-// seen otherwise.
+// Member represents this node's disk in the cluster: it tells the other nodes the state of the disk, and hands over the
+// node's leaderships while the disk hangs. Judged may be called with a lock held. Everything else runs on the Member's
+// own goroutines, which wait for the store, never for the disk. A crash loses the state: the next process takes its
+// disk for good until it finds otherwise.
 type Member struct {
 	MemberConfig
 	wanted     atomic.Uint32 // the core.DiskState to report
@@ -54,7 +55,7 @@ type Member struct {
 // NewMember returns the Member of a node. It does nothing before Judged is called.
 func NewMember(c MemberConfig) *Member { return &Member{MemberConfig: c} }
 
-// Judged is told what the watch found: it is Config.Judged. It does not wait.
+// Judged takes a result of the watch: it is Config.Judged. It does not wait.
 func (m *Member) Judged(v core.DiskVerdict) {
 	if v.Tell {
 		m.announce(v.State)
@@ -64,11 +65,12 @@ func (m *Member) Judged(v core.DiskVerdict) {
 	}
 }
 
-// announce reports the state as soon as the store accepts it. It does not wait.
+// announce makes a goroutine report the state, and repeat the report until the store accepts it. announce does not
+// wait.
 func (m *Member) announce(state core.DiskState) {
 	m.wanted.Store(uint32(state))
 	if !m.reporting.CompareAndSwap(false, true) {
-		return // the goroutine that reports will see the new state
+		return // the reporting goroutine will see the new state
 	}
 	m.Spawn(func() {
 		for m.Ctx.Err() == nil {
@@ -103,10 +105,10 @@ func metaState(s core.DiskState) meta.DiskState {
 	return meta.DiskSlow
 }
 
-// evacuate hands every leadership over to a replica whose disk is good, because this node's disk hangs. Publishers of
-// batches that were appended and not committed hear that the outcome is unknown, as after a failover; puts still in the
-// inboxes are forwarded to the new leaders. core.DiskWatch decides how often it runs, and is told whether anything was
-// handed over.
+// evacuate hands over every leadership to a replica whose disk is good, because this node's disk hangs. Publishers
+// whose batches were appended but not committed learn that the outcome is unknown, as after a failover. Puts still in
+// the inboxes are forwarded to the new leaders. core.DiskWatch decides how often evacuate runs, and is told if nothing
+// was handed over.
 func (m *Member) evacuate() {
 	if !m.evacuating.CompareAndSwap(false, true) {
 		return
@@ -114,7 +116,7 @@ func (m *Member) evacuate() {
 	defer m.evacuating.Store(false)
 	ctx, cancel := m.Host.WithTimeout(m.Ctx, evacuateTime)
 	defer cancel()
-	// First tell the other nodes, or one of them would give a leadership back. If they cannot be told, go on
+	// First tell the other nodes; otherwise one of them might give a leadership back. If they cannot be told, go on
 	// nevertheless.
 	if err := m.report(m.Watch.State()); err != nil {
 		m.Log.Warn("the other nodes could not be told that the disk hangs", "error", err)
@@ -137,8 +139,8 @@ func (m *Member) evacuate() {
 	}
 }
 
-// evacuateRound tries each partition once. It returns how many are still led here although they have another replica in
-// sync.
+// evacuateRound tries each partition once. It returns how many partitions this node still leads although another
+// replica is in sync.
 func (m *Member) evacuateRound() int {
 	led := m.Led()
 	var next, left atomic.Int64

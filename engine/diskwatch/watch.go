@@ -17,11 +17,11 @@ import (
 	"penstock/segment/aio"
 )
 
-// Interval is how often Step is to be called.
+// Interval is how often Step must be called.
 const Interval = 250 * time.Millisecond
 
-// probeFile is the file that probes of an idle disk write: one block, created once and then overwritten. Nobody reads
-// it.
+// probeFile is the file that probes write when the disk is idle. It is one block, created once and then overwritten.
+// Nobody reads it.
 const probeFile = "disk.probe"
 
 // Config is what a Watch needs of its node. The engine fills it in when it opens.
@@ -29,19 +29,20 @@ type Config struct {
 	Host  host.Host
 	Log   *slog.Logger
 	Disk  aio.Disk
-	Pulse *aio.Pulse      // counts writes that began and ended
-	Stop  <-chan struct{} // closed when the engine closes: no probe waits for a simulated disk any more
+	Pulse *aio.Pulse      // counts the writes that have begun and ended
+	Stop  <-chan struct{} // closed when the engine closes: probes stop waiting for a simulated disk
 
-	// Those of the engine's Options with these names.
+	// These are the engine's Options of the same names.
 	DiskPatience, DiskFailedAfter, DiskProbeAfter time.Duration
 
-	// Judged is told what each step found. It does not wait and starts what waits. Watch.mu is held.
+	// Judged takes the result of each step. It must not wait; work that waits it starts on goroutines. Watch.mu is
+	// held.
 	Judged func(core.DiskVerdict)
 }
 
-// Watch is the state of this node's disk. The zero value has not started: its disk is good. Any goroutine may call its
-// methods, except Start and Step. Fields that are neither atomic nor guarded by mu belong to the one goroutine that
-// calls Step.
+// Watch tracks the state of this node's disk. The zero value is not started and reports a good disk. Any goroutine may
+// call the methods, except Start and Step. Fields that are neither atomic nor guarded by mu belong to the one goroutine
+// that calls Step.
 type Watch struct {
 	cfg        Config
 	watch      *core.DiskWatch
@@ -52,31 +53,31 @@ type Watch struct {
 	state     atomic.Uint32 // core.DiskState
 	waitedMs  atomic.Int64
 	probing   atomic.Bool // a probe is running
-	movedNone atomic.Bool // the last hand-over moved nothing, and the watch has not been told
+	movedNone atomic.Bool // the last hand-over moved nothing, and core.DiskWatch has not been told
 	probe     sync.WaitGroup
 
-	mu    lock.Mutex[lock.DiskHealth] // guards ended; held while the watch starts goroutines
+	mu    lock.Mutex[lock.DiskHealth] // guards ended; held while goroutines are started
 	ended bool                        // the engine closes: no more goroutines may be started
 
 	probes, hung, handOvers atomic.Uint64 // Member counts handOvers
 }
 
-// Stats are the present state, and counts since Start.
+// Stats are the current state, and counts since Start.
 type Stats struct {
 	State     core.DiskState
-	WaitedMs  int64  // how long writes have been waiting while none came back
-	Probes    uint64 // writes that only ask whether the disk answers
-	Hangs     uint64 // times that nothing came back for Config.DiskPatience
+	WaitedMs  int64  // how long writes have been waiting without any coming back
+	Probes    uint64 // writes that only test whether the disk answers
+	Hangs     uint64 // how often nothing came back for Config.DiskPatience
 	HandOvers uint64 // leaderships given away because of a hang
 }
 
-// State returns the present state of the disk.
+// State returns the current state of the disk.
 func (w *Watch) State() core.DiskState { return core.DiskState(w.state.Load()) }
 
-// Hangs says whether writes have not returned for longer than anybody waits.
+// Hangs says whether the disk is hung or failed: writes have not returned for longer than anyone waits.
 func (w *Watch) Hangs() bool { return w.State() >= core.DiskHung }
 
-// Failure is the disk's part of Engine.Health; nil: the disk has not failed.
+// Failure is the disk's part of Engine.Health. It returns nil unless the disk has failed.
 func (w *Watch) Failure() error {
 	if w.State() != core.DiskFailed {
 		return nil
@@ -85,7 +86,7 @@ func (w *Watch) Failure() error {
 		time.Duration(w.waitedMs.Load())*time.Millisecond)
 }
 
-// Stats returns what the watch has seen.
+// Stats returns the state and the counters of the watch.
 func (w *Watch) Stats() Stats {
 	return Stats{w.State(), w.waitedMs.Load(), w.probes.Load(), w.hung.Load(), w.handOvers.Load()}
 }
@@ -94,7 +95,7 @@ func (w *Watch) Stats() Stats {
 func (w *Watch) Start(cfg Config) {
 	w.begin(cfg)
 	if !cfg.Host.InlineLog() {
-		// Close does not wait for this goroutine: Close asks the watch whether waiting makes sense.
+		// Close does not wait for this goroutine, because Close asks the watch whether waiting makes sense.
 		cfg.Host.Spawn(func() {
 			for cfg.Host.Pause(Interval, w.released) {
 				w.Step()
@@ -120,7 +121,7 @@ func (w *Watch) begin(cfg Config) {
 	w.watch = core.NewDiskWatch(c, 0)
 }
 
-// Step reads which writes have returned since the last call, and acts on the new state.
+// Step looks which writes have returned since the last call, and acts on the new state.
 func (w *Watch) Step() {
 	begun, done := w.cfg.Pulse.Counts()
 	before := w.State()
@@ -147,21 +148,22 @@ func (w *Watch) Step() {
 	}
 }
 
-// End stops further starts, so that Engine.Close can wait for the goroutines that were started.
+// End prevents further goroutines, so that Engine.Close can wait for those that were started.
 func (w *Watch) End() {
 	w.mu.Lock()
 	w.ended = true
 	w.mu.Unlock()
 }
 
-// AwaitProbe waits for a probe that is running. It returns false if the disk hangs.
+// AwaitProbe waits for a probe that is running. It returns false if it gave up because the disk hangs.
 func (w *Watch) AwaitProbe() bool { return w.cfg.Host.Wait(&w.probe, w.Hangs) }
 
-// Released ends the goroutine that Start started: the engine's files are released, or left as they are.
+// Released ends the goroutine that Start started. The engine's files have been released by then, or are left as they
+// are.
 func (w *Watch) Released() { close(w.released) }
 
-// logChange logs a change of the state, one line each. The state changes at most once in a fifth of the patience, and
-// becomes good only after two.
+// logChange logs a change of the state in one line. The state changes at most once in a fifth of the patience, and
+// becomes good only after two patiences.
 func (w *Watch) logChange(before core.DiskState, v core.DiskVerdict) {
 	log, waited := w.cfg.Log, time.Duration(v.WaitedNs).Round(time.Millisecond)
 	switch {
@@ -183,7 +185,7 @@ func (w *Watch) logChange(before core.DiskState, v core.DiskVerdict) {
 	}
 }
 
-// askDisk writes one block and flushes it, on a goroutine of its own. It may never return.
+// askDisk writes and flushes one block, on its own goroutine. It may never return.
 func (w *Watch) askDisk() {
 	w.cfg.Pulse.Begin()
 	defer w.cfg.Pulse.End()
