@@ -12,16 +12,16 @@ import (
 )
 
 // Entry is everything that the commit log stores about a partition, in a checkpoint or in a record that cuts the
-// partition.
+// partition's log.
 type Entry struct {
 	ID        segment.Identity
 	State     segment.State
-	Committed segment.Position // a lower bound of what is committed
+	Committed segment.Position // a lower bound of the committed position
 	Epochs    []replicate.EpochStart
-	Fold      *core.Cursors // nil: it is not known
+	Fold      *core.Cursors // nil: unknown
 }
 
-// Append appends the encoding of an entry. A cursors length of 0 says that the fold is not known (engine/unread.go).
+// Append appends the encoding of an entry. A cursors length of 0 says that the fold is unknown (engine/part/unread.go).
 //
 //	topic 16 | partition u32 | next u64 | nextID u64 | end u64 | lastCRC u32 | epoch u64 | segment u32 |
 //	segmentBase u64 | segmentCapacity u64 | committed u64 | leader-epoch table (replicate/FORMAT.md) |
@@ -35,7 +35,7 @@ func Append(dst []byte, en *Entry) []byte {
 	dst = replicate.AppendEpochs(dst, en.Epochs)
 	at := len(dst)
 	dst = le.AppendUint32(dst, 0)
-	if en.Fold == nil { // not known
+	if en.Fold == nil {
 		return dst
 	}
 	dst = en.Fold.Append(dst)
@@ -72,11 +72,11 @@ func decodeState(p []byte) segment.State {
 	}
 }
 
-// ErrDecode says that what the commit log holds does not decode.
+// ErrDecode says that a checkpoint or a cut in the commit log does not decode.
 var ErrDecode = errors.New("engine: the commit log's checkpoint does not decode although its checksum is " +
 	"right: it was written by a different version; nothing was changed, start the version that wrote it")
 
-// decodeEntry reads the entry at the start of p and returns what follows it.
+// decodeEntry decodes the entry at the start of p and returns the rest of p.
 func decodeEntry(p []byte) (en Entry, rest []byte, err error) {
 	le := binary.LittleEndian
 	if len(p) < identityBytes+stateBytes+8 {
@@ -102,12 +102,12 @@ func decodeEntry(p []byte) (en Entry, rest []byte, err error) {
 	return en, p[n:], nil
 }
 
-// AppendCount appends the head of a checkpoint of n partitions. Their entries follow.
+// AppendCount appends the header of a checkpoint with n partitions. Their entries follow.
 //
 //	count u32 | entry*
 func AppendCount(dst []byte, n int) []byte { return binary.LittleEndian.AppendUint32(dst, uint32(n)) }
 
-// Decode calls each with the entries of a checkpoint; there may be none. each may keep what it gets.
+// Decode calls each with every entry of a checkpoint, which may be empty. each may keep the entry.
 func Decode(p []byte, each func(*Entry)) error {
 	if len(p) == 0 {
 		return nil
@@ -131,8 +131,8 @@ func Decode(p []byte, each func(*Entry)) error {
 	return nil
 }
 
-// A record of type clog.Truncate says that the log of a replica was cut or reset. Its payload describes the log that is
-// left:
+// A record of type clog.Truncate says that the log of a replica was cut or reset. Its payload describes the remaining
+// log:
 //
 //	kind u8 | zero 7 | entry
 const (
@@ -141,7 +141,8 @@ const (
 	cutBytes    = 8
 )
 
-// AppendCut appends the payload of a record that cuts the log, or with reset resets it, to what en says.
+// AppendCut appends the payload of a record that cuts the log to the state in en or, with reset, resets the log to that
+// state.
 func AppendCut(dst []byte, reset bool, en *Entry) []byte {
 	kind := byte(cutTruncate)
 	if reset {
@@ -150,7 +151,7 @@ func AppendCut(dst []byte, reset bool, en *Entry) []byte {
 	return Append(append(dst, kind, 0, 0, 0, 0, 0, 0, 0), en)
 }
 
-// DecodeCut decodes what AppendCut has encoded.
+// DecodeCut decodes the output of AppendCut.
 func DecodeCut(p []byte) (en Entry, reset bool, err error) {
 	if len(p) < cutBytes || p[0] != cutTruncate && p[0] != cutReset {
 		return en, false, ErrDecode
