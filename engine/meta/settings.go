@@ -5,46 +5,48 @@ import (
 	"fmt"
 )
 
-// QuotaMode says what happens when a partition has as much as its quota lets it keep.
+// QuotaMode says what happens when a partition has reached its quota.
 type QuotaMode string
 
 const (
-	QuotaReject     QuotaMode = "reject"      // publishing fails; consuming goes on and makes room. "" is the same
-	QuotaDropOldest QuotaMode = "drop-oldest" // the oldest segments go, confirmed or not
+	QuotaReject     QuotaMode = "reject"      // publishing fails; consuming goes on and makes room. "" means the same
+	QuotaDropOldest QuotaMode = "drop-oldest" // the oldest segments are removed, confirmed or not
 )
 
-// Durability says what an answer OK to a publish promises.
+// Durability says what the answer OK to a publish promises.
 type Durability string
 
-// DurabilitySynced is the only one: the message is on stable storage on every in-sync replica. "" is the same.
+// DurabilitySynced is the only durability: the message is on stable storage on every in-sync replica. "" means the
+// same.
 const DurabilitySynced Durability = "synced"
 
-// TopicSettings are what an operator can change about a topic. All figures but Partitions are per partition. It is
-// comparable.
+// TopicSettings are the settings of a topic that an operator can change. All numbers except Partitions are per
+// partition. The type is comparable.
 type TopicSettings struct {
-	Version uint64 `json:"version"` // rises with every change; 0: never configured
+	Version uint64 `json:"version"` // increases with every change; 0: never configured
 
-	// Retention removes whole segments, confirmed or not, and never the last one. 0: what the node's options say; -1: no
+	// Retention removes whole segments, confirmed or not, but never the last one. 0: the node's options apply; -1: no
 	// limit.
 	RetentionBytes int64 `json:"retention_bytes"`
 	RetentionCount int64 `json:"retention_count"`
 	RetentionAgeMs int64 `json:"retention_age_ms"`
 
-	// A quota bounds what is stored and not confirmed by every channel. 0: none.
+	// A quota bounds what is stored but not confirmed by every channel. 0: no quota.
 	QuotaBytes int64     `json:"quota_bytes"`
 	QuotaCount int64     `json:"quota_count"`
 	QuotaMode  QuotaMode `json:"quota_mode"`
 
-	// MinISR is how many replicas must have a message before it is answered OK. 0: the majority of them.
+	// MinISR is the number of replicas that must have a message before it is answered OK. 0: a majority of the
+	// replicas.
 	MinISR int `json:"min_isr"`
 
-	// Partitions can only become more: a message stays where it was stored. 0 in a change: as many as there are.
+	// Partitions can only grow: a message stays where it was stored. In a change, 0 keeps the number of partitions.
 	Partitions int        `json:"partitions,omitzero"`
 	Durability Durability `json:"durability,omitzero"`
 }
 
-// Stored are the settings as a topic's row holds them: the partitions are counted there already, and there is one
-// durability.
+// Stored returns the settings in the form in which a topic's row holds them: without the number of partitions, which
+// the row holds elsewhere, and without the durability, of which there is only one.
 func (s TopicSettings) Stored() TopicSettings {
 	s.Partitions, s.Durability = 0, ""
 	return s
@@ -53,8 +55,8 @@ func (s TopicSettings) Stored() TopicSettings {
 // ErrSettings says that settings are not valid.
 var ErrSettings = errors.New("meta: the topic's settings are not valid; nothing was changed")
 
-// Validate returns nil, or an ErrSettings that says in one sentence what to change. Whether MinISR fits the replicas is
-// the store's business, and Version too.
+// Validate returns nil, or an ErrSettings that says in one sentence what to change. The store checks MinISR against the
+// number of replicas, and it checks Version.
 func (s *TopicSettings) Validate() error {
 	for _, f := range []struct {
 		name        string
@@ -87,7 +89,8 @@ func (s *TopicSettings) Validate() error {
 	return nil
 }
 
-// WantedPartitions is how many partitions a topic of now should have with these settings, or an ErrSettings.
+// WantedPartitions returns how many partitions a topic that has now partitions should have with these settings, or an
+// ErrSettings. most is the largest number allowed.
 func (s *TopicSettings) WantedPartitions(now, most int) (int, error) {
 	switch n := s.Partitions; {
 	case n == 0 || n == now:
@@ -105,7 +108,7 @@ func (s *TopicSettings) WantedPartitions(now, most int) (int, error) {
 
 const maxAgeMs = 100 * 366 * 24 * 3600 * 1000
 
-// WantedMinISR is what the partitions of a topic with these settings should demand.
+// WantedMinISR returns the MinISR that these settings demand for a topic with this many replicas.
 func (s *TopicSettings) WantedMinISR(replicas int) int {
 	if s.MinISR == 0 {
 		return replicas/2 + 1
@@ -113,7 +116,7 @@ func (s *TopicSettings) WantedMinISR(replicas int) int {
 	return s.MinISR
 }
 
-// EffectiveSettings are the topic's settings with the MinISR and the partitions that it has.
+// EffectiveSettings returns the topic's settings with the actual MinISR and number of partitions.
 func (t *Topic) EffectiveSettings() TopicSettings {
 	s := t.Settings
 	if s.Version == 0 {
@@ -123,8 +126,8 @@ func (t *Topic) EffectiveSettings() TopicSettings {
 	return s
 }
 
-// Expanded are the settings of a topic that got more partitions by another way than its settings: whoever read the old
-// ones has to read them again.
+// Expanded returns the settings of a topic that got more partitions other than through its settings. Their version is
+// higher, so that a caller who read the old settings must read them again.
 func (t *Topic) Expanded() TopicSettings {
 	s := t.EffectiveSettings().Stored()
 	s.Version++
