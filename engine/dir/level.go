@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	// FirstLevel is the lowest feature level of a data directory or a cluster, and NewestLevel the highest that this
-	// version knows; see engine.Engine.Level.
+	// FirstLevel is the lowest feature level of a data directory or a cluster. NewestLevel is the highest level that
+	// this version knows; see engine.Engine.Level.
 	FirstLevel  = 1
 	NewestLevel = 2
 
 	formatsPerLevel = 1 // the format in node.json is the level plus this
 )
 
-// FormatOf is the format in the node.json of a directory at this feature level.
+// FormatOf returns the format that node.json has in a directory at this feature level.
 func FormatOf(level int) int { return level + formatsPerLevel }
 
-// Level is the feature level of the directory.
+// Level returns the feature level of the directory.
 func (m *Node) Level() int { return m.Format - formatsPerLevel }
 
-// CheckFormat refuses a directory whose level is above max, or that has none.
+// CheckFormat refuses a directory whose level is above max, or whose format is older than the first level.
 func (m *Node) CheckFormat(max int) error {
 	known := FormatOf(max)
 	switch {
@@ -40,8 +40,8 @@ func (m *Node) CheckFormat(max int) error {
 	return nil
 }
 
-// Check returns an error if this version does not know the level of the directory. A program that starts a
-// node calls it before anything else touches the directory. It reads one file; Open reports every other problem.
+// Check returns an error if this version does not know the level of the directory. A program that starts a node calls
+// Check before anything else touches the directory. Check reads one file; Open reports every other problem.
 func Check(dir string, newest int) error {
 	data, err := os.ReadFile(filepath.Join(dir, NodePath))
 	if err != nil {

@@ -16,32 +16,32 @@ import (
 	"penstock/segment/aio"
 )
 
-// Node is the content of node.json. A directory that starts empty gets a new StoreID: a node that comes back with
-// another disk is another store.
+// Node is the content of node.json. A directory that starts empty gets a new StoreID, because a node that comes back
+// with another disk is another store.
 type Node struct {
-	Format  int       `json:"format"` // says the feature level, see level.go
+	Format  int       `json:"format"` // encodes the feature level, see level.go
 	NodeID  string    `json:"node_id"`
 	StoreID uuid.UUID `json:"store_id"`
-	Cluster uuid.UUID `json:"cluster,omitzero"` // the cluster of which the node is a member; none for a single node
+	Cluster uuid.UUID `json:"cluster,omitzero"` // the cluster that the node is a member of; zero for a single node
 }
 
-// NodeFile is the node.json of an open data directory. The engine opens it, raises its level and binds it to a cluster,
-// and its scrub reads and mends it. Any goroutine may call the methods.
+// NodeFile is the node.json of an open data directory. The engine opens it, raises its level and binds it to a cluster.
+// The scrub reads and repairs it. Any goroutine may call the methods.
 //
-// mu guards node, and is held while the file is read or written: it may hang. NodeID, StoreID and Level do not take it.
-// A crash leaves the old content or the new one.
+// mu guards node, and is held while the file is read or written, which may hang. NodeID, StoreID and Level do not take
+// mu. A crash leaves either the old content or the new one.
 type NodeFile struct {
 	disk   aio.Disk
 	newest int // the highest level that may be written
 
 	mu    lock.Mutex[lock.NodeFile]
-	node  Node         // what the file says; nothing writes its NodeID and StoreID
-	level atomic.Int32 // of node
+	node  Node         // the content of the file; its NodeID and StoreID never change
+	level atomic.Int32 // the level of node
 }
 
-// OpenNodeFile reads node.json, or makes a new store in an empty directory. It refuses a directory whose level is above
-// newest. The new store of a cluster member begins at the first level, because the cluster that it will join may be at
-// that level.
+// OpenNodeFile reads node.json, or creates a new store in an empty directory. It refuses a directory whose level is
+// above newest. The new store of a cluster member begins at the first level, because the cluster that the node will
+// join may be at that level.
 func OpenNodeFile(
 	disk aio.Disk, log *slog.Logger, nodeID string, newest int, member bool, newUUID func() uuid.UUID,
 ) (*NodeFile, error) {
@@ -56,8 +56,8 @@ func OpenNodeFile(
 	return createNode(disk, nodeID, level, newest, newUUID)
 }
 
-// readNode reads node.json. It returns an error if this node must not use the directory: it belongs to another node, or
-// its level is above newest. fs.ErrNotExist: there is no file.
+// readNode reads node.json. It returns an error if this node must not use the directory, because the directory belongs
+// to another node or its level is above newest. It returns fs.ErrNotExist if there is no file.
 func readNode(disk aio.Disk, log *slog.Logger, nodeID string, newest int) (*NodeFile, error) {
 	var m Node
 	var odd error // the error of CheckFormat, returned without wrapping
@@ -96,13 +96,14 @@ func createNode(disk aio.Disk, nodeID string, level, newest int, newUUID func() 
 	return f, f.write(m)
 }
 
-// NodeID returns the node's name. It never changes.
+// NodeID returns the node's name, which never changes.
 func (f *NodeFile) NodeID() string { return f.node.NodeID }
 
-// StoreID returns what tells this directory from every other that the node had or will have. It never changes.
+// StoreID returns the id that tells this directory from every other directory that the node had or will have. It never
+// changes.
 func (f *NodeFile) StoreID() uuid.UUID { return f.node.StoreID }
 
-// Level returns the directory's feature level, which only rises. It costs one atomic load.
+// Level returns the directory's feature level, which only rises. The call costs one atomic load.
 func (f *NodeFile) Level() int { return int(f.level.Load()) }
 
 // Cluster returns the cluster that the directory belongs to, or the zero UUID. It takes mu.
@@ -112,8 +113,8 @@ func (f *NodeFile) Cluster() uuid.UUID {
 	return f.node.Cluster
 }
 
-// Raise durably raises the directory to level; it never lowers it. It refuses a level that this version does not know.
-// It takes mu.
+// Raise durably raises the directory to level. It never lowers the level, and refuses a level that this version does
+// not know. It takes mu.
 func (f *NodeFile) Raise(level int) error {
 	if level > f.newest {
 		return fmt.Errorf("engine: feature level %d: this version knows %d: %w", level, f.newest, meta.ErrNewerLevel)
@@ -128,7 +129,7 @@ func (f *NodeFile) Raise(level int) error {
 	return f.write(next)
 }
 
-// Adopt binds the directory to the cluster, for ever. It takes mu.
+// Adopt binds the directory to the cluster for ever. It takes mu.
 func (f *NodeFile) Adopt(cluster uuid.UUID) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -145,15 +146,16 @@ func (f *NodeFile) Adopt(cluster uuid.UUID) error {
 	return f.write(next)
 }
 
-// With calls check with what the file is to say. It holds mu meanwhile, so that check may read and mend the file.
+// With calls check with the intended content of the file. It holds mu during the call, so check may read and repair the
+// file.
 func (f *NodeFile) With(check func(known *Node)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	check(&f.node)
 }
 
-// write durably replaces the content by next. After an error the content in memory is the old one. mu is held, or
-// nobody else has f yet.
+// write durably replaces the content by next. After an error the content in memory is still the old one. The caller
+// holds mu, or no other goroutine has f yet.
 func (f *NodeFile) write(next Node) error {
 	if err := WriteTwice(f.disk, NodePath, &next); err != nil {
 		return fmt.Errorf("engine: cannot write to the data directory: %w", err)
@@ -163,8 +165,8 @@ func (f *NodeFile) write(next Node) error {
 	return nil
 }
 
-// Upgrade raises the data directory of a single node to the newest level, and returns the old and the new one. No node
-// may run on the directory. Afterwards older versions refuse it. A crash leaves it at either level.
+// Upgrade raises the data directory of a single node to the newest level, and returns the old and the new level. No
+// node may run on the directory. Afterwards older versions refuse the directory. A crash leaves it at either level.
 func Upgrade(dir string, newest int) (from, to int, err error) {
 	if _, err := os.Stat(filepath.Join(dir, NodePath)); errors.Is(err, fs.ErrNotExist) {
 		return 0, 0, fmt.Errorf("engine: %s is not a data directory: it has no %s; nothing was changed", dir, NodePath)
