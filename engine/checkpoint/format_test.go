@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write golden files that do not exist yet")
 
-// sampleEntry has another value in each field.
+// sampleEntry has a different value in each field.
 func sampleEntry() Entry {
 	fold := new(core.Cursors)
 	for _, ct := range []core.Control{
@@ -91,8 +91,8 @@ func TestFormatOfEntries(t *testing.T) {
 	}
 }
 
-// What a version wrote into the commit log is written the same way and read as what it was, and no part of it is taken
-// for the whole.
+// This version still writes the golden bytes in the same way, reads them as the values that were written, and refuses
+// every proper prefix of them.
 func TestGoldenCheckpoint(t *testing.T) {
 	en := sampleEntry()
 	empty := Entry{ID: segment.Identity{Topic: en.ID.Topic, Partition: 1}, Fold: new(core.Cursors)}
@@ -132,7 +132,8 @@ func TestGoldenCut(t *testing.T) {
 	}
 }
 
-// Whatever bytes have a right checksum: an entry is refused, or read as what is written the same way again.
+// For any bytes with a correct checksum, decoding either refuses an entry or returns one that encodes to the same
+// bytes.
 func FuzzEntry(f *testing.F) {
 	en := sampleEntry()
 	f.Add(Append(nil, &en))
