@@ -10,8 +10,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A file that a newer version wrote is not damaged: its second copy, which that version may not have come to write,
-// does not replace it.
+// A file that a newer version wrote is not damaged: its second copy does not replace it. The newer version may not have
+// come to write the copy.
 func TestReadTwiceOfANewerLevel(t *testing.T) {
 	const newest = 2
 	for _, c := range []struct {

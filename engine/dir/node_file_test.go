@@ -13,7 +13,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// openNode is a node that knows levels up to newest.
+// openNode opens the directory of a node that knows levels up to newest.
 func openNode(t *testing.T, disk *faultaio.Disk, newest int, member bool) *NodeFile {
 	t.Helper()
 	f, err := OpenNodeFile(disk, slog.New(slog.DiscardHandler), "n", newest, member, uuid.New)
@@ -23,8 +23,8 @@ func openNode(t *testing.T, disk *faultaio.Disk, newest int, member bool) *NodeF
 	return f
 }
 
-// A new store of a single node has the newest level. That of a cluster's member has the first one, whatever the cluster
-// turns out to have. Opened again it is the same store.
+// The new store of a single node has the newest level. The new store of a cluster member has the first level, whatever
+// level the cluster turns out to have. Opened again, it is the same store.
 func TestNewStore(t *testing.T) {
 	for _, c := range []struct {
 		member bool
@@ -59,7 +59,7 @@ func TestForeignDirectoryIsRefused(t *testing.T) {
 	}
 }
 
-// The level counts when the directory has it durably, and never goes back. F3
+// The level changes only once the directory holds it durably, and never goes back. F3
 func TestRaise(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	f := openNode(t, disk, 2, true)
@@ -97,7 +97,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// Who mends the file sees what it is to say now, and nobody writes it meanwhile.
+// The code that repairs the file sees the content that the file should have now, and nobody writes the file meanwhile.
 func TestNodeFileIsHeldWhileItIsChecked(t *testing.T) {
 	f := openNode(t, faultaio.New(faultaio.Options{}), 2, true)
 	if err := errors.Join(f.Raise(2), f.Adopt(uuid.UUID{1})); err != nil {
