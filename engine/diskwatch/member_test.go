@@ -14,7 +14,7 @@ import (
 	"penstock/engine/meta"
 )
 
-// Pause does not wait.
+// Pause returns at once.
 func (h *testHost) Pause(_ time.Duration, stop <-chan struct{}) bool {
 	select {
 	case <-stop:
@@ -24,12 +24,12 @@ func (h *testHost) Pause(_ time.Duration, stop <-chan struct{}) bool {
 	}
 }
 
-// member is a Member whose reports and hand-overs a test answers.
+// member is a Member whose reports and hand-overs are answered by the test.
 type member struct {
 	*Member
 	wg       sync.WaitGroup
 	reported []meta.DiskState
-	refuse   []error // what the next reports are answered
+	refuse   []error // answers to the next reports
 }
 
 func newMember(w *watched, led func() []func() (bool, bool)) *member {
@@ -58,7 +58,7 @@ func hang() *watched {
 	return w
 }
 
-// What the store does not accept is reported again, unless the node is not known there any more.
+// A report that the store does not accept is repeated, unless the store does not know the node any more.
 func TestMemberReports(t *testing.T) {
 	m := newMember(newWatched(-1), nil)
 	m.refuse = []error{errors.New("later"), nil, meta.ErrNotFound}
@@ -72,7 +72,8 @@ func TestMemberReports(t *testing.T) {
 	}
 }
 
-// While the disk hangs all leaderships go, a few at a time, and what cannot go at once is tried again.
+// While the disk hangs, all leaderships are handed over, a few at a time. Those that cannot be handed over at once are
+// retried.
 func TestMemberHandsOver(t *testing.T) {
 	const partitions = 100
 	w := hang()
@@ -117,7 +118,7 @@ func TestMemberHandsOver(t *testing.T) {
 	}
 }
 
-// A node that can give nothing away says so to the watch, and a node whose disk answers gives nothing away.
+// A node that cannot hand over anything tells the watch. A node whose disk answers hands over nothing.
 func TestMemberMovesNothing(t *testing.T) {
 	w := hang()
 	m := newMember(w, func() []func() (bool, bool) { return nil })
