@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// clocks are those of a machine that can stand still.
+// clocks are the clocks of a machine that can be suspended.
 type clocks struct{ mono, wall, boot int64 }
 
 func (c *clocks) pass(d time.Duration) { c.mono += int64(d); c.wall += int64(d); c.boot += int64(d) }
 
-// sleep is a pause of the whole machine: its monotonic clock stands still.
+// sleep suspends the whole machine: its monotonic clock stands still.
 func (c *clocks) sleep(d time.Duration) { c.wall += int64(d); c.boot += int64(d) }
 
 func (c *clocks) clock(readings *int) *bootClock {
@@ -49,7 +49,7 @@ func TestBootClock(t *testing.T) {
 		check("after a step of the wall clock")
 	}
 	c.sleep(time.Minute)
-	c.wall -= int64(time.Minute) // set back by as much as it slept: the next tick finds it
+	c.wall -= int64(time.Minute) // set back by the length of the sleep: the next tick finds it
 	b.measure()
 	want += time.Minute
 	check("after a sleep that the wall clock does not show")
@@ -58,7 +58,7 @@ func TestBootClock(t *testing.T) {
 	}
 }
 
-// The clocks of this machine: nothing stands still here, so the two agree.
+// This test uses the real clocks: the machine is not suspended here, so the two clocks agree.
 func TestBootClockReal(t *testing.T) {
 	b := NewMachine().awake
 	begin, from := time.Now(), b.now()
