@@ -10,8 +10,8 @@ import (
 	"penstock/segment/logtest"
 )
 
-// A segment that was begun with a checkpoint gets more room for the large batch behind it. Both go to a follower in one
-// run, which must have room for both, or the follower refuses the frame.
+// A segment that begins with a checkpoint gets more room for the large batch behind it. Both go to a follower in one
+// run. The run must have room for both, or the follower refuses the frame.
 func TestRunOfASegmentThatGrew(t *testing.T) {
 	b := new(Batches)
 	piece := func(size int, number uint32, base segment.Offset, capacity int64) {
@@ -34,8 +34,8 @@ func TestRunOfASegmentThatGrew(t *testing.T) {
 	}
 }
 
-// A frame holds what was asked for, as far as it has room, and one batch in any case. Bytes, descriptions and segments
-// agree.
+// A frame holds the batches that were requested, as far as it has room, and at least one batch. The bytes, the
+// descriptions and the runs agree.
 func TestCollect(t *testing.T) {
 	log := logtest.New(t, segment.Sizes{MinSegmentBytes: 16 << 10, MaxSegmentBytes: 16 << 10})
 	size := 0
