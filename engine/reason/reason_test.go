@@ -9,7 +9,7 @@ import (
 	"penstock/replicate/wire"
 )
 
-// Every error that has a number comes back from another node as the error that it was, also with words around it.
+// Every error that has a number comes back from another node as the same error, even if it was wrapped.
 func TestErrorsComeBackAsThemselves(t *testing.T) {
 	back := map[wire.Answer]func(n uint8) error{
 		wire.AnswerPut:          OfPut,
@@ -42,7 +42,8 @@ func TestErrorsComeBackAsThemselves(t *testing.T) {
 	}
 }
 
-// An error without a number refuses, and so does a number that only a newer version knows.
+// An error without a number gets 0. A number that only a newer version knows is read as ErrUnknown for a put, as
+// ErrMoved for a subscription, and as its text alone for an operation.
 func TestErrorsWithoutANumber(t *testing.T) {
 	other := errors.New("something else")
 	for _, a := range []wire.Answer{wire.AnswerPut, wire.AnswerSubscription, wire.AnswerOperation} {
@@ -63,8 +64,8 @@ func TestErrorsWithoutANumber(t *testing.T) {
 	}
 }
 
-// The version before numbers sends these sentences and no number, and takes them for what they are. They may never
-// change.
+// Versions before the numbers send these sentences and no number, and recognize errors by them. The sentences must
+// never change.
 func TestErrorsOfNodesWithoutNumbers(t *testing.T) {
 	sentences := map[error]string{
 		base.ErrVersion: "engine: the settings were changed by somebody else meanwhile: read them again; nothing was " +
