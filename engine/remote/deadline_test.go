@@ -10,7 +10,7 @@ import (
 	"penstock/replicate/wire"
 )
 
-// testLease is a lease whose clock a test moves.
+// testLease is a lease whose clock the test moves.
 type testLease struct{ now, until, began time.Duration }
 
 func (l *testLease) Now() int64         { return int64(l.now) }
@@ -20,7 +20,7 @@ func (l *testLease) Over(at int64) bool { return l.Now() >= at || !l.Leased() }
 
 func (l *testLease) Lapsed(since int64) bool { return !l.Leased() || since < int64(l.began) }
 
-// extend begins a lease of this length.
+// extend begins a lease of the given length.
 func (l *testLease) extend(d time.Duration) {
 	if !l.Leased() {
 		l.began = l.now
@@ -28,15 +28,15 @@ func (l *testLease) extend(d time.Duration) {
 	l.until = l.now + d
 }
 
-// newTestConsumers returns Consumers of node 1 without a network: whatever is sent to another node ends the test.
+// newTestConsumers returns the Consumers of node 1 without a network: a frame to another node ends the test.
 func newTestConsumers(t *testing.T, l *testLease) *Consumers {
 	return New(Node{
 		Host: host.NewMachine(), Peers: &host.Peers{Self: 1, Ctx: t.Context()}, Lease: l, Level: func() int { return 1 },
 	})
 }
 
-// A delivery through another node may be handed over for as long as the leader said, and no leader lets it be handed
-// over when its own lease is over.
+// A delivery through another node may be handed over for as long as the leader allowed, and no leader allows it beyond
+// the end of its own lease.
 //
 // F7.
 func TestDeadlineEndsWithTheLease(t *testing.T) {
@@ -68,9 +68,9 @@ func TestDeadlineEndsWithTheLease(t *testing.T) {
 	}
 }
 
-// A node stood still for longer than its lease, and gets a new one before it reads what lay in its sockets. The store
-// saw the lease end, so the next leader did not wait for this node: nothing that was sent before may be handed over,
-// neither with a deadline that is not over yet nor from a leader that knew nothing of deadlines.
+// A node was suspended for longer than its lease, and gets a new lease before it reads its sockets. The store saw the
+// old lease end, so the next leader did not wait for this node. So nothing that was sent before may be handed over:
+// neither a delivery whose deadline has not passed yet, nor one from a leader that does not know deadlines.
 //
 // Seed 2629847.
 func TestNothingOldIsHandedOverAfterALapse(t *testing.T) {
@@ -84,7 +84,7 @@ func TestNothingOldIsHandedOverAfterALapse(t *testing.T) {
 		t.Fatal("it is over at once")
 	}
 	lease.extend(1500 * time.Millisecond)
-	lease.now += 1600 * time.Millisecond // it stood still, and the lease ended
+	lease.now += 1600 * time.Millisecond // it was suspended, and the lease ended
 	lease.extend(time.Second)
 	if !early.Passed() {
 		t.Error("a delivery that waited for the client is handed over after the lapse")
@@ -95,7 +95,7 @@ func TestNothingOldIsHandedOverAfterALapse(t *testing.T) {
 
 	sink := &countingSink{}
 	r := &Consumer{rs: rs, sink: sink, answered: make(chan struct{})}
-	l.r, l.Node = r, 1 // itself: its frames go through a queue
+	l.r, l.Node = r, 1 // the node itself: its frames go through a queue
 	rs.shut = true
 	r.legs.Add(l)
 	r.legs.Accept(l)
@@ -105,15 +105,15 @@ func TestNothingOldIsHandedOverAfterALapse(t *testing.T) {
 	}
 }
 
-// countingSink counts what it gets.
+// countingSink counts its deliveries.
 type countingSink struct{ n int }
 
 func (s *countingSink) Deliver(*base.Delivery) bool { s.n++; return true }
 func (s *countingSink) Flush()                      {}
 func (s *countingSink) Closed(error)                {}
 
-// Stamps belong to a feature level, and are not sent where it is not in force: an older node takes them for damage and
-// cuts the connection.
+// Stamps belong to a feature level. They are not sent while that level is not in force, because an older node takes
+// them for damage and closes the connection.
 //
 // F3.
 func TestNoStampsBelowTheirLevel(t *testing.T) {
