@@ -14,7 +14,7 @@ import (
 	"penstock/segment/aio"
 )
 
-// logOf makes the records that a commit log has of one partition, one after the other.
+// logOf builds consecutive commit log records of one partition.
 type logOf struct {
 	t    *testing.T
 	id   segment.Identity
@@ -45,7 +45,7 @@ func newLog(t *testing.T, o replay.Options) *logOf {
 	return l
 }
 
-// batch makes the record of the next batch: messages with these bodies, or, with none, control entries.
+// batch builds the record of the next batch: messages with these bodies or, without bodies, control entries.
 func (l *logOf) batch(controls []core.Control, bodies ...string) *clog.Record {
 	h := segment.Header{Count: uint32(len(bodies)), Epoch: 1}
 	data := make([]byte, segment.HeaderBytes)
@@ -72,7 +72,7 @@ func (l *logOf) record(kind clog.Type, payload []byte) *clog.Record {
 	}
 }
 
-// read gives a record to the replay.
+// read passes a record to the replay.
 func (l *logOf) read(rec *clog.Record) {
 	l.t.Helper()
 	if err := l.into.Record(rec); err != nil {
@@ -80,7 +80,7 @@ func (l *logOf) read(rec *clog.Record) {
 	}
 }
 
-// expect compares what was replayed of the partition.
+// expect compares the replayed state of the partition.
 func (l *logOf) expect(what string, st segment.State, slices int) *replay.Partition {
 	l.t.Helper()
 	p := l.into.Partition(l.id)
@@ -91,7 +91,8 @@ func (l *logOf) expect(what string, st segment.State, slices int) *replay.Partit
 	return p
 }
 
-// The records go on where the checkpoint ends. Its state is in segments, the batches behind it are in memory.
+// The records continue where the checkpoint ends. The state of the checkpoint is in segments; the batches behind it are
+// in memory.
 func TestRecordsFollowTheCheckpoint(t *testing.T) {
 	l := newLog(t, replay.Options{})
 	if !l.into.Empty() || l.into.Has(l.id) {
@@ -119,7 +120,7 @@ func TestRecordsFollowTheCheckpoint(t *testing.T) {
 	}
 }
 
-// A batch that does not follow the one before is damage. It and what comes behind it are not applied.
+// A batch that does not follow the previous one is damage. Neither that batch nor the later ones are applied.
 func TestBatchThatDoesNotFollow(t *testing.T) {
 	l := newLog(t, replay.Options{})
 	l.read(l.batch(nil, "a"))
@@ -133,8 +134,8 @@ func TestBatchThatDoesNotFollow(t *testing.T) {
 	}
 }
 
-// A cut takes back what lies behind it, and the log goes on from there. A reset takes back all: the log begins anew,
-// and so does what could not be applied before.
+// A cut removes the batches behind it, and the log continues from there. A reset removes all batches: the log begins
+// anew, even if a record could not be applied before.
 func TestCutsAndResets(t *testing.T) {
 	l := newLog(t, replay.Options{})
 	l.read(l.batch(nil, "a"))
@@ -164,7 +165,7 @@ func TestCutsAndResets(t *testing.T) {
 	}
 }
 
-// Entries of a newer version leave the fold unknown, and the rest of the log is replayed.
+// Entries of a newer version make the fold unknown, but the rest of the log is replayed.
 func TestEntriesOfANewerVersion(t *testing.T) {
 	l := newLog(t, replay.Options{Folder: replay.Folder{Unknown: core.TopicPaused}})
 	l.read(l.batch([]core.Control{{Kind: core.TopicPaused, Flag: true}}))
@@ -174,7 +175,7 @@ func TestEntriesOfANewerVersion(t *testing.T) {
 	}
 }
 
-// A tombstone drops its topic, another kind of record ends recovery, and a restart of the replay forgets everything.
+// A tombstone drops its topic, an unknown type of record ends recovery, and a restart of the replay forgets everything.
 func TestOtherRecords(t *testing.T) {
 	l := newLog(t, replay.Options{})
 	l.read(l.batch(nil, "a"))
