@@ -9,9 +9,9 @@ import (
 	"penstock/segment"
 )
 
-// A transcript of an Adoption. serve E0 E1 ...: the node serves the partitions in these epochs; a line tells what the
-// channels may keep (-: nothing changes) and what they are given. stale N: a channel has partition N from another
-// epoch. again N: the channels may lack partition N.
+// A transcript of an Adoption. serve E0 E1 ...: the node serves the partitions in these epochs. Each output line says
+// which partitions the channels may keep (-: nothing changes) and which they are given. stale N: a channel has
+// partition N from another epoch. again N: the channels may lack partition N.
 func adoptionScript(t *testing.T, lines string) string {
 	t.Helper()
 	var a Adoption

@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// creditScript plays lines against a credit, and says what it tells whom. Time is in ms.
+// creditScript plays lines against a credit, and reports what the credit tells each leader. Time is in ms.
 //
-//	ready N        the client said so          heard I N    leader I answers its newest question: N in flight
-//	legs N         there are N leaders         finished I   a message of leader I was finished
-//	at N           the time is N; divide       gone I       leader I is no more
+//	ready N        the client sets RDY N           heard I N    leader I answers its newest message: N in flight
+//	legs N         there are N leaders             finished I   a message of leader I was finished
+//	at N           the time is N; divide           gone I       leader I is gone
 func creditScript(t *testing.T, lines string) string {
 	t.Helper()
 	var c Credit
@@ -96,7 +96,7 @@ func TestCreditTables(t *testing.T) {
 	}
 }
 
-// creditWorld is some leaders that hear and answer late.
+// creditWorld simulates leaders that hear and answer late.
 type creditWorld struct {
 	t       *testing.T
 	seed    uint64
@@ -175,8 +175,8 @@ func (w *creditWorld) check() {
 	w.bounds = sum
 }
 
-// Whatever leaders have in flight, and however late they hear and answer: what can be in flight never rises above RDY,
-// and every leader has its turn.
+// Whatever the leaders have in flight, and however late they hear and answer, the possible number of messages in flight
+// never exceeds RDY, and every leader gets its turn.
 func TestCreditNeverExceeds(t *testing.T) {
 	for seed := range uint64(300) {
 		w := &creditWorld{t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 1))}

@@ -15,13 +15,14 @@ type testLeg struct {
 	name string
 }
 
-// legsScript plays a transcript against the legs of a client with RDY 10. After each line it says who is subscribed, by
-// node: + accepted, ? asked; then how many first answers are awaited, and the RDY of the accepted ones.
+// legsScript plays a transcript against the legs of a client with RDY 10. After each line it prints the legs by node (+
+// accepted, ? asked), the number of first answers that are awaited, and the RDY of the accepted legs.
 //
 //	lead N ...  these nodes lead        accept N, remove N  the leader of a leg has said so
 //	first       wait for first answers
 //
-// A leg that is accepted gets no RDY before another leader has answered that it has less in flight: see Credit.
+// A leg that is accepted gets no RDY until another leader has answered that it has fewer messages in flight: see
+// Credit.
 func legsScript(t *testing.T, lines string) string {
 	t.Helper()
 	var s Legs[*testLeg]
@@ -101,8 +102,8 @@ func TestLegs(t *testing.T) {
 	}
 }
 
-// Whatever comes in whatever order: the accepted legs are the first, there is one per leader, and credit knows exactly
-// the accepted ones, by the same indexes.
+// For any events in any order, the accepted legs come first, there is one leg per leader, and the credit has exactly
+// the accepted legs, with the same indexes.
 func TestLegsRandom(t *testing.T) {
 	for seed := range uint64(500) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
