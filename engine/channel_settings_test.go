@@ -88,8 +88,8 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
-// Of those who change the same settings at the same time one wins, the others are told; every leader has the winner's,
-// and so have their successors.
+// If several callers change the same settings at the same time, one wins and the others get ErrVersion. Every leader
+// has the winner's settings, and so have the next leaders.
 func TestClusterConfigure(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)
@@ -142,8 +142,8 @@ func TestClusterConfigure(t *testing.T) {
 	}
 }
 
-// Filters by header: what a channel does not want counts as confirmed, deferred messages too, and other channels get
-// it.
+// Filters by header: messages that a channel does not want count as confirmed, deferred ones too, and other channels
+// get them.
 //
 // B60, B62.
 func TestFilter(t *testing.T) {
@@ -209,7 +209,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// A rate and a sample are of one channel only.
+// A rate and a sample apply to one channel only.
 //
 // B62.
 func TestRateAndSample(t *testing.T) {
@@ -304,8 +304,8 @@ func TestClusterLists(t *testing.T) {
 	}
 }
 
-// Tagged messages wait for consumers of their tag while one is subscribed, else they go to those without one; consumers
-// with a tag get nothing else, and none is lost when they come and go.
+// Tagged messages wait for consumers of their tag while one is subscribed; otherwise they go to consumers without a
+// tag. Consumers with a tag get no other messages, and no message is lost when they come and go.
 //
 // B59.
 func TestTags(t *testing.T) {
@@ -351,8 +351,8 @@ func TestTags(t *testing.T) {
 	}
 }
 
-// A rate holds for the channel, however its partitions are spread over the nodes; a filter goes on with the next
-// leaders.
+// A rate holds for the whole channel, however its partitions are spread over the nodes. A filter holds at the next
+// leaders, too.
 //
 // B60, B62.
 func TestClusterFilterAndRate(t *testing.T) {

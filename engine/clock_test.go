@@ -146,7 +146,7 @@ func TestClockStepsDuringDelays(t *testing.T) {
 	}
 }
 
-// Delays that were stored before a restart end by the wall clock of the next start, which is right here.
+// Delays that were stored before a restart end by the wall clock of the next start, which is the same here.
 //
 // B49.
 func TestClockStepBeforeRestart(t *testing.T) {

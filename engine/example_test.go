@@ -12,8 +12,8 @@ import (
 	"penstock/engine"
 )
 
-// exampleEngine opens an engine in a directory that goes with the returned function. A program names a lasting
-// directory, of course.
+// exampleEngine opens an engine in a temporary directory, which the returned function removes. A program would name a
+// lasting directory.
 func exampleEngine() (*engine.Engine, func()) {
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {
@@ -33,7 +33,7 @@ func exampleEngine() (*engine.Engine, func()) {
 	}
 }
 
-// Open a data directory, store a message, close.
+// Open a data directory, store a message, close the engine.
 func ExampleOpen() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "example")
@@ -60,7 +60,7 @@ func ExampleOpen() {
 	// Output: 0000000000000000
 }
 
-// A batch is stored all or nothing, in order, with consecutive ids.
+// A batch is stored as a whole or not at all, in order, with consecutive ids.
 func ExampleTopic_PublishBatch() {
 	ctx := context.Background()
 	e, done := exampleEngine()
@@ -109,7 +109,7 @@ func ExampleTopic_PublishAsync() {
 	// Output: 1000 messages are on stable storage
 }
 
-// A handler's nil confirms the message; an error brings it again.
+// A handler's nil confirms the message; an error makes it come again.
 func ExampleChannel_Consume() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// deps lists everything a package is built from.
+// deps lists all packages that a package is built from.
 func deps(t *testing.T, pkg string) []string {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-deps", pkg).CombinedOutput()
@@ -19,8 +19,8 @@ func deps(t *testing.T, pkg string) []string {
 
 const module = "penstock/"
 
-// onlyBelow demands that pkg is built from nothing of ours but the packages below it, and from nothing of what is
-// foreign to it.
+// onlyBelow checks that pkg is built from no package of this project but those below it, and from no package of others
+// that it must not bring.
 func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 	t.Run(pkg, func(t *testing.T) {
 		for _, dep := range deps(t, module+pkg) {
@@ -41,7 +41,7 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 	})
 }
 
-// The picture of the packages, as imports: each stands on what is below it and on nothing else of ours. Whoever embeds
+// The import graph is the picture of the packages: each package imports only packages below it. A program that embeds
 // the engine gets no cluster store, no HTTP server, no command line and no metrics library with it.
 func TestImportGraph(t *testing.T) {
 	engine := []string{
@@ -118,8 +118,8 @@ func TestImportGraph(t *testing.T) {
 	} {
 		onlyBelow(t, pkg, below, foreign)
 	}
-	// What stands above or beside the engine: the protocols know no cluster, the cluster knows no engine, and one package
-	// knows etcd.
+	// Packages above or beside the engine: the protocols do not know the cluster, the cluster does not know the engine,
+	// and only one package knows etcd.
 	foreign = []string{"go.etcd.io/", "google.golang.org/grpc", "github.com/spf13/", "github.com/nsqio/", "testing"}
 	for pkg, below := range map[string][]string{
 		"nsq": append([]string{

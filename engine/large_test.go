@@ -10,8 +10,8 @@ import (
 	"penstock/engine"
 )
 
-// Batches that fit into no ordinary buffer are written to segments and leave memory like all others: more of them than
-// the large buffers may take together are stored one after the other.
+// Batches that fit into no ordinary buffer are written to segments and leave memory like all others. If there are more
+// of them than the large buffers can hold together, they are stored one after the other.
 func TestLargeBatches(t *testing.T) {
 	e, err := engine.Open(context.Background(), engine.Options{
 		DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler),

@@ -11,7 +11,7 @@ import (
 	"penstock/engine/remote"
 )
 
-// clockHost is a machine whose clock of leases a test sets.
+// clockHost is a machine whose clock of leases is set by the test.
 type clockHost struct {
 	*host.Machine
 	awake  atomic.Int64 // ns
@@ -26,8 +26,8 @@ func (h *clockHost) pass(d time.Duration) { h.awake.Add(int64(d)) }
 
 func newClockHost() *clockHost { return &clockHost{Machine: host.NewMachine()} }
 
-// F9: a lease that was given before the machine stood still is over when it goes on, in the very moment in which
-// somebody asks. Mono does not see the time that has passed; Awake does.
+// F9: a lease that was given before the machine stood still is over when the machine goes on, for the very first
+// question about it. Mono does not count the time in which the machine stood still; Awake does.
 func TestLeaseEndsInSleep(t *testing.T) {
 	h := newClockHost()
 	cn := bareNodeOn(h)
@@ -44,12 +44,12 @@ func TestLeaseEndsInSleep(t *testing.T) {
 	}
 }
 
-// emptyStore knows nothing, and nobody may ask it for more.
+// emptyStore is a metadata store without content, of which nothing else may be requested.
 type emptyStore struct{ meta.Store }
 
 func (emptyStore) Snapshot() *meta.Snapshot { return &meta.Snapshot{} }
 
-// A machine that stood still, and whose wall clock was set back by as long: the next tick notices.
+// The machine stood still, and its wall clock was set back by the same time: the next tick notices that.
 func TestTicksReadTheBootClock(t *testing.T) {
 	h := newClockHost()
 	cn := bareNodeOn(h)

@@ -12,7 +12,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A leader waits for no node's answer that belongs to a feature level which is not in force.
+// A leader does not wait for answers of other nodes if the question belongs to a feature level that is not in force.
 //
 // F3.
 func TestNoFenceBelowItsLevel(t *testing.T) {
@@ -29,8 +29,8 @@ func (cn *clusterNode) fenceTime() int64 {
 	return channelTopic{t}.FenceMs(0, 2)
 }
 
-// A level that the cluster has is in force here when this node's own directory has it, and not before: an older version
-// could open the directory.
+// The cluster's level comes into force at this node when its own directory has that level, and not before: otherwise an
+// older version could open the directory.
 //
 // F3.
 func TestLevelNeedsItsDirectory(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"penstock/engine"
 )
 
-// traces are all files below dir with their bytes, modes and times.
+// traces returns all files below dir with their bytes, modes and times.
 func traces(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -43,7 +43,7 @@ func traces(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// A version that does not know the directory's level says so and touches nothing: no byte, no time.
+// A version that does not know the directory's level says so and changes nothing: no byte, no time.
 func TestNewerDirectoryIsNotTouched(t *testing.T) {
 	dir := prepared(t)
 	editNode(t, dir, `"format": 3`, `"format": 4`)
@@ -116,8 +116,8 @@ func TestUpgradeDirectory(t *testing.T) {
 	}
 }
 
-// A cluster of older versions goes on at its level when newer ones come, one after the other and back, and is raised
-// when all are new.
+// A cluster of older versions keeps its level while its nodes are replaced by newer versions and back, one after the
+// other. It can be raised when all nodes run the newer version.
 func TestUpgradeCluster(t *testing.T) {
 	old := map[string]bool{"n1": true, "n2": true, "n3": true}
 	tc := prepareTestCluster(t, 3, func(o *engine.Options) {

@@ -10,8 +10,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// The model of a topic: what each channel is owed, and what it may get. It is at-least-once delivery in as few words as
-// possible; the machine has states, the model has only duties.
+// The model of a topic says which messages each channel must get, and which it may get. It states at-least-once
+// delivery in as few words as possible: the machine has states, the model has only duties.
 type model struct {
 	t    *testing.T
 	rng  *rand.Rand
@@ -44,13 +44,13 @@ type modelChannel struct {
 const (
 	modelPartitions = 2
 	modelTimeout    = 60 * time.Millisecond
-	// A confirmation is in the log after ConfirmInterval and a commit; this is far beyond, on a busy machine as well.
+	// A confirmation is in the log after ConfirmInterval and a commit. This is far longer, even on a busy machine.
 	modelSettled = 2 * time.Second
 )
 
-// Random operations on a topic and its channels, with restarts of every kind between them, never break the duties: no
-// channel is denied what it is owed, none gets what it confirmed or dropped, what is not committed, not due, paused or
-// held.
+// Random operations on a topic and its channels, with restarts of every kind between them, never break the duties.
+// Every channel gets the messages that it must get. No channel gets a message that it has confirmed or dropped, or that
+// is not committed, not due, paused or held.
 //
 // B42, B44, B47, B49, B50, B51, B52, B53, B54, B56
 func TestModel(t *testing.T) {
@@ -88,7 +88,7 @@ func (m *model) must(err error) {
 }
 
 func (m *model) open() {
-	// Resets go back to anything.
+	// Resets may go back to any message.
 	m.e = openOnDisk(m.t, m.disk, func(o *engine.Options) { o.RetentionInterval = time.Hour })
 	topic, err := m.e.CreateTopic(ctxBg, "t", modelPartitions)
 	m.must(err)
@@ -172,7 +172,7 @@ func (m *model) publish() {
 	}
 }
 
-// pick returns a channel, or nil. Maps have no order that a seed could fix, so names decide.
+// pick returns a channel, or nil. It chooses by name, because a seed does not fix the order of a map.
 func (m *model) pick() *modelChannel {
 	for range 8 {
 		if c := m.channels[string(rune('a'+m.rng.IntN(4)))]; c != nil {
@@ -221,7 +221,7 @@ func (m *model) finish(c *modelChannel, id engine.ID) {
 	c.recent[id] = time.Now()
 }
 
-// leave takes the consumer away; what lies in its hands goes back to the channel.
+// leave closes the consumer; its messages in flight go back to the channel.
 func (m *model) leave(c *modelChannel) {
 	if c.seat != nil {
 		c.seat.Consumer.Close()
@@ -229,7 +229,7 @@ func (m *model) leave(c *modelChannel) {
 	}
 }
 
-// check says whether a delivery was allowed.
+// check says whether the model allows a delivery.
 func (m *model) check(c *modelChannel, got delivered) {
 	m.t.Helper()
 	body, known := m.bodies[got.id]
@@ -237,7 +237,7 @@ func (m *model) check(c *modelChannel, got delivered) {
 	case !known || body != got.body:
 		m.t.Fatalf("channel %s got %s %.20q, published was %.20q", c.name, got.id, got.body, body)
 	case got.at.Before(c.recent[got.id]):
-		// It timed out and came again before it was finished: the test got no processor in between.
+		// It timed out and came again before the test finished it, because the test got no processor meanwhile.
 	case !c.owed[got.id] && !c.maybe[got.id]:
 		m.t.Fatalf("channel %s got %s (attempt %d), which it confirmed or dropped", c.name, got.id, got.attempts)
 	case got.attempts == 0:
@@ -249,7 +249,7 @@ func (m *model) check(c *modelChannel, got delivered) {
 	}
 }
 
-// forget drops what a consumer was given before the channel changed under it.
+// forget drops the deliveries that a consumer got before the channel changed under it.
 func (c *modelChannel) forget() {
 	if c.seat != nil {
 		c.seat.mu.Lock()
@@ -258,7 +258,7 @@ func (c *modelChannel) forget() {
 	}
 }
 
-// quiet says that nothing is delivered to the channel now.
+// quiet checks that nothing is delivered to the channel now.
 func (m *model) quiet(c *modelChannel, why string) {
 	m.t.Helper()
 	if c.seat == nil {
@@ -436,7 +436,7 @@ func (m *model) restart() {
 	m.open()
 }
 
-// drain gives every channel all it is owed.
+// drain delivers to every channel all messages that it must get.
 func (m *model) drain() {
 	if m.paused {
 		m.pauseTopic()

@@ -8,8 +8,8 @@ import (
 	"penstock/replicate/wire"
 )
 
-// A newer node asks for something that this version does not know. The answer is an error also when the channel is not
-// here: no answer counts as done.
+// A newer node requests an operation that this version does not know. The answer is an error even if the channel is not
+// here, because the requester would take a missing result for done.
 func TestUnknownOperation(t *testing.T) {
 	e, err := Open(t.Context(), Options{DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"penstock/netproto"
 )
 
-// An ordered channel has one message of a partition in flight and keeps the order through everything that makes a
-// message come again; what was finished and followed by the next does not come again, whatever happens.
+// An ordered channel has one message of a partition in flight, and keeps the order whatever makes a message come again.
+// A message that was finished, and whose successor was delivered, never comes again.
 //
 // B57, B68.
 func TestOrdered(t *testing.T) {
@@ -63,7 +63,7 @@ func TestOrdered(t *testing.T) {
 		s.finish(m)
 		m = s.next()
 	}
-	// m20 is in flight: so m19's confirmation is on the disk.
+	// m20 is in flight, so the confirmation of m19 is on the disk.
 	e = openOnDisk(t, disk.Crash(3))
 	topic, _ = e.LookupTopic("t")
 	ch, _ = topic.LookupChannel("c")
@@ -76,7 +76,7 @@ func TestOrdered(t *testing.T) {
 		}
 	}
 	s.expectNothing("the end")
-	// Without the order many are in flight again.
+	// Without the order, many messages are in flight again.
 	configureChannel(t, ch, func(s *engine.ChannelSettings) { s.Order = engine.OrderNone })
 	publish(t, topic, numbered("n", 10, 0)...)
 	for i := range 10 {
@@ -86,8 +86,8 @@ func TestOrdered(t *testing.T) {
 	}
 }
 
-// The order holds over changes of leaders, with the consumer that reconnects to each; a message comes again only if the
-// next one was not delivered.
+// The order holds over changes of leaders, with a consumer that reconnects to each of them. A message comes again only
+// if the next one was not delivered.
 //
 // B57, B68.
 func TestClusterOrdered(t *testing.T) {
@@ -151,8 +151,8 @@ func TestClusterOrdered(t *testing.T) {
 	})
 }
 
-// In a key-ordered channel the messages of a key come one at a time, in order, and those of different keys do not wait
-// for each other.
+// In a key-ordered channel the messages of one key come one at a time and in order, and messages of different keys do
+// not wait for each other.
 //
 // B57.
 func TestKeyOrdered(t *testing.T) {
@@ -172,7 +172,7 @@ func TestKeyOrdered(t *testing.T) {
 	keyedRun(t, seats, keys*per+1, per)
 }
 
-// keyedRun finishes total messages key/number, some after they failed, and checks the order of each key.
+// keyedRun finishes total messages key/number, some of them only after failures, and checks the order of each key.
 func keyedRun(t *testing.T, seats []*testClient, total, per int) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -189,7 +189,7 @@ func keyedRun(t *testing.T, seats []*testClient, total, per int) {
 			}
 		}
 		if m.body == "" {
-			// Nothing more comes: what is held now is all that may be in flight.
+			// No more messages come: those that the test holds now are all that may be in flight.
 			if len(held) == 0 {
 				continue
 			}
@@ -258,7 +258,7 @@ func TestClusterKeyOrdered(t *testing.T) {
 			publishWith(t, topic, fmt.Sprint(key, "/", i), "key", key)
 		}
 	}
-	// Half of the messages are done, then the leader dies.
+	// Half of the messages are finished when the leader ends.
 	s := subscribe(t, c, 50)
 	last := map[string]int{}
 	for range keys * per / 2 {
@@ -291,9 +291,9 @@ func TestClusterKeyOrdered(t *testing.T) {
 	}
 }
 
-// While too few replicas answer, an ordered channel stands still for longer than a publisher would wait; when they are
-// back it goes on by itself. It does so, too, if it was configured meanwhile, and who configured it was told that the
-// outcome is unknown.
+// While too few replicas answer, an ordered channel stands still for longer than a publisher would wait. When the
+// replicas are back, it goes on by itself. It also goes on if it was configured meanwhile, and the caller was told that
+// the outcome is unknown.
 //
 // B57.
 func TestClusterOrderedOutlastsQuorum(t *testing.T) {

@@ -9,7 +9,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A consumer of one partition gets that one's messages in their order, and no others; those go to whoever takes them.
+// A consumer of one partition gets the messages of this partition in their order, and no others. Other messages go to
+// the consumers that take them.
 func TestConsumerOfOnePartition(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -81,7 +82,7 @@ func TestConsumerOfOnePartition(t *testing.T) {
 	}
 }
 
-// deliveries is a sink that keeps what it got, without bodies.
+// deliveries is a sink that keeps its deliveries, without bodies.
 type deliveries chan engine.Delivery
 
 func (s deliveries) Deliver(d *engine.Delivery) bool {

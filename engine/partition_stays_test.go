@@ -9,7 +9,7 @@ import (
 	"penstock/engine"
 )
 
-// moveLeadership makes to the leader of a partition, and waits until it serves.
+// moveLeadership makes to the leader of a partition, and waits until that node serves it.
 func (tc *testCluster) moveLeadership(topic string, n int, to *testNode) {
 	tc.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -38,8 +38,8 @@ func (tc *testCluster) publishIn(topic string, n int, body string) {
 	}
 }
 
-// awaitConfirmed waits until the log says on all nodes that everything up to a message is confirmed: the next leader
-// knows it then.
+// awaitConfirmed waits until the logs of all nodes say that all messages up to one are confirmed. Then the next leader
+// knows that, too.
 func (tc *testCluster) awaitConfirmed(m *testNode, topic, channel string, upTo engine.ID) {
 	tc.t.Helper()
 	tc.eventually("the confirmation is stored", func() bool {
@@ -48,7 +48,7 @@ func (tc *testCluster) awaitConfirmed(m *testNode, topic, channel string, upTo e
 	tc.awaitEqualCopies(topic, int(upTo.Partition()))
 }
 
-// expectClosed waits until a consumer was told that it is no more.
+// expectClosed waits until the consumer has been closed.
 func (s *testClient) expectClosed(why error) {
 	s.t.Helper()
 	eventually(s.t, "the consumer is told", func() bool {
@@ -72,7 +72,7 @@ func (s *testClient) expectOpen(why string) {
 	}
 }
 
-// rest finishes n messages of partition 1, of which none is finished, and returns the last one's id.
+// rest finishes n messages of partition 1, of which none was finished before, and returns the id of the last one.
 func (s *testClient) rest(n int, finished delivered) (last engine.ID) {
 	s.t.Helper()
 	for range n {
@@ -86,9 +86,9 @@ func (s *testClient) rest(n int, finished delivered) (last engine.ID) {
 	return last
 }
 
-// A consumer of one partition stays when its node gives another one away: what it has in flight is still its own and
-// can be finished, what it confirmed does not come again, and more comes at once. Consumers of the whole topic and of
-// the partition that went are told to go. The partition may come back.
+// A consumer of one partition stays when its node gives another partition away. Its messages in flight are still its
+// own and can be finished; messages that it confirmed do not come again; and new messages come at once. Consumers of
+// the whole topic, and of the partition that went, are closed. The partition may come back.
 //
 // B44, B47 for consumers of one partition.
 func TestPartitionConsumerStays(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"penstock/engine"
 )
 
-// carriedWorld stores messages that wait in channel c: three by their publishing, and one, "again", that was requeued.
-// Then so much comes that their segments go.
+// carriedWorld stores deferred messages of channel c: three that were published with a delay, and one, "again", that
+// was requeued. Then it stores so many other messages that the segments of these are removed.
 func carriedWorld(
 	t *testing.T, e *engine.Engine, topic *engine.Topic, ch *engine.Channel,
 ) (s *testClient, ids []engine.ID) {
@@ -43,7 +43,7 @@ func carriedWorld(
 	return s, ids
 }
 
-// logConfirms returns when everything that was finished or requeued until now is in the log: no crash undoes it.
+// logConfirms returns when all confirmations and requeues so far are in the log, so that no crash undoes them.
 func logConfirms(t *testing.T, ch *engine.Channel) {
 	t.Helper()
 	if err := errors.Join(ch.Pause(ctxBg), ch.Unpause(ctxBg)); err != nil {
@@ -51,7 +51,7 @@ func logConfirms(t *testing.T, ch *engine.Channel) {
 	}
 }
 
-// peekBodies are the bodies that a peek shows; from -1 everything.
+// peekBodies returns the bodies that a peek shows; with from -1, all of them.
 func peekBodies(
 	t *testing.T, look func(engine.PeekOptions) ([]engine.PeekedMessage, error), o engine.PeekOptions,
 ) []string {
@@ -67,7 +67,7 @@ func peekBodies(
 	return bodies
 }
 
-// checkCarried looks at what carriedWorld and two further messages, recent, left in the channel.
+// checkCarried checks the messages that carriedWorld and two further messages, recent, left in the channel.
 func checkCarried(t *testing.T, topic *engine.Topic, ch *engine.Channel, ids, recent []engine.ID) {
 	t.Helper()
 	look := func(o engine.PeekOptions) ([]engine.PeekedMessage, error) { return ch.Peek(ctxBg, o) }
@@ -113,7 +113,7 @@ func checkCarried(t *testing.T, topic *engine.Topic, ch *engine.Channel, ids, re
 	}
 }
 
-// Messages that the log has only as carried copies are shown in their place, with what they are.
+// Messages of which the log has only carried copies are shown in their original place, unchanged.
 //
 // B51.
 func TestPeekCarried(t *testing.T) {
@@ -146,7 +146,7 @@ func TestPeekCarried(t *testing.T) {
 	}
 }
 
-// More carried messages than one look takes do not hide those that a channel has not confirmed.
+// More carried messages than one step examines do not hide the messages that a channel has not confirmed.
 func TestPeekManyCarried(t *testing.T) {
 	o := inDir(t.TempDir())
 	o.CommitFileBytes, o.CommitLiveBytes = 1<<20, 3<<20 // a checkpoint names them all, and a segment begins with one

@@ -18,7 +18,7 @@ func peeked(ms []engine.PeekedMessage) (bodies []string) {
 	return bodies
 }
 
-// Peek shows what a channel has not confirmed, and changes nothing.
+// Peek shows the messages that a channel has not confirmed, and changes nothing.
 func TestPeek(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
@@ -83,7 +83,7 @@ func TestPeek(t *testing.T) {
 	}
 }
 
-// Answers are bounded: what does not fit is cut and says so.
+// Answers are bounded: a body that does not fit is cut, and the answer says so.
 func TestPeekIsBounded(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
@@ -108,7 +108,7 @@ func TestPeekIsBounded(t *testing.T) {
 	}
 }
 
-// Any node answers for all partitions.
+// Any node can be asked about all partitions.
 func TestClusterPeek(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)
@@ -127,7 +127,7 @@ func TestClusterPeek(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// In the order of their times, which no single partition knows.
+		// The messages are in the order of their times, which no single partition knows.
 		if !slices.Equal(peeked(got), numbered("m", 30, 0)) {
 			t.Errorf("%s: %v", m.name, peeked(got))
 		}

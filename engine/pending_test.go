@@ -7,7 +7,7 @@ import (
 	"penstock/engine"
 )
 
-// timesOutAsListed says whether the one message in flight times out when the list says so, and later after a touch.
+// timesOutAsListed checks that the one message in flight times out when the list says so, and that a touch moves that.
 func timesOutAsListed(t *testing.T, list func() []engine.PendingMessage, s *testClient, timeout time.Duration) {
 	t.Helper()
 	s.next()
@@ -28,7 +28,7 @@ func timesOutAsListed(t *testing.T, list func() []engine.PendingMessage, s *test
 	})
 }
 
-// The list of what is in flight says when each message times out, and a touch moves that.
+// The list of messages in flight says when each of them times out, and a touch moves that time.
 //
 // B44, B48.
 func TestPendingSaysWhenItTimesOut(t *testing.T) {
@@ -54,7 +54,7 @@ func TestPendingSaysWhenItTimesOut(t *testing.T) {
 	if got := list(); len(got) != 0 {
 		t.Errorf("nothing is in flight any more: %+v", got)
 	}
-	// It does time out then.
+	// The message does time out then.
 	fast := subscribe(t, ch, 1, engine.ConsumerOptions{MsgTimeout: 300 * time.Millisecond})
 	fast.next()
 	due := list()[0].Due
@@ -63,7 +63,7 @@ func TestPendingSaysWhenItTimesOut(t *testing.T) {
 	}
 }
 
-// Any node says it, of a consumer that is connected to a node which does not lead the partition, too.
+// Any node gives this list, also for a consumer that is connected to a node which does not lead the partition.
 //
 // B44, B48.
 func TestClusterPendingSaysWhenItTimesOut(t *testing.T) {

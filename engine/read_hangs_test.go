@@ -10,9 +10,9 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// readsHang prepares a leader of "t" whose disk answers no reads, and a follower that comes back to it. What the
-// follower lacks is a few batches that the leader's machine remembers (replicate: recent), and that are not in memory
-// any more: another partition may need the buffers. own is a partition of "other" that the same node leads.
+// readsHang prepares a leader of "t" whose disk answers no reads, and a follower that comes back. The follower lacks a
+// few batches that the leader's machine still remembers (replicate: recent) and that are not in memory any more,
+// because another partition may have needed the buffers. own is a partition of "other" that the same node leads.
 func readsHang(t *testing.T, change ...func(*engine.Options)) (tc *testCluster, l *testNode, own int) {
 	tc = newTestCluster(t, 3, append(change, impatient, func(o *engine.Options) {
 		o.Cluster.Replication.LagMaxNs = int64(time.Second)
@@ -40,7 +40,7 @@ func readsHang(t *testing.T, change ...func(*engine.Options)) (tc *testCluster, 
 		l.disk.ReleaseHeld()
 	})
 	tc.network.isolate(back.name, false)
-	// Nothing is appended meanwhile, so the machine goes on to remember.
+	// Nothing is appended meanwhile, so the machine goes on remembering these batches.
 	tc.eventually("a read for the follower hangs", func() bool { return l.disk.Blocked() > 0 })
 	return tc, l, own
 }
@@ -58,7 +58,7 @@ func TestClusterLeaderGoesOnWhileAReadHangs(t *testing.T) {
 	}
 }
 
-// F6: writes hang as well, and the node gives its leadership away.
+// F6: when writes hang as well, the node gives its leadership away.
 func TestClusterLeaderGivesUpWhileAReadHangs(t *testing.T) {
 	t.Parallel()
 	tc, l, _ := readsHang(t, shortPatience)

@@ -14,8 +14,8 @@ import (
 
 const redriveCount = 5
 
-// redriveBegin makes dead letters m0 ... of channel c, durably, and none of channel other, which has finished
-// everything.
+// redriveBegin durably makes dead letters m0 ... of channel c, and none of channel other, which has finished all
+// messages.
 func redriveBegin(t *testing.T, e *engine.Engine) *engine.Channel {
 	t.Helper()
 	topic := topicOf(t, e, "t")
@@ -33,7 +33,7 @@ func redriveBegin(t *testing.T, e *engine.Engine) *engine.Channel {
 	return ch
 }
 
-// inStore are the dead letters that were not sent back yet.
+// inStore returns the dead letters that were not sent back yet.
 func inStore(t *testing.T, topic *engine.Topic) map[string]bool {
 	t.Helper()
 	dlq, ok := topic.Engine().LookupTopic("t.DLQ")
@@ -57,7 +57,7 @@ func inStore(t *testing.T, topic *engine.Topic) map[string]bool {
 	return bodies
 }
 
-// redriveCheck is the life after the power cut. moved is what redriving said that it had done.
+// redriveCheck is the life after the power cut. moved is the number that Redrive returned before.
 func redriveCheck(t *testing.T, disk *faultaio.Disk, what string, moved int) {
 	t.Helper()
 	e, err := engine.Open(ctxBg, smallOptions(disk))
@@ -98,8 +98,8 @@ func redriveCheck(t *testing.T, disk *faultaio.Disk, what string, moved int) {
 	}
 }
 
-// The power may go at any moment while dead letters are sent back: each is still in the dead-letter topic, or in the
-// channel's topic again, or both, and what was said to be sent back is.
+// The power may be cut at any moment while dead letters are sent back. Each of them is still in the dead-letter topic,
+// or in the channel's topic again, or in both; and those that Redrive counted are in the channel's topic.
 //
 // B43, B64.
 func TestRedrivePowerCut(t *testing.T) {
@@ -139,8 +139,8 @@ func TestRedrivePowerCut(t *testing.T) {
 	}
 }
 
-// The leader of the dead letters, or of the topic, may lose its power while they are sent back, at any moment: whoever
-// leads next has each of them in one of the two places.
+// The power of the leader of the dead letters, or of the topic, may be cut at any moment while they are sent back. The
+// next leader has each of them in one of the two places.
 //
 // B43, B64, B81.
 func TestClusterRedrivePowerCut(t *testing.T) {

@@ -8,7 +8,8 @@ import (
 	"penstock/engine"
 )
 
-// Consume is the same at a node that leads nothing; on a single node, and at a leader, Subscribe is Attach.
+// Consume works in the same way at a node that leads no partition. On a single node, and at a leader, Subscribe is
+// Attach.
 func TestRemoteConsume(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)

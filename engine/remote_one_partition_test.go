@@ -8,8 +8,8 @@ import (
 	"penstock/engine"
 )
 
-// A consumer of one partition is the leader's: a node that leads nothing refuses it instead of fetching all partitions
-// for it.
+// Only the leader serves a consumer of one partition: a node that leads no partition refuses it, instead of fetching
+// the messages of all partitions for it.
 func TestRemoteOnePartition(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)

@@ -11,13 +11,13 @@ import (
 	"penstock/netproto"
 )
 
-// deliveryOrder is the order in which all nodes together handed a lane's messages to clients.
+// deliveryOrder is the order in which all nodes together handed the messages of a lane to clients.
 type deliveryOrder struct {
 	mu  sync.Mutex
 	all []string
 }
 
-// recordingClient is a remoteTestClient that says when it got what.
+// recordingClient is a remoteTestClient that records its deliveries in a deliveryOrder.
 type recordingClient struct {
 	*remoteTestClient
 	name string
@@ -31,7 +31,7 @@ func (w *recordingClient) Deliver(d *engine.Delivery) bool {
 	return w.remoteTestClient.Deliver(d)
 }
 
-// record subscribes at a node whose clients tell h.
+// record subscribes at a node, with a client that records its deliveries in h.
 func (tc *testCluster) record(h *deliveryOrder, m *testNode, ready int, o engine.ConsumerOptions) *recordingClient {
 	tc.t.Helper()
 	client := &testClient{t: tc.t, came: make(chan struct{}, 1)}
@@ -53,8 +53,8 @@ func (tc *testCluster) record(h *deliveryOrder, m *testNode, ready int, o engine
 	return w
 }
 
-// newOrderedCluster is four nodes, three of which have a copy of an ordered topic's only partition; between has none,
-// and other leads nothing.
+// newOrderedCluster starts four nodes, three of which have a copy of the only partition of an ordered topic. between
+// has no copy, and other leads no partition.
 func newOrderedCluster(t *testing.T, order engine.Order) (tc *testCluster, leader, other, between *testNode) {
 	t.Helper()
 	tc = newTestCluster(t, 4, func(o *engine.Options) { o.Cluster.Replicas = 3 })
@@ -71,8 +71,8 @@ func newOrderedCluster(t *testing.T, order engine.Order) (tc *testCluster, leade
 	return tc, leader, other, between
 }
 
-// createOrderedChannel makes the ordered channel c of topic t, and waits until nodes hold its deliveries (the feature
-// level).
+// createOrderedChannel creates the ordered channel c of topic t, and waits until the feature level is in force at which
+// nodes hold its deliveries.
 func (tc *testCluster) createOrderedChannel(order engine.Order) {
 	tc.t.Helper()
 	configureChannel(tc.t, tc.channel("t", "c"), func(s *engine.ChannelSettings) {
@@ -91,8 +91,8 @@ func (tc *testCluster) createOrderedChannel(order engine.Order) {
 	})
 }
 
-// forward holds that no node handed over a message of the lane m0, m1, ... when a later one had been, nor one again
-// after the next.
+// forward checks that no node handed over a message of the lane m0, m1, ... after a later one, and none again after the
+// next one.
 func (h *deliveryOrder) forward(t *testing.T) {
 	t.Helper()
 	h.mu.Lock()
@@ -111,9 +111,9 @@ func (h *deliveryOrder) forward(t *testing.T) {
 	}
 }
 
-// A node in between stands still with a message of an ordered channel in its sockets: the message times out, or the
-// connection ends, somebody else finishes it and gets the next one. What the node finds when it goes on it does not
-// hand over.
+// A node between leader and client stands still with a message of an ordered channel in its sockets. The message times
+// out, or the connection ends; another client finishes it and gets the next one. When the node goes on, it must not
+// hand the message over.
 //
 // B57 at a node that leads nothing.
 func TestRemoteOrderedLate(t *testing.T) {
@@ -165,8 +165,8 @@ func TestRemoteOrderedLate(t *testing.T) {
 	}
 }
 
-// The leader hands over while a message of an ordered channel is on its way through a node that has not heard of it:
-// the next leader lets the order go on only when that node will not hand the message over any more.
+// The leader hands its leadership over while a message of an ordered channel is on its way through a node that has no
+// news of that. The next leader lets the order go on only when that node will not hand the message over any more.
 //
 // B57, B68 at a node that leads nothing.
 func TestRemoteOrderedLateOfOldLeader(t *testing.T) {
@@ -205,8 +205,8 @@ func TestRemoteOrderedLateOfOldLeader(t *testing.T) {
 	h.forward(t)
 }
 
-// A node leads two partitions and loses one of them while a message of the other is on its way through another node:
-// the channel goes on with the partition that stays, and knows that the message may still be handed over there.
+// A node leads two partitions and loses one of them while a message of the other is on its way through another node.
+// The channel goes on with the partition that stays, and remembers that the message may still be handed over there.
 //
 // B57 at a node that leads nothing.
 func TestRemoteOrderedLateWhenAPartitionGoes(t *testing.T) {

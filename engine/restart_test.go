@@ -10,8 +10,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// Every state of a channel survives a clean stop, a kill and a power cut: what was confirmed at least a
-// ConfirmInterval ago stays confirmed, what was not comes, delays keep their time, flags hold.
+// Every state of a channel survives a clean stop, a kill and a power cut. Messages that were confirmed at least a
+// ConfirmInterval ago stay confirmed, all others come, deferred messages keep their time, and flags hold.
 //
 // B22, B44, B50, B53, B54, B71
 func TestStatesSurviveRestart(t *testing.T) {
@@ -48,7 +48,7 @@ func TestStatesSurviveRestart(t *testing.T) {
 	}
 }
 
-// awaitSettled waits until every confirmation is in the commit log: two rounds of a publish behind it.
+// awaitSettled waits until every confirmation is in the commit log: it publishes twice behind them.
 func awaitSettled(t *testing.T, e *engine.Engine) {
 	t.Helper()
 	marker := topicOf(t, e, "marker")
@@ -207,7 +207,7 @@ var restartStates = []struct {
 	}},
 }
 
-// restartComesLater expects one message, not before its time.
+// restartComesLater expects one message, and not before its time.
 func restartComesLater(body string, attempts uint16) func(*testing.T, *engine.Topic, *engine.Channel, time.Time) {
 	return func(t *testing.T, _ *engine.Topic, ch *engine.Channel, begun time.Time) {
 		s := subscribe(t, ch, 5)

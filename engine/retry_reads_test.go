@@ -12,8 +12,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// The device of a single node cannot read a segment for a while. What lies there is served again when it can, without a
-// restart, and it is said once.
+// The device of a single node cannot read a segment for a while. When it can, the messages there are served again
+// without a restart, and that is logged once.
 func TestReadsAreTriedAgain(t *testing.T) {
 	disk, ids := closedDirectory(t, 300)
 	var log logged
@@ -47,7 +47,7 @@ func TestReadsAreTriedAgain(t *testing.T) {
 	})
 }
 
-// The same with the only replica of a partition in a cluster: nobody can repair it.
+// The same for the only replica of a partition in a cluster: no other node can repair it.
 func TestReadsOfASingleReplicaAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	tc, h := newTestCluster(t, 3, scrubsOften, func(o *engine.Options) { o.Cluster.Replicas = 1 }), newAckLog()

@@ -9,8 +9,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A node is not healthy as long as there is a damaged file of the commit log. If that is the current file, the node
-// goes on in another one.
+// A node is not healthy as long as a file of the commit log is damaged. If that is the current file, the node goes on
+// in another one.
 func TestRottenFileIsReplaced(t *testing.T) {
 	e := openSmall(t, faultaio.New(faultaio.Options{}))
 	topic, err := e.Topic(t.Context(), "t")

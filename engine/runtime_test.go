@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// Whatever reads a clock, starts something beside itself or draws an id asks the host, or the simulation of whole nodes
-// would not see it. Where the exceptions wait, no simulation gets: a put that finds no room (Options.AdmitTimeout), and
-// what Host.Alongside has started, which a simulation has done already.
+// Code that reads a clock, starts a goroutine or draws an id must ask the host, or the simulation of whole nodes would
+// not see it. No simulation reaches the places where the exceptions wait: a put that finds no room
+// (Options.AdmitTimeout), and goroutines of Host.Alongside, which a simulation has already run.
 func TestOnlyTheHostIsAsked(t *testing.T) {
 	doors := regexp.MustCompile(`time\.(Now|Since|After|NewTimer|NewTicker|Sleep)\(|\bgo (func|[a-z]+\.)|` +
 		`context\.WithTimeout\(|uuid\.New(String)?\(|\bwg\.(Go|Wait)\(`)

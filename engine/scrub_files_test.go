@@ -11,7 +11,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// flipGroup turns a bit in the body of a group with records in the newest commit log file.
+// flipGroup flips a bit in the body of a group with records, in the newest commit log file.
 func flipGroup(t *testing.T, d *faultaio.Disk, which func(groups []clog.GroupInfo) clog.GroupInfo) (file string) {
 	t.Helper()
 	var groups []clog.GroupInfo
@@ -31,9 +31,9 @@ func flipGroup(t *testing.T, d *faultaio.Disk, which func(groups []clog.GroupInf
 	return file
 }
 
-// A bit of the commit log rots while the node runs: the scrub finds it, what the file holds goes to segments, and the
-// file is given back. A restart then finds everything; without the scrub it would find a damaged log and store nothing
-// any more.
+// A bit of the commit log rots while the node runs. The scrub finds it, the content of the file goes to segments, and
+// the file is released. A restart then finds all messages; without the scrub it would find a damaged log and store
+// nothing any more.
 func TestScrubCommitLog(t *testing.T) {
 	for name, which := range map[string]func([]clog.GroupInfo) clog.GroupInfo{
 		"the checkpoint": func(g []clog.GroupInfo) clog.GroupInfo { return g[0] },
@@ -82,8 +82,8 @@ func TestScrubCommitLog(t *testing.T) {
 	}
 }
 
-// Bits of the small files and of what belongs to a segment beside its messages rot while the node runs: each is told,
-// counted and mended.
+// Bits rot in small files, and in the parts of a segment beside its messages, while the node runs. Each of these is
+// logged, counted and mended.
 func TestScrubMendsFiles(t *testing.T) {
 	disk, ids := closedDirectory(t, 300)
 	var log logged
@@ -139,8 +139,8 @@ func TestScrubMendsFiles(t *testing.T) {
 	}
 }
 
-// Files that are whole and say what they should not are nobody's rot: an operator put them there, and the scrub leaves
-// them alone.
+// Files that are whole but have unexpected content have not rotted: an operator has put them there, and the scrub
+// leaves them alone.
 func TestScrubLeavesWhatIsWhole(t *testing.T) {
 	disk := newDisk()
 	e := openOnDisk(t, disk, scrubsOften)
@@ -173,8 +173,8 @@ func content(t *testing.T, d *faultaio.Disk, name string) string {
 	return string(data)
 }
 
-// A list of shortened copies that does not say what the node knows is written anew: the next start would let a copy
-// lead that has not compared itself.
+// If the list of shortened copies does not have what the node knows, it is written anew. Otherwise the next start would
+// let a copy lead that has not compared itself.
 func TestClusterScrubShortened(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 1, scrubsOften)

@@ -15,7 +15,7 @@ import (
 
 func scrubsOften(o *engine.Options) { o.ScrubInterval = 100 * time.Millisecond }
 
-// A bit rots in a copy that nobody reads: the scrub finds it, and it is repaired from the others.
+// A bit rots in a copy that no consumer reads. The scrub finds it, and it is repaired from the other copies.
 func TestClusterScrubRepairs(t *testing.T) {
 	t.Parallel()
 	// A round reads 16 MiB a second, and the next one finds what rotted behind it: few bytes are in memory and in all.
@@ -60,7 +60,7 @@ func TestClusterScrubRepairs(t *testing.T) {
 	tc.checkCopies(h, "t", 1)
 }
 
-// On a single node the scrub says where the damage is, before somebody reads it.
+// On a single node the scrub reports where the damage is, before a consumer reads it.
 func TestScrubTells(t *testing.T) {
 	disk, _ := closedDirectory(t, 300)
 	files := segmentFiles(t, disk, "bad")

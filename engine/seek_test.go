@@ -11,8 +11,8 @@ import (
 	"penstock/engine"
 )
 
-// sought is what a seek must lead to, of messages m0 to m99: m0 to m49 are confirmed or in flight before, m40 to m49 in
-// flight.
+// sought is the expected result of a seek in messages m0 to m99. Before the seek, m0 to m49 are confirmed or in flight,
+// m40 to m49 in flight.
 var sought = []struct {
 	name string
 	to   func(ids []engine.ID, middle time.Time) engine.SeekTo
@@ -50,7 +50,7 @@ var sought = []struct {
 	}, 0},
 }
 
-// fillForSeek publishes what sought speaks of; middle is a time between m59 and m60.
+// fillForSeek publishes the messages that sought is about; middle is a time between m59 and m60.
 func fillForSeek(t *testing.T, topic *engine.Topic) (ids []engine.ID, middle time.Time) {
 	t.Helper()
 	all := numbered("m", 100, 0)
@@ -60,8 +60,8 @@ func fillForSeek(t *testing.T, topic *engine.Topic) (ids []engine.ID, middle tim
 	return append(ids, publish(t, topic, all[60:]...)...), middle
 }
 
-// A channel goes on exactly where it was told to; what was in flight is not its consumer's any more, and depth is that
-// of the new place.
+// A channel goes on exactly where the seek sent it. Messages that were in flight do not belong to their consumer any
+// more, and the depth is that of the new place.
 //
 // B56, B66.
 func TestSeek(t *testing.T) {
@@ -119,8 +119,8 @@ func TestSeek(t *testing.T) {
 	}
 }
 
-// While messages come and go, a seek back shows a consumer of one message at a time at most one that does not belong to
-// the new sequence.
+// While messages come and go, a seek back shows a consumer with one message in flight at most one message that does not
+// belong to the new sequence.
 //
 // B56.
 func TestSeekWhileDelivering(t *testing.T) {
@@ -173,7 +173,8 @@ func TestSeekRefused(t *testing.T) {
 	}
 }
 
-// Any node of a cluster takes a seek for all partitions, whoever leads them, and the next leaders know the place.
+// Any node of a cluster accepts a seek in all partitions, whichever nodes lead them, and the next leaders know the
+// place.
 //
 // B56, B66, B70.
 func TestClusterSeek(t *testing.T) {
@@ -197,7 +198,7 @@ func TestClusterSeek(t *testing.T) {
 	if n := drain(); n != 60 {
 		t.Fatalf("%d messages", n)
 	}
-	// A node that leads nothing of the topic has the channel's handle, too.
+	// A node that leads no partition of the topic can seek through its Channel, too.
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for i, m := range tc.nodes {

@@ -20,7 +20,7 @@ func usedBytes(t testing.TB, d *faultaio.Disk) int64 {
 	return faultaio.DefaultCapacityBytes - free
 }
 
-// fillUntilFull publishes until it is refused for want of space, and returns what was answered OK.
+// fillUntilFull publishes until a put is refused for lack of space, and returns the messages that were answered OK.
 func fillUntilFull(t *testing.T, topic *engine.Topic, acked map[engine.ID]string) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -40,12 +40,12 @@ func fillUntilFull(t *testing.T, topic *engine.Topic, acked map[engine.ID]string
 	t.Fatalf("never refused; %d messages stored", len(acked))
 }
 
-// The disk runs full: publishing is refused with ErrNoSpace, consuming and confirming go on, retention then frees
-// space, publishing resumes in the same process; nothing that was answered is lost, in this life or the next.
+// When the disk is full, publishing is refused with ErrNoSpace; consuming and confirming go on. Retention then frees
+// space, and publishing resumes in the same process. No acknowledged message is lost, in this life or in the next.
 //
 // B39 (retention by confirmation), D3 (a full disk is not a broken one)
 func TestDiskFull(t *testing.T) {
-	// The room is more than the reserve (the commit log's 1 MiB, two files of it, a segment) and otherwise any.
+	// The size is more than the reserve (the commit log's 1 MiB, two of its files, a segment), and otherwise arbitrary.
 	for slack := int64(2 << 20); slack <= 3<<20; slack += 128 << 10 {
 		t.Run(fmt.Sprint(slack), func(t *testing.T) { diskFull(t, slack) })
 	}
@@ -66,7 +66,7 @@ func diskFull(t *testing.T, slack int64) {
 		t.Errorf("Health says %v", err)
 	}
 
-	// What a power cut would leave now has everything.
+	// The disk that a power cut would leave now has all messages.
 	next := openOnDisk(t, disk.Crash(3))
 	nextTopic, _ := next.LookupTopic("t")
 	nextCh, _ := nextTopic.LookupChannel("c")
@@ -103,7 +103,7 @@ func diskFull(t *testing.T, slack int64) {
 	}
 }
 
-// Space that somebody else frees is enough: no restart, no confirmation needed.
+// Space that another program frees is enough: neither a restart nor a confirmation is needed.
 func TestDiskFullUntilSpaceIsAdded(t *testing.T) {
 	disk := newDisk()
 	e := openOnDisk(t, disk)
@@ -132,8 +132,8 @@ func TestDiskFullUntilSpaceIsAdded(t *testing.T) {
 	}
 }
 
-// B39: what every channel confirmed goes, with its files; what one channel has not confirmed stays; the last
-// segment stays.
+// B39: segments whose messages every channel has confirmed are removed, with their files. Those with a message that one
+// channel has not confirmed stay, and the last segment stays.
 func TestRetentionByConfirmation(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
@@ -164,8 +164,8 @@ func TestRetentionByConfirmation(t *testing.T) {
 	}
 }
 
-// B39, B56, B67: limits on bytes and age drop unconfirmed messages too, oldest first, never the last segment; a channel
-// goes on with the oldest that is left, and a new one or a reset is clamped to it.
+// B39, B56, B67: limits on bytes and age drop unconfirmed messages too, the oldest first, and never the last segment. A
+// channel goes on with the oldest message that is left; new channels and resets begin there, too.
 func TestRetentionByBytesAndAge(t *testing.T) {
 	for name, change := range map[string]func(*engine.Options){
 		"bytes": func(o *engine.Options) { o.RetentionBytes = 200 << 10 },
@@ -184,7 +184,7 @@ func TestRetentionByBytesAndAge(t *testing.T) {
 				total += 100
 				return e.Counters().TrimmedBytes.Load() > 400<<10
 			})
-			// What is in flight is out of the log: its consumer may still finish it.
+			// Messages in flight are not in the log any more: their consumer may still finish them.
 			s.finish(s.next(), s.next())
 			s.Close()
 			st := channelStats(t, ch)
@@ -201,7 +201,7 @@ func TestRetentionByBytesAndAge(t *testing.T) {
 			if st := channelStats(t, ch); st.Depth != 0 {
 				t.Errorf("depth %d after everything was read", st.Depth)
 			}
-			// B67, B56: the beginning is where retention left it.
+			// B67, B56: the log begins where retention left it.
 			late := channelOf(t, topic, "late")
 			if err := late.ResetToID(context.Background(), 0); err != nil {
 				t.Fatal(err)

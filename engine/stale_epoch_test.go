@@ -6,8 +6,9 @@ import (
 	"penstock/engine"
 )
 
-// A node that leads a partition no more delivers nothing of it, even while something else changes the topic and its
-// channel cannot end yet. It did: what its consumer requeued came again, and the next leader was further on.
+// A node that does not lead a partition any more delivers no message of it, even while another operation on the topic
+// keeps its channel from being ended. Before this was so, messages that its consumer requeued came again while the next
+// leader was further on.
 //
 // B57.
 func TestClusterOutlivedChannelIsSilent(t *testing.T) {

@@ -12,13 +12,13 @@ import (
 	"penstock/engine"
 )
 
-// smallFiles makes the state of channels outgrow the commit log's files soon.
+// smallFiles makes the state of channels soon larger than the commit log's files.
 func smallFiles(o *engine.Options) {
 	o.CommitFileBytes, o.CommitLiveBytes = 256<<10, 1<<20
 	o.MinSegmentBytes, o.MaxSegmentBytes = 512<<10, 4<<20
 }
 
-// deferUntil stores n messages that are due at a time, and lets every channel put off n others until then.
+// deferUntil stores n messages that are due at a time, and makes every channel defer n others until then.
 func deferUntil(t *testing.T, topic *engine.Topic, n int, due time.Time, channels ...*engine.Channel) {
 	t.Helper()
 	for i := 0; i < n; i += 100 {
@@ -46,7 +46,7 @@ func deferUntil(t *testing.T, topic *engine.Topic, n int, due time.Time, channel
 	}
 }
 
-// takesAll reads n messages from a channel and demands that they are n different ones.
+// takesAll reads n messages from a channel and checks that they are n different ones.
 func takesAll(t *testing.T, ch *engine.Channel, n int) {
 	t.Helper()
 	s := subscribe(t, ch, 2500)
@@ -59,8 +59,8 @@ func takesAll(t *testing.T, ch *engine.Channel, n int) {
 	}
 }
 
-// What channels have deferred takes more than a commit log file, and more than an ordinary record of such a log may
-// have: the files grow, and a restart finds everything.
+// The deferred messages of channels take more than a commit log file, and more than an ordinary record of such a log
+// may have. The files grow, and a restart finds everything.
 //
 // B43, B50, B51, B70
 func TestStateLargerThanFiles(t *testing.T) {
@@ -104,7 +104,8 @@ func TestStateLargerThanFiles(t *testing.T) {
 	}
 }
 
-// The same in a cluster: the followers' logs grow as well, a failover keeps everything, and so does a restart of all.
+// The same in a cluster: the followers' logs grow as well, and everything survives a failover and a restart of all
+// nodes.
 //
 // B50, B51, B68
 func TestClusterStateLargerThanFiles(t *testing.T) {
@@ -124,8 +125,8 @@ func TestClusterStateLargerThanFiles(t *testing.T) {
 	takesAll(t, tc.channelAt(l, "t", "c"), 2*count+1)
 }
 
-// The last line of defence: at MaxStateBytes nothing more is deferred and no channel is made. Everything else goes on,
-// and what is finished makes room.
+// The last line of defence: at MaxStateBytes no further message is deferred and no channel is made. Everything else
+// goes on, and finished messages make room.
 func TestStateFull(t *testing.T) {
 	disk := newDisk()
 	e := openOnDisk(t, disk, func(o *engine.Options) { o.MaxStateBytes = 20_000 })
@@ -178,8 +179,8 @@ func TestStateFull(t *testing.T) {
 	channelOf(t, topic, "d")
 }
 
-// A partition's state has to fit into a batch, which each of its segments begins with: before it does not, nothing more
-// is deferred, long before the node's limit. Segments begin and end as usual.
+// The state of a partition has to fit into a batch, with which each of its segments begins. Before it grows beyond
+// that, no further message is deferred, long before the node's limit. Segments begin and end as usual.
 func TestPartitionStateFull(t *testing.T) {
 	t.Parallel()
 	e := openWith(t, engine.Options{

@@ -7,7 +7,7 @@ import (
 	"penstock/engine"
 )
 
-// A message with a tag that waits for its time is still for its tag's consumers after a restart.
+// After a restart, a deferred message with a tag still goes only to the consumers of its tag.
 func TestTagAfterRestart(t *testing.T) {
 	dir := t.TempDir()
 	e := openWith(t, inDir(dir))
@@ -31,7 +31,7 @@ func TestTagAfterRestart(t *testing.T) {
 	all.expectNothing("a consumer of the tag is there")
 }
 
-// The same on the next leader, for a message that was published with a delay, too.
+// The same at the next leader, also for a message that was published with a delay.
 func TestClusterTagAfterFailover(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3)

@@ -11,7 +11,7 @@ import (
 	"penstock/engine"
 )
 
-// lateSink finishes what it gets and notes how late it came. Requeues every other message once.
+// lateSink finishes its messages and records how late they came. It requeues every other message once.
 type lateSink struct {
 	mu       *sync.Mutex
 	late     *[]time.Duration
@@ -53,7 +53,7 @@ func (s *lateSink) Closed(error) {}
 // be shared, so the best of three runs counts.
 func TestTimersOfManyChannels(t *testing.T) {
 	const channels, each = 500, 4
-	// A shared machine may stand still for that long; the median says what the engine does.
+	// A shared machine may stand still for that long; the median shows what the engine does.
 	const worstLate = 300 * time.Millisecond
 	var median, worst time.Duration
 	for run := range 3 {

@@ -24,8 +24,8 @@ func configure(t testing.TB, topic *engine.Topic, change func(*engine.TopicSetti
 	return s
 }
 
-// Settings change by comparing their version, survive a restart and a crash, belong to one topic, and nothing that is
-// not valid changes them.
+// A change of settings compares their version. Settings survive a restart and a crash, belong to one topic, and are not
+// changed by an invalid request.
 //
 // B87
 func TestTopicSettings(t *testing.T) {
@@ -78,8 +78,8 @@ func TestTopicSettings(t *testing.T) {
 	}
 }
 
-// Wherever a crash comes while settings are changed, afterwards they are the old ones or the new ones, and the new ones
-// if the caller heard so.
+// Wherever a crash happens while settings are changed, afterwards they are the old ones or the new ones, and the new
+// ones if the caller was answered OK.
 //
 // B87, B43
 func TestTopicSettingsCrash(t *testing.T) {
@@ -118,9 +118,9 @@ func TestTopicSettingsCrash(t *testing.T) {
 	}
 }
 
-// A quota in reject mode: exactly as much is stored as may be, what comes then is refused whole and leaves no trace,
-// consuming and the commands on channels go on, and what consumers confirm makes room, as does a larger quota. Another
-// topic is not concerned.
+// A quota in reject mode: exactly the allowed amount is stored. A put beyond that is refused as a whole and leaves no
+// trace. Consuming and the commands on channels go on; confirmations make room, and so does a larger quota. Other
+// topics are not concerned.
 //
 // B20's neighbour: what waits is bounded there, what is kept here. B4 (a distinct error and no trace).
 func TestQuotaReject(t *testing.T) {
@@ -171,7 +171,7 @@ func TestQuotaReject(t *testing.T) {
 			}
 			consumer.Close()
 
-			// A restart finds it as it was.
+			// A restart finds the same state.
 			if err := e.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -196,7 +196,7 @@ func TestQuotaReject(t *testing.T) {
 	}
 }
 
-// fillQuota publishes bodies of size bytes until the quota refuses one, and says how many were stored.
+// fillQuota publishes bodies of size bytes until the quota refuses one, and returns how many were stored.
 func fillQuota(t *testing.T, topic *engine.Topic, size int) (n int) {
 	t.Helper()
 	for ; ; n++ {
@@ -217,8 +217,8 @@ func make2(n, size int) (bodies [][]byte) {
 	return bodies
 }
 
-// A topic's own retention, and a quota that drops the oldest, take whole segments, oldest first, unconfirmed or not,
-// never the last one; the node's limits hold for the others, and a topic can be without them.
+// A topic's own retention, and a quota that drops the oldest, remove whole segments, the oldest first, confirmed or
+// not, and never the last one. The node's limits hold for the other topics, and a topic can switch them off.
 //
 // B39, B67, B87
 func TestTopicRetention(t *testing.T) {
@@ -270,8 +270,8 @@ func TestTopicRetention(t *testing.T) {
 	}
 }
 
-// While the disk is nearly full, publishing is refused with a sentence that says so, consuming and confirming go on,
-// and publishing comes back by itself: the low-water mark of the disk is the engine's, quotas are the topics'.
+// While the disk is nearly full, publishing is refused with a sentence that says so; consuming and confirming go on,
+// and publishing comes back by itself. The low-water mark of the disk belongs to the engine, quotas belong to topics.
 func TestDiskLowWaterAndQuota(t *testing.T) {
 	disk := newDisk()
 	e := openOnDisk(t, disk)

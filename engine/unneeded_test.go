@@ -15,7 +15,8 @@ import (
 )
 
 // A process ended after a group had said that a file of the commit log is not needed any more, and before the file was
-// gone; and the file is damaged. What recovery had read of it already does not count; the node starts with everything.
+// removed; and the file is damaged. Recovery ignores the part of the file that it has read already, and the node starts
+// with all messages.
 func TestDamagedCommitLogFileThatIsNotNeeded(t *testing.T) {
 	dir, ctx := t.TempDir(), context.Background()
 	first := filepath.Join(dir, "clog", "0000000001.clog")
@@ -75,7 +76,7 @@ func TestDamagedCommitLogFileThatIsNotNeeded(t *testing.T) {
 	}
 }
 
-// middleOfGroups is a place within a group in the middle of a file of the commit log.
+// middleOfGroups returns a place within a group, in the middle of a file of the commit log.
 func middleOfGroups(t *testing.T, file []byte) int64 {
 	t.Helper()
 	d := diskWith(t, "clog/0000000001.clog", file)
@@ -89,7 +90,7 @@ func middleOfGroups(t *testing.T, file []byte) int64 {
 	return at[len(at)/2] + 200
 }
 
-// diskWith is a disk with one file.
+// diskWith returns a disk with one file.
 func diskWith(t *testing.T, name string, data []byte) aio.Disk {
 	t.Helper()
 	dir := t.TempDir()

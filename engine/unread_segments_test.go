@@ -13,10 +13,10 @@ import (
 	"penstock/engine/core"
 )
 
-// A partition has several segments, and an entry of a newer version in the first of them; the commit log has let go of
-// it. An older version that cannot read the folds in front of the later segments does not serve it, and retention takes
-// nothing of it. One that can read them knows all that the entry did, for that is in the fold: it serves the partition,
-// and the channel is as the newer version left it.
+// A partition has several segments, and an entry of a newer version is in the first of them; the commit log has
+// released it. An older version that cannot read the folds at the beginnings of the later segments does not serve the
+// partition, and retention removes nothing of it. A version that can read these folds knows everything that the entry
+// did, because the folds have that. It serves the partition, and the channel is as the newer version left it.
 func TestUnknownControlBeforeTheLastSegment(t *testing.T) {
 	dir, ctx := t.TempDir(), context.Background()
 	e := openWith(t, inDir(dir))

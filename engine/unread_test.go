@@ -15,9 +15,9 @@ import (
 	"penstock/replicate"
 )
 
-// An older version is started for a while on a single node's directory, between two starts of the newer one. What it
-// does not know it keeps, although it stores much more than the commit log holds; it does not serve that partition, and
-// says so; the other topic goes on.
+// An older version runs for a while on a single node's directory, between two starts of the newer one. It keeps the
+// entries that it does not know, although it stores much more than the commit log holds. It does not serve their
+// partition, and says so; the other topic goes on.
 func TestUnknownControlSingleNode(t *testing.T) {
 	dir, ctx := t.TempDir(), context.Background()
 	e := openWith(t, inDir(dir))
@@ -85,7 +85,7 @@ func TestUnknownControlSingleNode(t *testing.T) {
 	}
 }
 
-// publishUntilAcked publishes to "t" until n more were acknowledged: a machine that is busy may let some wait too long.
+// publishUntilAcked publishes to "t" until n more messages were acknowledged: on a busy machine some puts may time out.
 func (tc *testCluster) publishUntilAcked(h *ackLog, what string, n int) {
 	tc.t.Helper()
 	tries := 0
@@ -98,9 +98,9 @@ func (tc *testCluster) publishUntilAcked(h *ackLog, what string, n int) {
 	}
 }
 
-// A node of an older version follows a partition and restarts: its log has a control entry that it does not know. It is
-// never elected, its copy is reported, and it loses nothing; when the newer version is started there, it is whole
-// again.
+// A node of an older version follows a partition and restarts: its log has a control entry that it does not know. The
+// node is never elected, its copy is reported, and it loses nothing. When the newer version is started there, the copy
+// is whole again.
 func TestUnknownControlCluster(t *testing.T) {
 	old := ""
 	tc := prepareTestCluster(t, 3, func(o *engine.Options) {
@@ -145,7 +145,7 @@ func TestUnknownControlCluster(t *testing.T) {
 	if tc.leader("u", 0); told("u") {
 		t.Error("the other topic's copy is reported")
 	}
-	// An entry that comes while it follows.
+	// This entry comes while the node follows.
 	tc.awaitInSync("u")
 	if tc.leader("u", 0) == other {
 		tc.makeLeader("u", other, tc.others(other)[0].e)
@@ -178,7 +178,7 @@ func (tc *testCluster) restartNewVersion(h *ackLog, other *testNode) {
 	}
 	tc.publishUntilAcked(h, "all new", 5)
 	tc.checkCopies(h, "t", 1)
-	// And now it may lead: it knows what the channels have.
+	// Now the copy may lead: the node knows the state of the channels.
 	tc.awaitInSync("t")
 	if l := tc.leader("t", 0); l != other {
 		tc.makeLeader("t", l, other.e)

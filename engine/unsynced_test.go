@@ -10,8 +10,8 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A commit log file stays while it alone has something on stable storage: also when the segments that have it cannot be
-// flushed, and another topic needs the room.
+// A commit log file stays while it is the only place where a batch is on stable storage, even if the segments with that
+// batch cannot be flushed and another topic needs the room.
 //
 // B18, B43.
 func TestUnsyncedSegmentsKeepTheCommitLog(t *testing.T) {
