@@ -91,7 +91,7 @@ func (c *Channel) offerSpecial(p *channelPart, ev *Event, res *Result) {
 	case known && !l.free():
 		e := c.take(p, ev)
 		e.attempts, e.dueMs, e.lane = old.Attempts, old.DueMs, l
-		c.park(e)
+		c.parkOffered(e)
 		res.Decision = Skip
 	case old.DueMs*nsPerMs > c.nowNs:
 		e := c.enter(p, ev, l, old)
@@ -182,19 +182,26 @@ func (c *Channel) newLane(key uint64) *lane {
 	return l
 }
 
-// park adds an entry that is in no list to the parked entries of its lane. Entries of one partition stay sorted by id.
+// parkOffered parks an entry that is in no list and was offered just now: it goes behind all that its lane has.
+func (c *Channel) parkOffered(e *entry) { c.parkBefore(e, nil) }
+
+// park parks an entry that is in no list. Parked entries of one partition stay sorted by id.
 func (c *Channel) park(e *entry) {
-	l := e.lane
-	e.state = entryParked
-	c.parked++
-	next := l.parked.first
-	if last := l.parked.last; last == nil || last.id < e.id || e.attempts == 0 {
-		next = nil // offered just now: nothing parked comes after it
+	next := e.lane.parked.first
+	if last := e.lane.parked.last; last == nil || last.id < e.id {
+		next = nil
 	}
 	for next != nil && (next.id.Partition() != e.id.Partition() || next.id < e.id) {
 		next = next.next
 	}
-	l.parked.insertBefore(e, next)
+	c.parkBefore(e, next)
+}
+
+// parkBefore adds an entry to the parked entries of its lane, before next; nil: at the end.
+func (c *Channel) parkBefore(e, next *entry) {
+	e.state = entryParked
+	c.parked++
+	e.lane.parked.insertBefore(e, next)
 }
 
 // detain returns true if an entry must not go into the redelivery queue: it becomes a dead letter, or it is parked
