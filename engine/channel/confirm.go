@@ -110,7 +110,7 @@ func (c *Channel) flushControls() {
 		for !c.ephemeral && cur.assigned && c.m.HasControls(cur.number) {
 			write := cur.part.NewControls(nil, true, func(error) {})
 			if write(cloneControls(c.m.TakeControls(cur.number, nil))) != nil {
-				return
+				break // the partition takes nothing more: its confirmed messages will be delivered again
 			}
 		}
 	}

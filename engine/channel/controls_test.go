@@ -34,6 +34,7 @@ type testPartition struct {
 	batches []handedOver
 	end     atomic.Uint64
 	came    chan struct{} // a batch was handed over
+	refuses error         // what it answers at once; nil: it takes the batch
 }
 
 func (p *testPartition) Number() uint32                             { return p.number }
@@ -43,6 +44,9 @@ func (p *testPartition) Leads() bool                                { return tru
 
 func (p *testPartition) NewControls(revoked *atomic.Bool, _ bool, done func(error)) func([]core.Control) error {
 	return func(controls []core.Control) error {
+		if p.refuses != nil {
+			return p.refuses
+		}
 		p.batches = append(p.batches, handedOver{controls, revoked, done})
 		p.came <- struct{}{}
 		return nil
@@ -161,6 +165,35 @@ func TestConfirmationsWaitForThoseBefore(t *testing.T) {
 	put.onAnswer()
 	if send() || len(p.batches) != 2 {
 		t.Error("the second confirmation is not handed over when the first was answered")
+	}
+}
+
+// When the engine closes, a partition that takes nothing more keeps no other partition from storing what is confirmed
+// there.
+func TestConfirmationsOfOtherPartitionsAtTheEnd(t *testing.T) {
+	c, topic := newTestChannel(t, 3)
+	k, err := c.Attach(base.ConsumerOptions{}, discard{}, true)
+	if err == nil {
+		err = k.Ready(3)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range uint32(3) {
+		c.mu.Lock()
+		c.ev = core.Event{Kind: core.EvOffer, Part: n}
+		decision := c.step().Decision
+		c.mu.Unlock()
+		if err := k.Finish(core.MakeID(n, 0)); err != nil || decision != core.Deliver {
+			t.Fatal(decision, err)
+		}
+	}
+	topic.parts[1].refuses = base.ErrClosed
+	c.Shut(base.ErrClosed)
+	for n, want := range []int{1, 0, 1} {
+		if got := len(topic.parts[n].batches); got != want {
+			t.Errorf("partition %d was given %d batches, want %d", n, got, want)
+		}
 	}
 }
 
