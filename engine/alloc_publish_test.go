@@ -1,6 +1,6 @@
 //go:build !race
 
-// The race detector makes pools drop what they are given, at random.
+// The race detector makes pools drop values at random.
 
 package engine_test
 

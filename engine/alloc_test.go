@@ -11,7 +11,7 @@ import (
 	"penstock/engine"
 )
 
-// fastDir is a directory in memory where there is one: what is counted here is not the disk's.
+// fastDir returns a directory in memory if there is one: the test counts allocations, not the time of the disk.
 func fastDir(t *testing.T) string {
 	t.Helper()
 	if dir, err := os.MkdirTemp("/dev/shm", "penstock"); err == nil {
@@ -104,7 +104,7 @@ func giveHeaders(puts []engine.Put, headers []engine.Header) {
 	}
 }
 
-// countSink says when all messages of a run have come; then nobody else touches ids until they are finished.
+// countSink says when all messages of a run have come. From then on only the test uses ids, until they are finished.
 type countSink struct {
 	ids  []engine.ID
 	full chan struct{}

@@ -62,7 +62,7 @@ func carryOn(e *engine.Engine, disk *faultaio.Disk, ch *engine.Channel, ids [2]e
 	if err != nil {
 		return false, came
 	}
-	defer func() { // what was delivered when the power went
+	defer func() { // deliveries until the power cut
 		for m, ok := s.poll(0); ok; m, ok = s.poll(0) {
 			if i := slices.Index(ids[:], m.id); i >= 0 {
 				came[i] = true

@@ -113,7 +113,7 @@ func (c *Channel) Empty(ctx context.Context) error {
 	return c.ask(ctx, wire.Operation{Kind: wire.OpEmptyChannel}, nil, nil)
 }
 
-// newChannelNode returns what the channels of this node share.
+// newChannelNode returns the channel.Node, which the channels of this node share.
 func (e *Engine) newChannelNode() *channel.Node {
 	o := &e.opts
 	return channel.NewNode(channel.Config{

@@ -485,7 +485,7 @@ func TestConsumerBounds(t *testing.T) {
 	}
 	b.Pump()
 	m := b.next()
-	b.Consumer.Close() // what it had goes to the others at once
+	b.Consumer.Close() // its messages in flight go to the others at once
 	if err := a.Ready(1); err != nil {
 		t.Fatal(err)
 	}

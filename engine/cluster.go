@@ -462,7 +462,7 @@ func (cn *clusterNode) removeFromTable(topic uuid.UUID) {
 }
 
 // runTicker gives each replica the time and the lease every tickInterval, on a goroutine of its own. The forwarder and
-// the remote consumers send what waits at each tick.
+// the remote consumers send their waiting frames at each tick.
 func (cn *clusterNode) runTicker() {
 	for cn.e.host.Pause(tickInterval, cn.Ctx.Done()) {
 		cn.e.host.ReadAwake()

@@ -128,7 +128,7 @@ func TestClusterChannelCreated(t *testing.T) {
 	tc.create("t", 1)
 	l := tc.leader("t", 0)
 	from := tc.others(l)[0]
-	tc.channel("t", "first") // the first one would get what is there already
+	tc.channel("t", "first") // the first channel of a topic would get the earlier messages
 	publish(t, tc.topic(l, "t"), "before")
 	tc.awaitEqualCopies("t", 0)
 	tc.network.rules(func(_, _ string, kind netproto.Type) int {

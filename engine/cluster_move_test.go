@@ -235,7 +235,7 @@ func TestClusterMovedBytesPowerCut(t *testing.T) {
 			t.Fatal(err)
 		}
 		cancel()
-		from.disk.CrashAt(from.disk.Ops() + ops) // a follower that nobody writes to does nothing until it goes
+		from.disk.CrashAt(from.disk.Ops() + ops) // an idle follower does no operation before the removal
 		id := from.e.Node().ID
 		tc.eventually("it has moved", func() bool { return !slices.Contains(l.row("t", 0).State.Replicas, id) })
 		tc.eventually("its disk is dead, or it has nothing", func() bool {

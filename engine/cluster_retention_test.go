@@ -62,7 +62,7 @@ func TestClusterRetentionFollowsTheCommit(t *testing.T) {
 	if got := readAll(t, c); len(got) != 200 {
 		t.Fatalf("%d messages came", len(got))
 	}
-	publish(t, c.Topic(), numbered("n", 100, 12<<10)...) // the commit log lets go of what was before
+	publish(t, c.Topic(), numbered("n", 100, 12<<10)...) // so that the commit log releases the earlier batches
 	for _, m := range tc.nodes {
 		tc.eventually(m.name+" removes what is confirmed", func() bool {
 			c, err := engine.CopyOf(m.e, "t", 0)

@@ -270,7 +270,7 @@ func TestDiskErrorEndsPublishing(t *testing.T) {
 	if err := ch.Unpause(context.Background()); err != nil && !errors.Is(err, engine.ErrDisk) {
 		t.Errorf("unpausing: %v", err)
 	}
-	s.finish(held...) // what was delivered before may be finished; the confirmation is lost with the process
+	s.finish(held...) // earlier deliveries may be finished; the confirmations are lost with the process
 	if got := s.next(); got.body[:6] != "before" {
 		t.Errorf("after the fault %q is delivered", got.body)
 	}

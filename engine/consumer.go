@@ -15,9 +15,9 @@ import (
 //
 // A local consumer is served by this node's channel (channel.Consumer). A remote consumer is served by the leaders,
 // over the connections between nodes (remote.Consumer); Subscribe makes one if this node leads no partition of the
-// topic. A consumer stays what it is. A local consumer that Subscribe made is closed with ErrMoved when this node leads
-// no partition of the topic any more. A remote consumer stays open: when this node comes to lead a partition, it is
-// simply one of the leaders that serve the consumer.
+// topic. A consumer never changes from one kind to the other. A local consumer that Subscribe made is closed with
+// ErrMoved when this node leads no partition of the topic any more. A remote consumer stays open: when this node comes
+// to lead a partition, it is simply one of the leaders that serve the consumer.
 type Consumer struct {
 	ch     *Channel
 	served servedConsumer

@@ -215,7 +215,7 @@ func TestClusterPartitionsAsASetting(t *testing.T) {
 		t.Fatalf("afterwards it has %+v", want)
 	}
 	h := newAckLog()
-	for i := range 60 { // at once: nobody has led a new partition for long
+	for i := range 60 { // at once, when the new partitions have just got their leaders
 		if err := h.publish(context.Background(), tc.topic(tc.nodes[i%3], "t"), fmt.Sprint("m", i)); err != nil {
 			t.Fatal(err)
 		}

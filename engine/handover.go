@@ -65,8 +65,9 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 }
 
 // Leave hands this node's leaderships over and deregisters the node, so that the other nodes go on at once. ctx bounds
-// the hand-over; after an error the other nodes take over what is left when this node's lease ends. Only the first call
-// does something; later calls return its error. The caller calls Close next. On a single node Leave does nothing.
+// the hand-over; after an error the other nodes take over the remaining leaderships when this node's lease ends. Only
+// the first call does something; later calls return its error. The caller calls Close next. On a single node Leave does
+// nothing.
 func (e *Engine) Leave(ctx context.Context) error {
 	return e.members.leaveCluster(ctx)
 }

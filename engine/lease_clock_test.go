@@ -56,7 +56,7 @@ func TestTicksReadTheBootClock(t *testing.T) {
 	cn.Rows = emptyStore{}
 	cn.Ctx, cn.cancel = context.WithCancel(t.Context())
 	cn.forward = cn.newForwarder()
-	cn.Net = new(host.Network) // of nobody
+	cn.Net = new(host.Network) // without connections
 	cn.remotes = remote.New(remote.Node{Host: h, Peers: &cn.peers, Lease: cn, Level: cn.e.Level})
 	cn.Extend(cn.Now() + int64(3*time.Second))
 	h.hidden.Store(int64(time.Hour))

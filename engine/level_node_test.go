@@ -41,7 +41,7 @@ func TestLevelNeedsItsDirectory(t *testing.T) {
 	if cn.e.node, err = dir.OpenNodeFile(disk, log, "n", NewestLevel, true, uuid.New); err != nil {
 		t.Fatal(err)
 	}
-	cn.raising.Store(true) // somebody is at it
+	cn.raising.Store(true) // as if a goroutine were raising the directory
 	snap := &meta.Snapshot{Level: 2}
 	if cn.learnLevel(snap); cn.e.Level() != 1 {
 		t.Errorf("level %d is in force, and the directory has level 1", cn.e.Level())

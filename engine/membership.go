@@ -38,7 +38,7 @@ type membership interface {
 	createChannel(ctx context.Context, t *Topic, name string) error
 	deleteChannel(ctx context.Context, t *Topic, name string) error
 	// gather executes op in the partitions that only selects (nil: all), on the nodes that lead them, and passes the
-	// results to take (nil: nobody wants them).
+	// results to take (nil: they are discarded).
 	gather(
 		ctx context.Context, t *Topic, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
 	) error

@@ -36,7 +36,7 @@ func (cn *clusterNode) execute(ctx context.Context, op wire.Operation) ([]byte, 
 }
 
 // onLeaders executes op in the partitions that only selects (nil: all), on the nodes that lead them, and passes the
-// results to take (nil: nobody wants them).
+// results to take (nil: they are discarded).
 func (t *Topic) onLeaders(
 	ctx context.Context, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
 ) error {
@@ -44,7 +44,7 @@ func (t *Topic) onLeaders(
 }
 
 // performHere executes op with perform on this node, in the partitions that only selects (nil: all), and passes the
-// result to take (nil: nobody wants it).
+// result to take (nil: it is discarded).
 func (t *Topic) performHere(
 	ctx context.Context, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
 	perform func(context.Context, wire.Operation) ([]byte, error),

@@ -67,7 +67,7 @@ func TestConsumerOfOnePartition(t *testing.T) {
 	if err := all.Ready(2 * each); err != nil {
 		t.Fatal(err)
 	}
-	k.Close() // what it had goes to the other one
+	k.Close() // its messages in flight go to the other consumer
 	all.Pump()
 	count := [2]int{}
 	for range 2 * each {

@@ -118,7 +118,7 @@ func TestRedrivePowerCut(t *testing.T) {
 			moved += n
 			more = n > 0 && err == nil
 			if err != nil {
-				moved -= n // what it said with an error may be unknown
+				moved -= n // with an error, its number may be uncertain
 			}
 		}
 		through := !disk.Crashed()

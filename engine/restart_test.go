@@ -55,7 +55,7 @@ func awaitSettled(t *testing.T, e *engine.Engine) {
 	records := e.CommitStats().Records
 	for quiet := 0; quiet < 5; {
 		publish(t, marker, "x")
-		time.Sleep(4 * smallOptions(nil).ConfirmInterval) // what it waits for is a timer
+		time.Sleep(4 * smallOptions(nil).ConfirmInterval) // the confirmer waits for a timer
 		now := e.CommitStats().Records
 		if now == records+1 {
 			quiet++

@@ -78,7 +78,7 @@ func (c *Channel) seek(ctx context.Context, to SeekTo, only func(partition uint3
 }
 
 // ask executes op on the channel, at the leaders of the partitions that only selects (nil: all), and passes each result
-// to take (nil: nobody wants it). For an ephemeral channel it executes op on this node, if this node leads any
+// to take (nil: they are discarded). For an ephemeral channel it executes op on this node, if this node leads any
 // partition. ask returns ErrNoChannel if no leader has the channel, even if this node still has a record of it, which
 // it then drops.
 func (c *Channel) ask(

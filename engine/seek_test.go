@@ -72,7 +72,7 @@ func TestSeek(t *testing.T) {
 			e := openOnDisk(t, disk)
 			topic := topicOf(t, e, "t")
 			ch := channelOf(t, topic, "c")
-			channelOf(t, topic, "keeper") // or retention by confirmation removes what was read
+			channelOf(t, topic, "keeper") // otherwise retention would remove the confirmed messages
 			ids, middle := fillForSeek(t, topic)
 			s := subscribe(t, ch, 10, engine.ConsumerOptions{MsgTimeout: time.Minute})
 			if got := s.take(40); got[39] != "m39" {

@@ -287,7 +287,7 @@ func readAll(t testing.TB, c *engine.Channel) map[engine.ID]string {
 	}
 }
 
-// result is the answer to a Put that nobody waits for.
+// result is the answer to a Put.
 type result struct {
 	id  engine.ID
 	err error

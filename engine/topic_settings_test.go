@@ -122,7 +122,7 @@ func TestTopicSettingsCrash(t *testing.T) {
 // trace. Consuming and the commands on channels go on; confirmations make room, and so does a larger quota. Other
 // topics are not concerned.
 //
-// B20's neighbour: what waits is bounded there, what is kept here. B4 (a distinct error and no trace).
+// Compare B20: that bounds the bytes that wait, this the bytes that are kept. B4 (a distinct error and no trace).
 func TestQuotaReject(t *testing.T) {
 	const body = 1000
 	for name, set := range map[string]func(*engine.TopicSettings){

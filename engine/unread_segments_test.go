@@ -51,7 +51,7 @@ func TestUnknownControlBeforeTheLastSegment(t *testing.T) {
 	for round := range 2 { // the second start finds nothing of it in the commit log any more
 		o := inDir(dir)
 		engine.SetUnknownKind(&o, core.Checkpoint)
-		o.RetentionBytes, o.RetentionInterval = 1, 10*time.Millisecond // it removes what it may
+		o.RetentionBytes, o.RetentionInterval = 1, 10*time.Millisecond // remove as much as possible
 		old := openWith(t, o)
 		if err := old.Health(); !errors.Is(err, core.ErrNewerControl) ||
 			!strings.Contains(err.Error(), "topic t, partition 0") {

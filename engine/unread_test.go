@@ -40,7 +40,7 @@ func TestUnknownControlSingleNode(t *testing.T) {
 	for round := range 2 { // the second start finds no entry of it in the commit log any more
 		o := inDir(dir)
 		engine.SetUnknownKind(&o, core.ChannelPaused)
-		o.RetentionBytes, o.RetentionInterval = 1, 10*time.Millisecond // it removes what it may
+		o.RetentionBytes, o.RetentionInterval = 1, 10*time.Millisecond // remove as much as possible
 		old := openWith(t, o)
 		if err := old.Health(); !errors.Is(err, core.ErrNewerControl) &&
 			(round == 0 || err == nil || !strings.Contains(err.Error(), "topic t, partition 0")) {
