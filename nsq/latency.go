@@ -33,7 +33,7 @@ func Latencies(percentiles []float64, window time.Duration) (func() engine.Laten
 	}, nil
 }
 
-// A sketch counts µs, to 1 %. What took longer than the longest delay counts as that.
+// A sketch counts in µs with an error of at most 1 %. A latency above the longest delay counts as that delay.
 const (
 	maxSketchMicros = int64(50 * 24 * time.Hour / time.Microsecond)
 	sketchDigits    = 2

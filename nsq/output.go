@@ -146,7 +146,7 @@ func (o *output) space(n int) bool {
 	return true
 }
 
-// append adds whole frames.
+// append adds whole frames. Any goroutine may call it.
 func (o *output) append(frames []byte) {
 	o.mu.Lock()
 	if len(frames) > 0 && o.space(len(frames)) {
@@ -311,7 +311,7 @@ func (o *output) flushUpTo(most int) {
 			n, err = o.tryWrite(c.p)
 		}
 		if n < len(c.p) && err == nil || errors.Is(err, syscall.EAGAIN) {
-			go o.writeBlocking(c, n) // it is the owner now
+			go o.writeBlocking(c, n) // the writer goroutine is the owner now
 			return
 		}
 		o.mu.Lock()
@@ -351,7 +351,7 @@ func (o *output) giveBack(c chunk, n int, err error) {
 	closing := o.closing
 	if !closing && (n < len(c.p) && err == nil || errors.Is(err, syscall.EAGAIN)) {
 		o.mu.Unlock()
-		go o.writeBlocking(c, n) // it is the owner now
+		go o.writeBlocking(c, n) // the writer goroutine is the owner now
 		return
 	}
 	o.wrote(c)

@@ -152,7 +152,8 @@ func (s *plainJSON) text() (b []byte, ok bool) {
 	}
 	from := s.at
 	for i := from; i < len(s.b); i++ {
-		// Eight bytes at a time as long as none of them is one of those below: once per name and value of every message.
+		// Skip eight bytes at a time while all of them are plain, because this runs for each name and value of every
+		// message.
 		for i+8 <= len(s.b) && onlyPlain(binary.LittleEndian.Uint64(s.b[i:])) {
 			i += 8
 		}
