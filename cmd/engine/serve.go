@@ -66,7 +66,7 @@ func untilSignal(parent context.Context) (context.Context, func()) {
 	}
 }
 
-// serve runs a node until ctx ends or its listeners fail.
+// serve runs a node until ctx ends, a listener fails, or the embedded etcd member ends by itself.
 func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	n := c.node
 	level := new(slog.LevelVar)

@@ -39,7 +39,7 @@ type setting struct {
 	preset  string // the default, in the notation of a flag
 	help    string
 	value   value
-	fromEnv bool // false for what only a flag or ENGINE_CONFIG can say
+	fromEnv bool // true for every row; nothing reads it
 }
 
 const (

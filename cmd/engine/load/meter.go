@@ -8,7 +8,8 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Latencies are recorded in units of 100 ns up to 60 s, with three significant digits.
+// Latencies are recorded in units of 100 ns up to 60 s, with three significant digits, or two if there are many
+// connections.
 const (
 	unit           = 100 * time.Nanosecond
 	maxLatency     = int64(time.Minute / unit)

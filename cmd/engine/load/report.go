@@ -39,7 +39,7 @@ type Report struct {
 	FirstError        string        `json:"first_error,omitempty"`
 	Redelivered       int64         `json:"redelivered,omitempty"`
 	Foreign           int64         `json:"foreign,omitempty"` // messages of other runs, which were only finished
-	ClientCores       float64       `json:"client_cores"`      // processor time of the generator by elapsed time
+	ClientCores       float64       `json:"client_cores"`      // the generator's CPU time divided by elapsed time
 	Cores             int           `json:"cores"`
 	Latencies         []Latency     `json:"latencies,omitempty"`
 }
