@@ -2,6 +2,7 @@ package segment
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"syscall"
@@ -53,15 +54,15 @@ func (l *Log) pinBehind(number int64) *segFile {
 	return nil
 }
 
-// checkHeader checks f's header block on the device. If the block is damaged, checkHeader writes it again from the
-// header in memory. The caller pinned f.
+// checkHeader checks f's header block on the device. If the block is damaged, or is that of another file, checkHeader
+// writes it again from the header in memory. The caller pinned f.
 func (l *Log) checkHeader(c *Checker, f *segFile) *FileFault {
-	if _, _, err := readSegmentHeader(l.disk, f.path); !errors.Is(err, errSegHeader) {
+	if !errors.Is(l.headerFault(f), errSegHeader) {
 		return nil // whole; or trimmed meanwhile, or not readable just now
 	}
 	l.io.Lock()
 	defer l.io.Unlock()
-	_, _, err := readSegmentHeader(l.disk, f.path)
+	err := l.headerFault(f)
 	if !errors.Is(err, errSegHeader) || !l.has(f) {
 		return nil
 	}
@@ -72,6 +73,17 @@ func (l *Log) checkHeader(c *Checker, f *segFile) *FileFault {
 		fault.Mended = l.rewrite(c, f, 0, head) == nil
 	}
 	return fault
+}
+
+// headerFault reads f's header block from the device and says what is wrong with it. It wraps errSegHeader if the block
+// is damaged, or if it is whole and belongs to another file: the device wrote it to the wrong place, and a restart would
+// refuse it.
+func (l *Log) headerFault(f *segFile) error {
+	h, _, err := readSegmentHeader(l.disk, f.path)
+	if err == nil && (h.id != f.id || h.number != f.number || h.base != f.base) {
+		return fmt.Errorf("%w: it is that of segment %d of %v, which begins at %d", errSegHeader, h.number, h.id, h.base)
+	}
+	return err
 }
 
 // has says whether f is still a segment of the log.

@@ -124,8 +124,22 @@ func TestCheckFilesMends(t *testing.T) {
 			}
 		}
 	}
+
+	// A header block that is whole, and is that of another segment, was written to the wrong place by the device.
+	before := content(segments[1].Path)
+	other := []byte(content(segments[2].Path)[:SegmentHeaderBytes])
+	if !w.disk.(*faultaio.Disk).Corrupt(segments[1].Path, other, 0) {
+		t.Fatal("nothing was written")
+	}
+	if bad := check(); len(bad) != 1 || bad[0].Path != segments[1].Path || !bad[0].Mended {
+		t.Errorf("the header of another segment: %v", bad)
+	}
+	if content(segments[1].Path) != before {
+		t.Error("the header of another segment was not replaced")
+	}
+
 	missing := indexPath(segments[1].Path)
-	before := content(missing)
+	before = content(missing)
 	if err := w.disk.Remove(missing); err != nil {
 		t.Fatal(err)
 	}
