@@ -192,6 +192,7 @@ func (a alone) grow(ctx context.Context, t *Topic, to int, store func() error) e
 // partitions, since this node leads them all.
 func (alone) createChannel(context.Context, *Topic, string) error { return nil }
 
+// deleteChannel deletes the channel in all partitions, since this node leads them all. It takes Topic.changing.
 func (alone) deleteChannel(ctx context.Context, t *Topic, name string) error {
 	return t.deleteChannelLocal(ctx, name)
 }
@@ -210,6 +211,8 @@ func (alone) opened(t *Topic) { t.restore() }
 
 func (alone) join(context.Context) error { return nil }
 
+// start runs last in Open: it completes channels, starts the goroutines of all channels, and deletes ephemeral topics
+// that an earlier process left behind.
 func (a alone) start() {
 	a.completeChannels()
 	a.e.forEachTopic(func(t *Topic) { t.startChannels() })
@@ -244,6 +247,7 @@ func (alone) tombstone(context.Context, meta.TombstoneKey, time.Time) error {
 	panic("BUG: engine: a tombstone on a single node")
 }
 
+// verifySome returns ErrOptions: a single node has no other copy to compare.
 func (alone) verifySome(context.Context, *Topic, uint32, segment.Offset) (*Verified, error) {
 	return nil, fmt.Errorf("%w: there is one copy only, which the scrub reads", ErrOptions)
 }

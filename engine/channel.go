@@ -145,6 +145,7 @@ func (s channelTopic) ServesAny() bool                   { return s.t.servesAny(
 
 func (s channelTopic) Unwatch(c *channel.Channel, n int) { s.t.partitions()[n].Unwatch(c) }
 
+// FenceMs implements channel.Topic. It returns 0 if no delivery of an earlier leader can be on its way any more.
 func (s channelTopic) FenceMs(n int, epoch segment.Epoch) int64 {
 	if epoch <= 1 || s.t.e.Level() < remote.HeldLevel || s.t.partitions()[n].FenceEnded(epoch) {
 		return 0 // no earlier leader; or the level in force has no deadlines; or all nodes have answered the fence

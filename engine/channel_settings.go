@@ -101,6 +101,7 @@ func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSett
 	return s, c.ask(ctx, wire.Operation{Kind: wire.OpConfigure, Settings: &s}, rest, nil)
 }
 
+// checkSettings returns an ErrSettings if the channel cannot have these settings. It looks at no other node.
 func (c *Channel) checkSettings(s *ChannelSettings) error {
 	if c.ephemeral {
 		return fmt.Errorf("%w: an ephemeral channel has none", ErrSettings)

@@ -99,6 +99,8 @@ type clusterNode struct {
 	exited   map[replicate.NodeID]bool // nodes whose process has ended, and that have not connected since
 }
 
+// newClusterNode makes the cluster node of an engine that opens. It starts no goroutine and asks no other node: join
+// and start do that.
 func newClusterNode(e *Engine) *clusterNode {
 	o := *e.opts.Cluster
 	if o.JoinTimeout == 0 {
@@ -139,6 +141,7 @@ func (cn *clusterNode) tombstone(ctx context.Context, key meta.TombstoneKey, unt
 	return cn.Rows.Tombstone(ctx, key, until)
 }
 
+// createChannel creates the channel at the leaders of all partitions, and returns when all of them have committed it.
 func (cn *clusterNode) createChannel(ctx context.Context, t *Topic, name string) error {
 	return cn.ops.OnAllLeaders(ctx, topicView{t}, wire.Operation{Kind: wire.OpCreateChannel, Channel: name})
 }
@@ -163,6 +166,7 @@ func (cn *clusterNode) opened(*Topic) {} // syncChannels makes the channels once
 
 func (cn *clusterNode) closeTopic(t *Topic, why error) { cn.remotes.EndTopic(topicView{t}, why) }
 
+// describe fills in the statistics that only a node of a cluster has.
 func (cn *clusterNode) describe(out *StorageStats) {
 	n := cn.Counts()
 	out.Shortened, out.Yielded, out.ComparingWaits = n.Shortened, n.Yielded, n.ComparingWaits
@@ -450,6 +454,7 @@ func (cn *clusterNode) addToTable(t *Topic, parts []*part.Partition) {
 	cn.table.Store(&table)
 }
 
+// removeFromTable removes the partitions of a topic from the table. Only the worker calls it.
 func (cn *clusterNode) removeFromTable(topic uuid.UUID) {
 	old := *cn.table.Load()
 	table := make(map[segment.Identity]placed, len(old))

@@ -181,6 +181,7 @@ func (e *Engine) unlist(t *Topic) {
 	}
 }
 
+// topicByID returns the listed topic with this UUID; nil if there is none. It takes mu.
 func (e *Engine) topicByID(id uuid.UUID) *Topic {
 	e.mu.RLock()
 	defer e.mu.RUnlock()

@@ -106,6 +106,7 @@ type handlerSink struct {
 	err      error
 }
 
+// Deliver implements Sink. It copies the message and does not block: the channel's lock is held.
 func (s *handlerSink) Deliver(d *Delivery) bool {
 	m, ok := s.free.Get().(*Message)
 	if !ok {
@@ -124,11 +125,13 @@ func (s *handlerSink) Deliver(d *Delivery) bool {
 
 func (s *handlerSink) Flush() {}
 
+// Closed implements Sink. It ends the workers.
 func (s *handlerSink) Closed(err error) {
 	s.err = err
 	close(s.ended)
 }
 
+// work is a worker of Consume: it handles messages until ctx ends or the consumer is closed.
 func (s *handlerSink) work(ctx context.Context, o *ConsumeOptions, handler func(context.Context, *Message) error) {
 	for {
 		select {
@@ -145,6 +148,8 @@ func (s *handlerSink) work(ctx context.Context, o *ConsumeOptions, handler func(
 	}
 }
 
+// handle calls the handler for one message, and finishes or requeues the message. Then the message's memory is free for
+// another delivery.
 func (s *handlerSink) handle(
 	ctx context.Context, o *ConsumeOptions, handler func(context.Context, *Message) error, m *Message,
 ) {

@@ -120,6 +120,8 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 	return e, nil
 }
 
+// open does the work of Open, on the caller's goroutine. The order matters: recovery and join run before any goroutine
+// of the engine, and the commit log starts before the other goroutines. After an error the caller releases the engine.
 func (e *Engine) open(ctx context.Context) error {
 	start := e.host.Instant()
 	o := &e.opts
@@ -184,6 +186,7 @@ func (e *Engine) runLog() error {
 
 func (e *Engine) background(f func()) { e.host.SpawnIn(&e.wg, f) }
 
+// describe fills in info once, at the end of recovery. Info reads what may change later from where it is.
 func (e *Engine) describe(took time.Duration) {
 	d := e.disk.Info()
 	e.info.IOEngine, e.info.IOReason = d.Engine, d.Reason

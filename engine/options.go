@@ -112,6 +112,7 @@ const (
 	maxDefer = 49 * 24 * time.Hour
 )
 
+// setDefaults replaces zero values by the defaults, and returns an ErrOptions if the options contradict each other.
 func (o *Options) setDefaults() error {
 	def := func(p *int64, v int64) {
 		if *p == 0 {

@@ -47,6 +47,7 @@ func (c *Channel) SeekPartition(ctx context.Context, partition int, to SeekTo) e
 	return c.seek(ctx, to, only)
 }
 
+// seek is Seek in the partitions that only selects (nil: all).
 func (c *Channel) seek(ctx context.Context, to SeekTo, only func(partition uint32) bool) error {
 	if err := c.local.Err(); err != nil {
 		return err // the logs of the partitions are closed as well

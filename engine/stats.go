@@ -19,6 +19,7 @@ func (e *Engine) Stats(topic, channel string) []TopicStats {
 	return out
 }
 
+// stats returns the statistics of the topic, with the channel of that name ("": all).
 func (t *Topic) stats(channel string) TopicStats {
 	s := TopicStats{
 		Name: t.Name(), MessageCount: t.shared.Messages.Load(), MessageBytes: t.shared.Bytes.Load(),

@@ -58,6 +58,7 @@ type creation struct {
 	err  error
 }
 
+// newTopic makes a topic without partitions. It lists nothing and writes no file.
 func newTopic(e *Engine, m *dir.Topic) *Topic {
 	t := &Topic{
 		shared: part.Topic{Name: m.Name, ID: m.ID},
@@ -92,6 +93,8 @@ func (t *Topic) Name() string { return t.shared.Name }
 // Partitions returns the number of partitions of the topic, on whatever nodes they are. It only grows.
 func (t *Topic) Partitions() int { return len(t.partitions()) }
 
+// nextPartition returns the partition for the next put that has no key: round robin, and one that has a leader if there
+// is any.
 func (t *Topic) nextPartition() *part.Partition {
 	parts := t.partitions()
 	if len(parts) == 1 {
@@ -213,12 +216,14 @@ func (e *Engine) deleteTopicLocal(name string) error {
 	return e.deleteParts(t, t.partitions())
 }
 
+// noteTopicDeleted makes noTopic return a GoneError for this name for a while. It takes mu.
 func (e *Engine) noteTopicDeleted(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.deletedTopics.Add(name, e.now())
 }
 
+// noTopic returns the ErrNoTopic for a name, as a GoneError if the topic was deleted a moment ago. It takes mu.
 func (e *Engine) noTopic(name string) error {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
@@ -377,6 +382,8 @@ func (t *Topic) DeleteChannel(ctx context.Context, name string) error {
 	return t.e.members.deleteChannel(ctx, t, name)
 }
 
+// deleteChannelLocal deletes the channel in the partitions that this node leads, and returns when that is committed. It
+// takes changing.
 func (t *Topic) deleteChannelLocal(ctx context.Context, name string) error {
 	if err := t.lockInitialized(ctx); err != nil {
 		return err
@@ -427,6 +434,7 @@ func (t *Topic) deleteChannel(ctx context.Context, c *Channel) error {
 	return t.writeDeleted(ctx, c.name)
 }
 
+// writeDeleted writes the deletion of a channel into the logs of the partitions that this node leads. changing is held.
 func (t *Topic) writeDeleted(ctx context.Context, name string) error {
 	return t.writeControls(ctx, []core.Control{{Kind: core.ChannelDeleted, Channel: name}}, nil)
 }
@@ -442,6 +450,8 @@ func (t *Topic) pause(ctx context.Context, paused bool) error {
 // Unpause ends a pause: the channels get the messages that the pause kept back. Errors are those of Pause.
 func (t *Topic) Unpause(ctx context.Context) error { return t.pause(ctx, false) }
 
+// pauseLocal pauses or unpauses the partitions that this node leads, and returns when that is committed. It takes
+// changing.
 func (t *Topic) pauseLocal(ctx context.Context, paused bool) error {
 	if err := t.lockInitialized(ctx); err != nil {
 		return err
@@ -467,6 +477,7 @@ func (t *Topic) Empty(ctx context.Context) error {
 	return t.onLeaders(ctx, wire.Operation{Kind: wire.OpEmptyTopic}, nil, nil)
 }
 
+// emptyLocal empties the partitions that this node leads, and returns when that is committed. It takes changing.
 func (t *Topic) emptyLocal(ctx context.Context) error {
 	if err := t.lockInitialized(ctx); err != nil {
 		return err
@@ -481,6 +492,8 @@ func (t *Topic) startChannels() {
 	}
 }
 
+// closeChannels shuts the channels that this node has, and ends the remote consumers of the topic unless the partitions
+// have only moved (ErrMoved).
 func (t *Topic) closeChannels(err error) {
 	for _, c := range t.Channels() {
 		c.local.Shut(err)

@@ -35,6 +35,7 @@ func (t *Topic) PublishBatch(ctx context.Context, bodies [][]byte) (ID, error) {
 	return t.publish(ctx, nil, bodies, 0)
 }
 
+// publish stores bodies, or body if bodies is nil, as one put, and waits for the answer.
 func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay time.Duration) (ID, error) {
 	w := inbox.NewWaiter()
 	defer w.Free()

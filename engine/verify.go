@@ -29,6 +29,8 @@ func (e *Engine) VerifySome(ctx context.Context, topic string, partition uint32,
 	return e.members.verifySome(ctx, t, partition, at)
 }
 
+// verifySome compares the copies of a partition for about a second. This node asks the in-sync replicas, and need not
+// have a copy itself.
 func (cn *clusterNode) verifySome(
 	ctx context.Context, t *Topic, partition uint32, at segment.Offset,
 ) (*Verified, error) {
