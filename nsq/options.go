@@ -15,23 +15,23 @@ import (
 // Off as Options.HTTPAddress, HTTPSAddress, LookupAddress or LookupTCPAddress disables that listener.
 const Off = listen.Off
 
-// Options configure a Server. The comment of a field ends with its default, which the zero value stands for. Limits
-// that the engine has, too (message size, timeouts), should be given the same values there.
+// Options configure a Server. The zero value of a field stands for its default. Limits that the engine has, too
+// (message size, timeouts), should be given the same values there.
 type Options struct {
-	TCPAddress       string // 127.0.0.1:4150
-	HTTPAddress      string // Off: not served; 127.0.0.1:4151
-	HTTPSAddress     string // the same API over TLS, which needs TLS.CertFile; Off
-	LookupAddress    string // nsqlookupd's HTTP API; Off: not served; 127.0.0.1:4161
-	LookupTCPAddress string // where stock nsqds register; 127.0.0.1:4160 if LookupAddress is its default, else Off
-	BroadcastAddress string // the host to which clients should connect; Hostname
-	Hostname         string // os.Hostname
-	Version          string // semver; NSQ's tools expect 1.3.0 or above; 1.3.0+engine
+	TCPAddress       string // default 127.0.0.1:4150
+	HTTPAddress      string // Off: not served; default 127.0.0.1:4151
+	HTTPSAddress     string // the same API over TLS, which needs TLS.CertFile; default Off
+	LookupAddress    string // nsqlookupd's HTTP API; Off: not served; default 127.0.0.1:4161
+	LookupTCPAddress string // for stock nsqds; default 127.0.0.1:4160 if LookupAddress is its default, else Off
+	BroadcastAddress string // the host to which clients should connect; default Hostname
+	Hostname         string // default os.Hostname
+	Version          string // semver; NSQ's tools expect 1.3.0 or above; default 1.3.0+engine
 
 	// LookupdTCPAddresses are the stock nsqlookupds, each HOST:PORT, at which this node registers the topics that it
 	// leads. PUT /config/nsqlookupd_tcp_addresses changes them.
 	LookupdTCPAddresses []string
 
-	InactiveProducerTimeout time.Duration // lookups leave out a registered nsqd that is silent for longer; 5 m
+	InactiveProducerTimeout time.Duration // lookups leave out a registered nsqd that is silent for longer; default 5 m
 
 	ClusterHandler http.Handler // serves /cluster/ on HTTPAddress; nil on a single node
 
@@ -41,41 +41,41 @@ type Options struct {
 	Logger   *slog.Logger
 	LogLevel *slog.LevelVar // set by PUT /config/log_level; nil: setting the level has no effect
 
-	MaxRdyCount            int           // 2500
-	MaxMessageBytes        int           // 1 MiB
-	MaxBodyBytes           int           // of MPUB, IDENTIFY and HTTP /mpub; 5 MiB
-	MaxOutputBufferBytes   int           // the largest output_buffer_size that a client may ask for; 64 KiB
-	MaxOutputBufferTimeout time.Duration // the largest that a client may ask for, although it delays nothing; 30 s
+	MaxRdyCount            int           // default 2500
+	MaxMessageBytes        int           // default 1 MiB
+	MaxBodyBytes           int           // of MPUB, IDENTIFY and HTTP /mpub; default 5 MiB
+	MaxOutputBufferBytes   int           // the largest output_buffer_size that a client may ask for; default 64 KiB
+	MaxOutputBufferTimeout time.Duration // the largest that a client may ask for; it delays nothing; default 30 s
 
-	HeartbeatInterval    time.Duration // a client that is silent for two intervals is disconnected; 30 s
-	MaxHeartbeatInterval time.Duration // 60 s
-	MsgTimeout           time.Duration // 60 s
-	MaxMsgTimeout        time.Duration // 15 m
-	MaxReqTimeout        time.Duration // longer delays of a REQ are reduced to this; 1 h
-	MaxDefer             time.Duration // 1 h
+	HeartbeatInterval    time.Duration // a client that is silent for two intervals is disconnected; default 30 s
+	MaxHeartbeatInterval time.Duration // default 60 s
+	MsgTimeout           time.Duration // default 60 s
+	MaxMsgTimeout        time.Duration // default 15 m
+	MaxReqTimeout        time.Duration // longer delays of a REQ are reduced to this; default 1 h
+	MaxDefer             time.Duration // default 1 h
 
 	MaxChannelConsumers int // only for the text of an error: the engine's Options.MaxConsumers
 
-	MaxConnections       int           // a connection beyond it is closed at once; 65536
-	MaxConnInFlightBytes int           // bytes of a connection's commands at the disk before its reader pauses; 16 MiB
-	MaxConnInFlightCount int           // likewise, the number of answers that a connection is owed; 65536
-	MaxConnOutputBytes   int           // unsent bytes of a connection, plus the frame that exceeds it; 256 KiB
-	MaxCommandTime       time.Duration // time from a command's first byte to its last; 60 s
+	MaxConnections       int           // a connection beyond it is closed at once; default 65536
+	MaxConnInFlightBytes int           // bytes of its commands at the disk before a connection is not read; default 16 MiB
+	MaxConnInFlightCount int           // likewise, the number of answers that it is owed; default 65536
+	MaxConnOutputBytes   int           // unsent bytes of a connection, plus the frame that exceeds it; default 256 KiB
+	MaxCommandTime       time.Duration // time from a command's first byte to its last; default 60 s
 
 	// MaxInFlightBytes bounds the total size of the bodies that are in flight to one consumer, whatever its RDY; 0: no
 	// limit. The message that reaches the limit is still delivered.
 	MaxInFlightBytes int64
 
 	// WriteTimeout is how long a client may take to read MaxConnOutputBytes. If the client's heartbeat interval is
-	// shorter, that applies instead; 30 s.
+	// shorter, that applies instead. The default is 30 s.
 	WriteTimeout time.Duration
 
 	DisableSnappy     bool          // do not offer snappy to clients
 	DisableDeflate    bool          // do not offer deflate
-	MaxDeflateLevel   int           // 1 to 9; higher levels cost more and gain little; 6
-	MaxInflationRatio int           // by how much compressed input may expand, beyond the first 4 MiB; 256
-	HandshakeTimeout  time.Duration // for a whole TLS handshake on an NSQ connection; 5 s
-	MaxHandshakes     int           // handshakes at once; further ones wait within their HandshakeTimeout; 1024
+	MaxDeflateLevel   int           // 1 to 9, of which higher ones cost more and gain little; default 6
+	MaxInflationRatio int           // by how much compressed input may expand, beyond the first 4 MiB; default 256
+	HandshakeTimeout  time.Duration // for a whole TLS handshake on an NSQ connection; default 5 s
+	MaxHandshakes     int           // at once; further ones wait within their HandshakeTimeout; default 1024
 
 	lookupdPing time.Duration // tests only: lookup.Options.PingInterval
 
