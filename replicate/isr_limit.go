@@ -49,25 +49,18 @@ func (l *Leader) Counts() LeaderCounts {
 	}
 }
 
-// limit resets the wanted ISR, s.scratch, to the accepted one if no change is allowed now.
-func (s *isrState) limit(now int64) {
-	joins, removals := s.difference(s.scratch)
-	switch {
-	case joins+removals == 0:
-		s.held = false
-	case s.changes.allows(now):
-	default:
-		s.hold()
+// limit resets the wanted ISR, s.scratch, to the accepted one if no change is allowed now. held says that joins were
+// left out of s.scratch, because there were too many. It counts what is held back once, until nothing is held back any
+// more.
+func (s *isrState) limit(now int64, held bool) {
+	if joins, removals := s.difference(s.scratch); joins+removals > 0 && !s.changes.allows(now) {
+		held = true
 		s.scratch = append(s.scratch[:0], s.members...)
 	}
-}
-
-// hold counts a change that may not be made now. It counts it once, until a change is made or none is wanted.
-func (s *isrState) hold() {
-	if !s.held {
-		s.held = true
+	if held && !s.held {
 		s.heldBack++
 	}
+	s.held = held
 }
 
 // count records the changes that a new proposal makes.
@@ -77,7 +70,6 @@ func (s *isrState) count(now int64) {
 		s.joins.take(now)
 	}
 	if joins+removals > 0 {
-		s.held = false
 		s.made++
 		s.changes.take(now)
 	}

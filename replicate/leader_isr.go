@@ -113,9 +113,9 @@ func (l *Leader) propose(now int64, acts *Actions) {
 			joining = append(joining, p.member())
 		}
 	}
-	if len(joining) > 0 && !s.joins.allows(now) {
+	held := len(joining) > 0 && !s.joins.allows(now)
+	if held {
 		joining = joining[:0]
-		s.hold()
 	}
 	s.scratch = s.scratch[:0]
 	for _, m := range s.members {
@@ -135,7 +135,7 @@ func (l *Leader) propose(now int64, acts *Actions) {
 		s.scratch = append(s.scratch[:0], s.members...)
 	}
 	s.scratch = append(s.scratch, joining...)
-	if s.limit(now); !s.open && sameMembers(s.scratch, s.members) {
+	if s.limit(now, held); !s.open && sameMembers(s.scratch, s.members) {
 		return
 	}
 	// A proposal that is open and no longer wanted is replaced, if need be by the ISR as it is: whichever of the two
