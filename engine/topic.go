@@ -40,7 +40,6 @@ type Topic struct {
 
 	mu              lock.Mutex[lock.Topic]
 	channels        map[string]*Channel
-	creating        map[string]*creation
 	deletedChannels ops.DeletedNames // names of channels that were deleted a moment ago
 	// changing is held by one creation, deletion, pause or expansion at a time. The holder may wait for commits, the
 	// disk or other nodes, so nothing that must answer in time may take it.
@@ -63,7 +62,6 @@ func newTopic(e *Engine, m *dir.Topic) *Topic {
 	t := &Topic{
 		shared: part.Topic{Name: m.Name, ID: m.ID},
 		e:      e, created: m.CreatedNs, channels: map[string]*Channel{},
-		creating: map[string]*creation{},
 	}
 	if e.cluster != nil { // a single node serves all its partitions until it closes
 		t.shared.ServingChanged = func() { e.cluster.syncChannels(t) }
