@@ -18,15 +18,15 @@ import (
 func benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure a running node over the NSQ protocol",
+		Short: "Measure the performance of a running node",
 		Long: strings.TrimSpace(`
-Measure a running node (or any nsqd) over the NSQ protocol. The header of a report says what was measured on:
-I/O engine, file system, device cache and kernel come from the node's /info.`),
+Measure the performance of a running node (or any nsqd) over the NSQ protocol. The report begins with the node's I/O
+engine, file system, device cache and kernel, as its /info shows them.`),
 	}
 	cmd.AddCommand(
-		benchMode("pub", "Publish in a closed loop, or with --rate in an open loop", load.Publish),
-		benchMode("sub", "Consume a channel's backlog with one FIN per message", load.Consume),
-		benchMode("e2e", "Publish at a steady rate and consume: publish call to handler", load.EndToEnd),
+		benchMode("pub", "Measure publishing, in a closed loop or, with --rate, in an open loop", load.Publish),
+		benchMode("sub", "Measure consuming a channel's backlog, with one FIN per message", load.Consume),
+		benchMode("e2e", "Measure the latency from publish call to handler, at a steady rate", load.EndToEnd),
 	)
 	return cmd
 }
@@ -38,35 +38,37 @@ func benchMode(mode, short string, measure func(context.Context, load.Config) (*
 	f := cmd.Flags()
 	f.StringVar(&cfg.Address, "address", "127.0.0.1:4150", "HOST:PORT of the node's NSQ protocol")
 	f.StringVar(&cfg.HTTPAddress, "http-address", "127.0.0.1:4151",
-		"HOST:PORT of its HTTP API, for the report's header; empty: not asked")
-	f.StringVar(&cfg.Topic, "topic", "bench_"+mode, "topic")
-	f.IntVar(&cfg.Connections, "connections", 1, "connections")
-	f.DurationVar(&cfg.Duration, "duration", 10*time.Second, "time that is measured; 0: until --messages")
+		"HOST:PORT of the node's HTTP API, used to describe the node in the report; empty means do not ask it")
+	f.StringVar(&cfg.Topic, "topic", "bench_"+mode, "topic to use")
+	f.IntVar(&cfg.Connections, "connections", 1, "number of connections")
+	f.DurationVar(&cfg.Duration, "duration", 10*time.Second, "how long to measure; 0 means until --messages")
 	f.Int64Var(&cfg.Messages, "messages", 0,
-		"messages in total; 0: until --duration. Alone it sets --duration and --warm-up to 0")
-	f.Var(intBytesValue{&cfg.SizeBytes, 1}, "size", "bytes of a message")
-	headers := "headers of each published message, names of 10 bytes and values of 12: above 0 sends PUB_EXT and MPUB_EXT"
+		"number of messages, including the warm-up; 0 means until --duration. With this flag, --duration and --warm-up "+
+			"default to 0")
+	f.Var(intBytesValue{&cfg.SizeBytes, 1}, "size", "size of a message")
+	headers := "number of headers of each message, with names of 10 bytes and values of 12; above 0 sends PUB_EXT and " +
+		"MPUB_EXT"
 	if mode == "sub" {
-		headers = "headers of each message that --fill publishes, names of 10 bytes and values of 12"
+		headers = "number of headers of each message that --fill publishes, with names of 10 bytes and values of 12"
 	}
 	f.IntVar(&cfg.Headers, "headers", 0, headers)
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	warmUp := time.Second
 	if mode == "sub" {
 		warmUp = 0
-		f.BoolVar(&cfg.Fill, "fill", false, "create the channel and publish --messages before the measurement")
+		f.BoolVar(&cfg.Fill, "fill", false, "create the channel and publish --messages messages before the measurement")
 	}
-	f.DurationVar(&cfg.WarmUp, "warm-up", warmUp, "time before the measurement")
+	f.DurationVar(&cfg.WarmUp, "warm-up", warmUp, "how long to run before the measurement begins")
 	if mode != "pub" {
-		f.StringVar(&cfg.Channel, "channel", "bench", "channel")
-		f.IntVar(&cfg.Ready, "rdy", 2500, "RDY of a consumer")
+		f.StringVar(&cfg.Channel, "channel", "bench", "channel to use")
+		f.IntVar(&cfg.Ready, "rdy", 2500, "RDY count of each consumer")
 	}
 	cfg.InFlight, cfg.Batch = 1, 1
 	switch mode {
 	case "pub":
-		f.IntVar(&cfg.InFlight, "in-flight", 1, "commands without an answer per connection, in a closed loop")
-		f.IntVar(&cfg.Batch, "batch", 1, "messages per command: 1 sends PUB, more MPUB")
-		f.Float64Var(&cfg.Rate, "rate", 0, "messages per second over all connections (open loop); 0: closed loop")
+		f.IntVar(&cfg.InFlight, "in-flight", 1, "number of unanswered commands per connection, in a closed loop")
+		f.IntVar(&cfg.Batch, "batch", 1, "messages per command: 1 sends PUB, more send MPUB")
+		f.Float64Var(&cfg.Rate, "rate", 0, "messages per second over all connections, in an open loop; 0 means a closed loop")
 	case "e2e":
 		f.Float64Var(&cfg.Rate, "rate", 10_000, "messages per second over all connections")
 	}

@@ -67,22 +67,25 @@ func channelCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "channel",
 		Short: "Show and change channels",
-		Long: "Show and change channels through the HTTP address of a node; in a cluster of any node, whatever it leads.\n" +
-			"Where nodes ask for a token it is taken from " + envToken + ".",
+		Long: "Show and change channels through the HTTP API of a node. In a cluster, this can be any node.\n" +
+			"If the node requires a token, set it in the environment variable " + envToken + ".",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	o.flags(cmd)
 	cmd.AddCommand(o.channelListCommand(), o.channelSettingsCommand(), o.channelSetCommand(), o.seekCommand(),
-		o.channelPeekCommand(), o.waitingCommand("pending", "Show what consumers have in flight", "SINCE"),
-		o.waitingCommand("deferred", "Show what waits for its time", "DUE"), o.redriveCommand(),
-		o.channelVerb("create", "Create a channel, and nothing if it is there", "is there"),
-		o.channelVerb("delete", "Delete a channel with all that waits in it", "is deleted"),
-		o.channelVerb("empty", "Drop what waits in a channel, in flight and deferred messages too", "is empty"),
-		o.channelVerb("pause", "Stop deliveries", "is paused"),
-		o.channelVerb("unpause", "Let deliveries go on", "delivers again"),
-		o.channelVerb("skip", "Discard from now on what would be delivered", "discards what comes"),
-		o.channelVerb("unskip", "Deliver again", "delivers again"))
+		o.channelPeekCommand(), o.waitingCommand("pending", "Show messages in flight", "SINCE"),
+		o.waitingCommand("deferred", "Show deferred messages", "DUE"), o.redriveCommand(),
+		o.channelVerb("create", "Create a channel, unless it exists", "exists"),
+		o.channelVerb("delete", "Delete a channel and its backlog", "was deleted"),
+		o.channelVerb("empty", "Discard a channel's backlog, including messages in flight and deferred messages",
+			"was emptied"),
+		o.channelVerb("pause", "Stop delivering messages; they stay in the channel", "is paused"),
+		o.channelVerb("unpause", "Resume deliveries after pause", "is no longer paused"),
+		o.channelVerb("skip", "Discard messages instead of delivering them, until unskip",
+			"now discards its messages"),
+		o.channelVerb("unskip", "Stop discarding messages and deliver them again",
+			"no longer discards its messages"))
 	return cmd
 }
 
@@ -97,7 +100,7 @@ func (o *steward) channelVerb(verb, short, done string) *cobra.Command {
 }
 
 func (o *steward) channelListCommand() *cobra.Command {
-	cmd := o.action("list [TOPIC]", "Show channels and their numbers", cobra.MaximumNArgs(1),
+	cmd := o.action("list [TOPIC]", "List channels with their depth and counters", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
 			all, err := o.topics(ctx, args...)
 			if err != nil {
@@ -108,8 +111,8 @@ func (o *steward) channelListCommand() *cobra.Command {
 			}
 			return printChannels(o.out, all)
 		})
-	cmd.Long = "Show channels and their numbers. In a cluster the numbers of all nodes are added; messages are counted " +
-		"since each was started."
+	cmd.Long = "List channels with their depth and counters. In a cluster, the figures of all live nodes are added up.\n" +
+		"Messages are counted from the start of each node."
 	return cmd
 }
 
@@ -126,7 +129,7 @@ func (o *steward) channelSettingsCommand() *cobra.Command {
 
 func (o *steward) seekCommand() *cobra.Command {
 	var to, value string
-	cmd := o.action("seek TOPIC CHANNEL --to PLACE [--value VALUE]", "Go on reading elsewhere, in every partition",
+	cmd := o.action("seek TOPIC CHANNEL --to PLACE [--value VALUE]", "Move a channel to another position in its topic",
 		cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			q := of(args[0], args[1])
@@ -141,16 +144,19 @@ func (o *steward) seekCommand() *cobra.Command {
 			if value != "" {
 				place = to + " " + value
 			}
-			return o.done("channel %s of topic %s goes on at %s", args[1], args[0], place)
+			return o.done("channel %s of topic %s continues at %s", args[1], args[0], place)
 		})
-	cmd.Long = "Go on reading elsewhere, in every partition. What is in flight is forgotten: " +
-		"the consumers' answers to it fail.\n\n" +
-		"PLACE is beginning, end, id (VALUE is a message id; only its partition moves), " +
-		"time (VALUE as 2026-01-31T12:00:00Z, or in\n" +
-		"ns since 1970) or count (VALUE is a number of messages per partition, " +
-		"from the oldest that is not confirmed; -100 is back)."
+	cmd.Long = "Move a channel to another position in its topic, backward or forward. Messages in flight are\n" +
+		"forgotten: a consumer that answers one of them gets an error.\n\n" +
+		"PLACE is one of:\n" +
+		"  beginning  the oldest stored message of each partition\n" +
+		"  end        after the newest message of each partition\n" +
+		"  id         the message with the id VALUE; other partitions are not affected\n" +
+		"  time       the first message stored at VALUE or later, in each partition; VALUE is a time such as\n" +
+		"             2026-01-31T12:00:00Z, or in nanoseconds since 1970\n" +
+		"  count      VALUE messages after the oldest unconfirmed one, or before it if VALUE is negative, in each partition"
 	cmd.Flags().StringVar(&to, "to", "", "beginning, end, id, time or count")
-	cmd.Flags().StringVar(&value, "value", "", "the id, the time or the number of messages")
+	cmd.Flags().StringVar(&value, "value", "", "the message id, the time or the number of messages")
 	must1(cmd.MarkFlagRequired("to"))
 	return cmd
 }
@@ -167,9 +173,10 @@ func (o *steward) peekFlags(cmd *cobra.Command) (ask func(q url.Values) url.Valu
 	var from string
 	var count, partition int
 	cmd.Flags().IntVar(&count, "count", engine.DefaultListCount,
-		fmt.Sprintf("how many at most, 1 to %d", engine.MaxListCount))
-	cmd.Flags().IntVar(&partition, "partition", -1, "of this partition only")
-	cmd.Flags().StringVar(&from, "from", "", "from this id, or this number in the partition, on")
+		fmt.Sprintf("maximum number of messages to show, 1 to %d", engine.MaxListCount))
+	cmd.Flags().IntVar(&partition, "partition", -1, "show only this partition; -1 means all")
+	cmd.Flags().StringVar(&from, "from", "",
+		"first message to show: its id or, with --partition, its number in the partition")
 	return func(q url.Values) url.Values {
 		q.Set("count", strconv.Itoa(count))
 		if partition >= 0 {
@@ -184,7 +191,7 @@ func (o *steward) peekFlags(cmd *cobra.Command) (ask func(q url.Values) url.Valu
 
 func (o *steward) channelPeekCommand() *cobra.Command {
 	var ask func(url.Values) url.Values
-	cmd := o.action("peek TOPIC CHANNEL", "Show messages that are not confirmed, without consuming them",
+	cmd := o.action("peek TOPIC CHANNEL", "Show unconfirmed messages without consuming them",
 		cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 			return o.peek(ctx, "/channel/peek", ask(of(args[0], args[1])))
 		})
@@ -218,14 +225,15 @@ func (o *steward) waitingCommand(what, short, when string) *cobra.Command {
 		}
 		return printWaiting(o.out, &list, when)
 	})
-	cmd.Flags().IntVar(&count, "count", count, fmt.Sprintf("how many at most, 1 to %d", engine.MaxListCount))
+	cmd.Flags().IntVar(&count, "count", count,
+		fmt.Sprintf("maximum number of messages to show, 1 to %d", engine.MaxListCount))
 	return cmd
 }
 
 func (o *steward) redriveCommand() *cobra.Command {
 	most := 0
-	cmd := o.action("redrive TOPIC CHANNEL", "Publish a channel's dead letters to it again", cobra.ExactArgs(2),
-		func(ctx context.Context, args []string) error {
+	cmd := o.action("redrive TOPIC CHANNEL", "Publish a channel's dead letters again, for this channel only",
+		cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 			if most < 0 {
 				return &exitError{exitUsage, fmt.Errorf("%d is not a number of messages", most)}
 			}
@@ -251,11 +259,11 @@ func (o *steward) redriveCommand() *cobra.Command {
 			if o.asJSON {
 				return printJSON(o.out, nsq.Redriven{Moved: total})
 			}
-			return o.done("%d messages were published to channel %s of topic %s again", total, args[1], args[0])
+			return o.done("%d messages were published again for channel %s of topic %s", total, args[1], args[0])
 		})
-	cmd.Long = "Publish a channel's dead letters to its topic again, for this channel only. " +
-		"They are in the topic that its settings name,\n" +
-		"and are read there as its channel \"redrive\". Attempts begin anew."
-	cmd.Flags().IntVar(&most, "count", 0, "how many at most; 0: all that are there")
+	cmd.Long = "Publish a channel's dead letters to its topic again, for this channel only. They are taken from the\n" +
+		"dead-letter topic in the channel's settings, through that topic's channel \"redrive\". Their attempts are\n" +
+		"counted from the beginning again."
+	cmd.Flags().IntVar(&most, "count", 0, "maximum number of messages to publish; 0 means all")
 	return cmd
 }

@@ -49,29 +49,30 @@ func (o *steward) channelSetCommand() *cobra.Command {
 			}
 			return o.showChannelSettings(&s)
 		})
-	cmd.Long = "Change a channel's settings. What no flag names stays as it is. " +
-		"The change is refused if somebody else changes them at the same time.\n\n" +
-		"A filter's RULE is HEADER=VALUE, HEADER^=PREFIX, HEADER*=GLOB, HEADER~=REGEXP, or HEADER alone: " +
-		"it is there. One rule that\n" +
-		"holds is enough, unless --filter-all; --filter-invert turns the result around. " +
-		"Messages that are not wanted count as confirmed."
+	cmd.Long = "Change a channel's settings. Only settings whose flags are given change. --file replaces all settings:\n" +
+		"those that the file does not contain get their defaults. The command fails if somebody else changes the settings\n" +
+		"at the same time.\n\n" +
+		"A filter consists of rules. A RULE is HEADER=VALUE, HEADER^=PREFIX, HEADER*=GLOB, HEADER~=REGEXP, or HEADER for\n" +
+		"messages that have this header. A message matches if one rule matches, with --filter-all if all rules match. The\n" +
+		"channel delivers the messages that match, with --filter-invert those that do not. All others count as confirmed."
 	set = cmd.Flags()
-	set.StringVar(&f.order, "order", "none", "none; partition: one message of a partition in flight; key: one message "+
-		"of a key in flight; declared: as partition, for consumers that use SUB_ORDERED only")
-	set.StringVar(&f.keyHeader, "key-header", "", "header that holds the key; empty: "+core.DefaultKeyHeader)
+	set.StringVar(&f.order, "order", "none", "order of delivery: none; partition: one message per partition in flight; "+
+		"key: one message per key in flight; declared: like partition, but only for consumers that use SUB_ORDERED")
+	set.StringVar(&f.keyHeader, "key-header", "", "header that holds the key; empty means "+core.DefaultKeyHeader)
 	set.IntVar(&f.maxAttempts, "max-attempts", 0,
-		"deliveries after which a message goes to the dead-letter topic; 0: no limit")
-	set.StringVar(&f.deadLetter, "dead-letter", "", "that topic; empty: TOPIC"+core.DeadLetterSuffix)
-	set.Uint32Var(&f.rate, "rate", 0, "messages per second; 0: no limit")
-	set.Uint32Var(&f.maxInFlight, "max-in-flight", 0, "messages in flight in the whole channel; 0: what consumers ask for")
-	set.IntVar(&f.sampleRate, "sample-rate", 0, "percent of the messages, 1 to 99; 0: all")
+		"number of deliveries after which a message is moved to the dead-letter topic; 0 means no limit")
+	set.StringVar(&f.deadLetter, "dead-letter", "", "dead-letter topic; empty means TOPIC"+core.DeadLetterSuffix)
+	set.Uint32Var(&f.rate, "rate", 0, "maximum messages to deliver per second in the whole channel; 0 means no limit")
+	set.Uint32Var(&f.maxInFlight, "max-in-flight", 0,
+		"maximum messages in flight in the whole channel; 0 means as many as consumers ask for")
+	set.IntVar(&f.sampleRate, "sample-rate", 0, "percentage of messages to deliver, 1 to 99; 0 means all")
 	set.StringArrayVar(&f.rules, "filter", nil,
-		"RULE that messages must meet; may be repeated, and replaces the rules that are there")
-	set.BoolVar(&f.filterAll, "filter-all", false, "all rules must hold")
-	set.BoolVar(&f.filterInvert, "filter-invert", false, "wanted is what the rules do not say")
-	set.BoolVar(&f.noFilter, "no-filter", false, "every message is wanted")
+		"RULE that messages must match; repeat the flag for several rules. Existing rules are replaced")
+	set.BoolVar(&f.filterAll, "filter-all", false, "require messages to match all rules, not just one")
+	set.BoolVar(&f.filterInvert, "filter-invert", false, "deliver the messages that do not match")
+	set.BoolVar(&f.noFilter, "no-filter", false, "remove the filter and deliver every message")
 	set.StringVar(&f.file, "file", "",
-		"file with all settings as JSON, as engine channel settings --json prints them; - is standard input")
+		"file with all settings, in the JSON format of engine channel settings --json; - means standard input")
 	cmd.MarkFlagsMutuallyExclusive("filter", "no-filter")
 	return cmd
 }

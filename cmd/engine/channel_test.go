@@ -53,10 +53,10 @@ func rows(table string) []string {
 func TestChannelAndTopicCommands(t *testing.T) {
 	n := startNode(t, t.TempDir())
 	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)
-	if got := steer(t, "topic", "create", "orders", "--partitions", "2"); got != "topic orders is there\n" {
+	if got := steer(t, "topic", "create", "orders", "--partitions", "2"); got != "topic orders exists\n" {
 		t.Errorf("create prints %q", got)
 	}
-	if got := steer(t, "channel", "create", "orders", "billing"); got != "channel billing of topic orders is there\n" {
+	if got := steer(t, "channel", "create", "orders", "billing"); got != "channel billing of topic orders exists\n" {
 		t.Errorf("create prints %q", got)
 	}
 	for i := range 6 {
@@ -84,7 +84,7 @@ func TestChannelAndTopicCommands(t *testing.T) {
 		t.Errorf("topic peek --json is %+v", list)
 	}
 	if got := steer(t, "channel", "seek", "orders", "billing", "--to",
-		"end"); got != "channel billing of topic orders goes on at the end\n" {
+		"end"); got != "channel billing of topic orders continues at the end\n" {
 		t.Errorf("seek prints %q", got)
 	}
 	if got := steer(t, "channel", "seek", "orders", "billing", "--to", "count", "--value", "-2"); !strings.HasSuffix(got,

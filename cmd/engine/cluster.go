@@ -43,10 +43,10 @@ func clusterCommand() *cobra.Command {
 	o := new(operator)
 	cmd := &cobra.Command{
 		Use:   "cluster",
-		Short: "Show and steer a cluster",
-		Long: "Show and steer a cluster through the HTTP address of any of its nodes. " +
-			"Nodes are named by their node_id or their\n" +
-			"number, partitions by their number, counted from 0. Where nodes ask for a token it is taken from " + envToken + ".",
+		Short: "Show and manage a cluster",
+		Long: "Show and manage a cluster through the HTTP API of any of its nodes. NODE is a node_id or the number of a\n" +
+			"node; partitions are numbered from 0. If the node requires a token, set it in the environment variable\n" +
+			envToken + ".",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -78,7 +78,7 @@ func (o *operator) action(
 }
 
 func (o *operator) statusCommand() *cobra.Command {
-	return o.action("status", "Show the nodes, what they carry, and what is wrong", cobra.NoArgs,
+	return o.action("status", "Show the nodes and the health of the cluster", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			st := new(admin.Status)
 			if err := o.client.get(ctx, "/cluster/status?faults", st); err != nil {
@@ -108,7 +108,7 @@ func (o *operator) topicsCommand() *cobra.Command {
 func (o *operator) drainCommand() *cobra.Command {
 	var off bool
 	var wait time.Duration
-	cmd := o.action("drain NODE", "Make a node give away its leaderships and replicas", cobra.ExactArgs(1),
+	cmd := o.action("drain NODE", "Move leaderships and replicas away from a node", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			on := !off
 			if off && wait > 0 {
@@ -122,9 +122,9 @@ func (o *operator) drainCommand() *cobra.Command {
 			}
 			return o.waitForDrain(ctx, args[0], wait)
 		})
-	cmd.Flags().BoolVar(&off, "off", false, "end the drain: the node takes leaderships and replicas again")
+	cmd.Flags().BoolVar(&off, "off", false, "end the drain: the node may get leaderships and replicas again")
 	cmd.Flags().DurationVar(&wait, "wait", 0,
-		"wait at most this long until the node leads nothing, so that it may be stopped without a pause; 0: do not")
+		"wait up to this long until the node leads no partition and can be stopped without a pause; 0 means do not wait")
 	return cmd
 }
 
@@ -176,7 +176,7 @@ func findNode(st *admin.Status, ref string) *admin.Node {
 func (o *operator) moveCommand() *cobra.Command {
 	var from, to string
 	cmd := o.action("move TOPIC PARTITION --from NODE --to NODE",
-		"Move a replica; the old one goes when the new one is in sync", cobra.ExactArgs(2),
+		"Move a replica to another node; the old one is removed when the new one is in sync", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			p, err := partitionArg(args[1])
 			if err != nil {
@@ -186,8 +186,8 @@ func (o *operator) moveCommand() *cobra.Command {
 				Topic: args[0], Partition: &p, From: admin.NodeRef(from), To: admin.NodeRef(to),
 			})
 		})
-	cmd.Flags().StringVar(&from, "from", "", "node that has the replica")
-	cmd.Flags().StringVar(&to, "to", "", "node that gets it")
+	cmd.Flags().StringVar(&from, "from", "", "node to move the replica from")
+	cmd.Flags().StringVar(&to, "to", "", "node to move the replica to")
 	for _, f := range []string{"from", "to"} {
 		if err := cmd.MarkFlagRequired(f); err != nil {
 			panic("BUG: " + err.Error())
@@ -199,7 +199,7 @@ func (o *operator) moveCommand() *cobra.Command {
 func (o *operator) forceLeaderCommand() *cobra.Command {
 	var yes bool
 	cmd := o.action("force-leader TOPIC PARTITION NODE",
-		"Make a replica the leader although it may lack acknowledged messages", cobra.ExactArgs(3),
+		"Make a replica the leader even if it lacks acknowledged messages", cobra.ExactArgs(3),
 		func(ctx context.Context, args []string) error {
 			p, err := partitionArg(args[1])
 			if err != nil {
@@ -214,10 +214,11 @@ func (o *operator) forceLeaderCommand() *cobra.Command {
 				Topic: args[0], Partition: &p, Node: admin.NodeRef(args[2]), IAcceptDataLoss: true,
 			})
 		})
-	cmd.Long = "Make a replica the leader although it may lack acknowledged messages. " +
-		"Nothing else in Penstock loses what was answered OK.\n" +
-		"Use it when the in-sync replicas are gone for ever; if one of them can come back, start it instead."
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask: what only other replicas hold is lost for ever")
+	cmd.Long = "Make a replica the leader even if it lacks acknowledged messages, which are then lost. No other\n" +
+		"cluster command loses acknowledged messages. Use it when the in-sync replicas are gone for good; if one of them\n" +
+		"can come back, start it instead."
+	cmd.Flags().BoolVar(&yes, "yes", false,
+		"do not ask for confirmation; messages that only other replicas have are lost for good")
 	return cmd
 }
 
@@ -241,10 +242,10 @@ func (o *operator) confirmLoss(ctx context.Context, topic string, partition uint
 	}
 	p := all.Topics[0].Partitions[partition]
 	fmt.Fprintf(o.prompt, "Partition %d of topic %s was last led by node %s; its in-sync replicas are on %s.\n"+
-		"If node %s leads, every acknowledged message and confirmation that it does not hold is lost FOR EVER, and the "+
-		"other\n"+
-		"replicas are cut to what it holds. If one of the in-sync replicas can come back, start it instead.\n"+
-		"Type the topic's name to go on: ", partition, topic, cmp.Or(p.Leader, "(nobody)"),
+		"If node %s becomes the leader, all acknowledged messages and confirmations that it does not have are\n"+
+		"lost FOR EVER, and the other replicas are cut to match it. If one of the in-sync replicas can come back,\n"+
+		"start it instead.\n"+
+		"Type the name of the topic to continue: ", partition, topic, cmp.Or(p.Leader, "(nobody)"),
 		cmp.Or(strings.Join(p.ISR, ", "), "(none)"), node)
 	line, err := bufio.NewReader(file).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -257,14 +258,14 @@ func (o *operator) confirmLoss(ctx context.Context, topic string, partition uint
 }
 
 func (o *operator) removeNodeCommand() *cobra.Command {
-	return o.action("remove-node NODE", "Forget a stopped node that holds no replicas any more", cobra.ExactArgs(1),
+	return o.action("remove-node NODE", "Remove a stopped node that has no replicas left", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			return o.change(ctx, "/cluster/remove-node", &admin.RemoveNode{Node: admin.NodeRef(args[0])})
 		})
 }
 
 func (o *operator) expandCommand() *cobra.Command {
-	return o.action("expand TOPIC PARTITIONS", "Give a topic more partitions, PARTITIONS in all", cobra.ExactArgs(2),
+	return o.action("expand TOPIC PARTITIONS", "Raise a topic's number of partitions to PARTITIONS", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			n, err := strconv.ParseUint(args[1], 10, 31)
 			if err != nil {
@@ -275,14 +276,13 @@ func (o *operator) expandCommand() *cobra.Command {
 }
 
 func (o *operator) upgradeCommand() *cobra.Command {
-	cmd := o.action("upgrade", "Raise the cluster to the newest feature level, when all nodes run the newer version",
+	cmd := o.action("upgrade", "Raise the cluster to the newest feature level",
 		cobra.NoArgs, func(ctx context.Context, _ []string) error {
 			return o.change(ctx, "/cluster/upgrade", &admin.Upgrade{})
 		})
-	cmd.Long = "Raise the cluster to the newest feature level of the node that is asked. " +
-		"It is refused unless every registered node runs a version\n" +
-		"that knows the level. Until then nodes can go back to the older version; " +
-		"afterwards older versions refuse to start."
+	cmd.Long = "Raise the cluster to the newest feature level that the contacted node knows. The command is refused\n" +
+		"unless every registered node runs a version that knows this level. Until you run it, nodes can go back to the\n" +
+		"older version; afterwards older versions refuse to start."
 	return cmd
 }
 

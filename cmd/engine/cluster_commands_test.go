@@ -35,7 +35,7 @@ func TestCommandsOnACluster(t *testing.T) {
 		t.Helper()
 		return steer(t, append(args, "--http-address", nodes[i%3])...)
 	}
-	if got := at(0, "topic", "create", "orders", "--partitions", "2"); got != "topic orders is there\n" {
+	if got := at(0, "topic", "create", "orders", "--partitions", "2"); got != "topic orders exists\n" {
 		t.Errorf("create prints %q", got)
 	}
 	eventuallyAll := func(what string, holds func(i int) bool) {

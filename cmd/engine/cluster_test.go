@@ -237,7 +237,7 @@ func TestForceLeaderAsks(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		const question = "Type the topic's name to go on: "
+		const question = "Type the name of the topic to continue: "
 		for deadline := time.After(30 * time.Second); !strings.HasSuffix(stderr.String(), question); {
 			select {
 			case <-stderr.more:

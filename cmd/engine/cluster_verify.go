@@ -23,7 +23,7 @@ type verifiedPartition struct {
 }
 
 func (o *operator) verifyCommand() *cobra.Command {
-	cmd := o.action("verify [TOPIC]", "Compare what the in-sync replicas hold, while all runs", cobra.MaximumNArgs(1),
+	cmd := o.action("verify [TOPIC]", "Compare the in-sync replicas while the cluster runs", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
 			all, err := o.client.topics(ctx, args...)
 			if err != nil {
@@ -47,12 +47,10 @@ func (o *operator) verifyCommand() *cobra.Command {
 			}
 			return nil
 		})
-	cmd.Long = "Compare the bytes that the in-sync replicas of each partition hold, while all runs. " +
-		"Each node reads its own copy from its disk, at\n" +
-		"16 MiB/s at most, and verifies it. What does not verify is repaired from a replica that reads back; " +
-		"the first difference of copies\n" +
-		"that do verify is named and left alone. It exits with 1 if anything was found. " +
-		"What is not committed yet is not compared."
+	cmd.Long = "Compare the in-sync replicas of each partition while the cluster runs. Each node reads its own copy\n" +
+		"from its disk, at 16 MiB/s at most, and verifies it. Damaged data is repaired from a replica whose data\n" +
+		"verifies. If copies verify and still differ, the first difference is shown and nothing is changed. The exit\n" +
+		"code is 1 if damage or a difference was found. Messages that are not committed yet are not compared."
 	return cmd
 }
 
@@ -91,11 +89,11 @@ func (o *operator) printVerified(v *verifiedPartition) error {
 	for _, d := range v.Found {
 		if len(d.Damaged) > 0 {
 			_, err = fmt.Fprintf(o.out, "  from message %s on, bytes %d to %d: damaged on %s; it is repaired from a replica "+
-				"that reads back\n", d.First, d.From, d.To, strings.Join(d.Damaged, ", "))
+				"whose data verifies\n", d.First, d.From, d.To, strings.Join(d.Damaged, ", "))
 		}
 		if len(d.Differing) > 0 {
-			_, err = fmt.Fprintf(o.out, "  from message %s on, bytes %d to %d: %s verifies and differs; nothing was changed\n",
-				d.First, d.From, d.To, strings.Join(d.Differing, ", "))
+			_, err = fmt.Fprintf(o.out, "  from message %s on, bytes %d to %d: the data on %s verifies but differs; nothing "+
+				"was changed\n", d.First, d.From, d.To, strings.Join(d.Differing, ", "))
 		}
 	}
 	return err

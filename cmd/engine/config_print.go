@@ -17,13 +17,14 @@ func configCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Print every setting with its value and where it comes from",
-		Long: "Print every setting with its value and where it comes from. It reads the same flags, environment\n" +
-			"variables and file as serve. With --defaults it prints a TOML file with every setting, commented out.",
+		Long: "Print every setting with its value and where it comes from. Flags, environment variables and the file are\n" +
+			"read as by serve. With --defaults, print a TOML file with every setting commented out.",
 		Args: cobra.NoArgs,
 	}
 	c := newConfig(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().BoolVar(&defaults, "defaults", false, "print the default settings as a commented TOML file")
+	cmd.Flags().BoolVar(&defaults, "defaults", false,
+		"print a TOML file with every setting and its default, commented out")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if defaults {
 			return c.printDefaults(cmd.OutOrStdout())
@@ -71,9 +72,9 @@ func (c *config) printJSON(w io.Writer) error {
 func (c *config) printDefaults(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString("# Settings of `engine serve`, each with its default.\n" +
-		"# Remove the # in front of a key to change it. A flag (--data-path) wins over the environment\n" +
-		"# (ENGINE_DATA_PATH), the environment wins over this file. Sizes take B, KB, KiB, MB, MiB, GB, GiB;\n" +
-		"# times take ms, s, m, h.\n")
+		"# Remove the # in front of a key to change it. A flag (--data-path) overrides the environment\n" +
+		"# (ENGINE_DATA_PATH), and the environment overrides this file. Units of sizes are B, KB, KiB, MB, MiB, GB and\n" +
+		"# GiB, units of times ms, s, m and h.\n")
 	group := ""
 	for _, s := range c.settings {
 		if s.group != group {

@@ -45,16 +45,14 @@ func devClusterCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "dev-cluster [flags] [-- FLAGS OF SERVE]",
 		DisableFlagsInUseLine: true,
-		Short:                 "Run a cluster of nodes on this machine, to try things and to test",
-		Long: "Run a cluster of nodes on this machine, to try things and to test. " +
-			"Node i, counted from 0, is called n<i+1>, has its data\n" +
-			"in <data-path>/n<i+1> and its log in <data-path>/n<i+1>.log, " +
-			"and listens on loopback: NSQ at base-port+10i, HTTP +1, lookup +2,\n" +
-			"native +3, between nodes +4, etcd between its members +5, etcd for its clients +6. " +
-			"A line of JSON per node is printed\n" +
-			"when it is ready; `engine` with its args starts that node again by hand.\n\n" +
-			"SIGTERM or SIGINT stops all nodes that this process runs; if it is killed, they are killed too. What follows -- " +
-			"goes to every node.",
+		Short:                 "Run a cluster on this machine, for development and tests",
+		Long: "Run a cluster on this machine, for development and tests. The nodes are called n1, n2 and so on. Each has\n" +
+			"its data in <data-path>/<node> and its log in <data-path>/<node>.log. Its ports on the loopback interface\n" +
+			"begin at base-port for n1, base-port+10 for n2 and so on: the first port is for NSQ, HTTP +1, lookup +2,\n" +
+			"native +3, connections between nodes +4, etcd members +5, etcd clients +6. When a node is ready, a line of\n" +
+			"JSON about it is printed; run `engine` with its args to start that node again by hand.\n\n" +
+			"Flags after -- are passed to every node. SIGTERM or SIGINT stops all nodes that this process runs; if it is\n" +
+			"killed, they are killed too.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); len(args) > 0 && dash != 0 {
 				return fmt.Errorf("unexpected argument %q: flags of serve go behind --", args[0])
@@ -63,11 +61,13 @@ func devClusterCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&o.nodes, "nodes", 3, "nodes, 1 to 16; the first one, three or five of them hold the metadata")
-	f.StringVar(&o.dataPath, "data-path", "./cluster-data", "directory of the nodes' data and logs; created if missing")
+	f.IntVar(&o.nodes, "nodes", 3, "number of nodes, 1 to 16; the first one, three or five of them hold the metadata")
+	f.StringVar(&o.dataPath, "data-path", "./cluster-data",
+		"directory for the data and logs of the nodes; created if missing")
 	f.IntVar(&o.basePort, "base-port", 14150, "first port of the first node")
-	f.BoolVar(&o.restart, "restart", false, "start a node again that ends by itself or is killed")
-	f.DurationVar(&o.startTimeout, "start-timeout", time.Minute, "longest wait for the nodes to be ready the first time")
+	f.BoolVar(&o.restart, "restart", false, "restart a node that ends by itself or is killed")
+	f.DurationVar(&o.startTimeout, "start-timeout", time.Minute,
+		"maximum time to wait until all nodes are ready for the first time")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.serveFlags = args
 		nodes, err := planDevCluster(o)

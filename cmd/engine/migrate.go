@@ -31,7 +31,7 @@ type migration struct {
 }
 
 func migrateCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "migrate", Short: "Import the data of another system"}
+	cmd := &cobra.Command{Use: "migrate", Short: "Import data from another system"}
 	cmd.AddCommand(migrateNSQDCommand())
 	return cmd
 }
@@ -41,17 +41,13 @@ func migrateNSQDCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nsqd",
 		Short: "Import topics, channels and backlogs from the data directory of a stopped nsqd",
-		Long: "Import topics, channels and backlogs from the data directory of a stopped nsqd of NSQ, " +
-			"into the data directory of a\n" +
-			"stopped node (--to) or into a running node (--http). Nothing in nsqd's directory is written or deleted, " +
-			"and a second run\n" +
-			"imports nothing twice; after an interruption it goes on. Message ids, publish times, " +
-			"attempts and the remaining delays of\n" +
-			"deferred messages are not carried over.\n\n" +
-			"In a directory every channel ends with exactly its own backlog. " +
-			"A running node cannot take apart the backlogs of\n" +
-			"channels that each have messages which the other has not; " +
-			"such a topic is refused before anything of it is published.",
+		Long: "Import topics, channels and backlogs from the data directory of a stopped nsqd into the data directory of\n" +
+			"a stopped node (--to) or into a running node (--http). nsqd's directory is not changed. To continue an\n" +
+			"interrupted import, run the command again: no message is imported twice, except that with --http the last\n" +
+			"batch may be. Message ids, publish times, attempts and the remaining delays of deferred messages are not\n" +
+			"imported.\n\n" +
+			"With --to, every channel gets exactly its own backlog. With --http, a topic is refused before any of its\n" +
+			"messages is published if one of its channels would get messages that it did not have.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return m.run(cmd) },
 	}
@@ -59,13 +55,14 @@ func migrateNSQDCommand() *cobra.Command {
 	f.StringVar(&m.dataPath, "data-path", "", "nsqd's data directory")
 	f.StringVar(&m.to, "to", "", "data directory of a stopped node; created if missing")
 	f.StringVar(&m.http, "http", "", "HOST:PORT or URL of the HTTP API of a running node, instead of --to")
-	f.StringVar(&m.state, "state", "", "with --http: file that records what was imported (default ./"+migrate.StateFile+
-		"); with --to it is in that directory")
-	f.StringVar(&m.tokenFile, "token-file", "", "with --http: file with the token of a node that wants one")
-	f.BoolVar(&m.dryRun, "dry-run", false, "only print what there is")
-	f.BoolVar(&m.skipDamaged, "skip-damaged", false, "exit with 0 although damaged places were left out")
+	f.StringVar(&m.state, "state", "", "with --http, file that records what was imported (default ./"+migrate.StateFile+
+		"); with --to, the record is in that directory")
+	f.StringVar(&m.tokenFile, "token-file", "", "with --http, file with the token that the node requires")
+	f.BoolVar(&m.dryRun, "dry-run", false, "only show what nsqd's directory contains; import nothing")
+	f.BoolVar(&m.skipDamaged, "skip-damaged", false, "exit with 0 even if damaged data was left out")
 	f.BoolVar(&m.unlisted, "unlisted", false, "also import the files of topics and channels that nsqd.dat does not name")
-	f.BoolVar(&m.again, "again", false, "import a directory once more in which nsqd worked since an import of it")
+	f.BoolVar(&m.again, "again", false,
+		"import the directory again if nsqd has run in it since an earlier import, including messages imported then")
 	return cmd
 }
 

@@ -31,9 +31,8 @@ func nsqdCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   nsqdName,
 		Short: "Run a node with nsqd's command line",
-		Long: "Run a node with the command line and the configuration file of NSQ's nsqd 1.3.0. " +
-			"A link to this program that is\n" +
-			"named nsqd does the same. Data is in " + nsqdDirectory + " below nsqd's --data-path.",
+		Long: "Run a node that accepts the command line and the configuration file of nsqd 1.3.0. This program does the\n" +
+			"same when it is started through a link named nsqd. The data is in " + nsqdDirectory + " below nsqd's --data-path.",
 		DisableFlagParsing: true, // nsqd's flags may have one dash or two
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runNSQD(cmd.Context(), args, os.Environ(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -110,8 +109,9 @@ func (n *nsqdLine) parse(args []string, usage io.Writer) error {
 	set.SetOutput(io.Discard)
 	set.BoolVar(&n.version, "version", false, "print the version")
 	set.StringVar(&n.file, "config", "", "nsqd's TOML configuration file")
+	known := settings(new(node))
 	for _, f := range n.flags {
-		set.Var(f, f.name, f.usage())
+		set.Var(f, f.name, f.usage(known))
 	}
 	err := set.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {

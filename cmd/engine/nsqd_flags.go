@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -149,11 +150,14 @@ func (f *nsqdFlag) key() string {
 	return strings.ReplaceAll(f.name, "-", "_")
 }
 
-func (f *nsqdFlag) usage() string {
-	if len(f.targets) == 0 {
-		return "accepted, without effect"
+// usage returns the flag's help text. known are the settings of this program.
+func (f *nsqdFlag) usage(known []*setting) string {
+	for _, t := range f.targets {
+		if slices.ContainsFunc(known, func(s *setting) bool { return s.name == t.setting }) {
+			return "sets --" + t.setting + " of engine serve"
+		}
 	}
-	return "as --" + f.targets[0].setting + " of engine serve"
+	return "accepted, but has no effect"
 }
 
 // String, Set and IsBoolFlag implement flag.Value.

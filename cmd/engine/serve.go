@@ -22,9 +22,10 @@ func serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a node",
-		Long: "Run a node. Settings come from flags, ENGINE_* environment variables and a TOML file, the earlier winning;\n" +
-			"`engine config` prints them all. SIGHUP reads certificates and tokens again. SIGTERM or SIGINT stops the node\n" +
-			"after it answered what is pending; a second signal ends it at once, which loses nothing that was answered OK.",
+		Long: "Run a node. Settings come from flags, ENGINE_* environment variables and a TOML file, in this order of\n" +
+			"precedence; `engine config` prints them all. SIGHUP reloads certificates and tokens. SIGTERM or SIGINT stops\n" +
+			"the node after it has answered pending requests. A second signal stops it immediately; nothing that was\n" +
+			"answered OK is lost.",
 		Args: cobra.NoArgs,
 	}
 	c := newConfig(cmd.Flags())

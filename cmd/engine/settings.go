@@ -34,12 +34,11 @@ type offers struct {
 // setting is one row of the table. Its name in kebab-case is the flag. The TOML key has underscores instead of dashes,
 // and the environment variable is ENGINE_ and the key in capitals.
 type setting struct {
-	name    string
-	group   string
-	preset  string // the default, in the notation of a flag
-	help    string
-	value   value
-	fromEnv bool // true for every row; nothing reads it
+	name   string
+	group  string
+	preset string // the default, in the notation of a flag
+	help   string
+	value  value
 }
 
 const (
@@ -75,67 +74,74 @@ func settings(n *node) []*setting {
 }
 
 func row(name, preset string, v value, help string) *setting {
-	return &setting{name: name, preset: preset, value: v, help: help, fromEnv: true}
+	return &setting{name: name, preset: preset, value: v, help: help}
 }
 
 func nodeSettings(n *node) []*setting {
 	return []*setting{
 		row("data-path", "./data", text(&n.engine.DataPath), "data directory; created if missing"),
-		row("nsq-address", "127.0.0.1:4150", text(&n.nsq.TCPAddress), "HOST:PORT of the NSQ protocol"),
-		row("http-address", "127.0.0.1:4151", text(&n.nsq.HTTPAddress), "HOST:PORT of nsqd's HTTP API"),
+		row("nsq-address", "127.0.0.1:4150", text(&n.nsq.TCPAddress), "HOST:PORT to listen on for the NSQ protocol"),
+		row("http-address", "127.0.0.1:4151", text(&n.nsq.HTTPAddress),
+			"HOST:PORT to listen on for nsqd's HTTP API; off disables it"),
 		row("https-address", "off", text(&n.nsq.HTTPSAddress),
-			"HOST:PORT of the same API over TLS (nsqd's is 4152); off: none"),
-		row("lookup-address", "127.0.0.1:4161", text(&n.nsq.LookupAddress), "HOST:PORT of nsqlookupd's HTTP API; off: none"),
+			"HOST:PORT to listen on for the same API over TLS (nsqd uses port 4152); off disables it"),
+		row("lookup-address", "127.0.0.1:4161", text(&n.nsq.LookupAddress),
+			"HOST:PORT to listen on for nsqlookupd's HTTP API; off disables it"),
 		row("lookup-tcp-address", "", text(&n.nsq.LookupTCPAddress),
-			"HOST:PORT where stock nsqds register, as at nsqlookupd's TCP port, without authentication; empty: 127.0.0.1:4160 "+
-				"if lookup-address is its default, else off"),
+			"HOST:PORT to listen on for stock nsqds that register as with nsqlookupd, without authentication; off disables "+
+				"it; empty means 127.0.0.1:4160 if lookup-address is its default, otherwise off"),
 		row("inactive-producer-timeout", "5m", duration(&n.nsq.InactiveProducerTimeout, time.Millisecond),
-			"an nsqd that registered and is silent for longer is in no lookup"),
+			"omit a registered nsqd from lookups when it has been silent for longer than this"),
 		row("lookupd-tcp-address", "", addresses(&n.nsq.LookupdTCPAddresses),
-			"HOST:PORT of a stock nsqlookupd at which this node registers, as nsqd does; several with commas, or the flag "+
-				"several times"),
+			"HOST:PORT of a stock nsqlookupd to register this node with, as nsqd does; separate several with commas or "+
+				"repeat the flag"),
 		row("broadcast-address", "", text(&n.nsq.BroadcastAddress),
-			"host name or address that clients are told; empty: this machine's name"),
+			"host name or IP address that is announced to clients; empty means this machine's host name"),
 		row("node-id", "", text(&n.engine.NodeID),
-			"identity of the node; empty: the one in the data directory, or a new one"),
-		row("log-format", "text", choice(&n.logFormat, "text", "json"), "text or json"),
-		row("log-level", "info", choice(&n.logLevel, "debug", "info", "warn", "error"), "debug, info, warn or error"),
+			"ID of the node; empty means the ID stored in the data directory, or a new one"),
+		row("log-format", "text", choice(&n.logFormat, "text", "json"), "log format: text or json"),
+		row("log-level", "info", choice(&n.logLevel, "debug", "info", "warn", "error"),
+			"log level: debug, info, warn or error"),
 		row("shutdown-timeout", "10s", duration(&n.shutdownTimeout, time.Millisecond),
-			"longest wait for pending answers at SIGTERM before connections are cut"),
+			"after SIGTERM, maximum time to answer pending requests before connections are cut"),
 	}
 }
 
 func storageSettings(o *engine.Options) []*setting {
 	return []*setting{
 		row("io", "auto", choice(&o.IO, "auto", "uring", "pwrite"),
-			"auto, uring or pwrite; uring falls back to pwrite where the kernel refuses it"),
-		row("lock-wait", "3s", duration(&o.LockWait, 0), "how long to wait for another process to leave the data directory"),
-		row("commit-file-bytes", "32MiB", size64(&o.CommitFileBytes, 1<<20), "size of one commit log file"),
+			"how to write files: auto, uring or pwrite; where io_uring does not work, pwrite is used in any case"),
+		row("lock-wait", "3s", duration(&o.LockWait, 0),
+			"maximum time to wait for another process to release the data directory"),
+		row("commit-file-bytes", "32MiB", size64(&o.CommitFileBytes, 1<<20), "size of a commit log file"),
 		row("commit-live-bytes", "256MiB", size64(&o.CommitLiveBytes, 1<<20),
-			"most bytes of commit log that a restart has to read"),
+			"maximum size of the part of the commit log that a restart has to read"),
 		row("disk-patience", "5s", duration(&o.DiskPatience, 100*time.Millisecond),
-			"writes wait for the disk and none comes back for this long: leaderships go to replicas whose disks are good"),
+			"when writes are pending and none completes for this long, hand leaderships over to replicas with a healthy disk"),
 		row("disk-failed-after", "30s", duration(&o.DiskFailedAfter, 100*time.Millisecond),
-			"and after this the disk counts as failed: /ping says so"),
+			"when writes are pending and none completes for this long, treat the disk as failed and report it at /ping"),
 		row("scrub-interval", "168h", duration(&o.ScrubInterval, 0),
-			"how often everything in segments is read and verified, at 16 MiB/s at most, and the commit log each hour, or as "+
-				"often; 0s: never"),
-		row("groups-in-flight", "2", count(&o.GroupsInFlight, 1), "commit groups on the disk at once"),
-		row("min-segment-bytes", "1MiB", size64(&o.MinSegmentBytes, 4096), "first segment of a partition; later ones double"),
-		row("max-segment-bytes", "128MiB", size64(&o.MaxSegmentBytes, 4096), "largest segment of a partition"),
-		row("read-ahead-bytes", "256KiB", size(&o.ReadAheadBytes, 4096), "most bytes that one read of a segment pins"),
+			"how often to read and verify all segments, at 16 MiB/s at most; the commit log is verified at this interval too, "+
+				"but at least every hour; 0s disables both"),
+		row("groups-in-flight", "2", count(&o.GroupsInFlight, 1),
+			"maximum number of commit groups being written to disk at once"),
+		row("min-segment-bytes", "1MiB", size64(&o.MinSegmentBytes, 4096),
+			"size of a partition's first segment; each further one is twice as large, up to max-segment-bytes"),
+		row("max-segment-bytes", "128MiB", size64(&o.MaxSegmentBytes, 4096), "maximum size of a segment"),
+		row("read-ahead-bytes", "256KiB", size(&o.ReadAheadBytes, 4096),
+			"maximum number of bytes to read from a segment at once"),
 	}
 }
 
 func retentionSettings(o *engine.Options) []*setting {
 	return []*setting{
 		row("retention-bytes", "0", size64(&o.RetentionBytes, 0),
-			"most bytes kept per partition, unconfirmed messages included; 0: no limit"),
+			"maximum bytes to keep per partition, including unconfirmed messages; 0 means no limit"),
 		row("retention-count", "0", count(&o.RetentionCount, 0),
-			"most messages kept per partition, unconfirmed ones included; 0: no limit"),
+			"maximum number of messages to keep per partition, including unconfirmed ones; 0 means no limit"),
 		row("retention-age", "0s", duration(&o.RetentionAge, 0),
-			"longest time a message is kept, unconfirmed ones included; 0s: no limit"),
-		row("retention-interval", "5s", duration(&o.RetentionInterval, time.Millisecond), "how often retention runs"),
+			"maximum time to keep a message, even if it is unconfirmed; 0s means no limit"),
+		row("retention-interval", "5s", duration(&o.RetentionInterval, time.Millisecond), "how often to apply retention"),
 	}
 }
 
@@ -143,87 +149,94 @@ func memorySettings(o *engine.Options) []*setting {
 	return []*setting{
 		row("buffer-bytes", "64MiB", size64(&o.BufferBytes, 4<<20),
 			"memory outside the Go heap for commit groups and the newest messages"),
-		row("max-inbox-bytes", "32MiB", size64(&o.MaxInboxBytes, 1<<20), "most bytes waiting to be stored per partition"),
+		row("max-inbox-bytes", "32MiB", size64(&o.MaxInboxBytes, 1<<20),
+			"maximum bytes waiting to be stored in one partition"),
 		row("max-node-inbox-bytes", "128MiB", size64(&o.MaxNodeInboxBytes, 1<<20),
-			"most bytes waiting to be stored on the node"),
+			"maximum bytes waiting to be stored on the whole node"),
 		row("admit-timeout", "800ms", duration(&o.AdmitTimeout, time.Millisecond),
-			"longest wait for room among the bytes waiting to be stored"),
+			"maximum time a publish waits for room when too many bytes are waiting to be stored"),
 		row("publish-timeout", "5s", duration(&o.PublishTimeout, time.Millisecond),
-			"longest wait of a publish before it is refused"),
+			"maximum time a publish waits to be stored before it fails"),
 		row("max-deliveries-at-once", "4096", count(&o.MaxDeliveriesAtOne, 1),
-			"messages delivered in one turn of a channel before other callers get theirs"),
+			"maximum number of messages a channel delivers in one go before it serves other requests"),
 	}
 }
 
 func messageSettings(o *engine.Options) []*setting {
 	return []*setting{
-		row("max-message-bytes", "1MiB", size(&o.MaxMessageBytes, 1), "largest message"),
+		row("max-message-bytes", "1MiB", size(&o.MaxMessageBytes, 1), "maximum size of a message"),
 		row("max-batch-bytes", "6MiB", size(&o.MaxBatchBytes, 1),
-			"largest batch as stored: the bodies of one MPUB and a few bytes for each"),
-		row("max-header-bytes", "32KiB", size(&o.MaxHeaderBytes, 1), "names and values of the headers of one message"),
-		row("max-topics", "20000", count(&o.MaxTopics, 1), "most topics"),
-		row("max-channels", "1000", count(&o.MaxChannels, 1), "most channels per topic"),
-		row("max-consumers", "0", count(&o.MaxConsumers, 0), "most consumers per channel; 0: no limit"),
+			"maximum size of a stored batch: the bodies of one MPUB and a few bytes for each"),
+		row("max-header-bytes", "32KiB", size(&o.MaxHeaderBytes, 1),
+			"maximum total size of the names and values of a message's headers"),
+		row("max-topics", "20000", count(&o.MaxTopics, 1), "maximum number of topics"),
+		row("max-channels", "1000", count(&o.MaxChannels, 1), "maximum number of channels per topic"),
+		row("max-consumers", "0", count(&o.MaxConsumers, 0), "maximum number of consumers per channel; 0 means no limit"),
 		row("max-ranges", "262144", count(&o.MaxRanges, 1),
-			"most confirmed ranges per channel and partition above the first unconfirmed message"),
-		row("max-deferred", "1048576", count(&o.MaxDeferred, 1), "most deferred messages per channel and partition"),
+			"maximum number of confirmed ranges after the first unconfirmed message, per channel and partition; at the limit, "+
+				"no new messages are delivered"),
+		row("max-deferred", "1048576", count(&o.MaxDeferred, 1),
+			"maximum number of deferred messages per channel and partition"),
 		row("max-state-bytes", "128MiB", size64(&o.MaxStateBytes, 64<<10),
-			"deferred messages and confirmed ranges of this node, about 12 bytes each, beyond which nothing more is deferred"),
-		row("max-defer", "1h", duration(&o.MaxDefer, time.Millisecond), "longest delay of a deferred publish"),
+			"maximum size of the node's deferred messages and confirmed ranges, about 12 bytes each; at the limit, deferred "+
+				"messages and new channels are refused"),
+		row("max-defer", "1h", duration(&o.MaxDefer, time.Millisecond), "maximum delay of a deferred publish"),
 		row("msg-timeout", "1m", duration(&o.MsgTimeout, time.Millisecond),
-			"redelivery after this without FIN or TOUCH, unless the client asks otherwise"),
+			"deliver a message again when its consumer sends no FIN, REQ or TOUCH for this long; clients may request "+
+				"another timeout"),
 		row("max-msg-timeout", "15m", duration(&o.MaxMsgTimeout, time.Millisecond),
-			"longest timeout a client may ask for, and the bound of TOUCH"),
+			"maximum timeout that a client may request; TOUCH cannot keep a message in flight for longer either"),
 		row("max-req-timeout", "1h", duration(&o.MaxReqTimeout, time.Millisecond),
-			"longest delay of REQ; longer ones are cut to it"),
+			"maximum delay of a REQ; longer delays are reduced to it"),
 		row("confirm-interval", "5ms", duration(&o.ConfirmInterval, time.Millisecond),
-			"confirmations are stored together, at most this late"),
-		row("default-partitions", "1", count(&o.DefaultPartitions, 1), "partitions of a new topic"),
+			"maximum time a confirmation waits to be stored together with others"),
+		row("default-partitions", "1", count(&o.DefaultPartitions, 1), "number of partitions of a new topic"),
 		row("disable-auto-create", "false", boolean(&o.DisableAutoCreate),
-			"refuse topics and channels that were not created before"),
+			"do not create topics and channels on first use"),
 	}
 }
 
 func clientSettings(o *nsq.Options, on *offers) []*setting {
 	return []*setting{
-		row("max-connections", "65536", count(&o.MaxConnections, 1), "most client connections"),
-		row("max-body-bytes", "5MiB", size(&o.MaxBodyBytes, 1), "largest body of one command: an MPUB or an IDENTIFY"),
-		row("max-rdy-count", "2500", count(&o.MaxRdyCount, 1), "largest RDY of a client"),
+		row("max-connections", "65536", count(&o.MaxConnections, 1), "maximum number of client connections"),
+		row("max-body-bytes", "5MiB", size(&o.MaxBodyBytes, 1), "maximum size of the body of an MPUB or IDENTIFY command"),
+		row("max-rdy-count", "2500", count(&o.MaxRdyCount, 1), "maximum RDY count of a client"),
 		row("max-conn-in-flight-bytes", "16MiB", size(&o.MaxConnInFlightBytes, 4096),
-			"published bytes of one connection that wait for the disk before it is not read any more"),
+			"stop reading from a connection while more than this many bytes it has published are waiting to be stored"),
 		row("max-conn-in-flight-count", "65536", count(&o.MaxConnInFlightCount, 1),
-			"answers of one connection that wait for the disk before it is not read any more"),
+			"stop reading from a connection while more than this many of its commands are waiting for an answer"),
 		row("max-in-flight-bytes", "0", size64(&o.MaxInFlightBytes, 0),
-			"delivered and unfinished bytes of one consumer, however large its RDY; 0: no limit"),
-		row("max-conn-output-bytes", "256KiB", size(&o.MaxConnOutputBytes, 4096), "output that waits for one client to read"),
+			"maximum bytes in flight to one consumer, regardless of its RDY count; 0 means no limit"),
+		row("max-conn-output-bytes", "256KiB", size(&o.MaxConnOutputBytes, 4096),
+			"maximum bytes of output waiting for one client to read them"),
 		row("max-output-buffer-bytes", "64KiB", size(&o.MaxOutputBufferBytes, 64),
-			"largest output_buffer_size a client may ask for"),
+			"maximum output_buffer_size that a client may request"),
 		row("max-output-buffer-timeout", "30s", duration(&o.MaxOutputBufferTimeout, time.Millisecond),
-			"largest output_buffer_timeout a client may ask for; it delays nothing"),
+			"maximum output_buffer_timeout that a client may request; output is never delayed, whatever the value"),
 		row("heartbeat-interval", "30s", duration(&o.HeartbeatInterval, time.Second),
-			"time between heartbeats; a client that is silent for two of them is closed"),
+			"time between heartbeats; a client that is silent for two intervals is disconnected"),
 		row("max-heartbeat-interval", "1m", duration(&o.MaxHeartbeatInterval, time.Second),
-			"longest heartbeat interval a client may ask for"),
+			"maximum heartbeat interval that a client may request"),
 		row("max-command-time", "1m", duration(&o.MaxCommandTime, time.Millisecond),
-			"a command that began must be complete after this"),
+			"disconnect a client that takes longer than this to send a complete command"),
 		row("write-timeout", "30s", duration(&o.WriteTimeout, time.Millisecond),
-			"a client that reads nothing for this long is closed"),
-		row("snappy", "true", boolean(&on.snappy), "let clients compress with snappy"),
+			"disconnect a client that does not read its output for this long"),
+		row("snappy", "true", boolean(&on.snappy), "allow clients to use snappy compression"),
 		row("deflate", "true", boolean(&on.deflate),
-			"let clients compress with deflate; it takes about 1 MiB per connection"),
-		row("max-deflate-level", "6", count(&o.MaxDeflateLevel, 1), "highest deflate level a client gets, of 1 to 9"),
+			"allow clients to use deflate compression, which takes about 1 MiB per connection"),
+		row("max-deflate-level", "6", count(&o.MaxDeflateLevel, 1), "maximum deflate level a client gets, 1 to 9"),
 		row("max-inflation-ratio", "256", count(&o.MaxInflationRatio, 1),
-			"a client's compressed input may become this many times as large"),
+			"maximum factor by which a client's compressed input may grow when it is decompressed"),
 	}
 }
 
 func latencySettings(n *node) []*setting {
 	return []*setting{
 		row("e2e-processing-latency-percentile", "", percentiles(&n.latencyPercentiles),
-			"percentile of the time from publish to FIN that /stats shows for each channel, such as 0.99; several with "+
-				"commas, or the flag several times; empty: not measured"),
+			"percentile, such as 0.99, of the time from publish to FIN to show per channel in /stats; separate several with "+
+				"commas or repeat the flag; empty means not measured"),
 		row("e2e-processing-latency-window-time", "10m", duration(&n.latencyWindow, time.Millisecond),
-			"how far back it is measured"),
+			"time window that e2e-processing-latency-percentile covers"),
 	}
 }
 
@@ -231,23 +244,26 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 	t, a := &o.TLS, &o.Auth
 	return []*setting{
 		row("tls-cert", "", text(&t.CertFile),
-			"PEM file of the certificate for clients; empty: no TLS. SIGHUP reads it again"),
-		row("tls-key", "", text(&t.KeyFile), "PEM file of its key"),
+			"PEM file with the server's certificate, reloaded on SIGHUP; empty disables TLS"),
+		row("tls-key", "", text(&t.KeyFile), "PEM file with the private key for tls-cert, reloaded on SIGHUP"),
 		row("tls-root-ca-file", "", text(&t.RootCAFile),
-			"PEM file of the authorities that client certificates must come from; empty: this machine's"),
+			"PEM file with the certificate authorities for client certificates; empty means this machine's"),
 		row("tls-client-auth-policy", "", choice(&t.ClientAuth, "", "require", "require-verify"),
-			"require a certificate of clients, or require-verify one; either makes TLS required"),
+			"require: clients must present a certificate; require-verify: a certificate signed by an authority in "+
+				"tls-root-ca-file; both make TLS required"),
 		row("tls-required", "false", choice(&t.Required, "false", "tcp-https", "true"),
 			"true: refuse clients without TLS; tcp-https: refuse them on the NSQ protocol only"),
-		row("tls-min-version", "1.2", choice(&t.MinVersion, "1.2", "1.3"), "oldest version of TLS, 1.2 or 1.3"),
+		row("tls-min-version", "1.2", choice(&t.MinVersion, "1.2", "1.3"), "minimum TLS version: 1.2 or 1.3"),
 		row("tls-handshake-timeout", "5s", duration(&o.HandshakeTimeout, time.Millisecond),
-			"longest TLS handshake of an NSQ connection"),
+			"maximum duration of the TLS handshake of an NSQ connection"),
 		row("max-tls-handshakes", "1024", count(&o.MaxHandshakes, 1),
-			"most TLS handshakes of NSQ connections at once; further ones wait"),
-		row("auth-file", "", text(&a.File), "TOML file of tokens and what they may do; SIGHUP reads it again"),
+			"maximum number of concurrent TLS handshakes of NSQ connections; others wait"),
+		row("auth-file", "", text(&a.File), "TOML file with tokens and their permissions, reloaded on SIGHUP"),
 		row("auth-http-address", "", urls(&on.authAddresses),
-			"HOST:PORT or URL of a server of NSQ's auth protocol, or several with commas"),
-		row("auth-http-request-method", "GET", choice(&a.HTTPMethod, "GET", "POST"), "how to ask it: GET or POST"),
-		row("auth-http-timeout", "5s", duration(&a.RequestTimeout, time.Millisecond), "longest wait for one server's answer"),
+			"HOST:PORT or URL of a server that speaks NSQ's auth protocol; separate several with commas"),
+		row("auth-http-request-method", "GET", choice(&a.HTTPMethod, "GET", "POST"),
+			"HTTP method for requests to auth-http-address: GET or POST"),
+		row("auth-http-timeout", "5s", duration(&a.RequestTimeout, time.Millisecond),
+			"maximum time to wait for the answer of one auth-http-address"),
 	}
 }

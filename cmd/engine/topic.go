@@ -15,19 +15,19 @@ func topicCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "topic",
 		Short: "Show and change topics",
-		Long: "Show and change topics through the HTTP address of a node; in a cluster of any node, whatever it leads.\n" +
-			"Where nodes ask for a token it is taken from " + envToken +
-			". Replicas and leaders are the business of engine cluster.",
+		Long: "Show and change topics through the HTTP API of a node. In a cluster, this can be any node.\n" +
+			"If the node requires a token, set it in the environment variable " + envToken + ".\n" +
+			"To manage replicas and leaders, use engine cluster.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	o.flags(cmd)
 	cmd.AddCommand(o.topicListCommand(), o.topicSettingsCommand(), o.topicSetCommand(), o.topicPeekCommand(),
 		o.topicCreateCommand(),
-		o.topicVerb("delete", "Delete a topic with all its messages and channels", "is deleted"),
-		o.topicVerb("empty", "Drop what waits at a topic that is paused or has no channel", "is empty"),
-		o.topicVerb("pause", "Hold back from all channels what is published from now on", "is paused"),
-		o.topicVerb("unpause", "Let the channels have what was held back", "goes on"))
+		o.topicVerb("delete", "Delete a topic with all its messages and channels", "was deleted"),
+		o.topicVerb("empty", "Discard messages held in the topic because it is paused or has no channel", "was emptied"),
+		o.topicVerb("pause", "Hold back new messages from all channels", "is paused"),
+		o.topicVerb("unpause", "Give held-back messages to the channels and end the pause", "is no longer paused"))
 	return cmd
 }
 
@@ -43,7 +43,7 @@ func (o *steward) topicVerb(verb, short, done string) *cobra.Command {
 
 func (o *steward) topicCreateCommand() *cobra.Command {
 	partitions := 0
-	cmd := o.action("create TOPIC", "Create a topic, and nothing if it is there", cobra.ExactArgs(1),
+	cmd := o.action("create TOPIC", "Create a topic, unless it exists", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			q := of(args[0], "")
 			if partitions != 0 {
@@ -52,14 +52,14 @@ func (o *steward) topicCreateCommand() *cobra.Command {
 			if err := o.client.post(ctx, "/topic/create", q, nil, nil); err != nil {
 				return err
 			}
-			return o.done("topic %s is there", args[0])
+			return o.done("topic %s exists", args[0])
 		})
-	cmd.Flags().IntVar(&partitions, "partitions", 0, "of a new topic; 0: the node's default")
+	cmd.Flags().IntVar(&partitions, "partitions", 0, "number of partitions of the new topic; 0 means the node's default")
 	return cmd
 }
 
 func (o *steward) topicListCommand() *cobra.Command {
-	cmd := o.action("list [TOPIC]", "Show topics and their numbers", cobra.MaximumNArgs(1),
+	cmd := o.action("list [TOPIC]", "List topics with their depth and counters", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
 			all, err := o.topics(ctx, args...)
 			if err != nil {
@@ -70,14 +70,14 @@ func (o *steward) topicListCommand() *cobra.Command {
 			}
 			return printTopicNumbers(o.out, all)
 		})
-	cmd.Long = "Show topics and their numbers. In a cluster the numbers of all nodes are added; messages are counted " +
-		"since each was started."
+	cmd.Long = "List topics with their depth and counters. In a cluster, the figures of all live nodes are added up.\n" +
+		"Messages are counted from the start of each node."
 	return cmd
 }
 
 func (o *steward) topicPeekCommand() *cobra.Command {
 	var ask func(url.Values) url.Values
-	cmd := o.action("peek TOPIC", "Show stored messages, whatever channels have done with them", cobra.ExactArgs(1),
+	cmd := o.action("peek TOPIC", "Show stored messages, confirmed or not", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			return o.peek(ctx, "/topic/peek", ask(of(args[0], "")))
 		})

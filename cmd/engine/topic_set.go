@@ -19,7 +19,7 @@ type topicSettings = meta.TopicSettings
 
 // nodesDefault describes a retention of 0, and noLimit one of -1.
 const (
-	nodesDefault = "as the node does by default"
+	nodesDefault = "the node's default"
 	noLimit      = "no limit"
 )
 
@@ -120,27 +120,30 @@ func (o *steward) topicSetCommand() *cobra.Command {
 			}
 			return o.showTopicSettings(s)
 		})
-	cmd.Long = "Change a topic's settings. What no flag names stays as it is. " +
-		"The change is refused if somebody else changes them at the same time.\n" +
-		"Figures are per partition. A file that does not name partitions leaves them as many as they are."
+	cmd.Long = "Change a topic's settings. Only settings whose flags are given change. --file replaces all settings:\n" +
+		"those that the file does not contain get their defaults, except the number of partitions, which stays the same.\n" +
+		"The command fails if somebody else changes the settings at the same time. Retention and quotas apply to each\n" +
+		"partition."
 	set = cmd.Flags()
 	set.Var(keepValue{&f.retentionBytes, parseBytes, formatBytes, "bytes"}, "retention-bytes",
-		"keep so many bytes; 0: "+nodesDefault)
+		"number of bytes to keep; 0 means "+nodesDefault+", none means "+noLimit)
 	set.Var(keepValue{&f.retentionCount, parseCount, formatCount, "count"}, "retention-count",
-		"keep so many messages; 0: "+nodesDefault)
+		"number of messages to keep; 0 means "+nodesDefault+", none means "+noLimit)
 	set.Var(keepValue{&f.retentionAgeMs, parseAge, formatAge, "duration"}, "retention-age",
-		"keep messages so long, such as 72h; 0: "+nodesDefault)
-	set.Var(size64(&f.quotaBytes, 0), "quota-bytes", "refuse or drop beyond so many bytes; 0: no limit")
-	set.Int64Var(&f.quotaCount, "quota-count", 0, "refuse or drop beyond so many messages; 0: no limit")
+		"how long to keep messages, such as 72h; 0 means "+nodesDefault+", none means "+noLimit)
+	set.Var(size64(&f.quotaBytes, 0), "quota-bytes",
+		"maximum bytes that are not confirmed by all channels; 0 means "+noLimit)
+	set.Int64Var(&f.quotaCount, "quota-count", 0,
+		"maximum messages that are not confirmed by all channels; 0 means "+noLimit)
 	set.Var(choice(&f.quotaMode, "reject", "drop-oldest"), "quota-mode",
-		"what happens at the quota: reject refuses to publish, drop-oldest drops what is oldest, confirmed or not")
-	set.IntVar(&f.minISR, "min-isr", 0, "replicas that must be in sync for a write; 0: a majority of them")
+		"what to do at the quota: reject refuses new messages, drop-oldest removes the oldest ones, confirmed or not")
+	set.IntVar(&f.minISR, "min-isr", 0, "number of replicas that must be in sync for a write; 0 means a majority")
 	set.IntVar(&f.partitions, "partitions", 0,
-		"how many; they can only become more. Equal keys may meet in another partition from then on")
-	set.StringVar(&f.durability, "durability", "", "what an OK promises. There is one: "+string(meta.DurabilitySynced)+
-		", on stable storage on every in-sync replica")
+		"number of partitions, which can only be raised; afterwards a key may belong to another partition")
+	set.StringVar(&f.durability, "durability", "", "what an OK guarantees. The only value is "+
+		string(meta.DurabilitySynced)+": the message is on stable storage on every in-sync replica")
 	set.StringVar(&f.file, "file", "",
-		"file with all settings as JSON, as engine topic settings --json prints them; - is standard input")
+		"file with all settings, in the JSON format of engine topic settings --json; - means standard input")
 	return cmd
 }
 

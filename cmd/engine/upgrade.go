@@ -15,9 +15,8 @@ func upgradeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade --data-path DIR",
 		Short: "Raise a single node's data directory to the newest feature level",
-		Long: "Raise the data directory of a stopped single node to the newest feature level that this version knows. " +
-			"Older versions refuse\n" +
-			"the directory afterwards. The directories of a cluster are raised by engine cluster upgrade.",
+		Long: "Raise the data directory of a stopped single node to the newest feature level that this version knows.\n" +
+			"Afterwards older versions refuse to use the directory. To upgrade a cluster, use engine cluster upgrade.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if dir == "" {
@@ -28,11 +27,11 @@ func upgradeCommand() *cobra.Command {
 				return &exitError{exitData, err}
 			}
 			if from == to {
-				fmt.Fprintf(cmd.OutOrStdout(), "the data directory is at feature level %d, the newest\n", to)
+				fmt.Fprintf(cmd.OutOrStdout(), "the data directory is already at the newest feature level, %d\n", to)
 				return nil
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "the data directory was raised from feature level %d to %d: older versions cannot "+
-				"be started on it any more\n", from, to)
+			fmt.Fprintf(cmd.OutOrStdout(), "the data directory was raised from feature level %d to %d: older versions "+
+				"refuse to use it now\n", from, to)
 			return nil
 		},
 	}

@@ -24,7 +24,7 @@ var commit string
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version, the commit, Go's version and the format versions",
+		Short: "Print the version, the commit, the Go version and the format versions",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "penstock %s\ncommit   %s\ngo       %s %s/%s\nnsq      %s\nring     "+
