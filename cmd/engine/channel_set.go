@@ -73,7 +73,9 @@ func (o *steward) channelSetCommand() *cobra.Command {
 	set.BoolVar(&f.noFilter, "no-filter", false, "remove the filter and deliver every message")
 	set.StringVar(&f.file, "file", "",
 		"file with all settings, in the JSON format of engine channel settings --json; - means standard input")
-	cmd.MarkFlagsMutuallyExclusive("filter", "no-filter")
+	for _, name := range []string{"filter", "filter-all", "filter-invert"} {
+		cmd.MarkFlagsMutuallyExclusive(name, "no-filter")
+	}
 	return cmd
 }
 

@@ -223,6 +223,8 @@ func TestChannelUsage(t *testing.T) {
 		{"channel set orders c --order sideways", `order "sideways" is none of none, partition, key`},
 		{"channel set orders c --sample-rate 100", "--sample-rate is 100; it must be 0 to 99"},
 		{"channel set orders c --filter x=1 --no-filter", "none of the others can be"},
+		{"channel set orders c --filter-all --no-filter", "none of the others can be"},
+		{"channel set orders c --filter-invert --no-filter", "none of the others can be"},
 		{"channel set orders c --filter x~=(", "nothing was changed"},
 		{"channel seek orders c --to nowhere", "is not a place"},
 	} {

@@ -214,9 +214,9 @@ func (w *Waiter) Wait(ctx context.Context) (base.ID, error) {
 // waited for these puts.
 //
 // The caller owns the list: it took the list under the lock of the previous owner, and has released that lock. Done may
-// submit again, so the caller holds none of Inbox.mu, Forwarder.mu and Channel.mu. It may hold two locks:
-// clog.Log.mu on a single node, and Replica.mu when the committer refuses puts while it seals. An answered put belongs
-// to its submitter.
+// submit again, so the caller holds none of Inbox.mu, Forwarder.mu and Channel.mu. It may hold two locks: clog.Log.mu
+// when a flush of the commit log completes the commit, and Replica.mu when the committer refuses puts while it seals.
+// An answered put belongs to its submitter.
 func (l *List) Answer(err error) (waiters int) {
 	var open gateRef // gate of the puts just answered; opened after the last of consecutive puts that share it
 	for p := l.Pop(); p != nil; p = l.Pop() {
