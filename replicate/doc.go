@@ -165,8 +165,8 @@
 //   - ActSend may be lost: every message is repeated. A lost connection needs no event; a process that is gone should
 //     bring EvPeerDown.
 //   - ActSend never waits for the disk. If memory no longer has the batches, the engine answers EvEvicted, and the
-//     machine asks for them with ActRead, which may take any length of time. A new ActRead for the same node and purpose
-//     replaces one that has not begun.
+//     machine asks for them with ActRead, which may take any length of time. A new ActRead for the same node and
+//     purpose replaces one that has not begun.
 //   - EvDurable carries the generation that the log had when the sync was requested.
 //   - A reset is on stable storage before EvTruncated. A cut only has to precede later appends in the commit log.
 //   - Batches recovered after a crash are synced before NewFollower counts them as Durable.

@@ -76,8 +76,8 @@ func (l *Log) checkHeader(c *Checker, f *segFile) *FileFault {
 }
 
 // headerFault reads f's header block from the device and says what is wrong with it. It wraps errSegHeader if the block
-// is damaged, or if it is whole and belongs to another file: the device wrote it to the wrong place, and a restart would
-// refuse it.
+// is damaged, or if it is whole and belongs to another file: the device wrote it to the wrong place, and a restart
+// would refuse it.
 func (l *Log) headerFault(f *segFile) error {
 	h, _, err := readSegmentHeader(l.disk, f.path)
 	if err == nil && (h.id != f.id || h.number != f.number || h.base != f.base) {

@@ -23,10 +23,13 @@ func TestReadTwiceOfANewerLevel(t *testing.T) {
 			m := new(Node)
 			return UnsealFile(data, m, func() error { return m.CheckFormat(newest) })
 		}},
-		{TopicFile, &Topic{Format: TopicFormat, Name: "t", Partitions: 1}, &Topic{Format: TopicFormat + 1}, func(data []byte) error {
-			m := new(Topic)
-			return UnsealFile(data, m, func() error { return m.Check(m.ID.String()) })
-		}},
+		{
+			TopicFile, &Topic{Format: TopicFormat, Name: "t", Partitions: 1}, &Topic{Format: TopicFormat + 1},
+			func(data []byte) error {
+				m := new(Topic)
+				return UnsealFile(data, m, func() error { return m.Check(m.ID.String()) })
+			},
+		},
 	} {
 		disk := faultaio.New(faultaio.Options{Seed: 1})
 		if err := WriteTwice(disk, c.name, c.old); err != nil {

@@ -30,12 +30,12 @@ const proving = 6500 * ms
 
 // calm is what the bound knows.
 type calm struct {
-	unwell   uint32 // nodes, by index
-	since    int64
-	compared int64                // when a leader last waited for an unwell member's log; see noteComparing
-	from     int64                // nothing falls ill after it but one node; 0: there is no such time
-	checked  int                  // values below have been judged
-	spared   map[*topicModel]bool // topics that the node whose disk hangs led nothing of
+	unwell  uint32 // nodes, by index
+	since   int64
+	waited  int64                // when a partition last had to wait for a member that is not well; see noteWaits
+	from    int64                // nothing falls ill after it but one node; 0: there is no such time
+	checked int                  // values below have been judged
+	spared  map[*topicModel]bool // topics that the node whose disk hangs led nothing of
 }
 
 // boundApplies says whether any two of the nodes are enough to publish, and nobody forbids it.
@@ -185,25 +185,41 @@ func (w *World) withinBound(v *value) bool {
 	if b.spared[v.topic] {
 		limit = maxSparedRefusal
 	}
-	w.noteComparing()
-	return v.submitted-max(b.since, b.compared) > limit && v.by.life == v.life && !v.by.unwell()
+	w.noteWaits()
+	return v.submitted-max(b.since, b.waited) > limit && v.by.life == v.life && !v.by.unwell()
 }
 
-// noteComparing looks for a leader whose log was cut at recovery and that serves nothing while it waits for a member of
-// the ISR that is unwell. It waits for as long as that takes, or an operator (see force.go): the other may be the only
-// one that has what was cut, so these two are no healthy majority. It is called before a put is judged, and every 100
-// ms.
-func (w *World) noteComparing() {
+// noteWaits looks for partitions that no majority can serve although only one node is unwell. Too few members of the
+// ISR are whole: what a damaged copy stores does not count until it is repaired, and that takes as long as it takes. Or
+// a leader whose log was cut at recovery waits for a member that is unwell, until that is back or an operator decides
+// (see force.go): the other may be the only one that has what was cut. It is called before a put is judged, and every
+// 100 ms.
+func (w *World) noteWaits() {
+	for _, p := range w.store.snap.Partitions {
+		if len(p.Damaged) > 0 && w.wholeMembers(p) < w.opt.min {
+			w.gray.calm.waited = w.now
+		}
+	}
 	for _, n := range w.nodes {
 		if n.e == nil || !n.running() || n.closing {
 			continue
 		}
 		for _, v := range n.inside.Partitions() {
 			if p := w.store.snap.Partitions[v.ID]; p != nil && v.Compares && slices.ContainsFunc(p.State.ISR, w.memberUnwell) {
-				w.gray.calm.compared = w.now
+				w.gray.calm.waited = w.now
 			}
 		}
 	}
+}
+
+// wholeMembers counts the members of the ISR whose nodes are well and whose copies are not damaged.
+func (w *World) wholeMembers(p *meta.Partition) (n int) {
+	for _, m := range p.State.ISR {
+		if !w.memberUnwell(m) && !slices.Contains(p.Damaged, m) {
+			n++
+		}
+	}
+	return n
 }
 
 func (w *World) memberUnwell(m replicate.Member) bool {

@@ -95,7 +95,7 @@ func (w *World) startGray() {
 		w.after(w.gray.calm.from, w.beginCalm)
 	}
 	if w.boundApplies() {
-		w.every(100*ms, w.noteComparing)
+		w.every(100*ms, w.noteWaits)
 		w.every(200*ms, w.judgeSilence)
 	}
 }
