@@ -412,3 +412,26 @@ func TestClusterChannelWrittenForAnEarlierOne(t *testing.T) {
 	}
 	tc.eventually("the channel has the partition", func() bool { return engine.ChannelHas(x.e, "t", "c", 3) })
 }
+
+// A channel is deleted while its creation in one more partition, which this node has begun to lead, is on its way. The
+// creation does not come behind the deletion in that partition's log: the channel would be back.
+//
+// Seed 4191212.
+func TestClusterDeletedChannelIsNotCreatedLater(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	tc.channel("t", "c")
+	tc.channelAt(l, "t", "c")
+	create := engine.CreateLater(l.e, "t", "c", 0)
+	if err := tc.topic(l, "t").DeleteChannel(t.Context(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	if err := create(t.Context()); !errors.Is(err, engine.ErrDeleted) {
+		t.Errorf("the creation was answered %v", err)
+	}
+	if engine.FoldHas(l.e, "t", 0, "c") {
+		t.Error("the channel is back")
+	}
+}

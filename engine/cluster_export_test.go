@@ -159,6 +159,14 @@ func PutTogetherAnew(e *Engine, topic, channel string) (create func(ctx context.
 	return func(ctx context.Context, n int) error { return t.createIn(ctx, t.partitions()[n], old) }
 }
 
+// CreateLater returns a function that writes a channel into partition n, as the goroutine does that syncChannels starts
+// when a partition lacks the channel.
+func CreateLater(e *Engine, topic, channel string, n int) func(context.Context) error {
+	t, _ := e.LookupTopic(topic)
+	c, _ := t.LookupChannel(channel)
+	return func(ctx context.Context) error { return t.createIn(ctx, t.partitions()[n], c) }
+}
+
 // ChannelHas says whether a node's channel has been given a partition.
 func ChannelHas(e *Engine, topic, channel string, n int) bool {
 	t, _ := e.LookupTopic(topic)

@@ -13,6 +13,7 @@ import (
 
 	"penstock/engine/core"
 	"penstock/engine/dir"
+	"penstock/engine/inbox"
 	"penstock/engine/meta"
 	"penstock/engine/ops"
 	"penstock/engine/part"
@@ -390,18 +391,36 @@ func (t *Topic) removeChannel(c *Channel) {
 	c.local.Shut(ErrMoved)
 }
 
-// createIn writes channel c into the log of one more partition. It does not hold changing, so leaderships may begin and
-// end meanwhile, and syncChannels may have replaced c by a new channel. The new channel has the partition only if the
-// entry was in the log when the channel was made, so createIn then calls reassign.
+// createIn writes channel c into the log of one more partition, and returns when that is committed. It does not hold
+// changing while it waits, so leaderships may begin and end meanwhile, and syncChannels may have replaced c by a new
+// channel. The new channel has the partition only if the entry was in the log when the channel was made, so createIn
+// then calls reassign. It returns ErrDeleted, and writes nothing, if there is no channel of this name any more. It takes
+// changing.
 func (t *Topic) createIn(ctx context.Context, pt *part.Partition, c *Channel) error {
-	created := []core.Control{{Kind: core.ChannelCreated, Channel: c.name}}
-	err := pt.WriteControls(ctx, [][]core.Control{created}, func() { pt.Follow(c.local, c.name) })
+	w, err := t.appendCreation(ctx, pt, c)
+	if err == nil {
+		err = w.Result(t.e.host)
+	}
 	c.local.ApplyPosts()
 	c.local.Wake()
 	if now, _ := t.LookupChannel(c.name); err == nil && now != c {
 		t.reassign(int(pt.Number()))
 	}
 	return err
+}
+
+// appendCreation puts the creation of channel c into the inbox of one more partition. It holds changing, so a deletion
+// of the channel, which holds it too, is either known here or comes behind the creation in every log.
+func (t *Topic) appendCreation(ctx context.Context, pt *part.Partition, c *Channel) (*inbox.Waiter, error) {
+	t.e.host.Lock(&t.changing)
+	defer t.changing.Unlock()
+	if _, ok := t.LookupChannel(c.name); !ok {
+		return nil, ErrDeleted
+	}
+	return pt.AppendControls(ctx, &inbox.Special{
+		Controls: []core.Control{{Kind: core.ChannelCreated, Channel: c.name}},
+		OnCommit: func() { pt.Follow(c.local, c.name) },
+	})
 }
 
 // reassign makes syncChannels give partition i once more to the channels that are in its log. It takes changing.
