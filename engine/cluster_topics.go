@@ -394,8 +394,8 @@ func (t *Topic) removeChannel(c *Channel) {
 // createIn writes channel c into the log of one more partition, and returns when that is committed. It does not hold
 // changing while it waits, so leaderships may begin and end meanwhile, and syncChannels may have replaced c by a new
 // channel. The new channel has the partition only if the entry was in the log when the channel was made, so createIn
-// then calls reassign. It returns ErrDeleted, and writes nothing, if there is no channel of this name any more. It takes
-// changing.
+// then calls reassign. It returns ErrDeleted, and writes nothing, if there is no channel of this name any more. It
+// takes changing.
 func (t *Topic) createIn(ctx context.Context, pt *part.Partition, c *Channel) error {
 	w, err := t.appendCreation(ctx, pt, c)
 	if err == nil {
