@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/engine/flush"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -89,7 +90,14 @@ func (r *Replica) discard(why error, c *logCut) {
 		r.cutFailed(c, why)
 		return
 	}
-	if err := r.node.Shortened.Add([]segment.Identity{r.pt.Identity()}); err != nil {
+	err := r.node.Shortened.Add([]segment.Identity{r.pt.Identity()})
+	for flush.IsFull(err) { // there may be room again
+		if c == nil || !r.isCutBy(c) || !r.node.store.host.Pause(devicePoll, r.node.store.stop) {
+			return // c is nil: the repair is tried again, and fails again
+		}
+		err = r.node.Shortened.Add([]segment.Identity{r.pt.Identity()})
+	}
+	if err != nil {
 		r.cutFailed(c, errors.Join(why, err))
 		return
 	}
