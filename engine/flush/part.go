@@ -80,9 +80,9 @@ type Copy interface {
 	// commit log files for batches that its segments cannot take, because the tombstone, or the record of the removal,
 	// may be waiting for the room of those files.
 	IsGoingAway() bool
-	// HoldsFiles says whether a copy that is given up or being removed still needs the batches that its segments lack,
-	// and so holds the commit log files. If it returns false, the next process can know that the copy lacks something.
-	// It may write to the disk.
+	// HoldsFiles says whether the commit log must keep its files for batches that the segments of the copy lack. If it
+	// returns false for a copy that is given up or being removed, the next process can know that the copy lacks
+	// something. It may write to the disk.
 	HoldsFiles() bool
 }
 

@@ -62,10 +62,11 @@ func (f *Flusher) releaseFiles(target uint64) bool {
 	return true
 }
 
-// releaseLimit lowers release, the number of the first commit log file that is kept, on behalf of copies that are given
-// up or being removed. oldest is the oldest file. The files of a copy that nobody needs may be released, because the
-// record that begins the copy's new log may be waiting for room. But first the next process must be able to know that
-// the copy lacks something.
+// releaseLimit lowers release, the number of the first commit log file that is kept, on behalf of copies that still
+// need the batches in older files. oldest is the oldest file. The files of a copy that nobody needs may be released,
+// because the record that begins the copy's new log may be waiting for room. But first the next process must be able to
+// know that the copy lacks something. A copy that releaseFiles passed over may be needed again meanwhile: it was opened
+// again, and its device reads. So every copy is asked, and this answer decides.
 func (f *Flusher) releaseLimit(oldest, release uint64) uint64 {
 	for p := range f.n.Parts {
 		if release <= oldest {

@@ -39,12 +39,11 @@ func (pt *Partition) NeedsNoFlush() bool {
 // the copy is being removed. It takes Replica.mu.
 func (pt *Partition) IsGoingAway() bool { return pt.topic.Deleted.Load() || pt.replica.isRemoving() }
 
-// HoldsFiles says whether the commit log must keep its files for a copy that is given up or being removed, because they
-// have batches that the copy's segments lack. It takes Replica.discardMu and Replica.mu, and may write the list of
-// shortened copies.
+// HoldsFiles says whether the commit log must keep its files for batches that the segments of the copy lack. It must,
+// except for a copy that is given up or being removed and that nobody needs, and for a topic that was deleted. It takes
+// Replica.discardMu and Replica.mu, and may write the list of shortened copies.
 func (pt *Partition) HoldsFiles() bool {
-	leaves := pt.replica.discarded.Load() || pt.replica.isRemoving()
-	return leaves && !pt.topic.Deleted.Load() && !pt.replica.mayReleaseFiles()
+	return !pt.topic.Deleted.Load() && !pt.replica.mayReleaseFiles()
 }
 
 // Trimmed tells the machine that the log begins later (moved). With lost, the next FindLost searches for lost messages.

@@ -256,6 +256,23 @@ func TestRemovedCopyIsListedBeforeTheLogLetsGo(t *testing.T) {
 	}
 }
 
+// The flusher passes over a copy that nobody needs, and asks once more before it releases files (flush.releaseLimit).
+// If the copy is opened again in between, and reads, it needs the batches that its segments lack, like any other copy.
+func TestCopyThatIsNeededHoldsFiles(t *testing.T) {
+	disk := faultaio.New(faultaio.Options{})
+	r := ofList(t, disk)
+	r.discarded.Store(true)
+	r.cut = &logCut{reset: true} // its leader needs nothing of it
+	if !r.pt.NeedsNoFlush() {
+		t.Fatal("somebody needs it")
+	}
+	r.cut = nil
+	r.discarded.Store(false) // as reopen does
+	if !r.pt.HoldsFiles() || listed(t, disk, r) {
+		t.Error("the commit log lets go of the batches of a copy that is whole")
+	}
+}
+
 func isClosed(pt *Partition) bool { return pt.WhyClosed() != nil }
 
 // The inbox of a copy whose segments could not be written stays closed until the copy has another log. Here its bytes
