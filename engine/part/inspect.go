@@ -39,6 +39,9 @@ type View struct {
 	Compares bool // the copy leads, but was shortened by recovery: it must compare its log with others before it serves
 	Asks     bool // the copy compares, waits for another replica, and has logged that operators should help
 	Channels []ChannelView
+	// LeaderStart is where the log of a leader began when that leader said that it had removed what this copy could not
+	// read; 0: no leader has said so. What lies below is damaged or not, and nobody needs it.
+	LeaderStart segment.Position
 }
 
 // ChannelView is the state of a channel in the fold of a partition's log.
@@ -73,7 +76,7 @@ func (pt *Partition) Marks(v *Marks) {
 func (pt *Partition) View() View {
 	r := pt.replica
 	v := View{
-		Topic: pt.topic.Name, Visible: segment.MsgID(pt.visible.Load()), Pending: r.pending.n,
+		Topic: pt.topic.Name, Visible: segment.MsgID(pt.visible.Load()), Pending: r.pending.n, LeaderStart: pt.LeaderStart(),
 	}
 	if !r.solo() {
 		v.Member = r.node.member()

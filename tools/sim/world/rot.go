@@ -4,7 +4,7 @@ import (
 	"path"
 	"strings"
 
-	"penstock/engine/meta"
+	"penstock/engine"
 	"penstock/segment"
 )
 
@@ -86,15 +86,15 @@ func (w *World) attend(n *node) {
 const maxPoisoned = 3_000 * ms
 
 // readAll reads all logs of the node whose bits rot, as a scrub does: what is damaged and nobody has asked for is
-// found, and fetched from the others. What lies below the beginning of its leader's log nobody can send, and nobody
-// needs: it goes with the copy's own retention, which waits for the commit log to turn.
+// found, and fetched from the others. It passes over what nobody needs (neededFrom), which goes with the copy's own
+// retention: that waits for the commit log to turn.
 func (w *World) readAll() {
 	n := w.gray.rotten
 	w.gray.clean = false
 	if n.e != nil && n.running() && !n.closing {
 		w.gray.clean = true
 		for _, v := range n.inside.Partitions() {
-			if err := n.inside.ReadLog(v.ID, w.beginning(v.ID), func(segment.Offset, *segment.Header, []byte) bool {
+			if err := n.inside.ReadLog(v.ID, w.neededFrom(&v), func(segment.Offset, *segment.Header, []byte) bool {
 				return true
 			}); err != nil {
 				w.gray.clean = false
@@ -106,16 +106,30 @@ func (w *World) readAll() {
 	w.after(1000*ms, w.readAll)
 }
 
-// beginning is where the log of a partition begins on the node that serves it; 0 if none does.
-func (w *World) beginning(id meta.PartitionID) segment.Offset {
+// neededFrom is the offset below which nobody needs what a copy has: the beginning of the log on the node that serves
+// the partition, or of the log of an earlier leader, if that leader told the copy so. That leader's retention had
+// removed what all channels had confirmed; the log of the leader after it may begin before that.
+func (w *World) neededFrom(copy *engine.PartitionView) segment.Offset {
 	for _, n := range w.nodes {
 		if n.e == nil || !n.running() {
 			continue
 		}
 		for _, v := range n.inside.Partitions() {
-			if v.ID == id && v.Serves {
-				return v.StartAt
+			if v.ID != copy.ID || !v.Serves {
+				continue
 			}
+			needed := v.StartAt
+			if v.Start < copy.LeaderStart {
+				needed = v.EndAt
+				_ = n.inside.ReadLog(v.ID, v.StartAt, func(at segment.Offset, h *segment.Header, _ []byte) bool {
+					if h.Position < copy.LeaderStart {
+						return true
+					}
+					needed = at
+					return false
+				})
+			}
+			return needed
 		}
 	}
 	return 0
