@@ -218,7 +218,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 		pt.Replica().OpenRecovered()
 	}
 	cn.Net, err = cn.e.host.Listen(
-		peer.Options{Self: self, Cluster: snap.Cluster, Listener: cn.opts.Listener, Handler: cn, Logger: cn.e.log})
+		peer.Options{Self: *peerOf(&self), Cluster: snap.Cluster, Listener: cn.opts.Listener, Handler: cn, Logger: cn.e.log})
 	cn.peers.Self, cn.peers.Network = self.ID, cn.Net
 	return err
 }
@@ -300,7 +300,7 @@ func (cn *clusterNode) work() {
 // apply applies a change of the store. With first it also applies everything else in the snapshot, and each topic that
 // Open found, whether the snapshot has it or not. Only the worker calls it.
 func (cn *clusterNode) apply(ch *meta.Change, first bool) {
-	cn.Net.SetNodes(ch.Snapshot.Nodes)
+	cn.Net.SetNodes(peersOf(ch.Snapshot))
 	cn.learnLevel(ch.Snapshot)
 	if first {
 		for _, id := range base.SortedIDs(ch.Snapshot.Topics) {
@@ -540,4 +540,17 @@ func (e *Engine) Node() meta.Node {
 // returns nil.
 func (e *Engine) Tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error {
 	return e.members.tombstone(ctx, key, until)
+}
+
+// peersOf returns the nodes of a snapshot, as far as connections need to know them.
+func peersOf(snap *meta.Snapshot) map[replicate.NodeID]*peer.Node {
+	peers := make(map[replicate.NodeID]*peer.Node, len(snap.Nodes))
+	for id, n := range snap.Nodes {
+		peers[id] = peerOf(n)
+	}
+	return peers
+}
+
+func peerOf(n *meta.Node) *peer.Node {
+	return &peer.Node{ID: n.ID, Name: n.Name, Store: n.Store, Boot: n.Boot, Address: n.Peer}
 }

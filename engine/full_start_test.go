@@ -7,7 +7,6 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/host"
-	"penstock/engine/meta"
 	"penstock/replicate/peer"
 	"penstock/segment/aio/faultaio"
 )
@@ -23,7 +22,7 @@ func (stillHost) Hung() bool             { return false }
 func (stillHost) Slow() bool             { return false }
 func (stillHost) Choose(int) int         { return 0 }
 
-func (stillHost) Listen(meta.Node, uuid.UUID, peer.Handler) host.Transport { panic("a single node") }
+func (stillHost) Listen(peer.Node, uuid.UUID, peer.Handler) host.Transport { panic("a single node") }
 
 // A process that finds its commit log full makes room at once, even if nothing in the log waits for segments. Until the
 // log begins a new file, publishers wait, and no mark makes the last group of the earlier process count as durable.

@@ -63,7 +63,7 @@ func TestImportGraph(t *testing.T) {
 		"netproto":       {},
 		"replicate":      {"segment", "segment/aio"},
 		"replicate/wire": {"engine/core", "replicate", "netproto", "segment", "segment/aio"},
-		"replicate/peer": {"engine/meta", "replicate", "netproto", "segment", "segment/aio"},
+		"replicate/peer": {"replicate", "netproto", "segment", "segment/aio"},
 		"engine/meta":    {"replicate", "segment", "segment/aio"},
 		"engine/core":    {"segment", "segment/aio"},
 		"engine/base":    {"engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
@@ -86,7 +86,7 @@ func TestImportGraph(t *testing.T) {
 			"replicate", "replicate/peer", "segment", "segment/aio",
 		},
 		"engine/route": {"replicate", "segment", "segment/aio"},
-		"engine/host":  {"engine/meta", "replicate", "replicate/peer", "netproto", "segment", "segment/aio"},
+		"engine/host":  {"replicate", "replicate/peer", "netproto", "segment", "segment/aio"},
 		"engine/reason": {
 			"engine/base", "engine/core", "engine/meta", "replicate", "replicate/wire", "netproto", "segment", "segment/aio",
 		},

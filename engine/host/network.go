@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"penstock/engine/meta"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/peer"
@@ -13,7 +12,7 @@ import (
 // Transport takes the place of a peer.Net in a simulation, and makes the same promises. The frames that it delivers
 // have a nil Received.Buf, and their payloads are never reused.
 type Transport interface {
-	SetNodes(nodes map[replicate.NodeID]*meta.Node)
+	SetNodes(nodes map[replicate.NodeID]*peer.Node)
 	TrySend(to replicate.NodeID, f *netproto.Frame) error
 	AwaitRoom(ctx context.Context, to replicate.NodeID) error
 	Connected(node replicate.NodeID) bool
@@ -66,7 +65,7 @@ func (n *Network) ReadOn(after time.Duration) {
 }
 
 // SetNodes is peer.Net.SetNodes.
-func (n *Network) SetNodes(nodes map[replicate.NodeID]*meta.Node) { n.transport().SetNodes(nodes) }
+func (n *Network) SetNodes(nodes map[replicate.NodeID]*peer.Node) { n.transport().SetNodes(nodes) }
 
 // Close is peer.Net.Close.
 func (n *Network) Close() { n.transport().Close() }

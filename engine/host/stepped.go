@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/meta"
 	"penstock/replicate/peer"
 )
 
@@ -21,7 +20,7 @@ type World interface {
 	Instant() time.Duration // the monotonic clock, from any origin
 	NewUUID() uuid.UUID
 	// Listen creates the node's connections. Their events go to h, outside of any task.
-	Listen(self meta.Node, cluster uuid.UUID, h peer.Handler) Transport
+	Listen(self peer.Node, cluster uuid.UUID, h peer.Handler) Transport
 	// Linger is how long a task that the engine starts now waits before it runs, because goroutines do not run at once
 	// either.
 	Linger() time.Duration

@@ -6,7 +6,6 @@ import (
 	"net"
 	"time"
 
-	"penstock/engine/meta"
 	"penstock/netproto"
 )
 
@@ -71,9 +70,9 @@ func (n *Net) take(nc net.Conn, serial uint64, shaken func()) {
 	s.run(c)
 }
 
-func (n *Net) dialFailed(l *link, node *meta.Node, err error) {
+func (n *Net) dialFailed(l *link, node *Node, err error) {
 	if n.ctx.Err() == nil {
-		n.o.Logger.Warn("a node cannot be reached; trying again", "node", node.Name, "id", l.id, "address", node.Peer,
+		n.o.Logger.Warn("a node cannot be reached; trying again", "node", node.Name, "id", l.id, "address", node.Address,
 			"error", err)
 	}
 }

@@ -18,7 +18,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/meta"
 	"penstock/netproto"
 	"penstock/replicate"
 )
@@ -101,9 +100,9 @@ func quick(o *Options) {
 // connection.
 func TestSilence(t *testing.T) {
 	a, b := start(t, 1, "", quick), start(t, 2, "", quick)
-	wire := newProxy(t, b.node.Peer)
+	wire := newProxy(t, b.node.Address)
 	far := *b.node
-	far.Peer = wire.address()
+	far.Address = wire.address()
 	a.SetNodes(tableOf(&far))
 	b.SetNodes(tableOf(a.node))
 	connected(t, a, b)
@@ -120,9 +119,9 @@ func TestSilence(t *testing.T) {
 // A connection that breaks while both processes run is not taken for a dead process: the address answers.
 func TestBrokenConnection(t *testing.T) {
 	a, b := start(t, 1, ""), start(t, 2, "")
-	wire := newProxy(t, b.node.Peer)
+	wire := newProxy(t, b.node.Address)
 	far := *b.node
-	far.Peer = wire.address()
+	far.Address = wire.address()
 	a.SetNodes(tableOf(&far))
 	b.SetNodes(tableOf(a.node))
 	connected(t, a, b)
@@ -141,7 +140,7 @@ func TestBrokenConnection(t *testing.T) {
 // child is the input and output of a process of TestProcess.
 type child struct {
 	ID      replicate.NodeID
-	Parent  meta.Node
+	Parent  Node
 	Address string
 	Boot    uuid.UUID
 }
@@ -174,7 +173,7 @@ func runChild(told string) {
 	}
 	c.Address, c.Boot = ln.Addr().String(), uuid.New()
 	n, err := Listen(Options{
-		Self:    meta.Node{ID: c.ID, Name: fmt.Sprintf("n%d", c.ID), Store: storeOf(c.ID), Boot: c.Boot},
+		Self:    Node{ID: c.ID, Name: fmt.Sprintf("n%d", c.ID), Store: storeOf(c.ID), Boot: c.Boot},
 		Cluster: testCluster, Listener: ln, Handler: quiet{}, Conn: netproto.Options{
 			PingEvery: 50 * time.Millisecond, SilenceTimeout: 300 * time.Millisecond,
 		},
@@ -262,8 +261,8 @@ func downOf(c *child) string { return fmt.Sprintf("down %d %d", c.ID, c.Boot[15]
 func connectChild(t *testing.T, id replicate.NodeID, p *process) (*exec.Cmd, child) {
 	t.Helper()
 	cmd, c := startChild(t, id, p)
-	p.SetNodes(tableOf(&meta.Node{
-		ID: id, Name: fmt.Sprintf("n%d", id), Store: storeOf(id), Boot: c.Boot, Peer: c.Address,
+	p.SetNodes(tableOf(&Node{
+		ID: id, Name: fmt.Sprintf("n%d", id), Store: storeOf(id), Boot: c.Boot, Address: c.Address,
 	}))
 	p.expect(upOf(&c))
 	return cmd, c
@@ -277,7 +276,7 @@ func TestStorm(t *testing.T) {
 	for id := range replicate.NodeID(count) {
 		ps = append(ps, start(t, id+1, "", quick))
 	}
-	everybody := make(map[replicate.NodeID]*meta.Node)
+	everybody := make(map[replicate.NodeID]*Node)
 	for _, p := range ps {
 		everybody[p.node.ID] = p.node
 	}
@@ -286,7 +285,7 @@ func TestStorm(t *testing.T) {
 	for _, p := range ps {
 		for _, act := range []func(rnd *rand.Rand){
 			func(rnd *rand.Rand) { // the table changes
-				m := make(map[replicate.NodeID]*meta.Node)
+				m := make(map[replicate.NodeID]*Node)
 				for id, n := range everybody {
 					if rnd.IntN(10) > 0 {
 						c := *n
@@ -347,10 +346,10 @@ func TestCloseWhileConnecting(t *testing.T) {
 	defer mute.Close()
 	a := start(t, 1, "", func(o *Options) { o.Conn.HandshakeTimeout = time.Hour })
 	a.SetNodes(tableOf(
-		&meta.Node{ID: 2, Name: "n2", Store: storeOf(2), Peer: mute.Addr().String()},
-		&meta.Node{ID: 3, Name: "n3", Store: storeOf(3), Peer: unused(t)},
+		&Node{ID: 2, Name: "n2", Store: storeOf(2), Address: mute.Addr().String()},
+		&Node{ID: 3, Name: "n3", Store: storeOf(3), Address: unused(t)},
 	))
-	nc, err := net.Dial("tcp", a.node.Peer)
+	nc, err := net.Dial("tcp", a.node.Address)
 	if err != nil {
 		t.Fatal(err)
 	}

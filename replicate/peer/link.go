@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/meta"
 	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -19,7 +18,7 @@ type link struct {
 	net   *Net
 	id    replicate.NodeID
 	dials bool
-	node  atomic.Pointer[meta.Node]     // nil: the node is not in the table any more
+	node  atomic.Pointer[Node]          // nil: the node is not in the table any more
 	conn  atomic.Pointer[netproto.Conn] // the connection for TrySend: set before Up, cleared before Down
 	turn  chan struct{}                 // capacity 1: held by one session from before its Up until after its Down
 	kick  chan struct{}                 // capacity 1: dial now
@@ -31,26 +30,23 @@ type link struct {
 	sessions int      // sessions that have begun and not ended; guarded by mu
 }
 
-func newLink(n *Net, id replicate.NodeID, node *meta.Node) *link {
+func newLink(n *Net, id replicate.NodeID, node *Node) *link {
 	l := &link{net: n, id: id, dials: n.o.Self.ID < id, turn: make(chan struct{}, 1), kick: make(chan struct{}, 1)}
 	l.node.Store(node)
 	return l
 }
 
 // learn takes the table's new entry for the node, and ends a connection that no longer fits it.
-func (l *link) learn(node *meta.Node) {
+func (l *link) learn(node *Node) {
 	old := l.node.Swap(node)
-	switch {
-	case old == node:
-		return
-	case old != nil && old.Peer == node.Peer && old.Store == node.Store && old.Name == node.Name && old.Boot == node.Boot:
+	if old != nil && *old == *node {
 		return
 	}
 	l.mu.Lock()
 	s := l.newest
 	// A boot that did not change in the table may be older than the connection. Only a change to another boot than the
 	// connected one ends the connection.
-	if s != nil && (old == nil || old.Peer != node.Peer || s.store != node.Store || old.Name != node.Name ||
+	if s != nil && (old == nil || old.Address != node.Address || s.store != node.Store || old.Name != node.Name ||
 		old.Boot != node.Boot && s.boot != node.Boot) {
 		s.cancel(errChanged)
 	}
@@ -135,10 +131,10 @@ func (l *link) pause(backoff time.Duration) bool {
 	}
 }
 
-func (l *link) connect(s *session, node *meta.Node) (*netproto.Conn, error) {
+func (l *link) connect(s *session, node *Node) (*netproto.Conn, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, l.net.o.Conn.HandshakeTimeout)
 	defer cancel()
-	nc, err := dialer.DialContext(ctx, "tcp", node.Peer)
+	nc, err := dialer.DialContext(ctx, "tcp", node.Address)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/meta"
 	"penstock/internal/lock"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -59,7 +58,7 @@ func (n *Net) Addr() net.Addr { return n.o.Listener.Addr() }
 // are disconnected. So are nodes whose address or store changed, and nodes whose boot changed to one that is not the
 // connected one. The map may have this node. SetNodes waits for no connection. The caller must not change the nodes
 // afterwards; the Net does not keep the map.
-func (n *Net) SetNodes(nodes map[replicate.NodeID]*meta.Node) {
+func (n *Net) SetNodes(nodes map[replicate.NodeID]*Node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {

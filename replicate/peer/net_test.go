@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"penstock/engine/meta"
 	"penstock/netproto"
 	"penstock/replicate"
 )
@@ -113,7 +112,7 @@ func TestKillAndRestart(t *testing.T) {
 				}
 			}
 			// It comes back before the others hear of its new boot.
-			next := start(t, victim, old.node.Peer)
+			next := start(t, victim, old.node.Address)
 			ps[victim] = next
 			next.SetNodes(tableOf(ps[1].node, ps[2].node, ps[3].node))
 			for id, p := range ps {
@@ -212,23 +211,21 @@ func TestAddressAndBootChange(t *testing.T) {
 	meet(a, b)
 	connected(t, a, b)
 	// The same process can be reached through another port.
-	proxy := newProxy(t, b.node.Peer)
+	proxy := newProxy(t, b.node.Address)
 	moved := *b.node
-	moved.Peer = proxy.address()
+	moved.Address = proxy.address()
 	a.SetNodes(tableOf(a.node, &moved))
 	a.expect(fmt.Sprintf("down 2 %d false", b.boot()), fmt.Sprintf("up 2 %d", b.boot()))
 	b.expect(fmt.Sprintf("down 1 %d false", a.boot()), fmt.Sprintf("up 1 %d", a.boot()))
 	if proxy.conns.Load() == 0 {
 		t.Error("it was not dialed at its new address")
 	}
-	// Changes of other fields do not disconnect.
-	live := moved
-	live.Live, live.Draining, live.Version = true, true, "2"
-	a.SetNodes(tableOf(a.node, &live))
+	same := moved // news that change nothing do not disconnect
+	a.SetNodes(tableOf(a.node, &same))
 	a.expect()
 	// News of another process: the connection must be to a dead one, whatever it looks like. (In this test that process
 	// is alive, so it comes back.)
-	other := live
+	other := moved
 	other.Boot = nextBoot()
 	a.SetNodes(tableOf(a.node, &other))
 	a.expect(fmt.Sprintf("down 2 %d false", b.boot()), fmt.Sprintf("up 2 %d", b.boot()))
@@ -255,7 +252,7 @@ func TestRefused(t *testing.T) {
 				h.MinVersion, h.MaxVersion = ProtocolVersion+1, ProtocolVersion+1
 			}
 			b := start(t, 2, "")
-			b.SetNodes(tableOf(&meta.Node{ID: 1, Name: "n1", Store: storeOf(1), Peer: c.a.node.Peer}))
+			b.SetNodes(tableOf(&Node{ID: 1, Name: "n1", Store: storeOf(1), Address: c.a.node.Address}))
 			c.a.SetNodes(tableOf(b.node))
 			until(t, "refused", func() bool { return c.a.Stats().Nodes[0].DialFails > 0 && b.Stats().AcceptFailed > 0 })
 			until(t, "in the log", func() bool { return b.logs.count(c.want) > 0 && c.a.logs.count(c.want) > 0 })
@@ -271,14 +268,14 @@ func TestRefused(t *testing.T) {
 	t.Run("the dialed one is somebody else", func(t *testing.T) {
 		a, b, c := start(t, 1, ""), start(t, 2, ""), start(t, 3, "")
 		wrong := *c.node
-		wrong.Peer = b.node.Peer
+		wrong.Address = b.node.Address
 		a.SetNodes(tableOf(&wrong))
 		b.SetNodes(tableOf(a.node))
 		until(t, "refused", func() bool { return a.logs.count("was expected here") > 0 })
 	})
 	t.Run("who must wait to be dialed", func(t *testing.T) {
 		a := start(t, 1, "")
-		b := &meta.Node{ID: 2, Name: "n2", Store: storeOf(2), Peer: unused(t)}
+		b := &Node{ID: 2, Name: "n2", Store: storeOf(2), Address: unused(t)}
 		a.SetNodes(tableOf(b))
 		if _, err := rawConnect(t, a, b, nil); !errors.Is(err, netproto.ErrRefused) ||
 			!strings.Contains(err.Error(), "must wait to be dialed") {
@@ -287,7 +284,7 @@ func TestRefused(t *testing.T) {
 	})
 	t.Run("a client", func(t *testing.T) {
 		a := start(t, 1, "")
-		b := &meta.Node{ID: 2, Name: "n2", Store: storeOf(2), Peer: unused(t)}
+		b := &Node{ID: 2, Name: "n2", Store: storeOf(2), Address: unused(t)}
 		a.SetNodes(tableOf(b))
 		_, err := rawConnect(t, a, b, func(h *netproto.Hello) { h.Role = netproto.RoleClient })
 		if !errors.Is(err, netproto.ErrRefused) || !strings.Contains(err.Error(), "port for nodes") {
@@ -309,9 +306,9 @@ func (ignore) Frames(*netproto.Conn, []netproto.Received) error { return nil }
 func (ignore) Closed(*netproto.Conn, error)                     {}
 
 // rawConnect connects to p as node, without a Net.
-func rawConnect(t testing.TB, p *process, node *meta.Node, edit func(*netproto.Hello)) (*netproto.Conn, error) {
+func rawConnect(t testing.TB, p *process, node *Node, edit func(*netproto.Hello)) (*netproto.Conn, error) {
 	t.Helper()
-	nc, err := net.Dial("tcp", p.node.Peer)
+	nc, err := net.Dial("tcp", p.node.Address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -336,7 +333,7 @@ func rawConnect(t testing.TB, p *process, node *meta.Node, edit func(*netproto.H
 // A node that connects anew replaces its older connection, even if that looks alive: first Down, then Up.
 func TestNewestWins(t *testing.T) {
 	b := start(t, 2, "")
-	a := &meta.Node{ID: 1, Name: "n1", Store: storeOf(1), Peer: unused(t)}
+	a := &Node{ID: 1, Name: "n1", Store: storeOf(1), Address: unused(t)}
 	b.SetNodes(tableOf(a))
 	var want []string
 	for i := range 8 {
@@ -359,7 +356,7 @@ func TestNewestWins(t *testing.T) {
 // connection stays.
 func TestOlderConnectionThatBeginsLaterEnds(t *testing.T) {
 	b := start(t, 2, "")
-	b.SetNodes(tableOf(&meta.Node{ID: 1, Name: "n1", Store: storeOf(1), Peer: unused(t)}))
+	b.SetNodes(tableOf(&Node{ID: 1, Name: "n1", Store: storeOf(1), Address: unused(t)}))
 	l := b.table.Load().names["n1"]
 	older, newer := b.newSession(l), b.newSession(l)
 	older.serial, newer.serial = 1, 2
@@ -378,7 +375,7 @@ func TestOlderConnectionThatBeginsLaterEnds(t *testing.T) {
 // Frames of a new connection wait until the old one's Down and the new one's Up have returned.
 func TestFramesWaitForUp(t *testing.T) {
 	b := start(t, 2, "")
-	a := &meta.Node{ID: 1, Name: "n1", Store: storeOf(1), Peer: unused(t), Boot: nextBoot()}
+	a := &Node{ID: 1, Name: "n1", Store: storeOf(1), Address: unused(t), Boot: nextBoot()}
 	b.SetNodes(tableOf(a))
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -506,7 +503,7 @@ func TestSilentConnections(t *testing.T) {
 	b := start(t, 2, "", func(o *Options) { o.Conn.HandshakeTimeout = 300 * time.Millisecond })
 	var open []net.Conn
 	for range MaxHandshakeCount + 20 {
-		nc, err := net.Dial("tcp", b.node.Peer)
+		nc, err := net.Dial("tcp", b.node.Address)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -523,7 +520,7 @@ func TestSilentConnections(t *testing.T) {
 // Options that cannot work are reported at once.
 func TestBadOptions(t *testing.T) {
 	good := Options{
-		Self: meta.Node{ID: 1, Name: "n1", Store: storeOf(1), Boot: nextBoot()}, Cluster: testCluster,
+		Self: Node{ID: 1, Name: "n1", Store: storeOf(1), Boot: nextBoot()}, Cluster: testCluster,
 		Handler: newRecorder(t), Listener: listen(t, "127.0.0.1:0"),
 	}
 	defer good.Listener.Close()

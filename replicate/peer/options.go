@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/meta"
 	"penstock/netproto"
 	"penstock/replicate"
 )
@@ -66,9 +65,18 @@ type Handler interface {
 // Reading is the connection whose goroutine calls Handler.Frames; see netproto.Conn.MayBlock.
 type Reading interface{ MayBlock() }
 
+// Node is a node of the cluster, as far as connections need to know it.
+type Node struct {
+	ID      replicate.NodeID
+	Name    string    // at most netproto.MaxNodeIDBytes printable ASCII characters without blanks
+	Store   uuid.UUID // of its data directory
+	Boot    uuid.UUID // of its process
+	Address string    // HOST:PORT between nodes
+}
+
 // Options configure a Net.
 type Options struct {
-	Self     meta.Node // ID, Name, Store and Boot
+	Self     Node // all but Address
 	Cluster  uuid.UUID
 	Listener net.Listener // the Net owns it
 	Handler  Handler

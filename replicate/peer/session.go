@@ -177,7 +177,7 @@ func (s *session) refused() bool {
 		if node == nil {
 			return false
 		}
-		nobody, somebody := s.probe(node.Peer)
+		nobody, somebody := s.probe(node.Address)
 		if nobody || !somebody || time.Now().After(end) {
 			return nobody
 		}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/meta"
 	"penstock/netproto"
 	"penstock/replicate"
 )
@@ -150,7 +149,7 @@ type process struct {
 	*Net
 	*recorder
 	logs *logs
-	node *meta.Node
+	node *Node
 }
 
 var (
@@ -182,7 +181,7 @@ func start(t testing.TB, id replicate.NodeID, address string, edits ...func(*Opt
 	}
 	p := &process{recorder: newRecorder(t), logs: new(logs)}
 	o := Options{
-		Self:    meta.Node{ID: id, Name: fmt.Sprintf("n%d", id), Store: storeOf(id), Boot: nextBoot()},
+		Self:    Node{ID: id, Name: fmt.Sprintf("n%d", id), Store: storeOf(id), Boot: nextBoot()},
 		Cluster: testCluster, Listener: listen(t, address), Handler: p.recorder,
 		Logger: slog.New(slog.NewTextHandler(p.logs, nil)),
 	}
@@ -190,7 +189,7 @@ func start(t testing.TB, id replicate.NodeID, address string, edits ...func(*Opt
 		e(&o)
 	}
 	node := o.Self
-	node.Peer = o.Listener.Addr().String()
+	node.Address = o.Listener.Addr().String()
 	p.node = &node
 	n, err := Listen(o)
 	if err != nil {
@@ -205,8 +204,8 @@ func start(t testing.TB, id replicate.NodeID, address string, edits ...func(*Opt
 func (p *process) boot() int { return int(p.node.Boot[15]) }
 
 // tableOf makes the table for SetNodes.
-func tableOf(nodes ...*meta.Node) map[replicate.NodeID]*meta.Node {
-	m := make(map[replicate.NodeID]*meta.Node)
+func tableOf(nodes ...*Node) map[replicate.NodeID]*Node {
+	m := make(map[replicate.NodeID]*Node)
 	for _, n := range nodes {
 		m[n.ID] = n
 	}
@@ -215,7 +214,7 @@ func tableOf(nodes ...*meta.Node) map[replicate.NodeID]*meta.Node {
 
 // meet puts all processes into each other's table.
 func meet(all ...*process) {
-	m := make(map[replicate.NodeID]*meta.Node)
+	m := make(map[replicate.NodeID]*Node)
 	for _, p := range all {
 		m[p.node.ID] = p.node
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine/meta"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/replicate/peer"
@@ -29,9 +28,9 @@ type ports struct {
 	net    *network
 	n      *node
 	life   int
-	self   meta.Node
+	self   peer.Node
 	h      peer.Handler
-	known  map[replicate.NodeID]*meta.Node
+	known  map[replicate.NodeID]*peer.Node
 	closed bool
 }
 
@@ -50,8 +49,8 @@ type end struct {
 	waiting []*netproto.Received
 }
 
-func (net *network) listen(n *node, self meta.Node, h peer.Handler) *ports {
-	p := &ports{net: net, n: n, life: n.life, self: self, h: h, known: map[replicate.NodeID]*meta.Node{}}
+func (net *network) listen(n *node, self peer.Node, h peer.Handler) *ports {
+	p := &ports{net: net, n: n, life: n.life, self: self, h: h, known: map[replicate.NodeID]*peer.Node{}}
 	net.ports = append(net.ports, p)
 	p.dial()
 	return p
@@ -190,7 +189,7 @@ func (net *network) gone(n *node, silent bool) {
 const silence = 400 * ms
 
 // SetNodes implements host.Transport.
-func (p *ports) SetNodes(nodes map[replicate.NodeID]*meta.Node) {
+func (p *ports) SetNodes(nodes map[replicate.NodeID]*peer.Node) {
 	p.known = nodes
 	for _, c := range p.net.conns {
 		e := c.of(p)

@@ -105,7 +105,7 @@ func (n *node) Linger() time.Duration {
 func (n *node) Choose(k int) int { return n.w.rng.IntN(k) }
 
 // Listen implements host.World.
-func (n *node) Listen(self meta.Node, _ uuid.UUID, h peer.Handler) host.Transport {
+func (n *node) Listen(self peer.Node, _ uuid.UUID, h peer.Handler) host.Transport {
 	n.id = uint32(self.ID)
 	n.ports = n.w.net.listen(n, self, h)
 	return n.ports
