@@ -158,7 +158,7 @@ func (o *Options) applyIdentity(id *identity, s *settings) *fault {
 	case v == -1:
 		s.outputTimeout = 0
 	case v == 0:
-	case v >= ms(minOutputTimeout) && v <= ms(o.MaxOutputBufferTimeout):
+	case v >= ms(o.MinOutputBufferTimeout) && v <= ms(o.MaxOutputBufferTimeout):
 		s.outputTimeout = time.Duration(v) * time.Millisecond
 	default:
 		return faultf("E_BAD_BODY IDENTIFY output buffer timeout (%d) is invalid", v)

@@ -41,11 +41,14 @@ type Options struct {
 	Logger   *slog.Logger
 	LogLevel *slog.LevelVar // set by PUT /config/log_level; nil: setting the level has no effect
 
-	MaxRdyCount            int           // default 2500
-	MaxMessageBytes        int           // default 1 MiB
-	MaxBodyBytes           int           // of MPUB, IDENTIFY and HTTP /mpub; default 5 MiB
-	MaxOutputBufferBytes   int           // the largest output_buffer_size that a client may ask for; default 64 KiB
-	MaxOutputBufferTimeout time.Duration // the largest that a client may ask for; it delays nothing; default 30 s
+	MaxRdyCount          int // default 2500
+	MaxMessageBytes      int // default 1 MiB
+	MaxBodyBytes         int // of MPUB, IDENTIFY and HTTP /mpub; default 5 MiB
+	MaxOutputBufferBytes int // the largest output_buffer_size that a client may ask for; default 64 KiB
+	// MinOutputBufferTimeout and MaxOutputBufferTimeout bound what a client may ask for; it delays nothing. The defaults
+	// are 25 ms and 30 s.
+	MinOutputBufferTimeout time.Duration
+	MaxOutputBufferTimeout time.Duration
 
 	HeartbeatInterval    time.Duration // a client that is silent for two intervals is disconnected; default 30 s
 	MaxHeartbeatInterval time.Duration // default 60 s
@@ -87,11 +90,10 @@ type Options struct {
 }
 
 const (
-	// minHeartbeat, minOutputBuffer, minOutputTimeout and minMsgTimeout are nsqd's lower bounds in IDENTIFY.
-	minHeartbeat     = time.Second
-	minOutputBuffer  = 64
-	minOutputTimeout = 25 * time.Millisecond
-	minMsgTimeout    = time.Second
+	// minHeartbeat, minOutputBuffer and minMsgTimeout are nsqd's lower bounds in IDENTIFY.
+	minHeartbeat    = time.Second
+	minOutputBuffer = 64
+	minMsgTimeout   = time.Second
 
 	defaultOutputBuffer  = 16 << 10
 	defaultOutputTimeout = 250 * time.Millisecond
@@ -137,6 +139,7 @@ func (o *Options) setDefaults() error {
 	orDefault(&o.MaxMessageBytes, 1<<20)
 	orDefault(&o.MaxBodyBytes, 5<<20)
 	orDefault(&o.MaxOutputBufferBytes, 64<<10)
+	orDefault(&o.MinOutputBufferTimeout, 25*time.Millisecond)
 	orDefault(&o.MaxOutputBufferTimeout, 30*time.Second)
 	orDefault(&o.HeartbeatInterval, 30*time.Second)
 	orDefault(&o.MaxHeartbeatInterval, 60*time.Second)

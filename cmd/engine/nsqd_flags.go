@@ -74,8 +74,8 @@ func nsqdFlags() []*nsqdFlag {
 		intFlag("max-rdy-count", to("max-rdy-count")),
 		intFlag("max-output-buffer-size", to("max-output-buffer-bytes")),
 		durationFlag("max-output-buffer-timeout", to("max-output-buffer-timeout")),
-		durationFlag("min-output-buffer-timeout"), // output is never delayed
-		durationFlag("output-buffer-timeout"),
+		durationFlag("min-output-buffer-timeout", nsqdTarget{"min-output-buffer-timeout", leastMillisecond}),
+		durationFlag("output-buffer-timeout"), // output is never delayed
 		intFlag("max-channel-consumers", to("max-consumers")),
 
 		textFlag("statsd-address", to("statsd-address")),
@@ -254,6 +254,13 @@ func tomlList(v any) (string, error) {
 		parts = append(parts, s)
 	}
 	return strings.Join(parts, ","), nil
+}
+
+// leastMillisecond converts a lower bound in milliseconds. nsqd rounds it down, so less than 1 ms means no bound there;
+// clients ask in whole milliseconds.
+func leastMillisecond(s string) (string, error) {
+	d, err := time.ParseDuration(s)
+	return max(d.Truncate(time.Millisecond), time.Millisecond).String(), err
 }
 
 func nsqdLevel(s string) (string, error) {

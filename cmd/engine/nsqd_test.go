@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	bigendian "encoding/binary"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // The list was taken from `nsqd -h` of nsqd 1.3.0.
@@ -225,6 +228,33 @@ func TestNSQDServes(t *testing.T) {
 	if _, stats := p.get("/stats?format=json&topic=orders&channel=audit"); !regexp.MustCompile(`"depth":34\b`).MatchString(
 		stats) {
 		t.Errorf("%s", stats)
+	}
+}
+
+// O18: a client that asks for an output buffer timeout of 1 ms gets it, as with a stock nsqd that has this flag.
+func TestNSQDMinOutputBufferTimeout(t *testing.T) {
+	for _, tc := range []struct{ least, want string }{
+		{"1ms", `"output_buffer_timeout":1`},
+		{"200us", `"output_buffer_timeout":1`}, // less than clients can ask for
+		{"2ms", "E_BAD_BODY IDENTIFY output buffer timeout (1) is invalid"},
+	} {
+		p := startNSQD(t, t.TempDir(), "-min-output-buffer-timeout", tc.least)
+		c, err := net.Dial("tcp", p.nsq)
+		must(t, err)
+		defer c.Close()
+		body := `{"feature_negotiation":true,"output_buffer_timeout":1}`
+		_, err = c.Write(append(bigendian.BigEndian.AppendUint32([]byte("  V2IDENTIFY\n"), uint32(len(body))), body...))
+		must(t, err)
+		must(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
+		answer := make([]byte, 4<<10)
+		n, err := c.Read(answer)
+		must(t, err)
+		if !strings.Contains(string(answer[:n]), tc.want) {
+			t.Errorf("with %s the answer is %q, want %s", tc.least, answer[:n], tc.want)
+		}
+		if log := p.log.String(); strings.Contains(log, "without effect") {
+			t.Errorf("the flag counts as one without effect:\n%s", log)
+		}
 	}
 }
 

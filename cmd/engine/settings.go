@@ -211,6 +211,8 @@ func clientSettings(o *nsq.Options, on *offers) []*setting {
 			"maximum bytes of output waiting for one client to read them"),
 		row("max-output-buffer-bytes", "64KiB", size(&o.MaxOutputBufferBytes, 64),
 			"maximum output_buffer_size that a client may request"),
+		row("min-output-buffer-timeout", "25ms", duration(&o.MinOutputBufferTimeout, time.Millisecond),
+			"minimum output_buffer_timeout that a client may request; output is never delayed, whatever the value"),
 		row("max-output-buffer-timeout", "30s", duration(&o.MaxOutputBufferTimeout, time.Millisecond),
 			"maximum output_buffer_timeout that a client may request; output is never delayed, whatever the value"),
 		row("heartbeat-interval", "30s", duration(&o.HeartbeatInterval, time.Second),
