@@ -121,11 +121,12 @@ func (c *config) loadEnv(env map[string]string) error {
 			}
 			delete(env, s.env())
 		}
-		known = append(known, s.env())
+		known = append(known, strings.TrimPrefix(s.env(), envPrefix))
 	}
-	known = append(known, envConfig)
+	known = append(known, strings.TrimPrefix(envConfig, envPrefix))
 	for _, k := range sortedKeys(env) {
-		return fmt.Errorf("the environment variable %s is not a setting; the nearest one is %s", k, nearest(k, known))
+		return fmt.Errorf("the environment variable %s is not a setting%s; see engine config",
+			k, orNearest(strings.TrimPrefix(k, envPrefix), envPrefix, known))
 	}
 	return nil
 }
@@ -154,8 +155,8 @@ func (c *config) loadFile(name string) error {
 	for _, k := range sortedKeys(file) {
 		s := byKey[k]
 		if s == nil {
-			return fmt.Errorf("the configuration file %s has the unknown key %s; the nearest one is %s",
-				name, k, nearest(k, known))
+			return fmt.Errorf("the configuration file %s has the unknown key %s%s; see engine config",
+				name, k, orNearest(k, "", known))
 		}
 		v, err := tomlText(file[k])
 		if err != nil {
@@ -217,15 +218,28 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// nearest returns the known name that is the fewest single-character edits away from name.
+// nearest returns the known name that is the fewest single-character edits away from name, or "" if none is near: a
+// name that shares little with the one that was given explains nothing.
 func nearest(name string, known []string) string {
-	best, bestEdits := "", int(^uint(0)>>1)
+	best, bestEdits := "", maxEdits(name)+1
 	for _, k := range known {
 		if d := edits(name, k); d < bestEdits {
 			best, bestEdits = k, d
 		}
 	}
 	return best
+}
+
+// maxEdits is the largest number of edits at which a name counts as a misspelling of another.
+func maxEdits(name string) int { return max(1, len(name)/3) }
+
+// orNearest continues the sentence about an unknown name with the nearest known one, if there is one.
+func orNearest(name, prefix string, known []string) string {
+	near := nearest(name, known)
+	if near == "" {
+		return ""
+	}
+	return "; the nearest one is " + prefix + near
 }
 
 // edits returns the Levenshtein distance between a and b.

@@ -99,9 +99,14 @@ func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
 		var known []string
-		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
-		return &exitError{exitUsage, fmt.Errorf("unknown flag --%s; the nearest one is --%s (see %s --help)",
-			unknown.GetSpecifiedName(), nearest(unknown.GetSpecifiedName(), known), cmd.CommandPath())}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden {
+				known = append(known, f.Name)
+			}
+		})
+		name := unknown.GetSpecifiedName()
+		return &exitError{exitUsage, fmt.Errorf("unknown flag --%s%s; see %s --help",
+			name, orNearest(name, "--", known), cmd.CommandPath())}
 	}
 	return &exitError{exitUsage, err}
 }
