@@ -50,6 +50,7 @@ type Node struct {
 	Host       string           `json:"host"`
 	NSQ        string           `json:"nsq"`
 	HTTP       string           `json:"http"`
+	HTTPS      string           `json:"https,omitempty"` // the same API over TLS
 	Lookup     string           `json:"lookup"`
 	Native     string           `json:"native"`
 	Store      uuid.UUID        `json:"store"`
@@ -117,8 +118,8 @@ func statusOf(s *meta.Snapshot, self string) *Status {
 		st.Nodes = append(st.Nodes, Node{
 			ID: n.ID, Name: n.Name, Live: n.Live, Draining: n.Draining, Disk: n.Disk.String(), Controller: n.ID == s.Controller,
 			Version: n.Version, Level: max(n.Level, 1), StoreLevel: max(n.StoreLevel, 1),
-			Peer: n.Peer, Host: n.Host, NSQ: n.NSQ, HTTP: n.HTTP, Lookup: n.Lookup, Native: n.Native, Store: n.Store,
-			Boot: n.Boot,
+			Peer: n.Peer, Host: n.Host, NSQ: n.NSQ, HTTP: n.HTTP, HTTPS: n.HTTPS, Lookup: n.Lookup,
+			Native: n.Native, Store: n.Store, Boot: n.Boot,
 		})
 		st.Joined = st.Joined || n.Live && n.Name == self
 	}

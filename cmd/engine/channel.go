@@ -1,13 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/url"
-	"os"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -16,42 +12,8 @@ import (
 	"penstock/nsq"
 )
 
-// steward is the state that the commands below `engine channel` and `engine topic` share.
-type steward struct {
-	client nodeClient
-	asJSON bool
-	in     io.Reader
-	out    io.Writer
-}
-
-// flags adds the flags that all commands below cmd have.
-func (o *steward) flags(cmd *cobra.Command) {
-	o.client.token = os.Getenv(envToken)
-	cmd.PersistentFlags().StringVar(&o.client.address, "http-address",
-		cmp.Or(os.Getenv(envHTTPAddress), defaultHTTPAddress),
-		"HOST:PORT of a node's HTTP API (or "+envHTTPAddress+")")
-	cmd.PersistentFlags().BoolVar(&o.asJSON, "json", false, "print JSON")
-}
-
-// action makes a command. An error that does not carry its own exit code makes the command exit with 1.
-func (o *steward) action(
-	use, short string, args cobra.PositionalArgs, do func(ctx context.Context, args []string) error,
-) *cobra.Command {
-	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
-		o.in, o.out = cmd.InOrStdin(), cmd.OutOrStdout()
-		ctx, stop := untilSignal(cmd.Context())
-		defer stop()
-		err := do(ctx, args)
-		var exit *exitError
-		if err != nil && !errors.As(err, &exit) {
-			return &exitError{exitOther, err}
-		}
-		return err
-	}}
-}
-
 // done reports a change with one sentence.
-func (o *steward) done(format string, args ...any) error {
+func (o *operator) done(format string, args ...any) error {
 	text := fmt.Sprintf(format, args...)
 	if o.asJSON {
 		return printJSON(o.out, struct {
@@ -63,12 +25,12 @@ func (o *steward) done(format string, args ...any) error {
 }
 
 func channelCommand() *cobra.Command {
-	o := new(steward)
+	o := new(operator)
 	cmd := &cobra.Command{
 		Use:   "channel",
 		Short: "Show and change channels",
 		Long: "Show and change channels through the HTTP API of a node. In a cluster, this can be any node.\n" +
-			"If the node requires a token, set it in the environment variable " + envToken + ".",
+			"If the node requires a token, name a file that holds it with --token-file.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -90,16 +52,16 @@ func channelCommand() *cobra.Command {
 }
 
 // channelVerb makes a command for a change that takes no parameters besides the names.
-func (o *steward) channelVerb(verb, short, done string) *cobra.Command {
+func (o *operator) channelVerb(verb, short, done string) *cobra.Command {
 	return o.action(verb+" TOPIC CHANNEL", short, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
-		if err := o.client.post(ctx, "/channel/"+verb, of(args[0], args[1]), nil, nil); err != nil {
+		if err := o.client.Post(ctx, "/channel/"+verb, of(args[0], args[1]), nil, nil); err != nil {
 			return err
 		}
 		return o.done("channel %s of topic %s %s", args[1], args[0], done)
 	})
 }
 
-func (o *steward) channelListCommand() *cobra.Command {
+func (o *operator) channelListCommand() *cobra.Command {
 	cmd := o.action("list [TOPIC]", "List channels with their depth and counters", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
 			all, err := o.topics(ctx, args...)
@@ -116,18 +78,18 @@ func (o *steward) channelListCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *steward) channelSettingsCommand() *cobra.Command {
+func (o *operator) channelSettingsCommand() *cobra.Command {
 	return o.action("settings TOPIC CHANNEL", "Show a channel's settings", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			var set engine.ChannelSettings
-			if err := o.client.get(ctx, "/channel/settings", of(args[0], args[1]), &set); err != nil {
+			if err := o.client.Get(ctx, "/channel/settings", of(args[0], args[1]), &set); err != nil {
 				return err
 			}
 			return o.showChannelSettings(&set)
 		})
 }
 
-func (o *steward) seekCommand() *cobra.Command {
+func (o *operator) seekCommand() *cobra.Command {
 	var to, value string
 	cmd := o.action("seek TOPIC CHANNEL --to PLACE [--value VALUE]", "Move a channel to another position in its topic",
 		cobra.ExactArgs(2),
@@ -137,7 +99,7 @@ func (o *steward) seekCommand() *cobra.Command {
 			if value != "" {
 				q.Set("value", value)
 			}
-			if err := o.client.post(ctx, "/channel/seek", q, nil, nil); err != nil {
+			if err := o.client.Post(ctx, "/channel/seek", q, nil, nil); err != nil {
 				return err
 			}
 			place := "the " + to
@@ -169,7 +131,7 @@ func must1(err error) {
 }
 
 // peekFlags adds the flags of both peek commands to cmd. ask adds their values to a query.
-func (o *steward) peekFlags(cmd *cobra.Command) (ask func(q url.Values) url.Values) {
+func (o *operator) peekFlags(cmd *cobra.Command) (ask func(q url.Values) url.Values) {
 	var from string
 	var count, partition int
 	cmd.Flags().IntVar(&count, "count", engine.DefaultListCount,
@@ -189,7 +151,7 @@ func (o *steward) peekFlags(cmd *cobra.Command) (ask func(q url.Values) url.Valu
 	}
 }
 
-func (o *steward) channelPeekCommand() *cobra.Command {
+func (o *operator) channelPeekCommand() *cobra.Command {
 	var ask func(url.Values) url.Values
 	cmd := o.action("peek TOPIC CHANNEL", "Show unconfirmed messages without consuming them",
 		cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
@@ -199,9 +161,9 @@ func (o *steward) channelPeekCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *steward) peek(ctx context.Context, path string, q url.Values) error {
+func (o *operator) peek(ctx context.Context, path string, q url.Values) error {
 	var list nsq.PeekList
-	if err := o.client.get(ctx, path, q, &list); err != nil {
+	if err := o.client.Get(ctx, path, q, &list); err != nil {
 		return err
 	}
 	if o.asJSON {
@@ -211,13 +173,13 @@ func (o *steward) peek(ctx context.Context, path string, q url.Values) error {
 }
 
 // waitingCommand makes the command pending or deferred. when is the column that distinguishes them in the output.
-func (o *steward) waitingCommand(what, short, when string) *cobra.Command {
+func (o *operator) waitingCommand(what, short, when string) *cobra.Command {
 	count := engine.DefaultListCount
 	cmd := o.action(what+" TOPIC CHANNEL", short, cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
 		q := of(args[0], args[1])
 		q.Set("count", strconv.Itoa(count))
 		var list nsq.WaitingList
-		if err := o.client.get(ctx, "/channel/"+what, q, &list); err != nil {
+		if err := o.client.Get(ctx, "/channel/"+what, q, &list); err != nil {
 			return err
 		}
 		if o.asJSON {
@@ -230,7 +192,7 @@ func (o *steward) waitingCommand(what, short, when string) *cobra.Command {
 	return cmd
 }
 
-func (o *steward) redriveCommand() *cobra.Command {
+func (o *operator) redriveCommand() *cobra.Command {
 	most := 0
 	cmd := o.action("redrive TOPIC CHANNEL", "Publish a channel's dead letters again, for this channel only",
 		cobra.ExactArgs(2), func(ctx context.Context, args []string) error {
@@ -246,7 +208,7 @@ func (o *steward) redriveCommand() *cobra.Command {
 				}
 				q.Set("count", strconv.Itoa(ask))
 				var moved nsq.Redriven
-				if err := o.client.post(ctx, "/channel/redrive", q, nil, &moved); err != nil {
+				if err := o.client.Post(ctx, "/channel/redrive", q, nil, &moved); err != nil {
 					if total > 0 {
 						return fmt.Errorf("%w; %d messages were moved before that", err, total)
 					}

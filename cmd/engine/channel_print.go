@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"penstock/cluster/admin"
+	"penstock/cmd/engine/client"
 	"penstock/nsq"
 )
 
@@ -47,14 +48,14 @@ type channelNumbers struct {
 
 // topics returns the numbers of all topics, or of one topic, which must exist. In a cluster it adds up the numbers of
 // all nodes, because every node counts only what it leads.
-func (o *steward) topics(ctx context.Context, topic ...string) ([]topicNumbers, error) {
+func (o *operator) topics(ctx context.Context, topic ...string) ([]topicNumbers, error) {
 	nodes, err := o.members(ctx)
 	if err != nil {
 		return nil, err
 	}
 	sum := map[string]*topicNumbers{}
 	for _, n := range nodes {
-		all, err := n.numbers(ctx, topic...)
+		all, err := numbersOf(ctx, n, topic...)
 		if err != nil {
 			return nil, err
 		}
@@ -67,7 +68,7 @@ func (o *steward) topics(ctx context.Context, topic ...string) ([]topicNumbers, 
 		}
 	}
 	if len(topic) > 0 && len(sum) == 0 {
-		return nil, fmt.Errorf("there is no topic %s (node at %s)", topic[0], o.client.address)
+		return nil, fmt.Errorf("there is no topic %s (node at %s)", topic[0], o.client.Address)
 	}
 	out := make([]topicNumbers, 0, len(sum))
 	for _, name := range slices.Sorted(maps.Keys(sum)) {
@@ -77,19 +78,25 @@ func (o *steward) topics(ctx context.Context, topic ...string) ([]topicNumbers, 
 }
 
 // members returns a client for each live node of the cluster, or for the one node if there is no cluster.
-func (o *steward) members(ctx context.Context) ([]*nodeClient, error) {
+func (o *operator) members(ctx context.Context) ([]*client.Client, error) {
 	var st admin.Status
-	switch err := o.client.get(ctx, "/cluster/status", url.Values{}, &st); {
-	case errors.Is(err, errNoSuchRequest):
-		return []*nodeClient{&o.client}, nil // the node is in no cluster
+	switch err := o.client.Get(ctx, "/cluster/status", url.Values{}, &st); {
+	case errors.Is(err, client.ErrNoSuchRequest):
+		return []*client.Client{&o.client}, nil // the node is in no cluster
 	case err != nil:
 		return nil, err
 	}
-	var out []*nodeClient
+	var out []*client.Client
 	for i := range st.Nodes {
-		if n := &st.Nodes[i]; n.Live && n.HTTP != "" {
-			out = append(out, &nodeClient{address: n.HTTP, token: o.client.token})
+		n := &st.Nodes[i]
+		if !n.Live || n.HTTP == "" && n.HTTPS == "" {
+			continue
 		}
+		c, err := o.client.At(n.HTTP, n.HTTPS)
+		if err != nil {
+			return nil, fmt.Errorf("node %s cannot be asked: %w", n.Name, err)
+		}
+		out = append(out, c)
 	}
 	if len(out) == 0 {
 		out = append(out, &o.client)
@@ -121,10 +128,9 @@ func (n *topicNumbers) add(m *topicNumbers) {
 	}
 }
 
-// numbers returns the numbers of one node.
-func (c *nodeClient) numbers(ctx context.Context, topic ...string) ([]topicNumbers, error) {
-	q := of("", "")
-	q.Del("topic")
+// numbersOf returns the numbers of one node.
+func numbersOf(ctx context.Context, c *client.Client, topic ...string) ([]topicNumbers, error) {
+	q := url.Values{}
 	if len(topic) > 0 {
 		q.Set("topic", topic[0])
 	}
@@ -132,7 +138,7 @@ func (c *nodeClient) numbers(ctx context.Context, topic ...string) ([]topicNumbe
 		q.Set(name, v)
 	}
 	var st nodeStats
-	if err := c.get(ctx, "/stats", q, &st); err != nil {
+	if err := c.Get(ctx, "/stats", q, &st); err != nil {
 		return nil, err
 	}
 	return st.Topics, nil

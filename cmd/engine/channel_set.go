@@ -28,23 +28,24 @@ type channelFlags struct {
 	file                         string
 }
 
-func (o *steward) channelSetCommand() *cobra.Command {
+func (o *operator) channelSetCommand() *cobra.Command {
 	f := new(channelFlags)
+	var cmd *cobra.Command
 	var set *pflag.FlagSet
-	cmd := o.action("set TOPIC CHANNEL", "Change a channel's settings", cobra.ExactArgs(2),
+	cmd = o.action("set TOPIC CHANNEL", "Change a channel's settings", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
-			if set.NFlag() == 0 || !anyOwn(set) {
+			if !anyOwn(cmd) {
 				return &exitError{exitUsage, errors.New("say what to set; see engine channel set --help")}
 			}
 			var s engine.ChannelSettings
 			q := of(args[0], args[1])
-			if err := o.client.get(ctx, "/channel/settings", q, &s); err != nil {
+			if err := o.client.Get(ctx, "/channel/settings", q, &s); err != nil {
 				return err
 			}
 			if err := f.apply(set, o.in, &s); err != nil {
 				return &exitError{exitUsage, err}
 			}
-			if err := o.client.post(ctx, "/channel/settings", q, &s, &s); err != nil {
+			if err := o.client.Post(ctx, "/channel/settings", q, &s, &s); err != nil {
 				return err
 			}
 			return o.showChannelSettings(&s)
@@ -77,13 +78,6 @@ func (o *steward) channelSetCommand() *cobra.Command {
 		cmd.MarkFlagsMutuallyExclusive(name, "no-filter")
 	}
 	return cmd
-}
-
-// anyOwn reports whether a flag was given that belongs to the command itself, not to all commands.
-func anyOwn(set *pflag.FlagSet) bool {
-	any := false
-	set.Visit(func(f *pflag.Flag) { any = any || f.Name != "http-address" && f.Name != "json" })
-	return any
 }
 
 // apply changes s according to the flags that were given.
@@ -197,7 +191,7 @@ func ruleText(r *core.Rule) string {
 	return r.Header
 }
 
-func (o *steward) showChannelSettings(s *engine.ChannelSettings) error {
+func (o *operator) showChannelSettings(s *engine.ChannelSettings) error {
 	if o.asJSON {
 		return printJSON(o.out, s)
 	}

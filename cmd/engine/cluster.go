@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"slices"
@@ -21,23 +20,8 @@ import (
 	"penstock/cluster/admin"
 )
 
-const (
-	envHTTPAddress     = "ENGINE_HTTP_ADDRESS"
-	envToken           = "PENSTOCK_TOKEN" // not ENGINE_*, which are settings of serve
-	defaultHTTPAddress = "127.0.0.1:4151"
-
-	// drainPoll is the interval at which drain --wait asks for the status.
-	drainPoll = 100 * time.Millisecond
-)
-
-// operator is the state that all `engine cluster` commands share.
-type operator struct {
-	client clusterClient
-	asJSON bool
-	in     io.Reader
-	out    io.Writer
-	prompt io.Writer
-}
+// drainPoll is the interval at which drain --wait asks for the status.
+const drainPoll = 100 * time.Millisecond
 
 func clusterCommand() *cobra.Command {
 	o := new(operator)
@@ -45,43 +29,21 @@ func clusterCommand() *cobra.Command {
 		Use:   "cluster",
 		Short: "Show and manage a cluster",
 		Long: "Show and manage a cluster through the HTTP API of any of its nodes. NODE is a node_id or the number of a\n" +
-			"node; partitions are numbered from 0. If the node requires a token, set it in the environment variable\n" +
-			envToken + ".",
+			"node; partitions are numbered from 0. If the node requires a token, name a file with it in --token-file.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	address := cmp.Or(os.Getenv(envHTTPAddress), defaultHTTPAddress)
-	o.client.token = os.Getenv(envToken)
-	cmd.PersistentFlags().StringVar(&o.client.address, "http", address,
-		"HOST:PORT of a node's HTTP API (or "+envHTTPAddress+")")
-	cmd.PersistentFlags().BoolVar(&o.asJSON, "json", false, "print JSON")
+	o.flags(cmd, "http")
 	cmd.AddCommand(o.statusCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(), o.forceLeaderCommand(),
 		o.removeNodeCommand(), o.expandCommand(), o.upgradeCommand(), o.verifyCommand())
 	return cmd
-}
-
-// action makes a command. An error that does not carry its own exit code makes the command exit with 1.
-func (o *operator) action(
-	use, short string, args cobra.PositionalArgs, do func(ctx context.Context, args []string) error,
-) *cobra.Command {
-	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
-		o.in, o.out, o.prompt = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
-		ctx, stop := untilSignal(cmd.Context())
-		defer stop()
-		err := do(ctx, args)
-		var exit *exitError
-		if err != nil && !errors.As(err, &exit) {
-			return &exitError{exitOther, err}
-		}
-		return err
-	}}
 }
 
 func (o *operator) statusCommand() *cobra.Command {
 	return o.action("status", "Show the nodes and the health of the cluster", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			st := new(admin.Status)
-			if err := o.client.get(ctx, "/cluster/status?faults", st); err != nil {
+			if err := o.client.Get(ctx, "/cluster/status", url.Values{"faults": {""}}, st); err != nil {
 				return err
 			}
 			if o.asJSON {
@@ -94,7 +56,7 @@ func (o *operator) statusCommand() *cobra.Command {
 func (o *operator) topicsCommand() *cobra.Command {
 	return o.action("topics [TOPIC]", "Show the leader and the replicas of every partition", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
-			all, err := o.client.topics(ctx, args...)
+			all, err := o.placement(ctx, args...)
 			if err != nil {
 				return err
 			}
@@ -139,7 +101,7 @@ func (o *operator) waitForDrain(ctx context.Context, node string, wait time.Dura
 		st := new(admin.Status)
 		// The change that the store accepted may reach the node at which we ask a moment later. So a status counts only
 		// once it shows the node as draining.
-		if err := o.client.get(ctx, "/cluster/status", st); err == nil {
+		if err := o.client.Get(ctx, "/cluster/status", nil, st); err == nil {
 			if n := findNode(st, node); n != nil && n.Draining {
 				leaders = n.Leaders
 			}
@@ -233,7 +195,7 @@ func (o *operator) confirmLoss(ctx context.Context, topic string, partition uint
 				"answer; nothing was changed"),
 		}
 	}
-	all, err := o.client.topics(ctx, topic)
+	all, err := o.placement(ctx, topic)
 	if err != nil {
 		return err
 	}
@@ -289,7 +251,7 @@ func (o *operator) upgradeCommand() *cobra.Command {
 // change requests a change and prints the sentence that the node answers.
 func (o *operator) change(ctx context.Context, path string, body any) error {
 	done := new(admin.Done)
-	if err := o.client.do(ctx, http.MethodPost, path, body, done); err != nil {
+	if err := o.client.Post(ctx, path, nil, body, done); err != nil {
 		return err
 	}
 	if o.asJSON {
@@ -307,11 +269,12 @@ func partitionArg(s string) (uint32, error) {
 	return uint32(n), nil
 }
 
-func (c *clusterClient) topics(ctx context.Context, topic ...string) (*admin.Topics, error) {
-	path := "/cluster/topics"
+// placement returns where the partitions of all topics are, or of one topic.
+func (o *operator) placement(ctx context.Context, topic ...string) (*admin.Topics, error) {
+	q := url.Values{}
 	if len(topic) > 0 {
-		path += "?topic=" + url.QueryEscape(topic[0])
+		q.Set("topic", topic[0])
 	}
 	all := new(admin.Topics)
-	return all, c.get(ctx, path, all)
+	return all, o.client.Get(ctx, "/cluster/topics", q, all)
 }

@@ -165,7 +165,7 @@ func TestClusterUsage(t *testing.T) {
 		{"force-leader orders 0", "accepts 3 arg"},
 		{"force-leader orders 0 n1", "say --yes where nobody can answer; nothing was changed"}, // stdin is no terminal
 		{"expand orders many", `"many" is not a number of partitions`},
-		{"topics --htp x", "the nearest one is --http"},
+		{"topics --http-adress x", "the nearest one is --http-address"},
 	} {
 		args := append([]string{"cluster", "--http", n.address}, strings.Fields(tc.args)...)
 		execute(t, args...).check(t, exitUsage, tc.want)
@@ -173,7 +173,7 @@ func TestClusterUsage(t *testing.T) {
 	if got := n.requests(); got != "" {
 		t.Errorf("a wrong command asked for %s", got)
 	}
-	execute(t, "cluster", "status", "--http", "a b").check(t, exitUsage, "is not a HOST:PORT")
+	execute(t, "cluster", "status", "--http", "a b").check(t, exitUsage, "is neither a URL")
 }
 
 // The server at the address may be something other than a node, or there may be none.
@@ -190,7 +190,7 @@ func TestClusterWrongAddress(t *testing.T) {
 	}))
 	address := strings.TrimPrefix(web.URL, "http://")
 	execute(t, "cluster", "status", "--http", address).check(t, exitOther,
-		"answers something else than a cluster's node does")
+		"answers something else than a node does")
 	execute(t, "cluster", "drain", "n1", "--http", address).check(t, exitOther, "answers with status 418")
 	web.Close()
 	execute(t, "cluster", "status", "--http", address).check(t, exitOther, "does not answer: say another one with --http")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,7 +24,7 @@ type verifiedPartition struct {
 func (o *operator) verifyCommand() *cobra.Command {
 	cmd := o.action("verify [TOPIC]", "Compare the in-sync replicas while the cluster runs", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
-			all, err := o.client.topics(ctx, args...)
+			all, err := o.placement(ctx, args...)
 			if err != nil {
 				return err
 			}
@@ -58,7 +57,7 @@ func (o *operator) verifyPartition(ctx context.Context, topic string, partition 
 	v := &verifiedPartition{Topic: topic, Partition: partition, Found: []engine.Difference{}}
 	for at := int64(0); ; {
 		step := new(engine.Verified)
-		if err := o.client.do(ctx, http.MethodPost, "/cluster/verify", &admin.Verify{
+		if err := o.client.Post(ctx, "/cluster/verify", nil, &admin.Verify{
 			Topic: topic, Partition: &partition, At: at,
 		}, step); err != nil {
 			return nil, err

@@ -15,6 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"penstock/cmd/engine/client"
 )
 
 const (
@@ -100,6 +102,15 @@ type devNode struct {
 
 	logName string
 	ports   [devPortCount]devPort
+	client  *client.Client // see api
+}
+
+// api returns a client of the node. Only the goroutine that watches the node may call it.
+func (n *devNode) api() *client.Client {
+	if n.client == nil {
+		n.client = &client.Client{Flags: client.Flags{Address: n.HTTP}}
+	}
+	return n.client
 }
 
 type devPort struct {

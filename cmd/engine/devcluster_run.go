@@ -38,7 +38,6 @@ type devCluster struct {
 	o      *devOptions
 	exe    string
 	starts chan startRequest
-	quiet  *http.Client
 
 	mu      sync.Mutex // guards the fields below, and keeps lines whole
 	stdout  io.Writer
@@ -54,7 +53,6 @@ type startRequest struct {
 func newDevCluster(o *devOptions, exe string, stdout, stderr io.Writer) *devCluster {
 	return &devCluster{
 		o: o, exe: exe, stdout: stdout, stderr: stderr, starts: make(chan startRequest),
-		quiet: &http.Client{Timeout: devReadyTimeout, Transport: &http.Transport{DisableKeepAlives: true}},
 	}
 }
 
@@ -198,29 +196,14 @@ func (d *devCluster) stop(n *devNode, cmd *exec.Cmd, ended <-chan error) error {
 
 // isReady asks the node itself, since it is not enough that something listens on its port.
 func (d *devCluster) isReady(ctx context.Context, n *devNode) bool {
-	if status, _ := d.get(ctx, "http://"+n.HTTP+"/ping"); status != http.StatusOK {
+	ctx, cancel := context.WithTimeout(ctx, devReadyTimeout)
+	defer cancel()
+	status, _, err := n.api().Exchange(ctx, http.MethodGet, "/ping", nil, nil)
+	if err != nil || status != http.StatusOK {
 		return false
 	}
-	status, body := d.get(ctx, "http://"+n.HTTP+"/cluster/status")
 	var st admin.Status
-	return status == http.StatusOK && json.Unmarshal(body, &st) == nil && st.Joined && st.Node == n.Node
-}
-
-func (d *devCluster) get(ctx context.Context, url string) (int, []byte) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
-	resp, err := d.quiet.Do(req)
-	if err != nil {
-		return 0, nil
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
-	if err != nil {
-		return 0, nil
-	}
-	return resp.StatusCode, body
+	return n.api().Get(ctx, "/cluster/status", nil, &st) == nil && st.Joined && st.Node == n.Node
 }
 
 func (d *devCluster) announce(n *devNode, pid int) {

@@ -45,7 +45,7 @@ func TestExitUsage(t *testing.T) {
 		{[]string{"serve", "--config", filepath.Join(dir, "none.toml"), "--data-path", dir}, "does not exist"},
 		{[]string{"config", "--max-topics", "0"}, "smallest value"},
 		{[]string{"bench", "pub", "--size", "huge"}, "not a size"},
-		{[]string{"bench", "pub", "--sise", "1"}, "unknown flag --sise; the nearest one is --size; see engine bench pub --help"},
+		{[]string{"bench", "pub", "--sise", "1"}, "--sise; the nearest one is --size; see engine bench pub --help"},
 		{[]string{"topic", "list", "--colour", "1"}, "engine: unknown flag --colour; see engine topic list --help"},
 		{[]string{"channel", "peek", "orders"}, "accepts 2 arg(s), received 1: engine channel peek TOPIC CHANNEL"},
 		{

@@ -180,7 +180,7 @@ func (c *clusterSettings) advertised(n *node) meta.Node {
 	return meta.Node{
 		Version: version, Host: host,
 		Peer: reachable(c.address, host), NSQ: reachable(n.nsq.TCPAddress, host), HTTP: reachable(n.nsq.HTTPAddress, host),
-		Lookup: reachable(n.nsq.LookupAddress, host),
+		HTTPS: reachable(n.nsq.HTTPSAddress, host), Lookup: reachable(n.nsq.LookupAddress, host),
 	}
 }
 

@@ -11,12 +11,12 @@ import (
 )
 
 func topicCommand() *cobra.Command {
-	o := new(steward)
+	o := new(operator)
 	cmd := &cobra.Command{
 		Use:   "topic",
 		Short: "Show and change topics",
 		Long: "Show and change topics through the HTTP API of a node. In a cluster, this can be any node.\n" +
-			"If the node requires a token, set it in the environment variable " + envToken + ".\n" +
+			"If the node requires a token, name a file that holds it with --token-file.\n" +
 			"To manage replicas and leaders, use engine cluster.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -32,16 +32,16 @@ func topicCommand() *cobra.Command {
 }
 
 // topicVerb makes a command for a change that takes no parameters besides the name.
-func (o *steward) topicVerb(verb, short, done string) *cobra.Command {
+func (o *operator) topicVerb(verb, short, done string) *cobra.Command {
 	return o.action(verb+" TOPIC", short, cobra.ExactArgs(1), func(ctx context.Context, args []string) error {
-		if err := o.client.post(ctx, "/topic/"+verb, of(args[0], ""), nil, nil); err != nil {
+		if err := o.client.Post(ctx, "/topic/"+verb, of(args[0], ""), nil, nil); err != nil {
 			return err
 		}
 		return o.done("topic %s %s", args[0], done)
 	})
 }
 
-func (o *steward) topicCreateCommand() *cobra.Command {
+func (o *operator) topicCreateCommand() *cobra.Command {
 	partitions := 0
 	cmd := o.action("create TOPIC", "Create a topic, unless it exists", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
@@ -49,7 +49,7 @@ func (o *steward) topicCreateCommand() *cobra.Command {
 			if partitions != 0 {
 				q.Set("partitions", strconv.Itoa(partitions))
 			}
-			if err := o.client.post(ctx, "/topic/create", q, nil, nil); err != nil {
+			if err := o.client.Post(ctx, "/topic/create", q, nil, nil); err != nil {
 				return err
 			}
 			return o.done("topic %s exists", args[0])
@@ -58,7 +58,7 @@ func (o *steward) topicCreateCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *steward) topicListCommand() *cobra.Command {
+func (o *operator) topicListCommand() *cobra.Command {
 	cmd := o.action("list [TOPIC]", "List topics with their depth and counters", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
 			all, err := o.topics(ctx, args...)
@@ -75,7 +75,7 @@ func (o *steward) topicListCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *steward) topicPeekCommand() *cobra.Command {
+func (o *operator) topicPeekCommand() *cobra.Command {
 	var ask func(url.Values) url.Values
 	cmd := o.action("peek TOPIC", "Show stored messages, confirmed or not", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
@@ -85,7 +85,7 @@ func (o *steward) topicPeekCommand() *cobra.Command {
 	return cmd
 }
 
-func (o *steward) topicSettingsCommand() *cobra.Command {
+func (o *operator) topicSettingsCommand() *cobra.Command {
 	return o.action("settings TOPIC", "Show a topic's settings", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			s, err := o.topicSettings(ctx, args[0])
@@ -96,15 +96,15 @@ func (o *steward) topicSettingsCommand() *cobra.Command {
 		})
 }
 
-func (o *steward) topicSettings(ctx context.Context, topic string) (*topicSettings, error) {
+func (o *operator) topicSettings(ctx context.Context, topic string) (*topicSettings, error) {
 	s := new(topicSettings)
-	if err := o.client.get(ctx, "/topic/settings", of(topic, ""), s); err != nil {
+	if err := o.client.Get(ctx, "/topic/settings", of(topic, ""), s); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-func (o *steward) showTopicSettings(s *topicSettings) error {
+func (o *operator) showTopicSettings(s *topicSettings) error {
 	if o.asJSON {
 		return printJSON(o.out, s)
 	}

@@ -100,12 +100,13 @@ type topicFlags struct {
 	file                                           string
 }
 
-func (o *steward) topicSetCommand() *cobra.Command {
+func (o *operator) topicSetCommand() *cobra.Command {
 	f := new(topicFlags)
+	var cmd *cobra.Command
 	var set *pflag.FlagSet
-	cmd := o.action("set TOPIC", "Change a topic's settings", cobra.ExactArgs(1),
+	cmd = o.action("set TOPIC", "Change a topic's settings", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
-			if set.NFlag() == 0 || !anyOwn(set) {
+			if !anyOwn(cmd) {
 				return &exitError{exitUsage, errors.New("say what to set; see engine topic set --help")}
 			}
 			s, err := o.topicSettings(ctx, args[0])
@@ -115,7 +116,7 @@ func (o *steward) topicSetCommand() *cobra.Command {
 			if err := f.apply(set, o.in, s); err != nil {
 				return &exitError{exitUsage, err}
 			}
-			if err := o.client.post(ctx, "/topic/settings", of(args[0], ""), s, s); err != nil {
+			if err := o.client.Post(ctx, "/topic/settings", of(args[0], ""), s, s); err != nil {
 				return err
 			}
 			return o.showTopicSettings(s)

@@ -33,6 +33,7 @@ type Node struct {
 	Host   string `json:"host"` // broadcast address
 	NSQ    string `json:"nsq"`
 	HTTP   string `json:"http"`
+	HTTPS  string `json:"https,omitempty"` // the same API over TLS; empty also for versions that do not report it
 	Lookup string `json:"lookup"`
 	Native string `json:"native"`
 

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/url"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"penstock/cmd/engine/client"
+)
+
+// operator is what all commands share that talk to a running node: the client, and where to read and print.
+type operator struct {
+	client client.Client
+	asJSON bool
+	in     io.Reader
+	out    io.Writer
+	prompt io.Writer
+}
+
+// flags adds the flags that cmd and all commands below it have. aliases are old names of --http-address.
+func (o *operator) flags(cmd *cobra.Command, aliases ...string) {
+	o.client.Add(cmd.PersistentFlags(), aliases...)
+	cmd.PersistentFlags().BoolVar(&o.asJSON, "json", false, "print JSON")
+}
+
+// action makes a command. An error that does not carry its own exit code makes the command exit with 1.
+func (o *operator) action(
+	use, short string, args cobra.PositionalArgs, do func(ctx context.Context, args []string) error,
+) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
+		o.in, o.out, o.prompt = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+		ctx, stop := untilSignal(cmd.Context())
+		defer stop()
+		return withExitCode(do(ctx, args))
+	}}
+}
+
+// withExitCode gives an error the exit code for a command that talks to a node, unless it has one.
+func withExitCode(err error) error {
+	var exit *exitError
+	switch {
+	case err == nil || errors.As(err, &exit):
+		return err
+	case errors.Is(err, client.ErrUsage):
+		return &exitError{exitUsage, err}
+	}
+	return &exitError{exitOther, err}
+}
+
+// of returns a query that names a topic and, unless it is empty, a channel.
+func of(topic, channel string) url.Values {
+	q := url.Values{"topic": {topic}}
+	if channel != "" {
+		q.Set("channel", channel)
+	}
+	return q
+}
+
+// anyOwn reports whether a flag was given that belongs to the command itself, not to all commands.
+func anyOwn(cmd *cobra.Command) bool {
+	own, any := cmd.LocalNonPersistentFlags(), false
+	own.VisitAll(func(f *pflag.Flag) { any = any || f.Changed })
+	return any
+}
