@@ -53,6 +53,7 @@ func plan(st *state, prefix string, now time.Time) ([]command, []meta.PartitionI
 	p.moves()
 	p.drains()
 	p.growth()
+	p.shrink()
 	p.reports()
 	p.garbage()
 	return p.commands, p.stuck

@@ -31,9 +31,12 @@ func (alone) Leased() bool             { return true }
 // createTopic makes a topic's files and lists it. Engine.CreateTopic lets only one caller at a time create a topic of
 // a name. If the engine closes or the process ends after the files were made, the next start has the topic, although no
 // caller was told that it was created.
-func (a alone) createTopic(_ context.Context, name string, partitions int) (*Topic, error) {
+func (a alone) createTopic(_ context.Context, name string, o TopicOptions) (*Topic, error) {
 	e := a.e
-	t, err := a.makeTopic(name, partitions)
+	if o.Replicas > 1 {
+		return nil, fmt.Errorf("%w: a single node keeps one replica of it, not %d", ErrTopicOptions, o.Replicas)
+	}
+	t, err := a.makeTopic(name, o.Partitions)
 	e.mu.Lock()
 	switch {
 	case e.closed: // Close did not see the new topic, so its puts would never be answered

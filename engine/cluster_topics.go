@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -196,11 +197,13 @@ func (e *Engine) topicByID(id uuid.UUID) *Topic {
 
 // createTopic creates a topic in the cluster, and returns when this node has it. It waits at most
 // Options.PublishTimeout.
-func (cn *clusterNode) createTopic(ctx context.Context, name string, partitions int) (*Topic, error) {
+func (cn *clusterNode) createTopic(ctx context.Context, name string, o TopicOptions) (*Topic, error) {
 	ctx, cancel := cn.e.host.WithTimeout(ctx, cn.e.opts.PublishTimeout)
 	defer cancel()
-	mt, err := cn.Rows.CreateTopic(ctx,
-		meta.Topic{Name: name, Partitions: partitions, Replicas: cn.opts.Replicas, CreatedNs: cn.e.now().UnixNano()})
+	mt, err := cn.Rows.CreateTopic(ctx, meta.Topic{
+		Name: name, Partitions: o.Partitions, Replicas: cmp.Or(o.Replicas, cn.opts.Replicas),
+		CreatedNs: cn.e.now().UnixNano(),
+	})
 	if err != nil && !errors.Is(err, meta.ErrExists) {
 		return nil, fmt.Errorf("engine: cannot create topic %s: %w", name, err)
 	}

@@ -24,6 +24,7 @@ var (
 	ErrMessageTooBig  = base.ErrMessageTooBig
 	ErrBatchTooBig    = base.ErrBatchTooBig
 	ErrDeferTooLong   = base.ErrDeferTooLong
+	ErrTopicOptions   = base.ErrTopicOptions
 	ErrTooManyTopics  = base.ErrTooManyTopics
 	ErrTooManyChans   = base.ErrTooManyChans
 	ErrOverloaded     = base.ErrOverloaded

@@ -30,7 +30,7 @@ type membership interface {
 
 	// createTopic, deleteTopic and configureTopic return when the change is durable: see Engine.CreateTopic,
 	// Engine.DeleteTopic and Topic.Configure.
-	createTopic(ctx context.Context, name string, partitions int) (*Topic, error)
+	createTopic(ctx context.Context, name string, o TopicOptions) (*Topic, error)
 	deleteTopic(ctx context.Context, name string) error
 	configureTopic(ctx context.Context, t *Topic, s TopicSettings) (TopicSettings, error)
 	// createChannel creates a channel that is not ephemeral at the leaders of all partitions. Topic.createChannelLocal

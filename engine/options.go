@@ -8,6 +8,7 @@ import (
 	"penstock/engine/core"
 	"penstock/engine/dir"
 	"penstock/engine/inbox"
+	"penstock/replicate"
 	"penstock/segment/aio"
 )
 
@@ -105,6 +106,8 @@ type Options struct {
 const (
 	// MaxPartitions is the most partitions of a topic, 65536: an ID has 16 bits for the partition.
 	MaxPartitions = dir.MaxPartitions
+	// MaxReplicas is the most replicas of a partition.
+	MaxReplicas = replicate.MaxReplicaCount
 	// markAfter is how long the commit log is idle before it marks its last group as durable. Once the mark is durable,
 	// recovery reports damage to that group as damage, and does not take it for a torn write.
 	markAfter = 20 * time.Millisecond

@@ -122,20 +122,36 @@ func (e *Engine) Topic(ctx context.Context, name string) (*Topic, error) {
 	return e.CreateTopic(ctx, name, e.opts.DefaultPartitions)
 }
 
-// CreateTopic returns the topic of that name. If it does not exist, CreateTopic creates it with this many partitions (1
-// to MaxPartitions; 0: Options.DefaultPartitions), even if DisableAutoCreate is set. A topic that exists keeps the
-// number of partitions that it has. A new topic is on stable storage when CreateTopic returns it. After ErrTopicName or
-// ErrTooManyTopics nothing was created. After any other error the topic may have been created; CreateTopic can be
-// called again.
+// TopicOptions describe a new topic.
+type TopicOptions struct {
+	Partitions int // 1 to MaxPartitions; 0: Options.DefaultPartitions
+	// Replicas is the number of nodes that store each partition. A cluster without that many live nodes refuses to
+	// create the topic, and a single node refuses anything but 1. 0: ClusterOptions.Replicas, or as many as there are
+	// live nodes if these are fewer.
+	Replicas int
+}
+
+// CreateTopic is CreateTopicWith, with the default number of replicas.
 func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (*Topic, error) {
+	return e.CreateTopicWith(ctx, name, TopicOptions{Partitions: partitions})
+}
+
+// CreateTopicWith returns the topic of that name. If it does not exist, CreateTopicWith creates it, even if
+// DisableAutoCreate is set. A topic that exists keeps the partitions and replicas that it has. A new topic is on stable
+// storage when CreateTopicWith returns it. After ErrTopicName, ErrTopicOptions or ErrTooManyTopics nothing was created.
+// After any other error the topic may have been created; CreateTopicWith can be called again.
+func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOptions) (*Topic, error) {
 	if !base.ValidTopicName(name) {
 		return nil, ErrTopicName
 	}
-	if partitions == 0 {
-		partitions = e.opts.DefaultPartitions
+	if o.Partitions == 0 {
+		o.Partitions = e.opts.DefaultPartitions
 	}
-	if partitions < 1 || partitions > MaxPartitions {
-		return nil, fmt.Errorf("engine: a topic has 1 to %d partitions, not %d", MaxPartitions, partitions)
+	if o.Partitions < 1 || o.Partitions > MaxPartitions {
+		return nil, fmt.Errorf("%w: it has 1 to %d partitions, not %d", ErrTopicOptions, MaxPartitions, o.Partitions)
+	}
+	if o.Replicas < 0 || o.Replicas > MaxReplicas {
+		return nil, fmt.Errorf("%w: it has 1 to %d replicas, not %d", ErrTopicOptions, MaxReplicas, o.Replicas)
 	}
 	for {
 		e.mu.Lock()
@@ -164,7 +180,7 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 		cr := &creation{done: make(chan struct{})}
 		e.creating[name] = cr
 		e.mu.Unlock()
-		t, err := e.members.createTopic(ctx, name, partitions)
+		t, err := e.members.createTopic(ctx, name, o)
 		e.mu.Lock()
 		delete(e.creating, name)
 		e.mu.Unlock()

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,16 +21,26 @@ func (s *Server) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	// partitions is our own parameter: nsqd has no partitions. An existing topic keeps its number.
-	partitions := 0
+	// partitions and replicas are our own parameters. An existing topic keeps what it has.
+	var o engine.TopicOptions
 	if q.Has("partitions") {
-		partitions, err = strconv.Atoi(q.Get("partitions"))
-		if err != nil || partitions < 1 || partitions > engine.MaxPartitions {
-			return nil, web.Fail(400, "INVALID_PARTITIONS")
+		if o.Partitions, err = web.Count(q, "partitions", engine.MaxPartitions, "INVALID_PARTITIONS"); err != nil {
+			return nil, err
 		}
 	}
-	_, err = s.lookups.CreateTopic(r.Context(), name, partitions)
+	if q.Has("replicas") {
+		if o.Replicas, err = web.Count(q, "replicas", engine.MaxReplicas, "INVALID_REPLICAS"); err != nil {
+			return nil, err
+		}
+	}
+	_, err = s.CreateTopic(r.Context(), name, o)
 	return nil, err
+}
+
+// CreateTopic returns the topic of that name. If there is none, it creates one and, as nsqd does, gives it the channels
+// that the lookup services know.
+func (s *Server) CreateTopic(ctx context.Context, name string, o engine.TopicOptions) (*engine.Topic, error) {
+	return s.lookups.CreateTopic(ctx, name, o)
 }
 
 func (s *Server) serveTopicDelete(r *http.Request, q url.Values) (any, error) {

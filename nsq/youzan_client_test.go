@@ -110,6 +110,9 @@ func TestYouzanTopicCreate(t *testing.T) {
 			{"?topic=u&partition_num=x", 400, "INVALID_ARG_TOPIC_PARTITION_NUM"},
 			{"?topic=u&partition_num=", 400, "INVALID_ARG_TOPIC_PARTITION_NUM"},
 			{"?topic=u&partition_num=999999999", 400, "INVALID_ARG_TOPIC_PARTITION_NUM"},
+			{"?topic=u&replicator=0", 400, "INVALID_ARG_TOPIC_REPLICATOR"},
+			{"?topic=u&replicas=x", 400, "INVALID_REPLICAS"},
+			{"?topic=u&replicas=17", 400, "INVALID_REPLICAS"},
 		} {
 			reply, body := nodes[0].lookupDo(t, "POST", "/topic/create"+x.query)
 			if reply.StatusCode != x.want || !strings.Contains(body, x.body) {

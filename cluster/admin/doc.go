@@ -7,6 +7,8 @@
 //	POST /cluster/force-leader  {"topic", "partition", "node", "i_accept_data_loss"}   Done
 //	POST /cluster/remove-node   {"node"}                                               Done
 //	POST /cluster/expand        {"topic", "partitions"}                                Done
+//	POST /cluster/create-topic  {"topic", "partitions", "replicas"}                    Done
+//	POST /cluster/set-replicas  {"topic", "replicas"}                                  Done
 //	POST /cluster/upgrade       {"level"}                                              Done
 //	POST /cluster/verify        {"topic", "partition", "at"}                           a comparison of the replicas
 //

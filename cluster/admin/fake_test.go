@@ -60,6 +60,10 @@ func (f *fakeStore) ExpandTopic(ctx context.Context, id uuid.UUID, partitions in
 	return f.call(ctx, "expand %s %d", id, partitions)
 }
 
+func (f *fakeStore) SetReplicas(ctx context.Context, id uuid.UUID, replicas int) (*meta.Topic, error) {
+	return nil, f.call(ctx, "replicas %s %d", id, replicas)
+}
+
 func (f *fakeStore) ConfigureTopic(ctx context.Context, id uuid.UUID, s meta.TopicSettings) (*meta.Topic, error) {
 	return nil, f.call(ctx, "configure %s %+v", id, s)
 }

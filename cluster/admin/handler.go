@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"penstock/engine/base"
 	"penstock/engine/meta"
 	"penstock/replicate"
 )
@@ -36,6 +37,9 @@ type Self struct {
 	// Faults asks a live node, this one or another, for its faults since its start. It is called for several nodes at
 	// once. nil: no node is asked.
 	Faults func(ctx context.Context, node replicate.NodeID) ([]Fault, error)
+	// Create creates a topic, and returns when this node has it; 0 partitions or replicas: the default number. The
+	// handler has found that there is no topic of that name. nil: this node creates no topics.
+	Create func(ctx context.Context, name string, partitions, replicas int) error
 }
 
 // Handler serves /cluster/; mount it there with its prefix. It may be mounted before the node has joined the cluster:
@@ -56,6 +60,8 @@ func Handler(store meta.Store, self Self) http.Handler {
 	mux.Handle("/cluster/force-leader", post(h, h.forceLeader))
 	mux.Handle("/cluster/remove-node", post(h, h.removeNode))
 	mux.Handle("/cluster/expand", post(h, h.expand))
+	mux.Handle("/cluster/create-topic", post(h, h.createTopic))
+	mux.Handle("/cluster/set-replicas", post(h, h.setReplicas))
 	mux.Handle("/cluster/upgrade", post(h, h.upgrade))
 	mux.Handle("/cluster/verify", only(http.MethodPost, h.verify))
 	// There is no authentication. But a page that is open in an operator's browser must not be able to command the
@@ -258,15 +264,21 @@ var statuses = map[error]int{
 	meta.ErrExists:      http.StatusConflict,
 	meta.ErrConflict:    http.StatusConflict,
 	meta.ErrTooFewNodes: http.StatusConflict,
-	meta.ErrUnsafe:      http.StatusConflict,
-	meta.ErrLevel:       http.StatusConflict,
-	meta.ErrUnavailable: http.StatusServiceUnavailable,
+	meta.ErrReplicas:    http.StatusConflict,
+
+	base.ErrTooManyTopics: http.StatusConflict,
+	base.ErrClosed:        http.StatusServiceUnavailable,
+	meta.ErrUnsafe:        http.StatusConflict,
+	meta.ErrLevel:         http.StatusConflict,
+	meta.ErrUnavailable:   http.StatusServiceUnavailable,
 }
 
 func writeError(w http.ResponseWriter, err error) {
 	var r *refusal
-	status, message := http.StatusInternalServerError, strings.TrimPrefix(strings.TrimPrefix(err.Error(), "cluster: "),
-		"meta: ")
+	status, message := http.StatusInternalServerError, err.Error()
+	for _, prefix := range []string{"engine: ", "cluster: ", "meta: "} {
+		message = strings.TrimPrefix(message, prefix)
+	}
 	switch {
 	case errors.As(err, &r):
 		status = r.status

@@ -35,7 +35,7 @@ func clusterCommand() *cobra.Command {
 	}
 	o.flags(cmd, "http")
 	cmd.AddCommand(o.statusCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(), o.forceLeaderCommand(),
-		o.removeNodeCommand(), o.expandCommand(), o.upgradeCommand(), o.verifyCommand())
+		o.removeNodeCommand(), o.expandCommand(), o.setReplicasCommand(), o.upgradeCommand(), o.verifyCommand())
 	return cmd
 }
 

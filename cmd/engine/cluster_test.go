@@ -133,6 +133,7 @@ func TestClusterChanges(t *testing.T) {
 		},
 		{"remove-node n3", `POST /cluster/remove-node {"node":"n3"}`},
 		{"upgrade", `POST /cluster/upgrade {"level":0}`},
+		{"set-replicas orders 2", `POST /cluster/set-replicas {"topic":"orders","replicas":2}`},
 		{"expand orders 8", `POST /cluster/expand {"topic":"orders","partitions":8}`},
 	} {
 		n := startClusterNode(t)
@@ -164,6 +165,8 @@ func TestClusterUsage(t *testing.T) {
 		{"move orders -- -1", `not set`},
 		{"force-leader orders 0", "accepts 3 arg"},
 		{"force-leader orders 0 n1", "say --yes where nobody can answer; nothing was changed"}, // stdin is no terminal
+		{"set-replicas orders none", `"none" is no number of replicas: it must be 1 or more`},
+		{"set-replicas orders 0", `"0" is no number of replicas`},
 		{"expand orders many", `"many" is not a number of partitions`},
 		{"topics --http-adress x", "the nearest one is --http-address"},
 	} {

@@ -169,7 +169,11 @@ func listen(
 	o.MaxMsgTimeout = c.node.engine.MaxMsgTimeout
 	o.MaxReqTimeout = c.node.engine.MaxReqTimeout
 	o.MaxDefer = c.node.engine.MaxDefer
-	return nsq.Listen(e, o)
+	server, err := nsq.Listen(e, o)
+	if part != nil {
+		part.server = server
+	}
+	return server, err
 }
 
 // stop hands over leaderships, answers pending commands, closes the connections, and then closes the engine. Killing

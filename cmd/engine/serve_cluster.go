@@ -19,6 +19,7 @@ import (
 	"penstock/cluster/etcd"
 	"penstock/engine"
 	"penstock/engine/meta"
+	"penstock/nsq"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -94,6 +95,7 @@ func (n *node) leaveTimeout() time.Duration { return n.cluster.leaveTimeout }
 type clusterPart struct {
 	member *etcd.Member // nil: this node is only a client of etcd
 	store  meta.Store
+	server *nsq.Server // set when it listens, before it serves; nil until then
 }
 
 // joinable checks the settings and connects to etcd. It returns nil for a single node. The engine takes ownership of
@@ -215,7 +217,13 @@ func (p *clusterPart) handler(n *node, e *engine.Engine, log *slog.Logger) http.
 		}
 		return out, err
 	}
-	return admin.Handler(p.store, admin.Self{Name: n.engine.NodeID, Logger: log, Verify: verify, Faults: faults})
+	create := func(ctx context.Context, name string, partitions, replicas int) error {
+		_, err := p.server.CreateTopic(ctx, name, engine.TopicOptions{Partitions: partitions, Replicas: replicas})
+		return err
+	}
+	return admin.Handler(p.store, admin.Self{
+		Name: n.engine.NodeID, Logger: log, Verify: verify, Faults: faults, Create: create,
+	})
 }
 
 func (p *clusterPart) close(log *slog.Logger) {

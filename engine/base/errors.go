@@ -22,6 +22,7 @@ var (
 	ErrMessageTooBig = errors.New("engine: the message is larger than MaxMessageBytes; nothing was stored")
 	ErrBatchTooBig   = errors.New("engine: the batch is larger than MaxBatchBytes; nothing was stored")
 	ErrDeferTooLong  = errors.New("engine: the delay is negative or longer than MaxDefer; nothing was stored")
+	ErrTopicOptions  = errors.New("engine: the topic cannot be made as asked for; nothing was made")
 	ErrTooManyTopics = errors.New("engine: there are as many topics as MaxTopics allows: nothing was made; delete one " +
 		"or raise the limit")
 	ErrTooManyChans = errors.New("engine: the topic has as many channels as MaxChannels allows: nothing was made; " +

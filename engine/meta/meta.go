@@ -137,6 +137,7 @@ type Change struct {
 var (
 	ErrExists   = errors.New("meta: it exists already; nothing was changed")
 	ErrNotFound = errors.New("meta: there is no such topic, partition or node; nothing was changed")
+	ErrReplicas = errors.New("meta: the topic cannot have that many replicas; nothing was changed")
 	ErrConflict = errors.New(
 		"meta: its state does not allow this, or somebody else was faster: nothing was changed; look at it again")
 	ErrTooFewNodes = errors.New("meta: fewer nodes are alive than the topic needs replicas: nothing was changed; start " +
@@ -207,6 +208,12 @@ type Store interface {
 	DeleteTopic(ctx context.Context, id uuid.UUID) error
 	// ExpandTopic adds partitions. The existing partitions stay as they are. The version of the settings increases.
 	ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) error
+	// SetReplicas changes how many replicas each partition of a topic has, and returns the resulting topic. The
+	// controller adds replicas as nodes can take them. It removes replicas, never the leader, when all others are in
+	// sync. MinISR follows, unless the topic's settings name one: then fewer replicas than that are refused. It returns
+	// ErrReplicas if the topic cannot have that many, and ErrTooFewNodes if there are not enough nodes that may hold
+	// replicas.
+	SetReplicas(ctx context.Context, id uuid.UUID, replicas int) (*Topic, error)
 	// ConfigureTopic replaces a topic's settings and returns the resulting topic. settings.Version must be the current
 	// version (0: never configured). The partitions get the new MinISR in the same step, or later from the controller,
 	// as soon as that many replicas are in sync. Additional Partitions are created in the same step. It returns

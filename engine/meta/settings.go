@@ -116,6 +116,27 @@ func (s *TopicSettings) WantedMinISR(replicas int) int {
 	return s.MinISR
 }
 
+// WithReplicas returns the topic with another number of replicas and the MinISR that follows from it: that of the
+// settings if they name one, the topic's own if it was made with another one than the majority, and otherwise the
+// majority of the replicas. It returns ErrReplicas if that MinISR is above the number of replicas, because then no
+// write would succeed. The version of the settings stays, as replicas is not one of them.
+func (t *Topic) WithReplicas(replicas int) (*Topic, error) {
+	want := *t
+	want.Replicas = replicas
+	majority := (&TopicSettings{}).WantedMinISR
+	switch {
+	case t.Settings.Version > 0:
+		want.MinISR = t.Settings.WantedMinISR(replicas)
+	case t.MinISR == majority(t.Replicas):
+		want.MinISR = majority(replicas)
+	}
+	if want.MinISR > replicas {
+		return nil, fmt.Errorf("%w: min_isr of topic %q is %d, so with %d replicas no write would ever succeed; lower "+
+			"min_isr first", ErrReplicas, t.Name, want.MinISR, replicas)
+	}
+	return &want, nil
+}
+
 // EffectiveSettings returns the topic's settings with the actual MinISR and number of partitions.
 func (t *Topic) EffectiveSettings() TopicSettings {
 	s := t.Settings

@@ -29,7 +29,7 @@ type Directory interface {
 
 	// The following return when the change is made and this node's next Snapshot, TopicNames and ChannelNames show it.
 	// Creating a topic or channel that exists is no error.
-	CreateTopic(ctx context.Context, topic string, partitions int) error // 0 partitions: the default number
+	CreateTopic(ctx context.Context, topic string, o engine.TopicOptions) error
 	DeleteTopic(ctx context.Context, topic string) error
 	CreateChannel(ctx context.Context, topic, channel string) error // creates the topic if necessary
 	DeleteChannel(ctx context.Context, topic, channel string) error
@@ -41,7 +41,7 @@ type Directory interface {
 type engineDirectory struct {
 	e *engine.Engine
 	// create is Service.CreateTopic, which gives a new topic the channels that other lookup services know.
-	create func(ctx context.Context, topic string, partitions int) (*engine.Topic, error)
+	create func(ctx context.Context, topic string, o engine.TopicOptions) (*engine.Topic, error)
 }
 
 func (d engineDirectory) Snapshot() *meta.Snapshot { return d.e.Snapshot() }
@@ -63,8 +63,8 @@ func (d engineDirectory) ChannelNames(ctx context.Context, topic string) ([]stri
 	return t.ReadChannelNames(ctx)
 }
 
-func (d engineDirectory) CreateTopic(ctx context.Context, topic string, partitions int) error {
-	_, err := d.create(ctx, topic, partitions)
+func (d engineDirectory) CreateTopic(ctx context.Context, topic string, o engine.TopicOptions) error {
+	_, err := d.create(ctx, topic, o)
 	return err
 }
 
@@ -73,7 +73,7 @@ func (d engineDirectory) DeleteTopic(ctx context.Context, topic string) error {
 }
 
 func (d engineDirectory) CreateChannel(ctx context.Context, topic, channel string) error {
-	t, err := d.create(ctx, topic, 0)
+	t, err := d.create(ctx, topic, engine.TopicOptions{})
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"net/http/pprof"
 	"net/url"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -342,27 +341,33 @@ func isMissing(err error) bool {
 	return errors.Is(err, engine.ErrNoTopic) || errors.Is(err, engine.ErrNoChannel) || errors.Is(err, meta.ErrNotFound)
 }
 
-// serveTopicCreate accepts a parameter that nsqlookupd does not have: partitions, as in our nsqd's /topic/create.
-// youzan's lookup service calls it partition_num. That service's other parameters (replicator, extend, orderedmulti,
-// syncdisk) are ignored: every topic here has the features they ask for, or the cluster's settings decide.
+// serveTopicCreate accepts two parameters that nsqlookupd does not have: partitions and replicas, as in our nsqd's
+// /topic/create. youzan's lookup service calls them partition_num and replicator. That service's other parameters
+// (extend, orderedmulti, syncdisk) are ignored: every topic here has the features that they ask for.
 func (a *api) serveTopicCreate(r *http.Request, q url.Values) (any, error) {
 	topic, err := web.TopicName(q, "INVALID_ARG_TOPIC")
 	if err != nil {
 		return nil, err
 	}
-	partitions := 0
-	for _, p := range []struct{ name, invalid string }{
-		{"partition_num", "INVALID_ARG_TOPIC_PARTITION_NUM"}, {"partitions", "INVALID_PARTITIONS"},
+	var o engine.TopicOptions
+	for _, p := range []struct {
+		name, invalid string
+		value         *int
+		most          int
+	}{
+		{"partition_num", "INVALID_ARG_TOPIC_PARTITION_NUM", &o.Partitions, engine.MaxPartitions},
+		{"partitions", "INVALID_PARTITIONS", &o.Partitions, engine.MaxPartitions},
+		{"replicator", "INVALID_ARG_TOPIC_REPLICATOR", &o.Replicas, engine.MaxReplicas},
+		{"replicas", "INVALID_REPLICAS", &o.Replicas, engine.MaxReplicas},
 	} {
 		if !q.Has(p.name) {
 			continue
 		}
-		partitions, err = strconv.Atoi(q.Get(p.name))
-		if err != nil || partitions < 1 || partitions > engine.MaxPartitions {
-			return nil, web.Fail(400, p.invalid)
+		if *p.value, err = web.Count(q, p.name, p.most, p.invalid); err != nil {
+			return nil, err
 		}
 	}
-	if err := a.dir.CreateTopic(r.Context(), topic, partitions); err != nil && !errors.Is(err, meta.ErrExists) {
+	if err := a.dir.CreateTopic(r.Context(), topic, o); err != nil && !errors.Is(err, meta.ErrExists) {
 		return nil, err
 	}
 	return nil, nil

@@ -90,9 +90,9 @@ func (s *Service) Topic(ctx context.Context, name string) (*engine.Topic, error)
 	return s.findOrCreate(ctx, name, func() (*engine.Topic, error) { return s.engine.Topic(ctx, name) })
 }
 
-// CreateTopic returns the topic, and creates it if necessary with that many partitions; 0: the default number.
-func (s *Service) CreateTopic(ctx context.Context, name string, partitions int) (*engine.Topic, error) {
-	return s.findOrCreate(ctx, name, func() (*engine.Topic, error) { return s.engine.CreateTopic(ctx, name, partitions) })
+// CreateTopic returns the topic, and creates it if necessary.
+func (s *Service) CreateTopic(ctx context.Context, name string, o engine.TopicOptions) (*engine.Topic, error) {
+	return s.findOrCreate(ctx, name, func() (*engine.Topic, error) { return s.engine.CreateTopicWith(ctx, name, o) })
 }
 
 // findOrCreate returns a topic or creates it. As in nsqd, it gives a new topic the channels that nsqlookupds, and the

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine"
 	"penstock/engine/meta"
 	"penstock/replicate"
 )
@@ -112,8 +113,11 @@ func (a *Agreement) TakeAsked() string {
 	return asked
 }
 
-func (a *Agreement) CreateTopic(_ context.Context, topic string, partitions int) error {
-	return a.ask("create %s %d", topic, partitions)
+func (a *Agreement) CreateTopic(_ context.Context, topic string, o engine.TopicOptions) error {
+	if o.Replicas != 0 {
+		return a.ask("create %s %d of %d", topic, o.Partitions, o.Replicas)
+	}
+	return a.ask("create %s %d", topic, o.Partitions)
 }
 
 func (a *Agreement) DeleteTopic(_ context.Context, topic string) error {

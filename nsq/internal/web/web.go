@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -169,7 +170,8 @@ func AsError(err error) *Error {
 		return Fail(413, "MSG_TOO_BIG")
 	case errors.Is(err, engine.ErrBatchTooBig):
 		return Fail(413, "BODY_TOO_BIG")
-	case errors.Is(err, engine.ErrHeaders), errors.Is(err, engine.ErrBatchKeys), errors.Is(err, engine.ErrTopicSettings):
+	case errors.Is(err, engine.ErrHeaders), errors.Is(err, engine.ErrBatchKeys), errors.Is(err, engine.ErrTopicSettings),
+		errors.Is(err, engine.ErrTopicOptions):
 		return Fail(400, err.Error())
 	case errors.Is(err, engine.ErrQuota), errors.Is(err, engine.ErrStateFull):
 		// Not 413, which would say that this request is too large, and not 503, which would say that the server is
@@ -177,6 +179,15 @@ func AsError(err error) *Error {
 		return Fail(http.StatusInsufficientStorage, err.Error())
 	}
 	return Fail(503, err.Error())
+}
+
+// Count returns a number in the query, from 1 to most. invalid is the error code for anything else.
+func Count(q url.Values, name string, most int, invalid string) (int, error) {
+	n, err := strconv.Atoi(q.Get(name))
+	if err != nil || n < 1 || n > most {
+		return 0, Fail(400, invalid)
+	}
+	return n, nil
 }
 
 // TopicName returns the topic in the query. invalid is the error code for a name that no topic can have; as in nsqd, it

@@ -264,6 +264,11 @@ func (c *client) Raised(ctx context.Context, level int) error {
 
 // Operators do not come through a node: see move.go, topics.go and removal.go.
 
+// SetReplicas implements meta.Store. Only worlds with the real agreement change the number of replicas.
+func (c *client) SetReplicas(context.Context, uuid.UUID, int) (*meta.Topic, error) {
+	return nil, meta.ErrUnavailable
+}
+
 // Tombstone implements meta.Store.
 func (c *client) Tombstone(context.Context, meta.TombstoneKey, time.Time) error {
 	return meta.ErrUnavailable
