@@ -69,6 +69,8 @@ type TopicStats struct {
 	Paused       bool
 	Partitions   int            // all partitions of the topic, on any node
 	StoredBytes  int64          // bytes of the logs of this node's copies
+	Led          int            // partitions that this node leads
+	LedBytes     int64          // bytes of the logs of these
 	Channels     []ChannelStats // by name; nil if this node serves no partition of the topic
 }
 

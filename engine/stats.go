@@ -1,5 +1,15 @@
 package engine
 
+import "time"
+
+// Now returns the time by the engine's clock, which messages get when they are stored. It does not follow steps of the
+// wall clock.
+func (e *Engine) Now() time.Time { return e.now() }
+
+// DiskFreeBytes returns how many bytes this process may still write to the file system of the data directory. It asks
+// the file system, and may wait for it.
+func (e *Engine) DiskFreeBytes() (int64, error) { return e.disk.FreeBytes() }
+
 // Stats returns a snapshot of the topic of that name ("": of all topics, sorted by name), with the channel of that name
 // ("": all, sorted by name). The result is empty if there is no such topic, and belongs to the caller. Stats takes each
 // channel's lock, so it may wait while a channel reads from the disk.
@@ -28,6 +38,10 @@ func (t *Topic) stats(channel string) TopicStats {
 	for _, pt := range t.partitions() {
 		if pt.Replica().HasLog() {
 			s.StoredBytes += pt.Log().Bytes()
+			if pt.Leads() {
+				s.Led++
+				s.LedBytes += pt.Log().Bytes()
+			}
 		}
 		s.Depth += pt.WaitingAtTopic()
 	}

@@ -128,6 +128,26 @@ func (l *Log) NewestAppended() int64 {
 	return 0
 }
 
+// AppendedBy returns when the message was appended (ns since 1970), or somewhat earlier: of messages that are only in
+// segments, only the time of a batch before them is known, from the part of an index that is in memory, or from the
+// segment's header. 0: nothing is known. AppendedBy reads nothing from the device.
+func (l *Log) AppendedBy(id MsgID) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := l.tail.search(func(s *Slice) bool { return s.FirstID > id }); i > 0 {
+		return l.tail.at(i - 1).Appended
+	}
+	i := l.lastHealthy(func(f *segFile) bool { return f.firstID <= id })
+	if i < 0 {
+		return 0
+	}
+	f := l.segs[i]
+	if e, ok := lastBelow(f.index, func(e *indexEntry) bool { return e.id <= id }); ok {
+		return e.appended
+	}
+	return f.firstAppended
+}
+
 // SeekTime finds the first batch that was appended at ns (since 1970) or later, and that batch's first id. ErrAtEnd
 // says that all batches are older. Times come from leaders' clocks. Where these went back, SeekTime finds one of the
 // places that fit.

@@ -359,6 +359,10 @@ func (w *world) checkSeek() {
 			if err != nil || at != s.Offset || first != s.FirstID {
 				w.t.Fatalf("Seek(%d) = %d, %d, %v, want %d, %d", id, at, first, err, s.Offset, s.FirstID)
 			}
+			_, inMemory := w.log.seekMemory(s.Position)
+			if ns := w.log.AppendedBy(id); ns <= 0 || ns > s.Appended || inMemory == nil && ns != s.Appended {
+				w.t.Fatalf("AppendedBy(%d) = %d, want %d or somewhat less (in memory: %v)", id, ns, s.Appended, inMemory == nil)
+			}
 		}
 		for _, ns := range []int64{s.Appended, s.Appended - 1} {
 			at, first, err := w.log.SeekTime(ns)

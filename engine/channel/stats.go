@@ -15,13 +15,18 @@ type Stats struct {
 	InFlightCount int
 	DeferredCount int
 	MessageCount  uint64
+	DeliverCount  uint64 // deliveries to consumers, also repeated ones, since this node serves the channel
+	FinishCount   uint64 // messages that consumers finished, likewise
 	RequeueCount  uint64
 	TimeoutCount  uint64
 	Paused        bool
-	DeadLettered  uint64               // dead letters that this node moved to their topic since it leads
-	OutboxCount   int                  // dead letters that wait to be moved
-	Latencies     base.LatencyRecorder // made by Options.Latencies; nil: none are measured
-	Consumers     []base.ConsumerStats
+	DeadLettered  uint64 // dead letters that this node moved to their topic since it leads
+	OutboxCount   int    // dead letters that wait to be moved
+	// OldestNs is when the oldest visible message that is not finished was stored, or earlier (segment.Log.AppendedBy), in
+	// ns since 1970. 0: all are finished.
+	OldestNs  int64
+	Latencies base.LatencyRecorder // made by Options.Latencies; nil: none are measured
+	Consumers []base.ConsumerStats
 }
 
 // Stats returns the counts of the channel and its consumers. It takes mu.
@@ -35,10 +40,14 @@ func (c *Channel) Stats() Stats {
 	s := Stats{
 		Name: c.name, Depth: int64(m.Depth), BackendDepth: int64(m.Depth), InFlightCount: m.InFlightCount,
 		DeferredCount: m.DeferredCount, MessageCount: m.MessageCount, RequeueCount: m.RequeueCount,
+		DeliverCount: m.DeliverCount, FinishCount: m.FinishCount,
 		TimeoutCount: m.TimeoutCount, Paused: m.Paused, DeadLettered: c.deadMoved,
 	}
 	if c.closed == nil && c.settings.Version > 0 {
 		s.OutboxCount = c.outboxCount()
+	}
+	if c.closed == nil {
+		s.OldestNs = c.oldestNs()
 	}
 	if c.timed != nil {
 		s.Latencies = c.timed.Recorder
@@ -55,4 +64,22 @@ func (c *Channel) Stats() Stats {
 	})
 	s.Consumers = slices.Clip(s.Consumers)
 	return s
+}
+
+// oldestNs computes Stats.OldestNs, from memory only. mu is held.
+func (c *Channel) oldestNs() (oldest int64) {
+	for i := range c.cursors {
+		cur := &c.cursors[i]
+		if !cur.assigned {
+			continue
+		}
+		id := c.m.OldestUnconfirmed(cur.number)
+		if id >= cur.end {
+			continue
+		}
+		if ns := cur.part.Log().AppendedBy(id); ns > 0 && (oldest == 0 || ns < oldest) {
+			oldest = ns
+		}
+	}
+	return oldest
 }

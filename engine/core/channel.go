@@ -246,6 +246,7 @@ type Channel struct {
 	choosy      int   // clients that have a tag, or that want one partition only
 
 	messageCount, requeueCount, timeoutCount uint64
+	goneMessageCount, goneFinishCount        uint64 // of clients that have unsubscribed
 	filteredCount, deadCount                 uint64
 	recallCount, returnCount                 uint64
 }

@@ -68,6 +68,8 @@ func (c *Channel) unsubscribe(ev *Event) {
 		c.choosy--
 		c.special = c.isSpecial()
 	}
+	c.goneMessageCount += cl.messageCount
+	c.goneFinishCount += cl.finishCount
 	delete(c.clients, id)
 	for i, other := range c.order {
 		if other == cl {

@@ -13,6 +13,8 @@ type ChannelStats struct {
 	DeadCount     uint64 // messages that became dead letters
 	FilteredCount uint64 // messages that the filter rejected, or that were for another channel
 	MessageCount  uint64 // messages that became visible
+	DeliverCount  uint64 // deliveries, also repeated ones
+	FinishCount   uint64 // messages that clients finished
 	RequeueCount  uint64
 	TimeoutCount  uint64
 	RecallCount   uint64 // how often a message had to wait for the end of a hold
@@ -51,7 +53,12 @@ func (c *Channel) Stats() ChannelStats {
 			outbox += len(p.outbox)
 		}
 	}
+	delivered, finished := c.goneMessageCount, c.goneFinishCount
+	for _, cl := range c.order {
+		delivered, finished = delivered+cl.messageCount, finished+cl.finishCount
+	}
 	return ChannelStats{
+		DeliverCount: delivered, FinishCount: finished,
 		ParkedCount: c.parked, RecalledCount: c.recalled, RecallCount: c.recallCount, ReturnCount: c.returnCount,
 		OutboxCount: outbox, DeadCount: c.deadCount, FilteredCount: c.filteredCount,
 		Depth: c.Depth(), InFlightCount: c.inFlight, DeferredCount: c.waiting, QueuedCount: c.queue.count,

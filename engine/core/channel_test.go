@@ -125,6 +125,29 @@ func TestAttemptsSaturate(t *testing.T) {
 	}
 }
 
+// The counts of deliveries and of finished messages include those of clients that have gone: they never go down.
+func TestCountsOfGoneClients(t *testing.T) {
+	b := newBusy(4)
+	b.step(Event{Kind: EvVisible, End: 4})
+	for range 3 {
+		b.deliver()
+	}
+	b.finish(MakeID(0, 0))
+	want := func(delivered, finished uint64) {
+		t.Helper()
+		if s := b.c.Stats(); s.DeliverCount != delivered || s.FinishCount != finished {
+			t.Fatalf("%d delivered, %d finished; want %d, %d", s.DeliverCount, s.FinishCount, delivered, finished)
+		}
+	}
+	want(3, 1)
+	b.step(Event{Kind: EvUnsubscribe, Client: 1})
+	want(3, 1)
+	b.step(Event{Kind: EvSubscribe, Client: 2})
+	b.step(Event{Kind: EvReady, Client: 2, Count: 1})
+	b.step(Event{Kind: EvRedeliver})
+	want(4, 1)
+}
+
 // B62: the sample has the configured size and is the same at every replay. Another channel has another sample.
 func TestSampling(t *testing.T) {
 	const count = 10_000
