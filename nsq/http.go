@@ -25,6 +25,8 @@ func (s *Server) httpHandler() http.Handler {
 	if s.opts.ClusterHandler != nil {
 		mux.Handle("/cluster/", web.Guard(s.permit, s.opts.ClusterHandler))
 	}
+	mux.Handle("/metrics", web.GuardFor(web.Open, s.permit, s.metrics.Handler()))
+	mux.Handle("/metrics/per-object", web.GuardFor(web.Open, s.permit, s.metrics.PerObject()))
 	for _, routes := range []map[string]web.Route{s.routes(), s.channelRoutes(), s.topicRoutes()} {
 		for path, rt := range routes {
 			mux.HandleFunc(path, rt.Handler(s.permit))

@@ -10,6 +10,7 @@ import (
 	"penstock/nsq/auth"
 	"penstock/nsq/internal/listen"
 	"penstock/nsq/lookup"
+	"penstock/nsq/metrics"
 )
 
 // Off as Options.HTTPAddress, HTTPSAddress, LookupAddress or LookupTCPAddress disables that listener.
@@ -32,6 +33,9 @@ type Options struct {
 	LookupdTCPAddresses []string
 
 	InactiveProducerTimeout time.Duration // lookups leave out a registered nsqd that is silent for longer; default 5 m
+
+	// MaxMetricSeries bounds the series of topics and channels in /metrics, see package metrics; default 10,000.
+	MaxMetricSeries int
 
 	ClusterHandler http.Handler // serves /cluster/ on HTTPAddress; nil on a single node
 
@@ -136,6 +140,7 @@ func (o *Options) setDefaults() error {
 		o.LogLevel = new(slog.LevelVar)
 	}
 	orDefault(&o.MaxRdyCount, 2500)
+	orDefault(&o.MaxMetricSeries, metrics.DefaultMaxSeries)
 	orDefault(&o.MaxMessageBytes, 1<<20)
 	orDefault(&o.MaxBodyBytes, 5<<20)
 	orDefault(&o.MaxOutputBufferBytes, 64<<10)
@@ -204,6 +209,8 @@ func (o *Options) check() error {
 		return fmt.Errorf("nsq: MaxInflationRatio, MaxHandshakes or HandshakeTimeout is negative; leave it 0 for the default")
 	case o.HTTPSAddress != Off && !o.TLS.offered():
 		return fmt.Errorf("nsq: HTTPS on %s needs a certificate; set TLS.CertFile and TLS.KeyFile", o.HTTPSAddress)
+	case o.MaxMetricSeries < 1:
+		return fmt.Errorf("nsq: MaxMetricSeries is %d; leave it 0 for the default", o.MaxMetricSeries)
 	case o.MaxRdyCount < 1:
 		return fmt.Errorf("nsq: MaxRdyCount is %d; clients would never get a message", o.MaxRdyCount)
 	case o.MaxInFlightBytes < 0:

@@ -17,6 +17,7 @@ import (
 	"penstock/nsq/internal/listen"
 	"penstock/nsq/internal/web"
 	"penstock/nsq/lookup"
+	"penstock/nsq/metrics"
 )
 
 // Server serves one Engine to NSQ's clients. It does not close the engine, which must stay open until Shutdown has
@@ -49,6 +50,7 @@ type Server struct {
 	auth  *auth.Authority // nil: every client may do everything
 
 	lookups *lookup.Service
+	metrics *metrics.Collector
 	deleted web.Deletions
 
 	mu       lock.Mutex[lock.NSQServer]
@@ -73,6 +75,9 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		flusher: flusher{wake: make(chan struct{}, 1)},
 	}
 	s.flusher.quit = s.quit
+	s.metrics = metrics.New(metrics.Options{
+		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,
+	})
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
 	if s.certs, err = newCertificates(&s.opts); err != nil {

@@ -50,6 +50,7 @@ const (
 	groupMessages  = "Messages and channels"
 	groupClients   = "NSQ clients"
 	groupSecurity  = "Security"
+	groupMetrics   = "Metrics"
 )
 
 // settings returns the table bound to n: setting a row's value sets the field in n.
@@ -70,6 +71,7 @@ func settings(n *node) []*setting {
 	add(groupClients, clientSettings(&n.nsq, &n.offers)...)
 	add(groupClients, latencySettings(n)...)
 	add(groupSecurity, securitySettings(&n.nsq, &n.offers)...)
+	add(groupMetrics, metricSettings(n)...)
 	return all
 }
 
@@ -267,5 +269,13 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 			"HTTP method for requests to auth-http-address: GET or POST"),
 		row("auth-http-timeout", "5s", duration(&a.RequestTimeout, time.Millisecond),
 			"maximum time to wait for the answer of one auth-http-address"),
+	}
+}
+
+func metricSettings(n *node) []*setting {
+	return []*setting{
+		row("metrics-max-series", "10000", count(&n.nsq.MaxMetricSeries, 1),
+			"maximum number of series of topics and channels in /metrics; beyond it, each of their metrics shows one sum over "+
+				"all of them, until the node is restarted"),
 	}
 }

@@ -97,9 +97,12 @@ func (rt Route) Handler(permit Permit) http.HandlerFunc {
 }
 
 // Guard restricts h to clients that may administer the node.
-func Guard(permit Permit, h http.Handler) http.Handler {
+func Guard(permit Permit, h http.Handler) http.Handler { return GuardFor(Node, permit, h) }
+
+// GuardFor restricts h to clients that have the permission need. It looks at no topic in the query.
+func GuardFor(need Access, permit Permit, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := permit(Node, r, nil); err != nil {
+		if err := permit(need, r, nil); err != nil {
 			WriteError(w, err)
 			return
 		}

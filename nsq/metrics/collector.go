@@ -1,0 +1,128 @@
+package metrics
+
+import (
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"penstock/clog"
+	"penstock/engine"
+)
+
+// Options say what a Collector reads.
+type Options struct {
+	Engine    *engine.Engine
+	Version   string        // of this program
+	Started   time.Time     // when the server began to serve
+	MaxSeries int           // most series of topics and channels together, see limiter; 0: DefaultMaxSeries
+	Wait      time.Duration // how long a scrape waits for the numbers of topics and channels; 0: DefaultWait
+}
+
+// Defaults of Options.
+const (
+	DefaultMaxSeries = 10_000
+	DefaultWait      = 2 * time.Second
+)
+
+// Collector is a prometheus.Collector that reads a node. Any goroutine may call its methods.
+type Collector struct {
+	o      Options
+	rounds rounds
+	limit  limiter
+}
+
+// New returns a collector. It starts no goroutine before the first scrape.
+func New(o Options) *Collector {
+	if o.MaxSeries == 0 {
+		o.MaxSeries = DefaultMaxSeries
+	}
+	if o.Wait == 0 {
+		o.Wait = DefaultWait
+	}
+	c := &Collector{o: o, limit: limiter{most: o.MaxSeries}}
+	c.rounds.read = c.readObjects
+	return c
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(out chan<- *prometheus.Desc) {
+	for _, f := range families {
+		out <- f.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *Collector) Collect(out chan<- prometheus.Metric) {
+	w := writer{out}
+	c.collectNode(w)
+	if o := c.rounds.latest(c.o.Wait); o != nil { // nil: the first round has not ended yet
+		w.set(age, time.Since(o.at).Seconds())
+		if o.freeErr == nil {
+			w.set(diskFree, float64(o.freeBytes))
+		}
+		w.set(truncated, oneIf(c.limit.collect(w, o)))
+	}
+}
+
+// writer passes metrics on.
+type writer struct{ out chan<- prometheus.Metric }
+
+func (w writer) set(f *family, v float64, labels ...string) {
+	w.out <- prometheus.MustNewConstMetric(f.desc, f.kind.valueType(), v, labels...)
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// collectNode writes what can be read without waiting.
+func (c *Collector) collectNode(w writer) {
+	info := c.o.Engine.Info()
+	w.set(buildInfo, 1, c.o.Version, runtime.Version())
+	w.set(storageInfo, 1, info.IOEngine, info.FileSystem, info.DeviceCache, strconv.FormatBool(info.Direct))
+	w.set(startTime, float64(c.o.Started.UnixNano())/1e9)
+	collectCommit(w, c.o.Engine.CommitStats())
+	collectStorage(w, c.o.Engine.Storage(), len(info.CorruptionsAtRecover))
+}
+
+func collectCommit(w writer, s clog.Stats) {
+	w.set(commitGroups, float64(s.Groups))
+	w.set(commitRecords, float64(s.Records))
+	w.set(commitBytes, float64(s.Bytes))
+	w.set(commitStalls, float64(s.StallsBuffer), "buffers")
+	w.set(commitStalls, float64(s.StallsSpare), "files")
+	w.set(commitStalls, float64(s.StallsFull), "room")
+	w.set(commitLive, float64(s.LiveBytes))
+	// Bucket i of the commit log counts durations below 1<<i µs, the last one all others.
+	buckets, count := make(map[float64]uint64, clog.FlushBuckets), uint64(0)
+	for i, n := range s.Flush {
+		if count += n; i < clog.FlushBuckets-1 {
+			buckets[float64(uint64(1)<<i)/1e6] = count
+		}
+	}
+	w.out <- prometheus.MustNewConstHistogram(commitFlush.desc, count, float64(s.FlushNanos)/1e9, buckets)
+}
+
+func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
+	w.set(commitRoom, float64(s.CommitRoomBytes))
+	w.set(inboxBytes, float64(s.WaitingBytes))
+	w.set(stateBytes, float64(s.StateBytes))
+	w.set(buffersFree, float64(s.FreeBuffers))
+	w.set(buffers, float64(s.Buffers))
+	w.set(segmentWritten, float64(s.SegmentBytes))
+	w.set(retentionRemoved, float64(s.TrimmedBytes))
+	w.set(diskFull, oneIf(s.DiskFull))
+	for _, state := range []string{"good", "slow", "hung", "failed"} {
+		w.set(diskState, oneIf(s.DiskState == state), state)
+	}
+	w.set(storageFailed, oneIf(s.Failed))
+	w.set(corruptions, float64(s.DamagedCopies), "copies")
+	w.set(corruptions, float64(foundAtStart), "recovery")
+	w.set(corruptions, float64(s.ScrubDamaged), "segments")
+	w.set(corruptions, float64(s.ScrubLogDamaged), "commit_log")
+}

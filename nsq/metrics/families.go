@@ -1,0 +1,154 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// family is one metric: its name without the prefix, what it says, its type and its labels.
+type family struct {
+	name, help string
+	kind       kind
+	labels     []string
+	section    section
+	desc       *prometheus.Desc
+}
+
+// kind is the type of a metric.
+type kind uint8
+
+const (
+	counter kind = iota
+	gauge
+	histogram
+)
+
+func (k kind) String() string { return [...]string{"counter", "gauge", "histogram"}[k] }
+
+func (k kind) valueType() prometheus.ValueType {
+	if k == counter {
+		return prometheus.CounterValue
+	}
+	return prometheus.GaugeValue
+}
+
+// section is where docs/metrics.md lists a metric.
+type section uint8
+
+const (
+	ofNode section = iota
+	ofStorage
+	ofClients
+	ofCluster
+	ofTopics
+	ofChannels
+)
+
+// prefix begins the name of every metric.
+const prefix = "penstock_"
+
+// families lists every metric, in the order of its definition.
+var families []*family
+
+func define(s section, k kind, name, help string, labels ...string) *family {
+	f := &family{
+		name: prefix + name, help: help, kind: k, labels: labels, section: s,
+		desc: prometheus.NewDesc(prefix+name, help, labels, nil),
+	}
+	families = append(families, f)
+	return f
+}
+
+// Of the node.
+var (
+	buildInfo = define(ofNode, gauge, "build_info",
+		"Always 1; the labels say which version runs.", "version", "goversion")
+	storageInfo = define(ofNode, gauge, "storage_info",
+		"Always 1; the labels say how this node writes and to what.", "io", "filesystem", "device_cache", "direct")
+	startTime = define(ofNode, gauge, "start_time_seconds",
+		"When this process began to serve, in seconds since 1970.")
+	truncated = define(ofNode, gauge, "metrics_truncated",
+		"1 since topics or channels have more series than metrics-max-series: their families show sums over all of them.")
+	age = define(ofNode, gauge, "metrics_age_seconds",
+		"Age of the numbers of topics and channels in this scrape; above 0 only while reading them takes long.")
+)
+
+// Of the commit log, the segments and the memory.
+var (
+	commitGroups = define(ofStorage, counter, "commit_groups_total",
+		"Groups of batches written to the commit log; each write includes a flush.")
+	commitRecords = define(ofStorage, counter, "commit_records_total",
+		"Batches that these groups held.")
+	commitBytes = define(ofStorage, counter, "commit_bytes_total",
+		"Bytes written to the commit log, with headers and padding.")
+	commitFlush = define(ofStorage, histogram, "commit_flush_duration_seconds",
+		"Time of a group from its submission to the disk until it is durable.")
+	commitStalls = define(ofStorage, counter, "commit_stalls_total",
+		"Times that the commit log had to wait: buffers (none was free), files (none was prepared), room (commit-live-bytes "+
+			"was reached).", "reason")
+	commitLive = define(ofStorage, gauge, "commit_live_bytes",
+		"Bytes of the commit log that a restart would replay.")
+	commitRoom = define(ofStorage, gauge, "commit_room_bytes",
+		"Bytes that fit into the commit log before it has to wait for the segments.")
+	inboxBytes = define(ofStorage, gauge, "inbox_bytes",
+		"Bytes of publishes that wait to be stored.")
+	stateBytes = define(ofStorage, gauge, "state_bytes",
+		"Bytes of deferred messages and of confirmations out of order; at max-state-bytes requests are refused.")
+	buffersFree = define(ofStorage, gauge, "buffers_free",
+		"Buffers of 1 MiB that are free for groups and the newest messages.")
+	buffers = define(ofStorage, gauge, "buffers",
+		"Buffers of 1 MiB that there are: see buffer-bytes.")
+	segmentWritten = define(ofStorage, counter, "segment_written_bytes_total",
+		"Bytes written to segments.")
+	retentionRemoved = define(ofStorage, counter, "retention_removed_bytes_total",
+		"Bytes of segments that retention has removed.")
+	diskFree = define(ofStorage, gauge, "disk_free_bytes",
+		"Bytes that this process may still write to the file system of the data directory.")
+	diskFull = define(ofStorage, gauge, "disk_full",
+		"1 while publishes are refused because the disk is full.")
+	diskState = define(ofStorage, gauge, "disk_state",
+		"1 for the state that the disk is in: good, slow, hung or failed.", "state")
+	storageFailed = define(ofStorage, gauge, "storage_failed",
+		"1 since a write of the commit log failed: nothing more is stored until the node is restarted.")
+	corruptions = define(ofStorage, gauge, "corruptions",
+		"Damaged data, by where it is: copies (of partitions, with a range that cannot be read now), recovery (found at the "+
+			"start), segments and commit_log (found by the scrub since the start).", "where")
+)
+
+// Of topics, of which this node leads at least one partition.
+var (
+	topicMessages = define(ofTopics, counter, "topic_published_messages_total",
+		"Messages that this node has stored as the leader and that are committed.", "topic")
+	topicBytes = define(ofTopics, counter, "topic_published_bytes_total",
+		"Bytes of the bodies of these messages.", "topic")
+	topicDepth = define(ofTopics, gauge, "topic_depth",
+		"Messages that no channel can get yet, because the topic has no channel or is paused.", "topic")
+	topicStored = define(ofTopics, gauge, "topic_stored_bytes",
+		"Bytes of the logs of the partitions that this node leads.", "topic")
+)
+
+// Of channels, in the partitions that this node leads.
+var (
+	channelDepth = define(ofChannels, gauge, "channel_depth",
+		"Messages that wait for a consumer.", "topic", "channel")
+	channelInFlight = define(ofChannels, gauge, "channel_in_flight",
+		"Messages that consumers have and have not finished.", "topic", "channel")
+	channelDeferred = define(ofChannels, gauge, "channel_deferred",
+		"Messages that wait for their time.", "topic", "channel")
+	channelConsumers = define(ofChannels, gauge, "channel_consumers",
+		"Consumers that this node serves.", "topic", "channel")
+	channelPaused = define(ofChannels, gauge, "channel_paused",
+		"1 while the channel is paused.", "topic", "channel")
+	channelOldest = define(ofChannels, gauge, "channel_oldest_unfinished_age_seconds",
+		"Age of the oldest message that is not finished; 0 if there is none. If the message is only in a segment, the age "+
+			"of one somewhat before it.", "topic", "channel")
+	channelDelivered = define(ofChannels, counter, "channel_delivered_total",
+		"Deliveries to consumers, also repeated ones.", "topic", "channel")
+	channelFinished = define(ofChannels, counter, "channel_finished_total",
+		"Messages that consumers finished.", "topic", "channel")
+	channelRequeued = define(ofChannels, counter, "channel_requeued_total",
+		"Messages that consumers gave back.", "topic", "channel")
+	channelTimedOut = define(ofChannels, counter, "channel_timed_out_total",
+		"Deliveries that no consumer finished in time.", "topic", "channel")
+	channelDeadLettered = define(ofChannels, counter, "channel_dead_lettered_total",
+		"Messages that were moved to the dead-letter topic after too many attempts.", "topic", "channel")
+)
