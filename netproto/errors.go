@@ -18,6 +18,8 @@ var (
 	ErrVersion = errors.New("netproto: no common protocol version")
 	// ErrWrongCluster: the peer belongs to another cluster. Correct the address.
 	ErrWrongCluster = errors.New("netproto: the peer belongs to another cluster")
+	// ErrUnproven: one side does not prove that it has the secret that the other demands. Give both the same secret.
+	ErrUnproven = errors.New("netproto: the secret was not proven")
 	// ErrRefused: one side did not accept the other's Hello; the message has the reason.
 	ErrRefused = errors.New("netproto: the connection was refused")
 	// ErrQueueFull: TrySend found no room; the frame was not taken.
@@ -47,12 +49,13 @@ func (e *GoodbyeError) Error() string {
 // Is makes a GoodbyeError match ErrGoodbye.
 func (e *GoodbyeError) Is(target error) bool { return target == ErrGoodbye }
 
-// RefusedError is the status and text with which a Hello was refused, by the peer or by Options.Admit. errors.Is(err,
-// ErrRefused) holds, and for the statuses of ErrVersion and ErrWrongCluster those errors match, too.
+// RefusedError is the status and text with which a Hello was refused, by the peer or by this side. errors.Is(err,
+// ErrRefused) holds, and for the statuses of ErrVersion, ErrWrongCluster and ErrUnproven those errors match, too. An
+// error of Options.Admit that wraps a RefusedError may say more: the peer is told only Text.
 type RefusedError struct {
 	Status Status
 	Text   string // at most MaxTextBytes, printable
-	Peer   Hello  // the peer's Hello
+	Peer   Hello  // the peer's Hello; of one that refused, only its versions and limits
 }
 
 func (e *RefusedError) Error() string {
@@ -63,7 +66,8 @@ func (e *RefusedError) Error() string {
 func (e *RefusedError) Is(target error) bool {
 	return target == ErrRefused ||
 		target == ErrVersion && e.Status == StatusVersionMismatch ||
-		target == ErrWrongCluster && e.Status == StatusWrongCluster
+		target == ErrWrongCluster && e.Status == StatusWrongCluster ||
+		target == ErrUnproven && e.Status == StatusUnproven
 }
 
 // statusOf is the status that tells the peer why err ends the connection.
@@ -80,6 +84,8 @@ func statusOf(err error) Status {
 		return StatusVersionMismatch
 	case errors.Is(err, ErrWrongCluster):
 		return StatusWrongCluster
+	case errors.Is(err, ErrUnproven):
+		return StatusUnproven
 	case errors.Is(err, ErrInvalid):
 		return StatusRejected
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrPeerSilent), errors.Is(err, ErrPeerSlow):

@@ -55,7 +55,7 @@ func TestFormatTables(t *testing.T) {
 	limits := map[string]int{
 		"HeaderBytes": HeaderBytes, "MaxFrameBytes": MaxFrameBytes, "DefaultMaxFrameBytes": DefaultMaxFrameBytes,
 		"MaxHelloBytes": MaxHelloBytes, "MinMaxFrameBytes": MinMaxFrameBytes, "MaxHeadBytes": MaxHeadBytes,
-		"MaxNodeIDBytes": MaxNodeIDBytes, "MaxTextBytes": MaxTextBytes,
+		"MaxNodeIDBytes": MaxNodeIDBytes, "MaxTextBytes": MaxTextBytes, "AuthBytes": authBytes,
 	}
 	for _, row := range found["Limits"] {
 		if row[1] != strconv.Itoa(limits[row[0]]) {
@@ -78,7 +78,7 @@ func TestFormatNumbers(t *testing.T) {
 		if Type(n).String() != row[1] {
 			t.Errorf("type %d is %q, the code says %q", n, row[1], Type(n))
 		}
-		if ofConnection := n <= 5; Type(n).ofConnection() != ofConnection {
+		if ofConnection := n <= 5 || n == 7 || n == 8; Type(n).ofConnection() != ofConnection {
 			t.Errorf("%s: the code says of the connection: %v", row[1], !ofConnection)
 		}
 	}
@@ -144,15 +144,30 @@ func TestGoldenFrames(t *testing.T) {
 		Role: RoleClient, MinVersion: 1, MaxVersion: 3, MaxFrameBytes: MinMaxFrameBytes, Features: 5, Required: 4,
 	}
 	ack.Chosen = 1
+	proofHello, proofAck, stranger := hello, ack, hello.anonymous("give every node the same secret")
+	for _, h := range []*Hello{&proofHello, &proofAck} {
+		h.Features, h.Required = FeatureProof, FeatureProof
+	}
+	proofHello.Auth = [authBytes]byte{0: 0xD1, 31: 0xA1}
+	nonce := bytes.Repeat([]byte{0xC4}, authBytes)
+	said := proofHello.AppendTo(nil)
+	proof := testSecret.mac(labelDialer, said, nonce, nil)
 	refusal.Text = "no common protocol version"
 	for name, frame := range map[string][]byte{
 		"hello":        rawFrame(Header{Type: TypeHello}, hello.AppendTo(nil)),
 		"hello-client": rawFrame(Header{Type: TypeHello}, client.AppendTo(nil)),
 		"helloack":     rawFrame(Header{Type: TypeHelloAck}, ack.AppendTo(nil)),
 		"refusal":      rawFrame(Header{Type: TypeHelloAck, Status: StatusVersionMismatch}, refusal.AppendTo(nil)),
-		"ping":         controlBytes(TypePing, StatusOK, 7, ""),
-		"pong":         controlBytes(TypePong, StatusOK, 7, ""),
-		"goodbye":      controlBytes(TypeGoodbye, StatusClosed, 0, "closed"),
+		// what nodes with a secret say; the proofs are those of testSecret
+		"hello-secret":     rawFrame(Header{Type: TypeHello}, said),
+		"challenge":        rawFrame(Header{Type: TypeChallenge}, nonce),
+		"proof":            rawFrame(Header{Type: TypeProof}, proof[:]),
+		"helloack-secret":  rawFrame(Header{Type: TypeHelloAck}, sealAck(&proofAck, []Secret{testSecret}, said, nonce)),
+		"refusal-unproven": rawFrame(Header{Type: TypeHelloAck, Status: StatusUnproven}, stranger.AppendTo(nil)),
+
+		"ping":    controlBytes(TypePing, StatusOK, 7, ""),
+		"pong":    controlBytes(TypePong, StatusOK, 7, ""),
+		"goodbye": controlBytes(TypeGoodbye, StatusClosed, 0, "closed"),
 		"error": frameBytes(t, &Frame{
 			Type: TypeError, Status: StatusRejected, Request: 9, Head: []byte("unknown type"),
 		}),
@@ -177,7 +192,7 @@ func TestGoldenFrames(t *testing.T) {
 			if h.Marshal(again); !bytes.Equal(again, golden[:HeaderBytes]) {
 				t.Fatalf("read and written again it is\n%s", formattest.HexLines(again))
 			}
-			if h.Type <= TypeHelloAck {
+			if h.Type == TypeHello || h.Type == TypeHelloAck {
 				hello, err := ParseHello(golden[HeaderBytes:])
 				if err != nil {
 					t.Fatal(err)

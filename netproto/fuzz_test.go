@@ -61,6 +61,8 @@ func FuzzHello(f *testing.F) {
 	hello.Text = "why"
 	f.Add(hello.AppendTo(nil))
 	f.Add(append(hello.AppendTo(nil), "more"...))
+	hello.Features = FeatureProof
+	f.Add(hello.AppendTo(nil))
 	f.Add(make([]byte, helloFixedBytes))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		h, err := ParseHello(p)
@@ -77,7 +79,7 @@ func FuzzHello(f *testing.F) {
 		if h2, err := ParseHello(again); err != nil || h2 != h {
 			t.Fatalf("%+v, again %+v, %v", h, h2, err)
 		}
-		if fixed := len(again) - len(h.Text); len(h.Text) == int(binary.LittleEndian.Uint16(p[offTextBytes:])) &&
+		if fixed := helloFixedBytes + len(h.NodeID); len(h.Text) == int(binary.LittleEndian.Uint16(p[offTextBytes:])) &&
 			!bytes.Equal(again[:fixed], p[:fixed]) {
 			t.Fatalf("% x\n% x", p, again)
 		}
@@ -132,7 +134,7 @@ func expect(data []byte, maxFrame int) (frames []Received, end error) {
 			return frames, err
 		}
 		switch h.Type {
-		case TypeHello, TypeHelloAck:
+		case TypeHello, TypeHelloAck, TypeChallenge, TypeProof:
 			return frames, ErrInvalid
 		case TypeGoodbye:
 			return frames, ErrGoodbye

@@ -16,26 +16,44 @@ import (
 // ErrCorrupt, ErrInvalid, ErrTooBig, or ctx's error.
 func Connect(ctx context.Context, nc net.Conn, options Options) (*Conn, error) {
 	o := options.withDefaults()
-	return start(ctx, nc, &o, func() (Hello, Version, error) {
-		if err := writeHello(nc, TypeHello, StatusOK, &o.Hello); err != nil {
+	return start(ctx, nc, &o, func() (Hello, Version, error) { return o.connect(nc) })
+}
+
+func (o *Options) connect(nc net.Conn) (Hello, Version, error) {
+	self, secrets, nonce := o.Hello, o.secrets(), []byte(nil)
+	if len(secrets) > 0 {
+		self.demandProof()
+	}
+	sent := self.AppendTo(nil)
+	if err := writeFrame(nc, TypeHello, StatusOK, sent); err != nil {
+		return Hello{}, 0, err
+	}
+	if len(secrets) > 0 {
+		var err error
+		if nonce, err = prove(nc, &secrets[0], sent); err != nil {
 			return Hello{}, 0, err
 		}
-		peer, status, err := readHello(nc, TypeHelloAck)
-		if err != nil {
-			return Hello{}, 0, err
-		}
-		if status != StatusOK {
-			return Hello{}, 0, &RefusedError{Status: status, Text: peer.Text, Peer: peer}
-		}
-		if err := o.admit(&peer); err != nil {
-			return Hello{}, 0, err
-		}
-		version, err := negotiate(&o.Hello, &peer)
-		if err == nil && version != peer.Chosen {
-			err = fmt.Errorf("%w: the peer chose version %d where %d is right", ErrInvalid, peer.Chosen, version)
-		}
-		return peer, version, err
-	})
+	}
+	peer, status, ack, err := readHello(nc, TypeHelloAck)
+	switch {
+	case err != nil:
+		return Hello{}, 0, err
+	case status != StatusOK:
+		return Hello{}, 0, &RefusedError{Status: status, Text: peer.Text, Peer: peer}
+	case len(secrets) > 0:
+		err = checkAck(secrets, &peer, sent, nonce, ack)
+	}
+	if err == nil {
+		err = o.admit(&peer)
+	}
+	if err != nil {
+		return Hello{}, 0, err
+	}
+	version, err := negotiate(&self, &peer)
+	if err == nil && version != peer.Chosen {
+		err = fmt.Errorf("%w: the peer chose version %d where %d is right", ErrInvalid, peer.Chosen, version)
+	}
+	return peer, version, err
 }
 
 // Accept waits for the Hello of the side that connected, answers it and starts the connection. From then on Accept owns
@@ -44,25 +62,44 @@ func Connect(ctx context.Context, nc net.Conn, options Options) (*Conn, error) {
 func Accept(ctx context.Context, nc net.Conn, options Options) (*Conn, error) {
 	o := options.withDefaults()
 	return start(ctx, nc, &o, func() (Hello, Version, error) {
-		answer := o.Hello
-		peer, _, err := readHello(nc, TypeHello)
+		peer, version, answer, err := o.accept(nc)
 		if err == nil {
-			err = o.admit(&peer)
+			return peer, version, writeFrame(nc, TypeHelloAck, StatusOK, answer)
 		}
-		if err == nil {
-			answer.Chosen, err = negotiate(&o.Hello, &peer)
+		// A peer that is gone or too slow is not told anything. Whether the refusal reaches the peer does not matter.
+		if !errors.Is(err, ErrPeerGone) && !errors.Is(err, ErrPeerSlow) {
+			refusal := o.Hello.anonymous(textOf(err))
+			_ = writeFrame(nc, TypeHelloAck, statusOf(err), refusal.AppendTo(nil))
 		}
-		if err != nil {
-			// A peer that is gone or too slow is not told anything. Whether the refusal reaches the peer does not
-			// matter.
-			if !errors.Is(err, ErrPeerGone) && !errors.Is(err, ErrPeerSlow) {
-				answer.Text = textOf(err)
-				_ = writeHello(nc, TypeHelloAck, statusOf(err), &answer)
-			}
-			return peer, 0, err
-		}
-		return peer, answer.Chosen, writeHello(nc, TypeHelloAck, StatusOK, &answer)
+		return peer, 0, err
 	})
+}
+
+// accept decides about the side that connected, and returns the payload of the HelloAck for it.
+func (o *Options) accept(nc net.Conn) (peer Hello, version Version, answer []byte, err error) {
+	peer, _, hello, err := readHello(nc, TypeHello)
+	if err != nil {
+		return peer, 0, nil, err
+	}
+	self, secrets, nonce := o.Hello, o.secrets(), []byte(nil)
+	switch {
+	case len(secrets) > 0:
+		self.demandProof()
+		nonce, err = challenge(nc, secrets, &peer, hello)
+	case peer.Required&FeatureProof != 0:
+		err = unproven("the peer requires the cluster's secret, and this side has none; give every node the same secret",
+			&peer)
+	}
+	if err == nil {
+		err = o.admit(&peer)
+	}
+	if err == nil {
+		self.Chosen, err = negotiate(&self, &peer)
+	}
+	if err != nil {
+		return peer, 0, nil, err
+	}
+	return peer, self.Chosen, sealAck(&self, secrets, hello, nonce), nil
 }
 
 // start runs a handshake under its deadline and ctx, then starts the connection. It closes nc on an error.
@@ -105,6 +142,8 @@ func farewell(nc net.Conn) {
 }
 
 // admit checks everything in the peer's Hello except the versions.
+//
+// An error that wraps a RefusedError stays as it is: it may say more here than the peer is told.
 func (o *Options) admit(peer *Hello) error {
 	if err := sameCluster(&o.Hello, peer); err != nil {
 		return err
@@ -129,46 +168,58 @@ func textOf(err error) string {
 	return printable([]byte(err.Error()))
 }
 
-func writeHello(nc net.Conn, typ Type, status Status, hello *Hello) error {
-	p := hello.AppendTo(make([]byte, HeaderBytes, HeaderBytes+helloFixedBytes+len(hello.NodeID)+len(hello.Text)))
+// writeFrame writes one frame of the handshake.
+func writeFrame(nc net.Conn, typ Type, status Status, payload []byte) error {
 	h := Header{
-		Type: typ, Status: status, PayloadBytes: uint32(len(p) - HeaderBytes),
-		PayloadCRC: crc32.Checksum(p[HeaderBytes:], castagnoli),
+		Type: typ, Status: status, PayloadBytes: uint32(len(payload)), PayloadCRC: crc32.Checksum(payload, castagnoli),
 	}
+	p := make([]byte, HeaderBytes, HeaderBytes+len(payload))
 	h.Marshal(p)
-	if _, err := nc.Write(p); err != nil {
+	if _, err := nc.Write(append(p, payload...)); err != nil {
 		return handshakeError(err)
 	}
 	return nil
 }
 
-// readHello reads one frame and not a byte more. It allocates nothing for a size that the peer claims before it has
-// checked the claim.
-func readHello(nc net.Conn, typ Type) (Hello, Status, error) {
+// readFrame reads one frame of the handshake and not a byte more. It allocates nothing for a size that the peer claims
+// before it has checked the claim.
+func readFrame(nc net.Conn) (Header, []byte, error) {
 	var fixed [HeaderBytes]byte
 	if _, err := io.ReadFull(nc, fixed[:]); err != nil {
-		return Hello{}, 0, handshakeError(err)
+		return Header{}, nil, handshakeError(err)
 	}
 	h, err := ParseHeader(fixed[:])
 	if err != nil {
-		return Hello{}, 0, err
-	}
-	if h.Type != typ {
-		return Hello{}, 0, fmt.Errorf("%w: a %v where a %v must come", ErrInvalid, h.Type, typ)
+		if fixed[0] == tlsHandshake && fixed[1] == tlsMajor {
+			err = fmt.Errorf("%w: the peer speaks TLS, and this side does not; give every node TLS, or none", ErrInvalid)
+		}
+		return Header{}, nil, err
 	}
 	if h.PayloadBytes > MaxHelloBytes-HeaderBytes {
-		return Hello{}, 0, fmt.Errorf("%w: a %v of %d bytes, at most %d are allowed",
-			ErrTooBig, typ, h.PayloadBytes, MaxHelloBytes-HeaderBytes)
+		return Header{}, nil, fmt.Errorf("%w: a %v of %d bytes, at most %d are allowed",
+			ErrTooBig, h.Type, h.PayloadBytes, MaxHelloBytes-HeaderBytes)
 	}
 	payload := make([]byte, h.PayloadBytes)
 	if _, err := io.ReadFull(nc, payload); err != nil {
-		return Hello{}, 0, handshakeError(err)
+		return Header{}, nil, handshakeError(err)
 	}
-	if err := h.checkPayload(payload); err != nil {
-		return Hello{}, 0, err
+	return h, payload, h.checkPayload(payload)
+}
+
+// The first two bytes of a TLS connection.
+const tlsHandshake, tlsMajor = 0x16, 0x03
+
+// readHello reads a Hello or HelloAck, and returns its payload, too.
+func readHello(nc net.Conn, typ Type) (Hello, Status, []byte, error) {
+	h, payload, err := readFrame(nc)
+	if err == nil && h.Type != typ {
+		err = fmt.Errorf("%w: a %v where a %v must come", ErrInvalid, h.Type, typ)
+	}
+	if err != nil {
+		return Hello{}, 0, nil, err
 	}
 	hello, err := ParseHello(payload)
-	return hello, h.Status, err
+	return hello, h.Status, payload, err
 }
 
 func handshakeError(err error) error {

@@ -11,9 +11,12 @@ import (
 // Version defines the meaning of the payloads of all frames after the handshake.
 type Version uint16
 
-// Features is a set of bits. Each bit is something that a node of the same Version may or may not have. None is defined
-// yet.
+// Features is a set of bits. Each bit is something that a node of the same Version may or may not have.
 type Features uint64
+
+// FeatureProof says that a side has a secret. It always requires the feature, too, so that a peer without a secret, of
+// an older version for example, refuses the connection and is refused. Connect and Accept set it, see Options.Secrets.
+const FeatureProof Features = 1 << 8
 
 // Role says what kind of peer a Hello comes from.
 type Role uint8
@@ -42,6 +45,8 @@ const (
 	MinMaxFrameBytes = MaxHelloBytes
 
 	helloFixedBytes = 88
+	// authBytes is the length of a nonce, and of a proof.
+	authBytes = 32
 )
 
 // Offsets in the payload of Hello and HelloAck; FORMAT.md has the table.
@@ -79,6 +84,9 @@ type Hello struct {
 
 	Chosen Version // HelloAck only: the version both sides will speak; 0 if refused
 	Text   string  // HelloAck only: why the Hello was refused, at most MaxTextBytes
+
+	// Auth is there if Features has FeatureProof: a nonce in a Hello, the proof in a HelloAck.
+	Auth [authBytes]byte
 }
 
 func (h *Hello) validate() error {
@@ -87,7 +95,7 @@ func (h *Hello) validate() error {
 		return fmt.Errorf("%w: a hello of role %d", ErrInvalid, h.Role)
 	case h.Role == RoleNode && (h.NodeID == "" || h.Cluster == ID{} || h.Store == ID{} || h.Boot == ID{}):
 		return fmt.Errorf("%w: a node must name its cluster, store, boot and node id", ErrInvalid)
-	case !validNodeID(h.NodeID):
+	case !ValidNodeID(h.NodeID):
 		return fmt.Errorf("%w: node id %q; at most %d printable ASCII characters without blanks are allowed",
 			ErrInvalid, clip(h.NodeID, MaxNodeIDBytes), MaxNodeIDBytes)
 	case h.MinVersion == 0 || h.MinVersion > h.MaxVersion:
@@ -103,7 +111,8 @@ func (h *Hello) validate() error {
 	return nil
 }
 
-func validNodeID(id string) bool {
+// ValidNodeID says whether a node may have this id. The empty id is valid only for clients.
+func ValidNodeID(id string) bool {
 	for i := range len(id) {
 		if id[i] < '!' || id[i] > '~' {
 			return false
@@ -134,7 +143,11 @@ func (h *Hello) AppendTo(dst []byte) []byte {
 	le.PutUint16(p[offTextBytes:], uint16(len(h.Text)))
 	dst = append(dst, p[:]...)
 	dst = append(dst, h.NodeID...)
-	return append(dst, h.Text...)
+	dst = append(dst, h.Text...)
+	if h.Features&FeatureProof != 0 {
+		dst = append(dst, h.Auth[:]...)
+	}
+	return dst
 }
 
 // ParseHello reads the payload of a Hello or HelloAck. It ignores bytes after the parts it knows: a later version may
@@ -164,6 +177,13 @@ func ParseHello(p []byte) (Hello, error) {
 	}
 	h.NodeID = string(rest[:idBytes])
 	h.Text = printable(rest[idBytes : idBytes+textBytes])
+	if h.Features&FeatureProof != 0 {
+		auth := p[authOffset(p):]
+		if len(auth) < authBytes {
+			return Hello{}, fmt.Errorf("%w: a hello ends before its nonce or proof", ErrInvalid)
+		}
+		h.Auth = [authBytes]byte(auth)
+	}
 	return h, h.validate()
 }
 
@@ -188,8 +208,26 @@ func sameCluster(self, peer *Hello) error {
 		peer.Role == RoleClient && peer.Cluster == (ID{}) {
 		return nil
 	}
+	told := &RefusedError{
+		Status: StatusWrongCluster, Text: "the two belong to different clusters; correct the address or the configuration",
+		Peer: *peer,
+	}
 	return fmt.Errorf("%w: this node (%s) is of %v, the peer (%s) of %v",
-		ErrWrongCluster, strconv.Quote(self.NodeID), self.Cluster, strconv.Quote(peer.NodeID), peer.Cluster)
+		told, strconv.Quote(self.NodeID), self.Cluster, strconv.Quote(peer.NodeID), peer.Cluster)
+}
+
+// authOffset is where Auth begins in a payload that ParseHello took.
+func authOffset(p []byte) int {
+	return helloFixedBytes + int(p[offNodeIDBytes]) + int(binary.LittleEndian.Uint16(p[offTextBytes:]))
+}
+
+// anonymous is what a refusal says about this side: nothing that a stranger could use. Its role is the one that needs
+// no identities, so that older versions can read it.
+func (h *Hello) anonymous(text string) Hello {
+	return Hello{
+		Role: RoleClient, MinVersion: h.MinVersion, MaxVersion: h.MaxVersion,
+		MaxFrameBytes: h.MaxFrameBytes, WindowBytes: h.WindowBytes, Text: text,
+	}
 }
 
 // printable makes text from a peer fit for a log: it replaces everything but printable ASCII by '?' and limits the

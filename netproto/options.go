@@ -33,6 +33,9 @@ type Options struct {
 	// Admit, if set, is called with the peer's Hello before anything else from the peer is accepted. An error refuses
 	// the peer. A *RefusedError chooses the status that the peer is told; other errors give StatusRejected.
 	Admit func(peer *Hello) error
+	// Secrets, if set, is called once per handshake. If it returns any, the peer must prove that it has one of them, and
+	// this side proves that it has the first one. So secrets can be changed while nodes run, and connections stay.
+	Secrets func() []Secret
 
 	MaxQueueFrameCount int // frames that Send took and that are not written yet
 	MaxQueueBytes      int // their bytes; a single frame may be longer

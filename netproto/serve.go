@@ -101,12 +101,21 @@ func pauseFor(ctx context.Context, pause *time.Duration) bool {
 	}
 }
 
-// overloaded tells the peer so and closes nc. The few bytes fit in the empty buffer of a new socket; the deadline is
-// for a nc that is not a socket.
 func overloaded(nc net.Conn, o *Options) {
-	answer := o.Hello
-	answer.Text = "too many connections; try again later, or another node"
+	refuse(nc, o, StatusOverloaded, "too many connections; try again later, or another node")
+}
+
+// Refuse tells a peer that was not accepted why, and closes nc. The peer is told nothing about this side.
+func Refuse(nc net.Conn, options Options, status Status, text string) {
+	o := options.withDefaults()
+	refuse(nc, &o, status, text)
+}
+
+// refuse writes a few bytes, which fit in the empty buffer of a new socket; the deadline is for a nc that is not a
+// socket.
+func refuse(nc net.Conn, o *Options, status Status, text string) {
+	answer := o.Hello.anonymous(text)
 	_ = nc.SetDeadline(time.Now().Add(minAcceptPause))
-	_ = writeHello(nc, TypeHelloAck, StatusOverloaded, &answer)
+	_ = writeFrame(nc, TypeHelloAck, status, answer.AppendTo(nil))
 	_ = nc.Close()
 }

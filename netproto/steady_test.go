@@ -20,12 +20,12 @@ func TestCoalescing(t *testing.T) {
 		}
 		connected <- c
 	}()
-	if _, _, err := readHello(bn, TypeHello); err != nil {
+	if _, _, _, err := readHello(bn, TypeHello); err != nil {
 		t.Fatal(err)
 	}
 	hello := testHello("b")
 	hello.Chosen = 1
-	if err := writeHello(bn, TypeHelloAck, StatusOK, &hello); err != nil {
+	if err := writeFrame(bn, TypeHelloAck, StatusOK, hello.AppendTo(nil)); err != nil {
 		t.Fatal(err)
 	}
 	a := <-connected

@@ -15,6 +15,9 @@ const (
 	TypePong     Type = 4 // carries the request id of the newest Ping
 	TypeGoodbye  Type = 5 // last frame of a side; status and text say why
 	TypeError    Type = 6 // answers a request that has no answer type of its own; status and text
+	// only in the handshake, between Hello and HelloAck, of sides that have a secret; see secret.go
+	TypeChallenge Type = 7 // to the side that connected: a nonce
+	TypeProof     Type = 8 // its answer: the proof that it has the secret
 
 	TypePutMessagesOnReplica Type = 16 // leader to follower: placement, then sealed batches
 	TypePutAck               Type = 17 // follower to leader: its durable mark; cumulative
@@ -55,7 +58,7 @@ const (
 
 var typeNames = map[Type]string{
 	TypeHello: "Hello", TypeHelloAck: "HelloAck", TypePing: "Ping", TypePong: "Pong", TypeGoodbye: "Goodbye",
-	TypeError:                "Error",
+	TypeError: "Error", TypeChallenge: "Challenge", TypeProof: "Proof",
 	TypePutMessagesOnReplica: "PutMessagesOnReplica", TypePutAck: "PutAck", TypeHeartbeat: "Heartbeat",
 	TypeProbe: "Probe", TypeReport: "Report", TypeFetchRange: "FetchRange", TypeFetchReply: "FetchReply",
 	TypeMatch: "Match", TypeReset: "Reset", TypeGap: "Gap", TypeReject: "Reject", TypeResync: "Resync",
@@ -75,7 +78,9 @@ func (t Type) String() string {
 }
 
 // ofConnection reports whether the type belongs to the connection, so that users must not send it.
-func (t Type) ofConnection() bool { return t >= TypeHello && t <= TypeGoodbye }
+func (t Type) ofConnection() bool {
+	return t >= TypeHello && t <= TypeGoodbye || t == TypeChallenge || t == TypeProof
+}
 
 // Status is the outcome that an answer carries; in a request it is StatusOK. Each status says what the requester must
 // do. Numbers never change their meaning. A receiver treats a status that it does not know as StatusUnknown.
@@ -128,13 +133,16 @@ const (
 	// StatusOverloaded: nothing was read; the receiver has as many connections as it allows. Wait and repeat, or ask
 	// another node.
 	StatusOverloaded Status = 15
+	// StatusUnproven: nothing was applied; one side does not prove that it has the secret that the other demands. Give
+	// both the same secret.
+	StatusUnproven Status = 16
 
-	statusCount = 16
+	statusCount = 17
 )
 
 var statusNames = [statusCount]string{
 	"OK", "Rejected", "Unknown", "NotLeader", "OldEpoch", "NewEpoch", "Gap", "Diverged", "Full", "Corrupt", "Closed",
-	"VersionMismatch", "TooBig", "Internal", "WrongCluster", "Overloaded",
+	"VersionMismatch", "TooBig", "Internal", "WrongCluster", "Overloaded", "Unproven",
 }
 
 // String is the status's name in FORMAT.md, or its number.

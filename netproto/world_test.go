@@ -116,10 +116,10 @@ func rawPeer(t testing.TB, o Options) (raw net.Conn, c *Conn) {
 		accepted <- err
 	}()
 	hello := testHello("raw")
-	if err := writeHello(raw, TypeHello, StatusOK, &hello); err != nil {
+	if err := writeFrame(raw, TypeHello, StatusOK, hello.AppendTo(nil)); err != nil {
 		t.Fatal(err)
 	}
-	if _, status, err := readHello(raw, TypeHelloAck); err != nil || status != StatusOK {
+	if _, status, _, err := readHello(raw, TypeHelloAck); err != nil || status != StatusOK {
 		t.Fatal(status, err)
 	}
 	if err := <-accepted; err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"penstock/netproto"
@@ -22,7 +23,7 @@ func (l *link) name() string {
 // accept takes connections until the Net is closed. If the listener fails otherwise (usually because no file
 // descriptors are left), accept tries again after a pause: if it gave up, this node would be cut off.
 func (n *Net) accept() {
-	handshakes := make(chan struct{}, MaxHandshakeCount)
+	newest := make(chan *handshake, n.o.MaxHandshakeCount) // the newest sockets; only this goroutine uses it
 	for {
 		nc, err := n.o.Listener.Accept()
 		switch {
@@ -40,34 +41,70 @@ func (n *Net) accept() {
 			continue
 		}
 		serial := n.accepted.Add(1)
-		select {
-		case handshakes <- struct{}{}:
-		default:
-			n.acceptFailed.Add(1)
-			_ = nc.Close() // the node will dial again
-			continue
+		if len(newest) == cap(newest) {
+			if old := <-newest; old.over.CompareAndSwap(false, true) {
+				n.crowded.Add(1)
+				_ = old.nc.Close() // a node will dial again
+			}
 		}
-		n.all.Go(func() { n.take(nc, serial, func() { <-handshakes }) })
+		h := &handshake{nc: nc}
+		newest <- h
+		n.all.Go(func() { n.take(h, serial) })
 	}
 }
 
-// take turns an accepted socket into a connection and runs it. It calls shaken when the handshake is over.
-func (n *Net) take(nc net.Conn, serial uint64, shaken func()) {
+// handshake is an accepted socket. over becomes true when its handshake ends, or when it has to go because
+// MaxHandshakeCount newer ones were accepted meanwhile.
+type handshake struct {
+	nc   net.Conn
+	over atomic.Bool
+}
+
+// take turns an accepted socket into a connection and runs it.
+func (n *Net) take(h *handshake, serial uint64) {
 	s := n.newSession(nil)
 	s.serial = serial
 	defer s.cancel(nil)
-	c, err := netproto.Accept(n.ctx, nc, n.options(s))
-	shaken()
+	c, err := n.shake(h.nc, s)
+	if !h.over.CompareAndSwap(false, true) && err == nil {
+		c.Abort(errCrowded)
+		<-c.Done()
+		err = errCrowded
+	}
 	if err != nil {
 		n.acceptFailed.Add(1)
-		if errors.Is(err, netproto.ErrPeerGone) || errors.Is(err, context.Canceled) {
-			return // only a probe, see session.probe
-		}
-		n.o.Logger.Warn("a connection from another node was refused", "address", nc.RemoteAddr().String(), "error", err)
+		n.refused(h.nc, err)
 		return
 	}
 	s.begin()
 	s.run(c)
+}
+
+// shake takes an accepted socket through both handshakes.
+func (n *Net) shake(nc net.Conn, s *session) (*netproto.Conn, error) {
+	o := n.options(s)
+	nc, err := n.secured(nc, &o)
+	if err != nil {
+		return nil, err
+	}
+	return netproto.Accept(n.ctx, nc, o)
+}
+
+// refused counts and logs a connection that did not come about. At most one is logged per refusalLogPause: strangers
+// must not be able to fill the disk.
+func (n *Net) refused(nc net.Conn, err error) {
+	if errors.Is(err, netproto.ErrUnproven) || errors.Is(err, errTLS) {
+		n.unproven.Add(1)
+	} else if errors.Is(err, netproto.ErrPeerGone) || errors.Is(err, context.Canceled) {
+		return // only a probe, see session.probe
+	}
+	last, now := n.refusalLogged.Load(), time.Now().UnixNano()
+	if now-last < int64(refusalLogPause) && now >= last || !n.refusalLogged.CompareAndSwap(last, now) {
+		n.unlogged.Add(1)
+		return
+	}
+	n.o.Logger.Warn("a connection from another node was refused", "address", nc.RemoteAddr().String(), "error", err,
+		"not_logged_before", n.unlogged.Swap(0))
 }
 
 func (n *Net) dialFailed(l *link, node *Node, err error) {

@@ -138,6 +138,9 @@ func (l *link) connect(s *session, node *Node) (*netproto.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	if nc, err = l.net.verified(ctx, nc, node.Address); err != nil {
+		return nil, err
+	}
 	return netproto.Connect(ctx, nc, l.net.options(s))
 }
 

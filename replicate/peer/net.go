@@ -30,6 +30,9 @@ type Net struct {
 	table  atomic.Pointer[table] // replaced as a whole, so that TrySend takes no lock
 
 	accepted, acceptFailed, probes atomic.Uint64
+	unproven, crowded              atomic.Uint64
+	unlogged                       atomic.Uint64 // refusals since the last line about one
+	refusalLogged                  atomic.Int64  // when that was, in Unix ns
 }
 
 // table is immutable once it is published.
@@ -196,6 +199,8 @@ func (n *Net) Close() {
 type Stats struct {
 	Accepted     uint64 // connections from the listener, including probes
 	AcceptFailed uint64 // accepted ones without a session: refused, too slow, or only a probe
+	Unproven     uint64 // of those, the ones that did not prove that they belong to the cluster
+	Crowded      uint64 // of those, the ones that were closed for newer ones; see Options.MaxHandshakeCount
 	Probes       uint64 // dials to find out whether a process is gone
 	Nodes        []NodeStats
 }
@@ -214,7 +219,10 @@ type NodeStats struct {
 
 // Stats returns the counters; it may be called at any time. Nodes are in the order of their ids.
 func (n *Net) Stats() Stats {
-	s := Stats{Accepted: n.accepted.Load(), AcceptFailed: n.acceptFailed.Load(), Probes: n.probes.Load()}
+	s := Stats{
+		Accepted: n.accepted.Load(), AcceptFailed: n.acceptFailed.Load(), Probes: n.probes.Load(),
+		Unproven: n.unproven.Load(), Crowded: n.crowded.Load(),
+	}
 	for _, l := range n.table.Load().links {
 		s.Nodes = append(s.Nodes, l.stats())
 	}

@@ -241,8 +241,8 @@ func TestRefused(t *testing.T) {
 		in   string // the process whose log has the reason
 		want string
 	}{
-		{"another store", stranger(func(o *Options) { o.Self.Store[3] = 9 }), "b", "has the store"},
-		{"another cluster", stranger(func(o *Options) { o.Cluster[3] = 9 }), "b", "another cluster"},
+		{"another store", stranger(func(o *Options) { o.Self.Store[3] = 9 }), "b", "has another store"},
+		{"another cluster", stranger(func(o *Options) { o.Cluster[3] = 9 }), "b", "different clusters"},
 		{"another name", stranger(func(o *Options) { o.Self.Name = "n77" }), "b", "does not know a node"},
 		{"another version", stranger(func(o *Options) {}), "b", "no common protocol version"},
 	} {
@@ -498,11 +498,12 @@ func TestAcceptFails(t *testing.T) {
 	}
 }
 
-// At most MaxHandshakeCount connections may say nothing, and they keep nodes out no longer than a handshake may take.
+// At most DefaultMaxHandshakeCount connections may say nothing, and they keep nodes out no longer than a handshake may
+// take.
 func TestSilentConnections(t *testing.T) {
 	b := start(t, 2, "", func(o *Options) { o.Conn.HandshakeTimeout = 300 * time.Millisecond })
 	var open []net.Conn
-	for range MaxHandshakeCount + 20 {
+	for range DefaultMaxHandshakeCount + 20 {
 		nc, err := net.Dial("tcp", b.node.Address)
 		if err != nil {
 			t.Fatal(err)

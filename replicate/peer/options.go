@@ -1,6 +1,8 @@
 package peer
 
 import (
+	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,8 +19,11 @@ const (
 	// ProtocolVersion numbers the meaning of the frames' payloads; nodes that have no version in common do not connect.
 	ProtocolVersion netproto.Version = 1
 
-	// MaxHandshakeCount bounds the accepted connections that have not said Hello yet; further ones are closed.
-	MaxHandshakeCount = 64
+	// DefaultMaxHandshakeCount is the default of Options.MaxHandshakeCount.
+	DefaultMaxHandshakeCount = 64
+
+	// refusalLogPause is the least time between two lines of the log about refused connections.
+	refusalLogPause = time.Second
 
 	// DefaultSilenceTimeout is how long a connection may stay silent, although it is pinged, before it is ended.
 	DefaultSilenceTimeout = 3 * time.Second
@@ -42,6 +47,7 @@ var ErrNotConnected = errors.New("peer: there is no connection to the node just 
 var (
 	errSuperseded = errors.New("peer: the node has connected anew")
 	errGone       = errors.New("peer: the node is not in the cluster's table any more")
+	errCrowded    = errors.New("peer: too many connections came before its handshake was over")
 	errChanged    = errors.New("peer: the node has another address, process or store")
 )
 
@@ -74,6 +80,17 @@ type Node struct {
 	Address string    // HOST:PORT between nodes
 }
 
+// Trust says how the nodes of a cluster prove to each other that they belong to it. Of the zero value they do not: then
+// whoever reaches the port can pretend to be a node. Both sides need the same kinds of proof.
+type Trust struct {
+	// Secrets returns the secrets of the cluster; see netproto.Options.Secrets. nil: none.
+	Secrets func() []netproto.Secret
+	// Server and Client are for connections that others began, and that this node begins. Both are nil, or none. They
+	// are used as they are, except that Client gets the ServerName of the node that is dialed; to change certificates
+	// while nodes run, they have functions.
+	Server, Client *tls.Config
+}
+
 // Options configure a Net.
 type Options struct {
 	Self     Node // all but Address
@@ -81,6 +98,11 @@ type Options struct {
 	Listener net.Listener // the Net owns it
 	Handler  Handler
 	Logger   *slog.Logger // nil: the default one
+	Trust    Trust
+	// MaxHandshakeCount bounds the accepted connections whose handshake is not over: the peers that have not shown yet
+	// that they belong to the cluster. Each costs a few KiB, with TLS at most a few hundred. If another one comes, the
+	// oldest is closed, so that peers that say nothing cannot keep nodes out. 0: DefaultMaxHandshakeCount.
+	MaxHandshakeCount int
 	// Conn has the limits of every connection. Zero values mean netproto's defaults, except SilenceTimeout, whose
 	// default is DefaultSilenceTimeout. The Net itself sets Handler, Admit, and Hello except Hello's limits.
 	Conn netproto.Options
@@ -95,6 +117,11 @@ func (o *Options) withDefaults() Options {
 		c.Cluster == uuid.Nil:
 		panic("BUG: peer: Options.Self or Cluster is not set")
 	}
+	if (c.Trust.Server == nil) != (c.Trust.Client == nil) || c.MaxHandshakeCount < 0 {
+		panic("BUG: peer: Options.Trust has TLS for one direction only, or MaxHandshakeCount is negative")
+	}
+	c.Conn.Secrets = c.Trust.Secrets
+	c.MaxHandshakeCount = cmp.Or(c.MaxHandshakeCount, DefaultMaxHandshakeCount)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -113,11 +140,9 @@ func (o *Options) withDefaults() Options {
 
 // validName says whether name can be sent in a Hello.
 func validName(name string) error {
-	for i := range len(name) {
-		if name[i] < '!' || name[i] > '~' || i == netproto.MaxNodeIDBytes {
-			return fmt.Errorf("peer: %q cannot be a node's name: give it at most %d printable ASCII characters without blanks",
-				name, netproto.MaxNodeIDBytes)
-		}
+	if !netproto.ValidNodeID(name) {
+		return fmt.Errorf("peer: %q cannot be a node's name: give it at most %d printable ASCII characters without blanks",
+			name, netproto.MaxNodeIDBytes)
 	}
 	return nil
 }

@@ -93,8 +93,10 @@ func (s *session) admit(peer *netproto.Hello) error {
 	case node == nil || node.Name != peer.NodeID:
 		return refuse("node %q was expected here", l.name())
 	case uuid.UUID(peer.Store) != node.Store:
-		return refuse("node %q has the store %v here, not %v: it is not the node that the cluster knows, or news of it are "+
-			"on the way", peer.NodeID, node.Store, peer.Store)
+		// The peer is not told which store would be right.
+		return fmt.Errorf("%w (the cluster knows %v, the peer has %v)",
+			refuse("node %q has another store here: it is not the node that the cluster knows, or news of it are on the way",
+				peer.NodeID), node.Store, peer.Store)
 	case s.link == nil && l.dials:
 		return refuse("node %q must wait to be dialed: it has the larger id", peer.NodeID)
 	}
