@@ -2,6 +2,7 @@ package nsq
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/pprof"
 	"net/url"
@@ -17,35 +18,38 @@ import (
 // maxHTTPBodies bounds the total size of the request bodies that are being read or stored.
 const maxHTTPBodies = 256 << 20
 
-// httpHandler serves the routes of nsqd, and our own.
-func (s *Server) httpHandler() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { web.WriteError(w, web.Fail(404, "NOT_FOUND")) })
-	mux.HandleFunc("/ping", s.servePing)
-	if s.opts.ClusterHandler != nil {
-		mux.Handle("/cluster/", web.Guard(s.permit, s.opts.ClusterHandler))
+// table returns all routes of nsqd, and our own.
+func (s *Server) table() web.Table {
+	all := web.Table{}
+	for _, routes := range []map[string]web.Route{s.routes(), s.channelRoutes(), s.topicRoutes(), profileRoutes()} {
+		maps.Copy(all, routes)
 	}
-	mux.Handle("/metrics", web.GuardFor(web.Open, s.permit, s.metrics.Handler()))
-	mux.Handle("/metrics/per-object", web.GuardFor(web.Open, s.permit, s.metrics.PerObject()))
-	for _, routes := range []map[string]web.Route{s.routes(), s.channelRoutes(), s.topicRoutes()} {
-		for path, rt := range routes {
-			mux.HandleFunc(path, rt.Handler(s.permit))
-		}
+	all["/metrics"] = web.Raw("GET,HEAD", s.metrics.Handler().ServeHTTP, web.Open)
+	all["/metrics/per-object"] = web.Raw("GET,HEAD", s.metrics.PerObject().ServeHTTP, web.Open)
+	if h := s.opts.ClusterHandler; h != nil {
+		all["/cluster/"] = web.Raw(web.AnyMethod, h.ServeHTTP, web.Node)
 	}
+	return all
+}
+
+// profileRoutes returns the routes of net/http/pprof, as nsqd has them.
+func profileRoutes() map[string]web.Route {
+	all := map[string]web.Route{}
 	for path, h := range map[string]http.HandlerFunc{
 		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
 		"/debug/pprof/symbol": pprof.Symbol, "/debug/pprof/trace": pprof.Trace,
 	} {
-		mux.Handle(path, web.Guard(s.permit, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		all[path] = web.Raw("GET,HEAD,POST", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set(web.ContentTypeHeader, web.ContentTypeV1)
 			h(w, r)
-		})))
+		}, web.Node)
 	}
-	return mux
+	return all
 }
 
 func (s *Server) routes() map[string]web.Route {
 	return map[string]web.Route{
+		"/ping":            web.Raw("GET,HEAD", s.servePing, web.Open),
 		"/info":            web.On("GET", s.serveInfo, web.Open),
 		"/pub":             web.On("POST", s.servePub, web.Publish),
 		"/mpub":            web.On("POST", s.serveMpub, web.Publish),
@@ -78,11 +82,7 @@ func (s *Server) routes() map[string]web.Route {
 	}
 }
 
-func (s *Server) servePing(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		web.WriteError(w, web.Fail(405, "METHOD_NOT_ALLOWED"))
-		return
-	}
+func (s *Server) servePing(w http.ResponseWriter, _ *http.Request) {
 	health, ok := s.health()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if warnings := s.warnings(); warnings != "" {

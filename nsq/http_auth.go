@@ -85,7 +85,7 @@ func (s *Server) listenHTTPS(h http.Handler) error {
 		return listen.Error("HTTPS", s.opts.HTTPSAddress, err)
 	}
 	s.httpsLn = tls.NewListener(listen.Bound(ln, s.opts.MaxConnections), s.certs.outer)
-	s.https = web.NewServer(h, s.opts.Logger)
+	s.https = web.NewServer(h, s.gate, s.opts.Logger)
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"penstock/nsq/auth"
 	"penstock/nsq/internal/listen"
+	"penstock/nsq/internal/web"
 	"penstock/nsq/lookup"
 	"penstock/nsq/metrics"
 )
@@ -31,6 +32,11 @@ type Options struct {
 	// LookupdTCPAddresses are the stock nsqlookupds, each HOST:PORT, at which this node registers the topics that it
 	// leads. PUT /config/nsqlookupd_tcp_addresses changes them.
 	LookupdTCPAddresses []string
+
+	// AllowedHosts are names, without a port, by which clients may address the HTTP listeners, besides IP addresses,
+	// localhost, Hostname and BroadcastAddress. A request whose Host header has another name is refused, which stops web
+	// pages that use DNS rebinding. "*" allows all names.
+	AllowedHosts []string
 
 	InactiveProducerTimeout time.Duration // lookups leave out a registered nsqd that is silent for longer; default 5 m
 
@@ -169,6 +175,9 @@ func (o *Options) setDefaults() error {
 		return err
 	}
 	if err := o.check(); err != nil {
+		return err
+	}
+	if err := web.CheckAllowedHosts(o.AllowedHosts); err != nil {
 		return err
 	}
 	return lookup.CheckNsqlookupds(o.LookupdTCPAddresses)

@@ -49,6 +49,7 @@ type Server struct {
 	certs *certificates   // nil: TLS is not offered
 	auth  *auth.Authority // nil: every client may do everything
 
+	gate    *web.Gate // of all HTTP listeners
 	lookups *lookup.Service
 	metrics *metrics.Collector
 	deleted web.Deletions
@@ -78,6 +79,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	s.metrics = metrics.New(metrics.Options{
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,
 	})
+	s.gate = web.NewGate(append([]string{o.Hostname, o.BroadcastAddress}, o.AllowedHosts...)...)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
 	if s.certs, err = newCertificates(&s.opts); err != nil {
@@ -112,7 +114,7 @@ func (s *Server) listen() error {
 		return listen.Error("clients", s.opts.TCPAddress, err)
 	}
 	s.tcp = ln.(*net.TCPListener)
-	handler := s.httpHandler()
+	handler := s.table().Handler(s.permit)
 	if err := s.listenHTTPS(handler); err != nil {
 		return err
 	}
@@ -125,7 +127,7 @@ func (s *Server) listen() error {
 		if s.opts.TLS.Required == requiredAlways {
 			handler = http.HandlerFunc(s.refusePlain)
 		}
-		s.http = web.NewServer(handler, s.opts.Logger)
+		s.http = web.NewServer(handler, s.gate, s.opts.Logger)
 	}
 	return s.listenLookups()
 }
@@ -141,7 +143,7 @@ func (s *Server) listenLookups() error {
 			RemoteAddress: net.JoinHostPort(host, strconv.Itoa(tcpPort)), Hostname: s.opts.Hostname,
 			BroadcastAddress: host, TCPPort: tcpPort, HTTPPort: listen.Port(s.HTTPAddr()), Version: s.opts.Version,
 		},
-		Directory: s.opts.Directory, Permit: s.permit,
+		Directory: s.opts.Directory, Permit: s.permit, Gate: s.gate,
 		Nsqlookupds: s.opts.LookupdTCPAddresses, PingInterval: s.opts.lookupdPing,
 		InactiveProducerTimeout: s.opts.InactiveProducerTimeout,
 		MaxConnections:          s.opts.MaxConnections,

@@ -287,20 +287,6 @@ func TestMethodsAndPaths(t *testing.T) {
 	}
 }
 
-// A page of another site, open in an operator's browser, must not be able to command the cluster.
-func TestForeignPage(t *testing.T) {
-	store := &fakeStore{shown: testSnapshot()}
-	h := Handler(store, Self{Name: "n2"})
-	r := httptest.NewRequest("POST", "/cluster/drain", strings.NewReader(`{"node":"n1","on":true}`))
-	r.Header.Set("Origin", "http://elsewhere.example")
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	if w.Code != 403 || len(store.calls) != 0 {
-		t.Errorf("%d %s, %q", w.Code, w.Body, store.calls)
-	}
-	sentence(t, w)
-}
-
 // The node's log has every command and where it came from, whether the command was done or not.
 func TestCommandsAreLogged(t *testing.T) {
 	var log bytes.Buffer

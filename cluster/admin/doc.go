@@ -16,8 +16,8 @@
 // changes go to the metadata store, which decides. A request names a node by its name or its number. If one node's name
 // is another node's number, the name counts. Every error is {"message"} with one sentence:
 //
-//	400 the request is wrong             404 no such topic, partition, node or path    405 wrong method
-//	403 sent by another site's web page  409 the cluster's state does not allow it     413 the body is too large
-//	503 the store does not answer, or this node has not joined                         500 anything else
+//	400 the request is wrong        404 no such topic, partition, node or path    405 wrong method
+//	413 the body is too large       409 the cluster's state does not allow it     500 anything else
+//	503 the store does not answer, or this node has not joined
 //	504 the store did not answer in time: the change may have been made
 package admin

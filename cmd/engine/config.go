@@ -44,7 +44,7 @@ type flagValue struct {
 func (f *flagValue) Set(s string) error {
 	if f.said != nil {
 		switch f.value.(type) {
-		case addressesValue, percentilesValue:
+		case listValue, percentilesValue:
 			s = *f.said + "," + s
 		}
 	}

@@ -247,6 +247,9 @@ func latencySettings(n *node) []*setting {
 func securitySettings(o *nsq.Options, on *offers) []*setting {
 	t, a := &o.TLS, &o.Auth
 	return []*setting{
+		row("http-allowed-hosts", "", hosts(&o.AllowedHosts),
+			"host name without a port by which HTTP requests may address this node, besides IP addresses, localhost, this "+
+				"machine's host name and broadcast-address; separate several with commas or repeat the flag; * allows all"),
 		row("tls-cert", "", text(&t.CertFile),
 			"PEM file with the server's certificate, reloaded on SIGHUP; empty disables TLS"),
 		row("tls-key", "", text(&t.KeyFile), "PEM file with the private key for tls-cert, reloaded on SIGHUP"),

@@ -27,7 +27,8 @@ func (v textValue) String() string         { return *v.p }
 func (v textValue) Type() string           { return "text" }
 func (v textValue) get() any               { return *v.p }
 func boolean(p *bool) value                { return boolValue{p} }
-func addresses(p *[]string) value          { return addressesValue{p} }
+func addresses(p *[]string) value          { return listValue{p, "addresses", isAddress} }
+func hosts(p *[]string) value              { return listValue{p, "hosts", isHost} }
 func choice(p *string, of ...string) value { return choiceValue{p, of} }
 func count(p *int, least int) value        { return countValue{p, least} }
 func size64(
@@ -91,25 +92,43 @@ func (v boolValue) Type() string     { return "bool" }
 func (v boolValue) get() any         { return *v.p }
 func (v boolValue) IsBoolFlag() bool { return true }
 
-// addressesValue is a comma-separated list of HOST:PORTs. Its flag may be given several times.
-type addressesValue struct{ p *[]string }
+// listValue is a comma-separated list. Its flag may be given several times.
+type listValue struct {
+	p     *[]string
+	kind  string
+	check func(string) error
+}
 
-func (v addressesValue) Set(s string) error {
+func isAddress(s string) error {
+	if _, _, err := net.SplitHostPort(s); err != nil {
+		return fmt.Errorf("%q is not HOST:PORT", s)
+	}
+	return nil
+}
+
+func isHost(s string) error {
+	if s != "*" && (s == "" || strings.ContainsAny(s, "*/:@ ")) {
+		return fmt.Errorf("%q is not a host name without a port, such as broker.example.com, nor *", s)
+	}
+	return nil
+}
+
+func (v listValue) Set(s string) error {
 	*v.p = nil
 	if s == "" {
 		return nil
 	}
 	for part := range strings.SplitSeq(s, ",") {
-		if _, _, err := net.SplitHostPort(part); err != nil {
-			return fmt.Errorf("%q is not HOST:PORT", part)
+		if err := v.check(part); err != nil {
+			return err
 		}
 		*v.p = append(*v.p, part)
 	}
 	return nil
 }
-func (v addressesValue) String() string { return strings.Join(*v.p, ",") }
-func (v addressesValue) Type() string   { return "addresses" }
-func (v addressesValue) get() any       { return append([]string{}, *v.p...) }
+func (v listValue) String() string { return strings.Join(*v.p, ",") }
+func (v listValue) Type() string   { return v.kind }
+func (v listValue) get() any       { return append([]string{}, *v.p...) }
 
 // percentilesValue is a comma-separated list of numbers above 0 and at most 1. Its flag may be given several times.
 type percentilesValue struct{ p *[]float64 }

@@ -47,12 +47,11 @@ func newAPI(dir Directory, self Producer, inactive time.Duration) *api {
 	return &api{dir: dir, self: self, registry: newRegistry(inactive), hidden: map[string]time.Time{}}
 }
 
-// handler serves the routes of nsqlookupd. /tombstone_topic_producer is the name that /topic/tombstone had before
+// table returns the routes of nsqlookupd. /tombstone_topic_producer is the name that /topic/tombstone had before
 // nsqlookupd 1.0.
-func (a *api) handler(permit web.Permit) http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { web.WriteError(w, web.Fail(404, "NOT_FOUND")) })
-	for path, rt := range map[string]web.Route{
+func (a *api) table() web.Table {
+	all := web.Table{
+		"/ping":                     web.Raw("GET", servePing, web.Open),
 		"/info":                     web.On("GET", a.serveInfo, web.Open),
 		"/debug":                    web.On("GET", a.serveDebug, web.Open),
 		"/lookup":                   web.On("GET", a.serveLookup, web.Open),
@@ -66,24 +65,20 @@ func (a *api) handler(permit web.Permit) http.Handler {
 		"/channel/delete":           web.On("POST", a.serveChannelDelete, web.Admin),
 		"/topic/tombstone":          web.On("POST", a.serveTombstone, web.Admin),
 		"/tombstone_topic_producer": web.On("POST", a.serveTombstone, web.Admin),
-	} {
-		mux.HandleFunc(path, rt.Handler(permit))
 	}
-	mux.HandleFunc("/ping", func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet {
-			web.WriteError(w, web.Fail(405, "METHOD_NOT_ALLOWED"))
-			return
-		}
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		_, _ = io.WriteString(w, "OK") // always OK: lookups work even when the disk fails
-	})
 	for path, h := range map[string]http.HandlerFunc{
 		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
 		"/debug/pprof/symbol": pprof.Symbol,
 	} {
-		mux.Handle(path, web.Guard(permit, h))
+		all[path] = web.Raw("GET,HEAD,POST", h, web.Node)
 	}
-	return mux
+	return all
+}
+
+// servePing always answers OK: lookups work even when the disk fails.
+func servePing(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = io.WriteString(w, "OK")
 }
 
 // topics returns the names of all our own topics, sorted.

@@ -23,6 +23,7 @@ type Options struct {
 	Self      Producer   // this node, as described by its own answers while it is alone, and to stock nsqlookupds
 	Directory Directory  // nil: the engine itself
 	Permit    web.Permit // decides which clients may send requests that change something
+	Gate      *web.Gate  // decides which requests the HTTP API looks at at all
 
 	Nsqlookupds             []string      // HOST:PORT of the stock nsqlookupds at which this node registers
 	PingInterval            time.Duration // between PINGs to Nsqlookupds; 0: nsqd's interval
@@ -80,7 +81,7 @@ func (s *Service) listen(o *Options) error {
 	}
 	s.httpLn = listen.Bound(ln, o.MaxConnections)
 	s.api = newAPI(dir, o.Self, o.InactiveProducerTimeout)
-	s.http = web.NewServer(s.api.handler(o.Permit), o.Logger)
+	s.http = web.NewServer(s.api.table().Handler(o.Permit), o.Gate, o.Logger)
 	if o.TCPAddress == listen.Off {
 		return nil
 	}
@@ -125,6 +126,14 @@ func (s *Service) HTTPAddr() net.Addr {
 		return nil
 	}
 	return s.httpLn.Addr()
+}
+
+// Routes returns the routes of the HTTP API, or nil if it is off.
+func (s *Service) Routes() web.Table {
+	if s.api == nil {
+		return nil
+	}
+	return s.api.table()
 }
 
 // TCPAddr returns the address at which stock nsqds register, or nil if that is off.

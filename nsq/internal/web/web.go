@@ -24,10 +24,11 @@ const (
 	MaxHeaderBytes = 64 << 10
 )
 
-// NewServer returns a server with these limits. Messages from net/http are logged at the debug level.
-func NewServer(h http.Handler, log *slog.Logger) *http.Server {
+// NewServer returns a server with these limits, for requests that pass the gate. All HTTP listeners of a node have a
+// server that NewServer made. Messages from net/http are logged at the debug level.
+func NewServer(h http.Handler, gate *Gate, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           h,
+		Handler:           gate.handler(h),
 		ReadHeaderTimeout: HeaderTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
@@ -42,73 +43,6 @@ const (
 	ContentTypeHeader = "X-NSQ-Content-Type"
 	ContentTypeV1     = "nsq; version=1.0"
 )
-
-// Access is the permission that a route requires when clients must prove who they are.
-type Access uint8
-
-// The levels of access. Routes that only read (/ping, /info, /stats, lookups) are Open, because NSQ's tools send no
-// secrets with those requests.
-const (
-	Open    Access = iota
-	Publish        // on the topic
-	Admin          // on the topic, and on the channel if one is named
-	Node           // on everything
-)
-
-// Permit decides whether a request with the query q may be served; nil: it may.
-type Permit func(need Access, r *http.Request, q url.Values) error
-
-// Endpoint serves one path. A string result is sent as it is, nil as an empty body, and anything else as JSON.
-type Endpoint func(r *http.Request, q url.Values) (any, error)
-
-// Route is an endpoint with its methods, separated by commas, and the permission that it requires.
-type Route struct {
-	Methods string
-	Serve   Endpoint
-	Need    Access
-}
-
-// On makes a Route.
-func On(methods string, serve Endpoint, need Access) Route { return Route{methods, serve, need} }
-
-// Handler returns a handler that checks the method, the query and the permission, and then calls the endpoint.
-func (rt Route) Handler(permit Permit) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if !strings.Contains(","+rt.Methods+",", ","+r.Method+",") {
-			WriteError(w, Fail(405, "METHOD_NOT_ALLOWED"))
-			return
-		}
-		q, err := url.ParseQuery(r.URL.RawQuery)
-		if err != nil {
-			WriteError(w, Fail(400, "INVALID_REQUEST"))
-			return
-		}
-		if err := permit(rt.Need, r, q); err != nil {
-			WriteError(w, err)
-			return
-		}
-		v, err := rt.Serve(r, q)
-		if err != nil {
-			WriteError(w, err)
-			return
-		}
-		writeReply(w, v)
-	}
-}
-
-// Guard restricts h to clients that may administer the node.
-func Guard(permit Permit, h http.Handler) http.Handler { return GuardFor(Node, permit, h) }
-
-// GuardFor restricts h to clients that have the permission need. It looks at no topic in the query.
-func GuardFor(need Access, permit Permit, h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := permit(need, r, nil); err != nil {
-			WriteError(w, err)
-			return
-		}
-		h.ServeHTTP(w, r)
-	})
-}
 
 // writeReply sends a reply. An error of writing means that the client is gone, and is ignored.
 func writeReply(w http.ResponseWriter, v any) {
