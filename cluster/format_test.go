@@ -40,7 +40,8 @@ func TestFormat(t *testing.T) {
 	add("ids", lastIDKey, encode(replicate.NodeID(3)))
 	add("nodes", nodeKey(nodesDir, 3), encode(meta.Node{
 		ID: 3, Name: "n3", Store: disk, Boot: boot, Version: "1.0.0",
-		Peer: "h:4154", Host: "h", NSQ: "h:4150", HTTP: "h:4151", Lookup: "h:4161", Native: "h:4250", Level: 2, StoreLevel: 1,
+		Peer: "h:4154", Host: "h", NSQ: "h:4150", HTTP: "h:4151", Lookup: "h:4161", Native: "h:4250", Rack: "r1",
+		Level: 2, StoreLevel: 1,
 	}))
 	add("level", levelKey, encode(levelRow{Level: 1, Wanted: 2}))
 	add("live", nodeKey(liveDir, 3), encode(process))

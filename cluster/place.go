@@ -52,10 +52,10 @@ func candidates(s *meta.Snapshot) []*meta.Node {
 }
 
 // place chooses the replicas of count more partitions of a topic; the first replica of each is its leader. It first
-// balances the topic's leaders (at most one more on a node than on another), then all leaders, then the topic's
-// replicas, then all replicas. Nodes with slow disks and draining nodes come last. The result depends only on the
-// arguments: all is the load of all topics, existing is the load of this topic's present partitions. nodes are in order
-// of id.
+// balances the topic's leaders (at most one more on a node than on another), then all leaders. It spreads the other
+// replicas of each partition over the racks, and within that it balances the topic's replicas, then all replicas. Nodes
+// with slow disks and draining nodes come last. The result depends only on the arguments: all is the load of all
+// topics, existing is the load of this topic's present partitions. nodes are in order of id.
 func place(nodes []*meta.Node, count, replicas int, all, existing load) ([][]replicate.NodeID, error) {
 	if replicas > len(nodes) {
 		return nil, fmt.Errorf("%d replicas on %d live nodes: %w", replicas, len(nodes), meta.ErrTooFewNodes)
@@ -76,19 +76,22 @@ func place(nodes []*meta.Node, count, replicas int, all, existing load) ([][]rep
 				cmp.Compare(a.ID, b.ID),
 			)
 		})
-		leader, rest := order[0], order[1:]
-		slices.SortFunc(rest, func(a, b *meta.Node) int {
-			return cmp.Or(
-				cmp.Compare(a.Disk.Rank(), b.Disk.Rank()),
-				cmpBool(a.Draining, b.Draining),
-				cmp.Compare(mine.replicas[a.ID], mine.replicas[b.ID]),
-				cmp.Compare(total.replicas[a.ID], total.replicas[b.ID]),
-				cmp.Compare(a.ID, b.ID),
-			)
-		})
-		row := []replicate.NodeID{leader.ID}
-		for _, n := range rest[:replicas-1] {
+		leader, rest := order[0], slices.Clone(order[1:])
+		row, racks := []replicate.NodeID{leader.ID}, map[string]int{leader.Rack: 1}
+		for len(row) < replicas {
+			n := slices.MinFunc(rest, func(a, b *meta.Node) int {
+				return cmp.Or(
+					cmp.Compare(a.Disk.Rank(), b.Disk.Rank()),
+					cmpBool(a.Draining, b.Draining),
+					cmp.Compare(racks[a.Rack], racks[b.Rack]),
+					cmp.Compare(mine.replicas[a.ID], mine.replicas[b.ID]),
+					cmp.Compare(total.replicas[a.ID], total.replicas[b.ID]),
+					cmp.Compare(a.ID, b.ID),
+				)
+			})
+			rest = slices.DeleteFunc(rest, func(o *meta.Node) bool { return o == n })
 			row = append(row, n.ID)
+			racks[n.Rack]++
 		}
 		for _, l := range []load{mine, total} {
 			l.leads[leader.ID]++

@@ -207,7 +207,7 @@ func (p *planner) step(id meta.PartitionID, m moveEntry) {
 	to := p.st.snap.Nodes[m.To]
 	// If a drain began to copy to a node that has died, the move is undone as soon as another node can take the
 	// replica.
-	back := m.Cancel || m.Drain && to != nil && !to.Live && p.spare(row) != 0
+	back := m.Cancel || m.Drain && to != nil && !to.Live && p.spare(row, m.From) != 0
 	switch {
 	case !hasFrom, to == nil, (to.Draining || back) && !hasTo:
 		p.busy[id] = true
@@ -274,16 +274,19 @@ func (p *planner) undo(id meta.PartitionID, m moveEntry) {
 	c.drops = []kv.Cond{{Key: p.prefix + partKey(movesDir, id), ModRevision: m.rev}}
 }
 
-// spare returns the live node that should take one more replica of the partition: the best disk first, then the fewest
-// replicas. It returns 0 if no node can. A node whose disk hangs could not catch up, so it is never chosen.
-func (p *planner) spare(row *partEntry) replicate.NodeID {
+// spare returns the live node that should take one more replica of the partition, in place of the one on node goes (0:
+// in addition): the best disk first, then the rack with the fewest of its replicas, then the fewest replicas of all
+// partitions. It returns 0 if no node can. A node whose disk hangs could not catch up, so it is never chosen.
+func (p *planner) spare(row *partEntry, goes replicate.NodeID) replicate.NodeID {
 	var best replicate.NodeID
+	racks := racksOf(p.st.snap, row.State.Replicas, goes)
 	for _, n := range candidates(p.st.snap) {
 		if n.Draining || n.Disk.Rank() >= meta.DiskHung.Rank() || slices.Contains(row.State.Replicas, n.ID) {
 			continue
 		}
 		if best == 0 || cmp.Or(
 			cmp.Compare(n.Disk.Rank(), p.st.snap.Nodes[best].Disk.Rank()),
+			cmp.Compare(racks[n.Rack], racks[p.st.snap.Nodes[best].Rack]),
 			cmp.Compare(p.load.replicas[n.ID], p.load.replicas[best])) < 0 {
 			best = n.ID
 		}
@@ -301,7 +304,7 @@ func (p *planner) drains() {
 		}
 		for _, from := range row.State.Replicas {
 			n := p.st.snap.Nodes[from]
-			to := p.spare(row)
+			to := p.spare(row, from)
 			if n == nil || !n.Draining || to == 0 || p.moving >= MaxDrainMoveCount {
 				continue
 			}
@@ -331,7 +334,7 @@ func (p *planner) growth() {
 		next := edit(&row.Partition)
 		var chosen []replicate.NodeID
 		catchingUp := len(row.State.Replicas) > len(row.State.ISR)
-		if to := p.spare(row); len(row.State.Replicas) < t.Replicas && !catchingUp && to != 0 &&
+		if to := p.spare(row, 0); len(row.State.Replicas) < t.Replicas && !catchingUp && to != 0 &&
 			p.moving < MaxDrainMoveCount {
 			p.moving++
 			p.load.replicas[to]++

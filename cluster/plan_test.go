@@ -18,7 +18,7 @@ import (
 
 // A state as text, one line for each row, so that the tables below are readable:
 //
-//	node 2 dead draining         also: down (reported), restarted (other boot), wiped (other store)
+//	node 2 dead draining rack=a  also: down (reported), restarted (other boot), wiped (other store)
 //	topic 3 min 2                replicas wanted
 //	part 0 epoch 5 lead 1 of 1 2 3 isr 1 2 min 2 damaged 2
 //	move 0 1 4 drain cancel
@@ -81,6 +81,11 @@ func (r *rows) node(words []string) {
 	id := numbers(r.t, words[:1])[0]
 	is := func(w string) bool { return slices.Contains(words, w) }
 	n := meta.Node{ID: id, Name: "n" + words[0], Store: diskOf(id), Boot: bootOf(id), Draining: is("draining")}
+	for _, w := range words {
+		if rack, ok := strings.CutPrefix(w, "rack="); ok {
+			n.Rack = rack
+		}
+	}
 	for _, disk := range []meta.DiskState{meta.DiskSlow, meta.DiskHung, meta.DiskFailed} {
 		if is(string(disk)) {
 			n.Disk = disk

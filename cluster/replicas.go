@@ -88,31 +88,31 @@ func (p *planner) shrink() {
 }
 
 // staying returns the replicas that a partition with too many of them keeps: the leader, then those that can serve,
-// then those that are not on a draining node or a bad disk, then the first one, which is the preferred leader, then
-// those on nodes with the fewest replicas. It keeps the order of the list.
+// then those that are not on a draining node or a bad disk, then those in racks of which it keeps the fewest, then the
+// first one, which is the preferred leader, then those on nodes with the fewest replicas. It keeps the order of the
+// list.
 func (p *planner) staying(row *meta.Partition, count int) []replicate.NodeID {
 	s := p.st.snap
-	first := row.State.Replicas[0]
-	draining := func(n replicate.NodeID) bool { return s.Nodes[n] == nil || s.Nodes[n].Draining }
-	disk := func(n replicate.NodeID) int {
-		if s.Nodes[n] == nil {
-			return 0
-		}
-		return s.Nodes[n].Disk.Rank()
+	var stay []replicate.NodeID
+	for len(stay) < count {
+		racks := racksOf(s, stay, 0)
+		rest := slices.DeleteFunc(slices.Clone(row.State.Replicas), func(n replicate.NodeID) bool {
+			return slices.Contains(stay, n)
+		})
+		stay = append(stay, slices.MinFunc(rest, func(a, b replicate.NodeID) int {
+			na, nb := orNone(s.Nodes[a]), orNone(s.Nodes[b])
+			return cmp.Or(
+				cmpBool(a != row.State.Leader, b != row.State.Leader),
+				cmpBool(!inSync(s, row, a), !inSync(s, row, b)),
+				cmpBool(na.Draining, nb.Draining),
+				cmp.Compare(na.Disk.Rank(), nb.Disk.Rank()),
+				cmp.Compare(racks[na.Rack], racks[nb.Rack]),
+				cmpBool(a != row.State.Replicas[0], b != row.State.Replicas[0]),
+				cmp.Compare(p.load.replicas[a], p.load.replicas[b]),
+			)
+		}))
 	}
-	best := slices.Clone(row.State.Replicas)
-	slices.SortStableFunc(best, func(a, b replicate.NodeID) int {
-		return cmp.Or(
-			cmpBool(a != row.State.Leader, b != row.State.Leader),
-			cmpBool(!inSync(s, row, a), !inSync(s, row, b)),
-			cmpBool(draining(a), draining(b)),
-			cmp.Compare(disk(a), disk(b)),
-			cmpBool(a != first, b != first),
-			cmp.Compare(p.load.replicas[a], p.load.replicas[b]),
-		)
-	})
-	best = best[:count]
 	return slices.DeleteFunc(slices.Clone(row.State.Replicas), func(n replicate.NodeID) bool {
-		return !slices.Contains(best, n)
+		return !slices.Contains(stay, n)
 	})
 }

@@ -78,6 +78,13 @@ var shrinkPlans = []planCase{
 		part 0 lead 1 of 1 2 3 isr 1 2 3 min 2
 		part 1 lead 2 of 2 1 isr 1 2 min 2
 		topic 2 min 2`, removes + `part 0 epoch 5 lead 1 of 1 3 isr 1 3 min 2`, 0},
+	{"from the rack that has another one, rather than from the node that holds the most", `
+		node 1 rack=a
+		node 2 rack=a
+		node 3 rack=b
+		part 0 lead 1 of 1 2 3 isr 1 2 3 min 2
+		part 1 lead 3 of 3 1 isr 1 3 min 2
+		topic 2 min 2`, removes + `part 0 epoch 5 lead 1 of 1 3 isr 1 3 min 2`, 0},
 	{"a move comes first", `
 		node 1
 		node 2

@@ -131,11 +131,13 @@ func TestImportGraph(t *testing.T) {
 		"nsq/internal/listen": {},
 		"nsq/internal/web":    append([]string{"engine"}, engine...),
 		"cluster":             {"cluster/kv", "engine/meta", "replicate", "segment", "segment/aio"},
-		"cluster/admin":       {"engine/base", "engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
-		"cluster/kv":          {},
-		"cluster/kv/file":     {"cluster/kv", "cluster/kv/memory"},
-		"migrate":             {},
-		"cmd/engine/load":     {},
+		"cluster/admin": {
+			"cluster", "cluster/kv", "engine/base", "engine/core", "engine/meta", "replicate", "segment", "segment/aio",
+		},
+		"cluster/kv":      {},
+		"cluster/kv/file": {"cluster/kv", "cluster/kv/memory"},
+		"migrate":         {},
+		"cmd/engine/load": {},
 	} {
 		onlyBelow(t, pkg, below, foreign)
 	}

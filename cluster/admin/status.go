@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/cluster"
 	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/segment"
@@ -30,6 +31,7 @@ type Status struct {
 	BelowMinISR     int `json:"below_min_isr"`    // too few in-sync replicas to take writes
 	Leaderless      int `json:"leaderless"`       // no live leader: neither writes nor reads
 	Damaged         int `json:"damaged"`          // a replica cannot read a part of its log
+	OneRack         int `json:"one_rack"`         // all replicas in one rack, although there are more racks
 }
 
 // Node is a member of the cluster and its load.
@@ -53,6 +55,7 @@ type Node struct {
 	HTTPS      string           `json:"https,omitempty"` // the same API over TLS
 	Lookup     string           `json:"lookup"`
 	Native     string           `json:"native"`
+	Rack       string           `json:"rack"` // empty: the node names none
 	Store      uuid.UUID        `json:"store"`
 	Boot       uuid.UUID        `json:"boot"`
 
@@ -93,7 +96,8 @@ type Partition struct {
 	Replicas  []string       `json:"replicas"` // the preferred leader comes first
 	ISR       []string       `json:"isr"`
 	MinISR    int            `json:"min_isr"`
-	Damaged   []string       `json:"damaged"` // nodes that cannot read a part of their copy
+	Damaged   []string       `json:"damaged"`  // nodes that cannot read a part of their copy
+	OneRack   bool           `json:"one_rack"` // all replicas are in one rack, although there are more racks
 }
 
 // PartitionState is the worst condition that holds for a partition.
@@ -119,7 +123,7 @@ func statusOf(s *meta.Snapshot, self string) *Status {
 			ID: n.ID, Name: n.Name, Live: n.Live, Draining: n.Draining, Disk: n.Disk.String(), Controller: n.ID == s.Controller,
 			Version: n.Version, Level: max(n.Level, 1), StoreLevel: max(n.StoreLevel, 1),
 			Peer: n.Peer, Host: n.Host, NSQ: n.NSQ, HTTP: n.HTTP, HTTPS: n.HTTPS, Lookup: n.Lookup,
-			Native: n.Native, Store: n.Store, Boot: n.Boot,
+			Native: n.Native, Rack: n.Rack, Store: n.Store, Boot: n.Boot,
 		})
 		st.Joined = st.Joined || n.Live && n.Name == self
 	}
@@ -152,6 +156,9 @@ func (st *Status) count(s *meta.Snapshot, p *meta.Partition, index map[replicate
 	}
 	if len(p.Damaged) > 0 {
 		st.Damaged++
+	}
+	if cluster.InOneRack(s, p.State.Replicas) {
+		st.OneRack++
 	}
 	if n := index[p.State.Leader]; n != nil {
 		n.Leaders++
@@ -209,6 +216,7 @@ func partitionOf(s *meta.Snapshot, id meta.PartitionID) Partition {
 	for _, m := range p.State.ISR {
 		row.ISR = append(row.ISR, nodeName(s, m.Node))
 	}
+	row.OneRack = cluster.InOneRack(s, p.State.Replicas)
 	for _, m := range p.Damaged {
 		row.Damaged = append(row.Damaged, nodeName(s, m.Node))
 	}

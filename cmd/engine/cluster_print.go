@@ -35,10 +35,10 @@ func printStatus(w io.Writer, st *admin.Status) error {
 	}
 	fmt.Fprintln(w)
 	t = table(w)
-	fmt.Fprintln(t, "NODE\tNUMBER\tSTATE\tDISK\tLEADS\tREPLICAS\tIN SYNC\tNSQ\tHTTP\tLOOKUP\tVERSION")
+	fmt.Fprintln(t, "NODE\tNUMBER\tSTATE\tDISK\tRACK\tLEADS\tREPLICAS\tIN SYNC\tNSQ\tHTTP\tLOOKUP\tVERSION")
 	for _, n := range st.Nodes {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n",
-			n.Name, n.ID, nodeState(&n), dash(n.Disk), n.Leaders, n.Replicas, n.InSync, dash(n.NSQ), dash(n.HTTP),
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n",
+			n.Name, n.ID, nodeState(&n), dash(n.Disk), dash(n.Rack), n.Leaders, n.Replicas, n.InSync, dash(n.NSQ), dash(n.HTTP),
 			dash(n.Lookup), dash(n.Version))
 	}
 	if err := t.Flush(); err != nil {
@@ -96,6 +96,7 @@ func health(st *admin.Status) string {
 		{st.BelowMinISR, "below min_isr: no writes"},
 		{st.Damaged, "with a damaged replica"},
 		{st.UnderReplicated, "under-replicated"},
+		{st.OneRack, "with all replicas in one rack"},
 	} {
 		if c.count > 0 {
 			bad = append(bad, fmt.Sprintf("%d %s", c.count, c.text))
@@ -127,11 +128,19 @@ func printTopics(w io.Writer, all *admin.Topics) error {
 	for _, topic := range all.Topics {
 		for _, p := range topic.Partitions {
 			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%d\t%s\t%s\t%d\t%s\n",
-				topic.Name, p.Partition, strings.ReplaceAll(string(p.State), "_", " "),
+				topic.Name, p.Partition, partitionState(&p),
 				dash(p.Leader), p.Epoch, list(p.Replicas), list(p.ISR), p.MinISR, list(p.Damaged))
 		}
 	}
 	return t.Flush()
+}
+
+func partitionState(p *admin.Partition) string {
+	state := strings.ReplaceAll(string(p.State), "_", " ")
+	if p.OneRack {
+		state += ", one rack"
+	}
+	return state
 }
 
 func dash(s string) string       { return cmp.Or(s, "-") }

@@ -74,6 +74,20 @@ func (n *clusterNode) requests() string {
 	return strings.Join(n.asked, "\n")
 }
 
+// A partition that one rack can take away is shown where an operator looks.
+func TestClusterPrintsRacks(t *testing.T) {
+	var out bytes.Buffer
+	must(t, printStatus(&out, &admin.Status{OneRack: 2, Nodes: []admin.Node{{Name: "n1", Rack: "row-7"}}}))
+	must(t, printTopics(&out, &admin.Topics{Topics: []admin.Topic{{Name: "t", Partitions: []admin.Partition{
+		{State: admin.StateUnderReplicated, OneRack: true},
+	}}}}))
+	for _, want := range []string{"2 with all replicas in one rack", "row-7", "under replicated, one rack"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, &out)
+		}
+	}
+}
+
 func TestClusterTables(t *testing.T) {
 	n := startClusterNode(t)
 	t.Setenv("ENGINE_HTTP_ADDRESS", n.address)

@@ -40,6 +40,7 @@ type clusterSettings struct {
 	etcdElection  time.Duration
 	lease         time.Duration
 	replicas      int
+	rack          string
 	replication   replicate.Config
 	lagMax        time.Duration
 	joinTimeout   time.Duration
@@ -77,6 +78,8 @@ func clusterRows(c *clusterSettings) []*setting {
 			"a node that has been silent for this long is considered dead; the node itself stops serving before that"),
 		row("replicas", "3", count(&c.replicas, 1),
 			"number of replicas of a new topic; fewer if there are fewer live nodes"),
+		row("rack", "", text(&c.rack),
+			"name of the rack or zone in which this node stands; the replicas of a partition are spread over the racks"),
 		row("replica-lag-max", "2s", duration(&c.lagMax, time.Millisecond),
 			"a replica that has been behind for this long is removed from the in-sync replicas"),
 		row("catch-up-bytes-per-second", "0", size64(&c.replication.CatchUpBytesPerSec, 0),
@@ -182,7 +185,7 @@ func (c *clusterSettings) advertised(n *node) meta.Node {
 	return meta.Node{
 		Version: version, Host: host,
 		Peer: reachable(c.address, host), NSQ: reachable(n.nsq.TCPAddress, host), HTTP: reachable(n.nsq.HTTPAddress, host),
-		HTTPS: reachable(n.nsq.HTTPSAddress, host), Lookup: reachable(n.nsq.LookupAddress, host),
+		HTTPS: reachable(n.nsq.HTTPSAddress, host), Lookup: reachable(n.nsq.LookupAddress, host), Rack: c.rack,
 	}
 }
 

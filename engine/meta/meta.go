@@ -37,6 +37,10 @@ type Node struct {
 	Lookup string `json:"lookup"`
 	Native string `json:"native"`
 
+	// Rack is where the node stands, as its operator names it; "" if that is not known. Nodes of the same rack may fail
+	// together. A version that does not know racks keeps the field and places replicas without it.
+	Rack string `json:"rack,omitempty"`
+
 	// Level is the highest feature level that the process knows, and StoreLevel is the level of its directory. A
 	// version that does not know levels reports 0, which means 1.
 	Level      int `json:"level,omitzero"`
