@@ -47,7 +47,7 @@ type Shortened struct {
 	ids       map[segment.Identity]bool
 	durable   map[segment.Identity]bool // the ids that the file holds durably; empty after a failed write
 	discarded map[segment.Identity]bool // subset of ids: given up; the commit log may have released their batches
-	version   uint64                    // incremented when discarded changes
+	version   uint64                    // incremented by SetDiscarded and RemoveNow when they change the list
 	written   uint64                    // the version that the file holds durably; <= version
 	writing   bool                      // a caller of Remove still has to finish CatchUp
 }
@@ -245,13 +245,17 @@ func (s *Shortened) CatchUp(ended func() bool) (done bool, err error) {
 	return done, err
 }
 
-// RemoveNow removes a copy durably.
+// RemoveNow removes a copy durably. After an error the content of the file is unknown, and the next call writes it
+// again. It takes file and mu.
 func (s *Shortened) RemoveNow(id segment.Identity) error {
 	s.mu.Lock()
-	listed := s.ids[id]
-	delete(s.ids, id)
+	if s.ids[id] {
+		delete(s.ids, id)
+		s.version++
+	}
+	durable := s.written == s.version
 	s.mu.Unlock()
-	if !listed {
+	if durable {
 		return nil
 	}
 	return s.Write()

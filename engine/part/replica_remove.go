@@ -13,6 +13,7 @@ import (
 	"penstock/engine/checkpoint"
 	"penstock/engine/core"
 	"penstock/engine/dir"
+	"penstock/engine/flush"
 	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/segment"
@@ -161,15 +162,30 @@ func (r *Replica) removeBytes() error {
 		r.node.Log.Info("what this node had of a partition that moved away is removed",
 			"topic", pt.topic.Name, "partition", pt.number, "bytes", bytes)
 	}
-	if err := r.clearDiscarded(); err != nil {
-		return err
-	}
-	if err := r.unlistShortened(); err != nil {
-		return err
-	}
 	err := errors.Join(pt.log.Reset(segment.State{}), s.trashLeftovers(pt))
 	pt.flush.ReopenInbox()
-	return err
+	if err != nil {
+		return err
+	}
+	return r.forget()
+}
+
+// forget takes a copy whose bytes are removed out of the list of shortened copies. The segments go first: they may have
+// been what filled the disk. While the disk is full, forget tries again. After a crash before the list is written, the
+// next process takes the empty copy for one that is shortened or given up, and so trusts it less than it could.
+func (r *Replica) forget() error {
+	for {
+		err := r.clearDiscarded()
+		if err == nil {
+			err = r.unlistShortened()
+		}
+		if !flush.IsFull(err) {
+			return err
+		}
+		if !r.node.store.host.Pause(devicePoll, r.node.store.stop) {
+			return base.ErrClosed
+		}
+	}
 }
 
 // cutInProgress says whether a cut is being made. A cut that failed does not count: the reset of a copy that is removed

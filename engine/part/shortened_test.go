@@ -234,6 +234,30 @@ func TestDroppedCopyThatMovedAway(t *testing.T) {
 	}
 }
 
+// The disk is full when a copy that moved away is removed. The removal ends as soon as there is room, and not only
+// after a restart: until then the node would keep what nobody needs, and the partition could not come back to it.
+func TestRemovalOnAFullDisk(t *testing.T) {
+	disk := faultaio.New(faultaio.Options{})
+	r := ofList(t, disk)
+	r.pt.store.disk = disk
+	log, err := segment.Open(disk, "p", r.pt.Identity(), segment.State{}, segment.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	r.pt.log, r.pt.machine = log, new(core.Partition)
+	if err := r.node.Shortened.Add([]segment.Identity{r.pt.Identity()}); err != nil {
+		t.Fatal(err)
+	}
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: dir.ShortenedFile + "*", Count: 2, Err: syscall.ENOSPC})
+	if err := r.removeBytes(); err != nil {
+		t.Errorf("given up: %v", err)
+	}
+	if s, err := dir.ReadShortened(disk); err != nil || s.Count() != 0 {
+		t.Errorf("it is still listed (%v)", err)
+	}
+}
+
 // A copy that is being removed does not hold commit log files. But the batches in the files that are released may have
 // been the only ones of the copy. So the list first says that the copy was dropped. Otherwise the next process would
 // take the rest for the whole copy.
