@@ -10,6 +10,7 @@ import (
 
 	"penstock/engine/core"
 	"penstock/engine/dir"
+	"penstock/engine/health"
 	"penstock/engine/meta"
 	"penstock/engine/part"
 	"penstock/replicate/wire"
@@ -242,6 +243,7 @@ func (alone) close() error                       { return nil }
 func (alone) diskJudged(core.DiskVerdict)        {}
 
 func (alone) describe(*StorageStats)   {}
+func (alone) look() *health.Cluster    { return nil }
 func (alone) remoteStats() RemoteStats { return RemoteStats{} }
 func (alone) snapshot() *meta.Snapshot { return nil }
 func (alone) node() meta.Node          { return meta.Node{} }

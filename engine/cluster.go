@@ -96,7 +96,8 @@ type clusterNode struct {
 	decoders sync.Pool // of *wire.Decoder; Frames uses one for each burst
 
 	exitedMu lock.Mutex[lock.ClusterExited]
-	exited   map[replicate.NodeID]bool // nodes whose process has ended, and that have not connected since
+	// Nodes whose process has ended, and that have not connected since, with the time by Now at which it was seen to end.
+	exited map[replicate.NodeID]int64
 }
 
 // newClusterNode makes the cluster node of an engine that opens. It starts no goroutine and asks no other node: join
@@ -112,7 +113,7 @@ func newClusterNode(e *Engine) *clusterNode {
 	log := e.log.With("node", e.node.NodeID())
 	cn := &clusterNode{
 		e: e, opts: o, began: e.host.Instant(), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{},
-		halfMade: map[uuid.UUID]string{}, exited: map[replicate.NodeID]bool{},
+		halfMade: map[uuid.UUID]string{}, exited: map[replicate.NodeID]int64{},
 		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
 	}
 	ctx, cancel := context.WithCancel(context.Background())

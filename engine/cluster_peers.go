@@ -37,7 +37,7 @@ func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 		return
 	}
 	cn.exitedMu.Lock()
-	cn.exited[node] = true
+	cn.exited[node] = cn.Now()
 	cn.exitedMu.Unlock()
 	cn.Spawn(func() { cn.reportDown(node, boot) })
 	cn.peerDown(node)
@@ -76,7 +76,8 @@ func (cn *clusterNode) reportDown(node replicate.NodeID, boot uuid.UUID) {
 func (cn *clusterNode) hasExited(node replicate.NodeID) bool {
 	cn.exitedMu.Lock()
 	defer cn.exitedMu.Unlock()
-	return cn.exited[node]
+	_, ended := cn.exited[node]
+	return ended
 }
 
 // Frames implements peer.Handler. It passes a burst of frames to replicas and to the handlers of requests, and wakes

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -63,6 +64,7 @@ type Engine struct {
 	creating      map[string]*creation
 
 	counters Counters
+	leaving  atomic.Bool // Leave was called: the node is shutting down
 
 	stop chan struct{} // closed when background goroutines must end
 	wg   sync.WaitGroup
@@ -214,29 +216,6 @@ func (e *Engine) Counters() *Counters { return &e.counters }
 
 // CommitStats returns a snapshot of the commit log's counters.
 func (e *Engine) CommitStats() clog.Stats { return e.store.CommitLog().Stats() }
-
-// Health returns nil, or an error that says what is broken. ErrDisk or ErrReadOnly: the commit log failed or is
-// damaged, and nothing more is stored until a restart. ErrDiskHung: the disk has not answered for
-// Options.DiskFailedAfter. ErrNoSpace: the disk is full. Any other error lists damaged data, and copies with entries of
-// a newer version. Health takes a lock of each partition's log, but waits neither for the disk nor for other nodes.
-func (e *Engine) Health() error {
-	if err := e.store.Failure(); err != nil {
-		return err
-	}
-	if err := e.disks.Failure(); err != nil {
-		return err
-	}
-	if e.store.Flusher().NoSpace() {
-		return ErrNoSpace
-	}
-	bad := e.store.Flusher().RottenFile()
-	for _, pt := range e.store.Partitions() {
-		if err := errors.Join(pt.Log().Health(), pt.WhyUnread()); err != nil {
-			bad = errors.Join(bad, fmt.Errorf("topic %s, partition %d: %w", pt.Topic().Name, pt.Number(), err))
-		}
-	}
-	return bad
-}
 
 // Topics returns all topics, sorted by name. The slice belongs to the caller.
 func (e *Engine) Topics() []*Topic {

@@ -66,9 +66,10 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 
 // Leave hands this node's leaderships over and deregisters the node, so that the other nodes go on at once. ctx bounds
 // the hand-over; after an error the other nodes take over the remaining leaderships when this node's lease ends. Only
-// the first call does something; later calls return its error. The caller calls Close next. On a single node Leave does
-// nothing.
+// the first call does something; later calls return its error. The caller calls Close next. From the first call on,
+// HealthFacts says that the node is shutting down. On a single node, Leave does nothing else.
 func (e *Engine) Leave(ctx context.Context) error {
+	e.leaving.Store(true)
 	return e.members.leaveCluster(ctx)
 }
 

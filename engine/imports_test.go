@@ -46,7 +46,7 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 func TestImportGraph(t *testing.T) {
 	engine := []string{
 		"engine/base", "engine/channel", "engine/checkpoint", "engine/core", "engine/dir", "engine/diskwatch",
-		"engine/flush", "engine/forward", "engine/host", "engine/inbox", "engine/meta", "engine/ops", "engine/reason",
+		"engine/flush", "engine/forward", "engine/health", "engine/host", "engine/inbox", "engine/meta", "engine/ops", "engine/reason",
 		"engine/outgoing", "engine/part", "engine/remote", "engine/replay", "engine/retain", "engine/route", "engine/scrub",
 		"clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
 	}
@@ -85,8 +85,9 @@ func TestImportGraph(t *testing.T) {
 			"engine/base", "engine/core", "engine/dir", "engine/host", "engine/meta", "engine/retain", "clog", "netproto",
 			"replicate", "replicate/peer", "segment", "segment/aio",
 		},
-		"engine/route": {"replicate", "segment", "segment/aio"},
-		"engine/host":  {"replicate", "replicate/peer", "netproto", "segment", "segment/aio"},
+		"engine/health": {"engine/meta", "replicate", "segment", "segment/aio"},
+		"engine/route":  {"replicate", "segment", "segment/aio"},
+		"engine/host":   {"replicate", "replicate/peer", "netproto", "segment", "segment/aio"},
 		"engine/reason": {
 			"engine/base", "engine/core", "engine/meta", "replicate", "replicate/wire", "netproto", "segment", "segment/aio",
 		},
@@ -132,7 +133,8 @@ func TestImportGraph(t *testing.T) {
 		"nsq/internal/web":    append([]string{"engine"}, engine...),
 		"cluster":             {"cluster/kv", "engine/meta", "replicate", "segment", "segment/aio"},
 		"cluster/admin": {
-			"cluster", "cluster/kv", "engine/base", "engine/core", "engine/meta", "replicate", "segment", "segment/aio",
+			"cluster", "cluster/kv", "engine/base", "engine/core", "engine/health", "engine/meta", "replicate", "segment",
+			"segment/aio",
 		},
 		"cluster/kv":      {},
 		"cluster/kv/file": {"cluster/kv", "cluster/kv/memory"},

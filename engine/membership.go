@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
+	"penstock/engine/health"
 	"penstock/engine/meta"
 	"penstock/replicate/wire"
 	"penstock/segment"
@@ -72,6 +73,8 @@ type membership interface {
 	// Statistics, metadata and verification. A single node has no snapshot, no row of its own, no tombstones, and no
 	// second copy to compare.
 
+	// look returns what the node knows of its cluster; nil on a single node.
+	look() *health.Cluster
 	describe(out *StorageStats)
 	remoteStats() RemoteStats
 	snapshot() *meta.Snapshot

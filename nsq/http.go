@@ -50,6 +50,10 @@ func profileRoutes() map[string]web.Route {
 func (s *Server) routes() map[string]web.Route {
 	return map[string]web.Route{
 		"/ping":            web.Raw("GET,HEAD", s.servePing, web.Open),
+		livePath:           web.Raw("GET,HEAD", s.probe, web.Open),
+		readyPath:          web.Raw("GET,HEAD", s.probe, web.Open),
+		startupPath:        web.Raw("GET,HEAD", s.probe, web.Open),
+		healthPath:         web.Raw("GET,HEAD", s.serveHealth, web.Admin), // it names nodes
 		"/info":            web.On("GET", s.serveInfo, web.Open),
 		"/pub":             web.On("POST", s.servePub, web.Publish),
 		"/mpub":            web.On("POST", s.serveMpub, web.Publish),
@@ -104,10 +108,10 @@ func (s *Server) warnings() string {
 	return strings.Join(all, ", ")
 }
 
-// health returns the state that /ping and /stats report.
+// health returns the state that /ping and /stats report: NOK if nothing can be served, as in nsqd.
 func (s *Server) health() (string, bool) {
-	if err := s.engine.Health(); err != nil {
-		return "NOK - " + err.Error(), false
+	if v := s.engine.Verdict(); !v.Serves {
+		return "NOK - " + v.Why, false
 	}
 	return "OK", true
 }

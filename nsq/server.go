@@ -125,7 +125,7 @@ func (s *Server) listen() error {
 		}
 		s.httpLn = listen.Bound(ln, s.opts.MaxConnections)
 		if s.opts.TLS.Required == requiredAlways {
-			handler = http.HandlerFunc(s.refusePlain)
+			handler = s.allowProbes(s.refusePlain)
 		}
 		s.http = web.NewServer(handler, s.gate, s.opts.Logger)
 	}

@@ -15,8 +15,11 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	"penstock/engine/health"
 	"penstock/engine/meta"
+	"penstock/replicate"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -68,9 +71,21 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// shown is the status of a node that knows nothing but the store's rows.
+func shown(s *meta.Snapshot, self string) *Status {
+	h := &handler{self: Self{Name: self}}
+	return statusOf(s, h.facts(s))
+}
+
+// allTrusting is the View of a node that believes the rows of the store.
+func allTrusting() *health.View {
+	v := health.Trusting(2)
+	return &v
+}
+
 func TestStatusCounts(t *testing.T) {
-	st := statusOf(testSnapshot(), "n2")
-	if st.PartitionCount != 6 || st.Leaderless != 3 || st.BelowMinISR != 2 || st.UnderReplicated != 3 || st.Damaged != 1 ||
+	st := shown(testSnapshot(), "n2")
+	if st.PartitionCount != 6 || st.Leaderless != 3 || st.BelowMinISR != 2 || st.UnderReplicated != 4 || st.Damaged != 1 ||
 		!st.Joined || st.Controller != "n2" {
 		t.Errorf("%+v", st)
 	}
@@ -79,18 +94,59 @@ func TestStatusCounts(t *testing.T) {
 			t.Errorf("node %s: %d leaders, %d replicas, %d in sync, want %+v", n.Name, n.Leaders, n.Replicas, n.InSync, want)
 		}
 	}
-	if statusOf(testSnapshot(), "n3").Joined { // its lease ran out
+	if shown(testSnapshot(), "n3").Joined { // its lease ran out
 		t.Error("a node without a lease says that it has joined")
 	}
-	if statusOf(testSnapshot(), "n9").Joined {
+	if shown(testSnapshot(), "n9").Joined {
 		t.Error("an unknown node says that it has joined")
 	}
 }
 
+// O1: what the node knows itself is younger than the rows of a store that has fallen silent. The rows still say that n1
+// and n4 live.
+func TestStatusInAnOutage(t *testing.T) {
+	look := func() *health.Facts {
+		return &health.Facts{Node: "n2", Cluster: &health.Cluster{View: health.View{
+			Self: 2, StoreAge: 28 * time.Second, LeaseLength: 2500 * time.Millisecond,
+			Gone: map[replicate.NodeID]time.Duration{1: 27 * time.Second}, Connected: map[replicate.NodeID]bool{5: true},
+		}}}
+	}
+	h := Handler(&fakeStore{shown: testSnapshot()}, Self{Name: "n2", Health: look})
+	var st Status
+	if err := json.Unmarshal(ask(h, "GET", "/cluster/status", "").Body.Bytes(), &st); err != nil {
+		t.Fatal(err)
+	}
+	if st.Joined || st.Healthy || st.Controller != "" || st.Leaderless != 6 || st.AgeMs != 28_000 ||
+		!strings.Contains(st.Health, "this node has no lease and serves nothing; the metadata store has not answered for 28.0s") {
+		t.Errorf("%+v", st)
+	}
+	for i, want := range []Node{
+		{Name: "n1", Presence: health.Dead, PresenceMs: 27_000},
+		{Name: "n2", Presence: health.NoLease, PresenceMs: 28_000},
+		{Name: "n3", Presence: health.Dead, PresenceMs: 28_000},
+		{Name: "n4", Presence: health.Unknown, PresenceMs: 28_000},
+		{Name: "2", Presence: health.Live, Live: true},
+	} {
+		if n := st.Nodes[i]; n.Name != want.Name || n.Live != want.Live || n.Presence != want.Presence ||
+			n.PresenceMs != want.PresenceMs {
+			t.Errorf("%+v, want %+v", n, want)
+		}
+	}
+	var all Topics
+	if err := json.Unmarshal(ask(h, "GET", "/cluster/topics", "").Body.Bytes(), &all); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range all.Topics[0].Partitions {
+		if all.AgeMs != 28_000 || p.State != StateLeaderless {
+			t.Errorf("%d ms old: %+v", all.AgeMs, p)
+		}
+	}
+}
+
 func TestPartitionStates(t *testing.T) {
-	all := topicsOf(testSnapshot(), []*meta.Topic{testSnapshot().Names["orders"]})
+	all := topicsOf(testSnapshot(), allTrusting(), []*meta.Topic{testSnapshot().Names["orders"]})
 	want := []PartitionState{
-		StateOK, StateUnderReplicated, StateBelowMinISR, StateLeaderless, StateLeaderless, StateLeaderless,
+		StateUnderReplicated, StateUnderReplicated, StateBelowMinISR, StateLeaderless, StateLeaderless, StateLeaderless,
 	}
 	for i, p := range all.Topics[0].Partitions {
 		if p.State != want[i] || int(p.Partition) != i {
@@ -99,7 +155,7 @@ func TestPartitionStates(t *testing.T) {
 	}
 	s := testSnapshot()
 	delete(s.Nodes, 3) // removed, although rows still name it
-	p := partitionOf(s, meta.PartitionID{Topic: ordersID, Partition: 3})
+	p := partitionOf(s, allTrusting(), meta.PartitionID{Topic: ordersID, Partition: 3})
 	if p.Leader != "3" || !reflect.DeepEqual(p.ISR, []string{"3"}) || p.State != StateLeaderless {
 		t.Errorf("a row that names a removed node: %+v", p)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"penstock/engine/core"
+	"penstock/engine/health"
 	"penstock/engine/meta"
 	"penstock/replicate"
 )
@@ -142,6 +143,7 @@ func (h *handler) forceLeader(ctx context.Context, s *meta.Snapshot, b *ForceLea
 	}
 	name := fmt.Sprintf("partition %d of topic %s", p.ID.Partition, b.Topic)
 	damaged := slices.ContainsFunc(p.Damaged, func(m replicate.Member) bool { return m.Node == p.State.Leader })
+	rows := health.Trusting(0) // the store decides by its rows
 	switch {
 	case !b.IAcceptDataLoss:
 		return "",
@@ -151,7 +153,7 @@ func (h *handler) forceLeader(ctx context.Context, s *meta.Snapshot, b *ForceLea
 		return "", refuse(http.StatusConflict, "%s has no replica on node %s: it is on %s", name, n.Name, replicaNames(s, p))
 	case !n.Live:
 		return "", refuse(http.StatusConflict, "node %s is not alive: start it first", n.Name)
-	case served(s, p) && !damaged && n.ID != p.State.Leader:
+	case rows.Serves(s, p) && !damaged && n.ID != p.State.Leader:
 		return "", refuse(http.StatusConflict, "%s is led by node %s, which is alive: there is nothing to force; to move "+
 			"the leadership drain that node, "+
 			"and if it waits for another replica that cannot come back, force node %[2]s itself",

@@ -12,9 +12,10 @@
 //	POST /cluster/upgrade       {"level"}                                              Done
 //	POST /cluster/verify        {"topic", "partition", "at"}                           a comparison of the replicas
 //
-// Any node answers for the whole cluster. Answers come from its copy of the metadata and may be some milliseconds old;
-// changes go to the metadata store, which decides. A request names a node by its name or its number. If one node's name
-// is another node's number, the name counts. Every error is {"message"} with one sentence:
+// Any node answers for the whole cluster. Answers come from its copy of the metadata, and say how old it may be; who is
+// live, and what is served, is by what the node knows itself, where that is younger (package health). Changes go to the
+// metadata store, which decides. A request names a node by its name or its number. If one node's name is another node's
+// number, the name counts. Every error is {"message"} with one sentence:
 //
 //	400 the request is wrong        404 no such topic, partition, node or path    405 wrong method
 //	413 the body is too large       409 the cluster's state does not allow it     500 anything else

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"penstock/engine/base"
+	"penstock/engine/health"
 	"penstock/engine/meta"
 	"penstock/replicate"
 )
@@ -40,6 +41,9 @@ type Self struct {
 	// Create creates a topic, and returns when this node has it; 0 partitions or replicas: the default number. The
 	// handler has found that there is no topic of that name. nil: this node creates no topics.
 	Create func(ctx context.Context, name string, partitions, replicas int) error
+	// Health returns what the node knows of itself and of the cluster, besides the store's rows. nil: it believes the
+	// rows.
+	Health func() *health.Facts
 }
 
 // Handler serves /cluster/; mount it there with its prefix, behind what decides who may send requests: Handler itself
@@ -84,16 +88,33 @@ func (h *handler) status(r *http.Request) (any, error) {
 	}
 	s := h.store.Snapshot()
 	if s == nil {
-		return &Status{Node: h.self.Name, Nodes: []Node{}}, nil
+		return &Status{Node: h.self.Name, Nodes: []Node{}, Reasons: []string{}, Health: "the node has not joined"}, nil
 	}
-	st := statusOf(s, h.self.Name)
+	st := statusOf(s, h.facts(s))
 	if r.Form.Has("faults") { // only on request: a node that hangs answers late, or not at all
 		h.askFaults(r.Context(), st)
 	}
 	return st, nil
 }
 
-// askFaults asks all live nodes for their faults, at the same time.
+// facts returns what this node knows. The cluster is looked at anew, with the rows that the caller shows.
+func (h *handler) facts(s *meta.Snapshot) *health.Facts {
+	if h.self.Health != nil {
+		if f := h.self.Health(); f.Cluster != nil {
+			f.Cluster = health.Look(s, f.Cluster.View)
+			return f
+		}
+	}
+	v := health.View{}
+	for id, n := range s.Nodes {
+		if n.Name == h.self.Name {
+			v.Self, v.Leased = id, n.Live
+		}
+	}
+	return &health.Facts{Node: h.self.Name, Cluster: health.Look(s, v)}
+}
+
+// askFaults asks this node and all live ones for their faults, at the same time.
 func (h *handler) askFaults(ctx context.Context, st *Status) {
 	if h.self.Faults == nil {
 		return
@@ -103,7 +124,7 @@ func (h *handler) askFaults(ctx context.Context, st *Status) {
 	var wg sync.WaitGroup
 	for i := range st.Nodes {
 		n := &st.Nodes[i]
-		if !n.Live {
+		if !n.Live && n.Name != h.self.Name {
 			continue
 		}
 		wg.Go(func() {
@@ -129,13 +150,13 @@ func (h *handler) topics(r *http.Request) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return topicsOf(s, []*meta.Topic{t}), nil
+		return topicsOf(s, &h.facts(s).Cluster.View, []*meta.Topic{t}), nil
 	}
 	all := make([]*meta.Topic, 0, len(s.Topics))
 	for _, t := range s.Topics {
 		all = append(all, t)
 	}
-	return topicsOf(s, all), nil
+	return topicsOf(s, &h.facts(s).Cluster.View, all), nil
 }
 
 // verify is not a command: it changes nothing but damaged data, and clients call it repeatedly.

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/cluster"
+	"penstock/engine/health"
 	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/segment"
@@ -18,7 +19,7 @@ type Status struct {
 	Cluster    uuid.UUID `json:"cluster"`
 	Revision   int64     `json:"revision"`
 	Node       string    `json:"node"`       // the node that answers
-	Joined     bool      `json:"joined"`     // the answering node is a live member
+	Joined     bool      `json:"joined"`     // the answering node is a live member, by what it knows now
 	Controller string    `json:"controller"` // empty: there is none just now
 	Nodes      []Node    `json:"nodes"`      // sorted by number
 
@@ -32,6 +33,13 @@ type Status struct {
 	Leaderless      int `json:"leaderless"`       // no live leader: neither writes nor reads
 	Damaged         int `json:"damaged"`          // a replica cannot read a part of its log
 	OneRack         int `json:"one_rack"`         // all replicas in one rack, although there are more racks
+
+	// AgeMs is the time since the metadata store last answered this node: the rows that this status is made of may be
+	// that old. Who is live, and the counts of trouble, are by the youngest facts: see health.View.
+	AgeMs   int64    `json:"age_ms"`
+	Healthy bool     `json:"healthy"`
+	Health  string   `json:"health"`  // one sentence about the answering node and the cluster, as /health says it
+	Reasons []string `json:"reasons"` // what is wrong, the worst first
 }
 
 // Node is a member of the cluster and its load.
@@ -39,6 +47,8 @@ type Node struct {
 	ID         replicate.NodeID `json:"id"`
 	Name       string           `json:"name"`
 	Live       bool             `json:"live"`
+	Presence   health.Presence  `json:"presence"`    // live, no_lease, dead or unknown
+	PresenceMs int64            `json:"presence_ms"` // age of the fact that says so
 	Draining   bool             `json:"draining"`
 	Disk       string           `json:"disk"` // good, slow, hung or failed, as reported by the node itself
 	Controller bool             `json:"controller"`
@@ -74,6 +84,7 @@ type Fault struct {
 // Topics is the answer of /cluster/topics, sorted by name.
 type Topics struct {
 	Revision int64   `json:"revision"`
+	AgeMs    int64   `json:"age_ms"` // as Status.AgeMs
 	Topics   []Topic `json:"topics"`
 }
 
@@ -100,32 +111,43 @@ type Partition struct {
 	OneRack   bool           `json:"one_rack"` // all replicas are in one rack, although there are more racks
 }
 
-// PartitionState is the worst condition that holds for a partition.
-type PartitionState string
+// PartitionState is the worst condition that holds for a partition: see health.View.StateOf.
+type PartitionState = health.PartitionState
 
 // From good to bad.
 const (
-	StateOK              PartitionState = "ok"
-	StateUnderReplicated PartitionState = "under_replicated"
-	StateBelowMinISR     PartitionState = "below_min_isr"
-	StateLeaderless      PartitionState = "leaderless"
+	StateOK              = health.StateOK
+	StateUnderReplicated = health.StateUnderReplicated
+	StateBelowMinISR     = health.StateBelowMinISR
+	StateLeaderless      = health.StateLeaderless
 )
 
-func statusOf(s *meta.Snapshot, self string) *Status {
+// statusOf describes the cluster by the rows of s and by what the node f.Node knows besides them.
+func statusOf(s *meta.Snapshot, f *health.Facts) *Status {
+	c := f.Cluster
 	st := &Status{
-		Cluster: s.Cluster, Revision: s.Revision, Node: self, Controller: nodeName(s, s.Controller),
-		Nodes: make([]Node, 0, len(s.Nodes)), TopicCount: len(s.Topics),
+		Cluster: s.Cluster, Revision: s.Revision, Node: f.Node,
+		Nodes: make([]Node, 0, len(s.Nodes)), TopicCount: len(s.Topics), PartitionCount: c.Count,
+		UnderReplicated: c.UnderReplicated, BelowMinISR: c.BelowMinISR, Leaderless: c.Leaderless, Damaged: c.Damaged,
+		AgeMs: c.StoreAge.Milliseconds(),
 	}
+	v := health.Judge(f)
+	st.Healthy, st.Health, st.Reasons = v.Healthy, v.Health, v.Reasons
 	st.Level, st.WantedLevel = s.Levels()
 	index := make(map[replicate.NodeID]*Node, len(s.Nodes))
 	for _, n := range s.Nodes {
+		presence, age := c.Presence(n)
 		st.Nodes = append(st.Nodes, Node{
-			ID: n.ID, Name: n.Name, Live: n.Live, Draining: n.Draining, Disk: n.Disk.String(), Controller: n.ID == s.Controller,
+			ID: n.ID, Name: n.Name, Live: presence == health.Live, Presence: presence, PresenceMs: age.Milliseconds(),
+			Draining: n.Draining, Disk: n.Disk.String(), Controller: n.ID == s.Controller && presence == health.Live,
 			Version: n.Version, Level: max(n.Level, 1), StoreLevel: max(n.StoreLevel, 1),
 			Peer: n.Peer, Host: n.Host, NSQ: n.NSQ, HTTP: n.HTTP, HTTPS: n.HTTPS, Lookup: n.Lookup,
 			Native: n.Native, Rack: n.Rack, Store: n.Store, Boot: n.Boot,
 		})
-		st.Joined = st.Joined || n.Live && n.Name == self
+		if n.ID == s.Controller && presence == health.Live {
+			st.Controller = n.Name
+		}
+		st.Joined = st.Joined || presence == health.Live && n.Name == f.Node
 	}
 	slices.SortFunc(st.Nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
 	for i := range st.Nodes {
@@ -133,32 +155,20 @@ func statusOf(s *meta.Snapshot, self string) *Status {
 	}
 	for _, t := range s.Topics {
 		for n := range t.Partitions {
-			st.count(s, s.Partitions[meta.PartitionID{Topic: t.ID, Partition: uint32(n)}], index)
+			p := s.Partitions[meta.PartitionID{Topic: t.ID, Partition: uint32(n)}]
+			addLoad(p, index)
+			if p != nil && cluster.InOneRack(s, p.State.Replicas) {
+				st.OneRack++
+			}
 		}
 	}
 	return st
 }
 
-// count adds one partition. p is nil if its row has not arrived yet.
-func (st *Status) count(s *meta.Snapshot, p *meta.Partition, index map[replicate.NodeID]*Node) {
-	st.PartitionCount++
-	if !served(s, p) {
-		st.Leaderless++
-	}
+// addLoad adds one partition to the loads of its nodes. p is nil if its row has not arrived yet.
+func addLoad(p *meta.Partition, index map[replicate.NodeID]*Node) {
 	if p == nil {
 		return
-	}
-	if len(p.State.ISR) < len(p.State.Replicas) {
-		st.UnderReplicated++
-	}
-	if len(p.State.ISR) < p.State.MinISR {
-		st.BelowMinISR++
-	}
-	if len(p.Damaged) > 0 {
-		st.Damaged++
-	}
-	if cluster.InOneRack(s, p.State.Replicas) {
-		st.OneRack++
 	}
 	if n := index[p.State.Leader]; n != nil {
 		n.Leaders++
@@ -175,24 +185,14 @@ func (st *Status) count(s *meta.Snapshot, p *meta.Partition, index map[replicate
 	}
 }
 
-// served says whether the process that was granted the leadership is alive. A restarted node has another boot and does
-// not lead until it is elected again.
-func served(s *meta.Snapshot, p *meta.Partition) bool {
-	if p == nil {
-		return false
-	}
-	n := s.Nodes[p.State.Leader]
-	return n != nil && n.Live && n.Boot == p.State.Boot
-}
-
-func topicsOf(s *meta.Snapshot, topics []*meta.Topic) *Topics {
-	all := &Topics{Revision: s.Revision, Topics: make([]Topic, 0, len(topics))}
+func topicsOf(s *meta.Snapshot, v *health.View, topics []*meta.Topic) *Topics {
+	all := &Topics{Revision: s.Revision, AgeMs: v.StoreAge.Milliseconds(), Topics: make([]Topic, 0, len(topics))}
 	for _, t := range topics {
 		row := Topic{
 			Name: t.Name, ID: t.ID, Replicas: t.Replicas, MinISR: t.MinISR, Partitions: make([]Partition, 0, t.Partitions),
 		}
 		for n := range t.Partitions {
-			row.Partitions = append(row.Partitions, partitionOf(s, meta.PartitionID{Topic: t.ID, Partition: uint32(n)}))
+			row.Partitions = append(row.Partitions, partitionOf(s, v, meta.PartitionID{Topic: t.ID, Partition: uint32(n)}))
 		}
 		all.Topics = append(all.Topics, row)
 	}
@@ -200,9 +200,9 @@ func topicsOf(s *meta.Snapshot, topics []*meta.Topic) *Topics {
 	return all
 }
 
-func partitionOf(s *meta.Snapshot, id meta.PartitionID) Partition {
+func partitionOf(s *meta.Snapshot, v *health.View, id meta.PartitionID) Partition {
 	row := Partition{
-		Partition: id.Partition, State: StateLeaderless, Replicas: []string{}, ISR: []string{}, Damaged: []string{},
+		Partition: id.Partition, State: health.StateLeaderless, Replicas: []string{}, ISR: []string{}, Damaged: []string{},
 	}
 	p := s.Partitions[id]
 	if p == nil {
@@ -220,15 +220,7 @@ func partitionOf(s *meta.Snapshot, id meta.PartitionID) Partition {
 	for _, m := range p.Damaged {
 		row.Damaged = append(row.Damaged, nodeName(s, m.Node))
 	}
-	switch {
-	case !served(s, p):
-	case len(p.State.ISR) < p.State.MinISR:
-		row.State = StateBelowMinISR
-	case len(p.State.ISR) < len(p.State.Replicas):
-		row.State = StateUnderReplicated
-	default:
-		row.State = StateOK
-	}
+	row.State = v.StateOf(s, p)
 	return row
 }
 

@@ -57,7 +57,7 @@ func TestCreateTopic(t *testing.T) {
 // Status shows the racks, and warns of partitions that one rack can take away.
 func TestRacksInStatus(t *testing.T) {
 	s := testSnapshot()
-	if st := statusOf(s, "n2"); st.OneRack != 0 || st.Nodes[0].Rack != "" {
+	if st := shown(s, "n2"); st.OneRack != 0 || st.Nodes[0].Rack != "" {
 		t.Errorf("without racks: %+v", st)
 	}
 	for id, n := range s.Nodes {
@@ -65,10 +65,10 @@ func TestRacksInStatus(t *testing.T) {
 		named.Rack = map[bool]string{true: "a", false: "b"}[id <= 3]
 		s.Nodes[id] = &named
 	}
-	if st := statusOf(s, "n2"); st.OneRack != 4 || st.Nodes[2].Rack != "a" || st.Nodes[3].Rack != "b" {
+	if st := shown(s, "n2"); st.OneRack != 4 || st.Nodes[2].Rack != "a" || st.Nodes[3].Rack != "b" {
 		t.Errorf("in racks: %+v", st)
 	}
-	for i, p := range topicsOf(s, []*meta.Topic{s.Names["orders"]}).Topics[0].Partitions {
+	for i, p := range topicsOf(s, allTrusting(), []*meta.Topic{s.Names["orders"]}).Topics[0].Partitions {
 		if want := i < 4; p.OneRack != want {
 			t.Errorf("partition %d: %v", i, p.OneRack)
 		}

@@ -34,23 +34,36 @@ func clusterCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	o.flags(cmd, "http")
-	cmd.AddCommand(o.statusCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(), o.forceLeaderCommand(),
-		o.removeNodeCommand(), o.expandCommand(), o.setReplicasCommand(), o.upgradeCommand(), o.verifyCommand())
+	cmd.AddCommand(o.statusCommand(), o.healthCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(),
+		o.forceLeaderCommand(), o.removeNodeCommand(), o.expandCommand(), o.setReplicasCommand(), o.upgradeCommand(), o.verifyCommand())
 	return cmd
 }
 
 func (o *operator) statusCommand() *cobra.Command {
-	return o.action("status", "Show the nodes and the health of the cluster", cobra.NoArgs,
+	cmd := o.action("status", "Show the nodes and the health of the cluster", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			st := new(admin.Status)
 			if err := o.client.Get(ctx, "/cluster/status", url.Values{"faults": {""}}, st); err != nil {
 				return err
 			}
-			if o.asJSON {
-				return printJSON(o.out, st)
+			if st.Health == "" {
+				st.Health, st.Healthy = "not known: the node is of a version that does not say it", true
 			}
-			return printStatus(o.out, st)
+			if err := o.printStatus(st); err != nil || st.Healthy {
+				return err
+			}
+			return &exitError{code: exitUnhealthy}
 		})
+	cmd.Long = "Show the nodes and the health of the cluster, as the contacted node knows them. \"as of\" says when the\n" +
+		"metadata store last answered that node. The exit code is 10 if something is wrong."
+	return cmd
+}
+
+func (o *operator) printStatus(st *admin.Status) error {
+	if o.asJSON {
+		return printJSON(o.out, st)
+	}
+	return printStatus(o.out, st)
 }
 
 func (o *operator) topicsCommand() *cobra.Command {

@@ -8,8 +8,10 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"penstock/cluster/admin"
+	"penstock/engine/health"
 )
 
 func printJSON(w io.Writer, v any) error {
@@ -22,14 +24,18 @@ func table(w io.Writer) *tabwriter.Writer { return tabwriter.NewWriter(w, 0, 0, 
 
 func printStatus(w io.Writer, st *admin.Status) error {
 	if !st.Joined {
-		fmt.Fprintf(w, "node %s has not joined the cluster: what follows may be old\n", st.Node)
+		fmt.Fprintf(w, "node %s is no live member of the cluster: what follows may be old\n", st.Node)
 	}
 	t := table(w)
 	fmt.Fprintf(t, "cluster\t%s, revision %d\n", st.Cluster, st.Revision)
 	fmt.Fprintf(t, "controller\t%s\n", cmp.Or(st.Controller, "nobody just now"))
 	fmt.Fprintf(t, "level\t%s\n", levels(st))
 	fmt.Fprintf(t, "topics\t%d with %d partitions\n", st.TopicCount, st.PartitionCount)
-	fmt.Fprintf(t, "health\t%s\n", health(st))
+	fmt.Fprintf(t, "as of\t%s\n", asOf(st.Node, st.AgeMs))
+	fmt.Fprintf(t, "health\t%s\n", st.Health)
+	if st.OneRack > 0 {
+		fmt.Fprintf(t, "racks\tpartitions: %d with all replicas in one rack\n", st.OneRack)
+	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
@@ -85,33 +91,23 @@ func levels(st *admin.Status) string {
 	return strconv.Itoa(st.Level)
 }
 
-// health lists what is wrong, the worst first.
-func health(st *admin.Status) string {
-	var bad []string
-	for _, c := range []struct {
-		count int
-		text  string
-	}{
-		{st.Leaderless, "without a live leader"},
-		{st.BelowMinISR, "below min_isr: no writes"},
-		{st.Damaged, "with a damaged replica"},
-		{st.UnderReplicated, "under-replicated"},
-		{st.OneRack, "with all replicas in one rack"},
-	} {
-		if c.count > 0 {
-			bad = append(bad, fmt.Sprintf("%d %s", c.count, c.text))
-		}
-	}
-	if len(bad) == 0 {
-		return "all partitions are led and in sync"
-	}
-	return "partitions: " + strings.Join(bad, ", ")
+// asOf says how old the rows of the metadata store are.
+func asOf(node string, ageMs int64) string {
+	return fmt.Sprintf("%s ago, when the metadata store last answered node %s", health.Age(millis(ageMs)), node)
 }
 
+func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
+
+// nodeState says whether a node is live. The age of an unknown or dead one says how old that knowledge is.
 func nodeState(n *admin.Node) string {
-	state := "dead"
-	if n.Live {
+	state := strings.ReplaceAll(string(n.Presence), "_", " ")
+	switch {
+	case n.Presence == "" && n.Live: // the node that answers is of a version that does not say more
 		state = "live"
+	case n.Presence == "":
+		state = "dead"
+	case n.Presence == health.Unknown:
+		state += " since " + health.Age(millis(n.PresenceMs))
 	}
 	if n.Draining {
 		state += ", draining"
@@ -123,6 +119,7 @@ func nodeState(n *admin.Node) string {
 }
 
 func printTopics(w io.Writer, all *admin.Topics) error {
+	fmt.Fprintf(w, "as of %s\n", health.Age(millis(all.AgeMs))+" ago")
 	t := table(w)
 	fmt.Fprintln(t, "TOPIC\tPARTITION\tSTATE\tLEADER\tEPOCH\tREPLICAS\tISR\tMIN ISR\tDAMAGED")
 	for _, topic := range all.Topics {

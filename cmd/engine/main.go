@@ -2,7 +2,8 @@
 // a running node.
 //
 // Exit codes: 0 success; 1 an error that none of the others covers; 2 a wrong flag, variable, file or argument; 3 the
-// data directory cannot be used; 4 an address cannot be listened on.
+// data directory cannot be used; 4 an address cannot be listened on; 10 the node or the cluster is unhealthy; 11 the
+// result is partial, because a node did not answer.
 package main
 
 import (
@@ -23,15 +24,24 @@ const (
 	exitUsage   = 2
 	exitData    = 3
 	exitAddress = 4
+
+	exitUnhealthy = 10
+	exitPartial   = 11
 )
 
-// exitError is an error with the exit code that it gives the process.
+// exitError is an error with the exit code that it gives the process. If err is nil, the command has printed already what
+// is wrong.
 type exitError struct {
 	code int
 	err  error
 }
 
-func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
 func (e *exitError) Unwrap() error { return e.err }
 
 func main() {
@@ -53,8 +63,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	text := strings.Join(strings.Fields(err.Error()), " ")
-	fmt.Fprintf(stderr, "engine: %s\n", packageNames.ReplaceAllString(text, "$1"))
+	if text := strings.Join(strings.Fields(err.Error()), " "); text != "" {
+		fmt.Fprintf(stderr, "engine: %s\n", packageNames.ReplaceAllString(text, "$1"))
+	}
 	var exit *exitError
 	if errors.As(err, &exit) {
 		return exit.code

@@ -16,6 +16,7 @@ type Lease struct {
 	start time.Duration        // awake when Begin was called; Now was 0 then
 	until atomic.Int64         // see Until
 	began atomic.Int64         // when the current sequence of leases without a gap began, by Now
+	heard atomic.Int64         // when Extend was last called, by Now
 }
 
 var _ DeadlineClock = (*Lease)(nil)
@@ -38,10 +39,18 @@ func (l *Lease) Over(at int64) bool { return l.Now() >= at || !l.Leased() }
 // Lapsed says whether there is no lease now, or was none at some moment after since, a time of Now.
 func (l *Lease) Lapsed(since int64) bool { return !l.Leased() || since < l.began.Load() }
 
+// Heard returns the time since the store last extended the lease (since Begin, if it never did), and for how long that
+// answer let the node serve. Both are in terms of Now.
+func (l *Lease) Heard() (ago, granted time.Duration) {
+	heard := l.heard.Load()
+	return time.Duration(l.Now() - heard), time.Duration(max(0, l.until.Load()-heard))
+}
+
 // Extend takes a new lease that ends at until, by Now. If the previous lease is over, the store may have seen it end,
 // so a new sequence begins. began is stored before until: a reader that sees the new lease also sees when its sequence
 // began.
 func (l *Lease) Extend(until int64) {
+	l.heard.Store(l.Now())
 	for old := l.until.Load(); until > old; old = l.until.Load() {
 		if now := l.Now(); now >= old {
 			l.began.Store(now)

@@ -36,6 +36,9 @@ const (
 var ErrNoSuchRequest = errors.New(
 	"it does not know this request: it is not a Penstock node, an older one, or in no cluster")
 
+// ErrNoAnswer is returned if no connection to the node can be made, or it ends without an answer.
+var ErrNoAnswer = errors.New("does not answer")
+
 // Client sends requests to one node. The zero value with Flags filled is ready. A Client may be used by several
 // goroutines at once, and must not be copied.
 type Client struct {
@@ -183,7 +186,7 @@ func (c *Client) failure(err error) error {
 	case errors.As(err, &record), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return usage("%s does not speak TLS: say http:// for its HTTP address, or name its HTTPS address", c.Address)
 	}
-	return fmt.Errorf("the node at %s does not answer: say another one with --http-address: %w", c.Address, err)
+	return fmt.Errorf("the node at %s %w: say another one with --http-address: %w", c.Address, ErrNoAnswer, err)
 }
 
 // refusal turns an answer other than 200 into an error sentence.

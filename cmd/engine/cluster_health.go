@@ -1,0 +1,58 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"penstock/engine/health"
+)
+
+// healthPoll is the interval at which health --wait asks the node.
+const healthPoll = 200 * time.Millisecond
+
+func (o *operator) healthCommand() *cobra.Command {
+	var wait time.Duration
+	cmd := o.action("health", "Say whether the node and its cluster are healthy", cobra.NoArgs,
+		func(ctx context.Context, _ []string) error {
+			if wait < 0 {
+				return &exitError{exitUsage, errors.New("--wait cannot be negative")}
+			}
+			v, err := o.awaitHealth(ctx, wait)
+			if err != nil {
+				return err
+			}
+			if o.asJSON {
+				err = printJSON(o.out, v)
+			} else {
+				_, err = fmt.Fprintln(o.out, v.Health)
+			}
+			if err != nil || v.Healthy {
+				return err
+			}
+			return &exitError{code: exitUnhealthy}
+		})
+	cmd.Long = "Say in one sentence whether the node and, if it is part of one, its cluster are healthy, and why not. The\n" +
+		"node answers from what it knows itself: it waits for no other node. The exit code is 0 if all is well, and\n" +
+		"10 if something is wrong or the node does not answer. It works with a single node, too."
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait up to this long until all is well; 0 means ask once")
+	return cmd
+}
+
+// awaitHealth asks the node for its verdict until it is healthy or wait has passed, and returns the last verdict. A node
+// that does not answer is unhealthy.
+func (o *operator) awaitHealth(ctx context.Context, wait time.Duration) (*health.Verdict, error) {
+	for deadline := time.Now().Add(wait); ; {
+		v, err := o.client.Health(ctx)
+		if err != nil || v.Healthy || ctx.Err() != nil || !time.Now().Before(deadline) {
+			return v, err // a wrong address or token does not become right
+		}
+		select {
+		case <-time.After(min(healthPoll, time.Until(deadline))):
+		case <-ctx.Done():
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"penstock/engine/health"
+)
+
+// ask returns the status and the body of a path of a node's HTTP API; 0 if it does not answer.
+func ask(t *testing.T, address, path string) (int, string) {
+	t.Helper()
+	client := http.Client{Timeout: 10 * time.Second}
+	resp, err := client.Get("http://" + address + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+// O1: two of three nodes are killed. Within 5 s the survivor says everywhere that it cannot serve, and that the other
+// two are dead; the age of what the metadata store said grows.
+func TestOutageIsSaid(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := startDevAs(t, realNodes, dir)
+	nodes := p.ready(3)
+	survivor := nodes["n1"].HTTP
+	if code, text := ask(t, survivor, "/topic/create?topic=orders&partitions=4"); code != http.StatusMethodNotAllowed {
+		t.Errorf("%d %s", code, text)
+	}
+	resp, err := http.Post("http://"+survivor+"/topic/create?topic=orders&partitions=4", "", nil)
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	resp.Body.Close()
+	if o := execute(t, "cluster", "health", "--wait", "20s", "--http", survivor); o.code != 0 ||
+		!strings.Contains(o.stdout, "healthy: all 3 nodes are live, all 4 partitions are led and in sync") {
+		t.Fatalf("before: %+v", o)
+	}
+	if o := execute(t, "cluster", "status", "--http", survivor); o.code != 0 || !strings.Contains(o.stdout, "as of") {
+		t.Errorf("before: %+v", o)
+	}
+	for path, want := range map[string]string{
+		"/ping": "OK", "/livez": "ok", "/readyz": "ok", "/startupz": "ok",
+		"/readyz?verbose": "[+]lease ok: the node has a lease\n",
+	} {
+		if code, text := ask(t, survivor, path); code != 200 || !strings.Contains(text, want) {
+			t.Errorf("before: %s answers %d %s", path, code, text)
+		}
+	}
+	p.signal(nodes["n2"].PID, syscall.SIGKILL)
+	p.signal(nodes["n3"].PID, syscall.SIGKILL)
+	killed := time.Now()
+	for {
+		code, text := ask(t, survivor, "/readyz")
+		if code == http.StatusServiceUnavailable && strings.Contains(text, "[-]lease failed") {
+			break
+		}
+		if time.Since(killed) > 5*time.Second {
+			t.Fatalf("5 s later /readyz answers %d %s", code, text)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if code, text := ask(t, survivor, "/ping"); code != 500 || !strings.Contains(text, "NOK - this node has no lease") {
+		t.Errorf("/ping answers %d %s", code, text)
+	}
+	if code, text := ask(t, survivor, "/livez"); code != 200 {
+		t.Errorf("a restart cures nothing, and /livez answers %d %s", code, text)
+	}
+	var stats struct{ Health string }
+	if _, text := ask(t, survivor, "/stats?format=json"); json.Unmarshal([]byte(text), &stats) != nil ||
+		!strings.HasPrefix(stats.Health, "NOK - this node has no lease") {
+		t.Errorf("/stats says %q", stats.Health)
+	}
+	o := execute(t, "cluster", "health", "--http", survivor)
+	for _, want := range []string{
+		"unhealthy: this node has no lease and serves nothing", "the metadata store has not answered for",
+		"4 partitions without a live leader", "nodes n2, n3 are dead",
+	} {
+		if o.code != exitUnhealthy || !strings.Contains(o.stdout, want) {
+			t.Errorf("%q is missing: %+v", want, o)
+		}
+	}
+	if took := time.Since(killed); took > 5*time.Second {
+		t.Errorf("it took %v until engine cluster health said so", took)
+	}
+	o = execute(t, "cluster", "status", "--http", survivor)
+	for _, want := range []string{
+		`(?m)^n2 +\d +dead  `, `(?m)^n3 +\d +dead  `, `(?m)^n1 +\d +no lease  `, "no live member", `controller +nobody`,
+		`(?m)^health +unhealthy: this node has no lease`, `(?m)^as of +\d+\.\ds ago`,
+	} {
+		if o.code != exitUnhealthy || !regexp.MustCompile(want).MatchString(o.stdout) {
+			t.Errorf("%q is missing: %+v", want, o)
+		}
+	}
+	first, second := storeAge(t, survivor), time.Duration(0)
+	time.Sleep(300 * time.Millisecond)
+	if second = storeAge(t, survivor); second < first+300*time.Millisecond {
+		t.Errorf("the age of the last answer went from %v to %v in 300 ms", first, second)
+	}
+}
+
+func storeAge(t *testing.T, address string) time.Duration {
+	t.Helper()
+	o := execute(t, "cluster", "health", "--json", "--http", address)
+	var v health.Verdict
+	if err := json.Unmarshal([]byte(o.stdout), &v); err != nil {
+		t.Fatalf("%v in %+v", err, o)
+	}
+	return time.Duration(v.StoreAgeMs) * time.Millisecond
+}
+
+// engine cluster health asks a single node, too. A node that does not answer is unhealthy, and --wait waits for it.
+func TestHealthOfASingleNode(t *testing.T) {
+	p := startNode(t, t.TempDir(), "--node-id", "solo")
+	if o := execute(t, "cluster", "health", "--http", p.http); o.code != 0 || o.stdout != "healthy: the node serves\n" {
+		t.Errorf("%+v", o)
+	}
+	if code, text := p.get("/readyz?verbose"); code != 200 || strings.Contains(text, "lease") ||
+		!strings.HasSuffix(text, "readyz check passed\n") {
+		t.Errorf("%d %s", code, text)
+	}
+	p.end(syscall.SIGTERM)
+	began := time.Now()
+	o := execute(t, "cluster", "health", "--http", p.http, "--wait", "700ms")
+	if o.code != exitUnhealthy || !strings.Contains(o.stdout, "unhealthy: the node at "+p.http+" does not answer") ||
+		time.Since(began) < 700*time.Millisecond {
+		t.Errorf("after %v: %+v", time.Since(began), o)
+	}
+	execute(t, "cluster", "health", "--http-address", "a b").check(t, exitUsage, "is neither a URL")
+	execute(t, "cluster", "health", "--wait", "-1s").check(t, exitUsage, "cannot be negative")
+}

@@ -1,0 +1,111 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"penstock/engine/health"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// Verdict says whether this node lives, is ready and serves, and what is wrong with it and with what it knows of its
+// cluster. Everything that reports the health of the node calls it. It takes a lock of each partition's log, but waits
+// neither for the disk nor for other nodes.
+func (e *Engine) Verdict() health.Verdict {
+	return health.Judge(e.HealthFacts())
+}
+
+// HealthFacts returns what Verdict is made from.
+func (e *Engine) HealthFacts() *health.Facts {
+	f := &health.Facts{Node: e.node.NodeID(), Closing: e.leaving.Load() || e.isClosed(), Cluster: e.members.look()}
+	if err := e.store.Failure(); err != nil {
+		f.Failure, f.Curable = health.Text(err), errors.Is(err, ErrDisk)
+	}
+	if err := e.disks.Failure(); err != nil {
+		f.Disk = health.Text(err)
+	}
+	if e.store.Flusher().NoSpace() {
+		f.Full = health.Text(ErrNoSpace)
+	}
+	if err := e.damage(); err != nil {
+		f.Damage = health.Text(err)
+	}
+	return f
+}
+
+// View returns what this node knows of the other nodes besides the store's rows; on a single node, that it trusts them.
+func (e *Engine) View() health.View {
+	if e.cluster == nil {
+		return health.Trusting(0)
+	}
+	return e.cluster.view()
+}
+
+// Health returns nil, or an error that says what is broken at this node's storage. ErrDisk or ErrReadOnly: the commit
+// log failed or is damaged, and nothing more is stored until a restart. ErrDiskHung: the disk has not answered for
+// Options.DiskFailedAfter. ErrNoSpace: the disk is full. Any other error lists damaged data, and copies with entries of
+// a newer version. Verdict also knows the cluster.
+func (e *Engine) Health() error {
+	if err := e.store.Failure(); err != nil {
+		return err
+	}
+	if err := e.disks.Failure(); err != nil {
+		return err
+	}
+	if e.store.Flusher().NoSpace() {
+		return ErrNoSpace
+	}
+	return e.damage()
+}
+
+// damage lists the data of this node that does not read back, and the copies with entries of a newer version.
+func (e *Engine) damage() error {
+	bad := e.store.Flusher().RottenFile()
+	for _, pt := range e.store.Partitions() {
+		if err := errors.Join(pt.Log().Health(), pt.WhyUnread()); err != nil {
+			bad = errors.Join(bad, fmt.Errorf("topic %s, partition %d: %w", pt.Topic().Name, pt.Number(), err))
+		}
+	}
+	return bad
+}
+
+// look returns what this node knows of its cluster, or nil before it has joined.
+func (cn *clusterNode) look() *health.Cluster {
+	snap := cn.snapshot()
+	if snap == nil {
+		return nil
+	}
+	return health.Look(snap, cn.view())
+}
+
+// view reads the ages at one moment. It takes exitedMu, and asks the network which connections are open.
+func (cn *clusterNode) view() health.View {
+	v := health.View{
+		Self: cn.Self.ID, Leased: cn.Leased(), Connected: map[replicate.NodeID]bool{},
+		Gone: map[replicate.NodeID]time.Duration{},
+	}
+	v.StoreAge, v.LeaseLength = cn.Heard()
+	if cn.Net != nil {
+		for id := range snapshotNodes(cn.snapshot()) {
+			if id != cn.Self.ID && cn.Net.Connected(id) {
+				v.Connected[id] = true
+			}
+		}
+	}
+	now := cn.Now()
+	cn.exitedMu.Lock()
+	defer cn.exitedMu.Unlock()
+	for id, at := range cn.exited {
+		v.Gone[id] = time.Duration(now - at)
+	}
+	return v
+}
+
+func snapshotNodes(s *meta.Snapshot) map[replicate.NodeID]*meta.Node {
+	if s == nil {
+		return nil
+	}
+	return s.Nodes
+}

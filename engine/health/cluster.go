@@ -1,0 +1,189 @@
+package health
+
+import (
+	"slices"
+	"time"
+
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// Presence says whether a node takes part in the cluster.
+type Presence string
+
+// The presences of a node.
+const (
+	Live    Presence = "live"     // it has a lease, or it answers while the store is silent
+	NoLease Presence = "no_lease" // it is the node that answers, and it has no lease: it runs and serves nothing
+	Dead    Presence = "dead"     // it has no lease, or its process was seen to end
+	Unknown Presence = "unknown"  // the store is silent and nothing younger is known
+)
+
+// View is what a node knows about the cluster besides the store's rows. The ages are those of the moment at which the
+// View was made.
+type View struct {
+	Self   replicate.NodeID
+	Leased bool // this node has a lease: it may lead
+	// StoreAge is the time since the metadata store last answered this node. LeaseLength is the time for which such an
+	// answer lets the node serve; beyond it, the store's rows are too old to say who is alive.
+	StoreAge, LeaseLength time.Duration
+	// Connected has the nodes to which a connection is open. Gone has the nodes whose process was seen to end and that
+	// have not connected since, with the time that has passed.
+	Connected map[replicate.NodeID]bool
+	Gone      map[replicate.NodeID]time.Duration
+}
+
+// Trusting returns the View of a node that believes the rows of the store, and knows nothing else.
+func Trusting(self replicate.NodeID) View { return View{Self: self, Leased: true} }
+
+// StoreSilent says whether the store has not answered for so long that its rows do not tell who is alive.
+func (v *View) StoreSilent() bool { return v.StoreAge > v.LeaseLength }
+
+// Presence returns whether a node takes part, and the age of the fact that says so. The youngest fact wins: a process
+// that was seen to end is dead whatever the rows say; while the store answers, the rows count; after that only a
+// connection shows that a node is alive.
+func (v *View) Presence(n *meta.Node) (Presence, time.Duration) {
+	gone, isGone := v.Gone[n.ID]
+	switch {
+	case n.ID == v.Self && v.Leased:
+		return Live, 0
+	case n.ID == v.Self:
+		return NoLease, v.StoreAge
+	case isGone:
+		return Dead, gone
+	case !v.StoreSilent() && n.Live:
+		return Live, v.StoreAge
+	case !v.StoreSilent():
+		return Dead, v.StoreAge
+	case v.Connected[n.ID]:
+		return Live, 0
+	case !n.Live:
+		return Dead, v.StoreAge // it was dead before the store fell silent, and has not connected since
+	}
+	return Unknown, v.StoreAge
+}
+
+// IsLive is Presence for callers that only ask for [Live].
+func (v *View) IsLive(n *meta.Node) bool {
+	p, _ := v.Presence(n)
+	return p == Live
+}
+
+// Serves says whether the process that was granted the leadership of p is alive. A restarted node has another boot and
+// does not lead until it is elected again. p is nil if the row has not arrived yet.
+func (v *View) Serves(s *meta.Snapshot, p *meta.Partition) bool {
+	if p == nil {
+		return false
+	}
+	n := s.Nodes[p.State.Leader]
+	return n != nil && n.Boot == p.State.Boot && v.IsLive(n)
+}
+
+// InSync returns how many members of the ISR of p are alive.
+func (v *View) InSync(s *meta.Snapshot, p *meta.Partition) (count int) {
+	for _, m := range p.State.ISR {
+		if n := s.Nodes[m.Node]; n != nil && v.IsLive(n) {
+			count++
+		}
+	}
+	return count
+}
+
+// Partitions counts partitions. A partition may be in several of the four counts of trouble.
+type Partitions struct {
+	Count           int // of all topics
+	Led             int // led by this node
+	Forwarded       int // led by a live node to which this node is connected
+	UnderReplicated int // fewer live in-sync replicas than replicas
+	BelowMinISR     int // too few live in-sync replicas to take writes
+	Leaderless      int // no live leader: neither writes nor reads
+	Damaged         int // a replica cannot read a part of its log
+}
+
+// Cluster is what a node of a cluster knows about the cluster.
+type Cluster struct {
+	View
+	Partitions
+	Draining      bool     // this node is being drained
+	NodeCount     int      // registered nodes, with this one
+	Dead, Unknown []string // names of the others that are not live, sorted
+	UnknownFor    time.Duration
+}
+
+// Look combines the rows of the store with what the node knows itself.
+func Look(s *meta.Snapshot, v View) *Cluster {
+	c := &Cluster{View: v, NodeCount: len(s.Nodes)}
+	for id, n := range s.Nodes {
+		if id == v.Self {
+			c.Draining = n.Draining
+			continue
+		}
+		switch p, age := v.Presence(n); p {
+		case Dead:
+			c.Dead = append(c.Dead, n.Name)
+		case Unknown:
+			c.Unknown, c.UnknownFor = append(c.Unknown, n.Name), age
+		}
+	}
+	slices.Sort(c.Dead)
+	slices.Sort(c.Unknown)
+	for _, t := range s.Topics {
+		for n := range t.Partitions {
+			c.count(s, s.Partitions[meta.PartitionID{Topic: t.ID, Partition: uint32(n)}])
+		}
+	}
+	return c
+}
+
+// count adds one partition. p is nil if its row has not arrived yet.
+func (c *Cluster) count(s *meta.Snapshot, p *meta.Partition) {
+	c.Count++
+	serves := c.Serves(s, p)
+	if !serves {
+		c.Leaderless++
+	}
+	if p == nil {
+		return
+	}
+	switch {
+	case !serves:
+	case p.State.Leader == c.Self:
+		c.Led++
+	case c.Connected[p.State.Leader]:
+		c.Forwarded++
+	}
+	inSync := c.InSync(s, p)
+	if inSync < len(p.State.Replicas) {
+		c.UnderReplicated++
+	}
+	if inSync < p.State.MinISR {
+		c.BelowMinISR++
+	}
+	if len(p.Damaged) > 0 {
+		c.Damaged++
+	}
+}
+
+// StateOf returns the worst condition that holds for a partition.
+func (v *View) StateOf(s *meta.Snapshot, p *meta.Partition) PartitionState {
+	switch {
+	case !v.Serves(s, p):
+		return StateLeaderless
+	case v.InSync(s, p) < p.State.MinISR:
+		return StateBelowMinISR
+	case v.InSync(s, p) < len(p.State.Replicas):
+		return StateUnderReplicated
+	}
+	return StateOK
+}
+
+// PartitionState is the worst condition that holds for a partition.
+type PartitionState string
+
+// From good to bad.
+const (
+	StateOK              PartitionState = "ok"
+	StateUnderReplicated PartitionState = "under_replicated"
+	StateBelowMinISR     PartitionState = "below_min_isr"
+	StateLeaderless      PartitionState = "leaderless"
+)

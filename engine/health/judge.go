@@ -1,0 +1,260 @@
+package health
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Facts is what a node knows about itself and its cluster at one moment.
+type Facts struct {
+	Node    string // node_id; "" if the node has no name
+	Stage   string // what the start of the node is doing now; "": it has started
+	Closing bool   // the node is being shut down
+
+	// Failure says why nothing more is stored; "": the commit log works. Curable says that a restart ends this.
+	Failure string
+	Curable bool
+	// Disk says why the disk counts as failed; "": it does not. Full says that it has no room.
+	Disk string
+	Full string
+	// Damage lists stored data that does not read back; "": none is known.
+	Damage string
+
+	Cluster *Cluster // nil: a single node, or one that has not joined yet
+}
+
+// Check is one condition of readiness.
+type Check struct {
+	Name string `json:"name"`
+	OK   bool   `json:"ok"`
+	Says string `json:"says"` // why it failed, or what was found
+}
+
+// Verdict is what a node says about itself. Its JSON is the answer of /health.
+type Verdict struct {
+	Node    string `json:"node"`
+	Healthy bool   `json:"healthy"` // nothing is wrong with the node or with what it knows of the cluster
+	Health  string `json:"health"`  // one sentence
+	// Reasons are the parts of the sentence if something is wrong, the worst first; empty: nothing is.
+	Reasons []string `json:"reasons"`
+
+	Live   bool    `json:"live"`   // false: a restart cures what is wrong, and nothing else does
+	Ready  bool    `json:"ready"`  // every check is OK: clients should be sent here
+	Checks []Check `json:"checks"` // of readiness
+
+	// Serves is false if the node can serve nothing at all, or has data that does not read back: /ping says NOK. Why is
+	// the reason.
+	Serves bool   `json:"serves"`
+	Why    string `json:"why,omitempty"`
+
+	// StoreAgeMs is the time since the metadata store last answered this node, which is the age of all that is said
+	// about other nodes; -1: a single node.
+	StoreAgeMs int64 `json:"store_age_ms"`
+}
+
+// Judge decides what the facts mean. It is a pure function.
+func Judge(f *Facts) Verdict {
+	v := Verdict{
+		Node: f.Node, Live: f.Failure == "" || !f.Curable, Checks: checks(f), Reasons: []string{}, StoreAgeMs: -1,
+	}
+	if f.Cluster != nil {
+		v.StoreAgeMs = f.Cluster.StoreAge.Milliseconds()
+	}
+	v.Ready = true
+	for _, c := range v.Checks {
+		v.Ready = v.Ready && c.OK
+		counted := c.Name == checkLeads && f.Cluster.Leaderless > 0 // troubles says it better
+		if !c.OK && c.Name != checkDrain && !counted {
+			v.Reasons = append(v.Reasons, c.Says)
+		}
+	}
+	v.Why = whyNothing(f)
+	if v.Serves = v.Why == ""; f.Damage != "" && v.Serves {
+		v.Serves, v.Why = false, f.Damage
+	}
+	if f.Damage != "" {
+		v.Reasons = append(v.Reasons, f.Damage)
+	}
+	v.Reasons = append(v.Reasons, f.Cluster.troubles()...)
+	v.Healthy = len(v.Reasons) == 0
+	v.Health = sentence(f, &v)
+	return v
+}
+
+// whyNothing returns why the node can serve nothing at all; "": it can serve something.
+func whyNothing(f *Facts) string {
+	for _, c := range checks(f) {
+		if !c.OK && c.Name != checkDrain && c.Name != checkLeads {
+			return c.Says
+		}
+	}
+	return ""
+}
+
+// Names of the checks.
+const (
+	checkRecovered = "recovered"
+	checkLog       = "commit-log"
+	checkDisk      = "disk"
+	checkLease     = "lease"
+	checkStore     = "store"
+	checkDrain     = "not-draining"
+	checkLeads     = "leads-or-forwards"
+)
+
+// checks returns the conditions of readiness, the most basic ones first. Before the node has recovered, there is only
+// the first.
+func checks(f *Facts) []Check {
+	var out []Check
+	add := func(name string, ok bool, failed, found string) {
+		c := Check{Name: name, OK: ok, Says: failed}
+		if ok {
+			c.Says = found
+		}
+		out = append(out, c)
+	}
+	add(checkRecovered, f.Stage == "", "the node is starting: "+f.Stage, "the node has started")
+	if f.Stage != "" {
+		return out
+	}
+	add(checkLog, f.Failure == "", f.Failure, "the commit log takes records")
+	add(checkDisk, f.Disk == "" && f.Full == "", orElse(f.Disk, f.Full), "the disk is writable")
+	c := f.Cluster
+	if c == nil {
+		add(checkDrain, !f.Closing, "the node is shutting down", "the node takes work")
+		return out
+	}
+	silent := "the metadata store has not answered for " + Age(c.StoreAge)
+	add(checkLease, c.Leased, "this node has no lease and serves nothing", "the node has a lease")
+	add(checkStore, !c.StoreSilent(), silent, "the metadata store answered "+Age(c.StoreAge)+" ago")
+	add(checkDrain, !f.Closing && !c.Draining, drainWords(f.Closing), "the node takes leaderships")
+	add(checkLeads, c.Count == 0 || c.Led+c.Forwarded > 0,
+		fmt.Sprintf("none of %s is led by this node or by one that it is connected to", plural(c.Count, "partition")),
+		fmt.Sprintf("leads %d and forwards to %d of %s", c.Led, c.Forwarded, plural(c.Count, "partition")))
+	return out
+}
+
+func drainWords(closing bool) string {
+	if closing {
+		return "the node is shutting down"
+	}
+	return "the node is being drained"
+}
+
+// troubles lists what is wrong with the cluster, besides the checks of this node, the worst first. c may be nil.
+func (c *Cluster) troubles() (all []string) {
+	if c == nil {
+		return nil
+	}
+	for _, t := range []struct {
+		count int
+		words string
+	}{
+		{c.Leaderless, "without a live leader"},
+		{c.BelowMinISR, "below min_isr: no writes"},
+		{c.Damaged, "with a damaged replica"},
+		{c.UnderReplicated, "under-replicated"},
+	} {
+		if t.count > 0 {
+			all = append(all, fmt.Sprintf("%s %s", plural(t.count, "partition"), t.words))
+		}
+	}
+	if len(c.Dead) > 0 {
+		all = append(all, nodes(c.Dead)+" dead")
+	}
+	if len(c.Unknown) > 0 {
+		all = append(all, fmt.Sprintf("%s unknown since %s", nodes(c.Unknown), Age(c.UnknownFor)))
+	}
+	return all
+}
+
+// sentence says in one sentence how the node and the cluster are.
+func sentence(f *Facts, v *Verdict) string {
+	switch c := f.Cluster; {
+	case !v.Healthy:
+		return "unhealthy: " + strings.Join(v.Reasons, "; ")
+	case c == nil:
+		return "healthy: the node serves" + drainNote(f)
+	default:
+		return fmt.Sprintf("healthy: all %s live, all %s led and in sync%s",
+			are(c.NodeCount, "node"), are(c.Count, "partition"), drainNote(f))
+	}
+}
+
+func drainNote(f *Facts) string {
+	if f.Closing || f.Cluster != nil && f.Cluster.Draining {
+		return "; " + drainWords(f.Closing)
+	}
+	return ""
+}
+
+// maxNamedCount is how many nodes a sentence names.
+const maxNamedCount = 8
+
+func nodes(names []string) string {
+	shown, verb := strings.Join(names[:min(len(names), maxNamedCount)], ", "), " are"
+	if len(names) == 1 {
+		return "node " + shown + " is"
+	}
+	if more := len(names) - maxNamedCount; more > 0 {
+		shown = fmt.Sprintf("%s and %d more", shown, more)
+	}
+	return "nodes " + shown + verb
+}
+
+func plural(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+func are(n int, what string) string {
+	if n == 1 {
+		return plural(n, what) + " is"
+	}
+	return plural(n, what) + " are"
+}
+
+func orElse(s, other string) string {
+	if s != "" {
+		return s
+	}
+	return other
+}
+
+// Text returns the sentence of an error on one line, without the names of packages, which mean nothing to an operator.
+func Text(err error) string {
+	return packageNames.ReplaceAllString(strings.Join(strings.Fields(err.Error()), " "), "$1")
+}
+
+var packageNames = regexp.MustCompile(`(^|: |\()(?:(?:aio|clog|core|engine|meta|replicate|segment): )+`)
+
+// Age formats the age of a fact: in tenths of a second below a minute, and in seconds above.
+func Age(d time.Duration) string {
+	if d < time.Minute {
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	}
+	return d.Truncate(time.Second).String()
+}
+
+// Verbose returns the checks in the form of Kubernetes' verbose probes, one a line, and the result in the last line.
+// name is that of the probe.
+func (v *Verdict) Verbose(name string) string {
+	var b strings.Builder
+	for _, c := range v.Checks {
+		if c.OK {
+			fmt.Fprintf(&b, "[+]%s ok: %s\n", c.Name, c.Says)
+		} else {
+			fmt.Fprintf(&b, "[-]%s failed: %s\n", c.Name, c.Says)
+		}
+	}
+	result := "passed"
+	if !v.Ready {
+		result = "failed"
+	}
+	fmt.Fprintf(&b, "%s check %s\n", name, result)
+	return b.String()
+}

@@ -1,0 +1,138 @@
+package health
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// O1: whatever the facts are, the verdict follows this table. "why" is what /ping says, and "reasons" parts of the
+// sentence.
+func TestJudge(t *testing.T) {
+	served := func(change func(*Cluster)) *Cluster {
+		c := &Cluster{
+			View:       View{Self: 1, Leased: true, StoreAge: time.Second, LeaseLength: 2500 * time.Millisecond},
+			Partitions: Partitions{Count: 4, Led: 2, Forwarded: 2}, NodeCount: 3,
+		}
+		change(c)
+		return c
+	}
+	silent := func(c *Cluster) {
+		c.Leased, c.StoreAge, c.Led, c.Forwarded, c.Leaderless = false, 12*time.Second, 0, 0, 4
+		c.Dead, c.Unknown, c.UnknownFor = []string{"n2"}, []string{"n3"}, 12*time.Second
+	}
+	for name, tc := range map[string]struct {
+		facts                        Facts
+		live, ready, serves, healthy bool
+		failed                       []string // names of the checks
+		why                          string
+		reasons                      []string
+	}{
+		"single node": {Facts{}, true, true, true, true, nil, "", nil},
+		"starting": {
+			Facts{Stage: "reads the commit log"},
+			true, false, false, false,
+			[]string{"recovered"},
+			"the node is starting: reads the commit log",
+			[]string{"is starting"},
+		},
+		"the commit log failed": {
+			Facts{Failure: "a write failed", Curable: true},
+			false, false, false, false,
+			[]string{"commit-log"},
+			"a write failed",
+			[]string{"a write failed"},
+		},
+		"the commit log is damaged: a restart does not help": {
+			Facts{Failure: "the log is corrupt"},
+			true, false, false, false,
+			[]string{"commit-log"},
+			"the log is corrupt",
+			[]string{"the log is corrupt"},
+		},
+		"the disk does not answer": {
+			Facts{Disk: "hung"}, true, false, false, false, []string{"disk"}, "hung", []string{"hung"},
+		},
+		"the disk is full": {
+			Facts{Full: "no room"}, true, false, false, false, []string{"disk"}, "no room", []string{"no room"},
+		},
+		"damaged data": {Facts{Damage: "t/0 is bad"}, true, true, false, false, nil, "t/0 is bad", []string{"t/0 is bad"}},
+		"shutting down": {
+			Facts{Closing: true}, true, false, true, true, []string{"not-draining"}, "", nil,
+		},
+		"cluster": {Facts{Cluster: served(func(*Cluster) {})}, true, true, true, true, nil, "", nil},
+		"no topics": {
+			Facts{Cluster: served(func(c *Cluster) { c.Partitions = Partitions{} })}, true, true, true, true, nil, "", nil,
+		},
+		"being drained": {
+			Facts{Cluster: served(func(c *Cluster) { c.Draining = true })},
+			true, false, true, true,
+			[]string{"not-draining"},
+			"", nil,
+		},
+		"nobody to forward to": {
+			Facts{Cluster: served(func(c *Cluster) { c.Led, c.Forwarded, c.Leaderless = 0, 0, 4 })},
+			true, false, true, false,
+			[]string{"leads-or-forwards"},
+			"",
+			[]string{"unhealthy: 4 partitions without a live"},
+		},
+		"without a quorum of the store": {
+			Facts{Cluster: served(silent)},
+			true, false, false, false,
+			[]string{"lease", "store", "leads-or-forwards"},
+			"this node has no lease and serves nothing",
+			[]string{
+				"no lease", "not answered for 12.0s", "4 partitions without a live leader", "node n2 is dead",
+				"node n3 is unknown since 12.0s",
+			},
+		},
+		"another process has the node's name": {
+			Facts{Cluster: served(func(c *Cluster) { c.Leased = false })},
+			true, false, false, false,
+			[]string{"lease"},
+			"this node has no lease and serves nothing",
+			[]string{"no lease"},
+		},
+		"a replica is missing": {
+			Facts{Cluster: served(func(c *Cluster) {
+				c.UnderReplicated, c.BelowMinISR, c.Damaged, c.Dead = 3, 1, 1, []string{"n2", "n3"}
+			})},
+			true, true, true, false, nil, "",
+			[]string{"1 partition below min_isr", "1 partition with a damaged", "3 partitions under", "nodes n2, n3 are dead"},
+		},
+	} {
+		v := Judge(&tc.facts)
+		if v.Live != tc.live || v.Ready != tc.ready || v.Serves != tc.serves || v.Healthy != tc.healthy || v.Why != tc.why {
+			t.Errorf("%s: %+v", name, v)
+		}
+		var failed []string
+		for _, c := range v.Checks {
+			if !c.OK {
+				failed = append(failed, c.Name)
+			}
+		}
+		if !slices.Equal(failed, tc.failed) {
+			t.Errorf("%s: the checks %v fail, want %v", name, failed, tc.failed)
+		}
+		for _, want := range tc.reasons {
+			if !strings.Contains(v.Health, want) {
+				t.Errorf("%s: %q does not say %q", name, v.Health, want)
+			}
+		}
+		if v.Healthy != strings.HasPrefix(v.Health, "healthy: ") || v.Healthy != (len(v.Reasons) == 0) {
+			t.Errorf("%s: %q, %q", name, v.Health, v.Reasons)
+		}
+	}
+}
+
+// The verbose form is that of Kubernetes: a line for each check, the result in the last one.
+func TestVerbose(t *testing.T) {
+	v := Judge(&Facts{Full: "the disk is full"})
+	want := "[+]recovered ok: the node has started\n[+]commit-log ok: the commit log takes records\n" +
+		"[-]disk failed: the disk is full\n[+]not-draining ok: the node takes work\nreadyz check failed\n"
+	if got := v.Verbose("readyz"); got != want {
+		t.Errorf("%s", got)
+	}
+}
