@@ -35,6 +35,10 @@ const (
 	conflictPause      = 20 * time.Millisecond
 	unavailablePause   = 100 * time.Millisecond
 	tombstoneKeepAfter = time.Minute // after its end, because clocks differ
+	// electionWait bounds how long one change waits until the store answers again. After the death of a member, etcd
+	// elects another leader within its election timeout (0.5 s) and a few round trips. It is shorter than the engine's
+	// default PublishTimeout, which bounds the whole change.
+	electionWait = 3 * time.Second
 )
 
 // Options configure a cluster's store. The zero value means the defaults.
@@ -259,8 +263,11 @@ func unavailable(err error) error {
 }
 
 // change is the loop behind most changes. try looks at the newest state and returns the writes, and the conditions on
-// the rows that it looked at. The loop repeats while another node is faster.
+// the rows that it looked at; it returns no writes if the state is what the change asks for. The loop repeats while
+// another node is faster, and while the store has no leader (see endurance).
 func (s *store) change(ctx context.Context, try func(st *state) (conds []kv.Cond, ops []kv.Op, err error)) error {
+	p := s.endure(ctx)
+	defer p.end()
 	for range maxAttemptCount {
 		st, err := s.current()
 		if err != nil {
@@ -268,11 +275,14 @@ func (s *store) change(ctx context.Context, try func(st *state) (conds []kv.Cond
 		}
 		conds, ops, err := try(st)
 		if err != nil || len(ops) == 0 {
-			return err
+			return p.explain(err)
 		}
 		ok, revision, err := s.txn(ctx, conds, ops)
 		if err != nil {
-			return err
+			if err = p.outlast(err); err != nil {
+				return err
+			}
+			continue
 		}
 		if ok {
 			return s.waitRevision(ctx, revision)
@@ -281,7 +291,7 @@ func (s *store) change(ctx context.Context, try func(st *state) (conds []kv.Cond
 			return err
 		}
 	}
-	return meta.ErrConflict
+	return p.explain(meta.ErrConflict)
 }
 
 func put(key string, row any) kv.Op { return kv.Op{Key: key, Value: encode(row)} }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -38,12 +39,16 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 	if t.CreatedNs == 0 {
 		t.CreatedNs = s.opts.Now().UnixNano()
 	}
+	p := s.endure(ctx)
+	defer p.end()
 	for range maxAttemptCount {
 		st, err := s.current()
 		if err != nil {
 			return nil, err
 		}
-		if other := st.snap.Names[t.Name]; other != nil {
+		if other := st.snap.Names[t.Name]; other != nil && other.ID == t.ID && p.tried() {
+			return other, nil // the attempt without an answer was applied
+		} else if other != nil {
 			return other, meta.ErrExists
 		}
 		live := len(candidates(st.snap))
@@ -72,7 +77,10 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 		conds := st.conds(s.opts.Prefix, usedNodes(placed)...)
 		ok, revision, err := s.writeTopic(ctx, &want, 0, newPartitions(st.snap, &now, 0, placed), conds)
 		if err != nil {
-			return nil, err
+			if err = p.outlast(err); err != nil {
+				return nil, err
+			}
+			continue
 		}
 		if ok {
 			return &want, s.waitRevision(ctx, revision)
@@ -81,7 +89,7 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 			return nil, err
 		}
 	}
-	return nil, meta.ErrConflict
+	return nil, p.explain(meta.ErrConflict)
 }
 
 // place chooses replicas for count more partitions of a topic, on live nodes.
@@ -171,10 +179,17 @@ func (s *store) topic(ctx context.Context, id uuid.UUID) (*state, *meta.Topic, e
 
 // DeleteTopic implements meta.Store. The topic ends with its row. Its other rows are removed later, by the controller.
 func (s *store) DeleteTopic(ctx context.Context, id uuid.UUID) error {
+	p := s.endure(ctx)
+	defer p.end()
 	for range maxAttemptCount {
 		st, t, err := s.topic(ctx, id)
-		if err != nil {
-			return err
+		if errors.Is(err, meta.ErrNotFound) && p.tried() {
+			return nil // the attempt without an answer was applied
+		} else if err != nil {
+			if err = p.outlast(err); err != nil {
+				return err
+			}
+			continue
 		}
 		ok, revision, err := s.txn(ctx,
 			[]kv.Cond{{Key: s.key(topicKey(topicsDir, id)), ModRevision: st.topics[id]}},
@@ -184,7 +199,10 @@ func (s *store) DeleteTopic(ctx context.Context, id uuid.UUID) error {
 				put(s.key(topicKey(deletedDir, id)), deletedRow{Name: t.Name, AtNs: s.opts.Now().UnixNano()}),
 			})
 		if err != nil {
-			return err
+			if err = p.outlast(err); err != nil {
+				return err
+			}
+			continue
 		}
 		if ok {
 			return s.waitRevision(ctx, revision)
@@ -193,15 +211,20 @@ func (s *store) DeleteTopic(ctx context.Context, id uuid.UUID) error {
 			return err
 		}
 	}
-	return meta.ErrConflict
+	return p.explain(meta.ErrConflict)
 }
 
 // ExpandTopic implements meta.Store.
 func (s *store) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) error {
+	p := s.endure(ctx)
+	defer p.end()
 	for range maxAttemptCount {
 		st, t, err := s.topic(ctx, id)
 		if err != nil {
-			return err
+			if err = p.outlast(err); err != nil {
+				return err
+			}
+			continue
 		}
 		if partitions == t.Partitions {
 			return nil
@@ -218,7 +241,10 @@ func (s *store) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) e
 		}
 		ok, revision, err := s.writeGrown(ctx, st, t, &want)
 		if err != nil {
-			return err
+			if err = p.outlast(err); err != nil {
+				return err
+			}
+			continue
 		}
 		if ok {
 			return s.waitRevision(ctx, revision)
@@ -227,7 +253,7 @@ func (s *store) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) e
 			return err
 		}
 	}
-	return meta.ErrConflict
+	return p.explain(meta.ErrConflict)
 }
 
 // writeGrown replaces the row t of a topic by want, and writes the rows of its additional partitions.
@@ -248,10 +274,19 @@ func (s *store) ConfigureTopic(ctx context.Context, id uuid.UUID, settings meta.
 	if err := settings.Validate(); err != nil {
 		return nil, err
 	}
+	p := s.endure(ctx)
+	defer p.end()
+	var tried meta.Topic // what the last attempt wrote
 	for range maxAttemptCount {
 		st, t, err := s.topic(ctx, id)
 		if err != nil {
-			return nil, err
+			if err = p.outlast(err); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if p.tried() && *t == tried {
+			return t, nil // the attempt without an answer was applied
 		}
 		want := *t
 		want.Settings = settings.Stored()
@@ -261,15 +296,21 @@ func (s *store) ConfigureTopic(ctx context.Context, id uuid.UUID, settings meta.
 				meta.ErrSettings, want.MinISR, t.Replicas)
 		}
 		switch {
+		case settings.Version < t.Settings.Version && p.tried():
+			return nil, p.unknown
 		case settings.Version < t.Settings.Version:
 			return nil, fmt.Errorf("version %d of topic %q is not the newest: %w", settings.Version, t.Name, meta.ErrConflict)
 		case settings.Version == t.Settings.Version:
 			if want.Partitions, err = settings.WantedPartitions(t.Partitions, MaxPartitionCount); err != nil {
 				return nil, err
 			}
+			tried = want
 			ok, revision, err := s.writeGrown(ctx, st, t, &want)
 			if err != nil {
-				return nil, err
+				if err = p.outlast(err); err != nil {
+					return nil, err
+				}
+				continue
 			}
 			if ok {
 				return &want, s.waitRevision(ctx, revision)
@@ -279,7 +320,7 @@ func (s *store) ConfigureTopic(ctx context.Context, id uuid.UUID, settings meta.
 			return nil, err
 		}
 	}
-	return nil, meta.ErrConflict
+	return nil, p.explain(meta.ErrConflict)
 }
 
 // Tombstone implements meta.Store.

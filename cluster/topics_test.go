@@ -11,6 +11,7 @@ import (
 
 	"penstock/cluster/kv"
 	"penstock/engine/meta"
+	"penstock/internal/patience"
 	"penstock/replicate"
 )
 
@@ -340,34 +341,103 @@ func TestTombstone(t *testing.T) {
 	w.until(b, "it is removed when it is long over", func(s *meta.Snapshot) bool { return len(s.Tombstones) == 0 })
 }
 
-// If the store does not answer, the error says so. A change whose answer was lost was made completely or not at all.
+// If the store does not answer for longer than an election takes, the error says so, and nothing was done.
 func TestUnavailable(t *testing.T) {
 	w := newWorldWith(t, 2, slowLeases)
 	a := w.nodes[0]
 	w.m.Cut("n1")
+	began := time.Now()
 	_, err := a.CreateTopic(ctx(t), meta.Topic{Name: "x", Partitions: 1})
-	if !errors.Is(err, meta.ErrUnavailable) {
-		t.Errorf("CreateTopic: %v", err)
+	if took := time.Since(began); !errors.Is(err, meta.ErrUnavailable) || took < electionWait ||
+		took > electionWait+patience.Or(2*time.Second) {
+		t.Errorf("CreateTopic after %v: %v", took, err)
 	}
 	if err := a.Drain(ctx(t), 2, true); !errors.Is(err, meta.ErrUnavailable) {
 		t.Errorf("Drain: %v", err)
 	}
 	w.m.Heal("n1")
-	w.m.LoseAnswers("n1", 1)
-	if _, err := a.CreateTopic(ctx(t), meta.Topic{Name: "x", Partitions: 1}); !errors.Is(err, meta.ErrUnavailable) {
-		t.Errorf("CreateTopic: %v", err)
-	}
-	s := w.until(a, "it was made", func(s *meta.Snapshot) bool { return s.Names["x"] != nil })
-	if made, err := a.CreateTopic(ctx(t), meta.Topic{Name: "x", Partitions: 1}); !errors.Is(err, meta.ErrExists) ||
-		made.ID != s.Names["x"].ID {
-		t.Errorf("%+v, %v", made, err)
-	}
 	done, cancel := context.WithCancel(ctx(t))
 	cancel()
 	if err := a.Drain(done, 2, true); !errors.Is(err, meta.ErrUnavailable) || !errors.Is(err, context.Canceled) {
 		t.Errorf("a context that has ended: %v", err)
 	}
-	if a.Snapshot().Nodes[2].Draining {
+	if s := a.Snapshot(); s.Nodes[2].Draining || s.Names["x"] != nil {
 		t.Error("it was done all the same")
+	}
+}
+
+// O21: a change outlasts an election of the store, and is applied once, whether the attempt that got no answer was
+// applied or not.
+func TestChangesOutlastAnElection(t *testing.T) {
+	w := newWorldWith(t, 2, slowLeases)
+	a := w.nodes[0]
+	for name, fault := range map[string]func(){
+		"cut": func() {
+			w.m.Cut("n1")
+			time.AfterFunc(electionWait/6, func() { w.m.Heal("n1") })
+		},
+		"lost answer": func() { w.m.LoseAnswers("n1", 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			fault()
+			made, err := a.CreateTopic(ctx(t), meta.Topic{Name: "x", Partitions: 1})
+			if err != nil || a.Snapshot().Names["x"] == nil || a.Snapshot().Names["x"].ID != made.ID {
+				t.Fatalf("CreateTopic: %+v, %v", made, err)
+			}
+			fault()
+			if err := a.ExpandTopic(ctx(t), made.ID, 3); err != nil {
+				t.Errorf("ExpandTopic: %v", err)
+			}
+			grown := a.Snapshot().Topics[made.ID]
+			if grown.Partitions != 3 || grown.Settings.Version != 1 {
+				t.Errorf("ExpandTopic made %+v", grown)
+			}
+			fault()
+			set := grown.Settings
+			set.QuotaBytes = 1 << 20
+			now, err := a.ConfigureTopic(ctx(t), made.ID, set)
+			if err != nil || now.Settings.Version != 2 || now.Settings.QuotaBytes != 1<<20 ||
+				a.Snapshot().Topics[made.ID].Settings != now.Settings {
+				t.Errorf("ConfigureTopic: %+v, %v", now, err)
+			}
+			fault()
+			if err := a.Drain(ctx(t), 2, true); err != nil || !a.Snapshot().Nodes[2].Draining {
+				t.Errorf("Drain: %v", err)
+			}
+			fault()
+			if err := a.Drain(ctx(t), 2, false); err != nil || a.Snapshot().Nodes[2].Draining {
+				t.Errorf("Drain off: %v", err)
+			}
+			fault()
+			if err := a.DeleteTopic(ctx(t), made.ID); err != nil || a.Snapshot().Topics[made.ID] != nil {
+				t.Errorf("DeleteTopic: %v", err)
+			}
+			w.m.LoseAnswers("n1", 0)
+		})
+	}
+}
+
+// O21: settings that another caller has changed meanwhile are not taken for this change's own work: its outcome is
+// unknown, and it is not applied on top of theirs.
+func TestUnknownOutcomeIsTold(t *testing.T) {
+	w := newWorldWith(t, 2, slowLeases)
+	a, b := w.nodes[0], w.nodes[1]
+	made := w.create(a, meta.Topic{Name: "x", Partitions: 1})
+	w.m.Cut("n1")
+	go func() {
+		defer w.m.Heal("n1")
+		other := made.Settings
+		other.QuotaBytes = 7
+		if _, err := b.ConfigureTopic(ctx(t), made.ID, other); err != nil {
+			t.Error(err)
+		}
+	}()
+	mine := made.Settings
+	mine.QuotaBytes = 1 << 20
+	if _, err := a.ConfigureTopic(ctx(t), made.ID, mine); !errors.Is(err, meta.ErrUnavailable) {
+		t.Errorf("%v", err)
+	}
+	if got := a.Snapshot().Topics[made.ID].Settings; got.QuotaBytes != 7 || got.Version != 1 {
+		t.Errorf("%+v", got)
 	}
 }
