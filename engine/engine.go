@@ -90,6 +90,7 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	o.Startup.Enter("opens the data directory")
 	disk := o.Disk
 	if disk == nil {
 		err := CheckDirectory(o.DataPath) // before the lock and the probes, which leave traces
@@ -112,7 +113,7 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 		MinSegmentBytes: o.MinSegmentBytes, MaxSegmentBytes: o.MaxSegmentBytes, RetentionInterval: o.RetentionInterval,
 		MaxInboxBytes: o.MaxInboxBytes, MaxNodeInboxBytes: o.MaxNodeInboxBytes, MaxStateBytes: o.MaxStateBytes,
 		PublishTimeout: o.PublishTimeout, AdmitTimeout: o.AdmitTimeout,
-		UnknownKind: o.unknownKind, MarkAfter: o.markAfter,
+		UnknownKind: o.unknownKind, MarkAfter: o.markAfter, Startup: o.Startup,
 	})
 	opening(e)
 	if err := e.open(ctx); err != nil {
@@ -150,6 +151,7 @@ func (e *Engine) open(ctx context.Context) error {
 	}
 	e.store.Flusher().WakeIfFull()
 	e.scrub = e.newScrub()
+	o.Startup.Enter("joins the cluster")
 	if err := e.members.join(ctx); err != nil {
 		return errors.Join(err, e.members.close())
 	}

@@ -46,9 +46,9 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 func TestImportGraph(t *testing.T) {
 	engine := []string{
 		"engine/base", "engine/channel", "engine/checkpoint", "engine/core", "engine/dir", "engine/diskwatch",
-		"engine/flush", "engine/forward", "engine/health", "engine/host", "engine/inbox", "engine/meta", "engine/ops", "engine/reason",
-		"engine/outgoing", "engine/part", "engine/remote", "engine/replay", "engine/retain", "engine/route", "engine/scrub",
-		"clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
+		"engine/flush", "engine/forward", "engine/health", "engine/host", "engine/inbox", "engine/meta", "engine/ops",
+		"engine/outgoing", "engine/part", "engine/reason", "engine/remote", "engine/replay", "engine/retain", "engine/route",
+		"engine/scrub", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
 	}
 	foreign := []string{
 		"net/http", "go.etcd.io/", "github.com/spf13/", "github.com/prometheus/", "github.com/nsqio/", "google.golang.org/",
@@ -74,8 +74,8 @@ func TestImportGraph(t *testing.T) {
 		},
 		"engine/outgoing": {"engine/core", "replicate", "replicate/wire", "netproto", "segment", "segment/aio"},
 		"engine/part": {
-			"engine/base", "engine/checkpoint", "engine/core", "engine/dir", "engine/flush", "engine/host", "engine/inbox",
-			"engine/meta", "engine/outgoing", "engine/replay", "engine/retain", "clog", "netproto", "replicate",
+			"engine/base", "engine/checkpoint", "engine/core", "engine/dir", "engine/flush", "engine/health", "engine/host",
+			"engine/inbox", "engine/meta", "engine/outgoing", "engine/replay", "engine/retain", "clog", "netproto", "replicate",
 			"replicate/peer", "replicate/wire", "segment", "segment/aio",
 		},
 		"engine/replay": {

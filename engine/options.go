@@ -7,6 +7,7 @@ import (
 
 	"penstock/engine/core"
 	"penstock/engine/dir"
+	"penstock/engine/health"
 	"penstock/engine/inbox"
 	"penstock/replicate"
 	"penstock/segment/aio"
@@ -94,6 +95,9 @@ type Options struct {
 	// recorder gets the time from publish to Finish of each message whose partition this node leads; ChannelStats has
 	// the recorder. nil: nothing is measured.
 	Latencies func() LatencyRecorder
+
+	// Startup is told what Open is doing and how far it has come. nil: nobody asks.
+	Startup *health.Startup
 
 	// unknownKind is a kind of control entry that this process treats as unknown, as if a newer version had written it.
 	// Tests set it.

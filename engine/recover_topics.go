@@ -53,7 +53,9 @@ func (r *topicRecovery) open() error {
 		return err
 	}
 	known := map[uuid.UUID]bool{}
+	e.opts.Startup.Enter("opens topics")
 	for i := range metas {
+		e.opts.Startup.Count(i, len(metas))
 		m := &metas[i]
 		known[m.ID] = true
 		if r.Log.Dropped(m.ID) {

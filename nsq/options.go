@@ -42,6 +42,8 @@ type Options struct {
 
 	// MaxMetricSeries bounds the series of topics and channels in /metrics, see package metrics; default 10,000.
 	MaxMetricSeries int
+	// Front already serves HTTPAddress; the Server takes it over. nil: the Server listens itself.
+	Front *Front
 
 	ClusterHandler http.Handler // serves /cluster/ on HTTPAddress; nil on a single node
 
@@ -196,6 +198,11 @@ func (o *Options) setLookupDefaults() {
 		}
 	}
 	orDefault(&o.InactiveProducerTimeout, 5*time.Minute)
+}
+
+// gate returns the Gate of all HTTP listeners.
+func (o *Options) gate() *web.Gate {
+	return web.NewGate(append([]string{o.Hostname, o.BroadcastAddress}, o.AllowedHosts...)...)
 }
 
 func (o *Options) check() error {

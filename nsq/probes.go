@@ -8,8 +8,8 @@ import (
 	"penstock/nsq/internal/web"
 )
 
-// Probes are the paths that a supervisor asks. They are served to everybody, and also without TLS where TLS is required:
-// supervisors send no secrets, and the answers have none.
+// Probes are the paths that a supervisor asks. They are served to everybody, and also without TLS where TLS is
+// required: supervisors send no secrets, and the answers have none.
 //
 //	/livez     503 only if a restart would cure what is wrong
 //	/readyz    503 if clients should be sent elsewhere; with ?verbose, one line for each check

@@ -42,6 +42,7 @@ type Server struct {
 	tcp     *net.TCPListener
 	httpLn  net.Listener // nil: off
 	http    *http.Server
+	plain   http.Handler // for Options.Front, which answers with it once Serve runs
 	httpsLn net.Listener // nil: off
 	https   *http.Server
 	flusher flusher
@@ -79,7 +80,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	s.metrics = metrics.New(metrics.Options{
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,
 	})
-	s.gate = web.NewGate(append([]string{o.Hostname, o.BroadcastAddress}, o.AllowedHosts...)...)
+	s.gate = o.gate()
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
 	if s.certs, err = newCertificates(&s.opts); err != nil {
@@ -118,15 +119,17 @@ func (s *Server) listen() error {
 	if err := s.listenHTTPS(handler); err != nil {
 		return err
 	}
-	if s.opts.HTTPAddress != Off {
+	if s.opts.TLS.Required == requiredAlways {
+		handler = s.allowProbes(s.refusePlain)
+	}
+	if f := s.opts.Front; f != nil {
+		s.plain, s.httpLn, s.http = handler, f.ln, f.server
+	} else if s.opts.HTTPAddress != Off {
 		ln, err := net.Listen("tcp", s.opts.HTTPAddress)
 		if err != nil {
 			return listen.Error("HTTP", s.opts.HTTPAddress, err)
 		}
 		s.httpLn = listen.Bound(ln, s.opts.MaxConnections)
-		if s.opts.TLS.Required == requiredAlways {
-			handler = s.allowProbes(s.refusePlain)
-		}
 		s.http = web.NewServer(handler, s.gate, s.opts.Logger)
 	}
 	return s.listenLookups()
@@ -176,11 +179,18 @@ func (s *Server) now() int64 { return int64(time.Since(s.started)) }
 
 // Serve serves clients until Shutdown, and then returns nil. An error means that a listener failed.
 func (s *Server) Serve() error {
-	webs := s.webs()
+	webs, front := s.webs(), s.opts.Front
 	failed := make(chan error, 2+len(webs))
 	go func() { failed <- s.accept() }()
+	if front != nil {
+		front.handler.Store(&s.plain)
+	}
 	for _, w := range webs {
 		go func() {
+			if front != nil && w.server == front.server {
+				failed <- <-front.ended
+				return
+			}
 			err := w.server.Serve(w.ln)
 			if errors.Is(err, http.ErrServerClosed) {
 				err = nil

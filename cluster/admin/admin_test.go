@@ -117,7 +117,7 @@ func TestStatusInAnOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if st.Joined || st.Healthy || st.Controller != "" || st.Leaderless != 6 || st.AgeMs != 28_000 ||
-		!strings.Contains(st.Health, "this node has no lease and serves nothing; the metadata store has not answered for 28.0s") {
+		!strings.Contains(st.Health, "no lease and serves nothing; the metadata store has not answered for 28.0s") {
 		t.Errorf("%+v", st)
 	}
 	for i, want := range []Node{

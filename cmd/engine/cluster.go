@@ -35,7 +35,8 @@ func clusterCommand() *cobra.Command {
 	}
 	o.flags(cmd, "http")
 	cmd.AddCommand(o.statusCommand(), o.healthCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(),
-		o.forceLeaderCommand(), o.removeNodeCommand(), o.expandCommand(), o.setReplicasCommand(), o.upgradeCommand(), o.verifyCommand())
+		o.forceLeaderCommand(), o.removeNodeCommand(), o.expandCommand(), o.setReplicasCommand(), o.upgradeCommand(),
+		o.verifyCommand())
 	return cmd
 }
 
@@ -54,8 +55,8 @@ func (o *operator) statusCommand() *cobra.Command {
 			}
 			return &exitError{code: exitUnhealthy}
 		})
-	cmd.Long = "Show the nodes and the health of the cluster, as the contacted node knows them. \"as of\" says when the\n" +
-		"metadata store last answered that node. The exit code is 10 if something is wrong."
+	cmd.Long = "Show the nodes and the health of the cluster, as the contacted node knows them. \"as of\" says when\n" +
+		"the metadata store last answered that node. The exit code is 10 if something is wrong."
 	return cmd
 }
 

@@ -35,15 +35,15 @@ func (o *operator) healthCommand() *cobra.Command {
 			}
 			return &exitError{code: exitUnhealthy}
 		})
-	cmd.Long = "Say in one sentence whether the node and, if it is part of one, its cluster are healthy, and why not. The\n" +
-		"node answers from what it knows itself: it waits for no other node. The exit code is 0 if all is well, and\n" +
-		"10 if something is wrong or the node does not answer. It works with a single node, too."
+	cmd.Long = "Say in one sentence whether the node and, if it is part of one, its cluster are healthy, and why not.\n" +
+		"The node answers from what it knows itself: it waits for no other node. The exit code is 0 if all is\n" +
+		"well, and 10 if something is wrong or the node does not answer. It works with a single node, too."
 	cmd.Flags().DurationVar(&wait, "wait", 0, "wait up to this long until all is well; 0 means ask once")
 	return cmd
 }
 
-// awaitHealth asks the node for its verdict until it is healthy or wait has passed, and returns the last verdict. A node
-// that does not answer is unhealthy.
+// awaitHealth asks the node for its verdict until it is healthy or wait has passed, and returns the last verdict. A
+// node that does not answer is unhealthy.
 func (o *operator) awaitHealth(ctx context.Context, wait time.Duration) (*health.Verdict, error) {
 	for deadline := time.Now().Add(wait); ; {
 		v, err := o.client.Health(ctx)

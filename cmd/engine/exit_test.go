@@ -2,6 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -101,6 +104,42 @@ func TestExitAddress(t *testing.T) {
 		"--lookup-address", address).check(t, exitAddress, address+" is in use")
 	execute(t, "serve", "--data-path", t.TempDir(), "--nsq-address", "nonsense", "--http-address", "127.0.0.1:0").check(t,
 		exitAddress, "nonsense")
+}
+
+// O13: an address that cannot be listened on is found before the data directory is made, whichever address it is.
+func TestExitAddressMakesNothing(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	address := taken.Addr().String()
+	base := freeBasePort(t)
+	free := func(n int) string { return fmt.Sprintf("127.0.0.1:%d", base+n) }
+	for name, flags := range map[string][]string{
+		"nsq":     {"--nsq-address", address},
+		"http":    {"--http-address", address},
+		"lookup":  {"--lookup-address", address},
+		"another": {"--nsq-address", "192.0.2.1:4150"},
+		"twice":   {"--nsq-address", free(0), "--http-address", free(0)},
+		"cluster": {"--node-id", "a", "--cluster-address", address, "--cluster-peers", "a=" + address},
+		"etcd": {
+			"--node-id", "a", "--cluster-address", free(0), "--cluster-peers", "a=" + free(0), "--etcd-client-address", address,
+		},
+	} {
+		dir := filepath.Join(t.TempDir(), "data")
+		all := append([]string{
+			"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address",
+			"127.0.0.1:0",
+		}, flags...)
+		o := execute(t, all...)
+		if o.code != exitAddress || !strings.Contains(o.stderr, "choose another one") {
+			t.Errorf("%s: %+v", name, o)
+		}
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: the data directory was made (%v)", name, err)
+		}
+	}
 }
 
 // Bad data directories: the command prints one clear sentence, exits with a non-zero code, and changes nothing.

@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
 	"regexp"
 	"strings"
 	"syscall"
@@ -141,4 +143,42 @@ func TestHealthOfASingleNode(t *testing.T) {
 	}
 	execute(t, "cluster", "health", "--http-address", "a b").check(t, exitUsage, "is neither a URL")
 	execute(t, "cluster", "health", "--wait", "-1s").check(t, exitUsage, "cannot be negative")
+}
+
+// /startupz answers before recovery, with the progress; everything else but /livez says that the node is starting. The
+// node waits for the other members of its etcd here, which are not there.
+func TestStartIsShown(t *testing.T) {
+	t.Parallel()
+	base := freeBasePort(t)
+	at := func(n int) string { return fmt.Sprintf("127.0.0.1:%d", base+n) }
+	log := &logBuffer{more: make(chan struct{}, 1)}
+	cmd := exec.Command(binary, "serve", "--data-path", t.TempDir(), "--node-id", "a", "--nsq-address", at(0),
+		"--http-address", at(1), "--lookup-address", at(2), "--cluster-address", at(4),
+		"--cluster-peers", fmt.Sprintf("a=%s,b=%s,c=%s", at(4), at(14), at(24)))
+	cmd.Stderr = log
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	const want = "the node is starting: waits for a majority of the metadata store's members"
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if code, text := ask(t, at(1), "/startupz"); code == 503 && text == want {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("/startupz answers %d %s\n%s", code, text, log)
+		}
+	}
+	if code, text := ask(t, at(1), "/livez"); code != 200 {
+		t.Errorf("/livez answers %d %s", code, text)
+	}
+	for _, path := range []string{"/readyz", "/ping", "/stats", "/cluster/status"} {
+		if code, text := ask(t, at(1), path); code != 503 || !strings.Contains(text, want) {
+			t.Errorf("%s answers %d %s", path, code, text)
+		}
+	}
+	if o := execute(t, "cluster", "health", "--http", at(1)); o.code != exitUnhealthy ||
+		o.stdout != "unhealthy: "+want+"\n" {
+		t.Errorf("%+v", o)
+	}
 }

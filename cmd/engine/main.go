@@ -29,8 +29,8 @@ const (
 	exitPartial   = 11
 )
 
-// exitError is an error with the exit code that it gives the process. If err is nil, the command has printed already what
-// is wrong.
+// exitError is an error with the exit code that it gives the process. If err is nil, the command has already printed
+// what is wrong.
 type exitError struct {
 	code int
 	err  error

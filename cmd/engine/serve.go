@@ -11,10 +11,12 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"penstock/engine"
+	"penstock/engine/health"
 	"penstock/nsq"
 )
 
@@ -83,8 +85,15 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	if err := engine.CheckDirectory(n.engine.DataPath); err != nil {
 		return &exitError{exitData, err} // checked before the embedded etcd is started there
 	}
+	startup := new(health.Startup)
+	n.engine.Startup = startup
+	front, err := openFront(n, startup)
+	if err != nil {
+		return err
+	}
 	options, part, err := joinable(ctx, n, logger)
 	if err != nil {
+		front.Close()
 		return err
 	}
 	defer part.close(logger)
@@ -92,12 +101,17 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	e, err := engine.Open(ctx, n.engine)
 	switch {
 	case errors.Is(err, engine.ErrOptions):
+		front.Close()
 		return &exitError{exitUsage, err}
 	case err != nil:
+		front.Close()
 		return &exitError{exitData, err}
 	}
+	startup.Enter("begins to listen")
+	n.nsq.Front = front
 	server, err := listen(e, c, part, logger, level)
 	if err != nil {
+		front.Close()
 		return errors.Join(listenFailure(err), e.Close())
 	}
 	defer reloadOn(hangups, server, logger)()
@@ -120,6 +134,23 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	}
 	notifySystemd("STOPPING=1")
 	return stop(logger, n, server, e, serveErr)
+}
+
+// openFront tries all addresses of the node before anything is made in its data directory (O13), and answers the probes
+// from then on. A directory that exists may belong to a process that is ending: then its addresses are waited for as
+// long as its lock.
+func openFront(n *node, startup *health.Startup) (*nsq.Front, error) {
+	o := n.nsq
+	o.Logger = n.engine.Logger
+	var wait time.Duration
+	if _, err := os.Stat(n.engine.DataPath); err == nil {
+		wait = n.engine.LockWait
+	}
+	front, err := nsq.OpenFront(o, n.engine.NodeID, startup, wait, n.cluster.addresses(n.engine.NodeID)...)
+	if err != nil {
+		return nil, listenFailure(err)
+	}
+	return front, nil
 }
 
 // reloadOn makes the server read certificates and tokens again at each signal, until the returned function is called.

@@ -92,6 +92,25 @@ func clusterRows(c *clusterSettings) []*setting {
 	}
 }
 
+// addresses returns the addresses on which this node listens for other nodes, as far as the settings are right;
+// joinable reports those that are not.
+func (c *clusterSettings) addresses(self string) []string {
+	if c.address == "" {
+		return nil
+	}
+	all := []string{c.address}
+	peers, err := etcd.ParsePeers(c.peers)
+	if c.peers == "" || err != nil {
+		return all
+	}
+	for _, v := range etcd.Voters(peers) {
+		if v.Name == self {
+			all = append(all, cmp.Or(c.etcdPeer, v.Peer), cmp.Or(c.etcdClient, v.Client))
+		}
+	}
+	return all
+}
+
 func (n *node) leaveTimeout() time.Duration { return n.cluster.leaveTimeout }
 
 // clusterPart holds the cluster's parts that serve owns besides the engine.
@@ -126,6 +145,7 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 		return nil, nil, &exitError{exitAddress, addressError(err)}
 	}
 	part := &clusterPart{}
+	n.engine.Startup.Enter("waits for a majority of the metadata store's members")
 	endpoints, err := part.endpoints(ctx, n, log)
 	if err == nil {
 		part.store, err = c.dial(ctx, endpoints, log)

@@ -12,6 +12,7 @@ import (
 	"penstock/engine/core"
 	"penstock/engine/dir"
 	"penstock/engine/flush"
+	"penstock/engine/health"
 	"penstock/engine/replay"
 	"penstock/segment"
 )
@@ -45,11 +46,12 @@ func NewRecovery(s *Store) *Recovery {
 // are open.
 func (r *Recovery) Replay(node uuid.UUID) error {
 	s := r.store
+	s.opts.Startup.Enter("reads the commit log")
 	log, report, err := clog.Open(s.disk, s.arena, clog.Options{
 		Pulse:     s.pulse,
 		FileBytes: s.opts.CommitFileBytes, MaxLiveBytes: s.opts.CommitLiveBytes, InFlight: s.opts.GroupsInFlight,
 		Store: node, Logger: s.log, Inline: s.host.InlineLog(), MarkAfter: s.opts.MarkAfter,
-	}, r.Log)
+	}, counted{r.Log, s.opts.Startup})
 	var corrupt *segment.CorruptError
 	if err != nil && !errors.As(err, &corrupt) {
 		return err
@@ -75,6 +77,24 @@ func (r *Recovery) Replay(node uuid.UUID) error {
 		return nil // there is no other replica that could have more
 	}
 	return s.replicas.noteShortened(r.Log, report.Tear != nil && !report.Tear.Mark, corrupt == nil)
+}
+
+// counted is a replay that tells the start of the node how much it has read.
+type counted struct {
+	*replay.Replay
+	startup *health.Startup
+}
+
+// Record implements clog.Replayer.
+func (c counted) Record(rec *clog.Record) error {
+	c.startup.Bytes(len(rec.Payload))
+	return c.Replay.Record(rec)
+}
+
+// Restart implements clog.Replayer.
+func (c counted) Restart() {
+	c.startup.Bytes(-1)
+	c.Replay.Restart()
 }
 
 // Report returns what recovery found, for Engine.Info.

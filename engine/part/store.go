@@ -14,6 +14,7 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/flush"
+	"penstock/engine/health"
 	"penstock/engine/host"
 	"penstock/engine/inbox"
 	"penstock/engine/replay"
@@ -79,6 +80,7 @@ type Options struct {
 
 	UnknownKind core.ControlKind // tests only: a kind of control entry that this process treats as unknown
 	MarkAfter   time.Duration    // how long the commit log is idle before it marks its last group
+	Startup     *health.Startup  // is told how much of the commit log has been read; may be nil
 }
 
 // Counters are totals since Open. Any goroutine may read them at any time.

@@ -18,6 +18,19 @@ func Error(what, address string, err error) error {
 	return fmt.Errorf("nsq: cannot listen for %s on %s: %w", what, address, err)
 }
 
+// busyPause is the pause between two attempts to listen on an address that is in use.
+const busyPause = 50 * time.Millisecond
+
+// Patiently listens on a TCP address. While the address is in use, it tries again for at most wait.
+func Patiently(address string, wait time.Duration) (net.Listener, error) {
+	for began := time.Now(); ; time.Sleep(busyPause) {
+		ln, err := net.Listen("tcp", address)
+		if err == nil || !errors.Is(err, syscall.EADDRINUSE) || time.Since(began) >= wait {
+			return ln, err
+		}
+	}
+}
+
 // Port returns the port of a TCP address, or 0 for another kind of address.
 func Port(a net.Addr) int {
 	if t, ok := a.(*net.TCPAddr); ok {

@@ -1,0 +1,116 @@
+package nsq
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"penstock/engine/health"
+	"penstock/nsq/internal/listen"
+	"penstock/nsq/internal/web"
+)
+
+// Front is the HTTP listener of a node that starts. It answers from before recovery on: the probes and /health with the
+// progress of the start, and 503 to everything else. When the Server serves, it answers all requests on the same
+// listener, so no connection is refused in between.
+//
+// The addresses that the Server will listen on are tried before anything else happens, so that one that cannot be used
+// is reported before a data directory is made. Only HTTP stays open: a client of NSQ's protocol that connected now
+// would have to wait without a word, instead of trying another node.
+type Front struct {
+	node    string
+	startup *health.Startup
+	ln      net.Listener // nil: HTTP is off
+	server  *http.Server
+	handler atomic.Pointer[http.Handler] // of the Server; nil: the node is starting
+	ended   chan error                   // has the result of http.Server.Serve
+}
+
+// OpenFront tries all listeners of o and the addresses in others, and serves HTTP. startup has the progress of the
+// start. While an address is in use, OpenFront tries it again for at most wait: an earlier process may be ending. The
+// caller passes the Front to Listen in Options.Front, or closes it.
+func OpenFront(o Options, node string, startup *health.Startup, wait time.Duration, others ...string) (*Front, error) {
+	if err := o.setDefaults(); err != nil {
+		return nil, err
+	}
+	f := &Front{node: node, startup: startup, ended: make(chan error, 1)}
+	type place struct{ what, address string }
+	places := []place{
+		{"clients", o.TCPAddress},
+		{"HTTP", o.HTTPAddress},
+		{"HTTPS", o.HTTPSAddress},
+		{"lookups", o.LookupAddress},
+		{"registrations", o.LookupTCPAddress},
+	}
+	for _, address := range others {
+		places = append(places, place{"other nodes", address})
+	}
+	// All stay open until the last one is: two of them may be the same.
+	var tried []net.Listener
+	defer func() {
+		for _, ln := range tried {
+			_ = ln.Close() // nothing was accepted
+		}
+	}()
+	for _, p := range places {
+		if p.address == Off {
+			continue
+		}
+		ln, err := listen.Patiently(p.address, wait)
+		switch {
+		case err != nil:
+			f.Close()
+			return nil, listen.Error(p.what, p.address, err)
+		case p.what == "HTTP":
+			f.ln = ln
+		default:
+			tried = append(tried, ln)
+		}
+	}
+	if f.ln != nil {
+		f.serve(&o)
+	}
+	return f, nil
+}
+
+func (f *Front) serve(o *Options) {
+	f.ln = listen.Bound(f.ln, o.MaxConnections)
+	f.server = web.NewServer(http.HandlerFunc(f.answer), o.gate(), o.Logger)
+	go func() {
+		err := f.server.Serve(f.ln)
+		if errors.Is(err, http.ErrServerClosed) {
+			err = nil
+		}
+		f.ended <- err
+	}()
+}
+
+// answer serves a request: with the Server's handler, once there is one.
+func (f *Front) answer(w http.ResponseWriter, r *http.Request) {
+	if h := f.handler.Load(); h != nil {
+		(*h).ServeHTTP(w, r)
+		return
+	}
+	v := health.Judge(&health.Facts{Node: f.node, Stage: f.startup.Stage()})
+	switch {
+	case isProbe(r.URL.Path):
+		serveProbe(w, r, &v)
+	case r.URL.Path == healthPath:
+		serveVerdict(w, &v)
+	default:
+		web.WriteError(w, web.Fail(http.StatusServiceUnavailable, v.Why))
+	}
+}
+
+// Close ends a Front that no Server has taken over. Requests that are being answered are cut off.
+func (f *Front) Close() {
+	switch {
+	case f.server != nil:
+		_ = f.server.Close() // closes the listener, too
+		<-f.ended
+	case f.ln != nil:
+		_ = f.ln.Close()
+	}
+}
