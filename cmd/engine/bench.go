@@ -4,13 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"penstock/cmd/engine/load"
 )
@@ -109,13 +107,12 @@ func bench(
 
 // showProgress draws a progress bar if w is a terminal. It draws nothing elsewhere, so that it cannot end up in a file.
 func showProgress(cfg *load.Config, w io.Writer) (finish func()) {
-	file, ok := w.(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) {
+	if !isTerminal(w) {
 		return func() {}
 	}
 	const steps = 1000
 	bar := progressbar.NewOptions(steps,
-		progressbar.OptionSetWriter(file), progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(),
+		progressbar.OptionSetWriter(w), progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(),
 		progressbar.OptionSetPredictTime(false), progressbar.OptionSetElapsedTime(false))
 	start, before := time.Now(), int64(0)
 	cfg.Progress = func(part float64, messages int64) {

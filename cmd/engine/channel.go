@@ -120,6 +120,8 @@ func (o *operator) seekCommand() *cobra.Command {
 	cmd.Flags().StringVar(&to, "to", "", "beginning, end, id, time or count")
 	cmd.Flags().StringVar(&value, "value", "", "the message id, the time or the number of messages")
 	must1(cmd.MarkFlagRequired("to"))
+	must1(cmd.RegisterFlagCompletionFunc("to", cobra.FixedCompletions(
+		[]string{"beginning", "end", "id", "time", "count"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 

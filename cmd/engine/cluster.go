@@ -8,14 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"penstock/cluster/admin"
 )
@@ -164,6 +162,7 @@ func (o *operator) moveCommand() *cobra.Command {
 		})
 	cmd.Flags().StringVar(&from, "from", "", "node to move the replica from")
 	cmd.Flags().StringVar(&to, "to", "", "node to move the replica to")
+	o.completesFlags(cmd, aNode, "from", "to")
 	for _, f := range []string{"from", "to"} {
 		if err := cmd.MarkFlagRequired(f); err != nil {
 			panic("BUG: " + err.Error())
@@ -201,8 +200,7 @@ func (o *operator) forceLeaderCommand() *cobra.Command {
 // confirmLoss explains what may be lost, and asks for confirmation. Without a terminal it refuses: then --yes is
 // required.
 func (o *operator) confirmLoss(ctx context.Context, topic string, partition uint32, node string) error {
-	file, ok := o.in.(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) {
+	if !isTerminal(o.in) {
 		return &exitError{
 			exitUsage,
 			errors.New("force-leader may lose acknowledged messages and asks before it does: say --yes where nobody can " +
@@ -223,7 +221,7 @@ func (o *operator) confirmLoss(ctx context.Context, topic string, partition uint
 		"start it instead.\n"+
 		"Type the name of the topic to continue: ", partition, topic, cmp.Or(p.Leader, "(nobody)"),
 		cmp.Or(strings.Join(p.ISR, ", "), "(none)"), node)
-	line, err := bufio.NewReader(file).ReadString('\n')
+	line, err := bufio.NewReader(o.in).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}

@@ -66,11 +66,13 @@ func newConfig(fs *pflag.FlagSet) *config {
 		f := &flagValue{value: s.value, preset: s.preset}
 		c.flags[s.name] = f
 		flag := fs.VarPF(f, s.name, "", s.help)
+		flag.Annotations = map[string][]string{groupKey: {s.group}}
 		if s.value.Type() == "bool" {
 			flag.NoOptDefVal = "true"
 		}
 	}
-	fs.StringVar(&n.config, "config", "", "TOML file with settings (or ENGINE_CONFIG)")
+	fs.SortFlags = false // help lists them in the order of the table
+	fs.StringVar(&n.config, "config", "", "TOML `FILE` with settings (or ENGINE_CONFIG)")
 	return c
 }
 

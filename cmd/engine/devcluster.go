@@ -37,6 +37,7 @@ type devOptions struct {
 	dataPath     string
 	basePort     int
 	restart      bool
+	asJSON       bool
 	startTimeout time.Duration
 	stopTimeout  time.Duration
 	serveFlags   []string
@@ -51,8 +52,9 @@ func devClusterCommand() *cobra.Command {
 		Long: "Run a cluster on this machine, for development and tests. The nodes are called n1, n2 and so on. Each has\n" +
 			"its data in <data-path>/<node> and its log in <data-path>/<node>.log. Its ports on the loopback interface\n" +
 			"begin at base-port for n1, base-port+10 for n2 and so on: the first port is for NSQ, HTTP +1, lookup +2,\n" +
-			"native +3, connections between nodes +4, etcd members +5, etcd clients +6. When a node is ready, a line of\n" +
-			"JSON about it is printed; run `engine` with its args to start that node again by hand.\n\n" +
+			"connections between nodes +4; on the nodes that hold the metadata also etcd members +5, etcd clients +6.\n" +
+			"When a node is ready, a line about it is printed: text on a terminal, otherwise JSON. Run `engine` with the\n" +
+			"args in the JSON to start that node again by hand.\n\n" +
 			"Flags after -- are passed to every node. SIGTERM or SIGINT stops all nodes that this process runs; if it is\n" +
 			"killed, they are killed too.",
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -67,6 +69,7 @@ func devClusterCommand() *cobra.Command {
 	f.StringVar(&o.dataPath, "data-path", "./cluster-data",
 		"directory for the data and logs of the nodes; created if missing")
 	f.IntVar(&o.basePort, "base-port", 14150, "first port of the first node")
+	f.BoolVar(&o.asJSON, "json", false, "print JSON on a terminal, too")
 	f.BoolVar(&o.restart, "restart", false, "restart a node that ends by itself or is killed")
 	f.DurationVar(&o.startTimeout, "start-timeout", time.Minute,
 		"maximum time to wait until all nodes are ready for the first time")
@@ -97,11 +100,11 @@ type devNode struct {
 	NSQ    string   `json:"nsq"`
 	HTTP   string   `json:"http"`
 	Lookup string   `json:"lookup"`
-	Native string   `json:"native"`
 	Args   []string `json:"args"`
 
 	logName string
-	ports   [devPortCount]devPort
+	first   int            // its first port
+	ports   []devPort      // those on which it listens
 	client  *client.Client // see api
 }
 
@@ -118,24 +121,25 @@ type devPort struct {
 	port int
 }
 
-func (n *devNode) address(i int) string {
-	return net.JoinHostPort(devHost, strconv.Itoa(n.ports[i].port))
-}
+func (n *devNode) address(distance int) string { return devAddress(n.first + distance) }
 
-// Indexes of devNode.ports. Each is also the distance of that port from the node's first port.
-const (
-	devNSQ = iota
-	devHTTP
-	devLookup
-	devNative
-	devPeer
-	devEtcdPeer
-	devEtcdClient
-)
+func devAddress(port int) string { return net.JoinHostPort(devHost, strconv.Itoa(port)) }
 
+// devUses are the uses of a node's ports. Each one's index is its distance from the node's first port.
 var devUses = [devPortCount]string{
-	"NSQ", "HTTP", "lookup", "native", "between nodes", "etcd between its members", "etcd for its clients",
+	devNSQ: "NSQ", devHTTP: "HTTP", devLookup: "lookup", devPeer: "between nodes",
+	devEtcdPeer: "etcd between its members", devEtcdClient: "etcd for its clients",
 }
+
+// Distances of ports from the node's first port.
+const (
+	devNSQ        = 0
+	devHTTP       = 1
+	devLookup     = 2
+	devPeer       = 4
+	devEtcdPeer   = 5
+	devEtcdClient = 6
+)
 
 // planDevCluster checks the options and builds every node's command line. It has no side effects.
 func planDevCluster(o *devOptions) ([]*devNode, error) {
@@ -150,22 +154,24 @@ func planDevCluster(o *devOptions) ([]*devNode, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--data-path %s: %w", o.dataPath, err)
 	}
-	known, err := checkServeFlags(o)
-	if err != nil {
+	if err := checkServeFlags(o); err != nil {
 		return nil, err
 	}
 	nodes := make([]*devNode, o.nodes)
 	for i := range nodes {
 		n := &devNode{Node: "n" + strconv.Itoa(i+1)}
+		n.first = o.basePort + devPortStep*i
 		for p, use := range devUses {
-			n.ports[p] = devPort{use, o.basePort + devPortStep*i + p}
+			if use != "" && (p < devEtcdPeer || i < devVoters(o.nodes)) {
+				n.ports = append(n.ports, devPort{use, n.first + p})
+			}
 		}
-		n.NSQ, n.HTTP, n.Lookup, n.Native = n.address(devNSQ), n.address(devHTTP), n.address(devLookup), n.address(devNative)
+		n.NSQ, n.HTTP, n.Lookup = n.address(devNSQ), n.address(devHTTP), n.address(devLookup)
 		n.logName = filepath.Join(dir, n.Node+".log")
 		nodes[i] = n
 	}
 	for i, n := range nodes {
-		n.Args = serveArgs(nodes, i, filepath.Join(dir, n.Node), known)
+		n.Args = serveArgs(nodes, i, filepath.Join(dir, n.Node))
 		n.Args = append(n.Args, o.serveFlags...)
 	}
 	return nodes, nil
@@ -184,7 +190,7 @@ func devVoters(nodes int) int {
 }
 
 // serveArgs returns the command line of node i.
-func serveArgs(nodes []*devNode, i int, dir string, known *pflag.FlagSet) []string {
+func serveArgs(nodes []*devNode, i int, dir string) []string {
 	n, voters := nodes[i], devVoters(len(nodes))
 	peers := make([]string, voters)
 	for j := range peers {
@@ -199,9 +205,6 @@ func serveArgs(nodes []*devNode, i int, dir string, known *pflag.FlagSet) []stri
 	if i < voters {
 		args = append(args, "--etcd-peer-address", n.address(devEtcdPeer), "--etcd-client-address", n.address(devEtcdClient))
 	}
-	if known.Lookup("native-address") != nil { // the port is reserved for the node in any case
-		args = append(args, "--native-address", n.Native)
-	}
 	return args
 }
 
@@ -209,41 +212,40 @@ func serveArgs(nodes []*devNode, i int, dir string, known *pflag.FlagSet) []stri
 // cluster. The user must not set them.
 var devFlags = []string{
 	"data-path", "node-id", "cluster-name", "nsq-address", "http-address", "lookup-address", "lookup-tcp-address",
-	"native-address",
 	"cluster-address", "etcd-data-path", "etcd-peer-address", "etcd-client-address", "cluster-peers",
 }
 
 // checkServeFlags refuses flags that serve would refuse, before anything is started. It also takes the shutdown timeout
 // of the nodes from them.
-func checkServeFlags(o *devOptions) (*pflag.FlagSet, error) {
+func checkServeFlags(o *devOptions) error {
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.Usage = func() {}
 	c := newConfig(flags)
 	if err := flags.Parse(o.serveFlags); err != nil {
-		return nil, fmt.Errorf("behind --: %w", err)
+		return fmt.Errorf("behind --: %w", err)
 	}
 	if flags.NArg() > 0 {
-		return nil, fmt.Errorf("behind --: serve takes no argument %q", flags.Arg(0))
+		return fmt.Errorf("behind --: serve takes no argument %q", flags.Arg(0))
 	}
 	for _, name := range devFlags {
 		if f := flags.Lookup(name); f != nil && f.Changed {
-			return nil, fmt.Errorf("behind --: dev-cluster sets --%s itself, for each node another value", name)
+			return fmt.Errorf("behind --: dev-cluster sets --%s itself, for each node another value", name)
 		}
 	}
 	if err := c.load(os.Environ()); err != nil {
-		return nil, err
+		return err
 	}
 	o.stopTimeout = c.node.shutdownTimeout + devStopMargin
-	return flags, nil
+	return nil
 }
 
 // portsFree returns an error if a port is taken, before the first node is started: otherwise the user would get half a
 // cluster and an error in a log. Another process may still take a port before its node does; then that node reports it.
 func portsFree(nodes []*devNode) error {
 	for _, n := range nodes {
-		for i, p := range n.ports {
-			l, err := net.Listen("tcp", n.address(i))
+		for _, p := range n.ports {
+			l, err := net.Listen("tcp", devAddress(p.port))
 			if err == nil {
 				err = l.Close()
 			}

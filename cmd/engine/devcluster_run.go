@@ -206,17 +206,28 @@ func (d *devCluster) isReady(ctx context.Context, n *devNode) bool {
 	return n.api().Get(ctx, "/cluster/status", nil, &st) == nil && st.Joined && st.Node == n.Node
 }
 
+// announce prints a line about a node that is ready: for people on a terminal, otherwise for programs.
 func (d *devCluster) announce(n *devNode, pid int) {
-	line := *n
-	line.PID = pid
-	data, err := json.Marshal(&line)
-	if err != nil {
-		panic("BUG: " + err.Error()) // it has only strings and numbers
-	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	before := len(d.waiting)
 	d.waiting = slices.DeleteFunc(d.waiting, func(name string) bool { return name == n.Node })
-	fmt.Fprintf(d.stdout, "%s\n", data)
+	if d.o.asJSON || !isTerminal(d.stdout) {
+		line := *n
+		line.PID = pid
+		data, err := json.Marshal(&line)
+		if err != nil {
+			panic("BUG: " + err.Error()) // it has only strings and numbers
+		}
+		fmt.Fprintf(d.stdout, "%s\n", data)
+		return
+	}
+	fmt.Fprintf(d.stdout, "%s is ready: NSQ %s, HTTP %s, lookup %s, pid %d, log %s\n",
+		n.Node, n.NSQ, n.HTTP, n.Lookup, pid, n.logName)
+	if before > 0 && len(d.waiting) == 0 {
+		fmt.Fprintf(d.stdout, "all nodes are ready; engine cluster status --http-address %s shows them, Ctrl-C stops them\n",
+			n.HTTP)
+	}
 }
 
 func (d *devCluster) say(format string, args ...any) {

@@ -303,7 +303,7 @@ func TestDevClusterRuns(t *testing.T) {
 	}
 	for i, name := range []string{"n1", "n2", "n3"} {
 		n := nodes[name]
-		for j, got := range []string{n.NSQ, n.HTTP, n.Lookup, n.Native} {
+		for j, got := range []string{n.NSQ, n.HTTP, n.Lookup} {
 			if want := fmt.Sprintf("127.0.0.1:%d", base+10*i+j); got != want {
 				t.Errorf("%s: address %d is %s, want %s", name, j, got, want)
 			}

@@ -79,13 +79,15 @@ func rootCommand() *cobra.Command {
 		Short:         "A durable message engine that speaks the NSQ protocol",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		CompletionOptions: cobra.CompletionOptions{
-			HiddenDefaultCmd: true,
-		},
+		Version:       version,
 	}
+	root.SetVersionTemplate("penstock {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(serveCommand(), devClusterCommand(), clusterCommand(), configCommand(), versionCommand(),
-		benchCommand(), migrateCommand(), nsqdCommand(), channelCommand(), topicCommand(), upgradeCommand())
+	helpInGroups(root)
+	root.AddCommand(inGroup(commandsRun, serveCommand(), nsqdCommand(), devClusterCommand())...)
+	root.AddCommand(inGroup(commandsDaily, topicCommand(), channelCommand(), clusterCommand())...)
+	root.AddCommand(inGroup(commandsOther, benchCommand(), configCommand(), migrateCommand(), upgradeCommand(),
+		versionCommand())...)
 	sayArguments(root)
 	return root
 }

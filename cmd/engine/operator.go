@@ -31,12 +31,14 @@ func (o *operator) flags(cmd *cobra.Command, aliases ...string) {
 func (o *operator) action(
 	use, short string, args cobra.PositionalArgs, do func(ctx context.Context, args []string) error,
 ) *cobra.Command {
-	return &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
+	cmd := &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
 		o.in, o.out, o.prompt = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 		ctx, stop := untilSignal(cmd.Context())
 		defer stop()
 		return withExitCode(do(ctx, args))
 	}}
+	o.completes(cmd)
+	return cmd
 }
 
 // withExitCode gives an error the exit code for a command that talks to a node, unless it has one.

@@ -31,6 +31,7 @@ func serveCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	c := newConfig(cmd.Flags())
+	completesChoices(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := c.load(os.Environ()); err != nil {
 			return &exitError{exitUsage, err}

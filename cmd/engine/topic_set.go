@@ -145,6 +145,7 @@ func (o *operator) topicSetCommand() *cobra.Command {
 		string(meta.DurabilitySynced)+": the message is on stable storage on every in-sync replica")
 	set.StringVar(&f.file, "file", "",
 		"file with all settings, in the JSON format of engine topic settings --json; - means standard input")
+	completesChoices(cmd)
 	return cmd
 }
 

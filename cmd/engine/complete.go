@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"penstock/cluster/admin"
+)
+
+// completionTimeout bounds the wait for a node while somebody types: a shell that hangs is worse than no proposal.
+const completionTimeout = time.Second
+
+// kind is what an argument or a flag names.
+type kind int
+
+const (
+	aTopic   kind = iota
+	aChannel      // of the topic in the first argument
+	aNode
+	nothing // that a node could know
+)
+
+// kinds are the words of a command's usage line that stand for names.
+var kinds = map[string]kind{"TOPIC": aTopic, "CHANNEL": aChannel, "NODE": aNode}
+
+// kindsOf returns what the arguments of a command name, from its usage line: "move TOPIC PARTITION --from NODE" takes a
+// topic and something else.
+func kindsOf(use string) (out []kind) {
+	for _, word := range strings.Fields(use)[1:] {
+		if strings.HasPrefix(word, "-") {
+			break
+		}
+		k, known := kinds[strings.Trim(word, "[].")]
+		if !known {
+			k = nothing
+		}
+		out = append(out, k)
+	}
+	return out
+}
+
+// completes makes the shell propose names for the arguments of cmd by asking the node. It proposes nothing if the node
+// cannot be asked.
+func (o *operator) completes(cmd *cobra.Command) {
+	of := kindsOf(cmd.Use)
+	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if len(args) >= len(of) {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return o.propose(of[len(args)], args, begun)
+	}
+}
+
+// completesFlags makes the shell propose names for flags of cmd.
+func (o *operator) completesFlags(cmd *cobra.Command, k kind, flags ...string) {
+	for _, f := range flags {
+		must1(cmd.RegisterFlagCompletionFunc(f, func(_ *cobra.Command, args []string, begun string) (
+			[]string, cobra.ShellCompDirective,
+		) {
+			return o.propose(k, args, begun)
+		}))
+	}
+}
+
+// propose returns the names that begin with begun.
+func (o *operator) propose(k kind, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
+	defer cancel()
+	var out []string
+	for _, name := range o.names(ctx, k, args) {
+		if strings.HasPrefix(name, begun) {
+			out = append(out, name)
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// names returns all names of a kind, or none if the node does not say them.
+func (o *operator) names(ctx context.Context, k kind, args []string) (out []string) {
+	switch k {
+	case aTopic:
+		all, err := o.topics(ctx)
+		if err != nil {
+			return nil
+		}
+		for i := range all {
+			out = append(out, all[i].Name)
+		}
+	case aChannel:
+		all, err := o.topics(ctx, args[0])
+		if err != nil {
+			return nil
+		}
+		for _, c := range channelsOf(all) {
+			out = append(out, c.Name)
+		}
+	case aNode:
+		var st admin.Status
+		if o.client.Get(ctx, "/cluster/status", nil, &st) != nil {
+			return nil
+		}
+		for i := range st.Nodes {
+			out = append(out, st.Nodes[i].Name)
+		}
+	}
+	return out
+}
+
+// completesChoices makes the shell propose the values of those flags that have a fixed set of them.
+func completesChoices(cmd *cobra.Command) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		v := f.Value
+		if said, ok := v.(*flagValue); ok {
+			v = said.value
+		}
+		if v, ok := v.(choiceValue); ok {
+			must1(cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(v.of, cobra.ShellCompDirectiveNoFileComp)))
+		}
+	})
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// allCommands returns a command and all commands below it.
+func allCommands(cmd *cobra.Command) []*cobra.Command {
+	out := []*cobra.Command{cmd}
+	for _, sub := range cmd.Commands() {
+		out = append(out, allCommands(sub)...)
+	}
+	return out
+}
+
+// O16: no line of any help is longer than the terminal is wide, except by a word that does not fit on a line.
+func TestHelpFitsTheTerminal(t *testing.T) {
+	for _, width := range []int{40, 60, 80, 133} {
+		for _, cmd := range allCommands(rootCommand()) {
+			for line := range strings.SplitSeq(helpText(cmd, width), "\n") {
+				if utf8.RuneCountInString(line) > width && strings.Contains(strings.TrimLeft(line, " "), " ") {
+					t.Errorf("%s at width %d: %q", cmd.CommandPath(), width, line)
+				}
+			}
+		}
+	}
+	o := execute(t, "serve", "--help") // not to a terminal
+	for line := range strings.SplitSeq(o.stdout, "\n") {
+		if len(line) > plainWidth && strings.Contains(strings.TrimLeft(line, " "), " ") {
+			t.Errorf("%d columns: %q", len(line), line)
+		}
+	}
+}
+
+// O16: the flags of serve are listed in the groups of the settings, the most important first, and none is missing.
+func TestHelpGroups(t *testing.T) {
+	text := helpText(rootCommand().Commands()[slices.IndexFunc(rootCommand().Commands(), func(c *cobra.Command) bool {
+		return c.Name() == "serve"
+	})], 80)
+	at := 0
+	for _, want := range append([]string{"Usage:", "Flags:"}, groupOrder...) {
+		i := strings.Index(text[at:], "\n"+strings.TrimSuffix(want, ":")+":\n")
+		if i < 0 {
+			t.Fatalf("%s is missing, or comes before others:\n%s", want, text)
+		}
+		at += i + 1
+	}
+	for _, s := range settings(new(node)) {
+		if !strings.Contains(text, "  --"+s.name+" ") && !strings.Contains(text, "  --"+s.name+"\n") {
+			t.Errorf("--%s is missing", s.name)
+		}
+	}
+	if i, j := strings.Index(text, "--data-path"), strings.Index(text, "--broadcast-address"); i > j {
+		t.Error("within a group the order is not that of the settings")
+	}
+}
+
+func TestWrapText(t *testing.T) {
+	for _, tc := range []struct{ in, want string }{
+		{"one two three", "one two\nthree\n"},
+		{"one\ntwo\n\nthree", "one two\n\nthree\n"},
+		{"  a  one two three", "  a  one\n    two\n    three\n"},
+		{"  ab  one\n      two\n  c   x", "  ab  one\n    two\n  c   x\n"},
+		{"incomprehensible x", "incomprehensible\nx\n"},
+	} {
+		if got := wrapText(tc.in, 9); got != tc.want {
+			t.Errorf("%q becomes %q, want %q", tc.in, got, tc.want)
+		}
+	}
+}
+
+// O17: --version, and completion in the help of the program.
+func TestVersionFlag(t *testing.T) {
+	if o := execute(t, "--version"); o.code != 0 || o.stdout != "penstock "+version+"\n" {
+		t.Errorf("%+v", o)
+	}
+	if o := execute(t, "--help"); o.code != 0 || !strings.Contains(o.stdout, "\n  completion ") {
+		t.Errorf("%+v", o)
+	}
+}
+
+// O17: the shell proposes names that the node knows, and nothing, at once and without a word, if there is no node.
+func TestCompletion(t *testing.T) {
+	n := startNode(t, t.TempDir())
+	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)
+	for _, topic := range []string{"orders", "orders.dead", "bills"} {
+		steer(t, "topic", "create", topic)
+	}
+	steer(t, "channel", "create", "orders", "billing")
+	for _, tc := range []struct{ args, want string }{
+		{"topic pause |", "bills orders orders.dead :4"},
+		{"topic pause ord|", "orders orders.dead :4"},
+		{"topic pause orders |", ":4"},
+		{"channel pause orders |", "billing :4"},
+		{"channel pause none |", ":4"},
+		{"channel seek orders billing --to |", "beginning end id time count :4"},
+		{"cluster topics b|", "bills :4"},
+		{"cluster drain |", ":4"}, // the node is in no cluster
+		{"serve --io |", "auto uring pwrite :4"},
+		{"topic set orders --quota-mode |", "reject drop-oldest :4"},
+		{"topic pause --http-address 127.0.0.1:1 |", ":4"},
+		{"topic pause --token-file |", ":0"}, // files
+	} {
+		args := strings.Split(strings.TrimSuffix(tc.args, "|"), " ")
+		began := time.Now()
+		o := execute(t, append([]string{"__complete"}, args...)...)
+		got := strings.Join(strings.Fields(o.stdout), " ")
+		if o.code != 0 || got != tc.want {
+			t.Errorf("%s: %q, want %q; %s", tc.args, got, tc.want, o.stderr)
+		}
+		if strings.Contains(o.stderr, "engine:") || time.Since(began) > 10*time.Second {
+			t.Errorf("%s: after %v: %s", tc.args, time.Since(began), o.stderr)
+		}
+	}
+}
+
+// terminal returns a new terminal of 100 columns, and a function that returns what was written to it next.
+func terminal(t *testing.T) (tty *os.File, next func() string) {
+	t.Helper()
+	ptmx, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skipf("no terminal can be made here: %v", err)
+	}
+	t.Cleanup(func() { unix.Close(ptmx) })
+	must(t, unix.IoctlSetPointerInt(ptmx, unix.TIOCSPTLCK, 0))
+	number, err := unix.IoctlGetInt(ptmx, unix.TIOCGPTN)
+	must(t, err)
+	fd, err := unix.Open("/dev/pts/"+strconv.Itoa(number), unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	must(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 100}))
+	tty = os.NewFile(uintptr(fd), "terminal")
+	t.Cleanup(func() { tty.Close() })
+	return tty, func() string {
+		t.Helper()
+		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(ptmx), Events: unix.POLLIN}}, 10_000); n != 1 || err != nil {
+			t.Fatalf("nothing was written to the terminal: %v", err)
+		}
+		buf := make([]byte, 64<<10)
+		n, err := unix.Read(ptmx, buf)
+		must(t, err)
+		return string(buf[:n])
+	}
+}
+
+// O17: on a terminal dev-cluster prints text for people, with every address that it names being listened on.
+func TestDevClusterOnATerminal(t *testing.T) {
+	tty, next := terminal(t)
+	if !isTerminal(tty) || widthOf(tty) != 100 {
+		t.Fatalf("the terminal is not seen as one of 100 columns, but %d", widthOf(tty))
+	}
+	n := &devNode{Node: "n1", NSQ: "127.0.0.1:1", HTTP: "127.0.0.1:2", Lookup: "127.0.0.1:3", logName: "n1.log"}
+	for _, asJSON := range []bool{false, true} {
+		d := newDevCluster(&devOptions{asJSON: asJSON}, "", tty, io.Discard)
+		d.waiting = []string{"n1"}
+		d.announce(n, 7)
+		if got := next(); strings.HasPrefix(got, "{") != asJSON || !strings.Contains(got, "127.0.0.1:2") ||
+			strings.Contains(got, "native") {
+			t.Errorf("json %v: %q", asJSON, got)
+		}
+	}
+}
