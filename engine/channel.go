@@ -185,5 +185,5 @@ func (s channelTopic) Unused(local *channel.Channel) {
 }
 
 func (s channelTopic) Reconfigured(local *channel.Channel) {
-	handleOf(s.t, local).reconcileLater()
+	s.t.reconcileLater(reconcileAfter, handleOf(s.t, local))
 }

@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"penstock/engine/base"
 	"penstock/engine/core"
@@ -120,46 +119,4 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 			"dead_letter", ErrSettings, dead)
 	}
 	return nil
-}
-
-// reconcileAfter is how long after a change of the settings the leader of partition 0 checks that all leaders have
-// them. The node that made the change may have crashed before it had told all of them.
-const reconcileAfter = 2 * time.Second
-
-// reconcileLater runs reconcile after reconcileAfter on a new goroutine, which ends with the cluster node.
-func (c *Channel) reconcileLater() {
-	if !c.e.members.others() || c.t.Partitions() == 1 {
-		return
-	}
-	cn := c.e.cluster
-	cn.Spawn(func() {
-		if c.e.host.Pause(reconcileAfter, cn.Ctx.Done()) {
-			c.reconcile(cn.Ctx)
-		}
-	})
-}
-
-// reconcile brings the latest settings to every leader. It does not retry after an error: the next change of a
-// leadership or of the settings calls it again.
-func (c *Channel) reconcile(ctx context.Context) {
-	if c.ephemeral || c.local.Err() != nil {
-		return
-	}
-	versions := map[uint64]bool{}
-	var latest ChannelSettings
-	err := c.ask(ctx, wire.Operation{Kind: wire.OpSettings}, nil, func(result []byte) error {
-		var s ChannelSettings
-		err := wire.DecodeResult(result, &s)
-		if versions[s.Version] = true; s.Version > latest.Version {
-			latest = s
-		}
-		return err
-	})
-	if err == nil && len(versions) > 1 {
-		err = c.ask(ctx, wire.Operation{Kind: wire.OpConfigure, Settings: &latest}, nil, nil)
-	}
-	if err != nil && ctx.Err() == nil {
-		c.e.log.Debug("a channel's settings could not be compared among the leaders",
-			"topic", c.t.Name(), "channel", c.name, "error", err)
-	}
 }

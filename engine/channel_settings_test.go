@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"penstock/engine"
+	"penstock/netproto"
 )
 
 // configureChannel changes a channel's settings.
@@ -139,6 +141,38 @@ func TestClusterConfigure(t *testing.T) {
 		tc.eventually(fmt.Sprintf("the new leader of partition %d has the settings", p), func() bool {
 			return tc.channelAt(l, "t", "c").Settings().RatePerSecond == want.RatePerSecond
 		})
+	}
+}
+
+// A change that only the leader of partition 0 got reaches the other leaders, also when the first attempt to tell them
+// is lost. Otherwise these leaders would go on with the old settings until the next change of a leadership.
+func TestClusterSettingsReachEveryLeader(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3, func(o *engine.Options) { o.PublishTimeout = time.Second })
+	tc.create("t", 2)
+	tc.channel("t", "c")
+	first, second := tc.leader("t", 0), tc.leader("t", 1)
+	if first == second {
+		t.Fatal("one node leads both partitions")
+	}
+	var lost atomic.Int32 // requests of the first leader to the second: the change itself, and the first comparison
+	tc.network.rules(func(from, to string, kind netproto.Type) int {
+		if from == first.name && to == second.name && kind == netproto.TypeForwardOp && lost.Load() < 2 {
+			lost.Add(1)
+			return 0
+		}
+		return 1
+	})
+	defer tc.network.rules(nil)
+	_, err := tc.channelAt(first, "t", "c").Configure(t.Context(), engine.ChannelSettings{MaxAttempts: 7})
+	if !errors.Is(err, engine.ErrNoLeader) {
+		t.Fatalf("the change was to reach one leader only: %v", err)
+	}
+	tc.eventually("the other leader has the settings", func() bool {
+		return tc.channelAt(second, "t", "c").Settings().MaxAttempts == 7
+	})
+	if n := lost.Load(); n != 2 {
+		t.Errorf("%d requests were lost, want the change and the first comparison", n)
 	}
 }
 

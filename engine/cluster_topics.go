@@ -271,12 +271,8 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 		t.startChannels()
 		t.closeLeftoverConsumers()
 		cn.e.news.Raise()
-		if channels, now := t.Channels(), t.adoption.Epochs(); len(now) > 1 && !slices.Equal(before, now) {
-			cn.Spawn(func() {
-				for _, c := range channels {
-					c.reconcile(cn.Ctx) // some leaders may have missed a change of its settings
-				}
-			})
+		if !slices.Equal(before, t.adoption.Epochs()) {
+			t.reconcileLater(0, t.Channels()...) // some leaders may have missed a change of a channel's settings
 		}
 		if len(barren) > 0 {
 			cn.Spawn(func() { t.initPartitionsUntilDone(barren) })

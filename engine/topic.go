@@ -23,7 +23,7 @@ import (
 
 // Topic is a named topic with one or more partitions. Its methods are safe for concurrent use.
 //
-// mu guards channels and deletedChannels, and is held for a few instructions. changing is held during a whole creation,
+// mu guards channels, deletedChannels and unreconciled, and is held for a few instructions. changing is held during a whole creation,
 // deletion, pause or expansion, which waits for commits; mu is taken inside it. After a crash, recovery restores the
 // channels and the pause from the logs, and the settings from topic.json.
 type Topic struct {
@@ -41,6 +41,7 @@ type Topic struct {
 	mu              lock.Mutex[lock.Topic]
 	channels        map[string]*Channel
 	deletedChannels ops.DeletedNames // names of channels that were deleted a moment ago
+	unreconciled    unreconciled     // channels whose settings the leaders may see differently
 	// changing is held by one creation, deletion, pause or expansion at a time. The holder may wait for commits, the
 	// disk or other nodes, so nothing that must answer in time may take it.
 	changing lock.Mutex[lock.TopicChanging]
