@@ -176,8 +176,8 @@ const roomPause = 500 * time.Millisecond
 // prepareCut does steps 1 and 2: it computes the state after the cut and the payload of its record. It runs on the
 // goroutine of doCut, without mu.
 func (r *Replica) prepareCut(c *logCut) error {
-	if !r.await(func() bool { return !r.appending() }) {
-		return base.ErrClosed
+	if err := r.awaitAppended(); err != nil {
+		return err
 	}
 	c.fold, c.unread = new(core.Cursors), nil
 	r.clampToLog(c)
@@ -220,6 +220,26 @@ func (c *logCut) knownFold() *core.Cursors {
 		return nil
 	}
 	return c.fold
+}
+
+// awaitAppended does step 1. It returns the error of a file that cannot be written any more (brokenFile): the batches that
+// are to be appended may wait for room in a commit log that is full of what this file does not take. A copy that is given
+// up already keeps no files, so there will be room.
+func (r *Replica) awaitAppended() error {
+	var broken error
+	ok := r.await(func() bool {
+		if !r.appending() {
+			return true
+		}
+		if !r.discarded.Load() {
+			broken = r.brokenFile()
+		}
+		return broken != nil
+	})
+	if !ok {
+		return base.ErrClosed
+	}
+	return broken
 }
 
 // appending says whether batches that came before the cut are not appended to the log yet. It takes mu.

@@ -147,22 +147,49 @@ func TestCutOfACopyThatIsGivenUpMeanwhile(t *testing.T) {
 }
 
 // A copy whose log has a file that cannot be written any more is given up before it is cut. Otherwise the record of the
-// cut would wait for room in a commit log that is full of the batches that this file did not take.
+// cut, or the batches that are appended before it, would wait for room in a commit log that is full of the batches that
+// this file did not take.
 func TestCutOfACopyWithABrokenFile(t *testing.T) {
-	r, s := brokenReplica(t)
-	c := &logCut{durable: make(chan error, 1)} // to nothing: it has to read nothing
-	r.cut = c
-	done := make(chan struct{})
-	go func() { defer close(done); r.doCut(c) }()
-	select {
-	case <-done:
-	case <-time.After(10 * time.Second):
-		t.Error("the cut of a copy with a broken file waits for its record")
-		_ = s.end()
-		<-done
+	for what, incoming := range map[string][]incomingBatch{"its record": nil, "what is to be appended": {{}}} {
+		for _, reset := range []bool{false, true} {
+			r, s := brokenReplica(t)
+			c := &logCut{reset: reset, durable: make(chan error, 1)} // to nothing: it has to read nothing
+			r.cut, r.incoming = c, incoming
+			done := make(chan struct{})
+			go func() { defer close(done); r.doCut(c) }()
+			select {
+			case <-done:
+			case <-time.After(10 * time.Second):
+				t.Errorf("the cut of a copy with a broken file waits for %s, reset %v", what, reset)
+				_ = s.end()
+				<-done
+			}
+			if c.ready || !r.discarded.Load() {
+				t.Errorf("the cut is about to be written: %v; the copy is given up: %v", c.ready, r.discarded.Load())
+			}
+		}
 	}
-	if c.ready || !r.discarded.Load() {
-		t.Errorf("the cut is about to be written: %v; the copy is given up: %v", c.ready, r.discarded.Load())
+}
+
+// A copy that begins anew and is given up already keeps no files of the commit log, so what came before the cut is
+// appended as soon as the log has room.
+func TestCutOfACopyThatIsGivenUpWaitsForRoom(t *testing.T) {
+	r, _ := brokenReplica(t)
+	r.cut, r.incoming = &logCut{reset: true}, []incomingBatch{{}}
+	r.discarded.Store(true)
+	done := make(chan error)
+	go func() { done <- r.awaitAppended() }()
+	for range 3 {
+		r.run(func() {})
+	}
+	select {
+	case err := <-done:
+		t.Fatal("it waits for nothing", err)
+	case <-time.After(10 * time.Millisecond):
+	}
+	r.run(func() { r.incoming = nil })
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 
