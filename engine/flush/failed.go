@@ -15,9 +15,9 @@ const refusedLogEvery = 10 * time.Second
 // value of p.reopens before that flush or sync.
 //
 // An error before anything was written (no space, too many open files) loses nothing, and a later flush tries again.
-// After a failed write or sync, or if a file is damaged, the segments take nothing more until the log is cut or
-// replaced. On a single node the inbox is closed until ReopenInbox opens it. In a cluster the replica gives this copy
-// up (replica_unwritten.go).
+// After a failed write or sync, or if a file is damaged, the segments take nothing more until the log is cut, replaced
+// or repaired. On a single node the inbox is closed until ReopenInbox opens it. In a cluster a damaged range is repaired
+// from another replica, and of everything else the replica gives this copy up (replica_unwritten.go).
 func (f *Flusher) failed(p *Part, reopens uint64, err error) {
 	poisoned, damaged := errors.Is(err, segment.ErrPoisoned), errors.As(err, new(*segment.CorruptError))
 	switch {
@@ -34,7 +34,7 @@ func (f *Flusher) failed(p *Part, reopens uint64, err error) {
 		if p.flushErr.Swap(&err) != nil {
 			return
 		}
-		if !p.owner.Solo() && poisoned {
+		if !p.owner.Solo() && p.Unwritten() {
 			f.n.Log.Error("a segment could not be written: the leadership goes to another replica in sync, and the copy is "+
 				"fetched anew when the in-sync replicas can do without it. What was answered OK "+
 				"is safe in the commit log, which keeps it and gets full if that lasts; restart the node then",

@@ -1,11 +1,13 @@
 package flush
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"penstock/engine/base"
 	"penstock/segment"
+	"penstock/segment/logtest"
 )
 
 // The age of data that arrived while the process ran is the time since its arrival, whatever times its leader gave it.
@@ -81,6 +83,46 @@ func TestInboxOpensForAnotherLog(t *testing.T) {
 		end()
 		if p.ReopenInbox(); !p.isClosed() {
 			t.Errorf("%s, and the inbox opens", what)
+		}
+	}
+}
+
+// A copy whose last segment file is broken takes no more batches into segments, and is not repaired in place: it counts
+// as one that cannot be written, so that its replica gives it up, and a leader first looks for another one. Where there
+// is no other copy, or if only a range of the file is damaged, the inbox is closed.
+func TestBrokenFileIsUnwritten(t *testing.T) {
+	for _, c := range []struct{ shared, broken, closed, unwritten bool }{
+		{true, true, false, true},
+		{true, false, true, false},
+		{false, true, true, true},
+		{false, false, true, false},
+	} {
+		f, p := newTestPart(t, nil)
+		p.shared = c.shared
+		p.log.Put(1, 100, 1)
+		p.log.Flush()
+		if err := errors.Join(p.log.Sync(), p.log.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if c.broken && !p.log.Disk.Corrupt(logtest.Dir+"/0000000000.seg", []byte("rotten"), segment.SegmentHeaderBytes/2) {
+			t.Fatal("nothing was damaged")
+		}
+		var err error
+		p.log.Log, err = segment.Open(p.log.Disk, logtest.Dir, segment.Identity{}, p.log.State, segment.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.log.Put(1, 100, 1)
+		_, err = p.log.Log.Flush(f.writer, 1<<20)
+		if (err != nil) != c.broken {
+			t.Fatalf("broken %v: %v", c.broken, err)
+		}
+		if !c.broken {
+			err = &segment.CorruptError{} // a range before what is flushed
+		}
+		f.failed(&p.Part, p.Reopens(), err)
+		if p.isClosed() != c.closed || p.Unwritten() != c.unwritten {
+			t.Errorf("%+v: the inbox is closed %v, it cannot be written %v", c, p.isClosed(), p.Unwritten())
 		}
 	}
 }

@@ -118,10 +118,17 @@ func (p *Part) Needed() segment.MsgID { return segment.MsgID(p.needed.Load()) }
 // look.
 func (p *Part) CountedFrom() segment.Offset { return segment.Offset(p.countedFrom.Load()) }
 
-// Unwritten says whether the segments cannot be written any more, although they may still be readable.
+// Unwritten says whether the segments cannot be written any more, although they may still be readable: a write or a sync
+// has failed, or the file that takes the next batches is broken. Such a file is not repaired in place.
 func (p *Part) Unwritten() bool {
 	err := p.flushErr.Load()
-	return err != nil && errors.Is(*err, segment.ErrPoisoned)
+	return err != nil && (errors.Is(*err, segment.ErrPoisoned) || p.lastIsBroken())
+}
+
+// lastIsBroken says whether the last segment file is gone, or has a header that reads and is wrong.
+func (p *Part) lastIsBroken() bool {
+	s := p.owner.Log().Segments()
+	return len(s) > 0 && s[len(s)-1].Err != nil && !segment.DeviceFailed(s[len(s)-1].Err)
 }
 
 // ReopenInbox opens an inbox that Flusher.failed closed because segments could not be written. It is called without a

@@ -24,6 +24,7 @@ type testPart struct {
 	log    *logtest.Log
 	limits Limits
 	holds  bool
+	shared bool // there are other copies
 }
 
 func (p *testPart) Log() *segment.Log            { return p.log.Log }
@@ -34,7 +35,7 @@ func (*testPart) Carry(segment.Offset)           {}
 func (*testPart) LeaderStart() segment.Position  { return 0 }
 func (*testPart) TopicDeleted() bool             { return false }
 func (*testPart) MayTrim() bool                  { return true }
-func (*testPart) Solo() bool                     { return true }
+func (p *testPart) Solo() bool                   { return !p.shared }
 func (*testPart) GivenUp() bool                  { return false }
 func (*testPart) NeedsNoFlush() bool             { return false }
 func (*testPart) IsGoingAway() bool              { return false }
