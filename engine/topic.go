@@ -23,9 +23,9 @@ import (
 
 // Topic is a named topic with one or more partitions. Its methods are safe for concurrent use.
 //
-// mu guards channels, deletedChannels and unreconciled, and is held for a few instructions. changing is held during a whole creation,
-// deletion, pause or expansion, which waits for commits; mu is taken inside it. After a crash, recovery restores the
-// channels and the pause from the logs, and the settings from topic.json.
+// mu guards channels, deletedChannels and unreconciled, and is held for a few instructions. changing is held during a
+// whole creation, deletion, pause or expansion, which waits for commits; mu is taken inside it. After a crash, recovery
+// restores the channels and the pause from the logs, and the settings from topic.json.
 type Topic struct {
 	shared part.Topic // what the partitions know of their topic
 

@@ -118,8 +118,8 @@ func (p *Part) Needed() segment.MsgID { return segment.MsgID(p.needed.Load()) }
 // look.
 func (p *Part) CountedFrom() segment.Offset { return segment.Offset(p.countedFrom.Load()) }
 
-// Unwritten says whether the segments cannot be written any more, although they may still be readable: a write or a sync
-// has failed, or the file that takes the next batches is broken. Such a file is not repaired in place.
+// Unwritten says whether the segments cannot be written any more, although they may still be readable: a write or a
+// sync has failed, or the file that takes the next batches is broken. Such a file is not repaired in place.
 func (p *Part) Unwritten() bool {
 	err := p.flushErr.Load()
 	return err != nil && (errors.Is(*err, segment.ErrPoisoned) || p.lastIsBroken())

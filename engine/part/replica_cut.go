@@ -222,9 +222,9 @@ func (c *logCut) knownFold() *core.Cursors {
 	return c.fold
 }
 
-// awaitAppended does step 1. It returns the error of a file that cannot be written any more (brokenFile): the batches that
-// are to be appended may wait for room in a commit log that is full of what this file does not take. A copy that is given
-// up already keeps no files, so there will be room.
+// awaitAppended does step 1. It returns the error of a file that cannot be written any more (brokenFile): the batches
+// that are to be appended may wait for room in a commit log that is full of what this file does not take. A copy that
+// is given up already keeps no files, so there will be room.
 func (r *Replica) awaitAppended() error {
 	var broken error
 	ok := r.await(func() bool {
