@@ -73,7 +73,8 @@ type Options struct {
 	// recovery can then tell damage to that group from a torn write. With 0, the log writes marks only at a clean stop
 	// and to give files back.
 	MarkAfter time.Duration
-	Inline    bool // prepare and recycle files inside Step, without goroutines: for tests and simulation
+	SlowAfter time.Duration // a group that takes this long to become durable counts as Stats.Slow; 0: none does
+	Inline    bool          // prepare and recycle files inside Step, without goroutines: for tests and simulation
 }
 
 func (o *Options) complete(arena *aio.Arena, block int64) error {

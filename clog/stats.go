@@ -21,7 +21,9 @@ type Stats struct {
 	// CheckpointBytes counts the bytes of the checkpoints at the beginnings of files.
 	CheckpointBytes uint64
 
-	FlushNanos uint64 // sum over all groups, from submission to durable
+	Slow       uint64        // groups that took Options.SlowAfter or longer to become durable
+	Slowest    time.Duration // the longest that one of these took
+	FlushNanos uint64        // sum over all groups, from submission to durable
 	Flush      [FlushBuckets]uint64
 
 	StallsBuffer uint64 // times that no buffer was free
@@ -62,6 +64,8 @@ func (s *Stats) FlushMicros(q float64) int64 {
 type counters struct {
 	groups, solo, records, bytes, marks, files, checkpointBytes atomic.Uint64
 	flushNanos                                                  atomic.Uint64
+	slow                                                        atomic.Uint64
+	slowest                                                     atomic.Int64 // ns; the holder of Log.mu writes it
 	flush                                                       [FlushBuckets]atomic.Uint64
 	stalls                                                      [stallKinds]atomic.Uint64
 	recycled, prepared, removed                                 atomic.Uint64
@@ -77,7 +81,12 @@ func (c *counters) submitted(g *Group, paddedBytes int) {
 	c.bytes.Add(uint64(paddedBytes))
 }
 
-func (c *counters) flushed(d time.Duration) {
+// flushed counts a group that took d to become durable. It counts as slow if that is slowAfter or longer; 0: none does.
+func (c *counters) flushed(d, slowAfter time.Duration) {
+	if slowAfter > 0 && d >= slowAfter {
+		c.slow.Add(1)
+		c.slowest.Store(max(c.slowest.Load(), int64(d)))
+	}
 	c.flushNanos.Add(uint64(d))
 	c.flush[min(bits.Len64(uint64(d.Microseconds())), FlushBuckets-1)].Add(1)
 }
@@ -166,7 +175,7 @@ func (l *Log) Stats() Stats {
 	s := Stats{
 		Groups: c.groups.Load(), SoloGroups: c.solo.Load(), Records: c.records.Load(), Bytes: c.bytes.Load(),
 		Marks: c.marks.Load(), Files: c.files.Load(), CheckpointBytes: c.checkpointBytes.Load(),
-		FlushNanos:   c.flushNanos.Load(),
+		FlushNanos: c.flushNanos.Load(), Slow: c.slow.Load(), Slowest: time.Duration(c.slowest.Load()),
 		StallsBuffer: c.stalls[stallBuffer].Load(), StallsSpare: c.stalls[stallSpare].Load(),
 		StallsFull: c.stalls[stallFull].Load(),
 		Recycled:   c.recycled.Load(), Prepared: c.prepared.Load(), Removed: c.removed.Load(),

@@ -327,7 +327,7 @@ func (l *Log) reportDurable() {
 		l.durable = g.seq
 		l.current.stored.end.Store(g.fileEnd) // the file of g: a new file waits for the groups in flight
 		if now := time.Now(); g.records > 0 {
-			l.stats.flushed(now.Sub(g.submitted))
+			l.stats.flushed(now.Sub(g.submitted), l.opts.SlowAfter)
 			l.idleMark.groupDurable(now)
 			l.source.Durable(g)
 			failpoint.Pass("clog/after-durable")

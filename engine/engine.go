@@ -112,7 +112,7 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 		CommitFileBytes: o.CommitFileBytes, CommitLiveBytes: o.CommitLiveBytes, GroupsInFlight: o.GroupsInFlight,
 		MinSegmentBytes: o.MinSegmentBytes, MaxSegmentBytes: o.MaxSegmentBytes, RetentionInterval: o.RetentionInterval,
 		MaxInboxBytes: o.MaxInboxBytes, MaxNodeInboxBytes: o.MaxNodeInboxBytes, MaxStateBytes: o.MaxStateBytes,
-		PublishTimeout: o.PublishTimeout, AdmitTimeout: o.AdmitTimeout,
+		PublishTimeout: o.PublishTimeout, AdmitTimeout: o.AdmitTimeout, SlowCommit: o.SlowCommit,
 		UnknownKind: o.unknownKind, MarkAfter: o.markAfter, Startup: o.Startup,
 	})
 	opening(e)
@@ -256,6 +256,7 @@ const (
 func (e *Engine) watch() {
 	var groups uint64
 	var clockTold time.Time
+	var slow slowCommits
 	moved, told := e.now(), false
 	for e.host.Pause(watchInterval, e.stop) {
 		e.watchClock(&clockTold)
@@ -268,6 +269,7 @@ func (e *Engine) watch() {
 			waiting = pt.ExpirePuts(now.UnixNano()) || waiting
 		}
 		stats := e.store.CommitLog().Stats()
+		e.watchSlowCommits(&slow, &stats)
 		if !waiting || stats.Groups != groups {
 			if told {
 				e.log.Warn("messages are stored again", "after", now.Sub(moved).Round(time.Millisecond))

@@ -82,6 +82,9 @@ type Options struct {
 	// DiskProbeAfter is how long the disk may be idle before the engine probes it with a write. Negative: no probes.
 	// (10 s)
 	DiskProbeAfter time.Duration
+	// SlowCommit is how long a group of the commit log may take to become durable before it counts as slow. Slow groups
+	// are logged. (500 ms)
+	SlowCommit time.Duration
 	// AdmitTimeout is the longest wait of a put for room in an inbox. Negative: a put that finds no room is refused at
 	// once. (800 ms, because clients give up a socket write after 1 s)
 	AdmitTimeout       time.Duration
@@ -169,6 +172,7 @@ func (o *Options) setDefaults() error {
 	defDur(&o.DiskPatience, 5*time.Second)
 	defDur(&o.DiskFailedAfter, 30*time.Second)
 	defDur(&o.DiskProbeAfter, core.DiskProbeIdleNs)
+	defDur(&o.SlowCommit, 500*time.Millisecond)
 	defDur(&o.AdmitTimeout, 800*time.Millisecond)
 	defDur(&o.ConfirmInterval, 5*time.Millisecond)
 	defInt(&o.DefaultPartitions, 1)

@@ -173,6 +173,7 @@ func (c *conn) answer(p *pending) (fatal bool) {
 			c.out.appendOKs(p.count)
 		}
 	default:
+		c.srv.counts.refusedPublish(p.put.Err)
 		for range p.count { // only one, unless the connection survives it
 			c.out.append(appendFrame(nil, frameError, publishRefused(p, p.put.Err)))
 			if fatal = !p.survives(p.put.Err); fatal {

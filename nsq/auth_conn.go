@@ -80,6 +80,7 @@ func (c *conn) prove(secret string) (*auth.Principal, *fault) {
 	default:
 		return who, nil
 	}
+	c.srv.counts.authFailures.Add(1)
 	return nil, &fault{"E_AUTH_FAILED AUTH failed"}
 }
 
@@ -116,6 +117,7 @@ func (c *conn) mayPublish(cmd *command) *fault {
 	case c.granted.who == who && c.granted.topic == string(cmd.topic):
 		return nil
 	case !who.Allows(auth.Publish, string(cmd.topic), ""):
+		c.srv.counts.authFailures.Add(1)
 		return faultf("E_UNAUTHORIZED AUTH failed for %s on %q %q", cmd.verb, cmd.topic, "")
 	}
 	c.granted = granted{who, string(cmd.topic)}
@@ -132,6 +134,7 @@ func (c *conn) maySubscribe(topic, channel string) *fault {
 		return f
 	}
 	if !who.Allows(auth.Subscribe, topic, channel) {
+		c.srv.counts.authFailures.Add(1)
 		return faultf("E_UNAUTHORIZED AUTH failed for %s on %q %q", verbSub, topic, channel)
 	}
 	next := *c.login.Load()

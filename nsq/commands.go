@@ -53,6 +53,7 @@ func (c *conn) publish(cmd *command, size int) *fault {
 		r = newPending(c, cmd.verb)
 		r.addressed, r.partition = cmd.addressed, cmd.partition
 		if err != nil {
+			c.srv.counts.refusedPublish(err)
 			return &fault{publishRefused(r, err)}
 		}
 		r.to = t
@@ -77,6 +78,7 @@ func (c *conn) publishBatch(cmd *command, size int) *fault {
 	p := newPending(c, cmd.verb)
 	p.addressed, p.partition = cmd.addressed, cmd.partition
 	if err != nil {
+		c.srv.counts.refusedPublish(err)
 		return &fault{publishRefused(p, err)}
 	}
 	p.to = t

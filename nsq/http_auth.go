@@ -84,7 +84,8 @@ func (s *Server) listenHTTPS(h http.Handler) error {
 	if err != nil {
 		return listen.Error("HTTPS", s.opts.HTTPSAddress, err)
 	}
-	s.httpsLn = tls.NewListener(listen.Bound(ln, s.opts.MaxConnections), s.certs.outer)
+	s.httpsBound = listen.Bound(ln, s.opts.MaxConnections)
+	s.httpsLn = tls.NewListener(s.httpsBound, s.certs.outer)
 	s.https = web.NewServer(h, s.gate, s.opts.Logger)
 	return nil
 }

@@ -188,6 +188,7 @@ func (s *Server) put(ctx context.Context, name string, publish func(*engine.Topi
 		return publish(t)
 	})
 	if err != nil {
+		s.counts.refusedPublish(err)
 		return nil, err
 	}
 	return "OK", nil

@@ -43,9 +43,11 @@ type Server struct {
 	httpLn  net.Listener // nil: off
 	http    *http.Server
 	plain   http.Handler // for Options.Front, which answers with it once Serve runs
-	httpsLn net.Listener // nil: off
+	httpsLn net.Listener // nil: off; TLS on httpsBound
 	https   *http.Server
-	flusher flusher
+	// httpsBound is the listener below httpsLn, which counts the connections.
+	httpsBound net.Listener
+	flusher    flusher
 
 	certs *certificates   // nil: TLS is not offered
 	auth  *auth.Authority // nil: every client may do everything
@@ -53,6 +55,7 @@ type Server struct {
 	gate    *web.Gate // of all HTTP listeners
 	lookups *lookup.Service
 	metrics *metrics.Collector
+	counts  counters
 	deleted web.Deletions
 
 	mu       lock.Mutex[lock.NSQServer]
@@ -79,6 +82,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	s.flusher.quit = s.quit
 	s.metrics = metrics.New(metrics.Options{
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,
+		Server: s.meter,
 	})
 	s.gate = o.gate()
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -115,7 +119,7 @@ func (s *Server) listen() error {
 		return listen.Error("clients", s.opts.TCPAddress, err)
 	}
 	s.tcp = ln.(*net.TCPListener)
-	handler := s.table().Handler(s.permit)
+	handler := s.counted(s.table().Handler(s.permit))
 	if err := s.listenHTTPS(handler); err != nil {
 		return err
 	}

@@ -277,6 +277,8 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 
 func metricSettings(n *node) []*setting {
 	return []*setting{
+		row("slow-commit", "500ms", duration(&n.engine.SlowCommit, time.Millisecond),
+			"count and log groups of the commit log that take this long to become durable"),
 		row("metrics-max-series", "10000", count(&n.nsq.MaxMetricSeries, 1),
 			"maximum number of series of topics and channels in /metrics; beyond it, each of their metrics shows one sum over "+
 				"all of them, until the node is restarted"),

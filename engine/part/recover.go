@@ -51,6 +51,7 @@ func (r *Recovery) Replay(node uuid.UUID) error {
 		Pulse:     s.pulse,
 		FileBytes: s.opts.CommitFileBytes, MaxLiveBytes: s.opts.CommitLiveBytes, InFlight: s.opts.GroupsInFlight,
 		Store: node, Logger: s.log, Inline: s.host.InlineLog(), MarkAfter: s.opts.MarkAfter,
+		SlowAfter: s.opts.SlowCommit,
 	}, counted{r.Log, s.opts.Startup})
 	var corrupt *segment.CorruptError
 	if err != nil && !errors.As(err, &corrupt) {

@@ -83,6 +83,7 @@ func (r *Replica) changeRole() {
 	r.ledEpoch = st.Epoch
 	r.counted = replicate.LeaderCounts{}
 	r.lead(replicate.NewLeader(r.node.replication, r.node.member(), r.node.Self.Boot, log, st, r.node.Now()))
+	r.node.store.counters.LeaderChanges.Add(1)
 	r.pending.clear()
 	r.startEpoch, r.granted, r.stalled, r.writesPaused = false, false, nil, false
 	r.setLeads(true)

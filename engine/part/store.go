@@ -78,6 +78,8 @@ type Options struct {
 	PublishTimeout    time.Duration // how long a put may wait until it is stored
 	AdmitTimeout      time.Duration // how long a put may wait for room in its inbox
 
+	SlowCommit time.Duration // a group of the commit log that takes this long counts as slow
+
 	UnknownKind core.ControlKind // tests only: a kind of control entry that this process treats as unknown
 	MarkAfter   time.Duration    // how long the commit log is idle before it marks its last group
 	Startup     *health.Startup  // is told how much of the commit log has been read; may be nil
@@ -91,6 +93,7 @@ type Counters struct {
 	SegmentSyncs           atomic.Uint64
 	TrimmedBytes           atomic.Uint64 // removed by retention
 	ISRChanges             atomic.Uint64 // ISR changes that leaders on this node asked the metadata store for
+	LeaderChanges          atomic.Uint64 // times that this node began to lead a partition of the cluster
 	ISRHeldBack            atomic.Uint64 // ISR changes that leaders did not ask for, because there had been too many
 	AbsentReplicas         atomic.Uint64 // answers of other nodes that have no copy of a partition led here
 	DelaysCorrected        atomic.Uint64 // delayed messages whose due time was corrected, see correctDelays

@@ -14,10 +14,11 @@ import (
 // Options say what a Collector reads.
 type Options struct {
 	Engine    *engine.Engine
-	Version   string        // of this program
-	Started   time.Time     // when the server began to serve
-	MaxSeries int           // most series of topics and channels together, see limiter; 0: DefaultMaxSeries
-	Wait      time.Duration // how long a scrape waits for the numbers of topics and channels; 0: DefaultWait
+	Version   string             // of this program
+	Started   time.Time          // when the server began to serve
+	MaxSeries int                // most series of topics and channels together, see limiter; 0: DefaultMaxSeries
+	Server    func() ServerMeter // counters of the server; nil: none
+	Wait      time.Duration      // how long a scrape waits for the numbers of topics and channels; 0: DefaultWait
 }
 
 // Defaults of Options.
@@ -87,6 +88,12 @@ func (c *Collector) collectNode(w writer) {
 	w.set(storageInfo, 1, info.IOEngine, info.FileSystem, info.DeviceCache, strconv.FormatBool(info.Direct))
 	w.set(startTime, float64(c.o.Started.UnixNano())/1e9)
 	collectCommit(w, c.o.Engine.CommitStats())
+	if c.o.Server != nil {
+		collectServer(w, c.o.Server())
+	}
+	if m := c.o.Engine.ClusterMeter(); m != nil {
+		collectCluster(w, m, c.o.Engine.Counters())
+	}
 	collectStorage(w, c.o.Engine.Storage(), len(info.CorruptionsAtRecover))
 }
 
@@ -94,6 +101,7 @@ func collectCommit(w writer, s clog.Stats) {
 	w.set(commitGroups, float64(s.Groups))
 	w.set(commitRecords, float64(s.Records))
 	w.set(commitBytes, float64(s.Bytes))
+	w.set(slowCommits, float64(s.Slow))
 	w.set(commitStalls, float64(s.StallsBuffer), "buffers")
 	w.set(commitStalls, float64(s.StallsSpare), "files")
 	w.set(commitStalls, float64(s.StallsFull), "room")
@@ -125,4 +133,51 @@ func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
 	w.set(corruptions, float64(foundAtStart), "recovery")
 	w.set(corruptions, float64(s.ScrubDamaged), "segments")
 	w.set(corruptions, float64(s.ScrubLogDamaged), "commit_log")
+}
+
+// ServerMeter has the counters of the server.
+type ServerMeter struct {
+	Refused      map[string]uint64 // publishes, by reason
+	Connections  map[string]int    // by kind
+	AuthFailures uint64
+	Requests     map[Request]uint64
+}
+
+// Request is a kind of HTTP request. Route is the pattern of a route, never the path of a client.
+type Request struct {
+	Route string
+	Code  int
+}
+
+func collectServer(w writer, m ServerMeter) {
+	for reason, n := range m.Refused {
+		w.set(refused, float64(n), reason)
+	}
+	for kind, n := range m.Connections {
+		w.set(connections, float64(n), kind)
+	}
+	w.set(authFailures, float64(m.AuthFailures))
+	for r, n := range m.Requests {
+		w.set(httpRequests, float64(n), r.Route, strconv.Itoa(r.Code))
+	}
+}
+
+func collectCluster(w writer, m *engine.ClusterMeter, c *engine.Counters) {
+	w.set(storeUp, oneIf(m.Leased))
+	w.set(leaseLeft, m.LeaseLeft.Seconds())
+	w.set(controller, oneIf(m.Controller))
+	w.set(partitions, float64(m.InSync), "in_sync")
+	w.set(partitions, float64(m.UnderReplicated), "under_replicated")
+	w.set(partitions, float64(m.BelowMinISR), "below_min_isr")
+	w.set(partitions, float64(m.Following), "following")
+	w.set(partitions, float64(m.Leaderless), "leaderless")
+	w.set(partitionsLed, float64(m.Led()))
+	w.set(isrChanges, float64(c.ISRChanges.Load()))
+	w.set(leaderChanges, float64(c.LeaderChanges.Load()))
+	w.set(framesRefused, float64(c.FramesWithoutCopy.Load()), "no_copy")
+	for _, p := range m.Peers {
+		w.set(lagSeconds, p.Lag.Seconds(), p.Name)
+		w.set(lagBytes, float64(p.LagBytes), p.Name)
+		w.set(peerUp, oneIf(p.Up), p.Name)
+	}
 }

@@ -82,6 +82,8 @@ var (
 		"Bytes written to the commit log, with headers and padding.")
 	commitFlush = define(ofStorage, histogram, "commit_flush_duration_seconds",
 		"Time of a group from its submission to the disk until it is durable.")
+	slowCommits = define(ofStorage, counter, "slow_commits_total",
+		"Groups that took slow-commit or longer to become durable.")
 	commitStalls = define(ofStorage, counter, "commit_stalls_total",
 		"Times that the commit log had to wait: buffers (none was free), files (none was prepared), room (commit-live-bytes "+
 			"was reached).", "reason")
@@ -112,6 +114,45 @@ var (
 	corruptions = define(ofStorage, gauge, "corruptions",
 		"Damaged data, by where it is: copies (of partitions, with a range that cannot be read now), recovery (found at the "+
 			"start), segments and commit_log (found by the scrub since the start).", "where")
+)
+
+// Of the clients of this node.
+var (
+	refused = define(ofClients, counter, "publishes_refused_total",
+		"Publishes that were not answered OK; unknown: they may have been stored.", "reason")
+	connections = define(ofClients, gauge, "connections",
+		"Open connections of clients: nsq, http, https.", "kind")
+	authFailures = define(ofClients, counter, "auth_failures_total",
+		"Requests and commands that were refused because their client proved nothing, or may not do that.")
+	httpRequests = define(ofClients, counter, "http_requests_total",
+		"Answers to HTTP requests, by the pattern of the route and the status.", "route", "code")
+)
+
+// Of the cluster, as this node sees it.
+var (
+	storeUp = define(ofCluster, gauge, "store_up",
+		"1 while the metadata store extends this node's lease; 0: this node leads nothing and does not know who does.")
+	leaseLeft = define(ofCluster, gauge, "lease_remaining_seconds",
+		"Time until this node's lease ends unless the metadata store extends it.")
+	controller = define(ofCluster, gauge, "controller",
+		"1 on the node that decides about elections and replicas.")
+	partitions = define(ofCluster, gauge, "partitions",
+		"Copies on this node by the state of their partition. Led here: in_sync, under_replicated (a replica is missing), "+
+			"below_min_isr (nothing can be published). Else: following; leaderless (nobody is known to serve it).", "state")
+	partitionsLed = define(ofCluster, gauge, "partitions_led",
+		"Partitions that this node leads.")
+	isrChanges = define(ofCluster, counter, "isr_changes_total",
+		"Changes of in-sync replicas that leaders on this node asked for.")
+	leaderChanges = define(ofCluster, counter, "leader_changes_total",
+		"Times that this node began to lead a partition.")
+	lagSeconds = define(ofCluster, gauge, "replica_lag_seconds",
+		"Time for which another node has lacked something of a partition that this node leads: the longest.", "peer")
+	lagBytes = define(ofCluster, gauge, "replica_lag_bytes",
+		"Bytes that another node lacks of the partitions that this node leads.", "peer")
+	peerUp = define(ofCluster, gauge, "peer_up",
+		"1 while this node is connected to another node.", "peer")
+	framesRefused = define(ofCluster, counter, "frames_refused_total",
+		"Frames of other nodes that were dropped: no_copy (about a partition of which this node has no copy).", "reason")
 )
 
 // Of topics, of which this node leads at least one partition.

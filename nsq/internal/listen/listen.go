@@ -89,6 +89,14 @@ func Bound(ln net.Listener, maxOpen int) net.Listener {
 	return &boundedListener{Listener: ln, maxOpen: int64(maxOpen)}
 }
 
+// Open returns how many connections of a listener from Bound are open; 0 for nil.
+func Open(ln net.Listener) int {
+	if l, ok := ln.(*boundedListener); ok {
+		return int(l.open.Load())
+	}
+	return 0
+}
+
 // boundedListener counts the connections that were accepted and are still open. The HTTP server's goroutine calls
 // Accept; any goroutine may close a connection.
 type boundedListener struct {

@@ -1,0 +1,55 @@
+package engine
+
+import (
+	"time"
+
+	"penstock/engine/part"
+)
+
+// ClusterMeter is what monitoring reads of a node in a cluster.
+type ClusterMeter struct {
+	part.Meter
+	Leased     bool          // the metadata store has extended this node's lease: the node may serve
+	LeaseLeft  time.Duration // until the lease ends; 0: it has ended
+	Controller bool          // this node is the controller, by the newest snapshot, if it has a lease
+	Peers      []PeerMeter   // the other nodes of the newest snapshot
+}
+
+// PeerMeter is another node, as this one sees it.
+type PeerMeter struct {
+	Name     string
+	Up       bool          // there is a connection
+	Lag      time.Duration // of the partitions led here, the longest that it has lacked something
+	LagBytes int64         // what it lacks in all of these
+}
+
+// ClusterMeter returns the present numbers, or nil on a single node. It takes a lock of each replica, and waits neither
+// for the disk nor for other nodes.
+func (e *Engine) ClusterMeter() *ClusterMeter {
+	if e.cluster == nil {
+		return nil
+	}
+	return e.cluster.meter()
+}
+
+func (cn *clusterNode) meter() *ClusterMeter {
+	m := &ClusterMeter{Meter: *cn.Meter(), Leased: cn.Leased()}
+	if m.Leased {
+		m.LeaseLeft = time.Duration(max(0, cn.Until()-cn.Now()))
+	}
+	snap := cn.snapshot()
+	if snap == nil {
+		return m
+	}
+	m.Controller = m.Leased && snap.Controller == cn.Self.ID
+	for id, n := range snap.Nodes {
+		if id == cn.Self.ID {
+			continue
+		}
+		lag := m.Lags[id]
+		m.Peers = append(m.Peers, PeerMeter{
+			Name: n.Name, Up: cn.Net.Connected(id), Lag: time.Duration(lag.Ns), LagBytes: lag.Bytes,
+		})
+	}
+	return m
+}

@@ -1,0 +1,138 @@
+package nsq
+
+import (
+	"errors"
+	"net/http"
+	"sync"
+	"sync/atomic"
+
+	"penstock/engine"
+	"penstock/nsq/internal/listen"
+	"penstock/nsq/metrics"
+)
+
+// counters are totals since the server's start, for /metrics. Any goroutine may count and read. A publish over NSQ that
+// succeeds counts nothing here.
+type counters struct {
+	refused      [reasonCount]atomic.Uint64
+	authFailures atomic.Uint64
+	requests     sync.Map // metrics.Request to *atomic.Uint64; one for each route and status that occurred
+}
+
+// reason is why a publish was refused.
+type reason uint8
+
+const (
+	reasonOverloaded reason = iota
+	reasonDeadline
+	reasonNoLeader
+	reasonNoQuorum
+	reasonUnknown
+	reasonDisk
+	reasonDiskFull
+	reasonQuota
+	reasonStateFull
+	reasonTooBig
+	reasonClosing
+	reasonOther
+	reasonCount
+)
+
+var reasonNames = [reasonCount]string{
+	"overloaded", "deadline", "no_leader", "no_quorum", "unknown", "disk", "disk_full", "quota", "state_full", "too_big",
+	"closing", "other",
+}
+
+// reasons lists the errors of each reason. An error of none of them is other.
+var reasons = []struct {
+	reason
+	errs []error
+}{
+	{reasonOverloaded, []error{engine.ErrOverloaded}},
+	{reasonDeadline, []error{engine.ErrDeadline}},
+	{reasonNoLeader, []error{engine.ErrNoLeader, engine.ErrMoved}},
+	{reasonNoQuorum, []error{engine.ErrNoQuorum}},
+	{reasonDiskFull, []error{engine.ErrNoSpace}},
+	{reasonDisk, []error{engine.ErrDisk, engine.ErrDiskHung, engine.ErrReadOnly}},
+	{reasonUnknown, []error{engine.ErrUnknown}},
+	{reasonQuota, []error{engine.ErrQuota}},
+	{reasonStateFull, []error{engine.ErrStateFull}},
+	{reasonTooBig, []error{engine.ErrMessageTooBig, engine.ErrBatchTooBig}},
+	{reasonClosing, []error{engine.ErrClosed}},
+}
+
+func reasonOf(err error) reason {
+	for _, r := range reasons {
+		for _, e := range r.errs {
+			if errors.Is(err, e) {
+				return r.reason
+			}
+		}
+	}
+	return reasonOther
+}
+
+// refusedPublish counts a publish, of one message or a batch, that was answered with err.
+func (c *counters) refusedPublish(err error) { c.refused[reasonOf(err)].Add(1) }
+
+// answered counts the answer to an HTTP request.
+func (c *counters) answered(route string, status int) {
+	if status == http.StatusUnauthorized || status == http.StatusForbidden {
+		c.authFailures.Add(1)
+	}
+	key := metrics.Request{Route: route, Code: status}
+	n, ok := c.requests.Load(key)
+	if !ok {
+		n, _ = c.requests.LoadOrStore(key, new(atomic.Uint64))
+	}
+	n.(*atomic.Uint64).Add(1)
+}
+
+// counted serves HTTP with routes, and counts the answers by the pattern of the route: paths of clients are no labels.
+func (s *Server) counted(routes http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a := answerWriters.Get().(*answerWriter)
+		a.ResponseWriter, a.status = w, http.StatusOK
+		defer func() {
+			a.ResponseWriter = nil
+			answerWriters.Put(a)
+		}()
+		routes.ServeHTTP(a, r)
+		s.counts.answered(r.Pattern, a.status)
+	})
+}
+
+var answerWriters = sync.Pool{New: func() any { return new(answerWriter) }}
+
+// answerWriter notes the status of an answer.
+type answerWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (a *answerWriter) WriteHeader(status int) {
+	a.status = status
+	a.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (a *answerWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// meter returns the counters for /metrics.
+func (s *Server) meter() metrics.ServerMeter {
+	m := metrics.ServerMeter{
+		AuthFailures: s.counts.authFailures.Load(), Refused: map[string]uint64{}, Requests: map[metrics.Request]uint64{},
+		Connections: map[string]int{"http": listen.Open(s.httpLn), "https": listen.Open(s.httpsBound)},
+	}
+	s.mu.Lock()
+	m.Connections["nsq"] = len(s.conns)
+	s.mu.Unlock()
+	for r, name := range reasonNames {
+		m.Refused[name] = s.counts.refused[r].Load()
+	}
+	s.counts.requests.Range(func(key, n any) bool {
+		m.Requests[key.(metrics.Request)] = n.(*atomic.Uint64).Load()
+		return true
+	})
+	return m
+}
