@@ -52,7 +52,7 @@ func TestReleaseLimit(t *testing.T) {
 		t.Fatal("the segments have it")
 	}
 	for _, p.holds = range []bool{true, false} {
-		if release := f.releaseLimit(0, seq+5); (release == seq) != p.holds || release > seq+5 {
+		if release := f.releaseLimit(seq + 5); (release == seq) != p.holds || release > seq+5 {
 			t.Errorf("the copy needs file %d: %v, and those below %d are released", seq, p.holds, release)
 		}
 	}

@@ -76,13 +76,10 @@ type Copy interface {
 	GivenUp() bool
 	// NeedsNoFlush says whether the copy is given up and nobody needs its contents.
 	NeedsNoFlush() bool
-	// IsGoingAway says whether this node is about to remove the partition's bytes. Such a partition does not keep
-	// commit log files for batches that its segments cannot take, because the tombstone, or the record of the removal,
-	// may be waiting for the room of those files.
-	IsGoingAway() bool
-	// HoldsFiles says whether the commit log must keep its files for batches that the segments of the copy lack. If it
-	// returns false for a copy that is given up or being removed, the next process can know that the copy lacks
-	// something. It may write to the disk.
+	// HoldsFiles says whether the commit log must keep its files for batches that the segments of the copy lack. A
+	// partition that this node is about to remove holds none, because the tombstone, or the record of the removal, may be
+	// waiting for the room of those files. If HoldsFiles returns false for a copy that is given up or being removed, the
+	// next process can know that the copy lacks something. It may write to the disk.
 	HoldsFiles() bool
 }
 

@@ -38,7 +38,6 @@ func (*testPart) MayTrim() bool                  { return true }
 func (p *testPart) Solo() bool                   { return !p.shared }
 func (*testPart) GivenUp() bool                  { return false }
 func (*testPart) NeedsNoFlush() bool             { return false }
-func (*testPart) IsGoingAway() bool              { return false }
 func (*testPart) FindLost()                      {}
 func (*testPart) Trimmed(bool, bool)             {}
 func (p *testPart) isClosed() bool               { return p.WhyClosed() != nil }

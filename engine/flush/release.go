@@ -36,13 +36,10 @@ func (f *Flusher) releaseFiles(target uint64) bool {
 	}
 	target = min(target, current) // files up to and including target are released
 	f.due = f.due[:0]
-	release := current
 	for p := range f.n.Parts {
-		if seq, ok := p.owner.Log().OldestUnsyncedFileSeq(); !ok || p.owner.NeedsNoFlush() {
-			continue // a copy that was given up needs no flush
-		} else if seq > target {
-			release = min(release, seq)
-			continue
+		seq, ok := p.owner.Log().OldestUnsyncedFileSeq()
+		if !ok || seq > target || p.owner.NeedsNoFlush() {
+			continue // releaseLimit asks what it holds
 		}
 		f.flushUpTo(p, target)
 		f.due = append(f.due, p)
@@ -50,11 +47,9 @@ func (f *Flusher) releaseFiles(target uint64) bool {
 	for i, p := range f.due {
 		f.due[i] = nil
 		f.sync(p)
-		if seq, ok := p.owner.Log().OldestUnsyncedFileSeq(); ok && (seq > target || !p.owner.IsGoingAway()) {
-			release = min(release, seq)
-		}
 	}
-	if release = f.releaseLimit(oldest, release); release <= oldest {
+	release := f.releaseLimit(current)
+	if release <= oldest {
 		return false
 	}
 	f.released = release
@@ -62,16 +57,13 @@ func (f *Flusher) releaseFiles(target uint64) bool {
 	return true
 }
 
-// releaseLimit lowers release, the number of the first commit log file that is kept, on behalf of copies that still
-// need the batches in older files. oldest is the oldest file. The files of a copy that nobody needs may be released,
-// because the record that begins the copy's new log may be waiting for room. But first the next process must be able to
-// know that the copy lacks something. A copy that releaseFiles passed over may be needed again meanwhile: it was opened
-// again, and its device reads. So every copy is asked, and this answer decides.
-func (f *Flusher) releaseLimit(oldest, release uint64) uint64 {
+// releaseLimit returns the number of the first commit log file that is kept: current, or the oldest file with batches
+// that the segments of some copy still lack. Only this answer decides about files, for every copy, after all syncs. The
+// files of a copy that nobody needs may be released, because the record that begins the copy's new log may be waiting
+// for room. But first the next process must be able to know that the copy lacks something (HoldsFiles).
+func (f *Flusher) releaseLimit(current uint64) uint64 {
+	release := current
 	for p := range f.n.Parts {
-		if release <= oldest {
-			break
-		}
 		if seq, ok := p.owner.Log().OldestUnsyncedFileSeq(); ok && seq < release && p.owner.HoldsFiles() {
 			release = seq
 		}

@@ -35,10 +35,6 @@ func (pt *Partition) NeedsNoFlush() bool {
 	return pt.replica.discarded.Load() && pt.replica.isUnneeded()
 }
 
-// IsGoingAway says whether this node is about to remove the partition's bytes, because the topic is being deleted or
-// the copy is being removed. It takes Replica.mu.
-func (pt *Partition) IsGoingAway() bool { return pt.topic.Deleted.Load() || pt.replica.isRemoving() }
-
 // HoldsFiles says whether the commit log must keep its files for batches that the segments of the copy lack. It must,
 // except for a copy that is given up or being removed and that nobody needs, and for a topic that was deleted. It takes
 // Replica.discardMu and Replica.mu, and may write the list of shortened copies.
