@@ -149,7 +149,7 @@ func (c *Channel) deliver(e *entry, cl *channelClient, res *Result) {
 	if c.rate.intervalFx != 0 {
 		c.rate.spend(c.nowNs)
 	}
-	if e.attempts < MaxAttempts {
+	if e.counted = e.attempts < MaxAttempts; e.counted {
 		e.attempts++
 	}
 	e.state, e.client, e.startMs = entryInFlight, cl, c.soonMs()
@@ -280,7 +280,7 @@ func (c *Channel) unread(ev *Event) {
 	if e == nil || e.state != entryInFlight {
 		return
 	}
-	e.attempts--
+	e.uncount()
 	e.client.messageCount--
 	c.land(e)
 	c.wait(e, c.soonMs()+max(ev.DelayMs, 1))

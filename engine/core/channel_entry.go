@@ -24,6 +24,14 @@ type entry struct {
 	listed     bool // its id is in channelPart.deferrals
 	outside    bool // published with a delay: delivered when due, outside of the channel's order
 	told       bool // tag is known, because the message's record was read
+	counted    bool // its last delivery raised attempts, which was below MaxAttempts
+}
+
+// uncount takes the last delivery out of attempts: it is taken back.
+func (e *entry) uncount() {
+	if e.counted {
+		e.attempts, e.counted = e.attempts-1, false
+	}
 }
 
 type entryState uint8

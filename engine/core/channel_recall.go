@@ -64,7 +64,7 @@ func (c *Channel) giveBack(ev *Event) error {
 		return ErrNotInFlight
 	}
 	c.returnCount++
-	e.attempts--
+	e.uncount()
 	e.heldMs, e.serial = c.soonMs()+returnPauseMs, 0
 	c.comeAgain(e, true)
 	return nil

@@ -162,7 +162,7 @@ func (c *Channel) learnTag(ev *Event, res *Result) {
 		return
 	}
 	res.Decision, res.Why = Hold, HoldNoCredit
-	e.attempts--
+	e.uncount()
 	cl.messageCount--
 	c.land(e)
 	c.enqueue(e, true)

@@ -125,6 +125,30 @@ func TestAttemptsSaturate(t *testing.T) {
 	}
 }
 
+// B64: a delivery that is taken back is no attempt. It lowers the number only if it has raised it, so at the highest
+// number it changes nothing.
+func TestAttemptsTakenBack(t *testing.T) {
+	b := newBusy(1)
+	b.step(Event{Kind: EvVisible, End: 1})
+	id := b.deliver()
+	attempts := func() int { return int(b.c.entries.get(id).attempts) }
+	for _, c := range []struct{ before, after uint16 }{
+		{1, 0}, {2, 1}, {MaxAttempts - 1, MaxAttempts - 2}, {MaxAttempts, MaxAttempts - 1}, {MaxAttempts + 1, MaxAttempts},
+	} {
+		b.step(Event{Kind: EvRequeue, Client: 1, ID: id})
+		b.c.entries.get(id).attempts = min(c.before-1, MaxAttempts)
+		if b.step(Event{Kind: EvRedeliver}); attempts() != int(min(c.before, MaxAttempts)) {
+			t.Fatalf("delivery %d counts as attempt %d", c.before, attempts())
+		}
+		if b.step(Event{Kind: EvUnread, ID: id, DelayMs: 1}); attempts() != int(c.after) {
+			t.Errorf("delivery %d is taken back: %d attempts, want %d", c.before, attempts(), c.after)
+		}
+		b.now += 10 * nsPerMs
+		b.step(Event{Kind: EvTick})
+		b.step(Event{Kind: EvRedeliver})
+	}
+}
+
 // The counts of deliveries and of finished messages include those of clients that have gone: they never go down.
 func TestCountsOfGoneClients(t *testing.T) {
 	b := newBusy(4)
