@@ -43,6 +43,8 @@ enough, those of topics do the same. This lasts until the node is restarted, and
 meanwhile. '/metrics/per-object?topic=orders*' still shows single topics. No label has the id of a client or of a
 message.
 
+'deploy/prometheus' has a configuration and alert rules, and 'deploy/grafana' boards, for these metrics.
+
 This page is written by 'go test ./nsq/metrics -run TestDocumentation -update'.
 `
 
