@@ -40,6 +40,8 @@ type Options struct {
 
 	InactiveProducerTimeout time.Duration // lookups leave out a registered nsqd that is silent for longer; default 5 m
 
+	Statsd StatsdOptions // pushes statistics as nsqd does
+
 	// MaxMetricSeries bounds the series of topics and channels in /metrics, see package metrics; default 10,000.
 	MaxMetricSeries int
 	// Front already serves HTTPAddress; the Server takes it over. nil: the Server listens itself.
@@ -148,6 +150,8 @@ func (o *Options) setDefaults() error {
 		o.LogLevel = new(slog.LevelVar)
 	}
 	orDefault(&o.MaxRdyCount, 2500)
+	orDefault(&o.Statsd.Interval, time.Minute)
+	orDefault(&o.Statsd.PacketBytes, 508)
 	orDefault(&o.MaxMetricSeries, metrics.DefaultMaxSeries)
 	orDefault(&o.MaxMessageBytes, 1<<20)
 	orDefault(&o.MaxBodyBytes, 5<<20)
@@ -225,6 +229,8 @@ func (o *Options) check() error {
 		return fmt.Errorf("nsq: MaxInflationRatio, MaxHandshakes or HandshakeTimeout is negative; leave it 0 for the default")
 	case o.HTTPSAddress != Off && !o.TLS.offered():
 		return fmt.Errorf("nsq: HTTPS on %s needs a certificate; set TLS.CertFile and TLS.KeyFile", o.HTTPSAddress)
+	case o.Statsd.Interval < 0 || o.Statsd.PacketBytes < 0:
+		return fmt.Errorf("nsq: Statsd.Interval or Statsd.PacketBytes is negative; leave it 0 for the default")
 	case o.MaxMetricSeries < 1:
 		return fmt.Errorf("nsq: MaxMetricSeries is %d; leave it 0 for the default", o.MaxMetricSeries)
 	case o.MaxRdyCount < 1:

@@ -109,6 +109,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	}
 	s.helpers.Go(s.flusher.run)
 	s.helpers.Go(s.sweep)
+	s.startStatsd()
 	return s, nil
 }
 

@@ -83,8 +83,12 @@ func TestNSQDFlags(t *testing.T) {
 		{"-mem-queue-size=0 --sync-every 1 -verbose", "msg-timeout", "1m", "--verbose, --mem-queue-size, --sync-every"},
 		{
 			"-statsd-mem-stats=false -e2e-processing-latency-percentile=1.0,0.99 -e2e-processing-latency-percentile 0.5",
-			"e2e-processing-latency-percentile", "1,0.99,0.5", "--statsd-mem-stats",
+			"e2e-processing-latency-percentile", "1,0.99,0.5", "",
 		},
+		{"-statsd-mem-stats=false", "statsd-mem-stats", "false", ""},
+		{"-statsd-address=127.0.0.1:8125 -statsd-interval=10s", "statsd-interval", "10s", ""},
+		{"-statsd-prefix=a.%s -statsd-udp-packet-size=0x200", "statsd-udp-packet-size", "512", ""},
+		{"-statsd-exclude-ephemeral", "statsd-exclude-ephemeral", "true", ""},
 		{"-e2e-processing-latency-window-time=1m", "e2e-processing-latency-window-time", "1m", ""},
 		{
 			"-node-id=5 leftover -tcp-address=:1", "nsq-address", "0.0.0.0:4150",

@@ -277,6 +277,18 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 
 func metricSettings(n *node) []*setting {
 	return []*setting{
+		row("statsd-address", "", text(&n.nsq.Statsd.Address),
+			"HOST:PORT of a statsd to which statistics are pushed over UDP with nsqd's names; empty disables it"),
+		row("statsd-prefix", "nsq.%s", text(&n.nsq.Statsd.Prefix),
+			"prefix of the names; %s in it stands for broadcast-address and the HTTP port"),
+		row("statsd-interval", "1m", duration(&n.nsq.Statsd.Interval, time.Millisecond),
+			"time between two pushes to statsd"),
+		row("statsd-mem-stats", "true", boolean(&n.nsq.Statsd.MemStats),
+			"also push numbers of memory and garbage collection"),
+		row("statsd-udp-packet-size", "508", count(&n.nsq.Statsd.PacketBytes, 1),
+			"maximum size in bytes of a packet to statsd"),
+		row("statsd-exclude-ephemeral", "false", boolean(&n.nsq.Statsd.ExcludeEphemeral),
+			"do not push ephemeral topics and channels"),
 		row("slow-commit", "500ms", duration(&n.engine.SlowCommit, time.Millisecond),
 			"count and log groups of the commit log that take this long to become durable"),
 		row("metrics-max-series", "10000", count(&n.nsq.MaxMetricSeries, 1),
