@@ -12,7 +12,7 @@ import (
 // The controller plans on every change and executes its plan. Every transaction compares the controller's row, so a
 // node that wrongly believes to be the controller can change nothing.
 func (s *store) control() {
-	stuck := map[meta.PartitionID]bool{}
+	stuck, seen := map[meta.PartitionID]bool{}, presence{}
 	for {
 		if s.await(s.ctx, s.opts.ControllerTick, s.wake, nil) == byEnd {
 			return
@@ -21,13 +21,13 @@ func (s *store) control() {
 		if err != nil {
 			continue // the node has left
 		}
-		if err := s.act(st, stuck); err != nil && s.ctx.Err() == nil {
+		if err := s.act(st, stuck, seen); err != nil && s.ctx.Err() == nil {
 			s.log.Warn("the controller could not do what it has to do, and tries again", "error", err)
 		}
 	}
 }
 
-func (s *store) act(st *state, stuck map[meta.PartitionID]bool) error {
+func (s *store) act(st *state, stuck map[meta.PartitionID]bool, seen presence) error {
 	ctx, cancel := s.withTimeout(s.ctx, maxCallTime)
 	defer cancel()
 	self, boot := s.self()
@@ -36,9 +36,13 @@ func (s *store) act(st *state, stuck map[meta.PartitionID]bool) error {
 	}
 	controls := st.controller == (processRow{Node: self, Boot: boot})
 	if err := s.tendLevel(ctx, st, controls); err != nil || !controls {
+		clear(seen) // times that were measured before another node was the controller say nothing
 		return err
 	}
-	commands, nobody := plan(st, s.opts.Prefix, s.opts.Now())
+	if err := s.tendRebalance(ctx, st, seen); err != nil {
+		return err
+	}
+	commands, nobody := plan(st, s.opts.Prefix, s.opts.Now(), s.opts.RebalanceMoves)
 	s.logStuck(nobody, stuck)
 	return s.execute(ctx, st, commands)
 }

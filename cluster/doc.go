@@ -19,6 +19,7 @@
 //	                                                              controller's row
 //	nodes/…, live/…          the node itself                      the row
 //	topics/…, names/…        any node                             the row, live rows of nodes that get replicas
+//	rebalance                the controller, operators            the row
 //
 // # Who acts
 //
@@ -61,6 +62,7 @@
 // Elections by leases, with each partition's leadership a leased key: there would be thousands of keys to keep alive,
 // and when a node loses its lease, the only record of who led what is gone.
 //
-// Copying a dead node's replicas to other nodes after a while: that would move much data because of a reboot. If an
-// operator knows that a node is gone for good, the operator drains it, although it is dead.
+// Copying a dead node's replicas to other nodes as soon as its lease has ended: that would move much data because of a
+// reboot. The controller waits for Options.RebalanceAfter. An operator who knows that a node is gone for good drains
+// it, although it is dead.
 package cluster

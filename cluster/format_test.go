@@ -44,6 +44,9 @@ func TestFormat(t *testing.T) {
 		Level: 2, StoreLevel: 1,
 	}))
 	add("level", levelKey, encode(levelRow{Level: 1, Wanted: 2}))
+	add("rebalance", rebalanceKey, encode(meta.Rebalance{
+		Wanted: true, Paused: true, Nodes: []replicate.NodeID{1, 2}, Gone: 3,
+	}))
 	add("live", nodeKey(liveDir, 3), encode(process))
 	add("controller", controllerKey, encode(process))
 	add("down", nodeKey(downDir, 3), encode(process))

@@ -17,6 +17,7 @@ const (
 	lastIDKey     = "ids"
 	controllerKey = "controller"
 	levelKey      = "level"
+	rebalanceKey  = "rebalance"
 
 	nodesDir      = "nodes/"
 	liveDir       = "live/"

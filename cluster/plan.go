@@ -41,7 +41,8 @@ type planner struct {
 
 // plan returns the commands in order of urgency, at most one for each partition, and the partitions that nobody can
 // lead. Whatever follows from a command is planned after the command has taken effect.
-func plan(st *state, prefix string, now time.Time) ([]command, []meta.PartitionID) {
+// copies is how many partitions a rebalance copies at the same time.
+func plan(st *state, prefix string, now time.Time, copies int) ([]command, []meta.PartitionID) {
 	p := &planner{
 		st: st, prefix: prefix, now: now, load: loadOf(st.snap), busy: map[meta.PartitionID]bool{},
 		losing: map[replicate.NodeID]bool{},
@@ -54,6 +55,7 @@ func plan(st *state, prefix string, now time.Time) ([]command, []meta.PartitionI
 	p.drains()
 	p.growth()
 	p.shrink()
+	p.rebalance(copies)
 	p.reports()
 	p.garbage()
 	return p.commands, p.stuck

@@ -22,6 +22,7 @@ import (
 //	topic 3 min 2                replicas wanted
 //	part 0 epoch 5 lead 1 of 1 2 3 isr 1 2 min 2 damaged 2
 //	move 0 1 4 drain cancel
+//	rebalance wanted paused gone 4
 //
 // Disks and processes are named after their node.
 
@@ -64,6 +65,12 @@ func stateFrom(t *testing.T, text string) *state {
 			n := numbers(t, words[1:4])
 			m := moveRow{From: n[1], To: n[2], Cancel: slices.Contains(words, "cancel"), Drain: slices.Contains(words, "drain")}
 			r.put(partKey(movesDir, meta.PartitionID{Topic: theTopic, Partition: uint32(n[0])}), m)
+		case "rebalance":
+			row := meta.Rebalance{Wanted: slices.Contains(words, "wanted"), Paused: slices.Contains(words, "paused")}
+			if i := slices.Index(words, "gone"); i > 0 {
+				row.Gone = numbers(t, words[i+1:])[0]
+			}
+			r.put(rebalanceKey, row)
 		case "topic":
 			n := numbers(t, []string{words[1], words[3]})
 			r.put(topicKey(topicsDir, theTopic), meta.Topic{
@@ -192,7 +199,7 @@ type planCase struct {
 func runPlans(t *testing.T, cases []planCase) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			commands, stuck := plan(stateFrom(t, c.state), "/", time.Unix(0, 0))
+			commands, stuck := plan(stateFrom(t, c.state), "/", time.Unix(0, 0), DefaultRebalanceMoves)
 			var got []string
 			for i := range commands {
 				got = append(got, commandText(&commands[i]))
@@ -517,7 +524,7 @@ func TestPlanGarbage(t *testing.T) {
 		r.put(topicKey(deletedDir, uuid.New()), deletedRow{})
 	}
 	st, _ := r.b.finish(r.rev)
-	commands, _ := plan(st, "/", now)
+	commands, _ := plan(st, "/", now, DefaultRebalanceMoves)
 	var got []string
 	for i := range commands {
 		got = append(got, commandText(&commands[i]))
@@ -598,7 +605,7 @@ func fuzzState(t *testing.T, key string, value []byte, deleted bool) {
 		}
 		PreferredLeader(next.snap, id)
 	}
-	commands, _ := plan(next, "/", time.Unix(0, 0))
+	commands, _ := plan(next, "/", time.Unix(0, 0), DefaultRebalanceMoves)
 	seen := map[meta.PartitionID]bool{}
 	for i := range commands {
 		c := &commands[i]

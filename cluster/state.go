@@ -34,6 +34,7 @@ type state struct {
 	lastID        replicate.NodeID
 	lastIDRev     int64
 	levelRev      int64
+	rebalanceRev  int64
 	raw           map[string]rawRow // rows with fields that this version does not know, by key
 }
 
@@ -196,6 +197,13 @@ func (b *builder) applySingle(e *kv.Event, key string) error {
 		err := json.Unmarshal(e.Value, &row)
 		b.snap.Level, b.snap.WantedLevel = row.Level, row.Wanted
 		return err
+	case rebalanceKey:
+		n.rebalanceRev, b.snap.Rebalance = 0, meta.Rebalance{}
+		if e.Deleted {
+			return nil
+		}
+		n.rebalanceRev = e.ModRevision
+		return json.Unmarshal(e.Value, &b.snap.Rebalance)
 	case controllerKey:
 		n.controller, n.controllerRev, b.snap.Controller = processRow{}, 0, 0
 		if e.Deleted {
@@ -301,12 +309,14 @@ func (b *builder) applyMove(e *kv.Event, rest string) error {
 	m := moveEntry{rev: e.ModRevision}
 	if e.Deleted {
 		delete(own(b, "moves", &b.next.moves), id)
+		delete(own(b, "snap.moves", &b.snap.Moves), id)
 		return nil
 	}
 	if err := json.Unmarshal(e.Value, &m.moveRow); err != nil {
 		return err
 	}
 	own(b, "moves", &b.next.moves)[id] = m
+	own(b, "snap.moves", &b.snap.Moves)[id] = meta.Move(m.moveRow)
 	return nil
 }
 

@@ -22,6 +22,7 @@ const (
 	DefaultLeaseTTL       = 3 * time.Second
 	DefaultControllerTick = time.Second
 	DefaultReplicaCount   = 3
+	DefaultRebalanceMoves = 4 // partitions that a rebalance copies at the same time
 
 	MaxPartitionCount  = 16384 // of a topic
 	MaxDeletedCount    = 16384 // deletions that are remembered; a node that missed one keeps the data aside
@@ -49,8 +50,12 @@ type Options struct {
 	LeaseMargin     time.Duration // a node stops serving this much earlier; default LeaseTTL/6
 	ControllerTick  time.Duration // how often the controller looks at everything, besides at every change
 	DefaultReplicas int           // replicas of a topic that does not say; at most the number of nodes
-	Now             func() time.Time
-	Host            Host // nil: goroutines, Go's timers and random uuids
+	// RebalanceAfter makes the controller rebalance by itself when a node has joined, or one has been away, for this
+	// long. 0: only operators start it.
+	RebalanceAfter time.Duration
+	RebalanceMoves int // partitions that a rebalance copies at the same time
+	Now            func() time.Time
+	Host           Host // nil: goroutines, Go's timers and random uuids
 }
 
 func (o *Options) setDefaults() {
@@ -71,6 +76,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.DefaultReplicas <= 0 {
 		o.DefaultReplicas = DefaultReplicaCount
+	}
+	if o.RebalanceMoves <= 0 {
+		o.RebalanceMoves = DefaultRebalanceMoves
 	}
 	if o.Now == nil {
 		o.Now = time.Now

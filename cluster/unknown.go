@@ -38,6 +38,8 @@ func knownRow(key string, value []byte, strict bool) ([]byte, error) {
 		row = new(moveRow)
 	case dir == tombstonesDir:
 		row = new(tombstoneRow)
+	case dir == "" && rest == rebalanceKey:
+		row = new(meta.Rebalance)
 	case dir == "" && rest == levelKey:
 		row = new(levelRow)
 	default:
@@ -95,6 +97,9 @@ func (s *state) revOf(key string) int64 {
 			return s.tombstones[k]
 		}
 	case "":
+		if rest == rebalanceKey {
+			return s.rebalanceRev
+		}
 		return s.levelRev
 	}
 	return 0

@@ -200,6 +200,9 @@ func TestCommands(t *testing.T) {
 		{"remove-node", `{"node":"n3"}`, "remove 3"},
 		{"expand", `{"topic":"orders","partitions":8}`, "expand " + ordersID.String() + " 8"},
 		{"set-replicas", `{"topic":"orders","replicas":2}`, "replicas " + ordersID.String() + " 2"},
+		{"rebalance", `{"action":"start"}`, "rebalance start"},
+		{"rebalance", `{"action":"pause"}`, "rebalance pause"},
+		{"rebalance", `{"action":"resume"}`, "rebalance resume"},
 		{"upgrade", `{"level":2}`, "raise 2"},
 	} {
 		store := &fakeStore{shown: testSnapshot()}

@@ -9,6 +9,8 @@
 //	POST /cluster/expand        {"topic", "partitions"}                                Done
 //	POST /cluster/create-topic  {"topic", "partitions", "replicas"}                    Done
 //	POST /cluster/set-replicas  {"topic", "replicas"}                                  Done
+//	GET  /cluster/rebalance                                                            Plan
+//	POST /cluster/rebalance     {"action"}                                             Done
 //	POST /cluster/upgrade       {"level"}                                              Done
 //	POST /cluster/verify        {"topic", "partition", "at"}                           a comparison of the replicas
 //

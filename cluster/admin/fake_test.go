@@ -64,6 +64,10 @@ func (f *fakeStore) SetReplicas(ctx context.Context, id uuid.UUID, replicas int)
 	return nil, f.call(ctx, "replicas %s %d", id, replicas)
 }
 
+func (f *fakeStore) Rebalance(ctx context.Context, order meta.RebalanceOrder) error {
+	return f.call(ctx, "rebalance %s", order)
+}
+
 func (f *fakeStore) ConfigureTopic(ctx context.Context, id uuid.UUID, s meta.TopicSettings) (*meta.Topic, error) {
 	return nil, f.call(ctx, "configure %s %+v", id, s)
 }

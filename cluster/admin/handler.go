@@ -67,6 +67,7 @@ func Handler(store meta.Store, self Self) http.Handler {
 	mux.Handle("/cluster/expand", post(h, h.expand))
 	mux.Handle("/cluster/create-topic", post(h, h.createTopic))
 	mux.Handle("/cluster/set-replicas", post(h, h.setReplicas))
+	mux.Handle("/cluster/rebalance", h.rebalance())
 	mux.Handle("/cluster/upgrade", post(h, h.upgrade))
 	mux.Handle("/cluster/verify", only(http.MethodPost, h.verify))
 	return mux

@@ -34,6 +34,8 @@ type Status struct {
 	Damaged         int `json:"damaged"`          // a replica cannot read a part of its log
 	OneRack         int `json:"one_rack"`         // all replicas in one rack, although there are more racks
 
+	Rebalance Rebalancing `json:"rebalance"`
+
 	// AgeMs is the time since the metadata store last answered this node: the rows that this status is made of may be
 	// that old. Who is live, and the counts of trouble, are by the youngest facts: see health.View.
 	AgeMs   int64    `json:"age_ms"`
@@ -134,6 +136,7 @@ func statusOf(s *meta.Snapshot, f *health.Facts) *Status {
 	v := health.Judge(f)
 	st.Healthy, st.Health, st.Reasons = v.Healthy, v.Health, v.Reasons
 	st.Level, st.WantedLevel = s.Levels()
+	st.Rebalance = rebalancingOf(s)
 	index := make(map[replicate.NodeID]*Node, len(s.Nodes))
 	for _, n := range s.Nodes {
 		presence, age := c.Presence(n)

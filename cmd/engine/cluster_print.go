@@ -36,6 +36,9 @@ func printStatus(w io.Writer, st *admin.Status) error {
 	if st.OneRack > 0 {
 		fmt.Fprintf(t, "racks\tpartitions: %d with all replicas in one rack\n", st.OneRack)
 	}
+	if r := &st.Rebalance; r.State != admin.RebalanceIdle && r.State != "" || r.MoveCount > 0 || r.Gone != "" {
+		fmt.Fprintf(t, "rebalance\t%s\n", rebalancing(r))
+	}
 	if err := t.Flush(); err != nil {
 		return err
 	}

@@ -152,6 +152,9 @@ func TestClusterChanges(t *testing.T) {
 		},
 		{"remove-node n3", `POST /cluster/remove-node {"node":"n3"}`},
 		{"upgrade", `POST /cluster/upgrade {"level":0}`},
+		{"rebalance", `POST /cluster/rebalance {"action":"start"}`},
+		{"rebalance --pause", `POST /cluster/rebalance {"action":"pause"}`},
+		{"rebalance --resume", `POST /cluster/rebalance {"action":"resume"}`},
 		{"set-replicas orders 2", `POST /cluster/set-replicas {"topic":"orders","replicas":2}`},
 		{"expand orders 8", `POST /cluster/expand {"topic":"orders","partitions":8}`},
 	} {

@@ -41,10 +41,14 @@ type clusterSettings struct {
 	lease         time.Duration
 	replicas      int
 	rack          string
-	replication   replicate.Config
-	lagMax        time.Duration
-	joinTimeout   time.Duration
-	leaveTimeout  time.Duration
+	rebalance     struct {
+		after time.Duration
+		moves int
+	}
+	replication  replicate.Config
+	lagMax       time.Duration
+	joinTimeout  time.Duration
+	leaveTimeout time.Duration
 }
 
 func clusterRows(c *clusterSettings) []*setting {
@@ -80,6 +84,11 @@ func clusterRows(c *clusterSettings) []*setting {
 			"number of replicas of a new topic; fewer if there are fewer live nodes"),
 		row("rack", "", text(&c.rack),
 			"name of the rack or zone in which this node stands; the replicas of a partition are spread over the racks"),
+		row("rebalance-after", "30m", duration(&c.rebalance.after, 0),
+			"spread replicas anew when a node has joined, or the only node that is away has been away, for this long; 0s "+
+				"means only when engine cluster rebalance says so"),
+		row("rebalance-moves", "4", count(&c.rebalance.moves, 1),
+			"maximum number of partitions that a rebalance copies at the same time"),
 		row("replica-lag-max", "2s", duration(&c.lagMax, time.Millisecond),
 			"a replica that has been behind for this long is removed from the in-sync replicas"),
 		row("catch-up-bytes-per-second", "0", size64(&c.replication.CatchUpBytesPerSec, 0),
@@ -196,6 +205,7 @@ func (c *clusterSettings) dial(ctx context.Context, endpoints []string, log *slo
 	}
 	return cluster.New(kv, cluster.Options{
 		Logger: log, Prefix: "/penstock/v1/" + c.name + "/", LeaseTTL: c.lease, DefaultReplicas: c.replicas,
+		RebalanceAfter: c.rebalance.after, RebalanceMoves: c.rebalance.moves,
 	}), nil
 }
 

@@ -99,6 +99,41 @@ type Partition struct {
 	Damaged []replicate.Member // replicas that reported that they cannot read all that they hold: not electable
 }
 
+// Move replaces the replica on From by one on To.
+type Move struct {
+	From, To replicate.NodeID
+	Drain    bool // the controller chose To, and may choose another node
+	Cancel   bool // it is being undone
+}
+
+// Rebalance says whether the controller evens out how replicas lie on nodes and racks.
+type Rebalance struct {
+	Wanted bool `json:"wanted,omitempty"` // until nothing is left to do
+	Paused bool `json:"paused,omitempty"` // nothing new begins; what is under way ends
+	// Nodes are the members for which the layout was evened out last, as far as the controller acts by itself; sorted.
+	Nodes []replicate.NodeID `json:"nodes,omitempty"`
+	// Gone is a node that was away for so long that its replicas are made elsewhere; 0: none.
+	Gone replicate.NodeID `json:"gone,omitempty"`
+}
+
+// GoneNode returns Rebalance.Gone, or 0 if that node is back or was removed.
+func (s *Snapshot) GoneNode() replicate.NodeID {
+	if n := s.Nodes[s.Rebalance.Gone]; n != nil && !n.Live {
+		return n.ID
+	}
+	return 0
+}
+
+// RebalanceOrder is what an operator wants of the rebalancing.
+type RebalanceOrder string
+
+// The orders.
+const (
+	RebalanceStart  RebalanceOrder = "start"
+	RebalancePause  RebalanceOrder = "pause"
+	RebalanceResume RebalanceOrder = "resume"
+)
+
 // TombstoneKey names a producer of a topic that lookups omit for a while (nsqlookupd's tombstones).
 type TombstoneKey struct {
 	Topic string
@@ -116,6 +151,8 @@ type Snapshot struct {
 	Partitions map[PartitionID]*Partition
 	Deleted    map[uuid.UUID]bool // explicit deletions: only these let a node remove data
 	Tombstones map[TombstoneKey]time.Time
+	Moves      map[PartitionID]Move // under way
+	Rebalance  Rebalance
 
 	Level       int // feature level in force; 0: the first
 	WantedLevel int // the level to which the cluster is being raised; 0, or not above Level: none
@@ -259,6 +296,8 @@ type Store interface {
 	RaiseLevel(ctx context.Context, level int) error
 	Drain(ctx context.Context, node replicate.NodeID, on bool) error
 	RemoveNode(ctx context.Context, node replicate.NodeID) error // ErrUnsafe while it holds replicas
+	// Rebalance starts, pauses or resumes the rebalancing; Snapshot.Rebalance shows the result.
+	Rebalance(ctx context.Context, order RebalanceOrder) error
 	MovePartition(ctx context.Context, id PartitionID, from, to replicate.NodeID) error
 	// ForceLeader makes node the leader although it may lack committed messages. It is the only operation that can lose
 	// acknowledged data.

@@ -269,6 +269,9 @@ func (c *client) SetReplicas(context.Context, uuid.UUID, int) (*meta.Topic, erro
 	return nil, meta.ErrUnavailable
 }
 
+// Rebalance implements meta.Store. Only worlds with the real agreement rebalance.
+func (c *client) Rebalance(context.Context, meta.RebalanceOrder) error { return meta.ErrUnavailable }
+
 // Tombstone implements meta.Store.
 func (c *client) Tombstone(context.Context, meta.TombstoneKey, time.Time) error {
 	return meta.ErrUnavailable

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"penstock/cluster"
+	"penstock/cluster/admin"
+	"penstock/engine/meta"
+)
+
+// rebalancePoll is the interval at which rebalance --wait asks for the status.
+const rebalancePoll = 500 * time.Millisecond
+
+func (o *operator) rebalanceCommand() *cobra.Command {
+	var dryRun, pause, resume bool
+	var wait time.Duration
+	cmd := o.action("rebalance", "Spread replicas and leaders evenly over nodes and racks", cobra.NoArgs,
+		func(ctx context.Context, _ []string) error {
+			if dryRun {
+				return o.showPlan(ctx)
+			}
+			order := meta.RebalanceStart
+			switch {
+			case pause:
+				order = meta.RebalancePause
+			case resume:
+				order = meta.RebalanceResume
+			}
+			if err := o.change(ctx, "/cluster/rebalance", &admin.RebalanceRequest{Action: order}); err != nil || wait == 0 {
+				return err
+			}
+			return o.waitForRebalance(ctx, wait)
+		})
+	f := cmd.Flags()
+	f.BoolVar(&dryRun, "dry-run", false, "only show what a rebalance would do")
+	f.BoolVar(&pause, "pause", false, "begin no more moves; moves that are under way end")
+	f.BoolVar(&resume, "resume", false, "end a pause")
+	f.DurationVar(&wait, "wait", 0, "wait up to this long until nothing is left to move; 0 means do not wait")
+	cmd.MarkFlagsMutuallyExclusive("dry-run", "pause", "resume")
+	cmd.MarkFlagsMutuallyExclusive("dry-run", "pause", "wait")
+	cmd.Long = "Spread replicas and leaders evenly over nodes and racks, for example after a node has joined. Only as\n" +
+		"many partitions are copied at the same time as rebalance-moves says, and a partition moves only when all of\n" +
+		"its replicas are in sync. The cluster also does this by itself, when a node has joined or been away for as\n" +
+		"long as rebalance-after says. engine cluster status shows the progress."
+	return cmd
+}
+
+func (o *operator) showPlan(ctx context.Context) error {
+	p := new(admin.Plan)
+	if err := o.client.Get(ctx, "/cluster/rebalance", nil, p); err != nil {
+		return err
+	}
+	if o.asJSON {
+		return printJSON(o.out, p)
+	}
+	return printPlan(o.out, p)
+}
+
+func printPlan(w io.Writer, p *admin.Plan) error {
+	for _, m := range p.Moves {
+		fmt.Fprintf(w, "under way: %s/%d from %s to %s\n", m.Topic, m.Partition, m.From, m.To)
+	}
+	if len(p.Steps) == 0 {
+		fmt.Fprintln(w, "nothing else is to be moved")
+		return nil
+	}
+	t := table(w)
+	fmt.Fprintln(t, "TOPIC\tPARTITION\tFROM\tTO\tWHAT")
+	for _, s := range p.Steps {
+		what := "copy"
+		if s.Swap {
+			what = "lead"
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\n", s.Topic, s.Partition, s.From, s.To, what)
+	}
+	if len(p.Steps) >= cluster.MaxProposalCount {
+		fmt.Fprintln(t, "and more")
+	}
+	return t.Flush()
+}
+
+// waitForRebalance asks for the status until no rebalance is wanted and nothing moves. It prints what is left when that
+// changes.
+func (o *operator) waitForRebalance(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	last := ""
+	for {
+		st := new(admin.Status)
+		switch err := o.client.Get(ctx, "/cluster/status", nil, st); {
+		case errors.Is(ctx.Err(), context.DeadlineExceeded):
+			return fmt.Errorf("the rebalance is not complete after %v: it goes on; see engine cluster status", limit)
+		case err != nil:
+			return err
+		case !st.Rebalance.Wanted && st.Rebalance.MoveCount == 0:
+			return nil
+		}
+		if now := rebalancing(&st.Rebalance); now != last && !o.asJSON {
+			last = now
+			fmt.Fprintln(o.prompt, now)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(rebalancePoll):
+		}
+	}
+}
+
+// rebalancing describes the state in a line of the status.
+func rebalancing(r *admin.Rebalancing) string {
+	text := string(r.State)
+	if r.MoveCount > 0 {
+		text += fmt.Sprintf(", %d moves under way", r.MoveCount)
+	}
+	switch {
+	case r.RemainingCount >= cluster.MaxProposalCount:
+		text += fmt.Sprintf(", more than %d steps remain", cluster.MaxProposalCount)
+	case r.RemainingCount > 0:
+		text += fmt.Sprintf(", %d steps remain", r.RemainingCount)
+	}
+	if r.Gone != "" {
+		text += fmt.Sprintf("; node %s is gone, and its replicas are made elsewhere", r.Gone)
+	}
+	return text
+}
