@@ -43,6 +43,9 @@ func (t *Topic) stats(channel string) TopicStats {
 				s.LedBytes += pt.Log().Bytes()
 			}
 		}
+		if pt.Leads() {
+			s.Published += pt.Published()
+		}
 		s.Depth += pt.WaitingAtTopic()
 	}
 	s.BackendDepth = s.Depth

@@ -32,6 +32,7 @@ type topicStats struct {
 	Depth        int64          `json:"depth"`
 	BackendDepth int64          `json:"backend_depth"`
 	MessageCount uint64         `json:"message_count"`
+	Published    uint64         `json:"published_count"` // ever; the others count since the start
 	MessageBytes uint64         `json:"message_bytes"`
 	Paused       bool           `json:"paused"`
 	Latency      latency        `json:"e2e_processing_latency"`
@@ -165,7 +166,7 @@ func (s *Server) stats(topic, channel string, clients bool) *statsReply {
 	for _, t := range s.engine.Stats(topic, channel) {
 		out := topicStats{
 			Name: t.Name, Channels: []channelStats{}, Depth: t.Depth, BackendDepth: t.BackendDepth,
-			MessageCount: t.MessageCount, MessageBytes: t.MessageBytes, Paused: t.Paused,
+			MessageCount: t.MessageCount, Published: t.Published, MessageBytes: t.MessageBytes, Paused: t.Paused,
 		}
 		var latencies []engine.LatencyRecorder
 		for i := range t.Channels {

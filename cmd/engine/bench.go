@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -99,7 +100,10 @@ func bench(
 			return &exitError{exitOther, err}
 		}
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, load.ErrConfig):
+		return &exitError{exitUsage, err}
+	case err != nil:
 		return &exitError{exitOther, err}
 	}
 	return nil

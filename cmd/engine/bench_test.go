@@ -36,8 +36,15 @@ func TestBenchHeaders(t *testing.T) {
 	if r := bench("e2e", "--messages", "100", "--rate", "5000", "--topic", "u"); r.Messages < 99 || r.Foreign != 0 {
 		t.Errorf("e2e: %+v", r)
 	}
-	if out := execute(t, "bench", "pub", "--address", p.nsq, "--headers", "257"); out.code == 0 ||
-		!strings.Contains(out.stderr, "headers must be 0 to 256") {
-		t.Errorf("too many: exit code %d, %s", out.code, out.stderr)
+	// O13: a wrong argument is exit code 2, and is found before anybody is asked.
+	for _, tc := range []struct{ args, want string }{
+		{"pub --headers 257", "headers must be 0 to 256"},
+		{"pub --batch 0", "batch must be 1 to"},
+		{"pub --batch 3 --messages 10", "must be a multiple of batch"},
+		{"e2e --rate 0", "needs a rate"},
+		{"e2e --size 1", "size must be at least"},
+	} {
+		args := append([]string{"bench"}, strings.Fields(tc.args)...)
+		execute(t, append(args, "--address", "127.0.0.1:1")...).check(t, exitUsage, tc.want)
 	}
 }

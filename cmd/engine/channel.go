@@ -64,17 +64,17 @@ func (o *operator) channelVerb(verb, short, done string) *cobra.Command {
 func (o *operator) channelListCommand() *cobra.Command {
 	cmd := o.action("list [TOPIC]", "List channels with their depth and counters", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
-			all, err := o.topics(ctx, args...)
+			all, missing, err := o.topics(ctx, args...)
 			if err != nil {
 				return err
 			}
 			if o.asJSON {
-				return printJSON(o.out, channelsOf(all))
+				return printed(printJSON(o.out, channelsOf(all)), missing)
 			}
-			return printChannels(o.out, all)
+			return printed(printChannels(o.out, all), missing)
 		})
 	cmd.Long = "List channels with their depth and counters. In a cluster, the figures of all live nodes are added up.\n" +
-		"Messages are counted from the start of each node."
+		"If a node does not answer, the figures of the others are shown, and the exit code is 11."
 	return cmd
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -27,8 +28,9 @@ type nodeStats struct {
 type topicNumbers struct {
 	Name         string           `json:"topic_name"`
 	Depth        int64            `json:"depth"`
-	MessageCount uint64           `json:"message_count"`
-	MessageBytes uint64           `json:"message_bytes"`
+	Published    uint64           `json:"published_count"` // ever
+	MessageCount uint64           `json:"message_count"`   // since the start of each node
+	MessageBytes uint64           `json:"message_bytes"`   // likewise
 	Paused       bool             `json:"paused"`
 	Channels     []channelNumbers `json:"channels,omitempty"`
 }
@@ -46,19 +48,42 @@ type channelNumbers struct {
 	Paused        bool   `json:"paused"`
 }
 
+// numbersTimeout is how long a node may take to say its numbers. Beyond it, the others' numbers are shown without it.
+const numbersTimeout = 5 * time.Second
+
 // topics returns the numbers of all topics, or of one topic, which must exist. In a cluster it adds up the numbers of
-// all nodes, because every node counts only what it leads.
-func (o *operator) topics(ctx context.Context, topic ...string) ([]topicNumbers, error) {
-	nodes, err := o.members(ctx)
+// all nodes, because every node counts only what it leads. If some of the nodes do not answer, missing names them and
+// the numbers are those of the others; if none does, topics returns an error.
+func (o *operator) topics(ctx context.Context, topic ...string) (all []topicNumbers, missing, err error) {
+	nodes, gone, err := o.members(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	sum := map[string]*topicNumbers{}
-	for _, n := range nodes {
-		all, err := numbersOf(ctx, n, topic...)
-		if err != nil {
-			return nil, err
+	type answer struct {
+		all []topicNumbers
+		err error
+	}
+	answers := make([]answer, len(nodes))
+	var asking sync.WaitGroup
+	for i, n := range nodes {
+		asking.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, numbersTimeout)
+			defer cancel()
+			answers[i].all, answers[i].err = numbersOf(ctx, n.client, topic...)
+		})
+	}
+	asking.Wait()
+	sum, answered := map[string]*topicNumbers{}, 0
+	for i := range answers {
+		all, err := answers[i].all, answers[i].err
+		switch {
+		case err != nil && len(nodes) == 1 && len(gone) == 0, errors.Is(err, client.ErrUsage):
+			return nil, nil, err
+		case err != nil:
+			gone = append(gone, fmt.Sprintf("node %s does not say its numbers (%v)", nodes[i].name, err))
+			continue
 		}
+		answered++
 		for i := range all {
 			if had := sum[all[i].Name]; had != nil {
 				had.add(&all[i])
@@ -67,46 +92,75 @@ func (o *operator) topics(ctx context.Context, topic ...string) ([]topicNumbers,
 			}
 		}
 	}
-	if len(topic) > 0 && len(sum) == 0 {
-		return nil, fmt.Errorf("there is no topic %s (node at %s)", topic[0], o.client.Address)
+	if len(gone) > 0 {
+		missing = &exitError{exitPartial, fmt.Errorf("the result is partial: %s", strings.Join(gone, "; "))}
 	}
-	out := make([]topicNumbers, 0, len(sum))
+	if answered == 0 {
+		return nil, nil, &exitError{exitOther, fmt.Errorf("nobody says any numbers: %s", strings.Join(gone, "; "))}
+	}
+	if len(topic) > 0 && len(sum) == 0 && missing == nil {
+		return nil, nil, fmt.Errorf("there is no topic %s (node at %s)", topic[0], o.client.Address)
+	}
+	all = make([]topicNumbers, 0, len(sum))
 	for _, name := range slices.Sorted(maps.Keys(sum)) {
-		out = append(out, *sum[name])
+		all = append(all, *sum[name])
 	}
-	return out, nil
+	return all, missing, nil
 }
 
-// members returns a client for each live node of the cluster, or for the one node if there is no cluster.
-func (o *operator) members(ctx context.Context) ([]*client.Client, error) {
+// member is a node of the cluster that can be asked.
+type member struct {
+	name   string
+	client *client.Client
+}
+
+// members returns the node that o asks and all live nodes of its cluster. gone says which nodes cannot be asked and
+// why, unless the others lead all that they led.
+func (o *operator) members(ctx context.Context) (out []member, gone []string, err error) {
 	var st admin.Status
 	switch err := o.client.Get(ctx, "/cluster/status", url.Values{}, &st); {
 	case errors.Is(err, client.ErrNoSuchRequest):
-		return []*client.Client{&o.client}, nil // the node is in no cluster
+		return []member{{o.client.Address, &o.client}}, nil, nil // the node is in no cluster
 	case err != nil:
-		return nil, err
+		return nil, nil, err
 	}
-	var out []*client.Client
 	for i := range st.Nodes {
 		n := &st.Nodes[i]
-		if !n.Live || n.HTTP == "" && n.HTTPS == "" {
+		if n.Name == st.Node {
+			out = append(out, member{n.Name, &o.client})
+			continue
+		}
+		if !n.Live {
+			if st.Leaderless > 0 {
+				gone = append(gone, fmt.Sprintf("node %s is %s", n.Name, nodeState(n)))
+			}
 			continue
 		}
 		c, err := o.client.At(n.HTTP, n.HTTPS)
 		if err != nil {
-			return nil, fmt.Errorf("node %s cannot be asked: %w", n.Name, err)
+			gone = append(gone, fmt.Sprintf("node %s cannot be asked: %v", n.Name, err))
+			continue
 		}
-		out = append(out, c)
+		out = append(out, member{n.Name, c})
 	}
 	if len(out) == 0 {
-		out = append(out, &o.client)
+		out = append(out, member{o.client.Address, &o.client})
 	}
-	return out, nil
+	return out, gone, nil
+}
+
+// printed returns the error of printing, or else what is missing in what was printed.
+func printed(err, missing error) error {
+	if err != nil {
+		return err
+	}
+	return missing
 }
 
 // add adds another node's numbers of the same topic.
 func (n *topicNumbers) add(m *topicNumbers) {
 	n.Depth += m.Depth
+	n.Published += m.Published
 	n.MessageCount += m.MessageCount
 	n.MessageBytes += m.MessageBytes
 	n.Paused = n.Paused || m.Paused
@@ -158,10 +212,10 @@ func channelsOf(all []topicNumbers) []channelNumbers {
 
 func printTopicNumbers(w io.Writer, all []topicNumbers) error {
 	t := table(w)
-	fmt.Fprintln(t, "TOPIC\tCHANNELS\tDEPTH\tMESSAGES\tBYTES\tSTATE")
+	fmt.Fprintln(t, "TOPIC\tCHANNELS\tDEPTH\tMESSAGES\tBYTES SINCE START\tSTATE")
 	for i := range all {
 		n := &all[i]
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%s\n", n.Name, len(n.Channels), n.Depth, n.MessageCount, n.MessageBytes,
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%s\n", n.Name, len(n.Channels), n.Depth, n.Published, n.MessageBytes,
 			pausedOr(n.Paused))
 	}
 	return t.Flush()
@@ -169,7 +223,8 @@ func printTopicNumbers(w io.Writer, all []topicNumbers) error {
 
 func printChannels(w io.Writer, all []topicNumbers) error {
 	t := table(w)
-	fmt.Fprintln(t, "TOPIC\tCHANNEL\tDEPTH\tIN FLIGHT\tDEFERRED\tMESSAGES\tREQUEUED\tTIMED OUT\tCONSUMERS\tSTATE")
+	fmt.Fprintln(t, "TOPIC\tCHANNEL\tDEPTH\tIN FLIGHT\tDEFERRED\tDELIVERED SINCE START\tREQUEUED SINCE START\t"+
+		"TIMED OUT SINCE START\tCONSUMERS\tSTATE")
 	for _, n := range channelsOf(all) {
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", n.Topic, n.Name, n.Depth, n.InFlightCount, n.DeferredCount,
 			n.MessageCount, n.RequeueCount, n.TimeoutCount, n.ClientCount, pausedOr(n.Paused))

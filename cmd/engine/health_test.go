@@ -182,3 +182,59 @@ func TestStartIsShown(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 }
+
+// O10: MESSAGES counts what was ever published, also after a restart. What is counted since the start says so.
+func TestMessagesSurviveARestart(t *testing.T) {
+	dir := t.TempDir()
+	p := startNode(t, dir)
+	p.publish("orders", 100)
+	if code, text := post(p.http, "/channel/create?topic=orders&channel=c", ""); code != 200 {
+		t.Fatalf("%d %s", code, text)
+	}
+	list := func() []string {
+		t.Helper()
+		o := execute(t, "topic", "list", "--http-address", p.http)
+		if o.code != 0 {
+			t.Fatalf("%+v", o)
+		}
+		return rows(o.stdout)
+	}
+	if got := list(); got[0] != "TOPIC  CHANNELS  DEPTH  MESSAGES  BYTES SINCE START  STATE" ||
+		!strings.HasPrefix(got[1], "orders  1  0  100  10000") {
+		t.Errorf("%q", got)
+	}
+	p.end(syscall.SIGKILL)
+	p = startNode(t, dir)
+	if got := list(); got[1] != "orders  1  0  100  0  ok" {
+		t.Errorf("after a restart: %q", got)
+	}
+	p.publish("orders", 10)
+	if got := list(); !strings.HasPrefix(got[1], "orders  1  0  110  1000") {
+		t.Errorf("after ten more: %q", got)
+	}
+}
+
+// O11: a node that does not answer is named, the figures of the others are shown, and the exit code says that they are
+// not all. The node stands still here, and its lease lives.
+func TestPartialResults(t *testing.T) {
+	t.Parallel()
+	p := startDevAs(t, realNodes, t.TempDir(), "--", "--lease", "20s")
+	nodes := p.ready(3)
+	for i := range 6 { // some of them are led by each node
+		if code, text := post(nodes["n1"].HTTP, fmt.Sprintf("/topic/create?topic=t%d", i), ""); code != 200 {
+			t.Fatalf("%d %s", code, text)
+		}
+	}
+	if o := execute(t, "topic", "list", "--http-address", nodes["n1"].HTTP); o.code != 0 || len(rows(o.stdout)) != 7 {
+		t.Fatalf("before: %+v", o)
+	}
+	p.signal(nodes["n3"].PID, syscall.SIGSTOP)
+	defer p.signal(nodes["n3"].PID, syscall.SIGCONT)
+	for _, what := range []string{"topic", "channel"} {
+		o := execute(t, what, "list", "--http-address", nodes["n1"].HTTP)
+		o.check(t, exitPartial, "the result is partial: node n3 does not say its numbers")
+		if what == "topic" && len(rows(o.stdout)) != 7 {
+			t.Errorf("the others say %q", o.stdout)
+		}
+	}
+}

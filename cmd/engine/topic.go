@@ -61,17 +61,18 @@ func (o *operator) topicCreateCommand() *cobra.Command {
 func (o *operator) topicListCommand() *cobra.Command {
 	cmd := o.action("list [TOPIC]", "List topics with their depth and counters", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
-			all, err := o.topics(ctx, args...)
+			all, missing, err := o.topics(ctx, args...)
 			if err != nil {
 				return err
 			}
 			if o.asJSON {
-				return printJSON(o.out, all)
+				return printed(printJSON(o.out, all), missing)
 			}
-			return printTopicNumbers(o.out, all)
+			return printed(printTopicNumbers(o.out, all), missing)
 		})
 	cmd.Long = "List topics with their depth and counters. In a cluster, the figures of all live nodes are added up.\n" +
-		"Messages are counted from the start of each node."
+		"MESSAGES counts all that were ever published. If a node does not answer, the figures of the others are\n" +
+		"shown, and the exit code is 11."
 	return cmd
 }
 

@@ -197,6 +197,10 @@ func (pt *Partition) Ends() (committed, unpaused *atomic.Uint64) { return &pt.vi
 // CommittedMark returns the end of the committed part of the log. It takes Replica.mu.
 func (pt *Partition) CommittedMark() segment.Position { return pt.committedMark() }
 
+// Published returns how many messages were ever published to the partition, as far as they are committed: ids have no
+// gaps, and the log has them after a restart.
+func (pt *Partition) Published() uint64 { return pt.visible.Load() }
+
 // Leads says whether puts may enter the inbox.
 func (pt *Partition) Leads() bool { return pt.Leading.Load() }
 

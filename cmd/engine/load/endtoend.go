@@ -3,7 +3,6 @@ package load
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -24,11 +23,11 @@ func EndToEnd(ctx context.Context, cfg Config) (*Report, error) {
 	}
 	switch {
 	case cfg.SizeBytes < minEndToEndBytes:
-		return nil, fmt.Errorf("size must be at least %d bytes: the body carries times", minEndToEndBytes)
+		return nil, fmt.Errorf("%w: size must be at least %d bytes: the body carries times", ErrConfig, minEndToEndBytes)
 	case cfg.Rate <= 0:
-		return nil, errors.New("an end to end run needs a rate")
+		return nil, fmt.Errorf("%w: an end to end run needs a rate", ErrConfig)
 	case cfg.Batch != 1:
-		return nil, errors.New("an end to end run publishes single messages")
+		return nil, fmt.Errorf("%w: an end to end run publishes single messages", ErrConfig)
 	}
 	conn, frames, err := dial(cfg.Address)
 	if err != nil {

@@ -58,7 +58,18 @@ type Config struct {
 	Progress func(part float64, messages int64)
 }
 
+// ErrConfig is wrapped by the errors of a Config that no run can have; nothing was sent.
+var ErrConfig = errors.New("the benchmark cannot run so")
+
+// check returns an error that wraps ErrConfig if no run can have this configuration.
 func (c *Config) check() error {
+	if err := c.invalid(); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return nil
+}
+
+func (c *Config) invalid() error {
 	switch {
 	case c.Topic == "":
 		return errors.New("the topic has no name")
