@@ -126,3 +126,20 @@ func TestBrokenFileIsUnwritten(t *testing.T) {
 		}
 	}
 }
+
+// While files are pinned none is given back, also not by a release that was decided before they were pinned.
+func TestPinnedFilesAreKept(t *testing.T) {
+	f := New(Node{})
+	first, second := f.PinFiles(), f.PinFiles()
+	for range 2 {
+		if f.giveBack(5) || f.released != 0 {
+			t.Fatal("a pinned file was given back")
+		}
+		first()
+		first = func() {}
+	}
+	second()
+	if f.pins != 0 {
+		t.Errorf("%d pins are left", f.pins)
+	}
+}

@@ -22,7 +22,6 @@ func (f *Flusher) olderHalf() uint64 {
 // these files to segments and syncs the segments, each partition once. All writes come before the first sync, so that
 // the first sync commits the file system's journal for all of them. It says whether it released any file.
 func (f *Flusher) releaseFiles(target uint64) bool {
-	// Read before pins: a file that is pinned after this is the current one or newer.
 	oldest, current := f.clog.Oldest(), f.clog.Current()
 	f.mu.Lock()
 	held := f.pins > 0
@@ -50,6 +49,17 @@ func (f *Flusher) releaseFiles(target uint64) bool {
 	}
 	release := f.releaseLimit(current)
 	if release <= oldest {
+		return false
+	}
+	return f.giveBack(release)
+}
+
+// giveBack releases the commit log files below release, unless somebody has pinned files since releaseFiles looked. It
+// says whether it released them.
+func (f *Flusher) giveBack(release uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.pins > 0 {
 		return false
 	}
 	f.released = release
@@ -98,7 +108,8 @@ func (f *Flusher) sync(p *Part) {
 	f.n.SegmentSyncs.Add(1)
 }
 
-// PinFiles prevents the release of any commit log file until the returned function is called.
+// PinFiles prevents the release of any commit log file until the returned function is called. A file that was released
+// before may still be given back.
 func (f *Flusher) PinFiles() func() {
 	f.mu.Lock()
 	f.pins++

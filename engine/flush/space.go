@@ -20,6 +20,9 @@ const (
 // itself.
 func (f *Flusher) NoSpace() bool { return f.noSpace.Load() }
 
+// NearlyFull says whether so little space is left that publishing may soon be refused: less than four reserves.
+func (f *Flusher) NearlyFull() bool { return f.nearFull.Load() || f.noSpace.Load() }
+
 // makeRoom runs at every tick while the disk is full. It releases every commit log file but the newest, which flushes
 // the waiting batches: only a write can tell that there is space again. Then it removes the segments that nobody needs.
 func (f *Flusher) makeRoom() {
