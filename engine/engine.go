@@ -65,6 +65,7 @@ type Engine struct {
 
 	counters Counters
 	leaving  atomic.Bool // Leave was called: the node is shutting down
+	backup   backupSlot
 
 	stop chan struct{} // closed when background goroutines must end
 	wg   sync.WaitGroup
@@ -133,6 +134,7 @@ func (e *Engine) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	e.removeHeld()
 	if e.store.SetFeature(dir.FirstLevel); e.opts.Cluster == nil {
 		e.store.SetFeature(e.node.Level())
 	}

@@ -45,6 +45,7 @@ func onlyBelow(t *testing.T, pkg string, below, foreign []string) {
 // the engine gets no cluster store, no HTTP server, no command line and no metrics library with it.
 func TestImportGraph(t *testing.T) {
 	engine := []string{
+		"engine/backup",
 		"engine/base", "engine/channel", "engine/checkpoint", "engine/core", "engine/dir", "engine/diskwatch",
 		"engine/flush", "engine/forward", "engine/health", "engine/host", "engine/inbox", "engine/meta", "engine/ops",
 		"engine/outgoing", "engine/part", "engine/reason", "engine/remote", "engine/replay", "engine/retain", "engine/route",
@@ -68,6 +69,9 @@ func TestImportGraph(t *testing.T) {
 		"engine/core":    {"segment", "segment/aio"},
 		"engine/base":    {"engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
 		"engine/dir":     {"engine/base", "engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
+		"engine/backup": {
+			"engine/base", "engine/core", "engine/dir", "engine/meta", "replicate", "segment", "segment/aio",
+		},
 		"engine/inbox": {
 			"engine/base", "engine/core", "engine/host", "engine/meta", "netproto", "replicate", "replicate/peer",
 			"segment", "segment/aio",

@@ -69,6 +69,7 @@ func (s *Server) routes() map[string]web.Route {
 		"/channel/empty":   web.On("POST", s.channelVerb((*engine.Channel).Empty), web.Admin),
 		"/channel/pause":   web.On("POST", s.channelVerb((*engine.Channel).Pause), web.Admin),
 		"/channel/unpause": web.On("POST", s.channelVerb((*engine.Channel).Unpause), web.Admin),
+		"/backup":          web.On("GET,POST", s.serveBackup, web.Node),
 		"/config/{option}": web.On("GET,PUT", s.serveConfig, web.Node),
 		"/debug/freememory": web.On("POST", func(*http.Request, url.Values) (any, error) {
 			debug.FreeOSMemory()

@@ -43,19 +43,20 @@ var errFileDamaged = errors.New("its checksum does not match: the file is damage
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func copyOf(name string) string { return strings.TrimSuffix(name, ".json") + ".copy.json" }
+// CopyOf returns the name of a file's second copy.
+func CopyOf(name string) string { return strings.TrimSuffix(name, ".json") + ".copy.json" }
 
 // WriteTwice durably writes a file, and then its copy. A crash leaves the old file with the old copy, or the new file
 // with the old copy, or both new.
 func WriteTwice(disk aio.Disk, name string, v any) error {
-	data, err := sealFile(v)
+	data, err := SealFile(v)
 	if err != nil {
 		return err
 	}
 	if err := disk.WriteFile(name, data); err != nil {
 		return err
 	}
-	return disk.WriteFile(copyOf(name), data)
+	return disk.WriteFile(CopyOf(name), data)
 }
 
 // ReadTwice passes the bytes of the file to unseal. If the file cannot be read, or unseal finds it damaged, ReadTwice
@@ -69,16 +70,16 @@ func ReadTwice(disk aio.Disk, log *slog.Logger, name string, unseal func(data []
 	if err == nil {
 		err = unseal(data)
 	}
-	second, err2 := disk.ReadFile(copyOf(name), MaxFileBytes)
+	second, err2 := disk.ReadFile(CopyOf(name), MaxFileBytes)
 	switch {
 	case err == nil && (err2 != nil || !bytes.Equal(data, second)):
 		if _, summed, bad := splitSum(second); err2 == nil && (bad != nil || !summed) ||
 			err2 != nil && !errors.Is(err2, fs.ErrNotExist) {
 			log.Warn("the second copy of a file of the data directory was damaged; nothing is lost: it is written anew",
-				"file", copyOf(name))
+				"file", CopyOf(name))
 			mended = true
 		}
-		return mended, disk.WriteFile(copyOf(name), data)
+		return mended, disk.WriteFile(CopyOf(name), data)
 	case err == nil || err2 != nil || errors.Is(err, meta.ErrNewerLevel) || unseal(second) != nil:
 		return false, err
 	}
@@ -87,8 +88,8 @@ func ReadTwice(disk aio.Disk, log *slog.Logger, name string, unseal func(data []
 	return true, disk.WriteFile(name, second)
 }
 
-// sealFile encodes v as a file with a checksum.
-func sealFile(v any) ([]byte, error) {
+// SealFile encodes v as a file with a checksum.
+func SealFile(v any) ([]byte, error) {
 	data, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return nil, err
@@ -99,7 +100,7 @@ func sealFile(v any) ([]byte, error) {
 	return append(fmt.Appendf(data, "%0*x", sumDigits, sum), sumSuffix...), nil
 }
 
-// UnsealFile decodes the output of sealFile into v. It calls check to validate v before it refuses unknown fields, so
+// UnsealFile decodes the output of SealFile into v. It calls check to validate v before it refuses unknown fields, so
 // that a file of a newer version gives the error of check.
 func UnsealFile(data []byte, v any, check func() error) error {
 	plain, summed, err := splitSum(data)

@@ -35,7 +35,7 @@ func TestReadTwiceOfANewerLevel(t *testing.T) {
 		if err := WriteTwice(disk, c.name, c.old); err != nil {
 			t.Fatal(err)
 		}
-		newer, err := sealFile(c.newer)
+		newer, err := SealFile(c.newer)
 		if err = errors.Join(err, disk.WriteFile(c.name, newer)); err != nil {
 			t.Fatal(err)
 		}

@@ -63,6 +63,49 @@ type shortenedRow struct {
 	Dropped   bool      `json:"dropped,omitempty"`
 }
 
+// CopyList is the content of shortened.json, for those who have no running node. It is not safe for concurrent use.
+type CopyList struct {
+	ids     map[segment.Identity]bool
+	dropped map[segment.Identity]bool // subset of ids
+}
+
+// NewCopyList returns an empty list.
+func NewCopyList() *CopyList {
+	return &CopyList{map[segment.Identity]bool{}, map[segment.Identity]bool{}}
+}
+
+// Add adds a copy.
+func (l *CopyList) Add(id segment.Identity) { l.ids[id] = true }
+
+// Len returns the number of entries.
+func (l *CopyList) Len() int { return len(l.ids) }
+
+// Decode adds the copies of a file.
+func (l *CopyList) Decode(data []byte) error {
+	var rows []shortenedRow
+	if err := json.Unmarshal(data, &rows); err != nil {
+		return err
+	}
+	for _, r := range rows {
+		id := segment.Identity{Topic: r.Topic, Partition: r.Partition}
+		l.Add(id)
+		if r.Dropped {
+			l.dropped[id] = true
+		}
+	}
+	return nil
+}
+
+// Encode returns the content of the file.
+func (l *CopyList) Encode() ([]byte, error) {
+	rows := make([]shortenedRow, 0, len(l.ids))
+	for _, id := range base.SortedPartitions(l.ids) {
+		rows = append(rows, shortenedRow{id.Topic, id.Partition, l.dropped[id]})
+	}
+	data, err := json.Marshal(rows)
+	return append(data, '\n'), err
+}
+
 // NewShortened returns an empty list. It reads and writes nothing.
 func NewShortened(disk aio.Disk) *Shortened {
 	return &Shortened{disk: disk, ids: map[segment.Identity]bool{}, discarded: map[segment.Identity]bool{}}
@@ -76,18 +119,12 @@ func ReadShortened(disk aio.Disk) (*Shortened, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
-	var rows []shortenedRow
+	list := CopyList{s.ids, s.discarded}
 	if err == nil {
-		err = json.Unmarshal(data, &rows)
+		err = list.Decode(data)
 	}
 	if err != nil {
 		return s, fmt.Errorf("engine: cannot read %s of the data directory: %w", ShortenedFile, err)
-	}
-	for _, r := range rows {
-		s.ids[segment.Identity{Topic: r.Topic, Partition: r.Partition}] = true
-		if r.Dropped {
-			s.discarded[segment.Identity{Topic: r.Topic, Partition: r.Partition}] = true
-		}
 	}
 	s.stored, s.durable = data, maps.Clone(s.ids)
 	return s, nil
@@ -164,18 +201,14 @@ func (s *Shortened) Write() error {
 // writeLocked writes the list to the file. The caller holds file; writeLocked takes mu.
 func (s *Shortened) writeLocked() error {
 	s.mu.Lock()
-	rows := make([]shortenedRow, 0, len(s.ids))
-	for _, id := range base.SortedPartitions(s.ids) {
-		rows = append(rows, shortenedRow{id.Topic, id.Partition, s.discarded[id]})
-	}
-	version, kept := s.version, maps.Clone(s.ids)
+	list := CopyList{maps.Clone(s.ids), maps.Clone(s.discarded)}
+	version, kept := s.version, list.ids
 	s.durable = nil
 	s.mu.Unlock()
-	data, err := json.Marshal(rows)
+	data, err := list.Encode()
 	if err != nil {
 		return err
 	}
-	data = append(data, '\n')
 	if err := s.disk.WriteFile(ShortenedFile, data); err != nil {
 		return fmt.Errorf("engine: cannot write %s: %w", ShortenedFile, err)
 	}

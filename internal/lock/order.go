@@ -62,6 +62,7 @@ type (
 	NSQOutput  struct{}
 	NSQWire    struct{}
 	NSQFlusher struct{}
+	Backup     struct{} // engine.backupSlot
 	NSQTargets struct{}
 	NSQSketch  struct{}
 
@@ -119,6 +120,7 @@ var order = [...]any{
 	NSQOutput{},
 	NSQWire{},
 	NSQFlusher{},
+	Backup{},
 	NSQTargets{},
 	NSQSketch{},
 	SegmentLog{},

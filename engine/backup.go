@@ -1,0 +1,405 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/clog"
+	"penstock/engine/backup"
+	"penstock/engine/dir"
+	"penstock/engine/part"
+	"penstock/internal/lock"
+	"penstock/segment"
+)
+
+// BackupOptions are the choices for Engine.StartBackup.
+type BackupOptions struct {
+	// Dir is the absolute path of a directory of the node's machine, outside of the data directory. It must not exist,
+	// or be empty.
+	Dir string
+	// Rate is the most bytes of segments that are read per second. 0: backup.DefaultRate; below 0: unlimited.
+	Rate int64
+	// MadeBy is the version of the program, for the manifest.
+	MadeBy string
+}
+
+// BackupState says what became of a backup.
+type BackupState string
+
+// The states of a backup.
+const (
+	BackupNone    BackupState = "none" // none was begun since Open
+	BackupRunning BackupState = "running"
+	BackupDone    BackupState = "done"
+	BackupFailed  BackupState = "failed" // what had been written was removed
+)
+
+// BackupStatus describes the last backup that this process began. The JSON names are those of the HTTP API.
+type BackupStatus struct {
+	State BackupState `json:"state"`
+	Dir   string      `json:"dir,omitempty"`
+	Began time.Time   `json:"began,omitzero"`
+	// Moment: the state of this moment is in the backup. Set when the commit log has been copied.
+	Moment time.Time `json:"moment,omitzero"`
+	Ended  time.Time `json:"ended,omitzero"`
+	Files  int       `json:"files"` // when it is done
+	// CopiedBytes and LinkedBytes so far. LinkedBytes take no space.
+	CopiedBytes int64  `json:"copied_bytes"`
+	LinkedBytes int64  `json:"linked_bytes"`
+	Damaged     int    `json:"damaged_partitions,omitempty"` // with ranges that cannot be read, here as in the backup
+	Error       string `json:"error,omitempty"`
+}
+
+// Errors of StartBackup.
+var (
+	// ErrBackupRuns says that a backup is running; there is one at a time.
+	ErrBackupRuns = errors.New("engine: a backup is running: wait for its end, then begin another one")
+	// ErrBackupDir says that a backup cannot be made in the directory.
+	ErrBackupDir = errors.New("engine: no backup can be made there; nothing was written")
+)
+
+// maxCopyTries bounds how often the commit log is copied: a file that was released before the backup began may be given
+// back while it is copied. No file is released any more, so few tries are enough.
+const maxCopyTries = 10
+
+// heldSegment is a segment file that a backup holds under a second name, so that nobody removes it.
+type heldSegment struct {
+	*segment.HeldFile
+	held   string // its second name, relative to the data directory
+	linked bool   // nobody changes it any more: it may be linked into the backup
+}
+
+// backupRun makes one backup, on a goroutine of its own.
+//
+//  1. From here on the flusher gives no commit log file back. So everything behind the checkpoint of the oldest file is
+//     in the commit log, and everything before it is, synced, in segments.
+//  2. Each segment file gets a second name below held/. Retention, deletions and resets remove only the first name.
+//  3. The commit log is copied up to its last durable group: this is the moment of the backup. It is behind step 2, so
+//     a record of a cut or deletion that step 2 met is in the copy, and recovery handles the segments as after a crash.
+//  4. The flusher goes on. The segments are linked into the backup or copied, then come topic.json and node.json, then
+//     the manifest.
+//
+// Steps 2 and 3 take as long as reading the commit log does, at most CommitLiveBytes. Meanwhile at least half of the
+// commit log's room is left for puts, unless the flusher was behind already.
+//
+// A crash leaves second names below held/, which the next Open removes, and a backup without a manifest.
+type backupRun struct {
+	e        *Engine
+	o        BackupOptions
+	w        *backup.Writer
+	segments []heldSegment
+	topics   map[uuid.UUID]*dir.Topic
+}
+
+// backupSlot has the state of the last backup. The mutex guards it, and nothing is called while it is held.
+type backupSlot struct {
+	lock.Mutex[lock.Backup]
+	status BackupStatus
+}
+
+// begin notes that a backup begins, and returns false if one is running.
+func (b *backupSlot) begin(s BackupStatus) bool {
+	b.Lock()
+	defer b.Unlock()
+	if b.status.State == BackupRunning {
+		return false
+	}
+	b.status = s
+	return true
+}
+
+// StartBackup begins a backup of this node's data, and returns while it is being made: see Backup. Everything that was
+// answered OK before the call is in it. Publishing and consuming go on. Errors: ErrBackupRuns, ErrBackupDir, ErrClosed,
+// the error of Health if the commit log has failed, or one of the environment.
+func (e *Engine) StartBackup(o BackupOptions) error {
+	if e.isClosed() {
+		return ErrClosed
+	}
+	if err := e.store.Failure(); err != nil {
+		return fmt.Errorf("engine: no backup of a node whose commit log has failed: stop it, and copy its data "+
+			"directory: %w", err)
+	}
+	if err := e.checkBackupDir(o.Dir); err != nil {
+		return err
+	}
+	if o.Rate == 0 {
+		o.Rate = backup.DefaultRate
+	}
+	r := &backupRun{e: e, o: o, topics: map[uuid.UUID]*dir.Topic{}}
+	began := BackupStatus{State: BackupRunning, Dir: o.Dir, Began: e.host.Wall()}
+	if !e.backup.begin(began) {
+		return ErrBackupRuns
+	}
+	var err error
+	r.w, err = backup.NewWriter(o.Dir, backup.Options{
+		Rate: max(o.Rate, 0), Pause: func(d time.Duration) bool { return e.host.Pause(d, e.stop) }, Blocked: r.blocked,
+	})
+	if err != nil {
+		r.note(func(s *BackupStatus) { *s = BackupStatus{} })
+		return fmt.Errorf("%w: %w", ErrBackupDir, err)
+	}
+	e.mu.RLock() // Close sets closed before it waits for the goroutines
+	defer e.mu.RUnlock()
+	if e.closed {
+		r.w.Discard()
+		return ErrClosed
+	}
+	e.background(r.run)
+	return nil
+}
+
+// removeHeld removes what a backup left that ended with an earlier process.
+func (e *Engine) removeHeld() {
+	if e.opts.DataPath == "" {
+		return
+	}
+	if err := e.disk.RemoveAll(dir.Held); err != nil {
+		e.log.Warn("what an unfinished backup left could not be removed; it takes space until the next start",
+			"directory", dir.Held, "error", err)
+	}
+}
+
+// Backup returns the state of the last backup. It takes Engine.backup.
+func (e *Engine) Backup() BackupStatus {
+	e.backup.Lock()
+	defer e.backup.Unlock()
+	s := e.backup.status
+	if s.State == "" {
+		s.State = BackupNone
+	}
+	return s
+}
+
+// checkBackupDir returns an error if no backup can be made in to.
+func (e *Engine) checkBackupDir(to string) error {
+	if e.opts.DataPath == "" {
+		return fmt.Errorf("%w: the data is on no file system", ErrBackupDir)
+	}
+	if !filepath.IsAbs(to) {
+		return fmt.Errorf("%w: %q is no absolute path on the node's machine", ErrBackupDir, to)
+	}
+	data, err := realPath(e.opts.DataPath)
+	if err != nil {
+		return err
+	}
+	target, err := realPath(to)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrBackupDir, err)
+	}
+	for _, c := range [][2]string{{data, target}, {target, data}} {
+		if rel, err := filepath.Rel(c[0], c[1]); err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
+			return fmt.Errorf("%w: it and the data directory %s lie in each other", ErrBackupDir, data)
+		}
+	}
+	return nil
+}
+
+// realPath returns the absolute path without symbolic links; the end of the path need not exist.
+func realPath(name string) (string, error) {
+	name, err := filepath.Abs(name)
+	if err != nil {
+		return "", err
+	}
+	real, err := filepath.EvalSymlinks(name)
+	if errors.Is(err, fs.ErrNotExist) && name != filepath.Dir(name) {
+		above, err := realPath(filepath.Dir(name))
+		return filepath.Join(above, filepath.Base(name)), err
+	}
+	return real, err
+}
+
+// blocked ends a backup that would use up the space of the data directory.
+func (r *backupRun) blocked() error {
+	if r.e.store.Flusher().NearlyFull() {
+		return errors.New("the disk of the data directory is nearly full, and messages come first")
+	}
+	r.note(func(s *BackupStatus) { s.CopiedBytes, s.LinkedBytes = r.w.Copied, r.w.Linked })
+	return nil
+}
+
+func (r *backupRun) note(change func(*BackupStatus)) {
+	r.e.backup.Lock()
+	defer r.e.backup.Unlock()
+	change(&r.e.backup.status)
+}
+
+func (r *backupRun) run() {
+	began := r.e.Backup().Began
+	m := &backup.Manifest{MadeBy: r.o.MadeBy, Began: began.Unix()}
+	err := r.make(m)
+	r.releaseHeld()
+	if err != nil {
+		r.w.Discard()
+	}
+	status := BackupDone
+	if err != nil {
+		status = BackupFailed
+	}
+	r.note(func(s *BackupStatus) {
+		s.State, s.Ended = status, r.e.host.Wall()
+		s.CopiedBytes, s.LinkedBytes, s.Files = r.w.Copied, r.w.Linked, len(m.Files)
+		if err != nil {
+			s.Error = err.Error() + "; the node's data is as it was, and what had been written of the backup was removed"
+		}
+	})
+	s := r.e.Backup()
+	if err != nil {
+		r.e.log.Warn("a backup failed; the node's data is as it was, and what had been written of the backup was removed",
+			"dir", r.o.Dir, "error", err)
+		return
+	}
+	r.e.log.Info("a backup is complete", "dir", r.o.Dir, "moment", s.Moment, "files", s.Files,
+		"copied_bytes", s.CopiedBytes, "linked_bytes", s.LinkedBytes)
+}
+
+func (r *backupRun) make(m *backup.Manifest) error {
+	if err := r.e.disk.RemoveAll(dir.Held); err != nil {
+		return err
+	}
+	if err := r.e.disk.MkdirAll(dir.Held); err != nil {
+		return err
+	}
+	r.noteTopics()
+	if err := r.freeze(); err != nil {
+		return err
+	}
+	r.noteTopics()
+	for i := range r.segments {
+		if err := r.segment(&r.segments[i]); err != nil {
+			return err
+		}
+	}
+	for id, t := range r.topics {
+		if err := r.w.WriteTwice(path.Join(dir.TopicPath(id), dir.TopicFile), t); err != nil {
+			return err
+		}
+	}
+	if err := r.node(m); err != nil {
+		return err
+	}
+	return r.w.Commit(m)
+}
+
+// noteTopics notes the content of each topic.json. It is called before and after the moment of the backup: a topic that
+// was created or deleted in between has records in the commit log, which a restart understands only with its
+// topic.json.
+func (r *backupRun) noteTopics() {
+	for _, t := range r.e.Topics() {
+		r.e.host.Lock(&r.e.catalog)
+		r.topics[t.shared.ID] = t.meta()
+		r.e.catalog.Unlock()
+	}
+}
+
+// freeze does steps 1 to 3.
+func (r *backupRun) freeze() error {
+	defer r.e.store.Flusher().PinFiles()()
+	for _, pt := range r.e.store.Partitions() {
+		if err := r.hold(pt); err != nil {
+			return err
+		}
+	}
+	log := r.e.store.CommitLog()
+	for try := 1; ; try++ {
+		moment := r.e.host.Wall()
+		err := log.CopyFiles(r.w.Append)
+		if err == nil {
+			r.note(func(s *BackupStatus) { s.Moment = moment })
+			return nil
+		}
+		if !errors.Is(err, clog.ErrRecycled) || try == maxCopyTries {
+			return err
+		}
+		if err := r.w.Forget("clog"); err != nil {
+			return err
+		}
+		if !r.e.host.Pause(10*time.Millisecond, r.e.stop) {
+			return backup.ErrStopped
+		}
+	}
+}
+
+// hold gives the segment files of a partition their second names.
+func (r *backupRun) hold(pt *part.Partition) error {
+	if !pt.Replica().HasLog() {
+		return nil
+	}
+	if pt.Log().Health() != nil {
+		r.note(func(s *BackupStatus) { s.Damaged++ })
+	}
+	committed := pt.CommittedEnd()
+	err := pt.Log().HoldFiles(func(h *segment.HeldFile) error {
+		name := path.Join(dir.Held, fmt.Sprint(len(r.segments)))
+		if err := os.Link(r.onDisk(h.Path), r.onDisk(name)); err != nil {
+			h.Release()
+			return err
+		}
+		// A cut of a follower's log removes only what is not committed, so nobody writes to the file any more.
+		r.segments = append(r.segments, heldSegment{h, name, h.Full && h.End <= committed})
+		return nil
+	})
+	// The topic is deleted: its tombstone is durable, and will be in the copy of the commit log.
+	if gone := errors.Is(err, segment.ErrClosed) || errors.Is(err, fs.ErrNotExist); gone && pt.TopicDeleted() {
+		return nil
+	}
+	return err
+}
+
+func (r *backupRun) onDisk(name string) string {
+	return filepath.Join(r.e.opts.DataPath, filepath.FromSlash(name))
+}
+
+// segment brings a segment into the backup, and ends the hold.
+func (r *backupRun) segment(s *heldSegment) error {
+	err := error(nil)
+	if s.linked {
+		err = r.w.Link(s.Path, r.onDisk(s.held))
+	} else {
+		err = r.w.Copy(s.Path, r.onDisk(s.held), s.Bytes)
+	}
+	return errors.Join(err, r.release(s))
+}
+
+func (r *backupRun) release(s *heldSegment) error {
+	if s.HeldFile == nil {
+		return nil
+	}
+	s.Release()
+	s.HeldFile = nil
+	return os.Remove(r.onDisk(s.held))
+}
+
+func (r *backupRun) releaseHeld() {
+	for i := range r.segments {
+		_ = r.release(&r.segments[i])
+	}
+	_ = r.e.disk.RemoveAll(dir.Held) // the next backup or Open tries again
+}
+
+// node writes node.json and, in a cluster, the list of shortened copies. The list is read from its file: it is newer
+// than the moment of the backup, and every copy counts as shortened after a restore anyway.
+func (r *backupRun) node(m *backup.Manifest) error {
+	var known dir.Node
+	r.e.node.With(func(n *dir.Node) { known = *n })
+	m.NodeID, m.Cluster = known.NodeID, known.Cluster
+	if err := r.w.WriteTwice(dir.NodePath, &known); err != nil {
+		return err
+	}
+	list, err := r.e.disk.ReadFile(dir.ShortenedFile, dir.MaxShortenedBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return r.w.Write(dir.ShortenedFile, slices.Clone(list))
+}

@@ -1,0 +1,17 @@
+// Package backup writes, checks and restores backups of data directories.
+//
+//	engine.Backup ─► Writer ─► backup directory ─► Restore ─► new data directory
+//	stopped node  ─► Copy   ─┘
+//
+// A backup is a directory with the files of a data directory that a restart needs, under the same names, and a manifest
+// with the size and checksum of each. FORMAT.md describes the manifest. It is written last, when everything else is on
+// stable storage: a directory without a manifest is no backup. What the files contain is the business of package
+// engine; this package knows only which of them a restore must change.
+//
+// The Writer links a file into the backup if nobody will change it and both directories are on one file system, and
+// copies it otherwise. A linked file is the node's own file under a second name: bit rot hits both, and the repair of a
+// damaged range, which writes the bytes that were there, mends both. Restore only copies, so that the restored node
+// never writes to a file of the backup or of another node.
+//
+// A crash leaves a directory without a manifest, and never changes the data directory.
+package backup

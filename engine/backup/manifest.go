@@ -1,0 +1,124 @@
+package backup
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"penstock/engine/dir"
+)
+
+const (
+	// ManifestFile is the name of the manifest in the backup.
+	ManifestFile = "backup.json"
+	// Format is the only format of the manifest so far.
+	Format = 1
+	// maxManifestBytes bounds the manifest; a file takes about 150 bytes.
+	maxManifestBytes = 1 << 30
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Manifest says what a backup holds. FORMAT.md describes it.
+type Manifest struct {
+	Format  int       `json:"format"`
+	MadeBy  string    `json:"made_by"`
+	Began   int64     `json:"began"` // Unix time in seconds
+	NodeID  string    `json:"node_id"`
+	Cluster uuid.UUID `json:"cluster,omitzero"` // zero: of a single node
+	Files   []File    `json:"files"`            // sorted by name, each once
+}
+
+// File is one file of a backup.
+type File struct {
+	Name   string `json:"name"`
+	Bytes  int64  `json:"bytes"`
+	CRC    string `json:"crc32c"`
+	Linked bool   `json:"linked,omitempty"`
+}
+
+func sumText(sum uint32) string { return fmt.Sprintf("%08x", sum) }
+
+// check returns an error if the manifest is not one that this version can restore.
+func (m *Manifest) check() error {
+	if m.Format != Format {
+		return fmt.Errorf("its manifest has format %d, and this version knows %d: use the version that made it (%s)",
+			m.Format, Format, m.MadeBy)
+	}
+	last := ""
+	for _, f := range m.Files {
+		_, err := strconv.ParseUint(f.CRC, 16, 32)
+		switch {
+		case !fs.ValidPath(f.Name) || f.Name == "." || f.Name == ManifestFile || f.Bytes < 0 || err != nil:
+			return fmt.Errorf("its manifest has an impossible entry: %q of %d bytes", f.Name, f.Bytes)
+		case f.Name <= last:
+			return fmt.Errorf("its manifest is not sorted at %q", f.Name)
+		}
+		last = f.Name
+	}
+	if !slices.ContainsFunc(m.Files, func(f File) bool { return f.Name == dir.NodePath }) {
+		return fmt.Errorf("its manifest has no %s", dir.NodePath)
+	}
+	return nil
+}
+
+// ReadManifest reads and checks the manifest of the backup in the directory from. It reads no other file.
+func ReadManifest(from string) (*Manifest, error) {
+	data, err := readLimited(filepath.Join(from, ManifestFile), maxManifestBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("backup: %s is no complete backup: it has no %s, which is written last; nothing was "+
+			"restored, take another backup", from, ManifestFile)
+	}
+	m := new(Manifest)
+	if err == nil {
+		err = dir.UnsealFile(data, m, m.check)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("backup: %s cannot be restored: %s: %w; nothing was restored", from, ManifestFile, err)
+	}
+	return m, nil
+}
+
+// readLimited reads a file of at most limit bytes.
+func readLimited(name string, limit int64) ([]byte, error) {
+	st, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if st.Size() > limit {
+		return nil, fmt.Errorf("%s has %d bytes, which is too much", name, st.Size())
+	}
+	return os.ReadFile(name)
+}
+
+// parents returns the directories above a name, the outermost first.
+func parents(name string) (all []string) {
+	for d := path.Dir(name); d != "."; d = path.Dir(d) {
+		all = append(all, d)
+	}
+	slices.Reverse(all)
+	return all
+}
+
+// topicOf returns the topic to whose directory the file belongs.
+func topicOf(name string) (id uuid.UUID, rest string, ok bool) {
+	in, ok := strings.CutPrefix(name, "topics/")
+	if !ok {
+		return id, "", false
+	}
+	text, rest, ok := strings.Cut(in, "/")
+	if !ok {
+		return id, "", false
+	}
+	id, err := uuid.Parse(text)
+	return id, rest, err == nil
+}

@@ -1,0 +1,350 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/engine/backup"
+)
+
+// makeBackup backs the engine up into a new directory and waits for the end.
+func makeBackup(t *testing.T, e *engine.Engine) (string, engine.BackupStatus) {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), "backup")
+	if err := e.StartBackup(engine.BackupOptions{Dir: to, Rate: -1, MadeBy: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	return to, awaitBackup(t, e)
+}
+
+func awaitBackup(t *testing.T, e *engine.Engine) engine.BackupStatus {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		s := e.Backup()
+		if s.State != engine.BackupRunning {
+			return s
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the backup does not end: %+v", s)
+		}
+	}
+}
+
+// restore restores a backup into a new directory.
+func restore(t *testing.T, from string) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), "restored")
+	if _, err := backup.Restore(from, to, backup.RestoreOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// sequence records what a producer was told: next is the first number that was not answered OK.
+type sequence struct{ next atomic.Int64 }
+
+// produce publishes numbered messages until stop is closed.
+func (s *sequence) produce(t *testing.T, topic *engine.Topic, name string, stop <-chan struct{}) {
+	pad := strings.Repeat("x", 900)
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		body := fmt.Sprintf("%s %d %s", name, s.next.Load(), pad)
+		if _, err := topic.Publish(context.Background(), []byte(body)); err != nil {
+			if !errors.Is(err, engine.ErrClosed) {
+				t.Errorf("publish: %v", err)
+			}
+			return
+		}
+		s.next.Add(1)
+	}
+}
+
+// checkSequences checks that the channel has, of each producer, the numbers from 0 on, in order and without a gap, at
+// least those below atLeast.
+func checkSequences(t *testing.T, c *engine.Channel, atLeast map[string]int64) {
+	t.Helper()
+	next := map[string]int64{}
+	s := subscribe(t, c, 1)
+	defer s.Close()
+	for st := channelStats(t, c); st.Depth > 0 || st.InFlightCount > 0; st = channelStats(t, c) {
+		m, ok := s.poll(patience)
+		if !ok {
+			t.Fatalf("no message, although the channel has some: %+v", channelStats(t, c))
+		}
+		var name string
+		var n int64
+		if _, err := fmt.Sscanf(m.body, "%s %d", &name, &n); err != nil {
+			t.Fatalf("message %q: %v", m.body, err)
+		}
+		if n != next[name] {
+			t.Fatalf("after %d of producer %s comes %d", next[name]-1, name, n)
+		}
+		next[name]++
+		s.finish(m)
+	}
+	for name, n := range atLeast {
+		if next[name] < n {
+			t.Errorf("producer %s was answered %d messages before the backup began, and %d are in it", name, n, next[name])
+		}
+	}
+}
+
+// A backup of an engine under load has the state of one moment: every message that was answered OK before it began, of
+// each producer a prefix, and the confirmations that were stored. Segments are written, released and removed by
+// retention meanwhile, and topics come and go. The restored engine takes messages like any other.
+func TestBackupUnderLoad(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	stop, wg := make(chan struct{}), sync.WaitGroup{}
+	defer wg.Wait()
+	halt := sync.OnceFunc(func() { close(stop) })
+	defer halt()
+
+	quiet := topicOf(t, e, "quiet")
+	half := channelOf(t, quiet, "half")
+	publish(t, quiet, numbered("quiet", 100, 500)...)
+	s := subscribe(t, half, 1)
+	for range 60 {
+		s.finish(s.next())
+	}
+	s.Close()
+	eventuallyDepth(t, half, 40)
+
+	busy := topicOf(t, e, "busy")
+	channelOf(t, busy, "all")
+	producers := map[string]*sequence{}
+	for i := range 3 {
+		name := fmt.Sprint("p", i)
+		p := new(sequence)
+		producers[name] = p
+		wg.Go(func() { p.produce(t, busy, name, stop) })
+	}
+	trimmed := topicOf(t, e, "trimmed") // retention removes its segments all the time
+	reader := channelOf(t, trimmed, "reader")
+	wg.Go(func() { new(sequence).produce(t, trimmed, "t", stop) })
+	eater := subscribe(t, reader, 50)
+	defer eater.Close()
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if m, ok := eater.poll(time.Millisecond); ok {
+				eater.finish(m)
+			}
+		}
+	})
+	wg.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			name := fmt.Sprint("passing", i)
+			topic, err := e.Topic(context.Background(), name)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = topic.Publish(context.Background(), bytes.Repeat([]byte("y"), 8000))
+			if err := e.DeleteTopic(context.Background(), name); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for end := time.Now().Add(patience); e.Counters().TrimmedBytes.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("retention removes nothing")
+		}
+	}
+	for range 3 {
+		before := map[string]int64{}
+		for name, p := range producers {
+			before[name] = p.next.Load()
+		}
+		from, status := makeBackup(t, e)
+		if status.State != engine.BackupDone || status.Files == 0 || status.Moment.IsZero() {
+			t.Fatalf("%+v", status)
+		}
+		if status.LinkedBytes == 0 {
+			t.Error("no segment was linked")
+		}
+		checkRestored(t, restore(t, from), before)
+	}
+	if leftovers, err := os.ReadDir(filepath.Join(dataPath(e), "held")); err == nil && len(leftovers) > 0 {
+		t.Errorf("%d second names are left", len(leftovers))
+	}
+}
+
+func dataPath(e *engine.Engine) string { return engine.DataPathOf(e) }
+
+func eventuallyDepth(t *testing.T, c *engine.Channel, depth int64) {
+	t.Helper()
+	for end := time.Now().Add(patience); channelStats(t, c).Depth != depth; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the depth is %d, not %d", channelStats(t, c).Depth, depth)
+		}
+	}
+}
+
+func checkRestored(t *testing.T, dir string, before map[string]int64) {
+	t.Helper()
+	log := new(logged)
+	o := inDir(dir)
+	o.Logger = log.logger()
+	e := openWith(t, o)
+	defer e.Close()
+	if in := e.Info(); len(in.CorruptionsAtRecover) != 0 || in.PartitionsReadOnly != 0 {
+		t.Fatalf("recovery found %v", in.CorruptionsAtRecover)
+	}
+	if err := e.Health(); err != nil {
+		t.Fatal(err)
+	}
+	if s := e.Storage(); s.TornGroups != 0 || s.TornBytes != 0 {
+		t.Errorf("%d groups of the backup are torn", s.TornGroups)
+	}
+	if strings.Contains(log.String(), "without metadata") {
+		t.Errorf("a topic has no topic.json:\n%s", log)
+	}
+	quiet := topicOf(t, e, "quiet")
+	s := subscribe(t, channelOf(t, quiet, "half"), 1)
+	for i := 60; i < 100; i++ {
+		m := s.next()
+		if want := numbered("quiet", 100, 500)[i]; m.body != want {
+			t.Fatalf("message %d of the channel is %.12q, not %.12q", i-60, m.body, want)
+		}
+		s.finish(m)
+	}
+	s.Close()
+	checkSequences(t, channelOf(t, topicOf(t, e, "busy"), "all"), before)
+	// It goes on: the files of the commit log, which the copy made shorter, are used again or replaced.
+	publish(t, topicOf(t, e, "busy"), numbered("more", 300, 8000)...)
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again := openWith(t, inDir(dir))
+	if n := channelStats(t, channelOf(t, topicOf(t, again, "busy"), "all")).Depth; n != 300 {
+		t.Errorf("after another start %d messages wait", n)
+	}
+	again.Close()
+}
+
+// A backup is refused where it cannot be made, and leaves nothing there.
+func TestBackupRefused(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	full := t.TempDir()
+	if err := os.WriteFile(filepath.Join(full, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dataPath(e), link); err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range []string{
+		"relative", "", full, dataPath(e), filepath.Join(dataPath(e), "in"), filepath.Dir(dataPath(e)),
+		filepath.Join(link, "in"),
+	} {
+		if err := e.StartBackup(engine.BackupOptions{Dir: to}); !errors.Is(err, engine.ErrBackupDir) {
+			t.Errorf("into %q: %v", to, err)
+		}
+	}
+	if s := e.Backup(); s.State != engine.BackupNone {
+		t.Errorf("%+v", s)
+	}
+	if _, err := os.Stat(filepath.Join(dataPath(e), "in")); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("a directory was made in the data directory")
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.StartBackup(engine.BackupOptions{Dir: full}); !errors.Is(err, engine.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
+}
+
+// Every bit of every file of a backup counts: a restore names the file that differs, and leaves nothing.
+func TestDamagedBackupIsRefused(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	channelOf(t, topic, "c")
+	publish(t, topic, numbered("m", 200, 2000)...)
+	from, status := makeBackup(t, e)
+	if status.State != engine.BackupDone {
+		t.Fatalf("%+v", status)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	m, err := backup.ReadManifest(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{backup.ManifestFile}
+	kinds := map[string]bool{}
+	for _, f := range m.Files {
+		names = append(names, f.Name)
+		kinds[filepath.Ext(f.Name)] = true
+	}
+	if !kinds[".seg"] || !kinds[".clog"] || !kinds[".json"] {
+		t.Fatalf("the backup has %v", names)
+	}
+	for _, name := range names {
+		at := filepath.Join(from, name)
+		whole, err := os.ReadFile(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, damage := range []func([]byte) []byte{
+			func(p []byte) []byte { p[len(p)/3] ^= 4; return p },
+			func(p []byte) []byte { p[len(p)-4] ^= 1; return p },
+			func(p []byte) []byte { return p[:len(p)-1] },
+			func(p []byte) []byte { return nil },
+		} {
+			if err := os.WriteFile(at, damage(bytes.Clone(whole)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			to := filepath.Join(t.TempDir(), "restored")
+			_, err := backup.Restore(from, to, backup.RestoreOptions{})
+			if err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("damaged %s: %v", name, err)
+			}
+			if _, err := os.Stat(to); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("damaged %s: something was left", name)
+			}
+		}
+		if err := os.Remove(at); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := backup.Restore(from, filepath.Join(t.TempDir(), "r"), backup.RestoreOptions{}); err == nil ||
+			!strings.Contains(err.Error(), name) {
+			t.Errorf("without %s: %v", name, err)
+		}
+		if err := os.WriteFile(at, whole, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := backup.Restore(from, t.TempDir(), backup.RestoreOptions{NodeID: "other"}); err != nil {
+		t.Errorf("the whole backup: %v", err)
+	}
+	if _, err := backup.Restore(from, from, backup.RestoreOptions{}); err == nil {
+		t.Error("restored into a directory in use")
+	}
+}
