@@ -66,6 +66,8 @@ var (
 		"Always 1; the labels say how this node writes and to what.", "io", "filesystem", "device_cache", "direct")
 	startTime = define(ofNode, gauge, "start_time_seconds",
 		"When this process began to serve, in seconds since 1970.")
+	ready = define(ofNode, gauge, "ready",
+		"1 while a check of /readyz is passed; the node is ready if all are.", "check")
 	truncated = define(ofNode, gauge, "metrics_truncated",
 		"1 since topics or channels have more series than metrics-max-series: their families show sums over all of them.")
 	age = define(ofNode, gauge, "metrics_age_seconds",
