@@ -147,7 +147,7 @@ func (s *store) revive(ctx context.Context, r *meta.Registration) error {
 	s.mu.Lock()
 	s.lease, s.aliveSince = lease, revision
 	s.mu.Unlock()
-	s.log.Info("this node is registered as alive again", "node", self)
+	s.log.Info("this node is registered as alive again", "id", self)
 	return s.serve(ctx, r, sent.Add(s.opts.LeaseTTL-s.opts.LeaseMargin))
 }
 

@@ -270,7 +270,7 @@ func (s *store) ForceLeader(ctx context.Context, id meta.PartitionID, node repli
 			return err
 		}
 		if ok {
-			s.log.Warn("an operator made a node the leader that may lack acknowledged messages", "partition", id, "node", node,
+			s.log.Warn("an operator made a node the leader that may lack acknowledged messages", "partition", id, "leader", node,
 				"epoch", next.State.Epoch, "former_isr", row.State.ISR)
 			return s.waitRevision(ctx, revision)
 		}

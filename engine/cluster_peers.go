@@ -18,7 +18,6 @@ func (cn *clusterNode) Up(node replicate.NodeID, _ uuid.UUID) {
 	cn.exitedMu.Lock()
 	delete(cn.exited, node)
 	cn.exitedMu.Unlock()
-	cn.Log.Info("connected to a node", "peer", node)
 	cn.forward.Wake()
 	cn.remotes.Refresh()
 }
@@ -32,10 +31,10 @@ func (cn *clusterNode) Down(node replicate.NodeID, boot uuid.UUID, refused bool)
 	if cn.Ctx.Err() != nil {
 		return
 	}
-	cn.Log.Info("lost the connection to a node", "peer", node, "process_gone", refused)
-	if !refused {
+	if !refused { // replicate/peer has logged that the connection ended
 		return
 	}
+	cn.Log.Warn("the process of a node has ended", "peer", cn.NodeName(node))
 	cn.exitedMu.Lock()
 	cn.exited[node] = cn.Now()
 	cn.exitedMu.Unlock()

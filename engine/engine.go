@@ -293,8 +293,7 @@ func (e *Engine) logStall(s *clog.Stats) {
 		}
 	}
 	m := e.store.Memory()
-	e.log.Warn("nothing could be stored for a while: publishers wait, nothing is lost. The device is slow, full, or the "+
-		"commit log has no room",
+	e.log.Warn("nothing could be stored for a while: publishers wait, nothing is lost. "+e.members.look().StallCause(),
 		"free_buffers", m.Free, "buffers", m.Buffers,
 		"headroom_bytes", e.store.CommitLog().Headroom(), "full", s.Full,
 		"oldest_file", s.Oldest, "current_file", s.Current, "oldest_unsynced_file", unsynced, "oldest_unsynced_of", of,

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cluster/admin"
 	"penstock/engine/health"
 )
 
@@ -235,6 +236,53 @@ func TestPartialResults(t *testing.T) {
 		o.check(t, exitPartial, "the result is partial: node n3 does not say its numbers")
 		if what == "topic" && len(rows(o.stdout)) != 7 {
 			t.Errorf("the others say %q", o.stdout)
+		}
+	}
+}
+
+// O3: losing a replica, and its return, is one line at the leader, with the ISR before and after by name. A new leader
+// names the members of the ISR that are alive.
+func TestReplicaLossIsLogged(t *testing.T) {
+	t.Parallel()
+	p := startDevAs(t, realNodes, t.TempDir())
+	nodes := p.ready(3)
+	if code, text := post(nodes["n1"].HTTP, "/topic/create?topic=orders", ""); code != 200 {
+		t.Fatalf("%d %s", code, text)
+	}
+	if o := execute(t, "cluster", "health", "--wait", "20s", "--http", nodes["n1"].HTTP); o.code != 0 {
+		t.Fatalf("%+v", o)
+	}
+	var all admin.Topics
+	_, text := ask(t, nodes["n1"].HTTP, "/cluster/topics")
+	if err := json.Unmarshal([]byte(text), &all); err != nil {
+		t.Fatal(err)
+	}
+	leader := all.Topics[0].Partitions[0].Leader
+	p.signal(nodes[leader].PID, syscall.SIGKILL)
+	want := regexp.MustCompile(`level=WARN msg="a replica left the in-sync replicas: [^\n]*` +
+		` replica=` + leader + ` topic=orders partition=0 isr_before=\S*` + leader + `\S* isr_after=(n\d),(n\d) others=0`)
+	led := regexp.MustCompile(`msg="leads a partition" [^\n]*live_isr=(\S+) isr=(\S+)`)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		found := 0
+		for name := range nodes {
+			log := p.log(name)
+			if name == leader || !want.MatchString(log) {
+				continue
+			}
+			found++
+			m := led.FindStringSubmatch(log)
+			if m == nil || strings.Contains(m[1], leader) || !strings.Contains(m[2], leader) {
+				t.Errorf("the new leader %s says %q", name, m)
+			}
+			if strings.Contains(log, "connected to a node") {
+				t.Errorf("%s says twice that it is connected", name)
+			}
+		}
+		if found == 1 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d leaders say that they lost a replica\n%s", found, p.log("n1"))
 		}
 	}
 }

@@ -170,6 +170,20 @@ func (c *Cluster) troubles() (all []string) {
 	return all
 }
 
+// StallCause says why puts may wait although nothing is stored. It blames the disk only if the cluster explains nothing
+// (O2). c may be nil: a single node.
+func (c *Cluster) StallCause() string {
+	switch {
+	case c != nil && !c.Leased:
+		return "This node has no lease: the metadata store has not answered for " + Age(c.StoreAge)
+	case c != nil && c.BelowMinISR > 0:
+		return plural(c.BelowMinISR, "partition") + " have fewer live in-sync replicas than min_isr demands"
+	case c != nil && c.Leaderless > 0:
+		return plural(c.Leaderless, "partition") + " have no live leader"
+	}
+	return "The device is slow, full, or the commit log has no room"
+}
+
 // sentence says in one sentence how the node and the cluster are.
 func sentence(f *Facts, v *Verdict) string {
 	switch c := f.Cluster; {

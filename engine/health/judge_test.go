@@ -136,3 +136,22 @@ func TestVerbose(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 }
+
+// O2: the disk is blamed only if the cluster explains nothing.
+func TestStallCause(t *testing.T) {
+	leased := View{Leased: true}
+	for _, tc := range []struct {
+		c    *Cluster
+		want string
+	}{
+		{nil, "The device is slow"},
+		{&Cluster{View: leased, Partitions: Partitions{Count: 1, Led: 1}}, "The device is slow"},
+		{&Cluster{View: View{StoreAge: 9 * time.Second}}, "no lease: the metadata store has not answered for 9.0s"},
+		{&Cluster{View: leased, Partitions: Partitions{Leaderless: 2}}, "2 partitions have no live leader"},
+		{&Cluster{View: leased, Partitions: Partitions{BelowMinISR: 2, Leaderless: 1}}, "2 partitions have fewer live"},
+	} {
+		if got := tc.c.StallCause(); !strings.Contains(got, tc.want) {
+			t.Errorf("%+v: %s", tc.c, got)
+		}
+	}
+}

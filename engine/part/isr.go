@@ -3,6 +3,8 @@ package part
 import (
 	"errors"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"penstock/engine/base"
@@ -23,7 +25,7 @@ type isrLogs struct{ left, joined, refused, stranded, strandedFailed base.LogLim
 func (cn *Node) propose(r *Replica, st *replicate.State) {
 	want := *st
 	want.ISR, want.Replicas = slices.Clone(st.ISR), slices.Clone(st.Replicas)
-	before := slices.Clone(r.leader.ISR())
+	before := slices.Clone(r.state.ISR)
 	cn.Spawn(func() {
 		ctx, cancel := cn.store.host.WithTimeout(cn.Ctx, StoreTimeout)
 		defer cancel()
@@ -49,25 +51,56 @@ func (cn *Node) propose(r *Replica, st *replicate.State) {
 
 // logISRChange logs which replicas left or joined the ISR in a change that the store has accepted.
 func (cn *Node) logISRChange(pt *Partition, before, after []replicate.Member) {
-	missing := func(from, in []replicate.Member) (nodes []replicate.NodeID) {
+	missing := func(from, in []replicate.Member) (out []replicate.Member) {
 		for _, m := range from {
 			if !slices.Contains(in, m) {
-				nodes = append(nodes, m.Node)
+				out = append(out, m)
 			}
 		}
-		return nodes
+		return out
 	}
 	if left := missing(before, after); len(left) > 0 {
 		if others, may := cn.isrLogs.left.Allow(cn.Now(), isrLogInterval); may {
 			cn.Log.Warn("a replica left the in-sync replicas: it is down, or does not store what it is sent. Publishing "+
 				"goes on without it; it joins again by itself when it has caught up",
-				"replica", left, "topic", pt.topic.Name, "partition", pt.number, "in_sync", len(after), "others", others)
+				"replica", cn.names(left), "topic", pt.topic.Name, "partition", pt.number, "isr_before", cn.names(before),
+				"isr_after", cn.names(after), "others", others)
 		}
 	}
 	if joined := missing(after, before); len(joined) > 0 {
 		if others, may := cn.isrLogs.joined.Allow(cn.Now(), isrLogInterval); may {
 			cn.Log.Info("a replica is in sync",
-				"replica", joined, "topic", pt.topic.Name, "partition", pt.number, "in_sync", len(after), "others", others)
+				"replica", cn.names(joined), "topic", pt.topic.Name, "partition", pt.number, "isr_before", cn.names(before),
+				"isr_after", cn.names(after), "others", others)
 		}
 	}
+}
+
+// names returns the members' nodes for a log line, separated by commas.
+func (cn *Node) names(members []replicate.Member) string {
+	out := make([]string, 0, len(members))
+	for _, m := range members {
+		out = append(out, cn.NodeName(m.Node))
+	}
+	return strings.Join(out, ",")
+}
+
+// NodeName returns the name of a node, or its number if the store does not know it any more.
+func (cn *Node) NodeName(id replicate.NodeID) string {
+	if cn.Rows != nil { // nil in tests of a lone replica
+		if snap := cn.Rows.Snapshot(); snap != nil && snap.Nodes[id] != nil {
+			return snap.Nodes[id].Name
+		}
+	}
+	return strconv.FormatUint(uint64(id), 10)
+}
+
+// present returns the members whose nodes are not known to be down.
+func (cn *Node) present(members []replicate.Member) (out []replicate.Member) {
+	for _, m := range members {
+		if m.Node == cn.Self.ID || !cn.above.HasExited(m.Node) && cn.IsLive(m.Node) {
+			out = append(out, m)
+		}
+	}
+	return out
 }

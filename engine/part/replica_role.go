@@ -95,7 +95,8 @@ func (r *Replica) changeRole() {
 		}
 	}
 	r.node.Log.Info("leads a partition",
-		"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", st.Epoch, "isr", len(st.ISR))
+		"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", st.Epoch,
+		"live_isr", r.node.names(r.node.present(st.ISR)), "isr", r.node.names(st.ISR))
 }
 
 // setLeads opens the inbox to puts, or closes it. mu is held. It takes Inbox.mu, because Inbox.Enter reads Leading

@@ -109,7 +109,7 @@ func (n *Net) refused(nc net.Conn, err error) {
 
 func (n *Net) dialFailed(l *link, node *Node, err error) {
 	if n.ctx.Err() == nil {
-		n.o.Logger.Warn("a node cannot be reached; trying again", "node", node.Name, "id", l.id, "address", node.Address,
+		n.o.Logger.Warn("a node cannot be reached; trying again", "peer", node.Name, "id", l.id, "address", node.Address,
 			"error", err)
 	}
 }

@@ -140,7 +140,7 @@ func (s *session) run(c *netproto.Conn) {
 	l.conn.Store(c)
 	l.ups.Add(1)
 	s.up = true
-	s.net.o.Logger.Info("connected to node", "node", l.name(), "id", l.id, "boot", s.boot, "address",
+	s.net.o.Logger.Info("connected to node", "peer", l.name(), "id", l.id, "boot", s.boot, "address",
 		c.RemoteAddr().String())
 	s.net.o.Handler.Up(l.id, s.boot)
 	close(s.ready)
@@ -151,7 +151,7 @@ func (s *session) run(c *netproto.Conn) {
 	s.hangUp(c)
 	l.conn.Store(nil)
 	refused := s.refused()
-	s.net.o.Logger.Info("connection to node ended", "node", l.name(), "id", l.id, "boot", s.boot, "reason",
+	s.net.o.Logger.Info("connection to node ended", "peer", l.name(), "id", l.id, "boot", s.boot, "reason",
 		s.reason.Error(), "process_gone", refused)
 	s.net.o.Handler.Down(l.id, s.boot, refused)
 }
