@@ -1,12 +1,14 @@
 package nsq
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net"
 	"time"
 
 	"penstock/nsq/auth"
+	"penstock/nsq/internal/audit"
 )
 
 // login is the result of a successful AUTH. It is immutable.
@@ -65,6 +67,32 @@ func (c *conn) authenticate(body []byte) *fault {
 	return nil
 }
 
+// refusal tells the audit that the client was refused. who is the name that it has proved, if any.
+func (c *conn) refusal(what, who, names, why string) {
+	c.srv.audit.Refused(audit.Entry{Who: cmp.Or(who, c.certified()), From: c.remote, What: what, Names: names}, why)
+}
+
+// changed tells the audit of a change that the client's command brought about.
+func (c *conn) changed(what, names string, err error) {
+	e := audit.Entry{Who: c.certified(), From: c.remote, What: what, Names: names}
+	if l := c.login.Load(); l != nil {
+		e.Who = l.who.Name()
+	}
+	if err != nil {
+		e.Result = err.Error()
+	}
+	c.srv.audit.Changed(e)
+}
+
+// certified returns the name in the client's certificate if an authority has signed it, or "".
+func (c *conn) certified() string {
+	state := c.link.Load().tls
+	if state == nil || len(state.VerifiedChains) == 0 {
+		return ""
+	}
+	return "certificate " + commonName(state)
+}
+
 // prove finds the principal for the secret, and may wait for a server. The client is not told why that failed.
 func (c *conn) prove(secret string) (*auth.Principal, *fault) {
 	c.submit()
@@ -74,7 +102,7 @@ func (c *conn) prove(secret string) (*auth.Principal, *fault) {
 	c.waiting.Store(false)
 	switch {
 	case errors.Is(err, auth.ErrUnknownSecret):
-		c.srv.opts.Logger.Info("refusing an NSQ client: its secret is unknown", "client", c.remote)
+		c.refusal("AUTH", "", "", err.Error())
 	case err != nil:
 		c.srv.opts.Logger.Warn("refusing an NSQ client: nobody could say what it may do", "client", c.remote, "error", err)
 	default:
@@ -90,6 +118,7 @@ func (c *conn) prove(secret string) (*auth.Principal, *fault) {
 func (c *conn) currentPrincipal(v string) (*auth.Principal, *fault) {
 	l := c.login.Load()
 	if l == nil {
+		c.refusal(v, "", "", "AUTH_FIRST")
 		return nil, &fault{"E_AUTH_FIRST AUTH required before " + v}
 	}
 	if c.srv.auth.Current(l.who, time.Now()) {
@@ -118,6 +147,7 @@ func (c *conn) mayPublish(cmd *command) *fault {
 		return nil
 	case !who.Allows(auth.Publish, string(cmd.topic), ""):
 		c.srv.counts.authFailures.Add(1)
+		c.refusal(cmd.verb.String(), who.Name(), "topic="+string(cmd.topic), "UNAUTHORIZED")
 		return faultf("E_UNAUTHORIZED AUTH failed for %s on %q %q", cmd.verb, cmd.topic, "")
 	}
 	c.granted = granted{who, string(cmd.topic)}
@@ -135,6 +165,7 @@ func (c *conn) maySubscribe(topic, channel string) *fault {
 	}
 	if !who.Allows(auth.Subscribe, topic, channel) {
 		c.srv.counts.authFailures.Add(1)
+		c.refusal(verbSub.String(), who.Name(), "topic="+topic+" channel="+channel, "UNAUTHORIZED")
 		return faultf("E_UNAUTHORIZED AUTH failed for %s on %q %q", verbSub, topic, channel)
 	}
 	next := *c.login.Load()

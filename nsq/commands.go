@@ -217,13 +217,21 @@ func (c *conn) subscribe(cmd *command) *fault {
 func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Consumer, refused *fault, err error) {
 	set := c.set.Load()
 	err = retryDeleted(c.ctx, func() error {
-		t, err := c.srv.lookups.Topic(c.ctx, topic)
+		t, created, err := c.srv.lookups.Topic(c.ctx, topic)
 		if err != nil {
 			return err
 		}
+		if created {
+			c.changed("create", "topic="+topic, nil)
+		}
+		_, known := t.LookupChannel(channel)
 		ch, err := t.Channel(c.ctx, channel)
 		if err != nil {
 			return err
+		}
+		// In a cluster, a node that leads nothing of the topic does not know which channels there were.
+		if !known && c.srv.engine.Snapshot() == nil {
+			c.changed("create", "topic="+topic+" channel="+channel, nil)
 		}
 		c.form = formOf(cmd, set)
 		if refused = c.subscribeAt(cmd, t, ch); refused == nil {

@@ -422,11 +422,14 @@ func (c *conn) target(name []byte) (*target, error) {
 func (c *conn) resolve(t *target) error {
 	c.submit()
 	c.waiting.Store(true)
-	topic, err := c.srv.lookups.Topic(c.ctx, t.name)
+	topic, created, err := c.srv.lookups.Topic(c.ctx, t.name)
 	c.lastByte.Store(c.srv.now())
 	c.waiting.Store(false)
 	if err != nil {
 		return err
+	}
+	if created {
+		c.changed("create", "topic="+t.name, nil)
 	}
 	t.topic = topic
 	return nil

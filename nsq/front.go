@@ -77,7 +77,7 @@ func OpenFront(o Options, node string, startup *health.Startup, wait time.Durati
 
 func (f *Front) serve(o *Options) {
 	f.ln = listen.Bound(f.ln, o.MaxConnections)
-	f.server = web.NewServer(http.HandlerFunc(f.answer), o.gate(), o.Logger)
+	f.server = web.NewServer(http.HandlerFunc(f.answer), o.gate(nil), o.Logger)
 	go func() {
 		err := f.server.Serve(f.ln)
 		if errors.Is(err, http.ErrServerClosed) {

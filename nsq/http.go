@@ -27,7 +27,9 @@ func (s *Server) table() web.Table {
 	all["/metrics"] = web.Raw("GET,HEAD", s.metrics.Handler().ServeHTTP, web.Open)
 	all["/metrics/per-object"] = web.Raw("GET,HEAD", s.metrics.PerObject().ServeHTTP, web.Open)
 	if h := s.opts.ClusterHandler; h != nil {
-		all["/cluster/"] = web.Raw(web.AnyMethod, h.ServeHTTP, web.Node)
+		all["/cluster/"] = web.Raw(web.AnyMethod, h.ServeHTTP, web.Node).ToLook(web.ViewNode)
+		all["/cluster/topics"] = web.Raw(web.AnyMethod, h.ServeHTTP, web.Node).ToLook(web.ViewAny)
+		all["/cluster/verify"] = web.Raw(web.AnyMethod, h.ServeHTTP, web.Node).Unaudited() // asked for again and again
 	}
 	return all
 }
@@ -42,7 +44,7 @@ func profileRoutes() map[string]web.Route {
 		all[path] = web.Raw("GET,HEAD,POST", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set(web.ContentTypeHeader, web.ContentTypeV1)
 			h(w, r)
-		}, web.Node)
+		}, web.Node).Unaudited()
 	}
 	return all
 }
@@ -70,7 +72,8 @@ func (s *Server) routes() map[string]web.Route {
 		"/channel/pause":   web.On("POST", s.channelVerb((*engine.Channel).Pause), web.Admin),
 		"/channel/unpause": web.On("POST", s.channelVerb((*engine.Channel).Unpause), web.Admin),
 		"/backup":          web.On("GET,POST", s.serveBackup, web.Node),
-		"/config/{option}": web.On("GET,PUT", s.serveConfig, web.Node),
+		"/audit":           web.On("GET", s.serveAudit, web.Node),
+		"/config/{option}": web.On("GET,PUT", s.serveConfig, web.Node).ToLook(web.ViewNode),
 		"/debug/freememory": web.On("POST", func(*http.Request, url.Values) (any, error) {
 			debug.FreeOSMemory()
 			return nil, nil
@@ -86,6 +89,8 @@ func (s *Server) routes() map[string]web.Route {
 		"/stats": web.On("GET", s.serveStats, web.Open),
 	}
 }
+
+func (s *Server) serveAudit(*http.Request, url.Values) (any, error) { return s.audit.List(), nil }
 
 func (s *Server) servePing(w http.ResponseWriter, _ *http.Request) {
 	health, ok := s.health()

@@ -23,16 +23,18 @@ func tokenOf(r *http.Request) string {
 	return strings.TrimSpace(secret)
 }
 
-// permit decides whether a request may be served. It is the web.Permit of all HTTP listeners, including nsqlookupd's.
-// If the query lacks a topic, any client with at least one grant passes; the endpoint then reports the missing
-// argument.
-func (s *Server) permit(need web.Access, r *http.Request, q url.Values) error {
+// policy returns what decides about requests on all HTTP listeners, including nsqlookupd's.
+func (s *Server) policy() web.Policy { return web.Policy{Permit: s.permit, Audit: s.audit} }
+
+// permit decides whether a request may be served; see web.Permit. If the query lacks a topic that the route needs, any
+// client with at least one grant passes; the endpoint then reports the missing argument.
+func (s *Server) permit(need web.Access, r *http.Request, q url.Values) (string, error) {
 	if s.auth == nil || need == web.Open {
-		return nil
+		return "", nil
 	}
 	secret := tokenOf(r)
 	if secret == "" {
-		return web.Fail(401, "AUTH_FIRST")
+		return "", web.Fail(401, "AUTH_FIRST")
 	}
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -43,28 +45,42 @@ func (s *Server) permit(need web.Access, r *http.Request, q url.Values) error {
 	})
 	switch {
 	case errors.Is(err, auth.ErrUnknownSecret):
-		return web.Fail(401, "AUTH_FAILED")
+		return "", web.Fail(401, "AUTH_FAILED")
 	case err != nil:
 		s.opts.Logger.Warn("refusing a request: nobody could say what its client may do",
 			"client", r.RemoteAddr, "path", r.URL.Path, "error", err)
-		return web.Fail(503, "AUTH_FAILED")
+		return "", web.Fail(503, "AUTH_FAILED")
 	}
+	if !allows(who, need, q) {
+		return who.Name(), web.Fail(403, "UNAUTHORIZED")
+	}
+	return who.Name(), nil
+}
+
+// allows reports whether the principal has the permission that a route needs for a request with this query.
+func allows(who *auth.Principal, need web.Access, q url.Values) bool {
 	topic, channel := q.Get("topic"), q.Get("channel")
-	allowed := false
 	switch {
 	case need == web.Node:
-		allowed = who.AllowsNode()
-	case topic == "":
-		allowed = who.GrantCount() > 0
-	case need == web.Publish:
-		allowed = who.Allows(auth.Publish, topic, "")
-	default:
-		allowed = who.Allows(auth.Admin, topic, channel)
+		return who.AllowsNode(auth.Admin)
+	case need == web.ViewNode, need == web.ViewAny && !q.Has("topic"):
+		return who.AllowsNode(auth.View)
+	case topic == "" && need != web.Feed:
+		return who.GrantCount() > 0
 	}
-	if !allowed {
-		return web.Fail(403, "UNAUTHORIZED")
+	switch need {
+	case web.Publish:
+		return who.Allows(auth.Publish, topic, "")
+	case web.Feed:
+		return who.Allows(auth.Publish|auth.Admin, topic, "")
+	case web.View:
+		return who.Allows(auth.View, topic, channel)
+	case web.ViewAny:
+		return who.Allows(auth.View, topic, "")
+	case web.Admin:
+		return who.Allows(auth.Admin, topic, channel)
 	}
-	return nil
+	return false // a level that nobody has thought of here allows nothing
 }
 
 // refusePlain refuses a request without TLS if TLS is required. NSQ's clients retry on the port that the answer names.

@@ -22,18 +22,19 @@ import (
 // shorter.
 const maxSettingsBytes = 64 << 10
 
-// channelRoutes returns our own routes about channels, which nsqd does not have. GET only reads and POST changes; both
-// require the same permission as /channel/pause.
+// channelRoutes returns our own routes about channels, which nsqd does not have. POST changes, and requires the same
+// permission as /channel/pause. GET only looks, and requires View; but peeking shows the bodies of messages, which View
+// does not cover.
 func (s *Server) channelRoutes() map[string]web.Route {
 	return map[string]web.Route{
-		"/channel/settings": web.On("GET,POST", s.onChannel(serveChannelSettings), web.Admin),
+		"/channel/settings": web.On("GET,POST", s.onChannel(s.serveChannelSettings), web.Admin).ToLook(web.View),
 		"/channel/seek":     web.On("POST", s.onChannel(serveChannelSeek), web.Admin),
 		"/channel/skip":     web.On("POST", s.onChannel(skipChannel(true)), web.Admin),
 		"/channel/unskip":   web.On("POST", s.onChannel(skipChannel(false)), web.Admin),
 		"/channel/peek":     web.On("GET", s.onChannel(serveChannelPeek), web.Admin),
-		"/channel/pending":  web.On("GET", s.onChannel(listChannel((*engine.Channel).Pending)), web.Admin),
-		"/channel/deferred": web.On("GET", s.onChannel(listChannel((*engine.Channel).DeferredMessages)), web.Admin),
-		"/channel/redrive":  web.On("POST", s.onChannel(serveChannelRedrive), web.Admin),
+		"/channel/pending":  web.On("GET", s.onChannel(listChannel((*engine.Channel).Pending)), web.View),
+		"/channel/deferred": web.On("GET", s.onChannel(listChannel((*engine.Channel).DeferredMessages)), web.View),
+		"/channel/redrive":  web.On("POST", s.onChannel(s.serveChannelRedrive), web.Admin),
 	}
 }
 
@@ -84,7 +85,7 @@ func channelFailure(err error) error {
 	return err
 }
 
-func serveChannelSettings(c *engine.Channel, r *http.Request, _ url.Values) (any, error) {
+func (s *Server) serveChannelSettings(c *engine.Channel, r *http.Request, _ url.Values) (any, error) {
 	if r.Method == http.MethodGet {
 		set, err := c.ReadSettings(r.Context())
 		if err != nil {
@@ -96,11 +97,26 @@ func serveChannelSettings(c *engine.Channel, r *http.Request, _ url.Values) (any
 	if err := readSettings(r, &set); err != nil {
 		return nil, err
 	}
+	if err := s.mayFeed(r, c, &set); err != nil {
+		return nil, err
+	}
 	set, err := c.Configure(r.Context(), set)
 	if err != nil {
 		return nil, channelFailure(err)
 	}
 	return set, nil
+}
+
+// mayFeed reports whether the client may let the channel send its dead letters where the settings say. Otherwise rights
+// on one topic would be rights to publish to every other one, and to create it. The channel's own dead-letter topic,
+// which is named after its topic, belongs to the topic. O7
+func (s *Server) mayFeed(r *http.Request, c *engine.Channel, set *engine.ChannelSettings) error {
+	own := c.Topic().Name()
+	if set.DeadLetter == "" || set.DeadLetter == own+core.DeadLetterSuffix {
+		return nil
+	}
+	_, err := s.permit(web.Feed, r, url.Values{"topic": {set.DeadLetter}})
+	return err
 }
 
 // readSettings decodes all settings from a request's body. An unknown name is refused, because ignoring it would set
@@ -248,10 +264,17 @@ func listChannel(list func(*engine.Channel, context.Context, int) ([]engine.Pend
 	}
 }
 
-func serveChannelRedrive(c *engine.Channel, r *http.Request, q url.Values) (any, error) {
+func (s *Server) serveChannelRedrive(c *engine.Channel, r *http.Request, q url.Values) (any, error) {
 	n, err := listCount(q)
 	if err != nil {
 		return nil, err
+	}
+	set, err := c.ReadSettings(r.Context())
+	if err != nil {
+		return nil, channelFailure(err)
+	}
+	if err := s.mayFeed(r, c, &set); err != nil {
+		return nil, err // the dead letters are taken out of that topic
 	}
 	if n == 0 {
 		n = engine.MaxListCount

@@ -2,7 +2,6 @@ package nsq
 
 import (
 	"bytes"
-	"context"
 	"io"
 	"net/http"
 	"net/url"
@@ -90,7 +89,7 @@ func (s *Server) servePub(r *http.Request, q url.Values) (any, error) {
 		delay = time.Duration(ms) * time.Millisecond
 	}
 	headers := messageHeaders(r)
-	return s.put(r.Context(), name, func(t *engine.Topic) error {
+	return s.put(r, name, func(t *engine.Topic) error {
 		_, err := t.PublishMessage(r.Context(), engine.Outgoing{
 			Body: body, Headers: headers, Key: []byte(q.Get("key")), Delay: delay,
 		})
@@ -123,7 +122,7 @@ func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
 		return nil, err
 	}
 	headers := messageHeaders(r)
-	return s.put(r.Context(), name, func(t *engine.Topic) error {
+	return s.put(r, name, func(t *engine.Topic) error {
 		if len(messages) == 0 {
 			return nil // only empty lines: nsqd stores nothing and answers OK
 		}
@@ -179,11 +178,15 @@ func splitLines(body []byte, most int) ([][]byte, error) {
 }
 
 // put finds or creates the topic, and publishes to it.
-func (s *Server) put(ctx context.Context, name string, publish func(*engine.Topic) error) (any, error) {
+func (s *Server) put(r *http.Request, name string, publish func(*engine.Topic) error) (any, error) {
+	ctx := r.Context()
 	err := retryDeleted(ctx, func() error {
-		t, err := s.lookups.Topic(ctx, name)
+		t, created, err := s.lookups.Topic(ctx, name)
 		if err != nil {
 			return err
+		}
+		if created {
+			s.audit.Changed(web.EntryOf(r, "create", "topic="+name))
 		}
 		return publish(t)
 	})

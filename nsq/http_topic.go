@@ -12,7 +12,7 @@ import (
 func (s *Server) topicRoutes() map[string]web.Route {
 	return map[string]web.Route{
 		"/topic/peek":     web.On("GET", s.serveTopicPeek, web.Admin),
-		"/topic/settings": web.On("GET,POST", s.serveTopicSettings, web.Admin),
+		"/topic/settings": web.On("GET,POST", s.serveTopicSettings, web.Admin).ToLook(web.View),
 	}
 }
 

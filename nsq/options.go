@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/nsq/auth"
+	"penstock/nsq/internal/audit"
 	"penstock/nsq/internal/listen"
 	"penstock/nsq/internal/web"
 	"penstock/nsq/lookup"
@@ -37,6 +38,8 @@ type Options struct {
 	// localhost, Hostname and BroadcastAddress. A request whose Host header has another name is refused, which stops web
 	// pages that use DNS rebinding. "*" allows all names.
 	AllowedHosts []string
+
+	MaxAuditEntries int // changes and refusals kept in memory for GET /audit; default 1000
 
 	InactiveProducerTimeout time.Duration // lookups leave out a registered nsqd that is silent for longer; default 5 m
 
@@ -205,8 +208,8 @@ func (o *Options) setLookupDefaults() {
 }
 
 // gate returns the Gate of all HTTP listeners.
-func (o *Options) gate() *web.Gate {
-	return web.NewGate(append([]string{o.Hostname, o.BroadcastAddress}, o.AllowedHosts...)...)
+func (o *Options) gate(log *audit.Log) *web.Gate {
+	return web.NewGate(log, append([]string{o.Hostname, o.BroadcastAddress}, o.AllowedHosts...)...)
 }
 
 func (o *Options) check() error {
@@ -233,6 +236,8 @@ func (o *Options) check() error {
 		return fmt.Errorf("nsq: Statsd.Interval or Statsd.PacketBytes is negative; leave it 0 for the default")
 	case o.MaxMetricSeries < 1:
 		return fmt.Errorf("nsq: MaxMetricSeries is %d; leave it 0 for the default", o.MaxMetricSeries)
+	case o.MaxAuditEntries < 0:
+		return fmt.Errorf("nsq: MaxAuditEntries is %d; leave it 0 for the default", o.MaxAuditEntries)
 	case o.MaxRdyCount < 1:
 		return fmt.Errorf("nsq: MaxRdyCount is %d; clients would never get a message", o.MaxRdyCount)
 	case o.MaxInFlightBytes < 0:

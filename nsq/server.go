@@ -14,6 +14,7 @@ import (
 	"penstock/internal/lock"
 	"penstock/internal/netio"
 	"penstock/nsq/auth"
+	"penstock/nsq/internal/audit"
 	"penstock/nsq/internal/listen"
 	"penstock/nsq/internal/web"
 	"penstock/nsq/lookup"
@@ -53,6 +54,7 @@ type Server struct {
 	auth  *auth.Authority // nil: every client may do everything
 
 	gate    *web.Gate // of all HTTP listeners
+	audit   *audit.Log
 	lookups *lookup.Service
 	metrics *metrics.Collector
 	counts  counters
@@ -84,7 +86,8 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,
 		Server: s.meter,
 	})
-	s.gate = o.gate()
+	s.audit = audit.New(s.opts.Logger, o.MaxAuditEntries)
+	s.gate = o.gate(s.audit)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
 	if s.certs, err = newCertificates(&s.opts); err != nil {
@@ -120,7 +123,7 @@ func (s *Server) listen() error {
 		return listen.Error("clients", s.opts.TCPAddress, err)
 	}
 	s.tcp = ln.(*net.TCPListener)
-	handler := s.counted(s.table().Handler(s.permit))
+	handler := s.counted(s.table().Handler(s.policy()))
 	if err := s.listenHTTPS(handler); err != nil {
 		return err
 	}
@@ -151,7 +154,7 @@ func (s *Server) listenLookups() error {
 			RemoteAddress: net.JoinHostPort(host, strconv.Itoa(tcpPort)), Hostname: s.opts.Hostname,
 			BroadcastAddress: host, TCPPort: tcpPort, HTTPPort: listen.Port(s.HTTPAddr()), Version: s.opts.Version,
 		},
-		Directory: s.opts.Directory, Permit: s.permit, Gate: s.gate,
+		Directory: s.opts.Directory, Policy: s.policy(), Gate: s.gate,
 		Nsqlookupds: s.opts.LookupdTCPAddresses, PingInterval: s.opts.lookupdPing,
 		InactiveProducerTimeout: s.opts.InactiveProducerTimeout,
 		MaxConnections:          s.opts.MaxConnections,

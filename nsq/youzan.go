@@ -264,6 +264,7 @@ func (c *conn) seekFrom(cmd *command, ch *engine.Channel) *fault {
 	} else {
 		err = ch.Seek(c.ctx, to)
 	}
+	c.changed("seek", "topic="+ch.Topic().Name()+" channel="+ch.Name()+" to="+string(cmd.from), err)
 	if err != nil {
 		return faultf("E_SUB_FAILED SUB failed %v", err)
 	}

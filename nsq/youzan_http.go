@@ -113,7 +113,7 @@ func (s *Server) putYouzan(
 		return nil, web.Fail(emptyForYouzan, "MSG_EMPTY")
 	}
 	var first engine.ID
-	reply, err := s.put(r.Context(), name, func(t *engine.Topic) (err error) {
+	reply, err := s.put(r, name, func(t *engine.Topic) (err error) {
 		first, err = putAt(t, partition, body, headers)
 		return err
 	})

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -343,22 +342,6 @@ func TestMethodsAndPaths(t *testing.T) {
 			t.Errorf("%s %s: %d %v", tc.method, tc.path, w.Code, w.Header())
 		}
 		sentence(t, w)
-	}
-}
-
-// The node's log has every command and where it came from, whether the command was done or not.
-func TestCommandsAreLogged(t *testing.T) {
-	var log bytes.Buffer
-	store := &fakeStore{shown: testSnapshot()}
-	h := Handler(store, Self{Name: "n2", Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	ask(h, "POST", "/cluster/force-leader", `{"topic":"orders","partition":3,"node":"n1","i_accept_data_loss":true}`)
-	store.err = meta.ErrUnsafe
-	ask(h, "POST", "/cluster/remove-node", `{"node":"n3"}`)
-	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0], `\"node\":\"n1\"`) ||
-		!strings.Contains(lines[0], "command=/cluster/force-leader") ||
-		!strings.Contains(lines[1], "level=WARN") || !strings.Contains(lines[1], "from=192.0.2.1:1234") {
-		t.Errorf("the log says\n%s", &log)
 	}
 }
 

@@ -6,8 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,11 +28,9 @@ const (
 	FaultsTimeout = 2 * time.Second
 )
 
-// Self describes the node that serves the handler. Name is its node_id. Logger gets every requested change and the
-// address that requested it; nil: changes are not logged.
+// Self describes the node that serves the handler. Name is its node_id.
 type Self struct {
-	Name   string
-	Logger *slog.Logger
+	Name string
 	// Verify compares a part of the replicas of a partition, from at on; its answer is sent as JSON. nil: this node
 	// cannot compare replicas.
 	Verify func(ctx context.Context, topic string, partition uint32, at int64) (any, error)
@@ -50,28 +49,37 @@ type Self struct {
 // refuses nobody. It may be mounted before the node has joined the cluster:
 // until then its answers say so.
 func Handler(store meta.Store, self Self) http.Handler {
-	if self.Logger == nil {
-		self.Logger = slog.New(slog.DiscardHandler)
-	}
 	h := &handler{store: store, self: self}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, refuse(http.StatusNotFound, "there is no %s here; see /cluster/status and /cluster/topics", r.URL.Path))
 	})
-	mux.Handle("/cluster/status", only(http.MethodGet, h.status))
-	mux.Handle("/cluster/topics", only(http.MethodGet, h.topics))
-	mux.Handle("/cluster/drain", post(h, h.drain))
-	mux.Handle("/cluster/move", post(h, h.move))
-	mux.Handle("/cluster/force-leader", post(h, h.forceLeader))
-	mux.Handle("/cluster/remove-node", post(h, h.removeNode))
-	mux.Handle("/cluster/expand", post(h, h.expand))
-	mux.Handle("/cluster/create-topic", post(h, h.createTopic))
-	mux.Handle("/cluster/set-replicas", post(h, h.setReplicas))
-	mux.Handle("/cluster/rebalance", h.rebalance())
-	mux.Handle("/cluster/upgrade", post(h, h.upgrade))
-	mux.Handle("/cluster/verify", only(http.MethodPost, h.verify))
+	for path, route := range h.routes() {
+		mux.Handle(path, route)
+	}
 	return mux
 }
+
+// routes returns what serves each path. Whoever mounts Handler has to decide who may send requests to each of them.
+func (h *handler) routes() map[string]http.Handler {
+	return map[string]http.Handler{
+		"/cluster/status":       only(http.MethodGet, h.status),
+		"/cluster/topics":       only(http.MethodGet, h.topics),
+		"/cluster/drain":        post(h, h.drain),
+		"/cluster/move":         post(h, h.move),
+		"/cluster/force-leader": post(h, h.forceLeader),
+		"/cluster/remove-node":  post(h, h.removeNode),
+		"/cluster/expand":       post(h, h.expand),
+		"/cluster/create-topic": post(h, h.createTopic),
+		"/cluster/set-replicas": post(h, h.setReplicas),
+		"/cluster/rebalance":    h.rebalance(),
+		"/cluster/upgrade":      post(h, h.upgrade),
+		"/cluster/verify":       only(http.MethodPost, h.verify),
+	}
+}
+
+// Paths returns all paths that Handler serves, sorted.
+func Paths() []string { return slices.Sorted(maps.Keys(new(handler).routes())) }
 
 type handler struct {
 	store meta.Store
@@ -240,15 +248,9 @@ func post[T any](h *handler, do command[T]) http.Handler {
 		ctx, cancel := context.WithTimeout(r.Context(), StoreTimeout)
 		defer cancel()
 		message, err := do(ctx, s, body)
-		logger := h.self.Logger.With("command", r.URL.Path, "from", r.RemoteAddr)
-		if asked, e := json.Marshal(body); e == nil {
-			logger = logger.With("body", string(asked))
-		}
 		if err != nil {
-			logger.Warn("an operator's command was not done", "error", err)
 			return nil, err
 		}
-		logger.Info("an operator's command was done", "answer", message)
 		return &Done{message}, nil
 	})
 }

@@ -56,7 +56,7 @@ func join(t *testing.T, m *memory.Map, name string) *member {
 		t.Fatalf("%s does not join: %v", name, err)
 	}
 	t.Cleanup(func() { _ = n.store.Close() })
-	server := httptest.NewServer(admin.Handler(n.store, admin.Self{Name: name, Logger: logger}))
+	server := httptest.NewServer(admin.Handler(n.store, admin.Self{Name: name}))
 	t.Cleanup(server.Close)
 	n.url = server.URL
 	return n

@@ -255,7 +255,7 @@ func (p *clusterPart) handler(n *node, e *engine.Engine, log *slog.Logger) http.
 		return err
 	}
 	return admin.Handler(p.store, admin.Self{
-		Name: n.engine.NodeID, Logger: log, Verify: verify, Faults: faults, Create: create, Health: e.HealthFacts,
+		Name: n.engine.NodeID, Verify: verify, Faults: faults, Create: create, Health: e.HealthFacts,
 	})
 }
 

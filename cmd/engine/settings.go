@@ -250,6 +250,8 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 		row("http-allowed-hosts", "", hosts(&o.AllowedHosts),
 			"host name without a port by which HTTP requests may address this node, besides IP addresses, localhost, this "+
 				"machine's host name and broadcast-address; separate several with commas or repeat the flag; * allows all"),
+		row("max-audit-entries", "1000", count(&o.MaxAuditEntries, 1),
+			"number of changes and refusals to keep in memory for GET /audit; the log has them all"),
 		row("tls-cert", "", text(&t.CertFile),
 			"PEM file with the server's certificate, reloaded on SIGHUP; empty disables TLS"),
 		row("tls-key", "", text(&t.KeyFile), "PEM file with the private key for tls-cert, reloaded on SIGHUP"),

@@ -25,9 +25,9 @@ type Options struct {
 	//	name = "billing"                         # shown in /stats, never the token
 	//	sha256 = "<64 hex digits>"               # printf %s "$TOKEN" | sha256sum
 	//	[[token.grant]]
-	//	permissions = ["publish", "subscribe"]   # and "admin"
+	//	permissions = ["publish", "subscribe"]   # and "view", "admin"
 	//	topics = ["orders", "orders.*"]          # names, with * and ?
-	//	channels = ["billing*"]                  # for subscribe and admin; none: all
+	//	channels = ["billing*"]                  # for subscribe, view and admin; none: all
 	File string
 
 	// HTTPAddresses are servers of NSQ's auth protocol, each a HOST:PORT or a URL. When File does not know a secret,
@@ -69,19 +69,26 @@ const (
 	Publish   Permission = 1 << iota
 	Subscribe            // to a channel; subscribing creates the channel
 
-	// Admin allows creating, deleting, emptying and pausing topics and channels. An Admin grant on all topics and all
-	// channels also covers the administration of the node and the cluster.
+	// Admin allows creating, deleting, emptying and pausing topics and channels, their settings, and peeking at their
+	// messages. An Admin grant on all topics and all channels also covers the administration of the node and the cluster.
 	Admin
+
+	// View allows looking at settings, and at what is in flight or deferred, but not at bodies of messages: who watches a
+	// system need not read what its users send. A View grant on all topics and all channels also covers looking at the
+	// node's settings and at the cluster. The permission admin includes it.
+	View
 )
 
-var permissionNames = map[string]Permission{"publish": Publish, "subscribe": Subscribe, "admin": Admin}
+var permissionNames = map[string]Permission{
+	"publish": Publish, "subscribe": Subscribe, "admin": Admin | View, "view": View,
+}
 
 func parsePermissions(names []string) (Permission, error) {
 	var all Permission
 	for _, name := range names {
 		p, ok := permissionNames[name]
 		if !ok {
-			return 0, fmt.Errorf("the permission %q is none of publish, subscribe and admin", name)
+			return 0, fmt.Errorf("the permission %q is none of publish, subscribe, view and admin", name)
 		}
 		all |= p
 	}
@@ -141,8 +148,8 @@ func (p *Principal) GrantCount() int { return len(p.grants) }
 // FromFile reports whether the principal comes from the token file rather than from a server.
 func (p *Principal) FromFile() bool { return p.file != nil }
 
-// Allows reports whether one of the grants covers the action on this topic and channel. channel is empty for an action
-// on the topic alone.
+// Allows reports whether one of the grants covers the action, or one of several, on this topic and channel. channel is
+// empty for an action on the topic alone.
 func (p *Principal) Allows(action Permission, topic, channel string) bool {
 	for i := range p.grants {
 		g := &p.grants[i]
@@ -158,11 +165,12 @@ func (p *Principal) Allows(action Permission, topic, channel string) bool {
 	return false
 }
 
-// AllowsNode reports whether the principal may administer the node and the cluster.
-func (p *Principal) AllowsNode() bool {
+// AllowsNode reports whether the principal may do this with everything: Admin is to administer the node and the
+// cluster, View to look at both.
+func (p *Principal) AllowsNode(action Permission) bool {
 	for i := range p.grants {
 		g := &p.grants[i]
-		if g.permissions&Admin != 0 && anyMatchesAll(g.topics) && anyMatchesAll(g.channels) {
+		if g.permissions&action != 0 && anyMatchesAll(g.topics) && anyMatchesAll(g.channels) {
 			return true
 		}
 	}

@@ -120,7 +120,7 @@ func FuzzAuthAnswer(f *testing.F) {
 			}
 		}
 		p.Allows(Publish, "t", "")
-		p.AllowsNode()
+		p.AllowsNode(Admin)
 	})
 }
 

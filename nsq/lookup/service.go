@@ -22,7 +22,7 @@ type Options struct {
 
 	Self      Producer   // this node, as described by its own answers while it is alone, and to stock nsqlookupds
 	Directory Directory  // nil: the engine itself
-	Permit    web.Permit // decides which clients may send requests that change something
+	Policy    web.Policy // decides which clients may send requests that change something
 	Gate      *web.Gate  // decides which requests the HTTP API looks at at all
 
 	Nsqlookupds             []string      // HOST:PORT of the stock nsqlookupds at which this node registers
@@ -81,7 +81,7 @@ func (s *Service) listen(o *Options) error {
 	}
 	s.httpLn = listen.Bound(ln, o.MaxConnections)
 	s.api = newAPI(dir, o.Self, o.InactiveProducerTimeout)
-	s.http = web.NewServer(s.api.table().Handler(o.Permit), o.Gate, o.Logger)
+	s.http = web.NewServer(s.api.table().Handler(o.Policy), o.Gate, o.Logger)
 	if o.TCPAddress == listen.Off {
 		return nil
 	}

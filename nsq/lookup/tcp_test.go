@@ -275,7 +275,7 @@ func TestLookupdRegistrations(t *testing.T) {
 func TestLookupdChannelsOfNewTopics(t *testing.T) {
 	s := startLookupd(t, Options{})
 	s.register(t, "a.example", "orders billing", "orders audit", "orders tail#ephemeral")
-	topic, err := s.Topic(t.Context(), "orders")
+	topic, _, err := s.Topic(t.Context(), "orders")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -85,14 +85,15 @@ func (t *topicsInCreation) wait(ctx context.Context, name string) error {
 }
 
 // Topic returns the topic that a client names, and creates it if necessary, unless the engine is configured not to
-// create topics implicitly. Publishing and subscribing call it.
-func (s *Service) Topic(ctx context.Context, name string) (*engine.Topic, error) {
+// create topics implicitly. created tells that it did not exist. Publishing and subscribing call it.
+func (s *Service) Topic(ctx context.Context, name string) (t *engine.Topic, created bool, err error) {
 	return s.findOrCreate(ctx, name, func() (*engine.Topic, error) { return s.engine.Topic(ctx, name) })
 }
 
 // CreateTopic returns the topic, and creates it if necessary.
 func (s *Service) CreateTopic(ctx context.Context, name string, o engine.TopicOptions) (*engine.Topic, error) {
-	return s.findOrCreate(ctx, name, func() (*engine.Topic, error) { return s.engine.CreateTopicWith(ctx, name, o) })
+	t, _, err := s.findOrCreate(ctx, name, func() (*engine.Topic, error) { return s.engine.CreateTopicWith(ctx, name, o) })
+	return t, err
 }
 
 // findOrCreate returns a topic or creates it. As in nsqd, it gives a new topic the channels that nsqlookupds, and the
@@ -103,30 +104,31 @@ func (s *Service) CreateTopic(ctx context.Context, name string, o engine.TopicOp
 // client, publishing without that channel is better than not publishing at all.
 func (s *Service) findOrCreate(
 	ctx context.Context, name string, create func() (*engine.Topic, error),
-) (*engine.Topic, error) {
+) (t *engine.Topic, created bool, err error) {
 	if err := s.inCreation.wait(ctx, name); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if t, ok := s.engine.LookupTopic(name); ok {
-		return t, nil
+		return t, false, nil
 	}
 	if !s.canAskForChannels() || !engine.ValidTopicName(name) {
-		return create()
+		t, err := create()
+		return t, err == nil, err
 	}
 	mine, done := s.inCreation.begin(name)
 	if !mine {
 		select {
 		case <-done:
-			return create() // finds the topic, unless the other goroutine failed
+			t, err := create() // finds the topic, unless the other goroutine failed
+			return t, false, err
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, false, ctx.Err()
 		}
 	}
 	defer s.inCreation.end(name)
 	channels := s.channelsElsewhere(ctx, name)
-	t, err := create()
-	if err != nil {
-		return nil, err
+	if t, err = create(); err != nil {
+		return nil, false, err
 	}
 	for _, channel := range channels {
 		if _, err := t.CreateChannel(ctx, channel); err != nil {
@@ -138,7 +140,7 @@ func (s *Service) findOrCreate(
 		}
 	}
 	s.registrar.lookAgain()
-	return t, nil
+	return t, true, nil
 }
 
 // canAskForChannels reports whether there is anybody who could know channels of a topic that does not exist here.

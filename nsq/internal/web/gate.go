@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+
+	"penstock/nsq/internal/audit"
 )
 
 // MaxAllowedHosts bounds the number of names in the setting http-allowed-hosts.
@@ -30,12 +32,14 @@ const AnyHost = "*"
 type Gate struct {
 	hosts map[string]bool // in lower case, without port and final dot; nil: every host is allowed
 	cross *http.CrossOriginProtection
+	log   *audit.Log // is told of refusals; nil: nobody is
 }
 
 // NewGate returns a Gate that lets requests through whose Host is an IP address, localhost, or one of the names. Names
-// have no port. AnyHost among them allows every host. Empty names are ignored.
-func NewGate(names ...string) *Gate {
-	g := &Gate{hosts: map[string]bool{"localhost": true}, cross: http.NewCrossOriginProtection()}
+// have no port. AnyHost among them allows every host. Empty names are ignored. log is told of refusals, unless it is
+// nil.
+func NewGate(log *audit.Log, names ...string) *Gate {
+	g := &Gate{hosts: map[string]bool{"localhost": true}, cross: http.NewCrossOriginProtection(), log: log}
 	for _, name := range names {
 		if name == AnyHost {
 			g.hosts = nil
@@ -103,6 +107,7 @@ func (g *Gate) Check(r *http.Request) *Error {
 func (g *Gate) handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := g.Check(r); err != nil {
+			refused(g.log, "", r, nil, err)
 			WriteError(w, err)
 			return
 		}

@@ -8,7 +8,7 @@ import (
 
 // O6
 func TestGateHosts(t *testing.T) {
-	g := NewGate("Node-1", "", "broker.example.com.")
+	g := NewGate(nil, "Node-1", "", "broker.example.com.")
 	for host, allowed := range map[string]bool{
 		"127.0.0.1:4151": true, "127.0.0.1": true, "192.168.0.7:4151": true, "[::1]:4151": true, "[::1]": true, "::1": true,
 		"[fe80::1%25eth0]:4151": true, "localhost": true, "LocalHost:4151": true, "localhost.:4151": true,
@@ -21,14 +21,14 @@ func TestGateHosts(t *testing.T) {
 			t.Errorf("Host %q: allowed is %t", host, !allowed)
 		}
 	}
-	if g := NewGate("a", AnyHost); !g.allows("evil.example") {
+	if g := NewGate(nil, "a", AnyHost); !g.allows("evil.example") {
 		t.Error("* does not allow every host")
 	}
 }
 
 // O6. What a browser sends for another site's page is refused, and what programs send is not.
 func TestGateOrigins(t *testing.T) {
-	g := NewGate()
+	g := NewGate(nil)
 	for _, x := range []struct {
 		method  string
 		headers string

@@ -1,0 +1,69 @@
+package nsq
+
+import (
+	"encoding/json"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"penstock/engine"
+	"penstock/nsq/auth"
+	"penstock/nsq/internal/audit"
+)
+
+// O5. Every change and every refusal, through HTTP and the NSQ protocol, is an entry that says who asked for what, and
+// a line in the log; publishing is none. No entry has a secret.
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	tokens := t.TempDir() + "/tokens.toml"
+	writeTokens(t, tokens, tokenText("ann", "s3cret-ann", `permissions = ["admin", "publish"]`+"\n"+`topics = ["*"]`)+
+		tokenText("bob", "s3cret-bob", `permissions = ["publish", "subscribe"]`+"\n"+`topics = ["t"]`))
+	var log syncBuffer
+	n := startNode(t, engine.Options{}, Options{
+		Auth: auth.Options{File: tokens}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	for _, x := range []struct{ method, path, token string }{
+		{"POST", "/topic/create?topic=t", "s3cret-ann"},
+		{"POST", "/pub?topic=t", "s3cret-bob"},
+		{"POST", "/topic/delete?topic=t", "s3cret-bob"},
+		{"POST", "/topic/pause?topic=none", "s3cret-ann"},
+		{"GET", "/config/log_level", "s3cret-eve"},
+		{"GET", "/stats", ""},
+	} {
+		ask(t, x.method, n.base+x.path, x.token)
+	}
+	c := n.dial(t)
+	c.send(authCommand("s3cret-bob") + "SUB t new\n")
+	c.frame(patience)
+	c.ok()
+	c = n.dial(t)
+	c.send(authCommand("s3cret-eve"))
+	c.fatal("E_AUTH_FAILED AUTH failed")
+	_, body := ask(t, "GET", n.base+"/audit", "s3cret-ann")
+	var list audit.List
+	if err := json.Unmarshal([]byte(body), &list); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range list.Entries {
+		if e.From == "" || e.Time.IsZero() || e.Result == "" {
+			t.Errorf("%+v", e)
+		}
+		got = append(got, strings.Join([]string{string(e.Kind), e.Who, e.What, e.Names, e.Result}, "|"))
+	}
+	want := []string{
+		"done|ann|POST /topic/create|topic=t|OK",
+		"refused|bob|POST /topic/delete|topic=t|UNAUTHORIZED",
+		"failed|ann|POST /topic/pause|topic=none|TOPIC_NOT_FOUND",
+		"refused|anyone|GET /config/log_level||AUTH_FAILED",
+		"done|bob|create|topic=t channel=new|OK",
+		"refused|anyone|AUTH||the secret is unknown",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the audit has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if text := log.String(); strings.Contains(text+body, "s3cret") || strings.Count(text, "audit: ") != len(want) {
+		t.Errorf("the log has\n%s", text)
+	}
+}
