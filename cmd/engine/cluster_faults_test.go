@@ -22,7 +22,7 @@ func TestFaultsTable(t *testing.T) {
 			f.SetInt(4000)
 		}
 	}
-	st := &admin.Status{Node: "n1", Joined: true, Nodes: []admin.Node{
+	st := &admin.Status{Node: "n1", Joined: true, Healthy: true, Health: "healthy: all is well", Nodes: []admin.Node{
 		{ID: 1, Name: "n1", Live: true, Disk: "hung"},
 		{ID: 2, Name: "n2", Live: true, Disk: "good"},
 		{ID: 3, Name: "n3", Live: true, Disk: "good", NoFaults: "context deadline exceeded"},
