@@ -43,7 +43,7 @@ func startCluster(b *testing.B, nodes int, flags ...string) *trio {
 	}
 	tr := &trio{base: freePorts(b, 10*nodes), nodes: map[string]*member{}}
 	tr.cmd = exec.Command(bin, "dev-cluster", "--nodes", fmt.Sprint(nodes), "--data-path", b.TempDir(), "--base-port",
-		fmt.Sprint(tr.base), "--")
+		fmt.Sprint(tr.base), "--", "--cluster-insecure") // this process joins it, without files
 	tr.cmd.Args = append(tr.cmd.Args, flags...)
 	stdout, err := tr.cmd.StdoutPipe()
 	if err != nil {

@@ -31,6 +31,7 @@ import (
 type ClusterOptions struct {
 	Store    meta.Store
 	Listener net.Listener // accepts the connections of other nodes
+	Trust    peer.Trust   // what nodes prove to each other; zero: nothing, and Listener must be out of strangers' reach
 	// Node has the addresses, host and version that the other nodes are told. The engine fills in the other fields.
 	Node        meta.Node
 	Replication replicate.Config // zero fields: the defaults of package replicate
@@ -219,7 +220,10 @@ func (cn *clusterNode) join(ctx context.Context) error {
 		pt.Replica().OpenRecovered()
 	}
 	cn.Net, err = cn.e.host.Listen(
-		peer.Options{Self: *peerOf(&self), Cluster: snap.Cluster, Listener: cn.opts.Listener, Handler: cn, Logger: cn.e.log})
+		peer.Options{
+			Self: *peerOf(&self), Cluster: snap.Cluster, Listener: cn.opts.Listener, Trust: cn.opts.Trust, Handler: cn,
+			Logger: cn.e.log,
+		})
 	cn.peers.Self, cn.peers.Network = self.ID, cn.Net
 	return err
 }

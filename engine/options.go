@@ -9,6 +9,7 @@ import (
 	"penstock/engine/dir"
 	"penstock/engine/health"
 	"penstock/engine/inbox"
+	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/segment/aio"
 )
@@ -185,6 +186,9 @@ func (o *Options) check() error {
 	switch {
 	case o.DataPath == "" && o.Disk == nil:
 		return fmt.Errorf("%w: Options.DataPath is empty: name the data directory", ErrOptions)
+	case !netproto.ValidNodeID(o.NodeID):
+		return fmt.Errorf("%w: Options.NodeID is %q; it can be at most %d printable ASCII characters without blanks",
+			ErrOptions, o.NodeID, netproto.MaxNodeIDBytes)
 	case o.MaxLevel < dir.FirstLevel || o.MaxLevel > NewestLevel:
 		return fmt.Errorf("%w: MaxLevel is %d; this version knows %d to %d",
 			ErrOptions, o.MaxLevel, dir.FirstLevel, NewestLevel)

@@ -142,8 +142,12 @@ type storage struct {
 	Corruptions        []string `json:"corruptions"`
 }
 
-func (s *Server) serveInfo(*http.Request, url.Values) (any, error) {
+// serveInfo answers anybody, as nsqd does. But the identity of the data directory is not for strangers.
+func (s *Server) serveInfo(r *http.Request, _ url.Values) (any, error) {
 	in := s.engine.Info()
+	if _, err := s.permit(web.Publish, r, nil); s.auth != nil && (tokenOf(r) == "" || err != nil) {
+		in.StoreID = ""
+	}
 	return struct {
 		Version                string  `json:"version"`
 		BroadcastAddress       string  `json:"broadcast_address"`

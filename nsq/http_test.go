@@ -3,7 +3,9 @@ package nsq
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/nsq/auth"
 	"penstock/nsq/internal/listen"
 )
 
@@ -303,6 +306,31 @@ func TestHTTPConfig(t *testing.T) {
 	if code, body := n.do(t, "PUT", "/config/nsqlookupd_tcp_addresses", `["127.0.0.1:4160"]`); code != 200 ||
 		body != `["127.0.0.1:4160"]` {
 		t.Errorf("%d %s", code, body)
+	}
+}
+
+// Strangers are not told the identity of the data directory when the node knows its users (O9).
+func TestInfoForStrangers(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "tokens.toml")
+	writeTokens(t, name, tokenText("shop", "shop", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`))
+	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: name}})
+	for token, want := range map[string]bool{"": false, "wrong": false, "shop": true} {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", n.base+"/info", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != 200 || strings.Contains(string(body), n.e.Info().StoreID) != want {
+			t.Errorf("token %q: %d %s, %v", token, resp.StatusCode, body, err)
+		}
 	}
 }
 

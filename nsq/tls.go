@@ -23,7 +23,7 @@ type TLSOptions struct {
 	// "true" (plain HTTP requests are refused, too).
 	Required string
 
-	MinVersion string // "1.2" or "1.3"; the default is 1.2
+	MinVersion string // "1.2" or "1.3"; the default is 1.3
 }
 
 const (
@@ -39,7 +39,7 @@ const (
 
 func (o *TLSOptions) setDefaults() error {
 	orDefault(&o.Required, requiredNot)
-	orDefault(&o.MinVersion, "1.2")
+	orDefault(&o.MinVersion, "1.3")
 	switch {
 	case o.ClientAuth != "" && o.ClientAuth != clientAuthAny && o.ClientAuth != clientAuthVerify:
 		return fmt.Errorf("nsq: TLS.ClientAuth is %q; it must be empty, %s or %s",
@@ -95,15 +95,15 @@ func (c *certificates) reload() error {
 	}
 	cfg := &tls.Config{
 		Certificates: []tls.Certificate{pair},
-		MinVersion:   tls.VersionTLS12,
+		MinVersion:   tls.VersionTLS13,
 		// Frames are written in large pieces: small first records would only add cost.
 		DynamicRecordSizingDisabled: true,
 		// A resumed session would keep trusting a client whose authority has been removed, and since connections live
 		// long, resuming would save little.
 		SessionTicketsDisabled: true,
 	}
-	if c.files.MinVersion == "1.3" {
-		cfg.MinVersion = tls.VersionTLS13
+	if c.files.MinVersion == "1.2" {
+		cfg.MinVersion = tls.VersionTLS12
 	}
 	switch c.files.ClientAuth {
 	case clientAuthAny:

@@ -433,7 +433,8 @@ func TestTLSVersions(t *testing.T) {
 		offers uint16
 		want   bool
 	}{
-		{"", tls.VersionTLS11, false},
+		{"", tls.VersionTLS12, false},
+		{"1.2", tls.VersionTLS11, false},
 		{"1.2", tls.VersionTLS12, true},
 		{"1.3", tls.VersionTLS12, false},
 		{"1.3", tls.VersionTLS13, true},

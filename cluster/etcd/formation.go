@@ -128,7 +128,7 @@ func (m *Member) bringUp() (*embed.Etcd, error) {
 func (m *Member) wayIn() (way, error) {
 	first := way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}
 	if hasLog(m.o.Dir) {
-		return first, nil // etcd takes everything from its log
+		return first, useScheme(m.o.Dir, m.o.TLS.scheme()) // etcd takes everything from its log
 	}
 	// A database without a log is left over from an interrupted start or a lost disk, and cannot be trusted.
 	if err := os.RemoveAll(filepath.Join(m.o.Dir, "member")); err != nil {

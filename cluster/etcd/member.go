@@ -245,6 +245,7 @@ func (m *Member) start(w way) (*embed.Etcd, error) {
 	if !m.o.TLS.empty() {
 		for _, info := range []*tlsInfo{&c.ClientTLSInfo, &c.PeerTLSInfo} {
 			info.TrustedCAFile, info.CertFile, info.KeyFile, info.ClientCertAuth = m.o.TLS.CA, m.o.TLS.Cert, m.o.TLS.Key, true
+			info.MinVersion, info.SkipClientSANVerify = m.o.TLS.minVersion(), m.o.TLS.AnyAddress
 		}
 	}
 	return embed.StartEtcd(c)

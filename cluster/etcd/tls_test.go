@@ -1,9 +1,11 @@
 package etcd
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -12,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -46,6 +49,63 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// A cluster that has run without TLS gets it at the next start, and can lose it again; its data stays.
+func TestTLSIsSwitchedOn(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	files := certificates(t)
+	for i, tls := range []TLSFiles{{}, files, {}, files} {
+		c.tls = tls
+		c.start(0, 1, 2)
+		c.ready(0, 1, 2)
+		s := c.dial(Options{TLS: tls}, 0, 1, 2)
+		put(t, s, "k/"+strconv.Itoa(i), "v")
+		for j := range i + 1 {
+			if got := get(t, s, "k/"+strconv.Itoa(j)); got != "v" {
+				t.Errorf("round %d: value %d is %q", i, j, got)
+			}
+		}
+		_ = s.Close()
+		c.stop(0, 1, 2)
+	}
+}
+
+// A certificate that is replaced is shown on new connections, without a restart and without the loss of one.
+func TestCertificateIsReplaced(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	c.tls = certificates(t)
+	c.start(0)
+	c.ready(0)
+	s := c.dial(Options{TLS: c.tls}, 0)
+	put(t, s, "a", "1")
+	serial := func() string {
+		config, err := c.tls.config()
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := tls.Dial("tcp", c.voters[0].Client, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		return string(conn.ConnectionState().PeerCertificates[0].Raw)
+	}
+	before := serial()
+	again, err := os.ReadFile(c.tls.Cert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reissue(t, c.tls)
+	if serial() == before {
+		t.Error("the old certificate is shown")
+	}
+	put(t, s, "a", "2")
+	if now, err := os.ReadFile(c.tls.Cert); err != nil || bytes.Equal(again, now) {
+		t.Fatal("the test replaced nothing")
+	}
+}
+
 func TestTLSFilesAreChecked(t *testing.T) {
 	t.Parallel()
 	good := certificates(t)
@@ -69,33 +129,52 @@ func certificates(t *testing.T) TLSFiles {
 	f := TLSFiles{
 		CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"),
 	}
-	caKey, key := newKey(t), newKey(t)
+	caKey := newKey(t)
 	ca := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
-	leaf := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "node"}, NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{
-			x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth,
-		},
-	}
-	caBytes, err1 := x509.CreateCertificate(rand.Reader, ca, ca, caKey.Public(), caKey)
-	leafBytes, err2 := x509.CreateCertificate(rand.Reader, leaf, ca, key.Public(), caKey)
-	keyBytes, err3 := x509.MarshalPKCS8PrivateKey(key)
-	if err := errors.Join(err1, err2, err3); err != nil {
+	caBytes, err := x509.CreateCertificate(rand.Reader, ca, ca, caKey.Public(), caKey)
+	if err != nil {
 		t.Fatal(err)
 	}
-	for path, block := range map[string]*pem.Block{
-		f.CA: {Type: "CERTIFICATE", Bytes: caBytes}, f.Cert: {Type: "CERTIFICATE", Bytes: leafBytes}, f.Key: {
-			Type: "PRIVATE KEY", Bytes: keyBytes,
-		},
-	} {
-		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	keyBytes, err := x509.MarshalPKCS8PrivateKey(caKey)
+	if err != nil {
+		t.Fatal(err)
 	}
+	writePEM(t, f.CA, "CERTIFICATE", caBytes)
+	writePEM(t, f.CA+".key", "PRIVATE KEY", keyBytes)
+	reissue(t, f)
 	return f
+}
+
+// reissue makes a certificate of the authority of f, with a new key, in place of the one that is there.
+func reissue(t *testing.T, f TLSFiles) {
+	t.Helper()
+	authority, err := tls.LoadX509KeyPair(f.CA, f.CA+".key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := newKey(t)
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "node"},
+		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	leafBytes, err1 := x509.CreateCertificate(rand.Reader, leaf, authority.Leaf, key.Public(), authority.PrivateKey)
+	keyBytes, err2 := x509.MarshalPKCS8PrivateKey(key)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	writePEM(t, f.Cert, "CERTIFICATE", leafBytes)
+	writePEM(t, f.Key, "PRIVATE KEY", keyBytes)
+}
+
+func writePEM(t *testing.T, path, kind string, der []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func newKey(t *testing.T) *ecdsa.PrivateKey {

@@ -16,6 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"penstock/cluster/trust"
+
 	"penstock/cmd/engine/client"
 )
 
@@ -26,6 +28,8 @@ const (
 	devPortStep  = 10
 	devPortCount = 7
 	devHost      = "127.0.0.1"
+	// devSecretName is the file with the secret of the nodes, in data-path.
+	devSecretName = "cluster.secret"
 	// devStopMargin is the time beyond its own --shutdown-timeout that a node gets before it is killed. It needs that
 	// to close its files and its part of the metadata store.
 	devStopMargin = 5 * time.Second
@@ -41,6 +45,7 @@ type devOptions struct {
 	startTimeout time.Duration
 	stopTimeout  time.Duration
 	serveFlags   []string
+	secretFile   string // made for the nodes; empty: the flags of serve say how they trust each other
 }
 
 func devClusterCommand() *cobra.Command {
@@ -55,6 +60,8 @@ func devClusterCommand() *cobra.Command {
 			"connections between nodes +4; on the nodes that hold the metadata also etcd members +5, etcd clients +6.\n" +
 			"When a node is ready, a line about it is printed: text on a terminal, otherwise JSON. Run `engine` with the\n" +
 			"args in the JSON to start that node again by hand.\n\n" +
+			"The nodes share the secret in <data-path>/cluster.secret, which is made at the first start, unless the flags\n" +
+			"after -- name another one, or certificates, or say --cluster-insecure.\n\n" +
 			"Flags after -- are passed to every node. SIGTERM or SIGINT stops all nodes that this process runs; if it is\n" +
 			"killed, they are killed too.",
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -154,6 +161,7 @@ func planDevCluster(o *devOptions) ([]*devNode, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--data-path %s: %w", o.dataPath, err)
 	}
+	o.secretFile = filepath.Join(dir, devSecretName)
 	if err := checkServeFlags(o); err != nil {
 		return nil, err
 	}
@@ -172,6 +180,9 @@ func planDevCluster(o *devOptions) ([]*devNode, error) {
 	}
 	for i, n := range nodes {
 		n.Args = serveArgs(nodes, i, filepath.Join(dir, n.Node))
+		if o.secretFile != "" {
+			n.Args = append(n.Args, "--cluster-secret-file", o.secretFile)
+		}
 		n.Args = append(n.Args, o.serveFlags...)
 	}
 	return nodes, nil
@@ -237,6 +248,9 @@ func checkServeFlags(o *devOptions) error {
 		return err
 	}
 	o.stopTimeout = c.node.shutdownTimeout + devStopMargin
+	if t := &c.node.cluster.trust; c.node.cluster.insecure || t.SecretFile != "" || t.CA != "" || t.Cert != "" {
+		o.secretFile = ""
+	}
 	return nil
 }
 
@@ -267,6 +281,11 @@ func runDevCluster(ctx context.Context, o *devOptions, exe string, nodes []*devN
 	dir := filepath.Dir(nodes[0].logName)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return &exitError{exitData, fmt.Errorf("the directory %s cannot be made: %w", dir, err)}
+	}
+	if o.secretFile != "" {
+		if err := trust.EnsureSecret(o.secretFile); err != nil {
+			return &exitError{exitData, err}
+		}
 	}
 	d := newDevCluster(o, exe, stdout, stderr)
 	return d.run(ctx, nodes)

@@ -80,6 +80,9 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	if n.engine.Latencies, err = nsq.Latencies(n.latencyPercentiles, n.latencyWindow); err != nil {
 		return &exitError{exitUsage, err}
 	}
+	if err := n.cluster.checkTrust(n); err != nil {
+		return err
+	}
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // installed before recovery: a SIGHUP during recovery must not end the node
 
@@ -115,7 +118,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 		front.Close()
 		return errors.Join(listenFailure(err), e.Close())
 	}
-	defer reloadOn(hangups, server, logger)()
+	defer reloadOn(hangups, server, part, logger)()
 	logger.Info("ready", "nsq", addressText(server.TCPAddr()), "http", addressText(server.HTTPAddr()), "https",
 		addressText(server.HTTPSAddr()), "lookup", addressText(server.LookupAddr()), "lookup_tcp",
 		addressText(server.LookupTCPAddr()), "data", n.engine.DataPath, "version", version)
@@ -155,12 +158,12 @@ func openFront(n *node, startup *health.Startup) (*nsq.Front, error) {
 }
 
 // reloadOn makes the server read certificates and tokens again at each signal, until the returned function is called.
-func reloadOn(signals chan os.Signal, server *nsq.Server, logger *slog.Logger) (stop func()) {
+func reloadOn(signals chan os.Signal, server *nsq.Server, part *clusterPart, logger *slog.Logger) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		for range signals {
-			if err := server.Reload(); err != nil {
+			if err := errors.Join(server.Reload(), part.reload()); err != nil {
 				logger.Error("SIGHUP: reading again failed; what was read before holds on", "error", err)
 				continue
 			}

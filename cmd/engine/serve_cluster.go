@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"penstock/cluster"
 	"penstock/cluster/admin"
 	"penstock/cluster/etcd"
+	"penstock/cluster/trust"
 	"penstock/engine"
 	"penstock/engine/meta"
 	"penstock/nsq"
@@ -36,6 +36,9 @@ type clusterSettings struct {
 	etcdUser      string
 	etcdPassword  string
 	etcdTLS       etcd.TLSFiles
+	trust         trust.Options
+	insecure      bool
+	trusts        *trust.Trust // set by checkTrust
 	etcdHeartbeat time.Duration
 	etcdElection  time.Duration
 	lease         time.Duration
@@ -55,6 +58,19 @@ func clusterRows(c *clusterSettings) []*setting {
 	return []*setting{
 		row("cluster-address", "", text(&c.address),
 			"HOST:PORT to listen on for the other nodes of the cluster; empty means a single node"),
+		row("cluster-secret-file", "", text(&c.trust.SecretFile),
+			"file with the secret that all nodes of the cluster share, at least 32 random characters, reloaded on SIGHUP; "+
+				"while it is replaced, the other secret stands on a second line"),
+		row("cluster-tls-ca", "", text(&c.trust.CA),
+			"PEM file with the authority of the nodes' certificates, reloaded on SIGHUP, by the embedded etcd at the start; "+
+				"`engine cluster init-tls` makes one"),
+		row("cluster-tls-cert", "", text(&c.trust.Cert),
+			"PEM file with this node's certificate for the other nodes and the embedded etcd, reloaded on SIGHUP"),
+		row("cluster-tls-key", "", text(&c.trust.Key),
+			"PEM file with the private key for cluster-tls-cert, reloaded on SIGHUP"),
+		row("cluster-insecure", "false", boolean(&c.insecure),
+			"start without secret and certificates although other machines can reach the cluster's ports: whoever reaches "+
+				"them can read and change everything"),
 		row("cluster-name", "penstock", text(&c.name),
 			"name of the cluster; clusters that share an etcd need different names"),
 		row("cluster-peers", "", text(&c.peers),
@@ -126,6 +142,7 @@ func (n *node) leaveTimeout() time.Duration { return n.cluster.leaveTimeout }
 type clusterPart struct {
 	member *etcd.Member // nil: this node is only a client of etcd
 	store  meta.Store
+	trust  *trust.Trust
 	server *nsq.Server // set when it listens, before it serves; nil until then
 }
 
@@ -153,7 +170,7 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	if err != nil {
 		return nil, nil, &exitError{exitAddress, addressError(err)}
 	}
-	part := &clusterPart{}
+	part := &clusterPart{trust: c.trusts}
 	n.engine.Startup.Enter("waits for a majority of the metadata store's members")
 	endpoints, err := part.endpoints(ctx, n, log)
 	if err == nil {
@@ -166,7 +183,7 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	}
 	c.replication.LagMaxNs = int64(c.lagMax)
 	return &engine.ClusterOptions{
-		Store: part.store, Listener: ln, Node: c.advertised(n), Replication: c.replication,
+		Store: part.store, Listener: ln, Trust: c.trusts.Peer(), Node: c.advertised(n), Replication: c.replication,
 		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout, PreferredLeader: cluster.PreferredLeader,
 	}, part, nil
 }
@@ -182,11 +199,14 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 		return nil, err
 	}
 	voters := etcd.Voters(peers)
+	if err := c.secureEtcd(n, voters, p.trust); err != nil {
+		return nil, err
+	}
 	if !slices.ContainsFunc(voters, func(v etcd.Voter) bool { return v.Name == n.engine.NodeID }) {
 		return etcd.Endpoints(voters, ""), nil
 	}
 	p.member, err = etcd.Start(etcd.MemberOptions{
-		Name: n.engine.NodeID, Voters: voters, Dir: cmp.Or(c.etcdDataPath, filepath.Join(n.engine.DataPath, "etcd")),
+		Name: n.engine.NodeID, Voters: voters, Dir: c.etcdDir(n),
 		ListenPeer: c.etcdPeer, ListenClient: c.etcdClient,
 		Token: c.name, Heartbeat: c.etcdHeartbeat, Election: c.etcdElection, TLS: c.etcdTLS, Log: log,
 	})

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"penstock/netproto"
 )
 
 // value is the value of one setting in its text notation. It implements pflag.Value, so that flags need no second
@@ -38,6 +40,18 @@ func size64(
 }
 func size(p *int, least int64) value                       { return intBytesValue{p, least} }
 func duration(p *time.Duration, least time.Duration) value { return durationValue{p, least} }
+
+// nodeIDValue is a name that other nodes can be told, also on a node that is alone: it may join a cluster later.
+type nodeIDValue struct{ textValue }
+
+func nodeID(p *string) value { return nodeIDValue{textValue{p}} }
+func (v nodeIDValue) Set(s string) error {
+	if !netproto.ValidNodeID(s) {
+		return fmt.Errorf("%q cannot be a node's ID: give it at most %d printable ASCII characters without blanks", s,
+			netproto.MaxNodeIDBytes)
+	}
+	return v.textValue.Set(s)
+}
 
 // secretValue is text that is never shown: printed settings and GET /config say only that it is set.
 type secretValue struct{ p *string }

@@ -85,10 +85,9 @@ type Node struct {
 type Trust struct {
 	// Secrets returns the secrets of the cluster; see netproto.Options.Secrets. nil: none.
 	Secrets func() []netproto.Secret
-	// Server and Client are for connections that others began, and that this node begins. Both are nil, or none. They
-	// are used as they are, except that Client gets the ServerName of the node that is dialed; to change certificates
-	// while nodes run, they have functions.
-	Server, Client *tls.Config
+	// TLS returns the configurations for one handshake, of a connection that another node began or that this one
+	// begins; the Net sets the ServerName of client. nil: no TLS.
+	TLS func() (server, client *tls.Config)
 }
 
 // Options configure a Net.
@@ -117,8 +116,8 @@ func (o *Options) withDefaults() Options {
 		c.Cluster == uuid.Nil:
 		panic("BUG: peer: Options.Self or Cluster is not set")
 	}
-	if (c.Trust.Server == nil) != (c.Trust.Client == nil) || c.MaxHandshakeCount < 0 {
-		panic("BUG: peer: Options.Trust has TLS for one direction only, or MaxHandshakeCount is negative")
+	if c.MaxHandshakeCount < 0 {
+		panic("BUG: peer: Options.MaxHandshakeCount is negative")
 	}
 	c.Conn.Secrets = c.Trust.Secrets
 	c.MaxHandshakeCount = cmp.Or(c.MaxHandshakeCount, DefaultMaxHandshakeCount)

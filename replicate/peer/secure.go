@@ -16,12 +16,13 @@ var errTLS = errors.New("peer: the TLS handshake failed")
 
 // secured returns an accepted socket behind TLS, if nodes use it. On an error it closes nc.
 func (n *Net) secured(nc net.Conn, o *netproto.Options) (net.Conn, error) {
-	if n.o.Trust.Server == nil {
+	if n.o.Trust.TLS == nil {
 		return nc, nil
 	}
 	ctx, cancel := context.WithTimeout(n.ctx, n.o.Conn.HandshakeTimeout)
 	defer cancel()
-	conn := tls.Server(nc, n.o.Trust.Server)
+	config, _ := n.o.Trust.TLS()
+	conn := tls.Server(nc, config)
 	err := conn.HandshakeContext(ctx)
 	if err == nil {
 		return conn, nil
@@ -47,11 +48,11 @@ func (n *Net) secured(nc net.Conn, o *netproto.Options) (net.Conn, error) {
 // verified returns a socket to a node behind TLS, if nodes use it: the node has shown a certificate for the host that
 // was dialed. On an error it closes nc.
 func (n *Net) verified(ctx context.Context, nc net.Conn, address string) (net.Conn, error) {
-	if n.o.Trust.Client == nil {
+	if n.o.Trust.TLS == nil {
 		return nc, nil
 	}
-	config := n.o.Trust.Client.Clone()
-	if host, _, err := net.SplitHostPort(address); err == nil && config.ServerName == "" {
+	_, config := n.o.Trust.TLS()
+	if host, _, err := net.SplitHostPort(address); err == nil {
 		config.ServerName = host
 	}
 	conn := tls.Client(nc, config)

@@ -108,7 +108,7 @@ func (f *Flags) UsesTLS() bool {
 
 // TLS returns the client's part of TLS. The server's name is not set.
 func (f *Flags) TLS() (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: f.SkipVerify}
+	c := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: f.SkipVerify}
 	if f.CAFile != "" {
 		pem, err := os.ReadFile(f.CAFile)
 		if err != nil {

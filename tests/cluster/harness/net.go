@@ -195,6 +195,8 @@ const (
 	portPeer       = "4254"
 	portEtcdPeer   = "4255"
 	portEtcdClient = "4256"
+
+	secretName = "cluster.secret"
 )
 
 // Spread starts a cluster whose nodes live in namespaces of their own. The first three hold the metadata.
@@ -208,6 +210,11 @@ func Spread(ctx context.Context, o Options) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{Net: network}
+	// The nodes listen on more than loopback.
+	secret := []byte(strings.Repeat("secret of a test ", 3))
+	if err := os.WriteFile(filepath.Join(o.Dir, secretName), secret, 0o600); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
 	voters := min(o.Nodes, 3)
 	var peers []string
 	for i := range voters {
@@ -245,6 +252,7 @@ func spreadNode(network *Net, i int, votes bool, peers, binary string, o *Option
 		"serve", "--data-path", n.DataPath, "--node-id", n.Name, "--cluster-name", "spread", "--broadcast-address", host,
 		"--nsq-address", n.NSQ, "--http-address", n.HTTP, "--lookup-address", n.Lookup,
 		"--cluster-address", net.JoinHostPort(host, portPeer), "--cluster-peers", peers,
+		"--cluster-secret-file", filepath.Join(o.Dir, secretName),
 	}
 	if votes {
 		etcd := network.Address(i, Metadata)

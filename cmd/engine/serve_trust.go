@@ -1,0 +1,101 @@
+package main
+
+import (
+	"cmp"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+
+	"penstock/cluster/etcd"
+	"penstock/cluster/trust"
+)
+
+// checkTrust is the first thing that serve does: a node that must not listen opens nothing.
+func (c *clusterSettings) checkTrust(n *node) (err error) {
+	if c.address == "" {
+		err = c.checkSecurity()
+	} else {
+		c.trusts, err = c.trusted(n)
+	}
+	if err != nil {
+		return &exitError{exitUsage, err}
+	}
+	return nil
+}
+
+// trusted reads the secret and the certificates for nodes. Without either, a node whose ports other machines can reach
+// does not start.
+func (c *clusterSettings) trusted(n *node) (*trust.Trust, error) {
+	c.trust.MinVersion = tlsVersionOf(n.nsq.TLS.MinVersion)
+	c.etcdTLS.MinVersion = c.trust.MinVersion
+	t, err := trust.Open(c.trust)
+	if err != nil || t.Any() || c.insecure {
+		return t, err
+	}
+	for _, address := range c.addresses(n.engine.NodeID) {
+		if !loopback(address) {
+			return nil, fmt.Errorf("other machines can reach %s, and whoever does could read and change everything: make "+
+				"certificates with `engine cluster init-tls`, or give all nodes the same --cluster-secret-file, or say "+
+				"--cluster-insecure if the network keeps strangers out", address)
+		}
+	}
+	return t, nil
+}
+
+func tlsVersionOf(s string) uint16 {
+	if s == "1.2" {
+		return tls.VersionTLS12
+	}
+	return tls.VersionTLS13
+}
+
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}
+
+// secureEtcd chooses the certificates for the embedded etcd: those that were named for etcd, else those of the nodes,
+// else ones that are made from the secret.
+func (c *clusterSettings) secureEtcd(n *node, voters []etcd.Voter, t *trust.Trust) (err error) {
+	if c.etcdTLS.CA != "" || c.etcdTLS.Cert != "" || c.etcdTLS.Key != "" || !t.Any() {
+		return nil
+	}
+	var hosts []string
+	for _, v := range voters {
+		if v.Name != n.engine.NodeID {
+			continue
+		}
+		for _, address := range []string{v.Peer, v.Client, c.etcdPeer, c.etcdClient} {
+			if host, _, err := net.SplitHostPort(address); err == nil && host != "" && !slices.Contains(hosts, host) {
+				hosts = append(hosts, host)
+			}
+		}
+	}
+	c.etcdTLS, err = t.Etcd(filepath.Join(c.etcdDir(n), "tls"), hosts)
+	return err
+}
+
+func (c *clusterSettings) etcdDir(n *node) string {
+	return cmp.Or(c.etcdDataPath, filepath.Join(n.engine.DataPath, "etcd"))
+}
+
+// reload reads the secret and the certificates for nodes again; connections stay.
+func (p *clusterPart) reload() error {
+	if p == nil {
+		return nil
+	}
+	return p.trust.Reload()
+}
+
+// checkSecurity is an error of a command line that names secrets of a cluster but no cluster.
+func (c *clusterSettings) checkSecurity() error {
+	if c.trust.SecretFile == "" && c.trust.CA == "" && c.trust.Cert == "" && c.trust.Key == "" {
+		return nil
+	}
+	return errors.New("cluster-secret-file and cluster-tls-* are for nodes of a cluster, and need a cluster-address: " +
+		"the HOST:PORT of this node for the others")
+}
