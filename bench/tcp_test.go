@@ -87,7 +87,7 @@ func (n *node) kill() {
 
 func (n *node) config(topic string) load.Config {
 	return load.Config{
-		Address: n.nsq, HTTPAddress: n.http, Topic: topic, Channel: "bench", Connections: 1, InFlight: 1, Batch: 1,
+		Address: n.nsq, Topic: topic, Channel: "bench", Connections: 1, InFlight: 1, Batch: 1,
 		SizeBytes: 100, Ready: 2500, Duration: 2 * time.Second, WarmUp: 500 * time.Millisecond,
 	}
 }

@@ -1,43 +1,62 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"strings"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
 
+	"penstock/cmd/engine/client"
 	"penstock/cmd/engine/load"
 )
 
+const (
+	benchAskTimeout    = 2 * time.Second
+	benchDeleteTimeout = 20 * time.Second
+)
+
 func benchCommand() *cobra.Command {
+	o := new(operator)
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure the performance of a running node",
 		Long: strings.TrimSpace(`
 Measure the performance of a running node (or any nsqd) over the NSQ protocol. The report begins with the node's I/O
-engine, file system, device cache and kernel, as its /info shows them.`),
+engine, file system, device cache and kernel, as its /info shows them.
+
+A topic that bench creates is deleted at the end, because it would keep its messages for ever; --keep-topic keeps it. A
+topic that was there before stays.
+
+With an https address or any --tls flag, the connections of the NSQ protocol use TLS, too.`),
 	}
+	o.flags(cmd)
 	cmd.AddCommand(
-		benchMode("pub", "Measure publishing, in a closed loop or, with --rate, in an open loop", load.Publish),
-		benchMode("sub", "Measure consuming a channel's backlog, with one FIN per message", load.Consume),
-		benchMode("e2e", "Measure the latency from publish call to handler, at a steady rate", load.EndToEnd),
+		o.benchMode("pub", "Measure publishing, in a closed loop or, with --rate, in an open loop", load.Publish),
+		o.benchMode("sub", "Measure consuming a channel's backlog, with one FIN per message", load.Consume),
+		o.benchMode("e2e", "Measure the latency from publish call to handler, at a steady rate", load.EndToEnd),
 	)
 	return cmd
 }
 
-func benchMode(mode, short string, measure func(context.Context, load.Config) (*load.Report, error)) *cobra.Command {
+func (o *operator) benchMode(
+	mode, short string, measure func(context.Context, load.Config) (*load.Report, error),
+) *cobra.Command {
 	cmd := &cobra.Command{Use: mode, Short: short, Args: cobra.NoArgs}
 	cfg := load.Config{SizeBytes: 100, Ready: 2500}
-	asJSON := false
+	keep := false
 	f := cmd.Flags()
-	f.StringVar(&cfg.Address, "address", "127.0.0.1:4150", "HOST:PORT of the node's NSQ protocol")
-	f.StringVar(&cfg.HTTPAddress, "http-address", "127.0.0.1:4151",
-		"HOST:PORT of the node's HTTP API, used to describe the node in the report; empty means do not ask it")
+	f.StringVar(&cfg.Address, "nsq-address", "127.0.0.1:4150", "HOST:PORT of the node's NSQ protocol")
+	f.StringVar(&cfg.Address, "address", "127.0.0.1:4150", "the same as --nsq-address")
+	client.Hide(f, "address")
+	f.BoolVar(&keep, "keep-topic", false, "do not delete the topic at the end, although this run created it")
 	f.StringVar(&cfg.Topic, "topic", "bench_"+mode, "topic to use")
 	f.IntVar(&cfg.Connections, "connections", 1, "number of connections")
 	f.DurationVar(&cfg.Duration, "duration", 10*time.Second, "how long to measure; 0 means until --messages")
@@ -51,7 +70,6 @@ func benchMode(mode, short string, measure func(context.Context, load.Config) (*
 		headers = "number of headers of each message that --fill publishes, with names of 10 bytes and values of 12"
 	}
 	f.IntVar(&cfg.Headers, "headers", 0, headers)
-	f.BoolVar(&asJSON, "json", false, "print JSON")
 	warmUp := time.Second
 	if mode == "sub" {
 		warmUp = 0
@@ -78,35 +96,114 @@ func benchMode(mode, short string, measure func(context.Context, load.Config) (*
 		if f.Changed("messages") && !f.Changed("warm-up") {
 			cfg.WarmUp = 0
 		}
-		return bench(cmd, cfg, asJSON, measure)
+		return o.bench(cmd, cfg, keep, measure)
 	}
 	return cmd
 }
 
-func bench(
-	cmd *cobra.Command, cfg load.Config, asJSON bool, measure func(context.Context, load.Config) (*load.Report, error),
+func (o *operator) bench(
+	cmd *cobra.Command, cfg load.Config, keep bool, measure func(context.Context, load.Config) (*load.Report, error),
 ) error {
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
+	if err := o.benchConnections(&cfg); err != nil {
+		return withExitCode(err)
+	}
+	leave := func() {}
+	if !keep {
+		leave = o.benchTopic(ctx, cfg.Topic, cmd.ErrOrStderr())
+	}
 	finish := showProgress(&cfg, cmd.ErrOrStderr())
 	report, err := measure(ctx, cfg)
 	finish()
+	if !errors.Is(err, load.ErrConfig) { // otherwise nothing was sent
+		leave()
+	}
 	if report != nil {
 		write := report.WriteText
-		if asJSON {
+		if o.asJSON {
 			write = report.WriteJSON
 		}
 		if err := write(cmd.OutOrStdout()); err != nil {
 			return &exitError{exitOther, err}
 		}
 	}
-	switch {
-	case errors.Is(err, load.ErrConfig):
+	if errors.Is(err, load.ErrConfig) {
 		return &exitError{exitUsage, err}
-	case err != nil:
-		return &exitError{exitOther, err}
+	}
+	return withExitCode(err)
+}
+
+// benchConnections says how the connections of the NSQ protocol are made, and how the node is asked about itself.
+func (o *operator) benchConnections(cfg *load.Config) (err error) {
+	if cfg.Token, err = o.client.Token(); err != nil {
+		return err
+	}
+	if o.client.UsesTLS() {
+		if cfg.TLS, err = o.client.TLS(); err != nil {
+			return err
+		}
+	} else if host, _, splitErr := net.SplitHostPort(cfg.Address); splitErr == nil {
+		if err := o.client.CheckPlaintext(cfg.Token, host); err != nil {
+			return err
+		}
+	}
+	if o.client.Address != "" {
+		cfg.Info = func() []byte {
+			ctx, cancel := context.WithTimeout(context.Background(), benchAskTimeout)
+			defer cancel()
+			status, data, err := o.client.Exchange(ctx, http.MethodGet, "/info", nil, nil)
+			if err != nil || status != http.StatusOK {
+				return nil
+			}
+			return data
+		}
 	}
 	return nil
+}
+
+// benchTopic finds out whether the topic exists, and returns a function that deletes it if it did not. O15: a topic
+// without a channel keeps its messages for ever. When it cannot be told whether the topic existed, the topic stays and
+// a line on w says so: it may hold somebody's messages.
+func (o *operator) benchTopic(ctx context.Context, topic string, w io.Writer) (leave func()) {
+	if o.client.Address == "" {
+		return func() {}
+	}
+	ask, cancel := context.WithTimeout(ctx, benchAskTimeout)
+	defer cancel()
+	exists, err := o.topicExists(ask, topic)
+	switch {
+	case err != nil:
+		return func() {
+			fmt.Fprintf(w, "engine: topic %s stays, because it is not known whether this run created it: %v\n", topic, err)
+		}
+	case exists:
+		return func() {}
+	}
+	return func() {
+		ctx, cancel := context.WithTimeout(context.Background(), benchDeleteTimeout) // also after Ctrl-C
+		defer cancel()
+		if err := o.client.Post(ctx, "/topic/delete", of(topic, ""), nil, nil); err != nil {
+			fmt.Fprintf(w, "engine: topic %s was not deleted and keeps its messages: %v\n", topic, err)
+		}
+	}
+}
+
+// topicExists asks a node of ours or a stock nsqd.
+func (o *operator) topicExists(ctx context.Context, topic string) (bool, error) {
+	status, data, err := o.client.Exchange(ctx, http.MethodGet, "/topic/settings", of(topic, ""), nil)
+	switch {
+	case err != nil:
+		return false, err
+	case status == http.StatusOK:
+		return true, nil
+	case status == http.StatusNotFound && bytes.Contains(data, []byte("TOPIC_NOT_FOUND")):
+		return false, nil
+	case status == http.StatusNotFound: // nsqd does not know this request
+		all, err := numbersOf(ctx, &o.client, topic)
+		return len(all) > 0, err
+	}
+	return false, fmt.Errorf("the node answers with status %d", status)
 }
 
 // showProgress draws a progress bar if w is a terminal. It draws nothing elsewhere, so that it cannot end up in a file.

@@ -35,7 +35,8 @@ func channelCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	o.flags(cmd)
-	cmd.AddCommand(o.channelListCommand(), o.channelSettingsCommand(), o.channelSetCommand(), o.seekCommand(),
+	cmd.AddCommand(o.channelListCommand(), o.consumersCommand(), o.channelSettingsCommand(), o.channelSetCommand(),
+		o.seekCommand(),
 		o.channelPeekCommand(), o.waitingCommand("pending", "Show messages in flight", "SINCE"),
 		o.waitingCommand("deferred", "Show deferred messages", "DUE"), o.redriveCommand(),
 		o.channelVerb("create", "Create a channel, unless it exists", "exists"),

@@ -88,13 +88,19 @@ func (o *operator) drainCommand() *cobra.Command {
 			if off && wait > 0 {
 				return &exitError{exitUsage, errors.New("--off and --wait exclude each other: ending a drain takes effect at once")}
 			}
-			if err := o.change(ctx, "/cluster/drain", &admin.Drain{Node: admin.NodeRef(args[0]), On: &on}); err != nil {
+			drain := &admin.Drain{Node: admin.NodeRef(args[0]), On: &on}
+			if wait == 0 {
+				return o.change(ctx, "/cluster/drain", drain)
+			}
+			done := new(admin.Done)
+			if err := o.client.Post(ctx, "/cluster/drain", nil, drain, done); err != nil {
 				return err
 			}
-			if wait == 0 {
-				return nil
+			o.progress("%s", done.Message)
+			if err := o.waitForDrain(ctx, args[0], wait); err != nil {
+				return err
 			}
-			return o.waitForDrain(ctx, args[0], wait)
+			return o.done("node %s leads no partition: it may be stopped now", args[0])
 		})
 	cmd.Flags().BoolVar(&off, "off", false, "end the drain: the node may get leaderships and replicas again")
 	cmd.Flags().DurationVar(&wait, "wait", 0,
@@ -115,6 +121,9 @@ func (o *operator) waitForDrain(ctx context.Context, node string, wait time.Dura
 		// once it shows the node as draining.
 		if err := o.client.Get(ctx, "/cluster/status", nil, st); err == nil {
 			if n := findNode(st, node); n != nil && n.Draining {
+				if n.Leaders != leaders && n.Leaders > 0 {
+					o.progress("node %s still leads %d of %d partitions", node, n.Leaders, st.PartitionCount)
+				}
 				leaders = n.Leaders
 			}
 		} else if ctx.Err() == nil {
@@ -133,6 +142,13 @@ func (o *operator) waitForDrain(ctx context.Context, node string, wait time.Dura
 			return fmt.Errorf("node %s still leads %d partitions after %v: other in-sync replicas are missing, or it needs "+
 				"more time; see engine cluster topics", node, leaders, wait)
 		}
+	}
+}
+
+// progress prints a line about a change that takes its time. JSON has only the outcome.
+func (o *operator) progress(format string, args ...any) {
+	if !o.asJSON {
+		fmt.Fprintf(o.out, format+"\n", args...)
 	}
 }
 

@@ -85,8 +85,8 @@ func rootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	helpInGroups(root)
 	root.AddCommand(inGroup(commandsRun, serveCommand(), nsqdCommand(), devClusterCommand())...)
-	root.AddCommand(inGroup(commandsDaily, topicCommand(), channelCommand(), clusterCommand(), backupCommand(),
-		restoreCommand())...)
+	root.AddCommand(inGroup(commandsDaily, topCommand(), topicCommand(), channelCommand(), clusterCommand(),
+		backupCommand(), restoreCommand())...)
 	root.AddCommand(inGroup(commandsOther, benchCommand(), configCommand(), migrateCommand(), upgradeCommand(),
 		versionCommand())...)
 	sayArguments(root)

@@ -42,12 +42,15 @@ func (o *operator) topicVerb(verb, short, done string) *cobra.Command {
 }
 
 func (o *operator) topicCreateCommand() *cobra.Command {
-	partitions := 0
+	partitions, replicas := 0, 0
 	cmd := o.action("create TOPIC", "Create a topic, unless it exists", cobra.ExactArgs(1),
 		func(ctx context.Context, args []string) error {
 			q := of(args[0], "")
 			if partitions != 0 {
 				q.Set("partitions", strconv.Itoa(partitions))
+			}
+			if replicas != 0 {
+				q.Set("replicas", strconv.Itoa(replicas))
 			}
 			if err := o.client.Post(ctx, "/topic/create", q, nil, nil); err != nil {
 				return err
@@ -55,6 +58,8 @@ func (o *operator) topicCreateCommand() *cobra.Command {
 			return o.done("topic %s exists", args[0])
 		})
 	cmd.Flags().IntVar(&partitions, "partitions", 0, "number of partitions of the new topic; 0 means the node's default")
+	cmd.Flags().IntVar(&replicas, "replicas", 0,
+		"number of nodes of a cluster that store each partition of the new topic; 0 means the node's default")
 	return cmd
 }
 

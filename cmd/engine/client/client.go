@@ -242,6 +242,8 @@ func sentence(code string, status int, q url.Values) string {
 		return fmt.Sprintf("%q is not the name of a channel", q.Get("channel"))
 	case "INVALID_PARTITIONS":
 		return "that is not a possible number of partitions: a topic has 1 to 65,536"
+	case "INVALID_REPLICAS":
+		return "that is not a possible number of replicas"
 	case "AUTH_FIRST":
 		return "it asks for a token: name a file with --token-file, or set " + EnvToken
 	case "AUTH_FAILED":

@@ -61,7 +61,7 @@ func Consume(ctx context.Context, cfg Config) (*Report, error) {
 // fill creates the channel, so that the channel gets all later messages, and publishes the messages that the run
 // consumes.
 func fill(ctx context.Context, cfg Config) error {
-	conn, frames, err := dial(cfg.Address)
+	conn, frames, err := dial(&cfg)
 	if err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (r *run) endConsumption(stop *atomic.Bool, wg *sync.WaitGroup) {
 // consumer is one subscribed connection.
 type consumer struct {
 	r           *run
-	conn        *net.TCPConn
+	conn        net.Conn
 	frames      *frameReader
 	meter       *meter
 	out         []byte // the FINs for the messages of one read

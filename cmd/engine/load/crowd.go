@@ -24,18 +24,18 @@ const (
 	crowdPoll = 100 * time.Millisecond
 )
 
-// crowded reports whether one goroutine should serve all connections of a closed loop.
+// crowded reports whether one goroutine should serve all connections of a closed loop, on their bare sockets.
 func (c *Config) crowded() bool {
 	messageBytes := c.SizeBytes + len(headersJSON(c.Headers))
-	return c.Connections >= crowdCount && c.InFlight*max(c.Batch, 1)*messageBytes <= crowdWindowBytes
+	return c.TLS == nil && c.Connections >= crowdCount && c.InFlight*max(c.Batch, 1)*messageBytes <= crowdWindowBytes
 }
 
 // socket is a connection outside the runtime's poller. Read returns 0 and no error if nothing has arrived yet.
 type socket int
 
 // detach removes a connection from the runtime's poller, which would otherwise also wake up for each answer.
-func detach(conn *net.TCPConn) (socket, error) {
-	raw, err := conn.SyscallConn()
+func detach(conn net.Conn) (socket, error) {
+	raw, err := conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		return -1, err
 	}

@@ -29,7 +29,7 @@ func EndToEnd(ctx context.Context, cfg Config) (*Report, error) {
 	case cfg.Batch != 1:
 		return nil, fmt.Errorf("%w: an end to end run publishes single messages", ErrConfig)
 	}
-	conn, frames, err := dial(cfg.Address)
+	conn, frames, err := dial(&cfg)
 	if err != nil {
 		return nil, err
 	}

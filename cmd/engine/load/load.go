@@ -9,6 +9,7 @@ package load
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -36,8 +37,11 @@ const (
 
 // Config describes one run. Its zero values are not defaults: the command line sets every field.
 type Config struct {
-	Address     string // HOST:PORT of the NSQ protocol
-	HTTPAddress string // HOST:PORT of the HTTP API, for the report's header; "": not asked
+	Address string      // HOST:PORT of the NSQ protocol
+	TLS     *tls.Config // nil: the connections are in clear
+	Token   string      // to log in with, if the node asks for it; empty: none
+	// Info returns the answer to the node's /info, for the report's header, or nothing. nil: the node is not asked.
+	Info        func() []byte
 	Topic       string
 	Channel     string
 	Connections int
@@ -102,7 +106,7 @@ type run struct {
 	budget *budget
 	faults faults
 	meters []*meter
-	conns  []*net.TCPConn
+	conns  []net.Conn
 	ended  atomic.Bool   // close was called
 	cpu    time.Duration // CPU time of this process at the start of the run
 }
@@ -116,7 +120,7 @@ func open(ctx context.Context, cfg *Config) (*run, []*frameReader, error) {
 			r.close()
 			return nil, nil, err
 		}
-		conn, f, err := dial(cfg.Address)
+		conn, f, err := dial(cfg)
 		if err != nil {
 			r.close()
 			return nil, nil, err

@@ -24,7 +24,7 @@ type pacedRing struct {
 
 // paced is one connection of an open loop.
 type paced struct {
-	conn   *net.TCPConn
+	conn   net.Conn
 	frames *frameReader
 	meter  *meter
 	ring   *pacedRing

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"runtime"
 	"strconv"
 	"strings"
@@ -72,7 +71,7 @@ type Latency struct {
 
 func newReport(cfg *Config, mode string) *Report {
 	r := &Report{
-		Mode: mode, Server: askServer(cfg.HTTPAddress), Address: cfg.Address, Topic: cfg.Topic, Connections: cfg.Connections,
+		Mode: mode, Server: describeServer(cfg.Info), Address: cfg.Address, Topic: cfg.Topic, Connections: cfg.Connections,
 		SizeBytes: cfg.SizeBytes, Headers: cfg.Headers, Rate: cfg.Rate, WarmUp: cfg.WarmUp, Cores: runtime.NumCPU(),
 	}
 	if mode != "sub" {
@@ -242,23 +241,18 @@ func shortDuration(d time.Duration) string {
 
 const unknown = "unknown"
 
-// askServer reads /info. For a stock nsqd, which has no storage object there, the fields about storage remain unknown.
-func askServer(address string) Server {
+// describeServer reads /info. For a stock nsqd, which has no storage object there, the fields about storage remain
+// unknown.
+func describeServer(ask func() []byte) Server {
 	s := Server{unknown, unknown, unknown, unknown, unknown, unknown, unknown}
-	if address == "" {
+	if ask == nil {
 		return s
 	}
-	client := http.Client{Timeout: 2 * time.Second}
-	resp, err := client.Get("http://" + address + "/info")
-	if err != nil {
-		return s
-	}
-	defer resp.Body.Close()
 	var info struct {
 		Version string         `json:"version"`
 		Storage map[string]any `json:"storage"`
 	}
-	if json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&info) != nil {
+	if json.Unmarshal(ask(), &info) != nil {
 		return s
 	}
 	s.Version = info.Version

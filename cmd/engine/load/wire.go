@@ -1,7 +1,9 @@
 package load
 
 import (
+	"crypto/tls"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +15,9 @@ import (
 // codec: a mistake that both sides shared would not be noticed.
 const (
 	magic        = "  V2"
-	identifyBody = `{"client_id":"bench","user_agent":"penstock-bench/1","feature_negotiation":false,` +
+	identifyBody = `{"client_id":"bench","user_agent":"penstock-bench/1","feature_negotiation":%v,"tls_v1":%v,` +
 		`"heartbeat_interval":30000}`
+	dialTimeout = 5 * time.Second
 
 	frameResponse = 0
 	frameError    = 1
@@ -86,42 +89,107 @@ func appendFin(dst, id []byte) []byte {
 	return append(dst, '\n')
 }
 
-// dial connects and identifies.
-func dial(address string) (*net.TCPConn, *frameReader, error) {
-	c, err := net.DialTimeout("tcp", address, 5*time.Second)
+// dial connects, identifies, and where the run has a token or TLS, changes to TLS and logs in.
+func dial(cfg *Config) (net.Conn, *frameReader, error) {
+	conn, err := net.DialTimeout("tcp", cfg.Address, dialTimeout)
 	if err != nil {
-		return nil, nil, fmt.Errorf("no node answers at %s: %w", address, err)
+		return nil, nil, fmt.Errorf("no node answers at %s: %w", cfg.Address, err)
 	}
-	conn := c.(*net.TCPConn)
-	r := newFrameReader(conn)
-	if err := command(conn, r, appendSized([]byte(magic+"IDENTIFY\n"), []byte(identifyBody))); err != nil {
+	secure, r, err := greet(cfg, conn)
+	if err != nil {
 		conn.Close()
 		return nil, nil, err
+	}
+	return secure, r, nil
+}
+
+// greet returns the connection to use from now on.
+func greet(cfg *Config, conn net.Conn) (net.Conn, *frameReader, error) {
+	negotiate, r := cfg.TLS != nil || cfg.Token != "", newFrameReader(conn)
+	body := fmt.Appendf(nil, identifyBody, negotiate, cfg.TLS != nil)
+	answer, err := ask(conn, r, appendSized([]byte(magic+"IDENTIFY\n"), body))
+	if err != nil {
+		return nil, nil, err
+	}
+	if !negotiate {
+		return conn, r, isOK(answer)
+	}
+	var offers struct {
+		TLS  bool `json:"tls_v1"`
+		Auth bool `json:"auth_required"`
+	}
+	if err := json.Unmarshal(answer, &offers); err != nil {
+		return nil, nil, fmt.Errorf("the server answered IDENTIFY with something else than JSON: %w", err)
+	}
+	if cfg.TLS != nil {
+		if !offers.TLS {
+			return nil, nil, fmt.Errorf("the node offers no TLS at %s: nothing more was sent", cfg.Address)
+		}
+		if conn, r, err = startTLS(cfg, conn); err != nil {
+			return nil, nil, err
+		}
+	}
+	if cfg.Token != "" && offers.Auth {
+		if _, err := ask(conn, r, appendSized([]byte("AUTH\n"), []byte(cfg.Token))); err != nil {
+			return nil, nil, err
+		}
 	}
 	return conn, r, nil
 }
 
+func startTLS(cfg *Config, plain net.Conn) (net.Conn, *frameReader, error) {
+	config := cfg.TLS.Clone()
+	if host, _, err := net.SplitHostPort(cfg.Address); err == nil {
+		config.ServerName = host
+	}
+	conn := tls.Client(plain, config)
+	if err := conn.SetDeadline(time.Now().Add(dialTimeout)); err != nil {
+		return nil, nil, err
+	}
+	if err := conn.Handshake(); err != nil {
+		return nil, nil, fmt.Errorf("TLS with %s failed: %w", cfg.Address, err)
+	}
+	r := newFrameReader(conn)
+	return conn, r, command(conn, r, nil) // the server says OK when TLS is on
+}
+
 // command sends one command and waits for its OK.
 func command(conn net.Conn, r *frameReader, cmd []byte) error {
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	answer, err := ask(conn, r, cmd)
+	if err != nil {
 		return err
 	}
+	return isOK(answer)
+}
+
+func isOK(answer []byte) error {
+	if string(answer) != "OK" {
+		return fmt.Errorf("the server refused: %s", answer)
+	}
+	return nil
+}
+
+// ask sends one command and waits for its answer, which is valid until the next read.
+func ask(conn net.Conn, r *frameReader, cmd []byte) ([]byte, error) {
+	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return nil, err
+	}
 	if _, err := conn.Write(cmd); err != nil {
-		return err
+		return nil, err
 	}
 	for {
 		typ, data, ok, err := r.next()
 		switch {
 		case err != nil:
-			return err
+			return nil, err
 		case !ok:
 			if err := r.fill(); err != nil {
-				return err
+				return nil, err
 			}
-		case typ == frameResponse && string(data) == "OK":
-			return conn.SetDeadline(time.Time{})
-		case typ != frameResponse || string(data) != string(heartbeat):
-			return fmt.Errorf("the server refused: %s", data)
+		case typ != frameResponse:
+			return nil, fmt.Errorf("the server refused: %s", data)
+		case string(data) != string(heartbeat):
+			return data, conn.SetDeadline(time.Time{})
 		}
 	}
 }
