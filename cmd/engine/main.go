@@ -86,7 +86,7 @@ func rootCommand() *cobra.Command {
 	helpInGroups(root)
 	root.AddCommand(inGroup(commandsRun, serveCommand(), nsqdCommand(), devClusterCommand())...)
 	root.AddCommand(inGroup(commandsDaily, topCommand(), topicCommand(), channelCommand(), clusterCommand(),
-		backupCommand(), restoreCommand())...)
+		definitionsCommand(), backupCommand(), restoreCommand())...)
 	root.AddCommand(inGroup(commandsOther, benchCommand(), configCommand(), migrateCommand(), upgradeCommand(),
 		versionCommand())...)
 	sayArguments(root)

@@ -1,0 +1,364 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/spf13/cobra"
+
+	"penstock/engine"
+)
+
+const (
+	// definitionsVersion is the version of the document. A document of another version is refused.
+	definitionsVersion = 1
+	// maxDefinitionsBytes bounds a document; one about 20,000 topics with three channels each has about 30 MB.
+	maxDefinitionsBytes = 64 << 20
+	ephemeralSuffix     = "#ephemeral" // such topics and channels are no definitions: they go with their last user
+)
+
+// definitions is the document of `engine definitions`: which topics and channels there are, and their settings.
+type definitions struct {
+	Version int               `json:"version"`
+	Topics  []topicDefinition `json:"topics"`
+}
+
+// topicDefinition is one topic. Version in its settings is not compared and not applied.
+type topicDefinition struct {
+	Name       string              `json:"name"`
+	Partitions int                 `json:"partitions,omitzero"` // 0: the node's default for a new topic, else as it is
+	Settings   *topicSettings      `json:"settings,omitempty"`  // nil: as they are
+	Channels   []channelDefinition `json:"channels"`
+}
+
+type channelDefinition struct {
+	Name     string                  `json:"name"`
+	Settings *engine.ChannelSettings `json:"settings,omitempty"`
+}
+
+// change is one step from what there is to what a document says.
+type definitionChange struct {
+	Action  string `json:"action"` // create-topic, set-topic, create-channel, set-channel, delete-channel, delete-topic
+	Topic   string `json:"topic"`
+	Channel string `json:"channel,omitempty"`
+	Detail  string `json:"detail,omitempty"`
+	Done    bool   `json:"done"`
+
+	topic   *topicDefinition
+	channel *channelDefinition
+}
+
+func (c *definitionChange) String() string {
+	name := c.Topic
+	if c.Channel != "" {
+		name += "/" + c.Channel
+	}
+	sign := map[bool]string{true: "-", false: "+"}[strings.HasPrefix(c.Action, "delete")]
+	if strings.HasPrefix(c.Action, "set") {
+		sign = "~"
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s %s %s %s", sign, strings.ReplaceAll(c.Action, "-", " "), name, c.Detail))
+}
+
+func definitionsCommand() *cobra.Command {
+	o := new(operator)
+	cmd := &cobra.Command{
+		Use:   "definitions",
+		Short: "Export and apply topics, channels and their settings as one document",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	o.flags(cmd)
+	cmd.AddCommand(o.definitionsExport(), o.definitionsApply())
+	return cmd
+}
+
+func (o *operator) definitionsExport() *cobra.Command {
+	format := "json"
+	cmd := o.action("export", "Print all topics and channels with their settings", cobra.NoArgs,
+		func(ctx context.Context, _ []string) error {
+			d, err := o.definitions(ctx)
+			if err != nil {
+				return err
+			}
+			if format == "json" || o.asJSON {
+				return printJSON(o.out, d)
+			}
+			data, err := json.Marshal(d)
+			if err != nil {
+				return err
+			}
+			var plain map[string]any
+			dec := json.NewDecoder(bytes.NewReader(data))
+			dec.UseNumber()
+			if err := dec.Decode(&plain); err != nil {
+				return err
+			}
+			return toml.NewEncoder(o.out).Encode(numbers(plain))
+		})
+	cmd.Flags().Var(choice(&format, "json", "toml"), "format", "format of the document: json or toml")
+	completesChoices(cmd)
+	return cmd
+}
+
+// numbers turns the numbers of decoded JSON into those of TOML, and leaves out null.
+func numbers(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
+			return n
+		}
+	case map[string]any:
+		for k, e := range v {
+			if e == nil {
+				delete(v, k)
+				continue
+			}
+			v[k] = numbers(e)
+		}
+	case []any:
+		for i := range v {
+			v[i] = numbers(v[i])
+		}
+	}
+	return v
+}
+
+// definitions asks the node for everything that a document has.
+func (o *operator) definitions(ctx context.Context) (*definitions, error) {
+	all, missing, err := o.topics(ctx)
+	if err := cmp.Or(err, missing); err != nil { // a part of the definitions would look like all of them
+		return nil, err
+	}
+	d := &definitions{Version: definitionsVersion, Topics: []topicDefinition{}}
+	for i := range all {
+		if strings.HasSuffix(all[i].Name, ephemeralSuffix) {
+			continue
+		}
+		s, err := o.topicSettings(ctx, all[i].Name)
+		if err != nil {
+			return nil, err
+		}
+		t := topicDefinition{Name: all[i].Name, Partitions: s.Partitions, Settings: s, Channels: []channelDefinition{}}
+		s.Version, s.Partitions = 0, 0
+		for _, c := range all[i].Channels {
+			if strings.HasSuffix(c.Name, ephemeralSuffix) {
+				continue
+			}
+			set := new(engine.ChannelSettings)
+			if err := o.client.Get(ctx, "/channel/settings", of(t.Name, c.Name), set); err != nil {
+				return nil, err
+			}
+			set.Version = 0
+			t.Channels = append(t.Channels, channelDefinition{c.Name, set})
+		}
+		d.Topics = append(d.Topics, t)
+	}
+	return d, nil
+}
+
+// readDefinitions reads a document, JSON or TOML, strictly: nothing is applied from one that is not wholly valid.
+func readDefinitions(name string, stdin io.Reader) (*definitions, error) {
+	in := stdin
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, fmt.Errorf("the definitions cannot be read; nothing was changed: %w", err)
+		}
+		defer file.Close()
+		in = file
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxDefinitionsBytes+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("the definitions cannot be read; nothing was changed: %w", err)
+	case len(data) > maxDefinitionsBytes:
+		return nil, fmt.Errorf("%s is larger than %s; nothing was changed", name, formatBytes(maxDefinitionsBytes))
+	}
+	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+		var plain map[string]any
+		if err := toml.Unmarshal(data, &plain); err != nil {
+			return nil, fmt.Errorf("%s is neither a JSON object nor TOML; nothing was changed: %w", name, err)
+		}
+		if data, err = json.Marshal(plain); err != nil {
+			return nil, err
+		}
+	}
+	d := new(definitions)
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(d); err != nil {
+		return nil, fmt.Errorf("%s holds no definitions as engine definitions export prints them; nothing was changed: %w",
+			name, err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s goes on behind the definitions; nothing was changed", name)
+	}
+	return d, d.check()
+}
+
+// check says what is wrong with a document in itself.
+func (d *definitions) check() error {
+	if d.Version != definitionsVersion {
+		return fmt.Errorf("the definitions have version %d; this program reads version %d; nothing was changed",
+			d.Version, definitionsVersion)
+	}
+	topics := map[string]bool{}
+	for i := range d.Topics {
+		t := &d.Topics[i]
+		switch {
+		case !engine.ValidTopicName(t.Name) || strings.HasSuffix(t.Name, ephemeralSuffix):
+			return fmt.Errorf("%q cannot name a topic in definitions; nothing was changed", t.Name)
+		case topics[t.Name]:
+			return fmt.Errorf("topic %s is defined twice; nothing was changed", t.Name)
+		case t.Partitions < 0 || t.Partitions > engine.MaxPartitions:
+			return fmt.Errorf("topic %s cannot have %d partitions; nothing was changed", t.Name, t.Partitions)
+		}
+		topics[t.Name] = true
+		if t.Settings != nil {
+			if err := t.Settings.Validate(); err != nil {
+				return fmt.Errorf("topic %s: %w", t.Name, err)
+			}
+		}
+		channels := map[string]bool{}
+		for _, c := range t.Channels {
+			switch {
+			case !engine.ValidChannelName(c.Name) || strings.HasSuffix(c.Name, ephemeralSuffix):
+				return fmt.Errorf("%q cannot name a channel of topic %s in definitions; nothing was changed", c.Name, t.Name)
+			case channels[c.Name]:
+				return fmt.Errorf("channel %s of topic %s is defined twice; nothing was changed", c.Name, t.Name)
+			}
+			channels[c.Name] = true
+			if c.Settings != nil {
+				if err := c.Settings.Validate(); err != nil {
+					return fmt.Errorf("channel %s of topic %s: %w", c.Name, t.Name, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// changesTo returns the steps that make is into want, in the order in which they are to be done. It is an error if want
+// cannot be reached. Without prune nothing is deleted.
+func changesTo(is, want *definitions, prune bool) ([]definitionChange, error) {
+	var out []definitionChange
+	had := map[string]*topicDefinition{}
+	for i := range is.Topics {
+		had[is.Topics[i].Name] = &is.Topics[i]
+	}
+	for i := range want.Topics {
+		w := &want.Topics[i]
+		h := had[w.Name]
+		if h == nil {
+			h = &topicDefinition{Name: w.Name, Partitions: w.Partitions, Settings: new(topicSettings)}
+			out = append(out, definitionChange{Action: "create-topic", Topic: w.Name, topic: w})
+		}
+		if w.Partitions != 0 && w.Partitions < h.Partitions {
+			return nil, fmt.Errorf("topic %s has %d partitions and cannot have %d: none can be taken away, since each holds "+
+				"messages; nothing was changed", w.Name, h.Partitions, w.Partitions)
+		}
+		if detail := topicDiff(h, w); detail != "" {
+			out = append(out, definitionChange{Action: "set-topic", Topic: w.Name, Detail: detail, topic: w})
+		}
+		out = append(out, channelChanges(h, w, prune)...)
+		delete(had, w.Name)
+	}
+	for i := range is.Topics {
+		if name := is.Topics[i].Name; prune && had[name] != nil {
+			out = append(out, definitionChange{Action: "delete-topic", Topic: name, Detail: "with all its messages"})
+		}
+	}
+	return out, nil
+}
+
+func channelChanges(h, w *topicDefinition, prune bool) (out []definitionChange) {
+	had := map[string]*engine.ChannelSettings{}
+	for i := range h.Channels {
+		had[h.Channels[i].Name] = h.Channels[i].Settings
+	}
+	for i := range w.Channels {
+		c := &w.Channels[i]
+		set, exists := had[c.Name]
+		if !exists {
+			out = append(out, definitionChange{Action: "create-channel", Topic: w.Name, Channel: c.Name, channel: c})
+			set = new(engine.ChannelSettings)
+		}
+		if c.Settings != nil {
+			if detail := fieldDiff(set, c.Settings); detail != "" {
+				out = append(out, definitionChange{
+					Action: "set-channel", Topic: w.Name, Channel: c.Name, Detail: detail, channel: c,
+				})
+			}
+		}
+		delete(had, c.Name)
+	}
+	for i := range h.Channels {
+		if _, left := had[h.Channels[i].Name]; left && prune {
+			out = append(out, definitionChange{
+				Action: "delete-channel", Topic: w.Name, Channel: h.Channels[i].Name, Detail: "with its backlog",
+			})
+		}
+	}
+	return out
+}
+
+func topicDiff(h, w *topicDefinition) string {
+	var parts []string
+	if w.Settings != nil {
+		if d := fieldDiff(h.Settings, w.Settings); d != "" {
+			parts = append(parts, d)
+		}
+	}
+	if w.Partitions > h.Partitions {
+		parts = append(parts, fmt.Sprintf("partitions %d -> %d", h.Partitions, w.Partitions))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// fieldDiff lists the fields of two settings that differ, as their JSON has them.
+func fieldDiff(is, want any) string {
+	fields := func(v any) (out map[string]any) {
+		data, err := json.Marshal(v)
+		if err == nil {
+			err = json.Unmarshal(data, &out)
+		}
+		must1(err)
+		for _, name := range []string{"version", "partitions"} {
+			delete(out, name)
+		}
+		for name, e := range out { // an empty value is the default, written or not
+			if e == nil || e == "" || e == "synced" || e == "reject" || reflect.ValueOf(e).IsZero() {
+				delete(out, name)
+			}
+		}
+		return out
+	}
+	a, b := fields(is), fields(want)
+	names := map[string]bool{}
+	for name := range a {
+		names[name] = true
+	}
+	for name := range b {
+		names[name] = true
+	}
+	var out []string
+	for _, name := range sortedKeys(names) {
+		if !reflect.DeepEqual(a[name], b[name]) {
+			from, _ := json.Marshal(a[name])
+			to, _ := json.Marshal(b[name])
+			out = append(out, fmt.Sprintf("%s %s -> %s", name, from, to))
+		}
+	}
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"penstock/engine"
+)
+
+// applied is what `definitions apply --json` prints.
+type applied struct {
+	DryRun  bool               `json:"dry_run"`
+	Changes []definitionChange `json:"changes"`
+	Error   string             `json:"error,omitempty"` // of the first change that is not done
+}
+
+func (o *operator) definitionsApply() *cobra.Command {
+	var dryRun, prune, yes bool
+	cmd := o.action("apply FILE", "Create and change topics and channels as a document says", cobra.ExactArgs(1),
+		func(ctx context.Context, args []string) error {
+			want, err := readDefinitions(args[0], o.in)
+			if err != nil {
+				return &exitError{exitUsage, err}
+			}
+			is, err := o.definitions(ctx)
+			if err != nil {
+				return err
+			}
+			changes, err := changesTo(is, want, prune)
+			if err != nil {
+				return &exitError{exitUsage, err}
+			}
+			if dryRun {
+				return o.printApplied(&applied{DryRun: true, Changes: changes})
+			}
+			if err := o.confirmPrune(changes, args[0], yes); err != nil {
+				return err
+			}
+			return o.apply(ctx, changes)
+		})
+	cmd.Long = "Create and change topics and channels as a document says, which engine definitions export printed, or\n" +
+		"somebody wrote: JSON or TOML; - means standard input. What the document does not name stays as it is, and\n" +
+		"applying it again changes nothing. The whole document is checked first: a wrong one changes nothing.\n\n" +
+		"With --prune, topics and channels that the document does not name are deleted with their messages. The exit\n" +
+		"code is 1 if a change failed; what was done before is named."
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would change, and change nothing")
+	cmd.Flags().BoolVar(&prune, "prune", false, "delete topics and channels that the document does not name; asks first")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before --prune deletes messages")
+	return cmd
+}
+
+// confirmPrune asks before anything is deleted. Where nobody can answer, --yes is needed.
+func (o *operator) confirmPrune(changes []definitionChange, file string, yes bool) error {
+	count := 0
+	for i := range changes {
+		if strings.HasPrefix(changes[i].Action, "delete") {
+			count++
+		}
+	}
+	if count == 0 || yes {
+		return nil
+	}
+	if file == "-" || !isTerminal(o.in) {
+		return &exitError{
+			exitUsage, fmt.Errorf("--prune would delete %d topics and channels with their messages and asks before it does: "+
+				"say --yes where nobody can answer; nothing was changed", count),
+		}
+	}
+	for i := range changes {
+		fmt.Fprintln(o.prompt, changes[i].String())
+	}
+	fmt.Fprintf(o.prompt, "%d topics and channels will be DELETED with their messages. Type prune to continue: ", count)
+	line, err := bufio.NewReader(o.in).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if strings.TrimSpace(line) != "prune" {
+		return errors.New("not confirmed: nothing was changed")
+	}
+	return nil
+}
+
+// apply does one change after the other, and stops at the first that fails.
+func (o *operator) apply(ctx context.Context, changes []definitionChange) error {
+	result := &applied{Changes: changes}
+	done := 0
+	var failed error
+	for i := range changes {
+		if failed = o.applyOne(ctx, &changes[i]); failed != nil {
+			result.Error = failed.Error()
+			break
+		}
+		changes[i].Done = true
+		done++
+	}
+	if err := o.printApplied(result); err != nil {
+		return err
+	}
+	if failed != nil {
+		return &exitError{exitOther, fmt.Errorf("%s failed; %d of %d changes were done before and stay, and applying the "+
+			"document again continues: %w", strings.ReplaceAll(changes[done].Action, "-", " "), done, len(changes), failed)}
+	}
+	return nil
+}
+
+func (o *operator) printApplied(a *applied) error {
+	if o.asJSON {
+		a.Changes = slices.Concat([]definitionChange{}, a.Changes)
+		return printJSON(o.out, a)
+	}
+	for i := range a.Changes {
+		state := ""
+		if !a.DryRun && !a.Changes[i].Done {
+			state = "  (not done)"
+		}
+		fmt.Fprintf(o.out, "%s%s\n", a.Changes[i].String(), state)
+	}
+	text := fmt.Sprintf("%d changes", len(a.Changes))
+	switch {
+	case len(a.Changes) == 0:
+		text = "nothing differs"
+	case a.DryRun:
+		text += " would be made; nothing was changed"
+	}
+	_, err := fmt.Fprintln(o.out, text)
+	return err
+}
+
+func (o *operator) applyOne(ctx context.Context, c *definitionChange) error {
+	q := of(c.Topic, c.Channel)
+	switch c.Action {
+	case "create-topic":
+		if c.topic.Partitions != 0 {
+			q.Set("partitions", strconv.Itoa(c.topic.Partitions))
+		}
+		return o.client.Post(ctx, "/topic/create", q, nil, nil)
+	case "set-topic":
+		now, err := o.topicSettings(ctx, c.Topic)
+		if err != nil {
+			return err
+		}
+		next := *now
+		if c.topic.Settings != nil {
+			next = *c.topic.Settings
+		}
+		next.Version, next.Partitions = now.Version, max(c.topic.Partitions, now.Partitions)
+		return o.client.Post(ctx, "/topic/settings", q, &next, nil)
+	case "create-channel":
+		return o.client.Post(ctx, "/channel/create", q, nil, nil)
+	case "set-channel":
+		var now engine.ChannelSettings
+		if err := o.client.Get(ctx, "/channel/settings", q, &now); err != nil {
+			return err
+		}
+		next := *c.channel.Settings
+		next.Version = now.Version
+		return o.client.Post(ctx, "/channel/settings", q, &next, nil)
+	case "delete-channel":
+		return o.client.Post(ctx, "/channel/delete", q, nil, nil)
+	case "delete-topic":
+		return o.client.Post(ctx, "/topic/delete", q, nil, nil)
+	}
+	panic("BUG: the change " + c.Action)
+}
