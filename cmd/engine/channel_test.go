@@ -230,7 +230,7 @@ func TestChannelUsage(t *testing.T) {
 	} {
 		execute(t, strings.Fields(tc.args)...).check(t, exitUsage, tc.want)
 	}
-	execute(t, "topic", "list", "--http-address", "a b").check(t, exitUsage, "is not a HOST:PORT")
+	execute(t, "topic", "list", "--http-address", "a b").check(t, exitUsage, "is neither a URL")
 	execute(t, "topic", "list", "--http-address", "127.0.0.1:1").check(t, exitOther,
 		"does not answer: say another one with --http-address")
 }
