@@ -128,13 +128,17 @@ func TestImportGraph(t *testing.T) {
 	foreign = []string{"go.etcd.io/", "google.golang.org/grpc", "github.com/spf13/", "github.com/nsqio/", "testing"}
 	for pkg, below := range map[string][]string{
 		"nsq": append([]string{
-			"engine", "internal/netio", "nsq/auth", "nsq/lookup", "nsq/metrics", "nsq/internal/listen", "nsq/internal/web",
+			"engine", "internal/netio", "nsq/auth", "nsq/lookup", "nsq/metrics", "nsq/internal/audit", "nsq/internal/listen",
+			"nsq/internal/web",
 		}, engine...),
-		"nsq/metrics":         append([]string{"engine", "nsq/internal/web"}, engine...),
-		"nsq/auth":            {},
-		"nsq/lookup":          append([]string{"engine", "nsq/internal/listen", "nsq/internal/web"}, engine...),
+		"nsq/metrics": append([]string{"engine", "nsq/internal/audit", "nsq/internal/web"}, engine...),
+		"nsq/auth":    {},
+		"nsq/lookup": append([]string{
+			"engine", "nsq/internal/audit", "nsq/internal/listen", "nsq/internal/web",
+		}, engine...),
+		"nsq/internal/audit":  {},
 		"nsq/internal/listen": {},
-		"nsq/internal/web":    append([]string{"engine"}, engine...),
+		"nsq/internal/web":    append([]string{"engine", "nsq/internal/audit"}, engine...),
 		"cluster":             {"cluster/kv", "engine/meta", "replicate", "segment", "segment/aio"},
 		"cluster/admin": {
 			"cluster", "cluster/kv", "engine/base", "engine/core", "engine/health", "engine/meta", "replicate", "segment",

@@ -70,7 +70,8 @@ type Server struct {
 }
 
 // Listen opens the listeners, so that their addresses are known and a second server on the same addresses fails here.
-// Clients are served once Serve runs. The caller must call Shutdown even if it never calls Serve.
+// Clients are served once Serve runs; a Front serves them from now on. The caller must call Shutdown even if it never
+// calls Serve.
 func Listen(e *engine.Engine, o Options) (*Server, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
@@ -113,6 +114,9 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	s.helpers.Go(s.flusher.run)
 	s.helpers.Go(s.sweep)
 	s.startStatsd()
+	if f := s.opts.Front; f != nil {
+		f.handler.Store(&s.plain) // not in Serve: whoever hears that the node is ready may ask at once
+	}
 	return s, nil
 }
 
@@ -190,9 +194,6 @@ func (s *Server) Serve() error {
 	webs, front := s.webs(), s.opts.Front
 	failed := make(chan error, 2+len(webs))
 	go func() { failed <- s.accept() }()
-	if front != nil {
-		front.handler.Store(&s.plain)
-	}
 	for _, w := range webs {
 		go func() {
 			if front != nil && w.server == front.server {

@@ -1,16 +1,19 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -29,19 +32,30 @@ func post(address, path, body string) (int, string) {
 }
 
 // etcdLeader returns the node whose embedded etcd leads.
-func etcdLeader(t *testing.T, nodes map[string]devNode) string {
+func etcdLeader(t *testing.T, dir string, nodes map[string]devNode) string {
 	t.Helper()
+	own := filepath.Join(dir, "n1", "etcd", "tls") // etcd speaks to nobody who has not got the cluster's secret
+	node := filepath.Join(own, "node.pem")
+	info := transport.TLSInfo{TrustedCAFile: filepath.Join(own, "authority.pem"), CertFile: node, KeyFile: node}
+	config, err := info.ClientConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, n := range nodes {
 		host, port := n.NSQ[:strings.LastIndex(n.NSQ, ":")], 0
 		if _, err := fmt.Sscan(n.NSQ[len(host)+1:], &port); err != nil {
 			t.Fatal(err)
 		}
 		address := fmt.Sprintf("%s:%d", host, port+6) // see planDevCluster
-		c, err := clientv3.New(clientv3.Config{Endpoints: []string{address}, DialTimeout: 10 * time.Second})
+		c, err := clientv3.New(clientv3.Config{
+			Endpoints: []string{"https://" + address}, DialTimeout: 10 * time.Second, TLS: config,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		st, err := c.Status(t.Context(), address)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		st, err := c.Status(ctx, "https://"+address)
+		cancel()
 		c.Close()
 		if err != nil {
 			t.Fatal(err)
@@ -57,9 +71,10 @@ func etcdLeader(t *testing.T, nodes map[string]devNode) string {
 // O21: changes that come in the half second after the death of etcd's leader wait for the election and succeed.
 func TestChangesOutlastTheElection(t *testing.T) {
 	t.Parallel()
-	p := startDevAs(t, realNodes, t.TempDir())
+	dir := t.TempDir()
+	p := startDevAs(t, realNodes, dir)
 	nodes := p.ready(3)
-	leader := etcdLeader(t, nodes)
+	leader := etcdLeader(t, dir, nodes)
 	asked := ""
 	for name, n := range nodes {
 		if name != leader {
