@@ -137,7 +137,11 @@ func TestBackupUnderLoad(t *testing.T) {
 	reader := channelOf(t, trimmed, "reader")
 	wg.Go(func() { new(sequence).produce(t, trimmed, "t", stop) })
 	eater := subscribe(t, reader, 50)
-	defer eater.Close()
+	defer func() { // the goroutine below must not finish messages of a closed consumer
+		halt()
+		wg.Wait()
+		eater.Close()
+	}()
 	wg.Go(func() {
 		for {
 			select {
@@ -207,10 +211,7 @@ func eventuallyDepth(t *testing.T, c *engine.Channel, depth int64) {
 
 func checkRestored(t *testing.T, dir string, before map[string]int64) {
 	t.Helper()
-	log := new(logged)
-	o := inDir(dir)
-	o.Logger = log.logger()
-	e := openWith(t, o)
+	e := openWith(t, inDir(dir))
 	defer e.Close()
 	if in := e.Info(); len(in.CorruptionsAtRecover) != 0 || in.PartitionsReadOnly != 0 {
 		t.Fatalf("recovery found %v", in.CorruptionsAtRecover)
@@ -220,9 +221,6 @@ func checkRestored(t *testing.T, dir string, before map[string]int64) {
 	}
 	if s := e.Storage(); s.TornGroups != 0 || s.TornBytes != 0 {
 		t.Errorf("%d groups of the backup are torn", s.TornGroups)
-	}
-	if strings.Contains(log.String(), "without metadata") {
-		t.Errorf("a topic has no topic.json:\n%s", log)
 	}
 	quiet := topicOf(t, e, "quiet")
 	s := subscribe(t, channelOf(t, quiet, "half"), 1)
