@@ -143,12 +143,14 @@ func (t *Trust) Peer() peer.Trust {
 func (t *Trust) configs() (server, client *tls.Config) {
 	s := t.now.Load()
 	pair := []tls.Certificate{*s.pair}
-	return &tls.Config{
+	server = &tls.Config{
 		Certificates: pair, MinVersion: t.o.MinVersion, ClientCAs: s.roots, ClientAuth: tls.RequireAndVerifyClientCert,
 		SessionTicketsDisabled: true,
-	}, &tls.Config{
+	}
+	client = &tls.Config{
 		Certificates: pair, MinVersion: t.o.MinVersion, RootCAs: s.roots, SessionTicketsDisabled: true,
 	}
+	return server, client
 }
 
 // Etcd returns the files for the embedded etcd's members and for its clients: those for nodes, or, if there is only a

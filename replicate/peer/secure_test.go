@@ -153,12 +153,12 @@ func (a *authority) trust(host net.IP, roots *authority) func(*Options) {
 	pair := []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}
 	return func(o *Options) {
 		o.Trust.TLS = func() (server, client *tls.Config) {
-			return &tls.Config{
+			server = &tls.Config{
 				Certificates: pair, ClientCAs: roots.pool, ClientAuth: tls.RequireAndVerifyClientCert,
 				MinVersion: tls.VersionTLS13,
-			}, &tls.Config{
-				Certificates: pair, RootCAs: roots.pool, MinVersion: tls.VersionTLS13,
 			}
+			client = &tls.Config{Certificates: pair, RootCAs: roots.pool, MinVersion: tls.VersionTLS13}
+			return server, client
 		}
 	}
 }
