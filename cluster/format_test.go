@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"os"
+	"reflect"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -11,7 +13,8 @@ import (
 	"penstock/replicate"
 )
 
-// FORMAT.md describes what is written: keys and values, byte for byte.
+// FORMAT.md describes what is written: keys and values, byte for byte. Its examples have every field that a row can
+// have, also those that are left out when they are empty.
 func TestFormat(t *testing.T) {
 	text, err := os.ReadFile("FORMAT.md")
 	if err != nil {
@@ -32,7 +35,8 @@ func TestFormat(t *testing.T) {
 			Epoch: 5, Version: 9, Leader: 3, Boot: boot, MinISR: 2,
 			Replicas: []replicate.NodeID{3, 1}, ISR: []replicate.Member{{Node: 3, Store: disk}},
 		},
-		Damaged: []replicate.Member{{Node: 1, Store: disk}},
+		Damaged:  []replicate.Member{{Node: 1, Store: disk}},
+		Transfer: meta.Transfer{To: 1, Epoch: 5},
 	}
 	written := map[string]row{}
 	add := func(name, key string, value []byte) { written[name] = row{key, string(value)} }
@@ -40,8 +44,8 @@ func TestFormat(t *testing.T) {
 	add("ids", lastIDKey, encode(replicate.NodeID(3)))
 	add("nodes", nodeKey(nodesDir, 3), encode(meta.Node{
 		ID: 3, Name: "n3", Store: disk, Boot: boot, Version: "1.0.0",
-		Peer: "h:4154", Host: "h", NSQ: "h:4150", HTTP: "h:4151", Lookup: "h:4161", Native: "h:4250", Rack: "r1",
-		Level: 2, StoreLevel: 1,
+		Peer: "h:4154", Host: "h", NSQ: "h:4150", HTTP: "h:4151", HTTPS: "h:4152", Lookup: "h:4161", Native: "h:4250",
+		Rack: "r1", Level: 2, StoreLevel: 1, Disk: meta.DiskSlow,
 	}))
 	add("level", levelKey, encode(levelRow{Level: 1, Wanted: 2}))
 	add("rebalance", rebalanceKey, encode(meta.Rebalance{
@@ -59,7 +63,7 @@ func TestFormat(t *testing.T) {
 	add("names", namesDir+"t", encode(topic))
 	add("parts", partKey(partsDir, id), encodePartition(partition))
 	add("creating", topicKey(creatingDir, topic), encode("t"))
-	add("moves", partKey(movesDir, id), encode(moveRow{From: 1, To: 2, Drain: true}))
+	add("moves", partKey(movesDir, id), encode(moveRow{From: 1, To: 2, Drain: true, Cancel: true}))
 	add("deleted", topicKey(deletedDir, topic), encode(deletedRow{Name: "t", AtNs: 5}))
 	add("tombstones", tombstoneKey(meta.TombstoneKey{Topic: "t", Node: 3}), encode(tombstoneRow{UntilNs: 5}))
 	add("forced", partKey(forcedDir, id), encode(forcedRow{
@@ -73,10 +77,37 @@ func TestFormat(t *testing.T) {
 	if len(documented) != len(written) {
 		t.Errorf("%d rows are documented, %d are written", len(documented), len(written))
 	}
+	for name, row := range map[string]any{
+		"nodes": meta.Node{}, "level": levelRow{}, "rebalance": meta.Rebalance{}, "live": processRow{},
+		"topics": meta.Topic{}, "parts": partitionRow{}, "moves": moveRow{}, "deleted": deletedRow{},
+		"tombstones": tombstoneRow{}, "forced": forcedRow{},
+	} {
+		for _, field := range fieldsOf(reflect.TypeOf(row)) {
+			stored := name != "topics" || field != "durability" // see meta.TopicSettings.Stored
+			if stored && !strings.Contains(documented[name].value, `"`+field+`":`) {
+				t.Errorf("%s: the example lacks the field %s", name, field)
+			}
+		}
+	}
 	again, err := decodePartition(id, encodePartition(partition))
 	if err != nil || string(encodePartition(again)) != string(encodePartition(partition)) {
 		t.Errorf("%+v, %v", again, err)
 	}
+}
+
+// fieldsOf lists the JSON names of a row's fields and of those within them.
+func fieldsOf(t reflect.Type) (names []string) {
+	switch {
+	case t.Kind() == reflect.Slice || t.Kind() == reflect.Array:
+		return fieldsOf(t.Elem())
+	case t.Kind() != reflect.Struct:
+		return nil
+	}
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		names = append(append(names, name), fieldsOf(t.Field(i).Type)...)
+	}
+	return names
 }
 
 // Whatever rows a store has, reading them does not panic, and keeps everything that is readable.

@@ -159,6 +159,9 @@ func (s *store) HandOver(ctx context.Context, id meta.PartitionID, from *replica
 			return meta.ErrConflict
 		}
 		heirs := heirsOf(st, &row.Partition)
+		if ordered := row.TransferTo(); slices.Contains(heirs, ordered) {
+			to = ordered // the caller may not know of the order yet
+		}
 		switch {
 		case to == 0:
 			to = choose(st.snap, &row.Partition, heirs, loadOf(st.snap).leads)

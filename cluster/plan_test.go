@@ -20,7 +20,7 @@ import (
 //
 //	node 2 dead draining rack=a  also: down (reported), restarted (other boot), wiped (other store)
 //	topic 3 min 2                replicas wanted
-//	part 0 epoch 5 lead 1 of 1 2 3 isr 1 2 min 2 damaged 2
+//	part 0 epoch 5 lead 1 of 1 2 3 isr 1 2 min 2 damaged 2 transfer 3
 //	move 0 1 4 drain cancel
 //	rebalance wanted paused gone 4
 //
@@ -59,7 +59,7 @@ func stateFrom(t *testing.T, text string) *state {
 			parts = max(parts, id+1)
 			r.put(partKey(partsDir, p.ID), partitionRow{
 				Epoch: p.State.Epoch, Version: p.State.Version, Leader: p.State.Leader, Boot: p.State.Boot, MinISR: p.State.MinISR,
-				Replicas: p.State.Replicas, ISR: memberRows(p.State.ISR), Damaged: memberRows(p.Damaged),
+				Replicas: p.State.Replicas, ISR: memberRows(p.State.ISR), Damaged: memberRows(p.Damaged), Transfer: p.Transfer,
 			})
 		case "move":
 			n := numbers(t, words[1:4])
@@ -149,6 +149,9 @@ func partFrom(t *testing.T, words []string) (uint32, *meta.Partition) {
 	for _, n := range fields["damaged"] {
 		p.Damaged = append(p.Damaged, replicate.Member{Node: n, Store: diskOf(n)})
 	}
+	if to := one("transfer"); to != 0 {
+		p.Transfer = meta.Transfer{To: to, Epoch: p.State.Epoch}
+	}
 	return id, p
 }
 
@@ -167,6 +170,9 @@ func commandText(c *command) string {
 		fmt.Fprintf(&b, " min %d", p.State.MinISR)
 		if len(p.Damaged) > 0 {
 			fmt.Fprintf(&b, " damaged %d", p.Damaged[0].Node)
+		}
+		if p.Transfer.To != 0 {
+			fmt.Fprintf(&b, " transfer %d in %d", p.Transfer.To, p.Transfer.Epoch)
 		}
 	}
 	for _, op := range c.puts {

@@ -34,6 +34,7 @@ type partitionRow struct {
 	Replicas []replicate.NodeID `json:"replicas"`
 	ISR      []memberRow        `json:"isr"`
 	Damaged  []memberRow        `json:"damaged,omitempty"`
+	Transfer meta.Transfer      `json:"transfer,omitzero"`
 }
 
 type moveRow struct {
@@ -89,7 +90,7 @@ func encodePartition(p *meta.Partition) []byte {
 	s := &p.State
 	return encode(partitionRow{
 		Epoch: s.Epoch, Version: s.Version, Leader: s.Leader, Boot: s.Boot, MinISR: s.MinISR,
-		Replicas: s.Replicas, ISR: memberRows(s.ISR), Damaged: memberRows(p.Damaged),
+		Replicas: s.Replicas, ISR: memberRows(s.ISR), Damaged: memberRows(p.Damaged), Transfer: p.Transfer,
 	})
 }
 
@@ -107,7 +108,7 @@ func decodePartition(id meta.PartitionID, value []byte) (*meta.Partition, error)
 			Epoch: r.Epoch, Version: r.Version, Leader: r.Leader, Boot: r.Boot, MinISR: r.MinISR,
 			Replicas: r.Replicas, ISR: members(r.ISR),
 		},
-		Damaged: members(r.Damaged),
+		Damaged: members(r.Damaged), Transfer: r.Transfer,
 	}, nil
 }
 
@@ -121,8 +122,10 @@ func edit(p *meta.Partition) *meta.Partition {
 	return &c
 }
 
-// lead makes n the leader in a copy made by edit: it begins a new epoch of that process.
+// lead makes n the leader in a copy made by edit: it begins a new epoch of that process, with which the order of a
+// transfer ends.
 func lead(p *meta.Partition, n *meta.Node) {
 	p.State.Epoch++
 	p.State.Leader, p.State.Boot = n.ID, n.Boot
+	p.Transfer = meta.Transfer{}
 }

@@ -408,6 +408,14 @@ func TestChangesOutlastAnElection(t *testing.T) {
 			if err := a.Drain(ctx(t), 2, false); err != nil || a.Snapshot().Nodes[2].Draining {
 				t.Errorf("Drain off: %v", err)
 			}
+			id := part(made, 0)
+			before := a.row(id)
+			fault()
+			to, err := a.TransferLeader(ctx(t), id, 0)
+			if p := a.Snapshot().Partitions[id]; err != nil || to == before.Leader || p.TransferTo() != to ||
+				p.State.Version != before.Version+1 {
+				t.Errorf("TransferLeader to %d: %v, %+v", to, err, p)
+			}
 			fault()
 			if err := a.DeleteTopic(ctx(t), made.ID); err != nil || a.Snapshot().Topics[made.ID] != nil {
 				t.Errorf("DeleteTopic: %v", err)

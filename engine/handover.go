@@ -7,12 +7,13 @@ import (
 	"slices"
 
 	"penstock/engine/meta"
+	"penstock/engine/part"
 	"penstock/replicate"
 )
 
 // balance hands leaderships of this node to the preferred leaders, at most maxBalanceCount every balanceInterval. So a
-// node that was away gets its leaderships back, and a replica that is to be removed gives its leadership away. It runs
-// on a goroutine of its own.
+// node that was away gets its leaderships back, a replica that is to be removed gives its leadership away, and what an
+// operator has ordered (meta.Partition.TransferTo) happens. It runs on a goroutine of its own.
 func (cn *clusterNode) balance() {
 	for cn.e.host.Pause(balanceInterval, cn.Ctx.Done()) {
 		snap := cn.Rows.Snapshot()
@@ -22,17 +23,25 @@ func (cn *clusterNode) balance() {
 				continue
 			}
 			row := snap.Partitions[pt.Identity()]
-			if row == nil || len(row.State.ISR) < len(row.State.Replicas) {
-				continue // wait until all replicas are in sync
-			}
-			to := cn.opts.PreferredLeader(snap, pt.Identity())
-			if to == 0 || to == cn.Self.ID || pt.Replica().WasStranded(to, snap.Nodes) && stays(snap, row, cn.Self.ID) {
+			if row == nil {
 				continue
 			}
-			left--
-			cn.HandOverPartition(pt, to)
+			to := cn.opts.PreferredLeader(snap, pt.Identity())
+			if to != 0 && to != cn.Self.ID && (row.TransferTo() == to || cn.convenient(snap, row, pt, to)) {
+				left--
+				cn.HandOverPartition(pt, to)
+			}
 		}
 	}
+}
+
+// convenient says whether this node may hand a partition over to node to, which nobody has ordered: all replicas are in
+// sync, and to does not come back from a broken network, unless the replica here has to go.
+func (cn *clusterNode) convenient(
+	s *meta.Snapshot, row *meta.Partition, pt *part.Partition, to replicate.NodeID,
+) bool {
+	return len(row.State.ISR) == len(row.State.Replicas) &&
+		!(pt.Replica().WasStranded(to, s.Nodes) && stays(s, row, cn.Self.ID))
 }
 
 // stays says whether the topic is to keep its replica on a node: the replica is among the first Topic.Replicas of the

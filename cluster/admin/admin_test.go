@@ -33,7 +33,8 @@ func ask(h http.Handler, method, path, body string) *httptest.ResponseRecorder {
 func sentence(t *testing.T, w *httptest.ResponseRecorder) string {
 	t.Helper()
 	var got map[string]string
-	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || len(got) != 1 || got["message"] == "" {
+	err := json.Unmarshal(w.Body.Bytes(), &got)
+	if delete(got, "leader"); err != nil || len(got) != 1 || got["message"] == "" { // see TestTransferAnswer
 		t.Fatalf("the answer %d %q is no message (%v)", w.Code, w.Body, err)
 	}
 	return got["message"]
@@ -196,6 +197,10 @@ func TestCommands(t *testing.T) {
 			"force-leader", `{"topic":"orders","partition":0,"node":"n1","i_accept_data_loss":true}`,
 			"force " + ordersID.String() + "/0 1",
 		},
+		{
+			"transfer-leader", `{"topic":"orders","partition":0,"to":"n2"}`, "transfer " + ordersID.String() + "/0 2",
+		},
+		{"transfer-leader", `{"topic":"orders","partition":0}`, "transfer " + ordersID.String() + "/0 0"},
 		{"remove-node", `{"node":"n3"}`, "remove 3"},
 		{"expand", `{"topic":"orders","partitions":8}`, "expand " + ordersID.String() + " 8"},
 		{"set-replicas", `{"topic":"orders","replicas":2}`, "replicas " + ordersID.String() + " 2"},
@@ -248,6 +253,14 @@ func TestRefusals(t *testing.T) {
 		},
 		{"force-leader", `{"topic":"orders","partition":3,"node":"n3","i_accept_data_loss":true}`, 409, "not alive"},
 		{"force-leader", `{"topic":"orders","partition":0,"node":"n2","i_accept_data_loss":true}`, 409, "nothing to force"},
+		{"transfer-leader", `{"topic":"orders"}`, 400, "partition is missing"},
+		{"transfer-leader", `{"topic":"orders","partition":0,"to":"n9"}`, 404, `no node "n9"`},
+		{"transfer-leader", `{"topic":"orders","partition":0,"to":"n1"}`, 409, "node n1 leads partition 0 of topic orders"},
+		{"transfer-leader", `{"topic":"orders","partition":0,"to":"n3"}`, 409, "node n3: it is not alive: nothing was"},
+		{"transfer-leader", `{"topic":"orders","partition":0,"to":"n4"}`, 409, "node n4: it has no replica"},
+		{"transfer-leader", `{"topic":"orders","partition":3,"to":"n1"}`, 409, "has no live leader"},
+		{"transfer-leader", `{"topic":"orders","partition":2}`, 409, "no other replica of partition 2 of topic orders can"},
+		{"transfer-leader", `{"topic":"orders","partition":6}`, 404, "no partition 6"},
 		{"remove-node", `{"node":"n1"}`, 409, "is alive"},
 		{"expand", `{"topic":"orders","partitions":6}`, 400, "never fewer"},
 		{"expand", `{"topic":"orders","partitions":65537}`, 400, "up to 65536"},

@@ -55,6 +55,12 @@ type (
 		Node            NodeRef `json:"node"`
 		IAcceptDataLoss bool    `json:"i_accept_data_loss"`
 	}
+	// TransferLeader is the body of /cluster/transfer-leader. Without To, the best other replica is chosen.
+	TransferLeader struct {
+		Topic     string  `json:"topic"`
+		Partition *uint32 `json:"partition"`
+		To        NodeRef `json:"to,omitempty"`
+	}
 	// RemoveNode is the body of /cluster/remove-node.
 	RemoveNode struct {
 		Node NodeRef `json:"node"`
@@ -155,7 +161,7 @@ func (h *handler) forceLeader(ctx context.Context, s *meta.Snapshot, b *ForceLea
 		return "", refuse(http.StatusConflict, "node %s is not alive: start it first", n.Name)
 	case rows.Serves(s, p) && !damaged && n.ID != p.State.Leader:
 		return "", refuse(http.StatusConflict, "%s is led by node %s, which is alive: there is nothing to force; to move "+
-			"the leadership drain that node, "+
+			"the leadership, transfer it, "+
 			"and if it waits for another replica that cannot come back, force node %[2]s itself",
 			name, nodeName(s, p.State.Leader))
 	}

@@ -4,6 +4,7 @@
 //	GET  /cluster/topics?topic=NAME                                                    Topics; without topic: all
 //	POST /cluster/drain         {"node", "on"}                                         Done
 //	POST /cluster/move          {"topic", "partition", "from", "to"}                   Done
+//	POST /cluster/transfer-leader  {"topic", "partition", "to"}; without to: the best  Done
 //	POST /cluster/force-leader  {"topic", "partition", "node", "i_accept_data_loss"}   Done
 //	POST /cluster/remove-node   {"node"}                                               Done
 //	POST /cluster/expand        {"topic", "partitions"}                                Done

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -54,6 +55,12 @@ func (f *fakeStore) MovePartition(ctx context.Context, id meta.PartitionID, from
 
 func (f *fakeStore) ForceLeader(ctx context.Context, id meta.PartitionID, n replicate.NodeID) error {
 	return f.call(ctx, "force %s/%d %d", id.Topic, id.Partition, n)
+}
+
+func (f *fakeStore) TransferLeader(
+	ctx context.Context, id meta.PartitionID, to replicate.NodeID,
+) (replicate.NodeID, error) {
+	return cmp.Or(to, 2), f.call(ctx, "transfer %s/%d %d", id.Topic, id.Partition, to)
 }
 
 func (f *fakeStore) ExpandTopic(ctx context.Context, id uuid.UUID, partitions int) error {

@@ -63,18 +63,19 @@ func Handler(store meta.Store, self Self) http.Handler {
 // routes returns what serves each path. Whoever mounts Handler has to decide who may send requests to each of them.
 func (h *handler) routes() map[string]http.Handler {
 	return map[string]http.Handler{
-		"/cluster/status":       only(http.MethodGet, h.status),
-		"/cluster/topics":       only(http.MethodGet, h.topics),
-		"/cluster/drain":        post(h, h.drain),
-		"/cluster/move":         post(h, h.move),
-		"/cluster/force-leader": post(h, h.forceLeader),
-		"/cluster/remove-node":  post(h, h.removeNode),
-		"/cluster/expand":       post(h, h.expand),
-		"/cluster/create-topic": post(h, h.createTopic),
-		"/cluster/set-replicas": post(h, h.setReplicas),
-		"/cluster/rebalance":    h.rebalance(),
-		"/cluster/upgrade":      post(h, h.upgrade),
-		"/cluster/verify":       only(http.MethodPost, h.verify),
+		"/cluster/status":          only(http.MethodGet, h.status),
+		"/cluster/topics":          only(http.MethodGet, h.topics),
+		"/cluster/drain":           post(h, h.drain),
+		"/cluster/move":            post(h, h.move),
+		"/cluster/force-leader":    post(h, h.forceLeader),
+		"/cluster/transfer-leader": answered(h, h.transferLeader),
+		"/cluster/remove-node":     post(h, h.removeNode),
+		"/cluster/expand":          post(h, h.expand),
+		"/cluster/create-topic":    post(h, h.createTopic),
+		"/cluster/set-replicas":    post(h, h.setReplicas),
+		"/cluster/rebalance":       h.rebalance(),
+		"/cluster/upgrade":         post(h, h.upgrade),
+		"/cluster/verify":          only(http.MethodPost, h.verify),
 	}
 }
 
@@ -86,9 +87,11 @@ type handler struct {
 	self  Self
 }
 
-// Done is the answer to a change that the store accepted: one sentence about its effect.
+// Done is the answer to a change that the store accepted: one sentence about its effect. Leader is the node that is to
+// lead, in the answer of /cluster/transfer-leader.
 type Done struct {
 	Message string `json:"message"`
+	Leader  string `json:"leader,omitempty"`
 }
 
 func (h *handler) status(r *http.Request) (any, error) {
@@ -236,6 +239,14 @@ func only(method string, serve func(*http.Request) (any, error)) http.Handler {
 type command[T any] func(ctx context.Context, s *meta.Snapshot, body *T) (string, error)
 
 func post[T any](h *handler, do command[T]) http.Handler {
+	return answered(h, func(ctx context.Context, s *meta.Snapshot, body *T) (*Done, error) {
+		message, err := do(ctx, s, body)
+		return &Done{Message: message}, err
+	})
+}
+
+// answered serves a command that says more than one sentence.
+func answered[T any](h *handler, do func(ctx context.Context, s *meta.Snapshot, body *T) (*Done, error)) http.Handler {
 	return only(http.MethodPost, func(r *http.Request) (any, error) {
 		body := new(T)
 		if err := decode(r, body); err != nil {
@@ -247,11 +258,11 @@ func post[T any](h *handler, do command[T]) http.Handler {
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), StoreTimeout)
 		defer cancel()
-		message, err := do(ctx, s, body)
+		done, err := do(ctx, s, body)
 		if err != nil {
 			return nil, err
 		}
-		return &Done{message}, nil
+		return done, nil
 	})
 }
 
@@ -312,7 +323,7 @@ func writeError(w http.ResponseWriter, err error) {
 			}
 		}
 	}
-	writeJSON(w, status, &Done{message})
+	writeJSON(w, status, &Done{Message: message})
 }
 
 // writeJSON sends a reply. An error on the client's connection is ignored, because nobody could be told of it.

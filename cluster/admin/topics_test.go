@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -93,6 +94,22 @@ func TestSetReplicas(t *testing.T) {
 		w := ask(Handler(store, Self{Name: "n2"}), "POST", "/cluster/set-replicas", c.body)
 		if got := sentence(t, w); w.Code != c.code || !strings.Contains(got, c.says) {
 			t.Errorf("%s: %d %s", c.body, w.Code, got)
+		}
+	}
+}
+
+// The answer to a transfer names the node that was chosen.
+func TestTransferAnswer(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"topic":"orders","partition":0}`: "n2: node n2 is to lead partition 0 of topic orders, and is preferred from now " +
+			"on: node n1 hands over",
+		`{"topic":"orders","partition":1,"to":"n2"}`: "n2: node n2 keeps leading partition 1 of topic orders, and is " +
+			"preferred from now on",
+	} {
+		w := ask(Handler(&fakeStore{shown: testSnapshot()}, Self{Name: "n2"}), "POST", "/cluster/transfer-leader", body)
+		var done Done
+		if err := json.Unmarshal(w.Body.Bytes(), &done); err != nil || done.Leader+": "+done.Message != want {
+			t.Errorf("%s: %d %s, %v", body, w.Code, w.Body, err)
 		}
 	}
 }

@@ -33,8 +33,8 @@ func clusterCommand() *cobra.Command {
 	}
 	o.flags(cmd, "http")
 	cmd.AddCommand(o.statusCommand(), o.healthCommand(), o.topicsCommand(), o.drainCommand(), o.moveCommand(),
-		o.forceLeaderCommand(), o.removeNodeCommand(), o.expandCommand(), o.setReplicasCommand(), o.rebalanceCommand(),
-		o.upgradeCommand(), o.verifyCommand(), initTLSCommand())
+		o.transferLeaderCommand(), o.forceLeaderCommand(), o.removeNodeCommand(), o.expandCommand(),
+		o.setReplicasCommand(), o.rebalanceCommand(), o.upgradeCommand(), o.verifyCommand(), initTLSCommand())
 	return cmd
 }
 

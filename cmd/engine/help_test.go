@@ -154,12 +154,12 @@ func terminal(t *testing.T) (tty *os.File, next func() string) {
 
 // O17: on a terminal dev-cluster prints text for people, with every address that it names being listened on.
 func TestDevClusterOnATerminal(t *testing.T) {
-	tty, next := terminal(t)
-	if !isTerminal(tty) || widthOf(tty) != 100 {
-		t.Fatalf("the terminal is not seen as one of 100 columns, but %d", widthOf(tty))
-	}
 	n := &devNode{Node: "n1", NSQ: "127.0.0.1:1", HTTP: "127.0.0.1:2", Lookup: "127.0.0.1:3", logName: "n1.log"}
 	for _, asJSON := range []bool{false, true} {
+		tty, next := terminal(t) // one each: it may pass on what is written to it in pieces
+		if !isTerminal(tty) || widthOf(tty) != 100 {
+			t.Fatalf("the terminal is not seen as one of 100 columns, but %d", widthOf(tty))
+		}
 		d := newDevCluster(&devOptions{asJSON: asJSON}, "", tty, io.Discard)
 		d.waiting = []string{"n1"}
 		d.announce(n, 7)

@@ -97,6 +97,24 @@ type Partition struct {
 	ID      PartitionID
 	State   replicate.State
 	Damaged []replicate.Member // replicas that reported that they cannot read all that they hold: not electable
+	// Transfer is the last one that an operator has ordered. It is meant only while Epoch is the partition's epoch: see
+	// TransferTo.
+	Transfer Transfer
+}
+
+// Transfer orders the leader of an epoch to hand the partition over to a node.
+type Transfer struct {
+	To    replicate.NodeID `json:"to"`
+	Epoch segment.Epoch    `json:"epoch"`
+}
+
+// TransferTo returns the node to which the present leader is to hand the partition over; 0: none. An order ends with
+// the epoch in which it was given, whoever leads then: the list of replicas still says who is preferred.
+func (p *Partition) TransferTo() replicate.NodeID {
+	if p.Transfer.Epoch != p.State.Epoch || p.Transfer.To == p.State.Leader {
+		return 0
+	}
+	return p.Transfer.To
 }
 
 // Move replaces the replica on From by one on To.
@@ -272,8 +290,9 @@ type Store interface {
 	// there is no row.
 	ReadPartition(ctx context.Context, id PartitionID) (*Partition, error)
 	// HandOver ends the caller's leadership, whose row was at st, in favour of another live, undamaged member of the
-	// ISR: to if it is not 0, otherwise the member that leads least. Before the call, the caller has stopped taking
-	// writes and everything is committed.
+	// ISR: the one that an operator has ordered (Partition.TransferTo) if that is possible, otherwise to if it is not 0,
+	// otherwise the member that leads least. Before the call, the caller has stopped taking writes and everything is
+	// committed.
 	HandOver(ctx context.Context, id PartitionID, st *replicate.State, to replicate.NodeID) error
 	// ReportDamaged says that a replica cannot read all that it holds, or can read it again.
 	ReportDamaged(ctx context.Context, id PartitionID, m replicate.Member, damaged bool) error
@@ -299,6 +318,10 @@ type Store interface {
 	// Rebalance starts, pauses or resumes the rebalancing; Snapshot.Rebalance shows the result.
 	Rebalance(ctx context.Context, order RebalanceOrder) error
 	MovePartition(ctx context.Context, id PartitionID, from, to replicate.NodeID) error
+	// TransferLeader orders the leader of a partition to hand it over to node to, or to the best other replica if to is
+	// 0, and makes that node the preferred leader. It returns the node. Only a live, whole member of the ISR that stays
+	// can be chosen; otherwise it returns ErrConflict, which says why. Of two orders the later one counts.
+	TransferLeader(ctx context.Context, id PartitionID, to replicate.NodeID) (replicate.NodeID, error)
 	// ForceLeader makes node the leader although it may lack committed messages. It is the only operation that can lose
 	// acknowledged data.
 	ForceLeader(ctx context.Context, id PartitionID, node replicate.NodeID) error

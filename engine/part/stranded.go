@@ -63,6 +63,9 @@ func strandedLeaderOf(
 		row.State.Epoch <= before.State.Epoch {
 		return nil
 	}
+	if r := row.State.Replicas; len(r) > 0 && r[0] == self {
+		return nil // it gave way to the preferred leader; a newer row may prefer another node again
+	}
 	n := nodes[before.State.Leader]
 	if n == nil || !n.Live || n.Boot != before.State.Boot || n.Draining || n.Disk != meta.DiskGood {
 		return nil

@@ -27,7 +27,11 @@ func TestGiverOf(t *testing.T) {
 		"is drained":           {func(_, _ *meta.Partition, n *meta.Node) { n.Draining = true }, false},
 		"has a slow disk":      {func(_, _ *meta.Partition, n *meta.Node) { n.Disk = meta.DiskSlow }, false},
 		"left the ISR with it": {func(_, row *meta.Partition, _ *meta.Node) { row.State.ISR = row.State.ISR[1:] }, false},
-		"is damaged":           {func(_, row *meta.Partition, _ *meta.Node) { row.Damaged = row.State.ISR[:1] }, false},
+		"gives way to the preferred leader": {func(_, row *meta.Partition, _ *meta.Node) {
+			row.State.Replicas = []replicate.NodeID{2, 1}
+		}, false},
+		"was preferred": {func(_, row *meta.Partition, _ *meta.Node) { row.State.Replicas = []replicate.NodeID{1, 2} }, true},
+		"is damaged":    {func(_, row *meta.Partition, _ *meta.Node) { row.Damaged = row.State.ISR[:1] }, false},
 	} {
 		isr := []replicate.Member{{Node: 1, Store: store}, {Node: 2, Store: uuid.UUID{3}}}
 		before := &meta.Partition{State: replicate.State{Epoch: 4, Leader: 1, Boot: boot, ISR: isr}}

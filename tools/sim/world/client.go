@@ -291,6 +291,11 @@ func (c *client) MovePartition(context.Context, meta.PartitionID, replicate.Node
 	return meta.ErrUnavailable
 }
 
+// TransferLeader implements meta.Store. Only worlds with the real agreement transfer leaderships.
+func (c *client) TransferLeader(context.Context, meta.PartitionID, replicate.NodeID) (replicate.NodeID, error) {
+	return 0, meta.ErrUnavailable
+}
+
 // ForceLeader implements meta.Store.
 func (c *client) ForceLeader(context.Context, meta.PartitionID, replicate.NodeID) error {
 	return meta.ErrUnavailable
