@@ -4,6 +4,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"penstock/engine"
 	"penstock/internal/lock"
@@ -27,6 +28,7 @@ type pending struct {
 	partitionArgs        // the partition, if a client of youzan's named one
 	count         int    // number of "OK" frames: the number of PUBs in the run, or 1
 	bytes         int    // of input that it retains, counted against the connection's limit
+	arrived       int64  // Server.now when the last of it was read, if its duration is measured; else 0
 	buf           *block // contains the bodies of the Put; retained until the Put is answered
 
 	headers []engine.Header   // the headers of all messages of the run, consecutively
@@ -64,7 +66,7 @@ func (p *pending) free() {
 	p.headers, p.lists = emptied(p.headers), emptied(p.lists)
 	p.partitionArgs, p.trace, p.traced = partitionArgs{}, 0, false
 	p.c, p.buf, p.to, p.frame, p.next = nil, nil, nil, nil, nil
-	p.verb, p.count, p.bytes, p.fatal = verbNone, 0, 0, false
+	p.verb, p.count, p.bytes, p.arrived, p.fatal = verbNone, 0, 0, 0, false
 	p.done.Store(false)
 	pendings.Put(p)
 }
@@ -167,6 +169,9 @@ func (c *conn) answer(p *pending) (fatal bool) {
 		fatal = p.fatal
 	case p.put.Err == nil:
 		p.to.published.Add(uint64(len(p.put.Messages)))
+		if p.arrived != 0 {
+			c.srv.counts.overNSQ.Observe(time.Duration(c.srv.now() - p.arrived))
+		}
 		if p.traced {
 			c.out.append(p.tracedFrame())
 		} else {

@@ -103,6 +103,9 @@ func (c *conn) submit() {
 	// is set, a completion does not add the connection to the flusher's queue.
 	alone := (p.count == 1) && len(c.in.unread()) == 0 && c.answers.idle()
 	p.put.Alone = alone
+	if sampled() {
+		p.arrived = c.lastByte.Load()
+	}
 	c.answers.push(p)
 	if alone {
 		c.queued.Store(true)

@@ -2,6 +2,7 @@ package nsq
 
 import (
 	"errors"
+	"math/rand/v2"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -11,13 +12,19 @@ import (
 	"penstock/nsq/metrics"
 )
 
-// counters are totals since the server's start, for /metrics. Any goroutine may count and read. A publish over NSQ that
-// succeeds counts nothing here.
+// counters are totals since the server's start, for /metrics. Any goroutine may count and read. Of the publishes
+// that succeed only a sample is counted here.
 type counters struct {
 	refused      [reasonCount]atomic.Uint64
 	authFailures atomic.Uint64
 	requests     sync.Map // metrics.Request to *atomic.Uint64; one for each route and status that occurred
+
+	overNSQ, overHTTP metrics.Durations // of the sampled publishes that were answered OK
 }
+
+// sampled decides by chance whether the duration of a publish is measured: of one in 16, so that the clock is not read
+// for each.
+func sampled() bool { return rand.Uint32()%16 == 0 }
 
 // reason is why a publish was refused.
 type reason uint8
@@ -124,6 +131,7 @@ func (s *Server) meter() metrics.ServerMeter {
 		AuthFailures: s.counts.authFailures.Load(), Refused: map[string]uint64{}, Requests: map[metrics.Request]uint64{},
 		Connections: map[string]int{"http": listen.Open(s.httpLn), "https": listen.Open(s.httpsBound)},
 	}
+	m.Publishes = map[string]*metrics.Durations{"nsq": &s.counts.overNSQ, "http": &s.counts.overHTTP}
 	s.mu.Lock()
 	m.Connections["nsq"] = len(s.conns)
 	s.mu.Unlock()

@@ -180,6 +180,10 @@ func splitLines(body []byte, most int) ([][]byte, error) {
 // put finds or creates the topic, and publishes to it.
 func (s *Server) put(r *http.Request, name string, publish func(*engine.Topic) error) (any, error) {
 	ctx := r.Context()
+	var began int64
+	if sampled() {
+		began = s.now()
+	}
 	err := retryDeleted(ctx, func() error {
 		t, created, err := s.lookups.Topic(ctx, name)
 		if err != nil {
@@ -193,6 +197,9 @@ func (s *Server) put(r *http.Request, name string, publish func(*engine.Topic) e
 	if err != nil {
 		s.counts.refusedPublish(err)
 		return nil, err
+	}
+	if began != 0 {
+		s.counts.overHTTP.Observe(time.Duration(s.now() - began))
 	}
 	return "OK", nil
 }

@@ -110,14 +110,7 @@ func collectCommit(w writer, s clog.Stats) {
 	w.set(commitStalls, float64(s.StallsSpare), "files")
 	w.set(commitStalls, float64(s.StallsFull), "room")
 	w.set(commitLive, float64(s.LiveBytes))
-	// Bucket i of the commit log counts durations below 1<<i µs, the last one all others.
-	buckets, count := make(map[float64]uint64, clog.FlushBuckets), uint64(0)
-	for i, n := range s.Flush {
-		if count += n; i < clog.FlushBuckets-1 {
-			buckets[float64(uint64(1)<<i)/1e6] = count
-		}
-	}
-	w.out <- prometheus.MustNewConstHistogram(commitFlush.desc, count, float64(s.FlushNanos)/1e9, buckets)
+	w.durations(commitFlush, s.Flush[:], s.FlushNanos)
 }
 
 func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
@@ -145,6 +138,7 @@ type ServerMeter struct {
 	Connections  map[string]int    // by kind
 	AuthFailures uint64
 	Requests     map[Request]uint64
+	Publishes    map[string]*Durations // of a sample of the publishes that were answered OK, by protocol
 }
 
 // Request is a kind of HTTP request. Route is the pattern of a route, never the path of a client.
@@ -159,6 +153,13 @@ func collectServer(w writer, m ServerMeter) {
 	}
 	for kind, n := range m.Connections {
 		w.set(connections, float64(n), kind)
+	}
+	for protocol, d := range m.Publishes {
+		var counts [durationBuckets]uint64
+		for i := range counts {
+			counts[i] = d.buckets[i].Load()
+		}
+		w.durations(publishDuration, counts[:], d.nanos.Load(), protocol)
 	}
 	w.set(authFailures, float64(m.AuthFailures))
 	for r, n := range m.Requests {

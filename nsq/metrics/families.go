@@ -122,6 +122,8 @@ var (
 var (
 	refused = define(ofClients, counter, "publishes_refused_total",
 		"Publishes that were not answered OK; unknown: they may have been stored.", "reason")
+	publishDuration = define(ofClients, histogram, "publish_duration_seconds",
+		"Time from a publish until it is answered OK, measured for one in 16 of them.", "protocol")
 	connections = define(ofClients, gauge, "connections",
 		"Open connections of clients: nsq, http, https.", "kind")
 	authFailures = define(ofClients, counter, "auth_failures_total",
