@@ -71,16 +71,16 @@ type server struct {
 	base string
 }
 
-// startPrometheus starts a Prometheus that scrapes the nodes each second. The rules are those of deploy, without their
-// delays.
-func startPrometheus(t *testing.T, nodes []*harness.Node) *server {
+// startPrometheus starts a Prometheus that scrapes the nodes each second. The rules are those of deploy without their
+// delays, changed by change.
+func startPrometheus(t *testing.T, nodes []*harness.Node, change *strings.Replacer) *server {
 	t.Helper()
 	dir := t.TempDir()
 	alerts, err := os.ReadFile(filepath.Join(rules, "alerts.yml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	alerts = regexp.MustCompile(`for: \S+`).ReplaceAll(alerts, []byte("for: 1s"))
+	alerts = regexp.MustCompile(`for: \S+`).ReplaceAll([]byte(change.Replace(string(alerts))), []byte("for: 1s"))
 	var targets []string
 	for _, n := range nodes {
 		targets = append(targets, n.HTTP)
@@ -133,7 +133,7 @@ func (s *server) eventually(what string, holds func() bool) {
 	s.t.Helper()
 	for end := time.Now().Add(30 * time.Second); !holds(); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
-			s.t.Fatalf("after 30 s not yet: %s", what)
+			s.t.Fatalf("after 30 s not yet: %s; firing: %v", what, s.firing())
 		}
 	}
 }
@@ -235,12 +235,19 @@ func TestBoardsAndFaults(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for _, err := range []error{c.CreateTopic(ctx, "orders"), c.CreateChannel(ctx, "orders", "mail")} {
+	for _, err := range []error{
+		c.CreateTopic(ctx, "orders"), c.CreateChannel(ctx, "orders", "mail"), c.CreateTopic(ctx, "strict"),
+	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	s := startPrometheus(t, c.Nodes)
+	tools, err := harness.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, nil, tools, "topic", "set", "strict", "--min-isr", "3", "--http-address", c.Nodes[0].HTTP)
+	s := startPrometheus(t, c.Nodes, strings.NewReplacer())
 	for range 20 {
 		reply, err := http.Post("http://"+c.Nodes[0].HTTP+"/pub?topic=orders", "", strings.NewReader("hello"))
 		if err != nil {
@@ -263,8 +270,8 @@ func TestBoardsAndFaults(t *testing.T) {
 	if err := c.Nodes[1].Kill(); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually("PenstockNodeDown and PenstockUnderReplicated fire", func() bool {
-		return has("PenstockNodeDown") && has("PenstockUnderReplicated")
+	s.eventually("PenstockNodeDown, PenstockUnderReplicated and PenstockBelowMinISR fire", func() bool {
+		return has("PenstockNodeDown") && has("PenstockUnderReplicated") && has("PenstockBelowMinISR")
 	})
 	if err := c.Nodes[1].Restart(ctx); err != nil {
 		t.Fatal(err)

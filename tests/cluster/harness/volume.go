@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -102,5 +103,12 @@ func (v *Volume) Freeze() error { return run("fsfreeze", "-f", v.Path) }
 // Thaw lets them go on.
 func (v *Volume) Thaw() error { return run("fsfreeze", "-u", v.Path) }
 
-// Close unmounts it; the process that used it has ended.
-func (v *Volume) Close() error { return errors.Join(run("umount", v.Path), os.Remove(v.image)) }
+// Close unmounts it; the process that used it has ended. The kernel closes the files of an io_uring some time after the
+// end of its process, so Close tries again for up to 10 s.
+func (v *Volume) Close() error {
+	err := run("umount", v.Path)
+	for end := time.Now().Add(10 * time.Second); err != nil && time.Now().Before(end); err = run("umount", v.Path) {
+		time.Sleep(50 * time.Millisecond)
+	}
+	return errors.Join(err, os.Remove(v.image))
+}
