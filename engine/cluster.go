@@ -43,6 +43,8 @@ type ClusterOptions struct {
 	PreferredLeader func(*meta.Snapshot, meta.PartitionID) replicate.NodeID
 	// LeaveTimeout bounds how long Close waits for leaderships to be handed over. 0: 5 s.
 	LeaveTimeout time.Duration
+	// MaxHandshakes bounds the connections from other nodes whose handshake is not over, see peer.Options. 0: 64.
+	MaxHandshakes int
 }
 
 const (
@@ -222,7 +224,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	cn.Net, err = cn.e.host.Listen(
 		peer.Options{
 			Self: *peerOf(&self), Cluster: snap.Cluster, Listener: cn.opts.Listener, Trust: cn.opts.Trust, Handler: cn,
-			Logger: cn.e.log,
+			Logger: cn.e.log, MaxHandshakeCount: cn.opts.MaxHandshakes,
 		})
 	cn.peers.Self, cn.peers.Network = self.ID, cn.Net
 	return err

@@ -13,6 +13,10 @@ type ClusterMeter struct {
 	LeaseLeft  time.Duration // until the lease ends; 0: it has ended
 	Controller bool          // this node is the controller, by the newest snapshot, if it has a lease
 	Peers      []PeerMeter   // the other nodes of the newest snapshot
+
+	// Connections that were accepted from other nodes and did not come about: the peer did not prove that it belongs to
+	// the cluster; its handshake was not over when MaxHandshakes newer ones began; anything else, also probes.
+	Unproven, Crowded, Incomplete uint64
 }
 
 // PeerMeter is another node, as this one sees it.
@@ -37,6 +41,9 @@ func (cn *clusterNode) meter() *ClusterMeter {
 	if m.Leased {
 		m.LeaseLeft = time.Duration(max(0, cn.Until()-cn.Now()))
 	}
+	s := cn.Net.Stats()
+	m.Unproven, m.Crowded = s.Unproven, s.Crowded
+	m.Incomplete = s.AcceptFailed - min(s.AcceptFailed, s.Unproven+s.Crowded)
 	snap := cn.snapshot()
 	if snap == nil {
 		return m

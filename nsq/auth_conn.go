@@ -55,6 +55,7 @@ func (c *conn) authenticate(body []byte) *fault {
 		return &fault{"E_UNAUTHORIZED AUTH no authorizations found"}
 	}
 	c.login.Store(&login{who: who, secret: secret})
+	c.beKnown()
 	reply, err := json.Marshal(struct {
 		Identity        string `json:"identity"`
 		IdentityURL     string `json:"identity_url"`
@@ -118,6 +119,7 @@ func (c *conn) prove(secret string) (*auth.Principal, *fault) {
 func (c *conn) currentPrincipal(v string) (*auth.Principal, *fault) {
 	l := c.login.Load()
 	if l == nil {
+		c.srv.counts.authFailures.Add(1)
 		c.refusal(v, "", "", "AUTH_FIRST")
 		return nil, &fault{"E_AUTH_FIRST AUTH required before " + v}
 	}

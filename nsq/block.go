@@ -25,6 +25,14 @@ func blockClass(size int) int {
 	return max(bits.Len(uint(size-1))-bits.Len(minBlockBytes-1), 0)
 }
 
+// blockBytes returns how much memory a block for size bytes takes.
+func blockBytes(size int) int {
+	if class := blockClass(size); class < blockClasses {
+		return minBlockBytes << class
+	}
+	return size
+}
+
 // newBlock returns a block of at least size bytes with one reference.
 func newBlock(size int) *block {
 	class := blockClass(size)

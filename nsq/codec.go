@@ -195,11 +195,15 @@ type encoder struct {
 	wire  *wire
 	w     io.Writer    // TLS or the compressor, both of which write to wire
 	flush func() error // flushes the compressor; nil: no compression
+	later func()       // replaces w, if it is time; nil: there is nothing to replace
 }
 
 func (e *encoder) write(p []byte) error {
 	if len(p) == 0 {
 		return nil
+	}
+	if e.later != nil {
+		e.later()
 	}
 	if _, err := e.w.Write(p); err != nil {
 		return err

@@ -57,9 +57,13 @@ type conn struct {
 	tls     *tls.Conn // nil: none
 	stream  io.Reader // the decoded bytes of the wire; nil if wire is nil
 
-	// What the client may do if AUTH is required. Any goroutine may read login; granted belongs to the reader.
-	login   atomic.Pointer[login] // nil: no successful AUTH yet
-	granted granted
+	// What the client may do if AUTH is required. Any goroutine may read login; granted belongs to the reader. stranger
+	// is guarded by Server.mu: the client has to send AUTH and has not, so it is one of Server.strangers.
+	login    atomic.Pointer[login] // nil: no successful AUTH yet
+	granted  granted
+	stranger bool
+
+	reserved int64 // of Server.large, for the command that is being received
 
 	// Any goroutine:
 	out      output
@@ -83,6 +87,7 @@ type conn struct {
 	commandSince atomic.Int64 // when the command began that is still incomplete
 	beatEvery    atomic.Int64 // heartbeat interval
 	nextBeat     atomic.Int64
+	authBy       atomic.Int64 // when AUTH must have succeeded
 }
 
 func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
@@ -113,6 +118,9 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 	c.attempt = c.readOnce
 	c.lastByte.Store(s.now())
 	c.commandSince.Store(s.now()) // the magic counts as a command that has begun
+	if s.auth != nil {
+		c.beStranger()
+	}
 	return c, nil
 }
 
@@ -131,6 +139,7 @@ func (c *conn) applyOutput(set *settings) {
 // serve is the reader goroutine.
 func (c *conn) serve() {
 	defer c.srv.remove(c)
+	defer c.unreserve()
 	defer c.kill()
 	c.end(c.readLoop())
 }
@@ -156,6 +165,12 @@ func (c *conn) readLoop() error {
 		}
 		if c.stopping.Load() {
 			return nil
+		}
+		if c.parser.need > largeInputBytes {
+			if f := c.reserve(c.parser.need); f != nil {
+				c.refuse(f)
+				return nil
+			}
 		}
 		if err := c.read(c.parser.need); err != nil {
 			return err
@@ -213,6 +228,12 @@ func (c *conn) handle() *fault {
 		c.consumer.Load().Pump()
 	}
 	c.out.flush()
+	if c.reserved > 0 && consumed > 0 {
+		c.unreserve()
+	}
+	if c.parser.exceeded {
+		c.countStranger(&c.srv.counts.strangerBytes, f.text)
+	}
 	switch {
 	case len(c.in.unread()) == 0:
 		c.commandSince.Store(0)

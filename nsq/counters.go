@@ -17,7 +17,12 @@ import (
 type counters struct {
 	refused      [reasonCount]atomic.Uint64
 	authFailures atomic.Uint64
-	requests     sync.Map // metrics.Request to *atomic.Uint64; one for each route and status that occurred
+
+	// Refused strangers, see stranger.go: too many connections, too large bodies, no AUTH in time.
+	strangerConns, strangerBytes, strangerTime atomic.Uint64
+	inputWaits                                 atomic.Uint64 // commands that waited in conn.reserve
+
+	requests sync.Map // metrics.Request to *atomic.Uint64; one for each route and status that occurred
 
 	overNSQ, overHTTP metrics.Durations // of the sampled publishes that were answered OK
 }
@@ -130,10 +135,16 @@ func (s *Server) meter() metrics.ServerMeter {
 	m := metrics.ServerMeter{
 		AuthFailures: s.counts.authFailures.Load(), Refused: map[string]uint64{}, Requests: map[metrics.Request]uint64{},
 		Connections: map[string]int{"http": listen.Open(s.httpLn), "https": listen.Open(s.httpsBound)},
+		StrangersRefused: map[string]uint64{
+			"connections": s.counts.strangerConns.Load(), "bytes": s.counts.strangerBytes.Load(),
+			"time": s.counts.strangerTime.Load(),
+		},
+		LargeInputBytes: s.largeBytes.Load(), LargeInputWaits: s.counts.inputWaits.Load(),
 	}
 	m.Publishes = map[string]*metrics.Durations{"nsq": &s.counts.overNSQ, "http": &s.counts.overHTTP}
+	m.Connections["lookup"], m.Connections["lookup_tcp"] = s.lookups.Connections()
 	s.mu.Lock()
-	m.Connections["nsq"] = len(s.conns)
+	m.Connections["nsq"], m.Strangers = len(s.conns), s.strangers
 	s.mu.Unlock()
 	for r, name := range reasonNames {
 		m.Refused[name] = s.counts.refused[r].Load()

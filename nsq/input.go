@@ -16,6 +16,9 @@ type input struct {
 	buf  *block // nil while nothing is unread and the reader waits
 	r, w int    // 0 ≤ r ≤ w ≤ len(buf.b)
 	size int    // of the next buffer, if at least minReadBytes: ≤ maxReadBytes
+
+	// small: the next buffer is no larger than the command in it needs, however much the client sends at a time.
+	small bool
 }
 
 func (in *input) unread() []byte {
@@ -37,13 +40,15 @@ func (in *input) room(need int) []byte {
 	if have == 0 && alone {
 		in.r, in.w = 0, 0
 	}
-	if free := len(in.buf.b) - in.w; free >= len(in.buf.b)/4 {
+	// The buffer of a large command must not outlive it: a few bytes of the next command would keep it.
+	outgrown := len(in.buf.b) > maxReadBytes && blockBytes(max(in.size, need)) < len(in.buf.b)
+	if free := len(in.buf.b) - in.w; free >= len(in.buf.b)/4 && !outgrown {
 		return in.buf.b[in.w:]
 	}
 	// A length prefix alone must not cause a large allocation: the buffer has at most four times the bytes that have
 	// arrived, including the rounding to a size class.
 	want := max(in.size, minReadBytes, min(need, 2*have))
-	if alone && want <= len(in.buf.b) && in.r >= len(in.buf.b)/4 {
+	if alone && !outgrown && want <= len(in.buf.b) && in.r >= len(in.buf.b)/4 {
 		copy(in.buf.b, in.unread())
 	} else {
 		next := newBlock(max(want, have+have/2))
@@ -59,6 +64,7 @@ func (in *input) room(need int) []byte {
 func (in *input) filled(n, free int) {
 	in.w += n
 	switch {
+	case in.small:
 	case n == free:
 		in.size = min(max(in.size, minReadBytes)*2, maxReadBytes)
 	case n < in.size/16:

@@ -82,6 +82,15 @@ type Options struct {
 	MaxConnOutputBytes   int           // unsent bytes of a connection, plus the frame that exceeds it; default 256 KiB
 	MaxCommandTime       time.Duration // time from a command's first byte to its last; default 60 s
 
+	// Of connections whose client has to send AUTH and has not; see stranger.go.
+	MaxStrangers     int           // a connection beyond it is refused; default 256
+	MaxStrangerBytes int           // of the bodies of all commands of one before AUTH; default 4 KiB
+	StrangerTime     time.Duration // to send AUTH; default 10 s
+
+	// MaxLargeInputBytes bounds the memory of all commands above 64 KiB that have not wholly arrived. The default is
+	// 256 MiB, or what the largest command takes if that is more.
+	MaxLargeInputBytes int64
+
 	// MaxInFlightBytes bounds the total size of the bodies that are in flight to one consumer, whatever its RDY; 0: no
 	// limit. The message that reaches the limit is still delivered.
 	MaxInFlightBytes int64
@@ -172,6 +181,10 @@ func (o *Options) setDefaults() error {
 	orDefault(&o.MaxConnInFlightCount, 65536)
 	orDefault(&o.MaxConnOutputBytes, 256<<10)
 	orDefault(&o.MaxCommandTime, 60*time.Second)
+	orDefault(&o.MaxStrangers, 256)
+	orDefault(&o.MaxStrangerBytes, 4<<10)
+	orDefault(&o.StrangerTime, 10*time.Second)
+	orDefault(&o.MaxLargeInputBytes, max(256<<20, o.largestCommand()))
 	orDefault(&o.WriteTimeout, 30*time.Second)
 	orDefault(&o.MaxDeflateLevel, defaultDeflateLevel)
 	orDefault(&o.MaxInflationRatio, 256)
@@ -243,10 +256,20 @@ func (o *Options) check() error {
 	case o.MaxInFlightBytes < 0:
 		return fmt.Errorf("nsq: MaxInFlightBytes is %d; no message would ever be delivered. Leave it 0 for no limit",
 			o.MaxInFlightBytes)
+	case o.MaxStrangers < 1 || o.MaxStrangerBytes < 1 || o.StrangerTime < 0:
+		return fmt.Errorf("nsq: a limit for clients before AUTH is negative; leave it 0 for the default")
+	case o.MaxLargeInputBytes < o.largestCommand():
+		return fmt.Errorf("nsq: MaxLargeInputBytes is %d; the largest command alone takes %d", o.MaxLargeInputBytes,
+			o.largestCommand())
 	case o.MaxConnInFlightBytes < 1 || o.MaxConnInFlightCount < 1 || o.MaxConnections < 1 || o.MaxConnOutputBytes < 1:
 		return fmt.Errorf("nsq: a connection limit is negative; leave it 0 for the default")
 	}
 	return nil
+}
+
+// largestCommand returns the memory that the largest command takes while it arrives.
+func (o *Options) largestCommand() int64 {
+	return int64(blockBytes(o.MaxBodyBytes + MaxLineBytes + sizeBytes))
 }
 
 func (o *Options) limits() limits {

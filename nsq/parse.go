@@ -108,6 +108,12 @@ type parser struct {
 	// tlsRequired: TLS has not been negotiated yet, and until then only IDENTIFY is allowed.
 	tlsRequired bool
 
+	// stranger: the client has to prove who it is with AUTH, and has not. Until then its bodies may have allowance more
+	// bytes. exceeded: a body had too many.
+	stranger  bool
+	allowance int
+	exceeded  bool
+
 	// binaryIDs: the ids in FIN, REQ and TOUCH are 16 arbitrary bytes, which may include LF and space.
 	binaryIDs bool
 
@@ -433,6 +439,9 @@ func (p *parser) body(b []byte, at int, cmd *command) (int, *fault) {
 	if f := p.checkSize(cmd.verb, size); f != nil {
 		return 0, f
 	}
+	if p.stranger && size > p.allowance {
+		return 0, p.beforeAuth(cmd.verb, size)
+	}
 	at += sizeBytes
 	have := b[at:min(len(b), at+size)]
 	if cmd.verb.batches() {
@@ -447,7 +456,20 @@ func (p *parser) body(b []byte, at int, cmd *command) (int, *fault) {
 	}
 	p.batch = batchCheck{}
 	cmd.body = have
+	if p.stranger {
+		p.allowance -= size
+	}
 	return at + size, nil
+}
+
+// beforeAuth refuses a body that is too large for a client that has not proved who it is. None of the body is read.
+func (p *parser) beforeAuth(v verb, size int) *fault {
+	p.exceeded = true
+	if v != verbIdentify && v != verbAuth {
+		return faultf("E_AUTH_FIRST AUTH required before %s", v)
+	}
+	return faultf("E_BAD_BODY %s body too big %d > %d, the bytes that this client may still send before AUTH",
+		v, size, p.allowance)
 }
 
 func (p *parser) checkSize(v verb, size int) *fault {

@@ -8,7 +8,10 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"penstock/engine"
 	"penstock/internal/lock"
@@ -60,10 +63,15 @@ type Server struct {
 	counts  counters
 	deleted web.Deletions
 
-	mu       lock.Mutex[lock.NSQServer]
-	conns    map[*conn]struct{}
-	stopping bool
-	stopOnce sync.Once
+	large      *semaphore.Weighted // Options.MaxLargeInputBytes
+	largeBytes atomic.Int64        // what is taken of large
+
+	mu    lock.Mutex[lock.NSQServer]
+	conns map[*conn]struct{}
+	// strangers is how many of conns have to send AUTH and have not: ≤ Options.MaxStrangers.
+	strangers int
+	stopping  bool
+	stopOnce  sync.Once
 
 	wg      sync.WaitGroup // connections
 	helpers sync.WaitGroup // the sweep and the flusher
@@ -81,6 +89,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		quit:    make(chan struct{}),
 		conns:   make(map[*conn]struct{}),
 		flusher: flusher{wake: make(chan struct{}, 1)},
+		large:   semaphore.NewWeighted(o.MaxLargeInputBytes),
 	}
 	s.flusher.quit = s.quit
 	s.metrics = metrics.New(metrics.Options{
@@ -253,17 +262,25 @@ func (s *Server) welcome(nc *net.TCPConn) {
 		return
 	}
 	s.mu.Lock()
-	full := len(s.conns) >= s.opts.MaxConnections
-	if full || s.stopping {
+	full, crowded := len(s.conns) >= s.opts.MaxConnections, c.stranger && s.strangers >= s.opts.MaxStrangers
+	if full || crowded || s.stopping {
 		s.mu.Unlock()
-		c.kill()
-		if full {
+		switch {
+		case full:
+			c.kill()
 			s.opts.Logger.Warn("refusing an NSQ connection: MaxConnections reached",
 				"client", c.remote, "limit", s.opts.MaxConnections)
+		case crowded:
+			c.turnAway()
+		default:
+			c.kill()
 		}
 		return
 	}
 	s.conns[c] = struct{}{}
+	if c.stranger {
+		s.strangers++
+	}
 	s.wg.Add(1)
 	s.mu.Unlock()
 	go c.serve()
@@ -272,6 +289,7 @@ func (s *Server) welcome(nc *net.TCPConn) {
 func (s *Server) remove(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
+	c.leaveStrangers()
 	s.mu.Unlock()
 	s.wg.Done()
 }

@@ -16,17 +16,18 @@ func (c *conn) startBeats(interval time.Duration) {
 type verdict uint8
 
 const (
-	verdictNone  verdict = iota
-	verdictBeat          // send a heartbeat
-	verdictQuiet         // close: the client was silent for two heartbeat intervals
-	verdictSlow          // close: a command was begun and not completed in time
+	verdictNone     verdict = iota
+	verdictBeat             // send a heartbeat
+	verdictQuiet            // close: the client was silent for two heartbeat intervals
+	verdictSlow             // close: a command was begun and not completed in time
+	verdictStranger         // close: there was no AUTH in time
 )
 
 // pulse is the state of a connection that the sweep judges, read without a lock. Times are in ns since the server's
 // start; 0: not applicable now.
 type pulse struct {
 	now, lastByte, commandSince, nextBeat int64
-	beatEvery, maxCommand                 int64
+	beatEvery, maxCommand, authBy         int64
 	waiting                               bool // the reader waits for the server, not for the client
 }
 
@@ -35,6 +36,8 @@ func (p pulse) judge() verdict {
 	switch {
 	case !p.waiting && p.commandSince != 0 && p.now-p.commandSince > p.maxCommand:
 		return verdictSlow
+	case !p.waiting && p.authBy != 0 && p.now > p.authBy:
+		return verdictStranger
 	case p.beatEvery == 0:
 		return verdictNone
 	case !p.waiting && p.now-p.lastByte > 2*p.beatEvery:
@@ -53,6 +56,7 @@ func (c *conn) pulse(now int64) pulse {
 		commandSince: c.commandSince.Load(),
 		nextBeat:     c.nextBeat.Load(),
 		beatEvery:    c.beatEvery.Load(),
+		authBy:       c.authBy.Load(),
 		maxCommand:   int64(c.srv.opts.MaxCommandTime),
 	}
 }
@@ -96,6 +100,11 @@ func (c *conn) attend(now int64) {
 	case verdictSlow:
 		c.srv.opts.Logger.Info(
 			"closing an NSQ connection: a command was begun and not completed in time", "client", c.remote)
+		c.kill()
+	case verdictStranger:
+		if c.authBy.Swap(0) != 0 {
+			c.countStranger(&c.srv.counts.strangerTime, "no AUTH within "+c.srv.opts.StrangerTime.String())
+		}
 		c.kill()
 	case verdictQuiet:
 		c.srv.opts.Logger.Info("closing an NSQ connection: its client answers no heartbeats", "client", c.remote)

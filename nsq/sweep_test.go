@@ -24,6 +24,9 @@ func TestJudge(t *testing.T) {
 		"command in time":            {with(func(p *pulse) { p.commandSince = p.now - 5*s }), verdictNone},
 		"command too slow":           {with(func(p *pulse) { p.commandSince = p.now - 5*s - 1 }), verdictSlow},
 		"too slow, no heartbeats":    {with(func(p *pulse) { p.commandSince, p.beatEvery = 1, 0 }), verdictSlow},
+		"AUTH in time":               {with(func(p *pulse) { p.authBy = p.now }), verdictNone},
+		"no AUTH":                    {with(func(p *pulse) { p.authBy, p.beatEvery = p.now-1, 0 }), verdictStranger},
+		"no AUTH yet, but we ask":    {with(func(p *pulse) { p.authBy, p.waiting = p.now-1, true }), verdictNone},
 	} {
 		if got := x.p.judge(); got != x.want {
 			t.Errorf("%s: %d, want %d", name, got, x.want)

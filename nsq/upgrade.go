@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/klauspost/compress/flate"
 )
 
 // link describes the TLS and the compression of a connection, for /stats, AUTH and the reader. It is immutable.
@@ -63,6 +65,7 @@ func (c *conn) upgrade(set *settings, size int) *fault {
 	}
 	behind := c.in.unread()[size:]
 	w := newWire(c.nc, c.raw, behind)
+	w.in.small = c.parser.stranger
 	c.in.w -= len(behind)
 
 	l := &link{compression: set.compression}
@@ -85,7 +88,7 @@ func (c *conn) upgrade(set *settings, size int) *fault {
 		}
 	}
 	if set.compression != compressNone {
-		enc.w, enc.flush = newCompressor(set.compression, set.deflateLevel, enc.w)
+		c.compress(enc, set)
 		src = newInflater(set.compression, blockingReader{src, w}, c.srv.opts.MaxInflationRatio)
 		if err := enc.write(okFrames[:okFrameBytes]); err != nil {
 			return c.failedUpgrade(err)
@@ -95,6 +98,24 @@ func (c *conn) upgrade(set *settings, size int) *fault {
 	c.link.Store(l)
 	c.out.release(enc)
 	return nil
+}
+
+// compress makes enc compress. A deflate compressor takes about 1 MiB, so the client gets one after AUTH; until then
+// its few frames are compressed one by one.
+func (c *conn) compress(enc *encoder, set *settings) {
+	dst := enc.w
+	make := func() (io.Writer, func() error) { return newCompressor(set.compression, set.deflateLevel, dst) }
+	if set.compression != compressDeflate || !c.parser.stranger {
+		enc.w, enc.flush = make()
+		return
+	}
+	enc.w, enc.flush = flate.NewStatelessWriter(dst), func() error { return nil }
+	enc.later = func() {
+		if c.login.Load() != nil {
+			enc.w, enc.flush = make()
+			enc.later = nil
+		}
+	}
 }
 
 // failedUpgrade ends the connection after an error of TLS or of the compressor. These write to memory, so the error is

@@ -38,6 +38,7 @@ type clusterSettings struct {
 	etcdTLS       etcd.TLSFiles
 	trust         trust.Options
 	insecure      bool
+	maxHandshakes int
 	trusts        *trust.Trust // set by checkTrust
 	etcdHeartbeat time.Duration
 	etcdElection  time.Duration
@@ -71,6 +72,9 @@ func clusterRows(c *clusterSettings) []*setting {
 		row("cluster-insecure", "false", boolean(&c.insecure),
 			"start without secret and certificates although other machines can reach the cluster's ports: whoever reaches "+
 				"them can read and change everything"),
+		row("cluster-max-handshakes", "64", count(&c.maxHandshakes, 1),
+			"maximum number of connections to cluster-address that have not shown yet that they come from a node of the "+
+				"cluster; the oldest is closed for a newer one"),
 		row("cluster-name", "penstock", text(&c.name),
 			"name of the cluster; clusters that share an etcd need different names"),
 		row("cluster-peers", "", text(&c.peers),
@@ -184,7 +188,8 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	c.replication.LagMaxNs = int64(c.lagMax)
 	return &engine.ClusterOptions{
 		Store: part.store, Listener: ln, Trust: c.trusts.Peer(), Node: c.advertised(n), Replication: c.replication,
-		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout, PreferredLeader: cluster.PreferredLeader,
+		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout, MaxHandshakes: c.maxHandshakes,
+		PreferredLeader: cluster.PreferredLeader,
 	}, part, nil
 }
 

@@ -44,6 +44,14 @@ func (n *Network) AwaitRoom(ctx context.Context, to replicate.NodeID) error {
 	return n.simulated.AwaitRoom(ctx, to)
 }
 
+// Stats is peer.Net.Stats; on a simulated network nothing is counted.
+func (n *Network) Stats() peer.Stats {
+	if n.real != nil {
+		return n.real.Stats()
+	}
+	return peer.Stats{}
+}
+
 // Connected is peer.Net.Connected.
 func (n *Network) Connected(node replicate.NodeID) bool {
 	if n.real != nil {

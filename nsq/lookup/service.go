@@ -144,6 +144,16 @@ func (s *Service) TCPAddr() net.Addr {
 	return s.tcp.ln.Addr()
 }
 
+// Connections returns how many connections of the HTTP API and of stock nsqds are open.
+func (s *Service) Connections() (http, tcp int) {
+	if l := s.tcp; l != nil {
+		l.mu.Lock()
+		tcp = len(l.conns)
+		l.mu.Unlock()
+	}
+	return listen.Open(s.httpLn), tcp
+}
+
 // Nsqlookupds returns the addresses of the stock nsqlookupds at which this node registers.
 func (s *Service) Nsqlookupds() []string { return s.registrar.list() }
 

@@ -137,8 +137,14 @@ type ServerMeter struct {
 	Refused      map[string]uint64 // publishes, by reason
 	Connections  map[string]int    // by kind
 	AuthFailures uint64
-	Requests     map[Request]uint64
-	Publishes    map[string]*Durations // of a sample of the publishes that were answered OK, by protocol
+
+	Strangers        int               // connections of NSQ clients that have to send AUTH and have not
+	StrangersRefused map[string]uint64 // by reason
+	LargeInputBytes  int64             // reserved for commands above 64 KiB that are arriving
+	LargeInputWaits  uint64            // such commands that had to wait
+
+	Requests  map[Request]uint64
+	Publishes map[string]*Durations // of a sample of the publishes that were answered OK, by protocol
 }
 
 // Request is a kind of HTTP request. Route is the pattern of a route, never the path of a client.
@@ -162,6 +168,12 @@ func collectServer(w writer, m ServerMeter) {
 		w.durations(publishDuration, counts[:], d.nanos.Load(), protocol)
 	}
 	w.set(authFailures, float64(m.AuthFailures))
+	w.set(strangers, float64(m.Strangers))
+	for reason, n := range m.StrangersRefused {
+		w.set(strangersRefused, float64(n), reason)
+	}
+	w.set(largeInput, float64(m.LargeInputBytes))
+	w.set(largeInputWaits, float64(m.LargeInputWaits))
 	for r, n := range m.Requests {
 		w.set(httpRequests, float64(n), r.Route, strconv.Itoa(r.Code))
 	}
@@ -179,6 +191,9 @@ func collectCluster(w writer, m *engine.ClusterMeter, c *engine.Counters) {
 	w.set(partitionsLed, float64(m.Led()))
 	w.set(isrChanges, float64(c.ISRChanges.Load()))
 	w.set(leaderChanges, float64(c.LeaderChanges.Load()))
+	w.set(nodeConnsRefused, float64(m.Unproven), "unproven")
+	w.set(nodeConnsRefused, float64(m.Crowded), "crowded")
+	w.set(nodeConnsRefused, float64(m.Incomplete), "incomplete")
 	w.set(framesRefused, float64(c.FramesWithoutCopy.Load()), "no_copy")
 	for _, p := range m.Peers {
 		w.set(lagSeconds, p.Lag.Seconds(), p.Name)

@@ -125,7 +125,16 @@ var (
 	publishDuration = define(ofClients, histogram, "publish_duration_seconds",
 		"Time from a publish until it is answered OK, measured for one in 16 of them.", "protocol")
 	connections = define(ofClients, gauge, "connections",
-		"Open connections of clients: nsq, http, https.", "kind")
+		"Open connections of clients: nsq, http, https, lookup (HTTP), lookup_tcp (of nsqds that register).", "kind")
+	strangers = define(ofClients, gauge, "unauthenticated_connections",
+		"Open NSQ connections that must send AUTH and have not; the limit is max-unauthenticated-connections.")
+	strangersRefused = define(ofClients, counter, "unauthenticated_refused_total",
+		"NSQ connections that were closed before AUTH: connections (there were too many such), bytes (a body was too "+
+			"large), time (no AUTH came in time).", "reason")
+	largeInput = define(ofClients, gauge, "large_input_bytes",
+		"Bytes reserved for commands above 64 KiB that have not wholly arrived; the limit is max-large-input-bytes.")
+	largeInputWaits = define(ofClients, counter, "large_input_waits_total",
+		"Commands that waited because max-large-input-bytes was reached.")
 	authFailures = define(ofClients, counter, "auth_failures_total",
 		"Requests and commands that were refused because their client proved nothing, or may not do that.")
 	httpRequests = define(ofClients, counter, "http_requests_total",
@@ -155,6 +164,10 @@ var (
 		"Bytes that another node lacks of the partitions that this node leads.", "peer")
 	peerUp = define(ofCluster, gauge, "peer_up",
 		"1 while this node is connected to another node.", "peer")
+	nodeConnsRefused = define(ofCluster, counter, "node_connections_refused_total",
+		"Connections to the node port that came to nothing: unproven (the peer did not prove that it belongs to the "+
+			"cluster), crowded (more than cluster-max-handshakes newer ones came before its handshake was over), incomplete "+
+			"(anything else, also a node that only looks whether this one runs).", "reason")
 	framesRefused = define(ofCluster, counter, "frames_refused_total",
 		"Frames of other nodes that were dropped: no_copy (about a partition of which this node has no copy).", "reason")
 )
