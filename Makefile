@@ -18,7 +18,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures roll-test metrics-test golden power-cut mutants failpoints clients bench lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures roll-test metrics-test golden power-cut mutants failpoints clients bench bench-observed lint ci test-giouring conformance
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -94,6 +94,9 @@ clients: ## run clients of others (nsqio's utilities, nsqadmin, nsqjs) against a
 
 bench: ## run the benchmarks (BENCH=regexp BENCH_TIME=1s)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -benchmem ./bench/...
+
+bench-observed: ## measure what scrapes, statsd and 1000 topics cost publishers; fails below 0.98
+	$(GO) test -tags observed -count=1 -timeout 20m -v -run TestObserved ./bench
 
 lint: ## check formatting, go vet, staticcheck and, where its database is reachable, govulncheck
 	.ci/lint
