@@ -37,6 +37,7 @@ func TestFormat(t *testing.T) {
 		},
 		Damaged:  []replicate.Member{{Node: 1, Store: disk}},
 		Transfer: meta.Transfer{To: 1, Epoch: 5},
+		Terms:    []meta.Term{{Epoch: 4, Node: 1}, {Epoch: 5, Node: 3}},
 	}
 	written := map[string]row{}
 	add := func(name, key string, value []byte) { written[name] = row{key, string(value)} }

@@ -317,13 +317,16 @@ func (s *store) imported(t *meta.Topic, epochs []segment.Epoch) []*meta.Partitio
 	s.mu.Unlock()
 	parts := make([]*meta.Partition, 0, len(epochs))
 	for n, epoch := range epochs {
-		parts = append(parts, &meta.Partition{
+		p := &meta.Partition{
 			ID: meta.PartitionID{Topic: t.ID, Partition: uint32(n)},
 			State: replicate.State{
 				Epoch: epoch + 1, Version: 1, Leader: self.ID, Boot: self.Boot, MinISR: 1,
 				Replicas: []replicate.NodeID{self.ID}, ISR: []replicate.Member{{Node: self.ID, Store: self.Store}},
 			},
-		})
+			Terms: []meta.Term{{Epoch: epoch, Node: self.ID}},
+		}
+		noteTerm(p)
+		parts = append(parts, p)
 	}
 	return slices.Clip(parts)
 }

@@ -128,6 +128,7 @@ func newPartitions(s *meta.Snapshot, t *meta.Topic, first int, placed [][]replic
 		for _, n := range nodes {
 			p.State.ISR = append(p.State.ISR, replicate.Member{Node: n, Store: s.Nodes[n].Store})
 		}
+		noteTerm(p)
 		parts = append(parts, p)
 	}
 	return parts

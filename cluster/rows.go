@@ -35,6 +35,7 @@ type partitionRow struct {
 	ISR      []memberRow        `json:"isr"`
 	Damaged  []memberRow        `json:"damaged,omitempty"`
 	Transfer meta.Transfer      `json:"transfer,omitzero"`
+	Leaders  []meta.Term        `json:"leaders,omitempty"` // see meta.Partition.Terms
 }
 
 type moveRow struct {
@@ -91,6 +92,7 @@ func encodePartition(p *meta.Partition) []byte {
 	return encode(partitionRow{
 		Epoch: s.Epoch, Version: s.Version, Leader: s.Leader, Boot: s.Boot, MinISR: s.MinISR,
 		Replicas: s.Replicas, ISR: memberRows(s.ISR), Damaged: memberRows(p.Damaged), Transfer: p.Transfer,
+		Leaders: p.Terms,
 	})
 }
 
@@ -109,6 +111,7 @@ func decodePartition(id meta.PartitionID, value []byte) (*meta.Partition, error)
 			Replicas: r.Replicas, ISR: members(r.ISR),
 		},
 		Damaged: members(r.Damaged), Transfer: r.Transfer,
+		Terms: r.Leaders[max(0, len(r.Leaders)-meta.MaxTermCount):],
 	}, nil
 }
 
@@ -119,13 +122,24 @@ func edit(p *meta.Partition) *meta.Partition {
 	c.State.Replicas = slices.Clone(p.State.Replicas)
 	c.State.ISR = slices.Clone(p.State.ISR)
 	c.Damaged = slices.Clone(p.Damaged)
+	c.Terms = slices.Clone(p.Terms)
 	return &c
 }
 
 // lead makes n the leader in a copy made by edit: it begins a new epoch of that process, with which the order of a
 // transfer ends.
 func lead(p *meta.Partition, n *meta.Node) {
+	if len(p.Terms) == 0 && p.State.Leader != 0 { // a row of a version that did not note the leaders
+		noteTerm(p)
+	}
 	p.State.Epoch++
 	p.State.Leader, p.State.Boot = n.ID, n.Boot
 	p.Transfer = meta.Transfer{}
+	noteTerm(p)
+}
+
+// noteTerm notes who leads p, and forgets the oldest term beyond meta.MaxTermCount.
+func noteTerm(p *meta.Partition) {
+	p.Terms = append(p.Terms, meta.Term{Epoch: p.State.Epoch, Node: p.State.Leader})
+	p.Terms = p.Terms[max(0, len(p.Terms)-meta.MaxTermCount):]
 }

@@ -144,6 +144,8 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 		if op.Channel == "" {
 			return marshal(channel.PeekTopic(channelTopic{t}, op, t.e.opts.ReadAheadBytes))
 		}
+	case wire.OpTrace:
+		return marshal(t.traceLocal(ctx, op))
 	case wire.OpDeleteChannel:
 		return ops.DeletionResult(t.deleteChannelLocal(ctx, op.Channel))
 	case wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel, wire.OpResolveSeek, wire.OpSeek, wire.OpPending,

@@ -78,6 +78,8 @@ func channelFailure(err error) error {
 	switch {
 	case errors.Is(err, engine.ErrVersion):
 		return web.Fail(409, err.Error())
+	case errors.Is(err, engine.ErrNoMessage):
+		return web.Fail(404, err.Error())
 	case errors.Is(err, engine.ErrSettings), errors.Is(err, engine.ErrTopicSettings),
 		errors.Is(err, engine.ErrSeek), errors.Is(err, engine.ErrNoPartition):
 		return web.Fail(400, err.Error())

@@ -5,6 +5,7 @@ import (
 	"net/url"
 
 	"penstock/engine"
+	"penstock/engine/core"
 	"penstock/nsq/internal/web"
 )
 
@@ -12,6 +13,7 @@ import (
 func (s *Server) topicRoutes() map[string]web.Route {
 	return map[string]web.Route{
 		"/topic/peek":     web.On("GET", s.serveTopicPeek, web.Admin),
+		"/topic/trace":    web.On("GET", s.serveTopicTrace, web.View), // it shows nothing of the message itself
 		"/topic/settings": web.On("GET,POST", s.serveTopicSettings, web.Admin).ToLook(web.View),
 	}
 }
@@ -30,6 +32,23 @@ func (s *Server) serveTopicPeek(r *http.Request, q url.Values) (any, error) {
 		return nil, channelFailure(err)
 	}
 	return peekList(all), nil
+}
+
+// serveTopicTrace tells the life of the message with the id in the query; see engine.Topic.Trace.
+func (s *Server) serveTopicTrace(r *http.Request, q url.Values) (any, error) {
+	t, err := s.findTopic(q, "INVALID_TOPIC")
+	if err != nil {
+		return nil, err
+	}
+	id, err := core.ParseID([]byte(q.Get("id")))
+	if err != nil {
+		return nil, badArgument("id=%q is not a message id, which has 16 lower-case hex digits", q.Get("id"))
+	}
+	tr, err := t.Trace(r.Context(), id)
+	if err != nil {
+		return nil, channelFailure(err)
+	}
+	return tr, nil
 }
 
 func (s *Server) serveTopicSettings(r *http.Request, q url.Values) (any, error) {

@@ -85,7 +85,8 @@ func rootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	helpInGroups(root)
 	root.AddCommand(inGroup(commandsRun, serveCommand(), nsqdCommand(), devClusterCommand())...)
-	root.AddCommand(inGroup(commandsDaily, topCommand(), topicCommand(), channelCommand(), clusterCommand(),
+	root.AddCommand(inGroup(commandsDaily, topCommand(), topicCommand(), channelCommand(), traceCommand(),
+		clusterCommand(),
 		definitionsCommand(), backupCommand(), restoreCommand())...)
 	root.AddCommand(inGroup(commandsOther, benchCommand(), configCommand(), migrateCommand(), upgradeCommand(),
 		versionCommand())...)

@@ -22,6 +22,8 @@ const (
 	MaxHeaderNameBytes = 256
 	// ReservedHeaders is the prefix of the header names that only the engine writes.
 	ReservedHeaders = "penstock-"
+	// OnlyChannelHeader names the only channel that gets the message.
+	OnlyChannelHeader = ReservedHeaders + "channel"
 	// KeyHeader is the header that holds a message's key.
 	KeyHeader = "key"
 )

@@ -20,7 +20,7 @@ const (
 	// 16 hex digits; two dead letters with the same id are duplicates
 	OriginIDHeader = base.ReservedHeaders + "origin-id"
 	AttemptsHeader = base.ReservedHeaders + "attempts"
-	ChannelHeader  = base.ReservedHeaders + "channel" // only this channel gets the message; Redrive sets it
+	ChannelHeader  = base.OnlyChannelHeader // only this channel gets the message; Redrive sets it
 )
 
 // TagHeader is the header that says which consumers get a message: see ConsumerOptions.Tag.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/replicate/wire"
 )
@@ -88,4 +89,26 @@ func (l *oldest[T]) add(item T) {
 		l.items = l.items[:l.limit]
 		l.bound, l.full = l.key(&l.items[l.limit-1]), true
 	}
+}
+
+// Find returns a message that a consumer has in flight, or that waits to be delivered again; false: it is unread or
+// confirmed. Since is zero unless it is in flight. Find takes mu.
+func (c *Channel) Find(id base.ID) (m wire.PendingMessage, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return m, false
+	}
+	d, ok := c.m.Find(id)
+	if !ok {
+		return m, false
+	}
+	m = wire.PendingMessage{ID: id, Attempts: d.Attempts}
+	if d.InFlight {
+		m.Since, m.Due = time.UnixMilli(d.SinceMs), time.UnixMilli(d.DueMs)
+		if k := c.consumers[d.Client]; k != nil {
+			m.Client = LabelText(k.label)
+		}
+	}
+	return m, true
 }

@@ -33,3 +33,25 @@ func (c *Channel) EachWaiting(visit func(WaitingMessage)) {
 		}
 	})
 }
+
+// Delivery is what a channel's machine knows of one message that is neither unread nor confirmed.
+type Delivery struct {
+	InFlight bool // Client, SinceMs, DueMs
+	Client   ClientID
+	SinceMs  int64
+	DueMs    int64
+	Attempts uint16
+}
+
+// Find returns what the machine knows of a message; false: it is unread or confirmed.
+func (c *Channel) Find(id ID) (d Delivery, ok bool) {
+	e := c.entries.get(id)
+	if e == nil || e.state == entryFence {
+		return d, false
+	}
+	d.Attempts = e.attempts
+	if e.state == entryInFlight {
+		d.InFlight, d.Client, d.SinceMs, d.DueMs = true, e.client.id, e.startMs, e.timer.Due()
+	}
+	return d, true
+}

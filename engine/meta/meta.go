@@ -100,6 +100,7 @@ type Partition struct {
 	// Transfer is the last one that an operator has ordered. It is meant only while Epoch is the partition's epoch: see
 	// TransferTo.
 	Transfer Transfer
+	Terms    []Term // the last leaders, oldest first, the present one included; at most MaxTermCount
 }
 
 // Transfer orders the leader of an epoch to hand the partition over to a node.
@@ -115,6 +116,28 @@ func (p *Partition) TransferTo() replicate.NodeID {
 		return 0
 	}
 	return p.Transfer.To
+}
+
+// MaxTermCount bounds Partition.Terms.
+const MaxTermCount = 8
+
+// Term says which node began an epoch as the leader. Nothing is decided by it: it is for people who ask who led.
+type Term struct {
+	Epoch segment.Epoch    `json:"epoch"`
+	Node  replicate.NodeID `json:"node"`
+}
+
+// LeaderIn returns the node that led the partition in an epoch; 0: the row does not say.
+func (p *Partition) LeaderIn(epoch segment.Epoch) replicate.NodeID {
+	for _, t := range p.Terms {
+		if t.Epoch == epoch {
+			return t.Node
+		}
+	}
+	if p.State.Epoch == epoch {
+		return p.State.Leader
+	}
+	return 0
 }
 
 // Move replaces the replica on From by one on To.

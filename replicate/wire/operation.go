@@ -44,6 +44,7 @@ const (
 	OpState       OperationKind = "state"     // Flag: refuse if Known is above the receiver's. Result: TopicState
 	OpVerify      OperationKind = "verify"    // Verify: one partition's copy, also at a follower. Result: VerifyAnswer
 	OpFaults      OperationKind = "faults"    // of the node, without a topic. Result: []Fault
+	OpTrace       OperationKind = "trace"     // IDs: one message, of the one partition. Result: Trace
 )
 
 // Operation is the payload of a ForwardOp. Executing it twice does no harm.

@@ -23,7 +23,7 @@ func testSettings() core.ChannelSettings {
 
 // operations has an operation with every field, one without fields, and each type of result with every field.
 func operations() map[string]any {
-	settings := testSettings()
+	settings, attempts := testSettings(), uint16(3)
 	at := time.Date(2026, 2, 3, 4, 5, 6, 7_000_000, time.UTC)
 	return map[string]any{
 		"fwd-op": &Operation{
@@ -53,6 +53,21 @@ func operations() map[string]any {
 		}},
 		"fwd-op-verify": &VerifyAnswer{
 			Start: 1, Committed: 2, Next: 3, Sum: 4, First: 5, Count: 6, Damaged: 7, Bad: true, BadFrom: 8, BadTo: 9,
+		},
+		"fwd-op-trace": &Trace{
+			ID: "0002000000000005", Partition: 2, Number: 5, LogFrom: 1, LogSince: at, ReadBytes: 2, Settled: true, Cut: "bytes",
+			Stored: &TraceStored{
+				At: at, Published: at, Due: at, Offset: 3, Batch: 4, Index: 5, InBatch: 6, Epoch: 7, Leader: "n1", BodyBytes: 8,
+				Headers: 9, Carried: true,
+			},
+			Events: []TraceEvent{{
+				At: at, Kind: core.TraceDeferred, Channel: "c", Due: at, Attempts: &attempts, Offset: 10, Batch: 11, Epoch: 12,
+				Leader: "n2", Open: true,
+			}, {}},
+			Channels: []TraceChannel{{
+				Channel: "c", State: core.StateDead, At: at, Epoch: 13, Leader: "n3", OlderThanLog: true, Attempts: &attempts,
+				Due: at, Client: "k", DeadLetterTopic: "t.DLQ", DeadLetterAt: at,
+			}, {}},
 		},
 		"fwd-op-faults": []Fault{{Name: "disk_full", Count: 1, Words: "the disk is full"}},
 	}
@@ -108,6 +123,7 @@ func TestFormatOperations(t *testing.T) {
 		"Operation": Operation{}, "SeekTo": SeekTo{}, "PeekRequest": PeekRequest{}, "PeekedMessage": PeekedMessage{},
 		"PendingMessage": PendingMessage{}, "Deletion": Deletion{}, "TopicState": TopicState{},
 		"ChannelState": ChannelState{}, "VerifyRequest": VerifyRequest{}, "VerifyAnswer": VerifyAnswer{}, "Fault": Fault{},
+		"Trace": Trace{}, "TraceStored": TraceStored{}, "TraceEvent": TraceEvent{}, "TraceChannel": TraceChannel{},
 	} {
 		typ, rows := reflect.TypeOf(v), tables[heading]
 		if len(rows) != typ.NumField() {
@@ -124,6 +140,7 @@ func TestFormatOperations(t *testing.T) {
 	kinds := []OperationKind{
 		OpCreateChannel, OpDeleteChannel, OpPauseChannel, OpSkipChannel, OpEmptyChannel, OpPauseTopic, OpEmptyTopic,
 		OpResolveSeek, OpSeek, OpPeek, OpPending, OpDeferred, OpConfirm, OpSettings, OpConfigure, OpState, OpVerify, OpFaults,
+		OpTrace,
 	}
 	rows := tables["Kinds of operations"]
 	if len(rows) != len(kinds) {

@@ -1,0 +1,12 @@
+package engine
+
+import (
+	"context"
+
+	"penstock/engine/part"
+)
+
+// TraceWithin traces a message with other limits than Topic.Trace.
+func TraceWithin(ctx context.Context, t *Topic, id ID, limits part.TraceLimits) (*Trace, error) {
+	return t.partitions()[id.Partition()].Trace(ctx, id.MsgID(), limits)
+}
