@@ -88,7 +88,8 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(inGroup(commandsDaily, topCommand(), topicCommand(), channelCommand(), traceCommand(),
 		clusterCommand(),
 		definitionsCommand(), backupCommand(), restoreCommand())...)
-	root.AddCommand(inGroup(commandsOther, benchCommand(), configCommand(), migrateCommand(), upgradeCommand(),
+	root.AddCommand(inGroup(commandsOther, benchCommand(), configCommand(), debugCommand(), migrateCommand(),
+		upgradeCommand(),
 		versionCommand())...)
 	sayArguments(root)
 	return root

@@ -126,6 +126,17 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values, body
 
 // Exchange sends one request, with body as JSON unless it is nil, and returns the node's answer with any status.
 func (c *Client) Exchange(ctx context.Context, method, path string, q url.Values, body any) (int, []byte, error) {
+	return c.exchange(ctx, method, path, q, body, maxAnswerBytes)
+}
+
+// Fetch asks for path, and returns the answer with any status: at most max bytes of it.
+func (c *Client) Fetch(ctx context.Context, path string, q url.Values, max int64) (int, []byte, error) {
+	return c.exchange(ctx, http.MethodGet, path, q, nil, max)
+}
+
+func (c *Client) exchange(
+	ctx context.Context, method, path string, q url.Values, body any, max int64,
+) (int, []byte, error) {
 	if err := c.init(); err != nil {
 		return 0, nil, err
 	}
@@ -159,7 +170,7 @@ func (c *Client) Exchange(ctx context.Context, method, path string, q url.Values
 		return 0, nil, c.failure(err)
 	}
 	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
+	data, err := io.ReadAll(io.LimitReader(resp.Body, max))
 	if err != nil {
 		return 0, nil, fmt.Errorf("the answer of the node at %s broke off: what was asked for may have been done: %w",
 			c.Address, err)
