@@ -1,6 +1,9 @@
 package metrics
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -9,6 +12,7 @@ type family struct {
 	name, help string
 	kind       kind
 	labels     []string
+	sorted     []int // indices of labels, in the order of their names, which is that of the format
 	section    section
 	desc       *prometheus.Desc
 }
@@ -23,13 +27,6 @@ const (
 )
 
 func (k kind) String() string { return [...]string{"counter", "gauge", "histogram"}[k] }
-
-func (k kind) valueType() prometheus.ValueType {
-	if k == counter {
-		return prometheus.CounterValue
-	}
-	return prometheus.GaugeValue
-}
 
 // section is where docs/metrics.md lists a metric.
 type section uint8
@@ -54,6 +51,10 @@ func define(s section, k kind, name, help string, labels ...string) *family {
 		name: prefix + name, help: help, kind: k, labels: labels, section: s,
 		desc: prometheus.NewDesc(prefix+name, help, labels, nil),
 	}
+	for i := range labels {
+		f.sorted = append(f.sorted, i)
+	}
+	slices.SortFunc(f.sorted, func(a, b int) int { return cmp.Compare(labels[a], labels[b]) })
 	families = append(families, f)
 	return f
 }
