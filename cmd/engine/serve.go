@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
 	"penstock/engine"
@@ -122,7 +123,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	logger.Info("ready", "nsq", addressText(server.TCPAddr()), "http", addressText(server.HTTPAddr()), "https",
 		addressText(server.HTTPSAddr()), "lookup", addressText(server.LookupAddr()), "lookup_tcp",
 		addressText(server.LookupTCPAddr()), "data", n.engine.DataPath, "version", version)
-	notifySystemd("READY=1")
+	notifySystemd(daemon.SdNotifyReady)
 
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve() }()
@@ -136,7 +137,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 		serveErr = part.failure()
 		logger.Error("stopping: this node's part of the metadata store failed", "error", serveErr)
 	}
-	notifySystemd("STOPPING=1")
+	notifySystemd(daemon.SdNotifyStopping)
 	return stop(logger, n, server, e, serveErr)
 }
 
@@ -284,15 +285,4 @@ func addressError(err error) error {
 }
 
 // notifySystemd reports the node's state to the service manager, if there is one. A failure to report is ignored.
-func notifySystemd(state string) {
-	name := os.Getenv("NOTIFY_SOCKET")
-	if name == "" {
-		return
-	}
-	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
-	if err != nil {
-		return
-	}
-	defer conn.Close()
-	_, _ = conn.Write([]byte(state))
-}
+func notifySystemd(state string) { _, _ = daemon.SdNotify(false, state) }

@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"hash/fnv"
 	"path"
 	"regexp"
 	"strings"
@@ -228,9 +229,7 @@ func classRune(p []rune) (rune, []rune) {
 
 // HashKey returns the hash of a key or tag for Event.Key and Event.Tag: FNV-1a, but never 0, which stands for no key.
 func HashKey(value []byte) uint64 {
-	h := uint64(14695981039346656037)
-	for _, b := range value {
-		h = (h ^ uint64(b)) * 1099511628211
-	}
-	return max(h, 1)
+	h := fnv.New64a()
+	_, _ = h.Write(value)
+	return max(h.Sum64(), 1)
 }

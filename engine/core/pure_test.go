@@ -9,7 +9,8 @@ import (
 func TestPure(t *testing.T) {
 	puretest.Check(t, &puretest.Rules{
 		Imports: []string{
-			"cmp", "encoding/binary", "errors", "fmt", "math/bits", "path", "regexp", "slices", "strings", "penstock/segment",
+			"cmp", "encoding/binary", "errors", "fmt", "hash/fnv", "math/bits", "path", "regexp", "slices", "strings",
+			"penstock/segment",
 		},
 		Maps: true, MinFiles: 10,
 	})

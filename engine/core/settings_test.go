@@ -278,6 +278,11 @@ func FuzzSettings(f *testing.F) {
 }
 
 func TestHashKey(t *testing.T) {
+	key := []byte("the key of a customer, which is long")
+	if n := testing.AllocsPerRun(100, func() { HashKey(key) }); n != 0 || HashKey(key[:0]) != 0xcbf29ce484222325 ||
+		HashKey([]byte("a")) != 0xaf63dc4c8601ec8c {
+		t.Errorf("%v allocations, or it is not FNV-1a", n)
+	}
 	if HashKey([]byte("a")) == HashKey([]byte("b")) || HashKey(nil) == 0 {
 		t.Error("keys are told apart badly")
 	}

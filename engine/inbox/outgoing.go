@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"fmt"
+	"hash/fnv"
 	"sync"
 
 	"penstock/engine/base"
@@ -95,10 +96,9 @@ func keyed(m *base.Outgoing, all *[]base.Header) (headers []base.Header, key []b
 // PartitionOf returns the partition of a key in a topic with this many partitions. Topic.PartitionFor documents the
 // function. It must never change: clients compute it themselves.
 func PartitionOf(key []byte, partitions int) int {
-	h := uint64(0xcbf29ce484222325)
-	for _, b := range key {
-		h = (h ^ uint64(b)) * 0x100000001b3
-	}
+	fnv1a := fnv.New64a()
+	_, _ = fnv1a.Write(key)
+	h := fnv1a.Sum64()
 	h ^= h >> 33
 	h *= 0xff51afd7ed558ccd
 	h ^= h >> 33

@@ -56,6 +56,10 @@ func TestPartitionOf(t *testing.T) {
 			t.Errorf("key %q belongs to partition %d, want %d", key, n, want)
 		}
 	}
+	key := []byte("the key of a customer, which is long")
+	if n := testing.AllocsPerRun(100, func() { PartitionOf(key, 1000) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
 }
 
 // A Waiter fills whole cache lines.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -124,24 +125,27 @@ func FuzzAuthAnswer(f *testing.F) {
 	})
 }
 
-// However many secrets arrive, the cache keeps to its bound. Principals that are not current are evicted first.
+// However many secrets arrive, the cache keeps to its bound, and a secret that is in use stays.
 func TestCacheIsBounded(t *testing.T) {
 	a, err := Open(&Options{HTTPAddresses: []string{"127.0.0.1:1"}, HTTPMethod: "GET", RequestTimeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	last := Credential{Secret: "the last"}
-	for i := range maxCachedSecrets + 100 {
-		c, p := Credential{Secret: strings.Repeat("s", i)}, &Principal{} // expired
-		if i == maxCachedSecrets-1 {
-			c, p = last, &Principal{expires: time.Now().Add(time.Hour)}
+	used, now := Credential{Secret: "in use"}, time.Now()
+	a.cache.Add(used.key(), &Principal{expires: now.Add(time.Hour)})
+	for i := range 2 * maxCachedSecrets {
+		c := Credential{Secret: "secret " + strconv.Itoa(i)}
+		a.cache.Add(c.key(), &Principal{expires: now.Add(time.Hour)})
+		if _, err := a.FindCached(t.Context(), &used); err != nil {
+			t.Fatalf("after %d others: %v", i+1, err)
 		}
-		a.remember(c.key(), p)
 	}
-	if k := len(a.cache); k > maxCachedSecrets {
+	if k := a.cache.Len(); k != maxCachedSecrets {
 		t.Errorf("%d secrets are remembered", k)
 	}
-	if a.cache[last.key()] == nil {
-		t.Error("a principal that is current went before others that are not")
+	old := Credential{Secret: "expired"}
+	a.cache.Add(old.key(), &Principal{expires: now.Add(-time.Second)})
+	if _, err := a.FindCached(t.Context(), &old); err == nil {
+		t.Error("an answer that has expired is used")
 	}
 }

@@ -5,9 +5,10 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 )
 
 const (
@@ -48,8 +49,7 @@ type Authority struct {
 	tokens  atomic.Pointer[tokenFile] // the file as Reload last read it; nil: there is no file
 	servers *servers                  // nil: no servers are configured
 
-	mu    sync.Mutex                       // guards cache; never held while a server is asked
-	cache map[[sha256.Size]byte]*Principal // servers' answers to HTTP requests; len(cache) ≤ maxCachedSecrets
+	cache *lru.Cache[[sha256.Size]byte, *Principal] // servers' answers to HTTP requests, expired ones included
 }
 
 // Open reads the token file. It returns nil if Options name neither a file nor servers; then every client may do
@@ -58,7 +58,11 @@ func Open(o *Options) (*Authority, error) {
 	if !o.Enabled() {
 		return nil, nil
 	}
-	a := &Authority{path: o.File, cache: map[[sha256.Size]byte]*Principal{}}
+	cache, err := lru.New[[sha256.Size]byte, *Principal](maxCachedSecrets)
+	if err != nil {
+		panic("BUG: " + err.Error()) // it refuses only a size below 1
+	}
+	a := &Authority{path: o.File, cache: cache}
 	if len(o.HTTPAddresses) > 0 {
 		var err error
 		if a.servers, err = newServers(o); err != nil {
@@ -121,43 +125,13 @@ func (a *Authority) FindCached(ctx context.Context, c *Credential) (*Principal, 
 		return a.Find(ctx, c)
 	}
 	key := c.key()
-	a.mu.Lock()
-	p := a.cache[key]
-	a.mu.Unlock()
-	if p != nil && a.Current(p, time.Now()) {
+	if p, ok := a.cache.Get(key); ok && a.Current(p, time.Now()) {
 		return p, nil
 	}
 	p, err := a.Find(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.remember(key, p)
+	a.cache.Add(key, p)
 	return p, nil
-}
-
-// remember puts a principal into the cache. The caller holds a.mu.
-func (a *Authority) remember(key [sha256.Size]byte, p *Principal) {
-	if len(a.cache) >= maxCachedSecrets {
-		a.evict()
-	}
-	a.cache[key] = p
-}
-
-// evict makes room in the cache. It removes the entries that have expired, and if the cache is still full, arbitrary
-// ones. The caller holds a.mu.
-func (a *Authority) evict() {
-	now := time.Now()
-	for k, p := range a.cache {
-		if !a.Current(p, now) {
-			delete(a.cache, k)
-		}
-	}
-	for k := range a.cache {
-		if len(a.cache) < maxCachedSecrets {
-			return
-		}
-		delete(a.cache, k)
-	}
 }

@@ -3,6 +3,7 @@ package aio
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -383,11 +384,9 @@ func (d *fsDisk) writeTemp(tmp string, data []byte) error {
 
 // nameHash is the FNV-1a hash of name.
 func nameHash(name string) uint32 {
-	h := uint32(2166136261)
-	for i := range len(name) {
-		h = (h ^ uint32(name[i])) * 16777619
-	}
-	return h
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name))
+	return h.Sum32()
 }
 
 func (d *fsDisk) FreeBytes() (int64, error) {
