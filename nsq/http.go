@@ -38,7 +38,7 @@ func (s *Server) table() web.Table {
 func profileRoutes() map[string]web.Route {
 	all := map[string]web.Route{}
 	for path, h := range map[string]http.HandlerFunc{
-		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
+		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": web.CommandLine, "/debug/pprof/profile": pprof.Profile,
 		"/debug/pprof/symbol": pprof.Symbol, "/debug/pprof/trace": pprof.Trace,
 	} {
 		all[path] = web.Raw("GET,HEAD,POST", func(w http.ResponseWriter, r *http.Request) {

@@ -366,6 +366,12 @@ func TestHTTPInfoPingDebug(t *testing.T) {
 			t.Errorf("%s: %d", path, code)
 		}
 	}
+	// Arguments may hold secrets.
+	for _, base := range []string{n.base, "http://" + n.LookupAddr().String()} {
+		if _, body := request(t, "GET", base+"/debug/pprof/cmdline", ""); body != os.Args[0] || len(os.Args) == 1 {
+			t.Errorf("cmdline: %q", body)
+		}
+	}
 	if code, _ := n.do(t, "PUT", "/debug/setblockrate?rate=0", ""); code != 200 {
 		t.Error("setblockrate", code)
 	}

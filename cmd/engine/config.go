@@ -101,6 +101,9 @@ func (c *config) load(environ []string) error {
 			if err := c.set(s, *said, "flag --"+s.name); err != nil {
 				return err
 			}
+			if s.conceals() {
+				return exposed(s)
+			}
 		}
 	}
 	return nil

@@ -159,10 +159,11 @@ func TestDefaultsFile(t *testing.T) {
 
 // A secret is used and never shown, wherever it was set.
 func TestSecretsAreNotShown(t *testing.T) {
-	const password, inURL = "hunter2", "swordfish"
-	c, err := loaded(t, []string{
-		"--auth-http-address", "127.0.0.1:1,http://me:" + inURL + "@127.0.0.1:2/auth?x=@,https://127.0.0.1:3/a@b",
-	}, []string{"ENGINE_ETCD_PASSWORD=" + password})
+	const password, inURL, inQuery = "hunter2", "swordfish", "sesame"
+	c, err := loaded(t, nil, []string{
+		"ENGINE_AUTH_HTTP_ADDRESS=127.0.0.1:1,http://me:" + inURL + "@127.0.0.1:2/auth?key=" + inQuery +
+			"@,https://127.0.0.1:3/a@b", "ENGINE_ETCD_PASSWORD=" + password,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,13 +179,13 @@ func TestSecretsAreNotShown(t *testing.T) {
 		v, _ := c.lookup(s.key())
 		shown += fmt.Sprintln(v, s.value)
 	}
-	if strings.Contains(shown, password) || strings.Contains(shown, inURL) {
+	if strings.Contains(shown, password) || strings.Contains(shown, inURL) || strings.Contains(shown, inQuery) {
 		t.Errorf("a secret is shown:\n%s", shown)
 	}
 	for key, want := range map[string]string{
 		"etcd_password":     "(set)",
 		"etcd_user":         "",
-		"auth_http_address": "127.0.0.1:1,http://(set)@127.0.0.1:2/auth?x=@,https://127.0.0.1:3/a@b",
+		"auth_http_address": "127.0.0.1:1,http://(set)@127.0.0.1:2/auth?(set),https://127.0.0.1:3/a@b",
 	} {
 		if got, _ := c.lookup(key); got != want {
 			t.Errorf("%s is shown as %q, want %q", key, got, want)

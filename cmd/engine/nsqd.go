@@ -68,6 +68,10 @@ func runNSQD(parent context.Context, args, environ []string, stdout, stderr io.W
 	if text := n.warning(); text != "" {
 		logger.Warn(text)
 	}
+	if len(n.exposed) > 0 { // nsqd has no better place for it on a command line, so it works all the same
+		logger.Warn("everybody on this machine can read the secret in a flag, for example with ps: put it into the file of "+
+			"-config", "flags", strings.Join(n.exposed, ", "))
+	}
 	sayUnimported(logger, filepath.Dir(c.node.engine.DataPath), c.node.engine.DataPath)
 	ctx, stop := untilSignal(parent)
 	defer stop()
@@ -99,6 +103,7 @@ type nsqdLine struct {
 	file    string
 
 	useless []string // flags, keys and arguments that have no effect here
+	exposed []string // flags that show a secret to everybody on this machine
 }
 
 func newNSQDLine() *nsqdLine { return &nsqdLine{flags: nsqdFlags()} }
@@ -150,6 +155,11 @@ func (n *nsqdLine) config(environ []string) (*config, error) {
 		}
 		if !used {
 			n.useless = append(n.useless, f.source)
+		}
+		for _, t := range f.targets {
+			if s := c.named(t.setting); f.given && s != nil && s.conceals() {
+				n.exposed = append(n.exposed, f.source)
+			}
 		}
 	}
 	if err := n.related(c); err != nil {

@@ -84,6 +84,9 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	if err := n.cluster.checkTrust(n); err != nil {
 		return err
 	}
+	if err := n.readSecretFiles(); err != nil {
+		return &exitError{exitUsage, err}
+	}
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // installed before recovery: a SIGHUP during recovery must not end the node
 
@@ -180,7 +183,7 @@ func reloadOn(signals chan os.Signal, server *nsq.Server, part *clusterPart, log
 
 // public is lookup without the settings that must not leave the process.
 func (c *config) public(key string) (any, bool) {
-	if strings.HasSuffix(key, "_password") {
+	if s := c.named(strings.ReplaceAll(key, "_", "-")); s != nil && s.secret {
 		return nil, false
 	}
 	return c.lookup(key)

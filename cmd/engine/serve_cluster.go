@@ -35,6 +35,9 @@ type clusterSettings struct {
 	etcdEndpoints string
 	etcdUser      string
 	etcdPassword  string
+
+	etcdPasswordFile string
+
 	etcdTLS       etcd.TLSFiles
 	trust         trust.Options
 	insecure      bool
@@ -89,8 +92,11 @@ func clusterRows(c *clusterSettings) []*setting {
 		row("etcd-endpoints", "", text(&c.etcdEndpoints),
 			"HOST:PORT,... of an existing etcd to use instead of cluster-peers"),
 		row("etcd-user", "", text(&c.etcdUser), "user name for etcd-endpoints"),
-		row("etcd-password", "", secret(&c.etcdPassword),
-			"password for etcd-endpoints; prefer ENGINE_ETCD_PASSWORD, which keeps it off the command line"),
+		row("etcd-password", "", text(&c.etcdPassword),
+			"password for etcd-endpoints, in ENGINE_ETCD_PASSWORD or the file of --config; refused on a command line, which "+
+				"everybody on the machine can read").kept(),
+		row("etcd-password-file", "", text(&c.etcdPasswordFile),
+			"file with the password for etcd-endpoints that others on this machine may not read"),
 		row("etcd-ca-file", "", text(&c.etcdTLS.CA), "PEM file with etcd's certificate authority; empty means no TLS"),
 		row("etcd-cert-file", "", text(&c.etcdTLS.Cert), "PEM file with this node's certificate for etcd"),
 		row("etcd-key-file", "", text(&c.etcdTLS.Key), "PEM file with the private key for etcd-cert-file"),

@@ -29,6 +29,7 @@ type node struct {
 type offers struct {
 	snappy, deflate bool
 	authAddresses   string
+	authFile        string // has further addresses
 }
 
 // setting is one row of the table. Its name in kebab-case is the flag. The TOML key has underscores instead of dashes,
@@ -39,6 +40,9 @@ type setting struct {
 	preset string // the default, in the notation of a flag
 	help   string
 	value  value
+
+	// secret: the value must not leave the process. It is not shown, not served at /config, and refused on a command line.
+	secret bool
 }
 
 const (
@@ -73,6 +77,12 @@ func settings(n *node) []*setting {
 	add(groupSecurity, securitySettings(&n.nsq, &n.offers)...)
 	add(groupMetrics, metricSettings(n)...)
 	return all
+}
+
+// kept returns the row as that of a secret.
+func (s *setting) kept() *setting {
+	s.secret, s.value = true, secretValue{s.value}
+	return s
 }
 
 func row(name, preset string, v value, help string) *setting {
@@ -272,7 +282,10 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 			"maximum number of concurrent TLS handshakes of NSQ connections; others wait"),
 		row("auth-file", "", text(&a.File), "TOML file with tokens and their permissions, reloaded on SIGHUP"),
 		row("auth-http-address", "", urls(&on.authAddresses),
-			"HOST:PORT or URL of a server that speaks NSQ's auth protocol; separate several with commas"),
+			"HOST:PORT or URL of a server that speaks NSQ's auth protocol; separate several with commas. One with a password "+
+				"is refused on a command line"),
+		row("auth-http-address-file", "", text(&on.authFile),
+			"file with further addresses like auth-http-address, one on a line, that others on this machine may not read"),
 		row("auth-http-request-method", "GET", choice(&a.HTTPMethod, "GET", "POST"),
 			"HTTP method for requests to auth-http-address: GET or POST"),
 		row("max-unauthenticated-connections", "256", count(&o.MaxStrangers, 1),

@@ -16,6 +16,8 @@ import (
 	"time"
 )
 
+var lookupAddress = regexp.MustCompile(`msg=ready .* lookup=(\S+)`)
+
 // closedNode starts a node whose clients have to send AUTH; the secret is "s3cret-token".
 func closedNode(t *testing.T, args ...string) *process {
 	t.Helper()
@@ -207,7 +209,7 @@ func TestSilentConnectionsToOtherPorts(t *testing.T) {
 	registrations := fmt.Sprintf("127.0.0.1:%d", base+3)
 	p := startNode(t, t.TempDir(), "--node-id", "n1", "--cluster-address", address, "--cluster-peers", "n1="+address,
 		"--cluster-max-handshakes", "4", "--lookup-tcp-address", registrations)
-	lookup := regexp.MustCompile(`lookup=(\S+)`).FindStringSubmatch(p.log.String())[1]
+	lookup := lookupAddress.FindStringSubmatch(p.log.String())[1]
 	for place, count := range map[string]int{address: 10, registrations: 5, lookup: 3} {
 		for range count {
 			nc, err := net.Dial("tcp", place)

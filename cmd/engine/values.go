@@ -53,29 +53,41 @@ func (v nodeIDValue) Set(s string) error {
 	return v.textValue.Set(s)
 }
 
-// secretValue is text that is never shown: printed settings and GET /config say only that it is set.
-type secretValue struct{ p *string }
+// secretValue is a value that is never shown: printed settings say only that it is set.
+type secretValue struct{ value }
 
-func secret(p *string) value             { return secretValue{p} }
-func (v secretValue) Set(s string) error { *v.p = s; return nil }
-func (v secretValue) Type() string       { return "text" }
-func (v secretValue) get() any           { return v.String() }
+func (v secretValue) get() any       { return v.String() }
+func (v secretValue) conceals() bool { return v.value.String() != "" }
 func (v secretValue) String() string {
-	if *v.p == "" {
+	if !v.conceals() {
 		return ""
 	}
 	return isSet
 }
 
+// concealing is a value that may hold something that nobody should see.
+type concealing interface {
+	// conceals reports whether it does now.
+	conceals() bool
+}
+
+// conceals reports whether the setting holds something that nobody should see.
+func (s *setting) conceals() bool {
+	v, ok := s.value.(concealing)
+	return ok && v.conceals()
+}
+
 const isSet = "(set)"
 
-// urlsValue is a comma-separated list of HOST:PORTs or URLs. User names and passwords in them are not shown.
+// urlsValue is a comma-separated list of HOST:PORTs or URLs. User names and passwords in them are not shown, nor what
+// follows a question mark.
 type urlsValue struct{ p *string }
 
 func urls(p *string) value             { return urlsValue{p} }
 func (v urlsValue) Set(s string) error { *v.p = s; return nil }
 func (v urlsValue) Type() string       { return "text" }
 func (v urlsValue) get() any           { return v.String() }
+func (v urlsValue) conceals() bool     { return v.String() != *v.p }
 func (v urlsValue) String() string {
 	parts := strings.Split(*v.p, ",")
 	for i, part := range parts {
@@ -85,8 +97,12 @@ func (v urlsValue) String() string {
 		}
 		authority, _, _ := strings.Cut(rest, "/")
 		if at := strings.LastIndexByte(authority, '@'); at >= 0 {
-			parts[i] = strings.TrimSuffix(part, rest) + isSet + rest[at:]
+			part = strings.TrimSuffix(part, rest) + isSet + rest[at:]
 		}
+		if before, _, found := strings.Cut(part, "?"); found {
+			part = before + "?" + isSet
+		}
+		parts[i] = part
 	}
 	return strings.Join(parts, ",")
 }

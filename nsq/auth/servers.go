@@ -44,6 +44,9 @@ type servers struct {
 func serverURL(address string) (*url.URL, error) {
 	if !strings.Contains(address, "://") {
 		if _, _, err := net.SplitHostPort(address); err != nil {
+			if strings.ContainsAny(address, "@?") {
+				address = "an address with a password" // an error is logged
+			}
 			return nil, fmt.Errorf("nsq: %q is neither the HOST:PORT nor the URL of an auth server", address)
 		}
 		return &url.URL{Scheme: "http", Host: address, Path: "/auth"}, nil

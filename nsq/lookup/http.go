@@ -67,7 +67,7 @@ func (a *api) table() web.Table {
 		"/tombstone_topic_producer": web.On("POST", a.serveTombstone, web.Admin),
 	}
 	for path, h := range map[string]http.HandlerFunc{
-		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
+		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": web.CommandLine, "/debug/pprof/profile": pprof.Profile,
 		"/debug/pprof/symbol": pprof.Symbol,
 	} {
 		all[path] = web.Raw("GET,HEAD,POST", h, web.Node).Unaudited()

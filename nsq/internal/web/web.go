@@ -5,9 +5,11 @@ package web
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -36,6 +38,13 @@ func NewServer(h http.Handler, gate *Gate, log *slog.Logger) *http.Server {
 		MaxHeaderBytes:    MaxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+}
+
+// CommandLine answers /debug/pprof/cmdline with the name of the program only: arguments may hold secrets. GET /config
+// shows settings without them.
+func CommandLine(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = io.WriteString(w, os.Args[0])
 }
 
 // Headers of NSQ's replies.
