@@ -295,7 +295,10 @@ func (s *store) MovePartition(ctx context.Context, id meta.PartitionID, from, to
 		p := &st.parts[id].Partition
 		key, move := s.key(partKey(movesDir, id)), st.moves[id]
 		conds := []kv.Cond{
-			{Key: key, ModRevision: move.rev}, {Key: s.key(topicKey(topicsDir, id.Topic)), ModRevision: st.topics[id.Topic]},
+			{Key: key, ModRevision: move.rev},
+			{Key: s.key(topicKey(topicsDir, id.Topic)), ModRevision: st.topics[id.Topic]},
+			// The controller may just be adding a replica on the target: the move would never end.
+			{Key: s.key(partKey(partsDir, id)), ModRevision: st.parts[id].rev},
 		}
 		target := st.snap.Nodes[to]
 		switch {

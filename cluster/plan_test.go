@@ -546,6 +546,8 @@ func TestPlanGarbage(t *testing.T) {
 	}
 }
 
+const threeMoving = "node 1\nnode 2\nnode 3 slow\npart 0 lead 1 of 3 2 1 isr 1 2 3 min 1\ntopic 3 min 1\n"
+
 func TestPreferredLeader(t *testing.T) {
 	for _, c := range []struct {
 		name, state string
@@ -573,6 +575,10 @@ func TestPreferredLeader(t *testing.T) {
 		},
 		{"not who was wiped", "node 1 wiped\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 2, "[]"},
 		{"not who is leaving", "node 1\nnode 2\nnode 3\npart 0 lead 1 of 3 2 1 isr 1 min 1\ntopic 2 min 1", 0, "[1]"},
+		{"not who a move takes away, although the topic wants as many", threeMoving + "move 0 1 2", 2, "[1]"},
+		{"not who comes by a move that is being undone", threeMoving + "move 0 1 2 cancel", 1, "[2]"},
+		{"who has come all the same, if it leads already", threeMoving + "move 0 3 1 cancel", 1, "[3]"},
+		{"who a move will take away, until the other one is there", threeMoving + "move 0 1 4", 1, "[]"},
 		{"nobody", "node 1 dead\npart 0 lead 1 of 1 isr 1 min 1\ntopic 1 min 1", 0, "[]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

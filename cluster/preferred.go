@@ -7,14 +7,18 @@ import (
 	"penstock/replicate"
 )
 
-// Leaving lists the replicas that a partition has beyond the number that its topic wants. They are at the end of the
-// list, will be removed when those before them are in sync, and should hand over if they lead.
-func Leaving(s *meta.Snapshot, id meta.PartitionID) []replicate.NodeID {
+// Leaving lists the replicas that a partition is about to lose, and that should hand over if they lead: those beyond
+// the number that its topic wants, which are at the end of the list and will be removed when those before them are in
+// sync, and the one that a move takes away, wherever it is.
+func Leaving(s *meta.Snapshot, id meta.PartitionID) (nodes []replicate.NodeID) {
 	t, p := s.Topics[id.Topic], s.Partitions[id]
-	if t == nil || p == nil || len(p.State.Replicas) <= t.Replicas {
-		return nil
+	if t != nil && p != nil && len(p.State.Replicas) > t.Replicas {
+		nodes = p.State.Replicas[t.Replicas:]
 	}
-	return p.State.Replicas[t.Replicas:]
+	if goes := s.Goes(id); goes != 0 && !slices.Contains(nodes, goes) {
+		nodes = append(slices.Clone(nodes), goes)
+	}
+	return nodes
 }
 
 // PreferredLeader returns the node that should lead a partition. It is the first replica, if that one is in the ISR,

@@ -48,6 +48,7 @@ func (p *planner) rebalance(copies int) {
 		return
 	}
 	l := layoutOf(s, s.GoneNode())
+	asked := kv.Cond{Key: p.prefix + rebalanceKey, ModRevision: p.st.rebalanceRev} // nothing begins after a pause
 	may := func(id meta.PartitionID) bool { return !p.busy[id] && p.mayMove(id, l.gone) }
 	begun, orders := false, 0
 	for p.moving < copies && orders < copies {
@@ -60,15 +61,17 @@ func (p *planner) rebalance(copies int) {
 			orders++
 			next := edit(&p.row(step.ID).Partition)
 			next.State.Replicas = l.replicas[step.ID]
-			p.change("make another replica the preferred leader", next)
+			c := p.change("make another replica the preferred leader", next)
+			c.conds = append(c.conds, asked)
 			continue
 		}
 		p.moving++
 		p.busy[step.ID] = true
 		key := p.prefix + partKey(movesDir, step.ID)
 		p.commands = append(p.commands, command{
-			why: "move a replica to even out the nodes", chosen: []replicate.NodeID{step.To}, conds: []kv.Cond{{Key: key}},
-			puts: []kv.Op{put(key, moveRow{From: step.From, To: step.To, Drain: true})},
+			why: "move a replica to even out the nodes", chosen: []replicate.NodeID{step.To},
+			conds: []kv.Cond{{Key: key}, asked},
+			puts:  []kv.Op{put(key, moveRow{From: step.From, To: step.To, Drain: true})},
 		})
 	}
 	if begun || len(p.st.moves) > 0 {
@@ -79,9 +82,8 @@ func (p *planner) rebalance(copies int) {
 	}
 	row := s.Rebalance
 	row.Wanted = false
-	key := p.prefix + rebalanceKey
 	p.commands = append(p.commands, command{
-		why: "end the rebalance", conds: []kv.Cond{{Key: key, ModRevision: p.st.rebalanceRev}}, puts: []kv.Op{put(key, row)},
+		why: "end the rebalance", conds: []kv.Cond{asked}, puts: []kv.Op{put(asked.Key, row)},
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/cluster/kv"
 	"penstock/engine/meta"
 	"penstock/replicate"
 )
@@ -95,4 +96,37 @@ func TestRebalanceByItself(t *testing.T) {
 	w.follow(a, func(s *meta.Snapshot) bool {
 		return s.Rebalance.Gone == 0 && !s.Rebalance.Wanted && len(s.Moves) == 0 && replicasOf(s)[4] == 2
 	})
+}
+
+// Nothing that a rebalance has planned begins after a pause was stored: each of its commands compares the row that says
+// whether one is wanted.
+func TestNothingBeginsAfterAPause(t *testing.T) {
+	for state, why := range map[string]string{
+		`
+		node 1
+		node 2
+		part 0 lead 1 of 1 isr 1 min 1
+		part 1 lead 1 of 1 isr 1 min 1
+		topic 1 min 1
+		rebalance wanted`: "move a replica to even out the nodes",
+		`
+		node 1
+		node 2
+		part 0 lead 1 of 1 2 isr 1 2 min 2
+		part 1 lead 1 of 1 2 isr 1 2 min 2
+		topic 2 min 2
+		rebalance wanted`: "make another replica the preferred leader",
+		`
+		node 1
+		part 0 lead 1 of 1 isr 1 min 1
+		topic 1 min 1
+		rebalance wanted`: "end the rebalance",
+	} {
+		st := stateFrom(t, state)
+		commands, _ := plan(st, "/", time.Unix(0, 0), 1)
+		if len(commands) != 1 || commands[0].why != why ||
+			!slices.Contains(commands[0].conds, kv.Cond{Key: "/" + rebalanceKey, ModRevision: st.rebalanceRev}) {
+			t.Errorf("%s: planned are %+v", why, commands)
+		}
+	}
 }

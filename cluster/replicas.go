@@ -58,14 +58,18 @@ func takersOf(s *meta.Snapshot) int {
 	return count
 }
 
-// shrink removes the replicas that a partition has beyond the number that its topic wants. It never removes the leader,
-// and acts only when all replicas that stay are in sync: so no committed batch ever has fewer copies than the topic
-// wants. min_isr comes down first (growth).
+// shrink removes the replicas that a partition has beyond the number that its topic wants. It never removes the leader.
+// It waits while the leader is to hand over, because then the next leader stays. It acts only when all replicas that
+// stay are in sync: so no committed batch ever has fewer copies than the topic wants. min_isr comes down first
+// (growth).
 func (p *planner) shrink() {
 	for _, id := range p.parts {
 		row, t := p.row(id), p.st.snap.Topics[id.Topic]
 		if p.busy[id] || p.st.moves[id].rev != 0 || t == nil || len(row.State.Replicas) <= t.Replicas ||
 			row.State.MinISR > t.MinISR || !led(p.st.snap, &row.Partition) {
+			continue
+		}
+		if to := row.TransferTo(); to != 0 && PreferredLeader(p.st.snap, id) == to {
 			continue
 		}
 		stay := p.staying(&row.Partition, t.Replicas)

@@ -85,6 +85,18 @@ var shrinkPlans = []planCase{
 		part 0 lead 1 of 1 2 3 isr 1 2 3 min 2
 		part 1 lead 3 of 3 1 isr 1 3 min 2
 		topic 2 min 2`, removes + `part 0 epoch 5 lead 1 of 1 3 isr 1 3 min 2`, 0},
+	{"a hand-over that was ordered comes first", `
+		node 1
+		node 2
+		node 3
+		part 0 lead 1 of 3 1 2 isr 1 2 3 min 1 transfer 3
+		topic 1 min 1`, ``, 0},
+	{"unless it cannot happen now", `
+		node 1
+		node 2
+		node 3 slow
+		part 0 lead 1 of 3 1 2 isr 1 2 3 min 1 transfer 3
+		topic 1 min 1`, removes + `part 0 epoch 5 lead 1 of 1 isr 1 min 1 transfer 3 in 5`, 0},
 	{"a move comes first", `
 		node 1
 		node 2

@@ -195,6 +195,8 @@ func TestTransferEndsWithTheEpoch(t *testing.T) {
 		"lead 1 of 3 1 2 isr 1 2 3 min 2 transfer 3":         3,
 		"lead 1 of 3 1 2 isr 1 2 3 min 2":                    0,
 		"lead 3 of 3 1 2 isr 1 2 3 min 2 transfer 3":         0, // done
+		"lead 1 of 1 2 isr 1 2 min 2 transfer 3":             0, // that replica was removed
+		"lead 1 of 2 3 1 isr 1 2 3 min 2 transfer 3":         0, // a rebalance prefers another one
 		"epoch 6 lead 1 of 3 1 2 isr 1 2 3 min 2 transfer 3": 0, // of the epoch before
 	} {
 		st := stateFrom(t, "node 1\nnode 2\nnode 3\ntopic 3 min 2\npart 0 "+strings.TrimPrefix(state, "epoch 6 "))

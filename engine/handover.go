@@ -45,12 +45,12 @@ func (cn *clusterNode) convenient(
 }
 
 // stays says whether the topic is to keep its replica on a node: the replica is among the first Topic.Replicas of the
-// row, and the node is not being drained. balance moves the leadership of a replica that does not stay even to a node
-// that was stranded before, because otherwise the leadership would delay the move or the drain.
+// row, no move takes it away, and the node is not being drained. balance moves the leadership of a replica that does
+// not stay even to a node that was stranded before, because otherwise the leadership would delay the move or the drain.
 func stays(s *meta.Snapshot, row *meta.Partition, node replicate.NodeID) bool {
 	t, n := s.Topics[row.ID.Topic], s.Nodes[node]
 	at := slices.Index(row.State.Replicas, node)
-	return n != nil && !n.Draining && t != nil && at >= 0 && at < t.Replicas
+	return n != nil && !n.Draining && t != nil && at >= 0 && at < t.Replicas && s.Goes(row.ID) != node
 }
 
 // handOver hands every leadership of this node to another replica in the ISR. No accepted put is lost or fails because

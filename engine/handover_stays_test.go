@@ -23,4 +23,13 @@ func TestStays(t *testing.T) {
 			t.Errorf("node %d stays: %v", node, !want)
 		}
 	}
+	s.Partitions = map[meta.PartitionID]*meta.Partition{id: row}
+	for move, want := range map[meta.Move]bool{
+		{From: 1, To: 3}: false, {From: 3, To: 1}: true, {From: 3, To: 1, Cancel: true}: false, {From: 1, To: 4}: true,
+	} {
+		s.Moves = map[meta.PartitionID]meta.Move{id: move}
+		if stays(s, row, 1) != want {
+			t.Errorf("while %+v goes on, node 1 stays: %v", move, !want)
+		}
+	}
 }

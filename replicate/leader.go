@@ -100,6 +100,9 @@ func (l *Leader) Progress() []Progress { return l.peers }
 // ISR returns the members that the store has accepted; borrowed until the next Step.
 func (l *Leader) ISR() []Member { return l.isr.members }
 
+// MinISR returns how many members the ISR must have, by the newest row that the leader knows.
+func (l *Leader) MinISR() int { return l.isr.minISR }
+
 // Log returns the state that a successor machine of this replica starts from. Epochs is borrowed until the next Step.
 func (l *Leader) Log() Log {
 	log := l.log

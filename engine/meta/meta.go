@@ -8,6 +8,7 @@ package meta
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -110,9 +111,10 @@ type Transfer struct {
 }
 
 // TransferTo returns the node to which the present leader is to hand the partition over; 0: none. An order ends with
-// the epoch in which it was given, whoever leads then: the list of replicas still says who is preferred.
+// the epoch in which it was given, and when a rebalance or the end of a replica makes another replica the first.
 func (p *Partition) TransferTo() replicate.NodeID {
-	if p.Transfer.Epoch != p.State.Epoch || p.Transfer.To == p.State.Leader {
+	if p.Transfer.Epoch != p.State.Epoch || p.Transfer.To == p.State.Leader ||
+		len(p.State.Replicas) == 0 || p.State.Replicas[0] != p.Transfer.To {
 		return 0
 	}
 	return p.Transfer.To
@@ -163,6 +165,19 @@ func (s *Snapshot) GoneNode() replicate.NodeID {
 		return n.ID
 	}
 	return 0
+}
+
+// Goes returns the node whose replica the move of a partition takes away, while both nodes hold one; 0: none. If the
+// move is being undone that is the new one, unless it leads already.
+func (s *Snapshot) Goes(id PartitionID) replicate.NodeID {
+	m, p := s.Moves[id], s.Partitions[id]
+	switch {
+	case p == nil || !slices.Contains(p.State.Replicas, m.From) || !slices.Contains(p.State.Replicas, m.To):
+		return 0
+	case m.Cancel && p.State.Leader != m.To:
+		return m.To
+	}
+	return m.From
 }
 
 // RebalanceOrder is what an operator wants of the rebalancing.

@@ -64,6 +64,7 @@ func (pt *Partition) Marks(v *Marks) {
 	switch {
 	case r.leader != nil:
 		v.Epoch, v.ISR, v.Stuck = r.leader.Epoch(), len(r.leader.ISR()), r.leader.Err() != nil
+		v.MinISR = r.leader.MinISR() // the answer to a proposal may have told it of a newer row than r.state
 	case r.follower != nil:
 		v.Epoch, v.Stuck = r.follower.Epoch(), !r.follower.Electable()
 	default:

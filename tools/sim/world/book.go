@@ -10,6 +10,7 @@ import (
 
 	"penstock/engine"
 	"penstock/engine/core"
+	"penstock/engine/meta"
 	"penstock/segment"
 )
 
@@ -58,11 +59,11 @@ type topicModel struct {
 	channels   []*channelModel
 	attempts   int // to make channels
 
-	versions map[uint64]bool // of settings that were answered
-	acked    uint64          // the last of them
-	lossy    bool            // somebody wanted messages to go that were not read
-	wish     wish            // of all settings that were made
-	cuts     []cut           // of copies that have served since
+	versions map[uint64]meta.TopicSettings // that were answered
+	acked    uint64                        // the last of them
+	lossy    bool                          // somebody wanted messages to go that were not read
+	wish     wish                          // of all settings that were made
+	cuts     []cut                         // of copies that have served since
 
 	of      *topicModel     // the first of the name whose dead letters these are; nil: it is no dead-letter topic
 	letters map[letter]bool // of it that are in the dead-letter topic

@@ -213,6 +213,9 @@ func (w *World) whole() string {
 	if why := w.remains(); why != "" {
 		return why
 	}
+	if why := w.misplaced(); why != "" {
+		return why
+	}
 	return w.settled()
 }
 

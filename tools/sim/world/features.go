@@ -32,6 +32,8 @@ const (
 	FeatureCluster  // the real package cluster instead of its model: leases are lost, watches lag, histories are compacted
 	FeatureBound    // a healthy majority may refuse publishing for so long only
 	FeatureIdle     // producers rest: commit logs write marks, idle disks are asked
+	// replicas per topic change, several racks are rebalanced, leaderships are transferred; with FeatureCluster
+	FeaturePlacement
 )
 
 // grayDefault are the gray failures that seeds draw by themselves, and how often. A new one comes last: then the draws
@@ -59,6 +61,7 @@ var Features = map[string]Feature{
 	"slow": FeatureSlow, "hung": FeatureHung, "errors": FeatureErrors, "rot": FeatureRot, "clocks": FeatureClocks,
 	"strict": FeatureStrict,
 	"bound":  FeatureBound, "idle": FeatureIdle, "levels": FeatureLevels, "cluster": FeatureCluster,
+	"placement": FeaturePlacement,
 }
 
 // String lists the names, in order.
@@ -113,6 +116,10 @@ func (w *World) drawFeatures() {
 			w.drawLater()
 		}
 		w.drawGray()
+		w.drawPlacement()
+	}
+	if w.has(FeaturePlacement) {
+		w.features |= FeatureCluster
 	}
 	if w.has(FeatureMoves | FeatureNodes) {
 		w.drawMoves()
@@ -124,6 +131,7 @@ func (w *World) drawFeatures() {
 		w.later.removeEvery = 200*ms + w.more.Int64N(600*ms)
 	}
 	w.prepareGray()
+	w.preparePlacement()
 }
 
 // drawLater chooses features that came later, from one more stream: seeds that have none of them stay what they were.

@@ -49,7 +49,7 @@ func (w *World) probesAfter() time.Duration {
 	switch {
 	case w.has(FeatureIdle) && w.cfg.Break != MutantNoProbes:
 		return probeAfter
-	case !w.has(FeatureIdle) && w.has(FeatureSlow|FeatureHung):
+	case !w.has(FeatureIdle) && w.has(FeatureSlow|FeatureHung|FeaturePlacement):
 		return 0 // the engine's own
 	}
 	return -1

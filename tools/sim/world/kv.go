@@ -96,6 +96,7 @@ func (a *agreement) look() {
 	moves := w.store.moves
 	w.store.moves = movesIn(entries)
 	a.lookAtTopics(old, now)
+	w.lookAtRebalance(old, now, moves)
 	if old.WantedLevel <= old.Level && now.WantedLevel > now.Level {
 		w.Stats.Raised++
 	}
@@ -104,6 +105,7 @@ func (a *agreement) look() {
 		a.lookAt(id, was, now.Partitions[id])
 		if was != nil {
 			a.lookAtReplicas(old, was, now.Partitions[id], moves[id])
+			w.lookAtRow(now, was, now.Partitions[id], moves[id])
 		}
 	}
 	for _, n := range w.nodes {
@@ -163,6 +165,7 @@ func (n *node) metaStore() meta.Store {
 		Logger: slog.New(h), LeaseTTL: time.Duration(o.leaseTTL), LeaseMargin: time.Duration(o.leaseMargin),
 		ControllerTick:  time.Duration(5 * o.controlTick),
 		DefaultReplicas: o.replicas, Now: n.Now, Host: n.m,
+		RebalanceAfter: time.Duration(w.placing.after), RebalanceMoves: w.rebalanceMoves(),
 	}), w}
 	return n.agreed
 }
@@ -220,6 +223,7 @@ func (k *kvClient) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (ok bo
 	if k.c.w.cfg.Break == MutantBlindTxn {
 		conds = nil
 	}
+	ops = k.c.w.falsified(ops)
 	// One that ends before it is sent was never asked for; who has asked does not take that back.
 	if lost := k.call(ctx, func() { ok, revision, err = k.kv.Txn(context.Background(), conds, ops) }); lost != nil {
 		return false, 0, lost

@@ -245,6 +245,7 @@ func (w *World) heal() {
 		w.bringBack(w.removal)
 	}
 	w.drainNone()
+	w.evenOut()
 	w.healGray()
 	for _, n := range w.nodes {
 		n.media.ClearRules()

@@ -30,6 +30,12 @@ const (
 	MutantBlindTxn             // the metadata store writes without comparing
 	MutantNoMarks              // a commit log at rest writes no mark
 	MutantNoProbes             // nobody asks an idle disk
+	MutantWrongRack            // nodes say that they stand in another rack than they do
+	MutantManyMoves            // the cluster's rebalance-moves is more than the operator knows
+	MutantHastyShrink          // who removes a replica removes another one, too
+	MutantSameReplicas         // the store says that a topic has other replicas now, and keeps the old number
+	MutantDeafPause            // the store says that a rebalance has paused, and does not keep that
+	MutantDeafOrder            // leaders do not know whom an operator prefers
 	MutantHasty                // the store removes a node that has replicas: others take its place in the ISR
 )
 
@@ -43,4 +49,6 @@ var Mutants = map[string]Mutant{
 	"rot-everywhere": MutantRotEverywhere, "early-level": MutantEarlyLevel,
 	"no-marks": MutantNoMarks, "no-probes": MutantNoProbes,
 	"other-filter": MutantOtherFilter, "lost-letters": MutantLostLetters,
+	"wrong-rack": MutantWrongRack, "many-moves": MutantManyMoves, "hasty-shrink": MutantHastyShrink,
+	"same-replicas": MutantSameReplicas, "deaf-pause": MutantDeafPause, "deaf-order": MutantDeafOrder,
 }

@@ -204,6 +204,7 @@ func (n *node) engineOptions() engine.Options {
 		DiskProbeAfter: w.probesAfter(), AdmitTimeout: -1, // who submits may not be in a task, and cannot wait for room
 		Cluster: &engine.ClusterOptions{
 			PreferredLeader: w.preferred(), Store: n.metaStore(), Replication: o.cfg, Replicas: o.replicas,
+			Node:        meta.Node{Rack: n.rack()},
 			JoinTimeout: 20 * time.Second, LeaveTimeout: time.Second,
 		},
 	}
@@ -211,8 +212,11 @@ func (n *node) engineOptions() engine.Options {
 
 // preferred is who should lead, in worlds where leaders have to go.
 func (w *World) preferred() func(*meta.Snapshot, meta.PartitionID) replicate.NodeID {
-	if !w.has(FeatureMoves | FeatureNodes) {
+	switch {
+	case !w.has(FeatureMoves | FeatureNodes | FeaturePlacement):
 		return nil
+	case w.cfg.Break == MutantDeafOrder:
+		return func(*meta.Snapshot, meta.PartitionID) replicate.NodeID { return 0 }
 	}
 	return cluster.PreferredLeader
 }

@@ -141,9 +141,12 @@ func (a *agreement) lookAtReplicas(old *meta.Snapshot, was, is *meta.Partition, 
 		}
 		key := nodePart{a.w.nodeIn(old, id), is.ID}
 		s.left[key], a.w.checks.left[key] = true, true
-		if m.cancel {
+		switch {
+		case m.cancel:
 			a.w.Stats.Undone++
-		} else {
+		case m.from == 0:
+			a.w.Stats.Shrunk++
+		default:
 			a.w.Stats.Moves++
 		}
 	}

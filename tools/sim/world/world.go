@@ -49,6 +49,7 @@ type World struct {
 	extra     extra
 	later     later
 	gray      gray
+	placing   placement
 	agreement *agreement // FeatureCluster; nil: the store is the model
 	now       int64      // ns since the beginning
 	seq       uint64
@@ -77,7 +78,7 @@ type Stats struct {
 	Remote, Moves, Undone, Back, Configured, DeadLetters, Carried, OverQuota, Dropped         int
 	Deleted, Remade, Expanded, Removed, Returned, Unwanted, Sampled, Redriven                 int
 	Slow, Hung, Failing, Rotten, Replaced, ClockSteps, Bound, Raised, Compacted, LostLeases   int
-	RottenAtRest, Forced, Poisoned                                                            int
+	RottenAtRest, Forced, Poisoned, Resized, Shrunk, Evened, Ordered, Transferred             int
 	Virtual                                                                                   time.Duration
 }
 
@@ -99,7 +100,7 @@ func (s *Stats) fields() []*int {
 		&s.Remote, &s.Moves, &s.Undone, &s.Back, &s.Configured, &s.DeadLetters, &s.Carried, &s.OverQuota, &s.Dropped,
 		&s.Deleted, &s.Remade, &s.Expanded, &s.Removed, &s.Returned, &s.Unwanted, &s.Sampled, &s.Redriven,
 		&s.Slow, &s.Hung, &s.Failing, &s.Rotten, &s.Replaced, &s.ClockSteps, &s.Bound, &s.Raised, &s.Compacted, &s.LostLeases,
-		&s.RottenAtRest, &s.Forced, &s.Poisoned,
+		&s.RottenAtRest, &s.Forced, &s.Poisoned, &s.Resized, &s.Shrunk, &s.Evened, &s.Ordered, &s.Transferred,
 	}
 }
 
@@ -247,6 +248,7 @@ func (w *World) build() {
 	}
 	w.startWorkload()
 	w.startGray()
+	w.startPlacement()
 	if w.has(FeatureMoves) {
 		w.every(w.extra.operateEvery, func() {
 			if w.faults {

@@ -103,6 +103,41 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
+// Replicas, racks, rebalancing and transfers: every partition ends with as many replicas as its topic wants, spread as
+// evenly over racks and nodes as that is possible, and nothing is lost on the way. Seeds draw this only from
+// firstPlacementSeed on.
+func TestPlacement(t *testing.T) {
+	var seeds []uint64
+	for seed := range uint64(40) {
+		seeds = append(seeds, seed)
+	}
+	sum := runAll(t, Config{Features: FeaturePlacement}, seeds)
+	more := runAll(t, Config{Features: FeaturePlacement | FeatureMoves | FeatureNodes | FeatureTopics | FeatureHung},
+		seeds[:20])
+	sum.Add(&more)
+	for what, n := range map[string]int{
+		"changes of replicas": sum.Resized, "replicas that were removed": sum.Shrunk, "moves of rebalances": sum.Evened,
+		"orders to hand over": sum.Ordered, "orders that were carried out": sum.Transferred, "moves": sum.Moves,
+		"nodes that were removed": sum.Removed, "topics that were made again": sum.Remade,
+	} {
+		if n == 0 {
+			t.Errorf("the seeds bring about no %s: they do not reach what they are for", what)
+		}
+	}
+	draws := func(from uint64) (count int) {
+		for seed := from; seed < from+40; seed++ {
+			w := &World{Seed: seed}
+			if w.drawPlacement(); w.has(FeaturePlacement) {
+				count++
+			}
+		}
+		return count
+	}
+	if old, now := draws(0), draws(firstPlacementSeed); old != 0 || now == 0 {
+		t.Errorf("%d old seeds and %d new ones draw placement", old, now)
+	}
+}
+
 // Every seed that has found something is run for ever.
 func TestRegressions(t *testing.T) {
 	f, err := os.Open("testdata/seeds.txt")
@@ -182,6 +217,12 @@ var liesOf = []struct {
 	{"echo", FeatureStrict | FeatureRemote | FeatureChannels, 60},
 	{"blind-txn", FeatureCluster, 40},
 	{"no-marks", FeatureIdle | FeatureRot, 40},
+	{"wrong-rack", FeaturePlacement, 20},
+	{"many-moves", FeaturePlacement, 40},
+	{"hasty-shrink", FeaturePlacement, 20},
+	{"same-replicas", FeaturePlacement, 20},
+	{"deaf-pause", FeaturePlacement, 60},
+	{"deaf-order", FeaturePlacement, 20},
 	{"no-probes", FeatureIdle | FeatureHung | FeatureMoves, 150},
 }
 

@@ -1,0 +1,123 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/cluster/kv"
+	"penstock/cluster/kv/memory"
+	"penstock/engine/meta"
+)
+
+// laggard is a way to the metadata whose watch can be made to fall behind.
+type laggard struct {
+	*memory.Store
+	mu   sync.Mutex
+	held chan struct{} // the watch brings nothing until this is closed; nil: it is up to date
+}
+
+func (l *laggard) Watch(ctx context.Context, prefix string, after int64, changed func([]kv.Event, int64)) error {
+	return l.Store.Watch(ctx, prefix, after, func(es []kv.Event, revision int64) {
+		l.mu.Lock()
+		held := l.held
+		l.mu.Unlock()
+		if held != nil {
+			<-held
+		}
+		changed(es, revision)
+	})
+}
+
+// fallBehind holds the watch up, and returns what lets it go on.
+func (l *laggard) fallBehind() (goOn func()) {
+	held := make(chan struct{})
+	l.mu.Lock()
+	l.held = held
+	l.mu.Unlock()
+	return sync.OnceFunc(func() {
+		l.mu.Lock()
+		l.held = nil
+		l.mu.Unlock()
+		close(held)
+	})
+}
+
+// late adds a node whose watch can fall behind.
+func (w *world) late(name string) (*testNode, *laggard) {
+	n := w.prepare(name, uuid.New())
+	way := &laggard{Store: w.m.Store(name)}
+	o := w.opts
+	o.Logger = slog.New(slog.NewTextHandler(n.logs, nil))
+	n.Store = New(way, o)
+	n.s = n.Store.(*store)
+	w.join(n)
+	return n, way
+}
+
+// A change that a node takes for done, because its watch shows an older state, is done all the same, before it is
+// answered.
+func TestChangeOnANodeWhoseWatchIsBehind(t *testing.T) {
+	w := newWorld(t, 3)
+	a := w.nodes[0]
+	b, way := w.late("n4")
+	topic := w.create(a, meta.Topic{Name: "x", Partitions: 1, Replicas: 2})
+	if err := a.Rebalance(ctx(t), meta.RebalancePause); err != nil {
+		t.Fatal(err)
+	}
+	w.until(b, "the pause", func(s *meta.Snapshot) bool { return s.Rebalance.Paused && s.Topics[topic.ID] != nil })
+	goOn := way.fallBehind()
+	defer goOn()
+	if err := a.Rebalance(ctx(t), meta.RebalanceResume); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.SetReplicas(ctx(t), topic.ID, 1); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(50*time.Millisecond, goOn)
+	if err := b.Rebalance(ctx(t), meta.RebalancePause); err != nil || !b.Snapshot().Rebalance.Paused {
+		t.Errorf("a pause: %v, %+v", err, b.Snapshot().Rebalance)
+	}
+	w.until(a, "the pause", func(s *meta.Snapshot) bool { return s.Rebalance.Paused })
+	if now, err := b.SetReplicas(ctx(t), topic.ID, 2); err != nil || now.Replicas != 2 {
+		t.Errorf("two replicas: %+v, %v", now, err)
+	}
+	w.until(a, "two replicas", func(s *meta.Snapshot) bool { return s.Topics[topic.ID].Replicas == 2 })
+}
+
+// A move that a node decides on an older state, in which the target has no replica yet, is refused: with a replica on
+// both nodes from the start it would never end.
+func TestMoveOnANodeWhoseWatchIsBehind(t *testing.T) {
+	w := newWorld(t, 2)
+	a, c := w.nodes[0], w.nodes[1]
+	if err := c.ReportDisk(ctx(t), meta.DiskHung); err != nil {
+		t.Fatal(err)
+	}
+	topic := w.create(a, meta.Topic{Name: "x", Partitions: 1, Replicas: 1})
+	id := part(topic, 0)
+	b, way := w.late("n3")
+	if err := a.Drain(ctx(t), b.node.ID, true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.SetReplicas(ctx(t), topic.ID, 2); err != nil {
+		t.Fatal(err)
+	}
+	w.until(b, "two replicas are wanted", func(s *meta.Snapshot) bool {
+		return s.Topics[topic.ID] != nil && s.Topics[topic.ID].Replicas == 2 && s.Nodes[b.node.ID].Draining
+	})
+	goOn := way.fallBehind()
+	defer goOn()
+	if err := c.ReportDisk(ctx(t), meta.DiskGood); err != nil { // now it can take a replica
+		t.Fatal(err)
+	}
+	w.until(a, "a second replica", func(s *meta.Snapshot) bool { return len(s.Partitions[id].State.Replicas) == 2 })
+	time.AfterFunc(50*time.Millisecond, goOn)
+	if err := b.MovePartition(ctx(t), id, a.node.ID, c.node.ID); !errors.Is(err, meta.ErrExists) {
+		t.Errorf("%v; under way is %+v", err, a.Snapshot().Moves[id])
+	}
+}
