@@ -34,12 +34,33 @@ type Status struct {
 	Partitions      int          `json:"partitions"`
 	UnderReplicated int          `json:"under_replicated"`
 	Leaderless      int          `json:"leaderless"`
+	Rebalance       Rebalance    `json:"rebalance"`
+}
+
+// Rebalance is what the status says about moves.
+type Rebalance struct {
+	State     string `json:"state"` // idle, running or paused
+	Wanted    bool   `json:"wanted"`
+	Moves     int    `json:"moves"`     // under way
+	Remaining int    `json:"remaining"` // not begun
+}
+
+// Plan is what `engine cluster rebalance --dry-run --json` prints.
+type Plan struct {
+	Steps []struct {
+		Topic     string `json:"topic"`
+		Partition uint32 `json:"partition"`
+		From      string `json:"from"`
+		To        string `json:"to"`
+		Swap      bool   `json:"swap"`
+	} `json:"steps"`
 }
 
 // NodeStatus is a member of the cluster.
 type NodeStatus struct {
-	Name string `json:"name"`
-	Live bool   `json:"live"`
+	Name     string `json:"name"`
+	Live     bool   `json:"live"`
+	Replicas int    `json:"replicas"`
 }
 
 // Topics is what the harness reads of /cluster/topics.

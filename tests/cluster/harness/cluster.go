@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -185,6 +186,40 @@ func (c *Cluster) readLines(ctx context.Context, r *os.File, o Options, binary s
 	}()
 	sortNodes(c.Nodes)
 	return nil
+}
+
+// Join starts one more node of a cluster that Dev has made, with the settings of its first node, and returns when the
+// node is ready. It holds no metadata.
+func (c *Cluster) Join(ctx context.Context, name string) (*Node, error) {
+	first := c.Nodes[0]
+	base, err := freePorts(len(c.Nodes) + 4)
+	if err != nil {
+		return nil, err
+	}
+	address := func(i int) string { return "127.0.0.1:" + strconv.Itoa(base+i) }
+	n := &Node{
+		Name: name, NSQ: address(0), HTTP: address(1), Lookup: address(2), binary: first.binary,
+		DataPath: filepath.Join(filepath.Dir(first.DataPath), name), Args: slices.Clone(first.Args),
+		LogPath: filepath.Join(filepath.Dir(first.DataPath), name+".log"),
+	}
+	own := map[string]string{
+		"--data-path": n.DataPath, "--node-id": name, "--nsq-address": n.NSQ, "--http-address": n.HTTP,
+		"--lookup-address": n.Lookup, "--cluster-address": address(3),
+	}
+	for flag, value := range own {
+		i := slices.Index(n.Args, flag)
+		if i < 0 || i+1 == len(n.Args) {
+			return nil, fmt.Errorf("node %s was started without %s: %q", first.Name, flag, n.Args)
+		}
+		n.Args[i+1] = value
+	}
+	c.Nodes = append(c.Nodes, n)
+	return n, n.Restart(ctx)
+}
+
+// Forget takes a node that was stopped for good out of the cluster's.
+func (c *Cluster) Forget(n *Node) {
+	c.Nodes = slices.DeleteFunc(c.Nodes, func(o *Node) bool { return o == n })
 }
 
 // Node returns a node by its name.
