@@ -10,12 +10,15 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
 	"github.com/spf13/cobra"
 
+	"penstock/cluster/admin"
+	"penstock/cmd/engine/client"
 	"penstock/engine"
 )
 
@@ -31,12 +34,17 @@ const (
 type definitions struct {
 	Version int               `json:"version"`
 	Topics  []topicDefinition `json:"topics"`
+
+	// nodes is how many nodes there are that can hold replicas; 1: the node is in no cluster. Only what the node says has
+	// it, not a document.
+	nodes int
 }
 
 // topicDefinition is one topic. Version in its settings is not compared and not applied.
 type topicDefinition struct {
 	Name       string              `json:"name"`
 	Partitions int                 `json:"partitions,omitzero"` // 0: the node's default for a new topic, else as it is
+	Replicas   int                 `json:"replicas,omitzero"`   // likewise; left out by a node that is in no cluster
 	Settings   *topicSettings      `json:"settings,omitempty"`  // nil: as they are
 	Channels   []channelDefinition `json:"channels"`
 }
@@ -48,7 +56,8 @@ type channelDefinition struct {
 
 // change is one step from what there is to what a document says.
 type definitionChange struct {
-	Action  string `json:"action"` // create-topic, set-topic, create-channel, set-channel, delete-channel, delete-topic
+	// create-topic, set-topic, set-replicas, create-channel, set-channel, delete-channel, delete-topic
+	Action  string `json:"action"`
 	Topic   string `json:"topic"`
 	Channel string `json:"channel,omitempty"`
 	Detail  string `json:"detail,omitempty"`
@@ -141,6 +150,10 @@ func (o *operator) definitions(ctx context.Context) (*definitions, error) {
 		return nil, err
 	}
 	d := &definitions{Version: definitionsVersion, Topics: []topicDefinition{}}
+	replicas, err := o.replicasOf(ctx, d)
+	if err != nil {
+		return nil, err
+	}
 	for i := range all {
 		if strings.HasSuffix(all[i].Name, ephemeralSuffix) {
 			continue
@@ -149,7 +162,15 @@ func (o *operator) definitions(ctx context.Context) (*definitions, error) {
 		if err != nil {
 			return nil, err
 		}
-		t := topicDefinition{Name: all[i].Name, Partitions: s.Partitions, Settings: s, Channels: []channelDefinition{}}
+		t := topicDefinition{
+			Name: all[i].Name, Partitions: s.Partitions, Replicas: replicas[all[i].Name], Settings: s,
+			Channels: []channelDefinition{},
+		}
+		// A topic that nobody configured shows the min_isr that follows from its replicas. In a document that would be an
+		// order to keep it, however many replicas the topic gets.
+		if s.Version == 0 && s.MinISR == new(topicSettings).WantedMinISR(t.Replicas) {
+			s.MinISR = 0
+		}
 		s.Version, s.Partitions = 0, 0
 		for _, c := range all[i].Channels {
 			if strings.HasSuffix(c.Name, ephemeralSuffix) {
@@ -165,6 +186,29 @@ func (o *operator) definitions(ctx context.Context) (*definitions, error) {
 		d.Topics = append(d.Topics, t)
 	}
 	return d, nil
+}
+
+// replicasOf returns the number of replicas of each topic; nil if the node is in no cluster. It sets d.nodes.
+func (o *operator) replicasOf(ctx context.Context, d *definitions) (map[string]int, error) {
+	var st admin.Status
+	var topics admin.Topics
+	err := o.client.Get(ctx, "/cluster/status", nil, &st)
+	if errors.Is(err, client.ErrNoSuchRequest) {
+		d.nodes = 1
+		return nil, nil
+	}
+	if err == nil {
+		err = o.client.Get(ctx, "/cluster/topics", nil, &topics)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d.nodes = len(st.Nodes)
+	all := make(map[string]int, len(topics.Topics))
+	for i := range topics.Topics {
+		all[topics.Topics[i].Name] = topics.Topics[i].Replicas
+	}
+	return all, nil
 }
 
 // readDefinitions reads a document, JSON or TOML, strictly: nothing is applied from one that is not wholly valid.
@@ -221,6 +265,9 @@ func (d *definitions) check() error {
 			return fmt.Errorf("%q cannot name a topic in definitions; nothing was changed", t.Name)
 		case topics[t.Name]:
 			return fmt.Errorf("topic %s is defined twice; nothing was changed", t.Name)
+		case t.Replicas < 0 || t.Replicas > engine.MaxReplicas:
+			return fmt.Errorf("topic %s cannot have %d replicas: it can have 1 to %d; nothing was changed", t.Name, t.Replicas,
+				engine.MaxReplicas)
 		case t.Partitions < 0 || t.Partitions > engine.MaxPartitions:
 			return fmt.Errorf("topic %s cannot have %d partitions; nothing was changed", t.Name, t.Partitions)
 		}
@@ -261,16 +308,19 @@ func changesTo(is, want *definitions, prune bool) ([]definitionChange, error) {
 		w := &want.Topics[i]
 		h := had[w.Name]
 		if h == nil {
-			h = &topicDefinition{Name: w.Name, Partitions: w.Partitions, Settings: new(topicSettings)}
+			h = &topicDefinition{
+				Name: w.Name, Partitions: w.Partitions, Replicas: w.Replicas, Settings: new(topicSettings),
+			}
 			out = append(out, definitionChange{Action: "create-topic", Topic: w.Name, topic: w})
 		}
 		if w.Partitions != 0 && w.Partitions < h.Partitions {
 			return nil, fmt.Errorf("topic %s has %d partitions and cannot have %d: none can be taken away, since each holds "+
 				"messages; nothing was changed", w.Name, h.Partitions, w.Partitions)
 		}
-		if detail := topicDiff(h, w); detail != "" {
-			out = append(out, definitionChange{Action: "set-topic", Topic: w.Name, Detail: detail, topic: w})
+		if err := replicasFit(h, w, is.nodes); err != nil {
+			return nil, err
 		}
+		out = append(out, topicChanges(h, w)...)
 		out = append(out, channelChanges(h, w, prune)...)
 		delete(had, w.Name)
 	}
@@ -280,6 +330,42 @@ func changesTo(is, want *definitions, prune bool) ([]definitionChange, error) {
 		}
 	}
 	return out, nil
+}
+
+// replicasFit says why a topic cannot have the replicas that w wants, so that nothing is changed before a node refuses
+// it. nodes is how many nodes there are.
+func replicasFit(h, w *topicDefinition, nodes int) error {
+	replicas := cmp.Or(w.Replicas, h.Replicas)
+	if nodes == 1 {
+		replicas = max(replicas, 1)
+	}
+	switch {
+	case w.Replicas > nodes:
+		return fmt.Errorf("topic %s cannot have %d replicas, because there are %d nodes; nothing was changed", w.Name,
+			w.Replicas, nodes)
+	case w.Settings != nil && replicas != 0 && w.Settings.MinISR > replicas:
+		return fmt.Errorf("topic %s cannot have a min_isr of %d with %d replicas; nothing was changed", w.Name,
+			w.Settings.MinISR, replicas)
+	}
+	return nil
+}
+
+// topicChanges returns the changes of a topic itself. Replicas are added before its settings ask for them, and taken
+// away after the settings do not any more.
+func topicChanges(h, w *topicDefinition) (out []definitionChange) {
+	if detail := topicDiff(h, w); detail != "" {
+		out = append(out, definitionChange{Action: "set-topic", Topic: w.Name, Detail: detail, topic: w})
+	}
+	if w.Replicas == 0 || w.Replicas == h.Replicas || w.Replicas == 1 && h.Replicas == 0 {
+		return out
+	}
+	c := definitionChange{
+		Action: "set-replicas", Topic: w.Name, Detail: fmt.Sprintf("%d -> %d", h.Replicas, w.Replicas), topic: w,
+	}
+	if w.Replicas > h.Replicas {
+		return slices.Insert(out, 0, c)
+	}
+	return append(out, c)
 }
 
 func channelChanges(h, w *topicDefinition, prune bool) (out []definitionChange) {

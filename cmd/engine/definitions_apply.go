@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"penstock/cluster/admin"
 	"penstock/engine"
 )
 
@@ -141,7 +142,13 @@ func (o *operator) applyOne(ctx context.Context, c *definitionChange) error {
 		if c.topic.Partitions != 0 {
 			q.Set("partitions", strconv.Itoa(c.topic.Partitions))
 		}
+		if c.topic.Replicas != 0 {
+			q.Set("replicas", strconv.Itoa(c.topic.Replicas))
+		}
 		return o.client.Post(ctx, "/topic/create", q, nil, nil)
+	case "set-replicas":
+		body := &admin.SetReplicas{Topic: c.Topic, Replicas: c.topic.Replicas}
+		return o.client.Post(ctx, "/cluster/set-replicas", nil, body, nil)
 	case "set-topic":
 		now, err := o.topicSettings(ctx, c.Topic)
 		if err != nil {

@@ -1,10 +1,15 @@
 package main
 
 import (
+	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // Definitions that one node exports make another node the same; applied again they change nothing.
@@ -94,3 +99,116 @@ func TestDefinitionsRefused(t *testing.T) {
 
 // topicsDocument returns a document with these topics.
 func topicsDocument(topics string) string { return `{"version":1,"topics":[` + topics + "]}" }
+
+// On a cluster of three nodes definitions have the replicas of each topic, every node exports the same, and what cannot
+// be applied is refused before anything is changed. top and consumers show what all three nodes lead.
+func TestDefinitionsOnACluster(t *testing.T) {
+	t.Parallel()
+	p := startDevAs(t, realNodes, t.TempDir())
+	all := p.ready(3)
+	nodes := []string{all["n1"].HTTP, all["n2"].HTTP, all["n3"].HTTP}
+	at := func(i int, args ...string) string {
+		t.Helper()
+		return steer(t, append(args, "--http-address", nodes[i%3])...)
+	}
+	awaitEverywhere := func(what string, holds func(exported string) bool) (exported string) {
+		t.Helper()
+		for i := range nodes {
+			for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+				o := execute(t, "definitions", "export", "--http-address", nodes[i])
+				if exported = o.stdout; o.code == 0 && holds(exported) {
+					break
+				}
+				if time.Now().After(end) {
+					t.Fatalf("node %d: %s: %+v", i+1, what, o)
+				}
+			}
+		}
+		return exported
+	}
+	at(0, "topic", "create", "orders", "--partitions", "3", "--replicas", "2")
+	at(0, "channel", "create", "orders", "billing")
+	before := awaitEverywhere("the replicas are missing", func(got string) bool {
+		return strings.Contains(got, `"replicas": 2`) && strings.Contains(got, `"billing"`) &&
+			strings.Contains(got, `"min_isr": 0`)
+	})
+	file := filepath.Join(t.TempDir(), "d.json")
+	apply := func(i int, doc string, more ...string) outcome {
+		t.Helper()
+		must(t, os.WriteFile(file, []byte(doc), 0o600))
+		return execute(t, append([]string{"definitions", "apply", file, "--http-address", nodes[i]}, more...)...)
+	}
+	for i := range nodes {
+		if o := apply(i, before); o.stdout != "nothing differs\n" || o.code != 0 {
+			t.Errorf("applied where it was exported: %+v", o)
+		}
+	}
+	for doc, want := range map[string]string{
+		topicsDocument(`{"name":"new"},{"name":"a","replicas":4}`):                                "there are 3 nodes",
+		topicsDocument(`{"name":"new"},{"name":"orders","replicas":99}`):                          "it can have 1 to",
+		topicsDocument(`{"name":"new"},{"name":"orders","replicas":-1}`):                          "it can have 1 to",
+		topicsDocument(`{"name":"new"},{"name":"orders","settings":{"min_isr":3}}`):               "min_isr of 3 with 2",
+		topicsDocument(`{"name":"new"},{"name":"a","replicas":1,"settings":{"min_isr":2}}`):       "min_isr of 2 with 1",
+		topicsDocument(`{"name":"new"},{"name":"orders","replicas":3,"partitions":1}`):            "none can be taken",
+		strings.Replace(before, `"replicas": 2`, `"replicas": "two"`, 1):                          "holds no definitions",
+		topicsDocument(`{"name":"new"},{"name":"orders","channels":[{"name":"c"},{"name":"c"}]}`): "defined twice",
+	} {
+		apply(1, doc).check(t, exitUsage, want)
+	}
+	awaitEverywhere("something was changed", func(got string) bool { return got == before })
+
+	doc := topicsDocument(
+		`{"name":"orders","replicas":3,"settings":{"min_isr":3}},{"name":"one","replicas":1,"partitions":2}`)
+	want := "~ set replicas orders 2 -> 3\n~ set topic orders min_isr null -> 3\n+ create topic one\n3 changes"
+	if o := apply(2, doc, "--dry-run"); o.stdout != want+" would be made; nothing was changed\n" {
+		t.Errorf("--dry-run: %+v", o)
+	}
+	awaitEverywhere("--dry-run changed something", func(got string) bool { return got == before })
+	if o := apply(2, doc); o.stdout != want+"\n" || o.code != 0 {
+		t.Errorf("apply: %+v", o)
+	}
+	awaitEverywhere("it was not applied", func(got string) bool {
+		return strings.Contains(got, `"replicas": 3`) && strings.Contains(got, `"replicas": 1`) &&
+			strings.Contains(got, `"min_isr": 3`)
+	})
+	down := topicsDocument(`{"name":"orders","replicas":2,"settings":{"min_isr":1}}`)
+	if o := apply(0, down); o.stdout != "~ set topic orders min_isr 3 -> 1\n~ set replicas orders 3 -> 2\n2 changes\n" {
+		t.Errorf("fewer replicas: %+v", o)
+	}
+
+	showOfThreeNodes(t, all, at)
+	p.signal(p.cmd.Process.Pid, syscall.SIGTERM)
+	if code := p.wait(); code != 0 {
+		t.Errorf("exit code %d:\n%s", code, p.stderr)
+	}
+}
+
+// showOfThreeNodes looks at topic orders, whose partitions three nodes lead, with top and consumers.
+func showOfThreeNodes(t *testing.T, nodes map[string]devNode, at func(i int, args ...string) string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", nodes["n2"].NSQ)
+	must(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "  V2SUB orders billing\nRDY 5\n")
+	must(t, err)
+	for i, name := range []string{"n1", "n2", "n3"} {
+		publishRush(t, nodes[name].HTTP, fmt.Sprint("order ", i))
+	}
+	for i := range nodes {
+		i := int(i[1] - '0')
+		got := rows(at(i, "top", "--once", "--interval", "200ms"))
+		if len(got) < 3 || !strings.HasPrefix(strings.Join(got[2:], "\n"), "orders  billing  ") &&
+			!strings.Contains(strings.Join(got, "\n"), "\norders  billing  ") {
+			t.Errorf("top: %q", got)
+		}
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			got = rows(at(i, "channel", "consumers", "orders", "billing"))
+			if len(got) > 1 && strings.Contains(got[1], "127.0.0.1") {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("consumers: %q", got)
+			}
+		}
+	}
+}

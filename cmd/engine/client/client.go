@@ -194,6 +194,9 @@ func (c *Client) failure(err error) error {
 	case errors.As(err, &name):
 		return usage("the certificate of the node at %s is for another name (%w): use a name in it as --http-address; "+
 			"nothing was sent", c.Address, err)
+	case strings.Contains(err.Error(), "protocol version not supported"):
+		return usage("the node at %s speaks only TLS 1.2: raise it there, or say --tls-min-version 1.2; nothing was sent",
+			c.Address)
 	case errors.As(err, &record), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return usage("%s does not speak TLS: say http:// for its HTTP address, or name its HTTPS address", c.Address)
 	}

@@ -223,3 +223,23 @@ func TestRefusals(t *testing.T) {
 		n.Close()
 	}
 }
+
+// TLS 1.2 is spoken only if that is said.
+func TestMinVersion(t *testing.T) {
+	old := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("{}"))
+	}))
+	old.TLS = &tls.Config{MaxVersion: tls.VersionTLS12}
+	old.StartTLS()
+	defer old.Close()
+	ca := write(t, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: old.Certificate().Raw})))
+	for version, want := range map[string]string{
+		"": "--tls-min-version 1.2", "1.3": "--tls-min-version 1.2", "1.2": "", "1.1": "must be 1.3 or 1.2",
+	} {
+		c := &Client{Flags: Flags{Address: old.URL, CAFile: ca, MinVersion: version}}
+		err := c.Get(t.Context(), "/stats", nil, nil)
+		if (err == nil) != (want == "") || err != nil && (!errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v, want %q", version, err, want)
+		}
+	}
+}

@@ -36,6 +36,7 @@ type Flags struct {
 	CAFile              string // PEM; empty: the certificate authorities of this machine
 	CertFile, KeyFile   string // PEM; empty: the client shows no certificate
 	SkipVerify          bool   // accept any certificate: the other end may be anybody
+	MinVersion          string // of TLS: "1.3", also if it is empty, or "1.2"
 	TokenFile           string // empty: the token is in EnvToken, or there is none
 	AllowPlaintextToken bool   // send the token without TLS to another machine
 }
@@ -55,6 +56,7 @@ func (f *Flags) Add(set *pflag.FlagSet, aliases ...string) {
 	set.StringVar(&f.KeyFile, "tls-key", "", "PEM `FILE` with the private key for --tls-cert")
 	set.BoolVar(&f.SkipVerify, "tls-insecure-skip-verify", false,
 		"accept every certificate: whoever intercepts the connection can read and change all of it")
+	set.StringVar(&f.MinVersion, "tls-min-version", "1.3", "lowest `VERSION` of TLS to speak: 1.3 or 1.2")
 	set.StringVar(&f.TokenFile, "token-file", "",
 		"`FILE` with the token to log in with (or "+EnvToken+", the token itself)")
 	set.BoolVar(&f.AllowPlaintextToken, "allow-plaintext-token", false,
@@ -109,6 +111,13 @@ func (f *Flags) UsesTLS() bool {
 // TLS returns the client's part of TLS. The server's name is not set.
 func (f *Flags) TLS() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: f.SkipVerify}
+	switch f.MinVersion {
+	case "", "1.3":
+	case "1.2":
+		c.MinVersion = tls.VersionTLS12
+	default:
+		return nil, usage("--tls-min-version is %q; it must be 1.3 or 1.2: older ones are broken", f.MinVersion)
+	}
 	if f.CAFile != "" {
 		pem, err := os.ReadFile(f.CAFile)
 		if err != nil {

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"penstock/cmd/engine/client"
+)
+
+// local are the commands that talk to no running node; completion makes more.
+var local = []string{
+	"engine serve", "engine nsqd", "engine dev-cluster", "engine config", "engine restore", "engine upgrade",
+	"engine version",
+	"engine cluster init-tls",
+	"engine migrate nsqd", // it can, and has flags of its own
+}
+
+// leaves returns the commands that do something, except help and completion.
+func leaves(root *cobra.Command) (out []*cobra.Command) {
+	for _, cmd := range allCommands(root) {
+		if len(cmd.Commands()) == 0 && cmd.Runnable() && cmd.Name() != "help" {
+			out = append(out, cmd)
+		}
+	}
+	return out
+}
+
+// O4, O12: every command that talks to a node does so with the same flags, and prints JSON.
+func TestCommandsHaveTheSameFlags(t *testing.T) {
+	all := pflag.NewFlagSet("", pflag.ContinueOnError)
+	new(client.Flags).Add(all)
+	var names []string
+	all.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if names = append(names, "json"); len(names) < 9 {
+		t.Fatalf("%q", names)
+	}
+	var asked []string
+	for _, cmd := range leaves(rootCommand()) {
+		path := cmd.CommandPath()
+		if slices.Contains(local, path) {
+			continue
+		}
+		asked = append(asked, strings.TrimPrefix(path, "engine "))
+		for _, name := range names {
+			f := cmd.Flag(name)
+			if f == nil {
+				t.Errorf("%s lacks --%s", path, name)
+				continue
+			}
+			if want := all.Lookup(name); want != nil && (f.Usage != want.Usage || f.DefValue != want.DefValue || f.Hidden) {
+				t.Errorf("%s: --%s is another flag: %s", path, name, f.Usage)
+			}
+		}
+	}
+	if len(asked) < 40 {
+		t.Errorf("only these commands talk to a node: %q", asked)
+	}
+	status, _, err := rootCommand().Find([]string{"cluster", "status"})
+	must(t, err)
+	if f := status.Flag("http"); f == nil || !f.Hidden {
+		t.Error("the old name --http does not work any more")
+	}
+}
