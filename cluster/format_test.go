@@ -33,7 +33,7 @@ func TestFormat(t *testing.T) {
 		ID: id,
 		State: replicate.State{
 			Epoch: 5, Version: 9, Leader: 3, Boot: boot, MinISR: 2,
-			Replicas: []replicate.NodeID{3, 1}, ISR: []replicate.Member{{Node: 3, Store: disk}},
+			Replicas: []replicate.NodeID{3, 1}, ISR: []replicate.Member{{Node: 3, Store: disk}}, Restored: 4,
 		},
 		Damaged:  []replicate.Member{{Node: 1, Store: disk}},
 		Transfer: meta.Transfer{To: 1, Epoch: 5},
@@ -67,6 +67,7 @@ func TestFormat(t *testing.T) {
 	add("moves", partKey(movesDir, id), encode(moveRow{From: 1, To: 2, Drain: true, Cancel: true}))
 	add("deleted", topicKey(deletedDir, topic), encode(deletedRow{Name: "t", AtNs: 5}))
 	add("tombstones", tombstoneKey(meta.TombstoneKey{Topic: "t", Node: 3}), encode(tombstoneRow{UntilNs: 5}))
+	add("restored", restoredKey, encode(restoredRow{Generation: 1, Revision: 812, Nodes: []string{"n1", "n3"}}))
 	add("forced", partKey(forcedDir, id), encode(forcedRow{
 		Epoch: 5, Node: 3, FormerISR: memberRows(partition.Damaged), AtNs: 5,
 	}))

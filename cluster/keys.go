@@ -18,6 +18,7 @@ const (
 	controllerKey = "controller"
 	levelKey      = "level"
 	rebalanceKey  = "rebalance"
+	restoredKey   = "restored"
 
 	nodesDir      = "nodes/"
 	liveDir       = "live/"

@@ -36,6 +36,7 @@ type partitionRow struct {
 	Damaged  []memberRow        `json:"damaged,omitempty"`
 	Transfer meta.Transfer      `json:"transfer,omitzero"`
 	Leaders  []meta.Term        `json:"leaders,omitempty"` // see meta.Partition.Terms
+	Restored segment.Epoch      `json:"restored,omitempty"`
 }
 
 type moveRow struct {
@@ -92,7 +93,7 @@ func encodePartition(p *meta.Partition) []byte {
 	return encode(partitionRow{
 		Epoch: s.Epoch, Version: s.Version, Leader: s.Leader, Boot: s.Boot, MinISR: s.MinISR,
 		Replicas: s.Replicas, ISR: memberRows(s.ISR), Damaged: memberRows(p.Damaged), Transfer: p.Transfer,
-		Leaders: p.Terms,
+		Leaders: p.Terms, Restored: s.Restored,
 	})
 }
 
@@ -108,7 +109,7 @@ func decodePartition(id meta.PartitionID, value []byte) (*meta.Partition, error)
 		ID: id,
 		State: replicate.State{
 			Epoch: r.Epoch, Version: r.Version, Leader: r.Leader, Boot: r.Boot, MinISR: r.MinISR,
-			Replicas: r.Replicas, ISR: members(r.ISR),
+			Replicas: r.Replicas, ISR: members(r.ISR), Restored: r.Restored,
 		},
 		Damaged: members(r.Damaged), Transfer: r.Transfer,
 		Terms: r.Leaders[max(0, len(r.Leaders)-meta.MaxTermCount):],

@@ -209,6 +209,8 @@ func (alone) gather(
 
 func (alone) closeTopic(*Topic, error) {}
 
+func (alone) exportMetadata() ([]byte, error) { return nil, nil }
+
 func (alone) noteUnreadable(uuid.UUID) {}
 
 func (alone) opened(t *Topic) { t.restore() }

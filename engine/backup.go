@@ -53,10 +53,12 @@ type BackupStatus struct {
 	Ended  time.Time `json:"ended,omitzero"`
 	Files  int       `json:"files"` // when it is done
 	// CopiedBytes and LinkedBytes so far. LinkedBytes take no space.
-	CopiedBytes int64  `json:"copied_bytes"`
-	LinkedBytes int64  `json:"linked_bytes"`
-	Damaged     int    `json:"damaged_partitions,omitempty"` // with ranges that cannot be read, here as in the backup
-	Error       string `json:"error,omitempty"`
+	CopiedBytes int64 `json:"copied_bytes"`
+	LinkedBytes int64 `json:"linked_bytes"`
+	Damaged     int   `json:"damaged_partitions,omitempty"` // with ranges that cannot be read, here as in the backup
+	// NoMetadata says why the cluster's metadata is not in the backup; everything else is. Empty for a single node.
+	NoMetadata string `json:"no_metadata,omitempty"`
+	Error      string `json:"error,omitempty"`
 }
 
 // Errors of StartBackup.
@@ -85,8 +87,9 @@ type heldSegment struct {
 //  2. Each segment file gets a second name below held/. Retention, deletions and resets remove only the first name.
 //  3. The commit log is copied up to its last durable group: this is the moment of the backup. It is behind step 2, so
 //     a record of a cut or deletion that step 2 met is in the copy, and recovery handles the segments as after a crash.
-//  4. The flusher goes on. The segments are linked into the backup or copied, then come topic.json and node.json, then
-//     the manifest.
+//  4. The flusher goes on. The segments are linked into the backup or copied, then come topic.json and node.json.
+//  5. In a cluster, its metadata follow. They are of a later moment, so they know every epoch that the logs know. Then
+//     comes the manifest.
 //
 // Steps 2 and 3 take as long as reading the commit log does, at most CommitLiveBytes. Meanwhile at least half of the
 // commit log's room is left for puts, unless the flusher was behind already.
@@ -97,7 +100,6 @@ type backupRun struct {
 	o        BackupOptions
 	w        *backup.Writer
 	segments []heldSegment
-	topics   map[uuid.UUID]*dir.Topic
 }
 
 // backupSlot has the state of the last backup. The mutex guards it, and nothing is called while it is held.
@@ -134,7 +136,7 @@ func (e *Engine) StartBackup(o BackupOptions) error {
 	if o.Rate == 0 {
 		o.Rate = backup.DefaultRate
 	}
-	r := &backupRun{e: e, o: o, topics: map[uuid.UUID]*dir.Topic{}}
+	r := &backupRun{e: e, o: o}
 	began := BackupStatus{State: BackupRunning, Dir: o.Dir, Began: e.host.Wall()}
 	if !e.backup.begin(began) {
 		return ErrBackupRuns
@@ -269,35 +271,50 @@ func (r *backupRun) make(m *backup.Manifest) error {
 		return err
 	}
 	r.noteTopics()
-	if err := r.freeze(); err != nil {
+	err := r.freeze()
+	topics := r.notedTopics()
+	if err != nil {
 		return err
 	}
-	r.noteTopics()
 	for i := range r.segments {
 		if err := r.segment(&r.segments[i]); err != nil {
 			return err
 		}
 	}
-	for id, t := range r.topics {
-		if err := r.w.WriteTwice(path.Join(dir.TopicPath(id), dir.TopicFile), t); err != nil {
+	for id, t := range topics {
+		if err = r.w.WriteTwice(path.Join(dir.TopicPath(id), dir.TopicFile), t); err != nil {
 			return err
 		}
 	}
 	if err := r.node(m); err != nil {
 		return err
 	}
+	if err := r.metadata(); err != nil {
+		return err
+	}
 	return r.w.Commit(m)
 }
 
-// noteTopics notes the content of each topic.json. It is called before and after the moment of the backup: a topic that
-// was created or deleted in between has records in the commit log, which a restart understands only with its
-// topic.json.
+// noteTopics notes what each topic.json has. From now on until the moment of the backup, list adds the topics that
+// appear, and createTopicFiles what it changes: a topic that is created meanwhile has records in the commit log, even
+// if it is deleted again at once, and a restart understands them only with its topic.json. A topic that was deleted
+// before the moment has its tombstone in the commit log, whether its topic.json is in the backup or not.
 func (r *backupRun) noteTopics() {
-	for _, t := range r.e.Topics() {
-		r.e.host.Lock(&r.e.catalog)
-		r.topics[t.shared.ID] = t.meta()
-		r.e.catalog.Unlock()
+	r.e.mu.Lock()
+	defer r.e.mu.Unlock()
+	r.e.noted = make(map[uuid.UUID]*dir.Topic, len(r.e.topics))
+	for _, t := range r.e.topics {
+		r.e.noted[t.shared.ID] = t.meta()
 	}
+}
+
+// notedTopics ends what noteTopics began.
+func (r *backupRun) notedTopics() map[uuid.UUID]*dir.Topic {
+	r.e.mu.Lock()
+	defer r.e.mu.Unlock()
+	noted := r.e.noted
+	r.e.noted = nil
+	return noted
 }
 
 // freeze does steps 1 to 3.
@@ -402,4 +419,24 @@ func (r *backupRun) node(m *backup.Manifest) error {
 		return err
 	}
 	return r.w.Write(dir.ShortenedFile, slices.Clone(list))
+}
+
+// metadata writes the cluster's metadata. A node whose store does not answer can still be backed up.
+func (r *backupRun) metadata() error {
+	data, err := r.e.members.exportMetadata()
+	if err != nil {
+		r.note(func(s *BackupStatus) { s.NoMetadata = err.Error() })
+		return nil
+	}
+	if data == nil {
+		return nil
+	}
+	return r.w.Write(backup.MetadataFile, data)
+}
+
+// exportMetadata implements membership.
+func (cn *clusterNode) exportMetadata() ([]byte, error) {
+	ctx, cancel := cn.e.host.WithTimeout(cn.Ctx, part.StoreTimeout)
+	defer cancel()
+	return cn.Rows.Export(ctx)
 }

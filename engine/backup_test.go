@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -211,7 +212,10 @@ func eventuallyDepth(t *testing.T, c *engine.Channel, depth int64) {
 
 func checkRestored(t *testing.T, dir string, before map[string]int64) {
 	t.Helper()
-	e := openWith(t, inDir(dir))
+	log := new(logged)
+	o := inDir(dir)
+	o.Logger = log.logger()
+	e := openWith(t, o)
 	defer e.Close()
 	if in := e.Info(); len(in.CorruptionsAtRecover) != 0 || in.PartitionsReadOnly != 0 {
 		t.Fatalf("recovery found %v", in.CorruptionsAtRecover)
@@ -221,6 +225,9 @@ func checkRestored(t *testing.T, dir string, before map[string]int64) {
 	}
 	if s := e.Storage(); s.TornGroups != 0 || s.TornBytes != 0 {
 		t.Errorf("%d groups of the backup are torn", s.TornGroups)
+	}
+	if strings.Contains(log.String(), "without metadata") {
+		t.Errorf("a topic has no topic.json:\n%s", log)
 	}
 	quiet := topicOf(t, e, "quiet")
 	s := subscribe(t, channelOf(t, quiet, "half"), 1)
@@ -344,5 +351,71 @@ func TestDamagedBackupIsRefused(t *testing.T) {
 	}
 	if _, err := backup.Restore(from, from, backup.RestoreOptions{}); err == nil {
 		t.Error("restored into a directory in use")
+	}
+}
+
+// A backup notes the topics that come, go and grow before its moment, and none that come later.
+func TestBackupNotesTopics(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topicOf(t, e, "old")
+	grows := topicOf(t, e, "grows")
+	noted := engine.NotedTopics(e, func() {
+		topicOf(t, e, "passing")
+		if err := e.DeleteTopic(context.Background(), "passing"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := grows.Configure(context.Background(), engine.TopicSettings{Partitions: 3}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	topicOf(t, e, "later")
+	if want := map[string]int{"old": 1, "grows": 3, "passing": 1}; !maps.Equal(noted, want) {
+		t.Errorf("%v", noted)
+	}
+}
+
+// A topic that is created after a backup began, and deleted before the backup looks at its topics again, is in the
+// backup as a whole, or not at all: its records in the copy of the commit log do not lack its metadata.
+func TestTopicsComeAndGoDuringABackup(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	publish(t, topicOf(t, e, "big"), numbered("m", 500, 8000)...) // so that copying the commit log takes a while
+	stop, wg := make(chan struct{}), sync.WaitGroup{}
+	defer wg.Wait()
+	defer close(stop)
+	for i := range 4 {
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				name := fmt.Sprint("passing", i, "-", n)
+				topic, err := e.Topic(context.Background(), name)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = topic.Publish(context.Background(), []byte("y"))
+				if err := e.DeleteTopic(context.Background(), name); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 4 {
+		from, status := makeBackup(t, e)
+		if status.State != engine.BackupDone {
+			t.Fatalf("%+v", status)
+		}
+		log := new(logged)
+		o := inDir(restore(t, from))
+		o.Logger = log.logger()
+		restored := openWith(t, o)
+		if strings.Contains(log.String(), "without metadata") {
+			t.Errorf("a topic has no topic.json:\n%s", log)
+		}
+		restored.Close()
 	}
 }

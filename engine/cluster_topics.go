@@ -172,6 +172,9 @@ func (e *Engine) hideTopic(t *Topic) {
 // list makes t the topic of its name, in place of any other one. mu is held.
 func (e *Engine) list(t *Topic) {
 	e.topics[t.Name()] = t
+	if e.noted != nil {
+		e.noted[t.shared.ID] = t.meta()
+	}
 	e.news.Raise()
 }
 

@@ -28,8 +28,8 @@ import (
 
 // Engine is one open data directory. Its methods are safe for concurrent use.
 //
-// mu guards topics, deletedTopics, closed and creating; catalog guards the files of topics. docs/concurrency.md has the
-// order of locks. After a crash, recover rebuilds everything here from the commit log, the segments and each
+// mu guards topics, noted, deletedTopics, closed and creating; catalog guards the files of topics. docs/concurrency.md
+// has the order of locks. After a crash, recover rebuilds everything here from the commit log, the segments and each
 // topic.json.
 type Engine struct {
 	store *part.Store // what the partitions of this data directory share
@@ -58,8 +58,9 @@ type Engine struct {
 
 	mu            lock.RWMutex[lock.Engine]
 	topics        map[string]*Topic
-	quarantined   map[uuid.UUID]*Topic // kept and not served; only recovery writes it, so readers need no lock
-	deletedTopics ops.DeletedNames     // names of topics that were deleted a moment ago
+	noted         map[uuid.UUID]*dir.Topic // see backupRun.noteTopics; nil: no backup is before its moment
+	quarantined   map[uuid.UUID]*Topic     // kept and not served; only recovery writes it, so readers need no lock
+	deletedTopics ops.DeletedNames         // names of topics that were deleted a moment ago
 	closed        bool
 	creating      map[string]*creation
 

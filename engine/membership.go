@@ -78,6 +78,8 @@ type membership interface {
 	describe(out *StorageStats)
 	remoteStats() RemoteStats
 	snapshot() *meta.Snapshot
+	// exportMetadata returns the cluster's metadata for a backup; nil on a single node. It waits for the store.
+	exportMetadata() ([]byte, error)
 	node() meta.Node
 	tombstone(ctx context.Context, key meta.TombstoneKey, until time.Time) error
 	verifySome(ctx context.Context, t *Topic, partition uint32, at segment.Offset) (*Verified, error)

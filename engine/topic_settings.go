@@ -117,9 +117,17 @@ func (t *Topic) learnSettings(mt *meta.Topic) {
 }
 
 // createTopicFiles writes a topic's directory and topic.json durably. It must return before any put of the topic is
-// answered. It takes catalog.
+// answered. It takes catalog and mu, and keeps m.
 func (e *Engine) createTopicFiles(m *dir.Topic) error {
 	e.host.Lock(&e.catalog)
 	defer e.catalog.Unlock()
-	return m.Write(e.disk)
+	if err := m.Write(e.disk); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	if e.noted[m.ID] != nil {
+		e.noted[m.ID] = m
+	}
+	e.mu.Unlock()
+	return nil
 }

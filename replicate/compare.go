@@ -26,18 +26,26 @@ package replicate
 // known to have committed. Waiting would then bring nothing back: after CompareNs the leader goes on and counts a loss
 // (LeaderCounts.Losses).
 //
-// A leader whose log is whole compares nothing: the leader is in the ISR, so batches beyond its log were never
-// committed.
+// When a whole cluster was restored from backups of different moments (State.Restored), every member may lack what it
+// had acknowledged, and which one has everything is not known. So a log that ends before Restored is compared although
+// recovery has not shortened it, and the leader waits without limit for every member: none of them proves anything for
+// the others. The latest end holds everything that was committed in any of the logs. An operator who knows that a
+// member will not come makes one replica the whole ISR.
+//
+// Otherwise a leader whose log is whole compares nothing: the leader is in the ISR, so batches beyond its log were
+// never committed.
 
 // comparison is what a leader with a shortened log knows of the other logs.
 type comparison struct {
-	open    bool // the leader appends, commits and cuts nothing
-	since   int64
-	askedAt int64 // when another leader was asked for last
-	blocked NodeID
+	open     bool // the leader appends, commits and cuts nothing
+	restored bool // the log is from before the restore: all members have to be heard
+	since    int64
+	askedAt  int64 // when another leader was asked for last
+	blocked  NodeID
 }
 
-// Comparing says whether the leader still waits for other members' logs because recovery shortened its own.
+// Comparing says whether the leader still waits for other members' logs because recovery shortened its own, or because
+// it is from a backup.
 func (l *Leader) Comparing() bool { return l.comparing.open }
 
 // Blocked returns the member whose damaged log keeps the comparison open: it may have what this log lacks, and it
@@ -68,7 +76,8 @@ func (l *Leader) compare(now int64, acts *Actions) {
 	late := now-c.since >= l.cfg.CompareNs
 	c.blocked = 0
 	switch {
-	case v.best != nil && v.best.Down && v.proofs > 0 && late: // its batches beyond this log were never committed
+	case !c.restored && v.best != nil && v.best.Down && v.proofs > 0 && late:
+		// its batches beyond this log were never committed
 	case v.best != nil:
 		if now-c.askedAt >= l.cfg.RetryNs {
 			c.askedAt = now
@@ -77,6 +86,12 @@ func (l *Leader) compare(now int64, acts *Actions) {
 			a.State = State{Epoch: l.epoch, Version: l.isr.version, Leader: l.self.Node, Boot: l.boot}
 		}
 		return
+	case c.restored && v.awaited+v.away > 0:
+		if late {
+			c.blocked = v.blocked
+		}
+		return
+	case c.restored: // every member was heard
 	case v.others == 0:
 	case v.proofs > 0 && v.awaited > 0 && !late:
 		return

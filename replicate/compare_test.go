@@ -181,3 +181,51 @@ func TestShortenedLeaderAndAMemberThatLostMore(t *testing.T) {
 		}
 	}
 }
+
+// After all nodes were restored from backups of different moments, the latest log leads. A leader waits for every
+// member without limit, although its log is whole, and although others have no more: the one that is missing may.
+func TestRestoredLeaderWaitsForAll(t *testing.T) {
+	restored := func(shortened bool) *leaderRig {
+		r := shortRig(t, 3, 2)
+		st, log := r.state, r.l.Log()
+		st.Epoch, st.Restored, log.Epoch, log.Shortened = 11, 10, 1, shortened
+		r.state = st
+		r.l = NewLeader(r.l.cfg, testMember(1), st.Boot, log, &r.state, r.now)
+		r.step(Event{Kind: EvLease, DeadlineNs: 1 << 60})
+		return r
+	}
+	for _, shortened := range []bool{false, true} {
+		r := restored(shortened)
+		r.ends(2, 4, 1, false)
+		r.step(Event{Kind: EvPeerDown, Node: 3})
+		for range 100 {
+			if acts := r.later(1000); find(acts, ActStartEpoch) != nil || find(acts, ActHandOver) != nil {
+				t.Fatalf("it goes on without member 3: %+v", acts)
+			}
+		}
+		if a := find(r.ends(3, 6, 1, false), ActHandOver); a == nil || a.Node != 3 {
+			t.Fatalf("member 3 has more, and is not asked to lead: %+v", a)
+		}
+		r.step(Event{Kind: EvPeerDown, Node: 3})
+		if r.later(10_000); !r.l.Comparing() {
+			t.Fatal("member 3 has more and is away, and the leader goes on")
+		}
+
+		// All were heard, and the others have less than what this log knew to be committed: nothing more can come.
+		r = restored(shortened)
+		r.l.log.Committed = 5
+		r.ends(2, 4, 1, false)
+		if acts := r.ends(3, 3, 1, false); find(acts, ActStartEpoch) == nil || r.l.Counts().Losses != 0 {
+			t.Fatalf("all were heard, and it waits, or counts a loss: %+v", acts)
+		}
+	}
+
+	// A log from after the restore is compared by nobody.
+	r := restored(false)
+	r.state.Epoch = 13
+	log := r.l.Log()
+	log.End.Epoch, log.Epoch = 12, 12
+	if l := NewLeader(r.l.cfg, testMember(1), r.state.Boot, log, &r.state, r.now); l.Comparing() {
+		t.Error("a log that a leader wrote after the restore waits")
+	}
+}

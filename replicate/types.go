@@ -29,6 +29,9 @@ type State struct {
 	MinISR   int
 	Replicas []NodeID
 	ISR      []Member
+	// Restored, if not 0, is above every epoch from before the cluster's metadata was restored from a backup. Logs that
+	// end below it may be of different moments: see compare.go.
+	Restored segment.Epoch
 }
 
 // Batch is the metadata of a sealed batch that the machines need. The bytes travel beside it.

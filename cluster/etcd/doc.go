@@ -27,4 +27,7 @@
 //     cluster removes the old identity and adds a new one, for which it needs its majority.
 //  3. A new cluster begins only if every other voter is empty as well. So the first start of a cluster needs all voters
 //     once; later starts need a majority.
+//
+// [Seed] makes the exception: a directory of a member that is alone, with entries, for a cluster all of whose members
+// are lost. The other voters, with empty directories, are added to it (2).
 package etcd

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -61,6 +62,7 @@ type known struct {
 type way struct {
 	cluster string
 	state   string
+	force   bool // go on alone, without the other members that the directory names
 }
 
 // entry says what this node has to do to get its place in a running cluster.
@@ -265,6 +267,9 @@ func (m *Member) enter(witnesses []known, begins way) (way, error) {
 	}
 	defer client.Close()
 	members, err := m.members(client)
+	if err != nil && m.needed(witnesses) {
+		members, err = witnesses, nil
+	}
 	if err != nil {
 		return way{}, err
 	}
@@ -290,14 +295,21 @@ func (m *Member) enter(witnesses []known, begins way) (way, error) {
 	if what != join {
 		ctx, cancel := context.WithTimeout(m.ctx, changeTimeout)
 		defer cancel()
-		if _, err := client.MemberAdd(ctx, []string{m.peerURL(m.self)}); err != nil {
+		answer, err := client.MemberAdd(ctx, []string{m.peerURL(m.self)})
+		if err != nil {
 			return way{}, fmt.Errorf("%w: %q cannot be added: %w", errTryAgain, m.o.Name, err)
 		}
-	}
-	if members, err = m.members(client); err != nil {
-		return way{}, err
+		members = knownOf(answer.Members) // another question might need this member for its majority
 	}
 	return way{cluster: m.initialCluster(members), state: embed.ClusterStateFlagExisting}, nil
+}
+
+// needed says whether the members that were seen are one that runs and this node, which was added by an earlier attempt
+// that ended before it had a log. Then there is no majority without this node, and nobody else could have changed the
+// membership since. etcd compares the members again when it starts.
+func (m *Member) needed(witnesses []known) bool {
+	what, _ := decide(m.o.Name, m.peerURL(m.self), witnesses)
+	return what == join && len(witnesses) == 2
 }
 
 // members reads the membership, which needs a majority.
@@ -309,11 +321,15 @@ func (m *Member) members(client *clientv3.Client) ([]known, error) {
 		return nil, fmt.Errorf("%w: the running members have no majority that says what it knows of %q: %w",
 			errTryAgain, m.o.Name, err)
 	}
-	members := make([]known, len(answer.Members))
-	for i, k := range answer.Members {
+	return knownOf(answer.Members), nil
+}
+
+func knownOf(all []*etcdserverpb.Member) []known {
+	members := make([]known, len(all))
+	for i, k := range all {
 		members[i] = known{ID: k.ID, Name: k.Name, PeerURLs: k.PeerURLs, ClientURLs: k.ClientURLs}
 	}
-	return members, nil
+	return members
 }
 
 // livesElsewhere says whether member k answers at an address other than this node's. If so, k has not lost its disk: it

@@ -75,9 +75,7 @@ type Member struct {
 // serves. The member's directory decides whether it continues, returns after it lost its disk, or begins a new cluster
 // with the others (see the package comment).
 func Start(o MemberOptions) (*Member, error) {
-	o.Token = cmp.Or(o.Token, "penstock")
-	o.Heartbeat, o.Election = cmp.Or(o.Heartbeat, 100*time.Millisecond), cmp.Or(o.Election, time.Second)
-	o.QuotaBytes, o.Log = cmp.Or(o.QuotaBytes, int64(defaultQuotaBytes)), cmp.Or(o.Log, slog.Default())
+	o.setDefaults()
 	at := slices.IndexFunc(o.Voters, func(v Voter) bool { return v.Name == o.Name })
 	if err := o.check(at); err != nil {
 		return nil, err
@@ -105,6 +103,12 @@ func Start(o MemberOptions) (*Member, error) {
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.started.Go(m.run)
 	return m, nil
+}
+
+func (o *MemberOptions) setDefaults() {
+	o.Token = cmp.Or(o.Token, "penstock")
+	o.Heartbeat, o.Election = cmp.Or(o.Heartbeat, 100*time.Millisecond), cmp.Or(o.Election, time.Second)
+	o.QuotaBytes, o.Log = cmp.Or(o.QuotaBytes, int64(defaultQuotaBytes)), cmp.Or(o.Log, slog.Default())
 }
 
 func (o *MemberOptions) check(at int) error {
@@ -230,6 +234,7 @@ func (m *Member) start(w way) (*embed.Etcd, error) {
 	c.ListenPeerUrls, c.AdvertisePeerUrls = urls(scheme, m.o.ListenPeer), urls(scheme, m.self.Peer)
 	c.ListenClientUrls, c.AdvertiseClientUrls = urls(scheme, m.o.ListenClient), urls(scheme, m.self.Client)
 	c.InitialCluster, c.InitialClusterToken, c.ClusterState = w.cluster, m.o.Token, w.state
+	c.ForceNewCluster = w.force
 	c.TickMs, c.ElectionMs = uint(m.o.Heartbeat.Milliseconds()), uint(m.o.Election.Milliseconds())
 	c.SnapshotCount, c.SnapshotCatchUpEntries = snapshotEntries, catchUpEntries
 	c.QuotaBackendBytes = m.o.QuotaBytes

@@ -113,24 +113,38 @@ func startNode(t *testing.T, dir string, args ...string) *process {
 // startProcess runs a program in dir and waits until it logs that it is ready.
 func startProcess(t *testing.T, dir, program string, args []string) *process {
 	t.Helper()
+	p := launch(t, dir, program, args)
+	p.ready()
+	return p
+}
+
+// launch is startProcess without the waiting.
+func launch(t *testing.T, dir, program string, args []string) *process {
+	t.Helper()
 	p := &process{t: t, log: &logBuffer{more: make(chan struct{}, 1)}, exited: make(chan error, 1)}
 	p.cmd = exec.Command(program, args...)
 	p.cmd.Stderr, p.cmd.Dir = p.log, dir
 	must(t, p.cmd.Start())
 	go func() { p.exited <- p.cmd.Wait() }()
 	t.Cleanup(func() { _ = p.cmd.Process.Kill() })
+	return p
+}
+
+// ready waits until the process logs that it is ready.
+func (p *process) ready() {
+	p.t.Helper()
 	deadline := time.After(30 * time.Second)
 	for {
 		if m := readyLine.FindStringSubmatch(p.log.String()); m != nil {
 			p.nsq, p.http = m[1], m[2]
-			return p
+			return
 		}
 		select {
 		case <-p.log.more:
 		case err := <-p.exited:
-			t.Fatalf("the node ended (%v):\n%s", err, p.log)
+			p.t.Fatalf("the node ended (%v):\n%s", err, p.log)
 		case <-deadline:
-			t.Fatalf("the node is not ready:\n%s", p.log)
+			p.t.Fatalf("the node is not ready:\n%s", p.log)
 		}
 	}
 }

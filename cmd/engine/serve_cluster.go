@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -184,7 +186,7 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	n.engine.Startup.Enter("waits for a majority of the metadata store's members")
 	endpoints, err := part.endpoints(ctx, n, log)
 	if err == nil {
-		part.store, err = c.dial(ctx, endpoints, log)
+		part.store, err = c.dial(ctx, n, endpoints, log)
 	}
 	if err != nil {
 		_ = ln.Close()
@@ -199,10 +201,21 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	}, part, nil
 }
 
+// errRestoredElsewhere is for a restored node that is to begin the metadata store and has none.
+var errRestoredElsewhere = errors.New("this data directory was restored with --whole-cluster, and the node runs no " +
+	"etcd: restore one of the nodes in cluster-peers with --whole-cluster, and this one without")
+
 // endpoints starts the embedded etcd member, if this node has one, and returns the addresses of etcd.
 func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) ([]string, error) {
 	c := &n.cluster
+	begins := func() bool {
+		_, err := os.Stat(filepath.Join(n.engine.DataPath, cluster.SeedFile))
+		return err == nil
+	}
 	if c.etcdEndpoints != "" {
+		if begins() {
+			return nil, errRestoredElsewhere
+		}
 		return strings.Split(c.etcdEndpoints, ","), nil
 	}
 	peers, err := etcd.ParsePeers(c.peers)
@@ -214,28 +227,38 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 		return nil, err
 	}
 	if !slices.ContainsFunc(voters, func(v etcd.Voter) bool { return v.Name == n.engine.NodeID }) {
+		if begins() {
+			return nil, errRestoredElsewhere
+		}
 		return etcd.Endpoints(voters, ""), nil
 	}
-	p.member, err = etcd.Start(etcd.MemberOptions{
+	o := etcd.MemberOptions{
 		Name: n.engine.NodeID, Voters: voters, Dir: c.etcdDir(n),
 		ListenPeer: c.etcdPeer, ListenClient: c.etcdClient,
 		Token: c.name, Heartbeat: c.etcdHeartbeat, Election: c.etcdElection, TLS: c.etcdTLS, Log: log,
-	})
+	}
+	if err := c.seed(ctx, n, &o, log); err != nil {
+		return nil, err
+	}
+	p.member, err = etcd.Start(o)
 	if err != nil {
 		return nil, err
 	}
 	return p.member.Endpoints(), p.member.Ready(ctx)
 }
 
-func (c *clusterSettings) dial(ctx context.Context, endpoints []string, log *slog.Logger) (meta.Store, error) {
+func (c *clusterSettings) dial(ctx context.Context, n *node, endpoints []string, log *slog.Logger) (meta.Store, error) {
 	kv, err := etcd.Dial(ctx, endpoints, etcd.Options{
 		TLS: c.etcdTLS, Username: c.etcdUser, Password: c.etcdPassword, Log: log,
 	})
 	if err != nil {
 		return nil, err
 	}
+	if err := c.checkRestored(ctx, n, kv); err != nil {
+		return nil, errors.Join(err, kv.Close())
+	}
 	return cluster.New(kv, cluster.Options{
-		Logger: log, Prefix: "/penstock/v1/" + c.name + "/", LeaseTTL: c.lease, DefaultReplicas: c.replicas,
+		Logger: log, Prefix: keyPrefix(c.name), LeaseTTL: c.lease, DefaultReplicas: c.replicas,
 		RebalanceAfter: c.rebalance.after, RebalanceMoves: c.rebalance.moves,
 	}), nil
 }

@@ -20,6 +20,10 @@ import (
 const (
 	// ManifestFile is the name of the manifest in the backup.
 	ManifestFile = "backup.json"
+	// MetadataFile has the metadata of the cluster. It is no file of a data directory.
+	MetadataFile = "cluster.json"
+	// MaxMetadataBytes bounds it; a partition takes about 300 bytes.
+	MaxMetadataBytes = 1 << 30
 	// Format is the only format of the manifest so far.
 	Format = 1
 	// maxManifestBytes bounds the manifest; a file takes about 150 bytes.
@@ -86,6 +90,37 @@ func ReadManifest(from string) (*Manifest, error) {
 		return nil, fmt.Errorf("backup: %s cannot be restored: %s: %w; nothing was restored", from, ManifestFile, err)
 	}
 	return m, nil
+}
+
+// Metadata returns the cluster's metadata in the backup in the directory from, verified, or nil if it has none. Only
+// the manifest and MetadataFile need to be there.
+func (m *Manifest) Metadata(from string) (data []byte, err error) {
+	err = m.small(from, MetadataFile, MaxMetadataBytes, func(p []byte) error { data = p; return nil })
+	if err != nil {
+		return nil, fmt.Errorf("backup: %w; nothing was restored", err)
+	}
+	return data, nil
+}
+
+// small reads and verifies a small file, and passes it to decode. A file that the backup does not have is not passed.
+func (m *Manifest) small(from, name string, limit int64, decode func([]byte) error) error {
+	i, ok := slices.BinarySearchFunc(m.Files, name, func(f File, name string) int {
+		return strings.Compare(f.Name, name)
+	})
+	if !ok {
+		return nil
+	}
+	data, err := readLimited(filepath.Join(from, name), limit)
+	if err != nil {
+		return damaged(name, err.Error())
+	}
+	if sum := sumText(crc32.Checksum(data, castagnoli)); sum != m.Files[i].CRC {
+		return damaged(name, fmt.Sprintf("its checksum is %s instead of %s", sum, m.Files[i].CRC))
+	}
+	if err := decode(data); err != nil {
+		return damaged(name, err.Error())
+	}
+	return nil
 }
 
 // readLimited reads a file of at most limit bytes.

@@ -24,6 +24,8 @@ import (
 type RestoreOptions struct {
 	// NodeID, if not empty, becomes the node's name. Not for a node of a cluster: the cluster knows it by its name.
 	NodeID string
+	// Files are further files of the new data directory, by name. They are written before node.json.
+	Files map[string][]byte
 }
 
 // Restored says what Restore did.
@@ -72,8 +74,14 @@ type restoring struct {
 func (r *restoring) run(o RestoreOptions) (shortened int, err error) {
 	for i := range r.m.Files {
 		f := &r.m.Files[i]
-		if f.Name == dir.NodePath || f.Name == dir.CopyOf(dir.NodePath) || f.Name == dir.ShortenedFile {
-			continue // below
+		switch f.Name {
+		case dir.NodePath, dir.CopyOf(dir.NodePath), dir.ShortenedFile: // below
+			continue
+		case MetadataFile: // the caller decides what becomes of it
+			if err := r.m.small(r.from, f.Name, MaxMetadataBytes, func([]byte) error { return nil }); err != nil {
+				return 0, err
+			}
+			continue
 		}
 		if err := r.file(f); err != nil {
 			return 0, err
@@ -81,6 +89,11 @@ func (r *restoring) run(o RestoreOptions) (shortened int, err error) {
 	}
 	if r.m.Cluster != uuid.Nil {
 		if shortened, err = r.shorten(); err != nil {
+			return 0, err
+		}
+	}
+	for name, data := range o.Files {
+		if err := r.Write(name, data); err != nil {
 			return 0, err
 		}
 	}
@@ -163,25 +176,8 @@ func (r *restoring) file(f *File) (err error) {
 	return out.Sync()
 }
 
-// small reads and verifies a small file, and passes it to decode. A file that the backup does not have is not passed.
 func (r *restoring) small(name string, decode func([]byte) error) error {
-	i, ok := slices.BinarySearchFunc(r.m.Files, name, func(f File, name string) int {
-		return strings.Compare(f.Name, name)
-	})
-	if !ok {
-		return nil
-	}
-	data, err := readLimited(filepath.Join(r.from, name), max(dir.MaxFileBytes, dir.MaxShortenedBytes))
-	if err != nil {
-		return damaged(name, err.Error())
-	}
-	if sum := sumText(crc32.Checksum(data, castagnoli)); sum != r.m.Files[i].CRC {
-		return damaged(name, fmt.Sprintf("its checksum is %s instead of %s", sum, r.m.Files[i].CRC))
-	}
-	if err := decode(data); err != nil {
-		return damaged(name, err.Error())
-	}
-	return nil
+	return r.m.small(r.from, name, max(dir.MaxFileBytes, dir.MaxShortenedBytes), decode)
 }
 
 // shorten writes the list of shortened copies: those that the backup's list has, all partitions of all topics in the

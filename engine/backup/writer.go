@@ -36,6 +36,8 @@ type Options struct {
 	Pause func(d time.Duration) bool
 	// Blocked returns an error if the backup has to end. It is called before every chunk. nil: never.
 	Blocked func() error
+	// More is called by Copy to add further files, before the manifest. nil: there are none.
+	More func(*Manifest, *Writer) error
 }
 
 // ErrStopped says that the process is ending.
@@ -399,7 +401,11 @@ func Copy(data, to string, m *Manifest, newest int, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err = w.tree(data); err == nil {
+	err = w.tree(data)
+	if err == nil && o.More != nil {
+		err = o.More(m, w)
+	}
+	if err == nil {
 		err = w.Commit(m)
 	}
 	if err != nil {

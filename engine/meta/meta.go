@@ -364,6 +364,9 @@ type Store interface {
 	// acknowledged data.
 	ForceLeader(ctx context.Context, id PartitionID, node replicate.NodeID) error
 
+	// Export returns the cluster's metadata for a backup, encoded as JSON. It needs an answer of the store.
+	Export(ctx context.Context) ([]byte, error)
+
 	// Leave deregisters an idle node at once, so that nobody waits for its lease to end. Close must follow.
 	Leave(ctx context.Context) error
 	// Close ends the watch, the lease and everything else that Join started, and waits for their end.

@@ -166,9 +166,9 @@ func (r *Replica) logComparing(now int64) {
 	case r.comparing > 0 && now-r.comparing > int64(patience):
 		r.comparing = -1
 		r.node.comparingWaits.Add(1)
-		r.node.Log.Warn("a partition waits: this node leads it, its log was shortened by recovery, and no other member of "+
-			"the ISR can be asked whether it has more. Nothing is lost: start another replica of it; if none can come back, "+
-			"force-leader with this node gives up what only they had",
+		r.node.Log.Warn("a partition waits: this node leads it, its log was shortened by recovery or comes from a backup, "+
+			"and a member of the ISR that may have more cannot be asked. Nothing is lost: start the other replicas of it; if "+
+			"they cannot come back, force-leader with this node gives up what only they had",
 			"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", r.leader.Epoch())
 	}
 }

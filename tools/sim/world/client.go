@@ -2,6 +2,7 @@ package world
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/google/uuid"
@@ -244,6 +245,9 @@ func (c *client) ReportDamaged(ctx context.Context, id meta.PartitionID, m repli
 func (c *client) ReportDown(ctx context.Context, node replicate.NodeID, boot uuid.UUID) error {
 	return c.do(ctx, func() error { c.w.store.reportDown(node, boot); return nil })
 }
+
+// Export implements meta.Store. The simulation has no file systems, and so makes no backups.
+func (c *client) Export(context.Context) ([]byte, error) { return nil, errors.ErrUnsupported }
 
 // Leave implements meta.Store.
 func (c *client) Leave(ctx context.Context) error {

@@ -1,0 +1,179 @@
+package cluster
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/cluster/kv"
+	"penstock/cluster/kv/memory"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// seeded returns a map with the rows, as a restored cluster begins.
+func seeded(t *testing.T, prefix string, rows []Row) *memory.Map {
+	t.Helper()
+	m := memory.New(memory.Options{})
+	s := m.Store("seed")
+	defer s.Close()
+	for i := range rows {
+		if _, _, err := s.Txn(ctx(t), nil, []kv.Op{{Key: prefix + rows[i].Key, Value: rows[i].Value()}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
+}
+
+func exportOf(t *testing.T, n *testNode) *Export {
+	t.Helper()
+	data, err := n.Export(ctx(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := ReadExport(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// A cluster is exported, dies, and is restored: nodes keep their numbers, topics their identity; every partition begins
+// an epoch above all that its logs can know, with all replicas that come back in its ISR, and the copies are compared.
+func TestReviveACluster(t *testing.T) {
+	w := newWorld(t, 3)
+	topic := w.create(w.nodes[0], meta.Topic{Name: "t", Partitions: 4, Replicas: 3})
+	if _, err := w.nodes[0].ConfigureTopic(ctx(t), topic.ID, meta.TopicSettings{QuotaBytes: 7}); err != nil {
+		t.Fatal(err)
+	}
+	old := w.until(w.nodes[1], "the settings", func(s *meta.Snapshot) bool {
+		return s.Topics[topic.ID] != nil && s.Topics[topic.ID].Settings.QuotaBytes == 7
+	})
+	e := exportOf(t, w.nodes[1])
+	if later := exportOf(t, w.nodes[2]); e.Cluster != old.Cluster || later.Revision < e.Revision || e.Newer(later) {
+		t.Fatalf("%+v, then %+v", e.Revision, later.Revision)
+	}
+	rows, err := e.Revive([]string{w.nodes[0].reg.Node.Name, w.nodes[2].reg.Node.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range rows {
+		if folder, _ := splitKey(rows[i].Key); folder == liveDir || folder == downDir || rows[i].Key == controllerKey {
+			t.Errorf("%s survives", rows[i].Key)
+		}
+	}
+	w2 := &world{t: t, m: seeded(t, DefaultPrefix, rows), opts: w.opts}
+	for _, n := range w.nodes {
+		w2.start(n.reg.Node.Name, n.reg.Node.Store)
+	}
+	s := w2.until(w2.nodes[0], "leaders", func(s *meta.Snapshot) bool {
+		for _, p := range s.Partitions {
+			if !led(s, p) {
+				return false
+			}
+		}
+		return len(s.Partitions) == 4
+	})
+	if s.Cluster != old.Cluster || len(s.Nodes) != 3 || s.Names["t"] == nil || s.Names["t"].ID != topic.ID ||
+		s.Topics[topic.ID].Settings.QuotaBytes != 7 ||
+		s.Topics[topic.ID].Settings.Version <= old.Topics[topic.ID].Settings.Version+1000 {
+		t.Errorf("%s", describe(s))
+	}
+	for id, p := range s.Partitions {
+		was := old.Partitions[id].State
+		back := []replicate.Member{w.nodes[0].member(), w.nodes[2].member()}
+		byNode := func(a, b replicate.Member) int { return int(a.Node) - int(b.Node) }
+		slices.SortFunc(back, byNode)
+		isr := slices.SortedFunc(slices.Values(p.State.ISR), byNode)
+		if p.State.Epoch <= was.Epoch+1000 || p.State.Restored <= was.Epoch+1000 || p.State.Restored >= p.State.Epoch ||
+			!slices.Equal(isr, back) || !slices.Equal(p.State.Replicas, was.Replicas) {
+			t.Errorf("%v was %+v and is %+v", id, was, p.State)
+		}
+	}
+	w2.close()
+	w.close()
+}
+
+// A partition none of whose replicas comes back waits for them, and what this version does not know stays.
+func TestReviveKeeps(t *testing.T) {
+	node := func(id replicate.NodeID, name string) Row {
+		return rowOf(nodeKey(nodesDir, id), encode(meta.Node{ID: id, Name: name, Store: uuid.UUID{byte(id)}}))
+	}
+	id := meta.PartitionID{Topic: theTopic}
+	e := &Export{
+		Format: ExportFormat, Cluster: uuid.UUID{1}, Revision: 9, Generation: 2,
+		Rows: []Row{
+			{Key: "future", Text: "\xff"},
+			node(1, "a"), node(2, "b"), node(3, "c"),
+			{Key: partKey(partsDir, id), Text: `{"epoch":5,"version":1,"leader":1,"min_isr":1,"replicas":[1,2],` +
+				`"later":{"x":1},"isr":[{"node":1,"store":"01000000-0000-0000-0000-000000000000","y":2}]}`},
+			{Key: nodeKey(liveDir, 1), Text: "{}"},
+		},
+	}
+	rows, err := e.Revive([]string{"c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(key string) string {
+		i := slices.IndexFunc(rows, func(r Row) bool { return r.Key == key })
+		if i < 0 {
+			return ""
+		}
+		return string(rows[i].Value())
+	}
+	part := at(partKey(partsDir, id))
+	for _, want := range []string{`"later":{"x":1}`, `"restored":1048581`, `"node":1`, `"node":2`} {
+		if !strings.Contains(part, want) {
+			t.Errorf("%s is not in %s", want, part)
+		}
+	}
+	if at("future") != "\xff" || at(nodeKey(liveDir, 1)) != "" {
+		t.Error("an unknown row is lost, or a live one stays")
+	}
+	if got := at(restoredKey); got != `{"generation":3,"revision":9,"nodes":["c"]}` {
+		t.Errorf("restored: %s", got)
+	}
+	e.Rows = append(e.Rows, Row{Key: partsDir + "x", Text: "{}"})
+	if _, err := e.Revive(nil); err == nil || !strings.Contains(err.Error(), partsDir+"x") {
+		t.Errorf("a row that cannot be read: %v", err)
+	}
+	if _, err := ReadExport([]byte(`{"format":2}`)); err == nil {
+		t.Error("another format is read")
+	}
+	if _, err := ExportOf(nil, DefaultPrefix, 1, time.Time{}); err == nil {
+		t.Error("a store without a cluster is exported")
+	}
+}
+
+// A node that the restore of its cluster did not count on does not start.
+func TestCheckMark(t *testing.T) {
+	row, err := json.Marshal(restoredRow{Generation: 2, Revision: 50, Nodes: []string{"a", "b"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	restored := []kv.Entry{{Key: "p/restored", Value: row}, {Key: "p/ids", Value: []byte("3")}}
+	for _, c := range []struct {
+		name    string
+		mark    Mark
+		entries []kv.Entry
+		refused string
+	}{
+		{"c", Mark{Revision: 99}, restored[1:], ""},            // the cluster was never restored
+		{"a", Mark{Generation: 1, Revision: 50}, restored, ""}, // its own metadata were taken
+		{"a", Mark{Generation: 1, Revision: 20}, restored, ""}, // an older backup
+		{"c", Mark{Generation: 2, Revision: 1}, restored, ""},  // of the restored cluster
+		{"c", Mark{Generation: 1, Revision: 20}, restored, "without a backup of"},
+		{"a", Mark{Generation: 1, Revision: 51}, restored, "metadata of another"},
+		{"a", Mark{Generation: 0, Revision: 20}, restored, "metadata of another"}, // from before an earlier restore
+		{"a", Mark{}, []kv.Entry{{Key: "p/restored", Value: []byte("{")}}, "cannot be read"},
+	} {
+		err := CheckMark(c.mark, c.name, c.entries, "p/")
+		if (err == nil) != (c.refused == "") || err != nil && !strings.Contains(err.Error(), c.refused) {
+			t.Errorf("%s %+v: %v", c.name, c.mark, err)
+		}
+	}
+}
