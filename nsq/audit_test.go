@@ -30,6 +30,7 @@ func TestAudit(t *testing.T) {
 		{"POST", "/topic/pause?topic=none", "s3cret-ann"},
 		{"GET", "/config/log_level", "s3cret-eve"},
 		{"GET", "/stats", ""},
+		{"POST", "/mpub?topic=fresh", "s3cret-ann"},
 	} {
 		ask(t, x.method, n.base+x.path, x.token)
 	}
@@ -57,6 +58,7 @@ func TestAudit(t *testing.T) {
 		"refused|bob|POST /topic/delete|topic=t|UNAUTHORIZED",
 		"failed|ann|POST /topic/pause|topic=none|TOPIC_NOT_FOUND",
 		"refused|anyone|GET /config/log_level||AUTH_FAILED",
+		"done|ann|create by /mpub|topic=fresh|OK",
 		"done|bob|create|topic=t channel=new|OK",
 		"refused|anyone|AUTH||the secret is unknown",
 	}

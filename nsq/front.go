@@ -1,6 +1,7 @@
 package nsq
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"penstock/engine/health"
+	"penstock/nsq/internal/audit"
 	"penstock/nsq/internal/listen"
 	"penstock/nsq/internal/web"
 )
@@ -16,13 +18,19 @@ import (
 // progress of the start, and 503 to everything else. When the Server serves, it answers all requests on the same
 // listener, so no connection is refused in between.
 //
+// If HTTP is off and HTTPS is not, all this is so for HTTPS.
+//
 // The addresses that the Server will listen on are tried before anything else happens, so that one that cannot be used
 // is reported before a data directory is made. Only HTTP stays open: a client of NSQ's protocol that connected now
 // would have to wait without a word, instead of trying another node.
 type Front struct {
 	node    string
 	startup *health.Startup
-	ln      net.Listener // nil: HTTP is off
+	audit   *audit.Log
+	certs   *certificates // nil: TLS is not offered
+	secure  bool          // it serves HTTPS
+	bound   net.Listener  // counts the connections
+	ln      net.Listener  // bound, with TLS if it is secure; nil: HTTP and HTTPS are off
 	server  *http.Server
 	handler atomic.Pointer[http.Handler] // of the Server; nil: the node is starting
 	ended   chan error                   // has the result of http.Server.Serve
@@ -35,7 +43,15 @@ func OpenFront(o Options, node string, startup *health.Startup, wait time.Durati
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
-	f := &Front{node: node, startup: startup, ended: make(chan error, 1)}
+	f := &Front{node: node, startup: startup, ended: make(chan error, 1), audit: audit.New(o.Logger, o.MaxAuditEntries)}
+	var err error
+	if f.certs, err = newCertificates(&o); err != nil {
+		return nil, err
+	}
+	mine := "HTTP"
+	if f.secure = o.HTTPAddress == Off && o.HTTPSAddress != Off; f.secure {
+		mine = "HTTPS"
+	}
 	type place struct{ what, address string }
 	places := []place{
 		{"clients", o.TCPAddress},
@@ -63,7 +79,7 @@ func OpenFront(o Options, node string, startup *health.Startup, wait time.Durati
 		case err != nil:
 			f.Close()
 			return nil, listen.Error(p.what, p.address, err)
-		case p.what == "HTTP":
+		case p.what == mine:
 			f.ln = ln
 		default:
 			tried = append(tried, ln)
@@ -76,8 +92,12 @@ func OpenFront(o Options, node string, startup *health.Startup, wait time.Durati
 }
 
 func (f *Front) serve(o *Options) {
-	f.ln = listen.Bound(f.ln, o.MaxConnections)
-	f.server = web.NewServer(http.HandlerFunc(f.answer), o.gate(nil), o.Logger)
+	f.bound = listen.Bound(f.ln, o.MaxConnections)
+	f.ln = f.bound
+	if f.secure {
+		f.ln = tls.NewListener(f.bound, f.certs.outer)
+	}
+	f.server = web.NewServer(http.HandlerFunc(f.answer), o.gate(f.audit), o.Logger)
 	go func() {
 		err := f.server.Serve(f.ln)
 		if errors.Is(err, http.ErrServerClosed) {

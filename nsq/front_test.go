@@ -2,9 +2,12 @@ package nsq
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,6 +98,84 @@ func TestFrontAnswersBeforeTheServer(t *testing.T) {
 	}
 	if n.HTTPAddr().String() != front.ln.Addr().String() {
 		t.Errorf("the server is at %v", n.HTTPAddr())
+	}
+}
+
+// What is refused on the Front's listener is in the audit, before and after the Server serves there.
+func TestFrontIsAudited(t *testing.T) {
+	o := Options{TCPAddress: "127.0.0.1:0", HTTPAddress: "127.0.0.1:0", LookupAddress: "127.0.0.1:0", Hostname: "h"}
+	front, err := OpenFront(o, "a", new(health.Startup), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := listenerUnderTest{base: "http://" + front.ln.Addr().String(), client: http.DefaultClient}
+	refused := func() {
+		t.Helper()
+		if status, body := gateAsk(t, l, "GET", "/audit", "evil.example"); status != 421 {
+			t.Errorf("a foreign host: %d %s", status, body)
+		}
+		status, body := gateAsk(t, l, "POST", "/topic/delete?topic=t", "", "Origin", "http://evil.example")
+		if status != 403 {
+			t.Errorf("a foreign page: %d %s", status, body)
+		}
+	}
+	refused()
+	o.Front = front
+	n := startNode(t, engine.Options{}, o)
+	refused()
+	var got []string
+	for _, e := range n.audit.List().Entries {
+		got = append(got, string(e.Kind)+" "+e.What)
+	}
+	want := []string{"refused GET /audit", "refused POST /topic/delete"}
+	if want = append(want, want...); !slices.Equal(got, want) {
+		t.Errorf("the audit has %q, want %q", got, want)
+	}
+}
+
+// With HTTP off, HTTPS answers the probes while the node starts, and everything afterwards.
+func TestFrontOverHTTPS(t *testing.T) {
+	ca := newCertificateAuthority(t)
+	o := ca.options(t)
+	o.TCPAddress, o.HTTPAddress, o.HTTPSAddress, o.LookupAddress = "127.0.0.1:0", Off, "127.0.0.1:0", Off
+	o.Hostname = "h"
+	front, err := OpenFront(o, "a", new(health.Startup), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{TLSClientConfig: ca.client(t, "")}
+	defer transport.CloseIdleConnections()
+	l := listenerUnderTest{base: "https://" + front.ln.Addr().String(), client: &http.Client{Transport: transport}}
+	for path, want := range map[string]int{"/livez": 200, "/startupz": 503, "/ping": 503} {
+		if status, body := gateAsk(t, l, "GET", path, ""); status != want {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	e, err := engine.Open(t.Context(), engine.Options{DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	o.Front = front
+	s, err := Listen(e, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve() }()
+	for path, want := range map[string]int{"/livez": 200, "/startupz": 200, "/ping": 200, "/pub?topic=t": 405} {
+		if status, body := gateAsk(t, l, "GET", path, ""); status != want {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	if s.HTTPAddr() != nil || s.HTTPSAddr().String() != front.ln.Addr().String() || s.meter().Connections["https"] != 1 {
+		t.Errorf("HTTP is at %v, HTTPS at %v with %v", s.HTTPAddr(), s.HTTPSAddr(), s.meter().Connections)
+	}
+	if err := s.Reload(); err != nil {
+		t.Error(err)
+	}
+	if err := errors.Join(s.Shutdown(t.Context()), <-served); err != nil {
+		t.Error(err)
 	}
 }
 

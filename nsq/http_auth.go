@@ -96,6 +96,10 @@ func (s *Server) listenHTTPS(h http.Handler) error {
 	if s.opts.HTTPSAddress == Off {
 		return nil
 	}
+	if f := s.opts.Front; f != nil && f.secure {
+		s.front, s.httpsBound, s.httpsLn, s.https = h, f.bound, f.ln, f.server
+		return nil
+	}
 	ln, err := net.Listen("tcp", s.opts.HTTPSAddress)
 	if err != nil {
 		return listen.Error("HTTPS", s.opts.HTTPSAddress, err)

@@ -190,7 +190,8 @@ func (s *Server) put(r *http.Request, name string, publish func(*engine.Topic) e
 			return err
 		}
 		if created {
-			s.audit.Changed(web.EntryOf(r, "create", "topic="+name))
+			who, _ := s.permit(web.Publish, r, url.Values{"topic": {name}}) // it was permitted a moment ago
+			s.audit.Changed(web.EntryOf(who, r, "create", "topic="+name))
 		}
 		return publish(t)
 	})

@@ -46,7 +46,7 @@ type Server struct {
 	tcp     *net.TCPListener
 	httpLn  net.Listener // nil: off
 	http    *http.Server
-	plain   http.Handler // for Options.Front, which answers with it once Serve runs
+	front   http.Handler // for Options.Front, which answers with it once the server listens
 	httpsLn net.Listener // nil: off; TLS on httpsBound
 	https   *http.Server
 	// httpsBound is the listener below httpsLn, which counts the connections.
@@ -97,10 +97,13 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		Server: s.meter,
 	})
 	s.audit = audit.New(s.opts.Logger, o.MaxAuditEntries)
+	if f := s.opts.Front; f != nil {
+		s.audit = f.audit // with what was refused while the node started
+	}
 	s.gate = o.gate(s.audit)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
-	if s.certs, err = newCertificates(&s.opts); err != nil {
+	if s.certs, err = s.opts.certificates(); err != nil {
 		return nil, err
 	}
 	if s.auth, err = auth.Open(&s.opts.Auth); err != nil {
@@ -124,7 +127,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	s.helpers.Go(s.sweep)
 	s.startStatsd()
 	if f := s.opts.Front; f != nil {
-		f.handler.Store(&s.plain) // not in Serve: whoever hears that the node is ready may ask at once
+		f.handler.Store(&s.front) // not in Serve: whoever hears that the node is ready may ask at once
 	}
 	return s, nil
 }
@@ -143,8 +146,8 @@ func (s *Server) listen() error {
 	if s.opts.TLS.Required == requiredAlways {
 		handler = s.allowProbes(s.refusePlain)
 	}
-	if f := s.opts.Front; f != nil {
-		s.plain, s.httpLn, s.http = handler, f.ln, f.server
+	if f := s.opts.Front; f != nil && !f.secure {
+		s.front, s.httpLn, s.http = handler, f.ln, f.server
 	} else if s.opts.HTTPAddress != Off {
 		ln, err := net.Listen("tcp", s.opts.HTTPAddress)
 		if err != nil {

@@ -74,6 +74,14 @@ type certificates struct {
 	handshakes chan struct{} // holds a token for each running handshake; its capacity is Options.MaxHandshakes
 }
 
+// certificates returns those that the Front has read, or reads them.
+func (o *Options) certificates() (*certificates, error) {
+	if o.Front != nil {
+		return o.Front.certs, nil
+	}
+	return newCertificates(o)
+}
+
 // newCertificates reads the files. It returns nil if TLS is not offered.
 func newCertificates(o *Options) (*certificates, error) {
 	if !o.TLS.offered() {

@@ -288,3 +288,31 @@ func TestReplicaLossIsLogged(t *testing.T) {
 		}
 	}
 }
+
+// O2: when two of three nodes are gone, publishers at the third wait because there is no lease or no leader; its log
+// says so, and does not blame the disk.
+func TestStallIsExplained(t *testing.T) {
+	t.Parallel()
+	p := startDevAs(t, realNodes, t.TempDir())
+	nodes := p.ready(3)
+	if code, text := post(nodes["n1"].HTTP, "/topic/create?topic=orders&partitions=6", ""); code != 200 {
+		t.Fatalf("%d %s", code, text)
+	}
+	if o := execute(t, "cluster", "health", "--wait", "20s", "--http", nodes["n1"].HTTP); o.code != 0 {
+		t.Fatalf("%+v", o)
+	}
+	for _, name := range []string{"n2", "n3"} {
+		p.signal(nodes[name].PID, syscall.SIGKILL)
+	}
+	told := regexp.MustCompile(`level=WARN msg="nothing could be stored for a while[^"]*` +
+		`(no lease|have fewer live|no live leader)[^"]*"`)
+	for end := time.Now().Add(30 * time.Second); !told.MatchString(p.log("n1")); {
+		if time.Now().After(end) {
+			t.Fatalf("the log does not say why nothing is stored:\n%s", p.log("n1"))
+		}
+		post(nodes["n1"].HTTP, "/pub?topic=orders", "x") // it waits, and is refused
+	}
+	if log := p.log("n1"); strings.Contains(log, "The device is slow") {
+		t.Errorf("the disk is blamed:\n%s", log)
+	}
+}

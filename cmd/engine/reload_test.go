@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -166,4 +167,121 @@ func TestPasswordsStayInside(t *testing.T) {
 			t.Errorf("%s: %d, want %d", path, code, want)
 		}
 	}
+}
+
+// The secret between nodes, certificates and tokens are replaced by SIGHUP in a cluster under load: no connection of a
+// client or between nodes ends, no publish fails, and a node that starts afterwards is let in by the new secret. A
+// secret that would lock nodes out is refused, and changes nothing.
+func TestHangupInAClusterUnderLoad(t *testing.T) {
+	t.Parallel()
+	dir, files := t.TempDir(), t.TempDir()
+	cert, key := writeCertificate(t, files, "first")
+	p := startDevAs(t, realNodes, dir, "--", "--tls-cert", cert, "--tls-key", key)
+	nodes := p.ready(3)
+	health := func() {
+		t.Helper()
+		if o := execute(t, "cluster", "health", "--wait", "30s", "--http", nodes["n1"].HTTP); o.code != 0 {
+			t.Fatalf("%+v", o)
+		}
+	}
+	if code, text := post(nodes["n1"].HTTP, "/topic/create?topic=t&partitions=3", ""); code != 200 {
+		t.Fatalf("%d %s", code, text)
+	}
+	health()
+
+	stop, done, count := make(chan struct{}), make(chan error, 2*len(nodes)), new(atomic.Int64)
+	for _, n := range nodes {
+		for _, secure := range []bool{false, true} {
+			nc := dialForLoad(t, n.NSQ, secure)
+			go func() {
+				for {
+					select {
+					case <-stop:
+						done <- nil
+						return
+					default:
+					}
+					if err := publishOne(nc); err != nil {
+						done <- fmt.Errorf("%s: %w", n.Node, err)
+						return
+					}
+					count.Add(1)
+				}
+			}()
+		}
+	}
+	more := func() {
+		t.Helper()
+		from := count.Load()
+		waitUntil(t, "more publishes", func() bool { return count.Load() > from+200 || len(done) > 0 })
+	}
+	secretFile := filepath.Join(dir, devSecretName)
+	text, err := os.ReadFile(secretFile)
+	must(t, err)
+	before, after := strings.TrimSpace(string(text)), strings.Repeat("new-secret", 5)
+	links := map[string]int{}
+	for name := range nodes {
+		links[name] = strings.Count(p.log(name), `msg="connected to node"`)
+	}
+	const accepted, refused = "SIGHUP: certificates and tokens were read again", "SIGHUP: reading again failed"
+	for round, x := range []struct{ secrets, says string }{
+		{before + "\n" + after, accepted},
+		{after + "\n" + before, accepted},
+		{after[1:], refused},
+		{after + "\n" + before, accepted},
+	} {
+		more()
+		must(t, os.WriteFile(secretFile, []byte(x.secrets+"\n"), 0o600))
+		writeCertificate(t, files, fmt.Sprintf("round-%d", round))
+		for name, n := range nodes {
+			earlier := strings.Count(p.log(name), x.says)
+			p.signal(n.PID, syscall.SIGHUP)
+			waitUntil(t, name+" to say "+x.says, func() bool { return strings.Count(p.log(name), x.says) > earlier })
+		}
+	}
+	more()
+	close(stop)
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	for name := range nodes {
+		log := p.log(name)
+		made, ended := strings.Count(log, `msg="connected to node"`), strings.Count(log, "connection to node ended")
+		if made != links[name] || ended > 0 {
+			t.Errorf("%s: %d connections between nodes were made, %d before; %d ended", name, made, links[name], ended)
+		}
+		if strings.Contains(log, after) || strings.Contains(log, before) {
+			t.Errorf("the log of %s has a secret", name)
+		}
+	}
+	t.Logf("%d messages were published meanwhile", count.Load())
+
+	p.signal(nodes["n3"].PID, syscall.SIGKILL)
+	startProcess(t, "", binary, nodes["n3"].Args)
+	health()
+}
+
+// dialForLoad opens a connection for publishing, with TLS if it is to be secure.
+func dialForLoad(t *testing.T, address string, secure bool) net.Conn {
+	t.Helper()
+	nc, err := net.Dial("tcp", address)
+	must(t, err)
+	t.Cleanup(func() { nc.Close() })
+	must(t, nc.SetDeadline(time.Now().Add(2*time.Minute)))
+	_, err = io.WriteString(nc, "  V2")
+	must(t, err)
+	if !secure {
+		return nc
+	}
+	_, err = io.WriteString(nc, "IDENTIFY\n"+sizedBody(`{"feature_negotiation":true,"tls_v1":true}`))
+	must(t, err)
+	_, err = answer(nc)
+	must(t, err)
+	tc := tls.Client(nc, &tls.Config{InsecureSkipVerify: true})
+	if text, err := answer(tc); err != nil || text != "OK" {
+		t.Fatalf("TLS: %q, %v", text, err)
+	}
+	return tc
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	sizes "encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -56,16 +57,23 @@ func answer(nc net.Conn) (string, error) {
 // publishes fails the test if the connection cannot publish.
 func publishes(t *testing.T, nc net.Conn) {
 	t.Helper()
-	_, err := io.WriteString(nc, "PUB t\n"+sizedBody("x"))
-	must(t, err)
+	must(t, publishOne(nc))
+}
+
+// publishOne publishes a message to topic t, and returns an error unless the answer is OK.
+func publishOne(nc net.Conn) error {
+	if _, err := io.WriteString(nc, "PUB t\n"+sizedBody("x")); err != nil {
+		return err
+	}
 	for {
 		switch text, err := answer(nc); {
-		case err == nil && text == "_heartbeat_":
-			continue
-		case err != nil || text != "OK":
-			t.Fatalf("a PUB is answered with %q, %v", text, err)
+		case err != nil:
+			return err
+		case text == "OK":
+			return nil
+		case text != "_heartbeat_":
+			return errors.New("a PUB is answered with " + text)
 		}
-		return
 	}
 }
 

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -34,10 +35,10 @@ func entry(who string, r *http.Request, q url.Values) audit.Entry {
 	return e
 }
 
-// EntryOf describes a change that a request brought about besides what it asked for. It names no token: whoever sent
-// the request may publish to the topic.
-func EntryOf(r *http.Request, what, names string) audit.Entry {
-	return audit.Entry{Who: certified(r), From: r.RemoteAddr, What: what + " by " + r.URL.Path, Names: names}
+// EntryOf describes a change that a request brought about besides what it asked for. who is the name that its client
+// has proved, if any.
+func EntryOf(who string, r *http.Request, what, names string) audit.Entry {
+	return audit.Entry{Who: cmp.Or(who, certified(r)), From: r.RemoteAddr, What: what + " by " + r.URL.Path, Names: names}
 }
 
 // certified returns the name in a client certificate that an authority has signed, or "".
