@@ -69,3 +69,37 @@ func TestAudit(t *testing.T) {
 		t.Errorf("the log has\n%s", text)
 	}
 }
+
+// In a cluster a channel that a SUB creates is one entry, at the node of the client, also if that node leads nothing of
+// the topic. A SUB to a channel that exists is none, also if the node has not heard of the channel.
+func TestAuditOfChannelsInACluster(t *testing.T) {
+	nodes := startCluster(t, 3, Options{})
+	leader, other := bystander(t, nodes, "t")
+	entries := func(n *node) (all []string) {
+		for _, e := range n.audit.List().Entries {
+			if e.What == "create" {
+				all = append(all, e.Names)
+			}
+		}
+		return all
+	}
+	for _, n := range append([]*node{other}, nodes...) {
+		n.dial(t).sub("t", "first")
+	}
+	leader.dial(t).sub("t", "second")
+	for _, n := range nodes {
+		n.dial(t).sub("t", "second")
+	}
+	for _, n := range nodes {
+		var want []string
+		switch n {
+		case other:
+			want = []string{"topic=t channel=first"}
+		case leader:
+			want = []string{"topic=t channel=second"}
+		}
+		if got := entries(n); !slices.Equal(got, want) {
+			t.Errorf("the audit has %q, want %q", got, want)
+		}
+	}
+}

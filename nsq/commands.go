@@ -227,13 +227,12 @@ func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Con
 		if created {
 			c.changed("create", "topic="+topic, nil)
 		}
-		_, known := t.LookupChannel(channel)
+		creates := c.creates(t, channel)
 		ch, err := t.Channel(c.ctx, channel)
 		if err != nil {
 			return err
 		}
-		// In a cluster, a node that leads nothing of the topic does not know which channels there were.
-		if !known && c.srv.engine.Snapshot() == nil {
+		if creates {
 			c.changed("create", "topic="+topic+" channel="+channel, nil)
 		}
 		c.form = formOf(cmd, set)
@@ -255,6 +254,25 @@ func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Con
 		return err
 	})
 	return consumer, refused, err
+}
+
+// askForChannel bounds the time for which a SUB waits to learn whether it creates its channel.
+const askForChannel = time.Second
+
+// creates reports whether a SUB is about to create the channel, for the audit. In a cluster, a node that leads nothing
+// of the topic does not know which channels there are, so it asks the leaders. If they do not answer, the audit does
+// not have the channel.
+func (c *conn) creates(t *engine.Topic, channel string) bool {
+	if _, known := t.LookupChannel(channel); known {
+		return false
+	}
+	if c.srv.engine.Snapshot() == nil {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, askForChannel)
+	defer cancel()
+	_, err := t.ChannelElsewhere(channel).ReadSettings(ctx)
+	return errors.Is(err, engine.ErrNoChannel)
 }
 
 // A client may name a topic or channel that is being deleted, such as an ephemeral one whose last client has just left.
