@@ -61,12 +61,13 @@ func readBundle(t *testing.T, name string) (files map[string][]byte, m bundleMan
 func TestDebugBundle(t *testing.T) {
 	dir := t.TempDir()
 	tokens, token := filepath.Join(dir, "tokens.toml"), filepath.Join(dir, "token")
+	config := writeFile(t, "etcd_password = \"s3cret-of-etcd\"\n")
 	must(t, os.WriteFile(token, []byte("s3cret-of-ops\n"), 0o600))
 	must(t, os.WriteFile(tokens, fmt.Appendf(nil, "[[token]]\nname = \"ops\"\nsha256 = \"%x\"\n[[token.grant]]\n"+
 		"topics = [\"*\"]\nchannels = [\"*\"]\npermissions = [\"publish\", \"subscribe\", \"admin\", \"view\"]\n"+
 		"[[token]]\nname = \"few\"\nsha256 = \"%x\"\n[[token.grant]]\ntopics = [\"orders\"]\npermissions = [\"view\"]\n",
 		sha256.Sum256([]byte("s3cret-of-ops")), sha256.Sum256([]byte("s3cret-of-few"))), 0o600))
-	p := startNode(t, t.TempDir(), "--auth-file", tokens, "--etcd-password", "s3cret-of-etcd")
+	p := startNode(t, t.TempDir(), "--auth-file", tokens, "--config", config)
 	t.Setenv("ENGINE_HTTP_ADDRESS", p.http)
 	steer(t, "topic", "create", "orders", "--token-file", token)
 	steer(t, "bench", "pub", "--topic", "orders", "--messages", "3", "--token-file", token, "--nsq-address", p.nsq,
