@@ -15,13 +15,15 @@ import (
 	"penstock/nsq/internal/web"
 )
 
-// Headers that never come to an end, or are too large, end their connection, on every HTTP listener; others are served
-// meanwhile.
+// Headers that never come to an end, or are too large, end their connection, on every HTTP listener, and so does a TLS
+// handshake that never ends; others are served meanwhile.
 func TestHeadersThatNeverEnd(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, engine.Options{}, Options{})
+	o := newCertificateAuthority(t).options(t)
+	o.HTTPSAddress = "127.0.0.1:0"
+	n := startNode(t, engine.Options{}, o)
 	var all sync.WaitGroup
-	for _, address := range []string{n.HTTPAddr().String(), n.LookupAddr().String()} {
+	trickle := func(address, first, more string) {
 		all.Go(func() {
 			nc, err := net.Dial("tcp", address)
 			if err != nil {
@@ -30,9 +32,9 @@ func TestHeadersThatNeverEnd(t *testing.T) {
 			}
 			defer nc.Close()
 			start := time.Now()
-			_, err = io.WriteString(nc, "GET /ping HTTP/1.1\r\nHost: localhost\r\n")
-			for line := 0; err == nil; line++ {
-				_, err = fmt.Fprintf(nc, "X-%d: y\r\n", line)
+			_, err = io.WriteString(nc, first)
+			for err == nil {
+				_, err = io.WriteString(nc, more)
 				_ = nc.SetReadDeadline(time.Now().Add(50 * time.Millisecond)) // sets the pace of the trickle
 				_, readErr := nc.Read(make([]byte, 1))
 				if timeout, ok := readErr.(net.Error); !ok || !timeout.Timeout() {
@@ -47,6 +49,10 @@ func TestHeadersThatNeverEnd(t *testing.T) {
 				t.Errorf("%s: closed after %v already", address, d)
 			}
 		})
+	}
+	trickle(n.HTTPSAddr().String(), "\x16\x03\x01\x20\x00", "\x01")
+	for _, address := range []string{n.HTTPAddr().String(), n.LookupAddr().String()} {
+		trickle(address, "GET /ping HTTP/1.1\r\nHost: localhost\r\n", "X: y\r\n")
 		large, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+address+"/ping", nil)
 		if err != nil {
 			t.Fatal(err)
