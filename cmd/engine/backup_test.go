@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"penstock/cmd/engine/load"
 	"penstock/engine"
@@ -121,4 +122,82 @@ func statsOf(t *testing.T, p *process) (s statsShape) {
 	_, text := p.get("/stats?format=json")
 	must(t, json.Unmarshal([]byte(text), &s))
 	return s
+}
+
+// publishMuch stores about 128 MB, more than the commit log keeps, so that there are segments.
+func (p *process) publishMuch(t *testing.T) {
+	t.Helper()
+	_, err := load.Publish(t.Context(), load.Config{
+		Address: p.nsq, Topic: "orders", Connections: 4, InFlight: 16, Batch: 10, SizeBytes: 10_000, Ready: 1,
+		Messages: 12_800,
+	})
+	must(t, err)
+}
+
+// A backup onto a disk that becomes full, another file system than that of the data, says so and leaves nothing there.
+// The node goes on, and a backup onto a larger disk, copied at a bounded rate, is whole.
+func TestBackupOntoAFullDisk(t *testing.T) {
+	small, large := tmpfs(t, "size=16m"), tmpfs(t, "size=512m")
+	p := startNode(t, filepath.Join(t.TempDir(), "data"), "--commit-live-bytes", "64MiB", "--commit-file-bytes", "16MiB")
+	p.publishMuch(t)
+	to := filepath.Join(small, "backup")
+	execute(t, "backup", to, "--http-address", p.http).check(t, exitOther, "no space left on device")
+	if left, err := os.ReadDir(small); err != nil || len(left) != 0 {
+		t.Errorf("%v are left (%v)", left, err)
+	}
+	p.publish("orders", 100)
+
+	to = filepath.Join(large, "backup")
+	began := time.Now()
+	o := execute(t, "backup", to, "--rate", "40MiB", "--http-address", p.http, "--json")
+	var status engine.BackupStatus
+	must(t, json.Unmarshal([]byte(o.stdout), &status))
+	if o.code != 0 || status.LinkedBytes != 0 || status.CopiedBytes < 100<<20 {
+		t.Fatalf("%+v", o)
+	}
+	if took := time.Since(began); took < 500*time.Millisecond {
+		t.Errorf("%d bytes at 40 MiB a second took %v", status.CopiedBytes, took)
+	}
+	restored := filepath.Join(t.TempDir(), "restored")
+	if o := execute(t, "restore", to, "--data-path", restored); o.code != 0 {
+		t.Fatalf("%+v", o)
+	}
+	execute(t, "restore", to, "--data-path", filepath.Join(small, "restored")).check(t, exitData, "no space left on device")
+	if left, err := os.ReadDir(small); err != nil || len(left) != 0 {
+		t.Errorf("%v are left of the restore (%v)", left, err)
+	}
+}
+
+// A node is killed while it is backed up. What is there of the backup is recognised as unfinished and never restored; the
+// node starts, removes what the backup held, and makes another one.
+func TestBackupIsKilled(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	p := startNode(t, data, "--commit-live-bytes", "64MiB", "--commit-file-bytes", "16MiB")
+	p.publishMuch(t)
+	to := filepath.Join(t.TempDir(), "backup")
+	resp, err := http.Post("http://"+p.http+"/backup?rate=1000000&dir="+to, "", nil)
+	must(t, err)
+	must(t, resp.Body.Close())
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if held, _ := filepath.Glob(filepath.Join(to, "topics", "*", "*", "*.seg")); len(held) > 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the backup does not begin")
+		}
+	}
+	p.end(syscall.SIGKILL)
+	restored := filepath.Join(t.TempDir(), "restored")
+	execute(t, "restore", to, "--data-path", restored).check(t, exitData, "is no complete backup")
+	if _, err := os.Stat(restored); err == nil {
+		t.Error("something was restored")
+	}
+	p = startNode(t, data, "--commit-live-bytes", "64MiB", "--commit-file-bytes", "16MiB")
+	if held, err := os.ReadDir(filepath.Join(data, "held")); err == nil && len(held) > 0 {
+		t.Errorf("%d second names are left", len(held))
+	}
+	execute(t, "backup", to, "--http-address", p.http).check(t, exitUsage, "is not empty")
+	if o := execute(t, "backup", to+"2", "--http-address", p.http); o.code != 0 {
+		t.Errorf("%+v", o)
+	}
 }
