@@ -176,6 +176,36 @@ func TestClusterSettingsReachEveryLeader(t *testing.T) {
 	}
 }
 
+// A change was stored in partition 1 and lost in partition 0, and a caller who knew only the version before made
+// another one. Then the logs have different settings under one version. The leaders notice it and end with those of
+// partition 0, under a new version.
+func TestClusterSettingsDifferUnderOneVersion(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 2)
+	tc.channel("t", "c")
+	first, second := tc.leader("t", 0), tc.leader("t", 1)
+	if first == second {
+		t.Fatal("one node leads both partitions")
+	}
+	c := tc.channelAt(first, "t", "c")
+	if err := engine.ConfigureOnly(t.Context(), c, 1, engine.ChannelSettings{Version: 1, MaxAttempts: 5}); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := c.Configure(t.Context(), engine.ChannelSettings{MaxAttempts: 7}); err != nil || s.Version != 1 {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	if s := tc.channelAt(second, "t", "c").Settings(); s.Version != 1 || s.MaxAttempts != 5 {
+		t.Fatalf("the logs do not differ: %+v", s)
+	}
+	for _, n := range []*testNode{first, second} {
+		tc.eventually("all leaders have the settings of partition 0", func() bool {
+			s := tc.channelAt(n, "t", "c").Settings()
+			return s.MaxAttempts == 7 && s.Version == 2
+		})
+	}
+}
+
 // Filters by header: messages that a channel does not want count as confirmed, deferred ones too, and other channels
 // get them.
 //

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"maps"
 	"slices"
@@ -12,8 +13,9 @@ import (
 // The logs of a topic's partitions may have different settings of a channel: the node that made a change may have
 // crashed before it had told every leader, or a leader had the change in two logs and only one of them was committed
 // when it failed. Then the leaders of the partitions follow different settings, and if the leader of partition 0 has
-// the older ones, Configure refuses every change, because no caller can name its version. So every leader compares
-// them after a change, and after each change of leaderships, and goes on until it has succeeded.
+// the older ones, Configure refuses every change, because no caller can name its version. A caller who knew only the
+// older ones may also have changed them once more: then two logs have different settings under one version. So every
+// leader compares them after a change, and after each change of leaderships, and goes on until it has succeeded.
 
 // reconcileAfter is how long after a change of the settings the leader of partition 0 checks that all leaders have
 // them, and how long after an error a leader tries again.
@@ -103,18 +105,62 @@ func (c *Channel) reconcile(ctx context.Context) error {
 	if c.ephemeral || c.local.Err() != nil {
 		return nil
 	}
-	versions := map[uint64]bool{}
-	var latest ChannelSettings
-	err := c.ask(ctx, wire.Operation{Kind: wire.OpSettings}, nil, func(result []byte) error {
+	var all []ChannelSettings
+	collect := func(result []byte) error {
 		var s ChannelSettings
 		err := wire.DecodeResult(result, &s)
-		if versions[s.Version] = true; s.Version > latest.Version {
+		all = append(all, s)
+		return err
+	}
+	if err := c.ask(ctx, wire.Operation{Kind: wire.OpSettings}, nil, collect); err != nil {
+		return err
+	}
+	latest, older, differ := compareSettings(all)
+	switch {
+	case differ:
+		return c.decide(ctx)
+	case older:
+		return c.ask(ctx, wire.Operation{Kind: wire.OpConfigure, Settings: &latest}, nil, nil)
+	}
+	return nil
+}
+
+// compareSettings returns the latest of the leaders' settings, whether some leader has older ones, and whether two have
+// different ones under the latest version.
+func compareSettings(all []ChannelSettings) (latest ChannelSettings, older, differ bool) {
+	for _, s := range all {
+		if s.Version > latest.Version {
 			latest = s
 		}
-		return err
+	}
+	for _, s := range all {
+		older = older || s.Version < latest.Version
+		differ = differ || s.Version == latest.Version && !sameContent(&s, &latest)
+	}
+	return latest, older, differ
+}
+
+// sameContent compares settings of one version as the log has them. Settings that the log cannot have are left alone:
+// version 0 stands for none, and what is not valid here comes from another version of the program.
+func sameContent(a, b *ChannelSettings) bool {
+	if a.Version == 0 || a.Validate() != nil || b.Validate() != nil {
+		return true
+	}
+	return bytes.Equal(a.Append(nil), b.Append(nil))
+}
+
+// decide gives the settings of partition 0 a new version, and brings them to every leader. It is for settings that
+// differ under one version: a change was stored in another partition, lost in partition 0 when its leader failed, and a
+// caller who knew only the version before made another change. If partition 0 has older settings than the others, the
+// next comparison goes on from there.
+func (c *Channel) decide(ctx context.Context) error {
+	var s ChannelSettings
+	first := func(n uint32) bool { return n == 0 }
+	err := c.ask(ctx, wire.Operation{Kind: wire.OpSettings}, first, func(result []byte) error {
+		return wire.DecodeResult(result, &s)
 	})
-	if err == nil && len(versions) > 1 {
-		err = c.ask(ctx, wire.Operation{Kind: wire.OpConfigure, Settings: &latest}, nil, nil)
+	if err == nil {
+		_, err = c.Configure(ctx, s)
 	}
 	return err
 }

@@ -162,14 +162,15 @@ func TestBackupOntoAFullDisk(t *testing.T) {
 	if o := execute(t, "restore", to, "--data-path", restored); o.code != 0 {
 		t.Fatalf("%+v", o)
 	}
-	execute(t, "restore", to, "--data-path", filepath.Join(small, "restored")).check(t, exitData, "no space left on device")
+	execute(t, "restore", to, "--data-path", filepath.Join(small, "restored")).check(
+		t, exitData, "no space left on device")
 	if left, err := os.ReadDir(small); err != nil || len(left) != 0 {
 		t.Errorf("%v are left of the restore (%v)", left, err)
 	}
 }
 
-// A node is killed while it is backed up. What is there of the backup is recognised as unfinished and never restored; the
-// node starts, removes what the backup held, and makes another one.
+// A node is killed while it is backed up. What is there of the backup is recognised as unfinished and never restored;
+// the node starts, removes what the backup held, and makes another one.
 func TestBackupIsKilled(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	p := startNode(t, data, "--commit-live-bytes", "64MiB", "--commit-file-bytes", "16MiB")
