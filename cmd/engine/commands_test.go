@@ -16,7 +16,6 @@ var local = []string{
 	"engine serve", "engine nsqd", "engine dev-cluster", "engine config", "engine restore", "engine upgrade",
 	"engine version",
 	"engine cluster init-tls",
-	"engine migrate nsqd", // it can, and has flags of its own
 }
 
 // leaves returns the commands that do something, except help and completion.
@@ -46,6 +45,9 @@ func TestCommandsHaveTheSameFlags(t *testing.T) {
 		}
 		asked = append(asked, strings.TrimPrefix(path, "engine "))
 		for _, name := range names {
+			if name == "json" && path == "engine migrate nsqd" {
+				continue // it prints its progress
+			}
 			f := cmd.Flag(name)
 			if f == nil {
 				t.Errorf("%s lacks --%s", path, name)

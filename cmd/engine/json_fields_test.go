@@ -129,8 +129,8 @@ func compareFields(t *testing.T, command string, got, want map[string]string) {
 }
 
 // notSteered are the commands that cannot succeed in a healthy cluster: force-leader needs a lost replica, remove-node
-// a stopped node, upgrade an older level. They print what move prints.
-var notSteered = []string{"cluster force-leader", "cluster remove-node", "cluster upgrade"}
+// a stopped node, upgrade an older level. They print what move prints; migrate prints text.
+var notSteered = []string{"cluster force-leader", "cluster remove-node", "cluster upgrade", "migrate nsqd"}
 
 // Every command that talks to a node prints JSON whose fields do not change, from a cluster of three nodes, over https
 // and with a token. O4, O12

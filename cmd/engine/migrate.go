@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"penstock/cmd/engine/client"
 	"penstock/migrate"
 )
 
@@ -23,7 +24,7 @@ type migration struct {
 	to          string
 	http        string
 	state       string
-	tokenFile   string
+	client      client.Client
 	dryRun      bool
 	skipDamaged bool
 	unlisted    bool
@@ -42,22 +43,27 @@ func migrateNSQDCommand() *cobra.Command {
 		Use:   "nsqd",
 		Short: "Import topics, channels and backlogs from the data directory of a stopped nsqd",
 		Long: "Import topics, channels and backlogs from the data directory of a stopped nsqd into the data directory of\n" +
-			"a stopped node (--to) or into a running node (--http). nsqd's directory is not changed. To continue an\n" +
-			"interrupted import, run the command again: no message is imported twice, except that with --http the last\n" +
-			"batch may be. Message ids, publish times, attempts and the remaining delays of deferred messages are not\n" +
-			"imported.\n\n" +
-			"With --to, every channel gets exactly its own backlog. With --http, a topic is refused before any of its\n" +
-			"messages is published if one of its channels would get messages that it did not have.",
+			"a stopped node (--to) or into a running node (--http-address). nsqd's directory is not changed. To continue\n" +
+			"an interrupted import, run the command again: no message is imported twice, except that with\n" +
+			"--http-address the last batch may be. Message ids, publish times, attempts and the remaining delays of\n" +
+			"deferred messages are not imported.\n\n" +
+			"With --to, every channel gets exactly its own backlog. With --http-address, a topic is refused before any\n" +
+			"of its messages is published if one of its channels would get messages that it did not have.",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return m.run(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f := cmd.Flags(); f.Changed("http-address") || f.Changed("http") {
+				m.http = m.client.Address
+			}
+			return m.run(cmd)
+		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&m.dataPath, "data-path", "", "nsqd's data directory")
 	f.StringVar(&m.to, "to", "", "data directory of a stopped node; created if missing")
-	f.StringVar(&m.http, "http", "", "HOST:PORT or URL of the HTTP API of a running node, instead of --to")
-	f.StringVar(&m.state, "state", "", "with --http, file that records what was imported (default ./"+migrate.StateFile+
+	m.client.Add(f, "http")
+	f.StringVar(&m.state, "state", "", "with --http-address, file that records what was imported (default ./"+
+		migrate.StateFile+
 		"); with --to, the record is in that directory")
-	f.StringVar(&m.tokenFile, "token-file", "", "with --http, file with the token that the node requires")
 	f.BoolVar(&m.dryRun, "dry-run", false, "only show what nsqd's directory contains; import nothing")
 	f.BoolVar(&m.skipDamaged, "skip-damaged", false, "exit with 0 even if damaged data was left out")
 	f.BoolVar(&m.unlisted, "unlisted", false, "also import the files of topics and channels that nsqd.dat does not name")
@@ -100,12 +106,12 @@ func (m *migration) check() error {
 	case m.dataPath == "":
 		return errors.New("--data-path is missing: nsqd's data directory")
 	case m.to != "" && m.http != "":
-		return errors.New("--to and --http exclude each other")
+		return errors.New("--to and --http-address exclude each other")
 	case m.to == "" && m.http == "" && !m.dryRun:
 		return errors.New(
-			"say where to: --to DIRECTORY of a stopped node, or --http HOST:PORT of a running one; or look only, with --dry-run")
+			"say where to: --to DIRECTORY of a stopped node, or --http-address of a running one; or look only, with --dry-run")
 	case m.to != "" && m.state != "":
-		return errors.New("--state is for --http: with --to the record is in that directory")
+		return errors.New("--state is for --http-address: with --to the record is in that directory")
 	}
 	if m.to != "" {
 		if same(m.to, m.dataPath) {
@@ -177,11 +183,11 @@ func (m *migration) into(
 
 func (m *migration) target(ctx context.Context, stderr io.Writer, largest int) (migrate.Target, func() error, error) {
 	if m.http != "" {
-		token, err := readToken(m.tokenFile)
+		_, err := m.client.Token()
 		if err != nil {
 			return nil, nil, &exitError{exitUsage, fmt.Errorf("the token file cannot be used: %w", err)}
 		}
-		return newNodeTarget(m.http, token), func() error { return nil }, nil
+		return &nodeTarget{&m.client}, func() error { return nil }, nil
 	}
 	d, err := openDirTarget(ctx, m.to, largest, stderr)
 	if err != nil {

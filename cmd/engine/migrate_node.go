@@ -1,85 +1,38 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	wire "encoding/binary"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
+	"penstock/cmd/engine/client"
 	"penstock/migrate"
 )
 
-const (
-	// importRequestTime bounds one request. A publish waits at most a few seconds for room and for the disk.
-	importRequestTime = 30 * time.Second
-	maxStatsBytes     = 64 << 20
-	maxTokenBytes     = 4096
-)
+// importRequestTime bounds one request. A publish waits at most a few seconds for room and for the disk.
+const importRequestTime = 30 * time.Second
 
 // nodeTarget imports into a running node over nsqd's HTTP API; the node could also be an nsqd.
-type nodeTarget struct {
-	base   string
-	token  string // "": no token is sent
-	client *http.Client
-}
-
-func newNodeTarget(address, token string) *nodeTarget {
-	if !strings.Contains(address, "://") {
-		address = "http://" + address
-	}
-	return &nodeTarget{
-		base: strings.TrimSuffix(address, "/"), token: token, client: &http.Client{Timeout: importRequestTime},
-	}
-}
-
-// readToken reads the token for a node with AUTH from a file. It returns "" if no file is named.
-func readToken(name string) (string, error) {
-	if name == "" {
-		return "", nil
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxTokenBytes+1))
-	token := strings.TrimSpace(string(data))
-	if err == nil && (token == "" || len(data) > maxTokenBytes || strings.ContainsAny(token, "\r\n")) {
-		err = fmt.Errorf("%s is not one line with a token of at most %d bytes", name, maxTokenBytes)
-	}
-	return token, err
-}
+type nodeTarget struct{ client *client.Client }
 
 // Exclusive returns false: others publish and consume while the import runs, and HTTP returns no ids.
 func (n *nodeTarget) Exclusive() bool { return false }
 
 func (n *nodeTarget) do(ctx context.Context, method, path string, query url.Values, body []byte) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, n.base+path+"?"+query.Encode(), bytes.NewReader(body))
+	ctx, cancel := context.WithTimeout(ctx, importRequestTime)
+	defer cancel()
+	status, data, err := n.client.Send(ctx, method, path, query, body)
 	if err != nil {
 		return nil, err
 	}
-	if n.token != "" {
-		req.Header.Set("Authorization", "Bearer "+n.token)
-	}
-	resp, err := n.client.Do(req)
-	if err != nil {
-		return nil, fmt.Errorf("the node does not answer: %w", err)
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxStatsBytes))
-	if err != nil {
-		return nil, fmt.Errorf("the node's answer to %s broke off: %w", path, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the node refused %s: %s %s",
-			path, resp.Status, strings.Join(strings.Fields(string(data)), " "))
+	if status != http.StatusOK {
+		return nil, fmt.Errorf("the node refused %s: %d %s %s",
+			path, status, http.StatusText(status), strings.Join(strings.Fields(string(data)), " "))
 	}
 	return data, nil
 }

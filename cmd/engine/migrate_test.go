@@ -119,14 +119,23 @@ func TestMigrateIntoNodeWithAuth(t *testing.T) {
 		"\"%x\"\n[[token.grant]]\npermissions = [\"publish\", \"subscribe\", \"admin\"]\ntopics = [\"*\"]\nchannels = "+
 		"[\"*\"]\n", sha256.Sum256([]byte("secret"))), 0o600))
 	must(t, os.WriteFile(token, []byte("secret\n"), 0o600))
-	p := startNode(t, t.TempDir(), "--auth-file", tokens)
+	cert, key := writeCertificate(t, dir, "node")
+	p := startNode(t, t.TempDir(), "--auth-file", tokens, "--tls-cert", cert, "--tls-key", key, "--https-address",
+		"127.0.0.1:0")
 	args := []string{"migrate", "nsqd", "--data-path", from, "--http", p.http, "--state", filepath.Join(dir, "state.json")}
 	if o := execute(t, args...); o.code != exitOther || !strings.Contains(o.stderr, "the node refused") {
 		t.Errorf("without a token: %+v", o)
 	}
-	o := execute(t, append(args, "--token-file", token)...)
+	at := "https://" + httpsAddress.FindStringSubmatch(p.log.String())[1]
+	o := execute(t, "migrate", "nsqd", "--data-path", from, "--http-address", at, "--tls-ca", cert, "--token-file", token,
+		"--state", filepath.Join(dir, "state.json"))
 	if o.code != 0 || !strings.Contains(o.stdout, "imported: 30 messages") {
-		t.Errorf("%+v", o)
+		t.Errorf("over https: %+v", o)
+	}
+	o = execute(t, "migrate", "nsqd", "--data-path", from, "--http-address", "192.0.2.1:4151", "--token-file", token,
+		"--state", filepath.Join(dir, "other.json"))
+	if o.code == 0 || !strings.Contains(o.stderr, "the token was not sent") {
+		t.Errorf("the token in clear to another machine: %+v", o)
 	}
 	if o := execute(t, append(args, "--token-file", filepath.Join(dir, "none"))...); o.code != exitUsage ||
 		!strings.Contains(o.stderr, "the token file cannot be used") {

@@ -126,16 +126,30 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values, body
 
 // Exchange sends one request, with body as JSON unless it is nil, and returns the node's answer with any status.
 func (c *Client) Exchange(ctx context.Context, method, path string, q url.Values, body any) (int, []byte, error) {
-	return c.exchange(ctx, method, path, q, body, maxAnswerBytes)
+	var send io.Reader
+	kind := ""
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return 0, nil, err
+		}
+		send, kind = bytes.NewReader(data), "application/json"
+	}
+	return c.exchange(ctx, method, path, q, send, kind, maxAnswerBytes)
+}
+
+// Send sends a request with these bytes as its body, and returns the node's answer with any status.
+func (c *Client) Send(ctx context.Context, method, path string, q url.Values, body []byte) (int, []byte, error) {
+	return c.exchange(ctx, method, path, q, bytes.NewReader(body), "", maxAnswerBytes)
 }
 
 // Fetch asks for path, and returns the answer with any status: at most max bytes of it.
 func (c *Client) Fetch(ctx context.Context, path string, q url.Values, max int64) (int, []byte, error) {
-	return c.exchange(ctx, http.MethodGet, path, q, nil, max)
+	return c.exchange(ctx, http.MethodGet, path, q, nil, "", max)
 }
 
 func (c *Client) exchange(
-	ctx context.Context, method, path string, q url.Values, body any, max int64,
+	ctx context.Context, method, path string, q url.Values, send io.Reader, kind string, max int64,
 ) (int, []byte, error) {
 	if err := c.init(); err != nil {
 		return 0, nil, err
@@ -147,20 +161,12 @@ func (c *Client) exchange(
 			return 0, nil, err
 		}
 	}
-	var send io.Reader
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			return 0, nil, err
-		}
-		send = bytes.NewReader(data)
-	}
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), send)
 	if err != nil {
 		return 0, nil, usage("--http-address %s cannot be asked: %w", c.Address, err)
 	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
+	if kind != "" {
+		req.Header.Set("Content-Type", kind)
 	}
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
