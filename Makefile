@@ -58,8 +58,8 @@ fuzz-smoke: ## run every fuzz target for FUZZ_TIME (10000x: that many inputs; or
 crash: ## cut the power SEEDS (1000) times at random operations of a running engine
 	PENSTOCK_CRASH_SEEDS=$(or $(SEEDS),1000) $(GO) test ./engine -run TestPowerCutAnywhere -count=1 -timeout 0
 
-sim: ## simulate clusters of whole nodes on SEEDS (0-100000); see tools/sim
-	$(GO) run ./tools/sim -seeds $(or $(SEEDS),0-100000)
+sim: ## simulate clusters of whole nodes on SEEDS (5000000-5100000); see tools/sim
+	$(GO) run ./tools/sim -seeds $(or $(SEEDS),5000000-5100000)
 
 sim-replicate: ## simulate a replicated partition, the machines alone, on SEEDS (0-100000)
 	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./replicate -run TestSimulation -count=1 -timeout 0

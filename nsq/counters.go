@@ -144,7 +144,7 @@ func (s *Server) meter() metrics.ServerMeter {
 	m.Publishes = map[string]*metrics.Durations{"nsq": &s.counts.overNSQ, "http": &s.counts.overHTTP}
 	m.Connections["lookup"], m.Connections["lookup_tcp"] = s.lookups.Connections()
 	s.mu.Lock()
-	m.Connections["nsq"], m.Strangers = len(s.conns), s.strangers
+	m.Connections["nsq"], m.Strangers = len(s.conns), len(s.strangers)
 	s.mu.Unlock()
 	for r, name := range reasonNames {
 		m.Refused[name] = s.counts.refused[r].Load()

@@ -68,8 +68,9 @@ type Server struct {
 
 	mu    lock.Mutex[lock.NSQServer]
 	conns map[*conn]struct{}
-	// strangers is how many of conns have to send AUTH and have not: ≤ Options.MaxStrangers.
-	strangers int
+	// strangers are those of conns that have to send AUTH and have not, in the order of their coming: at most
+	// Options.MaxStrangers.
+	strangers []*conn
 	stopping  bool
 	stopOnce  sync.Once
 
@@ -265,7 +266,14 @@ func (s *Server) welcome(nc *net.TCPConn) {
 		return
 	}
 	s.mu.Lock()
-	full, crowded := len(s.conns) >= s.opts.MaxConnections, c.stranger && s.strangers >= s.opts.MaxStrangers
+	full, crowded := len(s.conns) >= s.opts.MaxConnections, c.stranger && len(s.strangers) >= s.opts.MaxStrangers
+	var mute *conn
+	if crowded && !full && !s.stopping {
+		if mute = s.oldestMute(); mute != nil {
+			mute.leaveStrangers()
+			crowded = false
+		}
+	}
 	if full || crowded || s.stopping {
 		s.mu.Unlock()
 		switch {
@@ -282,10 +290,13 @@ func (s *Server) welcome(nc *net.TCPConn) {
 	}
 	s.conns[c] = struct{}{}
 	if c.stranger {
-		s.strangers++
+		s.strangers = append(s.strangers, c)
 	}
 	s.wg.Add(1)
 	s.mu.Unlock()
+	if mute != nil {
+		mute.makeRoom()
+	}
 	go c.serve()
 }
 

@@ -2,6 +2,7 @@ package nsq
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -11,7 +12,8 @@ import (
 // Strangers are clients that have to prove who they are, with AUTH, and have not. Until then a client costs the node
 // little, whatever it sends:
 //
-//   - at most MaxStrangers of them are connected at once; the next one is told so, and its connection closed;
+//   - at most MaxStrangers of them are connected at once; for the next one the oldest that says nothing has to go, so
+//     clients that hold connections cannot keep others out;
 //   - the bodies of their commands have at most MaxStrangerBytes together; a larger one is refused before it is read;
 //   - they have StrangerTime to send AUTH;
 //   - their read buffers do not grow, and a deflate compressor, which takes about 1 MiB, is made only after AUTH.
@@ -44,8 +46,28 @@ func (c *conn) beKnown() {
 func (c *conn) leaveStrangers() {
 	if c.stranger {
 		c.stranger = false
-		c.srv.strangers--
+		i := slices.Index(c.srv.strangers, c)
+		c.srv.strangers = slices.Delete(c.srv.strangers, i, i+1)
 	}
+}
+
+// oldestMute returns the oldest stranger that this node does not wait for an auth server for, or nil. The caller holds
+// s.mu.
+func (s *Server) oldestMute() *conn {
+	for _, c := range s.strangers {
+		if !c.waiting.Load() {
+			return c
+		}
+	}
+	return nil
+}
+
+// makeRoom ends the connection of a stranger, because others have come since and there are too many. The caller has
+// made it leave the strangers.
+func (c *conn) makeRoom() {
+	c.countStranger(&c.srv.counts.strangerConns, fmt.Sprintf("no AUTH, and %d further clients that have sent none are "+
+		"connected, which is the most that there may be", c.srv.opts.MaxStrangers))
+	c.kill()
 }
 
 // countStranger records that a stranger was refused.
@@ -54,11 +76,11 @@ func (c *conn) countStranger(n *atomic.Uint64, why string) {
 	c.srv.audit.Refused(audit.Entry{Who: c.certified(), From: c.remote, What: "connection"}, why)
 }
 
-// turnAway closes a new connection with a sentence, because there are too many strangers. It does not wait for the
-// client.
+// turnAway closes a new connection with a sentence, because there are too many strangers and all of them wait for an
+// auth server. It does not wait for the client.
 func (c *conn) turnAway() {
-	why := fmt.Sprintf("E_AUTH_FAILED AUTH failed: %d other clients are connected that have not sent AUTH yet, which is "+
-		"the most that there may be; try again later", c.srv.opts.MaxStrangers)
+	why := fmt.Sprintf("E_AUTH_FAILED AUTH failed: %d other clients wait for the answer of an auth server, which is the "+
+		"most that may; try again later", c.srv.opts.MaxStrangers)
 	c.countStranger(&c.srv.counts.strangerConns, why)
 	_ = c.nc.SetWriteDeadline(time.Now().Add(sweepInterval))
 	_, _ = c.nc.Write(appendFrame(nil, frameError, why)) // into the empty buffer of a new socket

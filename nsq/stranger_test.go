@@ -89,8 +89,8 @@ func TestStrangersSendLittle(t *testing.T) {
 	}
 }
 
-// O8. So many clients may be connected without AUTH; the next one is told why it is not served. AUTH, or an end, makes
-// a place free.
+// O8. So many clients may be connected without AUTH; for the next one the oldest has to go. AUTH, or an end, makes a
+// place free.
 func TestStrangersAreFew(t *testing.T) {
 	t.Parallel()
 	n := startClosed(t, Options{MaxStrangers: 3})
@@ -102,12 +102,17 @@ func TestStrangersAreFew(t *testing.T) {
 	}
 	strangers := func(want int) {
 		t.Helper()
-		eventually(t, "the count of strangers", func() bool { n.mu.Lock(); defer n.mu.Unlock(); return n.strangers == want })
+		eventually(t, "the count of strangers", func() bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return len(n.strangers) == want
+		})
 	}
 	strangers(3)
-	const why = "E_AUTH_FAILED AUTH failed: 3 other clients are connected that have not sent AUTH yet, which is " +
-		"the most that there may be; try again later"
-	n.dialRaw(t).fatal(why)
+	const why = "no AUTH, and 3 further clients that have sent none are connected, which is the most that there may be"
+	silent = append(silent, n.dialRaw(t))
+	silent[0].closed()
+	silent = silent[1:]
 	if got := n.metric(t, "unauthenticated_connections"); got != "3" {
 		t.Errorf("/metrics shows %s connections before AUTH", got)
 	}
@@ -134,6 +139,27 @@ func TestStrangersAreFew(t *testing.T) {
 		c.nc.Close()
 	}
 	strangers(0)
+}
+
+// A client for which the node waits for an auth server does not have to go. If all are such, the next one is told so.
+func TestStrangersThatWaitStay(t *testing.T) {
+	t.Parallel()
+	slow, asked, answer := newAuthServer(t), make(chan struct{}), make(chan struct{})
+	slow.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(asked)
+		<-answer
+		_, _ = io.WriteString(w, grantJSON(60, "", "", "publish"))
+	})
+	n := startNode(t, engine.Options{}, Options{
+		MaxStrangers: 1, Auth: auth.Options{HTTPAddresses: []string{slow.address()}},
+	})
+	c := n.dial(t)
+	c.send(authCommand("s"))
+	<-asked
+	n.dialRaw(t).fatal("E_AUTH_FAILED AUTH failed: 1 other clients wait for the answer of an auth server, which is the " +
+		"most that may; try again later")
+	close(answer)
+	c.expect(frameResponse, someone)
 }
 
 // O8. Who does not send AUTH in time is disconnected, also if it says other things, or wants no heartbeats. The time in

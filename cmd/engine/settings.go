@@ -289,7 +289,8 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 		row("auth-http-request-method", "GET", choice(&a.HTTPMethod, "GET", "POST"),
 			"HTTP method for requests to auth-http-address: GET or POST"),
 		row("max-unauthenticated-connections", "256", count(&o.MaxStrangers, 1),
-			"where AUTH is required, maximum number of NSQ connections that have not sent it; further ones are refused"),
+			"where AUTH is required, maximum number of NSQ connections that have not sent it; for a further one the oldest is "+
+				"closed"),
 		row("max-unauthenticated-bytes", "4KiB", size(&o.MaxStrangerBytes, 64),
 			"maximum size of the bodies of all commands that an NSQ connection sends before AUTH, where it is required"),
 		row("max-unauthenticated-time", "10s", duration(&o.StrangerTime, time.Millisecond),
