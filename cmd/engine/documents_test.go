@@ -1,0 +1,123 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// documents have commands for operators.
+var documents = []string{
+	"../../README.md", "../../docs/operating.md", "../../docs/channels.md", "../../docs/replacing-nsqd.md",
+}
+
+var (
+	fenced = regexp.MustCompile("(?ms)^```[a-z]*\n(.*?)^```")
+	inline = regexp.MustCompile("`([^`]+)`")
+	spaces = regexp.MustCompile(`\s+`)
+)
+
+// commandLines returns the calls of engine in a document: lines of fenced blocks, and what stands in backquotes.
+func commandLines(text string) (calls []string) {
+	var lines []string
+	for _, m := range fenced.FindAllStringSubmatch(text, -1) {
+		block := strings.ReplaceAll(m[1], "\\\n", " ")
+		lines = append(lines, strings.FieldsFunc(block, func(r rune) bool { return strings.ContainsRune("\n;|&", r) })...)
+	}
+	for _, m := range inline.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+		lines = append(lines, m[1])
+	}
+	for _, line := range lines {
+		line, _, _ = strings.Cut(spaces.ReplaceAllString(strings.TrimSpace(line), " "), " #")
+		line = strings.TrimPrefix(line, "bin/")
+		if strings.HasPrefix(line, "engine ") {
+			calls = append(calls, line)
+		}
+	}
+	return calls
+}
+
+// wrongIn says what a call names that does not exist: a command, or one of its flags. "": all of it exists.
+func wrongIn(root *cobra.Command, call string) string {
+	root.InitDefaultCompletionCmd()
+	words := strings.FieldsFunc(call, func(r rune) bool { return strings.ContainsRune(" []", r) })[1:]
+	cmd := root
+	for len(words) > 0 {
+		i := slices.IndexFunc(cmd.Commands(), func(c *cobra.Command) bool { return c.Name() == words[0] })
+		if i < 0 {
+			break
+		}
+		cmd, words = cmd.Commands()[i], words[1:]
+	}
+	if cmd.HasSubCommands() && len(words) > 0 && !strings.HasPrefix(words[0], "-") {
+		return "the command " + words[0]
+	}
+	cmd.InitDefaultHelpFlag()
+	for i := 0; i < len(words) && words[i] != "--" && !cmd.DisableFlagParsing; i++ {
+		if !strings.HasPrefix(words[i], "-") {
+			continue
+		}
+		f := flagNamed(cmd, words[i])
+		if f == nil {
+			return "the flag " + words[i]
+		}
+		if f.NoOptDefVal == "" && !strings.Contains(words[i], "=") {
+			i++ // its value
+		}
+	}
+	return ""
+}
+
+// flagNamed returns a command's flag that is written -f, --flag or --flag=value, or nil.
+func flagNamed(cmd *cobra.Command, word string) *pflag.Flag {
+	name, _, _ := strings.Cut(strings.TrimLeft(word, "-"), "=")
+	switch {
+	case strings.HasPrefix(word, "--"):
+		return cmd.Flag(name)
+	case len(name) == 1:
+		return cmd.Flags().ShorthandLookup(name)
+	}
+	return nil
+}
+
+// Every call of engine in the documents for operators names a command and flags that exist.
+func TestDocumentedCommandsExist(t *testing.T) {
+	for _, document := range documents {
+		text, err := os.ReadFile(document)
+		must(t, err)
+		calls := commandLines(string(text))
+		if len(calls) == 0 {
+			t.Errorf("%s has no command", document)
+		}
+		for _, call := range calls {
+			if wrong := wrongIn(rootCommand(), call); wrong != "" {
+				t.Errorf("%s: %s: there is no such thing as %s", document, call, wrong)
+			}
+		}
+	}
+}
+
+func TestWrongIn(t *testing.T) {
+	for call, want := range map[string]string{
+		"engine cluster drain n2 --wait 5m --http-address h:1": "",
+		"engine debug bundle [-o FILE] [--all]":                "",
+		"engine cluster drian n2":                              "the command drian",
+		"engine nothing":                                       "the command nothing",
+		"engine cluster drain n2 --wiat 5m":                    "the flag --wiat",
+		"engine cluster drain n2 -z":                           "the flag -z",
+		"engine dev-cluster -- --anything":                     "",
+	} {
+		if got := wrongIn(rootCommand(), call); got != want {
+			t.Errorf("%s: %q, want %q", call, got, want)
+		}
+	}
+	text := "```\nengine a \\\n  --b # c\nx | bin/engine d\n```\nthen `engine e\n--f` and `engineer`"
+	if got := commandLines(text); !slices.Equal(got, []string{"engine a --b", "engine d", "engine e --f"}) {
+		t.Errorf("%q", got)
+	}
+}
