@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -298,59 +299,117 @@ func TestDamagedBackupIsRefused(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	m, err := backup.ReadManifest(from)
-	if err != nil {
-		t.Fatal(err)
+	names := filesOf(t, from)
+	for _, kind := range []string{".seg", ".clog", ".json"} {
+		if !slices.ContainsFunc(names, func(name string) bool { return strings.HasSuffix(name, kind) }) {
+			t.Fatalf("the backup has %v", names)
+		}
 	}
-	names := []string{backup.ManifestFile}
-	kinds := map[string]bool{}
-	for _, f := range m.Files {
-		names = append(names, f.Name)
-		kinds[filepath.Ext(f.Name)] = true
-	}
-	if !kinds[".seg"] || !kinds[".clog"] || !kinds[".json"] {
-		t.Fatalf("the backup has %v", names)
-	}
-	for _, name := range names {
-		at := filepath.Join(from, name)
-		whole, err := os.ReadFile(at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, damage := range []func([]byte) []byte{
-			func(p []byte) []byte { p[len(p)/3] ^= 4; return p },
-			func(p []byte) []byte { p[len(p)-4] ^= 1; return p },
-			func(p []byte) []byte { return p[:len(p)-1] },
-			func(p []byte) []byte { return nil },
-		} {
-			if err := os.WriteFile(at, damage(bytes.Clone(whole)), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			to := filepath.Join(t.TempDir(), "restored")
-			_, err := backup.Restore(from, to, backup.RestoreOptions{})
-			if err == nil || !strings.Contains(err.Error(), name) {
-				t.Errorf("damaged %s: %v", name, err)
-			}
-			if _, err := os.Stat(to); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("damaged %s: something was left", name)
-			}
-		}
-		if err := os.Remove(at); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := backup.Restore(from, filepath.Join(t.TempDir(), "r"), backup.RestoreOptions{}); err == nil ||
-			!strings.Contains(err.Error(), name) {
-			t.Errorf("without %s: %v", name, err)
-		}
-		if err := os.WriteFile(at, whole, 0o600); err != nil {
-			t.Fatal(err)
-		}
+	for _, name := range append(names, backup.ManifestFile) {
+		checkDamageIsRefused(t, from, name)
 	}
 	if _, err := backup.Restore(from, t.TempDir(), backup.RestoreOptions{NodeID: "other"}); err != nil {
 		t.Errorf("the whole backup: %v", err)
 	}
 	if _, err := backup.Restore(from, from, backup.RestoreOptions{}); err == nil {
 		t.Error("restored into a directory in use")
+	}
+}
+
+// The cluster's metadata in the backup of a member are verified like its data, both by a restore of the member and by
+// whoever reads only the metadata.
+func TestDamagedMetadataOfABackupAreRefused(t *testing.T) {
+	tc := prepareTestCluster(t, 1)
+	m := tc.nodes[0]
+	m.disk, m.dir = nil, t.TempDir()
+	tc.startAll()
+	tc.create("t", 1)
+	from, status := makeBackup(t, m.e)
+	if status.State != engine.BackupDone || status.NoMetadata != "" {
+		t.Fatalf("%+v", status)
+	}
+	if names := filesOf(t, from); !slices.Contains(names, backup.MetadataFile) {
+		t.Fatalf("the backup has %v", names)
+	}
+	checkDamageIsRefused(t, from, backup.MetadataFile)
+	list, err := backup.ReadManifest(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := filepath.Join(from, backup.MetadataFile)
+	whole, err := os.ReadFile(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range whole {
+		flipped := bytes.Clone(whole)
+		flipped[i] ^= 1 << (i % 8)
+		if err := os.WriteFile(at, flipped, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := list.Metadata(from); err == nil || !strings.Contains(err.Error(), backup.MetadataFile) {
+			t.Fatalf("bit %d of byte %d: %v", i%8, i, err)
+		}
+	}
+	if err := os.WriteFile(at, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := list.Metadata(from); err != nil || !bytes.Equal(data, whole) {
+		t.Errorf("the whole metadata: %v", err)
+	}
+	restore(t, from)
+}
+
+// filesOf returns the names of the files that the manifest lists.
+func filesOf(t *testing.T, from string) (names []string) {
+	t.Helper()
+	m, err := backup.ReadManifest(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range m.Files {
+		names = append(names, f.Name)
+	}
+	return names
+}
+
+// checkDamageIsRefused damages a file of the backup in several ways and removes it: a restore names the file and leaves
+// nothing. Afterwards the file is whole again.
+func checkDamageIsRefused(t *testing.T, from, name string) {
+	t.Helper()
+	at := filepath.Join(from, name)
+	whole, err := os.ReadFile(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := func(what string) {
+		t.Helper()
+		to := filepath.Join(t.TempDir(), "restored")
+		_, err := backup.Restore(from, to, backup.RestoreOptions{})
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s %s: %v", what, name, err)
+		}
+		if _, err := os.Stat(to); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s %s: something was left", what, name)
+		}
+	}
+	for _, damage := range []func([]byte) []byte{
+		func(p []byte) []byte { p[len(p)/3] ^= 4; return p },
+		func(p []byte) []byte { p[len(p)-4] ^= 1; return p },
+		func(p []byte) []byte { return p[:len(p)-1] },
+		func([]byte) []byte { return nil },
+	} {
+		if err := os.WriteFile(at, damage(bytes.Clone(whole)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		refused("damaged")
+	}
+	if err := os.Remove(at); err != nil {
+		t.Fatal(err)
+	}
+	refused("without")
+	if err := os.WriteFile(at, whole, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 
