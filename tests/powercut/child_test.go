@@ -31,6 +31,8 @@ type order struct {
 	Meta     string   // directory of the cluster's metadata: on another disk, as etcd's could be
 	Expected string   // file of the bodies that must be there, a line each
 	Life     int      // number of the child
+	Backup   string   // directory of a backup that the first node begins under load; empty: none
+	Rate     int64    // of the backup
 }
 
 const (
@@ -55,7 +57,8 @@ const (
 	lineLoad   = "load" // what was acknowledged before is there; the load begins
 	lineAcked  = "acked "
 	lineLost   = "lost "
-	lineFailed = "failed" // a publish failed: the disk is gone
+	lineFailed = "failed"  // a publish failed: the disk is gone
+	lineBackup = "backup " // and its state
 )
 
 func say(format string, args ...any) { _, _ = fmt.Fprintf(os.Stdout, format+"\n", args...) }
@@ -97,6 +100,9 @@ func childMain(text string) error {
 		for p := range producers {
 			go produce(t, fmt.Sprintf("%d.%d.%d", o.Life, i, p), 8<<(3*p))
 		}
+	}
+	if o.Backup != "" {
+		return o.backUp(engines[0])
 	}
 	select {}
 }
@@ -260,6 +266,7 @@ func produce(t *engine.Topic, prefix string, padBytes int) {
 		name := fmt.Sprintf("%s.%d", prefix, i)
 		if _, err := t.Publish(context.Background(), []byte(name+" "+pad)); err == nil {
 			say(lineAcked + name)
+			acknowledged.Add(1)
 			continue
 		}
 		if failed.CompareAndSwap(false, true) {

@@ -79,12 +79,18 @@ type variant struct {
 	w        *world
 	mode     string
 	nodes    int
+	in       string // its data directory on the disks; empty: name
 	life     int
 	expected []string // acknowledged before the last cut
 	acked    int
 }
 
-func (v *variant) name() string { return fmt.Sprintf("%s-%d", v.mode, v.nodes) }
+func (v *variant) name() string {
+	if v.in != "" {
+		return v.in
+	}
+	return fmt.Sprintf("%s-%d", v.mode, v.nodes)
+}
 
 // The promise of the product: what was answered OK is on stable storage of every node that is in sync, whichever way it
 // was written.
@@ -226,6 +232,17 @@ func (w *world) cut(v *variant) {
 		c.end()
 		return
 	}
+	lost := w.powerOff(c, disks)
+	w.t.Logf("%s, %s, life %d: %d acknowledged, the cut took %d sectors", w.kind, v.name(), v.life, len(c.acked), lost)
+	v.expected = c.acked
+	v.acked += len(c.acked)
+	v.life++
+}
+
+// powerOff takes the power of the disks, ends the child, and gives the disks their power back; they are unmounted then.
+// It returns how many sectors were lost.
+func (w *world) powerOff(c *child, disks []*volatile.FileSystem) (lost int) {
+	w.t.Helper()
 	share := 0.0 // half of the cuts lose all that is not flushed, the others lose some sectors of it
 	if w.rng.IntN(2) == 0 {
 		share = w.rng.Float64()
@@ -245,10 +262,7 @@ func (w *world) cut(v *variant) {
 		w.try(d.Unmount())
 		w.try(d.Revive())
 	}
-	w.t.Logf("%s, %s, life %d: %d acknowledged, the cut took %d sectors", w.kind, v.name(), v.life, len(c.acked), lost)
-	v.expected = c.acked
-	v.acked += len(c.acked)
-	v.life++
+	return lost
 }
 
 // verify starts a last child that only reads.
@@ -275,14 +289,20 @@ type child struct {
 	acked []string
 	lost  []string
 	began bool
+	saved saved // what it said of its backup
 }
 
 // start mounts the disks and starts a child on them.
 func (w *world) start(v *variant, disks []*volatile.FileSystem) *child {
 	w.t.Helper()
-	o := order{
-		Mode: v.mode, Life: v.life, Meta: filepath.Join(w.dir, v.name()), Expected: filepath.Join(w.dir, v.name()+".acked"),
-	}
+	return w.startWith(v, disks, order{})
+}
+
+// startWith is start with an order that says more.
+func (w *world) startWith(v *variant, disks []*volatile.FileSystem, o order) *child {
+	w.t.Helper()
+	o.Mode, o.Life = v.mode, v.life
+	o.Meta, o.Expected = filepath.Join(w.dir, v.name()), filepath.Join(w.dir, v.name()+".acked")
 	w.try(os.MkdirAll(o.Meta, 0o700))
 	w.try(os.WriteFile(o.Expected, []byte(strings.Join(v.expected, "\n")), 0o600))
 	for _, d := range disks {
@@ -336,6 +356,8 @@ func (c *child) line() bool {
 		c.acked = append(c.acked, line[len(lineAcked):])
 	case strings.HasPrefix(line, lineLost):
 		c.lost = append(c.lost, line[len(lineLost):])
+	case strings.HasPrefix(line, lineBackup):
+		c.saved.take(line[len(lineBackup):], len(c.acked))
 	}
 	return true
 }
