@@ -96,7 +96,7 @@ bench: ## run the benchmarks (BENCH=regexp BENCH_TIME=1s)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -benchmem ./bench/...
 
 bench-observed: ## measure what scrapes, statsd and 1000 topics cost publishers; fails below 0.98
-	$(GO) test -tags observed -count=1 -timeout 20m -v -run TestObserved ./bench
+	$(GO) test -tags observed -count=1 -timeout 30m -v -run TestObserved ./bench
 
 lint: ## check formatting, go vet, staticcheck and, where its database is reachable, govulncheck
 	.ci/lint

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	observedRounds   = 7
+	observedRounds   = 15
 	observedTopics   = 1000
 	observedChannels = 3
 	scrapeMost       = 50 * time.Millisecond
