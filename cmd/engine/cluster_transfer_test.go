@@ -18,20 +18,21 @@ import (
 // transfer-leader --wait returns when the node leads, and says what happened if it does not get that far.
 func TestTransferWaits(t *testing.T) {
 	var asked atomic.Int32
-	var partition func(asked int32) admin.Partition
+	var partition atomic.Pointer[func(asked int32) admin.Partition]
+	answer := func(f func(asked int32) admin.Partition) { partition.Store(&f) }
 	n := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			_ = json.NewEncoder(w).Encode(admin.Done{Message: "it goes to n2", Leader: "n2"})
 			return
 		}
-		p := partition(asked.Add(1))
+		p := (*partition.Load())(asked.Add(1))
 		_ = json.NewEncoder(w).Encode(admin.Topics{Topics: []admin.Topic{{Partitions: []admin.Partition{p}}}})
 	}))
 	defer n.Close()
 	t.Setenv("ENGINE_HTTP_ADDRESS", n.URL)
-	partition = func(asked int32) admin.Partition {
+	answer(func(asked int32) admin.Partition {
 		return admin.Partition{Leader: []string{"n1", "n2"}[min(1, asked/3)], Replicas: []string{"n2", "n1"}}
-	}
+	})
 	if got := steer(t, "cluster", "transfer-leader", "orders", "0", "--wait", "20s"); asked.Load() != 3 ||
 		got != "it goes to n2\nnode n2 leads partition 0 of topic orders\n" {
 		t.Errorf("after %d answers it prints %q", asked.Load(), got)
@@ -41,10 +42,10 @@ func TestTransferWaits(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &done); err != nil || done.Leader != "n2" {
 		t.Errorf("%q: %v", text, err)
 	}
-	partition = func(int32) admin.Partition { return admin.Partition{Leader: "n1", Replicas: []string{"n2", "n1"}} }
+	answer(func(int32) admin.Partition { return admin.Partition{Leader: "n1", Replicas: []string{"n2", "n1"}} })
 	execute(t, "cluster", "transfer-leader", "orders", "0", "--wait", "150ms").check(t, exitOther,
 		"partition 0 of topic orders is led by node n1 after 150ms, not by node n2: the order stays in force")
-	partition = func(int32) admin.Partition { return admin.Partition{Leader: "n1", Replicas: []string{"n3", "n2"}} }
+	answer(func(int32) admin.Partition { return admin.Partition{Leader: "n1", Replicas: []string{"n3", "n2"}} })
 	execute(t, "cluster", "transfer-leader", "orders", "0", "--wait", "20s").check(t, exitOther,
 		"another order or a rebalance prefers node n3")
 	execute(t, "cluster", "transfer-leader", "orders", "1", "--wait", "20s").check(t, exitOther, "has been deleted")
