@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +22,12 @@ type verifiedPartition struct {
 	Found     []engine.Difference `json:"found"`
 }
 
+// verification is what the command prints as JSON when it ends. After an error it has the partitions that were compared
+// before.
+type verification struct {
+	Partitions []*verifiedPartition `json:"partitions"`
+}
+
 func (o *operator) verifyCommand() *cobra.Command {
 	cmd := o.action("verify [TOPIC]", "Compare the in-sync replicas while the cluster runs", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
@@ -28,18 +35,17 @@ func (o *operator) verifyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			done := verification{Partitions: []*verifiedPartition{}}
+			err = o.verifyAll(ctx, all, &done)
+			if o.asJSON {
+				err = cmp.Or(err, printJSON(o.out, &done))
+			}
+			if err != nil {
+				return err
+			}
 			found := 0
-			for _, t := range all.Topics {
-				for _, p := range t.Partitions {
-					v, err := o.verifyPartition(ctx, t.Name, p.Partition)
-					if err != nil {
-						return fmt.Errorf("partition %d of topic %s: %w", p.Partition, t.Name, err)
-					}
-					found += len(v.Found)
-					if err := o.printVerified(v); err != nil {
-						return err
-					}
-				}
+			for _, v := range done.Partitions {
+				found += len(v.Found)
 			}
 			if found > 0 {
 				return fmt.Errorf("the replicas differ in %d places", found)
@@ -49,8 +55,29 @@ func (o *operator) verifyCommand() *cobra.Command {
 	cmd.Long = "Compare the in-sync replicas of each partition while the cluster runs. Each node reads its own copy\n" +
 		"from its disk, at 16 MiB/s at most, and verifies it. Damaged data is repaired from a replica whose data\n" +
 		"verifies. If copies verify and still differ, the first difference is shown and nothing is changed. The exit\n" +
-		"code is 1 if damage or a difference was found. Messages that are not committed yet are not compared."
+		"code is 1 if damage or a difference was found. Messages that are not committed yet are not compared. With\n" +
+		"--json one document is printed at the end."
 	return cmd
+}
+
+// verifyAll verifies one partition after the other, and says so as it goes on.
+func (o *operator) verifyAll(ctx context.Context, all *admin.Topics, done *verification) error {
+	for _, t := range all.Topics {
+		for _, p := range t.Partitions {
+			v, err := o.verifyPartition(ctx, t.Name, p.Partition)
+			if err != nil {
+				return fmt.Errorf("partition %d of topic %s: %w", p.Partition, t.Name, err)
+			}
+			done.Partitions = append(done.Partitions, v)
+			if o.asJSON {
+				continue
+			}
+			if err := o.printVerified(v); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (o *operator) verifyPartition(ctx context.Context, topic string, partition uint32) (*verifiedPartition, error) {
@@ -76,9 +103,6 @@ func (o *operator) verifyPartition(ctx context.Context, topic string, partition 
 }
 
 func (o *operator) printVerified(v *verifiedPartition) error {
-	if o.asJSON {
-		return printJSON(o.out, v)
-	}
 	what := "are the same"
 	if len(v.Found) > 0 {
 		what = "were compared"

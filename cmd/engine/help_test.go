@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 )
 
@@ -39,6 +40,17 @@ func TestHelpFitsTheTerminal(t *testing.T) {
 		if len(line) > plainWidth && strings.Contains(strings.TrimLeft(line, " "), " ") {
 			t.Errorf("%d columns: %q", len(line), line)
 		}
+	}
+}
+
+// What the help calls the value of a flag is one word: a command in backquotes in its description would become that.
+func TestFlagValuesAreWords(t *testing.T) {
+	for _, cmd := range allCommands(rootCommand()) {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if value, _ := pflag.UnquoteUsage(f); strings.Contains(value, " ") {
+				t.Errorf("%s --%s %s", cmd.CommandPath(), f.Name, value)
+			}
+		})
 	}
 }
 

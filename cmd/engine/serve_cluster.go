@@ -69,7 +69,7 @@ func clusterRows(c *clusterSettings) []*setting {
 				"while it is replaced, the other secret stands on a second line"),
 		row("cluster-tls-ca", "", text(&c.trust.CA),
 			"PEM file with the authority of the nodes' certificates, reloaded on SIGHUP, by the embedded etcd at the start; "+
-				"`engine cluster init-tls` makes one"),
+				"engine cluster init-tls makes one"),
 		row("cluster-tls-cert", "", text(&c.trust.Cert),
 			"PEM file with this node's certificate for the other nodes and the embedded etcd, reloaded on SIGHUP"),
 		row("cluster-tls-key", "", text(&c.trust.Key),
