@@ -1,10 +1,12 @@
 package nsq
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -22,7 +24,8 @@ import (
 //
 // The addresses that the Server will listen on are tried before anything else happens, so that one that cannot be used
 // is reported before a data directory is made. Only HTTP stays open: a client of NSQ's protocol that connected now
-// would have to wait without a word, instead of trying another node.
+// would have to wait without a word, instead of trying another node. Listeners whose ports the kernel has chosen stay
+// open, too, until the Server takes them, because a node of a cluster announces its ports before the Server listens.
 type Front struct {
 	node    string
 	startup *health.Startup
@@ -32,6 +35,7 @@ type Front struct {
 	bound   net.Listener  // counts the connections
 	ln      net.Listener  // bound, with TLS if it is secure; nil: HTTP and HTTPS are off
 	server  *http.Server
+	kept    map[string]net.Listener      // by what they are for; their ports were chosen by the kernel
 	handler atomic.Pointer[http.Handler] // of the Server; nil: the node is starting
 	ended   chan error                   // has the result of http.Server.Serve
 }
@@ -43,7 +47,10 @@ func OpenFront(o Options, node string, startup *health.Startup, wait time.Durati
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
-	f := &Front{node: node, startup: startup, ended: make(chan error, 1), audit: audit.New(o.Logger, o.MaxAuditEntries)}
+	f := &Front{
+		node: node, startup: startup, ended: make(chan error, 1), audit: audit.New(o.Logger, o.MaxAuditEntries),
+		kept: make(map[string]net.Listener),
+	}
 	var err error
 	if f.certs, err = newCertificates(&o); err != nil {
 		return nil, err
@@ -81,6 +88,8 @@ func OpenFront(o Options, node string, startup *health.Startup, wait time.Durati
 			return nil, listen.Error(p.what, p.address, err)
 		case p.what == mine:
 			f.ln = ln
+		case chosen(p.address):
+			f.kept[p.what] = ln
 		default:
 			tried = append(tried, ln)
 		}
@@ -126,6 +135,9 @@ func (f *Front) answer(w http.ResponseWriter, r *http.Request) {
 
 // Close ends a Front that no Server has taken over. Requests that are being answered are cut off.
 func (f *Front) Close() {
+	for _, ln := range f.kept {
+		_ = ln.Close() // nothing was accepted
+	}
 	switch {
 	case f.server != nil:
 		_ = f.server.Close() // closes the listener, too
@@ -133,4 +145,37 @@ func (f *Front) Close() {
 	case f.ln != nil:
 		_ = f.ln.Close()
 	}
+}
+
+// chosen says whether the kernel chooses the port of an address.
+func chosen(address string) bool {
+	_, port, err := net.SplitHostPort(address)
+	return err == nil && port == "0"
+}
+
+// Ports puts the ports that the kernel has chosen into o, so that the addresses can be announced before the Server
+// listens there.
+func (f *Front) Ports(o *Options) {
+	own := map[string]net.Listener{"HTTP": f.ln}
+	if f.secure {
+		own = map[string]net.Listener{"HTTPS": f.ln}
+	}
+	for what, address := range map[string]*string{
+		"clients": &o.TCPAddress, "HTTP": &o.HTTPAddress, "HTTPS": &o.HTTPSAddress, "lookups": &o.LookupAddress,
+	} {
+		ln := cmp.Or(own[what], f.kept[what])
+		if host, _, _ := net.SplitHostPort(*address); ln != nil && chosen(*address) {
+			*address = net.JoinHostPort(host, strconv.Itoa(listen.Port(ln.Addr())))
+		}
+	}
+}
+
+// open returns the listener that f has kept for a service, or a new one. f may be nil.
+func (f *Front) open(what, address string) (net.Listener, error) {
+	if f != nil && f.kept[what] != nil {
+		ln := f.kept[what]
+		delete(f.kept, what) // the Server closes it
+		return ln, nil
+	}
+	return listen.TCP(what, address)
 }

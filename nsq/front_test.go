@@ -222,3 +222,48 @@ func TestFrontTriesAllAddresses(t *testing.T) {
 	}
 	ln.Close()
 }
+
+// Ports that the kernel has chosen are known before the Server listens, stay taken until then, and are the Server's.
+func TestFrontKeepsChosenPorts(t *testing.T) {
+	ca := newCertificateAuthority(t)
+	for _, http := range []string{"127.0.0.1:0", Off} {
+		o := ca.options(t)
+		o.TCPAddress, o.HTTPAddress, o.HTTPSAddress, o.LookupAddress = "127.0.0.1:0", http, "localhost:0", "127.0.0.1:0"
+		o.LookupTCPAddress = "127.0.0.1:0"
+		front, err := OpenFront(o, "", new(health.Startup), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		front.Ports(&o)
+		for _, address := range []string{o.TCPAddress, o.LookupAddress, o.HTTPSAddress} {
+			if ln, err := net.Listen("tcp", address); err == nil {
+				t.Errorf("%s is free", address)
+				ln.Close()
+			}
+		}
+		e, err := engine.Open(t.Context(), engine.Options{DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Front = front
+		s, err := Listen(e, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for announced, real := range map[string]net.Addr{
+			o.TCPAddress: s.TCPAddr(), o.LookupAddress: s.LookupAddr(), o.HTTPSAddress: s.HTTPSAddr(),
+		} {
+			if _, port, _ := net.SplitHostPort(announced); port == "0" || !strings.HasSuffix(real.String(), ":"+port) {
+				t.Errorf("%s is announced, and the server listens at %s", announced, real)
+			}
+		}
+		if http != Off && o.HTTPAddress != s.HTTPAddr().String() {
+			t.Errorf("%s is announced for HTTP, and the server listens at %s", o.HTTPAddress, s.HTTPAddr())
+		}
+		served := make(chan error, 1)
+		go func() { served <- s.Serve() }()
+		if err := errors.Join(s.Shutdown(t.Context()), <-served, e.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}

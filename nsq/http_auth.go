@@ -100,9 +100,9 @@ func (s *Server) listenHTTPS(h http.Handler) error {
 		s.front, s.httpsBound, s.httpsLn, s.https = h, f.bound, f.ln, f.server
 		return nil
 	}
-	ln, err := net.Listen("tcp", s.opts.HTTPSAddress)
+	ln, err := s.opts.Front.open("HTTPS", s.opts.HTTPSAddress)
 	if err != nil {
-		return listen.Error("HTTPS", s.opts.HTTPSAddress, err)
+		return err
 	}
 	s.httpsBound = listen.Bound(ln, s.opts.MaxConnections)
 	s.httpsLn = tls.NewListener(s.httpsBound, s.certs.outer)

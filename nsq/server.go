@@ -135,9 +135,9 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 
 // listen opens the listeners that are not off.
 func (s *Server) listen() error {
-	ln, err := net.Listen("tcp", s.opts.TCPAddress)
+	ln, err := s.opts.Front.open("clients", s.opts.TCPAddress)
 	if err != nil {
-		return listen.Error("clients", s.opts.TCPAddress, err)
+		return err
 	}
 	s.tcp = ln.(*net.TCPListener)
 	handler := s.counted(s.table().Handler(s.policy()))
@@ -150,9 +150,9 @@ func (s *Server) listen() error {
 	if f := s.opts.Front; f != nil && !f.secure {
 		s.front, s.httpLn, s.http = handler, f.ln, f.server
 	} else if s.opts.HTTPAddress != Off {
-		ln, err := net.Listen("tcp", s.opts.HTTPAddress)
+		ln, err := s.opts.Front.open("HTTP", s.opts.HTTPAddress)
 		if err != nil {
-			return listen.Error("HTTP", s.opts.HTTPAddress, err)
+			return err
 		}
 		s.httpLn = listen.Bound(ln, s.opts.MaxConnections)
 		s.http = web.NewServer(handler, s.gate, s.opts.Logger)
@@ -166,7 +166,7 @@ func (s *Server) listenLookups() error {
 	host, tcpPort := s.opts.BroadcastAddress, listen.Port(s.TCPAddr())
 	var err error
 	s.lookups, err = lookup.Listen(s.engine, &lookup.Options{
-		Address: s.opts.LookupAddress, TCPAddress: s.opts.LookupTCPAddress,
+		Address: s.opts.LookupAddress, TCPAddress: s.opts.LookupTCPAddress, Open: s.opts.Front.open,
 		Self: lookup.Producer{
 			RemoteAddress: net.JoinHostPort(host, strconv.Itoa(tcpPort)), Hostname: s.opts.Hostname,
 			BroadcastAddress: host, TCPPort: tcpPort, HTTPPort: listen.Port(s.HTTPAddr()), Version: s.opts.Version,

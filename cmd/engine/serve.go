@@ -158,6 +158,7 @@ func openFront(n *node, startup *health.Startup) (*nsq.Front, error) {
 	if err != nil {
 		return nil, listenFailure(err)
 	}
+	front.Ports(&n.nsq)
 	return front, nil
 }
 

@@ -195,7 +195,7 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	}
 	c.replication.LagMaxNs = int64(c.lagMax)
 	return &engine.ClusterOptions{
-		Store: part.store, Listener: ln, Trust: c.trusts.Peer(), Node: c.advertised(n), Replication: c.replication,
+		Store: part.store, Listener: ln, Trust: c.trusts.Peer(), Node: c.advertised(n, ln.Addr()), Replication: c.replication,
 		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout, MaxHandshakes: c.maxHandshakes,
 		PreferredLeader: cluster.PreferredLeader,
 	}, part, nil
@@ -263,13 +263,17 @@ func (c *clusterSettings) dial(ctx context.Context, n *node, endpoints []string,
 	}), nil
 }
 
-// advertised returns the description of this node for other nodes and for lookups.
-func (c *clusterSettings) advertised(n *node) meta.Node {
+// advertised returns the description of this node for other nodes and for lookups. peer is where it listens for other
+// nodes. The ports of the other addresses are known: see nsq.Front.Ports.
+func (c *clusterSettings) advertised(n *node, peer net.Addr) meta.Node {
 	host := n.nsq.BroadcastAddress
+	peerHost, _, _ := net.SplitHostPort(c.address)
+	_, peerPort, _ := net.SplitHostPort(peer.String())
 	return meta.Node{
-		Version: version, Host: host,
-		Peer: reachable(c.address, host), NSQ: reachable(n.nsq.TCPAddress, host), HTTP: reachable(n.nsq.HTTPAddress, host),
-		HTTPS: reachable(n.nsq.HTTPSAddress, host), Lookup: reachable(n.nsq.LookupAddress, host), Rack: c.rack,
+		Version: version, Host: host, Rack: c.rack,
+		Peer: reachable(net.JoinHostPort(peerHost, peerPort), host),
+		NSQ:  reachable(n.nsq.TCPAddress, host), HTTP: reachable(n.nsq.HTTPAddress, host),
+		HTTPS: reachable(n.nsq.HTTPSAddress, host), Lookup: reachable(n.nsq.LookupAddress, host),
 	}
 }
 

@@ -20,6 +20,9 @@ type Options struct {
 	Address    string // of nsqlookupd's HTTP API; listen.Off: not served
 	TCPAddress string // where stock nsqds register; listen.Off: not served. It requires an Address.
 
+	// Open opens a TCP listener. what is the service that its error names. nil: listen.TCP.
+	Open func(what, address string) (net.Listener, error)
+
 	Self      Producer   // this node, as described by its own answers while it is alone, and to stock nsqlookupds
 	Directory Directory  // nil: the engine itself
 	Policy    web.Policy // decides which clients may send requests that change something
@@ -59,6 +62,10 @@ type Service struct {
 // Listen opens the listeners that are not off, so that their addresses are known before Serve runs. If it fails, it
 // leaves no listener open. The caller has validated the options, Nsqlookupds with CheckNsqlookupds.
 func Listen(e *engine.Engine, o *Options) (*Service, error) {
+	if o.Open == nil {
+		own := *o
+		own.Open, o = listen.TCP, &own
+	}
 	s := &Service{engine: e, log: o.Logger}
 	if err := s.listen(o); err != nil {
 		return nil, err
@@ -71,9 +78,9 @@ func (s *Service) listen(o *Options) error {
 	if o.Address == listen.Off {
 		return nil
 	}
-	ln, err := net.Listen("tcp", o.Address)
+	ln, err := o.Open("lookups", o.Address)
 	if err != nil {
-		return listen.Error("lookups", o.Address, err)
+		return err
 	}
 	dir := o.Directory
 	if dir == nil {
@@ -95,9 +102,9 @@ func (s *Service) listen(o *Options) error {
 // listenTCP opens the listener for stock nsqds. The HTTP API's listener must be open already, because the answer to
 // IDENTIFY contains its port.
 func (s *Service) listenTCP(o *Options) error {
-	ln, err := net.Listen("tcp", o.TCPAddress)
+	ln, err := o.Open("registrations", o.TCPAddress)
 	if err != nil {
-		return listen.Error("registrations", o.TCPAddress, err)
+		return err
 	}
 	// The keys come in nsqlookupd's order.
 	self, err := json.Marshal(struct {

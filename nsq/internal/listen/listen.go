@@ -18,6 +18,15 @@ func Error(what, address string, err error) error {
 	return fmt.Errorf("nsq: cannot listen for %s on %s: %w", what, address, err)
 }
 
+// TCP listens on a TCP address. what is the service that an error names.
+func TCP(what, address string) (net.Listener, error) {
+	ln, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, Error(what, address, err)
+	}
+	return ln, nil
+}
+
 // busyPause is the pause between two attempts to listen on an address that is in use.
 const busyPause = 50 * time.Millisecond
 
