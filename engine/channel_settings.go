@@ -76,6 +76,13 @@ func (c *Channel) ReadSettings(ctx context.Context) (s ChannelSettings, err erro
 // version of the settings that the caller wants to replace (0: there are none yet); if it is not the current one,
 // Configure returns ErrVersion. When Configure returns nil, the new settings are durable. After ErrVersion, ErrSettings
 // or ErrNoChannel nothing was changed. After any other error the new settings may come into force, now or later.
+//
+// The leader of partition 0 alone checks the version. So nil does not say that every leader follows the new settings,
+// if an earlier change that was answered with an error is in the log of another partition, and partition 0 lost it in a
+// failover: that leader keeps what it has. The leaders compare their settings reconcileAfter later. If the earlier
+// change has the same version, the settings of this call reach every leader then, under the next version. If there were
+// several such changes, one has a higher version, and its settings replace those of this call everywhere. ReadSettings
+// shows which settings won.
 func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSettings, error) {
 	if err := c.checkSettings(&s); err != nil {
 		return ChannelSettings{}, err

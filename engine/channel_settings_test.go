@@ -206,6 +206,33 @@ func TestClusterSettingsDifferUnderOneVersion(t *testing.T) {
 	}
 }
 
+// Two changes that were not answered OK are stored in partition 1 and lost in partition 0. A caller who knows only the
+// version before them makes another change and gets an OK. The comparison that follows prefers the highest version, so
+// the settings of the changes without an OK come back, on every leader: see Channel.Configure.
+func TestClusterSettingsOfUnansweredChangesComeBack(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 2)
+	tc.channel("t", "c")
+	first, second := tc.leader("t", 0), tc.leader("t", 1)
+	c := tc.channelAt(first, "t", "c")
+	if first == second {
+		t.Fatal("one node leads both partitions")
+	}
+	if err := engine.ConfigureOnly(t.Context(), c, 1, engine.ChannelSettings{Version: 2, MaxAttempts: 5}); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := c.Configure(t.Context(), engine.ChannelSettings{MaxAttempts: 7}); err != nil || s.Version != 1 {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	for _, n := range []*testNode{first, second} {
+		tc.eventually("all leaders have the settings with the highest version", func() bool {
+			s := tc.channelAt(n, "t", "c").Settings()
+			return s.MaxAttempts == 5 && s.Version == 2
+		})
+	}
+}
+
 // Filters by header: messages that a channel does not want count as confirmed, deferred ones too, and other channels
 // get them.
 //
