@@ -140,7 +140,7 @@ func (c *Channel) syncVisible() {
 // messages that this turn may still deliver. mu is held.
 func (c *Channel) read(index, left int) int {
 	cur := &c.cursors[index]
-	if !cur.assigned || cur.bad != nil {
+	if !cur.assigned || cur.bad != nil && !c.badIsGone(cur) {
 		return left
 	}
 	for left > 0 && c.m.Hungry() {
@@ -192,8 +192,19 @@ func (c *Channel) find(cur *cursor, next segment.MsgID) bool {
 	return true
 }
 
+// badIsGone says whether retention has removed the place where reading stopped. Then reading may go on where the log
+// now begins. mu is held.
+func (c *Channel) badIsGone(cur *cursor) bool {
+	if _, _, start := cur.part.Log().Start(); start <= c.m.ReadFrom(cur.number) {
+		return false
+	}
+	cur.found, cur.bad = false, nil
+	return true
+}
+
 // stopReading stops reading a partition whose bytes cannot be read, and logs that once. Messages in flight can still be
-// confirmed; no message from this place on is delivered. mu is held.
+// confirmed. No message from this place on is delivered until the place is repaired, or retention has removed it. mu is
+// held.
 func (c *Channel) stopReading(cur *cursor, err error) {
 	cur.bad = err
 	c.node.Log.Error("a channel stops reading a partition",

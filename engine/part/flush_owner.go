@@ -42,9 +42,15 @@ func (pt *Partition) HoldsFiles() bool {
 	return !pt.topic.Deleted.Load() && !pt.replica.mayReleaseFiles()
 }
 
-// Trimmed tells the machine that the log begins later (moved). With lost, the next FindLost searches for lost messages.
-// It may wait for the device, and takes Replica.mu.
+// Trimmed tells the machine that the log begins later (moved), and wakes the channels: one may have stopped at damage
+// that is gone now. With lost, the next FindLost searches for lost messages. It may wait for the device, and takes
+// Replica.mu.
 func (pt *Partition) Trimmed(moved, lost bool) {
+	if moved {
+		for _, s := range pt.watching() {
+			s.Wake()
+		}
+	}
 	if lost {
 		pt.mayHaveLost.Store(true)
 	}
