@@ -2,10 +2,12 @@ package peer
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -218,6 +220,8 @@ func meet(all ...*process) {
 	for _, p := range all {
 		m[p.node.ID] = p.node
 	}
+	// Nodes dial those with higher ids, which must know them by then.
+	slices.SortFunc(all, func(a, b *process) int { return cmp.Compare(b.node.ID, a.node.ID) })
 	for _, p := range all {
 		p.SetNodes(m)
 	}
