@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -59,7 +60,10 @@ func TestThree(t *testing.T) {
 			}
 			to.wait("every frame arrived", func() bool { return len(to.got[from.node.ID]) == perSender*senders })
 			var next [senders]uint64
-			for _, r := range to.got[from.node.ID] {
+			to.recorder.mu.Lock()
+			got := slices.Clone(to.got[from.node.ID])
+			to.recorder.mu.Unlock()
+			for _, r := range got {
 				if s := r >> 32; r&0xffffffff != next[s] {
 					t.Fatalf("frame %d of sender %d arrived where %d was next", r&0xffffffff, s, next[s])
 				} else {
