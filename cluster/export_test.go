@@ -98,7 +98,7 @@ func TestReviveACluster(t *testing.T) {
 	w.close()
 }
 
-// A partition none of whose replicas comes back waits for them, and what this version does not know stays.
+// If no replica of a partition comes back, the partition waits for them. Fields that this version does not know stay.
 func TestReviveKeeps(t *testing.T) {
 	node := func(id replicate.NodeID, name string) Row {
 		return rowOf(nodeKey(nodesDir, id), encode(meta.Node{ID: id, Name: name, Store: uuid.UUID{byte(id)}}))

@@ -16,7 +16,7 @@ const threeInSync = `
 	part 0 lead 1 of 1 2 3 isr 1 2 3 min 2
 	topic 3 min 2`
 
-// To whom an operator may give a leadership, and what the row says then.
+// An operator may give a leadership to some nodes and not to others; the row says afterwards which one gets it.
 func TestTransferTarget(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -257,7 +257,7 @@ func TestTransferLeader(t *testing.T) {
 		t.Errorf("of no partition: %v", err)
 	}
 
-	// The target dies in between: who comes next takes over, and the order ends.
+	// The target dies in between: the next replica takes over, and the order ends.
 	order(a, second, second)
 	w.kill(w.byID(second))
 	if err := w.alive(second).ReportDown(ctx(t), second, w.byID(second).node.Boot); err != nil {

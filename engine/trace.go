@@ -70,7 +70,8 @@ func (t *Topic) traceLocal(ctx context.Context, op wire.Operation) (*Trace, erro
 	return tr, nil
 }
 
-// traceDelivery adds what only the leader's memory knows: who has the message, and how often it was delivered.
+// traceDelivery adds facts that only the leader's memory has: the consumer of a message in flight, and the number of
+// deliveries.
 func (t *Topic) traceDelivery(c *TraceChannel, id ID) {
 	ch, ok := t.LookupChannel(c.Channel)
 	if !ok || !slices.Contains([]core.TraceState{core.StateWaiting, core.StateDeferred}, c.State) {

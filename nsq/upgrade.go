@@ -104,15 +104,15 @@ func (c *conn) upgrade(set *settings, size int) *fault {
 // its few frames are compressed one by one.
 func (c *conn) compress(enc *encoder, set *settings) {
 	dst := enc.w
-	make := func() (io.Writer, func() error) { return newCompressor(set.compression, set.deflateLevel, dst) }
+	compressor := func() (io.Writer, func() error) { return newCompressor(set.compression, set.deflateLevel, dst) }
 	if set.compression != compressDeflate || !c.parser.stranger {
-		enc.w, enc.flush = make()
+		enc.w, enc.flush = compressor()
 		return
 	}
 	enc.w, enc.flush = flate.NewStatelessWriter(dst), func() error { return nil }
 	enc.later = func() {
 		if c.login.Load() != nil {
-			enc.w, enc.flush = make()
+			enc.w, enc.flush = compressor()
 			enc.later = nil
 		}
 	}

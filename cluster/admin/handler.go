@@ -60,7 +60,8 @@ func Handler(store meta.Store, self Self) http.Handler {
 	return mux
 }
 
-// routes returns what serves each path. Whoever mounts Handler has to decide who may send requests to each of them.
+// routes returns what serves each path. The program that mounts Handler decides which
+// clients may send requests to each of them.
 func (h *handler) routes() map[string]http.Handler {
 	return map[string]http.Handler{
 		"/cluster/status":          only(http.MethodGet, h.status),

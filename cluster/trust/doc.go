@@ -6,9 +6,9 @@
 // The secret's file has one line, or two while the secret is replaced. From each line HKDF-SHA-256 derives two keys
 // that tell nothing of each other: the key of the node port's handshake (package netproto), and the private key of a
 // certificate authority (Ed25519), for the embedded etcd, which knows only TLS. So all nodes have the same authorities
-// without a file that must be copied, and each node signs a certificate for itself. Whoever has the secret can do the
-// same: that is what the secret means. The certificates do not expire, because they can be made anew at any time, and a
-// clock that is wrong must not stop the metadata.
+// without a file that must be copied, and each node signs a certificate for itself. Everybody who has the secret can do
+// the same: that is what the secret means. The certificates do not expire, because they can be made anew at any time,
+// and a clock that is wrong must not stop the metadata.
 //
 // A stranger who connects to etcd's ports is shown a certificate, and can check guesses of the secret against it
 // without asking again. Hence MinSecretBytes, and the advice to use random bytes.

@@ -169,8 +169,8 @@ func TestBackupOntoAFullDisk(t *testing.T) {
 	}
 }
 
-// A node is killed while it is backed up. What is there of the backup is recognised as unfinished and never restored;
-// the node starts, removes what the backup held, and makes another one.
+// A node is killed while it is backed up. Its unfinished backup is recognised and never restored; the node starts,
+// removes what the backup held, and makes another one.
 func TestBackupIsKilled(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	p := startNode(t, data, "--commit-live-bytes", "64MiB", "--commit-file-bytes", "16MiB")

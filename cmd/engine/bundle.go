@@ -35,7 +35,7 @@ const (
 	maxProfileTime = time.Minute
 )
 
-// bundleManifest is manifest.json of a bundle, and what the command prints with --json.
+// bundleManifest is manifest.json of a bundle. The command prints the same with --json.
 type bundleManifest struct {
 	MadeBy  string       `json:"made_by"` // version of the command
 	Began   time.Time    `json:"began"`
@@ -73,7 +73,7 @@ type partAsk struct {
 	optional   bool          // a single node, or an older one, does not serve it
 }
 
-// partsOf lists what a bundle has of a node; what shows most comes first.
+// partsOf lists the parts that a bundle has of a node, the most telling ones first.
 func partsOf(profile time.Duration) []partAsk {
 	debug := func(what, level string) partAsk {
 		return partAsk{file: what + ".txt", path: "/debug/pprof/" + what, query: url.Values{"debug": {level}}}

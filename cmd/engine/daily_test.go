@@ -122,7 +122,7 @@ func keysOf(t *testing.T, data []byte) string {
 	return strings.Join(sortedKeys(o), " ")
 }
 
-// O19: who consumes a channel.
+// O19: the consumers of a channel are listed.
 func TestConsumers(t *testing.T) {
 	n := startNode(t, t.TempDir())
 	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)
