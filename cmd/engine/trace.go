@@ -93,7 +93,7 @@ func printTrace(w io.Writer, topic string, tr *engine.Trace) error {
 
 // readOf says how much of the log a trace is made of, and why not more.
 func readOf(tr *engine.Trace) string {
-	text := formatBytes(tr.ReadBytes) + " of the log"
+	text := fmt.Sprintf("%d bytes of the log", tr.ReadBytes)
 	if !tr.LogSince.IsZero() {
 		text += " from " + stamp(tr.LogSince) + " on"
 	}
