@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"io"
 	"os"
 	"slices"
@@ -183,5 +184,16 @@ func TestDevClusterOnATerminal(t *testing.T) {
 			strings.Contains(got, "native") {
 			t.Errorf("json %v: %q", asJSON, got)
 		}
+	}
+}
+
+// version --json has the fields of build and no others.
+func TestVersionJSON(t *testing.T) {
+	o := execute(t, "version", "--json")
+	d := json.NewDecoder(strings.NewReader(o.stdout))
+	d.DisallowUnknownFields()
+	var b build
+	if err := d.Decode(&b); err != nil || o.code != 0 || b.Version != version || b.Commit == "" || b.Formats.Batch == 0 {
+		t.Errorf("%+v: %v", o, err)
 	}
 }
