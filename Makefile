@@ -18,7 +18,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures roll-test metrics-test golden power-cut mutants failpoints clients bench bench-observed lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures roll-test metrics-test golden power-cut mutants failpoints clients bench bench-observed bench-peers lint ci test-giouring conformance
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -37,6 +37,7 @@ cluster: build ## build and start three nodes with their data in ./cluster-data 
 # longest begin first.
 test: ## run all tests
 	$(GO) test -p 3 -parallel 6 ./engine ./nsq ./tools/sim/world ./cmd/engine ./...
+	cd bench/peers && $(GO) test ./...
 
 # One package at a time: the detector makes work of what waits, and tests have deadlines. -short: fewer random trials.
 race: ## run the tests of the packages with goroutines under the race detector
@@ -97,6 +98,11 @@ bench: ## run the benchmarks (BENCH=regexp BENCH_TIME=1s)
 
 bench-observed: ## measure what scrapes, statsd and 1000 topics cost publishers; fails below 0.98
 	$(GO) test -tags observed -count=1 -timeout 30m -v -run TestObserved ./bench
+
+# ROUNDS, SECONDS and MESSAGES make it shorter; PEERS and WORK choose; PEERS_FLAGS takes any flag of bench/peers (-help).
+bench-peers: build ## measure Penstock beside other servers with their usual Go clients (PEERS= WORK= ROUNDS=5 SECONDS=4 MESSAGES=1000000)
+	cd bench/peers && $(GO) run . -peers '$(or $(PEERS),*)' -work '$(or $(WORK),*)' -rounds $(or $(ROUNDS),5) \
+		-seconds $(or $(SECONDS),4) -messages $(or $(MESSAGES),1000000) $(PEERS_FLAGS)
 
 lint: ## check formatting, go vet, staticcheck and, where its database is reachable, govulncheck
 	.ci/lint
