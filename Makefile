@@ -18,7 +18,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures roll-test metrics-test golden power-cut mutants failpoints clients bench bench-observed bench-peers lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures roll-test metrics-test golden power-cut mutants failpoints clients bench bench-observed bench-peers bench-relay lint ci test-giouring conformance
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -103,6 +103,10 @@ bench-observed: ## measure what scrapes, statsd and 1000 topics cost publishers;
 bench-peers: build ## measure Penstock beside other servers with their usual Go clients (PEERS= WORK= ROUNDS=5 SECONDS=4 MESSAGES=1000000)
 	cd bench/peers && $(GO) run . -peers '$(or $(PEERS),*)' -work '$(or $(WORK),*)' -rounds $(or $(ROUNDS),5) \
 		-seconds $(or $(SECONDS),4) -messages $(or $(MESSAGES),1000000) $(PEERS_FLAGS)
+
+bench-relay: ## measure three nodes with round trips of 0.2 and 1 ms, in network namespaces (ROUNDS=5, LOADS=regexp, ENGINES=a,b); needs root
+	PENSTOCK_ROUNDS=$(or $(ROUNDS),5) PENSTOCK_LOADS='$(LOADS)' PENSTOCK_ENGINES='$(ENGINES)' \
+		$(GO) test -tags relay -count=1 -timeout 30m -v -run TestRoundTrips ./bench
 
 lint: ## check formatting, go vet, staticcheck and, where its database is reachable, govulncheck
 	.ci/lint

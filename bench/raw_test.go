@@ -39,7 +39,7 @@ type rawGroup struct {
 
 const rawFileBytes = 64 << 20
 
-func newRawLoop(b *testing.B) *rawLoop {
+func newRawLoop(b testing.TB) *rawLoop {
 	path := filepath.Join(b.TempDir(), "raw")
 	fd, err := unix.Open(path, unix.O_CREAT|unix.O_RDWR|unix.O_DIRECT, 0o600)
 	if err != nil {

@@ -93,12 +93,13 @@ func (n *node) config(topic string) load.Config {
 }
 
 // commitTime is the device's own median for one durable 4 KiB write, with nothing else going on.
-func commitTime(b *testing.B) time.Duration {
-	r := newRawLoop(b)
+func commitTime(b testing.TB) time.Duration { return newRawLoop(b).commitTime(b, 2000) }
+
+func (r *rawLoop) commitTime(b testing.TB, count int) time.Duration {
 	buf, free := aio.AlignedBytes(4096)
 	defer free()
 	var took []time.Duration
-	for i := range 2000 {
+	for i := range count {
 		start := time.Now()
 		if _, err := unix.Pwrite(r.fd, buf, int64(i%1000)*4096); err != nil {
 			b.Fatal(err)

@@ -31,6 +31,8 @@ type Options struct {
 	// system, for a disk that fills up or hangs. Only Spread and Single look at it. The node's etcd stays in Dir: it does
 	// not survive a full disk.
 	Volumes map[int]string
+	// Network is where Spread's nodes live; nil: on a Net of their own. Who made it takes it away after Close.
+	Network Network
 }
 
 // binary is where the engine is.
@@ -44,7 +46,7 @@ func (o *Options) binary() (string, error) {
 // Cluster is a set of running nodes.
 type Cluster struct {
 	Nodes []*Node
-	Net   *Net // nil without namespaces
+	Net   *Net // of Spread; nil without one
 
 	dev    *process
 	stderr *bytes.Buffer // of dev-cluster; read only after it ended

@@ -51,6 +51,9 @@ func NetMissing() error {
 	if _, err := exec.LookPath("ip"); err != nil {
 		return errors.New("network namespaces need iproute2")
 	}
+	if _, err := exec.LookPath("nsenter"); err != nil {
+		return errors.New("network namespaces need util-linux")
+	}
 	n, err := NewNet(1)
 	if err != nil {
 		return err
@@ -71,8 +74,11 @@ func NewNet(nodes int) (*Net, error) {
 	return n, nil
 }
 
-// Namespace is the name of a node's.
-func (n *Net) Namespace(i int) string { return n.prefix + "n" + strconv.Itoa(i+1) }
+// Namespace is the path of a node's.
+func (n *Net) Namespace(i int) string { return filepath.Join("/run/netns", n.name(i)) }
+
+// name is the name of a node's namespace, as ip takes it.
+func (n *Net) name(i int) string { return n.prefix + "n" + strconv.Itoa(i+1) }
 
 // Address is a node's address on a plane.
 func (n *Net) Address(i int, p Plane) string {
@@ -94,7 +100,7 @@ func (n *Net) build() error {
 		"link set " + n.bridge() + " up",
 	}
 	for i := range n.nodes {
-		ns := n.Namespace(i)
+		ns := n.name(i)
 		steps = append(
 			steps,
 			"netns add "+ns,
@@ -126,7 +132,7 @@ func ip(args string) error {
 func (n *Net) Close() error {
 	var errs []error
 	for i := range n.nodes {
-		if _, err := os.Stat(filepath.Join("/run/netns", n.Namespace(i))); err == nil {
+		if _, err := os.Stat(n.Namespace(i)); err == nil {
 			errs = append(errs, ip("netns del "+n.Namespace(i))) // its end of the pair goes with it, and so does the other
 		}
 	}
@@ -145,7 +151,7 @@ func (n *Net) Close() error {
 func (n *Net) Cut(from, to int, p Plane) error {
 	n.cut[[2]int{from, to}] = true
 	return n.planes(p, func(plane Plane) error {
-		return ip("-n " + n.Namespace(from) + " neigh replace " + n.Address(to, plane) + " lladdr " + nobody + " dev " +
+		return ip("-n " + n.name(from) + " neigh replace " + n.Address(to, plane) + " lladdr " + nobody + " dev " +
 			device + " nud permanent")
 	})
 }
@@ -169,7 +175,7 @@ func (n *Net) Heal() error {
 	for c := range n.cut {
 		errs = append(errs, n.planes(All, func(plane Plane) error {
 			// What was not cut may be a learned entry, or none: it is learned again.
-			_ = ip("-n " + n.Namespace(c[0]) + " neigh del " + n.Address(c[1], plane) + " dev " + device)
+			_ = ip("-n " + n.name(c[0]) + " neigh del " + n.Address(c[1], plane) + " dev " + device)
 			return nil
 		}))
 	}
@@ -199,17 +205,25 @@ const (
 	secretName = "cluster.secret"
 )
 
+// Network is what Spread needs of a network: where the node with a number from 0 lives.
+type Network interface {
+	Namespace(node int) string // path of its network namespace, as nsenter takes it
+	Address(node int, p Plane) string
+}
+
 // Spread starts a cluster whose nodes live in namespaces of their own. The first three hold the metadata.
 func Spread(ctx context.Context, o Options) (*Cluster, error) {
 	binary, err := o.binary()
 	if err != nil {
 		return nil, err
 	}
-	network, err := NewNet(o.Nodes)
-	if err != nil {
-		return nil, err
+	c, network := new(Cluster), o.Network
+	if network == nil {
+		if c.Net, err = NewNet(o.Nodes); err != nil {
+			return nil, err
+		}
+		network = c.Net
 	}
-	c := &Cluster{Net: network}
 	// The nodes listen on more than loopback.
 	secret := []byte(strings.Repeat("secret of a test ", 3))
 	if err := os.WriteFile(filepath.Join(o.Dir, secretName), secret, 0o600); err != nil {
@@ -240,7 +254,7 @@ func Spread(ctx context.Context, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-func spreadNode(network *Net, i int, votes bool, peers, binary string, o *Options) *Node {
+func spreadNode(network Network, i int, votes bool, peers, binary string, o *Options) *Node {
 	host := network.Address(i, Data)
 	n := &Node{
 		Name: "n" + strconv.Itoa(i+1), NSQ: net.JoinHostPort(host, portNSQ), HTTP: net.JoinHostPort(host, portHTTP),

@@ -28,7 +28,7 @@ func within(t *testing.T, namespace string, do func() error) {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread() // the thread ends with the goroutine: it is in the wrong namespace for anything else
-		fd, err := unix.Open(filepath.Join("/run/netns", namespace), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		fd, err := unix.Open(namespace, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err == nil {
 			err = errors.Join(unix.Setns(fd, unix.CLONE_NEWNET), unix.Close(fd))
 		}

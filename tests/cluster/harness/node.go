@@ -29,7 +29,7 @@ type Node struct {
 	Args      []string // what starts it again
 	Env       []string // more of its environment at the next start, NAME=VALUE
 	DataPath  string
-	Namespace string // network namespace; empty: this process's
+	Namespace string // path of its network namespace; empty: this process's
 	LogPath   string
 
 	binary string
@@ -138,8 +138,8 @@ func (n *Node) Start() error {
 	}
 	defer log.Close()
 	cmd := exec.Command(n.binary, n.Args...)
-	if n.Namespace != "" { // ip replaces itself by the engine: the process is the engine's
-		cmd = exec.Command("ip", append([]string{"netns", "exec", n.Namespace, n.binary}, n.Args...)...)
+	if n.Namespace != "" { // nsenter replaces itself by the engine: the process is the engine's
+		cmd = exec.Command("nsenter", append([]string{"--net=" + n.Namespace, n.binary}, n.Args...)...)
 	}
 	cmd.Env = append(os.Environ(), n.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
