@@ -115,7 +115,7 @@ func TestMoveOnANodeWhoseWatchIsBehind(t *testing.T) {
 	if err := c.ReportDisk(ctx(t), meta.DiskGood); err != nil { // now it can take a replica
 		t.Fatal(err)
 	}
-	w.until(a, "a second replica", func(s *meta.Snapshot) bool { return len(s.Partitions[id].State.Replicas) == 2 })
+	w.until(a, "a second replica", func(s *meta.Snapshot) bool { return len(s.Partitions.Get(id).State.Replicas) == 2 })
 	time.AfterFunc(50*time.Millisecond, goOn)
 	if err := b.MovePartition(ctx(t), id, a.node.ID, c.node.ID); !errors.Is(err, meta.ErrExists) {
 		t.Errorf("%v; under way is %+v", err, a.Snapshot().Moves[id])

@@ -18,7 +18,7 @@ import (
 // hand over to the preferred leader.
 func (w *world) engines(s *meta.Snapshot) {
 	w.t.Helper()
-	for id, p := range s.Partitions {
+	for id, p := range s.Partitions.All() {
 		leader := w.byID(p.State.Leader)
 		if leader.s.ctx.Err() != nil || p.State.Boot != leader.reg.Node.Boot {
 			continue
@@ -51,7 +51,7 @@ func (w *world) engines(s *meta.Snapshot) {
 func (w *world) settle(n *testNode, what string, ok func(s *meta.Snapshot) bool) *meta.Snapshot {
 	w.t.Helper()
 	return w.until(n, what, func(s *meta.Snapshot) bool {
-		for id, p := range s.Partitions {
+		for id, p := range s.Partitions.All() {
 			if len(p.State.ISR) < p.State.MinISR {
 				w.t.Fatalf("%v: %+v", id, p.State)
 			}
@@ -79,15 +79,15 @@ func TestMovePartition(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := w.settle(a, "the leader's replica has moved", func(s *meta.Snapshot) bool {
-		return !slices.Contains(s.Partitions[id].State.Replicas, leader)
+		return !slices.Contains(s.Partitions.Get(id).State.Replicas, leader)
 	})
-	if st := s.Partitions[id].State; len(st.Replicas) != 3 || st.Replicas[0] != free.node.ID || len(st.ISR) != 3 ||
+	if st := s.Partitions.Get(id).State; len(st.Replicas) != 3 || st.Replicas[0] != free.node.ID || len(st.ISR) != 3 ||
 		st.Leader == leader || st.Epoch != 2 {
 		t.Errorf("%+v", st)
 	}
 	a.mu.Lock()
 	for i, c := range a.changes {
-		p := c.Snapshot.Partitions[id]
+		p := c.Snapshot.Partitions.Get(id)
 		if p == nil {
 			continue
 		}
@@ -109,7 +109,7 @@ func TestMovePartition(t *testing.T) {
 	}{
 		{9, 1, meta.ErrNotFound},
 		{free.node.ID, 9, meta.ErrNotFound},
-		{free.node.ID, s.Partitions[id].State.Replicas[1], meta.ErrExists},
+		{free.node.ID, s.Partitions.Get(id).State.Replicas[1], meta.ErrExists},
 		{free.node.ID, free.node.ID, nil},
 	} {
 		if err := a.MovePartition(ctx(t), id, c.from, c.to); !errors.Is(err, c.err) {
@@ -140,7 +140,7 @@ func TestMoveChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.until(a, "the new replica is there", func(s *meta.Snapshot) bool {
-		return len(s.Partitions[id].State.Replicas) == 4
+		return len(s.Partitions.Get(id).State.Replicas) == 4
 	})
 	if err := a.MovePartition(ctx(t), id, from, w.outside(a, id).node.ID); !errors.Is(err, meta.ErrConflict) {
 		t.Errorf("a second move at the same time: %v", err)
@@ -149,7 +149,7 @@ func TestMoveChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.until(a, "it is as it was", func(s *meta.Snapshot) bool {
-		return slices.Equal(s.Partitions[id].State.Replicas, original)
+		return slices.Equal(s.Partitions.Get(id).State.Replicas, original)
 	})
 
 	second := w.alive(append(slices.Clone(original), first.node.ID)...)
@@ -157,10 +157,10 @@ func TestMoveChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := w.settle(a, "the replica is where the second call wanted it", func(s *meta.Snapshot) bool {
-		r := s.Partitions[id].State.Replicas
+		r := s.Partitions.Get(id).State.Replicas
 		return len(r) == 3 && slices.Contains(r, second.node.ID)
 	})
-	if r := s.Partitions[id].State.Replicas; slices.Contains(r, from) || r[1] != second.node.ID {
+	if r := s.Partitions.Get(id).State.Replicas; slices.Contains(r, from) || r[1] != second.node.ID {
 		t.Errorf("replicas %v", r)
 	}
 }
@@ -186,7 +186,7 @@ func TestDrain(t *testing.T) {
 	if leads(s, victim.node.ID) || most > MaxDrainMoveCount || most == 0 {
 		t.Errorf("leads %v; %d moves at once", leads(s, victim.node.ID), most)
 	}
-	for id, p := range s.Partitions {
+	for id, p := range s.Partitions.All() {
 		if len(p.State.Replicas) != 3 || len(p.State.ISR) != 3 {
 			t.Errorf("%v: %+v", id, p.State)
 		}
@@ -246,10 +246,10 @@ func TestControllerFenced(t *testing.T) {
 
 	// Another node takes over, while the old controller has a command in hand and does not know.
 	id := part(topic, 0)
-	next := edit(&stale.parts[id].Partition)
+	next := edit(&stale.parts.Get(id).Partition)
 	b := w.alive(a.node.ID)
 	lead(next, stale.snap.Nodes[b.node.ID])
-	commands := []command{{why: "test", next: next, rev: stale.parts[id].rev, chosen: []replicate.NodeID{b.node.ID}}}
+	commands := []command{{why: "test", next: next, rev: stale.parts.Get(id).rev, chosen: []replicate.NodeID{b.node.ID}}}
 	ok, _, err := b.s.txn(ctx(t), nil, []kv.Op{b.s.controllerOp(b.node.ID, b.reg.Node.Boot)})
 	if !ok || err != nil {
 		t.Fatal(ok, err)
@@ -258,7 +258,7 @@ func TestControllerFenced(t *testing.T) {
 		t.Fatal(err)
 	}
 	row, err := a.s.readPartition(ctx(t), id)
-	if err != nil || row.rev != stale.parts[id].rev {
+	if err != nil || row.rev != stale.parts.Get(id).rev {
 		t.Errorf("a stale controller's command was done: %+v, %v", row, err)
 	}
 	// The same command succeeds when the present controller gives it.
@@ -309,14 +309,14 @@ func TestLeadersComeBack(t *testing.T) {
 	w.until(a, "it is back", func(s *meta.Snapshot) bool { return s.Nodes[gone.node.ID].Live })
 	handed := 0
 	s := w.settle(a, "everybody leads a share", func(s *meta.Snapshot) bool {
-		for id, p := range s.Partitions {
+		for id, p := range s.Partitions.All() {
 			if PreferredLeader(s, id) != p.State.Leader {
 				return false
 			}
 		}
 		return true
 	})
-	for _, p := range s.Partitions {
+	for _, p := range s.Partitions.All() {
 		handed += int(p.State.Epoch - 1)
 	}
 	for n, count := range loadOf(s).leads {

@@ -71,20 +71,20 @@ func TestReviveACluster(t *testing.T) {
 		w2.start(n.reg.Node.Name, n.reg.Node.Store)
 	}
 	s := w2.until(w2.nodes[0], "leaders", func(s *meta.Snapshot) bool {
-		for _, p := range s.Partitions {
+		for _, p := range s.Partitions.All() {
 			if !led(s, p) {
 				return false
 			}
 		}
-		return len(s.Partitions) == 4
+		return s.Partitions.Len() == 4
 	})
 	if s.Cluster != old.Cluster || len(s.Nodes) != 3 || s.Names["t"] == nil || s.Names["t"].ID != topic.ID ||
 		s.Topics[topic.ID].Settings.QuotaBytes != 7 ||
 		s.Topics[topic.ID].Settings.Version <= old.Topics[topic.ID].Settings.Version+1000 {
 		t.Errorf("%s", describe(s))
 	}
-	for id, p := range s.Partitions {
-		was := old.Partitions[id].State
+	for id, p := range s.Partitions.All() {
+		was := old.Partitions.Get(id).State
 		back := []replicate.Member{w.nodes[0].member(), w.nodes[2].member()}
 		byNode := func(a, b replicate.Member) int { return int(a.Node) - int(b.Node) }
 		slices.SortFunc(back, byNode)

@@ -25,7 +25,7 @@ func TestLeaseRunsOut(t *testing.T) {
 	w.kill(dead)
 	watcher := w.nodes[1]
 	s := w.until(watcher, "every partition is led by somebody alive", func(s *meta.Snapshot) bool {
-		for _, p := range s.Partitions {
+		for _, p := range s.Partitions.All() {
 			if p.State.Leader == dead.node.ID {
 				return false
 			}
@@ -40,7 +40,7 @@ func TestLeaseRunsOut(t *testing.T) {
 	}
 	leads := map[replicate.NodeID]int{}
 	for i := range 6 {
-		st := s.Partitions[part(topic, i)].State
+		st := s.Partitions.Get(part(topic, i)).State
 		leads[st.Leader]++
 		if st.Boot != s.Nodes[st.Leader].Boot || len(st.ISR) != 3 {
 			t.Errorf("%+v", st)
@@ -102,7 +102,7 @@ func TestReportDown(t *testing.T) {
 
 // leads says whether a node leads any partition.
 func leads(s *meta.Snapshot, node replicate.NodeID) bool {
-	for _, p := range s.Partitions {
+	for _, p := range s.Partitions.All() {
 		if p.State.Leader == node {
 			return true
 		}
@@ -128,7 +128,7 @@ func TestReportDownWrong(t *testing.T) {
 			return false
 		}
 		for i := range 3 {
-			if s.Partitions[part(topic, i)].State.Leader == victim.node.ID {
+			if s.Partitions.Get(part(topic, i)).State.Leader == victim.node.ID {
 				return false
 			}
 		}
@@ -138,7 +138,7 @@ func TestReportDownWrong(t *testing.T) {
 		t.Errorf("it is another process: %+v", n)
 	}
 	for i := range 3 {
-		if st := s.Partitions[part(alone, i)].State; st.Epoch != 1 {
+		if st := s.Partitions.Get(part(alone, i)).State; st.Epoch != 1 {
 			t.Errorf("partition %d, which nobody else has, got epoch %d", i, st.Epoch)
 		}
 	}
@@ -168,9 +168,9 @@ func TestRestart(t *testing.T) {
 	}
 	for i := range 2 {
 		s := w.until(second, "another epoch", func(s *meta.Snapshot) bool {
-			return s.Partitions[part(topic, i)].State.Epoch == 2
+			return s.Partitions.Get(part(topic, i)).State.Epoch == 2
 		})
-		st := s.Partitions[part(topic, i)].State
+		st := s.Partitions.Get(part(topic, i)).State
 		if st.Leader != first.node.ID || st.Boot != second.reg.Node.Boot || st.Version != 2 {
 			t.Errorf("%+v", st)
 		}
@@ -188,14 +188,14 @@ func TestWipedDisk(t *testing.T) {
 	fresh := w.restart(victim, uuid.New())
 	watcher := w.alive(victim.node.ID)
 	s := w.until(watcher, "it leads nothing and is in no ISR", func(s *meta.Snapshot) bool {
-		for _, p := range s.Partitions {
+		for _, p := range s.Partitions.All() {
 			if p.State.Leader == fresh.node.ID || len(p.State.ISR) != 2 {
 				return false
 			}
 		}
 		return true
 	})
-	st := s.Partitions[id].State
+	st := s.Partitions.Get(id).State
 	if slices.Contains(st.ISR, victim.member()) || len(st.Replicas) != 3 {
 		t.Errorf("%+v", st)
 	}
@@ -252,7 +252,7 @@ func TestCutOff(t *testing.T) {
 	until := victim.until
 	victim.mu.Unlock()
 	w.until(w.nodes[1], "others lead", func(s *meta.Snapshot) bool {
-		return s.Partitions[id].State.Leader != victim.node.ID
+		return s.Partitions.Get(id).State.Leader != victim.node.ID
 	})
 	if !time.Now().After(until) {
 		t.Error("another leads while this one may serve")
@@ -277,7 +277,7 @@ func TestCutOff(t *testing.T) {
 	w.untilLease(victim, leases)
 	victim.mu.Lock()
 	defer victim.mu.Unlock()
-	if st := victim.changes[len(victim.changes)-1].Snapshot.Partitions[id].State; st.Leader == victim.node.ID {
+	if st := victim.changes[len(victim.changes)-1].Snapshot.Partitions.Get(id).State; st.Leader == victim.node.ID {
 		t.Error("it may serve and does not know that another leads")
 	}
 }

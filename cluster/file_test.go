@@ -26,7 +26,7 @@ func TestSingleNodeOnFile(t *testing.T) {
 		node, err := s.Join(ctx(t), meta.Registration{
 			Node: meta.Node{Name: "n", Store: disk, Boot: boot},
 			Changed: func(c *meta.Change) {
-				if topic := c.Snapshot.Names["x"]; topic != nil && c.Snapshot.Partitions[part(topic, 0)].State.Boot == boot {
+				if topic := c.Snapshot.Names["x"]; topic != nil && c.Snapshot.Partitions.Get(part(topic, 0)).State.Boot == boot {
 					poke(led)
 				}
 			},
@@ -46,7 +46,7 @@ func TestSingleNodeOnFile(t *testing.T) {
 			t.Fatal("nobody leads")
 		}
 		snap := s.Snapshot()
-		if st := snap.Partitions[part(snap.Names["x"], 0)].State; int(st.Epoch) != run+1 || len(st.Replicas) != 1 ||
+		if st := snap.Partitions.Get(part(snap.Names["x"], 0)).State; int(st.Epoch) != run+1 || len(st.Replicas) != 1 ||
 			snap.Cluster != identity {
 			t.Errorf("run %d: %+v", run, st)
 		}

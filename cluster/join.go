@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -178,7 +177,7 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 	}
 	damaged := r.Damaged
 	if r.AllDamaged {
-		damaged = slices.SortedFunc(maps.Keys(st.parts), comparePartitions)
+		damaged = st.parts.IDs()
 	}
 	if ok, err := s.markDamaged(ctx, st, replicate.Member{Node: n.ID, Store: n.Store}, damaged); !ok || err != nil {
 		return false, err
@@ -215,7 +214,7 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 // changed: then the caller reads again. A crash between two rows leaves only true reports behind.
 func (s *store) markDamaged(ctx context.Context, st *state, m replicate.Member, ids []meta.PartitionID) (bool, error) {
 	for _, id := range ids {
-		row := st.parts[id]
+		row := st.parts.Get(id)
 		if row == nil || !st.visible(id) || !slices.Contains(row.State.Replicas, m.Node) || slices.Contains(row.Damaged, m) {
 			continue
 		}

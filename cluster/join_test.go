@@ -111,14 +111,14 @@ func testJoinDamaged(t *testing.T, say func(*meta.Registration, meta.PartitionID
 	say(&again.reg, id)
 	w.join(again)
 	again.mu.Lock()
-	first := again.changes[0].Snapshot.Partitions[id]
+	first := again.changes[0].Snapshot.Partitions.Get(id)
 	again.mu.Unlock()
 	if !slices.Contains(first.Damaged, again.member()) {
 		t.Errorf("the first snapshot says that %v are damaged", first.Damaged)
 	}
 	for n := range 6 {
 		again.mu.Lock()
-		p := again.changes[0].Snapshot.Partitions[part(others, n)]
+		p := again.changes[0].Snapshot.Partitions.Get(part(others, n))
 		again.mu.Unlock()
 		if len(p.Damaged) > 0 && !slices.Contains(p.State.Replicas, again.node.ID) {
 			t.Errorf("a partition that it has no copy of says that %v are damaged", p.Damaged)
@@ -176,7 +176,7 @@ func TestChanges(t *testing.T) {
 	if err := a.ExpandTopic(ctx(t), topic.ID, 5); err != nil {
 		t.Fatal(err)
 	}
-	w.until(late, "expansion", func(s *meta.Snapshot) bool { return len(s.Partitions) == 5 })
+	w.until(late, "expansion", func(s *meta.Snapshot) bool { return s.Partitions.Len() == 5 })
 	if err := a.DeleteTopic(ctx(t), topic.ID); err != nil {
 		t.Fatal(err)
 	}
@@ -200,10 +200,11 @@ func TestChanges(t *testing.T) {
 	if len(partitions) != 7 {
 		t.Errorf("changed: %v", partitions)
 	}
-	if len(old.Partitions) != 3 || len(old.Topics) != 1 || old.Deleted[topic.ID] {
+	if old.Partitions.Len() != 3 || len(old.Topics) != 1 || old.Deleted[topic.ID] {
 		t.Error("a published snapshot was changed")
 	}
-	if s := late.changes[len(late.changes)-1].Snapshot; len(s.Partitions) != 0 || len(s.Topics) != 0 || len(s.Names) != 0 {
+	s := late.changes[len(late.changes)-1].Snapshot
+	if s.Partitions.Len() != 0 || len(s.Topics) != 0 || len(s.Names) != 0 {
 		t.Errorf("there is still %v", describe(s))
 	}
 }
@@ -260,7 +261,7 @@ func TestUnreadableRow(t *testing.T) {
 		}
 	}
 	w.create(a, meta.Topic{Name: "y", Partitions: 1})
-	if snap := a.Snapshot(); snap.Names["x"] == nil || snap.Partitions[part(topic, 0)] == nil {
+	if snap := a.Snapshot(); snap.Names["x"] == nil || snap.Partitions.Get(part(topic, 0)) == nil {
 		t.Error("what could not be read was taken for gone")
 	}
 	if a.logs.contains("cannot be read") != 2 {
@@ -281,11 +282,11 @@ func TestImport(t *testing.T) {
 	n.mu.Lock()
 	first := n.changes[0].Snapshot
 	n.mu.Unlock()
-	if len(first.Partitions) != 252 || len(first.Topics) != 2 {
-		t.Fatalf("%d partitions in the first snapshot", len(first.Partitions))
+	if first.Partitions.Len() != 252 || len(first.Topics) != 2 {
+		t.Fatalf("%d partitions in the first snapshot", first.Partitions.Len())
 	}
 	for i, epoch := range []segment.Epoch{4, 8} {
-		st := first.Partitions[part(&small, i)].State
+		st := first.Partitions.Get(part(&small, i)).State
 		want := []replicate.Member{n.member()}
 		if st.Epoch != epoch || st.Leader != 1 || st.Boot != n.reg.Node.Boot || st.MinISR != 1 ||
 			!slices.Equal(st.ISR, want) || len(st.Replicas) != 1 {
@@ -306,7 +307,7 @@ func TestImport(t *testing.T) {
 	again.reg.Import = n.reg.Import
 	w.join(again)
 	s := w.until(again, "its new process leads", func(s *meta.Snapshot) bool {
-		return s.Partitions[part(&large, 0)].State.Epoch == 2
+		return s.Partitions.Get(part(&large, 0)).State.Epoch == 2
 	})
 	if s.Topics[small.ID] != nil || len(s.Topics) != 1 {
 		t.Error("a deleted topic came back")
@@ -333,13 +334,13 @@ func TestImportGrows(t *testing.T) {
 	id := part(&topic, 0)
 	for i, minISR := range []int{2, 2} {
 		next := w.start(fmt.Sprint("n", i+2), uuid.New())
-		w.until(n, "another replica", func(s *meta.Snapshot) bool { return len(s.Partitions[id].State.Replicas) == i+2 })
-		w.until(next, "its replica", func(s *meta.Snapshot) bool { return len(s.Partitions[id].State.Replicas) == i+2 })
+		w.until(n, "another replica", func(s *meta.Snapshot) bool { return len(s.Partitions.Get(id).State.Replicas) == i+2 })
+		w.until(next, "its replica", func(s *meta.Snapshot) bool { return len(s.Partitions.Get(id).State.Replicas) == i+2 })
 		w.addToISR(id, next)
-		w.until(n, "min_isr", func(s *meta.Snapshot) bool { return s.Partitions[id].State.MinISR == minISR })
+		w.until(n, "min_isr", func(s *meta.Snapshot) bool { return s.Partitions.Get(id).State.MinISR == minISR })
 	}
-	s := w.until(n, "all in sync", func(s *meta.Snapshot) bool { return len(s.Partitions[id].State.ISR) == 3 })
-	if st := s.Partitions[id].State; st.Epoch != 2 || len(st.Replicas) != 3 {
+	s := w.until(n, "all in sync", func(s *meta.Snapshot) bool { return len(s.Partitions.Get(id).State.ISR) == 3 })
+	if st := s.Partitions.Get(id).State; st.Epoch != 2 || len(st.Replicas) != 3 {
 		t.Errorf("%+v", st)
 	}
 }

@@ -84,7 +84,7 @@ func (s *store) RemoveNode(ctx context.Context, node replicate.NodeID) error {
 		if n.liveRev != 0 {
 			return nil, nil, fmt.Errorf("node %d is alive: stop it first: %w", node, meta.ErrConflict)
 		}
-		for id, p := range st.parts {
+		for id, p := range st.parts.All() {
 			if slices.Contains(p.State.Replicas, node) {
 				return nil, nil, fmt.Errorf("node %d holds a replica of %v; drain it first: %w", node, id, meta.ErrUnsafe)
 			}

@@ -17,10 +17,10 @@ func (s *store) partition(ctx context.Context, id meta.PartitionID) (*state, *pa
 	if err != nil {
 		return nil, nil, err
 	}
-	if !st.visible(id) || st.parts[id] == nil {
+	if !st.visible(id) || st.parts.Get(id) == nil {
 		return nil, nil, meta.ErrNotFound
 	}
-	return st, st.parts[id], nil
+	return st, st.parts.Get(id), nil
 }
 
 // readPartition reads a partition's row from the store itself, because the watch may be behind.
@@ -68,7 +68,7 @@ func (s *store) ChangeISR(ctx context.Context, id meta.PartitionID, want *replic
 	if err != nil {
 		return replicate.State{}, err
 	}
-	row := st.parts[id]
+	row := st.parts.Get(id)
 	for {
 		if row == nil || !sameLeadership(&row.State, want) {
 			// The watch may be behind the leader, which learns of its own changes from the answers.
@@ -164,7 +164,7 @@ func (s *store) HandOver(ctx context.Context, id meta.PartitionID, from *replica
 		}
 		switch {
 		case to == 0:
-			to = choose(st.snap, &row.Partition, heirs, loadOf(st.snap).leads)
+			to = choose(st.snap, &row.Partition, heirs, st.load.leads)
 			if to == 0 {
 				return fmt.Errorf("no other member of the ISR is alive and whole: %w", meta.ErrTooFewNodes)
 			}
@@ -289,16 +289,16 @@ func (s *store) ForceLeader(ctx context.Context, id meta.PartitionID, node repli
 // move, unless the new replica leads already. A new move can only begin when no other is under way.
 func (s *store) MovePartition(ctx context.Context, id meta.PartitionID, from, to replicate.NodeID) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
-		if !st.visible(id) || st.parts[id] == nil {
+		if !st.visible(id) || st.parts.Get(id) == nil {
 			return nil, nil, meta.ErrNotFound
 		}
-		p := &st.parts[id].Partition
+		p := &st.parts.Get(id).Partition
 		key, move := s.key(partKey(movesDir, id)), st.moves[id]
 		conds := []kv.Cond{
 			{Key: key, ModRevision: move.rev},
 			{Key: s.key(topicKey(topicsDir, id.Topic)), ModRevision: st.topics[id.Topic]},
 			// The controller may just be adding a replica on the target: the move would never end.
-			{Key: s.key(partKey(partsDir, id)), ModRevision: st.parts[id].rev},
+			{Key: s.key(partKey(partsDir, id)), ModRevision: st.parts.Get(id).rev},
 		}
 		target := st.snap.Nodes[to]
 		switch {

@@ -271,7 +271,7 @@ func TestHandOverOfHungDisk(t *testing.T) {
 	told(third, meta.DiskGood)
 	told(follower, meta.DiskHung)
 	w.until(follower, "the follower knows that it leads", func(s *meta.Snapshot) bool {
-		return s.Partitions[id].State.Epoch == now.Epoch
+		return s.Partitions.Get(id).State.Epoch == now.Epoch
 	})
 	err := follower.HandOver(ctx(t), id, &now, 0)
 	for errors.Is(err, meta.ErrConflict) && t.Context().Err() == nil { // the old leader has returned to the ISR
@@ -305,9 +305,9 @@ func TestReportDamaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := w.until(leader, "another leads", func(s *meta.Snapshot) bool {
-		return s.Partitions[id].State.Leader != leader.node.ID
+		return s.Partitions.Get(id).State.Leader != leader.node.ID
 	})
-	if p := s.Partitions[id]; p.State.Epoch != 2 || !slices.Equal(p.Damaged, []replicate.Member{leader.member()}) {
+	if p := s.Partitions.Get(id); p.State.Epoch != 2 || !slices.Equal(p.Damaged, []replicate.Member{leader.member()}) {
 		t.Errorf("%+v", p)
 	}
 }
@@ -331,6 +331,6 @@ func TestForceLeader(t *testing.T) {
 		len(st.Replicas) != 3 || st.MinISR != 2 {
 		t.Errorf("%+v", st)
 	}
-	w.until(node, "it hears so", func(s *meta.Snapshot) bool { return s.Partitions[id].State.Leader == node.node.ID })
+	w.until(node, "it hears so", func(s *meta.Snapshot) bool { return s.Partitions.Get(id).State.Leader == node.node.ID })
 	w.addToISR(id, leader) // they return one by one, although the ISR is smaller than min_isr at first
 }

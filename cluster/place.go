@@ -23,17 +23,26 @@ func newLoad() load {
 // loadOf counts the replicas and leaderships of all partitions in a snapshot, also those of nodes that are not alive.
 func loadOf(s *meta.Snapshot) load {
 	l := newLoad()
-	for _, p := range s.Partitions {
-		l.add(&p.State)
+	for _, p := range s.Partitions.All() {
+		l.count(&p.State, 1)
 	}
 	return l
 }
 
-func (l load) add(st *replicate.State) {
+// count adds a partition (by 1) or takes it away (by -1).
+func (l load) count(st *replicate.State, by int) {
 	for _, n := range st.Replicas {
-		l.replicas[n]++
+		l.replicas[n] += by
 	}
-	l.leads[st.Leader]++
+	l.leads[st.Leader] += by
+}
+
+// clone returns a copy that may be changed.
+func (l load) clone() load {
+	c := newLoad()
+	maps.Copy(c.replicas, l.replicas)
+	maps.Copy(c.leads, l.leads)
+	return c
 }
 
 // majority is the default of min_isr: any two majorities share a replica, and one replica of three may fail.
@@ -60,8 +69,7 @@ func place(nodes []*meta.Node, count, replicas int, all, existing load) ([][]rep
 	if replicas > len(nodes) {
 		return nil, fmt.Errorf("%d replicas on %d live nodes: %w", replicas, len(nodes), meta.ErrTooFewNodes)
 	}
-	mine := load{replicas: maps.Clone(existing.replicas), leads: maps.Clone(existing.leads)}
-	total := load{replicas: maps.Clone(all.replicas), leads: maps.Clone(all.leads)}
+	mine, total := existing.clone(), all.clone()
 	order := slices.Clone(nodes)
 	placed := make([][]replicate.NodeID, 0, count)
 	for range count {

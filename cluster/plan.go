@@ -35,6 +35,7 @@ type planner struct {
 	busy     map[meta.PartitionID]bool
 	losing   map[replicate.NodeID]bool // nodes whose partitions are about to get another leader
 	moving   int                       // partitions that are being copied
+	takers   []*meta.Node              // the result of candidates
 	commands []command
 	stuck    []meta.PartitionID // partitions that have no usable leader and nobody to elect
 }
@@ -44,9 +45,10 @@ type planner struct {
 // copies is how many partitions a rebalance copies at the same time.
 func plan(st *state, prefix string, now time.Time, copies int) ([]command, []meta.PartitionID) {
 	p := &planner{
-		st: st, prefix: prefix, now: now, load: loadOf(st.snap), busy: map[meta.PartitionID]bool{},
+		st: st, prefix: prefix, now: now, load: st.load.clone(), busy: map[meta.PartitionID]bool{},
 		losing: map[replicate.NodeID]bool{},
-		parts:  slices.SortedFunc(maps.Keys(st.snap.Partitions), comparePartitions),
+		parts:  st.snap.Partitions.IDs(),
+		takers: candidates(st.snap),
 	}
 	p.moving = p.copies()
 	p.elections()
@@ -77,7 +79,7 @@ func (p *planner) copies() int {
 	return count
 }
 
-func (p *planner) row(id meta.PartitionID) *partEntry { return p.st.parts[id] }
+func (p *planner) row(id meta.PartitionID) *partEntry { return p.st.parts.Get(id) }
 
 // change plans the next row of a partition. The row is written only if the present one is unchanged and the chosen
 // nodes are still the same live processes. Nothing else is planned for the partition in this round.
@@ -172,6 +174,9 @@ func (p *planner) cleanISRs() {
 		gone := func(m replicate.Member) bool {
 			n := p.st.snap.Nodes[m.Node]
 			return n == nil || n.Store != m.Store
+		}
+		if !slices.ContainsFunc(row.State.ISR, gone) && !slices.ContainsFunc(row.Damaged, gone) {
+			continue
 		}
 		next := edit(&row.Partition)
 		next.State.ISR = slices.DeleteFunc(next.State.ISR, gone)
@@ -282,7 +287,7 @@ func (p *planner) undo(id meta.PartitionID, m moveEntry) {
 func (p *planner) spare(row *partEntry, goes replicate.NodeID) replicate.NodeID {
 	var best replicate.NodeID
 	racks := racksOf(p.st.snap, row.State.Replicas, goes)
-	for _, n := range candidates(p.st.snap) {
+	for _, n := range p.takers {
 		if n.Draining || n.Disk.Rank() >= meta.DiskHung.Rank() || slices.Contains(row.State.Replicas, n.ID) {
 			continue
 		}
@@ -301,13 +306,18 @@ func (p *planner) spare(row *partEntry, goes replicate.NodeID) replicate.NodeID 
 func (p *planner) drains() {
 	for _, id := range p.parts {
 		row := p.row(id)
+		if p.moving >= MaxDrainMoveCount {
+			return
+		}
 		if p.busy[id] || p.st.moves[id].rev != 0 {
 			continue
 		}
 		for _, from := range row.State.Replicas {
-			n := p.st.snap.Nodes[from]
+			if n := p.st.snap.Nodes[from]; n == nil || !n.Draining {
+				continue
+			}
 			to := p.spare(row, from)
-			if n == nil || !n.Draining || to == 0 || p.moving >= MaxDrainMoveCount {
+			if to == 0 {
 				continue
 			}
 			p.moving++
@@ -333,23 +343,25 @@ func (p *planner) growth() {
 		if p.busy[id] || p.st.moves[id].rev != 0 || !led(p.st.snap, &row.Partition) {
 			continue
 		}
-		next := edit(&row.Partition)
+		minISR := row.State.MinISR
+		if minISR < t.MinISR && len(row.State.ISR) > minISR {
+			minISR = min(t.MinISR, len(row.State.ISR))
+		}
+		if t.MinISR > 0 && minISR > t.MinISR {
+			minISR = t.MinISR
+		}
 		var chosen []replicate.NodeID
 		catchingUp := len(row.State.Replicas) > len(row.State.ISR)
-		if to := p.spare(row, 0); len(row.State.Replicas) < t.Replicas && !catchingUp && to != 0 &&
-			p.moving < MaxDrainMoveCount {
-			p.moving++
-			p.load.replicas[to]++
-			next.State.Replicas = append(next.State.Replicas, to)
-			chosen = append(chosen, to)
+		if len(row.State.Replicas) < t.Replicas && !catchingUp && p.moving < MaxDrainMoveCount {
+			if to := p.spare(row, 0); to != 0 {
+				p.moving++
+				p.load.replicas[to]++
+				chosen = append(chosen, to)
+			}
 		}
-		if row.State.MinISR < t.MinISR && len(row.State.ISR) > row.State.MinISR {
-			next.State.MinISR = min(t.MinISR, len(row.State.ISR))
-		}
-		if t.MinISR > 0 && row.State.MinISR > t.MinISR {
-			next.State.MinISR = t.MinISR
-		}
-		if len(chosen) > 0 || next.State.MinISR != row.State.MinISR {
+		if len(chosen) > 0 || minISR != row.State.MinISR {
+			next := edit(&row.Partition)
+			next.State.Replicas, next.State.MinISR = append(next.State.Replicas, chosen...), minISR
 			p.change("towards the replicas that the topic wants", next, chosen...)
 		}
 	}
@@ -378,14 +390,14 @@ func (p *planner) reports() {
 // completed (B85), tombstones whose time is over, and the oldest deletions if there are more than MaxDeletedCount.
 func (p *planner) garbage() {
 	var orphans []meta.PartitionID
-	for id := range p.st.parts {
+	for id := range p.st.parts.All() {
 		if !p.st.visible(id) && p.st.creating[id.Topic] == 0 {
 			orphans = append(orphans, id)
 		}
 	}
 	slices.SortFunc(orphans, comparePartitions)
 	for _, id := range orphans {
-		p.drop("remove a partition that no topic has", partKey(partsDir, id), p.st.parts[id].rev)
+		p.drop("remove a partition that no topic has", partKey(partsDir, id), p.row(id).rev)
 	}
 	for key, rev := range p.st.tombstones {
 		if p.now.After(p.st.snap.Tombstones[key].Add(tombstoneKeepAfter)) {

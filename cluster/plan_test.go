@@ -563,7 +563,7 @@ func fuzzState(t *testing.T, key string, value []byte, deleted bool) {
 	if change.Snapshot != next.snap || st.snap.Revision == 100 {
 		t.Fatal("the wrong snapshot")
 	}
-	for id, p := range next.snap.Partitions {
+	for id, p := range next.snap.Partitions.All() {
 		if p.ID != id || !next.visible(id) {
 			t.Fatalf("partition %v is shown as %v", p.ID, id)
 		}

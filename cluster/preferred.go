@@ -11,7 +11,7 @@ import (
 // the number that its topic wants, which are at the end of the list and will be removed when those before them are in
 // sync, and the one that a move takes away, wherever it is.
 func Leaving(s *meta.Snapshot, id meta.PartitionID) (nodes []replicate.NodeID) {
-	t, p := s.Topics[id.Topic], s.Partitions[id]
+	t, p := s.Topics[id.Topic], s.Partitions.Get(id)
 	if t != nil && p != nil && len(p.State.Replicas) > t.Replicas {
 		nodes = p.State.Replicas[t.Replicas:]
 	}
@@ -28,7 +28,7 @@ func Leaving(s *meta.Snapshot, id meta.PartitionID) (nodes []replicate.NodeID) {
 // conditions, or 0 if there is none. A leader that is not preferred hands over when convenient. So leadership returns
 // when a node does (placement has spread the first replicas), and moves no more often than that.
 func PreferredLeader(s *meta.Snapshot, id meta.PartitionID) replicate.NodeID {
-	p := s.Partitions[id]
+	p := s.Partitions.Get(id)
 	if p == nil || len(p.State.Replicas) == 0 {
 		return 0
 	}

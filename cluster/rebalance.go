@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 
 	"github.com/google/uuid"
@@ -73,7 +72,7 @@ func layoutOf(s *meta.Snapshot, gone replicate.NodeID) *layout {
 	l := &layout{
 		nodes: s.Nodes, gone: gone, replicas: map[meta.PartitionID][]replicate.NodeID{},
 		held: map[replicate.NodeID][]meta.PartitionID{}, leads: map[replicate.NodeID]int{}, topics: map[topicNode]int{},
-		parts: slices.SortedFunc(maps.Keys(s.Partitions), comparePartitions),
+		parts: s.Partitions.IDs(),
 	}
 	for _, n := range candidates(s) {
 		if !n.Draining && n.Disk.Rank() == 0 && n.ID != gone {
@@ -81,7 +80,7 @@ func layoutOf(s *meta.Snapshot, gone replicate.NodeID) *layout {
 		}
 	}
 	for _, id := range l.parts {
-		p := s.Partitions[id]
+		p := s.Partitions.Get(id)
 		if len(p.State.Replicas) == 0 {
 			continue
 		}

@@ -31,7 +31,7 @@ func (l *layout) badness() [4]int {
 
 // randomCluster is a snapshot with nodes in some racks and partitions on any of them.
 func randomCluster(rng *rand.Rand) (s *meta.Snapshot, gone replicate.NodeID) {
-	s = &meta.Snapshot{Nodes: map[replicate.NodeID]*meta.Node{}, Partitions: map[meta.PartitionID]*meta.Partition{}}
+	s = &meta.Snapshot{Nodes: map[replicate.NodeID]*meta.Node{}}
 	nodes, racks := 1+rng.IntN(8), 1+rng.IntN(4)
 	for i := range nodes {
 		id := replicate.NodeID(i + 1)
@@ -52,7 +52,7 @@ func randomCluster(rng *rand.Rand) (s *meta.Snapshot, gone replicate.NodeID) {
 			for _, n := range rng.Perm(used)[:replicas] {
 				p.State.Replicas = append(p.State.Replicas, replicate.NodeID(n+1))
 			}
-			s.Partitions[id] = p
+			s.Partitions = s.Partitions.With(id, p)
 		}
 	}
 	return s, gone
@@ -85,7 +85,7 @@ func TestRebalancingEnds(t *testing.T) {
 		}
 		checkEven(t, seed, l)
 		for id, replicas := range l.replicas { // what they have done is what a second look finds to be right
-			s.Partitions[id] = &meta.Partition{ID: id, State: replicate.State{Replicas: replicas}}
+			s.Partitions = s.Partitions.With(id, &meta.Partition{ID: id, State: replicate.State{Replicas: replicas}})
 		}
 		if again := Rebalancing(s, gone); len(again) != 0 {
 			t.Fatalf("seed %d: afterwards it wants %+v", seed, again)
@@ -120,16 +120,16 @@ func checkEven(t *testing.T, seed uint64, l *layout) {
 
 // A fourth node that joins gets its share, and no more is moved for that than the share: 18 replicas on 4 nodes.
 func TestRebalancingMovesLittle(t *testing.T) {
-	s := &meta.Snapshot{Nodes: map[replicate.NodeID]*meta.Node{}, Partitions: map[meta.PartitionID]*meta.Partition{}}
+	s := &meta.Snapshot{Nodes: map[replicate.NodeID]*meta.Node{}}
 	for _, n := range inRacks("", "", "", "") {
 		s.Nodes[n.ID] = n
 	}
 	for i := range 6 {
 		id := meta.PartitionID{Topic: theTopic, Partition: uint32(i)}
 		first := replicate.NodeID(i % 3)
-		s.Partitions[id] = &meta.Partition{ID: id, State: replicate.State{
+		s.Partitions = s.Partitions.With(id, &meta.Partition{ID: id, State: replicate.State{
 			Replicas: []replicate.NodeID{first + 1, (first+1)%3 + 1, (first+2)%3 + 1},
-		}}
+		}})
 	}
 	steps := Rebalancing(s, 0)
 	leads := 0
@@ -137,7 +137,7 @@ func TestRebalancingMovesLittle(t *testing.T) {
 		if step.Swap || step.To != 4 {
 			t.Errorf("step %d is %+v", i, step)
 		}
-		if s.Partitions[step.ID].State.Replicas[0] == step.From {
+		if s.Partitions.Get(step.ID).State.Replicas[0] == step.From {
 			leads++
 		}
 	}

@@ -18,7 +18,7 @@ func (w *world) follow(a *testNode, ended func(s *meta.Snapshot) bool) (most int
 	w.t.Helper()
 	w.until(a, "the rebalance ends", func(s *meta.Snapshot) bool {
 		most = max(most, len(s.Moves))
-		for id, p := range s.Partitions {
+		for id, p := range s.Partitions.All() {
 			st := p.State
 			for _, n := range st.Replicas {
 				if s.Nodes[n].Live && !slices.ContainsFunc(st.ISR, func(m replicate.Member) bool { return m.Node == n }) {

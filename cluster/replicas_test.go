@@ -123,7 +123,7 @@ func TestSetReplicas(t *testing.T) {
 	shape := func(what string, replicas, isr, least int) {
 		t.Helper()
 		w.until(a, what, func(s *meta.Snapshot) bool {
-			st := &s.Partitions[id].State
+			st := &s.Partitions.Get(id).State
 			return len(st.Replicas) == replicas && len(st.ISR) == isr && st.MinISR == least &&
 				slices.Contains(st.Replicas, st.Leader)
 		})

@@ -1,8 +1,10 @@
 package cluster
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -23,7 +25,7 @@ type state struct {
 	snap       *meta.Snapshot
 	nodes      map[replicate.NodeID]nodeEntry
 	topics     map[uuid.UUID]int64 // revisions
-	parts      map[meta.PartitionID]*partEntry
+	parts      meta.Rows[partEntry]
 	moves      map[meta.PartitionID]moveEntry
 	creating   map[uuid.UUID]int64 // revisions
 	deleted    map[uuid.UUID]int64 // revisions
@@ -35,6 +37,7 @@ type state struct {
 	lastIDRev     int64
 	levelRev      int64
 	rebalanceRev  int64
+	load          load              // of the partitions in snap
 	raw           map[string]rawRow // rows with fields that this version does not know, by key
 }
 
@@ -88,6 +91,8 @@ type builder struct {
 	nodes  map[replicate.NodeID]bool // changed by the events
 	topics map[uuid.UUID]bool
 	parts  map[meta.PartitionID]bool
+	rows   *meta.RowsEditor[partEntry]      // of next.parts; nil: nothing was changed
+	shown  *meta.RowsEditor[meta.Partition] // of snap.Partitions, likewise
 }
 
 func build(old *state, prefix string, log *slog.Logger) *builder {
@@ -288,15 +293,22 @@ func (b *builder) applyPart(e *kv.Event, rest string) error {
 	if err != nil {
 		return err
 	}
-	if e.Deleted {
-		delete(own(b, "parts", &b.next.parts), id)
-	} else {
+	if id.Partition >= MaxPartitionCount {
+		return errors.New("no topic has so many partitions")
+	}
+	var row *partEntry
+	if !e.Deleted {
 		p, err := decodePartition(id, e.Value)
 		if err != nil {
 			return err
 		}
-		own(b, "parts", &b.next.parts)[id] = &partEntry{Partition: *p, rev: e.ModRevision}
+		row = &partEntry{Partition: *p, rev: e.ModRevision}
 	}
+	if b.rows == nil {
+		b.rows = b.next.parts.Edit()
+	}
+	b.rows.Set(id, row)
+	b.next.parts = b.rows.Rows()
 	b.parts[id] = true
 	return nil
 }
@@ -380,9 +392,8 @@ func between(old, next *state) *meta.Change {
 	c := &meta.Change{Snapshot: next.snap}
 	c.Nodes = differing(old.snap.Nodes, next.snap.Nodes, func(a, b *meta.Node) bool { return *a == *b })
 	c.Topics = differing(old.snap.Topics, next.snap.Topics, func(a, b *meta.Topic) bool { return *a == *b })
-	c.Partitions = differing(old.snap.Partitions, next.snap.Partitions, func(a, b *meta.Partition) bool {
-		return old.parts[a.ID].rev == next.parts[b.ID].rev
-	})
+	c.Partitions = differing(maps.Collect(old.snap.Partitions.All()), maps.Collect(next.snap.Partitions.All()),
+		func(a, b *meta.Partition) bool { return old.parts.Get(a.ID).rev == next.parts.Get(b.ID).rev })
 	sortChange(c)
 	return c
 }
@@ -418,17 +429,25 @@ func (b *builder) touchParts(topic uuid.UUID) {
 
 // show puts a partition into the snapshot or removes it, and says whether that changed the snapshot.
 func (b *builder) show(id meta.PartitionID) bool {
-	row, before := b.next.parts[id], b.snap.Partitions[id]
-	if !b.next.visible(id) {
-		row = nil
+	var after *meta.Partition
+	if row := b.next.parts.Get(id); row != nil && b.next.visible(id) {
+		after = &row.Partition
 	}
-	switch {
-	case row == nil && before == nil, row != nil && before == &row.Partition:
+	before := b.snap.Partitions.Get(id)
+	if before == after {
 		return false
-	case row == nil:
-		delete(own(b, "snap.partitions", &b.snap.Partitions), id)
-	default:
-		own(b, "snap.partitions", &b.snap.Partitions)[id] = &row.Partition
+	}
+	if b.shown == nil {
+		b.shown = b.snap.Partitions.Edit()
+	}
+	b.shown.Set(id, after)
+	b.snap.Partitions = b.shown.Rows()
+	l := load{replicas: own(b, "load.replicas", &b.next.load.replicas), leads: own(b, "load.leads", &b.next.load.leads)}
+	if before != nil {
+		l.count(&before.State, -1)
+	}
+	if after != nil {
+		l.count(&after.State, 1)
 	}
 	return true
 }
@@ -441,5 +460,8 @@ func (s *state) visible(id meta.PartitionID) bool {
 }
 
 func comparePartitions(a, b meta.PartitionID) int {
-	return cmp.Or(strings.Compare(string(a.Topic[:]), string(b.Topic[:])), cmp.Compare(a.Partition, b.Partition))
+	if c := bytes.Compare(a.Topic[:], b.Topic[:]); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.Partition, b.Partition)
 }

@@ -210,7 +210,7 @@ func describe(s *meta.Snapshot) string {
 	for id, n := range s.Nodes {
 		fmt.Fprintf(&b, "node %d live %v draining %v\n", id, n.Live, n.Draining)
 	}
-	for id, p := range s.Partitions {
+	for id, p := range s.Partitions.All() {
 		fmt.Fprintf(&b, "%v %+v damaged %v\n", id, p.State, p.Damaged)
 	}
 	return b.String()
@@ -255,7 +255,9 @@ func (n *testNode) member() replicate.Member {
 	return replicate.Member{Node: n.node.ID, Store: n.node.Store}
 }
 
-func (n *testNode) row(id meta.PartitionID) replicate.State { return n.Snapshot().Partitions[id].State }
+func (n *testNode) row(id meta.PartitionID) replicate.State {
+	return n.Snapshot().Partitions.Get(id).State
+}
 
 func part(t *meta.Topic, n int) meta.PartitionID {
 	return meta.PartitionID{Topic: t.ID, Partition: uint32(n)}

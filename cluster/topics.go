@@ -99,11 +99,11 @@ func (s *store) place(st *state, t *meta.Topic, first, count, replicas int) ([][
 	}
 	existing := newLoad()
 	for n := range first {
-		if p := st.snap.Partitions[meta.PartitionID{Topic: t.ID, Partition: uint32(n)}]; p != nil {
-			existing.add(&p.State)
+		if p := st.snap.Partitions.Get(meta.PartitionID{Topic: t.ID, Partition: uint32(n)}); p != nil {
+			existing.count(&p.State, 1)
 		}
 	}
-	return place(candidates(st.snap), count, replicas, loadOf(st.snap), existing)
+	return place(candidates(st.snap), count, replicas, st.load, existing)
 }
 
 // writeTopic writes a topic's row and rows of partitions. The topic's row must be at topicRev; 0 means that the topic

@@ -35,7 +35,7 @@ func TestConfigureTopic(t *testing.T) {
 		for _, n := range w.nodes {
 			w.until(n, "min_isr", func(s *meta.Snapshot) bool {
 				for i := range topic.Partitions {
-					if s.Partitions[part(topic, i)].State.MinISR != want {
+					if s.Partitions.Get(part(topic, i)).State.MinISR != want {
 						return false
 					}
 				}
@@ -144,7 +144,7 @@ func TestMinISRFollowsTheReplicas(t *testing.T) {
 	w := newWorld(t, 3)
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 1})
 	id := part(topic, 0)
-	row := w.nodes[0].Snapshot().Partitions[id]
+	row := w.nodes[0].Snapshot().Partitions.Get(id)
 	var leader, follower *testNode
 	for _, n := range w.nodes {
 		if n.node.ID == row.State.Leader {
@@ -163,12 +163,14 @@ func TestMinISRFollowsTheReplicas(t *testing.T) {
 	if _, err := leader.ConfigureTopic(ctx(t), topic.ID, meta.TopicSettings{MinISR: 3}); err != nil {
 		t.Fatal(err)
 	}
-	s := w.until(leader, "the smaller ISR", func(s *meta.Snapshot) bool { return len(s.Partitions[id].State.ISR) == 2 })
-	if n := s.Partitions[id].State.MinISR; n != 2 {
+	s := w.until(leader, "the smaller ISR", func(s *meta.Snapshot) bool {
+		return len(s.Partitions.Get(id).State.ISR) == 2
+	})
+	if n := s.Partitions.Get(id).State.MinISR; n != 2 {
 		t.Errorf("with two in sync min_isr is %d already", n)
 	}
 	w.addToISR(id, follower)
-	w.until(leader, "min_isr", func(s *meta.Snapshot) bool { return s.Partitions[id].State.MinISR == 3 })
+	w.until(leader, "min_isr", func(s *meta.Snapshot) bool { return s.Partitions.Get(id).State.MinISR == 3 })
 }
 
 // The stores of a single node keep settings, too; the one in a file keeps them over a restart.

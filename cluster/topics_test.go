@@ -44,7 +44,7 @@ func TestCreateTopic(t *testing.T) {
 			}
 			s := a.Snapshot()
 			for i := range made.Partitions {
-				p := s.Partitions[part(made, i)]
+				p := s.Partitions.Get(part(made, i))
 				if p == nil {
 					t.Fatalf("partition %d is missing", i)
 				}
@@ -115,7 +115,7 @@ func TestCreateTopicRefused(t *testing.T) {
 	w.restart(w.nodes[1], w.nodes[1].node.Store)
 	w.restart(w.nodes[2], w.nodes[2].node.Store)
 	w.settle(a, "three replicas", func(s *meta.Snapshot) bool {
-		return len(s.Partitions[part(made, 0)].State.ISR) == 3 && len(s.Partitions[part(made, 1)].State.ISR) == 3
+		return len(s.Partitions.Get(part(made, 0)).State.ISR) == 3 && len(s.Partitions.Get(part(made, 1)).State.ISR) == 3
 	})
 }
 
@@ -148,7 +148,7 @@ func TestCreateTopicRace(t *testing.T) {
 	}
 	// B86: the rows that the others had begun are removed.
 	w.until(w.nodes[0], "only its partitions are there", func(*meta.Snapshot) bool {
-		return len(w.nodes[0].s.cur.Load().parts) == 120
+		return w.nodes[0].s.cur.Load().parts.Len() == 120
 	})
 }
 
@@ -170,11 +170,11 @@ func TestCreateTopicStops(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	w.until(w.nodes[0], "it is gone", func(s *meta.Snapshot) bool {
-		if len(s.Partitions) != 0 || len(s.Topics) != 0 {
+		if s.Partitions.Len() != 0 || len(s.Topics) != 0 {
 			t.Fatal("somebody sees it")
 		}
 		st := w.nodes[0].s.cur.Load()
-		return len(st.parts) == 0 && len(st.creating) == 0
+		return st.parts.Len() == 0 && len(st.creating) == 0
 	})
 	w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 1})
 }
@@ -216,8 +216,8 @@ func TestCreateTopicTooSlow(t *testing.T) {
 	}}
 	w.join(a)
 	made := w.create(a, meta.Topic{Name: "x", Partitions: 250})
-	if s := a.Snapshot(); len(s.Partitions) != 250 || s.Names["x"].ID != made.ID || slow != 1 {
-		t.Errorf("%d partitions; %d times too slow", len(s.Partitions), slow)
+	if s := a.Snapshot(); s.Partitions.Len() != 250 || s.Names["x"].ID != made.ID || slow != 1 {
+		t.Errorf("%d partitions; %d times too slow", s.Partitions.Len(), slow)
 	}
 }
 
@@ -246,7 +246,7 @@ func TestDeleteTopic(t *testing.T) {
 	if err := b.DeleteTopic(ctx(t), first.ID); err != nil {
 		t.Fatal(err)
 	}
-	if s := b.Snapshot(); s.Topics[first.ID] != nil || s.Names["x"] != nil || len(s.Partitions) != 0 ||
+	if s := b.Snapshot(); s.Topics[first.ID] != nil || s.Names["x"] != nil || s.Partitions.Len() != 0 ||
 		!s.Deleted[first.ID] {
 		t.Error("it is there when DeleteTopic returns")
 	}
@@ -254,8 +254,8 @@ func TestDeleteTopic(t *testing.T) {
 	if second.ID == first.ID {
 		t.Fatal("the same identity")
 	}
-	s := w.until(a, "the rows of the first are gone", func(*meta.Snapshot) bool { return len(a.s.cur.Load().parts) == 2 })
-	if !s.Deleted[first.ID] || s.Deleted[second.ID] || s.Names["x"].ID != second.ID || len(s.Partitions) != 2 {
+	s := w.until(a, "the rows of the first are gone", func(*meta.Snapshot) bool { return a.s.cur.Load().parts.Len() == 2 })
+	if !s.Deleted[first.ID] || s.Deleted[second.ID] || s.Names["x"].ID != second.ID || s.Partitions.Len() != 2 {
 		t.Errorf("%v", describe(s))
 	}
 	if err := a.DeleteTopic(ctx(t), first.ID); !errors.Is(err, meta.ErrNotFound) {
@@ -280,11 +280,11 @@ func TestExpandTopic(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := a.Snapshot()
-		if len(s.Partitions) != count || s.Topics[topic.ID].Partitions != count || s.Names["x"].Partitions != count {
-			t.Fatalf("%d partitions of %d", len(s.Partitions), count)
+		if s.Partitions.Len() != count || s.Topics[topic.ID].Partitions != count || s.Names["x"].Partitions != count {
+			t.Fatalf("%d partitions of %d", s.Partitions.Len(), count)
 		}
 		for i := range 3 {
-			if s.Partitions[part(topic, i)] != before.Partitions[part(topic, i)] {
+			if s.Partitions.Get(part(topic, i)) != before.Partitions.Get(part(topic, i)) {
 				t.Errorf("partition %d was touched", i)
 			}
 		}
@@ -412,7 +412,7 @@ func TestChangesOutlastAnElection(t *testing.T) {
 			before := a.row(id)
 			fault()
 			to, err := a.TransferLeader(ctx(t), id, 0)
-			if p := a.Snapshot().Partitions[id]; err != nil || to == before.Leader || p.TransferTo() != to ||
+			if p := a.Snapshot().Partitions.Get(id); err != nil || to == before.Leader || p.TransferTo() != to ||
 				p.State.Version != before.Version+1 {
 				t.Errorf("TransferLeader to %d: %v, %+v", to, err, p)
 			}

@@ -21,7 +21,7 @@ func (s *store) TransferLeader(
 	}
 	var written *meta.Partition
 	return chosen, s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
-		row := st.parts[id]
+		row := st.parts.Get(id)
 		if row == nil || !st.visible(id) {
 			return nil, nil, meta.ErrNotFound
 		}
@@ -46,7 +46,7 @@ func (s *store) TransferLeader(
 func TransferTarget(
 	s *meta.Snapshot, id meta.PartitionID, to replicate.NodeID,
 ) (chosen replicate.NodeID, refused string) {
-	p, t := s.Partitions[id], s.Topics[id.Topic]
+	p, t := s.Partitions.Get(id), s.Topics[id.Topic]
 	if p == nil || t == nil || len(p.State.Replicas) == 0 {
 		return 0, "there is no such partition"
 	}

@@ -164,7 +164,7 @@ func TestTransferTarget(t *testing.T) {
 			chosen, refused := TransferTarget(st.snap, id, c.to)
 			got := refused
 			if refused == "" {
-				next := transferred(st.snap.Partitions[id], chosen)
+				next := transferred(st.snap.Partitions.Get(id), chosen)
 				got = strings.TrimPrefix(commandText(&command{next: next}), ": part 0 epoch 5 ")
 				if next.State.Version != 10 || c.to != 0 && chosen != c.to {
 					t.Errorf("node %d, version %d", chosen, next.State.Version)
@@ -172,7 +172,7 @@ func TestTransferTarget(t *testing.T) {
 				if got != c.want {
 					t.Errorf("the row is\n%s, want\n%s", got, c.want)
 				}
-				st.snap.Partitions[id] = next
+				st.snap.Partitions = st.snap.Partitions.With(id, next)
 				if preferred := PreferredLeader(st.snap, id); preferred != chosen {
 					t.Errorf("node %d is given the leadership, and node %d is preferred", chosen, preferred)
 				}
@@ -200,7 +200,7 @@ func TestTransferEndsWithTheEpoch(t *testing.T) {
 		"epoch 6 lead 1 of 3 1 2 isr 1 2 3 min 2 transfer 3": 0, // of the epoch before
 	} {
 		st := stateFrom(t, "node 1\nnode 2\nnode 3\ntopic 3 min 2\npart 0 "+strings.TrimPrefix(state, "epoch 6 "))
-		p := st.snap.Partitions[id]
+		p := st.snap.Partitions.Get(id)
 		if strings.HasPrefix(state, "epoch 6") {
 			next := edit(p)
 			next.State.Epoch++
@@ -211,7 +211,7 @@ func TestTransferEndsWithTheEpoch(t *testing.T) {
 		}
 	}
 	st := stateFrom(t, threeInSync)
-	next := transferred(st.snap.Partitions[id], 3)
+	next := transferred(st.snap.Partitions.Get(id), 3)
 	lead(next, st.snap.Nodes[2])
 	if next.Transfer != (meta.Transfer{}) {
 		t.Errorf("the next leader's row has %+v", next.Transfer)
@@ -225,7 +225,7 @@ func TestTransferLeader(t *testing.T) {
 	a, b := w.nodes[0], w.nodes[1]
 	topic := w.create(a, meta.Topic{Name: "x", Partitions: 1, Replicas: 3})
 	id := part(topic, 0)
-	row := func() *meta.Partition { return a.Snapshot().Partitions[id] }
+	row := func() *meta.Partition { return a.Snapshot().Partitions.Get(id) }
 	old := *row()
 	leader, second, third := old.State.Replicas[0], old.State.Replicas[1], old.State.Replicas[2]
 	order := func(n *testNode, to, want replicate.NodeID) {
@@ -234,7 +234,7 @@ func TestTransferLeader(t *testing.T) {
 		if err != nil || got != want {
 			t.Fatalf("to %d: node %d, %v", to, got, err)
 		}
-		w.until(a, "the order", func(s *meta.Snapshot) bool { return s.Partitions[id].State.Replicas[0] == want })
+		w.until(a, "the order", func(s *meta.Snapshot) bool { return s.Partitions.Get(id).State.Replicas[0] == want })
 	}
 	order(a, second, second)
 	order(b, third, third) // two orders cross: the later one counts
@@ -246,7 +246,7 @@ func TestTransferLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.until(a, "the new leader", func(s *meta.Snapshot) bool {
-		p := s.Partitions[id]
+		p := s.Partitions.Get(id)
 		return p.State.Leader == third && p.Transfer == meta.Transfer{} && p.State.Epoch == old.State.Epoch+1
 	})
 	if _, err := a.TransferLeader(ctx(t), id, third); !errors.Is(err, meta.ErrConflict) ||
@@ -270,7 +270,7 @@ func TestTransferLeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.until(from, "the next leader", func(s *meta.Snapshot) bool {
-		p := s.Partitions[id]
+		p := s.Partitions.Get(id)
 		return p.State.Leader == leader && p.Transfer == meta.Transfer{}
 	})
 	if _, err := from.TransferLeader(ctx(t), id, second); err == nil || !strings.Contains(err.Error(), "it is not alive") {

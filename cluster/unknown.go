@@ -26,7 +26,15 @@ type rawRow struct {
 // knownRow decodes a value as a row of its key's type and encodes it again, so the result has only the fields that this
 // version knows. strict makes unknown fields an error. For a key whose rows are never rewritten it returns nil.
 func knownRow(key string, value []byte, strict bool) ([]byte, error) {
-	var row any
+	row, err := decodeKnown(key, value, strict)
+	if row == nil || err != nil {
+		return nil, err
+	}
+	return encode(row), nil
+}
+
+// decodeKnown is knownRow without the encoding: every node does it for every row.
+func decodeKnown(key string, value []byte, strict bool) (row any, err error) {
 	switch dir, rest := splitKey(key); {
 	case dir == nodesDir:
 		row = new(meta.Node)
@@ -49,17 +57,14 @@ func knownRow(key string, value []byte, strict bool) ([]byte, error) {
 	if strict {
 		d.DisallowUnknownFields()
 	}
-	if err := d.Decode(row); err != nil {
-		return nil, err
-	}
-	return encode(row), nil
+	return row, d.Decode(row)
 }
 
 // noteUnknown remembers a row if it has fields that this version does not know. The row itself was readable.
 func (b *builder) noteUnknown(key string, e *kv.Event) {
 	unknown := false
 	if !e.Deleted {
-		_, err := knownRow(key, e.Value, true)
+		_, err := decodeKnown(key, e.Value, true)
 		unknown = err != nil
 	}
 	if _, noted := b.next.raw[key]; !unknown && !noted {
@@ -85,7 +90,7 @@ func (s *state) revOf(key string) int64 {
 		}
 	case partsDir, movesDir:
 		id, err := parsePart(rest)
-		switch p := s.parts[id]; {
+		switch p := s.parts.Get(id); {
 		case err != nil:
 		case dir == movesDir:
 			return s.moves[id].rev

@@ -76,7 +76,7 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 	a.kept(t, part, `"newer":[1,{"x":2}]`, `"disk":"fine"`, `"damaged":[`)
 	var st replicate.State
 	w.until(b, "the report", func(s *meta.Snapshot) bool {
-		row := s.Partitions[id]
+		row := s.Partitions.Get(id)
 		if row == nil || len(row.Damaged) != 1 {
 			return false
 		}

@@ -316,7 +316,7 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 		for _, id := range base.SortedIDs(cn.topics) {
 			cn.applyTopic(ch.Snapshot, id)
 		}
-		for _, id := range base.SortedPartitions(ch.Snapshot.Partitions) {
+		for _, id := range ch.Snapshot.Partitions.IDs() {
 			cn.applyRow(ch.Snapshot, id)
 		}
 	}
@@ -388,7 +388,7 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 // applyRow passes a partition's row to its replica. Before that it opens this node's copy if the row names this node as
 // a replica; after it, it retires a copy that the row does not name. Only the worker calls it.
 func (cn *clusterNode) applyRow(snap *meta.Snapshot, id meta.PartitionID) {
-	pt, row := cn.partition(id), snap.Partitions[id]
+	pt, row := cn.partition(id), snap.Partitions.Get(id)
 	if pt == nil || row == nil {
 		return
 	}

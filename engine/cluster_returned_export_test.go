@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"maps"
-
 	"penstock/engine/meta"
 	"penstock/engine/part"
 	"penstock/segment"
@@ -41,7 +39,7 @@ func ReopenCopy(e *Engine, topic string, n int) error {
 	if err := e.openReplica(t, pt); err != nil {
 		return err
 	}
-	pt.Replica().Learn(e.cluster.Rows.Snapshot().Partitions[pt.Identity()])
+	pt.Replica().Learn(e.cluster.Rows.Snapshot().Partitions.Get(pt.Identity()))
 	return nil
 }
 
@@ -53,8 +51,7 @@ func CutRuns(e *Engine, topic string, n int) bool {
 // LearnRow applies a row, as the worker does when the store reports it. The row has been applied when LearnRow returns.
 func LearnRow(e *Engine, row *meta.Partition) {
 	snap := *e.cluster.Rows.Snapshot()
-	snap.Partitions = maps.Clone(snap.Partitions)
-	snap.Partitions[row.ID] = row
+	snap.Partitions = snap.Partitions.With(row.ID, row)
 	e.cluster.applyRow(&snap, row.ID)
 }
 

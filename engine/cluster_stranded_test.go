@@ -93,7 +93,7 @@ func TestClusterStrandedForNothing(t *testing.T) {
 func TestClusterStrandedLeaderIsNotPreferred(t *testing.T) {
 	t.Parallel()
 	first := func(s *meta.Snapshot, id meta.PartitionID) replicate.NodeID {
-		return s.Partitions[id].State.Replicas[0]
+		return s.Partitions.Get(id).State.Replicas[0]
 	}
 	tc := newTestCluster(t, 3, impatient, strandedSoon, func(o *engine.Options) { o.Cluster.PreferredLeader = first })
 	ctx := t.Context()

@@ -35,7 +35,7 @@ func (e *Engine) makeReplicas(snap *meta.Snapshot, mt *meta.Topic) (*Topic, erro
 	for n := range uint32(m.Partitions) {
 		pt := e.store.NewPartition(&t.shared, n)
 		t.add(pt)
-		row := snap.Partitions[pt.Identity()]
+		row := snap.Partitions.Get(pt.Identity())
 		if row == nil || !slices.Contains(row.State.Replicas, e.cluster.Self.ID) {
 			continue
 		}
@@ -73,7 +73,7 @@ func (e *Engine) expandTopic(snap *meta.Snapshot, mt *meta.Topic, t *Topic) erro
 	}
 	for n := uint32(t.Partitions()); n < uint32(mt.Partitions); n++ {
 		pt := e.store.NewPartition(&t.shared, n)
-		row := snap.Partitions[pt.Identity()]
+		row := snap.Partitions.Get(pt.Identity())
 		mine := row != nil && slices.Contains(row.State.Replicas, e.cluster.Self.ID)
 		if mine {
 			if err := e.openEmpty(pt); err != nil {

@@ -247,7 +247,7 @@ func (tc *testCluster) create(name string, partitions int) {
 func (m *testNode) row(name string, n int) *meta.Partition {
 	s := m.e.Snapshot()
 	if t := s.Names[name]; t != nil {
-		return s.Partitions[meta.PartitionID{Topic: t.ID, Partition: uint32(n)}]
+		return s.Partitions.Get(meta.PartitionID{Topic: t.ID, Partition: uint32(n)})
 	}
 	return nil
 }

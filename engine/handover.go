@@ -22,7 +22,7 @@ func (cn *clusterNode) balance() {
 			if !pt.Serves() || cn.Leaving.Load() {
 				continue
 			}
-			row := snap.Partitions[pt.Identity()]
+			row := snap.Partitions.Get(pt.Identity())
 			if row == nil {
 				continue
 			}

@@ -92,7 +92,7 @@ func (t *Topic) traceDelivery(c *TraceChannel, id ID) {
 func (t *Topic) nameLeaders(tr *Trace, partition uint32) {
 	nameOf := func(segment.Epoch) string { return t.e.node.NodeID() }
 	if snap := t.e.members.snapshot(); snap != nil {
-		row := snap.Partitions[segment.Identity{Topic: t.shared.ID, Partition: partition}]
+		row := snap.Partitions.Get(segment.Identity{Topic: t.shared.ID, Partition: partition})
 		nameOf = func(epoch segment.Epoch) string {
 			if row == nil {
 				return ""

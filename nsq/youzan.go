@@ -161,7 +161,7 @@ func partitionRow(s *meta.Snapshot, topic string, number uint32) *meta.Partition
 	if t == nil {
 		return nil
 	}
-	return s.Partitions[meta.PartitionID{Topic: t.ID, Partition: number}]
+	return s.Partitions.Get(meta.PartitionID{Topic: t.ID, Partition: number})
 }
 
 // onlyPartition returns the partition that a SUB named, or nil.

@@ -278,7 +278,7 @@ func TestRefusals(t *testing.T) {
 // If the live leader cannot read its own log, another one may be forced.
 func TestForceAwayFromDamagedLeader(t *testing.T) {
 	store := &fakeStore{shown: testSnapshot()}
-	p := store.shown.Partitions[meta.PartitionID{Topic: ordersID}]
+	p := store.shown.Partitions.Get(meta.PartitionID{Topic: ordersID})
 	p.Damaged = p.State.ISR[:1]
 	w := ask(Handler(store, Self{Name: "n2"}), "POST", "/cluster/force-leader",
 		`{"topic":"orders","partition":0,"node":"n2","i_accept_data_loss":true}`)

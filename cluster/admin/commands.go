@@ -242,7 +242,7 @@ func partitionNamed(s *meta.Snapshot, topic string, partition *uint32) (*meta.Pa
 	if partition == nil {
 		return nil, refuse(http.StatusBadRequest, "partition is missing")
 	}
-	if p := s.Partitions[meta.PartitionID{Topic: t.ID, Partition: *partition}]; p != nil {
+	if p := s.Partitions.Get(meta.PartitionID{Topic: t.ID, Partition: *partition}); p != nil {
 		return p, nil
 	}
 	return nil, refuse(http.StatusNotFound, "topic %s has no partition %d: it has %d, counted from 0",

@@ -90,7 +90,7 @@ func testSnapshot() *meta.Snapshot {
 	s := &meta.Snapshot{
 		Revision: 77, Cluster: testUUID('c', 1), Controller: 2,
 		Nodes: map[replicate.NodeID]*meta.Node{}, Topics: map[uuid.UUID]*meta.Topic{}, Names: map[string]*meta.Topic{},
-		Partitions: map[meta.PartitionID]*meta.Partition{}, Deleted: map[uuid.UUID]bool{},
+		Deleted:    map[uuid.UUID]bool{},
 		Tombstones: map[meta.TombstoneKey]time.Time{},
 	}
 	for i, name := range []string{"n1", "n2", "n3", "n4", "2"} {
@@ -131,7 +131,7 @@ func testSnapshot() *meta.Snapshot {
 		for _, n := range row.damaged {
 			p.Damaged = append(p.Damaged, replicate.Member{Node: n, Store: testUUID('s', byte(n))})
 		}
-		s.Partitions[p.ID] = p
+		s.Partitions = s.Partitions.With(p.ID, p)
 	}
 	return s
 }

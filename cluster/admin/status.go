@@ -158,7 +158,7 @@ func statusOf(s *meta.Snapshot, f *health.Facts) *Status {
 	}
 	for _, t := range s.Topics {
 		for n := range t.Partitions {
-			p := s.Partitions[meta.PartitionID{Topic: t.ID, Partition: uint32(n)}]
+			p := s.Partitions.Get(meta.PartitionID{Topic: t.ID, Partition: uint32(n)})
 			addLoad(p, index)
 			if p != nil && cluster.InOneRack(s, p.State.Replicas) {
 				st.OneRack++
@@ -207,7 +207,7 @@ func partitionOf(s *meta.Snapshot, v *health.View, id meta.PartitionID) Partitio
 	row := Partition{
 		Partition: id.Partition, State: health.StateLeaderless, Replicas: []string{}, ISR: []string{}, Damaged: []string{},
 	}
-	p := s.Partitions[id]
+	p := s.Partitions.Get(id)
 	if p == nil {
 		return row
 	}

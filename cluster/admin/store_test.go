@@ -203,7 +203,7 @@ func testForce(t *testing.T, nodes []*member) {
 	})
 	snapshot := leader.store.Snapshot()
 	id := meta.PartitionID{Topic: snapshot.Names["orders"].ID, Partition: 1}
-	want := snapshot.Partitions[id].State
+	want := snapshot.Partitions.Get(id).State
 	want.ISR = slices.DeleteFunc(slices.Clone(want.ISR), func(m replicate.Member) bool { return m.Node != want.Leader })
 	if _, err := leader.store.ChangeISR(t.Context(), id, &want); err != nil {
 		t.Fatal(err)

@@ -111,7 +111,7 @@ func TestConfigureTopic(t *testing.T) {
 			return false
 		}
 		for n := range uint32(most) {
-			p := m.Partitions[meta.PartitionID{Topic: topic.ID, Partition: n}]
+			p := m.Partitions.Get(meta.PartitionID{Topic: topic.ID, Partition: n})
 			if p == nil || len(p.State.Replicas) != 3 || p.State.MinISR != 3 {
 				return false
 			}

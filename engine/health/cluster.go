@@ -129,7 +129,7 @@ func Look(s *meta.Snapshot, v View) *Cluster {
 	slices.Sort(c.Unknown)
 	for _, t := range s.Topics {
 		for n := range t.Partitions {
-			c.count(s, s.Partitions[meta.PartitionID{Topic: t.ID, Partition: uint32(n)}])
+			c.count(s, s.Partitions.Get(meta.PartitionID{Topic: t.ID, Partition: uint32(n)}))
 		}
 	}
 	return c

@@ -60,7 +60,6 @@ func TestPresence(t *testing.T) {
 func threeNodes() *meta.Snapshot {
 	s := &meta.Snapshot{
 		Nodes: map[replicate.NodeID]*meta.Node{}, Topics: map[uuid.UUID]*meta.Topic{},
-		Partitions: map[meta.PartitionID]*meta.Partition{},
 	}
 	topic := &meta.Topic{ID: uuid.UUID{1}, Name: "t", Partitions: 4}
 	s.Topics[topic.ID] = topic
@@ -75,7 +74,7 @@ func threeNodes() *meta.Snapshot {
 			Leader: replicate.NodeID(n + 1), Boot: uuid.UUID{byte(n + 1)}, MinISR: 2, ISR: isr,
 			Replicas: []replicate.NodeID{1, 2, 3},
 		}
-		s.Partitions[p.ID] = p
+		s.Partitions = s.Partitions.With(p.ID, p)
 	}
 	return s
 }

@@ -170,7 +170,7 @@ func (s *Snapshot) GoneNode() replicate.NodeID {
 // Goes returns the node whose replica the move of a partition takes away, while both nodes hold one; 0: none. If the
 // move is being undone that is the new one, unless it leads already.
 func (s *Snapshot) Goes(id PartitionID) replicate.NodeID {
-	m, p := s.Moves[id], s.Partitions[id]
+	m, p := s.Moves[id], s.Partitions.Get(id)
 	switch {
 	case p == nil || !slices.Contains(p.State.Replicas, m.From) || !slices.Contains(p.State.Replicas, m.To):
 		return 0
@@ -204,7 +204,7 @@ type Snapshot struct {
 	Nodes      map[replicate.NodeID]*Node
 	Topics     map[uuid.UUID]*Topic
 	Names      map[string]*Topic // the same topics, by name
-	Partitions map[PartitionID]*Partition
+	Partitions Partitions
 	Deleted    map[uuid.UUID]bool // explicit deletions: only these let a node remove data
 	Tombstones map[TombstoneKey]time.Time
 	Moves      map[PartitionID]Move // under way

@@ -90,7 +90,7 @@ func (cn *Node) GiveAway(pt *Partition) (handed, again bool) {
 		return false, !errors.Is(err, meta.ErrNotFound)
 	}
 	// The worker may hang in the disk because of another row. So pass this row to the replica here.
-	if row := cn.Rows.Snapshot().Partitions[pt.Identity()]; row != nil && row.State.Epoch > st.Epoch {
+	if row := cn.Rows.Snapshot().Partitions.Get(pt.Identity()); row != nil && row.State.Epoch > st.Epoch {
 		r.Learn(row)
 	}
 	return true, false

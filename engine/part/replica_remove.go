@@ -88,7 +88,7 @@ func (r *Replica) confirmUnneeded() (unneeded bool, version uint64) {
 // that come later find removing reset.
 func (r *Replica) removeLater(version uint64) {
 	snap := r.node.Rows.Snapshot()
-	if row := snap.Partitions[r.pt.Identity()]; row != nil && row.State.Version > version {
+	if row := snap.Partitions.Get(r.pt.Identity()); row != nil && row.State.Version > version {
 		r.node.above.TryLater(snap.Topics[row.ID.Topic], row.ID.Partition)
 	}
 }

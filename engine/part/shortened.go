@@ -69,13 +69,13 @@ func (cn *Node) ListUnnamed(snap *meta.Snapshot) error {
 		here[pt.Identity()] = true
 	}
 	unnamed, named := s.Replace(func(yield func(segment.Identity) bool) {
-		for id, row := range snap.Partitions {
+		for id, row := range snap.Partitions.All() {
 			if !here[id] && slices.Contains(row.State.Replicas, cn.Self.ID) && !yield(id) {
 				return
 			}
 		}
 	}, func(id segment.Identity) bool {
-		row := snap.Partitions[id]
+		row := snap.Partitions.Get(id)
 		return !here[id] && (row == nil || !slices.Contains(row.State.Replicas, cn.Self.ID))
 	})
 	if named > 0 {

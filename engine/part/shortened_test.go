@@ -87,11 +87,11 @@ func TestShortenedCopiesAreNamed(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	mine, other, gone := uuid.UUID{7}, uuid.UUID{8}, uuid.UUID{9}
 	rows := func(replicas map[uuid.UUID]replicate.NodeID) *meta.Snapshot {
-		snap := &meta.Snapshot{Partitions: map[meta.PartitionID]*meta.Partition{}}
+		snap := &meta.Snapshot{}
 		for id, n := range replicas {
 			row := &meta.Partition{}
 			row.State.Replicas = []replicate.NodeID{n}
-			snap.Partitions[meta.PartitionID{Topic: id}] = row
+			snap.Partitions = snap.Partitions.With(meta.PartitionID{Topic: id}, row)
 		}
 		return snap
 	}

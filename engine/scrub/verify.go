@@ -146,7 +146,7 @@ type damagedRange struct {
 
 // choose picks the nodes to compare: the leader and the live members of the ISR.
 func (v *verification) choose(s *meta.Snapshot) error {
-	row := s.Partitions[v.ID]
+	row := s.Partitions.Get(v.ID)
 	if row == nil || s.Nodes[row.State.Leader] == nil || !s.Nodes[row.State.Leader].Live {
 		return base.ErrNoLeader
 	}

@@ -77,11 +77,11 @@ func TestLookupFollowsTheCluster(t *testing.T) {
 		{"and was elected for another partition", func(a *lookuptest.Agreement) {
 			a.Alter(1, func(n *meta.Node) { n.Boot = uuid.New() })
 			a.Change(func(s *meta.Snapshot) {
-				for id, p := range s.Partitions {
+				for id, p := range s.Partitions.All() {
 					if id.Partition == 1 {
 						q := *p
 						q.State.Leader, q.State.Boot = 1, s.Nodes[1].Boot
-						s.Partitions[id] = &q
+						s.Partitions = s.Partitions.With(id, &q)
 					}
 				}
 			})
@@ -97,9 +97,9 @@ func TestLookupFollowsTheCluster(t *testing.T) {
 		},
 		{"a row is missing", func(a *lookuptest.Agreement) {
 			a.Change(func(s *meta.Snapshot) {
-				for id := range s.Partitions {
+				for id := range s.Partitions.All() {
 					if id.Partition == 0 {
-						delete(s.Partitions, id)
+						s.Partitions = s.Partitions.With(id, nil)
 					}
 				}
 			})

@@ -166,7 +166,7 @@ func (l *leader) tombstoned(now time.Time) bool { return now.Before(l.hidden) }
 func leadersOf(s *meta.Snapshot, t *meta.Topic, nsqVersion string) []leader {
 	var out []leader
 	for number := range t.Partitions {
-		p := s.Partitions[meta.PartitionID{Topic: t.ID, Partition: uint32(number)}]
+		p := s.Partitions.Get(meta.PartitionID{Topic: t.ID, Partition: uint32(number)})
 		if p == nil {
 			continue
 		}

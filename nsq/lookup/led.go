@@ -48,7 +48,7 @@ func ledNow(e *engine.Engine) led {
 		return out
 	}
 	self := e.Node()
-	for id, p := range s.Partitions {
+	for id, p := range s.Partitions.All() {
 		// A restarted process does not lead the partitions that its predecessor was elected for.
 		if p.State.Leader != self.ID || p.State.Boot != self.Boot {
 			continue

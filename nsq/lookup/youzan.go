@@ -94,7 +94,7 @@ func (a *api) extend(reply *lookupReply, x extraQuery, s *meta.Snapshot, topic s
 	} else if t := s.Names[topic]; t != nil {
 		count, replicas = t.Partitions, t.Replicas
 		for number := range count {
-			if row := s.Partitions[meta.PartitionID{Topic: t.ID, Partition: uint32(number)}]; row != nil {
+			if row := s.Partitions.Get(meta.PartitionID{Topic: t.ID, Partition: uint32(number)}); row != nil {
 				if n := leaderOf(s, t, row, a.self.Version); n != nil {
 					add(number, *n)
 				}

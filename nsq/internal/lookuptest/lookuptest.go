@@ -30,7 +30,7 @@ type Agreement struct {
 func New(nodes ...*meta.Node) *Agreement {
 	a := &Agreement{channels: map[string][]string{}, snapshot: &meta.Snapshot{
 		Nodes: map[replicate.NodeID]*meta.Node{}, Topics: map[uuid.UUID]*meta.Topic{}, Names: map[string]*meta.Topic{},
-		Partitions: map[meta.PartitionID]*meta.Partition{}, Tombstones: map[meta.TombstoneKey]time.Time{},
+		Tombstones: map[meta.TombstoneKey]time.Time{},
 	}}
 	for _, n := range nodes {
 		a.snapshot.Nodes[n.ID] = n
@@ -46,7 +46,7 @@ func (a *Agreement) Change(f func(s *meta.Snapshot)) {
 	s := &meta.Snapshot{
 		Revision: old.Revision + 1, Nodes: maps.Clone(old.Nodes), Topics: maps.Clone(old.Topics),
 		Names:      maps.Clone(old.Names),
-		Partitions: maps.Clone(old.Partitions), Tombstones: maps.Clone(old.Tombstones),
+		Partitions: old.Partitions, Tombstones: maps.Clone(old.Tombstones),
 	}
 	f(s)
 	a.snapshot = s
@@ -66,7 +66,7 @@ func (a *Agreement) Lead(topic string, leaders ...replicate.NodeID) {
 			if n := s.Nodes[id]; n != nil {
 				p.State.Boot = n.Boot
 			}
-			s.Partitions[p.ID] = p
+			s.Partitions = s.Partitions.With(p.ID, p)
 		}
 	})
 }

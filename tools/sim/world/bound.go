@@ -104,7 +104,7 @@ func (w *World) allWell() bool {
 			return false
 		}
 	}
-	for _, p := range w.store.snap.Partitions {
+	for _, p := range w.store.snap.Partitions.All() {
 		if !w.store.led(p) || len(p.State.ISR) < len(p.State.Replicas) {
 			return false
 		}
@@ -129,7 +129,7 @@ func (w *World) sparedBy(n *node) map[*topicModel]bool {
 	for id := range w.store.snap.Topics {
 		spared[w.models[id]] = true
 	}
-	for id, p := range w.store.snap.Partitions {
+	for id, p := range w.store.snap.Partitions.All() {
 		if p.State.Leader == n.replica() {
 			delete(spared, w.models[id.Topic])
 		}
@@ -195,7 +195,7 @@ func (w *World) withinBound(v *value) bool {
 // (see force.go): the other may be the only one that has what was cut. It is called before a put is judged, and every
 // 100 ms.
 func (w *World) noteWaits() {
-	for _, p := range w.store.snap.Partitions {
+	for _, p := range w.store.snap.Partitions.All() {
 		if len(p.Damaged) > 0 && w.wholeMembers(p) < w.opt.min {
 			w.gray.calm.waited = w.now
 		}
@@ -205,7 +205,8 @@ func (w *World) noteWaits() {
 			continue
 		}
 		for _, v := range n.inside.Partitions() {
-			if p := w.store.snap.Partitions[v.ID]; p != nil && v.Compares && slices.ContainsFunc(p.State.ISR, w.memberUnwell) {
+			p := w.store.snap.Partitions.Get(v.ID)
+			if p != nil && v.Compares && slices.ContainsFunc(p.State.ISR, w.memberUnwell) {
 				w.gray.calm.waited = w.now
 			}
 		}

@@ -202,7 +202,7 @@ func (w *World) whole() string {
 			}
 		}
 	}
-	for _, id := range sortedParts(w.store.snap.Partitions) {
+	for _, id := range w.store.snap.Partitions.IDs() {
 		if why := w.partWhole(id, views[id]); why != "" {
 			return w.partName(id) + ": " + why
 		}
@@ -220,7 +220,7 @@ func (w *World) whole() string {
 }
 
 func (w *World) partWhole(id meta.PartitionID, views []engine.PartitionView) string {
-	row := w.store.snap.Partitions[id]
+	row := w.store.snap.Partitions.Get(id)
 	if m, ok := w.store.moves[id]; ok {
 		return fmt.Sprintf("its move from node %d to %d goes on; replicas %v, in sync %v, leader %d",
 			m.from, m.to, row.State.Replicas, members(row.State.ISR), row.State.Leader)
@@ -329,7 +329,7 @@ func (l logs) add(t *topicModel, id engine.ID, s stored) {
 // checkEnd looks at everything once more, when all is quiet.
 func (w *World) checkEnd() {
 	logs := logs{}
-	for _, id := range sortedParts(w.store.snap.Partitions) {
+	for _, id := range w.store.snap.Partitions.IDs() {
 		w.checkCopies(id, logs)
 		if w.Violation != "" {
 			return
@@ -356,7 +356,7 @@ func (w *World) checkCopies(id meta.PartitionID, logs logs) {
 	t := w.models[id.Topic]
 	truth := map[segment.Offset]batch{}
 	for _, n := range w.nodes {
-		if !slices.Contains(w.store.snap.Partitions[id].State.Replicas, n.replica()) {
+		if !slices.Contains(w.store.snap.Partitions.Get(id).State.Replicas, n.replica()) {
 			continue
 		}
 		err := n.inside.ReadLog(id, 0, func(at segment.Offset, h *segment.Header, body []byte) bool {

@@ -64,7 +64,7 @@ func (w *World) forceLeader(what string, id meta.PartitionID, to replicate.NodeI
 
 // forceLeader is package cluster's.
 func (s *store) forceLeader(id meta.PartitionID, to replicate.NodeID) error {
-	p := s.snap.Partitions[id]
+	p := s.snap.Partitions.Get(id)
 	switch {
 	case p == nil || !slices.Contains(p.State.Replicas, to):
 		return meta.ErrNotFound

@@ -100,12 +100,12 @@ func (a *agreement) look() {
 	if old.WantedLevel <= old.Level && now.WantedLevel > now.Level {
 		w.Stats.Raised++
 	}
-	for _, id := range sortedParts(now.Partitions) {
-		was := old.Partitions[id]
-		a.lookAt(id, was, now.Partitions[id])
+	for _, id := range now.Partitions.IDs() {
+		was := old.Partitions.Get(id)
+		a.lookAt(id, was, now.Partitions.Get(id))
 		if was != nil {
-			a.lookAtReplicas(old, was, now.Partitions[id], moves[id])
-			w.lookAtRow(now, was, now.Partitions[id], moves[id])
+			a.lookAtReplicas(old, was, now.Partitions.Get(id), moves[id])
+			w.lookAtRow(now, was, now.Partitions.Get(id), moves[id])
 		}
 	}
 	for _, n := range w.nodes {

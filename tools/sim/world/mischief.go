@@ -182,7 +182,7 @@ func (w *World) wipe(n *node) {
 
 // spares says whether everything that the disk of a node has is in sync on others.
 func (w *World) spares(n *node) bool {
-	for _, p := range w.store.snap.Partitions {
+	for _, p := range w.store.snap.Partitions.All() {
 		others := 0
 		_, moves := w.store.moves[p.ID]
 		// It may be about to join, and the move to take out another member.

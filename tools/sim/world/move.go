@@ -42,7 +42,7 @@ func (w *World) drawMoves() {
 // operate lets an operator move something, or change his mind.
 func (w *World) operate() {
 	s := w.store
-	ids := sortedParts(s.snap.Partitions)
+	ids := s.snap.Partitions.IDs()
 	if len(ids) == 0 {
 		return
 	}
@@ -51,7 +51,7 @@ func (w *World) operate() {
 		return
 	}
 	id := ids[w.rng.IntN(len(ids))]
-	p := s.snap.Partitions[id]
+	p := s.snap.Partitions.Get(id)
 	if m, ok := s.moves[id]; ok {
 		if w.chance(0.3) {
 			w.movePartition(fmt.Sprintf("the operator does not want to move %s any more", w.partName(id)), id, m.from, m.from)
@@ -101,7 +101,7 @@ func (s *store) drain(id replicate.NodeID, on bool) {
 }
 
 func (s *store) movePartition(id meta.PartitionID, from, to replicate.NodeID) error {
-	p := s.snap.Partitions[id]
+	p := s.snap.Partitions.Get(id)
 	if p == nil {
 		return meta.ErrNotFound
 	}
@@ -129,12 +129,12 @@ func (s *store) movePartition(id meta.PartitionID, from, to replicate.NodeID) er
 
 // stepMoves takes each move one step further, and begins those of drains.
 func (s *store) stepMoves() {
-	for _, id := range sortedParts(s.snap.Partitions) {
+	for _, id := range s.snap.Partitions.IDs() {
 		if m, ok := s.moves[id]; ok {
-			s.stepMove(s.snap.Partitions[id], m)
+			s.stepMove(s.snap.Partitions.Get(id), m)
 			continue
 		}
-		p := s.snap.Partitions[id]
+		p := s.snap.Partitions.Get(id)
 		for _, from := range p.State.Replicas {
 			if to := s.spare(p); s.snap.Nodes[from].Draining && to != 0 && len(s.moves) < maxMoves {
 				s.moves[id] = move{from: from, to: to, drain: true}
@@ -212,7 +212,7 @@ func (s *store) leaves(row *meta.Partition, node replicate.NodeID, why string) {
 func (s *store) change(row *meta.Partition, why string) {
 	row.State.Version++
 	next := s.edit()
-	next.Partitions[row.ID] = row
+	next.Partitions = next.Partitions.With(row.ID, row)
 	s.w.tracef("store: %s %s: version %d replicas %v isr %v",
 		s.w.partName(row.ID), why, row.State.Version, row.State.Replicas, members(row.State.ISR))
 	s.publish(next)
@@ -233,7 +233,7 @@ func (w *World) nodeIn(s *meta.Snapshot, id replicate.NodeID) *node {
 // leftovers says what a node that is no replica of a partition still has of it.
 func (w *World) leftovers(id meta.PartitionID) string {
 	for _, n := range w.nodes {
-		if slices.Contains(w.store.snap.Partitions[id].State.Replicas, n.replica()) {
+		if slices.Contains(w.store.snap.Partitions.Get(id).State.Replicas, n.replica()) {
 			continue
 		}
 		if files, err := n.media.ReadDir(path.Join("topics", id.Topic.String(), fmt.Sprint(id.Partition))); err == nil &&

@@ -116,7 +116,7 @@ func (w *World) place() {
 	case 4:
 		w.rebalance(meta.RebalanceResume)
 	default:
-		ids := sortedParts(w.store.snap.Partitions)
+		ids := w.store.snap.Partitions.IDs()
 		if len(ids) == 0 {
 			return
 		}

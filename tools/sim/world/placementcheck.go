@@ -39,7 +39,7 @@ func (w *World) lookAtRebalance(old, now *meta.Snapshot, before map[meta.Partiti
 			p.drained[id] = w.now
 		}
 	}
-	for _, id := range sortedParts(now.Partitions) {
+	for _, id := range now.Partitions.IDs() {
 		m, moves := w.store.moves[id]
 		if !moves || before[id] == m || before[id].from == m.from && before[id].to == m.to {
 			continue
@@ -110,8 +110,8 @@ func (w *World) misplaced() string {
 			holders++
 		}
 	}
-	for _, id := range sortedParts(s.Partitions) {
-		p, t := s.Partitions[id], s.Topics[id.Topic]
+	for _, id := range s.Partitions.IDs() {
+		p, t := s.Partitions.Get(id), s.Topics[id.Topic]
 		want := w.placing.wanted[id.Topic]
 		switch {
 		case t == nil:
@@ -154,15 +154,15 @@ func (w *World) uneven() string {
 			l.takers = append(l.takers, id)
 		}
 	}
-	for _, p := range l.s.Partitions {
+	for _, p := range l.s.Partitions.All() {
 		for _, n := range p.State.Replicas {
 			l.held[n]++
 		}
 		l.leads[p.State.Replicas[0]]++
 	}
 	for _, look := range []func(id meta.PartitionID, replicas []replicate.NodeID) string{l.racks, l.shares, l.firsts} {
-		for _, id := range sortedParts(l.s.Partitions) {
-			if why := look(id, l.s.Partitions[id].State.Replicas); why != "" {
+		for _, id := range l.s.Partitions.IDs() {
+			if why := look(id, l.s.Partitions.Get(id).State.Replicas); why != "" {
 				return w.partName(id) + ": " + why
 			}
 		}
@@ -276,7 +276,7 @@ func (w *World) falsified(ops []kv.Op) []kv.Op {
 
 // shrinkMore takes another replica than the leader from a row that has fewer than before.
 func (w *World) shrinkMore(key string, row map[string]any) {
-	for id, p := range w.store.snap.Partitions {
+	for id, p := range w.store.snap.Partitions.All() {
 		replicas, _ := row["replicas"].([]any)
 		if key != fmt.Sprintf("parts/%s/%06d", id.Topic, id.Partition) || len(replicas) >= len(p.State.Replicas) {
 			continue

@@ -96,8 +96,8 @@ func (s *store) removeNode(id replicate.NodeID) error {
 	case n.Live:
 		return meta.ErrConflict
 	}
-	for _, part := range sortedParts(s.snap.Partitions) {
-		p := s.snap.Partitions[part]
+	for _, part := range s.snap.Partitions.IDs() {
+		p := s.snap.Partitions.Get(part)
 		if m, ok := s.moves[part]; ok && m.to == id || slices.Contains(p.State.Replicas, id) && !s.hasty(p, id) {
 			return meta.ErrUnsafe
 		}

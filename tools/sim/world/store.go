@@ -44,7 +44,7 @@ func newStore(w *World) *store {
 		left: map[nodePart]bool{},
 		snap: &meta.Snapshot{
 			Revision: 1, Cluster: w.newUUID(), Nodes: map[replicate.NodeID]*meta.Node{}, Topics: map[uuid.UUID]*meta.Topic{},
-			Names: map[string]*meta.Topic{}, Partitions: map[meta.PartitionID]*meta.Partition{}, Deleted: map[uuid.UUID]bool{},
+			Names: map[string]*meta.Topic{}, Deleted: map[uuid.UUID]bool{},
 			Level: engine.NewestLevel,
 		},
 	}
@@ -69,7 +69,7 @@ func (s *store) edit() *meta.Snapshot {
 	next := *s.snap
 	next.Revision++
 	next.Nodes, next.Topics, next.Names = maps.Clone(next.Nodes), maps.Clone(next.Topics), maps.Clone(next.Names)
-	next.Partitions, next.Deleted = maps.Clone(next.Partitions), maps.Clone(next.Deleted)
+	next.Deleted = maps.Clone(next.Deleted)
 	return &next
 }
 
@@ -87,10 +87,6 @@ func comparePartitions(a, b meta.PartitionID) int {
 	return cmp.Or(bytes.Compare(a.Topic[:], b.Topic[:]), cmp.Compare(a.Partition, b.Partition))
 }
 
-func sortedParts(m map[meta.PartitionID]*meta.Partition) []meta.PartitionID {
-	return slices.SortedFunc(maps.Keys(m), comparePartitions)
-}
-
 func sortedNodes(s *meta.Snapshot) []replicate.NodeID { return slices.Sorted(maps.Keys(s.Nodes)) }
 
 func sortedTopics(s *meta.Snapshot) []uuid.UUID {
@@ -100,16 +96,18 @@ func sortedTopics(s *meta.Snapshot) []uuid.UUID {
 // between says what changed from one snapshot to another.
 func between(old, now *meta.Snapshot) *meta.Change {
 	c := &meta.Change{Snapshot: now}
-	all := maps.Clone(now.Partitions)
+	all := now.Partitions.IDs()
 	topics := maps.Clone(now.Topics)
 	nodes := maps.Clone(now.Nodes)
 	if old != nil {
-		maps.Copy(all, old.Partitions)
+		all = append(all, old.Partitions.IDs()...)
+		slices.SortFunc(all, comparePartitions)
+		all = slices.Compact(all)
 		maps.Copy(topics, old.Topics)
 		maps.Copy(nodes, old.Nodes)
 	}
-	for _, id := range sortedParts(all) {
-		if old == nil || old.Partitions[id] != now.Partitions[id] {
+	for _, id := range all {
+		if old == nil || old.Partitions.Get(id) != now.Partitions.Get(id) {
 			c.Partitions = append(c.Partitions, id)
 		}
 	}
@@ -162,8 +160,8 @@ func (s *store) control() {
 			s.setLive(id, false)
 		}
 	}
-	for _, id := range sortedParts(s.snap.Partitions) {
-		p := s.snap.Partitions[id]
+	for _, id := range s.snap.Partitions.IDs() {
+		p := s.snap.Partitions.Get(id)
 		if !s.led(p) {
 			s.elect(p)
 			continue
@@ -230,7 +228,7 @@ func (s *store) lead(p *meta.Partition, to replicate.NodeID) {
 		s.w.fail("BUG of the simulation: epoch %d was granted to %v before", st.Epoch, old)
 	}
 	s.granted[key] = boot
-	next.Partitions[p.ID] = row
+	next.Partitions = next.Partitions.With(p.ID, row)
 	s.w.Stats.Elections++
 	s.w.tracef("store: node %d leads %s, epoch %d, isr %v", to, s.w.partName(p.ID), st.Epoch, members(st.ISR))
 	s.publish(next)
@@ -259,7 +257,7 @@ func (s *store) clean(p *meta.Partition) {
 	}
 	row.State.Version++
 	next := s.edit()
-	next.Partitions[p.ID] = row
+	next.Partitions = next.Partitions.With(p.ID, row)
 	s.w.tracef("store: %s forgets disks, isr %v", s.w.partName(p.ID), members(row.State.ISR))
 	s.publish(next)
 }
@@ -288,10 +286,10 @@ func (s *store) register(n meta.Node, damaged []meta.PartitionID, all bool) meta
 		n.ID = s.last
 	}
 	if all {
-		damaged = sortedParts(s.snap.Partitions)
+		damaged = s.snap.Partitions.IDs()
 	}
 	for _, id := range damaged {
-		if p := s.snap.Partitions[id]; p != nil && !slices.Contains(p.State.Replicas, n.ID) {
+		if p := s.snap.Partitions.Get(id); p != nil && !slices.Contains(p.State.Replicas, n.ID) {
 			continue
 		}
 		_ = s.reportDamaged(id, replicate.Member{Node: n.ID, Store: n.Store}, true) // the partition may be gone
@@ -317,14 +315,14 @@ func (s *store) register(n meta.Node, damaged []meta.PartitionID, all bool) meta
 // adoptDisk is MutantDisks: the new disk takes the place of the old one in every ISR.
 func (s *store) adoptDisk(n meta.Node, old uuid.UUID) {
 	next := s.edit()
-	for _, id := range sortedParts(next.Partitions) {
-		row := cloneRow(next.Partitions[id])
+	for _, id := range next.Partitions.IDs() {
+		row := cloneRow(next.Partitions.Get(id))
 		for i, m := range row.State.ISR {
 			if m.Node == n.ID && m.Store == old {
 				row.State.ISR[i].Store = n.Store
 			}
 		}
-		next.Partitions[id] = row
+		next.Partitions = next.Partitions.With(id, row)
 	}
 	s.publish(next)
 }
@@ -410,7 +408,7 @@ func (s *store) addPartition(next *meta.Snapshot, t *meta.Topic, n int, live []r
 		row.State.Epoch = segment.Epoch(1000 * next.Revision)
 	}
 	s.granted[epochKey{id, uint64(row.State.Epoch)}] = row.State.Boot
-	next.Partitions[id] = row
+	next.Partitions = next.Partitions.With(id, row)
 }
 
 func (s *store) expandTopic(id uuid.UUID, partitions int) error {
@@ -441,9 +439,9 @@ func (s *store) deleteTopic(id uuid.UUID) error {
 	delete(next.Topics, id)
 	delete(next.Names, t.Name)
 	next.Deleted[id] = true
-	for _, p := range sortedParts(next.Partitions) {
+	for _, p := range next.Partitions.IDs() {
 		if p.Topic == id {
-			delete(next.Partitions, p)
+			next.Partitions = next.Partitions.With(p, nil)
 		}
 	}
 	s.w.tracef("store: topic %s is deleted", t.Name)
@@ -457,7 +455,7 @@ func sameLeadership(row, want *replicate.State) bool {
 }
 
 func (s *store) readPartition(id meta.PartitionID) (*meta.Partition, error) {
-	p := s.snap.Partitions[id]
+	p := s.snap.Partitions.Get(id)
 	if p == nil {
 		return nil, meta.ErrNotFound
 	}
@@ -465,7 +463,7 @@ func (s *store) readPartition(id meta.PartitionID) (*meta.Partition, error) {
 }
 
 func (s *store) changeISR(id meta.PartitionID, want *replicate.State) (replicate.State, error) {
-	p := s.snap.Partitions[id]
+	p := s.snap.Partitions.Get(id)
 	if p == nil {
 		return replicate.State{}, meta.ErrNotFound
 	}
@@ -494,7 +492,7 @@ func (s *store) changeISR(id meta.PartitionID, want *replicate.State) (replicate
 	row.State.ISR = slices.Clone(want.ISR)
 	row.State.Version++
 	next := s.edit()
-	next.Partitions[id] = row
+	next.Partitions = next.Partitions.With(id, row)
 	s.w.Stats.ISRChanges++
 	s.w.tracef("store: %s version %d isr %v", s.w.partName(id), row.State.Version, members(row.State.ISR))
 	s.publish(next)
@@ -502,7 +500,7 @@ func (s *store) changeISR(id meta.PartitionID, want *replicate.State) (replicate
 }
 
 func (s *store) handOver(id meta.PartitionID, from *replicate.State, to replicate.NodeID) error {
-	p := s.snap.Partitions[id]
+	p := s.snap.Partitions.Get(id)
 	switch {
 	case p == nil:
 		return meta.ErrNotFound
@@ -523,7 +521,7 @@ func (s *store) handOver(id meta.PartitionID, from *replicate.State, to replicat
 }
 
 func (s *store) reportDamaged(id meta.PartitionID, m replicate.Member, damaged bool) error {
-	p := s.snap.Partitions[id]
+	p := s.snap.Partitions.Get(id)
 	if p == nil {
 		return meta.ErrNotFound
 	}
@@ -537,7 +535,7 @@ func (s *store) reportDamaged(id meta.PartitionID, m replicate.Member, damaged b
 	}
 	row.State.Version++
 	next := s.edit()
-	next.Partitions[id] = row
+	next.Partitions = next.Partitions.With(id, row)
 	s.w.tracef("store: %s on node %d damaged %v", s.w.partName(id), m.Node, damaged)
 	s.publish(next)
 	return nil

@@ -178,8 +178,8 @@ func (s *store) grow(next *meta.Snapshot, was, now *meta.Topic) error {
 
 // fill gives partitions the replicas that were not there when they were made: one at a time, as planner.growth.
 func (s *store) fill() {
-	for _, id := range sortedParts(s.snap.Partitions) {
-		p := s.snap.Partitions[id]
+	for _, id := range s.snap.Partitions.IDs() {
+		p := s.snap.Partitions.Get(id)
 		if _, moves := s.moves[id]; moves || !s.led(p) || len(p.State.Replicas) >= s.snap.Topics[id.Topic].Replicas ||
 			len(p.State.Replicas) > len(p.State.ISR) {
 			continue
