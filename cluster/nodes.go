@@ -26,7 +26,8 @@ func (s *store) ReportDown(ctx context.Context, node replicate.NodeID, boot uuid
 		case n.row.Boot != boot, !n.alive(), node == self:
 			return nil, nil, nil // already reported, or another process runs by now
 		}
-		conds := st.conds(s.opts.Prefix, node)
+		// All nodes report at once: only the first report is written, or each node would hear of all of them.
+		conds := append(st.conds(s.opts.Prefix, node), kv.Cond{Key: s.key(nodeKey(downDir, node)), ModRevision: n.downRev})
 		ops := []kv.Op{put(s.key(nodeKey(downDir, node)), processRow{Node: node, Boot: boot})}
 		own := st.nodes[self]
 		if st.controllerRev != 0 && st.controller == (processRow{Node: node, Boot: boot}) && own.alive() &&

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/cluster/kv"
+	"penstock/cluster/kv/memory"
 	"penstock/engine/meta"
 	"penstock/replicate"
 )
@@ -53,7 +54,7 @@ func (f *fleet) entries(prefix string) []kv.Entry {
 	}
 	add(clusterKey, encode(f.uuid()))
 	add(lastIDKey, encode(f.nodes))
-	add(levelKey, encode(levelRow{Level: 3}))
+	add(levelKey, encode(levelRow{Level: 2}))
 	for i := range f.members {
 		add(nodeKey(nodesDir, f.members[i].ID), encode(f.members[i]))
 	}
@@ -211,5 +212,38 @@ func testScaleChange(t *testing.T, st *state, entries []kv.Entry) {
 	if want := loadOf(next.snap); !maps.Equal(want.leads, next.load.leads) ||
 		!maps.Equal(want.replicas, next.load.replicas) {
 		t.Error("the load is not that of the rows")
+	}
+}
+
+// With the most nodes that a cluster may have, the transactions that compare the rows of all of them still fit.
+func TestMostNodes(t *testing.T) {
+	f := newFleet(MaxNodeCount, 1, 100)
+	entries := append(f.entries(DefaultPrefix), f.live(DefaultPrefix)[1:]...)
+	m := memory.New(memory.Options{Entries: entries, Revision: entries[len(entries)-MaxNodeCount].ModRevision})
+	defer m.Close()
+	node := New(m.Store("n1"), Options{})
+	reg := meta.Registration{Node: f.members[0]}
+	reg.Node.ID = 0
+	if _, err := node.Join(ctx(t), reg); err != nil {
+		t.Fatal(err)
+	}
+	defer node.Close()
+	topic, err := node.CreateTopic(ctx(t), meta.Topic{Name: "large", Partitions: 3 * MaxNodeCount})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if used := len(loadOf(node.Snapshot()).leads); used != MaxNodeCount || topic.Replicas != 3 {
+		t.Errorf("%d nodes lead; the topic has %d replicas", used, topic.Replicas)
+	}
+	if err := node.RaiseLevel(ctx(t), 3); err != nil {
+		t.Error(err)
+	}
+	for s := node.Snapshot(); s.Level != 3; s = node.Snapshot() {
+		select {
+		case <-ctx(t).Done():
+			t.Fatal("the level was not raised")
+		default:
+			time.Sleep(time.Millisecond)
+		}
 	}
 }

@@ -28,9 +28,9 @@ const (
 	MaxDeletedCount    = 16384 // deletions that are remembered; a node that missed one keeps the data aside
 	MaxDrainMoveCount  = 16    // partitions that the controller moves at the same time
 	MaxTopicNameBytes  = 256   // as a key; the engine decides what a topic may be called
-	MaxNodeCount       = 64
-	maxTxnCount        = 100 // ops, and conds, of one transaction; etcd allows 128 by default
-	maxAttemptCount    = 100 // attempts at one change while others are faster
+	MaxNodeCount       = 100   // a transaction that compares the rows of all nodes has room for no more
+	maxTxnCount        = 100   // ops, and conds, of one transaction; etcd allows 128 by default
+	maxAttemptCount    = 100   // attempts at one change while others are faster
 	maxCallTime        = 5 * time.Second
 	creationTime       = 10 * time.Second // a topic that does not fit into one transaction must be complete by then
 	conflictPause      = 20 * time.Millisecond

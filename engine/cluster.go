@@ -24,7 +24,6 @@ import (
 	"penstock/replicate"
 	"penstock/replicate/peer"
 	"penstock/replicate/wire"
-	"penstock/segment"
 )
 
 // ClusterOptions make an engine a node of a cluster. Store and Listener are required; the engine closes both.
@@ -75,7 +74,7 @@ type clusterNode struct {
 	ops     *ops.Operations
 	remotes *remote.Consumers
 
-	table atomic.Pointer[map[segment.Identity]placed] // the partitions of all topics; only the worker replaces it
+	table atomic.Pointer[meta.Rows[placed]] // the partitions of all topics; only the worker replaces it
 
 	changeMu lock.Mutex[lock.ClusterChange]
 	change   *meta.Change         // news that the worker has not applied; nil: none
@@ -132,7 +131,7 @@ func newClusterNode(e *Engine) *clusterNode {
 		Host: e.host, Peers: &cn.peers, Log: cn.Log, Lease: &cn.Lease, Above: cn, First: e.firstRequest(), Level: e.Level,
 		Snapshot: cn.snapshot, MsgTimeout: e.opts.MsgTimeout,
 	})
-	cn.table.Store(&map[segment.Identity]placed{})
+	cn.table.Store(new(meta.Rows[placed]))
 	return cn
 }
 
@@ -446,31 +445,27 @@ type placed struct {
 func (cn *clusterNode) partition(id meta.PartitionID) *part.Partition { return cn.placed(id).Partition }
 
 // placed returns a partition and its topic; the zero value if this node does not know the partition.
-func (cn *clusterNode) placed(id meta.PartitionID) placed { return (*cn.table.Load())[id] }
+func (cn *clusterNode) placed(id meta.PartitionID) placed {
+	if p := cn.table.Load().Get(id); p != nil {
+		return *p
+	}
+	return placed{}
+}
 
 // addToTable lists partitions of t in the table. Only the worker calls it, and start before the worker runs.
 func (cn *clusterNode) addToTable(t *Topic, parts []*part.Partition) {
-	old := *cn.table.Load()
-	table := make(map[segment.Identity]placed, len(old)+len(parts))
-	for id, pt := range old {
-		table[id] = pt
-	}
+	table := cn.table.Load().Edit()
 	for _, pt := range parts {
-		table[pt.Identity()] = placed{pt, t}
+		table.Set(pt.Identity(), &placed{pt, t})
 	}
-	cn.table.Store(&table)
+	next := table.Rows()
+	cn.table.Store(&next)
 }
 
 // removeFromTable removes the partitions of a topic from the table. Only the worker calls it.
 func (cn *clusterNode) removeFromTable(topic uuid.UUID) {
-	old := *cn.table.Load()
-	table := make(map[segment.Identity]placed, len(old))
-	for id, pt := range old {
-		if id.Topic != topic {
-			table[id] = pt
-		}
-	}
-	cn.table.Store(&table)
+	next := cn.table.Load().Without(topic)
+	cn.table.Store(&next)
 }
 
 // runTicker gives each replica the time and the lease every tickInterval, on a goroutine of its own. The forwarder and

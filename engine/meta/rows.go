@@ -71,6 +71,18 @@ func (r Rows[T]) With(id PartitionID, row *T) Rows[T] {
 	return e.Rows()
 }
 
+// Without returns a copy of r that has no rows of a topic.
+func (r Rows[T]) Without(topic uuid.UUID) Rows[T] {
+	e := r.Edit()
+	for _, row := range r.topics[topic] {
+		if row != nil {
+			e.rows.count--
+		}
+	}
+	delete(e.rows.topics, topic)
+	return e.Rows()
+}
+
 // RowsEditor makes a changed copy of a Rows. One goroutine uses it.
 type RowsEditor[T any] struct {
 	rows   Rows[T]
