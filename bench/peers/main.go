@@ -25,6 +25,7 @@ type options struct {
 	rounds   int
 	seconds  time.Duration // the measured part of a publishing work
 	messages int64         // the backlog of a catch-up
+	rate     int           // messages per second of the steady work
 	warm     time.Duration // publishing to a server that was just started, before its first work
 	dir      string        // where the servers' data go
 	cache    string        // for downloads
@@ -36,6 +37,7 @@ type options struct {
 const (
 	maxRounds   = 1000
 	maxSeconds  = 600
+	maxRate     = 1_000_000
 	maxMessages = 100_000_000
 )
 
@@ -55,6 +57,7 @@ func parse(args []string, output io.Writer) (*options, error) {
 	f.IntVar(&o.rounds, "rounds", 5, "how often each server does each work")
 	seconds := f.Float64("seconds", 4, "how long each publishing work is measured")
 	f.Int64Var(&o.messages, "messages", 1_000_000, "backlog of a catch-up")
+	f.IntVar(&o.rate, "rate", 10_000, "messages per second of the steady work")
 	f.DurationVar(&o.warm, "warm", 3*time.Second, "how long a server that was just started is warmed up by publishing")
 	f.StringVar(&o.dir, "dir", os.TempDir(), "`directory` on the disk to be measured; the servers' data go below it")
 	f.StringVar(&o.cache, "cache", defaultCache(), "`directory` for what is downloaded")
@@ -81,6 +84,8 @@ func parse(args []string, output io.Writer) (*options, error) {
 		return nil, fmt.Errorf("-seconds must be above 0 and at most %d", maxSeconds)
 	case o.messages < 1 || o.messages > maxMessages:
 		return nil, fmt.Errorf("-messages must be 1 to %d", maxMessages)
+	case o.rate < 1 || o.rate > maxRate:
+		return nil, fmt.Errorf("-rate must be 1 to %d", maxRate)
 	case o.add && o.out == "":
 		return nil, errors.New("-append needs -out, the directory with the results")
 	}
@@ -185,7 +190,7 @@ type measuring struct {
 // all measures every turn. A server that cannot be started once is left out from then on.
 func (m *measuring) all(ctx context.Context) error {
 	c := call{
-		Start: time.Now(), Seconds: m.seconds.Seconds(), Messages: m.messages,
+		Start: time.Now(), Seconds: m.seconds.Seconds(), Messages: m.messages, Rate: m.rate,
 		Versions: map[string]string{}, Missing: map[string]string{},
 	}
 	c.Processors, c.Kernel = machine()

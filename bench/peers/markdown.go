@@ -25,7 +25,7 @@ func (r *report) markdown(w io.Writer) error {
 // header says what the figures depend on.
 func (r *report) header(b *strings.Builder) {
 	var commits []commit
-	var machines, spans, messages, days []string
+	var machines, spans, messages, paces, days []string
 	add := func(to *[]string, text string) {
 		if !slices.Contains(*to, text) {
 			*to = append(*to, text)
@@ -37,6 +37,7 @@ func (r *report) header(b *strings.Builder) {
 		add(&machines, c.Processors+", "+c.Kernel)
 		add(&spans, fmt.Sprintf("%g s", c.Seconds))
 		add(&messages, count(float64(c.Messages)))
+		add(&paces, count(float64(c.Rate)))
 		add(&days, c.Start.UTC().Format("2006-01-02"))
 	}
 	p50s := spanOf(collect(commits, func(c commit) float64 { return c.P50 }))
@@ -46,8 +47,8 @@ func (r *report) header(b *strings.Builder) {
 	fmt.Fprintf(b, "| the device's own durable 4 KiB write (O_DIRECT, O_DSYNC) | p50 %s, p99 %s |\n",
 		interval(p50s, latency), interval(p99s, latency))
 	fmt.Fprintf(b, "| measured | %s, in %d calls; each publishing work for %s; a backlog of %s messages; "+
-		"bodies of %d bytes |\n\n", strings.Join(days, ", "), len(r.Calls),
-		strings.Join(spans, " or "), strings.Join(messages, " or "), bodyBytes)
+		"a steady rate of %s msg/s; bodies of %d bytes |\n\n", strings.Join(days, ", "), len(r.Calls),
+		strings.Join(spans, " or "), strings.Join(messages, " or "), strings.Join(paces, " or "), bodyBytes)
 }
 
 func collect[T any](from []T, number func(T) float64) []float64 {

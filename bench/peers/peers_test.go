@@ -79,6 +79,47 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
+func TestSums(t *testing.T) {
+	dir := t.TempDir()
+	list := "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad  a\n"
+	if checkSums(dir, list) == nil {
+		t.Error("a file that is missing was not noticed")
+	}
+	for content, right := range map[string]bool{"abc": true, "abd": false} {
+		if err := os.WriteFile(dir+"/a", []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := checkSums(dir, list); (err == nil) != right {
+			t.Errorf("%s: %v", content, err)
+		}
+		if checkSums(dir, "") == nil {
+			t.Error("a file that is not listed was not noticed")
+		}
+	}
+}
+
+func TestConfigs(t *testing.T) {
+	text := natsConfig("n2", "/d", "always", 7, []int{8, 9, 10}, 1)
+	for _, want := range []string{"sync_interval: always", `listen: "127.0.0.1:9"`, `"nats://127.0.0.1:10"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s lacks %s", text, want)
+		}
+	}
+	text = natsConfig("n1", "/d", "", 7, []int{8}, 0)
+	if strings.Contains(text, "cluster") || strings.Contains(text, "sync") {
+		t.Error(text)
+	}
+	text = kafkaConfig("/d", []int{1, 2, 3, 4}, 1)
+	for _, want := range []string{
+		"node.id=2\n", "voters=1@127.0.0.1:3,2@127.0.0.1:4\n", "PLAINTEXT://127.0.0.1:2,CONTROLLER://127.0.0.1:4\n",
+		"offsets.topic.replication.factor=2\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%s lacks %s", text, want)
+		}
+	}
+}
+
 func TestNumbers(t *testing.T) {
 	for value, want := range map[float64]string{
 		0: "0", 950: "950", 1234: "1.23k", 41_230: "41.2k", 999_900: "1.00 M", 2.5e6: "2.50 M",

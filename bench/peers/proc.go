@@ -83,9 +83,13 @@ func (p *process) stop() {
 	select {
 	case <-p.ended:
 	case <-time.After(stopLimit):
-		_ = p.cmd.Process.Kill()
-		<-p.ended
+		p.kill()
 	}
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.ended
 }
 
 // freePorts asks the kernel for ports that nobody listens on now.

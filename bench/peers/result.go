@@ -24,6 +24,7 @@ type call struct {
 	Commits    []commit          `json:"commits"` // of the device, before and after
 	Seconds    float64           `json:"seconds"`
 	Messages   int64             `json:"messages"`
+	Rate       int               `json:"rate"`
 	Versions   map[string]string `json:"versions"`
 	Missing    map[string]string `json:"missing,omitempty"` // peers that could not be had, and why
 }

@@ -38,6 +38,7 @@ var works = []work{
 	{Name: "pipe", Title: "1 connection, 1024 publishes outstanding", do: closedLoop(1, maxWindow, 1)},
 	{Name: "batch", Title: "8 connections, batches of 100, one outstanding each", do: closedLoop(8, 1, 100)},
 	{Name: "catchup", Title: "catch-up of a backlog, one connection, each message acknowledged", do: catchUp},
+	{Name: "e2e", Title: "publish call to handler at a steady rate", Paced: true, do: endToEnd},
 }
 
 // sample is what one work of one peer measured in one round. Times are microseconds.
@@ -111,7 +112,8 @@ func (b body) set(number uint64, at time.Duration) {
 	binary.LittleEndian.PutUint64(b[8:], uint64(at))
 }
 
-func (b body) number() uint64 { return binary.LittleEndian.Uint64(b) }
+func (b body) number() uint64    { return binary.LittleEndian.Uint64(b) }
+func (b body) at() time.Duration { return time.Duration(binary.LittleEndian.Uint64(b[8:])) }
 
 // loop is a closed loop of connections that publish as fast as they are answered.
 type loop struct {
