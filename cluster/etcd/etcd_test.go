@@ -40,7 +40,7 @@ const (
 
 // cluster is a cluster of real embedded members on loopback, in this process.
 type cluster struct {
-	t       *testing.T
+	t       testing.TB
 	dir     string
 	voters  []Voter
 	members []*Member
@@ -49,7 +49,7 @@ type cluster struct {
 }
 
 // startCluster makes a cluster of three members, all of them running.
-func startCluster(t *testing.T) *cluster {
+func startCluster(t testing.TB) *cluster {
 	t.Helper()
 	c := newCluster(t, 3)
 	c.start(0, 1, 2)
@@ -58,7 +58,7 @@ func startCluster(t *testing.T) *cluster {
 }
 
 // newCluster makes addresses and directories for count members; none runs yet.
-func newCluster(t *testing.T, count int) *cluster {
+func newCluster(t testing.TB, count int) *cluster {
 	t.Helper()
 	c := &cluster{t: t, dir: t.TempDir(), members: make([]*Member, count), log: new(syncBuffer)}
 	for i := range count {
@@ -82,7 +82,7 @@ var lastPort atomic.Int32
 
 // freeAddress gives every member its own port below the ephemeral ones, so that nobody takes the port while the member
 // is stopped.
-func freeAddress(t *testing.T) string {
+func freeAddress(t testing.TB) string {
 	t.Helper()
 	for range 10_000 {
 		port := 20_000 + (os.Getpid()*64+int(lastPort.Add(1)))%10_000
@@ -162,7 +162,7 @@ func (c *cluster) dial(o Options, which ...int) kv.Store {
 	return dial(c.t, endpoints, o)
 }
 
-func dial(t *testing.T, endpoints []string, o Options) kv.Store {
+func dial(t testing.TB, endpoints []string, o Options) kv.Store {
 	t.Helper()
 	s, err := Dial(within(t, 20*time.Second), endpoints, o)
 	if err != nil {
@@ -172,7 +172,7 @@ func dial(t *testing.T, endpoints []string, o Options) kv.Store {
 	return s
 }
 
-func within(t *testing.T, d time.Duration) context.Context {
+func within(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
@@ -180,7 +180,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 
 // put writes one key and returns the revision. It repeats a write that was not answered, as a caller with an
 // unconditional write may do.
-func put(t *testing.T, s kv.Store, key, value string) int64 {
+func put(t testing.TB, s kv.Store, key, value string) int64 {
 	t.Helper()
 	ctx := within(t, 20*time.Second)
 	for {
@@ -195,7 +195,7 @@ func put(t *testing.T, s kv.Store, key, value string) int64 {
 }
 
 // get reads one key; "" if there is no such key.
-func get(t *testing.T, s kv.Store, key string) string {
+func get(t testing.TB, s kv.Store, key string) string {
 	t.Helper()
 	entries, _, err := s.List(within(t, 20*time.Second), key)
 	if err != nil {
@@ -236,7 +236,7 @@ type watched struct {
 	ended  chan error
 }
 
-func watch(t *testing.T, s kv.Store, prefix string, after int64) *watched {
+func watch(t testing.TB, s kv.Store, prefix string, after int64) *watched {
 	t.Helper()
 	w := &watched{last: after, grown: make(chan struct{}, 1), ended: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -267,7 +267,7 @@ func watch(t *testing.T, s kv.Store, prefix string, after int64) *watched {
 }
 
 // waitFor returns when the watch has seen count events.
-func (w *watched) waitFor(t *testing.T, count int) []string {
+func (w *watched) waitFor(t testing.TB, count int) []string {
 	t.Helper()
 	limit := time.After(20 * time.Second)
 	for {

@@ -18,6 +18,7 @@ type lateStore struct {
 	meta.Store
 	known, row *meta.Partition
 	silent     int // how many calls of ReadPartition fail
+	asked      int // how many calls there were
 }
 
 func (s *lateStore) Snapshot() *meta.Snapshot {
@@ -29,6 +30,7 @@ func (s *lateStore) Snapshot() *meta.Snapshot {
 }
 
 func (s *lateStore) ReadPartition(context.Context, meta.PartitionID) (*meta.Partition, error) {
+	s.asked++
 	if s.silent--; s.silent >= 0 {
 		return nil, meta.ErrUnavailable
 	}
@@ -66,18 +68,10 @@ func TestBytesGoOnlyIfTheStoreStillSaysSo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := bareReplica()
 			r.pt.topic.ID = uuid.UUID{5}
-			disk := faultaio.New(faultaio.Options{})
 			cn, dir := r.node, dir.PartitionPath(r.pt.topic.ID, 0)
+			disk := diskWithFile(t, dir)
 			r.pt.store.disk = disk
 			cn.Ctx = t.Context()
-			if err := disk.MkdirAll(dir); err != nil {
-				t.Fatal(err)
-			}
-			f, err := disk.Create(path.Join(dir, "0000000001.seg"), 4096)
-			if err != nil {
-				t.Fatal(err)
-			}
-			f.Close()
 			s := &lateStore{known: row(4, 2, 3), row: c.row, silent: c.silent}
 			cn.Rows = s
 			cn.RemoveIfUnneeded(s.Snapshot(), r.pt, s.known)
@@ -109,6 +103,7 @@ func TestRemovalLooksAgainAtARowThatCameWhileItAsked(t *testing.T) {
 			r.pt.topic.ID = uuid.UUID{5}
 			cn, id := r.node, r.pt.Identity()
 			cn.Ctx = t.Context()
+			r.pt.store.disk = diskWithFile(t, dir.PartitionPath(r.pt.topic.ID, 0))
 			row := func(version uint64, isr ...replicate.Member) *meta.Partition {
 				p := &meta.Partition{ID: id, State: replicate.State{Epoch: 3, Version: version, MinISR: 1, ISR: isr}}
 				p.State.Replicas = []replicate.NodeID{2, 3}
@@ -127,5 +122,41 @@ func TestRemovalLooksAgainAtARowThatCameWhileItAsked(t *testing.T) {
 				t.Errorf("the worker looks again at %v, want %v", later, c.again)
 			}
 		})
+	}
+}
+
+// diskWithFile returns a disk with one file in a directory.
+func diskWithFile(t *testing.T, in string) *faultaio.Disk {
+	t.Helper()
+	disk := faultaio.New(faultaio.Options{})
+	if err := disk.MkdirAll(in); err != nil {
+		t.Fatal(err)
+	}
+	f, err := disk.Create(path.Join(in, "0000000001.seg"), 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	return disk
+}
+
+// A node hears of every partition of the cluster. Of those that it has no bytes of, it asks nobody.
+func TestNothingToRemoveAsksNobody(t *testing.T) {
+	r := bareReplica()
+	r.pt.topic.ID = uuid.UUID{5}
+	cn := r.node
+	cn.Ctx = t.Context()
+	r.pt.store.disk = faultaio.New(faultaio.Options{})
+	row := &meta.Partition{ID: r.pt.Identity(), State: replicate.State{
+		Epoch: 3, Version: 4, MinISR: 1, Replicas: []replicate.NodeID{2}, ISR: []replicate.Member{{Node: 2}},
+	}}
+	s := &lateStore{known: row, row: row}
+	cn.Rows = s
+	for range 2 {
+		cn.RemoveIfUnneeded(s.Snapshot(), r.pt, row)
+		cn.wg.Wait()
+	}
+	if s.asked != 0 || r.IsTearingDown() {
+		t.Errorf("the store was asked %d times", s.asked)
 	}
 }

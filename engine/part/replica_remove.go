@@ -119,7 +119,16 @@ func (r *Replica) IsTearingDown() bool {
 // remove removes the bytes of the copy, on a goroutine of its own. It resets removing only when all bytes are removed,
 // or when the store says that the copy stays. After a failure, the log in memory may differ from the record, or the
 // record is not durable. So removing stays set: until a restart, nothing more is removed and no new copy begins.
+//
+// A node asks the store only if it has bytes: at its start it comes here for every partition of the cluster of which it
+// has no copy, and in a large cluster the store could not answer all these reads.
 func (r *Replica) remove() {
+	if !r.HasLog() && r.node.store.hasNoFiles(r.pt) {
+		r.mu.Lock()
+		r.removing, r.leftoversRemoved = false, true
+		r.mu.Unlock()
+		return
+	}
 	if unneeded, version := r.confirmUnneeded(); !unneeded {
 		r.mu.Lock()
 		r.removing = false
@@ -236,6 +245,12 @@ func (r *Replica) resetToEmpty() (release func(), err error) {
 
 // leftovers numbers the files that this process moves to the trash, so that their names are unique.
 var leftovers atomic.Uint64
+
+// hasNoFiles says whether the partition's directory is missing or empty.
+func (store *Store) hasNoFiles(pt *Partition) bool {
+	files, err := store.disk.ReadDir(dir.PartitionPath(pt.topic.ID, pt.number))
+	return errors.Is(err, fs.ErrNotExist) || err == nil && len(files) == 0
+}
 
 // trashLeftovers moves those files from the partition's directory to the trash that belong to no segment of its log.
 // Reset removes only the segments that the log lists. A file from before the last reset that a restart did not list
