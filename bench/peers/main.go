@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -31,6 +30,7 @@ type options struct {
 	cache    string        // for downloads
 	out      string        // the directory of the results
 	add      bool          // to the results that are there
+	draw     bool          // write the page and the plots of the results that are there anew, and measure nothing
 	list     bool
 }
 
@@ -61,8 +61,10 @@ func parse(args []string, output io.Writer) (*options, error) {
 	f.DurationVar(&o.warm, "warm", 3*time.Second, "how long a server that was just started is warmed up by publishing")
 	f.StringVar(&o.dir, "dir", os.TempDir(), "`directory` on the disk to be measured; the servers' data go below it")
 	f.StringVar(&o.cache, "cache", defaultCache(), "`directory` for what is downloaded")
-	f.StringVar(&o.out, "out", "", "`directory` for results.json and comparison.md; empty: print the table only")
+	f.StringVar(&o.out, "out", "", "`directory` for the results: comparison.json, comparison.md and plots; "+
+		"empty: print the tables only")
 	f.BoolVar(&o.add, "append", false, "add to the results that are in -out")
+	f.BoolVar(&o.draw, "draw", false, "write the page and the plots of the results in -out anew; measure nothing")
 	f.BoolVar(&o.list, "list", false, "list the servers and works, and end")
 	if err := f.Parse(args); err != nil {
 		return nil, err
@@ -86,14 +88,14 @@ func parse(args []string, output io.Writer) (*options, error) {
 		return nil, fmt.Errorf("-messages must be 1 to %d", maxMessages)
 	case o.rate < 1 || o.rate > maxRate:
 		return nil, fmt.Errorf("-rate must be 1 to %d", maxRate)
-	case o.add && o.out == "":
-		return nil, errors.New("-append needs -out, the directory with the results")
+	case (o.add || o.draw) && o.out == "":
+		return nil, errors.New("-append and -draw need -out, the directory with the results")
 	}
 	var err error
 	if o.peers, err = choose(allPeers(o.engines), func(p peer) string { return p.Name }, *peers); err != nil {
 		return nil, fmt.Errorf("-peers: %w", err)
 	}
-	if o.works, err = choose(works, func(w work) string { return w.Name }, *names); err != nil {
+	if o.works, err = choose(allWorks, func(w work) string { return w.Name }, *names); err != nil {
 		return nil, fmt.Errorf("-work: %w", err)
 	}
 	return o, nil
@@ -143,12 +145,15 @@ func (o *options) run(ctx context.Context, stdout io.Writer) error {
 		return err
 	}
 	r := new(report)
-	if o.add {
-		if r, err = load(filepath.Join(o.out, "results.json")); err != nil {
+	if o.add || o.draw {
+		if r, err = load(filepath.Join(o.out, resultsFile)); err != nil {
 			return err
 		}
 	}
-	r.join(o.peers, o.works)
+	if o.draw {
+		return r.save(o.out)
+	}
+	r.join(o.peers, allPeers(o.engines), o.works)
 	m := &measuring{options: o, report: r, dir: dir}
 	if err := m.all(ctx); err != nil {
 		return err
@@ -166,15 +171,18 @@ func (r *report) save(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	text, err := json.MarshalIndent(r, "", "\t")
+	text, err := r.encode()
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(dir, "results.json"), append(text, '\n'), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, resultsFile), text, 0o644); err != nil {
+		return err
+	}
+	if err := r.plots(filepath.Join(dir, "plots")); err != nil {
 		return err
 	}
 	var b strings.Builder
-	if err := r.markdown(&b); err != nil {
+	if err := r.document(&b); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, "comparison.md"), []byte(b.String()), 0o644)
@@ -246,7 +254,7 @@ func (m *measuring) turn(ctx context.Context, t turn) (version string, runs []do
 	if m.warm > 0 {
 		o := *m.options
 		o.seconds = m.warm
-		if _, err := closedLoop(1, maxWindow, 1)(ctx, s, "warm", &o); err != nil {
+		if _, err := closedLoop(1, maxWindow, 1)(ctx, s, "warm", &o); err != nil && !errors.Is(err, errNothing) {
 			return "", nil, fmt.Errorf("publishing to a server that was just started: %w", err)
 		}
 	}

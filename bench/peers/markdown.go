@@ -1,6 +1,7 @@
 package main
 
 import (
+	_ "embed"
 	"fmt"
 	"io"
 	"math"
@@ -8,18 +9,110 @@ import (
 	"strings"
 )
 
-// markdown writes the report.
+// intro is what the page says before its tables.
+//
+//go:embed intro.md
+var intro string
+
+// markdown writes the tables of the report.
 func (r *report) markdown(w io.Writer) error {
 	var b strings.Builder
 	r.header(&b)
 	r.legend(&b)
-	for _, nodes := range []int{1, 3} {
-		if slices.ContainsFunc(r.Peers, func(p peer) bool { return p.Nodes == nodes }) {
-			r.table(&b, nodes)
+	for _, nodes := range r.sizes() {
+		r.summary(&b, nodes)
+	}
+	for _, nodes := range r.sizes() {
+		r.table(&b, nodes)
+	}
+	_, err := io.WriteString(w, strings.TrimSuffix(b.String(), "\n"))
+	return err
+}
+
+// document writes the page with its plots, which are in the directory plots beside it.
+func (r *report) document(w io.Writer) error {
+	if _, err := io.WriteString(w, intro); err != nil {
+		return err
+	}
+	if err := r.markdown(w); err != nil {
+		return err
+	}
+	var b strings.Builder
+	for _, nodes := range r.sizes() {
+		head := fmt.Sprintf("\n## Plots: %s\n\n", title(nodes))
+		for i := range r.Works {
+			if peers, _ := r.bars(&r.Works[i], nodes); len(peers) > 0 {
+				fmt.Fprintf(&b, "%s![%s](plots/%s)\n", head, r.Works[i].Name, plotName(&r.Works[i], nodes))
+				head = ""
+			}
 		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// sizes are the numbers of nodes that peers of this report have.
+func (r *report) sizes() []int {
+	return slices.DeleteFunc([]int{1, 3}, func(nodes int) bool {
+		return !slices.ContainsFunc(r.Peers, func(p peer) bool { return p.Nodes == nodes })
+	})
+}
+
+func title(nodes int) string {
+	if nodes == 1 {
+		return "one node"
+	}
+	return "three nodes"
+}
+
+// summary has a row for each work and a column for each peer: how many times as fast as the peer its base is.
+func (r *report) summary(b *strings.Builder, nodes int) {
+	var others []*peer
+	for i := range r.Peers {
+		if p := &r.Peers[i]; p.Nodes == nodes && !p.ours() && r.measured(p) {
+			others = append(others, p)
+		}
+	}
+	if len(others) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "| %s: Penstock is × |", title(nodes))
+	for _, p := range others {
+		b.WriteString(" " + p.Name + " |")
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---|", len(others)) + "\n")
+	for i := range r.Works {
+		w := &r.Works[i]
+		name := w.Title
+		if w.Paced {
+			name += ", p50 / p99"
+		}
+		fmt.Fprintf(b, "| %s |", name)
+		for _, p := range others {
+			b.WriteString(" " + r.brief(p, w) + " |")
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString("\n")
+}
+
+func (r *report) measured(p *peer) bool {
+	return slices.ContainsFunc(r.Runs, func(d done) bool { return d.Peer == p.Name })
+}
+
+// brief is one cell of a summary.
+func (r *report) brief(p *peer, w *work) string {
+	if w.Paced {
+		low, high := r.ratios(p, w, p50), r.ratios(p, w, p99)
+		if len(low) == 0 {
+			return ""
+		}
+		return digits(spanOf(low).median) + " / " + digits(spanOf(high).median)
+	}
+	if all := r.ratios(p, w, rate); len(all) > 0 {
+		return digits(spanOf(all).median)
+	}
+	return ""
 }
 
 // header says what the figures depend on.
@@ -82,11 +175,7 @@ func (r *report) legend(b *strings.Builder) {
 
 // table has a row for each work and peer.
 func (r *report) table(b *strings.Builder, nodes int) {
-	title := "one node"
-	if nodes > 1 {
-		title = fmt.Sprintf("%d nodes", nodes)
-	}
-	fmt.Fprintf(b, "| %s | server | msg/s | p50 / p99 | server, client µs a message | Penstock is × |\n", title)
+	fmt.Fprintf(b, "| %s | server | msg/s | p50 / p99 | server, client µs a message | Penstock is × |\n", title(nodes))
 	b.WriteString("|---|---|---|---|---|---|\n")
 	for i := range r.Works {
 		w := &r.Works[i]
@@ -131,7 +220,7 @@ func (r *report) row(p *peer, w *work) string {
 
 // ratio is empty for the base itself.
 func (r *report) ratio(p *peer, w *work) string {
-	if p.Name == p.Base {
+	if p.ours() {
 		return ""
 	}
 	if w.Paced {

@@ -188,20 +188,21 @@ func TestRatios(t *testing.T) {
 
 func TestMarkdown(t *testing.T) {
 	var b strings.Builder
-	if err := sampled().markdown(&b); err != nil {
+	if err := sampled().document(&b); err != nil {
 		t.Fatal(err)
 	}
 	const golden = "testdata/comparison.golden"
 	if *update {
-		if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+		if err := os.WriteFile(golden, []byte(strings.TrimPrefix(b.String(), intro)), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile(golden)
+	tail, err := os.ReadFile(golden)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.String() != string(want) {
+	want := intro + string(tail)
+	if b.String() != want {
 		t.Errorf("%s\nwant\n%s", b.String(), want)
 	}
 }
@@ -209,18 +210,22 @@ func TestMarkdown(t *testing.T) {
 // A second call adds to the results of the first.
 func TestAppend(t *testing.T) {
 	dir := t.TempDir()
-	r, err := load(dir + "/results.json")
+	r, err := load(dir + "/comparison.json")
 	if err != nil || len(r.Runs) != 0 {
 		t.Fatal(r, err)
 	}
 	if err := sampled().save(dir); err != nil {
 		t.Fatal(err)
 	}
-	if r, err = load(dir + "/results.json"); err != nil {
+	if r, err = load(dir + "/comparison.json"); err != nil {
 		t.Fatal(err)
 	}
-	r.join([]peer{{Name: "other"}, {Name: "new"}}, []work{{Name: "pub"}, {Name: "x"}})
-	if len(r.Peers) != 5 || len(r.Works) != 3 || len(r.Runs) != len(sampled().Runs) || r.Runs[0].Rate != 30_000 {
+	known := []peer{{Name: "penstock"}, {Name: "new"}, {Name: "other"}, {Name: "gone"}, {Name: "penstock-3"}}
+	r.join([]peer{{Name: "other"}, {Name: "new"}}, known, []work{{Name: "pub"}, {Name: "pub1"}})
+	if len(r.Peers) != 5 || r.Peers[1].Name != "new" || len(r.Works) != 3 {
+		t.Errorf("%+v", r)
+	}
+	if len(r.Runs) != len(sampled().Runs) || r.Runs[0].Rate != 30_000 {
 		t.Errorf("%+v", r)
 	}
 }

@@ -37,17 +37,17 @@ func allPeers(engines []engine) []peer {
 			Name: e.name + "-3", Nodes: 3, OK: fsynced + " of all in-sync nodes", start: startPenstockTrio(e.path),
 		})
 	}
-	all = append(all,
-		peer{Name: "nsqd", Nodes: 1, OK: "in nsqd's memory, or written without a flush", start: startNSQD},
+	all = append(all, // those that flush first, then those that do not
 		peer{Name: "redis-always", Nodes: 1, OK: fsynced, start: startRedis("always")},
-		peer{Name: "redis-everysec", Nodes: 1, OK: "written; flushed each second", start: startRedis("everysec")},
 		peer{Name: "nats-always", Nodes: 1, OK: fsynced, start: startNATS(1, "always")},
-		peer{Name: "nats", Nodes: 1, OK: "written; flushed every two minutes", start: startNATS(1, "")},
-		peer{Name: "nats-3-always", Nodes: 3, OK: fsynced + " of two of three nodes", start: startNATS(3, "always")},
-		peer{Name: "nats-3", Nodes: 3, OK: "written on two of three; flushed every two minutes", start: startNATS(3, "")},
 		peer{Name: "kafka-flush", Nodes: 1, OK: fsynced, start: startKafka(1, true)},
+		peer{Name: "nsqd", Nodes: 1, OK: "in nsqd's memory, or written, not flushed", start: startNSQD},
+		peer{Name: "redis-everysec", Nodes: 1, OK: "written; flushed each second", start: startRedis("everysec")},
+		peer{Name: "nats", Nodes: 1, OK: "written; flushed every two minutes", start: startNATS(1, "")},
 		peer{Name: "kafka", Nodes: 1, OK: "written, not flushed", start: startKafka(1, false)},
+		peer{Name: "nats-3-always", Nodes: 3, OK: fsynced + " of two of three", start: startNATS(3, "always")},
 		peer{Name: "kafka-3-flush", Nodes: 3, OK: fsynced + " of all in-sync brokers", start: startKafka(3, true)},
+		peer{Name: "nats-3", Nodes: 3, OK: "written on two of three; flushed every two minutes", start: startNATS(3, "")},
 		peer{Name: "kafka-3", Nodes: 3, OK: "written on all in-sync brokers, not flushed", start: startKafka(3, false)},
 	)
 	for i := range all {

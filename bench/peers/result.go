@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"time"
@@ -39,6 +41,38 @@ type done struct {
 	Error string `json:"error,omitempty"`
 }
 
+const resultsFile = "comparison.json"
+
+// encode writes each call and each run on a line of its own, so that a difference can be read.
+func (r *report) encode() ([]byte, error) {
+	var b bytes.Buffer
+	var err error
+	part := func(name, end string, of func(func(any))) {
+		fmt.Fprintf(&b, "%q: [", name)
+		sep := "\n"
+		of(func(one any) {
+			text, e := json.Marshal(one)
+			err = errors.Join(err, e)
+			b.WriteString(sep)
+			b.Write(text)
+			sep = ",\n"
+		})
+		b.WriteString("\n]" + end + "\n")
+	}
+	b.WriteString("{")
+	part("peers", ",", func(add func(any)) { each(r.Peers, add) })
+	part("works", ",", func(add func(any)) { each(r.Works, add) })
+	part("calls", ",", func(add func(any)) { each(r.Calls, add) })
+	part("runs", "}", func(add func(any)) { each(r.Runs, add) })
+	return b.Bytes(), err
+}
+
+func each[T any](of []T, do func(any)) {
+	for _, one := range of {
+		do(one)
+	}
+}
+
 // load reads the report that a call appends to. A file that is not there is an empty report.
 func load(path string) (*report, error) {
 	r := new(report)
@@ -52,8 +86,8 @@ func load(path string) (*report, error) {
 	return r, json.Unmarshal(text, r)
 }
 
-// join adds the peers and works that the report does not have yet. The order stays that of the program.
-func (r *report) join(peers []peer, works []work) {
+// join adds the peers and works that the report does not have yet, and brings all into the order of the program.
+func (r *report) join(peers, known []peer, works []work) {
 	for _, p := range peers {
 		if !slices.ContainsFunc(r.Peers, func(q peer) bool { return p.Name == q.Name }) {
 			r.Peers = append(r.Peers, p)
@@ -64,6 +98,10 @@ func (r *report) join(peers []peer, works []work) {
 			r.Works = append(r.Works, w)
 		}
 	}
+	place := func(p peer) int { return slices.IndexFunc(known, func(q peer) bool { return p.Name == q.Name }) }
+	slices.SortStableFunc(r.Peers, func(a, b peer) int { return place(a) - place(b) })
+	turn := func(w work) int { return slices.IndexFunc(allWorks, func(v work) bool { return w.Name == v.Name }) }
+	slices.SortStableFunc(r.Works, func(a, b work) int { return turn(a) - turn(b) })
 }
 
 // of returns what a peer measured of a work, without what failed.

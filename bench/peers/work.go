@@ -32,7 +32,8 @@ type work struct {
 	do func(ctx context.Context, s server, topic string, o *options) (sample, error)
 }
 
-var works = []work{
+// allWorks are in the order in which a server does them.
+var allWorks = []work{
 	{Name: "pub1", Title: "1 connection, one publish outstanding", do: closedLoop(1, 1, 1)},
 	{Name: "pub64", Title: "64 connections, one publish outstanding each", do: closedLoop(64, 1, 1)},
 	{Name: "pipe", Title: "1 connection, 1024 publishes outstanding", do: closedLoop(1, maxWindow, 1)},
@@ -54,6 +55,8 @@ type sample struct {
 	ClientCPU float64 `json:"client_cpu_us"` // of this process, per message
 	Twice     int64   `json:"delivered_twice,omitempty"`
 }
+
+var errNothing = errors.New("no message was acknowledged in the measured time")
 
 // gauge takes the processor times around the measured part of a work.
 type gauge struct {
@@ -77,7 +80,7 @@ func (g *gauge) sample(messages int64, took time.Duration, h *hdrhistogram.Histo
 		return sample{}, err
 	}
 	if messages == 0 {
-		return sample{}, errors.New("no message was acknowledged in the measured time")
+		return sample{}, errNothing
 	}
 	s := sample{
 		Messages: messages, Seconds: took.Seconds(), Rate: float64(messages) / took.Seconds(),
