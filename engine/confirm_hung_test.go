@@ -15,7 +15,10 @@ import (
 func TestHungReadHoldsUpOneChannel(t *testing.T) {
 	t.Parallel()
 	disk, ids := closedDirectory(t, 300)
-	e := openOnDisk(t, disk, func(o *engine.Options) { o.ConfirmInterval = time.Second })
+	e := openOnDisk(t, disk, func(o *engine.Options) {
+		o.ConfirmInterval = time.Second
+		o.ReadAheadBytes = 1 // one batch: the next message has to be read
+	})
 	c := channelOf(t, topicOf(t, e, "bad"), "c")
 	k := subscribe(t, c, 4)
 	k.finish(k.next()) // the channel is on the list of those that have something to write

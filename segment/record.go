@@ -121,6 +121,21 @@ func (it *RecordIter) Reset(h *Header, body []byte) {
 	}
 }
 
+// Place is the place of a record in its batch, as Place returns it and Resume takes it.
+type Place struct {
+	Index uint32 // number of records before it
+	off   int
+}
+
+// Place is the place of the record that follows.
+func (it *RecordIter) Place(h *Header) Place { return Place{h.Count - it.left, it.off} }
+
+// Resume is Reset, but starts at a place in the same batch: records before it are not walked over again.
+func (it *RecordIter) Resume(h *Header, body []byte, at Place) {
+	it.Reset(h, body)
+	it.off, it.left = at.off, h.Count-at.Index
+}
+
 // Next returns the next record. Its Body is borrowed from the batch; the following Next overwrites its Headers. At the
 // end and at damage Next returns false; see Err.
 func (it *RecordIter) Next() (r Record, ok bool) {

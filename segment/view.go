@@ -7,7 +7,7 @@ import (
 	"penstock/segment/aio"
 )
 
-// View pins a run of whole, verified batches until Release. It is reusable (View, Release, View, ...) and then
+// View pins a run of whole, verified batches until Release or Keep. It is reusable (View, Release, View, ...) and then
 // allocates nothing. It belongs to one goroutine at a time. The zero value is ready to use.
 //
 // Bytes from the tail are the commit log's buffers themselves. Bytes from a segment are a copy, made before it was
@@ -17,7 +17,7 @@ type View struct {
 	at   Offset
 	buf  *aio.Buf // pinned, if the bytes are from the tail
 	own  *copied  // the copy, if the bytes are from a segment
-	seg  *segFile // the segment of that copy, pinned
+	seg  *segFile // the segment of that copy, pinned; nil after Keep
 
 	run verifier
 
@@ -58,6 +58,37 @@ func (v *View) Release() {
 	}
 }
 
+// Keep is Release for a reader that will soon go on within the run: if the bytes are a copy, v keeps them for Again, and
+// pins nothing of the log. Keep returns the size of the memory that v keeps, 0 if it released everything: bytes of the
+// tail belong to the commit log, which needs its buffers back.
+func (v *View) Keep() int {
+	if v.own == nil {
+		v.Release()
+		return 0
+	}
+	if v.seg != nil {
+		v.seg.release()
+		v.seg = nil
+	}
+	return len(v.own.bytes)
+}
+
+// Again makes v show the bytes that it kept, from at on, which must be a batch boundary. They were verified by View and
+// are not verified again. Again returns false if v keeps nothing for at, or the log has been cut or no longer begins
+// before at; then the caller must call Release and View.
+func (l *Log) Again(v *View, at Offset) bool {
+	if v.own == nil || v.seg != nil || v.log != l || at < v.at || at >= v.at+Offset(len(v.data)) {
+		return false
+	}
+	l.mu.Lock()
+	same := v.generation == l.generation && l.within(at) == nil
+	l.mu.Unlock()
+	if same {
+		v.data, v.at = v.data[at-v.at:], at
+	}
+	return same
+}
+
 // verifier copies batches out of a mapping and checks them, from at until limit or the first batch that is bad.
 type verifier struct {
 	m         aio.Mapping
@@ -81,7 +112,7 @@ type verifier struct {
 // again. Other errors: ErrBelowStart, ErrAtEnd, ErrPastEnd, ErrNotBoundary, ErrClosed, or one of the environment (no
 // memory, no descriptors). On an error v holds nothing.
 func (l *Log) View(v *View, at Offset, maxBytes int) error {
-	if v.buf != nil || v.seg != nil {
+	if v.buf != nil || v.own != nil {
 		panic("BUG: segment: View was not released")
 	}
 	l.mu.Lock()

@@ -64,10 +64,11 @@ type channelMachine struct {
 type channelReader struct {
 	cursors           []cursor
 	partsAssigned     uint32 // how many partitions the machine has on this node
-	view              segment.View
+	ahead             ahead
 	iter              segment.BatchIter
 	records           segment.RecordIter
-	scratch           []byte
+	scratch           []byte                  // a decompressed body
+	scratchOf         batchKey                // the batch whose body scratch holds
 	deferred          [1]core.DeferredMessage // scratch of deferAgain
 	fetched           fetched                 // the batch that fetch read last; released when redeliver ends
 	yieldedRedelivery bool                    // redeliver stopped to let a new message go first (core.HoldTurn)
@@ -106,6 +107,7 @@ type cursor struct {
 	found    bool           // at is valid: the offset of the batch with the machine's ReadFrom
 	bad      error          // why reading stopped here, because the bytes cannot be read; nil: it goes on
 	unread   error          // logged: the first read error of a redelivery since one succeeded; nil: none
+	stopped  stopped        // where in the batch at at the last turn stopped
 	end      segment.MsgID  // the end of visible messages that the machine knows
 	newEnd   segment.MsgID  // the end of visible messages that syncVisible just read
 	assigned bool           // the machine has the partition
@@ -234,7 +236,7 @@ func (c *Channel) Shut(err error) {
 	clear(c.consumers)
 	c.timer.Stop()
 	close(c.done)
-	c.view.Release()
+	c.ahead.drop(c.node)
 	c.mu.Unlock()
 	for i := range c.topic.Count() {
 		c.topic.Unwatch(c, i)
@@ -355,4 +357,8 @@ func (c *Channel) has(id base.ID) bool { return int(id.Partition()) < c.topic.Co
 func (c *Channel) mayDeliver() bool { return c.node.Leased() && !(c.node.Cluster && c.hasStaleEpoch()) }
 
 // ReleaseView releases the bytes of the logs that the channel pins. A simulation calls it when the process has ended.
-func (c *Channel) ReleaseView() { c.view.Release() }
+func (c *Channel) ReleaseView() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ahead.drop(c.node)
+}

@@ -151,7 +151,7 @@ func (c *Channel) read(index, left int) int {
 		if !cur.found && !c.find(cur, next) {
 			break
 		}
-		switch err := cur.part.Log().View(&c.view, cur.at, c.node.ReadAheadBytes); {
+		switch err := c.ahead.open(c.node, cur); {
 		case err == nil:
 		case errors.Is(err, segment.ErrBelowStart):
 			cur.found = false
@@ -162,7 +162,7 @@ func (c *Channel) read(index, left int) int {
 		}
 		var more bool
 		left, more = c.offerRun(cur, left)
-		c.view.Release()
+		c.ahead.close(c.node)
 		if !more {
 			break
 		}
@@ -214,7 +214,7 @@ func (c *Channel) stopReading(cur *cursor, err error) {
 // offerRun offers the messages of a pinned run of batches. It returns what remains of left, and false if the rest must
 // wait. mu is held.
 func (c *Channel) offerRun(cur *cursor, left int) (int, bool) {
-	c.iter.Reset(c.view.Bytes())
+	c.iter.Reset(c.ahead.view.Bytes())
 	for h, body, ok := c.iter.Next(); ok; h, body, ok = c.iter.Next() {
 		next := c.m.ReadFrom(cur.number)
 		if h.NextID() > next && !h.Control() {
@@ -238,7 +238,7 @@ func (c *Channel) offerRun(cur *cursor, left int) (int, bool) {
 // offerBatch offers one batch's messages, beginning at the machine's reading cursor. Its results are those of offerRun.
 // mu is held.
 func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left int) (int, bool) {
-	records, err := c.plain(h, body)
+	records, err := c.plain(cur, cur.at, h, body)
 	if err != nil {
 		c.stopReading(cur, err)
 		return left, false
@@ -246,11 +246,18 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 	now := c.node.now().UnixNano()
 	// If judged is false, the messages have no headers, and the channel needs none.
 	judged := c.needsHeaders || h.Flags&segment.FlagHeaders != 0
-	c.records.Reset(h, records)
 	c.offer = core.Event{Kind: core.EvOffer, Part: cur.number, At: cur.at} // set once per batch, because it is large
-	id := h.FirstID
 	next := c.m.ReadFrom(cur.number)
-	for index := uint32(0); ; index, id = index+1, id+1 {
+	var place segment.Place
+	batch := batchKey{cur.number, cur.at, h.CRC}
+	if s := &cur.stopped; s.batch == batch && s.id == next {
+		place = s.place
+	}
+	c.records.Resume(h, records, place)
+	id, index := h.FirstID+segment.MsgID(place.Index), place.Index
+	stop := func(id segment.MsgID, at segment.Place) { cur.stopped = stopped{batch, id, at} }
+	for ; ; index, id = index+1, id+1 {
+		place = c.records.Place(h)
 		r := c.records.NextRef()
 		if r == nil {
 			break
@@ -271,6 +278,7 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 		case core.Skip:
 			if c.offer.Unwanted { // this also counts as work: a filter may reject a million messages in a row
 				if left--; left == 0 {
+					stop(id+1, c.records.Place(h))
 					return 0, false
 				}
 			}
@@ -279,11 +287,12 @@ func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left i
 				next = c.m.ReadFrom(cur.number)
 				continue
 			}
+			stop(id, place)
 			return left, false
 		case core.Deliver:
 			c.deliverOne(h, r)
 			if left--; left == 0 {
-				// The batch is not finished; the next round continues with it.
+				stop(id+1, c.records.Place(h)) // the next round continues with the batch
 				return 0, false
 			}
 		}
@@ -329,14 +338,19 @@ func (c *Channel) deferAgain(cur *cursor, id segment.MsgID, dueMs int64) segment
 	return c.m.ReadFrom(cur.number)
 }
 
-// plain returns the decompressed body of a batch. It is valid until the next call. mu is held.
-func (c *Channel) plain(h *segment.Header, body []byte) ([]byte, error) {
+// plain returns the decompressed body of the batch at offset at. It is valid until the next call. mu is held.
+func (c *Channel) plain(cur *cursor, at segment.Offset, h *segment.Header, body []byte) ([]byte, error) {
 	if h.Codec == segment.CodecNone {
 		return body, nil
 	}
+	of := batchKey{cur.number, at, h.CRC}
+	if h.CRC != 0 && c.scratchOf == of {
+		return c.scratch, nil
+	}
+	c.scratchOf = batchKey{}
 	out, err := segment.DecompressBody(h, body, c.scratch)
 	if err == nil {
-		c.scratch = out
+		c.scratch, c.scratchOf = out, of
 	}
 	return out, err
 }
@@ -369,7 +383,7 @@ func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 // remains of left. mu is held.
 func (c *Channel) redeliver(left int) int {
 	c.yieldedRedelivery = false
-	defer c.fetched.close(c)
+	defer c.fetched.close()
 	for left > 0 {
 		c.ev = core.Event{Kind: core.EvRedeliver}
 		switch res := c.step(); res.Decision {

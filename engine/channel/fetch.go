@@ -11,8 +11,9 @@ import (
 
 // fetched is the batch from which the last redelivered message was read. In a key-ordered channel many messages of one
 // batch are redelivered, in any order. To verify the batch and iterate over its records for each of them would cost
-// more than everything else. Channel.view pins the batch until close. Channel.mu guards both.
+// more than everything else. The view pins the batch until close. Channel.mu guards it.
 type fetched struct {
+	view   segment.View
 	cur    *cursor // nil: no batch is pinned
 	at     segment.Offset
 	header *segment.Header
@@ -41,10 +42,10 @@ func (f *fetched) record(index int) ([]byte, bool) {
 }
 
 // close releases the batch. Channel.mu is held.
-func (f *fetched) close(c *Channel) {
+func (f *fetched) close() {
 	if f.cur != nil {
 		f.cur, f.header, f.body = nil, nil, nil
-		c.view.Release()
+		f.view.Release()
 	}
 }
 
@@ -59,7 +60,7 @@ func (c *Channel) fetchFrom(cur *cursor, id base.ID) (err error) {
 	}
 	f := &c.fetched
 	if f.cur != cur || f.at != at {
-		f.close(c)
+		f.close()
 		if err := c.openFetched(cur, at); err != nil {
 			return err
 		}
@@ -84,20 +85,20 @@ func (c *Channel) fetchFrom(cur *cursor, id base.ID) (err error) {
 
 // openFetched pins the batch at offset at. mu is held.
 func (c *Channel) openFetched(cur *cursor, at segment.Offset) error {
-	if err := cur.part.Log().View(&c.view, at, 1); err != nil {
+	f := &c.fetched
+	if err := cur.part.Log().View(&f.view, at, 1); err != nil {
 		return err
 	}
-	f := &c.fetched
 	f.cur, f.at = cur, at
-	c.iter.Reset(c.view.Bytes())
+	c.iter.Reset(f.view.Bytes())
 	h, body, ok := c.iter.Next()
 	if !ok {
-		f.close(c)
+		f.close()
 		return fmt.Errorf("there is no batch at offset %d (%v)", at, c.iter.Err())
 	}
-	plain, err := c.plain(h, body)
+	plain, err := c.plain(cur, at, h, body)
 	if err != nil {
-		f.close(c)
+		f.close()
 		return err
 	}
 	f.header, f.body, f.ends = h, plain, f.ends[:0]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/engine/base"
@@ -48,6 +49,8 @@ type Limits struct {
 // mu guards list. A channel adds itself with Channel.mu held. Flush, which Run calls, takes the list.
 type Node struct {
 	Config
+
+	aheadBytes atomic.Int64 // kept by all channels, see ahead; at most MaxAheadBytes
 
 	mu   lock.Mutex[lock.Confirmer]
 	list []*Channel

@@ -85,6 +85,9 @@ func (c *Channel) Revoke(stays []bool) bool {
 // unsubscribeLocked unsubscribes a consumer. mu is held.
 func (c *Channel) unsubscribeLocked(k *Consumer) {
 	delete(c.consumers, k.id)
+	if len(c.consumers) == 0 {
+		c.ahead.drop(c.node)
+	}
 	c.ev = core.Event{Kind: core.EvUnsubscribe, Client: k.id, Flag: k.clean}
 	c.step()
 }

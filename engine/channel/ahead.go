@@ -1,0 +1,69 @@
+package channel
+
+import "penstock/segment"
+
+// MaxAheadBytes bounds the bytes of segments that the channels of a node keep between their turns. Beyond it a channel
+// reads and verifies its bytes again in each turn.
+const MaxAheadBytes = 64 << 20
+
+// ahead is the run of verified bytes from which the channel reads. A client that finishes its messages one by one gets
+// one or a few in each turn; to copy and verify up to ReadAheadBytes for each turn would cost more than everything
+// else. So the channel keeps bytes that are a copy out of a segment, and goes on in them. Channel.mu guards all.
+type ahead struct {
+	view segment.View
+	of   *cursor // whose partition view shows, now or kept; nil: view is empty
+	kept int     // bytes of memory that are counted in Node.aheadBytes
+}
+
+// open makes the view show verified bytes of the cursor's partition from cur.at on, at least one batch. mu is held.
+func (a *ahead) open(n *Node, cur *cursor) error {
+	log := cur.part.Log()
+	if a.of == cur && log.Again(&a.view, cur.at) {
+		return nil
+	}
+	a.drop(n)
+	if err := log.View(&a.view, cur.at, n.ReadAheadBytes); err != nil {
+		return err
+	}
+	a.of = cur
+	return nil
+}
+
+// close ends the reading of a turn. The bytes are kept for the next turn if they may be. mu is held.
+func (a *ahead) close(n *Node) {
+	if a.kept != 0 {
+		return
+	}
+	size := a.view.Keep()
+	switch {
+	case size == 0:
+		a.of = nil
+	case n.aheadBytes.Add(int64(size)) > MaxAheadBytes:
+		n.aheadBytes.Add(-int64(size))
+		a.drop(n)
+	default:
+		a.kept = size
+	}
+}
+
+// drop releases the bytes, kept or not. mu is held.
+func (a *ahead) drop(n *Node) {
+	a.view.Release()
+	n.aheadBytes.Add(-int64(a.kept))
+	a.of, a.kept = nil, 0
+}
+
+// stopped is the place in a batch at which a turn stopped, so that the next turn does not walk over the records before
+// it again. Channel.mu guards it. The zero value is no place.
+type stopped struct {
+	batch batchKey
+	id    segment.MsgID // of the message at place
+	place segment.Place
+}
+
+// batchKey identifies a batch among those of a channel.
+type batchKey struct {
+	partition uint32
+	at        segment.Offset
+	crc       uint32 // the header's
+}
