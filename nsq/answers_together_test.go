@@ -62,11 +62,11 @@ func TestLentSocketStaysOpen(t *testing.T) {
 	n := startNode(t, engine.Options{}, Options{})
 	c, server, k := lentOut(t, n, appendFrame(nil, frameResponse, "late"))
 	server.kill()
-	if err := server.nc.SetNoDelay(true); err != nil {
+	if err := server.out.nc.SetNoDelay(true); err != nil {
 		t.Fatalf("the socket is closed under the one who writes: %v", err)
 	}
 	server.out.giveBack(k, len(k.p), nil)
-	if err := server.nc.SetNoDelay(true); !errors.Is(err, net.ErrClosed) {
+	if err := server.out.nc.SetNoDelay(true); !errors.Is(err, net.ErrClosed) {
 		t.Fatalf("the socket is open after the last write: %v", err)
 	}
 	c.closed()
@@ -98,7 +98,7 @@ func TestLentRestIsWritten(t *testing.T) {
 			if done < 0 {
 				done = len(frame)
 			}
-			if _, err := server.nc.Write(frame[:done]); err != nil { // as the flusher did
+			if _, err := server.out.nc.Write(frame[:done]); err != nil { // as the flusher did
 				t.Fatal(err)
 			}
 			server.out.giveBack(k, done, c.err)

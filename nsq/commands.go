@@ -21,7 +21,8 @@ func (c *conn) execute(cmd *command, size int) *fault {
 		c.finish(cmd)
 	case verbRdy:
 		if c.parser.phase == phaseSubscribed {
-			c.consumer.Load().Ready(int(cmd.number))
+			c.ready = int(cmd.number)
+			c.consumer.Load().Ready(c.ready)
 			c.pump = true
 		}
 	case verbSub, verbSubAdvanced, verbSubOrdered:
@@ -143,9 +144,11 @@ func (c *conn) finish(cmd *command) {
 		switch cmd.verb {
 		case verbFin:
 			c.flight.gave(id)
+			c.settled++
 			err = consumer.Finish(id)
 		case verbReq:
 			c.flight.gave(id)
+			c.settled++
 			err = consumer.Requeue(id, c.requeueDelay(cmd.number))
 		default:
 			if err = consumer.Touch(id); err == nil {

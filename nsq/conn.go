@@ -37,8 +37,6 @@ type target struct {
 // delivered again.
 type conn struct {
 	srv     *Server
-	nc      *net.TCPConn
-	raw     syscall.RawConn
 	remote  string
 	started time.Time
 
@@ -52,6 +50,10 @@ type conn struct {
 	readErr error
 	run     *pending  // pipelined publishes that will become one Put; nil: none
 	last    *target   // the target of the last publish; nil: none
+	pace    pace      // of a consumer's reads
+	settled uint64    // FIN and REQ so far
+	ready   int       // of the last RDY
+	settles bool      // the commands that were handled last had a FIN, REQ, TOUCH or RDY
 	pump    bool      // a FIN, REQ, TOUCH or RDY may have made room: pump the consumer once the input is handled
 	wire    *wire     // below TLS and compression; nil: the socket is read directly
 	tls     *tls.Conn // nil: none
@@ -66,18 +68,19 @@ type conn struct {
 	reserved int64 // of Server.large, for the command that is being received
 
 	// Any goroutine:
-	out      output
-	answers  answers
-	queued   atomic.Bool                     // in the flusher's queue
-	set      atomic.Pointer[settings]        // never nil; replaced by IDENTIFY
-	link     atomic.Pointer[link]            // never nil; replaced by upgrade
-	consumer atomic.Pointer[engine.Consumer] // set once, by SUB
-	flight   flight
-	form     *messageForm // set by SUB before the consumer is attached; nil: NSQ's own message format
-	stopping atomic.Bool
-	stopped  chan struct{} // closed by stop once stopping is set and the read deadline interrupts the reader
-	waiting  atomic.Bool   // the reader waits for something other than the client, and progress must be signalled
-	kick     chan struct{} // capacity 1: the signal
+	out       output
+	answers   answers
+	queued    atomic.Bool                     // in the flusher's queue
+	set       atomic.Pointer[settings]        // never nil; replaced by IDENTIFY
+	link      atomic.Pointer[link]            // never nil; replaced by upgrade
+	consumer  atomic.Pointer[engine.Consumer] // set once, by SUB
+	flight    flight
+	delivered atomic.Uint64 // messages so far
+	form      *messageForm  // set by SUB before the consumer is attached; nil: NSQ's own message format
+	stopping  atomic.Bool
+	stopped   chan struct{} // closed by stop once stopping is set and the read deadline interrupts the reader
+	waiting   atomic.Bool   // the reader waits for something other than the client, and progress must be signalled
+	kick      chan struct{} // capacity 1: the signal
 
 	targetsMu lock.Mutex[lock.NSQTargets]
 	targets   map[string]*target // by topic; written only by the reader, under targetsMu; others hold targetsMu to read
@@ -96,11 +99,12 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 		return nil, err
 	}
 	c := &conn{
-		srv: s, nc: nc, raw: raw,
+		srv:     s,
 		remote:  nc.RemoteAddr().String(),
 		started: time.Now(),
 		parser:  parser{limits: s.opts.limits(), heartbeats: true, tlsRequired: s.opts.TLS.Required != requiredNot},
 		flight:  flight{most: s.opts.MaxInFlightBytes},
+		pace:    pace{within: int64(s.opts.moderationPace)},
 		stopped: make(chan struct{}),
 		kick:    make(chan struct{}, 1),
 	}
@@ -140,6 +144,7 @@ func (c *conn) applyOutput(set *settings) {
 func (c *conn) serve() {
 	defer c.srv.remove(c)
 	defer c.unreserve()
+	defer c.out.dispose()
 	defer c.kill()
 	c.end(c.readLoop())
 }
@@ -172,6 +177,18 @@ func (c *conn) readLoop() error {
 				return nil
 			}
 		}
+		if c.stream == nil && c.pace.read(c.lastByte.Load(), c.settles && c.busy()) {
+			f, err := c.moderate()
+			switch {
+			case err != nil:
+				return err
+			case f != nil:
+				c.refuse(f)
+				return nil
+			case c.stopping.Load(): // stop could not interrupt a read while the socket was detached
+				return nil
+			}
+		}
 		if err := c.read(c.parser.need); err != nil {
 			return err
 		}
@@ -185,7 +202,7 @@ func (c *conn) read(need int) error {
 	if c.stream != nil {
 		return c.readWrapped()
 	}
-	if err := c.raw.Read(c.attempt); err != nil {
+	if err := c.out.raw.Read(c.attempt); err != nil {
 		return err
 	}
 	switch {
@@ -223,7 +240,7 @@ func (c *conn) handle() *fault {
 		consumed += n
 	}
 	c.submit()
-	if c.pump {
+	if c.settles = c.pump; c.pump {
 		c.pump = false
 		c.consumer.Load().Pump()
 	}
@@ -310,11 +327,11 @@ func (c *conn) end(err error) {
 		return
 	}
 	c.wait(func() bool { return c.answers.idle() && c.out.allSent() })
-	if eof || c.out.failure() != nil {
+	if eof || c.out.failure() != nil || c.out.nc == nil {
 		return
 	}
 	c.sayGoodbye()
-	if c.nc.CloseWrite() != nil {
+	if c.out.nc.CloseWrite() != nil {
 		return
 	}
 	c.linger()
@@ -322,13 +339,13 @@ func (c *conn) end(err error) {
 
 // linger reads and discards input until the client closes the connection or lingerTime is over.
 func (c *conn) linger() {
-	if c.nc.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
+	if c.out.nc.SetReadDeadline(time.Now().Add(lingerTime)) != nil {
 		return
 	}
 	waste := newBlock(minReadBytes)
 	defer waste.release()
 	for {
-		if _, err := c.nc.Read(waste.b); err != nil {
+		if _, err := c.out.nc.Read(waste.b); err != nil {
 			return
 		}
 	}
@@ -340,8 +357,7 @@ func (c *conn) stop() {
 	if !c.stopping.CompareAndSwap(false, true) {
 		return
 	}
-	// An error here means that the socket is closed, which wakes the reader as well.
-	_ = c.nc.SetReadDeadline(time.Unix(1, 0))
+	c.out.interrupt()
 	close(c.stopped)
 	c.signal()
 }

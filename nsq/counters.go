@@ -20,6 +20,7 @@ type counters struct {
 
 	// Refused strangers, see stranger.go: too many connections, too large bodies, no AUTH in time.
 	strangerConns, strangerBytes, strangerTime atomic.Uint64
+	moderated                                  atomic.Uint64 // reads of moderated consumers that brought something
 	inputWaits                                 atomic.Uint64 // commands that waited in conn.reserve
 
 	requests sync.Map // metrics.Request to *atomic.Uint64; one for each route and status that occurred
@@ -140,6 +141,7 @@ func (s *Server) meter() metrics.ServerMeter {
 			"time": s.counts.strangerTime.Load(),
 		},
 		LargeInputBytes: s.largeBytes.Load(), LargeInputWaits: s.counts.inputWaits.Load(),
+		ModeratedReads: s.counts.moderated.Load(),
 	}
 	m.Publishes = map[string]*metrics.Durations{"nsq": &s.counts.overNSQ, "http": &s.counts.overHTTP}
 	m.Connections["lookup"], m.Connections["lookup_tcp"] = s.lookups.Connections()

@@ -61,12 +61,12 @@ func late(f *heldFrame) bool { return f.what.Until.Passed() }
 
 // writeHeld writes the rest of a chunk with held frames, from byte n on. Each time the socket accepts more, it first
 // drops the frames whose deadline has passed. The writer goroutine calls it.
-func (o *output) writeHeld(c *chunk, n int) error {
+func (o *output) writeHeld(raw syscall.RawConn, c *chunk, n int) error {
 	o.mu.Lock()
 	o.slow, o.slowAt = c, n
 	o.mu.Unlock()
 	var err error
-	waitErr := o.raw.Write(func(fd uintptr) bool {
+	waitErr := raw.Write(func(fd uintptr) bool {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		if err = o.cut(c, o.slowAt, late); err != nil {

@@ -87,6 +87,8 @@ type Options struct {
 	MaxStrangerBytes int           // of the bodies of all commands of one before AUTH; default 4 KiB
 	StrangerTime     time.Duration // to send AUTH; default 10 s
 
+	moderationPace time.Duration // 0: as in moderate.go; tests of loaded machines set it
+
 	// MaxLargeInputBytes bounds the memory of all commands above 64 KiB that have not wholly arrived. The default is
 	// 256 MiB, or what the largest command takes if that is more.
 	MaxLargeInputBytes int64
@@ -186,6 +188,7 @@ func (o *Options) setDefaults() error {
 	orDefault(&o.StrangerTime, 10*time.Second)
 	orDefault(&o.MaxLargeInputBytes, max(256<<20, o.largestCommand()))
 	orDefault(&o.WriteTimeout, 30*time.Second)
+	orDefault(&o.moderationPace, moderationPace)
 	orDefault(&o.MaxDeflateLevel, defaultDeflateLevel)
 	orDefault(&o.MaxInflationRatio, 256)
 	orDefault(&o.HandshakeTimeout, 5*time.Second)

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"penstock/engine"
 	"penstock/internal/lock"
 )
@@ -55,9 +57,12 @@ func appendFrame(dst []byte, kind uint32, data string) []byte {
 // wire.mu. If a client does not read, its commands are not read either, and its consumer is stopped. After timeout the
 // output fails: unsent frames are dropped, and the connection ends.
 type output struct {
-	nc  net.Conn
-	raw syscall.RawConn
-	fd  int // the descriptor of nc
+	// The socket. Only the reader changes these, under mu and while there is no owner or the owner is the reader; others
+	// than the reader and the owner hold mu to read them.
+	nc   *net.TCPConn    // nil while the socket is detached, see moderate.go
+	raw  syscall.RawConn // of nc
+	fd   int             // for calls that do not block
+	owns bool            // fd is not nc's but the output's own, which dispose closes
 
 	bound   int          // above this many unsent bytes the consumer is stopped and no commands are read
 	timeout atomic.Int64 // a time.Duration: how long the client may take to read one write
@@ -73,7 +78,7 @@ type output struct {
 	unsent  int    // bytes in next and in the owner's chunk
 	busy    bool   // there is an owner
 	lent    bool   // the owner is the flusher, which uses fd directly: the socket must stay open
-	closing bool   // giveBack must close the socket
+	closing bool   // whoever gives up the ownership must close the socket
 	full    bool   // Deliver has told the engine to stop: onDrained must be called later
 	sealed  bool   // no more frames are accepted: the last one is in, or the output failed
 	failed  error
@@ -93,7 +98,7 @@ type output struct {
 	attempt func(fd uintptr) bool
 }
 
-func (o *output) init(nc net.Conn, raw syscall.RawConn) {
+func (o *output) init(nc *net.TCPConn, raw syscall.RawConn) {
 	o.nc, o.raw = nc, raw
 	o.attempt = func(fd uintptr) bool {
 		for {
@@ -260,7 +265,7 @@ func (o *output) acquire() bool {
 func (o *output) release(enc *encoder) {
 	o.mu.Lock()
 	o.enc = enc
-	o.busy = false
+	o.leave()
 	o.mu.Unlock()
 	o.flush()
 }
@@ -325,9 +330,30 @@ func (o *output) flushUpTo(most int) {
 		go o.writeBlocking(chunk{}, 0)
 		return
 	}
-	o.busy = false
+	o.leave()
 	o.mu.Unlock()
 	o.onProgress()
+}
+
+// leave ends the ownership, and closes the socket if close or dispose left that to the owner. The caller holds mu.
+func (o *output) leave() {
+	o.busy = false
+	if o.closing {
+		o.closing = false
+		o.closeSocket()
+	}
+}
+
+// closeSocket closes all descriptors, while nobody writes. The caller holds mu.
+func (o *output) closeSocket() {
+	// Nobody could use the errors.
+	if o.nc != nil {
+		_ = o.nc.Close()
+	}
+	if o.owns {
+		_ = unix.Close(o.fd)
+		o.fd, o.owns = -1, false
+	}
 }
 
 // lend makes the flusher the owner and gives it all unsent frames, to write them to the descriptor in one system call
@@ -348,8 +374,7 @@ func (o *output) lend() (chunk, bool) {
 func (o *output) giveBack(c chunk, n int, err error) {
 	o.mu.Lock()
 	o.lent = false
-	closing := o.closing
-	if !closing && (n < len(c.p) && err == nil || errors.Is(err, syscall.EAGAIN)) {
+	if !o.closing && (n < len(c.p) && err == nil || errors.Is(err, syscall.EAGAIN)) {
 		o.mu.Unlock()
 		go o.writeBlocking(c, n) // the writer goroutine is the owner now
 		return
@@ -358,12 +383,8 @@ func (o *output) giveBack(c chunk, n int, err error) {
 	if err != nil {
 		o.fail(err)
 	}
-	o.busy = false
+	o.leave()
 	o.mu.Unlock()
-	if closing {
-		_ = o.nc.Close() // kill left the closing to giveBack
-		return
-	}
 	o.flushAside() // frames that were appended in the meantime
 	o.onProgress()
 }
@@ -371,6 +392,11 @@ func (o *output) giveBack(c chunk, n int, err error) {
 // tryWrite makes one non-blocking system call. Only the owner calls it, without mu.
 func (o *output) tryWrite(p []byte) (int, error) {
 	o.writing, o.written, o.err = p, 0, nil
+	if o.owns {
+		o.attempt(uintptr(o.fd))
+		o.writing = nil
+		return max(o.written, 0), o.err
+	}
 	err := o.raw.Write(o.attempt)
 	o.writing = nil
 	if err == nil {
@@ -386,17 +412,20 @@ const encodeNext = -1
 // that are appended in the meantime. It resumes a stopped consumer when half of the bound is free, and ends when
 // nothing is left.
 func (o *output) writeBlocking(c chunk, n int) {
+	nc, raw, borrowed, err := o.blocking()
+	if !borrowed && err == nil {
+		defer nc.Close()
+	}
 	for {
-		var err error
-		if n == encodeNext {
+		if n == encodeNext && err == nil {
 			n, err = 0, o.encode(&c)
 		}
 		if c.k != nil && err == nil {
-			if err = o.nc.SetWriteDeadline(time.Now().Add(time.Duration(o.timeout.Load()))); err == nil {
+			if err = nc.SetWriteDeadline(time.Now().Add(time.Duration(o.timeout.Load()))); err == nil {
 				if len(c.held) > 0 {
-					err = o.writeHeld(&c, n)
+					err = o.writeHeld(raw, &c, n)
 				} else {
-					_, err = o.nc.Write(c.p[n:])
+					_, err = nc.Write(c.p[n:])
 				}
 			}
 		}
@@ -416,10 +445,12 @@ func (o *output) writeBlocking(c chunk, n int) {
 		c, ok = o.take()
 		if n = encodeNext; !ok {
 			// The deadline must not stay: once expired, it would make tryWrite fail, too.
-			if err := o.nc.SetWriteDeadline(time.Time{}); err != nil {
-				o.fail(err)
+			if borrowed {
+				if err := nc.SetWriteDeadline(time.Time{}); err != nil {
+					o.fail(err)
+				}
 			}
-			o.busy = false
+			o.leave()
 			o.mu.Unlock()
 			o.onProgress()
 			return
@@ -429,16 +460,57 @@ func (o *output) writeBlocking(c chunk, n int) {
 	}
 }
 
-// close ends the output: nothing more goes to the client. It closes the socket, or leaves that to giveBack while the
-// output is lent. Any goroutine may call it.
+// blocking returns a connection on which the owner can wait: nc, or another one while nc is detached.
+func (o *output) blocking() (nc *net.TCPConn, raw syscall.RawConn, borrowed bool, err error) {
+	o.mu.Lock()
+	nc, raw = o.nc, o.raw
+	o.mu.Unlock()
+	if nc != nil {
+		return nc, raw, true, nil
+	}
+	nc, raw, err = o.another()
+	return nc, raw, false, err
+}
+
+// close ends the output: nothing more goes to the client, and the reader finds the end of its input. It closes nc, or
+// leaves that to giveBack while the output is lent. A descriptor of the output's own stays open, because the reader or
+// the owner may just be using it, until dispose. Any goroutine may call it.
 func (o *output) close() {
 	o.mu.Lock()
 	o.fail(net.ErrClosed)
-	lent := o.lent
-	o.closing = lent
+	nc := o.nc
+	switch {
+	case o.owns:
+		_ = unix.Shutdown(o.fd, unix.SHUT_RDWR)
+	case o.lent:
+		o.closing, nc = true, nil
+	}
 	o.mu.Unlock()
-	if !lent {
-		_ = o.nc.Close() // nobody could use the error
+	if nc != nil {
+		_ = nc.Close() // without mu, for which writeHeld may wait; nobody could use the error
+	}
+}
+
+// dispose closes what close left open. The reader calls it last.
+func (o *output) dispose() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.busy:
+		o.closing = true
+	case o.owns:
+		o.closeSocket()
+	}
+}
+
+// interrupt makes the reader's wait for input end. Any goroutine may call it.
+func (o *output) interrupt() {
+	o.mu.Lock()
+	nc := o.nc
+	o.mu.Unlock()
+	if nc != nil {
+		// An error here means that the socket is closed, which wakes the reader as well.
+		_ = nc.SetReadDeadline(time.Unix(1, 0))
 	}
 }
 

@@ -14,6 +14,7 @@ type sink conn
 
 // Deliver encodes a message frame into the output.
 func (s *sink) Deliver(d *engine.Delivery) bool {
+	s.delivered.Add(1)
 	room := s.flight.most == 0 || s.flight.took(d.ID, len(d.Body), s.srv.now())
 	if s.form != nil {
 		return s.out.appendFormed(d, s.form) && room

@@ -82,7 +82,7 @@ func (c *conn) turnAway() {
 	why := fmt.Sprintf("E_AUTH_FAILED AUTH failed: %d other clients wait for the answer of an auth server, which is the "+
 		"most that may; try again later", c.srv.opts.MaxStrangers)
 	c.countStranger(&c.srv.counts.strangerConns, why)
-	_ = c.nc.SetWriteDeadline(time.Now().Add(sweepInterval))
-	_, _ = c.nc.Write(appendFrame(nil, frameError, why)) // into the empty buffer of a new socket
+	_ = c.out.nc.SetWriteDeadline(time.Now().Add(sweepInterval))
+	_, _ = c.out.nc.Write(appendFrame(nil, frameError, why)) // into the empty buffer of a new socket
 	c.kill()
 }

@@ -64,7 +64,7 @@ func (c *conn) upgrade(set *settings, size int) *fault {
 		return &fault{}
 	}
 	behind := c.in.unread()[size:]
-	w := newWire(c.nc, c.raw, behind)
+	w := newWire(c.out.nc, c.out.raw, behind)
 	w.in.small = c.parser.stranger
 	c.in.w -= len(behind)
 
@@ -159,9 +159,9 @@ func (c *conn) handshake(w *wire) (*tls.Conn, error) {
 
 // setDeadline sets the socket's deadlines without undoing the deadline that stop has set.
 func (c *conn) setDeadline(t time.Time) error {
-	err := c.nc.SetDeadline(t)
+	err := c.out.nc.SetDeadline(t)
 	if c.stopping.Load() && err == nil {
-		err = c.nc.SetReadDeadline(time.Unix(1, 0))
+		err = c.out.nc.SetReadDeadline(time.Unix(1, 0))
 	}
 	return err
 }

@@ -7,8 +7,8 @@ import (
 	"penstock/segment/aio"
 )
 
-// A view that keeps its bytes shows them again from any batch of the run, without a pin on the segment. It shows nothing
-// once the log has been cut or begins later. Bytes of the tail are not kept.
+// A view that keeps its bytes shows them again from any batch of the run, without a pin on the segment. It shows
+// nothing once the log has been cut or begins later. Bytes of the tail are not kept.
 func TestViewKeepsVerifiedBytes(t *testing.T) {
 	onDisks(t, func(t *testing.T, disk aio.Disk) {
 		w := newWorld(t, disk)
@@ -37,7 +37,8 @@ func TestViewKeepsVerifiedBytes(t *testing.T) {
 		}
 		for _, at := range []Offset{first.Offset, second.Offset} {
 			if !w.log.Again(&mapped, at) || mapped.Offset() != at || !bytes.Equal(mapped.Bytes(), run[at:]) {
-				t.Fatalf("at %d the view shows %d bytes from %d on, want %d", at, len(mapped.Bytes()), mapped.Offset(), len(run[at:]))
+				t.Fatalf("at %d the view shows %d bytes from %d on, want %d",
+					at, len(mapped.Bytes()), mapped.Offset(), len(run[at:]))
 			}
 		}
 		if w.log.Again(&mapped, first.Offset) || w.log.Again(&mapped, Offset(len(run))) {

@@ -136,6 +136,8 @@ var (
 		"Bytes reserved for commands above 64 KiB that have not wholly arrived; the limit is max-large-input-bytes.")
 	largeInputWaits = define(ofClients, counter, "large_input_waits_total",
 		"Commands that waited because max-large-input-bytes was reached.")
+	moderatedReads = define(ofClients, counter, "moderated_reads_total",
+		"Reads from consumers that have many messages in flight, for which the commands of some 50 µs were gathered.")
 	authFailures = define(ofClients, counter, "auth_failures_total",
 		"Requests and commands that were refused because their client proved nothing, or may not do that.")
 	httpRequests = define(ofClients, counter, "http_requests_total",
