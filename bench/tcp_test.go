@@ -96,6 +96,12 @@ func (n *node) config(topic string) load.Config {
 func commitTime(b testing.TB) time.Duration { return newRawLoop(b).commitTime(b, 2000) }
 
 func (r *rawLoop) commitTime(b testing.TB, count int) time.Duration {
+	took := r.commitTimes(b, count)
+	return took[len(took)/2]
+}
+
+// commitTimes are the device's own times for durable 4 KiB writes, one after the other, sorted.
+func (r *rawLoop) commitTimes(b testing.TB, count int) []time.Duration {
 	buf, free := aio.AlignedBytes(4096)
 	defer free()
 	var took []time.Duration
@@ -107,7 +113,7 @@ func (r *rawLoop) commitTime(b testing.TB, count int) time.Duration {
 		took = append(took, time.Since(start))
 	}
 	slices.Sort(took)
-	return took[len(took)/2]
+	return took
 }
 
 // BenchmarkTCPPublish is publishing over NSQ's protocol from this process to a node on loopback, every OK after a

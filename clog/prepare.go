@@ -18,12 +18,6 @@ import (
 const (
 	// minSpares is how many prepared files the spare folder should hold, besides the ready one in the log's folder.
 	minSpares = 1
-	// prewriteBytes is the size of the writes that prepare a file: large enough for the device's full rate, small
-	// enough that a commit never waits long behind one.
-	prewriteBytes = 256 << 10
-	// prewritePause separates two such writes while the log has a ready file in reserve, because commits go first. A
-	// file of DefaultFileBytes is then ready after about 0.2 s.
-	prewritePause = time.Millisecond
 	// prepareRetry is the pause before the next try after the system had no room (or no file descriptor) for a file.
 	prepareRetry = 500 * time.Millisecond
 )
@@ -57,9 +51,13 @@ type preparer struct {
 	size    int64      // of new files
 
 	failed atomic.Pointer[error] // final: the disk cannot be trusted
+	// used is how much of the current file the log has used, of usedWhole; usedWhole also if the log waits for a file.
+	// The holder of Log.mu writes it; see pieceDue.
+	used atomic.Int64
 
 	// Used only by the goroutine that does the work.
 	spares    []liveFile // the files of the spare folder, which has its own numbering
+	making    newFile    // the file that is being written with zeros
 	nextSpare uint64
 	next      uint64 // number of the next file; greater than any number the log's folder ever had
 
@@ -68,13 +66,28 @@ type preparer struct {
 	done chan struct{}
 }
 
+// newFile is a file of the spare folder that is being written with zeros, piece by piece. No other file may be made
+// meanwhile; recycled files may come in between. A crash leaves it in the spare folder, which Open clears.
+type newFile struct {
+	aio.File  // nil: none is being made
+	number    uint64
+	sizeBytes int64
+	done      int64     // bytes written
+	from      uint64    // bytes of groups that the log had written when the file was begun
+	last      time.Time // of the last piece
+	zeros     []byte
+	free      func()
+}
+
 func newPreparer(l *Log, next uint64) *preparer {
-	return &preparer{
+	p := &preparer{
 		disk: l.disk, log: l.opts.Logger, stats: &l.stats, pulse: l.opts.Pulse, size: l.opts.FileBytes,
 		liveBytes: l.opts.MaxLiveBytes, inline: l.opts.Inline, wake: l.Wake,
 		next: next, nextSpare: 1,
 		kick: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
+	p.used.Store(usedWhole)
+	return p
 }
 
 // start cleans the spare folder and starts the work.
@@ -140,9 +153,17 @@ func (p *preparer) take() (*openFile, error) {
 		p.ready = nil
 	}
 	p.mu.Unlock()
+	used := int64(0)
+	if f == nil {
+		used = usedWhole
+	}
+	p.used.Store(used)
 	p.notify()
 	return f, nil
 }
+
+// advance notes that the log has used pos of size bytes of its current file.
+func (p *preparer) advance(pos, size int64) { p.used.Store(min(pos*usedWhole/size, usedWhole-1)) }
 
 // failure returns the error that ended the work for good, or nil.
 func (p *preparer) failure() error {
@@ -180,8 +201,9 @@ func (p *preparer) notify() {
 // run works until close, or until an error that is final.
 func (p *preparer) run() {
 	defer close(p.done)
+	retry := time.NewTimer(prepareRetry)
+	defer retry.Stop()
 	for {
-		var retry <-chan time.Time
 		if err := p.work(); err != nil {
 			p.wake()
 			return
@@ -189,14 +211,19 @@ func (p *preparer) run() {
 		p.mu.Lock()
 		short := p.short
 		p.mu.Unlock()
-		if short {
-			retry = time.After(prepareRetry)
+		switch {
+		case short:
+			retry.Reset(prepareRetry)
+		case p.making.File != nil && len(p.spares) < minSpares:
+			retry.Reset(paceEvery)
+		default:
+			retry.Stop()
 		}
 		select {
 		case <-p.quit:
 			return
 		case <-p.kick:
-		case <-retry:
+		case <-retry.C:
 		}
 	}
 }
@@ -219,7 +246,8 @@ func (p *preparer) work() error {
 			return nil
 		case err != nil:
 			p.log.Error("preparing a file of the commit log failed", "err", err)
-			p.failed.Store(&err)
+			final := err // a copy, because storing &err would put the err of each round on the heap
+			p.failed.Store(&final)
 			return err
 		case !more:
 			return nil
@@ -265,8 +293,12 @@ func (p *preparer) prepareOne() (bool, error) {
 		p.retired = p.retired[:copy(p.retired, p.retired[1:])]
 		p.mu.Unlock()
 		return true, nil
+	case p.making.File != nil && p.making.sizeBytes < size:
+		return true, p.giveUpMaking()
+	case len(p.spares) < minSpares && p.making.File == nil:
+		return true, p.beginSpare(size)
 	case len(p.spares) < minSpares:
-		return true, p.makeSpare(size)
+		return p.writeSpare(ready)
 	}
 	return false, nil
 }
@@ -375,61 +407,87 @@ func (p *preparer) recycle(f liveFile, size int64) error {
 	return p.syncFolders()
 }
 
-// makeSpare writes a file of zeros. If it only allocated the space, the first use of each block would cost a journal
-// commit.
-func (p *preparer) makeSpare(size int64) error {
-	name := spareFile(p.nextSpare)
-	f, err := p.disk.Create(name, size)
+// beginSpare makes a file, which writeSpare fills with zeros. If the space were only allocated, the first use of each
+// block would cost a journal commit.
+func (p *preparer) beginSpare(size int64) error {
+	number := p.nextSpare
+	f, err := p.disk.Create(spareFile(number), size)
 	if err != nil {
 		return fmt.Errorf("clog: making a spare file: %w", err)
 	}
 	p.nextSpare++
-	err = p.prewrite(f, size)
-	err = errors.Join(err, f.Close())
-	if err != nil {
-		if rerr := p.disk.Remove(name); rerr != nil {
-			err = errors.Join(err, rerr)
-		}
-		return fmt.Errorf("clog: preparing a spare file: %w", err)
-	}
-	p.spares = append(p.spares, liveFile{number: p.nextSpare - 1, sizeBytes: size})
-	p.stats.prepared.Add(1)
+	p.making = newFile{File: f, number: number, sizeBytes: size, from: p.stats.bytes.Load(), last: time.Now()}
+	p.making.zeros, p.making.free = aio.AlignedBytes(int(min(urgentPieceBytes, size)))
 	return nil
 }
 
-func (p *preparer) prewrite(f aio.File, size int64) error {
-	zero, free := aio.AlignedBytes(int(min(prewriteBytes, size)))
-	defer free()
-	for off := int64(0); off < size; off += int64(len(zero)) {
-		select {
-		case <-p.quit:
-			return aio.ErrClosed
-		default:
-		}
-		p.pulse.Begin()
-		err := f.WriteAt(zero[:min(int64(len(zero)), size-off)], off)
-		p.pulse.End()
-		if err != nil {
-			return err
-		}
-		if p.hasReady() {
-			time.Sleep(prewritePause)
-		}
+// writeSpare writes the next piece of the file in the making if it is due. The last piece makes the file a spare.
+func (p *preparer) writeSpare(ready bool) (bool, error) {
+	select {
+	case <-p.quit:
+		return false, aio.ErrClosed
+	default:
 	}
-	return f.Sync()
+	f := &p.making
+	n := min(urgentPieceBytes, f.sizeBytes-f.done)
+	if !p.inline {
+		since := int64(p.stats.bytes.Load() - f.from)
+		n = pieceDue(f.sizeBytes, f.done, p.used.Load(), since, ready, time.Since(f.last))
+	}
+	if n == 0 {
+		return false, nil
+	}
+	if err := f.WriteAt(f.zeros[:n], f.done); err != nil {
+		return false, p.failMaking(err)
+	}
+	f.done, f.last = f.done+n, time.Now()
+	p.stats.zeroed.Add(uint64(n))
+	if f.done < f.sizeBytes {
+		return true, nil
+	}
+	if err := f.Sync(); err != nil {
+		return false, p.failMaking(err)
+	}
+	spare := liveFile{number: f.number, sizeBytes: f.sizeBytes}
+	if err := p.endMaking(); err != nil {
+		return false, fmt.Errorf("clog: preparing a spare file: %w", err)
+	}
+	p.spares = append(p.spares, spare)
+	p.stats.prepared.Add(1)
+	return true, nil
 }
 
-// hasReady says that a file is ready, so the log is not waiting for this one.
-func (p *preparer) hasReady() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return !p.inline && p.ready != nil
+// endMaking closes the file in the making and frees the zeros.
+func (p *preparer) endMaking() error {
+	err := p.making.Close()
+	p.making.free()
+	p.making = newFile{}
+	return err
+}
+
+// failMaking removes the file in the making after err.
+func (p *preparer) failMaking(err error) error {
+	return fmt.Errorf("clog: preparing a spare file: %w", errors.Join(err, p.giveUpMaking()))
+}
+
+// giveUpMaking removes the file in the making.
+func (p *preparer) giveUpMaking() error {
+	name := spareFile(p.making.number)
+	return errors.Join(p.endMaking(), p.disk.Remove(name))
+}
+
+// stopMaking closes the file in the making when the work ends. Open removes it.
+func (p *preparer) stopMaking() {
+	if p.making.File != nil {
+		_ = p.endMaking() // nothing was written that anybody needs
+	}
 }
 
 // close ends the work and closes the ready file. That file stays in the folder without groups, and Open removes it.
 func (p *preparer) close() error {
 	close(p.quit)
 	<-p.done
+	p.stopMaking()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ready == nil {

@@ -33,6 +33,8 @@ type Stats struct {
 	Recycled uint64 // files used again
 	Prepared uint64 // files made from nothing
 	Removed  uint64 // files given back to the file system
+	// ZeroedBytes counts the zeros that were written to new files.
+	ZeroedBytes uint64
 
 	Torn      uint64 // groups that Open cut off the end and that may have been acknowledged: 0 or 1, see Tear
 	TornBytes int64  // bytes that Open cut off the end
@@ -68,7 +70,7 @@ type counters struct {
 	slowest                                                     atomic.Int64 // ns; the holder of Log.mu writes it
 	flush                                                       [FlushBuckets]atomic.Uint64
 	stalls                                                      [stallKinds]atomic.Uint64
-	recycled, prepared, removed                                 atomic.Uint64
+	recycled, prepared, removed, zeroed                         atomic.Uint64
 	oldest, current, torn                                       atomic.Uint64
 	tornBytes                                                   atomic.Int64
 	liveBytes, headroom, fileBytes, maxLiveBytes                atomic.Int64
@@ -179,7 +181,8 @@ func (l *Log) Stats() Stats {
 		StallsBuffer: c.stalls[stallBuffer].Load(), StallsSpare: c.stalls[stallSpare].Load(),
 		StallsFull: c.stalls[stallFull].Load(),
 		Recycled:   c.recycled.Load(), Prepared: c.prepared.Load(), Removed: c.removed.Load(),
-		Torn: c.torn.Load(), TornBytes: c.tornBytes.Load(),
+		ZeroedBytes: c.zeroed.Load(),
+		Torn:        c.torn.Load(), TornBytes: c.tornBytes.Load(),
 		LiveBytes: c.liveBytes.Load(), Oldest: c.oldest.Load(), Current: c.current.Load(),
 		Full: c.full.Load(), Failed: c.failed.Load(),
 	}

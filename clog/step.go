@@ -250,6 +250,7 @@ func (l *Log) enqueue(g *Group) {
 		l.stats.marks.Add(1)
 	}
 	l.planNext()
+	l.prep.advance(l.current.pos, l.current.sizeBytes)
 	g.submitted = time.Now()
 	l.inFlight = append(l.inFlight, g)
 }

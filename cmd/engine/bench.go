@@ -88,6 +88,8 @@ func (o *operator) benchMode(
 		f.Float64Var(&cfg.Rate, "rate", 0, "messages per second over all connections, in an open loop; 0 means a closed loop")
 	case "e2e":
 		f.Float64Var(&cfg.Rate, "rate", 10_000, "messages per second over all connections")
+		f.DurationVar(&cfg.Interval, "interval", 0,
+			"also report the latencies of each interval of this length, counted from the end of the warm-up; 0 means no")
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if f.Changed("messages") && !f.Changed("duration") {

@@ -134,6 +134,7 @@ func collectCommit(w writer, s clog.Stats) {
 	w.set(commitGroups, float64(s.Groups))
 	w.set(commitRecords, float64(s.Records))
 	w.set(commitBytes, float64(s.Bytes))
+	w.set(commitZeroed, float64(s.ZeroedBytes))
 	w.set(slowCommits, float64(s.Slow))
 	w.set(commitStalls, float64(s.StallsBuffer), "buffers")
 	w.set(commitStalls, float64(s.StallsSpare), "files")

@@ -83,6 +83,8 @@ var (
 		"Batches that these groups held.")
 	commitBytes = define(ofStorage, counter, "commit_bytes_total",
 		"Bytes written to the commit log, with headers and padding.")
+	commitZeroed = define(ofStorage, counter, "commit_zeroed_bytes_total",
+		"Zeros written to new files of the commit log, until it has grown to its size.")
 	commitFlush = define(ofStorage, histogram, "commit_flush_duration_seconds",
 		"Time of a group from its submission to the disk until it is durable.")
 	slowCommits = define(ofStorage, counter, "slow_commits_total",

@@ -127,6 +127,7 @@ type consumer struct {
 	// The following fields are used only by end-to-end runs.
 	runID            uint64
 	call, fromIntent *hdrhistogram.Histogram
+	intervals        []*hdrhistogram.Histogram // of call, by arrival: see Config.Interval
 	foreign          int64
 }
 

@@ -57,6 +57,10 @@ func EndToEnd(ctx context.Context, cfg Config) (*Report, error) {
 	report.histogram("publish call to handler", c.call)
 	report.histogram("intended time to handler", c.fromIntent)
 	report.latency("intended time to ack", r.meters)
+	for i, h := range c.intervals {
+		from := time.Duration(i) * cfg.Interval
+		report.histogram(fmt.Sprintf("call to handler, %v to %v", from, from+cfg.Interval), h)
+	}
 	return report, r.failure()
 }
 
@@ -93,7 +97,15 @@ func (c *consumer) timed(now int64, body []byte) {
 	if now < c.r.clock.warmUp {
 		return
 	}
-	record(c.call, now-int64(binary.LittleEndian.Uint64(body[8:])))
+	call := now - int64(binary.LittleEndian.Uint64(body[8:]))
+	record(c.call, call)
+	if every := int64(c.r.cfg.Interval); every > 0 {
+		i := min(int((now-c.r.clock.warmUp)/every), MaxIntervals-1)
+		for len(c.intervals) <= i {
+			c.intervals = append(c.intervals, hdrhistogram.New(1, maxLatency, precisionMany))
+		}
+		record(c.intervals[i], call)
+	}
 	record(c.fromIntent, now-int64(binary.LittleEndian.Uint64(body[16:])))
 }
 

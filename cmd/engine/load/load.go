@@ -30,6 +30,9 @@ const (
 	MaxSizeBytes = 16 << 20
 	MaxHeaders   = 256 // per message, the limit of our nodes
 
+	// MaxIntervals bounds the rows of a report with intervals; the last row takes the rest.
+	MaxIntervals = 1000
+
 	minEndToEndBytes = 24 // the run, the call time and the intended time are in the body
 	stallTimeout     = 30 * time.Second
 	progressEvery    = 100 * time.Millisecond
@@ -57,6 +60,8 @@ type Config struct {
 	Rate     float64       // messages per second over all connections; 0: closed loop
 	Messages int64         // in total, warm-up included; 0: until Duration
 	Fill     bool          // Consume publishes Messages first
+	// Interval, if set, splits the latencies from publish call to handler of an end-to-end run: one row for each interval.
+	Interval time.Duration
 	// Progress, if set, is called a few times per second with the fraction that is done, 0 to 1, and the number of
 	// messages so far.
 	Progress func(part float64, messages int64)
@@ -93,6 +98,8 @@ func (c *Config) invalid() error {
 		return fmt.Errorf("messages (%d) must be a multiple of batch (%d)", c.Messages, c.Batch)
 	case c.Rate < 0:
 		return errors.New("rate must not be negative")
+	case c.Interval < 0:
+		return errors.New("interval must not be negative")
 	case c.Duration <= 0 && c.Messages <= 0:
 		return errors.New("a run needs a duration or a number of messages")
 	}
