@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/dir"
+	"penstock/engine/host"
 	"penstock/engine/part"
 	"penstock/segment"
 )
@@ -39,7 +40,8 @@ func (e *Engine) recover() error {
 // open makes topics and partitions from the metadata and from the replayed batches.
 func (r *topicRecovery) open() error {
 	e := r.e
-	metas, err := dir.ListTopics(e.disk, e.log, func(dir string, err error) {
+	each := func(n int, do func(i int)) { host.Each(e.host, n, do) }
+	metas, err := dir.ListTopics(e.disk, e.log, each, func(dir string, err error) {
 		e.log.Warn("a directory under topics/ is not a topic's; it is left as it is and not served",
 			"directory", dir, "error", err)
 		if id, err := uuid.Parse(dir); err == nil {
@@ -54,6 +56,8 @@ func (r *topicRecovery) open() error {
 	}
 	known := map[uuid.UUID]bool{}
 	e.opts.Startup.Enter("opens topics")
+	r.OpenLogs(r.wanted(metas))
+	defer func() { e.store.Add(r.Opened()) }()
 	for i := range metas {
 		e.opts.Startup.Count(i, len(metas))
 		m := &metas[i]
@@ -68,10 +72,29 @@ func (r *topicRecovery) open() error {
 			return err
 		}
 	}
-	if err := r.quarantine(known); err != nil {
-		return err
+	return r.quarantine(known)
+}
+
+// wanted returns the partitions of these topics that are to be opened.
+func (r *topicRecovery) wanted(metas []dir.Topic) (ids []segment.Identity) {
+	for i := range metas {
+		m := &metas[i]
+		if r.Log.Dropped(m.ID) {
+			continue
+		}
+		for n := range uint32(m.Partitions) {
+			if id := (segment.Identity{Topic: m.ID, Partition: n}); r.mayOpen(id) {
+				ids = append(ids, id)
+			}
+		}
 	}
-	return nil
+	return ids
+}
+
+// mayOpen says whether this node has a copy of the partition. In a cluster it has none of a partition that its log does
+// not hold: the store will say whether it should have one.
+func (r *topicRecovery) mayOpen(id segment.Identity) bool {
+	return r.Log.Has(id) || !r.e.members.others()
 }
 
 // mustHaveLog returns an error if the directory has segments and the commit log is empty. Only the commit log says
@@ -122,7 +145,6 @@ func (r *topicRecovery) quarantine(known map[uuid.UUID]bool) error {
 			return err
 		}
 		t.add(pt)
-		e.store.Add([]*part.Partition{pt})
 	}
 	return nil
 }
@@ -139,9 +161,8 @@ func (r *topicRecovery) openTopic(m *dir.Topic) error {
 	}
 	t := newTopic(e, m)
 	for n := range uint32(m.Partitions) {
-		id := segment.Identity{Topic: m.ID, Partition: n}
-		if !r.Log.Has(id) && e.members.others() {
-			t.add(e.store.NewPartition(&t.shared, n)) // the store will say whether this node should have a copy
+		if !r.mayOpen(segment.Identity{Topic: m.ID, Partition: n}) {
+			t.add(e.store.NewPartition(&t.shared, n))
 			continue
 		}
 		pt, err := r.OpenPartition(&t.shared, n)
@@ -149,7 +170,6 @@ func (r *topicRecovery) openTopic(m *dir.Topic) error {
 			return err
 		}
 		t.add(pt)
-		e.store.Add([]*part.Partition{pt})
 	}
 	e.members.opened(t)
 	if old != nil {

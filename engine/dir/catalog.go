@@ -49,8 +49,11 @@ type Topic struct {
 }
 
 // ListTopics reads the metadata of all topics. If the metadata in a directory cannot be read, ListTopics calls odd and
-// leaves the directory as it is: missing metadata never deletes data.
-func ListTopics(disk aio.Disk, log *slog.Logger, odd func(dir string, err error)) ([]Topic, error) {
+// leaves the directory as it is: missing metadata never deletes data. each(n, do) must call do with 0 to n-1, and may
+// make several calls at a time.
+func ListTopics(
+	disk aio.Disk, log *slog.Logger, each func(n int, do func(i int)), odd func(dir string, err error),
+) ([]Topic, error) {
 	if err := disk.MkdirAll(topicsDir); err != nil {
 		return nil, err
 	}
@@ -58,18 +61,21 @@ func ListTopics(disk aio.Disk, log *slog.Logger, odd func(dir string, err error)
 	if err != nil {
 		return nil, err
 	}
-	var out []Topic
-	for _, d := range dirs {
-		var m Topic
-		_, err := ReadTwice(disk, log, path.Join(topicsDir, d.Name(), TopicFile), func(data []byte) error {
-			m = Topic{}
-			return UnsealFile(data, &m, func() error { return m.Check(d.Name()) })
+	all, errs := make([]Topic, len(dirs)), make([]error, len(dirs))
+	each(len(dirs), func(i int) {
+		name := dirs[i].Name()
+		_, errs[i] = ReadTwice(disk, log, path.Join(topicsDir, name, TopicFile), func(data []byte) error {
+			all[i] = Topic{}
+			return UnsealFile(data, &all[i], func() error { return all[i].Check(name) })
 		})
+	})
+	out := all[:0]
+	for i, err := range errs {
 		if err != nil {
-			odd(d.Name(), err)
+			odd(dirs[i].Name(), err)
 			continue
 		}
-		out = append(out, m)
+		out = append(out, all[i])
 	}
 	return out, nil
 }

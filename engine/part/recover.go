@@ -13,6 +13,7 @@ import (
 	"penstock/engine/dir"
 	"penstock/engine/flush"
 	"penstock/engine/health"
+	"penstock/engine/host"
 	"penstock/engine/replay"
 	"penstock/segment"
 )
@@ -26,7 +27,15 @@ type Recovery struct {
 	store *Store
 	Log   *replay.Replay // replay of the commit log
 
-	found Report
+	logs   map[segment.Identity]openedLog // from OpenLogs, until OpenPartition takes them
+	opened []*Partition
+	found  Report
+}
+
+// openedLog is the result of segment.Open.
+type openedLog struct {
+	log *segment.Log
+	err error
 }
 
 // Report says what a recovery found.
@@ -140,7 +149,38 @@ func (s *Store) DamagedCopies() (ids []segment.Identity, all bool) {
 	return ids, false
 }
 
-// OpenPartition opens the log of a partition, and adds the batches that were replayed for it, if any.
+// OpenLogs opens the logs of these partitions, several at a time, because opening one waits for the device. Then
+// OpenPartition takes them one by one. Opened closes those that were not taken.
+func (r *Recovery) OpenLogs(ids []segment.Identity) {
+	logs := make([]openedLog, len(ids))
+	host.Each(r.store.host, len(ids), func(i int) { logs[i] = r.openLog(ids[i]) })
+	r.logs = make(map[segment.Identity]openedLog, len(ids))
+	for i, id := range ids {
+		r.logs[id] = logs[i]
+	}
+}
+
+func (r *Recovery) openLog(id segment.Identity) (o openedLog) {
+	s := r.store
+	o.log, o.err = segment.Open(s.disk, dir.PartitionPath(id.Topic, id.Partition), id, r.Log.Partition(id).Base,
+		s.segmentOptions())
+	return o
+}
+
+// Opened ends the recovery. It returns the partitions that OpenPartition returned, and closes the logs that it did not
+// take because of an error.
+func (r *Recovery) Opened() []*Partition {
+	for _, o := range r.logs {
+		if o.err == nil {
+			_ = o.log.Close() // nothing was written
+		}
+	}
+	r.logs = nil
+	return r.opened
+}
+
+// OpenPartition opens the log of a partition, unless OpenLogs did, and adds the batches that were replayed for it, if
+// any.
 func (r *Recovery) OpenPartition(t *Topic, n uint32) (*Partition, error) {
 	s := r.store
 	rp := r.Log.Partition(segment.Identity{Topic: t.ID, Partition: n})
@@ -148,14 +188,19 @@ func (r *Recovery) OpenPartition(t *Topic, n uint32) (*Partition, error) {
 	pt.recovered = rp.Committed
 	pt.epochs.Reset(rp.Epochs.Entries())
 	pt.replica = s.newReplica(pt)
-	log, err := segment.Open(s.disk, dir.PartitionPath(t.ID, n), rp.ID, rp.Base, s.segmentOptions())
-	if err != nil {
-		return nil, fmt.Errorf("engine: topic %s, partition %d: %w", t.Name, n, err)
+	o, ok := r.logs[rp.ID]
+	if delete(r.logs, rp.ID); !ok {
+		o = r.openLog(rp.ID)
 	}
+	if o.err != nil {
+		return nil, fmt.Errorf("engine: topic %s, partition %d: %w", t.Name, n, o.err)
+	}
+	log := o.log
 	pt.log = log
 	if err := r.fill(pt, rp); err != nil {
 		return nil, errors.Join(fmt.Errorf("engine: topic %s, partition %d: %w", t.Name, n, err), log.Close())
 	}
+	r.opened = append(r.opened, pt)
 	r.readFold(pt, rp)
 	pt.writer = rp.Writer
 	if pt.replica.solo() { // on a single node, everything that was recovered is committed

@@ -4,7 +4,8 @@
 //
 // Four nouns describe it:
 //
-//   - [Disk] is one data directory. Every name is relative to it and opened under an os.Root, so no name can leave it.
+//   - [Disk] is one data directory. Every name is relative to it and resolved below it by the kernel (openat2) or by
+//     an os.Root, so no name can leave it.
 //   - [File] is one open file; its methods block the calling goroutine.
 //   - [Queue] keeps several durable writes in flight for one goroutine, its owner, and lets that goroutine sleep until
 //     a write completes or another goroutine calls Wake.
