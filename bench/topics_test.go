@@ -18,8 +18,8 @@ import (
 
 // BenchmarkManyTopics is what a node costs that has as many topics as max-topics allows, of one partition and three
 // messages of 100 bytes each: how fast they are made and filled, the disk that each of them takes, descriptors and
-// memory of the process, and how long a start takes after an orderly stop and after a kill. PENSTOCK_TOPICS sets another
-// number of topics.
+// memory of the process, and how long a start takes after a kill and after an orderly stop. PENSTOCK_TOPICS sets
+// another number of topics.
 func BenchmarkManyTopics(b *testing.B) {
 	const workers, messages = 16, 3
 	topics := 20_000

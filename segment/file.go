@@ -120,6 +120,43 @@ func (h *segHeader) decode(p []byte) error {
 	return nil
 }
 
+// FirstReservedBytes is the space that the first segment file of a log, number 0, gets when it is made, header block
+// included. The rest of it is a hole. Its space doubles as the log grows, because most logs of a node with many topics
+// never need more. Later files get all their space at once: a log that fills one segment fills the next one, too.
+const FirstReservedBytes = 64 << 10
+
+// reserved returns how many bytes of a segment file of size bytes get space when used of them are written.
+func (h *segHeader) reserved(size, used int64) int64 {
+	if h.number != 0 {
+		return size
+	}
+	n := int64(FirstReservedBytes)
+	for n < used {
+		n *= 2
+	}
+	return min(size, n)
+}
+
+// reserve gives the file space for its first used bytes, and for as many as reserved says if there is room. The caller
+// holds l.io and has opened the file for writing. A crash leaves a file with more space or with less: after a restart
+// held is 0, and the first write asks again.
+func (f *segFile) reserve(used, block int64) error {
+	if f.number != 0 || used <= f.held {
+		return nil
+	}
+	size := roundUp(SegmentHeaderBytes+f.capacity, block)
+	want := f.reserved(size, used)
+	err := f.file.Reserve(want)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		want = min(size, roundUp(used, block))
+		err = f.file.Reserve(want)
+	}
+	if err == nil {
+		f.held = want
+	}
+	return err
+}
+
 // errSegHeader says that the bytes of a header block are wrong, or that the device cannot read them. Other errors of
 // reading a header block are errors of the environment.
 var errSegHeader = errors.New("damaged header block")
@@ -177,6 +214,7 @@ type segFile struct {
 
 	// Owned by the holder of the log's io mutex.
 	file aio.File // open from the first write until the sync that covers it
+	held int64    // the first bytes of the file that have space, as far as this process knows
 
 	refs     atomic.Int32
 	mapMu    lock.Mutex[lock.SegmentMapping] // guards the fields below; never held during a call of the disk

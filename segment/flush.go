@@ -199,6 +199,9 @@ func (l *Log) writeRun(w *Writer, run []Slice) (int64, error) {
 		return 0, err
 	}
 	block := int64(l.blockBytes())
+	if err := f.reserve(f.at(run[len(run)-1].End()), block); err != nil {
+		return 0, l.writeFailed(f, err)
+	}
 	at := f.at(run[0].Offset)
 	st := stage{file: f.file, buf: w.buf, off: at &^ (block - 1)}
 	if st.n, err = l.startOfBlock(f, st.buf, at, block); err != nil {
@@ -366,10 +369,11 @@ func (l *Log) createSegment(buf []byte, h segHeader) (*segFile, error) {
 	}
 	block := int64(l.blockBytes())
 	size := roundUp(SegmentHeaderBytes+h.capacity, block)
-	file, err := l.disk.Create(f.path, size)
+	f.held = h.reserved(size, 0)
+	file, err := l.disk.CreateSparse(f.path, size, f.held)
 	if errors.Is(err, fs.ErrExist) { // left over from a process that wrote no checkpoint after it
 		if err = l.discard(f.path, l.trashName(f.number)); err == nil {
-			file, err = l.disk.Create(f.path, size)
+			file, err = l.disk.CreateSparse(f.path, size, f.held)
 		}
 	}
 	if err != nil {

@@ -363,7 +363,8 @@ func (l *Log) copySegment(f *segFile, h *segHeader, end Offset) (err error) {
 		return err
 	}
 	block := int64(l.blockBytes())
-	file, err := l.disk.Create(tmp, roundUp(SegmentHeaderBytes+h.capacity, block))
+	size := roundUp(SegmentHeaderBytes+h.capacity, block)
+	file, err := l.disk.CreateSparse(tmp, size, h.reserved(size, f.at(end)))
 	if err != nil {
 		return err
 	}

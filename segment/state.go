@@ -27,7 +27,7 @@ const capacityUnit = aio.BlockBytes
 // roundUp rounds to a multiple of unit, a power of two.
 func roundUp(n, unit int64) int64 { return (n + unit - 1) &^ (unit - 1) }
 
-// DefaultSizes let ten thousand idle partitions cost 1 MiB each, and give a busy partition few files.
+// DefaultSizes give a busy partition few files. A small one takes 64 KiB of the disk, see FirstReservedBytes.
 var DefaultSizes = Sizes{MinSegmentBytes: 1 << 20, MaxSegmentBytes: 128 << 20}
 
 // State is what a checkpoint keeps of a log: enough to open the log without reading its data. The zero State is an

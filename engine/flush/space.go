@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"penstock/engine/base"
+	"penstock/segment"
 )
 
 const (
@@ -75,7 +76,7 @@ func (f *Flusher) computeReserve(free int64) {
 		have += log.Bytes()
 		if log.Unflushed() > 0 {
 			waiting = true
-			need += f.nextSegmentBytes(p)
+			need += f.nextSegmentBytes(log)
 		}
 	}
 	f.reserveBytes = min(need, have/2)
@@ -83,13 +84,16 @@ func (f *Flusher) computeReserve(free int64) {
 	f.reserved = f.n.Host.Instant()
 }
 
-// nextSegmentBytes returns the size of the next segment file of p.
-func (f *Flusher) nextSegmentBytes(p *Part) int64 {
-	segments := p.owner.Log().Segments()
-	if len(segments) == 0 {
-		return f.n.MinSegmentBytes
+// nextSegmentBytes returns how much space the next segment file of a log takes when it is made.
+func (f *Flusher) nextSegmentBytes(log *segment.Log) int64 {
+	segments := log.Segments()
+	switch n := len(segments); {
+	case n > 0:
+		return min(2*segments[n-1].FileBytes, f.n.MaxSegmentBytes)
+	case log.Unflushed() < segment.FirstReservedBytes:
+		return segment.FirstReservedBytes
 	}
-	return min(2*segments[len(segments)-1].FileBytes, f.n.MaxSegmentBytes)
+	return f.n.MinSegmentBytes
 }
 
 // full stops publishing, and wakes the commit log so that it refuses the waiting puts.

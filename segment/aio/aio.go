@@ -79,6 +79,9 @@ type Disk interface {
 	// Create fails with fs.ErrExist if the name exists, and with syscall.ENOSPC if there is no room; then no file is
 	// left.
 	Create(name string, size int64) (File, error)
+	// CreateSparse is Create, but reserves space only for the first reserved bytes. The rest is a hole: it reads as zeros,
+	// takes no space before it is written or File.Reserve gives it some.
+	CreateSparse(name string, size, reserved int64) (File, error)
 	// Open opens an existing file for reading and writing.
 	Open(name string) (File, error)
 	Rename(oldname, newname string) error
@@ -116,6 +119,10 @@ type File interface {
 	Size() (int64, error)
 	// WriteAt writes all of p or fails. A short write is an error and counts as not written.
 	WriteAt(p []byte, off int64) error
+	// Reserve gives the first n bytes of the file, at most its size, space where they have none. It fails with
+	// syscall.ENOSPC if there is no room; then nothing that was written is lost. A write into a hole without it could come
+	// short on a full disk, which counts as a failure of the device. The reservation is durable after the next flush.
+	Reserve(n int64) error
 	// WriteSyncAt is WriteAt and a flush: when it returns nil, p is on stable storage.
 	WriteSyncAt(p []byte, off int64) error
 	// ReadAt fills p or fails with io.ErrUnexpectedEOF or the system's error.

@@ -193,17 +193,19 @@ func (d *fsDisk) openFile(name string, flag int) (*file, error) {
 }
 
 func (d *fsDisk) Create(name string, size int64) (File, error) {
+	return d.CreateSparse(name, size, size)
+}
+
+func (d *fsDisk) CreateSparse(name string, size, reserved int64) (File, error) {
 	if err := d.checkWrite("create", name); err != nil {
 		return nil, err
 	}
-	if size < 0 {
-		panic("BUG: aio.Disk.Create: negative size")
-	}
+	contract.MustBeSizes(size, reserved)
 	f, err := d.openFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL)
 	if err != nil {
 		return nil, err
 	}
-	if err := reserve(f.fd, size); err != nil {
+	if err := reserve(f.fd, size, reserved); err != nil {
 		f.Close()
 		if rmErr := d.root.Remove(name); rmErr != nil {
 			d.log.Warn("a file that could not be allocated was left behind", "file", name, "err", rmErr)
@@ -213,32 +215,45 @@ func (d *fsDisk) Create(name string, size int64) (File, error) {
 	return f, nil
 }
 
-// reserve gives the new file its size and blocks. It first checks for room, because a fallocate that fails for lack of
-// room has taken all the free space on its way, and other files would meet a full disk meanwhile. On a file system
-// without fallocate, reserve writes zeros: the promise is that later writes within the size do not run out of room.
-func reserve(fd int, size int64) error {
-	if size == 0 {
-		return nil
-	}
+// allocate gives the first n bytes of a file, which lacks blocks for missing bytes of them, blocks. It first checks for
+// room, because a fallocate that fails for lack of room has taken all the free space on its way, and other files would
+// meet a full disk meanwhile.
+func allocate(fd int, n, missing int64) error {
 	var st unix.Statfs_t
 	if err := retry(func() error { return unix.Fstatfs(fd, &st) }); err != nil {
 		return err
 	}
-	if st.Blocks > 0 && size > freeBytes(&st) { // some network file systems report no blocks
+	if st.Blocks > 0 && missing > freeBytes(&st) { // some network file systems report no blocks
 		return syscall.ENOSPC
 	}
-	err := retry(func() error { return unix.Fallocate(fd, 0, 0, size) })
+	return retry(func() error { return unix.Fallocate(fd, 0, 0, n) })
+}
+
+// reserve gives the new file its size, and blocks for its first n bytes. On a file system without fallocate it writes
+// zeros: the promise is that later writes within the first n bytes do not run out of room.
+func reserve(fd int, size, n int64) error {
+	if size == 0 {
+		return nil
+	}
+	truncate := func() error { return retry(func() error { return unix.Ftruncate(fd, size) }) }
+	if n == 0 {
+		return truncate()
+	}
+	err := allocate(fd, n, n)
+	if err == nil && n < size {
+		return truncate()
+	}
 	if err != syscall.EOPNOTSUPP && err != syscall.ENOSYS {
 		return err
 	}
 	zeros, free := AlignedBytes(bounceBytes)
 	defer free()
-	for off := int64(0); off < size; off += int64(len(zeros)) {
+	for off := int64(0); off < n; off += int64(len(zeros)) {
 		if err := pwriteFull(fd, zeros, off, 0); err != nil {
 			return err
 		}
 	}
-	return retry(func() error { return unix.Ftruncate(fd, size) })
+	return truncate()
 }
 
 func (d *fsDisk) Open(name string) (File, error) {

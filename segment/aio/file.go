@@ -78,6 +78,28 @@ func (f *file) WriteAt(p []byte, off int64) error {
 	return nil
 }
 
+func (f *file) Reserve(n int64) error {
+	if err := f.usable(); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(f.fd, &st); err != nil {
+		return fmt.Errorf("aio: size of %s: %w", f.name, err)
+	}
+	contract.MustBeSizes(st.Size, n)
+	if n == 0 {
+		return nil
+	}
+	err := allocate(f.fd, n, n-st.Blocks*512)
+	if err == syscall.EOPNOTSUPP || err == syscall.ENOSYS {
+		return nil // writing zeros would overwrite what is there: the file system makes no promise
+	}
+	if err != nil {
+		return fmt.Errorf("aio: reserving %d bytes of %s: %w", n, f.name, err)
+	}
+	return nil
+}
+
 func (f *file) WriteSyncAt(p []byte, off int64) error {
 	contract.MustBeAligned(p, off, f.disk.blockBytes)
 	if err := f.usable(); err != nil {

@@ -36,6 +36,7 @@ func Run(t *testing.T, open func(t *testing.T) aio.Disk) {
 		{"ReadFileBound", testReadFile},
 		{"WriteFile", testWriteFile},
 		{"FreeBytes", testFreeBytes},
+		{"Sparse", testSparse},
 		{"MappingCoherent", testMapping},
 		{"MappingBounds", testMappingBounds},
 		{"QueueWrites", testQueueWrites},
@@ -399,6 +400,33 @@ func testFreeBytes(t *testing.T, d aio.Disk) {
 	}
 	_, err = d.Open("huge")
 	mustIs(t, err, fs.ErrNotExist)
+}
+
+// A sparse file has its whole size, reads as zeros, may be written anywhere, and gets space without losing what it has.
+func testSparse(t *testing.T, d aio.Disk) {
+	f, err := d.CreateSparse("sparse", 64*block, block)
+	must(t, err)
+	defer f.Close()
+	size, err := f.Size()
+	must(t, err)
+	if size != 64*block {
+		t.Fatalf("the size is %d", size)
+	}
+	must(t, f.WriteSyncAt(Fill(t, block, 1), 40*block))
+	must(t, f.Reserve(48*block))
+	must(t, f.Sync())
+	expect(t, f, 40*block, Fill(t, block, 1))
+	expect(t, f, 0, make([]byte, 40*block))
+	expect(t, f, 41*block, make([]byte, 23*block))
+	free, err := d.FreeBytes()
+	must(t, err)
+	g, err := d.CreateSparse("large", free+1<<20, 0)
+	if errors.Is(err, syscall.EFBIG) {
+		return
+	}
+	must(t, err)
+	defer g.Close()
+	mustIs(t, g.Reserve(free+1<<20), syscall.ENOSPC)
 }
 
 func testMapping(t *testing.T, d aio.Disk) {

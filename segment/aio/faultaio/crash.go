@@ -85,7 +85,7 @@ func (c cloner) clone(n *node) *node {
 	c.nodes[n] = twin
 	if !n.dir {
 		twin.pair = n.pair.clone()
-		twin.pending = append([]write(nil), n.pending...)
+		twin.pending, twin.held = append([]write(nil), n.pending...), n.held
 		return twin
 	}
 	twin.entries, twin.durableEntries = c.cloneEntries(n.entries), c.cloneEntries(n.durableEntries)
@@ -114,7 +114,7 @@ func (c cloner) cloneOps(ops []dirOp) []dirOp {
 func (d *Disk) collapse(n *node, rng *rand.Rand) {
 	if !n.dir {
 		n.collapse(rng)
-		d.used += n.now.size
+		d.used += n.held
 		return
 	}
 	n.entries = make(map[string]*node, len(n.durableEntries))
@@ -143,6 +143,7 @@ func (n *node) collapse(rng *rand.Rand) {
 	n.durable.cut(size)
 	n.durable.size = size
 	n.now = n.durable.clone()
+	n.held = min(n.held, size)
 }
 
 // tear writes some sectors of w: either the first ones, or any.
@@ -161,7 +162,7 @@ func tear(c *content, w write, rng *rand.Rand) {
 
 func usedBytes(n *node) int64 {
 	if !n.dir {
-		return n.now.size
+		return n.held
 	}
 	var sum int64
 	for _, child := range n.entries {

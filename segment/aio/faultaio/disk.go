@@ -140,10 +140,10 @@ func (d *Disk) parent(op, name string) (*node, string, error) {
 func (d *Disk) change(changes ...dirChange) {
 	for _, c := range changes {
 		if old := c.dir.entries[c.name]; old != nil && !old.dir && c.to != old {
-			d.used -= old.now.size
+			d.used -= old.held
 		}
 		if c.to != nil && !c.to.dir {
-			d.used += c.to.now.size
+			d.used += c.to.held
 		}
 		c.apply(c.dir.entries)
 	}
@@ -152,22 +152,25 @@ func (d *Disk) change(changes ...dirChange) {
 
 // Create fails with fs.ErrExist, fs.ErrNotExist or syscall.ENOSPC; see aio.Disk.
 func (d *Disk) Create(name string, size int64) (aio.File, error) {
+	return d.CreateSparse(name, size, size)
+}
+
+// CreateSparse is Create with space for the first bytes alone; see aio.Disk.
+func (d *Disk) CreateSparse(name string, size, reserve int64) (aio.File, error) {
 	if err := contract.ChangeName("create", name); err != nil {
 		return nil, err
 	}
-	if size < 0 {
-		panic("BUG: aio.Disk.Create: negative size")
-	}
+	contract.MustBeSizes(size, reserve)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	n, err := d.create(name, size)
+	n, err := d.create(name, size, reserve)
 	if err != nil {
 		return nil, err
 	}
 	return &file{disk: d, name: name, node: n}, nil
 }
 
-func (d *Disk) create(name string, size int64) (*node, error) {
+func (d *Disk) create(name string, size, reserve int64) (*node, error) {
 	dir, base, err := d.parent("create", name)
 	if err != nil {
 		return nil, err
@@ -179,14 +182,14 @@ func (d *Disk) create(name string, size int64) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v.Err == nil && size > d.capacity-d.used {
+	if v.Err == nil && reserve > d.capacity-d.used {
 		v.Err = syscall.ENOSPC
 	}
 	if v.Err != nil {
 		return nil, pathError("create", name, v.Err)
 	}
 	n := newFile()
-	n.now.size = size
+	n.now.size, n.held = size, reserve
 	d.change(dirChange{dir, base, n})
 	if v.crash {
 		return nil, ErrCrashed

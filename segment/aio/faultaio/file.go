@@ -48,6 +48,26 @@ func (f *file) Size() (int64, error) {
 
 func (f *file) WriteAt(p []byte, off int64) error { return f.write(KindWrite, p, off) }
 
+func (f *file) Reserve(n int64) error {
+	d := f.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := f.usable(); err != nil {
+		return err
+	}
+	contract.MustBeSizes(f.node.now.size, n)
+	switch more := max(n-f.node.held, 0); {
+	case d.crashed:
+		return ErrCrashed
+	case more > d.capacity-d.used:
+		return pathError("reserve", f.name, syscall.ENOSPC)
+	default:
+		d.used += more
+		f.node.held += more
+	}
+	return nil
+}
+
 func (f *file) WriteSyncAt(p []byte, off int64) error { return f.write(KindWriteSync, p, off) }
 
 func (f *file) write(kind Kind, p []byte, off int64) error {
@@ -67,9 +87,9 @@ func (f *file) write(kind Kind, p []byte, off int64) error {
 
 // finish performs a write as the verdict says. d.mu is held.
 func (f *file) finish(kind Kind, v verdict, p []byte, off int64) error {
-	before := f.node.now.size
+	before := f.node.held
 	err := f.perform(kind, v, p, off)
-	f.disk.used += f.node.now.size - before
+	f.disk.used += f.node.held - before
 	if err != nil && err != ErrCrashed {
 		return f.note(err)
 	}
@@ -78,7 +98,7 @@ func (f *file) finish(kind Kind, v verdict, p []byte, off int64) error {
 
 func (f *file) perform(kind Kind, v verdict, p []byte, off int64) error {
 	n := f.node
-	grows := max(off+int64(len(p))-n.now.size, 0)
+	grows := max(off+int64(len(p))-n.held, 0)
 	switch {
 	case v.crash:
 		n.writeVolatile(p, off, false)

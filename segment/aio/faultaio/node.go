@@ -17,6 +17,7 @@ type node struct {
 
 	// A file.
 	pair
+	held    int64   // the first bytes that have space, or will have it without asking; the rest of the file is a hole
 	pending []write // in order, without bytes that were flushed since: they never cover a later durable write
 	maps    []*mapping
 
@@ -56,6 +57,7 @@ func (n *node) show(p []byte, off int64) {
 
 // writeVolatile performs a write without a flush.
 func (n *node) writeVolatile(p []byte, off int64, doomed bool) {
+	n.held = max(n.held, off+int64(len(p)))
 	n.put(p, off)
 	n.pending = append(n.pending, write{off: off, data: kept(p), doomed: doomed})
 }
@@ -73,6 +75,7 @@ func kept(p []byte) []byte {
 
 // writeDurable performs a write with RWF_DSYNC, which flushes its own bytes and nothing else of the file.
 func (n *node) writeDurable(p []byte, off int64) {
+	n.held = max(n.held, off+int64(len(p)))
 	n.pair.write(p, off)
 	n.show(p, off)
 	n.pending = subtract(n.pending, off, off+int64(len(p)))

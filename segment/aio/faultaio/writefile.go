@@ -37,7 +37,7 @@ func (d *Disk) writeTemp(tmp string, data []byte) error {
 			return err
 		}
 	}
-	n, err := d.create(tmp, 0)
+	n, err := d.create(tmp, 0, 0)
 	if err != nil {
 		return err
 	}

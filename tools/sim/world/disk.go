@@ -98,7 +98,12 @@ func (d *disk) tracef(format string, args ...any) {
 
 // Create implements aio.Disk.
 func (d *disk) Create(name string, size int64) (aio.File, error) {
-	f, err := d.create(name, size)
+	return d.CreateSparse(name, size, size)
+}
+
+// CreateSparse implements aio.Disk.
+func (d *disk) CreateSparse(name string, size, reserved int64) (aio.File, error) {
+	f, err := d.create(name, size, reserved)
 	d.tracef("create %s of %d: %v", name, size, err)
 	return f, err
 }

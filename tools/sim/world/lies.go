@@ -31,8 +31,8 @@ func (f deafFile) Sync() error {
 	return nil
 }
 
-func (d *disk) create(name string, size int64) (aio.File, error) {
-	f, err := d.Disk.Create(name, size)
+func (d *disk) create(name string, size, reserved int64) (aio.File, error) {
+	f, err := d.Disk.CreateSparse(name, size, reserved)
 	return d.wrap(f), err
 }
 

@@ -54,6 +54,13 @@ func MustBeAligned(p []byte, off int64, blockBytes int) {
 	}
 }
 
+// MustBeSizes panics unless a file of size bytes can be created with space for the first reserved bytes.
+func MustBeSizes(size, reserved int64) {
+	if reserved < 0 || reserved > size {
+		panic(fmt.Sprintf("BUG: aio: a file of %d bytes with space for %d", size, reserved))
+	}
+}
+
 // NoRoom says whether err means a full disk, or an exceeded quota or size limit. Such an error loses nothing that was
 // written before, so it does not make a file unusable.
 func NoRoom(err error) bool {
