@@ -7,6 +7,7 @@ import (
 
 	"penstock/engine/core"
 	"penstock/engine/dir"
+	"penstock/engine/flush"
 	"penstock/engine/health"
 	"penstock/engine/inbox"
 	"penstock/netproto"
@@ -43,6 +44,9 @@ type Options struct {
 	GroupsInFlight  int   // commit groups that are being written at once (2)
 	MinSegmentBytes int64 // size of a partition's first segment file (1 MiB)
 	MaxSegmentBytes int64 // size of its largest segment files (128 MiB)
+	// MaxOpenSegments is how many partitions may have segment files open. A file is open from its first write until it
+	// is synced; beyond this number, the files that were opened first are synced earlier. (2048)
+	MaxOpenSegments int
 
 	// Retention removes whole segments, even if messages in them are not confirmed. The first three fields apply to
 	// topics whose own setting is 0 (TopicSettings).
@@ -154,6 +158,7 @@ func (o *Options) setDefaults() error {
 	defInt(&o.GroupsInFlight, 2)
 	def(&o.MinSegmentBytes, 1<<20)
 	def(&o.MaxSegmentBytes, 128<<20)
+	defInt(&o.MaxOpenSegments, flush.DefaultMaxOpenSegments)
 	defDur(&o.RetentionInterval, 5*time.Second)
 	defInt(&o.MaxMessageBytes, 1<<20)
 	defInt(&o.MaxBatchBytes, 6<<20)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"slices"
 	"syscall"
 
@@ -372,7 +371,7 @@ func (l *Log) createSegment(buf []byte, h segHeader) (*segFile, error) {
 	f.held = h.reserved(size, 0)
 	file, err := l.disk.CreateSparse(f.path, size, f.held)
 	if errors.Is(err, fs.ErrExist) { // left over from a process that wrote no checkpoint after it
-		if err = l.discard(f.path, l.trashName(f.number)); err == nil {
+		if err = l.disk.Remove(f.path); err == nil {
 			file, err = l.disk.CreateSparse(f.path, size, f.held)
 		}
 	}
@@ -392,17 +391,6 @@ func (l *Log) createSegment(buf []byte, h segHeader) (*segFile, error) {
 		l.partial, l.partEnd = append(l.partial[:0], head[:SegmentHeaderBytes]...), h.base
 	}
 	return f, nil
-}
-
-// discard moves a file out of the way and removes it.
-func (l *Log) discard(name, trash string) error {
-	if err := l.disk.MkdirAll(path.Dir(trash)); err != nil {
-		return err
-	}
-	if err := l.disk.Rename(name, trash); err != nil {
-		return err
-	}
-	return l.disk.Remove(trash)
 }
 
 // Sync makes durable what was flushed before the call: afterwards Synced is at least what Flushed was then. Then it

@@ -140,6 +140,8 @@ func storageSettings(o *engine.Options) []*setting {
 		row("min-segment-bytes", "1MiB", size64(&o.MinSegmentBytes, 4096),
 			"size of a partition's first segment; each further one is twice as large, up to max-segment-bytes"),
 		row("max-segment-bytes", "128MiB", size64(&o.MaxSegmentBytes, 4096), "maximum size of a segment"),
+		row("max-open-segments", "2048", count(&o.MaxOpenSegments, 64),
+			"maximum number of partitions with segment files open; beyond it, written ones are synced and closed earlier"),
 		row("read-ahead-bytes", "256KiB", size(&o.ReadAheadBytes, 4096),
 			"maximum number of bytes to read from a segment at once"),
 	}

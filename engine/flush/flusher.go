@@ -1,10 +1,12 @@
 package flush
 
 import (
+	"errors"
 	"iter"
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"penstock/clog"
@@ -28,6 +30,8 @@ type Node struct {
 	RetentionInterval time.Duration
 	MinSegmentBytes   int64
 	MaxSegmentBytes   int64
+	// MaxOpenSegments bounds the partitions that have segment files open, because these were written and not synced.
+	MaxOpenSegments int
 
 	// Parts yields the partitions of all topics in a deterministic order. A partition that is added during an iteration
 	// may appear only in the next one.
@@ -70,17 +74,19 @@ type Flusher struct {
 
 	dead []deadTopic // deleted topics whose files were not moved to the trash yet
 
-	noSpace      atomic.Bool // the disk is full: publishing is refused
-	starved      bool        // the last write found no space; only another write can tell that there is space again
-	reserveBytes int64       // bytes of the disk to keep free, from computeReserve
-	reserved     time.Time   // when computeReserve last ran
-	nearFull     atomic.Bool // less than four reserves are free: the committer asks for more frequent checks
-	refused      time.Time   // when logRefused last logged
-	notes        int         // number of MarkDirty calls; only the committer uses it
-	checked      time.Time   // when checkSpace last ran
-	making       []*Part     // scratch of makeFiles
-	due          []*Part     // scratch of releaseFiles
-	quotasAsked  atomic.Bool // learnQuotas must run soon; the committer sets it
+	noSpace      atomic.Bool  // the disk is full: publishing is refused
+	starved      bool         // the last write found no space; only another write can tell that there is space again
+	reserveBytes int64        // bytes of the disk to keep free, from computeReserve
+	reserved     time.Time    // when computeReserve last ran
+	nearFull     atomic.Bool  // less than four reserves are free: the committer asks for more frequent checks
+	refused      time.Time    // when logRefused last logged
+	notes        int          // number of MarkDirty calls; only the committer uses it
+	checked      time.Time    // when checkSpace last ran
+	making       []*Part      // scratch of makeFiles
+	due          []*Part      // scratch of releaseFiles
+	open         []*Part      // partitions with open segment files, those that were opened first come first
+	openCount    atomic.Int64 // len(open), for OpenSegments
+	quotasAsked  atomic.Bool  // learnQuotas must run soon; the committer sets it
 }
 
 // evictable says that the bytes of part below upTo are flushed, and need not stay in memory.
@@ -104,6 +110,9 @@ type checkpointFile struct {
 
 // New returns a flusher that does not run yet. MarkDirty may be called at once, the other methods only after Use.
 func New(n Node) *Flusher {
+	if n.MaxOpenSegments <= 0 {
+		n.MaxOpenSegments = DefaultMaxOpenSegments
+	}
 	return &Flusher{n: n, kick: make(chan struct{}, 1), writer: segment.NewWriter()}
 }
 
@@ -285,11 +294,13 @@ func (f *Flusher) makeFiles(p *Part) {
 	}
 	f.mu.Unlock()
 	f.checkSpace()
+	f.closeOldest(f.n.MaxOpenSegments - len(f.making))
 	f.n.Pulse.Begin()
 	defer f.n.Pulse.End()
 	var wg sync.WaitGroup
 	for i, p := range f.making {
 		f.making[i] = nil
+		f.noteOpen(p)
 		f.n.Host.Alongside(&wg, func() { _ = p.owner.Log().MakeFile() })
 	}
 	wg.Wait()
@@ -310,6 +321,7 @@ func (f *Flusher) flush(p *Part, maxBytes int64) (int64, error) {
 	if f.n.Host.Since(f.checked) > spaceEvery {
 		f.checkSpace() // many flushes may run between two ticks
 	}
+	f.noteOpen(p)
 	reopens := p.reopens.Load()
 	f.n.Pulse.Begin()
 	n, err := p.owner.Log().Flush(f.writer, maxBytes)
@@ -319,6 +331,9 @@ func (f *Flusher) flush(p *Part, maxBytes int64) (int64, error) {
 		f.mu.Lock()
 		f.flushed = append(f.flushed, evictable{p, p.owner.Log().Flushed()})
 		f.mu.Unlock()
+	}
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		f.closeOldest(0) // the next try may find descriptors
 	}
 	if err != nil {
 		f.failed(p, reopens, err)
@@ -335,10 +350,13 @@ func (f *Flusher) Backlog() int {
 	return len(f.queue)
 }
 
-// Finish flushes all partitions after the committer has stopped, so that the next start has little to replay.
+// Finish flushes all partitions after the committer has stopped and Run has ended, so that the next start has little to
+// replay.
 func (f *Flusher) Finish() {
 	for p := range f.n.Parts {
 		for p.owner.Log().Unflushed() > 0 {
+			f.makeFiles(p)
+			f.noteOpen(p)
 			if n, err := p.owner.Log().Flush(f.writer, maxFlushBytes); err != nil || n == 0 {
 				return
 			}

@@ -22,6 +22,7 @@ type Part struct {
 
 	dirty    atomic.Bool           // the Part is in Flusher.queue
 	flushErr atomic.Pointer[error] // why a segment could not be written; nil: no failure since ReopenInbox
+	open     bool                  // the Part is in Flusher.open; the flusher's goroutine owns it
 	reopens  atomic.Uint64         // how often ReopenInbox was called
 
 	// Messages below this MsgID may be removed: every durable channel has confirmed them, or a control batch carries

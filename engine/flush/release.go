@@ -96,8 +96,9 @@ func (f *Flusher) flushUpTo(p *Part, target uint64) {
 	}
 }
 
-// sync makes the flushed bytes of p durable.
+// sync makes the flushed bytes of p durable, and closes its files.
 func (f *Flusher) sync(p *Part) {
+	f.noteClosed(p)
 	reopens := p.reopens.Load()
 	f.n.Pulse.Begin()
 	err := p.owner.Log().Sync()

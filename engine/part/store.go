@@ -71,6 +71,7 @@ type Options struct {
 	GroupsInFlight    int   // how many groups may be on their way to the disk at a time
 	MinSegmentBytes   int64
 	MaxSegmentBytes   int64
+	MaxOpenSegments   int           // most partitions that have written segment files open
 	RetentionInterval time.Duration // between two searches for segments that retention may remove
 	MaxInboxBytes     int64         // most bytes of puts that wait at one partition
 	MaxNodeInboxBytes int64         // most bytes of puts that wait at all partitions
@@ -122,7 +123,8 @@ func (s *Store) Begin(bufferBytes int64) (err error) {
 		Host: s.host, Clock: s.clock, Log: s.log, Disk: s.disk, Arena: s.arena, Pulse: s.pulse, Stop: s.stop,
 		RetentionInterval: s.opts.RetentionInterval,
 		MinSegmentBytes:   s.opts.MinSegmentBytes, MaxSegmentBytes: s.opts.MaxSegmentBytes,
-		Parts: s.flushed, Failed: func() bool { return s.poisoned.Load() != nil },
+		MaxOpenSegments: s.opts.MaxOpenSegments,
+		Parts:           s.flushed, Failed: func() bool { return s.poisoned.Load() != nil },
 		SegmentBytes: &s.counters.SegmentBytes, SegmentSyncs: &s.counters.SegmentSyncs,
 		TrimmedBytes: &s.counters.TrimmedBytes,
 	})

@@ -106,6 +106,8 @@ var (
 		"Buffers of 1 MiB that there are: see buffer-bytes.")
 	segmentWritten = define(ofStorage, counter, "segment_written_bytes_total",
 		"Bytes written to segments.")
+	openSegments = define(ofStorage, gauge, "open_segments",
+		"Partitions that have segment files open, because they were written and not synced; at most max-open-segments.")
 	retentionRemoved = define(ofStorage, counter, "retention_removed_bytes_total",
 		"Bytes of segments that retention has removed.")
 	diskFree = define(ofStorage, gauge, "disk_free_bytes",
