@@ -189,26 +189,6 @@ func ledNode(t *testing.T, c *harness.Cluster, topic string) int {
 	return slices.Index(c.Nodes, n)
 }
 
-// commitsAtOnce is the median time until three durable writes are done that begin together: the nodes of this machine
-// share its disk.
-func commitsAtOnce(t *testing.T, disks []*rawLoop, count int) time.Duration {
-	t.Helper()
-	var took []time.Duration
-	for range count {
-		done := make(chan time.Duration, len(disks))
-		for _, d := range disks {
-			go func() { done <- d.commitTime(t, 1) }()
-		}
-		most := time.Duration(0)
-		for range disks {
-			most = max(most, <-done)
-		}
-		took = append(took, most)
-	}
-	slices.Sort(took)
-	return took[len(took)/2]
-}
-
 func (c *relayedCluster) measure(
 	t *testing.T, r *relay.Relay, delay int, loads []roundTripLoad, commit, shared float64,
 ) {
@@ -242,8 +222,6 @@ func (c *relayedCluster) measure(
 		seen.p99 = append(seen.p99, micros(l.Latencies[0].P99))
 	}
 }
-
-func micros(d time.Duration) float64 { return float64(d) / 1e3 }
 
 // pubReport puts a load on a node, from a process of its own: the relay's thread is in this one.
 func pubReport(t *testing.T, n *harness.Node, flags []string) *load.Report {

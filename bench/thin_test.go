@@ -1,5 +1,3 @@
-//go:build relay
-
 package bench
 
 import (
@@ -72,4 +70,59 @@ func (c *thinClient) latencies(t testing.TB, count int) (p50, p99 time.Duration)
 	}
 	slices.Sort(took)
 	return took[len(took)/2], took[len(took)*99/100]
+}
+
+// commitsAtOnce is the median time until three durable writes are done that begin together: the nodes of this machine
+// share its disk.
+func commitsAtOnce(t testing.TB, disks []*rawLoop, count int) time.Duration {
+	t.Helper()
+	var took []time.Duration
+	for range count {
+		done := make(chan time.Duration, len(disks))
+		for _, d := range disks {
+			go func() { done <- d.commitTime(t, 1) }()
+		}
+		most := time.Duration(0)
+		for range disks {
+			most = max(most, <-done)
+		}
+		took = append(took, most)
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+func micros(d time.Duration) float64 { return float64(d) / 1e3 }
+
+// BenchmarkClusterIdle is one PUB after the other by a thin client to the leader of three nodes on loopback, beside
+// what it cannot do without: the client's round trip, that of the followers, and a commit.
+func BenchmarkClusterIdle(b *testing.B) {
+	tr := startCluster(b, 3)
+	thin := dialThin(b, tr.at(tr.create(b, "t").Leader).nsq, "t")
+	probe, err := relay.NewLoopbackProbe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = probe.Close() })
+	disks := []*rawLoop{newRawLoop(b), newRawLoop(b), newRawLoop(b)}
+	b.Run("PUB", func(b *testing.B) {
+		const pubs = 1000
+		var idle, trip, ratio, shared []float64
+		for range max(b.N, clusterRounds) {
+			took, err := probe.RoundTrip(thinBodyBytes, pubs)
+			if err != nil {
+				b.Fatal(err)
+			}
+			commit, three := micros(disks[0].commitTime(b, pubs)), micros(commitsAtOnce(b, disks, pubs))
+			p50, _ := thin.latencies(b, pubs)
+			idle, trip = append(idle, micros(p50)), append(trip, micros(took))
+			ratio = append(ratio, micros(p50)/(2*micros(took)+commit))
+			shared = append(shared, micros(p50)/(2*micros(took)+three))
+		}
+		b.ReportMetric(0, "ns/op")
+		b.ReportMetric(median(idle), "p50-µs")
+		b.ReportMetric(median(trip), "round-trip-µs")
+		b.ReportMetric(median(ratio), "p50/sum")
+		b.ReportMetric(median(shared), "p50/sum-of-three-commits-at-once")
+	})
 }
