@@ -133,7 +133,7 @@ func (n *Net) Close() error {
 	var errs []error
 	for i := range n.nodes {
 		if _, err := os.Stat(n.Namespace(i)); err == nil {
-			errs = append(errs, ip("netns del "+n.Namespace(i))) // its end of the pair goes with it, and so does the other
+			errs = append(errs, ip("netns del "+n.name(i))) // its end of the pair goes with it, and so does the other
 		}
 	}
 	for i := range n.nodes {

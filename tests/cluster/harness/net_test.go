@@ -136,6 +136,21 @@ func TestCutAndHeal(t *testing.T) {
 	}
 }
 
+// What NetMissing makes can be taken away. If it cannot, that is a defect and no reason to skip tests: NetMissing would
+// say that the machine has no namespaces.
+func TestCloseOfANet(t *testing.T) {
+	n, err := NewNet(1)
+	if err != nil {
+		t.Skipf("this machine cannot have network namespaces: %v", err)
+	}
+	if err := n.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := filepath.Glob("/run/netns/" + n.prefix + "*"); err != nil || len(left) > 0 {
+		t.Errorf("namespaces are left: %v, %v", left, err)
+	}
+}
+
 // drain waits until both connections work again and reads what was late.
 func drain(t *testing.T, conns ...net.Conn) {
 	t.Helper()
