@@ -46,14 +46,13 @@ type pending struct {
 	next *pending
 }
 
-var pendings = sync.Pool{New: func() any {
-	p := new(pending)
-	p.put.Done = func(*engine.Put) { p.completed() }
-	return p
-}}
+var pendings = sync.Pool{New: func() any { return new(pending) }}
 
 func newPending(c *conn, v verb) *pending {
 	p := pendings.Get().(*pending)
+	if p.put.Done == nil {
+		p.put.Done = func(*engine.Put) { p.completed() }
+	}
 	p.c, p.verb = c, v
 	return p
 }
@@ -82,18 +81,33 @@ func emptied[T any](list []T) []T {
 }
 
 // completed is the Done function of every Put. It runs on the goroutine that completes the put: the engine's committer,
-// or in a cluster also the reader of a connection to another node. It only sets done, and adds the connection to the
-// flusher's queue if this answer is the next one to be sent.
+// or in a cluster also the reader of a connection to another node. It sets done. If this answer is the next one to be
+// sent, it adds the connection to the flusher's queue, or sends the answer itself (answerNow).
 //
 // The order of accesses makes this safe without a lock. completed stores done and then loads first; drain stores first
 // and then loads done. At least one of them sees the other's store, so a completed answer at the head is never left
 // behind.
 func (p *pending) completed() {
-	c := p.c // p may be freed as soon as done is set
+	c, now := p.c, p.put.Alone && p.put.Lone && p.put.Err == nil // p may be freed as soon as done is set
 	p.done.Store(true)
-	if c.answers.first.Load() == p {
+	switch {
+	case c.answers.first.Load() != p:
+	case now:
+		c.answerNow()
+	default:
 		c.srv.flusher.add(c)
 	}
+}
+
+// answerNow sends the answer to a client that waits for it alone, on the goroutine that completes the Put: to wake the
+// flusher takes longer than the write. It never waits: see output.flushAside.
+func (c *conn) answerNow() {
+	if c.queued.Swap(true) { // the flusher, or the reader in submit, will drain
+		return
+	}
+	c.queued.Store(false) // before drain: a Put that completes from here on adds the connection
+	c.drain()
+	c.out.flushAside()
 }
 
 // answers is the queue of the answers that are owed to one client, in the order of its commands.

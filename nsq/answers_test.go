@@ -182,3 +182,48 @@ func TestPublishAllocations(t *testing.T) {
 		t.Errorf("%.3f allocations per message", per)
 	}
 }
+
+// A client that waits for one answer, which comes alone, gets it from the goroutine that completes the Put. All other
+// answers are left to the flusher, which sends those of one commit together.
+func TestLoneAnswerNeedsNoFlusher(t *testing.T) {
+	n := startNode(t, engine.Options{}, Options{})
+	c := n.dial(t)
+	c.send("NOP\n")
+	server := n.onlyConn(t)
+	f := &server.srv.flusher
+	for _, o := range []struct {
+		alone, lone, atOnce bool
+		err                 error
+	}{
+		{alone: true, lone: true, atOnce: true},
+		{alone: false, lone: true}, // the reader may have more to say
+		{alone: true, lone: false},
+		{alone: true, lone: true, err: errors.New("no room")}, // refused with locks held
+	} {
+		p := newPending(server, verbMpub)
+		p.to, p.count = &target{name: "t"}, 1
+		p.put.Alone, p.put.Lone, p.put.Err = o.alone, o.lone, o.err
+		server.answers.push(p)
+		f.mu.Lock() // whoever hands the connection to the flusher waits, and so does the flusher
+		var all sync.WaitGroup
+		all.Go(p.completed)
+		reached := server.queued.Load
+		if o.atOnce {
+			reached = server.answers.idle
+		}
+		end := time.Now().Add(patience)
+		for !reached() && time.Now().Before(end) {
+			runtime.Gosched()
+		}
+		if !reached() || server.answers.idle() != o.atOnce {
+			t.Errorf("%+v: answered at once: %v", o, server.answers.idle())
+		}
+		f.mu.Unlock()
+		all.Wait()
+		eventually(t, "the flusher", func() bool { return server.answers.idle() && !server.queued.Load() })
+	}
+	for range 3 {
+		c.ok()
+	}
+	c.expect(frameError, "E_MPUB_FAILED MPUB failed no room")
+}

@@ -25,7 +25,8 @@
 // # Goroutines and locks
 //
 // A connection has one goroutine, its reader, which does everything except two things. The server's one flusher writes
-// the answers of completed Puts, so that no answer has to wake a goroutine of its connection. A writer goroutine exists
+// the answers of completed Puts, so that no answer has to wake a goroutine of its connection; a lone answer is written
+// by the goroutine that completes its Put (conn.answerNow). A writer goroutine exists
 // only while the peer's receive window is full, or while there is much to encode. The reader of a busy consumer reads
 // every 50 µs what has arrived (moderate.go). Locks are taken in the order
 // answers.mu, output.mu, wire.mu, and in the order Server.mu, flight.mu; the other locks of the package are leaves. No

@@ -44,6 +44,8 @@ type Put struct {
 	// Alone says that the caller does nothing but wait for the answer. An idle engine may then store the put on the
 	// caller's goroutine, within Submit.
 	Alone bool
+	// Lone is a result: no other put was answered together with this one.
+	Lone bool
 }
 
 // Kind says what a put stores. It is set before the put enters an inbox, and never changes.
@@ -218,6 +220,7 @@ func (w *Waiter) Wait(ctx context.Context) (base.ID, error) {
 // when a flush of the commit log completes the commit, and Replica.mu when the committer refuses puts while it seals.
 // An answered put belongs to its submitter.
 func (l *List) Answer(err error) (waiters int) {
+	lone := l.head == l.tail
 	var open gateRef // gate of the puts just answered; opened after the last of consecutive puts that share it
 	for p := l.Pop(); p != nil; p = l.Pop() {
 		if p.Err = err; err != nil {
@@ -227,6 +230,7 @@ func (l *List) Answer(err error) (waiters int) {
 			waiters++
 		}
 		if p.gate == nil {
+			p.Lone = lone
 			p.Done(p)
 			continue
 		}
