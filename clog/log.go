@@ -57,6 +57,17 @@ type Source interface {
 	Failed(err error)
 }
 
+// Holder has work that follows from durable groups and can wait until the next group is on its way to the disk, such as
+// telling clients. The work then overlaps with that write.
+//
+// The log's goroutine calls Hold before it reports groups, and Release once it has handed the next groups to the disk
+// and before it waits for the disk or does a write that may hang. Log.mu is held during both, so neither may wait for
+// anything. Groups that are written on the spot are reported without Hold.
+type Holder interface {
+	Hold()
+	Release()
+}
+
 // Options are the choices of Open. The zero value of an option means its default.
 type Options struct {
 	FileBytes int64 // initial size of a file; checkpoints may require larger ones; default DefaultFileBytes
@@ -140,6 +151,7 @@ type Log struct {
 	mu        lock.Mutex[lock.CommitLog]
 	asleep    bool
 	onSpot    bool   // set during StepOnSpot and WriteOnSpot: write on the calling goroutine
+	held      Holder // Hold was called and Release was not; nil: none
 	unwritten *Group // gathered by GatherOnSpot and not submitted to the disk yet; also the last of inFlight
 	err       error  // first failure, or ErrClosed
 
@@ -174,6 +186,7 @@ type Log struct {
 
 	// Atomics. Any goroutine reads them; each comment ends with the writers.
 	waker    atomic.Pointer[aio.Queue]     // the queue, for Wake; Start and closeQueue
+	holder   atomic.Pointer[Holder]        // SetHolder
 	stopping atomic.Bool                   // Stop
 	starving atomic.Bool                   // the log waits for a buffer; whoever releases one wakes it; nextBuf
 	released atomic.Uint64                 // files below it are not needed; never beyond current; Release
@@ -208,6 +221,9 @@ func (l *Log) MaxPayloadBytes() int { return l.maxPayload }
 func (l *Log) MaxChunkBytes() int {
 	return min(MaxCheckpointChunkBytes, len(l.stage.mem)-GroupHeaderBytes-RecordHeaderBytes)
 }
+
+// SetHolder sets who is told when groups are reported; nil: nobody. The one before may still be called once.
+func (l *Log) SetHolder(h Holder) { l.holder.Store(&h) }
 
 // SetSource sets who supplies records. Call it before Run or Start.
 func (l *Log) SetSource(s Source) { l.source = s }

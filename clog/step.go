@@ -12,7 +12,7 @@ import (
 const maxTurns = 2 * MaxInFlight
 
 // Step does one round of work: it submits groups while there are records, a slot, a buffer and file space, then
-// collects completions and reports groups in order. If there was nothing to do and block is set, Step sleeps until a
+// collects completions, reports groups in order, and submits again. If there was nothing to do and block is set, Step sleeps until a
 // completion or Wake. After a failure it always returns that same error.
 func (l *Log) Step(block bool) (progress bool, err error) {
 	l.mu.Lock()
@@ -26,6 +26,7 @@ func (l *Log) Step(block bool) (progress bool, err error) {
 	if err := l.prep.failure(); err != nil {
 		return false, l.fail("preparing a file", err)
 	}
+	defer l.release()
 	if g := l.unwritten; g != nil { // see GatherOnSpot
 		l.unwritten = nil
 		if err := l.write(g); err != nil {
@@ -33,18 +34,10 @@ func (l *Log) Step(block bool) (progress bool, err error) {
 		}
 		progress = true
 	}
-	for range maxTurns {
-		if len(l.idle) == 0 {
-			break
-		}
-		more, err := l.submitNext()
-		if err != nil {
-			return progress, err
-		}
-		if !more {
-			break
-		}
-		progress = true
+	submitted, err := l.submitAll()
+	progress = progress || submitted
+	if err != nil {
+		return progress, err
 	}
 	// Groups written on the spot may have let their waiters send more records: look again before sleeping.
 	block = block && (!progress || len(l.inFlight) > 0)
@@ -53,10 +46,45 @@ func (l *Log) Step(block bool) (progress bool, err error) {
 		if err != nil {
 			return progress, err
 		}
-		progress = progress || collected
+		if collected { // before release: the next groups are more urgent
+			progress = true
+			if _, err := l.submitAll(); err != nil {
+				return progress, err
+			}
+		}
 	}
 	l.publish()
 	return progress, nil
+}
+
+// submitAll submits groups until there are no records, slots, buffers or room, and says whether it did anything.
+func (l *Log) submitAll() (progress bool, err error) {
+	for range maxTurns {
+		if len(l.idle) == 0 {
+			break
+		}
+		more, err := l.submitNext()
+		if err != nil || !more {
+			return progress, err
+		}
+		progress = true
+	}
+	return progress, nil
+}
+
+// hold and release call the Holder, in pairs. The caller holds mu.
+func (l *Log) hold() {
+	if h := l.holder.Load(); l.held == nil && h != nil && *h != nil {
+		l.held = *h
+		l.held.Hold()
+	}
+}
+
+func (l *Log) release() {
+	if h := l.held; h != nil {
+		l.held = nil
+		h.Release()
+	}
 }
 
 // submitNext submits one group, or gets the file or buffer that the group needs. It returns false when only a
@@ -263,6 +291,7 @@ func (l *Log) write(g *Group) error {
 		return l.fail("writing a group", err)
 	}
 	if (g.solo || l.onSpot) && len(l.inFlight) == 1 {
+		l.release() // the write may hang
 		err := l.current.WriteSyncAt(g.data, at)
 		l.opts.Pulse.End()
 		if err != nil {
@@ -304,7 +333,10 @@ func (l *Log) collect(block bool) (bool, error) {
 		}
 		l.slots[c.Tag].done = true
 	}
-	l.reportDurable()
+	if len(l.completions) > 0 {
+		l.hold()
+		l.reportDurable()
+	}
 	return len(l.completions) > 0, nil
 }
 

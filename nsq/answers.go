@@ -8,7 +8,6 @@ import (
 
 	"penstock/engine"
 	"penstock/internal/lock"
-	"penstock/internal/netio"
 )
 
 const (
@@ -105,6 +104,7 @@ func (c *conn) answerNow() {
 	if c.queued.Swap(true) { // the flusher, or the reader in submit, will drain
 		return
 	}
+	c.crowding.answered(1)
 	c.queued.Store(false) // before drain: a Put that completes from here on adds the connection
 	c.drain()
 	c.out.flushAside()
@@ -214,110 +214,4 @@ func publishFailed(v verb, err error) string {
 		why = "exiting"
 	}
 	return "E_" + v.String() + "_FAILED " + v.String() + " failed " + why
-}
-
-// flusher writes the answers of completed Puts to the sockets. A server has one flusher, with one goroutine (run). The
-// goroutine that completes a Put hands the connection over with add, which never waits. The flusher never waits for a
-// client either: what a socket does not accept at once is left to a writer goroutine of that connection.
-//
-// mu guards queue, and no other lock is taken while it is held.
-type flusher struct {
-	wake chan struct{} // capacity 1: a token says that queue is not empty
-	quit chan struct{}
-
-	mu    lock.Mutex[lock.NSQFlusher]
-	queue []*conn // the connections whose queued is set
-
-	// The following belong to run. A group of the commit log completes Puts of many clients at once, and one system
-	// call writes all of their answers. Separate writes would each wake a client on this machine, and that client would
-	// run before the next one is answered.
-	sender   *netio.Sender // nil: each output is flushed separately
-	sendings []netio.Sending
-	lent     []lentOutput
-}
-
-// lentOutput is the output that lent the chunk of a sending.
-type lentOutput struct {
-	out *output
-	c   chunk
-}
-
-func (f *flusher) add(c *conn) {
-	if c.queued.Swap(true) {
-		return
-	}
-	f.mu.Lock()
-	f.queue = append(f.queue, c)
-	f.mu.Unlock()
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (f *flusher) run() {
-	var batch []*conn
-	defer f.closeSender()
-	for {
-		select {
-		case <-f.wake:
-		case <-f.quit:
-			return
-		}
-		f.mu.Lock()
-		batch, f.queue = f.queue, batch[:0]
-		f.mu.Unlock()
-		for i, c := range batch {
-			batch[i] = nil
-			c.queued.Store(false) // before drain: a Put that completes from here on adds the connection again
-			c.drain()
-			if len(batch) == 1 || !f.collect(&c.out) {
-				c.out.flushAside()
-			}
-		}
-		f.send()
-	}
-}
-
-// collect adds the unsent frames of o to those that send will write. It returns false if the caller has to flush o
-// separately.
-func (f *flusher) collect(o *output) bool {
-	if f.sender == nil {
-		return false
-	}
-	c, ok := o.lend()
-	if !ok {
-		return false
-	}
-	f.sendings = append(f.sendings, netio.Sending{FD: o.fd, Data: c.p})
-	f.lent = append(f.lent, lentOutput{o, c})
-	if len(f.lent) == netio.MaxSendCount {
-		f.send()
-	}
-	return true
-}
-
-// send writes the collected frames to their sockets.
-func (f *flusher) send() {
-	if len(f.lent) == 0 {
-		return
-	}
-	err := f.sender.Send(f.sendings)
-	for i := range f.lent {
-		s, l := &f.sendings[i], &f.lent[i]
-		l.out.giveBack(l.c, s.N, s.Err)
-	}
-	clear(f.sendings)
-	clear(f.lent)
-	f.sendings, f.lent = f.sendings[:0], f.lent[:0]
-	if err != nil {
-		f.closeSender() // from here on each output is flushed separately
-	}
-}
-
-func (f *flusher) closeSender() {
-	if f.sender != nil {
-		f.sender.Close()
-		f.sender = nil
-	}
 }

@@ -156,6 +156,15 @@ func (c *conn) mayPublish(cmd *command) *fault {
 	return nil
 }
 
+// stillGranted reports whether a PUB to the topic is known to be allowed, without asking anybody.
+func (c *conn) stillGranted(topic []byte) bool {
+	if c.srv.auth == nil {
+		return true
+	}
+	l := c.login.Load()
+	return l != nil && c.granted.who == l.who && c.granted.topic == string(topic) && c.srv.auth.Current(l.who, time.Now())
+}
+
 // maySubscribe checks the permission for a SUB, and notes the subscription in login.
 func (c *conn) maySubscribe(topic, channel string) *fault {
 	if c.srv.auth == nil {

@@ -42,31 +42,47 @@ func (c *conn) execute(cmd *command, size int) *fault {
 // publish adds a PUB or DPUB to the current run, or starts a new run. A run becomes one Put.
 func (c *conn) publish(cmd *command, size int) *fault {
 	delay := time.Duration(cmd.number) * time.Millisecond
-	r := c.run
-	if r == nil || r.verb != cmd.verb || r.put.Defer != delay || r.to.name != string(cmd.topic) ||
-		r.addressed != cmd.addressed || r.partition != cmd.partition ||
-		r.count >= maxRunCount || r.bytes >= maxRunBytes {
+	if c.run == nil || !c.run.takes(cmd, delay) {
 		c.submit()
 		if f := c.mayPublish(cmd); f != nil {
 			return f
 		}
 		t, err := c.target(cmd.topic)
-		r = newPending(c, cmd.verb)
-		r.addressed, r.partition = cmd.addressed, cmd.partition
 		if err != nil {
 			c.srv.counts.refusedPublish(err)
-			return &fault{publishRefused(r, err)}
+			refused := newPending(c, cmd.verb)
+			refused.addressed, refused.partition = cmd.addressed, cmd.partition
+			return &fault{publishRefused(refused, err)}
 		}
-		r.to = t
-		r.put.Defer = delay
-		r.buf = c.in.buf
-		r.buf.retain()
-		c.run = r
+		c.begin(cmd, t)
+		c.run.put.Defer = delay
 	}
-	r.put.Messages = append(r.put.Messages, cmd.body)
-	r.count++
-	r.bytes += size
+	c.run.add(cmd, size)
 	return nil
+}
+
+// begin starts a run of PUBs or DPUBs like cmd.
+func (c *conn) begin(cmd *command, to *target) {
+	r := newPending(c, cmd.verb)
+	r.addressed, r.partition = cmd.addressed, cmd.partition
+	r.to = to
+	r.buf = c.in.buf
+	r.buf.retain()
+	c.run = r
+}
+
+// takes reports whether a PUB or DPUB may join the run.
+func (p *pending) takes(cmd *command, delay time.Duration) bool {
+	return p.verb == cmd.verb && p.put.Defer == delay && p.to.name == string(cmd.topic) &&
+		p.addressed == cmd.addressed && p.partition == cmd.partition &&
+		p.count < maxRunCount && p.bytes < maxRunBytes
+}
+
+// add adds a PUB or DPUB to the run.
+func (p *pending) add(cmd *command, size int) {
+	p.put.Messages = append(p.put.Messages, cmd.body)
+	p.count++
+	p.bytes += size
 }
 
 // publishBatch makes one Put from an MPUB.
@@ -98,16 +114,27 @@ func (c *conn) submit() {
 		return
 	}
 	c.run = nil
-	to := p.to
 	// A client that waits for each answer leaves the reader nothing else to do, so the engine may store the put on this
 	// goroutine. The answer then goes out with the reader's own flush, and the flusher need not wake up. While c.queued
 	// is set, a completion does not add the connection to the flusher's queue.
 	alone := (p.count == 1) && len(c.in.unread()) == 0 && c.answers.idle()
-	p.put.Alone = alone
+	c.lone = alone
+	c.owe(p)
+	c.send(p, alone)
+}
+
+// owe adds a Put that will be sent to the answers.
+func (c *conn) owe(p *pending) {
 	if sampled() {
 		p.arrived = c.lastByte.Load()
 	}
 	c.answers.push(p)
+}
+
+// send hands a Put that is owed to the engine. alone: see submit.
+func (c *conn) send(p *pending, alone bool) {
+	to := p.to
+	p.put.Alone = alone
 	if alone {
 		c.queued.Store(true)
 	}

@@ -51,6 +51,7 @@ type conn struct {
 	run     *pending  // pipelined publishes that will become one Put; nil: none
 	last    *target   // the target of the last publish; nil: none
 	pace    pace      // of a consumer's reads
+	lone    bool      // the commands that were handled last were one PUB whose answer the client waits for
 	settled uint64    // FIN and REQ so far
 	ready   int       // of the last RDY
 	settles bool      // the commands that were handled last had a FIN, REQ, TOUCH or RDY
@@ -64,6 +65,14 @@ type conn struct {
 	login    atomic.Pointer[login] // nil: no successful AUTH yet
 	granted  granted
 	stranger bool
+
+	// While the connection is in Server.poll, the fields above and these belong to the poll's goroutine.
+	lonely   int      // reads in a row in which no other publisher had input
+	unsent   *pending // a Put that the engine refused to take without waiting; it is among the answers
+	pollErr  error    // of a read by the poll
+	crowding crowding
+	returned chan struct{} // capacity 1: the poll has given the connection back
+	pollFD   int32         // its descriptor while it is in the poll, else 0; guarded by publisherPoll.mu
 
 	reserved int64 // of Server.large, for the command that is being received
 
@@ -99,14 +108,15 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 		return nil, err
 	}
 	c := &conn{
-		srv:     s,
-		remote:  nc.RemoteAddr().String(),
-		started: time.Now(),
-		parser:  parser{limits: s.opts.limits(), heartbeats: true, tlsRequired: s.opts.TLS.Required != requiredNot},
-		flight:  flight{most: s.opts.MaxInFlightBytes},
-		pace:    pace{within: int64(s.opts.moderationPace)},
-		stopped: make(chan struct{}),
-		kick:    make(chan struct{}, 1),
+		srv:      s,
+		remote:   nc.RemoteAddr().String(),
+		started:  time.Now(),
+		parser:   parser{limits: s.opts.limits(), heartbeats: true, tlsRequired: s.opts.TLS.Required != requiredNot},
+		flight:   flight{most: s.opts.MaxInFlightBytes},
+		pace:     pace{within: int64(s.opts.moderationPace)},
+		stopped:  make(chan struct{}),
+		kick:     make(chan struct{}, 1),
+		returned: make(chan struct{}, 1),
 	}
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	host, _, _ := net.SplitHostPort(c.remote)
@@ -189,6 +199,12 @@ func (c *conn) readLoop() error {
 				return nil
 			}
 		}
+		if c.stream == nil && c.lone && c.crowding.isOne() {
+			if err := c.srv.poll.serve(c); err != nil {
+				return err
+			}
+			continue // the poll may have left commands
+		}
 		if err := c.read(c.parser.need); err != nil {
 			return err
 		}
@@ -239,6 +255,7 @@ func (c *conn) handle() *fault {
 		c.in.r += n
 		consumed += n
 	}
+	c.lone = false
 	c.submit()
 	if c.settles = c.pump; c.pump {
 		c.pump = false
@@ -251,13 +268,18 @@ func (c *conn) handle() *fault {
 	if c.parser.exceeded {
 		c.countStranger(&c.srv.counts.strangerBytes, f.text)
 	}
+	c.handled(consumed)
+	return f
+}
+
+// handled notes since when a command is incomplete, after consumed bytes of commands were executed.
+func (c *conn) handled(consumed int) {
 	switch {
 	case len(c.in.unread()) == 0:
 		c.commandSince.Store(0)
 	case consumed > 0 || c.commandSince.Load() == 0:
 		c.commandSince.Store(c.srv.now())
 	}
-	return f
 }
 
 // refuse ends the connection with an error frame, after the answers that are still owed. A fault without text sends no
@@ -358,6 +380,7 @@ func (c *conn) stop() {
 		return
 	}
 	c.out.interrupt()
+	c.srv.poll.recall(c)
 	close(c.stopped)
 	c.signal()
 }
@@ -421,14 +444,16 @@ func (c *conn) wait(ready func() bool) {
 
 // waitRoom blocks the reader while the connection has more answers owed, or more unsent output, than it may have.
 func (c *conn) waitRoom() {
-	o := &c.srv.opts
-	full := func() bool {
-		return c.answers.exceeds(o.MaxConnInFlightCount, o.MaxConnInFlightBytes) || c.out.backlog()
-	}
-	if full() {
+	if c.full() {
 		c.out.flush()
-		c.wait(func() bool { return c.stopping.Load() || !full() })
+		c.wait(func() bool { return c.stopping.Load() || !c.full() })
 	}
+}
+
+// full reports whether the connection has as many answers owed, or as much unsent output, as it may have.
+func (c *conn) full() bool {
+	o := &c.srv.opts
+	return c.answers.exceeds(o.MaxConnInFlightCount, o.MaxConnInFlightBytes) || c.out.backlog()
 }
 
 // target returns the topic to publish to, and creates it if necessary. It remembers the last topic, because producers

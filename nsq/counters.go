@@ -20,7 +20,7 @@ type counters struct {
 
 	// Refused strangers, see stranger.go: too many connections, too large bodies, no AUTH in time.
 	strangerConns, strangerBytes, strangerTime atomic.Uint64
-	moderated                                  atomic.Uint64 // reads of moderated consumers that brought something
+	moderated                                  atomic.Uint64 // reads of moderated consumers and polled publishers
 	inputWaits                                 atomic.Uint64 // commands that waited in conn.reserve
 
 	requests sync.Map // metrics.Request to *atomic.Uint64; one for each route and status that occurred
@@ -141,7 +141,7 @@ func (s *Server) meter() metrics.ServerMeter {
 			"time": s.counts.strangerTime.Load(),
 		},
 		LargeInputBytes: s.largeBytes.Load(), LargeInputWaits: s.counts.inputWaits.Load(),
-		ModeratedReads: s.counts.moderated.Load(),
+		ModeratedReads: s.counts.moderated.Load(), PolledPublishers: s.poll.size.Load(),
 	}
 	m.Publishes = map[string]*metrics.Durations{"nsq": &s.counts.overNSQ, "http": &s.counts.overHTTP}
 	m.Connections["lookup"], m.Connections["lookup_tcp"] = s.lookups.Connections()

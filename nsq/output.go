@@ -205,6 +205,13 @@ func (o *output) backlog() bool {
 	return o.unsent > o.bound && o.failed == nil
 }
 
+// unflushed reports whether frames wait for a flush that nobody is making.
+func (o *output) unflushed() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.busy && o.failed == nil && (o.next.k != nil || o.encodedLeft())
+}
+
 // stopsDelivery reports whether the consumer is stopped because the client does not read.
 func (o *output) stopsDelivery() bool {
 	o.mu.Lock()

@@ -52,6 +52,7 @@ type Server struct {
 	// httpsBound is the listener below httpsLn, which counts the connections.
 	httpsBound net.Listener
 	flusher    flusher
+	poll       publisherPoll
 
 	certs *certificates   // nil: TLS is not offered
 	auth  *auth.Authority // nil: every client may do everything
@@ -121,10 +122,15 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		}
 		return nil, err
 	}
-	if s.flusher.sender, err = newSender(e); err != nil {
-		s.opts.Logger.Info("each answer is written with a system call of its own", "why", err)
+	for _, a := range []*answering{&s.flusher.own, &s.flusher.logged} {
+		if a.sender, err = newSender(e); err != nil {
+			s.opts.Logger.Info("each answer is written with a system call of its own", "why", err)
+		}
 	}
+	e.HoldAnswers(&s.flusher)
 	s.helpers.Go(s.flusher.run)
+	s.poll.open(s)
+	s.helpers.Go(s.poll.run)
 	s.helpers.Go(s.sweep)
 	s.startStatsd()
 	if f := s.opts.Front; f != nil {
@@ -349,8 +355,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		<-gone
 	}
 	s.cancel()
-	s.stopOnce.Do(func() { close(s.quit) })
-	s.helpers.Wait()
+	s.stopOnce.Do(func() {
+		close(s.quit)
+		s.poll.stop()
+		s.engine.HoldAnswers(nil)
+		s.helpers.Wait()
+		s.flusher.close()
+		s.poll.free()
+	})
 	s.lookups.Close()
 	for _, w := range webs {
 		_ = w.server.Close() // requests that did not end in time

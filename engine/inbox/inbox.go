@@ -91,6 +91,10 @@ func (b *Inbox) Enter(ctx context.Context, p *Put) (first, alone bool, err error
 	p.Box, p.gate = b, nil
 	b.mu.Lock()
 	if b.closed == nil && !p.Kind.Internal() && !b.admits(size) {
+		if p.NoWait {
+			b.mu.Unlock()
+			return false, false, base.ErrOverloaded
+		}
 		if err := b.awaitRoom(ctx, size); err != nil {
 			b.mu.Unlock()
 			return false, false, err

@@ -44,6 +44,8 @@ type Put struct {
 	// Alone says that the caller does nothing but wait for the answer. An idle engine may then store the put on the
 	// caller's goroutine, within Submit.
 	Alone bool
+	// NoWait makes Submit return ErrOverloaded at once if the inbox is full.
+	NoWait bool
 	// Lone is a result: no other put was answered together with this one.
 	Lone bool
 }

@@ -56,15 +56,17 @@ type (
 	ClusterTasks struct{}
 	ClusterStore struct{}
 
-	NSQServer  struct{}
-	NSQFlight  struct{}
-	NSQAnswers struct{}
-	NSQOutput  struct{}
-	NSQWire    struct{}
-	NSQFlusher struct{}
-	Backup     struct{} // engine.backupSlot
-	NSQTargets struct{}
-	NSQSketch  struct{}
+	NSQLogAnswers struct{} // nsq.flusher.logMu
+	NSQServer     struct{}
+	NSQFlight     struct{}
+	NSQAnswers    struct{}
+	NSQOutput     struct{}
+	NSQWire       struct{}
+	NSQPoll       struct{} // nsq.publisherPoll.mu
+	NSQFlusher    struct{}
+	Backup        struct{} // engine.backupSlot
+	NSQTargets    struct{}
+	NSQSketch     struct{}
 
 	SegmentLog     struct{}
 	SegmentMapping struct{}
@@ -114,11 +116,13 @@ var order = [...]any{
 	NodeConn{},
 	ClusterTasks{},
 	ClusterStore{},
+	NSQLogAnswers{},
 	NSQServer{},
 	NSQFlight{},
 	NSQAnswers{},
 	NSQOutput{},
 	NSQWire{},
+	NSQPoll{},
 	NSQFlusher{},
 	Backup{},
 	NSQTargets{},

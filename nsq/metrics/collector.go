@@ -173,7 +173,8 @@ type ServerMeter struct {
 	StrangersRefused map[string]uint64 // by reason
 	LargeInputBytes  int64             // reserved for commands above 64 KiB that are arriving
 	LargeInputWaits  uint64            // such commands that had to wait
-	ModeratedReads   uint64            // from consumers for which FINs are gathered for a moment
+	ModeratedReads   uint64            // for which the commands of a moment were gathered
+	PolledPublishers int64             // connections that are read by one goroutine
 
 	Requests  map[Request]uint64
 	Publishes map[string]*Durations // of a sample of the publishes that were answered OK, by protocol
@@ -207,6 +208,7 @@ func collectServer(w writer, m ServerMeter) {
 	w.set(largeInput, float64(m.LargeInputBytes))
 	w.set(largeInputWaits, float64(m.LargeInputWaits))
 	w.set(moderatedReads, float64(m.ModeratedReads))
+	w.set(polledPublishers, float64(m.PolledPublishers))
 	for r, n := range m.Requests {
 		w.set(httpRequests, float64(n), r.Route, strconv.Itoa(r.Code))
 	}

@@ -141,7 +141,10 @@ var (
 	largeInputWaits = define(ofClients, counter, "large_input_waits_total",
 		"Commands that waited because max-large-input-bytes was reached.")
 	moderatedReads = define(ofClients, counter, "moderated_reads_total",
-		"Reads from consumers that have many messages in flight, for which the commands of some 50 µs were gathered.")
+		"Reads for which the commands of some 50 µs were gathered: from consumers that have many messages in flight, and "+
+			"from crowds of publishers.")
+	polledPublishers = define(ofClients, gauge, "polled_publishers",
+		"Connections of publishers that are one of a crowd, so that one goroutine reads them all.")
 	authFailures = define(ofClients, counter, "auth_failures_total",
 		"Requests and commands that were refused because their client proved nothing, or may not do that.")
 	httpRequests = define(ofClients, counter, "http_requests_total",
