@@ -13,13 +13,20 @@ import (
 
 	"penstock/engine"
 	"penstock/segment"
+	"penstock/segment/aio"
 )
 
 func openEngine(b *testing.B) *engine.Engine {
 	b.Helper()
-	e, err := engine.Open(context.Background(), engine.Options{
-		DataPath: b.TempDir(), IO: os.Getenv("PENSTOCK_IO"), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
-	})
+	return openEngineWith(b, engine.Options{DataPath: b.TempDir(), IO: string(ioMode())})
+}
+
+func ioMode() aio.Mode { return aio.Mode(os.Getenv("PENSTOCK_IO")) }
+
+func openEngineWith(b *testing.B, o engine.Options) *engine.Engine {
+	b.Helper()
+	o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	e, err := engine.Open(context.Background(), o)
 	if err != nil {
 		b.Fatal(err)
 	}
