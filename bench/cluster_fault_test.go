@@ -32,6 +32,20 @@ func p99s(b *testing.B, cfg load.Config, rounds int) (all []float64) {
 	return all
 }
 
+// p99sUntil are the p99 of short rounds until ended has a value, and that value. A round counts if ended had none at
+// its end.
+func p99sUntil(b *testing.B, cfg load.Config, ended <-chan time.Duration) (all []float64, took time.Duration) {
+	for {
+		v := p99(publish(b, cfg))
+		select {
+		case took = <-ended:
+			return all, took
+		default:
+			all = append(all, v)
+		}
+	}
+}
+
 func publish(b *testing.B, cfg load.Config) *load.Report {
 	b.Helper()
 	r, err := load.Publish(context.Background(), cfg)
@@ -135,17 +149,7 @@ func BenchmarkClusterCatchUp(b *testing.B) {
 			}
 			caught <- time.Since(start)
 		}()
-		// A round counts if the follower had not caught up at its end.
-		var during []float64
-		var took time.Duration
-		for took == 0 {
-			v := p99(publish(b, cfg))
-			select {
-			case took = <-caught:
-			default:
-				during = append(during, v)
-			}
-		}
+		during, took := p99sUntil(b, cfg, caught)
 		if p, seen := tr.partition(topic); p == nil || len(p.ISR) != 3 {
 			b.Fatalf("the follower did not catch up within %v: %s", took, seen)
 		}
@@ -160,5 +164,51 @@ func BenchmarkClusterCatchUp(b *testing.B) {
 			b.ReportMetric(median(during), "catching-up-p99-µs")
 			b.ReportMetric(median(during)/before, "catching-up/before")
 		}
+	})
+}
+
+// backlogCount is how many messages a consumer is behind.
+const backlogCount = 4_000_000
+
+// BenchmarkClusterBacklog is the p99 of writes while a consumer works off a backlog, and how quickly it does.
+func BenchmarkClusterBacklog(b *testing.B) {
+	tr := startCluster(b, 3)
+	topic := ledByFirst(b, tr)
+	b.Run("messages="+strconv.Itoa(backlogCount), func(b *testing.B) {
+		n1 := tr.at("n1")
+		cfg := steady(n1, topic)
+		load1 := loadBefore(b)
+		var before, during, ratio, rate []float64
+		for i := range max(b.N, 3) {
+			sub := n1.config(topic)
+			sub.Channel = "c" + strconv.Itoa(i)
+			post(b, n1.http, "/channel/create?topic="+topic+"&channel="+sub.Channel)
+			fill := n1.config(topic)
+			fill.Connections, fill.InFlight, fill.Batch, fill.Duration, fill.WarmUp = 4, 4, 100, 0, 0
+			fill.Messages = backlogCount
+			publish(b, fill)
+			before = append(before, median(p99s(b, cfg, faultRounds)))
+
+			sub.Messages, sub.Duration, sub.WarmUp = backlogCount, 0, 0
+			ended, start := make(chan time.Duration, 1), time.Now()
+			var failed error
+			go func() {
+				_, failed = load.Consume(context.Background(), sub)
+				ended <- time.Since(start)
+			}()
+			seen, took := p99sUntil(b, cfg, ended)
+			if failed != nil || len(seen) == 0 {
+				b.Fatalf("%d rounds while the consumer was behind: %v", len(seen), failed)
+			}
+			during, rate = append(during, median(seen)), append(rate, backlogCount/took.Seconds())
+			ratio = append(ratio, during[i]/before[i])
+			post(b, n1.http, "/channel/delete?topic="+topic+"&channel="+sub.Channel)
+		}
+		b.ReportMetric(0, "ns/op")
+		b.ReportMetric(load1, "load-before")
+		b.ReportMetric(median(before), "before-p99-µs")
+		b.ReportMetric(median(during), "behind-p99-µs")
+		b.ReportMetric(median(rate), "consumed-msg/s")
+		b.ReportMetric(median(ratio), "behind/before")
 	})
 }
