@@ -7,7 +7,8 @@
 // There is no lock, and no state besides the rows. To change something, a node takes the rows as its watch has brought
 // them, decides, and writes the result in one transaction, which compares the rows that the decision is based on. If
 // one of them has changed, the node reads and decides again. So it does not matter how old a node's view is, or how
-// long its process stood still: the store refuses an outdated decision.
+// long its process stood still: the store refuses an outdated decision. The changes of many partitions that one node
+// makes at the same time share transactions: those of the ISR in isr.go, and those of the controller in controller.go.
 //
 // Time only decides when somebody is asked to act. When a lease runs out, the controller elects. The election is safe
 // because of the epoch in the partition's row, which the replicas enforce (package replicate).

@@ -85,7 +85,7 @@ func (s *store) ChangeISR(ctx context.Context, id meta.PartitionID, want *replic
 		}
 		next := edit(&row.Partition)
 		next.State.ISR = slices.Clone(want.ISR)
-		ok, _, err := s.putPartition(ctx, next, row.rev, conds)
+		ok, err := s.putISR(ctx, next, row.rev, conds)
 		if ok || err != nil {
 			return next.State, err
 		}

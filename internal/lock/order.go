@@ -55,6 +55,7 @@ type (
 
 	ClusterTasks struct{}
 	ClusterStore struct{}
+	ClusterISR   struct{}
 
 	NSQLogAnswers struct{} // nsq.flusher.logMu
 	NSQServer     struct{}
@@ -116,6 +117,7 @@ var order = [...]any{
 	NodeConn{},
 	ClusterTasks{},
 	ClusterStore{},
+	ClusterISR{},
 	NSQLogAnswers{},
 	NSQServer{},
 	NSQFlight{},
