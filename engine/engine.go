@@ -113,7 +113,7 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 		Host: h, Log: e.log, Clock: e.clock, Disk: disk, Counters: &e.counters, Pulse: &e.pulse, Stop: e.stop,
 		CommitFileBytes: o.CommitFileBytes, CommitLiveBytes: o.CommitLiveBytes, GroupsInFlight: o.GroupsInFlight,
 		MinSegmentBytes: o.MinSegmentBytes, MaxSegmentBytes: o.MaxSegmentBytes,
-		MaxOpenSegments: o.MaxOpenSegments, RetentionInterval: o.RetentionInterval,
+		MaxOpenSegments: o.MaxOpenSegments, MaxMappedSegments: o.MaxMappedSegments, RetentionInterval: o.RetentionInterval,
 		MaxInboxBytes: o.MaxInboxBytes, MaxNodeInboxBytes: o.MaxNodeInboxBytes, MaxStateBytes: o.MaxStateBytes,
 		PublishTimeout: o.PublishTimeout, AdmitTimeout: o.AdmitTimeout, SlowCommit: o.SlowCommit,
 		UnknownKind: o.unknownKind, MarkAfter: o.markAfter, Startup: o.Startup,

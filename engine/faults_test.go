@@ -12,7 +12,7 @@ var notFaults = map[string]bool{
 	"StallsBuffer": true, "StallsFile": true, "StallsFull": true,
 	"CommitLiveBytes": true, "CommitRoomBytes": true, "CommitFileBytes": true, "StateBytes": true,
 	"FreeBuffers": true, "Buffers": true, "WaitingBytes": true, "Overloaded": true,
-	"SegmentBytes": true, "SegmentSyncs": true, "OpenSegments": true, "TrimmedBytes": true,
+	"SegmentBytes": true, "SegmentSyncs": true, "OpenSegments": true, "MappedSegments": true, "TrimmedBytes": true,
 	"ISRChanges": true, "Partitions": true,
 	"DiskWaitedMs": true, "DiskProbes": true,
 	"ScrubRounds": true, "ScrubBytes": true, "ScrubPartitions": true, "ScrubRunning": true,

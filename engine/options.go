@@ -12,6 +12,7 @@ import (
 	"penstock/engine/inbox"
 	"penstock/netproto"
 	"penstock/replicate"
+	"penstock/segment"
 	"penstock/segment/aio"
 )
 
@@ -47,6 +48,9 @@ type Options struct {
 	// MaxOpenSegments is how many partitions may have segment files open. A file is open from its first write until it
 	// is synced; beyond this number, the files that were opened first are synced earlier. (2048)
 	MaxOpenSegments int
+	// MaxMappedSegments is how many segments may stay mapped into memory while nobody reads them. (16,384; Linux allows
+	// a process 65,530 mappings)
+	MaxMappedSegments int
 
 	// Retention removes whole segments, even if messages in them are not confirmed. The first three fields apply to
 	// topics whose own setting is 0 (TopicSettings).
@@ -159,6 +163,7 @@ func (o *Options) setDefaults() error {
 	def(&o.MinSegmentBytes, 1<<20)
 	def(&o.MaxSegmentBytes, 128<<20)
 	defInt(&o.MaxOpenSegments, flush.DefaultMaxOpenSegments)
+	defInt(&o.MaxMappedSegments, segment.DefaultMaxMappings)
 	defDur(&o.RetentionInterval, 5*time.Second)
 	defInt(&o.MaxMessageBytes, 1<<20)
 	defInt(&o.MaxBatchBytes, 6<<20)

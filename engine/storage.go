@@ -46,13 +46,14 @@ type StorageStats struct {
 	FreeBuffers int   `json:"buffers_free"` // of Buffers
 	Buffers     int   `json:"buffers"`      // of 1 MiB each
 	// WaitingBytes: bytes of puts that wait in the inboxes, accurate to 16 KiB per partition.
-	WaitingBytes int64  `json:"inbox_bytes"`
-	Overloaded   uint64 `json:"puts_refused_overloaded"` // see ErrOverloaded
-	SegmentBytes uint64 `json:"segment_bytes"`           // written to segments
-	SegmentSyncs uint64 `json:"segment_syncs"`           // fdatasync calls on segment files
-	OpenSegments int    `json:"open_segments"`           // partitions with open segment files; see Options.MaxOpenSegments
-	TrimmedBytes uint64 `json:"retention_removed_bytes"` // removed by retention
-	ISRChanges   uint64 `json:"isr_changes"`             // changes of the ISR that leaders on this node proposed
+	WaitingBytes   int64  `json:"inbox_bytes"`
+	Overloaded     uint64 `json:"puts_refused_overloaded"` // see ErrOverloaded
+	SegmentBytes   uint64 `json:"segment_bytes"`           // written to segments
+	SegmentSyncs   uint64 `json:"segment_syncs"`           // fdatasync calls on segment files
+	OpenSegments   int    `json:"open_segments"`           // partitions with open segment files; see Options.MaxOpenSegments
+	MappedSegments int    `json:"mapped_segments"`         // see Options.MaxMappedSegments
+	TrimmedBytes   uint64 `json:"retention_removed_bytes"` // removed by retention
+	ISRChanges     uint64 `json:"isr_changes"`             // changes of the ISR that leaders on this node proposed
 	// ISRHeldBack: changes of the ISR that were not proposed, because a replica joined and left too often.
 	ISRHeldBack uint64 `json:"isr_changes_held_back"`
 	// AbsentReplicas: answers of other nodes that they have no copy of a partition that this node leads.
@@ -107,8 +108,8 @@ func (e *Engine) Storage() StorageStats {
 		StateBytes: m.State, FreeBuffers: m.Free, Buffers: m.Buffers, WaitingBytes: m.Waiting,
 		Overloaded:   c.Overloaded.Load(),
 		SegmentBytes: c.SegmentBytes.Load(), SegmentSyncs: c.SegmentSyncs.Load(), TrimmedBytes: c.TrimmedBytes.Load(),
-		OpenSegments: e.store.Flusher().OpenSegments(),
-		ISRChanges:   c.ISRChanges.Load(), ISRHeldBack: c.ISRHeldBack.Load(), AbsentReplicas: c.AbsentReplicas.Load(),
+		OpenSegments: e.store.Flusher().OpenSegments(), MappedSegments: e.store.MappedSegments(),
+		ISRChanges: c.ISRChanges.Load(), ISRHeldBack: c.ISRHeldBack.Load(), AbsentReplicas: c.AbsentReplicas.Load(),
 		FramesNoCopy:    c.FramesWithoutCopy.Load(),
 		Stranded:        c.Stranded.Load(),
 		DelaysCorrected: c.DelaysCorrected.Load(),

@@ -289,6 +289,7 @@ func (f *segFile) mapped() (aio.Mapping, error) {
 		f.mapping = m
 		f.isMapped.Store(true)
 		f.log.mapped.Add(1)
+		f.log.opts.Mappings.add(f.log, 1)
 		m = nil
 	}
 	kept := f.mapping
@@ -350,6 +351,7 @@ func (f *segFile) takeMapping() aio.Mapping {
 		f.mapping = nil
 		f.isMapped.Store(false)
 		f.log.mapped.Add(-1)
+		f.log.opts.Mappings.add(f.log, -1)
 	}
 	return m
 }

@@ -25,6 +25,8 @@ const (
 type Options struct {
 	IndexEveryBytes   int // distance between index entries; 0: DefaultIndexEveryBytes
 	MaxMappedSegments int // segments that stay mapped while nobody reads them; 0: DefaultMaxMappedSegments
+	// Mappings bounds the mapped segments of all logs that have the same one; nil: there is no such bound.
+	Mappings *Mappings
 }
 
 func (o *Options) setDefaults() {

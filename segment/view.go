@@ -354,6 +354,7 @@ func (l *Log) mapSegment(f *segFile) (aio.Mapping, error) {
 	}
 	m, err := f.mapped()
 	l.shedMappings(l.opts.MaxMappedSegments)
+	l.opts.Mappings.shed()
 	return m, err
 }
 

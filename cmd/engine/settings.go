@@ -142,6 +142,8 @@ func storageSettings(o *engine.Options) []*setting {
 		row("max-segment-bytes", "128MiB", size64(&o.MaxSegmentBytes, 4096), "maximum size of a segment"),
 		row("max-open-segments", "2048", count(&o.MaxOpenSegments, 64),
 			"maximum number of partitions with segment files open; beyond it, written ones are synced and closed earlier"),
+		row("max-mapped-segments", "16384", count(&o.MaxMappedSegments, 64),
+			"maximum number of segments that stay mapped into memory while nobody reads them"),
 		row("read-ahead-bytes", "256KiB", size(&o.ReadAheadBytes, 4096),
 			"maximum number of bytes to read from a segment at once"),
 	}

@@ -255,5 +255,5 @@ func (r *Recovery) fill(pt *Partition, rp *replay.Partition) error {
 }
 
 func (s *Store) segmentOptions() segment.Options {
-	return segment.Options{}
+	return segment.Options{Mappings: s.mappings}
 }

@@ -43,6 +43,7 @@ type Store struct {
 	replicas  *Node // nil on a single node
 	committer committer
 	flusher   *flush.Flusher
+	mappings  *segment.Mappings
 	asyncFree inbox.AsyncPuts
 
 	folder   replay.Folder
@@ -72,6 +73,7 @@ type Options struct {
 	MinSegmentBytes   int64
 	MaxSegmentBytes   int64
 	MaxOpenSegments   int           // most partitions that have written segment files open
+	MaxMappedSegments int           // most segments that stay mapped, of all partitions
 	RetentionInterval time.Duration // between two searches for segments that retention may remove
 	MaxInboxBytes     int64         // most bytes of puts that wait at one partition
 	MaxNodeInboxBytes int64         // most bytes of puts that wait at all partitions
@@ -106,12 +108,15 @@ type Counters struct {
 func New(o Options) *Store {
 	s := &Store{
 		host: o.Host, log: o.Log, clock: o.Clock, disk: o.Disk, opts: o, counters: o.Counters, pulse: o.Pulse, stop: o.Stop,
-		folder: replay.Folder{Unknown: o.UnknownKind},
+		folder: replay.Folder{Unknown: o.UnknownKind}, mappings: segment.NewMappings(o.MaxMappedSegments),
 	}
 	s.inboxes.Limit(o.MaxInboxBytes, o.MaxNodeInboxBytes, o.PublishTimeout, o.AdmitTimeout)
 	s.inboxes.Tell(&o.Counters.Overloaded, func() { s.clog.Wake() })
 	return s
 }
+
+// MappedSegments returns how many segments are mapped. Any goroutine may call it.
+func (s *Store) MappedSegments() int { return s.mappings.Count() }
 
 // Begin makes the buffers, the committer and the flusher. It is called before recovery.
 func (s *Store) Begin(bufferBytes int64) (err error) {

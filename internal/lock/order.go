@@ -69,8 +69,9 @@ type (
 	NSQTargets    struct{}
 	NSQSketch     struct{}
 
-	SegmentLog     struct{}
-	SegmentMapping struct{}
+	SegmentLog      struct{}
+	SegmentMapping  struct{}
+	SegmentMappings struct{} // Mappings.mu, of the node
 )
 
 // order is the order in which classes are taken. Locks that are held during long operations come first: their holders
@@ -131,4 +132,5 @@ var order = [...]any{
 	NSQSketch{},
 	SegmentLog{},
 	SegmentMapping{},
+	SegmentMappings{},
 }

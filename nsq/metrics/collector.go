@@ -151,6 +151,7 @@ func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
 	w.set(buffers, float64(s.Buffers))
 	w.set(segmentWritten, float64(s.SegmentBytes))
 	w.set(openSegments, float64(s.OpenSegments))
+	w.set(mappedSegments, float64(s.MappedSegments))
 	w.set(retentionRemoved, float64(s.TrimmedBytes))
 	w.set(diskFull, oneIf(s.DiskFull))
 	for _, state := range []string{"good", "slow", "hung", "failed"} {

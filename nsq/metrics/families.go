@@ -108,6 +108,8 @@ var (
 		"Bytes written to segments.")
 	openSegments = define(ofStorage, gauge, "open_segments",
 		"Partitions that have segment files open, because they were written and not synced; at most max-open-segments.")
+	mappedSegments = define(ofStorage, gauge, "mapped_segments",
+		"Segments that are mapped into memory; without those that are being read at most max-mapped-segments.")
 	retentionRemoved = define(ofStorage, counter, "retention_removed_bytes_total",
 		"Bytes of segments that retention has removed.")
 	diskFree = define(ofStorage, gauge, "disk_free_bytes",
