@@ -22,9 +22,22 @@ func (l *Log) StepOnSpot() bool {
 		return false
 	}
 	defer l.mu.Unlock()
-	if !l.canStepOnSpot() {
-		return false
-	}
+	return l.canStepOnSpot() && l.stepHere()
+}
+
+// StepBeside is StepOnSpot for an ordinary goroutine that has nothing to do but the log's work while groups are small.
+// It waits for the lock, and so may hang as long as the disk does.
+//
+// The driving goroutine of a ring is bound to a thread. Each time it lets others run, or is woken, the processor changes
+// threads twice, which costs more than a fast device's write. An ordinary goroutine costs a fraction of that.
+func (l *Log) StepBeside() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.canStepOnSpot() && l.stepHere()
+}
+
+// stepHere does one round on the calling goroutine, which holds mu, and says whether there was something to do.
+func (l *Log) stepHere() bool {
 	l.onSpot = true
 	more, err := l.submitNext()
 	l.onSpot = false
@@ -35,10 +48,18 @@ func (l *Log) StepOnSpot() bool {
 	return more
 }
 
-// canStepOnSpot says that a caller may do the log's work: the driving goroutine sleeps, nothing is in flight, and the
-// next group needs no new file. The caller holds mu.
-func (l *Log) canStepOnSpot() bool {
-	return l.asleep && l.err == nil && l.current != nil && l.prep.failure() == nil && !l.stopping.Load() &&
+// CanLeave says that the driving goroutine calls, and that StepBeside could do what it is about to do once it sleeps.
+// The Source calls it in Gather: if it leaves its records in place, it must see to it that StepBeside is called, and
+// Wake if StepBeside returns false.
+func (l *Log) CanLeave() bool { return !l.onSpot && l.canStep() }
+
+// canStepOnSpot says that a caller may do the log's work while the driving goroutine sleeps. The caller holds mu.
+func (l *Log) canStepOnSpot() bool { return l.asleep && l.canStep() }
+
+// canStep says that one write can make the next group durable: nothing is in flight, and the group needs no new file.
+// The caller holds mu.
+func (l *Log) canStep() bool {
+	return l.err == nil && l.current != nil && l.prep.failure() == nil && !l.stopping.Load() &&
 		len(l.inFlight) == 0 && l.room() >= max(l.wantRoom, l.minRoom()) && !l.renews()
 }
 

@@ -214,3 +214,43 @@ func TestWriteOnSpotFails(t *testing.T) {
 	}
 	closeLog(t, l)
 }
+
+// TestStepBeside checks that StepBeside waits for the lock, makes what waits durable before it returns, and does nothing
+// once the log is to stop: then the log's own goroutine writes the rest. CanLeave says beforehand which of the two holds.
+func TestStepBeside(t *testing.T) {
+	_, m, l, ran := spotLog(t)
+	beside := 0
+	for n := uint64(2); n < 5; n++ {
+		l.mu.Lock()
+		m.put(1)
+		if l.onSpot = true; l.CanLeave() {
+			t.Error("whoever does the log's work for it would leave it to itself")
+		}
+		l.onSpot = false
+		left, stepped := l.CanLeave(), make(chan bool, 1)
+		go func() { stepped <- l.StepBeside() }()
+		l.mu.Unlock()
+		if <-stepped {
+			if beside++; !left || m.durable() != n {
+				t.Errorf("%d records are durable, want %d; the log could leave them: %v", m.durable(), n, left)
+			}
+			continue
+		} // the log needs a new file, or woke up briefly
+		l.Wake()
+		soon(t, "the log's goroutine writes", func() bool { return m.durable() == n })
+	}
+	if beside == 0 {
+		t.Error("nothing was written beside the log's goroutine")
+	}
+	l.mu.Lock()
+	m.put(1)
+	l.Stop()
+	if l.CanLeave() {
+		t.Error("a log that is to stop leaves its work to others")
+	}
+	l.mu.Unlock()
+	if err := <-ran; err != nil || l.StepBeside() || m.durable() != 5 {
+		t.Errorf("%v, %d records are durable, want 5", err, m.durable())
+	}
+	closeLog(t, l)
+}

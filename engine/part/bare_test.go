@@ -93,7 +93,7 @@ func runStore(t *testing.T, disk aio.Disk) runningStore {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
-	h.SpawnIn(&wg, s.flusher.Run)
+	s.Run(func(f func()) { h.SpawnIn(&wg, f) })
 	end := sync.OnceValue(func() error {
 		pt.CloseToNew(base.ErrClosed)
 		err, _ := h.StopLog(s.clog, s.Drained, func() bool { return false })

@@ -3,7 +3,6 @@ package part
 import (
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"penstock/clog"
 	"penstock/engine/base"
@@ -18,10 +17,11 @@ import (
 // committer is the source of the commit log (clog.Source). It seals the puts of inboxes into batches, and tells the
 // replicas when a group is durable; the replicas commit and answer the puts.
 //
-// All methods except push, writeHere and writeGathered run with clog.Log.mu held, on the one goroutine that works on
-// the commit log at that time. That is the log's own goroutine, a lone caller on an idle log (Log.StepOnSpot,
-// Log.GatherOnSpot), or the goroutine that writes the group that such a caller gathered (Log.WriteOnSpot). So
-// clog.Log.mu guards all fields except ready (readyMu), gathered and the atomics. sealInbox and the functions below it
+// All methods except push, suitsBeside, large, leave, stepBeside, writeHere and writeGathered run with clog.Log.mu held, on the one
+// goroutine that works on the commit log at that time. That is the log's own goroutine, a lone caller on an idle log
+// (Log.StepOnSpot, Log.GatherOnSpot), stepBeside (Log.StepBeside), or the goroutine that writes the group that a lone
+// caller gathered (Log.WriteOnSpot). So clog.Log.mu guards all fields except ready (readyMu), gathered, beside and the
+// atomics. sealInbox and the functions below it
 // also hold the partition's Replica.mu. Puts that arrive while a group is on the disk become one batch per partition in
 // the next group.
 //
@@ -42,6 +42,11 @@ type committer struct {
 	// It is nil on a single node and on a simulated host: there the commit log's goroutine writes every group.
 	gathered  chan struct{}
 	lastWrite atomic.Int64 // how long the last call of writeHere took, in ns
+	// beside has one value while stepBeside has something to look at. Accept sets the channel before any goroutine runs.
+	// It is nil in a cluster and on a simulated host.
+	beside chan struct{}
+	waited atomic.Bool // several goroutines waited for the last group
+	small  int         // consecutive calls of Gather at which suitsBeside was true
 
 	work []*Partition // taken from ready; the inboxes of work[at:] are not sealed yet
 	at   int
@@ -79,70 +84,6 @@ type batchWork struct {
 	bodyBytes  uint64 // estimate, see run.bodyBytes; 0 for a batch from another leader
 }
 
-// push tells the committer that the inbox of pt is no longer empty. With alone, the caller has nothing to do but wait
-// for the answer to its put; if the commit log is idle, the caller then does the committer's work itself. b is nil if
-// the caller must not hang in a write. Any goroutine may call push, without Inbox.mu.
-func (c *committer) push(pt *Partition, alone bool, b Blocker) {
-	c.readyMu.Lock()
-	c.ready = append(c.ready, pt)
-	c.readyMu.Unlock()
-	// While a group is on the disk, no wake-up is needed: clog calls Gather after Durable has decremented inFlight, and
-	// ready already lists pt. A wake-up would only take a processor from the producers. If enough bytes wait for a
-	// second group, the inbox wakes the log.
-	if c.inFlight.Load() > 0 {
-		return
-	}
-	// If the last group had several puts, the next one probably will too. Then the first caller must not write a group
-	// of its own: the other puts would have to wait for that write.
-	switch {
-	case !alone || c.lastGroupShared.Load():
-	case c.store.replicas != nil:
-		// The caller may be the goroutine of a client's connection. It must not hang when this node's disk does. So it
-		// only seals the batch and sends it to the followers, and another goroutine writes the group. The goroutine of
-		// a connection to another node may write itself, because it can be replaced while it hangs
-		// (netproto.Conn.MayBlock). It does not write either if the disk is slow.
-		if c.store.clog.GatherOnSpot() && c.gathered != nil {
-			if b != nil && c.lastWrite.Load() < int64(maxSpotWrite) {
-				b.MayBlock()
-				c.writeHere()
-				return
-			}
-			select {
-			case c.gathered <- struct{}{}:
-			default: // writeGathered has not taken the previous value yet, and will find this group too
-			}
-			return
-		}
-	case c.store.clog.StepOnSpot() && !c.hasReady():
-		return
-	}
-	c.store.clog.Wake()
-}
-
-// writeGathered writes the groups that push gathered on other goroutines, until stop is closed. It has its own
-// goroutine, on nodes of a cluster only. Like the commit log's goroutine, it may hang as long as the disk does.
-func (c *committer) writeGathered() {
-	for c.store.host.Either(c.gathered, c.store.stop) {
-		c.writeHere()
-	}
-}
-
-// writeHere writes the group that push gathered, on the calling goroutine.
-func (c *committer) writeHere() {
-	h := c.store.host
-	begin := h.Mono()
-	wrote := c.store.clog.WriteOnSpot()
-	c.lastWrite.Store(int64(h.Mono() - begin))
-	// A put that arrived while the group was on the disk did not wake the log. See push.
-	if !wrote || c.hasReady() {
-		c.store.clog.Wake()
-	}
-}
-
-// maxSpotWrite bounds how long the last write may have taken if a connection's goroutine is to make the next one. While
-// that goroutine writes, it reads nothing from the other node.
-const maxSpotWrite = 2 * time.Millisecond
-
 // maxGroupPuts bounds the number of puts in one group. Sealing and answering a group must overlap with the producers'
 // work on the next one. If one group took all outstanding puts of a producer (some ten thousand), nothing would
 // overlap.
@@ -152,17 +93,10 @@ const maxGroupPuts = 4096
 // never end: a producer whose put was refused may put again at once.
 const maxRefills = 4
 
-// hasReady says whether any inbox waits to be sealed.
-func (c *committer) hasReady() bool {
-	c.readyMu.Lock()
-	defer c.readyMu.Unlock()
-	return len(c.ready) > 0 || c.leftover.Load()
-}
-
 // Gather seals the inboxes that wait, partition by partition, until the group is full. clog calls it.
 func (c *committer) Gather(g *clog.Group) {
 	// Gather takes no inbox before it is certain that a group begins: puts that arrive until then join the group.
-	if c.inFlight.Load() > 0 && c.store.inboxes.Waiting() < inbox.SecondGroupBytes || !c.refillWork() {
+	if c.inFlight.Load() > 0 && !c.large() || c.leavesGroup() || !c.refillWork() {
 		return
 	}
 	w := &c.slots[g.Slot()]

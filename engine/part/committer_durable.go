@@ -29,6 +29,7 @@ func (c *committer) Durable(g *clog.Group) {
 	clear(w.batches) // drop the references to the group's buffer
 	w.batches = w.batches[:0]
 	w.tombstones = w.tombstones[:0]
+	c.waited.Store(waiters > 1)
 	// This comes last. Until then push wakes nobody when a producer that was just answered puts again.
 	if c.inFlight.Add(-1) == 0 && waiters > 1 {
 		// The producers that were just answered are runnable on this processor. Let them run first, so that their next

@@ -1,6 +1,7 @@
 package part
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -64,5 +65,51 @@ func TestLonePutOfAConnection(t *testing.T) {
 	c.writeHere()
 	if err := <-answer; err != nil || c.lastWrite.Load() == int64(maxSpotWrite) {
 		t.Errorf("%v, the last write took %v", err, time.Duration(c.lastWrite.Load()))
+	}
+}
+
+// While groups are small and goroutines wait for them, the commit log's goroutine leaves them to stepBeside, also when the puts never stop for long
+// enough to let it sleep.
+func TestSmallGroupsAreWrittenBeside(t *testing.T) {
+	s := runStore(t, faultaio.New(faultaio.Options{}))
+	c := &s.committer
+	limits := inbox.NewLimits(1<<20, 1<<20, 1<<10, time.Hour)
+	const together, rounds = 4, 100
+	var ended sync.WaitGroup
+	put := func() *inbox.Put {
+		p, left := &inbox.Put{Messages: [][]byte{[]byte("m")}}, rounds
+		p.Waits = true
+		if err := limits.Measure(p); err != nil {
+			t.Fatal(err)
+		}
+		p.Done = func(p *inbox.Put) { // it puts again at once, so that the log always finds something to do
+			if left--; left == 0 || p.Err != nil {
+				ended.Done()
+			} else if err := s.part.TryEnter(p); err != nil {
+				t.Error(err)
+				ended.Done()
+			} else if s.part.StayReady() {
+				c.readyMu.Lock()
+				c.ready = append(c.ready, s.part)
+				c.readyMu.Unlock()
+			}
+		}
+		return p
+	}
+	for range together {
+		ended.Add(1)
+		if err := s.part.TryEnter(put()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.part.StayReady()
+	c.readyMu.Lock()
+	c.ready = append(c.ready, s.part)
+	c.readyMu.Unlock()
+	s.clog.Wake() // the log's own goroutine begins
+	ended.Wait()
+	stats := s.clog.Stats()
+	if own := stats.Groups - stats.SoloGroups; stats.Groups < rounds || own > maxSmall+rounds/4 {
+		t.Errorf("of %d small groups the commit log's goroutine wrote %d itself", stats.Groups, own)
 	}
 }

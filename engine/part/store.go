@@ -145,12 +145,20 @@ func (s *Store) Join(node *Node) {
 }
 
 // Accept lets the commit log take puts from the inboxes. It is called before the commit log runs.
-func (s *Store) Accept() { s.clog.SetSource(&s.committer) }
+func (s *Store) Accept() {
+	if s.replicas == nil && !s.host.InlineLog() {
+		s.committer.beside = make(chan struct{}, 1)
+	}
+	s.clog.SetSource(&s.committer)
+}
 
 // Run starts the goroutines that work on the disk besides the commit log's own. They run until Stop is closed.
 func (s *Store) Run(spawn func(func())) {
 	if s.committer.gathered != nil {
 		spawn(s.committer.writeGathered)
+	}
+	if s.committer.beside != nil {
+		spawn(s.committer.stepBeside)
 	}
 	spawn(s.flusher.Run)
 }
