@@ -1,0 +1,151 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+)
+
+// ErrInvalid says that bytes are not the payload of the type. The receiver ends the connection.
+var ErrInvalid = errors.New("wire: not a valid payload")
+
+// coder writes or reads the fields of one message, in their order. So each message says its layout once, for both
+// directions. After an error it does nothing more.
+type coder struct {
+	p       []byte // written so far, or still to be read
+	writing bool
+	err     error
+}
+
+// encode appends what fields describes to dst. It panics on a value that its own limits forbid: callers check values
+// that come from outside.
+func encode(dst []byte, fields func(*coder)) []byte {
+	c := coder{p: dst, writing: true}
+	if fields(&c); c.err != nil {
+		panic("BUG: " + c.err.Error())
+	}
+	return c.p
+}
+
+// decode reads what fields describes from p, and ignores bytes behind it.
+func decode(p []byte, fields func(*coder)) error {
+	c := coder{p: p}
+	fields(&c)
+	return c.err
+}
+
+func (c *coder) fail(format string, args ...any) {
+	if c.err == nil {
+		c.err = fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
+	}
+}
+
+// next returns the next n bytes of what is read, or nil.
+func (c *coder) next(n int) []byte {
+	if c.err == nil && len(c.p) < n {
+		c.fail("%d bytes are missing", n-len(c.p))
+	}
+	if c.err != nil {
+		return nil
+	}
+	p := c.p[:n:n]
+	c.p = c.p[n:]
+	return p
+}
+
+func (c *coder) u8(v *uint8) {
+	if c.writing {
+		c.p = append(c.p, *v)
+	} else if p := c.next(1); p != nil {
+		*v = p[0]
+	}
+}
+
+func (c *coder) u16(v *uint16) {
+	if c.writing {
+		c.p = binary.LittleEndian.AppendUint16(c.p, *v)
+	} else if p := c.next(2); p != nil {
+		*v = binary.LittleEndian.Uint16(p)
+	}
+}
+
+func (c *coder) u32(v *uint32) {
+	if c.writing {
+		c.p = binary.LittleEndian.AppendUint32(c.p, *v)
+	} else if p := c.next(4); p != nil {
+		*v = binary.LittleEndian.Uint32(p)
+	}
+}
+
+func (c *coder) u64(v *uint64) {
+	if c.writing {
+		c.p = binary.LittleEndian.AppendUint64(c.p, *v)
+	} else if p := c.next(8); p != nil {
+		*v = binary.LittleEndian.Uint64(p)
+	}
+}
+
+func (c *coder) i64(v *int64) {
+	u := uint64(*v)
+	c.u64(&u)
+	*v = int64(u)
+}
+
+func (c *coder) uuid(v *uuid.UUID) {
+	if c.writing {
+		c.p = append(c.p, v[:]...)
+	} else if p := c.next(len(v)); p != nil {
+		copy(v[:], p)
+	}
+}
+
+// zero is a reserved field of n bytes, which must be zero.
+func (c *coder) zero(n int) {
+	if c.writing {
+		c.p = append(c.p, make([]byte, n)...)
+		return
+	}
+	for _, b := range c.next(n) {
+		if b != 0 {
+			c.fail("reserved bytes are not zero")
+		}
+	}
+}
+
+// text is a string of at most most bytes, behind its length in two bytes.
+func (c *coder) text(v *string, most int) {
+	n := uint16(min(len(*v), 1<<16-1))
+	if c.u16(&n); int(n) > most || c.writing && len(*v) > most {
+		c.fail("a text of %d bytes, at most %d are allowed", max(int(n), len(*v)), most)
+		return
+	}
+	if c.writing {
+		c.p = append(c.p, *v...)
+	} else if p := c.next(int(n)); p != nil {
+		*v = string(p)
+	}
+}
+
+// list is a list of at most most elements, behind their number in two bytes; each codes one element, which has at least
+// least bytes. What is read is not longer than its bytes allow, so a count alone allocates nothing.
+func list[T any](c *coder, v *[]T, most, least int, each func(*coder, *T)) {
+	n := uint16(min(len(*v), 1<<16-1))
+	if c.u16(&n); int(n) > most || c.writing && len(*v) > most {
+		c.fail("a list of %d elements, at most %d are allowed", max(int(n), len(*v)), most)
+		return
+	}
+	if !c.writing {
+		if c.err == nil && int(n)*least > len(c.p) {
+			c.fail("%d elements in %d bytes", n, len(c.p))
+		}
+		if c.err != nil {
+			return
+		}
+		*v = make([]T, n)
+	}
+	for i := range *v {
+		each(c, &(*v)[i])
+	}
+}
