@@ -16,104 +16,154 @@ type Fault = wire.Fault
 // Time services correct smaller differences all the time.
 const clockAheadFaultMs = int64(time.Second / time.Millisecond)
 
+// faults are all kinds of faults, the worst first. count returns how many there are of a kind; 0: it is no fault now.
+var faults = []struct {
+	name  string
+	count func(s *StorageStats) int64
+	words string
+}{
+	{
+		"failed", func(s *StorageStats) int64 { return flag(s.Failed) },
+		"the commit log failed: nothing more is stored until the node is restarted",
+	},
+	{
+		"disk_failed", func(s *StorageStats) int64 { return flag(s.DiskState == "failed") },
+		"the disk does not answer for so long that nobody waits for it any more",
+	},
+	{"disk_hung", func(s *StorageStats) int64 { return flag(s.DiskState == "hung") }, "the disk does not answer"},
+	{
+		"disk_slow", func(s *StorageStats) int64 { return flag(s.DiskState == "slow") },
+		"the disk is slow, or hung a while ago: the node is given no leadership that another can have",
+	},
+	{
+		"disk_full", func(s *StorageStats) int64 { return flag(s.DiskFull) },
+		"the disk is full: publishing is refused, consuming goes on",
+	},
+	{
+		"damaged_copies", func(s *StorageStats) int64 { return int64(s.DamagedCopies) },
+		"copies of partitions hold something that does not read back; it is repaired from a replica that reads back",
+	},
+	{
+		"unread_copies", func(s *StorageStats) int64 { return int64(s.UnreadCopies) },
+		"copies of partitions hold entries of a newer version: kept, and not led here",
+	},
+	{
+		"commit_torn_groups", func(s *StorageStats) int64 { return int64(s.TornGroups) },
+		"the commit log's end was cut at the start, and may have been answered OK: copies compare themselves before they " +
+			"lead",
+	},
+	{
+		"shortened_copies", func(s *StorageStats) int64 { return int64(s.Shortened) },
+		"copies that recovery shortened have not made it good yet",
+	},
+	{
+		"shortened_copies_blocked", func(s *StorageStats) int64 { return int64(s.Blocked) },
+		"partitions wait for a damaged replica that may have more: if a restart of its node does not help, force their " +
+			"leaders",
+	},
+	{
+		"shortened_copies_lost", func(s *StorageStats) int64 { return int64(s.Losses) },
+		"partitions went on although no replica could show that nothing acknowledged is missing",
+	},
+	{
+		"shortened_copies_waited", func(s *StorageStats) int64 { return int64(s.ComparingWaits) },
+		"times that a partition waited for another replica of such a copy for more than 10 s",
+	},
+	{
+		"shortened_copies_yielded", func(s *StorageStats) int64 { return int64(s.Yielded) },
+		"leaderships were given to replicas that had more",
+	},
+	{
+		"copies_dropped", func(s *StorageStats) int64 { return int64(s.Dropped) },
+		"copies were damaged beyond repair in place, and fetched anew from a replica",
+	},
+	{
+		"disk_hangs", func(s *StorageStats) int64 { return int64(s.DiskHangs) },
+		"times that nothing came back from the disk for disk-patience",
+	},
+	{
+		"disk_hand_overs", func(s *StorageStats) int64 { return int64(s.DiskHandOvers) },
+		"leaderships were given away because of the disk",
+	},
+	{
+		"scrub_damaged", func(s *StorageStats) int64 { return int64(s.ScrubDamaged) },
+		"stored ranges did not read back when the scrub read them",
+	},
+	{
+		"scrub_commit_damaged", func(s *StorageStats) int64 { return int64(s.ScrubLogDamaged) },
+		"commit log files did not read back when the scrub read them; what they held went to segments",
+	},
+	{
+		"scrub_mended", func(s *StorageStats) int64 { return int64(s.ScrubMended) },
+		"damaged bytes were written again from what the node still knew",
+	},
+	{
+		"reads_recovered", func(s *StorageStats) int64 { return int64(s.ReadsRecovered) },
+		"stored ranges could not be read for a while, and read back again",
+	},
+	{
+		"isr_changes_held_back", func(s *StorageStats) int64 { return int64(s.ISRHeldBack) },
+		"changes of in-sync replicas were held back, because a replica came and went too often",
+	},
+	{
+		"stranded_hand_overs", func(s *StorageStats) int64 { return int64(s.Stranded) },
+		"leaderships were given away because too few in-sync replicas answered, which were alive: the network between " +
+			"them was broken",
+	},
+	{
+		"absent_replicas", func(s *StorageStats) int64 { return int64(s.AbsentReplicas) },
+		"answers of other nodes that they have no copy of what this node leads",
+	},
+	{
+		"frames_without_copy", func(s *StorageStats) int64 { return int64(s.FramesNoCopy) },
+		"frames of leaders came for partitions that this node has no copy of",
+	},
+	{
+		"clock_steps", func(s *StorageStats) int64 { return int64(s.ClockSteps) },
+		"steps of the wall clock; the engine's own clock does not follow them",
+	},
+	{"clock_ahead_ms", (*StorageStats).clockFault, "milliseconds that the wall clock is ahead of the engine's clock"},
+	{
+		"delays_corrected", func(s *StorageStats) int64 { return int64(s.DelaysCorrected) },
+		"messages waited by the clock of a leader that was ahead of this node's, and are due by this one's now",
+	},
+	{
+		"remote_expired", func(s *StorageStats) int64 { return int64(s.RemoteExpired) },
+		"ordered messages came here too late for a client, and were given back to their leaders",
+	},
+	{
+		"remote_stale", func(s *StorageStats) int64 { return int64(s.RemoteStale) },
+		"ordered messages came from a leader that another had followed, and were dropped",
+	},
+	{
+		"remote_late_fences", func(s *StorageStats) int64 { return int64(s.RemoteLateFence) },
+		"ordered channels waited at first, because a node did not answer their new leader",
+	},
+}
+
+func flag(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// clockFault returns ClockAheadMs, or 0 if that is too small for a fault.
+func (s *StorageStats) clockFault() int64 {
+	if s.ClockAheadMs >= clockAheadFaultMs || s.ClockAheadMs <= -clockAheadFaultMs {
+		return s.ClockAheadMs
+	}
+	return 0
+}
+
 // Faults returns the faults in these statistics, in a fixed order with the worst first; empty: there is none. They name
 // what an operator should look into. Low speed is not a fault.
 func (s *StorageStats) Faults() []Fault {
-	flag := func(b bool) int64 {
-		if b {
-			return 1
-		}
-		return 0
-	}
-	disk := func(state string) int64 { return flag(s.DiskState == state) }
-	clock := int64(0)
-	if s.ClockAheadMs >= clockAheadFaultMs || s.ClockAheadMs <= -clockAheadFaultMs {
-		clock = s.ClockAheadMs
-	}
 	out := []Fault{}
-	for _, f := range []struct {
-		Name  string
-		Count int64
-		Words string
-	}{
-		{"failed", flag(s.Failed), "the commit log failed: nothing more is stored until the node is restarted"},
-		{"disk_failed", disk("failed"), "the disk does not answer for so long that nobody waits for it any more"},
-		{"disk_hung", disk("hung"), "the disk does not answer"},
-		{
-			"disk_slow", disk("slow"),
-			"the disk is slow, or hung a while ago: the node is given no leadership that another can have",
-		},
-		{"disk_full", flag(s.DiskFull), "the disk is full: publishing is refused, consuming goes on"},
-		{
-			"damaged_copies", int64(s.DamagedCopies),
-			"copies of partitions hold something that does not read back; it is repaired from a replica that reads back",
-		},
-		{
-			"unread_copies", int64(s.UnreadCopies),
-			"copies of partitions hold entries of a newer version: kept, and not led here",
-		},
-		{
-			"commit_torn_groups", int64(s.TornGroups),
-			"the commit log's end was cut at the start, and may have been answered OK: copies compare themselves before they " +
-				"lead",
-		},
-		{"shortened_copies", int64(s.Shortened), "copies that recovery shortened have not made it good yet"},
-		{
-			"shortened_copies_blocked", int64(s.Blocked),
-			"partitions wait for a damaged replica that may have more: if a restart of its node does not help, force their " +
-				"leaders",
-		},
-		{
-			"shortened_copies_lost", int64(s.Losses),
-			"partitions went on although no replica could show that nothing acknowledged is missing",
-		},
-		{
-			"shortened_copies_waited", int64(s.ComparingWaits),
-			"times that a partition waited for another replica of such a copy for more than 10 s",
-		},
-		{"shortened_copies_yielded", int64(s.Yielded), "leaderships were given to replicas that had more"},
-		{"copies_dropped", int64(s.Dropped), "copies were damaged beyond repair in place, and fetched anew from a replica"},
-		{"disk_hangs", int64(s.DiskHangs), "times that nothing came back from the disk for disk-patience"},
-		{"disk_hand_overs", int64(s.DiskHandOvers), "leaderships were given away because of the disk"},
-		{"scrub_damaged", int64(s.ScrubDamaged), "stored ranges did not read back when the scrub read them"},
-		{
-			"scrub_commit_damaged", int64(s.ScrubLogDamaged),
-			"commit log files did not read back when the scrub read them; what they held went to segments",
-		},
-		{"scrub_mended", int64(s.ScrubMended), "damaged bytes were written again from what the node still knew"},
-		{"reads_recovered", int64(s.ReadsRecovered), "stored ranges could not be read for a while, and read back again"},
-		{
-			"isr_changes_held_back", int64(s.ISRHeldBack),
-			"changes of in-sync replicas were held back, because a replica came and went too often",
-		},
-		{
-			"stranded_hand_overs", int64(s.Stranded),
-			"leaderships were given away because too few in-sync replicas answered, which were alive: the network between " +
-				"them was broken",
-		},
-		{"absent_replicas", int64(s.AbsentReplicas), "answers of other nodes that they have no copy of what this node leads"},
-		{"frames_without_copy", int64(s.FramesNoCopy), "frames of leaders came for partitions that this node has no copy of"},
-		{"clock_steps", int64(s.ClockSteps), "steps of the wall clock; the engine's own clock does not follow them"},
-		{"clock_ahead_ms", clock, "milliseconds that the wall clock is ahead of the engine's clock"},
-		{
-			"delays_corrected", int64(s.DelaysCorrected),
-			"messages waited by the clock of a leader that was ahead of this node's, and are due by this one's now",
-		},
-		{
-			"remote_expired", int64(s.RemoteExpired),
-			"ordered messages came here too late for a client, and were given back to their leaders",
-		},
-		{
-			"remote_stale", int64(s.RemoteStale),
-			"ordered messages came from a leader that another had followed, and were dropped",
-		},
-		{
-			"remote_late_fences", int64(s.RemoteLateFence),
-			"ordered channels waited at first, because a node did not answer their new leader",
-		},
-	} {
-		if f.Count != 0 {
-			out = append(out, Fault(f))
+	for i := range faults {
+		f := &faults[i]
+		if n := f.count(s); n != 0 {
+			out = append(out, Fault{Name: f.name, Count: n, Words: f.words})
 		}
 	}
 	return out

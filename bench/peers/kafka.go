@@ -21,7 +21,7 @@ const (
 	kafkaHeap  = "-Xmx1G -Xms1G"
 	kafkaFlags = "-server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 " +
 		"-XX:+ExplicitGCInvokesConcurrent -Djava.awt.headless=true"
-	// mavenCopy is pinned, as everything is that decides about what runs.
+	// mavenCopy names an exact version, so that every run uses the same plugin.
 	mavenCopy = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies"
 )
 
@@ -32,8 +32,8 @@ var (
 	kafkaSums string
 )
 
-// kafkaBrokers are one or three brokers, which are controllers too (KRaft); a topic has one partition, a subscription
-// is a consumer group.
+// kafkaBrokers runs one or three brokers, each of which is also a controller (KRaft). Each topic has one partition, and
+// each subscription is a consumer group.
 type kafkaBrokers struct {
 	procs []*process
 	seeds []string
@@ -139,14 +139,15 @@ func (k *kafkaBrokers) startBroker(dir, java, jars string, ports []int, self int
 }
 
 func (k *kafkaBrokers) client(opts ...kgo.Opt) (*kgo.Client, error) {
-	// The client's 10 ms of linger would be its latency, and what is random cannot be compressed.
+	// By default the client waits 10 ms for further messages, which would be the latency that is measured; and it
+	// compresses, which random bodies only make slower.
 	return kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(k.seeds...), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.ProducerLinger(0),
 		kgo.ProducerBatchCompression(kgo.NoCompression()),
 	}, opts...)...)
 }
 
-// ready says whether all brokers are there, and can make a topic.
+// ready says whether all brokers answer, and the cluster can make a topic.
 func (k *kafkaBrokers) ready(nodes int) error {
 	c, err := k.client()
 	if err != nil {
@@ -182,7 +183,7 @@ func (k *kafkaBrokers) pids() []int {
 	return all
 }
 
-// stop does not wait for a controlled shutdown, whose last broker waits for a quorum that has gone.
+// stop kills the brokers. In a controlled shutdown the last broker would wait for the others, which have ended.
 func (k *kafkaBrokers) stop() {
 	for _, p := range k.procs {
 		p.kill()
@@ -220,7 +221,7 @@ func (k *kafkaBrokers) prepare(topic string, _ bool) error {
 	})
 }
 
-// kafkaProducer is a client, which has one connection to the partition's leader that it produces on.
+// kafkaProducer is a client. It produces on one connection, to the partition's leader.
 type kafkaProducer struct {
 	c     *kgo.Client
 	acked func(time.Duration, error)
@@ -253,8 +254,8 @@ func (p *kafkaProducer) publishAsync(body []byte, sent time.Duration) error {
 
 func (p *kafkaProducer) close() { p.c.Close() }
 
-// consume marks each message as processed. A consumer's place in the log is all that Kafka stores of that; the client
-// commits it every five seconds.
+// consume marks each message as processed. Kafka stores only the consumer's position in the log, which the client
+// commits every five seconds.
 func (k *kafkaBrokers) consume(topic string, handle func([]byte)) (func(), error) {
 	c, err := k.client(kgo.ConsumerGroup(kafkaGroup), kgo.ConsumeTopics(topic), kgo.AutoCommitMarks(),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))

@@ -18,7 +18,7 @@ type report struct {
 	Runs  []done `json:"runs"`
 }
 
-// call is one run of this program: what its figures depend on.
+// call describes one run of this program: the machine, the versions and the flags on which its figures depend.
 type call struct {
 	Start      time.Time         `json:"start"`
 	Processors string            `json:"processors"`
@@ -31,7 +31,7 @@ type call struct {
 	Missing    map[string]string `json:"missing,omitempty"` // peers that could not be had, and why
 }
 
-// done is what one peer did in one round of one call.
+// done has the figures of one peer in one round of one call.
 type done struct {
 	Call  int    `json:"call"`
 	Round int    `json:"round"`
@@ -43,7 +43,7 @@ type done struct {
 
 const resultsFile = "comparison.json"
 
-// encode writes each call and each run on a line of its own, so that a difference can be read.
+// encode writes each call and each run on a line of its own, so that `git diff` shows which runs were added.
 func (r *report) encode() ([]byte, error) {
 	var b bytes.Buffer
 	var err error
@@ -104,7 +104,7 @@ func (r *report) join(peers, known []peer, works []work) {
 	slices.SortStableFunc(r.Works, func(a, b work) int { return turn(a) - turn(b) })
 }
 
-// of returns what a peer measured of a work, without what failed.
+// of returns the runs of a work by a peer, without those that failed.
 func (r *report) of(peer, work string) []done {
 	var all []done
 	for _, d := range r.Runs {
@@ -128,8 +128,9 @@ func rate(d *done) float64 { return d.Rate }
 func p50(d *done) float64  { return d.P50 }
 func p99(d *done) float64  { return d.P99 }
 
-// ratios compares a peer with its base, round by round: what was measured within the same round of the same call. A
-// ratio above 1 says that the base is faster: more messages a second, or if the work is paced less time.
+// ratios compares a peer with its base, round by round, so that each ratio has two runs of the same round of the same
+// call. A ratio above 1 says that the base is faster: it has more messages a second, or, if the work is paced, a shorter
+// latency.
 func (r *report) ratios(p *peer, w *work, number func(*done) float64) []float64 {
 	var all []float64
 	bases := r.of(p.Base, w.Name)
@@ -148,7 +149,7 @@ func (r *report) ratios(p *peer, w *work, number func(*done) float64) []float64 
 	return all
 }
 
-// span is the median of some values with the smallest and the largest.
+// span has the median, the smallest and the largest of some values.
 type span struct{ median, low, high float64 }
 
 func spanOf(values []float64) span {

@@ -98,7 +98,7 @@ func newHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(int64(time.Microsecond), int64(5*time.Minute), 3)
 }
 
-// body has a message's number and the time of its call in front, and what no compression shortens behind.
+// body returns the body of a message: its number, the time of the call, and random bytes, which cannot be compressed.
 type body []byte
 
 func newBody(seed uint64) body {
@@ -180,7 +180,7 @@ func (l *loop) run(ctx context.Context, s server, measured time.Duration) (sampl
 	if err := pause(ctx, l.till-time.Since(l.begin)); err != nil {
 		return sample{}, err
 	}
-	// The processor times are taken at the end of the measured part; what was counted is known when all have ended.
+	// The processor times are taken at the end of the measured part. The counts are complete when all lanes have ended.
 	end, err := g.sample(1, measured, nil)
 	if err != nil {
 		return sample{}, err
@@ -247,7 +247,7 @@ func (c *lane) driveAsync(seed uint64) error {
 			return fmt.Errorf("a publish failed: %w", err)
 		}
 	}
-	// The last entry stands for no publish. The window is full again when all others were answered.
+	// The last entry of the window belongs to no publish. When all others are free again, everything was answered.
 	for range cap(c.window) - 1 {
 		select {
 		case c.window <- struct{}{}:
@@ -268,7 +268,7 @@ func (c *lane) acked(sent time.Duration, err error) {
 	<-c.window
 }
 
-// meter counts a publish whose answer is here, if that is in the measured part.
+// meter counts an answered publish, if the answer came in the measured part.
 func (c *lane) meter(sent time.Duration) {
 	if now := time.Since(c.begin); now >= c.from && now < c.till {
 		c.count += int64(c.batch)

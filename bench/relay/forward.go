@@ -20,8 +20,8 @@ const (
 
 	// maxReads bounds the packets that are taken from one device before packets that are due are looked at again.
 	maxReads = 16
-	// maxAhead bounds how much earlier than the oldest packet is due the forwarder wants to be woken, and so how long it
-	// may poll without sleeping for each packet. A processor that was idle wakes late.
+	// A processor that was idle wakes late, so the forwarder asks to be woken earlier than the oldest packet is due, and
+	// then polls until it is due. maxAhead bounds how much earlier, and so how long it polls for each packet.
 	maxAhead = 50 * time.Microsecond
 )
 
@@ -68,7 +68,7 @@ type forwarder struct {
 func (r *Relay) forward() {
 	defer close(r.ended)
 	runtime.LockOSThread() // and never unlock: the thread keeps its priority and ends
-	// Without the priority the relay is less exact, no more.
+	// Without the priority the relay still works, but delays packets less exactly.
 	_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0)
 	f := &forwarder{r: r, ring: make([]byte, MaxHeldBytes)}
 	for _, h := range r.hosts {
@@ -143,7 +143,7 @@ func (f *forwarder) take(i int) {
 	}
 }
 
-// room says whether the largest packet fits at next, and moves next to the start of the ring if only there it does.
+// room says whether the largest packet fits at next. If it fits only at the start of the ring, room moves next there.
 //
 //	| in flight  next  free |    | free  oldest  in flight  next  free |    | in flight  next  free  oldest  in flight |
 func (f *forwarder) room() bool {
@@ -202,5 +202,5 @@ func (f *forwarder) deliver() {
 	}
 }
 
-// maxQueued bounds the entries of packets that have left.
+// maxQueued bounds the entries of queue that belong to packets that were delivered.
 const maxQueued = 1 << 12

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Probe is a connection between two hosts without an engine: what the network alone costs.
+// Probe is a connection between two hosts without an engine. It measures what the network alone costs.
 type Probe struct {
 	client, server Socket
 }
@@ -30,7 +30,7 @@ func NewLoopbackProbe() (*Probe, error) {
 	return connect("127.0.0.1", here, here)
 }
 
-// connect makes a probe whose ends are opened within two places.
+// connect makes a probe, whose two ends may lie in different namespaces.
 func connect(address string, there, here func(func() error) error) (*Probe, error) {
 	var l net.Listener
 	err := there(func() (err error) {
@@ -79,7 +79,7 @@ func Blocking(c net.Conn) (Socket, error) {
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
 }
 
-// silence is how long a read waits: a lost packet must not hang a run.
+// silence is how long a read waits before it fails, so that a lost packet does not hang a run.
 const silence = 10 * time.Second
 
 // Read makes one read.
