@@ -127,10 +127,13 @@ type Place struct {
 	off   int
 }
 
-// Place is the place of the record that follows.
+// Place returns the place of the next record. A channel calls it when it stops within a batch, because its consumers
+// have no room, and gives the place to Resume in its next turn.
 func (it *RecordIter) Place(h *Header) Place { return Place{h.Count - it.left, it.off} }
 
-// Resume is Reset, but starts at a place in the same batch: records before it are not walked over again.
+// Resume is Reset, but starts at a place in the same batch, so that the records before it are not decoded again. A
+// channel calls it when it goes on with a batch in which it stopped. h and body must be those of the batch that at came
+// from.
 func (it *RecordIter) Resume(h *Header, body []byte, at Place) {
 	it.Reset(h, body)
 	it.off, it.left = at.off, h.Count-at.Index

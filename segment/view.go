@@ -58,9 +58,9 @@ func (v *View) Release() {
 	}
 }
 
-// Keep is Release for a reader that will soon go on within the run: if the bytes are a copy, v keeps them for Again,
-// and pins nothing of the log. Keep returns the size of the memory that v keeps, 0 if it released everything: bytes of
-// the tail belong to the commit log, which needs its buffers back.
+// Keep is Release for a reader that will soon go on within the run. A channel calls it after each run that it has read.
+// If the bytes are a copy, v keeps them for Again, and pins nothing of the log. Keep returns the size of the memory
+// that v keeps, 0 if it released everything: bytes of the tail belong to the commit log, which needs its buffers back.
 func (v *View) Keep() int {
 	if v.own == nil {
 		v.Release()

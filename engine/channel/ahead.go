@@ -15,7 +15,8 @@ type ahead struct {
 	kept int     // bytes of memory that are counted in Node.aheadBytes
 }
 
-// open makes the view show verified bytes of the cursor's partition from cur.at on, at least one batch. mu is held.
+// open makes the view show verified bytes of the cursor's partition from cur.at on, at least one batch. A turn calls it
+// for each run of batches that it reads. mu is held.
 func (a *ahead) open(n *Node, cur *cursor) error {
 	log := cur.part.Log()
 	if a.of == cur && log.Again(&a.view, cur.at) {
@@ -29,7 +30,8 @@ func (a *ahead) open(n *Node, cur *cursor) error {
 	return nil
 }
 
-// close ends the reading of a turn. The bytes are kept for the next turn if they may be. mu is held.
+// close ends the reading of a run, after each successful open. The bytes are kept for the next turn if they are a copy
+// and MaxAheadBytes allows it. mu is held.
 func (a *ahead) close(n *Node) {
 	if a.kept != 0 {
 		return
