@@ -116,6 +116,7 @@ func (e *Engine) openEmpty(pt *part.Partition) error {
 // own wait for the disk. After a crash in between, the next process finishes the deletion.
 func (e *Engine) dropTopic(t *Topic) {
 	e.noteTopicDeleted(t.Name())
+	t.shared.Deleted.Store(true) // before the replicas end, so that readers hear why
 	var local []*part.Partition
 	for _, pt := range t.partitions() {
 		pt.Replica().End(ErrDeleted)
@@ -127,7 +128,6 @@ func (e *Engine) dropTopic(t *Topic) {
 		e.mu.Lock()
 		e.unlist(t)
 		e.mu.Unlock()
-		t.shared.Deleted.Store(true)
 		t.closeChannels(ErrDeleted)
 		if e.store.Failure() != nil {
 			// The commit log could not be read and may contain batches of this topic. A later start that can read it

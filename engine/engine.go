@@ -321,6 +321,9 @@ func (e *Engine) Close() error {
 	}
 	e.closed = true
 	e.mu.Unlock()
+	for _, pt := range e.store.Partitions() {
+		pt.Tell()
+	}
 	e.members.leaveBeforeClose()
 	e.forEachTopic(func(t *Topic) { t.closeChannels(ErrClosed) })
 	e.channels.Flush()

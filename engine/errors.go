@@ -47,6 +47,7 @@ var (
 	ErrVersion        = base.ErrVersion
 	ErrStateFull      = base.ErrStateFull
 	ErrSeek           = base.ErrSeek
+	ErrStart          = base.ErrStart
 	ErrNoPartition    = base.ErrNoPartition
 	ErrSettings       = base.ErrSettings
 )

@@ -253,6 +253,9 @@ func (e *Engine) deleteParts(t *Topic, parts []*part.Partition) error {
 	t.e.host.Lock(&t.changing)
 	defer t.changing.Unlock()
 	t.closeChannels(ErrDeleted)
+	for _, pt := range parts {
+		pt.Tell()
+	}
 	for _, pt := range parts[1:] {
 		pt.CloseAndRefuse(ErrDeleted, false)
 	}

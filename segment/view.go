@@ -89,6 +89,34 @@ func (l *Log) Again(v *View, at Offset) bool {
 	return same
 }
 
+// Messages reduces the run to its batches of messages below the id until: it takes out control batches, and ends before
+// the first batch that has a message at or above until. It returns the offset behind the last batch that it looked at,
+// and the id of the message that follows there. What is left is back to back, no longer as it lies in the log; so the
+// view is only good for Bytes and Release afterwards.
+func (v *View) Messages(until MsgID) (next Offset, id MsgID, err error) {
+	var h Header
+	begin, end, read := 0, 0, 0 // the batches that stay are data[begin:end]; data[:read] was looked at
+	for read < len(v.data) {
+		if err = h.Decode(v.data[read:]); err != nil || h.NextID() > until {
+			break
+		}
+		size := h.Size()
+		switch {
+		case h.Control():
+		case begin == end:
+			begin, end = read, read+size
+		default:
+			if end != read { // there was a control batch in between; v.data is a copy, since the tail gives single batches
+				copy(v.data[end:], v.data[read:read+size])
+			}
+			end += size
+		}
+		read, id = read+size, h.NextID()
+	}
+	v.data = v.data[begin:end]
+	return v.at + Offset(read), id, err
+}
+
 // verifier copies batches out of a mapping and checks them, from at until limit or the first batch that is bad.
 type verifier struct {
 	m         aio.Mapping

@@ -62,6 +62,9 @@ var (
 	// ErrSeek says that a SeekTo is not valid; nothing was changed.
 	ErrSeek = errors.New("engine: a channel can go to the beginning, the end, an id, a time or by a count; " +
 		"nothing was changed")
+	// ErrStart says that a Start is not valid.
+	ErrStart = errors.New("engine: a reader begins at the oldest or the newest message, at an id of its partition, or " +
+		"at a time; nothing was read")
 	// ErrNoPartition says that the topic has no partition with that number.
 	ErrNoPartition = errors.New("engine: the topic has no such partition; nothing was changed")
 	// ErrSettings is wrapped by errors that describe what is wrong with the settings of a channel.

@@ -129,8 +129,17 @@ func (pt *Partition) snapshot(name string) core.Post {
 	return p
 }
 
-// wake wakes the channels that wait for messages of the partition. It is called after a commit has raised visible.
+// News returns a channel that is closed at the next news for readers: messages were committed, or this node began or
+// stopped to serve the partition, or whoever called Tell had something to say. See base.Notice for its use.
+func (pt *Partition) News() <-chan struct{} { return pt.news.Next() }
+
+// Tell makes all readers of the partition that wait for news look again. The caller may hold any lock.
+func (pt *Partition) Tell() { pt.news.Raise() }
+
+// wake wakes the channels and readers that wait for messages of the partition. It is called after a commit has raised
+// visible.
 func (pt *Partition) wake() {
+	pt.news.Raise()
 	for _, s := range pt.watching() {
 		s.Committed()
 	}

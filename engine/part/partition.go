@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 
+	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/flush"
 	"penstock/engine/inbox"
@@ -31,6 +32,7 @@ type Partition struct {
 	unread   atomic.Pointer[error]        // why the fold is not known; nil: it is known. See WhyUnread
 	watchers atomic.Pointer[[]Subscriber] // those who get its events; see watching
 	visible  atomic.Uint64                // messages below this MsgID are committed
+	news     base.Notice                  // see News
 	// While the topic has no channel, the messages from this MsgID on wait for the first channel. Otherwise noMsgID.
 	unclaimed atomic.Uint64
 	// While the topic is paused, the messages from this MsgID on are held back. Otherwise noMsgID.

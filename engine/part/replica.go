@@ -213,6 +213,7 @@ func (o *replicaOutput) perform(r *Replica) (waiters int) {
 		r.node.above.Reroute(r.pt)
 	}
 	if o.role {
+		r.pt.Tell()
 		r.pt.topic.ServingChanged()
 	}
 	if o.work {

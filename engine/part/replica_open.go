@@ -73,6 +73,7 @@ func (r *Replica) shut(to role) {
 		r.role, r.leader, r.follower = max(r.role, to), nil, nil
 		r.noteBlocked()
 	})
+	r.pt.Tell()
 }
 
 // open makes a follower for a copy whose log is open. mu is held, or no other goroutine knows the replica yet. The
