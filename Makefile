@@ -18,7 +18,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures roll-test metrics-test golden power-cut mutants failpoints clients bench bench-observed bench-peers bench-relay lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients bench bench-observed bench-peers bench-relay lint ci test-giouring conformance
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -86,6 +86,9 @@ roll-test: ## replace the last version before this one node after node under loa
 
 metrics-test: ## check the boards and alert rules in deploy with a real Prometheus that scrapes three nodes; needs prometheus
 	$(GO) test -tags prometheus -count=1 -timeout 5m -v ./tests/prometheus
+
+rename: ## give the module another path, everywhere in the tree (MODULE=example.org/team/penstock)
+	go run ./tools/rename $(MODULE)
 
 golden: ## write the golden data directories anew, those of level 1 by the last version before feature levels
 	tools/golden.sh
