@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"penstock/batch"
 	"penstock/cmd/engine/load"
 	"penstock/engine"
-	"penstock/engine/core"
 	"penstock/segment"
 )
 
@@ -199,9 +199,9 @@ func BenchmarkCatchUpHeaders(b *testing.B) {
 	ts := topics(b, e, len(all))
 	const stored = 1200 * sealedBatchCount
 	for i, k := range all {
-		batch := sealedBatch(b, &k.record)
+		sealed := sealedBatch(b, &k.record)
 		for range stored / sealedBatchCount {
-			if _, err := ts[i].PublishSealed(ctx, batch); err != nil {
+			if _, err := ts[i].PublishSealed(ctx, sealed); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -217,7 +217,7 @@ func BenchmarkCatchUpHeaders(b *testing.B) {
 			_, err = c.Configure(ctx, settings)
 		}
 		if err == nil {
-			err = c.ResetToID(ctx, core.MakeID(0, 0))
+			err = c.ResetToID(ctx, batch.MakeID(0, 0))
 		}
 		if err != nil {
 			b.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine"
 	"penstock/engine/core"
 	"penstock/segment"
@@ -26,11 +27,11 @@ func BenchmarkCodec(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			batch, err := sb.Seal(1)
+			p, err := sb.Seal(1)
 			if err != nil {
 				b.Fatal(err)
 			}
-			return batch
+			return p
 		}
 		b.Run(fmt.Sprintf("seal/size=%d", size), func(b *testing.B) {
 			b.ReportAllocs()
@@ -41,19 +42,19 @@ func BenchmarkCodec(b *testing.B) {
 			b.ReportMetric(float64(per)*float64(b.N)/b.Elapsed().Seconds(), "msg/s")
 		})
 		b.Run(fmt.Sprintf("verify-and-walk/size=%d", size), func(b *testing.B) {
-			batch := seal()
+			p := seal()
 			var h segment.Header
 			var it segment.RecordIter
 			b.ReportAllocs()
 			b.SetBytes(int64(per * size))
 			for b.Loop() {
-				if err := h.Decode(batch); err != nil {
+				if err := h.Decode(p); err != nil {
 					b.Fatal(err)
 				}
-				if err := segment.VerifyBody(&h, batch[segment.HeaderBytes:]); err != nil {
+				if err := batch.VerifyBody(&h, p[segment.HeaderBytes:]); err != nil {
 					b.Fatal(err)
 				}
-				it.Reset(&h, batch[segment.HeaderBytes:])
+				it.Reset(&h, p[segment.HeaderBytes:])
 				for it.NextRef() != nil {
 				}
 			}
@@ -91,17 +92,17 @@ func BenchmarkCatchUp(b *testing.B) {
 	e := openEngine(b)
 	t := topics(b, e, 1)[0]
 	body := bytes.Repeat([]byte("x"), 100)
-	batch := make([][]byte, 100)
-	for i := range batch {
-		batch[i] = body
+	bodies := make([][]byte, 100)
+	for i := range bodies {
+		bodies[i] = body
 	}
 	const stored = 1_000_000
-	for range stored / len(batch) / 50 {
+	for range stored / len(bodies) / 50 {
 		var failed atomic.Pointer[error]
 		done := make(chan struct{}, 50)
 		for range 50 {
 			go func() {
-				if _, err := t.PublishBatch(ctx, batch); err != nil {
+				if _, err := t.PublishBatch(ctx, bodies); err != nil {
 					failed.Store(&err)
 				}
 				done <- struct{}{}
@@ -122,7 +123,7 @@ func BenchmarkCatchUp(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if err := c.ResetToID(ctx, core.MakeID(0, 0)); err != nil {
+		if err := c.ResetToID(ctx, batch.MakeID(0, 0)); err != nil {
 			b.Fatal(err)
 		}
 		start := time.Now()

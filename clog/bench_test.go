@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"penstock/batch"
 	"penstock/segment"
 	"penstock/segment/aio"
 )
@@ -226,7 +227,7 @@ func (s *sized) Gather(g *Group) {
 	body := p[segment.HeaderBytes:]
 	clear(body)
 	s.header = segment.Header{
-		Flags: segment.FlagControl, BodyBytes: uint32(len(body)), BodyCRC: segment.Checksum(body), Position: 1,
+		Flags: segment.FlagControl, BodyBytes: uint32(len(body)), BodyCRC: batch.Checksum(body), Position: 1,
 	}
 	s.header.Encode(p)
 	s.want = 0

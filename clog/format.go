@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/batch"
 	"penstock/segment"
 )
 
@@ -301,7 +302,7 @@ func (r *recordHeader) verify(payload []byte) error {
 		return fmt.Errorf("another batch than the record names: checksum %08x, not %08x; %d bytes, not %d",
 			h.CRC, r.PayloadCRC, h.Size(), len(payload))
 	}
-	return segment.VerifyBody(&h, payload[segment.HeaderBytes:])
+	return batch.VerifyBody(&h, payload[segment.HeaderBytes:])
 }
 
 // verifyGroup checks everything behind the header h in p, which holds the group with its padding. If it fails, the

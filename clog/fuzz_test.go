@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"testing"
 
+	"penstock/batch"
 	"penstock/segment"
 	"penstock/segment/aio"
 	"penstock/segment/aio/faultaio"
@@ -87,7 +88,7 @@ func checkRecord(typ Type, payload []byte) error {
 	if err := b.Decode(payload); err != nil {
 		return err
 	}
-	return segment.VerifyBody(&b, payload[segment.HeaderBytes:])
+	return batch.VerifyBody(&b, payload[segment.HeaderBytes:])
 }
 
 // anything is a Replayer that only counts.

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/batch"
 	"penstock/segment"
 	"penstock/segment/aio"
 	"penstock/segment/aio/faultaio"
@@ -362,7 +363,7 @@ func (s *trivial) Gather(g *Group) {
 		body := p[segment.HeaderBytes:]
 		clear(body)
 		s.header = segment.Header{
-			Flags: segment.FlagControl, BodyBytes: uint32(len(body)), BodyCRC: segment.Checksum(body), Position: 1,
+			Flags: segment.FlagControl, BodyBytes: uint32(len(body)), BodyCRC: batch.Checksum(body), Position: 1,
 		}
 		s.header.Encode(p)
 	}

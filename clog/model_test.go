@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/batch"
 	"penstock/segment"
 	"penstock/segment/aio"
 )
@@ -173,7 +174,7 @@ func fill(p []byte, id uint64) {
 		body[i] = byte(id) ^ byte(i)
 	}
 	h := segment.Header{
-		Flags: segment.FlagControl, BodyBytes: uint32(len(body)), Created: 1, BodyCRC: segment.Checksum(body),
+		Flags: segment.FlagControl, BodyBytes: uint32(len(body)), Created: 1, BodyCRC: batch.Checksum(body),
 		Position: segment.Position(id), FirstID: segment.MsgID(id), Epoch: 1, Appended: 2,
 	}
 	h.Encode(p)

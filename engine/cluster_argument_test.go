@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"penstock/batch"
 	"penstock/engine"
 	"penstock/netproto"
 	"penstock/replicate"
@@ -52,7 +53,7 @@ func (w *onTheWire) batch(at segment.State, control []byte, bodies ...string) ([
 	var p []byte
 	if control != nil {
 		p = append(make([]byte, segment.HeaderBytes), control...)
-		h := segment.Header{Flags: segment.FlagControl, BodyBytes: uint32(len(control)), BodyCRC: segment.Checksum(control)}
+		h := segment.Header{Flags: segment.FlagControl, BodyBytes: uint32(len(control)), BodyCRC: batch.Checksum(control)}
 		h.Encode(p)
 	} else {
 		var b segment.Builder
@@ -65,7 +66,7 @@ func (w *onTheWire) batch(at segment.State, control []byte, bodies ...string) ([
 		p, _ = b.Seal(1)
 		p = bytes.Clone(p)
 	}
-	segment.Stamp(p, at.Next, at.NextID, w.epoch, 1, at.LastCRC)
+	batch.Stamp(p, at.Next, at.NextID, w.epoch, 1, at.LastCRC)
 	var h segment.Header
 	if err := h.Decode(p); err != nil {
 		w.t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/batch"
 	"penstock/engine/core"
 	"penstock/engine/dir"
 	"penstock/engine/part"
@@ -78,7 +79,7 @@ func (c *Copy) Messages(partition int) (map[ID]string, error) {
 		records.Reset(h, body)
 		id := h.FirstID
 		for r, ok := records.Next(); ok; r, ok = records.Next() {
-			all[core.MakeID(uint32(partition), id)] = string(r.Body)
+			all[batch.MakeID(uint32(partition), id)] = string(r.Body)
 			id++
 		}
 		if err := records.Err(); err != nil {

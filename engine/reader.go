@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"penstock/engine/core"
+	"penstock/batch"
 	"penstock/engine/part"
 	"penstock/segment"
 )
@@ -188,7 +188,7 @@ func (r *Reader) read(max int) (Stored, error) {
 	if batches := p.view.Bytes(); err == nil && len(batches) > 0 {
 		n := r.pt.Number()
 		s := Stored{
-			Batches: batches, Next: core.MakeID(n, r.next), Newest: core.MakeID(n, end), Release: p.release,
+			Batches: batches, Next: batch.MakeID(n, r.next), Newest: batch.MakeID(n, end), Release: p.release,
 		}
 		r.at, r.next = at, next
 		return s, nil
@@ -201,7 +201,7 @@ func (r *Reader) read(max int) (Stored, error) {
 // trimmed returns the error for a place that is not kept any more.
 func (r *Reader) trimmed() error {
 	_, _, start := r.pt.Log().Start()
-	return &TrimmedError{First: core.MakeID(r.pt.Number(), start)}
+	return &TrimmedError{First: batch.MakeID(r.pt.Number(), start)}
 }
 
 // failed returns the error of the reader for one of the log. The log may be closed or cut because the reader has ended.

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine"
-	"penstock/engine/core"
 	"penstock/segment"
 )
 
@@ -39,7 +39,7 @@ func meant(t testing.TB, s engine.Stored) (out []replayed) {
 	var records segment.RecordIter
 	it.Reset(s.Batches)
 	for h, body, ok := it.Next(); ok; h, body, ok = it.Next() {
-		if err := segment.VerifyBody(h, body); err != nil || h.Control() {
+		if err := batch.VerifyBody(h, body); err != nil || h.Control() {
 			t.Fatalf("a batch with flags %#x: %v", h.Flags, err)
 		}
 		records.Reset(h, body)
@@ -49,7 +49,7 @@ func meant(t testing.TB, s engine.Stored) (out []replayed) {
 				t.Fatal(records.Err())
 			}
 			if id >= s.Next.MsgID() {
-				out = append(out, replayed{core.MakeID(s.Next.Partition(), id), string(r.Body)})
+				out = append(out, replayed{batch.MakeID(s.Next.Partition(), id), string(r.Body)})
 			}
 		}
 	}
@@ -217,7 +217,7 @@ func TestReaderStart(t *testing.T) {
 	}{
 		"no such partition":       {1, engine.Start{}, engine.ErrNoPartition},
 		"below 0":                 {-1, engine.Start{}, engine.ErrNoPartition},
-		"id of another partition": {0, engine.Start{Kind: engine.StartAtID, ID: core.MakeID(1, 5)}, engine.ErrStart},
+		"id of another partition": {0, engine.Start{Kind: engine.StartAtID, ID: batch.MakeID(1, 5)}, engine.ErrStart},
 		"no such kind":            {0, engine.Start{Kind: 9}, engine.ErrStart},
 	} {
 		if r, err := topic.OpenReader(c.n, c.from); !errors.Is(err, c.want) || r != nil {

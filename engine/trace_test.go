@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine"
 	"penstock/engine/core"
 	"penstock/engine/part"
@@ -119,7 +120,7 @@ func TestTrace(t *testing.T) {
 			t.Errorf("%v was never published: %v", id, err)
 		}
 	}
-	if _, err := topic.Trace(ctxBg, core.MakeID(7, 0)); !errors.Is(err, engine.ErrNoPartition) {
+	if _, err := topic.Trace(ctxBg, batch.MakeID(7, 0)); !errors.Is(err, engine.ErrNoPartition) {
 		t.Errorf("a partition that is not there: %v", err)
 	}
 	if err := e.Close(); err != nil {

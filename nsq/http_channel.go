@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine"
 	"penstock/engine/core"
 	"penstock/nsq/internal/web"
@@ -162,7 +163,7 @@ func seekTo(kind, value string) (engine.SeekTo, error) {
 			return to, badArgument("to=%s takes no value; nothing was changed", kind)
 		}
 	case engine.SeekID:
-		if to.ID, err = core.ParseID([]byte(value)); err != nil {
+		if to.ID, err = batch.ParseID([]byte(value)); err != nil {
 			return to, badArgument("%q is not a message id, which has 16 lower-case hex digits; nothing was changed", value)
 		}
 	case engine.SeekTime:
@@ -220,7 +221,7 @@ func peekOptions(q url.Values) (o engine.PeekOptions, err error) {
 		return o, err
 	}
 	from := q.Get("from")
-	if id, err := core.ParseID([]byte(from)); err == nil {
+	if id, err := batch.ParseID([]byte(from)); err == nil {
 		if o.Partition >= 0 && id.Partition() != uint32(o.Partition) {
 			return o, badArgument("message %s is in partition %d, not in %d", from, id.Partition(), o.Partition)
 		}
@@ -235,7 +236,7 @@ func peekOptions(q url.Values) (o engine.PeekOptions, err error) {
 	case o.Partition < 0:
 		return o, badArgument("messages are numbered within their partition: say which one beside from=%s", from)
 	}
-	o.From = core.MakeID(uint32(o.Partition), segment.MsgID(number))
+	o.From = batch.MakeID(uint32(o.Partition), segment.MsgID(number))
 	return o, nil
 }
 

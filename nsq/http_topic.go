@@ -4,8 +4,8 @@ import (
 	"net/http"
 	"net/url"
 
+	"penstock/batch"
 	"penstock/engine"
-	"penstock/engine/core"
 	"penstock/nsq/internal/web"
 )
 
@@ -40,7 +40,7 @@ func (s *Server) serveTopicTrace(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	id, err := core.ParseID([]byte(q.Get("id")))
+	id, err := batch.ParseID([]byte(q.Get("id")))
 	if err != nil {
 		return nil, badArgument("id=%q is not a message id, which has 16 lower-case hex digits", q.Get("id"))
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine"
 	"penstock/engine/core"
 	"penstock/engine/meta"
@@ -111,7 +112,7 @@ func formOf(cmd *command, set *settings) *messageForm {
 // messageID parses the id in a FIN, REQ or TOUCH. In youzan's form the id is a number, followed by the trace id.
 func (c *conn) messageID(id []byte) (core.ID, error) {
 	if c.form == nil {
-		return core.ParseID(id)
+		return batch.ParseID(id)
 	}
 	return core.ID(binary.BigEndian.Uint64(id)), nil
 }
@@ -310,5 +311,5 @@ func placeOf(cmd *command) (to engine.SeekTo, ok bool) {
 // which a seek clamps.
 func idAt(partition int, number int64) engine.ID {
 	n := segment.MsgID(min(max(number, 0), int64(segment.MaxMsgID)))
-	return core.MakeID(uint32(min(partition, core.MaxPartition)), n)
+	return batch.MakeID(uint32(min(partition, core.MaxPartition)), n)
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine"
 	"penstock/engine/core"
 	"penstock/nsq/internal/listen"
@@ -105,12 +106,12 @@ func TestYouzanTranscript(t *testing.T) {
 		producer := nodes[len(nodes)-1].dial(t)
 		producer.send("PUB_EXT t 1\n" + sized(withExt(`{"##trace_id":"77","n":3,"s":"\u00e4"}`, "with all")))
 		id0, trace, place, size := producer.traced()
-		if trace != 77 || place != 0 || size != 1 || id0 != core.MakeID(1, 0) {
+		if trace != 77 || place != 0 || size != 1 || id0 != batch.MakeID(1, 0) {
 			t.Errorf("PUB_EXT: %v %d %d %d", id0, trace, place, size)
 		}
 		producer.send("PUB_TRACE t 1\n" + sized(u64(1<<40)+"traced"))
 		id1, trace, place, size := producer.traced()
-		if trace != 1<<40 || place != 1 || size != 1 || id1 != core.MakeID(1, 1) {
+		if trace != 1<<40 || place != 1 || size != 1 || id1 != batch.MakeID(1, 1) {
 			t.Errorf("PUB_TRACE: %v %d %d %d", id1, trace, place, size)
 		}
 		producer.send("PUB t 1\n" + sized("plain"))
@@ -123,7 +124,7 @@ func TestYouzanTranscript(t *testing.T) {
 		producer.ok()
 		producer.send("MPUB_TRACE t 1\n" + sized(batchBody(u64(5)+"m4", u64(6)+"m5")))
 		id7, trace, place, size := producer.traced()
-		if trace != 0 || place != 7 || size != 2 || id7 != core.MakeID(1, 7) {
+		if trace != 0 || place != 7 || size != 2 || id7 != batch.MakeID(1, 7) {
 			t.Errorf("MPUB_TRACE: %v %d %d %d", id7, trace, place, size)
 		}
 		c := lead.dial(t)
@@ -143,7 +144,7 @@ func TestYouzanTranscript(t *testing.T) {
 			{trace: 6, version: 4, ext: `{"##trace_id":"6"}`, body: "m5"},
 		} {
 			got := c.formed(true, true)
-			want.id, want.place, want.size, want.attempts = core.MakeID(1, segment.MsgID(i)), uint64(i), 1, 1
+			want.id, want.place, want.size, want.attempts = batch.MakeID(1, segment.MsgID(i)), uint64(i), 1, 1
 			want.full = got.full
 			if got != want {
 				t.Errorf("message %d is %+v, want %+v", i, got, want)
@@ -172,7 +173,7 @@ func TestYouzanStaysInvisible(t *testing.T) {
 	p.ok()
 	for _, want := range []string{"body", "second"} {
 		m := c.message()
-		if _, err := core.ParseID([]byte(m.id)); err != nil || m.body != want {
+		if _, err := batch.ParseID([]byte(m.id)); err != nil || m.body != want {
 			t.Errorf("got %+v", m)
 		}
 		c.send("FIN " + m.id + "\n")
@@ -201,7 +202,7 @@ func TestYouzanBinaryIDs(t *testing.T) {
 	c.send("RDY 1\n")
 	for i := range 40 {
 		m := c.formed(false, false)
-		if m.id != core.MakeID(0, segment.MsgID(i)) || m.trace != trace || m.body != "x" {
+		if m.id != batch.MakeID(0, segment.MsgID(i)) || m.trace != trace || m.body != "x" {
 			t.Fatalf("message %d is %+v", i, m)
 		}
 		if i%2 == 0 {

@@ -1,7 +1,6 @@
 package segment
 
 import (
-	"bytes"
 	"syscall"
 	"testing"
 )
@@ -175,23 +174,6 @@ func BenchmarkFlush(b *testing.B) {
 	}
 }
 
-func BenchmarkAppendRecord(b *testing.B) {
-	dst := make([]byte, 0, 256)
-	r := Record{Body: bytes.Repeat([]byte("x"), 100)}
-	b.ReportAllocs()
-	for b.Loop() {
-		dst = AppendRecord(dst[:0], &r)
-	}
-}
-
-func BenchmarkStamp(b *testing.B) {
-	p := sample(b, CodecNone, 10, 100, 1)
-	b.ReportAllocs()
-	for b.Loop() {
-		Stamp(p, 1, 2, 3, 4, 5)
-	}
-}
-
 // The paths that run once per batch allocate nothing: appending to the tail, reading it, and reading a warm mapping.
 func TestLogAllocations(t *testing.T) {
 	w, s := tailOf(t)
@@ -220,24 +202,4 @@ func TestLogAllocations(t *testing.T) {
 		// the pools of copies drop buffers under the race detector
 		t.Errorf("reading a warm mapping allocates %v times", n)
 	}
-}
-
-func BenchmarkRecordIter(b *testing.B) {
-	p := sample(b, CodecNone, 500, 100, 1)
-	var h Header
-	_ = h.Decode(p)
-	var it RecordIter
-	n, size := 0, 0
-	busy := cpuSeconds(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		for it.Reset(&h, p[HeaderBytes:]); ; n++ {
-			r := it.NextRef()
-			if r == nil {
-				break
-			}
-			size += len(r.Body)
-		}
-	}
-	b.ReportMetric((cpuSeconds(b)-busy)*1e9/float64(n), "cpu-ns/rec")
 }

@@ -5,11 +5,14 @@ import (
 	"hash/crc32"
 	"slices"
 
+	"penstock/batch"
 	"penstock/segment/aio"
 )
 
 // CheckBytes is how much Check reads at once, unless a single batch is larger.
 const CheckBytes = 1 << 20
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Checker holds the buffer of a goroutine that checks logs. One goroutine uses it, for any number of logs.
 type Checker struct {
@@ -210,7 +213,7 @@ func verifyWhole(data []byte, first *Header) (n, size int, err error) {
 		if n+size > len(data) {
 			return n, size, nil
 		}
-		if err := VerifyBody(&h, data[n+HeaderBytes:n+size]); err != nil {
+		if err := batch.VerifyBody(&h, data[n+HeaderBytes:n+size]); err != nil {
 			return n, size, err
 		}
 		if n == 0 {

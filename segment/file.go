@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/batch"
 	"penstock/internal/lock"
 	"penstock/segment/aio"
 )
@@ -79,7 +80,7 @@ func (h *segHeader) encode(p []byte) {
 	le.PutUint64(p[offSegFirstID:], uint64(h.firstID))
 	le.PutUint64(p[offSegCapacity:], uint64(h.capacity))
 	le.PutUint64(p[offSegFirstAppended:], uint64(h.firstAppended))
-	le.PutUint32(p[offSegCRC:], Checksum(p[:offSegCRC]))
+	le.PutUint32(p[offSegCRC:], batch.Checksum(p[:offSegCRC]))
 }
 
 // decode reads a header block. The error is a plain sentence for CorruptError.Detail.
@@ -94,7 +95,7 @@ func (h *segHeader) decode(p []byte) error {
 		return errors.New("no segment header")
 	case p[offSegVersion] != SegmentVersion:
 		return fmt.Errorf("segment version %d is unknown to this program", p[offSegVersion])
-	case le.Uint32(p[offSegCRC:]) != Checksum(p[:offSegCRC]):
+	case le.Uint32(p[offSegCRC:]) != batch.Checksum(p[:offSegCRC]):
 		return errors.New("header checksum")
 	case p[offSegFlags]&^segFlagStarts != 0, le.Uint32(p[offSegReserved:]) != 0,
 		le.Uint16(p[offSegHeaderBytes:]) != SegmentHeaderBytes:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -18,13 +19,6 @@ func TestFormatTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	code := map[string]int{
-		"magic": offMagic, "version": offVersion, "codec": offCodec, "flags": offFlags, "bodyBytes": offBodyBytes,
-		"count":   offCount,
-		"created": offCreated, "producerID": offProducerID, "producerEpoch": offProducerEpoch,
-		"baseSequence": offBaseSequence,
-		"bodyCRC":      offBodyCRC, "reserved": offReserved, "position": offPosition, "firstID": offFirstID,
-		"epoch":    offEpoch,
-		"appended": offAppended, "prevCRC": offPrevCRC, "headerCRC": offHeaderCRC,
 		"segMagic": offSegMagic, "segVersion": offSegVersion, "segFlags": offSegFlags, "segHeaderBytes": offSegHeaderBytes,
 		"segTopic": offSegTopic, "segPartition": offSegPartition, "segNumber": offSegNumber,
 		"segBaseOffset":  offSegBaseOffset,
@@ -39,7 +33,7 @@ func TestFormatTables(t *testing.T) {
 		"entryAppended": offEntryAppended,
 	}
 	ends := map[string]int{
-		"headerCRC": HeaderBytes, "segCRC": segFieldsBytes, "idxCRC": idxHeaderBytes, "entryAppended": idxEntryBytes,
+		"segCRC": segFieldsBytes, "idxCRC": idxHeaderBytes, "entryAppended": idxEntryBytes,
 	}
 	next := 0
 	for _, m := range regexp.MustCompile(`(?m)^\| (\d+) \| (\d+) \| (\w+) \|`).FindAllStringSubmatch(string(text), -1) {
@@ -63,21 +57,12 @@ func TestFormatTables(t *testing.T) {
 		t.Errorf("%s is not in FORMAT.md", name)
 	}
 	for _, want := range []string{
-		fmt.Sprintf("header of %d bytes and a body", HeaderBytes), "at most 16 MiB (16,777,216 bytes)",
-		fmt.Sprintf("count uvarint (1 .. %d)", MaxHeaderCount),
 		fmt.Sprintf("header block of %d bytes", SegmentHeaderBytes), fmt.Sprintf("A header of %d bytes", idxHeaderBytes),
 		fmt.Sprintf("entries of %d bytes", idxEntryBytes),
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("FORMAT.md does not say %q", want)
 		}
-	}
-	if MaxBatchBytes != 16_777_216 {
-		t.Error("MaxBatchBytes changed")
-	}
-	example := AppendRecord(nil, &Record{TimeDelta: 3, Body: []byte("hello")})
-	if got := fmt.Sprintf("`% x`", example); !strings.Contains(string(text), got) {
-		t.Errorf("the example record is %s", got)
 	}
 }
 
@@ -88,11 +73,21 @@ func goldenSegHeader() segHeader {
 	}
 }
 
+// golden returns a file of the first version. It is kept for ever and never rewritten.
+func golden(t *testing.T, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", "v1", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
 func TestGoldenFiles(t *testing.T) {
 	h := goldenSegHeader()
 	block := make([]byte, SegmentHeaderBytes)
 	h.encode(block)
-	want := golden(t, "header.seg", block)
+	want := golden(t, "header.seg")
 	var back segHeader
 	if err := back.decode(want); err != nil || back != h || !bytes.Equal(block, want) {
 		t.Errorf("segment header: %v, %+v", err, back)
@@ -102,7 +97,7 @@ func TestGoldenFiles(t *testing.T) {
 		{1 << 40, 77, 1 << 45, 5}, {1<<40 + 70_000, 78, 1<<45 + 10, 6}, {1<<40 + 140_000, 90, 1<<45 + 10, 6},
 	}
 	data := encodeIndex(&ih, entries)
-	want = golden(t, "index.idx", data)
+	want = golden(t, "index.idx")
 	gotHeader, got, err := decodeIndex(want)
 	if err != nil || gotHeader != ih || fmt.Sprint(got) != fmt.Sprint(entries) || !bytes.Equal(data, want) {
 		t.Errorf("index: %v, %+v, %v", err, gotHeader, got)

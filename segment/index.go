@@ -7,6 +7,8 @@ import (
 	"sort"
 
 	"github.com/google/uuid"
+
+	"penstock/batch"
 )
 
 // Layout of an index file; FORMAT.md holds the tables.
@@ -76,8 +78,8 @@ func encodeIndex(h *indexHeader, entries []indexEntry) []byte {
 	le.PutUint64(p[offIdxEndOffset:], uint64(h.end))
 	le.PutUint32(p[offIdxCount:], uint32(len(entries)))
 	le.PutUint32(p[offIdxLastCRC:], h.lastCRC)
-	le.PutUint32(p[offIdxEntriesCRC:], Checksum(p[idxHeaderBytes:]))
-	le.PutUint32(p[offIdxCRC:], Checksum(p[:offIdxCRC]))
+	le.PutUint32(p[offIdxEntriesCRC:], batch.Checksum(p[idxHeaderBytes:]))
+	le.PutUint32(p[offIdxCRC:], batch.Checksum(p[:offIdxCRC]))
 	return p
 }
 
@@ -88,7 +90,7 @@ func decodeIndex(p []byte) (h indexHeader, entries []indexEntry, err error) {
 	switch {
 	case len(p) < idxHeaderBytes, le.Uint32(p[offIdxMagic:]) != idxMagic, p[offIdxVersion] != IndexVersion:
 		return h, nil, errIndex
-	case le.Uint32(p[offIdxCRC:]) != Checksum(p[:offIdxCRC]):
+	case le.Uint32(p[offIdxCRC:]) != batch.Checksum(p[:offIdxCRC]):
 		return h, nil, fmt.Errorf("%w: header checksum", errIndex)
 	case p[offIdxReserved]|p[offIdxReserved+1]|p[offIdxReserved+2] != 0:
 		return h, nil, fmt.Errorf("%w: reserved bytes", errIndex)
@@ -97,7 +99,7 @@ func decodeIndex(p []byte) (h indexHeader, entries []indexEntry, err error) {
 	if count == 0 || count > MaxIndexCount || len(p) != idxHeaderBytes+int(count)*idxEntryBytes {
 		return h, nil, fmt.Errorf("%w: %d entries in %d bytes", errIndex, count, len(p))
 	}
-	if le.Uint32(p[offIdxEntriesCRC:]) != Checksum(p[idxHeaderBytes:]) {
+	if le.Uint32(p[offIdxEntriesCRC:]) != batch.Checksum(p[idxHeaderBytes:]) {
 		return h, nil, fmt.Errorf("%w: entries checksum", errIndex)
 	}
 	h.id = Identity{uuid.UUID(p[offIdxTopic : offIdxTopic+16]), le.Uint32(p[offIdxPartition:])}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"penstock/batch"
 	"penstock/segment/aio"
 )
 
@@ -79,7 +80,7 @@ func verifyRun(data []byte) error {
 		if n > 0 && !prev.continuedBy(h) {
 			return errChain
 		}
-		if err := VerifyBody(h, body); err != nil {
+		if err := batch.VerifyBody(h, body); err != nil {
 			return err
 		}
 		prev = link{h.Position, h.CRC}

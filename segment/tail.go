@@ -1,9 +1,9 @@
 package segment
 
 import (
-	"encoding/binary"
 	"sort"
 
+	"penstock/batch"
 	"penstock/segment/aio"
 )
 
@@ -98,12 +98,9 @@ func (t *tail) at(i int) Slice {
 	st := t.stretchOf(i)
 	p := st.buf.Bytes()[e.start:]
 	p = p[: t.endOf(i)-e.off : t.endOf(i)-e.off]
-	le := binary.LittleEndian
+	pos, first, count, control, appended := batch.Peek(p)
 	return Slice{
-		Buf: st.buf, Data: p,
-		Position: Position(le.Uint64(p[offPosition:])), FirstID: MsgID(le.Uint64(p[offFirstID:])),
-		Count:   le.Uint32(p[offCount:]),
-		Control: Flags(le.Uint16(p[offFlags:]))&FlagControl != 0, Appended: int64(le.Uint64(p[offAppended:])),
+		Buf: st.buf, Data: p, Position: pos, FirstID: first, Count: count, Control: control, Appended: appended,
 		Offset: e.off, Segment: st.segment, SegmentBase: st.base, SegmentCapacity: st.capacity, FileSeq: st.fileSeq,
 	}
 }

@@ -5,21 +5,9 @@ import (
 	"fmt"
 )
 
-// MsgID numbers the messages of one partition, densely, from 0. It fits in 48 bits.
-type MsgID uint64
-
-// Position numbers the batches of one partition, densely, from 0.
-type Position uint64
-
 // Offset is a place in one partition's log in bytes: the sum of the sizes of all batches before it. It never goes back
 // when old segments are removed.
 type Offset int64
-
-// Epoch numbers the leaderships of a partition; it only grows.
-type Epoch uint64
-
-// MaxMsgID is the largest id a partition can give out: an NSQ id keeps 16 bits for the partition.
-const MaxMsgID MsgID = 1<<48 - 1
 
 // Errors of reading, tested with errors.Is.
 var (

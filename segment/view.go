@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"penstock/batch"
 	"penstock/segment/aio"
 )
 
@@ -339,7 +340,7 @@ func (r *verifier) verify() error {
 		if err := r.fill(end); err != nil {
 			return err
 		}
-		if err := VerifyBody(&r.h, r.copied(r.at+HeaderBytes, end)); err != nil {
+		if err := batch.VerifyBody(&r.h, r.copied(r.at+HeaderBytes, end)); err != nil {
 			return err
 		}
 		r.at, r.prev, r.chained = end, link{r.h.Position, r.h.CRC}, true

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/batch"
 	"penstock/segment/aio"
 	"penstock/segment/aio/faultaio"
 )
@@ -121,7 +122,7 @@ func (w *world) batch(n, size int) []byte {
 	var p []byte
 	if n == 0 {
 		p = append(make([]byte, HeaderBytes), bytes.Repeat([]byte{byte(w.st.Next)}, size)...)
-		h := Header{Flags: FlagControl, BodyBytes: uint32(size), BodyCRC: Checksum(p[HeaderBytes:])}
+		h := Header{Flags: FlagControl, BodyBytes: uint32(size), BodyCRC: batch.Checksum(p[HeaderBytes:])}
 		h.Encode(p)
 	} else {
 		var b Builder
@@ -134,7 +135,7 @@ func (w *world) batch(n, size int) []byte {
 		}
 		p, _ = b.Seal(w.now)
 	}
-	Stamp(p, w.st.Next, w.st.NextID, w.st.Epoch, w.now, w.st.LastCRC)
+	batch.Stamp(p, w.st.Next, w.st.NextID, w.st.Epoch, w.now, w.st.LastCRC)
 	return p
 }
 

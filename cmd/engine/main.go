@@ -51,7 +51,7 @@ func main() {
 // packageNames matches the package prefixes of our errors. They help programs that embed the engine; on a command line
 // the sentence alone is enough.
 var packageNames = regexp.MustCompile(
-	`(^|: )(?:(?:aio|backup|clog|cluster|engine|etcd|kv|meta|migrate|netproto|nsq|peer|replicate|segment|wire): )+`)
+	`(^|: )(?:(?:aio|backup|batch|clog|cluster|engine|etcd|kv|meta|migrate|netproto|nsq|peer|replicate|segment|wire): )+`)
 
 // run executes one command line and returns the exit code. Every error is one line on stderr.
 func run(args []string, stdout, stderr io.Writer) int {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/batch"
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/host"
@@ -143,7 +144,7 @@ func TestConfirmationsWaitForThoseBefore(t *testing.T) {
 		if decision != core.Deliver {
 			t.Fatalf("message %d is not delivered: %v", id, decision)
 		}
-		if err := k.Finish(core.MakeID(0, id)); err != nil {
+		if err := k.Finish(batch.MakeID(0, id)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -184,7 +185,7 @@ func TestConfirmationsOfOtherPartitionsAtTheEnd(t *testing.T) {
 		c.ev = core.Event{Kind: core.EvOffer, Part: n}
 		decision := c.step().Decision
 		c.mu.Unlock()
-		if err := k.Finish(core.MakeID(n, 0)); err != nil || decision != core.Deliver {
+		if err := k.Finish(batch.MakeID(n, 0)); err != nil || decision != core.Deliver {
 			t.Fatal(decision, err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/replicate/wire"
@@ -100,7 +101,7 @@ func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
 		if cur := &c.cursors[i]; cur.assigned && len(dead) < maxMoveCount {
 			c.outbox = c.m.Outbox(cur.number, c.outbox[:0])
 			for _, d := range c.outbox[:min(len(c.outbox), maxMoveCount-len(dead))] {
-				dead = append(dead, deadLetter{core.MakeID(cur.number, d.ID), d.Attempts})
+				dead = append(dead, deadLetter{batch.MakeID(cur.number, d.ID), d.Attempts})
 			}
 		}
 	}

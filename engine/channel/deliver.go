@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/segment"
@@ -348,7 +349,7 @@ func (c *Channel) plain(cur *cursor, at segment.Offset, h *segment.Header, body 
 		return c.scratch, nil
 	}
 	c.scratchOf = batchKey{}
-	out, err := segment.DecompressBody(h, body, c.scratch)
+	out, err := batch.DecompressBody(h, body, c.scratch)
 	if err == nil {
 		c.scratch, c.scratchOf = out, of
 	}
@@ -462,7 +463,7 @@ func (c *Channel) cursorOf(id base.ID) *cursor {
 func (c *Channel) forgetGone(cur *cursor, gone []segment.MsgID) {
 	count := 0
 	for _, id := range gone {
-		c.ev = core.Event{Kind: core.EvGone, ID: core.MakeID(cur.number, id)}
+		c.ev = core.Event{Kind: core.EvGone, ID: batch.MakeID(cur.number, id)}
 		if c.step().Decision == core.Skip {
 			count++
 		}

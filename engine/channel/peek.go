@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/replicate/wire"
@@ -239,7 +240,7 @@ func (p *peeker) readRange(pt Partition, r core.IDRange) error {
 // readBatch copies the messages of one batch that are in r. done says that no later batch is needed.
 func (p *peeker) readBatch(pt Partition, h *segment.Header, body []byte, r core.IDRange) (done bool, err error) {
 	if h.Codec != segment.CodecNone {
-		if body, err = segment.DecompressBody(h, body, p.scratch); err != nil {
+		if body, err = batch.DecompressBody(h, body, p.scratch); err != nil {
 			return false, err
 		}
 		p.scratch = body
@@ -252,7 +253,7 @@ func (p *peeker) readBatch(pt Partition, h *segment.Header, body []byte, r core.
 			return h.NextID() >= r.To, p.records.Err()
 		case id >= r.To:
 			return true, nil
-		case id >= r.From && !p.add(core.MakeID(pt.Number(), id), h, rec):
+		case id >= r.From && !p.add(batch.MakeID(pt.Number(), id), h, rec):
 			return true, nil
 		}
 	}
@@ -331,7 +332,7 @@ func (p *peeker) readCarried(pt Partition, sources []core.CarrySource) error {
 		if r == nil {
 			return errors.Join(segment.ErrInvalid, it.Err())
 		}
-		if !p.add(core.MakeID(pt.Number(), s.ID), &h, r) {
+		if !p.add(batch.MakeID(pt.Number(), s.ID), &h, r) {
 			return nil
 		}
 	}

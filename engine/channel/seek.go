@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"penstock/batch"
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/replicate/wire"
@@ -28,7 +29,7 @@ func (c *Channel) resolveSeek(op wire.Operation) (ids []base.ID, err error) {
 		if err != nil {
 			return nil, err
 		}
-		ids = append(ids, core.MakeID(cur.number, id))
+		ids = append(ids, batch.MakeID(cur.number, id))
 	}
 	return ids, nil
 }

@@ -13,7 +13,7 @@ type CarriedMessage struct {
 	ID        segment.MsgID
 	DueMs     int64  // when its publisher wanted it delivered, unix ms; 0: it was published without a delay
 	CreatedNs int64  // of the batch in which it was published, unix ns; the record's time is relative to it
-	Record    []byte // encoded as in that batch's uncompressed body, with its size in front (segment.AppendRecord)
+	Record    []byte // encoded as in that batch's uncompressed body, with its size in front (batch.AppendRecord)
 }
 
 // MaxCarriedCount is the most messages that one DeferredCarried entry carries. Further ones go into later entries.

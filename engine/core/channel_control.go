@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"penstock/batch"
 	"penstock/segment"
 )
 
@@ -23,7 +24,7 @@ func (c *Channel) noteDeferral(p *channelPart, e *entry) {
 // if TakeControls is not called for a long time.
 func (c *Channel) sweepDeferrals(p *channelPart) {
 	p.deferrals = slices.DeleteFunc(p.deferrals, func(m segment.MsgID) bool {
-		e := c.entries.get(MakeID(p.number, m))
+		e := c.entries.get(batch.MakeID(p.number, m))
 		return e == nil || !e.listed
 	})
 	p.staleDeferrals = 0
@@ -94,7 +95,7 @@ func (c *Channel) takeDeferrals(p *channelPart) []Deferral {
 	n := min(len(p.deferrals), MaxTakenDeferrals)
 	p.takenDeferrals = p.takenDeferrals[:0]
 	for _, m := range p.deferrals[:n] {
-		if e := c.entries.get(MakeID(p.number, m)); e != nil && e.listed {
+		if e := c.entries.get(batch.MakeID(p.number, m)); e != nil && e.listed {
 			e.listed = false
 			p.takenDeferrals = append(p.takenDeferrals, Deferral{ID: m, DueMs: e.dueMs, Attempts: e.attempts})
 		}

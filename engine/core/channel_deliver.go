@@ -1,5 +1,7 @@
 package core
 
+import "penstock/batch"
+
 // offer decides what happens to the message at the reading cursor.
 func (c *Channel) offer(ev *Event, res *Result) {
 	p := c.part(ev.Part)
@@ -30,7 +32,7 @@ func (c *Channel) offer(ev *Event, res *Result) {
 		c.offerSpecial(p, ev, res)
 		return
 	}
-	if c.sampledOut(c.ring, MakeID(ev.Part, ev.Msg)) {
+	if c.sampledOut(c.ring, batch.MakeID(ev.Part, ev.Msg)) {
 		c.pass(p, res)
 		return
 	}
@@ -42,7 +44,7 @@ func (c *Channel) offer(ev *Event, res *Result) {
 // take creates the entry of the message at the reading cursor and moves the cursor past it. The entry is in no list
 // yet.
 func (c *Channel) take(p *channelPart, ev *Event) *entry {
-	e := c.pool.get(MakeID(ev.Part, ev.Msg))
+	e := c.pool.get(batch.MakeID(ev.Part, ev.Msg))
 	c.entries.put(e)
 	e.at, e.index, e.hasAt, e.tag, e.told = ev.At, ev.Index, true, ev.Tag, true
 	p.next++

@@ -3,6 +3,8 @@ package core
 import (
 	"cmp"
 	"slices"
+
+	"penstock/batch"
 )
 
 // lane is a queue of messages that an ordered channel delivers one after the other: those of a partition, or of a key.
@@ -73,7 +75,7 @@ func (ls *laneList) remove(l *lane) {
 // offerSpecial is offer for a channel with special set. The message at the reading cursor is visible, and some client
 // has credit.
 func (c *Channel) offerSpecial(p *channelPart, ev *Event, res *Result) {
-	id := MakeID(ev.Part, ev.Msg)
+	id := batch.MakeID(ev.Part, ev.Msg)
 	if c.outOfSample(id) {
 		c.pass(p, res)
 		return
@@ -115,7 +117,7 @@ func (c *Channel) offerTo(cl *channelClient, p *channelPart, ev *Event, l *lane,
 	switch {
 	case cl == nil:
 		res.Decision, res.Why = Hold, HoldNoCredit
-	case old.Attempts == 0 && c.sampledOut(cl, MakeID(ev.Part, ev.Msg)):
+	case old.Attempts == 0 && c.sampledOut(cl, batch.MakeID(ev.Part, ev.Msg)):
 		c.passSample(p, res)
 	default:
 		c.turn = turnOld
@@ -128,7 +130,7 @@ func (c *Channel) offerTo(cl *channelClient, p *channelPart, ev *Event, l *lane,
 // Such a message need not wait while the lane only settles. Otherwise each one would wait for a commit of its own.
 func (c *Channel) sampledBehind(p *channelPart, ev *Event, old Deferral) bool {
 	cl := c.choose(ev.Tag, ev.Part)
-	return cl != nil && old.Attempts == 0 && c.sampledOut(cl, MakeID(ev.Part, ev.Msg))
+	return cl != nil && old.Attempts == 0 && c.sampledOut(cl, batch.MakeID(ev.Part, ev.Msg))
 }
 
 // passSample is pass for a message that a client's sample leaves out. An ordered channel then waits until the

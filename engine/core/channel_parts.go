@@ -3,6 +3,7 @@ package core
 import (
 	"slices"
 
+	"penstock/batch"
 	"penstock/segment"
 )
 
@@ -124,7 +125,7 @@ func (c *Channel) removePartition(p *channelPart) {
 
 // addEntry creates an entry for an id that is not confirmed and has no entry.
 func (c *Channel) addEntry(p *channelPart, m segment.MsgID) *entry {
-	e := c.pool.get(MakeID(p.number, m))
+	e := c.pool.get(batch.MakeID(p.number, m))
 	e.index = NoIndex
 	c.entries.put(e)
 	switch {
@@ -140,7 +141,7 @@ func (c *Channel) addEntry(p *channelPart, m segment.MsgID) *entry {
 // time, too, if it still waits for its first delivery (B51).
 func (c *Channel) addDeferred(p *channelPart, ds []DeferredMessage) {
 	for _, d := range ds {
-		e := c.entries.get(MakeID(p.number, d.ID))
+		e := c.entries.get(batch.MakeID(p.number, d.ID))
 		switch {
 		case e != nil:
 			e.outside = e.outside || e.lane == nil
@@ -164,7 +165,7 @@ func (c *Channel) addDeferred(p *channelPart, ds []DeferredMessage) {
 func (c *Channel) settle(p *channelPart) {
 	for {
 		p.next = p.ranges.NextGap(max(p.next, p.confirmed))
-		if p.holes == 0 || p.next >= p.end || c.entries.get(MakeID(p.number, p.next)) == nil {
+		if p.holes == 0 || p.next >= p.end || c.entries.get(batch.MakeID(p.number, p.next)) == nil {
 			return
 		}
 		p.next++
@@ -187,7 +188,7 @@ func (c *Channel) visible(p *channelPart, end segment.MsgID) {
 		}
 		m := r.From
 		p.beyond.CutBelow(m + 1)
-		e := c.entries.get(MakeID(p.number, m))
+		e := c.entries.get(batch.MakeID(p.number, m))
 		if e == nil {
 			continue
 		}
@@ -243,7 +244,7 @@ func (c *Channel) entriesIn(p *channelPart, from, to segment.MsgID) (ids []segme
 	}
 	if uint64(to-from) <= uint64(len(c.entries.slots)) {
 		for m := from; m < to; m++ {
-			if c.entries.get(MakeID(p.number, m)) != nil {
+			if c.entries.get(batch.MakeID(p.number, m)) != nil {
 				ids = append(ids, m)
 			}
 		}

@@ -3,6 +3,7 @@ package core
 import (
 	"testing"
 
+	"penstock/batch"
 	"penstock/segment"
 )
 
@@ -49,7 +50,7 @@ func (b *busy) finish(id ID) {
 // round delivers and finishes count messages with window of them in flight.
 func (b *busy) round(count, window int) {
 	b.step(Event{Kind: EvVisible, End: b.next + segment.MsgID(count)})
-	oldest := MakeID(0, b.next)
+	oldest := batch.MakeID(0, b.next)
 	for i := range count {
 		b.deliver()
 		if i >= window {
@@ -113,7 +114,7 @@ func BenchmarkOfferFinishScattered(b *testing.B) {
 	b.ReportAllocs()
 	for done := 0; done < b.N; done += window {
 		ch.step(Event{Kind: EvVisible, End: ch.next + window})
-		first := MakeID(0, ch.next)
+		first := batch.MakeID(0, ch.next)
 		for range window {
 			ch.deliver()
 		}

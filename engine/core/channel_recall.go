@@ -1,5 +1,7 @@
 package core
 
+import "penstock/batch"
+
 // In an ordered channel, a delivery to a client of another node is out of this machine's sight for a while: it is in a
 // socket, or at a node that does not run. The client's hold (Event.HoldMs) bounds how long that may last. Until the
 // hold ends, no other client gets the message, and nobody gets the next one of its lane. Otherwise the node in between
@@ -83,7 +85,7 @@ func (c *Channel) fence(p *channelPart, ms int64) {
 	if ms <= 0 || c.settings.Order == OrderNone {
 		return
 	}
-	p.fence = c.pool.get(MakeID(p.number, 0))
+	p.fence = c.pool.get(batch.MakeID(p.number, 0))
 	p.fence.state = entryFence
 	c.schedule(p.fence, c.soonMs()+ms)
 }

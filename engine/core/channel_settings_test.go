@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"penstock/batch"
 	"penstock/segment"
 )
 
@@ -62,13 +63,13 @@ func TestOrderWaitsForTheWholeTake(t *testing.T) {
 		b.deliver()
 	}
 	for i := segment.MsgID(0); i < count-2; i += 2 {
-		b.finish(MakeID(0, i+1))
+		b.finish(batch.MakeID(0, i+1))
 	}
 	b.configure(ChannelSettings{Order: OrderPartition})
 	for i := segment.MsgID(0); i < count; i += 2 {
-		b.step(Event{Kind: EvDrop, ID: MakeID(0, i)})
+		b.step(Event{Kind: EvDrop, ID: batch.MakeID(0, i)})
 	}
-	b.finish(MakeID(0, count-1))
+	b.finish(batch.MakeID(0, count-1))
 	b.step(Event{Kind: EvOffer, Msg: b.next})
 	if b.res.Why != HoldOrder {
 		t.Fatalf("held for reason %d", b.res.Why)

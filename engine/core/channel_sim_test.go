@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"penstock/batch"
 	"penstock/segment"
 )
 
@@ -108,7 +109,7 @@ func (s *sim) step(ev Event) *Result {
 // did the same.
 func (s *sim) expectDiscarded(p *simPart, to segment.MsgID) {
 	for id := range min(to, p.end) {
-		if s.c.entries.get(MakeID(p.number, id)) == nil {
+		if s.c.entries.get(batch.MakeID(p.number, id)) == nil {
 			p.confirmed[id] = true
 		}
 	}
@@ -118,7 +119,7 @@ func (s *sim) expectDiscarded(p *simPart, to segment.MsgID) {
 func (s *sim) states(p *simPart) []entryState {
 	out := make([]entryState, p.end)
 	for id := range p.end {
-		if e := s.c.entries.get(MakeID(p.number, id)); e != nil {
+		if e := s.c.entries.get(batch.MakeID(p.number, id)); e != nil {
 			out[id] = e.state
 		}
 	}
@@ -173,7 +174,7 @@ func (s *sim) op() {
 		s.requeue(p)
 	case 17:
 		if id, owner, ok := s.pickFlight(p); ok {
-			if err := s.step(Event{Kind: EvTouch, Client: owner, ID: MakeID(p.number, id)}).Err; err != nil {
+			if err := s.step(Event{Kind: EvTouch, Client: owner, ID: batch.MakeID(p.number, id)}).Err; err != nil {
 				s.t.Fatalf("touch: %v", err)
 			}
 			p.deadline[id] = min(s.now+s.client(owner).timeoutMs*nsPerMs, p.began[id]+s.cfg.MaxMsgTimeoutMs*nsPerMs) // B48
@@ -309,7 +310,7 @@ func (s *sim) finish(p *simPart) {
 	switch s.next() % 8 {
 	case 0: // B47: not the owner
 		if ok {
-			if err := s.step(Event{Kind: EvFinish, Client: owner + 1, ID: MakeID(p.number, id)}).Err; !errors.Is(err,
+			if err := s.step(Event{Kind: EvFinish, Client: owner + 1, ID: batch.MakeID(p.number, id)}).Err; !errors.Is(err,
 				ErrNotOwner) {
 				s.t.Fatalf("a stranger's FIN: %v", err)
 			}
@@ -317,13 +318,14 @@ func (s *sim) finish(p *simPart) {
 	case 1: // B47: not in flight
 		id = segment.MsgID(s.next())
 		if _, flying := p.flight[id]; !flying {
-			if err := s.step(Event{Kind: EvFinish, Client: 1, ID: MakeID(p.number, id)}).Err; !errors.Is(err, ErrNotInFlight) {
+			err := s.step(Event{Kind: EvFinish, Client: 1, ID: batch.MakeID(p.number, id)}).Err
+			if !errors.Is(err, ErrNotInFlight) {
 				s.t.Fatalf("FIN of a message not in flight: %v", err)
 			}
 		}
 	default:
 		if ok {
-			if err := s.step(Event{Kind: EvFinish, Client: owner, ID: MakeID(p.number, id)}).Err; err != nil {
+			if err := s.step(Event{Kind: EvFinish, Client: owner, ID: batch.MakeID(p.number, id)}).Err; err != nil {
 				s.t.Fatalf("FIN: %v", err)
 			}
 			delete(p.flight, id)
@@ -342,7 +344,7 @@ func (s *sim) requeue(p *simPart) {
 	if s.settings.MaxAttempts != 0 && p.attempts[id] >= int(s.settings.MaxAttempts) {
 		delay = 0
 	}
-	err := s.step(Event{Kind: EvRequeue, Client: owner, ID: MakeID(p.number, id), DelayMs: delay}).Err
+	err := s.step(Event{Kind: EvRequeue, Client: owner, ID: batch.MakeID(p.number, id), DelayMs: delay}).Err
 	switch {
 	case delay > 0 && full:
 		if !errors.Is(err, ErrTooManyDeferred) {
@@ -373,7 +375,7 @@ func (s *sim) tick(ns int64) {
 	for i, p := range s.parts {
 		for id, was := range before[i] {
 			id := segment.MsgID(id)
-			e := s.c.entries.get(MakeID(p.number, id))
+			e := s.c.entries.get(batch.MakeID(p.number, id))
 			switch {
 			case was == entryInFlight && e != nil && e.state == entryInFlight:
 				if s.now > p.deadline[id]+2*nsPerMs {
@@ -432,7 +434,7 @@ func (s *sim) empty() {
 func (s *sim) reset(p *simPart) {
 	to := segment.MsgID(s.next()) % (p.end + 3)
 	for id := range p.end {
-		if e := s.c.entries.get(MakeID(p.number, id)); e == nil || e.attempts > 0 || !e.outside {
+		if e := s.c.entries.get(batch.MakeID(p.number, id)); e == nil || e.attempts > 0 || !e.outside {
 			delete(p.due, id)
 		}
 	}
@@ -487,7 +489,7 @@ func (s *sim) take() {
 			s.t.Fatalf("the log has paused %v, skipped %v; the channel %v, %v", cur.Paused, cur.Skipped, s.paused, s.skipped)
 		}
 		for _, d := range cur.Requeued {
-			if e := s.c.entries.get(MakeID(p.number, d.ID)); (e == nil || e.attempts < d.Attempts) &&
+			if e := s.c.entries.get(batch.MakeID(p.number, d.ID)); (e == nil || e.attempts < d.Attempts) &&
 				!hasID(s.c.part(p.number).remembered, d.ID, Deferral.id) {
 				s.t.Fatalf("the log has a delay %+v that the channel does not know", d)
 			}
@@ -512,10 +514,10 @@ func (s *sim) loseGone(p *simPart) {
 	}
 	s.take()
 	for _, id := range p.log.Gone(nil, start, 1+int(p.start%4)) {
-		before := s.c.entries.get(MakeID(p.number, id))
+		before := s.c.entries.get(batch.MakeID(p.number, id))
 		_, flying := p.flight[id]
 		doomed := before != nil && before.state == entryDoomed
-		res := s.step(Event{Kind: EvGone, ID: MakeID(p.number, id)})
+		res := s.step(Event{Kind: EvGone, ID: batch.MakeID(p.number, id)})
 		if lost := before != nil && !flying && !doomed; lost != (res.Decision == Skip) {
 			s.t.Fatalf("message %d is gone: in flight %v, doomed %v, decision %d", id, flying, doomed, res.Decision)
 		} else if lost {
@@ -530,13 +532,13 @@ func (s *sim) dropOne(p *simPart) {
 		return
 	}
 	id := segment.MsgID(s.next()) % p.visible
-	s.step(Event{Kind: EvDrop, ID: MakeID(p.number, id)})
+	s.step(Event{Kind: EvDrop, ID: batch.MakeID(p.number, id)})
 	if _, flying := p.flight[id]; flying {
 		p.confirm(id)
 	}
 	delete(p.flight, id)
 	p.confirmed[id] = true
-	if e := s.c.entries.get(MakeID(p.number, id)); e != nil {
+	if e := s.c.entries.get(batch.MakeID(p.number, id)); e != nil {
 		s.t.Fatalf("message %d was dropped and is in state %d", id, e.state)
 	}
 }

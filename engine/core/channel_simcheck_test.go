@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"penstock/batch"
 	"penstock/segment"
 )
 
@@ -48,7 +49,7 @@ func (s *sim) pump(p *simPart) Decision {
 	})
 	switch res.Decision {
 	case Deliver:
-		if res.ID != MakeID(p.number, at) {
+		if res.ID != batch.MakeID(p.number, at) {
 			s.t.Fatalf("delivers %v, offered %d", res.ID, at)
 		}
 		if unwanted {
@@ -56,7 +57,7 @@ func (s *sim) pump(p *simPart) Decision {
 		}
 		s.delivered(res)
 	case Skip:
-		if !s.died(p, at) && s.c.entries.get(MakeID(p.number, at)) == nil {
+		if !s.died(p, at) && s.c.entries.get(batch.MakeID(p.number, at)) == nil {
 			p.confirmed[at] = true
 		}
 	case Hold:
@@ -184,7 +185,7 @@ func (s *sim) check() {
 			s.t.Fatalf("visible end %d, want %d", cp.end, p.visible)
 		}
 		for id := range p.end {
-			e := s.c.entries.get(MakeID(p.number, id))
+			e := s.c.entries.get(batch.MakeID(p.number, id))
 			done := id < cp.confirmed || cp.ranges.Contains(id)
 			_, inFlight := p.flight[id]
 			switch {
@@ -214,7 +215,7 @@ func (s *sim) check() {
 				}
 			}
 		}
-		if cp.next < cp.end && (p.confirmed[cp.next] || s.c.entries.get(MakeID(p.number, cp.next)) != nil) {
+		if cp.next < cp.end && (p.confirmed[cp.next] || s.c.entries.get(batch.MakeID(p.number, cp.next)) != nil) {
 			s.t.Fatalf("the cursor stands at %d, which needs no reading", cp.next)
 		}
 	}
@@ -262,7 +263,7 @@ func (s *sim) drain() {
 		}
 		for _, p := range s.parts {
 			for _, id := range slices.Sorted(maps.Keys(p.flight)) {
-				if err := s.step(Event{Kind: EvFinish, Client: cl.id, ID: MakeID(p.number, id)}).Err; err != nil {
+				if err := s.step(Event{Kind: EvFinish, Client: cl.id, ID: batch.MakeID(p.number, id)}).Err; err != nil {
 					s.t.Fatalf("FIN at the end: %v", err)
 				}
 				delete(p.flight, id)

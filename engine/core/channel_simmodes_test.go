@@ -3,6 +3,7 @@ package core
 import (
 	"slices"
 
+	"penstock/batch"
 	"penstock/segment"
 )
 
@@ -59,7 +60,7 @@ func (s *sim) committed(p *simPart, take uint64) {
 func (s *sim) died(p *simPart, id segment.MsgID) bool {
 	limit := int(s.settings.MaxAttempts)
 	cp := s.c.part(p.number)
-	if e := s.c.entries.get(MakeID(p.number, id)); e != nil {
+	if e := s.c.entries.get(batch.MakeID(p.number, id)); e != nil {
 		if e.state == entryDoomed && (limit == 0 || p.attempts[id] < limit || len(cp.outbox) < s.cfg.MaxOutbox) {
 			s.t.Fatalf("message %d with %d attempts of %d is doomed; the outbox has %d of %d",
 				id, p.attempts[id], limit, len(cp.outbox), s.cfg.MaxOutbox)
@@ -173,7 +174,7 @@ func (s *sim) configure() {
 
 func (s *sim) markLegacy(p *simPart) {
 	for id := range p.end {
-		if e := s.c.entries.get(MakeID(p.number, id)); e != nil && !p.delayed[id] {
+		if e := s.c.entries.get(batch.MakeID(p.number, id)); e != nil && !p.delayed[id] {
 			p.legacy[id] = true
 		}
 	}
@@ -441,7 +442,7 @@ func (s *sim) carry(p *simPart) {
 		s.apply(p, ct)
 		s.step(Event{Kind: EvCarried, Part: p.number, Deferred: ds})
 		for _, d := range ds {
-			if e := s.c.entries.get(MakeID(p.number, d.ID)); d.DueMs != 0 && e != nil && e.state == entryWaiting &&
+			if e := s.c.entries.get(batch.MakeID(p.number, d.ID)); d.DueMs != 0 && e != nil && e.state == entryWaiting &&
 				e.attempts == 0 {
 				p.due[d.ID] = d.DueMs * nsPerMs
 			}
@@ -459,7 +460,7 @@ func (s *sim) carry(p *simPart) {
 	}
 	cp := s.c.part(p.number)
 	for id := range below {
-		if !p.confirmed[id] && s.c.entries.get(MakeID(p.number, id)) == nil && !hasID(cp.remembered, id, Deferral.id) {
+		if !p.confirmed[id] && s.c.entries.get(batch.MakeID(p.number, id)) == nil && !hasID(cp.remembered, id, Deferral.id) {
 			s.t.Fatalf("message %d is not read, and its segment may go", id)
 		}
 	}

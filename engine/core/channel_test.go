@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/batch"
 	"penstock/segment"
 )
 
@@ -36,8 +37,8 @@ func TestTakeControlsIsBounded(t *testing.T) {
 		b.deliver()
 	}
 	for i := segment.MsgID(0); i < count; i += 4 {
-		b.step(Event{Kind: EvRequeue, Client: 1, ID: MakeID(0, count-4-i), DelayMs: int64(i) + 1})
-		b.finish(MakeID(0, i+1))
+		b.step(Event{Kind: EvRequeue, Client: 1, ID: batch.MakeID(0, count-4-i), DelayMs: int64(i) + 1})
+		b.finish(batch.MakeID(0, i+1))
 	}
 	log := &Cursors{}
 	ct := created("c", 0)
@@ -156,7 +157,7 @@ func TestCountsOfGoneClients(t *testing.T) {
 	for range 3 {
 		b.deliver()
 	}
-	b.finish(MakeID(0, 0))
+	b.finish(batch.MakeID(0, 0))
 	want := func(delivered, finished uint64) {
 		t.Helper()
 		if s := b.c.Stats(); s.DeliverCount != delivered || s.FinishCount != finished {
@@ -266,7 +267,7 @@ func TestEntryTable(t *testing.T) {
 	for i := range uint64(200_000) {
 		id := ID(mix(i) % 3000)
 		if i%3 == 0 {
-			id = MakeID(uint32(i%5), segment.MsgID(mix(i)%800))
+			id = batch.MakeID(uint32(i%5), segment.MsgID(mix(i)%800))
 		}
 		if got := table.get(id); got != model[id] {
 			t.Fatalf("step %d: get(%v) = %p, want %p", i, id, got, model[id])

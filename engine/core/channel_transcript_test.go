@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/batch"
 	"penstock/segment"
 )
 
@@ -152,7 +153,7 @@ func (a args) id() ID {
 	var part uint32
 	var m segment.MsgID
 	a.scan(a.values["id"], "%d:%d", &part, &m)
-	return MakeID(part, m)
+	return batch.MakeID(part, m)
 }
 
 func (a args) scan(text, format string, to ...any) {
@@ -343,7 +344,7 @@ func (tr *transcript) sayResult(ev *Event, res *Result) {
 		tr.say("deliver %s to %d, attempts %d, place %s%s", idText(res.ID), res.Client, res.Attempts, place, serial)
 	case Skip:
 		if ev.Kind == EvOffer {
-			res.ID = MakeID(ev.Part, ev.Msg)
+			res.ID = batch.MakeID(ev.Part, ev.Msg)
 			if e := tr.c.entries.get(res.ID); e != nil && e.state == entryParked {
 				tr.say("skip %s: parked", idText(res.ID))
 				return

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"penstock/batch"
 	"penstock/segment"
 )
 
@@ -89,11 +90,11 @@ var sampleControls2 = func() []sampleControl {
 		{"carried", Control{Kind: DeferredCarried, Carried: []CarriedMessage{
 			{
 				ID: 7, DueMs: 1_700_000_000_000, CreatedNs: 1_600_000_000_000_000_000,
-				Record: segment.AppendRecord(nil, &segment.Record{Body: []byte("body")}),
+				Record: batch.AppendRecord(nil, &segment.Record{Body: []byte("body")}),
 			},
 			{
 				ID: 300, CreatedNs: 5,
-				Record: segment.AppendRecord(nil, &segment.Record{Headers: []segment.KV{{Key: []byte("k"), Value: []byte("v")}}}),
+				Record: batch.AppendRecord(nil, &segment.Record{Headers: []segment.KV{{Key: []byte("k"), Value: []byte("v")}}}),
 			},
 		}}},
 		{"checkpoint-v2", Control{Kind: Checkpoint, Cursors: sampleCursors2()}},

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"penstock/batch"
 	"penstock/segment"
 )
 
@@ -13,7 +14,7 @@ func carriedControl(ids ...segment.MsgID) Control {
 	ct := Control{Kind: DeferredCarried}
 	for _, id := range ids {
 		ct.Carried = append(ct.Carried, CarriedMessage{
-			ID: id, CreatedNs: 1, Record: segment.AppendRecord(nil, &segment.Record{Body: []byte{byte(id)}}),
+			ID: id, CreatedNs: 1, Record: batch.AppendRecord(nil, &segment.Record{Body: []byte{byte(id)}}),
 		})
 	}
 	return ct

@@ -10,7 +10,7 @@ func TestPure(t *testing.T) {
 	puretest.Check(t, &puretest.Rules{
 		Imports: []string{
 			"cmp", "encoding/binary", "errors", "fmt", "hash/fnv", "math/bits", "path", "regexp", "slices", "strings",
-			"penstock/segment",
+			"penstock/batch", "penstock/segment",
 		},
 		Maps: true, MinFiles: 10,
 	})

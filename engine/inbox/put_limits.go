@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine/base"
 	"penstock/segment"
 )
@@ -45,7 +46,7 @@ func (l *Limits) Measure(p *Put) error {
 		if len(m) > l.maxMessageBytes {
 			return base.ErrMessageTooBig
 		}
-		n += segment.RecordSize(len(m), p.DeferMs)
+		n += batch.RecordSize(len(m), p.DeferMs)
 	}
 	if n > l.maxBatchBytes {
 		return base.ErrBatchTooBig
@@ -76,7 +77,7 @@ func (l *Limits) measureHeaders(p *Put) error {
 				return err
 			}
 			p.Headered = true
-			p.HeaderBytes += uint32(size - segment.RecordSize(len(m), p.DeferMs))
+			p.HeaderBytes += uint32(size - batch.RecordSize(len(m), p.DeferMs))
 		}
 		p.Bytes += size
 	}
@@ -128,10 +129,10 @@ func (l *Limits) measureSealed(p *Put) error {
 			"batch of messages", uint16(h.Flags), len(sealed))
 	}
 	body := sealed[segment.HeaderBytes:]
-	if err := segment.VerifyBody(h, body); err != nil {
+	if err := batch.VerifyBody(h, body); err != nil {
 		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
 	}
-	records, err := segment.DecompressBody(h, body, nil)
+	records, err := batch.DecompressBody(h, body, nil)
 	if err != nil {
 		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
 	}

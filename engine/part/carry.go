@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"penstock/batch"
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/inbox"
@@ -168,7 +169,7 @@ func recordIn(run []byte, id segment.MsgID) (m core.CarriedMessage, err error) {
 		return m, err
 	}
 	if h.Codec != segment.CodecNone {
-		if body, err = segment.DecompressBody(h, body, nil); err != nil {
+		if body, err = batch.DecompressBody(h, body, nil); err != nil {
 			return m, err
 		}
 	}

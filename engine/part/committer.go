@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"penstock/batch"
 	"penstock/clog"
 	"penstock/engine/base"
 	"penstock/engine/core"
@@ -192,7 +193,7 @@ func (r *run) bodyBytes() uint64 {
 	default:
 		return 0
 	}
-	return uint64(r.bytes - segment.HeaderBytes - r.headers - int(r.count)*segment.RecordSize(0, 0))
+	return uint64(r.bytes - segment.HeaderBytes - r.headers - int(r.count)*batch.RecordSize(0, 0))
 }
 
 // nextRun takes the next run out of l. Consecutive messages share a batch as long as they fit. A put of any other kind
@@ -341,8 +342,8 @@ func (c *committer) seal(pt *Partition, g *clog.Group, w *groupWork, r *run, dst
 		crc = c.stamp(pt, r, dst)
 	case inbox.Sealed:
 		copy(dst, r.special.Sealed)
-		r.puts.First().First = core.MakeID(pt.number, at.FirstID)
-		crc = segment.Stamp(dst, at.Position, at.FirstID, at.Epoch, c.stampNs(pt), at.PrevCRC)
+		r.puts.First().First = batch.MakeID(pt.number, at.FirstID)
+		crc = batch.Stamp(dst, at.Position, at.FirstID, at.Epoch, c.stampNs(pt), at.PrevCRC)
 	case inbox.Controls:
 		copy(dst[segment.HeaderBytes:], c.body)
 		crc = c.stamp(pt, r, dst)
@@ -368,7 +369,7 @@ func (c *committer) seal(pt *Partition, g *clog.Group, w *groupWork, r *run, dst
 func (c *committer) stamp(pt *Partition, r *run, dst []byte) uint32 {
 	at, body := &r.placement, dst[segment.HeaderBytes:]
 	h := segment.Header{Flags: r.flags, Count: r.count, Created: c.nowNs}
-	h.BodyBytes, h.BodyCRC = uint32(len(body)), segment.Checksum(body)
+	h.BodyBytes, h.BodyCRC = uint32(len(body)), batch.Checksum(body)
 	h.Position, h.FirstID, h.Epoch, h.Appended, h.PrevCRC = at.Position, at.FirstID, at.Epoch, c.stampNs(pt), at.PrevCRC
 	h.Encode(dst)
 	return h.CRC
@@ -390,14 +391,14 @@ func (c *committer) encodeRecords(partition uint32, r *run, dst []byte) {
 	nowMs := base.CeilMs(c.nowNs) // rounded up: nothing is due early
 	var rec segment.Record
 	for p := r.puts.First(); p != nil; p = r.puts.After(p) {
-		p.First = core.MakeID(partition, id)
+		p.First = batch.MakeID(partition, id)
 		rec.Defer = p.DeferMs
 		for i, m := range p.Messages {
 			rec.Body = m
 			if p.Headered {
 				rec.Headers = p.Headers[i]
 			}
-			out = segment.AppendRecord(out, &rec)
+			out = batch.AppendRecord(out, &rec)
 			if p.DeferMs != 0 {
 				due := nowMs + int64(p.DeferMs)
 				c.deferred = append(c.deferred, core.DeferredMessage{ID: id + segment.MsgID(i), DueMs: due, At: r.placement.Offset})

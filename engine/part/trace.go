@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/replicate/wire"
@@ -51,7 +52,7 @@ func (pt *Partition) Trace(ctx context.Context, id segment.MsgID, limits TraceLi
 		return nil, err
 	}
 	tr := &tracing{pt: pt, t: core.Tracer{ID: id}, limits: limits.orDefault()}
-	tr.out = wire.Trace{ID: core.MakeID(pt.number, id).String(), Partition: pt.number, Number: id}
+	tr.out = wire.Trace{ID: batch.MakeID(pt.number, id).String(), Partition: pt.number, Number: id}
 	carriedAt, known := tr.look()
 	if !known {
 		return nil, ErrNoMessage

@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/batch"
 	"penstock/engine/base"
-	"penstock/engine/core"
 	"penstock/engine/host"
 	"penstock/engine/meta"
 	"penstock/replicate"
@@ -162,7 +162,7 @@ func TestBothSides(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.await(l.channel.calls, "ready 5")
-	plain, held, stale := core.MakeID(0, 7), core.MakeID(1, 8), core.MakeID(1, 9)
+	plain, held, stale := batch.MakeID(0, 7), batch.MakeID(1, 8), batch.MakeID(1, 9)
 	l.channel.sink.Deliver(&base.Delivery{ID: plain, Body: []byte("plain")})
 	l.channel.sink.Deliver(&base.Delivery{ID: held, Body: []byte("held"), Serial: 4, Epoch: 3})
 	l.channel.sink.Deliver(&base.Delivery{ID: stale, Body: []byte("of an older leader"), Serial: 5, Epoch: 2})
@@ -177,7 +177,7 @@ func TestBothSides(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := k.Finish(core.MakeID(2, 1)); !errors.Is(err, base.ErrNotInFlight) {
+	if err := k.Finish(batch.MakeID(2, 1)); !errors.Is(err, base.ErrNotInFlight) {
 		t.Errorf("a message of a partition that does not exist: %v", err)
 	}
 	k.Pump()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/batch"
 	"penstock/clog"
 	"penstock/engine/checkpoint"
 	"penstock/engine/core"
@@ -50,14 +51,14 @@ func (l *logOf) batch(controls []core.Control, bodies ...string) *clog.Record {
 	h := segment.Header{Count: uint32(len(bodies)), Epoch: 1}
 	data := make([]byte, segment.HeaderBytes)
 	for _, b := range bodies {
-		data = segment.AppendRecord(data, &segment.Record{Body: []byte(b)})
+		data = batch.AppendRecord(data, &segment.Record{Body: []byte(b)})
 	}
 	for i := range controls {
 		h.Flags = segment.FlagControl
 		data = core.AppendControl(data, &controls[i])
 	}
 	body := data[segment.HeaderBytes:]
-	h.BodyBytes, h.BodyCRC = uint32(len(body)), segment.Checksum(body)
+	h.BodyBytes, h.BodyCRC = uint32(len(body)), batch.Checksum(body)
 	h.Position, h.FirstID, h.PrevCRC = l.st.Next, l.st.NextID, l.st.LastCRC
 	h.Encode(data)
 	rec := l.record(clog.Batch, data)

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine/base"
-	"penstock/engine/core"
 	"penstock/engine/host"
 	"penstock/engine/meta"
 	"penstock/replicate/wire"
@@ -187,7 +187,7 @@ func (v *verification) noted(ctx context.Context) {
 				continue
 			}
 			if a, err := v.ask(ctx, n, wire.VerifyRequest{At: bad.from, Max: 1}); err == nil && a.Count > 0 {
-				d.First, d.Count, d.To = core.MakeID(v.ID.Partition, a.First), a.Count, max(d.To, a.Next)
+				d.First, d.Count, d.To = batch.MakeID(v.ID.Partition, a.First), a.Count, max(d.To, a.Next)
 				break
 			}
 		}
@@ -287,7 +287,7 @@ func (v *verification) found(from, to segment.Offset, all []*wire.VerifyAnswer) 
 			d.Damaged = append(d.Damaged, v.nodes[i].Name)
 			v.removeDamage(v.nodes[i], from)
 		case lead == nil:
-			lead, d.First, d.Count = a, core.MakeID(v.ID.Partition, a.First), a.Count
+			lead, d.First, d.Count = a, batch.MakeID(v.ID.Partition, a.First), a.Count
 		case a.Sum != lead.Sum:
 			d.Differing = append(d.Differing, v.nodes[i].Name)
 		}

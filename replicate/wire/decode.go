@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/batch"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/segment"
@@ -241,7 +242,7 @@ func (d *Decoder) walk() error {
 			case len(d.batches) == MaxBatchCount:
 				return invalid("more than %d batches", MaxBatchCount)
 			}
-			if err := segment.VerifyBody(&h, run[segment.HeaderBytes:size]); err != nil {
+			if err := batch.VerifyBody(&h, run[segment.HeaderBytes:size]); err != nil {
 				return invalid("batch %d: %w", len(d.batches), err)
 			}
 			d.batches = append(d.batches, replicate.Batch{

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"penstock/batch"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/segment"
@@ -56,7 +57,7 @@ func verify(t *testing.T, d *Decoder) {
 		if err := h.Decode(bytes); err != nil {
 			t.Fatal(err)
 		}
-		if err := segment.VerifyBody(&h, bytes[segment.HeaderBytes:]); err != nil {
+		if err := batch.VerifyBody(&h, bytes[segment.HeaderBytes:]); err != nil {
 			t.Fatal(err)
 		}
 		want := replicate.Batch{

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/batch"
 	"penstock/engine/core"
 	"penstock/internal/formattest"
 	"penstock/segment"
@@ -28,23 +29,23 @@ func operations() map[string]any {
 	return map[string]any{
 		"fwd-op": &Operation{
 			Kind: OpSeek, Topic: uuid.UUID{1, 2, 3, 15: 16}, Channel: "c", Flag: true,
-			Seek:    &SeekTo{Kind: SeekTime, ID: core.MakeID(1, 2), Time: at, Count: -3},
-			Targets: []core.ID{core.MakeID(1, 515), 7}, IDs: []core.ID{8},
+			Seek:    &SeekTo{Kind: SeekTime, ID: batch.MakeID(1, 2), Time: at, Count: -3},
+			Targets: []core.ID{batch.MakeID(1, 515), 7}, IDs: []core.ID{8},
 			Peek: &PeekRequest{
-				From: 9, Count: 10, OriginTopic: "t<1>", OriginChannel: "c1", Next: []core.ID{0, core.MakeID(1, 11)},
+				From: 9, Count: 10, OriginTopic: "t<1>", OriginChannel: "c1", Next: []core.ID{0, batch.MakeID(1, 11)},
 			},
 			Count: 12, Verify: &VerifyRequest{At: 4096, To: 8192, Max: 1 << 20}, Settings: &settings,
 			Known: 4, Partitions: []uint32{0, 3},
 		},
 		"fwd-op-small": &Operation{Kind: OpFaults},
-		"fwd-op-ids":   []core.ID{core.MakeID(3, 515), 7},
+		"fwd-op-ids":   []core.ID{batch.MakeID(3, 515), 7},
 		"fwd-op-done":  true,
 		"fwd-op-peeked": []PeekedMessage{{
-			ID: core.MakeID(2, 5), Timestamp: at, Due: at.Add(time.Second), BodyBytes: 4, Truncated: true,
+			ID: batch.MakeID(2, 5), Timestamp: at, Due: at.Add(time.Second), BodyBytes: 4, Truncated: true,
 			Headers: []segment.KV{{Key: []byte("key"), Value: []byte("k1")}}, Body: []byte{0, 0xff, '<'},
 		}, {}},
 		"fwd-op-pending": []PendingMessage{{
-			ID: core.MakeID(2, 5), Since: at, Due: at.Add(time.Minute), Attempts: 2, Client: "10.0.0.1:4711",
+			ID: batch.MakeID(2, 5), Since: at, Due: at.Add(time.Minute), Attempts: 2, Client: "10.0.0.1:4711",
 		}, {}},
 		"fwd-op-deletion": &Deletion{Deleted: true, Gone: true, AgoMs: 1200},
 		"fwd-op-settings": settings,

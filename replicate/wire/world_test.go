@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/batch"
 	"penstock/netproto"
 	"penstock/replicate"
 	"penstock/segment"
@@ -59,7 +60,7 @@ func (w *logWriter) place(epoch segment.Epoch, sealed []byte) {
 		w.runs = append(w.runs, Run{Segment: s.Segment, Base: s.SegmentBase, Capacity: s.SegmentCapacity})
 	}
 	w.runs[len(w.runs)-1].Bytes += len(sealed)
-	segment.Stamp(sealed, s.Next, s.NextID, epoch, 1_700_000_000_000_000_500, s.LastCRC)
+	batch.Stamp(sealed, s.Next, s.NextID, epoch, 1_700_000_000_000_000_500, s.LastCRC)
 	var h segment.Header
 	if err := h.Decode(sealed); err != nil {
 		w.t.Fatal(err)

@@ -4,6 +4,7 @@ package logtest
 import (
 	"testing"
 
+	"penstock/batch"
 	"penstock/segment"
 	"penstock/segment/aio"
 	"penstock/segment/aio/faultaio"
@@ -54,7 +55,7 @@ func (l *Log) Put(count, size int, ns int64) int {
 			l.t.Fatal(err)
 		}
 	}
-	batch, err := b.Seal(ns)
+	sealed, err := b.Seal(ns)
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -64,19 +65,19 @@ func (l *Log) Put(count, size int, ns int64) int {
 	}
 	defer buf.Release()
 	s := &l.State
-	segment.Stamp(batch, s.Next, s.NextID, s.Epoch, ns, s.LastCRC)
+	batch.Stamp(sealed, s.Next, s.NextID, s.Epoch, ns, s.LastCRC)
 	var h segment.Header
-	if err := h.Decode(batch); err != nil {
+	if err := h.Decode(sealed); err != nil {
 		l.t.Fatal(err)
 	}
-	l.sizes.Place(s, len(batch))
+	l.sizes.Place(s, len(sealed))
 	l.Append(&segment.Slice{
-		Buf: buf, Data: buf.Bytes()[:copy(buf.Bytes(), batch)],
+		Buf: buf, Data: buf.Bytes()[:copy(buf.Bytes(), sealed)],
 		Position: h.Position, FirstID: h.FirstID, Count: h.Count, Appended: h.Appended, Offset: s.End,
 		Segment: s.Segment, SegmentBase: s.SegmentBase, SegmentCapacity: s.SegmentCapacity, FileSeq: 1,
 	})
 	s.Advance(&h)
-	return len(batch)
+	return len(sealed)
 }
 
 // Flush moves everything from memory to segments.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/batch"
 	"penstock/clog"
 	"penstock/segment"
 	"penstock/segment/aio"
@@ -160,7 +161,7 @@ func (r *reader) segment(id segment.Identity, name string) error {
 	if err := f.ReadAt(head, 0); err != nil {
 		return err
 	}
-	if string(head[:4]) != "PSEG" || le32(head[segCRC:]) != segment.Checksum(head[:segCRC]) {
+	if string(head[:4]) != "PSEG" || le32(head[segCRC:]) != batch.Checksum(head[:segCRC]) {
 		return nil // the same: the commit log has what belongs here
 	}
 	base, first := le64(head[segBase:]), le64(head[segFirst:])
@@ -190,7 +191,7 @@ func (r *reader) batches(id segment.Identity, f aio.File, size int64, base, at s
 		}
 		b := describe(&h, at)
 		log := r.node.Logs[id]
-		if segment.VerifyBody(&h, body) != nil || len(log) > 0 && !follows(&log[len(log)-1], &b) {
+		if batch.VerifyBody(&h, body) != nil || len(log) > 0 && !follows(&log[len(log)-1], &b) {
 			return nil
 		}
 		r.node.Logs[id] = append(log, b)

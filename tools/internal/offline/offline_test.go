@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"penstock/batch"
 	"penstock/segment"
 )
 
@@ -13,13 +14,13 @@ func FuzzDecode(f *testing.F) {
 	head := make([]byte, segment.SegmentHeaderBytes)
 	copy(head, "PSEG\x01")
 	binary.LittleEndian.PutUint16(head[6:], segment.SegmentHeaderBytes)
-	binary.LittleEndian.PutUint32(head[84:], segment.Checksum(head[:84]))
+	binary.LittleEndian.PutUint32(head[84:], batch.Checksum(head[:84]))
 	f.Add(head)
 	index := make([]byte, 96)
 	copy(index, "PIDX\x01")
 	binary.LittleEndian.PutUint32(index[48:], 1)
-	binary.LittleEndian.PutUint32(index[56:], segment.Checksum(index[64:]))
-	binary.LittleEndian.PutUint32(index[60:], segment.Checksum(index[:60]))
+	binary.LittleEndian.PutUint32(index[56:], batch.Checksum(index[64:]))
+	binary.LittleEndian.PutUint32(index[60:], batch.Checksum(index[:60]))
 	f.Add(index)
 	checkpoint := make([]byte, 4+20+56+4+3)
 	checkpoint[0] = 1
@@ -44,7 +45,7 @@ func TestSeedsDecode(t *testing.T) {
 	copy(head, "PSEG\x01")
 	binary.LittleEndian.PutUint16(head[6:], segment.SegmentHeaderBytes)
 	binary.LittleEndian.PutUint64(head[32:], 1000)
-	binary.LittleEndian.PutUint32(head[84:], segment.Checksum(head[:84]))
+	binary.LittleEndian.PutUint32(head[84:], batch.Checksum(head[:84]))
 	h, err := DecodeSegmentHeader(head)
 	if err != nil || h.Base != 1000 || h.FileByte(1001) != segment.SegmentHeaderBytes+1 {
 		t.Errorf("%+v, %v", h, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/batch"
 	"penstock/segment"
 )
 
@@ -39,7 +40,7 @@ func DecodeSegmentHeader(p []byte) (h SegmentHeader, err error) {
 		return h, errors.New("the file does not begin with a segment header")
 	case p[4] != segment.SegmentVersion:
 		return h, fmt.Errorf("the segment has version %d, this tool knows %d", p[4], segment.SegmentVersion)
-	case le.Uint32(p[84:]) != segment.Checksum(p[:84]):
+	case le.Uint32(p[84:]) != batch.Checksum(p[:84]):
 		return h, errors.New("the checksum of the segment header is wrong")
 	case p[5]&^1 != 0 || le.Uint16(p[6:]) != segment.SegmentHeaderBytes || le.Uint32(p[80:]) != 0 ||
 		len(bytes.Trim(p[88:segment.SegmentHeaderBytes], "\x00")) != 0:
@@ -85,11 +86,11 @@ func DecodeIndex(p []byte) (*Index, error) {
 		return nil, errors.New("the file does not begin with an index header")
 	case p[4] != segment.IndexVersion:
 		return nil, fmt.Errorf("the index has version %d, this tool knows %d", p[4], segment.IndexVersion)
-	case le.Uint32(p[60:]) != segment.Checksum(p[:60]):
+	case le.Uint32(p[60:]) != batch.Checksum(p[:60]):
 		return nil, errors.New("the checksum of the index header is wrong")
 	case int64(len(p)) != head+int64(le.Uint32(p[48:]))*entry:
 		return nil, fmt.Errorf("the index has %d bytes for %d entries", len(p), le.Uint32(p[48:]))
-	case le.Uint32(p[56:]) != segment.Checksum(p[head:]):
+	case le.Uint32(p[56:]) != batch.Checksum(p[head:]):
 		return nil, errors.New("the checksum of the index entries is wrong")
 	}
 	x := &Index{
@@ -157,7 +158,7 @@ func (r *Reader) Batch(off int64, h *segment.Header) (body []byte, err error) {
 	if p, err = r.Bytes(off, h.Size()); err != nil {
 		return nil, err
 	}
-	return p[segment.HeaderBytes:], segment.VerifyBody(h, p[segment.HeaderBytes:])
+	return p[segment.HeaderBytes:], batch.VerifyBody(h, p[segment.HeaderBytes:])
 }
 
 // Chain is what the next batch of a partition must continue.
@@ -184,7 +185,7 @@ func (c *Chain) Next(h *segment.Header) error {
 
 // Records decodes every record of a batch's stored body, decompressed into scratch if need be, and hands it to visit.
 func Records(h *segment.Header, body, scratch []byte, visit func(r *segment.Record) error) ([]byte, error) {
-	raw, err := segment.DecompressBody(h, body, scratch)
+	raw, err := batch.DecompressBody(h, body, scratch)
 	if err != nil {
 		return scratch, err
 	}

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"syscall"
 
+	"penstock/batch"
 	"penstock/engine"
-	"penstock/engine/core"
 	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/segment"
@@ -24,7 +24,7 @@ func (n *node) replica() replicate.NodeID {
 }
 
 func engineID(id meta.PartitionID, n segment.MsgID) engine.ID {
-	return core.MakeID(id.Partition, n)
+	return batch.MakeID(id.Partition, n)
 }
 
 // mischief does something bad, sometimes.

@@ -1,4 +1,4 @@
-package segment
+package batch
 
 import (
 	"encoding/binary"

@@ -1,22 +1,20 @@
-package core
+package batch
 
 import (
 	"errors"
 	"testing"
-
-	"penstock/segment"
 )
 
 func TestID(t *testing.T) {
 	for _, tc := range []struct {
 		part uint32
-		msg  segment.MsgID
+		msg  MsgID
 		text string
 	}{
 		{0, 0, "0000000000000000"},
 		{0, 255, "00000000000000ff"},
 		{1, 2, "0001000000000002"},
-		{MaxPartition, segment.MaxMsgID, "ffffffffffffffff"},
+		{MaxPartition, MaxMsgID, "ffffffffffffffff"},
 		{0xabcd, 0x0123456789ab, "abcd0123456789ab"},
 	} {
 		id := MakeID(tc.part, tc.msg)
@@ -47,7 +45,7 @@ func TestID(t *testing.T) {
 func TestMakeIDPanics(t *testing.T) {
 	for _, f := range []func(){
 		func() { MakeID(MaxPartition+1, 0) },
-		func() { MakeID(0, segment.MaxMsgID+1) },
+		func() { MakeID(0, MaxMsgID+1) },
 	} {
 		func() {
 			defer func() {

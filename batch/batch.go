@@ -1,4 +1,4 @@
-package segment
+package batch
 
 import (
 	"encoding/binary"
@@ -74,14 +74,14 @@ const (
 // Errors of decoding, tested with errors.Is.
 var (
 	// ErrInvalid says that bytes are not a batch: damaged, cut, or something else.
-	ErrInvalid = errors.New("segment: not a valid batch")
+	ErrInvalid = errors.New("batch: not a valid batch")
 	// ErrUnwritten says that zeros stand where a batch should begin: the space was reserved and never written.
-	ErrUnwritten = errors.New("segment: unwritten space")
+	ErrUnwritten = errors.New("batch: unwritten space")
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Checksum is CRC-32C, the checksum of every format of this package.
+// Checksum is CRC-32C, the checksum of batches and of the files that hold them.
 func Checksum(p []byte) uint32 { return crc32.Checksum(p, castagnoli) }
 
 // Header is the decoded header of one batch.
@@ -149,6 +149,14 @@ func (h *Header) Decode(p []byte) error {
 		return fmt.Errorf("%w: reserved bytes are not zero", ErrInvalid)
 	}
 	return h.check()
+}
+
+// Peek reads, of a header that was verified before, what finds its batch in a log.
+func Peek(p []byte) (pos Position, first MsgID, count uint32, control bool, appended int64) {
+	le := binary.LittleEndian
+	_ = p[HeaderBytes-1]
+	return Position(le.Uint64(p[offPosition:])), MsgID(le.Uint64(p[offFirstID:])), le.Uint32(p[offCount:]),
+		Flags(le.Uint16(p[offFlags:]))&FlagControl != 0, int64(le.Uint64(p[offAppended:]))
 }
 
 func magicError(p []byte, m uint32) error {

@@ -1,4 +1,4 @@
-package segment
+package batch
 
 import (
 	"bytes"
@@ -415,4 +415,31 @@ func TestGoldenBatches(t *testing.T) {
 			t.Errorf("a control batch has %d records, %v", len(got), err)
 		}
 	})
+}
+
+// Resume goes on at a remembered place, and ends as the walk from the start does.
+func TestRecordIterResumes(t *testing.T) {
+	p := sample(t, CodecNone, 20, 100, 1)
+	var h Header
+	if err := h.Decode(p); err != nil {
+		t.Fatal(err)
+	}
+	body := p[HeaderBytes:]
+	var whole, part RecordIter
+	whole.Reset(&h, body)
+	for i := uint32(0); ; i++ {
+		at := whole.Place(&h)
+		if at.Index != i {
+			t.Fatalf("place %d has index %d", i, at.Index)
+		}
+		part.Resume(&h, body, at)
+		want, more := whole.Next()
+		got, ok := part.Next()
+		if ok != more || !bytes.Equal(got.Body, want.Body) || part.Err() != nil {
+			t.Fatalf("record %d: %q, %t, %v, want %q, %t", i, got.Body, ok, part.Err(), want.Body, more)
+		}
+		if !more {
+			return
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package segment
+package batch
 
 import (
 	"fmt"
@@ -41,11 +41,11 @@ func (b *Builder) Add(r *Record) error {
 		b.Reset(b.codec)
 	}
 	if len(r.Headers) > MaxHeaderCount {
-		return fmt.Errorf("segment: a message carries %d headers, at most %d are allowed; it was not added",
+		return fmt.Errorf("batch: a message carries %d headers, at most %d are allowed; it was not added",
 			len(r.Headers), MaxHeaderCount)
 	}
 	if size := r.Size(); size > MaxBatchBytes-len(b.records) {
-		return fmt.Errorf("segment: a message of %d bytes does not fit into the rest of its batch (%d bytes at most); it "+
+		return fmt.Errorf("batch: a message of %d bytes does not fit into the rest of its batch (%d bytes at most); it "+
 			"was not added",
 			size, MaxBatchBytes)
 	}
@@ -71,7 +71,7 @@ func (b *Builder) Size() int { return max(len(b.records), HeaderBytes) }
 // A batch that compression does not make smaller is stored uncompressed.
 func (b *Builder) Seal(created int64) ([]byte, error) {
 	if b.count == 0 {
-		return nil, fmt.Errorf("segment: a batch without messages cannot be sealed")
+		return nil, fmt.Errorf("batch: a batch without messages cannot be sealed")
 	}
 	batch, codec := b.records, CodecNone
 	if b.codec != CodecNone {
@@ -118,11 +118,11 @@ func compressBody(c Codec, dst, body []byte) ([]byte, error) {
 	case CodecZstd:
 		enc, err := zstdEncoder()
 		if err != nil {
-			return nil, fmt.Errorf("segment: zstd: %w", err)
+			return nil, fmt.Errorf("batch: zstd: %w", err)
 		}
 		return enc.EncodeAll(body, dst), nil
 	}
-	return nil, fmt.Errorf("segment: codec %d is unknown; the batch was not sealed", c)
+	return nil, fmt.Errorf("batch: codec %d is unknown; the batch was not sealed", c)
 }
 
 // DecompressBody returns the records of a verified body: the body itself if it is stored uncompressed, else bytes
@@ -145,7 +145,7 @@ func DecompressBody(h *Header, body, scratch []byte) ([]byte, error) {
 	case CodecZstd:
 		dec, err := zstdDecoder()
 		if err != nil {
-			return nil, fmt.Errorf("segment: zstd: %w", err)
+			return nil, fmt.Errorf("batch: zstd: %w", err)
 		}
 		out, err := dec.DecodeAll(body, scratch[:0])
 		if err != nil {
