@@ -18,7 +18,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients bench bench-observed bench-peers bench-relay lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients bench bench-observed bench-peers bench-relay portable lint ci test-giouring conformance
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
@@ -110,6 +110,12 @@ bench-peers: build ## measure Penstock beside other servers with their usual Go 
 bench-relay: ## measure three nodes with round trips of 0.2 and 1 ms, in network namespaces (ROUNDS=5, LOADS=regexp, ENGINES=a,b); needs root
 	PENSTOCK_ROUNDS=$(or $(ROUNDS),5) PENSTOCK_LOADS='$(LOADS)' PENSTOCK_ENGINES='$(ENGINES)' \
 		$(GO) test -tags relay -count=1 -timeout 30m -v -run TestRoundTrips ./bench
+
+# Packages that clients are built from, on the systems on which applications are written.
+PORTABLE := ./batch ./netproto ./native/wire
+
+portable: ## vet the packages that clients are built from, for Linux, macOS and Windows
+	for os in linux darwin windows; do echo "GOOS=$$os"; GOOS=$$os $(GO) vet $(PORTABLE); done
 
 lint: ## check formatting, go vet, staticcheck and, where its database is reachable, govulncheck
 	.ci/lint

@@ -1,7 +1,6 @@
 package netproto
 
 import (
-	"net"
 	"syscall"
 	"time"
 )
@@ -20,7 +19,7 @@ import (
 //
 // Conn.mu guards the fields above the blank line. The goroutine that set busy owns the fields below it.
 type spot struct {
-	raw    syscall.RawConn // nil: this connection cannot write without blocking
+	raw    syscall.RawConn // nil: this connection cannot write without blocking, and the writer writes everything
 	asleep bool            // the writer waits in take
 	busy   bool            // a sender writes on the spot
 	rest   *drain          // what that sender could not write
@@ -41,28 +40,6 @@ const (
 	// intervals are coalesced.
 	spotPause = 100 * time.Microsecond
 )
-
-func (s *spot) init(nc net.Conn) {
-	tcp, ok := nc.(*net.TCPConn)
-	if !ok {
-		return
-	}
-	raw, err := tcp.SyscallConn()
-	if err != nil {
-		return
-	}
-	s.raw, s.spare = raw, new(drain)
-	s.write = func(fd uintptr) bool {
-		for {
-			n, err := syscall.Write(int(fd), s.buf)
-			if err == syscall.EINTR {
-				continue
-			}
-			s.n, s.err = max(n, 0), err
-			return true
-		}
-	}
-}
 
 // claimLocked takes the queue if the sender of its only frame should write that frame itself, else it returns nil. It
 // reads the clock last, because most often the connection is busy. The caller holds mu.
@@ -91,7 +68,7 @@ func (c *Conn) writeOnSpot(d *drain) {
 	piece := d.pieces[0]
 	s.buf, s.n, s.err = piece, 0, nil
 	err := s.raw.Write(s.write)
-	if err == nil && s.err != syscall.EAGAIN {
+	if err == nil {
 		err = s.err
 	}
 	n := s.n
