@@ -23,7 +23,12 @@ type coder struct {
 // that come from outside.
 func encode(dst []byte, fields func(*coder)) []byte {
 	c := coder{p: dst, writing: true}
-	if fields(&c); c.err != nil {
+	fields(&c)
+	return c.written()
+}
+
+func (c *coder) written() []byte {
+	if c.err != nil {
 		panic("BUG: " + c.err.Error())
 	}
 	return c.p
@@ -128,12 +133,12 @@ func (c *coder) text(v *string, most int) {
 	}
 }
 
-// list is a list of at most most elements, behind their number in two bytes; each codes one element, which has at least
-// least bytes. What is read is not longer than its bytes allow, so a count alone allocates nothing.
+// list is a list of at most most elements, behind their number in four bytes; each codes one element, which has at
+// least least bytes. What is read is not longer than its bytes allow, so a count alone allocates nothing.
 func list[T any](c *coder, v *[]T, most, least int, each func(*coder, *T)) {
-	n := uint16(min(len(*v), 1<<16-1))
-	if c.u16(&n); int(n) > most || c.writing && len(*v) > most {
-		c.fail("a list of %d elements, at most %d are allowed", max(int(n), len(*v)), most)
+	n := uint32(len(*v))
+	if c.u32(&n); n > uint32(most) {
+		c.fail("a list of %d elements, at most %d are allowed", n, most)
 		return
 	}
 	if !c.writing {

@@ -131,11 +131,11 @@ func (m *Metadata) code(c *coder) {
 		c.text(&n.Name, MaxNameBytes)
 		c.text(&n.Address, MaxNameBytes)
 	})
-	list(c, &m.Topics, MaxTopicCount, 22, func(c *coder, t *Topic) {
+	list(c, &m.Topics, MaxTopicCount, 24, func(c *coder, t *Topic) {
 		c.text(&t.Name, MaxNameBytes)
 		c.u16((*uint16)(&t.Status))
 		c.uuid(&t.ID)
-		list(c, &t.Partitions, MaxPartitionCount-1, 10, func(c *coder, p *Partition) {
+		list(c, &t.Partitions, MaxPartitionCount, 10, func(c *coder, p *Partition) {
 			c.u16(&p.Leader)
 			if !c.writing && c.err == nil && p.Leader != NoLeader && int(p.Leader) >= len(m.Nodes) {
 				c.fail("leader %d of %d nodes", p.Leader, len(m.Nodes))
@@ -206,10 +206,18 @@ func (m *Produce) code(c *coder) {
 }
 
 // AppendTo appends the head to dst.
-func (m *Produce) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
+func (m *Produce) AppendTo(dst []byte) []byte {
+	c := coder{p: dst, writing: true} // encode would allocate; this runs once per batch
+	m.code(&c)
+	return c.written()
+}
 
 // Decode reads the head.
-func (m *Produce) Decode(p []byte) error { return decode(p, m.code) }
+func (m *Produce) Decode(p []byte) error {
+	c := coder{p: p}
+	m.code(&c)
+	return c.err
+}
 
 // Produced answers a Produce that was stored. Any other outcome has the payload of Outcome.
 type Produced struct {
@@ -230,10 +238,18 @@ func (m *Produced) code(c *coder) {
 }
 
 // AppendTo appends the payload to dst.
-func (m *Produced) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
+func (m *Produced) AppendTo(dst []byte) []byte {
+	c := coder{p: dst, writing: true} // encode would allocate; this runs once per batch
+	m.code(&c)
+	return c.written()
+}
 
 // Decode reads the payload.
-func (m *Produced) Decode(p []byte) error { return decode(p, m.code) }
+func (m *Produced) Decode(p []byte) error {
+	c := coder{p: p}
+	m.code(&c)
+	return c.err
+}
 
 // From says where a reader begins.
 type From uint8
@@ -273,7 +289,8 @@ func (m *Read) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
 func (m *Read) Decode(p []byte) error { return decode(p, m.code) }
 
 // Records is the head of a self-checked frame; stored batches follow, whole and back to back. Messages below Next that
-// they hold were delivered before, or lie before the place where the reader begins, and must be skipped.
+// they hold were delivered before, or lie before the place where the reader begins, and must be skipped. The first
+// Records of a reader comes at once, without batches if there are none yet: so readers of an empty partition know.
 type Records struct {
 	Next   uint64 // id of the first message that is meant
 	Newest uint64 // id that the partition's next message will have, so readers know how far behind they are
@@ -288,10 +305,18 @@ func (m *Records) code(c *coder) {
 }
 
 // AppendTo appends the head to dst.
-func (m *Records) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
+func (m *Records) AppendTo(dst []byte) []byte {
+	c := coder{p: dst, writing: true} // encode would allocate; this runs once per batch
+	m.code(&c)
+	return c.written()
+}
 
 // Decode reads the head.
-func (m *Records) Decode(p []byte) error { return decode(p, m.code) }
+func (m *Records) Decode(p []byte) error {
+	c := coder{p: p}
+	m.code(&c)
+	return c.err
+}
 
 // ReadCredit lets the leader send more bytes of batches.
 type ReadCredit struct{ Bytes uint32 }
@@ -299,7 +324,15 @@ type ReadCredit struct{ Bytes uint32 }
 func (m *ReadCredit) code(c *coder) { c.u32(&m.Bytes) }
 
 // AppendTo appends the payload to dst.
-func (m *ReadCredit) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
+func (m *ReadCredit) AppendTo(dst []byte) []byte {
+	c := coder{p: dst, writing: true} // encode would allocate; this runs once per batch
+	m.code(&c)
+	return c.written()
+}
 
 // Decode reads the payload.
-func (m *ReadCredit) Decode(p []byte) error { return decode(p, m.code) }
+func (m *ReadCredit) Decode(p []byte) error {
+	c := coder{p: p}
+	m.code(&c)
+	return c.err
+}

@@ -1,0 +1,49 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"reflect"
+	"testing"
+)
+
+// again decodes p, and checks that what was read is written and read again as the same message.
+func again(t *testing.T, p []byte, m payload) {
+	if err := m.Decode(p); err != nil {
+		if !errors.Is(err, ErrInvalid) {
+			t.Fatalf("%T: untyped error %v", m, err)
+		}
+		return
+	}
+	written := m.AppendTo(nil)
+	if !bytes.HasPrefix(p, written) {
+		t.Fatalf("%T: read from\n% x\nand written as\n% x", m, p, written)
+	}
+	second := fresh(m)
+	if err := second.Decode(written); err != nil || !reflect.DeepEqual(m, second) {
+		t.Fatalf("%T: %+v is read again as %+v, %v", m, m, second, err)
+	}
+}
+
+// fuzz gives arbitrary payloads to the decoder of messages like m.
+func fuzz(f *testing.F, m payload) {
+	for _, s := range samples(f) {
+		if reflect.TypeOf(s.m) == reflect.TypeOf(m) {
+			f.Add(s.m.AppendTo(nil))
+		}
+	}
+	f.Add(m.AppendTo(nil))
+	f.Fuzz(func(t *testing.T, p []byte) { again(t, p, fresh(m)) })
+}
+
+func FuzzAuth(f *testing.F)            { fuzz(f, &Auth{}) }
+func FuzzOutcome(f *testing.F)         { fuzz(f, &Outcome{}) }
+func FuzzMetadataRequest(f *testing.F) { fuzz(f, &MetadataRequest{}) }
+func FuzzMetadata(f *testing.F)        { fuzz(f, &Metadata{}) }
+func FuzzOpenProducer(f *testing.F)    { fuzz(f, &OpenProducer{}) }
+func FuzzProducer(f *testing.F)        { fuzz(f, &Producer{}) }
+func FuzzProduce(f *testing.F)         { fuzz(f, &Produce{}) }
+func FuzzProduced(f *testing.F)        { fuzz(f, &Produced{}) }
+func FuzzRead(f *testing.F)            { fuzz(f, &Read{}) }
+func FuzzRecords(f *testing.F)         { fuzz(f, &Records{}) }
+func FuzzReadCredit(f *testing.F)      { fuzz(f, &ReadCredit{}) }

@@ -1,0 +1,206 @@
+package wire
+
+import (
+	"errors"
+	"hash/crc32"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"penstock/batch"
+	"penstock/netproto"
+)
+
+// payload is what every message of this package is.
+type payload interface {
+	AppendTo(dst []byte) []byte
+	Decode(p []byte) error
+}
+
+var testTopic = uuid.MustParse("01234567-89ab-cdef-0123-456789abcdef")
+
+// sample is a frame of a kind: its type and its payload, or the head of it.
+type sample struct {
+	name    string
+	typ     netproto.Type
+	status  netproto.Status
+	request uint64
+	m       payload
+	batches []byte // of a self-checked frame
+}
+
+// samples has a frame of each type and form. No two fields of a message have the same value.
+func samples(t testing.TB) []sample {
+	stored := sealed(t)
+	batch.Stamp(stored, 5, 1000, 3, 1_700_000_000_000_000_001, 0xfeedf00d)
+	return []sample{
+		{"auth", TypeAuth, 0, 1, &Auth{Token: "secret", Client: "reporter 2.1"}, nil},
+		{"auth-ack", TypeAuthAck, 0, 1, &Outcome{}, nil},
+		{"refusal", TypeAuthAck, netproto.StatusRejected, 1, &Outcome{Text: "unknown token"}, nil},
+		{"metadata", TypeMetadata, 0, 2, &MetadataRequest{Topics: []string{"orders", "bills"}, Create: true}, nil},
+		{"metadata-reply", TypeMetadataReply, 0, 2, &Metadata{
+			Revision: 77,
+			Nodes:    []Node{{"n1", "10.0.0.1:4250"}, {"n2", ""}},
+			Topics: []Topic{
+				{Name: "orders", ID: testTopic, Partitions: []Partition{{1, 12}, {0, 13}, {NoLeader, 14}}},
+				{Name: "bills", Status: netproto.StatusRejected, Partitions: []Partition{}},
+			},
+		}, nil},
+		{"open-producer", TypeOpenProducer, 0, 3, &OpenProducer{Topic: testTopic, Partition: 2, Name: "importer"}, nil},
+		{"producer", TypeProducer, 0, 3, &Producer{ID: 0x1122334455667788, Epoch: 4, Sequence: 900}, nil},
+		{"produce", TypeProduce, 0, 4, &Produce{Topic: testTopic, Partition: 2}, sealed(t)},
+		{"produced", TypeProduced, 0, 4, &Produced{First: 0x0002000000000384, Duplicate: true}, nil},
+		{"not-leader", TypeProduced, netproto.StatusNotLeader, 4, &Outcome{Text: "moved", Address: "10.0.0.2:4250"}, nil},
+		{"read", TypeRead, 0, 5, &Read{
+			Topic: testTopic, Partition: 2, From: FromTime, Value: 1_700_000_000_000_000_000, Credit: 1 << 20,
+		}, nil},
+		{"records", TypeRecords, 0, 5, &Records{Next: 0x00020000000003e9, Newest: 0x00020000000003eb}, stored},
+		{"read-credit", TypeReadCredit, 0, 5, &ReadCredit{Bytes: 65536}, nil},
+		{"read-end", TypeReadEnd, netproto.StatusGap, 5, &Outcome{First: 0x0002000000000400, Text: "too old"}, nil},
+		{"go-away", TypeGoAway, netproto.StatusClosed, 0, &Outcome{Text: "the node stops", Address: "10.0.0.2:4250"}, nil},
+	}
+}
+
+// sealed is a batch of two messages as a client seals it.
+func sealed(t testing.TB) []byte {
+	t.Helper()
+	b := batch.Builder{ProducerID: 0x1122334455667788, ProducerEpoch: 4, BaseSequence: 900}
+	for _, r := range []batch.Record{
+		{Body: []byte("hello")},
+		{Body: []byte("world"), Headers: []batch.KV{{Key: []byte("k"), Value: []byte("v")}}},
+	} {
+		if err := b.Add(&r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := b.Seal(1_700_000_000_000_000_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// frame is the sample as a connection writes it.
+func (s *sample) frame() []byte {
+	head := s.m.AppendTo(nil)
+	p := append(head[:len(head):len(head)], s.batches...)
+	h := netproto.Header{Type: s.typ, Status: s.status, Request: s.request, PayloadBytes: uint32(len(p))}
+	if s.batches != nil {
+		h.Flags, h.HeadBytes = netproto.FlagSelfChecked, uint16(len(head))
+	}
+	h.PayloadCRC = crc32.Checksum(p[:h.CheckedBytes()], crc32.MakeTable(crc32.Castagnoli))
+	all := make([]byte, netproto.HeaderBytes, netproto.HeaderBytes+len(p))
+	h.Marshal(all)
+	return append(all, p...)
+}
+
+// fresh returns an empty message of the same type.
+func fresh(m payload) payload { return reflect.New(reflect.TypeOf(m).Elem()).Interface().(payload) }
+
+// What is written is read as it was, also into a message that was used before, and bytes behind it change nothing. No
+// beginning of it is a message.
+func TestRoundTrips(t *testing.T) {
+	for _, s := range samples(t) {
+		t.Run(s.name, func(t *testing.T) {
+			p := s.m.AppendTo([]byte("before"))[len("before"):]
+			m := fresh(s.m)
+			for _, tail := range []string{"", "fields of a later version"} {
+				if err := m.Decode(append(p[:len(p):len(p)], tail...)); err != nil || !reflect.DeepEqual(m, s.m) {
+					t.Errorf("with %q behind it: %v, read as %+v, want %+v", tail, err, m, s.m)
+				}
+			}
+			for n := range p {
+				if err := fresh(s.m).Decode(p[:n]); !errors.Is(err, ErrInvalid) {
+					t.Errorf("%d of %d bytes: %v", n, len(p), err)
+				}
+			}
+		})
+	}
+}
+
+// No two bytes that decode differently are of one message: the values that a field refuses.
+func TestRefused(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		m     payload
+		at    int // the byte that is set
+		value byte
+	}{
+		{"a flag of MetadataRequest", &MetadataRequest{}, 0, 2},
+		{"a flag of Produced", &Produced{}, 8, 2},
+		{"a high flag of Produced", &Produced{}, 15, 1},
+		{"reserved bytes of Produce", &Produce{}, 20, 1},
+		{"the last reserved byte of Produce", &Produce{}, 23, 1},
+		{"a place to read from", &Read{}, 20, byte(FromNewest) + 1},
+		{"reserved bytes of Read", &Read{}, 21, 1},
+		{"the last reserved byte of Read", &Read{}, 23, 1},
+		{"a leader that is no node", &Metadata{
+			Nodes: []Node{{}}, Topics: []Topic{{Partitions: []Partition{{Leader: 0}}}},
+		}, 8 + 4 + 4 + 4 + 2 + 2 + 16 + 4, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := c.m.AppendTo(nil)
+			if err := fresh(c.m).Decode(p); err != nil {
+				t.Fatal(err)
+			}
+			p[c.at] = c.value
+			if err := fresh(c.m).Decode(p); !errors.Is(err, ErrInvalid) {
+				t.Errorf("byte %d is %d: %v", c.at, c.value, err)
+			}
+		})
+	}
+}
+
+// A count alone allocates nothing: Metadata of a few bytes that claims all elements it may have is refused before.
+func TestCountsThatLieAllocateNothing(t *testing.T) {
+	lie := make([]byte, 8+4+4)
+	lie[12], lie[13] = MaxTopicCount&0xff, MaxTopicCount>>8
+	var m Metadata
+	before := testing.AllocsPerRun(10, func() {
+		if err := m.Decode(lie); !errors.Is(err, ErrInvalid) || m.Topics != nil {
+			t.Fatalf("%v, %d topics", err, len(m.Topics))
+		}
+	})
+	if before > 10 { // the error
+		t.Errorf("%v allocations", before)
+	}
+}
+
+// What is written or read once per batch allocates nothing.
+func TestAllocations(t *testing.T) {
+	dst := make([]byte, 0, 64)
+	for _, m := range []payload{&Produce{}, &Produced{}, &Records{}, &ReadCredit{}} {
+		if n := testing.AllocsPerRun(100, func() {
+			dst = m.AppendTo(dst[:0])
+			if m.Decode(dst) != nil {
+				panic("not read")
+			}
+		}); n != 0 {
+			t.Errorf("%T allocates %v times", m, n)
+		}
+	}
+}
+
+// A value that the writer's own limits forbid is a bug of the caller.
+func TestTooLongIsABug(t *testing.T) {
+	for _, m := range []payload{
+		&Auth{Token: strings.Repeat("x", MaxTokenBytes+1)},
+		&Outcome{Text: strings.Repeat("x", MaxTextBytes+1)},
+		&Outcome{Text: strings.Repeat("x", 1<<17)},
+		&OpenProducer{Name: strings.Repeat("x", MaxNameBytes+1)},
+		&MetadataRequest{Topics: make([]string, MaxTopicCount+1)},
+		&Metadata{Nodes: make([]Node, MaxNodeCount+1)},
+		&Metadata{Topics: []Topic{{Partitions: make([]Partition, MaxPartitionCount+1)}}},
+	} {
+		func() {
+			defer func() {
+				if said, _ := recover().(string); !strings.HasPrefix(said, "BUG: ") {
+					t.Errorf("%T: %q", m, said)
+				}
+			}()
+			m.AppendTo(nil)
+		}()
+	}
+}
