@@ -10,7 +10,7 @@ RING ?=
 GIOURING_FLAGS := -tags giouring -ldflags=-checklinkname=0
 BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=main.commit=$(shell git rev-parse HEAD 2>/dev/null || echo unknown))
 # Packages whose tests run under the race detector: everything with goroutines.
-RACE_PACKAGES ?= ./engine/... ./nsq/... ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./replicate/... ./cluster ./cluster/admin ./cluster/kv/...
+RACE_PACKAGES ?= ./engine/... ./nsq/... ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./client ./replicate/... ./cluster ./cluster/admin ./cluster/kv/...
 # A time (30s) or a count of inputs (10000x) for each fuzz target.
 FUZZ_TIME ?= 10000x
 BENCH ?= .
@@ -112,7 +112,7 @@ bench-relay: ## measure three nodes with round trips of 0.2 and 1 ms, in network
 		$(GO) test -tags relay -count=1 -timeout 30m -v -run TestRoundTrips ./bench
 
 # Packages that clients are built from, on the systems on which applications are written.
-PORTABLE := ./batch ./netproto ./native/wire
+PORTABLE := ./batch ./netproto ./native/wire ./client
 
 portable: ## vet the packages that clients are built from, for Linux, macOS and Windows
 	for os in linux darwin windows; do echo "GOOS=$$os"; GOOS=$$os $(GO) vet $(PORTABLE); done

@@ -234,6 +234,9 @@ func TestMapIsTrue(t *testing.T) {
 		pkg, said := m[1], strings.Split(m[2], ", ")
 		mapped[pkg] = true
 		for _, s := range said {
+			if s == "applications" { // outside of the tree
+				continue
+			}
 			if !slices.ContainsFunc(by[pkg], func(importer string) bool { return covers(s, importer) }) {
 				t.Errorf("the map says that %s is imported by %s, and it is not", pkg, s)
 			}

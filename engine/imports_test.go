@@ -65,6 +65,7 @@ func TestImportGraph(t *testing.T) {
 		"clog":           {"segment", "segment/aio"},
 		"netproto":       {},
 		"native/wire":    {"netproto"},
+		"client":         {"batch", "native/wire", "netproto"},
 		"replicate":      {"segment", "segment/aio"},
 		"replicate/wire": {"engine/core", "replicate", "netproto", "segment", "segment/aio"},
 		"replicate/peer": {"replicate", "netproto", "segment", "segment/aio"},

@@ -1,0 +1,36 @@
+// Package client publishes to a Penstock cluster and reads from it, over the cluster's native protocol. It runs on
+// every system that Go supports, and needs neither the engine nor an NSQ client.
+//
+// Four nouns describe it:
+//
+//   - A [Client] knows the cluster: which partitions the topics have and which node leads each. [Dial] makes one; a
+//     program needs one.
+//   - A [Message] is a body, with a key and headers if you like. The cluster gives it an [ID], which never changes.
+//   - A [Producer] publishes messages to one topic. It collects them in batches, sends each batch to the leader of its
+//     partition, and repeats what got no answer. Each message is stored once, in order, through every failure of nodes
+//     and connections.
+//   - A [Reader] reads one partition from a place in it. The cluster keeps no state for it, so it disturbs no consumer.
+//
+// # What an answer means
+//
+// The done function of [Producer.Produce] gets the message's id and no error once the message is on stable storage on
+// every replica that must have it. With an error the message was not stored, and never will be, unless the error
+// matches [ErrUnknown]: then nobody can say.
+//
+// ErrUnknown is rare. The client repeats a batch, with the same sequence numbers, until it knows the outcome or
+// [ProducerOptions.DeliveryTimeout] is over; a node that has stored the batch before answers with the ids of then.
+// After an ErrUnknown the client goes on repeating the batch until its fate is known, and stores later messages of
+// the partition behind it, never before it.
+//
+// # Names
+//
+// A producer without a name is forgotten when it is closed. One with a name survives its program: the next program that
+// opens it goes on with the sequence numbers ([Producer.LastSequence]), and the old one, should it still live, gets
+// [ErrFenced]. A cluster forgets a producer that was not used for 7 days.
+//
+// # Memory and goroutines
+//
+// A producer holds at most MaxBufferedBytes of messages, and about as much again while it compresses; Produce waits
+// when that is used up. A reader holds [ReadCreditBytes], or one batch. A connection holds about 170 KiB when idle.
+// There are three goroutines per connected node, one per partition that a producer uses, and one per client.
+package client

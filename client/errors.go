@@ -1,0 +1,114 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+
+	"penstock/netproto"
+)
+
+// Errors, tested with errors.Is. Each says what happened, what became of the data, and what to do. One error may match
+// several: an ErrFenced that also matches ErrUnknown leaves open whether the message was stored before.
+var (
+	// ErrBuffered: TryProduce found no room.
+	ErrBuffered = errors.New("client: as many bytes as MaxBufferedBytes allows wait to be stored; this message was not " +
+		"taken and will not be stored: produce it again later, or raise the limit")
+	// ErrUnknown: the outcome is open.
+	ErrUnknown = errors.New("client: no answer came in time; the message may be stored, or may still be: look for it " +
+		"before you produce it again, or accept that it may be there twice")
+	// ErrFenced: another program has opened a producer with the same name.
+	ErrFenced = errors.New("client: a newer producer with the same name took over; the message was not stored: end " +
+		"this program, or give each program a name of its own")
+	// ErrTooLarge: the message exceeds a limit of the client or of the node.
+	ErrTooLarge = errors.New("client: the message is too large; it was not stored: divide it, or raise the limit that " +
+		"it exceeds")
+	// ErrUnauthorized: the node refused the token, or what the token allows.
+	ErrUnauthorized = errors.New("client: the token is not valid or does not allow this; nothing was stored: use a " +
+		"token with the permission")
+	// ErrNoLeader: no node could take the message in time.
+	ErrNoLeader = errors.New("client: the partition's leader could not be reached or had no room in time; the message " +
+		"was not stored: produce it again when the cluster is healthy")
+	// ErrSequence: the leader has other sequence numbers of this producer.
+	ErrSequence = errors.New("client: the leader expects another sequence number of this producer; the message was not " +
+		"stored: check that no other program uses the producer's name, then produce it again")
+	// ErrStopped: the producer has StopAtFailure, and an earlier message failed.
+	ErrStopped = errors.New("client: an earlier message of the partition was not stored, or that is unknown, and the " +
+		"producer stops there; this message was not stored: open a new producer, which says what was stored last")
+	// ErrNoTopic: the topic does not exist (any more).
+	ErrNoTopic = errors.New("client: there is no such topic or partition; nothing was stored: create the topic, or " +
+		"correct the name")
+	// ErrRefused: the node will never store what it was sent.
+	ErrRefused = errors.New("client: the message was refused; it was not stored: change it as the text says")
+	// ErrClosed: the producer, the reader or the client is closed.
+	ErrClosed = errors.New("client: closed; the message was not stored: open a new one")
+	// ErrDamaged: a reader got bytes that are not what was stored, again and again.
+	ErrDamaged = errors.New("client: stored messages arrived damaged; nothing of them was returned: check the disks of " +
+		"the partition's replicas")
+)
+
+var errNoAnswer = errors.New("the leader did not answer in time")
+
+// TrimmedError says that retention has removed messages that a reader was to return. First is the oldest message that
+// is kept; the reader goes on there when Next is called again.
+type TrimmedError struct{ First ID }
+
+func (e *TrimmedError) Error() string {
+	return fmt.Sprintf("client: messages before %v were removed by retention and cannot be read; call Next again to go "+
+		"on at that message, or stop if none may be missed", e.First)
+}
+
+// because is err, with the reason if there is one. It matches both.
+func because(err, reason error) error {
+	if reason == nil || errors.Is(err, reason) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", err, reason)
+}
+
+// StatusError is what a node answered, in its words.
+type StatusError struct {
+	Status netproto.Status
+	Text   string // may be empty
+}
+
+func (e *StatusError) Error() string {
+	if e.Text == "" {
+		return "the node answered " + e.Status.String()
+	}
+	return fmt.Sprintf("the node answered %v: %s", e.Status, e.Text)
+}
+
+// meaning is what a status says about the request that it answers.
+func meaning(s netproto.Status) verdict {
+	switch s {
+	case netproto.StatusOK:
+		return verdictStored
+	case netproto.StatusNotLeader, netproto.StatusNewEpoch, netproto.StatusFull, netproto.StatusCorrupt,
+		netproto.StatusClosed, netproto.StatusOverloaded:
+		return verdictAgain
+	case netproto.StatusGap:
+		return verdictGap
+	case netproto.StatusDiverged:
+		return verdictForgot
+	case netproto.StatusOldEpoch:
+		return verdictFenced
+	case netproto.StatusRejected, netproto.StatusTooBig, netproto.StatusUnproven, netproto.StatusVersionMismatch,
+		netproto.StatusWrongCluster:
+		return verdictRefused
+	}
+	return verdictPerhaps
+}
+
+// errorOf is the error for an answer that is not OK.
+func errorOf(s netproto.Status, text string) error {
+	err := error(&StatusError{s, text})
+	switch s {
+	case netproto.StatusUnproven:
+		return because(ErrUnauthorized, err)
+	case netproto.StatusTooBig:
+		return because(ErrTooLarge, err)
+	case netproto.StatusRejected, netproto.StatusVersionMismatch, netproto.StatusWrongCluster:
+		return because(ErrRefused, err)
+	}
+	return err
+}

@@ -1,0 +1,411 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/batch"
+	"penstock/native/wire"
+	"penstock/netproto"
+)
+
+// lane is one producer at one partition. Its goroutine keeps a connection to the partition's leader, does what flow
+// decides, and calls done functions.
+type lane struct {
+	producer  *Producer
+	partition int
+	kicked    chan struct{}
+	ended     chan struct{} // closed when the goroutine has ended
+
+	mu      sync.Mutex // guards the fields down to headers
+	flow    flow
+	open    *packet       // the batch that takes messages; nil: none yet
+	events  []event       // that the goroutine has not handled yet
+	taken   uint64        // messages since the lane began
+	told    uint64        // of them, those whose fate the application knows
+	waiters []waiter      // flushes, by rising target
+	opened  chan struct{} // closed after the first answer to OpenProducer that is final
+	openErr error         // what that answer was
+	headers []Header      // memory for the headers of a message with a key
+
+	// The goroutine's own.
+	topic    uuid.UUID
+	node     *node
+	link     *link // nil: the leader cannot be reached now
+	asked    uint64
+	as       numbers
+	finished []event // memory that is exchanged with events
+	head     []byte
+	body     [1][]byte
+}
+
+// event is an answer.
+type event struct {
+	link    *link
+	request uint64
+	typ     netproto.Type
+	status  netproto.Status
+	err     error // of a status that is not OK
+	first   uint64
+	repeat  bool
+	opened  wire.Producer
+}
+
+// waiter is a flush that waits until so many messages were told.
+type waiter struct {
+	target uint64
+	done   chan struct{}
+}
+
+func newLane(p *Producer, partition int) *lane {
+	l := &lane{
+		producer: p, partition: partition, topic: p.id,
+		kicked: make(chan struct{}, 1), ended: make(chan struct{}), opened: make(chan struct{}),
+	}
+	l.flow.o = flowOptions{
+		linger: p.o.Linger, timeout: p.o.DeliveryTimeout, maxBytes: p.o.MaxBatchBytes - batch.HeaderBytes,
+		inFlight: p.o.InFlight, stop: p.o.StopAtFailure, pause: p.client.o.delay,
+	}
+	l.flow.eager = p.o.Name != ""
+	p.client.goroutines.Go(l.run)
+	return l
+}
+
+func (l *lane) wake() {
+	select {
+	case l.kicked <- struct{}{}:
+	default:
+	}
+}
+
+// add puts a copy of the message into the open batch. room is what it took of MaxBufferedBytes. It returns false if the
+// lane has ended.
+func (l *lane) add(m *Message, done func(*Message, ID, error), room int64) bool {
+	now := time.Now()
+	l.mu.Lock()
+	if l.flow.ended != nil {
+		l.mu.Unlock()
+		return false
+	}
+	r := batch.Record{Body: m.Body, Headers: m.Headers}
+	if m.Key != nil {
+		l.headers = append(append(l.headers[:0], Header{Key: keyHeader, Value: m.Key}), m.Headers...)
+		r.Headers = l.headers
+	}
+	if l.open != nil {
+		r.TimeDelta = now.Sub(l.open.created).Microseconds()
+	}
+	size := r.Size()
+	if l.open != nil && !l.flow.fits(size) {
+		l.sealLocked()
+		r.TimeDelta = 0
+	}
+	if l.open == nil {
+		l.open = newPacket(l.producer.o.Compression, now)
+	}
+	p := l.open
+	if err := p.builder.Add(&r); err != nil {
+		panic("BUG: client: " + err.Error()) // Produce has checked the limits
+	}
+	p.items = append(p.items, item{m, done})
+	p.room += room
+	l.taken++
+	wake := l.flow.added(now, size)
+	clear(l.headers)
+	l.mu.Unlock()
+	if wake {
+		l.wake()
+	}
+	return true
+}
+
+// sealLocked puts the open batch into the queue. Messages without a key go to the next partition then. The caller holds
+// mu.
+func (l *lane) sealLocked() {
+	l.flow.sealed(l.open)
+	l.open = nil
+	l.producer.turn.CompareAndSwap(uint32(l.partition), uint32(l.partition)+1)
+}
+
+// post gives an event to the goroutine.
+func (l *lane) post(e event) {
+	l.mu.Lock()
+	l.events = append(l.events, e)
+	l.mu.Unlock()
+	l.wake()
+}
+
+// answer is link's call for an answer of the leader.
+func (l *lane) answer(on *link, f *netproto.Received) bool {
+	e := event{link: on, request: f.Request, typ: f.Type, status: f.Status}
+	var err error
+	switch {
+	case f.Type == wire.TypeProduced && f.Status == netproto.StatusOK:
+		var m wire.Produced
+		err = m.Decode(f.Payload)
+		e.first, e.repeat = m.First, m.Duplicate
+	case f.Type == wire.TypeProducer && f.Status == netproto.StatusOK:
+		err = e.opened.Decode(f.Payload)
+	case f.Status == netproto.StatusOK:
+		err = wire.ErrInvalid
+	default:
+		e.err = errorOf(f.Status, textOf(f.Payload))
+	}
+	if err != nil {
+		e.status, e.err = netproto.StatusUnknown, err
+	}
+	l.post(e)
+	return false
+}
+
+// lost is link's call at the end of the connection; the goroutine sees the end itself.
+func (l *lane) lost(*link, uint64) { l.wake() }
+
+// run is the lane's goroutine. It ends when flow has ended and every message was told.
+func (l *lane) run() {
+	defer close(l.ended)
+	defer l.moveTo("")
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		known := l.producer.client.view.known.Load()
+		l.follow(known)
+		now := time.Now()
+		l.mu.Lock()
+		l.handle(now)
+		a := l.flow.step(now)
+		if a.do == doSeal {
+			l.sealLocked()
+		}
+		over := a.do == doWait && l.flow.ended != nil && len(l.flow.queue) == 0
+		if over {
+			l.openedLocked(l.flow.ended)
+		}
+		l.mu.Unlock()
+		switch a.do {
+		case doWait:
+			if over {
+				return
+			}
+			var due <-chan time.Time
+			if !a.until.IsZero() {
+				timer.Reset(time.Until(a.until))
+				due = timer.C
+			}
+			select {
+			case <-due:
+			case <-l.kicked:
+			case <-known.changed:
+			}
+		case doOpen:
+			l.openProducer()
+		case doSend:
+			l.send(&a)
+		case doTell:
+			l.tell(&a)
+		case doDrop:
+			a.p.Release()
+		}
+	}
+}
+
+// follow keeps link the connection to the leader that known names.
+func (l *lane) follow(known *knowledge) {
+	address := ""
+	t := known.topics[l.producer.topic]
+	gone := t != nil && (meaning(t.status) == verdictRefused || t.status == netproto.StatusOK && t.id != l.topic)
+	if t != nil && t.status == netproto.StatusOK && t.id == l.topic && l.partition < len(t.leaders) {
+		address = t.leaders[l.partition]
+	}
+	if address != "" { // the old leader may still answer what it has taken
+		l.moveTo(address)
+	}
+	var now *link
+	if l.node != nil {
+		if live, _, _ := l.node.state(); live.alive() {
+			now = live
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now != l.link {
+		if l.link != nil {
+			l.flow.disconnect()
+		}
+		if l.link = now; now != nil {
+			l.flow.connect()
+		}
+	}
+	if gone {
+		l.flow.end(ErrNoTopic)
+	}
+}
+
+// moveTo exchanges the node that the lane is connected to.
+func (l *lane) moveTo(address string) {
+	if l.node != nil && l.node.address != address {
+		l.producer.client.release(l.node, l)
+		l.node = nil
+	}
+	if l.node == nil && address != "" {
+		l.node = l.producer.client.acquire(address, l)
+	}
+}
+
+// handle gives the answers that have arrived to flow. Answers to earlier attempts are ignored. The caller holds mu.
+func (l *lane) handle(now time.Time) {
+	l.events, l.finished = l.finished[:0], l.events
+	for i := range l.finished {
+		if e := &l.finished[i]; e.link == l.link {
+			l.handleOne(now, e)
+		}
+	}
+	clear(l.finished)
+}
+
+func (l *lane) handleOne(now time.Time, e *event) {
+	v := meaning(e.status)
+	if e.status == netproto.StatusNotLeader {
+		l.producer.client.view.doubt()
+	}
+	if e.request == l.asked {
+		l.asked = 0
+		if v == verdictStored {
+			l.as.id, l.as.epoch = e.opened.ID, e.opened.Epoch
+			l.flow.opened(e.opened.Sequence)
+			l.openedLocked(nil)
+			return
+		}
+		l.flow.openRefused(now, v, e.err)
+		if v == verdictRefused || v == verdictFenced {
+			l.openedLocked(e.err)
+		}
+		return
+	}
+	for _, p := range l.flow.queue {
+		if p.onWay() && p.request == e.request {
+			l.flow.answered(now, p, v, e.first, e.repeat, e.err)
+			return
+		}
+	}
+}
+
+// openedLocked tells those who wait for the producer's first opening. The caller holds mu.
+func (l *lane) openedLocked(err error) {
+	select {
+	case <-l.opened:
+	default:
+		l.openErr = err
+		close(l.opened)
+	}
+}
+
+// openProducer sends OpenProducer.
+func (l *lane) openProducer() {
+	m := wire.OpenProducer{Topic: l.topic, Partition: uint32(l.partition), Name: l.producer.o.Name}
+	frame := netproto.Frame{Type: wire.TypeOpenProducer, Head: m.AppendTo(l.head[:0])}
+	request, err := l.link.send(l.link.ctx, &frame, l, 0)
+	if err == nil {
+		l.asked = request
+		return
+	}
+	l.mu.Lock()
+	l.flow.openRefused(time.Now(), verdictAgain, err)
+	l.mu.Unlock()
+}
+
+// send sends a batch. It waits while the node has too many bytes without having answered.
+func (l *lane) send(a *action) {
+	p, as := a.p, l.as
+	as.base = a.base
+	err := p.seal(as)
+	v := verdictRefused
+	if err == nil {
+		m := wire.Produce{Topic: l.topic, Partition: uint32(l.partition)}
+		l.head = m.AppendTo(l.head[:0])
+		l.body[0] = p.bytes
+		frame := netproto.Frame{
+			Type: wire.TypeProduce, Flags: netproto.FlagSelfChecked, Head: l.head, Body: l.body[:], Owner: p,
+		}
+		ctx, cancel := context.WithTimeout(l.link.ctx, l.flow.o.timeout)
+		defer cancel()
+		p.holders.Add(1)
+		p.request, err = l.link.send(ctx, &frame, l, int64(len(p.bytes)))
+		if err == nil {
+			return
+		}
+		p.holders.Add(-1) // it was not taken
+		if v = verdictAgain; errors.Is(err, netproto.ErrTooBig) {
+			v, err = verdictRefused, because(ErrTooLarge, err)
+		}
+	}
+	l.mu.Lock()
+	l.flow.answered(time.Now(), p, v, 0, false, err)
+	l.mu.Unlock()
+}
+
+// tell calls the done functions of a batch.
+func (l *lane) tell(a *action) {
+	p := a.p
+	l.producer.room.Release(p.room)
+	var first ID
+	if a.err == nil {
+		first = batch.MakeID(uint32(l.partition), ID(p.first).MsgID())
+	}
+	for i := range p.items {
+		if it := &p.items[i]; it.done != nil {
+			if a.err != nil {
+				it.done(it.m, 0, a.err)
+			} else {
+				it.done(it.m, first+ID(i), nil)
+			}
+		}
+	}
+	if hook := l.producer.client.o.Hooks.Produced; hook != nil {
+		hook(ProducedBatch{
+			Topic: l.producer.topic, Partition: l.partition, First: first, Count: len(p.items), Bytes: len(p.bytes),
+			Duplicate: p.repeated, Took: time.Since(p.created), Err: a.err,
+		})
+	}
+	told := len(p.items)
+	clear(p.items)
+	p.items = p.items[:0]
+	if a.left {
+		p.Release()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.told += uint64(told)
+	for len(l.waiters) > 0 && l.waiters[0].target <= l.told {
+		close(l.waiters[0].done)
+		l.waiters = l.waiters[1:]
+	}
+	l.flow.flushing = len(l.waiters) > 0
+}
+
+// flush returns a channel that is closed when every message was told that was taken before.
+func (l *lane) flush() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	done := make(chan struct{})
+	if l.told == l.taken {
+		close(done)
+		return done
+	}
+	l.flow.flushing = true
+	l.waiters = append(l.waiters, waiter{l.taken, done})
+	l.wake()
+	return done
+}
+
+// stop ends the lane: what is not answered is told as err.
+func (l *lane) stop(err error) {
+	l.mu.Lock()
+	l.flow.end(err)
+	l.mu.Unlock()
+	l.wake()
+}

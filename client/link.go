@@ -1,0 +1,205 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/semaphore"
+
+	"penstock/native/wire"
+	"penstock/netproto"
+)
+
+// link is one connection to a node, after the node has accepted the client's token. It gives each answer to the one who
+// asked. It is the connection's Handler.
+type link struct {
+	node   *node
+	conn   *netproto.Conn
+	ctx    context.Context // ends with the connection
+	cancel context.CancelFunc
+	// window is how many bytes of batches the node takes without having answered; window.size is in its Hello.
+	window      *semaphore.Weighted
+	windowBytes int64
+	leaving     atomic.Bool // the node said GoAway
+
+	mu    sync.Mutex // guards calls, next and ended
+	calls map[uint64]call
+	next  uint64
+	ended bool
+}
+
+// call is a request without a final answer.
+type call struct {
+	by     receiver
+	window int64 // bytes of the window to give back
+}
+
+// receiver gets the answers to requests. Its methods run on the connection's goroutine and must not block.
+type receiver interface {
+	// answer borrows f. It says whether more answers to the same request will follow.
+	answer(l *link, f *netproto.Received) (more bool)
+	// lost says that the connection ended before the last answer.
+	lost(l *link, request uint64)
+}
+
+var errLinkEnded = errors.New("client: the connection has ended")
+
+func newLink(n *node) *link {
+	l := &link{node: n, calls: make(map[uint64]call)}
+	l.ctx, l.cancel = context.WithCancel(n.ctx)
+	return l
+}
+
+// register gives the next request to by.
+func (l *link) register(by receiver, window int64) (uint64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return 0, errLinkEnded
+	}
+	l.next++
+	l.calls[l.next] = call{by, window}
+	return l.next, nil
+}
+
+// forget removes a request, and returns its part of the window.
+func (l *link) forget(request uint64) {
+	l.mu.Lock()
+	c, ok := l.calls[request]
+	delete(l.calls, request)
+	l.mu.Unlock()
+	if ok && c.window > 0 {
+		l.window.Release(c.window)
+	}
+}
+
+// send sends f as a new request of by and returns its number. With an error, f was not taken, and by hears nothing.
+func (l *link) send(ctx context.Context, f *netproto.Frame, by receiver, window int64) (uint64, error) {
+	window = min(window, l.windowBytes)
+	if window > 0 && !l.window.TryAcquire(window) {
+		if err := l.window.Acquire(ctx, window); err != nil {
+			return 0, fmt.Errorf("client: the node has not answered %d bytes of batches: %w", l.windowBytes, err)
+		}
+	}
+	request, err := l.register(by, window)
+	if err != nil {
+		if window > 0 {
+			l.window.Release(window)
+		}
+		return 0, err
+	}
+	f.Request = request
+	if err := l.conn.TrySend(f); err != nil {
+		if errors.Is(err, netproto.ErrQueueFull) {
+			err = l.conn.Send(ctx, f)
+		}
+		if err != nil {
+			l.forget(request)
+			return 0, err
+		}
+	}
+	return request, nil
+}
+
+// Frames is netproto's call for frames that arrived together.
+func (l *link) Frames(c *netproto.Conn, frames []netproto.Received) error {
+	for i := range frames {
+		if err := l.frame(c, &frames[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *link) frame(c *netproto.Conn, f *netproto.Received) error {
+	switch f.Type {
+	case wire.TypeGoAway:
+		l.leaving.Store(true)
+		l.node.notify()
+		return nil
+	case wire.TypeMetadataReply:
+		if f.Request == 0 {
+			return l.node.client.view.learn(l.node, f.Payload, false)
+		}
+	case wire.TypeAuthAck, wire.TypeProducer, wire.TypeProduced, wire.TypeRecords, wire.TypeReadEnd,
+		netproto.TypeError:
+	default: // a later version may have more types, and must hear that this one does not know them
+		return c.TrySend(&netproto.Frame{Type: netproto.TypeError, Status: netproto.StatusRejected, Request: f.Request})
+	}
+	l.mu.Lock()
+	to, ok := l.calls[f.Request]
+	l.mu.Unlock()
+	if ok && !to.by.answer(l, f) {
+		l.forget(f.Request)
+	}
+	return nil
+}
+
+// Closed is netproto's last call.
+func (l *link) Closed(_ *netproto.Conn, _ error) {
+	l.mu.Lock()
+	calls := l.calls
+	l.calls, l.ended = nil, true
+	l.mu.Unlock()
+	l.cancel()
+	for request, c := range calls {
+		if c.window > 0 {
+			l.window.Release(c.window)
+		}
+		c.by.lost(l, request)
+	}
+}
+
+// alive says whether requests can still be sent.
+func (l *link) alive() bool { return l != nil && l.ctx.Err() == nil }
+
+// inquiry is a request with one answer that a goroutine waits for.
+type inquiry struct {
+	done    chan struct{}
+	status  netproto.Status
+	payload []byte
+	err     error
+}
+
+func (q *inquiry) answer(_ *link, f *netproto.Received) bool {
+	q.status, q.payload = f.Status, append([]byte(nil), f.Payload...)
+	close(q.done)
+	return false
+}
+
+func (q *inquiry) lost(*link, uint64) {
+	q.err = errLinkEnded
+	close(q.done)
+}
+
+// ask sends a request and waits for its answer. The error is one of the connection, of ctx, or says what the node
+// answered if that is not OK.
+func (l *link) ask(ctx context.Context, typ netproto.Type, payload []byte) ([]byte, error) {
+	q := &inquiry{done: make(chan struct{})}
+	request, err := l.send(ctx, &netproto.Frame{Type: typ, Head: payload}, q, 0)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-q.done:
+	case <-ctx.Done():
+		l.forget(request)
+		return nil, context.Cause(ctx)
+	}
+	if q.err == nil && q.status != netproto.StatusOK {
+		q.err = errorOf(q.status, textOf(q.payload))
+	}
+	return q.payload, q.err
+}
+
+// textOf is the text of an Outcome, or nothing.
+func textOf(payload []byte) string {
+	var o wire.Outcome
+	if o.Decode(payload) != nil {
+		return ""
+	}
+	return o.Text
+}

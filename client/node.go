@@ -1,0 +1,202 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"penstock/native/wire"
+	"penstock/netproto"
+)
+
+// protocolVersion is the version of the payloads in package wire.
+const protocolVersion netproto.Version = 1
+
+// clientName is what the node shows to people about this client.
+const clientName = "penstock/client"
+
+// node is an address at which a node is, or was, and the connection to it. It connects, again and again, while somebody
+// watches it.
+type node struct {
+	client  *Client
+	address string
+	ctx     context.Context // ends when nobody watches, or the client is closed
+	cancel  context.CancelFunc
+
+	mu       sync.Mutex // guards the rest
+	watchers map[watcher]struct{}
+	live     *link
+	attempts int   // that have failed since the last connection
+	err      error // of the newest one
+}
+
+// watcher is woken when the state of a node has changed. wake must not block.
+type watcher interface{ wake() }
+
+// acquire returns the node at the address, and connects to it until every watcher has released it.
+func (c *Client) acquire(address string, w watcher) *node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.nodes[address]
+	if n == nil && c.closed {
+		n = &node{client: c, address: address, watchers: map[watcher]struct{}{w: {}}, attempts: 1, err: ErrClosed}
+		n.ctx, n.cancel = c.ctx, func() {}
+		return n
+	}
+	if n == nil {
+		n = &node{client: c, address: address, watchers: make(map[watcher]struct{})}
+		n.ctx, n.cancel = context.WithCancel(c.ctx)
+		c.nodes[address] = n
+		c.goroutines.Go(n.run)
+	}
+	n.mu.Lock()
+	n.watchers[w] = struct{}{}
+	n.mu.Unlock()
+	return n
+}
+
+// release ends the watcher's interest. The connection is closed when nobody is left.
+func (c *Client) release(n *node, w watcher) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n.mu.Lock()
+	delete(n.watchers, w)
+	left := len(n.watchers)
+	n.mu.Unlock()
+	if left == 0 && c.nodes[n.address] == n {
+		delete(c.nodes, n.address)
+		n.cancel()
+	}
+}
+
+// state is the connection, or nil, and how many attempts to connect have failed since the last one.
+func (n *node) state() (l *link, attempts int, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.live, n.attempts, n.err
+}
+
+func (n *node) set(l *link, err error) {
+	n.mu.Lock()
+	n.live, n.err = l, err
+	if n.attempts++; l != nil {
+		n.attempts = 0
+	}
+	n.mu.Unlock()
+	n.notify()
+}
+
+func (n *node) notify() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for w := range n.watchers {
+		w.wake()
+	}
+}
+
+// run connects until the node is released. Between attempts it pauses, longer each time, unless the connection lasted.
+func (n *node) run() {
+	o := &n.client.o
+	for fails := 1; ; fails++ {
+		began := time.Now()
+		l, err := n.connect()
+		if err == nil {
+			n.serve(l)
+			if time.Since(began) >= o.MaxDelay {
+				fails = 1
+			}
+		} else if n.ctx.Err() == nil {
+			if n.set(nil, err); fails == 1 { // once per series of failures
+				o.Logger.Warn("cannot connect; trying again", "node", n.address, "error", err)
+			}
+		}
+		timer := time.NewTimer(o.delay(fails))
+		select {
+		case <-timer.C:
+		case <-n.ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+// serve offers the connection to those who watch the node, until it ends.
+func (n *node) serve(l *link) {
+	o := &n.client.o
+	o.Logger.Debug("connected", "node", n.address)
+	if o.Hooks.Connected != nil {
+		o.Hooks.Connected(n.address)
+	}
+	n.set(l, nil)
+	select {
+	case <-l.conn.Done():
+	case <-n.ctx.Done():
+		l.conn.Close()
+	}
+	err := l.conn.Err()
+	n.set(nil, err)
+	if n.ctx.Err() == nil {
+		o.Logger.Warn("connection lost; connecting again", "node", n.address, "error", err)
+	}
+	if o.Hooks.Disconnected != nil {
+		o.Hooks.Disconnected(n.address, err)
+	}
+}
+
+// connect makes one attempt: TCP, TLS, the frames' handshake, the token.
+func (n *node) connect() (*link, error) {
+	o := &n.client.o
+	ctx, cancel := context.WithTimeout(n.ctx, connectTimeout)
+	defer cancel()
+	var token string
+	if o.Token != nil {
+		var err error
+		if token, err = o.Token(ctx); err != nil {
+			return nil, err
+		}
+	}
+	nc, err := n.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l := newLink(n)
+	hello := netproto.Hello{
+		Role: netproto.RoleClient, MinVersion: protocolVersion, MaxVersion: protocolVersion,
+	}
+	l.conn, err = netproto.Connect(ctx, nc, netproto.Options{Hello: hello, Handler: l})
+	if err != nil {
+		l.cancel()
+		return nil, err
+	}
+	l.windowBytes = int64(max(l.conn.Peer().WindowBytes, 1))
+	l.window = semaphore.NewWeighted(l.windowBytes)
+	auth := wire.Auth{Token: token, Client: clientName}
+	if len(token) > wire.MaxTokenBytes {
+		err = because(ErrUnauthorized, errors.New("the token is too long"))
+	} else {
+		_, err = l.ask(ctx, wire.TypeAuth, auth.AppendTo(nil))
+		var answer *StatusError
+		if errors.As(err, &answer) && meaning(answer.Status) == verdictRefused {
+			err = because(ErrUnauthorized, answer)
+		}
+	}
+	if err != nil {
+		l.conn.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (n *node) dial(ctx context.Context) (net.Conn, error) {
+	var d net.Dialer
+	if n.client.o.TLS == nil {
+		return d.DialContext(ctx, "tcp", n.address)
+	}
+	secure := tls.Dialer{NetDialer: &d, Config: n.client.o.TLS} // it takes the server's name from the address
+	return secure.DialContext(ctx, "tcp", n.address)
+}

@@ -1,0 +1,185 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"penstock/batch"
+)
+
+// Limits and defaults.
+const (
+	// MaxInFlight bounds ProducerOptions.InFlight: a leader remembers that many batches of a producer.
+	MaxInFlight = 8
+	// MaxHeaderCount bounds the headers of a message, its key included.
+	MaxHeaderCount = batch.MaxHeaderCount
+	// MaxHeaderNameBytes bounds the name of a header.
+	MaxHeaderNameBytes = 256
+	// KeyHeader is the name of the header that holds a message's key in the cluster.
+	KeyHeader = "key"
+	// ReservedHeaders is the prefix of header names that only nodes write.
+	ReservedHeaders = "penstock-"
+
+	DefaultMinDelay         = 50 * time.Millisecond
+	DefaultMaxDelay         = 2 * time.Second
+	DefaultMaxBatchBytes    = 1 << 20
+	DefaultMaxBufferedBytes = 64 << 20
+	DefaultDeliveryTimeout  = 30 * time.Second
+
+	// ReadCreditBytes bounds the batches that a leader sends a Reader ahead of Next, except that one batch may be
+	// longer.
+	ReadCreditBytes = 1 << 20
+
+	connectTimeout = 5 * time.Second // for one attempt to connect, with TLS and the token
+)
+
+// ID is the id of a message in its topic: the partition and the message's number there. It never changes.
+type ID = batch.ID
+
+// Header is one name and value of a message's headers. Names are compared byte by byte.
+type Header = batch.KV
+
+// Compression says how a producer compresses its batches.
+type Compression = batch.Codec
+
+// Ways to compress. A batch that does not get smaller is stored as it is.
+const (
+	CompressNone = batch.CodecNone
+	CompressS2   = batch.CodecS2   // fast
+	CompressZstd = batch.CodecZstd // smaller
+)
+
+// Message is one message.
+type Message struct {
+	// Key chooses the partition: messages with equal keys keep their order as long as the topic has as many partitions.
+	// It is stored with the message, as the header KeyHeader. nil: none.
+	Key     []byte
+	Headers []Header // without the key; at most MaxHeaderCount
+	Body    []byte
+
+	// ID and Time are set by a Reader; Produce ignores them. Time is when the message was produced, by the producer's
+	// clock.
+	ID   ID
+	Time time.Time
+}
+
+// Options of a Client. The zero value connects without TLS and without a token.
+type Options struct {
+	// TLS, if set, is used for every connection. Without a ServerName, the host of the node's address is verified.
+	TLS *tls.Config
+	// Token, if set, is called once for every connection; its result says who the client is. An error is logged, and the
+	// connection is tried again later.
+	Token func(ctx context.Context) (string, error)
+	// Logger gets what happens to connections. nil: slog.Default().
+	Logger *slog.Logger
+	Hooks  Hooks
+	// MinDelay and MaxDelay bound the pause before anything is tried again: it doubles from MinDelay (0: 50 ms) to
+	// MaxDelay (0: 2 s), and up to a half of it is random.
+	MinDelay, MaxDelay time.Duration
+}
+
+// Hooks are called when something happens, for metrics and traces. They must return soon, because what they tell of
+// waits meanwhile, and may be called from several goroutines at once. A nil hook is not called.
+type Hooks struct {
+	// Produced is called for every batch after its messages' done functions.
+	Produced func(ProducedBatch)
+	// Connected and Disconnected are called for every connection that a node has accepted.
+	Connected    func(address string)
+	Disconnected func(address string, err error)
+}
+
+// ProducedBatch is what became of a batch.
+type ProducedBatch struct {
+	Topic     string
+	Partition int
+	First     ID // of its messages, which have consecutive ids; 0 if Err is not nil
+	Count     int
+	Bytes     int           // as sent, compressed; 0: it was not sent
+	Duplicate bool          // an attempt without an answer had stored it, and the next one found it
+	Took      time.Duration // since its first message was produced
+	Err       error
+}
+
+// ProducerOptions are a producer's settings. The zero value of a field selects its default.
+type ProducerOptions struct {
+	// Name makes the producer the same one after its program was started again: its sequence numbers go on (see
+	// Producer.LastSequence), and opening it ends an older program's producer with ErrFenced. Empty: a new one, whose
+	// messages are stored once each through every failure for as long as it is open.
+	Name string
+	// Linger is how long a message waits for others to share its batch. 0: it does not wait, and batches form while
+	// InFlight batches are on their way.
+	Linger time.Duration
+	// MaxBatchBytes bounds a batch before compression (0: 1 MiB). A longer message travels alone.
+	MaxBatchBytes int
+	// MaxBufferedBytes bounds what the messages need that were taken and whose done was not called yet (0: 64 MiB).
+	MaxBufferedBytes int
+	// InFlight is how many batches of a partition are on their way at a time, 1 to MaxInFlight (0: MaxInFlight).
+	InFlight    int
+	Compression Compression
+	// Partition chooses the partition of a message among n, in the goroutine that produces it; a result outside of
+	// [0, n) gives ErrRefused. nil: by the key, else any partition that has a leader, another one after each batch.
+	Partition func(m *Message, n int) int
+	// StopAtFailure ends the producer at a partition, with ErrStopped, after the first message there that was not stored
+	// or of which that is unknown. So with a Name the message that is produced n-th has sequence n-1, or none.
+	StopAtFailure bool
+	// DeliveryTimeout is how long a message may take from Produce until done is called (0: 30 s).
+	DeliveryTimeout time.Duration
+}
+
+func (o *Options) withDefaults() Options {
+	c := *o
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.MinDelay <= 0 {
+		c.MinDelay = DefaultMinDelay
+	}
+	if c.MaxDelay <= 0 {
+		c.MaxDelay = DefaultMaxDelay
+	}
+	c.MaxDelay = max(c.MaxDelay, c.MinDelay)
+	return c
+}
+
+func (o *ProducerOptions) withDefaults() (ProducerOptions, error) {
+	c := *o
+	set := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	set(&c.MaxBatchBytes, DefaultMaxBatchBytes)
+	set(&c.MaxBufferedBytes, DefaultMaxBufferedBytes)
+	set(&c.InFlight, MaxInFlight)
+	if c.DeliveryTimeout == 0 {
+		c.DeliveryTimeout = DefaultDeliveryTimeout
+	}
+	switch {
+	case c.MaxBatchBytes < 1<<10 || c.MaxBatchBytes > batch.MaxBatchBytes:
+		return c, fmt.Errorf("client: MaxBatchBytes is %d; use 1 KiB to 16 MiB", c.MaxBatchBytes)
+	case c.MaxBufferedBytes < c.MaxBatchBytes:
+		return c, fmt.Errorf("client: MaxBufferedBytes is %d; use at least MaxBatchBytes, %d", c.MaxBufferedBytes,
+			c.MaxBatchBytes)
+	case c.InFlight < 1 || c.InFlight > MaxInFlight:
+		return c, fmt.Errorf("client: InFlight is %d; use 1 to %d", c.InFlight, MaxInFlight)
+	case c.Linger < 0 || c.DeliveryTimeout < 0 || c.Linger >= c.DeliveryTimeout:
+		return c, fmt.Errorf("client: Linger is %v and DeliveryTimeout %v; the second must be longer", c.Linger,
+			c.DeliveryTimeout)
+	case c.Compression > batch.CodecZstd:
+		return c, fmt.Errorf("client: compression %d is unknown", c.Compression)
+	}
+	return c, nil
+}
+
+// delay is the pause before the next attempt after so many failures.
+func (o *Options) delay(fails int) time.Duration {
+	d := o.MinDelay << min(max(fails-1, 0), 16)
+	if d > o.MaxDelay || d < o.MinDelay {
+		d = o.MaxDelay
+	}
+	return d - rand.N(d/2+1)
+}

@@ -1,0 +1,349 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/semaphore"
+
+	"penstock/batch"
+)
+
+// messageRoomBytes is what a message takes of MaxBufferedBytes beside its own bytes.
+const messageRoomBytes = 64
+
+var keyHeader = []byte(KeyHeader)
+
+// Producer publishes messages to a topic. It may be used by any number of goroutines; messages of one goroutine to one
+// partition are stored in the order in which it produced them.
+type Producer struct {
+	client *Client
+	topic  string
+	id     uuid.UUID
+	o      ProducerOptions
+	room   *semaphore.Weighted
+	turn   atomic.Uint32 // the partition of messages without a key
+	lanes  atomic.Pointer[[]*lane]
+
+	closed atomic.Bool
+	mu     sync.Mutex // guards changes of lanes and of closed
+}
+
+// Producer opens a producer of a topic, which is created if it does not exist and the client may do so. It waits for
+// the topic until ctx ends. With a name, the producer is opened at every partition before Producer returns;
+// afterwards older programs with that name get ErrFenced. The producer outlives ctx: Close ends it.
+func (c *Client) Producer(ctx context.Context, topicName string, options ProducerOptions) (*Producer, error) {
+	o, err := options.withDefaults()
+	if err == nil {
+		err = checkName("topic", topicName)
+	}
+	if err == nil && o.Name != "" {
+		err = checkName("producer", o.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.view.want(topicName, true)
+	t, err := c.view.topic(ctx, topicName, true)
+	if err != nil {
+		c.view.unwant(topicName, true)
+		return nil, err
+	}
+	p := &Producer{
+		client: c, topic: topicName, id: t.id, o: o, room: semaphore.NewWeighted(int64(o.MaxBufferedBytes)),
+	}
+	p.lanes.Store(new([]*lane))
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		c.view.unwant(topicName, true)
+		return nil, ErrClosed
+	}
+	c.producers[p] = struct{}{}
+	c.mu.Unlock()
+	if o.Name == "" {
+		return p, nil
+	}
+	for i := range t.leaders {
+		if _, err = p.lane(i); err != nil {
+			break
+		}
+	}
+	for _, l := range *p.lanes.Load() {
+		if err == nil {
+			err = l.awaitOpen(ctx)
+		}
+	}
+	if err != nil {
+		p.stop()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (l *lane) awaitOpen(ctx context.Context) error {
+	select {
+	case <-l.opened:
+		return l.openErr
+	case <-ctx.Done():
+		return because(because(ErrNoLeader, context.Cause(ctx)), l.producer.client.view.failure())
+	}
+}
+
+// lane returns the lane of a partition, and starts it if it is new.
+func (p *Producer) lane(partition int) (*lane, error) {
+	if lanes := *p.lanes.Load(); partition < len(lanes) && lanes[partition] != nil {
+		return lanes[partition], nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed.Load() {
+		return nil, ErrClosed
+	}
+	old := *p.lanes.Load()
+	if partition < len(old) && old[partition] != nil {
+		return old[partition], nil
+	}
+	lanes := make([]*lane, max(len(old), partition+1))
+	copy(lanes, old)
+	lanes[partition] = newLane(p, partition)
+	p.lanes.Store(&lanes)
+	return lanes[partition], nil
+}
+
+// Partitions is how many partitions the topic has, as far as the client knows. The number may grow, never shrink.
+func (p *Producer) Partitions() int {
+	if t := p.client.view.known.Load().topics[p.topic]; t != nil {
+		return len(t.leaders)
+	}
+	return 0
+}
+
+// PartitionOf returns the partition of a key in a topic with n partitions. It is the function that nodes use for
+// messages from other clients: h is the FNV-1a hash (64 bits) of the key; h ^= h >> 33, h *= 0xff51afd7ed558ccd,
+// h ^= h >> 33; the partition is h modulo n.
+func PartitionOf(key []byte, n int) int {
+	fnv1a := fnv.New64a()
+	_, _ = fnv1a.Write(key)
+	h := fnv1a.Sum64()
+	h ^= h >> 33
+	h *= 0xff51afd7ed558ccd
+	h ^= h >> 33
+	return int(h % uint64(n))
+}
+
+// choose returns the partition of a message.
+func (p *Producer) choose(m *Message) (int, error) {
+	t := p.client.view.known.Load().topics[p.topic]
+	if t == nil || len(t.leaders) == 0 {
+		return 0, ErrNoTopic
+	}
+	n := len(t.leaders)
+	if p.o.Partition != nil {
+		if at := p.o.Partition(m, n); at >= 0 && at < n {
+			return at, nil
+		}
+		return 0, because(ErrRefused, errors.New("ProducerOptions.Partition chose a partition that is not there"))
+	}
+	if m.Key != nil {
+		return PartitionOf(m.Key, n), nil
+	}
+	turn := p.turn.Load()
+	at := int(turn % uint32(n))
+	for range n {
+		if t.leaders[at] != "" {
+			break
+		}
+		at = (at + 1) % n
+	}
+	if uint32(at) != turn {
+		p.turn.CompareAndSwap(turn, uint32(at))
+	}
+	return at, nil
+}
+
+// check says whether the message keeps the limits, and how much room it takes.
+func (p *Producer) check(m *Message) (room int64, err error) {
+	count, size := len(m.Headers), batch.MaxRecordOverheadBytes+len(m.Body)+messageRoomBytes
+	if m.Key != nil {
+		count, size = count+1, size+len(KeyHeader)+len(m.Key)+2*batch.MaxRecordOverheadBytes
+	}
+	for i := range m.Headers {
+		h := &m.Headers[i]
+		size += len(h.Key) + len(h.Value) + 2*batch.MaxRecordOverheadBytes
+		name := string(h.Key)
+		switch {
+		case name == "" || len(name) > MaxHeaderNameBytes:
+			return 0, because(ErrRefused, fmt.Errorf("a header's name has %d bytes, 1 to %d are allowed", len(name),
+				MaxHeaderNameBytes))
+		case strings.HasPrefix(name, ReservedHeaders):
+			return 0, because(ErrRefused, fmt.Errorf("only nodes write headers that begin with %q", ReservedHeaders))
+		}
+	}
+	if count > MaxHeaderCount {
+		return 0, because(ErrRefused, fmt.Errorf("it has %d headers, at most %d are allowed", count, MaxHeaderCount))
+	}
+	if size > batch.MaxBatchBytes-batch.HeaderBytes || size > p.o.MaxBufferedBytes {
+		return 0, ErrTooLarge
+	}
+	return int64(size), nil
+}
+
+// Produce takes a message. It waits for room within MaxBufferedBytes until ctx ends, and not for the message to be
+// stored; when ctx ends later, that changes nothing.
+//
+// done is called once: with the message's id once it is on stable storage on every replica that must have it, else
+// with an error that says what became of it (see ErrUnknown). It may be nil. For messages that were taken, done is
+// called on a goroutine of the producer, in the order in which the messages of a partition were produced. For a
+// message that was not taken (ErrTooLarge, ErrRefused, ErrFenced, ErrClosed, ErrNoTopic, or ErrBuffered because ctx
+// ended), Produce calls done before it returns. done must not block, because later messages of the partition wait for
+// it; it may call TryProduce.
+//
+// The bytes of the message are copied: key, headers and body may be used again when Produce returns, and m when done
+// was called. Produce allocates no memory for a message.
+func (p *Producer) Produce(ctx context.Context, m *Message, done func(*Message, ID, error)) {
+	if err := p.produce(ctx, true, m, done); err != nil && done != nil {
+		done(m, 0, err)
+	}
+}
+
+// TryProduce is Produce, but does not wait for room: done gets ErrBuffered if there is none.
+func (p *Producer) TryProduce(m *Message, done func(*Message, ID, error)) {
+	if err := p.produce(context.Background(), false, m, done); err != nil && done != nil {
+		done(m, 0, err)
+	}
+}
+
+func (p *Producer) produce(ctx context.Context, wait bool, m *Message, done func(*Message, ID, error)) error {
+	if p.closed.Load() {
+		return ErrClosed
+	}
+	room, err := p.check(m)
+	if err != nil {
+		return err
+	}
+	if !p.room.TryAcquire(room) {
+		if !wait {
+			return ErrBuffered
+		}
+		if p.room.Acquire(ctx, room) != nil {
+			return because(ErrBuffered, context.Cause(ctx))
+		}
+	}
+	var l *lane
+	at, err := p.choose(m)
+	if err == nil {
+		l, err = p.lane(at)
+	}
+	if err == nil && !l.add(m, done, room) {
+		err = l.fate()
+	}
+	if err != nil {
+		p.room.Release(room)
+	}
+	return err
+}
+
+// fate is why the lane takes no messages.
+func (l *lane) fate() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.flow.ended
+}
+
+// ProduceSync produces a message and waits until it is stored. If ctx ends before that, the error matches ErrUnknown,
+// and the message may still be stored. Many goroutines that call it at once share batches; one alone is slow.
+func (p *Producer) ProduceSync(ctx context.Context, m *Message) (ID, error) {
+	type result struct {
+		id  ID
+		err error
+	}
+	stored := make(chan result, 1)
+	own := *m // the caller may use m again if ctx ends first
+	p.Produce(ctx, &own, func(_ *Message, id ID, err error) { stored <- result{id, err} })
+	select {
+	case r := <-stored:
+		return r.id, r.err
+	case <-ctx.Done():
+		return 0, because(ErrUnknown, context.Cause(ctx))
+	}
+}
+
+// LastSequence is the sequence number of the newest message that this producer, or an earlier one with the same name,
+// has stored at the partition, as far as is known. Each message's number is one above the number of the message before
+// it; the first is 0, and 0 follows 2^32-1. ok is false if nothing was stored, or the producer is not open there.
+//
+// A program that produces a list of messages with a name, to one partition, can so go on after a crash where it ended,
+// and stores each message once.
+func (p *Producer) LastSequence(partition int) (sequence uint32, ok bool) {
+	lanes := *p.lanes.Load()
+	if partition < 0 || partition >= len(lanes) || lanes[partition] == nil {
+		return 0, false
+	}
+	l := lanes[partition]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.flow.stored - 1, l.flow.stored != 0
+}
+
+// Flush sends what waits for Linger, and waits until every message was told that was produced before, or ctx ends.
+func (p *Producer) Flush(ctx context.Context) error {
+	var all []<-chan struct{}
+	for _, l := range *p.lanes.Load() {
+		if l != nil {
+			all = append(all, l.flush())
+		}
+	}
+	for _, done := range all {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// Close takes no more messages and waits until every message was told. If ctx ends before that, those without an
+// answer are told as ErrUnknown if they were sent, and as ErrClosed if not, and Close returns ctx's error. A done
+// function must not call it.
+func (p *Producer) Close(ctx context.Context) error {
+	p.mu.Lock()
+	p.closed.Store(true)
+	p.mu.Unlock()
+	err := p.Flush(ctx)
+	p.stop()
+	return err
+}
+
+// stop ends all lanes and waits for their goroutines.
+func (p *Producer) stop() {
+	p.mu.Lock()
+	p.closed.Store(true)
+	lanes := *p.lanes.Load()
+	p.mu.Unlock()
+	for _, l := range lanes {
+		if l != nil {
+			l.stop(ErrClosed)
+		}
+	}
+	for _, l := range lanes {
+		if l != nil {
+			<-l.ended
+		}
+	}
+	c := p.client
+	c.mu.Lock()
+	_, mine := c.producers[p]
+	delete(c.producers, p)
+	c.mu.Unlock()
+	if mine {
+		c.view.unwant(p.topic, true)
+	}
+}

@@ -1,0 +1,331 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/native/wire"
+	"penstock/netproto"
+)
+
+// view keeps what the client knows about the cluster: the partitions of the topics that are used, and their leaders.
+// Its goroutine asks one node at a time, which then pushes every change. A node that cannot be reached, that leaves,
+// or whose answer turns out to be old is exchanged for the next one.
+type view struct {
+	client *Client
+	kicked chan struct{}
+	stale  atomic.Bool // somebody was sent to a node that does not lead
+	known  atomic.Pointer[knowledge]
+	ready  chan struct{} // closed when a node has accepted the client
+	once   sync.Once
+
+	mu     sync.Mutex // guards the rest, and orders the changes of known
+	topics map[string]*wanted
+	failed error // why the newest node could not be used
+}
+
+// wanted is a topic that producers or readers use.
+type wanted struct {
+	users, creators int
+	made            bool // it exists, or a node has refused to create it: do not ask for that again
+}
+
+// knowledge never changes: a change makes a new one and closes the old one's changed.
+type knowledge struct {
+	topics  map[string]*topic
+	nodes   []string // addresses
+	changed chan struct{}
+}
+
+// topic is what a node said about a topic.
+type topic struct {
+	revision uint64
+	status   netproto.Status
+	id       uuid.UUID
+	leaders  []string // addresses, by partition; empty: none
+}
+
+func newView(c *Client) *view {
+	v := &view{
+		client: c, kicked: make(chan struct{}, 1), ready: make(chan struct{}), topics: make(map[string]*wanted),
+	}
+	v.known.Store(&knowledge{topics: map[string]*topic{}, changed: make(chan struct{})})
+	return v
+}
+
+func (v *view) wake() {
+	select {
+	case v.kicked <- struct{}{}:
+	default:
+	}
+}
+
+// doubt says that a node which should lead a partition does not.
+func (v *view) doubt() {
+	v.stale.Store(true)
+	v.wake()
+}
+
+// want adds a user of a topic; unwant removes it.
+func (v *view) want(name string, create bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	w := v.topics[name]
+	if w == nil {
+		w = new(wanted)
+		v.topics[name] = w
+	}
+	if w.users++; create {
+		w.creators++
+		w.made = false
+	}
+	v.wake()
+}
+
+func (v *view) unwant(name string, create bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	w := v.topics[name]
+	if create {
+		w.creators--
+	}
+	if w.users--; w.users == 0 {
+		delete(v.topics, name)
+		v.publishLocked(v.known.Load().nodes, func(map[string]*topic) {})
+	}
+	v.wake()
+}
+
+// publishLocked replaces known. The caller holds mu.
+func (v *view) publishLocked(nodes []string, change func(map[string]*topic)) {
+	old := v.known.Load()
+	next := &knowledge{topics: make(map[string]*topic), nodes: nodes, changed: make(chan struct{})}
+	for name, t := range old.topics {
+		next.topics[name] = t
+	}
+	change(next.topics)
+	for name := range next.topics {
+		if v.topics[name] == nil {
+			delete(next.topics, name)
+		}
+	}
+	v.known.Store(next)
+	close(old.changed)
+}
+
+// learn takes in what a node says; create: in answer to a request to create the topics. An error ends the connection.
+func (v *view) learn(from *node, payload []byte, create bool) error {
+	var m wire.Metadata
+	if err := m.Decode(payload); err != nil {
+		return err
+	}
+	addresses := make([]string, len(m.Nodes))
+	for i, n := range m.Nodes {
+		if addresses[i] = n.Address; n.Address == "" {
+			addresses[i] = from.address
+		}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	nodes := slices.Clone(v.known.Load().nodes)
+	for _, a := range addresses {
+		if !slices.Contains(nodes, a) {
+			nodes = append(nodes, a)
+		}
+	}
+	if over := len(nodes) - wire.MaxNodeCount; over > 0 { // the oldest ones
+		nodes = slices.Delete(nodes, 0, over)
+	}
+	v.publishLocked(nodes, func(topics map[string]*topic) {
+		for i := range m.Topics {
+			w := &m.Topics[i]
+			if known := v.topics[w.Name]; known != nil && (w.Status == netproto.StatusOK ||
+				create && meaning(w.Status) == verdictRefused) {
+				known.made = true
+			}
+			if old := topics[w.Name]; old != nil && m.Revision < old.revision {
+				continue
+			}
+			t := &topic{revision: m.Revision, status: w.Status, id: w.ID, leaders: make([]string, len(w.Partitions))}
+			for p := range w.Partitions {
+				if at := w.Partitions[p].Leader; at != wire.NoLeader {
+					t.leaders[p] = addresses[at]
+				}
+			}
+			topics[w.Name] = t
+		}
+	})
+	return nil
+}
+
+// run is the view's goroutine.
+func (v *view) run() {
+	c := v.client
+	fails := 0
+	for at := 0; c.ctx.Err() == nil; at++ {
+		all := slices.Concat(c.seeds, v.known.Load().nodes)
+		n := c.acquire(all[at%len(all)], v)
+		began := time.Now()
+		err := v.follow(n)
+		c.release(n, v)
+		if err != errStale {
+			v.fail(err)
+		}
+		if fails++; time.Since(began) >= c.o.MaxDelay {
+			fails = 1
+		}
+		timer := time.NewTimer(c.o.delay(fails))
+		select {
+		case <-timer.C:
+		case <-c.ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// fail sets failed, and wakes those who wait for a change, so that they look at it.
+func (v *view) fail(err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.failed = err
+	v.publishLocked(v.known.Load().nodes, func(map[string]*topic) {})
+}
+
+// state is what is known, and whether nodes need not be asked to create the topic any more.
+func (v *view) state(name string) (known *knowledge, made bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.known.Load(), v.topics[name].made
+}
+
+func (v *view) failure() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.failed
+}
+
+var errStale = errors.New("client: what the node says about the cluster is old")
+
+// follow waits for the connection to the node, asks, and repeats that when other topics are wanted. It returns the
+// reason to go to another node.
+func (v *view) follow(n *node) error {
+	ctx := v.client.ctx
+	var on *link
+	for ; ; v.await(ctx) {
+		if ctx.Err() != nil {
+			return ErrClosed
+		}
+		l, attempts, err := n.state()
+		switch {
+		case on == nil && l == nil && attempts > 0:
+			return err
+		case on == nil && l == nil:
+			continue
+		case on != nil && l != on:
+			return errLinkEnded
+		case l.leaving.Load():
+			return errStale
+		case v.stale.Swap(false) && on != nil:
+			return errStale
+		}
+		on = l
+		if err := v.ask(l); err != nil {
+			return err
+		}
+		v.mu.Lock()
+		v.failed = nil
+		v.mu.Unlock()
+		v.once.Do(func() { close(v.ready) })
+	}
+}
+
+// await waits for the next thing to do. A topic that could not be created for now is asked for again.
+func (v *view) await(ctx context.Context) {
+	timer := time.NewTimer(v.client.o.MaxDelay)
+	defer timer.Stop()
+	for {
+		select {
+		case <-v.kicked:
+			return
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			if _, missing := v.wishes(); len(missing) > 0 {
+				return
+			}
+			timer.Reset(v.client.o.MaxDelay)
+		}
+	}
+}
+
+// wishes are the topics that the client wants to hear of, and those of them that a producer needs and that are not
+// known to exist.
+func (v *view) wishes() (all, missing []string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	known := v.known.Load()
+	for name, w := range v.topics {
+		all = append(all, name)
+		if t := known.topics[name]; w.creators > 0 && !w.made && (t == nil || t.status != netproto.StatusOK) {
+			missing = append(missing, name)
+		}
+	}
+	slices.Sort(all)
+	slices.Sort(missing)
+	return all, missing
+}
+
+// ask tells the node which topics the client wants to hear of. Those that producers use are created first.
+func (v *view) ask(l *link) error {
+	all, missing := v.wishes()
+	ctx, cancel := context.WithTimeout(l.ctx, connectTimeout)
+	defer cancel()
+	for _, m := range []wire.MetadataRequest{{Topics: missing, Create: true}, {Topics: all}} {
+		if m.Create && len(missing) == 0 {
+			continue
+		}
+		p, err := l.ask(ctx, wire.TypeMetadata, m.AppendTo(nil))
+		if err != nil {
+			return err
+		}
+		if err := v.learn(l.node, p, m.Create); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// topic waits for what the cluster says about a topic that is wanted; create: after it was to be created.
+func (v *view) topic(ctx context.Context, name string, create bool) (*topic, error) {
+	for {
+		known, final := v.state(name)
+		if t := known.topics[name]; t != nil {
+			switch m := meaning(t.status); {
+			case m == verdictStored:
+				return t, nil
+			case m == verdictRefused && (final || !create):
+				if t.status == netproto.StatusUnproven {
+					return nil, errorOf(t.status, "topic "+name)
+				}
+				return nil, because(ErrNoTopic, errorOf(t.status, "topic "+name))
+			}
+		}
+		failed := v.failure()
+		if errors.Is(failed, ErrUnauthorized) {
+			return nil, failed
+		}
+		select {
+		case <-known.changed:
+		case <-v.client.ctx.Done():
+			return nil, ErrClosed
+		case <-ctx.Done():
+			return nil, because(because(ErrNoLeader, context.Cause(ctx)), failed)
+		}
+	}
+}
