@@ -52,8 +52,9 @@ type Engine struct {
 	members  membership
 	host     host.Host
 
-	// news is raised when a topic is listed or unlisted, when rows of the cluster are applied, when this node begins or
-	// ceases to serve a partition, and at every step of a partition whose leadership is being handed over.
+	// news is raised when a topic is listed or unlisted or gets a partition, when rows of the cluster are applied, when
+	// this node begins or ceases to serve a partition, and at every step of a partition whose leadership is being handed
+	// over.
 	news base.Notice
 
 	mu            lock.RWMutex[lock.Engine]

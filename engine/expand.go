@@ -70,6 +70,7 @@ func (t *Topic) join(pt *part.Partition) {
 	for _, c := range t.Channels() {
 		pt.Follow(c.local, c.name)
 	}
+	t.e.news.Raise()
 }
 
 // incompletePart is a partition whose log lacks channels, with the entries that create them there.

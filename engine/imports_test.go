@@ -132,10 +132,14 @@ func TestImportGraph(t *testing.T) {
 	foreign = []string{"go.etcd.io/", "google.golang.org/grpc", "github.com/spf13/", "github.com/nsqio/", "testing"}
 	for pkg, below := range map[string][]string{
 		"nsq": append([]string{
-			"engine", "internal/netio", "nsq/auth", "nsq/lookup", "nsq/metrics", "nsq/internal/audit", "nsq/internal/listen",
-			"nsq/internal/web",
+			"engine", "internal/netio", "native", "native/wire", "nsq/auth", "nsq/lookup", "nsq/metrics", "nsq/internal/audit",
+			"nsq/internal/listen", "nsq/internal/web",
 		}, engine...),
-		"nsq/metrics": append([]string{"engine", "nsq/internal/audit", "nsq/internal/web"}, engine...),
+		"nsq/metrics": append([]string{
+			"engine", "native", "native/wire", "nsq/auth", "nsq/internal/audit", "nsq/internal/web",
+		}, engine...),
+		"native":      append([]string{"engine", "native/wire", "nsq/auth"}, engine...),
+		"native/wire": {"netproto"},
 		"nsq/auth":    {},
 		"nsq/lookup": append([]string{
 			"engine", "nsq/internal/audit", "nsq/internal/listen", "nsq/internal/web",

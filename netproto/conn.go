@@ -28,6 +28,10 @@ type Handler interface {
 	Closed(c *Conn, err error)
 }
 
+// Opener is a Handler that wants to know its connection before the first frame. Opened is called once, before anything
+// is read after the handshake; it must not call Close.
+type Opener interface{ Opened(c *Conn) }
+
 // Received is a frame whose header and checksum were verified. In a self-checked frame, the bytes after
 // Header.CheckedBytes were not verified: the receiver must do that.
 type Received struct {
@@ -79,6 +83,7 @@ type Conn struct {
 	in       reader               // used only by the goroutine that has the turn
 	turn     atomic.Pointer[turn] // the turn of the goroutine that uses in
 	ending   atomic.Bool          // the connection is no longer open
+	trusted  atomic.Bool          // Options.MaxStrangerBytes does not apply, or no more
 
 	running atomic.Int32 // goroutines of the connection; the last one to end cleans up
 	done    chan struct{}
@@ -94,6 +99,10 @@ func newConn(nc net.Conn, o *Options, peer Hello, version Version) *Conn {
 	c.in.init(c)
 	c.turn.Store(new(turn))
 	c.running.Store(2)
+	c.trusted.Store(o.MaxStrangerBytes == 0)
+	if h, ok := o.Handler.(Opener); ok {
+		h.Opened(c)
+	}
 	go c.write()
 	go c.read()
 	return c
@@ -110,6 +119,9 @@ func (c *Conn) Features() Features { return c.o.Hello.Features & c.peer.Features
 
 // RemoteAddr is the peer's address.
 func (c *Conn) RemoteAddr() net.Addr { return c.nc.RemoteAddr() }
+
+// Trust ends the limit of Options.MaxStrangerBytes: the user knows now who the peer is.
+func (c *Conn) Trust() { c.trusted.Store(true) }
 
 // Done returns a channel that is closed when the connection has ended and everything it held is released.
 func (c *Conn) Done() <-chan struct{} { return c.done }

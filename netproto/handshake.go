@@ -128,6 +128,9 @@ func start(ctx context.Context, nc net.Conn, o *Options, shake func() (Hello, Ve
 		_ = nc.Close()
 		return nil, err
 	}
+	if o.HandlerFor != nil {
+		o.Handler = o.HandlerFor(nc)
+	}
 	return newConn(nc, o, peer, version), nil
 }
 

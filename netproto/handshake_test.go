@@ -209,7 +209,7 @@ func TestServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	ended, failed := make(chan error, 1), make(chan error, 8)
+	ended, failed := make(chan error, 1), make(chan error, 1<<16)
 	go func() {
 		ended <- Serve(ctx, ln, testOptions("server", newSink(nil)), 2, func(_ net.Addr, err error) { failed <- err })
 	}()

@@ -2,6 +2,7 @@ package netproto
 
 import (
 	"fmt"
+	"net"
 	"time"
 )
 
@@ -30,12 +31,19 @@ type Options struct {
 	// Hello is what this side says about itself. In it, 0 selects DefaultMaxFrameBytes and DefaultWindowBytes.
 	Hello   Hello
 	Handler Handler
+	// HandlerFor, if set, is called after each handshake and returns the Handler of that connection; Handler is not used
+	// then. It may look at nc, at the state of TLS for example, but not read or write.
+	HandlerFor func(nc net.Conn) Handler
 	// Admit, if set, is called with the peer's Hello before anything else from the peer is accepted. An error refuses
 	// the peer. A *RefusedError chooses the status that the peer is told; other errors give StatusRejected.
 	Admit func(peer *Hello) error
 	// Secrets, if set, is called once per handshake. If it returns any, the peer must prove that it has one of them, and
 	// this side proves that it has the first one. So secrets can be changed while nodes run, and connections stay.
 	Secrets func() []Secret
+
+	// MaxStrangerBytes, if not 0, bounds the bytes of all frames that the peer sends until Conn.Trust is called. The
+	// frame that exceeds it ends the connection before there is a buffer for it.
+	MaxStrangerBytes int
 
 	MaxQueueFrameCount int // frames that Send took and that are not written yet
 	MaxQueueBytes      int // their bytes; a single frame may be longer
@@ -64,7 +72,7 @@ func orDefault[T int | uint32 | time.Duration](v *T, d T) {
 // withDefaults returns a copy with every field set. It panics if the options are invalid.
 func (o *Options) withDefaults() Options {
 	c := *o
-	if c.Handler == nil {
+	if c.Handler == nil && c.HandlerFor == nil {
 		panic("BUG: netproto: Options.Handler is nil")
 	}
 	c.Hello.Chosen, c.Hello.Text = 0, ""

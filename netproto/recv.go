@@ -21,6 +21,8 @@ type reader struct {
 	parsed bool   // header is valid
 	burst  []Received
 
+	allowance int // bytes of frames that may still begin before Conn.Trust
+
 	heard    time.Time     // when the peer was last heard, or when this side read again after it did not read
 	began    time.Time     // when the first bytes of the frame at r were there; zero if there were none
 	farewell *GoodbyeError // the peer's Goodbye
@@ -28,7 +30,7 @@ type reader struct {
 }
 
 func (in *reader) init(c *Conn) {
-	in.c, in.need = c, HeaderBytes
+	in.c, in.need, in.allowance = c, HeaderBytes, c.o.MaxStrangerBytes
 	in.buf = newRecvBuf(c, RecvBufBytes)
 	in.burst = make([]Received, 0, MaxBurstCount)
 	in.heard = time.Now()
@@ -160,6 +162,9 @@ func (in *reader) parse() (more bool, err error) {
 			if limit := in.c.o.Hello.MaxFrameBytes; in.need > int(limit) {
 				return false, fmt.Errorf("%w: a %v of %d bytes, this side accepts %d", ErrTooBig, in.header.Type, in.need, limit)
 			}
+			if err := in.allow(); err != nil {
+				return false, err
+			}
 			in.parsed = true
 			continue
 		}
@@ -181,6 +186,19 @@ func (in *reader) parse() (more bool, err error) {
 		}
 	}
 	return false, nil
+}
+
+// allow counts the frame at r against what a stranger may send.
+func (in *reader) allow() error {
+	if in.c.trusted.Load() {
+		return nil
+	}
+	if in.need > in.allowance {
+		return fmt.Errorf("%w: a %v of %d bytes, this side accepts %d more before it knows who the peer is",
+			ErrTooBig, in.header.Type, in.need, in.allowance)
+	}
+	in.allowance -= in.need
+	return nil
 }
 
 // control handles a frame that belongs to the connection itself.

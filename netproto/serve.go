@@ -22,8 +22,8 @@ const (
 // Serve accepts connections from ln: at most maxConnCount at a time, of which at most MaxHandshakeCount are in their
 // handshake. Further connections get StatusOverloaded. When ctx ends, Serve closes ln, closes all connections in order,
 // and returns nil after they have ended. An error means that the listener broke; in that case, too, all connections
-// have ended. failed, if not nil, is called with the reason when a handshake fails; several goroutines may call it at
-// once.
+// have ended. failed, if not nil, is called with the reason when a connection is refused or its handshake fails; several
+// goroutines may call it at once, and it must not block.
 func Serve(
 	ctx context.Context, ln net.Listener, options Options, maxConnCount int, failed func(remote net.Addr, err error),
 ) error {
@@ -54,12 +54,12 @@ func Serve(
 		}
 		pause = minAcceptPause
 		if !tryEnter(conns) {
-			overloaded(nc, &o)
+			failed(nc.RemoteAddr(), overloaded(nc, &o, "too many connections"))
 			continue
 		}
 		if !tryEnter(handshakes) {
 			<-conns
-			overloaded(nc, &o)
+			failed(nc.RemoteAddr(), overloaded(nc, &o, "too many handshakes at once"))
 			continue
 		}
 		all.Go(func() {
@@ -101,8 +101,10 @@ func pauseFor(ctx context.Context, pause *time.Duration) bool {
 	}
 }
 
-func overloaded(nc net.Conn, o *Options) {
-	refuse(nc, o, StatusOverloaded, "too many connections; try again later, or another node")
+func overloaded(nc net.Conn, o *Options, what string) error {
+	err := &RefusedError{Status: StatusOverloaded, Text: what + "; try again later, or another node"}
+	refuse(nc, o, err.Status, err.Text)
+	return err
 }
 
 // Refuse tells a peer that was not accepted why, and closes nc. The peer is told nothing about this side.

@@ -145,6 +145,11 @@ func (s *Server) meter() metrics.ServerMeter {
 	}
 	m.Publishes = map[string]*metrics.Durations{"nsq": &s.counts.overNSQ, "http": &s.counts.overHTTP}
 	m.Connections["lookup"], m.Connections["lookup_tcp"] = s.lookups.Connections()
+	if s.native != nil {
+		m.Native = s.native.Meter()
+	}
+	m.Connections["native"] = m.Native.Connections
+	m.AuthFailures += m.Native.AuthFailures
 	s.mu.Lock()
 	m.Connections["nsq"], m.Strangers = len(s.conns), len(s.strangers)
 	s.mu.Unlock()

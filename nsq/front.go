@@ -66,6 +66,7 @@ func OpenFront(o Options, node string, startup *health.Startup, wait time.Durati
 		{"HTTPS", o.HTTPSAddress},
 		{"lookups", o.LookupAddress},
 		{"registrations", o.LookupTCPAddress},
+		{"native clients", o.NativeAddress},
 	}
 	for _, address := range others {
 		places = append(places, place{"other nodes", address})
@@ -153,15 +154,17 @@ func chosen(address string) bool {
 	return err == nil && port == "0"
 }
 
-// Ports puts the ports that the kernel has chosen into o, so that the addresses can be announced before the Server
-// listens there.
+// Ports puts the ports that the kernel has chosen and the default of NativeAddress into o, so that the addresses can be
+// announced before the Server listens there.
 func (f *Front) Ports(o *Options) {
+	o.setNativeDefault()
 	own := map[string]net.Listener{"HTTP": f.ln}
 	if f.secure {
 		own = map[string]net.Listener{"HTTPS": f.ln}
 	}
 	for what, address := range map[string]*string{
 		"clients": &o.TCPAddress, "HTTP": &o.HTTPAddress, "HTTPS": &o.HTTPSAddress, "lookups": &o.LookupAddress,
+		"native clients": &o.NativeAddress,
 	} {
 		ln := cmp.Or(own[what], f.kept[what])
 		if host, _, _ := net.SplitHostPort(*address); ln != nil && chosen(*address) {

@@ -15,7 +15,7 @@ import (
 	"penstock/nsq/metrics"
 )
 
-// Off as Options.HTTPAddress, HTTPSAddress, LookupAddress or LookupTCPAddress disables that listener.
+// Off as Options.HTTPAddress, HTTPSAddress, LookupAddress, LookupTCPAddress or NativeAddress disables that listener.
 const Off = listen.Off
 
 // Options configure a Server. The zero value of a field stands for its default. Limits that the engine has, too
@@ -26,6 +26,7 @@ type Options struct {
 	HTTPSAddress     string // the same API over TLS, which needs TLS.CertFile; default Off
 	LookupAddress    string // nsqlookupd's HTTP API; Off: not served; default 127.0.0.1:4161
 	LookupTCPAddress string // for stock nsqds; default 127.0.0.1:4160 if LookupAddress is its default, else Off
+	NativeAddress    string // for native clients; default 127.0.0.1:4250 if TCPAddress is its default, else Off
 	BroadcastAddress string // the host to which clients should connect; default Hostname
 	Hostname         string // default os.Hostname
 	Version          string // semver; NSQ's tools expect 1.3.0 or above; default 1.3.0+engine
@@ -144,7 +145,8 @@ func orDefault[T comparable](p *T, v T) {
 }
 
 func (o *Options) setDefaults() error {
-	orDefault(&o.TCPAddress, "127.0.0.1:4150")
+	orDefault(&o.TCPAddress, ownTCPAddress)
+	o.setNativeDefault()
 	orDefault(&o.HTTPAddress, "127.0.0.1:4151")
 	o.setLookupDefaults()
 	orDefault(&o.HTTPSAddress, Off)
@@ -221,6 +223,19 @@ func (o *Options) setLookupDefaults() {
 		}
 	}
 	orDefault(&o.InactiveProducerTimeout, 5*time.Minute)
+}
+
+const ownTCPAddress = "127.0.0.1:4150"
+
+// setNativeDefault enables native clients by default only while the address for NSQ's clients is the default one, which
+// is local: a version that brings the port must not take it on a machine whose operator has placed all others.
+func (o *Options) setNativeDefault() {
+	if o.NativeAddress == "" {
+		o.NativeAddress = Off
+		if o.TCPAddress == ownTCPAddress || o.TCPAddress == "" {
+			o.NativeAddress = "127.0.0.1:4250"
+		}
+	}
 }
 
 // gate returns the Gate of all HTTP listeners.

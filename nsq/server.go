@@ -16,6 +16,7 @@ import (
 	"penstock/engine"
 	"penstock/internal/lock"
 	"penstock/internal/netio"
+	"penstock/native"
 	"penstock/nsq/auth"
 	"penstock/nsq/internal/audit"
 	"penstock/nsq/internal/listen"
@@ -60,6 +61,7 @@ type Server struct {
 	gate    *web.Gate // of all HTTP listeners
 	audit   *audit.Log
 	lookups *lookup.Service
+	native  *native.Server // nil: off
 	metrics *metrics.Collector
 	counts  counters
 	deleted web.Deletions
@@ -117,6 +119,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 				_ = ln.Close() // the error of listen is the one to report
 			}
 		}
+		s.shutDownNative(context.Background()) // it serves nobody yet
 		if s.tcp != nil {
 			_ = s.tcp.Close()
 		}
@@ -162,6 +165,9 @@ func (s *Server) listen() error {
 		}
 		s.httpLn = listen.Bound(ln, s.opts.MaxConnections)
 		s.http = web.NewServer(handler, s.gate, s.opts.Logger)
+	}
+	if err := s.listenNative(); err != nil {
+		return err
 	}
 	return s.listenLookups()
 }
@@ -211,8 +217,9 @@ func (s *Server) now() int64 { return int64(time.Since(s.started)) }
 // Serve serves clients until Shutdown, and then returns nil. An error means that a listener failed.
 func (s *Server) Serve() error {
 	webs, front := s.webs(), s.opts.Front
-	failed := make(chan error, 2+len(webs))
+	failed := make(chan error, 3+len(webs))
 	go func() { failed <- s.accept() }()
+	go func() { failed <- s.serveNative() }()
 	for _, w := range webs {
 		go func() {
 			if front != nil && w.server == front.server {
@@ -337,6 +344,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.lookups.Unregister() // first, so that consumers are not sent to a node that is stopping
 	_ = s.tcp.Close()      // an error only means that it was closed before
 	s.lookups.Shutdown(ctx)
+	s.shutDownNative(ctx)
 	webs := s.webs()
 	for _, w := range webs {
 		_ = w.server.Shutdown(ctx)

@@ -57,7 +57,7 @@ func devClusterCommand() *cobra.Command {
 		Long: "Run a cluster on this machine, for development and tests. The nodes are called n1, n2 and so on. Each has\n" +
 			"its data in <data-path>/<node> and its log in <data-path>/<node>.log. Its ports on the loopback interface\n" +
 			"begin at base-port for n1, base-port+10 for n2 and so on: the first port is for NSQ, HTTP +1, lookup +2,\n" +
-			"connections between nodes +4; on the nodes that hold the metadata also etcd members +5, etcd clients +6.\n" +
+			"native clients +3, connections between nodes +4; on the nodes that hold the metadata also etcd members +5, etcd clients +6.\n" +
 			"When a node is ready, a line about it is printed: text on a terminal, otherwise JSON. Run `engine` with the\n" +
 			"args in the JSON to start that node again by hand.\n\n" +
 			"The nodes share the secret in <data-path>/cluster.secret, which is made at the first start, unless the flags\n" +
@@ -107,6 +107,7 @@ type devNode struct {
 	NSQ    string   `json:"nsq"`
 	HTTP   string   `json:"http"`
 	Lookup string   `json:"lookup"`
+	Native string   `json:"native"`
 	Args   []string `json:"args"`
 
 	logName string
@@ -134,7 +135,7 @@ func devAddress(port int) string { return net.JoinHostPort(devHost, strconv.Itoa
 
 // devUses are the uses of a node's ports. Each one's index is its distance from the node's first port.
 var devUses = [devPortCount]string{
-	devNSQ: "NSQ", devHTTP: "HTTP", devLookup: "lookup", devPeer: "between nodes",
+	devNSQ: "NSQ", devHTTP: "HTTP", devLookup: "lookup", devNative: "native clients", devPeer: "between nodes",
 	devEtcdPeer: "etcd between its members", devEtcdClient: "etcd for its clients",
 }
 
@@ -143,6 +144,7 @@ const (
 	devNSQ        = 0
 	devHTTP       = 1
 	devLookup     = 2
+	devNative     = 3
 	devPeer       = 4
 	devEtcdPeer   = 5
 	devEtcdClient = 6
@@ -175,6 +177,7 @@ func planDevCluster(o *devOptions) ([]*devNode, error) {
 			}
 		}
 		n.NSQ, n.HTTP, n.Lookup = n.address(devNSQ), n.address(devHTTP), n.address(devLookup)
+		n.Native = n.address(devNative)
 		n.logName = filepath.Join(dir, n.Node+".log")
 		nodes[i] = n
 	}
@@ -211,6 +214,7 @@ func serveArgs(nodes []*devNode, i int, dir string) []string {
 		"serve", "--data-path", dir, "--node-id", n.Node,
 		// Clients are given loopback addresses, because the nodes listen there, whatever the name of this machine.
 		"--broadcast-address", devHost, "--nsq-address", n.NSQ, "--http-address", n.HTTP, "--lookup-address", n.Lookup,
+		"--native-address", n.Native,
 		"--cluster-name", "dev", "--cluster-address", n.address(devPeer), "--cluster-peers", strings.Join(peers, ","),
 	}
 	if i < voters {
@@ -223,6 +227,7 @@ func serveArgs(nodes []*devNode, i int, dir string) []string {
 // cluster. The user must not set them.
 var devFlags = []string{
 	"data-path", "node-id", "cluster-name", "nsq-address", "http-address", "lookup-address", "lookup-tcp-address",
+	"native-address",
 	"cluster-address", "etcd-data-path", "etcd-peer-address", "etcd-client-address", "cluster-peers",
 }
 

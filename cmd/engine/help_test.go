@@ -167,7 +167,7 @@ func terminal(t *testing.T) (tty *os.File, next func() string) {
 
 // O17: on a terminal dev-cluster prints text for people, with every address that it names being listened on.
 func TestDevClusterOnATerminal(t *testing.T) {
-	n := &devNode{Node: "n1", NSQ: "127.0.0.1:1", HTTP: "127.0.0.1:2", Lookup: "127.0.0.1:3", logName: "n1.log"}
+	n := &devNode{Node: "n1", NSQ: "127.0.0.1:1", HTTP: "127.0.0.1:2", Lookup: "127.0.0.1:3", Native: "127.0.0.1:4", logName: "n1.log"}
 	for _, asJSON := range []bool{false, true} {
 		tty, next := terminal(t) // one each: it may pass on what is written to it in pieces
 		if !isTerminal(tty) || widthOf(tty) != 100 {
@@ -181,7 +181,7 @@ func TestDevClusterOnATerminal(t *testing.T) {
 			got += next() // a read may end between two writes
 		}
 		if strings.HasPrefix(got, "{") != asJSON || !strings.Contains(got, "127.0.0.1:2") ||
-			strings.Contains(got, "native") {
+			!strings.Contains(got, "127.0.0.1:4") {
 			t.Errorf("json %v: %q", asJSON, got)
 		}
 	}

@@ -125,7 +125,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	defer reloadOn(hangups, server, part, logger)()
 	logger.Info("ready", "nsq", addressText(server.TCPAddr()), "http", addressText(server.HTTPAddr()), "https",
 		addressText(server.HTTPSAddr()), "lookup", addressText(server.LookupAddr()), "lookup_tcp",
-		addressText(server.LookupTCPAddr()), "data", n.engine.DataPath, "version", version)
+		addressText(server.LookupTCPAddr()), "native", addressText(server.NativeAddr()), "data", n.engine.DataPath, "version", version)
 	notifySystemd(daemon.SdNotifyReady)
 
 	failed := make(chan error, 1)
@@ -277,13 +277,15 @@ func addressError(err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("the address %s is in use by another process: choose another one with --nsq-address, "+
-			"--http-address, --https-address, --lookup-address, --lookup-tcp-address or --cluster-address", op.Addr)
+			"--http-address, --https-address, --lookup-address, --lookup-tcp-address, --native-address or --cluster-address",
+			op.Addr)
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("listening on %s is not permitted: choose a port above 1023 or run with CAP_NET_BIND_SERVICE",
 			op.Addr)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("the address %s does not belong to this machine: choose another one with --nsq-address, "+
-			"--http-address, --https-address, --lookup-address, --lookup-tcp-address or --cluster-address", op.Addr)
+			"--http-address, --https-address, --lookup-address, --lookup-tcp-address, --native-address or --cluster-address",
+			op.Addr)
 	}
 	return err
 }

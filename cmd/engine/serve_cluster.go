@@ -274,6 +274,7 @@ func (c *clusterSettings) advertised(n *node, peer net.Addr) meta.Node {
 		Peer: reachable(net.JoinHostPort(peerHost, peerPort), host),
 		NSQ:  reachable(n.nsq.TCPAddress, host), HTTP: reachable(n.nsq.HTTPAddress, host),
 		HTTPS: reachable(n.nsq.HTTPSAddress, host), Lookup: reachable(n.nsq.LookupAddress, host),
+		Native: reachable(n.nsq.NativeAddress, host),
 	}
 }
 

@@ -102,6 +102,9 @@ func nodeSettings(n *node) []*setting {
 		row("lookup-tcp-address", "", text(&n.nsq.LookupTCPAddress),
 			"HOST:PORT to listen on for stock nsqds that register as with nsqlookupd, without authentication; off disables "+
 				"it; empty means 127.0.0.1:4160 if lookup-address is its default, otherwise off"),
+		row("native-address", "", text(&n.nsq.NativeAddress),
+			"HOST:PORT to listen on for Penstock's own clients, with TLS if tls-cert is set; off disables it; empty means "+
+				"127.0.0.1:4250 if nsq-address is its default, otherwise off"),
 		row("inactive-producer-timeout", "5m", duration(&n.nsq.InactiveProducerTimeout, time.Millisecond),
 			"omit a registered nsqd from lookups when it has been silent for longer than this"),
 		row("lookupd-tcp-address", "", addresses(&n.nsq.LookupdTCPAddresses),
@@ -214,7 +217,8 @@ func messageSettings(o *engine.Options) []*setting {
 
 func clientSettings(o *nsq.Options, on *offers) []*setting {
 	return []*setting{
-		row("max-connections", "65536", count(&o.MaxConnections, 1), "maximum number of client connections"),
+		row("max-connections", "65536", count(&o.MaxConnections, 1),
+			"maximum number of client connections, of each protocol"),
 		row("max-body-bytes", "5MiB", size(&o.MaxBodyBytes, 1), "maximum size of the body of an MPUB or IDENTIFY command"),
 		row("max-rdy-count", "2500", count(&o.MaxRdyCount, 1), "maximum RDY count of a client"),
 		row("max-conn-in-flight-bytes", "16MiB", size(&o.MaxConnInFlightBytes, 4096),
@@ -281,7 +285,7 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 		row("tls-min-version", "1.3", choice(&t.MinVersion, "1.2", "1.3"),
 			"minimum TLS version, of clients, other nodes and etcd: 1.2 or 1.3"),
 		row("tls-handshake-timeout", "5s", duration(&o.HandshakeTimeout, time.Millisecond),
-			"maximum duration of the TLS handshake of an NSQ connection"),
+			"maximum duration of the TLS handshake of an NSQ or native connection"),
 		row("max-tls-handshakes", "1024", count(&o.MaxHandshakes, 1),
 			"maximum number of concurrent TLS handshakes of NSQ connections; others wait"),
 		row("auth-file", "", text(&a.File), "TOML file with tokens and their permissions, reloaded on SIGHUP"),
@@ -293,12 +297,13 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 		row("auth-http-request-method", "GET", choice(&a.HTTPMethod, "GET", "POST"),
 			"HTTP method for requests to auth-http-address: GET or POST"),
 		row("max-unauthenticated-connections", "256", count(&o.MaxStrangers, 1),
-			"where AUTH is required, maximum number of NSQ connections that have not sent it; for a further one the oldest is "+
-				"closed"),
+			"where AUTH is required, maximum number of NSQ connections, and of native ones, that have not sent it; for a "+
+				"further one the oldest is closed"),
 		row("max-unauthenticated-bytes", "4KiB", size(&o.MaxStrangerBytes, 64),
-			"maximum size of the bodies of all commands that an NSQ connection sends before AUTH, where it is required"),
+			"maximum size of the bodies of all commands that an NSQ connection sends before AUTH, where it is required; of "+
+				"all frames of a native one"),
 		row("max-unauthenticated-time", "10s", duration(&o.StrangerTime, time.Millisecond),
-			"where AUTH is required, disconnect an NSQ connection that has not sent it after this time"),
+			"where AUTH is required, disconnect an NSQ or native connection that has not sent it after this time"),
 		row("auth-http-timeout", "5s", duration(&a.RequestTimeout, time.Millisecond),
 			"maximum time to wait for the answer of one auth-http-address"),
 	}

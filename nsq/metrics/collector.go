@@ -10,6 +10,7 @@ import (
 
 	"penstock/clog"
 	"penstock/engine"
+	"penstock/native"
 )
 
 // Options say what a Collector reads.
@@ -177,6 +178,8 @@ type ServerMeter struct {
 	ModeratedReads   uint64            // for which the commands of a moment were gathered
 	PolledPublishers int64             // connections that are read by one goroutine
 
+	Native native.Meter // the zero value: native clients are not served
+
 	Requests  map[Request]uint64
 	Publishes map[string]*Durations // of a sample of the publishes that were answered OK, by protocol
 }
@@ -212,6 +215,20 @@ func collectServer(w writer, m ServerMeter) {
 	w.set(polledPublishers, float64(m.PolledPublishers))
 	for r, n := range m.Requests {
 		w.set(httpRequests, float64(n), r.Route, strconv.Itoa(r.Code))
+	}
+	collectNative(w, &m.Native)
+}
+
+func collectNative(w writer, m *native.Meter) {
+	for r, n := range m.Requests {
+		w.set(nativeRequests, float64(n), r.Request, r.Status)
+	}
+	w.set(nativeBytes, float64(m.ReceivedBytes), "received")
+	w.set(nativeBytes, float64(m.SentBytes), "sent")
+	w.set(nativeInFlight, float64(m.InFlight))
+	w.set(nativeStrangers, float64(m.Strangers))
+	for reason, n := range m.TurnedAway {
+		w.set(nativeTurnedAway, float64(n), reason)
 	}
 }
 

@@ -132,7 +132,7 @@ var (
 	publishDuration = define(ofClients, histogram, "publish_duration_seconds",
 		"Time from a publish until it is answered OK, measured for one in 16 of them.", "protocol")
 	connections = define(ofClients, gauge, "connections",
-		"Open connections of clients: nsq, http, https, lookup (HTTP), lookup_tcp (of nsqds that register).", "kind")
+		"Open connections of clients: nsq, http, https, lookup (HTTP), lookup_tcp (of nsqds that register), native.", "kind")
 	strangers = define(ofClients, gauge, "unauthenticated_connections",
 		"Open NSQ connections that must send AUTH and have not; the limit is max-unauthenticated-connections.")
 	strangersRefused = define(ofClients, counter, "unauthenticated_refused_total",
@@ -151,6 +151,18 @@ var (
 		"Requests and commands that were refused because their client proved nothing, or may not do that.")
 	httpRequests = define(ofClients, counter, "http_requests_total",
 		"Answers to HTTP requests, by the pattern of the route and the status.", "route", "code")
+	nativeRequests = define(ofClients, counter, "native_requests_total",
+		"Answers to requests of native clients, by their type and status; other: a type of a later version.",
+		"request", "status")
+	nativeBytes = define(ofClients, counter, "native_bytes_total",
+		"Bytes of the frames of native clients, by direction: received, sent.", "direction")
+	nativeInFlight = define(ofClients, gauge, "native_in_flight_bytes",
+		"Bytes of requests of native clients that have not been answered yet.")
+	nativeStrangers = define(ofClients, gauge, "native_unauthenticated_connections",
+		"Open native connections that must send Auth and have not; the limit is max-unauthenticated-connections.")
+	nativeTurnedAway = define(ofClients, counter, "native_connections_refused_total",
+		"Native connections that this node refused or ended: handshake (it failed, or there were too many connections), "+
+			"unauthenticated (there were too many such), time (no Auth came in time).", "reason")
 )
 
 // Of the cluster, as this node sees it.

@@ -1,0 +1,90 @@
+package native
+
+import (
+	"penstock/native/wire"
+	"penstock/netproto"
+)
+
+// phase is where a connection stands.
+type phase uint8
+
+const (
+	unproven phase = iota // its client has to send Auth
+	known
+	leaving // it was sent a GoAway
+)
+
+// ruling says what becomes of a frame.
+type ruling uint8
+
+const (
+	serve  ruling = iota
+	refuse        // it is answered with decision.status, and nothing is done
+	end           // the connection ends
+)
+
+// decision is a ruling with its reasons.
+type decision struct {
+	ruling ruling
+	status netproto.Status // of refuse
+	text   string          // of refuse and end, for people
+}
+
+// request is a type of frame that a client sends, and this version serves.
+type request struct {
+	name   string        // in metrics and the audit
+	answer netproto.Type // has the request's status
+}
+
+// requests lists what clients may send. Any other type of clients is one of a later version.
+var requests = map[netproto.Type]request{
+	wire.TypeAuth:     {"auth", wire.TypeAuthAck},
+	wire.TypeMetadata: {"metadata", wire.TypeMetadataReply},
+}
+
+// answers lists what only nodes send.
+var answers = map[netproto.Type]bool{
+	wire.TypeAuthAck: true, wire.TypeMetadataReply: true, wire.TypeProducer: true, wire.TypeProduced: true,
+	wire.TypeRecords: true, wire.TypeGoAway: true,
+}
+
+const firstClientType = wire.TypeAuth
+
+// decide says what becomes of a frame of a client. It looks at the header only.
+func decide(p phase, h *netproto.Header) decision {
+	_, isRequest := requests[h.Type]
+	switch {
+	case h.Type < firstClientType || answers[h.Type]:
+		return decision{ruling: end, text: "a client does not send a " + typeName(h.Type)}
+	case h.Status != netproto.StatusOK:
+		return decision{ruling: end, text: "a request has no status"}
+	case !isRequest:
+		return decision{refuse, netproto.StatusRejected, "this version does not know a " + typeName(h.Type)}
+	case h.Flags&netproto.FlagSelfChecked != 0:
+		return decision{ruling: end, text: "a " + typeName(h.Type) + " is not self-checked"}
+	case p == unproven && h.Type != wire.TypeAuth:
+		return decision{refuse, netproto.StatusUnproven, "this node demands an Auth first"}
+	case p == leaving:
+		return decision{refuse, netproto.StatusClosed, "this node stops; connect to another one"}
+	}
+	return decision{ruling: serve}
+}
+
+// answerOf returns the type that answers a request.
+func answerOf(t netproto.Type) netproto.Type {
+	if r, ok := requests[t]; ok {
+		return r.answer
+	}
+	return netproto.TypeError
+}
+
+// load is what a connection has taken of its limits.
+type load struct{ count, bytes int }
+
+// limits bound a load. A single request always fits.
+type limits struct{ count, bytes int }
+
+// fits says whether a request of n bytes may be added.
+func (l load) fits(n int, most limits) bool {
+	return l.count == 0 || l.count < most.count && l.bytes+n <= most.bytes
+}

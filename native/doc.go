@@ -1,0 +1,29 @@
+// Package native serves native clients: programs that use package client. netproto carries the frames, native/wire has
+// their payloads. Package nsq opens and closes the Server together with its own listeners, and gives it the same
+// certificates, tokens and audit.
+//
+// # A connection
+//
+//	unproven ── Auth ──► known ── Shutdown ──► leaving
+//
+// A connection begins as that of a stranger, unless the node asks nobody who they are. What a client may send in which
+// phase, and what becomes of anything else, is a table ([decide]). A stranger costs little, whatever it sends: the
+// connection reads at most Options.MaxStrangerBytes from it, and ends after Options.StrangerTime; of more than
+// Options.MaxStrangers the oldest has to go.
+//
+// The connection's reader calls session.Frames, which decodes requests, looks them up in the table and puts them into
+// the session's inbox. It never waits: a request that the inbox has no room for is answered with StatusFull. One
+// goroutine per session, session.work, takes them out in their order and may wait: for an auth server, or for a new
+// topic.
+//
+//	netproto reader ─► Frames ─► inbox ─► work ─► engine
+//	netproto writer ◄──────── answers ◄───┘
+//
+// # Metadata
+//
+// A client names the topics that it wants to hear of. It gets an answer, and another one whenever the answer would
+// differ: the herald, one goroutine per Server, wakes the sessions after changes of the engine's topics and leaders, at
+// most once per heraldPause. A client that does not read its answers loses its own connection and nothing else.
+//
+// After a crash nothing of this is left: clients connect again, and ask again.
+package native

@@ -1,0 +1,62 @@
+package native
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"testing"
+
+	"penstock/native/wire"
+	"penstock/netproto"
+)
+
+// FuzzFrames: whatever frames a client sends, the server answers or ends that connection, holds nothing of it
+// afterwards, and serves others.
+func FuzzFrames(f *testing.F) {
+	add := func(typ netproto.Type, flags netproto.Flags, payload []byte) {
+		f.Add(appendFrame(appendFrame(nil, typ, flags, payload), wire.TypeMetadata, 0, []byte{0, 0, 0}))
+	}
+	add(wire.TypeAuth, 0, (&wire.Auth{Token: "t", Client: "c"}).AppendTo(nil))
+	add(wire.TypeMetadata, 0, (&wire.MetadataRequest{Topics: []string{"orders", "!"}, Create: true}).AppendTo(nil))
+	add(wire.TypeGoAway+1, 0, []byte("x"))
+	w := open(f, nil)
+	good := w.dial()
+	f.Fuzz(func(t *testing.T, data []byte) {
+		nc, err := net.Dial("tcp", w.s.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &client{t: t, frames: make(chan frame, 1<<12), ended: make(chan error, 1)}
+		if c.c, err = netproto.Connect(context.Background(), nc, netproto.Options{Hello: clientHello(), Handler: c}); err != nil {
+			t.Fatal(err)
+		}
+		for len(data) >= 4 && c.c.Err() == nil {
+			n := min(int(binary.LittleEndian.Uint16(data[2:])), len(data)-4)
+			fr := &netproto.Frame{Type: netproto.Type(data[0]), Request: uint64(len(data))}
+			if payload := data[4 : 4+n]; data[1]&1 != 0 {
+				head := min(int(data[1]>>1)&^7, n&^7)
+				fr.Flags, fr.Head, fr.Body = netproto.FlagSelfChecked, payload[:head], [][]byte{payload[head:]}
+			} else {
+				fr.Head = payload
+			}
+			data = data[4+n:]
+			if fr.Type < netproto.TypeError || fr.Type == netproto.TypeChallenge || fr.Type == netproto.TypeProof {
+				continue
+			}
+			_ = c.c.TrySend(fr)
+		}
+		c.c.Close()
+		good.t = t
+		good.ask(false, "orders")
+		eventually(t, "the end of the connection", func() bool {
+			m := w.s.Meter()
+			return m.Connections == 1 && m.InFlight == 0
+		})
+	})
+}
+
+// appendFrame appends a frame in the form that FuzzFrames reads.
+func appendFrame(dst []byte, typ netproto.Type, flags netproto.Flags, payload []byte) []byte {
+	dst = append(dst, byte(typ), byte(flags), byte(len(payload)), byte(len(payload)>>8))
+	return append(dst, payload...)
+}

@@ -1,0 +1,84 @@
+package native
+
+import (
+	"errors"
+	"time"
+
+	"penstock/native/wire"
+	"penstock/netproto"
+	"penstock/nsq/auth"
+)
+
+// login is what a client has proved. It is immutable.
+type login struct {
+	who    *auth.Principal
+	secret string // needed to ask again; never logged
+}
+
+// authenticate serves an Auth. A client may send another one, with a new token; one that fails ends the connection.
+func (s *session) authenticate(request uint64, m *wire.Auth) {
+	if s.srv.opts.Auth != nil {
+		who, err := s.prove(m.Token)
+		if err == nil && who.GrantCount() == 0 {
+			err = errors.New("the token allows nothing")
+			s.refused("auth", "", err.Error())
+		}
+		if err != nil {
+			_ = s.fail(wire.TypeAuth, request, netproto.StatusUnproven, "authentication failed")
+			s.conn.Close()
+			return
+		}
+		s.login = &login{who, m.Token}
+		s.beKnown()
+	}
+	_ = s.answer(wire.TypeAuth, request, netproto.StatusOK, new(wire.Outcome).AppendTo(nil))
+}
+
+// beKnown lifts the limits of strangers.
+func (s *session) beKnown() {
+	s.mu.Lock()
+	if s.phase == unproven {
+		s.phase = known
+	}
+	s.mu.Unlock()
+	s.expiry.Stop()
+	s.conn.Trust()
+	s.srv.prove(s)
+}
+
+// prove finds the principal for a secret, and may wait for a server. The client is not told why that failed.
+func (s *session) prove(secret string) (*auth.Principal, error) {
+	s.asking.Store(true)
+	who, err := s.srv.opts.Auth.Find(s.ctx, s.credential(secret))
+	s.asking.Store(false)
+	switch {
+	case errors.Is(err, auth.ErrUnknownSecret):
+		s.refused("auth", "", err.Error())
+	case err != nil:
+		s.srv.meter.authFailures.Add(1)
+		s.srv.opts.Logger.Warn("refusing a native client: nobody could say what it may do", "client", s.remote, "error", err)
+	}
+	return who, err
+}
+
+// principal returns what the client may do; nil and no error: everything. If the token file was read again, or a
+// server's answer has expired, it first asks again. An error means that the client's token is no longer known.
+func (s *session) principal() (*auth.Principal, error) {
+	if s.srv.opts.Auth == nil {
+		return nil, nil
+	}
+	if s.srv.opts.Auth.Current(s.login.who, time.Now()) {
+		return s.login.who, nil
+	}
+	who, err := s.prove(s.login.secret)
+	if err != nil {
+		return nil, err
+	}
+	s.login = &login{who, s.login.secret}
+	return who, nil
+}
+
+// allows says whether a principal may do one of some actions with a topic. nil may do everything.
+func allows(who *auth.Principal, action auth.Permission, topic string) bool {
+	return who == nil || who.Allows(action, topic, "")
+}

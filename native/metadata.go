@@ -1,0 +1,133 @@
+package native
+
+import (
+	"crypto/sha256"
+
+	"penstock/engine"
+	"penstock/engine/meta"
+	"penstock/native/wire"
+	"penstock/netproto"
+)
+
+// place is what a Server knows at one moment of where partitions are. A node of a cluster reads it from the snapshot,
+// in which all nodes stand with the addresses that they registered. snap is nil on a single node, which leads all.
+type place struct {
+	snap *meta.Snapshot
+	self meta.Node                               // on a single node it has only a name
+	find func(name string) (*engine.Topic, bool) // on a single node
+	now  uint64                                  // on a single node: ns since 1970
+}
+
+func (s *Server) place() place {
+	p := place{snap: s.engine.Snapshot(), self: s.engine.Node()}
+	if p.snap == nil {
+		p.self.Name, p.find, p.now = s.hello.NodeID, s.engine.LookupTopic, uint64(s.engine.Now().UnixNano())
+	}
+	return p
+}
+
+// leader returns the node that leads a partition, as far as clients can connect to it; nil: none. A process that was
+// started again does not lead what its predecessor was elected for.
+func (p *place) leader(id meta.PartitionID) (n *meta.Node, epoch uint64) {
+	row := p.snap.Partitions.Get(id)
+	if row == nil {
+		return nil, 0
+	}
+	n, epoch = p.snap.Nodes[row.State.Leader], uint64(row.State.Epoch)
+	if n == nil || n.Boot != row.State.Boot || n.Native == "" && n.ID != p.self.ID {
+		return nil, epoch
+	}
+	return n, epoch
+}
+
+// describe makes the Metadata of some topics. status says why a client may not use a topic; StatusOK: it may, if the
+// topic exists.
+func (p *place) describe(names []string, status func(name string) netproto.Status) *wire.Metadata {
+	m := &wire.Metadata{Revision: p.now}
+	if p.snap != nil {
+		m.Revision = uint64(p.snap.Revision)
+	}
+	indices := map[*meta.Node]uint16{}
+	index := func(n *meta.Node) uint16 {
+		i, ok := indices[n]
+		if !ok {
+			if len(m.Nodes) == wire.MaxNodeCount {
+				return wire.NoLeader
+			}
+			i = uint16(len(m.Nodes))
+			indices[n] = i
+			m.Nodes = append(m.Nodes, wire.Node{Name: n.Name, Address: n.Native})
+		}
+		return i
+	}
+	for _, name := range names {
+		t := wire.Topic{Name: name, Status: status(name)}
+		if t.Status == netproto.StatusOK && !p.fill(&t, index) {
+			t.Status = netproto.StatusRejected
+		}
+		m.Topics = append(m.Topics, t)
+	}
+	return m
+}
+
+// fill puts a topic's identity and partitions into t. It returns false if there is no such topic.
+func (p *place) fill(t *wire.Topic, index func(*meta.Node) uint16) bool {
+	if p.snap == nil {
+		found, ok := p.find(t.Name)
+		if !ok {
+			return false
+		}
+		t.ID, t.Partitions = found.ID(), make([]wire.Partition, min(found.Partitions(), wire.MaxPartitionCount-1))
+		for i := range t.Partitions {
+			t.Partitions[i] = wire.Partition{Leader: index(&p.self), Epoch: 1}
+		}
+		return true
+	}
+	found := p.snap.Names[t.Name]
+	if found == nil {
+		return false
+	}
+	t.ID, t.Partitions = found.ID, make([]wire.Partition, min(found.Partitions, wire.MaxPartitionCount-1))
+	for i := range t.Partitions {
+		n, epoch := p.leader(meta.PartitionID{Topic: found.ID, Partition: uint32(i)})
+		t.Partitions[i] = wire.Partition{Leader: wire.NoLeader, Epoch: epoch}
+		if n != nil {
+			t.Partitions[i].Leader = index(n)
+		}
+	}
+	return true
+}
+
+// told is what a client was told last.
+type told struct {
+	revision uint64
+	sum      [sha256.Size]byte // of everything behind the revision
+}
+
+const revisionBytes = 8 // at the beginning of an encoded Metadata
+
+// next returns the payload that the client has to be told, or nil if it knows that already. The revision never falls,
+// not even after this node's clock was set back between two runs.
+func (t *told) next(m *wire.Metadata, asked bool) []byte {
+	m.Revision = max(m.Revision, t.revision)
+	payload := m.AppendTo(nil)
+	sum := sha256.Sum256(payload[revisionBytes:])
+	if !asked && sum == t.sum {
+		return nil
+	}
+	t.revision, t.sum = m.Revision, sum
+	return payload
+}
+
+// unique returns the names without repetitions, in their order. It reuses the slice.
+func unique(names []string) []string {
+	seen := make(map[string]bool, len(names))
+	out := names[:0]
+	for _, name := range names {
+		if !seen[name] {
+			seen[name] = true
+			out = append(out, name)
+		}
+	}
+	return out
+}

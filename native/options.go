@@ -1,0 +1,89 @@
+package native
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"penstock/engine"
+	"penstock/nsq/auth"
+)
+
+// Options configure a Server. The zero value of a field stands for its default.
+type Options struct {
+	// Listener accepts the connections; the Server closes it.
+	Listener net.Listener
+
+	TLS  *tls.Config     // nil: connections are not encrypted; else all are
+	Auth *auth.Authority // nil: every client may do everything
+
+	// Topic returns the topic of that name, and creates it if the node may; default Engine.Topic.
+	Topic func(ctx context.Context, name string) (*engine.Topic, error)
+	// Refused is told of each client that did not prove who it is, or may not do what it asked for. It must not block.
+	// nil: nobody is told.
+	Refused func(Refusal)
+
+	Logger *slog.Logger
+
+	MaxConnections int // further ones are told to try another node; default 65536
+
+	// Of connections whose client has to send Auth and has not.
+	MaxStrangers     int           // for one beyond it the oldest is closed; default 256
+	MaxStrangerBytes int           // of all frames of one before Auth; default 4 KiB
+	StrangerTime     time.Duration // to send Auth; default 10 s
+
+	HandshakeTimeout time.Duration // of TLS and netproto together; default 5 s
+
+	// Requests of a connection that are not answered yet, and the bytes of these frames. What exceeds them is answered
+	// StatusFull. MaxInFlightBytes is for all connections together.
+	MaxConnInFlightCount int   // default 4096
+	MaxConnInFlightBytes int   // default 16 MiB
+	MaxInFlightBytes     int64 // default 256 MiB
+}
+
+// Refusal is what the audit hears of a client that was refused.
+type Refusal struct {
+	Who   string // the name that it has proved; "": none
+	From  string // its address
+	What  string // the request
+	Names string // "topic=NAME", or ""
+	Why   string
+}
+
+func orDefault[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+func (o *Options) setDefaults(e *engine.Engine) error {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Topic == nil {
+		o.Topic = e.Topic
+	}
+	if o.Refused == nil {
+		o.Refused = func(Refusal) {}
+	}
+	orDefault(&o.MaxConnections, 65536)
+	orDefault(&o.MaxStrangers, 256)
+	orDefault(&o.MaxStrangerBytes, 4<<10)
+	orDefault(&o.StrangerTime, 10*time.Second)
+	orDefault(&o.HandshakeTimeout, 5*time.Second)
+	orDefault(&o.MaxConnInFlightCount, 4096)
+	orDefault(&o.MaxConnInFlightBytes, 16<<20)
+	orDefault(&o.MaxInFlightBytes, 256<<20)
+	switch {
+	case o.Listener == nil:
+		return fmt.Errorf("native: Options.Listener is missing")
+	case o.MaxConnections < 1 || o.MaxStrangers < 1 || o.MaxStrangerBytes < 1 || o.StrangerTime < 0 ||
+		o.HandshakeTimeout < 0 || o.MaxConnInFlightCount < 1 || o.MaxConnInFlightBytes < 1 || o.MaxInFlightBytes < 1:
+		return fmt.Errorf("native: a limit of Options is negative; leave it 0 for the default")
+	}
+	return nil
+}

@@ -1,0 +1,259 @@
+package native
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"penstock/engine"
+	"penstock/netproto"
+)
+
+const (
+	// protocolVersion is the meaning of all types of native/wire.
+	protocolVersion = 1
+
+	// heraldPause is the least time between two looks at what clients have to be told of topics and leaders.
+	heraldPause = 20 * time.Millisecond
+
+	// partingTime is how long clients get between a GoAway and the end of their connection, if nothing of theirs waits
+	// for an answer.
+	partingTime = 200 * time.Millisecond
+	// partingCheck is how often Shutdown looks whether answers are still owed.
+	partingCheck = 5 * time.Millisecond
+)
+
+// Server serves one Engine to native clients. It does not close the engine, which must stay open until Shutdown has
+// returned. Methods are safe for concurrent use.
+//
+// It has the goroutines of netproto.Serve, one per session, and the herald. mu is a leaf: its holders call nothing.
+type Server struct {
+	engine *engine.Engine
+	opts   Options
+	hello  netproto.Hello
+	meter  meter
+
+	ctx      context.Context // ends when Shutdown has let go of the clients
+	cancel   context.CancelFunc
+	began    atomic.Bool   // Serve was called
+	ended    chan struct{} // closed when Serve has returned
+	inFlight atomic.Int64  // bytes of requests that are not answered yet, on all connections
+	workers  sync.WaitGroup
+
+	mu        sync.Mutex
+	sessions  map[*session]struct{}
+	strangers []*session // in the order of their coming; at most Options.MaxStrangers
+	stopping  bool
+}
+
+// Listen makes a Server, which owns Options.Listener from then on. Clients are served once Serve runs. The caller must
+// call Shutdown even if it never calls Serve. If Listen returns an error, the listener is still the caller's.
+func Listen(e *engine.Engine, o Options) (*Server, error) {
+	if err := o.setDefaults(e); err != nil {
+		return nil, err
+	}
+	s := &Server{
+		engine: e, opts: o, meter: newMeter(), sessions: map[*session]struct{}{}, ended: make(chan struct{}),
+	}
+	var err error
+	if s.hello, err = helloOf(e); err != nil {
+		return nil, err
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// helloOf is what the node says about itself. A single node is a cluster of its own.
+func helloOf(e *engine.Engine) (netproto.Hello, error) {
+	info, self := e.Info(), e.Node()
+	store, err := uuid.Parse(info.StoreID)
+	if err != nil {
+		return netproto.Hello{}, fmt.Errorf("native: the store's id: %w", err)
+	}
+	h := netproto.Hello{
+		Role: netproto.RoleNode, NodeID: info.NodeID, Store: netproto.ID(store), Cluster: netproto.ID(store),
+		Boot: netproto.ID(self.Boot), MinVersion: protocolVersion, MaxVersion: protocolVersion,
+	}
+	if snap := e.Snapshot(); snap != nil {
+		h.Cluster = netproto.ID(snap.Cluster)
+	} else {
+		h.Boot = netproto.ID(uuid.New())
+	}
+	return h, nil
+}
+
+// Addr returns the address to which clients connect.
+func (s *Server) Addr() net.Addr { return s.opts.Listener.Addr() }
+
+// Serve serves clients until Shutdown, and then returns nil. An error means that the listener failed.
+func (s *Server) Serve() error {
+	s.began.Store(true)
+	defer close(s.ended)
+	ln := s.opts.Listener
+	o := netproto.Options{
+		Hello: s.hello, Admit: admit, HandlerFor: func(nc net.Conn) netproto.Handler { return newSession(s, nc) },
+		HandshakeTimeout: s.opts.HandshakeTimeout,
+	}
+	o.Hello.WindowBytes = uint32(min(s.opts.MaxConnInFlightBytes/8*7, 1<<31)) // the rest is for what is not batches
+	if s.opts.Auth != nil {
+		o.MaxStrangerBytes = s.opts.MaxStrangerBytes
+	}
+	if s.opts.TLS != nil {
+		ln = tls.NewListener(ln, s.opts.TLS)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.herald()
+	}()
+	err := netproto.Serve(s.ctx, ln, o, s.opts.MaxConnections, func(remote net.Addr, err error) {
+		s.meter.turnedAway(awayHandshake)
+		s.opts.Logger.Debug("a native client could not connect", "client", remote, "error", err)
+	})
+	s.cancel()
+	<-done
+	s.workers.Wait()
+	return err
+}
+
+// admit refuses peers that are no clients.
+func admit(peer *netproto.Hello) error {
+	if peer.Role != netproto.RoleClient {
+		return &netproto.RefusedError{
+			Status: netproto.StatusRejected, Text: "this port is for clients; nodes connect to the cluster address", Peer: *peer,
+		}
+	}
+	return nil
+}
+
+// enter adds a session. If there are too many strangers, it expels the oldest one that does not wait for an auth
+// server, or the new one.
+func (s *Server) enter(x *session) {
+	s.workers.Add(1)
+	s.mu.Lock()
+	s.sessions[x] = struct{}{}
+	stopping := s.stopping
+	var crowd *session
+	if x.phase == unproven {
+		s.strangers = append(s.strangers, x)
+		if len(s.strangers) > s.opts.MaxStrangers {
+			i := max(slices.IndexFunc(s.strangers, func(o *session) bool { return !o.asking.Load() }), 0)
+			crowd = s.strangers[i]
+			s.strangers = slices.Delete(s.strangers, i, i+1)
+		}
+	}
+	s.mu.Unlock()
+	if crowd != nil {
+		crowd.expel(awayCrowded, fmt.Sprintf("no Auth, and %d further clients that have sent none are connected, which is "+
+			"the most that there may be", s.opts.MaxStrangers))
+	}
+	if stopping {
+		x.goAway()
+	}
+}
+
+// prove takes a session out of the strangers.
+func (s *Server) prove(x *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget(x)
+}
+
+// forget takes a session out of the strangers. mu is held.
+func (s *Server) forget(x *session) {
+	if i := slices.Index(s.strangers, x); i >= 0 {
+		s.strangers = slices.Delete(s.strangers, i, i+1)
+	}
+}
+
+// leave removes a session whose connection has ended.
+func (s *Server) leave(x *session) {
+	st := x.conn.Stats()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget(x)
+	delete(s.sessions, x)
+	s.meter.received.Add(st.ReceivedBytes)
+	s.meter.sent.Add(st.SentBytes)
+}
+
+// all returns the sessions.
+func (s *Server) all() []*session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.sessions))
+}
+
+// herald wakes the sessions when topics or leaders may have changed.
+func (s *Server) herald() {
+	for {
+		news := s.engine.News()
+		for _, x := range s.all() {
+			x.stale.Store(true)
+			x.rouse()
+		}
+		select {
+		case <-news:
+		case <-s.ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(heraldPause):
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// Shutdown tells the clients to connect elsewhere, answers what they have sent, closes the connections and waits until
+// all of that is done. If ctx ends first, it cuts the remaining connections off and returns ctx's error.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.stopping = true
+	s.mu.Unlock()
+	for _, x := range s.all() {
+		x.goAway()
+	}
+	s.part(ctx)
+	s.cancel()
+	_ = s.opts.Listener.Close() // an error only means that it was closed before
+	if !s.began.Load() {
+		return ctx.Err()
+	}
+	select {
+	case <-s.ended:
+	case <-ctx.Done():
+		for _, x := range s.all() {
+			x.conn.Abort(netproto.ErrClosed)
+		}
+		<-s.ended
+	}
+	return ctx.Err()
+}
+
+// part waits until no client is owed an answer and clients have had partingTime to leave, or all have left, or ctx ends.
+func (s *Server) part(ctx context.Context) {
+	began := time.Now()
+	ticker := time.NewTicker(partingCheck)
+	defer ticker.Stop()
+	for {
+		all := s.all()
+		owed := slices.ContainsFunc(all, func(x *session) bool { return !x.idle() })
+		if len(all) == 0 || !owed && time.Since(began) >= partingTime {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,319 @@
+package native
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"penstock/native/wire"
+	"penstock/netproto"
+	"penstock/nsq/auth"
+)
+
+// errUnread ends the connection of a client that sends requests and does not read the answers.
+var errUnread = errors.New("native: the client does not read its answers")
+
+// task is a request in a session's inbox.
+type task struct {
+	request uint64
+	bytes   int // that it takes of the limits
+	message any // the decoded payload
+}
+
+// session is one connection and what its client has asked for. The connection's reader calls Frames, and the goroutine
+// work does what may wait. Any goroutine may call the other methods. mu is a leaf: its holders call nothing.
+type session struct {
+	srv    *Server
+	conn   *netproto.Conn // set by Opened, before anything else happens
+	remote string
+	tls    *tls.ConnectionState // nil: not encrypted
+
+	ctx    context.Context // ends with the connection
+	cancel context.CancelFunc
+	expiry *time.Timer // of a stranger; nil: it never was one
+
+	mu    sync.Mutex
+	phase phase
+	inbox []task
+	load  load // requests that are not answered yet
+
+	wake   chan struct{} // holds a token if inbox or stale may have something for work
+	stale  atomic.Bool   // the metadata may have changed
+	asking atomic.Bool   // work waits for an auth server
+
+	// Only work uses these.
+	spare  []task // empty; exchanged for inbox
+	login  *login // nil: the client has proved nothing
+	topics []string
+	told   told
+}
+
+func newSession(srv *Server, nc net.Conn) *session {
+	s := &session{srv: srv, remote: nc.RemoteAddr().String(), wake: make(chan struct{}, 1)}
+	if srv.opts.Auth == nil {
+		s.phase = known
+	}
+	if t, ok := nc.(*tls.Conn); ok {
+		state := t.ConnectionState()
+		s.tls = &state
+	}
+	s.ctx, s.cancel = context.WithCancel(srv.ctx)
+	return s
+}
+
+// Opened implements netproto.Opener.
+func (s *session) Opened(c *netproto.Conn) {
+	s.conn = c
+	if s.phase == unproven {
+		s.expiry = time.AfterFunc(s.srv.opts.StrangerTime, func() {
+			s.expel("time", fmt.Sprintf("no Auth came within %v", s.srv.opts.StrangerTime))
+		})
+	}
+	s.srv.enter(s)
+	go s.work()
+}
+
+// Closed implements netproto.Handler.
+func (s *session) Closed(*netproto.Conn, error) {
+	if s.expiry != nil {
+		s.expiry.Stop()
+	}
+	s.cancel()
+	s.srv.leave(s)
+}
+
+// Frames implements netproto.Handler: it puts requests into the inbox, and answers those that it refuses.
+func (s *session) Frames(_ *netproto.Conn, frames []netproto.Received) error {
+	var err error
+	for i := range frames {
+		if err = s.take(&frames[i]); err != nil {
+			break
+		}
+	}
+	s.rouse()
+	return err
+}
+
+// take looks at one frame. An error ends the connection.
+func (s *session) take(f *netproto.Received) error {
+	s.mu.Lock()
+	d := decide(s.phase, &f.Header)
+	s.mu.Unlock()
+	switch d.ruling {
+	case end:
+		s.srv.meter.count(f.Type, netproto.StatusRejected)
+		return fmt.Errorf("%w: %s", netproto.ErrInvalid, d.text)
+	case refuse:
+		if d.status == netproto.StatusUnproven {
+			s.refused(typeName(f.Type), "", d.text)
+		}
+		return s.refuse(f, d.status, d.text)
+	}
+	t := task{request: f.Request, bytes: netproto.HeaderBytes + len(f.Payload)}
+	if err := t.decode(f); err != nil {
+		s.srv.meter.count(f.Type, netproto.StatusRejected)
+		return fmt.Errorf("%w: %s: %w", netproto.ErrInvalid, typeName(f.Type), err)
+	}
+	if !s.push(t) {
+		return s.refuse(f, netproto.StatusFull, "too many requests, or bytes of them, wait for an answer; repeat it later")
+	}
+	return nil
+}
+
+func (t *task) decode(f *netproto.Received) error {
+	switch f.Type {
+	case wire.TypeAuth:
+		m := new(wire.Auth)
+		t.message = m
+		return m.Decode(f.Payload)
+	case wire.TypeMetadata:
+		m := new(wire.MetadataRequest)
+		t.message = m
+		return m.Decode(f.Payload)
+	}
+	panic("BUG: native: a " + typeName(f.Type) + " was not refused")
+}
+
+// push appends a request to the inbox if the limits allow it.
+func (s *session) push(t task) bool {
+	o := &s.srv.opts
+	if s.srv.inFlight.Add(int64(t.bytes)) > o.MaxInFlightBytes {
+		s.srv.inFlight.Add(-int64(t.bytes))
+		return false
+	}
+	s.mu.Lock()
+	fits := s.load.fits(t.bytes, limits{o.MaxConnInFlightCount, o.MaxConnInFlightBytes})
+	if fits {
+		s.load.count++
+		s.load.bytes += t.bytes
+		s.inbox = append(s.inbox, t)
+	}
+	s.mu.Unlock()
+	if !fits {
+		s.srv.inFlight.Add(-int64(t.bytes))
+	}
+	return fits
+}
+
+// done gives back what a request took of the limits.
+func (s *session) done(t *task) {
+	s.srv.inFlight.Add(-int64(t.bytes))
+	s.mu.Lock()
+	s.load.count--
+	s.load.bytes -= t.bytes
+	s.mu.Unlock()
+}
+
+// rouse wakes work.
+func (s *session) rouse() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// work serves the requests in the inbox until the connection ends.
+func (s *session) work() {
+	defer s.srv.workers.Done()
+	for {
+		select {
+		case <-s.wake:
+		case <-s.ctx.Done():
+			s.drop()
+			return
+		}
+		s.mu.Lock()
+		tasks := s.inbox
+		s.inbox = s.spare
+		s.mu.Unlock()
+		for i := range tasks {
+			if s.ctx.Err() != nil {
+				s.done(&tasks[i]) // nobody waits for the answer
+				continue
+			}
+			s.serve(&tasks[i])
+		}
+		clear(tasks)
+		s.spare = tasks[:0]
+		if s.stale.Swap(false) {
+			s.announce()
+		}
+	}
+}
+
+// drop gives back what is left in the inbox of a connection that has ended.
+func (s *session) drop() {
+	s.mu.Lock()
+	tasks := s.inbox
+	s.inbox = nil
+	s.mu.Unlock()
+	for i := range tasks {
+		s.done(&tasks[i])
+	}
+}
+
+func (s *session) serve(t *task) {
+	defer s.done(t)
+	switch m := t.message.(type) {
+	case *wire.Auth:
+		s.authenticate(t.request, m)
+	case *wire.MetadataRequest:
+		s.serveMetadata(t.request, m)
+	}
+}
+
+// answer sends the answer to a request. A client that does not read its answers loses its connection.
+func (s *session) answer(to netproto.Type, request uint64, status netproto.Status, payload []byte) error {
+	s.srv.meter.count(to, status)
+	err := s.conn.TrySend(&netproto.Frame{Type: answerOf(to), Request: request, Status: status, Head: payload})
+	switch {
+	case errors.Is(err, netproto.ErrTooBig):
+		return s.fail(to, request, netproto.StatusTooBig, "the answer is longer than this client accepts; ask for less")
+	case errors.Is(err, netproto.ErrQueueFull):
+		s.conn.Abort(errUnread)
+		return errUnread
+	}
+	return nil // a connection that has ended is reported by Closed
+}
+
+// fail answers a request with a status that is not OK.
+func (s *session) fail(to netproto.Type, request uint64, status netproto.Status, text string) error {
+	text = text[:min(len(text), wire.MaxTextBytes)]
+	payload := []byte(text)
+	if answerOf(to) != netproto.TypeError {
+		payload = (&wire.Outcome{Text: text}).AppendTo(nil)
+	}
+	return s.answer(to, request, status, payload)
+}
+
+// refuse answers a frame that is not served.
+func (s *session) refuse(f *netproto.Received, status netproto.Status, text string) error {
+	return s.fail(f.Type, f.Request, status, text)
+}
+
+// goAway tells the client to connect elsewhere, and refuses further requests.
+func (s *session) goAway() {
+	s.mu.Lock()
+	s.phase = leaving
+	s.mu.Unlock()
+	out := wire.Outcome{Text: "this node stops; connect to another one"}
+	_ = s.conn.TrySend(&netproto.Frame{Type: wire.TypeGoAway, Status: netproto.StatusClosed, Head: out.AppendTo(nil)})
+}
+
+// idle says whether no request waits for its answer.
+func (s *session) idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.load.count == 0
+}
+
+// expel ends the connection of a stranger. reason is for the metrics.
+func (s *session) expel(reason, why string) {
+	s.srv.meter.turnedAway(reason)
+	s.refused("connection", "", why)
+	_ = s.conn.TrySend(&netproto.Frame{
+		Type: netproto.TypeError, Status: netproto.StatusUnproven, Head: []byte(why),
+	})
+	go s.conn.Close() // the goroutine of a timer, or the reader of another connection, must not wait for this peer
+}
+
+// refused tells the audit that the client was refused.
+func (s *session) refused(what, names, why string) {
+	s.srv.meter.authFailures.Add(1)
+	r := Refusal{From: s.remote, What: "native " + what, Names: names, Why: why, Who: certified(s.tls)}
+	s.srv.opts.Refused(r)
+}
+
+// certified returns the name in the client's certificate if an authority has signed it, or "".
+func certified(state *tls.ConnectionState) string {
+	if state == nil || len(state.VerifiedChains) == 0 {
+		return ""
+	}
+	return "certificate " + commonName(state)
+}
+
+func commonName(state *tls.ConnectionState) string {
+	if state == nil || len(state.PeerCertificates) == 0 {
+		return ""
+	}
+	return state.PeerCertificates[0].Subject.CommonName
+}
+
+var _ interface {
+	netproto.Handler
+	netproto.Opener
+} = (*session)(nil)
+
+// credential returns the secret, with the facts about the connection that auth servers are told.
+func (s *session) credential(secret string) *auth.Credential {
+	host, _, err := net.SplitHostPort(s.remote)
+	if err != nil {
+		host = s.remote
+	}
+	return &auth.Credential{Secret: secret, RemoteIP: host, TLS: s.tls != nil, CommonName: commonName(s.tls)}
+}

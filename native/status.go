@@ -1,0 +1,45 @@
+package native
+
+import (
+	"context"
+	"errors"
+
+	"penstock/engine"
+	"penstock/engine/meta"
+	"penstock/netproto"
+)
+
+// statuses says which status tells a client of an error of the engine. netproto says what the client must do then. An
+// error of none of them is StatusInternal: its outcome is unknown.
+var statuses = []struct {
+	status netproto.Status
+	errs   []error
+}{
+	{netproto.StatusNotLeader, []error{engine.ErrNoLeader, engine.ErrMoved, engine.ErrDeleted}},
+	{netproto.StatusFull, []error{
+		engine.ErrOverloaded, engine.ErrDeadline, engine.ErrNoSpace, engine.ErrQuota, engine.ErrStateFull,
+		engine.ErrTooManyTopics,
+	}},
+	{netproto.StatusOverloaded, []error{engine.ErrNoQuorum, meta.ErrTooFewNodes, meta.ErrUnavailable}},
+	{netproto.StatusClosed, []error{context.Canceled}},
+	{netproto.StatusTooBig, []error{engine.ErrMessageTooBig, engine.ErrBatchTooBig}},
+	{netproto.StatusRejected, []error{
+		engine.ErrTopicName, engine.ErrNoTopic, engine.ErrAutoCreateOff, engine.ErrTopicOptions, engine.ErrEmptyMessage,
+		engine.ErrDeferTooLong, engine.ErrHeaders, engine.ErrNoPartition,
+	}},
+	{netproto.StatusUnknown, []error{engine.ErrUnknown, engine.ErrDisk, engine.ErrDiskHung, engine.ErrClosed}},
+}
+
+func statusOf(err error) netproto.Status {
+	if err == nil {
+		return netproto.StatusOK
+	}
+	for _, s := range statuses {
+		for _, e := range s.errs {
+			if errors.Is(err, e) {
+				return s.status
+			}
+		}
+	}
+	return netproto.StatusInternal
+}

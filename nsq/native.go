@@ -1,0 +1,64 @@
+package nsq
+
+import (
+	"context"
+	"net"
+
+	"penstock/engine"
+	"penstock/native"
+	"penstock/nsq/internal/audit"
+)
+
+// listenNative makes the server of native clients, unless it is off. They use the certificates, tokens and audit of
+// NSQ's clients, and topics are created for them in the same way. Once there is a certificate, they must use TLS: unlike
+// NSQ's protocol, theirs has no step from plain to TLS.
+func (s *Server) listenNative() error {
+	if s.opts.NativeAddress == Off {
+		return nil
+	}
+	ln, err := s.opts.Front.open("native clients", s.opts.NativeAddress)
+	if err != nil {
+		return err
+	}
+	o := native.Options{
+		Listener: ln, Auth: s.auth, Logger: s.opts.Logger, MaxConnections: s.opts.MaxConnections,
+		MaxStrangers: s.opts.MaxStrangers, MaxStrangerBytes: s.opts.MaxStrangerBytes, StrangerTime: s.opts.StrangerTime,
+		HandshakeTimeout:     s.opts.HandshakeTimeout,
+		MaxConnInFlightBytes: s.opts.MaxConnInFlightBytes,
+		Topic: func(ctx context.Context, name string) (*engine.Topic, error) {
+			t, _, err := s.lookups.Topic(ctx, name)
+			return t, err
+		},
+		Refused: func(r native.Refusal) {
+			s.audit.Refused(audit.Entry{Who: r.Who, From: r.From, What: r.What, Names: r.Names}, r.Why)
+		},
+	}
+	if s.certs != nil {
+		o.TLS = s.certs.outer
+	}
+	if s.native, err = native.Listen(s.engine, o); err != nil {
+		_ = ln.Close() // nothing was accepted
+	}
+	return err
+}
+
+// NativeAddr returns the address to which native clients connect, or nil if it is off.
+func (s *Server) NativeAddr() net.Addr {
+	if s.native == nil {
+		return nil
+	}
+	return s.native.Addr()
+}
+
+func (s *Server) serveNative() error {
+	if s.native == nil {
+		return nil
+	}
+	return s.native.Serve()
+}
+
+func (s *Server) shutDownNative(ctx context.Context) {
+	if s.native != nil {
+		_ = s.native.Shutdown(ctx) // its error is that of ctx
+	}
+}

@@ -1,0 +1,114 @@
+package nsq
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"penstock/engine"
+	nativewire "penstock/native/wire"
+	"penstock/netproto"
+	"penstock/nsq/auth"
+)
+
+// nativeFrames is the Handler of a native client.
+type nativeFrames chan netproto.Received
+
+func (h nativeFrames) Frames(_ *netproto.Conn, frames []netproto.Received) error {
+	for _, f := range frames {
+		f.Payload = append([]byte(nil), f.Payload...)
+		h <- f
+	}
+	return nil
+}
+
+func (h nativeFrames) Closed(*netproto.Conn, error) {}
+
+// dialNative connects a native client to the node; cfg nil: without TLS.
+func (n *node) dialNative(t *testing.T, cfg *tls.Config) (*netproto.Conn, nativeFrames, error) {
+	t.Helper()
+	nc, err := net.Dial("tcp", n.NativeAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg != nil {
+		nc = tls.Client(nc, cfg)
+	}
+	h := make(nativeFrames, 64)
+	c, err := netproto.Connect(context.Background(), nc, netproto.Options{
+		Hello: netproto.Hello{Role: netproto.RoleClient, MinVersion: 1, MaxVersion: 1}, Handler: h,
+	})
+	if err == nil {
+		t.Cleanup(func() { c.Abort(nil) })
+	}
+	return c, h, err
+}
+
+// Native clients use the certificates, the tokens, the audit and the metrics of the node.
+func TestNativeClientsOfANode(t *testing.T) {
+	ca := newCertificateAuthority(t)
+	o := ca.options(t)
+	name := filepath.Join(t.TempDir(), "tokens.toml")
+	writeTokens(t, name, tokenText("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`))
+	o.Auth, o.NativeAddress = auth.Options{File: name}, "127.0.0.1:0"
+	n := startNode(t, engine.Options{}, o)
+
+	if _, _, err := n.dialNative(t, nil); err == nil {
+		t.Error("a client without TLS is served")
+	}
+	c, frames, err := n.dialNative(t, ca.client(t, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(typ netproto.Type, payload []byte) netproto.Status {
+		t.Helper()
+		if err := c.TrySend(&netproto.Frame{Type: typ, Request: 1, Head: payload}); err != nil {
+			t.Fatal(err)
+		}
+		return (<-frames).Status
+	}
+	ask := (&nativewire.MetadataRequest{Topics: []string{"orders"}, Create: true}).AppendTo(nil)
+	if s := send(nativewire.TypeMetadata, ask); s != netproto.StatusUnproven {
+		t.Errorf("before Auth: %v", s)
+	}
+	if s := send(nativewire.TypeAuth, (&nativewire.Auth{Token: "shop-token"}).AppendTo(nil)); s != netproto.StatusOK {
+		t.Errorf("Auth: %v", s)
+	}
+	if s := send(nativewire.TypeMetadata, ask); s != netproto.StatusOK {
+		t.Errorf("after Auth: %v", s)
+	}
+	if _, ok := n.e.LookupTopic("orders"); !ok {
+		t.Error("the topic was not created")
+	}
+	list := n.audit.List().Entries
+	if len(list) != 1 || list[0].What != "native metadata" {
+		t.Errorf("the audit has %+v", list)
+	}
+	m := n.meter()
+	if m.Connections["native"] != 1 || m.AuthFailures != 1 || m.Native.SentBytes == 0 || m.Native.ReceivedBytes == 0 {
+		t.Errorf("%+v", m)
+	}
+	_, page := n.do(t, "GET", "/metrics", "")
+	if !strings.Contains(page, `penstock_native_requests_total{request="metadata",status="Unproven"} 1`) {
+		t.Errorf("/metrics has no count of the refusal:\n%s", page)
+	}
+}
+
+// A node whose other ports are placed elsewhere does not open one more by itself.
+func TestNativeAddressDefault(t *testing.T) {
+	for _, x := range []struct{ nsq, native, want string }{
+		{"", "", "127.0.0.1:4250"},
+		{"127.0.0.1:4150", "", "127.0.0.1:4250"},
+		{"0.0.0.0:4150", "", Off},
+		{"127.0.0.1:4150", Off, Off},
+		{"0.0.0.0:4150", "0.0.0.0:4250", "0.0.0.0:4250"},
+	} {
+		o := Options{TCPAddress: x.nsq, NativeAddress: x.native, Hostname: "h"}
+		if err := o.setDefaults(); err != nil || o.NativeAddress != x.want {
+			t.Errorf("%+v: %s, %v", x, o.NativeAddress, err)
+		}
+	}
+}
