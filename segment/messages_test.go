@@ -12,8 +12,7 @@ func TestMessages(t *testing.T) {
 	rng := newRand(5)
 	for i := range 200 {
 		if i == 150 {
-			w.sync()
-			w.log.Evict(w.log.Flushed())
+			w.settle()
 		}
 		w.append(rng.IntN(3)*rng.IntN(4), 50+rng.IntN(300)) // every other one is a control batch
 	}
