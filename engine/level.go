@@ -16,7 +16,8 @@ import (
 // it does not know. A cluster has a level in its metadata.
 //
 //	level 1  until the first version that knows of levels
-//	level 2  this version
+//	level 2  versions without producers
+//	level 3  this version
 //
 // A directory is raised before anything of the new level is written into it. Upgrade raises the directory of a single
 // node. When a cluster is being raised, each member raises its own directory; the new level comes into force when all
