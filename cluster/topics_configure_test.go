@@ -51,6 +51,8 @@ func TestConfigureTopic(t *testing.T) {
 		{Version: 1, RetentionCount: -2},
 		{Version: 1, QuotaMode: "x"},
 		{Version: 1, RetentionAgeMs: 1 << 62},
+		{Version: 1, KeepAgeMs: 1 << 62},
+		{Version: 1, KeepBytes: -2},
 	} {
 		if _, err := w.nodes[1].ConfigureTopic(ctx(t), topic.ID, bad); !errors.Is(err, meta.ErrSettings) {
 			t.Errorf("%+v: %v", bad, err)
@@ -61,7 +63,7 @@ func TestConfigureTopic(t *testing.T) {
 	}
 	next := meta.TopicSettings{
 		Version: 1, RetentionBytes: -1, RetentionCount: 7, RetentionAgeMs: 8, QuotaCount: 9, QuotaMode: meta.QuotaDropOldest,
-		MinISR: 1,
+		MinISR: 1, KeepAgeMs: 10, KeepBytes: -1,
 	}
 	got, err := w.nodes[2].ConfigureTopic(ctx(t), topic.ID, next)
 	next.Version = 2

@@ -45,6 +45,10 @@ func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, 
 	if err := s.Validate(); err != nil {
 		return t.Settings(), err
 	}
+	if need, have := s.Level(), t.e.Level(); need > have {
+		return t.Settings(), fmt.Errorf("%w: keep_age_ms and keep_bytes need feature level %d, because older versions would "+
+			"remove what they keep; this is level %d: upgrade it first", ErrTopicSettings, need, have)
+	}
 	return t.e.members.configureTopic(ctx, t, s)
 }
 

@@ -160,9 +160,10 @@ func TestSettingsCommands(t *testing.T) {
 	execute(t, "channel", "set", "orders", "billing", "--file", file).check(t, exitUsage, "samplerate")
 
 	out = steer(t, "topic", "set", "orders", "--retention-bytes", "1GiB", "--retention-age", "72h", "--retention-count",
-		"none", "--quota-count", "1000", "--quota-mode", "drop-oldest")
+		"none", "--keep-age", "24h", "--keep-bytes", "none", "--quota-count", "1000", "--quota-mode", "drop-oldest")
 	want = []string{
-		"version  1", "keep bytes  1GiB", "keep messages  no limit", "keep for  72h", "quota bytes  no limit",
+		"version  1", "keep bytes  1GiB", "keep messages  no limit", "keep for  72h",
+		"keep confirmed bytes  no limit", "keep confirmed for  24h", "quota bytes  no limit",
 		"quota messages  1000",
 		"quota mode  drop-oldest", "min isr  majority of the replicas", "partitions  1", "durability  synced",
 	}

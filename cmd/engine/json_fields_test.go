@@ -193,7 +193,7 @@ func TestJSONFields(t *testing.T) {
 	run("channel peek", "orders", "billing")
 	run("top", "--once", "--interval", "200ms")
 	run("topic list")
-	run("topic set", "orders", "--quota-count", "1000000")
+	run("topic set", "orders", "--quota-count", "1000000", "--keep-age", "1h", "--keep-bytes", "1MiB")
 	run("topic settings", "orders")
 	var list nsqd.PeekList
 	must(t, json.Unmarshal([]byte(run("topic peek", "orders")), &list))

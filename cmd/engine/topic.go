@@ -120,6 +120,8 @@ func (o *operator) showTopicSettings(s *topicSettings) error {
 	row("keep bytes", kept(s.RetentionBytes, formatBytes))
 	row("keep messages", kept(s.RetentionCount, formatCount))
 	row("keep for", kept(s.RetentionAgeMs, formatAge))
+	row("keep confirmed bytes", keptConfirmed(s.KeepBytes, formatBytes))
+	row("keep confirmed for", keptConfirmed(s.KeepAgeMs, formatAge))
 	row("quota bytes", limited(s.QuotaBytes, formatBytes))
 	row("quota messages", limited(s.QuotaCount, formatCount))
 	row("quota mode", cmp.Or(string(s.QuotaMode), "reject"))

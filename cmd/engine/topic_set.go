@@ -54,6 +54,14 @@ func kept(n int64, text func(int64) string) string {
 	return text(n)
 }
 
+// keptConfirmed describes a setting that keeps confirmed messages.
+func keptConfirmed(n int64, text func(int64) string) string {
+	if n == 0 {
+		return "not set"
+	}
+	return kept(n, text)
+}
+
 func limited(n int64, text func(int64) string) string {
 	if n == 0 {
 		return noLimit
@@ -93,6 +101,7 @@ func (v keepValue) Type() string { return v.kind + "|none" }
 // topicFlags are a topic's settings as flags. Only flags that are given change a setting.
 type topicFlags struct {
 	retentionBytes, retentionCount, retentionAgeMs int64
+	keepBytes, keepAgeMs                           int64
 	quotaBytes, quotaCount                         int64
 	quotaMode                                      string
 	minISR, partitions                             int
@@ -132,6 +141,10 @@ func (o *operator) topicSetCommand() *cobra.Command {
 		"number of messages to keep; 0 means "+nodesDefault+", none means "+noLimit)
 	set.Var(keepValue{&f.retentionAgeMs, parseAge, formatAge, "duration"}, "retention-age",
 		"how long to keep messages, such as 72h; 0 means "+nodesDefault+", none means "+noLimit)
+	set.Var(keepValue{&f.keepBytes, parseBytes, formatBytes, "bytes"}, "keep-bytes",
+		"how much of the log to keep although all channels have confirmed it; 0 means nothing, none means "+noLimit)
+	set.Var(keepValue{&f.keepAgeMs, parseAge, formatAge, "duration"}, "keep-age",
+		"how long to keep what all channels have confirmed, such as 24h; 0 means not at all, none means "+noLimit)
 	set.Var(size64(&f.quotaBytes, 0), "quota-bytes",
 		"maximum bytes that are not confirmed by all channels; 0 means "+noLimit)
 	set.Int64Var(&f.quotaCount, "quota-count", 0,
@@ -163,6 +176,8 @@ func (f *topicFlags) apply(set *pflag.FlagSet, stdin io.Reader, s *topicSettings
 		"retention-bytes": func() { s.RetentionBytes = f.retentionBytes },
 		"retention-count": func() { s.RetentionCount = f.retentionCount },
 		"retention-age":   func() { s.RetentionAgeMs = f.retentionAgeMs },
+		"keep-bytes":      func() { s.KeepBytes = f.keepBytes },
+		"keep-age":        func() { s.KeepAgeMs = f.keepAgeMs },
 		"quota-bytes":     func() { s.QuotaBytes = f.quotaBytes },
 		"quota-count":     func() { s.QuotaCount = f.quotaCount },
 		"quota-mode":      func() { s.QuotaMode = meta.QuotaMode(f.quotaMode) },

@@ -22,7 +22,7 @@ func TestAgedTo(t *testing.T) {
 	now, mono = now.Add(20*time.Millisecond), mono+20*time.Millisecond
 	p.log.Put(1, 1, now.UnixNano())
 	p.Recovered(old, middle.UnixNano(), mono-time.Hour)
-	if to := f.agedTo(&p.Part, 10*time.Millisecond); to != old {
+	if to := f.agedTo(&p.Part, &p.seen, 10*time.Millisecond); to != old {
 		t.Errorf("what lies below %d is too old, and what came since the start lies behind %d", to, old)
 	}
 }
@@ -37,7 +37,7 @@ func TestRetentionBytesAreKept(t *testing.T) {
 		p.log.Put(100, 1000, time.Unix(1_700_000_000, 0).UnixNano())
 	}
 	p.limits.RetentionBytes = keep
-	if to := f.retainTo(&p.Part); to != p.log.State.End-segment.Offset(keep) {
+	if to := f.boundaries(&p.Part).To(); to != p.log.State.End-segment.Offset(keep) {
 		t.Errorf("of %d bytes those below %d may go, want all but %d", p.log.State.End, to, keep)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"penstock/engine/meta"
+	"penstock/engine/retain"
 )
 
 // Limits are the effective limits of a topic: its settings, or the node's options where the topic has no setting. 0
@@ -11,6 +12,7 @@ import (
 type Limits struct {
 	RetentionBytes, RetentionCount int64
 	RetentionAge                   time.Duration
+	Keep                           retain.Keep
 	RejectBytes, RejectCount       int64 // quotas in reject mode
 }
 
@@ -27,6 +29,7 @@ func LimitsOf(s *meta.TopicSettings, own Limits) *Limits {
 		RetentionBytes: pick(s.RetentionBytes, own.RetentionBytes),
 		RetentionCount: pick(s.RetentionCount, own.RetentionCount),
 		RetentionAge:   time.Duration(pick(s.RetentionAgeMs*int64(time.Millisecond), int64(own.RetentionAge))),
+		Keep:           retain.Keep{Bytes: s.KeepBytes, Age: time.Duration(s.KeepAgeMs) * time.Millisecond},
 	}
 	smaller := func(a, b int64) int64 {
 		if a == 0 || b != 0 && b < a {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"penstock/engine/meta"
+	"penstock/engine/retain"
 )
 
 // A topic's settings override the node's options. A quota that drops the oldest messages is a limit of retention.
@@ -18,6 +19,10 @@ func TestLimitsOfTopic(t *testing.T) {
 		"its own": {
 			meta.TopicSettings{RetentionBytes: 200, RetentionCount: -1, RetentionAgeMs: 1000},
 			Limits{RetentionBytes: 200, RetentionAge: time.Second},
+		},
+		"what is confirmed is kept": {
+			meta.TopicSettings{RetentionBytes: -1, RetentionCount: -1, RetentionAgeMs: -1, KeepAgeMs: 1000, KeepBytes: 70},
+			Limits{Keep: retain.Keep{Age: time.Second, Bytes: 70}},
 		},
 		"a quota that refuses": {
 			meta.TopicSettings{RetentionBytes: -1, QuotaBytes: 50, QuotaCount: 5},

@@ -30,7 +30,10 @@ type Part struct {
 	needed atomic.Uint64
 	bound  retain.Bound
 	ages   retain.Ages
-	limit  segment.Offset // recovery needs no segment that ends at or below this offset
+	seen   retain.Seen // for the topic's limit on age
+	// for KeepAge
+	seenToKeep retain.Seen
+	limit      segment.Offset // recovery needs no segment that ends at or below this offset
 
 	countedFrom atomic.Uint64 // offset of the oldest batch that counts for a quota
 	lookedUp    segment.MsgID // the message for which countedFrom was found

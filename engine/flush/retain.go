@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"time"
 
+	"penstock/engine/retain"
 	"penstock/segment"
 )
 
@@ -26,8 +27,8 @@ func (f *Flusher) learnLimits() {
 	}
 }
 
-// retain removes the segments whose messages every channel has confirmed, and those beyond the topic's limits on bytes,
-// count and age, unless recovery needs them.
+// retain removes the segments whose messages every channel has confirmed, unless the topic's settings keep them, and
+// those beyond the topic's limits on bytes, count and age; but none that recovery needs.
 func (f *Flusher) retain() {
 	f.learnLimits()
 	for p := range f.n.Parts {
@@ -37,15 +38,16 @@ func (f *Flusher) retain() {
 		log, limit := p.owner.Log(), f.limitOf(p)
 		p.owner.FindLost()
 		f.observe(p)
-		// retainTo reads segments, so first check whether any segment could be removed.
+		// boundaries reads segments, so first check whether any segment could be removed.
 		if first, ok := log.TrimmableTo(); !ok || limit < first {
 			continue
 		}
-		to := f.retainTo(p)
-		if to > 0 {
+		b := f.boundaries(p)
+		if to := b.To(); to > 0 {
 			f.Trim(p, to)
 		}
-		if first, ok := log.TrimmableTo(); ok && to < first && first <= limit {
+		limit = min(limit, b.Kept) // what is kept anyway needs no carrying
+		if first, ok := log.TrimmableTo(); ok && b.To() < first && first <= limit {
 			p.owner.Carry(limit)
 		}
 	}
@@ -58,36 +60,40 @@ func (f *Flusher) limitOf(p *Part) segment.Offset {
 	return p.limit
 }
 
-// retainTo returns the offset below which retention keeps nothing.
-func (f *Flusher) retainTo(p *Part) segment.Offset {
+// boundaries looks up what retention goes by in the log of p.
+func (f *Flusher) boundaries(p *Part) (b retain.Boundaries) {
 	log := p.owner.Log()
 	end, _, endID := log.End()
-	var to segment.Offset
-	keep := p.bound.Advance(p.owner.CommittedEnd())
-	if at, _, err := log.Seek(keep.ID); err == nil {
-		to = at
+	need := p.bound.Advance(p.owner.CommittedEnd())
+	if at, _, err := log.Seek(need.ID); err == nil {
+		b.Confirmed = at
 	} else if errors.Is(err, segment.ErrAtEnd) {
-		to = end
+		b.Confirmed = end
 	}
-	to = min(to, keep.At)
+	b.Confirmed = min(b.Confirmed, need.At)
 	if start := p.owner.LeaderStart(); start > 0 {
 		if at, err := log.SeekPosition(start); err == nil {
-			to = max(to, at)
+			b.Bound = at
 		}
 	}
 	l := p.owner.Limits()
-	if l.RetentionBytes > 0 {
-		to = max(to, end-segment.Offset(l.RetentionBytes))
+	aged := segment.Offset(0)
+	if l.Keep.Age > 0 {
+		aged = f.agedTo(p, &p.seenToKeep, l.Keep.Age)
 	}
-	if keep := segment.MsgID(l.RetentionCount); keep > 0 && endID > keep {
-		if at, _, err := log.Seek(endID - keep); err == nil {
-			to = max(to, at)
+	b.Kept = l.Keep.From(end, aged)
+	if l.RetentionBytes > 0 {
+		b.Bound = max(b.Bound, end-segment.Offset(l.RetentionBytes))
+	}
+	if count := segment.MsgID(l.RetentionCount); count > 0 && endID > count {
+		if at, _, err := log.Seek(endID - count); err == nil {
+			b.Bound = max(b.Bound, at)
 		}
 	}
 	if age := l.RetentionAge; age > 0 {
-		to = max(to, f.agedTo(p, age))
+		b.Bound = max(b.Bound, f.agedTo(p, &p.seen, age))
 	}
-	return to
+	return b
 }
 
 // Trim removes segments that end at or below to, as far as they are committed and recovery does not need them, and then
@@ -112,17 +118,26 @@ func (f *Flusher) Trim(p *Part, to segment.Offset) {
 	p.owner.Trimmed(after != before, wanted.ID < id || wanted.At < at)
 }
 
-// observe records the growth of a partition whose topic limits the age of data, even while no segment could be removed.
+// observe records the growth of a partition whose topic goes by the age of data, even while no segment could be
+// removed.
 func (f *Flusher) observe(p *Part) {
-	if limit := p.owner.Limits().RetentionAge; limit > 0 {
-		p.ages.Observe(p.owner.CommittedEnd(), f.n.Clock.Mono(), limit)
+	l := p.owner.Limits()
+	if l.RetentionAge <= 0 && l.Keep.Age <= 0 {
+		return
+	}
+	end, now := p.owner.CommittedEnd(), f.n.Clock.Mono()
+	if l.RetentionAge > 0 {
+		p.seen.Observe(end, now, l.RetentionAge)
+	}
+	if l.Keep.Age > 0 {
+		p.seenToKeep.Observe(end, now, l.Keep.Age)
 	}
 }
 
-// agedTo returns the offset below which all data is older than limit.
-func (f *Flusher) agedTo(p *Part, limit time.Duration) segment.Offset {
+// agedTo returns the offset below which all data is older than limit. seen was observed with this limit.
+func (f *Flusher) agedTo(p *Part, seen *retain.Seen, limit time.Duration) segment.Offset {
 	c := f.n.Clock
-	to := p.ages.SeenBefore(c.Mono(), limit)
+	to := seen.Before(c.Mono(), limit)
 	ns, old := p.ages.OldTime(c, limit)
 	if to >= old {
 		return to

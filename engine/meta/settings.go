@@ -31,6 +31,12 @@ type TopicSettings struct {
 	RetentionCount int64 `json:"retention_count"`
 	RetentionAgeMs int64 `json:"retention_age_ms"`
 
+	// What every channel has confirmed stays until it is older than KeepAgeMs, or until more than KeepBytes of the log lie
+	// behind it. 0: this setting keeps nothing; -1: it sets no bound, so that the other one or retention decides. With
+	// both 0, what is confirmed goes. Either needs feature level KeepLevel.
+	KeepAgeMs int64 `json:"keep_age_ms,omitzero"`
+	KeepBytes int64 `json:"keep_bytes,omitzero"`
+
 	// A quota bounds what is stored but not confirmed by every channel. 0: no quota.
 	QuotaBytes int64     `json:"quota_bytes"`
 	QuotaCount int64     `json:"quota_count"`
@@ -43,6 +49,17 @@ type TopicSettings struct {
 	// Partitions can only grow: a message stays where it was stored. In a change, 0 keeps the number of partitions.
 	Partitions int        `json:"partitions,omitzero"`
 	Durability Durability `json:"durability,omitzero"`
+}
+
+// KeepLevel is the feature level of KeepAgeMs and KeepBytes: older versions would remove what they keep.
+const KeepLevel = 3
+
+// Level returns the lowest feature level whose versions obey the settings.
+func (s *TopicSettings) Level() int {
+	if s.KeepAgeMs != 0 || s.KeepBytes != 0 {
+		return KeepLevel
+	}
+	return 1
 }
 
 // Stored returns the settings in the form in which a topic's row holds them: without the number of partitions, which
@@ -65,6 +82,8 @@ func (s *TopicSettings) Validate() error {
 		{"retention_bytes", s.RetentionBytes, -1},
 		{"retention_count", s.RetentionCount, -1},
 		{"retention_age_ms", s.RetentionAgeMs, -1},
+		{"keep_age_ms", s.KeepAgeMs, -1},
+		{"keep_bytes", s.KeepBytes, -1},
 		{"quota_bytes", s.QuotaBytes, 0},
 		{"quota_count", s.QuotaCount, 0},
 		{"min_isr", int64(s.MinISR), 0},
@@ -74,8 +93,8 @@ func (s *TopicSettings) Validate() error {
 			return fmt.Errorf("%w: %s is %d; it must be %d or more", ErrSettings, f.name, f.value, f.from)
 		}
 	}
-	if s.RetentionAgeMs > maxAgeMs {
-		return fmt.Errorf("%w: retention_age_ms is %d; a hundred years are the most", ErrSettings, s.RetentionAgeMs)
+	if age := max(s.RetentionAgeMs, s.KeepAgeMs); age > maxAgeMs {
+		return fmt.Errorf("%w: retention_age_ms or keep_age_ms is %d; a hundred years are the most", ErrSettings, age)
 	}
 	switch s.QuotaMode {
 	case "", QuotaReject, QuotaDropOldest:

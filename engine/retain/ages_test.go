@@ -22,14 +22,14 @@ func newAgesClock() (*agesClock, *base.Clock) {
 
 func (h *agesClock) pass(d time.Duration) { h.wall, h.mono = h.wall.Add(d), h.mono+d }
 
-// Ages never reports data that it saw arrive as older than it is. It may report the data as younger, but at most by a
+// Seen never reports data that it saw arrive as older than it is. It may report the data as younger, but at most by a
 // fraction of the limit or by the time between two looks.
 func TestAgesOfWhatCame(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		limit := time.Duration(1+r.IntN(1000)) * time.Second
 		look := time.Duration(1+r.IntN(20)) * time.Second
-		var a Ages
+		var a Seen
 		came := []time.Duration{0} // came[i] is when byte i arrived
 		for now := time.Duration(0); now < 5*limit; now += look {
 			for range r.IntN(4) {
@@ -39,7 +39,7 @@ func TestAgesOfWhatCame(t *testing.T) {
 			if len(a.marks) > maxAgeMarks+1 {
 				t.Fatalf("seed %d: %d marks", seed, len(a.marks))
 			}
-			to := int(a.SeenBefore(now, limit))
+			to := int(a.Before(now, limit))
 			if to > 0 && now-came[to-1] < limit {
 				t.Fatalf("seed %d: a byte that came %v ago is called older than %v", seed, now-came[to-1], limit)
 			}
@@ -96,14 +96,14 @@ func TestAgesOfWhatWasThere(t *testing.T) {
 // If a log ends lower than before, its new data must grow old again.
 func TestAgesOfALogThatWasCut(t *testing.T) {
 	const limit = time.Minute
-	var a Ages
+	var a Seen
 	a.Observe(1000, 0, limit)
 	a.Observe(400, 10*time.Second, limit)
 	a.Observe(2000, 50*time.Second, limit)
-	if to := a.SeenBefore(65*time.Second, limit); to > 400 {
+	if to := a.Before(65*time.Second, limit); to > 400 {
 		t.Errorf("what lies below %d is called a minute old, and the log ended at 400 ten seconds later", to)
 	}
-	if to := a.SeenBefore(2*time.Minute, limit); to != 2000 {
+	if to := a.Before(2*time.Minute, limit); to != 2000 {
 		t.Errorf("after all that what lies below %d is a minute old", to)
 	}
 }
