@@ -145,8 +145,8 @@ func (cn *clusterNode) tombstone(ctx context.Context, key meta.TombstoneKey, unt
 }
 
 // createChannel creates the channel at the leaders of all partitions, and returns when all of them have committed it.
-func (cn *clusterNode) createChannel(ctx context.Context, t *Topic, name string) error {
-	return cn.ops.OnAllLeaders(ctx, topicView{t}, wire.Operation{Kind: wire.OpCreateChannel, Channel: name})
+func (cn *clusterNode) createChannel(ctx context.Context, t *Topic, name string, from *SeekTo) error {
+	return cn.ops.OnAllLeaders(ctx, topicView{t}, wire.Operation{Kind: wire.OpCreateChannel, Channel: name, Seek: from})
 }
 
 // deleteChannel deletes the channel at the leaders, and then on this node, which may have a record of it without

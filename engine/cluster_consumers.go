@@ -44,7 +44,7 @@ func (cn *clusterNode) Attach(
 			return nil, ErrNoChannel
 		}
 		var err error
-		if c, err = t.createChannelLocal(ctx, channel); err != nil {
+		if c, err = t.createChannelLocal(ctx, channel, nil); err != nil {
 			return nil, err
 		}
 	}

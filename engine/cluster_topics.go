@@ -281,7 +281,7 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 			cn.Spawn(func() { t.initPartitionsUntilDone(barren) })
 		}
 		for _, m := range missing {
-			cn.Spawn(func() { _ = t.createIn(cn.Ctx, m.pt, m.ch) }) // else its next user creates it
+			cn.Spawn(func() { _ = t.createIn(cn.Ctx, m.pt, m.ch, nil) }) // else its next user creates it
 		}
 	})
 }
@@ -398,8 +398,8 @@ func (t *Topic) removeChannel(c *Channel) {
 // channel. The new channel has the partition only if the entry was in the log when the channel was made, so createIn
 // then calls reassign. It returns ErrDeleted, and writes nothing, if there is no channel of this name any more. It
 // takes changing.
-func (t *Topic) createIn(ctx context.Context, pt *part.Partition, c *Channel) error {
-	w, err := t.appendCreation(ctx, pt, c)
+func (t *Topic) createIn(ctx context.Context, pt *part.Partition, c *Channel, from *SeekTo) error {
+	w, err := t.appendCreation(ctx, pt, c, from)
 	if err == nil {
 		err = w.Result(t.e.host)
 	}
@@ -413,14 +413,20 @@ func (t *Topic) createIn(ctx context.Context, pt *part.Partition, c *Channel) er
 
 // appendCreation puts the creation of channel c into the inbox of one more partition. It holds changing, so a deletion
 // of the channel, which holds it too, is either known here or comes behind the creation in every log.
-func (t *Topic) appendCreation(ctx context.Context, pt *part.Partition, c *Channel) (*inbox.Waiter, error) {
+func (t *Topic) appendCreation(
+	ctx context.Context, pt *part.Partition, c *Channel, from *SeekTo,
+) (*inbox.Waiter, error) {
+	entry, err := c.creation(pt, from)
+	if err != nil {
+		return nil, err
+	}
 	t.e.host.Lock(&t.changing)
 	defer t.changing.Unlock()
 	if _, ok := t.LookupChannel(c.name); !ok {
 		return nil, ErrDeleted
 	}
 	return pt.AppendControls(ctx, &inbox.Special{
-		Controls: []core.Control{{Kind: core.ChannelCreated, Channel: c.name}},
+		Controls: entry,
 		OnCommit: func() { pt.Follow(c.local, c.name) },
 	})
 }

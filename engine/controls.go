@@ -15,13 +15,25 @@ import (
 // the lock. For the other partitions, the same operation runs on their leaders (onLeaders). After an error or a crash
 // the entries are in the logs of some of the partitions, or of none.
 func (t *Topic) writeControls(ctx context.Context, controls []core.Control, onCommit func(*part.Partition)) error {
+	return t.writeControlsOf(ctx, func(*part.Partition) ([]core.Control, error) {
+		return slices.Clone(controls), nil // each log fills in its own
+	}, onCommit)
+}
+
+// writeControlsOf is writeControls with entries of its own for each partition. An error of controls ends it.
+func (t *Topic) writeControlsOf(
+	ctx context.Context, controls func(*part.Partition) ([]core.Control, error), onCommit func(*part.Partition),
+) error {
 	var ws []*inbox.Waiter
 	var err error
 	for _, pt := range t.partitions() {
 		if !pt.Leading.Load() {
 			continue
 		}
-		own := &inbox.Special{Controls: slices.Clone(controls)} // each log fills in its own
+		own := new(inbox.Special)
+		if own.Controls, err = controls(pt); err != nil {
+			break
+		}
 		if onCommit != nil {
 			own.OnCommit = func() { onCommit(pt) }
 		}

@@ -47,6 +47,7 @@ var (
 	ErrVersion        = base.ErrVersion
 	ErrStateFull      = base.ErrStateFull
 	ErrSeek           = base.ErrSeek
+	ErrFromLevel      = base.ErrFromLevel
 	ErrStart          = base.ErrStart
 	ErrNoPartition    = base.ErrNoPartition
 	ErrSettings       = base.ErrSettings

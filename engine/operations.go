@@ -131,11 +131,11 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 		if err := t.initPartitions(ctx, t.partitions()); err != nil {
 			return nil, err
 		}
-		c, err := t.createChannelLocal(ctx, op.Channel)
+		c, err := t.createChannelLocal(ctx, op.Channel, op.Seek)
 		if err != nil {
 			return nil, err
 		}
-		return nil, t.createMissing(ctx, c, op.Partitions)
+		return nil, t.createMissing(ctx, c, op)
 	case wire.OpPauseTopic:
 		return nil, t.pauseLocal(ctx, op.Flag)
 	case wire.OpEmptyTopic:
@@ -196,13 +196,13 @@ func (t *Topic) assignedEpochs(numbers []uint32) (epochs []segment.Epoch, ok boo
 	return epochs, true
 }
 
-// createMissing creates the channel in those of the partitions whose log lacks it, or where its creation is not
+// createMissing creates the channel in those of op's partitions whose log lacks it, or where its creation is not
 // committed. This happens when this node has begun to lead a partition after it got the channel.
-func (t *Topic) createMissing(ctx context.Context, c *Channel, numbers []uint32) error {
+func (t *Topic) createMissing(ctx context.Context, c *Channel, op wire.Operation) error {
 	var err error
-	for _, n := range numbers {
+	for _, n := range op.Partitions {
 		if pt := t.partitions()[n]; !c.local.CommittedIn(int(n)) {
-			err = errors.Join(err, t.createIn(ctx, pt, c))
+			err = errors.Join(err, t.createIn(ctx, pt, c, op.Seek))
 		}
 	}
 	return err

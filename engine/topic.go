@@ -341,20 +341,52 @@ func (t *Topic) Channel(ctx context.Context, name string) (*Channel, error) {
 
 // CreateChannel does what Channel does, even if DisableAutoCreate is set.
 func (t *Topic) CreateChannel(ctx context.Context, name string) (*Channel, error) {
+	return t.createChannel(ctx, name, nil)
+}
+
+// CreateChannelFrom is CreateChannel for a channel that starts at from: at the oldest message that is kept, behind the
+// newest one, at a time, or at an id (in the partitions that the id is not in, where other channels start). A channel
+// that exists stays where it is. CreateChannelFrom returns ErrSeek for a count and for an ephemeral channel, ErrNoTopic
+// for an id in a partition that the topic does not have, and ErrFromLevel.
+func (t *Topic) CreateChannelFrom(ctx context.Context, name string, from SeekTo) (*Channel, error) {
+	switch from.Kind {
+	case SeekBeginning, SeekEnd, SeekTime:
+	case SeekID:
+		if !t.has(from.ID) {
+			return nil, ErrNoTopic
+		}
+	default:
+		return nil, fmt.Errorf("%w (a new channel starts at the beginning, the end, an id or a time)", ErrSeek)
+	}
+	switch {
+	case base.Ephemeral(name):
+		return nil, fmt.Errorf("%w (an ephemeral channel starts at the end)", ErrSeek)
+	case t.e.members.others() && t.e.Level() < fromLevel:
+		return nil, ErrFromLevel
+	}
+	return t.createChannel(ctx, name, &from)
+}
+
+// fromLevel is the feature level of CreateChannelFrom in a cluster: leaders of an older version would not look where
+// the channel is to start.
+const fromLevel = 3
+
+// createChannel is CreateChannelFrom; from is nil for CreateChannel.
+func (t *Topic) createChannel(ctx context.Context, name string, from *SeekTo) (*Channel, error) {
 	if !base.ValidChannelName(name) {
 		return nil, ErrChannelName
 	}
 	if !base.Ephemeral(name) {
-		if err := t.e.members.createChannel(ctx, t, name); err != nil {
+		if err := t.e.members.createChannel(ctx, t, name, from); err != nil {
 			return nil, err
 		}
 	}
-	return t.createChannelLocal(ctx, name)
+	return t.createChannelLocal(ctx, name, from)
 }
 
-// createChannelLocal creates the channel in the partitions that this node leads, and returns when that is committed. It
-// takes changing.
-func (t *Topic) createChannelLocal(ctx context.Context, name string) (*Channel, error) {
+// createChannelLocal creates the channel in the partitions that this node leads, and returns when that is committed.
+// from says where it starts, see Channel.creation. It takes changing.
+func (t *Topic) createChannelLocal(ctx context.Context, name string, from *SeekTo) (*Channel, error) {
 	if err := t.lockInitialized(ctx); err != nil {
 		return nil, err
 	}
@@ -375,7 +407,7 @@ func (t *Topic) createChannelLocal(ctx context.Context, name string) (*Channel, 
 		return nil, ErrStateFull
 	}
 	c := newChannel(t, name)
-	if err := c.create(ctx); err != nil {
+	if err := c.create(ctx, from); err != nil {
 		c.local.Shut(err)
 		return nil, err
 	}

@@ -112,8 +112,16 @@ func (s *Server) serveChannelCreate(r *http.Request, q url.Values) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	_, err = t.CreateChannel(r.Context(), name)
-	return nil, err
+	if !q.Has("from") {
+		_, err = t.CreateChannel(r.Context(), name)
+		return nil, err
+	}
+	from, err := startAt(q.Get("from"))
+	if err != nil {
+		return nil, err
+	}
+	_, err = t.CreateChannelFrom(r.Context(), name, from)
+	return nil, channelFailure(err)
 }
 
 func (s *Server) serveChannelDelete(r *http.Request, q url.Values) (any, error) {

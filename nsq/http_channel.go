@@ -82,7 +82,7 @@ func channelFailure(err error) error {
 	case errors.Is(err, engine.ErrNoMessage):
 		return web.Fail(404, err.Error())
 	case errors.Is(err, engine.ErrSettings), errors.Is(err, engine.ErrTopicSettings),
-		errors.Is(err, engine.ErrSeek), errors.Is(err, engine.ErrNoPartition):
+		errors.Is(err, engine.ErrSeek), errors.Is(err, engine.ErrNoPartition), errors.Is(err, engine.ErrFromLevel):
 		return web.Fail(400, err.Error())
 	}
 	return err
@@ -181,6 +181,26 @@ func seekTo(kind, value string) (engine.SeekTo, error) {
 			"to=%q is not a place: a channel can go to beginning, end, id, time or count; nothing was changed", kind)
 	}
 	return to, nil
+}
+
+// startAt parses the place where a new channel starts.
+func startAt(from string) (to engine.SeekTo, err error) {
+	switch from {
+	case "oldest":
+		return engine.SeekTo{Kind: engine.SeekBeginning}, nil
+	case "newest":
+		return engine.SeekTo{Kind: engine.SeekEnd}, nil
+	}
+	if to.ID, err = core.ParseID([]byte(from)); err == nil {
+		to.Kind = engine.SeekID
+		return to, nil
+	}
+	if to.Time, err = parseTime(from); err == nil {
+		to.Kind = engine.SeekTime
+		return to, nil
+	}
+	return to, badArgument("from=%q is not a place: a channel can start at oldest, newest, a message id (16 lower-case "+
+		"hex digits) or a time (2026-01-31T12:00:00Z, or ns since 1970); nothing was made", from)
 }
 
 func parseTime(s string) (time.Time, error) {

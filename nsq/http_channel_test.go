@@ -256,6 +256,41 @@ func TestSeekHTTP(t *testing.T) {
 	})
 }
 
+// A new channel starts where the request says, on one node and on three.
+func TestCreateChannelFromHTTP(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		q := makeChannel(t, nodes, "t", "keeper", 2)
+		first, last := nodes[0], nodes[len(nodes)-1]
+		for i := range 20 {
+			first.post(t, "/pub?topic=t", fmt.Sprint(i))
+		}
+		var list PeekList
+		first.ask(t, "GET", "/channel/peek"+q+"&partition=1&count=1000", "", &list)
+		inOne := len(list.Messages)
+		if inOne < 4 {
+			t.Fatalf("%d of 20 messages are in partition 1", inOne)
+		}
+		for from, want := range map[string]int{
+			"oldest": 20, "newest": 0, list.Messages[1].ID: inOne - 1,
+			url.QueryEscape(time.Now().Add(-time.Hour).Format(time.RFC3339)): 20,
+			fmt.Sprint(time.Now().Add(time.Hour).UnixNano()):                 0,
+		} {
+			q := "?topic=t&channel=from-" + strings.Map(func(r rune) rune {
+				if strings.ContainsRune(":%+", r) {
+					return '-'
+				}
+				return r
+			}, from)
+			last.post(t, "/channel/create"+q+"&from="+from, "")
+			first.ask(t, "GET", "/channel/peek"+q+"&count=1000", "", &list)
+			if len(list.Messages) != want {
+				t.Errorf("from %s: %d messages, want %d", from, len(list.Messages), want)
+			}
+		}
+		last.refused(t, "POST", "/channel/create?topic=t&channel=x&from=noon", "", 400, "is not a place")
+	})
+}
+
 // TestSkipHTTP B54
 func TestSkipHTTP(t *testing.T) {
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {

@@ -39,7 +39,7 @@ func channelCommand() *cobra.Command {
 		o.seekCommand(),
 		o.channelPeekCommand(), o.waitingCommand("pending", "Show messages in flight", "SINCE"),
 		o.waitingCommand("deferred", "Show deferred messages", "DUE"), o.redriveCommand(),
-		o.channelVerb("create", "Create a channel, unless it exists", "exists"),
+		o.channelCreateCommand(),
 		o.channelVerb("delete", "Delete a channel and its backlog", "was deleted"),
 		o.channelVerb("empty", "Discard a channel's backlog, including messages in flight and deferred messages",
 			"was emptied"),
@@ -60,6 +60,32 @@ func (o *operator) channelVerb(verb, short, done string) *cobra.Command {
 		}
 		return o.done("channel %s of topic %s %s", args[1], args[0], done)
 	})
+}
+
+func (o *operator) channelCreateCommand() *cobra.Command {
+	var from string
+	cmd := o.action("create TOPIC CHANNEL", "Create a channel, unless it exists", cobra.ExactArgs(2),
+		func(ctx context.Context, args []string) error {
+			q := of(args[0], args[1])
+			if from != "" {
+				q.Set("from", from)
+			}
+			if err := o.client.Post(ctx, "/channel/create", q, nil, nil); err != nil {
+				return err
+			}
+			return o.done("channel %s of topic %s exists", args[1], args[0])
+		})
+	cmd.Long = "Create a channel, unless it exists. It gets the messages that are published from now on, and the first\n" +
+		"channel of a topic also those that have waited for it. --from names another place:\n" +
+		"  oldest  the oldest message that is kept in each partition\n" +
+		"  newest  after the newest message of each partition\n" +
+		"  ID      the message with this id; in the other partitions, the channel starts as without --from\n" +
+		"  TIME    the first message stored at TIME or later, such as 2026-01-31T12:00:00Z, in each partition\n" +
+		"A channel that exists stays where it is."
+	cmd.Flags().StringVar(&from, "from", "", "oldest, newest, a message id or a time")
+	must1(cmd.RegisterFlagCompletionFunc("from", cobra.FixedCompletions(
+		[]string{"oldest", "newest"}, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
 }
 
 func (o *operator) channelListCommand() *cobra.Command {

@@ -59,6 +59,7 @@ func TestChannelAndTopicCommands(t *testing.T) {
 	if got := steer(t, "channel", "create", "orders", "billing"); got != "channel billing of topic orders exists\n" {
 		t.Errorf("create prints %q", got)
 	}
+	execute(t, "channel", "create", "orders", "other", "--from", "noon").check(t, exitUsage, "is not a place")
 	for i := range 6 {
 		publishRush(t, n.http, fmt.Sprint("order\n", i))
 	}

@@ -62,6 +62,9 @@ var (
 	// ErrSeek says that a SeekTo is not valid; nothing was changed.
 	ErrSeek = errors.New("engine: a channel can go to the beginning, the end, an id, a time or by a count; " +
 		"nothing was changed")
+	// ErrFromLevel says that a channel's start cannot be named at this feature level.
+	ErrFromLevel = errors.New("engine: to say where a channel starts needs feature level 3 in a cluster, because older " +
+		"leaders would not look at it; nothing was made, upgrade the cluster first")
 	// ErrStart says that a Start is not valid.
 	ErrStart = errors.New("engine: a reader begins at the oldest or the newest message, at an id of its partition, or " +
 		"at a time; nothing was read")

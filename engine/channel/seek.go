@@ -36,21 +36,29 @@ func (c *Channel) resolveSeek(op wire.Operation) (ids []base.ID, err error) {
 
 // resolveSeekIn returns the message id that to stands for in one partition. mu is held.
 func (c *Channel) resolveSeekIn(cur *cursor, to *wire.SeekTo) (segment.MsgID, error) {
-	_, _, start := cur.part.Log().Start()
-	switch to.Kind {
-	case wire.SeekBeginning:
-		return start, nil
-	case wire.SeekEnd:
-		return cur.end, nil
-	case wire.SeekID:
-		return min(to.ID.MsgID(), segment.MaxMsgID), nil
-	case wire.SeekCount:
+	if to.Kind == wire.SeekCount {
+		_, _, start := cur.part.Log().Start()
 		from := int64(c.m.OldestUnconfirmed(cur.number))
 		return segment.MsgID(min(max(from+clampCount(to.Count), int64(start)), max(int64(cur.end), int64(start)))), nil
+	}
+	return Place(cur.part.Log(), to, cur.end)
+}
+
+// Place returns the message id that to stands for in a log that readers may read up to end. It returns ErrSeek for a
+// count, which only a channel can begin at. It may read the device to find a time.
+func Place(log *segment.Log, to *wire.SeekTo, end segment.MsgID) (segment.MsgID, error) {
+	switch to.Kind {
+	case wire.SeekBeginning:
+		_, _, start := log.Start()
+		return start, nil
+	case wire.SeekEnd:
+		return end, nil
+	case wire.SeekID:
+		return min(to.ID.MsgID(), segment.MaxMsgID), nil
 	case wire.SeekTime:
-		_, id, err := cur.part.Log().SeekTime(to.Time.UnixNano())
+		_, id, err := log.SeekTime(to.Time.UnixNano())
 		if errors.Is(err, segment.ErrAtEnd) || errors.Is(err, segment.ErrPastEnd) {
-			return cur.end, nil
+			return end, nil
 		}
 		return id, err
 	}

@@ -63,6 +63,10 @@ type Control struct {
 	Dead      []DeadMessage    // sorted by ID, each ID once
 	Carried   []CarriedMessage // sorted by ID, each ID once
 
+	// Start is set in a ChannelCreated that is not encoded yet, if somebody has said where the channel starts: whoever
+	// encodes it puts it into ID, as far as the log has it (Cursors.StartAt)
+	Start *segment.MsgID
+
 	wanted *segment.MsgID // set by CarriedRecord: Carried holds only this message
 }
 

@@ -89,6 +89,15 @@ func (c *Cursors) StartFor(end segment.MsgID) segment.MsgID {
 	return end
 }
 
+// StartAt is StartFor for a channel that is to start at id. It starts at the end at the latest, or at the first message
+// that a paused topic holds back.
+func (c *Cursors) StartAt(id, end segment.MsgID) segment.MsgID {
+	if c.TopicPaused {
+		end = min(c.HeldFrom, end)
+	}
+	return min(id, end)
+}
+
 // Needed returns the lowest id that some channel, an outbox, or a topic's first channel yet to come still has to read
 // where it was published. Retention by confirmation may remove messages below it, as far as CarriedFrom allows. start
 // and end are those of the log; messages below start are gone, even if a channel wants them.

@@ -294,7 +294,9 @@ func (c *committer) encodeControls(pt *Partition, controls []core.Control, dst [
 		mustBeOfLevel(ct.Kind, c.store.Feature())
 		switch ct.Kind {
 		case core.ChannelCreated:
-			ct.ID = pt.fold.StartFor(st.NextID)
+			if ct.ID = pt.fold.StartFor(st.NextID); ct.Start != nil {
+				ct.ID = pt.fold.StartAt(*ct.Start, st.NextID)
+			}
 		case core.TopicPaused, core.TopicEmptied:
 			ct.ID = st.NextID
 			if ct.Kind == core.TopicPaused && ct.Flag && pt.fold.TopicPaused {

@@ -25,7 +25,7 @@ type OperationKind string
 // The kinds. The comment at a kind names the fields that it uses besides Topic, Channel, Known and Partitions, and its
 // result.
 const (
-	OpCreateChannel OperationKind = "create-channel"
+	OpCreateChannel OperationKind = "create-channel" // Seek: where it starts; nil: nobody has said
 	OpDeleteChannel OperationKind = "delete-channel" // Result: Deletion
 	OpPauseChannel  OperationKind = "pause-channel"  // Flag: pause, else unpause. Result: true
 	OpSkipChannel   OperationKind = "skip-channel"   // Flag: skip, else do not. Result: true
