@@ -33,13 +33,16 @@ type decision struct {
 // request is a type of frame that a client sends, and this version serves.
 type request struct {
 	name   string        // in metrics and the audit
-	answer netproto.Type // has the request's status
+	answer netproto.Type // has the request's status; 0: there is no answer
 }
 
 // requests lists what clients may send. Any other type of clients is one of a later version.
 var requests = map[netproto.Type]request{
-	wire.TypeAuth:     {"auth", wire.TypeAuthAck},
-	wire.TypeMetadata: {"metadata", wire.TypeMetadataReply},
+	wire.TypeAuth:       {"auth", wire.TypeAuthAck},
+	wire.TypeMetadata:   {"metadata", wire.TypeMetadataReply},
+	wire.TypeRead:       {"read", wire.TypeReadEnd},
+	wire.TypeReadCredit: {"read_credit", 0},
+	wire.TypeReadEnd:    {"read_end", 0},
 }
 
 // answers lists what only nodes send.
@@ -52,7 +55,7 @@ const firstClientType = wire.TypeAuth
 
 // decide says what becomes of a frame of a client. It looks at the header only.
 func decide(p phase, h *netproto.Header) decision {
-	_, isRequest := requests[h.Type]
+	r, isRequest := requests[h.Type]
 	switch {
 	case h.Type < firstClientType || answers[h.Type]:
 		return decision{ruling: end, text: "a client does not send a " + typeName(h.Type)}
@@ -62,6 +65,10 @@ func decide(p phase, h *netproto.Header) decision {
 		return decision{refuse, netproto.StatusRejected, "this version does not know a " + typeName(h.Type)}
 	case h.Flags&netproto.FlagSelfChecked != 0:
 		return decision{ruling: end, text: "a " + typeName(h.Type) + " is not self-checked"}
+	case r.answer == 0 && p == unproven:
+		return decision{ruling: end, text: "a " + typeName(h.Type) + " without a reader"}
+	case r.answer == 0:
+		return decision{ruling: serve}
 	case p == unproven && h.Type != wire.TypeAuth:
 		return decision{refuse, netproto.StatusUnproven, "this node demands an Auth first"}
 	case p == leaving:

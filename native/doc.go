@@ -25,5 +25,12 @@
 // differ: the herald, one goroutine per Server, wakes the sessions after changes of the engine's topics and leaders, at
 // most once per heraldPause. A client that does not read its answers loses its own connection and nothing else.
 //
+// # Readers
+//
+// A Read opens a reader, which has a goroutine of its own (reading.run) and no state but its place: an engine.Reader.
+// It sends while the client's credit lasts (credit), and while there is room for output. What was read lies in memory
+// that the commit log uses, too; so only Options.MaxPinnedBytes of it wait for connections, and the rest is copied. A
+// reader that finds no room lets go of what it has read, and reads it again when there is room.
+//
 // After a crash nothing of this is left: clients connect again, and ask again.
 package native

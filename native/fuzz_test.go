@@ -20,6 +20,10 @@ func FuzzFrames(f *testing.F) {
 	add(wire.TypeMetadata, 0, (&wire.MetadataRequest{Topics: []string{"orders", "!"}, Create: true}).AppendTo(nil))
 	add(wire.TypeGoAway+1, 0, []byte("x"))
 	w := open(f, nil)
+	topic, _ := stock(f, w, 3)
+	add(wire.TypeRead, 0, (&wire.Read{Topic: topic.ID(), From: wire.FromOldest, Credit: 1 << 20}).AppendTo(nil))
+	add(wire.TypeReadCredit, 0, (&wire.ReadCredit{Bytes: 1 << 31}).AppendTo(nil))
+	add(wire.TypeReadEnd, 0, new(wire.Outcome).AppendTo(nil))
 	good := w.dial()
 	f.Fuzz(func(t *testing.T, data []byte) {
 		nc, err := net.Dial("tcp", w.s.Addr().String())
@@ -50,7 +54,7 @@ func FuzzFrames(f *testing.F) {
 		good.ask(false, "orders")
 		eventually(t, "the end of the connection", func() bool {
 			m := w.s.Meter()
-			return m.Connections == 1 && m.InFlight == 0
+			return m.Connections == 1 && m.InFlight == 0 && w.s.readers.Load() == 0 && w.s.pinned.Load() == 0
 		})
 	})
 }

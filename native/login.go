@@ -28,7 +28,7 @@ func (s *session) authenticate(request uint64, m *wire.Auth) {
 			s.conn.Close()
 			return
 		}
-		s.login = &login{who, m.Token}
+		s.login.Store(&login{who, m.Token})
 		s.beKnown()
 	}
 	_ = s.answer(wire.TypeAuth, request, netproto.StatusOK, new(wire.Outcome).AppendTo(nil))
@@ -67,14 +67,15 @@ func (s *session) principal() (*auth.Principal, error) {
 	if s.srv.opts.Auth == nil {
 		return nil, nil
 	}
-	if s.srv.opts.Auth.Current(s.login.who, time.Now()) {
-		return s.login.who, nil
+	l := s.login.Load()
+	if s.srv.opts.Auth.Current(l.who, time.Now()) {
+		return l.who, nil
 	}
-	who, err := s.prove(s.login.secret)
+	who, err := s.prove(l.secret)
 	if err != nil {
 		return nil, err
 	}
-	s.login = &login{who, s.login.secret}
+	s.login.CompareAndSwap(l, &login{who, l.secret}) // else the client has sent a newer one meanwhile
 	return who, nil
 }
 

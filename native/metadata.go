@@ -3,6 +3,8 @@ package native
 import (
 	"crypto/sha256"
 
+	"github.com/google/uuid"
+
 	"penstock/engine"
 	"penstock/engine/meta"
 	"penstock/native/wire"
@@ -38,6 +40,18 @@ func (p *place) leader(id meta.PartitionID) (n *meta.Node, epoch uint64) {
 		return nil, epoch
 	}
 	return n, epoch
+}
+
+// address returns where native clients reach the leader of a partition; "": unknown.
+func (p *place) address(topic uuid.UUID, partition uint32) string {
+	if p.snap == nil {
+		return ""
+	}
+	n, _ := p.leader(meta.PartitionID{Topic: topic, Partition: partition})
+	if n == nil {
+		return ""
+	}
+	return n.Native
 }
 
 // describe makes the Metadata of some topics. status says why a client may not use a topic; StatusOK: it may, if the

@@ -42,6 +42,15 @@ type Options struct {
 	MaxConnInFlightCount int   // default 4096
 	MaxConnInFlightBytes int   // default 16 MiB
 	MaxInFlightBytes     int64 // default 256 MiB
+
+	// Readers of one connection, and of all; a further one is answered StatusFull.
+	MaxConnReaders int // default 256
+	MaxReaders     int // default 16384
+	// Bytes of batches that were read for clients and are not written to their connections yet, for one connection and
+	// for all. Of these, MaxPinnedBytes may lie in memory of the engine; the rest are copies.
+	MaxConnOutputBytes int64 // default 4 MiB
+	MaxOutputBytes     int64 // default 256 MiB
+	MaxPinnedBytes     int64 // default 16 MiB
 }
 
 // Refusal is what the audit hears of a client that was refused.
@@ -78,11 +87,17 @@ func (o *Options) setDefaults(e *engine.Engine) error {
 	orDefault(&o.MaxConnInFlightCount, 4096)
 	orDefault(&o.MaxConnInFlightBytes, 16<<20)
 	orDefault(&o.MaxInFlightBytes, 256<<20)
+	orDefault(&o.MaxConnReaders, 256)
+	orDefault(&o.MaxReaders, 16384)
+	orDefault(&o.MaxConnOutputBytes, 4<<20)
+	orDefault(&o.MaxOutputBytes, 256<<20)
+	orDefault(&o.MaxPinnedBytes, 16<<20)
 	switch {
 	case o.Listener == nil:
 		return fmt.Errorf("native: Options.Listener is missing")
 	case o.MaxConnections < 1 || o.MaxStrangers < 1 || o.MaxStrangerBytes < 1 || o.StrangerTime < 0 ||
-		o.HandshakeTimeout < 0 || o.MaxConnInFlightCount < 1 || o.MaxConnInFlightBytes < 1 || o.MaxInFlightBytes < 1:
+		o.HandshakeTimeout < 0 || o.MaxConnInFlightCount < 1 || o.MaxConnInFlightBytes < 1 || o.MaxInFlightBytes < 1 ||
+		o.MaxConnReaders < 1 || o.MaxReaders < 1 || o.MaxConnOutputBytes < 1 || o.MaxOutputBytes < 1 || o.MaxPinnedBytes < 1:
 		return fmt.Errorf("native: a limit of Options is negative; leave it 0 for the default")
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/semaphore"
 
 	"penstock/engine"
 	"penstock/netproto"
@@ -46,6 +47,9 @@ type Server struct {
 	began    atomic.Bool   // Serve was called
 	ended    chan struct{} // closed when Serve has returned
 	inFlight atomic.Int64  // bytes of requests that are not answered yet, on all connections
+	readers  atomic.Int64  // open readers, on all connections; at most Options.MaxReaders
+	pinned   atomic.Int64  // bytes of the engine's memory that are on their way to clients
+	output   *semaphore.Weighted
 	workers  sync.WaitGroup
 
 	mu        sync.Mutex
@@ -62,6 +66,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	}
 	s := &Server{
 		engine: e, opts: o, meter: newMeter(), sessions: map[*session]struct{}{}, ended: make(chan struct{}),
+		output: semaphore.NewWeighted(o.MaxOutputBytes),
 	}
 	var err error
 	if s.hello, err = helloOf(e); err != nil {

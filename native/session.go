@@ -10,6 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
+	"penstock/engine"
 	"penstock/native/wire"
 	"penstock/netproto"
 	"penstock/nsq/auth"
@@ -41,20 +44,30 @@ type session struct {
 	phase phase
 	inbox []task
 	load  load // requests that are not answered yet
+	// readings are the client's open readers, by the request that opened each.
+	readings map[uint64]*reading
 
 	wake   chan struct{} // holds a token if inbox or stale may have something for work
 	stale  atomic.Bool   // the metadata may have changed
 	asking atomic.Bool   // work waits for an auth server
 
+	login  atomic.Pointer[login] // nil: the client has proved nothing
+	output output
+
 	// Only work uses these.
-	spare  []task // empty; exchanged for inbox
-	login  *login // nil: the client has proved nothing
-	topics []string
-	told   told
+	spare   []task // empty; exchanged for inbox
+	topics  []string
+	told    told
+	known   map[uuid.UUID]*engine.Topic // topics that requests have named
+	granted granted
 }
 
 func newSession(srv *Server, nc net.Conn) *session {
-	s := &session{srv: srv, remote: nc.RemoteAddr().String(), wake: make(chan struct{}, 1)}
+	s := &session{
+		srv: srv, remote: nc.RemoteAddr().String(), wake: make(chan struct{}, 1),
+		readings: map[uint64]*reading{}, known: map[uuid.UUID]*engine.Topic{},
+		output: newOutput(srv.opts.MaxConnOutputBytes, srv.output, srv.opts.MaxOutputBytes),
+	}
 	if srv.opts.Auth == nil {
 		s.phase = known
 	}
@@ -119,24 +132,53 @@ func (s *session) take(f *netproto.Received) error {
 		s.srv.meter.count(f.Type, netproto.StatusRejected)
 		return fmt.Errorf("%w: %s: %w", netproto.ErrInvalid, typeName(f.Type), err)
 	}
-	if !s.push(t) {
-		return s.refuse(f, netproto.StatusFull, "too many requests, or bytes of them, wait for an answer; repeat it later")
+	switch m := t.message.(type) {
+	case *wire.ReadCredit:
+		if r := s.reader(f.Request); r != nil {
+			r.give(m.Bytes)
+		}
+		return nil
+	case *wire.Outcome:
+		if r := s.reader(f.Request); r != nil {
+			r.cancel()
+		}
+		return nil
+	case *wire.Read:
+		ok, err := s.open(f.Request, m)
+		if err != nil {
+			return fmt.Errorf("%w: %w", netproto.ErrInvalid, err)
+		}
+		if !ok {
+			return s.refuse(f, netproto.StatusFull, "too many readers are open; repeat it later")
+		}
 	}
-	return nil
+	if s.push(t) {
+		return nil
+	}
+	if _, ok := t.message.(*wire.Read); ok {
+		s.forgetReader(s.reader(f.Request))
+	}
+	return s.refuse(f, netproto.StatusFull, "too many requests, or bytes of them, wait for an answer; repeat it later")
 }
 
 func (t *task) decode(f *netproto.Received) error {
+	var m interface{ Decode([]byte) error }
 	switch f.Type {
 	case wire.TypeAuth:
-		m := new(wire.Auth)
-		t.message = m
-		return m.Decode(f.Payload)
+		m = new(wire.Auth)
 	case wire.TypeMetadata:
-		m := new(wire.MetadataRequest)
-		t.message = m
-		return m.Decode(f.Payload)
+		m = new(wire.MetadataRequest)
+	case wire.TypeRead:
+		m = new(wire.Read)
+	case wire.TypeReadCredit:
+		m = new(wire.ReadCredit)
+	case wire.TypeReadEnd:
+		m = new(wire.Outcome)
+	default:
+		panic("BUG: native: a " + typeName(f.Type) + " was not refused")
 	}
-	panic("BUG: native: a " + typeName(f.Type) + " was not refused")
+	t.message = m
+	return m.Decode(f.Payload)
 }
 
 // push appends a request to the inbox if the limits allow it.
@@ -224,6 +266,8 @@ func (s *session) serve(t *task) {
 		s.authenticate(t.request, m)
 	case *wire.MetadataRequest:
 		s.serveMetadata(t.request, m)
+	case *wire.Read:
+		s.serveRead(t.request, m)
 	}
 }
 
@@ -243,10 +287,15 @@ func (s *session) answer(to netproto.Type, request uint64, status netproto.Statu
 
 // fail answers a request with a status that is not OK.
 func (s *session) fail(to netproto.Type, request uint64, status netproto.Status, text string) error {
-	text = text[:min(len(text), wire.MaxTextBytes)]
-	payload := []byte(text)
+	return s.outcome(to, request, status, &wire.Outcome{Text: text})
+}
+
+// outcome answers a request with a status that is not OK.
+func (s *session) outcome(to netproto.Type, request uint64, status netproto.Status, out *wire.Outcome) error {
+	out.Text = out.Text[:min(len(out.Text), wire.MaxTextBytes)]
+	payload := []byte(out.Text)
 	if answerOf(to) != netproto.TypeError {
-		payload = (&wire.Outcome{Text: text}).AppendTo(nil)
+		payload = out.AppendTo(nil)
 	}
 	return s.answer(to, request, status, payload)
 }
@@ -286,6 +335,9 @@ func (s *session) expel(reason, why string) {
 func (s *session) refused(what, names, why string) {
 	s.srv.meter.authFailures.Add(1)
 	r := Refusal{From: s.remote, What: "native " + what, Names: names, Why: why, Who: certified(s.tls)}
+	if l := s.login.Load(); l != nil {
+		r.Who = l.who.Name()
+	}
 	s.srv.opts.Refused(r)
 }
 

@@ -15,6 +15,7 @@ var statuses = []struct {
 	status netproto.Status
 	errs   []error
 }{
+	{netproto.StatusUnproven, []error{errRevoked}},
 	{netproto.StatusNotLeader, []error{engine.ErrNoLeader, engine.ErrMoved, engine.ErrDeleted}},
 	{netproto.StatusFull, []error{
 		engine.ErrOverloaded, engine.ErrDeadline, engine.ErrNoSpace, engine.ErrQuota, engine.ErrStateFull,
@@ -25,7 +26,7 @@ var statuses = []struct {
 	{netproto.StatusTooBig, []error{engine.ErrMessageTooBig, engine.ErrBatchTooBig}},
 	{netproto.StatusRejected, []error{
 		engine.ErrTopicName, engine.ErrNoTopic, engine.ErrAutoCreateOff, engine.ErrTopicOptions, engine.ErrEmptyMessage,
-		engine.ErrDeferTooLong, engine.ErrHeaders, engine.ErrNoPartition,
+		engine.ErrDeferTooLong, engine.ErrHeaders, engine.ErrNoPartition, engine.ErrStart,
 	}},
 	{netproto.StatusUnknown, []error{engine.ErrUnknown, engine.ErrDisk, engine.ErrDiskHung, engine.ErrClosed}},
 }

@@ -1,0 +1,74 @@
+package native
+
+import (
+	"context"
+	"sync/atomic"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// output is the room for batches that were read for one client and are not written to its connection yet. It takes part
+// in a limit for all connections.
+type output struct {
+	own, all     *semaphore.Weighted
+	most, allMax int64
+}
+
+// newOutput returns the room of one connection, of most bytes; all is the room of all connections, of allMax bytes.
+func newOutput(most int64, all *semaphore.Weighted, allMax int64) output {
+	return output{own: semaphore.NewWeighted(most), all: all, most: most, allMax: allMax}
+}
+
+// try takes room for n bytes, if there is. More than a whole limit counts as the limit: it fits when nothing else is there.
+func (o *output) try(n int) bool {
+	if !o.own.TryAcquire(min(int64(n), o.most)) {
+		return false
+	}
+	if !o.all.TryAcquire(min(int64(n), o.allMax)) {
+		o.own.Release(min(int64(n), o.most))
+		return false
+	}
+	return true
+}
+
+// give returns room that try has taken.
+func (o *output) give(n int) {
+	o.own.Release(min(int64(n), o.most))
+	o.all.Release(min(int64(n), o.allMax))
+}
+
+// await waits until there seems to be room for n bytes.
+func (o *output) await(ctx context.Context, n int) error {
+	if err := o.own.Acquire(ctx, min(int64(n), o.most)); err != nil {
+		return err
+	}
+	o.own.Release(min(int64(n), o.most))
+	if err := o.all.Acquire(ctx, min(int64(n), o.allMax)); err != nil {
+		return err
+	}
+	o.all.Release(min(int64(n), o.allMax))
+	return nil
+}
+
+// parcel is the netproto.Releaser of batches on their way to a client.
+type parcel struct {
+	output  *output
+	bytes   int
+	pinned  *atomic.Int64 // Server.pinned
+	release func()        // engine.Stored.Release; nil: what is sent is a copy
+}
+
+// unpin gives back the memory of the engine.
+func (p *parcel) unpin() {
+	if p.release != nil {
+		p.release()
+		p.release = nil
+		p.pinned.Add(-int64(p.bytes))
+	}
+}
+
+// Release implements netproto.Releaser.
+func (p *parcel) Release() {
+	p.unpin()
+	p.output.give(p.bytes)
+}

@@ -1,0 +1,59 @@
+package native
+
+import (
+	"github.com/google/uuid"
+
+	"penstock/engine"
+	"penstock/native/wire"
+	"penstock/netproto"
+	"penstock/nsq/auth"
+)
+
+// maxKnownTopics bounds session.known.
+const maxKnownTopics = 1024
+
+// granted is the last successful check of a permission. It saves checks, since clients rarely change their topic.
+type granted struct {
+	who    *auth.Principal
+	action auth.Permission
+	topic  uuid.UUID
+}
+
+// use returns the topic that a request names, if the client may do the action with it. Otherwise it returns why not.
+func (s *session) use(t netproto.Type, id uuid.UUID, action auth.Permission) (*engine.Topic, netproto.Status, string) {
+	who, err := s.principal()
+	if err != nil {
+		return nil, netproto.StatusUnproven, "the token is no longer known"
+	}
+	topic := s.known[id]
+	if topic == nil {
+		var ok bool
+		if topic, ok = s.srv.engine.LookupTopicID(id); !ok {
+			return nil, netproto.StatusNotLeader, "this node knows no such topic; ask for metadata"
+		}
+		if len(s.known) >= maxKnownTopics {
+			clear(s.known)
+		}
+		s.known[id] = topic
+	}
+	if who == nil || s.granted == (granted{who, action, id}) {
+		return topic, netproto.StatusOK, ""
+	}
+	if !allows(who, action, topic.Name()) {
+		s.refused(typeName(t), "topic="+topic.Name(), "UNAUTHORIZED")
+		return nil, netproto.StatusUnproven, "the token does not allow this with the topic " + topic.Name()
+	}
+	s.granted = granted{who, action, id}
+	return topic, netproto.StatusOK, ""
+}
+
+// failed answers a request that the engine refused. A client that has asked the wrong node is told which one leads.
+func (s *session) failed(to netproto.Type, request uint64, topic *engine.Topic, partition uint32, err error) {
+	out := wire.Outcome{Text: err.Error()}
+	status := statusOf(err)
+	if status == netproto.StatusNotLeader {
+		p := s.srv.place()
+		out.Address = p.address(topic.ID(), partition)
+	}
+	_ = s.outcome(to, request, status, &out)
+}
