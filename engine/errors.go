@@ -51,4 +51,11 @@ var (
 	ErrStart          = base.ErrStart
 	ErrNoPartition    = base.ErrNoPartition
 	ErrSettings       = base.ErrSettings
+
+	ErrFenced           = base.ErrFenced
+	ErrSequence         = base.ErrSequence
+	ErrUnknownProducer  = base.ErrUnknownProducer
+	ErrTooManyProducers = base.ErrTooManyProducers
+	ErrProducerName     = base.ErrProducerName
+	ErrProducerLevel    = base.ErrProducerLevel
 )

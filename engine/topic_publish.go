@@ -51,7 +51,8 @@ func (t *Topic) publish(ctx context.Context, body []byte, bodies [][]byte, delay
 
 // PublishSealed stores a batch that segment.Builder sealed, without encoding its records again, and returns the id of
 // the first message. The batch must hold messages only, without delays, and have at most Options.MaxBatchBytes bytes; a
-// batch that does not verify is refused. PublishSealed borrows the batch until it returns.
+// batch that does not verify is refused. The rules of ProduceSealed hold for a batch that names a producer; a repeat
+// gets the id that the batch was stored with. PublishSealed borrows the batch until it returns.
 func (t *Topic) PublishSealed(ctx context.Context, batch []byte) (ID, error) {
 	w := inbox.NewWaiter()
 	defer w.Free()

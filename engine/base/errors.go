@@ -68,6 +68,16 @@ var (
 	// ErrStart says that a Start is not valid.
 	ErrStart = errors.New("engine: a reader begins at the oldest or the newest message, at an id of its partition, or " +
 		"at a time; nothing was read")
+	// Reasons why a batch of a producer is refused.
+	ErrFenced           = core.ErrFenced
+	ErrSequence         = core.ErrSequence
+	ErrUnknownProducer  = core.ErrUnknownProducer
+	ErrTooManyProducers = core.ErrTooManyProducers
+	ErrProducerName     = errors.New("engine: a producer's name has at most 255 bytes; nothing was changed")
+	// ErrProducerLevel says that producers cannot be opened at this feature level.
+	ErrProducerLevel = errors.New("engine: producers need feature level 3, because older versions cannot read what is " +
+		"stored about them; nothing was changed, raise the data directory (engine upgrade) or the cluster (engine " +
+		"cluster upgrade)")
 	// ErrNoPartition says that the topic has no partition with that number.
 	ErrNoPartition = errors.New("engine: the topic has no such partition; nothing was changed")
 	// ErrSettings is wrapped by errors that describe what is wrong with the settings of a channel.

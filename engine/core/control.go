@@ -30,7 +30,9 @@ const (
 	DeadLetterMoved   ControlKind = 14 // Channel, Ranges: they left the outbox; the dead-letter topic has stored them
 	DeferredCarried   ControlKind = 15 // Carried: copies of waiting messages, so that their segments may be removed
 
-	lastControlKind = DeferredCarried
+	ProducerOpened ControlKind = 16 // Producer: from here on its earlier epochs are fenced
+
+	lastControlKind = ProducerOpened
 )
 
 // kindLevels has the feature level (engine/level.go) from which on a kind may be written: versions with a lower level
@@ -39,6 +41,7 @@ var kindLevels = [lastControlKind + 1]uint8{
 	ChannelCreated: 1, ChannelDeleted: 1, Confirmed: 1, Deferred: 1, ChannelPaused: 1, ChannelSkipped: 1, ChannelReset: 1,
 	TopicPaused: 1, TopicEmptied: 1, EpochStart: 1, Checkpoint: 1,
 	ChannelConfigured: 1, DeadLettered: 1, DeadLetterMoved: 1, DeferredCarried: 1,
+	ProducerOpened: 3,
 }
 
 // Level returns the first feature level at which the kind may be written, or 0 if there is no such kind.
@@ -62,6 +65,7 @@ type Control struct {
 	Settings  *ChannelSettings
 	Dead      []DeadMessage    // sorted by ID, each ID once
 	Carried   []CarriedMessage // sorted by ID, each ID once
+	Producer  ProducerOpening
 
 	// Start is set in a ChannelCreated that is not encoded yet, if somebody has said where the channel starts: whoever
 	// encodes it puts it into ID, as far as the log has it (Cursors.StartAt)
@@ -145,6 +149,8 @@ func AppendControl(dst []byte, c *Control) []byte {
 		dst = appendDead(dst, c.Dead)
 	case DeferredCarried:
 		dst = appendCarried(dst, c.Carried)
+	case ProducerOpened:
+		dst = appendOpening(dst, &c.Producer)
 	}
 	binary.LittleEndian.PutUint32(dst[start+4:], uint32(len(dst)-payload))
 	return dst
@@ -237,6 +243,8 @@ func (c *Control) decodePayload(d *decoder) (err error) {
 		c.Dead = d.dead(c.Dead)
 	case DeferredCarried:
 		c.Carried = d.carried(c.Carried, c.wanted)
+	case ProducerOpened:
+		c.Producer = d.opening()
 	}
 	return err
 }

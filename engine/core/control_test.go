@@ -101,6 +101,29 @@ var sampleControls2 = func() []sampleControl {
 	}
 }()
 
+// sampleCursors3 is a fold with contents that only version 3 can represent.
+func sampleCursors3() *Cursors {
+	c := sampleCursors2()
+	c.producers = producers{nameBytes: 4, all: []producer{
+		{
+			id: 5, epoch: 2, next: 3, usedNs: 1_700_000_000_000_000_000, name: "load", n: 2,
+			last: [ProducerWindow]producedBatch{{first: 0, count: 4}, {first: 9, count: 1}},
+		},
+		{id: 1 << 63, epoch: 1},
+	}}
+	return c
+}
+
+// sampleControls3 have the kinds that came after version 2.
+var sampleControls3 = []sampleControl{
+	{"producer", Control{
+		Kind:     ProducerOpened,
+		Producer: ProducerOpening{ID: 1 << 60, Epoch: 7, TimeNs: 1_700_000_000_000_000_000, Name: "loader"},
+	}},
+	{"anonymous-producer", Control{Kind: ProducerOpened, Producer: ProducerOpening{ID: 1, Epoch: 1}}},
+	{"checkpoint-v3", Control{Kind: Checkpoint, Cursors: sampleCursors3()}},
+}
+
 var sampleControls = []sampleControl{
 	{"created", Control{Kind: ChannelCreated, Channel: "c", ID: 300}},
 	{"created-at-the-last-id", Control{Kind: ChannelCreated, Channel: "c#ephemeral", ID: segment.MaxMsgID + 1}},
@@ -135,6 +158,7 @@ var sampleControls = []sampleControl{
 func TestControlGolden(t *testing.T) {
 	testGolden(t, "testdata/control-v1.txt", sampleControls)
 	testGolden(t, "testdata/control-v2.txt", sampleControls2)
+	testGolden(t, "testdata/control-v3.txt", sampleControls3)
 }
 
 func testGolden(t *testing.T, path string, samples []sampleControl) {
@@ -244,7 +268,7 @@ func TestDecodeControlsRefuses(t *testing.T) {
 		want error
 	}{
 		{"kind 0", entry(0, 0, 0, 0, "", ""), ErrBadControl},
-		{"newer kind", entry(16, 0, 0, 0, "", ""), ErrNewerControl},
+		{"newer kind", entry(17, 0, 0, 0, "", ""), ErrNewerControl},
 		{"unknown flag", entry(5, 2, 1, 0, "", "c"), ErrBadControl},
 		{"flag of a kind that has none", entry(2, 1, 1, 0, "", "c"), ErrBadControl},
 		{"reserved byte", entry(2, 0, 1, 1, "", "c"), ErrBadControl},
@@ -259,7 +283,9 @@ func TestDecodeControlsRefuses(t *testing.T) {
 		{"more ranges than bytes", entry(3, 0, 1, 0, "\x7f\x05\x02", "c"), ErrBadControl},
 		{"deferral twice", entry(4, 0, 1, 0, "\x02\x05\x01\x01\x00\x01\x01", "c"), ErrBadControl},
 		{"attempts too large", entry(4, 0, 1, 0, "\x01\x05\x01\x80\x80\x02", "c"), ErrBadControl},
-		{"newer checkpoint", entry(11, 0, 0, 0, "\x03\x00\x00\x00\x00\x00\x00", ""), ErrNewerControl},
+		{"newer checkpoint", entry(11, 0, 0, 0, "\x04\x00\x00\x00\x00\x00\x00", ""), ErrNewerControl},
+		{"producer without an id", entry(16, 0, 0, 0, "\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00", ""), ErrBadControl},
+		{"name of a producer cut", entry(16, 0, 0, 0, "\x01\x00\x00\x00\x00\x00\x00\x00\x01\x00\x02n", ""), ErrBadControl},
 		{"checkpoint of version 0", entry(11, 0, 0, 0, "\x00\x00\x00\x00\x00\x00\x00", ""), ErrBadControl},
 		{"held from without pause", entry(11, 0, 0, 0, "\x01\x00\x00\x00\x01\x00\x00", ""), ErrBadControl},
 	} {
@@ -273,7 +299,7 @@ func TestDecodeControlsRefuses(t *testing.T) {
 // multiple of the input.
 func FuzzDecodeControls(f *testing.F) {
 	var all []byte
-	for _, s := range slices.Concat(sampleControls, sampleControls2) {
+	for _, s := range slices.Concat(sampleControls, sampleControls2, sampleControls3) {
 		one := AppendControl(nil, &s.ct)
 		f.Add(one)
 		all = append(all, one...)
@@ -302,6 +328,7 @@ func FuzzDecodeControls(f *testing.F) {
 func FuzzDecodeCursors(f *testing.F) {
 	f.Add(sampleCursors().Append(nil))
 	f.Add(sampleCursors2().Append(nil))
+	f.Add(sampleCursors3().Append(nil))
 	f.Add((&Cursors{}).Append(nil))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		c, rest, err := DecodeCursors(p)
@@ -342,6 +369,15 @@ func checkFold(t *testing.T, c *Cursors) {
 				t.Fatalf("channel %q: requeued %v", ch.Name, ch.Requeued)
 			}
 		}
+	}
+	names := int64(0)
+	for i, p := range c.producers.all {
+		if names += int64(len(p.name)); p.id == 0 || i > 0 && c.producers.all[i-1].id >= p.id {
+			t.Fatalf("producers %v", c.producers.all)
+		}
+	}
+	if names != c.producers.nameBytes || len(c.producers.all) > MaxProducerCount {
+		t.Fatalf("%d producers have names of %d bytes, not %d", len(c.producers.all), names, c.producers.nameBytes)
 	}
 	for i, p := range c.carried {
 		if !c.wanted(p.ID) || p.At <= 0 || i > 0 && c.carried[i-1].ID >= p.ID {

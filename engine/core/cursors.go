@@ -42,9 +42,10 @@ type Cursors struct {
 	HeldFrom    segment.MsgID     // while TopicPaused: no channel gets the messages from here on
 	Deferred    []DeferredMessage // DPUBs that some channel has not confirmed, sorted by ID
 
-	end      segment.MsgID  // the id after the last message folded
-	channels []*Cursor      // sorted by name
-	carried  []carriedPlace // sorted by ID; only messages that are wanted, see wanted
+	end       segment.MsgID  // the id after the last message folded
+	channels  []*Cursor      // sorted by name
+	carried   []carriedPlace // sorted by ID; only messages that are wanted, see wanted
+	producers producers
 
 	// carriedFrom caches the lowest offset in carried. It is valid only while carriedKnown is set.
 	carriedFrom  segment.Offset
@@ -178,6 +179,8 @@ func (c *Cursors) ApplyAt(ct *Control, end segment.MsgID, at segment.Offset) err
 		*c = *ct.Cursors
 	case DeferredCarried:
 		return c.carry(ct, end, at)
+	case ProducerOpened:
+		c.producers.open(&ct.Producer)
 	default:
 		return fmt.Errorf("%w (entry kind %d)", ErrNewerControl, ct.Kind)
 	}
@@ -400,6 +403,7 @@ func searchID[T any](list []T, m segment.MsgID, id func(T) segment.MsgID) int {
 func (c *Cursors) Clone() *Cursors {
 	out := *c
 	out.Deferred, out.carried = slices.Clone(c.Deferred), slices.Clone(c.carried)
+	out.producers.all = slices.Clone(c.producers.all)
 	out.channels = make([]*Cursor, len(c.channels))
 	for i, ch := range c.channels {
 		out.channels[i] = ch.Clone()

@@ -9,9 +9,10 @@ import (
 
 const (
 	// A fold is written in the lowest version that can represent it. So an older program can read the log until a
-	// feature of version 2 is used.
+	// feature of a later version is used.
 	cursorsVersion1 = 1
-	cursorsVersion  = 2 // settings, outboxes, carried messages
+	cursorsVersion2 = 2 // settings, outboxes, carried messages
+	cursorsVersion  = 3 // producers
 
 	cursorsFlagTopicPaused = 1
 
@@ -28,12 +29,15 @@ const (
 
 // version returns the lowest version that can represent the fold.
 func (c *Cursors) version() byte {
-	if len(c.carried) > 0 {
+	if len(c.producers.all) > 0 {
 		return cursorsVersion
+	}
+	if len(c.carried) > 0 {
+		return cursorsVersion2
 	}
 	for _, ch := range c.channels {
 		if ch.Settings.Version != 0 || len(ch.Dead) > 0 {
-			return cursorsVersion
+			return cursorsVersion2
 		}
 	}
 	return cursorsVersion1
@@ -41,7 +45,7 @@ func (c *Cursors) version() byte {
 
 // foldLevels has the feature level from which on a version of the fold may be written. What only that version can
 // represent comes from entries of that level alone.
-var foldLevels = [cursorsVersion + 1]uint8{cursorsVersion1: 1, cursorsVersion: 1}
+var foldLevels = [cursorsVersion + 1]uint8{cursorsVersion1: 1, cursorsVersion2: 1, cursorsVersion: 3}
 
 // Level returns the lowest feature level at which the fold can be read.
 func (c *Cursors) Level() int { return int(foldLevels[c.version()]) }
@@ -74,6 +78,9 @@ func (c *Cursors) Append(dst []byte) []byte {
 	}
 	if version > cursorsVersion1 {
 		dst = appendPlaces(dst, c.carried)
+	}
+	if version > cursorsVersion2 {
+		dst = c.producers.append(dst)
 	}
 	return dst
 }
@@ -149,6 +156,9 @@ func DecodeCursors(p []byte) (*Cursors, []byte, error) {
 	d.deferred(c)
 	if version > cursorsVersion1 {
 		d.places(c)
+	}
+	if version > cursorsVersion2 {
+		c.producers = d.producers(c.end)
 	}
 	if d.bad == "" && c.version() != version {
 		d.fail("a fold that an earlier version can say")

@@ -34,7 +34,7 @@ func (c *Cursors) MaxBytes(end segment.Offset) int64 {
 	if k := len(c.carried); k > 0 {
 		n += int64(k)*at + deltaBytes(k, c.carried[k-1].ID)
 	}
-	return n
+	return n + c.producers.maxBytes()
 }
 
 func (ch *Cursor) maxBytes() int64 {

@@ -77,5 +77,17 @@ func someCursors(rng *rand.Rand, longest int, gap uint64, end segment.Offset) (c
 	for _, id := range ids() {
 		c.carried = append(c.carried, carriedPlace{ID: id, At: segment.Offset(rng.Int64N(int64(end) + 1))})
 	}
+	for i := range rng.IntN(100) {
+		p := producer{
+			id: uint64(i+1) << 50, epoch: maxUint32, next: maxUint32, usedNs: 1<<63 - 1,
+			name: strings.Repeat("n", rng.IntN(MaxProducerNameBytes+1)), n: ProducerWindow,
+		}
+		for j := range p.last {
+			p.last[j] = producedBatch{segment.MsgID(j) << 43, 1 << 31}
+		}
+		c.producers.all = append(c.producers.all, p)
+		c.producers.nameBytes += int64(len(p.name))
+		items += 4
+	}
 	return c, items
 }

@@ -43,6 +43,9 @@ func (c *Cursors) text() string {
 	for _, d := range c.Deferred {
 		fmt.Fprintf(&b, "%d@%d ", d.ID, d.DueMs)
 	}
+	for _, p := range c.producers.all {
+		fmt.Fprintf(&b, "; producer %d %q epoch %d next %d used %d %v", p.id, p.name, p.epoch, p.next, p.usedNs, p.last[:p.n])
+	}
 	return strings.TrimRight(b.String(), "; ")
 }
 

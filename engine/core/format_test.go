@@ -16,7 +16,7 @@ var kindNames = map[string]ControlKind{
 	"ChannelPaused": ChannelPaused, "ChannelSkipped": ChannelSkipped, "ChannelReset": ChannelReset,
 	"TopicPaused": TopicPaused, "TopicEmptied": TopicEmptied, "EpochStart": EpochStart, "Checkpoint": Checkpoint,
 	"ChannelConfigured": ChannelConfigured, "DeadLettered": DeadLettered, "DeadLetterMoved": DeadLetterMoved,
-	"DeferredCarried": DeferredCarried,
+	"DeferredCarried": DeferredCarried, "ProducerOpened": ProducerOpened,
 }
 
 // FORMAT.md defines the bytes: its table must agree with the code.
@@ -47,7 +47,10 @@ func TestFormatTable(t *testing.T) {
 	for _, want := range []string{
 		"| 8 | name length | name |", "| 4 | 4 | payload length | u32 |",
 		"1.." + strconv.Itoa(MaxChannelNameBytes) + " for kinds", "at most " + strconv.Itoa(MaxAttempts),
-		"| version | 1 byte | " + strconv.Itoa(cursorsVersion1) + " or " + strconv.Itoa(cursorsVersion) + ";",
+		"| version | 1 byte | " + strconv.Itoa(cursorsVersion1) + " to " + strconv.Itoa(cursorsVersion) + ";",
+		"uvarint count (1 to " + strconv.Itoa(MaxProducerCount) + ")",
+		"number of batches (1 byte, at most " + strconv.Itoa(ProducerWindow) + ")",
+		"more than " + strconv.Itoa(ProducerAgeNs/(24*3600*1_000_000_000)) + " days before",
 		"| format | 1 byte | " + strconv.Itoa(settingsFormat) + ";", "at most " + strconv.Itoa(MaxFilterRules) + " rules",
 		"at most " + strconv.Itoa(MaxHeaderName) + " bytes", "1.." + strconv.Itoa(MaxTopicNameBytes),
 	} {

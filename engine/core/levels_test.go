@@ -54,6 +54,7 @@ func TestFoldSaysWhatItsEntriesDid(t *testing.T) {
 	for _, tc := range carryCases() {
 		behind(tc.name, tc.controls, func() *Cursors { return carryFold(t, nil) })
 	}
+	behind("producers", producerControls(), func() *Cursors { return producerFold(t) })
 	for k := ChannelCreated; k <= lastControlKind; k++ {
 		if !seen[k] {
 			t.Errorf("no case has an entry of kind %d", k)
@@ -64,6 +65,7 @@ func TestFoldSaysWhatItsEntriesDid(t *testing.T) {
 // derived are the fields of a fold that are computed from others.
 var derived = map[string]bool{
 	"Cursors.carriedFrom": true, "Cursors.carriedKnown": true, "Cursor.needed": true, "IDSet.head": true,
+	"producers.nameBytes": true,
 }
 
 // Every field of a fold is written: the samples have a value in each field, and are read back unchanged. A new field
@@ -87,7 +89,7 @@ func TestFoldHasEveryField(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range []*Cursors{sampleCursors(), sampleCursors2(), {Unclaimed: 3}} {
+	for _, c := range []*Cursors{sampleCursors(), sampleCursors2(), sampleCursors3(), {Unclaimed: 3}} {
 		walk(reflect.ValueOf(c))
 		back, rest, err := DecodeCursors(c.Append(nil))
 		if err != nil || len(rest) != 0 || !reflect.DeepEqual(plain(back), plain(c)) {
@@ -124,7 +126,7 @@ func TestFoldsOfALevel(t *testing.T) {
 			t.Errorf("version %d of the fold is of level %d", version, level)
 		}
 	}
-	for _, controls := range append(carryControls(), applyControls()...) {
+	for _, controls := range append(append(carryControls(), applyControls()...), producerControls()) {
 		c, level := carryFold(t, nil), 1
 		for i, ct := range controls {
 			level = max(level, ct.Kind.Level())

@@ -92,7 +92,7 @@ type state struct {
 	Waits       bool             // a goroutine waits for the answer in Waiter.Wait
 	Headered    bool             // some of the messages have headers
 	Trusted     bool             // header names need no check: the engine made them, or another node checked them
-	Forwarded   bool             // another node sent the put, and gets it back when this node no longer leads
+	Forwarded   bool             // its sender chose this node as the leader, and gets it back when this node does not lead
 	NoExpiry    bool             // no client waits for the put: its batch does not expire, however long its fate takes
 	answered    atomic.Bool      // with gate: First and Err are final. Set once, before the gate opens
 	SentTo      replicate.NodeID // the node that it was forwarded to
@@ -109,6 +109,8 @@ type Special struct {
 	Sealed []byte         // the batch; borrowed like Put.Messages
 	Header segment.Header // decoded from Sealed
 	Bodies int            // total size of the message bodies
+	// Repeat is a result: the batch was in the log already. First is the id that it had got there.
+	Repeat bool
 
 	// Controls
 	Controls []core.Control // sealing fills in what depends on the position in the log

@@ -204,6 +204,9 @@ func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox
 	refused, room := c.admit(pt, false), c.quotaRoom(pt)
 	r.bytes = segment.HeaderBytes
 	for p := l.First(); p != nil; p = l.First() {
+		if p.Kind == inbox.Sealed && p.Special.Header.ProducerID != 0 && !c.judge(pt, l) {
+			continue
+		}
 		err := c.refusal(pt, p, refused)
 		if err == nil && c.overQuota(room, &r, p) {
 			err = base.ErrQuota
@@ -253,6 +256,9 @@ func (c *committer) refusal(pt *Partition, p *inbox.Put, refused error) error {
 		if revoked := p.Special.Revoked; revoked != nil && revoked.Load() {
 			return base.ErrNoLeader
 		}
+		if err := c.refusesProducer(pt, p.Special.Controls); err != nil {
+			return err
+		}
 	}
 	switch {
 	case p.DeadlineNs != 0 && c.nowNs > p.DeadlineNs:
@@ -286,7 +292,8 @@ func (c *committer) measureSpecial(pt *Partition, r *run, own *inbox.Special) {
 }
 
 // encodeControls encodes control entries. First it fills in the values that depend on the entry's place in the log: the
-// message id where a new channel starts, and the id from which a paused topic holds messages back.
+// message id where a new channel starts, the id from which a paused topic holds messages back, a producer's id and
+// epoch.
 func (c *committer) encodeControls(pt *Partition, controls []core.Control, dst []byte) []byte {
 	st := pt.machine.State()
 	for i := range controls {
@@ -302,6 +309,8 @@ func (c *committer) encodeControls(pt *Partition, controls []core.Control, dst [
 			if ct.Kind == core.TopicPaused && ct.Flag && pt.fold.TopicPaused {
 				ct.ID = pt.fold.HeldFrom // the topic is paused already, and must not release what it holds back
 			}
+		case core.ProducerOpened:
+			pt.fold.FillOpening(&ct.Producer, &st, c.stampNs(pt))
 		}
 		dst = core.AppendControl(dst, ct)
 	}
@@ -354,10 +363,15 @@ func (c *committer) seal(pt *Partition, g *clog.Group, w *groupWork, r *run, dst
 		return
 	}
 	c.noteAppended(pt, g, w, r, dst, crc, core.PurposeData)
-	if r.kind == inbox.Controls {
+	switch r.kind {
+	case inbox.Controls:
 		r.special.Offset = at.Offset
 		c.applyControls(pt, r.special.Controls, at.Offset)
-	} else {
+	case inbox.Sealed:
+		h := &r.special.Header
+		h.FirstID, h.Appended = at.FirstID, pt.newest
+		pt.fold.PublishBatch(h)
+	default:
 		pt.fold.Publish(at.FirstID, r.count)
 	}
 	if len(c.deferred) != 0 {

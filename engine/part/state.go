@@ -6,11 +6,12 @@ import (
 	"penstock/segment"
 )
 
-// The state of the channels consists of the messages that they have confirmed out of order and of the deferred
-// messages. It is kept in memory, in every checkpoint of the commit log, and in a batch at the beginning of every
-// segment. The commit log makes its files large enough for a checkpoint. Two limits bound the state:
-// Options.MaxStateBytes for the node, and the size of a batch for a partition. At a limit the engine refuses requests
-// that would add to the state (a delayed message, a requeue with a delay, a new channel). All other requests go on.
+// The state of the channels consists of the messages that they have confirmed out of order, of the deferred messages,
+// and of what is known about producers. It is kept in memory, in every checkpoint of the commit log, and in a batch at
+// the beginning of every segment. The commit log makes its files large enough for a checkpoint. Two limits bound the
+// state: Options.MaxStateBytes for the node, and the size of a batch for a partition. At a limit the engine refuses
+// requests that would add to the state (a delayed message, a requeue with a delay, a new channel, a producer). All
+// other requests go on.
 
 // maxPartitionStateBytes is the limit of one partition. The rest of a batch is reserved for confirmations of messages
 // in flight, which cannot be refused.
@@ -19,7 +20,11 @@ const maxPartitionStateBytes = segment.MaxBatchBytes - 2<<20
 // StateFull says whether count more delayed messages would exceed the limit of pt or of the node. Any goroutine may
 // call it.
 func (pt *Partition) StateFull(count int) bool {
-	more := int64(count) * core.MaxDeferredBytes
+	return pt.exceedsState(int64(count) * core.MaxDeferredBytes)
+}
+
+// exceedsState says whether more bytes of state would exceed the limit of pt or of the node.
+func (pt *Partition) exceedsState(more int64) bool {
 	s := pt.store
 	return pt.stateBytes.Load()+more > maxPartitionStateBytes || s.stateBytes.Load()+more > s.opts.MaxStateBytes
 }

@@ -36,6 +36,10 @@ var byNumber = [wire.ReasonCount]error{
 	wire.ReasonNotOwner:       base.ErrNotOwner,
 	wire.ReasonVersion:        base.ErrVersion,
 	wire.ReasonSettings:       base.ErrSettings,
+
+	wire.ReasonFenced:          base.ErrFenced,
+	wire.ReasonSequence:        base.ErrSequence,
+	wire.ReasonUnknownProducer: base.ErrUnknownProducer,
 }
 
 // Number returns the number of err in a kind of answer, or 0 if that kind has no number for it.

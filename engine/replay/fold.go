@@ -24,7 +24,7 @@ func (f Folder) Batch(
 		}
 		return nil, fold.ApplyBodyAt(body, h.FirstID, at)
 	}
-	fold.Publish(h.FirstID, h.Count)
+	fold.PublishBatch(h)
 	if h.Flags&segment.FlagDefer == 0 {
 		return nil, nil
 	}

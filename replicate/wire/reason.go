@@ -61,9 +61,15 @@ const (
 	ReasonVersion Reason = 21
 	// ReasonSettings: the settings are not valid.
 	ReasonSettings Reason = 22
+	// ReasonFenced: the batch is of an earlier epoch of its producer.
+	ReasonFenced Reason = 23
+	// ReasonSequence: there is a gap or an overlap in the batches of the producer.
+	ReasonSequence Reason = 24
+	// ReasonUnknownProducer: the partition does not know the producer.
+	ReasonUnknownProducer Reason = 25
 
 	// ReasonCount is one more than the highest number.
-	ReasonCount = 23
+	ReasonCount = 26
 )
 
 // Answer is a kind of answer that carries a Reason.
@@ -106,6 +112,10 @@ var reasons = [ReasonCount]struct {
 	ReasonNotOwner:       {name: "NotOwner", in: AnswerSubscription, subscription: 5},
 	ReasonVersion:        {name: "Version", in: AnswerOperation},
 	ReasonSettings:       {name: "Settings", in: AnswerOperation},
+
+	ReasonFenced:          {name: "Fenced", in: AnswerPut},
+	ReasonSequence:        {name: "Sequence", in: AnswerPut},
+	ReasonUnknownProducer: {name: "UnknownProducer", in: AnswerPut},
 }
 
 // Number returns the number that stands for r in an answer of kind a, or false if such an answer never carries r.

@@ -16,6 +16,7 @@ var given = []string{
 	13: "Headers", 14: "Quota", 15: "StateFull",
 	16: "Moved", 17: "NoChannel", 18: "TooManyClients", 19: "NotInFlight", 20: "NotOwner",
 	21: "Version", 22: "Settings",
+	23: "Fenced", 24: "Sequence", 25: "UnknownProducer",
 }
 
 // givenToSubscriptions does the same for the numbers that subscriptions use.
@@ -70,7 +71,7 @@ func TestReasonOfItsNumber(t *testing.T) {
 				t.Errorf("in an answer of kind %d %v is number %d, which is read as %v", a, r, n, back)
 			}
 		}
-		for _, n := range []uint32{0, 1, 5, 7, 15, 16, 17, 22, 23, 255, 256, 256 + 5, 1<<32 - 1} {
+		for _, n := range []uint32{0, 1, 5, 7, 15, 16, 17, 22, 23, 25, 26, 255, 256, 256 + 5, 1<<32 - 1} {
 			if r, ok := ReasonOf(a, n); ok != known[n] {
 				t.Errorf("in an answer of kind %d number %d, known %v, is read as %v %v", a, n, known[n], r, ok)
 			}

@@ -14,7 +14,7 @@ var controlNames = map[core.ControlKind]string{
 	core.ChannelReset: "channel reset", core.TopicPaused: "topic paused", core.TopicEmptied: "topic emptied",
 	core.EpochStart: "epoch start", core.Checkpoint: "checkpoint", core.ChannelConfigured: "channel configured",
 	core.DeadLettered: "dead letters", core.DeadLetterMoved: "dead letters moved",
-	core.DeferredCarried: "deferred carried",
+	core.DeferredCarried: "deferred carried", core.ProducerOpened: "producer opened",
 }
 
 // controlLine is one entry of a control batch; only what its kind uses is set.
@@ -30,6 +30,7 @@ type controlLine struct {
 	Settings  *core.ChannelSettings `json:"settings,omitempty"`
 	Dead      []core.DeadMessage    `json:"dead,omitempty"`
 	Carried   []carriedLine         `json:"carried,omitempty"`
+	Producer  *producerLine         `json:"producer,omitempty"`
 }
 
 // carriedLine is a copied message without its record.
@@ -37,6 +38,13 @@ type carriedLine struct {
 	ID          segment.MsgID `json:"id"`
 	DueMs       int64         `json:"due_ms"`
 	RecordBytes int           `json:"record_bytes"`
+}
+
+// producerLine is a producer that was opened.
+type producerLine struct {
+	ID    uint64 `json:"id"`
+	Epoch uint32 `json:"epoch"`
+	Name  string `json:"name,omitempty"`
 }
 
 func describe(c *core.Control) controlLine {
@@ -70,6 +78,8 @@ func describe(c *core.Control) controlLine {
 		for _, m := range c.Carried {
 			l.Carried = append(l.Carried, carriedLine{m.ID, m.DueMs, len(m.Record)})
 		}
+	case core.ProducerOpened:
+		l.Producer = &producerLine{c.Producer.ID, c.Producer.Epoch, c.Producer.Name}
 	}
 	return l
 }
@@ -106,6 +116,9 @@ func (l *controlLine) text() string {
 	}
 	for _, m := range l.Carried {
 		fmt.Fprintf(&b, " %d of %d bytes;", m.ID, m.RecordBytes)
+	}
+	if p := l.Producer; p != nil {
+		fmt.Fprintf(&b, " %q, id %d, epoch %d", p.Name, p.ID, p.Epoch)
 	}
 	return b.String()
 }

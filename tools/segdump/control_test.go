@@ -42,13 +42,17 @@ func TestDescribeControl(t *testing.T) {
 			core.Control{Kind: core.DeferredCarried, Carried: []core.CarriedMessage{{ID: 2, Record: make([]byte, 12)}}},
 			"deferred carried 2 of 12 bytes;",
 		},
+		{
+			core.Control{Kind: core.ProducerOpened, Producer: core.ProducerOpening{ID: 9, Epoch: 2, Name: "p"}},
+			`producer opened "p", id 9, epoch 2`,
+		},
 	} {
 		l := describe(&x.c)
 		if got := l.text(); got != x.want {
 			t.Errorf("kind %d: %q, want %q", x.c.Kind, got, x.want)
 		}
 	}
-	for kind := core.ChannelCreated; kind <= core.DeferredCarried; kind++ {
+	for kind := core.ChannelCreated; kind <= core.ProducerOpened; kind++ {
 		if controlNames[kind] == "" {
 			t.Errorf("kind %d has no name", kind)
 		}

@@ -1,0 +1,343 @@
+package core
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+
+	"penstock/segment"
+)
+
+// A producer numbers its messages, separately in each partition. Its batches carry its id, its epoch and the number of
+// their first message (segment.Header). The fold remembers for each producer what comes next, and the last batches, so
+// that a batch which is sent again is recognized, and nothing is stored twice or left out:
+//
+//	batch that follows the last one                            stored
+//	one of the last ProducerWindow batches, unchanged          repeat: its first id is known
+//	anything else of the present epoch: a gap, an overlap      ErrSequence
+//	batch of an earlier epoch                                  ErrFenced
+//	batch of an unknown producer, or of an epoch yet unknown   ErrUnknownProducer
+//
+// A control entry opens a producer (ProducerOpened). A named producer keeps its id and its numbers when it is opened
+// again, and gets the next epoch: from that entry on, the log takes no batch of an earlier epoch. A producer without a
+// name is new each time. Only entries forget producers, at fixed places in the log, so that all replicas know the same.
+
+const (
+	// ProducerWindow is the number of batches of a producer that are recognized when they are sent again. A client has
+	// at most that many on their way to one partition.
+	ProducerWindow = 8
+	// MaxProducerCount bounds the producers that one partition knows. Opening another one forgets the anonymous one
+	// that was unused for the longest time. Named ones are not forgotten for that: see HasRoomForProducer.
+	MaxProducerCount = 4096
+	// ProducerAgeNs is the time, by the append times of the log, after which an unused producer is forgotten when
+	// another one is opened: 7 days.
+	ProducerAgeNs = 7 * 24 * 3600 * 1_000_000_000
+	// MaxProducerNameBytes is the longest name of a producer.
+	MaxProducerNameBytes = 255
+)
+
+// Reasons why a batch of a producer is not stored, tested with errors.Is.
+var (
+	// ErrFenced says that the batch is of an earlier epoch.
+	ErrFenced = errors.New("engine: the producer was opened again, by another program or after a restart, and this " +
+		"batch is of an earlier epoch; it was not stored")
+	// ErrSequence says that there is a gap or an overlap.
+	ErrSequence = errors.New("engine: the batch neither follows the producer's last one nor repeats one of the last " +
+		"few: there is a gap or an overlap; it was not stored")
+	// ErrUnknownProducer says that the state of the producer is not there, so nobody can tell whether the batch was
+	// stored before.
+	ErrUnknownProducer = errors.New("engine: the partition does not know the producer, because it was never opened " +
+		"there, or was forgotten; the batch was not stored, open the producer again")
+	// ErrTooManyProducers says that MaxProducerCount named producers exist.
+	ErrTooManyProducers = errors.New("engine: the partition knows as many named producers as it may (4096), and all of " +
+		"them were used in the last 7 days; nothing was changed")
+)
+
+// ProducerOpening is what an entry of kind ProducerOpened says.
+type ProducerOpening struct {
+	ID     uint64 // not 0
+	Epoch  uint32
+	TimeNs int64  // append time of the batch with the entry, ns since 1970
+	Name   string // at most MaxProducerNameBytes bytes; empty: anonymous
+
+	// Sequence is a result of FillOpening: the number of the producer's next message. It is not encoded.
+	Sequence uint32
+}
+
+// producer is the state of one producer. Its batches in last follow each other without a gap, and the newest ends
+// before next, so their first numbers are not kept.
+type producer struct {
+	id     uint64
+	epoch  uint32
+	next   uint32 // number of the next message; numbers wrap
+	usedNs int64  // append time of its newest batch, or of the entry that opened it
+	name   string
+	last   [ProducerWindow]producedBatch // the newest n batches of the epoch, oldest first
+	n      uint8
+}
+
+type producedBatch struct {
+	first segment.MsgID
+	count uint32
+}
+
+// producers are the producers that a fold knows.
+type producers struct {
+	all       []producer // sorted by id
+	nameBytes int64      // sum of the lengths of the names
+}
+
+// find returns the index of the producer, or where it would be.
+func (ps *producers) find(id uint64) (int, bool) {
+	lo, hi := 0, len(ps.all)
+	for lo < hi {
+		if mid := int(uint(lo+hi) / 2); ps.all[mid].id < id {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo, lo < len(ps.all) && ps.all[lo].id == id
+}
+
+// named returns the producer with this name, or nil. An empty name names none.
+func (ps *producers) named(name string) *producer {
+	if name == "" {
+		return nil
+	}
+	for i := range ps.all {
+		if ps.all[i].name == name {
+			return &ps.all[i]
+		}
+	}
+	return nil
+}
+
+// ProducerCount returns the number of producers that the fold knows.
+func (c *Cursors) ProducerCount() int { return len(c.producers.all) }
+
+// JudgeBatch decides about a batch that names a producer, before it is appended. If the batch repeats an earlier one,
+// repeat is true, and first is the id of the first message of that one, which is in the log and perhaps not committed
+// yet. Otherwise the batch must be appended if err is nil, and not if err says why.
+func (c *Cursors) JudgeBatch(h *segment.Header) (first segment.MsgID, repeat bool, err error) {
+	i, known := c.producers.find(h.ProducerID)
+	if !known {
+		return 0, false, ErrUnknownProducer
+	}
+	p := &c.producers.all[i]
+	switch {
+	case h.ProducerEpoch < p.epoch:
+		return 0, false, ErrFenced
+	case h.ProducerEpoch > p.epoch:
+		return 0, false, ErrUnknownProducer // the entry that began this epoch is lost
+	case h.BaseSequence == p.next:
+		return 0, false, nil
+	}
+	base := p.next
+	for j := int(p.n) - 1; j >= 0; j-- {
+		b := &p.last[j]
+		if base -= b.count; base == h.BaseSequence && b.count == h.Count {
+			return b.first, true, nil
+		}
+	}
+	return 0, false, ErrSequence
+}
+
+// PublishBatch folds a batch of messages. Delayed messages in it are folded by PublishDeferred.
+func (c *Cursors) PublishBatch(h *segment.Header) {
+	c.Publish(h.FirstID, h.Count)
+	if h.ProducerID == 0 {
+		return
+	}
+	i, known := c.producers.find(h.ProducerID)
+	if !known {
+		return
+	}
+	p := &c.producers.all[i]
+	if h.ProducerEpoch != p.epoch || h.BaseSequence != p.next {
+		return // no leader that knew the producer has stored this
+	}
+	if p.n == ProducerWindow {
+		copy(p.last[:], p.last[1:])
+		p.n--
+	}
+	p.last[p.n] = producedBatch{h.FirstID, h.Count}
+	p.n++
+	p.next += h.Count
+	p.usedNs = max(p.usedNs, h.Appended)
+}
+
+// HasRoomForProducer says whether a producer of this name may be opened now: it is known, or there is room, or one may
+// be forgotten that has no name or is too old.
+func (c *Cursors) HasRoomForProducer(name string, nowNs int64) bool {
+	ps := &c.producers
+	return len(ps.all) < MaxProducerCount || ps.named(name) != nil || slices.ContainsFunc(ps.all, func(p producer) bool {
+		return p.name == "" || p.isOld(nowNs)
+	})
+}
+
+func (p *producer) isOld(nowNs int64) bool { return p.usedNs < nowNs-ProducerAgeNs }
+
+// FillOpening completes o, which has the name, for an entry that is appended now: st is the state of the log before the
+// entry, nowNs the append time. A new producer's id is derived from all that, so that no other log and no earlier life
+// of this log has given it away.
+func (c *Cursors) FillOpening(o *ProducerOpening, st *segment.State, nowNs int64) {
+	o.TimeNs = nowNs
+	if p := c.producers.named(o.Name); p != nil {
+		o.ID, o.Epoch, o.Sequence = p.id, p.epoch+1, p.next
+		return
+	}
+	o.Epoch, o.Sequence = 1, 0
+	o.ID = mixed(mixed(mixed(uint64(nowNs))^uint64(st.Epoch)) ^ uint64(st.Next))
+	for _, known := c.producers.find(o.ID); known || o.ID == 0; _, known = c.producers.find(o.ID) {
+		o.ID++
+	}
+}
+
+// mixed spreads the bits of x: different arguments give different results.
+func mixed(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// open folds ProducerOpened.
+func (ps *producers) open(o *ProducerOpening) {
+	i, known := ps.find(o.ID)
+	if known {
+		if p := &ps.all[i]; o.Epoch > p.epoch {
+			*p = producer{id: p.id, epoch: o.Epoch, next: p.next, name: p.name, usedNs: max(p.usedNs, o.TimeNs)}
+		}
+	}
+	ps.all = slices.DeleteFunc(ps.all, func(p producer) bool {
+		old := p.isOld(o.TimeNs)
+		if old {
+			ps.nameBytes -= int64(len(p.name))
+		}
+		return old
+	})
+	if known {
+		return
+	}
+	if len(ps.all) >= MaxProducerCount {
+		ps.forgetOne()
+	}
+	i, _ = ps.find(o.ID)
+	ps.all = slices.Insert(ps.all, i, producer{id: o.ID, epoch: o.Epoch, usedNs: o.TimeNs, name: o.Name})
+	ps.nameBytes += int64(len(o.Name))
+}
+
+// forgetOne forgets the anonymous producer that was unused for the longest time. Without an anonymous one, which no
+// leader lets happen, it forgets a named one.
+func (ps *producers) forgetOne() {
+	oldest := 0
+	for i := range ps.all {
+		p, q := &ps.all[i], &ps.all[oldest]
+		if better := p.name == "" && q.name != ""; better || (p.name == "") == (q.name == "") && p.usedNs < q.usedNs {
+			oldest = i
+		}
+	}
+	ps.nameBytes -= int64(len(ps.all[oldest].name))
+	ps.all = slices.Delete(ps.all, oldest, oldest+1)
+}
+
+const (
+	// MaxProducerBytes is the most that one producer adds to a fold.
+	MaxProducerBytes = producerBytes + MaxProducerNameBytes
+
+	// producerBytes is the most that a producer without a name takes in a fold: id, epoch, next, time, two lengths, and
+	// ProducerWindow times a count and a difference of ids.
+	producerBytes    = 8 + 5 + 5 + 9 + 2 + ProducerWindow*(5+7)
+	minProducerBytes = 8 + 1 + 1 + 1 + 1 + 1
+
+	maxUint32 = 1<<32 - 1
+)
+
+// maxBytes bounds what append writes. It counts ProducerWindow batches for each producer, so that only opening one
+// raises it.
+func (ps *producers) maxBytes() int64 {
+	if len(ps.all) == 0 {
+		return 0
+	}
+	return 3 + int64(len(ps.all))*producerBytes + ps.nameBytes
+}
+
+// append writes the producers as FORMAT.md says.
+func (ps *producers) append(dst []byte) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(ps.all)))
+	for i := range ps.all {
+		p := &ps.all[i]
+		dst = binary.LittleEndian.AppendUint64(dst, p.id)
+		dst = binary.AppendUvarint(dst, uint64(p.epoch))
+		dst = binary.AppendUvarint(dst, uint64(p.next))
+		dst = binary.AppendUvarint(dst, uint64(p.usedNs))
+		dst = append(append(dst, byte(len(p.name))), p.name...)
+		dst = append(dst, p.n)
+		end := segment.MsgID(0)
+		for _, b := range p.last[:p.n] {
+			dst = binary.AppendUvarint(dst, uint64(b.count))
+			dst = binary.AppendUvarint(dst, uint64(b.first-end))
+			end = b.first + segment.MsgID(b.count)
+		}
+	}
+	return dst
+}
+
+// producers decodes the producers of a fold whose last message has the id before end.
+func (d *decoder) producers(end segment.MsgID) (ps producers) {
+	n := d.count(minProducerBytes)
+	if n > MaxProducerCount {
+		d.fail("too many producers")
+	}
+	for i := 0; i < n && d.bad == ""; i++ {
+		p := producer{id: d.u64(), epoch: uint32(d.atMost(maxUint32)), next: uint32(d.atMost(maxUint32))}
+		p.usedNs = int64(d.atMost(1<<63 - 1))
+		p.name = string(d.bytes(int(d.byte())))
+		if p.id == 0 || i > 0 && p.id <= ps.all[i-1].id {
+			d.fail("producers are not sorted by id")
+		}
+		if p.n = d.byte(); p.n > ProducerWindow {
+			d.fail("a producer has too many batches")
+			p.n = 0
+		}
+		last := segment.MsgID(0)
+		for j := range p.last[:p.n] {
+			b := &p.last[j]
+			b.count = uint32(d.atMost(maxUint32))
+			b.first = last + d.msgID()
+			if last = b.first + segment.MsgID(b.count); b.count == 0 || last > end {
+				d.fail("a producer's batch is empty or beyond the end of the log")
+			}
+		}
+		ps.all = append(ps.all, p)
+		ps.nameBytes += int64(len(p.name))
+	}
+	return ps
+}
+
+func (d *decoder) u64() uint64 {
+	if b := d.bytes(8); b != nil {
+		return binary.LittleEndian.Uint64(b)
+	}
+	return 0
+}
+
+// appendOpening writes the payload of ProducerOpened.
+func appendOpening(dst []byte, o *ProducerOpening) []byte {
+	if o.ID == 0 || o.TimeNs < 0 || len(o.Name) > MaxProducerNameBytes {
+		panic("BUG: a producer without an id, opened before 1970, or with too long a name")
+	}
+	dst = binary.LittleEndian.AppendUint64(dst, o.ID)
+	dst = binary.AppendUvarint(dst, uint64(o.Epoch))
+	dst = binary.AppendUvarint(dst, uint64(o.TimeNs))
+	return append(append(dst, byte(len(o.Name))), o.Name...)
+}
+
+func (d *decoder) opening() (o ProducerOpening) {
+	if o.ID = d.u64(); o.ID == 0 {
+		d.fail("a producer without an id")
+	}
+	o.Epoch, o.TimeNs = uint32(d.atMost(maxUint32)), int64(d.atMost(1<<63-1))
+	o.Name = string(d.bytes(int(d.byte())))
+	return o
+}

@@ -1,0 +1,65 @@
+package part
+
+import (
+	"penstock/batch"
+	"penstock/engine/base"
+	"penstock/engine/core"
+	"penstock/engine/inbox"
+	"penstock/segment"
+)
+
+// The fold decides about the batches of producers (core.Cursors.JudgeBatch), at the place where they would be
+// appended: it knows everything in the log by then, committed or not. After a crash, and on every other node, the fold
+// of the same log gives the same answers.
+
+// judge asks the fold about the first put of l, a sealed batch of a producer. It returns true if the batch must be
+// appended. Otherwise it takes the put out of l, and the put is answered: with the reason for which it is refused; or,
+// if it repeats a batch in the log, with the id of that batch, once that batch is committed. Replica.mu is held.
+func (c *committer) judge(pt *Partition, l *inbox.List) (wanted bool) {
+	h := &l.First().Special.Header
+	first, repeat, err := pt.fold.JudgeBatch(h)
+	switch {
+	case err != nil:
+		inbox.Answer(l.Pop(), err)
+	case repeat:
+		p := l.Pop()
+		p.First, p.Special.Repeat = batch.MakeID(pt.number, first), true
+		switch end := first + segment.MsgID(h.Count); {
+		case uint64(end) <= pt.visible.Load():
+			pt.replica.out.done.Push(p)
+		case !pt.replica.pending.join(end, p):
+			inbox.Answer(p, base.ErrUnknown)
+		}
+	default:
+		return true
+	}
+	return false
+}
+
+// join makes p wait for the commit of the messages below end, which are in the log. They are in a batch of the queue,
+// or were appended by an earlier leader, before the batch that begins the epoch: in both cases they are committed when
+// the first batch of the queue that ends at end or later is. join returns false if there is none, because this node has
+// just stopped to lead.
+func (q *pendingQueue) join(end segment.MsgID, p *inbox.Put) bool {
+	for i := range q.n {
+		if b := q.slot(i); b.nextID >= end {
+			b.puts.Push(p)
+			return true
+		}
+	}
+	return false
+}
+
+// refusesProducer returns why the entry that opens a producer must not be stored, or nil. The entry is alone in its
+// batch.
+func (c *committer) refusesProducer(pt *Partition, controls []core.Control) error {
+	if len(controls) != 1 || controls[0].Kind != core.ProducerOpened ||
+		pt.fold.HasRoomForProducer(controls[0].Producer.Name, c.stampNs(pt)) {
+		return nil
+	}
+	return core.ErrTooManyProducers
+}
+
+// ProducerStateFull says whether another producer would exceed the limit of the state of pt or of the node. Any
+// goroutine may call it.
+func (pt *Partition) ProducerStateFull() bool { return pt.exceedsState(core.MaxProducerBytes) }

@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"context"
+	"sync"
+
+	"penstock/engine/core"
+	"penstock/engine/inbox"
+)
+
+// Producer is what a producer of one partition puts into the headers of its batches.
+type Producer struct {
+	ID       uint64 // not 0
+	Epoch    uint32
+	Sequence uint32 // of the producer's next message; the first message of all has 0
+}
+
+// OpenProducer opens a producer of a partition that this node leads, and returns when that is on stable storage. A
+// producer with a name keeps its ID and its sequence when it is opened again, and gets a higher epoch: from then on
+// batches of earlier epochs are refused with ErrFenced. Without a name it is a new producer.
+//
+// A producer that was not used for 7 days may be forgotten, as may be the anonymous ones that were unused for the
+// longest time when there are more than 4096 in the partition. A named one then begins again with sequence 0.
+//
+// It returns ErrNoPartition, ErrProducerName, ErrProducerLevel, ErrTooManyProducers, ErrStateFull, ErrDeleted or
+// ErrNoLeader if nothing was changed. After any other error the producer may have been opened; open it again.
+func (t *Topic) OpenProducer(ctx context.Context, partition int, name string) (Producer, error) {
+	parts := t.partitions()
+	switch {
+	case partition < 0 || partition >= len(parts):
+		return Producer{}, ErrNoPartition
+	case len(name) > core.MaxProducerNameBytes:
+		return Producer{}, ErrProducerName
+	case t.e.Level() < core.ProducerOpened.Level():
+		return Producer{}, ErrProducerLevel
+	case t.shared.Deleted.Load():
+		return Producer{}, ErrDeleted
+	case parts[partition].ProducerStateFull():
+		return Producer{}, ErrStateFull
+	}
+	own := &inbox.Special{Controls: []core.Control{
+		{Kind: core.ProducerOpened, Producer: core.ProducerOpening{Name: name}},
+	}}
+	w, err := parts[partition].AppendControls(ctx, own)
+	if err == nil {
+		err = w.Result(t.e.host)
+	}
+	if err != nil {
+		return Producer{}, err
+	}
+	o := &own.Controls[0].Producer
+	return Producer{ID: o.ID, Epoch: o.Epoch, Sequence: o.Sequence}, nil
+}
+
+// sealedPut is a put of ProduceSealed.
+type sealedPut struct {
+	inbox.Put
+	own  inbox.Special
+	done func(ID, bool, error)
+}
+
+var sealedPuts = sync.Pool{New: func() any { return new(sealedPut) }}
+
+// ProduceSealed stores a batch as PublishSealed does, in a partition that this node leads; elsewhere it returns
+// ErrNoLeader, or done gets it, and nothing was stored. Unless ProduceSealed returns an error, done is called exactly
+// once, maybe before ProduceSealed returns, under the rules of PublishAsync; the batch is borrowed until then.
+//
+// A batch whose header names a producer (OpenProducer) must be of the producer's present epoch, and its BaseSequence
+// must be the number behind the producer's last message in the partition. If instead it repeats one of the producer's
+// last 8 batches (the same BaseSequence and Count), it is not stored again: done gets the id that it was stored with,
+// and duplicate is true, when that one is committed. Anything else is refused with ErrSequence, ErrFenced or
+// ErrUnknownProducer, and not stored. So after an error that leaves the outcome open (ErrUnknown, ErrDisk, ErrClosed),
+// sending the same batch again stores it exactly once.
+func (t *Topic) ProduceSealed(
+	partition int, batch []byte, done func(first ID, duplicate bool, err error),
+) error {
+	parts := t.partitions()
+	if partition < 0 || partition >= len(parts) {
+		return ErrNoPartition
+	}
+	p := sealedPuts.Get().(*sealedPut)
+	if p.Done == nil {
+		p.Done = p.onDone
+	}
+	p.own.Sealed, p.done = batch, done
+	p.Kind, p.Special, p.Forwarded = inbox.Sealed, &p.own, true
+	err := t.submit(context.Background(), &p.Put, parts[partition])
+	if err != nil {
+		p.free()
+	}
+	return err
+}
+
+// onDone hands the answer to the caller's done and frees the put.
+func (p *sealedPut) onDone(*inbox.Put) {
+	done, first, repeat, err := p.done, p.First, p.own.Repeat && p.Err == nil, p.Err
+	p.free()
+	done(first, repeat, err)
+}
+
+func (p *sealedPut) free() {
+	put := p.Done
+	*p = sealedPut{}
+	p.Done = put
+	sealedPuts.Put(p)
+}
