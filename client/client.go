@@ -63,7 +63,9 @@ func (c *Client) Partitions(ctx context.Context, topicName string) (int, error) 
 	if err := checkName("topic", topicName); err != nil {
 		return 0, err
 	}
-	c.view.want(topicName, false)
+	if err := c.view.want(topicName, false); err != nil {
+		return 0, err
+	}
 	defer c.view.unwant(topicName, false)
 	t, err := c.view.topic(ctx, topicName, false)
 	if err != nil {

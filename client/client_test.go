@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -470,41 +469,6 @@ func TestPartitions(t *testing.T) {
 	q := p.client.producer(t, "orders", ProducerOptions{Partition: func(*Message, int) int { return 4 }})
 	if _, err := q.ProduceSync(within(t), &Message{}); !errors.Is(err, ErrRefused) {
 		t.Errorf("partition 4 of 4: %v", err)
-	}
-}
-
-// A wrong token ends Dial at once; the right one is asked for at each connection.
-func TestToken(t *testing.T) {
-	cluster := newTestCluster(t, 1, func(c *testCluster) { c.token = "secret" })
-	o := testOptions()
-	o.Token = func(context.Context) (string, error) { return "guess", nil }
-	if _, err := Dial(within(t), []string{cluster.nodes[0].address}, o); !errors.Is(err, ErrUnauthorized) {
-		t.Errorf("a wrong token: %v", err)
-	}
-	asked := 0
-	client := cluster.dial(t, func(o *Options) {
-		o.Token = func(context.Context) (string, error) { asked++; return "secret", nil }
-	})
-	p := client.producer(t, "orders", ProducerOptions{})
-	cluster.cut(0)
-	if _, err := p.ProduceSync(within(t), &Message{}); err != nil {
-		t.Fatal(err)
-	}
-	if asked < 2 {
-		t.Errorf("the token was asked for %d times", asked)
-	}
-}
-
-// Without any node Dial ends with its context, and says what was tried.
-func TestDialFails(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	_, err := Dial(ctx, []string{"127.0.0.1:1"}, testOptions())
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("%v", err)
-	}
-	if _, err := Dial(ctx, nil, Options{}); err == nil {
-		t.Error("no seeds are enough")
 	}
 }
 

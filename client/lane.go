@@ -153,7 +153,7 @@ func (l *lane) answer(on *link, f *netproto.Received) bool {
 	case f.Status == netproto.StatusOK:
 		err = wire.ErrInvalid
 	default:
-		e.err = errorOf(f.Status, textOf(f.Payload))
+		e.err = errorOf(f.Status, textOf(f.Type, f.Payload))
 	}
 	if err != nil {
 		e.status, e.err = netproto.StatusUnknown, err

@@ -159,13 +159,14 @@ func (l *link) alive() bool { return l != nil && l.ctx.Err() == nil }
 // inquiry is a request with one answer that a goroutine waits for.
 type inquiry struct {
 	done    chan struct{}
+	typ     netproto.Type
 	status  netproto.Status
 	payload []byte
 	err     error
 }
 
 func (q *inquiry) answer(_ *link, f *netproto.Received) bool {
-	q.status, q.payload = f.Status, append([]byte(nil), f.Payload...)
+	q.typ, q.status, q.payload = f.Type, f.Status, append([]byte(nil), f.Payload...)
 	close(q.done)
 	return false
 }
@@ -190,13 +191,16 @@ func (l *link) ask(ctx context.Context, typ netproto.Type, payload []byte) ([]by
 		return nil, context.Cause(ctx)
 	}
 	if q.err == nil && q.status != netproto.StatusOK {
-		q.err = errorOf(q.status, textOf(q.payload))
+		q.err = errorOf(q.status, textOf(q.typ, q.payload))
 	}
 	return q.payload, q.err
 }
 
-// textOf is the text of an Outcome, or nothing.
-func textOf(payload []byte) string {
+// textOf is what the node says to people, in an Outcome or in a netproto.TypeError.
+func textOf(typ netproto.Type, payload []byte) string {
+	if typ == netproto.TypeError {
+		return string(payload[:min(len(payload), netproto.MaxTextBytes)])
+	}
 	var o wire.Outcome
 	if o.Decode(payload) != nil {
 		return ""

@@ -49,7 +49,9 @@ func (c *Client) Producer(ctx context.Context, topicName string, options Produce
 	if err != nil {
 		return nil, err
 	}
-	c.view.want(topicName, true)
+	if err := c.view.want(topicName, true); err != nil {
+		return nil, err
+	}
 	t, err := c.view.topic(ctx, topicName, true)
 	if err != nil {
 		c.view.unwant(topicName, true)

@@ -103,7 +103,9 @@ func (c *Client) Reader(ctx context.Context, topicName string, partition int, fr
 	if err := checkName("topic", topicName); err != nil {
 		return nil, err
 	}
-	c.view.want(topicName, false)
+	if err := c.view.want(topicName, false); err != nil {
+		return nil, err
+	}
 	t, err := c.view.topic(ctx, topicName, false)
 	if err == nil && (partition < 0 || partition >= len(t.leaders)) {
 		err = because(ErrNoTopic, fmt.Errorf("topic %s has %d partitions", topicName, len(t.leaders)))
@@ -452,6 +454,8 @@ func (s *stream) answer(_ *link, f *netproto.Received) bool {
 	s.reason = &ended{status: f.Status}
 	if f.Type == wire.TypeReadEnd {
 		_ = s.reason.Decode(f.Payload) // without the text the status says enough
+	} else {
+		s.reason.Text = textOf(f.Type, f.Payload)
 	}
 	return false
 }

@@ -230,7 +230,8 @@ func (n *testNode) Frames(c *netproto.Conn, frames []netproto.Received) error {
 
 func (n *testNode) frame(c *netproto.Conn, s *testSession, f *netproto.Received) error {
 	if f.Type != wire.TypeAuth && !s.known {
-		return netproto.ErrInvalid
+		n.refuse(c, f.Type+1, f.Request, netproto.StatusUnproven)
+		return nil
 	}
 	switch f.Type {
 	case wire.TypeAuth:

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -72,12 +73,16 @@ func (v *view) doubt() {
 	v.wake()
 }
 
-// want adds a user of a topic; unwant removes it.
-func (v *view) want(name string, create bool) {
+// want adds a user of a topic; unwant removes it. An error means that it was not added.
+func (v *view) want(name string, create bool) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	w := v.topics[name]
 	if w == nil {
+		if len(v.topics) >= wire.MaxTopicCount {
+			return fmt.Errorf("client: it uses %d topics, which is the most that one client can; close some, or dial another "+
+				"client", wire.MaxTopicCount)
+		}
 		w = new(wanted)
 		v.topics[name] = w
 	}
@@ -86,6 +91,7 @@ func (v *view) want(name string, create bool) {
 		w.made = false
 	}
 	v.wake()
+	return nil
 }
 
 func (v *view) unwant(name string, create bool) {
@@ -291,6 +297,9 @@ func (v *view) ask(l *link) error {
 			continue
 		}
 		p, err := l.ask(ctx, wire.TypeMetadata, m.AppendTo(nil))
+		if errors.Is(err, ErrUnauthorized) {
+			l.conn.Abort(err) // the token was good before; the next connection asks for a new one
+		}
 		if err != nil {
 			return err
 		}

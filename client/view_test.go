@@ -1,6 +1,7 @@
 package client
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/uuid"
@@ -28,7 +29,9 @@ func TestViewLearns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	v.want("orders", true)
+	if err := v.want("orders", true); err != nil {
+		t.Fatal(err)
+	}
 	if _, missing := v.wishes(); len(missing) != 1 {
 		t.Errorf("to be created: %v", missing)
 	}
@@ -55,6 +58,22 @@ func TestViewLearns(t *testing.T) {
 	}
 	if v.learn(from, []byte{1}, false) == nil {
 		t.Error("half a Metadata was taken")
+	}
+}
+
+// A client hears of a bounded number of topics.
+func TestTopicsAreBounded(t *testing.T) {
+	v := newView(&Client{})
+	for i := range wire.MaxTopicCount {
+		if err := v.want(fmt.Sprint(i), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if v.want("one more", false) == nil {
+		t.Error("one more was taken")
+	}
+	if err := v.want("7", true); err != nil {
+		t.Error(err)
 	}
 }
 

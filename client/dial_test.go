@@ -1,0 +1,138 @@
+package client
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"math/big"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A wrong token ends Dial at once; the right one is asked for at each connection.
+func TestToken(t *testing.T) {
+	cluster := newTestCluster(t, 1, func(c *testCluster) { c.token = "secret" })
+	o := testOptions()
+	o.Token = func(context.Context) (string, error) { return "guess", nil }
+	if _, err := Dial(within(t), []string{cluster.nodes[0].address}, o); !errors.Is(err, ErrUnauthorized) {
+		t.Errorf("a wrong token: %v", err)
+	}
+	asked := 0
+	client := cluster.dial(t, func(o *Options) {
+		o.Token = func(context.Context) (string, error) { asked++; return "secret", nil }
+	})
+	p := client.producer(t, "orders", ProducerOptions{})
+	cluster.cut(0)
+	if _, err := p.ProduceSync(within(t), &Message{}); err != nil {
+		t.Fatal(err)
+	}
+	if asked < 2 {
+		t.Errorf("the token was asked for %d times", asked)
+	}
+}
+
+// A token that is no longer good is replaced by the next one, on a new connection.
+func TestTokenIsReplaced(t *testing.T) {
+	cluster := newTestCluster(t, 1, func(c *testCluster) { c.token = "first" })
+	var now atomic.Value
+	now.Store("first")
+	client := cluster.dial(t, func(o *Options) {
+		o.Token = func(context.Context) (string, error) { return now.Load().(string), nil }
+	})
+	cluster.mu.Lock()
+	cluster.token = "second"
+	for _, s := range cluster.nodes[0].conns {
+		s.known = false
+	}
+	cluster.mu.Unlock()
+	if _, err := client.Producer(within(t), "orders", ProducerOptions{}); !errors.Is(err, ErrUnauthorized) {
+		t.Errorf("the first token: %v", err)
+	}
+	now.Store("second")
+	for {
+		p, err := client.Producer(within(t), "orders", ProducerOptions{})
+		if err == nil {
+			_, err = p.ProduceSync(within(t), &Message{})
+		}
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, ErrUnauthorized) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// With TLS the node's certificate is checked.
+func TestTLS(t *testing.T) {
+	pool, certificate := selfSigned(t)
+	cluster := newTestCluster(t, 1, func(c *testCluster) {
+		c.tls = &tls.Config{Certificates: []tls.Certificate{certificate}}
+	})
+	client := cluster.dial(t, func(o *Options) { o.TLS = &tls.Config{RootCAs: pool} })
+	p := client.producer(t, "orders", ProducerOptions{MaxBatchBytes: 64 << 10})
+	var o outcomes
+	for range 1000 {
+		p.Produce(within(t), &Message{Body: make([]byte, 1000)}, o.done)
+	}
+	if err := p.Close(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range o.errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	strange := testOptions()
+	strange.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
+	if _, err := Dial(ctx, []string{cluster.nodes[0].address}, strange); err == nil ||
+		!strings.Contains(err.Error(), "unknown authority") {
+		t.Errorf("a stranger's certificate: %v", err)
+	}
+}
+
+// selfSigned returns a certificate for 127.0.0.1, and a pool that trusts it.
+func selfSigned(t *testing.T) (*x509.CertPool, tls.Certificate) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(parsed)
+	return pool, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// Without any node Dial ends with its context, and says what was tried.
+func TestDialFails(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, err := Dial(ctx, []string{"127.0.0.1:1"}, testOptions())
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("%v", err)
+	}
+	if _, err := Dial(ctx, nil, Options{}); err == nil {
+		t.Error("no seeds are enough")
+	}
+}
