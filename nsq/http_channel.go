@@ -191,7 +191,7 @@ func startAt(from string) (to engine.SeekTo, err error) {
 	case "newest":
 		return engine.SeekTo{Kind: engine.SeekEnd}, nil
 	}
-	if to.ID, err = core.ParseID([]byte(from)); err == nil {
+	if to.ID, err = batch.ParseID([]byte(from)); err == nil {
 		to.Kind = engine.SeekID
 		return to, nil
 	}

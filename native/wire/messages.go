@@ -268,7 +268,7 @@ type Read struct {
 	Partition uint32
 	From      From
 	Value     int64
-	Credit    uint32 // bytes of batches that the leader may send; it goes on while any are left, so the last may exceed them
+	Credit    uint32 // bytes of batches that may be sent; the leader goes on while any are left
 }
 
 func (m *Read) code(c *coder) {
