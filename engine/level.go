@@ -16,7 +16,7 @@ import (
 // it does not know. A cluster has a level in its metadata.
 //
 //	level 1  until the first version that knows of levels
-//	level 2  versions without producers
+//	level 2  versions without producers, and without messages that are kept after they were confirmed
 //	level 3  this version
 //
 // A directory is raised before anything of the new level is written into it. Upgrade raises the directory of a single
