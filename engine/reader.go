@@ -138,6 +138,13 @@ func (r *Reader) Next(ctx context.Context, max int) (Stored, error) {
 	}
 }
 
+// Place returns the id of the first message that Next returns next, and the id of the partition's next message: if the
+// second is not larger, there is nothing to read now. The goroutine that calls Next may call it.
+func (r *Reader) Place() (next, newest ID) {
+	n := r.pt.Number()
+	return batch.MakeID(n, r.next), batch.MakeID(n, r.end())
+}
+
 // Close ends the reader; a Next that waits returns ErrClosed. What Next has returned must still be released.
 func (r *Reader) Close() {
 	r.closed.Store(true)

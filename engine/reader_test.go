@@ -198,6 +198,9 @@ func TestReaderStart(t *testing.T) {
 		"newest":         {engine.Start{Kind: engine.StartNewest}, 100},
 	} {
 		r := openReader(t, topic, 0, c.from)
+		if next, newest := r.Place(); next != c.want || newest != 100 {
+			t.Errorf("%s: the reader is at %v of %v", name, next, newest)
+		}
 		if c.want == 100 {
 			soon, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			if _, err := r.Next(soon, 1); !errors.Is(err, context.DeadlineExceeded) {

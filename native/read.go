@@ -174,6 +174,9 @@ func (r *reading) run(topic *engine.Topic) error {
 			if reader, err = topic.OpenReader(int(min(r.ask.Partition, math.MaxInt32)), from); err != nil {
 				return err
 			}
+			if err := r.sayEmpty(reader); err != nil {
+				return err
+			}
 		}
 		got, err := reader.Next(r.ctx, most)
 		if err != nil {
@@ -198,6 +201,22 @@ func (r *reading) run(topic *engine.Topic) error {
 			return err
 		}
 	}
+}
+
+// sayEmpty tells the client that there is nothing to read yet, which it could not know otherwise.
+func (r *reading) sayEmpty(reader *engine.Reader) error {
+	next, newest := reader.Place()
+	if newest > next {
+		return nil
+	}
+	head := wire.Records{Next: uint64(next), Newest: uint64(newest)}
+	err := r.s.conn.Send(r.ctx, &netproto.Frame{
+		Type: wire.TypeRecords, Flags: netproto.FlagSelfChecked, Request: r.request, Head: head.AppendTo(nil),
+	})
+	if err != nil {
+		return context.Canceled // the connection has ended, or the client has ended the reader
+	}
+	return nil
 }
 
 // send sends what was read. Its room was taken.

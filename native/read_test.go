@@ -170,6 +170,28 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// A reader that has nothing to read yet is told so at once, and then goes on.
+func TestReadOfNothing(t *testing.T) {
+	w := open(t, nil)
+	topic, ids := stock(t, w, 3)
+	end := uint64(ids[2]) + 1
+	for name, from := range map[string]wire.From{"newest": wire.FromNewest, "id": wire.FromID} {
+		t.Run(name, func(t *testing.T) {
+			c := w.dial()
+			c.t = t
+			r := c.read(&wire.Read{Topic: topic.ID(), From: from, Value: int64(end), Credit: 1 << 20})
+			if got := r.records(); len(got) != 0 || r.next != end || r.bytes != 0 {
+				t.Fatalf("%q of %d bytes, next %d, want %d", got, r.bytes, r.next, end)
+			}
+			if _, err := topic.Publish(t.Context(), []byte(name)); err != nil {
+				t.Fatal(err)
+			}
+			r.expect(name)
+			end++
+		})
+	}
+}
+
 // No more is sent than the client has credit for, but for the last batch; credit lets it go on; an end ends it.
 func TestReadCredit(t *testing.T) {
 	w := open(t, nil)
@@ -230,11 +252,11 @@ func TestReadEnds(t *testing.T) {
 	twice.end()
 	eventually(t, "no reader", func() bool { return w.s.readers.Load() == 0 })
 	for range 3 {
-		c.send(wire.TypeRead, newest)
+		c.read(newest).records()
 	}
 	c.refusal(c.send(wire.TypeRead, newest), wire.TypeReadEnd, netproto.StatusFull)
 	other := w.dial()
-	other.send(wire.TypeRead, newest)
+	other.read(newest).records()
 	eventually(t, "all readers", func() bool { return w.s.readers.Load() == 4 })
 	other.refusal(other.send(wire.TypeRead, newest), wire.TypeReadEnd, netproto.StatusFull)
 	if err := w.e.DeleteTopic(t.Context(), "orders"); err != nil {
