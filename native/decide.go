@@ -38,11 +38,13 @@ type request struct {
 
 // requests lists what clients may send. Any other type of clients is one of a later version.
 var requests = map[netproto.Type]request{
-	wire.TypeAuth:       {"auth", wire.TypeAuthAck},
-	wire.TypeMetadata:   {"metadata", wire.TypeMetadataReply},
-	wire.TypeRead:       {"read", wire.TypeReadEnd},
-	wire.TypeReadCredit: {"read_credit", 0},
-	wire.TypeReadEnd:    {"read_end", 0},
+	wire.TypeAuth:         {"auth", wire.TypeAuthAck},
+	wire.TypeMetadata:     {"metadata", wire.TypeMetadataReply},
+	wire.TypeOpenProducer: {"open_producer", wire.TypeProducer},
+	wire.TypeProduce:      {"produce", wire.TypeProduced},
+	wire.TypeRead:         {"read", wire.TypeReadEnd},
+	wire.TypeReadCredit:   {"read_credit", 0},
+	wire.TypeReadEnd:      {"read_end", 0},
 }
 
 // answers lists what only nodes send.
@@ -63,7 +65,9 @@ func decide(p phase, h *netproto.Header) decision {
 		return decision{ruling: end, text: "a request has no status"}
 	case !isRequest:
 		return decision{refuse, netproto.StatusRejected, "this version does not know a " + typeName(h.Type)}
-	case h.Flags&netproto.FlagSelfChecked != 0:
+	case h.Type == wire.TypeProduce && (h.Flags&netproto.FlagSelfChecked == 0 || h.HeadBytes < wire.ProduceBytes):
+		return decision{ruling: end, text: "a produce is self-checked, and has a head"}
+	case h.Type != wire.TypeProduce && h.Flags&netproto.FlagSelfChecked != 0:
 		return decision{ruling: end, text: "a " + typeName(h.Type) + " is not self-checked"}
 	case r.answer == 0 && p == unproven:
 		return decision{ruling: end, text: "a " + typeName(h.Type) + " without a reader"}

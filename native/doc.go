@@ -25,6 +25,12 @@
 // differ: the herald, one goroutine per Server, wakes the sessions after changes of the engine's topics and leaders, at
 // most once per heraldPause. A client that does not read its answers loses its own connection and nothing else.
 //
+// # Batches
+//
+// A Produce stays in the connection's receive buffer until the engine has answered it. The engine checks it, stores it
+// and calls produce.stored on a goroutine of its own, which sends the answer. The order of a producer's batches is that
+// of their frames: one goroutine passes all of a connection's batches to the engine.
+//
 // # Readers
 //
 // A Read opens a reader, which has a goroutine of its own (reading.run) and no state but its place: an engine.Reader.

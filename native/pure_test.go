@@ -37,6 +37,13 @@ func TestDecide(t *testing.T) {
 		{known, wire.TypeGoAway, 0, ok, end, 0},
 		{known, netproto.TypeError, 0, ok, end, 0},
 		{known, netproto.TypeForwardPut, 0, ok, end, 0},
+		{unproven, wire.TypeProduce, netproto.FlagSelfChecked, ok, refuse, netproto.StatusUnproven},
+		{unproven, wire.TypeOpenProducer, 0, ok, refuse, netproto.StatusUnproven},
+		{known, wire.TypeOpenProducer, 0, ok, serve, 0},
+		{known, wire.TypeProduce, netproto.FlagSelfChecked, ok, serve, 0},
+		{known, wire.TypeProduce, 0, ok, end, 0},
+		{known, wire.TypeProduced, 0, ok, end, 0},
+		{leaving, wire.TypeProduce, netproto.FlagSelfChecked, ok, refuse, netproto.StatusClosed},
 		{unproven, wire.TypeRead, 0, ok, refuse, netproto.StatusUnproven},
 		{unproven, wire.TypeReadCredit, 0, ok, end, 0},
 		{unproven, wire.TypeReadEnd, 0, ok, end, 0},
@@ -49,7 +56,11 @@ func TestDecide(t *testing.T) {
 		{leaving, wire.TypeMetadata, 0, ok, refuse, netproto.StatusClosed},
 		{leaving, wire.TypeAuth, 0, ok, refuse, netproto.StatusClosed},
 	} {
-		d := decide(x.phase, &netproto.Header{Type: x.typ, Flags: x.flags, Status: x.status})
+		h := netproto.Header{Type: x.typ, Flags: x.flags, Status: x.status}
+		if x.flags != 0 {
+			h.HeadBytes = wire.ProduceBytes
+		}
+		d := decide(x.phase, &h)
 		if d.ruling != x.want || d.status != x.answer || (d.text == "") != (x.want == serve) {
 			t.Errorf("%v in phase %d with flags %v and status %v: %+v", x.typ, x.phase, x.flags, x.status, d)
 		}
@@ -82,6 +93,9 @@ func TestStatusOf(t *testing.T) {
 		nil:                          netproto.StatusOK,
 		engine.ErrNoLeader:           netproto.StatusNotLeader,
 		engine.ErrQuota:              netproto.StatusFull,
+		engine.ErrFenced:             netproto.StatusOldEpoch,
+		engine.ErrSequence:           netproto.StatusGap,
+		engine.ErrUnknownProducer:    netproto.StatusDiverged,
 		engine.ErrNoQuorum:           netproto.StatusOverloaded,
 		engine.ErrUnknown:            netproto.StatusUnknown,
 		engine.ErrClosed:             netproto.StatusUnknown, // it may have been stored

@@ -140,8 +140,9 @@ func TestStrangers(t *testing.T) {
 	known.login("shop")
 	known.ask(false, many...) // no limit any more
 	var crowd []*client
-	for range 4 {
+	for i := range 4 {
 		crowd = append(crowd, w.dial())
+		eventually(t, "the server to know it", func() bool { return w.s.Meter().Strangers == min(i+1, 3) })
 	}
 	crowd[0].refusal(0, netproto.TypeError, netproto.StatusUnproven)
 	crowd[0].end()

@@ -25,7 +25,11 @@ var errUnread = errors.New("native: the client does not read its answers")
 type task struct {
 	request uint64
 	bytes   int // that it takes of the limits
-	message any // the decoded payload
+	message any // the decoded payload; nil: a Produce
+
+	produce wire.Produce
+	batch   []byte // in buf
+	buf     *netproto.RecvBuf
 }
 
 // session is one connection and what its client has asked for. The connection's reader calls Frames, and the goroutine
@@ -162,12 +166,19 @@ func (s *session) take(f *netproto.Received) error {
 }
 
 func (t *task) decode(f *netproto.Received) error {
+	if f.Type == wire.TypeProduce {
+		t.batch, t.buf = f.Payload[f.CheckedBytes():], f.Buf
+		t.bytes = len(t.batch)
+		return t.produce.Decode(f.Payload)
+	}
 	var m interface{ Decode([]byte) error }
 	switch f.Type {
 	case wire.TypeAuth:
 		m = new(wire.Auth)
 	case wire.TypeMetadata:
 		m = new(wire.MetadataRequest)
+	case wire.TypeOpenProducer:
+		m = new(wire.OpenProducer)
 	case wire.TypeRead:
 		m = new(wire.Read)
 	case wire.TypeReadCredit:
@@ -191,6 +202,7 @@ func (s *session) push(t task) bool {
 	s.mu.Lock()
 	fits := s.load.fits(t.bytes, limits{o.MaxConnInFlightCount, o.MaxConnInFlightBytes})
 	if fits {
+		t.buf.Retain()
 		s.load.count++
 		s.load.bytes += t.bytes
 		s.inbox = append(s.inbox, t)
@@ -204,6 +216,7 @@ func (s *session) push(t task) bool {
 
 // done gives back what a request took of the limits.
 func (s *session) done(t *task) {
+	t.buf.Release()
 	s.srv.inFlight.Add(-int64(t.bytes))
 	s.mu.Lock()
 	s.load.count--
@@ -260,12 +273,18 @@ func (s *session) drop() {
 }
 
 func (s *session) serve(t *task) {
+	if t.message == nil {
+		s.serveProduce(t)
+		return
+	}
 	defer s.done(t)
 	switch m := t.message.(type) {
 	case *wire.Auth:
 		s.authenticate(t.request, m)
 	case *wire.MetadataRequest:
 		s.serveMetadata(t.request, m)
+	case *wire.OpenProducer:
+		s.serveOpenProducer(t.request, m)
 	case *wire.Read:
 		s.serveRead(t.request, m)
 	}

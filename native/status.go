@@ -15,11 +15,14 @@ var statuses = []struct {
 	status netproto.Status
 	errs   []error
 }{
+	{netproto.StatusOldEpoch, []error{engine.ErrFenced}},
+	{netproto.StatusGap, []error{engine.ErrSequence}},
+	{netproto.StatusDiverged, []error{engine.ErrUnknownProducer}},
 	{netproto.StatusUnproven, []error{errRevoked}},
 	{netproto.StatusNotLeader, []error{engine.ErrNoLeader, engine.ErrMoved, engine.ErrDeleted}},
 	{netproto.StatusFull, []error{
 		engine.ErrOverloaded, engine.ErrDeadline, engine.ErrNoSpace, engine.ErrQuota, engine.ErrStateFull,
-		engine.ErrTooManyTopics,
+		engine.ErrTooManyTopics, engine.ErrTooManyProducers,
 	}},
 	{netproto.StatusOverloaded, []error{engine.ErrNoQuorum, meta.ErrTooFewNodes, meta.ErrUnavailable}},
 	{netproto.StatusClosed, []error{context.Canceled}},
@@ -27,6 +30,7 @@ var statuses = []struct {
 	{netproto.StatusRejected, []error{
 		engine.ErrTopicName, engine.ErrNoTopic, engine.ErrAutoCreateOff, engine.ErrTopicOptions, engine.ErrEmptyMessage,
 		engine.ErrDeferTooLong, engine.ErrHeaders, engine.ErrNoPartition, engine.ErrStart,
+		engine.ErrProducerName, engine.ErrProducerLevel, errBatch,
 	}},
 	{netproto.StatusUnknown, []error{engine.ErrUnknown, engine.ErrDisk, engine.ErrDiskHung, engine.ErrClosed}},
 }
