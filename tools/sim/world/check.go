@@ -189,6 +189,9 @@ func (w *World) whole() string {
 		return fmt.Sprintf("%d messages have no answer, the first is value %d of topic %s, published on %s at %.3f",
 			len(list), list[0], v.topic.name, v.by.name, float64(v.submitted)/1e6)
 	}
+	if why := w.unsure(); why != "" {
+		return why
+	}
 	for _, t := range w.topics {
 		if !t.ready {
 			return "topic " + t.name + " was never made"
@@ -345,6 +348,7 @@ func (w *World) checkEnd() {
 		}
 	}
 	w.checkRedriven()
+	w.checkProduced(logs)
 }
 
 // checkCopies demands that the copies of a partition are the same, byte for byte, where they overlap.

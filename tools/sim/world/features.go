@@ -34,6 +34,7 @@ const (
 	FeatureIdle     // producers rest: commit logs write marks, idle disks are asked
 	// replicas per topic change, several racks are rebalanced, leaderships are transferred; with FeatureCluster
 	FeaturePlacement
+	FeatureProducers // programs number their messages and send batches again until the answer is sure
 )
 
 // grayDefault are the gray failures that seeds draw by themselves, and how often. A new one comes last: then the draws
@@ -61,7 +62,7 @@ var Features = map[string]Feature{
 	"slow": FeatureSlow, "hung": FeatureHung, "errors": FeatureErrors, "rot": FeatureRot, "clocks": FeatureClocks,
 	"strict": FeatureStrict,
 	"bound":  FeatureBound, "idle": FeatureIdle, "levels": FeatureLevels, "cluster": FeatureCluster,
-	"placement": FeaturePlacement,
+	"placement": FeaturePlacement, "producers": FeatureProducers,
 }
 
 // String lists the names, in order.
@@ -117,6 +118,7 @@ func (w *World) drawFeatures() {
 		}
 		w.drawGray()
 		w.drawPlacement()
+		w.drawProducers()
 	}
 	if w.has(FeaturePlacement) {
 		w.features |= FeatureCluster

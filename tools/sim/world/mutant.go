@@ -36,6 +36,7 @@ const (
 	MutantSameReplicas         // the store says that a topic has other replicas now, and keeps the old number
 	MutantDeafPause            // the store says that a rebalance has paused, and does not keep that
 	MutantDeafOrder            // leaders do not know whom an operator prefers
+	MutantNameless             // programs leave the producer out of their batches
 	MutantHasty                // the store removes a node that has replicas: others take its place in the ISR
 )
 
@@ -51,4 +52,5 @@ var Mutants = map[string]Mutant{
 	"other-filter": MutantOtherFilter, "lost-letters": MutantLostLetters,
 	"wrong-rack": MutantWrongRack, "many-moves": MutantManyMoves, "hasty-shrink": MutantHastyShrink,
 	"same-replicas": MutantSameReplicas, "deaf-pause": MutantDeafPause, "deaf-order": MutantDeafOrder,
+	"nameless": MutantNameless,
 }

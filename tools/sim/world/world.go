@@ -64,6 +64,7 @@ type World struct {
 	dead      []*topicModel             // their dead letters, in the same order
 	models    map[uuid.UUID]*topicModel // all that the store has made
 	removal   *removal                  // of a node, while it goes on
+	producers producers
 	faults    bool
 	loaded    bool // the workload goes on
 	book      book
@@ -79,6 +80,7 @@ type Stats struct {
 	Deleted, Remade, Expanded, Removed, Returned, Unwanted, Sampled, Redriven                 int
 	Slow, Hung, Failing, Rotten, Replaced, ClockSteps, Bound, Raised, Compacted, LostLeases   int
 	RottenAtRest, Forced, Poisoned, Resized, Shrunk, Evened, Ordered, Transferred             int
+	Opened, Repeats                                                                           int
 	Virtual                                                                                   time.Duration
 }
 
@@ -101,6 +103,7 @@ func (s *Stats) fields() []*int {
 		&s.Deleted, &s.Remade, &s.Expanded, &s.Removed, &s.Returned, &s.Unwanted, &s.Sampled, &s.Redriven,
 		&s.Slow, &s.Hung, &s.Failing, &s.Rotten, &s.Replaced, &s.ClockSteps, &s.Bound, &s.Raised, &s.Compacted, &s.LostLeases,
 		&s.RottenAtRest, &s.Forced, &s.Poisoned, &s.Resized, &s.Shrunk, &s.Evened, &s.Ordered, &s.Transferred,
+		&s.Opened, &s.Repeats,
 	}
 }
 
@@ -249,6 +252,7 @@ func (w *World) build() {
 	w.startWorkload()
 	w.startGray()
 	w.startPlacement()
+	w.startProducers()
 	if w.has(FeatureMoves) {
 		w.every(w.extra.operateEvery, func() {
 			if w.faults {

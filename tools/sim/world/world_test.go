@@ -138,6 +138,28 @@ func TestPlacement(t *testing.T) {
 	}
 }
 
+// Producers that send batches again until the answer is sure, through failovers, moves, deletions, wiped disks and an
+// upgrade: each message is stored at most once, in order, and where its producer was told.
+//
+// B17, B19, B22, B81.
+func TestProducers(t *testing.T) {
+	var seeds []uint64
+	for seed := range uint64(60) {
+		seeds = append(seeds, seed)
+	}
+	sum := runAll(t, Config{Features: FeatureProducers}, seeds)
+	for _, more := range []Feature{
+		FeatureMoves | FeatureNodes | FeatureTopics | FeatureHung, FeatureLevels | FeatureCluster,
+		FeatureSettings | FeatureChannels | FeatureRemote | FeatureSlow,
+	} {
+		one := runAll(t, Config{Features: FeatureProducers | more}, seeds[:20])
+		sum.Add(&one)
+	}
+	if sum.Opened < 200 || sum.Repeats < 500 {
+		t.Errorf("producers were opened %d times, batches repeated %d times", sum.Opened, sum.Repeats)
+	}
+}
+
 // Every seed that has found something is run for ever.
 func TestRegressions(t *testing.T) {
 	f, err := os.Open("testdata/seeds.txt")
@@ -223,6 +245,7 @@ var liesOf = []struct {
 	{"same-replicas", FeaturePlacement, 20},
 	{"deaf-pause", FeaturePlacement, 60},
 	{"deaf-order", FeaturePlacement, 20},
+	{"nameless", FeatureProducers, 20},
 	{"no-probes", FeatureIdle | FeatureHung | FeatureMoves, 150},
 }
 
