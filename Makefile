@@ -90,7 +90,7 @@ metrics-test: ## check the boards and alert rules in deploy with a real Promethe
 rename: ## give the module another path, everywhere in the tree (MODULE=example.org/team/penstock)
 	go run ./tools/rename $(MODULE)
 
-golden: ## write the golden data directories anew, those of level 1 by the last version before feature levels
+golden: ## write the golden data directories anew, each level by the last version that had it (LEVELS="1 2 3")
 	tools/golden.sh
 
 clients: ## run clients of others (nsqio's utilities, nsqadmin, nsqjs) against a node and a cluster; needs npm
