@@ -1,3 +1,5 @@
+//go:build linux
+
 package client_test
 
 import (
@@ -5,16 +7,51 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"net"
+	"os"
 	"time"
 
 	"penstock/client"
+	"penstock/engine"
+	"penstock/native"
 )
 
-// Publish a few messages and wait until they are stored.
+// exampleNode starts a node for an example. Programs use the address of a node that runs elsewhere.
+func exampleNode() (address string, stop func()) {
+	dir, err := os.MkdirTemp("", "example-")
+	if err != nil {
+		log.Fatal(err)
+	}
+	e, err := engine.Open(context.Background(), engine.Options{DataPath: dir, Logger: quiet})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	s, err := native.Listen(e, native.Options{Listener: ln, Logger: quiet})
+	if err != nil {
+		log.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve() }()
+	return ln.Addr().String(), func() {
+		err := errors.Join(s.Shutdown(context.Background()), <-served, e.Close(), os.RemoveAll(dir))
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+}
+
+// Publish a few messages, and wait until they are stored.
 func Example() {
+	address, stop := exampleNode()
+	defer stop()
+
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	c, err := client.Dial(ctx, []string{"127.0.0.1:4250"}, client.Options{})
+	c, err := client.Dial(ctx, []string{address}, client.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -23,54 +60,86 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	for i := range 1000 {
+	for i := range 3 {
 		m := &client.Message{Key: []byte("customer 7"), Body: fmt.Appendf(nil, "order %d", i)}
 		p.Produce(ctx, m, func(m *client.Message, id client.ID, err error) {
 			if err != nil {
-				log.Printf("order %s: %v", m.Body, err) // m's bytes are still those that were produced
+				log.Printf("%s: %v", m.Body, err)
+				return
 			}
+			fmt.Printf("%s is stored as message %d of partition %d\n", m.Body, id.MsgID(), id.Partition())
 		})
 	}
 	if err := p.Close(ctx); err != nil {
 		log.Fatal(err)
 	}
+	// Output:
+	// order 0 is stored as message 0 of partition 0
+	// order 1 is stored as message 1 of partition 0
+	// order 2 is stored as message 2 of partition 0
 }
 
-// Import the lines of a file. Run again after a crash, it goes on behind the last line that is stored.
+// Import a list of lines. Run again after a crash, it goes on behind the last line that is stored, and stores each line
+// once.
 func ExampleProducer_LastSequence() {
-	ctx := context.Background()
-	c, err := client.Dial(ctx, []string{"127.0.0.1:4250"}, client.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer c.Close()
-	p, err := c.Producer(ctx, "lines", client.ProducerOptions{
-		Name: "import of 2026", Partition: func(*client.Message, int) int { return 0 },
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	lines := []string{"first", "second", "third"}
-	if last, ok := p.LastSequence(0); ok {
-		lines = lines[min(int(last)+1, len(lines)):]
-	}
-	for _, line := range lines {
-		if _, err := p.ProduceSync(ctx, &client.Message{Body: []byte(line)}); err != nil {
-			log.Fatal(err) // after ErrUnknown, too: the next run asks which line was the last
+	address, stop := exampleNode()
+	defer stop()
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	importLines := func(lines ...string) {
+		c, err := client.Dial(ctx, []string{address}, client.Options{})
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer c.Close()
+		p, err := c.Producer(ctx, "lines", client.ProducerOptions{
+			Name: "import", Partition: func(*client.Message, int) int { return 0 }, StopAtFailure: true,
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+		if last, ok := p.LastSequence(0); ok {
+			lines = lines[min(int(last)+1, len(lines)):]
+		}
+		fmt.Printf("to import: %q\n", lines)
+		for _, line := range lines {
+			if _, err := p.ProduceSync(ctx, &client.Message{Body: []byte(line)}); err != nil {
+				log.Fatal(err) // after ErrUnknown, too: the next run asks which line was the last
+			}
 		}
 	}
+	importLines("first", "second")
+	importLines("first", "second", "third")
+	// Output:
+	// to import: ["first" "second"]
+	// to import: ["third"]
 }
 
-// Read a partition from a stored position on. Storing the position together with what was made of the message, in one
-// transaction, counts each message exactly once.
+// Read a partition from a stored position on. If the position is stored together with what was made of the messages, in
+// one transaction, each message counts exactly once.
 func ExampleClient_Reader() {
-	ctx := context.Background()
-	c, err := client.Dial(ctx, []string{"127.0.0.1:4250"}, client.Options{})
+	address, stop := exampleNode()
+	defer stop()
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := client.Dial(ctx, []string{address}, client.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer c.Close()
-	var position client.ID // as stored by the run before; 0: none
+	p, err := c.Producer(ctx, "orders", client.ProducerOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for i := range 5 {
+		if _, err := p.ProduceSync(ctx, &client.Message{Body: fmt.Appendf(nil, "order %d", i)}); err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	position := client.ID(3) // as stored by the run before
 	r, err := c.Reader(ctx, "orders", 0, client.FromID(position))
 	if err != nil {
 		log.Fatal(err)
@@ -86,7 +155,13 @@ func ExampleClient_Reader() {
 		case err != nil:
 			log.Fatal(err)
 		}
-		next, _ := r.Position()
-		fmt.Printf("%s; go on at %v\n", m.Body, next)
+		position, _ = r.Position()
+		fmt.Printf("%s; the next one is message %d\n", m.Body, position.MsgID())
+		if newest, ok := r.Newest(); ok && position >= newest {
+			break
+		}
 	}
+	// Output:
+	// order 3; the next one is message 4
+	// order 4; the next one is message 5
 }
