@@ -117,9 +117,9 @@ func (r *rawLoop) run() error {
 }
 
 // BenchmarkPublishBesideRaw alternates rounds of the engine and of the raw loop, with the same producers, and
-// reports the medians and the ratio: this machine's speed drifts, the ratio does not. Both are measured on the device as
-// it is, and on one whose durable writes take at least slowCommit. With TMPDIR on a memory file system the write takes
-// microseconds, and the ratio compares processor time.
+// reports the medians and the ratio: this machine's speed drifts, the ratio does not. Both are measured on the device
+// as it is, and on one whose durable writes take at least slowCommit. With TMPDIR on a memory file system the write
+// takes microseconds, and the ratio compares processor time.
 func BenchmarkPublishBesideRaw(b *testing.B) {
 	for _, commit := range []time.Duration{0, slowCommit} {
 		for _, producers := range []int{1, 64, 512} {

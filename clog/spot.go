@@ -28,8 +28,8 @@ func (l *Log) StepOnSpot() bool {
 // StepBeside is StepOnSpot for an ordinary goroutine that has nothing to do but the log's work while groups are small.
 // It waits for the lock, and so may hang as long as the disk does.
 //
-// The driving goroutine of a ring is bound to a thread. Each time it lets others run, or is woken, the processor changes
-// threads twice, which costs more than a fast device's write. An ordinary goroutine costs a fraction of that.
+// The driving goroutine of a ring is bound to a thread. Each time it lets others run, or is woken, the processor
+// changes threads twice, which costs more than a fast device's write. An ordinary goroutine costs a fraction of that.
 func (l *Log) StepBeside() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -215,8 +215,9 @@ func TestWriteOnSpotFails(t *testing.T) {
 	closeLog(t, l)
 }
 
-// TestStepBeside checks that StepBeside waits for the lock, makes what waits durable before it returns, and does nothing
-// once the log is to stop: then the log's own goroutine writes the rest. CanLeave says beforehand which of the two holds.
+// TestStepBeside checks that StepBeside waits for the lock, makes what waits durable before it returns, and does
+// nothing once the log is to stop: then the log's own goroutine writes the rest. CanLeave says beforehand which of the
+// two holds.
 func TestStepBeside(t *testing.T) {
 	_, m, l, ran := spotLog(t)
 	beside := 0

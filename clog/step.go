@@ -12,8 +12,8 @@ import (
 const maxTurns = 2 * MaxInFlight
 
 // Step does one round of work: it submits groups while there are records, a slot, a buffer and file space, then
-// collects completions, reports groups in order, and submits again. If there was nothing to do and block is set, Step sleeps until a
-// completion or Wake. After a failure it always returns that same error.
+// collects completions, reports groups in order, and submits again. If there was nothing to do and block is set, Step
+// sleeps until a completion or Wake. After a failure it always returns that same error.
 func (l *Log) Step(block bool) (progress bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

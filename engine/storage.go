@@ -50,7 +50,7 @@ type StorageStats struct {
 	Overloaded     uint64 `json:"puts_refused_overloaded"` // see ErrOverloaded
 	SegmentBytes   uint64 `json:"segment_bytes"`           // written to segments
 	SegmentSyncs   uint64 `json:"segment_syncs"`           // fdatasync calls on segment files
-	OpenSegments   int    `json:"open_segments"`           // partitions with open segment files; see Options.MaxOpenSegments
+	OpenSegments   int    `json:"open_segments"`           // partitions with open segment files; Options.MaxOpenSegments
 	MappedSegments int    `json:"mapped_segments"`         // see Options.MaxMappedSegments
 	TrimmedBytes   uint64 `json:"retention_removed_bytes"` // removed by retention
 	ISRChanges     uint64 `json:"isr_changes"`             // changes of the ISR that leaders on this node proposed

@@ -22,8 +22,8 @@ const (
 // Serve accepts connections from ln: at most maxConnCount at a time, of which at most MaxHandshakeCount are in their
 // handshake. Further connections get StatusOverloaded. When ctx ends, Serve closes ln, closes all connections in order,
 // and returns nil after they have ended. An error means that the listener broke; in that case, too, all connections
-// have ended. failed, if not nil, is called with the reason when a connection is refused or its handshake fails; several
-// goroutines may call it at once, and it must not block.
+// have ended. failed, if not nil, is called with the reason when a connection is refused or its handshake fails;
+// several goroutines may call it at once, and it must not block.
 func Serve(
 	ctx context.Context, ln net.Listener, options Options, maxConnCount int, failed func(remote net.Addr, err error),
 ) error {

@@ -13,8 +13,8 @@ type opened struct {
 
 func (o *opened) Opened(c *Conn) { o.conn <- c }
 
-// Until Trust is called, the peer may send only so many bytes; the frame that exceeds them is not delivered. The Handler
-// is that of the connection, and hears of it first.
+// Until Trust is called, the peer may send only so many bytes; the frame that exceeds them is not delivered. The
+// Handler is that of the connection, and hears of it first.
 func TestStrangerBytes(t *testing.T) {
 	for _, trusted := range []bool{false, true} {
 		got := make(chan int, 16)

@@ -10,8 +10,8 @@ import (
 )
 
 // listenNative makes the server of native clients, unless it is off. They use the certificates, tokens and audit of
-// NSQ's clients, and topics are created for them in the same way. Once there is a certificate, they must use TLS: unlike
-// NSQ's protocol, theirs has no step from plain to TLS.
+// NSQ's clients, and topics are created for them in the same way. Once there is a certificate, they must use TLS:
+// unlike NSQ's protocol, theirs has no step from plain to TLS.
 func (s *Server) listenNative() error {
 	if s.opts.NativeAddress == Off {
 		return nil

@@ -59,8 +59,8 @@ func (m *Mappings) add(l *Log, n int) {
 	}
 }
 
-// shed unmaps idle segments if more are mapped than may be, until only three quarters of the bound are. The caller holds
-// no lock of a log.
+// shed unmaps idle segments if more are mapped than may be, until only three quarters of the bound are. The caller
+// holds no lock of a log.
 func (m *Mappings) shed() {
 	victims := m.victims()
 	for i := 0; i < len(victims) && m.Count() > m.max*3/4; i++ {

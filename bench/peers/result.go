@@ -129,8 +129,8 @@ func p50(d *done) float64  { return d.P50 }
 func p99(d *done) float64  { return d.P99 }
 
 // ratios compares a peer with its base, round by round, so that each ratio has two runs of the same round of the same
-// call. A ratio above 1 says that the base is faster: it has more messages a second, or, if the work is paced, a shorter
-// latency.
+// call. A ratio above 1 says that the base is faster: it has more messages a second, or, if the work is paced, a
+// shorter latency.
 func (r *report) ratios(p *peer, w *work, number func(*done) float64) []float64 {
 	var all []float64
 	bases := r.of(p.Base, w.Name)

@@ -7,10 +7,10 @@
 //	        └───────────────── forwarder: one thread ───────────────┘
 //
 // The devices carry what a network card with segmentation offload takes: up to 64 KiB of TCP at once, with its checksum
-// left to the card (TUN's virtio header). So the forwarder copies few large pieces and computes no checksums. Its thread
-// has a real-time priority, so that it forwards on time while the nodes use all processors. It sleeps in ppoll until a
-// packet arrives or is due, so it uses no processor time while nothing is sent. Measure returns what the relay itself
-// adds to a round trip.
+// left to the card (TUN's virtio header). So the forwarder copies few large pieces and computes no checksums. Its
+// thread has a real-time priority, so that it forwards on time while the nodes use all processors. It sleeps in ppoll
+// until a packet arrives or is due, so it uses no processor time while nothing is sent. Measure returns what the relay
+// itself adds to a round trip.
 //
 // A namespace has no name: it lasts as long as the relay or a process in it. The devices end with the relay's files. So
 // nothing is left behind, whichever way the process ends.

@@ -57,7 +57,8 @@ func devClusterCommand() *cobra.Command {
 		Long: "Run a cluster on this machine, for development and tests. The nodes are called n1, n2 and so on. Each has\n" +
 			"its data in <data-path>/<node> and its log in <data-path>/<node>.log. Its ports on the loopback interface\n" +
 			"begin at base-port for n1, base-port+10 for n2 and so on: the first port is for NSQ, HTTP +1, lookup +2,\n" +
-			"native clients +3, connections between nodes +4; on the nodes that hold the metadata also etcd members +5, etcd clients +6.\n" +
+			"native clients +3, connections between nodes +4; on the nodes that hold the metadata also\n" +
+			"etcd members +5, etcd clients +6.\n" +
 			"When a node is ready, a line about it is printed: text on a terminal, otherwise JSON. Run `engine` with the\n" +
 			"args in the JSON to start that node again by hand.\n\n" +
 			"The nodes share the secret in <data-path>/cluster.secret, which is made at the first start, unless the flags\n" +

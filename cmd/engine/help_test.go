@@ -167,7 +167,9 @@ func terminal(t *testing.T) (tty *os.File, next func() string) {
 
 // O17: on a terminal dev-cluster prints text for people, with every address that it names being listened on.
 func TestDevClusterOnATerminal(t *testing.T) {
-	n := &devNode{Node: "n1", NSQ: "127.0.0.1:1", HTTP: "127.0.0.1:2", Lookup: "127.0.0.1:3", Native: "127.0.0.1:4", logName: "n1.log"}
+	n := &devNode{
+		Node: "n1", NSQ: "127.0.0.1:1", HTTP: "127.0.0.1:2", Lookup: "127.0.0.1:3", Native: "127.0.0.1:4", logName: "n1.log",
+	}
 	for _, asJSON := range []bool{false, true} {
 		tty, next := terminal(t) // one each: it may pass on what is written to it in pieces
 		if !isTerminal(tty) || widthOf(tty) != 100 {

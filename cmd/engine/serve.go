@@ -125,7 +125,8 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	defer reloadOn(hangups, server, part, logger)()
 	logger.Info("ready", "nsq", addressText(server.TCPAddr()), "http", addressText(server.HTTPAddr()), "https",
 		addressText(server.HTTPSAddr()), "lookup", addressText(server.LookupAddr()), "lookup_tcp",
-		addressText(server.LookupTCPAddr()), "native", addressText(server.NativeAddr()), "data", n.engine.DataPath, "version", version)
+		addressText(server.LookupTCPAddr()), "native", addressText(server.NativeAddr()),
+		"data", n.engine.DataPath, "version", version)
 	notifySystemd(daemon.SdNotifyReady)
 
 	failed := make(chan error, 1)

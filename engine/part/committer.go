@@ -18,12 +18,12 @@ import (
 // committer is the source of the commit log (clog.Source). It seals the puts of inboxes into batches, and tells the
 // replicas when a group is durable; the replicas commit and answer the puts.
 //
-// All methods except push, suitsBeside, large, leave, stepBeside, writeHere and writeGathered run with clog.Log.mu held,
-// on the one goroutine that works on the commit log at that time. That is the log's own goroutine, a lone caller on an
-// idle log (Log.StepOnSpot, Log.GatherOnSpot), stepBeside (Log.StepBeside), or the goroutine that writes the group that
-// a lone caller gathered (Log.WriteOnSpot). So clog.Log.mu guards all fields except ready (readyMu), gathered, beside
-// and the atomics. sealInbox and the functions below it also hold the partition's Replica.mu. Puts that arrive while a
-// group is on the disk become one batch per partition in the next group.
+// All methods except push, suitsBeside, large, leave, stepBeside, writeHere and writeGathered run with clog.Log.mu
+// held, on the one goroutine that works on the commit log at that time. That is the log's own goroutine, a lone caller
+// on an idle log (Log.StepOnSpot, Log.GatherOnSpot), stepBeside (Log.StepBeside), or the goroutine that writes the
+// group that a lone caller gathered (Log.WriteOnSpot). So clog.Log.mu guards all fields except ready (readyMu),
+// gathered, beside and the atomics. sealInbox and the functions below it also hold the partition's Replica.mu. Puts
+// that arrive while a group is on the disk become one batch per partition in the next group.
 //
 //	push       called on a put's goroutine when its inbox is no longer empty
 //	Gather     takes inboxes and seals each into batches of the group; the batches leave for the followers, if any

@@ -68,8 +68,8 @@ func TestLonePutOfAConnection(t *testing.T) {
 	}
 }
 
-// While groups are small and goroutines wait for them, the commit log's goroutine leaves them to stepBeside, also when the puts never stop for long
-// enough to let it sleep.
+// While groups are small and goroutines wait for them, the commit log's goroutine leaves them to stepBeside, also when
+// the puts never stop for long enough to let it sleep.
 func TestSmallGroupsAreWrittenBeside(t *testing.T) {
 	s := runStore(t, faultaio.New(faultaio.Options{}))
 	c := &s.committer

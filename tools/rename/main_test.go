@@ -33,7 +33,7 @@ func write(t *testing.T, files map[string]string) (root string) {
 
 // Everything that names a package is renamed, and nothing else; the renamed module builds.
 func TestRename(t *testing.T) {
-	const main = `// Command x uses [penstock/engine], keeps its files in /etc/penstock/engine, and is named penstock/x.
+	const main = `// Command x uses [penstock/engine], keeps files in /etc/penstock/engine, and is named penstock/x.
 package main
 
 import "penstock/engine"
@@ -63,10 +63,11 @@ func main() { println(engine.Name, key, module, pattern, other) }
 		t.Errorf("changed %q, want %q", changed, want)
 	}
 	for name, want := range map[string]string{
-		"go.mod":       "module example.org/team/stock\n\ngo 1.26\n",
-		"cmd/y/go.mod": "module example.org/team/stock/cmd/y\n\nrequire example.org/team/stock v0.0.0\n\nreplace example.org/team/stock => ../..\n",
-		"README.md":    "`import \"example.org/team/stock/engine\"`; penstock listens.\n",
-		"cmd/x/main.go": `// Command x uses [example.org/team/stock/engine], keeps its files in /etc/penstock/engine, and is named penstock/x.
+		"go.mod": "module example.org/team/stock\n\ngo 1.26\n",
+		"cmd/y/go.mod": "module example.org/team/stock/cmd/y\n\nrequire example.org/team/stock v0.0.0\n\n" +
+			"replace example.org/team/stock => ../..\n",
+		"README.md": "`import \"example.org/team/stock/engine\"`; penstock listens.\n",
+		"cmd/x/main.go": `// Command x uses [example.org/team/stock/engine], keeps files in /etc/penstock/engine, and is named penstock/x.
 package main
 
 import "example.org/team/stock/engine"
