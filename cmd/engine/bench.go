@@ -146,7 +146,7 @@ func (o *operator) benchConnections(cfg *load.Config) (err error) {
 			return err
 		}
 	} else if host, _, splitErr := net.SplitHostPort(cfg.Address); splitErr == nil {
-		if err := o.client.CheckPlaintext(cfg.Token, host); err != nil {
+		if err := o.client.CheckPlaintext(cfg.Token, host, "https:// in --http-address"); err != nil {
 			return err
 		}
 	}

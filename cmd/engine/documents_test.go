@@ -14,6 +14,7 @@ import (
 // documents have commands for operators.
 var documents = []string{
 	"../../README.md", "../../docs/operating.md", "../../docs/channels.md", "../../docs/replacing-nsqd.md",
+	"../../docs/pub-and-read.md",
 }
 
 var (

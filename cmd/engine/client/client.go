@@ -157,7 +157,7 @@ func (c *Client) exchange(
 	u := *c.base
 	u.Path, u.RawQuery = path, q.Encode()
 	if u.Scheme == "http" {
-		if err := c.CheckPlaintext(c.token, u.Hostname()); err != nil {
+		if err := c.CheckPlaintext(c.token, u.Hostname(), "https:// in --http-address"); err != nil {
 			return 0, nil, err
 		}
 	}

@@ -30,7 +30,7 @@ const (
 )
 
 // Flags say which node to talk to, how to trust it, and how to be trusted by it. All commands that talk to a running
-// node have these flags.
+// node have these flags, except that those that speak the native protocol name nodes in another way.
 type Flags struct {
 	Address             string // URL or HOST:PORT
 	CAFile              string // PEM; empty: the certificate authorities of this machine
@@ -50,6 +50,11 @@ func (f *Flags) Add(set *pflag.FlagSet, aliases ...string) {
 		set.StringVar(&f.Address, name, f.Address, "the same as --http-address")
 		Hide(set, name)
 	}
+	f.AddTrust(set)
+}
+
+// AddTrust adds the flags that do not say which node to talk to.
+func (f *Flags) AddTrust(set *pflag.FlagSet) {
 	set.StringVar(&f.CAFile, "tls-ca", "",
 		"PEM `FILE` with the certificate authorities to trust; empty means this machine's")
 	set.StringVar(&f.CertFile, "tls-cert", "", "PEM `FILE` with the certificate to show to the node")
@@ -163,13 +168,14 @@ func (f *Flags) Token() (string, error) {
 	return token, nil
 }
 
-// CheckPlaintext refuses to send a token in clear to another machine. host is the name or the address of the node.
-func (f *Flags) CheckPlaintext(token, host string) error {
+// CheckPlaintext refuses to send a token in clear to another machine. host is the name or the address of the node, and
+// useTLS is what the command line has to say for a connection with TLS.
+func (f *Flags) CheckPlaintext(token, host, useTLS string) error {
 	if token == "" || f.AllowPlaintextToken || local(host) {
 		return nil
 	}
-	return usage("the token was not sent, because the connection to %s has no TLS: say https:// in --http-address, or "+
-		"--allow-plaintext-token where nobody can listen on the way", host)
+	return usage("the token was not sent, because the connection to %s has no TLS: say %s, or --allow-plaintext-token "+
+		"where nobody can listen on the way", host, useTLS)
 }
 
 // local says whether a host is this machine, so that nothing that is sent there crosses a network.

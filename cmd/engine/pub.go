@@ -1,0 +1,337 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"penstock/batch"
+	nodes "penstock/client"
+)
+
+// pubReport is what pub prints with --json.
+type pubReport struct {
+	Topic     string `json:"topic"`
+	Published uint64 `json:"published"` // messages that this run published and that are stored
+	Skipped   uint64 `json:"skipped"`   // lines that earlier runs had published
+	Unknown   uint64 `json:"unknown"`   // messages of which it is not known whether they are stored
+	Failed    uint64 `json:"failed"`    // messages that were not stored
+	LastID    string `json:"last_id,omitempty"`
+}
+
+// publication is one run of pub.
+type publication struct {
+	native nativeFlags
+
+	partition int // negative: any
+	producer  string
+	key       string
+	headers   []string
+	lines     bool
+	rate      float64
+	compress  string
+	asJSON    bool
+
+	mu      sync.Mutex // guards what follows: done runs on goroutines of the client
+	report  pubReport
+	failed  error         // why the first message that is not known to be stored is not
+	stopped chan struct{} // closed when failed is set
+}
+
+func pubCommand() *cobra.Command {
+	p := &publication{}
+	cmd := &cobra.Command{
+		Use:   "pub TOPIC",
+		Short: "Publish what stands on standard input",
+		Long: strings.TrimSpace(`
+Publish what stands on standard input: all of it as one message or, with --lines, each line as one. A message is
+published once it is on stable storage on every in-sync replica.
+
+With --producer and --lines, line n has sequence number n-1 of that producer in its partition. After a crash, run the
+same command again with the same input: it goes on after the last line that is stored, and no line is stored twice. Two
+programs must not use a name at the same time: the later one ends the earlier one.`),
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if p.rate < 0 {
+				return &exitError{exitUsage, fmt.Errorf("--rate %v is negative", p.rate)}
+			}
+			ctx, stop := untilSignal(cmd.Context())
+			defer stop()
+			return withExitCode(p.run(ctx, args[0], cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()))
+		},
+	}
+	f := cmd.Flags()
+	p.native.add(f)
+	f.IntVar(&p.partition, "partition", -1, "partition to publish to; with --producer the default is 0, otherwise any")
+	f.StringVar(&p.producer, "producer", "", "`NAME` under which a later run goes on where this one ends")
+	f.StringVar(&p.key, "key", "", "key of the messages: those with equal keys keep their order")
+	f.StringArrayVar(&p.headers, "header", nil, "header of the messages, as `NAME=VALUE`; may be repeated")
+	f.BoolVar(&p.lines, "lines", false, "each line is a message, without the byte that ends it")
+	f.Float64Var(&p.rate, "rate", 0, "messages per second; 0 means as fast as possible")
+	f.Var(choice(&p.compress, "", "s2", "zstd"), "compress", "how to compress messages: s2 (fast) or zstd (smaller)")
+	f.BoolVar(&p.asJSON, "json", false, "print JSON")
+	completesChoices(cmd)
+	return cmd
+}
+
+// options returns what the flags say about the producer.
+func (p *publication) options() nodes.ProducerOptions {
+	// After a failure nothing is stored, so that no later line gets the number of an earlier one.
+	o := nodes.ProducerOptions{Name: p.producer, StopAtFailure: true}
+	switch p.compress {
+	case "s2":
+		o.Compression = nodes.CompressS2
+	case "zstd":
+		o.Compression = nodes.CompressZstd
+	}
+	if p.producer != "" && p.partition < 0 && p.key == "" {
+		p.partition = 0
+	}
+	if p.partition >= 0 {
+		o.Partition = func(*nodes.Message, int) int { return p.partition }
+	}
+	return o
+}
+
+// resumes says whether the run goes on where an earlier one ended.
+func (p *publication) resumes() bool { return p.producer != "" && p.lines }
+
+// parseHeaders reads the values of --header.
+func parseHeaders(texts []string) ([]nodes.Header, error) {
+	var out []nodes.Header
+	for _, text := range texts {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok || name == "" {
+			return nil, &exitError{exitUsage, fmt.Errorf("--header %s is not NAME=VALUE", text)}
+		}
+		out = append(out, nodes.Header{Key: []byte(name), Value: []byte(value)})
+	}
+	return out, nil
+}
+
+// bodies sends the messages that stand in in, until it ends or ctx does. The error is there once out is closed.
+func (p *publication) bodies(ctx context.Context, in io.Reader) (out chan []byte, failed *error) {
+	out, failed = make(chan []byte), new(error)
+	go func() {
+		defer close(out)
+		n := 0
+		send := func(body []byte) bool {
+			n++
+			switch {
+			case len(body) == 0 && p.lines:
+				*failed = fmt.Errorf("line %d is empty, and a message has at least one byte: it was not published, nor was what "+
+					"follows", n)
+			case len(body) == 0:
+				*failed = errors.New("standard input is empty, and a message has at least one byte: nothing was published")
+			default:
+				select {
+				case out <- body:
+					return true
+				case <-ctx.Done():
+				}
+			}
+			return false
+		}
+		if !p.lines {
+			body, err := io.ReadAll(io.LimitReader(in, batch.MaxBatchBytes+1))
+			switch {
+			case err != nil:
+				*failed = err
+			case len(body) > batch.MaxBatchBytes:
+				*failed = fmt.Errorf("standard input has more than %d bytes, and no message has: nothing was published; "+
+					"--lines publishes each line", batch.MaxBatchBytes)
+			default:
+				send(body)
+			}
+			return
+		}
+		s := bufio.NewScanner(in)
+		s.Buffer(make([]byte, 64<<10), batch.MaxBatchBytes)
+		s.Split(splitLines)
+		for s.Scan() {
+			if !send(bytes.Clone(s.Bytes())) {
+				return
+			}
+		}
+		if *failed = s.Err(); errors.Is(*failed, bufio.ErrTooLong) {
+			*failed = fmt.Errorf("line %d has more than %d bytes, and no message has: it was not published, nor was what "+
+				"follows", n+1, batch.MaxBatchBytes)
+		}
+	}()
+	return out, failed
+}
+
+// splitLines is bufio.ScanLines, but leaves a carriage return at the end of a line: it may belong to the message.
+func splitLines(data []byte, atEOF bool) (advance int, token []byte, err error) {
+	if i := bytes.IndexByte(data, '\n'); i >= 0 {
+		return i + 1, data[:i:i], nil
+	}
+	if atEOF && len(data) > 0 {
+		return len(data), data, nil
+	}
+	return 0, nil, nil
+}
+
+// done counts what became of a message.
+func (p *publication) done(_ *nodes.Message, id nodes.ID, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case err == nil:
+		p.report.Published++
+		p.report.LastID = id.String()
+		return
+	case errors.Is(err, nodes.ErrUnknown):
+		p.report.Unknown++
+	default:
+		p.report.Failed++
+	}
+	if p.failed == nil {
+		p.failed = err
+		close(p.stopped)
+	}
+}
+
+func (p *publication) run(ctx context.Context, topic string, in io.Reader, out, progress io.Writer) error {
+	headers, err := parseHeaders(p.headers)
+	if err != nil {
+		return err
+	}
+	c, err := p.native.dial(ctx, progress)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	producer, err := c.Producer(ctx, topic, p.options())
+	if err != nil {
+		return err
+	}
+	p.report.Topic, p.stopped = topic, make(chan struct{})
+	ended := p.publish(ctx, producer, headers, in, progress)
+	// What was taken is on its way, also after Ctrl-C; a second one ends the process.
+	if err := producer.Close(context.WithoutCancel(ctx)); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	show := p.print
+	if p.asJSON {
+		show = func(w io.Writer) error { return printJSON(w, &p.report) }
+	}
+	return cmp.Or(p.failed, ended, show(out))
+}
+
+func (p *publication) print(w io.Writer) error {
+	r := &p.report
+	text := fmt.Sprintf("published %d messages to topic %s", r.Published, r.Topic)
+	if r.Skipped > 0 {
+		text += fmt.Sprintf("; %d lines before them had been published by an earlier run", r.Skipped)
+	}
+	if r.Failed > 0 {
+		text += fmt.Sprintf("; %d were not stored", r.Failed)
+	}
+	if r.Unknown > 0 {
+		text += fmt.Sprintf("; of %d it is not known whether they are stored", r.Unknown)
+	}
+	_, err := fmt.Fprintln(w, text)
+	return err
+}
+
+// earlier is how many lines earlier runs have published.
+func (p *publication) earlier(producer *nodes.Producer) uint64 {
+	if !p.resumes() {
+		return 0
+	}
+	at := p.partition
+	if at < 0 {
+		at = nodes.PartitionOf([]byte(p.key), producer.Partitions())
+	}
+	last, ok := producer.LastSequence(at)
+	if !ok {
+		return 0
+	}
+	return uint64(last) + 1
+}
+
+// publish produces the messages that stand in in, from the first one on that no earlier run has published. It ends
+// early when ctx ends, or a message could not be published. The error says why not all of in was produced.
+func (p *publication) publish(
+	ctx context.Context, producer *nodes.Producer, headers []nodes.Header, in io.Reader, progress io.Writer,
+) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-p.stopped:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	skip := p.earlier(producer)
+	bodies, failed := p.bodies(ctx, in)
+	show, finish := countBar(progress, -1, "publishing")
+	defer finish()
+	clock := pace{rate: p.rate, start: time.Now()}
+	n := uint64(0)
+	for body := range bodies {
+		if n++; n <= skip {
+			p.report.Skipped++
+			continue
+		}
+		if p.resumes() && n > math.MaxUint32 {
+			return fmt.Errorf("line %d and what follows were not published: a producer with a name numbers %d messages", n,
+				uint32(math.MaxUint32))
+		}
+		if !clock.wait(ctx) {
+			break
+		}
+		m := &nodes.Message{Headers: headers, Body: body}
+		if p.key != "" {
+			m.Key = []byte(p.key)
+		}
+		producer.Produce(ctx, m, p.done)
+		show(int64(n))
+	}
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("interrupted: what follows message %d was not published", n)
+	case *failed == nil && n < skip:
+		return fmt.Errorf("standard input has %d lines, and producer %s has published %d before: it is not the same input, "+
+			"and nothing was published", n, p.producer, skip)
+	}
+	return *failed
+}
+
+// pace lets messages pass at a rate.
+type pace struct {
+	rate  float64 // per second; 0: all at once
+	start time.Time
+	n     int64 // that have passed
+}
+
+// wait waits for the turn of the next message. It returns false if ctx ended before.
+func (p *pace) wait(ctx context.Context) bool {
+	if p.rate > 0 {
+		due := p.start.Add(time.Duration(float64(p.n) / p.rate * float64(time.Second)))
+		p.n++
+		if pause := time.Until(due); pause > 0 {
+			timer := time.NewTimer(pause)
+			defer timer.Stop()
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+			}
+		}
+	}
+	return ctx.Err() == nil
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Every flag of pub and read is in the document about them.
+func TestPubAndReadAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/pub-and-read.md")
+	must(t, err)
+	for _, name := range []string{"pub", "read"} {
+		cmd, _, err := rootCommand().Find([]string{name})
+		must(t, err)
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if !strings.Contains(string(text), "`--"+f.Name) {
+				t.Errorf("%s --%s is not documented", name, f.Name)
+			}
+		})
+	}
+}
+
+// What is wrong in the command line is said before anything is sent.
+func TestPubAndReadUsage(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"pub"}, "engine pub TOPIC"},
+		{[]string{"pub", "t", "--rate", "-1"}, "is negative"},
+		{[]string{"pub", "t", "--header", "kind"}, "is not NAME=VALUE"},
+		{[]string{"pub", "t", "--compress", "gzip"}, "is not one of"},
+		{[]string{"pub", "t", "--nodes", "db1"}, "is not HOST:PORT"},
+		{[]string{"read", "t", "--from", "yesterday"}, "is neither oldest nor newest"},
+		{[]string{"read", "t", "--from", "0001000000000002", "--partition", "3"}, "is in partition 1"},
+		{[]string{"read", "t", "--format", "xml"}, "is not one of"},
+	} {
+		execute(t, tc.args...).check(t, exitUsage, tc.want)
+	}
+	t.Setenv("PENSTOCK_TOKEN", "secret")
+	execute(t, "read", "t", "--nodes", "192.0.2.1:4250").check(t, exitUsage, "was not sent")
+}
+
+var nativeAddress = regexp.MustCompile(` native=(\S+)`)
+
+// startNative starts a node, and returns the flags with which pub and read find it.
+func startNative(t *testing.T, args ...string) []string {
+	t.Helper()
+	p := startNode(t, t.TempDir(), append([]string{"--native-address", "127.0.0.1:0"}, args...)...)
+	m := nativeAddress.FindStringSubmatch(p.log.String())
+	if m == nil {
+		t.Fatalf("the node does not say where it serves native clients:\n%s", p.log)
+	}
+	return []string{"--nodes", m[1]}
+}
+
+// feed runs a command with this standard input.
+func feed(t *testing.T, input string, args ...string) outcome {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, binary, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// well fails unless a command succeeded without a word on stderr, and returns what it printed.
+func (o outcome) well(t *testing.T) string {
+	t.Helper()
+	if o.code != 0 || o.stderr != "" {
+		t.Fatalf("%+v", o)
+	}
+	return o.stdout
+}
+
+func TestPubAndRead(t *testing.T) {
+	t.Parallel()
+	at := startNative(t)
+	pub := func(input string, args ...string) outcome {
+		t.Helper()
+		return feed(t, input, slices.Concat([]string{"pub", "orders"}, at, args)...)
+	}
+	read := func(args ...string) string {
+		t.Helper()
+		return feed(t, "", slices.Concat([]string{"read", "orders"}, at, args)...).well(t)
+	}
+	if got := pub("one\ntwo\r\nthree", "--lines").well(t); got != "published 3 messages to topic orders\n" {
+		t.Errorf("%q", got)
+	}
+	if got := read(); got != "one\ntwo\r\nthree\n" {
+		t.Errorf("read %q", got)
+	}
+	pub("line 1\nline 2\n", "--key", "k", "--header", "kind=refund", "--header", "a=b=c", "--compress", "zstd").well(t)
+	pub("\xff", "--compress", "s2", "--partition", "0").well(t)
+	var all []readMessage
+	for line := range strings.Lines(read("--format", "json")) {
+		var m readMessage
+		must(t, json.Unmarshal([]byte(line), &m))
+		all = append(all, m)
+	}
+	if len(all) != 5 {
+		t.Fatalf("%d messages", len(all))
+	}
+	m := &all[3]
+	if *m.Body != "line 1\nline 2\n" || m.Key == nil || *m.Key != "k" || m.Number != 3 || m.Partition != 0 ||
+		m.ID != "0000000000000003" || time.Since(m.Timestamp) > time.Minute || len(m.Headers) != 2 ||
+		m.Headers[1].Name != "a" || *m.Headers[1].Value != "b=c" {
+		t.Errorf("%+v", m)
+	}
+	if last := &all[4]; last.Body != nil || string(last.BodyBase64) != "\xff" {
+		t.Errorf("%+v", last)
+	}
+	for _, tc := range []struct {
+		want string
+		args []string
+	}{
+		{"one\n", []string{"--count", "1"}},
+		{"ff\n", []string{"--from", all[4].ID, "--format", "hex"}},
+		{"two\r\nthree\n", []string{"--from", all[1].ID, "--count", "2", "--partition", "0"}},
+		{"", []string{"--from", "newest"}},
+		{"", []string{"--from", time.Now().Add(time.Hour).Format(time.RFC3339)}},
+		{"one\n", []string{"--from", time.Now().Add(-time.Hour).Format(time.RFC3339), "--count", "1"}},
+	} {
+		if got := read(tc.args...); got != tc.want {
+			t.Errorf("%q: %q, want %q", tc.args, got, tc.want)
+		}
+	}
+	pub("").check(t, exitOther, "standard input is empty")
+	o := pub("four\n\nfive\n", "--lines")
+	if o.code != exitOther || !strings.Contains(o.stderr, "line 2 is empty") ||
+		o.stdout != "published 1 messages to topic orders\n" {
+		t.Errorf("%+v", o)
+	}
+	feed(t, "", append([]string{"read", "nothing"}, at...)...).check(t, exitOther, "no such topic")
+}
+
+// A reader of the output that has seen enough is no error, and --follow goes on until a signal.
+func TestReadEnds(t *testing.T) {
+	t.Parallel()
+	at := startNative(t)
+	all := slices.Concat([]string{"pub", "t", "--lines"}, at)
+	feed(t, strings.Repeat("a line of the topic\n", 20_000), all...).well(t)
+	for _, follow := range []bool{false, true} {
+		cmd := exec.Command(binary, slices.Concat([]string{"read", "t", fmt.Sprintf("--follow=%t", follow)}, at)...)
+		out, err := cmd.StdoutPipe()
+		must(t, err)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		must(t, cmd.Start())
+		if _, err := out.Read(make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+		if out.Close(); follow { // it waits for more, and is told to end
+			must(t, cmd.Process.Signal(syscall.SIGINT))
+		}
+		if err := cmd.Wait(); err != nil || stderr.Len() > 0 {
+			t.Errorf("follow %t: %v, %s", follow, err, &stderr)
+		}
+	}
+	cmd := exec.Command(binary, slices.Concat([]string{
+		"read", "t", "--follow", "--from", "newest", "--count", "2",
+	}, at)...)
+	var stdout bytes.Buffer
+	cmd.Stdout = &stdout
+	must(t, cmd.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for n := 0; ; n++ { // the first ones may come before the reader is there
+		feed(t, fmt.Sprint(n), slices.Concat([]string{"pub", "t"}, at)...).well(t)
+		select {
+		case err := <-ended:
+			if lines := strings.Fields(stdout.String()); err != nil || len(lines) != 2 || lines[0] >= lines[1] {
+				t.Errorf("%v, %q", err, lines)
+			}
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// A run with a name that is killed at any moment goes on where it ended: every line is there once, in its order.
+func TestPubGoesOnAfterAKill(t *testing.T) {
+	t.Parallel()
+	at := startNative(t)
+	var input strings.Builder
+	const lines = 4000
+	for n := range lines {
+		fmt.Fprintf(&input, "line %d of the import\n", n)
+	}
+	args := slices.Concat([]string{"pub", "t", "--producer", "import", "--lines"}, at)
+	for round, rate := range []string{"2000", "4000", "3000"} {
+		cmd := exec.Command(binary, append(args, "--rate", rate)...)
+		cmd.Stdin = strings.NewReader(input.String())
+		must(t, cmd.Start())
+		seen := slices.Concat([]string{"read", "t", "--follow", "--count", fmt.Sprint((round + 1) * 300)}, at)
+		for { // the topic may not be there yet
+			if o := feed(t, "", seen...); !strings.Contains(o.stderr, "no such topic") {
+				o.well(t)
+				break
+			}
+		}
+		must(t, cmd.Process.Kill())
+		_ = cmd.Wait()
+	}
+	var report pubReport
+	must(t, json.Unmarshal([]byte(feed(t, input.String(), append(args, "--json")...).well(t)), &report))
+	if report.Skipped < 900 || report.Published == 0 || report.Skipped+report.Published != lines ||
+		report.Failed+report.Unknown != 0 {
+		t.Errorf("%+v", report)
+	}
+	if got := feed(t, "", slices.Concat([]string{"read", "t"}, at)...).well(t); got != input.String() {
+		t.Errorf("%d bytes instead of %d: something is missing, there twice or in another order", len(got), input.Len())
+	}
+	must(t, json.Unmarshal([]byte(feed(t, input.String(), append(args, "--json")...).well(t)), &report))
+	if report.Skipped != lines || report.Published != 0 {
+		t.Errorf("once more: %+v", report)
+	}
+	feed(t, "line 0 of the import\n", args...).check(t, exitOther, "it is not the same input")
+}
