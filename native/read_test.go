@@ -340,3 +340,26 @@ func TestReaderThatDoesNotRead(t *testing.T) {
 		t.Errorf("%d bytes are pinned", n)
 	}
 }
+
+// A reader whose connection ends before it was started leaves nothing.
+func TestReadThatWasNotStarted(t *testing.T) {
+	entered, release := make(chan struct{}, 1), make(chan struct{})
+	w := open(t, func(o *Options) {
+		o.Topic = func(context.Context, string) (*engine.Topic, error) {
+			entered <- struct{}{}
+			<-release
+			return nil, engine.ErrOverloaded
+		}
+	})
+	c := w.dial()
+	c.send(wire.TypeMetadata, &wire.MetadataRequest{Topics: []string{"orders"}, Create: true})
+	<-entered
+	for range 3 {
+		c.send(wire.TypeRead, &wire.Read{Credit: 1})
+	}
+	eventually(t, "the readers are registered", func() bool { return w.s.readers.Load() == 3 })
+	c.c.Abort(nil)
+	eventually(t, "the end of the connection", func() bool { return w.s.Meter().Connections == 0 })
+	close(release)
+	eventually(t, "nothing is left", func() bool { return w.s.readers.Load() == 0 && w.s.inFlight.Load() == 0 })
+}

@@ -248,7 +248,7 @@ func (s *session) work() {
 		s.mu.Unlock()
 		for i := range tasks {
 			if s.ctx.Err() != nil {
-				s.done(&tasks[i]) // nobody waits for the answer
+				s.discard(&tasks[i])
 				continue
 			}
 			s.serve(&tasks[i])
@@ -268,8 +268,16 @@ func (s *session) drop() {
 	s.inbox = nil
 	s.mu.Unlock()
 	for i := range tasks {
-		s.done(&tasks[i])
+		s.discard(&tasks[i])
 	}
+}
+
+// discard gives up a request that was not served: nobody waits for its answer any more.
+func (s *session) discard(t *task) {
+	if _, ok := t.message.(*wire.Read); ok {
+		s.forgetReader(s.reader(t.request))
+	}
+	s.done(t)
 }
 
 func (s *session) serve(t *task) {
