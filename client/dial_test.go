@@ -46,6 +46,10 @@ func TestTokenIsReplaced(t *testing.T) {
 	client := cluster.dial(t, func(o *Options) {
 		o.Token = func(context.Context) (string, error) { return now.Load().(string), nil }
 	})
+	before := client.producer(t, "before", ProducerOptions{}) // keeps the connection
+	if _, err := before.ProduceSync(within(t), &Message{}); err != nil {
+		t.Fatal(err)
+	}
 	cluster.mu.Lock()
 	cluster.token = "second"
 	for _, s := range cluster.nodes[0].conns {
@@ -56,7 +60,10 @@ func TestTokenIsReplaced(t *testing.T) {
 		t.Errorf("the first token: %v", err)
 	}
 	now.Store("second")
-	for {
+	for end := within(t); ; {
+		if end.Err() != nil {
+			t.Fatal("the second token is never used")
+		}
 		p, err := client.Producer(within(t), "orders", ProducerOptions{})
 		if err == nil {
 			_, err = p.ProduceSync(within(t), &Message{})
