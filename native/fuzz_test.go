@@ -34,7 +34,8 @@ func FuzzFrames(f *testing.F) {
 			t.Fatal(err)
 		}
 		c := &client{t: t, frames: make(chan frame, 1<<12), ended: make(chan error, 1)}
-		if c.c, err = netproto.Connect(context.Background(), nc, netproto.Options{Hello: clientHello(), Handler: c}); err != nil {
+		o := netproto.Options{Hello: clientHello(), Handler: c}
+		if c.c, err = netproto.Connect(context.Background(), nc, o); err != nil {
 			t.Fatal(err)
 		}
 		for len(data) >= 4 && c.c.Err() == nil {

@@ -19,7 +19,8 @@ func newOutput(most int64, all *semaphore.Weighted, allMax int64) output {
 	return output{own: semaphore.NewWeighted(most), all: all, most: most, allMax: allMax}
 }
 
-// try takes room for n bytes, if there is. More than a whole limit counts as the limit: it fits when nothing else is there.
+// try takes room for n bytes, if there is. More than a whole limit counts as the limit: it fits when nothing else is
+// there.
 func (o *output) try(n int) bool {
 	if !o.own.TryAcquire(min(int64(n), o.most)) {
 		return false

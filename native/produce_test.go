@@ -70,7 +70,8 @@ func (c *client) openProducer(topic uuid.UUID, partition uint32, name string) wi
 	return m
 }
 
-// Batches are stored once and in order, whatever is sent twice, and a newer program with the same name fences the older.
+// Batches are stored once and in order, whatever is sent twice, and a newer program with the same name fences the
+// older.
 func TestProduce(t *testing.T) {
 	w := open(t, nil)
 	c := w.dial()

@@ -244,7 +244,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// part waits until no client is owed an answer and clients have had partingTime to leave, or all have left, or ctx ends.
+// part waits until no client is owed an answer and clients have had partingTime to leave, or all have left, or ctx
+// ends.
 func (s *Server) part(ctx context.Context) {
 	began := time.Now()
 	ticker := time.NewTicker(partingCheck)

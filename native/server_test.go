@@ -18,7 +18,8 @@ func TestMetadataIsPushed(t *testing.T) {
 	w := open(t, nil)
 	c, idle := w.dial(), w.dial()
 	m := c.ask(false, "orders", "!", "orders")
-	if len(m.Topics) != 2 || m.Topics[0].Status != netproto.StatusRejected || m.Topics[1].Status != netproto.StatusRejected {
+	if len(m.Topics) != 2 || m.Topics[0].Status != netproto.StatusRejected ||
+		m.Topics[1].Status != netproto.StatusRejected {
 		t.Fatalf("topics that do not exist: %+v", m.Topics)
 	}
 	if _, err := w.e.CreateTopic(t.Context(), "others", 1); err != nil {
@@ -264,7 +265,11 @@ func TestClientThatNeverReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	request := (&wire.MetadataRequest{Topics: names}).AppendTo(nil)
-	for n := uint64(1); deaf.c.Send(t.Context(), &netproto.Frame{Type: wire.TypeMetadata, Request: n, Head: request}) == nil; n++ {
+	for n := uint64(1); ; n++ {
+		f := &netproto.Frame{Type: wire.TypeMetadata, Request: n, Head: request}
+		if deaf.c.Send(t.Context(), f) != nil {
+			break
+		}
 		if n%50 == 0 {
 			good.ask(false, "orders")
 			if w.s.Meter().Connections == 1 {

@@ -51,7 +51,8 @@ func main() {
 // packageNames matches the package prefixes of our errors. They help programs that embed the engine; on a command line
 // the sentence alone is enough.
 var packageNames = regexp.MustCompile(
-	`(^|: )(?:(?:aio|backup|batch|client|clog|cluster|engine|etcd|kv|meta|migrate|netproto|nsq|peer|replicate|segment|wire): )+`)
+	`(^|: )(?:(?:aio|backup|batch|client|clog|cluster|engine|etcd|kv|meta|migrate|netproto|nsq|` +
+		`peer|replicate|segment|wire): )+`)
 
 // run executes one command line and returns the exit code. Every error is one line on stderr.
 func run(args []string, stdout, stderr io.Writer) int {
@@ -85,9 +86,8 @@ func rootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	helpInGroups(root)
 	root.AddCommand(inGroup(commandsRun, serveCommand(), nsqdCommand(), devClusterCommand())...)
-	root.AddCommand(inGroup(commandsDaily, pubCommand(), readCommand(), topCommand(), topicCommand(), channelCommand(), traceCommand(),
-		clusterCommand(),
-		definitionsCommand(), backupCommand(), restoreCommand())...)
+	root.AddCommand(inGroup(commandsDaily, pubCommand(), readCommand(), topCommand(), topicCommand(), channelCommand(),
+		traceCommand(), clusterCommand(), definitionsCommand(), backupCommand(), restoreCommand())...)
 	root.AddCommand(inGroup(commandsOther, benchCommand(), configCommand(), debugCommand(), migrateCommand(),
 		upgradeCommand(),
 		versionCommand())...)

@@ -33,7 +33,7 @@ func write(t *testing.T, files map[string]string) (root string) {
 
 // Everything that names a package is renamed, and nothing else; the renamed module builds.
 func TestRename(t *testing.T) {
-	const main = `// Command x uses [penstock/engine], keeps files in /etc/penstock/engine, and is named penstock/x.
+	const main = `// Command x uses [penstock/engine], has /etc/penstock/x, is named penstock/x.
 package main
 
 import "penstock/engine"
@@ -67,7 +67,7 @@ func main() { println(engine.Name, key, module, pattern, other) }
 		"cmd/y/go.mod": "module example.org/team/stock/cmd/y\n\nrequire example.org/team/stock v0.0.0\n\n" +
 			"replace example.org/team/stock => ../..\n",
 		"README.md": "`import \"example.org/team/stock/engine\"`; penstock listens.\n",
-		"cmd/x/main.go": `// Command x uses [example.org/team/stock/engine], keeps files in /etc/penstock/engine, and is named penstock/x.
+		"cmd/x/main.go": `// Command x uses [example.org/team/stock/engine], has /etc/penstock/x, is named penstock/x.
 package main
 
 import "example.org/team/stock/engine"

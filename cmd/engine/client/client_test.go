@@ -69,7 +69,8 @@ func TestPlaintextToken(t *testing.T) {
 		{"db1", "", false, true},
 	} {
 		f := Flags{AllowPlaintextToken: tc.allow}
-		if err := f.CheckPlaintext(tc.token, tc.host, "tls"); (err == nil) != tc.ok || err != nil && !errors.Is(err, ErrUsage) {
+		err := f.CheckPlaintext(tc.token, tc.host, "tls")
+		if (err == nil) != tc.ok || err != nil && !errors.Is(err, ErrUsage) {
 			t.Errorf("%+v: %v", tc, err)
 		}
 	}
