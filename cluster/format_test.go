@@ -58,7 +58,8 @@ func TestFormat(t *testing.T) {
 	add("topics", topicKey(topicsDir, topic), encode(meta.Topic{
 		ID: topic, Name: "t", Partitions: 1, Replicas: 3, MinISR: 2, CreatedNs: 5,
 		Settings: meta.TopicSettings{
-			Version: 4, RetentionBytes: -1, QuotaCount: 1000, QuotaMode: meta.QuotaReject, MinISR: 2,
+			Version: 4, RetentionBytes: -1, KeepAgeMs: 60_000, KeepBytes: -1,
+			QuotaCount: 1000, QuotaMode: meta.QuotaReject, MinISR: 2,
 		},
 	}))
 	add("names", namesDir+"t", encode(topic))
