@@ -94,7 +94,7 @@ func TestRoll(t *testing.T) {
 	if out, code := engine(t, current, "cluster", "upgrade", "--http", nodes[0].HTTP); code != 0 {
 		t.Fatalf("upgrading ended with %d: %s", code, out)
 	}
-	s.level(2)
+	s.level(3)
 	s.acks(200)
 	n := nodes[1]
 	heal := s.fault("old version is refused", n.Name, func() error { return n.Terminate(stopTimeout) })
