@@ -10,7 +10,7 @@ RING ?=
 GIOURING_FLAGS := -tags giouring -ldflags=-checklinkname=0
 BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=main.commit=$(shell git rev-parse HEAD 2>/dev/null || echo unknown))
 # Packages whose tests run under the race detector: everything with goroutines.
-RACE_PACKAGES ?= ./engine/... ./nsq/... ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./client ./replicate/... ./cluster ./cluster/admin ./cluster/kv/...
+RACE_PACKAGES ?= ./engine/... ./nsq/... ./native/... ./client ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./client ./replicate/... ./cluster ./cluster/admin ./cluster/kv/...
 # A time (30s) or a count of inputs (10000x) for each fuzz target.
 FUZZ_TIME ?= 10000x
 BENCH ?= .

@@ -162,13 +162,32 @@ func (d *fsDisk) open(name string, flag int) (*os.File, error) {
 	if flag&os.O_CREATE != 0 {
 		how.Mode = 0o600
 	}
-	switch fd, err := unix.Openat2(int(d.dir.Fd()), name, &how); err {
+	var fd int
+	err := withFD(d.dir, func(dir int) (err error) {
+		fd, err = unix.Openat2(dir, name, &how)
+		return err
+	})
+	switch err {
 	case nil:
 		return os.NewFile(uintptr(fd), name), nil
 	case unix.ENOENT, unix.EEXIST:
 		return nil, &fs.PathError{Op: "openat2", Path: name, Err: err}
 	}
 	return d.root.OpenFile(name, flag, 0o600)
+}
+
+// withFD calls do with f's descriptor, which stays open meanwhile: a Close by another goroutine takes effect afterwards,
+// so that do never meets a descriptor that was given to another file. It returns os.ErrClosed if f is closed.
+func withFD(f *os.File, do func(fd int) error) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var result error
+	if err := raw.Control(func(fd uintptr) { result = do(int(fd)) }); err != nil {
+		return err
+	}
+	return result
 }
 
 // openFile opens a regular file for engine I/O.
@@ -456,7 +475,7 @@ func (d *fsDisk) statfs() (unix.Statfs_t, error) {
 		}
 		defer dir.Close()
 	}
-	if err := retry(func() error { return unix.Fstatfs(int(dir.Fd()), &st) }); err != nil {
+	if err := retry(func() error { return withFD(dir, func(fd int) error { return unix.Fstatfs(fd, &st) }) }); err != nil {
 		return st, fmt.Errorf("aio: free space: %w", err)
 	}
 	return st, nil
