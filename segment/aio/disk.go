@@ -176,8 +176,9 @@ func (d *fsDisk) open(name string, flag int) (*os.File, error) {
 	return d.root.OpenFile(name, flag, 0o600)
 }
 
-// withFD calls do with f's descriptor, which stays open meanwhile: a Close by another goroutine takes effect afterwards,
-// so that do never meets a descriptor that was given to another file. It returns os.ErrClosed if f is closed.
+// withFD calls do with f's descriptor, which stays open meanwhile: a Close by another goroutine takes effect
+// afterwards, so that do never meets a descriptor that was given to another file. It returns os.ErrClosed if f is
+// closed.
 func withFD(f *os.File, do func(fd int) error) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
