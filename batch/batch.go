@@ -151,7 +151,7 @@ func (h *Header) Decode(p []byte) error {
 	return h.check()
 }
 
-// Peek reads, of a header that was verified before, what finds its batch in a log.
+// Peek reads the place of a batch in its log from the batch's header, which was verified before. It checks nothing.
 func Peek(p []byte) (pos Position, first MsgID, count uint32, control bool, appended int64) {
 	le := binary.LittleEndian
 	_ = p[HeaderBytes-1]

@@ -16,7 +16,7 @@ import (
 const slowCommit = time.Millisecond
 
 // slowDisk is a disk of the real file system on which every durable write takes at least commit, and so does every
-// flush. What the device needs itself counts; only the rest is waited for.
+// flush. The time that the device needs itself is part of commit: slowDisk waits only for the rest of it.
 type slowDisk struct {
 	aio.Disk
 	commit time.Duration

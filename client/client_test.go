@@ -255,7 +255,7 @@ func TestNamedProducer(t *testing.T) {
 	}
 }
 
-// What a node will never store ends with an error that says so, and what comes behind it is stored.
+// A message that no node will store ends with an error that says so, and later messages are stored.
 func TestRefusals(t *testing.T) {
 	cluster := newTestCluster(t, 1)
 	topic := cluster.create("orders", 1)

@@ -145,8 +145,8 @@ func (f *flow) sealed(p *packet) {
 // connect notes that the leader can be reached.
 func (f *flow) connect() { f.connected = true }
 
-// disconnect notes that the leader cannot be reached any more, or is another one. What it did with the batches that it
-// has not answered is unknown.
+// disconnect notes that the leader cannot be reached any more, or is another node now. Whether it stored the batches
+// that it has not answered is unknown.
 func (f *flow) disconnect() {
 	f.connected = false
 	if f.producer == producerAsked {

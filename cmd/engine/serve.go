@@ -123,10 +123,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 		return errors.Join(listenFailure(err), e.Close())
 	}
 	defer reloadOn(hangups, server, part, logger)()
-	logger.Info("ready", "nsq", addressText(server.TCPAddr()), "http", addressText(server.HTTPAddr()), "https",
-		addressText(server.HTTPSAddr()), "lookup", addressText(server.LookupAddr()), "lookup_tcp",
-		addressText(server.LookupTCPAddr()), "native", addressText(server.NativeAddr()),
-		"data", n.engine.DataPath, "version", version)
+	logReady(logger, server, n.engine.DataPath)
 	notifySystemd(daemon.SdNotifyReady)
 
 	failed := make(chan error, 1)
@@ -143,6 +140,14 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	}
 	notifySystemd(daemon.SdNotifyStopping)
 	return stop(logger, n, server, e, serveErr)
+}
+
+// logReady says that clients are served, and where.
+func logReady(logger *slog.Logger, server *nsq.Server, dataPath string) {
+	logger.Info("ready", "nsq", addressText(server.TCPAddr()), "http", addressText(server.HTTPAddr()),
+		"https", addressText(server.HTTPSAddr()), "lookup", addressText(server.LookupAddr()),
+		"lookup_tcp", addressText(server.LookupTCPAddr()), "native", addressText(server.NativeAddr()),
+		"data", dataPath, "version", version)
 }
 
 // openFront tries all addresses of the node before anything is made in its data directory (O13), and answers the probes
