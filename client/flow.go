@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// flow decides what one producer does next at one partition: when a batch is sealed, which batch is sent, what an
-// answer means, and what the application is told. It does no I/O and reads no clock: package client's lane tells it
-// what happened, asks for the next step, and does it.
+// flow decides what one producer does next at one partition: when a batch is sealed, which batch is sent, whether a
+// batch is stored or must be repeated after an answer, and what the application is told. It does no I/O and reads no
+// clock: the lane of the partition tells it what happened, asks for the next step, and carries that step out.
 //
 //	open ─sealed─► queue: | told, kept | on their way, at most inFlight | waiting |
 //

@@ -62,7 +62,8 @@ type Source interface {
 //
 // The log's goroutine calls Hold before it reports groups, and Release once it has handed the next groups to the disk
 // and before it waits for the disk or does a write that may hang. Log.mu is held during both, so neither may wait for
-// anything. Groups that are written on the spot are reported without Hold.
+// anything. Groups that are written on the spot are reported without Hold. Work that is held exists in memory only:
+// after a crash the groups are durable, and whoever waited for their answers learns nothing.
 type Holder interface {
 	Hold()
 	Release()

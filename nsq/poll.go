@@ -25,7 +25,7 @@ import (
 //
 // While a connection is here, its reader sleeps in poll.serve and the fields of the reader belong to the poll's
 // goroutine. mu guards members and the registration of their descriptors; its holder takes no other lock. Any goroutine
-// may call recall.
+// may call recall. A crash leaves nothing of the poll: a PUB without an answer may be stored or not, as with a reader.
 type publisherPoll struct {
 	srv   *Server
 	epoll int // -1: the kernel gave none, and nobody joins
