@@ -3,6 +3,7 @@
 //	sim -seed 7 -v            one run, with everything that happened
 //	sim -seeds 0-100000       many, on all processors
 //	sim -seeds 0-2000 -break early-sync
+//	sim -seeds 6000000-6060000 -with producers
 package main
 
 import (
@@ -37,6 +38,7 @@ func main() {
 	small := flag.Bool("small-segments", false, "let batches be larger than the smallest segments")
 	features := flag.String("features", "", "what the world does beside the rest, with commas: "+
 		strings.Join(slices.Sorted(maps.Keys(world.Features)), ", ")+"; none: the seed decides")
+	with := flag.String("with", "", "with -seeds: run only those seeds that draw all of these features")
 	cpu := flag.String("cpuprofile", "", "write a profile of the processor time to this file")
 	mem := flag.String("memprofile", "", "write a profile of all allocations to this file")
 	flag.Parse()
@@ -50,6 +52,14 @@ func main() {
 			fail("%v", err)
 		}
 		cfg.Features = f
+	}
+	var drawn world.Feature
+	if *with != "" {
+		f, err := world.ParseFeatures(*with)
+		if err != nil {
+			fail("%v", err)
+		}
+		drawn = f
 	}
 	if *mutant != "" {
 		m, ok := world.Mutants[*mutant]
@@ -68,7 +78,7 @@ func main() {
 		if _, err := fmt.Sscanf(*seeds, "%d-%d", &from, &to); err != nil || to <= from {
 			fail("-seeds %q: want from-to", *seeds)
 		}
-		ok = many(from, to, cfg, *parallel, *most, *hashes)
+		ok = many(from, to, drawn, cfg, *parallel, *most, *hashes)
 	default:
 		flag.Usage()
 		os.Exit(2)
@@ -159,7 +169,8 @@ func (w writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func many(from, to uint64, cfg world.Config, parallel, most int, hashes bool) (ok bool) {
+// many runs the seeds from from to to-1 that draw all features in with.
+func many(from, to uint64, with world.Feature, cfg world.Config, parallel, most int, hashes bool) (ok bool) {
 	var next, failed atomic.Uint64
 	next.Store(from)
 	var mu sync.Mutex
@@ -170,6 +181,9 @@ func many(from, to uint64, cfg world.Config, parallel, most int, hashes bool) (o
 	for range parallel {
 		all.Go(func() {
 			for seed := next.Add(1) - 1; seed < to && failed.Load() < uint64(most); seed = next.Add(1) - 1 {
+				if with != 0 && world.Draws(seed, cfg)&with != with {
+					continue
+				}
 				w := world.Run(seed, cfg)
 				mu.Lock()
 				sum.Add(&w.Stats)

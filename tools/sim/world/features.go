@@ -136,6 +136,12 @@ func (w *World) drawFeatures() {
 	w.preparePlacement()
 }
 
+// Draws returns the features of a run, without running it.
+func Draws(seed uint64, cfg Config) Feature {
+	w := newWorld(seed, cfg)
+	return w.Features()
+}
+
 // drawLater chooses features that came later, from one more stream: seeds that have none of them stay what they were.
 func (w *World) drawLater() {
 	r := rand.New(rand.NewPCG(w.Seed, 0xd1b54a32d192ed03))

@@ -158,15 +158,21 @@ const keptBytes = 128 << 20
 
 const ms = int64(time.Millisecond)
 
-// Run makes one run.
-func Run(seed uint64, cfg Config) (w *World) {
-	aio.KeepMemory(keptBytes)
-	w = &World{
+// newWorld makes the world of a seed, in which nothing has happened yet.
+func newWorld(seed uint64, cfg Config) *World {
+	w := &World{
 		Seed: seed, cfg: cfg, rng: rand.New(rand.NewPCG(seed, 0x5851f42d4c957f2d)), faults: true, loaded: true,
 		models: map[uuid.UUID]*topicModel{},
 	}
 	w.opt = w.draw()
 	w.drawFeatures()
+	return w
+}
+
+// Run makes one run.
+func Run(seed uint64, cfg Config) (w *World) {
+	aio.KeepMemory(keptBytes)
+	w = newWorld(seed, cfg)
 	defer w.end()
 	defer func() {
 		if r := recover(); r != nil {
