@@ -18,10 +18,10 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients bench bench-observed bench-peers bench-relay portable lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test native-failover gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients bench bench-observed bench-peers bench-relay portable lint ci test-giouring conformance
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-15s %s\n", $$1, $$2}'
 
 build: ## build bin/engine and the tools into bin/ (RING=giouring: with that library)
 	@mkdir -p bin
@@ -59,8 +59,8 @@ fuzz-smoke: ## run every fuzz target for FUZZ_TIME (10000x: that many inputs; or
 crash: ## cut the power SEEDS (1000) times at random operations of a running engine
 	PENSTOCK_CRASH_SEEDS=$(or $(SEEDS),1000) $(GO) test ./engine -run TestPowerCutAnywhere -count=1 -timeout 0
 
-sim: ## simulate clusters of whole nodes on SEEDS (5000000-5100000); see tools/sim
-	$(GO) run ./tools/sim -seeds $(or $(SEEDS),5000000-5100000)
+sim: ## simulate clusters of whole nodes on SEEDS (5000000-5100000), WITH=producers on those that draw them; see tools/sim
+	$(GO) run ./tools/sim -seeds $(or $(SEEDS),5000000-5100000) -with "$(WITH)"
 
 sim-replicate: ## simulate a replicated partition, the machines alone, on SEEDS (0-100000)
 	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./replicate -run TestSimulation -count=1 -timeout 0
@@ -71,6 +71,9 @@ cluster-test: ## break clusters of real processes under load and judge what clie
 gray-failures: ## let the disks of real nodes hang and fail, set their clocks and turn bits of their files, under load, ROUNDS (50; 20 of bits in each kind of file) times each (RUN=regexp of tests); needs root
 	PENSTOCK_HANG_ROUNDS=$(or $(ROUNDS),50) PENSTOCK_ROUNDS=$(or $(ROUNDS),50) PENSTOCK_ROT_ROUNDS=$(or $(ROUNDS),20) \
 		$(GO) test -tags cluster -run '$(or $(RUN),TestDiskHangs|TestDiskFails|TestClockSteps|TestRottenFiles)' -count=1 -timeout 0 -v ./tests/cluster
+
+native-failover: ## kill leaders and engine pub under native producers, ROUNDS (100) times
+	PENSTOCK_ROUNDS=$(or $(ROUNDS),100) $(GO) test -run TestNativeFailover -count=1 -timeout 0 -v ./tests/cluster
 
 failpoints: ## end, fail and delay real processes at places of the write path, ROUNDS (50) times on one node and on three
 	PENSTOCK_FAILPOINT_ROUNDS=$(or $(ROUNDS),50) $(GO) test -tags cluster -run TestFailpoints -count=1 -timeout 0 -v ./tests/cluster

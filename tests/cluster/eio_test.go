@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,22 +20,7 @@ import (
 const (
 	eioDiskBytes = 512 << 20
 	eioTime      = 6 * time.Second
-	roundsEnv    = "PENSTOCK_ROUNDS"
 )
-
-// rounds is how often a test does what it does; make targets for campaigns set it.
-func rounds(t *testing.T, usual int) int {
-	t.Helper()
-	text := os.Getenv(roundsEnv)
-	if text == "" {
-		return usual
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
 
 // failing is the disk of one node: a file system on a device that fails requests when it is told to.
 type failing struct {

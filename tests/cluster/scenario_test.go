@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -40,7 +41,23 @@ const (
 	answerTimeout = time.Second
 	// settle is how long consumers go on listening after everything came: for what comes again and should not.
 	settle = 500 * time.Millisecond
+	// roundsEnv is how often tests that repeat themselves do so.
+	roundsEnv = "PENSTOCK_ROUNDS"
 )
+
+// rounds is how often a test does what it does; make targets for campaigns set it.
+func rounds(t *testing.T, usual int) int {
+	t.Helper()
+	text := os.Getenv(roundsEnv)
+	if text == "" {
+		return usual
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
 
 // scenario is one test: nodes, clients, faults, and the judgement at the end.
 type scenario struct {
