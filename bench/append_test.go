@@ -122,7 +122,7 @@ func BenchmarkPublishAsync(b *testing.B) {
 				<-more
 			}
 		}
-		if err := t.PublishAsync(body, done); err != nil {
+		if err := t.PublishAsync(engine.Outgoing{Body: body}, done); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -250,13 +250,15 @@ func TestUseAfterClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls := map[string]func() error{
-		"Close":         e.Close,
-		"Topic":         func() error { _, err := e.Topic(ctx, "new"); return err },
-		"CreateTopic":   func() error { _, err := e.CreateTopic(ctx, "new", 2); return err },
-		"DeleteTopic":   func() error { return e.DeleteTopic(ctx, "t") },
-		"Publish":       func() error { _, err := topic.Publish(ctx, []byte("m")); return err },
-		"PublishBatch":  func() error { _, err := topic.PublishBatch(ctx, [][]byte{[]byte("m")}); return err },
-		"PublishAsync":  func() error { return topic.PublishAsync([]byte("m"), func(engine.ID, error) {}) },
+		"Close":        e.Close,
+		"Topic":        func() error { _, err := e.Topic(ctx, "new"); return err },
+		"CreateTopic":  func() error { _, err := e.CreateTopic(ctx, "new", 2); return err },
+		"DeleteTopic":  func() error { return e.DeleteTopic(ctx, "t") },
+		"Publish":      func() error { _, err := topic.Publish(ctx, []byte("m")); return err },
+		"PublishBatch": func() error { _, err := topic.PublishBatch(ctx, [][]byte{[]byte("m")}); return err },
+		"PublishAsync": func() error {
+			return topic.PublishAsync(engine.Outgoing{Body: []byte("m")}, func(engine.ID, error) {})
+		},
 		"Submit":        func() error { _, err := submit(topic, time.Time{}, "m"); return err },
 		"Channel":       func() error { _, err := topic.Channel(ctx, "new"); return err },
 		"DeleteChannel": func() error { return topic.DeleteChannel(ctx, "c") },

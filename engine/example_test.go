@@ -83,20 +83,24 @@ func ExampleTopic_PublishBatch() {
 	// 0000000000000002 sugar
 }
 
-// PublishAsync keeps many messages on their way from one goroutine.
+// PublishAsync keeps many messages on their way from one goroutine. The messages of one customer go to one partition.
 func ExampleTopic_PublishAsync() {
 	ctx := context.Background()
 	e, done := exampleEngine()
 	defer done()
-	topic, err := e.Topic(ctx, "orders")
+	topic, err := e.CreateTopic(ctx, "orders", 4)
 	if err != nil {
 		log.Fatal(err)
 	}
 	const n = 1000
 	answers := make(chan error, n) // large enough: the callback must not block
 	for i := range n {
-		err := topic.PublishAsync(fmt.Appendf(nil, "order %d", i), func(_ engine.ID, err error) { answers <- err })
-		if err != nil {
+		m := engine.Outgoing{
+			Key:     fmt.Appendf(nil, "customer %d", i%10),
+			Headers: []engine.Header{{Key: []byte("type"), Value: []byte("order")}},
+			Body:    fmt.Appendf(nil, "order %d", i),
+		}
+		if err := topic.PublishAsync(m, func(_ engine.ID, err error) { answers <- err }); err != nil {
 			log.Fatal(err)
 		}
 	}

@@ -97,14 +97,26 @@ func (t *Topic) submitAll(ctx context.Context, w *inbox.Waiter, ms []Outgoing) e
 	return t.submit(ctx, &w.Put, to)
 }
 
-// PublishAsync submits one message. Unless it returns an error, it calls done exactly once, maybe before it returns:
-// with the id when the message is on stable storage, or with the error that Publish would have returned. PublishAsync
-// borrows body until done is called. done runs on a goroutine of the engine, mostly the committer, which may hold
-// locks: done must not block. It may send on a buffered channel, count, or pass the result to another goroutine.
-// PublishAsync itself blocks only while the inbox is full, at most Options.AdmitTimeout.
-func (t *Topic) PublishAsync(body []byte, done func(ID, error)) error {
-	a := t.e.store.AsyncPut(body, done)
-	if err := t.submit(context.Background(), &a.Put, nil); err != nil {
+// PublishAsync is PublishMessage for a goroutine that keeps many messages on their way. Unless it returns an error, it
+// calls done exactly once, maybe before it returns: with the id when the message is on stable storage, or with the
+// error that PublishMessage would have returned. If it returns an error, nothing was stored and done is not called. It
+// borrows everything in m until done is called.
+//
+// done runs on a goroutine of the engine, mostly the committer, which may hold locks: done must not block. It may send
+// on a buffered channel, count, or pass the result to another goroutine. PublishAsync itself blocks only while the
+// inbox is full, at most Options.AdmitTimeout.
+func (t *Topic) PublishAsync(m Outgoing, done func(ID, error)) error {
+	parts := t.partitions()
+	a, n, err := t.e.store.AsyncPuts().Get(&m, len(parts), done)
+	if err != nil {
+		return err
+	}
+	var to *part.Partition
+	if n != inbox.AnyPartition {
+		to = parts[n]
+	}
+	if err := t.submit(context.Background(), &a.Put, to); err != nil {
+		a.Unused()
 		return err
 	}
 	return nil

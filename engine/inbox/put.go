@@ -23,7 +23,10 @@ type Put struct {
 	Messages [][]byte
 
 	First base.ID // result: the id of the first message; the others are consecutive
-	Err   error   // result; nil: all messages are on stable storage
+	// Err is the other result. nil: all messages are on stable storage. ErrUnknown, ErrDisk or ErrClosed: they may have
+	// been stored, or may appear later. Any other error: nothing was stored, and the put can be repeated without making
+	// duplicates.
+	Err error
 
 	// Done is called exactly once, after First and Err are set: from a goroutine of the engine or, with Alone, from
 	// within Submit. Done must not block, because the engine may hold locks. Submit blocks while an inbox is full, so a
@@ -265,10 +268,12 @@ func (l *List) Committed() {
 	}
 }
 
-// AsyncPut is a Put whose callback receives the id and the error.
+// AsyncPut is a Put of one message whose callback receives the id and the error.
 type AsyncPut struct {
 	Put
 	one      [1][]byte
+	headers  [1][]base.Header
+	keyed    []base.Header // memory of the headers of a message with a key
 	done     func(base.ID, error)
 	free     *AsyncPuts
 	nextFree *AsyncPut
@@ -292,8 +297,32 @@ type AsyncPuts struct {
 
 const maxFreeAsyncPuts = 1 << 16
 
-// Get returns a put of one message. done is called with the answer.
-func (f *AsyncPuts) Get(body []byte, done func(base.ID, error)) *AsyncPut {
+// Get returns a put of one message, and the partition to which its key belongs in a topic with this many partitions, or
+// AnyPartition. done is called with the answer. Get fails with ErrHeaders if m has both a Key and a key header.
+// Everything in m is borrowed until done is called.
+func (f *AsyncPuts) Get(
+	m *base.Outgoing, partitions int, done func(base.ID, error),
+) (a *AsyncPut, partition int, err error) {
+	a = f.take()
+	a.one[0], a.Defer, a.done = m.Body, m.Delay, done
+	a.Messages = a.one[:]
+	if len(m.Key) == 0 && len(m.Headers) == 0 {
+		return a, AnyPartition, nil
+	}
+	headers, key, err := keyed(m, &a.keyed)
+	if err != nil {
+		a.Unused()
+		return nil, AnyPartition, err
+	}
+	a.headers[0] = headers
+	a.Headers = a.headers[:]
+	if len(key) == 0 {
+		return a, AnyPartition, nil
+	}
+	return a, PartitionOf(key, partitions), nil
+}
+
+func (f *AsyncPuts) take() *AsyncPut {
 	f.mu.Lock()
 	a := f.head
 	if a != nil {
@@ -305,14 +334,32 @@ func (f *AsyncPuts) Get(body []byte, done func(base.ID, error)) *AsyncPut {
 		a = &AsyncPut{free: f}
 		a.Done = a.onDone
 	}
-	a.one[0], a.done = body, done
-	a.Messages = a.one[:]
 	return a
 }
 
 func (a *AsyncPut) reset() {
 	a.First, a.Err, a.Messages, a.Box = 0, nil, nil, nil
 	a.one[0], a.done = nil, nil
+	if a.Headers != nil {
+		clear(a.keyed)
+		a.Headers, a.headers[0], a.keyed = nil, nil, a.keyed[:0]
+	}
+}
+
+// Unused gives back a put that was not submitted, or that Submit refused: done is not called.
+func (a *AsyncPut) Unused() {
+	a.reset()
+	a.free.give(a)
+}
+
+// give adds a put to the free list, unless that is full.
+func (f *AsyncPuts) give(a *AsyncPut) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.n < maxFreeAsyncPuts {
+		a.nextFree, f.head = f.head, a
+		f.n++
+	}
 }
 
 // onDone hands the answer to the caller's done and frees the put. On a single node it runs on the committer, or, for a
@@ -321,12 +368,7 @@ func (a *AsyncPut) onDone(*Put) {
 	done, first, err := a.done, a.First, a.Err
 	a.reset()
 	if f := a.free; f.Shared {
-		f.mu.Lock()
-		if f.n < maxFreeAsyncPuts {
-			a.nextFree, f.head = f.head, a
-			f.n++
-		}
-		f.mu.Unlock()
+		f.give(a)
 	} else if err == nil {
 		if f.back == nil {
 			f.backTail = a

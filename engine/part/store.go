@@ -303,7 +303,5 @@ func (s *Store) Memory() Memory {
 	return Memory{s.stateBytes.Load(), max(0, s.inboxes.Waiting()), s.arena.Free(), s.arena.Count()}
 }
 
-// AsyncPut returns a put of one message. See inbox.AsyncPuts.
-func (s *Store) AsyncPut(body []byte, done func(base.ID, error)) *inbox.AsyncPut {
-	return s.asyncFree.Get(body, done)
-}
+// AsyncPuts has the puts for PublishAsync.
+func (s *Store) AsyncPuts() *inbox.AsyncPuts { return &s.asyncFree }
