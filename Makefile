@@ -11,6 +11,8 @@ GIOURING_FLAGS := -tags giouring -ldflags=-checklinkname=0
 BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=main.commit=$(shell git rev-parse HEAD 2>/dev/null || echo unknown))
 # Packages whose tests run under the race detector: everything with goroutines.
 RACE_PACKAGES ?= ./engine/... ./nsq/... ./native/... ./client ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./client ./replicate/... ./cluster ./cluster/admin ./cluster/kv/...
+# Modules of their own in this tree; go's ./... leaves them out.
+MODULES := bench/peers client/otel
 # A time (30s) or a count of inputs (10000x) for each fuzz target.
 FUZZ_TIME ?= 10000x
 BENCH ?= .
@@ -37,7 +39,7 @@ cluster: build ## build and start three nodes with their data in ./cluster-data 
 # longest begin first.
 test: ## run all tests
 	$(GO) test -p 3 -parallel 6 ./engine ./nsq ./tools/sim/world ./cmd/engine ./...
-	cd bench/peers && $(GO) test ./...
+	for module in $(MODULES); do (cd $$module && $(GO) test ./...); done
 
 # One package at a time: the detector makes work of what waits, and tests have deadlines. -short: fewer random trials.
 race: ## run the tests of the packages with goroutines under the race detector

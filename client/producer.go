@@ -119,6 +119,9 @@ func (p *Producer) lane(partition int) (*lane, error) {
 	return lanes[partition], nil
 }
 
+// Topic is the name of the producer's topic.
+func (p *Producer) Topic() string { return p.topic }
+
 // Partitions is how many partitions the topic has, as far as the client knows. The number may grow, never shrink.
 func (p *Producer) Partitions() int {
 	if t := p.client.view.known.Load().topics[p.topic]; t != nil {

@@ -124,6 +124,9 @@ func (c *Client) Reader(ctx context.Context, topicName string, partition int, fr
 	return r, nil
 }
 
+// Topic is the name of the reader's topic.
+func (r *Reader) Topic() string { return r.topic }
+
 // Position is the id of the message that Next returns next, or would return if it existed. ok is false as long as that
 // is not known: before the first answer of the leader to a reader that does not begin at an id.
 func (r *Reader) Position() (id ID, ok bool) { return r.next, r.known }
