@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,7 +34,9 @@ func checkTopic(t *meta.Topic) error {
 
 // CreateTopic implements meta.Store.
 func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, error) {
-	if t.ID == uuid.Nil {
+	chosen := t.ID != uuid.Nil // by the caller
+	var tried []uuid.UUID      // of the attempts without an answer
+	if !chosen {
 		t.ID = s.newUUID()
 	}
 	if t.CreatedNs == 0 {
@@ -46,7 +49,7 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 		if err != nil {
 			return nil, err
 		}
-		if other := st.snap.Names[t.Name]; other != nil && other.ID == t.ID && p.tried() {
+		if other := st.snap.Names[t.Name]; other != nil && slices.Contains(tried, other.ID) {
 			return other, nil // the attempt without an answer was applied
 		} else if other != nil {
 			return other, meta.ErrExists
@@ -79,6 +82,11 @@ func (s *store) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, err
 		if err != nil {
 			if err = p.outlast(err); err != nil {
 				return nil, err
+			}
+			// If that attempt was applied and the topic was deleted since, nothing in the store tells: the name is free again.
+			// Then this is another topic. Nodes may still have data of the first one, which must not become data of this one.
+			if tried = append(tried, t.ID); !chosen {
+				t.ID = s.newUUID()
 			}
 			continue
 		}

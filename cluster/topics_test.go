@@ -3,7 +3,9 @@ package cluster
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -422,6 +424,48 @@ func TestChangesOutlastAnElection(t *testing.T) {
 			}
 			w.m.LoseAnswers("n1", 0)
 		})
+	}
+}
+
+// deaf is a store of keys that calls lost after the next transaction that changes key, and does not say that it was
+// applied.
+type deaf struct {
+	kv.Store
+	key  string
+	lost atomic.Pointer[func()]
+}
+
+func (d *deaf) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, int64, error) {
+	ok, revision, err := d.Store.Txn(ctx, conds, ops)
+	if slices.ContainsFunc(ops, func(op kv.Op) bool { return op.Key == d.key }) {
+		if lost := d.lost.Swap(nil); lost != nil {
+			(*lost)()
+			return false, 0, kv.ErrUnavailable
+		}
+	}
+	return ok, revision, err
+}
+
+// O21: a creation without an answer was applied, and the topic was deleted before the next attempt. That one makes
+// another topic: nodes may still be removing what they had of the first one.
+func TestCreationIsNotRepeatedAfterADeletion(t *testing.T) {
+	w := newWorldWith(t, 1, slowLeases)
+	b, a := w.nodes[0], w.prepare("n2", uuid.New())
+	link := &deaf{Store: a.s.kv, key: a.s.key(namesDir + "x")}
+	a.s.kv = link
+	w.join(a)
+	var first uuid.UUID
+	lost := func() {
+		s := w.until(b, "the topic", func(s *meta.Snapshot) bool { return s.Names["x"] != nil })
+		first = s.Names["x"].ID
+		if err := b.DeleteTopic(ctx(t), first); err != nil {
+			t.Error(err)
+		}
+	}
+	link.lost.Store(&lost)
+	made, err := a.CreateTopic(ctx(t), meta.Topic{Name: "x", Partitions: 1})
+	if err != nil || first == uuid.Nil || made.ID == first || a.Snapshot().Names["x"].ID != made.ID {
+		t.Errorf("made %+v after %v was deleted: %v", made, first, err)
 	}
 }
 
