@@ -51,6 +51,7 @@ var requests = map[netproto.Type]request{
 var answers = map[netproto.Type]bool{
 	wire.TypeAuthAck: true, wire.TypeMetadataReply: true, wire.TypeProducer: true, wire.TypeProduced: true,
 	wire.TypeRecords: true, wire.TypeGoAway: true,
+	wire.TypeSubscribed: true, wire.TypeDeliver: true, wire.TypeRefused: true, wire.TypeSynced: true,
 }
 
 const firstClientType = wire.TypeAuth

@@ -14,21 +14,16 @@ import (
 	"penstock/nsq/auth"
 )
 
-const (
-	// readChunkBytes is how much one Records has at most, unless a single batch has more.
-	readChunkBytes = 1 << 20
-
-	// maxCreditBytes bounds the credit that a reader can have.
-	maxCreditBytes = 1 << 30
-)
+// readChunkBytes is how much one Records has at most, unless a single batch has more.
+const readChunkBytes = 1 << 20
 
 // credit is how many bytes of batches a client has allowed its leader to send, and the leader has not sent. Sending
 // goes on while there is any, so the last batch may make it negative: then it must be paid back first. The zero value
 // is no credit.
 type credit struct{ left int64 }
 
-// give adds what the client allows. More than maxCreditBytes is cut to that.
-func (c *credit) give(n uint32) { c.left = min(c.left+int64(n), maxCreditBytes) }
+// give adds what the client allows. More than wire.MaxCreditBytes is cut to that.
+func (c *credit) give(n uint32) { c.left = min(c.left+int64(n), wire.MaxCreditBytes) }
 
 // chunk is how many bytes may be read for the next Records; 0: none.
 func (c *credit) chunk() int { return int(max(min(c.left, readChunkBytes), 0)) }

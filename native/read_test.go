@@ -30,7 +30,7 @@ func TestCredit(t *testing.T) {
 		{4940, 0, 0},
 		{1, 0, 1},
 		{math.MaxUint32, 0, readChunkBytes},
-		{math.MaxUint32, maxCreditBytes - 7, 7},
+		{math.MaxUint32, wire.MaxCreditBytes - 7, 7},
 	} {
 		c.give(x.give)
 		c.spend(x.spend)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 )
@@ -153,4 +154,44 @@ func list[T any](c *coder, v *[]T, most, least int, each func(*coder, *T)) {
 	for i := range *v {
 		each(c, &(*v)[i])
 	}
+}
+
+// reuse is the count of a list whose elements the caller codes: at most most, of size bytes each. It makes the list as
+// long as what is read, in its old memory if that is large enough, and returns false after an error.
+func reuse[T any](c *coder, v *[]T, most, size int) bool {
+	n := uint32(len(*v))
+	if c.u32(&n); n > uint32(most) {
+		c.fail("a list of %d elements, at most %d are allowed", n, most)
+	} else if !c.writing && c.err == nil && int(n)*size > len(c.p) {
+		c.fail("%d elements in %d bytes", n, len(c.p))
+	}
+	if c.err != nil {
+		return false
+	}
+	if !c.writing {
+		*v = slices.Grow((*v)[:0], int(n))[:n]
+	}
+	return true
+}
+
+// bytes reads at most most bytes behind their length in four bytes. It borrows them.
+func (c *coder) bytes(most int) []byte {
+	var n uint32
+	if c.u32(&n); n > uint32(most) {
+		c.fail("%d bytes, at most %d are allowed", n, most)
+		return nil
+	}
+	return c.next(int(n))
+}
+
+// yes is a yes or no, in one byte.
+func (c *coder) yes(v *bool) {
+	var flag uint8
+	if *v {
+		flag = 1
+	}
+	if c.u8(&flag); flag > 1 {
+		c.fail("flags %#x", flag)
+	}
+	*v = flag == 1
 }

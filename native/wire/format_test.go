@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"flag"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/batch"
 	"penstock/internal/formattest"
 	"penstock/netproto"
 )
@@ -21,7 +23,10 @@ var update = flag.Bool("update", false, "write golden files that do not exist ye
 var limits = map[string]int{
 	"MaxTokenBytes": MaxTokenBytes, "MaxNameBytes": MaxNameBytes, "MaxTextBytes": MaxTextBytes,
 	"MaxTopicCount": MaxTopicCount, "MaxNodeCount": MaxNodeCount, "MaxPartitionCount": MaxPartitionCount,
-	"NoLeader": NoLeader, "ProduceBytes": ProduceBytes, "RecordsBytes": RecordsBytes,
+	"MaxIDCount": MaxIDCount, "MaxDeliveryCount": MaxDeliveryCount, "MaxHeaderCount": batch.MaxHeaderCount,
+	"MaxMessageBytes": MaxMessageBytes, "DeliverBytes": DeliverBytes, "MaxCreditBytes": MaxCreditBytes,
+	"NoPartition": NoPartition, "NoLeader": NoLeader,
+	"ProduceBytes": ProduceBytes, "RecordsBytes": RecordsBytes,
 }
 
 // types has the name of each type, and the message that it carries when its status is OK.
@@ -35,7 +40,13 @@ var types = map[netproto.Type]struct {
 	TypeProduce: {"Produce", &Produce{}}, TypeProduced: {"Produced", &Produced{}},
 	TypeRead: {"Read", &Read{}}, TypeRecords: {"Records", &Records{}},
 	TypeReadCredit: {"ReadCredit", &ReadCredit{}}, TypeReadEnd: {"ReadEnd", &Outcome{}},
-	TypeGoAway: {"GoAway", &Outcome{}},
+	TypeGoAway:    {"GoAway", &Outcome{}},
+	TypeSubscribe: {"Subscribe", &Subscribe{}}, TypeSubscribed: {"Subscribed", &Subscribed{}},
+	TypeDeliver: {"Deliver", &Deliver{}}, TypeCredit: {"Credit", &Credit{}},
+	TypeFinish: {"Finish", &IDs{}}, TypeFinishThrough: {"FinishThrough", &FinishThrough{}},
+	TypeRequeue: {"Requeue", &Requeue{}}, TypeTouch: {"Touch", &IDs{}}, TypeRefused: {"Refused", &Refused{}},
+	TypeSync: {"Sync", &Sync{}}, TypeSynced: {"Synced", &Outcome{}},
+	TypeSubscribeEnd: {"SubscribeEnd", &Outcome{}},
 }
 
 // The tables of types, limits and places are those of the code.
@@ -69,7 +80,9 @@ func TestFormatNumbers(t *testing.T) {
 			t.Errorf("%s is %s, the code says %d", row[0], row[1], limits[row[0]])
 		}
 	}
-	places := map[string]From{"ID": FromID, "Time": FromTime, "Oldest": FromOldest, "Newest": FromNewest}
+	places := map[string]From{
+		"ID": FromID, "Time": FromTime, "Oldest": FromOldest, "Newest": FromNewest, "Default": FromDefault,
+	}
 	if len(found["Places"]) != len(places) {
 		t.Errorf("%d places, the code has %d", len(found["Places"]), len(places))
 	}
@@ -147,6 +160,10 @@ func (r *tableReader) fields(prefix string, v reflect.Value) {
 		case kind == "text" && counted:
 			if got := string(r.next(r.counted(row[1], 2, limit))); got != f.String() {
 				r.t.Errorf("%s is %q, want %q", row[1], got, f.String())
+			}
+		case kind == "bytes" && counted:
+			if got := r.next(r.counted(row[1], 4, limit)); !bytes.Equal(got, f.Bytes()) {
+				r.t.Errorf("%s is %q, want %q", row[1], got, f.Bytes())
 			}
 		case kind == "list" && counted:
 			n := r.counted(row[1], 4, limit)

@@ -47,3 +47,12 @@ func FuzzProduced(f *testing.F)        { fuzz(f, &Produced{}) }
 func FuzzRead(f *testing.F)            { fuzz(f, &Read{}) }
 func FuzzRecords(f *testing.F)         { fuzz(f, &Records{}) }
 func FuzzReadCredit(f *testing.F)      { fuzz(f, &ReadCredit{}) }
+func FuzzSubscribe(f *testing.F)       { fuzz(f, &Subscribe{}) }
+func FuzzSubscribed(f *testing.F)      { fuzz(f, &Subscribed{}) }
+func FuzzDeliver(f *testing.F)         { fuzz(f, &Deliver{}) }
+func FuzzCredit(f *testing.F)          { fuzz(f, &Credit{}) }
+func FuzzIDs(f *testing.F)             { fuzz(f, &IDs{}) }
+func FuzzFinishThrough(f *testing.F)   { fuzz(f, &FinishThrough{}) }
+func FuzzRequeue(f *testing.F)         { fuzz(f, &Requeue{}) }
+func FuzzRefused(f *testing.F)         { fuzz(f, &Refused{}) }
+func FuzzSync(f *testing.F)            { fuzz(f, &Sync{}) }

@@ -6,7 +6,8 @@ import (
 	"penstock/netproto"
 )
 
-// The types. An answer has the request id of its request, and its status in the frame's header.
+// The types; those of consumers are in consume.go. An answer has the request id of its request, and its status in the
+// frame's header.
 const (
 	TypeAuth          netproto.Type = 64 // to a node, first: who the client is
 	TypeAuthAck       netproto.Type = 65 // its answer
@@ -53,7 +54,8 @@ func (m *Auth) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
 // Decode reads the payload.
 func (m *Auth) Decode(p []byte) error { return decode(p, m.code) }
 
-// Outcome is the payload of an answer that says nothing but its status: AuthAck, ReadEnd, GoAway, and every refusal.
+// Outcome is the payload of an answer that says nothing but its status: AuthAck, ReadEnd, GoAway, Synced,
+// SubscribeEnd, and every refusal.
 type Outcome struct {
 	Text string // for people; empty with StatusOK
 	// First is, in a ReadEnd because what was asked for is gone, the first id that exists; in a GoAway it is 0.
@@ -81,14 +83,7 @@ type MetadataRequest struct {
 }
 
 func (m *MetadataRequest) code(c *coder) {
-	var flags uint8
-	if m.Create {
-		flags = 1
-	}
-	if c.u8(&flags); flags > 1 {
-		c.fail("flags %#x", flags)
-	}
-	m.Create = flags&1 != 0
+	c.yes(&m.Create)
 	list(c, &m.Topics, MaxTopicCount, 2, func(c *coder, name *string) { c.text(name, MaxNameBytes) })
 }
 
@@ -251,15 +246,17 @@ func (m *Produced) Decode(p []byte) error {
 	return c.err
 }
 
-// From says where a reader begins.
+// From says where a reader, or a channel that is created, begins.
 type From uint8
 
-// Where a reader begins.
+// Where a reader or a channel begins.
 const (
 	FromID     From = 0 // at the message with the id Value, or the first one above it
 	FromTime   From = 1 // at the first message stored at Value or later, ns since 1970, by the leader's clock
 	FromOldest From = 2 // at the oldest message that is kept
 	FromNewest From = 3 // behind the newest message
+	// FromDefault, for a channel only: where channels begin if nobody says anything
+	FromDefault From = 4
 )
 
 // Read begins to read a partition.

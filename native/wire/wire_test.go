@@ -60,6 +60,34 @@ func samples(t testing.TB) []sample {
 		{"read-credit", TypeReadCredit, 0, 5, &ReadCredit{Bytes: 65536}, nil},
 		{"read-end", TypeReadEnd, netproto.StatusGap, 5, &Outcome{First: 0x0002000000000400, Text: "too old"}, nil},
 		{"go-away", TypeGoAway, netproto.StatusClosed, 0, &Outcome{Text: "the node stops", Address: "10.0.0.2:4250"}, nil},
+		{"subscribe", TypeSubscribe, 0, 6, &Subscribe{
+			Topic: testTopic, Channel: "billing", Tag: "eu", Create: true, From: FromTime, Value: 1_700_000_000_000_000_000,
+			SampleRate: 25, Partition: 2, TimeoutMs: 60000, Messages: 256, Bytes: 1 << 20,
+		}, nil},
+		{"subscribed", TypeSubscribed, 0, 6, &Subscribed{TimeoutMs: 60000, MaxTimeoutMs: 900000}, nil},
+		{"deliver", TypeDeliver, 0, 6, &Deliver{First: 77, Deliveries: []Delivery{
+			{ID: 0x0002000000000384, Timestamp: 1_700_000_000_000_000_001, Attempts: 1, Body: []byte("hello")},
+			{
+				ID: 0x0003000000000385, Timestamp: 1_700_000_000_000_000_002, Attempts: 4, Body: []byte("world"),
+				Headers: []batch.KV{{Key: []byte("k"), Value: []byte("v1")}, {Key: []byte("empty"), Value: []byte{}}},
+			},
+		}}, nil},
+		{"credit", TypeCredit, 0, 6, &Credit{Messages: 512, Bytes: 65536}, nil},
+		{"finish", TypeFinish, 0, 6, &IDs{IDs: []uint64{0x0002000000000384, 0x0003000000000385}}, nil},
+		{"finish-through", TypeFinishThrough, 0, 6, &FinishThrough{Number: 78, ID: 0x0003000000000385}, nil},
+		{"requeue", TypeRequeue, 0, 6, &Requeue{
+			Messages: []Delayed{{0x0002000000000384, 0}, {0x0003000000000385, 1500}},
+		}, nil},
+		{"touch", TypeTouch, 0, 6, &IDs{IDs: []uint64{0x0002000000000384}}, nil},
+		{"refused", TypeRefused, 0, 6, &Refused{Messages: []Refusal{
+			{0x0002000000000384, uint16(TypeFinish), netproto.StatusRejected},
+			{0x0003000000000385, uint16(TypeRequeue), netproto.StatusFull},
+		}}, nil},
+		{"sync", TypeSync, 0, 7, &Sync{Subscription: 6}, nil},
+		{"synced", TypeSynced, 0, 7, &Outcome{}, nil},
+		{"subscribe-end", TypeSubscribeEnd, netproto.StatusNotLeader, 6, &Outcome{
+			Text: "moved", Address: "10.0.0.2:4250",
+		}, nil},
 	}
 }
 
@@ -136,6 +164,9 @@ func TestRefused(t *testing.T) {
 		{"a place to read from", &Read{}, 20, byte(FromNewest) + 1},
 		{"reserved bytes of Read", &Read{}, 21, 1},
 		{"the last reserved byte of Read", &Read{}, 23, 1},
+		{"a place where a channel begins", &Subscribe{}, 21, byte(FromDefault) + 1},
+		{"a flag of Subscribe", &Subscribe{}, 20, 2},
+		{"a sample", &Subscribe{}, 30, 101},
 		{"a leader that is no node", &Metadata{
 			Nodes: []Node{{}}, Topics: []Topic{{Partitions: []Partition{{Leader: 0}}}},
 		}, 8 + 4 + 4 + 4 + 2 + 2 + 16 + 4, 1},
@@ -171,7 +202,9 @@ func TestCountsThatLieAllocateNothing(t *testing.T) {
 // What is written or read once per batch allocates nothing.
 func TestAllocations(t *testing.T) {
 	dst := make([]byte, 0, 64)
-	for _, m := range []payload{&Produce{}, &Produced{}, &Records{}, &ReadCredit{}} {
+	for _, m := range []payload{
+		&Produce{}, &Produced{}, &Records{}, &ReadCredit{}, &Credit{}, &FinishThrough{}, &IDs{IDs: []uint64{1, 2}},
+	} {
 		if n := testing.AllocsPerRun(100, func() {
 			dst = m.AppendTo(dst[:0])
 			if m.Decode(dst) != nil {
@@ -192,6 +225,11 @@ func TestTooLongIsABug(t *testing.T) {
 		&OpenProducer{Name: strings.Repeat("x", MaxNameBytes+1)},
 		&MetadataRequest{Topics: make([]string, MaxTopicCount+1)},
 		&Metadata{Nodes: make([]Node, MaxNodeCount+1)},
+		&IDs{IDs: make([]uint64, MaxIDCount+1)},
+		&Requeue{Messages: make([]Delayed, MaxIDCount+1)},
+		&Refused{Messages: make([]Refusal, MaxIDCount+1)},
+		&Subscribe{SampleRate: 101},
+		&Deliver{Deliveries: make([]Delivery, MaxDeliveryCount+1)},
 		&Metadata{Topics: []Topic{{Partitions: make([]Partition, MaxPartitionCount+1)}}},
 	} {
 		func() {
@@ -202,5 +240,34 @@ func TestTooLongIsABug(t *testing.T) {
 			}()
 			m.AppendTo(nil)
 		}()
+	}
+}
+
+// Messages are packed and walked without an allocation, and what DeliverySize says is what they take.
+func TestDeliveriesAllocateNothing(t *testing.T) {
+	ds := []Delivery{
+		{ID: 1, Timestamp: 2, Attempts: 3, Body: []byte("hello")},
+		{ID: 4, Headers: []batch.KV{{Key: []byte("k"), Value: []byte("v")}}},
+	}
+	want, p := deliverHeadBytes, []byte(nil)
+	for i := range ds {
+		want += DeliverySize(&ds[i])
+	}
+	var it Deliveries
+	pack := func() {
+		p = BeginDeliver(p[:0], 9)
+		for i := range ds {
+			p = AppendDelivery(p, &ds[i])
+		}
+		EndDeliver(p, len(ds))
+		n := 0
+		for _ = it.Reset(p); it.Next() != nil; n++ {
+		}
+		if n != len(ds) || it.First != 9 || it.Err() != nil {
+			panic("not read")
+		}
+	}
+	if n := testing.AllocsPerRun(100, pack); n != 0 || len(p) != want {
+		t.Errorf("%v allocations; %d bytes, want %d", n, len(p), want)
 	}
 }

@@ -1,0 +1,385 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"penstock/batch"
+	"penstock/netproto"
+)
+
+// The types of the consumer role. The request id of the Subscribe names the subscription in all of them but Sync and
+// Synced.
+const (
+	TypeSubscribe     netproto.Type = 77 // to a leader: consume a channel; the request id names the subscription
+	TypeSubscribed    netproto.Type = 78 // its answer
+	TypeDeliver       netproto.Type = 79 // from the leader: messages
+	TypeCredit        netproto.Type = 80 // to the leader: how many more messages it may send
+	TypeFinish        netproto.Type = 81 // to the leader: these messages are done
+	TypeFinishThrough netproto.Type = 82 // to the leader: a delivery and all before it are done
+	TypeRequeue       netproto.Type = 83 // to the leader: deliver these messages again
+	TypeTouch         netproto.Type = 84 // to the leader: these messages need more time
+	TypeRefused       netproto.Type = 85 // from the leader: what it did not do of the four before
+	TypeSync          netproto.Type = 86 // to the leader: say when all that was finished is stored
+	TypeSynced        netproto.Type = 87 // its answer
+	TypeSubscribeEnd  netproto.Type = 88 // either way: the subscription is closed; from the leader with the reason
+)
+
+// Limits of the fields of the consumer role.
+const (
+	MaxIDCount       = 8192     // in one Finish, Requeue, Touch or Refused
+	MaxDeliveryCount = 1 << 14  // in one Deliver
+	MaxMessageBytes  = 16 << 20 // of a body, of the key and of the value of a header
+
+	// DeliverBytes is what a leader sends in one Deliver at most, unless the last message makes it longer.
+	DeliverBytes = 256 << 10
+
+	// MaxCreditBytes is the most credit that a subscription or a reader can have; a node cuts more to it.
+	MaxCreditBytes = 1 << 30
+
+	// NoPartition in Subscribe.Partition stands for all partitions that the node leads, now and later.
+	NoPartition = 1<<32 - 1
+)
+
+// Subscribe begins to consume a channel, from the partitions that the node leads.
+type Subscribe struct {
+	Topic   uuid.UUID
+	Channel string
+	Tag     string // only messages with this tag; empty: those without a tag, and those whose tag nobody asks for
+	Create  bool   // whether a channel that does not exist is created
+	// From and Value say where a channel that is created begins. They mean nothing for one that exists.
+	From       From
+	Value      int64
+	SampleRate uint8  // percent of the messages that are delivered, at most 100; 0: all
+	Partition  uint32 // or NoPartition
+	TimeoutMs  uint32 // how long a message may be in flight before it is delivered again; 0: as the node has it
+	// Messages is how many messages may be in flight to this subscription at a time.
+	Messages uint32
+	// Bytes is how many bytes of deliveries the leader may send; it goes on while any are left. See DeliverySize.
+	Bytes uint32
+}
+
+func (m *Subscribe) code(c *coder) {
+	c.uuid(&m.Topic)
+	c.text(&m.Channel, MaxNameBytes)
+	c.text(&m.Tag, MaxNameBytes)
+	c.yes(&m.Create)
+	if c.u8((*uint8)(&m.From)); m.From > FromDefault {
+		c.fail("place %d", m.From)
+	}
+	c.i64(&m.Value)
+	if c.u8(&m.SampleRate); m.SampleRate > 100 {
+		c.fail("a sample of %d percent", m.SampleRate)
+	}
+	c.u32(&m.Partition)
+	c.u32(&m.TimeoutMs)
+	c.u32(&m.Messages)
+	c.u32(&m.Bytes)
+}
+
+// AppendTo appends the payload to dst.
+func (m *Subscribe) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
+
+// Decode reads the payload.
+func (m *Subscribe) Decode(p []byte) error { return decode(p, m.code) }
+
+// Subscribed answers a Subscribe. Any other outcome has the payload of Outcome, and then there is no subscription.
+type Subscribed struct {
+	TimeoutMs    uint32 // in force
+	MaxTimeoutMs uint32 // how long a message may be in flight, however often it is touched
+}
+
+func (m *Subscribed) code(c *coder) {
+	c.u32(&m.TimeoutMs)
+	c.u32(&m.MaxTimeoutMs)
+}
+
+// AppendTo appends the payload to dst.
+func (m *Subscribed) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
+
+// Decode reads the payload.
+func (m *Subscribed) Decode(p []byte) error { return decode(p, m.code) }
+
+// Delivery is one message of a Deliver.
+type Delivery struct {
+	ID        uint64
+	Timestamp int64      // when it was published, ns since 1970
+	Attempts  uint16     // deliveries so far, this one included; it stops growing at 32767
+	Headers   []batch.KV // in the order in which they were published
+	Body      []byte
+}
+
+// deliveryHeadBytes is what a delivery has besides its headers and its body.
+const deliveryHeadBytes = 8 + 8 + 2 + 4 + 4
+
+// DeliverySize is how many bytes a delivery takes in a Deliver, and so how much credit it costs.
+func DeliverySize(d *Delivery) int {
+	n := deliveryHeadBytes + len(d.Body)
+	for i := range d.Headers {
+		n += 4 + len(d.Headers[i].Key) + 4 + len(d.Headers[i].Value)
+	}
+	return n
+}
+
+// AppendDelivery appends a delivery to the payload of a Deliver that BeginDeliver has begun. It allocates nothing if
+// dst has room for DeliverySize more bytes. EndDeliver says how many were appended.
+func AppendDelivery(dst []byte, d *Delivery) []byte {
+	le := binary.LittleEndian
+	dst = le.AppendUint64(dst, d.ID)
+	dst = le.AppendUint64(dst, uint64(d.Timestamp))
+	dst = le.AppendUint16(dst, d.Attempts)
+	dst = le.AppendUint32(dst, uint32(len(d.Headers)))
+	for i := range d.Headers {
+		kv := &d.Headers[i]
+		dst = append(le.AppendUint32(dst, uint32(len(kv.Key))), kv.Key...)
+		dst = append(le.AppendUint32(dst, uint32(len(kv.Value))), kv.Value...)
+	}
+	return append(le.AppendUint32(dst, uint32(len(d.Body))), d.Body...)
+}
+
+// deliverHeadBytes is the length of a Deliver without deliveries.
+const deliverHeadBytes = 8 + 4
+
+// BeginDeliver appends the beginning of a Deliver, whose first delivery has the number first.
+func BeginDeliver(dst []byte, first uint64) []byte {
+	return append(binary.LittleEndian.AppendUint64(dst, first), 0, 0, 0, 0)
+}
+
+// EndDeliver completes a Deliver to which count deliveries were appended. p begins where BeginDeliver has appended.
+func EndDeliver(p []byte, count int) { binary.LittleEndian.PutUint32(p[8:], uint32(count)) }
+
+// Deliver has messages of a subscription, in the order of their delivery. Deliveries are numbered from 1 in each
+// subscription; the number of the first one is First, those of the others follow. A number may be missing between two
+// frames.
+//
+// Programs that handle many messages use BeginDeliver and Deliveries, which allocate nothing.
+type Deliver struct {
+	First      uint64
+	Deliveries []Delivery
+}
+
+// AppendTo appends the payload to dst.
+func (m *Deliver) AppendTo(dst []byte) []byte {
+	if len(m.Deliveries) > MaxDeliveryCount {
+		panic(fmt.Sprintf("BUG: a Deliver of %d messages", len(m.Deliveries)))
+	}
+	at := len(dst)
+	dst = BeginDeliver(dst, m.First)
+	for i := range m.Deliveries {
+		dst = AppendDelivery(dst, &m.Deliveries[i])
+	}
+	EndDeliver(dst[at:], len(m.Deliveries))
+	return dst
+}
+
+// Decode reads the payload. Bodies and headers are borrowed from p.
+func (m *Deliver) Decode(p []byte) error {
+	var it Deliveries
+	if err := it.Reset(p); err != nil {
+		return err
+	}
+	*m = Deliver{First: it.First}
+	for d := it.Next(); d != nil; d = it.Next() {
+		own := *d
+		own.Headers = append([]batch.KV(nil), d.Headers...)
+		m.Deliveries = append(m.Deliveries, own)
+	}
+	return it.Err()
+}
+
+// Deliveries walks the payload of a Deliver. It is reusable, and allocates nothing except to grow its list of headers.
+type Deliveries struct {
+	First uint64 // number of the first delivery
+	Count int    // deliveries in the frame
+
+	c    coder
+	left int
+	d    Delivery
+}
+
+// Reset begins with a payload, which it borrows until the last Next.
+func (it *Deliveries) Reset(p []byte) error {
+	it.c = coder{p: p}
+	var count uint32
+	it.c.u64(&it.First)
+	if it.c.u32(&count); count > MaxDeliveryCount {
+		it.c.fail("a list of %d elements, at most %d are allowed", count, MaxDeliveryCount)
+	}
+	if it.Count, it.left = int(count), int(count); it.c.err != nil {
+		it.Count, it.left = 0, 0
+	}
+	return it.c.err
+}
+
+// Next returns the next delivery; nil: there is none, or the payload is damaged, see Err. The following call overwrites
+// it, its list of headers included; body, keys and values are borrowed from the payload.
+func (it *Deliveries) Next() *Delivery {
+	if it.left == 0 {
+		return nil
+	}
+	it.left--
+	d, c := &it.d, &it.c
+	head := c.next(8 + 8 + 2 + 4)
+	if head == nil {
+		return nil
+	}
+	le := binary.LittleEndian
+	d.ID, d.Timestamp, d.Attempts = le.Uint64(head), int64(le.Uint64(head[8:])), le.Uint16(head[16:])
+	if n := le.Uint32(head[18:]); n > batch.MaxHeaderCount {
+		c.fail("a list of %d elements, at most %d are allowed", n, batch.MaxHeaderCount)
+		return nil
+	} else if d.Headers = d.Headers[:0]; n > 0 {
+		for range n {
+			d.Headers = append(d.Headers, batch.KV{Key: c.bytes(MaxMessageBytes), Value: c.bytes(MaxMessageBytes)})
+		}
+	}
+	if d.Body = c.bytes(MaxMessageBytes); c.err != nil {
+		return nil
+	}
+	return d
+}
+
+// Err says why Next ended before the last delivery; nil: it did not.
+func (it *Deliveries) Err() error { return it.c.err }
+
+// Credit lets the leader send more.
+type Credit struct {
+	Messages uint32 // how many messages may be in flight from now on
+	Bytes    uint32 // of deliveries, in addition to what the leader may send already
+}
+
+func (m *Credit) code(c *coder) {
+	c.u32(&m.Messages)
+	c.u32(&m.Bytes)
+}
+
+// AppendTo appends the payload to dst.
+func (m *Credit) AppendTo(dst []byte) []byte {
+	c := coder{p: dst, writing: true} // encode would allocate; this runs often
+	m.code(&c)
+	return c.written()
+}
+
+// Decode reads the payload.
+func (m *Credit) Decode(p []byte) error {
+	c := coder{p: p}
+	m.code(&c)
+	return c.err
+}
+
+// IDs is the payload of Finish and Touch. Decode uses the memory of the list again.
+type IDs struct{ IDs []uint64 }
+
+func (m *IDs) code(c *coder) {
+	if reuse(c, &m.IDs, MaxIDCount, 8) {
+		for i := range m.IDs {
+			c.u64(&m.IDs[i])
+		}
+	}
+}
+
+// AppendTo appends the payload to dst.
+func (m *IDs) AppendTo(dst []byte) []byte {
+	c := coder{p: dst, writing: true} // encode would allocate; this runs often
+	m.code(&c)
+	return c.written()
+}
+
+// Decode reads the payload.
+func (m *IDs) Decode(p []byte) error {
+	c := coder{p: p}
+	m.code(&c)
+	return c.err
+}
+
+// FinishThrough finishes the delivery with a number, and all deliveries of the subscription before it that are still in
+// flight. It never finishes a later delivery, not even one of the same message. If the delivery itself is not in flight
+// any more, it is refused with ID, and those before it are finished all the same.
+type FinishThrough struct {
+	Number uint64 // see Deliver
+	ID     uint64 // of that delivery's message; only the answer has it
+}
+
+func (m *FinishThrough) code(c *coder) {
+	c.u64(&m.Number)
+	c.u64(&m.ID)
+}
+
+// AppendTo appends the payload to dst.
+func (m *FinishThrough) AppendTo(dst []byte) []byte {
+	c := coder{p: dst, writing: true} // encode would allocate; this runs often
+	m.code(&c)
+	return c.written()
+}
+
+// Decode reads the payload.
+func (m *FinishThrough) Decode(p []byte) error {
+	c := coder{p: p}
+	m.code(&c)
+	return c.err
+}
+
+// Requeue gives messages back. Decode uses the memory of the list again.
+type Requeue struct{ Messages []Delayed }
+
+// Delayed is one message of a Requeue.
+type Delayed struct {
+	ID      uint64
+	DelayMs uint32 // before the next delivery
+}
+
+func (m *Requeue) code(c *coder) {
+	if reuse(c, &m.Messages, MaxIDCount, 12) {
+		for i := range m.Messages {
+			c.u64(&m.Messages[i].ID)
+			c.u32(&m.Messages[i].DelayMs)
+		}
+	}
+}
+
+// AppendTo appends the payload to dst.
+func (m *Requeue) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
+
+// Decode reads the payload.
+func (m *Requeue) Decode(p []byte) error { return decode(p, m.code) }
+
+// Refused lists what a leader did not do of the client's Finish, FinishThrough, Requeue and Touch.
+type Refused struct{ Messages []Refusal }
+
+// Refusal is one message of a Refused. Kind is the type of the request.
+//
+// StatusRejected: the message is not in flight to this subscription; it timed out, for example, and comes again.
+// StatusFull: nothing was done for lack of room; repeat it later, or let the message time out.
+type Refusal struct {
+	ID     uint64
+	Kind   uint16
+	Status netproto.Status
+}
+
+func (m *Refused) code(c *coder) {
+	list(c, &m.Messages, MaxIDCount, 12, func(c *coder, r *Refusal) {
+		c.u64(&r.ID)
+		c.u16(&r.Kind)
+		c.u16((*uint16)(&r.Status))
+	})
+}
+
+// AppendTo appends the payload to dst.
+func (m *Refused) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
+
+// Decode reads the payload.
+func (m *Refused) Decode(p []byte) error { return decode(p, m.code) }
+
+// Sync asks the leader to answer once every Finish, FinishThrough and Requeue that it received before from this
+// subscription is in the log on every replica that must have it.
+type Sync struct{ Subscription uint64 }
+
+func (m *Sync) code(c *coder) { c.u64(&m.Subscription) }
+
+// AppendTo appends the payload to dst.
+func (m *Sync) AppendTo(dst []byte) []byte { return encode(dst, m.code) }
+
+// Decode reads the payload.
+func (m *Sync) Decode(p []byte) error { return decode(p, m.code) }
