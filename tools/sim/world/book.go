@@ -43,6 +43,7 @@ type value struct {
 	headers   []engine.Header
 	id        engine.ID
 	hasID     bool
+	numbered  bool // of a producer, which sends it again until the answer is sure
 }
 
 // topicModel is what a client knows of a topic.

@@ -236,6 +236,9 @@ func (w *World) judgeSilence() {
 			return
 		}
 		w.gray.calm.checked = i + 1
+		if v.numbered && w.has(FeatureSettings) {
+			continue // a quota may refuse it again and again, and its producer does not give it up
+		}
 		if v.fate == offered && w.withinBound(v) {
 			w.fail("a put on %s has no answer after %.3f s, and a majority is well since %.3f: %s",
 				v.by.name, float64(w.now-v.submitted)/1e9,

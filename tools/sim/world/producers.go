@@ -196,7 +196,7 @@ func (p *producer) seal(n *node) *sealedBatch {
 	}
 	for i := range int(b.count) {
 		v := b.value + i
-		w.book.values = append(w.book.values, value{topic: p.t, by: n, life: n.life, submitted: w.now})
+		w.book.values = append(w.book.values, value{topic: p.t, by: n, life: n.life, submitted: w.now, numbered: true})
 		p.values[v] = true
 		if err := s.Add(&segment.Record{Body: w.book.body(v)}); err != nil {
 			panic("BUG: world: " + err.Error())
