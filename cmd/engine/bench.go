@@ -29,19 +29,21 @@ func benchCommand() *cobra.Command {
 		Use:   "bench",
 		Short: "Measure the performance of a running node",
 		Long: strings.TrimSpace(`
-Measure the performance of a running node (or any nsqd) over the NSQ protocol. The report begins with the node's I/O
-engine, file system, device cache and kernel, as its /info shows them.
+Measure the performance of a running node (or any nsqd) over the NSQ protocol or, with --protocol native, of nodes over
+the native one, by the client of Go programs. The report begins with the node's I/O engine, file system, device cache
+and kernel, as its /info shows them.
 
 A topic that bench creates is deleted at the end, because it would keep its messages for ever; --keep-topic keeps it. A
 topic that was there before stays.
 
-With an https address or any --tls flag, the connections of the NSQ protocol use TLS, too.`),
+With an https address or any --tls flag, the connections of both protocols use TLS, too.`),
 	}
 	o.flags(cmd)
 	cmd.AddCommand(
 		o.benchMode("pub", "Measure publishing, in a closed loop or, with --rate, in an open loop", load.Publish),
 		o.benchMode("sub", "Measure consuming a channel's backlog, with one FIN per message", load.Consume),
 		o.benchMode("e2e", "Measure the latency from publish call to handler, at a steady rate", load.EndToEnd),
+		o.benchMode("read", "Measure reading what a topic keeps, without a channel, by the native protocol", load.ReadPast),
 	)
 	return cmd
 }
@@ -53,9 +55,12 @@ func (o *operator) benchMode(
 	cfg := load.Config{SizeBytes: 100, Ready: 2500}
 	keep := false
 	f := cmd.Flags()
-	f.StringVar(&cfg.Address, "nsq-address", "127.0.0.1:4150", "HOST:PORT of the node's NSQ protocol")
-	f.StringVar(&cfg.Address, "address", "127.0.0.1:4150", "the same as --nsq-address")
-	client.Hide(f, "address")
+	native := addBenchNative(f, mode)
+	if mode != "read" {
+		f.StringVar(&cfg.Address, "nsq-address", "127.0.0.1:4150", "HOST:PORT of the node's NSQ protocol")
+		f.StringVar(&cfg.Address, "address", "127.0.0.1:4150", "the same as --nsq-address")
+		client.Hide(f, "address")
+	}
 	f.BoolVar(&keep, "keep-topic", false, "do not delete the topic at the end, although this run created it")
 	f.StringVar(&cfg.Topic, "topic", "bench_"+mode, "topic to use")
 	f.IntVar(&cfg.Connections, "connections", 1, "number of connections")
@@ -66,24 +71,29 @@ func (o *operator) benchMode(
 	f.Var(intBytesValue{&cfg.SizeBytes, 1}, "size", "size of a message")
 	headers := "number of headers of each message, with names of 10 bytes and values of 12; above 0 sends PUB_EXT and " +
 		"MPUB_EXT"
-	if mode == "sub" {
+	warmUp := time.Second
+	switch mode {
+	case "sub":
+		warmUp = 0
 		headers = "number of headers of each message that --fill publishes, with names of 10 bytes and values of 12"
+		f.BoolVar(&cfg.Fill, "fill", false, "create the channel and publish --messages messages before the measurement")
+	case "read":
+		headers = "number of headers of each message that --fill publishes, with names of 10 bytes and values of 12"
+		f.BoolVar(&cfg.Fill, "fill", false, "publish --messages messages before the measurement")
 	}
 	f.IntVar(&cfg.Headers, "headers", 0, headers)
-	warmUp := time.Second
-	if mode == "sub" {
-		warmUp = 0
-		f.BoolVar(&cfg.Fill, "fill", false, "create the channel and publish --messages messages before the measurement")
+	if mode != "read" {
+		f.DurationVar(&cfg.WarmUp, "warm-up", warmUp, "how long to run before the measurement begins")
 	}
-	f.DurationVar(&cfg.WarmUp, "warm-up", warmUp, "how long to run before the measurement begins")
-	if mode != "pub" {
+	if mode == "sub" || mode == "e2e" {
 		f.StringVar(&cfg.Channel, "channel", "bench", "channel to use")
 		f.IntVar(&cfg.Ready, "rdy", 2500, "RDY count of each consumer")
 	}
 	cfg.InFlight, cfg.Batch = 1, 1
 	switch mode {
 	case "pub":
-		f.IntVar(&cfg.InFlight, "in-flight", 1, "number of unanswered commands per connection, in a closed loop")
+		f.IntVar(&cfg.InFlight, "in-flight", 1, "number of unanswered commands per connection, in a closed "+
+			"loop; with the native protocol of messages: 1 waits for each, more have callbacks")
 		f.IntVar(&cfg.Batch, "batch", 1, "messages per command: 1 sends PUB, more send MPUB")
 		f.Float64Var(&cfg.Rate, "rate", 0, "messages per second over all connections, in an open loop; 0 means a closed loop")
 	case "e2e":
@@ -98,23 +108,31 @@ func (o *operator) benchMode(
 		if f.Changed("messages") && !f.Changed("warm-up") {
 			cfg.WarmUp = 0
 		}
-		return o.bench(cmd, cfg, keep, measure)
+		return o.bench(cmd, cfg, native, keep, measure)
 	}
 	return cmd
 }
 
 func (o *operator) bench(
-	cmd *cobra.Command, cfg load.Config, keep bool, measure func(context.Context, load.Config) (*load.Report, error),
+	cmd *cobra.Command, cfg load.Config, native *benchNative, keep bool,
+	measure func(context.Context, load.Config) (*load.Report, error),
 ) error {
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
-	if err := o.benchConnections(&cfg); err != nil {
+	connect := o.benchConnections
+	if native.protocol == "native" {
+		connect = func(cfg *load.Config) error { return native.connect(&o.client.Flags, cfg, cmd.ErrOrStderr()) }
+	} else if flag := native.used(cmd.Flags()); flag != "" {
+		return &exitError{exitUsage, fmt.Errorf("--%s belongs to --protocol native", flag)}
+	}
+	if err := connect(&cfg); err != nil {
 		return withExitCode(err)
 	}
 	leave := func() {}
 	if !keep {
 		leave = o.benchTopic(ctx, cfg.Topic, cmd.ErrOrStderr())
 	}
+	o.benchInfo(&cfg)
 	finish := showProgress(&cfg, cmd.ErrOrStderr())
 	report, err := measure(ctx, cfg)
 	finish()
@@ -136,7 +154,7 @@ func (o *operator) bench(
 	return withExitCode(err)
 }
 
-// benchConnections says how the connections of the NSQ protocol are made, and how the node is asked about itself.
+// benchConnections says how the connections of the NSQ protocol are made.
 func (o *operator) benchConnections(cfg *load.Config) (err error) {
 	if cfg.Token, err = o.client.Token(); err != nil {
 		return err
@@ -150,6 +168,11 @@ func (o *operator) benchConnections(cfg *load.Config) (err error) {
 			return err
 		}
 	}
+	return nil
+}
+
+// benchInfo says how the node is asked about itself.
+func (o *operator) benchInfo(cfg *load.Config) {
 	if o.client.Address != "" {
 		cfg.Info = func() []byte {
 			ctx, cancel := context.WithTimeout(context.Background(), benchAskTimeout)
@@ -161,7 +184,6 @@ func (o *operator) benchConnections(cfg *load.Config) (err error) {
 			return data
 		}
 	}
-	return nil
 }
 
 // benchTopic finds out whether the topic exists, and returns a function that deletes it if it did not. O15: a topic

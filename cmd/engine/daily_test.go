@@ -19,7 +19,7 @@ import (
 
 // O15: bench deletes the topic that it created, and never one that was there before.
 func TestBenchLeavesNoTopic(t *testing.T) {
-	n := startNode(t, t.TempDir())
+	n := startNode(t, t.TempDir(), "--native-address", "127.0.0.1:0")
 	bench := func(more ...string) {
 		t.Helper()
 		args := append([]string{"bench", "pub", "--nsq-address", n.nsq, "--http-address", n.http, "--messages=10"}, more...)
@@ -34,6 +34,10 @@ func TestBenchLeavesNoTopic(t *testing.T) {
 	bench()
 	if got := topics(); got != "" {
 		t.Errorf("bench leaves %s", got)
+	}
+	bench("--protocol", "native", "--nodes", n.native())
+	if got := topics(); got != "" {
+		t.Errorf("bench by the native protocol leaves %s", got)
 	}
 	bench("--topic", "kept", "--keep-topic")
 	steer(t, "topic", "create", "mine", "--http-address", n.http)
@@ -53,7 +57,7 @@ func TestTLSAndTokenEverywhere(t *testing.T) {
 		"topics = [\"*\"]\nchannels = [\"*\"]\npermissions = [\"publish\", \"subscribe\", \"admin\"]\n",
 		sha256.Sum256([]byte("s3cret"))), 0o600))
 	p := startNode(t, t.TempDir(), "--tls-cert", cert, "--tls-key", key, "--tls-required", "true", "--https-address",
-		"127.0.0.1:0", "--auth-file", tokens)
+		"127.0.0.1:0", "--auth-file", tokens, "--native-address", "127.0.0.1:0")
 	at := "https://" + httpsAddress.FindStringSubmatch(p.log.String())[1]
 	trusted := []string{"--http-address", at, "--tls-ca", cert, "--token-file", token}
 	steer(t, append([]string{"topic", "create", "orders"}, trusted...)...)
@@ -68,6 +72,9 @@ func TestTLSAndTokenEverywhere(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
+	steer(t, append([]string{
+		"bench", "pub", "--protocol", "native", "--nodes", p.native(), "--messages", "9",
+	}, trusted...)...)
 	steer(t, append([]string{"bench", "e2e", "--nsq-address", p.nsq, "--messages", "50", "--rate", "1000"}, trusted...)...)
 	for _, tc := range []struct {
 		args []string

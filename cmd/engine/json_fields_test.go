@@ -245,6 +245,12 @@ func TestJSONFields(t *testing.T) {
 		}
 		run("bench "+mode, args...)
 	}
+	native := []string{"--nodes", nodes["n1"].Native, "--topic", "native", "--messages", "20"}
+	run("bench read", append(native, "--fill", "--keep-topic")...)
+	o := steer(t, append(append([]string{
+		"bench", "pub", "--protocol", "native", "--compress", "s2", "--linger", "1ms",
+	}, native...), trusted...)...)
+	check("bench pub native", o)
 	for _, verb := range []string{"skip", "unskip", "pause", "unpause", "empty", "delete"} {
 		run("channel "+verb, "orders", "billing")
 	}

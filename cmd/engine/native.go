@@ -34,31 +34,40 @@ func (n *nativeFlags) add(set *pflag.FlagSet) {
 
 // dial connects to the cluster. What happens to connections is written to log, one line each.
 func (n *nativeFlags) dial(ctx context.Context, log io.Writer) (*nodes.Client, error) {
-	token, err := n.Token()
+	o, err := n.options(log)
 	if err != nil {
 		return nil, err
 	}
-	o := nodes.Options{Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	return nodes.Dial(ctx, n.seeds, o)
+}
+
+// options are the client's options, as the flags say.
+func (n *nativeFlags) options(log io.Writer) (o nodes.Options, err error) {
+	token, err := n.Token()
+	if err != nil {
+		return o, err
+	}
+	o = nodes.Options{Logger: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	if n.useTLS || n.UsesTLS() {
 		var config *tls.Config
 		if config, err = n.TLS(); err != nil {
-			return nil, err
+			return o, err
 		}
 		o.TLS = config
 	}
 	for _, seed := range n.seeds {
 		host, _, err := net.SplitHostPort(seed)
 		if err != nil {
-			return nil, &exitError{exitUsage, fmt.Errorf("--nodes %s is not HOST:PORT", seed)}
+			return o, &exitError{exitUsage, fmt.Errorf("--nodes %s is not HOST:PORT", seed)}
 		}
 		if o.TLS == nil {
 			if err := n.CheckPlaintext(token, host, "--tls"); err != nil {
-				return nil, err
+				return o, err
 			}
 		}
 	}
 	if token != "" {
 		o.Token = func(context.Context) (string, error) { return token, nil }
 	}
-	return nodes.Dial(ctx, n.seeds, o)
+	return o, nil
 }

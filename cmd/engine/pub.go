@@ -87,13 +87,7 @@ programs must not use a name at the same time: the later one ends the earlier on
 // options returns what the flags say about the producer.
 func (p *publication) options() nodes.ProducerOptions {
 	// After a failure nothing is stored, so that no later line gets the number of an earlier one.
-	o := nodes.ProducerOptions{Name: p.producer, StopAtFailure: true}
-	switch p.compress {
-	case "s2":
-		o.Compression = nodes.CompressS2
-	case "zstd":
-		o.Compression = nodes.CompressZstd
-	}
+	o := nodes.ProducerOptions{Name: p.producer, StopAtFailure: true, Compression: compression(p.compress)}
 	if p.producer != "" && p.partition < 0 && p.key == "" {
 		p.partition = 0
 	}

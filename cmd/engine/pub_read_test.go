@@ -60,11 +60,17 @@ var nativeAddress = regexp.MustCompile(` native=(\S+)`)
 func startNative(t *testing.T, args ...string) []string {
 	t.Helper()
 	p := startNode(t, t.TempDir(), append([]string{"--native-address", "127.0.0.1:0"}, args...)...)
+	return []string{"--nodes", p.native()}
+}
+
+// native is where a node that is ready serves native clients.
+func (p *process) native() string {
+	p.t.Helper()
 	m := nativeAddress.FindStringSubmatch(p.log.String())
 	if m == nil {
-		t.Fatalf("the node does not say where it serves native clients:\n%s", p.log)
+		p.t.Fatalf("the node does not say where it serves native clients:\n%s", p.log)
 	}
-	return []string{"--nodes", m[1]}
+	return m[1]
 }
 
 // feed runs a command with this standard input.

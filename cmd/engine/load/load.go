@@ -1,5 +1,6 @@
-// Package load drives a node over NSQ's TCP protocol and measures it. It measures publishing in a closed or an open
-// loop, the consumption of a backlog, and the latency from the publish call to the handler.
+// Package load drives a node over NSQ's TCP protocol, or over the native one with package client, and measures it. It
+// measures publishing in a closed or an open loop, the consumption of a backlog, the latency from the publish call to
+// the handler and, with the native protocol, reading what a topic keeps.
 //
 // One goroutine serves one connection, or many in a crowd. It allocates nothing per message, so that one core can drive
 // more than a million messages per second, and the node is the bottleneck rather than the generator. Latencies in an
@@ -18,6 +19,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"penstock/client"
 )
 
 // Limits of a run.
@@ -43,14 +46,17 @@ type Config struct {
 	Address string      // HOST:PORT of the NSQ protocol
 	TLS     *tls.Config // nil: the connections are in clear
 	Token   string      // to log in with, if the node asks for it; empty: none
+	// Native, if set, is used instead of the NSQ protocol and of the three fields above.
+	Native *Native
 	// Info returns the answer to the node's /info, for the report's header, or nothing. nil: the node is not asked.
 	Info        func() []byte
 	Topic       string
 	Channel     string
 	Connections int
-	InFlight    int // unanswered commands per connection
-	Batch       int // messages per command: 1 sends PUB, more send MPUB
-	SizeBytes   int // size of a body
+	InFlight    int  // unanswered commands per connection; native: messages
+	Batch       int  // messages per command: 1 sends PUB, more send MPUB
+	SizeBytes   int  // size of a body
+	JSON        bool // native: bodies are JSON, which compresses; otherwise they hardly do
 	// Headers is the number of headers of every message. Above 0, PUB and MPUB become PUB_EXT and MPUB_EXT, which a
 	// stock nsqd does not know.
 	Headers  int
@@ -84,8 +90,10 @@ func (c *Config) invalid() error {
 		return errors.New("the topic has no name")
 	case c.Connections < 1 || c.Connections > MaxConnections:
 		return fmt.Errorf("connections must be 1 to %d", MaxConnections)
-	case c.InFlight < 1 || c.InFlight > MaxInFlight:
-		return fmt.Errorf("in-flight must be 1 to %d", MaxInFlight)
+	case c.Native != nil && c.Batch != 1:
+		return errors.New("batch must be 1: native producers make batches themselves")
+	case c.InFlight < 1 || c.InFlight > c.maxInFlight():
+		return fmt.Errorf("in-flight must be 1 to %d", c.maxInFlight())
 	case c.Batch < 1 || c.Batch > MaxBatch:
 		return fmt.Errorf("batch must be 1 to %d", MaxBatch)
 	case c.SizeBytes < 1 || c.SizeBytes > MaxSizeBytes:
@@ -106,6 +114,13 @@ func (c *Config) invalid() error {
 	return nil
 }
 
+func (c *Config) maxInFlight() int {
+	if c.Native != nil {
+		return MaxNativeInFlight
+	}
+	return MaxInFlight
+}
+
 // run is the state that the goroutines of one run share.
 type run struct {
 	cfg    *Config
@@ -114,8 +129,13 @@ type run struct {
 	faults faults
 	meters []*meter
 	conns  []net.Conn
-	ended  atomic.Bool   // close was called
-	cpu    time.Duration // CPU time of this process at the start of the run
+	ended  atomic.Bool // close was called
+
+	// Of a native run.
+	cancel  context.CancelFunc
+	clients []*client.Client
+
+	cpu time.Duration // CPU time of this process at the start of the run
 }
 
 // open dials every connection before the clock starts.
@@ -143,6 +163,12 @@ func (r *run) close() {
 	r.ended.Store(true)
 	for _, c := range r.conns {
 		c.Close()
+	}
+	if r.cancel != nil {
+		r.cancel()
+	}
+	for _, c := range r.clients {
+		c.Close() // returns when none of its goroutines is left
 	}
 }
 
@@ -212,12 +238,7 @@ func (r *run) show(done int64) {
 
 // body returns printable bytes that do not compress well. It always returns the same bytes for the same size.
 func body(sizeBytes int) []byte {
-	rng := rand.New(rand.NewPCG(1, uint64(sizeBytes)))
-	b := make([]byte, sizeBytes)
-	for i := range b {
-		b[i] = byte('!' + rng.IntN('~'-'!'))
-	}
-	return b
+	return appendRandom(make([]byte, 0, sizeBytes), rand.New(rand.NewPCG(1, uint64(sizeBytes))), sizeBytes)
 }
 
 func cpuTime() time.Duration {

@@ -100,10 +100,8 @@ func (p *pacer) goAll(wg *sync.WaitGroup) {
 // pace runs the schedule: command i is meant for start + i × interval, on connection i mod n. It sleeps in the kernel
 // on its own thread, because Go's timers are up to a millisecond late.
 func (p *pacer) pace() error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	// The default slack of a sleep is 50 µs. If it cannot be changed, sleeps are slightly late.
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
+	release := preciseSleep()
+	defer release()
 	interval := float64(time.Second) * float64(p.r.cfg.Batch) / p.r.cfg.Rate
 	for next := 0; ; {
 		now := p.r.clock.now()
@@ -221,6 +219,14 @@ func (c *paced) answered(clock *clock, now int64, batch int) error {
 	c.meter.record(clock, now, c.ring.intended[head%int64(len(c.ring.intended))], 1, batch)
 	c.ring.head.Store(head + 1)
 	return nil
+}
+
+// preciseSleep gives the calling goroutine a thread whose sleeps end in time, until release is called.
+func preciseSleep() (release func()) {
+	runtime.LockOSThread()
+	// The default slack of a sleep is 50 µs. If it cannot be changed, sleeps are slightly late.
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
+	return runtime.UnlockOSThread
 }
 
 // sleep blocks the calling thread for ns nanoseconds.

@@ -11,11 +11,14 @@ import (
 // maxBlockBytes bounds the bytes of one write call of a publisher, unless a single command is larger.
 const maxBlockBytes = 256 << 10
 
-// Publish measures PUB or MPUB. In a closed loop the latency is the time from the write call to the OK, in an open loop
-// the time from the intended time of sending to the OK.
+// Publish measures PUB or MPUB, or a native producer. In a closed loop the latency is the time from the write call to
+// the OK, in an open loop the time from the intended time of sending to the OK.
 func Publish(ctx context.Context, cfg Config) (*Report, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
+	}
+	if cfg.Native != nil {
+		return publishNative(ctx, cfg)
 	}
 	r, frames, err := open(ctx, &cfg)
 	if err != nil {

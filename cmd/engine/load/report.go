@@ -11,15 +11,18 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"penstock/client"
 )
 
 // Report is the result of one run. In JSON, times are in nanoseconds.
 type Report struct {
-	Mode    string `json:"mode"` // pub, sub or e2e
-	Server  Server `json:"server"`
-	Address string `json:"address"`
-	Topic   string `json:"topic"`
-	Channel string `json:"channel,omitempty"`
+	Mode     string `json:"mode"`     // pub, sub, e2e or read
+	Protocol string `json:"protocol"` // nsq or native
+	Server   Server `json:"server"`
+	Address  string `json:"address"`
+	Topic    string `json:"topic"`
+	Channel  string `json:"channel,omitempty"`
 
 	Connections int           `json:"connections"`
 	InFlight    int           `json:"in_flight,omitempty"`
@@ -29,6 +32,14 @@ type Report struct {
 	Headers     int           `json:"headers,omitempty"` // of each message that the run published
 	Rate        float64       `json:"rate,omitempty"`    // as requested; absent: closed loop
 	WarmUp      time.Duration `json:"warm_up_ns"`
+
+	// Of native producers; Batches and what follows it with the warm-up.
+	Compression string        `json:"compression,omitempty"`
+	Linger      time.Duration `json:"linger_ns,omitempty"`
+	BatchBytes  int           `json:"batch_bytes,omitempty"` // limit of a batch before compression
+	Batches     int64         `json:"batches,omitempty"`
+	PerBatch    float64       `json:"messages_per_batch,omitempty"`
+	WireBytes   float64       `json:"wire_bytes_per_message,omitempty"` // of batches, compressed
 
 	Elapsed           time.Duration `json:"elapsed_ns"` // of the measured part
 	Messages          int64         `json:"messages"`   // in the measured part
@@ -71,17 +82,24 @@ type Latency struct {
 
 func newReport(cfg *Config, mode string) *Report {
 	r := &Report{
-		Mode: mode, Server: describeServer(cfg.Info), Address: cfg.Address, Topic: cfg.Topic, Connections: cfg.Connections,
-		SizeBytes: cfg.SizeBytes, Headers: cfg.Headers, Rate: cfg.Rate, WarmUp: cfg.WarmUp, Cores: runtime.NumCPU(),
+		Mode: mode, Protocol: "nsq", Server: describeServer(cfg.Info), Address: cfg.address(), Topic: cfg.Topic,
+		Connections: cfg.Connections, SizeBytes: cfg.SizeBytes, Headers: cfg.Headers, Rate: cfg.Rate, WarmUp: cfg.WarmUp,
+		Cores: runtime.NumCPU(),
 	}
-	if mode != "sub" {
+	if r.publishes() {
 		r.InFlight, r.Batch = cfg.InFlight, cfg.Batch
-	}
-	if mode == "sub" && !cfg.Fill {
+	} else if !cfg.Fill {
 		r.Headers = 0
 	}
-	if mode != "pub" {
+	if mode == "sub" || mode == "e2e" {
 		r.Channel, r.Ready = cfg.Channel, cfg.Ready
+	}
+	if n := cfg.Native; n != nil {
+		r.Protocol, r.Batch = "native", 0
+		if r.publishes() {
+			r.Linger, r.BatchBytes = n.Producer.Linger, n.Producer.MaxBatchBytes
+			r.Compression = compressions[n.Producer.Compression]
+		}
 	}
 	return r
 }
@@ -104,6 +122,29 @@ func (r *Report) finish(run *run, meters []*meter) {
 	}
 	if total := time.Since(run.clock.base); total > 0 {
 		r.ClientCores = float64(cpuTime()-run.cpu) / float64(total)
+	}
+}
+
+// compressions are the names of the ways to compress; none has none.
+var compressions = map[client.Compression]string{client.CompressS2: "s2", client.CompressZstd: "zstd"}
+
+// publishes says whether the run measured publishing.
+func (r *Report) publishes() bool { return r.Mode == "pub" || r.Mode == "e2e" }
+
+// batches reports the batches that native producers made.
+func (r *Report) batches(producers []*producer) {
+	bytes, messages := int64(0), int64(0)
+	for _, p := range producers {
+		for i := range p.told {
+			t := &p.told[i]
+			r.Batches += t.batches
+			bytes += t.wireBytes
+			messages += t.meter.done.Load()
+		}
+	}
+	if r.Batches > 0 && messages > 0 {
+		r.PerBatch = float64(messages) / float64(r.Batches)
+		r.WireBytes = float64(bytes) / float64(messages)
 	}
 }
 
@@ -146,6 +187,9 @@ func (r *Report) WriteText(w io.Writer) error {
 	fmt.Fprintf(t, "messages\t%s in %.2f s after %s of warm-up\n",
 		grouped(float64(r.Messages)), r.Elapsed.Seconds(), r.WarmUp)
 	fmt.Fprintf(t, "throughput\t%s msg/s, %.1f MB/s\n", grouped(r.MessagesPerSecond), r.BytesPerSecond/1e6)
+	if r.Batches > 0 {
+		fmt.Fprintf(t, "batches\t%.1f messages in each, %.1f B on the wire per message\n", r.PerBatch, r.WireBytes)
+	}
 	fmt.Fprintf(t, "errors\t%d%s\n", r.Errors, prefixed(": ", r.FirstError))
 	if r.Redelivered > 0 || r.Foreign > 0 {
 		fmt.Fprintf(t, "also seen\t%d redelivered, %d of other runs\n", r.Redelivered, r.Foreign)
@@ -177,7 +221,7 @@ func (r *Report) describe() string {
 		fmt.Fprintf(&b, ", channel %s, RDY %d", r.Channel, r.Ready)
 	}
 	fmt.Fprintf(&b, ", %d connection%s", r.Connections, plural(r.Connections))
-	if r.Mode != "sub" {
+	if r.publishes() {
 		if r.Rate > 0 {
 			fmt.Fprintf(&b, ", %s, open loop at %s msg/s", r.command(), grouped(r.Rate))
 		} else {
@@ -193,6 +237,9 @@ func (r *Report) describe() string {
 // JSON).
 func (r *Report) command() string {
 	verb, suffix, batch, more := "PUB", "", "", ""
+	if r.Protocol == "native" {
+		return r.produced()
+	}
 	if r.Batch > 1 {
 		verb, batch = "MPUB", " ×"+strconv.Itoa(r.Batch)
 	}
@@ -201,6 +248,21 @@ func (r *Report) command() string {
 			r.Headers, plural(r.Headers), len(headersJSON(r.Headers)))
 	}
 	return fmt.Sprintf("%s%s%s, %d B%s", verb, suffix, batch, r.SizeBytes, more)
+}
+
+// produced describes the messages of native producers.
+func (r *Report) produced() string {
+	text := fmt.Sprintf("native, %d B", r.SizeBytes)
+	if r.Headers > 0 {
+		text += fmt.Sprintf(" + %d header%s", r.Headers, plural(r.Headers))
+	}
+	if r.Compression != "" {
+		text += ", " + r.Compression
+	}
+	if r.Linger > 0 {
+		text += ", linger " + r.Linger.String()
+	}
+	return text
 }
 
 func prefixed(prefix, s string) string {

@@ -78,9 +78,15 @@ func headersJSON(count int) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = fmt.Appendf(dst, `"header-%03d":"%012x"`, i, uint64(i+1)*0x9e3779b97f4a7c15>>16)
+		name, value := headerAt(i)
+		dst = fmt.Appendf(dst, `"%s":"%s"`, name, value)
 	}
 	return append(dst, '}')
+}
+
+// headerAt returns header i of every message.
+func headerAt(i int) (name, value string) {
+	return fmt.Sprintf("header-%03d", i), fmt.Sprintf("%012x", uint64(i+1)*0x9e3779b97f4a7c15>>16)
 }
 
 func appendFin(dst, id []byte) []byte {
