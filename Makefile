@@ -20,7 +20,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test native-failover gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients bench bench-observed bench-peers bench-relay portable lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test native-failover gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients bench bench-observed bench-native bench-peers bench-relay portable lint ci test-giouring conformance
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-15s %s\n", $$1, $$2}'
@@ -106,6 +106,9 @@ bench: ## run the benchmarks (BENCH=regexp BENCH_TIME=1s)
 
 bench-observed: ## measure what scrapes, statsd and 1000 topics cost publishers; fails below 0.98
 	$(GO) test -tags observed -count=1 -timeout 30m -v -run TestObserved ./bench
+
+bench-native: ## measure the native protocol beside NSQ's, in turn on one node and on three (BENCH=regexp)
+	$(GO) test -run '^$$' -bench '$(if $(filter .,$(BENCH)),Native,$(BENCH))' -benchtime 1x -count=1 -timeout 20m ./bench
 
 # ROUNDS, SECONDS and MESSAGES make it shorter; PEERS and WORK choose; PEERS_FLAGS takes any flag of bench/peers (-help).
 bench-peers: build ## measure Penstock beside other servers with their usual Go clients (PEERS= WORK= ROUNDS=5 SECONDS=4 MESSAGES=1000000)

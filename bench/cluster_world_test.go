@@ -25,10 +25,11 @@ type trio struct {
 }
 
 type member struct {
-	Node string `json:"node"`
-	PID  int    `json:"pid"`
-	NSQ  string `json:"nsq"`
-	HTTP string `json:"http"`
+	Node   string `json:"node"`
+	PID    int    `json:"pid"`
+	NSQ    string `json:"nsq"`
+	HTTP   string `json:"http"`
+	Native string `json:"native"`
 }
 
 // patience is how long anything that is no measurement may take.
@@ -148,7 +149,15 @@ func (tr *trio) partition(topic string) (*admin.Partition, string) {
 // at is one node of the cluster as load's target.
 func (tr *trio) at(name string) *node {
 	m := tr.nodes[name]
-	return &node{nsq: m.NSQ, http: m.HTTP}
+	return &node{nsq: m.NSQ, http: m.HTTP, native: m.Native}
+}
+
+// pids are the processes of the nodes.
+func (tr *trio) pids() (pids []int) {
+	for _, m := range tr.nodes {
+		pids = append(pids, m.PID)
+	}
+	return pids
 }
 
 // other is a node that is neither of those.

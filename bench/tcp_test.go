@@ -29,6 +29,7 @@ type node struct {
 	cmd       *exec.Cmd
 	dir       string
 	nsq, http string
+	native    string // address; empty: it is not known
 }
 
 // buildOnce returns the engine's binary, which it builds. PENSTOCK_ENGINE names another one, to compare versions.
@@ -48,7 +49,7 @@ var buildOnce = sync.OnceValues(func() (string, error) {
 	return bin, nil
 })
 
-var readyLine = regexp.MustCompile(`msg=ready nsq=(\S+) http=(\S+)`)
+var readyLine = regexp.MustCompile(`msg=ready nsq=(\S+) http=(\S+)(?:.* native=(\S+))?`)
 
 func startNode(b *testing.B, dir string) *node {
 	b.Helper()
@@ -58,7 +59,7 @@ func startNode(b *testing.B, dir string) *node {
 	}
 	n := &node{dir: dir}
 	n.cmd = exec.Command(bin, "serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
-		"--lookup-address", "off")
+		"--lookup-address", "off", "--native-address", "127.0.0.1:0")
 	stderr, err := n.cmd.StderrPipe()
 	if err != nil {
 		b.Fatal(err)
@@ -70,7 +71,7 @@ func startNode(b *testing.B, dir string) *node {
 	lines := bufio.NewScanner(stderr)
 	for lines.Scan() {
 		if m := readyLine.FindStringSubmatch(lines.Text()); m != nil {
-			n.nsq, n.http = m[1], m[2]
+			n.nsq, n.http, n.native = m[1], m[2], m[3]
 			go func() {
 				for lines.Scan() {
 				}
