@@ -86,7 +86,8 @@ func (p *planner) shrink() {
 		if next != nil {
 			next.State.Version = row.State.Version + 1
 			c := p.change("remove replicas that the topic does not want any more", next)
-			c.conds = append(c.conds, kv.Cond{Key: p.prefix + topicKey(topicsDir, id.Topic), ModRevision: p.st.topics[id.Topic]})
+			c.conds = append(c.conds, kv.Cond{Key: p.prefix + topicKey(topicsDir, id.Topic), ModRevision: p.st.topics[id.Topic]},
+				kv.Cond{Key: p.prefix + partKey(movesDir, id)}) // nobody has begun to move it meanwhile
 		}
 	}
 }

@@ -5,9 +5,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
+	"penstock/cluster/kv"
 	"penstock/engine/meta"
 )
 
@@ -110,6 +112,28 @@ var shrinkPlans = []planCase{
 		node 2
 		part 0 lead 1 of 1 2 isr 1 min 1
 		topic 1 min 1`, ``, 1},
+}
+
+// What a topic does not want any more goes only if nobody changes the topic, or begins to move the partition, in the
+// same moment: the move would be of a replica that is gone.
+func TestShrinkIsConditional(t *testing.T) {
+	st := stateFrom(t, `
+		node 1
+		node 2
+		part 0 lead 1 of 1 2 isr 1 2 min 1
+		topic 1 min 1`)
+	commands, _ := plan(st, "/", time.Unix(0, 0), 1)
+	if len(commands) != 1 || commands[0].why+": " != removes {
+		t.Fatalf("planned are %+v", commands)
+	}
+	for _, cond := range []kv.Cond{
+		{Key: "/" + topicKey(topicsDir, theTopic), ModRevision: st.topics[theTopic]},
+		{Key: "/" + partKey(movesDir, meta.PartitionID{Topic: theTopic})},
+	} {
+		if !slices.Contains(commands[0].conds, cond) {
+			t.Errorf("%+v is no condition of it: %+v", cond, commands[0].conds)
+		}
+	}
 }
 
 func TestPlanShrink(t *testing.T) { runPlans(t, shrinkPlans) }
