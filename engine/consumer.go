@@ -51,6 +51,19 @@ func (c *Channel) Attach(o ConsumerOptions, s Sink) (*Consumer, error) {
 	return &Consumer{ch: c, served: k}, nil
 }
 
+// AttachLeader is Attach for a client that knows the leaders and subscribes at each of them: it returns ErrNoLeader if
+// this node leads no partition of the topic, and the consumer is closed with ErrMoved when that becomes so.
+func (c *Channel) AttachLeader(o ConsumerOptions, s Sink) (*Consumer, error) {
+	k, err := c.local.Attach(o, s, true)
+	if errors.Is(err, channel.ErrServesNothing) {
+		return nil, ErrNoLeader
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Consumer{ch: c, served: k}, nil
+}
+
 // Subscribe is Attach for a client that may know only this node. If this node leads no partition of the topic, the
 // messages come from the nodes that lead them. While this node leads a partition, its consumers get only messages of
 // the partitions that it leads; clients get the others over connections to the other nodes. For a remote consumer
@@ -90,6 +103,38 @@ func (k *Consumer) Ready(n int) error { return k.served.Ready(n) }
 // interval begins when the leader has received the FIN. Finish returns ErrNotInFlight if the message is not in flight,
 // because it timed out, for example, and ErrNotOwner if it is in flight to another consumer.
 func (k *Consumer) Finish(id ID) error { return k.served.Finish(id) }
+
+// FinishThrough confirms the delivery with this Delivery.Number and all deliveries to this consumer before it that are
+// in flight, of all partitions; it costs less than a Finish of each. It never confirms a later delivery, not even one
+// of the same message. It returns the errors of Finish about the delivery with that number; those before it are
+// confirmed all the same. A remote consumer, whose deliveries have no numbers, returns ErrNotServed.
+func (k *Consumer) FinishThrough(number uint64) error {
+	if l, ok := k.served.(*channel.Consumer); ok {
+		return l.FinishThrough(number)
+	}
+	return ErrNotServed
+}
+
+// Sync calls done once everything that Finish, FinishThrough and Requeue have changed in this channel so far, for any
+// consumer of this node, is in the log on every replica that must have it: then no crash brings those messages back. An
+// error means that some of it may be lost, and such messages are delivered again: ErrMoved or ErrClosed, for example.
+// done runs once, on a goroutine of its own. A remote consumer gets ErrNotServed.
+func (k *Consumer) Sync(done func(error)) {
+	if l, ok := k.served.(*channel.Consumer); ok {
+		l.Sync(done)
+		return
+	}
+	k.ch.e.host.Spawn(func() { done(ErrNotServed) })
+}
+
+// Timeouts returns for how long a message may be in flight to this consumer before it is delivered again, and for how
+// long at most if it is touched. Both are 0 for a remote consumer.
+func (k *Consumer) Timeouts() (untouched, most time.Duration) {
+	if l, ok := k.served.(*channel.Consumer); ok {
+		return l.Timeouts()
+	}
+	return 0, 0
+}
 
 // Requeue gives a message back, to be delivered again after delay: whole milliseconds, at most Options.MaxReqTimeout. A
 // message that has had its last attempt (ChannelSettings.MaxAttempts) becomes a dead letter instead. Requeue returns

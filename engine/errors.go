@@ -42,6 +42,7 @@ var (
 	ErrMoved          = base.ErrMoved
 	ErrNotInFlight    = base.ErrNotInFlight
 	ErrNotOwner       = base.ErrNotOwner
+	ErrNotServed      = base.ErrNotServed
 	ErrHeaders        = base.ErrHeaders
 	ErrBatchKeys      = base.ErrBatchKeys
 	ErrVersion        = base.ErrVersion

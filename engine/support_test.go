@@ -120,6 +120,7 @@ type delivered struct {
 	attempts uint16
 	stamp    time.Time
 	at       time.Time // when it came
+	number   uint64
 }
 
 // testClient is a consumer and its Sink. The test finishes the messages itself. The engine calls Deliver and Closed on
@@ -156,7 +157,7 @@ func subscribe(t testing.TB, c *engine.Channel, ready int, o ...engine.ConsumerO
 func (s *testClient) Deliver(d *engine.Delivery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.got = append(s.got, delivered{d.ID, string(d.Body), d.Attempts, time.Unix(0, d.Timestamp), time.Now()})
+	s.got = append(s.got, delivered{d.ID, string(d.Body), d.Attempts, time.Unix(0, d.Timestamp), time.Now(), d.Number})
 	s.tell()
 	return s.limit == 0 || len(s.got) < s.limit
 }

@@ -327,6 +327,16 @@ func (t *Topic) Channels() []*Channel {
 // ErrStateFull, ErrDeleted (the topic was deleted) or ErrClosed. After any other error the channel may exist in some
 // partitions; Channel can be called again.
 func (t *Topic) Channel(ctx context.Context, name string) (*Channel, error) {
+	return t.channelOr(ctx, name, func() (*Channel, error) { return t.CreateChannel(ctx, name) })
+}
+
+// ChannelFrom is Channel for a channel that starts at from if it does not exist yet: see CreateChannelFrom.
+func (t *Topic) ChannelFrom(ctx context.Context, name string, from SeekTo) (*Channel, error) {
+	return t.channelOr(ctx, name, func() (*Channel, error) { return t.CreateChannelFrom(ctx, name, from) })
+}
+
+// channelOr returns the channel of that name, or creates it.
+func (t *Topic) channelOr(ctx context.Context, name string, create func() (*Channel, error)) (*Channel, error) {
 	if c, ok := t.LookupChannel(name); ok {
 		return t.committedChannel(ctx, c)
 	}
@@ -336,7 +346,7 @@ func (t *Topic) Channel(ctx context.Context, name string) (*Channel, error) {
 	if t.e.opts.DisableAutoCreate {
 		return nil, ErrAutoCreateOff
 	}
-	return t.CreateChannel(ctx, name)
+	return create()
 }
 
 // CreateChannel does what Channel does, even if DisableAutoCreate is set.

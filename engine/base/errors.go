@@ -49,8 +49,11 @@ var (
 	ErrMoved       = errors.New("engine: another node leads the partition now; connect to it")
 	ErrNotInFlight = core.ErrNotInFlight
 	ErrNotOwner    = core.ErrNotOwner
-	ErrHeaders     = errors.New("engine: the headers are refused; nothing was stored")
-	ErrBatchKeys   = errors.New("engine: the messages of one batch have keys of different partitions, or different " +
+	// ErrNotServed is for calls of a Consumer that only the node that serves it can carry out.
+	ErrNotServed = errors.New("engine: other nodes serve this consumer, which cannot do that; nothing was changed, " +
+		"finish each message by itself")
+	ErrHeaders   = errors.New("engine: the headers are refused; nothing was stored")
+	ErrBatchKeys = errors.New("engine: the messages of one batch have keys of different partitions, or different " +
 		"delays; nothing was stored, publish them apart")
 	// ErrVersion says that the settings have changed since the caller read them.
 	ErrVersion = errors.New("engine: the settings were changed by somebody else meanwhile: read them again; nothing " +

@@ -54,6 +54,11 @@ type Delivery struct {
 	// engine sets them only for ordered channels; 0: not set.
 	Serial uint64
 	Epoch  segment.Epoch
+
+	// Number counts the deliveries to the Consumer, this one included. It is set by the node that leads the partition,
+	// for consumers of this node: see Consumer.FinishThrough. 0: not set. A number may be missing between two
+	// deliveries.
+	Number uint64
 }
 
 // Sink receives a Consumer's messages. Methods are called by one goroutine at a time.

@@ -140,6 +140,7 @@ func (c *Channel) writeControls(evs []core.Event) (ws []*controlWait, err error)
 		for controls != nil || c.m.HasControls(cur.number) {
 			if controls == nil {
 				controls = cloneControls(c.m.TakeControls(cur.number, nil))
+				c.labelSyncs(cur)
 			}
 			w := &controlWait{put: cur.put, takeSeq: c.m.LastTake(cur.number), answered: make(chan struct{}, 1)}
 			write := pt.NewControls(&cur.put.revoked, false, func(err error) {
@@ -147,6 +148,7 @@ func (c *Channel) writeControls(evs []core.Event) (ws []*controlWait, err error)
 				w.answered <- struct{}{}
 			})
 			if err := write(controls); err != nil {
+				c.failSyncs(cur.put, err)
 				return ws, err
 			}
 			controls = nil

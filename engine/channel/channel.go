@@ -57,6 +57,7 @@ type channelMachine struct {
 	consumers map[core.ClientID]*Consumer
 	nextID    core.ClientID
 	touched   []*Consumer // consumers whose sinks pump must flush
+	syncs     []*syncWait // in the order of their calls
 }
 
 // channelReader has the channel's read positions in the partitions' logs, and the bytes of the logs that it pins.
@@ -229,6 +230,7 @@ func (c *Channel) Shut(err error) {
 	}
 	c.closed = err
 	c.hungry.Store(false)
+	c.failSyncs(nil, err)
 	var sinks []base.Sink
 	for _, id := range c.clientIDs() {
 		sinks = append(sinks, c.consumers[id].sink)

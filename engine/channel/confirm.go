@@ -52,6 +52,8 @@ func (p *controlPut) onAnswer() {
 		if p.err == nil {
 			c.controlsCommittedLocked(p, p.takeSeq)
 			deliver = c.settings.Order != core.OrderNone // an ordered channel's next message waits for this commit
+		} else {
+			c.failSyncs(p, p.err)
 		}
 		c.queueControls()
 	}
@@ -62,9 +64,9 @@ func (p *controlPut) onAnswer() {
 }
 
 // queueControls adds the channel to the confirmer's list if it has entries to write. An ordered channel writes at once,
-// because its next message waits for the commit. mu is held.
+// because its next message waits for the commit. So does a channel with a Sync, because somebody waits. mu is held.
 func (c *Channel) queueControls() {
-	if c.settings.Order != core.OrderNone {
+	if c.settings.Order != core.OrderNone || len(c.syncs) > 0 {
 		c.sendControls()
 		return
 	}
@@ -95,9 +97,11 @@ func (c *Channel) sendControls() {
 		}
 		p.setControls(c.m.TakeControls(cur.number, p.entries[:0]))
 		p.takeSeq = c.m.LastTake(cur.number)
+		c.labelSyncs(cur)
 		p.busy = true
 		if err := p.write(p.entries); err != nil {
 			p.busy = false // the inbox is closed: the confirmed messages will be delivered again
+			c.failSyncs(p, err)
 		}
 	}
 }
@@ -222,6 +226,10 @@ func (c *Channel) applyOutcome(w *controlWait) {
 		c.controlsCommitted(w.put, w.takeSeq)
 	case errors.Is(w.err, base.ErrUnknown):
 		c.probeCommit(w.put, w.takeSeq)
+	default:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.failSyncs(w.put, w.err)
 	}
 }
 
@@ -263,6 +271,7 @@ func (c *Channel) controlsCommittedLocked(put *controlPut, take uint64) {
 	}
 	c.ev = core.Event{Kind: core.EvConfirmsCommitted, Part: cur.number, Take: take}
 	c.step()
+	c.settleSyncs(put, take)
 	c.startDeadLetterMover()
 }
 

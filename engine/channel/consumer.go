@@ -18,6 +18,7 @@ type Consumer struct {
 	label       any
 	needsLeader bool    // it was attached with follows: it ends when this node serves no partition
 	only        *uint32 // the partition that it reads; nil: all
+	timeout     time.Duration
 
 	// Guarded by ch.mu.
 	delivery base.Delivery // what the sink gets; used again for each message
@@ -49,6 +50,7 @@ func (c *Channel) Attach(o base.ConsumerOptions, s base.Sink, follows bool) (*Co
 	c.applyPostsLocked()
 	c.nextID++
 	k := &Consumer{ch: c, id: c.nextID, sink: s, label: o.Label, needsLeader: follows, only: o.Partition}
+	k.timeout = min(timeout, c.node.MaxMsgTimeout)
 	c.ev = core.Event{Kind: core.EvSubscribe, Client: k.id, MsgTimeoutMs: timeout.Milliseconds(), SampleRate: o.SampleRate}
 	if o.Partition != nil {
 		c.ev.Only = *o.Partition + 1
@@ -79,6 +81,10 @@ func (k *Consumer) do(ev core.Event) error {
 		return base.ErrNotInFlight // another node may have it in flight by now
 	}
 	c.ev = ev
+	if c.timed != nil && ev.Kind == core.EvFinishThrough {
+		now := c.node.now().UnixNano()
+		c.m.EachThrough(k.id, ev.Seen, func(id base.ID) { c.timed.Finished(id, now) })
+	}
 	err := c.step().Err
 	if c.timed != nil && ev.Kind == core.EvFinish && err == nil {
 		c.timed.Finished(ev.ID, c.node.now().UnixNano())
@@ -92,7 +98,7 @@ func (k *Consumer) do(ev core.Event) error {
 }
 
 func ofMessage(k core.EventKind) bool {
-	return k == core.EvFinish || k == core.EvRequeue || k == core.EvTouch
+	return k == core.EvFinish || k == core.EvFinishThrough || k == core.EvRequeue || k == core.EvTouch
 }
 
 // Ready sets how many messages may be in flight to this consumer (RDY). Deliveries do not use the number up.
@@ -109,6 +115,13 @@ func (k *Consumer) FinishSeen(id base.ID, seen uint64) error {
 		return base.ErrNotInFlight
 	}
 	return k.do(core.Event{Kind: core.EvFinish, ID: id, Seen: seen})
+}
+
+// FinishThrough confirms the delivery with this number (base.Delivery.Number) and all deliveries to this consumer
+// before it that are in flight. It returns ErrNotInFlight if that delivery itself is not in flight any more; those
+// before it are confirmed all the same, unless the channel is closed or this node may not confirm.
+func (k *Consumer) FinishThrough(number uint64) error {
+	return k.do(core.Event{Kind: core.EvFinishThrough, Seen: number})
 }
 
 // Requeue gives a message back, to be delivered again after delay.
@@ -202,6 +215,12 @@ func (k *Consumer) detach() bool {
 	}
 	c.pump()
 	return true
+}
+
+// Timeouts returns for how long a message may be in flight to the consumer before it is delivered again, and for how
+// long if it is touched.
+func (k *Consumer) Timeouts() (untouched, most time.Duration) {
+	return k.timeout, k.ch.node.MaxMsgTimeout
 }
 
 // Counts returns the consumer's counts, which the machine keeps.

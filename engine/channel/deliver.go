@@ -362,6 +362,7 @@ func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 	k := c.consumers[c.res.Client]
 	k.delivery = base.Delivery{
 		ID: c.res.ID, Timestamp: h.Created + r.TimeDelta*1000, Attempts: c.res.Attempts, Body: r.Body, Headers: r.Headers,
+		Number: c.res.Number,
 	}
 	if c.res.Serial != 0 {
 		k.delivery.Serial, k.delivery.Epoch = c.res.Serial, c.cursorOf(c.res.ID).epoch

@@ -64,6 +64,7 @@ func (c *Channel) Revoke(stays []bool) bool {
 			c.step()
 		}
 		cur.put.revoked.Store(true)
+		c.failSyncs(cur.put, base.ErrMoved)
 		*cur = c.newCursor(cur.part) // controls in flight still belong to the old control put
 	}
 	var ended []*Consumer

@@ -43,7 +43,8 @@ const (
 	NoIndex uint32 = 1<<32 - 1
 )
 
-// Errors of Step, tested with errors.Is. A Step that returns one of them has changed nothing.
+// Errors of Step, tested with errors.Is. A Step that returns one of them has changed nothing, except for
+// EvFinishThrough.
 var (
 	ErrNotInFlight = errors.New(
 		"engine: the message is not in flight: it was confirmed, timed out, requeued or dropped before; nothing was changed")
@@ -83,13 +84,17 @@ const (
 	EvRedeliver // asks for the next message to redeliver. Result: Deliver, Skip, Hold
 	EvDrop      // ID: the message counts as confirmed, whatever its state: its bytes are gone, or nobody wants it
 	EvFinish    // Client, ID, Seen
-	EvRequeue   // Client, ID, DelayMs, Seen
-	EvTouch     // Client, ID, Seen
-	EvTick      // time has passed: messages that timed out or came due move to the redelivery queue
-	EvPause     // Flag: nothing is delivered while it is set
-	EvSkip      // Flag: while it is set, messages are confirmed in place of being delivered
-	EvEmpty     // all visible messages count as confirmed, those in flight and deferred included
-	EvReset     // Part, Msg, Start, Deferred: deliver from Msg on, clamped to [Start, visible end]
+	// Client, Seen: the client has finished its delivery with this Result.Number and all before it. Those that are in
+	// flight are confirmed, no later one is, not even one of the same message. Result: Count, and ErrNotInFlight if that
+	// delivery itself is not in flight any more
+	EvFinishThrough
+	EvRequeue // Client, ID, DelayMs, Seen
+	EvTouch   // Client, ID, Seen
+	EvTick    // time has passed: messages that timed out or came due move to the redelivery queue
+	EvPause   // Flag: nothing is delivered while it is set
+	EvSkip    // Flag: while it is set, messages are confirmed in place of being delivered
+	EvEmpty   // all visible messages count as confirmed, those in flight and deferred included
+	EvReset   // Part, Msg, Start, Deferred: deliver from Msg on, clamped to [Start, visible end]
 
 	// Settings (nil: unchanged), SharePartsHere, PartsAll: they take effect at once. Settings that are not newer than
 	// the channel's change nothing
@@ -147,7 +152,7 @@ type Event struct {
 	// EvAddPartition: how long a delivery of the previous leader may still be on its way
 	HoldMs int64
 	// EvFinish, EvRequeue, EvTouch: the highest Result.Serial that the client's node had received when it sent this.
-	// EvReturn: the Serial of the returned delivery
+	// EvReturn: the Serial of the returned delivery. EvFinishThrough: the Number of a delivery
 	Seen   uint64
 	Ranges []IDRange
 }
@@ -188,6 +193,8 @@ type Result struct {
 	Attempts uint16     // deliveries of the message, this one included: 1..MaxAttempts
 	Index    uint32     // or NoIndex
 	Serial   uint64     // Deliver: increases with each delivery to the client; 0: the delivery is not held
+	Number   uint64     // Deliver: how many deliveries were made to the client, this one included
+	Count    int        // EvFinishThrough: how many messages it confirmed
 	Client   ClientID
 	ID       ID
 	At       segment.Offset
@@ -291,6 +298,8 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 		c.redeliver(res)
 	case EvFinish:
 		res.Err = c.finish(ev)
+	case EvFinishThrough:
+		res.Count, res.Err = c.finishThrough(ev)
 	case EvRequeue:
 		res.Err = c.requeue(ev)
 	case EvTouch:

@@ -27,6 +27,9 @@ func (c *Channel) Outbox(part uint32, dst []DeadMessage) []DeadMessage {
 	return dst
 }
 
+// LastCommitted returns the number of the last take that is known to be committed.
+func (c *Channel) LastCommitted(part uint32) uint64 { return c.part(part).committed }
+
 // LastTake returns the number of the partition's last take; see TakeControls.
 func (c *Channel) LastTake(part uint32) uint64 { return c.part(part).takes }
 

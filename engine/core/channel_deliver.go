@@ -159,6 +159,7 @@ func (c *Channel) deliver(e *entry, cl *channelClient, res *Result) {
 	cl.flight.pushBack(e)
 	c.inFlight++
 	cl.messageCount++
+	e.number, res.Number = cl.messageCount, cl.messageCount
 	c.startHold(e, cl, res)
 	c.refresh(cl)
 	res.Decision, res.Client, res.ID, res.Attempts = Deliver, cl.id, e.id, e.attempts
@@ -247,6 +248,58 @@ func (c *Channel) finish(ev *Event) error {
 	e.client.finishCount++
 	c.discard(e)
 	return nil
+}
+
+// finishThrough confirms deliveries to a client from the oldest on. It costs as much as it confirms. A delivery that
+// was taken back gives its number to the next one; it is in no list any more, so the numbers of a list only grow.
+func (c *Channel) finishThrough(ev *Event) (count int, err error) {
+	cl := c.clients[ev.Client]
+	if cl == nil {
+		return 0, ErrNotInFlight
+	}
+	last := uint64(0)
+	var p *channelPart
+	var run IDRange // of p; messages that are next to each other are confirmed together
+	for e := cl.flight.first; e != nil && e.number <= ev.Seen; e = cl.flight.first {
+		last = e.number
+		count++
+		m, part := e.id.MsgID(), c.part(e.id.Partition())
+		if part != p || m != run.To {
+			c.confirmRun(p, run)
+			p, run = part, IDRange{m, m}
+		}
+		run.To++
+		lane := e.lane
+		if c.forget(e); lane != nil {
+			c.confirmRun(p, run)
+			run.From = run.To
+			c.settleLane(p, lane)
+		}
+	}
+	c.confirmRun(p, run)
+	cl.finishCount += uint64(count)
+	if last != ev.Seen || count == 0 {
+		return count, ErrNotInFlight
+	}
+	return count, nil
+}
+
+// confirmRun confirms a range, which may be empty.
+func (c *Channel) confirmRun(p *channelPart, r IDRange) {
+	if r.From < r.To {
+		c.confirm(p, r)
+	}
+}
+
+// EachThrough visits the messages that EvFinishThrough would confirm, the oldest delivery first.
+func (c *Channel) EachThrough(client ClientID, number uint64, visit func(ID)) {
+	cl := c.clients[client]
+	if cl == nil {
+		return
+	}
+	for e := cl.flight.first; e != nil && e.number <= number; e = e.next {
+		visit(e.id)
+	}
 }
 
 // requeue ends a delivery: the message goes to the redelivery queue now or, with a delay, waits first. The log learns

@@ -16,6 +16,7 @@ type entry struct {
 	dueMs      int64    // the due time of its last delay
 	heldMs     int64    // until when its last delivery may be on its way to the client; 0: it is not held
 	serial     uint64   // Result.Serial of its last delivery; 0: that delivery was not held
+	number     uint64   // Result.Number of its last delivery
 	holder     ClientID // the client of its last delivery
 	index      uint32   // in its batch, or NoIndex
 	attempts   uint16   // deliveries so far

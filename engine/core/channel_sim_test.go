@@ -51,9 +51,10 @@ type simPart struct {
 	confirmed map[segment.MsgID]bool
 	flight    map[segment.MsgID]ClientID
 	attempts  map[segment.MsgID]int
-	due       map[segment.MsgID]int64 // ns: no delivery before this time
-	began     map[segment.MsgID]int64 // ns: when the delivery in flight began
-	deadline  map[segment.MsgID]int64 // ns: when it times out
+	due       map[segment.MsgID]int64  // ns: no delivery before this time
+	began     map[segment.MsgID]int64  // ns: when the delivery in flight began
+	deadline  map[segment.MsgID]int64  // ns: when it times out
+	numbers   map[segment.MsgID]uint64 // of the delivery in flight
 
 	delayed map[segment.MsgID]bool           // published with a delay: outside of the order
 	legacy  map[segment.MsgID]bool           // had an entry when the order changed: the order is not checked
@@ -75,6 +76,7 @@ func newSim(t *testing.T, next func() int) *sim {
 			number: uint32(3 * i), log: &Cursors{}, confirmed: map[segment.MsgID]bool{}, flight: map[segment.MsgID]ClientID{},
 			attempts: map[segment.MsgID]int{}, due: map[segment.MsgID]int64{},
 			began: map[segment.MsgID]int64{}, deadline: map[segment.MsgID]int64{},
+			numbers: map[segment.MsgID]uint64{},
 			delayed: map[segment.MsgID]bool{}, legacy: map[segment.MsgID]bool{}, unsafe: map[segment.MsgID]uint64{},
 			dead: map[segment.MsgID]uint64{}, place: map[segment.MsgID]segment.Offset{},
 		}
@@ -147,7 +149,9 @@ func (s *sim) pickFlight(p *simPart) (segment.MsgID, ClientID, bool) {
 // op does one step, which the next byte chooses.
 func (s *sim) op() {
 	p := s.pickPart()
-	switch s.next() % 43 {
+	switch s.next() % 45 {
+	case 43, 44:
+		s.finishThrough()
 	case 42:
 		s.giveAway(p)
 	case 32, 33, 40:
@@ -331,6 +335,33 @@ func (s *sim) finish(p *simPart) {
 			delete(p.flight, id)
 			p.confirm(id)
 		}
+	}
+}
+
+// finishThrough finishes through a delivery that is in flight, or through one that may not be.
+func (s *sim) finishThrough() {
+	cl := s.pickClient()
+	if cl == nil {
+		return
+	}
+	through := uint64(s.next() % 40)
+	if id, owner, ok := s.pickFlight(s.parts[0]); ok && s.next()%4 > 0 {
+		cl, through = s.client(owner), s.parts[0].numbers[id]
+	}
+	res := s.step(Event{Kind: EvFinishThrough, Client: cl.id, Seen: through})
+	count, found := 0, false
+	for _, p := range s.parts {
+		for _, id := range slices.Sorted(maps.Keys(p.flight)) {
+			if p.flight[id] == cl.id && p.numbers[id] <= through {
+				count++
+				found = found || p.numbers[id] == through
+				delete(p.flight, id)
+				p.confirm(id)
+			}
+		}
+	}
+	if res.Count != count || found != (res.Err == nil) || !found && !errors.Is(res.Err, ErrNotInFlight) {
+		s.t.Fatalf("finished %d through %d, want %d, which is in flight: %v: %v", res.Count, through, count, found, res.Err)
 	}
 }
 

@@ -163,6 +163,14 @@ func (s *sim) delivered(res *Result) {
 	if _, twice := p.flight[id]; twice {
 		s.t.Fatalf("message %d is in flight twice", id)
 	}
+	for _, p := range s.parts {
+		for other, owner := range p.flight {
+			if owner == res.Client && p.numbers[other] >= res.Number {
+				s.t.Fatalf("delivery %d to client %d comes after delivery %d", res.Number, owner, p.numbers[other])
+			}
+		}
+	}
+	p.numbers[id] = res.Number
 	p.flight[id] = res.Client
 	p.attempts[id]++
 	p.began[id], p.deadline[id] = s.now, s.now+s.clients[i].timeoutMs*nsPerMs

@@ -29,6 +29,7 @@ import (
 //	carried part=0 deferred=4@50       the messages are at id*100+7 now
 //	gone id=0:4                        the message's bytes were removed while it waited
 //	subscribe client=1 hold=2000       hold: how long a delivery may be on its way to the client
+//	through client=1 seen=3            the client has finished its delivery with this number, and all before it
 //	return client=1 id=0:4 seen=3      the client's node did not hand over the delivery with this serial
 //	lists                              messages in flight, waiting messages, and the outbox
 //	show                               everything that can be asked
@@ -45,6 +46,7 @@ const transcriptStartMs = 1_700_000_000_000
 // The transcripts show, and break with, these behaviours:
 //
 //	channel_delivery.txt  B13, B44, B45, B47
+//	channel_through.txt   B45, B47, B56, B57
 //	channel_clients.txt   B63, requeue at once when a client goes, round robin
 //	channel_time.txt      B48, B49
 //	channel_deferred.txt  B50, B51, B64
@@ -228,11 +230,11 @@ var transcriptEvents = map[string]EventKind{
 	"dropped":   EvDropped,
 	"subscribe": EvSubscribe, "unsubscribe": EvUnsubscribe, "ready": EvReady, "stop": EvStop,
 	"blocked": EvBlocked, "offer": EvOffer, "redeliver": EvRedeliver, "drop": EvDrop, "finish": EvFinish,
-	"requeue": EvRequeue,
-	"touch":   EvTouch, "pause": EvPause, "skip": EvSkip, "empty": EvEmpty, "reset": EvReset,
+	"through": EvFinishThrough, "requeue": EvRequeue,
+	"touch": EvTouch, "pause": EvPause, "skip": EvSkip, "empty": EvEmpty, "reset": EvReset,
 	"configure": EvConfigure, "commit": EvConfirmsCommitted, "moved": EvDeadMoved, "carried": EvCarried, "gone": EvGone,
 	"remove": EvRemovePartition,
-	"hold":   EvHold, "return": EvReturn, "unfence": EvUnfence,
+	"unread": EvUnread, "hold": EvHold, "return": EvReturn, "unfence": EvUnfence,
 }
 
 func (tr *transcript) play(words []string) {
@@ -322,6 +324,9 @@ func (tr *transcript) event(kind EventKind, a args) {
 		ev.At, ev.Index = segment.Offset(ev.Msg)*100, 7
 	}
 	res := tr.step(&ev)
+	if kind == EvFinishThrough {
+		tr.say("finished %d", res.Count)
+	}
 	if res.Err != nil {
 		tr.say("error: %v", res.Err)
 	}
