@@ -8,5 +8,5 @@
 // Servers and clients import this package. It keeps no state, does no I/O, and runs on every system that Go supports:
 // applications publish and read from any of them.
 //
-// Reading the source: numbers.go, batch.go, record.go, builder.go, id.go.
+// Reading the source: numbers.go, batch.go, record.go, builder.go, id.go, key.go.
 package batch

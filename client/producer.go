@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -130,18 +129,8 @@ func (p *Producer) Partitions() int {
 	return 0
 }
 
-// PartitionOf returns the partition of a key in a topic with n partitions. It is the function that nodes use for
-// messages from other clients: h is the FNV-1a hash (64 bits) of the key; h ^= h >> 33, h *= 0xff51afd7ed558ccd,
-// h ^= h >> 33; the partition is h modulo n.
-func PartitionOf(key []byte, n int) int {
-	fnv1a := fnv.New64a()
-	_, _ = fnv1a.Write(key)
-	h := fnv1a.Sum64()
-	h ^= h >> 33
-	h *= 0xff51afd7ed558ccd
-	h ^= h >> 33
-	return int(h % uint64(n))
-}
+// PartitionOf returns the partition of a key in a topic with n partitions, 1 or more: see [batch.PartitionOf].
+func PartitionOf(key []byte, n int) int { return batch.PartitionOf(key, n) }
 
 // choose returns the partition of a message.
 func (p *Producer) choose(m *Message) (int, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine/inbox"
 	"penstock/engine/part"
 )
@@ -150,14 +151,9 @@ func (t *Topic) submit(ctx context.Context, p *inbox.Put, pt *part.Partition) er
 	return pt.Enqueue(ctx, p)
 }
 
-// PartitionFor returns the partition of a key. Let h be the FNV-1a hash (64 bits) of the key; then the partition is
-//
-//	h ^= h >> 33;  h *= 0xff51afd7ed558ccd;  h ^= h >> 33;  h mod Partitions()
-//
-// This is the same in every version, on every node and in every client. Without the mixing of h, the partition would
-// depend on few bits of each byte, because FNV-1a carries changes only to higher bits. When a topic gets more
+// PartitionFor returns the partition of a key: batch.PartitionOf says how it is computed. When a topic gets more
 // partitions, most keys move to another partition. PartitionFor borrows key until it returns.
-func (t *Topic) PartitionFor(key []byte) int { return inbox.PartitionOf(key, t.Partitions()) }
+func (t *Topic) PartitionFor(key []byte) int { return batch.PartitionOf(key, t.Partitions()) }
 
 // SubmitTo is Submit to one partition, 0 to Partitions()-1. It returns ErrNoPartition for any other number.
 func (t *Topic) SubmitTo(partition int, p *inbox.Put) error {

@@ -2,9 +2,9 @@ package inbox
 
 import (
 	"fmt"
-	"hash/fnv"
 	"sync"
 
+	"penstock/batch"
 	"penstock/engine/base"
 )
 
@@ -49,7 +49,7 @@ func (w *Waiter) CarryAll(ms []base.Outgoing, partitions int) (partition int, er
 			return AnyPartition, err
 		}
 		if len(key) != 0 {
-			n := PartitionOf(key, partitions)
+			n := batch.PartitionOf(key, partitions)
 			if partition >= 0 && partition != n {
 				return AnyPartition, base.ErrBatchKeys
 			}
@@ -91,16 +91,4 @@ func keyed(m *base.Outgoing, all *[]base.Header) (headers []base.Header, key []b
 	n := len(*all)
 	*all = append(append(*all, m.Headers...), base.Header{Key: keyHeader, Value: m.Key})
 	return (*all)[n:len(*all):len(*all)], m.Key, nil
-}
-
-// PartitionOf returns the partition of a key in a topic with this many partitions. Topic.PartitionFor documents the
-// function. It must never change: clients compute it themselves.
-func PartitionOf(key []byte, partitions int) int {
-	fnv1a := fnv.New64a()
-	_, _ = fnv1a.Write(key)
-	h := fnv1a.Sum64()
-	h ^= h >> 33
-	h *= 0xff51afd7ed558ccd
-	h ^= h >> 33
-	return int(h % uint64(partitions))
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 	"unsafe"
 
+	"penstock/batch"
 	"penstock/engine/base"
 )
 
@@ -15,7 +16,7 @@ func TestCarryAll(t *testing.T) {
 	const partitions = 1000
 	named := []base.Header{{Key: []byte("key"), Value: []byte("a")}}
 	other := []base.Header{{Key: []byte("x"), Value: []byte("y")}}
-	at := PartitionOf([]byte("a"), partitions)
+	at := batch.PartitionOf([]byte("a"), partitions)
 	for _, c := range []struct {
 		name string
 		ms   []base.Outgoing
@@ -46,19 +47,6 @@ func TestCarryAll(t *testing.T) {
 		if w.Free(); w.Messages != nil || w.Headers != nil || w.lists != nil {
 			t.Errorf("%s: the waiter keeps something", c.name)
 		}
-	}
-}
-
-// PartitionOf must not change, because clients compute the partition of a key too.
-func TestPartitionOf(t *testing.T) {
-	for key, want := range map[string]int{"": 458, "a": 429, "k1": 960, "customer-17": 264} {
-		if n := PartitionOf([]byte(key), 1000); n != want {
-			t.Errorf("key %q belongs to partition %d, want %d", key, n, want)
-		}
-	}
-	key := []byte("the key of a customer, which is long")
-	if n := testing.AllocsPerRun(100, func() { PartitionOf(key, 1000) }); n != 0 {
-		t.Errorf("%v allocations", n)
 	}
 }
 

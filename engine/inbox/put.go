@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/host"
@@ -319,7 +320,7 @@ func (f *AsyncPuts) Get(
 	if len(key) == 0 {
 		return a, AnyPartition, nil
 	}
-	return a, PartitionOf(key, partitions), nil
+	return a, batch.PartitionOf(key, partitions), nil
 }
 
 func (f *AsyncPuts) take() *AsyncPut {
