@@ -470,6 +470,38 @@ func TestTopicSettingsHTTP(t *testing.T) {
 	})
 }
 
+// A program that does not know keep_age_ms and keep_bytes leaves them as they are, through any node; every other
+// setting that a change does not name gets its default.
+func TestTopicSettingsKeepWhatOldProgramsCannotName(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		makeChannel(t, nodes, "t", "c", 1)
+		const path = "/topic/settings?topic=t"
+		for i, step := range []struct {
+			body       string
+			age, bytes int64
+			quota      int64
+		}{
+			{`{"version":0,"keep_age_ms":60000,"keep_bytes":-1,"quota_count":7}`, 60000, -1, 7},
+			{`{"version":1,"quota_count":8}`, 60000, -1, 8},
+			{`{"version":2}`, 60000, -1, 0},
+			{`{"version":3,"keep_bytes":0,"quota_count":9}`, 60000, 0, 9},
+			{`{"version":4,"keep_age_ms":5,"keep_bytes":6}`, 5, 6, 0},
+			{`{"version":5,"keep_age_ms":0}`, 0, 6, 0},
+			{`{"version":6,"keep_bytes":0}`, 0, 0, 0},
+			{`{"version":7,"quota_count":1}`, 0, 0, 1},
+		} {
+			var s engine.TopicSettings
+			nodes[i%len(nodes)].ask(t, "POST", path, step.body, &s)
+			if s.KeepAgeMs != step.age || s.KeepBytes != step.bytes || s.QuotaCount != step.quota {
+				t.Errorf("after %s the settings are %+v", step.body, s)
+			}
+			nodes[i%len(nodes)].refused(t, "POST", path, step.body, 409, sentence(engine.ErrVersion))
+		}
+		nodes[0].refused(t, "POST", path, `{"version":100}`, 409, sentence(engine.ErrVersion))
+		nodes[0].refused(t, "POST", path, `{"version":8,"keep_age_ms":-2}`, 400, "keep_age_ms")
+	})
+}
+
 // A node that leads nothing carries out operations on an existing channel, and creates no channel that does not exist.
 func TestChannelVerbsAtANodeThatLeadsNothing(t *testing.T) {
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1"})

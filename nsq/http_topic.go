@@ -1,8 +1,10 @@
 package nsq
 
 import (
+	"context"
 	"net/http"
 	"net/url"
+	"time"
 
 	"penstock/batch"
 	"penstock/engine"
@@ -59,12 +61,71 @@ func (s *Server) serveTopicSettings(r *http.Request, q url.Values) (any, error) 
 	if r.Method == http.MethodGet {
 		return t.Settings(), nil
 	}
-	var set engine.TopicSettings
-	if err := readSettings(r, &set); err != nil {
+	var body topicChange
+	if err := readSettings(r, &body); err != nil {
 		return nil, err
 	}
-	if set, err = t.Configure(r.Context(), set); err != nil {
+	set, err := body.over(r.Context(), t)
+	if err == nil {
+		set, err = t.Configure(r.Context(), set)
+	}
+	if err != nil {
 		return nil, channelFailure(err)
 	}
 	return set, nil
+}
+
+// topicChange is the body of a change. It names all settings, and those that it does not name get their defaults. But
+// programs that were written before there were KeepAgeMs and KeepBytes cannot name these: then they stay as they are,
+// like the number of partitions. Otherwise such a program would let the topic's confirmed messages go when it changes
+// something else.
+type topicChange struct {
+	engine.TopicSettings
+	KeepAgeMs *int64 `json:"keep_age_ms"`
+	KeepBytes *int64 `json:"keep_bytes"`
+}
+
+// over returns the settings that the change means for t. In a cluster, this node may not have heard yet of the version
+// that the client has read elsewhere: then over waits, as far as it has to know the settings of that version.
+func (ch *topicChange) over(ctx context.Context, t *engine.Topic) (engine.TopicSettings, error) {
+	set := ch.TopicSettings
+	if ch.KeepAgeMs == nil || ch.KeepBytes == nil {
+		now, err := settingsOf(ctx, t, set.Version)
+		if err != nil {
+			return set, err
+		}
+		set.KeepAgeMs, set.KeepBytes = now.KeepAgeMs, now.KeepBytes
+	}
+	if ch.KeepAgeMs != nil {
+		set.KeepAgeMs = *ch.KeepAgeMs
+	}
+	if ch.KeepBytes != nil {
+		set.KeepBytes = *ch.KeepBytes
+	}
+	return set, nil
+}
+
+const (
+	maxSettingsWait = time.Second
+	settingsPause   = 5 * time.Millisecond
+)
+
+// settingsOf returns the settings of this version, or ErrVersion if there are newer ones, or if this node does not hear
+// of the version in time.
+func settingsOf(ctx context.Context, t *engine.Topic, version uint64) (engine.TopicSettings, error) {
+	ctx, cancel := context.WithTimeout(ctx, maxSettingsWait)
+	defer cancel()
+	for {
+		switch now := t.Settings(); {
+		case now.Version == version:
+			return now, nil
+		case now.Version > version:
+			return now, engine.ErrVersion
+		}
+		select {
+		case <-time.After(settingsPause):
+		case <-ctx.Done():
+			return engine.TopicSettings{}, engine.ErrVersion
+		}
+	}
 }

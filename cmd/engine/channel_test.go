@@ -177,12 +177,16 @@ func TestSettingsCommands(t *testing.T) {
 	var ts topicSettings
 	must(t, json.Unmarshal([]byte(steer(t, "topic", "set", "orders", "--partitions", "3", "--durability", "synced",
 		"--json")), &ts))
-	if ts.Version != 2 || ts.Partitions != 3 || ts.Durability != "synced" || ts.QuotaCount != 1000 {
+	if ts.Version != 2 || ts.Partitions != 3 || ts.Durability != "synced" || ts.QuotaCount != 1000 || ts.KeepBytes != -1 {
 		t.Errorf("topic set --json prints %+v", ts)
 	}
+	if got := rows(steer(t, "topic", "set", "orders", "--keep-bytes", "0")); got[4] != "keep confirmed bytes  not set" {
+		t.Errorf("topic set --keep-bytes 0 prints %q", got)
+	}
+	ts = topicSettings{}
 	must(t, os.WriteFile(file, []byte(`{"quota_count":5}`), 0o600))
 	must(t, json.Unmarshal([]byte(steer(t, "topic", "set", "orders", "--file", file, "--json")), &ts))
-	if ts.Version != 3 || ts.Partitions != 3 || ts.QuotaCount != 5 || ts.RetentionBytes != 0 {
+	if ts.Version != 4 || ts.Partitions != 3 || ts.QuotaCount != 5 || ts.RetentionBytes != 0 || ts.KeepAgeMs != 0 {
 		t.Errorf("topic set --file prints %+v", ts)
 	}
 	execute(t, "topic", "set", "orders", "--partitions", "2").check(t, exitUsage,

@@ -159,7 +159,7 @@ func (o *operator) applyOne(ctx context.Context, c *definitionChange) error {
 			next = *c.topic.Settings
 		}
 		next.Version, next.Partitions = now.Version, max(c.topic.Partitions, now.Partitions)
-		return o.client.Post(ctx, "/topic/settings", q, &next, nil)
+		return o.postTopicSettings(ctx, c.Topic, now, &next)
 	case "create-channel":
 		return o.client.Post(ctx, "/channel/create", q, nil, nil)
 	case "set-channel":

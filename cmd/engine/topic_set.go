@@ -122,10 +122,11 @@ func (o *operator) topicSetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			now := *s
 			if err := f.apply(set, o.in, s); err != nil {
 				return &exitError{exitUsage, err}
 			}
-			if err := o.client.Post(ctx, "/topic/settings", of(args[0], ""), s, s); err != nil {
+			if err := o.postTopicSettings(ctx, args[0], &now, s); err != nil {
 				return err
 			}
 			return o.showTopicSettings(s)
@@ -160,6 +161,28 @@ func (o *operator) topicSetCommand() *cobra.Command {
 		"file with all settings, in the JSON format of engine topic settings --json; - means standard input")
 	completesChoices(cmd)
 	return cmd
+}
+
+// postTopicSettings replaces the settings now of a topic by s, and sets s to what the node answers.
+func (o *operator) postTopicSettings(ctx context.Context, topic string, now, s *topicSettings) error {
+	body := struct {
+		*topicSettings
+		KeepAgeMs *int64 `json:"keep_age_ms,omitempty"`
+		KeepBytes *int64 `json:"keep_bytes,omitempty"`
+	}{topicSettings: s}
+	// A node leaves these two as they are if they are not named, and an older node refuses their names.
+	if s.KeepAgeMs != 0 || now.KeepAgeMs != 0 {
+		body.KeepAgeMs = &s.KeepAgeMs
+	}
+	if s.KeepBytes != 0 || now.KeepBytes != 0 {
+		body.KeepBytes = &s.KeepBytes
+	}
+	var answer topicSettings
+	if err := o.client.Post(ctx, "/topic/settings", of(topic, ""), &body, &answer); err != nil {
+		return err
+	}
+	*s = answer
+	return nil
 }
 
 // apply changes s according to the flags that were given.
