@@ -70,10 +70,15 @@ type TopicStats struct {
 	MessageCount uint64 // messages that this node stored as the leader, committed since Open
 	MessageBytes uint64 // approximate bytes of their bodies
 	Paused       bool
-	Partitions   int            // all partitions of the topic, on any node
-	StoredBytes  int64          // bytes of the logs of this node's copies
-	Led          int            // partitions that this node leads
-	LedBytes     int64          // bytes of the logs of these
+	Partitions   int   // all partitions of the topic, on any node
+	StoredBytes  int64 // bytes of the logs of this node's copies
+	Led          int   // partitions that this node leads
+	LedBytes     int64 // bytes of the logs of these
+	// Producers counts the producers, named or not, that these partitions know; one that publishes to several partitions
+	// counts in each. MaxProducers is the number in the one that knows the most: at 4096 a partition forgets anonymous
+	// ones, and refuses further named ones.
+	Producers    int
+	MaxProducers int
 	Channels     []ChannelStats // by name; nil if this node serves no partition of the topic
 }
 

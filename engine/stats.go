@@ -45,6 +45,8 @@ func (t *Topic) stats(channel string) TopicStats {
 		}
 		if pt.Leads() {
 			s.Published += pt.Published()
+			s.Producers += pt.ProducerCount()
+			s.MaxProducers = max(s.MaxProducers, pt.ProducerCount())
 		}
 		s.Depth += pt.WaitingAtTopic()
 	}

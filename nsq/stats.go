@@ -34,6 +34,8 @@ type topicStats struct {
 	MessageCount uint64         `json:"message_count"`
 	Published    uint64         `json:"published_count"` // ever; the others count since the start
 	MessageBytes uint64         `json:"message_bytes"`
+	Producers    int            `json:"producer_count"`     // that number their messages, in the partitions led here
+	MaxProducers int            `json:"max_producer_count"` // in the partition that knows the most
 	Paused       bool           `json:"paused"`
 	Latency      latency        `json:"e2e_processing_latency"`
 }
@@ -167,6 +169,7 @@ func (s *Server) stats(topic, channel string, clients bool) *statsReply {
 		out := topicStats{
 			Name: t.Name, Channels: []channelStats{}, Depth: t.Depth, BackendDepth: t.BackendDepth,
 			MessageCount: t.MessageCount, Published: t.Published, MessageBytes: t.MessageBytes, Paused: t.Paused,
+			Producers: t.Producers, MaxProducers: t.MaxProducers,
 		}
 		var latencies []engine.LatencyRecorder
 		for i := range t.Channels {

@@ -31,6 +31,8 @@ type topicNumbers struct {
 	Published    uint64           `json:"published_count"` // ever
 	MessageCount uint64           `json:"message_count"`   // since the start of each node
 	MessageBytes uint64           `json:"message_bytes"`   // likewise
+	Producers    int              `json:"producer_count"`
+	MaxProducers int              `json:"max_producer_count"` // in the partition that knows the most
 	Paused       bool             `json:"paused"`
 	Channels     []channelNumbers `json:"channels,omitempty"`
 }
@@ -163,6 +165,8 @@ func (n *topicNumbers) add(m *topicNumbers) {
 	n.Published += m.Published
 	n.MessageCount += m.MessageCount
 	n.MessageBytes += m.MessageBytes
+	n.Producers += m.Producers
+	n.MaxProducers = max(n.MaxProducers, m.MaxProducers)
 	n.Paused = n.Paused || m.Paused
 	for _, c := range m.Channels {
 		i := slices.IndexFunc(n.Channels, func(had channelNumbers) bool { return had.Name == c.Name })
@@ -212,11 +216,11 @@ func channelsOf(all []topicNumbers) []channelNumbers {
 
 func printTopicNumbers(w io.Writer, all []topicNumbers) error {
 	t := table(w)
-	fmt.Fprintln(t, "TOPIC\tCHANNELS\tDEPTH\tMESSAGES\tBYTES SINCE START\tSTATE")
+	fmt.Fprintln(t, "TOPIC\tCHANNELS\tDEPTH\tMESSAGES\tBYTES SINCE START\tPRODUCERS\tSTATE")
 	for i := range all {
 		n := &all[i]
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%s\n", n.Name, len(n.Channels), n.Depth, n.Published, n.MessageBytes,
-			pausedOr(n.Paused))
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%s\n", n.Name, len(n.Channels), n.Depth, n.Published, n.MessageBytes,
+			n.Producers, pausedOr(n.Paused))
 	}
 	return t.Flush()
 }

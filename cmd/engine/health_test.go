@@ -204,13 +204,13 @@ func TestMessagesSurviveARestart(t *testing.T) {
 		}
 		return rows(o.stdout)
 	}
-	if got := list(); got[0] != "TOPIC  CHANNELS  DEPTH  MESSAGES  BYTES SINCE START  STATE" ||
+	if got := list(); got[0] != "TOPIC  CHANNELS  DEPTH  MESSAGES  BYTES SINCE START  PRODUCERS  STATE" ||
 		!strings.HasPrefix(got[1], "orders  1  0  100  10000") {
 		t.Errorf("%q", got)
 	}
 	p.end(syscall.SIGKILL)
 	p = startNode(t, dir)
-	if got := list(); got[1] != "orders  1  0  100  0  ok" {
+	if got := list(); got[1] != "orders  1  0  100  0  0  ok" {
 		t.Errorf("after a restart: %q", got)
 	}
 	p.publish("orders", 10)

@@ -76,8 +76,8 @@ func (o *operator) topicListCommand() *cobra.Command {
 			return printed(printTopicNumbers(o.out, all), missing)
 		})
 	cmd.Long = "List topics with their depth and counters. In a cluster, the figures of all live nodes are added up.\n" +
-		"MESSAGES counts all that were ever published. If a node does not answer, the figures of the others are\n" +
-		"shown, and the exit code is 11."
+		"MESSAGES counts all that were ever published, and PRODUCERS those that number their messages, in each partition\n" +
+		"to which they publish. If a node does not answer, the figures of the others are shown, and the exit code is 11."
 	return cmd
 }
 

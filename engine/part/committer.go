@@ -502,6 +502,7 @@ func (c *committer) applyControls(pt *Partition, controls []core.Control, at seg
 // will get. The caller owns the fold: the committer, recovery, or the goroutine that makes the partition.
 func (pt *Partition) publishFold(end segment.MsgID) {
 	pt.measureState()
+	pt.producerCount.Store(int32(pt.fold.ProducerCount()))
 	var start core.Border
 	if pt.log != nil {
 		start = pt.startBorder()

@@ -36,8 +36,9 @@ type Partition struct {
 	// While the topic has no channel, the messages from this MsgID on wait for the first channel. Otherwise noMsgID.
 	unclaimed atomic.Uint64
 	// While the topic is paused, the messages from this MsgID on are held back. Otherwise noMsgID.
-	pausedFrom atomic.Uint64
-	stateBytes atomic.Int64 // upper bound of the fold's size in a checkpoint
+	pausedFrom    atomic.Uint64
+	stateBytes    atomic.Int64 // upper bound of the fold's size in a checkpoint
+	producerCount atomic.Int32 // producers that the fold knows
 }
 
 // newPartition returns a partition whose log ends as st says, and whose log content folds to fold. The caller sets

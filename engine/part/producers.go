@@ -60,6 +60,9 @@ func (c *committer) refusesProducer(pt *Partition, controls []core.Control) erro
 	return core.ErrTooManyProducers
 }
 
+// ProducerCount returns the number of producers that the log knows. Any goroutine may call it.
+func (pt *Partition) ProducerCount() int { return int(pt.producerCount.Load()) }
+
 // ProducerStateFull says whether another producer would exceed the limit of the state of pt or of the node. Any
 // goroutine may call it.
 func (pt *Partition) ProducerStateFull() bool { return pt.exceedsState(core.MaxProducerBytes) }
