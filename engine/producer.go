@@ -20,7 +20,8 @@ type Producer struct {
 // batches of earlier epochs are refused with ErrFenced. Without a name it is a new producer.
 //
 // A producer that was not used for 7 days may be forgotten, as may be the anonymous ones that were unused for the
-// longest time when there are more than 4096 in the partition. A named one then begins again with sequence 0.
+// longest time when there are more than 4096 in the partition. A named one then begins again with sequence 0. A leader
+// whose clock is wrong forgets nobody earlier than by an hour: see core.ProducerStepNs.
 //
 // It returns ErrNoPartition, ErrProducerName, ErrProducerLevel, ErrTooManyProducers, ErrStateFull, ErrDeleted or
 // ErrNoLeader if nothing was changed. After any other error the producer may have been opened; open it again.

@@ -104,7 +104,7 @@ var sampleControls2 = func() []sampleControl {
 // sampleCursors3 is a fold with contents that only version 3 can represent.
 func sampleCursors3() *Cursors {
 	c := sampleCursors2()
-	c.producers = producers{nameBytes: 4, all: []producer{
+	c.producers = producers{nameBytes: 4, newestNs: 1_700_000_000_000_000_000, all: []producer{
 		{
 			id: 5, epoch: 2, next: 3, usedNs: 1_700_000_000_000_000_000, name: "load", n: 2,
 			last: [ProducerWindow]producedBatch{{first: 0, count: 4}, {first: 9, count: 1}},
@@ -370,11 +370,15 @@ func checkFold(t *testing.T, c *Cursors) {
 			}
 		}
 	}
-	names := int64(0)
+	names, newest := int64(0), int64(0)
 	for i, p := range c.producers.all {
+		newest = max(newest, p.usedNs)
 		if names += int64(len(p.name)); p.id == 0 || i > 0 && c.producers.all[i-1].id >= p.id {
 			t.Fatalf("producers %v", c.producers.all)
 		}
+	}
+	if newest != c.producers.newestNs {
+		t.Fatalf("a producer was used at %d, and the last use of all was at %d", newest, c.producers.newestNs)
 	}
 	if names != c.producers.nameBytes || len(c.producers.all) > MaxProducerCount {
 		t.Fatalf("%d producers have names of %d bytes, not %d", len(c.producers.all), names, c.producers.nameBytes)

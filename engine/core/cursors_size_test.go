@@ -87,6 +87,7 @@ func someCursors(rng *rand.Rand, longest int, gap uint64, end segment.Offset) (c
 		}
 		c.producers.all = append(c.producers.all, p)
 		c.producers.nameBytes += int64(len(p.name))
+		c.producers.newestNs = p.usedNs
 		items += 4
 	}
 	return c, items

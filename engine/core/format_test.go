@@ -51,6 +51,7 @@ func TestFormatTable(t *testing.T) {
 		"uvarint count (1 to " + strconv.Itoa(MaxProducerCount) + ")",
 		"number of batches (1 byte, at most " + strconv.Itoa(ProducerWindow) + ")",
 		"more than " + strconv.Itoa(ProducerAgeNs/(24*3600*1_000_000_000)) + " days before",
+		"more than " + strconv.Itoa(ProducerStepNs/(3600*1_000_000_000)) + " hour after",
 		"| format | 1 byte | " + strconv.Itoa(settingsFormat) + ";", "at most " + strconv.Itoa(MaxFilterRules) + " rules",
 		"at most " + strconv.Itoa(MaxHeaderName) + " bytes", "1.." + strconv.Itoa(MaxTopicNameBytes),
 	} {

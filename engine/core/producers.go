@@ -32,6 +32,9 @@ const (
 	// ProducerAgeNs is the time, by the append times of the log, after which an unused producer is forgotten when
 	// another one is opened: 7 days.
 	ProducerAgeNs = 7 * 24 * 3600 * 1_000_000_000
+	// ProducerStepNs is the most that counts of the time between two entries or batches of the partition's producers: an
+	// hour. So a leader whose clock is days ahead makes nobody older than that.
+	ProducerStepNs = 3600 * 1_000_000_000
 	// MaxProducerNameBytes is the longest name of a producer.
 	MaxProducerNameBytes = 255
 )
@@ -70,7 +73,7 @@ type producer struct {
 	id     uint64
 	epoch  uint32
 	next   uint32 // number of the next message; numbers wrap
-	usedNs int64  // append time of its newest batch, or of the entry that opened it
+	usedNs int64  // append time of its newest batch, or of the entry that opened it; see advance
 	name   string
 	last   [ProducerWindow]producedBatch // the newest n batches of the epoch, oldest first
 	n      uint8
@@ -85,6 +88,7 @@ type producedBatch struct {
 type producers struct {
 	all       []producer // sorted by id
 	nameBytes int64      // sum of the lengths of the names
+	newestNs  int64      // the highest usedNs
 }
 
 // find returns the index of the producer, or where it would be.
@@ -111,6 +115,28 @@ func (ps *producers) named(name string) *producer {
 		}
 	}
 	return nil
+}
+
+// unproven is how much of the time until nowNs does not count for the age of producers: what it has beyond
+// ProducerStepNs. Nothing in the log tells a quiet partition from a clock that was set forward.
+func (ps *producers) unproven(nowNs int64) int64 {
+	if len(ps.all) == 0 {
+		return 0
+	}
+	return max(0, nowNs-ps.newestNs-ProducerStepNs)
+}
+
+// advance notes that a producer is used in a batch that was appended at nowNs, and returns the time of that use. Time
+// that does not count is added to the times of all others, so that their age grows by ProducerStepNs only. The caller
+// gives the time to a producer.
+func (ps *producers) advance(nowNs int64) int64 {
+	if d := ps.unproven(nowNs); d > 0 {
+		for i := range ps.all {
+			ps.all[i].usedNs += d
+		}
+	}
+	ps.newestNs = max(ps.newestNs, nowNs)
+	return ps.newestNs
 }
 
 // ProducerCount returns the number of producers that the fold knows.
@@ -164,13 +190,14 @@ func (c *Cursors) PublishBatch(h *segment.Header) {
 	p.last[p.n] = producedBatch{h.FirstID, h.Count}
 	p.n++
 	p.next += h.Count
-	p.usedNs = max(p.usedNs, h.Appended)
+	p.usedNs = c.producers.advance(h.Appended)
 }
 
 // HasRoomForProducer says whether a producer of this name may be opened now: it is known, or there is room, or one may
 // be forgotten that has no name or is too old.
 func (c *Cursors) HasRoomForProducer(name string, nowNs int64) bool {
 	ps := &c.producers
+	nowNs -= ps.unproven(nowNs)
 	return len(ps.all) < MaxProducerCount || ps.named(name) != nil || slices.ContainsFunc(ps.all, func(p producer) bool {
 		return p.name == "" || p.isOld(nowNs)
 	})
@@ -203,14 +230,16 @@ func mixed(x uint64) uint64 {
 
 // open folds ProducerOpened.
 func (ps *producers) open(o *ProducerOpening) {
+	nowNs := ps.advance(o.TimeNs)
 	i, known := ps.find(o.ID)
 	if known {
-		if p := &ps.all[i]; o.Epoch > p.epoch {
-			*p = producer{id: p.id, epoch: o.Epoch, next: p.next, name: p.name, usedNs: max(p.usedNs, o.TimeNs)}
+		p := &ps.all[i]
+		if p.usedNs = nowNs; o.Epoch > p.epoch {
+			*p = producer{id: p.id, epoch: o.Epoch, next: p.next, name: p.name, usedNs: nowNs}
 		}
 	}
 	ps.all = slices.DeleteFunc(ps.all, func(p producer) bool {
-		old := p.isOld(o.TimeNs)
+		old := p.isOld(nowNs)
 		if old {
 			ps.nameBytes -= int64(len(p.name))
 		}
@@ -223,7 +252,7 @@ func (ps *producers) open(o *ProducerOpening) {
 		ps.forgetOne()
 	}
 	i, _ = ps.find(o.ID)
-	ps.all = slices.Insert(ps.all, i, producer{id: o.ID, epoch: o.Epoch, usedNs: o.TimeNs, name: o.Name})
+	ps.all = slices.Insert(ps.all, i, producer{id: o.ID, epoch: o.Epoch, usedNs: nowNs, name: o.Name})
 	ps.nameBytes += int64(len(o.Name))
 }
 
@@ -311,6 +340,7 @@ func (d *decoder) producers(end segment.MsgID) (ps producers) {
 		}
 		ps.all = append(ps.all, p)
 		ps.nameBytes += int64(len(p.name))
+		ps.newestNs = max(ps.newestNs, p.usedNs)
 	}
 	return ps
 }

@@ -170,13 +170,25 @@ func TestSequenceWraps(t *testing.T) {
 	}
 }
 
+// passTime lets as much time pass as d, in steps that count, in which producer id publishes.
+func passTime(t *testing.T, c *Cursors, id uint64, epoch uint32, fromNs, d int64) {
+	t.Helper()
+	for at := min(d, ProducerStepNs); ; at = min(d, at+ProducerStepNs) {
+		i, _ := c.producers.find(id)
+		if _, _, err := store(c, batchOf(id, epoch, c.producers.all[i].next, 1), fromNs+at); err != nil {
+			t.Fatal(err)
+		}
+		if at == d {
+			return
+		}
+	}
+}
+
 // What was unused for a week of the log's time is forgotten when a producer is opened, and only then.
 func TestProducersAge(t *testing.T) {
 	c := new(Cursors)
 	apply(t, c, opened(1, 1, 1000, "idle"), opened(2, 1, 1000, "busy"), opened(3, 1, 1001, ""))
-	if _, _, err := store(c, batchOf(2, 1, 0, 1), 5000); err != nil {
-		t.Fatal(err)
-	}
+	passTime(t, c, 2, 1, 1001, ProducerAgeNs)
 	if _, _, err := c.JudgeBatch(batchOf(1, 1, 0, 1)); err != nil {
 		t.Fatalf("a batch after any time is refused: %v", err)
 	}
@@ -189,10 +201,53 @@ func TestProducersAge(t *testing.T) {
 			t.Errorf("producer %d was forgotten early", id)
 		}
 	}
-	apply(t, c, opened(2, 2, 6000+ProducerAgeNs, "busy")) // known until now: it keeps its number
-	if p := c.producers.named("busy"); p == nil || p.next != 1 || c.ProducerCount() != 2 {
+	next := c.producers.named("busy").next
+	passTime(t, c, 4, 1, 1001+ProducerAgeNs, ProducerAgeNs+1)
+	apply(t, c, opened(2, 2, 1002+2*ProducerAgeNs, "busy")) // known until now: it keeps its number
+	if p := c.producers.named("busy"); p == nil || p.next != next || c.ProducerCount() != 2 {
 		t.Errorf("%d producers are known, of them %+v", c.ProducerCount(), p)
 	}
+}
+
+// A clock that is wrong by days, once or again and again, makes no producer older than an hour for each time, and
+// neither do days without a producer: a leader with such a clock looks the same.
+func TestProducersOutliveWrongClocks(t *testing.T) {
+	const day, hour = 24 * ProducerStepNs, ProducerStepNs
+	for _, tc := range []struct {
+		name  string
+		jumps []int64 // each of them once; after each, "busy" publishes and another producer is opened
+		known bool    // is "idle" after all of them
+	}{
+		{"one of 8 days", []int64{8 * day}, true},
+		{"one of years", []int64{4000 * day}, true},
+		{"one of 8 days, then half a week in time", append([]int64{8 * day}, repeated(hour, 80)...), true},
+		{"one of 8 days, then a week in time", append([]int64{8 * day}, repeated(hour, 168)...), false},
+		{"100 of 8 days", repeated(8*day, 100), true},
+		{"168 of 8 days, and one more", repeated(8*day, 169), false},
+		{"a week in time", repeated(hour, 168), true},
+		{"a week in time, and more", append(repeated(hour, 168), 1), false},
+		{"back and forth: the log's times stand still", []int64{8 * day, 0, -8 * day, 8 * day, -day, day}, true},
+	} {
+		c, now := new(Cursors), int64(1)
+		apply(t, c, opened(1, 1, now, "idle"), opened(2, 1, now, "busy"))
+		for i, d := range tc.jumps {
+			now += d
+			if _, _, err := store(c, batchOf(2, 1, uint32(i), 1), now); err != nil {
+				t.Fatalf("%s: the producer that is in use: %v", tc.name, err)
+			}
+			apply(t, c, opened(uint64(10+i%2), uint32(i+1), now, "other"+fmt.Sprint(i%2)))
+		}
+		if _, _, err := c.JudgeBatch(batchOf(1, 1, 0, 1)); (err == nil) != tc.known {
+			t.Errorf("%s: the producer that is not in use: %v", tc.name, err)
+		}
+	}
+}
+
+func repeated(d int64, n int) (all []int64) {
+	for range n {
+		all = append(all, d)
+	}
+	return all
 }
 
 // The number of producers is bounded: the anonymous one that was unused for the longest time goes first. If all have
@@ -204,9 +259,9 @@ func TestProducersAreBounded(t *testing.T) {
 		if id%2 == 0 {
 			name = fmt.Sprint("p", id)
 		}
-		c.producers.open(&ProducerOpening{ID: id, Epoch: 1, TimeNs: 10_000 - int64(id), Name: name})
+		c.producers.open(&ProducerOpening{ID: id, Epoch: 1, TimeNs: int64(id), Name: name})
 	}
-	if _, _, err := store(c, batchOf(MaxProducerCount-1, 1, 0, 1), 20_000); err != nil { // used last, among the anonymous
+	if _, _, err := store(c, batchOf(1, 1, 0, 1), 20_000); err != nil { // used last, among the anonymous
 		t.Fatal(err)
 	}
 	for i := range MaxProducerCount / 2 {
@@ -214,20 +269,24 @@ func TestProducersAreBounded(t *testing.T) {
 			t.Fatalf("no room although %d have no names", MaxProducerCount/2-i)
 		}
 		last := i == MaxProducerCount/2-1
-		if _, known := c.producers.find(MaxProducerCount - 1); !known {
+		if _, known := c.producers.find(1); !known {
 			t.Fatal("the producer that was used last is forgotten first")
 		}
 		c.producers.open(&ProducerOpening{ID: uint64(10_000 + i), Epoch: 1, TimeNs: 20_000, Name: fmt.Sprint("n", i)})
 		if n := c.ProducerCount(); n != MaxProducerCount {
 			t.Fatalf("%d are known", n)
 		}
-		if _, known := c.producers.find(MaxProducerCount - 1); known == last {
+		if _, known := c.producers.find(1); known == last {
 			t.Fatal("the producer that was used last is not forgotten last")
 		}
 	}
 	if c.HasRoomForProducer("new", 20_000) || c.HasRoomForProducer("", 20_000) || !c.HasRoomForProducer("p2", 20_000) ||
-		!c.HasRoomForProducer("new", 20_000+ProducerAgeNs) {
+		c.HasRoomForProducer("new", 20_000+2*ProducerAgeNs) {
 		t.Error("there is room for others than those who are known, or not for these")
+	}
+	passTime(t, c, 2, 1, 20_000, ProducerAgeNs+1)
+	if !c.HasRoomForProducer("new", 20_001+ProducerAgeNs) {
+		t.Error("there is no room although most are old")
 	}
 	checkFold(t, c)
 	if got, most := int64(len(c.Append(nil))), c.MaxBytes(0); got > most || most > MaxProducerCount*MaxProducerBytes {
@@ -250,14 +309,17 @@ type modelProducer struct {
 }
 
 // Producers send, send again and are opened again at random, and the fold is written and read in between. It judges as
-// a model does that remembers everything: each message is stored once and in order.
+// a model does that remembers everything: each message is stored once and in order. Now and then a leader's clock is
+// days ahead.
 func TestProducersModel(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 17))
 		c, now := new(Cursors), int64(1)
 		var all []*modelProducer
 		for step := range 300 {
-			now += rng.Int64N(1000)
+			if now += rng.Int64N(1000); rng.IntN(20) == 0 {
+				now += rng.Int64N(3 * ProducerAgeNs)
+			}
 			switch k := rng.IntN(20); {
 			case k == 0 || len(all) == 0:
 				o := ProducerOpening{Name: fmt.Sprint(rng.IntN(4))}
