@@ -123,7 +123,8 @@ bench-relay: ## measure three nodes with round trips of 0.2 and 1 ms, in network
 PORTABLE := ./batch ./netproto ./native/wire ./client
 
 portable: ## vet the packages that clients are built from, for Linux, macOS and Windows
-	for os in linux darwin windows; do echo "GOOS=$$os"; GOOS=$$os $(GO) vet $(PORTABLE); done
+	for os in linux darwin windows; do echo "GOOS=$$os"; GOOS=$$os $(GO) vet $(PORTABLE); \
+		(cd client/otel && GOOS=$$os $(GO) vet .); done
 
 lint: ## check formatting, go vet, staticcheck and, where its database is reachable, govulncheck
 	.ci/lint
