@@ -108,7 +108,8 @@ func (tc *testCluster) options(m *testNode) engine.Options {
 		o.Disk = m.disk
 	}
 	o.NodeID = m.name
-	o.DiskPatience, o.DiskFailedAfter = longLease, longLease // a busy machine must not look like a hung disk, either
+	// A busy machine must not look like a hung disk, nor like a cluster that stores nothing.
+	o.DiskPatience, o.DiskFailedAfter, o.PublishTimeout = longLease, longLease, longLease
 	o.Logger = slog.New(slog.NewTextHandler(testWriter{tc.t, m.name}, nil))
 	return o
 }

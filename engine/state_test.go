@@ -185,6 +185,7 @@ func TestPartitionStateFull(t *testing.T) {
 	t.Parallel()
 	e := openWith(t, engine.Options{
 		DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler), MaxSegmentBytes: 32 << 20,
+		PublishTimeout: patience, // the disk may have other work
 	})
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
