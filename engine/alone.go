@@ -207,6 +207,10 @@ func (alone) gather(
 	return t.performHere(ctx, op, only, take, t.perform)
 }
 
+func (alone) subscribe(_ context.Context, c *Channel, o ConsumerOptions, s Sink) (servedConsumer, error) {
+	return c.local.Attach(o, s, false)
+}
+
 func (alone) closeTopic(*Topic, error) {}
 
 func (alone) exportMetadata() ([]byte, error) { return nil, nil }

@@ -1,9 +1,13 @@
 package engine
 
 import (
+	"context"
+	"errors"
+
 	"github.com/google/uuid"
 
 	"penstock/engine/base"
+	"penstock/engine/channel"
 	"penstock/engine/meta"
 	"penstock/engine/remote"
 	"penstock/segment"
@@ -53,6 +57,22 @@ func (cn *clusterNode) Attach(
 		return nil, err
 	}
 	return k, nil
+}
+
+// subscribe subscribes at the leaders of all partitions, over frames to this node itself where it is one of them. That
+// this node's part of the channel was shut because its leaderships moved does not matter.
+func (cn *clusterNode) subscribe(
+	ctx context.Context, c *Channel, o ConsumerOptions, s Sink,
+) (servedConsumer, error) {
+	return cn.remotes.Subscribe(ctx, remote.Client{
+		Topic: topicView{c.t}, Channel: c.name, Text: channel.LabelText(o.Label),
+		Closed: func() error {
+			if err := c.local.Err(); !errors.Is(err, ErrMoved) {
+				return err
+			}
+			return nil
+		},
+	}, o, s)
 }
 
 // RemoteStats counts deliveries of ordered channels that a node received from a leader and did not hand over to its

@@ -6,18 +6,22 @@ import (
 	"time"
 
 	"penstock/engine/channel"
-	"penstock/engine/remote"
 	"penstock/replicate/wire"
 )
 
 // Consumer is one subscriber of a channel. Its methods are safe for concurrent use, but must not be called from within
 // the Sink: the caller of the Sink may hold locks that they take.
 //
-// A local consumer is served by this node's channel (channel.Consumer). A remote consumer is served by the leaders,
-// over the connections between nodes (remote.Consumer); Subscribe makes one if this node leads no partition of the
-// topic. A consumer never changes from one kind to the other. A local consumer that Subscribe made is closed with
-// ErrMoved when this node leads no partition of the topic any more. A remote consumer stays open: when this node comes
-// to lead a partition, it is simply one of the leaders that serve the consumer.
+// A local consumer is served by this node's part of the channel (channel.Consumer): it gets the messages of the
+// partitions that this node leads. A remote consumer is served by the leaders (remote.Consumer), of which this node may
+// be one: it gets the messages of all partitions. A consumer never changes from one kind to the other. On a single node
+// all are local.
+//
+//	made by          on a single node    in a cluster
+//	Attach           local               local
+//	AttachLeader     local               local, or none if this node leads no partition of the topic
+//	Subscribe        local               remote
+//	SubscribeClient  local               local if this node leads a partition, otherwise remote
 type Consumer struct {
 	ch     *Channel
 	served servedConsumer
@@ -39,10 +43,29 @@ type servedConsumer interface {
 	Counts() ConsumerStats
 }
 
-// Attach subscribes a sink to the partitions that this node leads, now and later. Nothing is delivered before Ready and
-// Pump. The sink belongs to the consumer until Sink.Closed is called or Close has returned. Attach returns
-// ErrTooManyClients (Options.MaxConsumers), or the error with which the channel was closed: ErrDeleted, ErrMoved or
-// ErrClosed. After ErrMoved, get the channel again from Topic.Channel.
+// Subscribe subscribes a sink to all partitions of the topic, on whatever nodes they are led, now and later. When
+// leaderships move, nodes fail or the topic gets more partitions, the consumer follows; messages that were in flight at
+// a leader that is lost come again from the next one. Nothing is delivered before Ready and Pump. The sink belongs to
+// the consumer until Sink.Closed is called or Close has returned.
+//
+// In a cluster Subscribe waits until the leaders have answered, at most one second; leaders that have not answered by
+// then are asked again in the background. A Finish, Requeue or Touch of a remote consumer only sends: the leader may
+// refuse it later, and a Sink that is a FailureSink is told. For ordered channels such a Sink must be a HeldSink.
+//
+// Subscribe returns ErrTooManyClients (Options.MaxConsumers), ErrDeleted or ErrClosed, and in a cluster
+// ErrPartitionLevel, and ErrOptions for a tag of more than 255 bytes. Sink.Closed gets ErrDeleted or ErrClosed.
+func (c *Channel) Subscribe(ctx context.Context, o ConsumerOptions, s Sink) (*Consumer, error) {
+	k, err := c.e.members.subscribe(ctx, c, o, s)
+	if err != nil {
+		return nil, err
+	}
+	return &Consumer{ch: c, served: k}, nil
+}
+
+// Attach is Subscribe for the partitions that this node leads, now and later. It does not wait. It returns
+// ErrTooManyClients, or the error with which this node's part of the channel was closed: ErrDeleted, ErrClosed, or
+// ErrMoved when this node led none of the channel's partitions any more. After ErrMoved, which Sink.Closed may get too,
+// get the channel again from Topic.Channel.
 func (c *Channel) Attach(o ConsumerOptions, s Sink) (*Consumer, error) {
 	k, err := c.local.Attach(o, s, false)
 	if err != nil {
@@ -64,34 +87,18 @@ func (c *Channel) AttachLeader(o ConsumerOptions, s Sink) (*Consumer, error) {
 	return &Consumer{ch: c, served: k}, nil
 }
 
-// Subscribe is Attach for a client that may know only this node. If this node leads no partition of the topic, the
-// messages come from the nodes that lead them. While this node leads a partition, its consumers get only messages of
-// the partitions that it leads; clients get the others over connections to the other nodes. For a remote consumer
-// Subscribe waits until the leaders have answered, at most one second; leaders that have not answered by then are asked
-// again in the background.
+// SubscribeClient is for servers of protocols whose clients connect to every node that leads a partition of the topic,
+// as NSQ's clients do, but may know only this node. If this node leads partitions, it is AttachLeader. Otherwise it is
+// Subscribe, and the consumer stays when this node comes to lead a partition. ConsumerOptions.Label travels to the
+// leaders if it is a json.Marshaler.
 //
-// A leader may refuse a Finish, Requeue or Touch of a remote consumer after it returned nil; a Sink that is a
-// FailureSink is told. ConsumerOptions.Label travels to the leaders if it is a json.Marshaler.
-//
-// Besides the errors of Attach, Subscribe returns ErrNoLeader if ConsumerOptions.Partition is set and this node leads
-// no partition, and ErrOptions if a remote consumer's tag is too long.
-func (c *Channel) Subscribe(ctx context.Context, o ConsumerOptions, s Sink) (*Consumer, error) {
-	k, err := c.local.Attach(o, s, true)
-	switch {
-	case err == nil:
-		return &Consumer{ch: c, served: k}, nil
-	case !errors.Is(err, channel.ErrServesNothing):
-		return nil, err
-	case o.Partition != nil: // such a client connects to that partition's leader itself
-		return nil, ErrNoLeader
+// It returns the errors of both, and ErrNoLeader if ConsumerOptions.Partition is set and this node leads no partition.
+func (c *Channel) SubscribeClient(ctx context.Context, o ConsumerOptions, s Sink) (*Consumer, error) {
+	k, err := c.AttachLeader(o, s)
+	if !errors.Is(err, ErrNoLeader) || o.Partition != nil { // such a client connects to that partition's leader itself
+		return k, err
 	}
-	r, err := c.e.cluster.remotes.Subscribe(ctx, remote.Client{
-		Topic: topicView{c.t}, Channel: c.name, Closed: c.local.Err, Text: channel.LabelText(o.Label),
-	}, o, s)
-	if err != nil {
-		return nil, err
-	}
-	return &Consumer{ch: c, served: r}, nil
+	return c.Subscribe(ctx, o, s)
 }
 
 // Ready sets how many messages may be in flight to this consumer, 0 or more; 0 pauses it. Deliveries do not use the

@@ -49,6 +49,7 @@ var (
 	ErrStateFull      = base.ErrStateFull
 	ErrSeek           = base.ErrSeek
 	ErrFromLevel      = base.ErrFromLevel
+	ErrPartitionLevel = base.ErrPartitionLevel
 	ErrStart          = base.ErrStart
 	ErrNoPartition    = base.ErrNoPartition
 	ErrSettings       = base.ErrSettings

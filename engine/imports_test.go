@@ -49,8 +49,9 @@ func TestImportGraph(t *testing.T) {
 		"engine/backup",
 		"engine/base", "engine/channel", "engine/checkpoint", "engine/core", "engine/dir", "engine/diskwatch",
 		"engine/flush", "engine/forward", "engine/health", "engine/host", "engine/inbox", "engine/meta", "engine/ops",
-		"engine/outgoing", "engine/part", "engine/reason", "engine/remote", "engine/replay", "engine/retain", "engine/route",
-		"engine/scrub", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment", "segment/aio",
+		"engine/outgoing", "engine/part", "engine/pull", "engine/reason", "engine/remote", "engine/replay", "engine/retain",
+		"engine/route", "engine/scrub", "clog", "replicate", "replicate/wire", "replicate/peer", "netproto", "segment",
+		"segment/aio",
 	}
 	foreign := []string{
 		"net/http", "go.etcd.io/", "github.com/spf13/", "github.com/prometheus/", "github.com/nsqio/", "google.golang.org/",
@@ -93,6 +94,7 @@ func TestImportGraph(t *testing.T) {
 			"engine/base", "engine/core", "engine/dir", "engine/host", "engine/meta", "engine/retain", "clog", "netproto",
 			"replicate", "replicate/peer", "segment", "segment/aio",
 		},
+		"engine/pull":   {"engine/base", "engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
 		"engine/health": {"engine/meta", "replicate", "segment", "segment/aio"},
 		"engine/route":  {"replicate", "segment", "segment/aio"},
 		"engine/host":   {"replicate", "replicate/peer", "netproto", "segment", "segment/aio"},

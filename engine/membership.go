@@ -43,6 +43,8 @@ type membership interface {
 	gather(
 		ctx context.Context, t *Topic, op wire.Operation, only func(partition uint32) bool, take func([]byte) error,
 	) error
+	// subscribe is Channel.Subscribe.
+	subscribe(ctx context.Context, c *Channel, o ConsumerOptions, s Sink) (servedConsumer, error)
 	// closeTopic ends the remote consumers of this node that subscribe to t.
 	closeTopic(t *Topic, why error)
 

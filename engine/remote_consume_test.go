@@ -48,7 +48,7 @@ func TestSubscribeAlone(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	c := channelOf(t, topic, "c")
 	g := &remoteTestClient{testClient: &testClient{t: t, came: make(chan struct{}, 1)}}
-	k, err := c.Subscribe(t.Context(), engine.ConsumerOptions{}, g)
+	k, err := c.SubscribeClient(t.Context(), engine.ConsumerOptions{}, g)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ func TestRemoteOnePartition(t *testing.T) {
 	}
 	one := uint32(1)
 	g := &remoteTestClient{testClient: &testClient{t: t, came: make(chan struct{}, 1)}}
-	k, err := c.Subscribe(ctx, engine.ConsumerOptions{Partition: &one}, g)
+	k, err := c.SubscribeClient(ctx, engine.ConsumerOptions{Partition: &one}, g)
 	if errors.Is(err, engine.ErrNoLeader) {
 		return
 	}

@@ -39,7 +39,7 @@ func (tc *testCluster) record(h *deliveryOrder, m *testNode, ready int, o engine
 	tc.eventually("it is subscribed", func() bool { // again, as servers do, while leaderships move
 		c, err := tc.topic(m, "t").Channel(tc.t.Context(), "c")
 		if err == nil {
-			w.Consumer, err = c.Subscribe(tc.t.Context(), o, w)
+			w.Consumer, err = c.SubscribeClient(tc.t.Context(), o, w)
 		}
 		if err != nil && !errors.Is(err, engine.ErrMoved) {
 			tc.t.Fatal(err)

@@ -54,7 +54,7 @@ func (tc *testCluster) subscribeAt(
 		tc.t.Fatal(err)
 	}
 	g := &remoteTestClient{testClient: &testClient{t: tc.t, came: make(chan struct{}, 1)}}
-	k, err := c.Subscribe(ctx, append(o, engine.ConsumerOptions{})[0], g)
+	k, err := c.SubscribeClient(ctx, append(o, engine.ConsumerOptions{})[0], g)
 	if err != nil {
 		tc.t.Fatal(err)
 	}
@@ -369,7 +369,7 @@ func TestRemoteSlowClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := &remoteTestClient{testClient: &testClient{t: t, came: make(chan struct{}, 1), limit: 1}}
-	k, err := c.Subscribe(ctx, engine.ConsumerOptions{}, g)
+	k, err := c.SubscribeClient(ctx, engine.ConsumerOptions{}, g)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -478,7 +478,7 @@ func TestRemoteSubscribeIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		g := &remoteTestClient{testClient: &testClient{t: t, came: make(chan struct{}, 1)}}
-		if k, err := c.Subscribe(t.Context(), engine.ConsumerOptions{}, g); !errors.Is(err, engine.ErrDeleted) {
+		if k, err := c.SubscribeClient(t.Context(), engine.ConsumerOptions{}, g); !errors.Is(err, engine.ErrDeleted) {
 			t.Fatalf("Subscribe says %v, and gives %v", err, k)
 		}
 		g.testClient.mu.Lock()

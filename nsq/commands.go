@@ -272,7 +272,7 @@ func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Con
 		if refused != nil {
 			return nil
 		}
-		consumer, err = ch.Subscribe(c.ctx, engine.ConsumerOptions{
+		consumer, err = ch.SubscribeClient(c.ctx, engine.ConsumerOptions{
 			MsgTimeout: set.msgTimeout,
 			SampleRate: set.sampleRate,
 			Label:      c,

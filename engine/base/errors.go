@@ -68,6 +68,9 @@ var (
 	// ErrFromLevel says that a channel's start cannot be named at this feature level.
 	ErrFromLevel = errors.New("engine: to say where a channel starts needs feature level 3 in a cluster, because older " +
 		"leaders would not look at it; nothing was made, upgrade the cluster first")
+	// ErrPartitionLevel says that a consumer of one partition cannot be served at this feature level.
+	ErrPartitionLevel = errors.New("engine: to consume one partition wherever it is led needs feature level 3 in a " +
+		"cluster, because older leaders would send the messages of all; nothing was changed, upgrade the cluster first")
 	// ErrStart says that a Start is not valid.
 	ErrStart = errors.New("engine: a reader begins at the oldest or the newest message, at an id of its partition, or " +
 		"at a time; nothing was read")

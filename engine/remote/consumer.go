@@ -17,7 +17,8 @@ import (
 	"penstock/replicate/wire"
 )
 
-// Consumer is a consumer of this node whose messages come from other nodes, the leaders. It has one leg per leader. The
+// Consumer is a consumer of this node whose messages come from the leaders, of which this node may be one. It has one
+// leg per leader. The
 // client's connection calls the exported methods through engine.Consumer. The readers of the connections between nodes
 // call the handle methods. Consumers calls tick.
 //
@@ -85,6 +86,12 @@ func (rs *Consumers) Subscribe(ctx context.Context, c Client, o base.ConsumerOpt
 		Topic: c.Topic.ID(), Channel: []byte(c.Channel), MsgTimeoutMs: uint32(timeout.Milliseconds()),
 		SampleRate: uint8(max(0, min(o.SampleRate, 99))),
 	}
+	if o.Partition != nil {
+		if rs.n.Level() < OnlyLevel {
+			return nil, base.ErrPartitionLevel
+		}
+		r.ask.Only = *o.Partition + 1
+	}
 	label := wire.Label{Text: c.Text}
 	if m, ok := o.Label.(json.Marshaler); ok {
 		if text, err := m.MarshalJSON(); err == nil {
@@ -129,7 +136,7 @@ func (rs *Consumers) Subscribe(ctx context.Context, c Client, o base.ConsumerOpt
 
 // begin subscribes at the current leaders, and counts the answers that Subscribe must wait for.
 func (r *Consumer) begin() {
-	r.followLeaders(leaders(r.topic))
+	r.followLeaders(r.topic.Leaders())
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.legs.AwaitFirst()
@@ -153,9 +160,18 @@ func (r *Consumer) tellAnswered() {
 	}
 }
 
-// followLeaders removes the legs to nodes that are not leaders any more, and subscribes at leaders that have no leg. It
-// takes mu.
-func (r *Consumer) followLeaders(leaders []replicate.NodeID) {
+// wanted returns those of the leaders of all partitions that lead what the client wants.
+func (r *Consumer) wanted(leaders []replicate.NodeID) []replicate.NodeID {
+	if r.ask.Only == 0 {
+		return leaders
+	}
+	return leaders[min(int(r.ask.Only)-1, len(leaders)):min(int(r.ask.Only), len(leaders))]
+}
+
+// followLeaders removes the legs to nodes that are not leaders any more, and subscribes at leaders that have no leg.
+// all are the leaders of all partitions. It takes mu.
+func (r *Consumer) followLeaders(all []replicate.NodeID) {
+	leaders := distinct(r.wanted(all))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended {
@@ -273,9 +289,15 @@ func (r *Consumer) handleSubscribed(l *leg, status netproto.Status, payload []by
 		r.share()
 	case status == netproto.StatusRejected && len(payload) == 1:
 		why := reason.OfSubscription(payload[0])
-		if errors.Is(why, base.ErrNoChannel) && r.started && r.legs.Credit().Count() > 0 && !base.Ephemeral(r.channel) {
-			r.create(l)
-			break
+		if errors.Is(why, base.ErrNoChannel) && !base.Ephemeral(r.channel) {
+			lack := r.legs.Lacks(l, r.judges())
+			if lack == route.LackNew {
+				r.create()
+			}
+			if lack != route.LackGone {
+				r.remove(l) // the next tick subscribes there again
+				break
+			}
 		}
 		r.mu.Unlock()
 		r.fail(why)
@@ -286,10 +308,20 @@ func (r *Consumer) handleSubscribed(l *leg, status netproto.Status, payload []by
 	r.mu.Unlock()
 }
 
+// judges returns the leaders that must all lack the channel for it to be gone. While Subscribe waits, a partition
+// without a leader is left out: the caller can make the channel anew. Later a consumer that has lost its only leader
+// waits for the next one. mu is held.
+func (r *Consumer) judges() []replicate.NodeID {
+	all := r.wanted(r.topic.Leaders())
+	if !r.started {
+		return distinct(all)
+	}
+	return all
+}
+
 // create creates the channel on a leader that lacks it although other leaders have it: that node leads a new partition,
-// and led no partition of the topic before. The next tick subscribes there again. mu is held.
-func (r *Consumer) create(l *leg) {
-	r.remove(l)
+// and led no partition of the topic before. mu is held.
+func (r *Consumer) create() {
 	if r.creating {
 		return
 	}
@@ -345,7 +377,7 @@ func (r *Consumer) handleUnserved(l *leg, payload []byte) {
 		r.share()
 	}
 	r.mu.Unlock()
-	r.followLeaders(leaders(r.topic))
+	r.followLeaders(r.topic.Leaders())
 }
 
 // peerLost removes the leg to a node whose connection is lost.

@@ -21,6 +21,9 @@ const (
 	rotationInterval = 10 * time.Millisecond // how often credits move between leaders, see Credit.Rotates
 	maxTickCount     = 512                   // clients per tick; if there are more, they take turns
 
+	// OnlyLevel is the feature level from which a client can ask other nodes for one partition.
+	OnlyLevel = 3
+
 	// ServeTime is how long a subscription waits at a leader that does not serve yet.
 	ServeTime = 500 * time.Millisecond
 )
@@ -193,18 +196,16 @@ func (rs *Consumers) refreshAll(clients []*Consumer) {
 	for _, r := range clients {
 		now, ok := leading[r.topic]
 		if !ok {
-			now = leaders(r.topic)
+			now = r.topic.Leaders()
 			leading[r.topic] = now
 		}
 		r.followLeaders(now)
 	}
 }
 
-// leaders returns the nodes that lead a partition of t as far as this node knows, in ascending order.
-func leaders(t Topic) []replicate.NodeID {
-	all := t.Leaders()
-	slices.Sort(all)
-	all = slices.Compact(all)
+// distinct returns the nodes among the leaders of partitions, in ascending order. 0 stands for a partition without one.
+func distinct(leaders []replicate.NodeID) []replicate.NodeID {
+	all := slices.Compact(slices.Sorted(slices.Values(leaders)))
 	if len(all) > 0 && all[0] == 0 {
 		all = all[1:]
 	}

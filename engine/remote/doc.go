@@ -1,5 +1,6 @@
-// Package remote serves clients that are connected to a node which leads no partition of their topic. The package runs
-// on both sides: at the client's node, and at the leaders where that node subscribes.
+// Package remote serves consumers that get their messages from the leaders of the partitions, wherever these are:
+// clients that are connected to a node which leads no partition of their topic, and programs that embed a node. The
+// package runs on both sides: at the client's node, and at the leaders where that node subscribes.
 //
 //	client ─► Consumer ─► leg ── Subscribe, Consume ──► subscription ─► channel.Consumer ─► channel   at each leader
 //	client ◄─ Sink     ◄─ leg ◄── Deliver, Consumed ─── (a Sink)     ◄─
@@ -7,8 +8,8 @@
 // To the leader's channel a subscription is a consumer like any other, and the leader's lease and epoch apply to it as
 // to every consumer. When the connection between the nodes ends, the leader closes the consumer, so other consumers get
 // its messages in flight at once. When leadership moves, the client's node subscribes at the next leader, which
-// delivers the messages in flight again. If the client's node becomes a leader itself, one leg leads to the node
-// itself; the frames of that leg go through a queue instead of a connection (loopback).
+// delivers the messages in flight again. If the client's node is a leader itself, one leg leads to the node itself; the
+// frames of that leg go through a queue instead of a connection (loopback).
 //
 // Deliveries must not fill the connection, because replication uses it too. So a leader has at most one window of bytes
 // on the way to a client (windowBytes). The client's node pays the bytes back (wire.ConsumeCredit) when the client's

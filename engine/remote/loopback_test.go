@@ -46,7 +46,10 @@ func (c *testChannel) Attach(_ uuid.UUID, name string, o base.ConsumerOptions, s
 		return nil, c.err
 	}
 	c.sink, c.label = s, o.Label.(interface{ String() string }).String()
-	c.calls <- "attach " + name
+	if name = "attach " + name; o.Partition != nil {
+		name += " " + strconv.Itoa(int(*o.Partition))
+	}
+	c.calls <- name
 	return c, nil
 }
 
@@ -204,4 +207,33 @@ func TestRefusedAndEnded(t *testing.T) {
 	if len(l.all()) != 0 {
 		t.Errorf("%d clients are left", len(l.all()))
 	}
+}
+
+// A consumer of one partition asks only that partition's leader, and only from a feature level on at which leaders know
+// what it asks for.
+func TestOnePartition(t *testing.T) {
+	l := newLoop(t)
+	one := uint32(1)
+	subscribe := func(only *uint32) error {
+		_, err := l.Subscribe(t.Context(), Client{
+			Topic: testTopic{}, Channel: "c", Closed: func() error { return nil },
+		}, base.ConsumerOptions{Partition: only}, l.client)
+		return err
+	}
+	l.n.Level = func() int { return OnlyLevel - 1 }
+	if err := subscribe(&one); !errors.Is(err, base.ErrPartitionLevel) {
+		t.Errorf("at an older level: %v", err)
+	}
+	l.n.Level = func() int { return OnlyLevel }
+	if err := subscribe(&one); err != nil { // the partition has no leader now
+		t.Error(err)
+	}
+	if r := l.all()[0]; len(r.legs.All()) != 0 {
+		t.Errorf("%d leaders were asked", len(r.legs.All()))
+	}
+	zero := uint32(0)
+	if err := subscribe(&zero); err != nil {
+		t.Error(err)
+	}
+	l.await(l.channel.calls, "attach c 0", "hold")
 }

@@ -96,10 +96,15 @@ func (s *subscription) attach(ask *wire.Subscribe) error {
 	if n := s.rs.n.Snapshot().Nodes[s.key.from]; n != nil {
 		label.Node = n.Name
 	}
-	k, err := s.rs.n.Above.Attach(ask.Topic, string(ask.Channel), base.ConsumerOptions{
+	o := base.ConsumerOptions{
 		MsgTimeout: time.Duration(ask.MsgTimeoutMs) * time.Millisecond, SampleRate: int(ask.SampleRate),
 		Label: label, Tag: string(ask.Tag),
-	}, s)
+	}
+	if ask.Only != 0 {
+		partition := ask.Only - 1
+		o.Partition = &partition
+	}
+	k, err := s.rs.n.Above.Attach(ask.Topic, string(ask.Channel), o, s)
 	if err != nil {
 		return err
 	}

@@ -18,8 +18,9 @@ import (
 // subscribes anew.
 type Legs[L AnyLeg] struct {
 	credit Credit
-	all    []L // first the accepted legs, in the order of credit, then those that were only asked
-	firsts int // number of legs whose first answer is awaited
+	all    []L                // first the accepted legs, in the order of credit, then those that were only asked
+	firsts int                // number of legs whose first answer is awaited
+	lack   []replicate.NodeID // leaders whose last answer was that they have no such channel
 }
 
 // Leg is the part of a leg that Legs uses. It belongs to one Legs.
@@ -80,6 +81,7 @@ func (s *Legs[L]) Accept(l L) bool {
 	s.all = slices.Insert(slices.Delete(s.all, i, i+1), at, l)
 	s.credit.Add(&l.leg().CreditLeg)
 	l.leg().accepted = true
+	s.lack = slices.DeleteFunc(s.lack, func(n replicate.NodeID) bool { return n == l.leg().Node })
 	s.answered(l)
 	return true
 }
@@ -91,6 +93,33 @@ func (s *Legs[L]) Remove(l L) {
 	}
 	s.credit.Remove(&l.leg().CreditLeg)
 	s.answered(l)
+}
+
+// Lack says what it means that a leader has no such channel.
+type Lack uint8
+
+const (
+	LackUnclear Lack = iota // others have not answered yet: ask again
+	LackNew                 // others have the channel: this one leads a new partition and needs it, too
+	LackGone                // no leader has it: the channel was deleted
+)
+
+// Lacks notes that the leader of l has answered that it has no such channel. leaders are the leaders of all partitions
+// that the client wants; 0: a partition has none now. The owner removes l.
+func (s *Legs[L]) Lacks(l L, leaders []replicate.NodeID) Lack {
+	if s.credit.Count() > 0 {
+		return LackNew
+	}
+	if node := l.leg().Node; !slices.Contains(s.lack, node) {
+		s.lack = append(s.lack, node)
+	}
+	s.lack = slices.DeleteFunc(s.lack, func(n replicate.NodeID) bool { return !slices.Contains(leaders, n) })
+	for _, n := range leaders {
+		if !slices.Contains(s.lack, n) {
+			return LackUnclear
+		}
+	}
+	return LackGone
 }
 
 // At returns the accepted leg at a node, and its index. ok is false if there is none.

@@ -20,6 +20,7 @@ type testLeg struct {
 //
 //	lead N ...  these nodes lead        accept N, remove N  the leader of a leg has said so
 //	first       wait for first answers
+//	lacks N     the leader of a leg has no such channel; the leg is removed
 //
 // A leg that is accepted gets no RDY until another leader has answered that it has fewer messages in flight: see
 // Credit.
@@ -47,6 +48,7 @@ func legsScript(t *testing.T, lines string) string {
 			}
 			nodes = append(nodes, n)
 		}
+		said := ""
 		switch words[0] {
 		case "lead":
 			leave, join := s.Follow(nodes)
@@ -63,6 +65,10 @@ func legsScript(t *testing.T, lines string) string {
 			s.Accept(at(nodes[0]))
 		case "remove":
 			s.Remove(at(nodes[0]))
+		case "lacks":
+			l := at(nodes[0])
+			said = []string{" unclear", " new", " gone"}[s.Lacks(l, nodes[1:])]
+			s.Remove(l)
 		default:
 			t.Fatalf("line %q", line)
 		}
@@ -75,7 +81,7 @@ func legsScript(t *testing.T, lines string) string {
 				state = append(state, fmt.Sprintf("%d?", l.Node))
 			}
 		}
-		out = append(out, fmt.Sprintf("%s/%d", strings.Join(state, " "), s.Awaited()))
+		out = append(out, fmt.Sprintf("%s/%d%s", strings.Join(state, " "), s.Awaited(), said))
 	}
 	return strings.Join(out, ", ")
 }
@@ -94,6 +100,24 @@ func TestLegs(t *testing.T) {
 			"a leader changes", "lead 1 2, accept 1, accept 2, lead 2 3, accept 3",
 			"1? 2?/0, 1+10 2?/0, 1+5 2+0/0, 2+10 3?/0, 2+5 3+0/0",
 		},
+		{
+			"one of two lacks the channel: it is new there", "lead 1 2, accept 1, lacks 2 1 2",
+			"1? 2?/0, 1+10 2?/0, 1+10/0 new",
+		},
+		{
+			"the one that lacks it answers first", "lead 1 2, first, lacks 2 1 2, accept 1, lead 1 2, lacks 2 1 2",
+			"1? 2?/0, 1? 2?/2, 1?/1 unclear, 1+10/0, 1+10 2?/0, 1+10/0 new",
+		},
+		{"all lack it", "lead 1 2, lacks 2 1 2, lacks 1 1 2", "1? 2?/0, 1?/0 unclear, /0 gone"},
+		{
+			"the one that lacked it leads no more", "lead 1 2, lacks 2 1 2, lead 1 3, lacks 1 1 3, lacks 3 1 3",
+			"1? 2?/0, 1?/0 unclear, 1? 3?/0, 3?/0 unclear, /0 gone",
+		},
+		{
+			"it got the channel and lost it", "lead 1 2, lacks 2 1 2, lead 1 2, accept 2, remove 2, lacks 1 1 2",
+			"1? 2?/0, 1?/0 unclear, 1? 2?/0, 2+10 1?/0, 1?/0, /0 unclear",
+		},
+		{"a partition has no leader", "lead 1, lacks 1 1 0", "1?/0, /0 unclear"},
 		{"one is removed twice", "lead 1 2, first, remove 1, remove 1", "1? 2?/0, 1? 2?/2, 2?/1, 2?/1"},
 	} {
 		if got := legsScript(t, c.lines); got != c.want {

@@ -20,6 +20,7 @@ type (
 	Channel        struct{}
 	Subscription   struct{}
 	RemoteConsumer struct{}
+	Messages       struct{} // of engine
 
 	CommitLog   struct{}
 	Replica     struct{}
@@ -87,6 +88,7 @@ var order = [...]any{
 	Channel{},
 	Subscription{},
 	RemoteConsumer{},
+	Messages{},
 	CommitLog{},
 	Replica{},
 	Topic{},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/batch"
 	"penstock/segment"
 )
 
@@ -22,6 +23,7 @@ const (
 	// MaxTagBytes bounds a consumer's tag.
 	MaxTagBytes = 255
 
+	maxOnly        = batch.MaxPartition + 1
 	subscribeBytes = 16 + 4 + 4 + 1 + 1 + 2 + 1 + 3
 	deliveredBytes = 8 + 8 + 2 + 2 + 4
 	headerBytes    = 2 + 4
@@ -36,6 +38,7 @@ type Subscribe struct {
 	MsgTimeoutMs uint32
 	WindowBytes  uint32 // bytes of messages that may be on their way to the client; not 0
 	SampleRate   uint8  // percent, 0..99
+	Only         uint32 // number of the only partition that is wanted, plus 1; 0: all. From feature level 3 on
 	Tag          []byte // at most MaxTagBytes
 	Label        []byte // at most MaxLabelBytes: who the client is, as JSON
 }
@@ -43,9 +46,9 @@ type Subscribe struct {
 // AppendSubscribe appends the payload of a Subscribe.
 func AppendSubscribe(dst []byte, s *Subscribe) []byte {
 	if len(s.Channel) == 0 || len(s.Channel) > MaxChannelNameBytes || len(s.Label) > MaxLabelBytes ||
-		len(s.Tag) > MaxTagBytes {
-		panic(fmt.Sprintf("BUG: wire: a subscription with a channel of %d bytes, a tag of %d and a label of %d",
-			len(s.Channel), len(s.Tag), len(s.Label)))
+		len(s.Tag) > MaxTagBytes || s.Only > maxOnly {
+		panic(fmt.Sprintf("BUG: wire: a subscription with a channel of %d bytes, a tag of %d and a label of %d, only %d",
+			len(s.Channel), len(s.Tag), len(s.Label), s.Only))
 	}
 	le := binary.LittleEndian
 	dst = append(dst, s.Topic[:]...)
@@ -53,7 +56,7 @@ func AppendSubscribe(dst []byte, s *Subscribe) []byte {
 	dst = le.AppendUint32(dst, s.WindowBytes)
 	dst = append(dst, s.SampleRate, byte(len(s.Channel)))
 	dst = le.AppendUint16(dst, uint16(len(s.Label)))
-	dst = append(dst, byte(len(s.Tag)), 0, 0, 0)
+	dst = append(dst, byte(len(s.Tag)), byte(s.Only), byte(s.Only>>8), byte(s.Only>>16))
 	dst = append(append(dst, s.Channel...), s.Tag...)
 	return append(dst, s.Label...)
 }
@@ -68,15 +71,15 @@ func DecodeSubscribe(p []byte) (s Subscribe, err error) {
 		Topic: uuid.UUID(p[:16]), MsgTimeoutMs: le.Uint32(p[16:]), WindowBytes: le.Uint32(p[20:]), SampleRate: p[24],
 	}
 	channel, label, tag := int(p[25]), int(le.Uint16(p[26:])), int(p[28])
-	reserved := p[29] | p[30] | p[31]
+	s.Only = uint32(p[29]) | uint32(p[30])<<8 | uint32(p[31])<<16
 	p = p[subscribeBytes:]
 	switch {
-	case channel == 0 || channel > MaxChannelNameBytes || label > MaxLabelBytes || len(p) != channel+tag+label ||
-		reserved != 0:
+	case channel == 0 || channel > MaxChannelNameBytes || label > MaxLabelBytes || len(p) != channel+tag+label:
 		return s, invalid("a subscription with a channel of %d bytes, a tag of %d and a label of %d in %d",
 			channel, tag, label, len(p))
-	case s.Topic == uuid.Nil || s.WindowBytes == 0 || s.SampleRate > 99:
-		return s, invalid("a subscription to topic %v, window %d, sample rate %d", s.Topic, s.WindowBytes, s.SampleRate)
+	case s.Topic == uuid.Nil || s.WindowBytes == 0 || s.SampleRate > 99 || s.Only > maxOnly:
+		return s, invalid("a subscription to topic %v, window %d, sample rate %d, only %d",
+			s.Topic, s.WindowBytes, s.SampleRate, s.Only)
 	}
 	s.Channel, s.Tag, s.Label = p[:channel:channel], p[channel:channel+tag:channel+tag], p[channel+tag:]
 	return s, nil

@@ -52,9 +52,18 @@ func testDelivered() []Delivered {
 	}
 }
 
+func testSubscribeOnly() *Subscribe {
+	s := testSubscribe()
+	s.Only = 1<<16 - 3
+	return s
+}
+
 // payloads has one payload of each kind.
 func payloads() map[string][]byte {
-	all := map[string][]byte{"sub-subscribe": AppendSubscribe(nil, testSubscribe())}
+	all := map[string][]byte{
+		"sub-subscribe":      AppendSubscribe(nil, testSubscribe()),
+		"sub-subscribe-only": AppendSubscribe(nil, testSubscribeOnly()),
+	}
 	for _, c := range testConsumes() {
 		all["sub-consume"] = AppendConsume(all["sub-consume"], &c)
 	}
@@ -79,6 +88,10 @@ func TestGoldenSubscriptions(t *testing.T) {
 	all := payloads()
 	s, err := DecodeSubscribe(all["sub-subscribe"])
 	if err != nil || !reflect.DeepEqual(&s, testSubscribe()) {
+		t.Errorf("%+v %v", s, err)
+	}
+	s, err = DecodeSubscribe(all["sub-subscribe-only"])
+	if err != nil || !reflect.DeepEqual(&s, testSubscribeOnly()) {
 		t.Errorf("%+v %v", s, err)
 	}
 	if got, err := consumes(all["sub-consume"]); err != nil || !reflect.DeepEqual(got, testConsumes()) {
@@ -139,7 +152,7 @@ func TestSubscriptionsCut(t *testing.T) {
 			var again []byte
 			var err error
 			switch name {
-			case "sub-subscribe":
+			case "sub-subscribe", "sub-subscribe-only":
 				_, err = DecodeSubscribe(p[:n])
 			case "sub-consume", "sub-consume-held":
 				var all []Consume

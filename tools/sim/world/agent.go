@@ -119,7 +119,7 @@ func (n *node) subscribe(c *channelModel) {
 			}
 		}
 		a.remote = !n.serves(c.t) // nothing else runs until Subscribe has seen the same
-		k, err := ch.Subscribe(ctx, engine.ConsumerOptions{MsgTimeout: time.Duration(n.w.opt.msgTimeout)}, a)
+		k, err := ch.SubscribeClient(ctx, engine.ConsumerOptions{MsgTimeout: time.Duration(n.w.opt.msgTimeout)}, a)
 		if err == nil {
 			a.consumer = k
 			a.ready()

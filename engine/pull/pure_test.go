@@ -1,0 +1,15 @@
+package pull
+
+import (
+	"testing"
+
+	"penstock/internal/puretest"
+)
+
+func TestPure(t *testing.T) {
+	puretest.Check(t, &puretest.Rules{
+		Imports:  []string{"penstock/engine/base"},
+		Foreign:  map[string][]string{"base": {"ID", "Header", "Delivery", "Deadline", "HeldDelivery"}},
+		MinFiles: 1,
+	})
+}
