@@ -3,6 +3,8 @@ package client
 import (
 	"context"
 	"testing"
+
+	"penstock/native/wire"
 )
 
 // Produce allocates nothing for a message, with and without a key and headers; what a batch costs is shared by its
@@ -32,6 +34,85 @@ func TestProduceAllocatesNothing(t *testing.T) {
 	for name, m := range map[string]*Message{"plain": plain, "with a key and headers": keyed} {
 		if n := testing.AllocsPerRun(1000, func() { p.Produce(ctx, m, done) }); n != 0 {
 			t.Errorf("%s: %v allocations per message", name, n)
+		}
+	}
+}
+
+// Next and FinishThrough allocate nothing for a message, with and without headers; what a frame costs is shared by its
+// messages.
+func TestConsumeAllocatesNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	const n = 40000
+	for name, m := range map[string]*Message{
+		"plain": {Body: make([]byte, 100)},
+		"headers": {
+			Key: []byte("k"), Body: make([]byte, 100), Headers: []Header{{Key: []byte("name"), Value: []byte("value")}},
+		},
+	} {
+		cluster := newTestCluster(t, 1)
+		cluster.create("orders", 1)
+		client := cluster.dial(t)
+		p := client.producer(t, "orders", ProducerOptions{})
+		for range n {
+			p.Produce(within(t), m, nil)
+		}
+		if err := p.Close(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		c := client.consumer(t, "orders", "ch", ConsumerOptions{MaxInFlight: 2 * n, MaxInFlightBytes: 64 << 20})
+		eventually(t, "all messages have arrived", func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.waiting(n) == n
+		})
+		ctx := context.Background()
+		handle := func() {
+			for range 100 {
+				d, err := c.Next(ctx)
+				if err == nil {
+					err = d.FinishThrough()
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for range 50 {
+			handle() // memory grows to what is needed
+		}
+		// The headers' memory, and the frames that tell the node, are shared by many messages.
+		if per := testing.AllocsPerRun(100, handle) / 100; per > 0.05 {
+			t.Errorf("%s: %v allocations per message", name, per)
+		}
+	}
+}
+
+// BenchmarkNext takes messages that have arrived, and finishes a hundred at a time.
+func BenchmarkNext(b *testing.B) {
+	c := &Consumer{ctx: context.Background(), client: new(Client)}
+	s := &subscription{consumer: c, woken: make(chan struct{}, 1)}
+	c.posts = map[string]*post{"a": {sub: s}}
+	payload := wire.BeginDeliver(nil, 1)
+	for range 1000 {
+		payload = wire.AppendDelivery(payload, &wire.Delivery{Attempts: 1, Body: make([]byte, 100)})
+	}
+	wire.EndDeliver(payload, 1000)
+	b.ReportAllocs()
+	ctx := context.Background()
+	for i := 0; b.Loop(); i++ {
+		if i%1000 == 0 {
+			if err := s.arrived(payload); err != nil {
+				b.Fatal(err)
+			}
+		}
+		d, err := c.Next(ctx)
+		if err == nil && i%100 == 99 {
+			err = d.FinishThrough()
+		}
+		if err != nil {
+			b.Fatal(err)
 		}
 	}
 }

@@ -74,9 +74,9 @@ func (c *Client) Partitions(ctx context.Context, topicName string) (int, error) 
 	return len(t.leaders), nil
 }
 
-// Close closes all producers and readers at once, without waiting for answers, and all connections. Messages without an
-// answer are told as ErrUnknown if they were sent, and as ErrClosed if not: use Producer.Close before it to wait. It
-// must not be called by a done function or a hook.
+// Close closes all producers, readers and consumers at once, without waiting for answers, and all connections. Messages
+// without an answer are told as ErrUnknown if they were sent, and as ErrClosed if not: use Producer.Close before it to
+// wait. It must not be called by a done function or a hook.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true

@@ -41,10 +41,24 @@ var (
 	ErrRefused = errors.New("client: the message was refused; it was not stored: change it as the text says")
 	// ErrClosed: the producer, the reader or the client is closed.
 	ErrClosed = errors.New("client: closed; the message was not stored: open a new one")
+	// ErrNotInFlight: a delivery was finished, requeued or touched too late.
+	ErrNotInFlight = errors.New("client: the message is not in flight to this consumer: it was finished or requeued " +
+		"before, its time was over, or its leader was lost; unless it was finished, it is delivered again: make handling " +
+		"it twice harmless, or handle messages faster")
 	// ErrDamaged: a reader got bytes that are not what was stored, again and again.
 	ErrDamaged = errors.New("client: stored messages arrived damaged; nothing of them was returned: check the disks of " +
 		"the partition's replicas")
 )
+
+// unconfirmedError says that a consumer does not know whether what it finished is stored. It matches ErrUnknown.
+type unconfirmedError struct{}
+
+func (unconfirmedError) Error() string {
+	return "client: a leader was lost before it confirmed what was finished or requeued; such messages may be delivered " +
+		"again: make handling them twice harmless"
+}
+
+func (unconfirmedError) Is(target error) bool { return target == ErrUnknown }
 
 var errNoAnswer = errors.New("the leader did not answer in time")
 

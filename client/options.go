@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/batch"
+	"penstock/native/wire"
 )
 
 // Limits and defaults.
@@ -29,6 +30,10 @@ const (
 	DefaultMaxBatchBytes    = 1 << 20
 	DefaultMaxBufferedBytes = 64 << 20
 	DefaultDeliveryTimeout  = 30 * time.Second
+
+	// DefaultMaxInFlight and DefaultMaxInFlightBytes are a Consumer's.
+	DefaultMaxInFlight      = 256
+	DefaultMaxInFlightBytes = 16 << 20
 
 	// ReadCreditBytes bounds the batches that a leader sends a Reader ahead of Next, except that one batch may be
 	// longer.
@@ -61,8 +66,8 @@ type Message struct {
 	Headers []Header // without the key; at most MaxHeaderCount
 	Body    []byte
 
-	// ID and Time are set by a Reader; Produce ignores them. Time is when the message was produced, by the producer's
-	// clock.
+	// ID and Time are set by a Reader or a Consumer; Produce ignores them. Time is when the message was produced, by the
+	// producer's clock.
 	ID   ID
 	Time time.Time
 }
@@ -87,6 +92,9 @@ type Options struct {
 type Hooks struct {
 	// Produced is called for every batch after its messages' done functions.
 	Produced func(ProducedBatch)
+	// Delivered is called for every delivery before Next or Batch returns it, by the goroutine that called these. The
+	// message's headers may carry a trace.
+	Delivered func(topic, channel string, d Delivery)
 	// Connected and Disconnected are called for every connection that a node has accepted.
 	Connected    func(address string)
 	Disconnected func(address string, err error)
@@ -128,6 +136,61 @@ type ProducerOptions struct {
 	StopAtFailure bool
 	// DeliveryTimeout is how long a message may take from Produce until done is called (0: 30 s).
 	DeliveryTimeout time.Duration
+}
+
+// ConsumerOptions are a consumer's settings. The zero value of a field selects its default.
+type ConsumerOptions struct {
+	// MaxInFlight is how many messages the nodes send that are not finished, 1 to 1,048,576 (0: 256). A message waits in
+	// the client while those before it are handled, and its Timeout runs: choose less than Timeout divided by the time
+	// that a message takes, more where messages take microseconds.
+	//
+	// The nodes that lead the topic's partitions share it, in proportion to the partitions that each leads. Shares are
+	// rounded so that their sum is MaxInFlight; but a node gets at least one, so the sum may exceed it by the number of
+	// these nodes. After a change of leaders more may be in flight, until those that were in flight before are finished.
+	MaxInFlight int
+	// MaxInFlightBytes bounds the bytes of these messages, their headers included, 1 to 1 GiB (0: 16 MiB). Nodes share it
+	// in the same way. Each may exceed its share by one message, so a message that is larger than the limit arrives, too.
+	MaxInFlightBytes int
+	// Timeout is how long after its delivery a message is delivered again if it is not finished, requeued or touched. It
+	// counts in milliseconds, and nodes limit it (--max-msg-timeout). 0: what the nodes have (--msg-timeout, 60 s).
+	Timeout time.Duration
+	// From is where a channel begins that does not exist yet: FromOldest, FromNewest, FromTime, or FromID for the
+	// partition that has the message. The zero value: where channels begin otherwise. It means nothing for a channel that
+	// exists.
+	From From
+	// Tag restricts the consumer to messages with the tag, those of NSQ clients that published with a tag. Empty: those
+	// without a tag, and those whose tag no consumer has.
+	Tag string
+	// SampleRate is the percentage of the messages that the consumer gets, 1 to 99; the others are finished unseen. 0 and
+	// 100: all.
+	SampleRate int
+	// Partition restricts the consumer to one partition. nil: all.
+	Partition *int
+}
+
+func (o *ConsumerOptions) withDefaults() (ConsumerOptions, error) {
+	c := *o
+	if c.MaxInFlight == 0 {
+		c.MaxInFlight = DefaultMaxInFlight
+	}
+	if c.MaxInFlightBytes == 0 {
+		c.MaxInFlightBytes = DefaultMaxInFlightBytes
+	}
+	switch {
+	case c.MaxInFlight < 1 || c.MaxInFlight > 1<<20:
+		return c, fmt.Errorf("client: MaxInFlight is %d; use 1 to %d", c.MaxInFlight, 1<<20)
+	case c.MaxInFlightBytes < 1 || c.MaxInFlightBytes > wire.MaxCreditBytes:
+		return c, fmt.Errorf("client: MaxInFlightBytes is %d; use 1 to %d", c.MaxInFlightBytes, wire.MaxCreditBytes)
+	case c.Timeout < 0:
+		return c, fmt.Errorf("client: Timeout is %v; use a positive one", c.Timeout)
+	case c.SampleRate < 0 || c.SampleRate > 100:
+		return c, fmt.Errorf("client: SampleRate is %d; use 1 to 99, or 0 for all messages", c.SampleRate)
+	case c.Partition != nil && *c.Partition < 0:
+		return c, fmt.Errorf("client: Partition is %d; the first one is 0", *c.Partition)
+	case len(c.Tag) > wire.MaxNameBytes:
+		return c, fmt.Errorf("client: Tag has %d bytes; use at most %d", len(c.Tag), wire.MaxNameBytes)
+	}
+	return c, nil
 }
 
 func (o *Options) withDefaults() Options {

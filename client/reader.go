@@ -15,23 +15,24 @@ import (
 	"penstock/netproto"
 )
 
-// From says where a Reader begins.
+// From says where a Reader begins, or a channel that a Consumer creates. The zero value is no place.
 type From struct {
 	kind  wire.From
 	value int64
+	set   bool
 }
 
 // FromOldest begins at the oldest message that is kept.
-func FromOldest() From { return From{kind: wire.FromOldest} }
+func FromOldest() From { return From{set: true, kind: wire.FromOldest} }
 
-// FromNewest begins behind the newest message that is stored when the leader hears of the reader.
-func FromNewest() From { return From{kind: wire.FromNewest} }
+// FromNewest begins behind the newest message that is stored when the leader hears of the reader or the channel.
+func FromNewest() From { return From{set: true, kind: wire.FromNewest} }
 
 // FromID begins at the message with the id, or the first one above it. An id that does not exist yet is waited for.
-func FromID(id ID) From { return From{kind: wire.FromID, value: int64(id)} }
+func FromID(id ID) From { return From{set: true, kind: wire.FromID, value: int64(id)} }
 
 // FromTime begins at the first message that was stored at t or later, by the clock of the partition's leader.
-func FromTime(t time.Time) From { return From{kind: wire.FromTime, value: t.UnixNano()} }
+func FromTime(t time.Time) From { return From{set: true, kind: wire.FromTime, value: t.UnixNano()} }
 
 // maxDamaged is how often a reader asks again for batches that arrived damaged.
 const maxDamaged = 3

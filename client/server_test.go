@@ -30,6 +30,10 @@ type testCluster struct {
 	// connection is cut before the answer.
 	fault func(n *testNode, h *batch.Header) (status netproto.Status, store, cut bool)
 	opens int
+
+	channels        map[string]*testChannel
+	refuseSubscribe netproto.Status // what every Subscribe is answered
+	deafToSync      bool            // a Sync is answered with StatusUnknown
 }
 
 type testTopic struct {
@@ -43,6 +47,8 @@ type testPart struct {
 	batches   [][]byte
 	oldest    batch.MsgID // messages below were removed
 	next      batch.MsgID
+	decoded   []Message // of the first read batches
+	read      int
 }
 
 type testProducer struct {
@@ -66,6 +72,7 @@ type testSession struct {
 	known   bool
 	topics  []string
 	readers map[uint64]*testReader
+	subs    map[uint64]*testSub
 }
 
 type testReader struct {
@@ -78,7 +85,7 @@ type testReader struct {
 // newTestCluster starts nodes.
 func newTestCluster(t testing.TB, nodes int, change ...func(*testCluster)) *testCluster {
 	t.Helper()
-	c := &testCluster{t: t, topics: map[string]*testTopic{}, revision: 1}
+	c := &testCluster{t: t, topics: map[string]*testTopic{}, revision: 1, channels: map[string]*testChannel{}}
 	for _, f := range change {
 		f(c)
 	}
@@ -107,7 +114,9 @@ func (c *testCluster) start(i int) {
 		c.t.Fatal(err)
 	}
 	n.address = ln.Addr().String()
+	c.mu.Lock()
 	n.conns = map[*netproto.Conn]*testSession{}
+	c.mu.Unlock()
 	if c.tls != nil {
 		ln = tls.NewListener(ln, c.tls)
 	}
@@ -209,7 +218,13 @@ func (n *testNode) refuse(c *netproto.Conn, typ netproto.Type, request uint64, s
 func (n *testNode) Closed(c *netproto.Conn, _ error) {
 	n.cluster.mu.Lock()
 	defer n.cluster.mu.Unlock()
+	if s := n.conns[c]; s != nil {
+		for _, sub := range s.subs {
+			n.unsubscribe(s, sub)
+		}
+	}
 	delete(n.conns, c)
+	n.cluster.deliverAll()
 }
 
 func (n *testNode) Frames(c *netproto.Conn, frames []netproto.Received) error {
@@ -217,7 +232,7 @@ func (n *testNode) Frames(c *netproto.Conn, frames []netproto.Received) error {
 	defer n.cluster.mu.Unlock()
 	s := n.conns[c]
 	if s == nil {
-		s = &testSession{readers: map[uint64]*testReader{}}
+		s = &testSession{readers: map[uint64]*testReader{}, subs: map[uint64]*testSub{}}
 		n.conns[c] = s
 	}
 	for i := range frames {
@@ -274,6 +289,8 @@ func (n *testNode) frame(c *netproto.Conn, s *testSession, f *netproto.Received)
 		}
 	case wire.TypeReadEnd:
 		delete(s.readers, f.Request)
+	default:
+		return n.consume(c, s, f)
 	}
 	return nil
 }
@@ -358,6 +375,7 @@ func (n *testNode) produce(c *netproto.Conn, f *netproto.Received) error {
 			n.deliver(conn, request, r)
 		}
 	}
+	n.cluster.deliverAll()
 	return nil
 }
 

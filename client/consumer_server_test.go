@@ -1,0 +1,270 @@
+package client
+
+import (
+	"slices"
+	"time"
+
+	"penstock/batch"
+	"penstock/native/wire"
+	"penstock/netproto"
+)
+
+// testChannel is what the nodes of a testCluster know of a channel: what was delivered, and is not finished.
+type testChannel struct {
+	next     map[*testPart]int // of its messages
+	again    []ID              // to be delivered once more
+	attempts map[ID]int
+	finished map[ID]int
+	from     wire.From // of the Subscribe that created it
+	timeout  time.Duration
+}
+
+// testSub is a subscription at a node.
+type testSub struct {
+	node    *testNode
+	conn    *netproto.Conn
+	request uint64
+	ask     wire.Subscribe
+	topic   *testTopic
+	channel *testChannel
+	credit  int
+	number  uint64
+	flight  []testFlight
+}
+
+type testFlight struct {
+	id     ID
+	number uint64
+}
+
+// consume serves the frames of consumers. The caller holds the cluster's mu.
+func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Received) error {
+	sub := s.subs[f.Request]
+	switch f.Type {
+	case wire.TypeSubscribe:
+		return n.subscribe(c, s, f)
+	case wire.TypeSync:
+		var m wire.Sync
+		if err := m.Decode(f.Payload); err != nil {
+			return err
+		}
+		status := netproto.StatusOK
+		if s.subs[m.Subscription] == nil || n.cluster.deafToSync {
+			status = netproto.StatusUnknown
+		}
+		n.send(c, wire.TypeSynced, f.Request, status, new(wire.Outcome).AppendTo(nil))
+		return nil
+	}
+	if sub == nil {
+		return nil
+	}
+	var refused []wire.Refusal
+	refuse := func(id uint64) {
+		refused = append(refused, wire.Refusal{ID: id, Kind: uint16(f.Type), Status: netproto.StatusRejected})
+	}
+	switch f.Type {
+	case wire.TypeCredit:
+		var m wire.Credit
+		if err := m.Decode(f.Payload); err != nil {
+			return err
+		}
+		sub.ask.Messages = m.Messages
+		sub.credit += int(m.Bytes)
+	case wire.TypeFinish, wire.TypeTouch:
+		var m wire.IDs
+		if err := m.Decode(f.Payload); err != nil {
+			return err
+		}
+		for _, id := range m.IDs {
+			if at := sub.find(id); at < 0 {
+				refuse(id)
+			} else if f.Type == wire.TypeFinish {
+				sub.finish(at)
+			}
+		}
+	case wire.TypeFinishThrough:
+		var m wire.FinishThrough
+		if err := m.Decode(f.Payload); err != nil {
+			return err
+		}
+		if at := sub.find(m.ID); at < 0 || sub.flight[at].number != m.Number {
+			refuse(m.ID)
+		}
+		for len(sub.flight) > 0 && sub.flight[0].number <= m.Number {
+			sub.finish(0)
+		}
+	case wire.TypeRequeue:
+		var m wire.Requeue
+		if err := m.Decode(f.Payload); err != nil {
+			return err
+		}
+		for _, x := range m.Messages {
+			if at := sub.find(x.ID); at < 0 {
+				refuse(x.ID)
+			} else {
+				sub.flight = slices.Delete(sub.flight, at, at+1)
+				sub.channel.again = append(sub.channel.again, ID(x.ID))
+			}
+		}
+	case wire.TypeSubscribeEnd:
+		n.unsubscribe(s, sub)
+		n.send(c, wire.TypeSubscribeEnd, f.Request, netproto.StatusOK, new(wire.Outcome).AppendTo(nil))
+	}
+	if len(refused) > 0 {
+		n.send(c, wire.TypeRefused, f.Request, netproto.StatusOK, (&wire.Refused{Messages: refused}).AppendTo(nil))
+	}
+	n.cluster.deliverAll()
+	return nil
+}
+
+func (n *testNode) subscribe(c *netproto.Conn, s *testSession, f *netproto.Received) error {
+	sub := &testSub{node: n, conn: c, request: f.Request}
+	if err := sub.ask.Decode(f.Payload); err != nil {
+		return err
+	}
+	for _, t := range n.cluster.topics {
+		if t.id == sub.ask.Topic && slices.ContainsFunc(t.parts, func(p *testPart) bool { return p.leader == n.index }) {
+			sub.topic = t
+		}
+	}
+	if status := n.cluster.refuseSubscribe; sub.topic == nil || status != netproto.StatusOK {
+		if sub.topic == nil {
+			status = netproto.StatusNotLeader
+		}
+		n.refuse(c, wire.TypeSubscribed, f.Request, status)
+		return nil
+	}
+	sub.credit = int(sub.ask.Bytes)
+	sub.channel = n.cluster.channels[sub.ask.Channel]
+	if sub.channel == nil {
+		sub.channel = &testChannel{
+			next: map[*testPart]int{}, attempts: map[ID]int{}, finished: map[ID]int{}, from: sub.ask.From,
+		}
+		n.cluster.channels[sub.ask.Channel] = sub.channel
+	}
+	s.subs[f.Request] = sub
+	timeout := time.Minute
+	if sub.ask.TimeoutMs > 0 {
+		timeout = time.Duration(sub.ask.TimeoutMs) * time.Millisecond
+	}
+	sub.channel.timeout = timeout
+	m := wire.Subscribed{TimeoutMs: uint32(timeout.Milliseconds()), MaxTimeoutMs: 900_000}
+	n.send(c, wire.TypeSubscribed, f.Request, netproto.StatusOK, m.AppendTo(nil))
+	n.cluster.deliverAll()
+	return nil
+}
+
+// unsubscribe ends a subscription: what is in flight is delivered to others.
+func (n *testNode) unsubscribe(s *testSession, sub *testSub) {
+	for _, f := range sub.flight {
+		sub.channel.again = append(sub.channel.again, f.id)
+	}
+	sub.flight = nil
+	delete(s.subs, sub.request)
+}
+
+func (sub *testSub) find(id uint64) int {
+	return slices.IndexFunc(sub.flight, func(f testFlight) bool { return f.id == ID(id) })
+}
+
+func (sub *testSub) finish(at int) {
+	sub.channel.finished[sub.flight[at].id]++
+	sub.flight = slices.Delete(sub.flight, at, at+1)
+}
+
+// expire takes a delivery's time for over.
+func (sub *testSub) expire(at int) {
+	sub.channel.again = append(sub.channel.again, sub.flight[at].id)
+	sub.flight = slices.Delete(sub.flight, at, at+1)
+}
+
+// subs returns all subscriptions.
+func (c *testCluster) subs() (out []*testSub) {
+	for _, n := range c.nodes {
+		for _, s := range n.conns {
+			for _, sub := range s.subs {
+				out = append(out, sub)
+			}
+		}
+	}
+	return out
+}
+
+// deliverAll sends every subscription what it may get.
+func (c *testCluster) deliverAll() {
+	for _, sub := range c.subs() {
+		for sub.deliver() {
+		}
+	}
+}
+
+// deliver sends a frame. It returns false if there is nothing to send, or not now.
+func (sub *testSub) deliver() bool {
+	var out wire.Deliver
+	out.First = sub.number + 1
+	for len(sub.flight) < int(sub.ask.Messages) && sub.credit > 0 && len(out.Deliveries) < 1000 {
+		id, ok := sub.pick()
+		if !ok {
+			break
+		}
+		ch := sub.channel
+		ch.attempts[id]++
+		sub.number++
+		sub.flight = append(sub.flight, testFlight{id, sub.number})
+		m := sub.topic.parts[id.Partition()].messages()[id.MsgID()]
+		d := wire.Delivery{
+			ID: uint64(id), Timestamp: m.Time.UnixNano(), Attempts: uint16(ch.attempts[id]), Headers: m.Headers, Body: m.Body,
+		}
+		sub.credit -= wire.DeliverySize(&d)
+		out.Deliveries = append(out.Deliveries, d)
+	}
+	if len(out.Deliveries) > 0 {
+		sub.node.send(sub.conn, wire.TypeDeliver, sub.request, netproto.StatusOK, out.AppendTo(nil))
+	}
+	return len(out.Deliveries) > 0
+}
+
+// pick returns the next message for the subscription.
+func (sub *testSub) pick() (ID, bool) {
+	ch := sub.channel
+	leads := func(p int) bool {
+		return sub.topic.parts[p].leader == sub.node.index &&
+			(sub.ask.Partition == wire.NoPartition || int(sub.ask.Partition) == p)
+	}
+	for i, id := range ch.again {
+		if leads(int(id.Partition())) {
+			ch.again = slices.Delete(ch.again, i, i+1)
+			return id, true
+		}
+	}
+	for i, p := range sub.topic.parts {
+		if at := ch.next[p]; leads(i) && at < int(p.next) {
+			ch.next[p]++
+			return batch.MakeID(uint32(i), batch.MsgID(at)), true
+		}
+	}
+	return 0, false
+}
+
+// messages decodes what the partition stores.
+func (p *testPart) messages() []Message {
+	for ; p.read < len(p.batches); p.read++ {
+		b := p.batches[p.read]
+		var h batch.Header
+		if err := h.Decode(b); err != nil {
+			panic(err)
+		}
+		records, err := batch.DecompressBody(&h, b[batch.HeaderBytes:], nil)
+		if err != nil {
+			panic(err)
+		}
+		var it batch.RecordIter
+		it.Reset(&h, records)
+		for r, ok := it.Next(); ok; r, ok = it.Next() {
+			p.decoded = append(p.decoded, Message{
+				Body: r.Body, Headers: slices.Clone(r.Headers), Time: time.Unix(0, h.Created),
+			})
+		}
+	}
+	return p.decoded
+}
