@@ -20,13 +20,13 @@ import (
 func TestToken(t *testing.T) {
 	cluster := newTestCluster(t, 1, func(c *testCluster) { c.token = "secret" })
 	o := testOptions()
-	o.Token = func(context.Context) (string, error) { return "guess", nil }
+	o.Token = func(context.Context, string) (string, error) { return "guess", nil }
 	if _, err := Dial(within(t), []string{cluster.nodes[0].address}, o); !errors.Is(err, ErrUnauthorized) {
 		t.Errorf("a wrong token: %v", err)
 	}
 	asked := 0
 	client := cluster.dial(t, func(o *Options) {
-		o.Token = func(context.Context) (string, error) { asked++; return "secret", nil }
+		o.Token = func(context.Context, string) (string, error) { asked++; return "secret", nil }
 	})
 	p := client.producer(t, "orders", ProducerOptions{})
 	cluster.cut(0)
@@ -44,7 +44,7 @@ func TestTokenIsReplaced(t *testing.T) {
 	var now atomic.Value
 	now.Store("first")
 	client := cluster.dial(t, func(o *Options) {
-		o.Token = func(context.Context) (string, error) { return now.Load().(string), nil }
+		o.Token = func(context.Context, string) (string, error) { return now.Load().(string), nil }
 	})
 	before := client.producer(t, "before", ProducerOptions{}) // keeps the connection
 	if _, err := before.ProduceSync(within(t), &Message{}); err != nil {

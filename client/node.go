@@ -156,7 +156,7 @@ func (n *node) connect() (*link, error) {
 	var token string
 	if o.Token != nil {
 		var err error
-		if token, err = o.Token(ctx); err != nil {
+		if token, err = o.Token(ctx, n.address); err != nil {
 			return nil, err
 		}
 	}

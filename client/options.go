@@ -76,9 +76,10 @@ type Message struct {
 type Options struct {
 	// TLS, if set, is used for every connection. Without a ServerName, the host of the node's address is verified.
 	TLS *tls.Config
-	// Token, if set, is called once for every connection; its result says who the client is. An error is logged, and the
+	// Token, if set, is called once for every connection; its result says to the node at address (host:port, one of the
+	// seeds or what the cluster says) who the client is. Without TLS it is sent in clear. An error is logged, and the
 	// connection is tried again later.
-	Token func(ctx context.Context) (string, error)
+	Token func(ctx context.Context, address string) (string, error)
 	// Logger gets what happens to connections. nil: slog.Default().
 	Logger *slog.Logger
 	Hooks  Hooks

@@ -120,6 +120,9 @@ func TestCompletion(t *testing.T) {
 		{"cluster topics b|", "bills :4"},
 		{"cluster drain |", ":4"}, // the node is in no cluster
 		{"serve --io |", "auto uring pwrite :4"},
+		{"pub ord|", "orders orders.dead :4"},
+		{"pub orders |", ":4"},
+		{"read b|", "bills :4"},
 		{"topic set orders --quota-mode |", "reject drop-oldest :4"},
 		{"topic pause --http-address 127.0.0.1:1 |", ":4"},
 		{"topic pause --token-file |", ":0"}, // files

@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"os"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	nodes "penstock/client"
@@ -23,6 +26,7 @@ type nativeFlags struct {
 	client.Flags // without an address
 	seeds        []string
 	useTLS       bool
+	refuse       func(error) // called if the token must not be sent to a node; nil: that is only logged
 }
 
 func (n *nativeFlags) add(set *pflag.FlagSet) {
@@ -67,7 +71,82 @@ func (n *nativeFlags) options(log io.Writer) (o nodes.Options, err error) {
 		}
 	}
 	if token != "" {
-		o.Token = func(context.Context) (string, error) { return token, nil }
+		o.Token = func(_ context.Context, address string) (string, error) {
+			return token, n.mayHave(address, token, o.TLS != nil)
+		}
 	}
 	return o, nil
+}
+
+// mayHave refuses to send the token in clear to a node on another machine. The address may be one that the cluster
+// says.
+func (n *nativeFlags) mayHave(address, token string, secure bool) error {
+	if secure {
+		return nil
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err == nil {
+		err = n.CheckPlaintext(token, host, "--tls")
+	}
+	if err != nil && n.refuse != nil {
+		n.refuse(err)
+	}
+	return err
+}
+
+// run runs do with a connection to the cluster. If the token must not be sent to one of the nodes, do's context ends,
+// and the error says why.
+func (n *nativeFlags) run(ctx context.Context, log io.Writer, do func(context.Context, *nodes.Client) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	n.refuse = cancel
+	c, err := n.dial(ctx, log)
+	if err == nil {
+		defer c.Close()
+		err = do(ctx, c)
+	}
+	if cause := context.Cause(ctx); errors.Is(cause, client.ErrUsage) {
+		return cause
+	}
+	return err
+}
+
+// afterSignal returns a context that goes on after Ctrl-C, for what has to be brought to an end, but not after the
+// token was refused to a node.
+func afterSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() {
+		if errors.Is(context.Cause(ctx), client.ErrUsage) {
+			cancel()
+		}
+	})
+	return end, cancel
+}
+
+// completes makes the shell propose topics and channels. The native protocol does not list them, so a node's HTTP API
+// is asked: that of ENGINE_HTTP_ADDRESS or, without it, the one that the first node of --nodes has by default.
+func (n *nativeFlags) completes(cmd *cobra.Command) {
+	o := &operator{}
+	o.completes(cmd)
+	propose := cmd.ValidArgsFunction
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		o.client.Flags = n.Flags
+		o.client.Address = n.httpAddress()
+		return propose(cmd, args, begun)
+	}
+}
+
+// httpAddress is where completion asks.
+func (n *nativeFlags) httpAddress() string {
+	if address := os.Getenv(client.EnvAddress); address != "" {
+		return address
+	}
+	host, _, err := net.SplitHostPort(n.seeds[0])
+	switch {
+	case err != nil:
+		return client.DefaultAddress
+	case n.useTLS || n.UsesTLS():
+		return "https://" + net.JoinHostPort(host, "4152")
+	}
+	return net.JoinHostPort(host, "4151")
 }

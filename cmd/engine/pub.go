@@ -80,6 +80,7 @@ programs must not use a name at the same time: the later one ends the earlier on
 	f.Float64Var(&p.rate, "rate", 0, "messages per second; 0 means as fast as possible")
 	f.Var(choice(&p.compress, "", "s2", "zstd"), "compress", "how to compress messages: s2 (fast) or zstd (smaller)")
 	f.BoolVar(&p.asJSON, "json", false, "print JSON")
+	p.native.completes(cmd)
 	completesChoices(cmd)
 	return cmd
 }
@@ -201,11 +202,15 @@ func (p *publication) run(ctx context.Context, topic string, in io.Reader, out, 
 	if err != nil {
 		return err
 	}
-	c, err := p.native.dial(ctx, progress)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
+	return p.native.run(ctx, progress, func(ctx context.Context, c *nodes.Client) error {
+		return p.send(ctx, c, topic, headers, in, out, progress)
+	})
+}
+
+// send publishes, and prints what became of it.
+func (p *publication) send(
+	ctx context.Context, c *nodes.Client, topic string, headers []nodes.Header, in io.Reader, out, progress io.Writer,
+) error {
 	producer, err := c.Producer(ctx, topic, p.options())
 	if err != nil {
 		return err
@@ -213,7 +218,9 @@ func (p *publication) run(ctx context.Context, topic string, in io.Reader, out, 
 	p.report.Topic, p.stopped = topic, make(chan struct{})
 	ended := p.publish(ctx, producer, headers, in, progress)
 	// What was taken is on its way, also after Ctrl-C; a second one ends the process.
-	if err := producer.Close(context.WithoutCancel(ctx)); err != nil {
+	end, cancel := afterSignal(ctx)
+	defer cancel()
+	if err := producer.Close(end); err != nil {
 		return err
 	}
 	p.mu.Lock()

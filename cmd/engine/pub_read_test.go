@@ -51,7 +51,9 @@ func TestPubAndReadUsage(t *testing.T) {
 		execute(t, tc.args...).check(t, exitUsage, tc.want)
 	}
 	t.Setenv("PENSTOCK_TOKEN", "secret")
-	execute(t, "read", "t", "--nodes", "192.0.2.1:4250").check(t, exitUsage, "was not sent")
+	for _, args := range [][]string{{"read", "t"}, {"pub", "t"}} {
+		execute(t, append(args, "--nodes", "192.0.2.1:4250")...).check(t, exitUsage, "was not sent")
+	}
 }
 
 var nativeAddress = regexp.MustCompile(` native=(\S+)`)
