@@ -9,6 +9,8 @@ import (
 	"log"
 	"net"
 	"os"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/client"
@@ -164,4 +166,120 @@ func ExampleClient_Reader() {
 	// Output:
 	// order 3; the next one is message 4
 	// order 4; the next one is message 5
+}
+
+// Consume a channel: handle what is there, and finish it at once. Whoever handles a message twice, because a node
+// failed at the wrong moment, does no harm if the message's ID is stored beside the result.
+func ExampleClient_Consumer() {
+	address, stop := exampleNode()
+	defer stop()
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := client.Dial(ctx, []string{address}, client.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	produceOrders(ctx, c, 5)
+
+	s, err := c.Consumer(ctx, "orders", "billing", client.ConsumerOptions{From: client.FromOldest()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for handled := 0; handled < 5; {
+		batch, err := s.Batch(ctx, 100)
+		if err != nil {
+			log.Fatal(err)
+		}
+		for i := range batch {
+			fmt.Printf("%s\n", batch[i].Body)
+		}
+		if err := batch[len(batch)-1].FinishThrough(); err != nil {
+			log.Print(err) // it came too late: they are delivered again
+		}
+		handled += len(batch)
+	}
+	// Close waits until the cluster has stored what was finished. A program that must know earlier calls Sync.
+	if err := s.Close(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// order 0
+	// order 1
+	// order 2
+	// order 3
+	// order 4
+}
+
+// Handle messages with several goroutines. A message that cannot be handled now goes back to the channel.
+func ExampleDelivery_Requeue() {
+	address, stop := exampleNode()
+	defer stop()
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := client.Dial(ctx, []string{address}, client.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	produceOrders(ctx, c, 20)
+
+	s, err := c.Consumer(ctx, "orders", "billing", client.ConsumerOptions{MaxInFlight: 8, From: client.FromOldest()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	handle := func(d *client.Delivery) error {
+		if d.Attempts == 1 && string(d.Body) == "order 7" {
+			return errors.New("the database is busy")
+		}
+		return nil
+	}
+	var left atomic.Int32
+	left.Store(20)
+	var workers sync.WaitGroup
+	for range 4 {
+		workers.Go(func() {
+			for {
+				d, err := s.Next(ctx)
+				if errors.Is(err, client.ErrClosed) {
+					return
+				}
+				if err != nil {
+					log.Fatal(err)
+				}
+				if err := handle(&d); err != nil {
+					fmt.Printf("%s: %v\n", d.Body, err)
+					if err := d.Requeue(10 * time.Millisecond); err != nil {
+						log.Print(err)
+					}
+					continue
+				}
+				if err := d.Finish(); err != nil {
+					log.Print(err)
+				}
+				if left.Add(-1) == 0 {
+					fmt.Println("all are handled:", s.Close(ctx)) // Next returns ErrClosed from now on
+				}
+			}
+		})
+	}
+	workers.Wait()
+	// Output:
+	// order 7: the database is busy
+	// all are handled: <nil>
+}
+
+func produceOrders(ctx context.Context, c *client.Client, n int) {
+	p, err := c.Producer(ctx, "orders", client.ProducerOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for i := range n {
+		p.Produce(ctx, &client.Message{Body: fmt.Appendf(nil, "order %d", i)}, nil)
+	}
+	if err := p.Close(ctx); err != nil {
+		log.Fatal(err)
+	}
 }
