@@ -19,7 +19,7 @@ var local = []string{
 }
 
 // native are the commands that speak the native protocol. They name nodes by --nodes; read prints JSON with --format.
-var native = []string{"engine pub", "engine read"}
+var native = []string{"engine pub", "engine read", "engine sub"}
 
 // leaves returns the commands that do something, except help and completion.
 func leaves(root *cobra.Command) (out []*cobra.Command) {

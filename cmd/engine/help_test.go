@@ -123,6 +123,9 @@ func TestCompletion(t *testing.T) {
 		{"pub ord|", "orders orders.dead :4"},
 		{"pub orders |", ":4"},
 		{"read b|", "bills :4"},
+		{"sub ord|", "orders orders.dead :4"},
+		{"sub orders |", "billing :4"},
+		{"sub orders billing --format |", "body json hex :4"},
 		{"topic set orders --quota-mode |", "reject drop-oldest :4"},
 		{"topic pause --http-address 127.0.0.1:1 |", ":4"},
 		{"topic pause --token-file |", ":0"}, // files

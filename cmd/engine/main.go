@@ -86,8 +86,8 @@ func rootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	helpInGroups(root)
 	root.AddCommand(inGroup(commandsRun, serveCommand(), nsqdCommand(), devClusterCommand())...)
-	root.AddCommand(inGroup(commandsDaily, pubCommand(), readCommand(), topCommand(), topicCommand(), channelCommand(),
-		traceCommand(), clusterCommand(), definitionsCommand(), backupCommand(), restoreCommand())...)
+	root.AddCommand(inGroup(commandsDaily, pubCommand(), readCommand(), subCommand(), topCommand(), topicCommand(),
+		channelCommand(), traceCommand(), clusterCommand(), definitionsCommand(), backupCommand(), restoreCommand())...)
 	root.AddCommand(inGroup(commandsOther, benchCommand(), configCommand(), debugCommand(), migrateCommand(),
 		upgradeCommand(),
 		versionCommand())...)

@@ -17,13 +17,14 @@ import (
 	nodes "penstock/client"
 )
 
-// readMessage is a message as read prints it with --format json. Of a text and its base64 form only one is
+// readMessage is a message as read and sub print it with --format json. Of a text and its base64 form only one is
 // there: the text if the bytes are UTF-8.
 type readMessage struct {
 	ID         string       `json:"id"`
 	Partition  uint32       `json:"partition"`
-	Number     uint64       `json:"number"`    // in the partition, from 0
-	Timestamp  time.Time    `json:"timestamp"` // when it was published
+	Number     uint64       `json:"number"`             // in the partition, from 0
+	Timestamp  time.Time    `json:"timestamp"`          // when it was published
+	Attempts   int          `json:"attempts,omitempty"` // deliveries so far, this one included; only sub
 	Key        *string      `json:"key,omitempty"`
 	KeyBase64  []byte       `json:"key_base64,omitempty"`
 	Headers    []readHeader `json:"headers,omitempty"`
@@ -37,7 +38,7 @@ type readHeader struct {
 	ValueBase64 []byte  `json:"value_base64,omitempty"`
 }
 
-// printer prints messages.
+// printer prints messages, for read and sub.
 type printer struct {
 	format string
 	count  uint64 // 0: no limit
@@ -68,8 +69,9 @@ func (p *printer) begin(out io.Writer) {
 // errEnough ends a run that has printed as many messages as it should.
 var errEnough = errors.New("enough")
 
-// print prints a message. With flush, what was printed is written at once: no other message follows just now.
-func (p *printer) print(m *nodes.Message, flush bool) error {
+// print prints a message; attempts is 0 if it is no delivery. With flush, what was printed is written at once: no other
+// message follows just now.
+func (p *printer) print(m *nodes.Message, attempts int, flush bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.count > 0 && p.left == 0 {
@@ -80,7 +82,9 @@ func (p *printer) print(m *nodes.Message, flush bool) error {
 	case "hex":
 		line = hex.AppendEncode(line, m.Body)
 	case "json":
-		text, err := json.Marshal(jsonOf(m))
+		shown := jsonOf(m)
+		shown.Attempts = attempts
+		text, err := json.Marshal(shown)
 		if err != nil {
 			return err
 		}

@@ -65,7 +65,12 @@ func TestTokenIsNotSentToLearnedAddresses(t *testing.T) {
 	}()
 	t.Setenv("PENSTOCK_TOKEN", "secret")
 	for _, args := range [][]string{
-		{"read", "t"}, {"read", "t", "--follow"}, {"pub", "t"}, {"pub", "t", "--producer", "p"},
+		{"read", "t"},
+		{"read", "t", "--follow"},
+		{"sub", "t", "c"},
+		{"sub", "t", "c", "--count", "3"},
+		{"pub", "t"},
+		{"pub", "t", "--producer", "p"},
 	} {
 		began := time.Now()
 		o := feed(t, "a message", append(args, "--nodes", ln.Addr().String())...)

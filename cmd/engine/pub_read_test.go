@@ -18,11 +18,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Every flag of pub and read is in the document about them.
+// Every flag of pub, read and sub is in the document about them.
 func TestPubAndReadAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/pub-and-read.md")
 	must(t, err)
-	for _, name := range []string{"pub", "read"} {
+	for _, name := range []string{"pub", "read", "sub"} {
 		cmd, _, err := rootCommand().Find([]string{name})
 		must(t, err)
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -47,11 +47,15 @@ func TestPubAndReadUsage(t *testing.T) {
 		{[]string{"read", "t", "--from", "yesterday"}, "is neither oldest nor newest"},
 		{[]string{"read", "t", "--from", "0001000000000002", "--partition", "3"}, "is in partition 1"},
 		{[]string{"read", "t", "--format", "xml"}, "is not one of"},
+		{[]string{"sub", "t"}, "engine sub TOPIC CHANNEL"},
+		{[]string{"sub", "t", "c", "--from", "yesterday"}, "is neither oldest nor newest"},
+		{[]string{"sub", "t", "c", "--no-finish"}, "--no-finish needs --count"},
+		{[]string{"sub", "t", "c", "--no-finish", "--count", "65537"}, "takes at most 65536 messages"},
 	} {
 		execute(t, tc.args...).check(t, exitUsage, tc.want)
 	}
 	t.Setenv("PENSTOCK_TOKEN", "secret")
-	for _, args := range [][]string{{"read", "t"}, {"pub", "t"}} {
+	for _, args := range [][]string{{"read", "t"}, {"sub", "t", "c"}, {"pub", "t"}} {
 		execute(t, append(args, "--nodes", "192.0.2.1:4250")...).check(t, exitUsage, "was not sent")
 	}
 }

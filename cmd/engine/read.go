@@ -177,5 +177,5 @@ func (r *reading) printNext(ctx context.Context, reader *nodes.Reader) error {
 		return err
 	}
 	newest, ok := reader.Newest()
-	return r.print(&m, ok && m.ID+1 >= newest)
+	return r.print(&m, 0, ok && m.ID+1 >= newest)
 }
