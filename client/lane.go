@@ -49,7 +49,8 @@ type event struct {
 	request uint64
 	typ     netproto.Type
 	status  netproto.Status
-	err     error // of a status that is not OK
+	err     error  // of a status that is not OK
+	leader  string // with StatusNotLeader: who leads, as the node believes; or empty
 	first   uint64
 	repeat  bool
 	opened  wire.Producer
@@ -153,7 +154,8 @@ func (l *lane) answer(on *link, f *netproto.Received) bool {
 	case f.Status == netproto.StatusOK:
 		err = wire.ErrInvalid
 	default:
-		e.err = errorOf(f.Status, textOf(f.Type, f.Payload))
+		out := outcomeOf(f.Type, f.Payload)
+		e.leader, e.err = out.Address, errorOf(f.Status, out.Text)
 	}
 	if err != nil {
 		e.status, e.err = netproto.StatusUnknown, err
@@ -270,7 +272,7 @@ func (l *lane) handle(now time.Time) {
 func (l *lane) handleOne(now time.Time, e *event) {
 	v := meaning(e.status)
 	if e.status == netproto.StatusNotLeader {
-		l.producer.client.view.doubt()
+		l.producer.client.view.redirect(l.producer.topic, l.partition, e.link.node.address, e.leader)
 	}
 	if e.request == l.asked {
 		l.asked = 0

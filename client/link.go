@@ -117,6 +117,10 @@ func (l *link) Frames(c *netproto.Conn, frames []netproto.Received) error {
 func (l *link) frame(c *netproto.Conn, f *netproto.Received) error {
 	switch f.Type {
 	case wire.TypeGoAway:
+		var m wire.Outcome
+		if m.Decode(f.Payload) == nil {
+			l.node.client.view.hint(m.Address)
+		}
 		l.leaving.Store(true)
 		l.node.notify()
 		return nil
@@ -197,14 +201,19 @@ func (l *link) ask(ctx context.Context, typ netproto.Type, payload []byte) ([]by
 	return q.payload, q.err
 }
 
-// textOf is what the node says to people, in an Outcome or in a netproto.TypeError.
-func textOf(typ netproto.Type, payload []byte) string {
+// outcomeOf is what the node says in an Outcome, or in a netproto.TypeError, which has only a text.
+func outcomeOf(typ netproto.Type, payload []byte) (o wire.Outcome) {
 	if typ == netproto.TypeError {
-		return string(payload[:min(len(payload), netproto.MaxTextBytes)])
+		return wire.Outcome{Text: string(payload[:min(len(payload), netproto.MaxTextBytes)])}
 	}
-	var o wire.Outcome
 	if o.Decode(payload) != nil {
-		return ""
+		return wire.Outcome{}
 	}
+	return o
+}
+
+// textOf is what the node says to people.
+func textOf(typ netproto.Type, payload []byte) string {
+	o := outcomeOf(typ, payload)
 	return o.Text
 }

@@ -429,7 +429,11 @@ func (r *Reader) explain(why *ended) error {
 	}
 	r.delay()
 	if why.status == netproto.StatusNotLeader {
-		r.client.view.doubt()
+		from := ""
+		if r.node != nil {
+			from = r.node.address
+		}
+		r.client.view.redirect(r.topic, r.partition, from, why.Address)
 	}
 	if meaning(why.status) != verdictRefused {
 		return nil

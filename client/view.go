@@ -28,7 +28,8 @@ type view struct {
 
 	mu     sync.Mutex // guards the rest, and orders the changes of known
 	topics map[string]*wanted
-	failed error // why the newest node could not be used
+	failed error  // why the newest node could not be used
+	hinted string // the address of a known node that is asked next; empty: the one whose turn it is
 }
 
 // wanted is a topic that producers or readers use.
@@ -71,6 +72,48 @@ func (v *view) wake() {
 func (v *view) doubt() {
 	v.stale.Store(true)
 	v.wake()
+}
+
+// hint notes where a node sends the client. It only changes who is asked next, and only to a node that the client
+// knows: nothing else is believed.
+func (v *view) hint(address string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if slices.Contains(v.client.seeds, address) || slices.Contains(v.known.Load().nodes, address) {
+		v.hinted = address
+	}
+}
+
+// redirect notes that the leader of a partition, as the client knows it, says that another one leads. If the client
+// knows that node, it goes there at once, until it is told more; it asks for that, too.
+func (v *view) redirect(topicName string, partition int, from, to string) {
+	v.doubt()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	known := v.known.Load()
+	t := known.topics[topicName]
+	if t == nil || partition >= len(t.leaders) || t.leaders[partition] != from || to == from ||
+		!slices.Contains(v.client.seeds, to) && !slices.Contains(known.nodes, to) {
+		return
+	}
+	v.publishLocked(known.nodes, func(topics map[string]*topic) {
+		moved := *t
+		moved.leaders = slices.Clone(t.leaders)
+		moved.leaders[partition] = to
+		topics[topicName] = &moved
+	})
+}
+
+// next returns the address of the node to ask: the hinted one, or that whose turn it is.
+func (v *view) next(turn int) string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if to := v.hinted; to != "" {
+		v.hinted = ""
+		return to
+	}
+	all := slices.Concat(v.client.seeds, v.known.Load().nodes)
+	return all[turn%len(all)]
 }
 
 // want adds a user of a topic; unwant removes it. An error means that it was not added.
@@ -175,8 +218,7 @@ func (v *view) run() {
 	c := v.client
 	fails := 0
 	for at := 0; c.ctx.Err() == nil; at++ {
-		all := slices.Concat(c.seeds, v.known.Load().nodes)
-		n := c.acquire(all[at%len(all)], v)
+		n := c.acquire(v.next(at), v)
 		began := time.Now()
 		err := v.follow(n)
 		c.release(n, v)

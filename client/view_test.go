@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/uuid"
@@ -58,6 +59,71 @@ func TestViewLearns(t *testing.T) {
 	}
 	if v.learn(from, []byte{1}, false) == nil {
 		t.Error("half a Metadata was taken")
+	}
+}
+
+// A node says where to go, and only nodes that the client knows are gone to: for leaders until newer metadata comes,
+// and for the next question once.
+func TestViewIsSentElsewhere(t *testing.T) {
+	v := newView(&Client{seeds: []string{"seed:1"}})
+	if err := v.want("orders", false); err != nil {
+		t.Fatal(err)
+	}
+	say := func(revision uint64, leader uint16) {
+		m := wire.Metadata{
+			Revision: revision, Nodes: []wire.Node{{Address: "a:1"}, {Address: "b:1"}},
+			Topics: []wire.Topic{{Name: "orders", Partitions: []wire.Partition{{Leader: leader}, {Leader: 1}}}},
+		}
+		if err := v.learn(&node{}, m.AppendTo(nil), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leaders := func(want ...string) {
+		t.Helper()
+		if got := v.known.Load().topics["orders"].leaders; !slices.Equal(got, want) {
+			t.Fatalf("the leaders are %q, want %q", got, want)
+		}
+	}
+	say(5, 0)
+	for _, x := range []struct {
+		partition int
+		from, to  string
+		want      string // the leader of partition 0
+	}{
+		{0, "a:1", "evil:1", "a:1"},
+		{0, "a:1", "", "a:1"},
+		{0, "b:1", "seed:1", "a:1"}, // it is not the one that was believed to lead
+		{7, "a:1", "b:1", "a:1"},
+		{0, "a:1", "b:1", "b:1"},
+		{0, "b:1", "seed:1", "seed:1"},
+	} {
+		v.stale.Store(false)
+		v.redirect("orders", x.partition, x.from, x.to)
+		if leaders(x.want, "b:1"); !v.stale.Load() {
+			t.Errorf("%s says that %s leads, and nobody is asked", x.from, x.to)
+		}
+	}
+	v.redirect("none", 0, "a:1", "b:1")
+	say(4, 0)
+	leaders("seed:1", "b:1")
+	say(5, 0)
+	leaders("a:1", "b:1")
+
+	for _, x := range []struct {
+		hints []string
+		want  []string // who is asked, on turns 0 and 1
+	}{
+		{nil, []string{"seed:1", "a:1"}},
+		{[]string{"b:1"}, []string{"b:1", "a:1"}},
+		{[]string{"evil:1", ""}, []string{"seed:1", "a:1"}},
+		{[]string{"b:1", "evil:1"}, []string{"b:1", "a:1"}},
+	} {
+		for _, h := range x.hints {
+			v.hint(h)
+		}
+		if a, b := v.next(0), v.next(1); a != x.want[0] || b != x.want[1] {
+			t.Errorf("with the hints %q %s and %s are asked, want %q", x.hints, a, b, x.want)
+		}
 	}
 }
 

@@ -1,7 +1,9 @@
 package native
 
 import (
+	"cmp"
 	"crypto/sha256"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -52,6 +54,39 @@ func (p *place) address(topic uuid.UUID, partition uint32) string {
 		return ""
 	}
 	return n.Native
+}
+
+// refuge returns where a client of this node connects when it stops: to the node that leads the most partitions of the
+// client's topics, among live ones that are not drained. turn chooses among equals, so that not all go to the same one.
+// "": nobody is known.
+func (p *place) refuge(topics []string, turn int) string {
+	if p.snap == nil {
+		return ""
+	}
+	led := map[*meta.Node]int{}
+	for _, name := range topics {
+		t := p.snap.Names[name]
+		for i := 0; t != nil && i < t.Partitions; i++ {
+			if n, _ := p.leader(meta.PartitionID{Topic: t.ID, Partition: uint32(i)}); n != nil {
+				led[n]++
+			}
+		}
+	}
+	var best []*meta.Node
+	for _, n := range p.snap.Nodes {
+		switch {
+		case n.ID == p.self.ID || !n.Live || n.Draining || n.Native == "":
+		case len(best) == 0 || led[n] > led[best[0]]:
+			best = []*meta.Node{n}
+		case led[n] == led[best[0]]:
+			best = append(best, n)
+		}
+	}
+	if len(best) == 0 {
+		return ""
+	}
+	slices.SortFunc(best, func(a, b *meta.Node) int { return cmp.Compare(a.ID, b.ID) })
+	return best[turn%len(best)].Native
 }
 
 // describe makes the Metadata of some topics. status says why a client may not use a topic; StatusOK: it may, if the

@@ -158,6 +158,54 @@ func TestPlaceInACluster(t *testing.T) {
 	}
 }
 
+// Where clients go when this node stops: to who leads the most of their topics, and to different nodes if several do.
+func TestRefuge(t *testing.T) {
+	boot, orders, logs := uuid.UUID{1}, uuid.UUID{9}, uuid.UUID{8}
+	row := func(topic uuid.UUID, n uint32, leader replicate.NodeID) *meta.Partition {
+		return &meta.Partition{
+			ID: meta.PartitionID{Topic: topic, Partition: n}, State: replicate.State{Leader: leader, Boot: boot},
+		}
+	}
+	node := func(id replicate.NodeID, address string, live, draining bool) *meta.Node {
+		return &meta.Node{ID: id, Boot: boot, Native: address, Live: live, Draining: draining}
+	}
+	snap := &meta.Snapshot{
+		Names: map[string]*meta.Topic{
+			"orders": {ID: orders, Name: "orders", Partitions: 4}, "logs": {ID: logs, Name: "logs", Partitions: 3},
+		},
+		Nodes: map[replicate.NodeID]*meta.Node{
+			1: node(1, "a", true, false), 2: node(2, "b", true, false), 3: node(3, "c", true, false),
+			4: node(4, "d", true, true), 5: node(5, "e", false, false), 6: node(6, "", true, false),
+		},
+		Partitions: meta.PartitionsOf(row(orders, 0, 1), row(orders, 1, 1), row(orders, 2, 3), row(orders, 3, 2),
+			row(logs, 0, 3), row(logs, 1, 4), row(logs, 2, 4)),
+	}
+	for _, x := range []struct {
+		self   replicate.NodeID
+		topics []string
+		turn   int
+		want   string
+	}{
+		{1, []string{"orders", "logs"}, 0, "c"},
+		{1, []string{"orders", "logs"}, 1, "c"},
+		{1, []string{"orders"}, 0, "b"},
+		{1, []string{"orders"}, 3, "c"},
+		{1, []string{"none"}, 0, "b"},
+		{3, []string{"orders", "logs"}, 7, "a"},
+		{2, nil, 1, "c"},
+	} {
+		p := place{snap: snap, self: *snap.Nodes[x.self]}
+		if got := p.refuge(x.topics, x.turn); got != x.want {
+			t.Errorf("from node %d, with topics %v and turn %d: to %q, want %q", x.self, x.topics, x.turn, got, x.want)
+		}
+	}
+	alone := place{snap: &meta.Snapshot{Nodes: map[replicate.NodeID]*meta.Node{1: snap.Nodes[1]}}, self: *snap.Nodes[1]}
+	single := place{}
+	if a, b := alone.refuge(nil, 0), single.refuge([]string{"orders"}, 0); a != "" || b != "" {
+		t.Errorf("a node without others sends clients to %q and %q", a, b)
+	}
+}
+
 // A client is told what differs from what it knows, and the answer to what it asks; the revision never falls.
 func TestTold(t *testing.T) {
 	var x told

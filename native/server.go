@@ -161,7 +161,7 @@ func (s *Server) enter(x *session) {
 			"the most that there may be", s.opts.MaxStrangers))
 	}
 	if stopping {
-		x.goAway()
+		x.goAway(0)
 	}
 }
 
@@ -224,8 +224,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.stopping = true
 	s.mu.Unlock()
-	for _, x := range s.all() {
-		x.goAway()
+	for i, x := range s.all() {
+		x.goAway(i)
 	}
 	s.part(ctx)
 	s.cancel()

@@ -48,6 +48,8 @@ type session struct {
 	phase phase
 	inbox []task
 	load  load // requests that are not answered yet
+	// topics are the names of which the client hears. Only work changes them; a slice that is here stays as it is.
+	topics []string
 	// readings are the client's open readers, by the request that opened each.
 	readings map[uint64]*reading
 
@@ -60,7 +62,6 @@ type session struct {
 
 	// Only work uses these.
 	spare   []task // empty; exchanged for inbox
-	topics  []string
 	told    told
 	known   map[uuid.UUID]*engine.Topic // topics that requests have named
 	granted granted
@@ -332,12 +333,15 @@ func (s *session) refuse(f *netproto.Received, status netproto.Status, text stri
 	return s.fail(f.Type, f.Request, status, text)
 }
 
-// goAway tells the client to connect elsewhere, and refuses further requests.
-func (s *session) goAway() {
+// goAway tells the client to connect elsewhere, and refuses further requests. turn is a number that differs from
+// session to session.
+func (s *session) goAway(turn int) {
 	s.mu.Lock()
 	s.phase = leaving
+	topics := s.topics
 	s.mu.Unlock()
-	out := wire.Outcome{Text: "this node stops; connect to another one"}
+	p := s.srv.place()
+	out := wire.Outcome{Text: "this node stops; connect to another one", Address: p.refuge(topics, turn)}
 	_ = s.conn.TrySend(&netproto.Frame{Type: wire.TypeGoAway, Status: netproto.StatusClosed, Head: out.AppendTo(nil)})
 }
 

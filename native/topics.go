@@ -17,7 +17,10 @@ func (s *session) serveMetadata(request uint64, m *wire.MetadataRequest) {
 		_ = s.fail(wire.TypeMetadata, request, netproto.StatusUnproven, "the token is no longer known")
 		return
 	}
-	s.topics = unique(m.Topics)
+	topics := unique(m.Topics)
+	s.mu.Lock()
+	s.topics = topics
+	s.mu.Unlock()
 	failed := map[string]netproto.Status{}
 	for _, name := range s.topics {
 		if !allows(who, seeing, name) {
