@@ -164,14 +164,14 @@ func (w *World) rebalance(order meta.RebalanceOrder) {
 		p.resumes++
 		p.resumed++
 	}
-	before := p.resumed
+	before, open := p.resumed, p.resumes // a resume that is open now may be applied after a pause that is asked for now
 	w.agreement.ask(n, fmt.Sprintf("a rebalance: %s", order), func(ctx context.Context, s meta.Store) error {
 		err := s.Rebalance(ctx, order)
 		switch {
 		case err != nil:
 		case order == meta.RebalanceResume:
 			p.resumes--
-		case order == meta.RebalancePause && p.resumes == 0 && p.resumed == before:
+		case order == meta.RebalancePause && open == 0 && p.resumed == before:
 			p.paused = true
 		}
 		return err
