@@ -3,9 +3,7 @@ package engine_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log"
-	"log/slog"
 	"os"
 	"time"
 
@@ -20,7 +18,7 @@ func exampleEngine() (*engine.Engine, func()) {
 		log.Fatal(err)
 	}
 	e, err := engine.Open(context.Background(), engine.Options{
-		DataPath: dir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		DataPath: dir, Logger: quiet,
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -41,7 +39,7 @@ func ExampleOpen() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	e, err := engine.Open(ctx, engine.Options{DataPath: dir, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	e, err := engine.Open(ctx, engine.Options{DataPath: dir, Logger: quiet})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -145,5 +143,57 @@ func ExampleChannel_Consume() {
 	// Output:
 	// 0000000000000000 1 tea
 	// 0000000000000001 1 milk
+	// 0000000000000002 1 sugar
+}
+
+// A program takes messages at its own pace, and works on several at a time. What it does not finish comes again.
+func ExampleChannel_Open() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	e, done := exampleEngine()
+	defer done()
+	topic, err := e.Topic(ctx, "orders")
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := topic.PublishBatch(ctx, [][]byte{[]byte("tea"), []byte("milk"), []byte("sugar")}); err != nil {
+		log.Fatal(err)
+	}
+	kitchen, err := topic.Channel(ctx, "kitchen")
+	if err != nil {
+		log.Fatal(err)
+	}
+	messages, err := kitchen.Open(ctx, engine.ConsumeOptions{MaxInFlight: 2})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer messages.Close()
+	var tea, milk engine.Message // each has memory for one message
+	for _, m := range []*engine.Message{&tea, &milk} {
+		if err := messages.Next(ctx, m); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(m.ID, m.Attempts, string(m.Body))
+	}
+	if err := tea.Requeue(0); err != nil { // again, please
+		log.Fatal(err)
+	}
+	if err := milk.Finish(); err != nil {
+		log.Fatal(err)
+	}
+	for range 2 {
+		m := &tea // its bytes are not needed any more
+		if err := messages.Next(ctx, m); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(m.ID, m.Attempts, string(m.Body))
+		if err := m.Finish(); err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// 0000000000000000 1 tea
+	// 0000000000000001 1 milk
+	// 0000000000000000 2 tea
 	// 0000000000000002 1 sugar
 }
