@@ -45,6 +45,15 @@ var requests = map[netproto.Type]request{
 	wire.TypeRead:         {"read", wire.TypeReadEnd},
 	wire.TypeReadCredit:   {"read_credit", 0},
 	wire.TypeReadEnd:      {"read_end", 0},
+
+	wire.TypeSubscribe:     {"subscribe", wire.TypeSubscribed},
+	wire.TypeCredit:        {"credit", 0},
+	wire.TypeFinish:        {"finish", 0},
+	wire.TypeFinishThrough: {"finish_through", 0},
+	wire.TypeRequeue:       {"requeue", 0},
+	wire.TypeTouch:         {"touch", 0},
+	wire.TypeSync:          {"sync", wire.TypeSynced},
+	wire.TypeSubscribeEnd:  {"subscribe_end", 0},
 }
 
 // answers lists what only nodes send.
@@ -71,12 +80,12 @@ func decide(p phase, h *netproto.Header) decision {
 	case h.Type != wire.TypeProduce && h.Flags&netproto.FlagSelfChecked != 0:
 		return decision{ruling: end, text: "a " + typeName(h.Type) + " is not self-checked"}
 	case r.answer == 0 && p == unproven:
-		return decision{ruling: end, text: "a " + typeName(h.Type) + " without a reader"}
+		return decision{ruling: end, text: "a " + typeName(h.Type) + " without a reader or a subscription"}
 	case r.answer == 0:
 		return decision{ruling: serve}
 	case p == unproven && h.Type != wire.TypeAuth:
 		return decision{refuse, netproto.StatusUnproven, "this node demands an Auth first"}
-	case p == leaving:
+	case p == leaving && h.Type != wire.TypeSync: // what is in flight may still be finished
 		return decision{refuse, netproto.StatusClosed, "this node stops; connect to another one"}
 	}
 	return decision{ruling: serve}

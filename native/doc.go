@@ -38,5 +38,18 @@
 // that the commit log uses, too; so only Options.MaxPinnedBytes of it wait for connections, and the rest is copied. A
 // reader that finds no room lets go of what it has read, and reads it again when there is room.
 //
+// # Consumers
+//
+// A Subscribe makes a subscription (consume.go), which consumes a channel from the partitions that this node leads. The
+// connection's reader passes its frames to its goroutine, subscription.run, which calls the engine and pumps:
+//
+//	Frames ─► orders, wishes ─► run ─► engine.Consumer
+//	netproto ◄─ Flush ◄─ packer ◄─ Deliver, on the goroutine that pumps the channel
+//
+// The packer (pack.go) copies messages into frames under the channel's lock, without an allocation per message. It stops
+// the engine when the client's credit or the room for output is used up. A client that does not read holds no more than
+// its messages in flight, until they time out. Frames leave only while the client's token allows the subscription.
+// Orders take room of the limits of requests until they are carried out; an order that finds none is refused by name.
+//
 // After a crash nothing of this is left: clients connect again, and ask again.
 package native

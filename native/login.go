@@ -17,6 +17,7 @@ type login struct {
 
 // authenticate serves an Auth. A client may send another one, with a new token; one that fails ends the connection.
 func (s *session) authenticate(request uint64, m *wire.Auth) {
+	s.client.Store(&m.Client)
 	if s.srv.opts.Auth != nil {
 		who, err := s.prove(m.Token)
 		if err == nil && who.GrantCount() == 0 {

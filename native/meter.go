@@ -15,6 +15,8 @@ type Meter struct {
 	AuthFailures uint64
 	InFlight     int64 // bytes of requests that are not answered yet
 
+	Subscriptions int // open ones, of all connections
+
 	Requests   map[Answered]uint64
 	TurnedAway map[string]uint64 // connections that were refused or ended by this node, by reason
 
@@ -33,7 +35,7 @@ const (
 )
 
 const (
-	maxTypeCount   = 1 + int(wire.TypeGoAway-firstClientType) + 1 // index 0: other types
+	maxTypeCount   = 1 + int(wire.TypeSubscribeEnd-firstClientType) + 1 // index 0: other types
 	maxStatusCount = 32
 )
 
@@ -67,7 +69,7 @@ func (m *meter) turnedAway(reason string) { m.away[reason].Add(1) }
 func (s *Server) Meter() Meter {
 	m := &s.meter
 	out := Meter{
-		AuthFailures: m.authFailures.Load(), InFlight: s.inFlight.Load(),
+		AuthFailures: m.authFailures.Load(), InFlight: s.inFlight.Load(), Subscriptions: int(s.subscribed.Load()),
 		Requests: map[Answered]uint64{}, TurnedAway: map[string]uint64{},
 	}
 	for reason, n := range m.away {

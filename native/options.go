@@ -46,7 +46,13 @@ type Options struct {
 	// Readers of one connection, and of all; a further one is answered StatusFull.
 	MaxConnReaders int // default 256
 	MaxReaders     int // default 16384
-	// Bytes of batches that were read for clients and are not written to their connections yet, for one connection and
+	// Subscriptions of one connection, and of all; a further one is answered StatusFull.
+	MaxConnSubscriptions int // default 256
+	MaxSubscriptions     int // default 16384
+	// MaxMessagesInFlight bounds how many messages may be in flight to one subscription; more credit is cut to it.
+	MaxMessagesInFlight int // default 65536
+
+	// Bytes of batches and messages for clients that are not written to their connections yet, for one connection and
 	// for all. Of these, MaxPinnedBytes may lie in memory of the engine; the rest are copies.
 	MaxConnOutputBytes int64 // default 4 MiB
 	MaxOutputBytes     int64 // default 256 MiB
@@ -89,6 +95,9 @@ func (o *Options) setDefaults(e *engine.Engine) error {
 	orDefault(&o.MaxInFlightBytes, 256<<20)
 	orDefault(&o.MaxConnReaders, 256)
 	orDefault(&o.MaxReaders, 16384)
+	orDefault(&o.MaxConnSubscriptions, 256)
+	orDefault(&o.MaxSubscriptions, 16384)
+	orDefault(&o.MaxMessagesInFlight, 65536)
 	orDefault(&o.MaxConnOutputBytes, 4<<20)
 	orDefault(&o.MaxOutputBytes, 256<<20)
 	orDefault(&o.MaxPinnedBytes, 16<<20)
@@ -97,6 +106,7 @@ func (o *Options) setDefaults(e *engine.Engine) error {
 		return fmt.Errorf("native: Options.Listener is missing")
 	case o.MaxConnections < 1 || o.MaxStrangers < 1 || o.MaxStrangerBytes < 1 || o.StrangerTime < 0 ||
 		o.HandshakeTimeout < 0 || o.MaxConnInFlightCount < 1 || o.MaxConnInFlightBytes < 1 || o.MaxInFlightBytes < 1 ||
+		o.MaxConnSubscriptions < 1 || o.MaxSubscriptions < 1 || o.MaxMessagesInFlight < 1 ||
 		o.MaxConnReaders < 1 || o.MaxReaders < 1 || o.MaxConnOutputBytes < 1 || o.MaxOutputBytes < 1 || o.MaxPinnedBytes < 1:
 		return fmt.Errorf("native: a limit of Options is negative; leave it 0 for the default")
 	}

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// output is the room for batches that were read for one client and are not written to its connection yet. It takes part
-// in a limit for all connections.
+// output is the room for batches and messages that are for one client and are not written to its connection yet. It
+// takes part in a limit for all connections.
 type output struct {
 	own, all     *semaphore.Weighted
 	most, allMax int64

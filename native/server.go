@@ -47,10 +47,12 @@ type Server struct {
 	began    atomic.Bool   // Serve was called
 	ended    chan struct{} // closed when Serve has returned
 	inFlight atomic.Int64  // bytes of requests that are not answered yet, on all connections
-	readers  atomic.Int64  // open readers, on all connections; at most Options.MaxReaders
-	pinned   atomic.Int64  // bytes of the engine's memory that are on their way to clients
-	output   *semaphore.Weighted
-	workers  sync.WaitGroup
+	// subscribed counts the open subscriptions, on all connections; at most Options.MaxSubscriptions
+	subscribed atomic.Int64
+	readers    atomic.Int64 // open readers, on all connections; at most Options.MaxReaders
+	pinned     atomic.Int64 // bytes of the engine's memory that are on their way to clients
+	output     *semaphore.Weighted
+	workers    sync.WaitGroup
 
 	mu        sync.Mutex
 	sessions  map[*session]struct{}

@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,13 +54,23 @@ type session struct {
 	topics []string
 	// readings are the client's open readers, by the request that opened each.
 	readings map[uint64]*reading
+	// subscriptions are the client's open subscriptions, by the request that opened each.
+	subscriptions map[uint64]*subscription
 
 	wake   chan struct{} // holds a token if inbox or stale may have something for work
 	stale  atomic.Bool   // the metadata may have changed
 	asking atomic.Bool   // work waits for an auth server
 
-	login  atomic.Pointer[login] // nil: the client has proved nothing
+	began  time.Time
+	client atomic.Pointer[string] // name of the client's program, as its Auth says; nil: none came
+	login  atomic.Pointer[login]  // nil: the client has proved nothing
 	output output
+
+	// checked is scratch of takeOrder, on the connection's reader.
+	checked struct {
+		ids      wire.IDs
+		requeues wire.Requeue
+	}
 
 	// Only work uses these.
 	spare   []task // empty; exchanged for inbox
@@ -70,7 +82,8 @@ type session struct {
 func newSession(srv *Server, nc net.Conn) *session {
 	s := &session{
 		srv: srv, remote: nc.RemoteAddr().String(), wake: make(chan struct{}, 1),
-		readings: map[uint64]*reading{}, known: map[uuid.UUID]*engine.Topic{},
+		began:    time.Now(),
+		readings: map[uint64]*reading{}, subscriptions: map[uint64]*subscription{}, known: map[uuid.UUID]*engine.Topic{},
 		output: newOutput(srv.opts.MaxConnOutputBytes, srv.output, srv.opts.MaxOutputBytes),
 	}
 	if srv.opts.Auth == nil {
@@ -132,6 +145,9 @@ func (s *session) take(f *netproto.Received) error {
 		}
 		return s.refuse(f, d.status, d.text)
 	}
+	if isOrder(f.Type) {
+		return s.takeOrder(f)
+	}
 	t := task{request: f.Request, bytes: netproto.HeaderBytes + len(f.Payload)}
 	if err := t.decode(f); err != nil {
 		s.srv.meter.count(f.Type, netproto.StatusRejected)
@@ -156,13 +172,19 @@ func (s *session) take(f *netproto.Received) error {
 		if !ok {
 			return s.refuse(f, netproto.StatusFull, "too many readers are open; repeat it later")
 		}
+	case *wire.Subscribe:
+		ok, err := s.openSubscription(f.Request, m)
+		if err != nil {
+			return fmt.Errorf("%w: %w", netproto.ErrInvalid, err)
+		}
+		if !ok {
+			return s.refuse(f, netproto.StatusFull, "too many subscriptions are open; repeat it later")
+		}
 	}
 	if s.push(t) {
 		return nil
 	}
-	if _, ok := t.message.(*wire.Read); ok {
-		s.forgetReader(s.reader(f.Request))
-	}
+	s.forget(&t)
 	return s.refuse(f, netproto.StatusFull, "too many requests, or bytes of them, wait for an answer; repeat it later")
 }
 
@@ -186,6 +208,8 @@ func (t *task) decode(f *netproto.Received) error {
 		m = new(wire.ReadCredit)
 	case wire.TypeReadEnd:
 		m = new(wire.Outcome)
+	case wire.TypeSubscribe:
+		m = new(wire.Subscribe)
 	default:
 		panic("BUG: native: a " + typeName(f.Type) + " was not refused")
 	}
@@ -195,34 +219,57 @@ func (t *task) decode(f *netproto.Received) error {
 
 // push appends a request to the inbox if the limits allow it.
 func (s *session) push(t task) bool {
+	if !s.reserve(t.bytes) {
+		return false
+	}
+	t.buf.Retain()
+	s.mu.Lock()
+	s.inbox = append(s.inbox, t)
+	s.mu.Unlock()
+	return true
+}
+
+// reserve takes a request's part of the limits, if they allow it.
+func (s *session) reserve(bytes int) bool {
 	o := &s.srv.opts
-	if s.srv.inFlight.Add(int64(t.bytes)) > o.MaxInFlightBytes {
-		s.srv.inFlight.Add(-int64(t.bytes))
+	if s.srv.inFlight.Add(int64(bytes)) > o.MaxInFlightBytes {
+		s.srv.inFlight.Add(-int64(bytes))
 		return false
 	}
 	s.mu.Lock()
-	fits := s.load.fits(t.bytes, limits{o.MaxConnInFlightCount, o.MaxConnInFlightBytes})
+	fits := s.load.fits(bytes, limits{o.MaxConnInFlightCount, o.MaxConnInFlightBytes})
 	if fits {
-		t.buf.Retain()
 		s.load.count++
-		s.load.bytes += t.bytes
-		s.inbox = append(s.inbox, t)
+		s.load.bytes += bytes
 	}
 	s.mu.Unlock()
 	if !fits {
-		s.srv.inFlight.Add(-int64(t.bytes))
+		s.srv.inFlight.Add(-int64(bytes))
 	}
 	return fits
 }
 
 // done gives back what a request took of the limits.
-func (s *session) done(t *task) {
-	t.buf.Release()
-	s.srv.inFlight.Add(-int64(t.bytes))
+func (s *session) done(t *task) { s.giveBack(t.bytes, t.buf) }
+
+// giveBack gives back what reserve took, and a buffer; nil: none.
+func (s *session) giveBack(bytes int, buf *netproto.RecvBuf) {
+	buf.Release()
+	s.srv.inFlight.Add(-int64(bytes))
 	s.mu.Lock()
 	s.load.count--
-	s.load.bytes -= t.bytes
+	s.load.bytes -= bytes
 	s.mu.Unlock()
+}
+
+// forget closes what a request that is not served was to open.
+func (s *session) forget(t *task) {
+	switch t.message.(type) {
+	case *wire.Read:
+		s.forgetReader(s.reader(t.request))
+	case *wire.Subscribe:
+		s.forgetSubscription(s.subscription(t.request))
+	}
 }
 
 // rouse wakes work.
@@ -275,9 +322,7 @@ func (s *session) drop() {
 
 // discard gives up a request that was not served: nobody waits for its answer any more.
 func (s *session) discard(t *task) {
-	if _, ok := t.message.(*wire.Read); ok {
-		s.forgetReader(s.reader(t.request))
-	}
+	s.forget(t)
 	s.done(t)
 }
 
@@ -296,16 +341,26 @@ func (s *session) serve(t *task) {
 		s.serveOpenProducer(t.request, m)
 	case *wire.Read:
 		s.serveRead(t.request, m)
+	case *wire.Subscribe:
+		s.serveSubscribe(t.request, m)
 	}
 }
 
 // answer sends the answer to a request. A client that does not read its answers loses its connection.
 func (s *session) answer(to netproto.Type, request uint64, status netproto.Status, payload []byte) error {
 	s.srv.meter.count(to, status)
-	err := s.conn.TrySend(&netproto.Frame{Type: answerOf(to), Request: request, Status: status, Head: payload})
-	switch {
-	case errors.Is(err, netproto.ErrTooBig):
+	err := s.post(&netproto.Frame{Type: answerOf(to), Request: request, Status: status, Head: payload})
+	if errors.Is(err, netproto.ErrTooBig) {
 		return s.fail(to, request, netproto.StatusTooBig, "the answer is longer than this client accepts; ask for less")
+	}
+	return err
+}
+
+// post sends a frame. The error is errUnread, or ErrTooBig.
+func (s *session) post(f *netproto.Frame) error {
+	switch err := s.conn.TrySend(f); {
+	case errors.Is(err, netproto.ErrTooBig):
+		return err
 	case errors.Is(err, netproto.ErrQueueFull):
 		s.conn.Abort(errUnread)
 		return errUnread
@@ -338,8 +393,11 @@ func (s *session) refuse(f *netproto.Received, status netproto.Status, text stri
 func (s *session) goAway(turn int) {
 	s.mu.Lock()
 	s.phase = leaving
-	topics := s.topics
+	topics, all := s.topics, slices.Collect(maps.Values(s.subscriptions))
 	s.mu.Unlock()
+	for _, u := range all {
+		u.stop()
+	}
 	p := s.srv.place()
 	out := wire.Outcome{Text: "this node stops; connect to another one", Address: p.refuge(topics, turn)}
 	_ = s.conn.TrySend(&netproto.Frame{Type: wire.TypeGoAway, Status: netproto.StatusClosed, Head: out.AppendTo(nil)})

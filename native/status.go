@@ -22,7 +22,7 @@ var statuses = []struct {
 	{netproto.StatusNotLeader, []error{engine.ErrNoLeader, engine.ErrMoved, engine.ErrDeleted}},
 	{netproto.StatusFull, []error{
 		engine.ErrOverloaded, engine.ErrDeadline, engine.ErrNoSpace, engine.ErrQuota, engine.ErrStateFull,
-		engine.ErrTooManyTopics, engine.ErrTooManyProducers,
+		engine.ErrTooManyTopics, engine.ErrTooManyProducers, engine.ErrTooManyChans, engine.ErrTooManyClients,
 	}},
 	{netproto.StatusOverloaded, []error{engine.ErrNoQuorum, meta.ErrTooFewNodes, meta.ErrUnavailable}},
 	{netproto.StatusClosed, []error{context.Canceled}},
@@ -31,6 +31,7 @@ var statuses = []struct {
 		engine.ErrTopicName, engine.ErrNoTopic, engine.ErrAutoCreateOff, engine.ErrTopicOptions, engine.ErrEmptyMessage,
 		engine.ErrDeferTooLong, engine.ErrHeaders, engine.ErrNoPartition, engine.ErrStart,
 		engine.ErrProducerName, engine.ErrProducerLevel, errBatch,
+		engine.ErrChannelName, engine.ErrNoChannel, engine.ErrSeek, engine.ErrFromLevel, engine.ErrOptions,
 	}},
 	{netproto.StatusUnknown, []error{engine.ErrUnknown, engine.ErrDisk, engine.ErrDiskHung, engine.ErrClosed}},
 }

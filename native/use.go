@@ -19,22 +19,31 @@ type granted struct {
 	topic  uuid.UUID
 }
 
+// topic returns the topic with that id, or nil. Only work may call it.
+func (s *session) topic(id uuid.UUID) *engine.Topic {
+	if topic := s.known[id]; topic != nil {
+		return topic
+	}
+	topic, ok := s.srv.engine.LookupTopicID(id)
+	if !ok {
+		return nil
+	}
+	if len(s.known) >= maxKnownTopics {
+		clear(s.known)
+	}
+	s.known[id] = topic
+	return topic
+}
+
 // use returns the topic that a request names, if the client may do the action with it. Otherwise it returns why not.
 func (s *session) use(t netproto.Type, id uuid.UUID, action auth.Permission) (*engine.Topic, netproto.Status, string) {
 	who, err := s.principal()
 	if err != nil {
 		return nil, netproto.StatusUnproven, "the token is no longer known"
 	}
-	topic := s.known[id]
+	topic := s.topic(id)
 	if topic == nil {
-		var ok bool
-		if topic, ok = s.srv.engine.LookupTopicID(id); !ok {
-			return nil, netproto.StatusNotLeader, "this node knows no such topic; ask for metadata"
-		}
-		if len(s.known) >= maxKnownTopics {
-			clear(s.known)
-		}
-		s.known[id] = topic
+		return nil, netproto.StatusNotLeader, "this node knows no such topic; ask for metadata"
 	}
 	if who == nil || s.granted == (granted{who, action, id}) {
 		return topic, netproto.StatusOK, ""

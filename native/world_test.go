@@ -19,6 +19,7 @@ import (
 	"penstock/native/wire"
 	"penstock/netproto"
 	"penstock/nsq/auth"
+	"penstock/segment/aio/faultaio"
 )
 
 const patience = 20 * time.Second
@@ -32,6 +33,8 @@ type world struct {
 	s       *Server
 	served  chan error
 	stopped bool
+	disk    *faultaio.Disk // of openOnDisk
+	crashed bool
 
 	mu       sync.Mutex
 	refusals []Refusal
@@ -40,7 +43,34 @@ type world struct {
 // open opens an engine and serves it. edit changes the options; nil: none.
 func open(t testing.TB, edit func(*Options)) *world {
 	t.Helper()
-	e, err := engine.Open(t.Context(), engine.Options{DataPath: t.TempDir(), Logger: quiet})
+	return serveEngine(t, engine.Options{DataPath: t.TempDir(), Logger: quiet}, edit)
+}
+
+// openOnDisk is open for an engine on a simulated disk: see world.crash.
+func openOnDisk(t testing.TB, edit func(*Options)) *world {
+	t.Helper()
+	disk := faultaio.New(faultaio.Options{Seed: 1, Log: true})
+	w := serveEngine(t, engine.Options{Disk: disk, Logger: quiet}, edit)
+	w.disk = disk
+	return w
+}
+
+// crash cuts the power, and opens what that leaves.
+func (w *world) crash() *world {
+	w.t.Helper()
+	left := w.disk.Crash(1)
+	w.stop()
+	_ = w.e.Close() // what it writes is lost
+	w.crashed = true
+	after := serveEngine(w.t, engine.Options{Disk: left, Logger: quiet}, nil)
+	after.disk = left
+	return after
+}
+
+// serveEngine opens an engine with some options and serves it.
+func serveEngine(t testing.TB, eo engine.Options, edit func(*Options)) *world {
+	t.Helper()
+	e, err := engine.Open(t.Context(), eo)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +93,7 @@ func open(t testing.TB, edit func(*Options)) *world {
 	go func() { w.served <- w.s.Serve() }()
 	t.Cleanup(func() {
 		w.stop()
-		if err := e.Close(); err != nil {
+		if err := e.Close(); err != nil && !w.crashed {
 			t.Error(err)
 		}
 	})

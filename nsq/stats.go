@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/native"
 	"penstock/nsq/internal/web"
 )
 
@@ -208,6 +209,12 @@ func channelOf(ch *engine.ChannelStats, clients bool, now time.Time) channelStat
 		switch client := cons.Label.(type) {
 		case *conn:
 			cs = client.stats("")
+		case *native.Consumer:
+			cs = clientStats{
+				ClientID: client.Client, Hostname: client.Host(), UserAgent: client.Client, Version: "native",
+				RemoteAddress: client.Address, ConnectTime: client.Since.Unix(), TLS: client.TLS, started: client.Since,
+				Authed: client.Who != "", AuthIdentity: client.Who, SampleRate: client.SampleRate,
+			}
 		case engine.RemoteLabel:
 			if err := json.Unmarshal(client.Client, &cs); err != nil {
 				cs.Hostname = client.Node // a consumer within that node's process

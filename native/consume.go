@@ -1,0 +1,523 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"penstock/engine"
+	"penstock/native/wire"
+	"penstock/netproto"
+	"penstock/nsq/auth"
+)
+
+// order is a Finish, FinishThrough, Requeue, Touch or Sync that a subscription's goroutine carries out.
+type order struct {
+	typ     netproto.Type
+	request uint64 // of a Sync
+	bytes   int    // that it takes of the limits until it is carried out, or a Sync until it is answered
+	through wire.FinishThrough
+	payload []byte // of a Finish, Requeue or Touch; it was checked, and lies in buf
+	buf     *netproto.RecvBuf
+}
+
+// wishes are what else a subscription's goroutine has to do. They need no room of the limits.
+type wishes struct {
+	messages uint32 // how many messages may be in flight from now on, if ready is set
+	ready    bool
+	stop     bool  // no more deliveries: the node stops
+	end      bool  // the client has ended the subscription, behind its orders so far
+	closed   error // the engine has ended the consumer; nil: it has not
+}
+
+// subscription is one subscription of a client. The connection's reader makes it and passes orders to it; its own
+// goroutine, run, carries them out, and pumps. Its sink is packer. mu is a leaf. After a crash nothing of it is left,
+// and its messages in flight are delivered again.
+type subscription struct {
+	s       *session
+	request uint64
+	ask     *wire.Subscribe
+	ctx     context.Context // ends with the connection, and when run has ended
+	cancel  context.CancelFunc
+	wake    chan struct{} // holds a token if run may have something to do
+
+	mu     sync.Mutex
+	orders []order
+	wishes wishes
+
+	// Only run uses these.
+	topic    *engine.Topic
+	consumer *engine.Consumer
+	packer   *packer
+	spare    []order // empty; exchanged for orders
+	refusals []wire.Refusal
+	ids      wire.IDs
+	requeues wire.Requeue
+}
+
+// rouse wakes run.
+func (u *subscription) rouse() {
+	select {
+	case u.wake <- struct{}{}:
+	default:
+	}
+}
+
+// wish makes run do something.
+func (u *subscription) wish(change func(*wishes)) {
+	u.mu.Lock()
+	change(&u.wishes)
+	u.mu.Unlock()
+	u.rouse()
+}
+
+// stop ends deliveries; what is in flight may still be finished.
+func (u *subscription) stop() { u.wish(func(w *wishes) { w.stop = true }) }
+
+// openSubscription registers the subscription that a Subscribe asks for. It returns false if there are too many, and an
+// error if the request already names one.
+func (s *session) openSubscription(request uint64, m *wire.Subscribe) (bool, error) {
+	u := &subscription{s: s, request: request, ask: m, wake: make(chan struct{}, 1)}
+	u.packer = newPacker(u)
+	u.packer.allow(m.Bytes)
+	u.wishes = wishes{messages: m.Messages, ready: true}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.subscriptions[request] != nil:
+		return false, errors.New("the request names an open subscription")
+	case len(s.subscriptions) >= s.srv.opts.MaxConnSubscriptions:
+		return false, nil
+	case s.srv.subscribed.Add(1) > int64(s.srv.opts.MaxSubscriptions):
+		s.srv.subscribed.Add(-1)
+		return false, nil
+	}
+	u.ctx, u.cancel = context.WithCancel(s.ctx)
+	s.subscriptions[request] = u
+	return true, nil
+}
+
+// subscription returns an open subscription, or nil: it may have ended while the client's frame was on its way.
+func (s *session) subscription(request uint64) *subscription {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.subscriptions[request]
+}
+
+// forgetSubscription removes a subscription, and gives back what its orders took of the limits.
+func (s *session) forgetSubscription(u *subscription) {
+	u.cancel()
+	s.mu.Lock()
+	delete(s.subscriptions, u.request)
+	s.mu.Unlock()
+	s.srv.subscribed.Add(-1)
+	u.mu.Lock()
+	orders := u.orders
+	u.orders = nil
+	u.mu.Unlock()
+	for i := range orders {
+		u.drop(&orders[i])
+	}
+}
+
+// drop gives up an order that the subscription did not live to carry out.
+func (u *subscription) drop(o *order) {
+	if o.typ == wire.TypeSync {
+		u.synced(o.request, o.bytes, errSubscriptionEnded)
+		return
+	}
+	u.s.giveBack(o.bytes, o.buf)
+}
+
+var errSubscriptionEnded = errors.New("the subscription has ended; what it finished shortly before may come again")
+
+// isOrder says whether a frame is about a subscription that exists.
+func isOrder(t netproto.Type) bool {
+	switch t {
+	case wire.TypeCredit, wire.TypeFinish, wire.TypeFinishThrough, wire.TypeRequeue, wire.TypeTouch, wire.TypeSync,
+		wire.TypeSubscribeEnd:
+		return true
+	}
+	return false
+}
+
+// takeOrder passes a frame about a subscription to it. An error ends the connection.
+func (s *session) takeOrder(f *netproto.Received) error {
+	o := order{typ: f.Type, bytes: netproto.HeaderBytes + len(f.Payload)}
+	name := f.Request
+	var credit wire.Credit
+	var err error
+	switch f.Type {
+	case wire.TypeCredit:
+		err = credit.Decode(f.Payload)
+	case wire.TypeFinishThrough:
+		err = o.through.Decode(f.Payload)
+	case wire.TypeFinish, wire.TypeTouch:
+		o.payload, o.buf = f.Payload, f.Buf
+		err = s.checked.ids.Decode(f.Payload)
+	case wire.TypeRequeue:
+		o.payload, o.buf = f.Payload, f.Buf
+		err = s.checked.requeues.Decode(f.Payload)
+	case wire.TypeSync:
+		var m wire.Sync
+		err = m.Decode(f.Payload)
+		o.request, name = f.Request, m.Subscription
+	case wire.TypeSubscribeEnd:
+		err = new(wire.Outcome).Decode(f.Payload)
+	}
+	if err != nil {
+		s.srv.meter.count(f.Type, netproto.StatusRejected)
+		return fmt.Errorf("%w: %s: %w", netproto.ErrInvalid, typeName(f.Type), err)
+	}
+	switch u := s.subscription(name); {
+	case u == nil && o.typ == wire.TypeSync:
+		return s.fail(wire.TypeSync, o.request, netproto.StatusUnknown, errSubscriptionEnded.Error())
+	case u == nil:
+	case o.typ == wire.TypeCredit:
+		u.packer.allow(credit.Bytes)
+		u.wish(func(w *wishes) { w.messages, w.ready = credit.Messages, true })
+	case o.typ == wire.TypeSubscribeEnd:
+		u.wish(func(w *wishes) { w.end = true })
+	case !s.reserve(o.bytes):
+		return s.refuseOrder(u, &o)
+	case !u.give(o):
+		u.drop(&o)
+	}
+	return nil
+}
+
+// give adds an order for which room was reserved. It returns false if the subscription has ended.
+func (u *subscription) give(o order) bool {
+	u.mu.Lock()
+	if u.ctx.Err() != nil {
+		u.mu.Unlock()
+		o.buf.Retain() // drop releases it
+		return false
+	}
+	o.buf.Retain()
+	u.orders = append(u.orders, o)
+	u.mu.Unlock()
+	u.rouse()
+	return true
+}
+
+// refuseOrder answers an order that there is no room for.
+func (s *session) refuseOrder(u *subscription, o *order) error {
+	var r wire.Refused
+	add := func(id uint64) {
+		r.Messages = append(r.Messages, wire.Refusal{ID: id, Kind: uint16(o.typ), Status: netproto.StatusFull})
+	}
+	switch o.typ {
+	case wire.TypeSync:
+		return s.fail(o.typ, o.request, netproto.StatusFull,
+			"too many requests, or bytes of them, wait for an answer; repeat it later")
+	case wire.TypeFinishThrough:
+		add(o.through.ID)
+	case wire.TypeFinish, wire.TypeTouch:
+		for _, id := range s.checked.ids.IDs {
+			add(id)
+		}
+	case wire.TypeRequeue:
+		for _, m := range s.checked.requeues.Messages {
+			add(m.ID)
+		}
+	}
+	s.srv.meter.count(o.typ, netproto.StatusFull)
+	return s.post(&netproto.Frame{Type: wire.TypeRefused, Request: u.request, Head: r.AppendTo(nil)})
+}
+
+// serveSubscribe starts the subscription that openSubscription has registered. It may create the channel, and wait for
+// that.
+func (s *session) serveSubscribe(request uint64, m *wire.Subscribe) {
+	u := s.subscription(request)
+	topic, status, why := s.useChannel(m.Topic, m.Channel)
+	if topic == nil {
+		s.forgetSubscription(u)
+		_ = s.fail(wire.TypeSubscribe, request, status, why)
+		return
+	}
+	u.topic = topic
+	if err := u.attach(); err != nil {
+		s.forgetSubscription(u)
+		status, out := u.outcome(err)
+		_ = s.outcome(wire.TypeSubscribe, request, status, out)
+		return
+	}
+	untouched, most := u.consumer.Timeouts()
+	out := wire.Subscribed{TimeoutMs: uint32(untouched.Milliseconds()), MaxTimeoutMs: uint32(most.Milliseconds())}
+	_ = s.answer(wire.TypeSubscribe, request, netproto.StatusOK, out.AppendTo(nil))
+	s.srv.workers.Go(u.run)
+}
+
+// attach finds or creates the channel, and subscribes.
+func (u *subscription) attach() error {
+	m := u.ask
+	if m.Partition != wire.NoPartition && int64(m.Partition) >= int64(u.topic.Partitions()) {
+		return engine.ErrNoPartition
+	}
+	c, err := u.channel()
+	if err != nil {
+		return err
+	}
+	o := engine.ConsumerOptions{
+		MsgTimeout: time.Duration(m.TimeoutMs) * time.Millisecond, SampleRate: int(m.SampleRate), Tag: m.Tag,
+		Label: u.label(),
+	}
+	if m.Partition != wire.NoPartition {
+		o.Partition = &m.Partition
+	}
+	u.consumer, err = c.AttachLeader(o, u.packer)
+	return err
+}
+
+func (u *subscription) channel() (*engine.Channel, error) {
+	m := u.ask
+	if _, ok := u.topic.LookupChannel(m.Channel); !ok && !m.Create {
+		return nil, engine.ErrNoChannel
+	}
+	switch m.From {
+	case wire.FromID:
+		return u.topic.ChannelFrom(u.ctx, m.Channel, engine.SeekTo{Kind: engine.SeekID, ID: engine.ID(m.Value)})
+	case wire.FromTime:
+		return u.topic.ChannelFrom(u.ctx, m.Channel, engine.SeekTo{Kind: engine.SeekTime, Time: time.Unix(0, m.Value)})
+	case wire.FromOldest:
+		return u.topic.ChannelFrom(u.ctx, m.Channel, engine.SeekTo{Kind: engine.SeekBeginning})
+	case wire.FromNewest:
+		return u.topic.ChannelFrom(u.ctx, m.Channel, engine.SeekTo{Kind: engine.SeekEnd})
+	}
+	return u.topic.Channel(u.ctx, m.Channel)
+}
+
+// useChannel returns the topic that a Subscribe names, if the client may subscribe to the channel. Otherwise it returns
+// why not.
+func (s *session) useChannel(id [16]byte, channel string) (*engine.Topic, netproto.Status, string) {
+	who, err := s.principal()
+	if err != nil {
+		return nil, netproto.StatusUnproven, "the token is no longer known"
+	}
+	topic := s.topic(id)
+	if topic == nil {
+		return nil, netproto.StatusNotLeader, "this node knows no such topic; ask for metadata"
+	}
+	if !maySubscribe(who, topic.Name(), channel) {
+		s.refused(typeName(wire.TypeSubscribe), "topic="+topic.Name()+" channel="+channel, "UNAUTHORIZED")
+		return nil, netproto.StatusUnproven, "the token does not allow to consume this channel of the topic " + topic.Name()
+	}
+	return topic, netproto.StatusOK, ""
+}
+
+func maySubscribe(who *auth.Principal, topic, channel string) bool {
+	return who == nil || who.Allows(auth.Subscribe, topic, channel)
+}
+
+// run carries out the client's orders until the subscription ends.
+func (u *subscription) run() {
+	u.rouse()
+	err := u.serve()
+	u.consumer.Close()
+	u.s.forgetSubscription(u)
+	u.packer.end(err)
+}
+
+// errEndedByClient says that the client has ended the subscription.
+var errEndedByClient = errors.New("native: the client has ended the subscription")
+
+// lookEvery is how often a subscription looks whether its client may still have messages, if nothing else happens.
+const lookEvery = time.Second
+
+// serve returns why the subscription ends.
+func (u *subscription) serve() error {
+	var look <-chan time.Time
+	if u.s.srv.opts.Auth != nil {
+		ticker := time.NewTicker(lookEvery)
+		defer ticker.Stop()
+		look = ticker.C
+	}
+	for {
+		select {
+		case <-look:
+			if err := u.packer.resolve(); err != nil {
+				return err
+			}
+			continue
+		case <-u.wake:
+		case <-u.ctx.Done():
+			return context.Canceled
+		}
+		if err := u.turn(); err != nil {
+			return err
+		}
+		if err := u.packer.goOn(); err != nil {
+			return err
+		}
+	}
+}
+
+// turn does all that there is to do. An error ends the subscription.
+func (u *subscription) turn() error {
+	u.mu.Lock()
+	orders, w := u.orders, u.wishes
+	u.orders = u.spare
+	u.wishes.ready, u.wishes.stop = false, false
+	u.mu.Unlock()
+	for i := range orders {
+		if u.ctx.Err() != nil {
+			u.drop(&orders[i])
+			continue
+		}
+		u.carryOut(&orders[i])
+	}
+	clear(orders)
+	u.spare = orders[:0]
+	u.sayRefused()
+	switch {
+	case w.closed != nil:
+		return w.closed
+	case w.end:
+		return errEndedByClient
+	}
+	if w.ready {
+		n := min(int64(w.messages), int64(u.s.srv.opts.MaxMessagesInFlight))
+		_ = u.consumer.Ready(int(n)) // an error: the channel is closed, and the sink hears of it
+	}
+	if w.stop {
+		u.consumer.StopDelivery()
+	}
+	return nil
+}
+
+// carryOut does what one order says.
+func (u *subscription) carryOut(o *order) {
+	switch o.typ {
+	case wire.TypeFinish:
+		u.each(o, func(id engine.ID) error { return u.consumer.Finish(id) })
+	case wire.TypeTouch:
+		u.each(o, func(id engine.ID) error { return u.consumer.Touch(id) })
+	case wire.TypeFinishThrough:
+		u.judge(o.typ, o.through.ID, u.consumer.FinishThrough(o.through.Number))
+	case wire.TypeRequeue:
+		_ = u.requeues.Decode(o.payload) // it was checked
+		for _, m := range u.requeues.Messages {
+			u.judge(o.typ, m.ID, u.consumer.Requeue(engine.ID(m.ID), time.Duration(m.DelayMs)*time.Millisecond))
+		}
+	case wire.TypeSync:
+		request, bytes := o.request, o.bytes
+		u.sayRefused() // of what came before it
+		u.consumer.Sync(func(err error) { u.synced(request, bytes, err) })
+		return
+	}
+	u.s.srv.meter.count(o.typ, netproto.StatusOK)
+	u.s.giveBack(o.bytes, o.buf)
+}
+
+// each does something with each message of a Finish or Touch.
+func (u *subscription) each(o *order, do func(engine.ID) error) {
+	_ = u.ids.Decode(o.payload) // it was checked
+	for _, id := range u.ids.IDs {
+		u.judge(o.typ, id, do(engine.ID(id)))
+	}
+}
+
+// judge notes what the engine has refused.
+func (u *subscription) judge(typ netproto.Type, id uint64, err error) {
+	if err == nil {
+		return
+	}
+	status := netproto.StatusFull
+	if errors.Is(err, engine.ErrNotInFlight) || errors.Is(err, engine.ErrNotOwner) {
+		status = netproto.StatusRejected
+	}
+	u.s.srv.meter.count(typ, status)
+	u.refusals = append(u.refusals, wire.Refusal{ID: id, Kind: uint16(typ), Status: status})
+	if len(u.refusals) == wire.MaxIDCount {
+		u.sayRefused()
+	}
+}
+
+// sayRefused tells the client what was refused.
+func (u *subscription) sayRefused() {
+	if len(u.refusals) == 0 {
+		return
+	}
+	m := wire.Refused{Messages: u.refusals}
+	_ = u.s.post(&netproto.Frame{Type: wire.TypeRefused, Request: u.request, Head: m.AppendTo(nil)})
+	u.refusals = u.refusals[:0]
+}
+
+// synced answers a Sync. Any goroutine may call it.
+func (u *subscription) synced(request uint64, bytes int, err error) {
+	if err != nil {
+		_ = u.s.fail(wire.TypeSync, request, netproto.StatusUnknown, err.Error())
+	} else {
+		_ = u.s.answer(wire.TypeSync, request, netproto.StatusOK, new(wire.Outcome).AppendTo(nil))
+	}
+	u.s.giveBack(bytes, nil)
+}
+
+// outcome is what the client is told of an error. It is told who leads, if it wants a single partition.
+func (u *subscription) outcome(err error) (netproto.Status, *wire.Outcome) {
+	status, out := statusOf(err), new(wire.Outcome)
+	out.Text = err.Error()
+	out.Text = out.Text[:min(len(out.Text), wire.MaxTextBytes)]
+	if status == netproto.StatusNotLeader && u.ask.Partition != wire.NoPartition {
+		p := u.s.srv.place()
+		out.Address = p.address(u.topic.ID(), u.ask.Partition)
+	}
+	return status, out
+}
+
+// sayEnd tells the client that its subscription has ended, and why.
+func (u *subscription) sayEnd(err error) {
+	f, out := netproto.Frame{Type: wire.TypeSubscribeEnd, Request: u.request}, new(wire.Outcome)
+	if !errors.Is(err, errEndedByClient) {
+		f.Status, out = u.outcome(err)
+	}
+	u.s.srv.meter.count(wire.TypeSubscribeEnd, f.Status)
+	f.Head = out.AppendTo(nil)
+	_ = u.s.post(&f)
+}
+
+// Consumer describes a native client in the statistics of a channel (engine.ConsumerStats.Label).
+type Consumer struct {
+	Client  string // name and version of its program, as it says
+	Address string // from which it is connected
+	TLS     bool
+	Who     string // the name that it has proved; "": none
+	Since   time.Time
+
+	SampleRate int // percent of the messages that it wants; 0: all
+}
+
+// String describes the client in one line.
+func (c *Consumer) String() string {
+	if c.Client == "" {
+		return c.Address
+	}
+	return c.Client + " " + c.Address
+}
+
+// Host is the client's address without the port.
+func (c *Consumer) Host() string {
+	if host, _, err := net.SplitHostPort(c.Address); err == nil {
+		return host
+	}
+	return c.Address
+}
+
+// label describes the client.
+func (u *subscription) label() *Consumer {
+	s := u.s
+	c := &Consumer{
+		Address: s.remote, TLS: s.tls != nil, Who: certified(s.tls), Since: s.began, SampleRate: int(u.ask.SampleRate),
+	}
+	if name := s.client.Load(); name != nil {
+		c.Client = *name
+	}
+	if l := s.login.Load(); l != nil {
+		c.Who = l.who.Name()
+	}
+	return c
+}

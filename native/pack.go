@@ -1,0 +1,294 @@
+package native
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"penstock/engine"
+	"penstock/native/wire"
+	"penstock/netproto"
+)
+
+// packer is the Sink of a subscription: it packs deliveries into frames, and sends those when the engine flushes.
+//
+//	Deliver (the channel's lock is held) ─► open ─► sealed ─► Flush ─► netproto
+//
+// Deliveries spend the client's credit, and room for output (output.go), which is taken for each frame when it is begun
+// and given back when it is written. When either is used up, Deliver says that the sink is full, and the subscription's
+// goroutine calls goOn when there is some again. A message that finds no room for its frame, because other connections
+// have just taken it, is packed all the same; then the sink is full.
+type packer struct {
+	u     *subscription
+	most  int // bytes of a frame's payload that the client accepts
+	chunk int // bytes at which a frame is sent: DeliverBytes, or a whole limit of output
+
+	sending sync.Mutex // held while frames are sent, so that they leave in order; before mu
+
+	mu       sync.Mutex // a leaf; guards the rest
+	credit   credit
+	open     *pack // nil: none is begun
+	sealed   []*pack
+	out      []*pack // what Flush sends; exchanged for sealed. sending guards it
+	blocked  bool    // Deliver has said that the sink is full
+	crowded  bool    // for lack of room for output
+	awaiting bool    // a goroutine waits for that room
+	doubtful bool    // it is not certain that the client may still have messages; goOn finds out
+	ended    bool
+	broken   error // the subscription has to end, because its client cannot take a message
+}
+
+// pack is a Deliver that is being packed, or is on its way to the client: the netproto.Releaser of its bytes.
+type pack struct {
+	output *output
+	room   int // taken of output
+	buf    []byte
+	first  uint64
+	count  int
+}
+
+// maxSpareBytes bounds the buffers that are kept for later packs.
+const maxSpareBytes = wire.DeliverBytes + 64<<10
+
+var packs = sync.Pool{New: func() any { return new(pack) }}
+
+// Release implements netproto.Releaser.
+func (p *pack) Release() {
+	if p.room > 0 {
+		p.output.give(p.room)
+	}
+	if cap(p.buf) > maxSpareBytes {
+		p.buf = nil
+	}
+	*p = pack{buf: p.buf[:0]}
+	packs.Put(p)
+}
+
+func newPacker(u *subscription) *packer {
+	o := &u.s.output
+	return &packer{
+		u: u, most: int(u.s.conn.Peer().MaxFrameBytes) - netproto.HeaderBytes,
+		chunk: int(min(wire.DeliverBytes, o.most, o.allMax)),
+	}
+}
+
+// begin begins a pack whose room for output was taken, or which has none.
+func (k *packer) begin(room int) {
+	p := packs.Get().(*pack)
+	p.output, p.room = &k.u.s.output, room
+	k.open = p
+}
+
+// Deliver implements engine.Sink.
+func (k *packer) Deliver(d *engine.Delivery) bool {
+	w := wire.Delivery{
+		ID: uint64(d.ID), Timestamp: d.Timestamp, Attempts: d.Attempts, Headers: d.Headers, Body: d.Body,
+	}
+	size := wire.DeliverySize(&w)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ended {
+		return false
+	}
+	if p := k.open; p != nil && p.count > 0 && (d.Number != p.first+uint64(p.count) || len(p.buf)+size > k.most) {
+		k.seal()
+	}
+	if k.open == nil {
+		if k.u.s.output.try(k.chunk) {
+			k.begin(k.chunk)
+		} else {
+			k.begin(0)
+			k.crowded = true
+		}
+	}
+	p := k.open
+	if p.count == 0 {
+		p.first = d.Number
+		p.buf = wire.BeginDeliver(p.buf[:0], d.Number)
+	}
+	p.buf = wire.AppendDelivery(p.buf, &w)
+	p.count++
+	if k.credit.spend(size); len(p.buf) >= k.chunk || p.count == wire.MaxDeliveryCount {
+		k.seal()
+	}
+	k.blocked = k.crowded || k.credit.left <= 0
+	return !k.blocked
+}
+
+// seal completes the open pack. mu is held.
+func (k *packer) seal() {
+	p := k.open
+	k.open = nil
+	wire.EndDeliver(p.buf, p.count)
+	if spare := p.room - len(p.buf); spare > 0 {
+		p.output.give(spare)
+		p.room -= spare
+	}
+	k.sealed = append(k.sealed, p)
+}
+
+// Flush implements engine.Sink.
+func (k *packer) Flush() {
+	k.sending.Lock()
+	defer k.sending.Unlock()
+	certain := k.u.s.isCurrent()
+	k.mu.Lock()
+	if !certain && !k.ended {
+		k.doubtful = true
+		k.mu.Unlock()
+		k.u.rouse()
+		return
+	}
+	k.flush()
+}
+
+// flush sends what is packed. sending is held, and mu, which flush releases.
+func (k *packer) flush() {
+	if k.open != nil && k.open.count > 0 {
+		k.seal()
+	}
+	k.out, k.sealed = k.sealed, k.out[:0]
+	crowded := k.blocked && k.crowded
+	k.mu.Unlock()
+	for _, p := range k.out {
+		k.send(p)
+	}
+	clear(k.out)
+	if crowded {
+		k.u.rouse()
+	}
+}
+
+// send sends a pack, or drops it if the connection has ended.
+func (k *packer) send(p *pack) {
+	err := k.u.s.conn.TrySend(&netproto.Frame{
+		Type: wire.TypeDeliver, Request: k.u.request, Body: [][]byte{p.buf}, Owner: p,
+	})
+	if err == nil {
+		return
+	}
+	p.Release()
+	switch {
+	case errors.Is(err, netproto.ErrQueueFull):
+		k.u.s.conn.Abort(errUnread)
+	case errors.Is(err, netproto.ErrTooBig):
+		k.mu.Lock()
+		k.broken = engine.ErrMessageTooBig
+		k.mu.Unlock()
+		k.u.rouse()
+	}
+}
+
+// Closed implements engine.Sink.
+func (k *packer) Closed(err error) {
+	k.u.wish(func(w *wishes) { w.closed = err })
+}
+
+// allow adds to the client's credit.
+func (k *packer) allow(n uint32) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.credit.give(n)
+}
+
+// goOn lets the engine deliver, as far as there are credit and room for output. Only the subscription's goroutine calls
+// it. An error ends the subscription.
+func (k *packer) goOn() error {
+	if err := k.resolve(); err != nil {
+		return err
+	}
+	unblock := false
+	k.mu.Lock()
+	switch err := k.broken; {
+	case err != nil:
+		k.mu.Unlock()
+		return err
+	case k.blocked && k.credit.left > 0:
+		// The room for the next frame is taken first: so each turn makes at most one message pass without room.
+		if k.open == nil && !k.u.s.output.try(k.chunk) {
+			k.await()
+			break
+		}
+		if k.open == nil {
+			k.begin(k.chunk)
+		}
+		k.blocked, k.crowded, unblock = false, false, true
+	}
+	k.mu.Unlock()
+	if unblock {
+		k.u.consumer.Unblock()
+	} else {
+		k.u.consumer.Pump()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.open != nil && k.open.count == 0 { // nothing came
+		k.open.Release()
+		k.open = nil
+	}
+	return nil
+}
+
+// await wakes the subscription when there is room for output. mu is held.
+func (k *packer) await() {
+	if k.awaiting {
+		return
+	}
+	k.awaiting = true
+	k.u.s.srv.workers.Go(func() {
+		err := k.u.s.output.await(k.u.ctx, k.chunk)
+		k.mu.Lock()
+		k.awaiting = false
+		k.mu.Unlock()
+		if err == nil {
+			k.u.rouse()
+		}
+	})
+}
+
+// resolve finds out whether the client may still have messages, if that is doubtful, and sends those that wait.
+func (k *packer) resolve() error {
+	k.mu.Lock()
+	doubtful := k.doubtful
+	k.mu.Unlock()
+	u := k.u
+	if !doubtful && u.s.isCurrent() {
+		return nil
+	}
+	who, err := u.s.principal()
+	if err != nil || !maySubscribe(who, u.topic.Name(), u.ask.Channel) {
+		return errRevoked
+	}
+	k.sending.Lock()
+	defer k.sending.Unlock()
+	k.mu.Lock()
+	k.doubtful = false
+	k.flush()
+	return nil
+}
+
+// end drops what is packed, and tells the client why the subscription has ended. No Deliver follows.
+func (k *packer) end(why error) {
+	k.sending.Lock()
+	defer k.sending.Unlock()
+	k.mu.Lock()
+	k.ended = true
+	drop := k.sealed
+	if k.sealed = nil; k.open != nil {
+		drop, k.open = append(drop, k.open), nil
+	}
+	k.mu.Unlock()
+	for _, p := range drop {
+		p.Release()
+	}
+	k.u.sayEnd(why)
+}
+
+// isCurrent says whether it is certain what the client may do, without asking anybody.
+func (s *session) isCurrent() bool {
+	if s.srv.opts.Auth == nil {
+		return true
+	}
+	l := s.login.Load()
+	return l != nil && s.srv.opts.Auth.Current(l.who, time.Now())
+}
