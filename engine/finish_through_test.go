@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/cluster"
 	"penstock/engine"
 )
 
@@ -139,4 +140,76 @@ func TestSyncOutlastsTheLeader(t *testing.T) {
 			t.Error(fmt.Sprint(id, " came again"))
 		}
 	}
+}
+
+// A consumer of a client that knows the leaders: a node that does not lead refuses it, and when the leadership goes, it
+// is told, its messages go to the next leader, and FinishThrough and Sync change nothing any more.
+func TestAttachLeader(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3, func(o *engine.Options) {
+		o.Cluster.Replicas, o.Cluster.PreferredLeader = 3, cluster.PreferredLeader
+	})
+	tc.create("t", 1)
+	c := tc.channel("t", "c")
+	first := tc.leader("t", 0)
+	second := tc.others(first)[0]
+	at := func(m *testNode) *engine.Channel {
+		t.Helper()
+		topic, err := m.e.Topic(t.Context(), "t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return channelOf(t, topic, "c")
+	}
+	partition := uint32(0)
+	attach := func(c *engine.Channel) (*testClient, error) {
+		s := &testClient{t: t, came: make(chan struct{}, 1)}
+		k, err := c.AttachLeader(engine.ConsumerOptions{Partition: &partition}, s)
+		if s.Consumer = k; err == nil {
+			if err = k.Ready(10); err == nil {
+				k.Pump()
+			}
+		}
+		return s, err
+	}
+	if _, err := attach(at(second)); !errors.Is(err, engine.ErrNoLeader) {
+		t.Fatalf("at a node that does not lead: %v", err)
+	}
+	s, err := attach(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish(t, c.Topic(), "one", "two")
+	one, two := s.next(), s.next()
+	if err := s.FinishThrough(one.number); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.sync(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.store.TransferLeader(t.Context(), first.row("t", 0).ID, second.e.Node().ID); err != nil {
+		t.Fatal(err)
+	}
+	tc.eventually("the consumer is told", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return errors.Is(s.ended, engine.ErrMoved)
+	})
+	if err := s.FinishThrough(two.number); !errors.Is(err, engine.ErrNotInFlight) {
+		t.Errorf("after the leadership: %v", err)
+	}
+	if err := s.sync(); !errors.Is(err, engine.ErrMoved) {
+		t.Errorf("a Sync after the leadership: %v", err)
+	}
+	tc.eventually("the new leader serves", func() bool {
+		s, err = attach(at(second))
+		if err != nil && !errors.Is(err, engine.ErrNoLeader) && !errors.Is(err, engine.ErrMoved) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	if again := s.next(); again.id != two.id {
+		t.Errorf("%v comes again, want %v", again.id, two.id)
+	}
+	s.expectNothing("the other one was finished")
 }

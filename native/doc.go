@@ -46,10 +46,11 @@
 //	Frames ─► orders, wishes ─► run ─► engine.Consumer
 //	netproto ◄─ Flush ◄─ packer ◄─ Deliver, on the goroutine that pumps the channel
 //
-// The packer (pack.go) copies messages into frames under the channel's lock, without an allocation per message. It stops
-// the engine when the client's credit or the room for output is used up. A client that does not read holds no more than
-// its messages in flight, until they time out. Frames leave only while the client's token allows the subscription.
-// Orders take room of the limits of requests until they are carried out; an order that finds none is refused by name.
+// The packer (pack.go) copies messages into frames under the channel's lock, without an allocation per message. It
+// stops the engine when the client's credit or the room for output is used up. A client that does not read holds no
+// more than its messages in flight, until they time out. Frames leave only while the client's token allows the
+// subscription. Orders take room of the limits of requests until they are carried out; an order that finds none is
+// refused by name.
 //
 // After a crash nothing of this is left: clients connect again, and ask again.
 package native

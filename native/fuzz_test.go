@@ -27,6 +27,17 @@ func FuzzFrames(f *testing.F) {
 	add(wire.TypeRead, 0, (&wire.Read{Topic: topic.ID(), From: wire.FromOldest, Credit: 1 << 20}).AppendTo(nil))
 	add(wire.TypeReadCredit, 0, (&wire.ReadCredit{Bytes: 1 << 31}).AppendTo(nil))
 	add(wire.TypeReadEnd, 0, new(wire.Outcome).AppendTo(nil))
+	subscribe := wire.Subscribe{
+		Topic: topic.ID(), Channel: "c", From: wire.FromDefault, Partition: wire.NoPartition, Messages: 9, Bytes: 1 << 20,
+	}
+	add(wire.TypeSubscribe, 0, subscribe.AppendTo(nil))
+	add(wire.TypeCredit, 0, (&wire.Credit{Messages: 5, Bytes: 1 << 31}).AppendTo(nil))
+	add(wire.TypeFinish, 0, (&wire.IDs{IDs: []uint64{0, 1}}).AppendTo(nil))
+	add(wire.TypeTouch, 0, (&wire.IDs{IDs: []uint64{0, 1 << 60}}).AppendTo(nil))
+	add(wire.TypeFinishThrough, 0, (&wire.FinishThrough{Number: 2}).AppendTo(nil))
+	add(wire.TypeRequeue, 0, (&wire.Requeue{Messages: []wire.Delayed{{ID: 1, DelayMs: 5}}}).AppendTo(nil))
+	add(wire.TypeSync, 0, (&wire.Sync{Subscription: 9}).AppendTo(nil))
+	add(wire.TypeSubscribeEnd, 0, new(wire.Outcome).AppendTo(nil))
 	good := w.dial()
 	f.Fuzz(func(t *testing.T, data []byte) {
 		nc, err := net.Dial("tcp", w.s.Addr().String())
@@ -58,7 +69,8 @@ func FuzzFrames(f *testing.F) {
 		good.ask(false, "orders")
 		eventually(t, "the end of the connection", func() bool {
 			m := w.s.Meter()
-			return m.Connections == 1 && m.InFlight == 0 && w.s.readers.Load() == 0 && w.s.pinned.Load() == 0
+			return m.Connections == 1 && m.InFlight == 0 && w.s.readers.Load() == 0 && w.s.pinned.Load() == 0 &&
+				m.Subscriptions == 0
 		})
 	})
 }

@@ -97,6 +97,49 @@ func TestNativeClientsOfANode(t *testing.T) {
 	}
 }
 
+// /stats and the lists of a channel show a native consumer as they show one of NSQ.
+func TestNativeConsumerInStats(t *testing.T) {
+	n := startNode(t, engine.Options{}, Options{NativeAddress: "127.0.0.1:0"})
+	topic, err := n.e.Topic(t.Context(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topic.Channel(t.Context(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topic.Publish(t.Context(), []byte("one")); err != nil {
+		t.Fatal(err)
+	}
+	c, frames, err := n.dialNative(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	auth := (&nativewire.Auth{Client: "reporter 2.1"}).AppendTo(nil)
+	if err := c.TrySend(&netproto.Frame{Type: nativewire.TypeAuth, Request: 1, Head: auth}); err != nil {
+		t.Fatal(err)
+	}
+	<-frames
+	m := nativewire.Subscribe{
+		Topic: topic.ID(), Channel: "c", From: nativewire.FromDefault, Partition: nativewire.NoPartition,
+		Messages: 7, Bytes: 1 << 20,
+	}
+	err = c.TrySend(&netproto.Frame{Type: nativewire.TypeSubscribe, Request: 2, Head: m.AppendTo(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for (<-frames).Type != nativewire.TypeDeliver {
+	}
+	_, page := n.do(t, "GET", "/stats?format=json&topic=orders&channel=c", "")
+	for _, want := range []string{
+		`"client_id":"reporter 2.1"`, `"hostname":"127.0.0.1"`, `"version":"native"`, `"ready_count":7`,
+		`"in_flight_count":1`, `"user_agent":"reporter 2.1"`, `"client_count":1`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("/stats has no %s:\n%s", want, page)
+		}
+	}
+}
+
 // A node whose other ports are placed elsewhere does not open one more by itself.
 func TestNativeAddressDefault(t *testing.T) {
 	for _, x := range []struct{ nsq, native, want string }{
