@@ -360,12 +360,14 @@ func (c *Channel) plain(cur *cursor, at segment.Offset, h *segment.Header, body 
 // headers. mu is held.
 func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 	k := c.consumers[c.res.Client]
-	k.delivery = base.Delivery{
-		ID: c.res.ID, Timestamp: h.Created + r.TimeDelta*1000, Attempts: c.res.Attempts, Body: r.Body, Headers: r.Headers,
-		Number: c.res.Number,
-	}
-	if c.res.Serial != 0 {
-		k.delivery.Serial, k.delivery.Epoch = c.res.Serial, c.cursorOf(c.res.ID).epoch
+	d := &k.delivery // it is large, so only what differs from the previous one is written; Until is never set here
+	d.ID, d.Timestamp, d.Attempts, d.Number = c.res.ID, h.Created+r.TimeDelta*1000, c.res.Attempts, c.res.Number
+	d.Body, d.Headers = r.Body, r.Headers
+	if c.res.Serial != 0 || d.Serial != 0 {
+		d.Serial, d.Epoch = c.res.Serial, 0
+		if d.Serial != 0 {
+			d.Epoch = c.cursorOf(c.res.ID).epoch
+		}
 	}
 	if !k.touched {
 		k.touched = true

@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -127,10 +128,18 @@ func DeliverySize(d *Delivery) int {
 // dst has room for DeliverySize more bytes. EndDeliver says how many were appended.
 func AppendDelivery(dst []byte, d *Delivery) []byte {
 	le := binary.LittleEndian
-	dst = le.AppendUint64(dst, d.ID)
-	dst = le.AppendUint64(dst, uint64(d.Timestamp))
-	dst = le.AppendUint16(dst, d.Attempts)
-	dst = le.AppendUint32(dst, uint32(len(d.Headers)))
+	at := len(dst)
+	dst = slices.Grow(dst, deliveryHeadBytes+len(d.Body))
+	head := dst[at : at+deliveryHeadBytes] // at once: this runs for every message
+	le.PutUint64(head, d.ID)
+	le.PutUint64(head[8:], uint64(d.Timestamp))
+	le.PutUint16(head[16:], d.Attempts)
+	le.PutUint32(head[18:], uint32(len(d.Headers)))
+	if len(d.Headers) == 0 {
+		le.PutUint32(head[22:], uint32(len(d.Body)))
+		return append(dst[:at+deliveryHeadBytes], d.Body...)
+	}
+	dst = dst[:at+deliveryHeadBytes-4]
 	for i := range d.Headers {
 		kv := &d.Headers[i]
 		dst = append(le.AppendUint32(dst, uint32(len(kv.Key))), kv.Key...)
