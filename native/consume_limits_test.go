@@ -351,10 +351,11 @@ func TestConsumerIsShown(t *testing.T) {
 	c := w.dial()
 	c.login("")
 	c.subscribe(topic, "c", func(m *wire.Subscribe) { m.SampleRate = 50 })
-	cons := channelStats(t, w, "c").Consumers
-	if len(cons) != 1 || cons[0].ReadyCount != 1000 {
-		t.Fatalf("%+v", cons)
-	}
+	var cons []engine.ConsumerStats
+	eventually(t, "the consumer is ready", func() bool {
+		cons = channelStats(t, w, "c").Consumers
+		return len(cons) == 1 && cons[0].ReadyCount == 1000
+	})
 	l, ok := cons[0].Label.(*Consumer)
 	if !ok || l.Client != "test" || l.SampleRate != 50 || l.TLS || l.Who != "" || l.Host() != "127.0.0.1" ||
 		l.String() != "test "+l.Address || time.Since(l.Since) > patience {
