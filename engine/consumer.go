@@ -113,8 +113,10 @@ func (k *Consumer) Finish(id ID) error { return k.served.Finish(id) }
 
 // FinishThrough confirms the delivery with this Delivery.Number and all deliveries to this consumer before it that are
 // in flight, of all partitions; it costs less than a Finish of each. It never confirms a later delivery, not even one
-// of the same message. It returns the errors of Finish about the delivery with that number; those before it are
-// confirmed all the same. A remote consumer, whose deliveries have no numbers, returns ErrNotServed.
+// of the same message. It returns ErrNotInFlight if the delivery with that number is not in flight any more; those
+// before it are confirmed all the same. After any other error nothing is confirmed: ErrDeleted, ErrClosed, or ErrMoved,
+// because the consumer has ended or another node may lead. A remote consumer, whose deliveries have no numbers, returns
+// ErrNotServed.
 func (k *Consumer) FinishThrough(number uint64) error {
 	if l, ok := k.served.(*channel.Consumer); ok {
 		return l.FinishThrough(number)

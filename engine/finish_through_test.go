@@ -99,7 +99,7 @@ func TestSyncOfChannelsThatEnd(t *testing.T) {
 	if err := s.sync(); !errors.Is(err, engine.ErrDeleted) {
 		t.Errorf("of a deleted channel: %v", err)
 	}
-	if err := s.FinishThrough(1); !errors.Is(err, engine.ErrNotInFlight) {
+	if err := s.FinishThrough(1); !errors.Is(err, engine.ErrDeleted) {
 		t.Errorf("a deleted channel: %v", err)
 	}
 }
@@ -195,7 +195,7 @@ func TestAttachLeader(t *testing.T) {
 		defer s.mu.Unlock()
 		return errors.Is(s.ended, engine.ErrMoved)
 	})
-	if err := s.FinishThrough(two.number); !errors.Is(err, engine.ErrNotInFlight) {
+	if err := s.FinishThrough(two.number); !errors.Is(err, engine.ErrMoved) {
 		t.Errorf("after the leadership: %v", err)
 	}
 	if err := s.sync(); !errors.Is(err, engine.ErrMoved) {

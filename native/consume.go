@@ -427,8 +427,11 @@ func (u *subscription) judge(typ netproto.Type, id uint64, err error) {
 		return
 	}
 	status := netproto.StatusFull
-	if errors.Is(err, engine.ErrNotInFlight) || errors.Is(err, engine.ErrNotOwner) {
+	switch {
+	case errors.Is(err, engine.ErrNotInFlight), errors.Is(err, engine.ErrNotOwner):
 		status = netproto.StatusRejected
+	case typ == wire.TypeFinishThrough: // not even the deliveries before it are finished
+		status = netproto.StatusNotLeader
 	}
 	u.s.srv.meter.count(typ, status)
 	u.refusals = append(u.refusals, wire.Refusal{ID: id, Kind: uint16(typ), Status: status})

@@ -38,6 +38,18 @@ func (o *output) give(n int) {
 	o.all.Release(min(int64(n), o.allMax))
 }
 
+// take takes room for n bytes, and waits for it. Those who wait get it in their order; try fails while anybody waits.
+func (o *output) take(ctx context.Context, n int) error {
+	if err := o.own.Acquire(ctx, min(int64(n), o.most)); err != nil {
+		return err
+	}
+	if err := o.all.Acquire(ctx, min(int64(n), o.allMax)); err != nil {
+		o.own.Release(min(int64(n), o.most))
+		return err
+	}
+	return nil
+}
+
 // await waits until there seems to be room for n bytes.
 func (o *output) await(ctx context.Context, n int) error {
 	if err := o.own.Acquire(ctx, min(int64(n), o.most)); err != nil {

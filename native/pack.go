@@ -33,6 +33,7 @@ type packer struct {
 	blocked  bool    // Deliver has said that the sink is full
 	crowded  bool    // for lack of room for output
 	awaiting bool    // a goroutine waits for that room
+	granted  bool    // it has taken the room
 	doubtful bool    // it is not certain that the client may still have messages; goOn finds out
 	ended    bool
 	broken   error // the subscription has to end, because its client cannot take a message
@@ -204,13 +205,17 @@ func (k *packer) goOn() error {
 		k.mu.Unlock()
 		return err
 	case k.blocked && k.credit.left > 0:
-		// The room for the next frame is taken first: so each turn makes at most one message pass without room.
-		if k.open == nil && !k.u.s.output.try(k.chunk) {
+		// The room for the next frame is taken first: so only the message that finds it gone passes without room.
+		switch {
+		case k.open != nil:
+		case k.granted || k.u.s.output.try(k.chunk):
+			k.granted = false
+			k.begin(k.chunk)
+		default:
 			k.await()
-			break
 		}
 		if k.open == nil {
-			k.begin(k.chunk)
+			break
 		}
 		k.blocked, k.crowded, unblock = false, false, true
 	}
@@ -229,20 +234,22 @@ func (k *packer) goOn() error {
 	return nil
 }
 
-// await wakes the subscription when there is room for output. mu is held.
+// await takes room for output when there is some, and wakes the subscription. It keeps the room: if all who wait only
+// looked and tried again, each would find that others wait. mu is held.
 func (k *packer) await() {
 	if k.awaiting {
 		return
 	}
 	k.awaiting = true
 	k.u.s.srv.workers.Go(func() {
-		err := k.u.s.output.await(k.u.ctx, k.chunk)
+		err := k.u.s.output.take(k.u.ctx, k.chunk)
 		k.mu.Lock()
 		k.awaiting = false
-		k.mu.Unlock()
-		if err == nil {
-			k.u.rouse()
+		if k.granted = err == nil && !k.ended; err == nil && k.ended {
+			k.u.s.output.give(k.chunk)
 		}
+		k.mu.Unlock()
+		k.u.rouse()
 	})
 }
 
@@ -273,6 +280,10 @@ func (k *packer) end(why error) {
 	defer k.sending.Unlock()
 	k.mu.Lock()
 	k.ended = true
+	if k.granted {
+		k.granted = false
+		k.u.s.output.give(k.chunk)
+	}
 	drop := k.sealed
 	if k.sealed = nil; k.open != nil {
 		drop, k.open = append(drop, k.open), nil

@@ -77,6 +77,9 @@ func (k *Consumer) do(ev core.Event) error {
 		return c.closed
 	}
 	ev.Client = k.id
+	if ev.Kind == core.EvFinishThrough && (c.consumers[k.id] != k || !c.node.Leased()) {
+		return base.ErrMoved // not ErrNotInFlight, which says that the deliveries before it are finished
+	}
 	if ofMessage(ev.Kind) && !c.node.Leased() {
 		return base.ErrNotInFlight // another node may have it in flight by now
 	}
@@ -98,7 +101,7 @@ func (k *Consumer) do(ev core.Event) error {
 }
 
 func ofMessage(k core.EventKind) bool {
-	return k == core.EvFinish || k == core.EvFinishThrough || k == core.EvRequeue || k == core.EvTouch
+	return k == core.EvFinish || k == core.EvRequeue || k == core.EvTouch
 }
 
 // Ready sets how many messages may be in flight to this consumer (RDY). Deliveries do not use the number up.
@@ -119,7 +122,8 @@ func (k *Consumer) FinishSeen(id base.ID, seen uint64) error {
 
 // FinishThrough confirms the delivery with this number (base.Delivery.Number) and all deliveries to this consumer
 // before it that are in flight. It returns ErrNotInFlight if that delivery itself is not in flight any more; those
-// before it are confirmed all the same, unless the channel is closed or this node may not confirm.
+// before it are confirmed all the same. After any other error nothing is: the consumer has ended, or this node may not
+// confirm now, because another one may lead.
 func (k *Consumer) FinishThrough(number uint64) error {
 	return k.do(core.Event{Kind: core.EvFinishThrough, Seen: number})
 }

@@ -1,5 +1,7 @@
 package channel
 
+import "penstock/engine/base"
+
 // syncWait is a Sync that waits for commits. Channel.mu guards it. A crash loses it together with its caller.
 type syncWait struct {
 	marks []syncMark // one per partition whose entries are not committed yet; never empty
@@ -21,8 +23,12 @@ func (k *Consumer) Sync(done func(error)) {
 	c := k.ch
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed != nil {
+	switch {
+	case c.closed != nil:
 		c.answerSync(done, c.closed)
+		return
+	case c.consumers[k.id] != k: // what it had in flight was given to others
+		c.answerSync(done, base.ErrMoved)
 		return
 	}
 	w := &syncWait{done: done}

@@ -361,6 +361,7 @@ type Refused struct{ Messages []Refusal }
 //
 // StatusRejected: the message is not in flight to this subscription; it timed out, for example, and comes again.
 // StatusFull: nothing was done for lack of room; repeat it later, or let the message time out.
+// StatusNotLeader, of a FinishThrough: nothing was done, not even for the deliveries before it, which come again.
 type Refusal struct {
 	ID     uint64
 	Kind   uint16
