@@ -294,6 +294,9 @@ func (c *client) login(secret string) {
 func (c *client) metadata(request uint64) *wire.Metadata {
 	c.t.Helper()
 	f := c.receive()
+	for request != 0 && f.Type == wire.TypeMetadataReply && f.Request == 0 {
+		f = c.receive() // a change was announced before the answer
+	}
 	m := new(wire.Metadata)
 	if f.Type != wire.TypeMetadataReply || f.Status != netproto.StatusOK || f.Request != request {
 		c.t.Fatalf("%v %v for request %d, want metadata for %d", f.Type, f.Status, f.Request, request)
