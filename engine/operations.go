@@ -146,6 +146,8 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 		}
 	case wire.OpTrace:
 		return marshal(t.traceLocal(ctx, op))
+	case wire.OpOpenProducer:
+		return marshal(t.openProducerLocal(ctx, op))
 	case wire.OpDeleteChannel:
 		return ops.DeletionResult(t.deleteChannelLocal(ctx, op.Channel))
 	case wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel, wire.OpResolveSeek, wire.OpSeek, wire.OpPending,

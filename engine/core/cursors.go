@@ -403,7 +403,7 @@ func searchID[T any](list []T, m segment.MsgID, id func(T) segment.MsgID) int {
 func (c *Cursors) Clone() *Cursors {
 	out := *c
 	out.Deferred, out.carried = slices.Clone(c.Deferred), slices.Clone(c.carried)
-	out.producers.all = slices.Clone(c.producers.all)
+	out.producers.all, out.producers.ids = slices.Clone(c.producers.all), nil
 	out.channels = make([]*Cursor, len(c.channels))
 	for i, ch := range c.channels {
 		out.channels[i] = ch.Clone()

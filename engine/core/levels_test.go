@@ -65,7 +65,7 @@ func TestFoldSaysWhatItsEntriesDid(t *testing.T) {
 // derived are the fields of a fold that are computed from others.
 var derived = map[string]bool{
 	"Cursors.carriedFrom": true, "Cursors.carriedKnown": true, "Cursor.needed": true, "IDSet.head": true,
-	"producers.nameBytes": true, "producers.newestNs": true,
+	"producers.nameBytes": true, "producers.newestNs": true, "producers.ids": true,
 }
 
 // Every field of a fold is written: the samples have a value in each field, and are read back unchanged. A new field
@@ -106,7 +106,7 @@ func TestFoldHasEveryField(t *testing.T) {
 // plain returns a copy for comparison: without derived fields, and without nil slices.
 func plain(c *Cursors) *Cursors {
 	p := *c
-	p.carriedFrom, p.carriedKnown = 0, false
+	p.carriedFrom, p.carriedKnown, p.producers.ids = 0, false, nil
 	p.Deferred, p.carried, p.channels = append([]DeferredMessage{}, c.Deferred...), append([]carriedPlace{}, c.carried...),
 		[]*Cursor{}
 	for _, ch := range c.channels {

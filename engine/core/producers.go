@@ -86,9 +86,10 @@ type producedBatch struct {
 
 // producers are the producers that a fold knows.
 type producers struct {
-	all       []producer // sorted by id
-	nameBytes int64      // sum of the lengths of the names
-	newestNs  int64      // the highest usedNs
+	all       []producer        // sorted by id
+	nameBytes int64             // sum of the lengths of the names
+	newestNs  int64             // the highest usedNs
+	ids       map[string]uint64 // by name; nil: not made since the producers changed
 }
 
 // find returns the index of the producer, or where it would be.
@@ -137,6 +138,22 @@ func (ps *producers) advance(nowNs int64) int64 {
 	}
 	ps.newestNs = max(ps.newestNs, nowNs)
 	return ps.newestNs
+}
+
+// NamedProducer returns the id of the producer with this name. It borrows name until it returns. Like a change of the
+// fold it is for the goroutine that owns the fold.
+func (c *Cursors) NamedProducer(name []byte) (id uint64, known bool) {
+	ps := &c.producers
+	if ps.ids == nil {
+		ps.ids = map[string]uint64{}
+		for i := range ps.all {
+			if p := &ps.all[i]; p.name != "" {
+				ps.ids[p.name] = p.id
+			}
+		}
+	}
+	id, known = ps.ids[string(name)]
+	return id, known
 }
 
 // ProducerCount returns the number of producers that the fold knows.
@@ -231,6 +248,7 @@ func mixed(x uint64) uint64 {
 // open folds ProducerOpened.
 func (ps *producers) open(o *ProducerOpening) {
 	nowNs := ps.advance(o.TimeNs)
+	ps.ids = nil
 	i, known := ps.find(o.ID)
 	if known {
 		p := &ps.all[i]

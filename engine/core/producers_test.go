@@ -184,6 +184,34 @@ func passTime(t *testing.T, c *Cursors, id uint64, epoch uint32, fromNs, d int64
 	}
 }
 
+// A producer is found by its name for as long as it is known, also in a copy of the fold, without an allocation.
+func TestNamedProducer(t *testing.T) {
+	c := new(Cursors)
+	expect := func(c *Cursors, name string, want uint64) {
+		t.Helper()
+		if id, known := c.NamedProducer([]byte(name)); id != want || known != (want != 0) {
+			t.Errorf("%q is producer %d (%v), want %d", name, id, known, want)
+		}
+	}
+	expect(c, "a", 0)
+	apply(t, c, opened(1, 1, 1000, "a"), opened(2, 1, 1000, ""), opened(3, 1, 1000, "b"))
+	expect(c, "a", 1)
+	expect(c, "b", 3)
+	expect(c, "", 0)
+	old := c.Clone()
+	passTime(t, c, 1, 1, 1000, ProducerAgeNs+2)
+	apply(t, c, opened(4, 1, 1002+ProducerAgeNs, "c"))
+	expect(c, "a", 1)
+	expect(c, "b", 0)
+	expect(c, "c", 4)
+	expect(old, "b", 3)
+	expect(old, "c", 0)
+	name := []byte("c")
+	if n := testing.AllocsPerRun(100, func() { c.NamedProducer(name) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // What was unused for a week of the log's time is forgotten when a producer is opened, and only then.
 func TestProducersAge(t *testing.T) {
 	c := new(Cursors)

@@ -25,14 +25,24 @@ func encode(b *wire.Buffer, l *lane, p *inbox.Put) {
 		h.Kind, h.Count = wire.PutSealed, 1
 		b.Bytes = append(wire.AppendPutHead(b.Bytes[:0], &h), p.Special.Sealed...)
 		return
+	case p.Kind == inbox.Numbered:
+		h.Kind = wire.PutNumbered
 	case p.Headered:
 		h.Kind = wire.PutHeadered
 	}
 	h.Count = uint32(len(p.Messages))
 	dst := wire.AppendPutHead(b.Bytes[:0], &h)
+	if own := p.Special; h.Kind == wire.PutNumbered {
+		dst = wire.AppendPutNumbers(dst, &wire.PutNumbers{
+			Name: own.Producer, Epoch: own.Header.ProducerEpoch, Sequence: own.Header.BaseSequence,
+		})
+	}
 	for i, m := range p.Messages {
-		if p.Headered {
+		switch {
+		case p.Headered:
 			dst = wire.AppendPutHeaders(dst, p.Headers[i])
+		case h.Kind == wire.PutNumbered:
+			dst = wire.AppendPutHeaders(dst, nil)
 		}
 		dst = wire.AppendPutBody(dst, m)
 	}
@@ -74,7 +84,7 @@ func (r *refusals) removeNode(from replicate.NodeID) {
 // calls reply.
 type forwardedPut struct {
 	inbox.Put
-	sealed  inbox.Special
+	own     inbox.Special // of a sealed or numbered put
 	f       *Forwarder
 	from    replicate.NodeID
 	request uint64
@@ -137,9 +147,17 @@ func (p *forwardedPut) decode(b []byte) (pt Partition, run uint32, err error) {
 	p.Trusted = true
 	switch h.Kind {
 	case wire.PutSealed:
-		p.sealed = inbox.Special{Sealed: b}
-		p.Kind, p.Special = inbox.Sealed, &p.sealed
+		p.own = inbox.Special{Sealed: b}
+		p.Kind, p.Special = inbox.Sealed, &p.own
 		return pt, h.Run, nil
+	case wire.PutNumbered:
+		var n wire.PutNumbers
+		if n, b, err = wire.NextPutNumbers(b); err == nil && p.decodeMessages(b, h.Count, true) {
+			p.own = inbox.Special{Producer: n.Name}
+			p.own.Header.ProducerEpoch, p.own.Header.BaseSequence = n.Epoch, n.Sequence
+			p.Kind, p.Special = inbox.Numbered, &p.own
+			return pt, h.Run, nil
+		}
 	case wire.PutMessages, wire.PutHeadered:
 		if p.decodeMessages(b, h.Count, h.Kind == wire.PutHeadered) {
 			return pt, h.Run, nil

@@ -64,6 +64,9 @@ const (
 	// Sealed is a batch of messages that its producer has encoded. It is stored unchanged, except for what Stamp fills
 	// in.
 	Sealed
+	// Numbered is messages of a producer that is known by its name, such as a client of NSQ's: they become a batch with
+	// the producer's numbers.
+	Numbered
 	// Controls is a batch of control entries.
 	Controls
 	// Inspection stores nothing. It runs a function on the committer, which owns the fold.
@@ -111,9 +114,13 @@ type state struct {
 type Special struct {
 	// Sealed
 	Sealed []byte         // the batch; borrowed like Put.Messages
-	Header segment.Header // decoded from Sealed
+	Header segment.Header // decoded from Sealed; see also Numbered
 	Bodies int            // total size of the message bodies
-	// Repeat is a result: the batch was in the log already. First is the id that it had got there.
+
+	// Numbered. The submitter sets ProducerEpoch and BaseSequence of Header, the committer the other fields.
+	Producer []byte // the name; borrowed like Put.Messages
+
+	// Repeat is a result of Sealed and Numbered: the batch was in the log already. First is the id that it had got there.
 	Repeat bool
 
 	// Controls

@@ -121,7 +121,9 @@ func (o *Operations) tryLeaders(
 }
 
 // finalErrors are errors that a repetition of the operation cannot change.
-var finalErrors = []error{base.ErrVersion, base.ErrSettings, base.ErrDisk, base.ErrNoChannel}
+var finalErrors = []error{
+	base.ErrVersion, base.ErrSettings, base.ErrDisk, base.ErrNoChannel, base.ErrTooManyProducers,
+}
 
 func final(err error) bool {
 	return slices.ContainsFunc(finalErrors, func(f error) bool { return errors.Is(err, f) })

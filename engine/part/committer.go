@@ -182,12 +182,13 @@ type run struct {
 	placement core.Placement
 	flags     segment.Flags
 	special   *inbox.Special // from the only put of the run; nil for inbox.Messages
+	producer  bool           // the batch has a producer, which special names
 }
 
 // bodyBytes estimates the size of all message bodies of the run.
 func (r *run) bodyBytes() uint64 {
 	switch r.kind {
-	case inbox.Messages:
+	case inbox.Messages, inbox.Numbered:
 	case inbox.Sealed:
 		return uint64(r.special.Bodies)
 	default:
@@ -204,7 +205,7 @@ func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox
 	refused, room := c.admit(pt, false), c.quotaRoom(pt)
 	r.bytes = segment.HeaderBytes
 	for p := l.First(); p != nil; p = l.First() {
-		if p.Kind == inbox.Sealed && p.Special.Header.ProducerID != 0 && !c.judge(pt, l) {
+		if ofProducer(p) && !c.judge(pt, l) {
 			continue
 		}
 		err := c.refusal(pt, p, refused)
@@ -230,7 +231,10 @@ func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox
 		r.puts.Push(l.Pop())
 		r.n++
 		if r.kind = p.Kind; r.kind != inbox.Messages {
-			c.measureSpecial(pt, &r, p.Special)
+			r.special, r.producer = p.Special, ofProducer(p)
+		}
+		if r.kind == inbox.Sealed || r.kind.Internal() {
+			c.measureSpecial(pt, &r)
 			return r
 		}
 		r.count += uint32(len(p.Messages))
@@ -242,6 +246,9 @@ func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox
 		if p.Headered {
 			r.flags |= segment.FlagHeaders
 			r.headers += int(p.HeaderBytes)
+		}
+		if r.kind == inbox.Numbered {
+			return r
 		}
 	}
 	return r
@@ -280,9 +287,9 @@ func (c *committer) admit(pt *Partition, control bool) error {
 // it refuses before the message ids run out.
 const maxRunCount = segment.MaxBatchBytes
 
-// measureSpecial computes the size of a run that consists of one special put. own is the Special of that put.
-func (c *committer) measureSpecial(pt *Partition, r *run, own *inbox.Special) {
-	switch r.special = own; r.kind {
+// measureSpecial computes the size of a run that consists of one put without Messages.
+func (c *committer) measureSpecial(pt *Partition, r *run) {
+	switch own := r.special; r.kind {
 	case inbox.Sealed:
 		r.count, r.flags, r.bytes = own.Header.Count, own.Header.Flags, len(own.Sealed)
 	case inbox.Controls:
@@ -348,7 +355,7 @@ func (c *committer) seal(pt *Partition, g *clog.Group, w *groupWork, r *run, dst
 	at, crc := &r.placement, uint32(0)
 	c.deferred = c.deferred[:0]
 	switch r.kind {
-	case inbox.Messages:
+	case inbox.Messages, inbox.Numbered:
 		c.encodeRecords(pt.number, r, dst)
 		crc = c.stamp(pt, r, dst)
 	case inbox.Sealed:
@@ -367,7 +374,7 @@ func (c *committer) seal(pt *Partition, g *clog.Group, w *groupWork, r *run, dst
 	case inbox.Controls:
 		r.special.Offset = at.Offset
 		c.applyControls(pt, r.special.Controls, at.Offset)
-	case inbox.Sealed:
+	case inbox.Sealed, inbox.Numbered:
 		h := &r.special.Header
 		h.FirstID, h.Appended = at.FirstID, pt.newest
 		pt.fold.PublishBatch(h)
@@ -385,6 +392,10 @@ func (c *committer) seal(pt *Partition, g *clog.Group, w *groupWork, r *run, dst
 func (c *committer) stamp(pt *Partition, r *run, dst []byte) uint32 {
 	at, body := &r.placement, dst[segment.HeaderBytes:]
 	h := segment.Header{Flags: r.flags, Count: r.count, Created: c.nowNs}
+	if r.producer {
+		own := &r.special.Header
+		h.ProducerID, h.ProducerEpoch, h.BaseSequence = own.ProducerID, own.ProducerEpoch, own.BaseSequence
+	}
 	h.BodyBytes, h.BodyCRC = uint32(len(body)), batch.Checksum(body)
 	h.Position, h.FirstID, h.Epoch, h.Appended, h.PrevCRC = at.Position, at.FirstID, at.Epoch, c.stampNs(pt), at.PrevCRC
 	h.Encode(dst)

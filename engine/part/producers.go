@@ -12,17 +12,27 @@ import (
 // appended: it knows everything in the log by then, committed or not. After a crash, and on every other node, the fold
 // of the same log gives the same answers.
 
-// judge asks the fold about the first put of l, a sealed batch of a producer. It returns true if the batch must be
-// appended. Otherwise it takes the put out of l, and the put is answered: with the reason for which it is refused; or,
-// if it repeats a batch in the log, with the id of that batch, once that batch is committed. Replica.mu is held.
+// ofProducer says whether p becomes a batch of a producer.
+func ofProducer(p *inbox.Put) bool {
+	return p.Kind == inbox.Numbered || p.Kind == inbox.Sealed && p.Special.Header.ProducerID != 0
+}
+
+// judge asks the fold about the first put of l, which becomes a batch of a producer. It returns true if the batch must
+// be appended. Otherwise it takes the put out of l, and the put is answered: with the reason for which it is refused;
+// or, if it repeats a batch in the log, with the id of that batch, once that batch is committed. Replica.mu is held.
 func (c *committer) judge(pt *Partition, l *inbox.List) (wanted bool) {
-	h := &l.First().Special.Header
+	p := l.First()
+	h := &p.Special.Header
+	if p.Kind == inbox.Numbered {
+		h.ProducerID, _ = pt.fold.NamedProducer(p.Special.Producer) // 0 is nobody's
+		h.Count = uint32(len(p.Messages))
+	}
 	first, repeat, err := pt.fold.JudgeBatch(h)
 	switch {
 	case err != nil:
 		inbox.Answer(l.Pop(), err)
 	case repeat:
-		p := l.Pop()
+		l.Pop()
 		p.First, p.Special.Repeat = batch.MakeID(pt.number, first), true
 		switch end := first + segment.MsgID(h.Count); {
 		case uint64(end) <= pt.visible.Load():

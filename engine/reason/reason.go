@@ -40,6 +40,8 @@ var byNumber = [wire.ReasonCount]error{
 	wire.ReasonFenced:          base.ErrFenced,
 	wire.ReasonSequence:        base.ErrSequence,
 	wire.ReasonUnknownProducer: base.ErrUnknownProducer,
+
+	wire.ReasonTooManyProducers: base.ErrTooManyProducers,
 }
 
 // Number returns the number of err in a kind of answer, or 0 if that kind has no number for it.

@@ -74,6 +74,8 @@ func TestErrorsOfNodesWithoutNumbers(t *testing.T) {
 		base.ErrDisk: "engine: the disk failed a write or flush: nothing more is stored until the node is " +
 			"restarted; messages answered OK before are safe, this one's fate is unknown",
 		base.ErrNoChannel: "engine: there is no such channel; nothing was changed",
+		base.ErrTooManyProducers: "engine: the partition knows as many named producers as it may (4096), and all of them " +
+			"were used in the last 7 days; nothing was changed",
 	}
 	for i, known := range byNumber {
 		if _, carried := wire.Reason(i).Number(wire.AnswerOperation); carried != (sentences[known] != "") {

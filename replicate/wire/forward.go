@@ -39,6 +39,7 @@ const (
 	PutMessages PutKind = 0 // bodies
 	PutSealed   PutKind = 1 // one batch, as its producer sealed it
 	PutHeadered PutKind = 2 // bodies, each behind its headers
+	PutNumbered PutKind = 3 // a PutNumbers, then as PutHeadered
 )
 
 // PutHead is the head of the payload of a ForwardPut.
@@ -79,7 +80,31 @@ func DecodePutHead(p []byte) (h PutHead, rest []byte, err error) {
 	return h, p[PutHeadBytes:], nil
 }
 
-// AppendPutHeaders appends the headers of one message of a PutHeadered; the message's body must follow.
+// PutNumbers says which messages of a producer a PutNumbered has.
+type PutNumbers struct {
+	Name     []byte // of the producer
+	Epoch    uint32
+	Sequence uint32 // of the first message
+}
+
+// AppendPutNumbers appends the encoding of n, which comes before the messages of a PutNumbered.
+func AppendPutNumbers(dst []byte, n *PutNumbers) []byte {
+	dst = binary.LittleEndian.AppendUint32(dst, n.Epoch)
+	dst = binary.LittleEndian.AppendUint32(dst, n.Sequence)
+	return appendSized(dst, n.Name)
+}
+
+// NextPutNumbers reads the PutNumbers at the start of p, and returns the rest of p. The name is borrowed from p.
+func NextPutNumbers(p []byte) (n PutNumbers, rest []byte, err error) {
+	if len(p) < 4+4 {
+		return n, nil, invalid("the numbers of a producer in %d bytes", len(p))
+	}
+	n.Epoch, n.Sequence = binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint32(p[4:])
+	n.Name, rest, err = cutSized(p[8:])
+	return n, rest, err
+}
+
+// AppendPutHeaders appends the headers of one message of a PutHeadered or PutNumbered; the message's body must follow.
 func AppendPutHeaders(dst []byte, headers []segment.KV) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(headers)))
 	for i := range headers {

@@ -22,6 +22,10 @@ func testPutHeaders() []segment.KV {
 	return []segment.KV{{Key: []byte("key"), Value: []byte("k1")}, {Key: []byte("e"), Value: []byte{}}}
 }
 
+func testPutNumbers() *PutNumbers {
+	return &PutNumbers{Name: []byte("shop-7"), Epoch: 3, Sequence: 1 << 31}
+}
+
 // forwards has one payload of each kind.
 func forwards() map[string][]byte {
 	plain := AppendPutHead(nil, testPutHead(PutMessages, 1500, 2))
@@ -29,7 +33,12 @@ func forwards() map[string][]byte {
 	headered := AppendPutHead(nil, testPutHead(PutHeadered, 0, 2))
 	headered = AppendPutBody(AppendPutHeaders(headered, testPutHeaders()), []byte("one"))
 	headered = AppendPutBody(AppendPutHeaders(headered, nil), []byte("2"))
+	numbered := AppendPutHead(nil, testPutHead(PutNumbered, 0, 2))
+	numbered = AppendPutNumbers(numbered, testPutNumbers())
+	numbered = AppendPutBody(AppendPutHeaders(numbered, testPutHeaders()), []byte("one"))
+	numbered = AppendPutBody(AppendPutHeaders(numbered, nil), []byte("2"))
 	return map[string][]byte{
+		"fwd-put-numbers": numbered,
 		"fwd-put":         plain,
 		"fwd-put-headers": headered,
 		"fwd-put-sealed":  append(AppendPutHead(nil, testPutHead(PutSealed, 0, 1)), "a sealed batch"...),
@@ -63,6 +72,16 @@ func TestGoldenForwards(t *testing.T) {
 	if len(rest) != 0 {
 		t.Errorf("%d bytes are left", len(rest))
 	}
+	if h, rest, err = DecodePutHead(all["fwd-put-numbers"]); err != nil || h.Kind != PutNumbered {
+		t.Fatalf("the head is read as %+v: %v", h, err)
+	}
+	n, rest, err := NextPutNumbers(rest)
+	if err != nil || !reflect.DeepEqual(&n, testPutNumbers()) {
+		t.Errorf("the numbers are read as %+v: %v", n, err)
+	}
+	if headers, _, err := NextPutHeaders(nil, rest); err != nil || !reflect.DeepEqual(headers, testPutHeaders()) {
+		t.Errorf("the headers behind them are read as %q: %v", headers, err)
+	}
 	a, err := DecodePutAck(append(all["fwd-ack"], 0)) // with a byte that a later version may add
 	if err != nil || a != (PutAck{0x0007000000000203, uint8(ReasonQuota)}) {
 		t.Errorf("the answer is read as %+v: %v", a, err)
@@ -91,6 +110,12 @@ func TestForwardRefusesWhatIsCutOff(t *testing.T) {
 	for n := range headers {
 		if _, _, err := NextPutHeaders(nil, headers[:n]); !errors.Is(err, ErrInvalid) {
 			t.Errorf("headers of %d bytes are read: %v", n, err)
+		}
+	}
+	numbers := AppendPutNumbers(nil, testPutNumbers())
+	for n := range numbers {
+		if _, _, err := NextPutNumbers(numbers[:n]); !errors.Is(err, ErrInvalid) {
+			t.Errorf("the numbers of a producer in %d bytes are read: %v", n, err)
 		}
 	}
 	many := AppendPutHeaders(nil, make([]segment.KV, segment.MaxHeaderCount+1))
@@ -133,6 +158,7 @@ func TestFormatForwards(t *testing.T) {
 		t.Errorf("the head ends at %d, the code says %d", end, PutHeadBytes)
 	}
 	kinds := map[string]PutKind{"bodies": PutMessages, "sealed": PutSealed, "headers": PutHeadered}
+	kinds["numbered"] = PutNumbered
 	for _, row := range formattest.Tables(t)["Kinds of puts"] {
 		if k, ok := kinds[row[1]]; !ok || row[0] != strconv.Itoa(int(k)) {
 			t.Errorf("kind %s is %s, the code says %d", row[1], row[0], k)

@@ -44,7 +44,9 @@ const (
 	OpState       OperationKind = "state"     // Flag: refuse if Known is above the receiver's. Result: TopicState
 	OpVerify      OperationKind = "verify"    // Verify: one partition's copy, also at a follower. Result: VerifyAnswer
 	OpFaults      OperationKind = "faults"    // of the node, without a topic. Result: []Fault
-	OpTrace       OperationKind = "trace"     // IDs: one message, of the one partition. Result: Trace
+	// Producer, in the one partition; refused below feature level 3. Result: ProducerOpened
+	OpOpenProducer OperationKind = "open-producer"
+	OpTrace        OperationKind = "trace" // IDs: one message, of the one partition. Result: Trace
 )
 
 // Operation is the payload of a ForwardOp. Executing it twice does no harm.
@@ -61,6 +63,7 @@ type Operation struct {
 	Count    int                   `json:"count,omitempty"`
 	Verify   *VerifyRequest        `json:"verify,omitempty"`
 	Settings *core.ChannelSettings `json:"settings,omitempty"`
+	Producer string                `json:"producer,omitempty"`
 
 	// Known is the number of partitions that the requesting node knows the topic to have. A receiver that knows of more
 	// refuses a change.
@@ -144,6 +147,13 @@ type PendingMessage struct {
 	Attempts uint16    `json:"attempts"`       // deliveries so far
 	// Client is the consumer's ConsumerOptions.Label, if that is a string or has a String method.
 	Client string `json:"client,omitempty"`
+}
+
+// ProducerOpened is a leader's answer to OpOpenProducer.
+type ProducerOpened struct {
+	ID       uint64 `json:"id"`
+	Epoch    uint32 `json:"epoch"`
+	Sequence uint32 `json:"sequence"` // of the next message
 }
 
 // Deletion is a leader's answer to OpDeleteChannel.

@@ -38,8 +38,12 @@ func operations() map[string]any {
 			Known: 4, Partitions: []uint32{0, 3},
 		},
 		"fwd-op-small": &Operation{Kind: OpFaults},
-		"fwd-op-ids":   []core.ID{batch.MakeID(3, 515), 7},
-		"fwd-op-done":  true,
+		"fwd-op-producer": &Operation{
+			Kind: OpOpenProducer, Topic: uuid.UUID{1, 2, 3, 15: 16}, Producer: "shop-7", Known: 4, Partitions: []uint32{3},
+		},
+		"fwd-op-opened": &ProducerOpened{ID: 1<<63 + 5, Epoch: 3, Sequence: 1 << 31},
+		"fwd-op-ids":    []core.ID{batch.MakeID(3, 515), 7},
+		"fwd-op-done":   true,
 		"fwd-op-peeked": []PeekedMessage{{
 			ID: batch.MakeID(2, 5), Timestamp: at, Due: at.Add(time.Second), BodyBytes: 4, Truncated: true,
 			Headers: []segment.KV{{Key: []byte("key"), Value: []byte("k1")}}, Body: []byte{0, 0xff, '<'},
@@ -122,9 +126,11 @@ func TestFormatOperations(t *testing.T) {
 	tables := formattest.Tables(t)
 	for heading, v := range map[string]any{
 		"Operation": Operation{}, "SeekTo": SeekTo{}, "PeekRequest": PeekRequest{}, "PeekedMessage": PeekedMessage{},
-		"PendingMessage": PendingMessage{}, "Deletion": Deletion{}, "TopicState": TopicState{},
-		"ChannelState": ChannelState{}, "VerifyRequest": VerifyRequest{}, "VerifyAnswer": VerifyAnswer{}, "Fault": Fault{},
-		"Trace": Trace{}, "TraceStored": TraceStored{}, "TraceEvent": TraceEvent{}, "TraceChannel": TraceChannel{},
+		"PendingMessage": PendingMessage{}, "ProducerOpened": ProducerOpened{}, "Deletion": Deletion{},
+		"TopicState": TopicState{}, "ChannelState": ChannelState{}, "VerifyRequest": VerifyRequest{},
+		"VerifyAnswer": VerifyAnswer{},
+		"Fault":        Fault{},
+		"Trace":        Trace{}, "TraceStored": TraceStored{}, "TraceEvent": TraceEvent{}, "TraceChannel": TraceChannel{},
 	} {
 		typ, rows := reflect.TypeOf(v), tables[heading]
 		if len(rows) != typ.NumField() {
@@ -141,7 +147,7 @@ func TestFormatOperations(t *testing.T) {
 	kinds := []OperationKind{
 		OpCreateChannel, OpDeleteChannel, OpPauseChannel, OpSkipChannel, OpEmptyChannel, OpPauseTopic, OpEmptyTopic,
 		OpResolveSeek, OpSeek, OpPeek, OpPending, OpDeferred, OpConfirm, OpSettings, OpConfigure, OpState, OpVerify, OpFaults,
-		OpTrace,
+		OpTrace, OpOpenProducer,
 	}
 	rows := tables["Kinds of operations"]
 	if len(rows) != len(kinds) {

@@ -68,8 +68,11 @@ const (
 	// ReasonUnknownProducer: the partition does not know the producer.
 	ReasonUnknownProducer Reason = 25
 
+	// ReasonTooManyProducers: the partition knows as many named producers as it may.
+	ReasonTooManyProducers Reason = 26
+
 	// ReasonCount is one more than the highest number.
-	ReasonCount = 26
+	ReasonCount = 27
 )
 
 // Answer is a kind of answer that carries a Reason.
@@ -116,6 +119,8 @@ var reasons = [ReasonCount]struct {
 	ReasonFenced:          {name: "Fenced", in: AnswerPut},
 	ReasonSequence:        {name: "Sequence", in: AnswerPut},
 	ReasonUnknownProducer: {name: "UnknownProducer", in: AnswerPut},
+
+	ReasonTooManyProducers: {name: "TooManyProducers", in: AnswerOperation},
 }
 
 // Number returns the number that stands for r in an answer of kind a, or false if such an answer never carries r.

@@ -1,0 +1,85 @@
+package engine
+
+import (
+	"context"
+
+	"penstock/engine/core"
+	"penstock/engine/inbox"
+	"penstock/replicate/wire"
+)
+
+// Clients of NSQ's cannot seal batches, and do not know who leads a partition. They publish as a producer by naming it
+// beside their messages, through any node: the leader finds the producer by its name, and the rules of ProduceSealed
+// hold for each put as for a batch.
+
+// MaxProducerNameBytes is the longest name of a producer.
+const MaxProducerNameBytes = core.MaxProducerNameBytes
+
+// Numbered says which messages of a named producer a Put has. It is borrowed until the Put's Done is called, and may
+// then be used again.
+type Numbered struct {
+	Name     []byte // of the producer, 1 to 255 bytes; borrowed, too
+	Epoch    uint32 // as OpenNamed gave it
+	Sequence uint32 // of the put's first message; the others follow
+
+	own inbox.Special
+}
+
+// Duplicate says whether the messages of the put had been stored before. It is known after an answer without an error,
+// and only if this node leads the partition: otherwise it is false.
+func (n *Numbered) Duplicate() bool { return n.own.Repeat }
+
+// SubmitNumbered is SubmitTo for messages of a named producer, which OpenNamed or OpenProducer has opened in this
+// partition. It works through any node. The put is a batch in the sense of ProduceSealed: it is stored if Sequence is
+// the number behind the producer's last message in the partition; if it repeats one of the producer's last 8 puts there
+// (the same sequence and number of messages), it is not stored again, and Put.First is the id of then; anything else is
+// refused with ErrSequence, ErrFenced or ErrUnknownProducer, and not stored. So after an error that leaves the outcome
+// open (ErrUnknown, ErrDisk, ErrClosed) the same put with the same sequence is stored exactly once. At most 8 puts of a
+// producer should be on their way to a partition at a time.
+//
+// Besides the errors of SubmitTo it returns ErrProducerName and ErrProducerLevel.
+func (t *Topic) SubmitNumbered(partition int, p *Put, n *Numbered) error {
+	parts := t.partitions()
+	switch {
+	case partition < 0 || partition >= len(parts):
+		return ErrNoPartition
+	case len(n.Name) == 0 || len(n.Name) > core.MaxProducerNameBytes:
+		return ErrProducerName
+	case t.e.Level() < core.ProducerOpened.Level():
+		return ErrProducerLevel
+	}
+	n.own = inbox.Special{Producer: n.Name}
+	n.own.Header.ProducerEpoch, n.own.Header.BaseSequence = n.Epoch, n.Sequence
+	p.Kind, p.Special = inbox.Numbered, &n.own
+	return t.submit(context.Background(), p, parts[partition])
+}
+
+// OpenNamed is OpenProducer for a producer with a name, through any node: the partition's leader opens it. If the
+// leader changes meanwhile, the producer may be opened twice, and gets the later epoch.
+func (t *Topic) OpenNamed(ctx context.Context, partition int, name string) (Producer, error) {
+	switch {
+	case partition < 0 || partition >= t.Partitions():
+		return Producer{}, ErrNoPartition
+	case name == "" || len(name) > core.MaxProducerNameBytes:
+		return Producer{}, ErrProducerName
+	case t.e.Level() < core.ProducerOpened.Level():
+		return Producer{}, ErrProducerLevel
+	}
+	var p wire.ProducerOpened
+	err := t.onLeaders(ctx, wire.Operation{Kind: wire.OpOpenProducer, Producer: name},
+		func(n uint32) bool { return n == uint32(partition) },
+		func(result []byte) error { return wire.DecodeResult(result, &p) })
+	return Producer{ID: p.ID, Epoch: p.Epoch, Sequence: p.Sequence}, err
+}
+
+// openProducerLocal executes OpOpenProducer.
+func (t *Topic) openProducerLocal(ctx context.Context, op wire.Operation) (*wire.ProducerOpened, error) {
+	if len(op.Partitions) != 1 || op.Producer == "" {
+		return nil, ErrUnknown
+	}
+	p, err := t.OpenProducer(ctx, int(op.Partitions[0]), op.Producer)
+	if err != nil {
+		return nil, err
+	}
+	return &wire.ProducerOpened{ID: p.ID, Epoch: p.Epoch, Sequence: p.Sequence}, nil
+}
