@@ -35,6 +35,9 @@ type pending struct {
 
 	to *target
 
+	numbers  *engine.Numbered // with numbered: which messages of a producer the Put has; kept for later Puts
+	numbered bool
+
 	trace  uint64 // the trace id that the client gave its message
 	traced bool   // the client asked where its message is stored
 
@@ -62,7 +65,10 @@ func (p *pending) free() {
 	}
 	p.put = engine.Put{Done: p.put.Done, Messages: emptied(p.put.Messages)}
 	p.headers, p.lists = emptied(p.headers), emptied(p.lists)
-	p.partitionArgs, p.trace, p.traced = partitionArgs{}, 0, false
+	p.partitionArgs, p.trace, p.traced, p.numbered = partitionArgs{}, 0, false, false
+	if p.numbers != nil {
+		*p.numbers = engine.Numbered{} // it borrowed from buf
+	}
 	p.c, p.buf, p.to, p.frame, p.next = nil, nil, nil, nil, nil
 	p.verb, p.count, p.bytes, p.arrived, p.fatal = verbNone, 0, 0, 0, false
 	p.done.Store(false)

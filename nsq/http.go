@@ -61,6 +61,7 @@ func (s *Server) routes() map[string]web.Route {
 		"/mpub":            web.On("POST", s.serveMpub, web.Publish),
 		"/pub_ext":         web.On("POST", s.servePubExt, web.Publish),
 		"/pubtrace":        web.On("POST", s.servePubTrace, web.Publish),
+		"/producer/open":   web.On("POST", s.serveProducerOpen, web.Publish),
 		"/topic/create":    web.On("POST", s.serveTopicCreate, web.Admin),
 		"/topic/delete":    web.On("POST", s.serveTopicDelete, web.Admin),
 		"/topic/empty":     web.On("POST", s.topicVerb((*engine.Topic).Empty), web.Admin),

@@ -2,6 +2,7 @@ package nsq
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -89,6 +90,14 @@ func (s *Server) servePub(r *http.Request, q url.Values) (any, error) {
 		delay = time.Duration(ms) * time.Millisecond
 	}
 	headers := messageHeaders(r)
+	var n engine.Numbered
+	headers, numbered, err := cutNumbers(headers, &n)
+	if err != nil {
+		return nil, err
+	}
+	if numbered {
+		return s.putOfProducer(r, q, name, [][]byte{body}, headers, delay, &n)
+	}
 	return s.put(r, name, func(t *engine.Topic) error {
 		_, err := t.PublishMessage(r.Context(), engine.Outgoing{
 			Body: body, Headers: headers, Key: []byte(q.Get("key")), Delay: delay,
@@ -122,6 +131,14 @@ func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
 		return nil, err
 	}
 	headers := messageHeaders(r)
+	var n engine.Numbered
+	headers, numbered, err := cutNumbers(headers, &n)
+	if err != nil {
+		return nil, err
+	}
+	if numbered && len(messages) > 0 {
+		return s.putOfProducer(r, q, name, messages, headers, 0, &n)
+	}
 	return s.put(r, name, func(t *engine.Topic) error {
 		if len(messages) == 0 {
 			return nil // only empty lines: nsqd stores nothing and answers OK
@@ -142,9 +159,32 @@ func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
 // messageHeaderPrefix is the prefix of HTTP headers that become headers of the message; in an /mpub, of every message.
 const messageHeaderPrefix = "X-Penstock-Header-"
 
+// putOfProducer stores the messages of a request with the numbers of a producer.
+func (s *Server) putOfProducer(
+	r *http.Request, q url.Values, name string, messages [][]byte, headers []engine.Header, delay time.Duration,
+	n *engine.Numbered,
+) (any, error) {
+	at, err := partitionParam(q, "INVALID_PARTITION")
+	if err != nil {
+		return nil, err
+	}
+	if key := q.Get("key"); key != "" {
+		if slices.ContainsFunc(headers, func(h engine.Header) bool { return string(h.Key) == engine.KeyHeader }) {
+			return nil, fmt.Errorf("%w: there is a key and a header %q, too", engine.ErrHeaders, engine.KeyHeader)
+		}
+		headers = append(headers, engine.Header{Key: []byte(engine.KeyHeader), Value: []byte(key)})
+	}
+	reply, err := s.put(r, name, func(t *engine.Topic) error {
+		_, err := putNumbered(t, at, &engine.Put{Messages: messages, Defer: delay}, headers, n)
+		return err
+	})
+	return reply, numberedFailure(err)
+}
+
 // messageHeaders returns the message headers in a request, sorted by name. Names are in lower case, since HTTP does not
-// preserve case.
+// preserve case. The headers of a producer need no prefix.
 func messageHeaders(r *http.Request) (headers []engine.Header) {
+	headers = requestNumbers(r, nil)
 	for name, values := range r.Header {
 		if name, ok := strings.CutPrefix(name, messageHeaderPrefix); ok {
 			for _, v := range values {
@@ -177,6 +217,16 @@ func splitLines(body []byte, most int) ([][]byte, error) {
 	return out, nil
 }
 
+// topicFor finds or creates the topic of a request that publishes.
+func (s *Server) topicFor(r *http.Request, name string) (*engine.Topic, error) {
+	t, created, err := s.lookups.Topic(r.Context(), name)
+	if err == nil && created {
+		who, _ := s.permit(web.Publish, r, url.Values{"topic": {name}}) // it was permitted a moment ago
+		s.audit.Changed(web.EntryOf(who, r, "create", "topic="+name))
+	}
+	return t, err
+}
+
 // put finds or creates the topic, and publishes to it.
 func (s *Server) put(r *http.Request, name string, publish func(*engine.Topic) error) (any, error) {
 	ctx := r.Context()
@@ -185,13 +235,9 @@ func (s *Server) put(r *http.Request, name string, publish func(*engine.Topic) e
 		began = s.now()
 	}
 	err := retryDeleted(ctx, func() error {
-		t, created, err := s.lookups.Topic(ctx, name)
+		t, err := s.topicFor(r, name)
 		if err != nil {
 			return err
-		}
-		if created {
-			who, _ := s.permit(web.Publish, r, url.Values{"topic": {name}}) // it was permitted a moment ago
-			s.audit.Changed(web.EntryOf(who, r, "create", "topic="+name))
 		}
 		return publish(t)
 	})

@@ -202,7 +202,7 @@ func decodeExt(ext []byte) (headers []engine.Header, trace uint64, traced bool, 
 		var text string
 		if json.Unmarshal(value, &text) == nil && value[0] == '"' {
 			h.Value = []byte(text)
-		} else if name != extRawNames {
+		} else if name != extRawNames && !isNumber(h) {
 			raw = append(raw, name)
 		}
 		switch name {

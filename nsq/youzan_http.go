@@ -93,12 +93,14 @@ func requestExt(r *http.Request, q url.Values) ([]byte, error) {
 func (s *Server) putYouzan(
 	r *http.Request, q url.Values, headers []engine.Header, trace uint64, traced bool,
 ) (any, error) {
-	partition := -1
-	if text := q.Get("partition"); text != "" {
-		var err error
-		if partition, err = strconv.Atoi(text); err != nil || partition < -1 {
-			return nil, web.Fail(400, "INVALID_ARG_TOPIC_PARTITION")
-		}
+	partition, err := partitionParam(q, "INVALID_ARG_TOPIC_PARTITION")
+	if err != nil {
+		return nil, err
+	}
+	var n engine.Numbered
+	headers, numbered, err := cutNumbers(requestNumbers(r, headers), &n)
+	if err != nil {
+		return nil, web.Fail(400, codeBadExt)
 	}
 	name, err := web.TopicName(q, "INVALID_ARG_TOPIC")
 	if err != nil {
@@ -114,9 +116,16 @@ func (s *Server) putYouzan(
 	}
 	var first engine.ID
 	reply, err := s.put(r, name, func(t *engine.Topic) (err error) {
-		first, err = putAt(t, partition, body, headers)
+		if numbered {
+			first, err = putNumbered(t, partition, &engine.Put{Messages: [][]byte{body}}, headers, &n)
+		} else {
+			first, err = putAt(t, partition, body, headers)
+		}
 		return err
 	})
+	if numbered {
+		err = numberedFailure(err)
+	}
 	switch code := youzanCode(err); {
 	case code == codeTopicMissing:
 		return nil, web.Fail(404, code)
@@ -131,18 +140,11 @@ func (s *Server) putYouzan(
 // putAt stores one message in a partition, or in any partition if partition is -1. It waits for the answer, because the
 // engine reads body until then.
 func putAt(t *engine.Topic, partition int, body []byte, headers []engine.Header) (engine.ID, error) {
-	answered := make(chan struct{})
-	p := engine.Put{
-		Messages: [][]byte{body}, Headers: [][]engine.Header{headers}, Alone: true,
-		Done: func(*engine.Put) { close(answered) },
-	}
-	submit := t.Submit
-	if partition >= 0 {
-		submit = func(p *engine.Put) error { return t.SubmitTo(partition, p) }
-	}
-	if err := submit(&p); err != nil {
-		return 0, err
-	}
-	<-answered
-	return p.First, p.Err
+	p := &engine.Put{Messages: [][]byte{body}, Headers: [][]engine.Header{headers}}
+	return submitAndWait(p, func() error {
+		if partition >= 0 {
+			return t.SubmitTo(partition, p)
+		}
+		return t.Submit(p)
+	})
 }

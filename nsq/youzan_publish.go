@@ -32,6 +32,10 @@ func (c *conn) publishExt(cmd *command, size int) *fault {
 		}
 		p.put.Messages[i], p.lists = body, append(p.lists, headers)
 	}
+	if f := p.takeNumbers(); f != nil {
+		p.free()
+		return f
+	}
 	p.put.Headers = p.lists
 	t, err := c.target(cmd.topic)
 	if err != nil {
@@ -47,11 +51,13 @@ func (c *conn) publishExt(cmd *command, size int) *fault {
 }
 
 // joinsRun reports whether a PUB_EXT may be added to the current run. The run must have room, and consist of PUB_EXTs
-// to the same topic and partition without a trace id.
+// to the same topic and partition without a trace id and without a producer, each of whose PUB_EXTs is a Put of its
+// own.
 func (c *conn) joinsRun(cmd *command) bool {
 	r := c.run
-	return r != nil && cmd.verb == verbPubExt && r.verb == verbPubExt && !r.traced && r.to.name == string(cmd.topic) &&
-		r.addressed == cmd.addressed && r.partition == cmd.partition && r.count < maxRunCount && r.bytes < maxRunBytes
+	return r != nil && cmd.verb == verbPubExt && r.verb == verbPubExt && !r.traced && !r.numbered &&
+		r.to.name == string(cmd.topic) && r.addressed == cmd.addressed && r.partition == cmd.partition &&
+		r.count < maxRunCount && r.bytes < maxRunBytes
 }
 
 // addExt adds a PUB_EXT to the run. The messages of a run share the outcome of one Put. So addExt returns false, and
@@ -117,7 +123,10 @@ func (p *pending) unwrap(m []byte) (body []byte, headers []engine.Header, f *fau
 
 // send submits the put to the engine.
 func (p *pending) send(t *engine.Topic) error {
-	if p.addressed {
+	switch {
+	case p.numbered:
+		return p.sendNumbered(t)
+	case p.addressed:
 		return t.SubmitTo(p.partition, &p.put)
 	}
 	return t.Submit(&p.put)
@@ -140,6 +149,9 @@ func (p *pending) beyondNSQ() bool { return p.addressed || p.verb.plain() != p.v
 
 // publishRefused returns the error frame for a put that failed, or whose outcome is unknown.
 func publishRefused(p *pending, err error) string {
+	if code := producerCode(err); code != "" {
+		return code + " " + p.verb.String() + " failed " + err.Error()
+	}
 	if code := youzanCode(err); code != "" && p.beyondNSQ() {
 		return code + " " + p.verb.String() + " failed " + err.Error()
 	}
@@ -147,8 +159,12 @@ func publishRefused(p *pending, err error) string {
 }
 
 // survives reports whether the connection continues after the error. youzan's clients then use another node for the
-// partition, but keep this connection for other partitions.
+// partition, but keep this connection for other partitions. What is wrong with a producer's numbers concerns nobody
+// else who publishes over this connection.
 func (p *pending) survives(err error) bool {
+	if producerCode(err) != "" {
+		return true
+	}
 	code := youzanCode(err)
 	return p.beyondNSQ() && (code == codeNotLeader || code == codeNotWritable)
 }

@@ -1,0 +1,299 @@
+package nsq
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"penstock/batch"
+	"penstock/engine"
+	"penstock/nsq/internal/web"
+)
+
+// A publisher that numbers its messages names itself in three headers of a message: in the JSON headers of a PUB_EXT or
+// MPUB_EXT, in the headers of an HTTP request, or in the ext of a /pub_ext. POST /producer/open begins its epoch. Then
+// the rules of engine.Topic.SubmitNumbered hold: what is sent again is stored once. The headers are not stored with the
+// message; the batch has the numbers.
+const (
+	producerHeader = "penstock-producer" // the producer's name, 1 to 255 bytes
+	epochHeader    = "penstock-epoch"    // that /producer/open answered
+	sequenceHeader = "penstock-sequence" // of the message; in a batch of its first one, and the others follow
+)
+
+// numberHeaders also are HTTP headers of a publish.
+var numberHeaders = [...]string{producerHeader, epochHeader, sequenceHeader}
+
+// Codes of the answers to publishers that number their messages. Nothing of the command was stored, and the connection
+// goes on.
+const (
+	codeFenced          = "E_PRODUCER_FENCED"   // the epoch is an earlier one
+	codeSequence        = "E_PRODUCER_SEQUENCE" // a gap or an overlap
+	codeUnknownProducer = "E_PRODUCER_UNKNOWN"  // never opened in the partition, or forgotten there
+)
+
+// producerCode returns the code of an error of the rules of producers, or "" for other errors.
+func producerCode(err error) string {
+	switch {
+	case errors.Is(err, engine.ErrFenced):
+		return codeFenced
+	case errors.Is(err, engine.ErrSequence):
+		return codeSequence
+	case errors.Is(err, engine.ErrUnknownProducer):
+		return codeUnknownProducer
+	}
+	return ""
+}
+
+// numberOf returns the index of a header in numberHeaders, or -1.
+func numberOf(name []byte) int {
+	for i, number := range numberHeaders {
+		if string(name) == number {
+			return i
+		}
+	}
+	return -1
+}
+
+func isNumber(h engine.Header) bool { return numberOf(h.Key) >= 0 }
+
+// cutNumbers takes the three headers out of headers, whose order it keeps and whose memory it uses, and puts their
+// values into n. has reports whether there were any: then all three must be there, once. n.Name is borrowed from
+// headers.
+func cutNumbers(headers []engine.Header, n *engine.Numbered) (rest []engine.Header, has bool, err error) {
+	if !slices.ContainsFunc(headers, isNumber) {
+		return headers, false, nil
+	}
+	var seen [len(numberHeaders)]bool
+	rest = headers[:0]
+	for _, h := range headers {
+		i := numberOf(h.Key)
+		if i < 0 {
+			rest = append(rest, h)
+			continue
+		}
+		if seen[i] {
+			return nil, false, fmt.Errorf("%w: there are two headers %s", engine.ErrHeaders, h.Key)
+		}
+		seen[i] = true
+		switch numberHeaders[i] {
+		case producerHeader:
+			if n.Name = h.Value; len(n.Name) == 0 || len(n.Name) > engine.MaxProducerNameBytes {
+				err = fmt.Errorf("%w: the name of a producer has %d bytes; it needs 1 to %d",
+					engine.ErrHeaders, len(n.Name), engine.MaxProducerNameBytes)
+			}
+		case epochHeader:
+			n.Epoch, err = parseNumber(h)
+		case sequenceHeader:
+			n.Sequence, err = parseNumber(h)
+		}
+		if err != nil {
+			return nil, false, err
+		}
+	}
+	if slices.Contains(seen[:], false) {
+		return nil, false, fmt.Errorf("%w: a producer's message needs the three headers %s",
+			engine.ErrHeaders, strings.Join(numberHeaders[:], ", "))
+	}
+	return rest, true, nil
+}
+
+func parseNumber(h engine.Header) (uint32, error) {
+	n, err := strconv.ParseUint(string(h.Value), 10, 32)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %s is %q; it is a number from 0 to 4294967295", engine.ErrHeaders, h.Key, h.Value)
+	}
+	return uint32(n), nil
+}
+
+// cutAllNumbers is cutNumbers for the messages of one command, with the headers in lists. Those behind the first one
+// may repeat the producer and its epoch, with the sequence that they have, or say nothing. It returns nil if there are
+// no numbers, and otherwise those of the first message, in n if that is not nil.
+func cutAllNumbers(lists [][]engine.Header, n *engine.Numbered) (*engine.Numbered, error) {
+	has := false
+	for i := range lists {
+		if !slices.ContainsFunc(lists[i], isNumber) {
+			continue
+		}
+		own := n
+		if i > 0 || n == nil {
+			own = new(engine.Numbered)
+		}
+		rest, _, err := cutNumbers(lists[i], own)
+		if err != nil {
+			return nil, err
+		}
+		lists[i] = rest
+		if i == 0 {
+			n, has = own, true
+			continue
+		}
+		if !has || string(own.Name) != string(n.Name) || own.Epoch != n.Epoch || own.Sequence != n.Sequence+uint32(i) {
+			return nil, fmt.Errorf("%w: message %d of the batch does not follow the first one, by its producer, epoch and "+
+				"sequence", engine.ErrHeaders, i)
+		}
+	}
+	if !has {
+		return nil, nil
+	}
+	return n, nil
+}
+
+// partitionOf returns the partition for a put of a producer that names none. The producer's numbers are of one
+// partition, so the publisher must be able to tell which one it is: that of the messages' key, or else that of its own
+// name, as if the name were a key. The messages of a put must agree.
+func partitionOf(t *engine.Topic, lists [][]engine.Header, n *engine.Numbered) (int, error) {
+	at := -1
+	for _, headers := range lists {
+		i := slices.IndexFunc(headers, func(h engine.Header) bool { return string(h.Key) == engine.KeyHeader })
+		if i < 0 {
+			continue
+		}
+		of := batch.PartitionOf(headers[i].Value, t.Partitions())
+		if at >= 0 && of != at {
+			return 0, engine.ErrBatchKeys
+		}
+		at = of
+	}
+	if at < 0 {
+		at = batch.PartitionOf(n.Name, t.Partitions())
+	}
+	return at, nil
+}
+
+// takeNumbers makes the put of p one of a producer if its messages have the headers of one.
+func (p *pending) takeNumbers() *fault {
+	n, err := cutAllNumbers(p.lists, p.numbers)
+	if err != nil {
+		return faultf("%s %s the header is refused: %v", codeBadExt, p.verb, err)
+	}
+	if n != nil {
+		p.numbers, p.numbered = n, true
+	}
+	return nil
+}
+
+// sendNumbered submits a put of a producer.
+func (p *pending) sendNumbered(t *engine.Topic) error {
+	at := p.partition
+	if !p.addressed {
+		var err error
+		if at, err = partitionOf(t, p.lists, p.numbers); err != nil {
+			return err
+		}
+	}
+	return t.SubmitNumbered(at, &p.put, p.numbers)
+}
+
+// requestNumbers appends the headers of a publish over HTTP that are the three headers to those of the message.
+func requestNumbers(r *http.Request, headers []engine.Header) []engine.Header {
+	for _, name := range numberHeaders {
+		for _, v := range r.Header.Values(name) {
+			headers = append(headers, engine.Header{Key: []byte(name), Value: []byte(v)})
+		}
+	}
+	return headers
+}
+
+// partitionParam returns the partition that the query names, or -1.
+func partitionParam(q url.Values, invalid string) (int, error) {
+	text := q.Get("partition")
+	if text == "" {
+		return -1, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < -1 {
+		return 0, web.Fail(400, invalid)
+	}
+	return n, nil
+}
+
+// submitAndWait submits a put with submit, and waits for the answer, because the engine reads the messages until then.
+func submitAndWait(p *engine.Put, submit func() error) (engine.ID, error) {
+	answered := make(chan struct{})
+	p.Alone, p.Done = true, func(*engine.Put) { close(answered) }
+	if err := submit(); err != nil {
+		return 0, err
+	}
+	<-answered
+	return p.First, p.Err
+}
+
+// putNumbered stores the messages of an HTTP request of a producer, which all have these headers, in this partition;
+// -1: see partitionOf.
+func putNumbered(
+	t *engine.Topic, at int, p *engine.Put, headers []engine.Header, n *engine.Numbered,
+) (engine.ID, error) {
+	if len(headers) > 0 {
+		p.Headers = slices.Repeat([][]engine.Header{headers}, len(p.Messages))
+	}
+	if at < 0 {
+		var err error
+		if at, err = partitionOf(t, p.Headers, n); err != nil {
+			return 0, err
+		}
+	}
+	return submitAndWait(p, func() error { return t.SubmitNumbered(at, p, n) })
+}
+
+// numberedFailure maps the errors of the rules of producers to an HTTP status.
+func numberedFailure(err error) error {
+	switch code := producerCode(err); {
+	case code != "":
+		return web.Fail(http.StatusConflict, strings.TrimPrefix(code, "E_")+": "+strings.TrimPrefix(err.Error(), "engine: "))
+	case errors.Is(err, engine.ErrNoPartition), errors.Is(err, engine.ErrProducerName),
+		errors.Is(err, engine.ErrProducerLevel):
+		return web.Fail(400, err.Error())
+	case errors.Is(err, engine.ErrTooManyProducers):
+		return web.Fail(http.StatusInsufficientStorage, err.Error())
+	}
+	return err
+}
+
+// producerOpened is the answer to /producer/open.
+type producerOpened struct {
+	Partition int    `json:"partition"`
+	Epoch     uint32 `json:"epoch"`
+	Sequence  uint32 `json:"sequence"` // of the producer's next message in this partition
+}
+
+// serveProducerOpen opens a producer in one partition of a topic: the one that the query names, or that of the key that
+// it names, or that of the producer's name. The producer's earlier epoch ends.
+func (s *Server) serveProducerOpen(r *http.Request, q url.Values) (any, error) {
+	name, err := web.TopicName(q, "INVALID_TOPIC")
+	if err != nil {
+		return nil, err
+	}
+	n := &engine.Numbered{Name: []byte(q.Get("producer"))}
+	at, err := partitionParam(q, "INVALID_PARTITION")
+	if err != nil {
+		return nil, err
+	}
+	if len(n.Name) == 0 {
+		return nil, web.Fail(400, "MISSING_ARG_PRODUCER")
+	}
+	var lists [][]engine.Header
+	if key := q.Get("key"); key != "" {
+		lists = [][]engine.Header{{{Key: []byte(engine.KeyHeader), Value: []byte(key)}}}
+	}
+	var opened producerOpened
+	err = retryDeleted(r.Context(), func() error {
+		t, err := s.topicFor(r, name)
+		if err != nil {
+			return err
+		}
+		if opened.Partition = at; at < 0 {
+			opened.Partition, _ = partitionOf(t, lists, n) // one key agrees with itself
+		}
+		p, err := t.OpenNamed(r.Context(), opened.Partition, string(n.Name))
+		opened.Epoch, opened.Sequence = p.Epoch, p.Sequence
+		return err
+	})
+	if err != nil {
+		return nil, numberedFailure(err)
+	}
+	return opened, nil
+}
