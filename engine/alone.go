@@ -194,7 +194,7 @@ func (a alone) grow(ctx context.Context, t *Topic, to int, store func() error) e
 
 // createChannel does nothing: the caller goes on with Topic.createChannelLocal, which creates the channel in all
 // partitions, since this node leads them all.
-func (alone) createChannel(context.Context, *Topic, string, *SeekTo) error { return nil }
+func (alone) createChannel(context.Context, *Topic, string, origin) error { return nil }
 
 // deleteChannel deletes the channel in all partitions, since this node leads them all. It takes Topic.changing.
 func (alone) deleteChannel(ctx context.Context, t *Topic, name string) error {

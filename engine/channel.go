@@ -45,7 +45,7 @@ func (c *Channel) Topic() *Topic { return c.t }
 // create writes the channel into the log of every partition that this node leads, and returns when that is committed.
 // In each partition the channel begins to follow at the moment its creation is committed, so that it misses no message.
 // An ephemeral channel is in no log and begins at once. Topic.changing is held.
-func (c *Channel) create(ctx context.Context, from *SeekTo) error {
+func (c *Channel) create(ctx context.Context, o origin) error {
 	if c.ephemeral {
 		for _, pt := range c.t.partitions() {
 			if !pt.Serves() {
@@ -56,24 +56,10 @@ func (c *Channel) create(ctx context.Context, from *SeekTo) error {
 		c.local.ApplyPosts()
 		return nil
 	}
-	err := c.t.writeControlsOf(ctx, func(pt *part.Partition) ([]core.Control, error) { return c.creation(pt, from) },
+	err := c.t.writeControlsOf(ctx, func(pt *part.Partition) ([]core.Control, error) { return c.creation(pt, o) },
 		func(pt *part.Partition) { pt.Follow(c.local, c.name) })
 	c.local.ApplyPosts()
 	return err
-}
-
-// creation returns the entry that creates the channel in a partition. from says where it starts; nil: where channels
-// start if nobody says anything, and so in the partitions that an id is not in.
-func (c *Channel) creation(pt *part.Partition, from *SeekTo) ([]core.Control, error) {
-	entry := core.Control{Kind: core.ChannelCreated, Channel: c.name}
-	if from != nil && (from.Kind != SeekID || from.ID.Partition() == pt.Number()) {
-		id, err := channel.Place(pt.Log(), from, segment.MaxMsgID)
-		if err != nil {
-			return nil, err
-		}
-		entry.Start = &id
-	}
-	return []core.Control{entry}, nil
 }
 
 // restore makes the channels that are in the log of the first partition whose fold is known (WhyUnread). The channels

@@ -145,8 +145,10 @@ func (cn *clusterNode) tombstone(ctx context.Context, key meta.TombstoneKey, unt
 }
 
 // createChannel creates the channel at the leaders of all partitions, and returns when all of them have committed it.
-func (cn *clusterNode) createChannel(ctx context.Context, t *Topic, name string, from *SeekTo) error {
-	return cn.ops.OnAllLeaders(ctx, topicView{t}, wire.Operation{Kind: wire.OpCreateChannel, Channel: name, Seek: from})
+func (cn *clusterNode) createChannel(ctx context.Context, t *Topic, name string, o origin) error {
+	return cn.ops.OnAllLeaders(ctx, topicView{t}, wire.Operation{
+		Kind: wire.OpCreateChannel, Channel: name, Seek: o.from, Settings: o.settings,
+	})
 }
 
 // deleteChannel deletes the channel at the leaders, and then on this node, which may have a record of it without

@@ -48,7 +48,7 @@ func (cn *clusterNode) Attach(
 			return nil, ErrNoChannel
 		}
 		var err error
-		if c, err = t.createChannelLocal(ctx, channel, nil); err != nil {
+		if c, err = t.createChannelLocal(ctx, channel, origin{}); err != nil {
 			return nil, err
 		}
 	}

@@ -157,7 +157,7 @@ func PutTogetherAnew(e *Engine, topic, channel string) (create func(ctx context.
 	t.adoption.Revoke(make([]segment.Epoch, t.Partitions()), func(int) bool { return false })
 	t.assignPartitions()
 	t.startChannels()
-	return func(ctx context.Context, n int) error { return t.createIn(ctx, t.partitions()[n], old, nil) }
+	return func(ctx context.Context, n int) error { return t.createIn(ctx, t.partitions()[n], old, origin{}) }
 }
 
 // CreateLater returns a function that writes a channel into partition n, as the goroutine does that syncChannels starts
@@ -165,7 +165,7 @@ func PutTogetherAnew(e *Engine, topic, channel string) (create func(ctx context.
 func CreateLater(e *Engine, topic, channel string, n int) func(context.Context) error {
 	t, _ := e.LookupTopic(topic)
 	c, _ := t.LookupChannel(channel)
-	return func(ctx context.Context) error { return t.createIn(ctx, t.partitions()[n], c, nil) }
+	return func(ctx context.Context) error { return t.createIn(ctx, t.partitions()[n], c, origin{}) }
 }
 
 // ChannelHas says whether a node's channel has been given a partition.

@@ -281,7 +281,7 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 			cn.Spawn(func() { t.initPartitionsUntilDone(barren) })
 		}
 		for _, m := range missing {
-			cn.Spawn(func() { _ = t.createIn(cn.Ctx, m.pt, m.ch, nil) }) // else its next user creates it
+			cn.Spawn(func() { _ = t.createIn(cn.Ctx, m.pt, m.ch, origin{}) }) // else its next user creates it
 		}
 	})
 }
@@ -398,8 +398,8 @@ func (t *Topic) removeChannel(c *Channel) {
 // channel. The new channel has the partition only if the entry was in the log when the channel was made, so createIn
 // then calls reassign. It returns ErrDeleted, and writes nothing, if there is no channel of this name any more. It
 // takes changing.
-func (t *Topic) createIn(ctx context.Context, pt *part.Partition, c *Channel, from *SeekTo) error {
-	w, err := t.appendCreation(ctx, pt, c, from)
+func (t *Topic) createIn(ctx context.Context, pt *part.Partition, c *Channel, o origin) error {
+	w, err := t.appendCreation(ctx, pt, c, o)
 	if err == nil {
 		err = w.Result(t.e.host)
 	}
@@ -414,9 +414,9 @@ func (t *Topic) createIn(ctx context.Context, pt *part.Partition, c *Channel, fr
 // appendCreation puts the creation of channel c into the inbox of one more partition. It holds changing, so a deletion
 // of the channel, which holds it too, is either known here or comes behind the creation in every log.
 func (t *Topic) appendCreation(
-	ctx context.Context, pt *part.Partition, c *Channel, from *SeekTo,
+	ctx context.Context, pt *part.Partition, c *Channel, o origin,
 ) (*inbox.Waiter, error) {
-	entry, err := c.creation(pt, from)
+	entries, err := c.creation(pt, o)
 	if err != nil {
 		return nil, err
 	}
@@ -426,7 +426,7 @@ func (t *Topic) appendCreation(
 		return nil, ErrDeleted
 	}
 	return pt.AppendControls(ctx, &inbox.Special{
-		Controls: entry,
+		Controls: entries,
 		OnCommit: func() { pt.Follow(c.local, c.name) },
 	})
 }

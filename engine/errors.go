@@ -54,6 +54,7 @@ var (
 	ErrNoPartition    = base.ErrNoPartition
 	ErrSettings       = base.ErrSettings
 
+	ErrChannelExists    = base.ErrChannelExists
 	ErrFenced           = base.ErrFenced
 	ErrSequence         = base.ErrSequence
 	ErrUnknownProducer  = base.ErrUnknownProducer

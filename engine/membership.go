@@ -34,9 +34,10 @@ type membership interface {
 	createTopic(ctx context.Context, name string, o TopicOptions) (*Topic, error)
 	deleteTopic(ctx context.Context, name string) error
 	configureTopic(ctx context.Context, t *Topic, s TopicSettings) (TopicSettings, error)
-	// createChannel creates a channel that is not ephemeral at the leaders of all partitions, where it starts at from.
+	// createChannel creates a channel that is not ephemeral at the leaders of all partitions, where it begins as o
+	// says.
 	// Topic.createChannelLocal follows it.
-	createChannel(ctx context.Context, t *Topic, name string, from *SeekTo) error
+	createChannel(ctx context.Context, t *Topic, name string, o origin) error
 	deleteChannel(ctx context.Context, t *Topic, name string) error
 	// gather executes op in the partitions that only selects (nil: all), on the nodes that lead them, and passes the
 	// results to take (nil: they are discarded).

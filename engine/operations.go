@@ -131,7 +131,7 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 		if err := t.initPartitions(ctx, t.partitions()); err != nil {
 			return nil, err
 		}
-		c, err := t.createChannelLocal(ctx, op.Channel, op.Seek)
+		c, err := t.createChannelLocal(ctx, op.Channel, originOf(&op))
 		if err != nil {
 			return nil, err
 		}
@@ -204,7 +204,7 @@ func (t *Topic) createMissing(ctx context.Context, c *Channel, op wire.Operation
 	var err error
 	for _, n := range op.Partitions {
 		if pt := t.partitions()[n]; !c.local.CommittedIn(int(n)) {
-			err = errors.Join(err, t.createIn(ctx, pt, c, op.Seek))
+			err = errors.Join(err, t.createIn(ctx, pt, c, originOf(&op)))
 		}
 	}
 	return err

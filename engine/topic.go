@@ -351,7 +351,7 @@ func (t *Topic) channelOr(ctx context.Context, name string, create func() (*Chan
 
 // CreateChannel does what Channel does, even if DisableAutoCreate is set.
 func (t *Topic) CreateChannel(ctx context.Context, name string) (*Channel, error) {
-	return t.createChannel(ctx, name, nil)
+	return t.createChannel(ctx, name, origin{})
 }
 
 // CreateChannelFrom is CreateChannel for a channel that starts at from: at the oldest message that is kept, behind the
@@ -359,44 +359,55 @@ func (t *Topic) CreateChannel(ctx context.Context, name string) (*Channel, error
 // that exists stays where it is. CreateChannelFrom returns ErrSeek for a count and for an ephemeral channel, ErrNoTopic
 // for an id in a partition that the topic does not have, and ErrFromLevel.
 func (t *Topic) CreateChannelFrom(ctx context.Context, name string, from SeekTo) (*Channel, error) {
+	if err := t.checkStart(name, from); err != nil {
+		return nil, err
+	}
+	return t.createChannel(ctx, name, origin{from: &from})
+}
+
+// checkStart returns why a new channel of this name cannot start at from, or nil.
+func (t *Topic) checkStart(name string, from SeekTo) error {
 	switch from.Kind {
 	case SeekBeginning, SeekEnd, SeekTime:
 	case SeekID:
 		if !t.has(from.ID) {
-			return nil, ErrNoTopic
+			return ErrNoTopic
 		}
 	default:
-		return nil, fmt.Errorf("%w (a new channel starts at the beginning, the end, an id or a time)", ErrSeek)
+		return fmt.Errorf("%w (a new channel starts at the beginning, the end, an id or a time)", ErrSeek)
 	}
 	switch {
 	case base.Ephemeral(name):
-		return nil, fmt.Errorf("%w (an ephemeral channel starts at the end)", ErrSeek)
-	case t.e.members.others() && t.e.Level() < fromLevel:
-		return nil, ErrFromLevel
+		return fmt.Errorf("%w (an ephemeral channel starts at the end)", ErrSeek)
+	case !t.mayStartAnywhere():
+		return ErrFromLevel
 	}
-	return t.createChannel(ctx, name, &from)
+	return nil
 }
+
+// mayStartAnywhere says whether all leaders look where a new channel is to start.
+func (t *Topic) mayStartAnywhere() bool { return !t.e.members.others() || t.e.Level() >= fromLevel }
 
 // fromLevel is the feature level of CreateChannelFrom in a cluster: leaders of an older version would not look where
 // the channel is to start.
 const fromLevel = 3
 
-// createChannel is CreateChannelFrom; from is nil for CreateChannel.
-func (t *Topic) createChannel(ctx context.Context, name string, from *SeekTo) (*Channel, error) {
+// createChannel creates a channel that begins as o says, unless it exists.
+func (t *Topic) createChannel(ctx context.Context, name string, o origin) (*Channel, error) {
 	if !base.ValidChannelName(name) {
 		return nil, ErrChannelName
 	}
 	if !base.Ephemeral(name) {
-		if err := t.e.members.createChannel(ctx, t, name, from); err != nil {
+		if err := t.e.members.createChannel(ctx, t, name, o); err != nil {
 			return nil, err
 		}
 	}
-	return t.createChannelLocal(ctx, name, from)
+	return t.createChannelLocal(ctx, name, o)
 }
 
 // createChannelLocal creates the channel in the partitions that this node leads, and returns when that is committed.
-// from says where it starts, see Channel.creation. It takes changing.
-func (t *Topic) createChannelLocal(ctx context.Context, name string, from *SeekTo) (*Channel, error) {
+// It takes changing.
+func (t *Topic) createChannelLocal(ctx context.Context, name string, o origin) (*Channel, error) {
 	if err := t.lockInitialized(ctx); err != nil {
 		return nil, err
 	}
@@ -417,7 +428,7 @@ func (t *Topic) createChannelLocal(ctx context.Context, name string, from *SeekT
 		return nil, ErrStateFull
 	}
 	c := newChannel(t, name)
-	if err := c.create(ctx, from); err != nil {
+	if err := c.create(ctx, o); err != nil {
 		c.local.Shut(err)
 		return nil, err
 	}

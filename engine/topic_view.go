@@ -49,7 +49,7 @@ func (v topicView) Execute(ctx context.Context, op wire.Operation) ([]byte, erro
 }
 
 func (v topicView) CreateAtLeaders(ctx context.Context, channel string) error {
-	return v.t.e.cluster.createChannel(ctx, v.t, channel, nil)
+	return v.t.e.cluster.createChannel(ctx, v.t, channel, origin{})
 }
 
 func (v topicView) DropUnused(channel string) { v.t.dropUnused(channel) }

@@ -116,7 +116,7 @@ func (s *Server) serveChannelCreate(r *http.Request, q url.Values) (any, error) 
 		_, err = t.CreateChannel(r.Context(), name)
 		return nil, err
 	}
-	from, err := startAt(q.Get("from"))
+	from, err := startAt("from", q.Get("from"))
 	if err != nil {
 		return nil, err
 	}

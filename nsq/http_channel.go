@@ -35,6 +35,7 @@ func (s *Server) channelRoutes() map[string]web.Route {
 		"/channel/peek":     web.On("GET", s.onChannel(serveChannelPeek), web.Admin),
 		"/channel/pending":  web.On("GET", s.onChannel(listChannel((*engine.Channel).Pending)), web.View),
 		"/channel/deferred": web.On("GET", s.onChannel(listChannel((*engine.Channel).DeferredMessages)), web.View),
+		"/channel/fork":     web.On("POST", s.onChannel(s.serveChannelFork), web.Admin),
 		"/channel/redrive":  web.On("POST", s.onChannel(s.serveChannelRedrive), web.Admin),
 	}
 }
@@ -77,12 +78,13 @@ func badArgument(format string, args ...any) error {
 // channelFailure maps the errors of operations on channels and topics to an HTTP status.
 func channelFailure(err error) error {
 	switch {
-	case errors.Is(err, engine.ErrVersion):
+	case errors.Is(err, engine.ErrVersion), errors.Is(err, engine.ErrChannelExists):
 		return web.Fail(409, err.Error())
 	case errors.Is(err, engine.ErrNoMessage):
 		return web.Fail(404, err.Error())
 	case errors.Is(err, engine.ErrSettings), errors.Is(err, engine.ErrTopicSettings),
-		errors.Is(err, engine.ErrSeek), errors.Is(err, engine.ErrNoPartition), errors.Is(err, engine.ErrFromLevel):
+		errors.Is(err, engine.ErrSeek), errors.Is(err, engine.ErrNoPartition), errors.Is(err, engine.ErrFromLevel),
+		errors.Is(err, engine.ErrChannelName):
 		return web.Fail(400, err.Error())
 	}
 	return err
@@ -153,6 +155,35 @@ func serveChannelSeek(c *engine.Channel, r *http.Request, q url.Values) (any, er
 	return nil, channelFailure(c.Seek(r.Context(), to))
 }
 
+// serveChannelFork makes the channel that the query names as new, with the settings of the channel. It starts at the
+// place that the query names as at, as from of /channel/create does, or where the channel stands. The client must be
+// permitted to create the new channel, and to let it send its dead letters where the settings say.
+func (s *Server) serveChannelFork(c *engine.Channel, r *http.Request, q url.Values) (any, error) {
+	name := q.Get("new")
+	if name == "" {
+		return nil, web.Fail(400, "MISSING_ARG_NEW")
+	}
+	if _, err := s.permit(web.Admin, r, url.Values{"topic": {c.Topic().Name()}, "channel": {name}}); err != nil {
+		return nil, err
+	}
+	var at *engine.SeekTo
+	if q.Has("at") {
+		to, err := startAt("at", q.Get("at"))
+		if err != nil {
+			return nil, err
+		}
+		at = &to
+	}
+	set, err := c.ReadSettings(r.Context())
+	if err == nil {
+		err = s.mayFeed(r, c, &set)
+	}
+	if err == nil {
+		_, err = c.Fork(r.Context(), name, at)
+	}
+	return nil, channelFailure(err)
+}
+
 // seekTo parses the place that the parameters name.
 func seekTo(kind, value string) (engine.SeekTo, error) {
 	to := engine.SeekTo{Kind: engine.SeekKind(kind)}
@@ -183,8 +214,8 @@ func seekTo(kind, value string) (engine.SeekTo, error) {
 	return to, nil
 }
 
-// startAt parses the place where a new channel starts.
-func startAt(from string) (to engine.SeekTo, err error) {
+// startAt parses the place where a new channel starts, from a parameter of this name.
+func startAt(param, from string) (to engine.SeekTo, err error) {
 	switch from {
 	case "oldest":
 		return engine.SeekTo{Kind: engine.SeekBeginning}, nil
@@ -199,8 +230,8 @@ func startAt(from string) (to engine.SeekTo, err error) {
 		to.Kind = engine.SeekTime
 		return to, nil
 	}
-	return to, badArgument("from=%q is not a place: a channel can start at oldest, newest, a message id (16 lower-case "+
-		"hex digits) or a time (2026-01-31T12:00:00Z, or ns since 1970); nothing was made", from)
+	return to, badArgument("%s=%q is not a place: a channel can start at oldest, newest, a message id (16 lower-case "+
+		"hex digits) or a time (2026-01-31T12:00:00Z, or ns since 1970); nothing was made", param, from)
 }
 
 func parseTime(s string) (time.Time, error) {

@@ -502,6 +502,45 @@ func TestTopicSettingsKeepWhatOldProgramsCannotName(t *testing.T) {
 	})
 }
 
+// /channel/fork makes a channel with the settings of another one, at the place that is named or where that one stands,
+// through any node.
+func TestForkHTTP(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		q := makeChannel(t, nodes, "t", "c", 2)
+		nodes[0].post(t, "/channel/settings"+q, `{"version":0,"max_attempts":9}`)
+		for i := range 10 {
+			nodes[0].post(t, "/pub?topic=t", fmt.Sprint("m", i))
+		}
+		nodes[0].post(t, "/channel/seek"+q+"&to=count&value=2", "") // in each partition
+		for i, n := range nodes {
+			for at, want := range map[string]int{"": 6, "&at=oldest": 10, "&at=newest": 0, "&at=0001000000000004": 4} {
+				name := fmt.Sprintf("fork%d-%d-%d", i, want, len(at))
+				n.post(t, "/channel/fork"+q+"&new="+name+at, "")
+				n.refused(t, "POST", "/channel/fork"+q+"&new="+name+at, "", 409, sentence(engine.ErrChannelExists))
+				var list PeekList
+				n.ask(t, "GET", "/channel/peek?topic=t&channel="+name+"&count=100", "", &list)
+				var set engine.ChannelSettings
+				n.ask(t, "GET", "/channel/settings?topic=t&channel="+name, "", &set)
+				if len(list.Messages) != want || set.MaxAttempts != 9 {
+					t.Errorf("%s has %d messages, want %d, and the settings %+v", name, len(list.Messages), want, set)
+				}
+			}
+			for query, status := range map[string]int{
+				q: 400, q + "&new=": 400, q + "&new=n%20n": 400, q + "&new=n&at=noon": 400, q + "&new=n&at=": 400,
+				"?topic=t&new=n": 400, "?topic=t&channel=none&new=n": 404, "?topic=none&channel=c&new=n": 404,
+				q + "&new=n%23ephemeral": 400, q + "&new=n&at=0007000000000000": 404,
+			} {
+				if got, text := n.do(t, "POST", "/channel/fork"+query, ""); got != status {
+					t.Errorf("%s: %d %s, want %d", query, got, text, status)
+				}
+			}
+			if got, _ := n.do(t, "GET", "/channel/fork"+q+"&new=n", ""); got != 405 {
+				t.Errorf("GET: %d", got)
+			}
+		}
+	})
+}
+
 // A node that leads nothing carries out operations on an existing channel, and creates no channel that does not exist.
 func TestChannelVerbsAtANodeThatLeadsNothing(t *testing.T) {
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1"})

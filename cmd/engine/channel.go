@@ -39,7 +39,7 @@ func channelCommand() *cobra.Command {
 		o.seekCommand(),
 		o.channelPeekCommand(), o.waitingCommand("pending", "Show messages in flight", "SINCE"),
 		o.waitingCommand("deferred", "Show deferred messages", "DUE"), o.redriveCommand(),
-		o.channelCreateCommand(),
+		o.channelCreateCommand(), o.channelForkCommand(),
 		o.channelVerb("delete", "Delete a channel and its backlog", "was deleted"),
 		o.channelVerb("empty", "Discard a channel's backlog, including messages in flight and deferred messages",
 			"was emptied"),
@@ -84,6 +84,37 @@ func (o *operator) channelCreateCommand() *cobra.Command {
 		"A channel that exists stays where it is."
 	cmd.Flags().StringVar(&from, "from", "", "oldest, newest, a message id or a time")
 	must1(cmd.RegisterFlagCompletionFunc("from", cobra.FixedCompletions(
+		[]string{"oldest", "newest"}, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+func (o *operator) channelForkCommand() *cobra.Command {
+	var at string
+	cmd := o.action("fork TOPIC CHANNEL NEW", "Create a channel with the settings and the place of another one",
+		cobra.ExactArgs(3),
+		func(ctx context.Context, args []string) error {
+			q := of(args[0], args[1])
+			q.Set("new", args[2])
+			place := "where channel " + args[1] + " stands"
+			if at != "" {
+				q.Set("at", at)
+				place = "at " + at
+			}
+			if err := o.client.Post(ctx, "/channel/fork", q, nil, nil); err != nil {
+				return err
+			}
+			return o.done("channel %s of topic %s exists, with the settings of channel %s, and starts %s",
+				args[2], args[0], args[1], place)
+		})
+	cmd.Long = "Create a channel with the settings of another one, which goes on undisturbed. The new channel starts\n" +
+		"at the oldest message that the other one has not confirmed. --at names another place among what is kept:\n" +
+		"  oldest  the oldest message that is kept in each partition\n" +
+		"  newest  after the newest message of each partition\n" +
+		"  ID      the message with this id; in the other partitions, where the other channel stands\n" +
+		"  TIME    the first message stored at TIME or later, such as 2026-01-31T12:00:00Z, in each partition\n" +
+		"It fails if the new channel exists. Whether the other channel is paused is not copied."
+	cmd.Flags().StringVar(&at, "at", "", "oldest, newest, a message id or a time")
+	must1(cmd.RegisterFlagCompletionFunc("at", cobra.FixedCompletions(
 		[]string{"oldest", "newest"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }

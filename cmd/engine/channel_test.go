@@ -60,6 +60,20 @@ func TestChannelAndTopicCommands(t *testing.T) {
 		t.Errorf("create prints %q", got)
 	}
 	execute(t, "channel", "create", "orders", "other", "--from", "noon").check(t, exitUsage, "is not a place")
+	execute(t, "channel", "fork", "orders", "billing", "other", "--at", "noon").check(t, exitUsage, "is not a place")
+	execute(t, "channel", "fork", "orders", "billing").check(t, exitUsage, "accepts 3 arg(s)")
+	execute(t, "channel", "fork", "orders", "billing", "billing").check(t, exitOther, "of that name already")
+	if got := steer(t, "channel", "fork", "orders", "billing", "audit"); got !=
+		"channel audit of topic orders exists, with the settings of channel billing, and starts where channel billing "+
+			"stands\n" {
+		t.Errorf("fork prints %q", got)
+	}
+	if got := steer(t, "channel", "fork", "orders", "billing", "again", "--at", "oldest"); !strings.HasSuffix(got,
+		"and starts at oldest\n") {
+		t.Errorf("fork prints %q", got)
+	}
+	steer(t, "channel", "delete", "orders", "audit")
+	steer(t, "channel", "delete", "orders", "again")
 	for i := range 6 {
 		publishRush(t, n.http, fmt.Sprint("order\n", i))
 	}

@@ -211,6 +211,7 @@ func TestJSONFields(t *testing.T) {
 	run("channel seek", "orders", "billing", "--to", "end")
 	run("trace", "orders", list.Messages[0].ID)
 	run("channel redrive", "orders", "billing")
+	run("channel fork", "orders", "billing", "audit")
 	run("cluster status")
 	run("cluster health")
 	run("cluster verify", "orders")

@@ -65,6 +65,8 @@ var (
 	// ErrSeek says that a SeekTo is not valid; nothing was changed.
 	ErrSeek = errors.New("engine: a channel can go to the beginning, the end, an id, a time or by a count; " +
 		"nothing was changed")
+	// ErrChannelExists says that a channel that is to be made is there already.
+	ErrChannelExists = errors.New("engine: there is a channel of that name already; nothing was changed")
 	// ErrFromLevel says that a channel's start cannot be named at this feature level.
 	ErrFromLevel = errors.New("engine: to say where a channel starts needs feature level 3 in a cluster, because older " +
 		"leaders would not look at it; nothing was made, upgrade the cluster first")

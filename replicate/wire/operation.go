@@ -25,7 +25,7 @@ type OperationKind string
 // The kinds. The comment at a kind names the fields that it uses besides Topic, Channel, Known and Partitions, and its
 // result.
 const (
-	OpCreateChannel OperationKind = "create-channel" // Seek: where it starts; nil: nobody has said
+	OpCreateChannel OperationKind = "create-channel" // Seek: where it starts, Settings: its settings; nil: nobody has said
 	OpDeleteChannel OperationKind = "delete-channel" // Result: Deletion
 	OpPauseChannel  OperationKind = "pause-channel"  // Flag: pause, else unpause. Result: true
 	OpSkipChannel   OperationKind = "skip-channel"   // Flag: skip, else do not. Result: true
@@ -107,6 +107,7 @@ const (
 	SeekEnd       SeekKind = "end"       // at the next message that is published
 	SeekID        SeekKind = "id"        // at SeekTo.ID, in its partition only
 	SeekTime      SeekKind = "time"      // at the first batch stored at or after SeekTo.Time
+	SeekChannel   SeekKind = "channel"   // only of a channel that is created: where SeekTo.Channel stands
 	SeekCount     SeekKind = "count"     // SeekTo.Count messages from the oldest unconfirmed one, in each partition
 )
 
@@ -116,6 +117,8 @@ type SeekTo struct {
 	ID    core.ID   `json:"id,omitempty"`
 	Time  time.Time `json:"time,omitzero"`
 	Count int64     `json:"count,omitempty"` // forward if positive, back if negative
+	// Channel is of a channel that is created: in partitions that ID is not in, it starts where this one stands.
+	Channel string `json:"channel,omitempty"`
 }
 
 // PeekRequest says which messages an OpPeek lists.
