@@ -50,17 +50,22 @@ func (o *output) take(ctx context.Context, n int) error {
 	return nil
 }
 
-// await waits until there seems to be room for n bytes.
-func (o *output) await(ctx context.Context, n int) error {
-	if err := o.own.Acquire(ctx, min(int64(n), o.most)); err != nil {
-		return err
+// resize changes room for from bytes, which was taken, to room for to bytes. If that is more and there is none, all of
+// it is given back, and resize returns false.
+func (o *output) resize(from, to int) bool {
+	own, all := min(int64(to), o.most)-min(int64(from), o.most), min(int64(to), o.allMax)-min(int64(from), o.allMax)
+	switch {
+	case own > 0 && !o.own.TryAcquire(own):
+		o.give(from)
+		return false
+	case all > 0 && !o.all.TryAcquire(all):
+		o.own.Release(max(own, 0))
+		o.give(from)
+		return false
 	}
-	o.own.Release(min(int64(n), o.most))
-	if err := o.all.Acquire(ctx, min(int64(n), o.allMax)); err != nil {
-		return err
-	}
-	o.all.Release(min(int64(n), o.allMax))
-	return nil
+	o.own.Release(max(-own, 0))
+	o.all.Release(max(-all, 0))
+	return true
 }
 
 // parcel is the netproto.Releaser of batches on their way to a client.

@@ -40,6 +40,7 @@ type reading struct {
 	ctx     context.Context // ends with the connection, and when the client ends the reader
 	cancel  context.CancelFunc
 	more    chan struct{} // holds a token if credit may have become positive
+	held    int           // only run uses it: bytes of room for output that were waited for, for what is read again
 
 	mu     sync.Mutex // a leaf; guards credit
 	credit credit
@@ -159,6 +160,9 @@ func (r *reading) run(topic *engine.Topic) error {
 		if reader != nil {
 			reader.Close()
 		}
+		if r.held > 0 {
+			r.s.output.give(r.held)
+		}
 	}()
 	for {
 		most, err := r.awaitCredit()
@@ -181,21 +185,31 @@ func (r *reading) run(topic *engine.Topic) error {
 			got.Release()
 			return err
 		}
-		if n := len(got.Batches); !r.s.output.try(n) {
+		if n := len(got.Batches); !r.room(n) {
 			// What was read pins memory of the node, so it must not wait for this client: it is read again later.
 			from = engine.Start{Kind: engine.StartAtID, ID: got.Next}
 			got.Release()
 			reader.Close()
 			reader = nil
-			if err := r.s.output.await(r.ctx, n); err != nil {
+			if err := r.s.output.take(r.ctx, n); err != nil {
 				return err
 			}
+			r.held = n
 			continue
 		}
 		if err := r.send(&got); err != nil {
 			return err
 		}
 	}
+}
+
+// room takes room for n bytes, out of what the reader holds if it has waited for some.
+func (r *reading) room(n int) bool {
+	held := r.held
+	if r.held = 0; held > 0 {
+		return r.s.output.resize(held, n)
+	}
+	return r.s.output.try(n)
 }
 
 // sayEmpty tells the client that there is nothing to read yet, which it could not know otherwise.

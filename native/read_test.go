@@ -363,3 +363,25 @@ func TestReadThatWasNotStarted(t *testing.T) {
 	close(release)
 	eventually(t, "nothing is left", func() bool { return w.s.readers.Load() == 0 && w.s.inFlight.Load() == 0 })
 }
+
+// Readers that share less room than each of them could use get everything all the same.
+func TestReadersThatShareRoom(t *testing.T) {
+	w := open(t, func(o *Options) { o.MaxConnOutputBytes, o.MaxOutputBytes = 100<<10, 100<<10 })
+	topic, _ := stock(t, w, 0)
+	body := make([]byte, 60<<10)
+	for range 100 {
+		if _, err := topic.Publish(t.Context(), body); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all []*reader
+	for range 8 {
+		m := &wire.Read{Topic: topic.ID(), From: wire.FromOldest, Credit: math.MaxUint32}
+		all = append(all, w.dial().read(m))
+	}
+	for _, r := range all {
+		for n := 0; n < 100; {
+			n += len(r.records())
+		}
+	}
+}
