@@ -170,7 +170,7 @@ func (e *Engine) removeHeld() {
 	}
 }
 
-// Backup returns the state of the last backup. It takes Engine.backup.
+// Backup returns the state of the last backup.
 func (e *Engine) Backup() BackupStatus {
 	e.backup.Lock()
 	defer e.backup.Unlock()

@@ -14,13 +14,15 @@ import (
 	"penstock/segment"
 )
 
-// Channel is a cursor over a topic: it delivers every message at least once to one of its consumers. Its methods are
-// safe for concurrent use.
-//
-// local is this node's part of the channel; operations on the whole channel ask the leaders of all partitions (ask). A
-// Channel whose local part was shut stays shut, and Topic.Channel then returns another one. After a crash, recovery
-// makes the channel from the fold of the control entries in the partitions' logs. The fields never change.
+// Channel is a cursor over a topic: it delivers every message at least once to one of its consumers. Topic.Channel
+// returns it; it needs no close. Its methods are safe for concurrent use, and concern the channel in all partitions of
+// the topic, on whatever nodes they are led, except Attach and AttachLeader. When the channel was deleted they return
+// ErrDeleted or ErrNoChannel; Topic.Channel then makes it anew.
 type Channel struct {
+	// The fields never change. local is this node's part of the channel; operations on the whole channel ask the leaders
+	// of all partitions (ask). Once local is shut it stays so, and Topic.Channel returns a Channel with another one. After
+	// a crash, recovery makes the channel from the fold of the control entries in the partitions' logs.
+
 	e         *Engine
 	t         *Topic
 	name      string

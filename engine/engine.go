@@ -26,12 +26,13 @@ import (
 	"penstock/segment/aio"
 )
 
-// Engine is one open data directory. Its methods are safe for concurrent use.
-//
-// mu guards topics, noted, deletedTopics, closed and creating; catalog guards the files of topics. docs/concurrency.md
-// has the order of locks. After a crash, recover rebuilds everything here from the commit log, the segments and each
-// topic.json.
+// Engine is one open data directory: a single node, or a node of a cluster. Open returns it, and Close ends it. Its
+// methods are safe for concurrent use. After a crash, Open restores everything that was answered OK.
 type Engine struct {
+	// mu guards topics, noted, deletedTopics, closed and creating; catalog guards the files of topics.
+	// docs/concurrency.md has the order of locks. After a crash, recover rebuilds everything here from the commit log, the
+	// segments and each topic.json.
+
 	store *part.Store // what the partitions of this data directory share
 
 	opts   Options

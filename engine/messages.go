@@ -84,12 +84,12 @@ func (m *Message) Touch() error {
 }
 
 // Messages are the messages of a channel as one consumer gets them: Channel.Open returns it, Next takes one message
-// after the other. Its methods are safe for concurrent use.
-//
-// mu guards queue, now and running, and is a leaf: the engine calls the sink with locks held. It is never held while
-// the consumer is called. news has a value when a goroutine in Next must look again. A crash forgets all of this:
-// messages that were not finished are delivered again.
+// after the other. Its methods are safe for concurrent use. After a crash, messages that were not finished are
+// delivered again.
 type Messages struct {
+	// mu guards queue, now and running, and is a leaf: the engine calls the sink with locks held. It is never held while
+	// the consumer is called. news has a value when a goroutine in Next must look again.
+
 	e        *Engine
 	consumer *Consumer
 	news     chan struct{}

@@ -21,12 +21,14 @@ import (
 	"penstock/replicate/wire"
 )
 
-// Topic is a named topic with one or more partitions. Its methods are safe for concurrent use.
-//
-// mu guards channels, deletedChannels and unreconciled, and is held for a few instructions. changing is held during a
-// whole creation, deletion, pause or expansion, which waits for commits; mu is taken inside it. After a crash, recovery
-// restores the channels and the pause from the logs, and the settings from topic.json.
+// Topic is a named topic with one or more partitions. Engine.Topic and Engine.CreateTopicWith return it; it needs no
+// close. Its methods are safe for concurrent use. Messages may be published through any node of a cluster, which passes
+// them to the leader of their partition.
 type Topic struct {
+	// mu guards channels, deletedChannels and unreconciled, and is held for a few instructions. changing is held during a
+	// whole creation, deletion, pause or expansion, which waits for commits; mu is taken inside it. After a crash,
+	// recovery restores the channels and the pause from the logs, and the settings from topic.json.
+
 	shared part.Topic // what the partitions know of their topic
 
 	e    *Engine
