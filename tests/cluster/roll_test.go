@@ -19,6 +19,8 @@ import (
 const (
 	// lastBefore is the last commit before there were feature levels.
 	lastBefore = "0462a0b"
+	// lastLevel2 is the last commit of feature level 2; its nodes have a port for native clients.
+	lastLevel2 = "e262746"
 	// maxRefusal is how long publishing may be refused while one node is replaced, by clients that go on to the next one;
 	// twenty times as long where the machine is so loaded that a sleep of 10 ms took lateAfter longer.
 	maxRefusal  = time.Second
@@ -109,6 +111,81 @@ func TestRoll(t *testing.T) {
 	judgeRefusals(t, r, time.Duration(late.worst.Load()))
 }
 
+// TestRollToLevel3 replaces the last version of feature level 2. While the cluster is at that level, what older
+// versions cannot obey is refused by name, at new nodes beside old ones and when all are new. Once the level is raised,
+// it works.
+func TestRollToLevel3(t *testing.T) {
+	old, err := harness.BuildCommit(t.TempDir(), lastLevel2)
+	if errors.Is(err, harness.ErrNoCommit) {
+		t.Skipf("the version before this one cannot be built: %v (fetch the whole history to run this test)", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	current, err := harness.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := prepare(t, three, harness.Options{Binary: old})
+	s.level(2)
+	nodes := s.c.Nodes
+	for i, n := range nodes {
+		s.try(n.Terminate(stopTimeout))
+		n.Use(current)
+		s.try(s.returned(n))
+		if i == 1 {
+			s.upgradeRefused(current, n, nodes[2].Name)
+		}
+		s.ofLevel3(current, n, false)
+	}
+	if out, code := engine(t, current, "cluster", "upgrade", "--http", nodes[0].HTTP); code != 0 {
+		t.Fatalf("upgrading ended with %d: %s", code, out)
+	}
+	s.level(3)
+	for _, n := range nodes {
+		s.ofLevel3(current, n, true)
+	}
+	out, code := engine(t, current, "read", topic, "--nodes", nodes[0].Native)
+	if code != 0 || strings.Count(out, "a message\n") != len(nodes) {
+		t.Errorf("%d producers published one message each, and read ends with %d: %s", len(nodes), code, out)
+	}
+}
+
+// ofLevel3 asks a node for all that needs level 3: that works, or is refused with the level, and nothing is changed.
+func (s *scenario) ofLevel3(binary string, n *harness.Node, works bool) {
+	s.t.Helper()
+	channel := "from-" + n.Name
+	for _, args := range [][]string{
+		{"topic", "set", topic, "--keep-age", "1h", "--http-address", n.HTTP},
+		{"topic", "set", topic, "--keep-bytes", "1GiB", "--http-address", n.HTTP},
+		{"channel", "create", topic, channel, "--from", "newest", "--http-address", n.HTTP},
+		{"pub", topic, "--producer", "import-" + n.Name, "--nodes", n.Native},
+	} {
+		out, code := engine(s.t, binary, args...)
+		// The last one may be served by a leader of the old version.
+		named := strings.Contains(out, "feature level 3") || args[0] == "pub" && strings.Contains(out, "does not know a type")
+		if (code == 0) != works || !works && !named {
+			s.t.Errorf("at %s, with what needs level 3 in force: %v; %q ended with %d: %s", n.Name, works, args, code, out)
+		}
+	}
+	var stats struct {
+		Topics []struct {
+			Channels []struct {
+				Name string `json:"channel_name"`
+			} `json:"channels"`
+		} `json:"topics"`
+	}
+	s.try(harness.Get(s.within(startTimeout), n.HTTP, "/stats?format=json&topic="+topic, &stats))
+	if len(stats.Topics) != 1 || works != slices.ContainsFunc(stats.Topics[0].Channels, func(c struct {
+		Name string `json:"channel_name"`
+	},
+	) bool {
+		return c.Name == channel
+	}) {
+		s.t.Errorf("at %s, with level 3 in force: %v, the topic is %+v", n.Name, works, stats)
+	}
+}
+
 // returned starts n again and waits until the cluster is as it was: a FIN on its way to a leader that gives way may be
 // forgotten.
 func (s *scenario) returned(n *harness.Node) error {
@@ -171,6 +248,7 @@ func engine(t *testing.T, binary string, args ...string) (output string, code in
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd.Stdin = strings.NewReader("a message")
 	out, err := cmd.CombinedOutput()
 	var ended *exec.ExitError
 	if err != nil && !errors.As(err, &ended) || ctx.Err() != nil {
