@@ -110,6 +110,7 @@ func checkSequences(t *testing.T, c *engine.Channel, atLeast map[string]int64) {
 // each producer a prefix, and the confirmations that were stored. Segments are written, released and removed by
 // retention meanwhile, and topics come and go. The restored engine takes messages like any other.
 func TestBackupUnderLoad(t *testing.T) {
+	t.Parallel()
 	e := openWith(t, inDir(t.TempDir()))
 	stop, wg := make(chan struct{}), sync.WaitGroup{}
 	defer wg.Wait()
@@ -288,6 +289,7 @@ func TestBackupRefused(t *testing.T) {
 
 // Every bit of every file of a backup counts: a restore names the file that differs, and leaves nothing.
 func TestDamagedBackupIsRefused(t *testing.T) {
+	t.Parallel()
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
 	channelOf(t, topic, "c")
@@ -319,6 +321,7 @@ func TestDamagedBackupIsRefused(t *testing.T) {
 // The cluster's metadata in the backup of a member are verified like its data, both by a restore of the member and by
 // whoever reads only the metadata.
 func TestDamagedMetadataOfABackupAreRefused(t *testing.T) {
+	t.Parallel()
 	tc := prepareTestCluster(t, 1)
 	m := tc.nodes[0]
 	m.disk, m.dir = nil, t.TempDir()
@@ -436,6 +439,7 @@ func TestBackupNotesTopics(t *testing.T) {
 // A topic that is created after a backup began, and deleted before the backup looks at its topics again, is in the
 // backup as a whole, or not at all: its records in the copy of the commit log do not lack its metadata.
 func TestTopicsComeAndGoDuringABackup(t *testing.T) {
+	t.Parallel()
 	e := openWith(t, inDir(t.TempDir()))
 	publish(t, topicOf(t, e, "big"), numbered("m", 500, 8000)...) // so that copying the commit log takes a while
 	stop, wg := make(chan struct{}), sync.WaitGroup{}

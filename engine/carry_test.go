@@ -33,6 +33,7 @@ func storedBytes(e *engine.Engine) int64 {
 //
 // B50, B51.
 func TestDeferredAreCarried(t *testing.T) {
+	t.Parallel()
 	disk := newDisk()
 	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
@@ -130,6 +131,7 @@ func TestClusterDeferredAreCarried(t *testing.T) {
 //
 // B64.
 func TestCarriedDeadLetter(t *testing.T) {
+	t.Parallel()
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")

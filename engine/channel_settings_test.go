@@ -238,6 +238,7 @@ func TestClusterSettingsOfUnansweredChangesComeBack(t *testing.T) {
 //
 // B60, B62.
 func TestFilter(t *testing.T) {
+	t.Parallel()
 	publishAll := func(topic *engine.Topic) {
 		for _, kind := range []string{"order", "order-eu", "refund", "x/y", ""} {
 			if kind == "" {
@@ -304,6 +305,7 @@ func TestFilter(t *testing.T) {
 //
 // B62.
 func TestRateAndSample(t *testing.T) {
+	t.Parallel()
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
 	slow, some, all := channelOf(t, topic, "slow"), channelOf(t, topic, "some"), channelOf(t, topic, "all")

@@ -345,6 +345,7 @@ func TestPauseAndSkip(t *testing.T) {
 // B27, B56, B66: after resets backward and forward, by id and by time, with messages in flight and while segments roll,
 // the right sequence of messages comes, with at most those that were in flight once more. The depth is right, too.
 func TestReset(t *testing.T) {
+	t.Parallel()
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")

@@ -60,6 +60,7 @@ func TestClusterClockStepsKeepMessages(t *testing.T) {
 //
 // B39.
 func TestClockWrongAtTheStart(t *testing.T) {
+	t.Parallel()
 	for name, d := range map[string]time.Duration{"ahead": 48 * time.Hour, "behind": -48 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			var s skew
@@ -89,6 +90,7 @@ func TestClockWrongAtTheStart(t *testing.T) {
 //
 // B39.
 func TestClockBackDoesNotStopRetention(t *testing.T) {
+	t.Parallel()
 	var s skew
 	o := inDir(t.TempDir())
 	o.RetentionAge = 50 * time.Millisecond
@@ -150,6 +152,7 @@ func TestClockStepsDuringDelays(t *testing.T) {
 //
 // B49.
 func TestClockStepBeforeRestart(t *testing.T) {
+	t.Parallel()
 	const wait = 2 * time.Second
 	var s skew
 	o := inDir(t.TempDir())

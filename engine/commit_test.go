@@ -68,6 +68,7 @@ func TestNothingUncommittedIsDelivered(t *testing.T) {
 // B14: the ids of a batch are consecutive and in order. A power cut at any of the operations that store the batch,
 // whichever sectors it keeps, leaves the whole batch or nothing of it; the whole batch if it was answered OK.
 func TestBatchIsAllOrNothing(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(seeds(t, "PENSTOCK_CRASH_SEEDS", 60)) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		disk := faultaio.New(faultaio.Options{Seed: seed})

@@ -139,6 +139,7 @@ func TestDamagedSegment(t *testing.T) {
 
 // B35: segment files that are missing, truncated or foreign do not stop the node.
 func TestMissingAndCutSegments(t *testing.T) {
+	t.Parallel()
 	for name, harm := range map[string]func(t *testing.T, d *faultaio.Disk, file string){
 		"missing": func(t *testing.T, d *faultaio.Disk, file string) {
 			if err := d.Remove(file); err != nil {

@@ -91,6 +91,7 @@ func editNode(t *testing.T, dir, old, new string) (undo func()) {
 // A directory that must not be opened is refused with a sentence that says what to do, and is left as it was. When that
 // has been done, it opens with all its messages.
 func TestRefusedDataDirectories(t *testing.T) {
+	t.Parallel()
 	cases := []struct {
 		name  string
 		harm  func(t *testing.T, dir string) (undo func())

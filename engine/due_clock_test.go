@@ -56,6 +56,7 @@ func TestClusterDelaysOfAWrongClock(t *testing.T) {
 // A single node that was started with a clock that is hours ahead restarts with the right clock. Deferred messages come
 // when their delay is over, also after one more restart.
 func TestDelaysOfAWrongClockAtARestart(t *testing.T) {
+	t.Parallel()
 	const wait = 2 * time.Second
 	var s skew
 	s.set(3 * time.Hour)

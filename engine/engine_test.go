@@ -25,6 +25,7 @@ func open(t *testing.T, dir string) *engine.Engine {
 
 // B44
 func TestPublishConsumeReopen(t *testing.T) {
+	t.Parallel()
 	ctx := context.Background()
 	dir := t.TempDir()
 	e := open(t, dir)

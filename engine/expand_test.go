@@ -136,6 +136,7 @@ func parts(got map[engine.ID]string) int {
 //
 // B87, B43
 func TestPartitionsCrash(t *testing.T) {
+	t.Parallel()
 	const points = 24
 	told := 0
 	for after := range points {

@@ -129,6 +129,7 @@ func TestKeepNeedsItsLevel(t *testing.T) {
 
 // Every replica keeps what is confirmed, so the next leader has it, too.
 func TestClusterKeepConfirmed(t *testing.T) {
+	t.Parallel()
 	tc := newTestCluster(t, 3)
 	for _, name := range []string{"keeps", "goes"} {
 		tc.create(name, 1)

@@ -13,6 +13,7 @@ import (
 // Batches that fit into no ordinary buffer are written to segments and leave memory like all others. If there are more
 // of them than the large buffers can hold together, they are stored one after the other.
 func TestLargeBatches(t *testing.T) {
+	t.Parallel()
 	e, err := engine.Open(context.Background(), engine.Options{
 		DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler),
 	})

@@ -78,6 +78,7 @@ func TestNewerDirectoryIsNotTouched(t *testing.T) {
 
 // A single node's directory keeps its level until it is raised, and has its messages at every level.
 func TestUpgradeDirectory(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	at := func(max, level int) {
 		t.Helper()
@@ -120,6 +121,7 @@ func TestUpgradeDirectory(t *testing.T) {
 // A cluster of older versions keeps its level while its nodes are replaced by newer versions and back, one after the
 // other. It can be raised when all nodes run the newer version.
 func TestUpgradeCluster(t *testing.T) {
+	t.Parallel()
 	old := map[string]bool{"n1": true, "n2": true, "n3": true}
 	tc := prepareTestCluster(t, 3, func(o *engine.Options) {
 		if old[o.NodeID] {

@@ -156,6 +156,7 @@ func TestClusterOrdered(t *testing.T) {
 //
 // B57.
 func TestKeyOrdered(t *testing.T) {
+	t.Parallel()
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")

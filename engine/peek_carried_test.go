@@ -148,6 +148,7 @@ func TestPeekCarried(t *testing.T) {
 
 // More carried messages than one step examines do not hide the messages that a channel has not confirmed.
 func TestPeekManyCarried(t *testing.T) {
+	t.Parallel()
 	o := inDir(t.TempDir())
 	o.CommitFileBytes, o.CommitLiveBytes = 1<<20, 3<<20 // a checkpoint names them all, and a segment begins with one
 	o.MinSegmentBytes, o.MaxSegmentBytes = 256<<10, 512<<10

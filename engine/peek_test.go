@@ -85,6 +85,7 @@ func TestPeek(t *testing.T) {
 
 // Answers are bounded: a body that does not fit is cut, and the answer says so.
 func TestPeekIsBounded(t *testing.T) {
+	t.Parallel()
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")

@@ -85,6 +85,7 @@ func TestScrubCommitLog(t *testing.T) {
 // Bits rot in small files, and in the parts of a segment beside its messages, while the node runs. Each of these is
 // logged, counted and mended.
 func TestScrubMendsFiles(t *testing.T) {
+	t.Parallel()
 	disk, ids := closedDirectory(t, 300)
 	var log logged
 	e := openOnDisk(t, disk, scrubsOften, func(o *engine.Options) { o.Logger = log.logger() })
@@ -142,6 +143,7 @@ func TestScrubMendsFiles(t *testing.T) {
 // Files that are whole but have unexpected content have not rotted: an operator has put them there, and the scrub
 // leaves them alone.
 func TestScrubLeavesWhatIsWhole(t *testing.T) {
+	t.Parallel()
 	disk := newDisk()
 	e := openOnDisk(t, disk, scrubsOften)
 	topicOf(t, e, "one")

@@ -62,6 +62,7 @@ func TestClusterScrubRepairs(t *testing.T) {
 
 // On a single node the scrub reports where the damage is, before a consumer reads it.
 func TestScrubTells(t *testing.T) {
+	t.Parallel()
 	disk, _ := closedDirectory(t, 300)
 	files := segmentFiles(t, disk, "bad")
 	if !disk.Corrupt(files[len(files)/2], []byte("rotten"), segment.SegmentHeaderBytes+20_000) {

@@ -124,6 +124,7 @@ func TestSeek(t *testing.T) {
 //
 // B56.
 func TestSeekWhileDelivering(t *testing.T) {
+	t.Parallel()
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")

@@ -45,6 +45,7 @@ func fillUntilFull(t *testing.T, topic *engine.Topic, acked map[engine.ID]string
 //
 // B39 (retention by confirmation), D3 (a full disk is not a broken one)
 func TestDiskFull(t *testing.T) {
+	t.Parallel()
 	// The size is more than the reserve (the commit log's 1 MiB, two of its files, a segment), and otherwise arbitrary.
 	for slack := int64(2 << 20); slack <= 3<<20; slack += 128 << 10 {
 		t.Run(fmt.Sprint(slack), func(t *testing.T) { diskFull(t, slack) })
@@ -135,6 +136,7 @@ func TestDiskFullUntilSpaceIsAdded(t *testing.T) {
 // B39: segments whose messages every channel has confirmed are removed, with their files. Those with a message that one
 // channel has not confirmed stay, and the last segment stays.
 func TestRetentionByConfirmation(t *testing.T) {
+	t.Parallel()
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
 	fast, slow := channelOf(t, topic, "fast"), channelOf(t, topic, "slow")
@@ -167,6 +169,7 @@ func TestRetentionByConfirmation(t *testing.T) {
 // B39, B56, B67: limits on bytes and age drop unconfirmed messages too, the oldest first, and never the last segment. A
 // channel goes on with the oldest message that is left; new channels and resets begin there, too.
 func TestRetentionByBytesAndAge(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(*engine.Options){
 		"bytes": func(o *engine.Options) { o.RetentionBytes = 200 << 10 },
 		"age":   func(o *engine.Options) { o.RetentionAge = 50 * time.Millisecond },

@@ -9,6 +9,7 @@ import (
 
 // After a restart, a deferred message with a tag still goes only to the consumers of its tag.
 func TestTagAfterRestart(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	e := openWith(t, inDir(dir))
 	ch := channelOf(t, topicOf(t, e, "t"), "c")

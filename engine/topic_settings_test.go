@@ -222,6 +222,7 @@ func make2(n, size int) (bodies [][]byte) {
 //
 // B39, B67, B87
 func TestTopicRetention(t *testing.T) {
+	t.Parallel()
 	const body, least = 1500, 300 << 10
 	for name, set := range map[string]func(*engine.TopicSettings){
 		"bytes":      func(s *engine.TopicSettings) { s.RetentionBytes = 200 << 10 },

@@ -18,6 +18,7 @@ import (
 // partition, and retention removes nothing of it. A version that can read these folds knows everything that the entry
 // did, because the folds have that. It serves the partition, and the channel is as the newer version left it.
 func TestUnknownControlBeforeTheLastSegment(t *testing.T) {
+	t.Parallel()
 	dir, ctx := t.TempDir(), context.Background()
 	e := openWith(t, inDir(dir))
 	top := topicOf(t, e, "t")

@@ -19,6 +19,7 @@ import (
 // entries that it does not know, although it stores much more than the commit log holds. It does not serve their
 // partition, and says so; the other topic goes on.
 func TestUnknownControlSingleNode(t *testing.T) {
+	t.Parallel()
 	dir, ctx := t.TempDir(), context.Background()
 	e := openWith(t, inDir(dir))
 	top := topicOf(t, e, "t")
@@ -102,6 +103,7 @@ func (tc *testCluster) publishUntilAcked(h *ackLog, what string, n int) {
 // node is never elected, its copy is reported, and it loses nothing. When the newer version is started there, the copy
 // is whole again.
 func TestUnknownControlCluster(t *testing.T) {
+	t.Parallel()
 	old := ""
 	tc := prepareTestCluster(t, 3, func(o *engine.Options) {
 		if o.NodeID == old {

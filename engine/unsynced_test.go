@@ -15,6 +15,7 @@ import (
 //
 // B18, B43.
 func TestUnsyncedSegmentsKeepTheCommitLog(t *testing.T) {
+	t.Parallel()
 	disk := newDisk()
 	e := openOnDisk(t, disk, func(o *engine.Options) { o.PublishTimeout = 500 * time.Millisecond })
 	bad, good := topicOf(t, e, "bad"), topicOf(t, e, "good")
