@@ -20,6 +20,10 @@
 //	err = handle(ctx, m)
 //	end(err)
 //
+// A consumer's delivery d is processed in the same way:
+//
+//	ctx, end := telemetry.Process(ctx, consumer.Topic(), consumer.Channel(), &d.Message)
+//
 // # What it costs
 //
 // Each message that is sent or processed makes a span, and about 100 bytes of headers are stored with it. For a crowd

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	api "go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -21,6 +22,7 @@ const (
 	system = "penstock"
 
 	sendName    = "send"
+	receiveName = "receive"
 	processName = "process"
 )
 
@@ -40,9 +42,19 @@ type Telemetry struct {
 	propagator propagation.TextMapPropagator
 
 	sent        messagingconv.ClientSentMessages
+	consumed    messagingconv.ClientConsumedMessages
 	sendTime    messagingconv.ClientOperationDuration
 	processTime messagingconv.ProcessDuration
 	connections metric.Int64UpDownCounter
+
+	mu     sync.RWMutex // guards places
+	places map[place]attribute.Set
+}
+
+// place is where a delivery came from.
+type place struct {
+	topic, channel string
+	partition      uint32
 }
 
 // New makes a Telemetry. The error is one of the meter provider, which could not make an instrument.
@@ -60,13 +72,15 @@ func New(o Options) (*Telemetry, error) {
 	t := &Telemetry{
 		tracer:     o.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL)),
 		propagator: o.Propagator,
+		places:     make(map[place]attribute.Set),
 	}
-	var errs [4]error
+	var errs [5]error
 	t.sent, errs[0] = messagingconv.NewClientSentMessages(meter)
 	t.sendTime, errs[1] = messagingconv.NewClientOperationDuration(meter)
 	t.processTime, errs[2] = messagingconv.NewProcessDuration(meter)
 	t.connections, errs[3] = meter.Int64UpDownCounter("penstock.client.connections", metric.WithUnit("{connection}"),
 		metric.WithDescription("Connections of the client that a node has accepted."))
+	t.consumed, errs[4] = messagingconv.NewClientConsumedMessages(meter)
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("clientotel: the meter provider did not make an instrument; nothing is measured: %w", err)
 	}
@@ -77,6 +91,7 @@ func New(o Options) (*Telemetry, error) {
 //
 //   - messaging.client.sent.messages counts the messages of batches, with error.type if they were not stored;
 //   - messaging.client.operation.duration has, for each batch, the seconds since its first message was produced;
+//   - messaging.client.consumed.messages counts the deliveries to consumers of channels;
 //   - penstock.client.connections counts the connections of the client, with server.address and server.port.
 //
 // Messages that Produce refused were in no batch, and are not counted.
@@ -86,6 +101,12 @@ func (t *Telemetry) Hooks(next client.Hooks) client.Hooks {
 		t.produced(&b)
 		if next.Produced != nil {
 			next.Produced(b)
+		}
+	}
+	hooks.Delivered = func(topic, channel string, d client.Delivery) {
+		t.consumed.AddSet(context.Background(), 1, t.about(place{topic, channel, d.ID.Partition()}))
+		if next.Delivered != nil {
+			next.Delivered(topic, channel, d)
 		}
 	}
 	hooks.Connected = func(address string) {
@@ -112,4 +133,21 @@ func (t *Telemetry) produced(b *client.ProducedBatch) {
 	t.sent.Add(ctx, int64(b.Count), sendName, system, more...)
 	more = append(more, semconv.MessagingOperationTypeSend)
 	t.sendTime.Record(ctx, b.Took.Seconds(), sendName, system, more...)
+}
+
+// about returns the attributes of a delivery, which are made once for each partition of a channel.
+func (t *Telemetry) about(p place) attribute.Set {
+	t.mu.RLock()
+	set, ok := t.places[p]
+	t.mu.RUnlock()
+	if ok {
+		return set
+	}
+	set = attribute.NewSet(semconv.MessagingSystemKey.String(system), semconv.MessagingOperationName(receiveName),
+		semconv.MessagingDestinationName(p.topic), semconv.MessagingDestinationSubscriptionName(p.channel),
+		partitionAttribute(int(p.partition)))
+	t.mu.Lock()
+	t.places[p] = set
+	t.mu.Unlock()
+	return set
 }

@@ -287,3 +287,37 @@ func TestHooks(t *testing.T) {
 	<-gone
 	r.expectMetric("penstock.client.connections server.address="+host+" server.port="+port, 0)
 }
+
+// Deliveries of a channel are counted, and processed in the trace of who sent them.
+func TestDelivered(t *testing.T) {
+	r := record(t)
+	heard := make(chan client.Delivery, 1)
+	c := dial(t, r.Hooks(client.Hooks{Delivered: func(_, _ string, d client.Delivery) { heard <- d }}))
+	p := r.Producer(produce(t, c))
+	consumer, err := c.Consumer(within(t), p.Topic(), "billing", client.ConsumerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := p.ProduceSync(within(t), &client.Message{Body: []byte("x")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := consumer.Next(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if one := <-heard; one.ID != id || d.ID != id {
+		t.Errorf("%v was delivered, and the hook was told of %v, want %v", d.ID, one.ID, id)
+	}
+	_, end := r.Process(within(t), consumer.Topic(), consumer.Channel(), &d.Message)
+	end(d.Finish())
+	if got := r.span("process orders").Parent().SpanID(); got != r.span("send orders").SpanContext().SpanID() {
+		t.Errorf("the span is a child of %v", got)
+	}
+	r.expectMetric("messaging.client.consumed.messages messaging.destination.name=orders "+
+		"messaging.destination.partition.id=0 messaging.destination.subscription.name=billing "+
+		"messaging.operation.name=receive messaging.system=penstock", 1)
+	if err := consumer.Close(within(t)); err != nil {
+		t.Error(err)
+	}
+}
