@@ -69,6 +69,7 @@ type Engine struct {
 	counters Counters
 	leaving  atomic.Bool // Leave was called: the node is shutting down
 	backup   backupSlot
+	answerer atomic.Pointer[Answerer] // see OnQuestion; nil: questions are refused
 
 	stop chan struct{} // closed when background goroutines must end
 	wg   sync.WaitGroup

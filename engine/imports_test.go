@@ -147,7 +147,7 @@ func TestImportGraph(t *testing.T) {
 	for pkg, below := range map[string][]string{
 		"nsq": append([]string{
 			"engine", "internal/netio", "native", "native/wire", "nsq/auth", "nsq/lookup", "nsq/metrics", "nsq/internal/audit",
-			"nsq/internal/listen", "nsq/internal/web",
+			"nsq/internal/history", "nsq/internal/listen", "nsq/internal/web", "console",
 		}, engine...),
 		"nsq/metrics": append([]string{
 			"engine", "native", "native/wire", "nsq/auth", "nsq/internal/audit", "nsq/internal/web",
@@ -157,10 +157,12 @@ func TestImportGraph(t *testing.T) {
 		"nsq/lookup": append([]string{
 			"engine", "nsq/internal/audit", "nsq/internal/listen", "nsq/internal/web",
 		}, engine...),
-		"nsq/internal/audit":  {},
-		"nsq/internal/listen": {},
-		"nsq/internal/web":    append([]string{"engine", "nsq/internal/audit"}, engine...),
-		"cluster":             {"cluster/kv", "engine/meta", "replicate", "segment", "segment/aio"},
+		"console":              {},
+		"nsq/internal/audit":   {},
+		"nsq/internal/history": append([]string{"engine"}, engine...),
+		"nsq/internal/listen":  {},
+		"nsq/internal/web":     append([]string{"engine", "nsq/internal/audit"}, engine...),
+		"cluster":              {"cluster/kv", "engine/meta", "replicate", "segment", "segment/aio"},
 		"cluster/admin": {
 			"cluster", "cluster/kv", "engine/base", "engine/core", "engine/health", "engine/meta", "replicate", "segment",
 			"segment/aio",

@@ -25,6 +25,9 @@ func (cn *clusterNode) execute(ctx context.Context, op wire.Operation) ([]byte, 
 	if op.Kind == wire.OpFaults {
 		return marshal(cn.e.FaultsOf(ctx, cn.Self.ID))
 	}
+	if op.Kind == wire.OpAsk {
+		return cn.e.answerQuestion(ctx, op.Ask)
+	}
 	t := cn.e.topicByID(op.Topic)
 	switch {
 	case t == nil:

@@ -47,6 +47,7 @@ const (
 	// Producer, in the one partition; refused below feature level 3. Result: ProducerOpened
 	OpOpenProducer OperationKind = "open-producer"
 	OpTrace        OperationKind = "trace" // IDs: one message, of the one partition. Result: Trace
+	OpAsk          OperationKind = "ask"   // Ask: a question to the node, without a topic. Result: its answer, JSON
 )
 
 // Operation is the payload of a ForwardOp. Executing it twice does no harm.
@@ -64,6 +65,7 @@ type Operation struct {
 	Verify   *VerifyRequest        `json:"verify,omitempty"`
 	Settings *core.ChannelSettings `json:"settings,omitempty"`
 	Producer string                `json:"producer,omitempty"`
+	Ask      json.RawMessage       `json:"ask,omitempty"` // what it means is between the programs above the engine
 
 	// Known is the number of partitions that the requesting node knows the topic to have. A receiver that knows of more
 	// refuses a change.

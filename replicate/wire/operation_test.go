@@ -42,6 +42,7 @@ func operations() map[string]any {
 			Kind: OpOpenProducer, Topic: uuid.UUID{1, 2, 3, 15: 16}, Producer: "shop-7", Known: 4, Partitions: []uint32{3},
 		},
 		"fwd-op-opened": &ProducerOpened{ID: 1<<63 + 5, Epoch: 3, Sequence: 1 << 31},
+		"fwd-op-ask":    &Operation{Kind: OpAsk, Ask: json.RawMessage(`{"what":"x"}`)},
 		"fwd-op-ids":    []core.ID{batch.MakeID(3, 515), 7},
 		"fwd-op-done":   true,
 		"fwd-op-peeked": []PeekedMessage{{
@@ -147,7 +148,7 @@ func TestFormatOperations(t *testing.T) {
 	kinds := []OperationKind{
 		OpCreateChannel, OpDeleteChannel, OpPauseChannel, OpSkipChannel, OpEmptyChannel, OpPauseTopic, OpEmptyTopic,
 		OpResolveSeek, OpSeek, OpPeek, OpPending, OpDeferred, OpConfirm, OpSettings, OpConfigure, OpState, OpVerify, OpFaults,
-		OpTrace, OpOpenProducer,
+		OpTrace, OpOpenProducer, OpAsk,
 	}
 	rows := tables["Kinds of operations"]
 	if len(rows) != len(kinds) {
