@@ -26,7 +26,8 @@ func files(t *testing.T, suffixes ...string) []string {
 		if err != nil {
 			return err
 		}
-		made := strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"bin", "data", "cluster-data"}, d.Name())
+		made := strings.HasPrefix(d.Name(), ".") ||
+			slices.Contains([]string{"bin", "data", "cluster-data", "node_modules"}, d.Name())
 		if d.IsDir() && path != root && made {
 			return filepath.SkipDir
 		}
@@ -190,7 +191,8 @@ func TestNamesAreInTheTree(t *testing.T) {
 }
 
 // aside are packages that are no part of the product.
-var aside = regexp.MustCompile(`^(tools|tests|bench|docs)\b|faultaio|logtest|aiotest|/internal/|formattest|patience|puretest|kvtest`)
+var aside = regexp.MustCompile(
+	`^(tools|tests|bench|docs)\b|faultaio|logtest|aiotest|/internal/|formattest|patience|puretest|kvtest`)
 
 // importers returns every package of the product, and which others of the product import it.
 func importers(t *testing.T) map[string][]string {

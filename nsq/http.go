@@ -21,7 +21,9 @@ const maxHTTPBodies = 256 << 20
 // table returns all routes of nsqd, and our own.
 func (s *Server) table() web.Table {
 	all := web.Table{}
-	for _, routes := range []map[string]web.Route{s.routes(), s.channelRoutes(), s.topicRoutes(), profileRoutes()} {
+	for _, routes := range []map[string]web.Route{
+		s.routes(), s.channelRoutes(), s.topicRoutes(), s.clusterRoutes(), s.consoleRoutes(), profileRoutes(),
+	} {
 		maps.Copy(all, routes)
 	}
 	all["/metrics"] = web.Raw("GET,HEAD", s.metrics.Handler().ServeHTTP, web.Open)
@@ -90,8 +92,6 @@ func (s *Server) routes() map[string]web.Route {
 		"/stats": web.On("GET", s.serveStats, web.Open),
 	}
 }
-
-func (s *Server) serveAudit(*http.Request, url.Values) (any, error) { return s.audit.List(), nil }
 
 func (s *Server) servePing(w http.ResponseWriter, _ *http.Request) {
 	health, ok := s.health()

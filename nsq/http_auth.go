@@ -14,11 +14,11 @@ import (
 	"penstock/nsq/internal/web"
 )
 
-// tokenOf returns the secret in a request, or "" if there is none.
+// tokenOf returns the secret in a request, or "" if there is none. Browsers have it in a cookie: see serveSession.
 func tokenOf(r *http.Request) string {
 	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
-		return ""
+		return cookieOf(r)
 	}
 	return strings.TrimSpace(secret)
 }
@@ -32,9 +32,20 @@ func (s *Server) permit(need web.Access, r *http.Request, q url.Values) (string,
 	if s.auth == nil || need == web.Open {
 		return "", nil
 	}
-	secret := tokenOf(r)
+	who, err := s.principal(r, tokenOf(r))
+	if err != nil {
+		return "", err
+	}
+	if !allows(who, need, q) {
+		return who.Name(), web.Fail(403, "UNAUTHORIZED")
+	}
+	return who.Name(), nil
+}
+
+// principal returns who has the secret; "" is nobody's.
+func (s *Server) principal(r *http.Request, secret string) (*auth.Principal, error) {
 	if secret == "" {
-		return "", web.Fail(401, "AUTH_FIRST")
+		return nil, web.Fail(401, "AUTH_FIRST")
 	}
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -45,16 +56,13 @@ func (s *Server) permit(need web.Access, r *http.Request, q url.Values) (string,
 	})
 	switch {
 	case errors.Is(err, auth.ErrUnknownSecret):
-		return "", web.Fail(401, "AUTH_FAILED")
+		return nil, web.Fail(401, "AUTH_FAILED")
 	case err != nil:
 		s.opts.Logger.Warn("refusing a request: nobody could say what its client may do",
 			"client", r.RemoteAddr, "path", r.URL.Path, "error", err)
-		return "", web.Fail(503, "AUTH_FAILED")
+		return nil, web.Fail(503, "AUTH_FAILED")
 	}
-	if !allows(who, need, q) {
-		return who.Name(), web.Fail(403, "UNAUTHORIZED")
-	}
-	return who.Name(), nil
+	return who, nil
 }
 
 // allows reports whether the principal has the permission that a route needs for a request with this query.

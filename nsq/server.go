@@ -19,6 +19,7 @@ import (
 	"penstock/native"
 	"penstock/nsq/auth"
 	"penstock/nsq/internal/audit"
+	"penstock/nsq/internal/history"
 	"penstock/nsq/internal/listen"
 	"penstock/nsq/internal/web"
 	"penstock/nsq/lookup"
@@ -65,6 +66,7 @@ type Server struct {
 	metrics *metrics.Collector
 	counts  counters
 	deleted web.Deletions
+	history *history.Log
 
 	large      *semaphore.Weighted // Options.MaxLargeInputBytes
 	largeBytes atomic.Int64        // what is taken of large
@@ -94,6 +96,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		conns:   make(map[*conn]struct{}),
 		flusher: flusher{wake: make(chan struct{}, 1)},
 		large:   semaphore.NewWeighted(o.MaxLargeInputBytes),
+		history: history.New(),
 	}
 	s.flusher.quit = s.quit
 	s.metrics = metrics.New(metrics.Options{
@@ -136,6 +139,8 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	s.helpers.Go(s.poll.run)
 	s.helpers.Go(s.sweep)
 	s.startStatsd()
+	s.helpers.Go(s.remember)
+	e.OnQuestion(s.answerQuestion)
 	if f := s.opts.Front; f != nil {
 		f.handler.Store(&s.front) // not in Serve: whoever hears that the node is ready may ask at once
 	}
@@ -366,6 +371,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopOnce.Do(func() {
 		close(s.quit)
 		s.poll.stop()
+		s.engine.OnQuestion(nil)
 		s.engine.HoldAnswers(nil)
 		s.helpers.Wait()
 		s.flusher.close()

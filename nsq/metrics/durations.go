@@ -25,6 +25,16 @@ func (d *Durations) Observe(took time.Duration) {
 	d.buckets[min(bits.Len64(uint64(took.Microseconds())), durationBuckets-1)].Add(1)
 }
 
+// Counts returns how many durations were counted in each bucket: bucket i has those of less than 1<<i µs that are in no
+// earlier one, and the last one all others.
+func (d *Durations) Counts() []uint64 {
+	out := make([]uint64, durationBuckets)
+	for i := range out {
+		out[i] = d.buckets[i].Load()
+	}
+	return out
+}
+
 // durations writes a histogram of these counts per bucket.
 func (w writer) durations(f *family, counts []uint64, nanos uint64, labels ...string) {
 	buckets, sum := make(map[float64]uint64, len(counts)), uint64(0)

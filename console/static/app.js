@@ -1,0 +1,111 @@
+// The console: which page is shown, who is logged in, and how old everything on the page is.
+import { h, render } from "./vendor/preact.mjs";
+import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
+import { freshness, get, send, useNow } from "./api.js";
+import { Announcements, announce, html, span } from "./ui.js";
+import { Overview } from "./overview.js";
+import { Topics } from "./topics.js";
+import { Topic } from "./topic.js";
+import { Channel } from "./channel.js";
+import { Nodes } from "./nodes.js";
+import { Audit } from "./audit.js";
+
+const places = [["", "Overview"], ["topics", "Topics"], ["nodes", "Nodes"], ["audit", "Audit"]];
+
+function route() {
+	try {
+		return location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+	} catch {
+		return [""];
+	}
+}
+
+function page([name, topic, channel], props) {
+	if (name === "topics" && channel) return h(Channel, { key: `${topic}/${channel}`, topic, channel, ...props });
+	if (name === "topics" && topic) return h(Topic, { key: topic, topic, ...props });
+	return h({ topics: Topics, nodes: Nodes, audit: Audit }[name] ?? Overview, { key: name, ...props });
+}
+
+function App() {
+	const [at, setAt] = useState(route());
+	const [session, setSession] = useState(null);
+	const main = useRef();
+	const first = useRef(true);
+	const now = useNow();
+	const fresh = freshness(now);
+	const ask = () => get("/session").then(setSession, (error) => {
+		setSession((s) => s ?? { error });
+		setTimeout(ask, 2000);
+	});
+	useEffect(() => {
+		ask();
+		const moved = () => setAt(route());
+		addEventListener("hashchange", moved);
+		return () => removeEventListener("hashchange", moved);
+	}, []);
+	// After a change of the page the focus goes to it, so that a screen reader reads it.
+	useEffect(() => {
+		if (!first.current) main.current?.focus();
+		first.current = false;
+		const titled = at.filter(Boolean).join(" / ") || "overview";
+		document.title = `${titled} – Penstock`;
+		scrollTo(0, 0);
+	}, [at.join("/")]);
+	if (!session) return html`<p class="start">Asking the node…</p>`;
+	if (session.error) return html`<main><p class="trouble" role="alert">
+		${session.error.message}. The console tries again.</p></main>`;
+	const out = async () => {
+		await send("DELETE", "/session").then(setSession, (e) => announce(e.message, "bad"));
+	};
+	return html`
+		<a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); main.current?.focus(); }}>To the page</a>
+		<header>
+			<a class="brand" href="#/"><img src="icon.svg" alt="" width="24" height="24" /> Penstock</a>
+			${(!session.auth || session.name) && html`<nav aria-label="Pages">${places.map(([name, title]) => html`<a
+				key=${name} href=${`#/${name}`} aria-current=${(at[0] || "") === name ? "page" : undefined}>${title}</a>`)}</nav>`}
+			<p class="who">${session.node && html`<span>node <b class="name">${session.node}</b></span>`}
+				${session.auth && session.name && html`<span> as <b class="name">${session.name}</b></span> <button
+					onClick=${out}>Log out</button>`}</p>
+		</header>
+		<${Fresh} of=${fresh} />
+		<main id="main" tabindex="-1" ref=${main} class=${fresh.stale ? "stale" : ""}>
+			${session.auth && !session.name ? html`<${Login} done=${setSession} />` : page(at, { session, fresh })}
+		</main>
+		<${Announcements} />`;
+}
+
+// Fresh says how old the page is as soon as it is older than it should be.
+function Fresh({ of }) {
+	if (!of.stale) return html`<div class="fresh" role="status"></div>`;
+	const seconds = Math.floor(of.age / 1000);
+	return html`<div class="fresh stale" role="status">
+		<strong>No answer for <span aria-hidden="true">${seconds < 120 ? `${seconds} s` : span(seconds)}</span><span
+			class="unseen">some time</span>:</strong> what is
+		shown is that old${of.error ? ` (${of.error.message})` : ""}.</div>`;
+}
+
+function Login({ done }) {
+	const [token, setToken] = useState("");
+	const [error, setError] = useState(null);
+	const login = async (e) => {
+		e.preventDefault();
+		try {
+			done(await send("POST", "/session", { token }));
+		} catch (err) {
+			setError(err);
+		}
+	};
+	return html`<form class="login" onSubmit=${login}>
+		<h1>Log in</h1>
+		<p>This node asks for a token. It goes into a cookie that no script can read,
+			${" "}until the browser ends or you log out.</p>
+		<label>Token <input type="password" required autocomplete="current-password" value=${token}
+			onInput=${(e) => setToken(e.target.value)} autofocus /></label>
+		${error && html`<p class="trouble" role="alert">${error.message}</p>`}
+		<div class="buttons"><button>Log in</button></div>
+	</form>`;
+}
+
+const app = document.getElementById("app");
+app.replaceChildren();
+render(h(App), app);

@@ -1,0 +1,33 @@
+// Who changed what, and who was refused.
+import { useState } from "./vendor/hooks.mjs";
+import { useLook } from "./api.js";
+import { html, Missing, Table, Tag, time, Trouble } from "./ui.js";
+
+const kinds = { done: "good", failed: "warn", refused: "bad" };
+const most = 200;
+
+export function Audit() {
+	const look = useLook("/audit?all", 5000);
+	const [filter, setFilter] = useState("");
+	const all = (look.data?.entries ?? []).toReversed();
+	const text = (e) => [e.node, e.who, e.from, e.what, e.names, e.body, e.result].join(" ").toLowerCase();
+	const found = all.filter((e) => text(e).includes(filter.toLowerCase()));
+	return html`
+		<h1>Audit</h1>
+		<p class="note">Changes, failed logins and refusals since the nodes started, the newest first.
+			${" "}The nodes' logs have all of them.</p>
+		<div class="tools"><label>Contains <input type="search" value=${filter}
+			onInput=${(e) => setFilter(e.target.value)} /></label>
+			<span role="status">${look.data && `${Math.min(found.length, most)} of ${all.length} entries`}</span></div>
+		<${Missing} of=${look.data?.missing} />
+		<${Trouble} error=${look.data ? null : look.error} />
+		${look.data && html`<${Table} label="Audit" rows=${found.slice(0, most)}
+			empty="Nothing was changed, and nobody was refused." columns=${[
+			{ name: "Time", of: (e) => time(e.time) },
+			{ name: "Result", of: (e) => html`<${Tag} kind=${kinds[e.kind]}>${e.kind}<//> ${e.kind === "done"
+				? "" : e.result}` },
+			{ name: "What", of: (e) => e.what }, { name: "Of", of: (e) => html`${e.names} ${e.body && html`<code>
+				${e.body}</code>`}` },
+			{ name: "Who", of: (e) => e.who }, { name: "From", of: (e) => e.from }, { name: "Node", of: (e) => e.node },
+		]} />`}`;
+}

@@ -1,0 +1,112 @@
+// One channel: how far behind it is, who consumes it, what is in flight, and what can be done about it.
+import { useState } from "./vendor/hooks.mjs";
+import { path, post, useLook } from "./api.js";
+import { act, Destroy, Facts, html, Missing, Part, Paused, plural, rate, short, span, Table, time,
+	topicLink, Trouble } from "./ui.js";
+import { largest, Plot, sums } from "./plot.js";
+import { Peek } from "./messages.js";
+import { Settings } from "./settings.js";
+
+export function Channel({ topic, channel }) {
+	const look = useLook(path("/channels", { topic, channel, clients: "true" }));
+	const history = useLook(path("/history", { topic, channel }), 5000);
+	const c = look.data?.channels[0];
+	const nodes = history.data?.nodes ?? [];
+	const of = { topic, channel };
+	const verb = (name, said, query = {}) => act(() => post(path(`/channel/${name}`, { ...of, ...query })),
+		said).then(look.again);
+	const line = (name, field, how = sums) => ({ name, points: how(nodes, field) });
+	return html`
+		<h1><a href="#/topics">Topics</a> / <a class="name" href=${topicLink(topic)}>${topic}</a> / <span class="name">
+			${channel}</span> <${Paused} of=${c?.paused} /></h1>
+		<${Trouble} error=${look.data ? null : look.error} />
+		<${Missing} of=${look.data?.missing} />
+		${look.data && !c && html`<p class="empty">There is no such channel on the nodes that answer.</p>`}
+		${c && html`
+		<${Facts} of=${[
+			["Waiting", short(c.depth)], ["Oldest", c.oldest_seconds ? span(c.oldest_seconds) : "–"],
+				["In flight", short(c.in_flight_count)],
+			["Deferred", short(c.deferred_count)], ["Consumers", short(c.client_count)],
+				["Finished", rate(c.finished_per_second)],
+			["Requeued", rate(c.requeued_per_second)], ["Timed out", rate(c.timed_out_per_second)],
+				["Dead letters", short(c.dead_lettered_count)],
+		]} />
+		<div class="plots">
+			<${Plot} title="Lag: messages"
+				series=${[line("waiting", "depth"), line("in flight", "in_flight"), line("deferred", "deferred")]} />
+			<${Plot} title="Lag: age of the oldest message" unit=${span} series=${[line("oldest", "oldest_seconds", largest)]} />
+			<${Plot} title="Messages per second" unit=${rate}
+				series=${[line("delivered", "delivered"), line("finished", "finished"),
+					line("requeued", "requeued"), line("timed out", "timed_out")]} />
+		</div>
+		<h2>Consumers</h2>
+		<${Table} label="Consumers" rows=${c.clients ?? []} empty="Nobody consumes this channel: its messages wait."
+			columns=${[
+			{ name: "Client", of: (k) => k.client_id || k.remote_address || "–" }, { name: "Host", of: (k) => k.hostname },
+			{ name: "Address", of: (k) => k.remote_address }, { name: "Leader", of: (k) => k.leader },
+			{ name: "Ready", number: true, of: (k) => short(k.ready_count) }, { name: "In flight", number: true,
+				of: (k) => short(k.in_flight_count) },
+			{ name: "Finished", number: true, of: (k) => short(k.finish_count) }, { name: "Requeued", number: true,
+				of: (k) => short(k.requeue_count) },
+			{ name: "Agent", of: (k) => k.user_agent }, { name: "Identity", of: (k) => k.auth_identity || "–" },
+		]} />
+		<${Part} title="In flight">${() => html`<${Waiting} where=${path("/channel/pending", { ...of, count: 100 })}
+			deferred=${false} />`}<//>
+		<${Part} title="Deferred">${() => html`<${Waiting} where=${path("/channel/deferred", { ...of, count: 100 })}
+			deferred=${true} />`}<//>
+		<${Part} title="Look at waiting messages">${() => html`<${Peek} where="/channel/peek" of=${of} />`}<//>
+		<${Part} title="Go to another place">${() => html`<${Seek} go=${verb} name=${channel} />`}<//>
+		<${Part} title="Settings">${() => html`<${Settings} where=${path("/channel/settings", of)} kind="channel" />`}<//>
+		<section class="actions" aria-label="Change the channel">
+			${c.paused ? html`<button onClick=${() => verb("unpause", `Channel ${channel} goes on.`)}>End the pause</button>`
+				: html`<button
+					onClick=${() => verb("pause", `Channel ${channel} is paused: nothing is delivered.`)}>Pause</button>`}
+			<button onClick=${() => verb("redrive",
+				(r) => `${plural(r.moved, "dead letter")} went back into ${topic}.`)}>Redrive dead letters</button>
+			<${Destroy} label="Empty the channel" name=${channel} onDo=${() => verb("empty", `Channel ${channel} was emptied.`)}
+				warning=${`All messages that wait in the channel count as finished:
+					${short(c.depth)} now. This cannot be taken back.`} />
+			<${Destroy} label="Delete the channel" name=${channel}
+				warning="The channel goes with its place in the topic, and its consumers are disconnected.
+					This cannot be taken back."
+				onDo=${async () => (await act(() => post(path("/channel/delete",
+					of)), `Channel ${channel} was deleted.`)) && (location.hash = topicLink(topic))} />
+		</section>`}`;
+}
+
+function Waiting({ where, deferred }) {
+	const look = useLook(where);
+	if (!look.data) return html`<${Trouble} error=${look.error} />`;
+	return html`<${Table} label=${deferred ? "Deferred messages" : "Messages in flight"} rows=${look.data.messages}
+		keyOf=${(m) => m.id}
+		empty=${deferred ? "No message is deferred." : "No message is in flight."} columns=${[
+			{ name: "Message", of: (m) => html`<span class="name">${m.id}</span>` }, { name: "Partition", number: true,
+				of: (m) => m.partition },
+			{ name: "Attempts", number: true, of: (m) => m.attempts }, !deferred && { name: "Since", of: (m) => time(m.since) },
+			{ name: deferred ? "Delivered at" : "Times out at", of: (m) => time(m.due) }, !deferred && { name: "Client",
+				of: (m) => m.client || "–" },
+		].filter(Boolean)} />`;
+}
+
+const places = {
+	beginning: "the oldest stored message", end: "the next published message", time: "a time", id: "a message",
+		count: "messages forward, or back (below 0)",
+};
+
+function Seek({ go, name }) {
+	const [to, setTo] = useState("time");
+	const [value, setValue] = useState("");
+	const needs = to !== "beginning" && to !== "end";
+	const sent = () => (needs ? (to === "time" ? new Date(value).toISOString() : value) : undefined);
+	return html`
+		<div class="row">
+			<label>To <select value=${to} onChange=${(e) => { setTo(e.target.value); setValue(""); }}>
+				${Object.entries(places).map(([k, text]) => html`<option key=${k} value=${k}>${text}</option>`)}</select></label>
+			${needs && html`<label>${{ time: "Time", id: "Message id", count: "Messages" }[to]} <input
+				type=${{ time: "datetime-local", count: "number" }[to] ?? "text"} step=${to === "time" ? "1" : undefined}
+				value=${value} onInput=${(e) => setValue(e.target.value)} /></label>`}
+			${(!needs || value) && html`<${Destroy} label="Go there" name=${name}
+				warning="Going forward counts what lies between as finished; going back delivers it again."
+				onDo=${() => go("seek", `Channel ${name} goes on at ${places[to]}.`, { to, value: sent() })} />`}
+		</div>`;
+}

@@ -1,0 +1,74 @@
+// The overview: is all well, how much happens, and where.
+import { path, useLook } from "./api.js";
+import { bytes, Facts, html, Missing, Paused, rate, span, Table, Tag, topicLink, Trouble, short } from "./ui.js";
+import { largest, newest, Plot, single, sums } from "./plot.js";
+
+// Health is one sentence about the node and its cluster. It is green only as long as the node says so now.
+export function Health({ cluster, fresh }) {
+	const look = useLook(cluster ? "/cluster/status" : "/health");
+	const { data, error } = look;
+	if (!data) return html`<section class="health ${error ? "bad" : ""}"><p>${error
+		? error.message : "Asking the node…"}</p></section>`;
+	const kind = fresh.stale ? "unknown" : data.healthy ? "good" : "bad";
+	const word = { unknown: "Not known now", good: "Healthy", bad: "Not healthy" }[kind];
+	const says = data.health.replace(/^(un)?healthy: /, "");
+	return html`<section class="health ${kind}" aria-label="Health">
+		<p><strong>${word}</strong> ${fresh.stale ? `${span(fresh.age / 1000)} ago the node said: ${data.health}` : says}</p>
+	</section>`;
+}
+
+const ms = (v) => (v === undefined ? "–" : `${short(v)} ms`);
+
+export function Overview({ session, fresh }) {
+	const history = useLook("/history");
+	const topics = useLook(path("/topics", { sort: "published", count: 10 }));
+	const waiting = useLook(path("/topics", { sort: "depth", count: 10 }));
+	const nodes = history.data?.nodes ?? [];
+	const now = (field, how = sums) => newest(how(nodes, field));
+	const perNode = (field) => nodes.map((n) => ({ name: n.node, points: single(n, field) }));
+	return html`
+		<h1>Overview</h1>
+		<${Health} cluster=${session.cluster} fresh=${fresh} />
+		<${Missing} of=${history.data?.missing} />
+		<${Trouble} error=${history.data ? null : history.error} />
+		<${Facts} of=${[
+			["Published", rate(now("published"))], ["Written", `${bytes(now("published_bytes") ?? 0)}/s`],
+			["Delivered", rate(now("delivered"))], ["Finished", rate(now("finished"))],
+			["Waiting", short(now("depth"))], ["In flight", short(now("in_flight"))],
+			["Publish p99", ms(now("publish_p99_ms", largest))], ["Disk write p99", ms(now("flush_p99_ms", largest))],
+			topics.data && ["Topics", short(topics.data.count)],
+		]} />
+		<p class="note">Rates and percentiles are those of the last 10 s; the p99 is that of the slowest node.</p>
+		<div class="plots">
+			<${Plot} title="Messages per second" unit=${rate} series=${[{ name: "published",
+				points: sums(nodes, "published") }, { name: "delivered", points: sums(nodes, "delivered") }, { name: "finished",
+				points: sums(nodes, "finished") }]} />
+			<${Plot} title="Messages waiting" series=${[{ name: "waiting", points: sums(nodes, "depth") }, { name: "in flight",
+				points: sums(nodes, "in_flight") }]} />
+			<${Plot} title="Publish p99" unit=${ms} series=${perNode("publish_p99_ms")} />
+			<${Plot} title="Disk write p99" unit=${ms} series=${perNode("flush_p99_ms")} />
+		</div>
+		<div class="columns">
+			<section><h2>Most published</h2>
+				<${Busy} look=${topics} columns=${[["Published", (t) => rate(t.published_per_second)], ["Delivered",
+					(t) => rate(t.delivered_per_second)]]} worth=${(t) => t.published_per_second > 0}
+					empty="Nothing was published in the last 10 s." /></section>
+			<section><h2>Most waiting</h2>
+				<${Busy} look=${waiting} columns=${[["Waiting", (t) => short(t.depth)], ["Oldest", (t) => (t.oldest_seconds
+					? span(t.oldest_seconds) : "–")]]} worth=${(t) => t.depth > 0} empty="Nothing waits." /></section>
+		</div>`;
+}
+
+function Busy({ look, columns, worth, empty }) {
+	if (!look.data) return html`<${Trouble} error=${look.error} />`;
+	return html`<${Table} label="Topics" empty=${empty} rows=${look.data.topics.filter(worth)} keyOf=${(t) => t.name}
+		columns=${[
+		{ name: "Topic", of: (t) => html`<a href=${topicLink(t.name)}>${t.name}</a>` },
+		...columns.map(([name, of]) => ({ name, of, number: true })),
+	]} />`;
+}
+
+export function states(t) {
+	const state = t.state === "ok" ? null : t.state?.replaceAll("_", " ");
+	return html`<${Paused} of=${t.paused} /> ${state && html`<${Tag} kind="bad">${state}<//>`}`;
+}

@@ -1,0 +1,181 @@
+// What all pages are made of: text, numbers, tables, forms and dialogs.
+import { h, Fragment } from "./vendor/preact.mjs";
+import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
+import htm from "./vendor/htm.mjs";
+
+export const html = htm.bind(h);
+export { Fragment };
+
+const units = ["", "k", "M", "G", "T", "P"];
+
+// short writes a number with three digits.
+export function short(n) {
+	if (n === undefined || n === null || Number.isNaN(n)) return "–";
+	let i = 0, v = Math.abs(n);
+	while (v >= 999.5 && i < units.length - 1) {
+		v /= 1000;
+		i++;
+	}
+	const text = i === 0 && Number.isInteger(v) ? String(v) : v >= 99.95 ? v.toFixed(0) : v >= 9.995 ? v.toFixed(1)
+		: v.toFixed(2).replace(/\.?0+$/, "");
+	return (n < 0 ? "−" : "") + text + units[i];
+}
+
+export const rate = (n) => (n === undefined ? "–" : `${n > 0 && n < 0.01 ? "<0.01"
+	: short(Math.round(n * 100) / 100)}/s`);
+
+export function bytes(n) {
+	let i = 0;
+	while (n >= 1024 && i < 5) {
+		n /= 1024;
+		i++;
+	}
+	return `${i === 0 ? Math.round(n) : n.toFixed(n < 10 ? 1 : 0)} ${["B", "KiB", "MiB", "GiB", "TiB", "PiB"][i]}`;
+}
+
+export function span(seconds) {
+	if (seconds < 1) return seconds > 0 ? `${Math.round(seconds * 1000)} ms` : "0 s";
+	if (seconds < 120) return `${Math.round(seconds)} s`;
+	if (seconds < 7200) return `${Math.round(seconds / 60)} min`;
+	if (seconds < 172800) return `${Math.round(seconds / 3600)} h`;
+	return `${Math.round(seconds / 86400)} days`;
+}
+
+export const time = (text) => (text ? new Date(text).toLocaleString(undefined, { dateStyle: "short",
+	timeStyle: "medium" }) : "–");
+export const plural = (n, word) => `${short(n)} ${word}${n === 1 ? "" : "s"}`;
+
+export const topicLink = (t) => `#/topics/${encodeURIComponent(t)}`;
+export const channelLink = (t, c) => `${topicLink(t)}/${encodeURIComponent(c)}`;
+
+// announce tells a screen reader and the eye what came of an action.
+let listeners = [];
+export function announce(text, kind = "good") {
+	listeners.forEach((f) => f({ text, kind, id: Math.random() }));
+}
+
+export function Announcements() {
+	const [said, set] = useState(null);
+	useEffect(() => {
+		listeners.push(set);
+		return () => (listeners = listeners.filter((f) => f !== set));
+	}, []);
+	useEffect(() => {
+		if (!said || said.kind === "bad") return;
+		const timer = setTimeout(() => set(null), 8000);
+		return () => clearTimeout(timer);
+	}, [said]);
+	return html`<div class="said" role="status" aria-live="polite">
+		${said && html`<p class=${said.kind}>${said.text} <button class="plain" onClick=${() => set(null)}
+			aria-label="Close this message">×</button></p>`}
+	</div>`;
+}
+
+// act carries out a change and says what came of it. It returns whether it was done.
+export async function act(what, done) {
+	try {
+		const reply = await what();
+		announce(typeof done === "function" ? done(reply) : done);
+		return true;
+	} catch (e) {
+		announce(e.message, "bad");
+		return false;
+	}
+}
+
+// Tag is a short word in a box; the word says what the color says.
+export const Tag = ({ kind = "", children }) => html`<span class="tag ${kind}">${children}</span>`;
+
+// Paused marks what is paused.
+export const Paused = ({ of }) => (of ? html`<${Tag} kind="warn">paused<//>` : null);
+
+// Facts is a list of numbers with names.
+export function Facts({ of }) {
+	return html`<dl class="facts">
+		${of.filter(Boolean).map(([name, value, kind]) => html`<div key=${name} class=${kind ?? ""}><dt>${name}</dt><dd>
+			${value}</dd></div>`)}
+	</dl>`;
+}
+
+// Table takes columns [{name, of, number, sort}] and rows. It scrolls by itself where it is too wide.
+export function Table({ label, columns, rows, empty, sorted, onSort, keyOf }) {
+	if (rows.length === 0) return html`<p class="empty">${empty}</p>`;
+	return html`<div class="wide" role="region" aria-label=${label} tabindex="0">
+		<table>
+			<thead><tr>${columns.map((c) => html`<th key=${c.name} scope="col" class=${c.number ? "number" : ""}
+				aria-sort=${sorted && c.sort === sorted ? (c.sort === "name" ? "ascending" : "descending") : undefined}>
+				${c.sort ? html`<button class="plain" onClick=${() => onSort(c.sort)}>${c.name}${c.sort === sorted
+					? (c.sort === "name" ? " ↑" : " ↓") : ""}</button>` : c.name}</th>`)}</tr></thead>
+			<tbody>${rows.map((r, i) => html`<tr key=${keyOf ? keyOf(r) : i}>${columns.map((c, j) => (j === 0
+				? html`<th key=${c.name} scope="row">${c.of(r)}</th>`
+				: html`<td key=${c.name} class=${c.number ? "number" : ""}>${c.of(r)}</td>`))}</tr>`)}</tbody>
+		</table>
+	</div>`;
+}
+
+// Missing names the nodes whose numbers an answer lacks.
+export function Missing({ of }) {
+	if (!of?.length) return null;
+	return html`<ul class="missing" role="alert">
+		${of.map((m) => html`<li key=${m.node}>
+			<b>Node ${m.node}</b> gives no numbers: ${m.why}. What it leads is missing here.</li>`)}
+	</ul>`;
+}
+
+// Trouble says why there is no data.
+export const Trouble = ({ error }) => (error ? html`<p class="trouble" role="alert">${error.message}</p>` : null);
+
+// Dialog is a modal dialog. The browser keeps the focus in it and gives it back afterwards.
+export function Dialog({ title, onClose, children }) {
+	const box = useRef();
+	useEffect(() => {
+		const before = document.activeElement, dialog = box.current;
+		dialog.showModal();
+		return () => {
+			dialog.close(); // while it is open, nothing outside of it takes the focus
+			if (before?.isConnected) before.focus();
+		};
+	}, []);
+	return html`<dialog ref=${box} aria-labelledby="dialog-title" onClose=${onClose}>
+		<h2 id="dialog-title">${title}</h2>
+		${children}
+	</dialog>`;
+}
+
+// Destroy is a button for what cannot be taken back: it asks for the name.
+export function Destroy({ label, name, warning, onDo }) {
+	const [open, setOpen] = useState(false);
+	const [typed, setTyped] = useState("");
+	const close = () => {
+		setOpen(false);
+		setTyped("");
+	};
+	const go = async (e) => {
+		e.preventDefault();
+		if (typed !== name) return;
+		close();
+		await onDo();
+	};
+	return html`<${Fragment}>
+		<button class="danger" onClick=${() => setOpen(true)}>${label}…</button>
+		${open && html`<${Dialog} title=${`${label}: ${name}`} onClose=${close}>
+			<form onSubmit=${go}>
+				<p>${warning}</p>
+				<label><span>Type <b class="name">${name}</b> to go on</span>
+					<input autocomplete="off" autocapitalize="off" spellcheck=${false} value=${typed}
+						onInput=${(e) => setTyped(e.target.value)} autofocus /></label>
+				<div class="buttons"><button type="button" onClick=${close}>Leave it</button>
+					<button class="danger" disabled=${typed !== name}>${label}</button></div>
+			</form>
+		<//>`}
+	<//>`;
+}
+
+// Part is a section that is opened on demand; its content is made only then.
+export function Part({ title, children }) {
+	const [open, setOpen] = useState(false);
+	return html`<details open=${open} onToggle=${(e) => setOpen(e.target.open)}>
+		<summary><h2>${title}</h2></summary>
+		${open && (typeof children === "function" ? children() : children)}
+	</details>`;
+}

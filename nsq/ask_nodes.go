@@ -1,0 +1,179 @@
+package nsq
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"penstock/engine/health"
+	"penstock/engine/meta"
+	"penstock/nsq/internal/history"
+)
+
+// askTimeout is the longest wait for another node's answer. A node that hangs is named, and the others are shown.
+const askTimeout = 2 * time.Second
+
+// question is what nodes ask each other, over the connections between nodes, for requests that are about the whole
+// cluster (engine.AskNode). The node that was asked by a client has checked the client's permission.
+type question struct {
+	What    questionKind `json:"what"`
+	Topic   string       `json:"topic,omitempty"`
+	Channel string       `json:"channel,omitempty"`
+	Names   []string     `json:"names,omitempty"` // of topics
+	Clients bool         `json:"clients,omitempty"`
+
+	Sort   history.Order `json:"sort,omitempty"`
+	Filter string        `json:"filter,omitempty"`
+	Count  int           `json:"count,omitempty"`
+}
+
+type questionKind string
+
+// The kinds, with the fields that they use and the answer.
+const (
+	askBusiest  questionKind = "busiest"  // Sort, Filter, Count. Answer: []history.Topic, as they were at the last look
+	askTopics   questionKind = "topics"   // Names. Answer: []history.Topic
+	askChannels questionKind = "channels" // Topic, Channel, Clients. Answer: []ListedChannel
+	askHistory  questionKind = "history"  // Topic, Channel. Answer: history.Series
+	askAudit    questionKind = "audit"    // Answer: audit.List
+)
+
+// answerQuestion implements engine.Answerer.
+func (s *Server) answerQuestion(_ context.Context, text []byte) ([]byte, error) {
+	var q question
+	if err := json.Unmarshal(text, &q); err != nil {
+		return nil, fmt.Errorf("nsq: the question cannot be read: %w", err)
+	}
+	var v any
+	switch q.What {
+	case askBusiest:
+		v = s.history.Busiest(q.Sort, q.Filter, q.Count)
+	case askTopics:
+		v = s.topicRows(q.Names)
+	case askChannels:
+		v = s.channelRows(&q)
+	case askHistory:
+		v = s.history.Series(q.Topic, q.Channel)
+	case askAudit:
+		v = s.audit.List()
+	default:
+		return nil, fmt.Errorf("nsq: this version does not know the question %q", q.What)
+	}
+	return json.Marshal(v)
+}
+
+// Missing is a node whose part an answer lacks.
+type Missing struct {
+	Node string `json:"node"`
+	Why  string `json:"why"`
+}
+
+// name returns the name of this node, as it is in the answers about a cluster.
+func (s *Server) name() string {
+	return cmp.Or(s.engine.Info().NodeID, s.opts.Hostname)
+}
+
+// askAll asks this node and all others, and passes the answers to take, one after the other, in the order of the nodes'
+// names. Missing are the nodes that gave none: those that are known to be dead are not asked.
+func (s *Server) askAll(ctx context.Context, q question, take func(node string, answer []byte) error) []Missing {
+	text, err := json.Marshal(q)
+	if err != nil {
+		panic("BUG: " + err.Error()) // it has only names and numbers
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	type answered struct {
+		node string
+		text []byte
+		why  string
+	}
+	nodes := s.members()
+	answers := make([]answered, len(nodes))
+	var wg sync.WaitGroup
+	view := s.engine.View()
+	for i, n := range nodes {
+		a := &answers[i]
+		a.node = n.Name
+		if a.why = absence(&view, n, s.engine.Node().ID == n.ID); a.why != "" {
+			continue
+		}
+		wg.Go(func() {
+			text, err := s.engine.AskNode(ctx, n.ID, text)
+			if a.text = text; err != nil {
+				a.why = health.Text(err)
+			}
+			if ctx.Err() != nil && err != nil {
+				a.why = fmt.Sprintf("it did not answer within %v", askTimeout)
+			}
+		})
+	}
+	wg.Wait()
+	missing := []Missing{}
+	for i := range answers {
+		a := &answers[i]
+		if a.why == "" {
+			if err := take(a.node, a.text); err != nil {
+				a.why = "its answer cannot be read: " + err.Error()
+			}
+		}
+		if a.why != "" {
+			missing = append(missing, Missing{a.node, a.why})
+		}
+	}
+	return missing
+}
+
+// absence says why a node is not asked; "": it is.
+func absence(v *health.View, n *meta.Node, self bool) string {
+	p, age := v.Presence(n)
+	switch {
+	case self || p == health.Live:
+		return ""
+	case p == health.Dead:
+		return fmt.Sprintf("it is dead, as was known %v ago", age.Round(time.Second))
+	}
+	return fmt.Sprintf("it is not known whether it is alive: the metadata store has not answered for %v",
+		age.Round(time.Second))
+}
+
+// members returns the nodes of the cluster by name; on a single node, this node.
+func (s *Server) members() []*meta.Node {
+	snap := s.engine.Snapshot()
+	if snap == nil {
+		return []*meta.Node{{ID: s.engine.Node().ID, Name: s.name(), Live: true}}
+	}
+	all := make([]*meta.Node, 0, len(snap.Nodes))
+	for _, n := range snap.Nodes {
+		all = append(all, n)
+	}
+	slices.SortFunc(all, func(a, b *meta.Node) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+// remember adds a look to the history at each multiple of history.Interval. It ends with Server.quit.
+func (s *Server) remember() {
+	for {
+		s.history.Add(s.look(time.Now()))
+		now := time.Now()
+		timer := time.NewTimer(now.Truncate(history.Interval).Add(history.Interval).Sub(now))
+		select {
+		case <-s.quit:
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+	}
+}
+
+func (s *Server) look(now time.Time) *history.Look {
+	publishes := s.counts.overNSQ.Counts()
+	for i, n := range s.counts.overHTTP.Counts() {
+		publishes[i] += n
+	}
+	flush := s.engine.CommitStats().Flush
+	return &history.Look{At: now, Topics: s.engine.Stats("", ""), Publishes: publishes, Flushes: flush[:]}
+}

@@ -1,0 +1,341 @@
+package nsq
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"penstock/engine"
+	"penstock/engine/health"
+	"penstock/engine/meta"
+	"penstock/nsq/internal/audit"
+	"penstock/nsq/internal/history"
+	"penstock/nsq/internal/web"
+)
+
+// Limits of a page of a list.
+const (
+	// MaxPageCount is the largest number of rows on a page; a page has defaultPageCount unless the request says it.
+	MaxPageCount     = 200
+	defaultPageCount = 50
+	// MaxPageOffset bounds the rows before a page, because each node is asked for as many.
+	MaxPageOffset = 100_000
+)
+
+// clusterRoutes returns our own routes about what all nodes know together. Any node answers for all.
+func (s *Server) clusterRoutes() map[string]web.Route {
+	return map[string]web.Route{
+		"/topics":   web.On("GET", s.serveTopics, web.ViewNode),
+		"/channels": web.On("GET", s.serveChannels, web.ViewAny),
+		"/history":  web.On("GET", s.serveHistory, web.ViewAny),
+	}
+}
+
+// TopicPage is the answer of /topics.
+type TopicPage struct {
+	Count   int           `json:"count"` // of all topics that match
+	Offset  int           `json:"offset"`
+	Topics  []ListedTopic `json:"topics"`
+	Missing []Missing     `json:"missing"` // their numbers are not in the sums
+}
+
+// ListedTopic is a topic with its numbers on all nodes.
+type ListedTopic struct {
+	history.Topic
+	State health.PartitionState `json:"state"` // of the partition that is worst off
+}
+
+// ChannelPage is the answer of /channels.
+type ChannelPage struct {
+	Count    int             `json:"count"`
+	Offset   int             `json:"offset"`
+	Channels []ListedChannel `json:"channels"`
+	Missing  []Missing       `json:"missing"`
+}
+
+// ListedChannel is a channel with its numbers on all nodes and, if the request asks for them, its consumers: a client
+// has one row at each leader that sends it messages.
+type ListedChannel struct {
+	history.Channel
+	Clients []listedClient `json:"clients,omitempty"`
+}
+
+type listedClient struct {
+	clientStats
+	Leader string `json:"leader"`
+}
+
+// Histories is the answer of /history.
+type Histories struct {
+	Nodes   []NodeHistory `json:"nodes"`
+	Missing []Missing     `json:"missing"`
+}
+
+// NodeHistory is what one node remembers.
+type NodeHistory struct {
+	Node string `json:"node"`
+	history.Series
+}
+
+// page reads offset and count.
+func page(q url.Values) (offset, count int, err error) {
+	count = defaultPageCount
+	if q.Has("count") {
+		if count, err = strconv.Atoi(q.Get("count")); err != nil || count < 1 || count > MaxPageCount {
+			return 0, 0, badArgument("count=%q is not a number from 1 to %d", q.Get("count"), MaxPageCount)
+		}
+	}
+	if q.Has("offset") {
+		if offset, err = strconv.Atoi(q.Get("offset")); err != nil || offset < 0 || offset > MaxPageOffset {
+			return 0, 0, badArgument("offset=%q is not a number from 0 to %d", q.Get("offset"), MaxPageOffset)
+		}
+	}
+	return offset, count, nil
+}
+
+// part returns the page of a list.
+func part[T any](all []T, offset, count int) []T {
+	all = all[min(offset, len(all)):]
+	return all[:min(count, len(all))]
+}
+
+// serveTopics lists the topics whose name contains filter. A list by name has the numbers of now; one by a number is
+// sorted by what they were at the last look, up to 10 s ago.
+func (s *Server) serveTopics(r *http.Request, q url.Values) (any, error) {
+	offset, count, err := page(q)
+	if err != nil {
+		return nil, err
+	}
+	filter, order := q.Get("filter"), history.Order(cmp.Or(q.Get("sort"), string(history.ByName)))
+	if !slices.Contains(history.Orders, order) {
+		return nil, badArgument("sort=%q is none of %v", order, history.Orders)
+	}
+	var names []string
+	for _, t := range s.engine.Topics() {
+		if strings.Contains(t.Name(), filter) {
+			names = append(names, t.Name())
+		}
+	}
+	out := TopicPage{Count: len(names), Offset: offset, Missing: []Missing{}}
+	if order != history.ByName {
+		names = s.busiest(r, order, filter, offset+count, names)
+	}
+	names = part(names, offset, count)
+	rows := make(map[string]*history.Topic, len(names))
+	out.Missing = s.askAll(r.Context(), question{What: askTopics, Names: names}, func(_ string, text []byte) error {
+		var all []history.Topic
+		err := json.Unmarshal(text, &all)
+		for i := range all {
+			if rows[all[i].Name] == nil {
+				rows[all[i].Name] = &history.Topic{Name: all[i].Name}
+			}
+			rows[all[i].Name].Add(&all[i])
+		}
+		return err
+	})
+	out.Topics = make([]ListedTopic, 0, len(names))
+	snap, view := s.engine.Snapshot(), s.engine.View()
+	for _, name := range names {
+		if row := rows[name]; row != nil {
+			out.Topics = append(out.Topics, ListedTopic{*row, worstState(snap, &view, name)})
+		}
+	}
+	if order != history.ByName {
+		slices.SortStableFunc(out.Topics, func(a, b ListedTopic) int { return order.Compare(&a.Topic, &b.Topic) })
+	}
+	return out, nil
+}
+
+// busiest sorts the first count names by an order: those of which some node has a number above 0, then the others.
+func (s *Server) busiest(r *http.Request, o history.Order, filter string, count int, names []string) []string {
+	sums := map[string]*history.Topic{}
+	ask := question{What: askBusiest, Sort: o, Filter: filter, Count: count}
+	_ = s.askAll(r.Context(), ask, func(_ string, text []byte) error { // serveTopics says who is missing
+		var all []history.Topic
+		err := json.Unmarshal(text, &all)
+		for i := range all {
+			if sums[all[i].Name] == nil {
+				sums[all[i].Name] = &history.Topic{Name: all[i].Name}
+			}
+			sums[all[i].Name].Add(&all[i])
+		}
+		return err
+	})
+	rows := make([]*history.Topic, 0, len(sums))
+	for _, row := range sums {
+		rows = append(rows, row)
+	}
+	slices.SortFunc(rows, o.Compare)
+	out := make([]string, 0, len(names))
+	for _, row := range rows {
+		out = append(out, row.Name)
+	}
+	for _, name := range names {
+		if sums[name] == nil {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// worstState returns the state of the partition that is worst off.
+func worstState(snap *meta.Snapshot, v *health.View, topic string) health.PartitionState {
+	states := []health.PartitionState{
+		health.StateOK, health.StateUnderReplicated, health.StateBelowMinISR, health.StateLeaderless,
+	}
+	worst := 0
+	if snap == nil || snap.Names[topic] == nil {
+		return states[worst]
+	}
+	t := snap.Names[topic]
+	for n := range t.Partitions {
+		p := snap.Partitions.Get(meta.PartitionID{Topic: t.ID, Partition: uint32(n)})
+		state := health.StateLeaderless
+		if p != nil {
+			state = v.StateOf(snap, p)
+		}
+		worst = max(worst, slices.Index(states, state))
+	}
+	return states[worst]
+}
+
+// topicRows returns this node's rows of the topics of these names that exist.
+func (s *Server) topicRows(names []string) []history.Topic {
+	out := make([]history.Topic, 0, len(names))
+	now := time.Now()
+	for _, name := range names {
+		for _, t := range s.engine.Stats(name, "") {
+			row := history.TopicOf(&t, now)
+			s.history.Rate(&row)
+			out = append(out, row)
+		}
+	}
+	return out
+}
+
+// topicOf returns the topic of the query, which must exist if it is named.
+func (s *Server) topicOf(q url.Values, needed bool) (string, error) {
+	if !q.Has("topic") && !needed {
+		return "", nil
+	}
+	t, err := s.findTopic(q, "INVALID_TOPIC")
+	if err != nil {
+		return "", err
+	}
+	return t.Name(), nil
+}
+
+func (s *Server) serveChannels(r *http.Request, q url.Values) (any, error) {
+	offset, count, err := page(q)
+	if err != nil {
+		return nil, err
+	}
+	topic, err := s.topicOf(q, true)
+	if err != nil {
+		return nil, err
+	}
+	rows := map[string]*ListedChannel{}
+	out := ChannelPage{Offset: offset}
+	ask := question{What: askChannels, Topic: topic, Channel: q.Get("channel"), Clients: q.Get("clients") == "true"}
+	out.Missing = s.askAll(r.Context(), ask, func(node string, text []byte) error {
+		var all []ListedChannel
+		err := json.Unmarshal(text, &all)
+		for i := range all {
+			c := &all[i]
+			for j := range c.Clients {
+				c.Clients[j].Leader = node
+			}
+			had := rows[c.Name]
+			if had == nil {
+				rows[c.Name] = c
+				continue
+			}
+			had.Add(&c.Channel)
+			had.Clients = append(had.Clients, c.Clients...)
+		}
+		return err
+	})
+	all := make([]ListedChannel, 0, len(rows))
+	for _, c := range rows {
+		all = append(all, *c)
+	}
+	slices.SortFunc(all, func(a, b ListedChannel) int { return cmp.Compare(a.Name, b.Name) })
+	out.Count, out.Channels = len(all), part(all, offset, count)
+	return out, nil
+}
+
+// channelRows returns this node's rows of the channels of a topic.
+func (s *Server) channelRows(q *question) []ListedChannel {
+	out := []ListedChannel{}
+	now := time.Now()
+	for _, t := range s.engine.Stats(q.Topic, q.Channel) {
+		for i := range t.Channels {
+			c := ListedChannel{Channel: history.ChannelOf(&t.Channels[i], now)}
+			s.history.RateChannel(q.Topic, &c.Channel)
+			if q.Clients {
+				for _, client := range channelOf(&t.Channels[i], true, now).Clients {
+					c.Clients = append(c.Clients, listedClient{clientStats: client})
+				}
+			}
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func (s *Server) serveHistory(r *http.Request, q url.Values) (any, error) {
+	topic, err := s.topicOf(q, false)
+	if err != nil {
+		return nil, err
+	}
+	if topic == "" && q.Has("channel") {
+		return nil, web.Fail(400, "MISSING_ARG_TOPIC")
+	}
+	if q.Has("channel") && !engine.ValidChannelName(q.Get("channel")) {
+		return nil, web.Fail(400, "INVALID_ARG_CHANNEL")
+	}
+	out := Histories{Nodes: []NodeHistory{}}
+	ask := question{What: askHistory, Topic: topic, Channel: q.Get("channel")}
+	out.Missing = s.askAll(r.Context(), ask, func(node string, text []byte) error {
+		h := NodeHistory{Node: node}
+		err := json.Unmarshal(text, &h.Series)
+		out.Nodes = append(out.Nodes, h)
+		return err
+	})
+	return out, nil
+}
+
+// ClusterAudit is the answer of /audit?all: the entries of all nodes, with the oldest first.
+type ClusterAudit struct {
+	Entries []NodeEntry `json:"entries"`
+	Missing []Missing   `json:"missing"`
+}
+
+// NodeEntry is an entry of a node's audit.
+type NodeEntry struct {
+	Node string `json:"node"`
+	audit.Entry
+}
+
+// serveAudit returns the entries of this node or, with the parameter all, those of all nodes.
+func (s *Server) serveAudit(r *http.Request, q url.Values) (any, error) {
+	if !q.Has("all") {
+		return s.audit.List(), nil
+	}
+	out := ClusterAudit{Entries: []NodeEntry{}}
+	out.Missing = s.askAll(r.Context(), question{What: askAudit}, func(node string, text []byte) error {
+		var list audit.List
+		err := json.Unmarshal(text, &list)
+		for _, e := range list.Entries {
+			out.Entries = append(out.Entries, NodeEntry{node, e})
+		}
+		return err
+	})
+	slices.SortStableFunc(out.Entries, func(a, b NodeEntry) int { return a.Time.Compare(b.Time) })
+	return out, nil
+}

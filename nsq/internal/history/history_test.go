@@ -1,0 +1,138 @@
+package history
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
+
+var begin = time.Unix(1_700_000_000, 0)
+
+// look is a look at one topic with one channel, i intervals after the beginning.
+func look(i int, published, finished uint64, depth int64) *Look {
+	at := begin.Add(time.Duration(i) * Interval)
+	return &Look{At: at, Topics: []engine.TopicStats{{
+		Name: "t", MessageCount: published, Channels: []engine.ChannelStats{{
+			Name: "c", Depth: depth, DeliverCount: finished, FinishCount: finished,
+			OldestNs: at.Add(-3 * time.Second).UnixNano(),
+		}},
+	}}}
+}
+
+func last(p Points) float32 { return p[len(p)-1] }
+
+func TestRates(t *testing.T) {
+	l := New()
+	l.Add(look(0, 1000, 500, 7))
+	if s := l.Series("", ""); last(s.Fields["published"]) != 0 {
+		t.Errorf("the first look has the rate %v: nobody knows when that was", s.Fields["published"])
+	}
+	l.Add(look(1, 1100, 550, 57))
+	l.Add(look(1, 9999, 9999, 57)) // once per interval
+	s := l.Series("t", "c")
+	if got := last(s.Fields["finished"]); got != 5 {
+		t.Errorf("finished: %v per second", got)
+	}
+	if got := last(l.Series("t", "").Fields["published"]); got != 10 {
+		t.Errorf("published: %v per second", got)
+	}
+	if last(s.Fields["depth"]) != 57 || last(s.Fields["oldest_seconds"]) != 3 {
+		t.Errorf("%v", s.Fields)
+	}
+	if want := begin.Unix() + 10 - 89*10; s.From != want || s.Step != 10 || len(s.Fields["depth"]) != Length {
+		t.Errorf("from %d, want %d; step %d, %d points", s.From, want, s.Step, len(s.Fields["depth"]))
+	}
+	l.Add(look(4, 400, 0, 0)) // 30 s later; the counter began anew
+	p := l.Series("t", "").Fields["published"]
+	if got := p[Length-4:]; got[0] != 10 || !math.IsNaN(float64(got[1])) || !math.IsNaN(float64(got[2])) ||
+		math.Abs(float64(got[3])-400./30) > 1e-5 {
+		t.Errorf("after a gap: %v", got)
+	}
+	text, err := json.Marshal(p[Length-4:])
+	if err != nil || string(text) != "[10,null,null,13.33]" {
+		t.Errorf("%s, %v", text, err)
+	}
+	var back Points
+	if err := json.Unmarshal(text, &back); err != nil || !math.IsNaN(float64(back[1])) || back[0] != 10 {
+		t.Errorf("%v, %v", back, err)
+	}
+}
+
+// What is idle for as long as points are kept gives its memory back, and what is gone is forgotten.
+func TestMemoryIsGivenBack(t *testing.T) {
+	l := New()
+	own := l.bytes
+	l.Add(look(0, 0, 0, 0))
+	if l.bytes != own {
+		t.Errorf("idle objects take %d bytes", l.bytes-own)
+	}
+	l.Add(look(1, 10, 10, 1))
+	if l.bytes == own {
+		t.Error("busy objects have no rings")
+	}
+	for i := range Length + 1 {
+		l.Add(look(2+i, 10, 10, 0))
+	}
+	if l.bytes != own || len(l.topics) != 1 {
+		t.Errorf("%d bytes are left", l.bytes-own)
+	}
+	l.Add(look(Length+4, 20, 20, 1))
+	for i := range Length + 1 {
+		l.Add(&Look{At: begin.Add(time.Duration(Length+5+i) * Interval)})
+	}
+	if l.bytes != own || len(l.topics) != 0 {
+		t.Errorf("%d bytes and %d topics are left", l.bytes-own, len(l.topics))
+	}
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	l := New()
+	k := &Look{At: begin}
+	for i := range 20_000 {
+		k.Topics = append(k.Topics, engine.TopicStats{
+			Name: fmt.Sprint(i), Depth: int64(i), Channels: []engine.ChannelStats{{Name: "c", Depth: 1}},
+		})
+	}
+	l.Add(k)
+	if l.bytes > MaxBytes || l.bytes < MaxBytes-10_000 {
+		t.Errorf("%d bytes", l.bytes)
+	}
+	if s := l.Series("19999", "c"); len(s.Fields) != 0 {
+		t.Error("there was room for everything")
+	}
+	busy := l.Busiest(ByDepth, "99", 3)
+	if len(busy) != 3 || busy[0].Name != "19999" || busy[0].Depth != 20_000 || busy[1].Name != "19998" {
+		t.Errorf("%+v", busy)
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	if !math.IsNaN(quantile(0.99, nil, []uint64{1})) || !math.IsNaN(quantile(0.99, []uint64{1, 2}, []uint64{1, 2})) {
+		t.Error("nothing was measured, and there is a quantile")
+	}
+	before, after := make([]uint64, 24), make([]uint64, 24)
+	after[10] = 100 // 512 to 1024 µs
+	if got := quantile(0.99, before, after); math.Abs(got-1.01888) > 1e-9 {
+		t.Errorf("%v ms", got)
+	}
+	after[13] = 10 // 4 to 8 ms
+	if got := quantile(0.99, before, after); got < 4 || got > 8.192 {
+		t.Errorf("%v ms", got)
+	}
+}
+
+func BenchmarkAdd20000(b *testing.B) {
+	k := &Look{}
+	for i := range 20_000 {
+		k.Topics = append(k.Topics, engine.TopicStats{Name: fmt.Sprint(i), Channels: make([]engine.ChannelStats, 1)})
+	}
+	l := New()
+	for i := 0; b.Loop(); i++ {
+		k.At = begin.Add(time.Duration(i) * Interval)
+		l.Add(k)
+	}
+}
