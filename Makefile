@@ -20,7 +20,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test native-failover gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients bench bench-observed bench-native bench-peers bench-relay portable lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test native-failover gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients console-test vendor-web bench bench-observed bench-native bench-peers bench-relay portable lint ci test-giouring conformance
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-15s %s\n", $$1, $$2}'
@@ -100,6 +100,12 @@ golden: ## write the golden data directories anew, each level by the last versio
 
 clients: ## run clients of others (nsqio's utilities, nsqadmin, nsqjs) against a node and a cluster; needs npm
 	$(GO) test -tags clients -count=1 -timeout 10m ./tests/clients
+
+console-test: ## open the console in chromium, against real nodes; screenshots go to tests/console/screenshots (RUN=regexp); needs npm
+	$(GO) test -tags console -run '$(or $(RUN),.)' -count=1 -timeout 10m ./tests/console
+
+vendor-web: ## fetch the console's libraries from npm again, by version and hash
+	console/vendor-web
 
 bench: ## run the benchmarks (BENCH=regexp BENCH_TIME=1s)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_TIME) -benchmem ./bench/...

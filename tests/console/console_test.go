@@ -1,0 +1,304 @@
+//go:build console
+
+package console
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nsqio/go-nsq"
+
+	"penstock/tests/cluster/harness"
+)
+
+const (
+	patience   = 90 * time.Second
+	manyTopics = 20_000
+)
+
+// shots is where the screenshots go: a folder that git ignores.
+var shots string
+
+func TestMain(m *testing.M) {
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	defer func() { err = errors.Join(err, harness.Cleanup()) }()
+	if shots, err = filepath.Abs("screenshots"); err != nil {
+		return 1, err
+	}
+	if err := errors.Join(os.RemoveAll(shots), os.MkdirAll(shots, 0o755)); err != nil {
+		return 1, err
+	}
+	install := exec.Command("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts")
+	install.Dir = "browser"
+	if out, err := install.CombinedOutput(); err != nil {
+		return 1, fmt.Errorf("installing playwright-core: %w\n%s", err, out)
+	}
+	return m.Run(), nil
+}
+
+// chromium returns the path of the browser.
+func chromium(t *testing.T) string {
+	t.Helper()
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	t.Fatal("there is no chromium: apt-get install chromium")
+	return ""
+}
+
+// browse runs a scenario of browser/scenarios.mjs. do does what the scenario asks for.
+func browse(t *testing.T, scenario string, c *harness.Cluster, do func(what string) error) {
+	t.Helper()
+	var urls []string
+	for _, name := range []string{"n1", "n2", "n3"} {
+		if n := c.Node(name); n != nil {
+			urls = append(urls, "http://"+n.HTTP)
+		}
+	}
+	arg, err := json.Marshal(map[string]any{
+		"scenario": scenario, "urls": urls, "shots": shots, "chromium": chromium(t), "profile": t.TempDir(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "node", "run.mjs", string(arg))
+	cmd.Dir = "browser"
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		what, ok := strings.CutPrefix(lines.Text(), "do ")
+		if !ok {
+			t.Log(lines.Text())
+			continue
+		}
+		if do == nil {
+			t.Errorf("the scenario wants %q", what)
+		} else if err := do(what); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if _, err := io.WriteString(in, "done\n"); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%s: %v; see %s\n%s", scenario, err, shots, &complaints)
+	}
+}
+
+// send sends a request that must succeed.
+func send(t *testing.T, n *harness.Node, token, path string, query url.Values, body string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+n.HTTP+path+"?"+query.Encode(),
+		strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	reply, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _ := io.ReadAll(reply.Body)
+	_ = reply.Body.Close()
+	if reply.StatusCode != 200 {
+		t.Fatalf("%s %v: %d %s", path, query, reply.StatusCode, text)
+	}
+}
+
+// fill makes the topic orders with messages of all kinds, a channel with a consumer that holds some, and one without.
+func fill(t *testing.T, c *harness.Cluster, token string) {
+	t.Helper()
+	n := c.Nodes[0]
+	send(t, n, token, "/topic/create", url.Values{"topic": {"orders"}, "partitions": {"3"}}, "")
+	for _, name := range []string{"billing", "mail", "search-index#ephemeral"} {
+		send(t, n, token, "/channel/create", url.Values{"topic": {"orders"}, "channel": {name}}, "")
+	}
+	for i := range 60 {
+		q := url.Values{"topic": {"orders"}, "key": {fmt.Sprintf("customer-%d", i%7)}}
+		body := fmt.Sprintf(`{"order": %d, "items": [{"sku": "A-%03d", "count": 2}], "note": "Grüße"}`, 1000+i, i)
+		switch i % 20 {
+		case 7:
+			body = "\x00\x01\xfe\xff binary"
+		case 9:
+			q.Set("defer", "600000")
+		}
+		send(t, n, token, "/pub", q, body)
+	}
+	for _, name := range []string{"payments", "returns", "mail.outgoing"} {
+		send(t, n, token, "/topic/create", url.Values{"topic": {name}}, "")
+		send(t, n, token, "/pub", url.Values{"topic": {name}}, "x")
+	}
+}
+
+// hold consumes a channel, and finishes only some of the messages.
+func hold(t *testing.T, c *harness.Cluster) {
+	t.Helper()
+	cfg := nsq.NewConfig()
+	cfg.ClientID, cfg.UserAgent, cfg.MaxInFlight, cfg.MsgTimeout = "holder", "console-test/1", 6, time.Minute
+	consumer, err := nsq.NewConsumer("orders", "billing", cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	consumer.SetLoggerLevel(nsq.LogLevelMax)
+	var mu sync.Mutex
+	finished := 0
+	consumer.AddHandler(nsq.HandlerFunc(func(m *nsq.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if m.DisableAutoResponse(); finished < 6 {
+			finished++
+			m.Finish()
+		}
+		return nil
+	}))
+	if err := consumer.ConnectToNSQDs(c.NSQ()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(consumer.Stop) // it would wait long for the messages that are held
+}
+
+func cluster(t *testing.T) *harness.Cluster {
+	t.Helper()
+	return started(t, harness.Dev, harness.Options{Dir: t.TempDir(), Nodes: 3})
+}
+
+func started(
+	t *testing.T, start func(context.Context, harness.Options) (*harness.Cluster, error), o harness.Options,
+) *harness.Cluster {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := start(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.PrintLogs(os.Stderr, 4<<10)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// Every page in every look, then what changes things, then dead nodes.
+func TestConsole(t *testing.T) {
+	c := cluster(t)
+	fill(t, c, "")
+	hold(t, c)
+	for _, scenario := range []string{"pages", "texts", "settings", "actions"} {
+		t.Run(scenario, func(t *testing.T) { browse(t, scenario, c, nil) })
+	}
+	t.Run("dead", func(t *testing.T) {
+		browse(t, "dead", c, func(what string) error {
+			verb, names, _ := strings.Cut(what, " ")
+			for _, name := range strings.Fields(names) {
+				n, do := c.Node(name), (*harness.Node).Kill
+				if verb == "start" {
+					do = (*harness.Node).Start
+				}
+				if err := do(n); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// A node that asks for tokens: one that may only look, one for a single topic, and one that may do everything.
+func TestTokens(t *testing.T) {
+	dir := t.TempDir()
+	text := ""
+	for name, grant := range map[string]string{
+		"looker": `permissions = ["view"]` + "\n" + `topics = ["*"]`,
+		"one":    `permissions = ["view"]` + "\n" + `topics = ["orders"]`,
+		"root":   `permissions = ["admin", "publish"]` + "\n" + `topics = ["*"]`,
+	} {
+		text += fmt.Sprintf("[[token]]\nname = %q\nsha256 = \"%x\"\n[[token.grant]]\n%s\n", name, sha256.Sum256([]byte(name)),
+			grant)
+	}
+	file := filepath.Join(dir, "tokens.toml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := started(t, harness.Single, harness.Options{Dir: dir, Serve: []string{"--auth-file", file}})
+	fill(t, c, "root")
+	browse(t, "tokens", c, nil)
+}
+
+// As many topics as a node has by default. Their files are in memory, where a node syncs nothing: this is about the
+// console.
+func TestManyTopics(t *testing.T) {
+	dir, err := os.MkdirTemp("/dev/shm", "penstock-console")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	c := started(t, harness.Single, harness.Options{Dir: t.TempDir(), Volumes: map[int]string{0: dir}})
+	fill(t, c, "")
+	begin := time.Now()
+	jobs := make(chan int)
+	var wg sync.WaitGroup
+	for range 32 {
+		wg.Go(func() {
+			for i := range jobs {
+				send(t, c.Nodes[0], "", "/topic/create", url.Values{"topic": {fmt.Sprintf("many-%05d", i)}}, "")
+			}
+		})
+	}
+	for i := range manyTopics - 4 { // fill made the others
+		jobs <- i
+	}
+	close(jobs)
+	wg.Wait()
+	t.Logf("%d topics were made in %v", manyTopics, time.Since(begin))
+	browse(t, "many", c, nil)
+}
