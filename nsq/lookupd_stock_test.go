@@ -387,6 +387,10 @@ func startClusterOf(t *testing.T, count int, eo engine.Options, o Options) []*no
 			PreferredLeader: cluster.PreferredLeader, LeaveTimeout: patience, JoinTimeout: patience,
 		}
 		own := o
+		if o.NativeAddress != "" {
+			own.NativeAddress, _ = freeAddresses(t)
+			eo.Cluster.Node.Native = own.NativeAddress
+		}
 		own.TCPAddress, own.HTTPAddress = nsqAddress, web // the addresses that the other nodes are told
 		starting.Go(func() { nodes[i] = startNode(t, eo, own) })
 	}
