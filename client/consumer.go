@@ -336,8 +336,7 @@ func (c *Consumer) ended(s *subscription, status netproto.Status, text string) {
 	if status == netproto.StatusNotLeader {
 		c.client.view.doubt()
 	}
-	err := errorOf(status, text)
-	c.spread.ended(s.seat, time.Now(), meaning(status), err)
+	c.spread.ended(s.seat, time.Now(), meaning(status), consumerRefused(status, text, s.seat.address))
 	c.wake()
 	if c.failure() != nil {
 		signal(c.ready)

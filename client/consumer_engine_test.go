@@ -320,6 +320,77 @@ func TestRealConsumerKills(t *testing.T) {
 	}
 }
 
+// What a Sync has confirmed never comes again, whichever nodes are killed.
+func TestRealConsumerSyncHolds(t *testing.T) {
+	nodes := startNodes(t, 3)
+	if _, err := nodes[0].e.CreateTopicWith(within(t), "orders", engine.TopicOptions{Partitions: 6}); err != nil {
+		t.Fatal(err)
+	}
+	c := dialNodes(t, nodes)
+	const n = 4000
+	publish(t, c, 0, n)
+	s := consumer(t, c, client.ConsumerOptions{MaxInFlight: 100})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	handled := make(chan int, 10*n)
+	wg.Go(func() { // a node is killed after each 600 messages
+		next, round := 600, 0
+		for count := range handled {
+			if count < next {
+				continue
+			}
+			m := nodes[round%3]
+			m.kill()
+			m.start()
+			next, round = next+600, round+1
+		}
+	})
+	defer close(handled)
+	confirmed, seen, again := map[client.ID]bool{}, map[client.ID]bool{}, 0
+	patient := patience
+	for {
+		if len(seen) == n {
+			patient = 500 * time.Millisecond // what is confirmed would come now
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), patient)
+		all, err := s.Batch(ctx, 50)
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) && len(seen) == n {
+			break
+		}
+		if err != nil {
+			t.Fatalf("after %d messages: %v", len(seen), err)
+		}
+		for i := range all {
+			id := all[i].ID
+			if confirmed[id] {
+				t.Fatalf("message %v comes again, attempt %d", id, all[i].Attempts)
+			}
+			if seen[id] {
+				again++
+			}
+			seen[id] = true
+		}
+		finished := all[len(all)-1].FinishThrough()
+		synced := s.Sync(within(t))
+		for _, err := range []error{finished, synced} {
+			if err != nil && !errors.Is(err, client.ErrNotInFlight) && !errors.Is(err, client.ErrUnknown) {
+				t.Fatal(err)
+			}
+		}
+		if finished == nil && synced == nil {
+			for i := range all {
+				confirmed[all[i].ID] = true
+			}
+		}
+		handled <- len(seen)
+	}
+	if len(confirmed) < n/2 {
+		t.Errorf("%d of %d messages were confirmed: this tests little", len(confirmed), n)
+	}
+	t.Logf("%d of %d messages came again before they were confirmed", again, n)
+}
+
 // Consumers share a channel's messages, and those of a consumer that is closed go to the others.
 func TestRealConsumersShare(t *testing.T) {
 	nodes := startNodes(t, 3)

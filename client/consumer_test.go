@@ -445,6 +445,9 @@ func TestConsumerRefused(t *testing.T) {
 		if want := tc.want; want == nil && !errors.Is(err, context.DeadlineExceeded) || want != nil && !errors.Is(err, want) {
 			t.Errorf("%v: %v", tc.status, err)
 		}
+		if tc.want != nil && (strings.Contains(err.Error(), "stored") || !strings.Contains(err.Error(), "by the test")) {
+			t.Errorf("%v: the text is not about a consumer: %v", tc.status, err)
+		}
 		cancel()
 		cluster.change(func() { cluster.refuseSubscribe = 0 })
 		eventually(t, "a delivery", func() bool {

@@ -309,7 +309,7 @@ func (c *Consumer) Sync(ctx context.Context) error {
 	defer c.mu.Unlock()
 	err := c.refusal
 	if c.unsure {
-		err = because(unconfirmedError{}, err)
+		err = because(errUnconfirmed, err)
 	}
 	c.refusal, c.unsure = nil, false
 	return err

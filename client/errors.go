@@ -50,15 +50,38 @@ var (
 		"the partition's replicas")
 )
 
-// unconfirmedError says that a consumer does not know whether what it finished is stored. It matches ErrUnknown.
-type unconfirmedError struct{}
-
-func (unconfirmedError) Error() string {
-	return "client: a leader was lost before it confirmed what was finished or requeued; such messages may be delivered " +
-		"again: make handling them twice harmless"
+// consumerError is an error of a consumer that matches one of the errors above, whose text is about producing.
+type consumerError struct {
+	is     error
+	text   string
+	reason error // or nil
 }
 
-func (unconfirmedError) Is(target error) bool { return target == ErrUnknown }
+func (e *consumerError) Error() string {
+	if e.reason == nil {
+		return e.text
+	}
+	return e.text + ": " + e.reason.Error()
+}
+
+func (e *consumerError) Is(target error) bool { return target == e.is }
+
+func (e *consumerError) Unwrap() error { return e.reason }
+
+// errUnconfirmed: a consumer does not know whether what it finished is stored.
+var errUnconfirmed = &consumerError{is: ErrUnknown, text: "client: a leader was lost before it confirmed what was " +
+	"finished or requeued; such messages may be delivered again: make handling them twice harmless"}
+
+// consumerRefused is why a node does not serve a consumer.
+func consumerRefused(s netproto.Status, text, address string) error {
+	reason := &StatusError{s, text}
+	if s == netproto.StatusUnproven {
+		return &consumerError{ErrUnauthorized, "client: the token is not valid or does not allow to consume the channel; " +
+			"nothing is delivered: use a token with the permission", reason}
+	}
+	return &consumerError{ErrRefused, "client: the node at " + address + " refused the consumer; nothing is delivered " +
+		"from there, and it is tried again", reason}
+}
 
 var errNoAnswer = errors.New("the leader did not answer in time")
 
