@@ -257,13 +257,28 @@ func (m *realNode) kill() {
 	m.s, m.e = nil, nil
 }
 
-// Nodes that are killed one after the other, under load, with messages that are requeued and held too long: each
-// message comes at least once, and in the end none is left.
-func TestRealConsumerKills(t *testing.T) {
+// startNodesToKill is startNodes for a test that kills nodes: in the end all of them are killed, because one that has
+// just begun again may not be able to leave in order.
+func startNodesToKill(t testing.TB) []*realNode {
+	t.Helper()
 	nodes := startNodes(t, 3)
+	t.Cleanup(func() {
+		for _, m := range nodes {
+			if m.s != nil {
+				m.kill()
+			}
+		}
+	})
 	if _, err := nodes[0].e.CreateTopicWith(within(t), "orders", engine.TopicOptions{Partitions: 6}); err != nil {
 		t.Fatal(err)
 	}
+	return nodes
+}
+
+// Nodes that are killed one after the other, under load, with messages that are requeued and held too long: each
+// message comes at least once, and in the end none is left.
+func TestRealConsumerKills(t *testing.T) {
+	nodes := startNodesToKill(t)
 	c := dialNodes(t, nodes)
 	s := consumer(t, c, client.ConsumerOptions{MaxInFlight: 100, Timeout: time.Second})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -322,10 +337,7 @@ func TestRealConsumerKills(t *testing.T) {
 
 // What a Sync has confirmed never comes again, whichever nodes are killed.
 func TestRealConsumerSyncHolds(t *testing.T) {
-	nodes := startNodes(t, 3)
-	if _, err := nodes[0].e.CreateTopicWith(within(t), "orders", engine.TopicOptions{Partitions: 6}); err != nil {
-		t.Fatal(err)
-	}
+	nodes := startNodesToKill(t)
 	c := dialNodes(t, nodes)
 	const n = 4000
 	publish(t, c, 0, n)

@@ -102,6 +102,10 @@ func (m *realNode) start() {
 		return
 	}
 	ln, err := net.Listen("tcp", m.address)
+	for deadline := time.Now().Add(patience); err != nil && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond) // a connection to elsewhere may have got the port for a moment
+		ln, err = net.Listen("tcp", m.address)
+	}
 	if err != nil {
 		m.t.Error(err)
 		return
