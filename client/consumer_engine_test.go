@@ -205,6 +205,72 @@ func TestRealConsumerLeftAlone(t *testing.T) {
 	}
 }
 
+// A consumer with a tag, or for one partition, gets only what is for it.
+func TestRealConsumerChooses(t *testing.T) {
+	nodes := startNodes(t, 1)
+	if _, err := nodes[0].e.CreateTopicWith(within(t), "orders", engine.TopicOptions{Partitions: 2}); err != nil {
+		t.Fatal(err)
+	}
+	c := dialNodes(t, nodes)
+	second := 1
+	eu := consumer(t, c, client.ConsumerOptions{Tag: "eu"})
+	only := consumer(t, c, client.ConsumerOptions{Partition: &second})
+	var mu sync.Mutex
+	wrong, left := 0, 400
+	done := make(chan struct{})
+	take := func(s *client.Consumer, mine func(d *client.Delivery) bool) {
+		for {
+			d, err := s.Next(within(t))
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			if !mine(&d) {
+				wrong++
+			}
+			if left--; left == 0 {
+				close(done)
+			}
+			mu.Unlock()
+			if err := d.Finish(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	var wg sync.WaitGroup
+	tagged := func(d *client.Delivery) bool { return len(d.Headers) == 1 && string(d.Headers[0].Value) == "eu" }
+	wg.Go(func() { take(eu, tagged) })
+	wg.Go(func() { take(only, func(d *client.Delivery) bool { return !tagged(d) && d.ID.Partition() == 1 }) })
+	p, err := c.Producer(within(t), "orders", client.ProducerOptions{
+		Partition: func(m *client.Message, _ int) int { return len(m.Body) % 2 },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 200 { // bodies of two bytes are for partition 0
+		p.Produce(within(t), &client.Message{Body: []byte("eu"), Headers: []client.Header{
+			{Key: []byte("tag"), Value: []byte("eu")},
+		}}, nil)
+		p.Produce(within(t), &client.Message{Body: []byte("any")}, nil)
+	}
+	if err := p.Close(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatalf("%d messages did not come", left)
+	}
+	for _, s := range []*client.Consumer{eu, only} {
+		if err := s.Close(within(t)); err != nil {
+			t.Error(err)
+		}
+	}
+	if wg.Wait(); wrong > 0 {
+		t.Errorf("%d messages came to the wrong consumer", wrong)
+	}
+}
+
 // In a cluster the consumer follows the leaders while nodes leave and come back, and misses nothing.
 func TestRealConsumerCluster(t *testing.T) {
 	nodes := startNodes(t, 3)

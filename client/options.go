@@ -148,6 +148,7 @@ type ConsumerOptions struct {
 	// The nodes that lead the topic's partitions share it, in proportion to the partitions that each leads. Shares are
 	// rounded so that their sum is MaxInFlight; but a node gets at least one, so the sum may exceed it by the number of
 	// these nodes. After a change of leaders more may be in flight, until those that were in flight before are finished.
+	// A node sends at most 65,536.
 	MaxInFlight int
 	// MaxInFlightBytes bounds the bytes of these messages, their headers included, 1 to 1 GiB (0: 16 MiB). Nodes share it
 	// in the same way. Each may exceed its share by one message, so a message that is larger than the limit arrives, too.
@@ -159,8 +160,8 @@ type ConsumerOptions struct {
 	// partition that has the message. The zero value: where channels begin otherwise. It means nothing for a channel that
 	// exists.
 	From From
-	// Tag restricts the consumer to messages with the tag, those of NSQ clients that published with a tag. Empty: those
-	// without a tag, and those whose tag no consumer has.
+	// Tag restricts the consumer to messages whose header "tag" has this value. Empty: messages without a tag, and those
+	// whose tag no consumer has.
 	Tag string
 	// SampleRate is the percentage of the messages that the consumer gets, 1 to 99; the others are finished unseen. 0 and
 	// 100: all.
