@@ -64,7 +64,9 @@ var sealedPuts = sync.Pool{New: func() any { return new(sealedPut) }}
 
 // ProduceSealed stores a batch as PublishSealed does, in a partition that this node leads; elsewhere it returns
 // ErrNoLeader, or done gets it, and nothing was stored. Unless ProduceSealed returns an error, done is called exactly
-// once, maybe before ProduceSealed returns, under the rules of PublishAsync; the batch is borrowed until then.
+// once, maybe before ProduceSealed returns, under the rules of PublishAsync; the batch is borrowed until then. alone
+// says that the caller does nothing else until then: an idle engine may store the batch on the caller's goroutine,
+// which hangs if the disk does.
 //
 // A batch whose header names a producer (OpenProducer) must be of the producer's present epoch, and its BaseSequence
 // must be the number behind the producer's last message in the partition. If instead it repeats one of the producer's
@@ -73,7 +75,7 @@ var sealedPuts = sync.Pool{New: func() any { return new(sealedPut) }}
 // ErrUnknownProducer, and not stored. So after an error that leaves the outcome open (ErrUnknown, ErrDisk, ErrClosed),
 // sending the same batch again stores it exactly once.
 func (t *Topic) ProduceSealed(
-	partition int, batch []byte, done func(first ID, duplicate bool, err error),
+	partition int, batch []byte, alone bool, done func(first ID, duplicate bool, err error),
 ) error {
 	parts := t.partitions()
 	if partition < 0 || partition >= len(parts) {
@@ -85,6 +87,7 @@ func (t *Topic) ProduceSealed(
 	}
 	p.own.Sealed, p.done = batch, done
 	p.Kind, p.Special, p.Forwarded = inbox.Sealed, &p.own, true
+	p.Alone = alone
 	err := t.submit(context.Background(), &p.Put, parts[partition])
 	if err != nil {
 		p.free()

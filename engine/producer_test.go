@@ -42,7 +42,7 @@ type produced struct {
 // send submits a batch to partition 0.
 func send(topic *engine.Topic, batch []byte) <-chan produced {
 	answer := make(chan produced, 2)
-	if err := topic.ProduceSealed(0, batch, func(first engine.ID, repeat bool, err error) {
+	if err := topic.ProduceSealed(0, batch, false, func(first engine.ID, repeat bool, err error) {
 		answer <- produced{first, repeat, err}
 	}); err != nil {
 		answer <- produced{err: err}
@@ -167,7 +167,7 @@ func TestOpenProducerRefuses(t *testing.T) {
 		if _, err := topic.OpenProducer(t.Context(), n, "p"); !errors.Is(err, engine.ErrNoPartition) {
 			t.Errorf("partition %d: %v", n, err)
 		}
-		if err := topic.ProduceSealed(n, nil, nil); !errors.Is(err, engine.ErrNoPartition) {
+		if err := topic.ProduceSealed(n, nil, false, nil); !errors.Is(err, engine.ErrNoPartition) {
 			t.Errorf("partition %d: %v", n, err)
 		}
 	}

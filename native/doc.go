@@ -19,6 +19,9 @@
 //	netproto reader ─► Frames ─► inbox ─► work ─► engine
 //	netproto writer ◄──────── answers ◄───┘
 //
+// One kind of request needs no switch: a Produce of a client that waits for nothing else (session.lone) is served by
+// the reader itself, which may write to the disk for it. While that hangs, another goroutine reads on (Server.tend).
+//
 // # Metadata
 //
 // A client names the topics that it wants to hear of. It gets an answer, and another one whenever the answer would
@@ -29,7 +32,7 @@
 //
 // A Produce stays in the connection's receive buffer until the engine has answered it. The engine checks it, stores it
 // and calls produce.stored on a goroutine of its own, which sends the answer. The order of a producer's batches is that
-// of their frames: one goroutine passes all of a connection's batches to the engine.
+// of their frames: one goroutine at a time passes a connection's batches to the engine.
 //
 // # Readers
 //

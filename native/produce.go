@@ -36,14 +36,45 @@ type produce struct {
 	s       *session
 	task    task
 	topic   *engine.Topic
+	alone   bool // see serveProduce
 	payload [16]byte
 	done    func(engine.ID, bool, error)
 }
 
 var produces = sync.Pool{New: func() any { return new(produce) }}
 
-// serveProduce passes a batch to the engine, which answers later: see produce.stored.
-func (s *session) serveProduce(t *task) {
+// lone takes the only request of the connection out of the inbox, if it is a Produce and work is idle: its client waits
+// for this answer and for nothing else. The caller has the session's turn then, and calls serveLone.
+func (s *session) lone() (t task, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.serving || s.load.count != 1 || len(s.inbox) != 1 || s.inbox[0].message != nil {
+		return t, false
+	}
+	t = s.inbox[0]
+	s.inbox[0] = task{}
+	s.inbox = s.inbox[:0]
+	s.serving = true
+	return t, true
+}
+
+// serveLone serves a Produce on the connection's reader, which saves the switch to work, and the engine's to the
+// goroutine of the commit log. Meanwhile the reader has nothing to read. If the disk hangs, another goroutine reads on:
+// see Server.tend.
+func (s *session) serveLone(t *task) {
+	s.serveProduce(t, true)
+	s.mu.Lock()
+	s.serving = false
+	more := len(s.inbox) > 0
+	s.mu.Unlock()
+	if more || s.stale.Load() {
+		s.rouse()
+	}
+}
+
+// serveProduce passes a batch to the engine, which answers later: see produce.stored. alone: the client waits for this
+// answer and for nothing else.
+func (s *session) serveProduce(t *task, alone bool) {
 	topic, status, why := s.use(wire.TypeProduce, t.produce.Topic, auth.Publish)
 	if topic == nil {
 		_ = s.fail(wire.TypeProduce, t.request, status, why)
@@ -54,8 +85,8 @@ func (s *session) serveProduce(t *task) {
 	if p.done == nil {
 		p.done = p.stored
 	}
-	p.s, p.task, p.topic = s, *t, topic
-	if err := topic.ProduceSealed(int(min(t.produce.Partition, math.MaxInt32)), t.batch, p.done); err != nil {
+	p.s, p.task, p.topic, p.alone = s, *t, topic, alone
+	if err := topic.ProduceSealed(int(min(t.produce.Partition, math.MaxInt32)), t.batch, alone, p.done); err != nil {
 		if statusOf(err) == netproto.StatusInternal { // it is not a batch as it must be; nothing was stored
 			err = fmt.Errorf("%w: %w", errBatch, err)
 		}
@@ -70,7 +101,10 @@ func (p *produce) stored(first engine.ID, duplicate bool, err error) {
 		s.failed(wire.TypeProduce, t.request, p.topic, t.produce.Partition, err)
 	} else {
 		out := wire.Produced{First: uint64(first), Duplicate: duplicate}
-		_ = s.answer(wire.TypeProduce, t.request, netproto.StatusOK, out.AppendTo(p.payload[:0]))
+		s.srv.meter.count(wire.TypeProduce, netproto.StatusOK)
+		_ = s.post(&netproto.Frame{
+			Type: wire.TypeProduced, Request: t.request, Lone: p.alone, Head: out.AppendTo(p.payload[:0]),
+		})
 	}
 	s.done(t)
 	p.s, p.task, p.topic = nil, task{}, nil

@@ -25,6 +25,9 @@ const (
 	// heraldPause is the least time between two looks at what clients have to be told of topics and leaders.
 	heraldPause = 20 * time.Millisecond
 
+	// tendEvery is the pause of Server.tend. It is a fraction of netproto.DefaultSilenceTimeout.
+	tendEvery = time.Second
+
 	// partingTime is how long clients get between a GoAway and the end of their connection, if nothing of theirs waits
 	// for an answer.
 	partingTime = 200 * time.Millisecond
@@ -35,7 +38,8 @@ const (
 // Server serves one Engine to native clients. It does not close the engine, which must stay open until Shutdown has
 // returned. Methods are safe for concurrent use.
 //
-// It has the goroutines of netproto.Serve, one per session, and the herald. mu is a leaf: its holders call nothing.
+// It has the goroutines of netproto.Serve, one per session, the herald and tend. mu is a leaf: its holders call
+// nothing.
 type Server struct {
 	engine *engine.Engine
 	opts   Options
@@ -116,17 +120,15 @@ func (s *Server) Serve() error {
 	if s.opts.TLS != nil {
 		ln = tls.NewListener(ln, s.opts.TLS)
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.herald()
-	}()
+	var beside sync.WaitGroup
+	beside.Go(s.herald)
+	beside.Go(s.tend)
 	err := netproto.Serve(s.ctx, ln, o, s.opts.MaxConnections, func(remote net.Addr, err error) {
 		s.meter.turnedAway(awayHandshake)
 		s.opts.Logger.Debug("a native client could not connect", "client", remote, "error", err)
 	})
 	s.cancel()
-	<-done
+	beside.Wait()
 	s.workers.Wait()
 	return err
 }
@@ -216,6 +218,23 @@ func (s *Server) herald() {
 		case <-time.After(heraldPause):
 		case <-s.ctx.Done():
 			return
+		}
+	}
+}
+
+// tend lets another goroutine read from connections whose reader has been in the engine for long: see
+// session.serveLone. Otherwise a disk that hangs would keep the node from answering pings.
+func (s *Server) tend() {
+	ticker := time.NewTicker(tendEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-s.ctx.Done():
+			return
+		}
+		for _, x := range s.all() {
+			x.conn.ReadOn(tendEvery / 2)
 		}
 	}
 }

@@ -49,8 +49,12 @@ type session struct {
 	mu    sync.Mutex
 	phase phase
 	inbox []task
-	load  load // requests that are not answered yet
-	// topics are the names of which the client hears. Only work changes them; a slice that is here stays as it is.
+	// serving says that work has taken requests out of the inbox, or the reader has (lone). Whoever has set it has the
+	// session's turn: it serves requests, and uses the fields below spare.
+	serving bool
+	load    load // requests that are not answered yet
+	// topics are the names of which the client hears. Whoever has the turn changes them; a slice that is here stays as it
+	// is.
 	topics []string
 	// readings are the client's open readers, by the request that opened each.
 	readings map[uint64]*reading
@@ -72,8 +76,8 @@ type session struct {
 		requeues wire.Requeue
 	}
 
-	// Only work uses these.
-	spare   []task // empty; exchanged for inbox
+	spare []task // work's; empty; exchanged for inbox
+	// See serving.
 	told    told
 	known   map[uuid.UUID]*engine.Topic // topics that requests have named
 	granted granted
@@ -118,12 +122,22 @@ func (s *session) Closed(*netproto.Conn, error) {
 	s.srv.leave(s)
 }
 
-// Frames implements netproto.Handler: it puts requests into the inbox, and answers those that it refuses.
-func (s *session) Frames(_ *netproto.Conn, frames []netproto.Received) error {
+// Frames implements netproto.Handler: it puts requests into the inbox, and answers those that it refuses. It serves a
+// lone Produce itself.
+func (s *session) Frames(c *netproto.Conn, frames []netproto.Received) error {
 	var err error
 	for i := range frames {
 		if err = s.take(&frames[i]); err != nil {
 			break
+		}
+	}
+	if err == nil {
+		if t, ok := s.lone(); ok {
+			s.srv.workers.Add(1)
+			defer s.srv.workers.Done()
+			c.MayBlock()
+			s.serveLone(&t)
+			return nil
 		}
 	}
 	s.rouse()
@@ -290,10 +304,10 @@ func (s *session) work() {
 			s.drop()
 			return
 		}
-		s.mu.Lock()
-		tasks := s.inbox
-		s.inbox = s.spare
-		s.mu.Unlock()
+		tasks, ok := s.takeAll()
+		if !ok {
+			continue // the reader serves a lone request, and rouses this goroutine afterwards
+		}
 		for i := range tasks {
 			if s.ctx.Err() != nil {
 				s.discard(&tasks[i])
@@ -306,7 +320,23 @@ func (s *session) work() {
 		if s.stale.Swap(false) {
 			s.announce()
 		}
+		s.mu.Lock()
+		s.serving = false
+		s.mu.Unlock()
 	}
+}
+
+// takeAll takes the turn and all requests in the inbox, unless the reader has the turn.
+func (s *session) takeAll() ([]task, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.serving {
+		return nil, false
+	}
+	s.serving = true
+	tasks := s.inbox
+	s.inbox = s.spare
+	return tasks, true
 }
 
 // drop gives back what is left in the inbox of a connection that has ended.
@@ -328,7 +358,7 @@ func (s *session) discard(t *task) {
 
 func (s *session) serve(t *task) {
 	if t.message == nil {
-		s.serveProduce(t)
+		s.serveProduce(t, false)
 		return
 	}
 	defer s.done(t)

@@ -19,7 +19,7 @@ type granted struct {
 	topic  uuid.UUID
 }
 
-// topic returns the topic with that id, or nil. Only work may call it.
+// topic returns the topic with that id, or nil. The caller has the turn (session.serving).
 func (s *session) topic(id uuid.UUID) *engine.Topic {
 	if topic := s.known[id]; topic != nil {
 		return topic

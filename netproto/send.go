@@ -27,6 +27,9 @@ type Frame struct {
 	Status  Status
 	Stream  uint32
 	Request uint64
+	// Lone says that no other frame will follow soon: if nothing else is being written, the sender writes the frame
+	// itself, however little time has passed since the last one (see spot).
+	Lone bool
 
 	// Head is copied. In a self-checked frame the frame's checksum covers only Head, whose length must be a multiple of
 	// 8 bytes, at most MaxHeadBytes.
@@ -144,7 +147,7 @@ func (c *Conn) enqueue(f *Frame, h *Header, wait bool) (<-chan struct{}, error) 
 	c.queuedFrames++
 	c.queuedBytes += size
 	borrowed := c.pending.add(f, h)
-	if d := c.claimLocked(); d != nil {
+	if d := c.claimLocked(f.Lone); d != nil {
 		c.mu.Unlock()
 		c.writeOnSpot(d)
 	} else {

@@ -37,13 +37,13 @@ const (
 	// meanwhile.
 	maxSpotBytes = 16 << 10
 	// spotPause is how long nothing must have been written for a connection to count as idle. Frames at shorter
-	// intervals are coalesced.
+	// intervals are coalesced, unless their senders know better (Frame.Lone).
 	spotPause = 100 * time.Microsecond
 )
 
-// claimLocked takes the queue if the sender of its only frame should write that frame itself, else it returns nil. It
-// reads the clock last, because most often the connection is busy. The caller holds mu.
-func (c *Conn) claimLocked() *drain {
+// claimLocked takes the queue if the sender of its only frame should write that frame itself, else it returns nil. lone
+// is the frame's Lone. It reads the clock last, because most often the connection is busy. The caller holds mu.
+func (c *Conn) claimLocked(lone bool) *drain {
 	s := &c.spot
 	d := c.pending
 	switch {
@@ -53,7 +53,7 @@ func (c *Conn) claimLocked() *drain {
 		return nil
 	}
 	now := time.Now()
-	if now.Sub(s.last) < spotPause {
+	if !lone && now.Sub(s.last) < spotPause {
 		return nil
 	}
 	s.last, s.busy = now, true

@@ -37,6 +37,27 @@ func TestSpotWritesBeforeTrySendReturns(t *testing.T) {
 	<-h.there
 }
 
+// A lone frame is written by its sender also right after another one.
+func TestSpotWritesLoneFrames(t *testing.T) {
+	h := &counting{there: make(chan struct{}, 1)}
+	a, _ := handshake(t, testOptions("a", newSink(nil)), Options{Hello: testHello("b"), Handler: h})
+	h.want.Store(200)
+	idle(t, a)
+	for range 200 {
+		a.mu.Lock()
+		a.spot.last = time.Now() // as if the writer had just written
+		a.mu.Unlock()
+		before := a.Stats().Writes
+		if err := a.TrySend(&Frame{Type: TypePutAck, Lone: true, Head: make([]byte, 100)}); err != nil {
+			t.Fatal(err)
+		}
+		if s := a.Stats(); s.Writes != before+1 || s.QueuedFrames != 0 {
+			t.Fatalf("%+v", s)
+		}
+	}
+	<-h.there
+}
+
 // Large frames are left to the writer, because the sender has other work to do.
 func TestSpotLeavesLargeFrames(t *testing.T) {
 	h := &counting{there: make(chan struct{}, 1)}

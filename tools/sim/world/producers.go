@@ -178,7 +178,7 @@ func (p *producer) send(n *node, topic *engine.Topic) {
 				p.hear(b, &failed, first, repeat, err)
 			}
 		}
-		if err := topic.ProduceSealed(int(p.partition), b.bytes, answer); err != nil {
+		if err := topic.ProduceSealed(int(p.partition), b.bytes, false, answer); err != nil {
 			answer(0, false, err)
 		}
 	}
