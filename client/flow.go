@@ -114,6 +114,7 @@ type action struct {
 	base  uint32    // with doSend: sequence of the batch's first message
 	err   error     // with doTell
 	left  bool      // with doTell: the batch has left the queue
+	lone  bool      // with doSend: nothing else is on its way or waits
 	until time.Time // with doWait
 }
 
@@ -323,7 +324,7 @@ func (f *flow) forward(now time.Time) action {
 			f.next += p.count
 		}
 		p.sent = now
-		return action{do: doSend, p: p, base: p.base}
+		return action{do: doSend, p: p, base: p.base, lone: len(f.queue) == 1 && f.open.count == 0}
 	}
 	if f.open.count == 0 {
 		return f.wait(time.Time{})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,12 +15,17 @@ import (
 )
 
 // lane is one producer at one partition. Its goroutine keeps a connection to the partition's leader, does what flow
-// decides, and calls done functions.
+// decides, and calls done functions. While nothing is on its way, a caller of ProduceSync may do that instead: see
+// lone.go.
 type lane struct {
 	producer  *Producer
 	partition int
 	kicked    chan struct{}
 	ended     chan struct{} // closed when the goroutine has ended
+
+	turn   sync.Mutex    // held by whoever does what flow decides; never taken while mu is held
+	lone   atomic.Bool   // a caller of ProduceSync has the turn
+	nudged chan struct{} // kicked, for that caller
 
 	mu      sync.Mutex // guards the fields down to headers
 	flow    flow
@@ -31,8 +37,10 @@ type lane struct {
 	opened  chan struct{} // closed after the first answer to OpenProducer that is final
 	openErr error         // what that answer was
 	headers []Header      // memory for the headers of a message with a key
+	calls   int           // messages that wait in flow, whose done function belongs to the application
 
-	// The goroutine's own.
+	// Guarded by turn.
+	timer    *time.Timer
 	topic    uuid.UUID
 	node     *node
 	link     *link // nil: the leader cannot be reached now
@@ -66,6 +74,7 @@ func newLane(p *Producer, partition int) *lane {
 	l := &lane{
 		producer: p, partition: partition, topic: p.id,
 		kicked: make(chan struct{}, 1), ended: make(chan struct{}), opened: make(chan struct{}),
+		nudged: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
 	}
 	l.flow.o = flowOptions{
 		linger: p.o.Linger, timeout: p.o.DeliveryTimeout, maxBytes: p.o.MaxBatchBytes - batch.HeaderBytes,
@@ -77,16 +86,18 @@ func newLane(p *Producer, partition int) *lane {
 }
 
 func (l *lane) wake() {
-	select {
-	case l.kicked <- struct{}{}:
-	default:
+	if l.lone.Load() {
+		signal(l.nudged)
+		if l.lone.Load() { // otherwise that caller may have left without seeing it
+			return
+		}
 	}
+	signal(l.kicked)
 }
 
-// add puts a copy of the message into the open batch. room is what it took of MaxBufferedBytes. It returns false if the
-// lane has ended.
-func (l *lane) add(m *Message, done func(*Message, ID, error), room int64) bool {
-	now := time.Now()
+// add puts a copy of the message into the open batch. room is what it took of MaxBufferedBytes; own says that done is
+// the client's own and not the application's. It returns false if the lane has ended.
+func (l *lane) add(m *Message, done func(*Message, ID, error), own bool, room int64) bool {
 	l.mu.Lock()
 	if l.flow.ended != nil {
 		l.mu.Unlock()
@@ -98,7 +109,7 @@ func (l *lane) add(m *Message, done func(*Message, ID, error), room int64) bool 
 		r.Headers = l.headers
 	}
 	if l.open != nil {
-		r.TimeDelta = now.Sub(l.open.created).Microseconds()
+		r.TimeDelta = time.Since(l.open.created).Microseconds() // it reads one clock, where time.Now reads two
 	}
 	size := r.Size()
 	if l.open != nil && !l.flow.fits(size) {
@@ -106,7 +117,7 @@ func (l *lane) add(m *Message, done func(*Message, ID, error), room int64) bool 
 		r.TimeDelta = 0
 	}
 	if l.open == nil {
-		l.open = newPacket(l.producer.o.Compression, now)
+		l.open = newPacket(l.producer.o.Compression, time.Now())
 	}
 	p := l.open
 	if err := p.builder.Add(&r); err != nil {
@@ -114,8 +125,12 @@ func (l *lane) add(m *Message, done func(*Message, ID, error), room int64) bool 
 	}
 	p.items = append(p.items, item{m, done})
 	p.room += room
+	if done != nil && !own {
+		p.calls++
+		l.calls++
+	}
 	l.taken++
-	wake := l.flow.added(now, size)
+	wake := l.flow.added(p.created, size)
 	clear(l.headers)
 	l.mu.Unlock()
 	if wake {
@@ -167,17 +182,56 @@ func (l *lane) answer(on *link, f *netproto.Received) bool {
 // lost is link's call at the end of the connection; the goroutine sees the end itself.
 func (l *lane) lost(*link, uint64) { l.wake() }
 
-// run is the lane's goroutine. It ends when flow has ended and every message was told.
+// run is the lane's goroutine. It ends when flow has ended and every message was told. It has the turn except while
+// there is nothing to do and nothing to wait for.
 func (l *lane) run() {
 	defer close(l.ended)
-	defer l.moveTo("")
-	timer := time.NewTimer(0)
-	defer timer.Stop()
+	for {
+		l.turn.Lock()
+		s := l.advance(nil)
+		for ; !s.over && !s.until.IsZero(); s = l.advance(nil) {
+			l.timer.Reset(time.Until(s.until))
+			select {
+			case <-l.timer.C:
+			case <-l.kicked:
+			case <-s.known.changed:
+			}
+		}
+		if s.over {
+			l.timer.Stop()
+			l.moveTo("")
+		}
+		l.turn.Unlock()
+		if s.over {
+			return
+		}
+		select {
+		case <-l.kicked:
+		case <-s.known.changed:
+		}
+	}
+}
+
+// standing is where advance has stopped.
+type standing struct {
+	known   *knowledge
+	until   time.Time // when to go on at the latest; zero: there is nothing to wait for
+	over    bool      // flow has ended, and every message was told
+	foreign bool      // done functions of the application wait
+}
+
+// advance does what flow decides until there is nothing to do now. The caller has the turn. If it is not the lane's
+// goroutine, lone is its context, and it must not call done functions of the application.
+func (l *lane) advance(lone context.Context) standing {
 	for {
 		known := l.producer.client.view.known.Load()
 		l.follow(known)
 		now := time.Now()
 		l.mu.Lock()
+		if lone != nil && l.calls > 0 {
+			l.mu.Unlock()
+			return standing{known: known, foreign: true}
+		}
 		l.handle(now)
 		a := l.flow.step(now)
 		if a.do == doSeal {
@@ -190,23 +244,11 @@ func (l *lane) run() {
 		l.mu.Unlock()
 		switch a.do {
 		case doWait:
-			if over {
-				return
-			}
-			var due <-chan time.Time
-			if !a.until.IsZero() {
-				timer.Reset(time.Until(a.until))
-				due = timer.C
-			}
-			select {
-			case <-due:
-			case <-l.kicked:
-			case <-known.changed:
-			}
+			return standing{known: known, until: a.until, over: over}
 		case doOpen:
 			l.openProducer()
 		case doSend:
-			l.send(&a)
+			l.send(lone, &a)
 		case doTell:
 			l.tell(&a)
 		case doDrop:
@@ -320,8 +362,9 @@ func (l *lane) openProducer() {
 	l.mu.Unlock()
 }
 
-// send sends a batch. It waits while the node has too many bytes without having answered.
-func (l *lane) send(a *action) {
+// send sends a batch. It waits while the node has too many bytes without having answered, until ctx ends, if there is
+// one.
+func (l *lane) send(ctx context.Context, a *action) {
 	p, as := a.p, l.as
 	as.base = a.base
 	err := p.seal(as)
@@ -331,12 +374,13 @@ func (l *lane) send(a *action) {
 		l.head = m.AppendTo(l.head[:0])
 		l.body[0] = p.bytes
 		frame := netproto.Frame{
-			Type: wire.TypeProduce, Flags: netproto.FlagSelfChecked, Head: l.head, Body: l.body[:], Owner: p,
+			Type: wire.TypeProduce, Flags: netproto.FlagSelfChecked, Lone: a.lone, Head: l.head, Body: l.body[:], Owner: p,
 		}
-		ctx, cancel := context.WithTimeout(l.link.ctx, l.flow.o.timeout)
-		defer cancel()
 		p.holders.Add(1)
-		p.request, err = l.link.send(ctx, &frame, l, int64(len(p.bytes)))
+		if ctx == nil {
+			ctx = l.link.ctx
+		}
+		p.request, err = l.link.sendFor(ctx, &frame, l, int64(len(p.bytes)), l.flow.o.timeout)
 		if err == nil {
 			return
 		}
@@ -373,14 +417,15 @@ func (l *lane) tell(a *action) {
 			Duplicate: p.repeated, Took: time.Since(p.created), Err: a.err,
 		})
 	}
-	told := len(p.items)
+	told, calls := len(p.items), p.calls
 	clear(p.items)
-	p.items = p.items[:0]
+	p.items, p.calls = p.items[:0], 0
 	if a.left {
 		p.Release()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.calls -= calls
 	l.told += uint64(told)
 	for len(l.waiters) > 0 && l.waiters[0].target <= l.told {
 		close(l.waiters[0].done)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 
@@ -78,8 +79,17 @@ func (l *link) forget(request uint64) {
 
 // send sends f as a new request of by and returns its number. With an error, f was not taken, and by hears nothing.
 func (l *link) send(ctx context.Context, f *netproto.Frame, by receiver, window int64) (uint64, error) {
+	return l.sendFor(ctx, f, by, window, 0)
+}
+
+// sendFor is send that waits for patience at the longest, if that is not 0.
+func (l *link) sendFor(
+	ctx context.Context, f *netproto.Frame, by receiver, window int64, patience time.Duration,
+) (uint64, error) {
 	window = min(window, l.windowBytes)
 	if window > 0 && !l.window.TryAcquire(window) {
+		ctx, cancel := bounded(ctx, patience)
+		defer cancel()
 		if err := l.window.Acquire(ctx, window); err != nil {
 			return 0, fmt.Errorf("client: the node has not answered %d bytes of batches: %w", l.windowBytes, err)
 		}
@@ -94,6 +104,8 @@ func (l *link) send(ctx context.Context, f *netproto.Frame, by receiver, window 
 	f.Request = request
 	if err := l.conn.TrySend(f); err != nil {
 		if errors.Is(err, netproto.ErrQueueFull) {
+			ctx, cancel := bounded(ctx, patience)
+			defer cancel()
 			err = l.conn.Send(ctx, f)
 		}
 		if err != nil {
@@ -102,6 +114,14 @@ func (l *link) send(ctx context.Context, f *netproto.Frame, by receiver, window 
 		}
 	}
 	return request, nil
+}
+
+// bounded returns a context that ends after patience at the latest, if that is not 0.
+func bounded(ctx context.Context, patience time.Duration) (context.Context, context.CancelFunc) {
+	if patience == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, patience)
 }
 
 // Frames is netproto's call for frames that arrived together.

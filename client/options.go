@@ -91,7 +91,7 @@ type Options struct {
 // Hooks are called when something happens, for metrics and traces. They must return soon, because what they tell of
 // waits meanwhile, and may be called from several goroutines at once. A nil hook is not called.
 type Hooks struct {
-	// Produced is called for every batch after its messages' done functions.
+	// Produced is called for every batch after its messages' done functions, maybe by a goroutine that is in ProduceSync.
 	Produced func(ProducedBatch)
 	// Delivered is called for every delivery before Next or Batch returns it, by the goroutine that called these. The
 	// message's headers may carry a trace.

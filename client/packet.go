@@ -16,6 +16,7 @@ type packet struct {
 	builder batch.Builder
 	items   []item
 	room    int64     // bytes of MaxBufferedBytes that the messages took
+	calls   int       // items whose done function belongs to the application
 	created time.Time // when it took its first message
 
 	bytes   []byte // the sealed batch; nil: not sealed yet
@@ -42,7 +43,7 @@ var packets = sync.Pool{New: func() any { return new(packet) }}
 func newPacket(codec batch.Codec, now time.Time) *packet {
 	p := packets.Get().(*packet)
 	p.holders.Store(1)
-	p.unit, p.room, p.bytes, p.created = unit{}, 0, nil, now
+	p.unit, p.room, p.calls, p.bytes, p.created = unit{}, 0, 0, nil, now
 	p.builder.Reset(codec)
 	return p
 }

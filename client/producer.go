@@ -202,19 +202,23 @@ func (p *Producer) check(m *Message) (room int64, err error) {
 // The bytes of the message are copied: key, headers and body may be used again when Produce returns, and m when done
 // was called. Produce allocates no memory for a message.
 func (p *Producer) Produce(ctx context.Context, m *Message, done func(*Message, ID, error)) {
-	if err := p.produce(ctx, true, m, done); err != nil && done != nil {
+	if err := p.produce(ctx, true, m, done, nil); err != nil && done != nil {
 		done(m, 0, err)
 	}
 }
 
 // TryProduce is Produce, but does not wait for room: done gets ErrBuffered if there is none.
 func (p *Producer) TryProduce(m *Message, done func(*Message, ID, error)) {
-	if err := p.produce(context.Background(), false, m, done); err != nil && done != nil {
+	if err := p.produce(context.Background(), false, m, done, nil); err != nil && done != nil {
 		done(m, 0, err)
 	}
 }
 
-func (p *Producer) produce(ctx context.Context, wait bool, m *Message, done func(*Message, ID, error)) error {
+// produce takes a message. call is the call of ProduceSync that waits for it; nil: done is the application's. Then the
+// message may have been told already when produce returns.
+func (p *Producer) produce(
+	ctx context.Context, wait bool, m *Message, done func(*Message, ID, error), call *syncCall,
+) error {
 	if p.closed.Load() {
 		return ErrClosed
 	}
@@ -235,7 +239,7 @@ func (p *Producer) produce(ctx context.Context, wait bool, m *Message, done func
 	if err == nil {
 		l, err = p.lane(at)
 	}
-	if err == nil && !l.add(m, done, room) {
+	if err == nil && !l.produce(ctx, m, done, room, call) {
 		err = l.fate()
 	}
 	if err != nil {
@@ -249,24 +253,6 @@ func (l *lane) fate() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.flow.ended
-}
-
-// ProduceSync produces a message and waits until it is stored. If ctx ends before that, the error matches ErrUnknown,
-// and the message may still be stored. Many goroutines that call it at once share batches; one alone is slow.
-func (p *Producer) ProduceSync(ctx context.Context, m *Message) (ID, error) {
-	type result struct {
-		id  ID
-		err error
-	}
-	stored := make(chan result, 1)
-	own := *m // the caller may use m again if ctx ends first
-	p.Produce(ctx, &own, func(_ *Message, id ID, err error) { stored <- result{id, err} })
-	select {
-	case r := <-stored:
-		return r.id, r.err
-	case <-ctx.Done():
-		return 0, because(ErrUnknown, context.Cause(ctx))
-	}
 }
 
 // LastSequence is the sequence number of the newest message that this producer, or an earlier one with the same name,
