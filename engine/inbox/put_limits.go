@@ -3,6 +3,7 @@ package inbox
 import (
 	"bytes"
 	"fmt"
+	"sync"
 	"time"
 
 	"penstock/batch"
@@ -113,6 +114,9 @@ func (l *Limits) CheckHeaders(headers []base.Header, trusted bool) error {
 	return nil
 }
 
+// scratches are memory for the records of compressed batches while they are verified, of MaxBatchBytes each at most.
+var scratches = sync.Pool{New: func() any { return new([]byte) }}
+
 // measureSealed verifies a whole batch that a producer has sealed, and sets the sizes of p. Whatever enters the log
 // must be readable by every replica and every consumer for as long as the log keeps it.
 func (l *Limits) measureSealed(p *Put) error {
@@ -132,9 +136,14 @@ func (l *Limits) measureSealed(p *Put) error {
 	if err := batch.VerifyBody(h, body); err != nil {
 		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
 	}
-	records, err := batch.DecompressBody(h, body, nil)
+	scratch := scratches.Get().(*[]byte)
+	defer scratches.Put(scratch)
+	records, err := batch.DecompressBody(h, body, *scratch)
 	if err != nil {
 		return fmt.Errorf("engine: the sealed batch was refused, nothing was stored: %w", err)
+	}
+	if h.Codec != batch.CodecNone {
+		*scratch = records
 	}
 	bodies, headers := 0, false
 	var it segment.RecordIter

@@ -1,0 +1,36 @@
+package inbox
+
+import (
+	"bytes"
+	"testing"
+
+	"penstock/batch"
+)
+
+// A compressed batch is verified in memory that is used again.
+func TestMeasureSealedAllocates(t *testing.T) {
+	l := Limits{maxMessageBytes: 1 << 20, maxBatchBytes: 1 << 20, maxHeaderBytes: 1 << 16}
+	for name, codec := range map[string]batch.Codec{"none": batch.CodecNone, "s2": batch.CodecS2} {
+		var b batch.Builder
+		b.Reset(codec)
+		for range 1000 {
+			if err := b.Add(&batch.Record{Body: bytes.Repeat([]byte("body "), 20)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sealed, err := b.Seal(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := new(Put)
+		p.Kind, p.Special = Sealed, &Special{Sealed: sealed}
+		// The pool of this memory may be emptied in between; AllocsPerRun rounds down.
+		if n := testing.AllocsPerRun(200, func() {
+			if err := l.Measure(p); err != nil {
+				t.Fatal(err)
+			}
+		}); n != 0 {
+			t.Errorf("%s: %v allocations per batch", name, n)
+		}
+	}
+}
