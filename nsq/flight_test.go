@@ -70,6 +70,7 @@ func TestMaxInFlightBytes(t *testing.T) {
 // In a cluster the bound also applies at the leader, and to a client that gets its messages from other nodes. Messages
 // on their way to the client count.
 func TestMaxInFlightBytesInACluster(t *testing.T) {
+	t.Parallel()
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1", MaxInFlightBytes: 10_000})
 	leader, other := bystander(t, nodes, "t")
 	body := strings.Repeat("x", 4000)

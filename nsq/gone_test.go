@@ -9,6 +9,7 @@ import (
 // that it does not exist. The same holds after the name was created again and deleted again. The deletion of a name
 // that never existed always fails.
 func TestDeletedElsewhere(t *testing.T) {
+	t.Parallel()
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		const topic, channel = "?topic=t", "?topic=t&channel=c"
 		status := func(n *node, lookup bool, path string) int {

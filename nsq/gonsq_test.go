@@ -21,6 +21,7 @@ func TestGoNSQRoundTrip(t *testing.T) {
 
 // B98. The same over TLS with a client certificate, with each compression, and with AUTH.
 func TestGoNSQWrapped(t *testing.T) {
+	t.Parallel()
 	ca := newCertificateAuthority(t)
 	name := filepath.Join(t.TempDir(), "tokens.toml")
 	writeTokens(t, name, tokenText("all", "a token", `permissions = ["publish", "subscribe"]`+"\n"+`topics = ["*"]`))

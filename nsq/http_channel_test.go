@@ -339,6 +339,7 @@ func readBy(t *testing.T, nodes []*node, channel, answer string) chan string {
 // TestRedriveHTTP B64: a message that failed too often is in the dead-letter topic, and is delivered again after a
 // redrive.
 func TestRedriveHTTP(t *testing.T) {
+	t.Parallel()
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		q := makeChannel(t, nodes, "t", "c", 2)
 		other := makeChannel(t, nodes, "t", "other", 2)
@@ -396,6 +397,7 @@ func TestRedriveHTTP(t *testing.T) {
 
 // TestTopicSettingsHTTP B87
 func TestTopicSettingsHTTP(t *testing.T) {
+	t.Parallel()
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		makeChannel(t, nodes, "t", "c", 2)
 		last := nodes[len(nodes)-1]
@@ -473,6 +475,7 @@ func TestTopicSettingsHTTP(t *testing.T) {
 // A program that does not know keep_age_ms and keep_bytes leaves them as they are, through any node; every other
 // setting that a change does not name gets its default.
 func TestTopicSettingsKeepWhatOldProgramsCannotName(t *testing.T) {
+	t.Parallel()
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		makeChannel(t, nodes, "t", "c", 1)
 		const path = "/topic/settings?topic=t"

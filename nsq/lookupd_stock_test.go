@@ -318,6 +318,7 @@ func TestRegistrationFollows(t *testing.T) {
 
 // An nsqlookupd that does not run, or is another program, does not delay publishing for long.
 func TestRegistersNowhere(t *testing.T) {
+	t.Parallel()
 	for _, x := range []struct {
 		name   string
 		answer func(net.Conn)

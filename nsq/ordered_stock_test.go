@@ -15,6 +15,7 @@ import (
 // each. An ordered channel still delivers one message at a time, in order, whatever they requeue. Only a channel with
 // declared order requires SUB_ORDERED of its consumers (B58).
 func TestGoNSQOrdered(t *testing.T) {
+	t.Parallel()
 	onOneAndThree(t, func(t *testing.T, nodes []*node) {
 		q := makeChannel(t, nodes, "t", "billing", 1)
 		nodes[0].ask(t, "POST", "/channel/settings"+q, `{"version":0,"order":"partition"}`, new(any))

@@ -13,6 +13,7 @@ import (
 // While a disk hangs, the node works for its clients until the disk counts as failed. /ping says OK, as clients expect,
 // and names the problem in a header.
 func TestPingNamesWarnings(t *testing.T) {
+	t.Parallel()
 	disk := faultaio.New(faultaio.Options{Seed: 1})
 	n := startNode(
 		t, engine.Options{Disk: disk, DiskPatience: 50 * time.Millisecond, DiskFailedAfter: time.Hour}, Options{},
