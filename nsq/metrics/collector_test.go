@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -96,6 +97,12 @@ func valueOf(t *testing.T, all map[string]*dto.MetricFamily, name, label string)
 
 func TestCollect(t *testing.T) {
 	e := newNode(t)
+	topic, _ := e.LookupTopic("t")
+	for _, name := range []string{"p", "q", "q", ""} {
+		if _, err := topic.OpenProducer(t.Context(), 0, name); err != nil {
+			t.Fatal(err)
+		}
+	}
 	c := New(Options{Engine: e, Version: "1.2.3", Started: time.Now()})
 	all := gather(t, c)
 	for _, f := range families {
@@ -110,6 +117,8 @@ func TestCollect(t *testing.T) {
 		{"topic_published_messages_total", "t", 2},
 		{"topic_published_bytes_total", "t", 11},
 		{"topic_depth", "t", 0},
+		{"topic_producers", "t", 3},
+		{"topic_max_partition_producers", "t", 3},
 		{"channel_depth", "ct", 2},
 		{"channel_finished_total", "ct", 0},
 		{"storage_failed", "", 0},
@@ -160,7 +169,7 @@ func TestPerObject(t *testing.T) {
 	c.limit.most--
 	w := httptest.NewRecorder()
 	c.PerObject().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics/per-object?topic=t", nil))
-	if w.Code != 422 || !strings.Contains(w.Body.String(), "metrics-max-series is 14") {
+	if w.Code != 422 || !strings.Contains(w.Body.String(), fmt.Sprint("metrics-max-series is ", c.o.MaxSeries)) {
 		t.Errorf("more than the limit: %d %s", w.Code, w.Body)
 	}
 	if all := gather(t, c); valueOf(t, all, "metrics_truncated", "") != 1 || valueOf(t, all, "channel_depth", "") != 2 {

@@ -206,6 +206,12 @@ var (
 		"Messages that no channel can get yet, because the topic has no channel or is paused.", "topic")
 	topicStored = define(ofTopics, gauge, "topic_stored_bytes",
 		"Bytes of the logs of the partitions that this node leads.", "topic")
+	topicProducers = define(ofTopics, gauge, "topic_producers",
+		"Producers that number their messages, as the partitions know them that this node leads. One that publishes to "+
+			"several partitions counts in each.", "topic")
+	topicMaxProducers = define(ofTopics, gauge, "topic_max_partition_producers",
+		"The same in the partition that knows the most. At 4096 a partition forgets anonymous ones, and refuses further "+
+			"named ones.", "topic")
 )
 
 // Of channels, in the partitions that this node leads.

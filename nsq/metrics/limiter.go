@@ -9,7 +9,7 @@ import (
 
 // Series of one topic and of one channel. A test compares them with what is written.
 const (
-	seriesPerTopic   = 4
+	seriesPerTopic   = 6
 	seriesPerChannel = 11
 )
 
@@ -65,7 +65,7 @@ func (l *limiter) collect(w writer, o *objects) (truncated bool) {
 	}
 	if l.detail != onlyAggregate {
 		o.eachTopic(func(t *engine.TopicStats) {
-			writeTopic(w, t.Name, float64(t.Depth), float64(t.LedBytes), topicCounts(t))
+			writeTopic(w, t.Name, topicNow(t), topicCounts(t))
 		})
 	} else {
 		l.sumTopics(w, o)
@@ -87,12 +87,27 @@ func (l *limiter) sumChannels(w writer, o *objects) {
 
 func (l *limiter) sumTopics(w writer, o *objects) {
 	l.topics.begin()
-	depth, stored := int64(0), int64(0)
+	var all topicNumbers
 	o.eachTopic(func(t *engine.TopicStats) {
-		depth, stored = depth+t.Depth, stored+t.LedBytes
+		all.add(topicNow(t))
 		l.topics.add(object{topic: t.Name}, topicCounts(t))
 	})
-	writeTopic(w, "", float64(depth), float64(stored), l.topics.end(o.exists))
+	writeTopic(w, "", all, l.topics.end(o.exists))
+}
+
+// topicNumbers are the present numbers of a topic, or the sums over several; of maxProducers the greatest.
+type topicNumbers struct {
+	depth, stored           int64
+	producers, maxProducers int
+}
+
+func (n *topicNumbers) add(o topicNumbers) {
+	n.depth, n.stored, n.producers = n.depth+o.depth, n.stored+o.stored, n.producers+o.producers
+	n.maxProducers = max(n.maxProducers, o.maxProducers)
+}
+
+func topicNow(t *engine.TopicStats) topicNumbers {
+	return topicNumbers{t.Depth, t.LedBytes, t.Producers, t.MaxProducers}
 }
 
 // topicCounts returns the counters of a topic: messages, bytes.
@@ -125,11 +140,13 @@ func channelNow(c *engine.ChannelStats, now time.Time) *channelNumbers {
 	return n
 }
 
-func writeTopic(w writer, name string, depth, stored float64, c counts) {
+func writeTopic(w writer, name string, n topicNumbers, c counts) {
 	w.set(topicMessages, float64(c[0]), name)
 	w.set(topicBytes, float64(c[1]), name)
-	w.set(topicDepth, depth, name)
-	w.set(topicStored, stored, name)
+	w.set(topicDepth, float64(n.depth), name)
+	w.set(topicStored, float64(n.stored), name)
+	w.set(topicProducers, float64(n.producers), name)
+	w.set(topicMaxProducers, float64(n.maxProducers), name)
 }
 
 func writeChannel(w writer, topic, name string, n *channelNumbers) {
