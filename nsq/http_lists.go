@@ -310,7 +310,7 @@ func (s *Server) serveHistory(r *http.Request, q url.Values) (any, error) {
 	return out, nil
 }
 
-// ClusterAudit is the answer of /audit?all: the entries of all nodes, with the oldest first.
+// ClusterAudit is the answer of /audit?all: the newest entries of all nodes, with the oldest of them first.
 type ClusterAudit struct {
 	Entries []NodeEntry `json:"entries"`
 	Missing []Missing   `json:"missing"`
@@ -322,10 +322,15 @@ type NodeEntry struct {
 	audit.Entry
 }
 
-// serveAudit returns the entries of this node or, with the parameter all, those of all nodes.
+// serveAudit returns the entries of this node or, with the parameter all, the newest ones of all nodes: as many as
+// count says.
 func (s *Server) serveAudit(r *http.Request, q url.Values) (any, error) {
 	if !q.Has("all") {
 		return s.audit.List(), nil
+	}
+	_, count, err := page(q)
+	if err != nil {
+		return nil, err
 	}
 	out := ClusterAudit{Entries: []NodeEntry{}}
 	out.Missing = s.askAll(r.Context(), question{What: askAudit}, func(node string, text []byte) error {
@@ -337,5 +342,6 @@ func (s *Server) serveAudit(r *http.Request, q url.Values) (any, error) {
 		return err
 	})
 	slices.SortStableFunc(out.Entries, func(a, b NodeEntry) int { return a.Time.Compare(b.Time) })
+	out.Entries = out.Entries[max(0, len(out.Entries)-count):]
 	return out, nil
 }

@@ -88,6 +88,7 @@ func TestListArguments(t *testing.T) {
 		"/topics?sort=color": 400, "/topics?filter=none": 200, "/channels": 400, "/channels?topic=none": 404,
 		"/channels?topic=a": 200, "/history?topic=": 400, "/history?topic=none": 404, "/history?channel=c": 400,
 		"/history?topic=a&channel=%20": 400, "/history?topic=a&channel=none": 200, "/history": 200, "/audit?all": 200,
+		"/audit?all&count=0": 400,
 	} {
 		if code, text := n.do(t, "GET", path, ""); code != want {
 			t.Errorf("%s: %d %s, want %d", path, code, text, want)
@@ -108,6 +109,11 @@ func TestListsNameTheMissing(t *testing.T) {
 	if a := answer[ClusterAudit](t, nodes[1], "/audit?all"); len(a.Missing) != 1 || len(a.Entries) != 1 ||
 		a.Entries[0].Node != nodes[0].name() || a.Entries[0].What != "POST /topic/create" {
 		t.Errorf("%+v", a)
+	}
+	nodes[1].post(t, "/topic/create?topic=b", "")
+	if a := answer[ClusterAudit](t, nodes[0], "/audit?all&count=1"); len(a.Entries) != 1 ||
+		a.Entries[0].Node != nodes[1].name() {
+		t.Errorf("the newest entry is %+v", a)
 	}
 }
 

@@ -7,21 +7,21 @@ const kinds = { done: "good", failed: "warn", refused: "bad" };
 const most = 200;
 
 export function Audit() {
-	const look = useLook("/audit?all", 5000);
+	const look = useLook(`/audit?all&count=${most}`, 5000);
 	const [filter, setFilter] = useState("");
 	const all = (look.data?.entries ?? []).toReversed();
 	const text = (e) => [e.node, e.who, e.from, e.what, e.names, e.body, e.result].join(" ").toLowerCase();
 	const found = all.filter((e) => text(e).includes(filter.toLowerCase()));
 	return html`
 		<h1>Audit</h1>
-		<p class="note">Changes, failed logins and refusals since the nodes started, the newest first.
+		<p class="note">Changes, failed logins and refusals since the nodes started, the newest ${most} first.
 			${" "}The nodes' logs have all of them.</p>
 		<div class="tools"><label>Contains <input type="search" value=${filter}
 			onInput=${(e) => setFilter(e.target.value)} /></label>
-			<span role="status">${look.data && `${Math.min(found.length, most)} of ${all.length} entries`}</span></div>
+			<span role="status">${look.data && `${found.length} of ${all.length} entries`}</span></div>
 		<${Missing} of=${look.data?.missing} />
 		<${Trouble} error=${look.data ? null : look.error} />
-		${look.data && html`<${Table} label="Audit" rows=${found.slice(0, most)}
+		${look.data && html`<${Table} label="Audit" rows=${found}
 			empty="Nothing was changed, and nobody was refused." columns=${[
 			{ name: "Time", of: (e) => time(e.time) },
 			{ name: "Result", of: (e) => html`<${Tag} kind=${kinds[e.kind]}>${e.kind}<//> ${e.kind === "done"
