@@ -28,6 +28,9 @@
 // differ: the herald, one goroutine per Server, wakes the sessions after changes of the engine's topics and leaders, at
 // most once per heraldPause. A client that does not read its answers loses its own connection and nothing else.
 //
+// A node that stops sends GoAway with the address of another node: a live one that leads the most partitions of the
+// client's topics (place.refuge). It is a hint: the client asks there first.
+//
 // # Batches
 //
 // A Produce stays in the connection's receive buffer until the engine has answered it. The engine checks it, stores it
