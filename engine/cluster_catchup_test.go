@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -347,7 +346,7 @@ func damagedDelivery(t *testing.T, kept bool) {
 			return nil
 		})
 		stop()
-		if err != nil && !errors.Is(err, engine.ErrMoved) {
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
