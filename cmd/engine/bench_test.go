@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -89,6 +90,10 @@ func TestBenchNative(t *testing.T) {
 	}
 	if r := bench("read", "parts", "--connections", "2"); r.Messages != published || r.MessagesPerSecond <= 0 {
 		t.Errorf("%d messages were published; read: %+v", published, r)
+	}
+	r = bench("sub", "parts", "--protocol", "native", "--messages", fmt.Sprint(published), "--connections", "2")
+	if r.Messages != published || r.Redelivered != 0 {
+		t.Errorf("%d messages were published; consumed: %+v", published, r)
 	}
 	if r := bench("read", "filled", "--fill", "--messages", "5000"); r.Messages != 5000 || r.BytesPerSecond <= 0 {
 		t.Errorf("filled and read: %+v", r)

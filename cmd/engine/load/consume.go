@@ -21,6 +21,9 @@ func Consume(ctx context.Context, cfg Config) (*Report, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
+	if cfg.Native != nil {
+		return consumeNative(ctx, cfg)
+	}
 	if cfg.Fill {
 		if err := fill(ctx, cfg); err != nil {
 			return nil, err
