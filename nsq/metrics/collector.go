@@ -226,6 +226,7 @@ func collectNative(w writer, m *native.Meter) {
 	w.set(nativeBytes, float64(m.ReceivedBytes), "received")
 	w.set(nativeBytes, float64(m.SentBytes), "sent")
 	w.set(nativeInFlight, float64(m.InFlight))
+	w.set(nativeSubscriptions, float64(m.Subscriptions))
 	w.set(nativeStrangers, float64(m.Strangers))
 	for reason, n := range m.TurnedAway {
 		w.set(nativeTurnedAway, float64(n), reason)

@@ -158,6 +158,8 @@ var (
 		"Bytes of the frames of native clients, by direction: received, sent.", "direction")
 	nativeInFlight = define(ofClients, gauge, "native_in_flight_bytes",
 		"Bytes of requests of native clients that have not been answered yet.")
+	nativeSubscriptions = define(ofClients, gauge, "native_subscriptions",
+		"Open subscriptions of native clients to channels.")
 	nativeStrangers = define(ofClients, gauge, "native_unauthenticated_connections",
 		"Open native connections that must send Auth and have not; the limit is max-unauthenticated-connections.")
 	nativeTurnedAway = define(ofClients, counter, "native_connections_refused_total",
