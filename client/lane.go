@@ -23,9 +23,10 @@ type lane struct {
 	kicked    chan struct{}
 	ended     chan struct{} // closed when the goroutine has ended
 
-	turn   sync.Mutex    // held by whoever does what flow decides; never taken while mu is held
-	lone   atomic.Bool   // a caller of ProduceSync has the turn
-	nudged chan struct{} // kicked, for that caller
+	turn   sync.Mutex      // held by whoever does what flow decides; never taken while mu is held
+	lone   atomic.Bool     // a caller of ProduceSync has the turn
+	guest  context.Context // of that caller; nil: the lane's goroutine has the turn. Guarded by turn
+	nudged chan struct{}   // kicked, for that caller
 
 	mu      sync.Mutex // guards the fields down to headers
 	flow    flow
@@ -188,8 +189,8 @@ func (l *lane) run() {
 	defer close(l.ended)
 	for {
 		l.turn.Lock()
-		s := l.advance(nil)
-		for ; !s.over && !s.until.IsZero(); s = l.advance(nil) {
+		s := l.advance()
+		for ; !s.over && !s.until.IsZero(); s = l.advance() {
 			l.timer.Reset(time.Until(s.until))
 			select {
 			case <-l.timer.C:
@@ -221,14 +222,14 @@ type standing struct {
 }
 
 // advance does what flow decides until there is nothing to do now. The caller has the turn. If it is not the lane's
-// goroutine, lone is its context, and it must not call done functions of the application.
-func (l *lane) advance(lone context.Context) standing {
+// goroutine (guest), it must not call done functions of the application.
+func (l *lane) advance() standing {
 	for {
 		known := l.producer.client.view.known.Load()
 		l.follow(known)
 		now := time.Now()
 		l.mu.Lock()
-		if lone != nil && l.calls > 0 {
+		if l.guest != nil && l.calls > 0 {
 			l.mu.Unlock()
 			return standing{known: known, foreign: true}
 		}
@@ -248,7 +249,7 @@ func (l *lane) advance(lone context.Context) standing {
 		case doOpen:
 			l.openProducer()
 		case doSend:
-			l.send(lone, &a)
+			l.send(&a)
 		case doTell:
 			l.tell(&a)
 		case doDrop:
@@ -362,9 +363,9 @@ func (l *lane) openProducer() {
 	l.mu.Unlock()
 }
 
-// send sends a batch. It waits while the node has too many bytes without having answered, until ctx ends, if there is
-// one.
-func (l *lane) send(ctx context.Context, a *action) {
+// send sends a batch. It waits while the node has too many bytes without having answered, until the guest's
+// context ends.
+func (l *lane) send(a *action) {
 	p, as := a.p, l.as
 	as.base = a.base
 	err := p.seal(as)
@@ -377,6 +378,7 @@ func (l *lane) send(ctx context.Context, a *action) {
 			Type: wire.TypeProduce, Flags: netproto.FlagSelfChecked, Lone: a.lone, Head: l.head, Body: l.body[:], Owner: p,
 		}
 		p.holders.Add(1)
+		ctx := l.guest
 		if ctx == nil {
 			ctx = l.link.ctx
 		}

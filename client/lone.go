@@ -69,12 +69,13 @@ func (l *lane) produce(
 		return l.add(m, done, call != nil, room)
 	}
 	l.lone.Store(true)
+	l.guest = ctx
 	defer l.leave()
 	if !l.add(m, done, true, room) {
 		return false
 	}
 	for {
-		s := l.advance(ctx)
+		s := l.advance()
 		if len(call.result) > 0 || s.over || s.foreign {
 			return true
 		}
@@ -91,6 +92,7 @@ func (l *lane) produce(
 
 // leave gives the turn back, to the lane's goroutine if there is anything to do.
 func (l *lane) leave() {
+	l.guest = nil
 	l.lone.Store(false)
 	more := false
 	select {

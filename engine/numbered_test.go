@@ -214,7 +214,7 @@ func TestClusterNumberedForwarded(t *testing.T) {
 	tc.channel("t", "c") // what nobody confirmed stays
 	tc.awaitLevel()
 	l := newNumberedLog()
-	epoch, next := uint32(0), uint32(0)
+	var epoch, next uint32
 	for round := range 4 {
 		leader := tc.leader("t", 0)
 		through := tc.others(leader)[round%2]
@@ -223,7 +223,7 @@ func TestClusterNumberedForwarded(t *testing.T) {
 			t.Fatalf("round %d: opened %+v, the epoch was %d, %d were stored: %v", round, p, epoch, next, err)
 		}
 		old := p.Epoch - 1
-		epoch, next = p.Epoch, p.Sequence
+		epoch = p.Epoch
 		killed := make(chan struct{})
 		go func() {
 			defer close(killed)
