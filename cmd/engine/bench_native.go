@@ -28,7 +28,7 @@ func addBenchNative(set *pflag.FlagSet, mode string) *benchNative {
 	switch mode {
 	case "read":
 		n.protocol = "native"
-	case "pub", "sub":
+	case "pub", "sub", "e2e":
 		set.Var(choice(&n.protocol, "nsq", "native"), "protocol", "nsq or native")
 	default:
 		return n

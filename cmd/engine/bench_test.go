@@ -95,6 +95,10 @@ func TestBenchNative(t *testing.T) {
 	if r.Messages != published || r.Redelivered != 0 {
 		t.Errorf("%d messages were published; consumed: %+v", published, r)
 	}
+	r = bench("e2e", "there", "--protocol", "native", "--messages", "200", "--rate", "5000", "--connections", "2")
+	if r.Messages < 199 || r.Foreign != 0 || len(r.Latencies) != 3 || r.Latencies[0].Max <= 0 || r.Batches == 0 {
+		t.Errorf("end to end: %+v", r)
+	}
 	if r := bench("read", "filled", "--fill", "--messages", "5000"); r.Messages != 5000 || r.BytesPerSecond <= 0 {
 		t.Errorf("filled and read: %+v", r)
 	}
@@ -102,6 +106,7 @@ func TestBenchNative(t *testing.T) {
 		{"pub --protocol native --batch 2", "batch must be 1"},
 		{"pub --protocol native --batch-bytes 3", "--batch-bytes"},
 		{"pub --protocol stomp", "not one of nsq, native"},
+		{"e2e --protocol native --size 1", "size must be at least"},
 		{"pub --linger 1s", "--linger belongs to --protocol native"},
 		{"pub --protocol native --nodes here", "--nodes here is not HOST:PORT"},
 	} {

@@ -177,6 +177,7 @@ func TestJSONFields(t *testing.T) {
 	for _, args := range [][]string{
 		{"pub", "imported", "--producer", "import", "--lines", "--json", "--header", "kind=none", "--key", "k"},
 		{"read", "imported", "--format", "json", "--count", "1"},
+		{"sub", "imported", "checked", "--format", "json", "--count", "1", "--from", "oldest"},
 	} {
 		o := feed(t, "a line\n", append(args, "--nodes", nodes["n1"].Native, "--tls-ca", cert, "--token-file", token)...)
 		check(args[0], o.well(t))
@@ -252,6 +253,15 @@ func TestJSONFields(t *testing.T) {
 		"bench", "pub", "--protocol", "native", "--compress", "s2", "--linger", "1ms",
 	}, native...), trusted...)...)
 	check("bench pub native", o)
+	for _, mode := range []string{"sub", "e2e"} {
+		args := append([]string{"bench", mode, "--protocol", "native"}, native...)
+		if mode == "e2e" {
+			args = append(args, "--rate", "1000")
+		} else {
+			args = append(args, "--fill", "--keep-topic")
+		}
+		check("bench "+mode+" native", steer(t, append(args, trusted...)...))
+	}
 	for _, verb := range []string{"skip", "unskip", "pause", "unpause", "empty", "delete"} {
 		run("channel "+verb, "orders", "billing")
 	}

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // idleAfter is how long no message has to arrive until a consumption without a fixed number of messages ends.
@@ -126,12 +124,7 @@ type consumer struct {
 	stop        *atomic.Bool
 	redelivered int64
 	last        int64
-
-	// The following fields are used only by end-to-end runs.
-	runID            uint64
-	call, fromIntent *hdrhistogram.Histogram
-	intervals        []*hdrhistogram.Histogram // of call, by arrival: see Config.Interval
-	foreign          int64
+	arrivals    *arrivals // of an end-to-end run; nil: of none
 }
 
 func (c *consumer) subscribe() error {
@@ -206,8 +199,8 @@ func (c *consumer) message(now int64, data []byte) {
 		c.redelivered++
 	}
 	c.out = appendFin(c.out, data[10:10+idBytes])
-	if c.runID != 0 {
-		c.timed(now, data[messageHeaderBytes:])
+	if c.arrivals != nil {
+		c.arrivals.add(now, data[messageHeaderBytes:])
 	}
 }
 

@@ -125,6 +125,9 @@ type producer struct {
 	since  int    // messages since the clock was read
 	now    int64
 
+	arrivals *arrivals // of an end-to-end run, whose bodies are stamped; nil: of none
+	stamped  []byte    // memory for such a body
+
 	waiting atomic.Bool // the loop waits for its next slot
 	wake    chan struct{}
 	failed  atomic.Bool
@@ -262,6 +265,11 @@ func (p *producer) produce(ctx context.Context, at int64) error {
 		}
 	}
 	s.m.Body = p.bodies.next(p.next)
+	if p.arrivals != nil {
+		p.stamped = append(p.stamped[:0], s.m.Body...)
+		p.arrivals.stamp(p.stamped, at)
+		s.m.Body = p.stamped // Produce copies it
+	}
 	s.at = at
 	s.busy.Store(true)
 	p.next++

@@ -2,7 +2,6 @@ package load
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -39,15 +38,14 @@ type pacer struct {
 	conns        []*paced
 	commandBytes int
 	perBlock     int
-	bodyAt       int    // offset of the body in a command
-	stamp        bool   // write the run id, the call time and the intended time into the body
-	runID        uint64 // distinguishes the messages of this run from older ones
-	sent         int64  // number of commands sent
+	bodyAt       int       // offset of the body in a command
+	arrivals     *arrivals // of an end-to-end run, whose bodies are stamped; nil: of none
+	sent         int64     // number of commands sent
 	finished     atomic.Bool
 }
 
-func newPacer(r *run, frames []*frameReader, stamp bool, runID uint64) *pacer {
-	p := &pacer{r: r, stamp: stamp, runID: runID}
+func newPacer(r *run, frames []*frameReader, arrivals *arrivals) *pacer {
+	p := &pacer{r: r, arrivals: arrivals}
 	b := body(r.cfg.SizeBytes)
 	cmd := appendPub(nil, r.cfg.Topic, headersJSON(r.cfg.Headers), b, r.cfg.Batch)
 	p.commandBytes = len(cmd)
@@ -64,7 +62,7 @@ func newPacer(r *run, frames []*frameReader, stamp bool, runID uint64) *pacer {
 }
 
 func (r *run) publishOpen(ctx context.Context, frames []*frameReader) {
-	p := newPacer(r, frames, false, 0)
+	p := newPacer(r, frames, nil)
 	var wg sync.WaitGroup
 	p.goAll(&wg)
 	r.await(ctx, &wg)
@@ -151,11 +149,8 @@ func (p *pacer) put(c *paced, now, intended int64) error {
 	i := tail % int64(len(c.ring.intended))
 	c.ring.intended[i] = intended
 	c.ring.call[i] = now
-	if p.stamp {
-		at := c.due*p.commandBytes + p.bodyAt
-		binary.LittleEndian.PutUint64(c.block[at:], p.runID)
-		binary.LittleEndian.PutUint64(c.block[at+8:], uint64(p.r.clock.now()))
-		binary.LittleEndian.PutUint64(c.block[at+16:], uint64(intended))
+	if p.arrivals != nil {
+		p.arrivals.stamp(c.block[c.due*p.commandBytes+p.bodyAt:], intended)
 	}
 	c.ring.tail.Store(tail + 1)
 	c.due++
