@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"path"
 	"slices"
 	"testing"
@@ -376,14 +377,17 @@ func TestReaderAllocates(t *testing.T) {
 	topic := topicOf(t, e, "t")
 	channelOf(t, topic, "keeper")
 	publishInBatches(t, topic, "m", 8000, 1000)
-	r := openReader(t, topic, 0, engine.Start{})
-	n := testing.AllocsPerRun(100, func() {
-		s, err := r.Next(ctxBg, 60_000)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Release()
-	})
+	n := math.Inf(1)
+	for range 3 { // what else allocates in this process while it reads is counted, too
+		r := openReader(t, topic, 0, engine.Start{})
+		n = min(n, testing.AllocsPerRun(100, func() {
+			s, err := r.Next(ctxBg, 60_000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Release()
+		}))
+	}
 	if n >= 1 {
 		t.Errorf("%v allocations for one call", n)
 	}

@@ -163,6 +163,7 @@ func TestConsumerOfShortFrames(t *testing.T) {
 	for range 40 {
 		k.through(k.next())
 	}
+	k.sync(netproto.StatusOK) // otherwise the subscription may end before the node has read the last FinishThrough
 	if _, err := topic.Publish(t.Context(), make([]byte, 100<<10)); err != nil {
 		t.Fatal(err)
 	}
