@@ -247,6 +247,9 @@ func TestMessagesWaitInMemory(t *testing.T) {
 // In the steady state a message costs no allocation on its way through Next, with headers as without, nor through
 // Consume.
 func TestConsumingDoesNotAllocate(t *testing.T) {
+	if slower > 1 {
+		t.Skip("the race detector empties pools")
+	}
 	const n, maxPerMessage = 1000, 0.01
 	e := openWith(t, engine.Options{
 		DataPath: fastDir(t), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), RetentionInterval: time.Hour,
