@@ -59,8 +59,8 @@ type post struct {
 }
 
 // Consumer begins to consume a channel of a topic. The channel is created if it does not exist, the topic is not:
-// Consumer waits for it until ctx ends, and gives ErrNoTopic if a node says that there is none. What the nodes refuse
-// is returned by Next. The consumer outlives ctx: Close ends it.
+// Consumer waits for it until ctx ends, and gives ErrNoTopic if a node says that there is none. Refusals of the nodes
+// are returned by Next. The consumer outlives ctx: Close ends it.
 func (c *Client) Consumer(ctx context.Context, topicName, channel string, options ConsumerOptions) (*Consumer, error) {
 	o, err := options.withDefaults()
 	if err == nil {
@@ -343,7 +343,7 @@ func (c *Consumer) ended(s *subscription, status netproto.Status, text string) {
 	}
 }
 
-// overLocked ends a subscription: what is in flight there is delivered again, to this or another consumer. The caller
+// overLocked ends a subscription: messages in flight there are delivered again, to this or another consumer. The caller
 // holds mu.
 func (c *Consumer) overLocked(s *subscription) {
 	if s.over {

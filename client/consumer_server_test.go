@@ -154,7 +154,7 @@ func (n *testNode) subscribe(c *netproto.Conn, s *testSession, f *netproto.Recei
 	return nil
 }
 
-// unsubscribe ends a subscription: what is in flight is delivered to others.
+// unsubscribe ends a subscription: messages in flight are delivered to others.
 func (n *testNode) unsubscribe(s *testSession, sub *testSub) {
 	for _, f := range sub.flight {
 		sub.channel.again = append(sub.channel.again, f.id)

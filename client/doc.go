@@ -32,7 +32,7 @@
 // delivered once. Finishing does not wait: [Consumer.Sync] does, and says whether everything so far is stored.
 //
 // A consumer is subscribed at every node that leads partitions of its topic, follows leaders that move, and connects
-// again by itself. What was in flight at a lost leader comes again from the new one.
+// again by itself. Messages that were in flight at a lost leader come again from the new one.
 //
 // # Names
 //
