@@ -417,6 +417,54 @@ func TestGoldenBatches(t *testing.T) {
 	})
 }
 
+// Time deltas of one and two bytes are decoded apart from longer ones.
+func TestTimeDeltasOfAllLengths(t *testing.T) {
+	for _, delta := range []int64{0, 63, 64, -64, -65, 8191, 8192, -8192, -8193, 1 << 20, -1 << 20} {
+		for _, want := range []Record{
+			{TimeDelta: delta}, {TimeDelta: delta, Body: []byte("x")}, {TimeDelta: delta, Defer: 1, Body: []byte("x")},
+		} {
+			first := Record{TimeDelta: 5, Defer: 9, Headers: []KV{{[]byte("k"), []byte("v")}}, Body: []byte("first")}
+			body := AppendRecord(AppendRecord(nil, &first), &want)
+			var it RecordIter
+			it.Reset(&Header{Count: 2}, body)
+			it.NextRef()
+			r := it.NextRef()
+			if r == nil || r.TimeDelta != delta || r.Defer != want.Defer || r.Headers != nil ||
+				!bytes.Equal(r.Body, want.Body) || it.NextRef() != nil || it.Err() != nil {
+				t.Errorf("%+v came, not %+v; error %v", r, want, it.Err())
+			}
+		}
+	}
+}
+
+// NextPlain stays at a record with a defer time, so that NextRef returns it.
+func TestNextPlainStopsBeforeADelay(t *testing.T) {
+	var body []byte
+	records := []Record{
+		{Body: []byte("a")}, {TimeDelta: 1000, Body: []byte("b")}, {Defer: 7, Body: []byte("c")}, {Body: []byte("d")},
+	}
+	for i := range records {
+		body = AppendRecord(body, &records[i])
+	}
+	h := Header{Count: uint32(len(records))}
+	var it RecordIter
+	it.Reset(&h, body)
+	for _, want := range records[:2] {
+		if r := it.NextPlain(); r == nil || string(r.Body) != string(want.Body) || r.TimeDelta != want.TimeDelta {
+			t.Fatalf("%+v came, not %+v", r, want)
+		}
+	}
+	if r := it.NextPlain(); r != nil || it.NextPlain() != nil || it.Place(&h).Index != 2 {
+		t.Errorf("%+v came in place of nothing, and then the walk is at %d", r, it.Place(&h).Index)
+	}
+	if r := it.NextRef(); r == nil || r.Defer != 7 {
+		t.Errorf("the deferred record is %+v", r)
+	}
+	if r := it.NextPlain(); r == nil || string(r.Body) != "d" || it.NextPlain() != nil || it.Err() != nil {
+		t.Errorf("the last record is %+v; error %v", r, it.Err())
+	}
+}
+
 // Resume goes on at a remembered place, and ends as the walk from the start does.
 func TestRecordIterResumes(t *testing.T) {
 	p := sample(t, CodecNone, 20, 100, 1)

@@ -170,15 +170,34 @@ func (it *RecordIter) NextRef() *Record {
 	p := it.body[at:end:end]
 	it.off = end
 	it.left--
-	if p[0] == 0 && p[1] < 0x80 { // no defer, no headers, delta within ±64 µs
+	if p[0] == 0 { // no defer, no headers
+		delta, n := uint64(p[1]), 2
+		switch {
+		case p[1] < 0x80: // within ±64 µs
+		case len(p) > 2 && p[2] < 0x80: // within ±8 ms, as in batches that wait for their messages
+			delta, n = delta&0x7f|uint64(p[2])<<7, 3
+		default:
+			return it.general(p)
+		}
 		if it.wide {
 			it.rec, it.wide = Record{}, false
 		}
-		it.rec.TimeDelta = unzigzag(uint64(p[1]))
-		it.rec.Body = p[2:]
+		it.rec.TimeDelta, it.rec.Body = unzigzag(delta), p[n:]
 		return &it.rec
 	}
 	return it.general(p)
+}
+
+// NextPlain is NextRef for readers that cannot defer a message. Before a record with a defer time it stays where it is,
+// and returns nil, as at the end and at damage.
+func (it *RecordIter) NextPlain() *Record {
+	off, left := it.off, it.left
+	r := it.NextRef()
+	if r != nil && r.Defer != 0 {
+		it.off, it.left = off, left
+		return nil
+	}
+	return r
 }
 
 // longSize reads a size of more than one byte. It returns 0 if the size is invalid.

@@ -17,41 +17,12 @@ var update = flag.Bool("update", false, "rewrite golden files")
 
 func TestFormatTables(t *testing.T) {
 	found := formattest.Tables(t)
-	layouts := []struct {
-		heading string
-		size    int
-		offsets []int
-	}{
-		{"Group header", GroupHeaderBytes, []int{
-			offMagic, offVersion, offBlockShift, offHeaderBytes, offStore, offFile, offSeq, offDurableLag, offOldestLag,
-			offGroupBytes, offRecords, offPrevCRC, offGroupCRC,
-		}},
-		{"Record header", RecordHeaderBytes, []int{
-			recType, recFlags, recReserved, recBytes, recGroupSeq, recTopic, recPartition, recSegment, recOffset, recPayloadCRC,
-			recCRC,
-		}},
-	}
-	for _, layout := range layouts {
-		rows := found[layout.heading]
-		if len(rows) != len(layout.offsets) {
-			t.Fatalf("%s: %d rows, %d fields", layout.heading, len(rows), len(layout.offsets))
-		}
-		end := 0
-		for i, row := range rows {
-			if row[0] != strconv.Itoa(layout.offsets[i]) || row[0] != strconv.Itoa(end) {
-				t.Errorf("%s: %s at %s, the code says %d, the field before ends at %d",
-					layout.heading, row[2], row[0], layout.offsets[i], end)
-			}
-			n, err := strconv.Atoi(row[1])
-			if err != nil {
-				t.Fatal(err)
-			}
-			end += n
-		}
-		if end != layout.size {
-			t.Errorf("%s ends at %d, the code says %d", layout.heading, end, layout.size)
-		}
-	}
+	formattest.Layout(t, found["Group header"], GroupHeaderBytes,
+		offMagic, offVersion, offBlockShift, offHeaderBytes, offStore, offFile, offSeq, offDurableLag, offOldestLag,
+		offGroupBytes, offRecords, offPrevCRC, offGroupCRC)
+	formattest.Layout(t, found["Record header"], RecordHeaderBytes,
+		recType, recFlags, recReserved, recBytes, recGroupSeq, recTopic, recPartition, recSegment, recOffset,
+		recPayloadCRC, recCRC)
 	for i, row := range found["Record types"] {
 		if typ := Type(i + 1); row[0] != strconv.Itoa(i+1) || row[1] != typ.String() {
 			t.Errorf("type %d is %q, the code says %q", i+1, row[1], typ)
@@ -60,19 +31,10 @@ func TestFormatTables(t *testing.T) {
 	if n := len(found["Record types"]); n != int(maxType) {
 		t.Errorf("%d types, the code has %d", n, maxType)
 	}
-	limits := map[string]int{
+	formattest.Numbers(t, found["Limits"], map[string]int{
 		"GroupHeaderBytes": GroupHeaderBytes, "RecordHeaderBytes": RecordHeaderBytes,
 		"MaxPayloadBytes": MaxPayloadBytes, "MaxCheckpointChunkBytes": MaxCheckpointChunkBytes,
-	}
-	for _, row := range found["Limits"] {
-		if row[1] != strconv.Itoa(limits[row[0]]) {
-			t.Errorf("%s is %s, the code says %d", row[0], row[1], limits[row[0]])
-		}
-		delete(limits, row[0])
-	}
-	if len(limits) > 0 {
-		t.Errorf("not in FORMAT.md: %v", limits)
-	}
+	})
 }
 
 // TestFormatDecisions compares the truth table in the text with the one in the code, and demands exactly one row for

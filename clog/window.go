@@ -62,7 +62,7 @@ func (w *window) grab(n int) error {
 	if errors.Is(err, aio.ErrNoMemory) {
 		// The size of the files bounds what recovery reads, and without recovery there is no log. So the limit for
 		// large buffers is raised when the replayer keeps more than it allows.
-		w.arena.SetMaxLargeBytes(w.arena.LargeBytes() + roundUp(int64(n), w.block))
+		w.arena.AllowLarge(n)
 		b, err = w.arena.GetLarge(n)
 	}
 	if err != nil {

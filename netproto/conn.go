@@ -13,7 +13,7 @@ import (
 )
 
 // Handler receives the frames of a connection; one Handler may serve many connections. Both methods run on goroutines
-// of the connection, and may run before Connect or Accept has returned it.
+// of the connection, and Frames also in Conn.ReadHere. They may run before Connect or Accept has returned it.
 type Handler interface {
 	// Frames gets at least one and at most MaxBurstCount frames that arrived together, in the order in which they were
 	// sent. The slice and the payloads are valid until Frames returns; to keep a payload longer, retain its Buf. While
@@ -78,9 +78,10 @@ type Conn struct {
 	pongDue       bool
 	pongRequest   uint64
 
-	held     atomic.Int64         // bytes of receive buffers that are not released yet
-	heldLess chan struct{}        // holds a token after held shrank or the connection died
-	in       reader               // used only by the goroutine that has the turn
+	held     atomic.Int64  // bytes of receive buffers that are not released yet
+	heldLess chan struct{} // holds a token after held shrank or the connection died
+	in       reader        // used only by the goroutine that has the turn
+	guests   guests
 	turn     atomic.Pointer[turn] // the turn of the goroutine that uses in
 	ending   atomic.Bool          // the connection is no longer open
 	trusted  atomic.Bool          // Options.MaxStrangerBytes does not apply, or no more
@@ -95,6 +96,7 @@ func newConn(nc net.Conn, o *Options, peer Hello, version Version) *Conn {
 		pending: new(drain), heldLess: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	c.wake.L = &c.mu
+	c.guests.roused, c.guests.left = make(chan struct{}, 1), make(chan struct{}, 1)
 	c.spot.init(nc)
 	c.in.init(c)
 	c.turn.Store(new(turn))
@@ -152,8 +154,11 @@ func (c *Conn) Abort(err error) {
 		c.state = stateDead
 		c.endLocked(err)
 	}
+	lent := c.spot.lent != nil
 	c.mu.Unlock()
-	_ = c.nc.Close()
+	if !lent { // otherwise GiveBack does: somebody is writing to the socket by its number
+		_ = c.nc.Close()
+	}
 	c.released()
 }
 
@@ -165,7 +170,10 @@ func (c *Conn) shut(reason error, goodbye GoodbyeError) {
 		return
 	}
 	c.state, c.goodbye, c.closeBy = stateClosing, goodbye, time.Now().Add(c.o.CloseTimeout)
-	_ = c.nc.SetDeadline(c.closeBy) // an error shows at the next read or write
+	_ = c.nc.SetDeadline(c.closeBy)             // an error shows at the next read or write
+	if c.guests.state.Load() == guestRecalled { // the reader waits for the end of that read
+		_ = c.nc.SetReadDeadline(longAgo)
+	}
 	c.endLocked(reason)
 }
 
@@ -177,6 +185,7 @@ func (c *Conn) endLocked(reason error) {
 	}
 	c.ending.Store(true)
 	c.ReadOn(0)
+	c.Recall()
 	c.wake.Broadcast()
 	c.roomLocked()
 }

@@ -143,7 +143,7 @@ func TestBackpressure(t *testing.T) {
 			// The kernel may just be taking frames out of the queue: the queue stays full once the peer's window is
 			// shut.
 			mustBe(t, err, ErrQueueFull)
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			err = a.Send(ctx, f)
 			cancel()
 			if err != nil {
@@ -337,7 +337,7 @@ func TestCloseInOrder(t *testing.T) {
 
 // A half-open peer is pinged, then given up. Two idle connections keep each other alive.
 func TestSilence(t *testing.T) {
-	short := func(o *Options) { o.PingEvery, o.SilenceTimeout = 10*time.Millisecond, 60*time.Millisecond }
+	short := func(o *Options) { o.PingEvery, o.SilenceTimeout = 10*time.Millisecond, 500*time.Millisecond }
 	s := newSink(nil)
 	raw, c := rawPeer(t, testOptions("a", s, short))
 	mustBe(t, s.wait(t), ErrPeerSilent)

@@ -22,10 +22,13 @@
 //     spot.go.
 //  4. Otherwise the writer takes everything that is queued and hands it to the kernel with one writev. Frames that
 //     arrive meanwhile go into the next writev. Nothing waits for a timer: an idle connection writes at once, a busy
-//     one in large pieces. (A write per frame costs about 5 µs, 27 times the cost of coalescing.)
+//     one in large pieces. (A write per frame costs about 5 µs, 27 times the cost of coalescing.) A server that answers
+//     many clients at a time queues its frames (Queue), and has all connections written by one system call (Lend).
 //  5. The reader reads as much as is available, checks each header before it makes room for the payload, checks the
 //     payload, and calls Handler.Frames once per read with all whole frames, so that an answer can be one cumulative
 //     frame.
+//  6. A goroutine that waits for the only answer on its way may do the same in place of the reader, if the handler
+//     allows it (Rest, ReadHere, Recall). See guest.go.
 //
 // # Invariants
 //

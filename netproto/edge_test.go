@@ -220,12 +220,12 @@ func TestErrorTexts(t *testing.T) {
 func TestSlowHandler(t *testing.T) {
 	called := make(chan struct{}, 1)
 	right := newSink(func(*Conn, []Received) error {
-		<-time.After(120 * time.Millisecond) // longer than SilenceTimeout
+		<-time.After(1200 * time.Millisecond) // longer than SilenceTimeout
 		called <- struct{}{}
 		return nil
 	})
 	a, b := handshake(t, testOptions("a", newSink(nil)), testOptions("b", right, func(o *Options) {
-		o.PingEvery, o.SilenceTimeout = 20*time.Millisecond, 100*time.Millisecond
+		o.PingEvery, o.SilenceTimeout = 20*time.Millisecond, time.Second
 	}))
 	if err := a.TrySend(&Frame{Type: TypePutAck}); err != nil {
 		t.Fatal(err)

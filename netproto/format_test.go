@@ -17,55 +17,17 @@ var update = flag.Bool("update", false, "write golden files that do not exist ye
 
 func TestFormatTables(t *testing.T) {
 	found := formattest.Tables(t)
-	for _, layout := range []struct {
-		heading string
-		size    int
-		offsets []int
-	}{
-		{"Frame header, layout 1", HeaderBytes, []int{
-			offMagic, offVersion, offType, offFlags, offHead, offStatus, offStream, offPayloadBytes, offRequest, offPayloadCRC,
-			offHeaderCRC,
-		}},
-		{"Hello and HelloAck", helloFixedBytes, []int{
-			offCluster, offStore, offBoot, offFeatures, offRequired, offMaxFrame, offWindow, offMinVersion, offMaxVersion,
-			offChosen,
-			offRole, offNodeIDBytes, offTextBytes, offHelloReserved,
-		}},
-	} {
-		rows := found[layout.heading]
-		if len(rows) != len(layout.offsets) {
-			t.Fatalf("%s: %d rows, %d fields", layout.heading, len(rows), len(layout.offsets))
-		}
-		end := 0
-		for i, row := range rows {
-			if row[0] != strconv.Itoa(layout.offsets[i]) || row[0] != strconv.Itoa(end) {
-				t.Errorf("%s: %s at %s, the code says %d, the field before ends at %d",
-					layout.heading, row[2], row[0], layout.offsets[i], end)
-			}
-			n, err := strconv.Atoi(row[1])
-			if err != nil {
-				t.Fatal(err)
-			}
-			end += n
-		}
-		if end != layout.size {
-			t.Errorf("%s ends at %d, the code says %d", layout.heading, end, layout.size)
-		}
-	}
-	limits := map[string]int{
+	formattest.Layout(t, found["Frame header, layout 1"], HeaderBytes,
+		offMagic, offVersion, offType, offFlags, offHead, offStatus, offStream, offPayloadBytes, offRequest,
+		offPayloadCRC, offHeaderCRC)
+	formattest.Layout(t, found["Hello and HelloAck"], helloFixedBytes,
+		offCluster, offStore, offBoot, offFeatures, offRequired, offMaxFrame, offWindow, offMinVersion, offMaxVersion,
+		offChosen, offRole, offNodeIDBytes, offTextBytes, offHelloReserved)
+	formattest.Numbers(t, found["Limits"], map[string]int{
 		"HeaderBytes": HeaderBytes, "MaxFrameBytes": MaxFrameBytes, "DefaultMaxFrameBytes": DefaultMaxFrameBytes,
 		"MaxHelloBytes": MaxHelloBytes, "MinMaxFrameBytes": MinMaxFrameBytes, "MaxHeadBytes": MaxHeadBytes,
 		"MaxNodeIDBytes": MaxNodeIDBytes, "MaxTextBytes": MaxTextBytes, "AuthBytes": authBytes,
-	}
-	for _, row := range found["Limits"] {
-		if row[1] != strconv.Itoa(limits[row[0]]) {
-			t.Errorf("%s is %s, the code says %d", row[0], row[1], limits[row[0]])
-		}
-		delete(limits, row[0])
-	}
-	if len(limits) > 0 {
-		t.Errorf("not in FORMAT.md: %v", limits)
-	}
+	})
 }
 
 func TestFormatNumbers(t *testing.T) {

@@ -152,7 +152,9 @@ func TestHandshakeBadPeers(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			_, err := Accept(t.Context(), bn, testOptions("n1", newSink(nil), func(o *Options) {
-				o.HandshakeTimeout = 50 * time.Millisecond
+				if c.want == ErrPeerSlow {
+					o.HandshakeTimeout = 50 * time.Millisecond
+				}
 			}))
 			runtime.ReadMemStats(&after)
 			mustBe(t, err, c.want)

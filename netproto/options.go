@@ -58,6 +58,8 @@ type Options struct {
 	// the connection ends if a write (at most MaxQueueBytes, or one frame) takes so long, or more than half of it
 	WriteTimeout time.Duration
 	CloseTimeout time.Duration // how long Close waits for the queue to be written and for the peer's Goodbye
+
+	guestTick time.Duration // tests change it
 }
 
 func orDefault[T int | uint32 | time.Duration](v *T, d T) {
@@ -87,6 +89,7 @@ func (o *Options) withDefaults() Options {
 	orDefault(&c.FrameTimeout, DefaultFrameTimeout)
 	orDefault(&c.WriteTimeout, DefaultWriteTimeout)
 	orDefault(&c.CloseTimeout, DefaultCloseTimeout)
+	orDefault(&c.guestTick, guestTick)
 	c.MaxHeldBytes = max(c.MaxHeldBytes, recvSize(int(c.Hello.MaxFrameBytes))+RecvBufBytes)
 	c.SilenceTimeout = max(c.SilenceTimeout, 2*c.PingEvery)
 	if err := c.Hello.validate(); err != nil {

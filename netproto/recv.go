@@ -26,13 +26,28 @@ type reader struct {
 	heard    time.Time     // when the peer was last heard, or when this side read again after it did not read
 	began    time.Time     // when the first bytes of the frame at r were there; zero if there were none
 	farewell *GoodbyeError // the peer's Goodbye
+	failed   error         // why a guest could not go on
 	broken   bool          // the socket failed or the peer is silent: a Goodbye would reach nobody
+
+	// The argument and results of attempt, which is tryRead.
+	into    []byte
+	n       int
+	err     error
+	attempt func(fd uintptr) bool // a field, because a method value would be allocated
+
+	// See guests.
+	resting   bool        // the handler called Conn.Rest in the newest call of Frames
+	recalls   uint64      // guests.recalls at that time
+	recent    bool        // the newest bytes came within guestTick of those before
+	restAgain time.Time   // the reader does not rest before
+	timer     *time.Timer // of rest; nil: it has not rested yet
 }
 
 func (in *reader) init(c *Conn) {
 	in.c, in.need, in.allowance = c, HeaderBytes, c.o.MaxStrangerBytes
 	in.buf = newRecvBuf(c, RecvBufBytes)
 	in.burst = make([]Received, 0, MaxBurstCount)
+	in.attempt = in.tryRead
 	in.heard = time.Now()
 }
 
@@ -60,23 +75,34 @@ func (c *Conn) read() {
 
 // run reads and delivers until the connection ends. It returns nil after a Goodbye.
 func (in *reader) run() error {
-	for {
+	for in.failed == nil && in.farewell == nil {
+		if err := in.makeRoom(); err != nil {
+			return err
+		}
 		if err := in.fill(); err != nil {
 			return err
 		}
-		for more := true; more; {
-			var err error
-			more, err = in.parse()
-			if len(in.burst) > 0 {
-				if err := in.deliver(); err != nil {
-					return err
-				}
-			}
-			if err != nil || in.farewell != nil {
+		if err := in.handle(); err != nil {
+			return err
+		}
+		if in.resting && in.recent && in.heard.After(in.restAgain) {
+			in.rest()
+		}
+		in.resting = false
+	}
+	return in.failed
+}
+
+// handle delivers the whole frames that have arrived, until the peer's Goodbye.
+func (in *reader) handle() error {
+	for {
+		more, err := in.parse()
+		if len(in.burst) > 0 {
+			if err := in.deliver(); err != nil {
 				return err
 			}
 		}
-		if err := in.makeRoom(); err != nil {
+		if err != nil || !more || in.farewell != nil {
 			return err
 		}
 	}
@@ -90,21 +116,13 @@ func (in *reader) fill() error {
 		c.mu.Lock()
 		c.armLocked(&c.readDeadline, now, c.o.PingEvery, c.nc.SetReadDeadline)
 		c.mu.Unlock()
-		n, err := c.nc.Read(in.buf.bytes[in.w:])
+		n, err := in.recv()
 		now = time.Now()
 		if n > 0 {
-			in.w += n
-			in.heard = now
-			c.readBytes.Add(uint64(n))
-			c.reads.Add(1)
-			return in.inTime(now)
+			return in.arrived(n, now)
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			in.broken = true
-			if err == nil {
-				err = io.ErrNoProgress
-			}
-			return readOrWriteError(err, "reading")
+			return in.broke(err)
 		}
 		if err := in.tick(now); err != nil {
 			return err
@@ -117,6 +135,43 @@ func (in *reader) fill() error {
 			return err
 		}
 	}
+}
+
+// maxRecvBytes bounds what one call of recvAtOnce copies, because the scheduler cannot use its thread meanwhile.
+const maxRecvBytes = RecvBufBytes
+
+// recv reads what has arrived to the end of the buffer. It waits until that is something, or the deadline for reading.
+func (in *reader) recv() (int, error) {
+	p, raw := in.buf.bytes[in.w:], in.c.spot.raw
+	if raw == nil {
+		return in.c.nc.Read(p)
+	}
+	in.into, in.n, in.err = p[:min(len(p), maxRecvBytes)], 0, nil
+	err := raw.Read(in.attempt)
+	in.into = nil
+	if err == nil {
+		err = in.err
+	}
+	return in.n, err
+}
+
+// arrived notes that n bytes were read. An error from it ends the connection.
+func (in *reader) arrived(n int, now time.Time) error {
+	in.w += n
+	in.recent = now.Sub(in.heard) < in.c.o.guestTick
+	in.heard = now
+	in.c.readBytes.Add(uint64(n))
+	in.c.reads.Add(1)
+	return in.inTime(now)
+}
+
+// broke notes that the socket cannot be read.
+func (in *reader) broke(err error) error {
+	in.broken = true
+	if err == nil {
+		err = io.ErrNoProgress
+	}
+	return readOrWriteError(err, "reading")
 }
 
 // tick is called about every PingEvery while nothing can be read. An error from it ends the connection.
@@ -223,6 +278,7 @@ func (in *reader) deliver() error {
 		bytes += HeaderBytes + len(in.burst[i].Payload)
 	}
 	c.countReceived(len(in.burst), bytes)
+	in.resting = false
 	t := c.turn.Load()
 	err := c.o.Handler.Frames(c, in.burst)
 	if !t.goOn() {
@@ -244,6 +300,23 @@ func (in *reader) resume() {
 
 // makeRoom makes sure that the buffer can hold the whole frame at r, and that the next read is not a small one.
 func (in *reader) makeRoom() error {
+	if in.reuse() {
+		return nil
+	}
+	size := max(in.need, RecvBufBytes)
+	if err := in.waitHeld(int64(recvSize(size))); err != nil {
+		return err
+	}
+	b, next := in.buf, newRecvBuf(in.c, size)
+	in.w = copy(next.bytes, b.bytes[in.r:in.w])
+	in.r = 0
+	in.buf = next
+	b.Release()
+	return nil
+}
+
+// reuse is makeRoom as far as the buffer suffices; false: another one is needed.
+func (in *reader) reuse() bool {
 	b, left := in.buf, in.w-in.r
 	alone := b.refs.Load() == 1 // then it stays so: only a holder can retain the buffer
 	enough := len(b.bytes)-in.r >= in.need && (len(b.bytes)-in.w >= minReadBytes || in.need > minReadBytes)
@@ -251,25 +324,15 @@ func (in *reader) makeRoom() error {
 	case alone && left == 0 && len(b.bytes) == RecvBufBytes:
 		poison(b.bytes[:in.w])
 		in.r, in.w = 0, 0
-		return nil
 	case enough && (left > 0 || len(b.bytes) == RecvBufBytes): // a large buffer is released as soon as it is empty
-		return nil
 	case alone && left > 0 && len(b.bytes) >= max(in.need, RecvBufBytes):
 		in.w = copy(b.bytes, b.bytes[in.r:in.w])
 		in.r = 0
 		poison(b.bytes[in.w:])
-		return nil
+	default:
+		return false
 	}
-	size := max(in.need, RecvBufBytes)
-	if err := in.waitHeld(int64(recvSize(size))); err != nil {
-		return err
-	}
-	next := newRecvBuf(in.c, size)
-	in.w = copy(next.bytes, b.bytes[in.r:in.w])
-	in.r = 0
-	in.buf = next
-	b.Release()
-	return nil
+	return true
 }
 
 // waitHeld waits until a buffer of size bytes fits within MaxHeldBytes. A buffer that only the reader holds does not

@@ -82,7 +82,18 @@ func (c *Conn) TrySend(f *Frame) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.enqueue(f, &h, false)
+	_, err = c.enqueue(f, &h, sendNow)
+	return err
+}
+
+// Queue is TrySend for a caller with more to send: the frame leaves with the next frame that is sent, when the writer
+// has work, or when the caller calls Flush or Lend, which it must do soon.
+func (c *Conn) Queue(f *Frame) error {
+	h, err := f.header()
+	if err != nil {
+		return err
+	}
+	_, err = c.enqueue(f, &h, sendLater)
 	return err
 }
 
@@ -93,7 +104,7 @@ func (c *Conn) Send(ctx context.Context, f *Frame) error {
 		return err
 	}
 	for {
-		room, err := c.enqueue(f, &h, true)
+		room, err := c.enqueue(f, &h, sendOrWait)
 		if room == nil {
 			return err
 		}
@@ -123,9 +134,18 @@ func (c *Conn) AwaitRoom(ctx context.Context) error {
 	}
 }
 
+// urgency is what a caller of enqueue wants.
+type urgency uint8
+
+const (
+	sendNow    urgency = iota // write the frame, or wake the writer
+	sendOrWait                // the same; the caller waits if there is no room
+	sendLater                 // wake nobody
+)
+
 // enqueue takes the frame, or says why not. If only room is missing and the caller wants to wait, enqueue returns a
 // channel that is closed when there may be room again.
-func (c *Conn) enqueue(f *Frame, h *Header, wait bool) (<-chan struct{}, error) {
+func (c *Conn) enqueue(f *Frame, h *Header, when urgency) (<-chan struct{}, error) {
 	size := HeaderBytes + int(h.PayloadBytes)
 	if size > int(c.peer.MaxFrameBytes) {
 		return nil, fmt.Errorf("%w: a %v of %d bytes, the peer accepts %d; it was not taken",
@@ -139,7 +159,7 @@ func (c *Conn) enqueue(f *Frame, h *Header, wait bool) (<-chan struct{}, error) 
 	if c.queuedFrames >= c.o.MaxQueueFrameCount || c.queuedFrames > 0 && c.queuedBytes+size > c.o.MaxQueueBytes {
 		c.queueFull.Add(1)
 		defer c.mu.Unlock()
-		if !wait {
+		if when != sendOrWait {
 			return nil, ErrQueueFull
 		}
 		return c.roomChanLocked(), nil
@@ -147,11 +167,15 @@ func (c *Conn) enqueue(f *Frame, h *Header, wait bool) (<-chan struct{}, error) 
 	c.queuedFrames++
 	c.queuedBytes += size
 	borrowed := c.pending.add(f, h)
-	if d := c.claimLocked(f.Lone); d != nil {
-		c.mu.Unlock()
+	var d *drain
+	if when != sendLater {
+		d = c.claimLocked(f.Lone)
+	}
+	c.mu.Unlock()
+	switch {
+	case d != nil:
 		c.writeOnSpot(d)
-	} else {
-		c.mu.Unlock()
+	case when != sendLater:
 		c.wake.Signal()
 	}
 	if !borrowed && f.Owner != nil {

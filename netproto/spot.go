@@ -7,6 +7,7 @@ import (
 
 // spot lets a sender write its frame itself when the connection is idle: on a quiet connection the switch to the writer
 // and back costs more than the write. The write does not block: what the socket does not take is left to the writer.
+// Lend and GiveBack are the same for somebody who writes to many connections with one system call.
 //
 //	a sender                              the writer
 //	--------                              ----------
@@ -20,8 +21,10 @@ import (
 // Conn.mu guards the fields above the blank line. The goroutine that set busy owns the fields below it.
 type spot struct {
 	raw    syscall.RawConn // nil: this connection cannot write without blocking, and the writer writes everything
+	fd     int             // of raw
 	asleep bool            // the writer waits in take
-	busy   bool            // a sender writes on the spot
+	busy   bool            // a sender writes on the spot, or the frames are lent
+	lent   *drain          // what Lend has lent; the socket stays open meanwhile. nil: nothing
 	rest   *drain          // what that sender could not write
 	spare  *drain          // an empty drain to replace pending; nil while rest is set or a sender writes
 	last   time.Time       // when the last write began
@@ -45,19 +48,32 @@ const (
 // is the frame's Lone. It reads the clock last, because most often the connection is busy. The caller holds mu.
 func (c *Conn) claimLocked(lone bool) *drain {
 	s := &c.spot
-	d := c.pending
-	switch {
-	case s.raw == nil, !s.asleep, s.busy, s.rest != nil, c.pingDue, c.pongDue:
-		return nil
-	case d.frames != 1, d.bytes > maxSpotBytes, len(d.pieces) != 1:
+	if !c.idleLocked() || c.pending.frames != 1 && !lone {
 		return nil
 	}
 	now := time.Now()
 	if !lone && now.Sub(s.last) < spotPause {
 		return nil
 	}
-	s.last, s.busy = now, true
 	c.armLocked(&c.writeDeadline, now, c.o.WriteTimeout, c.nc.SetWriteDeadline)
+	return c.seizeLocked(now)
+}
+
+// idleLocked says that frames are queued that another goroutine than the writer may write: the writer sleeps, and the
+// frames are small and lie in one piece. The caller holds mu.
+func (c *Conn) idleLocked() bool {
+	s, d := &c.spot, c.pending
+	switch {
+	case s.raw == nil, !s.asleep, s.busy, s.rest != nil, c.pingDue, c.pongDue, c.state != stateOpen:
+		return false
+	}
+	return d.frames > 0 && d.bytes <= maxSpotBytes && len(d.pieces) == 1
+}
+
+// seizeLocked takes the queue, which the caller is about to write. The caller holds mu, and idleLocked is true.
+func (c *Conn) seizeLocked(now time.Time) *drain {
+	s, d := &c.spot, c.pending
+	s.last, s.busy = now, true
 	c.pending, s.spare = s.spare, nil
 	return d
 }
@@ -71,8 +87,55 @@ func (c *Conn) writeOnSpot(d *drain) {
 	if err == nil {
 		err = s.err
 	}
-	n := s.n
 	s.buf = nil
+	c.settle(d, s.n, err)
+}
+
+// Lend takes all frames that are queued, for a caller who writes to many connections with one system call. It returns
+// the connection's socket and the bytes, which the caller must hand to that socket without waiting, and then call
+// GiveBack; until then the socket stays open and nobody else writes to it. If data is nil, nothing is lent, and
+// GiveBack must not be called: nothing is queued, or the frames are left to the connection's writer, which writes them
+// at once. So it is with TLS, on systems whose sockets are no files, and when the writer has work already.
+func (c *Conn) Lend() (fd int, data []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.idleLocked() {
+		c.wakeLocked()
+		return 0, nil
+	}
+	c.spot.lent = c.seizeLocked(time.Now())
+	return c.spot.fd, c.spot.lent.pieces[0]
+}
+
+// GiveBack ends what Lend began: the socket has taken n bytes. If it is full (n is less than what was lent, and err is
+// nil), the writer waits until it takes the rest. Any other err ends the connection.
+func (c *Conn) GiveBack(n int, err error) { c.settle(c.spot.lent, n, err) }
+
+// Flush has the frames leave that Queue has taken. It does not wait for the peer: it writes a few small frames itself
+// if the writer sleeps, and otherwise leaves them to the writer.
+func (c *Conn) Flush() {
+	c.mu.Lock()
+	if d := c.claimLocked(true); d != nil {
+		c.mu.Unlock()
+		c.writeOnSpot(d)
+		return
+	}
+	c.wakeLocked()
+	c.mu.Unlock()
+}
+
+// wakeLocked wakes the writer if anything is queued. A connection that ends has woken it already. The caller holds mu.
+func (c *Conn) wakeLocked() {
+	if c.state == stateOpen && c.pending.frames > 0 {
+		c.wake.Signal()
+	}
+}
+
+// settle ends what seizeLocked began. The socket has taken the first n bytes of d. It is full if that is not all and
+// err is nil.
+func (c *Conn) settle(d *drain, n int, err error) {
+	s := &c.spot
+	piece := d.pieces[0]
 	left := err == nil && n < len(piece)
 	frames, bytes := d.frames, d.bytes
 	if left {
@@ -84,7 +147,8 @@ func (c *Conn) writeOnSpot(d *drain) {
 		d.reset()
 	}
 	c.mu.Lock()
-	s.busy = false
+	closing := s.lent != nil && c.state == stateDead // Abort has left that to this goroutine
+	s.busy, s.lent = false, nil
 	if left {
 		s.rest = d // its frames count as queued until the writer has written the rest
 	} else {
@@ -97,6 +161,9 @@ func (c *Conn) writeOnSpot(d *drain) {
 		c.wake.Signal()
 	}
 	c.mu.Unlock()
+	if closing {
+		_ = c.nc.Close()
+	}
 	if err != nil {
 		c.Abort(readOrWriteError(err, "writing"))
 	}

@@ -21,7 +21,8 @@ func idle(t *testing.T, c *Conn) {
 // On an idle connection the sender has written its frame when TrySend returns. Right after that, the writer takes over.
 func TestSpotWritesBeforeTrySendReturns(t *testing.T) {
 	h := &counting{there: make(chan struct{}, 1)}
-	a, _ := handshake(t, testOptions("a", newSink(nil)), Options{Hello: testHello("b"), Handler: h})
+	a, _ := handshake(t, testOptions("a", newSink(nil), noPings),
+		Options{Hello: testHello("b"), Handler: h, PingEvery: time.Hour})
 	h.want.Store(100)
 	for range 100 {
 		idle(t, a)
@@ -40,7 +41,8 @@ func TestSpotWritesBeforeTrySendReturns(t *testing.T) {
 // A lone frame is written by its sender also right after another one.
 func TestSpotWritesLoneFrames(t *testing.T) {
 	h := &counting{there: make(chan struct{}, 1)}
-	a, _ := handshake(t, testOptions("a", newSink(nil)), Options{Hello: testHello("b"), Handler: h})
+	a, _ := handshake(t, testOptions("a", newSink(nil), noPings),
+		Options{Hello: testHello("b"), Handler: h, PingEvery: time.Hour})
 	h.want.Store(200)
 	idle(t, a)
 	for range 200 {
@@ -61,7 +63,8 @@ func TestSpotWritesLoneFrames(t *testing.T) {
 // Large frames are left to the writer, because the sender has other work to do.
 func TestSpotLeavesLargeFrames(t *testing.T) {
 	h := &counting{there: make(chan struct{}, 1)}
-	a, _ := handshake(t, testOptions("a", newSink(nil)), Options{Hello: testHello("b"), Handler: h})
+	a, _ := handshake(t, testOptions("a", newSink(nil), noPings),
+		Options{Hello: testHello("b"), Handler: h, PingEvery: time.Hour})
 	h.want.Store(1)
 	idle(t, a)
 	a.mu.Lock()
@@ -90,7 +93,7 @@ func TestSpotLeavesRestToWriter(t *testing.T) {
 		}
 		return nil
 	})
-	a, _ := handshake(t, testOptions("a", newSink(nil)), testOptions("b", right))
+	a, _ := handshake(t, testOptions("a", newSink(nil), noPings), testOptions("b", right, noPings))
 	sent := uint64(0)
 	send := func() {
 		if err := a.TrySend(&Frame{
@@ -127,23 +130,29 @@ type countedOwner struct{ released atomic.Int64 }
 
 func (o *countedOwner) Release() { o.released.Add(1) }
 
+// gapless returns what a sink does with frames that senders have numbered from 1 on, each on a stream of its own: it
+// reports a frame that is missing, or comes twice. last gets the newest number of each stream.
+func gapless(t *testing.T, last []uint64) func(*Conn, []Received) error {
+	return func(_ *Conn, frames []Received) error {
+		for i := range frames {
+			f := &frames[i]
+			if n := binary.LittleEndian.Uint64(f.Payload); n != last[f.Stream]+1 {
+				t.Errorf("sender %d: frame %d after %d", f.Stream, n, last[f.Stream])
+			} else {
+				last[f.Stream] = n
+			}
+		}
+		return nil
+	}
+}
+
 // Senders with and without pauses, small and borrowed frames, and an end at any moment: each sender's frames arrive in
 // order, and every owner of a frame that was taken is released once.
 func TestSpotBesideWriter(t *testing.T) {
 	const senders = 4
 	for round := range 40 {
 		var last [senders]uint64
-		right := newSink(func(_ *Conn, frames []Received) error {
-			for i := range frames {
-				f := &frames[i]
-				if n := binary.LittleEndian.Uint64(f.Payload); n != last[f.Stream]+1 {
-					t.Errorf("sender %d: frame %d after %d", f.Stream, n, last[f.Stream])
-				} else {
-					last[f.Stream] = n
-				}
-			}
-			return nil
-		})
+		right := newSink(gapless(t, last[:]))
 		a, b := handshake(t, testOptions("a", newSink(nil)), testOptions("b", right))
 		owner := &countedOwner{}
 		taken := atomic.Int64{}

@@ -3,7 +3,9 @@
 package netproto
 
 import (
+	"io"
 	"net"
+	"os"
 	"syscall"
 )
 
@@ -17,18 +19,31 @@ func (s *spot) init(nc net.Conn) {
 	if err != nil {
 		return
 	}
+	if raw.Control(func(fd uintptr) { s.fd = int(fd) }) != nil {
+		return
+	}
 	s.raw, s.spare = raw, new(drain)
 	s.write = func(fd uintptr) bool {
-		for {
-			n, err := syscall.Write(int(fd), s.buf)
-			switch err {
-			case syscall.EINTR:
-				continue
-			case syscall.EAGAIN:
-				err = nil // the socket has no room
-			}
-			s.n, s.err = max(n, 0), err
-			return true
+		n, errno := sendAtOnce(int(fd), s.buf)
+		s.n, s.err = n, nil
+		if errno != 0 && errno != syscall.EAGAIN { // EAGAIN: the socket has no room
+			s.err = os.NewSyscallError("send", errno)
 		}
+		return true
 	}
+}
+
+// tryRead is one attempt of recv. false: nothing has arrived.
+func (in *reader) tryRead(fd uintptr) bool {
+	n, errno := recvAtOnce(int(fd), in.into)
+	switch {
+	case errno == syscall.EAGAIN:
+		return false
+	case errno != 0:
+		in.err = os.NewSyscallError("recv", errno)
+	case n == 0:
+		in.err = io.EOF
+	}
+	in.n = n
+	return true
 }

@@ -14,7 +14,7 @@ func TestCoalescing(t *testing.T) {
 	left := newSink(nil)
 	connected := make(chan *Conn, 1)
 	go func() {
-		c, err := Connect(context.Background(), an, testOptions("a", left))
+		c, err := Connect(context.Background(), an, testOptions("a", left, noPings))
 		if err != nil {
 			t.Error(err)
 		}

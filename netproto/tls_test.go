@@ -1,7 +1,6 @@
 package netproto
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -37,10 +36,18 @@ func selfSigned(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
 
-// A connection over TLS carries frames of all sizes, survives its own read deadlines (pings), and ends in order.
-func TestOverTLS(t *testing.T) {
+// handshakeTLS connects the two ends of a TLS connection.
+func handshakeTLS(t *testing.T, left, right Options) (a, b *Conn) {
+	t.Helper()
 	cert, pool := selfSigned(t)
 	an, bn := tcpPair(t)
+	client := tls.Client(an, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS13})
+	server := tls.Server(bn, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13})
+	return handshakeOver(t, client, server, left, right)
+}
+
+// A connection over TLS carries frames of all sizes, survives its own read deadlines (pings), and ends in order.
+func TestOverTLS(t *testing.T) {
 	arrived := make(chan int, 64)
 	right := newSink(func(_ *Conn, frames []Received) error {
 		for _, f := range frames {
@@ -49,22 +56,8 @@ func TestOverTLS(t *testing.T) {
 		return nil
 	})
 	lively := func(o *Options) { o.PingEvery, o.SilenceTimeout = 5*time.Millisecond, patience }
-	accepted := make(chan *Conn, 1)
-	go func() {
-		server := tls.Server(bn, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13})
-		c, err := Accept(context.Background(), server, testOptions("b", right, lively))
-		if err != nil {
-			t.Error(err)
-		}
-		accepted <- c
-	}()
-	client := tls.Client(an, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS13})
 	left := newSink(nil)
-	a, err := Connect(t.Context(), client, testOptions("a", left, lively))
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := <-accepted
+	a, b := handshakeTLS(t, testOptions("a", left, lively), testOptions("b", right, lively))
 	until(t, "pings between reads that timed out", func() bool {
 		return a.Stats().SentFrames > 3 && b.Stats().SentFrames > 3
 	})

@@ -72,17 +72,26 @@ func (s *sink) wait(t testing.TB) error {
 type edit func(*Options)
 
 func testOptions(node string, s *sink, edits ...edit) Options {
-	o := Options{Hello: testHello(node), Handler: s}
+	o := Options{Hello: testHello(node), Handler: s, HandshakeTimeout: patience}
 	for _, e := range edits {
 		e(&o)
 	}
 	return o
 }
 
+// noPings is for tests that count what is written.
+func noPings(o *Options) { o.PingEvery = time.Hour }
+
 // handshake connects the two ends of a TCP connection.
 func handshake(t testing.TB, left, right Options) (a, b *Conn) {
 	t.Helper()
 	an, bn := tcpPair(t)
+	return handshakeOver(t, an, bn, left, right)
+}
+
+// handshakeOver connects two ends.
+func handshakeOver(t testing.TB, an, bn net.Conn, left, right Options) (a, b *Conn) {
+	t.Helper()
 	accepted := make(chan error, 1)
 	go func() {
 		var err error

@@ -10,16 +10,16 @@ func BenchmarkLeaderWrite(b *testing.B) {
 	r.serve()
 	end := r.log.end()
 	ack := Message{Kind: MsgAck, Epoch: 1}
-	var batch Batch
+	batches := make([]Batch, 1)
 	b.ReportAllocs()
 	for b.Loop() {
-		batch = Batch{
+		batches[0] = Batch{
 			Position: end.Next, FirstID: end.NextID, Offset: end.End, Epoch: 1, Bytes: 200, Count: 1, PrevCRC: end.LastCRC,
 			CRC: 7,
 		}
-		advance(&end, &batch)
+		advance(&end, &batches[0])
 		r.step(Event{Kind: EvPut})
-		r.step(Event{Kind: EvAppended, Batch: &batch})
+		r.step(Event{Kind: EvAppended, Batches: batches})
 		r.durable(end.Next)
 		for n := NodeID(2); n <= 3; n++ {
 			ack.Request, ack.Position, ack.Offset = r.l.peer(n).request, end.Next, end.End

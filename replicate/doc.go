@@ -48,8 +48,8 @@
 // # Steps of a write
 //
 //  1. EvPut: may a batch be appended now? ActRefuse says why not; the engine keeps the write until its deadline.
-//  2. The engine seals a batch and says EvAppended. The same Step sends it to every follower in step; the local disk
-//     writes the same bytes in parallel.
+//  2. The engine seals batches and says EvAppended, once for those that it seals together. The same Step sends them to
+//     every follower in step, together; the local disk writes the same bytes in parallel.
 //  3. The follower checks the frame's arguments, its epoch, whether the batch is a duplicate, and whether it continues
 //     the log; then ActAppend.
 //  4. EvDurable at the follower becomes a cumulative ack of this epoch and exchange. EvDurable at the leader counts

@@ -166,7 +166,7 @@ func (l *Leader) take(now int64, ev *Event, acts *Actions) {
 		l.damage.remove(ev.Position, ev.Until)
 		l.repair(now, acts)
 	case EvAppended:
-		l.appended(now, ev.Batch, acts)
+		l.appended(now, ev.Batches, acts)
 	case EvPut:
 		l.admit(acts)
 	case EvLease: // watchLease has handled it
@@ -210,9 +210,24 @@ func (l *Leader) watchLease(now int64, ev *Event, acts *Actions) {
 	}
 }
 
-// appended takes a batch that is now at the end of the log and sends it to every follower that has room, without
-// waiting for the local disk.
-func (l *Leader) appended(now int64, b *Batch, acts *Actions) {
+// appended takes batches that are now at the end of the log, and sends them to every follower that has room, without
+// waiting for the local disk. Batches that were sealed together leave in as few frames as their sizes allow: a frame
+// costs more than a small batch, and the first of several frames could begin a write of its own at the follower.
+func (l *Leader) appended(now int64, batches []Batch, acts *Actions) {
+	end, needed := l.log.End.Next, l.needed()
+	for i := range batches {
+		l.appendedOne(&batches[i], needed)
+	}
+	for i := range l.peers {
+		p := &l.peers[i]
+		if p.Match == end {
+			p.caughtUpAt = now // until now it lacked nothing
+		}
+		l.pump(p, now, acts)
+	}
+}
+
+func (l *Leader) appendedOne(b *Batch, needed segment.Position) {
 	if b.Position != l.log.End.Next || b.Offset != l.log.End.End || b.Epoch != l.epoch || b.PrevCRC != l.log.End.LastCRC {
 		panic(fmt.Sprintf("BUG: batch %d of epoch %d does not continue the leader's log", b.Position, b.Epoch))
 	}
@@ -222,17 +237,9 @@ func (l *Leader) appended(now int64, b *Batch, acts *Actions) {
 		}
 		l.epochStart, l.joinFloor = b.Position, b.Position+1
 	}
-	for i := range l.peers {
-		if p := &l.peers[i]; p.Match == b.Position {
-			p.caughtUpAt = now // until now it lacked nothing
-		}
-	}
 	l.table.Note(EpochStart{Epoch: b.Epoch, Position: b.Position, Offset: b.Offset})
-	l.recent.add(b, l.needed())
+	l.recent.add(b, needed)
 	advance(&l.log.End, b)
-	for i := range l.peers {
-		l.pump(&l.peers[i], now, acts)
-	}
 }
 
 // needed returns the first position that is not committed yet or that a follower in step has not acknowledged.

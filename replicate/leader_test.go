@@ -60,7 +60,7 @@ func (r *leaderRig) pass(d int64) {
 func (r *leaderRig) append(count int) []Action {
 	b := sealSim(r.log.end(), r.l.Epoch(), make([]uint64, count))
 	r.log.append(b)
-	return r.step(Event{Kind: EvAppended, Batch: &b.Batch})
+	return r.step(Event{Kind: EvAppended, Batches: []Batch{b.Batch}})
 }
 
 func (r *leaderRig) durable(p segment.Position) []Action {
@@ -485,7 +485,7 @@ func TestLeaderBugs(t *testing.T) {
 	mustPanic(t, func() { r.step(Event{Kind: EvTruncated}) })
 	mustPanic(t, func() { r.step(Event{Kind: EvCorrupt, Position: 2, Until: 2}) })
 	r.append(0)
-	mustPanic(t, func() { r.step(Event{Kind: EvAppended, Batch: &r.log.at(0).Batch}) })
+	mustPanic(t, func() { r.step(Event{Kind: EvAppended, Batches: []Batch{r.log.at(0).Batch}}) })
 }
 
 // B18: after a fault nothing is accepted or committed.
@@ -511,22 +511,55 @@ func TestLeaderFault(t *testing.T) {
 	}
 }
 
+// Batches that were appended together go to each follower in as few frames as their sizes and its window allow.
+func TestLeaderSendsTogether(t *testing.T) {
+	r := newLeaderRig(t, Config{MaxWindowCount: 12}, 3, 2)
+	r.serve()
+	group := func(count int) []Action {
+		var all []Batch
+		for range count {
+			b := sealSim(r.log.end(), r.l.Epoch(), make([]uint64, 1))
+			r.log.append(b)
+			all = append(all, b.Batch)
+		}
+		return r.step(Event{Kind: EvAppended, Batches: all})
+	}
+	check := func(acts []Action, n NodeID, from, until segment.Position) {
+		t.Helper()
+		var frames []Message
+		for i := range acts {
+			if a := &acts[i]; a.Kind == ActSend && a.Node == n {
+				frames = append(frames, a.Message)
+			}
+		}
+		if len(frames) != 1 || frames[0].Kind != MsgAppend || frames[0].Position != from || frames[0].Until != until {
+			t.Errorf("node %d: want batches %d to %d, got %+v", n, from, until, frames)
+		}
+	}
+	acts := group(10)
+	for _, n := range []NodeID{2, 3} {
+		check(acts, n, 1, 11)
+	}
+	r.ack(2, 11)
+	acts = group(8)
+	check(acts, 2, 11, 19)
+	check(acts, 3, 11, 13) // its window
+	check(r.ack(3, 11), 3, 13, 19)
+}
+
 func TestLeaderStepAllocs(t *testing.T) {
 	r := newLeaderRig(t, Config{}, 3, 2)
 	r.serve()
-	var b simBatch
 	ack := Message{Kind: MsgAck, Epoch: 1}
-	end := r.log.end()
+	end, batches := r.log.end(), make([]Batch, 1)
 	run := func() {
-		b = simBatch{
-			Batch: Batch{
-				Position: end.Next, FirstID: end.NextID, Offset: end.End, Epoch: 1, Bytes: 200, Count: 1, PrevCRC: end.LastCRC,
-				CRC: 7,
-			},
+		batches[0] = Batch{
+			Position: end.Next, FirstID: end.NextID, Offset: end.End, Epoch: 1, Bytes: 200, Count: 1, PrevCRC: end.LastCRC,
+			CRC: 7,
 		}
-		advance(&end, &b.Batch)
+		advance(&end, &batches[0])
 		r.step(Event{Kind: EvPut})
-		r.step(Event{Kind: EvAppended, Batch: &b.Batch})
+		r.step(Event{Kind: EvAppended, Batches: batches})
 		r.durable(end.Next)
 		for n := NodeID(2); n <= 3; n++ {
 			ack.Request, ack.Position, ack.Offset = r.l.peer(n).request, end.Next, end.End

@@ -244,34 +244,36 @@ func (n *simNode) read(a Action) {
 	})
 }
 
-// seal appends one batch to the leader's log and sends it to the disk.
-func (n *simNode) seal(values []uint64) {
-	b := sealSim(n.disk.log.end(), n.leader.Epoch(), values)
-	b.by = process{n.id, n.process}
-	n.disk.do(diskOp{kind: 'a', batch: b})
-	n.push(Event{Kind: EvAppended, Batch: &b.Batch})
+// seal appends a batch for each list of values to the leader's log, sends them to the disk, and tells the leader of all
+// of them at once.
+func (n *simNode) seal(lists ...[]uint64) {
+	var all []Batch
+	for _, values := range lists {
+		b := sealSim(n.disk.log.end(), n.leader.Epoch(), values)
+		b.by = process{n.id, n.process}
+		n.disk.do(diskOp{kind: 'a', batch: b})
+		all = append(all, b.Batch)
+	}
+	n.push(Event{Kind: EvAppended, Batches: all})
 	n.written()
 }
 
-// admit appends one batch of waiting writes if the leader allows it, and refuses writes that have waited too long, as
-// an engine does with its inbox. run calls admit again after each event.
+// admit appends waiting writes if the leader allows it, and refuses writes that have waited too long, as an engine does
+// with its inbox. run calls admit again after each event.
 func (n *simNode) admit() {
 	if len(n.waiting) == 0 || !n.up {
 		return
 	}
 	err := n.mayAppend()
+	if err == nil && len(n.waiting) < n.s.opt.group && n.s.chance(0.8) {
+		return // let more writes come, so that a group has several batches
+	}
 	if err == nil {
-		k := min(3, len(n.waiting))
-		if !n.s.opt.scripted {
-			k = 1 + n.s.rng.IntN(k)
+		var lists [][]uint64
+		for len(n.waiting) > 0 && len(lists) < max(1, n.s.opt.group) {
+			lists = append(lists, n.take())
 		}
-		var values []uint64
-		for _, w := range n.waiting[:k] {
-			n.s.fate[w.value] = accepted
-			values = append(values, w.value)
-		}
-		n.waiting = n.waiting[k:]
-		n.seal(values)
+		n.seal(lists...)
 		return
 	}
 	final := !errors.Is(err, ErrNotYet) && !errors.Is(err, ErrNoQuorum)
@@ -282,6 +284,20 @@ func (n *simNode) admit() {
 		n.s.refused(w.value, err)
 		return true
 	})
+}
+
+// take takes waiting writes for one batch.
+func (n *simNode) take() (values []uint64) {
+	k := min(3, len(n.waiting))
+	if !n.s.opt.scripted {
+		k = 1 + n.s.rng.IntN(k)
+	}
+	for _, w := range n.waiting[:k] {
+		n.s.fate[w.value] = accepted
+		values = append(values, w.value)
+	}
+	n.waiting = n.waiting[k:]
+	return values
 }
 
 // mayAppend asks the leader whether a batch may be appended.
@@ -441,70 +457,6 @@ func (n *simNode) trim(to segment.Position) {
 	n.disk.do(diskOp{kind: 'm', to: to})
 	n.push(Event{Kind: EvTrimmed, Log: n.disk.log.start})
 	n.written()
-}
-
-func (n *simNode) propose(st *State) {
-	p := *st
-	p.ISR = append([]Member(nil), st.ISR...)
-	n.s.tracef("n%d proposes isr %s on version %d", n.id, membersText(p.ISR), p.Version)
-	n.s.toStore(n, func() {
-		n.s.store.propose(&p)
-		n.s.store.tell(n)
-	})
-}
-
-func (n *simNode) handOver(a Action) {
-	n.s.stats.handovers++
-	n.s.tracef("n%d hands over to n%d, whose log ends at %d", n.id, a.Node, a.Position)
-	n.s.toStore(n, func() { n.s.store.handOver(&a.State, a.Node) })
-}
-
-func (n *simNode) giveUp(a Action) {
-	n.s.stats.strandings++
-	n.s.tracef("n%d reaches too few and gives up, to n%d", n.id, a.Node)
-	n.s.toStore(n, func() {
-		if a.Node == 0 {
-			a.Node = n.s.store.choose(n.id)
-		}
-		if a.Node != 0 {
-			n.s.store.handOver(&a.State, a.Node)
-		}
-	})
-}
-
-func (n *simNode) refresh() { n.s.toStore(n, func() { n.s.store.tell(n) }) }
-
-// keepAlive renews the session and tells the store which process this is. The lease counts from the time of the
-// request.
-func (n *simNode) keepAlive() {
-	asked := n.now()
-	ss := session{boot: n.boot, store: n.disk.store, electable: n.electable && !n.disk.failed}
-	process := n.process
-	n.s.toStore(n, func() {
-		if n.process != process {
-			return // the process is gone, and its connection closes
-		}
-		ss.until = n.s.now + simSessionNs
-		n.s.store.sessions[n.id-1] = ss
-		n.s.store.tell(n)
-		n.s.fromStore(n, func() {
-			n.leaseNs = asked + simLeaseNs
-			if n.s.opt.clocksLie {
-				n.leaseNs = asked + 1000*simLeaseNs
-			}
-			if n.leader != nil {
-				n.push(Event{Kind: EvLease, DeadlineNs: n.leaseNs})
-			}
-		})
-	})
-}
-
-// learn takes a row of the store.
-func (n *simNode) learn(st *State) {
-	if n.known == nil || st.Version > n.known.Version {
-		n.known = st
-	}
-	n.push(Event{Kind: EvState, State: st})
 }
 
 // changeRole makes this node the leader when the store says so, and a follower when its leader has stopped.

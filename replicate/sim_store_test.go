@@ -144,3 +144,67 @@ func (st *simStore) tell(n *simNode) {
 	state := st.snapshot()
 	st.s.fromStore(n, func() { n.learn(state) })
 }
+
+func (n *simNode) propose(st *State) {
+	p := *st
+	p.ISR = append([]Member(nil), st.ISR...)
+	n.s.tracef("n%d proposes isr %s on version %d", n.id, membersText(p.ISR), p.Version)
+	n.s.toStore(n, func() {
+		n.s.store.propose(&p)
+		n.s.store.tell(n)
+	})
+}
+
+func (n *simNode) handOver(a Action) {
+	n.s.stats.handovers++
+	n.s.tracef("n%d hands over to n%d, whose log ends at %d", n.id, a.Node, a.Position)
+	n.s.toStore(n, func() { n.s.store.handOver(&a.State, a.Node) })
+}
+
+func (n *simNode) giveUp(a Action) {
+	n.s.stats.strandings++
+	n.s.tracef("n%d reaches too few and gives up, to n%d", n.id, a.Node)
+	n.s.toStore(n, func() {
+		if a.Node == 0 {
+			a.Node = n.s.store.choose(n.id)
+		}
+		if a.Node != 0 {
+			n.s.store.handOver(&a.State, a.Node)
+		}
+	})
+}
+
+func (n *simNode) refresh() { n.s.toStore(n, func() { n.s.store.tell(n) }) }
+
+// keepAlive renews the session and tells the store which process this is. The lease counts from the time of the
+// request.
+func (n *simNode) keepAlive() {
+	asked := n.now()
+	ss := session{boot: n.boot, store: n.disk.store, electable: n.electable && !n.disk.failed}
+	process := n.process
+	n.s.toStore(n, func() {
+		if n.process != process {
+			return // the process is gone, and its connection closes
+		}
+		ss.until = n.s.now + simSessionNs
+		n.s.store.sessions[n.id-1] = ss
+		n.s.store.tell(n)
+		n.s.fromStore(n, func() {
+			n.leaseNs = asked + simLeaseNs
+			if n.s.opt.clocksLie {
+				n.leaseNs = asked + 1000*simLeaseNs
+			}
+			if n.leader != nil {
+				n.push(Event{Kind: EvLease, DeadlineNs: n.leaseNs})
+			}
+		})
+	})
+}
+
+// learn takes a row of the store.
+func (n *simNode) learn(st *State) {
+	if n.known == nil || st.Version > n.known.Version {
+		n.known = st
+	}
+	n.push(Event{Kind: EvState, State: st})
+}

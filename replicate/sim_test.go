@@ -32,6 +32,7 @@ type simOptions struct {
 	ruin         float64 // per fault event: a log is damaged beyond repair in place
 	syncFault    float64
 	evict        float64 // of each frame sent from memory: memory no longer has its batches
+	group        int     // the most batches of which a leader is told at once; 0: one
 	hang         float64 // of each sync: it takes up to half a second
 	clocksLie    bool    // leases never end, and clocks run at different speeds (P22)
 	tear         float64 // per fault event; machines whose recovery cut their log say so
@@ -151,6 +152,9 @@ func (s *sim) draw() simOptions {
 	}
 	if apart := rand.New(rand.NewPCG(s.seed, 0xd1342543de82ef95)); apart.IntN(4) == 0 {
 		o.evict = []float64{0.05, 0.5, 1}[apart.IntN(3)]
+	}
+	if apart := rand.New(rand.NewPCG(s.seed, 0xa0761d6478bd642f)); apart.IntN(3) == 0 {
+		o.group = 2 + apart.IntN(6)
 	}
 	return o
 }

@@ -18,7 +18,7 @@ const (
 	EvFault    // Err: a write or flush failed; final
 	EvCorrupt  // Position, Until: these stored batches do not read back
 	EvRepaired // Position, Until: they read again, and the repair is durable
-	EvAppended // leader: Batch: it was appended at the end of the log
+	EvAppended // leader: Batches, not empty: they were appended at the end of the log, in this order
 	EvPut      // leader: may a batch be appended now? ActRefuse says why not
 	EvLease    // leader: DeadlineNs: the node may serve until then
 	// Node, Request, Position, Until, Offset, Repair: the answer to ActRead; Offset is where batch Until begins. Until
@@ -40,7 +40,7 @@ type Event struct {
 	Node       NodeID
 	Message    *Message
 	State      *State
-	Batch      *Batch
+	Batches    []Batch
 	Position   segment.Position
 	Until      segment.Position
 	Offset     segment.Offset

@@ -203,7 +203,7 @@ func TestTorture(t *testing.T) {
 	onDisks(t, func(t *testing.T, disk aio.Disk) {
 		w := newWorldOf(t, disk, Sizes{64 << 10, 256 << 10}, testOptions)
 		for round := range 4 {
-			w.tortureRound(400, uint64(round))
+			w.tortureRound(trials(400), uint64(round))
 			w.check()
 			w.flush()
 			w.sync()

@@ -183,7 +183,7 @@ func TestReopen(t *testing.T) {
 	onDisks(t, func(t *testing.T, disk aio.Disk) {
 		w := newWorld(t, disk)
 		rng := newRand(3)
-		for i := range 60 {
+		for i := range trials(60) {
 			w.fill(rng, 3)
 			if i%3 != 0 {
 				w.flush()

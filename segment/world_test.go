@@ -92,6 +92,15 @@ func onDisks(t *testing.T, test func(t *testing.T, disk aio.Disk)) {
 	t.Run("files", func(t *testing.T) { test(t, realDisk(t)) })
 }
 
+// trials is n, or a fifth of it for -short: race detection and the order of locks slow these tests down, and learn
+// little from repetitions.
+func trials(n int) int {
+	if testing.Short() {
+		return n / 5
+	}
+	return n
+}
+
 func realDisk(t testing.TB) aio.Disk {
 	t.Helper()
 	disk, err := aio.OpenDisk(t.TempDir(), aio.DiskOptions{Mode: aio.ModePwrite})

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -40,6 +41,43 @@ func Tables(t testing.TB) map[string][][]string {
 		found[h] = found[h][1:]
 	}
 	return found
+}
+
+// Layout compares a table of fields (offset, size, name) with the offsets of the fields in the code, in order, and the
+// end of the last field with size. Each field must begin where the one before it ends.
+func Layout(t testing.TB, rows [][]string, size int, offsets ...int) {
+	t.Helper()
+	if len(rows) != len(offsets) {
+		t.Fatalf("FORMAT.md has %d fields, the code has %d", len(rows), len(offsets))
+	}
+	end := 0
+	for i, row := range rows {
+		if row[0] != strconv.Itoa(offsets[i]) || offsets[i] != end {
+			t.Errorf("FORMAT.md has %s at %s, the code has it at %d, and the field before ends at %d",
+				row[2], row[0], offsets[i], end)
+		}
+		n, err := strconv.Atoi(row[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		end += n
+	}
+	if end != size {
+		t.Errorf("the fields in FORMAT.md end at %d, the code says %d", end, size)
+	}
+}
+
+// Numbers compares a table whose rows begin with a name and a number with those of the code. Both must have all.
+func Numbers(t testing.TB, rows [][]string, code map[string]int) {
+	t.Helper()
+	for _, row := range rows {
+		if n, known := code[row[0]]; !known || row[1] != strconv.Itoa(n) {
+			t.Errorf("FORMAT.md says that %s is %s, the code has %d (known: %v)", row[0], row[1], n, known)
+		}
+	}
+	if len(rows) != len(code) {
+		t.Errorf("FORMAT.md has %d numbers, the code has %d: %v", len(rows), len(code), code)
+	}
 }
 
 // Golden reads the file name, which holds hex digits, and returns its bytes; the test fails unless they equal p. With

@@ -29,7 +29,7 @@ type (
 	SegmentIO   struct{}
 	Forwarder   struct{}
 	Partition   struct{} // inbox.Inbox.mu
-	Flusher     struct{} // flush.Flusher.mu; the flusher of nsq has NSQFlusher
+	Flusher     struct{} // flush.Flusher.mu; netio.Flusher has AnswersQueue
 	LogPreparer struct{} // of clog
 
 	CommitterReady struct{}
@@ -50,25 +50,25 @@ type (
 	DiskHealth     struct{} // diskwatch.Watch.mu
 	LogIdleMark    struct{} // of clog
 
-	PeerNet  struct{}
-	PeerLink struct{}
-	NodeConn struct{} // netproto.Conn.mu
+	PeerNet      struct{}
+	PeerLink     struct{}
+	AnswersOfLog struct{} // netio.Flusher.logMu
+	NodeConn     struct{} // netproto.Conn.mu
 
 	ClusterTasks struct{}
 	ClusterStore struct{}
 	ClusterISR   struct{}
 
-	NSQLogAnswers struct{} // nsq.flusher.logMu
-	NSQServer     struct{}
-	NSQFlight     struct{}
-	NSQAnswers    struct{}
-	NSQOutput     struct{}
-	NSQWire       struct{}
-	NSQPoll       struct{} // nsq.publisherPoll.mu
-	NSQFlusher    struct{}
-	Backup        struct{} // engine.backupSlot
-	NSQTargets    struct{}
-	NSQSketch     struct{}
+	NSQServer    struct{}
+	NSQFlight    struct{}
+	NSQAnswers   struct{}
+	NSQOutput    struct{}
+	NSQWire      struct{}
+	NSQPoll      struct{} // nsq.publisherPoll.mu
+	AnswersQueue struct{} // netio.Flusher.mu
+	Backup       struct{} // engine.backupSlot
+	NSQTargets   struct{}
+	NSQSketch    struct{}
 
 	SegmentLog      struct{}
 	SegmentMapping  struct{}
@@ -117,18 +117,18 @@ var order = [...]any{
 	LogIdleMark{},
 	PeerNet{},
 	PeerLink{},
+	AnswersOfLog{},
 	NodeConn{},
 	ClusterTasks{},
 	ClusterStore{},
 	ClusterISR{},
-	NSQLogAnswers{},
 	NSQServer{},
 	NSQFlight{},
 	NSQAnswers{},
 	NSQOutput{},
 	NSQWire{},
 	NSQPoll{},
-	NSQFlusher{},
+	AnswersQueue{},
 	Backup{},
 	NSQTargets{},
 	NSQSketch{},

@@ -92,8 +92,7 @@ func (p *proxy) pass(from, to net.Conn) {
 }
 
 func quick(o *Options) {
-	o.Conn.PingEvery, o.Conn.SilenceTimeout, o.Conn.HandshakeTimeout = 50*time.Millisecond, 200*time.Millisecond,
-		300*time.Millisecond
+	o.Conn.PingEvery, o.Conn.SilenceTimeout, o.Conn.HandshakeTimeout = 50*time.Millisecond, time.Second, time.Second
 }
 
 // A network that is cut is not taken for a dead process on either side. When the network works again, so does the
@@ -175,7 +174,7 @@ func runChild(told string) {
 	n, err := Listen(Options{
 		Self:    Node{ID: c.ID, Name: fmt.Sprintf("n%d", c.ID), Store: storeOf(c.ID), Boot: c.Boot},
 		Cluster: testCluster, Listener: ln, Handler: quiet{}, Conn: netproto.Options{
-			PingEvery: 50 * time.Millisecond, SilenceTimeout: 300 * time.Millisecond,
+			PingEvery: 50 * time.Millisecond, SilenceTimeout: time.Second,
 		},
 	})
 	if err != nil {

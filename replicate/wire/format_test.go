@@ -21,54 +21,16 @@ var update = flag.Bool("update", false, "write golden files that do not exist ye
 
 func TestFormatTables(t *testing.T) {
 	found := formattest.Tables(t)
-	for _, c := range []struct {
-		heading string
-		size    int
-		offsets []int
-	}{
-		{
-			"Head", CommonBytes,
-			[]int{offTopic, offPartition, offCode, offFlags, offRunCount, offReserved, offEpoch, offRequest},
-		},
-		{"State", stateBytes, []int{
-			offStateNext, offStateNextID, offStateEnd, offStateEpoch, offStateBase, offStateCapacity, offStateLastCRC,
-			offStateSegment,
-		}},
-		{"Run", runBytes, []int{offRunSegment, offRunBytes, offRunBase, offRunCapacity}},
-	} {
-		rows := found[c.heading]
-		if len(rows) != len(c.offsets) {
-			t.Fatalf("%s: %d rows, %d fields", c.heading, len(rows), len(c.offsets))
-		}
-		end := 0
-		for i, row := range rows {
-			if row[0] != strconv.Itoa(c.offsets[i]) || c.offsets[i] != end {
-				t.Errorf("%s: %s at %s, the code says %d, the field before ends at %d",
-					c.heading, row[2], row[0], c.offsets[i], end)
-			}
-			size, err := strconv.Atoi(row[1])
-			if err != nil {
-				t.Fatal(err)
-			}
-			end += size
-		}
-		if end != c.size {
-			t.Errorf("%s ends at %d, the code says %d", c.heading, end, c.size)
-		}
-	}
-	limits := map[string]int{
+	formattest.Layout(t, found["Head"], CommonBytes,
+		offTopic, offPartition, offCode, offFlags, offRunCount, offReserved, offEpoch, offRequest)
+	formattest.Layout(t, found["State"], stateBytes,
+		offStateNext, offStateNextID, offStateEnd, offStateEpoch, offStateBase, offStateCapacity, offStateLastCRC,
+		offStateSegment)
+	formattest.Layout(t, found["Run"], runBytes, offRunSegment, offRunBytes, offRunBase, offRunCapacity)
+	formattest.Numbers(t, found["Limits"], map[string]int{
 		"CommonBytes": CommonBytes, "MaxRunCount": MaxRunCount, "MaxBatchCount": MaxBatchCount,
 		"MaxBatchHeadBytes": MaxBatchHeadBytes, "MaxHeadBytes": MaxHeadBytes,
-	}
-	for _, row := range found["Limits"] {
-		if row[1] != strconv.Itoa(limits[row[0]]) {
-			t.Errorf("%s is %s, the code says %d", row[0], row[1], limits[row[0]])
-		}
-		delete(limits, row[0])
-	}
-	if len(limits) > 0 {
-		t.Errorf("not in FORMAT.md: %v", limits)
-	}
+	})
 	if MaxBatchHeadBytes > netproto.MaxHeadBytes {
 		t.Errorf("a head of %d bytes before batches, frames have room for %d", MaxBatchHeadBytes, netproto.MaxHeadBytes)
 	}

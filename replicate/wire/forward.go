@@ -27,7 +27,7 @@ const (
 	offPutDelay     = 20
 	offPutRun       = 24
 	offPutKind      = 28
-	offPutReserved  = 29
+	offPutWait      = 29
 	offPutCount     = 32
 )
 
@@ -50,9 +50,14 @@ type PutHead struct {
 	Run       uint32 // if the leader refuses a put as not stored, it refuses all later puts of the run
 	Kind      PutKind
 	Count     uint32 // messages; 1 for a sealed batch
+	// WaitMs is how long the put may still wait to be stored, at most MaxPutWaitMs; 0: as long as the receiver's own puts.
+	WaitMs uint32
 }
 
-// AppendPutHead appends the encoding of h.
+// MaxPutWaitMs is the largest PutHead.WaitMs, which has three bytes: four hours and a half.
+const MaxPutWaitMs = 1<<24 - 1
+
+// AppendPutHead appends the encoding of h, whose WaitMs is at most MaxPutWaitMs.
 func AppendPutHead(dst []byte, h *PutHead) []byte {
 	var p [PutHeadBytes]byte
 	le := binary.LittleEndian
@@ -61,6 +66,7 @@ func AppendPutHead(dst []byte, h *PutHead) []byte {
 	le.PutUint32(p[offPutDelay:], h.DelayMs)
 	le.PutUint32(p[offPutRun:], h.Run)
 	p[offPutKind] = byte(h.Kind)
+	p[offPutWait], p[offPutWait+1], p[offPutWait+2] = byte(h.WaitMs), byte(h.WaitMs>>8), byte(h.WaitMs>>16)
 	le.PutUint32(p[offPutCount:], h.Count)
 	return append(dst, p[:]...)
 }
@@ -76,6 +82,7 @@ func DecodePutHead(p []byte) (h PutHead, rest []byte, err error) {
 		Topic: uuid.UUID(p[offPutTopic:offPutPartition]), Partition: le.Uint32(p[offPutPartition:]),
 		DelayMs: le.Uint32(p[offPutDelay:]), Run: le.Uint32(p[offPutRun:]),
 		Kind: PutKind(p[offPutKind]), Count: le.Uint32(p[offPutCount:]),
+		WaitMs: le.Uint32(p[offPutKind:]) >> 8,
 	}
 	return h, p[PutHeadBytes:], nil
 }

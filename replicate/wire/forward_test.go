@@ -37,7 +37,10 @@ func forwards() map[string][]byte {
 	numbered = AppendPutNumbers(numbered, testPutNumbers())
 	numbered = AppendPutBody(AppendPutHeaders(numbered, testPutHeaders()), []byte("one"))
 	numbered = AppendPutBody(AppendPutHeaders(numbered, nil), []byte("2"))
+	waits := testPutHead(PutMessages, 1500, 1)
+	waits.WaitMs = 0x0a0b0c
 	return map[string][]byte{
+		"fwd-put-wait":    AppendPutBody(AppendPutHead(nil, waits), []byte("one")),
 		"fwd-put-numbers": numbered,
 		"fwd-put":         plain,
 		"fwd-put-headers": headered,
@@ -71,6 +74,9 @@ func TestGoldenForwards(t *testing.T) {
 	}
 	if len(rest) != 0 {
 		t.Errorf("%d bytes are left", len(rest))
+	}
+	if h, _, err = DecodePutHead(all["fwd-put-wait"]); err != nil || h.WaitMs != 0x0a0b0c || h.Kind != PutMessages {
+		t.Fatalf("the head of a put that may wait is read as %+v: %v", h, err)
 	}
 	if h, rest, err = DecodePutHead(all["fwd-put-numbers"]); err != nil || h.Kind != PutNumbered {
 		t.Fatalf("the head is read as %+v: %v", h, err)
@@ -141,22 +147,8 @@ func TestForwardBorrows(t *testing.T) {
 }
 
 func TestFormatForwards(t *testing.T) {
-	rows := formattest.Tables(t)["ForwardPut"]
-	offsets := []int{offPutTopic, offPutPartition, offPutDelay, offPutRun, offPutKind, offPutReserved, offPutCount}
-	if len(rows) != len(offsets) {
-		t.Fatalf("%d rows, %d fields", len(rows), len(offsets))
-	}
-	end := 0
-	for i, row := range rows {
-		size, err := strconv.Atoi(row[1])
-		if err != nil || row[0] != strconv.Itoa(offsets[i]) || offsets[i] != end {
-			t.Errorf("%s at %s, the code says %d, the field before ends at %d: %v", row[2], row[0], offsets[i], end, err)
-		}
-		end += size
-	}
-	if end != PutHeadBytes {
-		t.Errorf("the head ends at %d, the code says %d", end, PutHeadBytes)
-	}
+	formattest.Layout(t, formattest.Tables(t)["ForwardPut"], PutHeadBytes,
+		offPutTopic, offPutPartition, offPutDelay, offPutRun, offPutKind, offPutWait, offPutCount)
 	kinds := map[string]PutKind{"bodies": PutMessages, "sealed": PutSealed, "headers": PutHeadered}
 	kinds["numbered"] = PutNumbered
 	for _, row := range formattest.Tables(t)["Kinds of puts"] {

@@ -76,6 +76,15 @@ type Operation struct {
 	Partitions []uint32 `json:"partitions"`
 }
 
+// Looks says whether the operation changes nothing wherever it is executed.
+func (op *Operation) Looks() bool {
+	switch op.Kind {
+	case OpResolveSeek, OpPeek, OpPending, OpDeferred, OpSettings, OpTrace, OpFaults:
+		return true
+	}
+	return false
+}
+
 // About says whether the operation concerns partition.
 func (op *Operation) About(partition uint32) bool { return slices.Contains(op.Partitions, partition) }
 

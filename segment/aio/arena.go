@@ -3,6 +3,8 @@ package aio
 import (
 	"errors"
 	"fmt"
+	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -15,6 +17,8 @@ const (
 	MaxArenaBytes = 16 << 30
 	// DefaultMaxLargeBytes bounds all large buffers of one arena together; see Arena.SetMaxLargeBytes.
 	DefaultMaxLargeBytes = 256 << 20
+	// MaxSpareBytes bounds the released large buffers that an arena keeps for the next GetLarge; see Arena.Trim.
+	MaxSpareBytes = 64 << 20
 )
 
 // ErrNoMemory says that a large buffer would exceed the arena's limit, or that the system refused the memory. Nothing
@@ -25,7 +29,8 @@ var ErrNoMemory = errors.New("aio: no memory for a large buffer")
 const poisonByte = 0xDB
 
 // Arena is a fixed number of equal buffers in one piece of memory outside the Go heap, plus large buffers that are
-// mapped one by one. All methods are safe for concurrent use; Get and Release allocate nothing.
+// mapped one by one. Some of the large ones stay mapped after their release, because the pages of a new mapping cost
+// more than the copy that fills them. All methods are safe for concurrent use; Get and Release allocate nothing.
 //
 // The memory is page-aligned, so it can be written with O_DIRECT and registered with a ring (which then keeps all of it
 // resident). The arena must outlive every queue that was made with it.
@@ -37,9 +42,12 @@ type Arena struct {
 	// mu guards the fields from here to closed.
 	mu       sync.Mutex
 	free     []int32 // a stack: the buffer released last is most likely still in the processor's cache
-	large    int64   // bytes in large buffers; 0 <= large <= maxLarge
+	large    int64   // bytes in large buffers that are handed out; 0 <= large <= maxLarge
 	maxLarge int64
-	largeOut int // large buffers handed out
+	spares   []mmap.MMap // released large buffers, the one released last is at the end
+	spare    int64       // bytes in spares; 0 <= spare <= MaxSpareBytes, large+spare <= maxLarge
+	unused   int64       // the least value of spare since the last Trim
+	largeOut int         // large buffers handed out
 	closed   bool
 
 	onRelease atomic.Pointer[func()]
@@ -47,8 +55,8 @@ type Arena struct {
 }
 
 // Buf is one reference-counted buffer. It starts with one reference, and the last Release gives it back. The bytes that
-// Get returns are garbage (only a large buffer starts with zeros). A reference permits reading; the users decide who
-// may write. Release orders memory accesses: what a holder did before Release is visible to the next Get.
+// Get and GetLarge return are garbage. A reference permits reading; the users decide who may write. Release orders
+// memory accesses: what a holder did before Release is visible to the next Get.
 type Buf struct {
 	// Seq is free for the owner's use; the arena neither reads nor resets it.
 	Seq uint64
@@ -103,39 +111,94 @@ func (a *Arena) Get() *Buf {
 	return b
 }
 
-// GetLarge returns a zeroed buffer of at least n bytes, rounded up to BlockBytes. The buffer has a mapping of its own,
-// which the last Release unmaps, and is not registered with any ring. ErrNoMemory says that the limit for large buffers
-// is reached.
+// GetLarge returns a buffer of at least n bytes, and of at most an eighth or BlockBytes more, so that buffers of
+// similar sizes can take each other's place. The buffer has a mapping of its own and is not registered with any ring.
+// ErrNoMemory says that the limit for large buffers is reached.
 func (a *Arena) GetLarge(n int) (*Buf, error) {
 	if n <= 0 {
 		panic("BUG: aio.GetLarge: size must be greater than 0")
 	}
-	size := int64(n) + (-int64(n) & (BlockBytes - 1))
-	if err := a.reserveLarge(size); err != nil {
+	size := largeSize(n)
+	mem, dropped, err := a.reserveLarge(int64(size))
+	unmapAll(dropped)
+	if err != nil {
 		return nil, err
 	}
-	mem, err := mapAnon(int(size))
-	if err != nil {
-		a.unreserveLarge(size)
-		return nil, fmt.Errorf("%w: the system refused %d bytes: %w", ErrNoMemory, size, err)
+	if mem == nil {
+		if mem, err = mapGarbage(size); err != nil {
+			a.unreserveLarge(int64(size))
+			return nil, fmt.Errorf("%w: the system refused %d bytes: %w", ErrNoMemory, size, err)
+		}
 	}
 	b := &Buf{arena: a, bytes: mem, index: -1}
 	b.refs.Store(1)
 	return b, nil
 }
 
-func (a *Arena) reserveLarge(size int64) error {
+// largeSize rounds n up to a multiple of the greatest power of two that is at most an eighth of n, or of BlockBytes.
+func largeSize(n int) int {
+	unit := max(BlockBytes, 1<<bits.Len(uint(n))>>4)
+	return (n + unit - 1) &^ (unit - 1)
+}
+
+// reserveLarge counts a large buffer as handed out. It returns a spare one of that size, or nil if there is none, and
+// the spare ones that have to go for it.
+func (a *Arena) reserveLarge(size int64) (mem mmap.MMap, dropped []mmap.MMap, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
-		return ErrClosed
+		return nil, nil, ErrClosed
 	}
 	if size > a.maxLarge-a.large {
-		return fmt.Errorf("%w: %d bytes asked for, %d of %d in use", ErrNoMemory, size, a.large, a.maxLarge)
+		return nil, nil, fmt.Errorf("%w: %d bytes asked for, %d of %d in use", ErrNoMemory, size, a.large, a.maxLarge)
 	}
+	mem = a.takeSpare(size)
+	dropped = a.dropSpares(a.maxLarge - a.large - size)
 	a.large += size
 	a.largeOut++
+	return mem, dropped, nil
+}
+
+// takeSpare takes the spare buffer of size bytes that was released last, or returns nil. The caller holds mu.
+func (a *Arena) takeSpare(size int64) mmap.MMap {
+	for i := len(a.spares) - 1; i >= 0; i-- {
+		if mem := a.spares[i]; int64(len(mem)) == size {
+			a.spares = slices.Delete(a.spares, i, i+1)
+			a.spare -= size
+			a.unused = min(a.unused, a.spare)
+			return mem
+		}
+	}
 	return nil
+}
+
+// dropSpares takes out the spare buffers that were released first until at most bytes bytes are left. The caller holds
+// mu, and unmaps them without it: that takes a millisecond for some MiB.
+func (a *Arena) dropSpares(bytes int64) (dropped []mmap.MMap) {
+	n := 0
+	for ; a.spare > max(0, bytes); n++ {
+		a.spare -= int64(len(a.spares[n]))
+	}
+	dropped = slices.Clone(a.spares[:n])
+	a.spares = slices.Delete(a.spares, 0, n)
+	a.unused = min(a.unused, a.spare)
+	return dropped
+}
+
+func unmapAll(list []mmap.MMap) {
+	for _, mem := range list {
+		unmapAnon(mem)
+	}
+}
+
+// Trim gives the spare large buffers back to the system that were not used since the call before. It is to be called
+// every few seconds.
+func (a *Arena) Trim() {
+	a.mu.Lock()
+	dropped := a.dropSpares(a.spare - a.unused)
+	a.unused = a.spare
+	a.mu.Unlock()
+	unmapAll(dropped)
 }
 
 func (a *Arena) unreserveLarge(size int64) {
@@ -149,11 +212,21 @@ func (a *Arena) unreserveLarge(size int64) {
 func (a *Arena) SetMaxLargeBytes(n int64) {
 	a.mu.Lock()
 	a.maxLarge = n
+	dropped := a.dropSpares(n - a.large)
+	a.mu.Unlock()
+	unmapAll(dropped)
+}
+
+// AllowLarge raises the limit for all large buffers together, if necessary, so that a GetLarge of n bytes does not
+// exceed it now.
+func (a *Arena) AllowLarge(n int) {
+	a.mu.Lock()
+	a.maxLarge = max(a.maxLarge, a.large+int64(largeSize(n)))
 	a.mu.Unlock()
 }
 
-// SetPoison makes Release overwrite the buffer, so that a reader without a reference always sees garbage instead of
-// rarely. It is for tests, and on by default under the build tag aiopoison.
+// SetPoison makes Release overwrite the buffer, or unmap it if it is a large one, so that a reader without a reference
+// always sees garbage, or faults, instead of rarely. It is for tests, and on by default under the build tag aiopoison.
 func (a *Arena) SetPoison(on bool) { a.poison.Store(on) }
 
 // OnRelease sets a function that is called whenever a buffer was given back, without the arena's lock, on the goroutine
@@ -180,7 +253,7 @@ func (a *Arena) Count() int { return len(a.bufs) }
 // BufBytes is the size of each buffer.
 func (a *Arena) BufBytes() int { return a.bufBytes }
 
-// LargeBytes is how many bytes the large buffers use now.
+// LargeBytes is how many bytes the large buffers that are handed out have now.
 func (a *Arena) LargeBytes() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -199,6 +272,7 @@ func (a *Arena) Close() error {
 		return fmt.Errorf("aio: the arena stays open: %d of its buffers are still held", held)
 	}
 	a.closed = true
+	unmapAll(a.dropSpares(0))
 	unmapAnon(a.mem)
 	return nil
 }
@@ -222,11 +296,7 @@ func (a *Arena) indexOf(p []byte) int {
 // put takes back a buffer whose last reference was released.
 func (a *Arena) put(b *Buf) {
 	if b.index < 0 {
-		size := int64(len(b.bytes))
-		mem := mmap.MMap(b.bytes)
-		b.bytes = nil
-		unmapAnon(mem)
-		a.unreserveLarge(size)
+		a.putLarge(b)
 	} else {
 		if a.poison.Load() {
 			fill(b.bytes, poisonByte)
@@ -237,6 +307,25 @@ func (a *Arena) put(b *Buf) {
 	}
 	if fn := a.onRelease.Load(); fn != nil {
 		(*fn)()
+	}
+}
+
+// putLarge keeps a released large buffer as a spare one, or unmaps it.
+func (a *Arena) putLarge(b *Buf) {
+	mem := mmap.MMap(b.bytes)
+	size := int64(len(mem))
+	b.bytes = nil
+	a.mu.Lock()
+	keep := !a.poison.Load() && a.spare+size <= MaxSpareBytes && a.large+a.spare <= a.maxLarge
+	if keep {
+		a.spares = append(a.spares, mem)
+		a.spare += size
+	}
+	a.large -= size
+	a.largeOut--
+	a.mu.Unlock()
+	if !keep {
+		unmapAnon(mem)
 	}
 }
 
@@ -251,7 +340,7 @@ func fill(p []byte, v byte) {
 }
 
 // Bytes is the whole buffer. The slice becomes invalid with the last reference: a regular buffer's bytes then change
-// under it, a large buffer's bytes are unmapped.
+// under it, a large buffer's bytes do so, too, or are unmapped.
 func (b *Buf) Bytes() []byte { return b.bytes }
 
 // Index is the buffer's number in its arena, from 0; -1 for a large one.

@@ -173,6 +173,62 @@ func TestLargeBuffers(t *testing.T) {
 	mustPanicBug(t, func() { _, _ = a.GetLarge(0) })
 }
 
+// The memory of a released large buffer serves the next one of a similar size; what nobody used between two calls of
+// Trim goes back to the system. Spare memory takes no room from buffers that are in use.
+func TestLargeBuffersAreUsedAgain(t *testing.T) {
+	const mib = 1 << 20
+	a := newArena(t, aio.BlockBytes, 1)
+	defer a.Close()
+	a.SetPoison(false)
+	a.SetMaxLargeBytes(16 * mib)
+	get := func(n int) *aio.Buf {
+		t.Helper()
+		b, err := a.GetLarge(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	sized := func(n int) (b *aio.Buf, again bool) { // again: it is used memory, which a new mapping is not
+		b = get(n)
+		again = b.Bytes()[0] == 1
+		b.Bytes()[0] = 1
+		return b, again
+	}
+	b, again := sized(700_000)
+	if got := len(b.Bytes()); got < 700_000 || got > 700_000*9/8+aio.BlockBytes || again {
+		t.Fatalf("%d bytes, used before: %v", got, again)
+	}
+	b.Release()
+	if a.LargeBytes() != 0 {
+		t.Errorf("%d bytes in use after the release", a.LargeBytes())
+	}
+	if b, again = sized(690_000); !again {
+		t.Error("a buffer of a similar size has new memory")
+	}
+	other, again := sized(690_000)
+	if again {
+		t.Error("two buffers share memory")
+	}
+	other.Release()
+	b.Release()
+	a.Trim() // both were used since the beginning
+	if b, again = sized(700_000); !again {
+		t.Error("Trim took what had been used")
+	}
+	b.Release()
+	a.Trim()
+	a.Trim()
+	if b, again = sized(700_000); again {
+		t.Error("Trim kept what had not been used")
+	}
+	b.Release()
+	for _, b := range []*aio.Buf{get(5 * mib), get(5 * mib)} {
+		b.Release()
+	}
+	get(16 * mib).Release() // the spare ones make room
+}
+
 func TestPoisonPunishesBorrowers(t *testing.T) {
 	a := newArena(t, aio.BlockBytes, 2)
 	defer a.Close()

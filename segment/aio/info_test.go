@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -97,5 +98,42 @@ func TestDirectReadsGoAroundThePageCache(t *testing.T) {
 	}
 	if n := resident(t, m); n != size/aio.BlockBytes {
 		t.Errorf("%d of %d pages are in the page cache after Populate", n, size/aio.BlockBytes)
+	}
+}
+
+// A channel that catches up must not wait for the device after each piece, and must not fill the device's queue.
+func TestPopulateReadsAPieceAndRequestsFourMore(t *testing.T) {
+	const piece, ahead, size = 256 << 10, 1 << 20, 4 << 20
+	d := open(t, mountImage(t), aio.DiskOptions{})
+	defer d.Close()
+	f, err := d.Create("a", size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	m, err := f.Map()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Unmap()
+	if err := f.WriteSyncAt(aiotest.Fill(t, size, 1), 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct{ from, n, want int64 }{
+		{0, aio.BlockBytes, aio.BlockBytes}, // such a reader does not go on
+		{0, piece, piece + ahead},
+		{piece, piece, 2*piece + ahead},
+		{size - piece, piece, 3*piece + ahead},
+	} {
+		if err := m.Populate(step.from, step.n); err != nil {
+			t.Fatal(err)
+		}
+		for began := time.Now(); resident(t, m) < int(step.want/aio.BlockBytes) && time.Since(began) < 10*time.Second; {
+			time.Sleep(time.Millisecond) // the device reads what was requested
+		}
+		if n := resident(t, m); n != int(step.want/aio.BlockBytes) {
+			t.Errorf("after [%d, %d): %d pages are in the page cache, not %d",
+				step.from, step.from+step.n, n, step.want/aio.BlockBytes)
+		}
 	}
 }

@@ -74,9 +74,15 @@ func (m *mapping) Populate(off, n int64) error {
 // ms.
 const pieceBytes = 256 << 10
 
+// aheadBytes is how much of what follows is requested in advance. A channel or reader uses up a piece faster than the
+// device reads the next one, so with a single piece in advance it waits for the device after each. A commit may stand
+// behind all of it.
+const aheadBytes = 4 * pieceBytes
+
 // populate reads piece by piece, so that writes get their turn in between. A caller that reads a piece or more most
-// often continues behind it, so populate requests the following piece in advance. MADV_WILLNEED reads no more than the
-// range that it is given, and makes later faults read nothing ahead.
+// often continues behind it, so populate requests the following pieces in advance. A piece that is in memory already,
+// or on its way, costs a look-up. MADV_WILLNEED reads no more than the range that it is given, and makes later faults
+// read nothing ahead.
 func (m *mapping) populate(start, end int64) error {
 	sequential := end-start >= pieceBytes
 	for ; start < end; start += pieceBytes {
@@ -87,7 +93,7 @@ func (m *mapping) populate(start, end int64) error {
 		}
 	}
 	if next := roundUp(int(end)); sequential && next < len(m.mem) {
-		_ = unix.Madvise(m.mem[next:min(next+pieceBytes, len(m.mem))], unix.MADV_WILLNEED)
+		_ = unix.Madvise(m.mem[next:min(next+aheadBytes, len(m.mem))], unix.MADV_WILLNEED)
 	}
 	return nil
 }
