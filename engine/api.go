@@ -18,6 +18,8 @@ type (
 	Deadline        = base.Deadline        // Delivery.Until: after it the client must not get the message
 	DeadlineClock   = base.DeadlineClock   // the clock by which a Deadline passes
 	Sink            = base.Sink            // receives the messages of a Consumer
+	RunSink         = base.RunSink         // a Sink that takes messages next to each other at once
+	Run             = base.Run             // what a RunSink gets
 	HeldSink        = base.HeldSink        // a Sink that may queue messages before its client gets them
 	HeldDelivery    = base.HeldDelivery    // a delivery that a HeldSink dropped
 	FailureSink     = base.FailureSink     // a Sink that learns which of its calls a leader refused later
@@ -72,8 +74,11 @@ type TopicStats struct {
 	Paused       bool
 	Partitions   int   // all partitions of the topic, on any node
 	StoredBytes  int64 // bytes of the logs of this node's copies
-	Led          int   // partitions that this node leads
-	LedBytes     int64 // bytes of the logs of these
+	// Served are the partitions whose channels deliver from this node, in order; never nil. Channels has the part of each
+	// channel that is in these partitions. A new leader serves as soon as the start of its epoch is committed.
+	Served   []int
+	Led      int   // partitions that this node leads
+	LedBytes int64 // bytes of the logs of these
 	// Producers counts the producers, named or not, that these partitions know; one that publishes to several partitions
 	// counts in each. MaxProducers is the number in the one that knows the most: at 4096 a partition forgets anonymous
 	// ones, and refuses further named ones.

@@ -109,6 +109,7 @@ func TestClockBackDoesNotStopRetention(t *testing.T) {
 //
 // B49, B50.
 func TestClockStepsDuringDelays(t *testing.T) {
+	t.Parallel()
 	for name, d := range map[string]time.Duration{"ahead": 2 * time.Hour, "behind": -2 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -32,7 +32,7 @@ func engineGoroutines() []string {
 // goroutine may still run when Close returns, hence the wait.
 func awaitNoGoroutines(t *testing.T, before int) {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Second); ; runtime.Gosched() {
+	for deadline := time.Now().Add(patience); ; runtime.Gosched() {
 		left := engineGoroutines()
 		if len(left) <= before {
 			return

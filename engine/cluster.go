@@ -42,6 +42,9 @@ type ClusterOptions struct {
 	PreferredLeader func(*meta.Snapshot, meta.PartitionID) replicate.NodeID
 	// LeaveTimeout bounds how long Close waits for leaderships to be handed over. 0: 5 s.
 	LeaveTimeout time.Duration
+	// StoreNodes has the names (Options.NodeID) of the nodes that run Store, if nodes of the cluster do. The cluster is
+	// not healthy before all of them have joined. nil: the store runs elsewhere.
+	StoreNodes []string
 	// MaxHandshakes bounds the connections from other nodes whose handshake is not over, see peer.Options. 0: 64.
 	MaxHandshakes int
 }

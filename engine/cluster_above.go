@@ -26,9 +26,6 @@ func (cn *clusterNode) Freeze(pt *part.Partition) { cn.forward.Freeze(pt) }
 // Reroute implements part.Above.
 func (cn *clusterNode) Reroute(pt *part.Partition) { cn.forward.Reroute(pt) }
 
-// Confirm implements part.Above.
-func (cn *clusterNode) Confirm() { cn.e.channels.Flush() }
-
 // HasExited implements part.Above.
 func (cn *clusterNode) HasExited(node replicate.NodeID) bool { return cn.hasExited(node) }
 

@@ -41,7 +41,7 @@ func TestClusterChannelAskedAgainAfterTheLease(t *testing.T) {
 		tc.kv.Cut(m.client) // the others, too: they shall not choose another leader
 	}
 	tc.eventually("the lease ends", func() bool { return !engine.Leased(l.e) })
-	tc.eventually("the leader serves no more", func() bool { c, _ := engine.CopyOf(l.e, "t", 0); return !c.Serves })
+	tc.eventually("the leader serves no more", func() bool { c, _ := engine.StateOf(l.e, "t", 0); return !c.Serves })
 	tc.kv.Heal(l.client)
 	tc.eventually("the lease lives again", func() bool { return engine.Leased(l.e) })
 	for range 3 {
@@ -74,7 +74,7 @@ func TestClusterChannelAskedAgainAtANewLeader(t *testing.T) {
 	tc.awaitEqualCopies("t", 0)
 	look := engine.HoldChannels(x.e, "t")
 	tc.makeLeader("t", l, x.e)
-	tc.eventually("it leads", func() bool { c, _ := engine.CopyOf(x.e, "t", 0); return c.Serves })
+	tc.eventually("it leads", func() bool { c, _ := engine.StateOf(x.e, "t", 0); return c.Serves })
 	tc.network.isolate(x.name, true)
 	if err := engine.AppendChannel(x.e, "t", 0, "c"); err != nil {
 		t.Fatal(err)

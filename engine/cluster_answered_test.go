@@ -28,7 +28,7 @@ func (tc *testCluster) leadsWithOpenCreation(from, x *testNode) (heal func()) {
 	tc.awaitEqualCopies("t", 0)
 	look := engine.HoldChannels(x.e, "t")
 	tc.makeLeader("t", from, x.e)
-	tc.eventually("it leads", func() bool { c, _ := engine.CopyOf(x.e, "t", 0); return c.Serves })
+	tc.eventually("it leads", func() bool { c, _ := engine.StateOf(x.e, "t", 0); return c.Serves })
 	heal = tc.withoutAcks()
 	if err := engine.AppendChannel(x.e, "t", 0, "c"); err != nil {
 		tc.t.Fatal(err)

@@ -43,7 +43,7 @@ func TestClusterChannelState(t *testing.T) {
 	}
 	ids := publish(t, topic, numbered("m", 8, 0)...)
 	began := time.Now()
-	due, err := topic.PublishDeferred(t.Context(), []byte("deferred"), 1200*time.Millisecond)
+	due, err := topic.PublishDeferred(t.Context(), []byte("deferred"), 3200*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestClusterChannelState(t *testing.T) {
 		got = append(got, s.next())
 	}
 	s.finish(got[0], got[1], got[4], got[6])
-	if err := s.Requeue(got[2].id, 900*time.Millisecond); err != nil {
+	if err := s.Requeue(got[2].id, 2900*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	err = errors.Join(
@@ -88,8 +88,8 @@ func TestClusterChannelState(t *testing.T) {
 		m := s2.next()
 		after := m.at.Sub(began)
 		switch {
-		case m.id == got[2].id && after >= 900*time.Millisecond && m.attempts == 2:
-		case m.id == due && after >= 1200*time.Millisecond && m.attempts == 1:
+		case m.id == got[2].id && after >= 2900*time.Millisecond && m.attempts == 2:
+		case m.id == due && after >= 3200*time.Millisecond && m.attempts == 1:
 		default:
 			t.Errorf("%s came after %v, attempt %d", m.body, after, m.attempts)
 		}
@@ -405,4 +405,41 @@ func TestClusterDeletedChannelIsNotCreatedLater(t *testing.T) {
 	if engine.FoldHas(l.e, "t", 0, "c") {
 		t.Error("the channel is back")
 	}
+}
+
+// A topic gets one more partition, and the leader of the new partition writes the topic's channels into its log. The
+// followers get that batch only after the leader has given up waiting for the commit. The channels get the partition
+// nevertheless: nobody writes them again, because the log has them.
+//
+// B87.
+func TestClusterChannelsOfANewPartitionCommittedLate(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3, impatient)
+	tc.create("t", 1)
+	tc.channel("t", "c")
+	var held []func()
+	for _, m := range tc.nodes {
+		held = append(held, sync.OnceFunc(engine.HoldChannels(m.e, "t")))
+		t.Cleanup(held[len(held)-1]) // before the cluster ends
+	}
+	if err := tc.nodes[0].store.ExpandTopic(t.Context(), tc.nodes[0].e.Snapshot().Names["t"].ID, 2); err != nil {
+		t.Fatal(err)
+	}
+	tc.eventually("all know the partition", func() bool {
+		return !slices.ContainsFunc(tc.nodes, func(m *testNode) bool { return tc.topic(m, "t").Partitions() < 2 })
+	})
+	l := tc.leader("t", 1)
+	tc.network.rules(func(from, _ string, kind netproto.Type) int {
+		if from == l.name && kind == netproto.TypePutMessagesOnReplica {
+			return 0
+		}
+		return 1
+	})
+	for _, release := range held {
+		release()
+	}
+	tc.eventually("the log of the new partition has the channel", func() bool { return engine.FoldHas(l.e, "t", 1, "c") })
+	engine.HoldChannels(l.e, "t")() // returns when the leader does not wait for the commit any more
+	tc.network.rules(nil)
+	tc.eventually("the channel has the partition", func() bool { return engine.ChannelHas(l.e, "t", "c", 1) })
 }

@@ -197,7 +197,7 @@ func TestClusterDropsWhatHasNoBase(t *testing.T) {
 	publish(t, c.Topic(), numbered("n", 100, 12<<10)...)
 	for _, m := range tc.nodes {
 		tc.eventually(m.name+" removes what is confirmed", func() bool {
-			c, err := engine.CopyOf(m.e, "t", 0)
+			c, err := engine.StateOf(m.e, "t", 0)
 			return err == nil && c.Start > 1<<20
 		})
 	}

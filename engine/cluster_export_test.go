@@ -33,15 +33,11 @@ type Copy struct {
 	Serves     bool
 }
 
-// CopyOf reads e's copy of a partition. It returns an error if e has no copy, or cannot read it back.
-func CopyOf(e *Engine, topic string, n int) (c Copy, err error) {
-	t, ok := e.LookupTopic(topic)
-	if !ok {
-		return c, ErrNoTopic
-	}
-	pt := t.partitions()[n]
-	if !pt.Replica().HasLog() {
-		return c, ErrNoLeader
+// StateOf returns what CopyOf does without the bytes. It reads nothing from the disk, so tests may ask again and again.
+func StateOf(e *Engine, topic string, n int) (c Copy, err error) {
+	pt, err := copyHere(e, topic, n)
+	if err != nil {
+		return c, err
 	}
 	s, log := pt.State(), pt.Log()
 	c.Next, c.NextID, c.End = s.State.Next, s.State.NextID, s.State.End
@@ -49,6 +45,20 @@ func CopyOf(e *Engine, topic string, n int) (c Copy, err error) {
 	c.Epochs, c.Cursors = s.Epochs, s.Cursors
 	c.Start, _, _ = log.Start()
 	c.Segments = len(log.Segments())
+	return c, nil
+}
+
+// CopyOf reads e's copy of a partition. It returns an error if e has no copy, or cannot read it back.
+func CopyOf(e *Engine, topic string, n int) (c Copy, err error) {
+	if c, err = StateOf(e, topic, n); err != nil {
+		return c, err
+	}
+	pt, err := copyHere(e, topic, n)
+	if err != nil {
+		return c, err
+	}
+	log := pt.Log()
+	c.Bytes = make([]byte, 0, c.End-c.Start)
 	for at := c.Start; at < c.End; {
 		var v segment.View
 		if err := log.View(&v, at, 1<<20); err != nil {
@@ -64,6 +74,22 @@ func CopyOf(e *Engine, topic string, n int) (c Copy, err error) {
 	}
 	c.Bytes = c.Bytes[:c.End-c.Start]
 	return c, nil
+}
+
+// copyHere returns e's copy of a partition, or an error if it has none.
+func copyHere(e *Engine, topic string, n int) (*part.Partition, error) {
+	t, ok := e.LookupTopic(topic)
+	if !ok {
+		return nil, ErrNoTopic
+	}
+	all := t.partitions()
+	if n >= len(all) { // the node has not learnt yet that the topic has more
+		return nil, ErrNoPartition
+	}
+	if !all[n].Replica().HasLog() {
+		return nil, ErrNoLeader
+	}
+	return all[n], nil
 }
 
 // Messages returns the bodies that are stored in the copy, by id, committed or not.

@@ -17,16 +17,7 @@ func TestClusterFreshTopic(t *testing.T) {
 		r := &o.Cluster.Replication
 		r.HeartbeatNs, r.RetryNs = 30e9, 600e9
 	})
-	tc.eventually("all nodes are connected", func() bool {
-		for _, m := range tc.nodes {
-			for _, o := range tc.others(m) {
-				if !engine.ConnectedTo(m.e, o.e.Node().ID) {
-					return false
-				}
-			}
-		}
-		return true
-	})
+	tc.awaitConnected()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for i := range 40 {

@@ -32,7 +32,7 @@ func (m *testNode) segmentFiles(t *testing.T, topic string) (names []string) {
 func (tc *testCluster) awaitRemoved(m *testNode, topic string) {
 	tc.t.Helper()
 	tc.eventually(m.name+" has nothing of it", func() bool {
-		c, err := engine.CopyOf(m.e, topic, 0)
+		c, err := engine.StateOf(m.e, topic, 0)
 		return (err != nil || c.End == 0) && len(m.segmentFiles(tc.t, topic)) == 0
 	})
 }
@@ -283,7 +283,7 @@ func TestClusterFullSyncLeavesNothing(t *testing.T) {
 	newer := newAckLog()
 	for i := 0; ; i++ {
 		tc.publishMany(newer, l, "t", fmt.Sprint("new", i), 200, 400)
-		if c, _ := engine.CopyOf(l.e, "t", 0); c.Start > was.End {
+		if c, _ := engine.StateOf(l.e, "t", 0); c.Start > was.End {
 			break
 		} else if i == 50 {
 			t.Fatalf("retention has removed up to %d, the follower ends at %d", c.Start, was.End)

@@ -16,6 +16,7 @@ import (
 //
 // B57, B68.
 func TestClusterOrderedPassedOver(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		before engine.ChannelSettings

@@ -24,7 +24,7 @@ func TestClusterTopicSettings(t *testing.T) {
 	leader := tc.leader("t", 0)
 	other := tc.others(leader)[0]
 	tc.channel("t", "c")
-	if s := tc.topic(other, "t").Settings(); s.Version != 0 || s.MinISR != 2 {
+	if s := tc.topic(other, "t").Settings(); s.Version != 0 || s.MinISR != 0 {
 		t.Errorf("a new topic has %+v", s)
 	}
 	want := configure(t, tc.topic(other, "t"), func(s *engine.TopicSettings) { s.QuotaCount = quota })
@@ -218,7 +218,7 @@ func TestClusterTopicRetention(t *testing.T) {
 			total += 25
 			for _, m := range tc.running() {
 				for _, name := range names {
-					c, err := engine.CopyOf(m.e, name, 0)
+					c, err := engine.StateOf(m.e, name, 0)
 					if err != nil || c.Start <= where[name] {
 						return false
 					}

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +14,29 @@ import (
 	"penstock/replicate"
 	"penstock/segment/aio/faultaio"
 )
+
+// What is asked of a deleted topic ends with ErrDeleted on every node, and not when its time is over: nobody leads it.
+func TestClusterAskDeletedTopic(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 2)
+	topics := map[*testNode]*engine.Topic{}
+	for _, m := range tc.nodes {
+		topics[m] = tc.topic(m, "t")
+	}
+	if err := tc.nodes[0].e.DeleteTopic(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	for m, topic := range topics {
+		tc.eventually("the topic is gone", func() bool { _, ok := m.e.LookupTopic("t"); return !ok })
+		if _, err := topic.Channel(t.Context(), "c"); !errors.Is(err, engine.ErrDeleted) {
+			t.Errorf("%s: a channel is created: %v", m.name, err)
+		}
+		if _, err := topic.ChannelElsewhere("c").ReadSettings(t.Context()); !errors.Is(err, engine.ErrDeleted) {
+			t.Errorf("%s: settings are read: %v", m.name, err)
+		}
+	}
+}
 
 // A deleted topic is gone on every node, also on nodes that were down meanwhile, when they come back. A new topic of
 // the same name has nothing of the old one.

@@ -281,7 +281,7 @@ func (cn *clusterNode) syncChannels(t *Topic) {
 			cn.Spawn(func() { t.initPartitionsUntilDone(barren) })
 		}
 		for _, m := range missing {
-			cn.Spawn(func() { _ = t.createIn(cn.Ctx, m.pt, m.ch, origin{}) }) // else its next user creates it
+			cn.Spawn(func() { t.createLater(m) })
 		}
 	})
 }
@@ -381,6 +381,21 @@ type assignedPartition struct {
 	names []string
 }
 
+// createLater creates a channel that the log lacks because its creation has not reached all partitions. The request to
+// create it may still be on its way to this partition, and only that request says where the channel begins. So
+// createLater first waits for PublishTimeout, which bounds such requests. If the log still lacks the channel then, it
+// begins where channels begin by default. syncChannels runs it on a goroutine of its own; no lock is held. A crash ends
+// the wait, and the next leader begins it anew.
+func (t *Topic) createLater(m missingChannel) {
+	cn := t.e.cluster
+	if !t.e.host.Pause(t.e.opts.PublishTimeout, cn.Ctx.Done()) {
+		return
+	}
+	if c, ok := t.LookupChannel(m.ch.name); ok && !c.local.CommittedIn(int(m.pt.Number())) {
+		_ = t.createIn(cn.Ctx, m.pt, c, origin{}) // after an error its next user creates it
+	}
+}
+
 // removeChannel drops a channel that this node knew while it led no partition, and that is in none of the logs that it
 // leads now: the channel was deleted meanwhile at its leaders. Its consumers are closed with ErrMoved and subscribe
 // again.
@@ -396,8 +411,8 @@ func (t *Topic) removeChannel(c *Channel) {
 // createIn writes channel c into the log of one more partition, and returns when that is committed. It does not hold
 // changing while it waits, so leaderships may begin and end meanwhile, and syncChannels may have replaced c by a new
 // channel. The new channel has the partition only if the entry was in the log when the channel was made, so createIn
-// then calls reassign. It returns ErrDeleted, and writes nothing, if there is no channel of this name any more. It
-// takes changing.
+// then calls reassign. So it does if the commit takes too long: nobody waits for it any more, and the entry is in the
+// log. It returns ErrDeleted, and writes nothing, if there is no channel of this name any more. It takes changing.
 func (t *Topic) createIn(ctx context.Context, pt *part.Partition, c *Channel, o origin) error {
 	w, err := t.appendCreation(ctx, pt, c, o)
 	if err == nil {
@@ -405,7 +420,7 @@ func (t *Topic) createIn(ctx context.Context, pt *part.Partition, c *Channel, o 
 	}
 	c.local.ApplyPosts()
 	c.local.Wake()
-	if now, _ := t.LookupChannel(c.name); err == nil && now != c {
+	if now, _ := t.LookupChannel(c.name); err == nil && now != c || errors.Is(err, ErrUnknown) {
 		t.reassign(int(pt.Number()))
 	}
 	return err

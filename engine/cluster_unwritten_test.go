@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"penstock/engine"
 	"penstock/engine/meta"
@@ -37,7 +39,7 @@ func (tc *testCluster) awaitFetchedAnew(h *ackLog, m *testNode) {
 var segmentFailures = map[string]faultaio.Kind{"a write": faultaio.KindWrite, "a sync": faultaio.KindSync}
 
 // A segment of the leader's copy cannot be written or synced once. Another replica of the ISR becomes the leader, no
-// put is refused, and the copy begins anew.
+// put is refused unless that takes longer than puts wait for it, and the copy begins anew.
 func TestClusterLeaderThatCannotWriteHandsOver(t *testing.T) {
 	t.Parallel()
 	for name, kind := range segmentFailures {
@@ -48,9 +50,22 @@ func TestClusterLeaderThatCannotWriteHandsOver(t *testing.T) {
 			h := newAckLog()
 			l := tc.leader("t", 0)
 			l.failSegments(kind, 1)
-			stop := tc.startProducers(h, tc.nodes, "t", "1", never)
-			defer stop()
+			var refused atomic.Bool
+			stop := tc.startProducers(h, tc.nodes, "t", "1", func(err error) bool {
+				refused.Store(true)
+				return errors.Is(err, engine.ErrDisk)
+			})
+			defer func() { stop() }()
+			tc.eventually("it cannot be written", func() bool { return l.e.Health() != nil })
+			began := time.Now()
 			tc.eventually("another node leads", func() bool { return tc.leader("t", 0) != l })
+			if refused.Load() {
+				if took := time.Since(began); took < 500*time.Millisecond {
+					t.Errorf("puts were refused although they had to wait for only %v", took)
+				}
+				stop() // the machine stood still for longer than puts wait for a new leader
+				stop = tc.startProducers(h, tc.nodes, "t", "2", never)
+			}
 			tc.awaitMoreAcks(h, 50)
 			stop()
 			tc.awaitFetchedAnew(h, l)
@@ -116,8 +131,12 @@ func TestClusterFollowerThatCannotWriteIsNeeded(t *testing.T) {
 	tc.stop(z)
 	tc.eventually("two are in sync", func() bool { return len(x.row("t", 0).State.ISR) == 2 })
 	x.failSegments(faultaio.KindWrite, 1)
-	tc.publishMany(h, l, "t", "m", 1000, 400)
-	tc.eventually("it cannot be written", func() bool { return x.e.Health() != nil })
+	published := 0 // no more than is needed: from the failure on, the commit log of x keeps everything
+	tc.eventually("it cannot be written", func() bool {
+		published++
+		tc.publishMany(h, l, "t", fmt.Sprintf("m%d", published), 10, 400)
+		return x.e.Health() != nil
+	})
 	engine.Tick(x.e, "t", 0)
 	tc.publishMany(h, l, "t", "n", 100, 400)
 	if row := l.row("t", 0); len(row.State.ISR) != 2 || len(row.Damaged) > 0 || x.e.Storage().Dropped != 0 {
@@ -127,19 +146,25 @@ func TestClusterFollowerThatCannotWriteIsNeeded(t *testing.T) {
 	tc.awaitFetchedAnew(h, x)
 }
 
-// A leader whose segments cannot be written loses its leadership to a replica that has fewer batches. The batches
-// beyond that cannot be cut off, so the copy begins anew.
-func TestClusterLeaderThatCannotWriteIsCut(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3, impatient)
+// twoTopics returns a cluster of three nodes that have the same messages of "t". l leads "t", and x leads "u".
+func twoTopics(t *testing.T) (tc *testCluster, h *ackLog, l, x *testNode) {
+	t.Helper()
+	tc = newTestCluster(t, 3, impatient)
 	tc.create("t", 1)
 	tc.create("u", 1)
-	h := newAckLog()
-	l := tc.leader("t", 0)
-	x := tc.others(l)[0]
+	h = newAckLog()
+	l = tc.leader("t", 0)
+	x = tc.others(l)[0]
 	tc.moveLeadership("u", 0, x)
 	tc.publishMany(h, l, "t", "m", 100, 400)
 	tc.awaitEqualCopies("t", 0)
+	return tc, h, l, x
+}
+
+// failWhileAlone makes the segments of l, which leads "t", fail while no other node gets what l appends: a put is
+// pending then. x leads "u", whose messages fill the commit log of l, so that its segments are written.
+func (tc *testCluster) failWhileAlone(h *ackLog, l, x *testNode) {
+	tc.t.Helper()
 	tc.network.rules(func(from, _ string, kind netproto.Type) int {
 		if from == l.name && kind == netproto.TypePutMessagesOnReplica {
 			return 0
@@ -147,13 +172,39 @@ func TestClusterLeaderThatCannotWriteIsCut(t *testing.T) {
 		return 1
 	})
 	l.failSegments(faultaio.KindWrite, 1)
-	end := engine.EndOf(l.e, "t", 0)
-	if h.publish(t.Context(), tc.topic(l, "t"), "beyond the others") == nil {
-		t.Fatal("it was answered OK")
+	if h.publish(tc.t.Context(), tc.topic(l, "t"), "beyond the others") == nil {
+		tc.t.Fatal("it was answered OK")
 	}
 	for i := 0; l.e.Health() == nil; i++ {
 		tc.publishMany(newAckLog(), x, "u", fmt.Sprint("m", i), 100, 400)
 	}
+}
+
+// A leader whose segments cannot be written cannot hand over in time, because a put is pending, and refuses puts then.
+// It tries again soon: all publishers of the partition wait for it.
+func TestClusterLeaderThatCannotWriteTriesAgainSoon(t *testing.T) {
+	t.Parallel()
+	tc, h, l, x := twoTopics(t)
+	tc.failWhileAlone(h, l, x)
+	tc.eventually("puts are refused", func() bool {
+		return errors.Is(h.publish(t.Context(), tc.topic(l, "t"), "refused"), engine.ErrDisk)
+	})
+	tc.network.rules(nil)
+	began := time.Now()
+	tc.eventually("another node leads", func() bool { return tc.leader("t", 0) != l })
+	if took := time.Since(began); took > 6*time.Second { // the first attempt began a second before puts were refused
+		t.Errorf("it handed over after %v", took)
+	}
+	tc.awaitFetchedAnew(h, l)
+}
+
+// A leader whose segments cannot be written loses its leadership to a replica that has fewer batches. The batches
+// beyond that cannot be cut off, so the copy begins anew.
+func TestClusterLeaderThatCannotWriteIsCut(t *testing.T) {
+	t.Parallel()
+	tc, h, l, x := twoTopics(t)
+	end := engine.EndOf(l.e, "t", 0)
+	tc.failWhileAlone(h, l, x)
 	if engine.EndOf(l.e, "t", 0) == end {
 		t.Fatal("the leader has no more than the others")
 	}

@@ -18,7 +18,6 @@ import (
 	"penstock/engine"
 	"penstock/engine/meta"
 	"penstock/replicate"
-	"penstock/segment"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -244,6 +243,22 @@ func (tc *testCluster) create(name string, partitions int) {
 	tc.awaitInSync(name)
 }
 
+// awaitConnected waits until each node that runs is connected to each other one. A node that dies before can only be
+// missed when its lease ends (longLease).
+func (tc *testCluster) awaitConnected() {
+	tc.t.Helper()
+	tc.eventually("all nodes are connected", func() bool {
+		for _, m := range tc.running() {
+			for _, o := range tc.others(m) {
+				if !engine.ConnectedTo(m.e, o.e.Node().ID) {
+					return false
+				}
+			}
+		}
+		return true
+	})
+}
+
 // row returns the row of a partition as the node knows it; nil if the node does not know the partition.
 func (m *testNode) row(name string, n int) *meta.Partition {
 	s := m.e.Snapshot()
@@ -261,7 +276,7 @@ func (tc *testCluster) leader(name string, n int) *testNode {
 		for _, m := range tc.running() {
 			row := m.row(name, n)
 			if row != nil && row.State.Leader == m.e.Node().ID && row.State.Boot == m.e.Node().Boot {
-				c, err := engine.CopyOf(m.e, name, n)
+				c, err := engine.StateOf(m.e, name, n)
 				if err == nil && c.Serves {
 					found = m
 					return true
@@ -319,57 +334,6 @@ func (tc *testCluster) awaitInSync(name string) {
 	})
 }
 
-// awaitEqualCopies waits until the copies of a partition on all running nodes are equal byte by byte, from the start of
-// the shorter of each two, and returns the copy of the first node.
-//
-// B1, B94.
-func (tc *testCluster) awaitEqualCopies(name string, n int) engine.Copy {
-	tc.t.Helper()
-	var all []engine.Copy
-	var err error
-	same := func() bool {
-		all = all[:0]
-		err = nil
-		for _, m := range tc.running() {
-			c, cerr := engine.CopyOf(m.e, name, n)
-			if cerr != nil {
-				err = fmt.Errorf("%s: %w", m.name, cerr)
-				return false
-			}
-			all = append(all, c)
-		}
-		for i := range all {
-			a, b := &all[0], &all[i]
-			if a.End != b.End || !sameFrom(max(a.Start, b.Start), a, b) || !bytes.Equal(a.Cursors, b.Cursors) {
-				return false
-			}
-		}
-		// A restarted follower may have an older committed mark, until the leader has a reason to send it a message. So
-		// one copy with the newest mark is enough.
-		return slices.ContainsFunc(all, func(c engine.Copy) bool { return c.Committed == c.Next })
-	}
-	for end := time.Now().Add(patience); !same(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			for i, c := range all {
-				tc.t.Logf("%s: [%d, %d) batches %d, committed %d, ids %d, epochs %v, %d bytes of cursors",
-					tc.running()[i].name, c.Start, c.End, c.Next, c.Committed, c.NextID, c.Epochs, len(c.Cursors))
-			}
-			tc.t.Fatalf("the copies of %s/%d do not become equal: %v", name, n, err)
-		}
-	}
-	return all[0]
-}
-
-// sameFrom says whether two copies are equal from start on. Their starts may differ, because each node removes
-// confirmed segments in its own time.
-func sameFrom(start segment.Offset, a, b *engine.Copy) bool {
-	if !bytes.Equal(a.Bytes[start-a.Start:], b.Bytes[start-b.Start:]) {
-		return false
-	}
-	n := min(len(a.Epochs), len(b.Epochs)) // older epochs are forgotten together with their batches
-	return slices.Equal(a.Epochs[len(a.Epochs)-n:], b.Epochs[len(b.Epochs)-n:])
-}
-
 // ackLog records the answers that producers got: messages that were acknowledged, and under which ids; messages that
 // were refused; and messages whose outcome is unknown. Producers on several goroutines share one; mu guards it. check
 // compares it with the stored messages. Each body must be published only once.
@@ -413,6 +377,19 @@ func (h *ackLog) publish(ctx context.Context, topic *engine.Topic, bodies ...str
 		}
 	}
 	return err
+}
+
+// publishInVain publishes a message that cannot be stored everywhere. If the leader was too slow to begin, it tries
+// again.
+func (h *ackLog) publishInVain(t *testing.T, topic *engine.Topic, body string) {
+	t.Helper()
+	err := engine.ErrDeadline
+	for end := time.Now().Add(patience); errors.Is(err, engine.ErrDeadline) && time.Now().Before(end); {
+		err = h.publish(t.Context(), topic, body)
+	}
+	if !errors.Is(err, engine.ErrUnknown) {
+		t.Fatalf("nobody can store it everywhere: %v", err)
+	}
 }
 
 // awaitMoreAcks waits until more than n further messages have been acknowledged.
@@ -540,9 +517,13 @@ func (tc *testCluster) channel(topic, name string) *engine.Channel {
 	m := tc.leader(topic, 0)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, err := tc.topic(m, topic).Channel(ctx, name)
-	if err != nil {
-		tc.t.Fatal(err)
-	}
+	var c *engine.Channel
+	tc.eventually("channel "+name, func() bool {
+		var err error
+		if c, err = tc.topic(m, topic).Channel(ctx, name); err != nil && !errors.Is(err, engine.ErrNoLeader) {
+			tc.t.Fatal(err)
+		}
+		return err == nil
+	})
 	return c
 }

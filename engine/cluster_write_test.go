@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -40,7 +41,7 @@ func TestClusterQuorum(t *testing.T) {
 		t.Errorf("with two of three: %v", err)
 	}
 	tc.eventually("the second follower has it", func() bool {
-		c, _ := engine.CopyOf(l.e, "t", 0)
+		c, _ := engine.StateOf(l.e, "t", 0)
 		return c.Committed == c.Next
 	})
 	before, err := engine.CopyOf(l.e, "t", 0)
@@ -78,6 +79,59 @@ func TestClusterQuorum(t *testing.T) {
 		t.Error("the leader has changed")
 	}
 	tc.checkCopies(h, "t", 1)
+}
+
+// A node that forwarded a put says what the leader says: with too few replicas in sync, nothing was stored.
+//
+// B2, B12.
+func TestClusterQuorumForwarded(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 4, impatient)
+	tc.create("t", 1)
+	l := tc.leader("t", 0)
+	var away *testNode // has no copy
+	followers := tc.others(l)
+	for i, m := range followers {
+		if !slices.Contains(l.row("t", 0).State.Replicas, m.e.Node().ID) {
+			away = m
+			followers = slices.Delete(followers, i, i+1)
+			break
+		}
+	}
+	if away == nil || len(followers) != 2 {
+		t.Fatalf("of four nodes, %d have no copy or lead", 4-1-len(followers))
+	}
+	h := newAckLog()
+	if err := h.publish(t.Context(), tc.topic(away, "t"), "before"); err != nil {
+		t.Fatal(err)
+	}
+	tc.crash(followers[0])
+	tc.crash(followers[1])
+	var err error
+	for i := 0; !errors.Is(err, engine.ErrNoQuorum); i++ { // until the leader knows
+		if err = h.publish(t.Context(), tc.topic(l, "t"), fmt.Sprint("at the leader", i)); err == nil || i == 20 {
+			t.Fatalf("with one of three: %v", err)
+		}
+	}
+	before, err := engine.CopyOf(l.e, "t", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		begun := time.Now()
+		err := h.publish(t.Context(), tc.topic(away, "t"), fmt.Sprint("forwarded", i))
+		if !errors.Is(err, engine.ErrNoQuorum) {
+			t.Errorf("the leader says that nothing was stored, and the node that forwarded says after %v: %v",
+				time.Since(begun), err)
+		}
+	}
+	if after, err := engine.CopyOf(l.e, "t", 0); err != nil || after.Next != before.Next {
+		t.Errorf("a refused write was appended: the log went from %d to %d, %v", before.Next, after.Next, err)
+	}
+	tc.startAll()
+	if err := h.publish(t.Context(), tc.topic(away, "t"), "whole again"); err != nil {
+		t.Error(err)
+	}
 }
 
 // A replica that is not in the ISR does not lead, even if no other replica is alive. A put gets ErrNoLeader, and is in
@@ -137,7 +191,7 @@ func TestClusterDeposed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tc.eventually("the old leader appended", func() bool { c, _ := engine.CopyOf(l.e, "t", 0); return c.NextID >= 6 })
+	tc.eventually("the old leader appended", func() bool { c, _ := engine.StateOf(l.e, "t", 0); return c.NextID >= 6 })
 	heir := tc.others(l)[0]
 	if err := heir.store.ReportDown(t.Context(), l.e.Node().ID, l.e.Node().Boot); err != nil {
 		t.Fatal(err)
@@ -261,7 +315,7 @@ func TestClusterUncommitted(t *testing.T) {
 		t.Fatal(err)
 	}
 	fast := tc.others(l)[0]
-	tc.eventually("a follower has it", func() bool { c, _ := engine.CopyOf(fast.e, "t", 0); return c.NextID == 3 })
+	tc.eventually("a follower has it", func() bool { c, _ := engine.StateOf(fast.e, "t", 0); return c.NextID == 3 })
 	s.expectNothing("not committed")
 	for _, m := range tc.nodes {
 		if c, _ := engine.CopyOf(m.e, "t", 0); c.Visible != 0 || c.Committed == c.Next && c.NextID != 0 {
@@ -303,7 +357,7 @@ func TestClusterDurable(t *testing.T) {
 		}
 		tc.eventually("all have it", func() bool {
 			for _, o := range tc.nodes {
-				if c, _ := engine.CopyOf(o.e, "t", 0); int(c.NextID) != i+1 {
+				if c, _ := engine.StateOf(o.e, "t", 0); int(c.NextID) != i+1 {
 					return false
 				}
 			}
@@ -387,7 +441,7 @@ func TestClusterBackpressure(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3, func(o *engine.Options) {
 		o.MaxInboxBytes, o.AdmitTimeout = 32<<10, 20*time.Millisecond
-		o.PublishTimeout = 2 * time.Second
+		o.PublishTimeout = patience
 		o.Cluster.Replication.MaxPendingCount = 8
 	})
 	tc.create("t", 1)
@@ -424,14 +478,14 @@ func TestClusterBackpressure(t *testing.T) {
 	tc.network.rules(noAcks)
 	refused := false
 	for i := 2000; !refused && i < 2020; i++ {
-		before, _ := engine.CopyOf(l.e, "t", 0)
+		before, _ := engine.StateOf(l.e, "t", 0)
 		done, err := submit(tc.topic(l, "t"), time.Now().Add(50*time.Millisecond), body(i))
 		if err != nil {
 			t.Fatal(err)
 		}
 		h.tried[body(i)] = true
 		tc.eventually("it is appended or refused", func() bool {
-			c, _ := engine.CopyOf(l.e, "t", 0)
+			c, _ := engine.StateOf(l.e, "t", 0)
 			return len(done) > 0 || c.NextID > before.NextID
 		})
 		if len(done) == 0 {

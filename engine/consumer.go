@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"penstock/engine/channel"
@@ -111,6 +112,32 @@ func (k *Consumer) Ready(n int) error { return k.served.Ready(n) }
 // because it timed out, for example, and ErrNotOwner if it is in flight to another consumer.
 func (k *Consumer) Finish(id ID) error { return k.served.Finish(id) }
 
+// FinishDelivery is Finish for the delivery with this Delivery.Number alone: it does not confirm a later delivery of
+// the same message, which Finish does if it comes late. A remote consumer, whose deliveries have no numbers, returns
+// ErrNotServed; so do RequeueDelivery and TouchDelivery.
+func (k *Consumer) FinishDelivery(id ID, number uint64) error {
+	if l, ok := k.served.(*channel.Consumer); ok {
+		return l.FinishDelivery(id, number)
+	}
+	return ErrNotServed
+}
+
+// RequeueDelivery is Requeue for the delivery with this Delivery.Number alone.
+func (k *Consumer) RequeueDelivery(id ID, number uint64, delay time.Duration) error {
+	if l, ok := k.served.(*channel.Consumer); ok {
+		return l.RequeueDelivery(id, number, delay)
+	}
+	return ErrNotServed
+}
+
+// TouchDelivery is Touch for the delivery with this Delivery.Number alone.
+func (k *Consumer) TouchDelivery(id ID, number uint64) error {
+	if l, ok := k.served.(*channel.Consumer); ok {
+		return l.TouchDelivery(id, number)
+	}
+	return ErrNotServed
+}
+
 // FinishThrough confirms the delivery with this Delivery.Number and all deliveries to this consumer before it that are
 // in flight, of all partitions; it costs less than a Finish of each. It never confirms a later delivery, not even one
 // of the same message. It returns ErrNotInFlight if the delivery with that number is not in flight any more; those
@@ -174,5 +201,12 @@ func (k *Consumer) Close() { k.served.Close() }
 // flight.
 func (k *Consumer) Stats() ConsumerStats { return k.served.Counts() }
 
-// has says whether the topic has the partition of an id. Ids come from clients, who may send anything.
-func (t *Topic) has(id ID) bool { return int(id.Partition()) < t.Partitions() }
+// checkHas returns ErrNoPartition if the topic does not have the partition of an id. Ids come from clients, who may
+// send anything.
+func (t *Topic) checkHas(id ID) error {
+	if n := t.Partitions(); int(id.Partition()) >= n {
+		return fmt.Errorf("%w: topic %s has %d, counted from 0, and message %v is of partition %d",
+			ErrNoPartition, t.Name(), n, id, id.Partition())
+	}
+	return nil
+}

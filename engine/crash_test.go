@@ -64,6 +64,7 @@ func seeds(t *testing.T, name string, normal int) int {
 //
 // B17 (one node), B22, B24, B29, B43; invariants 7, 8, 9.
 func TestPowerCutAnywhere(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(seeds(t, "PENSTOCK_CRASH_SEEDS", 60)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()

@@ -84,7 +84,7 @@ func TestCreateChannelFromRefused(t *testing.T) {
 	}{
 		"a count":              {"c", engine.SeekTo{Kind: engine.SeekCount, Count: 1}, engine.ErrSeek},
 		"nothing":              {"c", engine.SeekTo{}, engine.ErrSeek},
-		"no such partition":    {"c", engine.SeekTo{Kind: engine.SeekID, ID: 1 << 48}, engine.ErrNoTopic},
+		"no such partition":    {"c", engine.SeekTo{Kind: engine.SeekID, ID: 1 << 48}, engine.ErrNoPartition},
 		"an ephemeral one":     {"c#ephemeral", engine.SeekTo{Kind: engine.SeekBeginning}, engine.ErrSeek},
 		"no name of a channel": {"c c", engine.SeekTo{Kind: engine.SeekBeginning}, engine.ErrChannelName},
 	} {

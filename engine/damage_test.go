@@ -96,7 +96,7 @@ func TestDamagedSegment(t *testing.T) {
 	s := subscribe(t, c, 1000)
 	count := 0
 	for {
-		m, ok := s.poll(300 * time.Millisecond)
+		m, ok := s.poll(time.Second)
 		if !ok {
 			break
 		}
@@ -162,7 +162,7 @@ func TestMissingAndCutSegments(t *testing.T) {
 			c, _ := bad.LookupChannel("c")
 			s := subscribe(t, c, 1000)
 			count := 0
-			for m, ok := s.poll(300 * time.Millisecond); ok; m, ok = s.poll(300 * time.Millisecond) {
+			for m, ok := s.poll(time.Second); ok; m, ok = s.poll(time.Second) {
 				if m.id != ids[count] {
 					t.Fatalf("message %d is %s", count, m.id)
 				}
@@ -220,7 +220,7 @@ func TestDamagedCommitLog(t *testing.T) {
 	}
 	s := subscribe(t, c, 1000)
 	count := 0
-	for m, ok := s.poll(300 * time.Millisecond); ok; m, ok = s.poll(300 * time.Millisecond) {
+	for m, ok := s.poll(time.Second); ok; m, ok = s.poll(time.Second) {
 		if m.id != ids[count] {
 			t.Fatalf("message %d is %s", count, m.id)
 		}

@@ -17,7 +17,7 @@ import (
 func failMessages(t *testing.T, s *testClient, ids ...engine.ID) {
 	t.Helper()
 	for left := true; left; {
-		m, ok := s.poll(30 * time.Millisecond)
+		m, ok := s.poll(500 * time.Millisecond)
 		if left = ok; ok && slices.Contains(ids, m.id) {
 			if err := s.Requeue(m.id, 0); err != nil {
 				t.Fatal(err)
@@ -68,7 +68,7 @@ func TestDeadLetters(t *testing.T) {
 	configureChannel(t, ch, func(s *engine.ChannelSettings) { s.MaxAttempts = 3 })
 	bad := publishWith(t, topic, "bad", "kind", "x")
 	slow := publish(t, topic, "slow", "good")[0]
-	s := subscribe(t, ch, 10, engine.ConsumerOptions{MsgTimeout: 30 * time.Millisecond})
+	s := subscribe(t, ch, 10, engine.ConsumerOptions{MsgTimeout: 500 * time.Millisecond})
 	attempts := map[string]int{}
 	for attempts["bad"] < 3 || attempts["slow"] < 3 || attempts["good"] < 1 {
 		m := s.next()
@@ -177,7 +177,7 @@ func TestMaxAttemptsLowered(t *testing.T) {
 		}
 		s.Pump()
 	}
-	if err := s.Requeue(s.next().id, 100*time.Millisecond); err != nil {
+	if err := s.Requeue(s.next().id, 500*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
 	configureChannel(t, ch, func(s *engine.ChannelSettings) { s.MaxAttempts = 2 })
@@ -313,7 +313,7 @@ func TestClusterDeadLetters(t *testing.T) {
 		s := subscribe(t, tc.channelAt(l, "t", "c"), 7)
 		defer s.Close()
 		for range count {
-			m, ok := s.poll(100 * time.Millisecond)
+			m, ok := s.poll(time.Second)
 			if !ok {
 				break
 			}

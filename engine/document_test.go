@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// The program in docs/embedding.md does what the page says.
+// The program in docs/start/embedded.md does what the page says.
 func TestProgramInDocument(t *testing.T) {
-	page, err := os.ReadFile("../docs/embedding.md")
+	page, err := os.ReadFile("../docs/start/embedded.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 // comes at the next leader when the delay is over: not earlier, and not two hours later. All copies agree about that.
 func TestClusterDelaysOfAWrongClock(t *testing.T) {
 	t.Parallel()
-	const wait = 2 * time.Second
+	const wait = 5 * time.Second // until then another node leads
 	skews := map[string]*skew{"n1": {}, "n2": {}, "n3": {}}
 	skews["n1"].set(2 * time.Hour)
 	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetWallClock(o, skews[o.NodeID].now) })
@@ -36,6 +37,14 @@ func TestClusterDelaysOfAWrongClock(t *testing.T) {
 	}
 	for _, m := range tc.nodes {
 		tc.eventually("the delays are in all copies", func() bool { return engine.DelaysIn(m.e, "t", n) == 2 })
+	}
+	for _, m := range tc.others(wrong) {
+		if got := m.e.Storage().FromTheFuture; got == 0 {
+			t.Errorf("%s does not count the batches of a leader whose clock is two hours ahead", m.name)
+		}
+		if !slices.ContainsFunc(m.e.Warnings(), func(f engine.Fault) bool { return f.Name == "batches_from_the_future" }) {
+			t.Errorf("%s does not tell of a leader whose clock is two hours ahead: %+v", m.name, m.e.Warnings())
+		}
 	}
 	tc.crash(wrong)
 	l := tc.leader("t", n)
@@ -92,5 +101,38 @@ func TestDelaysOfAWrongClockAtARestart(t *testing.T) {
 			t.Errorf("%q came after %v, its time is after %v", m.body, passed, wait)
 		}
 		k.finish(m)
+	}
+}
+
+// A message was delayed by a clock that was hours ahead, and its delay was corrected. It keeps the corrected time when
+// it is carried out of its old segment.
+//
+// B50, B51.
+func TestCarriedDelayOfAWrongClock(t *testing.T) {
+	t.Parallel()
+	var s skew
+	s.set(5 * time.Hour)
+	disk := newDisk()
+	e := openOnDisk(t, disk, func(o *engine.Options) { engine.SetWallClock(o, s.now) })
+	topic := topicOf(t, e, "t")
+	channelOf(t, topic, "c")
+	latest := time.Now().Add(time.Hour + patience)
+	later, err := topic.PublishDeferred(t.Context(), []byte("later"), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.set(0)
+	e = openOnDisk(t, disk.Crash(1), func(o *engine.Options) { engine.SetWallClock(o, s.now) })
+	topic = topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	k := subscribe(t, ch, 1)
+	publishFlood(t, topic, k, 150)
+	awaitShrink(t, e, topic, k, 600<<10)
+	waiting, err := ch.DeferredMessages(t.Context(), 10)
+	if err != nil || len(waiting) != 1 || waiting[0].ID != later {
+		t.Fatalf("%+v wait: %v", waiting, err)
+	}
+	if due := waiting[0].Due; due.After(latest) {
+		t.Errorf("it was carried, and is due %v after its time", due.Sub(latest))
 	}
 }

@@ -205,8 +205,13 @@ func (t *Topic) initPartition(ctx context.Context, pt *part.Partition, s *wire.T
 			pt.Follow(c.local, c.name)
 		}
 	})
-	if err == nil && s.Paused {
+	switch {
+	case err == nil && s.Paused:
 		t.paused.Store(true)
+	case errors.Is(err, ErrUnknown):
+		// The entries may be committed later, and then nobody gives the partition to the channels: the log has them, so
+		// nothing is written again.
+		t.e.cluster.Spawn(func() { t.reassign(int(pt.Number())) })
 	}
 	t.startChannels()
 	for _, c := range channels {

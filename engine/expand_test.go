@@ -212,7 +212,7 @@ func TestClusterPartitionsAsASetting(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := configure(t, tc.topic(other, "t"), func(s *engine.TopicSettings) { s.Partitions, s.QuotaCount = 6, 1000 })
-	if want.Partitions != 6 || want.MinISR != 2 || want.Version != 1 || want.Durability != engine.DurabilitySynced {
+	if want.Partitions != 6 || want.MinISR != 0 || want.Version != 1 || want.Durability != engine.DurabilitySynced {
 		t.Fatalf("afterwards it has %+v", want)
 	}
 	h := newAckLog()

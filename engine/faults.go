@@ -111,12 +111,9 @@ var faults = []struct {
 			"them was broken",
 	},
 	{
-		"absent_replicas", func(s *StorageStats) int64 { return int64(s.AbsentReplicas) },
-		"answers of other nodes that they have no copy of what this node leads",
-	},
-	{
-		"frames_without_copy", func(s *StorageStats) int64 { return int64(s.FramesNoCopy) },
-		"frames of leaders came for partitions that this node has no copy of",
+		"missing_copies", func(s *StorageStats) int64 { return int64(s.MissingCopies) },
+		"partitions of which this node should have had a copy for more than 5 s, and had none: look for an error when the " +
+			"topic was opened here, or restart this node",
 	},
 	{
 		"clock_steps", func(s *StorageStats) int64 { return int64(s.ClockSteps) },
@@ -126,6 +123,10 @@ var faults = []struct {
 	{
 		"delays_corrected", func(s *StorageStats) int64 { return int64(s.DelaysCorrected) },
 		"messages waited by the clock of a leader that was ahead of this node's, and are due by this one's now",
+	},
+	{
+		"batches_from_the_future", func(s *StorageStats) int64 { return int64(s.FromTheFuture) },
+		"batches came from a leader whose clock was ahead of this node's: compare the clocks of the nodes",
 	},
 	{
 		"remote_expired", func(s *StorageStats) int64 { return int64(s.RemoteExpired) },
@@ -177,7 +178,8 @@ func (e *Engine) Warnings() []Fault {
 	s := StorageStats{
 		DiskFull: e.store.Flusher().NoSpace(), Failed: e.store.Failure() != nil, TornGroups: e.store.CommitLog().Stats().Torn,
 		ISRHeldBack: c.ISRHeldBack.Load(), Stranded: c.Stranded.Load(), DelaysCorrected: c.DelaysCorrected.Load(),
-		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
+		FromTheFuture: c.FromTheFuture.Load(),
+		ClockSteps:    e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
 	}
 	e.describeDisk(&s)
 	return s.Faults()

@@ -13,7 +13,7 @@ var notFaults = map[string]bool{
 	"CommitLiveBytes": true, "CommitRoomBytes": true, "CommitFileBytes": true, "StateBytes": true,
 	"FreeBuffers": true, "Buffers": true, "WaitingBytes": true, "Overloaded": true,
 	"SegmentBytes": true, "SegmentSyncs": true, "OpenSegments": true, "MappedSegments": true, "TrimmedBytes": true,
-	"ISRChanges": true, "Partitions": true,
+	"ISRChanges": true, "Partitions": true, "AbsentReplicas": true, "FramesNoCopy": true,
 	"DiskWaitedMs": true, "DiskProbes": true,
 	"ScrubRounds": true, "ScrubBytes": true, "ScrubPartitions": true, "ScrubRunning": true,
 }

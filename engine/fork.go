@@ -30,7 +30,8 @@ func originOf(op *wire.Operation) origin { return origin{op.Seek, op.Settings} }
 //
 // Fork returns ErrChannelExists if there is a channel of that name, ErrNoChannel if there is no c, ErrSeek for a place
 // that is none of these and for an ephemeral channel, which has no place in the log, ErrFromLevel, and the errors of
-// CreateChannelFrom. After any other error the channel may exist in some partitions.
+// CreateChannelFrom. After any other error the channel may exist in some partitions. If somebody else creates a channel
+// of that name at the same time, the request that comes first to a partition decides where the channel begins there.
 func (c *Channel) Fork(ctx context.Context, name string, at *SeekTo) (*Channel, error) {
 	from := SeekTo{Kind: wire.SeekChannel}
 	if at != nil {

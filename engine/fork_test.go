@@ -134,7 +134,7 @@ func TestForkRefuses(t *testing.T) {
 		"itself":             {c, "c", nil, engine.ErrChannelExists},
 		"a count":            {c, "new", &count, engine.ErrSeek},
 		"another channel":    {c, "new", &channel, engine.ErrSeek},
-		"no such partition":  {c, "new", &far, engine.ErrNoTopic},
+		"no such partition":  {c, "new", &far, engine.ErrNoPartition},
 		"a bad name":         {c, "n n", nil, engine.ErrChannelName},
 		"an ephemeral one":   {c, "n#ephemeral", nil, engine.ErrSeek},
 		"of an ephemeral":    {ephemeral, "new", nil, engine.ErrSeek},
@@ -200,4 +200,39 @@ func TestClusterFork(t *testing.T) {
 	l := tc.leader("t", 1)
 	tc.kill(l)
 	check(tc.others(l)[0])
+}
+
+// A message of a channel waits for a long time, and retention has carried it out of its old segment. A fork of the
+// channel gets it, too, although the fork's reading cursor begins where the log has no message any more; so does its
+// next process.
+//
+// B50, B67.
+func TestForkOfCarried(t *testing.T) {
+	t.Parallel()
+	disk := newDisk()
+	e := openOnDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	c := channelOf(t, topic, "c")
+	s, _ := carriedWorld(t, e, topic, c)
+	s.Close()
+	fork, err := c.Fork(t.Context(), "fork", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := subscribe(t, fork, 1)
+	if m := k.next(); m.body != "again" || m.attempts != 1 {
+		t.Errorf("the fork gets %+v", m)
+	}
+	e = openOnDisk(t, disk.Crash(1))
+	topic, _ = e.LookupTopic("t")
+	fork, _ = topic.LookupChannel("fork")
+	k = subscribe(t, fork, 1)
+	m := k.next()
+	if m.body != "again" || m.attempts != 1 {
+		t.Errorf("after a crash the fork gets %+v", m)
+	}
+	k.finish(m)
+	if waiting, err := fork.DeferredMessages(t.Context(), 10); err != nil || len(waiting) != 3 {
+		t.Errorf("%d messages that were published with a delay wait in the fork: %v", len(waiting), err)
+	}
 }

@@ -85,6 +85,7 @@ func checkGolden(t *testing.T, dir string, want *goldenManifest, level int) map[
 // messages, and every kind of control entry. A single node is then raised to the newest level, and has the same
 // content.
 func TestGoldenDirectories(t *testing.T) {
+	t.Parallel()
 	archives, err := filepath.Glob("testdata/golden/*.tar.gz")
 	if err != nil || len(archives) < 4 {
 		t.Fatalf("there are %d golden directories: %v", len(archives), err)

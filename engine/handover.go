@@ -5,6 +5,10 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
 
 	"penstock/engine/meta"
 	"penstock/engine/part"
@@ -61,6 +65,7 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 		return nil
 	}
 	defer cn.Leaving.Store(false)
+	cn.confirm(ctx, cn.e.Topics())
 	err := cn.Await(ctx, func() bool {
 		left := 0
 		for _, pt := range cn.e.store.Partitions() {
@@ -71,6 +76,38 @@ func (cn *clusterNode) handOver(ctx context.Context) error {
 		return left == 0
 	})
 	return cmp.Or(err, ctx.Err())
+}
+
+// confirmPatience is how long a hand-over waits until confirmations are committed.
+const confirmPatience = 500 * time.Millisecond
+
+// Confirm implements part.Above.
+func (cn *clusterNode) Confirm(ctx context.Context, topic uuid.UUID) {
+	if t, ok := cn.e.LookupTopicID(topic); ok {
+		cn.confirm(ctx, []*Topic{t})
+	}
+}
+
+// confirm has all written that consumers here have finished so far, and waits until it is committed or refused, at most
+// for confirmPatience. The new leader delivers again the messages that they finish later.
+func (cn *clusterNode) confirm(ctx context.Context, topics []*Topic) {
+	var left atomic.Int64
+	left.Store(1)
+	all := make(chan struct{})
+	over := func(error) {
+		if left.Add(-1) == 0 {
+			close(all)
+		}
+	}
+	for _, t := range topics {
+		for _, c := range t.Channels() {
+			if left.Add(1); c.local.Confirm(over) {
+				over(nil)
+			}
+		}
+	}
+	over(nil)
+	cn.e.host.EitherUntil(cn.e.host.Mono()+confirmPatience, all, ctx.Done())
 }
 
 // Leave hands this node's leaderships over and deregisters the node, so that the other nodes go on at once. ctx bounds

@@ -84,7 +84,7 @@ func (cn *clusterNode) look() *health.Cluster {
 func (cn *clusterNode) view() health.View {
 	v := health.View{
 		Self: cn.Self.ID, Leased: cn.Leased(), Connected: map[replicate.NodeID]bool{},
-		Gone: map[replicate.NodeID]time.Duration{},
+		Gone: map[replicate.NodeID]time.Duration{}, StoreNodes: cn.opts.StoreNodes,
 	}
 	v.StoreAge, v.LeaseLength = cn.Heard()
 	if cn.Net != nil {

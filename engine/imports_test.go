@@ -150,9 +150,9 @@ func TestImportGraph(t *testing.T) {
 			"nsq/internal/history", "nsq/internal/listen", "nsq/internal/web", "console",
 		}, engine...),
 		"nsq/metrics": append([]string{
-			"engine", "native", "native/wire", "nsq/auth", "nsq/internal/audit", "nsq/internal/web",
+			"engine", "internal/netio", "native", "native/wire", "nsq/auth", "nsq/internal/audit", "nsq/internal/web",
 		}, engine...),
-		"native":   append([]string{"engine", "native/wire", "nsq/auth"}, engine...),
+		"native":   append([]string{"engine", "internal/netio", "native/wire", "nsq/auth"}, engine...),
 		"nsq/auth": {},
 		"nsq/lookup": append([]string{
 			"engine", "nsq/internal/audit", "nsq/internal/listen", "nsq/internal/web",

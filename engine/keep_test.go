@@ -28,6 +28,7 @@ func oldest(t testing.TB, topic *engine.Topic) engine.ID {
 // What is confirmed stays for as long as the settings keep it, also after a restart, and goes when they do not any
 // more. Readers and a channel that seeks back find all of it.
 func TestKeepConfirmed(t *testing.T) {
+	t.Parallel()
 	const body, batch = 1500, 100
 	for name, c := range map[string]struct {
 		keep, less func(*engine.TopicSettings) // less keeps less, so that the segments go

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"unicode/utf8"
 
 	"penstock/engine/core"
 	"penstock/engine/inbox"
@@ -55,12 +56,13 @@ func (t *Topic) SubmitNumbered(partition int, p *Put, n *Numbered) error {
 }
 
 // OpenNamed is OpenProducer for a producer with a name, through any node: the partition's leader opens it. If the
-// leader changes meanwhile, the producer may be opened twice, and gets the later epoch.
+// leader changes meanwhile, the producer may be opened twice, and gets the later epoch. The name must be UTF-8, because
+// nodes tell it each other as JSON.
 func (t *Topic) OpenNamed(ctx context.Context, partition int, name string) (Producer, error) {
 	switch {
 	case partition < 0 || partition >= t.Partitions():
 		return Producer{}, ErrNoPartition
-	case name == "" || len(name) > core.MaxProducerNameBytes:
+	case name == "" || len(name) > core.MaxProducerNameBytes || !utf8.ValidString(name):
 		return Producer{}, ErrProducerName
 	case t.e.Level() < core.ProducerOpened.Level():
 		return Producer{}, ErrProducerLevel

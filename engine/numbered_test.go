@@ -157,6 +157,9 @@ func TestSubmitNumberedRefuses(t *testing.T) {
 	}
 	e = openOnDisk(t, newDisk())
 	topic = topicOf(t, e, "t")
+	if _, err := topic.OpenNamed(t.Context(), 0, "a\xff"); !errors.Is(err, engine.ErrProducerName) {
+		t.Errorf("a name that is no UTF-8: %v", err)
+	}
 	for _, name := range []string{"", strings.Repeat("n", 256)} {
 		if _, err := topic.OpenNamed(t.Context(), 0, name); !errors.Is(err, engine.ErrProducerName) {
 			t.Errorf("a name of %d bytes: %v", len(name), err)

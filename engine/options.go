@@ -80,7 +80,8 @@ type Options struct {
 	MaxMsgTimeout time.Duration // longest time in flight, whatever a consumer chooses or touches (15 m)
 	MaxReqTimeout time.Duration // longest delay of a requeue; longer ones are cut to it (1 h)
 	// PublishTimeout is the longest wait of a put that has no deadline of its own before it is stored. In a cluster it
-	// also bounds the wait for a commit (then ErrUnknown) and every operation that asks other nodes. (5 s)
+	// also bounds the wait for a commit (then ErrUnknown) and every operation that asks other nodes. A put that was sent
+	// to the leader on another node waits for its answer a second longer (forward.AnswerMargin). (5 s)
 	PublishTimeout time.Duration
 	ScrubInterval  time.Duration // how often all segments are read and verified; 0: never
 	// DiskPatience is how long no write may complete while some wait, before the disk counts as hung and this node

@@ -24,7 +24,7 @@ func TestOrdered(t *testing.T) {
 	ch := channelOf(t, topic, "c")
 	configureChannel(t, ch, func(s *engine.ChannelSettings) { s.Order = engine.OrderPartition })
 	publish(t, topic, numbered("m", 50, 0)...)
-	s := subscribe(t, ch, 10, engine.ConsumerOptions{MsgTimeout: 50 * time.Millisecond})
+	s := subscribe(t, ch, 10, engine.ConsumerOptions{MsgTimeout: time.Second})
 	m := s.next()
 	for _, again := range []struct {
 		how string
@@ -102,7 +102,7 @@ func TestClusterOrdered(t *testing.T) {
 	next := 0
 	for life := 0; next < n; life++ {
 		l := tc.leader("t", 0)
-		s := subscribe(t, tc.channelAt(l, "t", "c"), 5, engine.ConsumerOptions{MsgTimeout: 100 * time.Millisecond})
+		s := subscribe(t, tc.channelAt(l, "t", "c"), 5, engine.ConsumerOptions{MsgTimeout: 5 * time.Second})
 		first := true
 		for end := next + 25; next < min(end, n); {
 			m := s.next()
@@ -299,8 +299,11 @@ func TestClusterKeyOrdered(t *testing.T) {
 // B57.
 func TestClusterOrderedOutlastsQuorum(t *testing.T) {
 	t.Parallel()
-	const timeout = 200 * time.Millisecond
-	tc := newTestCluster(t, 3, func(o *engine.Options) { o.PublishTimeout = timeout })
+	const timeout = time.Second
+	tc := newTestCluster(t, 3, func(o *engine.Options) {
+		o.PublishTimeout = timeout
+		o.Cluster.Replication.StrandedNs = int64(time.Hour) // the leader stays
+	})
 	tc.create("t", 1)
 	c, late := tc.channel("t", "c"), tc.channel("t", "late")
 	configureChannel(t, c, func(s *engine.ChannelSettings) { s.Order = engine.OrderPartition })

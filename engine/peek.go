@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 
 	"penstock/engine/channel"
@@ -74,7 +75,7 @@ func (t *Topic) Peek(ctx context.Context, partition int, from ID, count int) ([]
 func (t *Topic) onlyPartition(n int) (only func(partition uint32) bool, err error) {
 	switch {
 	case n < -1 || n >= t.Partitions():
-		return nil, ErrNoPartition
+		return nil, fmt.Errorf("%w: topic %s has %d, counted from 0, and no %d", ErrNoPartition, t.Name(), t.Partitions(), n)
 	case n == -1:
 		return nil, nil
 	}

@@ -55,7 +55,7 @@ func TestPendingSaysWhenItTimesOut(t *testing.T) {
 		t.Errorf("nothing is in flight any more: %+v", got)
 	}
 	// The message does time out then.
-	fast := subscribe(t, ch, 1, engine.ConsumerOptions{MsgTimeout: 300 * time.Millisecond})
+	fast := subscribe(t, ch, 1, engine.ConsumerOptions{MsgTimeout: time.Second})
 	fast.next()
 	due := list()[0].Due
 	if again := fast.next(); again.at.Before(due) || again.attempts != 3 {

@@ -36,8 +36,6 @@ func (t *Topic) OpenProducer(ctx context.Context, partition int, name string) (P
 		return Producer{}, ErrProducerLevel
 	case t.shared.Deleted.Load():
 		return Producer{}, ErrDeleted
-	case parts[partition].ProducerStateFull():
-		return Producer{}, ErrStateFull
 	}
 	own := &inbox.Special{Controls: []core.Control{
 		{Kind: core.ProducerOpened, Producer: core.ProducerOpening{Name: name}},
@@ -57,7 +55,15 @@ func (t *Topic) OpenProducer(ctx context.Context, partition int, name string) (P
 type sealedPut struct {
 	inbox.Put
 	own  inbox.Special
-	done func(ID, bool, error)
+	done func(Produced)
+}
+
+// Produced is the answer to ProduceSealed.
+type Produced struct {
+	First     ID    // of the batch's first message
+	Duplicate bool  // the batch repeats one that was stored before, as First
+	Lone      bool  // nothing else was answered at the same moment
+	Err       error // nothing was stored, or the outcome is open; the fields above do not count then
 }
 
 var sealedPuts = sync.Pool{New: func() any { return new(sealedPut) }}
@@ -71,11 +77,11 @@ var sealedPuts = sync.Pool{New: func() any { return new(sealedPut) }}
 // A batch whose header names a producer (OpenProducer) must be of the producer's present epoch, and its BaseSequence
 // must be the number behind the producer's last message in the partition. If instead it repeats one of the producer's
 // last 8 batches (the same BaseSequence and Count), it is not stored again: done gets the id that it was stored with,
-// and duplicate is true, when that one is committed. Anything else is refused with ErrSequence, ErrFenced or
+// and Duplicate is true, when that one is committed. Anything else is refused with ErrSequence, ErrFenced or
 // ErrUnknownProducer, and not stored. So after an error that leaves the outcome open (ErrUnknown, ErrDisk, ErrClosed),
 // sending the same batch again stores it exactly once.
 func (t *Topic) ProduceSealed(
-	partition int, batch []byte, alone bool, done func(first ID, duplicate bool, err error),
+	partition int, batch []byte, alone bool, done func(Produced),
 ) error {
 	parts := t.partitions()
 	if partition < 0 || partition >= len(parts) {
@@ -97,9 +103,9 @@ func (t *Topic) ProduceSealed(
 
 // onDone hands the answer to the caller's done and frees the put.
 func (p *sealedPut) onDone(*inbox.Put) {
-	done, first, repeat, err := p.done, p.First, p.own.Repeat && p.Err == nil, p.Err
+	done, answer := p.done, Produced{First: p.First, Duplicate: p.own.Repeat && p.Err == nil, Lone: p.Lone, Err: p.Err}
 	p.free()
-	done(first, repeat, err)
+	done(answer)
 }
 
 func (p *sealedPut) free() {

@@ -42,8 +42,8 @@ type produced struct {
 // send submits a batch to partition 0.
 func send(topic *engine.Topic, batch []byte) <-chan produced {
 	answer := make(chan produced, 2)
-	if err := topic.ProduceSealed(0, batch, false, func(first engine.ID, repeat bool, err error) {
-		answer <- produced{first, repeat, err}
+	if err := topic.ProduceSealed(0, batch, false, func(a engine.Produced) {
+		answer <- produced{a.First, a.Duplicate, a.Err}
 	}); err != nil {
 		answer <- produced{err: err}
 	}
@@ -176,10 +176,12 @@ func TestOpenProducerRefuses(t *testing.T) {
 	}
 }
 
-// The limit of the state holds for producers, too.
+// The limit of the state holds for producers, too. But a program that starts again must not be kept from publishing:
+// opening a producer that is known adds nothing to the state.
 func TestProducersFillTheState(t *testing.T) {
 	e := openOnDisk(t, newDisk(), func(o *engine.Options) { o.MaxStateBytes = 4 << 10 })
 	topic := topicOf(t, e, "t")
+	named := openProducer(t, topic, "p")
 	n := 0
 	for ; n < 100; n++ {
 		if _, err := topic.OpenProducer(t.Context(), 0, ""); errors.Is(err, engine.ErrStateFull) {
@@ -190,6 +192,13 @@ func TestProducersFillTheState(t *testing.T) {
 	}
 	if n < 10 || n == 100 {
 		t.Errorf("%d producers fill 4 KiB", n)
+	}
+	if _, err := topic.OpenProducer(t.Context(), 0, "q"); !errors.Is(err, engine.ErrStateFull) {
+		t.Errorf("a producer with a new name: %v", err)
+	}
+	again, err := topic.OpenProducer(t.Context(), 0, "p")
+	if err != nil || again.ID != named.ID || again.Epoch != named.Epoch+1 {
+		t.Errorf("%+v is opened again: %+v, %v", named, again, err)
 	}
 }
 
@@ -365,6 +374,7 @@ func keepProducing(
 //
 // B17 (one node), B19, B22, B43.
 func TestProducersPowerCut(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(seeds(t, "PENSTOCK_CRASH_SEEDS", 40)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()

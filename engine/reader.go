@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/batch"
+	"penstock/engine/base"
 	"penstock/engine/part"
 	"penstock/segment"
 )
@@ -100,7 +101,7 @@ func (r *Reader) begin(from Start) error {
 			return r.trimmed()
 		}
 	case from.Kind == StartAtTime:
-		_, id, err := r.pt.Log().SeekTime(from.Time.UnixNano())
+		_, id, err := r.pt.Log().SeekTime(base.UnixNs(from.Time))
 		if err != nil && !errors.Is(err, segment.ErrAtEnd) {
 			return r.failed(err)
 		}

@@ -205,6 +205,8 @@ func TestReaderStart(t *testing.T) {
 		"a time":         {engine.Start{Kind: engine.StartAtTime, Time: middle}, 60},
 		"a time before":  {engine.Start{Kind: engine.StartAtTime, Time: middle.Add(-time.Hour)}, 0},
 		"a time to come": {engine.Start{Kind: engine.StartAtTime, Time: middle.Add(time.Hour)}, 100},
+		"the year 1500":  {engine.Start{Kind: engine.StartAtTime, Time: middle.AddDate(-525, 0, 0)}, 0},
+		"the year 2500":  {engine.Start{Kind: engine.StartAtTime, Time: middle.AddDate(475, 0, 0)}, 100},
 		"newest":         {engine.Start{Kind: engine.StartNewest}, 100},
 	} {
 		r := openReader(t, topic, 0, c.from)

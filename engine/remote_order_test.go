@@ -117,6 +117,7 @@ func (h *deliveryOrder) forward(t *testing.T) {
 //
 // B57 at a node that leads nothing.
 func TestRemoteOrderedLate(t *testing.T) {
+	t.Parallel()
 	for _, cut := range []bool{false, true} {
 		t.Run(fmt.Sprintf("connection ends %v", cut), func(t *testing.T) {
 			t.Parallel()

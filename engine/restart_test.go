@@ -15,6 +15,7 @@ import (
 //
 // B22, B44, B50, B53, B54, B71
 func TestStatesSurviveRestart(t *testing.T) {
+	t.Parallel()
 	ends := map[string]func(*testing.T, *engine.Engine, *faultaio.Disk) *faultaio.Disk{
 		"clean stop": func(t *testing.T, e *engine.Engine, d *faultaio.Disk) *faultaio.Disk {
 			if err := e.Close(); err != nil {
@@ -66,7 +67,7 @@ func awaitSettled(t *testing.T, e *engine.Engine) {
 	}
 }
 
-const restartDelay = 400 * time.Millisecond
+const restartDelay = 800 * time.Millisecond
 
 var restartStates = []struct {
 	name   string

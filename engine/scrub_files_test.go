@@ -35,6 +35,7 @@ func flipGroup(t *testing.T, d *faultaio.Disk, which func(groups []clog.GroupInf
 // the file is released. A restart then finds all messages; without the scrub it would find a damaged log and store
 // nothing any more.
 func TestScrubCommitLog(t *testing.T) {
+	t.Parallel()
 	for name, which := range map[string]func([]clog.GroupInfo) clog.GroupInfo{
 		"the checkpoint": func(g []clog.GroupInfo) clog.GroupInfo { return g[0] },
 		"a message":      func(g []clog.GroupInfo) clog.GroupInfo { return g[len(g)/2] },

@@ -26,10 +26,11 @@ const (
 
 // Seek makes the channel continue at another place, backward or forward, in every partition; with SeekID only in that
 // of the id. A place before the oldest stored message or behind the newest one is moved to that end. The channel
-// forgets its messages in flight: consumers may still hold them, and a later Finish fails with ErrNotInFlight. When
-// Seek returns nil, the change is durable.
+// forgets its messages in flight: consumers may still hold them, and a later Finish fails with ErrNotInFlight. A seek
+// to the beginning keeps the messages that wait for their time and that retention has carried from before it; any other
+// seek gives up what waits before its place. When Seek returns nil, the change is durable.
 //
-// Seek returns ErrSeek for a kind that does not exist, ErrNoTopic for an id in a partition that the topic does not
+// Seek returns ErrSeek for a kind that does not exist, ErrNoPartition for an id in a partition that the topic does not
 // have, and ErrNoChannel. After any other error some partitions may have been changed. Seek may then be repeated with
 // an id or a time; a count would be applied twice.
 func (c *Channel) Seek(ctx context.Context, to SeekTo) error { return c.seek(ctx, to, nil) }
@@ -55,8 +56,8 @@ func (c *Channel) seek(ctx context.Context, to SeekTo, only func(partition uint3
 	switch to.Kind {
 	case SeekBeginning, SeekEnd, SeekTime, SeekCount:
 	case SeekID:
-		if !c.t.has(to.ID) {
-			return ErrNoTopic
+		if err := c.t.checkHas(to.ID); err != nil {
+			return err
 		}
 		only = func(n uint32) bool { return n == to.ID.Partition() }
 	default:

@@ -36,6 +36,12 @@ var sought = []struct {
 	{"time to come", func(_ []engine.ID, m time.Time) engine.SeekTo {
 		return engine.SeekTo{Kind: engine.SeekTime, Time: m.Add(time.Hour)}
 	}, 100},
+	{"time that no int64 of ns holds, long ago", func([]engine.ID, time.Time) engine.SeekTo {
+		return engine.SeekTo{Kind: engine.SeekTime, Time: time.Date(1500, 1, 1, 0, 0, 0, 0, time.UTC)}
+	}, 0},
+	{"time that no int64 of ns holds, far away", func([]engine.ID, time.Time) engine.SeekTo {
+		return engine.SeekTo{Kind: engine.SeekTime, Time: time.Date(2500, 1, 1, 0, 0, 0, 0, time.UTC)}
+	}, 100},
 	{"count forward", func([]engine.ID, time.Time) engine.SeekTo {
 		return engine.SeekTo{Kind: engine.SeekCount, Count: 25}
 	}, 65},
@@ -169,7 +175,7 @@ func TestSeekRefused(t *testing.T) {
 	}
 	if err := ch.Seek(ctxBg, engine.SeekTo{
 		Kind: engine.SeekID, ID: engine.ID(5) << 48,
-	}); !errors.Is(err, engine.ErrNoTopic) {
+	}); !errors.Is(err, engine.ErrNoPartition) {
 		t.Errorf("a partition that the topic does not have: %v", err)
 	}
 }
@@ -224,5 +230,52 @@ func TestClusterSeek(t *testing.T) {
 	tc.kill(tc.leader("t", 0))
 	if n := drain(); n != 60 {
 		t.Errorf("%d messages from the beginning after a failover", n)
+	}
+}
+
+// Retention has carried messages that wait in a channel out of their old segments. A seek to the oldest message that is
+// kept does not forget them: they come when they are due, also after a crash. A seek to the end gives up what waits.
+//
+// B50, B51, B56.
+func TestSeekKeepsCarried(t *testing.T) {
+	t.Parallel()
+	disk := newDisk()
+	e := openOnDisk(t, disk)
+	topic := topicOf(t, e, "t")
+	c := channelOf(t, topic, "c")
+	s, ids := carriedWorld(t, e, topic, c)
+	s.Close()
+	waiting := func(c *engine.Channel) (all []engine.ID) {
+		t.Helper()
+		list, err := c.DeferredMessages(t.Context(), 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range list {
+			all = append(all, m.ID)
+		}
+		slices.Sort(all)
+		return all
+	}
+	want := slices.Sorted(slices.Values(ids))
+	for range 2 {
+		if err := c.Seek(t.Context(), engine.SeekTo{Kind: engine.SeekBeginning}); err != nil {
+			t.Fatal(err)
+		}
+		if got := waiting(c); !slices.Equal(got, want) {
+			t.Errorf("after a seek to the beginning %v wait, want %v", got, want)
+		}
+	}
+	e = openOnDisk(t, disk.Crash(1))
+	topic, _ = e.LookupTopic("t")
+	c, _ = topic.LookupChannel("c")
+	if got := waiting(c); !slices.Equal(got, want) {
+		t.Errorf("after a crash %v wait, want %v", got, want)
+	}
+	if err := c.Seek(t.Context(), engine.SeekTo{Kind: engine.SeekEnd}); err != nil {
+		t.Fatal(err)
+	}
+	if got := waiting(c); len(got) != 0 {
+		t.Errorf("after a seek to the end %v wait", got)
 	}
 }

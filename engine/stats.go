@@ -33,9 +33,9 @@ func (e *Engine) Stats(topic, channel string) []TopicStats {
 func (t *Topic) stats(channel string) TopicStats {
 	s := TopicStats{
 		Name: t.Name(), MessageCount: t.shared.Messages.Load(), MessageBytes: t.shared.Bytes.Load(),
-		Paused: t.paused.Load(), Partitions: len(t.partitions()),
+		Paused: t.paused.Load(), Partitions: len(t.partitions()), Served: []int{},
 	}
-	for _, pt := range t.partitions() {
+	for n, pt := range t.partitions() {
 		if pt.Replica().HasLog() {
 			s.StoredBytes += pt.Log().Bytes()
 			if pt.Leads() {
@@ -48,10 +48,13 @@ func (t *Topic) stats(channel string) TopicStats {
 			s.Producers += pt.ProducerCount()
 			s.MaxProducers = max(s.MaxProducers, pt.ProducerCount())
 		}
+		if pt.Serves() {
+			s.Served = append(s.Served, n)
+		}
 		s.Depth += pt.WaitingAtTopic()
 	}
 	s.BackendDepth = s.Depth
-	if !t.servesAny() { // the channels here only serve clients of other leaders, and those leaders' stats show them
+	if len(s.Served) == 0 { // the channels here only serve clients of other leaders, and those leaders' stats show them
 		return s
 	}
 	for _, c := range t.Channels() {

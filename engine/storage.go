@@ -62,6 +62,9 @@ type StorageStats struct {
 	Stranded uint64 `json:"stranded_hand_overs"`
 	// FramesNoCopy: frames of leaders for partitions that this node has no copy of.
 	FramesNoCopy uint64 `json:"frames_without_copy"`
+	// MissingCopies: times that a leader went on for 5 s to ask for a copy that this node does not have. The leader of a
+	// new topic asks before the copy is opened, so FramesNoCopy alone is no fault.
+	MissingCopies uint64 `json:"missing_copies"`
 	// RemoteExpired: ordered messages that came too late for a client of this node, and were returned to their leaders.
 	RemoteExpired uint64 `json:"remote_expired"`
 	RemoteStale   uint64 `json:"remote_stale"` // ordered messages that were dropped, because a former leader sent them
@@ -72,6 +75,8 @@ type StorageStats struct {
 	// DelaysCorrected: deferred messages whose due time was corrected, because a leader with a clock ahead of this
 	// node's had set it.
 	DelaysCorrected uint64 `json:"delays_corrected"`
+	// FromTheFuture: batches that came from a leader whose clock was ahead of this node's by a second or more.
+	FromTheFuture uint64 `json:"batches_from_the_future"`
 	// ClockAheadMs: how far the wall clock is ahead of the engine's clock, which does not follow the steps of the wall
 	// clock. Negative: behind.
 	ClockAheadMs  int64  `json:"clock_ahead_ms"`
@@ -111,9 +116,10 @@ func (e *Engine) Storage() StorageStats {
 		OpenSegments: e.store.Flusher().OpenSegments(), MappedSegments: e.store.MappedSegments(),
 		ISRChanges: c.ISRChanges.Load(), ISRHeldBack: c.ISRHeldBack.Load(), AbsentReplicas: c.AbsentReplicas.Load(),
 		FramesNoCopy:    c.FramesWithoutCopy.Load(),
+		MissingCopies:   c.MissingCopies.Load(),
 		Stranded:        c.Stranded.Load(),
-		DelaysCorrected: c.DelaysCorrected.Load(),
-		ClockSteps:      e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
+		DelaysCorrected: c.DelaysCorrected.Load(), FromTheFuture: c.FromTheFuture.Load(),
+		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
 		Partitions: len(e.store.Partitions()), DiskFull: e.store.Flusher().NoSpace(), Failed: e.store.Failure() != nil,
 	}
 	for _, pt := range e.store.Partitions() {

@@ -141,17 +141,22 @@ type testClient struct {
 func subscribe(t testing.TB, c *engine.Channel, ready int, o ...engine.ConsumerOptions) *testClient {
 	t.Helper()
 	s := &testClient{t: t, came: make(chan struct{}, 1)}
-	o = append(o, engine.ConsumerOptions{})
-	k, err := c.Attach(o[0], s)
+	s.attach(c, s, ready, append(o, engine.ConsumerOptions{})[0])
+	return s
+}
+
+// attach makes sink, which is s or contains it, a consumer of the channel.
+func (s *testClient) attach(c *engine.Channel, sink engine.Sink, ready int, o engine.ConsumerOptions) {
+	s.t.Helper()
+	k, err := c.Attach(o, sink)
 	if err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	s.Consumer = k
 	if err := k.Ready(ready); err != nil {
-		t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	k.Pump()
-	return s
 }
 
 func (s *testClient) Deliver(d *engine.Delivery) bool {

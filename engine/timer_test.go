@@ -49,27 +49,55 @@ func (s *lateSink) Deliver(d *engine.Delivery) bool {
 func (s *lateSink) Flush()       {}
 func (s *lateSink) Closed(error) {}
 
+// machineLateness measures how late a goroutine that sleeps is woken, until stop is called: the median and the worst.
+func machineLateness() (stop func() (median, worst time.Duration)) {
+	quit, ended := make(chan struct{}), make(chan []time.Duration)
+	go func() {
+		const nap = 5 * time.Millisecond
+		late := []time.Duration{0}
+		for {
+			began := time.Now()
+			select {
+			case <-quit:
+				ended <- late
+				return
+			case <-time.After(nap):
+				late = append(late, time.Since(began)-nap)
+			}
+		}
+	}()
+	return func() (median, worst time.Duration) {
+		close(quit)
+		late := <-ended
+		slices.Sort(late)
+		return late[len(late)/2], late[len(late)-1]
+	}
+}
+
 // B49, B50: deferred messages are due within 10 ms of their time whatever the number of channels. The machine may
-// be shared, so the best of three runs counts.
+// be shared, so the best of three runs counts, and the times by which it wakes any goroutine too late are allowed.
 func TestTimersOfManyChannels(t *testing.T) {
 	const channels, each = 500, 4
 	// A shared machine may stand still for that long; the median shows what the engine does.
 	const worstLate = 300 * time.Millisecond
 	var median, worst time.Duration
 	for run := range 3 {
+		machine := machineLateness()
 		late := lateness(t, channels, each)
+		medianNap, worstNap := machine()
 		slices.Sort(late)
 		if late[0] < 0 {
 			t.Fatalf("a message came %v too early", -late[0])
 		}
 		median, worst = late[len(late)/2], late[len(late)-1]
-		t.Logf("run %d: %d deferred deliveries on %d channels: median %v, p99 %v, max %v late",
-			run, len(late), channels, median, late[len(late)*99/100], worst)
-		if median <= slower*10*time.Millisecond && worst <= slower*worstLate {
+		mostMedian, mostWorst := slower*10*time.Millisecond+6*medianNap, slower*worstLate+2*worstNap
+		t.Logf("run %d: %d deferred deliveries on %d channels: median %v (at most %v), p99 %v, max %v late (at most %v)",
+			run, len(late), channels, median, mostMedian, late[len(late)*99/100], worst, mostWorst)
+		if median <= mostMedian && worst <= mostWorst {
 			return
 		}
 	}
-	t.Errorf("median %v (at most %v), max %v (at most %v)", median, slower*10*time.Millisecond, worst, slower*worstLate)
+	t.Error("they were late in each run")
 }
 
 func lateness(t *testing.T, channels, each int) []time.Duration {

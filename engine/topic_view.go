@@ -26,6 +26,7 @@ var (
 func (v topicView) ID() uuid.UUID   { return v.t.shared.ID }
 func (v topicView) Name() string    { return v.t.Name() }
 func (v topicView) Partitions() int { return v.t.Partitions() }
+func (v topicView) Deleted() bool   { return v.t.shared.Deleted.Load() }
 
 func (v topicView) Leader(n uint32) replicate.NodeID {
 	return v.t.partitions()[n].Target()

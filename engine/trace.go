@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"penstock/engine/core"
@@ -25,11 +26,12 @@ var ErrNoMessage = part.ErrNoMessage
 // Trace tells the life of a message from the log of its partition: when and where it was stored, and what became of it
 // in each channel. The leader of the partition reads the log from the message on, without any lock that clients need,
 // until all channels are done with the message or a limit (part.MaxTraceBytes, part.MaxTraceTime) is reached;
-// Trace.Cut says which. Trace returns ErrNoMessage, ErrNoPartition or ErrClosed, and in a cluster ErrNoLeader.
+// Trace.Cut says which. Trace returns ErrNoMessage or ErrClosed, and in a cluster ErrNoLeader.
 func (t *Topic) Trace(ctx context.Context, id ID) (*Trace, error) {
 	only, err := t.onlyPartition(int(id.Partition()))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: it names partition %d, and topic %s has %d", ErrNoMessage, id.Partition(), t.Name(),
+			t.Partitions())
 	}
 	if t.e.isClosed() {
 		return nil, ErrClosed

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -120,7 +121,8 @@ func TestTrace(t *testing.T) {
 			t.Errorf("%v was never published: %v", id, err)
 		}
 	}
-	if _, err := topic.Trace(ctxBg, batch.MakeID(7, 0)); !errors.Is(err, engine.ErrNoPartition) {
+	if _, err := topic.Trace(ctxBg, batch.MakeID(7, 0)); !errors.Is(err, engine.ErrNoMessage) ||
+		!strings.Contains(err.Error(), "it names partition 7, and topic t has 1") {
 		t.Errorf("a partition that is not there: %v", err)
 	}
 	if err := e.Close(); err != nil {

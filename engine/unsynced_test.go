@@ -17,7 +17,7 @@ import (
 func TestUnsyncedSegmentsKeepTheCommitLog(t *testing.T) {
 	t.Parallel()
 	disk := newDisk()
-	e := openOnDisk(t, disk, func(o *engine.Options) { o.PublishTimeout = 500 * time.Millisecond })
+	e := openOnDisk(t, disk, func(o *engine.Options) { o.PublishTimeout = 2 * time.Second })
 	bad, good := topicOf(t, e, "bad"), topicOf(t, e, "good")
 	channelOf(t, bad, "c")
 	channelOf(t, good, "c")

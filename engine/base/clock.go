@@ -122,3 +122,15 @@ func (c *Clock) Proven() (ns int64, ok bool) {
 
 // CeilMs converts ns to ms and rounds up, so that nothing is due early.
 func CeilMs(ns int64) int64 { return (ns + int64(time.Millisecond) - 1) / int64(time.Millisecond) }
+
+// UnixNs returns the time in ns since 1970, or the least or largest int64 if it is before 1678 or after 2262, which
+// time.Time.UnixNano does not say.
+func UnixNs(t time.Time) int64 {
+	switch {
+	case t.Before(time.Unix(0, math.MinInt64)):
+		return math.MinInt64
+	case t.After(time.Unix(0, math.MaxInt64)):
+		return math.MaxInt64
+	}
+	return t.UnixNano()
+}

@@ -81,7 +81,7 @@ var (
 	ErrSequence         = core.ErrSequence
 	ErrUnknownProducer  = core.ErrUnknownProducer
 	ErrTooManyProducers = core.ErrTooManyProducers
-	ErrProducerName     = errors.New("engine: a producer's name has at most 255 bytes; nothing was changed")
+	ErrProducerName     = errors.New("engine: a producer's name has at most 255 bytes of UTF-8; nothing was changed")
 	// ErrProducerLevel says that producers cannot be opened at this feature level.
 	ErrProducerLevel = errors.New("engine: producers need feature level 3, because older versions cannot read what is " +
 		"stored about them; nothing was changed, raise the data directory (engine upgrade) or the cluster (engine " +

@@ -74,6 +74,36 @@ type Sink interface {
 	Closed(err error)
 }
 
+// RunSink is a Sink that can take messages next to each other at once, which costs less than a Deliver for each. Most
+// messages of a catch-up come so.
+type RunSink interface {
+	Sink
+	// DeliverRun is Deliver for the messages of r, from the first on. It returns how many it took, and false if the sink
+	// is full after them. With true it has taken all that r.Next returned, until that returned nil. It may keep neither
+	// r nor what Next returns.
+	DeliverRun(r *Run) (count int, room bool)
+}
+
+// Run is messages next to each other in a stored batch, at their first delivery. The engine makes it for a RunSink.
+type Run struct {
+	ID      ID     // of the first
+	Number  uint64 // Delivery.Number of the first; those of the others follow
+	Created int64  // from which Record.TimeDelta counts, ns since 1970
+	Count   int    // at most so many
+
+	Records *segment.RecordIter // at the first
+	taken   int
+}
+
+// Next returns the next message; nil: there is none. The following call overwrites it.
+func (r *Run) Next() *segment.Record {
+	if r.taken == r.Count {
+		return nil
+	}
+	r.taken++
+	return r.Records.NextPlain()
+}
+
 // ConsumerOptions are the choices of one subscriber. The zero value is NSQ's default.
 type ConsumerOptions struct {
 	MsgTimeout time.Duration // a message without FIN or TOUCH for this long is delivered again; 0: Options.MsgTimeout

@@ -53,8 +53,10 @@ type channelMachine struct {
 	ev        core.Event
 	offer     core.Event // EvOffer of the batch that offerBatch reads
 	res       core.Result
-	closed    error // why the channel is closed; nil: it is open
+	giving    base.Run // the messages that deliverRuns gives to a sink
+	closed    error    // why the channel is closed; nil: it is open
 	consumers map[core.ClientID]*Consumer
+	runSinks  int // consumers whose sinks take runs
 	nextID    core.ClientID
 	touched   []*Consumer // consumers whose sinks pump must flush
 	syncs     []*syncWait // in the order of their calls

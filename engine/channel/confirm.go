@@ -28,6 +28,9 @@ type controlPut struct {
 	deferrals []core.Deferral
 	dead      []core.DeadMessage
 	err       error // outcome of the batch; written before onAnswer runs
+	// lost says why entries were not stored, or may not be; nil: all were so far. The machine does not emit them again:
+	// only the next channel, which begins with the log, delivers their messages again. Until then no Sync may succeed.
+	lost error
 }
 
 // newControlPut returns the control put of a new cursor for pt.

@@ -15,6 +15,7 @@ type Consumer struct {
 	ch          *Channel
 	id          core.ClientID // the machine's
 	sink        base.Sink
+	runs        base.RunSink // sink; nil: it is none
 	label       any
 	needsLeader bool    // it was attached with follows: it ends when this node serves no partition
 	only        *uint32 // the partition that it reads; nil: all
@@ -50,6 +51,7 @@ func (c *Channel) Attach(o base.ConsumerOptions, s base.Sink, follows bool) (*Co
 	c.applyPostsLocked()
 	c.nextID++
 	k := &Consumer{ch: c, id: c.nextID, sink: s, label: o.Label, needsLeader: follows, only: o.Partition}
+	k.runs, _ = s.(base.RunSink)
 	k.timeout = min(timeout, c.node.MaxMsgTimeout)
 	c.ev = core.Event{Kind: core.EvSubscribe, Client: k.id, MsgTimeoutMs: timeout.Milliseconds(), SampleRate: o.SampleRate}
 	if o.Partition != nil {
@@ -62,6 +64,9 @@ func (c *Channel) Attach(o base.ConsumerOptions, s base.Sink, follows bool) (*Co
 		return nil, err
 	}
 	c.consumers[k.id] = k
+	if k.runs != nil {
+		c.runSinks++
+	}
 	return k, nil
 }
 
@@ -120,6 +125,15 @@ func (k *Consumer) FinishSeen(id base.ID, seen uint64) error {
 	return k.do(core.Event{Kind: core.EvFinish, ID: id, Seen: seen})
 }
 
+// FinishDelivery is Finish for the delivery with this number (base.Delivery.Number) alone: it does not confirm a later
+// delivery of the same message.
+func (k *Consumer) FinishDelivery(id base.ID, number uint64) error {
+	if number == 0 || !k.ch.has(id) {
+		return base.ErrNotInFlight
+	}
+	return k.do(core.Event{Kind: core.EvFinish, ID: id, Number: number})
+}
+
 // FinishThrough confirms the delivery with this number (base.Delivery.Number) and all deliveries to this consumer
 // before it that are in flight. It returns ErrNotInFlight if that delivery itself is not in flight any more; those
 // before it are confirmed all the same. After any other error nothing is: the consumer has ended, or this node may not
@@ -133,13 +147,26 @@ func (k *Consumer) Requeue(id base.ID, delay time.Duration) error { return k.Req
 
 // RequeueSeen is Requeue for a client of another node; seen is core.Event.Seen.
 func (k *Consumer) RequeueSeen(id base.ID, delay time.Duration, seen uint64) error {
-	if !k.ch.has(id) {
+	return k.requeue(core.Event{ID: id, Seen: seen}, delay)
+}
+
+// RequeueDelivery is Requeue for the delivery with this number alone.
+func (k *Consumer) RequeueDelivery(id base.ID, number uint64, delay time.Duration) error {
+	if number == 0 {
 		return base.ErrNotInFlight
 	}
-	if delay >= time.Millisecond && !k.ch.ephemeral && k.ch.topic.Partition(int(id.Partition())).StateFull(1) {
+	return k.requeue(core.Event{ID: id, Number: number}, delay)
+}
+
+func (k *Consumer) requeue(ev core.Event, delay time.Duration) error {
+	if !k.ch.has(ev.ID) {
+		return base.ErrNotInFlight
+	}
+	if delay >= time.Millisecond && !k.ch.ephemeral && k.ch.topic.Partition(int(ev.ID.Partition())).StateFull(1) {
 		return base.ErrStateFull
 	}
-	return k.do(core.Event{Kind: core.EvRequeue, ID: id, DelayMs: delay.Milliseconds(), Seen: seen})
+	ev.Kind, ev.DelayMs = core.EvRequeue, delay.Milliseconds()
+	return k.do(ev)
 }
 
 // Touch starts the message's timeout anew.
@@ -151,6 +178,14 @@ func (k *Consumer) TouchSeen(id base.ID, seen uint64) error {
 		return base.ErrNotInFlight
 	}
 	return k.do(core.Event{Kind: core.EvTouch, ID: id, Seen: seen})
+}
+
+// TouchDelivery is Touch for the delivery with this number alone.
+func (k *Consumer) TouchDelivery(id base.ID, number uint64) error {
+	if number == 0 || !k.ch.has(id) {
+		return base.ErrNotInFlight
+	}
+	return k.do(core.Event{Kind: core.EvTouch, ID: id, Number: number})
 }
 
 // ReturnDelivery takes back a delivery that the client's node did not hand over.

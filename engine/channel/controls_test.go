@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -15,6 +17,7 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/host"
+	wait "penstock/internal/patience"
 	"penstock/replicate/wire"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
@@ -169,6 +172,37 @@ func TestConfirmationsWaitForThoseBefore(t *testing.T) {
 	}
 }
 
+// A Sync notices which deliveries are over by now: clients count on it.
+func TestSyncLooksAtTheTime(t *testing.T) {
+	c, _ := newTestChannel(t, 1)
+	k, err := c.Attach(base.ConsumerOptions{MsgTimeout: time.Millisecond}, discard{}, true)
+	if err == nil {
+		err = k.Ready(1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	c.ev = core.Event{Kind: core.EvOffer}
+	decision := c.step().Decision
+	due, ok := c.m.NextDue()
+	c.mu.Unlock()
+	if decision != core.Deliver || !ok {
+		t.Fatal(decision, ok)
+	}
+	for c.node.now().UnixMilli() < due { // no pump has set the channel's timer
+		runtime.Gosched()
+	}
+	answered := make(chan error)
+	k.Sync(func(err error) { answered <- err })
+	if err := <-answered; err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Finish(batch.MakeID(0, 0)); !errors.Is(err, base.ErrNotInFlight) {
+		t.Errorf("after its time and a Sync, its Finish says %v", err)
+	}
+}
+
 // When the engine closes, a partition that takes nothing more keeps no other partition from storing what is confirmed
 // there.
 func TestConfirmationsOfOtherPartitionsAtTheEnd(t *testing.T) {
@@ -244,5 +278,71 @@ func TestControlsOfALostPartitionAreRevoked(t *testing.T) {
 	stays.batches[0].done(nil)
 	if err := <-answered; !errors.Is(err, base.ErrNoLeader) {
 		t.Errorf("the pause was answered with %v", err)
+	}
+}
+
+// patience is how long a test waits for what takes no time.
+var patience = wait.Or(20 * time.Second)
+
+// What was finished and could not be stored is not stored with what is finished later, either. No Sync says so, and
+// none waits for ever.
+func TestSyncAfterALostConfirmation(t *testing.T) {
+	c, topic := newTestChannel(t, 1)
+	k, err := c.Attach(base.ConsumerOptions{}, discard{}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.Ready(2); err != nil {
+		t.Fatal(err)
+	}
+	sync := func() chan error {
+		answer := make(chan error, 1)
+		k.Sync(func(err error) { answer <- err })
+		return answer
+	}
+	answered := func(answer chan error) error {
+		t.Helper()
+		select {
+		case err := <-answer:
+			return err
+		case <-time.After(patience):
+			t.Fatal("Sync is not answered")
+			return nil
+		}
+	}
+	finish := func(id segment.MsgID) {
+		t.Helper()
+		if err := k.Finish(batch.MakeID(0, id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id := range segment.MsgID(2) {
+		c.mu.Lock()
+		c.ev = core.Event{Kind: core.EvOffer, Msg: id}
+		c.step()
+		c.mu.Unlock()
+	}
+	p := topic.parts[0]
+	p.refuses = base.ErrDisk
+	finish(0)
+	if err := answered(sync()); !errors.Is(err, base.ErrDisk) {
+		t.Fatalf("the partition takes no entries, and Sync says %v", err)
+	}
+	if err := answered(sync()); !errors.Is(err, base.ErrDisk) {
+		t.Fatalf("the entries are lost, and the next Sync says %v", err)
+	}
+	if !c.Confirm(func(error) { t.Error("Confirm answers what it did not wait for") }) {
+		t.Error("a node that gives its leaderships away waits for entries that are lost")
+	}
+	p.refuses = nil
+	finish(1)
+	later := sync()
+	c.mu.Lock()
+	c.sendControls()
+	c.mu.Unlock()
+	<-p.came
+	p.batches[0].done(nil)
+	if err := answered(later); !errors.Is(err, base.ErrDisk) {
+		t.Errorf("the second message's confirmation is stored, the first one's is lost, and Sync says %v", err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/segment"
-	"penstock/segment/aio"
 )
 
 // pump delivers what can be delivered now, on the caller's goroutine, and flushes the sinks that got messages. No lock
@@ -236,73 +235,124 @@ func (c *Channel) offerRun(cur *cursor, left int) (int, bool) {
 	return left, true
 }
 
-// offerBatch offers one batch's messages, beginning at the machine's reading cursor. Its results are those of offerRun.
-// mu is held.
+// offerBatch offers one batch's messages, beginning at the machine's reading cursor, in runs where that is possible.
+// Its results are those of offerRun. mu is held.
 func (c *Channel) offerBatch(cur *cursor, h *segment.Header, body []byte, left int) (int, bool) {
 	records, err := c.plain(cur, cur.at, h, body)
 	if err != nil {
 		c.stopReading(cur, err)
 		return left, false
 	}
-	now := c.node.now().UnixNano()
+	b := offering{cur: cur, h: h, now: c.node.now().UnixNano(), next: c.m.ReadFrom(cur.number), left: left}
 	// If judged is false, the messages have no headers, and the channel needs none.
-	judged := c.needsHeaders || h.Flags&segment.FlagHeaders != 0
+	b.judged = c.needsHeaders || h.Flags&segment.FlagHeaders != 0
+	b.inRuns = c.runSinks > 0 && !b.judged && c.timed == nil
 	c.offer = core.Event{Kind: core.EvOffer, Part: cur.number, At: cur.at} // set once per batch, because it is large
-	next := c.m.ReadFrom(cur.number)
 	var place segment.Place
 	batch := batchKey{cur.number, cur.at, h.CRC}
-	if s := &cur.stopped; s.batch == batch && s.id == next {
+	if s := &cur.stopped; s.batch == batch && s.id == b.next {
 		place = s.place
 	}
 	c.records.Resume(h, records, place)
 	id, index := h.FirstID+segment.MsgID(place.Index), place.Index
-	stop := func(id segment.MsgID, at segment.Place) { cur.stopped = stopped{batch, id, at} }
 	for ; ; index, id = index+1, id+1 {
+		if b.inRuns && id >= b.next {
+			var how offered
+			index, how = c.deliverRuns(&b, index)
+			if id = h.FirstID + segment.MsgID(index); how == offerStop {
+				cur.stopped = stopped{batch, id, c.records.Place(h)}
+				return b.left, false
+			}
+		}
 		place = c.records.Place(h)
 		r := c.records.NextRef()
 		if r == nil {
 			break
 		}
-		if id < next {
-			continue
-		}
-		if due := h.Created/1e6 + int64(r.Defer); r.Defer != 0 && due*1e6 > now {
-			next = c.deferAgain(cur, id, min(due, base.CeilMs(now)+int64(r.Defer)))
+		if id < b.next {
 			continue
 		}
 		c.offer.Msg, c.offer.Index = id, index
-		if judged {
-			c.evalHeaders(r.Headers, &c.offer)
-		}
-		c.m.Step(now, &c.offer, &c.res)
-		switch c.res.Decision {
-		case core.Skip:
-			if c.offer.Unwanted { // this also counts as work: a filter may reject a million messages in a row
-				if left--; left == 0 {
-					stop(id+1, c.records.Place(h))
-					return 0, false
-				}
-			}
-		case core.Hold:
-			if c.res.Why == core.HoldMoved {
-				next = c.m.ReadFrom(cur.number)
-				continue
-			}
-			stop(id, place)
-			return left, false
-		case core.Deliver:
-			c.deliverOne(h, r)
-			if left--; left == 0 {
-				stop(id+1, c.records.Place(h)) // the next round continues with the batch
-				return 0, false
-			}
+		switch c.offerRecord(&b, r) {
+		case offerOn:
+		case offerStop: // the next round continues behind it
+			c.endRun(&b)
+			cur.stopped = stopped{batch, id + 1, c.records.Place(h)}
+			return b.left, false
+		case offerHeld:
+			cur.stopped = stopped{batch, id, place}
+			return b.left, false
 		}
 	}
+	c.endRun(&b)
 	if err := c.records.Err(); err != nil {
 		c.stopReading(cur, err)
-		return left, false
+		return b.left, false
 	}
-	return left, true
+	return b.left, true
+}
+
+// offering is the state of offerBatch.
+type offering struct {
+	cur    *cursor
+	h      *segment.Header
+	now    int64 // unix ns
+	judged bool
+	inRuns bool          // deliverRuns may deliver messages
+	next   segment.MsgID // messages below it were dealt with
+	left   int           // messages that this turn may still deliver, those of run included
+
+	// The run that is being delivered. The machine hears of it at its end.
+	run   core.Run // what the machine has allowed
+	given int      // how many of it were delivered
+	event core.Event
+}
+
+// offered says how offerBatch goes on after a message.
+type offered uint8
+
+const (
+	offerOn   offered = iota // with the next message
+	offerStop                // the turn is over
+	offerHeld                // the message must wait, and the turn is over
+)
+
+// offerRecord offers the message that c.offer names. mu is held.
+func (c *Channel) offerRecord(b *offering, r *segment.Record) offered {
+	id := c.offer.Msg
+	if r.Defer != 0 {
+		if due := b.h.Created/1e6 + int64(r.Defer); due*1e6 > b.now {
+			c.endRun(b)
+			b.next = c.deferAgain(b.cur, id, min(due, base.CeilMs(b.now)+int64(r.Defer)))
+			return offerOn
+		}
+	}
+	if b.judged {
+		c.evalHeaders(r.Headers, &c.offer)
+	}
+	if c.mayRun(b) {
+		return c.giveInRun(b, r)
+	}
+	c.endRun(b)
+	c.m.Step(b.now, &c.offer, &c.res)
+	switch c.res.Decision {
+	case core.Skip:
+		if !c.offer.Unwanted { // unwanted ones also count as work: a filter may reject a million messages in a row
+			return offerOn
+		}
+	case core.Hold:
+		if c.res.Why == core.HoldMoved {
+			b.next = c.m.ReadFrom(b.cur.number)
+			return offerOn
+		}
+		return offerHeld
+	case core.Deliver:
+		c.deliverOne(b.h, r)
+	}
+	if b.left--; b.left == 0 {
+		return offerStop
+	}
+	return offerOn
 }
 
 // evalHeaders sets in ev whether the channel wants the message, and its key and tag, according to its headers.
@@ -356,99 +406,46 @@ func (c *Channel) plain(cur *cursor, at segment.Offset, h *segment.Header, body 
 	return out, err
 }
 
-// deliverOne gives the message that the machine just assigned to its client's sink, which must copy the body and the
-// headers. mu is held.
+// deliverOne gives the message that the machine just assigned to its client's sink. mu is held.
 func (c *Channel) deliverOne(h *segment.Header, r *segment.Record) {
 	k := c.consumers[c.res.Client]
-	d := &k.delivery // it is large, so only what differs from the previous one is written; Until is never set here
-	d.ID, d.Timestamp, d.Attempts, d.Number = c.res.ID, h.Created+r.TimeDelta*1000, c.res.Attempts, c.res.Number
-	d.Body, d.Headers = r.Body, r.Headers
+	d := c.deliveryOf(k, c.res.ID, h, r)
+	d.Attempts, d.Number = c.res.Attempts, c.res.Number
 	if c.res.Serial != 0 || d.Serial != 0 {
 		d.Serial, d.Epoch = c.res.Serial, 0
 		if d.Serial != 0 {
 			d.Epoch = c.cursorOf(c.res.ID).epoch
 		}
 	}
-	if !k.touched {
-		k.touched = true
-		c.touched = append(c.touched, k)
+	if !c.give(k) {
+		c.block(k)
 	}
+}
+
+// deliveryOf returns the delivery of a message to a consumer, in which the caller sets Attempts, Number, Serial and
+// Epoch. It is large, and used again for each message. mu is held.
+func (c *Channel) deliveryOf(k *Consumer, id base.ID, h *segment.Header, r *segment.Record) *base.Delivery {
+	d := &k.delivery // Until is never set here
+	d.ID, d.Timestamp, d.Body, d.Headers = id, h.Created+r.TimeDelta*1000, r.Body, r.Headers
+	return d
+}
+
+// give gives a consumer's delivery to its sink, which must copy the body and the headers. It returns false if the sink
+// is full now. mu is held.
+func (c *Channel) give(k *Consumer) bool {
+	k.touch()
 	if c.timed != nil {
 		c.timed.Delivered(&k.delivery)
 	}
-	if !k.sink.Deliver(&k.delivery) {
-		c.ev = core.Event{Kind: core.EvBlocked, Client: k.id, Flag: true}
-		c.step()
-	}
+	room := k.sink.Deliver(&k.delivery)
 	k.delivery.Body, k.delivery.Headers = nil, nil
+	return room
 }
 
-// redeliver delivers messages that were requeued, that timed out, or that were deferred and are due. It returns what
-// remains of left. mu is held.
-func (c *Channel) redeliver(left int) int {
-	c.yieldedRedelivery = false
-	defer c.fetched.close()
-	for left > 0 {
-		c.ev = core.Event{Kind: core.EvRedeliver}
-		switch res := c.step(); res.Decision {
-		case core.Hold:
-			c.yieldedRedelivery = res.Why == core.HoldTurn
-			return left
-		case core.Skip:
-			continue
-		}
-		left--
-		c.fetch()
-	}
-	return left
-}
-
-// fetch reads the message that the machine just assigned for redelivery, and delivers it. mu is held.
-func (c *Channel) fetch() {
-	id := c.res.ID
-	cur := c.cursorOf(id)
-	err := c.fetchFrom(cur, id)
-	if err == nil {
-		cur.unread = nil
-		return
-	}
-	if errors.Is(err, segment.ErrBelowStart) && c.posted.Load() {
-		return // it may have been carried elsewhere: it times out, and the posts then give its new place
-	}
-	if c.mayReadLater(err) {
-		c.ev = core.Event{Kind: core.EvUnread, ID: id, DelayMs: unreadPauseMs}
-		c.step()
-		if cur.unread == nil {
-			cur.unread = err
-			c.node.Log.Error("a message that has to come again cannot be read here; it waits, and nothing is lost: it comes "+
-				"when its bytes were read from another copy, or from that copy's node",
-				"topic", c.topic.Name(), "channel", c.name, "id", id.String(), "error", err)
-		}
-		return
-	}
-	// Retention removed the bytes, or they are damaged: the message can never be delivered, so it must not be
-	// redelivered for ever.
-	if !errors.Is(err, segment.ErrBelowStart) {
-		c.node.Log.Error("a message cannot be delivered again",
-			"topic", c.topic.Name(), "channel", c.name, "id", id.String(), "error", err)
-	}
-	c.ev = core.Event{Kind: core.EvDrop, ID: id}
+// block tells the machine that a consumer's sink is full. mu is held.
+func (c *Channel) block(k *Consumer) {
+	c.ev = core.Event{Kind: core.EvBlocked, Client: k.id, Flag: true}
 	c.step()
-}
-
-// unreadPauseMs is the pause before a message that could not be read is tried again.
-const unreadPauseMs = 1000
-
-// mayReadLater says whether a message that cannot be read now may be readable later: another node may have a copy, or
-// the device failed the read without proof of damage.
-func (c *Channel) mayReadLater(err error) bool {
-	switch {
-	case errors.Is(err, segment.ErrBelowStart):
-		return false
-	case c.node.Cluster:
-		return true
-	}
-	return errors.Is(err, aio.ErrMedia)
 }
 
 // cursorOf returns the cursor of the partition of a message. mu is held.

@@ -2,11 +2,13 @@ package channel
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/segment"
+	"penstock/segment/aio"
 )
 
 // fetched is the batch from which the last redelivered message was read. In a key-ordered channel many messages of one
@@ -47,6 +49,82 @@ func (f *fetched) close() {
 		f.cur, f.header, f.body = nil, nil, nil
 		f.view.Release()
 	}
+}
+
+// redeliver delivers messages that were requeued, that timed out, or that were deferred and are due. It returns what
+// remains of left. mu is held.
+func (c *Channel) redeliver(left int) int {
+	c.yieldedRedelivery = false
+	defer c.fetched.close()
+	for left > 0 {
+		c.ev = core.Event{Kind: core.EvRedeliver}
+		switch res := c.step(); res.Decision {
+		case core.Hold:
+			c.yieldedRedelivery = res.Why == core.HoldTurn
+			return left
+		case core.Skip:
+			continue
+		}
+		left--
+		c.fetch()
+	}
+	return left
+}
+
+// fetch reads the message that the machine just assigned for redelivery, and delivers it. mu is held.
+func (c *Channel) fetch() {
+	id := c.res.ID
+	cur := c.cursorOf(id)
+	err := c.fetchFrom(cur, id)
+	if err == nil {
+		cur.unread = nil
+		return
+	}
+	if errors.Is(err, segment.ErrBelowStart) && c.posted.Load() {
+		// It may have been carried elsewhere. The posts give its new place, and are applied before it is tried again.
+		c.takeBack(id, 1)
+		return
+	}
+	if c.mayReadLater(err) {
+		c.takeBack(id, unreadPauseMs)
+		if cur.unread == nil {
+			cur.unread = err
+			c.node.Log.Error("a message that has to come again cannot be read here; it waits, and nothing is lost: it comes "+
+				"when its bytes were read from another copy, or from that copy's node",
+				"topic", c.topic.Name(), "channel", c.name, "id", id.String(), "error", err)
+		}
+		return
+	}
+	// Retention removed the bytes, or they are damaged: the message can never be delivered, so it must not be
+	// redelivered for ever.
+	if !errors.Is(err, segment.ErrBelowStart) {
+		c.node.Log.Error("a message cannot be delivered again",
+			"topic", c.topic.Name(), "channel", c.name, "id", id.String(), "error", err)
+	}
+	c.ev = core.Event{Kind: core.EvDrop, ID: id}
+	c.step()
+}
+
+// takeBack takes back the delivery of a message that cannot be read now. The machine assigns the message again after a
+// pause. mu is held.
+func (c *Channel) takeBack(id base.ID, pauseMs int64) {
+	c.ev = core.Event{Kind: core.EvUnread, ID: id, DelayMs: pauseMs}
+	c.step()
+}
+
+// unreadPauseMs is the pause before a message that could not be read is tried again.
+const unreadPauseMs = 1000
+
+// mayReadLater says whether a message that cannot be read now may be readable later: another node may have a copy, or
+// the device failed the read without proof of damage.
+func (c *Channel) mayReadLater(err error) bool {
+	switch {
+	case errors.Is(err, segment.ErrBelowStart):
+		return false
+	case c.node.Cluster:
+		return true
+	}
+	return errors.Is(err, aio.ErrMedia)
 }
 
 // fetchFrom delivers the message that the machine assigned (c.res). It reads the message from the batch that holds or

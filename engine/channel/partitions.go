@@ -86,6 +86,9 @@ func (c *Channel) Revoke(stays []bool) bool {
 // unsubscribeLocked unsubscribes a consumer. mu is held.
 func (c *Channel) unsubscribeLocked(k *Consumer) {
 	delete(c.consumers, k.id)
+	if k.runs != nil {
+		c.runSinks--
+	}
 	if len(c.consumers) == 0 {
 		c.ahead.drop(c.node)
 	}

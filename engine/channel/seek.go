@@ -34,9 +34,13 @@ func (c *Channel) resolveSeek(op wire.Operation) (ids []base.ID, err error) {
 	return ids, nil
 }
 
-// resolveSeekIn returns the message id that to stands for in one partition. mu is held.
+// resolveSeekIn returns the message id that to stands for in one partition. The beginning is 0, which no place but the
+// beginning is, even if the log has no message: the machine then keeps what waits below the start. mu is held.
 func (c *Channel) resolveSeekIn(cur *cursor, to *wire.SeekTo) (segment.MsgID, error) {
-	if to.Kind == wire.SeekCount {
+	switch to.Kind {
+	case wire.SeekBeginning:
+		return 0, nil
+	case wire.SeekCount:
 		_, _, start := cur.part.Log().Start()
 		from := int64(c.m.OldestUnconfirmed(cur.number))
 		return segment.MsgID(min(max(from+clampCount(to.Count), int64(start)), max(int64(cur.end), int64(start)))), nil
@@ -56,7 +60,7 @@ func Place(log *segment.Log, to *wire.SeekTo, end segment.MsgID) (segment.MsgID,
 	case wire.SeekID:
 		return min(to.ID.MsgID(), segment.MaxMsgID), nil
 	case wire.SeekTime:
-		_, id, err := log.SeekTime(to.Time.UnixNano())
+		_, id, err := log.SeekTime(base.UnixNs(to.Time))
 		if errors.Is(err, segment.ErrAtEnd) || errors.Is(err, segment.ErrPastEnd) {
 			return end, nil
 		}

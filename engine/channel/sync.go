@@ -18,11 +18,13 @@ type syncMark struct {
 const notTaken = 1<<64 - 1
 
 // Sync calls done once all that the channel's consumers here have finished and requeued so far is committed. An error
-// means that some of it may be lost. done runs on a goroutine of its own.
+// means that some of it may be lost. Deliveries whose time is over when Sync is called are not in flight when done is.
+// done runs on a goroutine of its own.
 func (k *Consumer) Sync(done func(error)) {
 	c := k.ch
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.tick()
 	switch {
 	case c.closed != nil:
 		c.answerSync(done, c.closed)
@@ -31,6 +33,63 @@ func (k *Consumer) Sync(done func(error)) {
 		c.answerSync(done, base.ErrMoved)
 		return
 	}
+	if err := c.lost(); err != nil {
+		c.answerSync(done, err)
+	} else if w := c.unsettled(done); w == nil {
+		c.answerSync(done, nil)
+	} else {
+		c.sync(w)
+	}
+}
+
+// lost returns why entries of the channel were not stored, or may not be; nil: all were, or are on their way. mu is
+// held.
+func (c *Channel) lost() error {
+	for i := range c.cursors {
+		if cur := &c.cursors[i]; cur.assigned && cur.put.lost != nil {
+			return cur.put.lost
+		}
+	}
+	return nil
+}
+
+// Confirm is Sync for all consumers, for a node that gives its leaderships away. It returns true if nothing has to be
+// waited for; done is not called then. As a read from a disk that hangs may hold mu for ever, Confirm may be given up:
+// done may be called at any later time, or never.
+func (c *Channel) Confirm(done func(error)) bool {
+	if c.ephemeral {
+		return true
+	}
+	if !c.mu.TryLock() {
+		c.node.Host.Spawn(func() {
+			c.mu.Lock()
+			settled := c.confirmLocked(done)
+			c.mu.Unlock()
+			if settled {
+				done(nil)
+			}
+		})
+		return false
+	}
+	defer c.mu.Unlock()
+	return c.confirmLocked(done)
+}
+
+func (c *Channel) confirmLocked(done func(error)) bool {
+	if c.closed != nil {
+		return true
+	}
+	w := c.unsettled(done)
+	if w != nil && c.lost() == nil {
+		c.sync(w)
+		return false
+	}
+	return true
+}
+
+// unsettled returns what has to be committed until all that consumers have finished and requeued so far is; nil:
+// nothing. mu is held.
+func (c *Channel) unsettled(done func(error)) *syncWait {
 	w := &syncWait{done: done}
 	for i := range c.cursors {
 		cur := &c.cursors[i]
@@ -43,9 +102,13 @@ func (k *Consumer) Sync(done func(error)) {
 		}
 	}
 	if w.marks == nil {
-		c.answerSync(done, nil)
-		return
+		return nil
 	}
+	return w
+}
+
+// sync begins to wait for what unsettled has returned. mu is held.
+func (c *Channel) sync(w *syncWait) {
 	c.syncs = append(c.syncs, w)
 	c.sendControls() // a caller who waits need not wait for ConfirmInterval, too
 }
@@ -81,9 +144,12 @@ func (c *Channel) settleSyncs(put *controlPut, take uint64) {
 	})
 }
 
-// failSyncs answers the Syncs that wait for entries of a control put, because these may be lost. nil: all Syncs. mu is
-// held.
+// failSyncs answers the Syncs that wait for entries of a control put, because these may be lost, and notes that for
+// later ones. nil: all Syncs. mu is held.
 func (c *Channel) failSyncs(put *controlPut, err error) {
+	if put != nil {
+		put.lost = err
+	}
 	c.endSyncs(func(w *syncWait) (bool, error) {
 		for _, m := range w.marks {
 			if put == nil || m.put == put {

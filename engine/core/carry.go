@@ -12,7 +12,7 @@ import (
 type CarriedMessage struct {
 	ID        segment.MsgID
 	DueMs     int64  // when its publisher wanted it delivered, unix ms; 0: it was published without a delay
-	CreatedNs int64  // of the batch in which it was published, unix ns; the record's time is relative to it
+	CreatedNs int64  // of its batch, unix ns, or 0 if that is before 1970; the record's time is relative to it
 	Record    []byte // encoded as in that batch's uncompressed body, with its size in front (batch.AppendRecord)
 }
 

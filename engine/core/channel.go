@@ -81,15 +81,18 @@ const (
 	EvBlocked // Client, Flag: its socket is full (Flag), or has room again
 	// Part, Msg, At, Index, Unwanted, Key, Tag: the message at the reading cursor. Result: Deliver, Skip, Hold
 	EvOffer
+	// Part, Msg, Count, At, Index, Tag: the caller has given messages to a client, as NextRun allowed. Index is of the
+	// first; those of the others follow. Result: Deliver, Client, Count
+	EvOfferRun
 	EvRedeliver // asks for the next message to redeliver. Result: Deliver, Skip, Hold
 	EvDrop      // ID: the message counts as confirmed, whatever its state: its bytes are gone, or nobody wants it
-	EvFinish    // Client, ID, Seen
+	EvFinish    // Client, ID, Seen, Number
 	// Client, Seen: the client has finished its delivery with this Result.Number and all before it. Those that are in
 	// flight are confirmed, no later one is, not even one of the same message. Result: Count, and ErrNotInFlight if that
 	// delivery itself is not in flight any more
 	EvFinishThrough
-	EvRequeue // Client, ID, DelayMs, Seen
-	EvTouch   // Client, ID, Seen
+	EvRequeue // Client, ID, DelayMs, Seen, Number
+	EvTouch   // Client, ID, Seen, Number
 	EvTick    // time has passed: messages that timed out or came due move to the redelivery queue
 	EvPause   // Flag: nothing is delivered while it is set
 	EvSkip    // Flag: while it is set, messages are confirmed in place of being delivered
@@ -142,7 +145,7 @@ type Event struct {
 	// confirmed
 	Unwanted       bool
 	Key            uint64 // EvOffer: HashKey of the message's key in an OrderKey channel; 0: it has none
-	Tag            uint64 // EvOffer, EvTag: HashKey of the message's tag; EvSubscribe: of the client's; 0: none
+	Tag            uint64 // EvOffer, EvOfferRun, EvTag: HashKey of a message's tag; EvSubscribe: of the client's; 0: none
 	Only           uint32 // EvSubscribe: the one partition whose messages the client wants, plus one; 0: all
 	Take           uint64
 	Settings       *ChannelSettings
@@ -154,6 +157,7 @@ type Event struct {
 	// EvFinish, EvRequeue, EvTouch: the highest Result.Serial that the client's node had received when it sent this.
 	// EvReturn: the Serial of the returned delivery. EvFinishThrough: the Number of a delivery
 	Seen   uint64
+	Number uint64 // EvFinish, EvRequeue, EvTouch: Result.Number of the only delivery that is meant; 0: any
 	Ranges []IDRange
 }
 
@@ -194,7 +198,7 @@ type Result struct {
 	Index    uint32     // or NoIndex
 	Serial   uint64     // Deliver: increases with each delivery to the client; 0: the delivery is not held
 	Number   uint64     // Deliver: how many deliveries were made to the client, this one included
-	Count    int        // EvFinishThrough: how many messages it confirmed
+	Count    int        // EvFinishThrough: how many messages it confirmed; EvOfferRun: how many it delivered
 	Client   ClientID
 	ID       ID
 	At       segment.Offset
@@ -294,6 +298,8 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 	switch ev.Kind {
 	case EvOffer:
 		c.offer(ev, res)
+	case EvOfferRun:
+		c.offerRun(ev, res)
 	case EvRedeliver:
 		c.redeliver(res)
 	case EvFinish:

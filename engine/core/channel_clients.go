@@ -5,6 +5,7 @@ type channelClient struct {
 	id         ClientID
 	ready      int       // RDY: how many messages may be in flight to the client
 	flight     entryList // oldest delivery first
+	inFlight   int       // messages of flight
 	timeoutMs  int64
 	sampleRate int // percent, 1..99; 0: the client takes all messages
 	tag        uint64
@@ -58,6 +59,10 @@ func (c *Channel) unsubscribe(ev *Event) {
 	cl.stopped = true
 	c.refresh(cl)
 	for e := cl.flight.last; e != nil; e = cl.flight.last {
+		if e.run != 0 {
+			c.breakRun(e)
+			continue
+		}
 		c.land(e)
 		if ev.Flag {
 			e.heldMs = 0
@@ -107,7 +112,7 @@ func (c *Channel) hinder(ev *Event) {
 // refresh adds the client to the ring or removes it, depending on its credit. A client that gains credit is served last
 // in the round, so that it overtakes nobody.
 func (c *Channel) refresh(cl *channelClient) {
-	credit := !cl.stopped && !cl.blocked && cl.flight.count < cl.ready
+	credit := !cl.stopped && !cl.blocked && cl.inFlight < cl.ready
 	if credit == (cl.ringNext != nil) {
 		return
 	}

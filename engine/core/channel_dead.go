@@ -150,7 +150,7 @@ func (c *Channel) carried(p *channelPart, ds []DeferredMessage) {
 	for i, d := range ds {
 		if d.DueMs != 0 {
 			c.addDeferred(p, ds[i:i+1])
-		} else if e := c.entries.get(batch.MakeID(p.number, d.ID)); e != nil {
+		} else if e := c.own(batch.MakeID(p.number, d.ID)); e != nil {
 			e.at, e.hasAt, e.index = d.At, true, NoIndex
 		}
 	}

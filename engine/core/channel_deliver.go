@@ -1,6 +1,10 @@
 package core
 
-import "penstock/batch"
+import (
+	"math/bits"
+
+	"penstock/batch"
+)
 
 // offer decides what happens to the message at the reading cursor.
 func (c *Channel) offer(ev *Event, res *Result) {
@@ -44,7 +48,7 @@ func (c *Channel) offer(ev *Event, res *Result) {
 // take creates the entry of the message at the reading cursor and moves the cursor past it. The entry is in no list
 // yet.
 func (c *Channel) take(p *channelPart, ev *Event) *entry {
-	e := c.pool.get(batch.MakeID(ev.Part, ev.Msg))
+	e := c.pool.get(batch.MakeID(ev.Part, p.next))
 	c.entries.put(e)
 	e.at, e.index, e.hasAt, e.tag, e.told = ev.At, ev.Index, true, ev.Tag, true
 	p.next++
@@ -157,6 +161,7 @@ func (c *Channel) deliver(e *entry, cl *channelClient, res *Result) {
 	e.state, e.client, e.startMs = entryInFlight, cl, c.soonMs()
 	c.schedule(e, e.startMs+cl.timeoutMs)
 	cl.flight.pushBack(e)
+	cl.inFlight++
 	c.inFlight++
 	cl.messageCount++
 	e.number, res.Number = cl.messageCount, cl.messageCount
@@ -171,6 +176,7 @@ func (c *Channel) land(e *entry) {
 	cl := e.client
 	c.wheel.Cancel(&e.timer)
 	cl.flight.remove(e)
+	cl.inFlight--
 	c.inFlight--
 	e.client = nil
 	c.refresh(cl)
@@ -204,6 +210,10 @@ func (c *Channel) fire(t *Timer[*entry]) {
 	e := t.Value
 	switch e.state {
 	case entryInFlight:
+		if e.run != 0 {
+			c.timeOutRun(e)
+			return
+		}
 		c.timeoutCount++
 		c.land(e)
 		c.comeAgain(e, false)
@@ -227,20 +237,30 @@ func (c *Channel) fire(t *Timer[*entry]) {
 // owned returns the entry of a message that is in flight to the event's client. It refuses an event that the client's
 // node sent before it had received this delivery.
 func (c *Channel) owned(ev *Event) (*entry, error) {
-	e := c.entries.get(ev.ID)
+	e := c.own(ev.ID)
 	if e == nil || e.state != entryInFlight {
 		return nil, ErrNotInFlight
 	}
 	if e.client.id != ev.Client {
 		return nil, ErrNotOwner
 	}
-	if e.stale(ev) {
+	if e.stale(ev) || ev.Number != 0 && ev.Number != e.number {
 		return nil, ErrNotInFlight
 	}
 	return e, nil
 }
 
 func (c *Channel) finish(ev *Event) error {
+	if e := c.runOf(ev.ID); e != nil && e.client.id == ev.Client {
+		m, k := ev.ID.MsgID(), uint64(ev.ID-e.id)
+		if ev.Number != 0 && ev.Number != e.number+k {
+			return ErrNotInFlight
+		}
+		e.client.finishCount++
+		c.finishInRun(e, 1<<k)
+		c.confirm(c.part(ev.ID.Partition()), IDRange{m, m + 1})
+		return nil
+	}
 	e, err := c.owned(ev)
 	if err != nil {
 		return err
@@ -258,25 +278,29 @@ func (c *Channel) finishThrough(ev *Event) (count int, err error) {
 		return 0, ErrNotInFlight
 	}
 	last := uint64(0)
-	var p *channelPart
-	var run IDRange // of p; messages that are next to each other are confirmed together
+	var g gathered
 	for e := cl.flight.first; e != nil && e.number <= ev.Seen; e = cl.flight.first {
+		if e.run != 0 {
+			done := e.throughNumber(ev.Seen)
+			if done == 0 {
+				break
+			}
+			last = e.number + uint64(bits.Len64(done)) - 1
+			count += bits.OnesCount64(done)
+			c.gatherRun(&g, e, done)
+			c.finishInRun(e, done)
+			continue
+		}
 		last = e.number
 		count++
-		m, part := e.id.MsgID(), c.part(e.id.Partition())
-		if part != p || m != run.To {
-			c.confirmRun(p, run)
-			p, run = part, IDRange{m, m}
-		}
-		run.To++
-		lane := e.lane
+		m, lane := e.id.MsgID(), e.lane
+		c.gather(&g, c.part(e.id.Partition()), IDRange{m, m + 1})
 		if c.forget(e); lane != nil {
-			c.confirmRun(p, run)
-			run.From = run.To
-			c.settleLane(p, lane)
+			c.confirmGathered(&g)
+			c.settleLane(g.p, lane)
 		}
 	}
-	c.confirmRun(p, run)
+	c.confirmGathered(&g)
 	cl.finishCount += uint64(count)
 	if last != ev.Seen || count == 0 {
 		return count, ErrNotInFlight
@@ -284,10 +308,25 @@ func (c *Channel) finishThrough(ev *Event) (count int, err error) {
 	return count, nil
 }
 
-// confirmRun confirms a range, which may be empty.
-func (c *Channel) confirmRun(p *channelPart, r IDRange) {
-	if r.From < r.To {
-		c.confirm(p, r)
+// gathered is messages next to each other that are to be confirmed together.
+type gathered struct {
+	p *channelPart
+	r IDRange // of p; empty: there are none
+}
+
+// gather adds messages, and first confirms those that they are not next to.
+func (c *Channel) gather(g *gathered, p *channelPart, r IDRange) {
+	if p != g.p || r.From != g.r.To {
+		c.confirmGathered(g)
+		*g = gathered{p, r}
+	}
+	g.r.To = r.To
+}
+
+func (c *Channel) confirmGathered(g *gathered) {
+	if g.r.From < g.r.To {
+		c.confirm(g.p, g.r)
+		g.r.From = g.r.To
 	}
 }
 
@@ -298,7 +337,11 @@ func (c *Channel) EachThrough(client ClientID, number uint64, visit func(ID)) {
 		return
 	}
 	for e := cl.flight.first; e != nil && e.number <= number; e = e.next {
-		visit(e.id)
+		e.each(func(id ID, n uint64) {
+			if n <= number {
+				visit(id)
+			}
+		})
 	}
 }
 
@@ -331,7 +374,7 @@ func (c *Channel) requeue(ev *Event) error {
 // unread takes back a delivery whose message cannot be read now, and delivers the message again after a delay. Unlike
 // requeue it writes nothing to the log: another leader may well be able to read the message, and needs no delay.
 func (c *Channel) unread(ev *Event) {
-	e := c.entries.get(ev.ID)
+	e := c.own(ev.ID)
 	if e == nil || e.state != entryInFlight {
 		return
 	}
@@ -354,7 +397,7 @@ func (c *Channel) touch(ev *Event) error {
 // drop confirms a visible message, whatever its state.
 func (c *Channel) drop(id ID) {
 	p := c.part(id.Partition())
-	if e := c.entries.get(id); e != nil {
+	if e := c.own(id); e != nil {
 		c.discard(e)
 	} else if m := id.MsgID(); m >= p.confirmed && m < p.end {
 		c.confirm(p, IDRange{m, m + 1})
@@ -366,7 +409,7 @@ func (c *Channel) drop(id ID) {
 // finish it. If the message is to become a dead letter, the goroutine that moves dead letters finds that its bytes are
 // gone.
 func (c *Channel) gone(id ID, res *Result) {
-	e := c.entries.get(id)
+	e := c.look(id)
 	if e == nil || e.state == entryInFlight || e.state == entryDoomed {
 		return
 	}

@@ -21,6 +21,7 @@ type entry struct {
 	index      uint32   // in its batch, or NoIndex
 	attempts   uint16   // deliveries so far
 	state      entryState
+	run        uint64 // bit k: it stands for message id+k, too; 0: for id alone, see run
 	hasAt      bool
 	listed     bool // its id is in channelPart.deferrals
 	outside    bool // published with a delay: delivered when due, outside of the channel's order

@@ -20,7 +20,9 @@ type WaitingMessage struct {
 func (c *Channel) EachInFlight(visit func(InFlightMessage)) {
 	for _, cl := range c.order {
 		for e := cl.flight.first; e != nil; e = e.next {
-			visit(InFlightMessage{ID: e.id, Client: cl.id, SinceMs: e.startMs, DueMs: e.timer.Due(), Attempts: e.attempts})
+			e.each(func(id ID, _ uint64) {
+				visit(InFlightMessage{ID: id, Client: cl.id, SinceMs: e.startMs, DueMs: e.timer.Due(), Attempts: e.attempts})
+			})
 		}
 	}
 }
@@ -45,7 +47,7 @@ type Delivery struct {
 
 // Find returns what the machine knows of a message; false: it is unread or confirmed.
 func (c *Channel) Find(id ID) (d Delivery, ok bool) {
-	e := c.entries.get(id)
+	e := c.look(id)
 	if e == nil || e.state == entryFence {
 		return d, false
 	}

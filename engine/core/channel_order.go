@@ -240,7 +240,8 @@ func (c *Channel) leaveLane(e *entry) {
 	c.letGo(l)
 }
 
-// settleLane makes the lane wait until the confirmations made so far are committed in the partition's log.
+// settleLane makes the lane wait until the confirmations made so far are committed in the partition's log. If all of
+// them were taken, it waits for the last take; a lane that waited for the next one might do so for ever.
 func (c *Channel) settleLane(p *channelPart, l *lane) {
 	if c.cfg.Ephemeral {
 		c.letGo(l)
@@ -251,6 +252,8 @@ func (c *Channel) settleLane(p *channelPart, l *lane) {
 	}
 	l.settling, l.take = p, notTaken
 	p.settling.pushBack(l)
+	c.labelSettling(p)
+	c.releaseSettled(p)
 }
 
 // labelSettling notes in the settling lanes of p which take contains their confirmations. As long as p has entries left
@@ -320,6 +323,11 @@ func (c *Channel) advanceLanes() {
 func (c *Channel) reorder() {
 	for l := c.freed; l != nil; l = c.freed {
 		c.freed, l.nextFreed, l.isFreed = l.nextFreed, nil, false
+	}
+	for _, p := range c.parts {
+		if p != nil {
+			c.breakRuns(p)
+		}
 	}
 	var es []*entry
 	c.entries.each(func(e *entry) {

@@ -20,6 +20,7 @@ type channelPart struct {
 	next      segment.MsgID // the reading cursor
 	end       segment.MsgID // the visible end
 	holes     int           // entries in [next, end)
+	runs      runList       // in flight
 	beyond    IDSet         // ids at or above end that have an entry, or had one
 
 	// Entries for the log that no TakeControls has returned yet.
@@ -141,7 +142,7 @@ func (c *Channel) addEntry(p *channelPart, m segment.MsgID) *entry {
 // time, too, if it still waits for its first delivery (B51).
 func (c *Channel) addDeferred(p *channelPart, ds []DeferredMessage) {
 	for _, d := range ds {
-		e := c.entries.get(batch.MakeID(p.number, d.ID))
+		e := c.own(batch.MakeID(p.number, d.ID))
 		switch {
 		case e != nil:
 			e.outside = e.outside || e.lane == nil
@@ -294,17 +295,46 @@ func (c *Channel) dropped(p *channelPart, r IDRange) {
 
 // reset sets the confirmed state to "everything below Msg, nothing else". Messages in flight are forgotten: a late FIN
 // for one is refused (B56). Messages that were published with a delay and never delivered keep waiting, because the log
-// still has their delay.
+// still has their delay. A reset to the start of the log, or before it, keeps whatever has an entry below the start: it
+// exists only as a carried copy, nothing else would deliver it, and nobody has finished it.
 func (c *Channel) reset(p *channelPart, ev *Event) {
 	p.start = max(p.start, ev.Start)
 	to := max(min(ev.Msg, p.end), p.start)
-	c.forgetIf(p, func(e *entry) bool { return e.attempts > 0 || !e.outside || e.id.MsgID() < to })
-	c.restart(p, to)
+	// With Msg at the start and at the end, somebody may have asked for the end.
+	toStart := ev.Msg < p.start || ev.Msg == p.start && p.start < p.end
+	c.forgetIf(p, func(e *entry) bool {
+		if e.id.MsgID() < to {
+			return !toStart || e.lane != nil
+		}
+		return e.attempts > 0 || !e.outside
+	})
+	c.forgetDead(p, to)
+	kept, from := c.entriesIn(p, p.confirmed, to), to
+	if len(kept) > 0 {
+		from = kept[0]
+	}
+	c.restart(p, from)
 	p.holes = len(c.entriesIn(p, p.next, p.end))
+	for _, m := range kept {
+		c.keepWaiting(p, c.entries.get(batch.MakeID(p.number, m)))
+	}
+	c.discardTo(p, to)
 	c.addDeferred(p, ev.Deferred)
 	c.settle(p)
 	if c.skipped {
 		c.discardTo(p, p.end)
+	}
+}
+
+// keepWaiting is for an entry that a reset keeps below the start of the log. If it is in flight, the client loses it,
+// and it comes again at once. The log, in which the reset ends all delays of messages that came before, learns of it.
+func (c *Channel) keepWaiting(p *channelPart, e *entry) {
+	if e.state == entryInFlight {
+		c.land(e)
+		c.wait(e, c.soonMs())
+	}
+	if e.attempts > 0 {
+		c.noteDeferral(p, e)
 	}
 }
 
@@ -314,7 +344,6 @@ func (c *Channel) restart(p *channelPart, to segment.MsgID) {
 	p.ranges.Clear()
 	p.unlogged.Clear()
 	p.remembered = nil
-	c.forgetDead(p, to)
 	c.sweepDeferrals(p)
 	if !c.cfg.Ephemeral {
 		p.resetUnlogged, p.resetTo = true, to
@@ -340,6 +369,7 @@ func (c *Channel) emptyPartition(p *channelPart) {
 	to := max(p.end, p.confirmed)
 	above := p.ranges.Clone()
 	above.CutBelow(to)
+	c.forgetDead(p, to)
 	c.restart(p, to)
 	for _, r := range above.Ranges() {
 		c.confirm(p, r)
@@ -356,6 +386,7 @@ func (c *Channel) emptyPartition(p *channelPart) {
 // forgetIf forgets the partition's entries that match. It iterates over all entries of the channel, so only rare events
 // may use it.
 func (c *Channel) forgetIf(p *channelPart, match func(*entry) bool) {
+	c.breakRuns(p)
 	c.entries.each(func(e *entry) {
 		if e.id.Partition() == p.number && match(e) {
 			c.forget(e)

@@ -67,6 +67,27 @@ func (b *busy) round(count, window int) {
 	b.ctls = b.c.TakeControls(0, b.ctls[:0])
 }
 
+// runRound is throughRound with runs.
+func (b *busy) runRound(count int) {
+	b.step(Event{Kind: EvVisible, End: b.next + segment.MsgID(count)})
+	var number uint64
+	for left := count; left > 0; {
+		r := b.c.NextRun(0)
+		if r.Count == 0 {
+			panic("BUG: the busy client may not get a run")
+		}
+		b.step(Event{Kind: EvOfferRun, Msg: b.next, At: segment.Offset(b.next), Count: r.Count})
+		left, b.next, number = left-r.Count, b.next+segment.MsgID(r.Count), r.Number+uint64(r.Count)-1
+	}
+	b.step(Event{Kind: EvFinishThrough, Client: 1, Seen: number})
+	if b.res.Err != nil || b.res.Count != count {
+		panic("BUG: not all were finished")
+	}
+	b.now += nsPerMs
+	b.step(Event{Kind: EvTick})
+	b.ctls = b.c.TakeControls(0, b.ctls[:0])
+}
+
 // throughRound delivers count messages and finishes them through the last one.
 func (b *busy) throughRound(count int) {
 	b.step(Event{Kind: EvVisible, End: b.next + segment.MsgID(count)})
@@ -96,12 +117,13 @@ func TestChannelAllocs(t *testing.T) {
 		b.step(Event{Kind: EvTouch, Client: 1, ID: first})
 		b.finish(first)
 		b.throughRound(100)
+		b.runRound(1000)
 	}
 	for range 300 { // the pools grow, and the wheel uses all its levels
 		mixed()
 	}
 	if n := testing.AllocsPerRun(200, mixed); n != 0 {
-		t.Errorf("%v allocations for 1102 messages", n)
+		t.Errorf("%v allocations for 2102 messages", n)
 	}
 }
 
@@ -132,6 +154,19 @@ func BenchmarkOfferFinishThrough(b *testing.B) {
 			b.ReportAllocs()
 			for done := 0; done < b.N; done += count {
 				ch.throughRound(count)
+			}
+		})
+	}
+}
+
+// One operation is one message of a run that is finished with the others of its round.
+func BenchmarkRun(b *testing.B) {
+	for _, count := range []int{8, 200, 2500} {
+		b.Run("count="+strconv.Itoa(count), func(b *testing.B) {
+			ch := newBusy(count)
+			b.ReportAllocs()
+			for done := 0; done < b.N; done += count {
+				ch.runRound(count)
 			}
 		})
 	}

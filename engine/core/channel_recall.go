@@ -52,7 +52,7 @@ func (e *entry) stale(ev *Event) bool { return e.serial > ev.Seen }
 
 // giveBack takes back a delivery that the client's node did not hand over. It does not count as an attempt.
 func (c *Channel) giveBack(ev *Event) error {
-	e := c.entries.get(ev.ID)
+	e := c.own(ev.ID)
 	if e == nil || e.holder != ev.Client || e.serial == 0 || e.serial != ev.Seen {
 		return ErrNotInFlight
 	}

@@ -150,7 +150,7 @@ func (c *Channel) chooseAny(part uint32) *channelClient {
 
 // learnTag notes the tag of a message in flight, and takes the delivery back if its client must not have the message.
 func (c *Channel) learnTag(ev *Event, res *Result) {
-	e := c.entries.get(ev.ID)
+	e := c.own(ev.ID)
 	if e == nil || e.state != entryInFlight {
 		res.Decision, res.Why = Hold, HoldEmpty
 		return

@@ -85,6 +85,28 @@ func TestOrderWaitsForTheWholeTake(t *testing.T) {
 	}
 }
 
+// After a restart, or at a new leader, the log of an ordered channel begins behind messages that wait for their time,
+// all of which are carried: there is nothing to confirm, and the messages behind them do not wait for a commit. They
+// would, until the first of those that wait, perhaps in a week, is finished.
+func TestOrderGoesOnBehindCarriedMessages(t *testing.T) {
+	const start, end = 3, 5
+	var waiting []DeferredMessage
+	for m := range segment.MsgID(start) {
+		waiting = append(waiting, DeferredMessage{ID: m, DueMs: 1 << 40, At: 100})
+	}
+	b := &busy{c: NewChannel(ChannelConfig{Name: "c"})}
+	b.step(Event{
+		Kind: EvAddPartition, Start: start, End: end, Deferred: waiting,
+		Cursor: &Cursor{Name: "c", Settings: ChannelSettings{Version: 1, Order: OrderPartition}},
+	})
+	b.step(Event{Kind: EvSubscribe, Client: 1})
+	b.step(Event{Kind: EvReady, Client: 1, Count: 1})
+	b.step(Event{Kind: EvOffer, Msg: start})
+	if b.res.Decision != Deliver || b.c.HasControls(0) {
+		t.Errorf("decision %v, why %v, to take: %v", b.res.Decision, b.res.Why, b.c.HasControls(0))
+	}
+}
+
 // One take has a bounded number of dead letters. The outbox shows them when their take is committed, one take after the
 // other.
 func TestDeadLettersOverManyTakes(t *testing.T) {

@@ -31,6 +31,8 @@ type sim struct {
 	share    uint32          // thirds of the topic's partitions that this node leads
 	filter   bool            // every seventh message is unwanted
 	lastAt   segment.Offset  // of the last control batch that carries messages
+	calm     bool            // runs are common: see channel_run_test.go
+	runs     int             // deliveries of them
 }
 
 type simClient struct {
@@ -61,6 +63,7 @@ type simPart struct {
 	unsafe  map[segment.MsgID]uint64         // delivered and confirmed by this take (or notTaken), not committed yet
 	dead    map[segment.MsgID]uint64         // in the outbox; the take, or notTaken
 	place   map[segment.MsgID]segment.Offset // offset of the batch that carries it
+	batch   map[segment.MsgID]segment.Offset // offset of the batch in which it was delivered in a run
 }
 
 func newSim(t *testing.T, next func() int) *sim {
@@ -71,6 +74,7 @@ func newSim(t *testing.T, next func() int) *sim {
 	s.cfg.MaxDeferred = 1 + next()%20
 	s.cfg.MaxKeyWaiting = 1 + next()%12
 	s.cfg.MaxOutbox = 1 + next()%4
+	s.beCalm()
 	for i := range 1 + next()%2 {
 		p := &simPart{
 			number: uint32(3 * i), log: &Cursors{}, confirmed: map[segment.MsgID]bool{}, flight: map[segment.MsgID]ClientID{},
@@ -79,6 +83,7 @@ func newSim(t *testing.T, next func() int) *sim {
 			numbers: map[segment.MsgID]uint64{},
 			delayed: map[segment.MsgID]bool{}, legacy: map[segment.MsgID]bool{}, unsafe: map[segment.MsgID]uint64{},
 			dead: map[segment.MsgID]uint64{}, place: map[segment.MsgID]segment.Offset{},
+			batch: map[segment.MsgID]segment.Offset{},
 		}
 		s.apply(p, Control{Kind: ChannelCreated, Channel: "c"})
 		if i == 0 {
@@ -111,7 +116,7 @@ func (s *sim) step(ev Event) *Result {
 // did the same.
 func (s *sim) expectDiscarded(p *simPart, to segment.MsgID) {
 	for id := range min(to, p.end) {
-		if s.c.entries.get(batch.MakeID(p.number, id)) == nil {
+		if s.c.look(batch.MakeID(p.number, id)) == nil {
 			p.confirmed[id] = true
 		}
 	}
@@ -121,7 +126,7 @@ func (s *sim) expectDiscarded(p *simPart, to segment.MsgID) {
 func (s *sim) states(p *simPart) []entryState {
 	out := make([]entryState, p.end)
 	for id := range p.end {
-		if e := s.c.entries.get(batch.MakeID(p.number, id)); e != nil {
+		if e := s.c.look(batch.MakeID(p.number, id)); e != nil {
 			out[id] = e.state
 		}
 	}
@@ -167,7 +172,7 @@ func (s *sim) op() {
 	case 0, 1, 2:
 		s.publish(p)
 	case 3:
-		s.subscribe(1+s.next()%8, s.next())
+		s.newClient()
 	case 4:
 		s.clientEvent()
 	case 5, 6, 7, 8, 9, 10:
@@ -216,7 +221,7 @@ func (s *sim) op() {
 }
 
 func (s *sim) publish(p *simPart) {
-	count := 1 + s.next()%6
+	count := s.publishCount()
 	first := p.end
 	p.end += segment.MsgID(count)
 	p.log.Publish(first, uint32(count))
@@ -406,7 +411,7 @@ func (s *sim) tick(ns int64) {
 	for i, p := range s.parts {
 		for id, was := range before[i] {
 			id := segment.MsgID(id)
-			e := s.c.entries.get(batch.MakeID(p.number, id))
+			e := s.c.look(batch.MakeID(p.number, id))
 			switch {
 			case was == entryInFlight && e != nil && e.state == entryInFlight:
 				if s.now > p.deadline[id]+2*nsPerMs {
@@ -464,8 +469,16 @@ func (s *sim) empty() {
 
 func (s *sim) reset(p *simPart) {
 	to := segment.MsgID(s.next()) % (p.end + 3)
+	toStart := to < p.start || to == p.start && to < p.visible
+	kept := map[segment.MsgID]bool{} // B51: no other place of the log has them
 	for id := range p.end {
-		if e := s.c.entries.get(batch.MakeID(p.number, id)); e == nil || e.attempts > 0 || !e.outside {
+		e := s.c.look(batch.MakeID(p.number, id))
+		switch _, flying := p.flight[id]; {
+		case e != nil && e.lane == nil && toStart && id < p.start:
+			if kept[id] = true; flying {
+				p.due[id] = s.now
+			}
+		case e == nil || e.attempts > 0 || !e.outside:
 			delete(p.due, id)
 		}
 	}
@@ -482,10 +495,12 @@ func (s *sim) reset(p *simPart) {
 	}
 	s.step(ev)
 	clear(p.flight)
-	clear(p.attempts)
 	for id := range p.end {
-		if delete(p.confirmed, id); id < to {
+		if delete(p.confirmed, id); id < to && !kept[id] {
 			p.confirmed[id] = true
+		}
+		if !kept[id] {
+			delete(p.attempts, id)
 		}
 	}
 	if s.skipped {
@@ -520,7 +535,7 @@ func (s *sim) take() {
 			s.t.Fatalf("the log has paused %v, skipped %v; the channel %v, %v", cur.Paused, cur.Skipped, s.paused, s.skipped)
 		}
 		for _, d := range cur.Requeued {
-			if e := s.c.entries.get(batch.MakeID(p.number, d.ID)); (e == nil || e.attempts < d.Attempts) &&
+			if e := s.c.look(batch.MakeID(p.number, d.ID)); (e == nil || e.attempts < d.Attempts) &&
 				!hasID(s.c.part(p.number).remembered, d.ID, Deferral.id) {
 				s.t.Fatalf("the log has a delay %+v that the channel does not know", d)
 			}
@@ -545,7 +560,7 @@ func (s *sim) loseGone(p *simPart) {
 	}
 	s.take()
 	for _, id := range p.log.Gone(nil, start, 1+int(p.start%4)) {
-		before := s.c.entries.get(batch.MakeID(p.number, id))
+		before := s.c.look(batch.MakeID(p.number, id))
 		_, flying := p.flight[id]
 		doomed := before != nil && before.state == entryDoomed
 		res := s.step(Event{Kind: EvGone, ID: batch.MakeID(p.number, id)})
@@ -569,29 +584,7 @@ func (s *sim) dropOne(p *simPart) {
 	}
 	delete(p.flight, id)
 	p.confirmed[id] = true
-	if e := s.c.entries.get(batch.MakeID(p.number, id)); e != nil {
+	if e := s.c.look(batch.MakeID(p.number, id)); e != nil {
 		s.t.Fatalf("message %d was dropped and is in state %d", id, e.state)
-	}
-}
-
-// topic pauses, unpauses or empties the topic: in all partitions, through the log.
-func (s *sim) topic() {
-	what := s.next() % 3
-	for _, p := range s.parts {
-		switch {
-		case p.log.TopicPaused && what == 0:
-			from := p.log.HeldFrom
-			s.apply(p, Control{Kind: TopicEmptied, ID: p.end})
-			s.step(Event{Kind: EvDropped, Part: p.number, Msg: from, End: p.end})
-			for id := from; id < p.end; id++ {
-				p.confirmed[id] = true
-				delete(p.flight, id)
-			}
-		case p.log.TopicPaused:
-			s.apply(p, Control{Kind: TopicPaused})
-			s.show(p)
-		default:
-			s.apply(p, Control{Kind: TopicPaused, Flag: true, ID: p.end})
-		}
 	}
 }

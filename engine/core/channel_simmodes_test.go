@@ -60,7 +60,7 @@ func (s *sim) committed(p *simPart, take uint64) {
 func (s *sim) died(p *simPart, id segment.MsgID) bool {
 	limit := int(s.settings.MaxAttempts)
 	cp := s.c.part(p.number)
-	if e := s.c.entries.get(batch.MakeID(p.number, id)); e != nil {
+	if e := s.c.look(batch.MakeID(p.number, id)); e != nil {
 		if e.state == entryDoomed && (limit == 0 || p.attempts[id] < limit || len(cp.outbox) < s.cfg.MaxOutbox) {
 			s.t.Fatalf("message %d with %d attempts of %d is doomed; the outbox has %d of %d",
 				id, p.attempts[id], limit, len(cp.outbox), s.cfg.MaxOutbox)
@@ -128,6 +128,9 @@ func (s *sim) moveDead(p *simPart, count int) {
 
 // configure changes the settings. Messages that have an entry when the order changes may end in any order.
 func (s *sim) configure() {
+	if s.calm {
+		return
+	}
 	old := s.settings
 	s.settings.Version++
 	ev := Event{Kind: EvConfigure, SharePartsHere: uint32(s.next() % 4), PartsAll: 3}
@@ -174,7 +177,7 @@ func (s *sim) configure() {
 
 func (s *sim) markLegacy(p *simPart) {
 	for id := range p.end {
-		if e := s.c.entries.get(batch.MakeID(p.number, id)); e != nil && !p.delayed[id] {
+		if e := s.c.look(batch.MakeID(p.number, id)); e != nil && !p.delayed[id] {
 			p.legacy[id] = true
 		}
 	}
@@ -386,6 +389,11 @@ func (s *sim) checkLanes() {
 	if len(busy)+len(parked) > 0 {
 		s.t.Fatalf("entries stand in %d lanes that are not there", len(busy)+len(parked))
 	}
+	for _, p := range s.parts {
+		if l := s.c.part(p.number).settling.last; l != nil && l.take == notTaken && !s.c.HasControls(p.number) {
+			s.t.Fatalf("lane of key %d waits for a take of nothing", l.key)
+		}
+	}
 }
 
 // crash recovers the channel while messages wait in whatever mode it has, and subscribes consumers at once.
@@ -442,7 +450,7 @@ func (s *sim) carry(p *simPart) {
 		s.apply(p, ct)
 		s.step(Event{Kind: EvCarried, Part: p.number, Deferred: ds})
 		for _, d := range ds {
-			if e := s.c.entries.get(batch.MakeID(p.number, d.ID)); d.DueMs != 0 && e != nil && e.state == entryWaiting &&
+			if e := s.c.look(batch.MakeID(p.number, d.ID)); d.DueMs != 0 && e != nil && e.state == entryWaiting &&
 				e.attempts == 0 {
 				p.due[d.ID] = d.DueMs * nsPerMs
 			}
@@ -460,11 +468,33 @@ func (s *sim) carry(p *simPart) {
 	}
 	cp := s.c.part(p.number)
 	for id := range below {
-		if !p.confirmed[id] && s.c.entries.get(batch.MakeID(p.number, id)) == nil && !hasID(cp.remembered, id, Deferral.id) {
+		if !p.confirmed[id] && s.c.look(batch.MakeID(p.number, id)) == nil && !hasID(cp.remembered, id, Deferral.id) {
 			s.t.Fatalf("message %d is not read, and its segment may go", id)
 		}
 	}
 	p.start = max(p.start, below)
 	s.step(Event{Kind: EvTrimmed, Part: p.number, Start: p.start})
 	s.expectDiscarded(p, p.start)
+}
+
+// topic pauses, unpauses or empties the topic: in all partitions, through the log.
+func (s *sim) topic() {
+	what := s.next() % 3
+	for _, p := range s.parts {
+		switch {
+		case p.log.TopicPaused && what == 0:
+			from := p.log.HeldFrom
+			s.apply(p, Control{Kind: TopicEmptied, ID: p.end})
+			s.step(Event{Kind: EvDropped, Part: p.number, Msg: from, End: p.end})
+			for id := from; id < p.end; id++ {
+				p.confirmed[id] = true
+				delete(p.flight, id)
+			}
+		case p.log.TopicPaused:
+			s.apply(p, Control{Kind: TopicPaused})
+			s.show(p)
+		default:
+			s.apply(p, Control{Kind: TopicPaused, Flag: true, ID: p.end})
+		}
+	}
 }

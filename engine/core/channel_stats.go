@@ -70,7 +70,7 @@ func (c *Channel) Stats() ChannelStats {
 // ClientInFlight returns how many messages a client has in flight.
 func (c *Channel) ClientInFlight(id ClientID) int {
 	if cl := c.clients[id]; cl != nil {
-		return cl.flight.count
+		return cl.inFlight
 	}
 	return 0
 }
@@ -79,7 +79,7 @@ func (c *Channel) ClientInFlight(id ClientID) int {
 func (c *Channel) EachClient(visit func(ClientStats)) {
 	for _, cl := range c.order {
 		visit(ClientStats{
-			Client: cl.id, ReadyCount: cl.ready, InFlightCount: cl.flight.count,
+			Client: cl.id, ReadyCount: cl.ready, InFlightCount: cl.inFlight,
 			MessageCount: cl.messageCount, FinishCount: cl.finishCount, RequeueCount: cl.requeueCount,
 		})
 	}

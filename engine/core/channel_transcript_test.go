@@ -21,6 +21,7 @@ import (
 //	add part=0 end=5 confirmed=2 ranges=3-4 requeued=4@700/2 deferred=9@50 start=1
 //	pump                               redeliver, then offer from all partitions, until all hold
 //	offer part=0 [msg=3]               one message: at the reading cursor unless msg says otherwise
+//	run part=0 count=5                 messages from the reading cursor on, as a run
 //	at 500 / tick 500                  the time becomes 500; tick also sends EvTick
 //	take part=0                        the controls for the partition's log
 //	configure version=2 order=key max-attempts=3 rate=10 max-in-flight=2 sample=50 here=1 all=3
@@ -31,6 +32,7 @@ import (
 //	subscribe client=1 hold=2000       hold: how long a delivery may be on its way to the client
 //	through client=1 seen=3            the client has finished its delivery with this number, and all before it
 //	return client=1 id=0:4 seen=3      the client's node did not hand over the delivery with this serial
+//	may-run part=0                     how long a run may be now
 //	lists                              messages in flight, waiting messages, and the outbox
 //	show                               everything that can be asked
 type transcript struct {
@@ -60,6 +62,7 @@ const transcriptStartMs = 1_700_000_000_000
 //	channel_carried.txt   B51, B52
 //	channel_removed.txt   B44, B47
 //	channel_recall.txt    B57
+//	channel_runs.txt      B45, B46, B47, B49
 func TestChannelTranscripts(t *testing.T) {
 	paths, err := filepath.Glob("testdata/channel_*.txt")
 	if err != nil || len(paths) == 0 {
@@ -229,7 +232,8 @@ var transcriptEvents = map[string]EventKind{
 	"add": EvAddPartition, "visible": EvVisible, "deferred": EvDeferredPublished, "trimmed": EvTrimmed,
 	"dropped":   EvDropped,
 	"subscribe": EvSubscribe, "unsubscribe": EvUnsubscribe, "ready": EvReady, "stop": EvStop,
-	"blocked": EvBlocked, "offer": EvOffer, "redeliver": EvRedeliver, "drop": EvDrop, "finish": EvFinish,
+	"blocked": EvBlocked, "offer": EvOffer, "run": EvOfferRun, "redeliver": EvRedeliver,
+	"drop": EvDrop, "finish": EvFinish,
 	"through": EvFinishThrough, "requeue": EvRequeue,
 	"touch": EvTouch, "pause": EvPause, "skip": EvSkip, "empty": EvEmpty, "reset": EvReset,
 	"configure": EvConfigure, "commit": EvConfirmsCommitted, "moved": EvDeadMoved, "carried": EvCarried, "gone": EvGone,
@@ -270,6 +274,9 @@ func (tr *transcript) play(words []string) {
 		tr.pump()
 	case words[0] == "take":
 		tr.take(uint32(a.int("part")))
+	case words[0] == "may-run":
+		r := tr.c.NextRun(uint32(a.int("part")))
+		tr.say("%d to %d, from number %d on", r.Count, r.Client, r.Number)
 	case words[0] == "show":
 		tr.show()
 	case words[0] == "lists":
@@ -317,7 +324,7 @@ func (tr *transcript) event(kind EventKind, a args) {
 		for i := range ev.Deferred {
 			ev.Deferred[i].At += 7
 		}
-	case EvOffer:
+	case EvOffer, EvOfferRun:
 		if !a.has("msg") {
 			ev.Msg = tr.c.ReadFrom(ev.Part)
 		}
@@ -330,7 +337,10 @@ func (tr *transcript) event(kind EventKind, a args) {
 	if res.Err != nil {
 		tr.say("error: %v", res.Err)
 	}
-	if res.Decision != 0 {
+	switch {
+	case kind == EvOfferRun:
+		tr.say("delivered %d to %d", res.Count, res.Client)
+	case res.Decision != 0:
 		tr.sayResult(&ev, &res)
 	}
 }

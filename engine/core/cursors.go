@@ -310,15 +310,15 @@ func (c *Cursors) emptyTopic(below, end segment.MsgID) error {
 	if below > end {
 		return beyondEnd(&Control{Kind: TopicEmptied}, below, end)
 	}
-	from := segment.MsgID(0)
-	if len(c.channels) == 0 {
-		c.Unclaimed = max(c.Unclaimed, below)
-	}
+	from := below
 	if c.TopicPaused && c.HeldFrom < below {
 		from, c.HeldFrom = c.HeldFrom, below
 		for _, ch := range c.channels {
 			c.confirm(ch, []IDRange{{from, below}})
 		}
+	}
+	if len(c.channels) == 0 {
+		from, c.Unclaimed = 0, max(c.Unclaimed, below)
 	}
 	c.dropUnwanted([]IDRange{{from, below}})
 	return nil

@@ -236,6 +236,26 @@ func (c *Cursors) CarriedBelow(dst []CarrySource, from segment.MsgID, start Bord
 	return dst
 }
 
+// Carries says whether some control batch has a copy of a message that is still wanted.
+func (c *Cursors) Carries() bool { return len(c.carried) > 0 }
+
+// CarriedUnread adds to ds, the deferred messages of a channel, those that the channel has not confirmed, that exist
+// only as carried copies, and that it would otherwise not know of: its reading cursor begins at start, where the log
+// begins. They are due. A channel that another channel was forked to has such messages, if they waited in the other one
+// for their time. ds and the result are sorted by id.
+func (c *Cursors) CarriedUnread(ds []DeferredMessage, ch *Cursor, start Border) []DeferredMessage {
+	known := len(ds)
+	for i := searchID(c.carried, ch.Confirmed, carriedPlace.id); i < len(c.carried) && c.carried[i].ID < start.ID; i++ {
+		p := c.carried[i]
+		if p.At >= start.At && !ch.IsConfirmed(p.ID) && !hasID(ch.Requeued, p.ID, Deferral.id) &&
+			!hasID(ds[:known], p.ID, DeferredMessage.id) {
+			ds = append(ds, DeferredMessage{ID: p.ID, At: p.At})
+		}
+	}
+	slices.SortFunc(ds, func(a, b DeferredMessage) int { return cmp.Compare(a.ID, b.ID) })
+	return ds
+}
+
 // atOrAbove returns the part of a sorted list whose ids are at or above m.
 func atOrAbove[T any](list []T, m segment.MsgID, id func(T) segment.MsgID) []T {
 	for len(list) > 0 && id(list[0]) < m {

@@ -1,5 +1,16 @@
 package core
 
+import "penstock/segment"
+
+// DueOr returns when a message is due that was published with a delay and that some channel has not confirmed. For any
+// other message it returns dueMs.
+func (c *Cursors) DueOr(id segment.MsgID, dueMs int64) int64 {
+	if i := searchID(c.Deferred, id, DeferredMessage.id); i < len(c.Deferred) && c.Deferred[i].ID == id {
+		return c.Deferred[i].DueMs
+	}
+	return dueMs
+}
+
 // ShiftDue adds ms to the due time of every waiting message and returns their number. No time becomes negative. The
 // engine applies it to the fold that it writes at the start of an epoch, so that all replicas get the new times with
 // the log.

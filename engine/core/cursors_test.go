@@ -208,6 +208,11 @@ var applyCases = []struct {
 		"unclaimed 7; held from 7; 8@80", 7, 7,
 	},
 	{"topic emptied without channels", []Control{{Kind: TopicEmptied, ID: 8}}, "unclaimed 8; 8@80", 8, 8},
+	{
+		"topic emptied while paused, without channels",
+		[]Control{{Kind: TopicPaused, Flag: true, ID: 7}, {Kind: TopicEmptied, ID: 8}},
+		"unclaimed 8; held from 8; 8@80", 8, 8,
+	},
 	{"topic emptied, nothing held", []Control{created("a", 0), {Kind: TopicEmptied, ID: 8}}, "a:0-0[]; 6@60 8@80", 0, 10},
 	{
 		"topic emptied while paused",

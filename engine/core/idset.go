@@ -73,6 +73,15 @@ func (s *IDSet) NextGap(id segment.MsgID) segment.MsgID {
 	return id
 }
 
+// Gap returns how many ids from id on, which is not in the set, are not in it.
+func (s *IDSet) Gap(id segment.MsgID) uint64 {
+	live := s.r[s.head:]
+	if n := len(live); n == 0 || live[n-1].To <= id {
+		return ^uint64(0)
+	}
+	return uint64(live[s.search(id+1)].From - id)
+}
+
 // Add adds one id and says whether it was new.
 func (s *IDSet) Add(id segment.MsgID) bool { return s.AddRange(IDRange{id, id + 1}) == 1 }
 

@@ -156,6 +156,10 @@ func (c *Cursors) NamedProducer(name []byte) (id uint64, known bool) {
 	return id, known
 }
 
+// KnowsProducer says whether the fold has a producer of this name. An empty name is nobody's. Unlike NamedProducer it
+// looks at every producer, and makes nothing for the next call: it is for what is rare, as opening one.
+func (c *Cursors) KnowsProducer(name string) bool { return c.producers.named(name) != nil }
+
 // ProducerCount returns the number of producers that the fold knows.
 func (c *Cursors) ProducerCount() int { return len(c.producers.all) }
 

@@ -11,10 +11,10 @@ type WriterClock struct {
 }
 
 // Saw notes the times of a batch that another process wrote. nowNs is this node's time, ns since 1970. Created is the
-// producer's time if a producer sealed the batch. Appended is the leader's time, or that of the previous batch if it
-// was later. The lesser of the two is compared with nowNs.
+// producer's time if a producer sealed the batch, and may be any time. Appended is the leader's time, or that of the
+// previous batch if it was later. The lesser of the two, but no time before 1970, is compared with nowNs.
 func (w *WriterClock) Saw(h *segment.Header, nowNs int64) {
-	ahead := min(h.Created, h.Appended) - nowNs
+	ahead := max(min(h.Created, h.Appended), 0) - nowNs
 	if h.Epoch != w.epoch {
 		w.epoch, w.AheadNs = h.Epoch, ahead
 		return

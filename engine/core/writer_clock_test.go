@@ -1,6 +1,7 @@
 package core
 
 import (
+	"math"
 	"testing"
 
 	"penstock/segment"
@@ -27,5 +28,10 @@ func TestWriterClock(t *testing.T) {
 		if w.AheadNs != c.ahead*second {
 			t.Errorf("%+v: it is ahead by %d s", c, w.AheadNs/second)
 		}
+	}
+	// A producer may claim any time. If the difference wrapped, a leader would make all delays end at once.
+	w.Saw(&segment.Header{Epoch: 4, Created: math.MinInt64, Appended: 200 * second}, 200*second)
+	if w.AheadNs > 0 {
+		t.Errorf("a producer's time long before 1970: it is ahead by %d s", w.AheadNs/second)
 	}
 }

@@ -40,12 +40,18 @@ type NodeFile struct {
 }
 
 // OpenNodeFile reads node.json, or creates a new store in an empty directory. It refuses a directory whose level is
-// above newest. The new store of a cluster member begins at the first level, because the cluster that the node will
-// join may be at that level.
+// above newest, and the directory of a cluster unless the node is to be a member: alone, it would lead replicas that
+// others lead too, and what it acknowledged would contradict theirs. The new store of a cluster member begins at the
+// first level, because the cluster that the node will join may be at that level.
 func OpenNodeFile(
 	disk aio.Disk, log *slog.Logger, nodeID string, newest int, member bool, newUUID func() uuid.UUID,
 ) (*NodeFile, error) {
 	f, err := readNode(disk, log, nodeID, newest)
+	if err == nil && !member && f.Cluster() != uuid.Nil {
+		return nil, fmt.Errorf("engine: the data directory belongs to node %q of cluster %s, and cannot be used outside of "+
+			"it: nothing was changed, start the node with its settings of the cluster (cluster-address, cluster-peers), or "+
+			"name another directory", f.NodeID(), f.Cluster())
+	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, err
 	}

@@ -41,6 +41,24 @@ func TestNewStore(t *testing.T) {
 	}
 }
 
+// The directory of a cluster is opened by its member alone.
+func TestClusterDirectoryIsRefusedAlone(t *testing.T) {
+	disk, log := faultaio.New(faultaio.Options{}), slog.New(slog.DiscardHandler)
+	cluster := uuid.New()
+	if err := openNode(t, disk, 2, true).Adopt(cluster); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"", "n"} {
+		if _, err := OpenNodeFile(disk, log, name, 2, false, uuid.New); err == nil ||
+			!strings.Contains(err.Error(), cluster.String()) {
+			t.Errorf("a single node %q is answered %v", name, err)
+		}
+	}
+	if f := openNode(t, disk, 2, true); f.Cluster() != cluster {
+		t.Errorf("the member has cluster %s", f.Cluster())
+	}
+}
+
 func TestForeignDirectoryIsRefused(t *testing.T) {
 	disk, log := faultaio.New(faultaio.Options{}), slog.New(slog.DiscardHandler)
 	openNode(t, disk, 2, false)

@@ -218,6 +218,7 @@ func (f *Flusher) onRetain() {
 	f.retain()
 	f.trashDead()
 	f.emptyTrash()
+	f.n.Arena.Trim()
 }
 
 // work flushes, evicts and releases files until both thresholds are met, or no more progress is possible.
@@ -251,28 +252,36 @@ func (f *Flusher) stopping() bool {
 }
 
 // flushOldest flushes at most maxFlushBytes of the partition whose unflushed bytes are oldest. It says whether it wrote
-// anything.
+// anything. It passes over partitions whose files take nothing more, and forgets those whose topics were deleted.
 func (f *Flusher) flushOldest() bool {
-	for {
+	for left := f.Backlog(); left > 0; left-- {
 		f.mu.Lock()
 		if len(f.queue) == 0 {
 			f.mu.Unlock()
 			return false
 		}
 		p := f.queue[0]
+		f.queue[0] = nil
 		f.queue = f.queue[1:]
 		f.mu.Unlock()
 		f.makeFiles(p)
 		// Clear the flag before the flush, so that a batch appended during the flush queues the partition again.
 		p.dirty.Store(false)
 		n, err := f.flush(p, maxFlushBytes)
-		if p.owner.Log().Unflushed() > 0 {
+		if !errors.Is(err, segment.ErrClosed) && p.owner.Log().Unflushed() > 0 {
 			f.enqueue(p)
 		}
-		if n > 0 || err != nil {
+		if n > 0 || err != nil && !concernsOne(err) {
 			return err == nil
 		}
 	}
+	return false
+}
+
+// concernsOne says whether err, of a flush, says nothing about other partitions.
+func concernsOne(err error) bool {
+	return errors.Is(err, segment.ErrClosed) || errors.Is(err, segment.ErrPoisoned) ||
+		errors.As(err, new(*segment.CorruptError))
 }
 
 // maxFilesAtOnce bounds how many segment files makeFiles creates at once.

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"penstock/engine/base"
 	"penstock/engine/host"
@@ -17,6 +18,12 @@ import (
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
+
+// AnswerMargin is how much longer than its own deadline a put waits for its leader's answer once it was sent. The put
+// tells the leader how long it may still wait to be stored. The leader looks for late puts four times a second, so its
+// answer, which says why nothing was stored, is up to half a second behind this node's deadline. (A leader of a version
+// that does not read that time gives every forwarded put the whole PublishTimeout from when it arrives.)
+const AnswerMargin = time.Second
 
 // Forwarder sends puts to the nodes that lead their partitions, pipelined, and answers each put when its leader
 // answers. While a partition has no leader, its puts wait in their lane: they are not stored, and may go to any later
@@ -158,7 +165,7 @@ func (f *Forwarder) trySend(l *lane, to replicate.NodeID) bool {
 	f.next++
 	id := f.next
 	buf := wire.NewBuffer()
-	encode(buf, l, p)
+	encode(buf, l, p, f.n.Clock.NowNs())
 	f.body[0] = buf.Bytes
 	f.frame = netproto.Frame{Type: netproto.TypeForwardPut, Request: id, Body: f.body[:], Owner: buf}
 	f.inFlight[id] = p // set before sending: another goroutine handles the answer
@@ -203,7 +210,8 @@ func (f *Forwarder) sorted() []*lane {
 	return lanes
 }
 
-// Tick answers the puts whose deadline has passed, and tries again to send the others. The ticker calls it every 50 ms.
+// Tick answers the puts whose deadline has passed, those in flight AnswerMargin later, and tries again to send the
+// others. The ticker calls it every 50 ms.
 func (f *Forwarder) Tick() {
 	now := f.n.Clock.NowNs()
 	var expired inbox.List
@@ -214,7 +222,7 @@ func (f *Forwarder) Tick() {
 		expired.Append(late)
 		f.removeIdle(l)
 	}
-	unknown := f.removeInFlight(func(p *inbox.Put) bool { return p.DeadlineNs < now })
+	unknown := f.removeInFlight(func(p *inbox.Put) bool { return p.DeadlineNs+int64(AnswerMargin) < now })
 	f.mu.Unlock()
 	expired.Answer(base.ErrNoLeader)
 	unknown.Answer(base.ErrUnknown)
@@ -284,9 +292,17 @@ func (f *Forwarder) HandleAck(from replicate.NodeID, fr *netproto.Received) {
 	l := f.lanes[p.Box]
 	status := fr.Header.Status
 	if status == netproto.StatusNotLeader || status == netproto.StatusFull || status == netproto.StatusClosed {
-		l.waiting.Insert(p) // not stored: send it again, to the current leader, when the run is over
+		late := p.DeadlineNs < f.n.Clock.NowNs()
+		if late { // it may not be stored any more
+			f.bytes -= int64(p.Bytes)
+		} else { // not stored: send it again, to the current leader, when the run is over
+			l.waiting.Insert(p)
+		}
 		f.answered(l, true)
 		f.mu.Unlock()
+		if late {
+			inbox.Answer(p, base.ErrNoLeader)
+		}
 		return
 	}
 	f.bytes -= int64(p.Bytes)

@@ -3,6 +3,7 @@ package forward
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"penstock/engine/base"
 	"penstock/engine/host"
@@ -22,18 +23,23 @@ func (pt *testPartition) Box() *inbox.Inbox          { return &pt.box }
 func (pt *testPartition) Target() replicate.NodeID   { return 2 }
 func (pt *testPartition) Announce(bool)              {}
 
-// onItsWay is a put that was sent to node 2 as request 7. answers collects the answers that the put gets.
-func onItsWay() (f *Forwarder, p *inbox.Put, answers *[]error) {
+// onItsWay is a put that was sent to node 2 as request 7, with its deadline in a second by the clock that passed moves.
+// answers collects the answers that the put gets.
+func onItsWay() (f *Forwarder, p *inbox.Put, passed *time.Duration, answers *[]error) {
 	pt := new(testPartition)
-	f = New(Node{Peers: &host.Peers{Self: 1}})
+	passed = new(time.Duration)
+	start := time.Now()
+	clock := base.NewClock(func() time.Time { return start }, func() time.Duration { return *passed })
+	f = New(Node{Peers: &host.Peers{Self: 1}, Clock: clock})
 	f.bytes = 3
 	answers = new([]error)
 	p = &inbox.Put{Done: func(p *inbox.Put) { *answers = append(*answers, p.Err) }}
+	p.DeadlineNs = clock.NowNs() + int64(time.Second)
 	l := f.lane(pt)
 	p.Box, p.SentTo, p.Bytes, p.Order = &pt.box, 2, 3, l.Last()
 	l.Sent(2)
 	f.inFlight[7] = p
-	return f, p, answers
+	return f, p, passed, answers
 }
 
 func answerTo(request uint64, status netproto.Status, first base.ID, why error) *netproto.Received {
@@ -50,7 +56,7 @@ func TestForwardedPutIsAnsweredOrSentAgain(t *testing.T) {
 		netproto.StatusNotLeader: true, netproto.StatusFull: true, netproto.StatusClosed: true,
 	}
 	for status := netproto.StatusOK; status <= netproto.StatusOverloaded; status++ {
-		f, p, answers := onItsWay()
+		f, p, _, answers := onItsWay()
 		f.HandleAck(2, answerTo(7, status, 5, base.ErrQuota))
 		waits := f.lanes[p.Box] != nil && f.lanes[p.Box].waiting.First() == p
 		switch {
@@ -71,7 +77,7 @@ func TestForwardedPutIsAnsweredOrSentAgain(t *testing.T) {
 
 // An answer counts only if it comes from the node that was asked, for the first time, and intact.
 func TestForwardedPutIsAnsweredByWhoWasAsked(t *testing.T) {
-	f, _, answers := onItsWay()
+	f, _, _, answers := onItsWay()
 	f.HandleAck(3, answerTo(7, netproto.StatusOK, 5, nil))
 	f.HandleAck(2, answerTo(8, netproto.StatusOK, 5, nil))
 	short := answerTo(7, netproto.StatusOK, 5, nil)
@@ -84,5 +90,38 @@ func TestForwardedPutIsAnsweredByWhoWasAsked(t *testing.T) {
 	f.HandleAck(2, answerTo(7, netproto.StatusRejected, 5, nil))
 	if len(*answers) != 1 || (*answers)[0] != nil {
 		t.Errorf("its answers are %v", *answers)
+	}
+}
+
+// The outcome of a put whose leader says nothing is unknown AnswerMargin after the put's deadline, and not earlier: the
+// leader may still say that nothing was stored.
+func TestForwardedPutWaitsForTheLeader(t *testing.T) {
+	f, _, passed, answers := onItsWay()
+	*passed = time.Second + AnswerMargin
+	f.Tick()
+	if len(*answers) != 0 {
+		t.Fatalf("it is answered %v within the margin", *answers)
+	}
+	*passed++
+	f.Tick()
+	if len(*answers) != 1 || !errors.Is((*answers)[0], base.ErrUnknown) || f.bytes != 0 || len(f.lanes) != 0 {
+		t.Errorf("it is answered %v after the margin, %d bytes, %d lanes", *answers, f.bytes, len(f.lanes))
+	}
+
+	f, _, passed, answers = onItsWay()
+	*passed = time.Second + AnswerMargin
+	f.HandleAck(2, answerTo(7, netproto.StatusRejected, 0, base.ErrNoQuorum))
+	if len(*answers) != 1 || !errors.Is((*answers)[0], base.ErrNoQuorum) {
+		t.Errorf("the leader says ErrNoQuorum within the margin, and it is answered %v", *answers)
+	}
+}
+
+// A put that its leader did not store is not sent again after its deadline. B5.
+func TestForwardedPutIsNotSentAgainLate(t *testing.T) {
+	f, p, passed, answers := onItsWay()
+	*passed = time.Second + 1
+	f.HandleAck(2, answerTo(7, netproto.StatusNotLeader, 0, nil))
+	if len(*answers) != 1 || !errors.Is((*answers)[0], base.ErrNoLeader) || f.bytes != 0 || len(f.lanes) != 0 {
+		t.Errorf("it is answered %v, %d bytes, %d lanes, waits %v", *answers, f.bytes, len(f.lanes), f.lanes[p.Box] != nil)
 	}
 }

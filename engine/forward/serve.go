@@ -17,9 +17,13 @@ import (
 )
 
 // encode encodes p as the payload of a ForwardPut. A put without headers is sent as a kind that older versions know.
-// The receiver need not check the names of headers, because this node has checked them.
-func encode(b *wire.Buffer, l *lane, p *inbox.Put) {
+// The receiver need not check the names of headers, because this node has checked them. nowNs is the engine's time: the
+// receiver, whose clock may be another, gets the time that is left until the put's deadline.
+func encode(b *wire.Buffer, l *lane, p *inbox.Put, nowNs int64) {
 	h := wire.PutHead{Topic: l.id.Topic, Partition: l.id.Partition, DelayMs: p.DeferMs, Run: l.Run()}
+	if p.DeadlineNs != 0 {
+		h.WaitMs = uint32(min(max(base.CeilMs(p.DeadlineNs-nowNs), 1), wire.MaxPutWaitMs))
+	}
 	switch {
 	case p.Kind == inbox.Sealed:
 		h.Kind, h.Count = wire.PutSealed, 1
@@ -144,6 +148,9 @@ func (p *forwardedPut) decode(b []byte) (pt Partition, run uint32, err error) {
 		return nil, 0, base.ErrNoLeader
 	}
 	p.Defer = time.Duration(h.DelayMs) * time.Millisecond
+	if h.WaitMs != 0 {
+		p.DeadlineNs = p.f.n.Clock.NowNs() + int64(h.WaitMs)*int64(time.Millisecond)
+	}
 	p.Trusted = true
 	switch h.Kind {
 	case wire.PutSealed:

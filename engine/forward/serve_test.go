@@ -3,10 +3,12 @@ package forward
 import (
 	"bytes"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
 	"penstock/engine/base"
+	"penstock/engine/host"
 	"penstock/engine/inbox"
 	"penstock/engine/route"
 	"penstock/replicate/wire"
@@ -23,7 +25,7 @@ func TestForwardedPutBytes(t *testing.T) {
 	plain := &inbox.Put{Messages: [][]byte{[]byte("one"), []byte("2")}}
 	plain.DeferMs = 5
 	var buf wire.Buffer
-	encode(&buf, sampleLane(), plain)
+	encode(&buf, sampleLane(), plain, 0)
 	want := append([]byte{1, 2, 3, 15: 0, 16: 7, 20: 5, 24: 9, 28: 0, 32: 2, 35: 0},
 		"\x03\x00\x00\x00one\x01\x00\x00\x002"...)
 	if !bytes.Equal(buf.Bytes, want) {
@@ -34,7 +36,7 @@ func TestForwardedPutBytes(t *testing.T) {
 		Headers:  [][]base.Header{{{Key: []byte("a"), Value: []byte("bc")}, {Key: []byte("d"), Value: nil}}, nil},
 	}
 	headered.Headered = true
-	encode(&buf, sampleLane(), headered)
+	encode(&buf, sampleLane(), headered, 0)
 	if buf.Bytes[28] != byte(wire.PutHeadered) {
 		t.Errorf("its kind is %d", buf.Bytes[28])
 	}
@@ -44,6 +46,32 @@ func TestForwardedPutBytes(t *testing.T) {
 	}
 	if !equalMessages(&p.Put, headered) {
 		t.Errorf("it is read as %q with %q", p.Messages, p.Headers)
+	}
+}
+
+// A put may have waited for a leader before it is sent. So the leader is told how long it may still wait, and refuses
+// it while the node that sent it still waits for the answer. A put of a version that does not tell waits as long as the
+// leader's own puts.
+func TestForwardedPutTellsHowLongItMayWait(t *testing.T) {
+	const sentAt, readAt = int64(5_000_000_000), int64(77_000_000_000) // by the clocks of two nodes
+	pt := new(testPartition)
+	clock := base.NewClock(func() time.Time { return time.Unix(0, readAt) }, func() time.Duration { return 0 })
+	f := New(Node{Peers: &host.Peers{Self: 2}, Clock: clock, Find: func(segment.Identity) Partition { return pt }})
+	for _, c := range []struct{ deadline, want int64 }{
+		{0, 0},
+		{sentAt + int64(300*time.Millisecond), readAt + int64(300*time.Millisecond)},
+		{sentAt + 1, readAt + int64(time.Millisecond)}, // rounded up
+		{sentAt - int64(time.Second), readAt + int64(time.Millisecond)},
+		{sentAt + int64(100*time.Hour), readAt + wire.MaxPutWaitMs*int64(time.Millisecond)},
+	} {
+		sent := &inbox.Put{Messages: [][]byte{[]byte("one")}}
+		sent.DeadlineNs = c.deadline
+		var buf wire.Buffer
+		encode(&buf, sampleLane(), sent, sentAt)
+		p := forwardedPut{f: f}
+		if got, run, err := p.decode(buf.Bytes); got != pt || run != 9 || err != nil || p.DeadlineNs != c.want {
+			t.Errorf("with the deadline %d it is read with the deadline %d, run %d: %v", c.deadline, p.DeadlineNs, run, err)
+		}
 	}
 }
 
@@ -84,7 +112,7 @@ func FuzzForwardedPut(f *testing.F) {
 		}
 		p.Headered = headered
 		var buf wire.Buffer
-		encode(&buf, sampleLane(), &p.Put)
+		encode(&buf, sampleLane(), &p.Put, 0)
 		if !bytes.Equal(buf.Bytes[wire.PutHeadBytes:], b) {
 			t.Fatalf("sent on, it is % x, not % x", buf.Bytes[wire.PutHeadBytes:], b)
 		}

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -31,6 +32,9 @@ type View struct {
 	// have not connected since, with the time that has passed.
 	Connected map[replicate.NodeID]bool
 	Gone      map[replicate.NodeID]time.Duration
+	// StoreNodes has the names of the nodes that run the metadata store, by this node's settings (cluster-peers); nil:
+	// the store is not run by nodes.
+	StoreNodes []string
 }
 
 // Trusting returns the View of a node that believes the rows of the store, and knows nothing else.
@@ -108,6 +112,7 @@ type Cluster struct {
 	NodeCount     int      // registered nodes, with this one
 	Dead, Unknown []string // names of the others that are not live, sorted
 	UnknownFor    time.Duration
+	NotJoined     []string // names in View.StoreNodes without a registered node, sorted
 }
 
 // Look combines the rows of the store with what the node knows itself.
@@ -127,12 +132,29 @@ func Look(s *meta.Snapshot, v View) *Cluster {
 	}
 	slices.Sort(c.Dead)
 	slices.Sort(c.Unknown)
+	c.NotJoined = v.notJoined(s)
 	for _, t := range s.Topics {
 		for n := range t.Partitions {
 			c.count(s, s.Partitions.Get(meta.PartitionID{Topic: t.ID, Partition: uint32(n)}))
 		}
 	}
 	return c
+}
+
+// notJoined returns the names of the nodes that the settings expect to run the metadata store, and that are not
+// registered with it.
+func (v *View) notJoined(s *meta.Snapshot) []string {
+	if len(v.StoreNodes) == 0 {
+		return nil
+	}
+	missing := make(map[string]bool, len(v.StoreNodes))
+	for _, name := range v.StoreNodes {
+		missing[name] = true
+	}
+	for _, n := range s.Nodes {
+		delete(missing, n.Name)
+	}
+	return slices.Sorted(maps.Keys(missing))
 }
 
 // count adds one partition. p is nil if its row has not arrived yet.

@@ -82,7 +82,7 @@ func threeNodes() *meta.Snapshot {
 func TestLook(t *testing.T) {
 	view := View{
 		Self: 1, Leased: true, StoreAge: time.Second, LeaseLength: 2 * time.Second,
-		Connected: map[replicate.NodeID]bool{2: true},
+		Connected: map[replicate.NodeID]bool{2: true}, StoreNodes: []string{"n1", "n2", "n4", "n3"},
 	}
 	c := Look(threeNodes(), view)
 	want := Partitions{Count: 4, Led: 1, Forwarded: 1, Leaderless: 1}
@@ -106,6 +106,9 @@ func TestLook(t *testing.T) {
 	c = Look(threeNodes(), view)
 	if !slices.Equal(c.Unknown, []string{"n2", "n3"}) || c.UnknownFor != 10*time.Second || c.Leaderless != 4 {
 		t.Errorf("the store is silent, and nothing is known of two nodes: %+v", c)
+	}
+	if !slices.Equal(c.NotJoined, []string{"n4"}) {
+		t.Errorf("nobody misses the node that shall run the store and has never joined: %+v", c)
 	}
 	s := threeNodes()
 	s.Nodes[2].Boot = uuid.UUID{99}

@@ -167,6 +167,9 @@ func (c *Cluster) troubles() (all []string) {
 	if len(c.Unknown) > 0 {
 		all = append(all, fmt.Sprintf("%s unknown since %s", nodes(c.Unknown), Age(c.UnknownFor)))
 	}
+	if len(c.NotJoined) > 0 {
+		all = append(all, nodes(c.NotJoined)+" in cluster-peers, but not in the cluster")
+	}
 	return all
 }
 

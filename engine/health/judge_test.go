@@ -95,6 +95,11 @@ func TestJudge(t *testing.T) {
 			"this node has no lease and serves nothing",
 			[]string{"no lease"},
 		},
+		"two of three nodes have joined so far": {
+			Facts{Cluster: served(func(c *Cluster) { c.NotJoined = []string{"n3"} })},
+			true, true, true, false, nil, "",
+			[]string{"node n3 is in cluster-peers, but not in the cluster"},
+		},
 		"a replica is missing": {
 			Facts{Cluster: served(func(c *Cluster) {
 				c.UnderReplicated, c.BelowMinISR, c.Damaged, c.Dead = 3, 1, 1, []string{"n2", "n3"}

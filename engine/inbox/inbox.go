@@ -362,18 +362,19 @@ func (b *Inbox) publishWaitingAndWake() {
 }
 
 // publishWaiting adds the change of the inbox's size to Node.waiting, in steps of at least reportBytes: updating a
-// shared counter twice for every put costs more than the put itself. It returns the new sum and what it added, or two
-// zeros if the change is still too small. mu is held.
+// shared counter twice for every put costs more than the put itself. An empty inbox leaves nothing in the sum: there
+// may be many, and their partition may be gone. publishWaiting returns the new sum and what it added, or two zeros if
+// it added nothing. mu is held.
 func (b *Inbox) publishWaiting() (sum, added int64) {
 	d := b.puts.bytes - b.reported
-	if d < reportBytes && d > -reportBytes {
+	if d == 0 || d < reportBytes && d > -reportBytes && b.puts.bytes > 0 {
 		return 0, 0
 	}
 	b.reported = b.puts.bytes
 	return b.node.waiting.Add(d), d
 }
 
-// reportBytes bounds how far Node.waiting may be wrong for each inbox.
+// reportBytes bounds how far Node.waiting may be wrong for each inbox that holds puts.
 const reportBytes = 16 << 10
 
 // WhyClosed returns the error that new puts get, or nil if the inbox is open.

@@ -39,7 +39,7 @@ type Put struct {
 	// Defer delays the delivery of all messages. 0: no delay.
 	Defer time.Duration
 	// Deadline is the time at which a put that still waits to be stored fails with ErrDeadline. Zero:
-	// Options.PublishTimeout after Submit.
+	// Options.PublishTimeout after Submit. A put on its way to another node fails with ErrUnknown a second later.
 	Deadline time.Time
 	// Headers are the messages' headers: nil, or one list (which may be empty) per message. They are borrowed like
 	// Messages. A name has 1 to MaxHeaderNameBytes bytes and does not begin with ReservedHeaders. See MaxHeaderCount,

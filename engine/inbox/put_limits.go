@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -154,6 +155,10 @@ func (l *Limits) measureSealed(p *Put) error {
 		}
 		if len(r.Body) > l.maxMessageBytes {
 			return base.ErrMessageTooBig
+		}
+		if r.Defer != 0 {
+			return errors.New("engine: the sealed batch was refused, nothing was stored: a record has a delay, which the " +
+				"header's flags do not say")
 		}
 		if len(r.Headers) != 0 {
 			if err := l.CheckHeaders(r.Headers, p.Trusted); err != nil {

@@ -34,3 +34,22 @@ func TestMeasureSealedAllocates(t *testing.T) {
 		}
 	}
 }
+
+// A delay in a sealed batch is refused, whether the batch's flags say so or not: no fold and no limit would know of the
+// message that waits.
+func TestMeasureSealedRefusesDelays(t *testing.T) {
+	l := Limits{maxMessageBytes: 1 << 20, maxBatchBytes: 1 << 20, maxHeaderBytes: 1 << 16}
+	body := batch.AppendRecord(make([]byte, batch.HeaderBytes), &batch.Record{Defer: 1000, Body: []byte("x")})
+	for _, flags := range []batch.Flags{batch.FlagDefer, 0} {
+		h := batch.Header{
+			Flags: flags, Count: 1, BodyBytes: uint32(len(body) - batch.HeaderBytes),
+			BodyCRC: batch.Checksum(body[batch.HeaderBytes:]),
+		}
+		h.Encode(body)
+		p := new(Put)
+		p.Kind, p.Special = Sealed, &Special{Sealed: body}
+		if l.Measure(p) == nil {
+			t.Errorf("flags %#x: it is taken", flags)
+		}
+	}
+}

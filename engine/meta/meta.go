@@ -240,8 +240,8 @@ var (
 	ErrTooFewNodes = errors.New("meta: fewer nodes are alive than the topic needs replicas: nothing was changed; start " +
 		"more nodes or ask for fewer replicas")
 	ErrUnavailable = errors.New(
-		"meta: the metadata store does not answer: nothing can be changed, and what exists goes on until the leases end; " +
-			"look at the etcd members")
+		"meta: the metadata store does not answer: no change is confirmed until it does, and what exists goes on until " +
+			"the leases end; look at the etcd members")
 	ErrForeign = errors.New("meta: the data directory belongs to another cluster than the one that was found: " +
 		"nothing was changed; check the addresses and the data path")
 	ErrNewerLevel = errors.New("meta: it is at a feature level that this version does not know")

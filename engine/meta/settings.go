@@ -156,11 +156,13 @@ func (t *Topic) WithReplicas(replicas int) (*Topic, error) {
 	return &want, nil
 }
 
-// EffectiveSettings returns the topic's settings with the actual MinISR and number of partitions.
+// EffectiveSettings returns the topic's settings with the actual number of partitions. MinISR stays 0 if it follows
+// from the number of replicas: a client that changes another setting sends all of them back, and must not fix MinISR
+// at today's number.
 func (t *Topic) EffectiveSettings() TopicSettings {
 	s := t.Settings
-	if s.Version == 0 {
-		s.MinISR = t.MinISR
+	if s.Version == 0 && t.MinISR != s.WantedMinISR(t.Replicas) {
+		s.MinISR = t.MinISR // the topic was made with it
 	}
 	s.Partitions, s.Durability = t.Partitions, DurabilitySynced
 	return s

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,6 +21,8 @@ import (
 type Topic interface {
 	ID() uuid.UUID
 	Name() string
+	// Deleted says whether this node has heard that the topic was deleted. Then nobody leads it any more.
+	Deleted() bool
 	// Leaders returns the leader of each partition, indexed by partition number; 0: this node knows of none.
 	Leaders() []replicate.NodeID
 	// Execute executes op on this node, for the partitions that op names. It returns base.ErrNoLeader if this node does
@@ -34,7 +38,7 @@ func (o *Operations) OnAllLeaders(ctx context.Context, t Topic, op wire.Operatio
 
 // Gather is OnAllLeaders for an operation with a result. It passes the result of each leader to take, unless take is
 // nil. Together the results cover every partition exactly once. If only is not nil, op concerns only the partitions
-// whose numbers it selects.
+// whose numbers it selects. It returns base.ErrDeleted if the topic is deleted before all have answered.
 func (o *Operations) Gather(
 	ctx context.Context, t Topic, op wire.Operation, only func(partition uint32) bool, take func(result []byte) error,
 ) error {
@@ -45,6 +49,9 @@ func (o *Operations) Gather(
 	var last error
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		news := o.n.News.Next()
+		if t.Deleted() {
+			return base.ErrDeleted
+		}
 		leaders := t.Leaders()
 		for n := uint32(len(done)); int(n) < len(leaders); n++ {
 			done = append(done, only != nil && !only(n))
@@ -64,10 +71,59 @@ func (o *Operations) Gather(
 		case o.peers.Ctx.Err() != nil:
 			return base.ErrClosed
 		case ctx.Err() != nil:
-			return errors.Join(last,
-				fmt.Errorf("%w: not every leader of topic %s did it in time", base.ErrNoLeader, t.Name()))
+			return &undoneError{t.Name(), undone(done), op.Looks(), last}
 		}
 	}
+}
+
+// undoneError is Gather's error when its time ends before every leader has answered. The operation was carried out at
+// the partitions that it does not name, and may have been at those that it names, unless it only looks. It matches
+// base.ErrNoLeader and the last error of a leader.
+type undoneError struct {
+	topic      string
+	partitions []int // not empty
+	looks      bool  // the operation changes nothing anywhere
+	last       error // or nil: nobody was asked
+}
+
+func (e *undoneError) Error() string {
+	names := make([]string, 0, maxNamed+1)
+	for i, n := range e.partitions {
+		if i == maxNamed {
+			names = append(names, fmt.Sprintf("and %d more", len(e.partitions)-i))
+			break
+		}
+		names = append(names, strconv.Itoa(n))
+	}
+	noun := "partitions"
+	if len(e.partitions) == 1 {
+		noun = "partition"
+	}
+	became := "whether it was done there is not known"
+	if e.looks {
+		became = "nothing was changed"
+	}
+	text := fmt.Sprintf("engine: no leader of %s %s of topic %s answered in time: %s; repeat it when the cluster is "+
+		"healthy", noun, strings.Join(names, ", "), e.topic, became)
+	if e.last == nil || errors.Is(e.last, base.ErrNoLeader) {
+		return text
+	}
+	return fmt.Sprintf("%s (%v)", text, e.last)
+}
+
+func (e *undoneError) Unwrap() []error { return []error{base.ErrNoLeader, e.last} }
+
+// maxNamed bounds the partitions that one error names.
+const maxNamed = 8
+
+// undone returns the partitions that are not done.
+func undone(done []bool) (partitions []int) {
+	for n, is := range done {
+		if !is {
+			partitions = append(partitions, n)
+		}
+	}
+	return partitions
 }
 
 // Gather asks the leaders in rounds. The next round begins when this node hears of a change, or after a pause, because

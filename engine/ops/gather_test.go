@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,7 +23,10 @@ type fakeTopic struct {
 	answers []error              // of each execution; the last one stays
 	asked   [][]uint32           // the partitions of each execution
 	known   []int
+	deleted int // after so many executions the topic is deleted; 0: never
 }
+
+func (t *fakeTopic) Deleted() bool { return t.deleted > 0 && len(t.asked) >= t.deleted }
 
 func (t *fakeTopic) ID() uuid.UUID { return uuid.UUID{1} }
 func (t *fakeTopic) Name() string  { return "t" }
@@ -83,5 +87,46 @@ func TestGatherEnds(t *testing.T) {
 	o.Close()
 	if _, err := o.Ask(t.Context(), 2, wire.Operation{}); !errors.Is(err, base.ErrClosed) {
 		t.Errorf("a closed node asks: %v", err)
+	}
+}
+
+// Nobody leads a deleted topic: Gather says that it is deleted and does not wait for a leader.
+func TestGatherOfADeletedTopic(t *testing.T) {
+	topic := &fakeTopic{leaders: [][]replicate.NodeID{{1}, {0}}, answers: []error{base.ErrNoLeader}, deleted: 1}
+	err := newTestOperations(t, time.Minute).OnAllLeaders(t.Context(), topic, wire.Operation{})
+	if !errors.Is(err, base.ErrDeleted) || len(topic.asked) != 1 {
+		t.Errorf("%v after %d rounds", err, len(topic.asked))
+	}
+}
+
+// If some leaders do not answer an operation, its error is one sentence that names the partitions and the topic, and
+// says what to do.
+func TestGatherSaysWhatIsUndone(t *testing.T) {
+	topic := &fakeTopic{leaders: [][]replicate.NodeID{{1, 0, 0}}, answers: []error{nil}}
+	o := newTestOperations(t, 20*time.Millisecond)
+	err := o.OnAllLeaders(t.Context(), topic, wire.Operation{})
+	want := "engine: no leader of partitions 1, 2 of topic t answered in time: whether it was done there is not known; " +
+		"repeat it when the cluster is healthy"
+	if !errors.Is(err, base.ErrNoLeader) || err.Error() != want {
+		t.Errorf("%v", err)
+	}
+	lost := errors.New("the connection was lost")
+	topic = &fakeTopic{leaders: [][]replicate.NodeID{{1}}, answers: []error{lost}}
+	err = o.OnAllLeaders(t.Context(), topic, wire.Operation{})
+	want = "engine: no leader of partition 0 of topic t answered in time: whether it was done there is not known; " +
+		"repeat it when the cluster is healthy (the connection was lost)"
+	if !errors.Is(err, lost) || !errors.Is(err, base.ErrNoLeader) || err.Error() != want {
+		t.Errorf("%v", err)
+	}
+	topic = &fakeTopic{leaders: [][]replicate.NodeID{{0}}}
+	err = o.OnAllLeaders(t.Context(), topic, wire.Operation{Kind: wire.OpPeek})
+	want = "engine: no leader of partition 0 of topic t answered in time: nothing was changed; repeat it when the " +
+		"cluster is healthy"
+	if !errors.Is(err, base.ErrNoLeader) || err.Error() != want {
+		t.Errorf("of a look: %v", err)
+	}
+	many := &undoneError{topic: "t", partitions: undone(make([]bool, 100)), last: base.ErrNoLeader}
+	if got := many.Error(); !strings.Contains(got, "partitions 0, 1, 2, 3, 4, 5, 6, 7, and 92 more of topic t") {
+		t.Errorf("%s", got)
 	}
 }

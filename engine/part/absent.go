@@ -56,6 +56,7 @@ func (cn *Node) AnswerAbsent(from replicate.NodeID, id segment.Identity, m *repl
 	cn.store.counters.FramesWithoutCopy.Add(1)
 	answer, tell := cn.absent.note(absentKey{from, id}, cn.Now())
 	if tell {
+		cn.store.counters.MissingCopies.Add(1)
 		cn.Log.Warn("a node leads a partition of which this node should have a copy, and has none: the leader goes on "+
 			"without it; look for an error when the topic was opened here, or restart this node",
 			"leader", from, "topic", id.Topic, "partition", id.Partition)

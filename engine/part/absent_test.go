@@ -43,6 +43,24 @@ func TestAbsentCopiesAreNoted(t *testing.T) {
 	}
 }
 
+// The leader of a new topic asks for copies that are not open yet. That is no fault, until it has asked for long.
+func TestMissingCopyIsAFaultAfterAWhile(t *testing.T) {
+	cn := bareReplica().node
+	cn.store.SetFeature(dir.FirstLevel)
+	probe := &replicate.Message{Kind: replicate.MsgProbe, Epoch: 1}
+	ask := func() uint64 {
+		cn.AnswerAbsent(2, segment.Identity{}, probe)
+		return cn.store.counters.MissingCopies.Load()
+	}
+	if n := ask(); n != 0 {
+		t.Errorf("%d copies count as missing at the first frame", n)
+	}
+	cn.absent.entries[absentKey{node: 2}].first -= int64(absentPatience)
+	if first, second := ask(), ask(); first != 1 || second != 1 {
+		t.Errorf("%d, then %d copies count as missing", first, second)
+	}
+}
+
 // The answer that there is no copy belongs to a feature level: an older node would take it for a damaged frame and cut
 // the connection.
 //

@@ -46,7 +46,7 @@ type nobodyAbove struct {
 func (*nobodyAbove) ForwardPut(*Partition, *inbox.Put) error { return base.ErrNoLeader }
 func (*nobodyAbove) Freeze(*Partition)                       {}
 func (*nobodyAbove) Reroute(*Partition)                      {}
-func (*nobodyAbove) Confirm()                                {}
+func (*nobodyAbove) Confirm(context.Context, uuid.UUID)      {}
 func (*nobodyAbove) HasExited(replicate.NodeID) bool         { return false }
 func (a *nobodyAbove) TryLater(_ *meta.Topic, partition uint32) {
 	a.later = append(a.later, partition)

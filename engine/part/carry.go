@@ -107,11 +107,12 @@ func (pt *Partition) carryFrom(sources []core.CarrySource) {
 	}
 }
 
-// postCarried tells the channels the new places of carried messages.
+// postCarried tells the channels the new places of carried messages. Of a message that waits it tells the due time of
+// the fold, which correctDelays may have changed since the message was published. Replica.mu is held.
 func (pt *Partition) postCarried(ms []core.CarriedMessage, at segment.Offset) {
 	ds := make([]core.DeferredMessage, len(ms))
 	for i := range ms {
-		ds[i] = core.DeferredMessage{ID: ms[i].ID, DueMs: ms[i].DueMs, At: at}
+		ds[i] = core.DeferredMessage{ID: ms[i].ID, DueMs: pt.fold.DueOr(ms[i].ID, ms[i].DueMs), At: at}
 	}
 	pt.post(&core.Post{Event: core.Event{Kind: core.EvCarried, Deferred: ds}})
 }
@@ -183,9 +184,10 @@ func recordIn(run []byte, id segment.MsgID) (m core.CarriedMessage, err error) {
 	if !ok || r == nil {
 		return m, errors.Join(segment.ErrInvalid, one.Err())
 	}
-	m = core.CarriedMessage{ID: id, CreatedNs: h.Created, Record: slices.Clone(record)}
+	// Created is what a producer said, which may be any time.
+	m = core.CarriedMessage{ID: id, CreatedNs: max(0, h.Created), Record: slices.Clone(record)}
 	if r.Defer != 0 {
-		m.DueMs = base.CeilMs(h.Created) + int64(r.Defer)
+		m.DueMs = max(0, base.CeilMs(h.Created)+int64(r.Defer))
 	}
 	return m, nil
 }

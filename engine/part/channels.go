@@ -49,6 +49,9 @@ func (pt *Partition) watch(s Subscriber) {
 
 // Unwatch removes s from the subscribers of the partition: s gets no more events.
 func (pt *Partition) Unwatch(s Subscriber) {
+	if slices.Contains(pt.watching(), s) {
+		pt.notePassed(min(pt.visible.Load(), pt.pausedFrom.Load()))
+	}
 	pt.changeWatchers(func(old []Subscriber) []Subscriber {
 		return slices.DeleteFunc(slices.Clone(old), func(other Subscriber) bool { return other == s })
 	})
@@ -88,12 +91,24 @@ func (pt *Partition) followFound(s Subscriber, name string) {
 	s.Post(&p)
 }
 
+// notePassed raises passed to id.
+func (pt *Partition) notePassed(id uint64) {
+	for old := pt.passed.Load(); old < id && !pt.passed.CompareAndSwap(old, id); old = pt.passed.Load() {
+	}
+}
+
 // FollowUnlogged is Follow for an ephemeral channel, which is in no log. The channel gets the messages that are
-// committed from now on, and those that wait because the topic has no channel or is paused.
+// committed from now on, and those that wait because the topic has no channel, not even an ephemeral one, or is paused.
+// The caller holds Topic.changing.
 func (pt *Partition) FollowUnlogged(s Subscriber, name string) {
+	first := len(pt.watching()) == 0
 	pt.watch(s)
 	end := segment.MsgID(pt.visible.Load())
-	start := min(end, segment.MsgID(pt.unclaimed.Load()), segment.MsgID(pt.pausedFrom.Load()))
+	start := end
+	if first {
+		start = segment.MsgID(max(pt.unclaimed.Load(), pt.passed.Load()))
+	}
+	start = min(start, end, segment.MsgID(pt.pausedFrom.Load()))
 	p := pt.begins(name, start, end)
 	p.Epoch = pt.replica.serving()
 	s.Post(&p)
@@ -125,6 +140,9 @@ func (pt *Partition) snapshot(name string) core.Post {
 		own := *cur // a deep copy: the fold keeps changing
 		own.Ranges, own.Requeued, own.Dead = cur.Ranges.Clone(), slices.Clone(cur.Requeued), slices.Clone(cur.Dead)
 		p.Cursor = &own
+	}
+	if pt.fold.Carries() {
+		p.Deferred = pt.fold.CarriedUnread(p.Deferred, p.Cursor, pt.startBorder())
 	}
 	return p
 }

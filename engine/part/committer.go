@@ -52,7 +52,7 @@ type committer struct {
 	at   int
 
 	leftover        atomic.Bool // the last group was full before all inboxes of work were sealed
-	lastGroupShared atomic.Bool // the last group had several puts
+	lastGroupShared atomic.Bool // the last group had several puts (groupWork.sealed)
 
 	inFlight atomic.Int32 // groups on the disk
 
@@ -61,7 +61,10 @@ type committer struct {
 	res      core.PartitionResult
 	body     []byte                 // scratch: the body of a control batch
 	deferred []core.DeferredMessage // scratch: the delayed messages of the batch that is being sealed
+	untold   []replicate.Batch      // scratch: batches of the partition being sealed, see tell
 	nowNs    int64                  // the engine's time when the group began, or its last batch with delays
+
+	untoldBytes int // sum of Bytes in untold
 
 	noSpace bool // the value of Flusher.NoSpace that the partition machines know
 	room    quotaRoom
@@ -72,7 +75,7 @@ type groupWork struct {
 	batches    []batchWork
 	tombstones []inbox.List
 	cuts       []*logCut
-	sealed     int // puts sealed into the group
+	sealed     int // puts sealed into the group, and what came from a leader: see appendIncoming
 }
 
 // batchWork is a batch of a group. Durable tells its replica that the batch is durable.
@@ -471,8 +474,8 @@ func (c *committer) sealInternal(pt *Partition, g *clog.Group, w *groupWork, pur
 	body = core.AppendControl(body, &core.Control{Kind: core.Checkpoint, Cursors: pt.fold})
 	if segment.HeaderBytes+len(body) > segment.MaxBatchBytes {
 		// Because of confirmations, the fold has grown beyond maxPartitionStateBytes and does not fit into a batch. The
-		// checkpoint of the commit log still has it. Only a replica whose log is cut inside this segment misses the
-		// fold, and that replica reports the loss (errNoFold).
+		// checkpoint of the commit log still has it. Only a replica whose log is cut inside this segment, or begins with
+		// it, misses the fold. That replica does not lead without it (replay.ErrNoFold).
 		body = core.AppendControl(body[:0], &core.Control{Kind: core.EpochStart, Epoch: epoch})
 	}
 	c.body = body

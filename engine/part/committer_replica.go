@@ -6,6 +6,7 @@ import (
 	"penstock/clog"
 	"penstock/engine/core"
 	"penstock/engine/inbox"
+	"penstock/engine/replay"
 	"penstock/internal/failpoint"
 	"penstock/replicate"
 	"penstock/segment"
@@ -43,7 +44,8 @@ func (c *committer) sealInbox(pt *Partition, g *clog.Group, w *groupWork) bool {
 				return true
 			}
 		}
-		if c.sealList(pt, g, w, &l); !l.Empty() {
+		c.sealList(pt, g, w, &l)
+		if c.tell(r); !l.Empty() {
 			pt.Prepend(l)
 			return false
 		}
@@ -88,19 +90,23 @@ func (c *committer) beginEpoch(pt *Partition, g *clog.Group, w *groupWork) bool 
 	if !c.sealInternal(pt, g, w, core.PurposeEpochStart, 0) {
 		return false
 	}
+	c.tell(r)
 	r.startEpoch = false
 	return true
 }
 
 // appendIncoming writes the batches that the leader sent: the same bytes, to the same places as at the leader. It
-// returns false when g is full; the batches that did not fit stay in r.incoming. Replica.mu is held.
+// returns false when g is full; the batches that did not fit stay in r.incoming. Few bytes count as one put of the
+// group, however many batches they are: they came in one frame, and only one leader waits for them. Replica.mu is held.
 func (c *committer) appendIncoming(pt *Partition, g *clog.Group, w *groupWork) bool {
 	r := pt.replica
-	n := 0
+	n, bytes := 0, 0
 	for n < len(r.incoming) && c.appendOne(pt, g, w, &r.incoming[n]) {
 		r.incoming[n].frame.Release()
+		bytes += len(r.incoming[n].data)
 		n++
 	}
+	w.sealed += min(n, 1+bytes/maxToldBytes)
 	done := n == len(r.incoming)
 	left := copy(r.incoming, r.incoming[n:])
 	clear(r.incoming[left:])
@@ -126,39 +132,44 @@ func (c *committer) appendOne(pt *Partition, g *clog.Group, w *groupWork, in *in
 	}}
 	pt.machine.Step(&c.ev, &c.res)
 	pt.epochs.Note(replicate.EpochStart{Epoch: h.Epoch, Position: h.Position, Offset: in.offset})
-	if pt.WhyUnread() == nil {
-		c.foldIncoming(pt, &h, dst[segment.HeaderBytes:], in.offset)
-	}
+	c.foldIncoming(pt, &h, dst[segment.HeaderBytes:], in.offset)
 	s := segment.Slice{
 		Buf: g.Buf(), Data: dst, Position: h.Position, FirstID: h.FirstID, Count: h.Count, Offset: in.offset,
 		Segment: in.segment, SegmentBase: in.base, SegmentCapacity: in.capacity,
 		Control: h.Control(), Appended: h.Appended, FileSeq: g.FileSeq(),
 	}
 	pt.newest = max(pt.newest, h.Appended)
-	pt.writer.Saw(&h, c.nowNs)
+	pt.noteWriter(&h, c.nowNs)
 	pt.log.Append(&s)
 	c.store.flusher.MarkDirty(&pt.flush)
-	w.sealed++
 	w.batches = append(w.batches, batchWork{part: pt, slice: s, nextID: h.NextID(), generation: in.generation})
 	return true
 }
 
-// foldIncoming applies a batch that the leader sent to the fold of the partition. If this version does not know an
-// entry of the batch, the partition becomes unread (cannotFold). Replica.mu is held.
+// foldIncoming applies a batch that the leader sent to the fold of the partition, unless the fold is not known. If this
+// version does not know an entry of the batch, or the log begins without a fold, the partition becomes unread
+// (cannotFold). In the second case, the next batch that contains the whole fold ends that. Replica.mu is held.
 func (c *committer) foldIncoming(pt *Partition, h *segment.Header, body []byte, at segment.Offset) {
+	was := pt.WhyUnread()
+	if was != nil && !errors.Is(was, replay.ErrNoFold) {
+		return
+	}
 	due, err := c.store.folder.Batch(pt.fold, h, body, at)
 	pt.fold.PublishDeferred(due)
 	pt.stateGrew(len(due))
-	if err != nil {
+	switch {
+	case err != nil:
 		pt.replica.cannotFold(err)
+	case was != nil:
+		pt.replica.foundFold()
 	}
 	if h.Control() {
 		pt.publishFold(h.NextID())
 	}
 }
 
-// replicate hands a batch that was just sealed to the replica, which sends it to the followers, if any, while this
-// node's disk writes it. The puts of the batch move from the run to Replica.pending; the replica answers them when the
+// replicate hands a batch that was just sealed to the replica. The followers, if any, get it before this node's disk
+// has written it (tell). The puts of the batch move from the run to Replica.pending; the replica answers them when the
 // batch is committed. deferred is borrowed. Replica.mu is held.
 func (c *committer) replicate(pt *Partition, w *groupWork, r *run, deferred []core.DeferredMessage) {
 	b := &w.batches[len(w.batches)-1]
@@ -169,12 +180,19 @@ func (c *committer) replicate(pt *Partition, w *groupWork, r *run, deferred []co
 		p.deferred = append(p.deferred, deferred...)
 	}
 	p.puts = r.puts.Take()
-	pt.replica.appended(&p, &b.slice)
+	c.appended(pt.replica, &p, &b.slice)
 }
 
-// appended adds a batch that this leader has just added to its log to the pending ones, and tells the machine. mu is
-// held.
-func (r *Replica) appended(p *pendingBatch, b *segment.Slice) {
+// maxToldCount and maxToldBytes bound the batches that a leader's machine is told of at once (tell). They leave for the
+// followers in one frame. A large batch does not wait until the next one is sealed.
+const (
+	maxToldCount = 256
+	maxToldBytes = 64 << 10
+)
+
+// appended adds a batch that this leader, or this single node, has just added to its log to the pending ones. b.Offset
+// and b.Data are the batch. Replica.mu is held.
+func (c *committer) appended(r *Replica, p *pendingBatch, b *segment.Slice) {
 	if r.solo() {
 		r.pending.push(p)
 		return
@@ -185,11 +203,23 @@ func (r *Replica) appended(p *pendingBatch, b *segment.Slice) {
 	if err := h.Decode(b.Data); err != nil {
 		panic("BUG: a batch that was just sealed does not decode: " + err.Error())
 	}
-	r.batch = replicate.Batch{
+	c.untold = append(c.untold, replicate.Batch{
 		Position: h.Position, FirstID: h.FirstID, Offset: b.Offset, Epoch: h.Epoch, Bytes: len(b.Data),
 		Count: h.Count, PrevCRC: h.PrevCRC, CRC: h.CRC,
+	})
+	if c.untoldBytes += len(b.Data); c.untoldBytes >= maxToldBytes || len(c.untold) == maxToldCount {
+		c.tell(r)
 	}
-	r.ev = replicate.Event{Kind: replicate.EvAppended, Batch: &r.batch}
+}
+
+// tell tells the leader's machine of the batches that were appended since the last call. It must be called before any
+// other event of the partition, and before mu is released. Replica.mu is held.
+func (c *committer) tell(r *Replica) {
+	if len(c.untold) == 0 {
+		return
+	}
+	r.ev = replicate.Event{Kind: replicate.EvAppended, Batches: c.untold}
+	c.untold, c.untoldBytes = c.untold[:0], 0 // nothing appends to it during the step
 	r.step(&r.ev)
 }
 

@@ -13,7 +13,7 @@
 //
 // The way of a put. The words on an arrow name the goroutine or the event that causes the step:
 //
-//	Partition.Enqueue ─► inbox ─ commit log ─► committer.Gather ─► seal ─► Replica.appended ─► followers
+//	Partition.Enqueue ─► inbox ─ commit log ─► committer.Gather ─► seal ─► committer.tell ─► followers
 //	                                └─ group on stable storage ─► Durable ─► Replica.commit ─► Put.Done, Subscriber
 //
 // Package engine makes a Store, opens partitions in it (Recovery, NewSolo, NewPartition) and gives the partitions to

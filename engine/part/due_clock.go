@@ -23,6 +23,27 @@ const minClockAhead = time.Second
 // dueLogEvery is the least time between two log lines about corrected delays.
 const dueLogEvery = time.Minute
 
+// noteWriter notes the times of a batch that the leader sent, and tells when the leader's clock is ahead of this one:
+// which of the two is wrong has to be looked at. What such a leader stores may be found in the wrong place by time, its
+// delays are corrected by the next leader only as far as that one knows of it, and a second clock that is ahead makes
+// retention by age remove what is not old. The committer calls it.
+func (pt *Partition) noteWriter(h *segment.Header, nowNs int64) {
+	pt.writer.Saw(h, nowNs)
+	ahead := time.Duration(pt.writer.AheadNs)
+	if ahead < minClockAhead {
+		return
+	}
+	s := pt.store
+	s.counters.FromTheFuture.Add(1)
+	if others, may := s.aheadLog.Allow(int64(s.clock.Mono()), dueLogEvery); may {
+		s.log.Warn("the leader of a partition stores messages with a clock that is ahead of this one: compare the clocks, "+
+			"and restart the node whose clock was wrong at its start. Until then delays may last too long, and retention by "+
+			"age may remove too early if the clock of another node is ahead, too",
+			"topic", pt.topic.Name, "partition", pt.number, "epoch", h.Epoch, "ahead", ahead.Round(time.Millisecond),
+			"others", others)
+	}
+}
+
 // correctDelays subtracts from all due times the time by which the clock of the last writer was ahead. It is called
 // when this process is about to become the partition's writer, before its first batch: by recovery on a single node,
 // otherwise by the committer with Replica.mu held. A crash before that batch is on stable storage leaves the stored
@@ -30,14 +51,23 @@ const dueLogEvery = time.Minute
 func (pt *Partition) correctDelays() {
 	ahead := time.Duration(pt.writer.AheadNs)
 	pt.writer.AheadNs = 0 // it is this process from here on
-	if ahead < minClockAhead || pt.fold.MaxBytes(pt.machine.State().End) > segment.MaxBatchBytes/2 {
-		return // a fold that is too large for a batch would not reach the other replicas
+	if ahead < minClockAhead {
+		return
+	}
+	s := pt.store
+	if pt.fold.MaxBytes(pt.machine.State().End) > segment.MaxBatchBytes/2 {
+		// A fold that is too large for a batch would not reach the other replicas.
+		if others, may := s.dueLog.Allow(int64(s.clock.Mono()), dueLogEvery); may {
+			s.log.Warn("a node whose clock was ahead of this one's stored messages of a partition that has too many delayed "+
+				"messages to correct them: those that it stored come too late by the time that it was ahead",
+				"topic", pt.topic.Name, "partition", pt.number, "ahead", ahead.Round(time.Millisecond), "others", others)
+		}
+		return
 	}
 	count := pt.fold.ShiftDue(-ahead.Milliseconds())
 	if count == 0 {
 		return
 	}
-	s := pt.store
 	s.counters.DelaysCorrected.Add(uint64(count))
 	if others, may := s.dueLog.Allow(int64(s.clock.Mono()), dueLogEvery); may {
 		s.log.Warn("delayed messages of a partition were stored by a node whose clock was ahead of this one's: they come "+

@@ -23,7 +23,10 @@ func (s *handOverStore) HandOver(context.Context, meta.PartitionID, *replicate.S
 	return err
 }
 
-func (s *handOverStore) Snapshot() *meta.Snapshot { return &meta.Snapshot{} }
+// Snapshot says that node 2 is live.
+func (s *handOverStore) Snapshot() *meta.Snapshot {
+	return &meta.Snapshot{Nodes: map[replicate.NodeID]*meta.Node{2: {ID: 2, Live: true}}}
+}
 
 // leadingReplica returns a bareReplica that leads. The ISR has one other member.
 func leadingReplica(t *testing.T, s meta.Store) *Replica {

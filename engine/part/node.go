@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"penstock/engine/base"
 	"penstock/engine/dir"
 	"penstock/engine/host"
@@ -95,9 +97,9 @@ type Above interface {
 	// Reroute moves the puts from the inbox of a partition that this node no longer leads to the forwarder, which sends
 	// them to the leader. It is called after Freeze, without a lock.
 	Reroute(pt *Partition)
-	// Confirm writes the confirmations of the consumers of all channels at this node, and waits until they are written.
-	// No lock is held.
-	Confirm()
+	// Confirm writes what the consumers of the topic's channels at this node have finished so far, and waits until it is
+	// committed, but not for long. No lock is held.
+	Confirm(ctx context.Context, topic uuid.UUID)
 	// HasExited says whether the last process of a node is known to have ended. Replica.mu may be held.
 	HasExited(node replicate.NodeID) bool
 	// TryLater makes the worker apply the row of a partition again after a while. It is called without a lock.

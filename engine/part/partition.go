@@ -35,6 +35,9 @@ type Partition struct {
 	news     base.Notice                  // see News
 	// While the topic has no channel, the messages from this MsgID on wait for the first channel. Otherwise noMsgID.
 	unclaimed atomic.Uint64
+	// The messages below this MsgID went to channels of which some were ephemeral: they do not wait for another ephemeral
+	// channel. The log knows nothing of it, so it is forgotten with the process.
+	passed atomic.Uint64
 	// While the topic is paused, the messages from this MsgID on are held back. Otherwise noMsgID.
 	pausedFrom    atomic.Uint64
 	stateBytes    atomic.Int64 // upper bound of the fold's size in a checkpoint

@@ -61,18 +61,25 @@ func (q *pendingQueue) join(end segment.MsgID, p *inbox.Put) bool {
 }
 
 // refusesProducer returns why the entry that opens a producer must not be stored, or nil. The entry is alone in its
-// batch.
+// batch. A producer that is known by its name adds nothing to the state, so the state's limits do not refuse it.
 func (c *committer) refusesProducer(pt *Partition, controls []core.Control) error {
-	if len(controls) != 1 || controls[0].Kind != core.ProducerOpened ||
-		pt.fold.HasRoomForProducer(controls[0].Producer.Name, c.stampNs(pt)) {
+	if len(controls) != 1 || controls[0].Kind != core.ProducerOpened {
 		return nil
 	}
-	return core.ErrTooManyProducers
+	name := controls[0].Producer.Name
+	if pt.fold.KnowsProducer(name) {
+		return nil
+	}
+	if !pt.fold.HasRoomForProducer(name, c.stampNs(pt)) {
+		return core.ErrTooManyProducers
+	}
+	if pt.exceedsState(core.MaxProducerBytes) {
+		if pt.measureState(); pt.exceedsState(core.MaxProducerBytes) {
+			return base.ErrStateFull
+		}
+	}
+	return nil
 }
 
 // ProducerCount returns the number of producers that the log knows. Any goroutine may call it.
 func (pt *Partition) ProducerCount() int { return int(pt.producerCount.Load()) }
-
-// ProducerStateFull says whether another producer would exceed the limit of the state of pt or of the node. Any
-// goroutine may call it.
-func (pt *Partition) ProducerStateFull() bool { return pt.exceedsState(core.MaxProducerBytes) }

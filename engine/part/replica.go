@@ -63,12 +63,11 @@ type Replica struct {
 	reading map[reader]*rangeAsk // the readers whose goroutines run, with the range to read next; nil: none
 
 	// Scratch of a step.
-	ev    replicate.Event
-	acts  replicate.Actions
-	feed  []replicate.Event // events that actions produced; stepFeed handles them in order
-	sent  netproto.Frame
-	batch replicate.Batch
-	read  rangeRead
+	ev   replicate.Event
+	acts replicate.Actions
+	feed []replicate.Event // events that actions produced; stepFeed handles them in order
+	sent netproto.Frame
+	read rangeRead
 }
 
 // published holds what producers, channels and the forwarder read of a replica without its mu.
@@ -87,6 +86,7 @@ type leadership struct {
 	startEpoch   bool                   // the committer must append the batch that begins the epoch
 	granted      bool                   // the partition's machine (core.Partition) knows the epoch
 	serveFrom    segment.Position       // channels start to deliver when everything below is committed
+	servedIn     segment.Epoch          // the newest epoch in which channels delivered from here
 	refused      error                  // the machine's answer to the last EvPut; nil: accepted
 	counted      replicate.LeaderCounts // the leader's counts that are already in the engine's counters
 	writesPaused bool                   // nothing is appended: the leadership is being handed over

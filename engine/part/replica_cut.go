@@ -11,6 +11,7 @@ import (
 	"penstock/engine/checkpoint"
 	"penstock/engine/core"
 	"penstock/engine/flush"
+	"penstock/engine/replay"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -263,7 +264,8 @@ func (r *Replica) clampToLog(c *logCut) {
 }
 
 // refold computes the state of the log and the fold at the cut. It reads the segment in which the cut lies from the
-// segment's beginning, because the first batch of a segment is a checkpoint of the fold. It may wait for the device.
+// segment's beginning, because the first batch of a segment is a checkpoint of the fold; if the fold was too large for
+// that, and no later batch up to the cut has it, refold returns replay.ErrNoFold. It may wait for the device.
 func (pt *Partition) refold(c *logCut) error {
 	start, first, _ := pt.log.Start()
 	if c.to <= first {
@@ -292,13 +294,12 @@ func (pt *Partition) refold(c *logCut) error {
 		}
 		pos, at = next, at+segment.Offset(size)
 	}
+	if errors.Is(c.unread, replay.ErrNoFold) {
+		return c.unread
+	}
 	c.state.Segment, c.state.SegmentBase, c.state.SegmentCapacity = where.Segment, where.SegmentBase, where.SegmentCapacity
 	return nil
 }
-
-// errNoFold says that the first batch of a segment has no fold, because the fold was too large; see
-// committer.sealInternal.
-var errNoFold = errors.New("engine: the state of the channels at the cut was too large for the segment that it lies in")
 
 // refoldBytes is how many bytes refold reads at once.
 const refoldBytes = 1 << 20
@@ -309,15 +310,10 @@ func (s *Store) foldRun(c *logCut, run []byte, at segment.Offset) (next segment.
 	var it segment.BatchIter
 	it.Reset(run)
 	for h, body, ok := it.Next(); ok && h.Position < c.to; h, body, ok = it.Next() {
-		if c.unread == nil {
+		if c.unread == nil || errors.Is(c.unread, replay.ErrNoFold) {
 			due, err := s.folder.Batch(c.fold, h, body, at+segment.Offset(size))
-			switch {
-			case errors.Is(err, core.ErrNewerControl):
-				c.unread = err
-			case err != nil:
+			if c.unread = err; err != nil && !errors.Is(err, core.ErrNewerControl) && !errors.Is(err, replay.ErrNoFold) {
 				return 0, 0, err
-			case h.FirstID > 0 && c.fold.End() == 0:
-				return 0, 0, errNoFold
 			}
 			c.fold.PublishDeferred(due)
 		}

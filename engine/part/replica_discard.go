@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/engine/flush"
+	"penstock/engine/replay"
 	"penstock/replicate"
 	"penstock/segment"
 )
@@ -23,13 +24,13 @@ const (
 // Such a cut needs bytes from the leader: a repaired range, or a new log.
 func needsRefetch(err error) bool {
 	var corrupt *segment.CorruptError
-	return errors.As(err, &corrupt) || errors.Is(err, errNoFold)
+	return errors.As(err, &corrupt) || errors.Is(err, replay.ErrNoFold)
 }
 
 // awaitRepair waits until the range that a cut could not read has been repaired from the leader, and returns whether to
 // try the cut again. It runs on the goroutine of doCut, without mu.
 func (r *Replica) awaitRepair(c *logCut, err error) bool {
-	if errors.Is(err, errNoFold) || r.hasBroken() {
+	if errors.Is(err, replay.ErrNoFold) || r.hasBroken() {
 		return false // a repair does not help
 	}
 	log, bad := r.pt.log, r.pt.log.Isolated()

@@ -3,6 +3,7 @@ package part
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"penstock/engine/base"
@@ -18,6 +19,7 @@ const handOverTime = time.Second
 func (cn *Node) HandOverPartition(pt *Partition, to replicate.NodeID) {
 	ctx, cancel := cn.store.host.WithTimeout(cn.Ctx, handOverTime)
 	defer cancel()
+	cn.above.Confirm(ctx, pt.topic.ID)
 	_ = cn.Await(ctx, func() bool { return !pt.Leading.Load() || !cn.TryHandOver(ctx, pt, to) })
 	pt.replica.resumeWrites()
 }
@@ -39,26 +41,24 @@ func (r *Replica) resumeWrites() {
 func (r *Replica) successorStored() bool { return r.handedOver != 0 && r.handedOver == r.state.Version }
 
 // TryHandOver makes one attempt to hand the leadership over. It returns whether more is left to do: that is the case
-// until the store has accepted the hand-over and this replica has heard of it. No lock is held.
+// until the store has accepted the hand-over and this replica has heard of it. From the first attempt on nothing is
+// appended to the log, not even confirmations, so the caller has them written first; otherwise the new leader delivers
+// those messages again. If no other member of the ISR is live, nobody could lead, and nothing is left to do: pending
+// batches may wait for those members for ever. No lock is held.
 func (cn *Node) TryHandOver(ctx context.Context, pt *Partition, to replicate.NodeID) bool {
 	r := pt.replica
 	var st replicate.State
 	ready := false
 	r.mu.Lock()
-	if r.leader == nil || len(r.state.ISR) < 2 {
+	if r.leader == nil || !cn.othersLive(&r.state) {
 		r.mu.Unlock()
-		r.resumeWrites() // the other members may have left the ISR since the last attempt
+		r.resumeWrites() // the other members may have left the ISR, or died, since the last attempt
 		return false
 	}
-	flushed := r.writesPaused
 	r.writesPaused = true // from here on puts wait for the new leader
 	st = r.state
 	ready = r.pending.n == 0 && r.pending.opened && !r.successorStored()
 	r.mu.Unlock()
-	if !flushed {
-		cn.above.Confirm() // write the confirmations now; otherwise the new leader delivers those messages again
-		return cn.TryHandOver(ctx, pt, to)
-	}
 	if !ready {
 		return true
 	}
@@ -72,6 +72,13 @@ func (cn *Node) TryHandOver(ctx context.Context, pt *Partition, to replicate.Nod
 		return false
 	}
 	return true
+}
+
+// othersLive says whether a member of the ISR on another node is live, as far as this node knows.
+func (cn *Node) othersLive(st *replicate.State) bool {
+	return slices.ContainsFunc(st.ISR, func(m replicate.Member) bool {
+		return m.Node != cn.Self.ID && cn.IsLive(m.Node)
+	})
 }
 
 // GiveAway asks the store at once to make another member of the ISR the leader, whether batches are pending or not,

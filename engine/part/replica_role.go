@@ -120,6 +120,12 @@ func (r *Replica) setServing() {
 			epoch = r.leader.Epoch()
 		}
 	}
+	if epoch > 1 && epoch != r.servedIn {
+		// An ephemeral channel that was at another leader has had what is there, as far as this node can know. Before the
+		// first epoch there was nothing.
+		r.servedIn = epoch
+		r.pt.notePassed(min(r.pt.visible.Load(), r.pt.pausedFrom.Load()))
+	}
 	r.serves.Store(epoch != 0)
 	if segment.Epoch(r.serveEpoch.Swap(uint64(epoch))) != epoch {
 		r.out.role = true

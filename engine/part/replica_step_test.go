@@ -63,7 +63,7 @@ func TestCutOfAClosedCopyThatCannotBeMade(t *testing.T) {
 		r := bareReplica()
 		r.node.Shortened = dir.NewShortened(faultaio.New(faultaio.Options{Seed: 1}))
 		r.role, r.cut, r.discardedBefore, r.discardedAt = roleClosed, &logCut{}, again, r.node.Now()
-		r.discard(errNoFold, r.cut)
+		r.discard(replay.ErrNoFold, r.cut)
 		if r.cutInProgress() {
 			t.Errorf("dropped before %v: the cut goes on for ever", again)
 		}
@@ -106,7 +106,7 @@ func brokenReplica(t *testing.T) (*Replica, runningStore) {
 func TestCopyThatBeginsAnewIsNotFailedByWhoCameBefore(t *testing.T) {
 	for name, late := range map[string]func(r *Replica){
 		"a cut":               func(r *Replica) { r.doCut(&logCut{to: 1, durable: make(chan error, 1)}) },
-		"a cut of an end":     func(r *Replica) { r.cutFailed(&logCut{}, errNoFold) },
+		"a cut of an end":     func(r *Replica) { r.cutFailed(&logCut{}, replay.ErrNoFold) },
 		"a repair":            func(r *Replica) { r.notRepaired(r.brokenFile()) },
 		"a cut long after":    func(r *Replica) { r.discardedAt -= int64(dropPause); r.doCut(&logCut{to: 1}) },
 		"a repair long after": func(r *Replica) { r.discardedAt -= int64(dropPause); r.notRepaired(r.brokenFile()) },

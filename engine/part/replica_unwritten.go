@@ -26,13 +26,18 @@ import (
 // None of this is stored. After a crash the segments are opened again, and the commit log has the batches that they
 // lack.
 
-// unwrittenPause is the time between two attempts of a leader whose segments cannot be written to hand its leadership
-// over.
-const unwrittenPause = 10 * time.Second
+// The times between the attempts of a leader whose segments cannot be written to hand its leadership over. Each is
+// twice as long as the one before, up to maxUnwrittenPause. Puts are refused in between, so the first is short, but
+// longer than an attempt (handOverTime).
+const (
+	minUnwrittenPause = 2 * time.Second
+	maxUnwrittenPause = 16 * time.Second
+)
 
 // unwritten holds the times of a copy whose segments cannot be written, in ns by Lease.Now. Replica.mu guards it.
 type unwritten struct {
 	handOverAt int64 // a leader does not try to hand over again before this time
+	pause      int64 // after the last attempt, in ns; 0: none since the files were opened anew
 	resetAt    int64 // a copy with a new log does not follow before this time
 	staysUntil int64 // a member of the ISR is not given up before this time
 }
@@ -46,15 +51,19 @@ func (pt *Partition) unwritten() bool {
 // yieldUnwritten starts the hand-over of a leader, or gives a follower up, as the comment at the top of this file says.
 // tick calls it; mu is held.
 func (r *Replica) yieldUnwritten(now int64) {
+	u := &r.unwritten
 	if !r.pt.unwritten() {
+		u.pause = 0
 		return
 	}
 	switch {
-	case r.leader != nil && now >= r.unwritten.handOverAt:
-		r.unwritten.handOverAt = now + int64(unwrittenPause)
-		if len(r.state.ISR) < 2 {
-			r.unwritten.handOverAt = now + int64(devicePoll)
+	case r.leader != nil && now >= u.handOverAt:
+		wait := int64(devicePoll)
+		if len(r.state.ISR) >= 2 {
+			u.pause = min(max(2*u.pause, int64(minUnwrittenPause)), int64(maxUnwrittenPause))
+			wait = u.pause
 		}
+		u.handOverAt = now + wait
 		reopens := r.pt.flush.Reopens()
 		r.node.Spawn(func() { r.node.handOverUnwritten(r.pt, reopens) })
 	case r.follower != nil && r.follower.Err() == nil && !r.discarded.Load() && r.cut == nil:

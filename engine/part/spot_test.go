@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine/inbox"
+	"penstock/segment"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -111,5 +113,51 @@ func TestSmallGroupsAreWrittenBeside(t *testing.T) {
 	stats := s.clog.Stats()
 	if own := stats.Groups - stats.SoloGroups; stats.Groups < rounds || own > maxSmall+rounds/4 {
 		t.Errorf("of %d small groups the commit log's goroutine wrote %d itself", stats.Groups, own)
+	}
+}
+
+// Small batches of a leader came in one frame, and one leader waits for them. So their group is not taken for one of
+// several puts, after which the next group would be left to the commit log's goroutine (committer.push).
+func TestSmallBatchesOfALeaderAreOnePut(t *testing.T) {
+	for _, c := range []struct {
+		count, size int
+		shared      bool
+	}{{1, 100, false}, {20, 100, false}, {20, 10_000, true}} {
+		s := runStore(t, faultaio.New(faultaio.Options{}))
+		pt, err := s.NewSolo(s.part.topic, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := bareReplica() // it follows
+		r.pt, pt.replica = pt, r
+		var incoming []incomingBatch
+		var end segment.State
+		for range c.count {
+			var b segment.Builder
+			if err := b.Add(&segment.Record{Body: make([]byte, c.size)}); err != nil {
+				t.Fatal(err)
+			}
+			data, err := b.Seal(1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			crc := batch.Stamp(data, end.Next, end.NextID, 1, 1, end.LastCRC)
+			incoming = append(incoming, incomingBatch{data: data, offset: end.End, capacity: 1 << 20})
+			end.Next, end.NextID, end.End, end.LastCRC = end.Next+1, end.NextID+1, end.End+segment.Offset(len(data)), crc
+		}
+		r.run(func() { r.incoming, r.out.work = incoming, true })
+		for durable := segment.Position(0); durable < end.Next; {
+			news := r.changed.Next()
+			if r.mu.Lock(); r.durable == durable {
+				r.mu.Unlock()
+				<-news
+				continue
+			}
+			durable = r.durable
+			r.mu.Unlock()
+		}
+		if shared := s.committer.lastGroupShared.Load(); shared != c.shared {
+			t.Errorf("%d batches of %d bytes: the group has several puts: %v", c.count, c.size, shared)
+		}
 	}
 }

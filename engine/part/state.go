@@ -10,7 +10,7 @@ import (
 // and of what is known about producers. It is kept in memory, in every checkpoint of the commit log, and in a batch at
 // the beginning of every segment. The commit log makes its files large enough for a checkpoint. Two limits bound the
 // state: Options.MaxStateBytes for the node, and the size of a batch for a partition. At a limit the engine refuses
-// requests that would add to the state (a delayed message, a requeue with a delay, a new channel, a producer). All
+// requests that would add to the state (a delayed message, a requeue with a delay, a new channel, a new producer). All
 // other requests go on.
 
 // maxPartitionStateBytes is the limit of one partition. The rest of a batch is reserved for confirmations of messages

@@ -53,7 +53,8 @@ type Store struct {
 	poisoned atomic.Pointer[error]
 	// stateBytes is the sum of Partition.stateBytes over all partitions.
 	stateBytes atomic.Int64
-	dueLog     base.LogLimiter // limits the log line of correctDelays
+	dueLog     base.LogLimiter // limits the log lines of correctDelays
+	aheadLog   base.LogLimiter // limits the log line of noteWriter
 }
 
 // Options are what a store needs from the engine: the machine below it, and the fields of the engine's Options that
@@ -100,8 +101,10 @@ type Counters struct {
 	ISRHeldBack            atomic.Uint64 // ISR changes that leaders did not ask for, because there had been too many
 	AbsentReplicas         atomic.Uint64 // answers of other nodes that have no copy of a partition led here
 	DelaysCorrected        atomic.Uint64 // delayed messages whose due time was corrected, see correctDelays
+	FromTheFuture          atomic.Uint64 // batches of a writer whose clock was ahead, see noteWriter
 	Stranded               atomic.Uint64 // times that a leader here gave up because too few members of its ISR answered
 	FramesWithoutCopy      atomic.Uint64 // frames from leaders about partitions of which this node has no copy
+	MissingCopies          atomic.Uint64 // times a leader went on for absentPatience to ask for a copy that is not here
 }
 
 // New returns a store that has no arena and no commit log yet: Begin makes the arena, Recovery.Replay the commit log.

@@ -12,6 +12,9 @@ import (
 // partition does not lead or serve and accepts nothing from clients, and retention leaves it alone. A checkpoint of the
 // commit log says that its fold is not known. A version that knows the entries reads the fold from the segments, whose
 // first batches are checkpoints, so nothing is lost.
+//
+// A copy whose log begins with a segment without a fold is unread, too (replay.ErrNoFold), until its leader sends a
+// batch that contains the fold.
 
 // WhyUnread returns why the fold is not known, or nil if it is known. Any goroutine may call it.
 func (pt *Partition) WhyUnread() error {
@@ -48,7 +51,7 @@ func (r *Recovery) readFold(pt *Partition, rp *replay.Partition) {
 		return
 	}
 	err := rp.Unread
-	if errors.Is(err, replay.ErrFoldNotStored) {
+	if errors.Is(err, replay.ErrFoldNotStored) || errors.Is(err, replay.ErrNoFold) {
 		c := &logCut{to: rp.State.Next, fold: new(core.Cursors)}
 		if err = pt.refold(c); err == nil && c.unread == nil {
 			pt.fold = c.fold
@@ -57,6 +60,11 @@ func (r *Recovery) readFold(pt *Partition, rp *replay.Partition) {
 			return
 		}
 		err = errors.Join(err, c.unread)
+	}
+	if errors.Is(err, replay.ErrNoFold) && !pt.replica.solo() {
+		pt.setUnread(replay.ErrNoFold)
+		pt.replica.logUnread(replay.ErrNoFold)
+		return
 	}
 	pt.setUnread(err)
 	r.found.ReadOnly++
@@ -71,12 +79,31 @@ func (r *Recovery) readFold(pt *Partition, rp *replay.Partition) {
 // cannotFold makes the partition unread, because the batch that was just appended cannot be folded. The node keeps the
 // bytes of the batch, but must not lead. It runs on the committer with mu held.
 func (r *Replica) cannotFold(err error) {
-	if r.pt.WhyUnread() != nil {
+	was := r.pt.WhyUnread()
+	r.pt.setUnread(err)
+	if was != nil && errors.Is(err, was) {
 		return
 	}
-	r.pt.setUnread(err)
-	r.node.store.log.Error("a partition has entries that a newer version wrote: this node stores the messages and will "+
-		"not lead the partition; start the newer version here",
-		"topic", r.pt.topic.Name, "partition", r.pt.number, "error", err)
+	r.logUnread(err)
 	r.reportDamage()
+}
+
+// foundFold ends what cannotFold began: the batch that was just appended contains the whole fold. It runs on the
+// committer with mu held.
+func (r *Replica) foundFold() {
+	r.pt.setUnread(nil)
+	r.node.store.log.Info("the state of a partition's channels is known again: its leader has sent it",
+		"topic", r.pt.topic.Name, "partition", r.pt.number)
+	r.reportDamage()
+}
+
+// logUnread logs why the fold of a copy is not known.
+func (r *Replica) logUnread(err error) {
+	what := "a partition has entries that a newer version wrote: this node stores the messages and will not lead the " +
+		"partition; start the newer version here"
+	if errors.Is(err, replay.ErrNoFold) {
+		what = "the leader's log of a partition begins without the state of the channels: this node stores the messages, " +
+			"and does not lead the partition before its leader has sent that state"
+	}
+	r.node.store.log.Error(what, "topic", r.pt.topic.Name, "partition", r.pt.number, "error", err)
 }

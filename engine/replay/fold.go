@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"errors"
 	"fmt"
 
 	"penstock/engine/base"
@@ -8,13 +9,19 @@ import (
 	"penstock/segment"
 )
 
+// ErrNoFold says that the log, or the part of it that was folded, begins with a segment whose first batch has no fold,
+// because the fold was too large for a batch (committer.sealInternal in engine/part).
+var ErrNoFold = errors.New("engine: a segment begins without the state of the channels, because that was too large " +
+	"for a batch: the state is not known before the next segment, or leader's epoch, that begins with it")
+
 // Folder folds stored batches. It treats control entries of the kind Unknown as entries of a newer version; 0: no such
 // kind. Only tests set Unknown.
 type Folder struct{ Unknown core.ControlKind }
 
 // Batch folds a verified batch that begins at offset at. It does not fold messages with a delay but returns them, and
 // the caller adds them to the fold with PublishDeferred. It returns core.ErrNewerControl for entries of a newer
-// version. After that error the fold is unusable, because it may contain some entries of the batch.
+// version. After that error the fold is unusable, because it may contain some entries of the batch. It returns
+// ErrNoFold as long as the fold lacks what came before the batches that it was given.
 func (f Folder) Batch(
 	fold *core.Cursors, h *segment.Header, body []byte, at segment.Offset,
 ) ([]core.DeferredMessage, error) {
@@ -22,7 +29,14 @@ func (f Folder) Batch(
 		if err := f.refuseUnknown(body); err != nil {
 			return nil, err
 		}
-		return nil, fold.ApplyBodyAt(body, h.FirstID, at)
+		err := fold.ApplyBodyAt(body, h.FirstID, at)
+		if err == nil && lacksPast(fold, h) {
+			err = ErrNoFold
+		}
+		return nil, err
+	}
+	if lacksPast(fold, h) {
+		return nil, ErrNoFold
 	}
 	fold.PublishBatch(h)
 	if h.Flags&segment.FlagDefer == 0 {
@@ -40,6 +54,10 @@ func (f Folder) Batch(
 	}
 	return due, it.Err()
 }
+
+// lacksPast says whether the log has messages in front of the batch h of which the fold knows nothing. Every fold knows
+// the end of the messages before it.
+func lacksPast(fold *core.Cursors, h *segment.Header) bool { return h.FirstID > 0 && fold.End() == 0 }
 
 func (f Folder) refuseUnknown(body []byte) error {
 	if f.Unknown == 0 {

@@ -236,16 +236,20 @@ func (p *Partition) trackSegment(rec *clog.Record, h *segment.Header, sizes segm
 	}
 }
 
-// foldIn replays a batch into the fold, unless the fold is unknown.
+// foldIn replays a batch into the fold, unless the fold is unknown. If only its beginning is (ErrNoFold), the next
+// batch that contains the whole fold makes it known.
 func (p *Partition) foldIn(o *Options, h *segment.Header, body []byte, at segment.Offset) error {
 	p.Writer.Saw(h, o.NowNs())
-	if p.Unread != nil {
+	if p.Unread != nil && !errors.Is(p.Unread, ErrNoFold) {
 		return nil
 	}
 	due, err := o.Folder.Batch(p.Fold, h, body, at)
-	if errors.Is(err, core.ErrNewerControl) {
+	if errors.Is(err, core.ErrNewerControl) || errors.Is(err, ErrNoFold) {
 		p.Unread = err
 		return nil
+	}
+	if err == nil {
+		p.Unread = nil
 	}
 	p.Fold.PublishDeferred(due)
 	return err

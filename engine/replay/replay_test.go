@@ -176,6 +176,26 @@ func TestEntriesOfANewerVersion(t *testing.T) {
 	}
 }
 
+// A log that was reset begins with a segment whose first batch has no fold. The fold is not known until a batch has it.
+func TestLogThatBeginsWithoutAFold(t *testing.T) {
+	l := newLog(t, replay.Options{})
+	l.st = segment.State{Next: 90, NextID: 700, End: 5000}
+	en := checkpoint.Entry{ID: l.id, State: l.st, Fold: new(core.Cursors)}
+	l.read(l.record(clog.Truncate, checkpoint.AppendCut(nil, true, &en)))
+	start := core.Control{Kind: core.EpochStart, Epoch: 1}
+	l.read(l.batch([]core.Control{start}))
+	l.read(l.batch(nil, "a"))
+	if p := l.expect("without the fold", l.st, 2); !errors.Is(p.Unread, replay.ErrNoFold) || p.Err != nil {
+		t.Errorf("unread because of %v, error %v", p.Unread, p.Err)
+	}
+	whole := new(core.Cursors)
+	whole.Publish(0, uint32(l.st.NextID))
+	l.read(l.batch([]core.Control{start, {Kind: core.Checkpoint, Cursors: whole}}))
+	if p := l.expect("with the fold", l.st, 3); p.Unread != nil || p.Err != nil || p.Fold.End() != l.st.NextID {
+		t.Errorf("unread because of %v, error %v, messages below %d", p.Unread, p.Err, p.Fold.End())
+	}
+}
+
 // A tombstone drops its topic, an unknown type of record ends recovery, and a restart of the replay forgets everything.
 func TestOtherRecords(t *testing.T) {
 	l := newLog(t, replay.Options{})
