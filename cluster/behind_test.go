@@ -13,6 +13,7 @@ import (
 	"penstock/cluster/kv"
 	"penstock/cluster/kv/memory"
 	"penstock/engine/meta"
+	"penstock/internal/patience"
 )
 
 // laggard is a way to the metadata whose watch can be made to fall behind.
@@ -48,7 +49,7 @@ func (l *laggard) fallBehind() (goOn func()) {
 	})
 }
 
-// late adds a node whose watch can fall behind.
+// late adds a node whose watch can fall behind. It returns when all nodes know of it.
 func (w *world) late(name string) (*testNode, *laggard) {
 	n := w.prepare(name, uuid.New())
 	way := &laggard{Store: w.m.Store(name)}
@@ -57,6 +58,9 @@ func (w *world) late(name string) (*testNode, *laggard) {
 	n.Store = New(way, o)
 	n.s = n.Store.(*store)
 	w.join(n)
+	for _, other := range w.nodes {
+		w.until(other, "the node "+name, func(s *meta.Snapshot) bool { return s.Nodes[n.node.ID] != nil })
+	}
 	return n, way
 }
 
@@ -119,5 +123,22 @@ func TestMoveOnANodeWhoseWatchIsBehind(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, goOn)
 	if err := b.MovePartition(ctx(t), id, a.node.ID, c.node.ID); !errors.Is(err, meta.ErrExists) {
 		t.Errorf("%v; under way is %+v", err, a.Snapshot().Moves[id])
+	}
+}
+
+// The keys of another cluster in the same store change, and nothing of this one does. A change that finds itself done
+// does not wait for a revision that brings it nothing.
+func TestChangeBesideAnotherCluster(t *testing.T) {
+	w := newWorld(t, 1)
+	a, other := w.nodes[0], w.m.Store("of another cluster")
+	for range 2 {
+		if ok, _, err := other.Txn(ctx(t), nil, []kv.Op{{Key: "another/key", Value: []byte("1")}}); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		within, cancel := context.WithTimeout(t.Context(), patience.Or(10*time.Second))
+		defer cancel()
+		if err := a.Drain(within, a.node.ID, false); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -215,7 +216,9 @@ func TestDrain(t *testing.T) {
 
 // A dead node that holds replicas is not removed. If it is drained, it gives away the replicas of which others have
 // copies.
-func TestRemoveDeadNode(t *testing.T) {
+func TestRemoveDeadNode(t *testing.T) { synctest.Test(t, testRemoveDeadNode) }
+
+func testRemoveDeadNode(t *testing.T) {
 	w := newWorldWith(t, 4, quickLeases)
 	a := w.nodes[0]
 	w.create(a, meta.Topic{Name: "x", Partitions: 8, Replicas: 3})

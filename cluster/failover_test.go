@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,7 +18,9 @@ var slowLeases = Options{LeaseTTL: time.Hour, ControllerTick: time.Hour}
 
 // B81: a silent leader is replaced when its lease has run out, and not before. Its partitions are spread evenly over
 // the other nodes.
-func TestLeaseRunsOut(t *testing.T) {
+func TestLeaseRunsOut(t *testing.T) { synctest.Test(t, testLeaseRunsOut) }
+
+func testLeaseRunsOut(t *testing.T) {
 	w := newWorldWith(t, 3, quickLeases)
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 6})
 	dead := w.nodes[0]
@@ -69,33 +72,35 @@ func TestReportDown(t *testing.T) {
 		{"another node", func(w *world, controller replicate.NodeID) *testNode { return w.alive(controller) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorldWith(t, 3, slowLeases)
-			w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 6})
-			controller := w.until(w.nodes[0], "a controller", func(s *meta.Snapshot) bool {
-				return s.Controller != 0
-			}).Controller
-			dead := c.which(w, controller)
-			reporter := w.alive(dead.node.ID, controller)
-			w.kill(dead)
-			begin := time.Now()
-			if err := reporter.ReportDown(ctx(t), dead.node.ID, dead.reg.Node.Boot); err != nil {
-				t.Fatal(err)
-			}
-			s := w.until(reporter, "other leaders", func(s *meta.Snapshot) bool { return !leads(s, dead.node.ID) })
-			if took := time.Since(begin); took > 100*time.Millisecond {
-				t.Errorf("it took %v", took)
-			}
-			if s.Controller == dead.node.ID || s.Nodes[dead.node.ID].Live {
-				t.Errorf("controller %d, the dead one live: %v", s.Controller, s.Nodes[dead.node.ID].Live)
-			}
-			w.until(reporter, "the report is done with", func(*meta.Snapshot) bool {
-				n := reporter.s.cur.Load().nodes[dead.node.ID]
-				return n.downRev == 0 && n.liveRev == 0
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorldWith(t, 3, slowLeases)
+				w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 6})
+				controller := w.until(w.nodes[0], "a controller", func(s *meta.Snapshot) bool {
+					return s.Controller != 0
+				}).Controller
+				dead := c.which(w, controller)
+				reporter := w.alive(dead.node.ID, controller)
+				w.kill(dead)
+				begin := time.Now()
+				if err := reporter.ReportDown(ctx(t), dead.node.ID, dead.reg.Node.Boot); err != nil {
+					t.Fatal(err)
+				}
+				s := w.until(reporter, "other leaders", func(s *meta.Snapshot) bool { return !leads(s, dead.node.ID) })
+				if took := time.Since(begin); took > 100*time.Millisecond {
+					t.Errorf("it took %v", took)
+				}
+				if s.Controller == dead.node.ID || s.Nodes[dead.node.ID].Live {
+					t.Errorf("controller %d, the dead one live: %v", s.Controller, s.Nodes[dead.node.ID].Live)
+				}
+				w.until(reporter, "the report is done with", func(*meta.Snapshot) bool {
+					n := reporter.s.cur.Load().nodes[dead.node.ID]
+					return n.downRev == 0 && n.liveRev == 0
+				})
+				// A second report does no harm.
+				if err := reporter.ReportDown(ctx(t), dead.node.ID, dead.reg.Node.Boot); err != nil {
+					t.Error(err)
+				}
 			})
-			// A second report does no harm.
-			if err := reporter.ReportDown(ctx(t), dead.node.ID, dead.reg.Node.Boot); err != nil {
-				t.Error(err)
-			}
 		})
 	}
 }
@@ -240,7 +245,9 @@ func TestWipedDisk(t *testing.T) {
 
 // A node that could not reach the store for longer than its lease serves nothing in that time. It comes back as the
 // same process, and learns which nodes lead before it learns that it may serve. B83
-func TestCutOff(t *testing.T) {
+func TestCutOff(t *testing.T) { synctest.Test(t, testCutOff) }
+
+func testCutOff(t *testing.T) {
 	w := newWorldWith(t, 3, quickLeases)
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 3})
 	victim := w.nodes[0]

@@ -234,39 +234,49 @@ func (s *store) markDamaged(ctx context.Context, st *state, m replicate.Member, 
 	return true, nil
 }
 
-// watch follows the store until Close. It runs on its own goroutine, which is the only caller of r.Changed.
+// watch follows the store until Close. It runs on its own goroutine, which is the only caller of r.Changed. Whatever
+// the store answers, it goes on: a node that hears of nothing would lead what others were elected for.
 func (s *store) watch(r *meta.Registration) {
 	for {
-		err := s.kv.Watch(s.ctx, s.opts.Prefix, s.cur.Load().snap.Revision, func(events []kv.Event, revision int64) {
-			b := build(s.cur.Load(), s.opts.Prefix, s.log)
-			for i := range events {
-				b.apply(&events[i])
-			}
-			st, change := b.finish(revision)
-			s.publish(st)
-			s.deliver(r, change)
-		})
+		err := s.follow(r)
 		switch {
 		case s.ctx.Err() != nil:
 			return
 		case errors.Is(err, kv.ErrClosed):
 			s.log.Error("the metadata store was closed: this node hears of no changes any more")
 			return
-		case errors.Is(err, kv.ErrCompacted):
-			old := s.cur.Load()
-			st, err := s.read(s.ctx)
-			if err != nil {
-				return // Close was called
-			}
-			s.publish(st)
-			s.deliver(r, between(old, st))
-		default:
+		case err != nil:
 			s.log.Warn("the watch on the metadata store ended and begins again", "error", err)
 			if s.pause(s.ctx, unavailablePause) != nil {
 				return
 			}
 		}
 	}
+}
+
+// follow follows the store from the newest state on, and returns why it could not go on. If the store does not keep the
+// changes since that state, it reads all that there is now and returns nil.
+func (s *store) follow(r *meta.Registration) error {
+	err := s.kv.Watch(s.ctx, s.opts.Prefix, s.cur.Load().snap.Revision, func(events []kv.Event, revision int64) {
+		b := build(s.cur.Load(), s.opts.Prefix, s.log)
+		for i := range events {
+			b.apply(&events[i])
+		}
+		st, change := b.finish(revision)
+		s.publish(st)
+		s.deliver(r, change)
+	})
+	if !errors.Is(err, kv.ErrCompacted) {
+		return err
+	}
+	old := s.cur.Load()
+	st, err := s.read(s.ctx)
+	if err != nil {
+		return err
+	}
+	s.publish(st)
+	s.deliver(r, between(old, st))
+	return nil
 }
 
 // importTopic brings a topic from a single node's data directory into the cluster, with this node as its only replica,

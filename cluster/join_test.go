@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
+	"penstock/cluster/kv"
 	"penstock/cluster/kv/memory"
 	"penstock/engine/meta"
 	"penstock/replicate"
@@ -246,6 +248,40 @@ func TestWatchGap(t *testing.T) {
 	}
 	if !slices.Contains(topics, x.ID) || !slices.Contains(topics, y.ID) || slices.Contains(topics, kept.ID) {
 		t.Errorf("changed: %v of x %v, y %v, kept %v", topics, x.ID, y.ID, kept.ID)
+	}
+}
+
+// refusing is a store that refuses to list for some time, as etcd does while the node's user lacks the right.
+type refusing struct {
+	kv.Store
+	left atomic.Int32 // how many calls of List are still refused
+}
+
+func (s *refusing) List(ctx context.Context, prefix string) ([]kv.Entry, int64, error) {
+	if s.left.Add(-1) >= 0 {
+		return nil, 0, errors.New("the user may not read this")
+	}
+	return s.Store.List(ctx, prefix)
+}
+
+// A node whose watch has fallen behind, and which is refused to read everything, asks again until it may.
+func TestWatchGapRefused(t *testing.T) {
+	w := newWorld(t, 1)
+	a := w.nodes[0]
+	b := w.prepare("n2", uuid.New())
+	way := &refusing{Store: b.s.kv}
+	b.s.kv = way
+	w.join(b)
+	w.m.Cut("n2")
+	if _, err := a.CreateTopic(ctx(t), meta.Topic{Name: "x", Partitions: 1, Replicas: 1}); err != nil {
+		t.Fatal(err)
+	}
+	w.m.Compact()
+	way.left.Store(2)
+	w.m.Heal("n2")
+	w.until(b, "the topic", func(s *meta.Snapshot) bool { return s.Names["x"] != nil })
+	if way.left.Load() >= 0 {
+		t.Error("nothing was refused")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"time"
 
 	"penstock/cluster/kv"
@@ -18,6 +19,7 @@ func (s *store) keepLease(ctx context.Context, r *meta.Registration) {
 	defer close(s.leasing)
 	every := s.opts.LeaseTTL / 3
 	wait := every
+	var news leaseNews
 	for {
 		if s.await(ctx, wait, s.relive, nil) == byEnd {
 			return
@@ -25,6 +27,7 @@ func (s *store) keepLease(ctx context.Context, r *meta.Registration) {
 		err := s.extend(ctx, r)
 		switch {
 		case err == nil:
+			news.extended(s.log, leaseClock(r))
 			wait = every
 		case ctx.Err() != nil:
 			return
@@ -34,10 +37,40 @@ func (s *store) keepLease(ctx context.Context, r *meta.Registration) {
 			_ = s.kv.Revoke(ctx, s.leaseID())
 			return
 		default:
-			s.log.Warn("the lease could not be extended", "error", err)
+			news.failed(s.log, leaseClock(r), err)
 			wait = every / 4
 		}
 	}
+}
+
+// leaseNewsTime is the time between two log lines about a lease that cannot be extended: an outage may last for days.
+const leaseNewsTime = time.Minute
+
+// leaseNews bounds what the log says of a lease that cannot be extended. keepLease's goroutine uses it.
+type leaseNews struct {
+	attempts    int       // that have failed since the lease was last extended
+	since, told time.Time // of the first of them, and of the newest log line; set if attempts > 0
+}
+
+// failed tells of the first failure, and then of one in leaseNewsTime. A clock that is set back tells at once.
+func (n *leaseNews) failed(log *slog.Logger, now time.Time, err error) {
+	if n.attempts++; n.attempts == 1 {
+		n.since = now
+	} else if age := now.Sub(n.told); age >= 0 && age < leaseNewsTime {
+		return
+	}
+	n.told = now
+	log.Warn("the lease could not be extended; trying on, and saying so once a minute", "attempts", n.attempts,
+		"for", max(now.Sub(n.since), 0).Round(time.Second), "error", err)
+}
+
+// extended tells that the failures are over, if there were any.
+func (n *leaseNews) extended(log *slog.Logger, now time.Time) {
+	if n.attempts > 0 {
+		log.Info("the lease is extended again", "attempts", n.attempts,
+			"after", max(now.Sub(n.since), 0).Round(time.Millisecond))
+	}
+	*n = leaseNews{}
 }
 
 // leaseClock returns the time. It is called before the store is asked for more time, so that the way of request and

@@ -3,6 +3,7 @@ package cluster
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -38,7 +39,9 @@ func (w *world) follow(a *testNode, ended func(s *meta.Snapshot) bool) (most int
 func replicasOf(s *meta.Snapshot) map[replicate.NodeID]int { return loadOf(s).replicas }
 
 // A rebalance that an operator starts spreads the replicas, a few at a time, and ends; paused, it begins nothing.
-func TestRebalance(t *testing.T) {
+func TestRebalance(t *testing.T) { synctest.Test(t, testRebalance) }
+
+func testRebalance(t *testing.T) {
 	w := newWorldWith(t, 3, Options{LeaseTTL: time.Hour, ControllerTick: 20 * time.Millisecond, RebalanceMoves: 2})
 	a := w.nodes[0]
 	w.create(a, meta.Topic{Name: "x", Partitions: 6, Replicas: 3})
@@ -74,7 +77,9 @@ func TestRebalance(t *testing.T) {
 
 // A node that has joined for long enough gets its share, and the replicas of one that is away for long enough are made
 // elsewhere, without an operator.
-func TestRebalanceByItself(t *testing.T) {
+func TestRebalanceByItself(t *testing.T) { synctest.Test(t, testRebalanceByItself) }
+
+func testRebalanceByItself(t *testing.T) {
 	w := newWorldWith(t, 3, Options{
 		LeaseTTL: 400 * time.Millisecond, ControllerTick: 20 * time.Millisecond, RebalanceAfter: 700 * time.Millisecond,
 	})

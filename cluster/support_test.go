@@ -73,7 +73,8 @@ func newWorld(t *testing.T, nodes int) *world {
 	return newWorldWith(t, nodes, Options{LeaseTTL: time.Hour, ControllerTick: 50 * time.Millisecond})
 }
 
-// quickLeases are for tests that wait for the end of a lease.
+// quickLeases are for tests that wait for the end of a lease. They run in a bubble (testing/synctest): its clock stands
+// while anybody works: on a busy machine a lease would run out by itself.
 var quickLeases = Options{LeaseTTL: 400 * time.Millisecond, ControllerTick: 50 * time.Millisecond}
 
 func newWorldWith(t *testing.T, nodes int, o Options) *world {

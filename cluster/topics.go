@@ -117,12 +117,14 @@ func (s *store) place(st *state, t *meta.Topic, first, count, replicas int) ([][
 // writeTopic writes a topic's row and rows of partitions. The topic's row must be at topicRev; 0 means that the topic
 // is new, and then its name must be free. Rows that do not fit into one transaction are written before the topic's row,
 // under a creation row. If this process dies, the creation row ends with its lease. Nobody sees partitions that no
-// topic's row counts, and the controller removes those that belong to no creation (B85, B86).
+// topic's row counts, and the controller removes those that belong to no creation (B85, B86). Each transaction compares
+// the topic's row: once another node has added partitions, rows of the same partitions must not be written over theirs.
 func (s *store) writeTopic(
 	ctx context.Context, t *meta.Topic, topicRev int64, parts []*meta.Partition, conds []kv.Cond,
 ) (bool, int64, error) {
-	ops := []kv.Op{put(s.key(topicKey(topicsDir, t.ID)), t)}
-	conds = append(conds, kv.Cond{Key: s.key(topicKey(topicsDir, t.ID)), ModRevision: topicRev})
+	unchanged := kv.Cond{Key: s.key(topicKey(topicsDir, t.ID)), ModRevision: topicRev}
+	ops := []kv.Op{put(unchanged.Key, t)}
+	conds = append(conds, unchanged)
 	if topicRev == 0 {
 		name := s.key(namesDir + t.Name)
 		ops, conds = append(ops, put(name, t.ID)), append(conds, kv.Cond{Key: name})
@@ -146,7 +148,7 @@ func (s *store) writeTopic(
 		_ = s.kv.Revoke(ctx, lease) // this also deletes the creation row, if it still exists
 	}()
 	begin := kv.Op{Key: creation, Value: encode(t.Name), Lease: lease}
-	ok, token, err := s.txn(ctx, []kv.Cond{{Key: creation}}, []kv.Op{begin})
+	ok, token, err := s.txn(ctx, []kv.Cond{{Key: creation}, unchanged}, []kv.Op{begin})
 	if !ok || err != nil {
 		return false, 0, err
 	}
@@ -154,7 +156,7 @@ func (s *store) writeTopic(
 	last := maxTxnCount - len(ops) - 1
 	for len(rows) > last {
 		n := min(maxTxnCount, len(rows)-last)
-		if ok, _, err = s.txn(ctx, []kv.Cond{inCreation}, rows[:n]); !ok || err != nil {
+		if ok, _, err = s.txn(ctx, []kv.Cond{inCreation, unchanged}, rows[:n]); !ok || err != nil {
 			return false, 0, err
 		}
 		rows = rows[n:]

@@ -25,7 +25,7 @@ func TestConfigureTopic(t *testing.T) {
 	w := newWorld(t, 3)
 	topic := w.create(w.nodes[0], meta.Topic{Name: "x", Partitions: 5})
 	if s := topic.EffectiveSettings(); s != (meta.TopicSettings{
-		MinISR: 2, Partitions: 5, Durability: meta.DurabilitySynced,
+		Partitions: 5, Durability: meta.DurabilitySynced, // min_isr follows from the replicas
 	}) {
 		t.Errorf("a new topic has the settings %+v", s)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -72,7 +73,9 @@ func TestCreateTopic(t *testing.T) {
 }
 
 // B92: a topic that cannot be placed is refused, and leaves nothing behind.
-func TestCreateTopicRefused(t *testing.T) {
+func TestCreateTopicRefused(t *testing.T) { synctest.Test(t, testCreateTopicRefused) }
+
+func testCreateTopicRefused(t *testing.T) {
 	w := newWorldWith(t, 2, quickLeases)
 	w.kill(w.start("n3", uuid.New()))
 	a := w.nodes[0]
@@ -224,7 +227,9 @@ func TestCreateTopicTooSlow(t *testing.T) {
 }
 
 // B86: a topic is not placed on a node that has died since the decision.
-func TestCreateTopicOnDeadNode(t *testing.T) {
+func TestCreateTopicOnDeadNode(t *testing.T) { synctest.Test(t, testCreateTopicOnDeadNode) }
+
+func testCreateTopicOnDeadNode(t *testing.T) {
 	w := newWorldWith(t, 3, quickLeases)
 	creator := w.nodes[2]
 	stale := creator.s.cur.Load()
@@ -344,7 +349,9 @@ func TestTombstone(t *testing.T) {
 }
 
 // If the store does not answer for longer than an election takes, the error says so, and nothing was done.
-func TestUnavailable(t *testing.T) {
+func TestUnavailable(t *testing.T) { synctest.Test(t, testUnavailable) }
+
+func testUnavailable(t *testing.T) {
 	w := newWorldWith(t, 2, slowLeases)
 	a := w.nodes[0]
 	w.m.Cut("n1")
@@ -427,23 +434,30 @@ func TestChangesOutlastAnElection(t *testing.T) {
 	}
 }
 
-// deaf is a store of keys that calls lost after the next transaction that changes key, and does not say that it was
-// applied.
+// deaf is a store of keys that calls lost after the next transaction that changes key, and does not say whether that
+// was applied.
 type deaf struct {
 	kv.Store
 	key  string
+	skip bool // that transaction is not applied
 	lost atomic.Pointer[func()]
 }
 
 func (d *deaf) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, int64, error) {
-	ok, revision, err := d.Store.Txn(ctx, conds, ops)
-	if slices.ContainsFunc(ops, func(op kv.Op) bool { return op.Key == d.key }) {
-		if lost := d.lost.Swap(nil); lost != nil {
-			(*lost)()
-			return false, 0, kv.ErrUnavailable
+	if !slices.ContainsFunc(ops, func(op kv.Op) bool { return op.Key == d.key }) {
+		return d.Store.Txn(ctx, conds, ops)
+	}
+	lost := d.lost.Swap(nil)
+	if lost == nil {
+		return d.Store.Txn(ctx, conds, ops)
+	}
+	if !d.skip {
+		if ok, _, err := d.Store.Txn(ctx, conds, ops); !ok || err != nil {
+			return ok, 0, err
 		}
 	}
-	return ok, revision, err
+	(*lost)()
+	return false, 0, kv.ErrUnavailable
 }
 
 // O21: a creation without an answer was applied, and the topic was deleted before the next attempt. That one makes
@@ -472,24 +486,38 @@ func TestCreationIsNotRepeatedAfterADeletion(t *testing.T) {
 // O21: settings that another caller has changed meanwhile are not taken for this change's own work: its outcome is
 // unknown, and it is not applied on top of theirs.
 func TestUnknownOutcomeIsTold(t *testing.T) {
-	w := newWorldWith(t, 2, slowLeases)
-	a, b := w.nodes[0], w.nodes[1]
-	made := w.create(a, meta.Topic{Name: "x", Partitions: 1})
-	w.m.Cut("n1")
-	go func() {
-		defer w.m.Heal("n1")
-		other := made.Settings
-		other.QuotaBytes = 7
-		if _, err := b.ConfigureTopic(ctx(t), made.ID, other); err != nil {
-			t.Error(err)
-		}
-	}()
-	mine := made.Settings
-	mine.QuotaBytes = 1 << 20
-	if _, err := a.ConfigureTopic(ctx(t), made.ID, mine); !errors.Is(err, meta.ErrUnavailable) {
-		t.Errorf("%v", err)
-	}
-	if got := a.Snapshot().Topics[made.ID].Settings; got.QuotaBytes != 7 || got.Version != 1 {
-		t.Errorf("%+v", got)
+	for what, skip := range map[string]bool{"applied": false, "not applied": true} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorldWith(t, 1, slowLeases)
+			b, a := w.nodes[0], w.prepare("n2", uuid.New())
+			made := w.create(b, meta.Topic{Name: "x", Partitions: 1})
+			link := &deaf{Store: a.s.kv, key: a.s.key(topicKey(topicsDir, made.ID)), skip: skip}
+			a.s.kv = link
+			w.join(a)
+			w.until(a, "the topic", func(s *meta.Snapshot) bool { return s.Topics[made.ID] != nil })
+			var want meta.TopicSettings
+			lost := func() {
+				s := w.until(b, "the change that was applied", func(s *meta.Snapshot) bool {
+					return skip || s.Topics[made.ID].Settings.Version == 1
+				})
+				other := s.Topics[made.ID].Settings
+				other.QuotaBytes = 7
+				now, err := b.ConfigureTopic(ctx(t), made.ID, other)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				want = now.Settings
+			}
+			link.lost.Store(&lost)
+			mine := made.Settings
+			mine.QuotaBytes = 1 << 20
+			if _, err := a.ConfigureTopic(ctx(t), made.ID, mine); !errors.Is(err, meta.ErrUnavailable) {
+				t.Errorf("%v", err)
+			}
+			if got := b.Snapshot().Topics[made.ID].Settings; got.QuotaBytes != 7 || got != want {
+				t.Errorf("%+v", got)
+			}
+		})
 	}
 }

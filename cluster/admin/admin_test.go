@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -16,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"penstock/cluster/kv"
 	"penstock/engine/health"
 	"penstock/engine/meta"
 	"penstock/replicate"
@@ -89,8 +91,11 @@ func TestStatusCounts(t *testing.T) {
 		!st.Joined || st.Controller != "n2" {
 		t.Errorf("%+v", st)
 	}
-	for i, want := range []struct{ leaders, replicas, inSync int }{{2, 5, 4}, {1, 5, 3}, {1, 4, 2}, {1, 1, 1}, {0, 0, 0}} {
-		if n := st.Nodes[i]; n.Leaders != want.leaders || n.Replicas != want.replicas || n.InSync != want.inSync {
+	for i, want := range []struct{ leaders, replicas, inSync, needed int }{
+		{2, 5, 4, 2}, {1, 5, 3, 1}, {1, 4, 2, 1}, {1, 1, 1, 0}, {0, 0, 0, 0},
+	} {
+		if n := st.Nodes[i]; n.Leaders != want.leaders || n.Replicas != want.replicas || n.InSync != want.inSync ||
+			n.Needed != want.needed {
 			t.Errorf("node %s: %d leaders, %d replicas, %d in sync, want %+v", n.Name, n.Leaders, n.Replicas, n.InSync, want)
 		}
 	}
@@ -201,7 +206,7 @@ func TestCommands(t *testing.T) {
 			"transfer-leader", `{"topic":"orders","partition":0,"to":"n2"}`, "transfer " + ordersID.String() + "/0 2",
 		},
 		{"transfer-leader", `{"topic":"orders","partition":0}`, "transfer " + ordersID.String() + "/0 0"},
-		{"remove-node", `{"node":"n3"}`, "remove 3"},
+		{"remove-node", `{"node":"2"}`, "remove 5"},
 		{"expand", `{"topic":"orders","partitions":8}`, "expand " + ordersID.String() + " 8"},
 		{"set-replicas", `{"topic":"orders","replicas":2}`, "replicas " + ordersID.String() + " 2"},
 		{"rebalance", `{"action":"start"}`, "rebalance start"},
@@ -210,6 +215,7 @@ func TestCommands(t *testing.T) {
 		{"upgrade", `{"level":2}`, "raise 2"},
 	} {
 		store := &fakeStore{shown: testSnapshot()}
+		store.shown.Nodes[5].Live = false
 		w := ask(Handler(store, Self{Name: "n2"}), "POST", "/cluster/"+tc.path, tc.body)
 		if w.Code != 200 || !reflect.DeepEqual(store.calls, []string{tc.call}) {
 			t.Errorf("%s %s: %d %s, the store was asked for %q", tc.path, tc.body, w.Code, w.Body, store.calls)
@@ -262,6 +268,7 @@ func TestRefusals(t *testing.T) {
 		{"transfer-leader", `{"topic":"orders","partition":2}`, 409, "no other replica of partition 2 of topic orders can"},
 		{"transfer-leader", `{"topic":"orders","partition":6}`, 404, "no partition 6"},
 		{"remove-node", `{"node":"n1"}`, 409, "is alive"},
+		{"remove-node", `{"node":"n3"}`, 409, "n3 holds 4 replicas of partitions, one of them of topic orders: "},
 		{"expand", `{"topic":"orders","partitions":6}`, 400, "never fewer"},
 		{"expand", `{"topic":"orders","partitions":65537}`, 400, "up to 65536"},
 	} {
@@ -298,6 +305,8 @@ func TestStoreErrors(t *testing.T) {
 		{meta.ErrTooFewNodes, 409},
 		{meta.ErrUnsafe, 409},
 		{meta.ErrUnavailable, 503},
+		// etcd did not answer in time, and the error says by itself what became of the change.
+		{fmt.Errorf("%w (%w: not done (%w))", meta.ErrUnavailable, kv.ErrUnavailable, context.DeadlineExceeded), 503},
 		{errors.New("meta: something else"), 500},
 	} {
 		store := &fakeStore{shown: testSnapshot(), err: fmt.Errorf("%w (more)", tc.err)}
@@ -305,6 +314,31 @@ func TestStoreErrors(t *testing.T) {
 		if message := sentence(t, w); w.Code != tc.status || strings.HasPrefix(message, "meta: ") ||
 			!strings.HasSuffix(message, "(more)") {
 			t.Errorf("%v: %d %s, want %d", tc.err, w.Code, message, tc.status)
+		}
+	}
+}
+
+// A node whose end this node has seen, and whose lease the store still has, is not called alive.
+func TestRemoveNodeBeforeItsLeaseEnds(t *testing.T) {
+	for _, tc := range []struct {
+		storeAge time.Duration
+		status   int
+		want     string
+	}{
+		{time.Second, 409, "node n1 is dead, and its lease has not ended yet: repeat this in 2.5s; nothing was changed"},
+		{28 * time.Second, 503, "the metadata store has not answered for 28.0s, and only it can say that node n1 is dead: " +
+			"nothing was changed; see whether a majority of etcd runs"},
+	} {
+		look := func() *health.Facts {
+			return &health.Facts{Node: "n2", Cluster: &health.Cluster{View: health.View{
+				Self: 2, Leased: true, StoreAge: tc.storeAge, LeaseLength: 2500 * time.Millisecond,
+				Gone: map[replicate.NodeID]time.Duration{1: time.Second},
+			}}}
+		}
+		store := &fakeStore{shown: testSnapshot()}
+		w := ask(Handler(store, Self{Name: "n2", Health: look}), "POST", "/cluster/remove-node", `{"node":"n1"}`)
+		if got := sentence(t, w); w.Code != tc.status || got != tc.want || len(store.calls) > 0 {
+			t.Errorf("%d %s, and the store was asked for %q; want %d %s", w.Code, got, store.calls, tc.status, tc.want)
 		}
 	}
 }

@@ -176,13 +176,48 @@ func (h *handler) removeNode(ctx context.Context, s *meta.Snapshot, b *RemoveNod
 	if err != nil {
 		return "", err
 	}
-	if n.Live {
-		return "", refuse(http.StatusConflict, "node %s is alive: drain it, stop it and then remove it", n.Name)
+	if err := h.removable(s, n); err != nil {
+		return "", err
 	}
 	if err := h.store.RemoveNode(ctx, n.ID); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("node %s is no member any more", n.Name), nil
+}
+
+// removable refuses to remove a node that lives, or that nobody knows to be dead, or that has replicas. The store looks
+// again: it knows nodes and topics by numbers only.
+func (h *handler) removable(s *meta.Snapshot, n *meta.Node) error {
+	if n.Live {
+		view := &h.facts(s).Cluster.View
+		presence, _ := view.Presence(n)
+		switch {
+		case presence == health.Live:
+			return refuse(http.StatusConflict, "node %s is alive: drain it, stop it and then remove it", n.Name)
+		case view.StoreSilent():
+			return refuse(http.StatusServiceUnavailable, "the metadata store has not answered for %.1fs, and only it can "+
+				"say that node %s is dead: nothing was changed; see whether a majority of etcd runs",
+				view.StoreAge.Seconds(), n.Name)
+		}
+		return refuse(http.StatusConflict, "node %s is dead, and its lease has not ended yet: repeat this in %v; nothing "+
+			"was changed", n.Name, view.LeaseLength)
+	}
+	holds, topic := 0, ""
+	for id, p := range s.Partitions.All() {
+		if !slices.Contains(p.State.Replicas, n.ID) {
+			continue
+		}
+		holds++
+		if t := s.Topics[id.Topic]; t != nil && (topic == "" || t.Name < topic) {
+			topic = t.Name
+		}
+	}
+	if holds == 0 {
+		return nil
+	}
+	return refuse(http.StatusConflict, "node %s holds %s of partitions, one of them of topic %s: drain it, so that other "+
+		"nodes get them, or lower the number of replicas of these topics (set-replicas), and remove it once it has none; "+
+		"nothing was changed", n.Name, counted(holds, "replica"), topic)
 }
 
 func (h *handler) expand(ctx context.Context, s *meta.Snapshot, b *Expand) (string, error) {

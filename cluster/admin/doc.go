@@ -22,6 +22,6 @@
 //
 //	400 the request is wrong        404 no such topic, partition, node or path    405 wrong method
 //	413 the body is too large       409 the cluster's state does not allow it     500 anything else
-//	503 the store does not answer, or this node has not joined
-//	504 the store did not answer in time: the change may have been made
+//	503 the store does not answer, and the sentence says what became of the change; or this node has not joined
+//	504 the node gave up waiting for the store: the change may have been made
 package admin

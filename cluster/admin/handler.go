@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"penstock/cluster/kv"
 	"penstock/engine/base"
 	"penstock/engine/health"
 	"penstock/engine/meta"
@@ -313,6 +314,8 @@ func writeError(w http.ResponseWriter, err error) {
 	switch {
 	case errors.As(err, &r):
 		status = r.status
+	case errors.Is(err, kv.ErrUnavailable): // the error says what became of the change
+		status = http.StatusServiceUnavailable
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		status = http.StatusGatewayTimeout
 		message = fmt.Sprintf("the metadata store did not answer in %v: the change may have been made; look at the cluster "+

@@ -57,6 +57,7 @@ type Node struct {
 	Leaders    int              `json:"leaders"`  // partitions whose row names it as leader, alive or not
 	Replicas   int              `json:"replicas"` // partitions that have a replica on it
 	InSync     int              `json:"in_sync"`  // partitions that have it in the ISR
+	Needed     int              `json:"needed"`   // of these, those that have just min_isr members, or fewer
 	Version    string           `json:"version"`
 	Level      int              `json:"level"`       // highest feature level that it knows
 	StoreLevel int              `json:"store_level"` // level of its data directory
@@ -182,8 +183,13 @@ func addLoad(p *meta.Partition, index map[replicate.NodeID]*Node) {
 		}
 	}
 	for _, m := range p.State.ISR {
-		if n := index[m.Node]; n != nil {
-			n.InSync++
+		n := index[m.Node]
+		if n == nil {
+			continue
+		}
+		n.InSync++
+		if len(p.State.ISR) <= int(p.State.MinISR) {
+			n.Needed++
 		}
 	}
 }

@@ -30,7 +30,7 @@ type Options struct {
 	Username string // empty: no authentication
 	Password string
 
-	DialTimeout    time.Duration // how long Dial waits for a majority's answer; 5 s
+	DialTimeout    time.Duration // how long Dial waits for a majority's answer, with a log line each RequestTimeout; 5 s
 	RequestTimeout time.Duration // the longest wait of any method except Watch; 5 s
 	// AttemptTimeout is how long one endpoint may take before the next one is asked, and how long a transaction waits
 	// for its answer before its outcome counts as unknown; 1 s.
@@ -122,15 +122,21 @@ func Dial(ctx context.Context, endpoints []string, o Options) (kv.Store, error) 
 func (s *store) greet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.DialTimeout)
 	defer cancel()
-	err := s.do(ctx, "the first read", true, func(ctx context.Context, _ int) error {
-		err := s.ping(ctx)
-		if errors.Is(err, rpctypes.ErrPermissionDenied) {
-			return nil // the member answers; rights to some keys are enough
+	for {
+		err := s.do(ctx, "the first read", true, func(ctx context.Context, _ int) error {
+			err := s.ping(ctx)
+			if errors.Is(err, rpctypes.ErrPermissionDenied) {
+				return nil // the member answers; rights to some keys are enough
+			}
+			return err
+		})
+		if err == nil {
+			break
 		}
-		return err
-	})
-	if err != nil {
-		return err
+		if !errors.Is(err, kv.ErrUnavailable) || ctx.Err() != nil {
+			return err
+		}
+		s.o.Log.Warn("the metadata store does not answer: this node waits for a majority of its members", "error", err)
 	}
 	status, err := s.client.Status(ctx, s.endpointInUse())
 	if err == nil && older(status.Version, 3, 5, 8) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -213,6 +214,36 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 	if _, err := Dial(t.Context(), nil, Options{}); err == nil {
 		t.Error("Dial without an endpoint")
+	}
+}
+
+// A majority of the members may take longer to elect a leader than one request may take. Dial waits on, and says so.
+func TestDialWaitsForAMajority(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	var log syncBuffer
+	o := Options{
+		DialTimeout: 30 * time.Second, RequestTimeout: time.Second, AttemptTimeout: 500 * time.Millisecond,
+		Log: slog.New(slog.NewTextHandler(&log, nil)),
+	}
+	dialled := make(chan error, 1)
+	go func() {
+		s, err := Dial(t.Context(), Endpoints(c.voters, ""), o)
+		if err == nil {
+			err = s.Close()
+		}
+		dialled <- err
+	}()
+	for !strings.Contains(log.String(), "waits for a majority") {
+		select {
+		case err := <-dialled:
+			t.Fatalf("Dial without a member: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	c.start(0, 1, 2)
+	if err := <-dialled; err != nil {
+		t.Error(err)
 	}
 }
 

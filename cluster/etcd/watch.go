@@ -95,11 +95,14 @@ func (s *store) watchOnce(ctx context.Context, prefix string, next *int64, chang
 }
 
 // take hands over the events of an answer, one revision at a time. An answer without events only reports progress: the
-// member has sent everything up to that revision.
+// member has sent everything up to that revision, which is news if others use the same etcd.
 func (s *store) take(answer *clientv3.WatchResponse, next *int64, changed func([]kv.Event, int64)) {
 	s.heardOf(answer.Header.RaftTerm)
 	if answer.IsProgressNotify() {
-		*next = max(*next, answer.Header.Revision+1)
+		if revision := answer.Header.Revision; revision >= *next {
+			changed(nil, revision)
+			*next = revision + 1
+		}
 		return
 	}
 	events := answer.Events

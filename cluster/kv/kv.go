@@ -61,7 +61,8 @@ type Store interface {
 	Txn(ctx context.Context, conds []Cond, ops []Op) (ok bool, revision int64, err error)
 	// Watch calls changed with the events of all revisions above after, in order and without gaps, until ctx ends (nil)
 	// or the watch cannot go on (ErrCompacted, ErrClosed). A call has the events of one or more revisions, and is
-	// complete up to revision. A lost connection does not end the watch.
+	// complete up to revision. One without events says that nothing else has changed up to revision: it comes, perhaps a
+	// second or two late, if only keys outside of prefix were changed. A lost connection does not end the watch.
 	Watch(ctx context.Context, prefix string, after int64, changed func(events []Event, revision int64)) error
 	// Grant creates a lease, and KeepAlive extends it. The TTL that remains is counted from before the call was sent.
 	Grant(ctx context.Context, ttl time.Duration) (LeaseID, error)

@@ -4,6 +4,7 @@ package kvtest
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,6 +38,7 @@ func Run(t *testing.T, b Backend) {
 		{"WatchHistory", testWatchHistory},
 		{"WatchFollows", testWatchFollows},
 		{"WatchMissesNothing", testWatchMissesNothing},
+		{"WatchBesideOthers", testWatchBesideOthers},
 		{"WatchCompacted", testWatchCompacted},
 		{"LeaseRunsOut", testLeaseRunsOut},
 		{"LeaseKeptAlive", testLeaseKeptAlive},
@@ -97,6 +99,7 @@ func (w *world) list(s kv.Store) map[string]kv.Entry {
 // watching collects the events of a watch.
 type watching struct {
 	w      *world
+	at     atomic.Int64 // the revision up to which it is complete
 	events chan kv.Event
 	ended  chan error
 	cancel context.CancelFunc
@@ -120,6 +123,7 @@ func (w *world) watch(s kv.Store, prefix string, after int64) *watching {
 			if revision < last {
 				w.Errorf("the watch is at revision %d with an event of %d", revision, last)
 			}
+			x.at.Store(revision)
 		})
 	}()
 	w.Cleanup(func() {

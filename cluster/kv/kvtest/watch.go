@@ -96,6 +96,27 @@ func testWatchMissesNothing(w *world) {
 	all.Wait()
 }
 
+// Keys outside of the prefix change, as those of another cluster in the same etcd: the watch has no events of them, and
+// says that it is complete up to them. Otherwise nobody could tell a watch that is behind from one that has nothing to
+// tell.
+func testWatchBesideOthers(w *world) {
+	x := w.watch(w.a, w.prefix+"in/", w.write(w.a, w.put("in/a", "0")))
+	for range 2 {
+		revision := w.write(w.z, w.put("out/a", "1"))
+		for x.at.Load() < revision {
+			select {
+			case <-time.After(time.Millisecond):
+			case e := <-x.events:
+				w.Fatalf("an event of %q", e.Key)
+			case <-w.ctx.Done():
+				w.Fatalf("the watch stays at revision %d; the store is at %d", x.at.Load(), revision)
+			}
+		}
+	}
+	w.write(w.z, w.put("in/a", "2"))
+	x.want("in/a", "2", false)
+}
+
 // A watch that would miss an event says so.
 func testWatchCompacted(w *world) {
 	after := w.write(w.a, w.put("a", "0"))

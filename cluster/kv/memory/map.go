@@ -316,6 +316,7 @@ func (m *Map) watch(ctx context.Context, s *Store, prefix string, after int64, c
 		}
 		var events []kv.Event
 		var err error
+		before := after
 		if !m.cut[s.name] {
 			events, after, err = m.pending(prefix, after)
 		}
@@ -326,7 +327,7 @@ func (m *Map) watch(ctx context.Context, s *Store, prefix string, after int64, c
 			return nil
 		case err != nil:
 			return err
-		case len(events) > 0:
+		case after > before:
 			changed(events, after)
 		}
 		select {
