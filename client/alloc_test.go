@@ -86,6 +86,20 @@ func TestConsumeAllocatesNothing(t *testing.T) {
 		if per := testing.AllocsPerRun(100, handle) / 100; per > 0.05 {
 			t.Errorf("%s: %v allocations per message", name, per)
 		}
+		var batch []Delivery
+		many := func() {
+			var err error
+			if batch, err = c.AppendBatch(ctx, batch[:0], 100); err == nil {
+				err = batch[len(batch)-1].FinishThrough()
+			}
+			if err != nil || len(batch) != 100 {
+				t.Fatalf("%d deliveries: %v", len(batch), err)
+			}
+		}
+		many()
+		if per := testing.AllocsPerRun(100, many) / 100; per > 0.05 {
+			t.Errorf("%s: %v allocations per message of a batch", name, per)
+		}
 	}
 }
 

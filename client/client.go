@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"penstock/native/wire"
 )
@@ -20,10 +21,40 @@ type Client struct {
 	cancel     context.CancelFunc
 	goroutines sync.WaitGroup
 
-	mu        sync.Mutex // guards nodes, producers and closed. node.mu may be taken inside it
+	mu        sync.Mutex // guards the rest. node.mu may be taken inside it
 	nodes     map[string]*node
 	producers map[*Producer]struct{}
 	closed    bool
+	told      map[string]time.Time // when the log last said of an address that it cannot be reached; see tells
+}
+
+const (
+	// toldTime is the time between two log lines about an address that cannot be reached.
+	toldTime = time.Minute
+	// maxToldCount bounds told: the seeds and the nodes of a cluster, some of them at two addresses.
+	maxToldCount = 4096
+)
+
+// tells says whether the log is to say now that the address cannot be reached: once, and then once a minute, although
+// many attempts fail, and although a node is forgotten while others are asked.
+func (c *Client) tells(address string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at, ok := c.told[address]; ok && time.Since(at) < toldTime {
+		return false
+	}
+	if len(c.told) >= maxToldCount {
+		clear(c.told)
+	}
+	c.told[address] = time.Now()
+	return true
+}
+
+// reached notes that there is a connection to the address: the next failure is told again.
+func (c *Client) reached(address string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.told, address)
 }
 
 // Dial connects to one of the nodes whose addresses (host:port of their native port) are given. The client learns the
@@ -35,7 +66,7 @@ func Dial(ctx context.Context, seeds []string, options Options) (*Client, error)
 	}
 	c := &Client{
 		o: options.withDefaults(), seeds: slices.Clone(seeds), nodes: make(map[string]*node),
-		producers: make(map[*Producer]struct{}),
+		producers: make(map[*Producer]struct{}), told: make(map[string]time.Time),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.view = newView(c)
@@ -52,6 +83,7 @@ func Dial(ctx context.Context, seeds []string, options Options) (*Client, error)
 			return c, nil
 		case <-known.changed:
 		case <-ctx.Done():
+			failed = c.view.failure() // a later one than above, if ctx and an attempt end together
 			c.Close()
 			return nil, because(fmt.Errorf("client: no node of %v accepted the client: %w", seeds, context.Cause(ctx)), failed)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,6 +37,7 @@ type Consumer struct {
 	mu      sync.Mutex // guards the rest, and most of each subscription
 	spread  spread
 	posts   map[string]*post // by address
+	leaving []*subscription  // that the consumer ends because their nodes lead nothing, and that are not over
 	changed chan struct{}    // closed, and replaced, when a subscription was synced or has ended
 	closing bool             // Next returns nothing any more
 	gone    error            // the topic can not be consumed
@@ -56,6 +58,7 @@ type post struct {
 	node *node
 	live *link         // nil: it cannot be reached
 	sub  *subscription // nil: none, or it has ended
+	why  error         // the newest subscription has ended
 }
 
 // Consumer begins to consume a channel of a topic. The channel is created if it does not exist, the topic is not:
@@ -115,6 +118,8 @@ func (c *Consumer) clock() time.Duration { return time.Since(c.start) }
 
 func (c *Consumer) wake() { signal(c.kicked) }
 
+// signal leaves a token in a channel of capacity 1. The goroutine that waits there then looks at its state once more,
+// and only once if signal was called several times before.
 func signal(token chan struct{}) {
 	select {
 	case token <- struct{}{}:
@@ -169,6 +174,9 @@ func (c *Consumer) release() {
 		}
 	}
 	clear(c.posts)
+	for len(c.leaving) > 0 {
+		c.overLocked(c.leaving[0])
+	}
 	signal(c.ready)
 	c.client.view.unwant(c.topic, false)
 }
@@ -179,11 +187,9 @@ func (c *Consumer) follow(known *knowledge) {
 	switch {
 	case t == nil:
 	case meaning(t.status) == verdictRefused:
-		if c.gone = errorOf(t.status, "topic "+c.topic); !errors.Is(c.gone, ErrUnauthorized) {
-			c.gone = because(ErrNoTopic, c.gone)
-		}
+		c.gone = topicRefused(t.status, c.topic)
 	case t.status == netproto.StatusOK && t.id != c.id:
-		c.gone = ErrNoTopic
+		c.gone = topicRemade(c.topic)
 	case t.status == netproto.StatusOK:
 		c.gone = nil
 		c.spread.lead(t.leaders)
@@ -233,7 +239,9 @@ func (c *Consumer) do(m *move) {
 	case moveLeave:
 		if p.sub != nil {
 			p.sub.leaving = true
+			p.sub.kept = c.client.acquire(p.seat.address, p.sub)
 			p.sub.wake()
+			c.leaving = append(c.leaving, p.sub)
 			p.sub = nil
 		}
 	case moveForget:
@@ -263,7 +271,10 @@ func (c *Consumer) join(p *post, share quota) {
 
 // milliseconds is d, rounded up, and cut to what the protocol can say.
 func milliseconds(d time.Duration) uint32 {
-	return uint32(min((d+time.Millisecond-1)/time.Millisecond, math.MaxUint32))
+	if d > math.MaxUint32*time.Millisecond {
+		return math.MaxUint32
+	}
+	return uint32((d + time.Millisecond - 1) / time.Millisecond)
 }
 
 // accepted notes that the node has accepted the subscription.
@@ -297,9 +308,14 @@ func (c *Consumer) refused(s *subscription, m *wire.Refused) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, r := range m.Messages {
-		if netproto.Type(r.Kind) == wire.TypeTouch {
-			s.ledger.refusedTouch(ID(r.ID))
-		} else if c.refusal == nil {
+		switch netproto.Type(r.Kind) {
+		case wire.TypeTouch:
+			s.ledger.refusedTouch(c.clock(), r.Handle, r.Status)
+			continue
+		case wire.TypeRequeue:
+			s.ledger.refusedRequeue(c.clock(), r.Number, r.Status)
+		}
+		if c.refusal == nil {
 			c.refusal = because(ErrNotInFlight, &StatusError{r.Status, "message " + ID(r.ID).String()})
 		}
 	}
@@ -309,7 +325,7 @@ func (c *Consumer) refused(s *subscription, m *wire.Refused) {
 func (c *Consumer) synced(s *subscription, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.ledger.synced()
+	s.ledger.synced(ok)
 	c.unsure = c.unsure || !ok
 	c.changedLocked()
 	s.wake() // the next one may wait
@@ -321,7 +337,7 @@ func (c *Consumer) changedLocked() {
 }
 
 // ended notes that a subscription has ended, by the node's decision or with its connection.
-func (c *Consumer) ended(s *subscription, status netproto.Status, text string) {
+func (c *Consumer) ended(s *subscription, status netproto.Status, why wire.Outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s.over {
@@ -333,10 +349,14 @@ func (c *Consumer) ended(s *subscription, status netproto.Status, text string) {
 		return
 	}
 	p.sub = nil
-	if status == netproto.StatusNotLeader {
-		c.client.view.doubt()
+	if view := c.client.view; status == netproto.StatusNotLeader {
+		view.hint(why.Address)
+		if view.doubt(); c.o.Partition != nil {
+			view.redirect(c.topic, *c.o.Partition, s.seat.address, why.Address)
+		}
 	}
-	c.spread.ended(s.seat, time.Now(), meaning(status), consumerRefused(status, text, s.seat.address))
+	p.why = consumerRefused(status, why.Text, s.seat.address)
+	c.spread.ended(s.seat, time.Now(), meaning(status), p.why)
 	c.wake()
 	if c.failure() != nil {
 		signal(c.ready)
@@ -350,7 +370,12 @@ func (c *Consumer) overLocked(s *subscription) {
 		return
 	}
 	s.over = true
+	if s.kept != nil {
+		c.client.release(s.kept, s)
+		s.kept = nil
+	}
 	c.unsure = c.unsure || s.ledger.unconfirmed()
+	c.leaving = slices.DeleteFunc(c.leaving, func(x *subscription) bool { return x == s })
 	c.changedLocked()
 	s.wake()
 }
@@ -361,4 +386,22 @@ func (c *Consumer) failure() error {
 		return c.gone
 	}
 	return c.spread.refusal()
+}
+
+// heldUp is why a node that leads delivers nothing now, although it is tried again; nil: as far as is known, all do.
+func (c *Consumer) heldUp() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, x := range c.spread.seats {
+		switch p := c.posts[x.address]; {
+		case p == nil || x.partitions == 0:
+		case !x.linked:
+			if _, _, err := p.node.state(); err != nil {
+				return unreached(x.address, err)
+			}
+		case x.fails > 0: // since it was accepted last
+			return p.why
+		}
+	}
+	return nil
 }

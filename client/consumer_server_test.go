@@ -48,6 +48,10 @@ func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Receive
 		if err := m.Decode(f.Payload); err != nil {
 			return err
 		}
+		if n.cluster.holdSyncs {
+			n.cluster.heldSyncs++
+			return nil
+		}
 		status := netproto.StatusOK
 		if s.subs[m.Subscription] == nil || n.cluster.deafToSync {
 			status = netproto.StatusUnknown
@@ -59,8 +63,8 @@ func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Receive
 		return nil
 	}
 	var refused []wire.Refusal
-	refuse := func(id uint64) {
-		refused = append(refused, wire.Refusal{ID: id, Kind: uint16(f.Type), Status: netproto.StatusRejected})
+	refuse := func(h wire.Handle) {
+		refused = append(refused, wire.Refusal{Handle: h, Kind: uint16(f.Type), Status: netproto.StatusRejected})
 	}
 	switch f.Type {
 	case wire.TypeCredit:
@@ -71,13 +75,13 @@ func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Receive
 		sub.ask.Messages = m.Messages
 		sub.credit += int(m.Bytes)
 	case wire.TypeFinish, wire.TypeTouch:
-		var m wire.IDs
+		var m wire.Handles
 		if err := m.Decode(f.Payload); err != nil {
 			return err
 		}
-		for _, id := range m.IDs {
-			if at := sub.find(id); at < 0 {
-				refuse(id)
+		for _, h := range m.Deliveries {
+			if at := sub.find(h); at < 0 {
+				refuse(h)
 			} else if f.Type == wire.TypeFinish {
 				sub.finish(at)
 			}
@@ -87,8 +91,8 @@ func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Receive
 		if err := m.Decode(f.Payload); err != nil {
 			return err
 		}
-		if at := sub.find(m.ID); at < 0 || sub.flight[at].number != m.Number {
-			refuse(m.ID)
+		if h := wire.Handle(m); sub.find(h) < 0 {
+			refuse(h)
 		}
 		for len(sub.flight) > 0 && sub.flight[0].number <= m.Number {
 			sub.finish(0)
@@ -99,8 +103,11 @@ func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Receive
 			return err
 		}
 		for _, x := range m.Messages {
-			if at := sub.find(x.ID); at < 0 {
-				refuse(x.ID)
+			if at := sub.find(x.Handle); at < 0 {
+				refuse(x.Handle)
+			} else if n.cluster.noRoom {
+				refuse(x.Handle)
+				refused[len(refused)-1].Status = netproto.StatusFull
 			} else {
 				sub.flight = slices.Delete(sub.flight, at, at+1)
 				sub.channel.again = append(sub.channel.again, ID(x.ID))
@@ -108,7 +115,15 @@ func (n *testNode) consume(c *netproto.Conn, s *testSession, f *netproto.Receive
 		}
 	case wire.TypeSubscribeEnd:
 		n.unsubscribe(s, sub)
-		n.send(c, wire.TypeSubscribeEnd, f.Request, netproto.StatusOK, new(wire.Outcome).AppendTo(nil))
+		request := f.Request // f is borrowed
+		end := func() {
+			n.send(c, wire.TypeSubscribeEnd, request, netproto.StatusOK, new(wire.Outcome).AppendTo(nil))
+		}
+		if n.cluster.holdEnds {
+			n.cluster.ends = append(n.cluster.ends, end)
+		} else {
+			end()
+		}
 	}
 	if len(refused) > 0 {
 		n.send(c, wire.TypeRefused, f.Request, netproto.StatusOK, (&wire.Refused{Messages: refused}).AppendTo(nil))
@@ -163,8 +178,13 @@ func (n *testNode) unsubscribe(s *testSession, sub *testSub) {
 	delete(s.subs, sub.request)
 }
 
-func (sub *testSub) find(id uint64) int {
-	return slices.IndexFunc(sub.flight, func(f testFlight) bool { return f.id == ID(id) })
+func (sub *testSub) find(h wire.Handle) int {
+	return slices.IndexFunc(sub.flight, func(f testFlight) bool { return f.id == ID(h.ID) && f.number == h.Number })
+}
+
+// of returns the delivery of a message.
+func (sub *testSub) of(id ID) int {
+	return slices.IndexFunc(sub.flight, func(f testFlight) bool { return f.id == id })
 }
 
 func (sub *testSub) finish(at int) {

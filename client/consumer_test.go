@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/native/wire"
 	"penstock/netproto"
 )
 
@@ -227,7 +228,7 @@ func TestConsumerTooLate(t *testing.T) {
 	}
 	cluster.change(func() {
 		sub := cluster.subs()[0]
-		sub.expire(sub.find(uint64(b.ID)))
+		sub.expire(sub.of(b.ID))
 	})
 	if err := b.Finish(); err != nil { // the client cannot know it yet
 		t.Error(err)
@@ -248,7 +249,7 @@ func TestConsumerTooLate(t *testing.T) {
 	}
 	cluster.change(func() {
 		sub := cluster.subs()[0]
-		sub.expire(sub.find(uint64(d.ID)))
+		sub.expire(sub.of(d.ID))
 	})
 	if err := d.Touch(); err != nil {
 		t.Error(err)
@@ -353,6 +354,34 @@ func TestConsumerFailover(t *testing.T) {
 	cluster.once(t, "ch", 300)
 }
 
+// A consumer of one partition goes where its leader of before says that the new one is, also while nobody tells it who
+// leads.
+func TestConsumerIsSentOn(t *testing.T) {
+	cluster := newTestCluster(t, 2)
+	topic := cluster.create("orders", 1)
+	client := cluster.dial(t)
+	keyed(t, client, 1)
+	only := 0
+	c := client.consumer(t, "orders", "ch", ConsumerOptions{Partition: &only})
+	before := c.next1(t)
+	first := topic.parts[0].leader
+	cluster.mu.Lock()
+	sub := cluster.subs()[0]
+	topic.parts[0].leader, cluster.mute = 1-first, true
+	sub.node.unsubscribe(sub.node.conns[sub.conn], sub)
+	out := wire.Outcome{Text: "moved", Address: cluster.nodes[1-first].address}
+	sub.node.send(sub.conn, wire.TypeSubscribeEnd, sub.request, netproto.StatusNotLeader, out.AppendTo(nil))
+	cluster.mu.Unlock()
+	if d := c.next1(t); d.ID != before.ID || d.Attempts != 2 {
+		t.Errorf("%v, attempt %d", d.ID, d.Attempts)
+	} else if err := d.Finish(); err != nil {
+		t.Error(err)
+	}
+	if err := c.Close(within(t)); err != nil {
+		t.Error(err)
+	}
+}
+
 // Deliveries of a lost connection that Next did not return yet are not returned any more: they come again.
 func TestConsumerDropsWhatIsOver(t *testing.T) {
 	cluster := newTestCluster(t, 1)
@@ -375,47 +404,17 @@ func TestConsumerDropsWhatIsOver(t *testing.T) {
 		defer c.mu.Unlock()
 		return lost.over
 	})
-	for i := range 20 {
+	came := map[uint64]bool{}
+	for range 20 { // those of the lost connection first or last: its end and the new subscription are on their way at once
 		d := c.next1(t)
-		if want := 2 - i/10; d.Attempts != want {
-			t.Errorf("delivery %d is attempt %d", i, d.Attempts)
+		n := uint64(d.ID.MsgID())
+		if want := 2 - int(n/10); d.Attempts != want || came[n] {
+			t.Errorf("message %v comes with attempt %d, again %v", d.ID, d.Attempts, came[n])
 		}
+		came[n] = true
 		if err := d.Finish(); err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-// A Sync that cannot know says so.
-func TestConsumerSyncIsUnsure(t *testing.T) {
-	cluster := newTestCluster(t, 1)
-	cluster.create("orders", 1)
-	client := cluster.dial(t)
-	p := client.producer(t, "orders", ProducerOptions{})
-	number(t, p, 0, 3)
-	c := client.consumer(t, "orders", "ch", ConsumerOptions{})
-	if err := c.next1(t).Finish(); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "it is finished", func() bool {
-		cluster.mu.Lock()
-		defer cluster.mu.Unlock()
-		return len(cluster.channels["ch"].finished) == 1
-	})
-	cluster.cut(0)
-	eventually(t, "a lost connection leaves open whether it is stored", func() bool {
-		return errors.Is(c.Sync(within(t)), ErrUnknown)
-	})
-	if err := c.Sync(within(t)); err != nil {
-		t.Errorf("the second time: %v", err)
-	}
-	cluster.change(func() { cluster.deafToSync = true })
-	eventually(t, "a delivery comes", func() bool { return c.next1(t).Finish() == nil })
-	if err := c.Sync(within(t)); !errors.Is(err, ErrUnknown) {
-		t.Errorf("%v", err)
-	}
-	if err := c.Close(within(t)); err != nil {
-		t.Error(err)
 	}
 }
 
@@ -449,6 +448,12 @@ func TestConsumerRefused(t *testing.T) {
 			t.Errorf("%v: the text is not about a consumer: %v", tc.status, err)
 		}
 		cancel()
+		eventually(t, "Next says what the node answered", func() bool {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+			defer cancel()
+			_, err := c.Next(ctx)
+			return strings.Contains(err.Error(), "refused by the test")
+		})
 		cluster.change(func() { cluster.refuseSubscribe = 0 })
 		eventually(t, "a delivery", func() bool {
 			_, err := c.Next(within(t))
@@ -478,54 +483,6 @@ func TestConsumerOfDeletedTopic(t *testing.T) {
 		}
 	}
 	if _, err := client.Consumer(within(t), "orders", "ch", ConsumerOptions{}); !errors.Is(err, ErrNoTopic) {
-		t.Errorf("%v", err)
-	}
-}
-
-// Messages in flight go to the next consumer when a consumer is closed, and Close wakes those who wait.
-func TestConsumerClose(t *testing.T) {
-	cluster := newTestCluster(t, 2)
-	cluster.create("orders", 2)
-	client := cluster.dial(t)
-	p := client.producer(t, "orders", ProducerOptions{MaxBatchBytes: 1024})
-	number(t, p, 0, 100)
-	c := client.consumer(t, "orders", "ch", ConsumerOptions{MaxInFlight: 200})
-	var last *Delivery
-	for range 100 {
-		last = c.next1(t)
-	}
-	ended := make(chan error)
-	for range 2 {
-		go func() {
-			_, err := c.Batch(within(t), 10)
-			ended <- err
-		}()
-	}
-	if err := c.Close(within(t)); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if err := <-ended; !errors.Is(err, ErrClosed) {
-			t.Errorf("%v", err)
-		}
-	}
-	if err := c.Close(within(t)); err != nil {
-		t.Error(err)
-	}
-	if err := last.Finish(); !errors.Is(err, ErrNotInFlight) {
-		t.Errorf("%v", err)
-	}
-	other := client.consumer(t, "orders", "ch", ConsumerOptions{})
-	for range 100 {
-		if d := other.next1(t); d.Attempts != 2 || d.Finish() != nil {
-			t.Fatalf("%v, attempt %d", d.ID, d.Attempts)
-		}
-	}
-	client.Close()
-	if _, err := other.Next(within(t)); !errors.Is(err, ErrClosed) {
-		t.Errorf("%v", err)
-	}
-	if _, err := client.Consumer(within(t), "orders", "ch", ConsumerOptions{}); !errors.Is(err, ErrClosed) {
 		t.Errorf("%v", err)
 	}
 }

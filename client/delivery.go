@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"slices"
 	"time"
 
 	"penstock/native/wire"
@@ -36,18 +37,19 @@ type Delivery struct {
 //
 // The error is ctx's, ErrClosed, ErrNoTopic if the topic was deleted, or what a node answered that refuses the
 // consumer: ErrUnauthorized, ErrRefused. What can be handled by trying again, such as lost connections and new leaders,
-// is not an error. After an error other than ErrClosed, Next may be called again: the consumer goes on trying.
+// is not an error; if ctx ends meanwhile, the text of its error says what it is. After an error other than ErrClosed,
+// Next may be called again: the consumer goes on trying.
 func (c *Consumer) Next(ctx context.Context) (Delivery, error) {
 	for {
-		var d Delivery
+		var d [1]Delivery
 		c.mu.Lock()
-		got := c.take(c.clock(), &d)
+		got := c.take(c.clock(), d[:])
 		err := c.waitOn()
 		c.mu.Unlock()
 		switch {
-		case got:
-			c.hook(&d)
-			return d, nil
+		case got > 0:
+			c.hook(&d[0])
+			return d[0], nil
 		case err != nil:
 			return Delivery{}, err
 		}
@@ -60,30 +62,39 @@ func (c *Consumer) Next(ctx context.Context) (Delivery, error) {
 // Batch is Next for several deliveries: it returns those that are there, at least one, and at most limit. It allocates
 // the slice, which is the caller's.
 func (c *Consumer) Batch(ctx context.Context, limit int) ([]Delivery, error) {
+	return c.AppendBatch(ctx, nil, limit)
+}
+
+// AppendBatch is Batch for programs that use their slice again: it appends the deliveries to dst, and allocates nothing
+// if dst has room for limit more. With an error it returns dst as it was. Deliveries that stay in the slice keep their
+// memory, so a program that goes on without new ones for long should clear them.
+func (c *Consumer) AppendBatch(ctx context.Context, dst []Delivery, limit int) ([]Delivery, error) {
 	limit = max(limit, 1)
 	for {
-		var all []Delivery
+		all := dst
 		c.mu.Lock()
 		now := c.clock()
-		if n := min(c.waiting(limit), limit); n > 0 {
-			all = make([]Delivery, 0, n)
-		}
-		for len(all) < cap(all) && c.take(now, &all[:len(all)+1][len(all)]) {
-			all = all[:len(all)+1]
+		n := min(c.waiting(limit), limit)
+		all = slices.Grow(all, n)
+		for got := 1; n > 0 && got > 0; n -= got {
+			got = c.take(now, all[len(all):len(all)+n])
+			all = all[:len(all)+got]
 		}
 		err := c.waitOn()
 		c.mu.Unlock()
 		switch {
-		case len(all) > 0:
-			for i := range all {
-				c.hook(&all[i])
+		case len(all) > len(dst):
+			if c.client.o.Hooks.Delivered != nil {
+				for i := range all[len(dst):] {
+					c.hook(&all[len(dst)+i])
+				}
 			}
 			return all, nil
 		case err != nil:
-			return nil, err
+			return dst, err
 		}
 		if err := c.await(ctx); err != nil {
-			return nil, err
+			return dst, err
 		}
 	}
 }
@@ -109,7 +120,7 @@ func (c *Consumer) await(ctx context.Context) error {
 	case <-c.ctx.Done():
 		return ErrClosed
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return endedBy(ctx, c.heldUp())
 	}
 }
 
@@ -129,8 +140,9 @@ func (c *Consumer) waiting(limit int) int {
 	return n
 }
 
-// take puts the next delivery into d. It returns false if there is none. The caller holds mu.
-func (c *Consumer) take(now time.Duration, d *Delivery) bool {
+// take puts the next deliveries into ds, whatever was there, and returns how many; 0: there are none. All come from one
+// parcel, so there may be more. The caller holds mu.
+func (c *Consumer) take(now time.Duration, ds []Delivery) int {
 	for c.next < len(c.parcels) && !c.closing {
 		p := &c.parcels[c.next]
 		l := &p.sub.ledger
@@ -143,35 +155,57 @@ func (c *Consumer) take(now time.Duration, d *Delivery) bool {
 			_ = c.walk.Reset(p.bytes) // which it did before, without an error
 			c.walking = true
 		}
-		w := c.walk.Next()
-		if w == nil {
+		n := c.takeFrom(p, now, ds)
+		if p.count == 0 || c.walk.Err() != nil || n == 0 {
 			if err := c.walk.Err(); err != nil {
 				p.sub.link.conn.Abort(err)
 			}
 			c.pass(p)
-			continue
 		}
-		size := wire.DeliverySize(w)
-		p.left -= size
+		if n > 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+// takeFrom is take for the next deliveries of a parcel, which c.walk is in. It takes as many as there are, or fit into
+// ds. The caller holds mu.
+func (c *Consumer) takeFrom(p *parcel, now time.Duration, ds []Delivery) (n int) {
+	l := &p.sub.ledger
+	walk := c.walk // for the loop, because the garbage collector has to hear of each pointer that is written to the heap
+	e := entry{arrived: p.arrived, due: l.dueOf(p.arrived)}
+	l.sweep(now)
+	for ; n < len(ds); n++ {
+		w := walk.Next()
+		if w == nil {
+			break
+		}
+		e.id, e.number, e.bytes = ID(w.ID), walk.First+uint64(walk.Count-p.count), wire.DeliverySize(w)
+		p.left -= e.bytes
 		p.count--
 		c.seq++
-		e := entry{
-			id: ID(w.ID), number: c.walk.First + uint64(c.walk.Count-1-p.count), seq: c.seq, arrived: p.arrived, bytes: size,
+		e.seq = c.seq
+		if w.Attempts > 1 {
+			l.supersede(now, e.id)
 		}
-		index := l.add(now, e, w.Attempts > 1)
-		*d = Delivery{
-			Message:  Message{ID: ID(w.ID), Body: w.Body, Time: time.Unix(0, w.Timestamp)},
-			Attempts: int(w.Attempts), sub: p.sub, index: index, seq: c.seq,
+		d := &ds[n]
+		// Field by field, because a Delivery is too large to copy for each message. Pointers that are nil already are not
+		// written, because each write costs more while the garbage collector runs.
+		d.ID, d.Body, d.Time = e.id, w.Body, time.Unix(0, w.Timestamp)
+		d.Attempts, d.index, d.seq = int(w.Attempts), l.add(&e), c.seq
+		if d.sub != p.sub {
+			d.sub = p.sub
+		}
+		if d.Key != nil || d.Headers != nil {
+			d.Key, d.Headers = nil, nil
 		}
 		if len(w.Headers) > 0 {
 			c.keep(&d.Message, w.Headers)
 		}
-		if p.count == 0 {
-			c.pass(p)
-		}
-		return true
 	}
-	return false
+	c.walk = walk
+	return n
 }
 
 // headersAtOnce is how many headers the memory has that is allocated for them.
@@ -197,6 +231,12 @@ func (c *Consumer) keep(m *Message, headers []Header) {
 
 // pass goes on to the next parcel. The caller holds mu.
 func (c *Consumer) pass(p *parcel) {
+	if p.count > 0 {
+		if !c.walking {
+			_ = c.walk.Reset(p.bytes) // which it did before, without an error
+		}
+		p.sub.ledger.giveUp(c.clock(), c.walk.First+uint64(c.walk.Count-p.count))
+	}
 	p.sub.ledger.skip(p.left)
 	p.sub.wake() // it may have credit to give
 	*p = parcel{}
@@ -228,7 +268,9 @@ func (d *Delivery) Finish() error {
 }
 
 // FinishThrough says that this delivery is done, and all that Next and Batch returned before it, whoever called them
-// and wherever they came from, except those that were requeued. It costs the same for one delivery and for thousands.
+// and wherever they came from, except those that were requeued. It costs the same for one delivery and for thousands,
+// except soon after a Requeue, or after deliveries came too late for the program: then as much as that many calls of
+// Finish.
 //
 // ErrNotInFlight says that this delivery is over. Those before it that are still in flight are finished all the same,
 // and those that are not are delivered again without a further error.
@@ -281,13 +323,18 @@ func (c *Consumer) Sync(ctx context.Context) error {
 	}
 	var waits []wait
 	c.mu.Lock()
-	for _, p := range c.posts {
-		if p.sub == nil {
-			continue
+	ask := func(s *subscription) {
+		if n := s.ledger.promise(); n > 0 {
+			waits = append(waits, wait{s, n})
+			s.wake()
 		}
-		if n := p.sub.ledger.promise(); n > 0 {
-			waits = append(waits, wait{p.sub, n})
-			p.sub.wake()
+	}
+	for _, s := range c.leaving {
+		ask(s)
+	}
+	for _, p := range c.posts {
+		if p.sub != nil {
+			ask(p.sub)
 		}
 	}
 	for len(waits) > 0 {

@@ -8,12 +8,16 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
+	"log/slog"
 	"math/big"
 	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"penstock/netproto"
 )
 
 // A wrong token ends Dial at once; the right one is asked for at each connection.
@@ -30,7 +34,7 @@ func TestToken(t *testing.T) {
 	})
 	p := client.producer(t, "orders", ProducerOptions{})
 	cluster.cut(0)
-	if _, err := p.ProduceSync(within(t), &Message{}); err != nil {
+	if _, err := p.ProduceSync(within(t), &Message{Body: []byte("m")}); err != nil {
 		t.Fatal(err)
 	}
 	if asked < 2 {
@@ -47,7 +51,7 @@ func TestTokenIsReplaced(t *testing.T) {
 		o.Token = func(context.Context, string) (string, error) { return now.Load().(string), nil }
 	})
 	before := client.producer(t, "before", ProducerOptions{}) // keeps the connection
-	if _, err := before.ProduceSync(within(t), &Message{}); err != nil {
+	if _, err := before.ProduceSync(within(t), &Message{Body: []byte("m")}); err != nil {
 		t.Fatal(err)
 	}
 	cluster.mu.Lock()
@@ -66,7 +70,7 @@ func TestTokenIsReplaced(t *testing.T) {
 		}
 		p, err := client.Producer(within(t), "orders", ProducerOptions{})
 		if err == nil {
-			_, err = p.ProduceSync(within(t), &Message{})
+			_, err = p.ProduceSync(within(t), &Message{Body: []byte("m")})
 		}
 		if err == nil {
 			break
@@ -97,9 +101,8 @@ func TestTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-	defer cancel()
 	strange := testOptions()
+	ctx := untilItHasFailed(t, &strange)
 	strange.TLS = &tls.Config{RootCAs: x509.NewCertPool()}
 	if _, err := Dial(ctx, []string{cluster.nodes[0].address}, strange); err == nil ||
 		!strings.Contains(err.Error(), "unknown authority") {
@@ -131,15 +134,102 @@ func selfSigned(t *testing.T) (*x509.CertPool, tls.Certificate) {
 	return pool, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
+// untilItHasFailed returns a context that ends when a client with these options makes its second attempt to connect.
+func untilItHasFailed(t *testing.T, o *Options) context.Context {
+	ctx, cancel := context.WithCancel(within(t))
+	var attempts atomic.Int32
+	o.Token = func(context.Context, string) (string, error) { // it is asked for at each attempt
+		if attempts.Add(1) == 2 {
+			cancel()
+		}
+		return "", nil
+	}
+	return ctx
+}
+
 // Without any node Dial ends with its context, and says what was tried.
 func TestDialFails(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	_, err := Dial(ctx, []string{"127.0.0.1:1"}, testOptions())
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "refused") {
+	o := testOptions()
+	_, err := Dial(untilItHasFailed(t, &o), []string{"127.0.0.1:1"}, o)
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("%v", err)
 	}
-	if _, err := Dial(ctx, nil, Options{}); err == nil {
+	if _, err := Dial(within(t), nil, Options{}); err == nil {
 		t.Error("no seeds are enough")
+	}
+}
+
+// An address that cannot be reached costs the log one line, however often it is tried, and one more after the next
+// connection.
+func TestUnreachableIsToldOnce(t *testing.T) {
+	cluster := newTestCluster(t, 1)
+	address := cluster.nodes[0].address
+	cluster.halt(0)
+	var lines atomic.Int64
+	o := testOptions()
+	o.Logger = slog.New(slog.NewTextHandler(countingWriter{&lines}, nil))
+	tried := make(chan struct{}, 100)
+	o.Token = func(context.Context, string) (string, error) { // it is asked for at each attempt
+		select {
+		case tried <- struct{}{}:
+		default:
+		}
+		return "", nil
+	}
+	ctx, cancel := context.WithCancel(within(t))
+	go func() {
+		for range 10 {
+			<-tried
+		}
+		cancel()
+	}()
+	if _, err := Dial(ctx, []string{address}, o); err == nil {
+		t.Fatal("a node that does not run was dialled")
+	}
+	if got := lines.Load(); got != 1 {
+		t.Errorf("10 attempts cost %d lines", got)
+	}
+
+	c := &Client{told: map[string]time.Time{}}
+	for _, step := range []struct {
+		reached, told bool
+	}{{false, true}, {false, false}, {true, true}, {false, false}} {
+		if step.reached {
+			c.reached(address)
+		}
+		if told := c.tells(address); told != step.told {
+			t.Errorf("%+v: %v", step, told)
+		}
+	}
+	c.told[address] = time.Now().Add(-toldTime)
+	if !c.tells(address) {
+		t.Error("it is not told again after a minute")
+	}
+	for i := range 2 * maxToldCount {
+		c.tells(fmt.Sprint(i))
+	}
+	if len(c.told) > maxToldCount {
+		t.Errorf("%d addresses are remembered", len(c.told))
+	}
+}
+
+// countingWriter counts the lines of a log.
+type countingWriter struct{ lines *atomic.Int64 }
+
+func (w countingWriter) Write(p []byte) (int, error) {
+	w.lines.Add(1)
+	return len(p), nil
+}
+
+// The error about a topic that does not exist names it, says it once, and is the errors that programs test for.
+func TestNoTopicIsNamed(t *testing.T) {
+	err := topicRefused(netproto.StatusRejected, "orders")
+	var status *StatusError
+	if !errors.Is(err, ErrNoTopic) || !errors.Is(err, ErrRefused) || !errors.As(err, &status) {
+		t.Errorf("%v", err)
+	}
+	want := "client: there is no topic orders; nothing was stored or read: create the topic, or correct the name"
+	if err.Error() != want {
+		t.Errorf("%v", err)
 	}
 }

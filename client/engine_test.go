@@ -10,10 +10,14 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"penstock/batch"
 	"penstock/client"
 	"penstock/cluster"
 	"penstock/cluster/kv/memory"
@@ -32,6 +36,15 @@ func within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("never: " + what)
+		}
+	}
 }
 
 // realNode is an engine that serves native clients.
@@ -57,16 +70,9 @@ func startNodes(t testing.TB, n int) []*realNode {
 	}
 	var nodes []*realNode
 	for i := range n {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
 		nodes = append(nodes, &realNode{
-			t: t, name: fmt.Sprintf("n%d", i+1), dir: t.TempDir(), address: ln.Addr().String(), kv: kv,
+			t: t, name: fmt.Sprintf("n%d", i+1), dir: t.TempDir(), address: freeAddress(t), kv: kv,
 		})
-		if err := ln.Close(); err != nil {
-			t.Fatal(err)
-		}
 	}
 	var wg sync.WaitGroup
 	for _, m := range nodes {
@@ -78,6 +84,24 @@ func startNodes(t testing.TB, n int) []*realNode {
 		t.FailNow()
 	}
 	return nodes
+}
+
+var lastPort atomic.Int32
+
+// freeAddress returns an address with a port below the ephemeral ones, so that no other program takes it while its
+// node is down: a client would then speak to another node, or to none.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	for range 2_700 {
+		port := 30_000 + (os.Getpid()*64+int(lastPort.Add(1)))%2_700
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		if ln, err := net.Listen("tcp", address); err == nil {
+			_ = ln.Close()
+			return address
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
 }
 
 func (m *realNode) start() {
@@ -250,6 +274,49 @@ func TestRealNode(t *testing.T) {
 		}
 		r.Close()
 		c.Close()
+	}
+}
+
+// A client goes on when a single node becomes part of a cluster, and hears what the cluster changes then.
+func TestRealNodeJoinsACluster(t *testing.T) {
+	nodes := startNodes(t, 1)
+	m := nodes[0]
+	c := dialNodes(t, nodes)
+	p, err := c.Producer(within(t), "orders", client.ProducerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stream{t: t, p: p}
+	s.produce(100)
+	s.flush()
+	m.stop()
+	m.kv = memory.New(memory.Options{})
+	defer m.kv.Close()
+	m.start()
+	defer m.stop()
+	s.produce(100)
+	s.flush()
+	topic, _ := m.e.LookupTopic("orders")
+	settings := topic.Settings()
+	settings.Partitions, settings.MinISR = 3, 1
+	if _, err := topic.Configure(within(t), settings); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the client hears of the new partitions", func() bool { return p.Partitions() == 3 })
+}
+
+// What is asked for with the id of another partition does not exist.
+func TestRealReaderIsRefused(t *testing.T) {
+	nodes := startNodes(t, 1)
+	c := dialNodes(t, nodes)
+	publish(t, c, 0, 1)
+	r, err := c.Reader(within(t), "orders", 0, client.FromID(batch.MakeID(1, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := r.Next(within(t)); !errors.Is(err, client.ErrRefused) {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -34,7 +35,8 @@ var (
 	// ErrStopped: the producer has StopAtFailure, and an earlier message failed.
 	ErrStopped = errors.New("client: an earlier message of the partition was not stored, or that is unknown, and the " +
 		"producer stops there; this message was not stored: open a new producer, which says what was stored last")
-	// ErrNoTopic: the topic does not exist (any more).
+	// ErrNoTopic: the topic does not exist (any more). A topic that is deleted and created again is another one: what was
+	// opened before goes on returning ErrNoTopic.
 	ErrNoTopic = errors.New("client: there is no such topic or partition; nothing was stored: create the topic, or " +
 		"correct the name")
 	// ErrRefused: the node will never store what it was sent.
@@ -50,7 +52,8 @@ var (
 		"the partition's replicas")
 )
 
-// consumerError is an error of a consumer that matches one of the errors above, whose text is about producing.
+// consumerError is an error of a consumer or a reader that matches one of the errors above, whose text is about
+// producing.
 type consumerError struct {
 	is     error
 	text   string
@@ -102,6 +105,23 @@ func because(err, reason error) error {
 	return fmt.Errorf("%w: %w", err, reason)
 }
 
+// endedBy is the error of a context that has ended a wait, with what the wait was held up by; nil: nothing is known. It
+// matches the context's error only: what held it up is tried again.
+func endedBy(ctx context.Context, heldUp error) error {
+	if heldUp == nil {
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%w: %v", context.Cause(ctx), heldUp)
+}
+
+// unreached is why nothing comes from a node to which there is no connection; nil: the first attempt goes on.
+func unreached(address string, attempt error) error {
+	if attempt == nil {
+		return nil
+	}
+	return fmt.Errorf("client: the node at %s cannot be reached, and it is tried again: %w", address, attempt)
+}
+
 // StatusError is what a node answered, in its words.
 type StatusError struct {
 	Status netproto.Status
@@ -135,6 +155,37 @@ func meaning(s netproto.Status) verdict {
 	}
 	return verdictPerhaps
 }
+
+// topicRefused is why the cluster does not show this client a topic.
+func topicRefused(s netproto.Status, topic string) error {
+	err := errorOf(s, "topic "+topic)
+	if errors.Is(err, ErrUnauthorized) {
+		return err
+	}
+	return &topicError{topic: topic, reason: err}
+}
+
+// topicRemade is why what was opened for a topic ends when there is another topic of that name.
+func topicRemade(topic string) error { return &topicError{topic: topic, remade: true} }
+
+// topicError is ErrNoTopic with the topic's name.
+type topicError struct {
+	topic  string
+	reason error // or nil
+	remade bool
+}
+
+func (e *topicError) Error() string {
+	if e.remade {
+		return "client: topic " + e.topic + " was deleted, and another one has its name now; nothing was stored or read: " +
+			"open a new producer, consumer or reader"
+	}
+	return "client: there is no topic " + e.topic + "; nothing was stored or read: create the topic, or correct the name"
+}
+
+func (e *topicError) Is(target error) bool { return target == ErrNoTopic }
+
+func (e *topicError) Unwrap() error { return e.reason }
 
 // errorOf is the error for an answer that is not OK.
 func errorOf(s netproto.Status, text string) error {

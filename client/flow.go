@@ -43,11 +43,15 @@ type flow struct {
 	// After a batch was not stored, nothing is sent until all batches on their way are answered. Then they are sent
 	// again. restart: with numbers of a producer that is opened anew.
 	rewinding, restart bool
-	notBefore          time.Time // nothing is sent before
-	fails              int       // refusals since the last success
-	reason             error     // the newest refusal, for people
-	refusal            error     // why the producer may not be opened, until the next attempt
-	ended              error     // nothing is sent any more
+	back               struct { // the lowest number that refused batches gave back since the last rewind
+		has  bool
+		base uint32
+	}
+	notBefore time.Time // nothing is sent before
+	fails     int       // refusals since the last success
+	reason    error     // the newest refusal, or why the leader cannot be reached, for people
+	refusal   error     // why the producer may not be opened, until the next attempt
+	ended     error     // nothing is sent any more
 }
 
 type flowOptions struct {
@@ -146,6 +150,9 @@ func (f *flow) sealed(p *packet) {
 // connect notes that the leader can be reached.
 func (f *flow) connect() { f.connected = true }
 
+// unreachable notes why the leader cannot be reached.
+func (f *flow) unreachable(why error) { f.reason = why }
+
 // disconnect notes that the leader cannot be reached any more, or is another node now. Whether it stored the batches
 // that it has not answered is unknown.
 func (f *flow) disconnect() {
@@ -208,7 +215,8 @@ func (f *flow) answered(now time.Time, p *packet, v verdict, first uint64, repea
 		}
 		return
 	case verdictGap:
-		if f.firstOpen() == p && !f.restart {
+		behind := f.back.has && int32(p.base-f.back.base) > 0 // a batch that was refused
+		if f.firstOpen() == p && !f.restart && !behind {
 			p.give(because(ErrSequence, err))
 			f.restart = true
 		}
@@ -218,8 +226,11 @@ func (f *flow) answered(now time.Time, p *packet, v verdict, first uint64, repea
 	case verdictFenced:
 		f.end(ErrFenced)
 	case verdictRefused:
-		p.give(err)
-		f.restart = true
+		if p.give(err); p.maybe {
+			f.restart = true
+		} else {
+			f.giveBack(p)
+		}
 	case verdictPerhaps:
 		p.maybe = true
 		f.delay(now, err)
@@ -227,6 +238,15 @@ func (f *flow) answered(now time.Time, p *packet, v verdict, first uint64, repea
 		f.delay(now, err)
 	}
 	f.rewinding = true
+}
+
+// giveBack notes that the numbers of a batch that never will be stored were not used. The producer is not opened anew
+// for them: if another program had opened it meanwhile, that one would be fenced.
+func (f *flow) giveBack(p *packet) {
+	if !f.back.has || int32(p.base-f.back.base) < 0 {
+		f.back.has, f.back.base = true, p.base
+	}
+	p.numbered = false
 }
 
 // give makes err the fate of the batch.
@@ -384,6 +404,8 @@ func (f *flow) rewind() bool {
 		}
 	}
 	f.rewinding = false
+	back := f.back
+	f.back.has = false
 	if f.restart {
 		f.restart, f.producer = false, producerNone
 		for _, p := range f.queue {
@@ -396,7 +418,11 @@ func (f *flow) rewind() bool {
 	}
 	for i := len(f.queue) - 1; i >= 0; i-- { // numbers that were certainly not used
 		p := f.queue[i]
+		if p.final && !p.numbered { // refused
+			continue
+		}
 		if p.final || p.maybe {
+			back.has = back.has && int32(p.base-back.base) < 0
 			break
 		}
 		if p.numbered {
@@ -406,8 +432,14 @@ func (f *flow) rewind() bool {
 			p.give(ErrUnknown)
 		}
 	}
+	if back.has && int32(back.base-f.next) < 0 {
+		f.next = back.base
+	}
 	return true
 }
+
+// due is when a message is to be told, at the latest, or an attempt to be given up.
+func (f *flow) due(now time.Time) time.Time { return f.wait(now.Add(f.o.timeout)).until }
 
 // wait waits for events, until the given time at the latest, if there is one, and not beyond a deadline.
 func (f *flow) wait(until time.Time) action {

@@ -192,7 +192,7 @@ func (s *flowSim) serve() {
 	case whim == 5 && s.draw(4) == 0:
 		s.m.forget()
 		r.v = verdictForgot
-	case whim == 6 && s.draw(4) == 0 && s.named:
+	case (whim == 6 || whim == 7) && s.named:
 		if v, _, repeat := s.m.judge(r.as, uint32(len(r.messages))); v == verdictStored && !repeat {
 			r.v = verdictRefused
 			break

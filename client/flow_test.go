@@ -243,13 +243,24 @@ var flowCases = []struct {
 		add 60 > wait 1000
 		opened 5 > send a=5; seal b; send b=6; wait 1000
 		add 10; a fenced > tell a fenced; tell b unknown+fenced; seal c; tell c fenced; wait`},
-	{"refused for ever: the numbers behind it begin anew", 0, `
+	{"refused for ever: what is behind it gets its numbers, and nobody is fenced", 0, `
 		connect; add 60 > open; wait 1000
 		add 60 > wait 1000
 		opened 5 > send a=5; seal b; send b=6; wait 1000
 		a refused > tell a refused; wait 1000
-		b gap > open; wait 1000
-		opened 5 > send b=5; wait 1000`},
+		b gap > send b=5; wait 1000
+		b stored; add 10 > tell b stored; seal c; send c=6; wait 1000
+		c refused; add 10 > tell c refused; seal d; send d=6; wait 1000`},
+	{"two are refused, the first one after an attempt without an answer: its numbers may have been used", 0, `
+		connect; add 60 > open; wait 1000
+		add 60 > wait 1000
+		opened 5 > send a=5; seal b; send b=6; wait 1000
+		disconnect > wait 1000
+		connect > send a=5; send b=6; wait 1000
+		a refused > tell a unknown+refused; wait 1000
+		b gap > tell b unknown; wait
+		add 10 > open; wait 1000
+		opened 7 > seal c; send c=7; wait 1000`},
 	{"not allowed to publish", 0, `
 		connect; add 10 > open; wait 1000
 		unopened refused > seal a; tell a refused; wait 10

@@ -22,11 +22,16 @@ type lane struct {
 	partition int
 	kicked    chan struct{}
 	ended     chan struct{} // closed when the goroutine has ended
+	halted    chan struct{} // closed by stop
+	awaitRoom roomWait      // wait; a field, because a method value would be allocated
 
 	turn   sync.Mutex      // held by whoever does what flow decides; never taken while mu is held
 	lone   atomic.Bool     // a caller of ProduceSync has the turn
 	guest  context.Context // of that caller; nil: the lane's goroutine has the turn. Guarded by turn
 	nudged chan struct{}   // kicked, for that caller
+	// reading is the connection from which that caller reads its answer itself, or is about to; nil: it does not.
+	reading  atomic.Pointer[netproto.Conn]
+	answered func() bool // an answer has arrived; a field, because a method value would be allocated
 
 	mu      sync.Mutex // guards the fields down to headers
 	flow    flow
@@ -41,10 +46,12 @@ type lane struct {
 	calls   int           // messages that wait in flow, whose done function belongs to the application
 
 	// Guarded by turn.
+	reads    bool // the caller of ProduceSync will read its answer itself
 	timer    *time.Timer
 	topic    uuid.UUID
 	node     *node
-	link     *link // nil: the leader cannot be reached now
+	link     *link      // nil: the leader cannot be reached now
+	followed *knowledge // the newest that follow has seen
 	asked    uint64
 	as       numbers
 	finished []event // memory that is exchanged with events
@@ -74,7 +81,7 @@ type waiter struct {
 func newLane(p *Producer, partition int) *lane {
 	l := &lane{
 		producer: p, partition: partition, topic: p.id,
-		kicked: make(chan struct{}, 1), ended: make(chan struct{}), opened: make(chan struct{}),
+		kicked: make(chan struct{}, 1), ended: make(chan struct{}), opened: make(chan struct{}), halted: make(chan struct{}),
 		nudged: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
 	}
 	l.flow.o = flowOptions{
@@ -82,6 +89,7 @@ func newLane(p *Producer, partition int) *lane {
 		inFlight: p.o.InFlight, stop: p.o.StopAtFailure, pause: p.client.o.delay,
 	}
 	l.flow.eager = p.o.Name != ""
+	l.answered, l.awaitRoom = l.hasEvents, l.wait
 	p.client.goroutines.Go(l.run)
 	return l
 }
@@ -89,6 +97,9 @@ func newLane(p *Producer, partition int) *lane {
 func (l *lane) wake() {
 	if l.lone.Load() {
 		signal(l.nudged)
+		if c := l.reading.Load(); c != nil {
+			c.Recall() // that caller cannot see nudged while it reads
+		}
 		if l.lone.Load() { // otherwise that caller may have left without seeing it
 			return
 		}
@@ -97,10 +108,11 @@ func (l *lane) wake() {
 }
 
 // add puts a copy of the message into the open batch. room is what it took of MaxBufferedBytes; own says that done is
-// the client's own and not the application's. It returns false if the lane has ended.
+// the client's own and not the application's. It returns false if the lane has ended or the producer closes:
+// Close waits for no message that comes after its flush, which locks mu.
 func (l *lane) add(m *Message, done func(*Message, ID, error), own bool, room int64) bool {
 	l.mu.Lock()
-	if l.flow.ended != nil {
+	if l.flow.ended != nil || l.producer.closed.Load() {
 		l.mu.Unlock()
 		return false
 	}
@@ -153,7 +165,16 @@ func (l *lane) post(e event) {
 	l.mu.Lock()
 	l.events = append(l.events, e)
 	l.mu.Unlock()
+	if l.reading.Load() == e.link.conn {
+		return // the caller of ProduceSync is this goroutine, or will look for events before it waits
+	}
 	l.wake()
+}
+
+func (l *lane) hasEvents() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.events) > 0
 }
 
 // answer is link's call for an answer of the leader.
@@ -216,6 +237,7 @@ func (l *lane) run() {
 // standing is where advance has stopped.
 type standing struct {
 	known   *knowledge
+	at      time.Time // when advance looked last
 	until   time.Time // when to go on at the latest; zero: there is nothing to wait for
 	over    bool      // flow has ended, and every message was told
 	foreign bool      // done functions of the application wait
@@ -231,7 +253,7 @@ func (l *lane) advance() standing {
 		l.mu.Lock()
 		if l.guest != nil && l.calls > 0 {
 			l.mu.Unlock()
-			return standing{known: known, foreign: true}
+			return standing{known: known, at: now, foreign: true}
 		}
 		l.handle(now)
 		a := l.flow.step(now)
@@ -245,7 +267,7 @@ func (l *lane) advance() standing {
 		l.mu.Unlock()
 		switch a.do {
 		case doWait:
-			return standing{known: known, until: a.until, over: over}
+			return standing{known: known, at: now, until: a.until, over: over}
 		case doOpen:
 			l.openProducer()
 		case doSend:
@@ -258,25 +280,30 @@ func (l *lane) advance() standing {
 	}
 }
 
-// follow keeps link the connection to the leader that known names.
+// follow keeps link the connection to the leader that known names. A node has no other connection while its last one is
+// alive, so there is nothing to do until that ends or something else is known.
 func (l *lane) follow(known *knowledge) {
-	address := ""
-	t := known.topics[l.producer.topic]
-	gone := t != nil && (meaning(t.status) == verdictRefused || t.status == netproto.StatusOK && t.id != l.topic)
-	if t != nil && t.status == netproto.StatusOK && t.id == l.topic && l.partition < len(t.leaders) {
-		address = t.leaders[l.partition]
+	if known == l.followed && l.link.alive() {
+		return
 	}
+	l.followed = known
+	address, gone := l.leader(known)
 	if address != "" { // the old leader may still answer what it has taken
 		l.moveTo(address)
 	}
 	var now *link
+	var failed error
 	if l.node != nil {
-		if live, _, _ := l.node.state(); live.alive() {
+		var live *link
+		if live, _, failed = l.node.state(); live.alive() {
 			now = live
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if now == nil && failed != nil {
+		l.flow.unreachable(failed)
+	}
 	if now != l.link {
 		if l.link != nil {
 			l.flow.disconnect()
@@ -285,9 +312,25 @@ func (l *lane) follow(known *knowledge) {
 			l.flow.connect()
 		}
 	}
-	if gone {
-		l.flow.end(ErrNoTopic)
+	if gone != nil {
+		l.flow.end(gone)
 	}
+}
+
+// leader is the address of the partition's leader; empty: none is known. gone is why there will be none.
+func (l *lane) leader(known *knowledge) (address string, gone error) {
+	t := known.topics[l.producer.topic]
+	switch {
+	case t == nil:
+	case meaning(t.status) == verdictRefused:
+		gone = topicRefused(t.status, l.producer.topic)
+	case t.status != netproto.StatusOK:
+	case t.id != l.topic:
+		gone = topicRemade(l.producer.topic)
+	case l.partition < len(t.leaders):
+		address = t.leaders[l.partition]
+	}
+	return address, gone
 }
 
 // moveTo exchanges the node that the lane is connected to.
@@ -353,7 +396,7 @@ func (l *lane) openedLocked(err error) {
 func (l *lane) openProducer() {
 	m := wire.OpenProducer{Topic: l.topic, Partition: uint32(l.partition), Name: l.producer.o.Name}
 	frame := netproto.Frame{Type: wire.TypeOpenProducer, Head: m.AppendTo(l.head[:0])}
-	request, err := l.link.send(l.link.ctx, &frame, l, 0)
+	request, err := l.link.sendFor(l.link.ctx, &frame, l, 0, l.awaitRoom, false)
 	if err == nil {
 		l.asked = request
 		return
@@ -363,8 +406,39 @@ func (l *lane) openProducer() {
 	l.mu.Unlock()
 }
 
-// send sends a batch. It waits while the node has too many bytes without having answered, until the guest's
-// context ends.
+// errMoved ends a wait for room at a node that does not lead the partition any more.
+var errMoved = errors.New("client: the partition may have another leader")
+
+// wait returns the context until which a batch waits for room at the leader, where ctx is the longest: until a message
+// is to be told, the lane is stopped, or another node may lead. The caller has the turn until it calls the function.
+func (l *lane) wait(ctx context.Context) (context.Context, context.CancelFunc) {
+	l.mu.Lock()
+	until := l.flow.due(time.Now())
+	l.mu.Unlock()
+	ctx, over := context.WithDeadlineCause(ctx, until, errNoAnswer)
+	ctx, cancel := context.WithCancelCause(ctx)
+	known, at := l.followed, l.node.address
+	go func() {
+		for ; ; known = l.producer.client.view.known.Load() {
+			if address, gone := l.leader(known); gone != nil || address != "" && address != at {
+				cancel(errMoved)
+				return
+			}
+			select {
+			case <-known.changed:
+			case <-l.halted:
+				cancel(ErrClosed)
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil); over() }
+}
+
+// send sends a batch. It waits while the node has too many bytes without having answered: see wait. A guest does not
+// wait longer than its context.
 func (l *lane) send(a *action) {
 	p, as := a.p, l.as
 	as.base = a.base
@@ -382,7 +456,7 @@ func (l *lane) send(a *action) {
 		if ctx == nil {
 			ctx = l.link.ctx
 		}
-		p.request, err = l.link.sendFor(ctx, &frame, l, int64(len(p.bytes)), l.flow.o.timeout)
+		p.request, err = l.link.sendFor(ctx, &frame, l, int64(len(p.bytes)), l.awaitRoom, a.lone && l.reads)
 		if err == nil {
 			return
 		}
@@ -455,6 +529,11 @@ func (l *lane) flush() <-chan struct{} {
 func (l *lane) stop(err error) {
 	l.mu.Lock()
 	l.flow.end(err)
+	select {
+	case <-l.halted:
+	default:
+		close(l.halted)
+	}
 	l.mu.Unlock()
 	l.wake()
 }

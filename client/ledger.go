@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"penstock/native/wire"
+	"penstock/netproto"
 )
 
 // ledger is what a consumer knows of one subscription: which of the deliveries that the application got are in flight,
@@ -14,9 +15,10 @@ import (
 //
 //   - first <= index of a delivery in flight < end. Indexes count what the application got, in its order, which is the
 //     leader's: seq and number grow with the index.
-//   - A delivery is said to be in flight no longer than the leader holds it to be. The leader's time began before the
-//     delivery arrived, so what is over here is over there, except for a delivery that was touched: there the leader's
-//     time may be longer by the way of the Touch.
+//   - A delivery is said to be in flight hardly longer than the leader holds it to be: the leader's time began before
+//     the delivery arrived. But the leader may notice some milliseconds later that it is over; a Touch is on its way.
+//   - A FinishThrough never has the number of a delivery, or a higher one, that the application did not finish and that
+//     the leader may still hold in flight.
 //   - share >= credit + waiting + held, unless the share became smaller, or the leader exceeds its credit by its last
 //     message, which it may.
 type ledger struct {
@@ -29,6 +31,13 @@ type ledger struct {
 	credit  int // that the leader has, as far as is known
 	waiting int // bytes that arrived and that the application did not get
 	held    int // bytes of deliveries in flight that it got
+
+	// The smallest number of such a delivery that the leader may hold in flight; 0: there is none. fresh is that of the
+	// ones that were requeued since the newest Sync was sent, stuck that of the ones that the leader holds until their
+	// time is over, which is at stuckUntil. A Sync that is sent then (lapses) says that the leader has noticed.
+	hole, fresh, stuck uint64
+	stuckUntil         time.Duration
+	lapses             bool
 
 	say      sayings
 	wantSync bool   // another Sync is needed
@@ -54,8 +63,8 @@ type entry struct {
 // another one.
 type sayings struct {
 	requeue   []wire.Delayed
-	touch     []uint64
-	finish    []uint64
+	touch     []wire.Handle
+	finish    []wire.Handle
 	through   uint64 // number of the delivery; 0: none
 	throughID uint64
 }
@@ -81,6 +90,9 @@ func (l *ledger) live(now time.Duration, index uint64) *entry {
 	return nil
 }
 
+// handle names the delivery to the leader.
+func (e *entry) handle() wire.Handle { return wire.Handle{Number: e.number, ID: uint64(e.id)} }
+
 func (e *entry) over(now time.Duration) bool { return e.due != 0 && now >= e.due }
 
 // drop notes that a delivery is not in flight any more.
@@ -91,6 +103,14 @@ func (l *ledger) drop(e *entry) {
 	}
 }
 
+// lapse drops a delivery whose time is over here. The leader may not have noticed yet.
+func (l *ledger) lapse(now time.Duration, e *entry) {
+	if !e.gone {
+		l.drop(e)
+		l.giveUp(now, e.number)
+	}
+}
+
 // sweep forgets deliveries from the oldest one on that are not in flight any more.
 func (l *ledger) sweep(now time.Duration) {
 	for l.first < l.end {
@@ -98,7 +118,7 @@ func (l *ledger) sweep(now time.Duration) {
 		if !e.gone && !e.over(now) {
 			return
 		}
-		l.drop(e)
+		l.lapse(now, e)
 		l.first++
 	}
 }
@@ -109,32 +129,39 @@ func (l *ledger) arrive(bytes int) { l.credit, l.waiting = l.credit-bytes, l.wai
 // skip notes that the application does not get so many bytes of deliveries that arrived.
 func (l *ledger) skip(bytes int) { l.waiting -= bytes }
 
-// add notes a delivery that the application gets, and returns its index. again: the message was delivered before, so an
-// earlier delivery is over, even if that is not known here yet.
-func (l *ledger) add(now time.Duration, e entry, again bool) uint64 {
-	l.sweep(now)
-	if again {
-		l.supersede(now, e.id)
-	}
-	if n := uint64(len(l.entries)); l.end-l.first == n {
-		bigger := make([]entry, max(2*n, 64))
-		for i := l.first; i < l.end; i++ {
-			bigger[i&uint64(len(bigger)-1)] = *l.at(i)
-		}
-		l.entries = bigger
-	}
-	if l.timeout > 0 {
-		e.due = e.arrived + l.timeout
+// add notes a delivery that the application gets, and returns its index. The caller has swept before, and has set due
+// (see dueOf).
+func (l *ledger) add(e *entry) uint64 {
+	if l.end-l.first == uint64(len(l.entries)) {
+		l.grow()
 	}
 	l.waiting -= e.bytes
 	l.held += e.bytes
-	*l.at(l.end) = e
+	*l.at(l.end) = *e
 	l.end++
 	return l.end - 1
 }
 
-// supersede drops the earlier deliveries of a message. They can only be among those whose time is nearly over, since
-// the leader took them for over, so that few are looked at.
+// grow makes room for further entries.
+func (l *ledger) grow() {
+	bigger := make([]entry, max(2*len(l.entries), 64))
+	for i := l.first; i < l.end; i++ {
+		bigger[i&uint64(len(bigger)-1)] = *l.at(i)
+	}
+	l.entries = bigger
+}
+
+// dueOf returns when a delivery that arrived at a time is not in flight any more; 0: never.
+func (l *ledger) dueOf(arrived time.Duration) time.Duration {
+	if l.timeout <= 0 {
+		return 0
+	}
+	return arrived + l.timeout
+}
+
+// supersede drops the earlier deliveries of a message that is delivered again: they are over, even if that is not known
+// here yet. They can only be among those whose time is nearly over, since the leader took them for over, so that few
+// are looked at.
 func (l *ledger) supersede(now time.Duration, id ID) {
 	for i := l.first; i < l.end; i++ {
 		e := l.at(i)
@@ -155,7 +182,7 @@ func (l *ledger) finish(now time.Duration, index uint64) bool {
 	}
 	l.drop(e)
 	l.sweep(now)
-	l.say.finish = append(l.say.finish, uint64(e.id))
+	l.say.finish = append(l.say.finish, e.handle())
 	l.open = true
 	return true
 }
@@ -167,13 +194,57 @@ func (l *ledger) through(now time.Duration, seq uint64) (any bool) {
 		if e.seq > seq {
 			break
 		}
-		if !e.gone && !e.over(now) {
-			l.say.through, l.say.throughID = e.number, uint64(e.id)
+		switch {
+		case e.gone:
+		case e.over(now):
+			l.lapse(now, e)
+		default:
+			l.sayThrough(now, e)
 			l.open, any = true, true
+			l.drop(e)
 		}
-		l.drop(e)
 	}
 	return any
+}
+
+// sayThrough says that a delivery is done, after all before it.
+func (l *ledger) sayThrough(now time.Duration, e *entry) {
+	if l.hole == 0 || e.number < l.hole {
+		l.say.through, l.say.throughID = e.number, uint64(e.id)
+		return
+	}
+	l.say.finish = append(l.say.finish, e.handle())
+	// The answer to a Sync says which are not in flight any more.
+	l.wantSync = l.wantSync || l.hole != l.stuck || now >= l.stuckUntil
+}
+
+// lower makes least the number if that is smaller, or the first one. 0 is no number.
+func lower(least *uint64, number uint64) {
+	if number != 0 && (*least == 0 || number < *least) {
+		*least = number
+	}
+}
+
+// lapseMargin is for how long a delivery whose time is over here may be in flight at the leader, which rounds times up
+// to milliseconds, looks at them now and then, and whose clock may run a little slower.
+const lapseMargin = time.Second
+
+// giveUp notes that the time of the delivery with the number, or of those of a frame from it on, is over here. The
+// leader may not have noticed yet.
+func (l *ledger) giveUp(now time.Duration, number uint64) { l.stick(number, now+lapseMargin) }
+
+// refusedRequeue notes that a delivery was not given back. If it had been in flight, it still is.
+func (l *ledger) refusedRequeue(now time.Duration, number uint64, status netproto.Status) {
+	if status != netproto.StatusRejected {
+		l.stick(number, now+l.most+lapseMargin)
+	}
+}
+
+// stick notes that the leader may hold deliveries in flight that are not finished, the first of which has the number.
+func (l *ledger) stick(number uint64, until time.Duration) {
+	lower(&l.hole, number)
+	lower(&l.stuck, number)
+	l.stuckUntil, l.lapses = max(l.stuckUntil, until), false
 }
 
 // requeue gives a delivery back. It returns false if the delivery is not in flight.
@@ -184,7 +255,9 @@ func (l *ledger) requeue(now time.Duration, index uint64, delayMs uint32) bool {
 	}
 	l.drop(e)
 	l.sweep(now)
-	l.say.requeue = append(l.say.requeue, wire.Delayed{ID: uint64(e.id), DelayMs: delayMs})
+	l.say.requeue = append(l.say.requeue, wire.Delayed{Handle: e.handle(), DelayMs: delayMs})
+	lower(&l.hole, e.number) // the leader may refuse it for lack of room
+	lower(&l.fresh, e.number)
 	l.open = true
 	return true
 }
@@ -198,15 +271,19 @@ func (l *ledger) touch(now time.Duration, index uint64) bool {
 	if e.touched = true; l.timeout > 0 {
 		e.due = max(e.due, min(now+l.timeout, e.arrived+l.most))
 	}
-	l.say.touch = append(l.say.touch, uint64(e.id))
+	l.say.touch = append(l.say.touch, e.handle())
 	return true
 }
 
-// refusedTouch notes that a Touch came too late.
-func (l *ledger) refusedTouch(id ID) {
+// refusedTouch notes that a Touch came too late, or that the leader had no room for it: then the delivery is in flight
+// there until its time is over, which began before the Touch.
+func (l *ledger) refusedTouch(now time.Duration, h wire.Handle, status netproto.Status) {
 	for i := l.first; i < l.end; i++ {
-		if e := l.at(i); e.id == id {
+		if e := l.at(i); e.handle() == h && !e.gone {
 			l.drop(e)
+			if status != netproto.StatusRejected {
+				l.stick(h.Number, now+l.most+lapseMargin)
+			}
 		}
 	}
 }
@@ -231,7 +308,7 @@ func (l *ledger) nextDue(now time.Duration) (next time.Duration) {
 	for i := l.first; i < l.end; i++ {
 		e := l.at(i)
 		if e.over(now) {
-			l.drop(e)
+			l.lapse(now, e)
 		}
 		if !e.gone && e.due > 0 && (next == 0 || e.due < next) {
 			next = e.due
@@ -263,20 +340,29 @@ func (l *ledger) promise() uint64 {
 }
 
 // sync says whether to send a Sync now, after everything in say.
-func (l *ledger) sync() bool {
+func (l *ledger) sync(now time.Duration) bool {
 	if !l.wantSync || l.asked > l.answered {
 		return false
 	}
 	l.wantSync = false
 	l.asked++
-	l.covered, l.open = true, false
+	l.covered, l.open, l.fresh = true, false, 0
+	l.lapses = now >= l.stuckUntil
 	return true
 }
 
-// synced notes the answer to the Sync that was sent last.
-func (l *ledger) synced() {
+// synced notes the answer to the Sync that was sent last. ok: the leader has done everything before it, or has refused
+// it by name.
+func (l *ledger) synced(ok bool) {
 	l.answered = l.asked
 	l.covered = false
+	if ok {
+		if l.lapses {
+			l.stuck = 0
+		}
+		l.hole = l.fresh
+		lower(&l.hole, l.stuck)
+	}
 }
 
 // unconfirmed says whether something was finished or requeued that the leader has not confirmed.

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"penstock/native/wire"
+	"penstock/netproto"
 )
 
 // leaderSim is a leader's side of one subscription: it delivers, redelivers, and does what it is told, by the rules of
@@ -43,6 +46,7 @@ type simDelivery struct {
 	began   time.Duration
 	arrived time.Duration
 	ended   bool // for the application
+	done    bool // it has said that the message is done
 }
 
 const simMost = 5
@@ -68,10 +72,10 @@ func (s *leaderSim) deliver() {
 	s.arriving = append(s.arriving, d)
 }
 
-// expire delivers again whose time is over.
-func (s *leaderSim) expire() {
+// expire delivers again whose time is over. late: the leader may notice that only later.
+func (s *leaderSim) expire(late bool) {
 	for i := 0; i < len(s.flight); i++ {
-		if s.flight[i].due <= s.now {
+		if s.flight[i].due <= s.now && (!late || s.draw(3) > 0) {
 			s.again = append(s.again, s.flight[i].id)
 			s.flight = slices.Delete(s.flight, i, i+1)
 			i--
@@ -79,8 +83,8 @@ func (s *leaderSim) expire() {
 	}
 }
 
-func (s *leaderSim) find(id uint64) int {
-	return slices.IndexFunc(s.flight, func(d simDelivery) bool { return d.id == ID(id) })
+func (s *leaderSim) find(h wire.Handle) int {
+	return slices.IndexFunc(s.flight, func(d simDelivery) bool { return d.id == ID(h.ID) && d.number == h.Number })
 }
 
 // hear handles the oldest sayings that are on their way.
@@ -92,21 +96,27 @@ func (s *leaderSim) hear() {
 	s.saying = s.saying[1:]
 	s.said++
 	for _, x := range say.requeue {
-		if i := s.find(x.ID); i >= 0 {
+		i := s.find(x.Handle)
+		switch {
+		case i >= 0 && s.draw(4) == 0: // there is no room for it
+			s.l.refusedRequeue(s.now, x.Number, netproto.StatusFull)
+		case i >= 0:
 			s.flight = slices.Delete(s.flight, i, i+1)
 			s.again = append(s.again, ID(x.ID))
+		default:
+			s.l.refusedRequeue(s.now, x.Number, netproto.StatusRejected)
 		}
 	}
-	for _, id := range say.touch {
-		if i := s.find(id); i >= 0 {
+	for _, h := range say.touch {
+		if i := s.find(h); i >= 0 {
 			s.flight[i].due = min(s.now+s.timeout, s.flight[i].began+simMost*s.timeout)
 		} else {
-			s.l.refusedTouch(ID(id))
+			s.l.refusedTouch(s.now, h, netproto.StatusRejected)
 		}
 	}
-	for _, id := range say.finish {
-		if i := s.find(id); i >= 0 {
-			s.done[ID(id)] = true
+	for _, h := range say.finish {
+		if i := s.find(h); i >= 0 {
+			s.done[ID(h.ID)] = true
 			s.flight = slices.Delete(s.flight, i, i+1)
 		}
 	}
@@ -137,11 +147,12 @@ func (s *leaderSim) next() {
 		s.waiting = s.waiting[1:]
 		if s.now-d.arrived >= s.timeout {
 			s.l.skip(d.bytes)
+			s.l.giveUp(s.now, d.number)
 			continue
 		}
 		s.seq += 1 + uint64(s.draw(3)) // other leaders' deliveries have numbers, too
 		e := entry{id: d.id, number: d.number, seq: s.seq, arrived: d.arrived, bytes: d.bytes}
-		if index := s.l.add(s.now, e, d.attempt > 1); index != uint64(len(s.got)) {
+		if index := s.l.deliver(s.now, e, d.attempt > 1); index != uint64(len(s.got)) {
 			s.t.Fatalf("index %d for delivery %d", index, len(s.got))
 		}
 		s.got = append(s.got, d)
@@ -157,12 +168,13 @@ func (s *leaderSim) say() {
 		s.sent++
 	}
 	s.l.say = sayings{}
-	if s.l.sync() {
+	if s.l.sync(s.now) {
 		s.syncs = append(s.syncs, s.sent)
 	}
 	if len(s.syncs) > 0 && s.said >= s.syncs[0] {
 		s.syncs = s.syncs[1:]
-		s.l.synced()
+		s.expire(false) // the leader looks at the time before it answers
+		s.l.synced(true)
 	}
 	s.credit += s.granted[0]
 	s.granted = s.granted[1:]
@@ -187,10 +199,12 @@ func (s *leaderSim) settle() {
 	case 2, 3, 4:
 		if s.l.finish(s.now, uint64(i)) {
 			s.end(d)
+			d.done = true
 		}
 	default:
 		s.l.through(s.now, s.seqOf(uint64(i)))
 		for j := range i + 1 {
+			s.got[j].done = s.got[j].done || !s.got[j].ended
 			s.got[j].ended = true
 		}
 	}
@@ -257,10 +271,14 @@ func simulateLedger(t testing.TB, draw func(n int) int, events int) *leaderSim {
 		case 10:
 			s.say()
 		case 11:
-			if s.now += time.Duration(draw(20)) * time.Millisecond; draw(20) == 0 {
+			s.now += time.Duration(draw(20)) * time.Millisecond
+			if draw(10) == 0 {
+				s.now += lapseMargin / 2
+			}
+			if draw(20) == 0 {
 				s.l.promise()
 			}
-			s.expire()
+			s.expire(true)
 		}
 		s.check()
 	}
@@ -284,7 +302,64 @@ func (s *leaderSim) quiesce() {
 		s.say()
 		s.hear()
 		s.now += time.Millisecond
-		s.expire()
+		s.expire(false)
+	}
+}
+
+// A FinishThrough names deliveries one by one behind one that the application did not get, and together again when a
+// Sync has said that the leader has noticed its end.
+func TestFinishThroughTogetherAgain(t *testing.T) {
+	l := &ledger{timeout: time.Second, most: time.Minute, share: 1000}
+	seq := uint64(0)
+	through := func(now time.Duration) (together bool) {
+		for range 3 {
+			seq++
+			l.deliver(now, entry{id: ID(seq), number: seq, seq: seq, arrived: now, bytes: 1}, false)
+		}
+		l.say.clear()
+		if !l.through(now, seq) || l.say.through != 0 && (l.say.through != seq || len(l.say.finish) > 0) {
+			t.Fatalf("it says %+v of 3 deliveries", l.say)
+		}
+		return l.say.through != 0
+	}
+	answer := func(now time.Duration, ok bool) {
+		l.promise()
+		if !l.sync(now) {
+			t.Fatal("no Sync is sent")
+		}
+		l.synced(ok)
+	}
+	if !through(0) {
+		t.Error("at first, they are named one by one")
+	}
+	for _, stick := range []struct {
+		how  func(now time.Duration)
+		ends time.Duration
+	}{
+		{func(now time.Duration) { l.giveUp(now, seq+1) }, lapseMargin},
+		{func(now time.Duration) { l.refusedRequeue(now, seq+1, netproto.StatusFull) }, l.most + lapseMargin},
+	} {
+		now := time.Hour * time.Duration(seq)
+		seq++
+		stick.how(now)
+		if through(now) {
+			t.Error("they are named together at once")
+		}
+		answer(now+stick.ends-1, true)
+		if through(now + stick.ends) {
+			t.Error("the leader may have answered before it noticed")
+		}
+		answer(now+stick.ends, false)
+		if through(now + stick.ends) {
+			t.Error("the leader did not know")
+		}
+		if !l.wantSync {
+			t.Error("nobody asks the leader")
+		}
+		answer(now+stick.ends, true)
+		if !through(now + stick.ends) {
+			t.Error("they are named one by one for ever")
+		}
 	}
 }
 
@@ -298,7 +373,7 @@ func TestLedgerRandom(t *testing.T) {
 			s := simulateLedger(t, r.IntN, 400)
 			handled := map[ID]bool{}
 			for _, d := range s.got {
-				handled[d.id] = handled[d.id] || d.ended
+				handled[d.id] = handled[d.id] || d.done
 			}
 			for id := range s.done {
 				if !handled[id] {
@@ -323,26 +398,26 @@ func TestLedgerRandom(t *testing.T) {
 // A Sync is answered for what was said before it, and the next one is asked for only when it is needed.
 func TestLedgerSync(t *testing.T) {
 	l := &ledger{share: 100}
-	if l.promise() != 0 || l.sync() {
+	if l.promise() != 0 || l.sync(0) {
 		t.Error("a Sync without need")
 	}
 	for i := range 3 {
-		l.add(0, entry{id: ID(i), number: uint64(i + 1), seq: uint64(i + 1)}, false)
+		l.deliver(0, entry{id: ID(i), number: uint64(i + 1), seq: uint64(i + 1)}, false)
 	}
 	l.finish(0, 0)
-	if n := l.promise(); n != 1 || !l.sync() || l.sync() || !l.unconfirmed() {
+	if n := l.promise(); n != 1 || !l.sync(0) || l.sync(0) || !l.unconfirmed() {
 		t.Errorf("the first Sync is %d", n)
 	}
 	if n := l.promise(); n != 1 {
 		t.Errorf("the same is confirmed by Sync %d", n)
 	}
-	if !l.through(0, 2) || l.promise() != 2 || l.sync() {
+	if !l.through(0, 2) || l.promise() != 2 || l.sync(0) {
 		t.Error("the second Sync waits for the first one's answer")
 	}
-	if l.synced(); l.answered != 1 || !l.sync() {
+	if l.synced(true); l.answered != 1 || !l.sync(0) {
 		t.Error("the second Sync is not sent")
 	}
-	if l.synced(); l.answered != 2 || l.unconfirmed() || l.promise() != 0 {
+	if l.synced(true); l.answered != 2 || l.unconfirmed() || l.promise() != 0 {
 		t.Error("all is confirmed")
 	}
 }
@@ -350,9 +425,9 @@ func TestLedgerSync(t *testing.T) {
 // An old delivery of a message that has come again cannot finish the new one.
 func TestLedgerStaleFinish(t *testing.T) {
 	l := &ledger{timeout: time.Second, most: time.Minute, share: 100}
-	old := l.add(0, entry{id: 7, number: 1, seq: 1}, false)
+	old := l.deliver(0, entry{id: 7, number: 1, seq: 1}, false)
 	now := 999 * time.Millisecond // the leader's time is over; here a millisecond is left
-	again := l.add(now, entry{id: 7, number: 2, seq: 2, arrived: now}, true)
+	again := l.deliver(now, entry{id: 7, number: 2, seq: 2, arrived: now}, true)
 	if l.finish(now, old) || l.touch(now, old) || l.requeue(now, old, 0) {
 		t.Error("the old delivery counts as in flight")
 	}
@@ -362,7 +437,7 @@ func TestLedgerStaleFinish(t *testing.T) {
 	if l.finish(now, 99) {
 		t.Error("a delivery that was never there")
 	}
-	late := l.add(now, entry{id: 8, number: 3, seq: 3, arrived: now}, false)
+	late := l.deliver(now, entry{id: 8, number: 3, seq: 3, arrived: now}, false)
 	if now += time.Second; l.finish(now, late) || l.touch(now, late) || l.requeue(now, late, 0) {
 		t.Error("a delivery whose time is over counts as in flight")
 	}
@@ -373,8 +448,8 @@ func TestLedgerStaleFinish(t *testing.T) {
 func TestLedgerCreditComesBack(t *testing.T) {
 	l := &ledger{timeout: time.Second, most: time.Minute, share: 20}
 	l.arrive(20)
-	first := l.add(0, entry{id: 1, number: 1, seq: 1, bytes: 10}, false)
-	l.add(0, entry{id: 2, number: 2, seq: 2, bytes: 10}, false)
+	first := l.deliver(0, entry{id: 1, number: 1, seq: 1, bytes: 10}, false)
+	l.deliver(0, entry{id: 2, number: 2, seq: 2, bytes: 10}, false)
 	now := 500 * time.Millisecond
 	l.touch(now, first)
 	if n := l.grant(now); n != 20 { // what the leader has sent without credit
@@ -395,7 +470,7 @@ func TestLedgerCreditComesBack(t *testing.T) {
 func TestLedgerThrough(t *testing.T) {
 	l := &ledger{timeout: time.Second, most: time.Minute, share: 100}
 	for i := range 4 {
-		l.add(0, entry{id: ID(i), number: uint64(10 + i), seq: uint64(2 * i)}, false)
+		l.deliver(0, entry{id: ID(i), number: uint64(10 + i), seq: uint64(2 * i)}, false)
 	}
 	l.requeue(0, 1, 5)
 	l.finish(0, 2)
@@ -411,4 +486,49 @@ func TestLedgerThrough(t *testing.T) {
 	if l.through(time.Second, 6) || l.first != l.end || l.held != 0 {
 		t.Error("its time is over")
 	}
+}
+
+// A FinishThrough does not cover a delivery that the application was told is over, because the leader may hold it yet:
+// its time is over here, or its Touch was refused.
+func TestLedgerThroughBehindWhatIsOver(t *testing.T) {
+	for name, over := range map[string]func(l *ledger, now time.Duration){
+		"its time is over": func(l *ledger, now time.Duration) {
+			if l.requeue(now, 0, 0) {
+				t.Error("it counts as in flight")
+			}
+		},
+		"a sweep has seen that": func(l *ledger, now time.Duration) { l.sweep(now) },
+		"a look for credit has": func(l *ledger, now time.Duration) { l.nextDue(now) },
+		"the node had no room for its Touch": func(l *ledger, now time.Duration) {
+			l.touch(now/2, 0)
+			l.refusedTouch(now/2, wire.Handle{Number: 10}, netproto.StatusFull)
+		},
+	} {
+		l := &ledger{timeout: time.Second, most: time.Minute, share: 100}
+		now := time.Second
+		l.deliver(0, entry{number: 10, seq: 1}, false)
+		l.deliver(now/2, entry{id: 1, number: 11, seq: 2, arrived: now / 2}, false)
+		over(l, now)
+		if !l.through(now, 2) || l.say.through != 0 || len(l.say.finish) != 1 || l.say.finish[0].Number != 11 {
+			t.Errorf("%s: %+v", name, l.say)
+		}
+		later := now + time.Hour // then a Sync is certain that the leader does not hold it any more
+		l.wantSync = true
+		l.sync(later)
+		l.synced(true)
+		l.deliver(later, entry{id: 2, number: 12, seq: 3, arrived: later}, false)
+		if !l.through(later, 3) || l.say.through != 12 {
+			t.Errorf("%s: an hour later: %+v", name, l.say)
+		}
+	}
+}
+
+// deliver notes a delivery as Consumer.takeFrom does. again: the message was delivered before.
+func (l *ledger) deliver(now time.Duration, e entry, again bool) uint64 {
+	l.sweep(now)
+	if again {
+		l.supersede(now, e.id)
+	}
+	e.due = l.dueOf(e.arrived)
+	return l.add(&e)
 }

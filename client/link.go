@@ -25,8 +25,11 @@ type link struct {
 	window      *semaphore.Weighted
 	windowBytes int64
 	leaving     atomic.Bool // the node said GoAway
+	renewing    atomic.Bool // doubtToken's goroutine runs
+	era         netproto.ID // see eraOf
 
-	mu    sync.Mutex // guards calls, next and ended
+	mu    sync.Mutex // guards the rest
+	token string     // that the node has accepted
 	calls map[uint64]call
 	next  uint64
 	ended bool
@@ -36,9 +39,11 @@ type link struct {
 type call struct {
 	by     receiver
 	window int64 // bytes of the window to give back
+	guest  bool  // who waits reads the answer from the connection itself, if the connection lets it
 }
 
-// receiver gets the answers to requests. Its methods run on the connection's goroutine and must not block.
+// receiver gets the answers to requests. Its methods run on the goroutine that reads, which may be in a call of
+// ProduceSync, and must not block.
 type receiver interface {
 	// answer borrows f. It says whether more answers to the same request will follow.
 	answer(l *link, f *netproto.Received) (more bool)
@@ -55,14 +60,14 @@ func newLink(n *node) *link {
 }
 
 // register gives the next request to by.
-func (l *link) register(by receiver, window int64) (uint64, error) {
+func (l *link) register(by receiver, window int64, guest bool) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {
 		return 0, errLinkEnded
 	}
 	l.next++
-	l.calls[l.next] = call{by, window}
+	l.calls[l.next] = call{by, window, guest}
 	return l.next, nil
 }
 
@@ -79,32 +84,40 @@ func (l *link) forget(request uint64) {
 
 // send sends f as a new request of by and returns its number. With an error, f was not taken, and by hears nothing.
 func (l *link) send(ctx context.Context, f *netproto.Frame, by receiver, window int64) (uint64, error) {
-	return l.sendFor(ctx, f, by, window, 0)
+	return l.sendFor(ctx, f, by, window, nil, false)
 }
 
-// sendFor is send that waits for patience at the longest, if that is not 0.
+// roomWait makes of a context the one until which a frame waits for room.
+type roomWait func(context.Context) (context.Context, context.CancelFunc)
+
+// sendFor is send that waits as long as wait says; nil: until ctx ends. A guest calls conn.ReadHere next, or
+// conn.Recall.
 func (l *link) sendFor(
-	ctx context.Context, f *netproto.Frame, by receiver, window int64, patience time.Duration,
+	ctx context.Context, f *netproto.Frame, by receiver, window int64, wait roomWait, guest bool,
 ) (uint64, error) {
 	window = min(window, l.windowBytes)
 	if window > 0 && !l.window.TryAcquire(window) {
-		ctx, cancel := bounded(ctx, patience)
+		ctx, cancel := wait.of(ctx)
 		defer cancel()
 		if err := l.window.Acquire(ctx, window); err != nil {
-			return 0, fmt.Errorf("client: the node has not answered %d bytes of batches: %w", l.windowBytes, err)
+			return 0, fmt.Errorf("client: the node has not answered %d bytes of batches: %w", l.windowBytes,
+				context.Cause(ctx))
 		}
 	}
-	request, err := l.register(by, window)
+	request, err := l.register(by, window, guest)
 	if err != nil {
 		if window > 0 {
 			l.window.Release(window)
 		}
 		return 0, err
 	}
+	if !guest {
+		l.conn.Recall()
+	}
 	f.Request = request
 	if err := l.conn.TrySend(f); err != nil {
 		if errors.Is(err, netproto.ErrQueueFull) {
-			ctx, cancel := bounded(ctx, patience)
+			ctx, cancel := wait.of(ctx)
 			defer cancel()
 			err = l.conn.Send(ctx, f)
 		}
@@ -116,12 +129,11 @@ func (l *link) sendFor(
 	return request, nil
 }
 
-// bounded returns a context that ends after patience at the latest, if that is not 0.
-func bounded(ctx context.Context, patience time.Duration) (context.Context, context.CancelFunc) {
-	if patience == 0 {
+func (w roomWait) of(ctx context.Context) (context.Context, context.CancelFunc) {
+	if w == nil {
 		return ctx, func() {}
 	}
-	return context.WithTimeout(ctx, patience)
+	return w(ctx)
 }
 
 // Frames is netproto's call for frames that arrived together.
@@ -146,7 +158,7 @@ func (l *link) frame(c *netproto.Conn, f *netproto.Received) error {
 		return nil
 	case wire.TypeMetadataReply:
 		if f.Request == 0 {
-			return l.node.client.view.learn(l.node, f.Payload, false)
+			return l.node.client.view.learn(l, f.Payload, false)
 		}
 	case wire.TypeAuthAck, wire.TypeProducer, wire.TypeProduced, wire.TypeRecords, wire.TypeReadEnd,
 		wire.TypeSubscribed, wire.TypeDeliver, wire.TypeRefused, wire.TypeSynced, wire.TypeSubscribeEnd,
@@ -154,13 +166,90 @@ func (l *link) frame(c *netproto.Conn, f *netproto.Received) error {
 	default: // a later version may have more types, and must hear that this one does not know them
 		return c.TrySend(&netproto.Frame{Type: netproto.TypeError, Status: netproto.StatusRejected, Request: f.Request})
 	}
+	if f.Status == netproto.StatusUnproven && f.Type != wire.TypeAuthAck {
+		l.doubtToken()
+	}
 	l.mu.Lock()
 	to, ok := l.calls[f.Request]
 	l.mu.Unlock()
 	if ok && !to.by.answer(l, f) {
 		l.forget(f.Request)
+		if to.guest {
+			l.rest(c)
+		}
 	}
 	return nil
+}
+
+// renewPause is the time from one look for a new token to the next one, for each connection.
+const renewPause = time.Second
+
+// doubtToken looks in the background whether there is a new token, because the node says that the one it has does not
+// allow something: it may have been replaced since the connection began.
+func (l *link) doubtToken() {
+	if l.node.client.o.Token == nil || !l.renewing.CompareAndSwap(false, true) {
+		return
+	}
+	l.node.client.goroutines.Go(func() { // node.run counts there, too, until the connection has ended
+		defer l.renewing.Store(false)
+		if err := l.renew(); err != nil && l.ctx.Err() == nil {
+			l.node.client.o.Logger.Warn("cannot renew the token", "node", l.node.address, "error", err)
+		}
+		timer := time.NewTimer(renewPause)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-l.ctx.Done():
+		}
+	})
+}
+
+// renew asks the application for the token, and gives it to the node if it is another one. If the node refuses that
+// one, too, the connection ends.
+func (l *link) renew() error {
+	ctx, cancel := context.WithTimeout(l.ctx, connectTimeout)
+	defer cancel()
+	token, err := l.node.client.o.Token(ctx, l.node.address)
+	l.mu.Lock()
+	same := token == l.token
+	l.mu.Unlock()
+	if err != nil || same {
+		return err
+	}
+	if err = l.prove(ctx, token); errors.Is(err, ErrUnauthorized) {
+		l.conn.Abort(err)
+	}
+	return err
+}
+
+// prove gives the node a token.
+func (l *link) prove(ctx context.Context, token string) error {
+	if len(token) > wire.MaxTokenBytes {
+		return because(ErrUnauthorized, errors.New("the token is too long"))
+	}
+	auth := wire.Auth{Token: token, Client: clientName}
+	_, err := l.ask(ctx, wire.TypeAuth, auth.AppendTo(nil))
+	var answer *StatusError
+	if errors.As(err, &answer) && meaning(answer.Status) == verdictRefused {
+		err = because(ErrUnauthorized, answer)
+	}
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.token = token
+	l.mu.Unlock()
+	return nil
+}
+
+// rest lets the connection's reader rest if nobody waits for anything. That excludes register meanwhile, after which
+// others than guests call Recall.
+func (l *link) rest(c *netproto.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.calls) == 0 {
+		c.Rest()
+	}
 }
 
 // Closed is netproto's last call.

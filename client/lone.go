@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"penstock/netproto"
 )
 
 // syncCall is one call of ProduceSync.
@@ -25,7 +27,8 @@ var syncCalls = sync.Pool{New: func() any {
 }}
 
 // ProduceSync produces a message and waits until it is stored. If ctx ends before that, the error matches ErrUnknown,
-// and the message may still be stored. Many goroutines that call it at once share batches; one alone is slow.
+// and the message may still be stored; a call whose ctx is cancelled may notice that 40 ms late. Many goroutines that
+// call it at once share batches; one alone is slow.
 func (p *Producer) ProduceSync(ctx context.Context, m *Message) (ID, error) {
 	c := syncCalls.Get().(*syncCall)
 	c.m = *m
@@ -33,13 +36,18 @@ func (p *Producer) ProduceSync(ctx context.Context, m *Message) (ID, error) {
 		c.free()
 		return 0, err
 	}
-	select {
-	case r := <-c.result:
-		c.free()
-		return r.id, r.err
-	case <-ctx.Done():
-		return 0, because(ErrUnknown, context.Cause(ctx)) // c is told later, and must not be used again
+	var r result
+	if len(c.result) > 0 { // most often, if the call was a guest
+		r = <-c.result
+	} else {
+		select {
+		case r = <-c.result:
+		case <-ctx.Done():
+			return 0, because(ErrUnknown, context.Cause(ctx)) // c is told later, and must not be used again
+		}
 	}
+	c.free()
+	return r.id, r.err
 }
 
 func (c *syncCall) free() {
@@ -49,13 +57,14 @@ func (c *syncCall) free() {
 
 // produce is add. For a call of ProduceSync that finds the lane idle, it also does the lane's work until the call has
 // its result: a lone message then needs no switch to the lane's goroutine and back, which would take as long as a fast
-// disk's write.
+// disk's write. If the connection lets it (netproto.Conn.ReadHere), it also reads the answer itself.
 //
 //	a caller of ProduceSync                      the lane's goroutine
 //	-----------------------                      --------------------
 //	A1 takes the turn, lone                      B1 idle: without the turn, waits for kicked
-//	A2 adds, advances, waits for nudged          B2 kicked all the same: waits for the turn
-//	   (wake signals nudged)
+//	A2 adds, advances, reads; if it cannot,      B2 kicked all the same: waits for the turn
+//	   or no more: waits for nudged (wake
+//	   signals nudged, and ends its reading)
 //	A3 has its result: not lone; gives the
 //	   turn back; if anything is left, or
 //	   nudged was signalled, signals kicked      B3 takes the turn, advances
@@ -74,10 +83,19 @@ func (l *lane) produce(
 	if !l.add(m, done, true, room) {
 		return false
 	}
-	for {
+	end, ends := ctx.Deadline()
+	for l.reads = !ends || time.Until(end) > netproto.MaxGuestTime; ; {
+		select {
+		case <-l.nudged: // advance sees what it was for
+		default:
+		}
 		s := l.advance()
 		if len(call.result) > 0 || s.over || s.foreign {
 			return true
+		}
+		if l.reads {
+			l.reads = l.readHere(ctx, &s)
+			continue
 		}
 		l.timer.Reset(time.Until(s.until)) // a message that waits has a deadline
 		select {
@@ -90,9 +108,25 @@ func (l *lane) produce(
 	}
 }
 
+// readHere reads the answer from the connection. It returns false if the caller must wait without reading. Either way
+// an answer may have arrived.
+func (l *lane) readHere(ctx context.Context, s *standing) bool {
+	if l.link == nil {
+		return false
+	}
+	c := l.link.conn
+	l.reading.Store(c)
+	read := len(l.nudged) == 0 && ctx.Err() == nil && s.until.Sub(s.at) > netproto.MaxGuestTime && c.ReadHere(l.answered)
+	l.reading.Store(nil)
+	if !read {
+		c.Recall()
+	}
+	return read
+}
+
 // leave gives the turn back, to the lane's goroutine if there is anything to do.
 func (l *lane) leave() {
-	l.guest = nil
+	l.guest, l.reads = nil, false
 	l.lone.Store(false)
 	more := false
 	select {
@@ -103,6 +137,9 @@ func (l *lane) leave() {
 	l.mu.Lock()
 	more = more || !l.flow.idle() || len(l.flow.queue) > 0 || len(l.events) > 0 || l.flow.ended != nil
 	l.mu.Unlock()
+	if more && l.link != nil {
+		l.link.conn.Recall() // the lane's goroutine does not read
+	}
 	l.turn.Unlock()
 	if more {
 		signal(l.kicked)

@@ -3,14 +3,12 @@ package client
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"net"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 
-	"penstock/native/wire"
 	"penstock/netproto"
 )
 
@@ -106,12 +104,13 @@ func (n *node) run() {
 		began := time.Now()
 		l, err := n.connect()
 		if err == nil {
+			n.client.reached(n.address)
 			n.serve(l)
 			if time.Since(began) >= o.MaxDelay {
 				fails = 1
 			}
 		} else if n.ctx.Err() == nil {
-			if n.set(nil, err); fails == 1 { // once per series of failures
+			if n.set(nil, err); n.client.tells(n.address) {
 				o.Logger.Warn("cannot connect; trying again", "node", n.address, "error", err)
 			}
 		}
@@ -173,23 +172,26 @@ func (n *node) connect() (*link, error) {
 		l.cancel()
 		return nil, err
 	}
-	l.windowBytes = int64(max(l.conn.Peer().WindowBytes, 1))
+	peer := l.conn.Peer()
+	l.era = eraOf(peer)
+	l.windowBytes = int64(max(peer.WindowBytes, 1))
 	l.window = semaphore.NewWeighted(l.windowBytes)
-	auth := wire.Auth{Token: token, Client: clientName}
-	if len(token) > wire.MaxTokenBytes {
-		err = because(ErrUnauthorized, errors.New("the token is too long"))
-	} else {
-		_, err = l.ask(ctx, wire.TypeAuth, auth.AppendTo(nil))
-		var answer *StatusError
-		if errors.As(err, &answer) && meaning(answer.Status) == verdictRefused {
-			err = because(ErrUnauthorized, answer)
-		}
-	}
-	if err != nil {
+	if err = l.prove(ctx, token); err != nil {
 		l.conn.Close()
 		return nil, err
 	}
 	return l, nil
+}
+
+// eraOf names the revisions that a node gives to Metadata. Those of one era can be compared. A cluster has one era, the
+// zero ID. A single node, which is a cluster of its own, has another one for each of its processes: its revisions are
+// times of its clock, which may have been set back, and when it becomes part of a cluster they are larger than any of
+// the cluster's.
+func eraOf(peer *netproto.Hello) netproto.ID {
+	if peer.Cluster == peer.Store {
+		return peer.Boot
+	}
+	return netproto.ID{}
 }
 
 func (n *node) dial(ctx context.Context) (net.Conn, error) {

@@ -64,7 +64,7 @@ type Message struct {
 	// It is stored with the message, as the header KeyHeader. nil: none.
 	Key     []byte
 	Headers []Header // without the key; at most MaxHeaderCount
-	Body    []byte
+	Body    []byte   // at least one byte
 
 	// ID and Time are set by a Reader or a Consumer; Produce ignores them. Time is when the message was produced, by the
 	// producer's clock.
@@ -76,9 +76,10 @@ type Message struct {
 type Options struct {
 	// TLS, if set, is used for every connection. Without a ServerName, the host of the node's address is verified.
 	TLS *tls.Config
-	// Token, if set, is called once for every connection; its result says to the node at address (host:port, one of the
-	// seeds or what the cluster says) who the client is. Without TLS it is sent in clear. An error is logged, and the
-	// connection is tried again later.
+	// Token, if set, is called for every connection; its result says to the node at address (host:port, one of the seeds
+	// or what the cluster says) who the client is. Without TLS it is sent in clear. An error is logged, and the connection
+	// is tried again later. It is called again, once a second at most, when the node answers that the token does not allow
+	// something: another result takes the place of the first one. Several goroutines may call it at once.
 	Token func(ctx context.Context, address string) (string, error)
 	// Logger gets what happens to connections. nil: slog.Default().
 	Logger *slog.Logger
@@ -122,7 +123,10 @@ type ProducerOptions struct {
 	// Linger is how long a message waits for others to share its batch. 0: it does not wait, and batches form while
 	// InFlight batches are on their way.
 	Linger time.Duration
-	// MaxBatchBytes bounds a batch before compression (0: 1 MiB). A longer message travels alone.
+	// MaxBatchBytes bounds a batch before compression, 1 KiB to 16 MiB (0: 1 MiB). A longer message travels alone. A node
+	// takes or refuses a batch as a whole: where the nodes' limits are lower (6 MiB for a batch, 1 MiB for a body and
+	// 32 KiB for a message's headers, if nobody has set others), one message above them makes the others in its batch
+	// fail with the same error.
 	MaxBatchBytes int
 	// MaxBufferedBytes bounds what the messages need that were taken and whose done was not called yet (0: 64 MiB).
 	MaxBufferedBytes int

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,15 +136,23 @@ func PartitionOf(key []byte, n int) int { return batch.PartitionOf(key, n) }
 // choose returns the partition of a message.
 func (p *Producer) choose(m *Message) (int, error) {
 	t := p.client.view.known.Load().topics[p.topic]
-	if t == nil || len(t.leaders) == 0 {
+	switch {
+	case t != nil && len(t.leaders) > 0 && t.id != p.id:
+		return 0, topicRemade(p.topic)
+	case t != nil && len(t.leaders) > 0:
+	case t != nil && meaning(t.status) == verdictRefused:
+		return 0, topicRefused(t.status, p.topic)
+	default:
 		return 0, ErrNoTopic
 	}
 	n := len(t.leaders)
 	if p.o.Partition != nil {
-		if at := p.o.Partition(m, n); at >= 0 && at < n {
+		at := p.o.Partition(m, n)
+		if at >= 0 && at < n {
 			return at, nil
 		}
-		return 0, because(ErrRefused, errors.New("ProducerOptions.Partition chose a partition that is not there"))
+		return 0, because(ErrRefused, fmt.Errorf("partition %d was chosen, and topic %s has %d, counted from 0", at,
+			p.topic, n))
 	}
 	if m.Key != nil {
 		return PartitionOf(m.Key, n), nil
@@ -179,6 +188,9 @@ func (p *Producer) check(m *Message) (room int64, err error) {
 		case strings.HasPrefix(name, ReservedHeaders):
 			return 0, because(ErrRefused, fmt.Errorf("only nodes write headers that begin with %q", ReservedHeaders))
 		}
+	}
+	if len(m.Body) == 0 { // the node would refuse the messages that share its batch, too
+		return 0, because(ErrRefused, errors.New("a message's body has at least one byte"))
 	}
 	if count > MaxHeaderCount {
 		return 0, because(ErrRefused, fmt.Errorf("it has %d headers, at most %d are allowed", count, MaxHeaderCount))
@@ -242,8 +254,12 @@ func (p *Producer) produce(
 	if err == nil && !l.produce(ctx, m, done, room, call) {
 		err = l.fate()
 	}
-	if err != nil {
-		p.room.Release(room)
+	if err == nil {
+		return nil
+	}
+	p.room.Release(room)
+	if p.closed.Load() {
+		return ErrClosed // whatever Close has ended meanwhile, and choose or the lane said of that
 	}
 	return err
 }
@@ -252,7 +268,7 @@ func (p *Producer) produce(
 func (l *lane) fate() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.flow.ended
+	return cmp.Or(l.flow.ended, ErrClosed)
 }
 
 // LastSequence is the sequence number of the newest message that this producer, or an earlier one with the same name,

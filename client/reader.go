@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -32,7 +33,16 @@ func FromNewest() From { return From{set: true, kind: wire.FromNewest} }
 func FromID(id ID) From { return From{set: true, kind: wire.FromID, value: int64(id)} }
 
 // FromTime begins at the first message that was stored at t or later, by the clock of the partition's leader.
-func FromTime(t time.Time) From { return From{set: true, kind: wire.FromTime, value: t.UnixNano()} }
+func FromTime(t time.Time) From {
+	ns := t.UnixNano()
+	switch { // beyond these ns wraps: the year 1500 would be in the future
+	case t.Before(time.Unix(0, math.MinInt64)):
+		ns = math.MinInt64
+	case t.After(time.Unix(0, math.MaxInt64)):
+		ns = math.MaxInt64
+	}
+	return From{set: true, kind: wire.FromTime, value: ns}
+}
 
 // maxDamaged is how often a reader asks again for batches that arrived damaged.
 const maxDamaged = 3
@@ -63,6 +73,7 @@ type Reader struct {
 
 	notBefore time.Time // the reader is not opened again before
 	fails     int       // since the last batches arrived
+	why       error     // the leader did not serve the reader, at the newest of them
 	damaged   int       // since the last message was returned
 
 	now     chunk // whose messages Next returns
@@ -137,19 +148,15 @@ func (r *Reader) Position() (id ID, ok bool) { return r.next, r.known }
 // leader.
 func (r *Reader) Newest() (id ID, ok bool) { return r.newest, r.heard }
 
-func (r *Reader) wake() {
-	select {
-	case r.kicked <- struct{}{}:
-	default:
-	}
-}
+func (r *Reader) wake() { signal(r.kicked) }
 
 // Next returns the next message, and waits for it until ctx ends. Key, Headers and Body are valid until the following
 // call of Next. After a failover the reader goes on at the new leader by itself; nothing is left out or returned twice.
 //
-// The error is ctx's, ErrClosed, ErrNoTopic if the topic was deleted, ErrUnauthorized, ErrDamaged, or a *TrimmedError
-// if messages were removed before the reader got there. After a TrimmedError and after an error of ctx, Next may be
-// called again.
+// The error is ctx's, ErrClosed, ErrNoTopic if the topic was deleted, ErrUnauthorized, ErrRefused if the partition has
+// no such place, ErrDamaged, or a *TrimmedError if messages were removed before the reader got there. After a
+// TrimmedError and after an error of ctx, Next may be called again. If nothing can come, because there is no leader or
+// it cannot be reached, Next waits for that to end; the text of ctx's error says so.
 func (r *Reader) Next(ctx context.Context) (Message, error) {
 	r.using.Lock()
 	defer r.using.Unlock()
@@ -161,6 +168,9 @@ func (r *Reader) Next(ctx context.Context) (Message, error) {
 			return m, nil
 		}
 		ok, err := r.advance()
+		if err == nil {
+			err = r.pay(ctx, !ok)
+		}
 		if err == nil && !ok {
 			err = r.await(ctx)
 		}
@@ -252,7 +262,7 @@ func (r *Reader) advance() (bool, error) {
 	return r.chunk(), nil
 }
 
-// chunk begins the next chunk that has arrived, if there is one, and gives the leader credit for the one before.
+// chunk begins the next chunk that has arrived, if there is one. The one before is used up.
 func (r *Reader) chunk() (ok bool) {
 	r.credit += len(r.now.bytes)
 	r.now = chunk{}
@@ -264,23 +274,58 @@ func (r *Reader) chunk() (ok bool) {
 	s.mu.Lock()
 	if ok = len(s.chunks) > 0; ok {
 		r.now = s.chunks[0]
+		s.chunks[0] = chunk{}
 		s.chunks = s.chunks[1:]
 	}
 	s.mu.Unlock()
 	if ok {
 		r.batches.Reset(r.now.bytes)
-		r.newest, r.heard, r.fails = r.own(r.now.head.Newest), true, 0
+		r.newest, r.heard, r.fails, r.why = r.own(r.now.head.Newest), true, 0, nil
 		if next := r.own(r.now.head.Next); !r.known || next > r.next {
 			r.next, r.known = next, true
 		}
 	}
-	if r.credit >= ReadCreditBytes/2 {
-		m := wire.ReadCredit{Bytes: uint32(r.credit)}
-		f := netproto.Frame{Type: wire.TypeReadCredit, Request: s.request, Head: m.AppendTo(nil)}
-		_ = s.link.conn.Send(s.link.ctx, &f) // an error means that the connection ends, which await sees
-		r.credit = 0
-	}
 	return ok
+}
+
+// pay gives the leader credit for what was used up, if that is much. If there is no room in the connection's queue, it
+// waits for some, or leaves that to a later call.
+func (r *Reader) pay(ctx context.Context, wait bool) error {
+	s := r.stream
+	if s == nil || r.credit < ReadCreditBytes/2 {
+		return nil
+	}
+	m := wire.ReadCredit{Bytes: uint32(r.credit)}
+	f := netproto.Frame{Type: wire.TypeReadCredit, Request: s.request, Head: m.AppendTo(nil)}
+	err := s.link.conn.TrySend(&f)
+	if errors.Is(err, netproto.ErrQueueFull) {
+		if !wait {
+			return nil
+		}
+		ctx, cancel := r.within(ctx)
+		defer cancel()
+		err = s.link.conn.Send(ctx, &f)
+	}
+	if errors.Is(err, netproto.ErrQueueFull) {
+		return r.over(ctx)
+	}
+	r.credit = 0 // another error means that the connection ends, which await sees
+	return nil
+}
+
+// within returns a context that ends with ctx, and when the reader is closed. It is a roomWait.
+func (r *Reader) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(r.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// over is why a wait has ended, or nil: neither ctx has ended nor is the reader closed.
+func (r *Reader) over(ctx context.Context) error {
+	if r.ctx.Err() != nil {
+		return ErrClosed
+	}
+	return context.Cause(ctx)
 }
 
 // own is a message id as the leader sent it, with the partition.
@@ -330,8 +375,7 @@ func (r *Reader) await(ctx context.Context) error {
 	if r.stream == nil && live != nil {
 		pause := time.Until(r.notBefore)
 		if pause <= 0 {
-			r.open(live)
-			return nil
+			return r.open(ctx, live)
 		}
 		timer := time.NewTimer(pause)
 		defer timer.Stop()
@@ -344,7 +388,21 @@ func (r *Reader) await(ctx context.Context) error {
 	case <-r.ctx.Done():
 		return ErrClosed
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return endedBy(ctx, r.heldUp())
+	}
+	return nil
+}
+
+// heldUp is why nothing comes now, although it is tried again; nil: nothing is known.
+func (r *Reader) heldUp() error {
+	if r.node == nil {
+		return errors.New("client: no node leads the partition")
+	}
+	if live, _, err := r.node.state(); live == nil {
+		return unreached(r.node.address, err)
+	}
+	if r.fails > 0 {
+		return r.why
 	}
 	return nil
 }
@@ -353,16 +411,12 @@ func (r *Reader) await(ctx context.Context) error {
 func (r *Reader) follow(known *knowledge) (*link, error) {
 	t := known.topics[r.topic]
 	if t != nil && meaning(t.status) == verdictRefused {
-		err := errorOf(t.status, "topic "+r.topic)
-		if errors.Is(err, ErrUnauthorized) {
-			return nil, err
-		}
-		return nil, because(ErrNoTopic, err)
+		return nil, topicRefused(t.status, r.topic)
 	}
 	address := ""
 	if t != nil && t.status == netproto.StatusOK {
 		if t.id != r.id {
-			return nil, ErrNoTopic
+			return nil, topicRemade(r.topic)
 		}
 		if r.partition < len(t.leaders) {
 			address = t.leaders[r.partition]
@@ -389,8 +443,8 @@ func (r *Reader) moveTo(address string) {
 	}
 }
 
-// open asks the leader for the messages from next on.
-func (r *Reader) open(at *link) {
+// open asks the leader for the messages from next on. The error is ErrClosed, or ctx's.
+func (r *Reader) open(ctx context.Context, at *link) error {
 	m := wire.Read{
 		Topic: r.id, Partition: uint32(r.partition), From: r.from.kind, Value: r.from.value, Credit: ReadCreditBytes,
 	}
@@ -398,12 +452,14 @@ func (r *Reader) open(at *link) {
 		m.From, m.Value = wire.FromID, int64(r.next)
 	}
 	s := &stream{reader: r, link: at}
+	ask := netproto.Frame{Type: wire.TypeRead, Head: m.AppendTo(nil)}
 	var err error
-	if s.request, err = at.send(at.ctx, &netproto.Frame{Type: wire.TypeRead, Head: m.AppendTo(nil)}, s, 0); err != nil {
+	if s.request, err = at.sendFor(ctx, &ask, s, 0, r.within, false); err != nil {
 		r.delay()
-		return
+		return r.over(ctx)
 	}
 	r.stream, r.credit = s, 0
+	return nil
 }
 
 // drop forgets what has arrived, and tells the leader that the reader is closed.
@@ -417,7 +473,9 @@ func (r *Reader) drop() {
 	s.link.forget(s.request)
 	if s.link.alive() {
 		f := netproto.Frame{Type: wire.TypeReadEnd, Request: s.request, Head: new(wire.Outcome).AppendTo(nil)}
-		_ = s.link.conn.Send(s.link.ctx, &f)
+		if errors.Is(s.link.conn.TrySend(&f), netproto.ErrQueueFull) {
+			go s.link.conn.Send(s.link.ctx, &f) // until there is room, or the connection ends
+		}
 	}
 }
 
@@ -436,12 +494,15 @@ func (r *Reader) explain(why *ended) error {
 		r.client.view.redirect(r.topic, r.partition, from, why.Address)
 	}
 	if meaning(why.status) != verdictRefused {
+		const text = "client: the leader does not serve the reader now, and it is tried again: %w"
+		r.why = fmt.Errorf(text, &StatusError{why.status, why.Text})
 		return nil
 	}
 	if err := errorOf(why.status, why.Text); errors.Is(err, ErrUnauthorized) {
 		return err
 	}
-	return fmt.Errorf("client: the reader was refused: %w", &StatusError{why.status, why.Text})
+	const text = "client: the leader refused the reader; nothing was returned: open one at a place in the partition"
+	return &consumerError{ErrRefused, text, &StatusError{why.status, why.Text}}
 }
 
 // answer is link's call.

@@ -65,6 +65,8 @@ func TestReader(t *testing.T) {
 		}{
 			"oldest": {FromOldest(), 0}, "id": {FromID(1234), 1234}, "time": {FromTime(time.Unix(0, 0)), 0},
 			"an id to come": {FromID(2000), 2000}, "a time to come": {FromTime(time.Now().Add(time.Hour)), 2000},
+			"the year 1500": {FromTime(time.Now().AddDate(-525, 0, 0)), 0},
+			"the year 2500": {FromTime(time.Now().AddDate(475, 0, 0)), 2000},
 		} {
 			r := client.reader(t, "orders", 0, f.from)
 			if f.first < 2000 {
@@ -189,6 +191,15 @@ func TestReaderCredit(t *testing.T) {
 		}
 	}
 	_ = topic
+}
+
+// A chunk that was taken is not held any more by the list of those that wait.
+func TestReaderLetsGoOfWhatWasRead(t *testing.T) {
+	all := []chunk{{bytes: make([]byte, 1)}, {bytes: make([]byte, 1)}}
+	r := &Reader{stream: &stream{chunks: all}}
+	if !r.chunk() || len(r.now.bytes) != 1 || all[0].bytes != nil || all[1].bytes == nil {
+		t.Errorf("after the first chunk was taken, the reader holds %v", all)
+	}
 }
 
 // What retention has removed is named, and the reader goes on behind it.

@@ -22,6 +22,10 @@ type testCluster struct {
 	token string // "": any
 	tls   *tls.Config
 	nodes []*testNode
+	// creates, if not nil, gets the names of topics to create; nodes do not create them, and do not answer.
+	creates chan string
+	// window is how many bytes of batches a node takes without having answered; 0: netproto.DefaultWindowBytes.
+	window uint32
 
 	mu       sync.Mutex // guards the rest, and everything in nodes and topics
 	revision uint64
@@ -30,15 +34,25 @@ type testCluster struct {
 	// connection is cut before the answer.
 	fault func(n *testNode, h *batch.Header) (status netproto.Status, store, cut bool)
 	opens int
+	// While hold is set, answers about batches of partitions 0 wait in held.
+	hold bool
+	held []func()
 
 	channels        map[string]*testChannel
 	refuseSubscribe netproto.Status // what every Subscribe is answered
 	deafToSync      bool            // a Sync is answered with StatusUnknown
+	holdSyncs       bool            // a Sync is not answered
+	heldSyncs       int
+	noRoom          bool // a Requeue is refused for lack of room
+	mute            bool // questions for metadata are not answered
+	holdEnds        bool // a SubscribeEnd is answered later, by ends
+	ends            []func()
 }
 
 type testTopic struct {
-	id    uuid.UUID
-	parts []*testPart
+	hidden bool // tokens do not allow to see it
+	id     uuid.UUID
+	parts  []*testPart
 }
 
 type testPart struct {
@@ -124,7 +138,7 @@ func (c *testCluster) start(i int) {
 	n.stop, n.done = cancel, make(chan struct{})
 	hello := netproto.Hello{
 		Role: netproto.RoleNode, NodeID: "n", Cluster: netproto.ID{1}, Store: netproto.ID{2}, Boot: netproto.ID{3},
-		MinVersion: 1, MaxVersion: 1,
+		MinVersion: 1, MaxVersion: 1, WindowBytes: c.window,
 	}
 	o := netproto.Options{Hello: hello, Handler: n, CloseTimeout: 100 * time.Millisecond}
 	go func() {
@@ -193,6 +207,10 @@ func (c *testCluster) metadataLocked(names []string) *wire.Metadata {
 	for _, name := range names {
 		t := wire.Topic{Name: name, Status: netproto.StatusRejected}
 		if at := c.topics[name]; at != nil {
+			if t.Status = netproto.StatusUnproven; at.hidden {
+				m.Topics = append(m.Topics, t)
+				continue
+			}
 			t.Status, t.ID = netproto.StatusOK, at.id
 			for _, p := range at.parts {
 				leader := uint16(wire.NoLeader)
@@ -265,11 +283,20 @@ func (n *testNode) frame(c *netproto.Conn, s *testSession, f *netproto.Received)
 		if err := m.Decode(f.Payload); err != nil {
 			return err
 		}
+		if m.Create && n.cluster.creates != nil {
+			for _, name := range m.Topics {
+				n.cluster.creates <- name
+			}
+			return nil
+		}
 		s.topics = m.Topics
 		for _, name := range m.Topics {
 			if m.Create && n.cluster.topics[name] == nil {
 				n.cluster.createLocked(name, 1)
 			}
+		}
+		if n.cluster.mute {
+			return nil
 		}
 		n.send(c, wire.TypeMetadataReply, f.Request, netproto.StatusOK, n.cluster.metadataLocked(m.Topics).AppendTo(nil))
 	case wire.TypeOpenProducer:
@@ -367,6 +394,11 @@ func (n *testNode) produce(c *netproto.Conn, f *netproto.Received) error {
 		c.Abort(nil)
 	case status != netproto.StatusOK:
 		n.refuse(c, wire.TypeProduced, f.Request, status)
+	case n.cluster.hold && m.Partition == 0:
+		request := f.Request
+		n.cluster.held = append(n.cluster.held, func() {
+			n.send(c, wire.TypeProduced, request, netproto.StatusOK, answer.AppendTo(nil))
+		})
 	default:
 		n.send(c, wire.TypeProduced, f.Request, netproto.StatusOK, answer.AppendTo(nil))
 	}

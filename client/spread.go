@@ -78,10 +78,12 @@ func (s *spread) lead(leaders []string) {
 			all++
 		}
 	}
+	// upTo is limit*n/all, rounded down. The product of limit and n may be more than an int of 32 bits can say.
+	upTo := func(limit, n int) int { return limit/all*n + limit%all*n/all }
 	before := 0
 	for _, x := range s.seats {
 		after := before + x.partitions
-		part := func(limit int) int { return max(limit*after/all-limit*before/all, 1) }
+		part := func(limit int) int { return max(upTo(limit, after)-upTo(limit, before), 1) }
 		if x.share = (quota{}); x.partitions > 0 {
 			x.share = quota{part(s.limit.messages), part(s.limit.bytes)}
 		}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -104,6 +105,22 @@ func TestSpreadOfFewMessages(t *testing.T) {
 		if x.share.messages != 1 || x.share.bytes != 1 {
 			t.Errorf("%s: %+v", x.address, x.share)
 		}
+	}
+}
+
+// The shares of large limits add up, too, where an int has few bits: here the limit is all that an int can say.
+func TestSpreadOfManyBytes(t *testing.T) {
+	s := &spread{limit: quota{10, math.MaxInt}, only: -1, pause: noPause}
+	s.lead([]string{"a", "b", "c", "c"})
+	sum := 0
+	for _, x := range s.seats {
+		if x.share.bytes < s.limit.bytes/4*x.partitions {
+			t.Errorf("%s leads %d of 4 partitions and may send %d bytes", x.address, x.partitions, x.share.bytes)
+		}
+		sum += x.share.bytes
+	}
+	if sum != s.limit.bytes {
+		t.Errorf("all together may send %d bytes", sum)
 	}
 }
 

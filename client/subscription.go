@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"slices"
 	"time"
 
@@ -28,13 +29,14 @@ type subscription struct {
 	ledger  ledger
 	told    uint32 // messages of the share that the node knows
 	share   quota
-	leaving bool // the consumer ends it
-	over    bool // it has ended
+	leaving bool  // the consumer ends it
+	kept    *node // keeps the connection while the consumer ends the subscription; nil otherwise
+	over    bool  // it has ended
 
-	block []byte   // what is left of the memory for small frames; only answer uses it
-	out   sayings  // what run sends; only run uses it
-	ids   wire.IDs // likewise
-	head  []byte   // likewise
+	block []byte       // what is left of the memory for small frames; only answer uses it
+	out   sayings      // what run sends; only run uses it
+	said  wire.Handles // likewise
+	head  []byte       // likewise
 }
 
 // parcel is a frame of deliveries that has arrived.
@@ -46,12 +48,7 @@ type parcel struct {
 	arrived time.Duration
 }
 
-func (s *subscription) wake() {
-	select {
-	case s.woken <- struct{}{}:
-	default:
-	}
-}
+func (s *subscription) wake() { signal(s.woken) }
 
 // answer is link's call for a frame of the node about this subscription.
 func (s *subscription) answer(l *link, f *netproto.Received) bool {
@@ -75,7 +72,7 @@ func (s *subscription) answer(l *link, f *netproto.Received) bool {
 			return true
 		}
 	case f.Type == wire.TypeSubscribeEnd || f.Status != netproto.StatusOK:
-		c.ended(s, f.Status, textOf(f.Type, f.Payload))
+		c.ended(s, f.Status, outcomeOf(f.Type, f.Payload))
 		return false
 	default:
 		err = wire.ErrInvalid
@@ -91,18 +88,30 @@ func (s *subscription) arrived(payload []byte) error {
 	if err := walk.Reset(payload); err != nil {
 		return err
 	}
-	n := len(payload)
-	if n > cap(s.block)-len(s.block) {
-		s.block = make([]byte, 0, max(n, blockBytes))
-	}
-	at := len(s.block)
-	s.block = append(s.block, payload...)
-	s.consumer.arrived(parcel{sub: s, bytes: s.block[at : at+n : at+n], count: walk.Count, left: n - deliverHeadBytes})
+	s.consumer.arrived(parcel{
+		sub: s, bytes: s.keep(payload), count: walk.Count, left: len(payload) - deliverHeadBytes,
+	})
 	return nil
 }
 
+// keep copies the bytes of a frame.
+func (s *subscription) keep(payload []byte) []byte {
+	n := len(payload)
+	if n > blockBytes/2 {
+		return bytes.Clone(payload) // which clears no memory before it copies
+	}
+	if n > cap(s.block)-len(s.block) {
+		s.block = make([]byte, 0, blockBytes)
+	}
+	at := len(s.block)
+	s.block = append(s.block, payload...)
+	return s.block[at : at+n : at+n]
+}
+
 // lost is link's call at the end of the connection.
-func (s *subscription) lost(*link, uint64) { s.consumer.ended(s, netproto.StatusClosed, "") }
+func (s *subscription) lost(*link, uint64) {
+	s.consumer.ended(s, netproto.StatusClosed, wire.Outcome{})
+}
 
 // syncing is a Sync without an answer. It is the receiver of the answer.
 type syncing struct{ sub *subscription }
@@ -120,7 +129,7 @@ func (s *subscription) run(m *wire.Subscribe) {
 	var err error
 	s.request, err = s.link.send(s.link.ctx, &netproto.Frame{Type: wire.TypeSubscribe, Head: m.AppendTo(nil)}, s, 0)
 	if err != nil {
-		s.consumer.ended(s, netproto.StatusClosed, "")
+		s.consumer.ended(s, netproto.StatusClosed, wire.Outcome{})
 		return
 	}
 	timer := time.NewTimer(0)
@@ -153,13 +162,17 @@ func (s *subscription) say() (again time.Duration, more bool) {
 		c.mu.Unlock()
 		return 0, false
 	}
+	if s.leaving { // so that a Sync of the application need not leave open what the node has stored
+		l.promise()
+	}
 	now := c.clock()
 	s.out, l.say = l.say, s.out
 	l.say.clear()
 	credit := wire.Credit{Messages: uint32(s.share.messages), Bytes: uint32(l.grant(now))}
 	sayCredit := credit.Bytes > 0 || credit.Messages != s.told
 	s.told = credit.Messages
-	sync, leaving := l.sync(), s.leaving
+	sync := l.sync(now)
+	leaving := s.leaving && (s.over || !l.wantSync) // else the answer to the Sync before comes first
 	if due := l.starves(now); due > 0 {
 		again = max(due-now, time.Millisecond)
 	}
@@ -186,8 +199,8 @@ func (s *subscription) sayings() {
 		m := wire.Requeue{Messages: some}
 		s.send(wire.TypeRequeue, m.AppendTo(s.head[:0]))
 	}
-	s.sayIDs(wire.TypeTouch, s.out.touch)
-	s.sayIDs(wire.TypeFinish, s.out.finish)
+	s.sayHandles(wire.TypeTouch, s.out.touch)
+	s.sayHandles(wire.TypeFinish, s.out.finish)
 	if s.out.through > 0 {
 		m := wire.FinishThrough{Number: s.out.through, ID: s.out.throughID}
 		s.send(wire.TypeFinishThrough, m.AppendTo(s.head[:0]))
@@ -195,14 +208,14 @@ func (s *subscription) sayings() {
 	s.out.clear()
 }
 
-func (s *subscription) sayIDs(typ netproto.Type, ids []uint64) {
-	for len(ids) > 0 {
-		n := min(len(ids), wire.MaxIDCount)
-		s.ids.IDs = ids[:n]
-		s.send(typ, s.ids.AppendTo(s.head[:0]))
-		ids = ids[n:]
+func (s *subscription) sayHandles(typ netproto.Type, all []wire.Handle) {
+	for len(all) > 0 {
+		n := min(len(all), wire.MaxIDCount)
+		s.said.Deliveries = all[:n]
+		s.send(typ, s.said.AppendTo(s.head[:0]))
+		all = all[n:]
 	}
-	s.ids.IDs = nil
+	s.said.Deliveries = nil
 }
 
 // send sends a frame about this subscription, whose payload is in head. It waits for room in the connection's queue. An

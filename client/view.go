@@ -26,6 +26,10 @@ type view struct {
 	ready  chan struct{} // closed when a node has accepted the client
 	once   sync.Once
 
+	creating atomic.Bool // create runs
+	created  atomic.Bool // create has ended, and the node was not asked since
+	missed   []string    // what create was asked for last; only run uses it
+
 	mu     sync.Mutex // guards the rest, and orders the changes of known
 	topics map[string]*wanted
 	failed error  // why the newest node could not be used
@@ -47,7 +51,8 @@ type knowledge struct {
 
 // topic is what a node said about a topic.
 type topic struct {
-	revision uint64
+	era      netproto.ID // see eraOf
+	revision uint64      // in the era
 	status   netproto.Status
 	id       uuid.UUID
 	leaders  []string // addresses, by partition; empty: none
@@ -61,12 +66,7 @@ func newView(c *Client) *view {
 	return v
 }
 
-func (v *view) wake() {
-	select {
-	case v.kicked <- struct{}{}:
-	default:
-	}
-}
+func (v *view) wake() { signal(v.kicked) }
 
 // doubt says that a node which should lead a partition does not.
 func (v *view) doubt() {
@@ -169,7 +169,7 @@ func (v *view) publishLocked(nodes []string, change func(map[string]*topic)) {
 }
 
 // learn takes in what a node says; create: in answer to a request to create the topics. An error ends the connection.
-func (v *view) learn(from *node, payload []byte, create bool) error {
+func (v *view) learn(from *link, payload []byte, create bool) error {
 	var m wire.Metadata
 	if err := m.Decode(payload); err != nil {
 		return err
@@ -177,7 +177,7 @@ func (v *view) learn(from *node, payload []byte, create bool) error {
 	addresses := make([]string, len(m.Nodes))
 	for i, n := range m.Nodes {
 		if addresses[i] = n.Address; n.Address == "" {
-			addresses[i] = from.address
+			addresses[i] = from.node.address
 		}
 	}
 	v.mu.Lock()
@@ -198,10 +198,12 @@ func (v *view) learn(from *node, payload []byte, create bool) error {
 				create && meaning(w.Status) == verdictRefused) {
 				known.made = true
 			}
-			if old := topics[w.Name]; old != nil && m.Revision < old.revision {
+			if old := topics[w.Name]; old != nil && old.era == from.era && m.Revision < old.revision {
 				continue
 			}
-			t := &topic{revision: m.Revision, status: w.Status, id: w.ID, leaders: make([]string, len(w.Partitions))}
+			t := &topic{
+				era: from.era, revision: m.Revision, status: w.Status, id: w.ID, leaders: make([]string, len(w.Partitions)),
+			}
 			for p := range w.Partitions {
 				if at := w.Partitions[p].Leader; at != wire.NoLeader {
 					t.leaders[p] = addresses[at]
@@ -329,27 +331,51 @@ func (v *view) wishes() (all, missing []string) {
 	return all, missing
 }
 
-// ask tells the node which topics the client wants to hear of. Those that producers use are created first.
+// ask tells the node which topics the client wants to hear of, and lets create ask it to create those that producers
+// use and that do not exist.
 func (v *view) ask(l *link) error {
-	all, missing := v.wishes()
-	ctx, cancel := context.WithTimeout(l.ctx, connectTimeout)
-	defer cancel()
-	for _, m := range []wire.MetadataRequest{{Topics: missing, Create: true}, {Topics: all}} {
-		if m.Create && len(missing) == 0 {
-			continue
-		}
-		p, err := l.ask(ctx, wire.TypeMetadata, m.AppendTo(nil))
-		if errors.Is(err, ErrUnauthorized) {
-			l.conn.Abort(err) // the token was good before; the next connection asks for a new one
-		}
-		if err != nil {
-			return err
-		}
-		if err := v.learn(l.node, p, m.Create); err != nil {
-			return err
-		}
+	created := v.created.Swap(false)
+	all, _ := v.wishes()
+	if err := v.question(l, &wire.MetadataRequest{Topics: all}); err != nil {
+		return err
+	}
+	_, missing := v.wishes()
+	if len(missing) == 0 || created && slices.Equal(missing, v.missed) {
+		return nil // what the node did not create it is asked for again after a pause: see await
+	}
+	if v.creating.CompareAndSwap(false, true) {
+		v.missed = missing
+		v.client.goroutines.Go(func() { v.create(l, missing) })
 	}
 	return nil
+}
+
+// create asks the node to create topics. The node may have to wait for the metadata's store, which must not hold up
+// what the client does with other topics. The node is told once more then what to announce, because an older one takes
+// the topics that it creates for all that the client wants to hear of.
+func (v *view) create(l *link, missing []string) {
+	err := v.question(l, &wire.MetadataRequest{Topics: missing, Create: true})
+	v.creating.Store(false)
+	if err == nil {
+		v.created.Store(true)
+	} else if v.fail(err); l.alive() {
+		v.doubt() // another node may be able to
+	}
+	v.wake()
+}
+
+// question asks for metadata, and takes the answer in.
+func (v *view) question(l *link, m *wire.MetadataRequest) error {
+	ctx, cancel := context.WithTimeout(l.ctx, connectTimeout)
+	defer cancel()
+	p, err := l.ask(ctx, wire.TypeMetadata, m.AppendTo(nil))
+	if errors.Is(err, ErrUnauthorized) {
+		l.conn.Abort(err) // the token was good before; the next connection asks for a new one
+	}
+	if err != nil {
+		return err
+	}
+	return v.learn(l, p, m.Create)
 }
 
 // topic waits for what the cluster says about a topic that is wanted; create: after it was to be created.
@@ -361,10 +387,7 @@ func (v *view) topic(ctx context.Context, name string, create bool) (*topic, err
 			case m == verdictStored:
 				return t, nil
 			case m == verdictRefused && (final || !create):
-				if t.status == netproto.StatusUnproven {
-					return nil, errorOf(t.status, "topic "+name)
-				}
-				return nil, because(ErrNoTopic, errorOf(t.status, "topic "+name))
+				return nil, topicRefused(t.status, name)
 			}
 		}
 		failed := v.failure()

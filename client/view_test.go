@@ -15,7 +15,7 @@ import (
 // the one that answered.
 func TestViewLearns(t *testing.T) {
 	v := newView(&Client{})
-	from := &node{address: "here:1"}
+	from := &link{node: &node{address: "here:1"}}
 	id := uuid.New()
 	say := func(revision uint64, leaders ...uint16) {
 		m := wire.Metadata{Revision: revision, Nodes: []wire.Node{{Name: "a"}, {Name: "b", Address: "there:2"}}}
@@ -62,6 +62,37 @@ func TestViewLearns(t *testing.T) {
 	}
 }
 
+// A single node numbers its metadata anew in each process, and it may become part of a cluster, which numbers its own.
+// What is older can only be told within one of these.
+func TestViewLearnsOfAnotherEra(t *testing.T) {
+	v := newView(&Client{})
+	if err := v.want("orders", false); err != nil {
+		t.Fatal(err)
+	}
+	alone, cluster := netproto.ID{1}, netproto.ID{2}
+	for i, x := range []struct {
+		peer     netproto.Hello
+		revision uint64
+		taken    bool
+	}{
+		{netproto.Hello{Cluster: alone, Store: alone, Boot: netproto.ID{10}}, 1_700_000_000_000_000_002, true},
+		{netproto.Hello{Cluster: alone, Store: alone, Boot: netproto.ID{10}}, 1_700_000_000_000_000_001, false},
+		{netproto.Hello{Cluster: alone, Store: alone, Boot: netproto.ID{11}}, 1_600_000_000_000_000_000, true},
+		{netproto.Hello{Cluster: cluster, Store: alone, Boot: netproto.ID{12}}, 20, true},
+		{netproto.Hello{Cluster: cluster, Store: netproto.ID{3}, Boot: netproto.ID{13}}, 19, false},
+		{netproto.Hello{Cluster: cluster, Store: alone, Boot: netproto.ID{14}}, 21, true},
+	} {
+		id := uuid.New()
+		m := wire.Metadata{Revision: x.revision, Topics: []wire.Topic{{Name: "orders", ID: id}}}
+		if err := v.learn(&link{node: new(node), era: eraOf(&x.peer)}, m.AppendTo(nil), false); err != nil {
+			t.Fatal(err)
+		}
+		if taken := v.known.Load().topics["orders"].id == id; taken != x.taken {
+			t.Errorf("step %d: it was taken: %t", i, taken)
+		}
+	}
+}
+
 // A node says where to go, and only nodes that the client knows are gone to: for leaders until newer metadata comes,
 // and for the next question once.
 func TestViewIsSentElsewhere(t *testing.T) {
@@ -74,7 +105,7 @@ func TestViewIsSentElsewhere(t *testing.T) {
 			Revision: revision, Nodes: []wire.Node{{Address: "a:1"}, {Address: "b:1"}},
 			Topics: []wire.Topic{{Name: "orders", Partitions: []wire.Partition{{Leader: leader}, {Leader: 1}}}},
 		}
-		if err := v.learn(&node{}, m.AppendTo(nil), false); err != nil {
+		if err := v.learn(&link{node: new(node)}, m.AppendTo(nil), false); err != nil {
 			t.Fatal(err)
 		}
 	}

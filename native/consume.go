@@ -44,9 +44,10 @@ type subscription struct {
 	cancel  context.CancelFunc
 	wake    chan struct{} // holds a token if run may have something to do
 
-	mu     sync.Mutex
-	orders []order
-	wishes wishes
+	mu         sync.Mutex
+	orders     []order
+	wishes     wishes
+	unanswered int // Syncs that the engine carries out
 
 	// Only run uses these.
 	topic    *engine.Topic
@@ -54,7 +55,7 @@ type subscription struct {
 	packer   *packer
 	spare    []order // empty; exchanged for orders
 	refusals []wire.Refusal
-	ids      wire.IDs
+	handles  wire.Handles
 	requeues wire.Requeue
 }
 
@@ -84,36 +85,29 @@ func (s *session) openSubscription(request uint64, m *wire.Subscribe) (bool, err
 	u.packer = newPacker(u)
 	u.packer.allow(m.Bytes)
 	u.wishes = wishes{messages: m.Messages, ready: true}
+	u.ctx, u.cancel = context.WithCancel(s.ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.subscriptions[request] != nil:
-		return false, errors.New("the request names an open subscription")
-	case len(s.subscriptions) >= s.srv.opts.MaxConnSubscriptions:
-		return false, nil
-	case s.srv.subscribed.Add(1) > int64(s.srv.opts.MaxSubscriptions):
-		s.srv.subscribed.Add(-1)
-		return false, nil
+	ok, err := s.subscriptions.add(request, u)
+	if !ok {
+		u.cancel()
 	}
-	u.ctx, u.cancel = context.WithCancel(s.ctx)
-	s.subscriptions[request] = u
-	return true, nil
+	return ok, err
 }
 
 // subscription returns an open subscription, or nil: it may have ended while the client's frame was on its way.
 func (s *session) subscription(request uint64) *subscription {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.subscriptions[request]
+	return s.subscriptions.byRequest[request]
 }
 
 // forgetSubscription removes a subscription, and gives back what its orders took of the limits.
 func (s *session) forgetSubscription(u *subscription) {
 	u.cancel()
 	s.mu.Lock()
-	delete(s.subscriptions, u.request)
+	s.subscriptions.remove(u.request)
 	s.mu.Unlock()
-	s.srv.subscribed.Add(-1)
 	u.mu.Lock()
 	orders := u.orders
 	u.orders = nil
@@ -157,7 +151,7 @@ func (s *session) takeOrder(f *netproto.Received) error {
 		err = o.through.Decode(f.Payload)
 	case wire.TypeFinish, wire.TypeTouch:
 		o.payload, o.buf = f.Payload, f.Buf
-		err = s.checked.ids.Decode(f.Payload)
+		err = s.checked.handles.Decode(f.Payload)
 	case wire.TypeRequeue:
 		o.payload, o.buf = f.Payload, f.Buf
 		err = s.checked.requeues.Decode(f.Payload)
@@ -207,49 +201,61 @@ func (u *subscription) give(o order) bool {
 // refuseOrder answers an order that there is no room for.
 func (s *session) refuseOrder(u *subscription, o *order) error {
 	var r wire.Refused
-	add := func(id uint64) {
-		r.Messages = append(r.Messages, wire.Refusal{ID: id, Kind: uint16(o.typ), Status: netproto.StatusFull})
+	add := func(h wire.Handle) {
+		r.Messages = append(r.Messages, wire.Refusal{Handle: h, Kind: uint16(o.typ), Status: netproto.StatusFull})
 	}
 	switch o.typ {
 	case wire.TypeSync:
 		return s.fail(o.typ, o.request, netproto.StatusFull,
 			"too many requests, or bytes of them, wait for an answer; repeat it later")
 	case wire.TypeFinishThrough:
-		add(o.through.ID)
+		add(wire.Handle{Number: o.through.Number, ID: o.through.ID})
 	case wire.TypeFinish, wire.TypeTouch:
-		for _, id := range s.checked.ids.IDs {
-			add(id)
+		for _, h := range s.checked.handles.Deliveries {
+			add(h)
 		}
 	case wire.TypeRequeue:
 		for _, m := range s.checked.requeues.Messages {
-			add(m.ID)
+			add(m.Handle)
 		}
 	}
 	s.srv.meter.count(o.typ, netproto.StatusFull)
 	return s.post(&netproto.Frame{Type: wire.TypeRefused, Request: u.request, Head: r.AppendTo(nil)})
 }
 
-// serveSubscribe starts the subscription that openSubscription has registered. It may create the channel, and wait for
-// that.
-func (s *session) serveSubscribe(request uint64, m *wire.Subscribe) {
-	u := s.subscription(request)
+// serveSubscribe starts the subscription that openSubscription has registered, on its own goroutine: it may create the
+// channel and wait for that, which must not hold up what the client does with other topics.
+func (s *session) serveSubscribe(t task, m *wire.Subscribe) {
+	u := s.subscription(t.request)
 	topic, status, why := s.useChannel(m.Topic, m.Channel)
 	if topic == nil {
 		s.forgetSubscription(u)
-		_ = s.fail(wire.TypeSubscribe, request, status, why)
+		_ = s.fail(wire.TypeSubscribe, t.request, status, why)
+		s.done(&t)
 		return
 	}
 	u.topic = topic
+	s.srv.workers.Go(func() {
+		began := u.begin()
+		s.done(&t)
+		if began {
+			u.run()
+		}
+	})
+}
+
+// begin subscribes and answers the client. It returns false if the subscription could not begin, and is over.
+func (u *subscription) begin() bool {
 	if err := u.attach(); err != nil {
-		s.forgetSubscription(u)
+		u.s.forgetSubscription(u)
 		status, out := u.outcome(err)
-		_ = s.outcome(wire.TypeSubscribe, request, status, out)
-		return
+		_ = u.s.outcome(wire.TypeSubscribe, u.request, status, out)
+		return false
 	}
 	untouched, most := u.consumer.Timeouts()
 	out := wire.Subscribed{TimeoutMs: uint32(untouched.Milliseconds()), MaxTimeoutMs: uint32(most.Milliseconds())}
-	_ = s.answer(wire.TypeSubscribe, request, netproto.StatusOK, out.AppendTo(nil))
-	s.srv.workers.Go(u.run)
+	_ = u.s.answer(wire.TypeSubscribe, u.request, netproto.StatusOK, out.AppendTo(nil))
+	return true
 }
 
 // attach finds or creates the channel, and subscribes.
@@ -258,9 +264,13 @@ func (u *subscription) attach() error {
 	if m.Partition != wire.NoPartition && int64(m.Partition) >= int64(u.topic.Partitions()) {
 		return engine.ErrNoPartition
 	}
+	creates := u.creates()
 	c, err := u.channel()
 	if err != nil {
 		return err
+	}
+	if creates {
+		u.s.created("topic=" + u.topic.Name() + " channel=" + m.Channel)
 	}
 	o := engine.ConsumerOptions{
 		MsgTimeout: time.Duration(m.TimeoutMs) * time.Millisecond, SampleRate: int(m.SampleRate), Tag: m.Tag,
@@ -271,6 +281,19 @@ func (u *subscription) attach() error {
 	}
 	u.consumer, err = c.AttachLeader(o, u.packer)
 	return err
+}
+
+// askForChannel bounds the time for which a Subscribe waits to learn whether it creates its channel.
+const askForChannel = time.Second
+
+// creates reports whether the Subscribe is about to create the channel, for the audit.
+func (u *subscription) creates() bool {
+	if !u.ask.Create || u.s.srv.opts.Created == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(u.ctx, askForChannel)
+	defer cancel()
+	return u.topic.LacksChannel(ctx, u.ask.Channel)
 }
 
 func (u *subscription) channel() (*engine.Channel, error) {
@@ -318,8 +341,27 @@ func (u *subscription) run() {
 	u.rouse()
 	err := u.serve()
 	u.consumer.Close()
+	u.awaitSyncs()
 	u.s.forgetSubscription(u)
 	u.packer.end(err)
+}
+
+// awaitSyncs waits until each Sync that was carried out is answered, because a client that hears of the end before
+// takes the answer for lost.
+func (u *subscription) awaitSyncs() {
+	for {
+		u.mu.Lock()
+		left := u.unanswered
+		u.mu.Unlock()
+		if left == 0 {
+			return
+		}
+		select {
+		case <-u.wake:
+		case <-u.ctx.Done():
+			return
+		}
+	}
 }
 
 // errEndedByClient says that the client has ended the subscription.
@@ -393,36 +435,42 @@ func (u *subscription) turn() error {
 func (u *subscription) carryOut(o *order) {
 	switch o.typ {
 	case wire.TypeFinish:
-		u.each(o, func(id engine.ID) error { return u.consumer.Finish(id) })
+		u.each(o, u.consumer.FinishDelivery)
 	case wire.TypeTouch:
-		u.each(o, func(id engine.ID) error { return u.consumer.Touch(id) })
+		u.each(o, u.consumer.TouchDelivery)
 	case wire.TypeFinishThrough:
-		u.judge(o.typ, o.through.ID, u.consumer.FinishThrough(o.through.Number))
+		h := wire.Handle{Number: o.through.Number, ID: o.through.ID}
+		u.judge(o.typ, h, u.consumer.FinishThrough(h.Number))
 	case wire.TypeRequeue:
 		_ = u.requeues.Decode(o.payload) // it was checked
 		for _, m := range u.requeues.Messages {
-			u.judge(o.typ, m.ID, u.consumer.Requeue(engine.ID(m.ID), time.Duration(m.DelayMs)*time.Millisecond))
+			delay := time.Duration(m.DelayMs) * time.Millisecond
+			u.judge(o.typ, m.Handle, u.consumer.RequeueDelivery(engine.ID(m.ID), m.Number, delay))
 		}
 	case wire.TypeSync:
 		request, bytes := o.request, o.bytes
 		u.sayRefused() // of what came before it
-		u.consumer.Sync(func(err error) { u.synced(request, bytes, err) })
+		u.unansweredSyncs(1)
+		u.consumer.Sync(func(err error) {
+			u.synced(request, bytes, err)
+			u.unansweredSyncs(-1)
+		})
 		return
 	}
 	u.s.srv.meter.count(o.typ, netproto.StatusOK)
 	u.s.giveBack(o.bytes, o.buf)
 }
 
-// each does something with each message of a Finish or Touch.
-func (u *subscription) each(o *order, do func(engine.ID) error) {
-	_ = u.ids.Decode(o.payload) // it was checked
-	for _, id := range u.ids.IDs {
-		u.judge(o.typ, id, do(engine.ID(id)))
+// each does something with each delivery of a Finish or Touch.
+func (u *subscription) each(o *order, do func(id engine.ID, number uint64) error) {
+	_ = u.handles.Decode(o.payload) // it was checked
+	for _, h := range u.handles.Deliveries {
+		u.judge(o.typ, h, do(engine.ID(h.ID), h.Number))
 	}
 }
 
 // judge notes what the engine has refused.
-func (u *subscription) judge(typ netproto.Type, id uint64, err error) {
+func (u *subscription) judge(typ netproto.Type, h wire.Handle, err error) {
 	if err == nil {
 		return
 	}
@@ -434,7 +482,7 @@ func (u *subscription) judge(typ netproto.Type, id uint64, err error) {
 		status = netproto.StatusNotLeader
 	}
 	u.s.srv.meter.count(typ, status)
-	u.refusals = append(u.refusals, wire.Refusal{ID: id, Kind: uint16(typ), Status: status})
+	u.refusals = append(u.refusals, wire.Refusal{Handle: h, Kind: uint16(typ), Status: status})
 	if len(u.refusals) == wire.MaxIDCount {
 		u.sayRefused()
 	}
@@ -458,6 +506,14 @@ func (u *subscription) synced(request uint64, bytes int, err error) {
 		_ = u.s.answer(wire.TypeSync, request, netproto.StatusOK, new(wire.Outcome).AppendTo(nil))
 	}
 	u.s.giveBack(bytes, nil)
+}
+
+// unansweredSyncs changes how many Syncs the engine carries out, and wakes run.
+func (u *subscription) unansweredSyncs(change int) {
+	u.mu.Lock()
+	u.unanswered += change
+	u.mu.Unlock()
+	u.rouse()
 }
 
 // outcome is what the client is told of an error. It is told who leads, if it wants a single partition.

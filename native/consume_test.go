@@ -31,7 +31,7 @@ type consuming struct {
 func (c *client) subscribe(topic *engine.Topic, channel string, edit func(*wire.Subscribe)) *consuming {
 	c.t.Helper()
 	k := &consuming{client: c, request: c.sendSubscribe(topic, channel, edit)}
-	f := c.receive()
+	f := c.answer()
 	if f.Type != wire.TypeSubscribed || f.Status != netproto.StatusOK || f.Request != k.request {
 		c.t.Fatalf("%v %v for request %d: %q", f.Type, f.Status, f.Request, f.payload)
 	}
@@ -173,13 +173,15 @@ func (k *consuming) ended(status netproto.Status) wire.Outcome {
 	return m
 }
 
-func ids(all ...came) *wire.IDs {
-	m := new(wire.IDs)
+func handles(all ...came) *wire.Handles {
+	m := new(wire.Handles)
 	for _, d := range all {
-		m.IDs = append(m.IDs, d.ID)
+		m.Deliveries = append(m.Deliveries, d.handle())
 	}
 	return m
 }
+
+func (d *came) handle() wire.Handle { return wire.Handle{Number: d.number, ID: d.ID} }
 
 // through finishes through a delivery.
 func (k *consuming) through(d came) {
@@ -198,13 +200,27 @@ func channelStats(t testing.TB, w *world, channel string) engine.ChannelStats {
 	panic("unreachable")
 }
 
+// untilFinished waits until so many messages of channel c are finished. On a busy machine what the test has finished
+// may have timed out before: what comes again is finished by again.
+func (k *consuming) untilFinished(w *world, count uint64, again func(d came)) {
+	k.t.Helper()
+	for range 100 {
+		k.sync(netproto.StatusOK)
+		if channelStats(k.t, w, "c").FinishCount == count {
+			return
+		}
+		again(k.next())
+	}
+	k.t.Fatalf("%d messages are finished, want %d", channelStats(k.t, w, "c").FinishCount, count)
+}
+
 // A client gets the messages of a channel with all that belongs to them, finishes, requeues and touches them.
 func TestConsume(t *testing.T) {
 	w := open(t, nil)
 	topic, _ := stock(t, w, 10)
 	c := w.dial()
-	k := c.subscribe(topic, "c", func(m *wire.Subscribe) { m.TimeoutMs = 1000 })
-	if k.told.TimeoutMs != 1000 || k.told.MaxTimeoutMs == 0 {
+	k := c.subscribe(topic, "c", func(m *wire.Subscribe) { m.TimeoutMs = 60_000 })
+	if k.told.TimeoutMs != 60_000 || k.told.MaxTimeoutMs == 0 {
 		t.Errorf("%+v", k.told)
 	}
 	got := k.expect(numbers(0, 10)...)
@@ -214,21 +230,35 @@ func TestConsume(t *testing.T) {
 			t.Errorf("%+v", d)
 		}
 	}
-	k.order(wire.TypeFinish, ids(got[0], got[2]))
-	k.order(wire.TypeRequeue, &wire.Requeue{Messages: []wire.Delayed{{ID: got[1].ID}}})
+	k.order(wire.TypeFinish, handles(got[0], got[2]))
+	k.order(wire.TypeRequeue, &wire.Requeue{Messages: []wire.Delayed{{Handle: got[1].handle()}}})
 	if d := k.expect("1")[0]; d.Attempts != 2 || d.number != 11 {
 		t.Errorf("requeued: %+v", d)
 	}
-	k.order(wire.TypeTouch, ids(got[3:]...))
+	k.order(wire.TypeTouch, handles(got[3:]...))
 	k.through(got[8])
 	k.expectNothing()
 	if st := channelStats(t, w, "c"); st.InFlightCount != 2 || st.Depth != 0 || st.FinishCount != 8 {
 		t.Errorf("after FinishThrough: %+v", st)
 	}
+	k.order(wire.TypeSubscribeEnd, new(wire.Outcome))
+	k.ended(netproto.StatusOK)
 	// What is in flight times out and comes again.
-	for _, d := range k.expect("1", "9") {
-		k.order(wire.TypeFinish, ids(d))
+	k = c.subscribe(topic, "c", func(m *wire.Subscribe) { m.TimeoutMs = 200 })
+	attempts := map[string]uint16{"1": 2, "9": 1}
+	for range 4 { // each of them twice, in any order
+		d := k.next()
+		if attempts[string(d.Body)]++; d.Attempts != attempts[string(d.Body)] {
+			t.Errorf("attempt %d of %q, want %d", d.Attempts, d.Body, attempts[string(d.Body)])
+		}
+		if d.Attempts > 3 || d.Attempts > 2 && string(d.Body) == "9" { // its second time
+			k.order(wire.TypeFinish, handles(d))
+		}
 	}
+	k.untilFinished(w, 10, func(d came) { k.order(wire.TypeFinish, handles(d)) })
+	k.order(wire.TypeSubscribeEnd, new(wire.Outcome))
+	k.ended(netproto.StatusOK)
+	k = c.subscribe(topic, "c", nil)
 	k.expectNothing()
 	if _, err := topic.PublishMessage(t.Context(), engine.Outgoing{
 		Body: []byte("headers"), Headers: []engine.Header{{Key: []byte("k"), Value: []byte("v")}, {Key: []byte("e")}},
@@ -258,7 +288,7 @@ func TestFinishThroughAndARedelivery(t *testing.T) {
 	again := k.expect(numbers(0, 5)...) // all have timed out
 	k.through(first[4])                 // it was sent before the client received them
 	if r := k.refusals(); len(r) != 1 || r[0] != (wire.Refusal{
-		ID: first[4].ID, Kind: uint16(wire.TypeFinishThrough), Status: netproto.StatusRejected,
+		Handle: first[4].handle(), Kind: uint16(wire.TypeFinishThrough), Status: netproto.StatusRejected,
 	}) {
 		t.Errorf("%+v", r)
 	}
@@ -266,9 +296,35 @@ func TestFinishThroughAndARedelivery(t *testing.T) {
 		t.Errorf("%d were finished", st.FinishCount)
 	}
 	k.through(again[4])
+	k.untilFinished(w, 5, k.through)
+}
+
+// What a client says of a delivery that has timed out does not concern the redelivery of the message that is on its way
+// to the same client.
+func TestLateOrdersAndARedelivery(t *testing.T) {
+	w := open(t, nil)
+	topic, _ := stock(t, w, 1)
+	k := w.dial().subscribe(topic, "c", func(m *wire.Subscribe) { m.TimeoutMs = 500 })
+	first := k.next()
+	again := k.next() // it has timed out; the orders below were sent before the client received this
+	orders := map[netproto.Type]message{
+		wire.TypeFinish:  handles(first),
+		wire.TypeTouch:   handles(first),
+		wire.TypeRequeue: &wire.Requeue{Messages: []wire.Delayed{{Handle: first.handle(), DelayMs: 3600_000}}},
+	}
+	for _, typ := range []netproto.Type{wire.TypeFinish, wire.TypeRequeue, wire.TypeTouch} {
+		m := orders[typ]
+		k.order(typ, m)
+		k.sync(netproto.StatusOK)
+		if st := channelStats(t, w, "c"); st.FinishCount != 0 || st.RequeueCount != 0 || st.DeferredCount != 0 {
+			t.Fatalf("after a late order: %+v", st)
+		}
+		expectRefused(t, k.refusals(), typ, []wire.Handle{first.handle()})
+	}
+	k.order(wire.TypeFinish, handles(again, again)) // it may have timed out, too, but is finished at most once
 	k.sync(netproto.StatusOK)
-	if st := channelStats(t, w, "c"); st.FinishCount != 5 {
-		t.Errorf("%d were finished", st.FinishCount)
+	if st := channelStats(t, w, "c"); st.FinishCount > 1 {
+		t.Errorf("after a finish: %+v", st)
 	}
 }
 
@@ -279,7 +335,7 @@ func TestSyncOutlastsACrash(t *testing.T) {
 	k := w.dial().subscribe(topic, "c", nil)
 	got := k.expect(numbers(0, 100)...)
 	k.through(got[59])
-	k.order(wire.TypeFinish, ids(got[80]))
+	k.order(wire.TypeFinish, handles(got[80]))
 	k.sync(netproto.StatusOK)
 	w = w.crash()
 	topic, _ = w.e.LookupTopic("orders")
@@ -300,31 +356,35 @@ func TestConsumeRefuses(t *testing.T) {
 	got := mine.expect("0", "1")
 	theirs := w.dial().subscribe(topic, "c", nil)
 	stranger := theirs.expect("2")[0]
-	bad := []uint64{stranger.ID, got[0].ID + 1000, 3<<48 | 1, 1<<63 + 5, uint64(other.Partitions()) << 48}
+	var bad []wire.Handle
+	for _, id := range []uint64{stranger.ID, got[0].ID + 1000, 3<<48 | 1, 1<<63 + 5, uint64(other.Partitions()) << 48} {
+		bad = append(bad, wire.Handle{Number: 1, ID: id})
+	}
+	bad = append(bad, wire.Handle{Number: got[1].number, ID: got[0].ID}, wire.Handle{Number: 0, ID: got[0].ID})
 	for _, typ := range []netproto.Type{wire.TypeFinish, wire.TypeTouch} {
-		mine.order(typ, &wire.IDs{IDs: bad})
+		mine.order(typ, &wire.Handles{Deliveries: bad})
 		expectRefused(t, mine.refusals(), typ, bad)
 	}
 	m := new(wire.Requeue)
-	for _, id := range bad {
-		m.Messages = append(m.Messages, wire.Delayed{ID: id})
+	for _, h := range bad {
+		m.Messages = append(m.Messages, wire.Delayed{Handle: h})
 	}
 	mine.order(wire.TypeRequeue, m)
 	expectRefused(t, mine.refusals(), wire.TypeRequeue, bad)
 	mine.order(wire.TypeFinishThrough, &wire.FinishThrough{Number: 0, ID: 7})
-	expectRefused(t, mine.refusals(), wire.TypeFinishThrough, []uint64{7})
+	expectRefused(t, mine.refusals(), wire.TypeFinishThrough, []wire.Handle{{Number: 0, ID: 7}})
 	if st := channelStats(t, w, "c"); st.InFlightCount != 3 || st.FinishCount != 0 || st.RequeueCount != 0 {
 		t.Errorf("%+v", st)
 	}
-	theirs.order(wire.TypeFinish, ids(stranger, stranger))
-	expectRefused(t, theirs.refusals(), wire.TypeFinish, []uint64{stranger.ID})
+	theirs.order(wire.TypeFinish, handles(stranger, stranger))
+	expectRefused(t, theirs.refusals(), wire.TypeFinish, []wire.Handle{stranger.handle()})
 }
 
-func expectRefused(t *testing.T, got []wire.Refusal, kind netproto.Type, ids []uint64) {
+func expectRefused(t *testing.T, got []wire.Refusal, kind netproto.Type, hs []wire.Handle) {
 	t.Helper()
 	var want []wire.Refusal
-	for _, id := range ids {
-		want = append(want, wire.Refusal{ID: id, Kind: uint16(kind), Status: netproto.StatusRejected})
+	for _, h := range hs {
+		want = append(want, wire.Refusal{Handle: h, Kind: uint16(kind), Status: netproto.StatusRejected})
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("refused %+v, want %+v", got, want)
@@ -344,7 +404,7 @@ func TestSubscribeRefuses(t *testing.T) {
 		"an unknown topic":     {"c", func(m *wire.Subscribe) { m.Topic[0]++ }, netproto.StatusNotLeader},
 		"an unknown channel":   {"none", func(m *wire.Subscribe) { m.Create = false }, netproto.StatusRejected},
 		"a bad name":           {"a b", nil, netproto.StatusRejected},
-		"an unknown partition": {"c", func(m *wire.Subscribe) { m.Partition = 1 }, netproto.StatusRejected},
+		"an unknown partition": {"c", func(m *wire.Subscribe) { m.Partition = 1 }, netproto.StatusNotLeader},
 		"a start that an ephemeral channel has not": {
 			"e#ephemeral", func(m *wire.Subscribe) { m.From = wire.FromOldest }, netproto.StatusRejected,
 		},
@@ -363,7 +423,7 @@ func TestSubscribeRefuses(t *testing.T) {
 	other.refusal(other.sendSubscribe(topic, "c", nil), wire.TypeSubscribed, netproto.StatusFull)
 	second.order(wire.TypeSubscribeEnd, new(wire.Outcome))
 	second.ended(netproto.StatusOK)
-	second.order(wire.TypeFinish, &wire.IDs{IDs: []uint64{1}}) // ignored
+	second.order(wire.TypeFinish, &wire.Handles{Deliveries: []wire.Handle{{Number: 1, ID: 1}}}) // ignored
 	second.sync(netproto.StatusUnknown)
 	c.subscribe(topic, "e", nil)
 	// A request that names an open subscription ends the connection.

@@ -34,8 +34,9 @@
 // # Batches
 //
 // A Produce stays in the connection's receive buffer until the engine has answered it. The engine checks it, stores it
-// and calls produce.stored on a goroutine of its own, which sends the answer. The order of a producer's batches is that
-// of their frames: one goroutine at a time passes a connection's batches to the engine.
+// and calls produce.stored on a goroutine of its own, which queues the answer; one system call sends the answers that
+// become due together (session.postSoon, Options.Answers), and a lone one leaves at once. The order of a producer's
+// batches is that of their frames: one goroutine at a time passes a connection's batches to the engine.
 //
 // # Readers
 //

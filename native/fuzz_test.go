@@ -32,10 +32,11 @@ func FuzzFrames(f *testing.F) {
 	}
 	add(wire.TypeSubscribe, 0, subscribe.AppendTo(nil))
 	add(wire.TypeCredit, 0, (&wire.Credit{Messages: 5, Bytes: 1 << 31}).AppendTo(nil))
-	add(wire.TypeFinish, 0, (&wire.IDs{IDs: []uint64{0, 1}}).AppendTo(nil))
-	add(wire.TypeTouch, 0, (&wire.IDs{IDs: []uint64{0, 1 << 60}}).AppendTo(nil))
+	add(wire.TypeFinish, 0, (&wire.Handles{Deliveries: []wire.Handle{{}, {Number: 1, ID: 1}}}).AppendTo(nil))
+	add(wire.TypeTouch, 0, (&wire.Handles{Deliveries: []wire.Handle{{}, {Number: 1, ID: 1 << 60}}}).AppendTo(nil))
 	add(wire.TypeFinishThrough, 0, (&wire.FinishThrough{Number: 2}).AppendTo(nil))
-	add(wire.TypeRequeue, 0, (&wire.Requeue{Messages: []wire.Delayed{{ID: 1, DelayMs: 5}}}).AppendTo(nil))
+	later := wire.Delayed{Handle: wire.Handle{Number: 1, ID: 1}, DelayMs: 5}
+	add(wire.TypeRequeue, 0, (&wire.Requeue{Messages: []wire.Delayed{later}}).AppendTo(nil))
 	add(wire.TypeSync, 0, (&wire.Sync{Subscription: 9}).AppendTo(nil))
 	add(wire.TypeSubscribeEnd, 0, new(wire.Outcome).AppendTo(nil))
 	good := w.dial()

@@ -190,7 +190,7 @@ func TestNobodyNotices(t *testing.T) {
 			if err := c.c.Send(c.t.Context(), f); err != nil {
 				c.t.Fatal(err)
 			}
-			if f := c.receive(); f.Request != 1000 || f.Status != netproto.StatusOK {
+			if f := c.answer(); f.Request != 1000 || f.Status != netproto.StatusOK {
 				c.t.Errorf("fields behind the known ones: %+v", f.Header)
 			}
 			id := c.send(250, &wire.Auth{})

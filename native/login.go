@@ -80,6 +80,21 @@ func (s *session) principal() (*auth.Principal, error) {
 	return who, nil
 }
 
+// who returns the name that the client has proved, or "".
+func (s *session) who() string {
+	if l := s.login.Load(); l != nil {
+		return l.who.Name()
+	}
+	return certified(s.tls)
+}
+
+// created tells the audit what the client has created.
+func (s *session) created(names string) {
+	if tell := s.srv.opts.Created; tell != nil {
+		tell(Creation{Who: s.who(), From: s.remote, Names: names})
+	}
+}
+
 // allows says whether a principal may do one of some actions with a topic. nil may do everything.
 func allows(who *auth.Principal, action auth.Permission, topic string) bool {
 	return who == nil || who.Allows(action, topic, "")

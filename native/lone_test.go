@@ -13,7 +13,7 @@ import (
 func TestLoneProduceWhileDiskHangs(t *testing.T) {
 	w := openOnDisk(t, nil)
 	disk := w.disk
-	c, err := w.try(func(o *netproto.Options) { o.PingEvery, o.SilenceTimeout = 50*time.Millisecond, 4*time.Second })
+	c, err := w.try(func(o *netproto.Options) { o.PingEvery = 50 * time.Millisecond })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -155,8 +155,8 @@ type told struct {
 
 const revisionBytes = 8 // at the beginning of an encoded Metadata
 
-// next returns the payload that the client has to be told, or nil if it knows that already. The revision never falls,
-// not even after this node's clock was set back between two runs.
+// next returns the payload that the client has to be told, or nil if it knows that already. The revision never falls on
+// a connection. Revisions of a single node count for one process only: see Metadata in package wire.
 func (t *told) next(m *wire.Metadata, asked bool) []byte {
 	m.Revision = max(m.Revision, t.revision)
 	payload := m.AppendTo(nil)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/internal/netio"
 	"penstock/nsq/auth"
 )
 
@@ -20,13 +21,24 @@ type Options struct {
 	TLS  *tls.Config     // nil: connections are not encrypted; else all are
 	Auth *auth.Authority // nil: every client may do everything
 
-	// Topic returns the topic of that name, and creates it if the node may; default Engine.Topic.
-	Topic func(ctx context.Context, name string) (*engine.Topic, error)
+	// Topic returns the topic of that name, and creates it if the node may; created says that it did. Default: what
+	// Engine.Topic does, and created is false.
+	Topic func(ctx context.Context, name string) (t *engine.Topic, created bool, err error)
+	// Stored is told how long a batch took from its arrival until it was answered OK, of one in 16 by chance. Any
+	// goroutine of the engine may call it, which may hold locks: it must not block. nil: nobody is told.
+	Stored func(took time.Duration)
 	// Refused is told of each client that did not prove who it is, or may not do what it asked for. It must not block.
 	// nil: nobody is told.
 	Refused func(Refusal)
+	// Created is told of each topic and channel that a client has created. A client that subscribes to a new channel at
+	// several nodes at once may be told of by more than one of them. It must not block. nil: nobody is told.
+	Created func(Creation)
 
 	Logger *slog.Logger
+
+	// Answers sends answers that are due together, to the clients of all protocols. It must stay open until Shutdown has
+	// returned. nil: each answer is written by itself.
+	Answers *netio.Flusher
 
 	MaxConnections int // further ones are told to try another node; default 65536
 
@@ -49,7 +61,9 @@ type Options struct {
 	// Subscriptions of one connection, and of all; a further one is answered StatusFull.
 	MaxConnSubscriptions int // default 256
 	MaxSubscriptions     int // default 16384
-	// MaxMessagesInFlight bounds how many messages may be in flight to one subscription; more credit is cut to it.
+	// MaxMessagesInFlight bounds how many messages may be in flight to one subscription; more credit is cut to it. nsq's
+	// MaxRdyCount does not count here: it belongs to the NSQ protocol, which tells it to clients and closes the
+	// connection of one that asks for more.
 	MaxMessagesInFlight int // default 65536
 
 	// Bytes of batches and messages for clients that are not written to their connections yet, for one connection and
@@ -68,6 +82,13 @@ type Refusal struct {
 	Why   string
 }
 
+// Creation is what the audit hears of a topic or channel that a client has created.
+type Creation struct {
+	Who   string // the name that the client has proved; "": none
+	From  string // its address
+	Names string // "topic=NAME", or "topic=NAME channel=NAME"
+}
+
 func orDefault[T comparable](p *T, v T) {
 	var zero T
 	if *p == zero {
@@ -80,10 +101,16 @@ func (o *Options) setDefaults(e *engine.Engine) error {
 		o.Logger = slog.Default()
 	}
 	if o.Topic == nil {
-		o.Topic = e.Topic
+		o.Topic = func(ctx context.Context, name string) (*engine.Topic, bool, error) {
+			t, err := e.Topic(ctx, name)
+			return t, false, err
+		}
 	}
 	if o.Refused == nil {
 		o.Refused = func(Refusal) {}
+	}
+	if o.Stored == nil {
+		o.Stored = func(time.Duration) {}
 	}
 	orDefault(&o.MaxConnections, 65536)
 	orDefault(&o.MaxStrangers, 256)

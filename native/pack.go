@@ -25,7 +25,8 @@ type packer struct {
 
 	sending sync.Mutex // held while frames are sent, so that they leave in order; before mu
 
-	mu       sync.Mutex // a leaf; guards the rest
+	mu       sync.Mutex    // a leaf; guards the rest
+	delivery wire.Delivery // scratch of Deliver
 	credit   credit
 	open     *pack // nil: none is begun
 	sealed   []*pack
@@ -82,16 +83,38 @@ func (k *packer) begin(room int) {
 
 // Deliver implements engine.Sink.
 func (k *packer) Deliver(d *engine.Delivery) bool {
-	w := wire.Delivery{
-		ID: uint64(d.ID), Timestamp: d.Timestamp, Attempts: d.Attempts, Headers: d.Headers, Body: d.Body,
-	}
-	size := wire.DeliverySize(&w)
+	k.mu.Lock()
+	// Field by field, because a composite would be made elsewhere and copied, for each message.
+	w := &k.delivery
+	w.ID, w.Timestamp, w.Attempts, w.Headers, w.Body = uint64(d.ID), d.Timestamp, d.Attempts, d.Headers, d.Body
+	room := !k.ended && k.pack(w, d.Number)
+	w.Headers, w.Body = nil, nil
+	k.mu.Unlock()
+	return room
+}
+
+// DeliverRun implements engine.RunSink.
+func (k *packer) DeliverRun(r *engine.Run) (count int, room bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.ended {
-		return false
+		return 0, false
 	}
-	if p := k.open; p != nil && p.count > 0 && (d.Number != p.first+uint64(p.count) || len(p.buf)+size > k.most) {
+	w := wire.Delivery{Attempts: 1}
+	for m := r.Next(); m != nil; m = r.Next() {
+		w.ID, w.Timestamp, w.Body = uint64(r.ID)+uint64(count), r.Created+m.TimeDelta*1000, m.Body
+		number := r.Number + uint64(count)
+		if count++; !k.pack(&w, number) {
+			return count, false
+		}
+	}
+	return count, true
+}
+
+// pack packs one delivery for a subscription that has not ended. It returns false if the sink is full then. mu is held.
+func (k *packer) pack(w *wire.Delivery, number uint64) bool {
+	size := wire.DeliverySize(w)
+	if p := k.open; p != nil && p.count > 0 && (number != p.first+uint64(p.count) || len(p.buf)+size > k.most) {
 		k.seal()
 	}
 	if k.open == nil {
@@ -104,10 +127,10 @@ func (k *packer) Deliver(d *engine.Delivery) bool {
 	}
 	p := k.open
 	if p.count == 0 {
-		p.first = d.Number
-		p.buf = wire.BeginDeliver(p.buf[:0], d.Number)
+		p.first = number
+		p.buf = wire.BeginDeliver(p.buf[:0], number)
 	}
-	p.buf = wire.AppendDelivery(p.buf, &w)
+	p.buf = wire.AppendDelivery(p.buf, w)
 	p.count++
 	if k.credit.spend(size); len(p.buf) >= k.chunk || p.count == wire.MaxDeliveryCount {
 		k.seal()

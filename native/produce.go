@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"time"
 
 	"penstock/engine"
 	"penstock/native/wire"
@@ -15,20 +16,33 @@ import (
 // errBatch is wrapped by errors of batches that the engine refuses to take.
 var errBatch = errors.New("native: the batch is refused")
 
-// serveOpenProducer opens a producer. It may wait for a commit.
-func (s *session) serveOpenProducer(request uint64, m *wire.OpenProducer) {
+// maxOpeningCount bounds the producers that one connection opens at a time. A further one is answered StatusFull.
+const maxOpeningCount = 256
+
+// serveOpenProducer opens a producer, on a goroutine of its own: that waits for a commit, which may take long in one
+// partition and must not hold up the others.
+func (s *session) serveOpenProducer(t task, m *wire.OpenProducer) {
 	topic, status, why := s.use(wire.TypeOpenProducer, m.Topic, auth.Publish)
+	if topic != nil && s.opening.Add(1) > maxOpeningCount {
+		s.opening.Add(-1)
+		topic, status, why = nil, netproto.StatusFull, "too many producers are being opened; repeat it later"
+	}
 	if topic == nil {
-		_ = s.fail(wire.TypeOpenProducer, request, status, why)
+		_ = s.fail(wire.TypeOpenProducer, t.request, status, why)
+		s.done(&t)
 		return
 	}
-	p, err := topic.OpenProducer(s.ctx, int(min(m.Partition, math.MaxInt32)), m.Name)
-	if err != nil {
-		s.failed(wire.TypeOpenProducer, request, topic, m.Partition, err)
-		return
-	}
-	out := wire.Producer(p)
-	_ = s.answer(wire.TypeOpenProducer, request, netproto.StatusOK, out.AppendTo(nil))
+	s.srv.workers.Go(func() {
+		defer s.done(&t)
+		p, err := topic.OpenProducer(s.ctx, int(min(m.Partition, math.MaxInt32)), m.Name)
+		s.opening.Add(-1) // before the answer, so that a client which has it can open the next one
+		if err != nil {
+			s.failed(wire.TypeOpenProducer, t.request, topic, m.Partition, err)
+			return
+		}
+		out := wire.Producer(p)
+		_ = s.answer(wire.TypeOpenProducer, t.request, netproto.StatusOK, out.AppendTo(nil))
+	})
 }
 
 // produce is a batch on its way through the engine.
@@ -38,7 +52,7 @@ type produce struct {
 	topic   *engine.Topic
 	alone   bool // see serveProduce
 	payload [16]byte
-	done    func(engine.ID, bool, error)
+	done    func(engine.Produced)
 }
 
 var produces = sync.Pool{New: func() any { return new(produce) }}
@@ -90,21 +104,24 @@ func (s *session) serveProduce(t *task, alone bool) {
 		if statusOf(err) == netproto.StatusInternal { // it is not a batch as it must be; nothing was stored
 			err = fmt.Errorf("%w: %w", errBatch, err)
 		}
-		p.stored(0, false, err)
+		p.stored(engine.Produced{Err: err})
 	}
 }
 
 // stored answers a batch. It runs on any goroutine of the engine, which may hold locks, and does not wait.
-func (p *produce) stored(first engine.ID, duplicate bool, err error) {
+func (p *produce) stored(a engine.Produced) {
 	s, t := p.s, &p.task
-	if err != nil {
-		s.failed(wire.TypeProduce, t.request, p.topic, t.produce.Partition, err)
+	if a.Err != nil {
+		s.failed(wire.TypeProduce, t.request, p.topic, t.produce.Partition, a.Err)
 	} else {
-		out := wire.Produced{First: uint64(first), Duplicate: duplicate}
+		out := wire.Produced{First: uint64(a.First), Duplicate: a.Duplicate}
 		s.srv.meter.count(wire.TypeProduce, netproto.StatusOK)
-		_ = s.post(&netproto.Frame{
-			Type: wire.TypeProduced, Request: t.request, Lone: p.alone, Head: out.AppendTo(p.payload[:0]),
-		})
+		if t.arrived != 0 {
+			s.srv.opts.Stored(time.Since(s.srv.started) - time.Duration(t.arrived))
+		}
+		s.postSoon(&netproto.Frame{
+			Type: wire.TypeProduced, Request: t.request, Head: out.AppendTo(p.payload[:0]),
+		}, p.alone && a.Lone)
 	}
 	s.done(t)
 	p.s, p.task, p.topic = nil, task{}, nil

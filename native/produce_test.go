@@ -45,7 +45,7 @@ func (c *client) publish(topic uuid.UUID, partition uint32, sealed []byte) uint6
 // produced receives the answer to a batch that was stored.
 func (c *client) produced(request uint64) wire.Produced {
 	c.t.Helper()
-	f := c.receive()
+	f := c.answer()
 	var m wire.Produced
 	if f.Type != wire.TypeProduced || f.Request != request || f.Status != netproto.StatusOK {
 		c.t.Fatalf("%v %v for request %d, want a Produced for %d: %q", f.Type, f.Status, f.Request, request, f.payload)
@@ -59,7 +59,7 @@ func (c *client) produced(request uint64) wire.Produced {
 func (c *client) openProducer(topic uuid.UUID, partition uint32, name string) wire.Producer {
 	c.t.Helper()
 	id := c.send(wire.TypeOpenProducer, &wire.OpenProducer{Topic: topic, Partition: partition, Name: name})
-	f := c.receive()
+	f := c.answer()
 	var m wire.Producer
 	if f.Type != wire.TypeProducer || f.Request != id || f.Status != netproto.StatusOK {
 		c.t.Fatalf("%v %v for request %d: %q", f.Type, f.Status, f.Request, f.payload)
@@ -134,8 +134,8 @@ func TestProduceRefuses(t *testing.T) {
 		status    netproto.Status
 	}{
 		"an unknown topic":        {uuid.UUID{1}, 0, good, netproto.StatusNotLeader},
-		"an unknown partition":    {topic, 1, good, netproto.StatusRejected},
-		"the highest partition":   {topic, 1<<32 - 1, good, netproto.StatusRejected},
+		"an unknown partition":    {topic, 1, good, netproto.StatusNotLeader},
+		"the highest partition":   {topic, 1<<32 - 1, good, netproto.StatusNotLeader},
 		"no batch":                {topic, 0, nil, netproto.StatusRejected},
 		"half a batch":            {topic, 0, good[:len(good)/2], netproto.StatusRejected},
 		"a batch and more":        {topic, 0, append(append([]byte(nil), good...), good...), netproto.StatusRejected},
@@ -151,7 +151,7 @@ func TestProduceRefuses(t *testing.T) {
 	c.t = t
 	c.produced(c.publish(topic, 0, good))
 	id := c.send(wire.TypeOpenProducer, &wire.OpenProducer{Topic: topic, Partition: 1<<32 - 1})
-	c.refusal(id, wire.TypeProducer, netproto.StatusRejected)
+	c.refusal(id, wire.TypeProducer, netproto.StatusNotLeader)
 	if err := w.e.DeleteTopic(t.Context(), "orders"); err != nil {
 		t.Fatal(err)
 	}

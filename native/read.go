@@ -69,32 +69,26 @@ func (r *reading) spend(n int) {
 	r.credit.spend(n)
 }
 
-// open registers the reader that a Read asks for. It returns false if there are too many, and an error if the request
-// already names one.
-func (s *session) open(request uint64, m *wire.Read) (bool, error) {
+// openReader registers the reader that a Read asks for. It returns false if there are too many, and an error if the
+// request already names one.
+func (s *session) openReader(request uint64, m *wire.Read) (bool, error) {
 	r := &reading{s: s, request: request, ask: m, more: make(chan struct{}, 1)}
 	r.credit.give(m.Credit)
+	r.ctx, r.cancel = context.WithCancel(s.ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.readings[request] != nil:
-		return false, errors.New("the request names an open reader")
-	case len(s.readings) >= s.srv.opts.MaxConnReaders:
-		return false, nil
-	case s.srv.readers.Add(1) > int64(s.srv.opts.MaxReaders):
-		s.srv.readers.Add(-1)
-		return false, nil
+	ok, err := s.readings.add(request, r)
+	if !ok {
+		r.cancel()
 	}
-	r.ctx, r.cancel = context.WithCancel(s.ctx)
-	s.readings[request] = r
-	return true, nil
+	return ok, err
 }
 
 // reader returns an open reader, or nil: it may have ended while the client's frame was on its way.
 func (s *session) reader(request uint64) *reading {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.readings[request]
+	return s.readings.byRequest[request]
 }
 
 // forgetReader removes a reader.
@@ -102,11 +96,10 @@ func (s *session) forgetReader(r *reading) {
 	r.cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.readings, r.request)
-	s.srv.readers.Add(-1)
+	s.readings.remove(r.request)
 }
 
-// serveRead starts the reader that open has registered.
+// serveRead starts the reader that openReader has registered.
 func (s *session) serveRead(request uint64, m *wire.Read) {
 	r := s.reader(request)
 	topic, status, why := s.use(wire.TypeRead, m.Topic, auth.Subscribe)

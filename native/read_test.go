@@ -56,7 +56,7 @@ func (c *client) read(m *wire.Read) *reader {
 // records receives a Records and returns the bodies of its messages that are meant.
 func (r *reader) records() (bodies []string) {
 	r.t.Helper()
-	f := r.receive()
+	f := r.answer()
 	var head wire.Records
 	if f.Type != wire.TypeRecords || f.Request != r.request || f.Flags&netproto.FlagSelfChecked == 0 {
 		r.t.Fatalf("%v %v for request %d: %q", f.Type, f.Status, f.Request, f.payload)
@@ -230,8 +230,8 @@ func TestReadEnds(t *testing.T) {
 		status netproto.Status
 	}{
 		"an unknown topic":     {wire.Read{Topic: uuid.UUID{1}}, netproto.StatusNotLeader},
-		"an unknown partition": {wire.Read{Topic: topic.ID(), Partition: 1}, netproto.StatusRejected},
-		"the last partition":   {wire.Read{Topic: topic.ID(), Partition: math.MaxUint32}, netproto.StatusRejected},
+		"an unknown partition": {wire.Read{Topic: topic.ID(), Partition: 1}, netproto.StatusNotLeader},
+		"the last partition":   {wire.Read{Topic: topic.ID(), Partition: math.MaxUint32}, netproto.StatusNotLeader},
 		"an id elsewhere": {
 			wire.Read{Topic: topic.ID(), From: wire.FromID, Value: math.MinInt64}, netproto.StatusRejected,
 		},
@@ -263,7 +263,7 @@ func TestReadEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if f := c.receive(); f.Type != wire.TypeReadEnd || f.Status != netproto.StatusNotLeader {
+		if f := c.answer(); f.Type != wire.TypeReadEnd || f.Status != netproto.StatusNotLeader {
 			t.Errorf("after the topic was deleted: %v %v", f.Type, f.Status)
 		}
 	}
@@ -322,6 +322,12 @@ func TestReaderThatDoesNotRead(t *testing.T) {
 	r := good.read(m)
 	for n := 0; n < 400; {
 		n += len(r.records())
+		// A client that says nothing for 5 s, either, loses its connection.
+		if err := deaf.c.TrySend(&netproto.Frame{
+			Type: wire.TypeReadCredit, Request: 1, Head: new(wire.ReadCredit).AppendTo(nil),
+		}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if n := w.s.pinned.Load(); n > 64<<10 {
 		t.Errorf("%d bytes are pinned", n)
@@ -343,24 +349,19 @@ func TestReaderThatDoesNotRead(t *testing.T) {
 
 // A reader whose connection ends before it was started leaves nothing.
 func TestReadThatWasNotStarted(t *testing.T) {
-	entered, release := make(chan struct{}, 1), make(chan struct{})
-	w := open(t, func(o *Options) {
-		o.Topic = func(context.Context, string) (*engine.Topic, error) {
-			entered <- struct{}{}
-			<-release
-			return nil, engine.ErrOverloaded
-		}
-	})
+	w := open(t, nil)
 	c := w.dial()
-	c.send(wire.TypeMetadata, &wire.MetadataRequest{Topics: []string{"orders"}, Create: true})
-	<-entered
+	eventually(t, "the session", func() bool { return len(w.s.all()) == 1 })
+	x := w.s.all()[0]
+	x.mu.Lock()
+	x.serving = true // the test has the turn, so nobody serves requests
+	x.mu.Unlock()
 	for range 3 {
 		c.send(wire.TypeRead, &wire.Read{Credit: 1})
 	}
 	eventually(t, "the readers are registered", func() bool { return w.s.readers.Load() == 3 })
 	c.c.Abort(nil)
 	eventually(t, "the end of the connection", func() bool { return w.s.Meter().Connections == 0 })
-	close(release)
 	eventually(t, "nothing is left", func() bool { return w.s.readers.Load() == 0 && w.s.inFlight.Load() == 0 })
 }
 

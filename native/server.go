@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"sync"
@@ -38,13 +39,15 @@ const (
 // Server serves one Engine to native clients. It does not close the engine, which must stay open until Shutdown has
 // returned. Methods are safe for concurrent use.
 //
-// It has the goroutines of netproto.Serve, one per session, the herald and tend. mu is a leaf: its holders call
-// nothing.
+// It has the goroutines of netproto.Serve, one per session, the herald and tend, and those of what sessions open. mu is
+// a leaf: its holders call nothing.
 type Server struct {
 	engine *engine.Engine
 	opts   Options
 	hello  netproto.Hello
 	meter  meter
+
+	started time.Time // of sample
 
 	ctx      context.Context // ends when Shutdown has let go of the clients
 	cancel   context.CancelFunc
@@ -72,7 +75,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	}
 	s := &Server{
 		engine: e, opts: o, meter: newMeter(), sessions: map[*session]struct{}{}, ended: make(chan struct{}),
-		output: semaphore.NewWeighted(o.MaxOutputBytes),
+		output: semaphore.NewWeighted(o.MaxOutputBytes), started: time.Now(),
 	}
 	var err error
 	if s.hello, err = helloOf(e); err != nil {
@@ -201,6 +204,15 @@ func (s *Server) all() []*session {
 	return slices.Collect(maps.Keys(s.sessions))
 }
 
+// sample decides by chance whether the duration of a batch is measured: of one in 16, so that the clock is not read for
+// each. It returns the ns since the start, or 0: it is not.
+func (s *Server) sample() int64 {
+	if rand.Uint32()%16 != 0 {
+		return 0
+	}
+	return max(int64(time.Since(s.started)), 1)
+}
+
 // herald wakes the sessions when topics or leaders may have changed.
 func (s *Server) herald() {
 	for {
@@ -265,16 +277,15 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// part waits until no client is owed an answer and clients have had partingTime to leave, or all have left, or ctx
-// ends.
+// part waits until no request waits for its answer, not even one of a client that has left, and until the clients have
+// had partingTime to leave or all have left. If ctx ends first, it returns then.
 func (s *Server) part(ctx context.Context) {
 	began := time.Now()
 	ticker := time.NewTicker(partingCheck)
 	defer ticker.Stop()
 	for {
-		all := s.all()
-		owed := slices.ContainsFunc(all, func(x *session) bool { return !x.idle() })
-		if len(all) == 0 || !owed && time.Since(began) >= partingTime {
+		left := len(s.all()) == 0 || time.Since(began) >= partingTime
+		if left && s.inFlight.Load() == 0 {
 			return
 		}
 		select {

@@ -11,6 +11,7 @@ import (
 	"penstock/engine"
 	"penstock/native/wire"
 	"penstock/netproto"
+	"penstock/segment/aio/faultaio"
 )
 
 // A client hears where its topics are, which are created if it asks for that, and of each change of them.
@@ -55,7 +56,7 @@ func TestMetadataIsPushed(t *testing.T) {
 // A node that does not create topics by itself does not do so for native clients either.
 func TestMetadataCreatesAsTheNodeDoes(t *testing.T) {
 	w := open(t, func(o *Options) {
-		o.Topic = func(context.Context, string) (*engine.Topic, error) { return nil, engine.ErrTooManyTopics }
+		o.Topic = func(context.Context, string) (*engine.Topic, bool, error) { return nil, false, engine.ErrTooManyTopics }
 	})
 	if m := w.dial().ask(true, "orders"); m.Topics[0].Status != netproto.StatusFull {
 		t.Errorf("%+v", m.Topics)
@@ -106,6 +107,10 @@ func TestAuth(t *testing.T) {
 	shop.ask(false, "orders")
 	id = watcher.send(wire.TypeMetadata, &wire.MetadataRequest{})
 	watcher.refusal(id, wire.TypeMetadataReply, netproto.StatusUnproven)
+	watcher.login("shop") // a new token on a connection that lasts
+	if m = watcher.ask(false, "orders"); m.Topics[0].Status != netproto.StatusOK {
+		t.Errorf("with a new token: %+v", m.Topics)
+	}
 	if n := w.s.Meter().AuthFailures; n < 4 {
 		t.Errorf("%d failures were counted", n)
 	}
@@ -209,7 +214,8 @@ func TestBadInput(t *testing.T) {
 		}
 	})
 	mustBe(t, err, netproto.ErrRefused)
-	if m := w.s.Meter(); m.TurnedAway[awayHandshake] != 1 || m.Requests[Answered{"other", "Rejected"}] == 0 {
+	eventually(t, "it is counted", func() bool { return w.s.Meter().TurnedAway[awayHandshake] == 1 })
+	if m := w.s.Meter(); m.Requests[Answered{"other", "Rejected"}] == 0 {
 		t.Errorf("%+v", m)
 	}
 }
@@ -220,9 +226,9 @@ func TestFullInbox(t *testing.T) {
 	release := make(chan struct{})
 	w := open(t, func(o *Options) {
 		o.MaxConnInFlightCount = 4
-		o.Topic = func(ctx context.Context, name string) (*engine.Topic, error) {
+		o.Topic = func(ctx context.Context, name string) (*engine.Topic, bool, error) {
 			<-release
-			return nil, engine.ErrOverloaded
+			return nil, false, engine.ErrOverloaded
 		}
 	})
 	c := w.dial()
@@ -286,10 +292,10 @@ func TestClientThatNeverReads(t *testing.T) {
 func TestShutdown(t *testing.T) {
 	entered, release := make(chan struct{}, 1), make(chan struct{})
 	w := open(t, func(o *Options) {
-		o.Topic = func(context.Context, string) (*engine.Topic, error) {
+		o.Topic = func(context.Context, string) (*engine.Topic, bool, error) {
 			entered <- struct{}{}
 			<-release
-			return nil, engine.ErrOverloaded
+			return nil, false, engine.ErrOverloaded
 		}
 	})
 	c := w.dial()
@@ -312,14 +318,61 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
+// Shutdown returned while batches of clients that had left were still on their way through the engine.
+func TestShutdownWaitsForBatchesOfClientsThatLeft(t *testing.T) {
+	w := openOnDisk(t, nil)
+	c := w.dial()
+	topic := c.ask(true, "orders").Topics[0].ID
+	p := c.openProducer(topic, 0, "")
+	t.Cleanup(func() { // before the server is stopped
+		w.disk.ClearRules()
+		w.disk.ReleaseHeld()
+	})
+	direct, err := w.e.Topic(t.Context(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all before it is over", func() bool { return w.s.Meter().InFlight == 0 })
+	w.disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: "clog/*", Hold: true, Count: -1})
+	put := make(chan error, 1)
+	go func() { // the reader of the client's connection must not be the one who writes
+		_, err := direct.Publish(t.Context(), []byte("x"))
+		put <- err
+	}()
+	eventually(t, "the write hangs", func() bool { return w.disk.Blocked() > 0 })
+	c.publish(topic, 0, seal(t, p, 0, 1))
+	eventually(t, "the batch", func() bool { return w.s.Meter().InFlight > 0 })
+	c.c.Close()
+	eventually(t, "the client is gone", func() bool { return w.s.Meter().Connections == 0 })
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		w.stop()
+	}()
+	select {
+	case <-stopped:
+		t.Error("Shutdown did not wait")
+	case <-time.After(10 * partingCheck):
+	}
+	w.disk.ClearRules()
+	w.disk.ReleaseHeld()
+	<-stopped
+	if err := <-put; err != nil {
+		t.Error(err)
+	}
+	if n := w.e.Stats("orders", "")[0].MessageCount; n != 2 {
+		t.Errorf("%d messages are stored", n)
+	}
+}
+
 // A Shutdown whose time is over cuts clients off, and a Server that never served closes its listener.
 func TestShutdownInAHurry(t *testing.T) {
 	release := make(chan struct{})
 	w := open(t, func(o *Options) {
-		o.Topic = func(ctx context.Context, _ string) (*engine.Topic, error) {
+		o.Topic = func(ctx context.Context, _ string) (*engine.Topic, bool, error) {
 			<-ctx.Done()
 			<-release
-			return nil, ctx.Err()
+			return nil, false, ctx.Err()
 		}
 	})
 	c := w.dial()

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine"
+	"penstock/internal/netio"
 	"penstock/native/wire"
 	"penstock/netproto"
 	"penstock/nsq/auth"
@@ -26,8 +27,9 @@ var errUnread = errors.New("native: the client does not read its answers")
 // task is a request in a session's inbox.
 type task struct {
 	request uint64
-	bytes   int // that it takes of the limits
-	message any // the decoded payload; nil: a Produce
+	bytes   int   // that it takes of the limits
+	message any   // the decoded payload; nil: a Produce
+	arrived int64 // ns from Server.started until it was read, if its duration is measured; else 0
 
 	produce wire.Produce
 	batch   []byte // in buf
@@ -55,30 +57,33 @@ type session struct {
 	load    load // requests that are not answered yet
 	// topics are the names of which the client hears. Whoever has the turn changes them; a slice that is here stays as it
 	// is.
-	topics []string
-	// readings are the client's open readers, by the request that opened each.
-	readings map[uint64]*reading
-	// subscriptions are the client's open subscriptions, by the request that opened each.
-	subscriptions map[uint64]*subscription
+	topics        []string
+	creations     []task // of a Metadata whose topics are to be created; createTopics serves them if there are any
+	readings      opened[reading]
+	subscriptions opened[subscription]
 
 	wake   chan struct{} // holds a token if inbox or stale may have something for work
 	stale  atomic.Bool   // the metadata may have changed
 	asking atomic.Bool   // work waits for an auth server
+	// opening is how many producers are being opened; at most maxOpeningCount
+	opening atomic.Int32
 
 	began  time.Time
 	client atomic.Pointer[string] // name of the client's program, as its Auth says; nil: none came
 	login  atomic.Pointer[login]  // nil: the client has proved nothing
 	output output
+	place  netio.Place // among those to whom answers are due
 
 	// checked is scratch of takeOrder, on the connection's reader.
 	checked struct {
-		ids      wire.IDs
+		handles  wire.Handles
 		requeues wire.Requeue
 	}
 
 	spare []task // work's; empty; exchanged for inbox
 	// See serving.
 	told    told
+	asked   uint64                      // lists of topics that the client has sent
 	known   map[uuid.UUID]*engine.Topic // topics that requests have named
 	granted granted
 }
@@ -86,10 +91,13 @@ type session struct {
 func newSession(srv *Server, nc net.Conn) *session {
 	s := &session{
 		srv: srv, remote: nc.RemoteAddr().String(), wake: make(chan struct{}, 1),
-		began:    time.Now(),
-		readings: map[uint64]*reading{}, subscriptions: map[uint64]*subscription{}, known: map[uuid.UUID]*engine.Topic{},
+		began: time.Now(), known: map[uuid.UUID]*engine.Topic{},
+		readings: newOpened[reading](srv.opts.MaxConnReaders, &srv.readers, srv.opts.MaxReaders),
+		subscriptions: newOpened[subscription](
+			srv.opts.MaxConnSubscriptions, &srv.subscribed, srv.opts.MaxSubscriptions),
 		output: newOutput(srv.opts.MaxConnOutputBytes, srv.output, srv.opts.MaxOutputBytes),
 	}
+	s.place.Output = s
 	if srv.opts.Auth == nil {
 		s.phase = known
 	}
@@ -179,7 +187,7 @@ func (s *session) take(f *netproto.Received) error {
 		}
 		return nil
 	case *wire.Read:
-		ok, err := s.open(f.Request, m)
+		ok, err := s.openReader(f.Request, m)
 		if err != nil {
 			return fmt.Errorf("%w: %w", netproto.ErrInvalid, err)
 		}
@@ -194,6 +202,9 @@ func (s *session) take(f *netproto.Received) error {
 		if !ok {
 			return s.refuse(f, netproto.StatusFull, "too many subscriptions are open; repeat it later")
 		}
+	}
+	if f.Type == wire.TypeProduce {
+		t.arrived = s.srv.sample()
 	}
 	if s.push(t) {
 		return nil
@@ -357,23 +368,27 @@ func (s *session) discard(t *task) {
 }
 
 func (s *session) serve(t *task) {
-	if t.message == nil {
+	switch m := t.message.(type) {
+	case nil:
 		s.serveProduce(t, false)
 		return
-	}
-	defer s.done(t)
-	switch m := t.message.(type) {
+	case *wire.OpenProducer:
+		s.serveOpenProducer(*t, m)
+		return
+	case *wire.Subscribe:
+		s.serveSubscribe(*t, m)
+		return
+	case *wire.MetadataRequest:
+		s.serveMetadata(*t, m)
+		return
 	case *wire.Auth:
 		s.authenticate(t.request, m)
-	case *wire.MetadataRequest:
-		s.serveMetadata(t.request, m)
-	case *wire.OpenProducer:
-		s.serveOpenProducer(t.request, m)
+	case *creation:
+		s.serveCreation(t.request, m)
 	case *wire.Read:
 		s.serveRead(t.request, m)
-	case *wire.Subscribe:
-		s.serveSubscribe(t.request, m)
 	}
+	s.done(t)
 }
 
 // answer sends the answer to a request. A client that does not read its answers loses its connection.
@@ -387,8 +402,37 @@ func (s *session) answer(to netproto.Type, request uint64, status netproto.Statu
 }
 
 // post sends a frame. The error is errUnread, or ErrTooBig.
-func (s *session) post(f *netproto.Frame) error {
-	switch err := s.conn.TrySend(f); {
+func (s *session) post(f *netproto.Frame) error { return s.posted(s.conn.TrySend(f)) }
+
+// postSoon sends a frame together with the answers to other clients that are due now, if there are any: one system call
+// writes them all (netio.Flusher). lone says that there are none, and that the client waits for this frame alone.
+func (s *session) postSoon(f *netproto.Frame, lone bool) {
+	if s.posted(s.conn.Queue(f)) != nil {
+		return
+	}
+	// While Held, the commit log's goroutine answers. It has more urgent work than one client, but not for long.
+	if q := s.srv.opts.Answers; q == nil || lone && !q.Held() {
+		s.conn.Flush()
+	} else {
+		q.Add(&s.place)
+	}
+}
+
+// Collect, Lend, GiveBack and Flush implement netio.Output.
+func (s *session) Collect(int) {}
+
+func (s *session) Lend() (fd int, data []byte, left bool) {
+	fd, data = s.conn.Lend()
+	return fd, data, false
+}
+
+func (s *session) GiveBack(n int, err error) { s.conn.GiveBack(n, err) }
+
+func (s *session) Flush() { s.conn.Flush() }
+
+// posted is what became of a frame: the error is errUnread, or ErrTooBig.
+func (s *session) posted(err error) error {
+	switch {
 	case errors.Is(err, netproto.ErrTooBig):
 		return err
 	case errors.Is(err, netproto.ErrQueueFull):
@@ -423,7 +467,7 @@ func (s *session) refuse(f *netproto.Received, status netproto.Status, text stri
 func (s *session) goAway(turn int) {
 	s.mu.Lock()
 	s.phase = leaving
-	topics, all := s.topics, slices.Collect(maps.Values(s.subscriptions))
+	topics, all := s.topics, slices.Collect(maps.Values(s.subscriptions.byRequest))
 	s.mu.Unlock()
 	for _, u := range all {
 		u.stop()
@@ -431,13 +475,6 @@ func (s *session) goAway(turn int) {
 	p := s.srv.place()
 	out := wire.Outcome{Text: "this node stops; connect to another one", Address: p.refuge(topics, turn)}
 	_ = s.conn.TrySend(&netproto.Frame{Type: wire.TypeGoAway, Status: netproto.StatusClosed, Head: out.AppendTo(nil)})
-}
-
-// idle says whether no request waits for its answer.
-func (s *session) idle() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.load.count == 0
 }
 
 // expel ends the connection of a stranger. reason is for the metrics.
@@ -453,11 +490,7 @@ func (s *session) expel(reason, why string) {
 // refused tells the audit that the client was refused.
 func (s *session) refused(what, names, why string) {
 	s.srv.meter.authFailures.Add(1)
-	r := Refusal{From: s.remote, What: "native " + what, Names: names, Why: why, Who: certified(s.tls)}
-	if l := s.login.Load(); l != nil {
-		r.Who = l.who.Name()
-	}
-	s.srv.opts.Refused(r)
+	s.srv.opts.Refused(Refusal{From: s.remote, What: "native " + what, Names: names, Why: why, Who: s.who()})
 }
 
 // certified returns the name in the client's certificate if an authority has signed it, or "".

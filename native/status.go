@@ -19,7 +19,8 @@ var statuses = []struct {
 	{netproto.StatusGap, []error{engine.ErrSequence}},
 	{netproto.StatusDiverged, []error{engine.ErrUnknownProducer}},
 	{netproto.StatusUnproven, []error{errRevoked}},
-	{netproto.StatusNotLeader, []error{engine.ErrNoLeader, engine.ErrMoved, engine.ErrDeleted}},
+	// A partition that this node does not know may be known elsewhere, because the topic has just grown.
+	{netproto.StatusNotLeader, []error{engine.ErrNoLeader, engine.ErrMoved, engine.ErrDeleted, engine.ErrNoPartition}},
 	{netproto.StatusFull, []error{
 		engine.ErrOverloaded, engine.ErrDeadline, engine.ErrNoSpace, engine.ErrQuota, engine.ErrStateFull,
 		engine.ErrTooManyTopics, engine.ErrTooManyProducers, engine.ErrTooManyChans, engine.ErrTooManyClients,
@@ -29,8 +30,7 @@ var statuses = []struct {
 	{netproto.StatusTooBig, []error{engine.ErrMessageTooBig, engine.ErrBatchTooBig}},
 	{netproto.StatusRejected, []error{
 		engine.ErrTopicName, engine.ErrNoTopic, engine.ErrAutoCreateOff, engine.ErrTopicOptions, engine.ErrEmptyMessage,
-		engine.ErrDeferTooLong, engine.ErrHeaders, engine.ErrNoPartition, engine.ErrStart,
-		engine.ErrProducerName, engine.ErrProducerLevel, errBatch,
+		engine.ErrDeferTooLong, engine.ErrHeaders, engine.ErrStart, engine.ErrProducerName, engine.ErrProducerLevel, errBatch,
 		engine.ErrChannelName, engine.ErrNoChannel, engine.ErrSeek, engine.ErrFromLevel, engine.ErrOptions,
 	}},
 	{netproto.StatusUnknown, []error{engine.ErrUnknown, engine.ErrDisk, engine.ErrDiskHung, engine.ErrClosed}},

@@ -10,29 +10,105 @@ import (
 // seeing is what a client must be allowed, at least one of it, to hear where a topic is.
 const seeing = auth.Publish | auth.Subscribe | auth.View
 
-// serveMetadata replaces the topics of which the client hears, and tells it about them. It may create topics.
-func (s *session) serveMetadata(request uint64, m *wire.MetadataRequest) {
+// creation is the message of a task: a Metadata request, with Create until its topics are there. It belongs to
+// whoever serves the task: first work, then createTopics, then work again. A crash leaves the topics made so far.
+type creation struct {
+	topics []string
+	who    *auth.Principal            // the client; nil: no permissions are checked
+	turn   uint64                     // session.asked when the request came: a list that came later replaces this one
+	failed map[string]netproto.Status // topics that could not be created
+}
+
+// serveMetadata replaces the topics of which the client hears, and tells it about them, after it has created them if
+// the client asks for that.
+func (s *session) serveMetadata(t task, m *wire.MetadataRequest) {
+	who, err := s.principal()
+	if err != nil {
+		_ = s.fail(wire.TypeMetadata, t.request, netproto.StatusUnproven, "the token is no longer known")
+		s.done(&t)
+		return
+	}
+	s.asked++
+	c := &creation{topics: unique(m.Topics), who: who, turn: s.asked}
+	for _, name := range c.topics {
+		if !allows(who, seeing, name) {
+			s.refused("metadata", "topic="+name, "UNAUTHORIZED")
+		}
+	}
+	if t.message = c; m.Create {
+		s.create(t)
+		return
+	}
+	s.serveTopics(t.request, c)
+	s.done(&t)
+}
+
+// create lets createTopics serve a creation, behind those that wait for it.
+func (s *session) create(t task) {
+	s.mu.Lock()
+	first := len(s.creations) == 0
+	s.creations = append(s.creations, t)
+	s.mu.Unlock()
+	if first {
+		s.srv.workers.Go(s.createTopics)
+	}
+}
+
+// createTopics creates the topics of all creations, one after the other. It waits for the store, which must not hold up
+// what the client does with other topics, so it has a goroutine of its own. The rest is done by who has the turn.
+func (s *session) createTopics() {
+	for more := true; more; {
+		s.mu.Lock()
+		t := s.creations[0]
+		s.mu.Unlock()
+		s.createAll(t.message.(*creation))
+		s.mu.Lock()
+		s.creations[0] = task{}
+		s.creations = s.creations[1:]
+		more = len(s.creations) > 0
+		s.inbox = append(s.inbox, t)
+		s.mu.Unlock()
+		if s.rouse(); s.ctx.Err() != nil {
+			s.drop() // work may have ended before
+		}
+	}
+}
+
+// createAll creates the topics of c that the client may create.
+func (s *session) createAll(c *creation) {
+	c.failed = map[string]netproto.Status{}
+	for _, name := range c.topics {
+		if s.ctx.Err() != nil || !allows(c.who, auth.Publish, name) {
+			continue
+		}
+		_, created, err := s.srv.opts.Topic(s.ctx, name)
+		if err != nil {
+			c.failed[name] = statusOf(err)
+		} else if created {
+			s.created("topic=" + name)
+		}
+	}
+}
+
+// serveCreation answers a Metadata whose topics are created.
+func (s *session) serveCreation(request uint64, c *creation) {
 	who, err := s.principal()
 	if err != nil {
 		_ = s.fail(wire.TypeMetadata, request, netproto.StatusUnproven, "the token is no longer known")
 		return
 	}
-	topics := unique(m.Topics)
-	s.mu.Lock()
-	s.topics = topics
-	s.mu.Unlock()
-	failed := map[string]netproto.Status{}
-	for _, name := range s.topics {
-		if !allows(who, seeing, name) {
-			s.refused("metadata", "topic="+name, "UNAUTHORIZED")
-		}
-		if m.Create && allows(who, auth.Publish, name) {
-			if _, err := s.srv.opts.Topic(s.ctx, name); err != nil {
-				failed[name] = statusOf(err)
-			}
-		}
+	c.who = who
+	s.serveTopics(request, c)
+}
+
+// serveTopics tells the client about topics. From now on it hears of these, unless it has sent another list meanwhile.
+func (s *session) serveTopics(request uint64, c *creation) {
+	if c.turn == s.asked {
+		s.mu.Lock()
+		s.topics = c.topics
+		s.mu.Unlock()
 	}
-	payload := s.told.next(s.metadata(who, failed), true)
+	payload := s.told.next(s.metadata(c.topics, c.who, c.failed), true)
 	_ = s.answer(wire.TypeMetadata, request, netproto.StatusOK, payload)
 }
 
@@ -45,15 +121,15 @@ func (s *session) announce() {
 	if err != nil {
 		return // the client hears of it at its next request
 	}
-	if payload := s.told.next(s.metadata(who, nil), false); payload != nil {
+	if payload := s.told.next(s.metadata(s.topics, who, nil), false); payload != nil {
 		_ = s.answer(wire.TypeMetadata, 0, netproto.StatusOK, payload)
 	}
 }
 
-// metadata describes the client's topics. failed has those that were to be created and were not.
-func (s *session) metadata(who *auth.Principal, failed map[string]netproto.Status) *wire.Metadata {
+// metadata describes topics. failed has those that were to be created and were not.
+func (s *session) metadata(topics []string, who *auth.Principal, failed map[string]netproto.Status) *wire.Metadata {
 	p := s.srv.place()
-	return p.describe(s.topics, func(name string) netproto.Status {
+	return p.describe(topics, func(name string) netproto.Status {
 		switch {
 		case !engine.ValidTopicName(name):
 			return netproto.StatusRejected

@@ -31,7 +31,7 @@ func TestReadOfWhatIsGone(t *testing.T) {
 	m := &wire.Read{Topic: topic.ID(), From: wire.FromID, Value: 5, Credit: 1 << 20}
 	for {
 		id := c.send(wire.TypeRead, m)
-		f := c.receive()
+		f := c.answer()
 		if f.Type == wire.TypeRecords && f.Request == id {
 			break
 		}

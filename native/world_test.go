@@ -2,14 +2,10 @@ package native
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -19,6 +15,7 @@ import (
 	"penstock/native/wire"
 	"penstock/netproto"
 	"penstock/nsq/auth"
+	"penstock/nsq/auth/authtest"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -83,7 +80,7 @@ func serveEngine(t testing.TB, eo engine.Options, edit func(*Options)) *world {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.refusals = append(w.refusals, r)
-	}}
+	}, Answers: flusher(t, e, true), HandshakeTimeout: patience}
 	if edit != nil {
 		edit(&o)
 	}
@@ -145,13 +142,9 @@ func writeTokens(t testing.TB, name string, grants map[string]string) {
 	t.Helper()
 	text := ""
 	for secret, grant := range grants {
-		sum := sha256.Sum256([]byte(secret))
-		text += fmt.Sprintf("[[token]]\nname = %q\nsha256 = %q\n[[token.grant]]\n%s\n", "of "+secret,
-			hex.EncodeToString(sum[:]), grant)
+		text += authtest.Token("of "+secret, secret, grant)
 	}
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	authtest.Write(t, name, text)
 }
 
 const (
@@ -199,7 +192,7 @@ func (w *world) try(edit func(*netproto.Options)) (*client, error) {
 		w.t.Fatal(err)
 	}
 	c := &client{t: w.t, frames: make(chan frame, 1<<16), ended: make(chan error, 1)}
-	o := netproto.Options{Hello: clientHello(), Handler: c}
+	o := netproto.Options{Hello: clientHello(), Handler: c, HandshakeTimeout: patience, SilenceTimeout: patience}
 	if edit != nil {
 		edit(&o)
 	}
@@ -252,6 +245,16 @@ func (c *client) receive() frame {
 	panic("unreachable")
 }
 
+// answer returns the next frame that is not an announcement of changed metadata, which may come between any two others.
+func (c *client) answer() frame {
+	c.t.Helper()
+	f := c.receive()
+	for f.Type == wire.TypeMetadataReply && f.Request == 0 {
+		f = c.receive()
+	}
+	return f
+}
+
 // end waits until the connection has ended.
 func (c *client) end() error {
 	c.t.Helper()
@@ -268,7 +271,7 @@ func (c *client) end() error {
 // refusal receives a refusal and checks it.
 func (c *client) refusal(request uint64, answer netproto.Type, status netproto.Status) wire.Outcome {
 	c.t.Helper()
-	f := c.receive()
+	f := c.answer()
 	var out wire.Outcome
 	if f.Type == netproto.TypeError {
 		out.Text = string(f.payload)
@@ -285,7 +288,7 @@ func (c *client) refusal(request uint64, answer netproto.Type, status netproto.S
 func (c *client) login(secret string) {
 	c.t.Helper()
 	id := c.send(wire.TypeAuth, &wire.Auth{Token: secret, Client: "test"})
-	if f := c.receive(); f.Type != wire.TypeAuthAck || f.Request != id || f.Status != netproto.StatusOK {
+	if f := c.answer(); f.Type != wire.TypeAuthAck || f.Request != id || f.Status != netproto.StatusOK {
 		c.t.Fatalf("%+v", f.Header)
 	}
 }
@@ -293,10 +296,11 @@ func (c *client) login(secret string) {
 // metadata receives a Metadata, which answers the request, or announces a change (0).
 func (c *client) metadata(request uint64) *wire.Metadata {
 	c.t.Helper()
-	f := c.receive()
-	for request != 0 && f.Type == wire.TypeMetadataReply && f.Request == 0 {
-		f = c.receive() // a change was announced before the answer
+	next := c.receive
+	if request != 0 {
+		next = c.answer
 	}
+	f := next()
 	m := new(wire.Metadata)
 	if f.Type != wire.TypeMetadataReply || f.Status != netproto.StatusOK || f.Request != request {
 		c.t.Fatalf("%v %v for request %d, want metadata for %d", f.Type, f.Status, f.Request, request)

@@ -230,6 +230,15 @@ func (it *Deliveries) Next() *Delivery {
 	}
 	it.left--
 	d, c := &it.d, &it.c
+	if len(c.p) >= deliveryHeadBytes { // without headers, which is the usual case: this runs for every message
+		le, p := binary.LittleEndian, c.p
+		if n := int(le.Uint32(p[22:])); le.Uint32(p[18:]) == 0 && n <= min(MaxMessageBytes, len(p)-deliveryHeadBytes) {
+			d.ID, d.Timestamp, d.Attempts = le.Uint64(p), int64(le.Uint64(p[8:])), le.Uint16(p[16:])
+			end := deliveryHeadBytes + n
+			d.Headers, d.Body, c.p = d.Headers[:0], p[deliveryHeadBytes:end:end], p[end:]
+			return d
+		}
+	}
 	head := c.next(8 + 8 + 2 + 4)
 	if head == nil {
 		return nil
@@ -278,26 +287,34 @@ func (m *Credit) Decode(p []byte) error {
 	return c.err
 }
 
-// IDs is the payload of Finish and Touch. Decode uses the memory of the list again.
-type IDs struct{ IDs []uint64 }
+// Handle names a delivery of a subscription. What a client says of it concerns no other delivery, not even one of the
+// same message.
+type Handle struct {
+	Number uint64 // see Deliver
+	ID     uint64 // of the delivery's message
+}
 
-func (m *IDs) code(c *coder) {
-	if reuse(c, &m.IDs, MaxIDCount, 8) {
-		for i := range m.IDs {
-			c.u64(&m.IDs[i])
+// Handles is the payload of Finish and Touch. Decode uses the memory of the list again.
+type Handles struct{ Deliveries []Handle }
+
+func (m *Handles) code(c *coder) {
+	if reuse(c, &m.Deliveries, MaxIDCount, 16) {
+		for i := range m.Deliveries {
+			c.u64(&m.Deliveries[i].Number)
+			c.u64(&m.Deliveries[i].ID)
 		}
 	}
 }
 
 // AppendTo appends the payload to dst.
-func (m *IDs) AppendTo(dst []byte) []byte {
+func (m *Handles) AppendTo(dst []byte) []byte {
 	c := coder{p: dst, writing: true} // encode would allocate; this runs often
 	m.code(&c)
 	return c.written()
 }
 
 // Decode reads the payload.
-func (m *IDs) Decode(p []byte) error {
+func (m *Handles) Decode(p []byte) error {
 	c := coder{p: p}
 	m.code(&c)
 	return c.err
@@ -333,15 +350,16 @@ func (m *FinishThrough) Decode(p []byte) error {
 // Requeue gives messages back. Decode uses the memory of the list again.
 type Requeue struct{ Messages []Delayed }
 
-// Delayed is one message of a Requeue.
+// Delayed is one delivery of a Requeue.
 type Delayed struct {
-	ID      uint64
+	Handle
 	DelayMs uint32 // before the next delivery
 }
 
 func (m *Requeue) code(c *coder) {
-	if reuse(c, &m.Messages, MaxIDCount, 12) {
+	if reuse(c, &m.Messages, MaxIDCount, 20) {
 		for i := range m.Messages {
+			c.u64(&m.Messages[i].Number)
 			c.u64(&m.Messages[i].ID)
 			c.u32(&m.Messages[i].DelayMs)
 		}
@@ -360,16 +378,18 @@ type Refused struct{ Messages []Refusal }
 // Refusal is one message of a Refused. Kind is the type of the request.
 //
 // StatusRejected: the message is not in flight to this subscription; it timed out, for example, and comes again.
-// StatusFull: nothing was done for lack of room; repeat it later, or let the message time out.
+// StatusFull: nothing was done for lack of room; repeat it later, or let the message time out. A delivery that was to
+// be requeued is in flight then, so a FinishThrough of a later one would finish it.
 // StatusNotLeader, of a FinishThrough: nothing was done, not even for the deliveries before it, which come again.
 type Refusal struct {
-	ID     uint64
+	Handle
 	Kind   uint16
 	Status netproto.Status
 }
 
 func (m *Refused) code(c *coder) {
-	list(c, &m.Messages, MaxIDCount, 12, func(c *coder, r *Refusal) {
+	list(c, &m.Messages, MaxIDCount, 20, func(c *coder, r *Refusal) {
+		c.u64(&r.Number)
 		c.u64(&r.ID)
 		c.u16(&r.Kind)
 		c.u16((*uint16)(&r.Status))

@@ -51,7 +51,7 @@ func FuzzSubscribe(f *testing.F)       { fuzz(f, &Subscribe{}) }
 func FuzzSubscribed(f *testing.F)      { fuzz(f, &Subscribed{}) }
 func FuzzDeliver(f *testing.F)         { fuzz(f, &Deliver{}) }
 func FuzzCredit(f *testing.F)          { fuzz(f, &Credit{}) }
-func FuzzIDs(f *testing.F)             { fuzz(f, &IDs{}) }
+func FuzzHandles(f *testing.F)         { fuzz(f, &Handles{}) }
 func FuzzFinishThrough(f *testing.F)   { fuzz(f, &FinishThrough{}) }
 func FuzzRequeue(f *testing.F)         { fuzz(f, &Requeue{}) }
 func FuzzRefused(f *testing.F)         { fuzz(f, &Refused{}) }

@@ -95,7 +95,9 @@ func (m *MetadataRequest) Decode(p []byte) error { return decode(p, m.code) }
 
 // Metadata says where the topics are that the client asked for.
 type Metadata struct {
-	Revision uint64 // grows with each change; older ones must be ignored
+	// Revision grows with each change, and older ones must be ignored. Nodes of a cluster share it. That of a single node,
+	// whose Hello has equal Cluster and Store, is compared only with others of the same process (Hello.Boot).
+	Revision uint64
 	Nodes    []Node // those that lead one of the partitions
 	Topics   []Topic
 }

@@ -73,15 +73,15 @@ func samples(t testing.TB) []sample {
 			},
 		}}, nil},
 		{"credit", TypeCredit, 0, 6, &Credit{Messages: 512, Bytes: 65536}, nil},
-		{"finish", TypeFinish, 0, 6, &IDs{IDs: []uint64{0x0002000000000384, 0x0003000000000385}}, nil},
+		{"finish", TypeFinish, 0, 6, &Handles{Deliveries: []Handle{{77, 0x0002000000000384}, {78, 0x0003000000000385}}}, nil},
 		{"finish-through", TypeFinishThrough, 0, 6, &FinishThrough{Number: 78, ID: 0x0003000000000385}, nil},
 		{"requeue", TypeRequeue, 0, 6, &Requeue{
-			Messages: []Delayed{{0x0002000000000384, 0}, {0x0003000000000385, 1500}},
+			Messages: []Delayed{{Handle{77, 0x0002000000000384}, 0}, {Handle{78, 0x0003000000000385}, 1500}},
 		}, nil},
-		{"touch", TypeTouch, 0, 6, &IDs{IDs: []uint64{0x0002000000000384}}, nil},
+		{"touch", TypeTouch, 0, 6, &Handles{Deliveries: []Handle{{77, 0x0002000000000384}}}, nil},
 		{"refused", TypeRefused, 0, 6, &Refused{Messages: []Refusal{
-			{0x0002000000000384, uint16(TypeFinish), netproto.StatusRejected},
-			{0x0003000000000385, uint16(TypeRequeue), netproto.StatusFull},
+			{Handle{77, 0x0002000000000384}, uint16(TypeFinish), netproto.StatusRejected},
+			{Handle{78, 0x0003000000000385}, uint16(TypeRequeue), netproto.StatusFull},
 		}}, nil},
 		{"sync", TypeSync, 0, 7, &Sync{Subscription: 6}, nil},
 		{"synced", TypeSynced, 0, 7, &Outcome{}, nil},
@@ -203,7 +203,8 @@ func TestCountsThatLieAllocateNothing(t *testing.T) {
 func TestAllocations(t *testing.T) {
 	dst := make([]byte, 0, 64)
 	for _, m := range []payload{
-		&Produce{}, &Produced{}, &Records{}, &ReadCredit{}, &Credit{}, &FinishThrough{}, &IDs{IDs: []uint64{1, 2}},
+		&Produce{}, &Produced{}, &Records{}, &ReadCredit{}, &Credit{}, &FinishThrough{},
+		&Handles{Deliveries: []Handle{{1, 2}}},
 	} {
 		if n := testing.AllocsPerRun(100, func() {
 			dst = m.AppendTo(dst[:0])
@@ -225,7 +226,7 @@ func TestTooLongIsABug(t *testing.T) {
 		&OpenProducer{Name: strings.Repeat("x", MaxNameBytes+1)},
 		&MetadataRequest{Topics: make([]string, MaxTopicCount+1)},
 		&Metadata{Nodes: make([]Node, MaxNodeCount+1)},
-		&IDs{IDs: make([]uint64, MaxIDCount+1)},
+		&Handles{Deliveries: make([]Handle, MaxIDCount+1)},
 		&Requeue{Messages: make([]Delayed, MaxIDCount+1)},
 		&Refused{Messages: make([]Refusal, MaxIDCount+1)},
 		&Subscribe{SampleRate: 101},
