@@ -80,8 +80,8 @@ func TestSlowDrip(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, engine.Options{}, Options{MaxCommandTime: 500 * time.Millisecond})
 	drip, slow, late := n.dial(t), n.dial(t), n.dialRaw(t)
-	drip.send("PUB t\n" + u32(1000))
 	start := time.Now()
+	drip.send("PUB t\n" + u32(1000))
 	for { // until the server closes
 		slow.send("NOP\n")
 		if _, err := drip.nc.Write([]byte("x")); err != nil {

@@ -35,6 +35,8 @@ type pending struct {
 
 	to *target
 
+	at int // partition of the keys of a PUB_EXT or MPUB_EXT that names none; -1: it has no key
+
 	numbers  *engine.Numbered // with numbered: which messages of a producer the Put has; kept for later Puts
 	numbered bool
 
@@ -55,7 +57,7 @@ func newPending(c *conn, v verb) *pending {
 	if p.put.Done == nil {
 		p.put.Done = func(*engine.Put) { p.completed() }
 	}
-	p.c, p.verb = c, v
+	p.c, p.verb, p.at = c, v, -1
 	return p
 }
 
@@ -100,21 +102,32 @@ func (p *pending) completed() {
 	case now:
 		c.answerNow()
 	default:
-		c.srv.flusher.add(c)
+		c.srv.flusher.Add(&c.place)
 	}
 }
 
 // answerNow sends the answer to a client that waits for it alone, on the goroutine that completes the Put: to wake the
 // flusher takes longer than the write. It never waits: see output.flushAside.
 func (c *conn) answerNow() {
-	if c.queued.Swap(true) { // the flusher, or the reader in submit, will drain
+	if !c.place.Take() { // the flusher, or the reader in submit, will drain
 		return
 	}
-	c.crowding.answered(1)
-	c.queued.Store(false) // before drain: a Put that completes from here on adds the connection
-	c.drain()
+	c.place.Leave() // before Collect: a Put that completes from here on adds the connection
+	c.Collect(1)
 	c.out.flushAside()
 }
+
+// Collect, Lend, GiveBack and Flush implement netio.Output.
+func (c *conn) Collect(together int) {
+	c.crowding.answered(together)
+	c.drain()
+}
+
+func (c *conn) Lend() (fd int, data []byte, left bool) { return c.out.lend() }
+
+func (c *conn) GiveBack(n int, err error) { c.out.giveBack(n, err) }
+
+func (c *conn) Flush() { c.out.flushAside() }
 
 // answers is the queue of the answers that are owed to one client, in the order of its commands.
 //

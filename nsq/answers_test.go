@@ -190,7 +190,8 @@ func TestLoneAnswerNeedsNoFlusher(t *testing.T) {
 	c := n.dial(t)
 	c.send("NOP\n")
 	server := n.onlyConn(t)
-	f := &server.srv.flusher
+	f := server.srv.flusher
+	n.e.HoldAnswers(nil) // the test holds and releases
 	for _, o := range []struct {
 		alone, lone, atOnce bool
 		err                 error
@@ -204,23 +205,15 @@ func TestLoneAnswerNeedsNoFlusher(t *testing.T) {
 		p.to, p.count = &target{name: "t"}, 1
 		p.put.Alone, p.put.Lone, p.put.Err = o.alone, o.lone, o.err
 		server.answers.push(p)
-		f.mu.Lock() // whoever hands the connection to the flusher waits, and so does the flusher
-		var all sync.WaitGroup
-		all.Go(p.completed)
-		reached := server.queued.Load
-		if o.atOnce {
-			reached = server.answers.idle
-		}
-		end := time.Now().Add(patience)
-		for !reached() && time.Now().Before(end) {
-			runtime.Gosched()
-		}
-		if !reached() || server.answers.idle() != o.atOnce {
+		f.Hold() // the flusher sends nothing that is handed to it
+		p.completed()
+		if server.answers.idle() != o.atOnce {
 			t.Errorf("%+v: answered at once: %v", o, server.answers.idle())
 		}
-		f.mu.Unlock()
-		all.Wait()
-		eventually(t, "the flusher", func() bool { return server.answers.idle() && !server.queued.Load() })
+		f.Release()
+		if !server.answers.idle() {
+			t.Errorf("%+v: not answered", o)
+		}
 	}
 	for range 3 {
 		c.ok()

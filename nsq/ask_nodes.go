@@ -12,6 +12,7 @@ import (
 	"penstock/engine/health"
 	"penstock/engine/meta"
 	"penstock/nsq/internal/history"
+	"penstock/nsq/metrics"
 )
 
 // askTimeout is the longest wait for another node's answer. A node that hangs is named, and the others are shown.
@@ -25,6 +26,7 @@ type question struct {
 	Channel string       `json:"channel,omitempty"`
 	Names   []string     `json:"names,omitempty"` // of topics
 	Clients bool         `json:"clients,omitempty"`
+	Served  bool         `json:"served,omitempty"` // the answer says which partitions the node serves
 
 	Sort   history.Order `json:"sort,omitempty"`
 	Filter string        `json:"filter,omitempty"`
@@ -36,8 +38,8 @@ type questionKind string
 // The kinds, with the fields that they use and the answer.
 const (
 	askBusiest  questionKind = "busiest"  // Sort, Filter, Count. Answer: []history.Topic, as they were at the last look
-	askTopics   questionKind = "topics"   // Names. Answer: []history.Topic
-	askChannels questionKind = "channels" // Topic, Channel, Clients. Answer: []ListedChannel
+	askTopics   questionKind = "topics"   // Names. Answer: []topicRow
+	askChannels questionKind = "channels" // Topic, Channel, Clients, Served. Answer: channelsHere or []ListedChannel
 	askHistory  questionKind = "history"  // Topic, Channel. Answer: history.Series
 	askAudit    questionKind = "audit"    // Answer: audit.List
 )
@@ -55,7 +57,7 @@ func (s *Server) answerQuestion(_ context.Context, text []byte) ([]byte, error) 
 	case askTopics:
 		v = s.topicRows(q.Names)
 	case askChannels:
-		v = s.channelRows(&q)
+		v = s.channelsHere(&q)
 	case askHistory:
 		v = s.history.Series(q.Topic, q.Channel)
 	case askAudit:
@@ -127,12 +129,16 @@ func (s *Server) askAll(ctx context.Context, q question, take func(node string, 
 	return missing
 }
 
-// absence says why a node is not asked; "": it is.
+// absence says why a node is not asked; "": it is. The text of a node that stays dead stays the same, because screen
+// readers say what is new. It has an age only if nothing says that the node is dead but an old row of the store.
 func absence(v *health.View, n *meta.Node, self bool) string {
 	p, age := v.Presence(n)
+	_, ended := v.Gone[n.ID]
 	switch {
 	case self || p == health.Live:
 		return ""
+	case p == health.Dead && (ended || !v.StoreSilent()):
+		return "it is dead"
 	case p == health.Dead:
 		return fmt.Sprintf("it is dead, as was known %v ago", age.Round(time.Second))
 	}
@@ -171,8 +177,10 @@ func (s *Server) remember() {
 
 func (s *Server) look(now time.Time) *history.Look {
 	publishes := s.counts.overNSQ.Counts()
-	for i, n := range s.counts.overHTTP.Counts() {
-		publishes[i] += n
+	for _, d := range []*metrics.Durations{&s.counts.overHTTP, &s.counts.overNative} {
+		for i, n := range d.Counts() {
+			publishes[i] += n
+		}
 	}
 	flush := s.engine.CommitStats().Flush
 	return &history.Look{At: now, Topics: s.engine.Stats("", ""), Publishes: publishes, Flushes: flush[:]}

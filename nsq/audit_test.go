@@ -9,6 +9,7 @@ import (
 
 	"penstock/engine"
 	"penstock/nsq/auth"
+	"penstock/nsq/auth/authtest"
 	"penstock/nsq/internal/audit"
 )
 
@@ -17,8 +18,9 @@ import (
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	tokens := t.TempDir() + "/tokens.toml"
-	writeTokens(t, tokens, tokenText("ann", "s3cret-ann", `permissions = ["admin", "publish"]`+"\n"+`topics = ["*"]`)+
-		tokenText("bob", "s3cret-bob", `permissions = ["publish", "subscribe"]`+"\n"+`topics = ["t"]`))
+	authtest.Write(t, tokens,
+		authtest.Token("ann", "s3cret-ann", `permissions = ["admin", "publish"]`+"\n"+`topics = ["*"]`)+
+			authtest.Token("bob", "s3cret-bob", `permissions = ["publish", "subscribe"]`+"\n"+`topics = ["t"]`))
 	var log syncBuffer
 	n := startNode(t, engine.Options{}, Options{
 		Auth: auth.Options{File: tokens}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
@@ -31,6 +33,10 @@ func TestAudit(t *testing.T) {
 		{"GET", "/config/log_level", "s3cret-eve"},
 		{"GET", "/stats", ""},
 		{"POST", "/mpub?topic=fresh", "s3cret-ann"},
+		{"POST", "/channel/create?topic=t&channel=c&from=oldest", "s3cret-ann"},
+		{"POST", "/channel/fork?topic=t&channel=c&new=d&at=newest", "s3cret-ann"},
+		{"POST", "/channel/seek?topic=t&channel=c&to=count&value=1", "s3cret-ann"},
+		{"POST", "/backup?dir=nowhere", "s3cret-ann"},
 	} {
 		ask(t, x.method, n.base+x.path, x.token)
 	}
@@ -59,6 +65,11 @@ func TestAudit(t *testing.T) {
 		"failed|ann|POST /topic/pause|topic=none|TOPIC_NOT_FOUND",
 		"refused|anyone|GET /config/log_level||AUTH_FAILED",
 		"done|ann|create by /mpub|topic=fresh|OK",
+		"done|ann|POST /channel/create|topic=t channel=c from=oldest|OK",
+		"done|ann|POST /channel/fork|topic=t channel=c new=d at=newest|OK",
+		"done|ann|POST /channel/seek|topic=t channel=c to=count value=1|OK",
+		"failed|ann|POST /backup|dir=nowhere|engine: no backup can be made there; nothing was written: \"nowhere\" is no " +
+			"absolute path on the node's machine",
 		"done|bob|create|topic=t channel=new|OK",
 		"refused|anyone|AUTH||the secret is unknown",
 	}

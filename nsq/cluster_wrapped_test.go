@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"penstock/nsq/auth"
+	"penstock/nsq/auth/authtest"
 )
 
 // B98. TLS and compression work at every node of a cluster, wherever the leader is: messages are published through one
@@ -52,9 +53,9 @@ func TestWrappedConnectionsInACluster(t *testing.T) {
 // by another node.
 func TestAuthInACluster(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tokens.toml")
-	writeTokens(t, name,
-		tokenText("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`)+
-			tokenText(
+	authtest.Write(t, name,
+		authtest.Token("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`)+
+			authtest.Token(
 				"billing", "billing-token", `permissions = ["subscribe"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing"]`,
 			))
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1", Auth: auth.Options{File: name}})

@@ -115,8 +115,8 @@ func (c *conn) submit() {
 	}
 	c.run = nil
 	// A client that waits for each answer leaves the reader nothing else to do, so the engine may store the put on this
-	// goroutine. The answer then goes out with the reader's own flush, and the flusher need not wake up. While c.queued
-	// is set, a completion does not add the connection to the flusher's queue.
+	// goroutine. The answer then goes out with the reader's own flush, and the flusher need not wake up. While c.place
+	// is taken, a completion does not add the connection to the flusher's queue.
 	alone := (p.count == 1) && len(c.in.unread()) == 0 && c.answers.idle()
 	c.lone = alone
 	c.owe(p)
@@ -136,13 +136,13 @@ func (c *conn) send(p *pending, alone bool) {
 	to := p.to
 	p.put.Alone = alone
 	if alone {
-		c.queued.Store(true)
+		c.place.Take()
 	}
 	err := p.send(to.topic)
 	if alone {
 		// A Put that completes from here on adds the connection to the flusher's queue; those that completed before are
 		// drained here.
-		c.queued.Store(false)
+		c.place.Leave()
 		c.drain()
 	}
 	if errors.Is(err, engine.ErrDeleted) { // the topic may have been created again since
@@ -289,20 +289,12 @@ func (c *conn) attach(cmd *command, topic, channel string) (consumer *engine.Con
 // askForChannel bounds the time for which a SUB waits to learn whether it creates its channel.
 const askForChannel = time.Second
 
-// creates reports whether a SUB is about to create the channel, for the audit. In a cluster, a node that leads nothing
-// of the topic does not know which channels there are, so it asks the leaders. If they do not answer, the audit does
-// not have the channel.
+// creates reports whether a SUB is about to create the channel, for the audit. If the leaders do not answer in time, it
+// returns false.
 func (c *conn) creates(t *engine.Topic, channel string) bool {
-	if _, known := t.LookupChannel(channel); known {
-		return false
-	}
-	if c.srv.engine.Snapshot() == nil {
-		return true
-	}
 	ctx, cancel := context.WithTimeout(c.ctx, askForChannel)
 	defer cancel()
-	_, err := t.ChannelElsewhere(channel).ReadSettings(ctx)
-	return errors.Is(err, engine.ErrNoChannel)
+	return t.LacksChannel(ctx, channel)
 }
 
 // A client may name a topic or channel that is being deleted, such as an ephemeral one whose last client has just left.

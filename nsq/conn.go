@@ -13,6 +13,7 @@ import (
 
 	"penstock/engine"
 	"penstock/internal/lock"
+	"penstock/internal/netio"
 )
 
 const magic = "  V2"
@@ -79,7 +80,7 @@ type conn struct {
 	// Any goroutine:
 	out       output
 	answers   answers
-	queued    atomic.Bool                     // in the flusher's queue
+	place     netio.Place                     // in the flusher's queue
 	set       atomic.Pointer[settings]        // never nil; replaced by IDENTIFY
 	link      atomic.Pointer[link]            // never nil; replaced by upgrade
 	consumer  atomic.Pointer[engine.Consumer] // set once, by SUB
@@ -119,6 +120,7 @@ func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
 		returned: make(chan struct{}, 1),
 	}
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
+	c.place.Output = c
 	host, _, _ := net.SplitHostPort(c.remote)
 	set := s.opts.defaultSettings(host)
 	c.set.Store(&set)

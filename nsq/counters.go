@@ -25,7 +25,7 @@ type counters struct {
 
 	requests sync.Map // metrics.Request to *atomic.Uint64; one for each route and status that occurred
 
-	overNSQ, overHTTP metrics.Durations // of the sampled publishes that were answered OK
+	overNSQ, overHTTP, overNative metrics.Durations // of the sampled publishes that were answered OK
 }
 
 // sampled decides by chance whether the duration of a publish is measured: of one in 16, so that the clock is not read
@@ -143,7 +143,9 @@ func (s *Server) meter() metrics.ServerMeter {
 		LargeInputBytes: s.largeBytes.Load(), LargeInputWaits: s.counts.inputWaits.Load(),
 		ModeratedReads: s.counts.moderated.Load(), PolledPublishers: s.poll.size.Load(),
 	}
-	m.Publishes = map[string]*metrics.Durations{"nsq": &s.counts.overNSQ, "http": &s.counts.overHTTP}
+	m.Publishes = map[string]*metrics.Durations{
+		"nsq": &s.counts.overNSQ, "http": &s.counts.overHTTP, "native": &s.counts.overNative,
+	}
 	m.Connections["lookup"], m.Connections["lookup_tcp"] = s.lookups.Connections()
 	if s.native != nil {
 		m.Native = s.native.Meter()

@@ -7,7 +7,7 @@
 // the channel.
 //
 // A command passes through the package like this: input.go (bytes from the socket) → parse.go (the command, or nsqd's
-// exact error) → conn.go and commands.go (its execution) → engine → answers.go and flusher.go (answers in the order of
+// exact error) → conn.go and commands.go (its execution) → engine → answers.go (answers in the order of
 // the commands) → output.go (bytes to the socket). Messages for a consumer come through sink.go. sweep.go sends
 // heartbeats and closes dead connections.
 //
@@ -25,13 +25,13 @@
 // # Goroutines and locks
 //
 // A connection has one goroutine, its reader, which does everything except three things. The answers of completed Puts
-// are written by the commit log's goroutine or the server's one flusher (flusher.go), so that no answer has to wake a
+// are written by the commit log's goroutine or the server's netio.Flusher, so that no answer has to wake a
 // goroutine of its connection; a lone answer is written by the goroutine that completes its Put (conn.answerNow). A
 // writer goroutine exists only while the peer's receive window is full, or while there is much to encode. A crowd of
 // publishers is read by one goroutine, while their readers sleep (poll.go). The reader of a busy consumer reads every
 // 50 µs what has arrived (moderate.go).
 //
-// Locks are taken in the order flusher.logMu, answers.mu, output.mu, wire.mu, publisherPoll.mu, and in the order
+// Locks are taken in the order netio.Flusher.logMu, answers.mu, output.mu, wire.mu, publisherPoll.mu, and in the order
 // Server.mu, flight.mu; the other locks of the package are leaves. No call of the engine happens under any of them, and
 // no system call that waits: only the write of a held frame (held.go), those of a TLS handshake (codec.go), sends under
 // logMu, and epoll_ctl under publisherPoll.mu.

@@ -80,7 +80,7 @@ func TestMaxInFlightBytesInACluster(t *testing.T) {
 	}{{"led", leader}, {"fetched", other}} {
 		t.Run(x.channel, func(t *testing.T) {
 			c := x.n.dial(t)
-			c.identify(`{"msg_timeout":2000}`)
+			c.identify(`{"msg_timeout":4000}`)
 			c.sub("t", x.channel)
 			for range 8 {
 				other.post(t, "/pub?topic=t", body)
@@ -105,7 +105,7 @@ func TestMaxInFlightBytesInACluster(t *testing.T) {
 			for range 3 { // nothing is finished: three messages time out, and three are delivered
 				c.message()
 			}
-			if time.Since(began) < 2*time.Second {
+			if time.Since(began) < 4*time.Second {
 				t.Errorf("more came after %v, before anything timed out", time.Since(began))
 			}
 			c.nc.Close()

@@ -12,6 +12,7 @@ import (
 	gonsq "github.com/nsqio/go-nsq"
 
 	"penstock/engine"
+	"penstock/nsq/auth/authtest"
 )
 
 // The stock Go client publishes with each of its methods and consumes everything, with requeues and a deferred message.
@@ -24,7 +25,8 @@ func TestGoNSQWrapped(t *testing.T) {
 	t.Parallel()
 	ca := newCertificateAuthority(t)
 	name := filepath.Join(t.TempDir(), "tokens.toml")
-	writeTokens(t, name, tokenText("all", "a token", `permissions = ["publish", "subscribe"]`+"\n"+`topics = ["*"]`))
+	authtest.Write(t, name,
+		authtest.Token("all", "a token", `permissions = ["publish", "subscribe"]`+"\n"+`topics = ["*"]`))
 	for _, x := range []struct {
 		tls             bool
 		snappy, deflate bool

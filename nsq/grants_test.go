@@ -19,6 +19,7 @@ import (
 	"penstock/cluster/kv/memory"
 	"penstock/engine"
 	"penstock/nsq/auth"
+	"penstock/nsq/auth/authtest"
 	"penstock/nsq/internal/web"
 )
 
@@ -47,10 +48,10 @@ func grantNode(t *testing.T) *node {
 	text := ""
 	for _, role := range grantRoles {
 		if role.grant != "" {
-			text += tokenText(role.name, role.name, role.grant)
+			text += authtest.Token(role.name, role.name, role.grant)
 		}
 	}
-	writeTokens(t, tokens, text)
+	authtest.Write(t, tokens, text)
 	kv := memory.New(memory.Options{})
 	t.Cleanup(kv.Close)
 	store := cluster.New(kv.Store("n1"), cluster.Options{LeaseTTL: time.Minute, ControllerTick: time.Second})

@@ -97,7 +97,7 @@ func (s *sink) Drained() bool {
 	o := &s.out
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.heldCount == 0 || o.failed != nil && !o.lent
+	return o.heldCount == 0 || o.failed != nil && o.lent.k == nil
 }
 
 // Withdraw implements engine.HeldSink. A frame that a system call is writing at this moment counts as sent: Withdraw

@@ -12,6 +12,7 @@ import (
 
 	"penstock/engine"
 	"penstock/nsq/auth"
+	"penstock/nsq/auth/authtest"
 	"penstock/nsq/internal/web"
 )
 
@@ -33,13 +34,13 @@ func ask(t testing.TB, method, url, token string) (int, string) {
 // than one topic requires permission for everything.
 func TestHTTPAuth(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tokens.toml")
-	writeTokens(t, name,
-		tokenText("shop", "shop", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`)+
-			tokenText(
+	authtest.Write(t, name,
+		authtest.Token("shop", "shop", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`)+
+			authtest.Token(
 				"owner", "owner", `permissions = ["admin"]`+"\n"+`topics = ["orders"]`+"\n"+`channels = ["billing"]`,
 				`permissions = ["admin"]`+"\n"+`topics = ["mine"]`,
 			)+
-			tokenText("root", "root", `permissions = ["publish", "admin"]`+"\n"+`topics = ["*"]`))
+			authtest.Token("root", "root", `permissions = ["publish", "admin"]`+"\n"+`topics = ["*"]`))
 	cluster := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "cluster") })
 	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: name}, ClusterHandler: cluster})
 	nsqd, lookup := n.base, "http://"+n.LookupAddr().String()
@@ -172,7 +173,7 @@ func TestSecretsAreNotLogged(t *testing.T) {
 	var log syncBuffer
 	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	name := filepath.Join(t.TempDir(), "tokens.toml")
-	writeTokens(t, name, tokenText("known", "known-"+secret, `permissions = ["publish"]`+"\n"+`topics = ["t"]`))
+	authtest.Write(t, name, authtest.Token("known", "known-"+secret, `permissions = ["publish"]`+"\n"+`topics = ["t"]`))
 	s := newAuthServer(t)
 	elsewhere := newAuthServer(t)
 	for _, method := range []string{"GET", "POST"} {
@@ -202,12 +203,12 @@ func TestSecretsAreNotLogged(t *testing.T) {
 		try("known-" + secret)
 		s.CloseClientConnections()
 		for _, text := range []string{"sha256 = \"" + secret, "[[token]]\nname=\"x\"\nsha256=\"" + secret + "\""} {
-			writeTokens(t, name, text)
+			authtest.Write(t, name, text)
 			if err := n.Reload(); err == nil || strings.Contains(err.Error(), secret) {
 				t.Errorf("Reload: %v", err)
 			}
 		}
-		writeTokens(t, name, tokenText("known", "known-"+secret, `permissions = ["publish"]`+"\n"+`topics = ["t"]`))
+		authtest.Write(t, name, authtest.Token("known", "known-"+secret, `permissions = ["publish"]`+"\n"+`topics = ["t"]`))
 	}
 	if text := log.String(); strings.Contains(text, "tops3cret") || !strings.Contains(text, "refusing") {
 		for line := range strings.Lines(text) {

@@ -1,6 +1,7 @@
 package nsq
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"net/http"
@@ -47,7 +48,14 @@ type TopicPage struct {
 // ListedTopic is a topic with its numbers on all nodes.
 type ListedTopic struct {
 	history.Topic
-	State health.PartitionState `json:"state"` // of the partition that is worst off
+	State    health.PartitionState `json:"state"`               // of the partition that is worst off
+	Unserved []int                 `json:"unserved_partitions"` // no node that answers serves them
+}
+
+// topicRow is a node's part of a ListedTopic.
+type topicRow struct {
+	history.Topic
+	Served []int `json:"served_partitions"` // nil: the node is of a version that does not say it
 }
 
 // ChannelPage is the answer of /channels.
@@ -56,6 +64,44 @@ type ChannelPage struct {
 	Offset   int             `json:"offset"`
 	Channels []ListedChannel `json:"channels"`
 	Missing  []Missing       `json:"missing"`
+	// Unserved are the partitions of the topic that no node that answers serves, because they have no leader, or a new
+	// one that is not ready. The numbers of channels leave out their messages there.
+	Unserved []int `json:"unserved_partitions"`
+}
+
+// channelsHere is a node's part of a ChannelPage.
+type channelsHere struct {
+	Channels []ListedChannel `json:"channels"`
+	Served   []int           `json:"served_partitions"`
+}
+
+// Unserved returns the partitions from 0 to count-1 that are not among served, in order. It returns none if served is
+// nil, which means that some node did not say which it serves.
+func Unserved(count int, served []int) []int {
+	out := []int{}
+	if served == nil {
+		return out
+	}
+	has := make([]bool, count)
+	for _, n := range served {
+		if n >= 0 && n < count {
+			has[n] = true
+		}
+	}
+	for n := range has {
+		if !has[n] {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// AllServed returns the partitions that two nodes serve together; nil if one of them does not say it.
+func AllServed(a, b []int) []int {
+	if a == nil || b == nil {
+		return nil
+	}
+	return append(a, b...)
 }
 
 // ListedChannel is a channel with its numbers on all nodes and, if the request asks for them, its consumers: a client
@@ -126,15 +172,18 @@ func (s *Server) serveTopics(r *http.Request, q url.Values) (any, error) {
 		names = s.busiest(r, order, filter, offset+count, names)
 	}
 	names = part(names, offset, count)
-	rows := make(map[string]*history.Topic, len(names))
+	rows := make(map[string]*topicRow, len(names))
 	out.Missing = s.askAll(r.Context(), question{What: askTopics, Names: names}, func(_ string, text []byte) error {
-		var all []history.Topic
+		var all []topicRow
 		err := json.Unmarshal(text, &all)
 		for i := range all {
-			if rows[all[i].Name] == nil {
-				rows[all[i].Name] = &history.Topic{Name: all[i].Name}
+			had := rows[all[i].Name]
+			if had == nil {
+				rows[all[i].Name] = &all[i]
+				continue
 			}
-			rows[all[i].Name].Add(&all[i])
+			had.Add(&all[i].Topic)
+			had.Served = AllServed(had.Served, all[i].Served)
 		}
 		return err
 	})
@@ -142,7 +191,9 @@ func (s *Server) serveTopics(r *http.Request, q url.Values) (any, error) {
 	snap, view := s.engine.Snapshot(), s.engine.View()
 	for _, name := range names {
 		if row := rows[name]; row != nil {
-			out.Topics = append(out.Topics, ListedTopic{*row, worstState(snap, &view, name)})
+			out.Topics = append(out.Topics, ListedTopic{
+				row.Topic, worstState(snap, &view, name), Unserved(row.Partitions, row.Served),
+			})
 		}
 	}
 	if order != history.ByName {
@@ -205,13 +256,13 @@ func worstState(snap *meta.Snapshot, v *health.View, topic string) health.Partit
 }
 
 // topicRows returns this node's rows of the topics of these names that exist.
-func (s *Server) topicRows(names []string) []history.Topic {
-	out := make([]history.Topic, 0, len(names))
+func (s *Server) topicRows(names []string) []topicRow {
+	out := make([]topicRow, 0, len(names))
 	now := time.Now()
 	for _, name := range names {
 		for _, t := range s.engine.Stats(name, "") {
-			row := history.TopicOf(&t, now)
-			s.history.Rate(&row)
+			row := topicRow{history.TopicOf(&t, now), t.Served}
+			s.history.Rate(&row.Topic)
 			out = append(out, row)
 		}
 	}
@@ -239,14 +290,18 @@ func (s *Server) serveChannels(r *http.Request, q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	served := []int{}
 	rows := map[string]*ListedChannel{}
 	out := ChannelPage{Offset: offset}
-	ask := question{What: askChannels, Topic: topic, Channel: q.Get("channel"), Clients: q.Get("clients") == "true"}
+	ask := question{
+		What: askChannels, Topic: topic, Channel: q.Get("channel"), Clients: q.Get("clients") == "true", Served: true,
+	}
 	out.Missing = s.askAll(r.Context(), ask, func(node string, text []byte) error {
-		var all []ListedChannel
-		err := json.Unmarshal(text, &all)
-		for i := range all {
-			c := &all[i]
+		var here channelsHere
+		err := decodeChannels(text, &here)
+		served = AllServed(served, here.Served)
+		for i := range here.Channels {
+			c := &here.Channels[i]
 			for j := range c.Clients {
 				c.Clients[j].Leader = node
 			}
@@ -266,14 +321,37 @@ func (s *Server) serveChannels(r *http.Request, q url.Values) (any, error) {
 	}
 	slices.SortFunc(all, func(a, b ListedChannel) int { return cmp.Compare(a.Name, b.Name) })
 	out.Count, out.Channels = len(all), part(all, offset, count)
+	out.Unserved = []int{}
+	if t, ok := s.engine.LookupTopic(topic); ok {
+		out.Unserved = Unserved(t.Partitions(), served)
+	}
 	return out, nil
 }
 
-// channelRows returns this node's rows of the channels of a topic.
-func (s *Server) channelRows(q *question) []ListedChannel {
-	out := []ListedChannel{}
+// decodeChannels decodes a node's answer about channels. Older versions answer with the rows only.
+func decodeChannels(text []byte, to *channelsHere) error {
+	if bytes.HasPrefix(text, []byte("[")) {
+		return json.Unmarshal(text, &to.Channels)
+	}
+	return json.Unmarshal(text, to)
+}
+
+// channelsHere returns this node's answer to a question about channels: the rows, or with q.Served the partitions that
+// it serves, too.
+func (s *Server) channelsHere(q *question) any {
+	here := channelsHere{[]ListedChannel{}, []int{}}
+	s.channelRows(q, &here)
+	if q.Served {
+		return here
+	}
+	return here.Channels
+}
+
+// channelRows adds this node's rows of the channels of a topic.
+func (s *Server) channelRows(q *question, here *channelsHere) {
 	now := time.Now()
 	for _, t := range s.engine.Stats(q.Topic, q.Channel) {
+		here.Served = t.Served
 		for i := range t.Channels {
 			c := ListedChannel{Channel: history.ChannelOf(&t.Channels[i], now)}
 			s.history.RateChannel(q.Topic, &c.Channel)
@@ -282,10 +360,9 @@ func (s *Server) channelRows(q *question) []ListedChannel {
 					c.Clients = append(c.Clients, listedClient{clientStats: client})
 				}
 			}
-			out = append(out, c)
+			here.Channels = append(here.Channels, c)
 		}
 	}
-	return out
 }
 
 func (s *Server) serveHistory(r *http.Request, q url.Values) (any, error) {
@@ -323,14 +400,18 @@ type NodeEntry struct {
 }
 
 // serveAudit returns the entries of this node or, with the parameter all, the newest ones of all nodes: as many as
-// count says.
+// count says. Of this node alone they are all if there is no count.
 func (s *Server) serveAudit(r *http.Request, q url.Values) (any, error) {
-	if !q.Has("all") {
-		return s.audit.List(), nil
-	}
 	_, count, err := page(q)
 	if err != nil {
 		return nil, err
+	}
+	if !q.Has("all") {
+		list := s.audit.List()
+		if q.Has("count") {
+			list.Entries = list.Entries[max(0, len(list.Entries)-count):]
+		}
+		return list, nil
 	}
 	out := ClusterAudit{Entries: []NodeEntry{}}
 	out.Missing = s.askAll(r.Context(), question{What: askAudit}, func(node string, text []byte) error {

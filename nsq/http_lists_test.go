@@ -12,6 +12,7 @@ import (
 
 	"penstock/engine"
 	"penstock/nsq/auth"
+	"penstock/nsq/auth/authtest"
 	"penstock/nsq/internal/history"
 )
 
@@ -88,11 +89,15 @@ func TestListArguments(t *testing.T) {
 		"/topics?sort=color": 400, "/topics?filter=none": 200, "/channels": 400, "/channels?topic=none": 404,
 		"/channels?topic=a": 200, "/history?topic=": 400, "/history?topic=none": 404, "/history?channel=c": 400,
 		"/history?topic=a&channel=%20": 400, "/history?topic=a&channel=none": 200, "/history": 200, "/audit?all": 200,
-		"/audit?all&count=0": 400,
+		"/audit?all&count=0": 400, "/audit?count=0": 400, "/audit?count=many": 400, "/audit?count=1": 200,
 	} {
 		if code, text := n.do(t, "GET", path, ""); code != want {
 			t.Errorf("%s: %d %s, want %d", path, code, text, want)
 		}
+	}
+	n.post(t, "/topic/create?topic=b", "")
+	if a := answer[ClusterAudit](t, n, "/audit?count=1"); len(a.Entries) != 1 || a.Entries[0].Names != "topic=b" {
+		t.Errorf("the newest entry is %+v", a)
 	}
 }
 
@@ -100,6 +105,9 @@ func TestListArguments(t *testing.T) {
 func TestListsNameTheMissing(t *testing.T) {
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1"})
 	nodes[0].post(t, "/topic/create?topic=a&partitions=6", "")
+	for _, n := range nodes {
+		eventually(t, "all nodes are connected", func() bool { return len(answer[TopicPage](t, n, "/topics").Missing) == 0 })
+	}
 	nodes[2].e.OnQuestion(nil) // it is alive, and answers nothing
 	p := answer[TopicPage](t, nodes[0], "/topics")
 	if len(p.Missing) != 1 || p.Missing[0].Node != nodes[2].name() || !strings.Contains(p.Missing[0].Why, "answers no") ||
@@ -114,6 +122,38 @@ func TestListsNameTheMissing(t *testing.T) {
 	if a := answer[ClusterAudit](t, nodes[0], "/audit?all&count=1"); len(a.Entries) != 1 ||
 		a.Entries[0].Node != nodes[1].name() {
 		t.Errorf("the newest entry is %+v", a)
+	}
+}
+
+// Which partitions nobody serves is known only if all nodes say what they serve. A node of an older version answers
+// with the channels alone.
+func TestUnserved(t *testing.T) {
+	for _, x := range []struct {
+		count   int
+		answers []string
+		want    []int
+	}{
+		{3, []string{`{"channels":[],"served_partitions":[]}`}, []int{0, 1, 2}},
+		{3, []string{`{"channels":[],"served_partitions":[2]}`, `{"channels":[],"served_partitions":[0]}`}, []int{1}},
+		{2, []string{`{"channels":[],"served_partitions":[1,0]}`, `{"channels":[],"served_partitions":[0]}`}, []int{}},
+		{2, []string{`{"channels":[],"served_partitions":[7]}`}, []int{0, 1}},
+		{2, []string{`{"channels":[],"served_partitions":[0]}`, `[{"name":"c"}]`}, []int{}},
+		{2, nil, []int{0, 1}},
+	} {
+		served := []int{}
+		for _, text := range x.answers {
+			var here channelsHere
+			if err := decodeChannels([]byte(text), &here); err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(text, "name") && (len(here.Channels) != 1 || here.Channels[0].Name != "c") {
+				t.Errorf("the channels of %s are read as %+v", text, here.Channels)
+			}
+			served = AllServed(served, here.Served)
+		}
+		if got := Unserved(x.count, served); !slices.Equal(got, x.want) {
+			t.Errorf("%q: nobody serves %v, want %v", x.answers, got, x.want)
+		}
 	}
 }
 
@@ -151,8 +191,8 @@ func TestConsoleIsServed(t *testing.T) {
 // the logout. What refuses other sites' pages holds for it as well.
 func TestSession(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tokens.toml")
-	writeTokens(t, name, tokenText("root", "s;cret, \"ü", `permissions = ["admin"]`+"\n"+`topics = ["*"]`)+
-		tokenText("looker", "look", `permissions = ["view"]`+"\n"+`topics = ["*"]`))
+	authtest.Write(t, name, authtest.Token("root", "s;cret, \"ü", `permissions = ["admin"]`+"\n"+`topics = ["*"]`)+
+		authtest.Token("looker", "look", `permissions = ["view"]`+"\n"+`topics = ["*"]`))
 	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: name}})
 	who := func(text string) (s Session) {
 		if err := json.Unmarshal([]byte(text), &s); err != nil {

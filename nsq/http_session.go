@@ -19,7 +19,7 @@ const (
 )
 
 // Session is the answer of /session: what this node knows of the client. Without Auth nothing has to be proved, and
-// every client may do everything. Node and Version are not for strangers.
+// every client may do everything. Strangers are told of Auth only.
 type Session struct {
 	Auth    bool   `json:"auth"` // clients must prove who they are
 	Name    string `json:"name"` // what the client has proved; "": nothing
@@ -28,6 +28,18 @@ type Session struct {
 	Cluster bool   `json:"cluster"`
 	Node    string `json:"node"`
 	Version string `json:"version"`
+
+	Creates bool `json:"creates,omitempty"` // it may make some topics; if one is named: some channels of it
+	May     *May `json:"may,omitempty"`     // only in the answer to a GET that names a topic
+}
+
+// May is what a client may do with a topic, or with a channel of it. The routes decide by the same rules, so that the
+// console can leave out what they would refuse.
+type May struct {
+	Publish   bool `json:"publish"` // to the topic, also where a channel is named
+	Subscribe bool `json:"subscribe"`
+	View      bool `json:"view"`
+	Admin     bool `json:"admin"`
 }
 
 // cookieOf returns the secret in a request's cookie, or "".
@@ -88,14 +100,39 @@ func (s *Server) serveSession(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(s.session(r, secret)) // an error means that the client is gone
 }
 
+// mayOf returns what the client may do with the topic, and the channel, that the query names; nil if it names no topic.
+// who is nil without Auth.
+func mayOf(who *auth.Principal, q url.Values) *May {
+	topic, channel := q.Get("topic"), q.Get("channel")
+	switch {
+	case topic == "":
+		return nil
+	case who == nil:
+		return &May{Publish: true, Subscribe: true, View: true, Admin: true}
+	}
+	return &May{
+		Publish: allows(who, web.Publish, q), Subscribe: who.Allows(auth.Subscribe, topic, channel),
+		View: allows(who, web.View, q), Admin: allows(who, web.Admin, q),
+	}
+}
+
+// session returns what the node knows of the client with this secret.
 func (s *Server) session(r *http.Request, secret string) Session {
-	out := Session{Auth: s.auth != nil, View: true, Admin: true, Cluster: s.engine.Snapshot() != nil}
+	var q url.Values
+	if r.Method == http.MethodGet {
+		q = r.URL.Query()
+	}
+	out := Session{
+		Auth: s.auth != nil, View: true, Admin: true, Cluster: s.engine.Snapshot() != nil,
+		Creates: true, May: mayOf(nil, q),
+	}
 	if s.auth != nil {
 		who, err := s.principal(r, secret)
 		if err != nil {
 			return Session{Auth: true}
 		}
 		out.Name, out.View, out.Admin = who.Name(), who.AllowsNode(auth.View), who.AllowsNode(auth.Admin)
+		out.Creates, out.May = who.AllowsSome(auth.Admin, q.Get("topic")), mayOf(who, q)
 	}
 	out.Node, out.Version = s.name(), s.opts.Version
 	return out

@@ -16,6 +16,7 @@ import (
 
 	"penstock/engine"
 	"penstock/nsq/auth"
+	"penstock/nsq/auth/authtest"
 	"penstock/nsq/internal/listen"
 )
 
@@ -312,7 +313,7 @@ func TestHTTPConfig(t *testing.T) {
 // Strangers are not told the identity of the data directory when the node knows its users (O9).
 func TestInfoForStrangers(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "tokens.toml")
-	writeTokens(t, name, tokenText("shop", "shop", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`))
+	authtest.Write(t, name, authtest.Token("shop", "shop", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`))
 	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{File: name}})
 	for token, want := range map[string]bool{"": false, "wrong": false, "shop": true} {
 		r, err := http.NewRequestWithContext(t.Context(), "GET", n.base+"/info", nil)

@@ -31,7 +31,7 @@ func TestTopicTraceHTTP(t *testing.T) {
 			for _, id := range []string{"", "7", strings.ToUpper("000000000000000a"), m.ID + "0"} {
 				n.refused(t, "GET", "/topic/trace?topic=t&id="+id, "", 400, "16 lower-case hex digits")
 			}
-			n.refused(t, "GET", "/topic/trace?topic=t&id=0007000000000000", "", 400, "no such partition")
+			n.refused(t, "GET", "/topic/trace?topic=t&id=0007000000000000", "", 404, "it names partition 7, and topic t has")
 			n.refused(t, "GET", "/topic/trace?topic=nothing&id="+m.ID, "", 404, "TOPIC_NOT_FOUND")
 			n.refused(t, "POST", "/topic/trace?topic=t&id="+m.ID, "", 405, "METHOD_NOT_ALLOWED")
 		}

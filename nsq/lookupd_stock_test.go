@@ -273,9 +273,7 @@ func TestRegistersAtStockNSQLookupd(t *testing.T) {
 	if rest := 2500*time.Millisecond - time.Since(began); rest > 0 {
 		time.Sleep(rest) // nsqlookupd hides a node that is silent for 2 s
 	}
-	if l.mentions("orders", n) != 1 {
-		t.Error("nsqlookupd did not hear PINGs")
-	}
+	eventually(t, "nsqlookupd hears PINGs", func() bool { return l.mentions("orders", n) == 1 })
 	if _, list := n.do(t, "GET", "/config/nsqlookupd_tcp_addresses", ""); list != `["`+l.tcp+`"]` {
 		t.Errorf("the list is %s", list)
 	}

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	nativeclient "penstock/client"
 	"penstock/engine"
 )
 
@@ -33,12 +35,13 @@ func TestMetricsHTTP(t *testing.T) {
 // Of the publishes that are answered OK about one in 16 is measured, and of the others none.
 func TestPublishDuration(t *testing.T) {
 	const publishes = 1000
-	n := startNode(t, engine.Options{}, Options{})
+	n := startNode(t, engine.Options{}, Options{NativeAddress: "127.0.0.1:0"})
 	c := n.dial(t)
 	for range publishes {
 		c.send(pub("orders", "one"))
 		c.ok()
 	}
+	publishWithClient(t, n, publishes)
 	for range publishes {
 		n.post(t, "/pub?topic=orders", "one")
 	}
@@ -46,7 +49,8 @@ func TestPublishDuration(t *testing.T) {
 		t.Errorf("an empty body: %d", code)
 	}
 	_, body := n.do(t, "GET", "/metrics", "")
-	for _, protocol := range []string{"nsq", "http"} {
+	var all uint64
+	for _, protocol := range []string{"nsq", "http", "native"} {
 		var count, sum float64
 		for line := range strings.Lines(body) {
 			_, _ = fmt.Sscanf(line, `penstock_publish_duration_seconds_count{protocol="`+protocol+`"} %g`, &count)
@@ -57,6 +61,33 @@ func TestPublishDuration(t *testing.T) {
 		}
 		if each := sum / count; each < 1e-6 || each > 1 {
 			t.Errorf("%s: a publish took %v s", protocol, each)
+		}
+		all += uint64(count)
+	}
+	var seen uint64
+	for _, n := range n.look(time.Now()).Publishes {
+		seen += n
+	}
+	if seen != all {
+		t.Errorf("the console's history has %d durations, the metrics have %d", seen, all)
+	}
+}
+
+// publishWithClient publishes to orders with the native client, one message after the other.
+func publishWithClient(t *testing.T, n *node, count int) {
+	t.Helper()
+	c, err := nativeclient.Dial(t.Context(), []string{n.NativeAddr().String()}, nativeclient.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	p, err := c.Producer(t.Context(), "orders", nativeclient.ProducerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range count {
+		if _, err := p.ProduceSync(t.Context(), &nativeclient.Message{Body: []byte("one")}); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

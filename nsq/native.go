@@ -25,16 +25,20 @@ func (s *Server) listenNative() error {
 		MaxStrangers: s.opts.MaxStrangers, MaxStrangerBytes: s.opts.MaxStrangerBytes, StrangerTime: s.opts.StrangerTime,
 		HandshakeTimeout:     s.opts.HandshakeTimeout,
 		MaxConnInFlightBytes: s.opts.MaxConnInFlightBytes,
-		Topic: func(ctx context.Context, name string) (*engine.Topic, error) {
-			t, _, err := s.lookups.Topic(ctx, name)
-			return t, err
+		Answers:              s.flusher,
+		Topic: func(ctx context.Context, name string) (*engine.Topic, bool, error) { // s.lookups is not there yet
+			return s.lookups.Topic(ctx, name)
 		},
+		Stored: s.counts.overNative.Observe,
 		Refused: func(r native.Refusal) {
 			s.audit.Refused(audit.Entry{Who: r.Who, From: r.From, What: r.What, Names: r.Names}, r.Why)
 		},
+		Created: func(c native.Creation) {
+			s.audit.Changed(audit.Entry{Who: c.Who, From: c.From, What: "native create", Names: c.Names})
+		},
 	}
 	if s.certs != nil {
-		o.TLS = s.certs.outer
+		o.TLS = s.certs.nativeOuter
 	}
 	if s.native, err = native.Listen(s.engine, o); err != nil {
 		_ = ln.Close() // nothing was accepted

@@ -12,6 +12,7 @@ import (
 	nativewire "penstock/native/wire"
 	"penstock/netproto"
 	"penstock/nsq/auth"
+	"penstock/nsq/auth/authtest"
 )
 
 // nativeFrames is the Handler of a native client.
@@ -52,7 +53,7 @@ func TestNativeClientsOfANode(t *testing.T) {
 	ca := newCertificateAuthority(t)
 	o := ca.options(t)
 	name := filepath.Join(t.TempDir(), "tokens.toml")
-	writeTokens(t, name, tokenText("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`))
+	authtest.Write(t, name, authtest.Token("shop", "shop-token", `permissions = ["publish"]`+"\n"+`topics = ["orders"]`))
 	o.Auth, o.NativeAddress = auth.Options{File: name}, "127.0.0.1:0"
 	n := startNode(t, engine.Options{}, o)
 
@@ -84,7 +85,8 @@ func TestNativeClientsOfANode(t *testing.T) {
 		t.Error("the topic was not created")
 	}
 	list := n.audit.List().Entries
-	if len(list) != 1 || list[0].What != "native metadata" {
+	if len(list) != 2 || list[0].What != "native metadata" ||
+		list[1].What+list[1].Who+list[1].Names != "native createshoptopic=orders" || list[1].From == "" {
 		t.Errorf("the audit has %+v", list)
 	}
 	m := n.meter()
@@ -137,6 +139,36 @@ func TestNativeConsumerInStats(t *testing.T) {
 		if !strings.Contains(page, want) {
 			t.Errorf("/stats has no %s:\n%s", want, page)
 		}
+	}
+}
+
+// A channel that a native client creates is an entry of the audit, and one that exists is none.
+func TestNativeAuditOfChannels(t *testing.T) {
+	n := startNode(t, engine.Options{}, Options{NativeAddress: "127.0.0.1:0"})
+	topic, err := n.e.Topic(t.Context(), "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, frames, err := n.dialNative(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := nativewire.Subscribe{
+		Topic: topic.ID(), Channel: "new", Create: true, From: nativewire.FromDefault, Partition: nativewire.NoPartition,
+		Messages: 1, Bytes: 1 << 20,
+	}
+	for request := range uint64(2) {
+		f := netproto.Frame{Type: nativewire.TypeSubscribe, Request: request + 1, Head: m.AppendTo(nil)}
+		if err := c.TrySend(&f); err != nil {
+			t.Fatal(err)
+		}
+		if answer := <-frames; answer.Type != nativewire.TypeSubscribed || answer.Status != netproto.StatusOK {
+			t.Fatalf("%+v", answer)
+		}
+	}
+	list := n.audit.List().Entries
+	if len(list) != 1 || list[0].What+" "+list[0].Names != "native create topic=orders channel=new" || list[0].From == "" {
+		t.Errorf("the audit has %+v", list)
 	}
 }
 

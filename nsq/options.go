@@ -262,7 +262,8 @@ func (o *Options) check() error {
 	case o.MaxInflationRatio < 1 || o.MaxHandshakes < 1 || o.HandshakeTimeout < 0:
 		return fmt.Errorf("nsq: MaxInflationRatio, MaxHandshakes or HandshakeTimeout is negative; leave it 0 for the default")
 	case o.HTTPSAddress != Off && !o.TLS.offered():
-		return fmt.Errorf("nsq: HTTPS on %s needs a certificate; set TLS.CertFile and TLS.KeyFile", o.HTTPSAddress)
+		return fmt.Errorf("nsq: HTTPS on %s needs a certificate; set both tls-cert and tls-key (TLS.CertFile and "+
+			"TLS.KeyFile)", o.HTTPSAddress)
 	case o.Statsd.Interval < 0 || o.Statsd.PacketBytes < 0:
 		return fmt.Errorf("nsq: Statsd.Interval or Statsd.PacketBytes is negative; leave it 0 for the default")
 	case o.MaxMetricSeries < 1:

@@ -77,7 +77,7 @@ type output struct {
 	ext     []byte // memory for the headers of a message in youzan's form, reused
 	unsent  int    // bytes in next and in the owner's chunk
 	busy    bool   // there is an owner
-	lent    bool   // the owner is the flusher, which uses fd directly: the socket must stay open
+	lent    chunk  // the owner is the flusher, which sends this by fd directly: the socket must stay open; empty: not lent
 	closing bool   // whoever gives up the ownership must close the socket
 	full    bool   // Deliver has told the engine to stop: onDrained must be called later
 	sealed  bool   // no more frames are accepted: the last one is in, or the output failed
@@ -203,13 +203,6 @@ func (o *output) backlog() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.unsent > o.bound && o.failed == nil
-}
-
-// unflushed reports whether frames wait for a flush that nobody is making.
-func (o *output) unflushed() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return !o.busy && o.failed == nil && (o.next.k != nil || o.encodedLeft())
 }
 
 // stopsDelivery reports whether the consumer is stopped because the client does not read.
@@ -365,23 +358,28 @@ func (o *output) closeSocket() {
 
 // lend makes the flusher the owner and gives it all unsent frames, to write them to the descriptor in one system call
 // with those of other outputs. The socket stays open until giveBack: if it were closed, another connection could get
-// the same descriptor. If lend returns false, the flusher has to call flushAside instead.
-func (o *output) lend() (chunk, bool) {
+// the same descriptor. left says that nothing is lent, and that flushAside has something to write instead.
+func (o *output) lend() (fd int, data []byte, left bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.busy || o.full || o.enc != nil || o.next.k == nil || o.failed != nil {
-		return chunk{}, false
+	if o.busy || o.failed != nil || o.next.k == nil && !o.encodedLeft() {
+		return 0, nil, false
 	}
-	c, ok := o.take()
-	o.busy, o.lent = ok, ok
-	return c, ok
+	if o.full || o.enc != nil {
+		return 0, nil, true
+	}
+	if c, ok := o.take(); ok {
+		o.busy, o.lent = true, c
+	}
+	return o.fd, o.lent.p, false
 }
 
-// giveBack ends what lend began. n bytes of the chunk were written, and err says why no more were.
-func (o *output) giveBack(c chunk, n int, err error) {
+// giveBack ends what lend began. n bytes of the chunk were written; err says why no more were, nil: the socket is full.
+func (o *output) giveBack(n int, err error) {
 	o.mu.Lock()
-	o.lent = false
-	if !o.closing && (n < len(c.p) && err == nil || errors.Is(err, syscall.EAGAIN)) {
+	c := o.lent
+	o.lent = chunk{}
+	if !o.closing && n < len(c.p) && err == nil {
 		o.mu.Unlock()
 		go o.writeBlocking(c, n) // the writer goroutine is the owner now
 		return
@@ -489,7 +487,7 @@ func (o *output) close() {
 	switch {
 	case o.owns:
 		_ = unix.Shutdown(o.fd, unix.SHUT_RDWR)
-	case o.lent:
+	case o.lent.k != nil:
 		o.closing, nc = true, nil
 	}
 	o.mu.Unlock()

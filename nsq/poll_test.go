@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,6 +29,52 @@ func crowd(t *testing.T, n *node, count int) (clients []*client, each int) {
 		return int(n.poll.size.Load()) == count
 	})
 	return clients, each
+}
+
+// crowdOn is crowd on a disk that holds the writes until all clients have published: otherwise a busy machine answers
+// them one by one, and nobody takes them for a crowd. It returns at least enough clients, all that the poll reads then:
+// the last ones that their own readers read may always be the first in a group, and so be answered alone.
+func crowdOn(t *testing.T, n *node, disk *faultaio.Disk, count, enough int) (polled []*client) {
+	t.Helper()
+	var clients []*client
+	for range count {
+		clients = append(clients, n.dial(t))
+	}
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Hold: true, Count: -1})
+	eventually(t, "the poll reads enough publishers", func() bool {
+		for _, i := range rand.Perm(len(clients)) {
+			clients[i].send(pub("crowd", "x"))
+		}
+		eventually(t, "all PUBs wait", func() bool { return owed(n) == count })
+		eventually(t, "all PUBs are answered", func() bool {
+			disk.ReleaseHeld()
+			return owed(n) == 0
+		})
+		for _, c := range clients {
+			c.ok()
+		}
+		return int(n.poll.size.Load()) >= enough
+	})
+	disk.ClearRules()
+	disk.ReleaseHeld()
+	n.poll.mu.Lock()
+	defer n.poll.mu.Unlock()
+	for _, c := range n.poll.members {
+		polled = append(polled, clients[slices.IndexFunc(clients, func(o *client) bool {
+			return o.nc.LocalAddr().String() == c.remote
+		})])
+	}
+	return polled
+}
+
+// owed is how many answers the server owes.
+func owed(n *node) (count int) {
+	n.each(func(c *conn) {
+		c.answers.mu.Lock()
+		defer c.answers.mu.Unlock()
+		count += c.answers.count
+	})
+	return count
 }
 
 // together sends a command from each client and then reads an OK for each.
@@ -140,15 +187,20 @@ func TestPollOfEndingConnections(t *testing.T) {
 func TestPollDoesNotWaitForRoom(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	n := startNode(t, engine.Options{Disk: disk, MaxInboxBytes: 4 << 10, AdmitTimeout: patience}, Options{})
-	clients, _ := crowd(t, n, 20)
+	t.Cleanup(func() {
+		disk.ClearRules()
+		disk.ReleaseHeld()
+	})
+	clients := crowdOn(t, n, disk, 20, 16)
+	last := len(clients) - 1
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Hold: true, Count: -1})
-	large := strings.Repeat("x", 1<<10)
-	for _, c := range clients[:15] {
+	large := strings.Repeat("x", 3<<10)
+	for _, c := range clients[:last] {
 		c.send(pub("crowd", large))
 	}
-	eventually(t, "readers wait for room", func() bool { return n.poll.size.Load() < 20 })
+	eventually(t, "readers wait for room", func() bool { return n.poll.size.Load() <= int64(last) })
 	left := n.poll.size.Load()
-	clients[19].send("NOP\n")
+	clients[last].send("NOP\n")
 	eventually(t, "the poll goes on", func() bool { return n.poll.size.Load() < left })
 	disk.ClearRules()
 	stop := make(chan struct{})
@@ -163,7 +215,7 @@ func TestPollDoesNotWaitForRoom(t *testing.T) {
 			}
 		}
 	})
-	for _, c := range clients[:15] {
+	for _, c := range clients[:last] {
 		c.ok()
 	}
 	close(stop)

@@ -43,7 +43,7 @@ type Server struct {
 
 	ctx    context.Context // canceled when Shutdown has no connection left
 	cancel context.CancelFunc
-	quit   chan struct{} // closed after the last connection has ended; ends the sweep and the flusher
+	quit   chan struct{} // closed after the last connection has ended; ends the sweep
 
 	tcp     *net.TCPListener
 	httpLn  net.Listener // nil: off
@@ -53,7 +53,7 @@ type Server struct {
 	https   *http.Server
 	// httpsBound is the listener below httpsLn, which counts the connections.
 	httpsBound net.Listener
-	flusher    flusher
+	flusher    *netio.Flusher
 	poll       publisherPoll
 
 	certs *certificates   // nil: TLS is not offered
@@ -80,7 +80,7 @@ type Server struct {
 	stopOnce  sync.Once
 
 	wg      sync.WaitGroup // connections
-	helpers sync.WaitGroup // the sweep and the flusher
+	helpers sync.WaitGroup // the sweep, the poll, statistics and the history
 }
 
 // Listen opens the listeners, so that their addresses are known and a second server on the same addresses fails here.
@@ -94,11 +94,9 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		engine: e, opts: o, started: time.Now(),
 		quit:    make(chan struct{}),
 		conns:   make(map[*conn]struct{}),
-		flusher: flusher{wake: make(chan struct{}, 1)},
 		large:   semaphore.NewWeighted(o.MaxLargeInputBytes),
 		history: history.New(),
 	}
-	s.flusher.quit = s.quit
 	s.metrics = metrics.New(metrics.Options{
 		Engine: e, Version: s.opts.Version, Started: s.started, MaxSeries: s.opts.MaxMetricSeries,
 		Server: s.meter,
@@ -116,6 +114,10 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	if s.auth, err = auth.Open(&s.opts.Auth); err != nil {
 		return nil, err
 	}
+	// An engine that writes to the disk without io_uring, because of the configuration or the kernel, has sockets do so.
+	if s.flusher, err = netio.NewFlusher(e.Info().IOEngine != "pwrite"); err != nil {
+		s.opts.Logger.Info("each answer is written with a system call of its own", "why", err)
+	}
 	if err := s.listen(); err != nil {
 		for _, ln := range []net.Listener{s.httpLn, s.httpsLn} {
 			if ln != nil {
@@ -126,15 +128,10 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		if s.tcp != nil {
 			_ = s.tcp.Close()
 		}
+		s.flusher.Close()
 		return nil, err
 	}
-	for _, a := range []*answering{&s.flusher.own, &s.flusher.logged} {
-		if a.sender, err = newSender(e); err != nil {
-			s.opts.Logger.Info("each answer is written with a system call of its own", "why", err)
-		}
-	}
-	e.HoldAnswers(&s.flusher)
-	s.helpers.Go(s.flusher.run)
+	e.HoldAnswers(s.flusher)
 	s.poll.open(s)
 	s.helpers.Go(s.poll.run)
 	s.helpers.Go(s.sweep)
@@ -374,7 +371,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.engine.OnQuestion(nil)
 		s.engine.HoldAnswers(nil)
 		s.helpers.Wait()
-		s.flusher.close()
+		s.flusher.Close()
 		s.poll.free()
 	})
 	s.lookups.Close()
@@ -382,13 +379,4 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		_ = w.server.Close() // requests that did not end in time
 	}
 	return ctx.Err()
-}
-
-// newSender returns the flusher's sender. It returns nil if the engine writes to the disk without io_uring, because of
-// the configuration or the kernel: sockets then do without io_uring, too.
-func newSender(e *engine.Engine) (*netio.Sender, error) {
-	if e.Info().IOEngine == "pwrite" {
-		return nil, nil
-	}
-	return netio.NewSender()
 }

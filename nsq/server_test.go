@@ -36,6 +36,7 @@ func startNode(t testing.TB, eo engine.Options, o Options) *node {
 	if eo.Disk == nil {
 		eo.DataPath = t.TempDir()
 	}
+	orDefault(&eo.BufferBytes, 16<<20) // the ring touches all of it
 	e, err := engine.Open(context.Background(), eo)
 	if err != nil {
 		t.Fatal(err)

@@ -37,6 +37,8 @@ type topicStats struct {
 	MessageBytes uint64         `json:"message_bytes"`
 	Producers    int            `json:"producer_count"`     // that number their messages, in the partitions led here
 	MaxProducers int            `json:"max_producer_count"` // in the partition that knows the most
+	Partitions   int            `json:"partition_count"`    // on any node
+	Served       []int          `json:"served_partitions"`  // whose channels deliver from here; the rest is elsewhere
 	Paused       bool           `json:"paused"`
 	Latency      latency        `json:"e2e_processing_latency"`
 }
@@ -170,7 +172,7 @@ func (s *Server) stats(topic, channel string, clients bool) *statsReply {
 		out := topicStats{
 			Name: t.Name, Channels: []channelStats{}, Depth: t.Depth, BackendDepth: t.BackendDepth,
 			MessageCount: t.MessageCount, Published: t.Published, MessageBytes: t.MessageBytes, Paused: t.Paused,
-			Producers: t.Producers, MaxProducers: t.MaxProducers,
+			Producers: t.Producers, MaxProducers: t.MaxProducers, Partitions: t.Partitions, Served: t.Served,
 		}
 		var latencies []engine.LatencyRecorder
 		for i := range t.Channels {

@@ -24,6 +24,8 @@ type TLSOptions struct {
 	Required string
 
 	MinVersion string // "1.2" or "1.3"; the default is 1.3
+	// NSQMinVersion is MinVersion for the NSQ protocol and HTTP, and not for native clients; default: MinVersion.
+	NSQMinVersion string
 }
 
 const (
@@ -37,9 +39,13 @@ const (
 	maxPEMBytes = 1 << 20
 )
 
+// versionOf has the versions of TLS that can be the least.
+var versionOf = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
+
 func (o *TLSOptions) setDefaults() error {
 	orDefault(&o.Required, requiredNot)
 	orDefault(&o.MinVersion, "1.3")
+	orDefault(&o.NSQMinVersion, o.MinVersion)
 	switch {
 	case o.ClientAuth != "" && o.ClientAuth != clientAuthAny && o.ClientAuth != clientAuthVerify:
 		return fmt.Errorf("nsq: TLS.ClientAuth is %q; it must be empty, %s or %s",
@@ -47,16 +53,20 @@ func (o *TLSOptions) setDefaults() error {
 	case o.Required != requiredNot && o.Required != requiredTCP && o.Required != requiredAlways:
 		return fmt.Errorf("nsq: TLS.Required is %q; it must be %s, %s or %s",
 			o.Required, requiredNot, requiredTCP, requiredAlways)
-	case o.MinVersion != "1.2" && o.MinVersion != "1.3":
+	case versionOf[o.MinVersion] == 0:
 		return fmt.Errorf("nsq: TLS.MinVersion is %q; it must be 1.2 or 1.3: older ones are broken", o.MinVersion)
+	case versionOf[o.NSQMinVersion] == 0:
+		return fmt.Errorf("nsq: TLS.NSQMinVersion is %q; it must be 1.2 or 1.3: older ones are broken", o.NSQMinVersion)
 	case (o.CertFile == "") != (o.KeyFile == ""):
-		return errors.New("nsq: a TLS certificate needs its key and a key its certificate; set TLS.CertFile and TLS.KeyFile")
+		return errors.New("nsq: a TLS certificate needs its key and a key its certificate; set both tls-cert and tls-key " +
+			"(TLS.CertFile and TLS.KeyFile)")
 	}
 	if o.ClientAuth != "" && o.Required == requiredNot {
 		o.Required = requiredAlways
 	}
 	if o.CertFile == "" && o.Required != requiredNot {
-		return errors.New("nsq: TLS is required of clients, but there is no certificate; set TLS.CertFile and TLS.KeyFile")
+		return errors.New("nsq: TLS is required of clients, but there is no certificate; set both tls-cert and tls-key " +
+			"(TLS.CertFile and TLS.KeyFile)")
 	}
 	return nil
 }
@@ -70,6 +80,10 @@ type certificates struct {
 	files TLSOptions
 	now   atomic.Pointer[tls.Config] // the configuration as last read
 	outer *tls.Config                // the configuration passed to crypto/tls; it looks up now for each connection
+
+	// The same for native clients, which may need a newer version of TLS.
+	nativeNow   atomic.Pointer[tls.Config]
+	nativeOuter *tls.Config
 
 	handshakes chan struct{} // holds a token for each running handshake; its capacity is Options.MaxHandshakes
 }
@@ -88,11 +102,15 @@ func newCertificates(o *Options) (*certificates, error) {
 		return nil, nil
 	}
 	c := &certificates{files: o.TLS, handshakes: make(chan struct{}, o.MaxHandshakes)}
-	c.outer = &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.now.Load(), nil },
-	}
+	c.outer, c.nativeOuter = outerOf(&c.now), outerOf(&c.nativeNow)
 	return c, c.reload()
+}
+
+func outerOf(now *atomic.Pointer[tls.Config]) *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return now.Load(), nil },
+	}
 }
 
 // reload reads the files again. If it returns an error, the previous configuration remains in force.
@@ -103,15 +121,12 @@ func (c *certificates) reload() error {
 	}
 	cfg := &tls.Config{
 		Certificates: []tls.Certificate{pair},
-		MinVersion:   tls.VersionTLS13,
+		MinVersion:   versionOf[c.files.NSQMinVersion],
 		// Frames are written in large pieces: small first records would only add cost.
 		DynamicRecordSizingDisabled: true,
 		// A resumed session would keep trusting a client whose authority has been removed, and since connections live
 		// long, resuming would save little.
 		SessionTicketsDisabled: true,
-	}
-	if c.files.MinVersion == "1.2" {
-		cfg.MinVersion = tls.VersionTLS12
 	}
 	switch c.files.ClientAuth {
 	case clientAuthAny:
@@ -124,7 +139,10 @@ func (c *certificates) reload() error {
 			return err
 		}
 	}
+	native := cfg.Clone()
+	native.MinVersion = versionOf[c.files.MinVersion]
 	c.now.Store(cfg)
+	c.nativeNow.Store(native)
 	return nil
 }
 

@@ -336,6 +336,7 @@ func TestTLSOptionErrors(t *testing.T) {
 		{func(o *Options) { o.TLS.Required = "sometimes" }, `TLS.Required is "sometimes"`},
 		{func(o *Options) { o.TLS.ClientAuth = "ask" }, `TLS.ClientAuth is "ask"`},
 		{func(o *Options) { o.TLS.MinVersion = "1.1" }, "must be 1.2 or 1.3"},
+		{func(o *Options) { o.TLS.NSQMinVersion = "1.1" }, "must be 1.2 or 1.3"},
 		{func(o *Options) { o.TLS.KeyFile = "" }, "needs its key"},
 		{func(o *Options) { o.TLS.KeyFile = otherKey }, "cannot be used"},
 		{func(o *Options) { o.TLS.CertFile = ca.file("none.pem") }, "no such file"},

@@ -3,6 +3,8 @@ package nsq
 import (
 	"bytes"
 	"fmt"
+	"maps"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -84,6 +86,69 @@ func TestExtRuns(t *testing.T) {
 				t.Errorf("message %d is %q with %q, want %q", i, m.body, m.ext, want)
 			}
 			r.send("FIN " + m.full + "\n")
+		}
+	})
+}
+
+// A message whose ext has a key goes to the partition of the key, like one that is published in another way with that
+// key: together and alone, in a batch, over HTTP, and with escapes. A partition that is named comes first.
+func TestExtKeyChoosesThePartition(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		makeChannel(t, nodes, "t", "c", 8)
+		n := nodes[len(nodes)-1]
+		topic, _ := n.e.LookupTopic("t")
+		key, other := "customer-7", "b"
+		at := topic.PartitionFor([]byte(key))
+		for i := 0; topic.PartitionFor([]byte(other)) == at; i++ {
+			other = fmt.Sprint("b", i)
+		}
+		ext, another := `{"key":"customer-7"}`, `{"key":"`+other+`"}`
+		c := n.dial(t)
+		for range 4 {
+			c.send("PUB_EXT t\n" + sized(withExt(ext, "together")) + "PUB_EXT t\n" + sized(withExt(another, "other")) +
+				"PUB_EXT t\n" + sized(withExt(`{"a":"1"}`, "none")) + "PUB_EXT t\n" + sized(withExt(ext, "together")))
+			for range 4 {
+				c.ok()
+			}
+			c.send("PUB_EXT t\n" + sized(withExt(`{"key":"customer\u002d7"}`, "alone")))
+			c.ok()
+			c.send("MPUB_EXT t\n" + sized(batchBody(withExt(ext, "batch"), withExt(`{}`, "batch"))))
+			c.ok()
+			c.send("MPUB_EXT t\n" + sized(batchBody(withExt(ext, "mixed"), withExt(another, "mixed"))))
+			c.ok()
+			if status, text := n.do(t, "POST", "/pub_ext?topic=t&ext="+url.QueryEscape(ext), "http"); status != 200 {
+				t.Fatal(status, text)
+			}
+		}
+		c.send(fmt.Sprintf("PUB_EXT t %d\n%s", (at+1)%8, sized(withExt(ext, "named"))))
+		c.ok()
+		count := map[string]int{}
+		for p := range 8 {
+			for _, text := range storedIn(t, n, p) {
+				body, _, _ := strings.Cut(text, " ")
+				count[body]++
+				switch body {
+				case "none", "mixed":
+				case "named":
+					if p != (at+1)%8 {
+						t.Errorf("partition %d has %q", p, text)
+					}
+				case "other":
+					if p != topic.PartitionFor([]byte(other)) {
+						t.Errorf("partition %d has %q", p, text)
+					}
+				default:
+					if p != at {
+						t.Errorf("partition %d has %q, whose key belongs to %d", p, text, at)
+					}
+				}
+			}
+		}
+		want := map[string]int{
+			"together": 8, "other": 4, "none": 4, "alone": 4, "batch": 8, "mixed": 8, "http": 4, "named": 1,
+		}
+		if !maps.Equal(count, want) {
+			t.Errorf("stored are %v, want %v", count, want)
 		}
 	})
 }

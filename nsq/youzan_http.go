@@ -137,10 +137,13 @@ func (s *Server) putYouzan(
 	return tracedReply{"OK", uint64(first), strconv.FormatUint(trace, 10), uint64(first.MsgID()), 1}, nil
 }
 
-// putAt stores one message in a partition, or in any partition if partition is -1. It waits for the answer, because the
-// engine reads body until then.
+// putAt stores one message in a partition, or if partition is -1 in that of its key, or in any one if it has none. It
+// waits for the answer, because the engine reads body until then.
 func putAt(t *engine.Topic, partition int, body []byte, headers []engine.Header) (engine.ID, error) {
 	p := &engine.Put{Messages: [][]byte{body}, Headers: [][]engine.Header{headers}}
+	if partition < 0 {
+		partition = keyPartition(t, p.Headers)
+	}
 	return submitAndWait(p, func() error {
 		if partition >= 0 {
 			return t.SubmitTo(partition, p)

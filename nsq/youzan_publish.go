@@ -43,10 +43,39 @@ func (c *conn) publishExt(cmd *command, size int) *fault {
 		p.free()
 		return &fault{text}
 	}
-	p.to = t
+	p.to, p.at = t, keyPartition(t.topic, p.lists)
 	p.buf = c.in.buf
 	p.buf.retain()
 	c.run = p
+	return nil
+}
+
+// keyPartition returns the partition to which the keys in the headers of messages belong, as for messages that are
+// published in other ways. It returns -1 if there is no key, and if the keys belong to different partitions: a batch is
+// stored in one.
+func keyPartition(t *engine.Topic, lists [][]engine.Header) int {
+	at := -1
+	for _, headers := range lists {
+		key := keyOf(headers)
+		if len(key) == 0 {
+			continue
+		}
+		of := t.PartitionFor(key)
+		if at >= 0 && of != at {
+			return -1
+		}
+		at = of
+	}
+	return at
+}
+
+// keyOf returns the value of the header that holds a message's key, or nil.
+func keyOf(headers []engine.Header) []byte {
+	for i := range headers {
+		if string(headers[i].Key) == engine.KeyHeader {
+			return headers[i].Value
+		}
+	}
 	return nil
 }
 
@@ -71,6 +100,9 @@ func (c *conn) addExt(cmd *command, size int) bool {
 	all, _, traced, ok := appendPlainExt(r.headers, cmd.body[extLengthBytes:n])
 	own := all[len(r.headers):len(all):len(all)]
 	if !ok || traced || c.srv.engine.CheckHeaders(own) != nil {
+		return false
+	}
+	if key := keyOf(own); (len(key) != 0 || r.at >= 0) && (len(key) == 0 || r.to.topic.PartitionFor(key) != r.at) {
 		return false
 	}
 	r.headers, r.lists = all, append(r.lists, own)
@@ -128,6 +160,10 @@ func (p *pending) send(t *engine.Topic) error {
 		return p.sendNumbered(t)
 	case p.addressed:
 		return t.SubmitTo(p.partition, &p.put)
+	case p.at >= 0: // the topic may have been deleted and created again since
+		if at := keyPartition(t, p.lists); at >= 0 {
+			return t.SubmitTo(at, &p.put)
+		}
 	}
 	return t.Submit(&p.put)
 }

@@ -165,6 +165,21 @@ func (p *Principal) Allows(action Permission, topic, channel string) bool {
 	return false
 }
 
+// AllowsSome reports whether one of the grants covers the action on at least one channel of the topic that a name could
+// have or, if topic is empty, on at least one topic.
+func (p *Principal) AllowsSome(action Permission, topic string) bool {
+	for i := range p.grants {
+		g := &p.grants[i]
+		switch {
+		case g.permissions&action == 0:
+		case topic == "" && (p.file != nil || matches(g.channels, "")), // as in Allows
+			topic != "" && matches(g.topics, topic) && len(g.channels) > 0:
+			return true
+		}
+	}
+	return false
+}
+
 // AllowsNode reports whether the principal may do this with everything: Admin is to administer the node and the
 // cluster, View to look at both.
 func (p *Principal) AllowsNode(action Permission) bool {

@@ -1,16 +1,15 @@
 package auth
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"penstock/nsq/auth/authtest"
 )
 
 // grantJSON returns an answer with one authorization.
@@ -23,49 +22,26 @@ func grantJSON(ttl int, topic, channel string, permissions ...string) string {
 	return string(b)
 }
 
-func hashOf(secret string) string {
-	h := sha256.Sum256([]byte(secret))
-	return hex.EncodeToString(h[:])
-}
-
-func writeTokens(t testing.TB, name, text string) {
-	t.Helper()
-	if err := os.WriteFile(name, []byte(text), 0o640); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(name, 0o640); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func tokenText(name, secret string, grants ...string) string {
-	text := fmt.Sprintf("[[token]]\nname = %q\nsha256 = %q\n", name, hashOf(secret))
-	for _, g := range grants {
-		text += "[[token.grant]]\n" + g + "\n"
-	}
-	return text
-}
-
 func TestTokenFileErrors(t *testing.T) {
 	grant := `permissions = ["publish"]` + "\n" + `topics = ["t"]`
 	for _, x := range []struct{ text, want string }{
 		{"token = 5 =", "not valid TOML at line 1"},
 		{"[[token]]\nname = \"a\"\nsecret = \"topsecret\"\n", "line 3 has an unknown key"},
 		{"[[token]]\nname = 5\nsha256 = \"topsecret\"\n", "not valid TOML at line 2"},
-		{tokenText("", "a", grant), "needs a name"},
-		{tokenText("a", "a", grant) + tokenText("a", "b", grant), "token 2 needs a name of its own"},
-		{tokenText("a", "a", grant) + tokenText("b", "a", grant), `sha256 of token "b"`},
+		{authtest.Token("", "a", grant), "needs a name"},
+		{authtest.Token("a", "a", grant) + authtest.Token("a", "b", grant), "token 2 needs a name of its own"},
+		{authtest.Token("a", "a", grant) + authtest.Token("b", "a", grant), `sha256 of token "b"`},
 		{"[[token]]\nname = \"a\"\nsha256 = \"topsecret\"\n", `sha256 of token "a" is not 64 hex digits`},
 		{
 			"[[token]]\nname = \"a\"\nsha256 = \"" + strings.Repeat("topsecret", 20)[:64] + "\"\n",
 			`sha256 of token "a" is not 64 hex digits`,
 		},
-		{tokenText("a", "a"), "has 0 grants"},
-		{tokenText("a", "a", `permissions = ["fly"]`+"\n"+`topics = ["t"]`), `the permission "fly"`},
-		{tokenText("a", "a", `topics = ["t"]`), "needs permissions and topics"},
-		{tokenText("a", "a", `permissions = ["admin"]`), "needs permissions and topics"},
-		{tokenText("a", "a", `permissions = ["admin"]`+"\n"+`topics = ["[t"]`), `"[t" is no pattern`},
-		{tokenText("a", "a", `permissions = ["admin"]`+"\n"+`topics = [""]`), `"" is no pattern`},
+		{authtest.Token("a", "a"), "has 0 grants"},
+		{authtest.Token("a", "a", `permissions = ["fly"]`+"\n"+`topics = ["t"]`), `the permission "fly"`},
+		{authtest.Token("a", "a", `topics = ["t"]`), "needs permissions and topics"},
+		{authtest.Token("a", "a", `permissions = ["admin"]`), "needs permissions and topics"},
+		{authtest.Token("a", "a", `permissions = ["admin"]`+"\n"+`topics = ["[t"]`), `"[t" is no pattern`},
+		{authtest.Token("a", "a", `permissions = ["admin"]`+"\n"+`topics = [""]`), `"" is no pattern`},
 	} {
 		_, err := parseTokens([]byte(x.text))
 		if err == nil || !strings.Contains(err.Error(), x.want) || strings.Contains(err.Error(), "topsecret") {
@@ -74,7 +50,7 @@ func TestTokenFileErrors(t *testing.T) {
 	}
 	dir := t.TempDir()
 	open := filepath.Join(dir, "open.toml")
-	writeTokens(t, open, tokenText("a", "a", grant))
+	authtest.Write(t, open, authtest.Token("a", "a", grant))
 	for _, mode := range []os.FileMode{0o644, 0o642, 0o641} {
 		if err := os.Chmod(open, mode); err != nil {
 			t.Fatal(err)
@@ -88,7 +64,7 @@ func TestTokenFileErrors(t *testing.T) {
 // FuzzTokens: no file makes the parser panic, and every token of an accepted file has a principal with at least one
 // grant.
 func FuzzTokens(f *testing.F) {
-	f.Add([]byte(tokenText("a", "a", `permissions = ["admin"]`+"\n"+`topics = ["*"]`)))
+	f.Add([]byte(authtest.Token("a", "a", `permissions = ["admin"]`+"\n"+`topics = ["*"]`)))
 	f.Add([]byte("[[token]]\n[[token.grant]]\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := parseTokens(data)

@@ -295,7 +295,7 @@ func TestLookupdChannelsOfNewTopics(t *testing.T) {
 // B99, B100: an nsqd that is silent is hidden and later disconnected. A client that sends its bytes too slowly, or
 // nothing at all, is disconnected.
 func TestLookupdSilence(t *testing.T) {
-	const soon = 200 * time.Millisecond
+	const soon = time.Second // a busy client needs some of it
 	// An nsqd is disconnected 1.5 s after it is hidden.
 	s := startLookupd(t, Options{InactiveProducerTimeout: 1500 * time.Millisecond, MaxCommandTime: soon})
 	count := func() int { return len(s.api.registry.lookup("t", time.Now())) }

@@ -130,7 +130,8 @@ var (
 	refused = define(ofClients, counter, "publishes_refused_total",
 		"Publishes that were not answered OK; unknown: they may have been stored.", "reason")
 	publishDuration = define(ofClients, histogram, "publish_duration_seconds",
-		"Time from a publish until it is answered OK, measured for one in 16 of them.", "protocol")
+		"Time from a publish until it is answered OK, measured for one in 16 of them; of native clients a batch counts as "+
+			"one publish.", "protocol")
 	connections = define(ofClients, gauge, "connections",
 		"Open connections of clients: nsq, http, https, lookup (HTTP), lookup_tcp (of nsqds that register), native.", "kind")
 	strangers = define(ofClients, gauge, "unauthenticated_connections",

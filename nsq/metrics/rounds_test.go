@@ -4,11 +4,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
 // Scrapes at the same time cost one round, and one that hangs keeps no scrape waiting for longer than it may.
-func TestRounds(t *testing.T) {
+func TestRounds(t *testing.T) { synctest.Test(t, testRounds) }
+
+func testRounds(t *testing.T) {
 	var reads atomic.Int64
 	hang := make(chan struct{})
 	r := rounds{read: func() *objects {
@@ -27,7 +30,7 @@ func TestRounds(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(10 * time.Millisecond) // the scrapes wait
+	synctest.Wait() // the scrapes wait
 	close(hang)
 	all.Wait()
 	if n := reads.Load(); n != 1 {

@@ -123,6 +123,46 @@ func TestQuantile(t *testing.T) {
 	if got := quantile(0.99, before, after); got < 4 || got > 8.192 {
 		t.Errorf("%v ms", got)
 	}
+	before[10], before[13] = 100, 10 // what was measured earlier does not count
+	after[15] = 5                    // 16 to 33 ms
+	if got := quantile(0.99, before, after); got < 16 || got > 33 {
+		t.Errorf("%v ms, after faster publishes", got)
+	}
+}
+
+// The rows of the nodes that lead partitions of one topic become one row: what each has counted is added, what each may
+// have counted is not.
+func TestRowsOfNodesAddUp(t *testing.T) {
+	topic := Topic{
+		Name: "t", Partitions: 3, Published: 1, PublishedBytes: 2, Delivered: 3, PublishedCount: 4, Depth: 5,
+		InFlightCount: 6, DeferredCount: 7, ClientCount: 8, ChannelCount: 9, StoredBytes: 10, OldestSeconds: 11,
+	}
+	topic.Add(&Topic{
+		Name: "t", Partitions: 3, Published: 10, PublishedBytes: 10, Delivered: 10, PublishedCount: 10, Depth: 10,
+		InFlightCount: 10, DeferredCount: 10, ClientCount: 10, ChannelCount: 9, StoredBytes: 10, OldestSeconds: 10,
+		Paused: true,
+	})
+	if want := (Topic{
+		Name: "t", Partitions: 3, Published: 11, PublishedBytes: 12, Delivered: 13, PublishedCount: 14, Depth: 15,
+		InFlightCount: 16, DeferredCount: 17, ClientCount: 10, ChannelCount: 9, StoredBytes: 20, OldestSeconds: 11,
+		Paused: true,
+	}); topic != want {
+		t.Errorf("the topic's row is\n%+v, want\n%+v", topic, want)
+	}
+	channel := Channel{
+		Name: "c", Depth: 1, InFlightCount: 2, DeferredCount: 3, ClientCount: 4, Delivered: 5, Finished: 6, Requeued: 7,
+		TimedOut: 8, RequeueCount: 9, TimeoutCount: 10, DeadLettered: 11, OldestSeconds: 12, Paused: true,
+	}
+	channel.Add(&Channel{
+		Name: "c", Depth: 10, InFlightCount: 10, DeferredCount: 10, ClientCount: 3, Delivered: 10, Finished: 10, Requeued: 10,
+		TimedOut: 10, RequeueCount: 10, TimeoutCount: 10, DeadLettered: 10, OldestSeconds: 10,
+	})
+	if want := (Channel{
+		Name: "c", Depth: 11, InFlightCount: 12, DeferredCount: 13, ClientCount: 4, Delivered: 15, Finished: 16, Requeued: 17,
+		TimedOut: 18, RequeueCount: 19, TimeoutCount: 20, DeadLettered: 21, OldestSeconds: 12, Paused: true,
+	}); channel != want {
+		t.Errorf("the channel's row is\n%+v, want\n%+v", channel, want)
+	}
 }
 
 func BenchmarkAdd20000(b *testing.B) {

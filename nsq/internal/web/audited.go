@@ -16,7 +16,8 @@ const maxAuditedBytes = 1 << 10
 
 // audited are the parameters that an entry of the audit shows. Others might hold something that nobody should read.
 var audited = []string{
-	"topic", "channel", "node", "partitions", "partition_num", "partition", "replicas", "to", "value", "count", "rate",
+	"topic", "channel", "new", "node", "partitions", "partition_num", "partition", "replicas", "from", "at", "to", "value",
+	"count", "dir", "rate",
 }
 
 // entry describes a request.
