@@ -82,13 +82,14 @@ func (o *operator) backup(ctx context.Context, to string, rate int64) error {
 	case o.asJSON:
 		return printJSON(o.out, status)
 	}
-	fmt.Fprintf(o.out, "%s has the node's data as of %s: %d files, %d bytes linked, %d copied\n", to,
-		stamp(status.Moment), status.Files, status.LinkedBytes, status.CopiedBytes)
+	fmt.Fprintf(o.out, "%s has the node's data as of %s: %s, %d bytes linked, %d copied\n", to,
+		stamp(status.Moment), counted(status.Files, "file"), status.LinkedBytes, status.CopiedBytes)
 	if status.NoMetadata != "" {
 		fmt.Fprintln(o.out, strings.TrimPrefix(withoutMetadata(status.NoMetadata), ". "))
 	}
 	if status.Damaged > 0 {
-		fmt.Fprintf(o.out, "%d partitions have ranges that cannot be read, on the node as in the backup\n", status.Damaged)
+		fmt.Fprintf(o.out, "%s ranges that cannot be read, on the node as in the backup\n",
+			inNumber(status.Damaged, "partition has", "partitions have"))
 	}
 	return nil
 }
@@ -116,5 +117,5 @@ func (o *operator) copyStopped(ctx context.Context, from, etcdDir, to string) er
 	if missing != nil {
 		said = withoutMetadata(missing.Error())
 	}
-	return o.done("%s has the data of node %s: %d files%s", to, m.NodeID, len(m.Files), said)
+	return o.done("%s has the data of node %s: %s%s", to, m.NodeID, counted(len(m.Files), "file"), said)
 }

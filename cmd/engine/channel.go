@@ -132,7 +132,8 @@ func (o *operator) channelListCommand() *cobra.Command {
 			return printed(printChannels(o.out, all), missing)
 		})
 	cmd.Long = "List channels with their depth and counters. In a cluster, the figures of all live nodes are added up.\n" +
-		"If a node does not answer, the figures of the others are shown, and the exit code is 11."
+		"If a node does not answer, or no node serves some partitions, the figures of the others are shown, and the exit\n" +
+		"code is 11."
 	return cmd
 }
 
@@ -270,7 +271,7 @@ func (o *operator) redriveCommand() *cobra.Command {
 				var moved nsq.Redriven
 				if err := o.client.Post(ctx, "/channel/redrive", q, nil, &moved); err != nil {
 					if total > 0 {
-						return fmt.Errorf("%w; %d messages were moved before that", err, total)
+						return fmt.Errorf("%w; %s moved before that", err, inNumber(total, "message was", "messages were"))
 					}
 					return err
 				}
@@ -281,7 +282,8 @@ func (o *operator) redriveCommand() *cobra.Command {
 			if o.asJSON {
 				return printJSON(o.out, nsq.Redriven{Moved: total})
 			}
-			return o.done("%d messages were published again for channel %s of topic %s", total, args[1], args[0])
+			return o.done("%s published again for channel %s of topic %s",
+				inNumber(total, "message was", "messages were"), args[1], args[0])
 		})
 	cmd.Long = "Publish a channel's dead letters to its topic again, for this channel only. They are taken from the\n" +
 		"dead-letter topic in the channel's settings, through that topic's channel \"redrive\". Their attempts are\n" +

@@ -33,6 +33,8 @@ type topicNumbers struct {
 	MessageBytes uint64           `json:"message_bytes"`   // likewise
 	Producers    int              `json:"producer_count"`
 	MaxProducers int              `json:"max_producer_count"` // in the partition that knows the most
+	Partitions   int              `json:"partition_count"`    // on any node; 0: unknown
+	Served       []int            `json:"served_partitions"`  // their channels are counted; nil: unknown, an older version
 	Paused       bool             `json:"paused"`
 	Channels     []channelNumbers `json:"channels,omitempty"`
 }
@@ -53,10 +55,87 @@ type channelNumbers struct {
 // numbersTimeout is how long a node may take to say its numbers. Beyond it, the others' numbers are shown without it.
 const numbersTimeout = 5 * time.Second
 
+// While its leadership moves, no node serves a partition for a moment. Commands wait serveWait, and look again every
+// serveRetry, before they report such a partition. A node that dies leads nothing after about two seconds.
+const (
+	serveWait  = 3 * time.Second
+	serveRetry = 100 * time.Millisecond
+)
+
+// maxNamed bounds the topics, and the partitions of each, that a sentence names.
+const maxNamed = 8
+
 // topics returns the numbers of all topics, or of one topic, which must exist. In a cluster it adds up the numbers of
-// all nodes, because every node counts only what it leads. If some of the nodes do not answer, missing names them and
-// the numbers are those of the others; if none does, topics returns an error.
+// all nodes, because every node counts only what it leads. If some of the nodes do not answer, or nobody serves a
+// partition for serveWait, missing names them and the numbers are those of the others; if no node answers, topics
+// returns an error.
 func (o *operator) topics(ctx context.Context, topic ...string) (all []topicNumbers, missing, err error) {
+	for begun := time.Now(); ; {
+		all, gone, err := o.look(ctx, topic...)
+		if err != nil {
+			return nil, nil, err
+		}
+		unserved := unservedOf(all)
+		if len(gone) > 0 || len(unserved) == 0 || time.Since(begun) > serveWait {
+			return all, partial(append(gone, unserved...)), nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		case <-time.After(serveRetry):
+		}
+	}
+}
+
+// topicsNow is topics without waiting until every partition is served.
+func (o *operator) topicsNow(ctx context.Context, topic ...string) (all []topicNumbers, missing, err error) {
+	all, gone, err := o.look(ctx, topic...)
+	return all, partial(append(gone, unservedOf(all)...)), err
+}
+
+// partial returns the error of a result that lacks something; nil: it lacks nothing.
+func partial(lacks []string) error {
+	if len(lacks) == 0 {
+		return nil
+	}
+	return &exitError{exitPartial, fmt.Errorf("the result is partial: %s", strings.Join(lacks, "; "))}
+}
+
+// unservedOf says which partitions no node serves, a sentence for each topic.
+func unservedOf(all []topicNumbers) (lacks []string) {
+	for i := range all {
+		n := &all[i]
+		none := nsq.Unserved(n.Partitions, n.Served)
+		if len(none) == 0 {
+			continue
+		}
+		if len(lacks) == maxNamed {
+			return append(lacks, "the same holds for further topics")
+		}
+		lacks = append(lacks, fmt.Sprintf("nobody serves %s of topic %s: what its channels have there is not counted",
+			partitionNames(none), n.Name))
+	}
+	return lacks
+}
+
+// partitionNames names partitions in a sentence, at most maxNamed of them.
+func partitionNames(ns []int) string {
+	if len(ns) == 1 {
+		return fmt.Sprint("partition ", ns[0])
+	}
+	var text []string
+	for _, n := range ns[:min(len(ns), maxNamed)] {
+		text = append(text, strconv.Itoa(n))
+	}
+	more := ""
+	if len(ns) > maxNamed {
+		more = fmt.Sprintf(" and %d more", len(ns)-maxNamed)
+	}
+	return "partitions " + strings.Join(text, ", ") + more
+}
+
+// look is topicsNow, but gone names only the nodes that do not answer.
+func (o *operator) look(ctx context.Context, topic ...string) (all []topicNumbers, gone []string, err error) {
 	nodes, gone, err := o.members(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -94,20 +173,17 @@ func (o *operator) topics(ctx context.Context, topic ...string) (all []topicNumb
 			}
 		}
 	}
-	if len(gone) > 0 {
-		missing = &exitError{exitPartial, fmt.Errorf("the result is partial: %s", strings.Join(gone, "; "))}
-	}
 	if answered == 0 {
 		return nil, nil, &exitError{exitOther, fmt.Errorf("nobody says any numbers: %s", strings.Join(gone, "; "))}
 	}
-	if len(topic) > 0 && len(sum) == 0 && missing == nil {
+	if len(topic) > 0 && len(sum) == 0 && len(gone) == 0 {
 		return nil, nil, fmt.Errorf("there is no topic %s (node at %s)", topic[0], o.client.Address)
 	}
 	all = make([]topicNumbers, 0, len(sum))
 	for _, name := range slices.Sorted(maps.Keys(sum)) {
 		all = append(all, *sum[name])
 	}
-	return all, missing, nil
+	return all, gone, nil
 }
 
 // member is a node of the cluster that can be asked.
@@ -167,6 +243,8 @@ func (n *topicNumbers) add(m *topicNumbers) {
 	n.MessageBytes += m.MessageBytes
 	n.Producers += m.Producers
 	n.MaxProducers = max(n.MaxProducers, m.MaxProducers)
+	n.Partitions = max(n.Partitions, m.Partitions)
+	n.Served = nsq.AllServed(n.Served, m.Served)
 	n.Paused = n.Paused || m.Paused
 	for _, c := range m.Channels {
 		i := slices.IndexFunc(n.Channels, func(had channelNumbers) bool { return had.Name == c.Name })
@@ -220,24 +298,33 @@ func printTopicNumbers(w io.Writer, all []topicNumbers) error {
 	for i := range all {
 		n := &all[i]
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%s\n", n.Name, len(n.Channels), n.Depth, n.Published, n.MessageBytes,
-			n.Producers, pausedOr(n.Paused))
+			n.Producers, n.state(n.Paused))
 	}
 	return t.Flush()
 }
 
 func printChannels(w io.Writer, all []topicNumbers) error {
 	t := table(w)
-	fmt.Fprintln(t, "TOPIC\tCHANNEL\tDEPTH\tIN FLIGHT\tDEFERRED\tDELIVERED SINCE START\tREQUEUED SINCE START\t"+
+	fmt.Fprintln(t, "TOPIC\tCHANNEL\tDEPTH\tIN FLIGHT\tDEFERRED\tRECEIVED SINCE START\tREQUEUED SINCE START\t"+
 		"TIMED OUT SINCE START\tCONSUMERS\tSTATE")
-	for _, n := range channelsOf(all) {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", n.Topic, n.Name, n.Depth, n.InFlightCount, n.DeferredCount,
-			n.MessageCount, n.RequeueCount, n.TimeoutCount, n.ClientCount, pausedOr(n.Paused))
+	for i := range all {
+		of := &all[i]
+		for _, n := range of.Channels {
+			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", of.Name, n.Name, n.Depth, n.InFlightCount,
+				n.DeferredCount, n.MessageCount, n.RequeueCount, n.TimeoutCount, n.ClientCount, of.state(n.Paused))
+		}
 	}
 	return t.Flush()
 }
 
-func pausedOr(paused bool) string {
-	if paused {
+// state says whether the topic, or one of its channels, is paused or, first of all, whether somebody serves it.
+func (n *topicNumbers) state(paused bool) string {
+	switch none := len(nsq.Unserved(n.Partitions, n.Served)); {
+	case none > 0 && none == n.Partitions:
+		return "not served"
+	case none > 0:
+		return "partly served"
+	case paused:
 		return "paused"
 	}
 	return "ok"

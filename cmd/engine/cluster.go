@@ -97,8 +97,13 @@ func (o *operator) drainCommand() *cobra.Command {
 				return err
 			}
 			o.progress("%s", done.Message)
-			if err := o.waitForDrain(ctx, args[0], wait); err != nil {
+			needed, err := o.waitForDrain(ctx, args[0], wait)
+			switch {
+			case err != nil:
 				return err
+			case needed > 0:
+				return o.done("node %s leads no partition, but do not stop it yet: %s it for their min_isr, and take no messages "+
+					"without it; see engine cluster health", args[0], inNumber(needed, "partition needs", "partitions need"))
 			}
 			return o.done("node %s leads no partition: it may be stopped now", args[0])
 		})
@@ -108,8 +113,9 @@ func (o *operator) drainCommand() *cobra.Command {
 	return cmd
 }
 
-// waitForDrain waits until the node leads nothing, so that stopping it interrupts nobody.
-func (o *operator) waitForDrain(ctx context.Context, node string, wait time.Duration) error {
+// waitForDrain waits until the node leads nothing, so that stopping it interrupts nobody who does not need it as a
+// replica. It returns how many partitions do.
+func (o *operator) waitForDrain(ctx context.Context, node string, wait time.Duration) (needed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	tick := time.NewTicker(drainPoll)
@@ -124,23 +130,23 @@ func (o *operator) waitForDrain(ctx context.Context, node string, wait time.Dura
 				if n.Leaders != leaders && n.Leaders > 0 {
 					o.progress("node %s still leads %d of %d partitions", node, n.Leaders, st.PartitionCount)
 				}
-				leaders = n.Leaders
+				leaders, needed = n.Leaders, n.Needed
 			}
 		} else if ctx.Err() == nil {
-			return err
+			return 0, err
 		}
 		if leaders == 0 {
-			return nil
+			return needed, nil
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			if leaders < 0 {
-				return fmt.Errorf("node %s did not begin to drain within %v: it may begin later; see engine cluster status",
+				return 0, fmt.Errorf("node %s did not begin to drain within %v: it may begin later; see engine cluster status",
 					node, wait)
 			}
-			return fmt.Errorf("node %s still leads %d partitions after %v: other in-sync replicas are missing, or it needs "+
-				"more time; see engine cluster topics", node, leaders, wait)
+			return 0, fmt.Errorf("node %s still leads %s after %v: other in-sync replicas are missing, or it needs "+
+				"more time; see engine cluster topics", node, counted(leaders, "partition"), wait)
 		}
 	}
 }

@@ -11,6 +11,9 @@ import (
 	"penstock/engine/health"
 )
 
+// healthMinAsk is how long health --wait waits at least for one answer, also if --wait is shorter.
+const healthMinAsk = 2 * time.Second
+
 // healthPoll is the interval at which health --wait asks the node.
 const healthPoll = 200 * time.Millisecond
 
@@ -42,17 +45,38 @@ func (o *operator) healthCommand() *cobra.Command {
 	return cmd
 }
 
-// awaitHealth asks the node for its verdict until it is healthy or wait has passed, and returns the last verdict. A
-// node that does not answer is unhealthy.
+// awaitHealth asks the node for its verdict until it is healthy, wait has passed or ctx ends, and returns the last
+// verdict. A node that does not answer is unhealthy.
 func (o *operator) awaitHealth(ctx context.Context, wait time.Duration) (*health.Verdict, error) {
+	var last *health.Verdict
 	for deadline := time.Now().Add(wait); ; {
-		v, err := o.client.Health(ctx)
-		if err != nil || v.Healthy || ctx.Err() != nil || !time.Now().Before(deadline) {
+		v, err := o.oneHealth(ctx, wait, deadline)
+		if err != nil && last != nil && ctx.Err() != nil {
+			return last, nil
+		}
+		if err != nil || v.Healthy || !time.Now().Before(deadline) {
 			return v, err // a wrong address or token does not become right
 		}
 		select {
 		case <-time.After(min(healthPoll, time.Until(deadline))):
 		case <-ctx.Done():
+			return v, nil
 		}
+		last = v
 	}
+}
+
+// oneHealth asks once. With --wait, a node that hangs does not hold the command up beyond the deadline, or
+// healthMinAsk.
+func (o *operator) oneHealth(ctx context.Context, wait time.Duration, deadline time.Time) (*health.Verdict, error) {
+	if wait > 0 {
+		least := time.Now().Add(healthMinAsk)
+		if deadline.Before(least) {
+			deadline = least
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, deadline)
+		defer cancel()
+	}
+	return o.client.Health(ctx)
 }

@@ -12,6 +12,7 @@ import (
 
 	"penstock/cluster/admin"
 	"penstock/engine/health"
+	"penstock/engine/meta"
 )
 
 func printJSON(w io.Writer, v any) error {
@@ -30,7 +31,7 @@ func printStatus(w io.Writer, st *admin.Status) error {
 	fmt.Fprintf(t, "cluster\t%s, revision %d\n", st.Cluster, st.Revision)
 	fmt.Fprintf(t, "controller\t%s\n", cmp.Or(st.Controller, "nobody just now"))
 	fmt.Fprintf(t, "level\t%s\n", levels(st))
-	fmt.Fprintf(t, "topics\t%d with %d partitions\n", st.TopicCount, st.PartitionCount)
+	fmt.Fprintf(t, "topics\t%d with %s\n", st.TopicCount, counted(st.PartitionCount, "partition"))
 	fmt.Fprintf(t, "as of\t%s\n", asOf(st.Node, st.AgeMs))
 	fmt.Fprintf(t, "health\t%s\n", st.Health)
 	if st.OneRack > 0 {
@@ -47,8 +48,8 @@ func printStatus(w io.Writer, st *admin.Status) error {
 	fmt.Fprintln(t, "NODE\tNUMBER\tSTATE\tDISK\tRACK\tLEADS\tREPLICAS\tIN SYNC\tNSQ\tHTTP\tLOOKUP\tVERSION")
 	for _, n := range st.Nodes {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n",
-			n.Name, n.ID, nodeState(&n), dash(n.Disk), dash(n.Rack), n.Leaders, n.Replicas, n.InSync, dash(n.NSQ), dash(n.HTTP),
-			dash(n.Lookup), dash(n.Version))
+			n.Name, n.ID, nodeState(&n), dash(diskState(&n)), dash(n.Rack), n.Leaders, n.Replicas, n.InSync, dash(n.NSQ),
+			dash(n.HTTP), dash(n.Lookup), dash(n.Version))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -102,6 +103,15 @@ func asOf(node string, ageMs int64) string {
 func millis(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond }
 
 // nodeState says whether a node is live. The age of an unknown or dead one says how old that knowledge is.
+// diskState is what is known of a node's disk. That it was good when its process ended says nothing about it now.
+func diskState(n *admin.Node) string {
+	dead := n.Presence == health.Dead || n.Presence == "" && !n.Live
+	if dead && n.Disk == meta.DiskGood.String() {
+		return ""
+	}
+	return n.Disk
+}
+
 func nodeState(n *admin.Node) string {
 	state := strings.ReplaceAll(string(n.Presence), "_", " ")
 	switch {

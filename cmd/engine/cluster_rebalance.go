@@ -86,25 +86,32 @@ func printPlan(w io.Writer, p *admin.Plan) error {
 }
 
 // waitForRebalance asks for the status until no rebalance is wanted and nothing moves. It prints what is left when that
-// changes.
+// changes, and says so at the end.
 func (o *operator) waitForRebalance(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	last := ""
+	last, paused := "", false
 	for {
 		st := new(admin.Status)
 		switch err := o.client.Get(ctx, "/cluster/status", nil, st); {
+		case errors.Is(ctx.Err(), context.DeadlineExceeded) && paused:
+			return fmt.Errorf("the rebalance is not complete after %v and stands still: %s; engine cluster rebalance --resume "+
+				"ends the pause", limit, last)
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
 			return fmt.Errorf("the rebalance is not complete after %v: it goes on; see engine cluster status", limit)
 		case err != nil:
 			return err
 		case !st.Rebalance.Wanted && st.Rebalance.MoveCount == 0:
+			if !o.asJSON {
+				fmt.Fprintln(o.prompt, "nothing is left to move")
+			}
 			return nil
 		}
-		if now := rebalancing(&st.Rebalance); now != last && !o.asJSON {
-			last = now
+		now := rebalancing(&st.Rebalance)
+		if now != last && !o.asJSON {
 			fmt.Fprintln(o.prompt, now)
 		}
+		last, paused = now, st.Rebalance.State == admin.RebalancePaused
 		select {
 		case <-ctx.Done():
 		case <-time.After(rebalancePoll):
@@ -116,13 +123,13 @@ func (o *operator) waitForRebalance(ctx context.Context, limit time.Duration) er
 func rebalancing(r *admin.Rebalancing) string {
 	text := string(r.State)
 	if r.MoveCount > 0 {
-		text += fmt.Sprintf(", %d moves under way", r.MoveCount)
+		text += fmt.Sprintf(", %s under way", counted(r.MoveCount, "move"))
 	}
 	switch {
 	case r.RemainingCount >= cluster.MaxProposalCount:
 		text += fmt.Sprintf(", more than %d steps remain", cluster.MaxProposalCount)
 	case r.RemainingCount > 0:
-		text += fmt.Sprintf(", %d steps remain", r.RemainingCount)
+		text += fmt.Sprintf(", %s", inNumber(r.RemainingCount, "step remains", "steps remain"))
 	}
 	if r.Gone != "" {
 		text += fmt.Sprintf("; node %s is gone, and its replicas are made elsewhere", r.Gone)

@@ -19,7 +19,7 @@ func TestRebalanceWaits(t *testing.T) {
 		return admin.Status{Rebalance: r}
 	})
 	got := execute(t, "cluster", "rebalance", "--wait", "20s")
-	if got.code != 0 || got.stderr != "running, 2 moves under way, 5 steps remain\n" {
+	if got.code != 0 || got.stderr != "running, 2 moves under way, 5 steps remain\nnothing is left to move\n" {
 		t.Errorf("exit code %d, it prints\n%s", got.code, got.stderr)
 	}
 	if asked := n.requests(); strings.Count(asked, "GET /cluster/status") != 2 {
@@ -27,6 +27,14 @@ func TestRebalanceWaits(t *testing.T) {
 	}
 	n.answers(func(int) admin.Status { return admin.Status{Rebalance: admin.Rebalancing{Wanted: true}} })
 	execute(t, "cluster", "rebalance", "--wait", "10ms").check(t, exitOther, "it goes on; see engine cluster status")
+	n.answers(func(int) admin.Status {
+		return admin.Status{Rebalance: admin.Rebalancing{State: admin.RebalancePaused, Wanted: true, RemainingCount: 2}}
+	})
+	got = execute(t, "cluster", "rebalance", "--wait", "10ms")
+	if got.code != exitOther || !strings.Contains(got.stderr, "is not complete after 10ms and stands still: paused, 2 "+
+		"steps remain; engine cluster rebalance --resume ends the pause") {
+		t.Errorf("exit code %d, in a pause it prints\n%s", got.code, got.stderr)
+	}
 }
 
 func TestPrintPlan(t *testing.T) {

@@ -258,7 +258,8 @@ func TestForceLeaderAsks(t *testing.T) {
 	for answer, code := range map[string]int{"orders\n": 0, "yes\n": exitOther, "\x04": exitOther} {
 		n := startClusterNode(t)
 		near, far := openTerminal(t)
-		cmd := exec.CommandContext(t.Context(), binary, "cluster", "force-leader", "orders", "3", "n1", "--http", n.address)
+		cmd := exec.CommandContext(t.Context(), binary(t),
+			"cluster", "force-leader", "orders", "3", "n1", "--http", n.address)
 		cmd.Stdin = far
 		stderr := &logBuffer{more: make(chan struct{}, 1)}
 		var stdout bytes.Buffer

@@ -48,7 +48,7 @@ func (o *operator) verifyCommand() *cobra.Command {
 				found += len(v.Found)
 			}
 			if found > 0 {
-				return fmt.Errorf("the replicas differ in %d places", found)
+				return fmt.Errorf("the replicas differ in %s", counted(found, "place"))
 			}
 			return nil
 		})

@@ -83,7 +83,7 @@ func (o *operator) propose(k kind, args []string, begun string) ([]string, cobra
 func (o *operator) names(ctx context.Context, k kind, args []string) (out []string) {
 	switch k {
 	case aTopic:
-		all, _, err := o.topics(ctx)
+		all, _, err := o.topicsNow(ctx)
 		if err != nil {
 			return nil
 		}
@@ -91,7 +91,7 @@ func (o *operator) names(ctx context.Context, k kind, args []string) (out []stri
 			out = append(out, all[i].Name)
 		}
 	case aChannel:
-		all, _, err := o.topics(ctx, args[0])
+		all, _, err := o.topicsNow(ctx, args[0])
 		if err != nil {
 			return nil
 		}

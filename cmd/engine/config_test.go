@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"penstock/cluster/admin"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -257,6 +259,25 @@ func TestFormatDuration(t *testing.T) {
 	} {
 		if got := formatDuration(in); got != want {
 			t.Errorf("formatDuration(%v) = %s, want %s", in, got, want)
+		}
+	}
+}
+
+// A sentence about one thing is not in the plural.
+func TestCounted(t *testing.T) {
+	for _, x := range []struct{ got, want string }{
+		{counted(0, "message"), "0 messages"},
+		{counted(1, "message"), "1 message"},
+		{counted(uint64(2), "message"), "2 messages"},
+		{inNumber(1, "copy is", "copies are"), "1 copy is"},
+		{inNumber(3, "copy is", "copies are"), "3 copies are"},
+		{
+			rebalancing(&admin.Rebalancing{State: "running", MoveCount: 1, RemainingCount: 1}),
+			"running, 1 move under way, 1 step remains",
+		},
+	} {
+		if x.got != x.want {
+			t.Errorf("%q, want %q", x.got, x.want)
 		}
 	}
 }

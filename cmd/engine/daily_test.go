@@ -113,6 +113,14 @@ func TestDrainShowsProgress(t *testing.T) {
 		t.Errorf("as JSON it prints %s", got)
 	}
 	n.answers(func(int) admin.Status {
+		return admin.Status{Nodes: []admin.Node{{ID: 1, Name: "n1", Draining: true, Needed: 7}}}
+	})
+	if got := steer(t, "cluster", "drain", "n1", "--wait", "20s", "--http-address", n.address); got !=
+		"it is done\nnode n1 leads no partition, but do not stop it yet: 7 partitions need it for their min_isr, and take "+
+			"no messages without it; see engine cluster health\n" {
+		t.Errorf("of a node that is needed it prints %s", got)
+	}
+	n.answers(func(int) admin.Status {
 		return admin.Status{Nodes: []admin.Node{{ID: 1, Name: "n1", Draining: true, Leaders: 5}}}
 	})
 	o := execute(t, "cluster", "drain", "n1", "--wait", "250ms", "--http-address", n.address)
@@ -177,7 +185,7 @@ func TestTopOf(t *testing.T) {
 	after := []topicNumbers{
 		{Name: "a", MessageCount: 140, Channels: []channelNumbers{
 			{Name: "c", Depth: 40, MessageCount: 140, RequeueCount: 4, TimeoutCount: 6},
-			{Name: "new", Depth: 40, MessageCount: 40},
+			{Name: "new", Depth: 40, MessageCount: 40, Paused: true},
 		}},
 		{Name: "moved", MessageCount: 10, Channels: []channelNumbers{{Name: "c", Depth: 9, MessageCount: 10}}},
 		{Name: "none", MessageCount: 8, Depth: 8},
@@ -186,11 +194,11 @@ func TestTopOf(t *testing.T) {
 	want := []topRow{
 		{
 			Topic: "a", Channel: "c", Published: 20, Entered: 20, Confirmed: 25, Requeued: 1, TimedOut: 3, Depth: 40,
-			LagSeconds: 1.6,
+			LagSeconds: 1.6, State: "ok",
 		},
-		{Topic: "a", Channel: "new", Published: 20, Entered: 20, Depth: 40, LagSeconds: -1},
-		{Topic: "none", Published: 4, Depth: 8},
-		{Topic: "moved", Channel: "c", Depth: 9, LagSeconds: -1},
+		{Topic: "a", Channel: "new", Published: 20, Entered: 20, Depth: 40, LagSeconds: -1, State: "paused", Paused: true},
+		{Topic: "none", Published: 4, Depth: 8, State: "ok"},
+		{Topic: "moved", Channel: "c", Depth: 9, LagSeconds: -1, State: "ok"},
 	}
 	if len(look.Rows) != len(want) || look.Published != 24 || look.Depth != 97 || look.RowCount != 4 {
 		t.Fatalf("%+v", look)
@@ -202,6 +210,36 @@ func TestTopOf(t *testing.T) {
 	}
 	if look = topOf(before, after, time.Second, 1); len(look.Rows) != 1 || look.RowCount != 4 {
 		t.Errorf("not bounded: %+v", look)
+	}
+}
+
+// Partitions that nobody serves make no rates, neither when they vanish nor when they come back, and no state "ok".
+func TestTopOfUnserved(t *testing.T) {
+	whole := []topicNumbers{{
+		Name: "a", MessageCount: 100, Partitions: 2, Served: []int{1, 0},
+		Channels: []channelNumbers{{Name: "c", Depth: 90, MessageCount: 100, Paused: true}},
+	}}
+	half := []topicNumbers{{
+		Name: "a", MessageCount: 40, Partitions: 2, Served: []int{1},
+		Channels: []channelNumbers{{Name: "c", Depth: 30, MessageCount: 40, Paused: true}},
+	}}
+	none := []topicNumbers{{Name: "a", Partitions: 2, Served: []int{}}}
+	for _, tc := range []struct {
+		before, after []topicNumbers
+		want          topRow
+	}{
+		{whole, half, topRow{Topic: "a", Channel: "c", Depth: 30, Paused: true, LagSeconds: -1, State: "partly served"}},
+		{half, whole, topRow{Topic: "a", Channel: "c", Depth: 90, Paused: true, LagSeconds: -1, State: "paused"}},
+		{half, none, topRow{Topic: "a", State: "not served"}},
+	} {
+		if look := topOf(tc.before, tc.after, time.Second, 10); len(look.Rows) != 1 || look.Rows[0] != tc.want {
+			t.Errorf("%+v, want %+v", look.Rows, tc.want)
+		}
+	}
+	var out strings.Builder
+	must(t, printChannels(&out, half))
+	if got := rows(out.String()); len(got) != 2 || !strings.HasSuffix(got[1], "partly served") {
+		t.Errorf("the list of channels is %q", got)
 	}
 }
 
@@ -224,7 +262,7 @@ func TestTop(t *testing.T) {
 	must(t, json.Unmarshal(out, &look))
 	if got := keysOf(t, look.Rows[0]); got != "channel client_count confirmed_per_second deferred_count depth "+
 		"entered_per_second in_flight_count lag_seconds paused published_per_second requeued_per_second "+
-		"timed_out_per_second topic" {
+		"state timed_out_per_second topic" {
 		t.Errorf("the fields of a row are %s", got)
 	}
 	execute(t, "top", "--interval", "1ms").check(t, exitUsage, "--interval must be at least 200ms")
@@ -255,7 +293,7 @@ func TestTop(t *testing.T) {
 // topProcess starts top on a terminal.
 func topProcess(t *testing.T, tty *os.File, log *logBuffer) *exec.Cmd {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), binary, "top", "--interval", "200ms")
+	cmd := exec.CommandContext(t.Context(), binary(t), "top", "--interval", "200ms")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, log
 	must(t, cmd.Start())
 	return cmd

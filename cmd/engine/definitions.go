@@ -146,8 +146,12 @@ func numbers(v any) any {
 // definitions asks the node for everything that a document has.
 func (o *operator) definitions(ctx context.Context) (*definitions, error) {
 	all, missing, err := o.topics(ctx)
-	if err := cmp.Or(err, missing); err != nil { // a part of the definitions would look like all of them
+	switch {
+	case err != nil:
 		return nil, err
+	case missing != nil: // without the exit code of a partial result: nothing is printed
+		return nil, fmt.Errorf("nothing was exported or changed, because a part of the definitions would look like all of "+
+			"them: %s", missing)
 	}
 	d := &definitions{Version: definitionsVersion, Topics: []topicDefinition{}}
 	replicas, err := o.replicasOf(ctx, d)
@@ -314,8 +318,8 @@ func changesTo(is, want *definitions, prune bool) ([]definitionChange, error) {
 			out = append(out, definitionChange{Action: "create-topic", Topic: w.Name, topic: w})
 		}
 		if w.Partitions != 0 && w.Partitions < h.Partitions {
-			return nil, fmt.Errorf("topic %s has %d partitions and cannot have %d: none can be taken away, since each holds "+
-				"messages; nothing was changed", w.Name, h.Partitions, w.Partitions)
+			return nil, fmt.Errorf("topic %s has %s and cannot have %d: none can be taken away, since each holds "+
+				"messages; nothing was changed", w.Name, counted(h.Partitions, "partition"), w.Partitions)
 		}
 		if err := replicasFit(h, w, is.nodes); err != nil {
 			return nil, err
@@ -341,11 +345,15 @@ func replicasFit(h, w *topicDefinition, nodes int) error {
 	}
 	switch {
 	case w.Replicas > nodes:
-		return fmt.Errorf("topic %s cannot have %d replicas, because there are %d nodes; nothing was changed", w.Name,
-			w.Replicas, nodes)
+		verb := "are"
+		if nodes == 1 {
+			verb = "is"
+		}
+		return fmt.Errorf("topic %s cannot have %d replicas, because there %s %s; nothing was changed",
+			w.Name, w.Replicas, verb, counted(nodes, "node"))
 	case w.Settings != nil && replicas != 0 && w.Settings.MinISR > replicas:
-		return fmt.Errorf("topic %s cannot have a min_isr of %d with %d replicas; nothing was changed", w.Name,
-			w.Settings.MinISR, replicas)
+		return fmt.Errorf("topic %s cannot have a min_isr of %d with %s; nothing was changed", w.Name,
+			w.Settings.MinISR, counted(replicas, "replica"))
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -69,16 +68,17 @@ func (o *operator) confirmPrune(changes []definitionChange, file string, yes boo
 	if count == 0 || yes {
 		return nil
 	}
+	pruned := inNumber(count, "topic or channel", "topics and channels")
 	if file == "-" || !isTerminal(o.in) {
 		return &exitError{
-			exitUsage, fmt.Errorf("--prune would delete %d topics and channels with their messages and asks before it does: "+
-				"say --yes where nobody can answer; nothing was changed", count),
+			exitUsage, fmt.Errorf("--prune would delete %s with all messages and asks before it does: "+
+				"say --yes where nobody can answer; nothing was changed", pruned),
 		}
 	}
 	for i := range changes {
 		fmt.Fprintln(o.prompt, changes[i].String())
 	}
-	fmt.Fprintf(o.prompt, "%d topics and channels will be DELETED with their messages. Type prune to continue: ", count)
+	fmt.Fprintf(o.prompt, "%s will be DELETED with all messages. Type prune to continue: ", pruned)
 	line, err := bufio.NewReader(o.in).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -106,15 +106,16 @@ func (o *operator) apply(ctx context.Context, changes []definitionChange) error 
 		return err
 	}
 	if failed != nil {
-		return &exitError{exitOther, fmt.Errorf("%s failed; %d of %d changes were done before and stay, and applying the "+
-			"document again continues: %w", strings.ReplaceAll(changes[done].Action, "-", " "), done, len(changes), failed)}
+		return &exitError{exitOther, fmt.Errorf("%s failed; %d of %s were done before and stay, and applying the "+
+			"document again continues: %w", strings.ReplaceAll(changes[done].Action, "-", " "), done,
+			counted(len(changes), "change"), failed)}
 	}
 	return nil
 }
 
 func (o *operator) printApplied(a *applied) error {
 	if o.asJSON {
-		a.Changes = slices.Concat([]definitionChange{}, a.Changes)
+		a.Changes = append([]definitionChange{}, a.Changes...) // never null
 		return printJSON(o.out, a)
 	}
 	for i := range a.Changes {
@@ -124,7 +125,7 @@ func (o *operator) printApplied(a *applied) error {
 		}
 		fmt.Fprintf(o.out, "%s%s\n", a.Changes[i].String(), state)
 	}
-	text := fmt.Sprintf("%d changes", len(a.Changes))
+	text := counted(len(a.Changes), "change")
 	switch {
 	case len(a.Changes) == 0:
 		text = "nothing differs"

@@ -31,6 +31,9 @@ func TestDefinitions(t *testing.T) {
 		if got := at(a, "definitions", "apply", file); got != "nothing differs\n" {
 			t.Errorf("%s, applied where it was exported: %s", format, got)
 		}
+		if got := at(a, "definitions", "apply", file, "--json"); !strings.Contains(got, `"changes": []`) {
+			t.Errorf("%s, applied where it was exported: %s", format, got) // null is no list
+		}
 	}
 	file := filepath.Join(dir, "definitions.toml")
 	got := at(b, "definitions", "apply", file, "--dry-run")

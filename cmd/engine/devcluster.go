@@ -115,6 +115,7 @@ type devNode struct {
 	first   int            // its first port
 	ports   []devPort      // those on which it listens
 	client  *client.Client // see api
+	guarded bool           // it asks for a token: see isReady
 }
 
 // api returns a client of the node. Only the goroutine that watches the node may call it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,7 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
+
+	"penstock/engine/dir"
+	"penstock/segment/aio"
 )
 
 // check requires one sentence on stderr and the documented exit code.
@@ -43,12 +48,29 @@ func TestExitUsage(t *testing.T) {
 	}{
 		{[]string{"serve", "--dta-path", dir}, "unknown flag --dta-path; the nearest one is --data-path"},
 		{[]string{"serve", "extra"}, "unknown command"},
-		{[]string{"serv"}, "serve"},
+		{[]string{"serv"}, `unknown command "serv"; the nearest one is engine serve; see engine --help`},
+		{[]string{"nosuch"}, `unknown command "nosuch"; see engine --help`},
+		{[]string{"topic", "lst"}, `unknown command "lst"; the nearest one is engine topic list; see engine topic --help`},
+		{[]string{"bench", "pubb"}, `"pubb"; the nearest one is engine bench pub; see engine bench --help`},
+		{[]string{"completion", "tcsh"}, `unknown command "tcsh"; see engine completion --help`},
+		{[]string{"channel", "seek", "a", "b"}, `required flag(s) "to" not set; see engine channel seek --help`},
 		{[]string{"serve", "--io", "mmap", "--data-path", dir}, "not one of auto, uring, pwrite"},
 		{[]string{"serve", "--config", filepath.Join(dir, "none.toml"), "--data-path", dir}, "does not exist"},
+		{[]string{"serve", "--tls-cert", "c.pem", "--data-path", dir}, "set both tls-cert and tls-key"},
 		{[]string{"config", "--max-topics", "0"}, "smallest value"},
 		{[]string{"bench", "pub", "--size", "huge"}, "not a size"},
 		{[]string{"bench", "pub", "--sise", "1"}, "--sise; the nearest one is --size; see engine bench pub --help"},
+		{[]string{"channel", "peek", "a", "b", "--count", "many"}, `engine: --count: "many" is not a whole number`},
+		{
+			[]string{"channel", "peek", "a", "b", "--count", "99999999999999999999"},
+			`engine: --count: "99999999999999999999" is too large or too small`,
+		},
+		{[]string{"channel", "set", "a", "b", "--rate", "-1"}, `engine: --rate: "-1" is not a whole number of 0 or more`},
+		{[]string{"pub", "a", "--producer", "", "--lines"}, "--producer needs a name"},
+		{[]string{"pub", "a", "--rate", "fast"}, `engine: --rate: "fast" is not a number`},
+		{[]string{"cluster", "health", "--wait", "5"}, `engine: --wait: "5" is not a time such as 30s or 5m`},
+		{[]string{"topic", "list", "--json=maybe"}, `engine: --json: "maybe" is neither true nor false`},
+		{[]string{"config", "--max-audit-entries", "many"}, `engine: --max-audit-entries: "many" is not a whole number`},
 		{[]string{"topic", "list", "--colour", "1"}, "engine: unknown flag --colour; see engine topic list --help"},
 		{[]string{"channel", "peek", "orders"}, "accepts 2 arg(s), received 1: engine channel peek TOPIC CHANNEL"},
 		{
@@ -144,6 +166,7 @@ func TestExitAddressMakesNothing(t *testing.T) {
 
 // Bad data directories: the command prints one clear sentence, exits with a non-zero code, and changes nothing.
 func TestExitDataDirectory(t *testing.T) {
+	binary(t) // skips all cases together
 	serve := func(dir string, args ...string) outcome {
 		return execute(t, append([]string{
 			"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address",
@@ -162,6 +185,20 @@ func TestExitDataDirectory(t *testing.T) {
 		dir := t.TempDir()
 		startNode(t, dir, "--node-id", "a").end(syscall.SIGTERM)
 		serve(dir, "--node-id", "b").check(t, exitData, "belongs to node \"a\"")
+	})
+	t.Run("a cluster's node", func(t *testing.T) {
+		path := t.TempDir()
+		disk, err := aio.OpenDisk(path, aio.DiskOptions{Mode: aio.ModePwrite})
+		must(t, err)
+		f, err := dir.OpenNodeFile(disk, slog.New(slog.DiscardHandler), "a", dir.FirstLevel, true, uuid.New)
+		must(t, err)
+		must(t, f.Adopt(uuid.New()))
+		must(t, disk.Close())
+		serve(path).check(t, exitData, "belongs to node \"a\" of cluster")
+		execute(t, "migrate", "nsqd", "--data-path", nsqdDir(t, "clean"), "--to", path).check(t, exitData, "of cluster")
+		if _, err := os.Stat(filepath.Join(path, "topics")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("something was imported: %v", err)
+		}
 	})
 	t.Run("newer format", func(t *testing.T) {
 		dir := t.TempDir()

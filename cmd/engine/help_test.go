@@ -48,7 +48,7 @@ func TestHelpFitsTheTerminal(t *testing.T) {
 func TestFlagValuesAreWords(t *testing.T) {
 	for _, cmd := range allCommands(rootCommand()) {
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			if value, _ := pflag.UnquoteUsage(f); strings.Contains(value, " ") {
+			if value, _ := pflag.UnquoteUsage(f); strings.Contains(value, " ") || strings.HasPrefix(value, "|") {
 				t.Errorf("%s --%s %s", cmd.CommandPath(), f.Name, value)
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -60,10 +61,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.Execute()
+	root.InitDefaultCompletionCmd(args...)
+	needCommand(root)
+	cmd, err := root.ExecuteC()
 	if err == nil {
 		return 0
 	}
+	err = explain(cmd, err)
 	if text := strings.Join(strings.Fields(err.Error()), " "); text != "" {
 		fmt.Fprintf(stderr, "engine: %s\n", packageNames.ReplaceAllString(text, "$1"))
 	}
@@ -91,6 +95,7 @@ func rootCommand() *cobra.Command {
 	root.AddCommand(inGroup(commandsOther, benchCommand(), configCommand(), debugCommand(), migrateCommand(),
 		upgradeCommand(),
 		versionCommand())...)
+	needCommand(root)
 	sayArguments(root)
 	return root
 }
@@ -110,7 +115,7 @@ func sayArguments(cmd *cobra.Command) {
 	}
 }
 
-// flagError suggests the nearest flag when one is unknown.
+// flagError suggests the nearest flag when one is unknown, and says what a flag takes that has a wrong value.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
@@ -124,5 +129,33 @@ func flagError(cmd *cobra.Command, err error) error {
 		return &exitError{exitUsage, fmt.Errorf("unknown flag --%s%s; see %s --help",
 			name, orNearest(name, "--", known), cmd.CommandPath())}
 	}
+	var wrong *pflag.InvalidValueError
+	if errors.As(err, &wrong) {
+		err = fmt.Errorf("--%s: %w", wrong.GetFlag().Name, wrongValue(wrong))
+	}
 	return &exitError{exitUsage, err}
+}
+
+// wrongValue says why a flag's value is wrong, in place of Go's parsers. Flags of our own types say it themselves.
+func wrongValue(e *pflag.InvalidValueError) error {
+	cause, kind := errors.Unwrap(e), e.GetFlag().Value.Type()
+	var number *strconv.NumError
+	takes := ""
+	switch {
+	case errors.Is(cause, strconv.ErrRange):
+		return fmt.Errorf("%q is too large or too small", e.GetValue())
+	case strings.HasPrefix(cause.Error(), "time: "):
+		takes = "not a time such as 30s or 5m"
+	case !errors.As(cause, &number):
+		return cause
+	case kind == "bool":
+		takes = "neither true nor false"
+	case strings.HasPrefix(kind, "uint"):
+		takes = "not a whole number of 0 or more"
+	case strings.HasPrefix(kind, "int"):
+		takes = "not a whole number"
+	default:
+		takes = "not a number"
+	}
+	return fmt.Errorf("%q is %s", e.GetValue(), takes)
 }

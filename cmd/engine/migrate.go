@@ -170,10 +170,11 @@ func (m *migration) into(
 	}
 	if err = errors.Join(err, closeTarget()); err != nil {
 		return &exitError{
-			exitOther, fmt.Errorf("%w; %d messages were published by this run: run the command again to go on", err, published),
+			exitOther, fmt.Errorf("%w; %s published by this run: run the command again to go on", err,
+				inNumber(published, "message was", "messages were")),
 		}
 	}
-	text := fmt.Sprintf("imported: %d messages published to %s\n", published, m.to+m.http)
+	text := fmt.Sprintf("imported: %s published to %s\n", counted(published, "message"), m.to+m.http)
 	if !done {
 		text = fmt.Sprintf("this directory was imported before (recorded in %s): nothing was done\n", m.state)
 	}
@@ -214,8 +215,8 @@ func (m *migration) damaged(source *migrate.Source, counts map[*migrate.Queue]mi
 	}
 	return &exitError{
 		exitOther,
-		fmt.Errorf("%d damaged place(s) with %d bytes cannot be read, and what follows them in their files is left out: "+
-			"%s; --skip-damaged accepts this", places, lost, what),
+		fmt.Errorf("%s with %s cannot be read, and what follows them in their files is left out: "+
+			"%s; --skip-damaged accepts this", counted(places, "damaged place"), counted(lost, "byte"), what),
 	}
 }
 

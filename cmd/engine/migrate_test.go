@@ -174,7 +174,7 @@ func TestMigrateKilled(t *testing.T) {
 	finished := false
 	for after := 20 * time.Millisecond; !finished; after += 40 * time.Millisecond {
 		ctx, cancel := context.WithTimeout(t.Context(), after)
-		finished = exec.CommandContext(ctx, binary, "migrate", "nsqd", "--data-path", from, "--to", to).Run() == nil
+		finished = exec.CommandContext(ctx, binary(t), "migrate", "nsqd", "--data-path", from, "--to", to).Run() == nil
 		cancel()
 	}
 	got, _ := contents(t, to)

@@ -3,22 +3,31 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	nodes "penstock/client"
 	"penstock/cmd/engine/client"
+	"penstock/engine"
+	"penstock/netproto"
 )
 
 // defaultNativeAddress is where a node listens for native clients by default.
 const defaultNativeAddress = "127.0.0.1:4250"
+
+// nativeDialTime is how long a command waits for the first node that takes its connection: longer than an election, and
+// than the start of a node after a crash mostly takes.
+const nativeDialTime = 10 * time.Second
 
 // nativeFlags are what the commands share that speak the native protocol: which nodes to ask first, how to trust them,
 // and how to be trusted by them.
@@ -36,13 +45,58 @@ func (n *nativeFlags) add(set *pflag.FlagSet) {
 	n.AddTrust(set)
 }
 
+// checkNamed refuses what names nothing: a partition below -1, which means any, or names that no topic or channel has.
+func checkNamed(partition int, topic string, channel ...string) error {
+	switch {
+	case partition < -1:
+		return &exitError{exitUsage, fmt.Errorf("--partition is %d, and partitions count from 0", partition)}
+	case !engine.ValidTopicName(topic):
+		return &exitError{exitUsage, fmt.Errorf("%q is not the name of a topic", topic)}
+	case len(channel) > 0 && !engine.ValidChannelName(channel[0]):
+		return &exitError{exitUsage, fmt.Errorf("%q is not the name of a channel", channel[0])}
+	}
+	return nil
+}
+
 // dial connects to the cluster. What happens to connections is written to log, one line each.
 func (n *nativeFlags) dial(ctx context.Context, log io.Writer) (*nodes.Client, error) {
+	return n.dialWithin(ctx, log, nativeDialTime)
+}
+
+func (n *nativeFlags) dialWithin(ctx context.Context, log io.Writer, limit time.Duration) (*nodes.Client, error) {
 	o, err := n.options(log)
 	if err != nil {
 		return nil, err
 	}
-	return nodes.Dial(ctx, n.seeds, o)
+	first, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	c, err := nodes.Dial(first, n.seeds, o)
+	if err != nil && ctx.Err() == nil && first.Err() != nil {
+		advice := "name the native address of a running node, which has port 4250 by default"
+		if _, is := errors.AsType[x509.UnknownAuthorityError](err); is {
+			advice = "name the certificate of the node's authority with --tls-ca"
+		}
+		return nil, fmt.Errorf("no node of --nodes %s took the connection in %v: %s; nothing was done: %s",
+			strings.Join(n.seeds, ","), limit, n.unreached(err), advice)
+	}
+	return c, err
+}
+
+// unreached says in an operator's words why no node took the connection.
+func (n *nativeFlags) unreached(err error) string {
+	var dial *net.OpError
+	var certificate *tls.CertificateVerificationError
+	switch {
+	case errors.Is(err, netproto.ErrUnproven): // native listeners do not ask for the cluster's secret
+		return "that port is for other nodes of the cluster"
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return dial.Error()
+	case errors.As(err, &certificate):
+		return certificate.Error()
+	case n.useTLS || n.UsesTLS():
+		return "what listens there does not speak the native protocol over TLS, or does not accept the certificate"
+	}
+	return "what listens there does not speak the native protocol, or only over TLS (--tls)"
 }
 
 // options are the client's options, as the flags say.
@@ -58,6 +112,9 @@ func (n *nativeFlags) options(log io.Writer) (o nodes.Options, err error) {
 			return o, err
 		}
 		o.TLS = config
+	}
+	if len(n.seeds) == 0 {
+		return o, &exitError{exitUsage, errors.New("--nodes names no node: say HOST:PORT of one or more")}
 	}
 	for _, seed := range n.seeds {
 		host, _, err := net.SplitHostPort(seed)

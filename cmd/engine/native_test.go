@@ -2,7 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"io"
+	stdlog "log"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,8 +50,9 @@ func (s *signpost) Frames(c *netproto.Conn, frames []netproto.Received) error {
 	return nil
 }
 
-// The token is not sent in clear to a machine that only the cluster names, either: the command ends and says so.
-func TestTokenIsNotSentToLearnedAddresses(t *testing.T) {
+// startSignpost starts a signpost, and returns its address.
+func startSignpost(t *testing.T, leader string) string {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -56,13 +63,28 @@ func TestTokenIsNotSentToLearnedAddresses(t *testing.T) {
 				Role: netproto.RoleNode, NodeID: "n", Cluster: netproto.ID{1}, Store: netproto.ID{2}, Boot: netproto.ID{3},
 				MinVersion: 1, MaxVersion: 1,
 			},
-			Handler: &signpost{leader: "192.0.2.1:4250"}, CloseTimeout: 100 * time.Millisecond,
+			Handler: &signpost{leader: leader}, CloseTimeout: 100 * time.Millisecond,
 		}, 100, nil)
 	}()
-	defer func() {
+	t.Cleanup(func() {
 		cancel()
 		<-served
-	}()
+	})
+	return ln.Addr().String()
+}
+
+// A partition whose leader cannot be reached does not let read wait for ever: a script would.
+func TestReadWithoutALeader(t *testing.T) {
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	must(t, nobody.Close())
+	node := startSignpost(t, nobody.Addr().String())
+	feed(t, "", "read", "t", "--nodes", node).check(t, exitOther, "nothing came from the leader of partition 0")
+}
+
+// The token is not sent in clear to a machine that only the cluster names, either: the command ends and says so.
+func TestTokenIsNotSentToLearnedAddresses(t *testing.T) {
+	node := startSignpost(t, "192.0.2.1:4250")
 	t.Setenv("PENSTOCK_TOKEN", "secret")
 	for _, args := range [][]string{
 		{"read", "t"},
@@ -73,10 +95,53 @@ func TestTokenIsNotSentToLearnedAddresses(t *testing.T) {
 		{"pub", "t", "--producer", "p"},
 	} {
 		began := time.Now()
-		o := feed(t, "a message", append(args, "--nodes", ln.Addr().String())...)
+		o := feed(t, "a message", append(args, "--nodes", node)...)
 		o.check(t, exitUsage, "the connection to 192.0.2.1 has no TLS")
 		if took := time.Since(began); took > 20*time.Second || t.Failed() {
 			t.Fatalf("%q: after %v", args, took)
 		}
+	}
+}
+
+// A command that no node answers ends, and says what is wrong with the address: nobody watches a log at night.
+func TestNativeAddressIsWrong(t *testing.T) {
+	plain := startNode(t, t.TempDir())
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	nobody := silent.Addr().String()
+	must(t, silent.Close())
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	secret := httptest.NewUnstartedServer(http.NotFoundHandler())
+	secret.Config.ErrorLog = stdlog.New(io.Discard, "", 0)
+	secret.StartTLS()
+	defer secret.Close()
+	for _, tc := range []struct {
+		address, want string
+		tls           bool
+	}{
+		{nobody, "connection refused", false},
+		{plain.nsq, "does not speak the native protocol, or only over TLS (--tls)", false},
+		{web.Listener.Addr().String(), "does not speak the native protocol", false},
+		{secret.Listener.Addr().String(), "does not speak the native protocol, or only over TLS (--tls)", false},
+		{plain.nsq, "does not speak the native protocol over TLS", true},
+		{secret.Listener.Addr().String(), "unknown authority; nothing was done: name the certificate of the node's " +
+			"authority with --tls-ca", true},
+	} {
+		var log strings.Builder
+		n := nativeFlags{seeds: []string{tc.address}, useTLS: tc.tls}
+		_, err := n.dialWithin(t.Context(), &log, 3*time.Second)
+		if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "nothing was done") {
+			t.Errorf("%s: %v, want %q", tc.address, err, tc.want)
+		}
+		if lines := strings.Count(log.String(), "\n"); lines != 1 {
+			t.Errorf("%s: %d lines in the log:\n%s", tc.address, lines, log.String())
+		}
+	}
+	o := execute(t, "topic", "list", "--http-address", plain.nsq)
+	o.check(t, exitUsage, "does not speak HTTP: name the HTTP address of a node")
+	n := nativeFlags{}
+	if got := n.unreached(fmt.Errorf("client: %w", netproto.ErrUnproven)); !strings.Contains(got, "for other nodes") {
+		t.Errorf("the port between nodes: %s", got)
 	}
 }

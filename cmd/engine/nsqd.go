@@ -200,6 +200,11 @@ func (c *config) named(name string) *setting {
 // framing must fit into the largest batch.
 const maxNSQDBodyBytes = 12 << 20
 
+// nsqdMinTLS is the lowest TLS version that clients may speak unless --tls-min-version says it. nsqd's default is 1.0.
+// go-nsq, when it is configured by its options, NSQ's tools and pynsq offer 1.2 at most. Native clients and other nodes
+// need what engine serve's default says.
+const nsqdMinTLS = "1.2"
+
 // related adjusts settings that depend on several flags.
 func (n *nsqdLine) related(c *config) error {
 	o := &c.node.engine
@@ -214,6 +219,9 @@ func (n *nsqdLine) related(c *config) error {
 	c.node.nsq.MaxBodyBytes = max(c.node.nsq.MaxBodyBytes, o.MaxMessageBytes)
 	c.node.nsq.HeartbeatInterval = min(c.node.nsq.HeartbeatInterval, c.node.nsq.MaxHeartbeatInterval)
 	o.MaxBatchBytes = max(o.MaxBatchBytes, largest+largest/5)
+	if c.source["tls-min-version"] == "default" {
+		c.node.nsq.TLS.NSQMinVersion = nsqdMinTLS
+	}
 	if s, cert := c.named("https-address"), c.named("tls-cert"); s != nil && cert != nil && cert.value.String() != "" &&
 		c.source[s.name] == "default" {
 		return c.set(s, "0.0.0.0:4152", "nsqd's default")

@@ -194,7 +194,7 @@ colour = "green"
 func startNSQD(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
 	link := filepath.Join(t.TempDir(), nsqdName)
-	must(t, os.Symlink(binary, link))
+	must(t, os.Symlink(binary(t), link))
 	return startProcess(t, dir, link, append([]string{"-tcp-address=127.0.0.1:0", "-http-address=127.0.0.1:0"}, args...))
 }
 
@@ -220,7 +220,7 @@ func TestNSQDServes(t *testing.T) {
 		}
 	}
 
-	cmd := exec.Command(binary, "migrate", "nsqd", "--data-path", ".", "--to", "penstock")
+	cmd := exec.Command(binary(t), "migrate", "nsqd", "--data-path", ".", "--to", "penstock")
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "imported: 53 messages") {
 		t.Fatalf("%v: %s", err, out)

@@ -65,6 +65,13 @@ programs must not use a name at the same time: the later one ends the earlier on
 			if p.rate < 0 {
 				return &exitError{exitUsage, fmt.Errorf("--rate %v is negative", p.rate)}
 			}
+			if p.producer == "" && cmd.Flags().Changed("producer") { // a script's variable that is not set
+				return &exitError{exitUsage, errors.New("--producer needs a name: without one a later run could not tell what " +
+					"this one has published; nothing was published")}
+			}
+			if err := checkNamed(p.partition, args[0]); err != nil {
+				return err
+			}
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
 			return withExitCode(p.run(ctx, args[0], cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()))
@@ -234,9 +241,10 @@ func (p *publication) send(
 
 func (p *publication) print(w io.Writer) error {
 	r := &p.report
-	text := fmt.Sprintf("published %d messages to topic %s", r.Published, r.Topic)
+	text := fmt.Sprintf("published %s to topic %s", counted(r.Published, "message"), r.Topic)
 	if r.Skipped > 0 {
-		text += fmt.Sprintf("; %d lines before them had been published by an earlier run", r.Skipped)
+		text += fmt.Sprintf("; %s been published before, by an earlier run",
+			inNumber(r.Skipped, "line had", "lines had"))
 	}
 	if r.Failed > 0 {
 		text += fmt.Sprintf("; %d were not stored", r.Failed)
@@ -248,20 +256,28 @@ func (p *publication) print(w io.Writer) error {
 	return err
 }
 
-// earlier is how many lines earlier runs have published.
-func (p *publication) earlier(producer *nodes.Producer) uint64 {
+// earlier is how many lines earlier runs have published. It is an error if these seem to lie in another partition than
+// the key's: the topic may have got more partitions since, and all lines would be stored a second time.
+func (p *publication) earlier(producer *nodes.Producer) (uint64, error) {
 	if !p.resumes() {
-		return 0
+		return 0, nil
 	}
 	at := p.partition
 	if at < 0 {
 		at = nodes.PartitionOf([]byte(p.key), producer.Partitions())
 	}
 	last, ok := producer.LastSequence(at)
-	if !ok {
-		return 0
+	if ok {
+		return uint64(last) + 1, nil
 	}
-	return uint64(last) + 1
+	for other := range producer.Partitions() {
+		if _, ok := producer.LastSequence(other); ok && p.partition < 0 {
+			return 0, fmt.Errorf("producer %s has published to partition %d, and the key belongs to partition %d, perhaps "+
+				"since the topic has more partitions; nothing was published: go on with --partition %[2]d, or begin anew with "+
+				"--partition %[3]d", p.producer, other, at)
+		}
+	}
+	return 0, nil
 }
 
 // publish produces the messages that stand in in, from the first one on that no earlier run has published. It ends
@@ -278,24 +294,29 @@ func (p *publication) publish(
 		case <-ctx.Done():
 		}
 	}()
-	skip := p.earlier(producer)
+	skip, err := p.earlier(producer)
+	if err != nil {
+		return err
+	}
 	bodies, failed := p.bodies(ctx, in)
 	show, finish := countBar(progress, -1, "publishing")
 	defer finish()
 	clock := pace{rate: p.rate, start: time.Now()}
-	n := uint64(0)
+	n := uint64(0) // that were skipped or produced
 	for body := range bodies {
-		if n++; n <= skip {
+		if n < skip {
+			n++
 			p.report.Skipped++
 			continue
 		}
-		if p.resumes() && n > math.MaxUint32 {
-			return fmt.Errorf("line %d and what follows were not published: a producer with a name numbers %d messages", n,
+		if p.resumes() && n == math.MaxUint32 {
+			return fmt.Errorf("line %d and what follows were not published: a producer with a name numbers %d messages", n+1,
 				uint32(math.MaxUint32))
 		}
 		if !clock.wait(ctx) {
 			break
 		}
+		n++
 		m := &nodes.Message{Headers: headers, Body: body}
 		if p.key != "" {
 			m.Key = []byte(p.key)
@@ -307,8 +328,8 @@ func (p *publication) publish(
 	case ctx.Err() != nil:
 		return fmt.Errorf("interrupted: what follows message %d was not published", n)
 	case *failed == nil && n < skip:
-		return fmt.Errorf("standard input has %d lines, and producer %s has published %d before: it is not the same input, "+
-			"and nothing was published", n, p.producer, skip)
+		return fmt.Errorf("standard input has %s, and producer %s has published %d before: it is not the same input, "+
+			"and nothing was published", counted(n, "line"), p.producer, skip)
 	}
 	return *failed
 }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"penstock/client"
 )
 
 // Every flag of pub, read and sub is in the document about them.
@@ -44,6 +46,13 @@ func TestPubAndReadUsage(t *testing.T) {
 		{[]string{"pub", "t", "--header", "kind"}, "is not NAME=VALUE"},
 		{[]string{"pub", "t", "--compress", "gzip"}, "is not one of"},
 		{[]string{"pub", "t", "--nodes", "db1"}, "is not HOST:PORT"},
+		{[]string{"pub", "t", "--nodes", ""}, "--nodes names no node"},
+		{[]string{"pub", "t", "--partition", "-5"}, "--partition is -5, and partitions count from 0"},
+		{[]string{"pub", "t t"}, `"t t" is not the name of a topic`},
+		{[]string{"read", "t t"}, `"t t" is not the name of a topic`},
+		{[]string{"read", "t", "--partition", "-5"}, "--partition is -5, and partitions count from 0"},
+		{[]string{"sub", "t t", "c"}, `"t t" is not the name of a topic`},
+		{[]string{"sub", "t", "c c"}, `"c c" is not the name of a channel`},
 		{[]string{"read", "t", "--from", "yesterday"}, "is neither oldest nor newest"},
 		{[]string{"read", "t", "--from", "0001000000000002", "--partition", "3"}, "is in partition 1"},
 		{[]string{"read", "t", "--format", "xml"}, "is not one of"},
@@ -84,7 +93,7 @@ func feed(t *testing.T, input string, args ...string) outcome {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd := exec.CommandContext(ctx, binary(t), args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
 	var exit *exec.ExitError
@@ -158,10 +167,10 @@ func TestPubAndRead(t *testing.T) {
 	pub("").check(t, exitOther, "standard input is empty")
 	o := pub("four\n\nfive\n", "--lines")
 	if o.code != exitOther || !strings.Contains(o.stderr, "line 2 is empty") ||
-		o.stdout != "published 1 messages to topic orders\n" {
+		o.stdout != "published 1 message to topic orders\n" {
 		t.Errorf("%+v", o)
 	}
-	feed(t, "", append([]string{"read", "nothing"}, at...)...).check(t, exitOther, "no such topic")
+	feed(t, "", append([]string{"read", "nothing"}, at...)...).check(t, exitOther, "there is no topic nothing")
 }
 
 // A reader of the output that has seen enough is no error, and --follow goes on until a signal.
@@ -171,7 +180,7 @@ func TestReadEnds(t *testing.T) {
 	all := slices.Concat([]string{"pub", "t", "--lines"}, at)
 	feed(t, strings.Repeat("a line of the topic\n", 20_000), all...).well(t)
 	for _, follow := range []bool{false, true} {
-		cmd := exec.Command(binary, slices.Concat([]string{"read", "t", fmt.Sprintf("--follow=%t", follow)}, at)...)
+		cmd := exec.Command(binary(t), slices.Concat([]string{"read", "t", fmt.Sprintf("--follow=%t", follow)}, at)...)
 		out, err := cmd.StdoutPipe()
 		must(t, err)
 		var stderr bytes.Buffer
@@ -187,7 +196,7 @@ func TestReadEnds(t *testing.T) {
 			t.Errorf("follow %t: %v, %s", follow, err, &stderr)
 		}
 	}
-	cmd := exec.Command(binary, slices.Concat([]string{
+	cmd := exec.Command(binary(t), slices.Concat([]string{
 		"read", "t", "--follow", "--from", "newest", "--count", "2",
 	}, at)...)
 	var stdout bytes.Buffer
@@ -219,12 +228,12 @@ func TestPubGoesOnAfterAKill(t *testing.T) {
 	}
 	args := slices.Concat([]string{"pub", "t", "--producer", "import", "--lines"}, at)
 	for round, rate := range []string{"2000", "4000", "3000"} {
-		cmd := exec.Command(binary, append(args, "--rate", rate)...)
+		cmd := exec.Command(binary(t), append(args, "--rate", rate)...)
 		cmd.Stdin = strings.NewReader(input.String())
 		must(t, cmd.Start())
 		seen := slices.Concat([]string{"read", "t", "--follow", "--count", fmt.Sprint((round + 1) * 300)}, at)
 		for { // the topic may not be there yet
-			if o := feed(t, "", seen...); !strings.Contains(o.stderr, "no such topic") {
+			if o := feed(t, "", seen...); !strings.Contains(o.stderr, "there is no topic t") {
 				o.well(t)
 				break
 			}
@@ -246,4 +255,42 @@ func TestPubGoesOnAfterAKill(t *testing.T) {
 		t.Errorf("once more: %+v", report)
 	}
 	feed(t, "line 0 of the import\n", args...).check(t, exitOther, "it is not the same input")
+}
+
+// A run whose key belongs to another partition than that of the earlier run publishes nothing, so that no line is there
+// twice. It says how to go on.
+func TestPubWhenTheKeyMoves(t *testing.T) {
+	t.Parallel()
+	p := startNode(t, t.TempDir(), "--native-address", "127.0.0.1:0")
+	key := "a"
+	for client.PartitionOf([]byte(key), 4) != 2 {
+		key += "a"
+	}
+	args := []string{"pub", "t", "--producer", "import", "--lines", "--key", key, "--nodes", p.native()}
+	feed(t, "one\ntwo\n", args...).well(t)
+	feed(t, "", "topic", "set", "t", "--partitions", "4", "--http-address", p.http).well(t)
+	feed(t, "one\ntwo\nthree\n", args...).check(t, exitOther, "go on with --partition 0, or begin anew with --partition 2")
+	feed(t, "one\ntwo\nthree\n", append(args, "--partition", "0")...).well(t)
+	if got := feed(t, "", "read", "t", "--nodes", p.native()).well(t); got != "one\ntwo\nthree\n" {
+		t.Errorf("the topic has %q", got)
+	}
+}
+
+// A signal ends a run that publishes slowly, and the run says which message was the last one.
+func TestPubIsInterrupted(t *testing.T) {
+	t.Parallel()
+	at := startNative(t)
+	cmd := exec.Command(binary(t), slices.Concat([]string{"pub", "t", "--lines", "--rate", "0.001"}, at)...)
+	var stderr bytes.Buffer
+	cmd.Stdin, cmd.Stderr = strings.NewReader("one\ntwo\nthree\n"), &stderr
+	must(t, cmd.Start())
+	for { // the topic may not be there yet
+		if o := feed(t, "", slices.Concat([]string{"read", "t", "--follow", "--count", "1"}, at)...); o.code == 0 {
+			break
+		}
+	}
+	must(t, cmd.Process.Signal(syscall.SIGINT))
+	if err := cmd.Wait(); err == nil || !strings.Contains(stderr.String(), "what follows message 1 was not published") {
+		t.Errorf("%v, %s", err, &stderr)
+	}
 }

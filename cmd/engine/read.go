@@ -46,6 +46,9 @@ PLACE is one of:
 ` + formatHelp),
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkNamed(r.partition, args[0]); err != nil {
+				return err
+			}
 			signal.Ignore(syscall.SIGPIPE) // who reads the output may have seen enough
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()
@@ -136,8 +139,11 @@ func (r *reading) all(ctx context.Context, c *nodes.Client, topic string, partit
 // endPause is how long a reader waits for a message before it looks whether it has read all there are.
 const endPause = 50 * time.Millisecond
 
+// readPatience is how long read waits for a leader that has more messages and sends none: longer than an election.
+const readPatience = 15 * time.Second
+
 // one reads one partition: with --follow until ctx ends, otherwise until it has the message that was the newest when
-// the partition's leader first answered.
+// the partition's leader first answered, or nothing has come for readPatience.
 func (r *reading) one(ctx context.Context, c *nodes.Client, topic string, partition int, from nodes.From) error {
 	reader, err := c.Reader(ctx, topic, partition, from)
 	if err != nil {
@@ -155,14 +161,20 @@ func (r *reading) one(ctx context.Context, c *nodes.Client, topic string, partit
 		at, ok := reader.Position()
 		return known && ok && at >= end
 	}
-	for !reached() {
+	for last := time.Now(); !reached(); {
 		// There may be no message at all, which only the reader's position tells.
 		brief, cancel := context.WithTimeoutCause(ctx, endPause, errNothingYet)
 		for err = nil; err == nil && !reached(); {
-			err = r.printNext(brief, reader)
+			if err = r.printNext(brief, reader); err == nil {
+				last = time.Now()
+			}
 		}
 		if cancel(); err != nil && !errors.Is(err, errNothingYet) {
 			return err
+		}
+		if !r.follow && !reached() && time.Since(last) > readPatience {
+			return fmt.Errorf("nothing came from the leader of partition %d for %v, so not all was printed: engine cluster "+
+				"health says whether it has a leader, --partition reads another one", partition, readPatience)
 		}
 	}
 	return nil

@@ -259,7 +259,7 @@ func TestHangupInAClusterUnderLoad(t *testing.T) {
 	t.Logf("%d messages were published meanwhile", count.Load())
 
 	p.signal(nodes["n3"].PID, syscall.SIGKILL)
-	startProcess(t, "", binary, nodes["n3"].Args)
+	startProcess(t, "", binary(t), nodes["n3"].Args)
 	health()
 }
 

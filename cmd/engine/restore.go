@@ -65,10 +65,12 @@ func (o *operator) restore(from, to string, anew bool, whole []string) error {
 		return &exitError{exitData, err}
 	}
 	if r.Manifest.Cluster != uuid.Nil {
-		return o.done("%s is node %s again: its %d copies compare themselves with other replicas before they lead%s",
-			to, r.Manifest.NodeID, r.Shortened, said)
+		return o.done("%s is node %s again: its %s%s", to, r.Manifest.NodeID, inNumber(r.Shortened,
+			"copy compares itself with other replicas before it leads",
+			"copies compare themselves with other replicas before they lead"), said)
 	}
-	return o.done("%s has %d files, %d bytes, of node %s", to, len(r.Manifest.Files), r.Bytes, r.Manifest.NodeID)
+	return o.done("%s has %s, %s, of node %s", to, counted(len(r.Manifest.Files), "file"),
+		counted(r.Bytes, "byte"), r.Manifest.NodeID)
 }
 
 // clusterFiles adds to files what the data directory of a cluster's node gets besides the files of the backup. It

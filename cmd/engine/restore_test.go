@@ -46,7 +46,7 @@ func (m *members) start(which ...int) {
 	for _, i := range which {
 		args := append([]string(nil), m.nodes[i].Args...)
 		args[2] = m.data[i] // behind serve --data-path
-		m.runs[i] = launch(m.t, "", binary, args)
+		m.runs[i] = launch(m.t, "", binary(m.t), args)
 	}
 	for _, i := range which {
 		m.runs[i].ready()
@@ -75,12 +75,21 @@ func (m *members) create() {
 	}
 }
 
-// publish publishes name-0 to name-99 through node i, and returns when all are answered OK.
+// publish publishes name-0 to name-99 through node i, and returns when all are answered OK. A message that was on its
+// way to a leader when the leader was killed is answered 503, "unknown". It is published again: consume allows
+// duplicates.
 func (m *members) publish(i int, name string) {
 	m.t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
 	for n := range 100 {
-		if code, text := m.tryPublish(i, fmt.Sprintf("%s-%d", name, n)); code != http.StatusOK {
-			m.t.Fatalf("%s %d: %d %s", name, n, code, text)
+		for {
+			code, text := m.tryPublish(i, fmt.Sprintf("%s-%d", name, n))
+			if code == http.StatusOK {
+				break
+			}
+			if code != http.StatusServiceUnavailable || time.Now().After(deadline) {
+				m.t.Fatalf("%s %d: %d %s", name, n, code, text)
+			}
 		}
 	}
 }
@@ -122,6 +131,8 @@ func (m *members) consume(names ...string) {
 	all := sync.OnceFunc(func() { close(done) })
 	config := gonsq.NewConfig()
 	config.MaxInFlight = 50
+	// A node that leads nothing of the topic any more closes the connection; 60 s later would be too late here.
+	config.LookupdPollInterval = 200 * time.Millisecond
 	c, err := gonsq.NewConsumer("orders", "c", config)
 	must(m.t, err)
 	c.SetLogger(nil, 0)
@@ -281,7 +292,7 @@ func TestLostMajorityIsRestored(t *testing.T) {
 	// A backup of a lost node turns up. The restored cluster did not count on it, so it must not come in.
 	m.end(syscall.SIGTERM, 1)
 	m.restore(1, early)
-	p := launch(t, "", binary, append([]string{"serve", "--data-path", m.data[1]}, m.nodes[1].Args[3:]...))
+	p := launch(t, "", binary(t), append([]string{"serve", "--data-path", m.data[1]}, m.nodes[1].Args[3:]...))
 	p.waitLog(t, "it was restored without a backup of node n2")
 	if err := <-p.exited; err == nil {
 		t.Error("it ends well")

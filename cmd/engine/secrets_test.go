@@ -223,7 +223,7 @@ func TestSecretsInFlags(t *testing.T) {
 		t.Error(err)
 	}
 	dir := t.TempDir()
-	p := startProcess(t, dir, binary, []string{
+	p := startProcess(t, dir, binary(t), []string{
 		"nsqd", "-data-path", dir, "-tcp-address", "127.0.0.1:0", "-http-address", "127.0.0.1:0", "-auth-http-address",
 		"http://me:s3cret@127.0.0.1:1/auth",
 	})

@@ -125,6 +125,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	defer reloadOn(hangups, server, part, logger)()
 	logReady(logger, server, n.engine.DataPath)
 	notifySystemd(daemon.SdNotifyReady)
+	defer startWatchdog(e, logger)()
 
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve() }()
@@ -295,6 +296,3 @@ func addressError(err error) error {
 	}
 	return err
 }
-
-// notifySystemd reports the node's state to the service manager, if there is one. A failure to report is ignored.
-func notifySystemd(state string) { _, _ = daemon.SdNotify(false, state) }

@@ -197,8 +197,21 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	return &engine.ClusterOptions{
 		Store: part.store, Listener: ln, Trust: c.trusts.Peer(), Node: c.advertised(n, ln.Addr()), Replication: c.replication,
 		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout, MaxHandshakes: c.maxHandshakes,
-		PreferredLeader: cluster.PreferredLeader,
+		PreferredLeader: cluster.PreferredLeader, StoreNodes: c.storeNodes(),
 	}, part, nil
+}
+
+// storeNodes returns the names of the nodes that run the embedded etcd; nil if an existing etcd is used. joinable has
+// checked the settings.
+func (c *clusterSettings) storeNodes() (names []string) {
+	if c.etcdEndpoints != "" {
+		return nil
+	}
+	peers, _ := etcd.ParsePeers(c.peers)
+	for _, v := range etcd.Voters(peers) {
+		names = append(names, v.Name)
+	}
+	return names
 }
 
 // errRestoredElsewhere is for a restored node that is to begin the metadata store and has none.
@@ -249,7 +262,7 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 
 func (c *clusterSettings) dial(ctx context.Context, n *node, endpoints []string, log *slog.Logger) (meta.Store, error) {
 	kv, err := etcd.Dial(ctx, endpoints, etcd.Options{
-		TLS: c.etcdTLS, Username: c.etcdUser, Password: c.etcdPassword, Log: log,
+		TLS: c.etcdTLS, Username: c.etcdUser, Password: c.etcdPassword, Log: log, DialTimeout: c.joinTimeout,
 	})
 	if err != nil {
 		return nil, err

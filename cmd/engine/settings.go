@@ -220,7 +220,9 @@ func clientSettings(o *nsq.Options, on *offers) []*setting {
 		row("max-connections", "65536", count(&o.MaxConnections, 1),
 			"maximum number of client connections, of each protocol"),
 		row("max-body-bytes", "5MiB", size(&o.MaxBodyBytes, 1), "maximum size of the body of an MPUB or IDENTIFY command"),
-		row("max-rdy-count", "2500", count(&o.MaxRdyCount, 1), "maximum RDY count of a client"),
+		row("max-rdy-count", "2500", count(&o.MaxRdyCount, 1),
+			"maximum RDY count of an NSQ client, which is told it; native consumers have limits of their own: 65536 messages "+
+				"and 1 GiB in flight to a subscription"),
 		row("max-conn-in-flight-bytes", "16MiB", size(&o.MaxConnInFlightBytes, 4096),
 			"stop reading from a connection while more than this many bytes it has published are waiting to be stored"),
 		row("max-conn-in-flight-count", "65536", count(&o.MaxConnInFlightCount, 1),

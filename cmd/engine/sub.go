@@ -53,6 +53,9 @@ PLACE is where a channel begins that is created; one that exists goes on where i
 ` + formatHelp + `, and attempts`),
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkNamed(-1, args[0], args[1]); err != nil {
+				return err
+			}
 			signal.Ignore(syscall.SIGPIPE) // who reads the output may have seen enough
 			ctx, stop := untilSignal(cmd.Context())
 			defer stop()

@@ -23,7 +23,7 @@ func TestSub(t *testing.T) {
 		t.Helper()
 		return run("", append([]string{"sub", "orders"}, args...)...).well(t)
 	}
-	run("", "sub", "orders", "billing", "--count", "1").check(t, exitOther, "no such topic")
+	run("", "sub", "orders", "billing", "--count", "1").check(t, exitOther, "there is no topic orders")
 	run("one\ntwo\nthree\nfour\nfive\n", "pub", "orders", "--lines", "--header", "a=b", "--key", "k").well(t)
 	from := []string{"--from", "oldest"}
 	if got := sub(slices.Concat([]string{"billing", "--count", "2", "--no-finish"}, from)...); got != "one\ntwo\n" {
@@ -64,7 +64,7 @@ func TestSubEnds(t *testing.T) {
 	}
 	publish(0, 1000)
 	start := func() (*exec.Cmd, *bytes.Buffer) {
-		cmd := exec.Command(binary, slices.Concat([]string{"sub", "t", "c", "--from", "oldest"}, at)...)
+		cmd := exec.Command(binary(t), slices.Concat([]string{"sub", "t", "c", "--from", "oldest"}, at)...)
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		return cmd, &stderr
@@ -106,7 +106,7 @@ func TestSubEnds(t *testing.T) {
 	}
 	// More than there are: the signal came too early.
 	feed(t, "one", slices.Concat([]string{"pub", "u"}, at)...).well(t)
-	cmd = exec.Command(binary, slices.Concat([]string{"sub", "u", "c", "--from", "oldest", "--count", "5"}, at)...)
+	cmd = exec.Command(binary(t), slices.Concat([]string{"sub", "u", "c", "--from", "oldest", "--count", "5"}, at)...)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err = cmd.StdoutPipe()

@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"penstock/nsq"
 )
 
 const (
@@ -38,6 +40,7 @@ type topRow struct {
 	ClientCount   int     `json:"client_count"`
 	Paused        bool    `json:"paused"`
 	LagSeconds    float64 `json:"lag_seconds"` // until the channel is empty at this rate; -1: it never is
+	State         string  `json:"state"`       // ok, paused, and partly served or not served: nobody leads what is missing
 }
 
 // topLook is what one refresh prints as JSON.
@@ -51,8 +54,9 @@ type topLook struct {
 	Missing   string    `json:"missing,omitempty"` // which nodes did not say their figures
 }
 
-// topOf compares two looks at all topics. Counters begin at zero when a node starts or a leadership moves: a counter
-// that went back has no rate.
+// topOf computes rates from two looks at all topics. Counters begin at zero when a node starts or a leadership moves:
+// where a counter is smaller than before, the rate is 0. It is also 0 where other partitions of a topic are served than
+// before, whose counters would look like new messages.
 func topOf(before, after []topicNumbers, elapsed time.Duration, most int) topLook {
 	look := topLook{Seconds: elapsed.Seconds(), Rows: []topRow{}}
 	was := map[string]*topicNumbers{}
@@ -62,7 +66,13 @@ func topOf(before, after []topicNumbers, elapsed time.Duration, most int) topLoo
 	for i := range after {
 		t := &after[i]
 		old := cmp.Or(was[t.Name], &topicNumbers{})
-		row := topRow{Topic: t.Name, Paused: t.Paused, Published: rate(old.MessageCount, t.MessageCount, elapsed)}
+		if !slices.Equal(nsq.Unserved(old.Partitions, old.Served), nsq.Unserved(t.Partitions, t.Served)) {
+			old = t
+		}
+		row := topRow{
+			Topic: t.Name, Paused: t.Paused, State: t.state(t.Paused),
+			Published: rate(old.MessageCount, t.MessageCount, elapsed),
+		}
 		look.Published += row.Published
 		if len(t.Channels) == 0 {
 			row.Depth = t.Depth
@@ -75,6 +85,7 @@ func topOf(before, after []topicNumbers, elapsed time.Duration, most int) topLoo
 				had = old.Channels[i]
 			}
 			look.Depth += c.Depth
+			row.State = t.state(t.Paused || c.Paused)
 			look.Rows = append(look.Rows, channelRow(row, &had, &c, elapsed))
 		}
 	}
@@ -145,7 +156,7 @@ func (o *operator) top(ctx context.Context, interval time.Duration, once bool, l
 		ctx, stop = o.untilQ(ctx)
 		defer stop()
 	}
-	before, _, err := o.topics(ctx) // the next look says what is missing
+	before, _, err := o.topicsNow(ctx) // the next look says what is missing
 	if err != nil {
 		return err
 	}
@@ -156,7 +167,7 @@ func (o *operator) top(ctx context.Context, interval time.Duration, once bool, l
 			return nil
 		case <-time.After(interval):
 		}
-		after, missing, err := o.topics(ctx)
+		after, missing, err := o.topicsNow(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -210,7 +221,7 @@ func (o *operator) printTop(look *topLook, redraws bool) error {
 		r := &look.Rows[i]
 		fmt.Fprintf(t, "%s\t%s\t%.0f\t%.0f\t%.0f\t%.0f\t%d\t%d\t%d\t%d\t%s\t%s\n", r.Topic, dash(r.Channel), r.Published,
 			r.Confirmed, r.Requeued, r.TimedOut, r.Depth, r.InFlightCount, r.DeferredCount, r.ClientCount, lagText(r),
-			pausedOr(r.Paused))
+			r.State)
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -55,12 +55,36 @@ func (o *operator) topicCreateCommand() *cobra.Command {
 			if err := o.client.Post(ctx, "/topic/create", q, nil, nil); err != nil {
 				return err
 			}
+			if partitions != 0 { // one that existed stays as it was
+				if err := o.checkPartitions(ctx, args[0], partitions); err != nil {
+					return err
+				}
+			}
 			return o.done("topic %s exists", args[0])
 		})
 	cmd.Flags().IntVar(&partitions, "partitions", 0, "number of partitions of the new topic; 0 means the node's default")
 	cmd.Flags().IntVar(&replicas, "replicas", 0,
 		"number of nodes of a cluster that store each partition of the new topic; 0 means the node's default")
 	return cmd
+}
+
+// checkPartitions refuses a topic that has another number of partitions than was asked for.
+func (o *operator) checkPartitions(ctx context.Context, topic string, want int) error {
+	var have struct {
+		Partitions int `json:"partitions"`
+	}
+	if err := o.client.Get(ctx, "/topic/settings", of(topic, ""), &have); err != nil {
+		return fmt.Errorf("topic %s exists, and it is not known with how many partitions: %w", topic, err)
+	}
+	switch {
+	case have.Partitions < want:
+		return fmt.Errorf("topic %s existed before, with %s and not %d; nothing was changed: engine topic set "+
+			"--partitions adds some", topic, counted(have.Partitions, "partition"), want)
+	case have.Partitions > want:
+		return fmt.Errorf("topic %s existed before, with %s and not %d; nothing was changed: partitions cannot be taken "+
+			"away, choose another name", topic, counted(have.Partitions, "partition"), want)
+	}
+	return nil
 }
 
 func (o *operator) topicListCommand() *cobra.Command {
@@ -77,7 +101,8 @@ func (o *operator) topicListCommand() *cobra.Command {
 		})
 	cmd.Long = "List topics with their depth and counters. In a cluster, the figures of all live nodes are added up.\n" +
 		"MESSAGES counts all that were ever published, and PRODUCERS those that number their messages, in each partition\n" +
-		"to which they publish. If a node does not answer, the figures of the others are shown, and the exit code is 11."
+		"to which they publish. If a node does not answer, or no node serves some partitions, the figures of the others\n" +
+		"are shown, and the exit code is 11."
 	return cmd
 }
 

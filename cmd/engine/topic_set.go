@@ -151,7 +151,8 @@ func (o *operator) topicSetCommand() *cobra.Command {
 	set.Int64Var(&f.quotaCount, "quota-count", 0,
 		"maximum messages that are not confirmed by all channels; 0 means "+noLimit)
 	set.Var(choice(&f.quotaMode, "reject", "drop-oldest"), "quota-mode",
-		"what to do at the quota: reject refuses new messages, drop-oldest removes the oldest ones, confirmed or not")
+		"what to do at the quota: reject (also if empty) refuses new messages, drop-oldest removes the oldest ones, "+
+			"confirmed or not")
 	set.IntVar(&f.minISR, "min-isr", 0, "number of replicas that must be in sync for a write; 0 means a majority")
 	set.IntVar(&f.partitions, "partitions", 0,
 		"number of partitions, which can only be raised; afterwards a key may belong to another partition")

@@ -53,7 +53,7 @@ func printTrace(w io.Writer, topic string, tr *engine.Trace) error {
 			row("", "this is a copy: the segment in which it was stored first was removed")
 		}
 		row("place", fmt.Sprintf("offset %d, batch %d, message %d of %d", s.Offset, s.Batch, s.Index+1, max(s.InBatch, 1)))
-		row("size", fmt.Sprintf("%d bytes, %d headers", s.BodyBytes, s.Headers))
+		row("size", fmt.Sprintf("%s, %s", counted(s.BodyBytes, "byte"), counted(s.Headers, "header")))
 		row("published", stamp(s.Published))
 		if !s.Due.IsZero() {
 			row("not before", stamp(s.Due))
@@ -93,7 +93,7 @@ func printTrace(w io.Writer, topic string, tr *engine.Trace) error {
 
 // readOf says how much of the log a trace is made of, and why not more.
 func readOf(tr *engine.Trace) string {
-	text := fmt.Sprintf("%d bytes of the log", tr.ReadBytes)
+	text := counted(tr.ReadBytes, "byte") + " of the log"
 	if !tr.LogSince.IsZero() {
 		text += " from " + stamp(tr.LogSince) + " on"
 	}

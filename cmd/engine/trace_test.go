@@ -25,7 +25,7 @@ func TestTraceCommand(t *testing.T) {
 	text := strings.Join(got, "\n")
 	for _, want := range []string{
 		"message  0000000000000000, number 0 of partition 0 of topic orders\n", "\nstored  20", " (epoch 1)\n",
-		"\nsize  3 bytes, 1 headers\n", "\nCHANNEL  STATE  SINCE  BY  DELIVERIES  UNTIL  REMARK\nbilling  passed over  20",
+		"\nsize  3 bytes, 1 header\n", "\nCHANNEL  STATE  SINCE  BY  DELIVERIES  UNTIL  REMARK\nbilling  passed over  20",
 		"  not known  -  -\n\nAT  WHAT THE LOG SAYS  CHANNEL  BY  DELIVERIES  UNTIL  BATCH\n20", "  passed over  billing  ",
 	} {
 		if !strings.Contains(text, want) {
@@ -43,7 +43,7 @@ func TestTraceCommand(t *testing.T) {
 	}{
 		"12":               {exitUsage, "16 lower-case hex digits"},
 		"00000000000000ff": {exitOther, "no message was ever published with this id"},
-		"0009000000000000": {exitUsage, "no such partition"},
+		"0009000000000000": {exitOther, "with this id: it names partition 9, and topic orders has "},
 	} {
 		if o := execute(t, "trace", "orders", id); o.code != want.code || !strings.Contains(o.stderr, want.text) {
 			t.Errorf("%s: %+v", id, o)

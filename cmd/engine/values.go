@@ -203,7 +203,7 @@ func (v choiceValue) Set(s string) error {
 	return nil
 }
 func (v choiceValue) String() string { return *v.p }
-func (v choiceValue) Type() string   { return strings.Join(v.of, "|") }
+func (v choiceValue) Type() string   { return strings.TrimPrefix(strings.Join(v.of, "|"), "|") } // "" is no choice
 func (v choiceValue) get() any       { return *v.p }
 
 type countValue struct {
@@ -343,4 +343,15 @@ func formatBytes(n int64) string {
 		}
 	}
 	return strconv.FormatInt(n, 10)
+}
+
+// counted returns a number with a noun: 1 message, 2 messages. The noun must be one that gets an s.
+func counted[N ~int | ~int64 | ~uint64](n N, noun string) string { return inNumber(n, noun, noun+"s") }
+
+// inNumber returns a number with the words for one, or for several: 1 line had, 2 lines had.
+func inNumber[N ~int | ~int64 | ~uint64](n N, one, several string) string {
+	if n == 1 {
+		several = one
+	}
+	return fmt.Sprintf("%d %s", n, several)
 }

@@ -12,9 +12,9 @@ import (
 	"penstock/segment"
 )
 
-// version is Penstock's own version. NSQ clients see nsqVersion, whose first part is the version of nsqd that Penstock
-// behaves like.
-const (
+// version is Penstock's own version; the linker sets it in packages (-X main.version). NSQ clients see nsqVersion, of
+// which the first part is the version of nsqd that Penstock behaves like. Neither changes while the process runs.
+var (
 	version    = "0.1.0"
 	nsqVersion = "1.3.0+engine." + version
 )

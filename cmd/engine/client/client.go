@@ -14,9 +14,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"penstock/cluster/admin"
@@ -36,7 +38,8 @@ const (
 var ErrNoSuchRequest = errors.New(
 	"it does not know this request: it is not a Penstock node, an older one, or in no cluster")
 
-// ErrNoAnswer is returned if no connection to the node can be made, or it ends without an answer.
+// ErrNoAnswer is returned if no connection to the node can be made, it ends without an answer, or the time for the
+// answer is over.
 var ErrNoAnswer = errors.New("does not answer")
 
 // Client sends requests to one node. The zero value with Flags filled is ready. A Client may be used by several
@@ -161,7 +164,11 @@ func (c *Client) exchange(
 			return 0, nil, err
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), send)
+	var connected atomic.Bool // by the transport's goroutines, which may go on after Do
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+	})
+	req, err := http.NewRequestWithContext(traced, method, u.String(), send)
 	if err != nil {
 		return 0, nil, usage("--http-address %s cannot be asked: %w", c.Address, err)
 	}
@@ -173,7 +180,7 @@ func (c *Client) exchange(
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return 0, nil, c.failure(err)
+		return 0, nil, c.failure(ctx, err, connected.Load() && method != http.MethodGet)
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, max))
@@ -184,17 +191,17 @@ func (c *Client) exchange(
 	return resp.StatusCode, data, nil
 }
 
-// failure describes why there is no answer.
-func (c *Client) failure(err error) error {
+// failure describes why there is no answer. unknown says that the node may have got a request that changes something.
+func (c *Client) failure(ctx context.Context, err error, unknown bool) error {
 	var of *url.Error // the sentences below name the address already
 	if errors.As(err, &of) {
 		err = of.Err
 	}
-	var unknown x509.UnknownAuthorityError
+	var authority x509.UnknownAuthorityError
 	var name x509.HostnameError
 	var record tls.RecordHeaderError
 	switch {
-	case errors.As(err, &unknown):
+	case errors.As(err, &authority):
 		return usage("the certificate of the node at %s is of an authority that is not trusted here: name the authority's "+
 			"certificate with --tls-ca; nothing was sent", c.Address)
 	case errors.As(err, &name):
@@ -205,8 +212,23 @@ func (c *Client) failure(err error) error {
 			c.Address)
 	case errors.As(err, &record), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return usage("%s does not speak TLS: say http:// for its HTTP address, or name its HTTPS address", c.Address)
+	case strings.Contains(err.Error(), "malformed HTTP"):
+		return usage("%s does not speak HTTP: name the HTTP address of a node in --http-address, which has port 4151 by "+
+			"default; nothing was done", c.Address)
 	}
-	return fmt.Errorf("the node at %s %w: say another one with --http-address: %w", c.Address, ErrNoAnswer, err)
+	advice := "say another one with --http-address"
+	if unknown {
+		advice = "what was asked for may have been done, or may be done later: look before you ask again, here or at " +
+			"another node (--http-address)"
+	}
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled) && unknown:
+		return fmt.Errorf("interrupted before the node at %s answered: what was asked for may have been done, or may be "+
+			"done later: %w", c.Address, ctx.Err())
+	case errors.Is(ctx.Err(), context.Canceled):
+		return fmt.Errorf("interrupted before the node at %s answered: %w", c.Address, ctx.Err())
+	}
+	return fmt.Errorf("the node at %s %w: %s: %w", c.Address, ErrNoAnswer, advice, err)
 }
 
 // refusal turns an answer other than 200 into an error sentence.
@@ -233,6 +255,12 @@ func (c *Client) refusal(status int, data []byte, path string, q url.Values) err
 		if said.HTTPSPort != 0 {
 			text += fmt.Sprintf("; its port for that is %d", said.HTTPSPort)
 		}
+	case text == "UNAUTHORIZED":
+		text = "the token does not allow " + path
+		if topic := q.Get("topic"); topic != "" {
+			text += " of topic " + topic
+		}
+		text += ": docs/reference/http.md names the permission of each route"
 	default:
 		text = sentence(text, status, q)
 	}
@@ -268,8 +296,6 @@ func sentence(code string, status int, q url.Values) string {
 		return "it asks for a token: name a file with --token-file, or set " + EnvToken
 	case "AUTH_FAILED":
 		return "it does not accept the token"
-	case "UNAUTHORIZED":
-		return "the token does not allow this"
 	case "EXITING":
 		return "it is shutting down; try another node"
 	case "":

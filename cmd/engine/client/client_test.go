@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/pflag"
 )
@@ -206,6 +208,7 @@ func TestRefusals(t *testing.T) {
 		{404, `{"message":"TOPIC_NOT_FOUND"}`, "/topic/x", "there is no topic orders (node at", nil},
 		{400, `{"message":"INVALID_TOPIC"}`, "/topic/x", `"orders" is not the name of a topic`, ErrUsage},
 		{401, `{"message":"AUTH_FIRST"}`, "/topic/x", "--token-file", nil},
+		{403, `{"message":"UNAUTHORIZED"}`, "/topic/x", "the token does not allow /topic/x of topic orders: docs/", nil},
 		{403, `{"message":"TLS_REQUIRED","https_port":4152}`, "/topic/x", "its port for that is 4152", nil},
 		{409, `{"message":"the moon is full"}`, "/cluster/x", "the moon is full (node at", nil},
 		{500, `<html>`, "/topic/x", "it is no Penstock node's HTTP address", nil},
@@ -222,6 +225,47 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%d %s: %v", tc.status, tc.body, err)
 		}
 		n.Close()
+	}
+}
+
+// A change that a node got and did not answer may have been done. A question, and a change that nobody got, may not. An
+// interruption is not the node's.
+func TestNoAnswer(t *testing.T) {
+	got, done := make(chan struct{}, 8), make(chan struct{})
+	n := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		got <- struct{}{}
+		<-done
+	}))
+	defer n.Close()
+	defer close(done)
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	for _, tc := range []struct {
+		method, address, wants string
+		interrupt, unknown     bool
+	}{
+		{"POST", n.URL, "does not answer", false, true},
+		{"PUT", n.URL, "does not answer", false, true},
+		{"GET", n.URL, "does not answer: say another one with --http-address", false, false},
+		{"POST", gone.URL, "does not answer: say another one with --http-address", false, false},
+		{"POST", n.URL, "interrupted before the node at", true, true},
+		{"GET", n.URL, "interrupted before the node at", true, false},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		if !tc.interrupt {
+			ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+		} else {
+			go func() { <-got; cancel() }()
+		}
+		_, _, err := (&Client{Flags: Flags{Address: tc.address}}).Exchange(ctx, tc.method, "/channel/redrive", nil, nil)
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), tc.wants) || errors.Is(err, ErrNoAnswer) == tc.interrupt ||
+			strings.Contains(err.Error(), "may have been done") != tc.unknown {
+			t.Errorf("%+v: %v", tc, err)
+		}
+		for len(got) > 0 {
+			<-got
+		}
 	}
 }
 

@@ -61,9 +61,11 @@ func consumeNative(ctx context.Context, cfg Config) (*Report, error) {
 
 // takeAll consumes until all messages have arrived, the time is over, or none has come for idleAfter.
 func (r *run) takeAll(ctx context.Context, k *client.Consumer, m *meter, again *int64) error {
+	batch := make([]client.Delivery, 0, takeCount)
 	for {
 		brief, cancel := context.WithTimeoutCause(ctx, idleAfter, errNothing)
-		batch, err := k.Batch(brief, takeCount)
+		var err error
+		batch, err = k.AppendBatch(brief, batch[:0], takeCount)
 		cancel()
 		if errors.Is(err, errNothing) {
 			break
