@@ -25,6 +25,10 @@ const says = {
 	CHANNEL_NOT_FOUND: "There is no such channel (any more).",
 	INVALID_TOPIC: badName("topic"),
 	INVALID_ARG_CHANNEL: badName("channel"),
+	INVALID_PARTITIONS: "This cannot be the number of partitions: a topic has from 1 to 65,536.",
+	INVALID_DEFER: "The node takes no such delay: it is longer than its setting max-defer, or below 0.",
+	MSG_TOO_BIG: "The message is larger than the node takes (its setting is max-message-bytes).",
+	MSG_EMPTY: "A message has at least one byte.",
 };
 
 // path returns a path with a query; parameters that are undefined are left out.
@@ -33,10 +37,16 @@ export function path(name, query = {}) {
 	return q.size ? `${name}?${q}` : name;
 }
 
+// doubts are called when what is known of the client may be wrong: the node does not know the token (any more), or
+// refuses a change that the page has offered.
+export const doubts = new Set();
+export const doubt = () => doubts.forEach((f) => f());
+
 async function request(method, where, body, wait, signal) {
 	const stop = new AbortController();
 	const timer = setTimeout(() => stop.abort(), wait);
-	signal?.addEventListener("abort", () => stop.abort());
+	const end = () => stop.abort();
+	signal?.addEventListener("abort", end);
 	const isText = typeof body === "string" || body instanceof Uint8Array;
 	try {
 		const reply = await fetch(new URL(where.replace(/^\//, ""), root), {
@@ -53,6 +63,7 @@ async function request(method, where, body, wait, signal) {
 		// /health answers 503 with a verdict when something is wrong: that is an answer.
 		if (!reply.ok && !(json && "healthy" in json)) {
 			const message = json?.message ?? `the node answers ${reply.status}`;
+			if ((reply.status === 401 || (reply.status === 403 && method !== "GET")) && where !== "/session") doubt();
 			throw new Refused(reply.status, says[message] ?? message);
 		}
 		return json ?? text;
@@ -62,11 +73,30 @@ async function request(method, where, body, wait, signal) {
 			? `the node did not answer within ${wait / 1000} s` : "the node cannot be reached");
 	} finally {
 		clearTimeout(timer);
+		signal?.removeEventListener("abort", end); // the signal lives as long as the page
 	}
 }
 
 export const get = (where, signal) => request("GET", where, undefined, timeout, signal);
-export const send = (method, where, body) => request(method, where, body, changeTimeout);
+
+// tracked sends what a person asked for. While it is under way, the page says so, and the same request again waits for
+// the same answer: a second click on a slow day does nothing twice.
+const underWay = new Map();
+export const waiters = new Set(); // functions that get how many requests are under way
+function tracked(method, where, body, wait) {
+	const key = [method, where, typeof body === "string" ? body : JSON.stringify(body)].join();
+	if (!underWay.has(key)) {
+		underWay.set(key, request(method, where, body, wait).finally(() => {
+			underWay.delete(key);
+			waiters.forEach((f) => f(underWay.size));
+		}));
+		waiters.forEach((f) => f(underWay.size));
+	}
+	return underWay.get(key);
+}
+
+export const send = (method, where, body) => tracked(method, where, body, changeTimeout);
+export const fetchNow = (where) => tracked("GET", where, undefined, timeout);
 export const post = (where, body) => send("POST", where, body);
 
 // links has, for each thing that is looked at, when the node last answered. The line at the top shows the worst.

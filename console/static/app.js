@@ -1,7 +1,7 @@
 // The console: which page is shown, who is logged in, and how old everything on the page is.
 import { h, render } from "./vendor/preact.mjs";
 import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
-import { freshness, get, send, useNow } from "./api.js";
+import { doubts, freshness, get, send, useNow } from "./api.js";
 import { Announcements, announce, html, span } from "./ui.js";
 import { Overview } from "./overview.js";
 import { Topics } from "./topics.js";
@@ -14,7 +14,7 @@ const places = [["", "Overview"], ["topics", "Topics"], ["nodes", "Nodes"], ["au
 
 function route() {
 	try {
-		return location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+		return location.hash.replace(/^#\/?/, "").split("?")[0].split("/").map(decodeURIComponent);
 	} catch {
 		return [""];
 	}
@@ -23,8 +23,10 @@ function route() {
 function page([name, topic, channel], props) {
 	if (name === "topics" && channel) return h(Channel, { key: `${topic}/${channel}`, topic, channel, ...props });
 	if (name === "topics" && topic) return h(Topic, { key: topic, topic, ...props });
-	return h({ topics: Topics, nodes: Nodes, audit: Audit }[name] ?? Overview, { key: name, ...props });
+	return h({ "": Overview, topics: Topics, nodes: Nodes, audit: Audit }[name] ?? Nowhere, { key: name, ...props });
 }
+
+const Nowhere = () => html`<h1>No such page</h1><p>The console has the pages that are named above.</p>`;
 
 function App() {
 	const [at, setAt] = useState(route());
@@ -33,12 +35,13 @@ function App() {
 	const first = useRef(true);
 	const now = useNow();
 	const fresh = freshness(now);
-	const ask = () => get("/session").then(setSession, (error) => {
+	const ask = () => get("/session").then((s) => setSession((had) => ({ ...s, lost: had?.name && !s.name })), (error) => {
 		setSession((s) => s ?? { error });
 		setTimeout(ask, 2000);
 	});
 	useEffect(() => {
 		ask();
+		doubts.add(ask);
 		const moved = () => setAt(route());
 		addEventListener("hashchange", moved);
 		return () => removeEventListener("hashchange", moved);
@@ -53,7 +56,7 @@ function App() {
 	}, [at.join("/")]);
 	if (!session) return html`<p class="start">Asking the node…</p>`;
 	if (session.error) return html`<main><p class="trouble" role="alert">
-		${session.error.message}. The console tries again.</p></main>`;
+		The console tries again: ${session.error.message}.</p></main>`;
 	const out = async () => {
 		await send("DELETE", "/session").then(setSession, (e) => announce(e.message, "bad"));
 	};
@@ -61,7 +64,8 @@ function App() {
 		<a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); main.current?.focus(); }}>To the page</a>
 		<header>
 			<a class="brand" href="#/"><img src="icon.svg" alt="" width="24" height="24" /> Penstock</a>
-			${(!session.auth || session.name) && html`<nav aria-label="Pages">${places.map(([name, title]) => html`<a
+			${(!session.auth || session.name) && html`<nav aria-label="Pages">${places.filter(([name]) => name !== "audit"
+				|| session.admin).map(([name, title]) => html`<a
 				key=${name} href=${`#/${name}`} aria-current=${(at[0] || "") === name ? "page" : undefined}>${title}</a>`)}</nav>`}
 			<p class="who">${session.node && html`<span>node <b class="name">${session.node}</b></span>`}
 				${session.auth && session.name && html`<span> as <b class="name">${session.name}</b></span> <button
@@ -69,7 +73,8 @@ function App() {
 		</header>
 		<${Fresh} of=${fresh} />
 		<main id="main" tabindex="-1" ref=${main} class=${fresh.stale ? "stale" : ""}>
-			${session.auth && !session.name ? html`<${Login} done=${setSession} />` : page(at, { session, fresh })}
+			${session.auth && !session.name
+				? html`<${Login} done=${setSession} lost=${session.lost} />` : page(at, { session, fresh })}
 		</main>
 		<${Announcements} />`;
 }
@@ -78,15 +83,20 @@ function App() {
 function Fresh({ of }) {
 	if (!of.stale) return html`<div class="fresh" role="status"></div>`;
 	const seconds = Math.floor(of.age / 1000);
+	// While nobody looked at the page, the console asked nothing.
+	if (!of.error) return html`<div class="fresh stale" role="status">
+		What is shown is old. The node is asked again…</div>`;
 	return html`<div class="fresh stale" role="status">
 		<strong>No answer for <span aria-hidden="true">${seconds < 120 ? `${seconds} s` : span(seconds)}</span><span
 			class="unseen">some time</span>:</strong> what is
-		shown is that old${of.error ? ` (${of.error.message})` : ""}.</div>`;
+		shown is that old (${of.error.message}).</div>`;
 }
 
-function Login({ done }) {
+function Login({ done, lost }) {
 	const [token, setToken] = useState("");
 	const [error, setError] = useState(null);
+	const field = useRef();
+	useEffect(() => field.current.focus(), []); // also when a session ended while a page was open
 	const login = async (e) => {
 		e.preventDefault();
 		try {
@@ -97,10 +107,12 @@ function Login({ done }) {
 	};
 	return html`<form class="login" onSubmit=${login}>
 		<h1>Log in</h1>
+		${lost && html`<p class="missing" role="alert">The node does not know your token any more: it has expired, or was
+			taken out of the node's file.</p>`}
 		<p>This node asks for a token. It goes into a cookie that no script can read,
 			${" "}until the browser ends or you log out.</p>
 		<label>Token <input type="password" required autocomplete="current-password" value=${token}
-			onInput=${(e) => setToken(e.target.value)} autofocus /></label>
+			onInput=${(e) => setToken(e.target.value)} ref=${field} /></label>
 		${error && html`<p class="trouble" role="alert">${error.message}</p>`}
 		<div class="buttons"><button>Log in</button></div>
 	</form>`;

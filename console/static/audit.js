@@ -1,14 +1,18 @@
 // Who changed what, and who was refused.
-import { useState } from "./vendor/hooks.mjs";
 import { useLook } from "./api.js";
-import { html, Missing, Table, Tag, time, Trouble } from "./ui.js";
+import { html, Missing, Table, Tag, time, Trouble, useAddress } from "./ui.js";
 
 const kinds = { done: "good", failed: "warn", refused: "bad" };
 const most = 200;
 
-export function Audit() {
+export function Audit({ session }) {
+	return session.admin ? html`<${Entries} />` : html`<h1>Audit</h1>
+		<p class="note">Your token may not read the audit trail: that needs the permission admin on everything.</p>`;
+}
+
+function Entries() {
 	const look = useLook(`/audit?all&count=${most}`, 5000);
-	const [filter, setFilter] = useState("");
+	const [filter, setFilter] = useAddress("contains");
 	const all = (look.data?.entries ?? []).toReversed();
 	const text = (e) => [e.node, e.who, e.from, e.what, e.names, e.body, e.result].join(" ").toLowerCase();
 	const found = all.filter((e) => text(e).includes(filter.toLowerCase()));
@@ -23,11 +27,11 @@ export function Audit() {
 		<${Trouble} error=${look.data ? null : look.error} />
 		${look.data && html`<${Table} label="Audit" rows=${found}
 			empty="Nothing was changed, and nobody was refused." columns=${[
-			{ name: "Time", of: (e) => time(e.time) },
-			{ name: "Result", of: (e) => html`<${Tag} kind=${kinds[e.kind]}>${e.kind}<//> ${e.kind === "done"
+			{ name: "Time", of: (e) => html`<span class="whole">${time(e.time)}</span>` },
+			{ name: "Who", of: (e) => e.who || "–" }, { name: "What", of: (e) => e.what },
+			{ name: "Of", long: true, of: (e) => html`${e.names} ${e.body && html`<code>${e.body}</code>`}` },
+			{ name: "Result", long: true, of: (e) => html`<${Tag} kind=${kinds[e.kind]}>${e.kind}<//> ${e.kind === "done"
 				? "" : e.result}` },
-			{ name: "What", of: (e) => e.what }, { name: "Of", of: (e) => html`${e.names} ${e.body && html`<code>
-				${e.body}</code>`}` },
-			{ name: "Who", of: (e) => e.who }, { name: "From", of: (e) => e.from }, { name: "Node", of: (e) => e.node },
+			{ name: "From", of: (e) => e.from }, { name: "Node", of: (e) => e.node },
 		]} />`}`;
 }

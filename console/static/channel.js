@@ -4,12 +4,17 @@ import { path, post, useLook } from "./api.js";
 import { act, Destroy, Facts, html, Missing, Part, Paused, plural, rate, short, span, Table, time,
 	topicLink, Trouble } from "./ui.js";
 import { largest, Plot, sums } from "./plot.js";
+import { Lacks, useMay } from "./may.js";
 import { Peek } from "./messages.js";
 import { Settings } from "./settings.js";
 
-export function Channel({ topic, channel }) {
-	const look = useLook(path("/channels", { topic, channel, clients: "true" }));
-	const history = useLook(path("/history", { topic, channel }), 5000);
+const most = 100; // messages in flight or deferred that are shown
+
+export function Channel({ topic, channel, session }) {
+	const sees = useMay(session, topic)?.view; // what the topic's grants allow is enough for the numbers
+	const may = useMay(session, topic, channel);
+	const look = useLook(sees && path("/channels", { topic, channel, clients: "true" }));
+	const history = useLook(sees && path("/history", { topic, channel }), 5000);
 	const c = look.data?.channels[0];
 	const nodes = history.data?.nodes ?? [];
 	const of = { topic, channel };
@@ -20,13 +25,14 @@ export function Channel({ topic, channel }) {
 		<h1><a href="#/topics">Topics</a> / <a class="name" href=${topicLink(topic)}>${topic}</a> / <span class="name">
 			${channel}</span> <${Paused} of=${c?.paused} /></h1>
 		<${Trouble} error=${look.data ? null : look.error} />
-		<${Missing} of=${look.data?.missing} />
+		<${Missing} of=${look.data?.missing} unserved=${look.data?.unserved_partitions} />
+		${sees === false && html`<${Lacks} may=${{}} of="topic" />`}
 		${look.data && !c && html`<p class="empty">There is no such channel on the nodes that answer.</p>`}
 		${c && html`
 		<${Facts} of=${[
 			["Waiting", short(c.depth)], ["Oldest", c.oldest_seconds ? span(c.oldest_seconds) : "–"],
 				["In flight", short(c.in_flight_count)],
-			["Deferred", short(c.deferred_count)], ["Consumers", short(c.client_count)],
+			["Deferred", short(c.deferred_count)], ["Consumers", short(consumers(c))],
 				["Finished", rate(c.finished_per_second)],
 			["Requeued", rate(c.requeued_per_second)], ["Timed out", rate(c.timed_out_per_second)],
 				["Dead letters", short(c.dead_lettered_count)],
@@ -40,9 +46,11 @@ export function Channel({ topic, channel }) {
 					line("requeued", "requeued"), line("timed out", "timed_out")]} />
 		</div>
 		<h2>Consumers</h2>
+		${c.clients?.length > 0 && html`<p class="note">A consumer has a line for each leader that delivers to it.</p>`}
 		<${Table} label="Consumers" rows=${c.clients ?? []} empty="Nobody consumes this channel: its messages wait."
 			columns=${[
-			{ name: "Client", of: (k) => k.client_id || k.remote_address || "–" }, { name: "Host", of: (k) => k.hostname },
+			{ name: "Client", of: (k) => k.client_id || k.remote_address || "–" },
+			{ name: "Host", long: true, of: (k) => k.hostname },
 			{ name: "Address", of: (k) => k.remote_address }, { name: "Leader", of: (k) => k.leader },
 			{ name: "Ready", number: true, of: (k) => short(k.ready_count) }, { name: "In flight", number: true,
 				of: (k) => short(k.in_flight_count) },
@@ -50,14 +58,18 @@ export function Channel({ topic, channel }) {
 				of: (k) => short(k.requeue_count) },
 			{ name: "Agent", of: (k) => k.user_agent }, { name: "Identity", of: (k) => k.auth_identity || "–" },
 		]} />
-		<${Part} title="In flight">${() => html`<${Waiting} where=${path("/channel/pending", { ...of, count: 100 })}
-			deferred=${false} />`}<//>
-		<${Part} title="Deferred">${() => html`<${Waiting} where=${path("/channel/deferred", { ...of, count: 100 })}
-			deferred=${true} />`}<//>
-		<${Part} title="Look at waiting messages">${() => html`<${Peek} where="/channel/peek" of=${of} />`}<//>
-		<${Part} title="Go to another place">${() => html`<${Seek} go=${verb} name=${channel} />`}<//>
-		<${Part} title="Settings">${() => html`<${Settings} where=${path("/channel/settings", of)} kind="channel" />`}<//>
-		<section class="actions" aria-label="Change the channel">
+		${may?.view && html`<${Part} title="In flight">${() => html`<${Waiting}
+			where=${path("/channel/pending", { ...of, count: most })}
+			deferred=${false} all=${c.in_flight_count} />`}<//>
+		<${Part} title="Deferred">${() => html`<${Waiting} where=${path("/channel/deferred", { ...of, count: most })}
+			deferred=${true} all=${c.deferred_count} />`}<//>`}
+		${may?.admin && html`<${Part} title="Peek at waiting messages">
+			${() => html`<${Peek} where="/channel/peek" of=${of} />`}<//>
+		<${Part} title="Seek to another place">${() => html`<${Seek} go=${verb} name=${channel} />`}<//>`}
+		${may?.view && html`<${Part} title="Settings">${() => html`<${Settings} where=${path("/channel/settings", of)}
+			kind="channel" readOnly=${!may.admin} />`}<//>`}
+		<${Lacks} may=${may && { ...may, publish: false }} of="channel" />
+		${may?.admin && html`<section class="actions" aria-label="Change the channel">
 			${c.paused ? html`<button onClick=${() => verb("unpause", `Channel ${channel} goes on.`)}>End the pause</button>`
 				: html`<button
 					onClick=${() => verb("pause", `Channel ${channel} is paused: nothing is delivered.`)}>Pause</button>`}
@@ -71,16 +83,22 @@ export function Channel({ topic, channel }) {
 					This cannot be taken back."
 				onDo=${async () => (await act(() => post(path("/channel/delete",
 					of)), `Channel ${channel} was deleted.`)) && (location.hash = topicLink(topic))} />
-		</section>`}`;
+		</section>`}`}`;
 }
 
-function Waiting({ where, deferred }) {
+// consumers says how many consume. The node does not add up those of different leaders: most have a line at each.
+const consumers = (c) => Math.max(c.client_count,
+	new Set((c.clients ?? []).map((k) => `${k.client_id} ${k.hostname}`)).size);
+
+function Waiting({ where, deferred, all }) {
 	const look = useLook(where);
 	if (!look.data) return html`<${Trouble} error=${look.error} />`;
-	return html`<${Table} label=${deferred ? "Deferred messages" : "Messages in flight"} rows=${look.data.messages}
+	return html`${all > look.data.messages.length && look.data.messages.length >= most && html`<p class="note">${deferred
+		? "Those that are due first" : "Those in flight for longest"}: ${most} of ${all.toLocaleString("en")}.</p>`}
+		<${Table} label=${deferred ? "Deferred messages" : "Messages in flight"} rows=${look.data.messages}
 		keyOf=${(m) => m.id}
 		empty=${deferred ? "No message is deferred." : "No message is in flight."} columns=${[
-			{ name: "Message", of: (m) => html`<span class="name">${m.id}</span>` }, { name: "Partition", number: true,
+			{ name: "Message", of: (m) => html`<span class="name whole">${m.id}</span>` }, { name: "Partition", number: true,
 				of: (m) => m.partition },
 			{ name: "Attempts", number: true, of: (m) => m.attempts }, !deferred && { name: "Since", of: (m) => time(m.since) },
 			{ name: deferred ? "Delivered at" : "Times out at", of: (m) => time(m.due) }, !deferred && { name: "Client",
@@ -98,6 +116,8 @@ function Seek({ go, name }) {
 	const [value, setValue] = useState("");
 	const needs = to !== "beginning" && to !== "end";
 	const sent = () => (needs ? (to === "time" ? new Date(value).toISOString() : value) : undefined);
+	const where = { time: `what was published at ${time(value)}, or later`, id: `message ${value}`,
+		count: `${Math.abs(value)} messages ${value < 0 ? "back" : "forward"}` }[to] ?? places[to];
 	return html`
 		<div class="row">
 			<label>To <select value=${to} onChange=${(e) => { setTo(e.target.value); setValue(""); }}>
@@ -105,8 +125,8 @@ function Seek({ go, name }) {
 			${needs && html`<label>${{ time: "Time", id: "Message id", count: "Messages" }[to]} <input
 				type=${{ time: "datetime-local", count: "number" }[to] ?? "text"} step=${to === "time" ? "1" : undefined}
 				value=${value} onInput=${(e) => setValue(e.target.value)} /></label>`}
-			${(!needs || value) && html`<${Destroy} label="Go there" name=${name}
+			${(!needs || value) && html`<${Destroy} label="Seek" name=${name}
 				warning="Going forward counts what lies between as finished; going back delivers it again."
-				onDo=${() => go("seek", `Channel ${name} goes on at ${places[to]}.`, { to, value: sent() })} />`}
+				onDo=${() => go("seek", `Channel ${name} goes on at: ${where}.`, { to, value: sent() })} />`}
 		</div>`;
 }

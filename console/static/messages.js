@@ -1,7 +1,7 @@
 // Messages and their bodies: always as text nodes, so that nothing in them is ever more than text.
 import { useState } from "./vendor/hooks.mjs";
-import { get, path } from "./api.js";
-import { html, time, Trouble } from "./ui.js";
+import { fetchNow, path } from "./api.js";
+import { html, plural, time, Trouble } from "./ui.js";
 
 const encoder = new TextEncoder();
 
@@ -23,57 +23,82 @@ export function hex(data, most = 4096) {
 	return lines.join("\n");
 }
 
-function pretty(m) {
-	try {
-		return JSON.stringify(JSON.parse(m.body), null, 2);
-	} catch {
-		return "This is not JSON.";
+// indent breaks JSON into lines. Its strings and numbers stay as they are: JSON.parse would round large numbers.
+export function indent(text) {
+	JSON.parse(text); // throws if it is not JSON
+	let depth = 0, before = "", out = "";
+	for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[[\]{},:]|[^\s[\]{},:"]+/g)) {
+		const closes = token === "]" || token === "}", empty = before === "[" || before === "{";
+		if (closes) depth--;
+		if (closes ? !empty : empty || before === ",") out += "\n" + "  ".repeat(depth);
+		out += token === ":" ? ": " : token;
+		if (token === "[" || token === "{") depth++;
+		before = token;
 	}
+	return out;
 }
+
+// seen writes out the characters that cannot be seen, or that change the order in which others are read.
+export const seen = (text) => text.replace(/[\0-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g,
+	(c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
 export function body(m, form) {
 	if (form === "hex") return hex(bytesOf(m));
-	if (form === "json") return m.body === undefined ? "This is not text." : pretty(m);
-	return m.body ?? `These ${m.body_bytes} bytes are not text:\n${hex(bytesOf(m), 256)}`;
+	if (m.body === undefined) return `These ${m.body_bytes} bytes are not text:\n${hex(bytesOf(m), 256)}`;
+	try {
+		return seen(form === "json" ? indent(m.body) : m.body);
+	} catch {
+		return seen(m.body); // it is not JSON, or only its beginning is here
+	}
 }
 
-const value = (x) => x.value ?? `${x.value_base64} (base64)`;
+const value = (x) => (x.value === undefined ? `${x.value_base64} (base64)` : seen(x.value));
 
 // Peek shows stored messages without taking them.
 export function Peek({ where, of }) {
 	const [form, setForm] = useState("text");
 	const [from, setFrom] = useState("");
+	const [partition, setPartition] = useState("");
 	const [count, setCount] = useState("10");
 	const [list, setList] = useState(null);
 	const [error, setError] = useState(null);
-	const ask = async (e) => {
+	const ask = async (e, place = { from, partition }) => {
 		e?.preventDefault();
+		setFrom(place.from);
+		setPartition(place.partition);
 		try {
-			setList(await get(path(where, { ...of, from, count })));
+			setList({ ...(await fetchNow(path(where, { ...of, ...place, count }))), at: time(new Date()).slice(11) });
 			setError(null);
 		} catch (err) {
 			setError(err);
 		}
 	};
+	const last = list?.messages.at(-1);
 	return html`
-		<form class="row" onSubmit=${ask} aria-label="Look at messages">
-			<label>From message id <input placeholder="the oldest" pattern="[0-9a-f]{16}" title="16 lower-case hex digits"
+		<form class="row" onSubmit=${ask} aria-label="Peek at messages">
+			<label>Partition <input type="number" min="0" placeholder="all" value=${partition}
+				onInput=${(e) => setPartition(e.target.value)} /></label>
+			<label>From message (id, or number) <input placeholder="the oldest" pattern="[0-9a-f]{16}|[0-9]+"
+				title="16 lower-case hex digits or, where a partition is named, the number of a message in it"
 				value=${from} onInput=${(e) => setFrom(e.target.value.trim())} /></label>
 			<label>Count <input type="number" min="1" max="100" value=${count} onInput=${(e) => setCount(e.target.value)} />
 				</label>
 			<label>Bodies as <select value=${form} onChange=${(e) => setForm(e.target.value)}><option>text</option><option
-				value="json">JSON</option><option>hex</option></select></label>
-			<button>Look</button>
+				value="json">JSON where it is</option><option>hex</option></select></label>
+			<button>Peek</button>
 		</form>
 		<${Trouble} error=${error} />
 		${list && html`<p role="status">${list.messages.length === 0
-			? "There is no message." : `${list.messages.length} messages, as they were a moment ago.`}</p>
+			? "There is no message." : `${plural(list.messages.length, "message")}, as read at ${list.at}.`}</p>
 			<ol class="messages">${list.messages.map((m) => html`<li key=${m.id}>
 				<p><b class="name">
-					${m.id}</b> <small>partition ${m.partition}, number ${m.number}, ${time(m.timestamp)}, ${m.body_bytes} bytes${
+					${m.id}</b> <small>partition ${m.partition}, number ${m.number}, ${time(m.timestamp)}, ${
+					m.body_bytes.toLocaleString("en")} ${m.body_bytes === 1 ? "byte" : "bytes"}${
 					m.truncated ? ", only the beginning is shown" : ""}${m.due ? `, due ${time(m.due)}` : ""}</small></p>
 				${m.headers && html`<p><small>${m.headers.map((x, i) => html`<span class="header" key=${i}>
-					${x.name}: ${value(x)}</span> `)}</small></p>`}
+					${seen(x.name)}: ${value(x)}</span> `)}</small></p>`}
 				<pre tabindex="0" aria-label=${`Body of message ${m.id}`}>${body(m, form)}</pre>
-			</li>`)}</ol>`}`;
+			</li>`)}</ol>
+			${last && list.messages.every((m) => m.partition === last.partition) && html`<button onClick=${() => ask(null,
+				{ partition: String(last.partition), from: String(last.number + 1) })}>Go on after these</button>`}`}`;
 }

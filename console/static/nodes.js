@@ -1,22 +1,24 @@
 // The nodes of the cluster, or the one node.
 import { path, post, useLook } from "./api.js";
 import { act, bytes, Destroy, Facts, html, span, Tag, time, Trouble } from "./ui.js";
+import { Lacks } from "./may.js";
 import { Health } from "./overview.js";
 
 const presences = { live: ["good", "live"], no_lease: ["warn", "runs without a lease"], dead: ["bad", "dead"],
 	unknown: ["warn", "not known"] };
 
 export function Nodes({ session, fresh }) {
-	return html`<h1>Nodes</h1>
-		<${Health} cluster=${session.cluster} fresh=${fresh} />
-		${session.cluster ? html`<${Members} fresh=${fresh} />` : html`<${Alone} />`}`;
+	if (!session.cluster) return html`<h1>Nodes</h1><${Health} fresh=${fresh} /><${Alone} />`;
+	return html`<h1>Nodes</h1>${session.view
+		? html`<${Health} cluster=${true} fresh=${fresh} /><${Members} fresh=${fresh} admin=${session.admin} />`
+		: html`<${Lacks} may=${session} of="cluster" />`}`;
 }
 
-function Members({ fresh }) {
+function Members({ fresh, admin }) {
 	const look = useLook(path("/cluster/status", { faults: "1" }), 3000);
 	const s = look.data;
 	if (!s) return html`<${Trouble} error=${look.error} />`;
-	const change = (where, body) => act(() => post(where, body), (r) => r.message).then(look.again);
+	const change = admin && ((where, body) => act(() => post(where, body), (r) => r.message).then(look.again));
 	const r = s.rebalance;
 	return html`
 		<${Facts} of=${[["Controller", s.controller || "none"], ["Partitions", s.partitions],
@@ -25,11 +27,11 @@ function Members({ fresh }) {
 				["Without a leader", s.leaderless, s.leaderless && "bad"], ["Damaged", s.damaged, s.damaged && "bad"],
 			["Feature level", s.level], ["Rebalance", r.state + (r.moves ? `, ${r.moves} moving` : "")]]} />
 		<p class="note">As node ${s.node} knows it; the metadata store answered it ${span(s.age_ms / 1000)} ago.</p>
-		<div class="actions">
+		${admin ? html`<div class="actions">
 			<button onClick=${() => change("/cluster/rebalance", { action: "start" })}>Spread the replicas evenly</button>
 			<button onClick=${() => change("/cluster/rebalance", { action: r.state === "paused" ? "resume" : "pause" })}>
 				${r.state === "paused" ? "Go on rebalancing" : "Pause rebalancing"}</button>
-		</div>
+		</div>` : html`<${Lacks} may=${{ view: true }} />`}
 		<ul class="nodes">${s.nodes.toSorted((a, b) => (a.name < b.name ? -1 : 1)).map((n) => html`<${Member} key=${n.id}
 			n=${n} stale=${fresh.stale} change=${change} />`)}</ul>`;
 }
@@ -44,13 +46,16 @@ function Member({ n, stale, change }) {
 		<${Facts} of=${[["Leads", n.leaders], ["Replicas", n.replicas],
 			["In sync", n.in_sync, n.in_sync < n.replicas && "bad"], n.rack && ["Rack", n.rack]]} />
 		<p class="note">Number ${n.id}, version ${n.version}, NSQ ${n.nsq}, HTTP ${n.https || n.http}, nodes ${n.peer}</p>
-		${n.draining && n.live && n.leaders === 0 && html`<p>It leads nothing: it may be stopped now.</p>`}
+		${n.draining && n.live && n.leaders === 0 && html`<p>${n.needed > 0
+			? `It leads nothing, but do not stop it yet: ${n.needed} ${n.needed === 1 ? "partition needs" : "partitions need"
+				} it for min_isr, and would take no messages.`
+			: "It leads nothing: it may be stopped now."}</p>`}
 		${n.faults?.length > 0 && html`<details><summary>${n.faults.length === 1
 			? "1 kind of fault" : `${n.faults.length} kinds of faults`} since its start</summary>
 			<ul>${n.faults.map((f) => html`<li key=${f.name}>
 				${f.count} × ${f.name.replaceAll("_", " ")}: ${f.words}</li>`)}</ul></details>`}
 		${n.no_faults && html`<p>It did not say its faults: ${n.no_faults}</p>`}
-		<div class="actions">
+		${change && html`<div class="actions">
 			${n.draining ? html`<button onClick=${() => change("/cluster/drain", { node: n.name, on: false })}
 				aria-label=${`End the drain of node ${n.name}`}>End the drain</button>`
 				: html`<button onClick=${() => change("/cluster/drain", { node: n.name, on: true })}
@@ -58,12 +63,12 @@ function Member({ n, stale, change }) {
 			${n.presence === "dead" && html`<${Destroy} label="Remove the node" name=${n.name}
 				onDo=${() => change("/cluster/remove-node", { node: n.name })}
 				warning="The node is no member any more. What only it stored is lost, even if it comes back." />`}
-		</div>
+		</div>`}
 	</li>`;
 }
 
 function Alone() {
-	const info = useLook("/info", 10000);
+	const info = useLook("/info", 5000);
 	const i = info.data;
 	if (!i) return html`<${Trouble} error=${info.error} />`;
 	return html`<ul class="nodes"><li class="node" aria-label="This node">

@@ -17,9 +17,16 @@ export function Health({ cluster, fresh }) {
 	</section>`;
 }
 
-const ms = (v) => (v === undefined ? "–" : `${short(v)} ms`);
+const ms = (v) => (v === undefined ? "–" : v >= 1000 ? `${short(v / 1000)} s` : `${short(v)} ms`);
 
-export function Overview({ session, fresh }) {
+export function Overview(props) {
+	if (props.session.view) return html`<${Everything} ...${props} />`;
+	return html`<h1>Overview</h1>
+		${!props.session.cluster && html`<${Health} fresh=${props.fresh} />`}
+		<p class="note">Your token may not look at everything: <a href="#/topics">open a topic by its name</a>.</p>`;
+}
+
+function Everything({ session, fresh }) {
 	const history = useLook("/history");
 	const topics = useLook(path("/topics", { sort: "published", count: 10 }));
 	const waiting = useLook(path("/topics", { sort: "depth", count: 10 }));
@@ -32,13 +39,14 @@ export function Overview({ session, fresh }) {
 		<${Missing} of=${history.data?.missing} />
 		<${Trouble} error=${history.data ? null : history.error} />
 		<${Facts} of=${[
-			["Published", rate(now("published"))], ["Written", `${bytes(now("published_bytes") ?? 0)}/s`],
+			["Published", rate(now("published"))],
+			["Written", now("published_bytes") === undefined ? "–" : `${bytes(now("published_bytes"))}/s`],
 			["Delivered", rate(now("delivered"))], ["Finished", rate(now("finished"))],
 			["Waiting", short(now("depth"))], ["In flight", short(now("in_flight"))],
 			["Publish p99", ms(now("publish_p99_ms", largest))], ["Disk write p99", ms(now("flush_p99_ms", largest))],
 			topics.data && ["Topics", short(topics.data.count)],
 		]} />
-		<p class="note">Rates and percentiles are those of the last 10 s; the p99 is that of the slowest node.</p>
+		<p class="note">These are the numbers of the last full 10 s; the p99 is that of the slowest node.</p>
 		<div class="plots">
 			<${Plot} title="Messages per second" unit=${rate} series=${[{ name: "published",
 				points: sums(nodes, "published") }, { name: "delivered", points: sums(nodes, "delivered") }, { name: "finished",
@@ -50,18 +58,20 @@ export function Overview({ session, fresh }) {
 		</div>
 		<div class="columns">
 			<section><h2>Most published</h2>
-				<${Busy} look=${topics} columns=${[["Published", (t) => rate(t.published_per_second)], ["Delivered",
+				<${Busy} label="Most published" look=${topics}
+					columns=${[["Published", (t) => rate(t.published_per_second)], ["Delivered",
 					(t) => rate(t.delivered_per_second)]]} worth=${(t) => t.published_per_second > 0}
 					empty="Nothing was published in the last 10 s." /></section>
 			<section><h2>Most waiting</h2>
-				<${Busy} look=${waiting} columns=${[["Waiting", (t) => short(t.depth)], ["Oldest", (t) => (t.oldest_seconds
+				<${Busy} label="Most waiting" look=${waiting}
+					columns=${[["Waiting", (t) => short(t.depth)], ["Oldest", (t) => (t.oldest_seconds
 					? span(t.oldest_seconds) : "–")]]} worth=${(t) => t.depth > 0} empty="Nothing waits." /></section>
 		</div>`;
 }
 
-function Busy({ look, columns, worth, empty }) {
+function Busy({ label, look, columns, worth, empty }) {
 	if (!look.data) return html`<${Trouble} error=${look.error} />`;
-	return html`<${Table} label="Topics" empty=${empty} rows=${look.data.topics.filter(worth)} keyOf=${(t) => t.name}
+	return html`<${Table} label=${label} empty=${empty} rows=${look.data.topics.filter(worth)} keyOf=${(t) => t.name}
 		columns=${[
 		{ name: "Topic", of: (t) => html`<a href=${topicLink(t.name)}>${t.name}</a>` },
 		...columns.map(([name, of]) => ({ name, of, number: true })),
@@ -70,5 +80,7 @@ function Busy({ look, columns, worth, empty }) {
 
 export function states(t) {
 	const state = t.state === "ok" ? null : t.state?.replaceAll("_", " ");
-	return html`<${Paused} of=${t.paused} /> ${state && html`<${Tag} kind="bad">${state}<//>`}`;
+	const unserved = t.unserved_partitions?.length;
+	return html`<${Paused} of=${t.paused} /> ${state && html`<${Tag} kind="bad">${state}<//>`}
+		${unserved > 0 && html`<${Tag} kind="bad">${unserved} of ${t.partitions} not served<//>`}`;
 }

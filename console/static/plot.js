@@ -1,7 +1,7 @@
 // Plots of the last 15 minutes.
 import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
 import uPlot from "./vendor/uplot.mjs";
-import { html, short } from "./ui.js";
+import { html, short, span } from "./ui.js";
 
 const colors = ["--line-1", "--line-2", "--line-3", "--line-4"];
 
@@ -20,6 +20,8 @@ function joined(nodes, field, add) {
 	return at;
 }
 
+// ages are the distances of lines at which an age is written, in seconds.
+const ages = [0.001, 0.01, 0.1, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400, 864000, 8640000];
 const length = 90; // points, of 10 s each
 
 export const sums = (nodes, field) => joined(nodes, field, (a, b) => a + b);
@@ -30,9 +32,10 @@ export const single = (node, field) => sums([node], field);
 // newest returns the value of the newest points; undefined: nothing was measured in the last 10 s.
 export const newest = (points) => points.get(points.end);
 
-const clock = (t) => {
+// clock writes a time of day, with its seconds or without.
+const clock = (t, seconds) => {
 	const d = new Date(t * 1000);
-	return `${String(d.getHours()).padStart(2, "0")}:${String(d.getMinutes()).padStart(2, "0")}`;
+	return d.toLocaleTimeString("sv-SE").slice(0, seconds ? 8 : 5);
 };
 
 function useDark() {
@@ -50,6 +53,7 @@ function useDark() {
 export function Plot({ title, series, unit = short }) {
 	const box = useRef(), plot = useRef(), range = useRef();
 	const dark = useDark();
+	const [at, setAt] = useState(null); // which of times is pointed at
 	const times = [...new Set(series.flatMap((s) => [...s.points.keys()]))].sort((a, b) => a - b);
 	const data = [times, ...series.map((s) => times.map((t) => s.points.get(t) ?? null))];
 	const names = series.map((s) => s.name).join("\n");
@@ -63,11 +67,13 @@ export function Plot({ title, series, unit = short }) {
 		const axis = { stroke: color("--weak"), grid: { stroke: color("--grid"), width: 1 },
 			ticks: { stroke: color("--grid"), width: 1 } };
 		const p = new uPlot({
-			width: box.current.clientWidth, height: 160, legend: { show: false }, cursor: { drag: { x: false, y: false } },
+			width: box.current.clientWidth, height: 160, legend: { show: false },
+			hooks: { setCursor: [(u) => setAt(u.cursor.idx ?? null)] }, cursor: { drag: { x: false, y: false } },
 			scales: { x: { range: () => [range.current - 60 * 15, range.current] }, y: { range: (_, low,
-				high) => [0, Math.max(high, 1e-9) * 1.1] } },
-			axes: [{ ...axis, space: 60, size: 30, incrs: [60, 180, 300], values: (_, all) => all.map(clock) }, { ...axis,
-				size: 64, values: (_, all) => all.map((v) => unit(v)) }],
+				high) => [0, high > 0 ? high * 1.1 : 1] } },
+			axes: [{ ...axis, space: 60, size: 30, incrs: [60, 180, 300],
+				values: (_, all) => all.map((t) => clock(t)) }, { ...axis, size: 64,
+				...(unit === span ? { incrs: ages } : {}), values: (_, all) => all.map((v) => unit(v)) }],
 			series: [{}, ...series.map((s, i) => ({
 				label: s.name, stroke: color(colors[i % colors.length]), width: 2, dash: i >= colors.length ? [6, 4] : undefined,
 					points: { size: 5 },
@@ -83,14 +89,32 @@ export function Plot({ title, series, unit = short }) {
 		};
 	}, [names, dark, none]);
 	useEffect(() => plot.current?.setData(data));
-	const last = (s) => (newest(s.points) === undefined ? "–" : unit(newest(s.points)));
-	const words = series.map((s) => `${s.name} ${last(s)}`).join(", ");
+	const when = times[at]; // undefined: nothing is pointed at, and the newest values are shown
+	const value = (s) => {
+		const v = when === undefined ? newest(s.points) : s.points.get(when);
+		return v === undefined ? "–" : unit(v);
+	};
+	const values = series.map((s) => `${s.name} ${value(s)}`).join(", ");
+	const words = `${when === undefined ? "now" : clock(when, true)}: ${values}`;
+	// The keyboard points like the mouse.
+	const point = (i) => plot.current?.setCursor(i === null ? { left: -10, top: -10 }
+		: { left: plot.current.valToPos(times[i], "x"), top: 0 });
+	const key = (e) => {
+		const steps = { ArrowLeft: -1, ArrowRight: 1, PageDown: -6, PageUp: 6, Home: -times.length, End: times.length };
+		if (e.key === "Escape") point(null);
+		if (!(e.key in steps)) return;
+		e.preventDefault();
+		point(Math.max(0, Math.min(times.length - 1, (at ?? times.length - (e.key === "End" ? 1 : 0)) + steps[e.key])));
+	};
 	return html`<figure class="plot">
 		<figcaption><span>${title}</span>
-			<span class="legend">${series.map((s, i) => html`<span key=${s.name}><i class="line-${(i % colors.length) + 1}">
-				</i>${s.name} <b>${last(s)}</b></span>`)}</span>
+			<span class="legend">${when !== undefined && html`<span>at ${clock(when, true)}</span>`}
+				${series.map((s, i) => html`<span key=${s.name}><i class="line-${(i % colors.length) + 1}">
+				</i>${s.name} <b>${value(s)}</b></span>`)}</span>
 		</figcaption>
 		${none ? html`<p class="empty">Nothing happened in the last 15 minutes, or the node began a moment ago.</p>`
-			: html`<div ref=${box} role="img" aria-label=${`${title}, the last 15 minutes; now ${words}`}></div>`}
+			: html`<div ref=${box} role="slider" tabindex="0" aria-label=${`${title}, the last 15 minutes`} aria-valuemin="0"
+				aria-valuemax=${times.length - 1} aria-valuenow=${at ?? times.length - 1} aria-valuetext=${words}
+				onKeyDown=${key} onBlur=${() => point(null)}></div>`}
 	</figure>`;
 }

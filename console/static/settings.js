@@ -2,7 +2,7 @@
 // people who change them at once do not undo each other's change without a word.
 import { useEffect, useState } from "./vendor/hooks.mjs";
 import { get, post } from "./api.js";
-import { announce, html, Trouble } from "./ui.js";
+import { announce, bytes, html, span, Trouble } from "./ui.js";
 
 const words = {
 	retention_bytes: "Keep at most (bytes per partition)", retention_count: "Keep at most (messages per partition)",
@@ -25,7 +25,11 @@ const notes = {
 	channel: "0 or nothing: no limit, or the default.",
 };
 
-export function Settings({ where, kind }) {
+// inWords writes large numbers of bytes and milliseconds for people, too.
+const inWords = (n, v) => (v >= 1000 && /_(ms|bytes)$/.test(n) ? html`<small>${n.endsWith("_ms") ? span(v / 1000)
+	: bytes(v)}</small>` : null);
+
+export function Settings({ where, kind, readOnly }) {
 	const [had, setHad] = useState(null); // as the node gave them
 	const [typed, setTyped] = useState({});
 	const [error, setError] = useState(null);
@@ -71,16 +75,19 @@ export function Settings({ where, kind }) {
 	};
 	const type = (n) => (e) => setTyped({ ...typed, [n]: e.target.value });
 	return html`<form class="settings" onSubmit=${save} aria-label="Settings">
-		<p class="note">Version ${had.version}${had.version === 0 ? ": never changed" : ""}. ${notes[kind]}</p>
+		<p class="note">Version ${had.version}${had.version === 0 ? ": never changed" : ""}. ${notes[kind]}${readOnly
+			&& " Read only."}</p>
 		<div class="fields">${names.map((n) => html`<label key=${n} class=${n in typed ? "changed" : ""}>${words[n] ?? n}
-			${choices[n] ? html`<select value=${text(n)} onChange=${type(n)}>
+			${choices[n] && !readOnly ? html`<select value=${text(n)} onChange=${type(n)}>
 				${[...new Set([...choices[n], text(n)])].map((c) => html`<option key=${c} value=${c}>${c
 				|| "default"}</option>`)}</select>`
-				: html`<input type=${typeof had[n] === "number" ? "number" : "text"} value=${text(n)} onInput=${type(n)} />`}
+				: html`<input type=${typeof had[n] === "number" ? "number" : "text"} onInput=${type(n)} readOnly=${readOnly}
+				value=${text(n) || (choices[n] && "default")} />`}
+			${inWords(n, Number(text(n)))}
 			${n in typed && html`<small>was ${typeof had[n] === "object" ? JSON.stringify(had[n]) : String(had[n])
 				|| "empty"}</small>`}</label>`)}</div>
 		<${Trouble} error=${error} />
-		<div class="buttons"><button disabled=${changed.length === 0}>Save</button>
+		<div class="buttons">${!readOnly && html`<button disabled=${changed.length === 0}>Save</button>`}
 			<button type="button" onClick=${() => { setTyped({}); load(); }}>Read again</button></div>
 	</form>`;
 }

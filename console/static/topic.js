@@ -1,20 +1,27 @@
 // One topic: its numbers, channels, partitions, settings, and publishing.
 import { useState } from "./vendor/hooks.mjs";
 import { path, post, useLook } from "./api.js";
-import { act, bytes, channelLink, Destroy, Facts, html, Missing, Part, Paused, rate, short, span, Table,
-	Tag, Trouble } from "./ui.js";
+import { act, bytes, channelLink, Destroy, Facts, html, Missing, Pager, Part, Paused, rate, short, span, Table,
+	Tag, Trouble, useAddress, useLater } from "./ui.js";
+import { Lacks, useMay } from "./may.js";
 import { newest, Plot, sums } from "./plot.js";
 import { Peek } from "./messages.js";
 import { Settings } from "./settings.js";
 
+const pageSize = 100; // channels
+
 export function Topic({ topic, session }) {
-	const channels = useLook(path("/channels", { topic, count: 200 }));
-	const own = useLook(path("/stats", { format: "json", topic, include_clients: "false", include_mem: "false" }));
-	const history = useLook(path("/history", { topic }), 5000);
+	const [at, setOffset] = useAddress("offset", 0);
+	const offset = Number(at) || 0;
+	const may = useMay(session, topic);
+	const seen = (name, query) => may?.view && path(name, { topic, ...query });
+	const channels = useLook(seen("/channels", { offset: offset || undefined, count: pageSize }));
+	const own = useLook(seen("/stats", { format: "json", include_clients: "false", include_mem: "false" }));
+	const history = useLook(seen("/history"), 5000);
 	const { data } = channels;
 	const nodes = history.data?.nodes ?? [];
 	const paused = own.data?.topics?.[0]?.paused;
-	const last = (field) => newest(sums(nodes, field)) ?? (nodes.length ? 0 : undefined);
+	const last = (field) => newest(sums(nodes, field)); // undefined: no node has measured it yet
 	const verb = (name, said) => act(() => post(path(`/topic/${name}`, { topic })), said).then(() => {
 		channels.again();
 		own.again();
@@ -22,11 +29,11 @@ export function Topic({ topic, session }) {
 	return html`
 		<h1><a href="#/topics">Topics</a> / <span class="name">${topic}</span> <${Paused} of=${paused} /></h1>
 		<${Trouble} error=${data ? null : channels.error} />
-		<${Missing} of=${data?.missing} />
+		<${Missing} of=${data?.missing} unserved=${data?.unserved_partitions} />
 		${data && html`
 		<${Facts} of=${[["Published", rate(last("published"))], ["Delivered", rate(last("delivered"))],
 			["Waiting", short(last("depth"))],
-			["Stored", bytes(last("stored_bytes") ?? 0)], ["Channels", short(data.count)]]} />
+			["Stored", bytes(last("stored_bytes"))], ["Channels", short(data.count)]]} />
 		<div class="plots">
 			<${Plot} title="Messages per second" unit=${rate} series=${[{ name: "published",
 				points: sums(nodes, "published") }, { name: "delivered", points: sums(nodes, "delivered") }]} />
@@ -34,7 +41,9 @@ export function Topic({ topic, session }) {
 		</div>
 		<h2>Channels</h2>
 		<${Table} label="Channels" rows=${data.channels} keyOf=${(c) => c.name}
-			empty="No channel reads this topic: messages wait in it." columns=${[
+			empty=${data.unserved_partitions?.length
+				? "The nodes that answer serve no channel of this topic."
+				: "No channel reads this topic: messages wait in it."} columns=${[
 			{ name: "Channel", of: (c) => html`<a href=${channelLink(topic, c.name)}>${c.name}</a> <${Paused}
 				of=${c.paused} />` },
 			{ name: "Waiting", number: true, of: (c) => short(c.depth) },
@@ -45,14 +54,18 @@ export function Topic({ topic, session }) {
 			{ name: "Finished", number: true, of: (c) => rate(c.finished_per_second) },
 			{ name: "Requeued", number: true, of: (c) => rate(c.requeued_per_second) },
 		]} />
-		${data.count > data.channels.length && html`<p
-			class="note">The first ${data.channels.length} of ${data.count} channels are shown.</p>`}
-		<${NewChannel} topic=${topic} done=${channels.again} />
-		${session.cluster && html`<${Partitions} topic=${topic} />`}
-		<${Part} title="Publish">${() => html`<${Publish} topic=${topic} />`}<//>
-		<${Part} title="Look at stored messages">${() => html`<${Peek} where="/topic/peek" of=${{ topic }} />`}<//>
-		<${Part} title="Settings">${() => html`<${Settings} where=${path("/topic/settings", { topic })} kind="topic" />`}<//>
-		<section class="actions" aria-label="Change the topic">
+		${(data.count > pageSize || offset > 0) && html`<${Pager} of=${data} offset=${offset} count=${pageSize}
+			onOffset=${setOffset} />`}
+		${may.creates && html`<${NewChannel} session=${session} topic=${topic} done=${channels.again} />`}
+		${session.cluster && html`<${Partitions} topic=${topic} admin=${session.admin} />`}`}
+		${may?.publish && (data || !may.view) && html`<${Part} title="Publish">
+			${() => html`<${Publish} topic=${topic} />`}<//>`}
+		${data && may.admin && html`<${Part} title="Peek at stored messages">
+			${() => html`<${Peek} where="/topic/peek" of=${{ topic }} />`}<//>`}
+		${data && html`<${Part} title="Settings">${() => html`<${Settings} where=${path("/topic/settings",
+			{ topic })} kind="topic" readOnly=${!may.admin} />`}<//>`}
+		<${Lacks} may=${may} of="topic" />
+		${data && may.admin && html`<section class="actions" aria-label="Change the topic">
 			${paused ? html`<button onClick=${() => verb("unpause", `Topic ${topic} goes on.`)}>End the pause</button>`
 				: html`<button onClick=${() => verb("pause", `Topic ${topic} is paused: new messages wait in it.`)}>Pause</button>`}
 			<${Destroy} label="Empty the topic" name=${topic} onDo=${() => verb("empty", `Topic ${topic} was emptied.`)}
@@ -65,8 +78,10 @@ export function Topic({ topic, session }) {
 		</section>`}`;
 }
 
-function NewChannel({ topic, done }) {
+function NewChannel({ session, topic, done }) {
 	const [name, set] = useState("");
+	const later = useLater(name);
+	const refused = useMay(session, later && !session.admin && topic, later)?.admin === false && later === name;
 	const [from, setFrom] = useState("");
 	const create = async (e) => {
 		e.preventDefault();
@@ -80,7 +95,8 @@ function NewChannel({ topic, done }) {
 		<label>begins at <select value=${from} onChange=${(e) => setFrom(e.target.value)}>
 			<option value="">the usual place</option><option value="oldest">the oldest message</option><option
 				value="newest">the next message</option></select></label>
-		<button>Create</button>
+		<button disabled=${refused}>Create</button>
+		${refused && html`<p class="note" role="status">Your token may not make a channel of this name.</p>`}
 	</form>`;
 }
 
@@ -103,9 +119,9 @@ function Publish({ topic }) {
 	</form>`;
 }
 
-function Partitions({ topic }) {
+function Partitions({ topic, admin }) {
 	const look = useLook(path("/cluster/topics", { topic }));
-	const status = useLook("/cluster/status", 5000);
+	const status = useLook(admin && "/cluster/status", 5000); // only moving a replica needs it
 	const [move, setMove] = useState({ partition: "", from: "", to: "" });
 	const t = look.data?.topics?.[0];
 	if (!t) return html`<h2>Partitions</h2><${Trouble} error=${look.error} />`;
@@ -128,10 +144,10 @@ function Partitions({ topic }) {
 			{ name: "In sync", of: (p) => html`${p.isr.join(", ")} ${p.isr.length < p.replicas.length
 				&& html`<small>(without ${p.replicas.filter((r) => !p.isr.includes(r)).join(", ")})</small>`}` },
 			{ name: "Replicas", of: (p) => p.replicas.join(", ") },
-			{ name: "Leadership", of: (p) => html`<button onClick=${() => lead(p.partition)}
-				aria-label=${`Give the leadership of partition ${p.partition} to another node`}>Give away</button>` },
-		]} />
-		<form class="row" onSubmit=${go} aria-label="Move a replica">
+			admin && { name: "Leadership", of: (p) => html`<button onClick=${() => lead(p.partition)}
+				aria-label=${`Give away the leadership of partition ${p.partition}`}>Give away</button>` },
+		].filter(Boolean)} />
+		${admin && html`<form class="row" onSubmit=${go} aria-label="Move a replica">
 			<label>Move partition <select required value=${move.partition} onChange=${field("partition")}><option value="">
 				</option>${t.partitions.map((p) => html`<option key=${p.partition}>${p.partition}</option>`)}</select></label>
 			<label>from <select required value=${move.from} onChange=${field("from")}><option value=""></option>
@@ -140,5 +156,5 @@ function Partitions({ topic }) {
 				${nodes.filter((n) => n.live && !p?.replicas.includes(n.name)).map((n) => html`<option key=${n.name}>
 				${n.name}</option>`)}</select></label>
 			<button>Move</button>
-		</form>`;
+		</form>`}`;
 }

@@ -1,48 +1,42 @@
 // The list of all topics: a page of it at a time, sorted and filtered by the node.
 import { useEffect, useState } from "./vendor/hooks.mjs";
 import { path, post, useLook } from "./api.js";
-import { act, bytes, html, Missing, rate, short, span, Table, topicLink, Trouble } from "./ui.js";
+import { act, bytes, html, Missing, Pager, rate, short, span, Table, topicLink, Trouble, useAddress,
+	useLater } from "./ui.js";
+import { useMay } from "./may.js";
 import { states } from "./overview.js";
 
 const pageSize = 50;
 
-// useLater returns a value once it has not changed for a moment, so that not every letter is a request.
-function useLater(value, ms = 250) {
-	const [late, set] = useState(value);
-	useEffect(() => {
-		const timer = setTimeout(() => set(value), ms);
-		return () => clearTimeout(timer);
-	}, [value]);
-	return late;
+export function Topics({ session }) {
+	const [made, setMade] = useState(0);
+	return html`<h1>Topics</h1>
+		${session.view ? html`<${List} made=${made} />` : html`<${ByName} />`}
+		${session.creates ? html`<${Create} session=${session} done=${() => setMade(made + 1)} />`
+			: html`<p class="note">Your token may not make topics.</p>`}`;
 }
 
-export function Topics() {
-	const [filter, setFilter] = useState("");
-	const [sort, setSort] = useState("name");
-	const [offset, setOffset] = useState(0);
+function List({ made }) {
+	const [filter, setFilter] = useAddress("filter");
+	const [sort, setSort] = useAddress("sort", "name");
+	const [at, setOffset] = useAddress("offset", 0);
+	const offset = Number(at) || 0;
 	const wanted = useLater(filter);
-	useEffect(() => setOffset(0), [wanted, sort]);
 	const look = useLook(path("/topics", { filter: wanted, sort, offset: offset || undefined, count: pageSize }));
 	const { data } = look;
-	const last = data ? Math.min(data.count, offset + pageSize) : 0;
+	useEffect(() => void look.again(), [made]);
 	return html`
-		<h1>Topics</h1>
 		<div class="tools">
 			<label>Name contains <input type="search" value=${filter} maxlength="64"
-				onInput=${(e) => setFilter(e.target.value.trim())} /></label>
-			<nav aria-label="Pages of the list">
-				<button disabled=${offset === 0} onClick=${() => setOffset(Math.max(0, offset - pageSize))}>Previous</button>
-				<span role="status">${data ? (data.count === 0
-					? "none" : `${offset + 1}–${last} of ${data.count.toLocaleString()}`) : "…"}</span>
-				<button disabled=${!data || last >= data.count} onClick=${() => setOffset(offset + pageSize)}>Next</button>
-			</nav>
+				onInput=${(e) => { setFilter(e.target.value.trim()); setOffset(0); }} /></label>
+			<${Pager} of=${data} offset=${offset} count=${pageSize} onOffset=${setOffset} />
 		</div>
 		<${Missing} of=${data?.missing} />
 		<${Trouble} error=${look.error} />
-		${look.error?.status === 403 && html`<${ByName} />`}
-		${data && html`<${Table} label="Topics" rows=${data.topics} keyOf=${(t) => t.name} sorted=${sort} onSort=${setSort}
+		${data && html`<${Table} label="Topics" rows=${data.topics} keyOf=${(t) => t.name} sorted=${sort}
+			onSort=${(s) => { setSort(s); setOffset(0); }}
 			empty=${wanted
-				? "No topic has that in its name." : "There is no topic yet: the form below makes one."} columns=${[
+				? "No topic has that in its name." : "There is no topic yet."} columns=${[
 				{ name: "Topic", sort: "name", of: (t) => html`<a href=${topicLink(t.name)}>${t.name}</a> ${states(t)}` },
 				{ name: "Published", sort: "published", number: true, of: (t) => rate(t.published_per_second) },
 				{ name: "Delivered", sort: "delivered", number: true, of: (t) => rate(t.delivered_per_second) },
@@ -53,8 +47,7 @@ export function Topics() {
 				{ name: "Consumers", number: true, of: (t) => short(t.client_count) },
 				{ name: "Stored", sort: "stored", number: true, of: (t) => bytes(t.stored_bytes) },
 				{ name: "Ever", number: true, of: (t) => short(t.published_count) },
-			]} />`}
-		<${Create} done=${look.again} />`;
+			]} />`}`;
 }
 
 // ByName is for tokens that may look at some topics only.
@@ -71,8 +64,10 @@ function ByName() {
 	</form>`;
 }
 
-function Create({ done }) {
+function Create({ session, done }) {
 	const [name, setName] = useState("");
+	const later = useLater(name);
+	const refused = useMay(session, session.admin ? "" : later)?.admin === false && later === name;
 	const [partitions, setPartitions] = useState("");
 	const create = async (e) => {
 		e.preventDefault();
@@ -85,6 +80,7 @@ function Create({ done }) {
 		<label>New topic <input required maxlength="64" value=${name} onInput=${(e) => setName(e.target.value)} /></label>
 		<label>Partitions <input type="number" min="1" placeholder="default" value=${partitions}
 			onInput=${(e) => setPartitions(e.target.value)} /></label>
-		<button>Create</button>
+		<button disabled=${refused}>Create</button>
+		${refused && html`<p class="note" role="status">Your token may not make a topic of this name.</p>`}
 	</form>`;
 }

@@ -1,6 +1,7 @@
 // What all pages are made of: text, numbers, tables, forms and dialogs.
 import { h, Fragment } from "./vendor/preact.mjs";
 import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
+import { waiters } from "./api.js";
 import htm from "./vendor/htm.mjs";
 
 export const html = htm.bind(h);
@@ -25,6 +26,7 @@ export const rate = (n) => (n === undefined ? "–" : `${n > 0 && n < 0.01 ? "<0
 	: short(Math.round(n * 100) / 100)}/s`);
 
 export function bytes(n) {
+	if (n === undefined) return "–";
 	let i = 0;
 	while (n >= 1024 && i < 5) {
 		n /= 1024;
@@ -41,8 +43,8 @@ export function span(seconds) {
 	return `${Math.round(seconds / 86400)} days`;
 }
 
-export const time = (text) => (text ? new Date(text).toLocaleString(undefined, { dateStyle: "short",
-	timeStyle: "medium" }) : "–");
+// time writes a time of the browser's zone as 2026-01-31 23:59:59, the same everywhere.
+export const time = (text) => (text ? new Date(text).toLocaleString("sv-SE") : "–");
 export const plural = (n, word) => `${short(n)} ${word}${n === 1 ? "" : "s"}`;
 
 export const topicLink = (t) => `#/topics/${encodeURIComponent(t)}`;
@@ -65,7 +67,18 @@ export function Announcements() {
 		const timer = setTimeout(() => set(null), 8000);
 		return () => clearTimeout(timer);
 	}, [said]);
+	// Only what takes long enough to be noticed.
+	const [waits, setWaits] = useState(0);
+	const [slow, setSlow] = useState(false);
+	useEffect(() => void waiters.add(setWaits), []);
+	useEffect(() => {
+		setSlow(false);
+		if (!waits) return;
+		const timer = setTimeout(() => setSlow(true), 400);
+		return () => clearTimeout(timer);
+	}, [waits > 0]);
 	return html`<div class="said" role="status" aria-live="polite">
+		${slow && html`<p class="wait">Waiting for the node…</p>`}
 		${said && html`<p class=${said.kind}>${said.text} <button class="plain" onClick=${() => set(null)}
 			aria-label="Close this message">×</button></p>`}
 	</div>`;
@@ -97,7 +110,8 @@ export function Facts({ of }) {
 	</dl>`;
 }
 
-// Table takes columns [{name, of, number, sort}] and rows. It scrolls by itself where it is too wide.
+// Table takes columns [{name, of, number, sort, long}] and rows; what is long may break into lines. It scrolls by
+// itself where it is too wide.
 export function Table({ label, columns, rows, empty, sorted, onSort, keyOf }) {
 	if (rows.length === 0) return html`<p class="empty">${empty}</p>`;
 	return html`<div class="wide" role="region" aria-label=${label} tabindex="0">
@@ -108,15 +122,60 @@ export function Table({ label, columns, rows, empty, sorted, onSort, keyOf }) {
 					? (c.sort === "name" ? " ↑" : " ↓") : ""}</button>` : c.name}</th>`)}</tr></thead>
 			<tbody>${rows.map((r, i) => html`<tr key=${keyOf ? keyOf(r) : i}>${columns.map((c, j) => (j === 0
 				? html`<th key=${c.name} scope="row">${c.of(r)}</th>`
-				: html`<td key=${c.name} class=${c.number ? "number" : ""}>${c.of(r)}</td>`))}</tr>`)}</tbody>
+				: html`<td key=${c.name} class=${c.number ? "number" : c.long ? "long" : ""}>${c.of(r)}</td>`))}</tr>`)}</tbody>
 		</table>
 	</div>`;
 }
 
-// Missing names the nodes whose numbers an answer lacks.
-export function Missing({ of }) {
-	if (!of?.length) return null;
+// Pager goes through a long list, a page of count rows at a time.
+export function Pager({ of, offset, count, onOffset }) {
+	const last = of ? Math.min(of.count, offset + count) : 0;
+	useEffect(() => {
+		if (of && offset > 0 && offset >= of.count) onOffset(Math.max(0, Math.ceil(of.count / count) - 1) * count);
+	}, [of?.count, offset]);
+	return html`<nav class="pager" aria-label="Pages of the list">
+		<button disabled=${offset === 0} onClick=${() => onOffset(Math.max(0, offset - count))}>Previous</button>
+		<span role="status">${!of ? "…" : of.count === 0 ? "none"
+			: `${offset + 1}–${last} of ${of.count.toLocaleString("en")}`}</span>
+		<button disabled=${!of || last >= of.count} onClick=${() => onOffset(offset + count)}>Next</button>
+	</nav>`;
+}
+
+// useLater returns a value once it has not changed for a moment, so that not every letter is a request.
+export function useLater(value, ms = 250) {
+	const [late, set] = useState(value);
+	useEffect(() => {
+		const timer = setTimeout(() => set(value), ms);
+		return () => clearTimeout(timer);
+	}, [value]);
+	return late;
+}
+
+// useAddress keeps a value in the address of the page, where reloading, going back and bookmarks find it.
+export function useAddress(name, first = "") {
+	const read = () => new URLSearchParams(location.hash.split("?")[1]).get(name) ?? String(first);
+	const [value, set] = useState(read());
+	useEffect(() => {
+		const hear = () => set(read());
+		addEventListener("hashchange", hear);
+		return () => removeEventListener("hashchange", hear);
+	}, []);
+	return [value, (v) => {
+		const [at, query] = location.hash.split("?"), all = new URLSearchParams(query);
+		all.delete(name);
+		if (String(v) !== String(first)) all.set(name, v);
+		history.replaceState(null, "", `${at || "#/"}${all.size ? `?${all}` : ""}`);
+		set(String(v));
+	}];
+}
+
+// Missing names the nodes and the partitions of a topic whose numbers an answer lacks.
+export function Missing({ of = [], unserved = [] }) {
+	if (!of.length && !unserved.length) return null;
 	return html`<ul class="missing" role="alert">
+		${unserved.length > 0 && html`<li key="unserved"><b>${unserved.length === 1 ? "Partition" : "Partitions"}
+			${` ${unserved.slice(0, 8).join(", ")}`}${unserved.length > 8 && ` and ${unserved.length - 8} more`}</b>:
+			no node serves ${unserved.length === 1 ? "it" : "them"} now. What channels have there is missing here.</li>`}
 		${of.map((m) => html`<li key=${m.node}>
 			<b>Node ${m.node}</b> gives no numbers: ${m.why}. What it leads is missing here.</li>`)}
 	</ul>`;

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -198,6 +199,91 @@ func hold(t *testing.T, c *harness.Cluster) {
 	t.Cleanup(consumer.Stop) // it would wait long for the messages that are held
 }
 
+// twoCopies makes the topic parcels, of which one of the three nodes has no copy.
+func twoCopies(t *testing.T, c *harness.Cluster) {
+	t.Helper()
+	n := c.Nodes[0]
+	send(t, n, "", "/topic/create", url.Values{"topic": {"parcels"}, "replicas": {"2"}}, "")
+	for range 10 {
+		send(t, n, "", "/pub", url.Values{"topic": {"parcels"}}, "a parcel")
+	}
+}
+
+// crowd makes the topic crowd, with one channel and one deferred message more than a page shows.
+func crowd(t *testing.T, c *harness.Cluster) {
+	t.Helper()
+	const many = 101
+	n, topic := c.Nodes[0], url.Values{"topic": {"crowd"}}
+	send(t, n, "", "/topic/create", topic, "")
+	for i := range many {
+		send(t, n, "", "/channel/create", url.Values{"topic": {"crowd"}, "channel": {fmt.Sprintf("channel-%03d", i)}}, "")
+	}
+	for range many {
+		send(t, n, "", "/pub", url.Values{"topic": {"crowd"}, "defer": {"600000"}}, "later")
+	}
+}
+
+// deadLetter makes the topic letters with the channel worker, whose only message a consumer has given back once too
+// often.
+func deadLetter(t *testing.T, c *harness.Cluster) {
+	t.Helper()
+	n, of := c.Nodes[0], url.Values{"topic": {"letters"}, "channel": {"worker"}}
+	send(t, n, "", "/topic/create", url.Values{"topic": {"letters"}}, "")
+	send(t, n, "", "/channel/create", of, "")
+	send(t, n, "", "/channel/settings", of, `{"max_attempts": 1}`)
+	send(t, n, "", "/pub", url.Values{"topic": {"letters"}}, "a letter that nobody could read")
+	cfg := nsq.NewConfig()
+	cfg.MaxAttempts, cfg.DefaultRequeueDelay, cfg.MaxBackoffDuration = 0, 0, 0
+	consumer, err := nsq.NewConsumer("letters", "worker", cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	consumer.SetLoggerLevel(nsq.LogLevelMax)
+	tried := make(chan struct{}, 1)
+	consumer.AddHandler(nsq.HandlerFunc(func(*nsq.Message) error {
+		tried <- struct{}{}
+		return errors.New("unreadable")
+	}))
+	if err := consumer.ConnectToNSQDs(c.NSQ()); err != nil {
+		t.Fatal(err)
+	}
+	<-tried
+	// A consumer that stops may forget to give a message back. Then it waits, and is no dead letter yet.
+	for until := time.Now().Add(patience); deadLetters(t, n, of) != 1; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("the message does not become a dead letter")
+		}
+	}
+	consumer.Stop()
+	<-consumer.StopChan
+}
+
+// deadLetters asks a node how many dead letters a channel has had.
+func deadLetters(t *testing.T, n *harness.Node, of url.Values) (count int) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+n.HTTP+"/channels?"+of.Encode(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reply.Body.Close()
+	var list struct {
+		Channels []struct {
+			Count int `json:"dead_lettered_count"`
+		}
+	}
+	if err := json.NewDecoder(reply.Body).Decode(&list); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range list.Channels {
+		count += c.Count
+	}
+	return count
+}
+
 func cluster(t *testing.T) *harness.Cluster {
 	t.Helper()
 	return started(t, harness.Dev, harness.Options{Dir: t.TempDir(), Nodes: 3})
@@ -229,18 +315,23 @@ func TestConsole(t *testing.T) {
 	c := cluster(t)
 	fill(t, c, "")
 	hold(t, c)
-	for _, scenario := range []string{"pages", "texts", "settings", "actions"} {
+	twoCopies(t, c)
+	crowd(t, c)
+	deadLetter(t, c)
+	// redrive comes before leaders change: the count of dead letters begins anew with a leader.
+	scenarios := []string{"pages", "reads", "still", "slow", "texts", "settings", "redrive", "move", "actions"}
+	for _, scenario := range scenarios {
 		t.Run(scenario, func(t *testing.T) { browse(t, scenario, c, nil) })
 	}
 	t.Run("dead", func(t *testing.T) {
 		browse(t, "dead", c, func(what string) error {
 			verb, names, _ := strings.Cut(what, " ")
+			do := map[string]func(*harness.Node) error{
+				"kill": (*harness.Node).Kill, "start": (*harness.Node).Start,
+				"pause": (*harness.Node).Pause, "resume": (*harness.Node).Resume,
+			}[verb]
 			for _, name := range strings.Fields(names) {
-				n, do := c.Node(name), (*harness.Node).Kill
-				if verb == "start" {
-					do = (*harness.Node).Start
-				}
-				if err := do(n); err != nil {
+				if err := do(c.Node(name)); err != nil {
 					return err
 				}
 			}
@@ -249,25 +340,92 @@ func TestConsole(t *testing.T) {
 	})
 }
 
+// writeTokens writes a node's file of tokens, from the lines of each token's grant by its name, which is its secret.
+func writeTokens(file string, grants map[string]string) error {
+	text := ""
+	for name, grant := range grants {
+		text += fmt.Sprintf("[[token]]\nname = %q\nsha256 = \"%x\"\n[[token.grant]]\n%s\n",
+			name, sha256.Sum256([]byte(name)), grant)
+	}
+	return os.WriteFile(file, []byte(text), 0o600)
+}
+
+const (
+	everything = "permissions = [\"admin\", \"publish\"]\ntopics = [\"*\"]"
+	looking    = "permissions = [\"view\"]\ntopics = [\"*\"]"
+)
+
 // A node that asks for tokens: one that may only look, one for a single topic, and one that may do everything.
 func TestTokens(t *testing.T) {
 	dir := t.TempDir()
-	text := ""
-	for name, grant := range map[string]string{
-		"looker": `permissions = ["view"]` + "\n" + `topics = ["*"]`,
-		"one":    `permissions = ["view"]` + "\n" + `topics = ["orders"]`,
-		"root":   `permissions = ["admin", "publish"]` + "\n" + `topics = ["*"]`,
-	} {
-		text += fmt.Sprintf("[[token]]\nname = %q\nsha256 = \"%x\"\n[[token.grant]]\n%s\n", name, sha256.Sum256([]byte(name)),
-			grant)
-	}
 	file := filepath.Join(dir, "tokens.toml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+	grants := map[string]string{
+		"looker": looking,
+		"one":    "permissions = [\"view\"]\ntopics = [\"orders\"]",
+		"root":   everything,
+	}
+	if err := writeTokens(file, grants); err != nil {
 		t.Fatal(err)
 	}
 	c := started(t, harness.Single, harness.Options{Dir: dir, Serve: []string{"--auth-file", file}})
 	fill(t, c, "root")
-	browse(t, "tokens", c, nil)
+	browse(t, "tokens", c, func(string) error { // forget root
+		delete(grants, "root")
+		return errors.Join(writeTokens(file, grants), syscall.Kill(c.Nodes[0].PID(), syscall.SIGHUP))
+	})
+}
+
+// A node of a cluster that asks for tokens: its pages offer what each of them may do, and ask for nothing else.
+func TestRights(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "tokens.toml")
+	grants := map[string]string{
+		"looker": looking,
+		"owner":  "permissions = [\"admin\", \"publish\"]\ntopics = [\"orders*\"]",
+		"filler": "permissions = [\"publish\"]\ntopics = [\"orders\"]",
+		"mailer": "permissions = [\"admin\"]\ntopics = [\"orders\"]\nchannels = [\"mail*\"]",
+		"root":   everything,
+	}
+	if err := writeTokens(file, grants); err != nil {
+		t.Fatal(err)
+	}
+	c := started(t, harness.Dev, harness.Options{Dir: dir, Nodes: 1})
+	n := c.Nodes[0]
+	n.Args = append(n.Args, "--auth-file", file) // only now: the harness, which waits for health, has no token
+	if err := errors.Join(n.Kill(), n.Restart(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	fill(t, c, "root")
+	browse(t, "rights", c, func(string) error { // let the owner look only
+		grants["owner"] = looking
+		err := errors.Join(writeTokens(file, grants), syscall.Kill(n.PID(), syscall.SIGHUP))
+		for err == nil {
+			var admin bool
+			if admin, err = administers(t, n, "owner", "orders"); !admin {
+				break
+			}
+		}
+		return err
+	})
+}
+
+// administers reports whether the node says that the token may administer the topic.
+func administers(t *testing.T, n *harness.Node, token, topic string) (bool, error) {
+	r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+n.HTTP+"/session?topic="+topic, nil)
+	if err != nil {
+		return false, err
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	reply, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return false, err
+	}
+	var s struct {
+		May struct {
+			Admin bool `json:"admin"`
+		} `json:"may"`
+	}
+	return s.May.Admin, errors.Join(json.NewDecoder(reply.Body).Decode(&s), reply.Body.Close())
 }
 
 // As many topics as a node has by default. Their files are in memory, where a node syncs nothing: this is about the

@@ -4,7 +4,10 @@
 // a line when that is done. The process ends with 0 if all is as it should be.
 import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
-import * as scenarios from "./scenarios.mjs";
+import * as others from "./scenarios.mjs";
+import * as rights from "./rights.mjs";
+
+const scenarios = { ...others, ...rights };
 
 const o = JSON.parse(process.argv[2]);
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
