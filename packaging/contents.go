@@ -1,0 +1,82 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// kind is how a package treats a file.
+type kind int
+
+const (
+	plain    kind = iota
+	settings      // the administrator's: an upgrade keeps what was changed
+	folder
+)
+
+// entry is one file of the packages.
+type entry struct {
+	path  string // where it is on the machine
+	from  string // the file with its contents; "" for a folder
+	mode  os.FileMode
+	kind  kind
+	group string // of the package's user, in packages that can say it; "": root
+	only  string // "deb", "rpm" or "tar"; "": all
+	owner int    // number of the user and of the group, only in the image of a container
+}
+
+// contents lists the files of the packages of one architecture. pages is what release.pages returned.
+func (r *release) contents(binary, sbom, licences, pages string) ([]entry, error) {
+	all := []entry{
+		{path: "/usr/bin/engine", from: binary, mode: 0o755},
+		{path: "/usr/lib/systemd/system/penstock.service", from: "files/penstock.service"},
+		{path: "/usr/lib/sysusers.d/penstock.conf", from: "files/sysusers.conf"},
+		{path: "/etc/penstock", mode: 0o750, kind: folder, group: "penstock"},
+		{path: "/etc/penstock/penstock.toml", from: "files/penstock.toml", mode: 0o640, kind: settings, group: "penstock"},
+		{path: "/usr/share/bash-completion/completions/engine", from: filepath.Join(pages, "bash/engine")},
+		{path: "/usr/share/zsh/vendor-completions/_engine", from: filepath.Join(pages, "zsh/_engine"), only: "deb"},
+		{path: "/usr/share/zsh/site-functions/_engine", from: filepath.Join(pages, "zsh/_engine"), only: "rpm"},
+		{path: "/usr/share/zsh/site-functions/_engine", from: filepath.Join(pages, "zsh/_engine"), only: "tar"},
+		{path: "/usr/share/fish/vendor_completions.d/engine.fish", from: filepath.Join(pages, "fish/engine.fish")},
+		{path: "/usr/share/doc/penstock/copyright", from: licences},
+		{path: "/usr/share/doc/penstock/penstock.cdx.json", from: sbom},
+	}
+	for _, name := range []string{"README.md", "CHANGELOG.md", "SECURITY.md"} {
+		all = append(all, entry{path: "/usr/share/doc/penstock/" + name, from: filepath.Join(r.source, name)})
+	}
+	man, err := filepath.Glob(filepath.Join(pages, "man/*.gz"))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range man {
+		name := filepath.Base(path)
+		section := filepath.Ext(strings.TrimSuffix(name, ".gz"))[1:]
+		all = append(all, entry{path: "/usr/share/man/man" + section + "/" + name, from: path})
+	}
+	examples, err := r.examples()
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, examples...)
+	for i := range all {
+		if all[i].mode == 0 {
+			all[i].mode = 0o644
+		}
+	}
+	return all, nil
+}
+
+// examples are the files of deploy: boards, alerts and the manifests of Kubernetes.
+func (r *release) examples() (all []entry, err error) {
+	top := filepath.Join(r.source, "deploy")
+	err = filepath.WalkDir(top, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		below, err := filepath.Rel(top, path)
+		all = append(all, entry{path: "/usr/share/doc/penstock/examples/" + below, from: path})
+		return err
+	})
+	return all, err
+}

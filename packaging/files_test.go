@@ -1,0 +1,95 @@
+//go:build packages
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+)
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	must(t, err)
+	return string(text)
+}
+
+// Two runs on one source write equal bytes.
+func TestReproducible(t *testing.T) {
+	again := t.TempDir()
+	must(t, makeRelease(oldVersion, again))
+	first, second := readFile(t, filepath.Join(dist, oldVersion, sumsName)), readFile(t, filepath.Join(again, sumsName))
+	if first != second || strings.Count(first, "\n") != 5 {
+		t.Errorf("the sums were\n%s\nand are\n%s", first, second)
+	}
+}
+
+// The archive has a program that runs, and the files beside it.
+func TestArchive(t *testing.T) {
+	dir := t.TempDir()
+	base := "penstock-" + newVersion + "-linux-amd64"
+	out, err := exec.Command("tar", "-xzf", filepath.Join(dist, newVersion, base+".tar.gz"), "-C", dir,
+		"--strip-components=1").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	version, err := exec.Command(filepath.Join(dir, "bin/engine"), "version").Output()
+	if err != nil || !strings.HasPrefix(string(version), "penstock "+newVersion+"\n") {
+		t.Errorf("engine version: %v, %s", err, version)
+	}
+	for _, name := range []string{
+		"share/man/man1/engine-serve.1.gz", "share/man/man5/penstock.toml.5.gz", "share/man/man8/penstock.8.gz",
+		"share/zsh/site-functions/_engine", "etc/penstock/penstock.toml", "lib/systemd/system/penstock.service",
+	} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	settings := filepath.Join(dir, "etc/penstock/penstock.toml")
+	text, err := exec.Command(filepath.Join(dir, "bin/engine"), "config", "--config", settings).CombinedOutput()
+	if err != nil || !strings.Contains(string(text), "/var/lib/penstock") {
+		t.Errorf("engine config: %v\n%s", err, text)
+	}
+	// What is commented out must be right, too.
+	uncommented := filepath.Join(dir, "all.toml")
+	all := strings.ReplaceAll(readFile(t, settings), "\n# ", "\n")
+	var keys []string
+	for line := range strings.Lines(all) {
+		if strings.Contains(line, " = \"") && !strings.HasPrefix(line, "#") {
+			keys = append(keys, line)
+		}
+	}
+	must(t, os.WriteFile(uncommented, []byte(strings.Join(keys, "")), 0o600))
+	if text, err := exec.Command(filepath.Join(dir, "bin/engine"), "config", "--config", uncommented).
+		CombinedOutput(); err != nil || len(keys) < 10 {
+		t.Errorf("engine config with all %d settings: %v\n%s", len(keys), err, text)
+	}
+}
+
+// The SBOM names the modules that the program contains, and the program's own sum.
+func TestSBOM(t *testing.T) {
+	text := readFile(t, filepath.Join(dist, newVersion, "penstock-"+newVersion+"-linux-amd64.cdx.json"))
+	var bom cdx.BOM
+	must(t, json.Unmarshal([]byte(text), &bom))
+	if c := bom.Metadata.Component; c.Name != "penstock" || c.Version != newVersion || len(*c.Hashes) != 1 {
+		t.Errorf("the SBOM is of %+v", c)
+	}
+	has := map[string]bool{}
+	for _, c := range *bom.Components {
+		has[c.Name] = true
+	}
+	for _, name := range []string{"std", "go.etcd.io/etcd/server/v3", "github.com/klauspost/compress"} {
+		if !has[name] {
+			t.Errorf("the SBOM lacks %s", name)
+		}
+	}
+	if has["github.com/cpuguy83/go-md2man/v2"] || has["github.com/goreleaser/nfpm/v2"] {
+		t.Error("the program contains what only packaging needs")
+	}
+}
