@@ -43,13 +43,14 @@ type clocks struct {
 
 // F5: the wall clocks of nodes step by hours, both ways, under load, with retention by age. Nothing that was not read
 // goes, a delay ends by the time that has passed, and consumers get everything. A channel without consumers keeps what
-// retention must not take.
+// retention must not take. A leader whose clock is ahead by more than the age of producers forgets none of them.
 func TestClockSteps(t *testing.T) {
 	needNet(t)
 	c := beginClocks(t)
 	// one long fault: what comes again is not what this test is about
 	heal := c.fault("clocks are set", "all", func() error { return nil })
 	steps := []time.Duration{2 * time.Hour, -2 * time.Hour, 30 * time.Hour, 0}
+	writers := c.startWriters()
 	for round := range rounds(t, 1) {
 		for i, d := range steps {
 			due := c.delay()
@@ -78,6 +79,10 @@ func TestClockSteps(t *testing.T) {
 	if r := c.judge(); !r.OK() || r.Acked == 0 {
 		c.t.Errorf("the engine broke a promise: %v (%d acknowledged)", r.Counts, r.Acked)
 	}
+	for round := range rounds(t, 1) {
+		writers.leap(round)
+	}
+	writers.end()
 }
 
 func beginClocks(t *testing.T) *clocks {

@@ -43,11 +43,12 @@ type hang struct {
 	volumes []*harness.Volume
 	topics  []*workload.Run
 	clients map[string]string // producer to topic
+	lone    *lone
 }
 
 // F1, F6: the message disk of one of three nodes hangs for 20 s under load. What the others lead is acknowledged again
 // soon, what it leads itself when it has given its leaderships away, and the copy that hung comes back by itself. A
-// short stall moves nobody.
+// short stall moves nobody. Native callers that have one message on their way each fare alike.
 func TestDiskHangs(t *testing.T) {
 	h := beginHang(t)
 	rounds := 2
@@ -61,6 +62,7 @@ func TestDiskHangs(t *testing.T) {
 		h.blip(round % len(h.volumes))
 		h.round(round % len(h.volumes))
 	}
+	h.lone.end()
 	r := h.judge()
 	if !r.OK() {
 		t.Errorf("the engine broke a promise: %v", r.Counts)
@@ -90,6 +92,7 @@ func beginHang(t *testing.T) *hang {
 	for i, run := range h.topics {
 		h.publish(i, run)
 	}
+	h.lone = h.startLone()
 	h.acks(200)
 	return h
 }
@@ -277,13 +280,15 @@ func (h *hang) round(i int) {
 	for _, run := range h.topics {
 		leaders[run.Topic] = h.leaderOf(run.Topic).Name
 	}
-	before := h.versions()
+	before, lonely := h.versions(), h.lone.leaders()
+	h.lone.takeGaps()
 	from := h.run.Recorder.Now()
 	heal := h.fault("disk hangs", n.Name, h.volumes[i].Freeze)
 	late := h.watch(hangTime)
 	heal(h.volumes[i].Thaw)
 	late = max(late, h.watch(hangGap))
 	until := h.run.Recorder.Now()
+	h.judgeLone(n.Name, lonely, late)
 	h.healthy()
 	h.acks(200)
 	gaps := h.gaps(from, until)
@@ -303,6 +308,22 @@ func (h *hang) round(i int) {
 		if changes := after[name] - before[name]; changes > hangChanges {
 			h.t.Errorf("the disk of %s hung, and the row of topic %s changed %d times; allowed are %d",
 				n.Name, name, changes, hangChanges)
+		}
+	}
+}
+
+// judgeLone bounds how long callers of ProduceSync have waited while the disk of a node hung.
+func (h *hang) judgeLone(node string, leaders [nativePartitions]string, late time.Duration) {
+	h.t.Helper()
+	for p, gap := range h.lone.takeGaps() {
+		h.t.Logf("the disk of %s hung: native partition %d, led by %s: longest call %v", node, p, leaders[p], gap)
+		limit := hangGap
+		if leaders[p] == node {
+			limit = hungLeaderGap
+		}
+		if limit += 2 * late; gap > limit {
+			h.t.Errorf("the disk of %s hung, and a call for native partition %d, led by %s, took %v; allowed are %v",
+				node, p, leaders[p], gap, limit)
 		}
 	}
 }

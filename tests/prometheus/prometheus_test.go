@@ -72,15 +72,16 @@ type server struct {
 }
 
 // startPrometheus starts a Prometheus that scrapes the nodes each second. The rules are those of deploy without their
-// delays, changed by change.
-func startPrometheus(t *testing.T, nodes []*harness.Node, change *strings.Replacer) *server {
+// delays, with the pairs of old and new in change replaced.
+func startPrometheus(t *testing.T, nodes []*harness.Node, change []string) *server {
 	t.Helper()
 	dir := t.TempDir()
 	alerts, err := os.ReadFile(filepath.Join(rules, "alerts.yml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	alerts = regexp.MustCompile(`for: \S+`).ReplaceAll([]byte(change.Replace(string(alerts))), []byte("for: 1s"))
+	alerts = []byte(strings.NewReplacer(change...).Replace(string(alerts)))
+	alerts = regexp.MustCompile(`for: \S+`).ReplaceAll(alerts, []byte("for: 1s"))
 	var targets []string
 	for _, n := range nodes {
 		targets = append(targets, n.HTTP)
@@ -247,7 +248,7 @@ func TestBoardsAndFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, nil, tools, "topic", "set", "strict", "--min-isr", "3", "--http-address", c.Nodes[0].HTTP)
-	s := startPrometheus(t, c.Nodes, strings.NewReplacer())
+	s := startPrometheus(t, c.Nodes, freeBytesOnly)
 	for range 20 {
 		reply, err := http.Post("http://"+c.Nodes[0].HTTP+"/pub?topic=orders", "", strings.NewReader("hello"))
 		if err != nil {

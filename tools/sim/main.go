@@ -4,6 +4,7 @@
 //	sim -seeds 0-100000       many, on all processors
 //	sim -seeds 0-2000 -break early-sync
 //	sim -seeds 6000000-6060000 -with producers
+//	sim -seeds 7000000-7010000 -with keep,forks
 package main
 
 import (

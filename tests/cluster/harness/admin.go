@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"sort"
 	"strings"
@@ -105,6 +106,7 @@ func Post(ctx context.Context, address, path string, body, into any) error {
 	return ask(ctx, http.MethodPost, address, path, body, into)
 }
 
+// ask logs in with the token in PENSTOCK_TOKEN, if there is one.
 func ask(ctx context.Context, method, address, path string, body, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -119,6 +121,9 @@ func ask(ctx context.Context, method, address, path string, body, into any) erro
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+address+path, in)
 	if err != nil {
 		return err
+	}
+	if token := os.Getenv("PENSTOCK_TOKEN"); token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	resp, err := client.Do(req)
 	if err != nil {

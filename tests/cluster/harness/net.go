@@ -198,6 +198,7 @@ const (
 	portNSQ        = "4150"
 	portHTTP       = "4151"
 	portLookup     = "4161"
+	portNative     = "4250"
 	portPeer       = "4254"
 	portEtcdPeer   = "4255"
 	portEtcdClient = "4256"
@@ -258,14 +259,14 @@ func spreadNode(network Network, i int, votes bool, peers, binary string, o *Opt
 	host := network.Address(i, Data)
 	n := &Node{
 		Name: "n" + strconv.Itoa(i+1), NSQ: net.JoinHostPort(host, portNSQ), HTTP: net.JoinHostPort(host, portHTTP),
-		Lookup:   net.JoinHostPort(host, portLookup),
+		Lookup: net.JoinHostPort(host, portLookup), Native: net.JoinHostPort(host, portNative),
 		DataPath: o.volume(i), Namespace: network.Namespace(i), binary: binary,
 	}
 	n.LogPath = filepath.Join(o.Dir, n.Name+".log")
 	n.Args = []string{
 		"serve", "--data-path", n.DataPath, "--node-id", n.Name, "--cluster-name", "spread", "--broadcast-address", host,
 		"--nsq-address", n.NSQ, "--http-address", n.HTTP, "--lookup-address", n.Lookup,
-		"--cluster-address", net.JoinHostPort(host, portPeer), "--cluster-peers", peers,
+		"--native-address", n.Native, "--cluster-address", net.JoinHostPort(host, portPeer), "--cluster-peers", peers,
 		"--cluster-secret-file", filepath.Join(o.Dir, secretName),
 	}
 	if votes {

@@ -85,7 +85,11 @@ func (n *node) attach(c *channelModel) {
 		return
 	}
 	a := &agent{n: n, life: n.life, c: c, finished: map[engine.ID]bool{}}
-	k, err := ch.Attach(engine.ConsumerOptions{MsgTimeout: time.Duration(n.w.opt.msgTimeout)}, a)
+	var sink engine.Sink = a
+	if len(n.agents)%2 == 0 {
+		sink = runAgent{a}
+	}
+	k, err := ch.Attach(engine.ConsumerOptions{MsgTimeout: time.Duration(n.w.opt.msgTimeout)}, sink)
 	if err != nil {
 		return
 	}
@@ -163,6 +167,23 @@ func (a *agent) Deliver(d *engine.Delivery) bool {
 	return true
 }
 
+// runAgent is an agent that takes messages next to each other at once.
+type runAgent struct{ *agent }
+
+// DeliverRun implements engine.RunSink.
+func (a runAgent) DeliverRun(r *engine.Run) (count int, room bool) {
+	for m := r.Next(); m != nil; m = r.Next() {
+		d := engine.Delivery{
+			ID: r.ID + engine.ID(count), Number: r.Number + uint64(count), Attempts: 1,
+			Timestamp: r.Created + m.TimeDelta*1000, Headers: m.Headers, Body: m.Body,
+		}
+		if count++; !a.Deliver(&d) {
+			return count, false
+		}
+	}
+	return count, true
+}
+
 // answer decides what the consumer does with a message.
 func (a *agent) answer(id engine.ID, attempts uint16) {
 	w := a.n.w
@@ -176,7 +197,11 @@ func (a *agent) answer(id engine.ID, attempts uint16) {
 	case 1:
 		a.n.later(d, func() {
 			if !a.closed {
-				_ = a.consumer.Requeue(id, time.Duration(w.skewed(0, 300*ms)))
+				delay := time.Duration(w.skewed(0, 300*ms))
+				if w.leaps != nil {
+					delay = 0
+				}
+				_ = a.consumer.Requeue(id, delay)
 				a.consumer.Pump()
 			}
 		})

@@ -59,11 +59,14 @@ type topicModel struct {
 	ids        map[engine.ID]int // what stands under an id, for ever
 	channels   []*channelModel
 	attempts   int // to make channels
+	forks      int // of its channels
 
 	versions map[uint64]meta.TopicSettings // that were answered
 	acked    uint64                        // the last of them
 	lossy    bool                          // somebody wanted messages to go that were not read
 	wish     wish                          // of all settings that were made
+	kept     kept                          // of all settings that were made
+	served   map[uint32]msgID              // by partition: the highest that the log of a copy that served began at
 	cuts     []cut                         // of copies that have served since
 
 	of      *topicModel     // the first of the name whose dead letters these are; nil: it is no dead-letter topic
@@ -94,6 +97,7 @@ type channelModel struct {
 	lanes      map[lane]msgID             // the highest delivered
 	copies     map[int]map[engine.ID]bool // by value: what was sent back to the channel
 	redriven   int                        // dead letters that were sent back, as operators were told
+	fork       *fork                      // nil: it did not begin as one
 }
 
 func (b *book) init(w *World) { b.w = w }
@@ -154,6 +158,9 @@ func (w *World) put(n *node, t *topicModel) {
 		p.Defer = time.Duration(w.between(1, 400)) * time.Millisecond
 	}
 	key := w.special(p)
+	if w.leaps != nil {
+		p.Defer = 0
+	}
 	for i := range count {
 		hs := w.drawHeaders()
 		if key != "" {

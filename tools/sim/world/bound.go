@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"penstock/engine"
+	"penstock/engine/forward"
 	"penstock/engine/meta"
 	"penstock/replicate"
 )
@@ -232,7 +233,7 @@ func (w *World) memberUnwell(m replicate.Member) bool {
 func (w *World) judgeSilence() {
 	for i := w.gray.calm.checked; i < len(w.book.values); i++ {
 		v := &w.book.values[i]
-		if w.now-v.submitted < int64(publishTimeout)+500*ms {
+		if w.now-v.submitted < int64(publishTimeout+forward.AnswerMargin)+500*ms {
 			return
 		}
 		w.gray.calm.checked = i + 1

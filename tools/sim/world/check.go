@@ -349,6 +349,7 @@ func (w *World) checkEnd() {
 	}
 	w.checkRedriven()
 	w.checkProduced(logs)
+	w.checkKept()
 }
 
 // checkCopies demands that the copies of a partition are the same, byte for byte, where they overlap.
@@ -431,7 +432,8 @@ func (w *World) checkValue(v int, logs logs) {
 		w.fail("value %d was answered with %v, where the logs have value %d", v, val.id, s.value)
 	}
 	for _, c := range val.topic.channels {
-		if c.doomed || c.created == 0 || c.created >= val.submitted && !c.first {
+		_, held := logs[val.topic][val.id]
+		if c.doomed || c.created == 0 || c.created >= val.submitted && !c.first && !c.mustHave(val, held) {
 			continue
 		}
 		if !c.wants(val) {
@@ -446,7 +448,6 @@ func (w *World) checkValue(v int, logs logs) {
 			if w.isLetter(c, val.id) || len(c.copies[v]) > 0 {
 				continue // every delivery of it was lost on the way to another node
 			}
-			_, held := logs[val.topic][val.id]
 			w.fail("value %d of topic %s was answered OK as %v and never delivered on channel %s; in the log: %v",
 				v, val.topic.name, val.id, c.name, held)
 		}
@@ -495,6 +496,7 @@ func (w *World) checkChannel(c *channelModel, logs logs) {
 		switch {
 		case c.spared(&s, &w.book.values[s.value]):
 		case id.MsgID() < starts[id.Partition()] || w.gone(c.t, id, &w.book.values[s.value]) || w.isLetter(c, id):
+		case c.missed(id):
 		case c.delivered[id] == 0 && len(c.copies[s.value]) == 0:
 			// or every delivery was lost on the way to another node, and the dead letter was sent back
 			w.fail("value %d of topic %s is in the log as %v and was never delivered on channel %s",

@@ -35,6 +35,9 @@ const (
 	// replicas per topic change, several racks are rebalanced, leaderships are transferred; with FeatureCluster
 	FeaturePlacement
 	FeatureProducers // programs number their messages and send batches again until the answer is sure
+	FeatureKeep      // topics keep what is confirmed, and programs read it again
+	FeatureNumbered  // publishers that cannot seal batches name a producer beside their puts, at any node
+	FeatureForks     // channels begin as forks of others
 )
 
 // grayDefault are the gray failures that seeds draw by themselves, and how often. A new one comes last: then the draws
@@ -63,6 +66,7 @@ var Features = map[string]Feature{
 	"strict": FeatureStrict,
 	"bound":  FeatureBound, "idle": FeatureIdle, "levels": FeatureLevels, "cluster": FeatureCluster,
 	"placement": FeaturePlacement, "producers": FeatureProducers,
+	"keep": FeatureKeep, "numbered": FeatureNumbered, "forks": FeatureForks,
 }
 
 // String lists the names, in order.
@@ -119,6 +123,7 @@ func (w *World) drawFeatures() {
 		w.drawGray()
 		w.drawPlacement()
 		w.drawProducers()
+		w.drawKeep()
 	}
 	if w.has(FeaturePlacement) {
 		w.features |= FeatureCluster
@@ -134,6 +139,8 @@ func (w *World) drawFeatures() {
 	}
 	w.prepareGray()
 	w.preparePlacement()
+	w.prepareKeep()
+	w.prepareLeaps()
 }
 
 // Draws returns the features of a run, without running it.

@@ -179,6 +179,9 @@ type kvMeta struct {
 // CreateTopic implements meta.Store.
 func (s *kvMeta) CreateTopic(ctx context.Context, t meta.Topic) (*meta.Topic, error) {
 	t.MinISR = s.w.opt.min
+	if s.w.topicNamed(t.Name).of == nil {
+		s.w.keepFirst(&t)
+	}
 	return s.Store.CreateTopic(ctx, t)
 }
 

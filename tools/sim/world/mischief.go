@@ -58,7 +58,8 @@ func (w *World) mischief() {
 		w.tracef("the store is away until %.3f", float64(w.store.out)/1e6)
 	case w.chance(o.jump):
 		n.setSkew(n.skew + w.between(-2000*ms, 2000*ms))
-		w.tracef("the clock of %s jumps", n.name)
+		w.leap(n)
+		w.tracef("the clock of %s jumps: %.3f s ahead from its next start on", n.name, float64(n.skew)/1e9)
 	case w.chance(o.diskFault):
 		w.breakDisk(n)
 	case w.chance(o.diskFull):

@@ -37,6 +37,10 @@ const (
 	MutantDeafPause            // the store says that a rebalance has paused, and does not keep that
 	MutantDeafOrder            // leaders do not know whom an operator prefers
 	MutantNameless             // programs leave the producer out of their batches
+	MutantShortKeep            // the store tells nodes to keep less of what is confirmed than a topic's settings say
+	MutantKeepIsAll            // the store tells nodes to remove what is unconfirmed, too, behind what is to be kept
+	MutantUnnumbered           // publishers leave the producer out of their puts
+	MutantForkElsewhere        // who makes a fork begins it at the end
 	MutantHasty                // the store removes a node that has replicas: others take its place in the ISR
 )
 
@@ -52,5 +56,6 @@ var Mutants = map[string]Mutant{
 	"other-filter": MutantOtherFilter, "lost-letters": MutantLostLetters,
 	"wrong-rack": MutantWrongRack, "many-moves": MutantManyMoves, "hasty-shrink": MutantHastyShrink,
 	"same-replicas": MutantSameReplicas, "deaf-pause": MutantDeafPause, "deaf-order": MutantDeafOrder,
-	"nameless": MutantNameless,
+	"nameless": MutantNameless, "short-keep": MutantShortKeep, "keep-is-all": MutantKeepIsAll,
+	"unnumbered": MutantUnnumbered, "fork-elsewhere": MutantForkElsewhere,
 }

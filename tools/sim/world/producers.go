@@ -26,6 +26,7 @@ type producer struct {
 	w         *World
 	index     int // of the topic's name
 	name      string
+	puts      bool        // it sends numbered puts, through any node: see numbered.go
 	t         *topicModel // nil: it waits for its topic
 	partition uint32
 	p         engine.Producer
@@ -43,6 +44,7 @@ type sealedBatch struct {
 	base, count uint32
 	value       int // of the first message
 	bytes       []byte
+	bodies      [][]byte
 	stored      bool // it was answered, with
 	id          engine.ID
 	waits       bool // for the answer of
@@ -64,17 +66,28 @@ func (w *World) drawProducers() {
 }
 
 func (w *World) startProducers() {
-	if !w.has(FeatureProducers) {
+	if !w.has(FeatureProducers | FeatureNumbered) {
 		return
 	}
 	w.producers.r = rand.New(rand.NewPCG(w.Seed, 0xe7037ed1a0b428db))
-	for i := range 4 {
-		p := &producer{w: w, index: i % len(w.topics)}
-		if i%2 == 0 {
-			p.name = fmt.Sprint("producer ", i)
-		}
+	begin := func(name string, puts bool) {
+		p := &producer{w: w, index: len(w.producers.all) % len(w.topics), name: name, puts: puts}
 		w.producers.all = append(w.producers.all, p)
 		w.every(40*ms, p.act)
+	}
+	if w.has(FeatureProducers) {
+		for i := range 4 {
+			name := ""
+			if i%2 == 0 {
+				name = fmt.Sprint("producer ", i)
+			}
+			begin(name, false)
+		}
+	}
+	if w.has(FeatureNumbered) {
+		for i := range 3 {
+			begin(fmt.Sprint("publisher ", i), true)
+		}
 	}
 }
 
@@ -136,7 +149,11 @@ func (p *producer) openAt(n *node, topic *engine.Topic) {
 	t, session, life := p.t, p.session, n.life
 	var got engine.Producer
 	n.task(func(*engine.Engine) (err error) {
-		got, err = topic.OpenProducer(context.Background(), int(p.partition), p.name)
+		if p.puts {
+			got, err = topic.OpenNamed(context.Background(), int(p.partition), p.name)
+		} else {
+			got, err = topic.OpenProducer(context.Background(), int(p.partition), p.name)
+		}
 		return err
 	}, func(err error) {
 		w.tracef("producer %q of %s/%d: %+v %v", p.name, t.name, p.partition, got, err)
@@ -167,26 +184,28 @@ func (p *producer) send(n *node, topic *engine.Topic) {
 		list = append(list, p.last)
 	}
 	for p.w.busy() && len(p.sent) < r.IntN(window+1) {
-		p.sent = append(p.sent, p.seal(n))
+		p.sent = append(p.sent, p.make(n))
 	}
 	failed := false
 	for _, b := range append(list, p.sent...) {
 		b.waits, b.by, b.life = true, n, n.life
 		session, life := p.session, n.life
-		answer := func(first engine.ID, repeat bool, err error) {
+		answer := func(a engine.Produced) {
 			if n.life == life && p.session == session { // else nobody hears it
-				p.hear(b, &failed, first, repeat, err)
+				p.hear(b, &failed, a.First, a.Duplicate, a.Err)
 			}
 		}
-		if err := topic.ProduceSealed(int(p.partition), b.bytes, false, answer); err != nil {
-			answer(0, false, err)
+		if p.puts {
+			p.submit(topic, b, answer)
+		} else if err := topic.ProduceSealed(int(p.partition), b.bytes, false, answer); err != nil {
+			answer(engine.Produced{Err: err})
 		}
 	}
 	n.poke()
 }
 
-// seal makes the next batch.
-func (p *producer) seal(n *node) *sealedBatch {
+// make makes the next batch.
+func (p *producer) make(n *node) *sealedBatch {
 	w, r := p.w, p.w.producers.r
 	b := &sealedBatch{base: p.next, count: 1 + uint32(r.IntN(4)), value: len(w.book.values)}
 	p.next += b.count
@@ -198,7 +217,9 @@ func (p *producer) seal(n *node) *sealedBatch {
 		v := b.value + i
 		w.book.values = append(w.book.values, value{topic: p.t, by: n, life: n.life, submitted: w.now, numbered: true})
 		p.values[v] = true
-		if err := s.Add(&segment.Record{Body: w.book.body(v)}); err != nil {
+		body := w.book.body(v)
+		b.bodies = append(b.bodies, body)
+		if err := s.Add(&segment.Record{Body: body}); err != nil {
 			panic("BUG: world: " + err.Error())
 		}
 	}
@@ -216,6 +237,10 @@ func (p *producer) hear(b *sealedBatch, failed *bool, first engine.ID, repeat bo
 	w.tracef("producer %q of %s/%d, batch %d+%d: %v %v %v", p.name, p.t.name, p.partition, b.base, b.count, first, repeat,
 		err)
 	b.waits = false
+	if p.puts {
+		p.hearPut(b, first, repeat, err)
+		return
+	}
 	wrong := func(why string) {
 		w.fail("producer %q of %s/%d, batch %d+%d %s: %v %v %v",
 			p.name, p.t.name, p.partition, b.base, b.count, why, first, repeat, err)

@@ -53,6 +53,7 @@ func (t *topicModel) want(s *meta.TopicSettings) {
 			*a = b
 		}
 	}
+	t.kept.note(s)
 	least(&t.wish.keepBytes, bytes)
 	least(&t.wish.keepAge, s.RetentionAgeMs*ms)
 }
@@ -70,6 +71,9 @@ func (r *retention) look(n *node, v *engine.PartitionMarks) {
 		return
 	}
 	t := n.w.models[v.ID.Topic]
+	if v.StartID > s.id {
+		r.mayStart(n, t, s.id, v)
+	}
 	switch {
 	case v.StartID < s.id:
 		s.cuts = nil // another log: the disk is a new one, or the replica came back
@@ -79,8 +83,8 @@ func (r *retention) look(n *node, v *engine.PartitionMarks) {
 			full: t.wish.keepBytes > 0 && v.StartAt <= r.ends[v.ID]-segment.Offset(t.wish.keepBytes),
 		})
 	}
-	s.id = v.StartID
-	if v.Serves {
+	if s.id = v.StartID; v.Serves {
+		t.served[v.ID.Partition] = max(t.served[v.ID.Partition], v.StartID)
 		t.cuts = append(t.cuts, s.cuts...)
 		s.cuts = nil
 	}
@@ -91,13 +95,7 @@ func (w *World) gone(t *topicModel, id engine.ID, v *value) bool {
 	if len(t.cuts) == 0 {
 		return false
 	}
-	// No leader has put it into its log at an earlier time, whatever its clock was.
-	born := int64(float64(v.submitted) * (1 - w.opt.drift))
-	low := int64(0)
-	for _, n := range w.nodes {
-		low = min(low, n.lowSkew)
-	}
-	born += low
+	born := w.bornAt(v) // no leader has put it into its log at an earlier time, whatever its clock was
 	for _, c := range t.cuts {
 		if c.partition == id.Partition() && id.MsgID() < c.to && (c.full || c.keepAge > 0 && c.clock-born >= c.keepAge) {
 			return true

@@ -121,6 +121,7 @@ func (c *channelModel) noteSettings(w *World, now core.ChannelSettings) {
 func (w *World) deadModel(t *topicModel) *topicModel {
 	return &topicModel{
 		index: len(w.dead) + 8, name: t.name + core.DeadLetterSuffix, of: t, ids: map[engine.ID]int{},
+		served: map[uint32]msgID{},
 	}
 }
 
@@ -247,8 +248,13 @@ func (w *World) configureTopic(n *node, t *topicModel, change func(*meta.TopicSe
 	})
 }
 
-// topicChange draws a change. What lets messages go unread makes the topic one that loses them by request.
+// topicChange draws a change, and with FeatureKeep also what the topic is to keep.
 func (w *World) topicChange(t *topicModel) func(*meta.TopicSettings) {
+	return w.keepAlso(w.boundChange(t))
+}
+
+// boundChange draws bounds. What lets messages go unread makes the topic one that loses them by request.
+func (w *World) boundChange(t *topicModel) func(*meta.TopicSettings) {
 	none := func(s *meta.TopicSettings) { *s = meta.TopicSettings{Version: s.Version} }
 	size, count, age := w.between(40<<10, 400<<10), w.between(20, 400), w.between(200, 2000)
 	switch w.rng.IntN(6) {
@@ -292,6 +298,7 @@ func (s *store) configureTopic(id uuid.UUID, settings meta.TopicSettings) (*meta
 		changed.Settings.RetentionAgeMs /= 8
 		changed.Settings.RetentionBytes /= 8
 	}
+	s.w.lie(&changed.Settings)
 	s.w.tracef("store: topic %s is configured: %+v", t.Name, changed.Settings)
 	s.publish(next)
 	return &changed, nil

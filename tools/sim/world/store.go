@@ -374,6 +374,11 @@ func (s *store) createTopic(t meta.Topic) (*meta.Topic, error) {
 		t.ID = was.id
 	}
 	s.w.made(&t)
+	if m := s.w.models[t.ID]; m.of == nil {
+		s.w.keepFirst(&t)
+		m.want(&t.Settings)
+		s.w.lie(&t.Settings)
+	}
 	next := s.edit()
 	next.Topics[t.ID], next.Names[t.Name] = &t, &t
 	for n := range t.Partitions {

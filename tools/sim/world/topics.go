@@ -24,7 +24,7 @@ func (w *World) newModel(index int) *topicModel {
 	return &topicModel{
 		index: index, name: fmt.Sprintf("t%d", index), partitions: w.opt.partitions, ids: map[engine.ID]int{},
 		versions: map[uint64]meta.TopicSettings{},
-		letters:  map[letter]bool{}, goneFrom: map[process]bool{},
+		letters:  map[letter]bool{}, goneFrom: map[process]bool{}, served: map[uint32]msgID{},
 	}
 }
 

@@ -101,16 +101,26 @@ func (w *World) makeChannels(t *topicModel) {
 // makeChannel creates a channel on some node, again and again until it is answered.
 func (w *World) makeChannel(t *topicModel, name string, once bool) {
 	t.attempts++
-	c := &channelModel{
-		t: t, name: name, delivered: map[engine.ID]int{}, done: map[engine.ID]bool{}, high: map[uint32]msgID{},
-		versions: map[uint64]core.ChannelSettings{}, lanes: map[lane]msgID{},
-		copies: map[int]map[engine.ID]bool{},
-	}
+	c := newChannel(t, name)
 	w.chooseSettings(c)
 	w.chooseFilter(c)
 	c.configured = c.settings == nil
 	c.far = w.has(FeatureRemote) && w.more.IntN(2) == 0
 	t.channels = append(t.channels, c)
+	w.createUntilDone(c)
+}
+
+func newChannel(t *topicModel, name string) *channelModel {
+	return &channelModel{
+		t: t, name: name, delivered: map[engine.ID]int{}, done: map[engine.ID]bool{}, high: map[uint32]msgID{},
+		versions: map[uint64]core.ChannelSettings{}, lanes: map[lane]msgID{},
+		copies: map[int]map[engine.ID]bool{},
+	}
+}
+
+// createUntilDone asks nodes to create a channel until one has answered.
+func (w *World) createUntilDone(c *channelModel) {
+	t, name := c.t, c.name
 	var try func()
 	try = func() {
 		if c.created != 0 || c.doomed {

@@ -65,6 +65,8 @@ type World struct {
 	models    map[uuid.UUID]*topicModel // all that the store has made
 	removal   *removal                  // of a node, while it goes on
 	producers producers
+	keeping   keeping
+	leaps     *rand.Rand // of wall clocks, by days: see numbered.go; nil: none
 	faults    bool
 	loaded    bool // the workload goes on
 	book      book
@@ -80,7 +82,7 @@ type Stats struct {
 	Deleted, Remade, Expanded, Removed, Returned, Unwanted, Sampled, Redriven                 int
 	Slow, Hung, Failing, Rotten, Replaced, ClockSteps, Bound, Raised, Compacted, LostLeases   int
 	RottenAtRest, Forced, Poisoned, Resized, Shrunk, Evened, Ordered, Transferred             int
-	Opened, Repeats                                                                           int
+	Opened, Repeats, Replayed, KeptGone, Forked                                               int
 	Virtual                                                                                   time.Duration
 }
 
@@ -103,7 +105,7 @@ func (s *Stats) fields() []*int {
 		&s.Deleted, &s.Remade, &s.Expanded, &s.Removed, &s.Returned, &s.Unwanted, &s.Sampled, &s.Redriven,
 		&s.Slow, &s.Hung, &s.Failing, &s.Rotten, &s.Replaced, &s.ClockSteps, &s.Bound, &s.Raised, &s.Compacted, &s.LostLeases,
 		&s.RottenAtRest, &s.Forced, &s.Poisoned, &s.Resized, &s.Shrunk, &s.Evened, &s.Ordered, &s.Transferred,
-		&s.Opened, &s.Repeats,
+		&s.Opened, &s.Repeats, &s.Replayed, &s.KeptGone, &s.Forked,
 	}
 }
 
@@ -259,6 +261,8 @@ func (w *World) build() {
 	w.startGray()
 	w.startPlacement()
 	w.startProducers()
+	w.startKeep()
+	w.startForks()
 	if w.has(FeatureMoves) {
 		w.every(w.extra.operateEvery, func() {
 			if w.faults {

@@ -246,6 +246,10 @@ var liesOf = []struct {
 	{"deaf-pause", FeaturePlacement, 60},
 	{"deaf-order", FeaturePlacement, 20},
 	{"nameless", FeatureProducers, 20},
+	{"short-keep", FeatureKeep, 20},
+	{"keep-is-all", FeatureKeep, 40},
+	{"unnumbered", FeatureNumbered, 20},
+	{"fork-elsewhere", FeatureForks, 40},
 	{"no-probes", FeatureIdle | FeatureHung | FeatureMoves, 150},
 }
 
