@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Publishes 3000 messages through a node of `make cluster`, kills the node that leads the topic with kill -9 in the middle, and compares
-# what was answered OK with what the channel holds afterwards. It needs curl and the three nodes that `make cluster` started.
+# Publishes 10000 messages, one after the other, through a node of `make cluster`, kills the node that leads the topic
+# with kill -9 in the middle, and compares what was answered OK with what the channel holds afterwards. It needs curl and
+# the three nodes that `make cluster` started.
 set -euo pipefail
 base=${BASE_PORT:-14150}
 topic=demo$$
@@ -14,17 +15,17 @@ door=$([ "$victim" = n1 ] && echo n2 || echo n1)
 echo "$victim leads the topic; publishing through $door"
 
 acknowledged=0 refused=0
-for i in $(seq 3000); do
-	if [ "$i" = 1000 ]; then
-		echo "kill -9 of $victim"
-		pkill -9 -f -- "serve .*--node-id $victim .*--nsq-address 127.0.0.1:$((base + 10 * (${victim#n} - 1))) "
-	fi
-	if [ "$(curl -s -d "message $i" "http://$(http $door)/pub?topic=$topic")" = OK ]; then
+while read -r answer; do # one line for each publish; curl goes on while this reads
+	if [ "$answer" = OK ]; then
 		acknowledged=$((acknowledged + 1))
 	else
 		refused=$((refused + 1)) # an error, or unknown: a publisher would repeat it
 	fi
-done
+	if [ $((acknowledged + refused)) = 2000 ]; then
+		echo "kill -9 of $victim"
+		pkill -9 -f -- "serve .*--node-id $victim .*--nsq-address 127.0.0.1:$((base + 10 * (${victim#n} - 1))) "
+	fi
+done < <(curl -sN -w '\n' -d message "http://$(http $door)/pub?topic=$topic&n=[1-10000]")
 now=$(leader $door)
 stored=$(curl -fs "http://$(http "$now")/stats?format=json&topic=$topic" | grep -o '"channel_name":"all","depth":[0-9]*' | grep -o '[0-9]*$')
 echo "$now leads now; $acknowledged acknowledged, $refused not, $stored in the channel"

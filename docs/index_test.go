@@ -1,0 +1,48 @@
+package docs_test
+
+import (
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The index of the documents leads to every file in docs/ that is for readers.
+func TestIndexIsWhole(t *testing.T) {
+	linked := make(map[string]bool)
+	for _, m := range link.FindAllStringSubmatch(read(t, "README.md"), -1) {
+		target, _, _ := strings.Cut(m[1], "#")
+		linked[filepath.Clean(target)] = true
+	}
+	shown := 0
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		aside := path == "README.md" || filepath.Ext(path) == ".go" || filepath.Ext(path) == ".svg"
+		if err != nil || d.IsDir() || aside || strings.HasPrefix(path, "clients/examples/") {
+			return err
+		}
+		shown++
+		if !linked[path] {
+			t.Errorf("docs/README.md does not lead to %s", path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shown < 20 {
+		t.Errorf("docs/ has only %d files", shown)
+	}
+}
+
+// The programs that the documents show are those that lie beside them and are run: make clients.
+func TestProgramsAreShown(t *testing.T) {
+	for program, document := range map[string]string{
+		"gonsq/main.go": "go.md", "native/main.go": "go.md",
+		"python/shop.py": "python.md", "javascript/shop.js": "javascript.md",
+	} {
+		text := read(t, filepath.Join("clients/examples", program))
+		if !strings.Contains(read(t, filepath.Join("clients", document)), "\n"+text+"```\n") {
+			t.Errorf("docs/clients/%s does not show %s as it is", document, program)
+		}
+	}
+}

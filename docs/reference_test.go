@@ -1,0 +1,203 @@
+package docs_test
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write docs/reference/http.md anew")
+
+// parameter is a parameter of an operation in openapi.yaml.
+type parameter struct {
+	Ref         string `json:"$ref"`
+	Name        string `json:"name"`
+	In          string `json:"in"`
+	Required    bool   `json:"required"`
+	Description string `json:"description"`
+}
+
+// schema is what this test reads of a body's schema.
+type schema struct {
+	Ref        string         `json:"$ref"`
+	Properties map[string]any `json:"properties"`
+	Required   []string       `json:"required"`
+}
+
+type content struct {
+	Ref     string `json:"$ref"`
+	Content map[string]struct {
+		Schema schema `json:"schema"`
+	} `json:"content"`
+}
+
+type operation struct {
+	Summary    string      `json:"summary"`
+	Permission string      `json:"x-permission"`
+	Parameters []parameter `json:"parameters"`
+	Body       content     `json:"requestBody"`
+}
+
+type api struct {
+	Paths      map[string]map[string]operation `json:"paths"`
+	Components struct {
+		Parameters    map[string]parameter `json:"parameters"`
+		RequestBodies map[string]content   `json:"requestBodies"`
+		Schemas       map[string]schema    `json:"schemas"`
+	} `json:"components"`
+}
+
+// referred returns the last part of a reference.
+func referred(ref string) string { return ref[strings.LastIndexByte(ref, '/')+1:] }
+
+// takes says what a request has: its parameters, those in brackets that may be left out, and the fields of its body.
+func (a *api) takes(op *operation) string {
+	var said []string
+	for _, p := range op.Parameters {
+		if p.Ref != "" {
+			p = a.Components.Parameters[referred(p.Ref)]
+		}
+		switch {
+		case p.In == "path": // the route shows it
+		case p.Required:
+			said = append(said, "`"+p.Name+"`")
+		default:
+			said = append(said, "[`"+p.Name+"`]")
+		}
+	}
+	body := op.Body
+	if body.Ref != "" {
+		body = a.Components.RequestBodies[referred(body.Ref)]
+	}
+	for _, kind := range slices.Sorted(maps.Keys(body.Content)) {
+		s := body.Content[kind].Schema
+		if s.Ref != "" {
+			s = a.Components.Schemas[referred(s.Ref)]
+		}
+		var fields []string
+		for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+			if slices.Contains(s.Required, name) {
+				fields = append(fields, "`"+name+"`")
+			} else {
+				fields = append(fields, "[`"+name+"`]")
+			}
+		}
+		switch {
+		case len(fields) > 0:
+			said = append(said, "JSON: "+strings.Join(fields, " "))
+		default:
+			said = append(said, "a body")
+		}
+	}
+	return strings.Join(said, " ")
+}
+
+const httpIntro = `# HTTP API
+
+Every node serves these routes at its 'http-address' (127.0.0.1:4151) and, with TLS, at its 'https-address'. Any node of
+a cluster takes requests about any topic and about the cluster. '/stats', '/metrics', the checks and what stands below
+"The node" are about the node that is asked.
+
+[openapi.yaml](../openapi.yaml) describes the parameters, bodies and answers for programs and generators. This page is
+written from it by 'go test ./docs -run TestHTTPPage -update', and another test compares it with the routes.
+
+'lookup-address' (127.0.0.1:4161) serves nsqlookupd's routes instead: '/lookup', '/topics', '/channels', '/nodes',
+'/topic/create' and so on, as its documentation describes them.
+
+'[x]' may be left out. Parameters stand in the query ('/pub?topic=orders'), those that begin with 'X-' in headers. An
+error is a JSON object with the member 'message', and a status of 400 or above.
+
+A permission is asked for only if the node has an 'auth-file' or 'auth-http-address'; the token then comes as
+'Authorization: Bearer TOKEN'.
+
+| permission | who has it |
+|---|---|
+| open | everybody |
+| publish, view, admin | who has it on the topic and channel that the request names; admin includes view |
+| admin, of /health | who has any permission at all |
+| view-any | who has view on the topic that the request names, or on everything if it names none |
+| view-node, node | who has view or admin on everything |
+`
+
+// httpGroups are the parts of the page: a route belongs to the first of which it has a prefix.
+var httpGroups = []struct {
+	heading  string
+	prefixes []string
+}{
+	{"Publishing", []string{"/pub", "/mpub", "/producer/"}},
+	{"Topics", []string{"/topic/", "/topics"}},
+	{"Channels", []string{"/channel/", "/channels"}},
+	{"The cluster", []string{"/cluster/"}},
+	{"Health and numbers", []string{
+		"/health", "/livez", "/ping", "/readyz", "/startupz", "/metrics", "/stats", "/history", "/info",
+	}},
+	{"The node", []string{"/"}},
+}
+
+// docs/reference/http.md lists every route of openapi.yaml.
+func TestHTTPPage(t *testing.T) {
+	var a api
+	if err := yaml.Unmarshal([]byte(read(t, "openapi.yaml")), &a); err != nil {
+		t.Fatal(err)
+	}
+	rows := make([][]string, len(httpGroups))
+	for _, path := range slices.Sorted(maps.Keys(a.Paths)) {
+		group := 0
+		for i, g := range httpGroups {
+			if slices.ContainsFunc(g.prefixes, func(p string) bool { return strings.HasPrefix(path, p) }) {
+				group = i
+				break
+			}
+		}
+		for _, method := range slices.SortedFunc(maps.Keys(a.Paths[path]), cmp.Compare[string]) {
+			op := a.Paths[path][method]
+			takes := a.takes(&op)
+			if strings.Contains(takes, "`true`") || strings.Contains(takes, "`false`") {
+				t.Errorf("%s %s takes %s: YAML reads a bare on, off, yes or no as a boolean; quote it", method, path, takes)
+			}
+			rows[group] = append(rows[group], fmt.Sprintf("| `%s %s` | %s | %s | %s |\n",
+				strings.ToUpper(method), path, op.Summary, takes, op.Permission))
+		}
+	}
+	var b strings.Builder
+	b.WriteString(strings.ReplaceAll(strings.ReplaceAll(httpIntro, "'", "`"), "nsqlookupd`s", "nsqlookupd's"))
+	for i, g := range httpGroups {
+		fmt.Fprintf(&b, "\n## %s\n\n| route | what it does | takes | permission |\n|---|---|---|---|\n%s",
+			g.heading, strings.Join(rows[i], ""))
+	}
+	const file = "reference/http.md"
+	if *update {
+		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if read(t, file) != b.String() {
+		t.Errorf("%s differs from openapi.yaml: go test ./docs -run TestHTTPPage -update writes it", file)
+	}
+}
+
+// docs/reference/formats.md leads to every FORMAT.md.
+func TestFormatsAreListed(t *testing.T) {
+	page := read(t, "reference/formats.md")
+	count := 0
+	for _, path := range files(t, ".md") {
+		if filepath.Base(path) != "FORMAT.md" {
+			continue
+		}
+		count++
+		if !strings.Contains(page, "](../"+filepath.ToSlash(path)+")") {
+			t.Errorf("reference/formats.md does not lead to %s", path)
+		}
+	}
+	if count < 10 {
+		t.Errorf("only %d descriptions of formats were found", count)
+	}
+}
