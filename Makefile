@@ -10,9 +10,9 @@ RING ?=
 GIOURING_FLAGS := -tags giouring -ldflags=-checklinkname=0
 BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=main.commit=$(shell git rev-parse HEAD 2>/dev/null || echo unknown))
 # Packages whose tests run under the race detector: everything with goroutines.
-RACE_PACKAGES ?= ./engine/... ./nsq/... ./native/... ./client ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./client ./replicate/... ./cluster ./cluster/admin ./cluster/kv/...
+RACE_PACKAGES ?= ./engine/... ./nsq/... ./native/... ./client ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./replicate/... ./cluster ./cluster/admin ./cluster/kv/...
 # Modules of their own in this tree; go's ./... leaves them out.
-MODULES := bench/peers client/otel
+MODULES := bench/peers client/otel packaging
 # A time (30s) or a count of inputs (10000x) for each fuzz target.
 FUZZ_TIME ?= 10000x
 BENCH ?= .
@@ -20,7 +20,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test native-failover gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients console-test vendor-web bench bench-observed bench-native bench-peers bench-relay portable lint ci test-giouring conformance
+.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test native-failover gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients docs-test console-test vendor-web bench bench-observed bench-native bench-peers bench-relay portable lint ci test-giouring conformance package package-test release
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-15s %s\n", $$1, $$2}'
@@ -42,7 +42,7 @@ test: ## run all tests
 	for module in $(MODULES); do (cd $$module && $(GO) test ./...); done
 
 # One package at a time: the detector makes work of what waits, and tests have deadlines. -short: fewer random trials.
-race: ## run the tests of the packages with goroutines under the race detector
+race: ## run the tests of the packages with goroutines under the race detector; tests of other processes are skipped
 	$(GO) test -race -short -p 2 -parallel 4 -timeout 20m $(RACE_PACKAGES)
 
 # Tests in which many locks meet, in a build whose mutexes know their order (internal/lock). The rest of engine's tests
@@ -98,8 +98,11 @@ rename: ## give the module another path, everywhere in the tree (MODULE=example.
 golden: ## write the golden data directories anew, each level by the last version that had it (LEVELS="1 2 3")
 	tools/golden.sh
 
-clients: ## run clients of others (nsqio's utilities, nsqadmin, nsqjs) against a node and a cluster; needs npm
+clients: ## run clients of others (nsqio's utilities, nsqadmin, nsqjs, pynsq) and the programs of docs/clients against a node and a cluster; needs npm and pip
 	$(GO) test -tags clients -count=1 -timeout 10m ./tests/clients
+
+docs-test: build ## run every command of README.md and docs/, and compare what it prints (RUN=regexp of paths); needs root
+	PENSTOCK_DOCUMENTS='$(RUN)' $(GO) test -tags docs -count=1 -parallel 3 -timeout 10m -v ./tests/docs
 
 console-test: ## open the console in chromium, against real nodes; screenshots go to tests/console/screenshots (RUN=regexp); needs npm
 	$(GO) test -tags console -run '$(or $(RUN),.)' -count=1 -timeout 10m ./tests/console
@@ -128,9 +131,19 @@ bench-relay: ## measure three nodes with round trips of 0.2 and 1 ms, in network
 # Packages that clients are built from, on the systems on which applications are written.
 PORTABLE := ./batch ./netproto ./native/wire ./client
 
-portable: ## vet the packages that clients are built from, for Linux, macOS and Windows
-	for os in linux darwin windows; do echo "GOOS=$$os"; GOOS=$$os $(GO) vet $(PORTABLE); \
+portable: ## vet the packages that clients are built from, for Linux, macOS and Windows, and for 32 bits
+	set -e; for os in linux darwin windows; do echo "GOOS=$$os"; GOOS=$$os $(GO) vet $(PORTABLE); \
 		(cd client/otel && GOOS=$$os $(GO) vet .); done
+	GOARCH=386 $(GO) build $(PORTABLE)
+
+package: ## make deb, rpm, tar.gz, SBOM and sums for amd64 and arm64 into dist/ (VERSION=1.2.3; ARCH=amd64)
+	cd packaging && $(GO) run . -version '$(VERSION)' $(if $(ARCH),-arch '$(ARCH)')
+
+package-test: ## install, upgrade and purge the packages on a throw-away copy of this machine; needs root and systemd-container
+	cd packaging && $(GO) test -tags packages -count=1 -timeout 15m -v .
+
+release: ## check, test, package and tag this commit (VERSION=1.2.3); pushes nothing: see docs/releasing.md
+	tools/release.sh '$(VERSION)'
 
 lint: ## check formatting, go vet, staticcheck and, where its database is reachable, govulncheck
 	.ci/lint
