@@ -34,6 +34,7 @@ func TestExpandTopicRace(t *testing.T) {
 		}
 	}}
 	w.join(slow)
+	w.until(quick, "the new node to be known", func(s *meta.Snapshot) bool { return s.Nodes[slow.node.ID] != nil })
 	if err := quick.Drain(ctx(t), slow.node.ID, true); err != nil { // it gets no replicas
 		t.Fatal(err)
 	}
