@@ -65,29 +65,64 @@ func seeds(t *testing.T, name string, normal int) int {
 // B17 (one node), B22, B24, B29, B43; invariants 7, 8, 9.
 func TestPowerCutAnywhere(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(seeds(t, "PENSTOCK_CRASH_SEEDS", 60)) {
+	w := &workload{
+		options: smallOptions, lives: 3, operations: []int{1500}, sizes: []int{1, 40, 300, 3000}, refusedEvery: 7, attempts: 3,
+	}
+	w.cutPower(t, seeds(t, "PENSTOCK_CRASH_SEEDS", 60))
+}
+
+// TestPowerCutAtSegmentEnds is TestPowerCutAnywhere with segments of one batch: nearly all checkpoints end where a
+// segment ends. The consumer keeps up with the producers, so that retention removes whatever recovery does not need, and
+// the power is often cut again soon after a start.
+func TestPowerCutAtSegmentEnds(t *testing.T) {
+	t.Parallel()
+	w := &workload{
+		options: func(d aio.Disk) engine.Options {
+			o := smallOptions(d)
+			o.MinSegmentBytes, o.MaxSegmentBytes, o.RetentionInterval = 4<<10, 4<<10, 2*time.Millisecond
+			return o
+		},
+		lives: 12, operations: []int{100, 400, 1500}, sizes: []int{3000, 3500}, pause: time.Millisecond,
+		refusedEvery: 50, attempts: 2,
+	}
+	w.cutPower(t, seeds(t, "PENSTOCK_CRASH_SEEDS", 40))
+}
+
+// workload is what runs in the lives of an engine whose power is cut.
+type workload struct {
+	options      func(aio.Disk) engine.Options
+	lives        int           // at most
+	operations   []int         // of the disk in a life, at most; life n takes the entry n modulo their number
+	sizes        []int         // of bodies; each producer of a life draws one
+	pause        time.Duration // of a producer after each batch
+	refusedEvery engine.ID     // a message with a multiple of this id is given back ...
+	attempts     uint16        // ... until this attempt
+}
+
+func (w *workload) cutPower(t *testing.T, seeds int) {
+	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			rng := rand.New(rand.NewPCG(seed, 7))
 			disk := faultaio.New(faultaio.Options{Seed: seed})
 			h := newHistory()
-			for life := range 1 + rng.IntN(3) {
-				disk.CrashAt(disk.Ops() + 20 + rng.IntN(1500))
-				runLife(t, disk, h, life, rng)
+			for life := range 1 + rng.IntN(w.lives) {
+				disk.CrashAt(disk.Ops() + 20 + rng.IntN(w.operations[life%len(w.operations)]))
+				w.runLife(t, disk, h, life, rng)
 				if rng.IntN(4) == 0 {
 					disk = disk.Kill(rng.Uint64())
 				} else {
 					disk = disk.Crash(rng.Uint64())
 				}
 			}
-			h.check(t, disk)
+			h.check(t, disk, w.options)
 		})
 	}
 }
 
 // runLife opens an engine and runs a workload until the disk's power is cut.
-func runLife(t *testing.T, disk *faultaio.Disk, h *history, life int, rng *rand.Rand) {
-	e, err := engine.Open(context.Background(), smallOptions(disk))
+func (w *workload) runLife(t *testing.T, disk *faultaio.Disk, h *history, life int, rng *rand.Rand) {
+	e, err := engine.Open(context.Background(), w.options(disk))
 	if err != nil {
 		if disk.Crashed() {
 			return
@@ -96,12 +131,11 @@ func runLife(t *testing.T, disk *faultaio.Disk, h *history, life int, rng *rand.
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	sizes := []int{1, 40, 300, 3000}
 	for p := range 3 {
-		size := sizes[rng.IntN(len(sizes))]
-		wg.Go(func() { produce(e, h, fmt.Sprintf("t%d", p%2), fmt.Sprintf("%d.%d", life, p), size) })
+		size := w.sizes[rng.IntN(len(w.sizes))]
+		wg.Go(func() { w.produce(e, h, fmt.Sprintf("t%d", p%2), fmt.Sprintf("%d.%d", life, p), size) })
 	}
-	wg.Go(func() { handle(ctx, e, h, "t0") })
+	wg.Go(func() { w.handle(ctx, e, h, "t0") })
 	done := make(chan struct{})
 	go func() { wg.Wait(); close(done) }()
 	limit := time.After(30 * time.Second)
@@ -119,7 +153,7 @@ func runLife(t *testing.T, disk *faultaio.Disk, h *history, life int, rng *rand.
 	e.Close() // fails, of course; it must not hang or panic
 }
 
-func produce(e *engine.Engine, h *history, topic, producer string, size int) {
+func (w *workload) produce(e *engine.Engine, h *history, topic, producer string, size int) {
 	ctx := context.Background()
 	pad := make([]byte, size)
 	for i := 0; ; i++ {
@@ -149,10 +183,11 @@ func produce(e *engine.Engine, h *history, topic, producer string, size int) {
 			h.acked[string(b)] = id + engine.ID(j)
 		}
 		h.mu.Unlock()
+		time.Sleep(w.pause)
 	}
 }
 
-func handle(ctx context.Context, e *engine.Engine, h *history, topic string) {
+func (w *workload) handle(ctx context.Context, e *engine.Engine, h *history, topic string) {
 	t, err := e.Topic(ctx, topic)
 	if err != nil {
 		return
@@ -163,7 +198,7 @@ func handle(ctx context.Context, e *engine.Engine, h *history, topic string) {
 	}
 	o := engine.ConsumeOptions{MaxInFlight: 20, RequeueDelay: time.Millisecond}
 	_ = c.Consume(ctx, o, func(_ context.Context, m *engine.Message) error {
-		if m.ID%7 == 0 && m.Attempts < 3 {
+		if m.ID%w.refusedEvery == 0 && m.Attempts < w.attempts {
 			return errors.New("again")
 		}
 		h.mu.Lock()
@@ -174,9 +209,9 @@ func handle(ctx context.Context, e *engine.Engine, h *history, topic string) {
 }
 
 // check opens the disk twice, because recovering what recovery has left must change nothing, and reads all messages.
-func (h *history) check(t *testing.T, disk *faultaio.Disk) {
+func (h *history) check(t *testing.T, disk *faultaio.Disk, options func(aio.Disk) engine.Options) {
 	t.Helper()
-	e, err := engine.Open(context.Background(), smallOptions(disk))
+	e, err := engine.Open(context.Background(), options(disk))
 	if err != nil {
 		t.Fatalf("open after the cut: %v", err)
 	}
@@ -184,7 +219,7 @@ func (h *history) check(t *testing.T, disk *faultaio.Disk) {
 		t.Errorf("health after the cut: %v", err)
 	}
 	e.Close()
-	e, err = engine.Open(context.Background(), smallOptions(disk.Kill(1)))
+	e, err = engine.Open(context.Background(), options(disk.Kill(1)))
 	if err != nil {
 		t.Fatalf("second open: %v", err)
 	}

@@ -164,7 +164,7 @@ func (f *Flusher) Cut(p *Part, end segment.Offset) {
 	p.ages.Cut(end)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	p.limit = min(p.limit, end)
+	p.limit = min(p.limit, below(end))
 	for _, file := range f.files {
 		for i := range file.ends {
 			if c := &file.ends[i]; c.Part == p {

@@ -42,6 +42,36 @@ func TestRetentionBytesAreKept(t *testing.T) {
 	}
 }
 
+// Retention keeps the segment in which the checkpoint ends from which a recovery would start, also if it ends there, and
+// the same after a cut.
+func TestTrimKeepsWhereRecoveryStarts(t *testing.T) {
+	for _, cut := range []bool{false, true} {
+		f, p := newTestPart(t, nil)
+		for p.log.State.Segment < 4 {
+			p.log.Put(1, 3000, time.Unix(1_700_000_000, 0).UnixNano())
+			p.log.Flush()
+		}
+		if err := p.log.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		segments := p.log.Segments()
+		want := segments[2]
+		checkpoint := want.End
+		if cut {
+			checkpoint = p.log.State.End
+		}
+		f.files = []checkpointFile{{1, []LogEnd{{Part: &p.Part, End: checkpoint}}}, {2, nil}}
+		f.learnLimits(1)
+		if cut {
+			f.Cut(&p.Part, want.End)
+		}
+		f.Trim(&p.Part, 1<<62)
+		if first := p.log.Segments()[0]; first.Number != want.Number {
+			t.Errorf("the log begins with segment %d, want %d, at whose end recovery starts", first.Number, want.Number)
+		}
+	}
+}
+
 // The commit log keeps the batches that the segments of a copy lack, if the copy is given up or being removed, for as
 // long as the copy says so. After that, the next process knows that the copy lacks something.
 func TestReleaseLimit(t *testing.T) {

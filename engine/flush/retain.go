@@ -9,17 +9,16 @@ import (
 	"penstock/segment"
 )
 
-// learnLimits drops the checkpoints of commit log files that are gone. From the checkpoint of the oldest remaining file
-// it learns, for each partition, the offset below which recovery needs no segment.
-func (f *Flusher) learnLimits() {
-	oldest := f.clog.OldestKept()
+// learnLimits drops the checkpoints of commit log files before oldest, the oldest one that is kept. From the checkpoint
+// of that file it learns, for each partition, which segments recovery does not need.
+func (f *Flusher) learnLimits(oldest uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for len(f.files) > 0 && f.files[0].seq <= oldest {
 		if f.files[0].seq == oldest {
 			for _, c := range f.files[0].ends {
 				if !c.Part.owner.TopicDeleted() {
-					c.Part.limit = c.End
+					c.Part.limit = below(c.End)
 				}
 			}
 		}
@@ -27,10 +26,15 @@ func (f *Flusher) learnLimits() {
 	}
 }
 
+// below returns the limit of a partition whose recovery takes the log below end from segments. It keeps the segment in
+// which end lies, and also the one that ends there: recovery takes no batch from the segment above it, so the file of
+// that one is made again, and a crash meanwhile leaves nothing that tells a log without unread messages from a lost one.
+func below(end segment.Offset) segment.Offset { return max(end, 1) - 1 }
+
 // retain removes the segments whose messages every channel has confirmed, unless the topic's settings keep them, and
 // those beyond the topic's limits on bytes, count and age; but none that recovery needs.
 func (f *Flusher) retain() {
-	f.learnLimits()
+	f.learnLimits(f.clog.OldestKept())
 	for p := range f.n.Parts {
 		if !p.owner.MayTrim() {
 			continue
@@ -53,7 +57,7 @@ func (f *Flusher) retain() {
 	}
 }
 
-// limitOf returns the offset below which recovery needs no segment of p.
+// limitOf returns the limit of p.
 func (f *Flusher) limitOf(p *Part) segment.Offset {
 	f.mu.Lock()
 	defer f.mu.Unlock()
