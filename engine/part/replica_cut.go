@@ -266,7 +266,22 @@ func (r *Replica) clampToLog(c *logCut) {
 // refold computes the state of the log and the fold at the cut. It reads the segment in which the cut lies from the
 // segment's beginning, because the first batch of a segment is a checkpoint of the fold; if the fold was too large for
 // that, and no later batch up to the cut has it, refold returns replay.ErrNoFold. It may wait for the device.
-func (pt *Partition) refold(c *logCut) error {
+//
+// Retention may remove segments meanwhile, also the one that ends at the cut, but nothing above what is committed, and
+// so nothing above the cut. Then refold begins again, with the new start of the log.
+func (pt *Partition) refold(c *logCut) (err error) {
+	for range maxFirstReads {
+		c.fold, c.unread = new(core.Cursors), nil
+		if err = pt.foldTo(c); !errors.Is(err, segment.ErrBelowStart) && !errors.Is(err, errFirstUnread) {
+			break
+		}
+	}
+	return err
+}
+
+// foldTo is one attempt of refold. It returns segment.ErrBelowStart or errFirstUnread if the log does not begin any
+// more where it began.
+func (pt *Partition) foldTo(c *logCut) error {
 	start, first, _ := pt.log.Start()
 	if c.to <= first {
 		st, err := pt.readStart()
@@ -301,7 +316,7 @@ func (pt *Partition) refold(c *logCut) error {
 	return nil
 }
 
-// refoldBytes is how many bytes refold reads at once.
+// refoldBytes is how many bytes foldTo reads at once.
 const refoldBytes = 1 << 20
 
 // foldRun folds the batches of run that lie below the cut, and advances c.state. at is the offset of run. next is the

@@ -1,0 +1,59 @@
+package part
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"penstock/segment"
+	"penstock/segment/aio/faultaio"
+)
+
+// A cut reads the segment that ends where the log is cut, and retention removes this segment meanwhile, because all of
+// it is committed and confirmed. The cut finds that the log now begins where it is cut.
+func TestRefoldBesideRetention(t *testing.T) {
+	disk := faultaio.New(faultaio.Options{})
+	s := runStore(t, disk)
+	log := s.part.log
+	s.publish(t, 60, 1000)
+	w := segment.NewWriter()
+	defer w.Close()
+	if _, err := log.Flush(w, 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	end, _, _ := log.End()
+	log.Evict(end)
+	segments := log.Segments()
+	if len(segments) < 3 || log.Unflushed() != 0 {
+		t.Fatalf("%d segments, and %d bytes in memory", len(segments), log.Unflushed())
+	}
+	next := segments[1]
+
+	disk.Inject(faultaio.Rule{Kind: faultaio.KindRead, Name: segments[0].Path, Hold: true, Count: -1})
+	c := &logCut{to: next.FirstPosition}
+	done := make(chan error, 1)
+	go func() { done <- s.part.refold(c) }()
+	for limit := time.Now().Add(30 * time.Second); log.Segments()[0].Pins == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("the segment is not read")
+		}
+	}
+	if _, err := log.Trim(next.Start); err != nil {
+		t.Fatal(err)
+	}
+	disk.ClearRules()
+	disk.ReleaseHeld()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	at, pos, id := log.Start()
+	if c.state.End != at || c.state.Next != pos || c.state.NextID != id || c.state.LastCRC == 0 {
+		t.Errorf("the state at the cut is %+v, the log begins at %d, position %d, message %d", c.state, at, pos, id)
+	}
+	if got := fmt.Sprint(c.state.Segment, c.state.SegmentBase); got != fmt.Sprint(next.Number, next.Start) {
+		t.Errorf("the cut is in segment %s", got)
+	}
+}
