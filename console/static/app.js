@@ -11,6 +11,7 @@ import { Nodes } from "./nodes.js";
 import { Audit } from "./audit.js";
 
 const places = [["", "Overview"], ["topics", "Topics"], ["nodes", "Nodes"], ["audit", "Audit"]];
+const period = 10000; // ms between two questions what the token may do
 
 function route() {
 	try {
@@ -31,14 +32,19 @@ const Nowhere = () => html`<h1>No such page</h1><p>The console has the pages tha
 function App() {
 	const [at, setAt] = useState(route());
 	const [session, setSession] = useState(null);
-	const main = useRef();
-	const first = useRef(true);
+	const main = useRef(), first = useRef(true), timer = useRef(), turn = useRef(0);
 	const now = useNow();
 	const fresh = freshness(now);
-	const ask = () => get("/session").then((s) => setSession((had) => ({ ...s, lost: had?.name && !s.name })), (error) => {
-		setSession((s) => s ?? { error });
-		setTimeout(ask, 2000);
-	});
+	const know = (s) => ++turn.current && setSession(s); // answers to what was asked before are out of date
+	// What the token may do can change at any time: it is asked for again and again, and so is what depends on it.
+	const ask = async () => {
+		const mine = ++turn.current;
+		const [s, error] = await get("/session").then((s) => [s], (e) => [null, e]);
+		if (mine === turn.current) setSession((had) => (s ? { ...s, lost: !s.name && (had?.lost || had?.name) }
+			: had ?? { error }));
+		clearTimeout(timer.current);
+		timer.current = setTimeout(ask, s ? period : 2000);
+	};
 	useEffect(() => {
 		ask();
 		doubts.add(ask);
@@ -58,7 +64,7 @@ function App() {
 	if (session.error) return html`<main><p class="trouble" role="alert">
 		The console tries again: ${session.error.message}.</p></main>`;
 	const out = async () => {
-		await send("DELETE", "/session").then(setSession, (e) => announce(e.message, "bad"));
+		await send("DELETE", "/session").then(know, (e) => announce(e.message, "bad"));
 	};
 	return html`
 		<a class="skip" href="#main" onClick=${(e) => { e.preventDefault(); main.current?.focus(); }}>To the page</a>
@@ -74,7 +80,7 @@ function App() {
 		<${Fresh} of=${fresh} />
 		<main id="main" tabindex="-1" ref=${main} class=${fresh.stale ? "stale" : ""}>
 			${session.auth && !session.name
-				? html`<${Login} done=${setSession} lost=${session.lost} />` : page(at, { session, fresh })}
+				? html`<${Login} done=${know} lost=${session.lost} />` : page(at, { session, fresh })}
 		</main>
 		<${Announcements} />`;
 }

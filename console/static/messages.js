@@ -1,9 +1,10 @@
 // Messages and their bodies: always as text nodes, so that nothing in them is ever more than text.
-import { useState } from "./vendor/hooks.mjs";
+import { useMemo, useState } from "./vendor/hooks.mjs";
 import { fetchNow, path } from "./api.js";
 import { html, plural, time, Trouble } from "./ui.js";
 
 const encoder = new TextEncoder();
+const most = 65536; // characters of a body that are shown: a browser is slow with more
 
 function bytesOf(m) {
 	if (m.body !== undefined) return encoder.encode(m.body);
@@ -52,6 +53,13 @@ export function body(m, form) {
 	}
 }
 
+// Body is worked out once, not each time that the page is drawn.
+function Body({ m, form }) {
+	const text = useMemo(() => body(m, form), [m, form]);
+	return html`${text.length > most && html`<p class="note">The first ${most.toLocaleString("en")} characters of it:</p>`}
+		<pre tabindex="0" aria-label=${`Body of message ${m.id}`}>${text.slice(0, most)}</pre>`;
+}
+
 const value = (x) => (x.value === undefined ? `${x.value_base64} (base64)` : seen(x.value));
 
 // Peek shows stored messages without taking them.
@@ -97,7 +105,7 @@ export function Peek({ where, of }) {
 					m.truncated ? ", only the beginning is shown" : ""}${m.due ? `, due ${time(m.due)}` : ""}</small></p>
 				${m.headers && html`<p><small>${m.headers.map((x, i) => html`<span class="header" key=${i}>
 					${seen(x.name)}: ${value(x)}</span> `)}</small></p>`}
-				<pre tabindex="0" aria-label=${`Body of message ${m.id}`}>${body(m, form)}</pre>
+				<${Body} m=${m} form=${form} />
 			</li>`)}</ol>
 			${last && list.messages.every((m) => m.partition === last.partition) && html`<button onClick=${() => ask(null,
 				{ partition: String(last.partition), from: String(last.number + 1) })}>Go on after these</button>`}`}`;

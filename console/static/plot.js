@@ -33,10 +33,7 @@ export const single = (node, field) => sums([node], field);
 export const newest = (points) => points.get(points.end);
 
 // clock writes a time of day, with its seconds or without.
-const clock = (t, seconds) => {
-	const d = new Date(t * 1000);
-	return d.toLocaleTimeString("sv-SE").slice(0, seconds ? 8 : 5);
-};
+const clock = (t, seconds) => new Date(t * 1000).toLocaleTimeString("sv-SE").slice(0, seconds ? 8 : 5);
 
 function useDark() {
 	const query = matchMedia("(prefers-color-scheme: dark)");

@@ -8,7 +8,7 @@ import { newest, Plot, sums } from "./plot.js";
 import { Peek } from "./messages.js";
 import { Settings } from "./settings.js";
 
-const pageSize = 100; // channels
+const pageSize = 100, partitionPage = 25; // channels, and partitions, of which a topic may have thousands
 
 export function Topic({ topic, session }) {
 	const [at, setOffset] = useAddress("offset", 0);
@@ -123,9 +123,11 @@ function Partitions({ topic, admin }) {
 	const look = useLook(path("/cluster/topics", { topic }));
 	const status = useLook(admin && "/cluster/status", 5000); // only moving a replica needs it
 	const [move, setMove] = useState({ partition: "", from: "", to: "" });
+	const [offset, setOffset] = useState(0);
 	const t = look.data?.topics?.[0];
 	if (!t) return html`<h2>Partitions</h2><${Trouble} error=${look.error} />`;
 	const nodes = status.data?.nodes ?? [];
+	const sorted = t.partitions.toSorted((a, b) => (a.state === "ok") - (b.state === "ok")); // those in trouble first
 	const p = t.partitions.find((p) => String(p.partition) === move.partition);
 	const field = (name) => (e) => setMove({ ...move, [name]: e.target.value });
 	const lead = (partition) => act(() => post("/cluster/transfer-leader", { topic, partition }),
@@ -136,7 +138,8 @@ function Partitions({ topic, admin }) {
 			to: move.to }), (r) => r.message)) look.again();
 	};
 	return html`<h2>Partitions</h2>
-		<${Table} label="Partitions" rows=${t.partitions} keyOf=${(p) => p.partition} empty="None." columns=${[
+		<${Table} label="Partitions" rows=${sorted.slice(offset, offset + partitionPage)} keyOf=${(p) => p.partition}
+			empty="None." columns=${[
 			{ name: "Partition", of: (p) => p.partition },
 			{ name: "State", of: (p) => html`<${Tag} kind=${p.state === "ok" ? "good" : "bad"}>
 				${p.state.replaceAll("_", " ")}<//>` },
@@ -147,9 +150,11 @@ function Partitions({ topic, admin }) {
 			admin && { name: "Leadership", of: (p) => html`<button onClick=${() => lead(p.partition)}
 				aria-label=${`Give away the leadership of partition ${p.partition}`}>Give away</button>` },
 		].filter(Boolean)} />
+		${sorted.length > partitionPage && html`<${Pager} label="Pages of partitions" of=${{ count: sorted.length }}
+			offset=${offset} count=${partitionPage} onOffset=${setOffset} />`}
 		${admin && html`<form class="row" onSubmit=${go} aria-label="Move a replica">
-			<label>Move partition <select required value=${move.partition} onChange=${field("partition")}><option value="">
-				</option>${t.partitions.map((p) => html`<option key=${p.partition}>${p.partition}</option>`)}</select></label>
+			<label>Move partition <input type="number" required min="0" max=${t.partitions.length - 1}
+				value=${move.partition} onInput=${field("partition")} /></label>
 			<label>from <select required value=${move.from} onChange=${field("from")}><option value=""></option>
 				${(p?.replicas ?? []).map((n) => html`<option key=${n}>${n}</option>`)}</select></label>
 			<label>to <select required value=${move.to} onChange=${field("to")}><option value=""></option>

@@ -128,12 +128,12 @@ export function Table({ label, columns, rows, empty, sorted, onSort, keyOf }) {
 }
 
 // Pager goes through a long list, a page of count rows at a time.
-export function Pager({ of, offset, count, onOffset }) {
+export function Pager({ of, offset, count, onOffset, label = "Pages of the list" }) {
 	const last = of ? Math.min(of.count, offset + count) : 0;
 	useEffect(() => {
 		if (of && offset > 0 && offset >= of.count) onOffset(Math.max(0, Math.ceil(of.count / count) - 1) * count);
 	}, [of?.count, offset]);
-	return html`<nav class="pager" aria-label="Pages of the list">
+	return html`<nav class="pager" aria-label=${label}>
 		<button disabled=${offset === 0} onClick=${() => onOffset(Math.max(0, offset - count))}>Previous</button>
 		<span role="status">${!of ? "…" : of.count === 0 ? "none"
 			: `${offset + 1}–${last} of ${of.count.toLocaleString("en")}`}</span>

@@ -161,12 +161,26 @@ export async function rights(t) {
 	await page.getByText("Settings", { exact: true }).click();
 	await page.getByLabel("Quota (messages)").fill("7");
 	t.expect((text) => text.includes("401") || text.includes("403"));
+	let answer;
+	const held = new Promise((done) => (answer = done));
+	const session = (u) => u.pathname === "/session";
+	await page.route(session, async (r) => { // so that the page does not hear of it before the click
+		await held;
+		await r.continue();
+	});
 	await t.ask("let the owner look only");
 	await page.getByRole("button", { name: "Pause" }).click();
 	await page.getByText("This token may not do that: it lacks the permission.").waitFor();
+	answer();
 	await page.getByText("Your token may look, not change anything or read messages.").waitFor();
 	await offers(t, page, "a topic whose right is gone", ["Settings", "Read again"]);
 	t.check((await page.getByLabel("Quota (messages)").inputValue()) === "7", "what was typed is gone");
+	// It is given back: the page that is open offers it again by itself, and takes it away again.
+	await t.ask("let the owner own");
+	await page.getByRole("button", { name: "Pause" }).waitFor({ timeout: 40000 });
+	t.check((await page.getByLabel("Quota (messages)").inputValue()) === "7", "what was typed is gone with new rights");
+	await t.ask("let the owner look only");
+	await page.getByRole("button", { name: "Pause" }).waitFor({ state: "detached", timeout: 40000 });
 	await logout(page);
 	// The audit tells of this one refusal: no page has asked for what it was not to see.
 	await login(page, "root");

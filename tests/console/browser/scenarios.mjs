@@ -12,6 +12,8 @@ export const row = (page, name) => page.getByRole("row").filter({ hasText: name 
 
 // fits fails if the page scrolls to the side.
 export async function fits(t, page, what) {
+	// Plots are drawn anew a moment after the screen has changed.
+	await page.waitForFunction(() => document.scrollingElement.scrollWidth <= innerWidth).catch(() => {});
 	const [wide, seen] = await page.evaluate(() => [document.scrollingElement.scrollWidth, innerWidth]);
 	t.check(wide <= seen, `${what} is ${wide} px wide, the screen has ${seen}`);
 }
@@ -233,6 +235,32 @@ export async function texts(t) {
 	await t.shot(page, "texts");
 }
 
+// large: a topic with many partitions, and a body as large as they come, keep the page usable.
+export async function large(t) {
+	const page = await t.open(t.urls[1]);
+	await go(page, "#/topics/wide");
+	const table = page.getByRole("region", { name: "Partitions" });
+	await page.getByText("1–25 of 200").waitFor();
+	t.check((await table.getByRole("row").count()) === 26, "the table shows more partitions than it says");
+	await usable(t, page, "many partitions");
+	await t.shot(page, "partitions");
+	const pager = page.getByRole("navigation", { name: "Pages of partitions" });
+	for (const shown of ["26–50", "51–75"]) {
+		await pager.getByRole("button", { name: "Next" }).click();
+		await page.getByText(`${shown} of 200`).waitFor();
+	}
+	await table.getByRole("button", { name: "Give away the leadership of partition 50" }).waitFor();
+	await page.getByText("Peek at stored messages").click();
+	await page.getByRole("button", { name: "Peek" }).click();
+	const body = page.locator(".messages pre").first();
+	await body.waitFor();
+	await page.getByText("The first 65,536 characters of it:").waitFor();
+	t.check((await body.textContent()).length === 65536, `${(await body.textContent()).length} characters are shown`);
+	await page.getByLabel("Bodies as").selectOption("json");
+	await body.getByText('{\n  "large"').waitFor();
+	await t.shot(page, "large-body");
+}
+
 // settings: two tabs change one setting; the second is told of the first.
 export async function settings(t) {
 	const tabs = [await t.open(t.urls[0]), await t.open(t.urls[1])];
@@ -327,8 +355,8 @@ export async function move(t) {
 	const table = page.getByRole("region", { name: "Partitions" });
 	const replicas = table.getByRole("row").nth(1).getByRole("cell").nth(3); // after State, Leader and In sync
 	const form = page.getByRole("form", { name: "Move a replica" });
-	const [partition, source, target] = [0, 1, 2].map((i) => form.locator("select").nth(i));
-	await partition.selectOption("0");
+	const [partition, source, target] = [0, 1, 2].map((i) => form.locator("input, select").nth(i));
+	await partition.fill("0");
 	await target.locator("option").nth(1).waitFor({ state: "attached" });
 	const options = (list) => list.locator("option").evaluateAll((all) => all.map((o) => o.textContent.trim()).filter(Boolean));
 	const [from, to] = [await options(source), await options(target)];
