@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"path"
 	"slices"
 	"syscall"
@@ -257,41 +256,4 @@ func TestClusterMovedBytesPowerCut(t *testing.T) {
 			m.e = nil
 		}
 	}
-}
-
-// A log that begins anew keeps no file of the log before, not even files that a restart did not list: an orderly stop
-// writes segments of which the oldest checkpoint of the commit log does not know. Such a file would look like the
-// beginning of a log with a gap.
-//
-// B74, B28.
-func TestClusterFullSyncLeavesNothing(t *testing.T) {
-	t.Parallel()
-	tc := newTestCluster(t, 3, func(o *engine.Options) { o.RetentionBytes = 200 << 10 })
-	tc.create("t", 1)
-	h := newAckLog()
-	l := tc.leader("t", 0)
-	c := tc.channel("t", "c")
-	tc.publishMany(h, l, "t", "old", 30, 400)
-	readAll(t, c)
-	back := tc.others(l)[0]
-	was := tc.awaitEqualCopies("t", 0)
-	dir := path.Join(engine.TopicDir(l.e, "t"), "0")
-	tc.stop(back)
-	if len(segmentBytes(t, back.disk, dir)) == 0 {
-		t.Fatal("the stop has written no segment")
-	}
-	newer := newAckLog()
-	for i := 0; ; i++ {
-		tc.publishMany(newer, l, "t", fmt.Sprint("new", i), 200, 400)
-		if c, _ := engine.StateOf(l.e, "t", 0); c.Start > was.End {
-			break
-		} else if i == 50 {
-			t.Fatalf("retention has removed up to %d, the follower ends at %d", c.Start, was.End)
-		}
-	}
-	tc.start(back)
-	tc.awaitInSync("t")
-	tc.eventually("nothing is left of the old log", func() bool {
-		return !slices.Contains(back.segmentFiles(t, "t"), "0000000000.seg")
-	})
 }

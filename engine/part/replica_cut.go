@@ -31,8 +31,12 @@ import (
 //	5 cuts the segments, steps EvTruncated
 //
 // After a crash before step 4, the log is as it was before the cut. After a crash behind step 4, recovery finds the
-// record and cuts again. If step 2 meets damage, the damaged range is fetched from the leader; if that does not help,
-// the copy is given up and gets a new log (replica_discard.go).
+// record and cuts again. A reset pins the commit log files from step 3 until step 5 is done. Otherwise its file
+// could be released meanwhile, and the next start would take the old segments for a part of the new log, with a gap
+// behind them. A truncation needs no pin: what it leaves above the new end is ignored anyway.
+//
+// If step 2 meets damage, the damaged range is fetched from the leader; if that does not help, the copy is given up and
+// gets a new log (replica_discard.go).
 //
 // The copy may be closed during any step, because its partition moves to other nodes. The cut is finished nevertheless,
 // and no new copy starts before that (IsTearingDown). If the copy is closed in step 1, it drops the batches that were
@@ -45,7 +49,7 @@ func (r *Replica) beginCut(a *replicate.Action) {
 		reset: a.Kind == replicate.ActReset, generation: a.Generation, to: a.Position, durable: make(chan error, 1),
 	}
 	if c.reset {
-		c.to, c.state = a.Log.Next, a.Log
+		c.to, c.state, c.pinFiles = a.Log.Next, a.Log, true
 	}
 	log := r.follower.Log()
 	c.epochs = append([]replicate.EpochStart(nil), log.Epochs...)
@@ -98,12 +102,9 @@ func (r *Replica) doCut(c *logCut) {
 		return // the commit log failed, and fault has handled that; or the engine closes
 	}
 	if c.reset {
-		err = errors.Join(r.pt.log.Reset(c.state), r.node.store.trashLeftovers(r.pt))
+		err = r.resetLog(c)
 	} else {
 		err = r.pt.log.Truncate(c.state)
-	}
-	if err == nil && c.reset {
-		err = r.clearDiscarded() // before any batch of the new log is acknowledged
 	}
 	if err != nil {
 		r.cutFailed(c, err)
@@ -122,6 +123,16 @@ func (r *Replica) doCut(c *logCut) {
 		r.step(&replicate.Event{Kind: replicate.EvDurable, Position: r.durable, Generation: c.generation})
 		r.correctDamaged(r.row.Load()) // the cut may have removed entries that this version cannot read
 	})
+}
+
+// resetLog does step 5 of a reset. It runs on the goroutine of doCut, without mu.
+func (r *Replica) resetLog(c *logCut) error {
+	err := errors.Join(r.pt.log.Reset(c.state), r.node.store.trashLeftovers(r.pt))
+	c.release()
+	if err != nil {
+		return err
+	}
+	return r.clearDiscarded() // before any batch of the new log is acknowledged
 }
 
 // cutFailed stops the copy until a restart, because cut c cannot be made. c is nil if there is no cut, and the copy
