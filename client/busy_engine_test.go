@@ -7,23 +7,12 @@ import (
 	"testing"
 
 	"penstock/client"
+	"penstock/engine"
 )
 
 // What waits for one topic, whose replicas are too few, holds up no other topic of the same connection.
 func TestRealTopicsDoNotWaitForEachOther(t *testing.T) {
-	nodes := startNodes(t, 2)
-	for name, least := range map[string]int{"stuck": 2, "orders": 1} {
-		topic, err := nodes[0].e.Topic(within(t), name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		settings := topic.Settings()
-		settings.MinISR = least
-		if _, err := topic.Configure(within(t), settings); err != nil {
-			t.Fatal(err)
-		}
-	}
-	nodes[1].stop()
+	nodes := stuckNodes(t)
 	for name, wait := range map[string]func(context.Context, *client.Client){
 		"a producer is opened": func(ctx context.Context, c *client.Client) {
 			_, _ = c.Producer(ctx, "stuck", client.ProducerOptions{Name: "import"})
@@ -56,5 +45,55 @@ func TestRealTopicsDoNotWaitForEachOther(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// stuckNodes starts two nodes and stops the second one. Then nothing can be stored in the topic stuck, but in orders.
+func stuckNodes(t *testing.T, edit ...func(*engine.Options)) []*realNode {
+	t.Helper()
+	nodes := startNodes(t, 2, edit...)
+	for name, least := range map[string]int{"stuck": 2, "orders": 1} {
+		topic, err := nodes[0].e.Topic(within(t), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		settings := topic.Settings()
+		settings.MinISR = least
+		if _, err := topic.Configure(within(t), settings); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nodes[1].stop()
+	return nodes
+}
+
+// Close does not wait for a channel that is being created: nobody needs it any more.
+func TestRealCloseWhileTheChannelIsCreated(t *testing.T) {
+	nodes := stuckNodes(t, func(o *engine.Options) { o.PublishTimeout = 10 * patience })
+	c := dialNodes(t, nodes[:1])
+	for _, from := range []client.From{{}, client.FromOldest()} {
+		before := nodes[0].s.Meter().InFlight
+		k, err := c.Consumer(within(t), "stuck", "billing", client.ConsumerOptions{From: from})
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the node has the request", func() bool { return nodes[0].s.Meter().InFlight > before })
+		ctx, cancel := context.WithTimeout(t.Context(), patience/2)
+		defer cancel()
+		if err := k.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	nodes[1].start()
+	eventually(t, "the node is done with the requests", func() bool { return nodes[0].s.Meter().InFlight == 0 })
+	k, err := c.Consumer(within(t), "stuck", "billing", client.ConsumerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "of the subscriptions, only the new one is left", func() bool {
+		return nodes[0].s.Meter().Subscriptions+nodes[1].s.Meter().Subscriptions == 1
+	})
+	if err := k.Close(within(t)); err != nil {
+		t.Error(err)
 	}
 }

@@ -54,14 +54,15 @@ type realNode struct {
 	dir     string
 	address string // of the native port, for all lives
 	kv      *memory.Map
+	edit    []func(*engine.Options)
 	lives   int
 	e       *engine.Engine
 	s       *native.Server
 	served  chan error
 }
 
-// startNodes starts one node alone, or several as a cluster.
-func startNodes(t testing.TB, n int) []*realNode {
+// startNodes starts one node alone, or several as a cluster. edit changes the options of their engines.
+func startNodes(t testing.TB, n int, edit ...func(*engine.Options)) []*realNode {
 	t.Helper()
 	var kv *memory.Map
 	if n > 1 {
@@ -71,7 +72,7 @@ func startNodes(t testing.TB, n int) []*realNode {
 	var nodes []*realNode
 	for i := range n {
 		nodes = append(nodes, &realNode{
-			t: t, name: fmt.Sprintf("n%d", i+1), dir: t.TempDir(), address: freeAddress(t), kv: kv,
+			t: t, name: fmt.Sprintf("n%d", i+1), dir: t.TempDir(), address: freeAddress(t), kv: kv, edit: edit,
 		})
 	}
 	var wg sync.WaitGroup
@@ -119,6 +120,9 @@ func (m *realNode) start() {
 			Store: store, Listener: ln,
 			Node: meta.Node{Host: "127.0.0.1", Peer: ln.Addr().String(), Native: m.address},
 		}
+	}
+	for _, f := range m.edit {
+		f(&o)
 	}
 	var err error
 	if m.e, err = engine.Open(context.Background(), o); err != nil {

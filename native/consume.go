@@ -43,8 +43,12 @@ type subscription struct {
 	ctx     context.Context // ends with the connection, and when run has ended
 	cancel  context.CancelFunc
 	wake    chan struct{} // holds a token if run may have something to do
+	// wanted ends when the client ends the subscription: nobody needs the channel any more that begin may wait for.
+	wanted   context.Context
+	unwanted context.CancelFunc
 
 	mu         sync.Mutex
+	answered   bool // the Subscribe
 	orders     []order
 	wishes     wishes
 	unanswered int // Syncs that the engine carries out
@@ -86,6 +90,7 @@ func (s *session) openSubscription(request uint64, m *wire.Subscribe) (bool, err
 	u.packer.allow(m.Bytes)
 	u.wishes = wishes{messages: m.Messages, ready: true}
 	u.ctx, u.cancel = context.WithCancel(s.ctx)
+	u.wanted, u.unwanted = context.WithCancel(u.ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ok, err := s.subscriptions.add(request, u)
@@ -174,7 +179,7 @@ func (s *session) takeOrder(f *netproto.Received) error {
 		u.packer.allow(credit.Bytes)
 		u.wish(func(w *wishes) { w.messages, w.ready = credit.Messages, true })
 	case o.typ == wire.TypeSubscribeEnd:
-		u.wish(func(w *wishes) { w.end = true })
+		return s.endSubscription(u)
 	case !s.reserve(o.bytes):
 		return s.refuseOrder(u, &o)
 	case !u.give(o):
@@ -196,6 +201,26 @@ func (u *subscription) give(o order) bool {
 	u.mu.Unlock()
 	u.rouse()
 	return true
+}
+
+// endSubscription ends a subscription for its client. While its channel is created, which may take long, the client is
+// answered at once, and begin ends the subscription without an answer.
+func (s *session) endSubscription(u *subscription) error {
+	u.unwanted()
+	if u.answers() {
+		return s.fail(wire.TypeSubscribe, u.request, netproto.StatusClosed, "the client has ended the subscription")
+	}
+	u.wish(func(w *wishes) { w.end = true })
+	return nil
+}
+
+// answers says that the caller is to answer the Subscribe: it is the first one who asks.
+func (u *subscription) answers() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	first := !u.answered
+	u.answered = true
+	return first
 }
 
 // refuseOrder answers an order that there is no room for.
@@ -230,7 +255,9 @@ func (s *session) serveSubscribe(t task, m *wire.Subscribe) {
 	topic, status, why := s.useChannel(m.Topic, m.Channel)
 	if topic == nil {
 		s.forgetSubscription(u)
-		_ = s.fail(wire.TypeSubscribe, t.request, status, why)
+		if u.answers() {
+			_ = s.fail(wire.TypeSubscribe, t.request, status, why)
+		}
 		s.done(&t)
 		return
 	}
@@ -244,12 +271,23 @@ func (s *session) serveSubscribe(t task, m *wire.Subscribe) {
 	})
 }
 
-// begin subscribes and answers the client. It returns false if the subscription could not begin, and is over.
+// begin subscribes and answers the client. It returns false if the subscription is over: it could not begin, or the
+// client has ended it meanwhile.
 func (u *subscription) begin() bool {
-	if err := u.attach(); err != nil {
+	err := u.attach()
+	if err != nil {
 		u.s.forgetSubscription(u)
+	}
+	switch first := u.answers(); {
+	case first && err != nil:
 		status, out := u.outcome(err)
 		_ = u.s.outcome(wire.TypeSubscribe, u.request, status, out)
+		return false
+	case err != nil:
+		return false
+	case !first:
+		u.consumer.Close()
+		u.s.forgetSubscription(u)
 		return false
 	}
 	untouched, most := u.consumer.Timeouts()
@@ -291,7 +329,7 @@ func (u *subscription) creates() bool {
 	if !u.ask.Create || u.s.srv.opts.Created == nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(u.ctx, askForChannel)
+	ctx, cancel := context.WithTimeout(u.wanted, askForChannel)
 	defer cancel()
 	return u.topic.LacksChannel(ctx, u.ask.Channel)
 }
@@ -303,15 +341,15 @@ func (u *subscription) channel() (*engine.Channel, error) {
 	}
 	switch m.From {
 	case wire.FromID:
-		return u.topic.ChannelFrom(u.ctx, m.Channel, engine.SeekTo{Kind: engine.SeekID, ID: engine.ID(m.Value)})
+		return u.topic.ChannelFrom(u.wanted, m.Channel, engine.SeekTo{Kind: engine.SeekID, ID: engine.ID(m.Value)})
 	case wire.FromTime:
-		return u.topic.ChannelFrom(u.ctx, m.Channel, engine.SeekTo{Kind: engine.SeekTime, Time: time.Unix(0, m.Value)})
+		return u.topic.ChannelFrom(u.wanted, m.Channel, engine.SeekTo{Kind: engine.SeekTime, Time: time.Unix(0, m.Value)})
 	case wire.FromOldest:
-		return u.topic.ChannelFrom(u.ctx, m.Channel, engine.SeekTo{Kind: engine.SeekBeginning})
+		return u.topic.ChannelFrom(u.wanted, m.Channel, engine.SeekTo{Kind: engine.SeekBeginning})
 	case wire.FromNewest:
-		return u.topic.ChannelFrom(u.ctx, m.Channel, engine.SeekTo{Kind: engine.SeekEnd})
+		return u.topic.ChannelFrom(u.wanted, m.Channel, engine.SeekTo{Kind: engine.SeekEnd})
 	}
-	return u.topic.Channel(u.ctx, m.Channel)
+	return u.topic.Channel(u.wanted, m.Channel)
 }
 
 // useChannel returns the topic that a Subscribe names, if the client may subscribe to the channel. Otherwise it returns
