@@ -126,6 +126,37 @@ func TestMoveOnANodeWhoseWatchIsBehind(t *testing.T) {
 	}
 }
 
+// A node that joined a moment ago can be drained and removed through a node whose watch has not brought it yet.
+func TestOperateOnANodeThatJustJoined(t *testing.T) {
+	w := newWorld(t, 1)
+	b, way := w.late("n2")
+	goOn := way.fallBehind()
+	defer goOn()
+	n := w.prepare("n3", uuid.New())
+	w.join(n)
+	if b.Snapshot().Nodes[n.node.ID] != nil {
+		t.Fatal("the watch is not behind")
+	}
+	time.AfterFunc(50*time.Millisecond, goOn)
+	if err := b.Drain(ctx(t), n.node.ID, true); err != nil {
+		t.Errorf("drain: %v", err)
+	}
+	again := way.fallBehind()
+	defer again()
+	m := w.prepare("n4", uuid.New())
+	w.join(m)
+	if b.Snapshot().Nodes[m.node.ID] != nil {
+		t.Fatal("the watch is not behind")
+	}
+	time.AfterFunc(50*time.Millisecond, again)
+	if err := b.RemoveNode(ctx(t), m.node.ID); !errors.Is(err, meta.ErrConflict) { // it is alive
+		t.Errorf("remove: %v", err)
+	}
+	if err := b.Drain(ctx(t), 99, true); !errors.Is(err, meta.ErrNotFound) {
+		t.Errorf("a node that does not exist: %v", err)
+	}
+}
+
 // The keys of another cluster in the same store change, and nothing of this one does. A change that finds itself done
 // does not wait for a revision that brings it nothing.
 func TestChangeBesideAnotherCluster(t *testing.T) {

@@ -272,9 +272,9 @@ func unavailable(err error) error {
 }
 
 // change is the loop behind most changes. try looks at the newest state and returns the writes, and the conditions on
-// the rows that it looked at; it returns no writes if the state is what the change asks for. This counts only in a
-// state that is not older than the call, because the watch may be behind. The loop repeats while another node is
-// faster, and while the store has no leader (see endurance).
+// the rows that it looked at; it returns no writes if the state is what the change asks for, and ErrNotFound if the state
+// lacks a row. Both count only in a state that is not older than the call, because the watch may be behind. The loop
+// repeats while another node is faster, and while the store has no leader (see endurance).
 func (s *store) change(ctx context.Context, try func(st *state) (conds []kv.Cond, ops []kv.Op, err error)) error {
 	p := s.endure(ctx)
 	defer p.end()
@@ -285,11 +285,12 @@ func (s *store) change(ctx context.Context, try func(st *state) (conds []kv.Cond
 			return err
 		}
 		conds, ops, err := try(st)
-		if err != nil || len(ops) == 0 && fresh {
+		unsure := len(ops) == 0 && (err == nil || errors.Is(err, meta.ErrNotFound))
+		if err != nil && !unsure || unsure && fresh {
 			return p.explain(err)
 		}
-		if len(ops) == 0 {
-			if err := s.catchUp(ctx); err != nil {
+		if unsure {
+			if err := s.CatchUp(ctx); err != nil {
 				if err = p.outlast(err); err != nil {
 					return err
 				}
@@ -314,8 +315,8 @@ func (s *store) change(ctx context.Context, try func(st *state) (conds []kv.Cond
 	return p.explain(meta.ErrConflict)
 }
 
-// catchUp waits until the watch has brought all that the store holds now.
-func (s *store) catchUp(ctx context.Context) error {
+// CatchUp implements meta.Store.
+func (s *store) CatchUp(ctx context.Context) error {
 	_, revision, err := s.kv.List(ctx, s.key(controllerKey))
 	if err != nil {
 		return unavailable(err)

@@ -26,6 +26,13 @@ type fakeStore struct {
 
 func (f *fakeStore) Snapshot() *meta.Snapshot { return f.shown }
 
+func (f *fakeStore) CatchUp(ctx context.Context) error {
+	if f.hang {
+		<-ctx.Done()
+	}
+	return ctx.Err()
+}
+
 func (f *fakeStore) call(ctx context.Context, format string, args ...any) error {
 	f.mu.Lock()
 	f.calls = append(f.calls, fmt.Sprintf(format, args...))

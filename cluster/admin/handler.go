@@ -261,6 +261,14 @@ func answered[T any](h *handler, do func(ctx context.Context, s *meta.Snapshot, 
 		ctx, cancel := context.WithTimeout(r.Context(), StoreTimeout)
 		defer cancel()
 		done, err := do(ctx, s, body)
+		if r := new(refusal); errors.As(err, &r) && r.status == http.StatusNotFound {
+			// What this node does not know may have been made a moment ago.
+			if h.store.CatchUp(ctx) != nil {
+				return nil, refuse(http.StatusServiceUnavailable, "%s, as far as node %s knows, and the metadata store does not "+
+					"say whether it is new: nothing was changed; try again", r.message, h.self.Name)
+			}
+			done, err = do(ctx, h.store.Snapshot(), body)
+		}
 		if err != nil {
 			return nil, err
 		}

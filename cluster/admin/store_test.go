@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 
 	"penstock/cluster"
 	"penstock/cluster/admin"
+	"penstock/cluster/kv"
 	"penstock/cluster/kv/memory"
 	"penstock/engine/meta"
 	"penstock/replicate"
@@ -33,9 +35,14 @@ type member struct {
 
 func join(t *testing.T, m *memory.Map, name string) *member {
 	t.Helper()
+	return joinBy(t, m.Store(name), name)
+}
+
+func joinBy(t *testing.T, way kv.Store, name string) *member {
+	t.Helper()
 	n := &member{t: t, name: name, changed: make(chan struct{}, 1)}
 	logger := slog.New(slog.DiscardHandler)
-	n.store = cluster.New(m.Store(name), cluster.Options{
+	n.store = cluster.New(way, cluster.Options{
 		Logger: logger, LeaseTTL: time.Second, ControllerTick: 20 * time.Millisecond,
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -221,4 +228,47 @@ func testForce(t *testing.T, nodes []*member) {
 		now := topics[0].Partitions[1]
 		return now.Leader == other.name && now.Epoch > p.Epoch && st.Leaderless == 0
 	})
+}
+
+// held is a way to the metadata whose watch brings nothing while it is held up.
+type held struct {
+	kv.Store
+	mu sync.Mutex
+}
+
+func (h *held) Watch(ctx context.Context, prefix string, after int64, changed func([]kv.Event, int64)) error {
+	return h.Store.Watch(ctx, prefix, after, func(es []kv.Event, revision int64) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		changed(es, revision)
+	})
+}
+
+// A command finds a node that joined a moment ago, and a topic that was made a moment ago, through a node that has not
+// heard of them yet.
+func TestCommandsThroughANodeThatIsBehind(t *testing.T) {
+	m := memory.New(memory.Options{})
+	t.Cleanup(m.Close)
+	n1 := join(t, m, "n1")
+	way := &held{Store: m.Store("n2")}
+	n2 := joinBy(t, way, "n2")
+	n2.until("two nodes", func(st *admin.Status, _ []admin.Topic) bool { return len(st.Nodes) == 2 })
+
+	way.mu.Lock()
+	goOn := sync.OnceFunc(way.mu.Unlock)
+	defer goOn()
+	join(t, m, "n3")
+	time.AfterFunc(50*time.Millisecond, goOn)
+	n2.tell("drain", `{"node":"n3","on":true}`, 200)
+
+	way.mu.Lock()
+	again := sync.OnceFunc(way.mu.Unlock)
+	defer again()
+	_, err := n1.store.CreateTopic(t.Context(), meta.Topic{Name: "orders", Partitions: 1, Replicas: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(50*time.Millisecond, again)
+	n2.tell("expand", `{"topic":"orders","partitions":3}`, 200)
+	n2.tell("drain", `{"node":"n9","on":true}`, 404)
 }

@@ -29,6 +29,9 @@ type pubReport struct {
 	LastID    string `json:"last_id,omitempty"`
 }
 
+// pubCloseTime is how long an interrupted run waits for the answers to what it has sent.
+const pubCloseTime = 500 * time.Millisecond
+
 // publication is one run of pub.
 type publication struct {
 	native nativeFlags
@@ -224,19 +227,24 @@ func (p *publication) send(
 	}
 	p.report.Topic, p.stopped = topic, make(chan struct{})
 	ended := p.publish(ctx, producer, headers, in, progress)
-	// What was taken is on its way, also after Ctrl-C; a second one ends the process.
+	// What was taken is on its way. After Ctrl-C it gets a moment to be answered; a second signal ends the process.
 	end, cancel := afterSignal(ctx)
 	defer cancel()
-	if err := producer.Close(end); err != nil {
-		return err
-	}
+	context.AfterFunc(ctx, func() { time.AfterFunc(pubCloseTime, cancel) })
+	unanswered := producer.Close(end) != nil
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	switch {
+	case unanswered && ended == nil:
+		ended = errors.New("interrupted before every message was answered")
+	case !unanswered:
+		ended = cmp.Or(p.failed, ended)
+	}
 	show := p.print
 	if p.asJSON {
 		show = func(w io.Writer) error { return printJSON(w, &p.report) }
 	}
-	return cmp.Or(p.failed, ended, show(out))
+	return cmp.Or(ended, show(out))
 }
 
 func (p *publication) print(w io.Writer) error {
@@ -247,10 +255,10 @@ func (p *publication) print(w io.Writer) error {
 			inNumber(r.Skipped, "line had", "lines had"))
 	}
 	if r.Failed > 0 {
-		text += fmt.Sprintf("; %d were not stored", r.Failed)
+		text += "; " + inNumber(r.Failed, "was not stored", "were not stored")
 	}
 	if r.Unknown > 0 {
-		text += fmt.Sprintf("; of %d it is not known whether they are stored", r.Unknown)
+		text += "; of " + inNumber(r.Unknown, "it is not known whether it is stored", "it is not known whether they are stored")
 	}
 	_, err := fmt.Fprintln(w, text)
 	return err

@@ -294,3 +294,59 @@ func TestPubIsInterrupted(t *testing.T) {
 		t.Errorf("%v, %s", err, &stderr)
 	}
 }
+
+// A signal ends a run whose messages nobody answers, and not only when the client gives them up. The run says how many
+// are stored, of how many that is unknown, and how many are not stored.
+func TestPubIsInterruptedWithoutAnswers(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		stop syscall.Signal
+		ends bool // the input, before the signal
+		want string
+	}{
+		{"the node hangs", syscall.SIGSTOP, false, `^published 1 message to topic t; .*of \d+ it is not known whether`},
+		{"the node is gone", syscall.SIGKILL, true, `^published 1 message to topic t; \d+ (was|were) not stored`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			p := startNode(t, t.TempDir(), "--native-address", "127.0.0.1:0")
+			cmd := exec.Command(binary(t), "pub", "t", "--lines", "--nodes", p.native())
+			in, err := cmd.StdinPipe()
+			must(t, err)
+			write := func(text string) {
+				t.Helper()
+				_, err := in.Write([]byte(text))
+				must(t, err)
+			}
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			must(t, cmd.Start())
+			write("one\n")
+			for feed(t, "", "read", "t", "--follow", "--count", "1", "--nodes", p.native()).code != 0 {
+				continue // the topic may not be there yet
+			}
+			must(t, p.cmd.Process.Signal(tc.stop))
+			if tc.stop == syscall.SIGKILL {
+				<-p.exited
+			}
+			// More than the pipe and the command's buffer hold: when it is written, the command has taken some lines.
+			write(strings.Repeat(strings.Repeat("x", 1000)+"\n", 500))
+			if tc.ends {
+				must(t, in.Close())
+			}
+			must(t, cmd.Process.Signal(syscall.SIGINT))
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			select {
+			case <-ended:
+			case <-time.After(15 * time.Second): // the client gives a message up after 30 s
+				t.Fatal("the signal does not end it")
+			}
+			(outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}).check(t, exitOther, "interrupted")
+			if !regexp.MustCompile(tc.want).MatchString(stdout.String()) {
+				t.Errorf("%q", &stdout)
+			}
+		})
+	}
+}

@@ -297,6 +297,8 @@ type Store interface {
 	Join(ctx context.Context, r Registration) (Node, error)
 	// Snapshot returns the newest snapshot; nil before Join.
 	Snapshot() *Snapshot
+	// CatchUp waits until Snapshot returns all that the metadata store holds at the time of the call.
+	CatchUp(ctx context.Context) error
 
 	// CreateTopic places the replicas, chooses the leaders and creates the topic with all its partitions in one step,
 	// or not at all. If t.ID is zero, a new ID is made. If t.Replicas is 0, the default applies. It returns ErrExists

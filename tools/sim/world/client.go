@@ -281,6 +281,9 @@ func (c *client) Tombstone(context.Context, meta.TombstoneKey, time.Time) error 
 	return meta.ErrUnavailable
 }
 
+// CatchUp implements meta.Store.
+func (c *client) CatchUp(context.Context) error { return meta.ErrUnavailable }
+
 // RaiseLevel implements meta.Store.
 func (c *client) RaiseLevel(context.Context, int) error { return meta.ErrUnavailable }
 
