@@ -134,6 +134,8 @@ func (n *nsqdLine) parse(args []string, usage io.Writer) error {
 // variables, nsqd's file and nsqd's flags.
 func (n *nsqdLine) config(environ []string) (*config, error) {
 	c := newConfig(pflag.NewFlagSet(nsqdName, pflag.ContinueOnError))
+	c.node.addressNames = "--tcp-address, --http-address or --https-address, or in the environment with " +
+		"ENGINE_NATIVE_ADDRESS, ENGINE_LOOKUP_ADDRESS, ENGINE_LOOKUP_TCP_ADDRESS or ENGINE_CLUSTER_ADDRESS"
 	if err := n.presets(c); err != nil {
 		return nil, err
 	}

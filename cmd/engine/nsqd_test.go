@@ -105,6 +105,27 @@ func TestNSQDFlags(t *testing.T) {
 	}
 }
 
+// An address that is in use is said with the flags that nsqd has, and the variables for what it has no flags for.
+func TestNSQDAddressInUse(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer taken.Close()
+	address := taken.Addr().String()
+	free := []string{"nsqd", "-data-path", t.TempDir(), "-tcp-address=127.0.0.1:0", "-http-address=127.0.0.1:0"}
+	for _, args := range [][]string{{"-tcp-address", address}, {"-http-address", address}} {
+		o := execute(t, append(free, args...)...)
+		o.check(t, exitAddress, address+" is in use by another process: choose another one with --tcp-address, "+
+			"--http-address or --https-address")
+		for _, strange := range []string{"--nsq-address", "--lookup-address", "--native-address", "--cluster-address"} {
+			if strings.Contains(o.stderr, strange) {
+				t.Errorf("nsqd has no %s: %s", strange, o.stderr)
+			}
+		}
+	}
+	t.Setenv("ENGINE_NATIVE_ADDRESS", address)
+	execute(t, free...).check(t, exitAddress, "ENGINE_NATIVE_ADDRESS")
+}
+
 func TestNSQDRefuses(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
 		{"-no-such-flag", "flag provided but not defined: -no-such-flag"},

@@ -176,6 +176,17 @@ func (p *publication) bodies(ctx context.Context, in io.Reader) (out chan []byte
 	return out, failed
 }
 
+// nextBody receives the next message. It returns false after the last one, and when ctx ends: the goroutine of bodies
+// may then go on waiting for standard input.
+func nextBody(ctx context.Context, bodies <-chan []byte) ([]byte, bool) {
+	select {
+	case body, more := <-bodies:
+		return body, more
+	case <-ctx.Done():
+		return nil, false
+	}
+}
+
 // splitLines is bufio.ScanLines, but leaves a carriage return at the end of a line: it may belong to the message.
 func splitLines(data []byte, atEOF bool) (advance int, token []byte, err error) {
 	if i := bytes.IndexByte(data, '\n'); i >= 0 {
@@ -258,7 +269,8 @@ func (p *publication) print(w io.Writer) error {
 		text += "; " + inNumber(r.Failed, "was not stored", "were not stored")
 	}
 	if r.Unknown > 0 {
-		text += "; of " + inNumber(r.Unknown, "it is not known whether it is stored", "it is not known whether they are stored")
+		text += "; of " + inNumber(r.Unknown, "it is not known whether it is stored",
+			"it is not known whether they are stored")
 	}
 	_, err := fmt.Fprintln(w, text)
 	return err
@@ -311,7 +323,11 @@ func (p *publication) publish(
 	defer finish()
 	clock := pace{rate: p.rate, start: time.Now()}
 	n := uint64(0) // that were skipped or produced
-	for body := range bodies {
+	for {
+		body, more := nextBody(ctx, bodies)
+		if !more {
+			break
+		}
 		if n < skip {
 			n++
 			p.report.Skipped++

@@ -295,6 +295,38 @@ func TestPubIsInterrupted(t *testing.T) {
 	}
 }
 
+// A signal ends a run that waits for its input, as at a terminal.
+func TestPubIsInterruptedWithoutInput(t *testing.T) {
+	t.Parallel()
+	at := startNative(t)
+	cmd := exec.Command(binary(t), slices.Concat([]string{"pub", "t", "--lines"}, at)...)
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	defer in.Close()
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	must(t, cmd.Start())
+	_, err = in.Write([]byte("one\n"))
+	must(t, err)
+	for feed(t, "", slices.Concat([]string{"read", "t", "--follow", "--count", "1"}, at)...).code != 0 {
+		continue // the topic may not be there yet
+	}
+	must(t, cmd.Process.Signal(syscall.SIGINT))
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case <-ended:
+	case <-time.After(15 * time.Second):
+		_ = cmd.Process.Kill()
+		t.Fatal("the signal does not end it")
+	}
+	(outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}).check(t, exitOther,
+		"interrupted: what follows message 1 was not published")
+	if got := stdout.String(); got != "published 1 message to topic t\n" {
+		t.Errorf("%q", got)
+	}
+}
+
 // A signal ends a run whose messages nobody answers, and not only when the client gives them up. The run says how many
 // are stored, of how many that is unknown, and how many are not stored.
 func TestPubIsInterruptedWithoutAnswers(t *testing.T) {

@@ -120,7 +120,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	server, err := listen(e, c, part, logger, level)
 	if err != nil {
 		front.Close()
-		return errors.Join(listenFailure(err), e.Close())
+		return errors.Join(n.listenFailure(err), e.Close())
 	}
 	defer reloadOn(hangups, server, part, logger)()
 	logReady(logger, server, n.engine.DataPath)
@@ -163,7 +163,7 @@ func openFront(n *node, startup *health.Startup) (*nsq.Front, error) {
 	}
 	front, err := nsq.OpenFront(o, n.engine.NodeID, startup, wait, n.cluster.addresses(n.engine.NodeID)...)
 	if err != nil {
-		return nil, listenFailure(err)
+		return nil, n.listenFailure(err)
 	}
 	front.Ports(&n.nsq)
 	return front, nil
@@ -268,31 +268,29 @@ func newLogger(w io.Writer, format, level string, v *slog.LevelVar) *slog.Logger
 
 // listenFailure gives a failure to listen its exit code: the cause is either an address, or a setting or a file that a
 // setting names.
-func listenFailure(err error) error {
+func (n *node) listenFailure(err error) error {
 	if op := new(net.OpError); errors.As(err, &op) {
-		return &exitError{exitAddress, addressError(err)}
+		return &exitError{exitAddress, n.addressError(err)}
 	}
 	return &exitError{exitUsage, err}
 }
 
 // addressError turns a listener's error into a sentence for the operator.
-func addressError(err error) error {
+func (n *node) addressError(err error) error {
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Addr == nil {
 		return err
 	}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("the address %s is in use by another process: choose another one with --nsq-address, "+
-			"--http-address, --https-address, --lookup-address, --lookup-tcp-address, --native-address or --cluster-address",
-			op.Addr)
+		return fmt.Errorf("the address %s is in use by another process: choose another one with %s",
+			op.Addr, n.addressNames)
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("listening on %s is not permitted: choose a port above 1023 or run with CAP_NET_BIND_SERVICE",
 			op.Addr)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fmt.Errorf("the address %s does not belong to this machine: choose another one with --nsq-address, "+
-			"--http-address, --https-address, --lookup-address, --lookup-tcp-address, --native-address or --cluster-address",
-			op.Addr)
+		return fmt.Errorf("the address %s does not belong to this machine: choose another one with %s",
+			op.Addr, n.addressNames)
 	}
 	return err
 }

@@ -180,7 +180,7 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	defer cancel()
 	ln, err := net.Listen("tcp", c.address)
 	if err != nil {
-		return nil, nil, &exitError{exitAddress, addressError(err)}
+		return nil, nil, &exitError{exitAddress, n.addressError(err)}
 	}
 	part := &clusterPart{trust: c.trusts}
 	n.engine.Startup.Enter("waits for a majority of the metadata store's members")

@@ -16,6 +16,7 @@ type node struct {
 	offers          offers
 	cluster         clusterSettings
 	config          string
+	addressNames    string // the flags and variables that set its addresses, for a sentence about one that is in use
 	logFormat       string
 	logLevel        string
 	shutdownTimeout time.Duration
