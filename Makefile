@@ -20,7 +20,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build run cluster test race fuzz-smoke crash sim sim-replicate cluster-test native-failover gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients docs-test console-test vendor-web bench bench-observed bench-native bench-peers bench-relay portable lint ci test-giouring conformance package package-test release
+.PHONY: help build program run cluster test race fuzz-smoke crash sim sim-replicate cluster-test native-failover gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients docs-test console-test vendor-web bench bench-observed bench-native bench-peers bench-relay portable lint ci test-giouring conformance package package-test release
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-15s %s\n", $$1, $$2}'
@@ -29,10 +29,14 @@ build: ## build bin/engine and the tools into bin/ (RING=giouring: with that lib
 	@mkdir -p bin
 	$(GO) build -trimpath $(BUILD_FLAGS) -o bin/ ./cmd/... ./tools/...
 
-run: build ## build and start a node with its data in ./data
+program: ## build only bin/engine, in less time
+	@mkdir -p bin
+	$(GO) build -trimpath $(BUILD_FLAGS) -o bin/ ./cmd/engine
+
+run: program ## build and start a node with its data in ./data
 	exec bin/engine serve --data-path data
 
-cluster: build ## build and start three nodes with their data in ./cluster-data (NSQ of the first on 14150; ctrl-C stops them)
+cluster: program ## build and start three nodes with their data in ./cluster-data (NSQ of the first on 14150; ctrl-C stops them)
 	exec bin/engine dev-cluster --nodes 3 --data-path cluster-data --base-port 14150
 
 # Tests wait more than they work: three packages at once, and six tests of each, keep two cores busy. Those that take
