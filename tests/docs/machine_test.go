@@ -56,7 +56,30 @@ func newKit(t *testing.T) kit {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("building NSQ's tools: %v\n%s", err, out)
 	}
+	fetchModules(t, k.sources)
 	return k
+}
+
+// fetchModules brings into this machine's cache, which the machines share, what a program that imports the engine asks
+// for: `go mod tidy` also wants the modules that tests of modules import, and the sums of all.
+func fetchModules(t *testing.T, sources string) {
+	t.Helper()
+	dir := t.TempDir()
+	program := "package main\n\nimport _ \"penstock/engine\"\n\nfunc main() {}\n"
+	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte(program), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"init", "example.org/program"},
+		{"edit", "-require=penstock@v0.0.0", "-replace=penstock=" + sources},
+		{"tidy"},
+	} {
+		cmd := exec.Command("go", append([]string{"mod"}, args...)...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("go mod %s: %v\n%s", args[0], err, out)
+		}
+	}
 }
 
 func startMachine(t *testing.T, name, shared, begin string, k kit) *machine {
