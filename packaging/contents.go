@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,17 +24,21 @@ type entry struct {
 	kind  kind
 	group string // of the package's user, in packages that can say it; "": root
 	only  string // "deb", "rpm" or "tar"; "": all
+	paths bool   // it names other files of the package, which those of the archive have below /usr/local
 	owner int    // number of the user and of the group, only in the image of a container
 }
 
 // contents lists the files of the packages of one architecture. pages is what release.pages returned.
-func (r *release) contents(binary, sbom, licences, pages string) ([]entry, error) {
+func (r *release) contents(ctx context.Context, binary, sbom, licences, pages string) ([]entry, error) {
 	all := []entry{
 		{path: "/usr/bin/engine", from: binary, mode: 0o755},
-		{path: "/usr/lib/systemd/system/penstock.service", from: "files/penstock.service"},
+		{path: "/usr/lib/systemd/system/penstock.service", from: "files/penstock.service", paths: true},
 		{path: "/usr/lib/sysusers.d/penstock.conf", from: "files/sysusers.conf"},
 		{path: "/etc/penstock", mode: 0o750, kind: folder, group: "penstock"},
-		{path: "/etc/penstock/penstock.toml", from: "files/penstock.toml", mode: 0o640, kind: settings, group: "penstock"},
+		{
+			path: "/etc/penstock/penstock.toml", from: "files/penstock.toml", mode: 0o640, kind: settings, group: "penstock",
+			paths: true,
+		},
 		{path: "/usr/share/bash-completion/completions/engine", from: filepath.Join(pages, "bash/engine")},
 		{path: "/usr/share/zsh/vendor-completions/_engine", from: filepath.Join(pages, "zsh/_engine"), only: "deb"},
 		{path: "/usr/share/zsh/site-functions/_engine", from: filepath.Join(pages, "zsh/_engine"), only: "rpm"},
@@ -42,9 +47,11 @@ func (r *release) contents(binary, sbom, licences, pages string) ([]entry, error
 		{path: "/usr/share/doc/penstock/copyright", from: licences},
 		{path: "/usr/share/doc/penstock/penstock.cdx.json", from: sbom},
 	}
-	for _, name := range []string{"README.md", "CHANGELOG.md", "SECURITY.md"} {
-		all = append(all, entry{path: "/usr/share/doc/penstock/" + name, from: filepath.Join(r.source, name)})
+	documents, err := r.documents(ctx)
+	if err != nil {
+		return nil, err
 	}
+	all = append(all, documents...)
 	man, err := filepath.Glob(filepath.Join(pages, "man/*.gz"))
 	if err != nil {
 		return nil, err
@@ -63,6 +70,23 @@ func (r *release) contents(binary, sbom, licences, pages string) ([]entry, error
 		if all[i].mode == 0 {
 			all[i].mode = 0o644
 		}
+	}
+	return all, nil
+}
+
+// documents are README.md and all that its links lead to: docs, the other documents at the top of the source, and the
+// descriptions of formats. They are in the same places to each other as in the source, so that the links work.
+func (r *release) documents(ctx context.Context) (all []entry, err error) {
+	list, err := output(ctx, r.source, "git", "ls-files", "*.md", "docs")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range strings.Split(list, "\n") {
+		below := strings.HasPrefix(name, "docs/")
+		if filepath.Ext(name) == ".go" || !below && strings.Contains(name, "/") && filepath.Base(name) != "FORMAT.md" {
+			continue
+		}
+		all = append(all, entry{path: "/usr/share/doc/penstock/" + name, from: filepath.Join(r.source, name)})
 	}
 	return all, nil
 }

@@ -133,6 +133,16 @@ func TestDebian(t *testing.T) {
 	m.watchdog()
 	m.upgrade("dpkg -i " + deb(newVersion))
 	m.removeAndPurge()
+	m.archive()
+}
+
+// archive: without a package, the archive's own files are enough for a node that stays.
+func (m *machine) archive() {
+	m.run("tar -xzf /packages/" + newVersion + "/penstock-" + newVersion + "-linux-amd64.tar.gz -C /usr/local " +
+		"--strip-components=1 && systemd-sysusers && systemctl daemon-reload && systemctl enable --now penstock")
+	m.says("systemctl is-active penstock", "active")
+	m.says("/usr/local/bin/engine cluster health", "healthy")
+	m.says("ps -o args= -C engine", "/usr/local/bin/engine serve --config /usr/local/etc/penstock/penstock.toml")
 }
 
 // checkStorage fails if the sandbox of the unit keeps the node from what it can do outside of it.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -30,15 +31,21 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// The archive has a program that runs, and the files beside it.
-func TestArchive(t *testing.T) {
+// unpacked returns a directory with what is in the archive, as below /usr/local.
+func unpacked(t *testing.T) string {
+	t.Helper()
 	dir := t.TempDir()
-	base := "penstock-" + newVersion + "-linux-amd64"
-	out, err := exec.Command("tar", "-xzf", filepath.Join(dist, newVersion, base+".tar.gz"), "-C", dir,
-		"--strip-components=1").CombinedOutput()
+	archive := filepath.Join(dist, newVersion, "penstock-"+newVersion+"-linux-amd64.tar.gz")
+	out, err := exec.Command("tar", "-xzf", archive, "-C", dir, "--strip-components=1").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	return dir
+}
+
+// The archive has a program that runs, and the files beside it.
+func TestArchive(t *testing.T) {
+	dir := unpacked(t)
 	version, err := exec.Command(filepath.Join(dir, "bin/engine"), "version").Output()
 	if err != nil || !strings.HasPrefix(string(version), "penstock "+newVersion+"\n") {
 		t.Errorf("engine version: %v, %s", err, version)
@@ -69,6 +76,51 @@ func TestArchive(t *testing.T) {
 	if text, err := exec.Command(filepath.Join(dir, "bin/engine"), "config", "--config", uncommented).
 		CombinedOutput(); err != nil || len(keys) < 10 {
 		t.Errorf("engine config with all %d settings: %v\n%s", len(keys), err, text)
+	}
+}
+
+// The archive's unit and settings name the files that the archive has when it is unpacked into /usr/local, as
+// docs/packages.md says.
+func TestArchiveKnowsItsPlace(t *testing.T) {
+	dir := unpacked(t)
+	unit := readFile(t, filepath.Join(dir, "lib/systemd/system/penstock.service"))
+	m := regexp.MustCompile(`(?m)^ExecStart=(\S+) serve --config (\S+)$`).FindStringSubmatch(unit)
+	if m == nil {
+		t.Fatalf("the unit starts no node:\n%s", unit)
+	}
+	for _, path := range m[1:] {
+		below, ok := strings.CutPrefix(path, "/usr/local/")
+		if _, err := os.Stat(filepath.Join(dir, below)); !ok || err != nil {
+			t.Errorf("the unit names %s: %v", path, err)
+		}
+	}
+	settings := readFile(t, filepath.Join(dir, "etc/penstock/penstock.toml"))
+	if strings.Contains(settings, " /etc/penstock") || !strings.Contains(settings, `"/usr/local/etc/penstock/auth.toml"`) {
+		t.Errorf("the settings name files of another place:\n%s", settings)
+	}
+}
+
+// Every link in a document of the package leads to a file of the package.
+func TestLinksInPackage(t *testing.T) {
+	top := filepath.Join(unpacked(t), "share/doc/penstock")
+	link, links := regexp.MustCompile(`\]\(([^)\s#]+)`), 0
+	must(t, filepath.WalkDir(top, func(path string, d os.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".md" {
+			return err
+		}
+		for _, m := range link.FindAllStringSubmatch(readFile(t, path), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			links++
+			if _, err := os.Stat(filepath.Join(filepath.Dir(path), m[1])); err != nil {
+				t.Errorf("%s leads to %s: %v", path, m[1], err)
+			}
+		}
+		return nil
+	}))
+	if links < 100 {
+		t.Errorf("the documents of the package have %d links", links)
 	}
 }
 

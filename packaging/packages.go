@@ -91,7 +91,7 @@ func (r *release) makeFor(ctx context.Context, arch, pages string) error {
 	if err := os.WriteFile(licencePath, licences, 0o644); err != nil {
 		return err
 	}
-	all, err := r.contents(binary, sbomPath, licencePath, pages)
+	all, err := r.contents(ctx, binary, sbomPath, licencePath, pages)
 	if err != nil {
 		return err
 	}
@@ -167,6 +167,9 @@ func (r *release) writePackage(format, arch string, all []entry) error {
 	return os.WriteFile(filepath.Join(r.out, packager.ConventionalFileName(info)), b.Bytes(), 0o644)
 }
 
+// belowLocal gives the files of the package the paths that they have when the archive is unpacked into /usr/local.
+var belowLocal = strings.NewReplacer("/usr/bin/", "/usr/local/bin/", "/etc/penstock", "/usr/local/etc/penstock")
+
 // archive writes the files without a package manager, below one directory: usr's are at its top.
 func (r *release) archive(base string, all []entry) error {
 	all = slices.DeleteFunc(slices.Clone(all), func(e entry) bool {
@@ -207,6 +210,9 @@ func (r *release) tar(name string, all []entry) error {
 		if h.Typeflag = tar.TypeDir; e.kind != folder {
 			if text, err = os.ReadFile(e.from); err != nil {
 				return err
+			}
+			if e.paths {
+				text = []byte(belowLocal.Replace(string(text)))
 			}
 			h.Typeflag, h.Size = tar.TypeReg, int64(len(text))
 		}
