@@ -272,6 +272,23 @@ func (f *flow) end(err error) {
 	}
 }
 
+// abandoned counts the messages that were not told and have no other fate than that the producer was closed.
+func (f *flow) abandoned() (a abandoned) {
+	for _, p := range f.queue {
+		switch {
+		case p.told:
+		case errors.Is(p.err, ErrUnknown):
+			a.unknown += int(p.count)
+		case errors.Is(p.err, ErrClosed):
+			a.unsent += int(p.count)
+		}
+	}
+	if errors.Is(f.ended, ErrClosed) {
+		a.unsent += int(f.open.count)
+	}
+	return a
+}
+
 // firstOpen is the first batch of the queue whose fate is open, or nil.
 func (f *flow) firstOpen() *packet {
 	for _, p := range f.queue {

@@ -39,7 +39,7 @@ type lane struct {
 	events  []event       // that the goroutine has not handled yet
 	taken   uint64        // messages since the lane began
 	told    uint64        // of them, those whose fate the application knows
-	waiters []waiter      // flushes, by rising target
+	flushes []flush       // that wait, by rising target
 	opened  chan struct{} // closed after the first answer to OpenProducer that is final
 	openErr error         // what that answer was
 	headers []Header      // memory for the headers of a message with a key
@@ -70,12 +70,6 @@ type event struct {
 	first   uint64
 	repeat  bool
 	opened  wire.Producer
-}
-
-// waiter is a flush that waits until so many messages were told.
-type waiter struct {
-	target uint64
-	done   chan struct{}
 }
 
 func newLane(p *Producer, partition int) *lane {
@@ -503,32 +497,47 @@ func (l *lane) tell(a *action) {
 	defer l.mu.Unlock()
 	l.calls -= calls
 	l.told += uint64(told)
-	for len(l.waiters) > 0 && l.waiters[0].target <= l.told {
-		close(l.waiters[0].done)
-		l.waiters = l.waiters[1:]
+	for len(l.flushes) > 0 && l.flushes[0].target <= l.told {
+		close(l.flushes[0].done)
+		l.flushes = l.flushes[1:]
 	}
-	l.flow.flushing = len(l.waiters) > 0
+	l.flow.flushing = len(l.flushes) > 0
 }
 
-// flush returns a channel that is closed when every message was told that was taken before.
-func (l *lane) flush() <-chan struct{} {
+// flush is a Flush at one lane.
+type flush struct {
+	lane   *lane
+	target uint64        // it waits until so many messages were told
+	done   chan struct{} // closed then
+}
+
+// open is how many of the messages were not told.
+func (f *flush) open() uint64 {
+	f.lane.mu.Lock()
+	defer f.lane.mu.Unlock()
+	return f.target - min(f.target, f.lane.told)
+}
+
+// flush waits until every message was told that was taken before.
+func (l *lane) flush() flush {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	done := make(chan struct{})
+	f := flush{l, l.taken, make(chan struct{})}
 	if l.told == l.taken {
-		close(done)
-		return done
+		close(f.done)
+		return f
 	}
 	l.flow.flushing = true
-	l.waiters = append(l.waiters, waiter{l.taken, done})
+	l.flushes = append(l.flushes, f)
 	l.wake()
-	return done
+	return f
 }
 
-// stop ends the lane: what is not answered is told as err.
-func (l *lane) stop(err error) {
+// stop ends the lane: what is not answered is told as ErrClosed, and as ErrUnknown if it was sent.
+func (l *lane) stop() (left abandoned) {
 	l.mu.Lock()
-	l.flow.end(err)
+	l.flow.end(ErrClosed)
+	left = l.flow.abandoned()
 	select {
 	case <-l.halted:
 	default:
@@ -536,4 +545,5 @@ func (l *lane) stop(err error) {
 	}
 	l.mu.Unlock()
 	l.wake()
+	return left
 }

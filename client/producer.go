@@ -288,45 +288,97 @@ func (p *Producer) LastSequence(partition int) (sequence uint32, ok bool) {
 	return l.flow.stored - 1, l.flow.stored != 0
 }
 
-// Flush sends what waits for Linger, and waits until every message was told that was produced before, or ctx ends.
+// Flush sends what waits for Linger, and waits until every message was told that was produced before. If ctx ends
+// first, or has ended already, Flush returns an error that matches ctx's and says how many messages have no answer. The
+// producer goes on with them all the same, and their done functions say what became of them. A done function must not
+// call Flush.
 func (p *Producer) Flush(ctx context.Context) error {
-	var all []<-chan struct{}
+	var all []flush
 	for _, l := range *p.lanes.Load() {
 		if l != nil {
 			all = append(all, l.flush())
 		}
 	}
-	for _, done := range all {
+	for i, f := range all {
 		select {
-		case <-done:
+		case <-f.done:
+			continue
+		default:
+		}
+		select {
+		case <-f.done:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return openErr(ctx, all[i:])
 		}
 	}
 	return nil
 }
 
-// Close takes no more messages and waits until every message was told. If ctx ends before that, those without an
-// answer are told as ErrUnknown if they were sent, and as ErrClosed if not, and Close returns ctx's error. A done
-// function must not call it.
+// openErr is Flush's error after ctx has ended; nil: every message was told meanwhile.
+func openErr(ctx context.Context, all []flush) error {
+	n := uint64(0)
+	for _, f := range all {
+		n += f.open()
+	}
+	if n == 0 {
+		return nil
+	}
+	return fmt.Errorf("client: %d messages have no answer yet; the producer goes on with them, and their done functions "+
+		"say what becomes of them: %w", n, context.Cause(ctx))
+}
+
+// Close takes no more messages and waits until every message was told. If ctx ends before that, or has ended already,
+// the producer ends all the same: messages without an answer are told as ErrUnknown if they were sent, and as ErrClosed
+// if not. Then Close returns an error that matches ctx's and says how many messages these are. It matches ErrUnknown if
+// some may be stored, and ErrClosed if some are certainly not. LastSequence still says what is stored as far as is
+// known. A done function must not call Close.
 func (p *Producer) Close(ctx context.Context) error {
 	p.mu.Lock()
 	p.closed.Store(true)
 	p.mu.Unlock()
 	err := p.Flush(ctx)
-	p.stop()
-	return err
+	left := p.stop()
+	if err == nil || left == (abandoned{}) { // if the last answers came between the two
+		return nil
+	}
+	return &closedEarlyError{abandoned: left, cause: context.Cause(ctx)}
 }
 
-// stop ends all lanes and waits for their goroutines.
-func (p *Producer) stop() {
+// abandoned is how many messages had no answer when their lanes were stopped.
+type abandoned struct {
+	unknown int // sent: they may be stored
+	unsent  int // they never will be stored
+}
+
+// closedEarlyError is Close's error if its context has ended before every message was told.
+type closedEarlyError struct {
+	abandoned
+	cause error
+}
+
+func (e *closedEarlyError) Error() string {
+	return fmt.Sprintf("client: the producer was closed before every message had an answer; %d may be stored, or may "+
+		"still be, and %d were not stored: look for the former before you produce them again: %v", e.unknown, e.unsent,
+		e.cause)
+}
+
+func (e *closedEarlyError) Is(target error) bool {
+	return target == ErrUnknown && e.unknown > 0 || target == ErrClosed && e.unsent > 0
+}
+
+func (e *closedEarlyError) Unwrap() error { return e.cause }
+
+// stop ends all lanes and waits for their goroutines. It returns what that has left open.
+func (p *Producer) stop() (left abandoned) {
 	p.mu.Lock()
 	p.closed.Store(true)
 	lanes := *p.lanes.Load()
 	p.mu.Unlock()
 	for _, l := range lanes {
 		if l != nil {
-			l.stop(ErrClosed)
+			n := l.stop()
+			left.unknown += n.unknown
+			left.unsent += n.unsent
 		}
 	}
 	for _, l := range lanes {
@@ -342,4 +394,5 @@ func (p *Producer) stop() {
 	if mine {
 		c.view.unwant(p.topic, true)
 	}
+	return left
 }
