@@ -42,8 +42,8 @@ func TestRetentionBytesAreKept(t *testing.T) {
 	}
 }
 
-// Retention keeps the segment in which the checkpoint ends from which a recovery would start, also if it ends there, and
-// the same after a cut.
+// Retention keeps the segment in which the checkpoint ends from which a recovery would start, also if it ends there,
+// and the same after a cut.
 func TestTrimKeepsWhereRecoveryStarts(t *testing.T) {
 	for _, cut := range []bool{false, true} {
 		f, p := newTestPart(t, nil)
@@ -69,6 +69,27 @@ func TestTrimKeepsWhereRecoveryStarts(t *testing.T) {
 		if first := p.log.Segments()[0]; first.Number != want.Number {
 			t.Errorf("the log begins with segment %d, want %d, at whose end recovery starts", first.Number, want.Number)
 		}
+	}
+}
+
+// Retention keeps the segment in which the committed part of a log ends, also if it ends there: a cut to the committed
+// part needs the state of the channels in front of the cut, which is in that segment.
+func TestTrimKeepsWhereTheCommittedPartEnds(t *testing.T) {
+	f, p := newTestPart(t, nil)
+	for p.log.State.Segment < 4 {
+		p.log.Put(1, 3000, time.Unix(1_700_000_000, 0).UnixNano())
+		p.log.Flush()
+	}
+	if err := p.log.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	want := p.log.Segments()[2]
+	p.committed = want.End
+	f.files = []checkpointFile{{1, []LogEnd{{Part: &p.Part, End: p.log.State.End}}}, {2, nil}}
+	f.learnLimits(1)
+	f.Trim(&p.Part, 1<<62)
+	if first := p.log.Segments()[0]; first.Number != want.Number {
+		t.Errorf("the log begins with segment %d, want %d, in which the committed part ends", first.Number, want.Number)
 	}
 }
 

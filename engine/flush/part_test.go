@@ -25,22 +25,30 @@ type testPart struct {
 	limits Limits
 	holds  bool
 	shared bool // there are other copies
+	// committed is the end of the committed part of the log; 0: all of it is committed.
+	committed segment.Offset
 }
 
-func (p *testPart) Log() *segment.Log            { return p.log.Log }
-func (p *testPart) Limits() *Limits              { return &p.limits }
-func (p *testPart) CommittedEnd() segment.Offset { return p.log.State.End }
-func (p *testPart) HoldsFiles() bool             { return p.holds }
-func (*testPart) Carry(segment.Offset)           {}
-func (*testPart) LeaderStart() segment.Position  { return 0 }
-func (*testPart) TopicDeleted() bool             { return false }
-func (*testPart) MayTrim() bool                  { return true }
-func (p *testPart) Solo() bool                   { return !p.shared }
-func (*testPart) GivenUp() bool                  { return false }
-func (*testPart) NeedsNoFlush() bool             { return false }
-func (*testPart) FindLost()                      {}
-func (*testPart) Trimmed(bool, bool)             {}
-func (p *testPart) isClosed() bool               { return p.WhyClosed() != nil }
+func (p *testPart) Log() *segment.Log           { return p.log.Log }
+func (p *testPart) Limits() *Limits             { return &p.limits }
+func (p *testPart) HoldsFiles() bool            { return p.holds }
+func (*testPart) Carry(segment.Offset)          {}
+func (*testPart) LeaderStart() segment.Position { return 0 }
+func (*testPart) TopicDeleted() bool            { return false }
+func (*testPart) MayTrim() bool                 { return true }
+func (p *testPart) Solo() bool                  { return !p.shared }
+func (*testPart) GivenUp() bool                 { return false }
+func (*testPart) NeedsNoFlush() bool            { return false }
+func (*testPart) FindLost()                     {}
+func (*testPart) Trimmed(bool, bool)            {}
+func (p *testPart) isClosed() bool              { return p.WhyClosed() != nil }
+
+func (p *testPart) CommittedEnd() segment.Offset {
+	if p.committed != 0 {
+		return p.committed
+	}
+	return p.log.State.End
+}
 
 // newTestPart returns a flusher that does not run, and the only partition of that flusher, with an empty log.
 func newTestPart(t *testing.T, clock *base.Clock) (*Flusher, *testPart) {

@@ -28,7 +28,8 @@ func (f *Flusher) learnLimits(oldest uint64) {
 
 // below returns the limit of a partition whose recovery takes the log below end from segments. It keeps the segment in
 // which end lies, and also the one that ends there: recovery takes no batch from the segment above it, so the file of
-// that one is made again, and a crash meanwhile leaves nothing that tells a log without unread messages from a lost one.
+// that one is made again, and a crash meanwhile leaves nothing that tells a log without unread messages from a lost
+// one.
 func below(end segment.Offset) segment.Offset { return max(end, 1) - 1 }
 
 // retain removes the segments whose messages every channel has confirmed, unless the topic's settings keep them, and
@@ -101,12 +102,13 @@ func (f *Flusher) boundaries(p *Part) (b retain.Boundaries) {
 }
 
 // Trim removes segments that end at or below to, as far as they are committed and recovery does not need them, and then
-// tells the owner. Retention calls it, and so does a replica whose leader has removed these segments.
+// tells the owner. It keeps the segment in which the committed part of the log ends, also if it ends there. Retention
+// calls it, and so does a replica whose leader has removed these segments.
 func (f *Flusher) Trim(p *Part, to segment.Offset) {
 	log, limit := p.owner.Log(), f.limitOf(p)
 	start, before, _ := log.Start()
 	if to = min(to, limit); to > start {
-		to = min(to, p.owner.CommittedEnd())
+		to = min(to, below(p.owner.CommittedEnd())) // a cut may come, and needs what is in front of it
 	}
 	if to <= start {
 		return

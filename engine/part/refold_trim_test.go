@@ -1,16 +1,18 @@
 package part
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	"penstock/engine/replay"
 	"penstock/segment"
 	"penstock/segment/aio/faultaio"
 )
 
-// A cut reads the segment that ends where the log is cut, and retention removes this segment meanwhile, because all of
-// it is committed and confirmed. The cut finds that the log now begins where it is cut.
+// A cut reads the segment that ends where the log is cut, and this segment is removed meanwhile. The cut finds that the
+// log now begins where it is cut, and that nothing says any more which channels exist.
 func TestRefoldBesideRetention(t *testing.T) {
 	disk := faultaio.New(faultaio.Options{})
 	s := runStore(t, disk)
@@ -48,6 +50,9 @@ func TestRefoldBesideRetention(t *testing.T) {
 	disk.ReleaseHeld()
 	if err := <-done; err != nil {
 		t.Fatal(err)
+	}
+	if !errors.Is(c.unread, replay.ErrNoFold) {
+		t.Errorf("the state of the channels is taken for known, with %d channels: %v", c.fold.Len(), c.unread)
 	}
 	at, pos, id := log.Start()
 	if c.state.End != at || c.state.Next != pos || c.state.NextID != id || c.state.LastCRC == 0 {

@@ -207,11 +207,22 @@ func (r *Replica) prepareCut(c *logCut) error {
 		}
 		r.run(func() { r.shortened = true })
 	}
-	c.payload = checkpoint.AppendCut(c.payload[:0], c.reset, &checkpoint.Entry{
-		ID: r.pt.Identity(), State: c.state, Committed: min(c.committed, c.state.Next), Epochs: c.epochs, Fold: c.knownFold(),
-	})
+	return c.encode(r.pt.Identity())
+}
+
+// encode computes the payload of the record. A fold that is too large for a record is left out: this process has it,
+// and a recovery that needs the record reads the fold from the segments (Recovery.readFold).
+func (c *logCut) encode(id segment.Identity) error {
+	en := checkpoint.Entry{
+		ID: id, State: c.state, Committed: min(c.committed, c.state.Next), Epochs: c.epochs, Fold: c.knownFold(),
+	}
+	c.payload = checkpoint.AppendCut(nil, c.reset, &en)
+	if len(c.payload) > clog.MaxPayloadBytes && en.Fold != nil {
+		en.Fold = nil
+		c.payload = checkpoint.AppendCut(nil, c.reset, &en)
+	}
 	if len(c.payload) > clog.MaxPayloadBytes {
-		return fmt.Errorf("engine: the state of the channels takes %d bytes, the commit log takes records of at most %d",
+		return fmt.Errorf("engine: the record of a cut takes %d bytes, the commit log takes records of at most %d",
 			len(c.payload), clog.MaxPayloadBytes)
 	}
 	return nil
@@ -278,8 +289,9 @@ func (r *Replica) clampToLog(c *logCut) {
 // segment's beginning, because the first batch of a segment is a checkpoint of the fold; if the fold was too large for
 // that, and no later batch up to the cut has it, refold returns replay.ErrNoFold. It may wait for the device.
 //
-// Retention may remove segments meanwhile, also the one that ends at the cut, but nothing above what is committed, and
-// so nothing above the cut. Then refold begins again, with the new start of the log.
+// Retention may remove segments meanwhile, but nothing above what is committed, and so nothing above the cut. Then
+// refold begins again, with the new start of the log. If nothing is left in front of the cut, which retention does not
+// let happen (flush.Flusher.Trim), the fold is not known before the leader sends it.
 func (pt *Partition) refold(c *logCut) (err error) {
 	for range maxFirstReads {
 		c.fold, c.unread = new(core.Cursors), nil
@@ -296,7 +308,9 @@ func (pt *Partition) foldTo(c *logCut) error {
 	start, first, _ := pt.log.Start()
 	if c.to <= first {
 		st, err := pt.readStart()
-		c.state = st
+		if c.state = st; err == nil && st.Next > 0 {
+			c.unread = replay.ErrNoFold // what came before is removed, and the next leader may not count on an empty fold
+		}
 		return err
 	}
 	last, err := pt.log.SeekPosition(c.to - 1)

@@ -55,8 +55,8 @@ func (r *Recovery) readFold(pt *Partition, rp *replay.Partition) {
 		c := &logCut{to: rp.State.Next, fold: new(core.Cursors)}
 		if err = pt.refold(c); err == nil && c.unread == nil {
 			pt.fold = c.fold
-			s.log.Info("the state of a partition's channels was read from its segments: this version knows what an older "+
-				"one did not", "topic", pt.topic.Name, "partition", pt.number)
+			s.log.Info("the state of a partition's channels was read from its segments, because the commit log does not "+
+				"have it", "topic", pt.topic.Name, "partition", pt.number)
 			return
 		}
 		err = errors.Join(err, c.unread)

@@ -13,9 +13,10 @@ import (
 	"penstock/segment"
 )
 
-// ErrFoldNotStored says that the checkpoint in the commit log contains no fold for the partition.
-var ErrFoldNotStored = errors.New("engine: the state of the channels is not in the commit log's checkpoint: an " +
-	"older version was started meanwhile")
+// ErrFoldNotStored says that the checkpoint in the commit log, or the record of a cut, contains no fold for the
+// partition.
+var ErrFoldNotStored = errors.New("engine: the state of the channels is not in the commit log: an older version was " +
+	"started meanwhile, or the state was too large for the record of a cut")
 
 // Replay is the content of the commit log for all partitions. It implements clog.Replayer. After clog.Open has
 // returned, the caller calls Finish, then reads the Replay, and finally calls Release.
