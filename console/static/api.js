@@ -161,11 +161,12 @@ const staleAfter = 6000; // ms without an answer, after which nothing on the pag
 
 // freshness returns for how long (ms) the page's data lacks an answer, and whether that is too long.
 export function freshness(now) {
-	let age = 0, error;
+	let age = 0, error, waits = false;
 	for (const l of links.values()) {
 		const a = now - (l.at ?? l.since);
 		if (l.error && a >= age) error = l.error;
 		age = Math.max(age, a);
+		waits ||= l.at === undefined && a > 1000; // for a first answer
 	}
-	return { age: Math.max(0, age), stale: age > staleAfter, error };
+	return { age: Math.max(0, age), stale: age > staleAfter, error, waits };
 }

@@ -87,7 +87,7 @@ function App() {
 
 // Fresh says how old the page is as soon as it is older than it should be.
 function Fresh({ of }) {
-	if (!of.stale) return html`<div class="fresh" role="status"></div>`;
+	if (!of.stale) return html`<div class="fresh" role="status">${of.waits && html`<p>Asking the node…</p>`}</div>`;
 	const seconds = Math.floor(of.age / 1000);
 	// While nobody looked at the page, the console asked nothing.
 	if (!of.error) return html`<div class="fresh stale" role="status">

@@ -137,7 +137,20 @@ export async function reads(t) {
 // slow: an answer takes long. The page says that it waits, and a second click does nothing twice.
 export async function slow(t) {
 	const page = await t.open(t.urls[0]);
+	await heading(page, "Overview");
+	let give;
+	const given = new Promise((done) => (give = done));
+	await page.route("**/channels?**", async (r) => {
+		await given;
+		await r.continue().catch(() => {}); // the page may have given up by then
+	});
 	await go(page, "#/topics/returns");
+	await heading(page, "returns");
+	await page.getByText("Asking the node…").waitFor();
+	await t.shot(page, "slow");
+	give();
+	await page.getByText("Asking the node…").waitFor({ state: "detached" });
+	await page.getByRole("region", { name: "Partitions" }).waitFor();
 	let asked = 0, answer;
 	const held = new Promise((done) => (answer = done));
 	await page.route("**/pub?**", async (r) => {
