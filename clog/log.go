@@ -38,6 +38,17 @@ var (
 		"clog: a file was written by a newer version of this program; nothing was changed; start that version")
 )
 
+// damagedError is the ErrFailed of a log that recovery found damaged: nothing was in flight, and the next recovery
+// finds the same.
+type damagedError struct{ found error }
+
+func (e *damagedError) Error() string {
+	return "clog: the commit log is damaged and takes no records, and a restart does not help: restore a backup of this " +
+		"node, or let a node of a cluster begin with an empty data directory (" + e.found.Error() + ")"
+}
+
+func (e *damagedError) Unwrap() []error { return []error{ErrFailed, e.found} }
+
 // Source supplies records and learns what became of them. Whoever runs the log calls its methods: the driving
 // goroutine, or a caller of StepOnSpot, GatherOnSpot or WriteOnSpot. The calls come one at a time, with the log's lock
 // held. The methods may call the log back only through Wake, Release and the accessors.
@@ -255,7 +266,7 @@ func (l *Log) Start() error {
 	}
 	l.started = true
 	if l.broken != nil {
-		return l.fail("what is on the disk is damaged", l.broken)
+		return l.failWith(&damagedError{l.broken})
 	}
 	q, err := l.disk.NewQueue(aio.QueueOptions{Depth: l.opts.InFlight, Arena: l.arena})
 	if err != nil {
@@ -368,8 +379,15 @@ func (l *Log) Close() error {
 // methods: when a write fails during Checkpoint, writeCheckpoint calls Failed afterwards.
 func (l *Log) fail(what string, err error) error {
 	if l.err == nil {
-		l.err = fmt.Errorf("%w (%s: %w)", ErrFailed, what, err)
 		l.opts.Logger.Error("the commit log failed", "what", what, "err", err)
+	}
+	return l.failWith(fmt.Errorf("%w (%s: %w)", ErrFailed, what, err))
+}
+
+// failWith is fail with an error that wraps ErrFailed, which the caller logs if nobody has logged it.
+func (l *Log) failWith(err error) error {
+	if l.err == nil {
+		l.err = err
 		l.stats.failed.Store(true)
 		if !l.stage.emitting {
 			l.source.Failed(l.err)

@@ -24,7 +24,8 @@ var faults = []struct {
 }{
 	{
 		"failed", func(s *StorageStats) int64 { return flag(s.Failed) },
-		"the commit log failed: nothing more is stored until the node is restarted",
+		"the commit log failed or is damaged: nothing more is stored; restart the node, and if that does not help, see " +
+			"its log",
 	},
 	{
 		"disk_failed", func(s *StorageStats) int64 { return flag(s.DiskState == "failed") },

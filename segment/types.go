@@ -39,8 +39,8 @@ type CorruptError struct {
 }
 
 func (e *CorruptError) Error() string {
-	return fmt.Sprintf("%s is corrupt at byte %d (%s): messages from there on are not served; restore the file from a "+
-		"replica or a backup", e.Path, e.Offset, e.Detail)
+	return fmt.Sprintf("%s is corrupt at byte %d (%s): messages from there on are not served; a replica or a "+
+		"backup may have them", e.Path, e.Offset, e.Detail)
 }
 
 // Unwrap returns the cause.

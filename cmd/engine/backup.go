@@ -70,13 +70,12 @@ func (o *operator) backup(ctx context.Context, to string, rate int64) error {
 		}
 		*status = engine.BackupStatus{}
 		if err := o.client.Get(ctx, "/backup", nil, status); err != nil {
-			return fmt.Errorf("the node began the backup, and now: %w", err)
+			return fmt.Errorf("the node began the backup into %s, and now: %w; %s", to, err, incomplete(to))
 		}
 	}
 	switch {
 	case !status.Began.Equal(began):
-		return errors.New("the node was restarted, or began another backup: this one is complete if " +
-			filepath.Join(to, backup.ManifestFile) + " exists")
+		return errors.New("the node was restarted, or began another backup: " + incomplete(to))
 	case status.State != engine.BackupDone:
 		return errors.New(status.Error)
 	case o.asJSON:
@@ -92,6 +91,12 @@ func (o *operator) backup(ctx context.Context, to string, rate int64) error {
 			inNumber(status.Damaged, "partition has", "partitions have"))
 	}
 	return nil
+}
+
+// incomplete says what to do with a directory of which the node does not say whether the backup in it is complete.
+func incomplete(to string) string {
+	return "the backup is complete if " + filepath.Join(to, backup.ManifestFile) + " exists; otherwise, once the node " +
+		"has ended, remove " + to + " and begin again"
 }
 
 // withoutMetadata says that a backup has everything but the cluster's metadata.

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -176,9 +178,14 @@ func TestBackupIsKilled(t *testing.T) {
 	p := startNode(t, data, "--commit-live-bytes", "64MiB", "--commit-file-bytes", "16MiB")
 	p.publishMuch(t)
 	to := filepath.Join(t.TempDir(), "backup")
-	resp, err := http.Post("http://"+p.http+"/backup?rate=1000000&dir="+to, "", nil)
-	must(t, err)
-	must(t, resp.Body.Close())
+	said := make(chan outcome, 1)
+	go func() {
+		var stdout, stderr bytes.Buffer
+		cmd := exec.Command(binary(t), "backup", to, "--rate", "1000000", "--http-address", p.http)
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		_ = cmd.Run()
+		said <- outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+	}()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		if held, _ := filepath.Glob(filepath.Join(to, "topics", "*", "*", "*.seg")); len(held) > 0 {
 			break
@@ -188,6 +195,10 @@ func TestBackupIsKilled(t *testing.T) {
 		}
 	}
 	p.end(syscall.SIGKILL)
+	o := <-said
+	o.check(t, exitOther, "the node began the backup into "+to)
+	o.check(t, exitOther, "the backup is complete if "+filepath.Join(to, "backup.json")+" exists; otherwise, once the "+
+		"node has ended, remove "+to+" and begin again")
 	restored := filepath.Join(t.TempDir(), "restored")
 	execute(t, "restore", to, "--data-path", restored).check(t, exitData, "is no complete backup")
 	if _, err := os.Stat(restored); err == nil {

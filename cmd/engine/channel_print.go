@@ -22,7 +22,10 @@ import (
 
 // nodeStats is the part of a node's /stats that is shown.
 type nodeStats struct {
-	Topics []topicNumbers `json:"topics"`
+	Topics  []topicNumbers `json:"topics"`
+	Storage struct {
+		Failed bool `json:"failed"`
+	} `json:"storage"`
 }
 
 type topicNumbers struct {
@@ -36,6 +39,7 @@ type topicNumbers struct {
 	Partitions   int              `json:"partition_count"`    // on any node; 0: unknown
 	Served       []int            `json:"served_partitions"`  // their channels are counted; nil: unknown, an older version
 	Paused       bool             `json:"paused"`
+	Failed       bool             `json:"stores_nothing,omitempty"` // a node that serves some of it stores nothing more
 	Channels     []channelNumbers `json:"channels,omitempty"`
 }
 
@@ -246,6 +250,7 @@ func (n *topicNumbers) add(m *topicNumbers) {
 	n.Partitions = max(n.Partitions, m.Partitions)
 	n.Served = nsq.AllServed(n.Served, m.Served)
 	n.Paused = n.Paused || m.Paused
+	n.Failed = n.Failed || m.Failed
 	for _, c := range m.Channels {
 		i := slices.IndexFunc(n.Channels, func(had channelNumbers) bool { return had.Name == c.Name })
 		if i < 0 {
@@ -276,6 +281,9 @@ func numbersOf(ctx context.Context, c *client.Client, topic ...string) ([]topicN
 	var st nodeStats
 	if err := c.Get(ctx, "/stats", q, &st); err != nil {
 		return nil, err
+	}
+	for i := range st.Topics {
+		st.Topics[i].Failed = st.Storage.Failed && (st.Topics[i].Served == nil || len(st.Topics[i].Served) > 0)
 	}
 	return st.Topics, nil
 }
@@ -317,13 +325,16 @@ func printChannels(w io.Writer, all []topicNumbers) error {
 	return t.Flush()
 }
 
-// state says whether the topic, or one of its channels, is paused or, first of all, whether somebody serves it.
+// state says whether the topic, or one of its channels, is paused or, before that, whether somebody serves it, and
+// stores what is published and confirmed.
 func (n *topicNumbers) state(paused bool) string {
 	switch none := len(nsq.Unserved(n.Partitions, n.Served)); {
 	case none > 0 && none == n.Partitions:
 		return "not served"
 	case none > 0:
 		return "partly served"
+	case n.Failed:
+		return "stores nothing"
 	case paused:
 		return "paused"
 	}

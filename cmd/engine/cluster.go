@@ -66,7 +66,7 @@ func (o *operator) printStatus(st *admin.Status) error {
 }
 
 func (o *operator) topicsCommand() *cobra.Command {
-	return o.action("topics [TOPIC]", "Show the leader and the replicas of every partition", cobra.MaximumNArgs(1),
+	cmd := o.action("topics [TOPIC]", "Show the leader and the replicas of every partition", cobra.MaximumNArgs(1),
 		func(ctx context.Context, args []string) error {
 			all, err := o.placement(ctx, args...)
 			if err != nil {
@@ -77,6 +77,9 @@ func (o *operator) topicsCommand() *cobra.Command {
 			}
 			return printTopics(o.out, all)
 		})
+	cmd.Long = "Show the leader and the replicas of every partition. The exit code is 0 in whatever state the\n" +
+		"partitions are: a script asks engine cluster health, which ends with 10 if something is wrong."
+	return cmd
 }
 
 func (o *operator) drainCommand() *cobra.Command {

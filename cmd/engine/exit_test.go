@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -74,12 +76,16 @@ func TestExitUsage(t *testing.T) {
 		{[]string{"topic", "list", "--colour", "1"}, "engine: unknown flag --colour; see engine topic list --help"},
 		{[]string{"channel", "peek", "orders"}, "accepts 2 arg(s), received 1: engine channel peek TOPIC CHANNEL"},
 		{
-			[]string{"serve", "--data-path", dir, "--commit-file-bytes", "1MiB"},
+			[]string{
+				"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address",
+				"127.0.0.1:0", "--commit-file-bytes", "1MiB",
+			},
 			"engine: the options contradict each other: CommitFileBytes",
 		},
 		{
 			[]string{
-				"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--auth-file", filepath.Join(dir, "none.toml"),
+				"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address",
+				"127.0.0.1:0", "--auth-file", filepath.Join(dir, "none.toml"),
 			},
 			"engine: the token file cannot be used: open ",
 		},
@@ -108,6 +114,25 @@ func TestExitOK(t *testing.T) {
 	if source["io"] != "flag --io" || source["max_topics"] != "environment ENGINE_MAX_TOPICS" ||
 		source["data_path"] != "default" {
 		t.Errorf("sources: %v", source)
+	}
+}
+
+// An output that cannot be written is no wrong usage.
+func TestExitOutput(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer full.Close()
+	for _, line := range []string{
+		"version", "version --json", "--version", "config", "config --json", "config --defaults", "completion bash",
+		"nsqd --version",
+	} {
+		cmd := exec.Command(binary(t), strings.Fields(line)...)
+		var stderr strings.Builder
+		cmd.Stdout, cmd.Stderr = full, &stderr
+		_ = cmd.Run()
+		(outcome{cmd.ProcessState.ExitCode(), "", stderr.String()}).check(t, exitOther, "no space left on device")
 	}
 }
 
@@ -232,6 +257,47 @@ func TestExitDataDirectory(t *testing.T) {
 		}
 		serve(dir).check(t, exitData, "read-only")
 	})
+}
+
+// A node whose commit log is damaged says what helps, which is not a restart, and that its topics store nothing.
+func TestDamagedCommitLog(t *testing.T) {
+	dir := t.TempDir()
+	p := startNode(t, dir)
+	for n := range 20 {
+		p.publish("orders", 1)
+		if n == 0 {
+			execute(t, "channel", "create", "orders", "billing", "--http-address", p.http).well(t)
+		}
+	}
+	p.end(syscall.SIGKILL)
+	files, err := filepath.Glob(filepath.Join(dir, "clog", "*.clog"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	data, err := os.ReadFile(files[0])
+	must(t, err)
+	at := len(bytes.TrimRight(data, "\x00")) / 2 // in the middle of what was written
+	for data[at] == 0 {
+		at--
+	}
+	data[at] ^= 0xff
+	must(t, os.WriteFile(files[0], data, 0o600))
+
+	p = startNode(t, dir)
+	for _, what := range []string{"topic", "channel"} {
+		rows := strings.Split(strings.TrimSpace(execute(t, what, "list", "--http-address", p.http).well(t)), "\n")
+		if len(rows) != 2 || !strings.HasSuffix(rows[1], "  stores nothing") {
+			t.Errorf("%s list: %q", what, rows)
+		}
+	}
+	if code := p.end(syscall.SIGTERM); code == 0 {
+		t.Error("exit code 0")
+	}
+	log := p.log.String()
+	if strings.Contains(log, "restart to recover") || strings.Count(log, "restore a backup of this node") != 2 ||
+		!strings.Contains(log, "a restart does not help") {
+		t.Errorf("the log:\n%s", log)
+	}
 }
 
 // A full disk does not stop a node: it starts, reports the problem, refuses to publish, and publishes once there is

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"regexp"
 	"strconv"
@@ -74,6 +75,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	var exit *exitError
 	if errors.As(err, &exit) {
 		return exit.code
+	}
+	if _, is := errors.AsType[*fs.PathError](err); is {
+		return exitOther // the output could not be written
 	}
 	return exitUsage // cobra's own errors: unknown commands, flags and arguments
 }

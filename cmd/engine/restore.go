@@ -88,14 +88,22 @@ func clusterFiles(from string, whole []string, files map[string][]byte) (said st
 	if whole == nil {
 		return "", nil
 	}
+	if m.Cluster == uuid.Nil {
+		return "", fmt.Errorf("%s is the backup of a single node, which belongs to no cluster: nothing was restored; leave "+
+			"--whole-cluster out", from)
+	}
 	newest, nodes := (*cluster.Export)(nil), []string(nil)
 	for _, b := range whole {
 		bm, e, err := exportIn(b)
 		switch {
 		case err != nil:
 			return "", err
-		case bm.Cluster == uuid.Nil || bm.Cluster != m.Cluster:
-			return "", fmt.Errorf("%s and %s are not backups of nodes of one cluster: nothing was restored", from, b)
+		case bm.Cluster == uuid.Nil:
+			return "", fmt.Errorf("%s is the backup of a single node, and %s that of a cluster's: nothing was restored; name "+
+				"only backups of nodes of that cluster", b, from)
+		case bm.Cluster != m.Cluster:
+			return "", fmt.Errorf("%s and %s are backups of nodes of two clusters: nothing was restored; name only backups of "+
+				"nodes of the first one's", from, b)
 		case slices.Contains(nodes, bm.NodeID):
 			return "", fmt.Errorf("two of the backups are of node %s: nothing was restored, name one of each node", bm.NodeID)
 		case e != nil && (newest == nil || e.Newer(newest)):

@@ -245,6 +245,12 @@ func TestRestoreWholeCluster(t *testing.T) {
 		execute(t, "restore", from[0], "--data-path", filepath.Join(t.TempDir(), "x"), "--whole-cluster", wrong.args).check(
 			t, exitData, wrong.says)
 	}
+	single, restored := filepath.Join(t.TempDir(), "single"), filepath.Join(t.TempDir(), "restored")
+	execute(t, "backup", single, "--http-address", startNode(t, t.TempDir()).http).well(t)
+	execute(t, "restore", single, "--data-path", restored, "--whole-cluster", single).check(t, exitData, single+
+		" is the backup of a single node, which belongs to no cluster: nothing was restored; leave --whole-cluster out")
+	execute(t, "restore", from[0], "--data-path", restored, "--whole-cluster", from[0]+","+single).check(t, exitData,
+		single+" is the backup of a single node, and "+from[0]+" that of a cluster's: nothing was restored")
 	m.restore(0, from[0], "--whole-cluster", strings.Join(from, ","))
 	m.restore(1, from[1])
 	m.restore(2, from[2])

@@ -79,7 +79,9 @@ func (r *Recovery) Replay(node uuid.UUID) error {
 	}
 	if corrupt != nil {
 		// Acknowledged records are damaged. Serve what can be read, accept nothing new, and report the damage.
-		s.log.Error("the commit log is corrupt: this node serves what could be read and stores nothing new", "error", err)
+		s.log.Error("the commit log is corrupt: this node serves what could be read and stores nothing new, and a restart "+
+			"does not help: restore a backup of this node, or let a node of a cluster begin with an empty data directory",
+			"error", err)
 		r.found.Corruptions = append(r.found.Corruptions, err.Error())
 		s.poison(err)
 	}

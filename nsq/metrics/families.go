@@ -119,7 +119,8 @@ var (
 	diskState = define(ofStorage, gauge, "disk_state",
 		"1 for the state that the disk is in: good, slow, hung or failed.", "state")
 	storageFailed = define(ofStorage, gauge, "storage_failed",
-		"1 since a write of the commit log failed: nothing more is stored until the node is restarted.")
+		"1 since a write of the commit log failed, or the start found it damaged, which no restart ends: nothing more is "+
+			"stored.")
 	corruptions = define(ofStorage, gauge, "corruptions",
 		"Damaged data, by where it is: copies (of partitions, with a range that cannot be read now), recovery (found at the "+
 			"start), segments and commit_log (found by the scrub since the start).", "where")
