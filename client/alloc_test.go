@@ -38,6 +38,27 @@ func TestProduceAllocatesNothing(t *testing.T) {
 	}
 }
 
+// A call of ProduceSync allocates nothing to notice the end of its context.
+func TestLookoutAllocatesNothing(t *testing.T) {
+	cluster := newTestCluster(t, 1)
+	cluster.create("orders", 1)
+	p := cluster.dial(t).producer(t, "orders", ProducerOptions{})
+	if _, err := p.ProduceSync(within(t), &Message{Body: []byte("x")}); err != nil {
+		t.Fatal(err)
+	}
+	l, ctx := (*p.lanes.Load())[0], within(t)
+	l.turn.Lock()
+	if n := testing.AllocsPerRun(1000, func() { l.lookAfter(ctx) }); n != 0 {
+		t.Errorf("%v allocations per call", n)
+	}
+	l.leave()
+	eventually(t, "nobody looks when no call comes", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return !l.lookout.on
+	})
+}
+
 // Next and FinishThrough allocate nothing for a message, with and without headers; what a frame costs is shared by its
 // messages.
 func TestConsumeAllocatesNothing(t *testing.T) {
@@ -150,4 +171,39 @@ func BenchmarkProduce(b *testing.B) {
 	if err := p.Flush(ctx); err != nil {
 		b.Fatal(err)
 	}
+}
+
+// BenchmarkProduceSync is a lone caller, whose context cannot end, is that of all calls, or that of one call only.
+func BenchmarkProduceSync(b *testing.B) {
+	cluster := newTestCluster(b, 1)
+	cluster.create("orders", 1)
+	p := cluster.dial(b).producer(b, "orders", ProducerOptions{})
+	m := &Message{Body: make([]byte, 100)}
+	call := func(ctx context.Context) {
+		if _, err := p.ProduceSync(ctx, m); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.Run("background", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			call(context.Background())
+		}
+	})
+	b.Run("shared", func(b *testing.B) {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		b.ReportAllocs()
+		for b.Loop() {
+			call(ctx)
+		}
+	})
+	b.Run("own", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			call(ctx)
+			cancel()
+		}
+	})
 }

@@ -53,7 +53,7 @@ func (w *guestWorld) guests() (n uint64) {
 func (w *guestWorld) waits(ctx context.Context) <-chan error {
 	w.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if err := w.sync(within(w.t)); err != nil { // after the answer the connection's reader rests
+		if err := w.sync(ctx); err != nil { // after the answer the connection's reader rests
 			w.t.Fatal(err)
 		}
 		w.stored += 2
@@ -261,6 +261,37 @@ func TestBesideAGuest(t *testing.T) {
 				}
 			}
 			t.Error("it always takes long")
+		})
+	}
+}
+
+// A call whose context is cancelled while it reads its answer returns at once, and not when the connection's reader
+// looks after it, which takes 20 to 40 ms.
+func TestSyncNoticesItsContext(t *testing.T) {
+	w := newGuestWorld(t, 1)
+	for name, calls := range map[string]int{"its own context": 1, "the context of many calls": 5} {
+		t.Run(name, func(t *testing.T) {
+			for soon, round := 0, 0; soon < 10; round++ { // a busy machine makes some rounds slow
+				if round == 50 {
+					t.Fatalf("it takes long: %d of %d calls returned soon", soon, round)
+				}
+				ctx, cancel := context.WithCancel(within(t))
+				for range calls {
+					if err := w.sync(ctx); err != nil {
+						t.Fatal(err)
+					}
+				}
+				result := w.waits(ctx)
+				began := time.Now()
+				cancel()
+				if err := w.returns(result); !errors.Is(err, context.Canceled) || !errors.Is(err, ErrUnknown) {
+					t.Fatal(err)
+				}
+				took := time.Since(began)
+				if w.release(); took < netproto.MaxGuestTime/8 {
+					soon++
+				}
+			}
 		})
 	}
 }

@@ -43,7 +43,8 @@ type lane struct {
 	opened  chan struct{} // closed after the first answer to OpenProducer that is final
 	openErr error         // what that answer was
 	headers []Header      // memory for the headers of a message with a key
-	calls   int           // messages that wait in flow, whose done function belongs to the application
+	lookout lookout
+	calls   int // messages that wait in flow, whose done function belongs to the application
 
 	// Guarded by turn.
 	reads    bool // the caller of ProduceSync will read its answer itself

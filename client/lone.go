@@ -27,8 +27,7 @@ var syncCalls = sync.Pool{New: func() any {
 }}
 
 // ProduceSync produces a message and waits until it is stored. If ctx ends before that, the error matches ErrUnknown,
-// and the message may still be stored; a call whose ctx is cancelled may notice that 40 ms late. Many goroutines that
-// call it at once share batches; one alone is slow.
+// and the message may still be stored. Many goroutines that call it at once share batches; one alone is slow.
 func (p *Producer) ProduceSync(ctx context.Context, m *Message) (ID, error) {
 	c := syncCalls.Get().(*syncCall)
 	c.m = *m
@@ -115,6 +114,7 @@ func (l *lane) readHere(ctx context.Context, s *standing) bool {
 		return false
 	}
 	c := l.link.conn
+	l.lookAfter(ctx)
 	l.reading.Store(c)
 	read := len(l.nudged) == 0 && ctx.Err() == nil && s.until.Sub(s.at) > netproto.MaxGuestTime && c.ReadHere(l.answered)
 	l.reading.Store(nil)
@@ -135,6 +135,7 @@ func (l *lane) leave() {
 	default:
 	}
 	l.mu.Lock()
+	l.lookout.ctx = nil
 	more = more || !l.flow.idle() || len(l.flow.queue) > 0 || len(l.events) > 0 || l.flow.ended != nil
 	l.mu.Unlock()
 	if more && l.link != nil {
@@ -143,5 +144,59 @@ func (l *lane) leave() {
 	l.turn.Unlock()
 	if more {
 		signal(l.kicked)
+	}
+}
+
+const (
+	// lookEvery is how late a call of ProduceSync that reads may notice the end of its context.
+	lookEvery = time.Millisecond
+	// maxQuietLooks is how many looks are made after the last call that has read.
+	maxQuietLooks = 20
+)
+
+// lookout looks every millisecond whether the context of a caller that reads has ended, which the caller cannot see
+// itself. It goes on while calls come, so that a call need not start a timer, and allocates nothing for a call.
+type lookout struct {
+	timer *time.Timer
+	ctx   context.Context // of the caller that reads; nil: there is none, or its context is Background
+	on    bool            // timer runs
+	quiet int             // looks since the last call
+}
+
+// lookAfter begins to look after the context of a caller.
+func (l *lane) lookAfter(ctx context.Context) {
+	if ctx == context.Background() { // another one may end; Done, which says so, would allocate
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	o := &l.lookout
+	o.ctx, o.quiet = ctx, 0
+	if o.on {
+		return
+	}
+	o.on = true
+	if o.timer == nil {
+		o.timer = time.AfterFunc(lookEvery, l.look)
+	} else {
+		o.timer.Reset(lookEvery)
+	}
+}
+
+// look is one look. A caller whose context has ended stops to read.
+func (l *lane) look() {
+	l.mu.Lock()
+	o := &l.lookout
+	ctx := o.ctx
+	o.quiet++
+	if o.on = ctx != nil || o.quiet <= maxQuietLooks; o.on {
+		o.timer.Reset(lookEvery)
+	}
+	l.mu.Unlock()
+	if ctx == nil || ctx.Err() == nil {
+		return
+	}
+	if c := l.reading.Load(); c != nil {
+		c.Recall()
 	}
 }
