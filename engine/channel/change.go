@@ -132,6 +132,14 @@ func (c *Channel) writeControls(evs []core.Event) (ws []*controlWait, err error)
 		if !cur.assigned || c.ephemeral {
 			continue // another node serves the partition, or nothing of the channel is in the log
 		}
+		if p := cur.put; p.refused != nil { // these come before
+			if !c.mayWriteAgain(cur) {
+				return ws, p.refused
+			}
+			if err := c.handOver(p); err != nil {
+				return ws, err
+			}
+		}
 		var controls []core.Control
 		leads := pt.Leads() // otherwise the operation goes to the next leader
 		if leads && !c.m.HasControls(cur.number) && anyAbout(evs, cur.number) {

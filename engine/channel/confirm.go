@@ -28,10 +28,18 @@ type controlPut struct {
 	deferrals []core.Deferral
 	dead      []core.DeadMessage
 	err       error // outcome of the batch; written before onAnswer runs
-	// lost says why entries were not stored, or may not be; nil: all were so far. The machine does not emit them again:
-	// only the next channel, which begins with the log, delivers their messages again. Until then no Sync may succeed.
+	// refused says why the entries were not stored; nil: they are on their way, or were stored. They are written again
+	// before any others, because the machine does not emit them again. Until they are on their way no Sync may succeed.
+	refused error
+	retries bool // a goroutine will write the refused entries again
+	// lost says why entries were not stored, or may not be, and are not written again; nil: there are none. Only the
+	// next channel, which begins with the log, delivers their messages again. Until then no Sync may succeed.
 	lost error
 }
+
+// refusedPause is the time between two attempts to write entries that a partition has refused. It refuses them while
+// its segments cannot be written.
+const refusedPause = time.Second
 
 // newControlPut returns the control put of a new cursor for pt.
 func newControlPut(c *Channel, pt Partition, index int) *controlPut {
@@ -56,9 +64,11 @@ func (p *controlPut) onAnswer() {
 			c.controlsCommittedLocked(p, p.takeSeq)
 			deliver = c.settings.Order != core.OrderNone // an ordered channel's next message waits for this commit
 		} else {
-			c.failSyncs(p, p.err)
+			c.notStored(p, p.err)
 		}
-		c.queueControls()
+		if p.refused == nil {
+			c.queueControls()
+		}
 	}
 	c.mu.Unlock()
 	if deliver {
@@ -77,13 +87,29 @@ func (c *Channel) queueControls() {
 		return
 	}
 	for i := range c.cursors {
-		cur := &c.cursors[i]
-		if cur.assigned && !cur.put.busy && c.m.HasControls(cur.number) {
+		if c.hasControls(&c.cursors[i]) {
 			c.queued.Store(true)
 			c.node.add(c)
 			return
 		}
 	}
+}
+
+// hasControls says whether sendControls may append entries to the cursor's partition now. mu is held.
+func (c *Channel) hasControls(cur *cursor) bool {
+	switch p := cur.put; {
+	case !cur.assigned || p.busy:
+		return false
+	case p.refused == nil:
+		return c.m.HasControls(cur.number)
+	}
+	return c.mayWriteAgain(cur)
+}
+
+// mayWriteAgain says whether refused entries may be written again: the log has nothing of a later leader, who did not
+// know of them. mu is held.
+func (c *Channel) mayWriteAgain(cur *cursor) bool {
+	return !c.node.Cluster || cur.part.ServesIn(cur.epoch)
 }
 
 // sendControls appends the machine's entries to the partitions' inboxes, except where a control put is in flight. mu is
@@ -95,18 +121,60 @@ func (c *Channel) sendControls() {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
 		p := cur.put
-		if !cur.assigned || p.busy || !c.m.HasControls(cur.number) {
+		if !c.hasControls(cur) {
 			continue
 		}
-		p.setControls(c.m.TakeControls(cur.number, p.entries[:0]))
-		p.takeSeq = c.m.LastTake(cur.number)
-		c.labelSyncs(cur)
-		p.busy = true
-		if err := p.write(p.entries); err != nil {
-			p.busy = false // the inbox is closed: the confirmed messages will be delivered again
-			c.failSyncs(p, err)
+		if p.refused == nil {
+			p.setControls(c.m.TakeControls(cur.number, p.entries[:0]))
+			p.takeSeq = c.m.LastTake(cur.number)
+			c.labelSyncs(cur)
 		}
+		_ = c.handOver(p)
 	}
+}
+
+// handOver appends the entries of p to its partition's inbox. mu is held.
+func (c *Channel) handOver(p *controlPut) error {
+	p.busy = true
+	p.refused = nil
+	err := p.write(p.entries)
+	if err != nil { // the inbox is closed
+		p.busy = false
+		c.notStored(p, err)
+	}
+	return err
+}
+
+// notStored handles entries of p that were not stored, or may not be. If the partition refused them because of its
+// disk, and no later ones were taken, they are written again. Otherwise they are lost, because behind later ones they
+// could undo these. Then the next channel delivers the messages again that they confirm. mu is held.
+func (c *Channel) notStored(p *controlPut, err error) {
+	cur := &c.cursors[p.index]
+	if !errors.Is(err, base.ErrDisk) || cur.put != p || p.takeSeq != c.m.LastTake(cur.number) {
+		c.failSyncs(p, err)
+		return
+	}
+	p.refused = err
+	c.answerSyncs(p, err)
+	if !p.retries {
+		p.retries = true
+		c.node.Host.Spawn(func() {
+			for c.node.Host.Pause(refusedPause, c.node.Stop) && c.writeAgain(p) {
+			}
+		})
+	}
+}
+
+// writeAgain tries to write refused entries again. It returns false if p has none any more, or is not used any more.
+func (c *Channel) writeAgain(p *controlPut) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil || c.cursors[p.index].put != p || p.refused == nil {
+		p.retries = false
+		return false
+	}
+	c.sendControls()
+	return true
 }
 
 // flushControls appends all entries before the engine closes, even behind a control put in flight, so that after a
@@ -114,6 +182,9 @@ func (c *Channel) sendControls() {
 func (c *Channel) flushControls() {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
+		if cur.assigned && cur.put.refused != nil && (!c.mayWriteAgain(cur) || c.handOver(cur.put) != nil) {
+			continue // the partition takes nothing more: its confirmed messages will be delivered again
+		}
 		for !c.ephemeral && cur.assigned && c.m.HasControls(cur.number) {
 			write := cur.part.NewControls(nil, true, func(error) {})
 			if write(cloneControls(c.m.TakeControls(cur.number, nil))) != nil {

@@ -164,9 +164,7 @@ func TestConfirmationsWaitForThoseBefore(t *testing.T) {
 	if !slices.Equal(p.batches[0].controls[0].Ranges, first) {
 		t.Errorf("the first confirmation has changed from %v to %v", first, p.batches[0].controls[0].Ranges)
 	}
-	put := c.cursors[0].put
-	put.err = errors.New("not stored")
-	put.onAnswer()
+	c.cursors[0].put.onAnswer()
 	if send() || len(p.batches) != 2 {
 		t.Error("the second confirmation is not handed over when the first was answered")
 	}
@@ -284,8 +282,8 @@ func TestControlsOfALostPartitionAreRevoked(t *testing.T) {
 // patience is how long a test waits for what takes no time.
 var patience = wait.Or(20 * time.Second)
 
-// What was finished and could not be stored is not stored with what is finished later, either. No Sync says so, and
-// none waits for ever.
+// What was finished and was refused by a partition that this node does not lead any more is not stored with what is
+// finished later, either. No Sync says so, and none waits for ever.
 func TestSyncAfterALostConfirmation(t *testing.T) {
 	c, topic := newTestChannel(t, 1)
 	k, err := c.Attach(base.ConsumerOptions{}, discard{}, true)
@@ -323,12 +321,12 @@ func TestSyncAfterALostConfirmation(t *testing.T) {
 		c.mu.Unlock()
 	}
 	p := topic.parts[0]
-	p.refuses = base.ErrDisk
+	p.refuses = base.ErrNoLeader
 	finish(0)
-	if err := answered(sync()); !errors.Is(err, base.ErrDisk) {
+	if err := answered(sync()); !errors.Is(err, base.ErrNoLeader) {
 		t.Fatalf("the partition takes no entries, and Sync says %v", err)
 	}
-	if err := answered(sync()); !errors.Is(err, base.ErrDisk) {
+	if err := answered(sync()); !errors.Is(err, base.ErrNoLeader) {
 		t.Fatalf("the entries are lost, and the next Sync says %v", err)
 	}
 	if !c.Confirm(func(error) { t.Error("Confirm answers what it did not wait for") }) {
@@ -342,7 +340,7 @@ func TestSyncAfterALostConfirmation(t *testing.T) {
 	c.mu.Unlock()
 	<-p.came
 	p.batches[0].done(nil)
-	if err := answered(later); !errors.Is(err, base.ErrDisk) {
+	if err := answered(later); !errors.Is(err, base.ErrNoLeader) {
 		t.Errorf("the second message's confirmation is stored, the first one's is lost, and Sync says %v", err)
 	}
 }

@@ -1,6 +1,10 @@
 package channel
 
-import "penstock/engine/base"
+import (
+	"cmp"
+
+	"penstock/engine/base"
+)
 
 // syncWait is a Sync that waits for commits. Channel.mu guards it. A crash loses it together with its caller.
 type syncWait struct {
@@ -42,12 +46,11 @@ func (k *Consumer) Sync(done func(error)) {
 	}
 }
 
-// lost returns why entries of the channel were not stored, or may not be; nil: all were, or are on their way. mu is
-// held.
+// lost returns why entries of the channel are not stored, or may not be; nil: all are, or are on their way. mu is held.
 func (c *Channel) lost() error {
 	for i := range c.cursors {
-		if cur := &c.cursors[i]; cur.assigned && cur.put.lost != nil {
-			return cur.put.lost
+		if cur := &c.cursors[i]; cur.assigned && (cur.put.lost != nil || cur.put.refused != nil) {
+			return cmp.Or(cur.put.lost, cur.put.refused)
 		}
 	}
 	return nil
@@ -150,6 +153,11 @@ func (c *Channel) failSyncs(put *controlPut, err error) {
 	if put != nil {
 		put.lost = err
 	}
+	c.answerSyncs(put, err)
+}
+
+// answerSyncs answers the Syncs that wait for entries of a control put; nil: all Syncs. mu is held.
+func (c *Channel) answerSyncs(put *controlPut, err error) {
 	c.endSyncs(func(w *syncWait) (bool, error) {
 		for _, m := range w.marks {
 			if put == nil || m.put == put {
