@@ -15,6 +15,7 @@ import (
 	"penstock/batch"
 	"penstock/engine"
 	"penstock/engine/core"
+	"penstock/internal/jsonbody"
 	"penstock/nsq/internal/web"
 	"penstock/segment"
 )
@@ -135,14 +136,14 @@ func readSettings(r *http.Request, into any) error {
 	defer done()
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
-	err = d.Decode(into)
-	if err == nil {
-		if _, more := d.Token(); !errors.Is(more, io.EOF) {
-			err = errors.New("there is more behind them")
-		}
+	wrong := ""
+	if err := d.Decode(into); err != nil {
+		wrong = jsonbody.Explain(err)
+	} else if _, more := d.Token(); !errors.Is(more, io.EOF) {
+		wrong = "there is more behind them"
 	}
-	if err != nil {
-		return badArgument("the body is not the JSON of settings, as GET gives it (%v); nothing was changed", err)
+	if wrong != "" {
+		return badArgument("the body is not the JSON of settings, as GET gives it (%s); nothing was changed", wrong)
 	}
 	return nil
 }

@@ -98,6 +98,7 @@ func TestChannelSettingsHTTP(t *testing.T) {
 			`{"version":2,"max_atempts":3}`:    "max_atempts",
 			`{"version":2} {}`:                 "there is more behind them",
 			`[]`:                               "is not the JSON of settings",
+			`{"version":2,"max_attempts":"x"}`: "(max_attempts is a string, and must be a whole number of 0 or more)",
 			``:                                 "is not the JSON of settings",
 			`{"version":2,"sample_rate":100}`:  "sample_rate is 100",
 			`{"version":2,"max_attempts":1,"dead_letter":"t"}`:                                 "is the topic itself",

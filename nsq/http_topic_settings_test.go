@@ -37,6 +37,7 @@ func TestTopicSettingsHTTP(t *testing.T) {
 		}
 		last.refused(t, "POST", path, `{"version":1,"quota_mode":"panic"}`, 400, "quota")
 		last.refused(t, "POST", path, `{"version":1,"quota":1}`, 400, "quota")
+		last.refused(t, "POST", path, `{"version":1,"partitions":"x"}`, 400, "(partitions is a string, and must be a whole ")
 		last.refused(t, "GET", "/topic/settings?topic=none", "", 404, "TOPIC_NOT_FOUND")
 		last.refused(t, "GET", "/topic/settings", "", 400, "MISSING_ARG_TOPIC")
 		full := false

@@ -233,7 +233,8 @@ func TestRefusals(t *testing.T) {
 		want       string
 	}{
 		{"drain", ``, 400, "not the JSON object"},
-		{"drain", `[]`, 400, "not the JSON object"},
+		{"drain", `[]`, 400, "not the JSON object that /cluster/drain takes: it is a list, and must be an object"},
+		{"expand", `{"topic":"orders","partitions":"x"}`, 400, "partitions is a string, and must be a whole number"},
 		{"drain", `{"node":"n1","on":true} {}`, 400, "goes on"},
 		{"drain", `{"node":"n1","onn":true}`, 400, "onn"},
 		{"drain", `{"node":"n1"}`, 400, "on is missing"},

@@ -17,6 +17,7 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/health"
 	"penstock/engine/meta"
+	"penstock/internal/jsonbody"
 	"penstock/replicate"
 )
 
@@ -290,7 +291,7 @@ func decode(r *http.Request, body any) error {
 	d.DisallowUnknownFields()
 	if err := d.Decode(body); err != nil {
 		return refuse(http.StatusBadRequest, "the body is not the JSON object that %s takes: %s",
-			r.URL.Path, strings.TrimPrefix(err.Error(), "json: "))
+			r.URL.Path, jsonbody.Explain(err))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return refuse(http.StatusBadRequest, "the body goes on after the JSON object")
