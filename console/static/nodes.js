@@ -73,8 +73,8 @@ function Alone() {
 	if (!i) return html`<${Trouble} error=${info.error} />`;
 	return html`<ul class="nodes"><li class="node" aria-label="This node">
 		<h2><span class="name">${i.storage.node_id || i.hostname}</span> <${Tag}>a single node<//></h2>
-		<${Facts} of=${[["Version", i.version], ["Started", time(i.start_time * 1000)], ["NSQ port", i.tcp_port],
-			["HTTP port", i.http_port]]} />
+		<p class="note">Version ${i.version.replace(/^.*engine\./, "")}, since ${time(i.start_time * 1000)},
+			${" "}NSQ port ${i.tcp_port}, HTTP port ${i.http_port}</p>
 		<p class="note">${i.storage.file_system} on ${i.storage.device
 			|| "a device"}, written with ${i.storage.io_engine}${i.storage.direct ? ", past the page cache" : ""};
 			${" "}recovered ${bytes(i.storage.recovered_bytes)} in ${span(i.storage.recovery_seconds)}.</p>

@@ -461,6 +461,8 @@ export async function tokens(t) {
 	// A single node answers all that its page asks, and the page is never old.
 	await go(page, "#/nodes");
 	await page.getByText("a single node").waitFor();
+	await page.getByText(/^Version \d+\.\d+\.\d+, since \d{4}-\d\d-\d\d [\d:]+, NSQ port \d+, HTTP port \d+$/).waitFor();
+	await t.shot(page, "single");
 	const old = page.locator(".fresh.stale").waitFor().then(() => true, () => false);
 	const asked = page.waitForResponse((r) => r.url().endsWith("/info")).then(() => false);
 	t.check(!(await Promise.race([old, asked])), "the page of a node that answers says that it is old");
