@@ -26,7 +26,7 @@ function Entries() {
 		<${Missing} of=${look.data?.missing} />
 		<${Trouble} error=${look.data ? null : look.error} />
 		${look.data && html`<${Table} label="Audit" rows=${found}
-			empty="Nothing was changed, and nobody was refused." columns=${[
+			empty=${all.length ? "No entry contains that." : "Nothing was changed, and nobody was refused."} columns=${[
 			{ name: "Time", of: (e) => html`<span class="whole">${time(e.time)}</span>` },
 			{ name: "Who", of: (e) => e.who || "–" }, { name: "What", of: (e) => e.what },
 			{ name: "Of", long: true, of: (e) => html`${e.names} ${e.body && html`<code>${e.body}</code>`}` },

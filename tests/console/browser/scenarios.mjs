@@ -244,7 +244,9 @@ export async function texts(t) {
 	await page.getByLabel("Name contains").fill(script);
 	await page.getByText("No topic has that in its name.").waitFor();
 	await go(page, "#/audit");
+	await page.getByText(/^\d+ of \d+ entries/).waitFor();
 	await page.getByLabel("Contains").fill("<script>");
+	await page.getByText("No entry contains that.").waitFor(); // not that nothing was changed
 	await t.shot(page, "texts");
 }
 
