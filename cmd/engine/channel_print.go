@@ -52,7 +52,7 @@ type channelNumbers struct {
 	MessageCount  uint64 `json:"message_count"`
 	RequeueCount  uint64 `json:"requeue_count"`
 	TimeoutCount  uint64 `json:"timeout_count"`
-	ClientCount   int    `json:"client_count"`
+	ClientCount   int    `json:"client_count"` // at the leader that has the most
 	Paused        bool   `json:"paused"`
 }
 
@@ -264,7 +264,7 @@ func (n *topicNumbers) add(m *topicNumbers) {
 		had.MessageCount += c.MessageCount
 		had.RequeueCount += c.RequeueCount
 		had.TimeoutCount += c.TimeoutCount
-		had.ClientCount += c.ClientCount
+		had.ClientCount = max(had.ClientCount, c.ClientCount) // a consumer mostly subscribes at each leader
 		had.Paused = had.Paused || c.Paused
 	}
 }

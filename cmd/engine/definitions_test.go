@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -212,6 +213,39 @@ func showOfThreeNodes(t *testing.T, nodes map[string]devNode, at func(i int, arg
 			if time.Now().After(end) {
 				t.Fatalf("consumers: %q", got)
 			}
+		}
+	}
+	countOfThreeNodes(t, nodes, at)
+}
+
+// countOfThreeNodes subscribes at each of three nodes, like one consumer that looks for the leaders. channel list
+// counts it once: the most subscriptions that one leader has.
+func countOfThreeNodes(t *testing.T, nodes map[string]devNode, at func(i int, args ...string) string) {
+	t.Helper()
+	for _, n := range nodes {
+		conn, err := net.Dial("tcp", n.NSQ)
+		must(t, err)
+		defer conn.Close()
+		_, err = io.WriteString(conn, "  V2SUB orders billing\nRDY 5\n")
+		must(t, err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		var list []struct {
+			Leader string `json:"leader"`
+		}
+		must(t, json.Unmarshal([]byte(at(1, "channel", "consumers", "orders", "billing", "--json")), &list))
+		most, of := 0, map[string]int{}
+		for _, c := range list {
+			of[c.Leader]++
+			most = max(most, of[c.Leader])
+		}
+		var channels []channelNumbers
+		must(t, json.Unmarshal([]byte(at(1, "channel", "list", "orders", "--json")), &channels))
+		if len(of) == 3 && len(list) >= 4 && len(channels) == 1 && channels[0].ClientCount == most {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("subscriptions %+v, channel list says %+v", list, channels)
 		}
 	}
 }
