@@ -8,7 +8,10 @@ GO ?= go
 # library needs a linker flag on Go 1.23 and later.
 RING ?=
 GIOURING_FLAGS := -tags giouring -ldflags=-checklinkname=0
-BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=main.commit=$(shell git rev-parse HEAD 2>/dev/null || echo unknown))
+# Where git does not answer, because the checkout is somebody else's for example, go build would fail by asking it.
+COMMIT := $(shell git rev-parse HEAD 2>/dev/null)
+BUILD_FLAGS := $(if $(filter giouring,$(RING)),$(GIOURING_FLAGS),-ldflags=-X=main.commit=$(or $(COMMIT),unknown))
+BUILD_FLAGS += $(if $(COMMIT),,-buildvcs=false)
 # Packages whose tests run under the race detector: everything with goroutines.
 RACE_PACKAGES ?= ./engine/... ./nsq/... ./native/... ./client ./cmd/... ./internal/... ./segment/... ./clog/... ./netproto/... ./replicate/... ./cluster ./cluster/admin ./cluster/kv/...
 # Modules of their own in this tree; go's ./... leaves them out.
