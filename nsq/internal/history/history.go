@@ -144,8 +144,8 @@ func (l *Log) addTopic(t *engine.TopicStats, s *step, sum *nodeSums) {
 	sum.delivered += row.Delivered
 	sum.depth += float64(row.Depth)
 	sum.inFlight += float64(row.InFlightCount)
-	l.point(&o.object, s, row.Published > 0 || row.Depth > 0, row.Published, row.PublishedBytes, row.Delivered,
-		float64(row.Depth), float64(row.StoredBytes))
+	values := row.values()
+	l.point(&o.object, s, row.Published > 0 || row.Depth > 0, values[:]...)
 }
 
 // dropGone marks what was not in the look, and forgets what has not been for as long as points are kept.
@@ -249,7 +249,19 @@ func at(tick int64) int { return int(tick % Length) }
 type Series struct {
 	From   int64             `json:"from"`         // of the first point, in seconds since 1970
 	Step   int               `json:"step_seconds"` // between two points
-	Fields map[string]Points `json:"fields"`       // null where nothing is known; empty: nothing was recorded
+	Fields map[string]Points `json:"fields"`       // null where nothing is known; empty: nothing is known at all
+}
+
+// newest gives the series its last points only: those of a topic that has no ring.
+func (s *Series) newest(fields []string, values [5]float64) {
+	for f, name := range fields {
+		points := make(Points, Length)
+		for i := range points {
+			points[i] = float32(math.NaN())
+		}
+		points[Length-1] = float32(values[f])
+		s.Fields[name] = points
+	}
 }
 
 // Points encodes as numbers of four digits, and null for NaN.
@@ -312,6 +324,9 @@ func (l *Log) Series(topic, channel string) Series {
 		}
 	}
 	if o.ring == nil {
+		if topic != "" && channel == "" && o.seen == l.tick {
+			s.newest(o.fields, l.topics[topic].row.values())
+		}
 		return s
 	}
 	for f, name := range o.fields {

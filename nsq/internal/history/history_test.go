@@ -89,6 +89,31 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	}
 }
 
+// A topic in which nothing happens has no memory of its own, and its newest values are known all the same.
+func TestIdleTopic(t *testing.T) {
+	l := New()
+	k := &Look{Topics: []engine.TopicStats{{Name: "t", MessageCount: 3, LedBytes: 421}}}
+	own := l.bytes
+	for i := range 3 {
+		k.At = begin.Add(time.Duration(i) * Interval)
+		l.Add(k)
+	}
+	s := l.Series("t", "")
+	if l.bytes != own || len(s.Fields) != len(topicFields) {
+		t.Fatalf("%d bytes, fields %v", l.bytes-own, s.Fields)
+	}
+	for name, want := range map[string]float32{"stored_bytes": 421, "depth": 0, "published": 0} {
+		p := s.Fields[name]
+		if len(p) != Length || last(p) != want || !math.IsNaN(float64(p[Length-2])) {
+			t.Errorf("%s: %v", name, p)
+		}
+	}
+	l.Add(&Look{At: begin.Add(3 * Interval)}) // another node leads it now
+	if s := l.Series("t", ""); len(s.Fields) != 0 {
+		t.Errorf("of a topic that is not here: %v", s.Fields)
+	}
+}
+
 func TestMemoryIsBounded(t *testing.T) {
 	l := New()
 	k := &Look{At: begin}

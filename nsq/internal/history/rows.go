@@ -27,6 +27,11 @@ type Topic struct {
 	Paused         bool    `json:"paused"`
 }
 
+// values are those of topicFields.
+func (t *Topic) values() [5]float64 {
+	return [5]float64{t.Published, t.PublishedBytes, t.Delivered, float64(t.Depth), float64(t.StoredBytes)}
+}
+
 // Channel is a row in the list of a topic's channels; see Topic.
 type Channel struct {
 	Name          string  `json:"name"`

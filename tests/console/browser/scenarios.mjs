@@ -313,6 +313,9 @@ export async function actions(t) {
 	await page.keyboard.press("Enter");
 	await page.getByText("a topic has from 1 to 65,536").waitFor(); // not the API's code
 	await go(page, "#/topics/made");
+	// Nothing has happened in it yet: its numbers are known all the same, after 10 s at the latest.
+	await page.locator(".facts > div", { hasText: "Waiting" }).getByText("0", { exact: true }).waitFor({ timeout: 40000 });
+	await page.locator(".facts > div", { hasText: "Stored" }).getByText(/^\d+ (B|KiB)$/).waitFor();
 	await page.getByLabel("New channel").fill("c");
 	await page.keyboard.press("Enter");
 	await page.getByText("Channel c exists.").waitFor();
