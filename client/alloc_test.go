@@ -55,7 +55,7 @@ func TestLookoutAllocatesNothing(t *testing.T) {
 	eventually(t, "nobody looks when no call comes", func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return !l.lookout.on
+		return !l.looked.on
 	})
 }
 

@@ -43,7 +43,7 @@ type lane struct {
 	opened  chan struct{} // closed after the first answer to OpenProducer that is final
 	openErr error         // what that answer was
 	headers []Header      // memory for the headers of a message with a key
-	lookout lookout
+	looked  looked
 	calls   int // messages that wait in flow, whose done function belongs to the application
 
 	// Guarded by turn.

@@ -135,7 +135,7 @@ func (l *lane) leave() {
 	default:
 	}
 	l.mu.Lock()
-	l.lookout.ctx = nil
+	l.looked.ctx = nil
 	more = more || !l.flow.idle() || len(l.flow.queue) > 0 || len(l.events) > 0 || l.flow.ended != nil
 	l.mu.Unlock()
 	if more && l.link != nil {
@@ -144,59 +144,5 @@ func (l *lane) leave() {
 	l.turn.Unlock()
 	if more {
 		signal(l.kicked)
-	}
-}
-
-const (
-	// lookEvery is how late a call of ProduceSync that reads may notice the end of its context.
-	lookEvery = time.Millisecond
-	// maxQuietLooks is how many looks are made after the last call that has read.
-	maxQuietLooks = 20
-)
-
-// lookout looks every millisecond whether the context of a caller that reads has ended, which the caller cannot see
-// itself. It goes on while calls come, so that a call need not start a timer, and allocates nothing for a call.
-type lookout struct {
-	timer *time.Timer
-	ctx   context.Context // of the caller that reads; nil: there is none, or its context is Background
-	on    bool            // timer runs
-	quiet int             // looks since the last call
-}
-
-// lookAfter begins to look after the context of a caller.
-func (l *lane) lookAfter(ctx context.Context) {
-	if ctx == context.Background() { // another one may end; Done, which says so, would allocate
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	o := &l.lookout
-	o.ctx, o.quiet = ctx, 0
-	if o.on {
-		return
-	}
-	o.on = true
-	if o.timer == nil {
-		o.timer = time.AfterFunc(lookEvery, l.look)
-	} else {
-		o.timer.Reset(lookEvery)
-	}
-}
-
-// look is one look. A caller whose context has ended stops to read.
-func (l *lane) look() {
-	l.mu.Lock()
-	o := &l.lookout
-	ctx := o.ctx
-	o.quiet++
-	if o.on = ctx != nil || o.quiet <= maxQuietLooks; o.on {
-		o.timer.Reset(lookEvery)
-	}
-	l.mu.Unlock()
-	if ctx == nil || ctx.Err() == nil {
-		return
-	}
-	if c := l.reading.Load(); c != nil {
-		c.Recall()
 	}
 }
