@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 GO ?= go
+# An older Go fetches the one that go.mod wants. Some distributions turn this off.
+export GOTOOLCHAIN ?= auto
 # RING=giouring builds the io_uring layer on the giouring library instead of the engine's own; the
 # library needs a linker flag on Go 1.23 and later.
 RING ?=
