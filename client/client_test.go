@@ -302,6 +302,42 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// A message that is too large for the node is refused, and no other, whatever batches they are in.
+func TestTooLargeForTheNode(t *testing.T) {
+	for _, compression := range []Compression{CompressNone, CompressZstd} {
+		cluster := newTestCluster(t, 1)
+		topic := cluster.create("orders", 1)
+		cluster.change(func() { topic.parts[0].leader, cluster.maxBody = -1, 100 })
+		p := cluster.dial(t).producer(t, "orders", ProducerOptions{MaxBatchBytes: 4096, Compression: compression})
+		var o outcomes
+		var want []string
+		for i := range 1000 {
+			body := fmt.Append(nil, i)
+			if i%97 == 3 {
+				body = append(body, make([]byte, 100)...)
+			} else {
+				want = append(want, string(body))
+			}
+			p.Produce(within(t), &Message{Key: []byte("k"), Body: body}, o.done)
+		}
+		cluster.change(func() { topic.parts[0].leader = 0 })
+		if err := p.Close(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		for i, err := range o.errs {
+			if large := i%97 == 3; large != errors.Is(err, ErrTooLarge) || large == (err == nil) {
+				t.Errorf("message %d: %v", i, err)
+			}
+		}
+		if got := cluster.bodies(topic.parts[0]); !slices.Equal(got, want) || cluster.opens != 1 {
+			t.Errorf("%d messages are stored, want %d; the producer was opened %d times", len(got), len(want), cluster.opens)
+		}
+		if room := p.o.MaxBufferedBytes; !p.room.TryAcquire(int64(room)) {
+			t.Error("not all room was given back")
+		}
+	}
+}
+
 // One batch among several on their way is refused for ever: the others get its numbers, and are stored in order.
 func TestRefusedAmongOthers(t *testing.T) {
 	cluster := newTestCluster(t, 1)
@@ -312,7 +348,7 @@ func TestRefusedAmongOthers(t *testing.T) {
 		cluster.fault = func(_ *testNode, h *batch.Header) (netproto.Status, bool, bool) {
 			if seen[h.BaseSequence] = true; len(seen) == 4 {
 				cluster.fault = nil
-				return netproto.StatusTooBig, false, false
+				return netproto.StatusRejected, false, false
 			}
 			return netproto.StatusOK, true, false
 		}
@@ -329,7 +365,7 @@ func TestRefusedAmongOthers(t *testing.T) {
 		switch {
 		case err == nil:
 			want = append(want, fmt.Sprint(i))
-		case !errors.Is(err, ErrTooLarge):
+		case !errors.Is(err, ErrRefused):
 			t.Fatalf("message %d: %v", i, err)
 		}
 	}

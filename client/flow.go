@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -84,6 +85,7 @@ type unit struct {
 	err      error     // why it is not stored, if final
 	first    uint64    // id of its first message, if final and err is nil
 	repeated bool      // the leader said that an earlier attempt had stored it
+	divide   error     // why the leader will not store it as it is, but may store some of its messages; nil: it may
 }
 
 func (u *unit) onWay() bool { return !u.sent.IsZero() }
@@ -104,12 +106,13 @@ const (
 type verb uint8
 
 const (
-	doWait verb = iota // until something happens, or until action.until if it is set
-	doSeal             // close the open batch and call sealed
-	doOpen             // open the producer, then call opened or openRefused
-	doSend             // send the batch, then call answered; if it has left, the connection's end calls disconnected
-	doTell             // tell the application what became of the batch: err, or the ids from first
-	doDrop             // the batch has left the queue
+	doWait   verb = iota // until something happens, or until action.until if it is set
+	doSeal               // close the open batch and call sealed
+	doOpen               // open the producer, then call opened or openRefused
+	doSend               // send the batch, then call answered; if it has left, the connection's end calls disconnected
+	doDivide             // make two batches of the batch and call divided
+	doTell               // tell the application what became of the batch: err, or the ids from first
+	doDrop               // the batch has left the queue
 )
 
 type action struct {
@@ -226,9 +229,15 @@ func (f *flow) answered(now time.Time, p *packet, v verdict, first uint64, repea
 	case verdictFenced:
 		f.end(ErrFenced)
 	case verdictRefused:
-		if p.give(err); p.maybe {
+		switch {
+		case p.maybe:
+			p.give(err)
 			f.restart = true
-		} else {
+		case p.count > 1 && !p.told && errors.Is(err, ErrTooLarge): // one message may be the reason
+			p.divide = err
+			f.giveBack(p)
+		default:
+			p.give(err)
 			f.giveBack(p)
 		}
 	case verdictPerhaps:
@@ -329,6 +338,9 @@ func (f *flow) step(now time.Time) action {
 	if f.rewinding && f.rewind() {
 		return f.step(now) // it may have given up batches
 	}
+	if p := f.toDivide(); p != nil && !f.rewinding {
+		return action{do: doDivide, p: p}
+	}
 	if f.ended != nil || !f.connected || f.rewinding {
 		return f.wait(time.Time{})
 	}
@@ -336,6 +348,35 @@ func (f *flow) step(now time.Time) action {
 		return f.wait(f.notBefore)
 	}
 	return f.forward(now)
+}
+
+// toDivide is the first batch that is to be divided, or nil.
+func (f *flow) toDivide() *packet {
+	for _, p := range f.queue {
+		if p.divide != nil && !p.final {
+			return p
+		}
+	}
+	return nil
+}
+
+// giveUpDivisions gives up batches that were to be divided, and that are before one which keeps its number because it
+// may have been stored: their messages would get numbers above that one's.
+func (f *flow) giveUpDivisions() {
+	for i, p := range f.queue {
+		if p.divide != nil && slices.ContainsFunc(f.queue[i+1:], func(q *packet) bool { return q.numbered && !q.final }) {
+			p.give(p.divide)
+		}
+	}
+}
+
+// divided notes that a and b have the messages of p: a the first half, rounded down.
+func (f *flow) divided(p, a, b *packet) {
+	i := slices.Index(f.queue, p)
+	a.unit, b.unit = p.unit, p.unit
+	a.count, a.divide = p.count/2, nil
+	b.count, b.divide = p.count-a.count, nil
+	f.queue = slices.Replace(f.queue, i, i+1, a, b)
 }
 
 // forward is the part of step for a connection that can be used.
@@ -452,6 +493,7 @@ func (f *flow) rewind() bool {
 	if back.has && int32(back.base-f.next) < 0 {
 		f.next = back.base
 	}
+	f.giveUpDivisions()
 	return true
 }
 

@@ -267,6 +267,8 @@ func (l *lane) advance() standing {
 			l.openProducer()
 		case doSend:
 			l.send(&a)
+		case doDivide:
+			l.divide(a.p)
 		case doTell:
 			l.tell(&a)
 		case doDrop:
@@ -463,6 +465,15 @@ func (l *lane) send(a *action) {
 	l.mu.Lock()
 	l.flow.answered(time.Now(), p, v, 0, false, err)
 	l.mu.Unlock()
+}
+
+// divide makes two batches of one that is too large for the leader, or has a message that is.
+func (l *lane) divide(p *packet) {
+	first, second := p.divided(l.producer.o.Compression)
+	l.mu.Lock()
+	l.flow.divided(p, first, second)
+	l.mu.Unlock()
+	p.Release()
 }
 
 // tell calls the done functions of a batch.

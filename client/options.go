@@ -124,9 +124,10 @@ type ProducerOptions struct {
 	// InFlight batches are on their way.
 	Linger time.Duration
 	// MaxBatchBytes bounds a batch before compression, 1 KiB to 16 MiB (0: 1 MiB). A longer message travels alone. A node
-	// takes or refuses a batch as a whole: where the nodes' limits are lower (6 MiB for a batch, 1 MiB for a body and
-	// 32 KiB for a message's headers, if nobody has set others), one message above them makes the others in its batch
-	// fail with the same error.
+	// takes or refuses a batch as a whole. Where the nodes' limits are lower (6 MiB for a batch, 1 MiB for a body and
+	// 32 KiB for a message's headers, if nobody has set others), the producer divides a batch that is refused, and sends
+	// its halves, until only messages above a limit are left: they get ErrTooLarge. Meanwhile nothing else of the
+	// partition is sent. If a connection is lost at the same time, other messages of the batch may get ErrTooLarge, too.
 	MaxBatchBytes int
 	// MaxBufferedBytes bounds what the messages need that were taken and whose done was not called yet (0: 64 MiB).
 	MaxBufferedBytes int

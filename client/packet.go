@@ -84,3 +84,36 @@ func (p *packet) seal(as numbers) error {
 	h.Encode(p.bytes)
 	return nil
 }
+
+// divided returns two packets with the messages of p, which has been sealed: the first half, rounded down, and the
+// rest.
+func (p *packet) divided(codec batch.Codec) (first, second *packet) {
+	var h batch.Header
+	err := h.Decode(p.bytes)
+	var records []byte
+	if err == nil {
+		records, err = batch.DecompressBody(&h, p.bytes[batch.HeaderBytes:], nil)
+	}
+	first, second = newPacket(codec, p.created), newPacket(codec, p.created)
+	var walk batch.RecordIter
+	walk.Reset(&h, records)
+	half := len(p.items) / 2
+	for i := 0; i < len(p.items) && err == nil; i++ {
+		to := first
+		if i >= half {
+			to = second
+		}
+		r, ok := walk.Next()
+		if err = walk.Err(); ok {
+			err = to.builder.Add(&r)
+		}
+		to.items = append(to.items, p.items[i])
+	}
+	if err != nil {
+		panic("BUG: client: a batch that this client has sealed cannot be read: " + err.Error())
+	}
+	first.room = p.room * int64(half) / int64(len(p.items))
+	second.room = p.room - first.room
+	second.calls = p.calls // which of them are in first is not known; until second is told, all count
+	return first, second
+}

@@ -32,8 +32,9 @@ type testCluster struct {
 	topics   map[string]*testTopic
 	// fault, if set, says what becomes of a batch: the status of the answer, whether it is stored, and whether the
 	// connection is cut before the answer.
-	fault func(n *testNode, h *batch.Header) (status netproto.Status, store, cut bool)
-	opens int
+	fault   func(n *testNode, h *batch.Header) (status netproto.Status, store, cut bool)
+	opens   int
+	maxBody int // a batch with a longer body is refused; 0: none is
 	// While hold is set, answers about batches of partitions 0 wait in held.
 	hold bool
 	held []func()
@@ -383,6 +384,9 @@ func (n *testNode) produce(c *netproto.Conn, f *netproto.Received) error {
 		status, store, cut = n.cluster.fault(n, &h)
 	}
 	var answer wire.Produced
+	if most := n.cluster.maxBody; most > 0 && longestBody(&h, sealed) > most {
+		status, store = netproto.StatusTooBig, false
+	}
 	if store {
 		var judged netproto.Status
 		if judged, answer = p.store(&h, sealed); status == netproto.StatusOK {
@@ -409,6 +413,19 @@ func (n *testNode) produce(c *netproto.Conn, f *netproto.Received) error {
 	}
 	n.cluster.deliverAll()
 	return nil
+}
+
+func longestBody(h *batch.Header, sealed []byte) (most int) {
+	records, err := batch.DecompressBody(h, sealed[batch.HeaderBytes:], nil)
+	if err != nil {
+		panic(err)
+	}
+	var it batch.RecordIter
+	it.Reset(h, records)
+	for r, ok := it.Next(); ok; r, ok = it.Next() {
+		most = max(most, len(r.Body))
+	}
+	return most
 }
 
 // store stores a batch by the rules of producers.

@@ -44,6 +44,7 @@ var (
 	ErrNotOwner       = base.ErrNotOwner
 	ErrNotServed      = base.ErrNotServed
 	ErrHeaders        = base.ErrHeaders
+	ErrHeaderBytes    = base.ErrHeaderBytes
 	ErrBatchKeys      = base.ErrBatchKeys
 	ErrVersion        = base.ErrVersion
 	ErrStateFull      = base.ErrStateFull

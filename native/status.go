@@ -27,7 +27,7 @@ var statuses = []struct {
 	}},
 	{netproto.StatusOverloaded, []error{engine.ErrNoQuorum, meta.ErrTooFewNodes, meta.ErrUnavailable}},
 	{netproto.StatusClosed, []error{context.Canceled}},
-	{netproto.StatusTooBig, []error{engine.ErrMessageTooBig, engine.ErrBatchTooBig}},
+	{netproto.StatusTooBig, []error{engine.ErrMessageTooBig, engine.ErrBatchTooBig, engine.ErrHeaderBytes}},
 	{netproto.StatusRejected, []error{
 		engine.ErrTopicName, engine.ErrNoTopic, engine.ErrAutoCreateOff, engine.ErrTopicOptions, engine.ErrEmptyMessage,
 		engine.ErrDeferTooLong, engine.ErrHeaders, engine.ErrStart, engine.ErrProducerName, engine.ErrProducerLevel, errBatch,

@@ -2,6 +2,7 @@ package base
 
 import (
 	"errors"
+	"fmt"
 
 	"penstock/engine/core"
 )
@@ -52,8 +53,10 @@ var (
 	// ErrNotServed is for calls of a Consumer that only the node that serves it can carry out.
 	ErrNotServed = errors.New("engine: other nodes serve this consumer, which cannot do that; nothing was changed, " +
 		"finish each message by itself")
-	ErrHeaders   = errors.New("engine: the headers are refused; nothing was stored")
-	ErrBatchKeys = errors.New("engine: the messages of one batch have keys of different partitions, or different " +
+	ErrHeaders = errors.New("engine: the headers are refused; nothing was stored")
+	// ErrHeaderBytes is ErrHeaders because of MaxHeaderBytes.
+	ErrHeaderBytes = fmt.Errorf("%w", ErrHeaders)
+	ErrBatchKeys   = errors.New("engine: the messages of one batch have keys of different partitions, or different " +
 		"delays; nothing was stored, publish them apart")
 	// ErrVersion says that the settings have changed since the caller read them.
 	ErrVersion = errors.New("engine: the settings were changed by somebody else meanwhile: read them again; nothing " +

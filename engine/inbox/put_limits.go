@@ -110,7 +110,7 @@ func (l *Limits) CheckHeaders(headers []base.Header, trusted bool) error {
 	}
 	if size > l.maxHeaderBytes && !trusted {
 		return fmt.Errorf("%w: a message has %d bytes of names and values, at most %d (MaxHeaderBytes)",
-			base.ErrHeaders, size, l.maxHeaderBytes)
+			base.ErrHeaderBytes, size, l.maxHeaderBytes)
 	}
 	return nil
 }
