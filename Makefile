@@ -67,8 +67,9 @@ test-giouring: ## run the storage tests on the giouring library
 fuzz-smoke: ## run every fuzz target for FUZZ_TIME (10000x: that many inputs; or 30s)
 	.ci/fuzz-smoke $(FUZZ_TIME)
 
-crash: ## cut the power SEEDS (1000) times at random operations of a running engine
-	PENSTOCK_CRASH_SEEDS=$(or $(SEEDS),1000) $(GO) test ./engine -run '^TestPowerCutA' -count=1 -timeout 0
+crash: ## cut the power at random operations of an engine SEEDS (1000) times, of a cluster's nodes CLUSTER_SEEDS (100) times
+	PENSTOCK_CRASH_SEEDS=$(or $(SEEDS),1000) PENSTOCK_CLUSTER_CRASH_SEEDS=$(or $(CLUSTER_SEEDS),100) \
+		$(GO) test ./engine -run '^Test(Cluster)?PowerCutA' -count=1 -timeout 0
 
 sim: ## simulate clusters of whole nodes on SEEDS (5000000-5100000), WITH=producers on those that draw them; see tools/sim
 	$(GO) run ./tools/sim -seeds $(or $(SEEDS),5000000-5100000) -with "$(WITH)"
