@@ -2,6 +2,8 @@ package native
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -83,4 +85,40 @@ func TestCreationOutlivesItsConnection(t *testing.T) {
 	if _, ok := w.e.LookupTopic("two"); ok {
 		t.Error("a topic was created for a client that had left")
 	}
+}
+
+// What does not fit into one frame about topics comes in several, the answer last.
+func TestMetadataInPages(t *testing.T) {
+	w := open(t, func(o *Options) { o.pageBytes = 100 })
+	c := w.dial()
+	var names []string
+	for i := range 20 {
+		names = append(names, fmt.Sprint("topic", i))
+	}
+	expect := func(request uint64) {
+		t.Helper()
+		var got []string
+		last := uint64(0)
+		for len(got) < len(names) {
+			f := c.receive()
+			var m wire.Metadata
+			if err := m.Decode(f.payload); err != nil || len(f.payload) > 200 || len(m.Topics) == 0 || len(m.Topics) > 3 {
+				t.Fatalf("%d topics in %d bytes: %v", len(m.Topics), len(f.payload), err)
+			}
+			for _, topic := range m.Topics {
+				if topic.Status == netproto.StatusOK && len(topic.Partitions) == 1 {
+					got = append(got, topic.Name)
+				}
+			}
+			if last = f.Request; last != 0 { // the answer is the last one
+				break
+			}
+		}
+		if !slices.Equal(got, names) || last != request {
+			t.Fatalf("%q came, and the last answers %d, not %d", got, last, request)
+		}
+	}
+	create := &wire.MetadataRequest{Topics: names, Create: true}
+	expect(c.send(wire.TypeMetadata, create))
+	expect(c.send(wire.TypeMetadata, &wire.MetadataRequest{Topics: names}))
 }

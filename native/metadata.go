@@ -168,6 +168,30 @@ func (t *told) next(m *wire.Metadata, asked bool) []byte {
 	return payload
 }
 
+// metadataPageBytes is about how long a Metadata may be; a longer one is sent in pieces. 1024 topics with 16,384
+// partitions each have 160 MiB, and a connection takes frames of 16 MiB.
+const metadataPageBytes = 4 << 20
+
+// paged divides a Metadata into several, each about some of the topics. One has more bytes than limit only if its first
+// topic alone has as many. Each names all nodes, which do not count.
+func paged(m *wire.Metadata, limit int) (pages []*wire.Metadata) {
+	size := 0
+	for i := range m.Topics {
+		t := &m.Topics[i]
+		n := topicBytes + len(t.Name) + partitionBytes*len(t.Partitions)
+		if size += n; i == 0 || size > limit {
+			pages = append(pages, &wire.Metadata{Revision: m.Revision, Nodes: m.Nodes})
+			size = n
+		}
+		last := pages[len(pages)-1]
+		last.Topics = append(last.Topics, *t)
+	}
+	return pages
+}
+
+// What a topic has in a Metadata beside its name, and a partition.
+const topicBytes, partitionBytes = 24, 10
+
 // unique returns the names without repetitions, in their order. It reuses the slice.
 func unique(names []string) []string {
 	seen := make(map[string]bool, len(names))

@@ -71,6 +71,8 @@ type Options struct {
 	MaxConnOutputBytes int64 // default 4 MiB
 	MaxOutputBytes     int64 // default 256 MiB
 	MaxPinnedBytes     int64 // default 16 MiB
+
+	pageBytes int // a longer Metadata is sent in pieces; default metadataPageBytes
 }
 
 // Refusal is what the audit hears of a client that was refused.
@@ -128,6 +130,7 @@ func (o *Options) setDefaults(e *engine.Engine) error {
 	orDefault(&o.MaxConnOutputBytes, 4<<20)
 	orDefault(&o.MaxOutputBytes, 256<<20)
 	orDefault(&o.MaxPinnedBytes, 16<<20)
+	orDefault(&o.pageBytes, metadataPageBytes)
 	switch {
 	case o.Listener == nil:
 		return fmt.Errorf("native: Options.Listener is missing")

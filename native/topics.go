@@ -108,7 +108,26 @@ func (s *session) serveTopics(request uint64, c *creation) {
 		s.topics = c.topics
 		s.mu.Unlock()
 	}
-	payload := s.told.next(s.metadata(c.topics, c.who, c.failed), true)
+	s.tell(request, s.metadata(c.topics, c.who, c.failed), true)
+}
+
+// tell sends metadata, unless it was not asked for and the client knows it. What is too long for one frame goes in
+// several, each about some of the topics; the last one is the answer. It waits for room for those before.
+func (s *session) tell(request uint64, m *wire.Metadata, asked bool) {
+	payload := s.told.next(m, asked)
+	if payload == nil {
+		return
+	}
+	if len(payload) > s.srv.opts.pageBytes {
+		pages := paged(m, s.srv.opts.pageBytes)
+		for _, p := range pages[:len(pages)-1] {
+			f := netproto.Frame{Type: wire.TypeMetadataReply, Head: p.AppendTo(nil)}
+			if s.conn.Send(s.ctx, &f) != nil {
+				return // the connection ends
+			}
+		}
+		payload = pages[len(pages)-1].AppendTo(nil)
+	}
 	_ = s.answer(wire.TypeMetadata, request, netproto.StatusOK, payload)
 }
 
@@ -121,9 +140,7 @@ func (s *session) announce() {
 	if err != nil {
 		return // the client hears of it at its next request
 	}
-	if payload := s.told.next(s.metadata(s.topics, who, nil), false); payload != nil {
-		_ = s.answer(wire.TypeMetadata, 0, netproto.StatusOK, payload)
-	}
+	s.tell(0, s.metadata(s.topics, who, nil), false)
 }
 
 // metadata describes topics. failed has those that were to be created and were not.
