@@ -20,6 +20,7 @@ import (
 	"penstock/cluster/admin"
 	"penstock/cmd/engine/client"
 	"penstock/engine"
+	"penstock/internal/jsonbody"
 )
 
 const (
@@ -246,8 +247,8 @@ func readDefinitions(name string, stdin io.Reader) (*definitions, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(d); err != nil {
-		return nil, fmt.Errorf("%s holds no definitions as engine definitions export prints them; nothing was changed: %w",
-			name, err)
+		return nil, fmt.Errorf("%s holds no definitions as engine definitions export prints them; nothing was changed: %s",
+			name, jsonbody.Explain(err))
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s goes on behind the definitions; nothing was changed", name)

@@ -80,7 +80,9 @@ func TestDefinitionsRefused(t *testing.T) {
 	for doc, want := range map[string]string{
 		`{"version":1,"topics":[`: "holds no definitions", `{"version":2,"topics":[]}`: "version 2",
 		`{"version":1,"topics":[]} x`: "goes on behind", "version = = 1": "neither a JSON object nor TOML",
-		topicsDocument(`{"nam":"a"}`): "unknown field", topicsDocument(`{"name":"a b"}`): `"a b" cannot name a topic`,
+		topicsDocument(`{"name":1}`):                                                   "changed: topics.name is a number, and must be a string",
+		topicsDocument(`{"nam":"a"}`):                                                  "changed: unknown field",
+		topicsDocument(`{"name":"a b"}`):                                               `"a b" cannot name a topic`,
 		topicsDocument(`{"name":"new"},{"name":"a"},{"name":"a"}`):                     "defined twice",
 		topicsDocument(`{"name":"new"},{"name":"orders","partitions":1}`):              "none can be taken",
 		topicsDocument(`{"name":"new"},{"name":"a","settings":{"quota_bytes":-1}}`):    "quota_bytes is -1",

@@ -161,6 +161,8 @@ func (n *nativeFlags) run(ctx context.Context, log io.Writer, do func(context.Co
 	if err == nil {
 		defer c.Close()
 		err = do(ctx, c)
+	} else if ctx.Err() != nil {
+		err = errors.New("interrupted before a node answered: nothing was done")
 	}
 	if cause := context.Cause(ctx); errors.Is(cause, client.ErrUsage) {
 		return cause

@@ -233,7 +233,10 @@ func (p *publication) send(
 	ctx context.Context, c *nodes.Client, topic string, headers []nodes.Header, in io.Reader, out, progress io.Writer,
 ) error {
 	producer, err := c.Producer(ctx, topic, p.options())
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return errors.New("interrupted before the topic's leaders answered: nothing was published")
+	case err != nil:
 		return err
 	}
 	p.report.Topic, p.stopped = topic, make(chan struct{})
@@ -248,7 +251,7 @@ func (p *publication) send(
 	switch {
 	case unanswered && ended == nil:
 		ended = errors.New("interrupted before every message was answered")
-	case !unanswered:
+	case !unanswered && !errors.Is(p.failed, nodes.ErrBuffered): // then a message waited for room until the signal
 		ended = cmp.Or(p.failed, ended)
 	}
 	show := p.print

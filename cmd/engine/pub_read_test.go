@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"regexp"
@@ -380,5 +381,28 @@ func TestPubIsInterruptedWithoutAnswers(t *testing.T) {
 				t.Errorf("%q", &stdout)
 			}
 		})
+	}
+}
+
+// A signal ends a command that waits for the first node, and the command says so, not how Go calls it.
+func TestInterruptedBeforeANodeAnswers(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	for _, line := range []string{"pub t", "read t", "sub t c"} {
+		cmd := exec.Command(binary(t), append(strings.Fields(line), "--nodes", l.Addr().String())...)
+		var stderr bytes.Buffer
+		cmd.Stdin, cmd.Stderr = strings.NewReader("one"), &stderr
+		must(t, cmd.Start())
+		conn, err := l.Accept() // and never answers
+		must(t, err)
+		defer conn.Close()
+		must(t, cmd.Process.Signal(syscall.SIGINT))
+		_ = cmd.Wait()
+		(outcome{cmd.ProcessState.ExitCode(), "", stderr.String()}).check(t, exitOther, "interrupted before a node answered")
+		if strings.Contains(stderr.String(), "context") {
+			t.Errorf("%s: %s", line, &stderr)
+		}
 	}
 }

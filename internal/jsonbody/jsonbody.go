@@ -1,4 +1,4 @@
-// Package jsonbody says in plain words why a request's body is not the JSON that it should be.
+// Package jsonbody says in plain words why a request's body, or a file, is not the JSON that it should be.
 package jsonbody
 
 import (
