@@ -80,7 +80,6 @@ func TestDefinitionsRefused(t *testing.T) {
 	for doc, want := range map[string]string{
 		`{"version":1,"topics":[`: "holds no definitions", `{"version":2,"topics":[]}`: "version 2",
 		`{"version":1,"topics":[]} x`: "goes on behind", "version = = 1": "neither a JSON object nor TOML",
-		topicsDocument(`{"name":1}`):                                                   "changed: topics.name is a number, and must be a string",
 		topicsDocument(`{"nam":"a"}`):                                                  "changed: unknown field",
 		topicsDocument(`{"name":"a b"}`):                                               `"a b" cannot name a topic`,
 		topicsDocument(`{"name":"new"},{"name":"a"},{"name":"a"}`):                     "defined twice",
@@ -88,6 +87,8 @@ func TestDefinitionsRefused(t *testing.T) {
 		topicsDocument(`{"name":"new"},{"name":"a","settings":{"quota_bytes":-1}}`):    "quota_bytes is -1",
 		topicsDocument(`{"name":"new","channels":[{"name":"c"},{"name":"c"}]}`):        "defined twice",
 		topicsDocument(`{"name":"a","channels":[{"name":"c","settings":{"rate":1}}]}`): "unknown field",
+
+		topicsDocument(`{"name":1}`): "changed: topics.name is a number, and must be a string",
 	} {
 		must(t, os.WriteFile(file, []byte(doc), 0o600))
 		execute(t, "definitions", "apply", file).check(t, exitUsage, want)

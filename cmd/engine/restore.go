@@ -124,8 +124,12 @@ func clusterFiles(from string, whole []string, files map[string][]byte) (said st
 	if files[cluster.SeedFile], err = dir.SealFile(&seed); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf(". It begins the cluster anew with the metadata as of %s and the nodes %s. Start the other nodes "+
-		"with empty etcd directories", stamp(time.UnixMilli(newest.TakenMs)), strings.Join(nodes, ", ")), nil
+	said = ". It begins the cluster anew with the metadata as of " + stamp(time.UnixMilli(newest.TakenMs))
+	if len(nodes) == 1 {
+		return said + " and node " + m.NodeID + " alone. Start the other nodes with empty data directories", nil
+	}
+	return said + " and the nodes " + strings.Join(nodes, ", ") + ". Start the other nodes with empty etcd directories",
+		nil
 }
 
 // exportIn returns the manifest of a backup, and the cluster's metadata if it has them.

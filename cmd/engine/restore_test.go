@@ -288,6 +288,10 @@ func TestLostMajorityIsRestored(t *testing.T) {
 	if o := execute(t, "backup", from, "--from", m.data[0]); o.code != 0 || strings.Contains(o.stdout, "not in it") {
 		t.Fatalf("%+v", o)
 	}
+	alone := execute(t, "restore", from, "--data-path", filepath.Join(t.TempDir(), "x"), "--whole-cluster", from).well(t)
+	if !strings.HasSuffix(alone, " and node n1 alone. Start the other nodes with empty data directories\n") {
+		t.Errorf("%q", alone)
+	}
 	m.restore(0, from, "--whole-cluster", from)
 	m.data[1], m.data[2] = filepath.Join(t.TempDir(), "n2"), filepath.Join(t.TempDir(), "n3")
 	m.start(0, 1, 2)

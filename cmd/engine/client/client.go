@@ -52,6 +52,8 @@ type Client struct {
 	token string
 	http  *http.Client
 	err   error
+
+	announced bool // the node is one that another has announced: nobody has named its address
 }
 
 // init reads the files that the flags name, once.
@@ -82,7 +84,9 @@ func (c *Client) At(plain, secure string) (*Client, error) {
 	if err := c.init(); err != nil {
 		return nil, err
 	}
-	other := &Client{base: &url.URL{Scheme: c.base.Scheme, Host: plain}, token: c.token, http: c.http, Flags: c.Flags}
+	other := &Client{
+		base: &url.URL{Scheme: c.base.Scheme, Host: plain}, token: c.token, http: c.http, Flags: c.Flags, announced: true,
+	}
 	if c.base.Scheme == "https" {
 		other.base.Host = secure
 	}
@@ -227,6 +231,9 @@ func (c *Client) failure(ctx context.Context, err error, unknown bool) error {
 			"done later: %w", c.Address, ctx.Err())
 	case errors.Is(ctx.Err(), context.Canceled):
 		return fmt.Errorf("interrupted before the node at %s answered: %w", c.Address, ctx.Err())
+	}
+	if c.announced && !unknown {
+		return fmt.Errorf("the node at %s %w: %w", c.Address, ErrNoAnswer, err)
 	}
 	return fmt.Errorf("the node at %s %w: %s: %w", c.Address, ErrNoAnswer, advice, err)
 }

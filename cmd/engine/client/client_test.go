@@ -269,6 +269,21 @@ func TestNoAnswer(t *testing.T) {
 	}
 }
 
+// Nobody named a node that the cluster has announced: another --http-address is no way out.
+func TestNoAnswerOfAnAnnouncedNode(t *testing.T) {
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	named := &Client{Flags: Flags{Address: "127.0.0.1:1"}}
+	other, err := named.At(strings.TrimPrefix(gone.URL, "http://"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = other.Get(t.Context(), "/stats", nil, nil)
+	if !errors.Is(err, ErrNoAnswer) || strings.Contains(err.Error(), "--http-address") {
+		t.Error(err)
+	}
+}
+
 // TLS 1.2 is spoken only if that is said.
 func TestMinVersion(t *testing.T) {
 	old := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
