@@ -35,14 +35,14 @@ type lane struct {
 
 	mu      sync.Mutex // guards the fields down to headers
 	flow    flow
-	open    *packet       // the batch that takes messages; nil: none yet
-	events  []event       // that the goroutine has not handled yet
-	taken   uint64        // messages since the lane began
-	told    uint64        // of them, those whose fate the application knows
-	flushes []flush       // that wait, by rising target
-	opened  chan struct{} // closed after the first answer to OpenProducer that is final
-	openErr error         // what that answer was
-	headers []Header      // memory for the headers of a message with a key
+	open    *packet        // the batch that takes messages; nil: none yet
+	events  []event        // that the goroutine has not handled yet
+	taken   uint64         // messages since the lane began
+	told    uint64         // of them, those whose fate the application knows
+	flushes []pendingFlush // that wait, by rising target
+	opened  chan struct{}  // closed after the first answer to OpenProducer that is final
+	openErr error          // what that answer was
+	headers []Header       // memory for the headers of a message with a key
 	looked  looked
 	calls   int // messages that wait in flow, whose done function belongs to the application
 
@@ -516,25 +516,25 @@ func (l *lane) tell(a *action) {
 	l.flow.flushing = len(l.flushes) > 0
 }
 
-// flush is a Flush at one lane.
-type flush struct {
+// pendingFlush is a Flush at one lane.
+type pendingFlush struct {
 	lane   *lane
 	target uint64        // it waits until so many messages were told
 	done   chan struct{} // closed then
 }
 
-// open is how many of the messages were not told.
-func (f *flush) open() uint64 {
+// untold is how many of the messages were not told.
+func (f *pendingFlush) untold() uint64 {
 	f.lane.mu.Lock()
 	defer f.lane.mu.Unlock()
 	return f.target - min(f.target, f.lane.told)
 }
 
 // flush waits until every message was told that was taken before.
-func (l *lane) flush() flush {
+func (l *lane) flush() pendingFlush {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f := flush{l, l.taken, make(chan struct{})}
+	f := pendingFlush{l, l.taken, make(chan struct{})}
 	if l.told == l.taken {
 		close(f.done)
 		return f

@@ -293,7 +293,7 @@ func (p *Producer) LastSequence(partition int) (sequence uint32, ok bool) {
 // producer goes on with them all the same, and their done functions say what became of them. A done function must not
 // call Flush.
 func (p *Producer) Flush(ctx context.Context) error {
-	var all []flush
+	var all []pendingFlush
 	for _, l := range *p.lanes.Load() {
 		if l != nil {
 			all = append(all, l.flush())
@@ -308,17 +308,17 @@ func (p *Producer) Flush(ctx context.Context) error {
 		select {
 		case <-f.done:
 		case <-ctx.Done():
-			return openErr(ctx, all[i:])
+			return unanswered(ctx, all[i:])
 		}
 	}
 	return nil
 }
 
-// openErr is Flush's error after ctx has ended; nil: every message was told meanwhile.
-func openErr(ctx context.Context, all []flush) error {
+// unanswered is Flush's error after ctx has ended; nil: every message was told meanwhile.
+func unanswered(ctx context.Context, all []pendingFlush) error {
 	n := uint64(0)
 	for _, f := range all {
-		n += f.open()
+		n += f.untold()
 	}
 	if n == 0 {
 		return nil

@@ -52,7 +52,7 @@ func (c *conn) publishExt(cmd *command, size int) *fault {
 
 // keyPartition returns the partition to which the keys in the headers of messages belong, as for messages that are
 // published in other ways. It returns -1 if there is no key, and if the keys belong to different partitions: a batch is
-// stored in one.
+// stored whole or not at all, which only one partition can promise.
 func keyPartition(t *engine.Topic, lists [][]engine.Header) int {
 	at := -1
 	for _, headers := range lists {
