@@ -21,6 +21,7 @@ import (
 //     stored.
 //   - Only the first inFlight batches of the queue have numbers, so the leader still remembers each of them when it is
 //     repeated. Batches leave the queue at its front; one without a number may leave anywhere.
+//   - A batch that the leader refuses for its size is divided, and the halves take its place, without numbers.
 //   - After the time for a batch is over, its messages are told as unknown, but the batch stays and is repeated:
 //     nothing behind it is stored before it is stored, or certain never to be.
 type flow struct {
