@@ -66,14 +66,15 @@ func seeds(t *testing.T, name string, normal int) int {
 func TestPowerCutAnywhere(t *testing.T) {
 	t.Parallel()
 	w := &workload{
-		options: smallOptions, lives: 3, operations: []int{1500}, sizes: []int{1, 40, 300, 3000}, refusedEvery: 7, attempts: 3,
+		options: smallOptions, lives: 3, operations: []int{1500}, sizes: []int{1, 40, 300, 3000},
+		refusedEvery: 7, attempts: 3,
 	}
 	w.cutPower(t, seeds(t, "PENSTOCK_CRASH_SEEDS", 60))
 }
 
 // TestPowerCutAtSegmentEnds is TestPowerCutAnywhere with segments of one batch: nearly all checkpoints end where a
-// segment ends. The consumer keeps up with the producers, so that retention removes whatever recovery does not need, and
-// the power is often cut again soon after a start.
+// segment ends. The consumer keeps up with the producers, so that retention removes whatever recovery does not need,
+// and the power is often cut again soon after a start.
 func TestPowerCutAtSegmentEnds(t *testing.T) {
 	t.Parallel()
 	w := &workload{

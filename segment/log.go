@@ -141,7 +141,8 @@ func ignoreLeftovers(numbers []uint32, st State) []uint32 {
 }
 
 // trimmedToEnd recognises a checkpoint that ends exactly at the end of a segment which retention removed after the
-// checkpoint, as versions of feature level 2 did. The file of that segment is missing, and the next file begins at st.End.
+// checkpoint, as versions of feature level 2 did. The file of that segment is missing, and the next file begins at
+// st.End.
 func (l *Log) trimmedToEnd(numbers []uint32, st State) bool {
 	i, there := slices.BinarySearch(numbers, st.Segment)
 	if there || i > 0 || len(numbers) == 0 || numbers[0] != st.Segment+1 {

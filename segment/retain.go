@@ -69,8 +69,8 @@ func (l *Log) Bytes() int64 {
 // last segment. The log then starts with the first segment that stays. Views of removed segments stay valid; a removed
 // file is unlinked when its last view is released. After an error the log is as if to had been smaller.
 //
-// to must be below the End of the last durable checkpoint: an Open with that checkpoint needs the file in which its last
-// byte is. Each removal is durable before the next begins, so that a crash cannot leave a gap.
+// to must be below the End of the last durable checkpoint: an Open with that checkpoint needs the file in which its
+// last byte is. Each removal is durable before the next begins, so that a crash cannot leave a gap.
 func (l *Log) Trim(to Offset) (removedBytes int64, err error) {
 	l.io.Lock()
 	defer l.io.Unlock()
