@@ -31,6 +31,12 @@ func TestRealFinishThroughBehindWhatIsOver(t *testing.T) {
 		over := time.Now().Add(timeout)
 		time.Sleep(timeout / 2) // so that the second one's time is not over when the first one's is
 		second := next(i + 1)
+		if second.ID == first.ID { // this machine stood still, so the first one came again before there was a second one
+			if err := second.Finish(); err != nil {
+				t.Log(err)
+			}
+			continue
+		}
 		time.Sleep(time.Until(over))
 		if err := first.Requeue(0); !errors.Is(err, client.ErrNotInFlight) {
 			t.Fatalf("its time is over: %v", err)
@@ -38,7 +44,9 @@ func TestRealFinishThroughBehindWhatIsOver(t *testing.T) {
 		if second.FinishThrough() == nil {
 			tried++
 		}
-		if err := k.Sync(within(t)); err != nil {
+		if err := k.Sync(within(t)); errors.Is(err, client.ErrNotInFlight) {
+			t.Log(err) // the second one's time is over, too
+		} else if err != nil {
 			t.Fatal(err)
 		}
 		for again := false; !again; {
