@@ -143,10 +143,11 @@ func (n *testNode) subscribe(c *netproto.Conn, s *testSession, f *netproto.Recei
 		}
 	}
 	if status := n.cluster.refuseSubscribe; sub.topic == nil || status != netproto.StatusOK {
+		out := wire.Outcome{Text: "refused by the test"}
 		if sub.topic == nil {
-			status = netproto.StatusNotLeader
+			status, out.Address = netproto.StatusNotLeader, n.cluster.leaderOf(&sub.ask)
 		}
-		n.refuse(c, wire.TypeSubscribed, f.Request, status)
+		n.send(c, wire.TypeSubscribed, f.Request, status, out.AppendTo(nil))
 		return nil
 	}
 	sub.credit = int(sub.ask.Bytes)
@@ -167,6 +168,17 @@ func (n *testNode) subscribe(c *netproto.Conn, s *testSession, f *netproto.Recei
 	n.send(c, wire.TypeSubscribed, f.Request, netproto.StatusOK, m.AppendTo(nil))
 	n.cluster.deliverAll()
 	return nil
+}
+
+// leaderOf returns the address of the node that leads the partition of a Subscribe; empty: it names none, or none
+// leads.
+func (cl *testCluster) leaderOf(ask *wire.Subscribe) string {
+	for _, t := range cl.topics {
+		if t.id == ask.Topic && ask.Partition != wire.NoPartition && t.parts[ask.Partition].leader >= 0 {
+			return cl.nodes[t.parts[ask.Partition].leader].address
+		}
+	}
+	return ""
 }
 
 // unsubscribe ends a subscription: messages in flight are delivered to others.

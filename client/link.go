@@ -158,7 +158,7 @@ func (l *link) frame(c *netproto.Conn, f *netproto.Received) error {
 		return nil
 	case wire.TypeMetadataReply:
 		if f.Request == 0 {
-			return l.node.client.view.learn(l, f.Payload, false)
+			return l.node.client.view.learn(l, f.Payload, question{})
 		}
 	case wire.TypeAuthAck, wire.TypeProducer, wire.TypeProduced, wire.TypeRecords, wire.TypeReadEnd,
 		wire.TypeSubscribed, wire.TypeDeliver, wire.TypeRefused, wire.TypeSynced, wire.TypeSubscribeEnd,

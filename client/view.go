@@ -30,10 +30,11 @@ type view struct {
 	created  atomic.Bool // create has ended, and the node was not asked since
 	missed   []string    // what create was asked for last; only run uses it
 
-	mu     sync.Mutex // guards the rest, and orders the changes of known
-	topics map[string]*wanted
-	failed error  // why the newest node could not be used
-	hinted string // the address of a known node that is asked next; empty: the one whose turn it is
+	mu        sync.Mutex // guards the rest, and orders the changes of known
+	topics    map[string]*wanted
+	redirects uint64 // how often redirect has changed a leader
+	failed    error  // why the newest node could not be used
+	hinted    string // the address of a known node that is asked next; empty: the one whose turn it is
 }
 
 // wanted is a topic that producers or readers use.
@@ -56,6 +57,8 @@ type topic struct {
 	status   netproto.Status
 	id       uuid.UUID
 	leaders  []string // addresses, by partition; empty: none
+	// redirected is view.redirects when redirect changed leaders last; they are not those of the revision then. 0: never
+	redirected uint64
 }
 
 func newView(c *Client) *view {
@@ -85,7 +88,8 @@ func (v *view) hint(address string) {
 }
 
 // redirect notes that the leader of a partition, as the client knows it, says that another one leads. If the client
-// knows that node, it goes there at once, until it is told more; it asks for that, too.
+// knows that node, it goes there at once, until it is told more; it asks for that, too. What a node answers to a
+// question from before, or announces, is more only if its revision is greater.
 func (v *view) redirect(topicName string, partition int, from, to string) {
 	v.doubt()
 	v.mu.Lock()
@@ -100,6 +104,8 @@ func (v *view) redirect(topicName string, partition int, from, to string) {
 		moved := *t
 		moved.leaders = slices.Clone(t.leaders)
 		moved.leaders[partition] = to
+		v.redirects++
+		moved.redirected = v.redirects
 		topics[topicName] = &moved
 	})
 }
@@ -168,8 +174,14 @@ func (v *view) publishLocked(nodes []string, change func(map[string]*topic)) {
 	close(old.changed)
 }
 
-// learn takes in what a node says; create: in answer to a request to create the topics. An error ends the connection.
-func (v *view) learn(from *link, payload []byte, create bool) error {
+// question is what a node was asked; its zero value: nothing, the node says it of its own accord.
+type question struct {
+	create    bool   // the topics
+	redirects uint64 // view.redirects when it was asked
+}
+
+// learn takes in what a node says. An error ends the connection.
+func (v *view) learn(from *link, payload []byte, to question) error {
 	var m wire.Metadata
 	if err := m.Decode(payload); err != nil {
 		return err
@@ -195,10 +207,11 @@ func (v *view) learn(from *link, payload []byte, create bool) error {
 		for i := range m.Topics {
 			w := &m.Topics[i]
 			if known := v.topics[w.Name]; known != nil && (w.Status == netproto.StatusOK ||
-				create && meaning(w.Status) == verdictRefused) {
+				to.create && meaning(w.Status) == verdictRefused) {
 				known.made = true
 			}
-			if old := topics[w.Name]; old != nil && old.era == from.era && m.Revision < old.revision {
+			if old := topics[w.Name]; old != nil && old.era == from.era &&
+				(m.Revision < old.revision || m.Revision == old.revision && to.redirects < old.redirected) {
 				continue
 			}
 			t := &topic{
@@ -336,7 +349,7 @@ func (v *view) wishes() (all, missing []string) {
 func (v *view) ask(l *link) error {
 	created := v.created.Swap(false)
 	all, _ := v.wishes()
-	if err := v.question(l, &wire.MetadataRequest{Topics: all}); err != nil {
+	if err := v.question(l, all, false); err != nil {
 		return err
 	}
 	_, missing := v.wishes()
@@ -354,7 +367,7 @@ func (v *view) ask(l *link) error {
 // what the client does with other topics. The node is told once more then what to announce, because an older one takes
 // the topics that it creates for all that the client wants to hear of.
 func (v *view) create(l *link, missing []string) {
-	err := v.question(l, &wire.MetadataRequest{Topics: missing, Create: true})
+	err := v.question(l, missing, true)
 	v.creating.Store(false)
 	if err == nil {
 		v.created.Store(true)
@@ -365,9 +378,13 @@ func (v *view) create(l *link, missing []string) {
 }
 
 // question asks for metadata, and takes the answer in.
-func (v *view) question(l *link, m *wire.MetadataRequest) error {
+func (v *view) question(l *link, topics []string, create bool) error {
 	ctx, cancel := context.WithTimeout(l.ctx, connectTimeout)
 	defer cancel()
+	v.mu.Lock()
+	q := question{create, v.redirects}
+	v.mu.Unlock()
+	m := wire.MetadataRequest{Topics: topics, Create: create}
 	p, err := l.ask(ctx, wire.TypeMetadata, m.AppendTo(nil))
 	if errors.Is(err, ErrUnauthorized) {
 		l.conn.Abort(err) // the token was good before; the next connection asks for a new one
@@ -375,7 +392,7 @@ func (v *view) question(l *link, m *wire.MetadataRequest) error {
 	if err != nil {
 		return err
 	}
-	return v.learn(l, p, m.Create)
+	return v.learn(l, p, q)
 }
 
 // topic waits for what the cluster says about a topic that is wanted; create: after it was to be created.

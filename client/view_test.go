@@ -26,7 +26,7 @@ func TestViewLearns(t *testing.T) {
 			}
 			m.Topics = append(m.Topics, t)
 		}
-		if err := v.learn(from, m.AppendTo(nil), false); err != nil {
+		if err := v.learn(from, m.AppendTo(nil), question{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -57,7 +57,7 @@ func TestViewLearns(t *testing.T) {
 	if all, _ := v.wishes(); len(all)+len(v.known.Load().topics) != 0 {
 		t.Errorf("wanted: %v", all)
 	}
-	if v.learn(from, []byte{1}, false) == nil {
+	if v.learn(from, []byte{1}, question{}) == nil {
 		t.Error("half a Metadata was taken")
 	}
 }
@@ -84,7 +84,7 @@ func TestViewLearnsOfAnotherEra(t *testing.T) {
 	} {
 		id := uuid.New()
 		m := wire.Metadata{Revision: x.revision, Topics: []wire.Topic{{Name: "orders", ID: id}}}
-		if err := v.learn(&link{node: new(node), era: eraOf(&x.peer)}, m.AppendTo(nil), false); err != nil {
+		if err := v.learn(&link{node: new(node), era: eraOf(&x.peer)}, m.AppendTo(nil), question{}); err != nil {
 			t.Fatal(err)
 		}
 		if taken := v.known.Load().topics["orders"].id == id; taken != x.taken {
@@ -100,15 +100,16 @@ func TestViewIsSentElsewhere(t *testing.T) {
 	if err := v.want("orders", false); err != nil {
 		t.Fatal(err)
 	}
-	say := func(revision uint64, leader uint16) {
+	answer := func(revision uint64, leader uint16, to question) {
 		m := wire.Metadata{
 			Revision: revision, Nodes: []wire.Node{{Address: "a:1"}, {Address: "b:1"}},
 			Topics: []wire.Topic{{Name: "orders", Partitions: []wire.Partition{{Leader: leader}, {Leader: 1}}}},
 		}
-		if err := v.learn(&link{node: new(node)}, m.AppendTo(nil), false); err != nil {
+		if err := v.learn(&link{node: new(node)}, m.AppendTo(nil), to); err != nil {
 			t.Fatal(err)
 		}
 	}
+	say := func(revision uint64, leader uint16) { answer(revision, leader, question{}) }
 	leaders := func(want ...string) {
 		t.Helper()
 		if got := v.known.Load().topics["orders"].leaders; !slices.Equal(got, want) {
@@ -136,8 +137,13 @@ func TestViewIsSentElsewhere(t *testing.T) {
 	}
 	v.redirect("none", 0, "a:1", "b:1")
 	say(4, 0)
-	leaders("seed:1", "b:1")
 	say(5, 0)
+	answer(5, 0, question{redirects: v.redirects - 1}) // it was asked before
+	leaders("seed:1", "b:1")
+	answer(5, 0, question{redirects: v.redirects})
+	leaders("a:1", "b:1")
+	v.redirect("orders", 0, "a:1", "b:1")
+	say(6, 0)
 	leaders("a:1", "b:1")
 
 	for _, x := range []struct {
