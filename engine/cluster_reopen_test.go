@@ -83,7 +83,12 @@ func TestClusterCutBeyondTheLog(t *testing.T) {
 	if err := h.publish(t.Context(), tc.topic(l, "t"), "before"); err != nil {
 		t.Fatal(err)
 	}
+	// A leader takes puts when the first batch of its epoch is committed, which a disk that hangs would prevent.
+	if err := newAckLog().publish(t.Context(), tc.topic(l, "u"), "before"); err != nil {
+		t.Fatal(err)
+	}
 	tc.awaitEqualCopies("t", 0)
+	tc.awaitEqualCopies("u", 0)
 	release := func() {
 		x.disk.ClearRules()
 		x.disk.ReleaseHeld()
