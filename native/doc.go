@@ -48,8 +48,8 @@
 // # Consumers
 //
 // A Subscribe makes a subscription (subscribe.go, consume.go), which consumes a channel from the partitions that this
-// node leads. The
-// connection's reader passes its frames to its goroutine, subscription.run, which calls the engine and pumps:
+// node leads. The connection's reader passes its frames to its goroutine, subscription.run, which calls the engine and
+// pumps:
 //
 //	Frames ─► orders, wishes ─► run ─► engine.Consumer
 //	netproto ◄─ Flush ◄─ packer ◄─ Deliver, on the goroutine that pumps the channel
