@@ -293,21 +293,6 @@ func TestSyncAfterALostConfirmation(t *testing.T) {
 	if err := k.Ready(2); err != nil {
 		t.Fatal(err)
 	}
-	sync := func() chan error {
-		answer := make(chan error, 1)
-		k.Sync(func(err error) { answer <- err })
-		return answer
-	}
-	answered := func(answer chan error) error {
-		t.Helper()
-		select {
-		case err := <-answer:
-			return err
-		case <-time.After(patience):
-			t.Fatal("Sync is not answered")
-			return nil
-		}
-	}
 	finish := func(id segment.MsgID) {
 		t.Helper()
 		if err := k.Finish(batch.MakeID(0, id)); err != nil {
@@ -323,10 +308,10 @@ func TestSyncAfterALostConfirmation(t *testing.T) {
 	p := topic.parts[0]
 	p.refuses = base.ErrNoLeader
 	finish(0)
-	if err := answered(sync()); !errors.Is(err, base.ErrNoLeader) {
+	if err := answered(t, askSync(k)); !errors.Is(err, base.ErrNoLeader) {
 		t.Fatalf("the partition takes no entries, and Sync says %v", err)
 	}
-	if err := answered(sync()); !errors.Is(err, base.ErrNoLeader) {
+	if err := answered(t, askSync(k)); !errors.Is(err, base.ErrNoLeader) {
 		t.Fatalf("the entries are lost, and the next Sync says %v", err)
 	}
 	if !c.Confirm(func(error) { t.Error("Confirm answers what it did not wait for") }) {
@@ -334,13 +319,32 @@ func TestSyncAfterALostConfirmation(t *testing.T) {
 	}
 	p.refuses = nil
 	finish(1)
-	later := sync()
+	later := askSync(k)
 	c.mu.Lock()
 	c.sendControls()
 	c.mu.Unlock()
 	<-p.came
 	p.batches[0].done(nil)
-	if err := answered(later); !errors.Is(err, base.ErrNoLeader) {
+	if err := answered(t, later); !errors.Is(err, base.ErrNoLeader) {
 		t.Errorf("the second message's confirmation is stored, the first one's is lost, and Sync says %v", err)
+	}
+}
+
+// askSync calls Sync. The channel holds the answer when there is one.
+func askSync(k *Consumer) chan error {
+	answer := make(chan error, 1)
+	k.Sync(func(err error) { answer <- err })
+	return answer
+}
+
+// answered waits for the answer of askSync.
+func answered(t *testing.T, answer chan error) error {
+	t.Helper()
+	select {
+	case err := <-answer:
+		return err
+	case <-time.After(patience):
+		t.Fatal("Sync is not answered")
+		return nil
 	}
 }

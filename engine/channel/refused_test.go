@@ -45,21 +45,6 @@ func TestRefusedConfirmationsAreWrittenAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sync := func() chan error {
-			answer := make(chan error, 1)
-			k.Sync(func(err error) { answer <- err })
-			return answer
-		}
-		answered := func(answer chan error) error {
-			t.Helper()
-			select {
-			case err := <-answer:
-				return err
-			case <-time.After(patience):
-				t.Fatal("Sync is not answered")
-				return nil
-			}
-		}
 		for id := range segment.MsgID(2) {
 			c.mu.Lock()
 			c.ev = core.Event{Kind: core.EvOffer, Msg: id}
@@ -80,7 +65,7 @@ func TestRefusedConfirmationsAreWrittenAgain(t *testing.T) {
 			p.refuse(c, base.ErrDisk)
 			inboxed.done(base.ErrDisk)
 		}
-		if err := answered(sync()); !errors.Is(err, base.ErrDisk) {
+		if err := answered(t, askSync(k)); !errors.Is(err, base.ErrDisk) {
 			t.Fatalf("the entries were refused, and Sync says %v", err)
 		}
 		if err := k.Finish(batch.MakeID(0, 1)); err != nil {
@@ -94,11 +79,11 @@ func TestRefusedConfirmationsAreWrittenAgain(t *testing.T) {
 				t.Fatalf("batch %d confirms %v", id, r)
 			}
 			if id == 0 {
-				all = sync()
+				all = askSync(k)
 			}
 			b.done(nil)
 		}
-		if err := answered(all); err != nil {
+		if err := answered(t, all); err != nil {
 			t.Errorf("all is stored, and Sync says %v", err)
 		}
 	}
