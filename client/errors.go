@@ -105,8 +105,8 @@ func because(err, reason error) error {
 	return fmt.Errorf("%w: %w", err, reason)
 }
 
-// endedBy is the error of a context that has ended a wait, with what the wait was held up by; nil: nothing is known. It
-// matches the context's error only: what held it up is tried again.
+// endedBy is the error of a context that has ended a wait. Its text names heldUp, the newest error of the attempts that
+// the wait was for; nil: there is none. The error matches only the context's, because the attempts go on.
 func endedBy(ctx context.Context, heldUp error) error {
 	if heldUp == nil {
 		return context.Cause(ctx)

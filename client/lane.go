@@ -545,7 +545,8 @@ func (l *lane) flush() pendingFlush {
 	return f
 }
 
-// stop ends the lane: what is not answered is told as ErrClosed, and as ErrUnknown if it was sent.
+// stop ends the lane. It tells messages without an answer as ErrUnknown if they were sent, and as ErrClosed if not, and
+// returns how many these are.
 func (l *lane) stop() (left abandoned) {
 	l.mu.Lock()
 	l.flow.end(ErrClosed)

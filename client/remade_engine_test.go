@@ -10,8 +10,8 @@ import (
 	"penstock/client"
 )
 
-// A topic that is deleted and created again is another one. What was opened before ends, and says so, and not that
-// there is no such topic; what is opened then works.
+// A topic that is deleted and created again is another one. Producers, consumers and readers that were opened before
+// end with an error that says so, and not that there is no such topic; new ones work.
 func TestRealTopicIsMadeAgain(t *testing.T) {
 	nodes := startNodes(t, 1)
 	c := dialNodes(t, nodes)

@@ -87,9 +87,9 @@ func (v *view) hint(address string) {
 	}
 }
 
-// redirect notes that the leader of a partition, as the client knows it, says that another one leads. If the client
-// knows that node, it goes there at once, until it is told more; it asks for that, too. What a node answers to a
-// question from before, or announces, is more only if its revision is greater.
+// redirect notes that the node which the client takes for a partition's leader, from, says that the node to leads. If
+// the client knows that node, it goes there at once, and asks for metadata. Metadata of the same revision replaces the
+// redirection only as the answer to a question that was asked after it; an older answer would send the client back.
 func (v *view) redirect(topicName string, partition int, from, to string) {
 	v.doubt()
 	v.mu.Lock()

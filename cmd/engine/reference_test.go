@@ -31,7 +31,7 @@ func generated(t *testing.T, name, page string) {
 // cell returns text for a column of a table: | would end it.
 func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 
-// quoted returns text as code for a column of a table; what is empty stays so.
+// quoted returns text as code for a column of a table; an empty text stays empty.
 func quoted(s string) string {
 	if s == "" {
 		return ""
