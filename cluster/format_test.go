@@ -34,6 +34,7 @@ func TestFormat(t *testing.T) {
 		State: replicate.State{
 			Epoch: 5, Version: 9, Leader: 3, Boot: boot, MinISR: 2,
 			Replicas: []replicate.NodeID{3, 1}, ISR: []replicate.Member{{Node: 3, Store: disk}}, Restored: 4,
+			Short: []replicate.Member{{Node: 3, Store: disk}}, Forced: 5,
 		},
 		Damaged:  []replicate.Member{{Node: 1, Store: disk}},
 		Transfer: meta.Transfer{To: 1, Epoch: 5},

@@ -84,7 +84,7 @@ func (s *store) ChangeISR(ctx context.Context, id meta.PartitionID, want *replic
 			return row.State, err
 		}
 		next := edit(&row.Partition)
-		next.State.ISR = slices.Clone(want.ISR)
+		next.State.ISR, next.State.Short = slices.Clone(want.ISR), slices.Clone(want.Short)
 		ok, err := s.putISR(ctx, next, row.rev, conds)
 		if ok || err != nil {
 			return next.State, err
@@ -104,7 +104,7 @@ func (s *store) ChangeISR(ctx context.Context, id meta.PartitionID, want *replic
 func outcome(row, want *replicate.State) error {
 	accepted := *want
 	accepted.Version++
-	if sameLeadership(row, &accepted) && slices.Equal(row.ISR, want.ISR) {
+	if sameLeadership(row, &accepted) && slices.Equal(row.ISR, want.ISR) && slices.Equal(row.Short, want.Short) {
 		return nil
 	}
 	return meta.ErrConflict
@@ -263,7 +263,7 @@ func (s *store) ForceLeader(ctx context.Context, id meta.PartitionID, node repli
 		m := replicate.Member{Node: node, Store: n.Store}
 		next := edit(&row.Partition)
 		lead(next, n)
-		next.State.ISR = []replicate.Member{m}
+		next.State.ISR, next.State.Forced = []replicate.Member{m}, next.State.Epoch
 		next.Damaged = slices.DeleteFunc(next.Damaged, func(o replicate.Member) bool { return o == m })
 		record := put(s.key(partKey(forcedDir, id)), forcedRow{
 			Epoch: next.State.Epoch, Node: node, FormerISR: memberRows(row.State.ISR), AtNs: s.opts.Now().UnixNano(),

@@ -328,7 +328,7 @@ func TestForceLeader(t *testing.T) {
 	}
 	st := leader.row(id)
 	if st.Leader != node.node.ID || st.Epoch != 2 || !slices.Equal(st.ISR, []replicate.Member{node.member()}) ||
-		len(st.Replicas) != 3 || st.MinISR != 2 {
+		len(st.Replicas) != 3 || st.MinISR != 2 || st.Forced != st.Epoch {
 		t.Errorf("%+v", st)
 	}
 	w.until(node, "it hears so", func(s *meta.Snapshot) bool { return s.Partitions.Get(id).State.Leader == node.node.ID })

@@ -95,14 +95,14 @@ func (p *planner) drop(why, key string, rev int64) {
 }
 
 // inSync says whether node has a replica that may lead: in the ISR with the disk that the node has now, alive and
-// whole.
+// neither damaged nor short.
 func inSync(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) bool {
 	n := s.Nodes[node]
 	if n == nil || !n.Live {
 		return false
 	}
 	m := replicate.Member{Node: node, Store: n.Store}
-	return slices.Contains(p.State.ISR, m) && !slices.Contains(p.Damaged, m)
+	return slices.Contains(p.State.ISR, m) && !slices.Contains(p.Damaged, m) && !slices.Contains(p.State.Short, m)
 }
 
 // electable returns the nodes that may lead a partition, in the order of its replicas. No other node ever leads unless

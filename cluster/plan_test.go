@@ -60,6 +60,7 @@ func stateFrom(t *testing.T, text string) *state {
 			r.put(partKey(partsDir, p.ID), partitionRow{
 				Epoch: p.State.Epoch, Version: p.State.Version, Leader: p.State.Leader, Boot: p.State.Boot, MinISR: p.State.MinISR,
 				Replicas: p.State.Replicas, ISR: memberRows(p.State.ISR), Damaged: memberRows(p.Damaged), Transfer: p.Transfer,
+				Short: memberRows(p.State.Short),
 			})
 		case "move":
 			n := numbers(t, words[1:4])
@@ -148,6 +149,9 @@ func partFrom(t *testing.T, words []string) (uint32, *meta.Partition) {
 	}
 	for _, n := range fields["damaged"] {
 		p.Damaged = append(p.Damaged, replicate.Member{Node: n, Store: diskOf(n)})
+	}
+	for _, n := range fields["short"] {
+		p.State.Short = append(p.State.Short, replicate.Member{Node: n, Store: diskOf(n)})
 	}
 	if to := one("transfer"); to != 0 {
 		p.Transfer = meta.Transfer{To: to, Epoch: p.State.Epoch}
@@ -250,6 +254,13 @@ var electionPlans = []planCase{
 		node 2
 		part 0 lead 1 of 1 2 isr 1 2 min 2 damaged 2
 		topic 2 min 2`, ``, 1},
+	{"the only other one forgot what it had acknowledged", `
+		node 1 dead
+		node 2
+		node 3
+		part 0 lead 1 of 1 2 isr 1 2 min 2 short 2
+		part 1 lead 1 of 1 2 3 isr 1 2 3 min 3 short 2
+		topic 2 min 2`, `elect: part 1 epoch 6 lead 3 of 1 2 3 isr 1 2 3 min 3`, 1},
 	{"the only other one has another disk", `
 		node 1 dead
 		node 2 wiped

@@ -33,6 +33,8 @@ type partitionRow struct {
 	MinISR   int                `json:"min_isr"`
 	Replicas []replicate.NodeID `json:"replicas"`
 	ISR      []memberRow        `json:"isr"`
+	Short    []memberRow        `json:"short,omitempty"` // from feature level 4 on
+	Forced   segment.Epoch      `json:"forced,omitempty"`
 	Damaged  []memberRow        `json:"damaged,omitempty"`
 	Transfer meta.Transfer      `json:"transfer,omitzero"`
 	Leaders  []meta.Term        `json:"leaders,omitempty"` // see meta.Partition.Terms
@@ -90,10 +92,11 @@ func members(rows []memberRow) []replicate.Member {
 
 func encodePartition(p *meta.Partition) []byte {
 	s := &p.State
+	short := slices.DeleteFunc(slices.Clone(s.Short), func(m replicate.Member) bool { return !slices.Contains(s.ISR, m) })
 	return encode(partitionRow{
 		Epoch: s.Epoch, Version: s.Version, Leader: s.Leader, Boot: s.Boot, MinISR: s.MinISR,
 		Replicas: s.Replicas, ISR: memberRows(s.ISR), Damaged: memberRows(p.Damaged), Transfer: p.Transfer,
-		Leaders: p.Terms, Restored: s.Restored,
+		Leaders: p.Terms, Restored: s.Restored, Short: memberRows(short), Forced: s.Forced,
 	})
 }
 
@@ -110,6 +113,7 @@ func decodePartition(id meta.PartitionID, value []byte) (*meta.Partition, error)
 		State: replicate.State{
 			Epoch: r.Epoch, Version: r.Version, Leader: r.Leader, Boot: r.Boot, MinISR: r.MinISR,
 			Replicas: r.Replicas, ISR: members(r.ISR), Restored: r.Restored,
+			Short: members(r.Short), Forced: r.Forced,
 		},
 		Damaged: members(r.Damaged), Transfer: r.Transfer,
 		Terms: r.Leaders[max(0, len(r.Leaders)-meta.MaxTermCount):],
@@ -122,6 +126,7 @@ func edit(p *meta.Partition) *meta.Partition {
 	c.State.Version++
 	c.State.Replicas = slices.Clone(p.State.Replicas)
 	c.State.ISR = slices.Clone(p.State.ISR)
+	c.State.Short = slices.Clone(p.State.Short)
 	c.Damaged = slices.Clone(p.Damaged)
 	c.Terms = slices.Clone(p.Terms)
 	return &c

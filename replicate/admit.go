@@ -17,7 +17,7 @@ func (l *Leader) refusal() error {
 		return ErrLeaseLost
 	case len(l.isr.members) < l.isr.minISR || l.blocked:
 		return ErrNoQuorum
-	case l.epochStart == unknownPosition:
+	case l.epochStart == unknownPosition || l.comparing.open:
 		return ErrNotYet
 	case l.log.End.Next-pendingFrom >= segment.Position(l.cfg.MaxPendingCount):
 		return ErrNotYet

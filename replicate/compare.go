@@ -1,20 +1,25 @@
 package replicate
 
-// A log that recovery has shortened may lack batches that its replica had acknowledged: its last group was not whole
-// after a crash, and a group torn by the crash looks the same as one in which a bit changed later. A leader with such a
-// log compares it with the logs of the other members of the ISR before it appends or cuts anything:
+// A shortened log may lack batches that its replica had acknowledged. Its node knows that: recovery cut a group that
+// was not whole, which a crash can do as well as a bit that changed later; or the commit log ends before its mark; or
+// the directory is an older state, a copy or the original of one. Or the leader has heard that another member committed
+// more (overtaken). A leader with such a log compares it with the logs of the other members of the ISR before it
+// appends or cuts anything:
 //
 //	leader, its log shortened              member of the ISR
 //	1 Probe
-//	                                       2 Report: its end
-//	3 that end is later than its own: ActHandOver, and nothing else; that replica leads in a new epoch
-//	  no end is later: it goes on like any leader; it probes again and answers the new reports
+//	                                       2 Report: its end, what it knows to be committed, whether it is shortened
+//	3 it has more (hasMore): ActHandOver, and nothing else; that replica leads in a new epoch
+//	  none has more: it goes on like any leader; it probes again and answers the new reports
 //
 // If only one copy lost batches, the others still have them, because every member held everything that was committed.
-// So one other member that has no more than this log proves that nothing committed was lost. The leader still waits for
-// the remaining members, for CompareNs at most, and not for those whose process is gone. If no other member answers,
-// the leader waits without limit: the others may have what this log lacks. That wait ends if an operator makes this
-// replica the whole ISR, or if the members' disks turn out to have been replaced.
+// So one other member that is certain of its own end, and has no more than this log, proves that nothing committed was
+// lost. A shortened log proves nothing: it may have lost the same. The leader still waits for the remaining members,
+// for CompareNs at most, and not for those whose process is gone. If nobody proves anything, the leader waits without
+// limit for every member: the others may have what this log lacks. It also waits if a replica outside the ISR is
+// certain of its end and has more (Blocked). That wait ends if an operator chooses a leader (State.Forced), or if the
+// members' disks turn out to have been replaced. If every member was heard and all of them are shortened, the longest
+// log goes on: nobody has more.
 //
 // A damaged member that has more cannot lead. Meanwhile it fetches from this leader the unreadable batches below the
 // end of this log; then it can lead. If its unreadable batches lie beyond that end, nobody here has them, and the
@@ -32,13 +37,17 @@ package replicate
 // the others. The latest end holds everything that was committed in any of the logs. An operator who knows that a
 // member will not come makes one replica the whole ISR.
 //
-// Otherwise a leader whose log is whole compares nothing: the leader is in the ISR, so batches beyond its log were
-// never committed.
+// Otherwise a leader takes its log for whole: the leader is in the ISR, so batches beyond its log were never committed,
+// and followers cut them. Two rules guard that. A follower that knows of more that was committed is not cut: either the
+// leader is overtaken, or both logs have committed what the other lacks. Then neither is cut, and an operator chooses
+// (Progress.Split). And a follower refuses a cut below what it knows to be committed, or of more than leaders may leave
+// uncommitted (ErrContested).
 
 // comparison is what a leader with a shortened log knows of the other logs.
 type comparison struct {
 	open     bool // the leader appends, commits and cuts nothing
 	restored bool // the log is from before the restore: all members have to be heard
+	forced   bool // an operator chose this leader
 	since    int64
 	askedAt  int64 // when another leader was asked for last
 	blocked  NodeID
@@ -59,13 +68,6 @@ func (l *Leader) Shortened() bool { return l.log.Shortened }
 // when this log is known to hold everything committed.
 func (f *Follower) Shortened() bool { return f.log.Shortened }
 
-// longer says whether p's log, according to its report, ends later than this one: in a newer epoch, or further on in
-// the same epoch. Each member of the ISR holds everything committed, so the latest end of all members is not before
-// Committed.
-func (l *Leader) longer(p *Progress) bool {
-	return p.endEpoch > l.log.End.Epoch || p.endEpoch == l.log.End.Epoch && p.end > l.log.End.Next
-}
-
 // compare ends the comparison when enough is known, or asks for the member that has more as leader.
 func (l *Leader) compare(now int64, acts *Actions) {
 	c := &l.comparing
@@ -73,37 +75,22 @@ func (l *Leader) compare(now int64, acts *Actions) {
 		return
 	}
 	v := l.weigh()
-	late := now-c.since >= l.cfg.CompareNs
 	c.blocked = 0
-	switch {
-	case !c.restored && v.best != nil && v.best.Down && v.proofs > 0 && late:
-		// its batches beyond this log were never committed
-	case v.best != nil:
+	switch late := now-c.since >= l.cfg.CompareNs; c.judge(&v, late) {
+	case judgeWait:
+		if late {
+			c.blocked = v.blocked
+		}
+		return
+	case judgeYield:
 		if now-c.askedAt >= l.cfg.RetryNs {
 			c.askedAt = now
 			a := acts.add(ActHandOver)
-			a.Node, a.Position = v.best.Node, v.best.end
+			a.Node, a.Position = v.best.Node, v.best.report.end
 			a.State = State{Epoch: l.epoch, Version: l.isr.version, Leader: l.self.Node, Boot: l.boot}
 		}
 		return
-	case c.restored && v.awaited+v.away > 0:
-		if late {
-			c.blocked = v.blocked
-		}
-		return
-	case c.restored: // every member was heard
-	case v.others == 0:
-	case v.proofs > 0 && v.awaited > 0 && !late:
-		return
-	case v.proofs > 0:
-	case v.awaited+v.away > 0:
-		if late {
-			c.blocked = v.blocked
-		}
-		return
-	case !late:
-		return
-	default: // every member was heard
+	case judgeLoss:
 		l.losses++
 	}
 	c.open = false
@@ -114,16 +101,62 @@ func (l *Leader) compare(now int64, acts *Actions) {
 	}
 }
 
+// judgement is what a leader that compares does next.
+type judgement uint8
+
+const (
+	judgeGoOn judgement = iota
+	judgeWait
+	judgeYield // hand over to verdict.best
+	judgeLoss  // go on, although something that was committed is gone
+)
+
+// judge is the rule of the comparison. late says that CompareNs are over.
+func (c *comparison) judge(v *verdict, late bool) judgement {
+	unheard := v.awaited+v.away > 0
+	switch {
+	case v.best != nil && !c.forced:
+		if !c.restored && v.best.Down && v.proofs > 0 && late && !v.best.report.committedMore() {
+			return judgeGoOn // its batches beyond this log were never committed
+		}
+		return judgeYield
+	case c.forced:
+		return judgeGoOn
+	case c.restored && unheard:
+		return judgeWait
+	case c.restored:
+		return judgeGoOn
+	case v.proofs > 0:
+		if v.awaited > 0 && !late {
+			return judgeWait
+		}
+		return judgeGoOn
+	case unheard, v.outsider, v.unheardOutside && !late:
+		return judgeWait
+	case v.others == 0, v.doubtful > 0: // all may have lost something, and this log is the longest
+		return judgeGoOn
+	case !late:
+		return judgeWait
+	}
+	return judgeLoss
+}
+
 // verdict sums up the reports of the other members of the ISR.
 type verdict struct {
 	others int // members whose disks have not been replaced
-	// members that have no more than this log, and all of what it was known to have committed: nothing committed is
-	// missing here
-	proofs  int
-	awaited int       // members that may have more and can still say so
-	away    int       // members that may have more and whose process is gone
-	best    *Progress // the member with the longest log of those that can lead
-	blocked NodeID    // a member that may have more and is damaged
+	// members that are certain of the end of their log, and have no more than this log and all of what it was known to
+	// have committed: nothing committed is missing here
+	proofs   int
+	doubtful int       // the same of members whose log is shortened: they may have lost what this log lacks
+	awaited  int       // members that may have more and can still say so
+	away     int       // members that may have more and whose process is gone
+	best     *Progress // the member with the longest log of those that can lead
+	blocked  NodeID    // a member that may have more and is damaged, or the outsider
+
+	// Replicas outside the ISR count only if no member proves anything: they may hold the last copy of what all members
+	// have lost, but they cannot be elected.
+	outsider       bool // one of them is certain of its end, and has more
+	unheardOutside bool // one of them lives and was not heard yet
 }
 
 func (l *Leader) weigh() (v verdict) {
@@ -139,16 +172,18 @@ func (l *Leader) weigh() (v verdict) {
 		switch {
 		case p != nil && p.Down && !p.compared:
 			v.away++
-		case p == nil || !p.compared:
+		case p == nil || !p.compared || p.report.unidentified:
 			v.awaited++
 			if p != nil && p.Damaged { // it refuses to report
 				v.blocked = p.Node
 			}
-		case !l.longer(p) && p.end >= l.log.Committed:
-			v.proofs++
-		case !l.longer(p): // it has lost more than this log
+		case l.splitFrom(&p.report):
+			v.awaited++
+			v.blocked = p.Node
+		case !l.hasMore(&p.report):
+			l.testify(p, &v)
 		case !p.Damaged:
-			if v.best == nil || p.endEpoch > v.best.endEpoch || p.endEpoch == v.best.endEpoch && p.end > v.best.end {
+			if v.best == nil || p.report.ahead(&v.best.report) {
 				v.best = p
 			}
 		default: // it has more, and must first repair itself from here
@@ -156,7 +191,54 @@ func (l *Leader) weigh() (v verdict) {
 			v.blocked = p.Node
 		}
 	}
+	l.askOutside(&v)
 	return v
+}
+
+// askOutside adds what replicas outside the ISR have reported.
+func (l *Leader) askOutside(v *verdict) {
+	for i := range l.peers {
+		p := &l.peers[i]
+		switch {
+		case l.isr.node(p.Node):
+		case !p.compared:
+			v.unheardOutside = v.unheardOutside || !p.Down && p.absent.count == 0
+		case l.hasMore(&p.report) && !p.report.shortened && !p.Damaged && v.proofs == 0 && v.best == nil:
+			v.outsider, v.blocked = true, p.Node
+		}
+	}
+}
+
+// testify counts a member whose log has no more than this one. Only a log that is certain of its own end testifies to
+// absence: another one may have lost the same batches.
+func (l *Leader) testify(p *Progress, v *verdict) {
+	switch r := &p.report; {
+	case r.end < l.log.Committed: // it has lost more than this log
+	case r.shortened:
+		v.doubtful++
+	default:
+		v.proofs++
+	}
+}
+
+// ahead says which of two logs that have more than the leader's is to lead: what is known to be committed counts first.
+func (r *report) ahead(o *report) bool {
+	if r.committedMore() != o.committedMore() {
+		return r.committedMore()
+	}
+	return r.endEpoch > o.endEpoch || r.endEpoch == o.endEpoch && r.end > o.end
+}
+
+// overtaken is called when p is known to have committed what this log lacks, although this leader took its log for
+// whole: this copy forgot. If nothing was committed here that p lacks, the leader counts as shortened from now on,
+// appends nothing more, and hands over. Otherwise, or if p cannot be elected, neither log is cut.
+func (l *Leader) overtaken(p *Progress, now int64) {
+	if l.splitFrom(&p.report) || !l.isr.member(p.member()) {
+		p.Split = true
+		return
+	}
+	l.log.Shortened = true
+	l.comparing = comparison{open: true, since: now, askedAt: noTime, forced: l.comparing.forced}
 }
 
 // whole notes that the log again holds everything that can be committed: this replica may lead at once the next time.

@@ -172,9 +172,11 @@
 //   - Batches recovered after a crash are synced before NewFollower counts them as Durable.
 //   - The log that a Leader's successor starts from contains every appended batch, including those that the stopped
 //     Leader was not told about.
-//   - The engine sets Log.Shortened for a log that recovery shortened, in later processes too, until the machine's
-//     Shortened method says that the log is whole.
+//   - The engine sets Log.Shortened for a log that may lack what it acknowledged, in later processes too, until the
+//     machine's Shortened method says that the log is whole. If a Leader begins to say that its log is shortened, the
+//     engine keeps that.
+//   - What ActTruncate, ActReset and ActDiscard take from a log is kept aside: no rule's error is a loss.
 //   - A new machine starts without known damage: the engine reports unreadable batches to it again.
-//   - The store grants an epoch once, to one process. It elects only a member of the ISR that is Electable, and adds no
-//     member under a disk that its node does not have.
+//   - The store grants an epoch once, to one process. It elects only a member of the ISR that is Electable and not
+//     listed in State.Short, and adds no member under a disk that its node does not have.
 package replicate

@@ -15,8 +15,14 @@ var (
 	ErrDisk = errors.New("replicate: the disk failed: the replica acknowledges nothing more until its node is " +
 		"restarted; writes not yet answered are unknown")
 
-	// ErrDamaged says that the leader asked this replica to give up batches that it knows to be committed, or sent a
-	// different batch for a position that is taken. Nothing is cut: this copy may be the only good one.
+	// ErrContested says that the leader asked this replica to give up batches that it knows to be committed, or more than
+	// a leader may leave uncommitted. Nothing is cut: this copy may be the only one that has them.
+	ErrContested = errors.New("replicate: this copy has messages that its leader's log lacks and that were probably " +
+		"answered OK: nothing is cut, and the copy does not follow; force-leader with the node that is right ends this, " +
+		"and what the others cut is kept aside")
+
+	// ErrDamaged says that the leader sent a different batch for a position that is taken. Nothing is cut: this copy may
+	// be the only good one.
 	ErrDamaged = errors.New("replicate: the leader's log contradicts what is committed here: the replica keeps its data " +
 		"and refuses to follow; compare the replicas, then wipe the wrong one")
 

@@ -1,11 +1,7 @@
 package replicate
 
 import (
-	"errors"
-
 	"github.com/google/uuid"
-
-	"penstock/segment"
 )
 
 // message handles a message from a replica. A newer epoch in any message ends this incarnation (P7). Messages of older
@@ -90,52 +86,58 @@ func (l *Leader) report(p *Progress, m *Message, now int64, acts *Actions) {
 	p.Store, p.heard, p.Damaged = m.Store, true, m.Damaged
 	p.committed = 0 // a restarted process knows less than its predecessor; its next ack says what
 	if m.Log.Next < p.Match {
-		// The follower had acknowledged more, and its disk lost it. It counts from Match 0 again: a replica that holds
-		// less than Committed has no place in the ISR.
+		// The follower had acknowledged more, and its disk lost it: see short.go. It counts from Match 0 again.
 		p.Match, p.matchOffset, p.Next, p.nextOffset, p.lost = 0, 0, 0, 0, true
 	}
-	p.compared, p.end, p.endEpoch = true, m.Log.Next, m.Log.Epoch
-	if l.comparing.open {
-		return // not answered, so that p cuts nothing, until this log is known to lack nothing
-	}
-	to, err := l.common(m)
-	if err != nil || to < m.Start || to < l.log.Start.Next || m.isBare() {
-		if !l.damage.any() || !m.isBare() {
-			l.snapshot(p, m, now, acts)
+	p.compared, p.report = true, l.relate(m)
+	l.answer(p, now, acts)
+}
+
+// answer answers p's report, if enough is known. Otherwise p keeps its log as it is, and is asked again.
+func (l *Leader) answer(p *Progress, now int64, acts *Actions) {
+	m := &p.report
+	p.Split = false
+	switch {
+	case m.unidentified:
+		l.identify(p, acts)
+		return
+	case l.comparing.open:
+		return // until this log is known to lack nothing
+	case l.toBeWritten(p):
+		return // until the row says that it is short
+	case m.committedMore():
+		l.overtaken(p, now)
+		return
+	case !m.related || m.common < m.start || m.common < l.log.Start.Next || m.bare:
+		if !l.damage.any() || !m.bare {
+			l.snapshot(p, now, acts)
 		}
 		return
 	}
 	p.State, p.matched = Probe, true
 	r := l.send(p, MsgMatch, now, acts)
-	r.Position, r.Boot, r.Generation = to, m.Boot, m.Generation
-}
-
-func (l *Leader) common(m *Message) (segment.Position, error) {
-	to, err := l.table.Common(l.log.End.Next, m.Epochs, m.Log.Next)
-	if errors.Is(err, ErrNoCommon) && m.Start == 0 && l.log.Start.Next == 0 {
-		return 0, nil // both begin at the beginning: the empty log is common
-	}
-	return to, err
+	r.Position, r.Boot, r.Generation = m.common, p.boot, m.generation
 }
 
 // snapshot makes p begin anew at this log's first batch. A member of the ISR may be the last copy of a committed batch,
 // so it is first proposed for removal, and probed again when the store has accepted. Where the ISR cannot shrink, a
 // member that lost the end of its log would wait for ever. So it begins anew as a member if its whole log lies below
 // this log's beginning, where retention removed the batches.
-func (l *Leader) snapshot(p *Progress, m *Message, now int64, acts *Actions) {
+func (l *Leader) snapshot(p *Progress, now int64, acts *Actions) {
+	m := &p.report
 	stuck := (len(l.isr.members) <= l.isr.minISR || l.blocked) && !contains(l.isr.proposed, p.member()) &&
-		m.Log.Next <= l.log.Start.Next
+		m.end <= l.log.Start.Next
 	if !stuck && (l.isr.member(p.member()) || contains(l.isr.proposed, p.member())) {
 		p.Damaged = true
 		return
 	}
-	p.State, p.matched, p.Damaged = Snapshot, true, m.Damaged
+	p.State, p.matched, p.Damaged = Snapshot, true, m.damaged
 	// Outside the ISR nothing waits for p. A member that could not be removed holds Committed back until it has caught
 	// up.
 	p.Match, p.matchOffset = 0, 0
 	p.Next, p.nextOffset = 0, 0
 	r := l.send(p, MsgReset, now, acts)
-	r.Log, r.Epochs, r.Boot, r.Generation = l.log.Start, l.table.before(l.log.Start.Next), m.Boot, m.Generation
+	r.Log, r.Epochs, r.Boot, r.Generation = l.log.Start, l.table.before(l.log.Start.Next), p.boot, m.generation
 }
 
 func contains(members []Member, m Member) bool {
@@ -194,7 +196,11 @@ func (l *Leader) moveMatch(p *Progress, m *Message, now int64) {
 
 // gap goes back to the batches that the follower lacks, once per gap: the frames behind the hole cause MsgGap as well.
 func (l *Leader) gap(p *Progress, m *Message, now int64, acts *Actions) {
-	if p.State != Replicate && p.State != CatchUp || m.Position >= p.Next || m.Position < p.Match {
+	if p.State != Replicate && p.State != CatchUp || m.Position >= p.Next {
+		return
+	}
+	if m.Position < p.Match { // it had acknowledged more: its report says what is left
+		l.probe(p, now, acts)
 		return
 	}
 	if p.rewound == m.Position && now-p.rewoundAt < l.cfg.HeartbeatNs {

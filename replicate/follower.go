@@ -60,6 +60,7 @@ type Follower struct {
 	// The store counts this replica as damaged, and has an ISR without it. The mark is needed because an older row may
 	// be from before this replica joined the ISR.
 	outside bool
+	forced  segment.Epoch // State.Forced, as far as it was heard of
 	err     error
 }
 
@@ -147,6 +148,9 @@ func (f *Follower) Step(now int64, ev *Event, acts *Actions) {
 
 // learn takes a row from the store. It tells a replica that comes back which leader to ask.
 func (f *Follower) learn(now int64, st *State, damaged bool, acts *Actions) {
+	if f.forced = max(f.forced, st.Forced); errors.Is(f.err, ErrContested) && f.overruled() {
+		f.err, f.state, f.askedAt = nil, idle, noTime
+	}
 	if st.Epoch >= f.epoch {
 		f.replicas = append(f.replicas[:0], st.Replicas[:min(len(st.Replicas), MaxReplicaCount)]...)
 		f.outside = damaged && len(st.ISR) > 0 && !contains(st.ISR, f.self)
@@ -284,6 +288,7 @@ func (f *Follower) probe(m *Message, now int64, acts *Actions) {
 	r := f.send(MsgReport, acts)
 	r.Boot, r.Store, r.Generation = f.boot, f.self.Store, f.log.Generation
 	r.Start, r.Log, r.Epochs, r.Damaged = f.log.Start.Next, f.log.End, f.table.Entries(), f.damaged()
+	r.Committed, r.Shortened = f.log.Committed, f.log.Shortened
 	if f.bare {
 		r.bareReport()
 	}
@@ -305,9 +310,18 @@ func (f *Follower) answer(now int64, m *Message, acts *Actions) {
 		f.beginAnew(now, m, acts)
 		return
 	}
-	if to < f.log.Committed || m.Kind == MsgMatch && (to < f.log.Start.Next || to > f.log.End.Next) {
-		// No replica ever cuts below the Committed that it knows (P1). One of the two lost acknowledged batches.
+	switch {
+	case m.Kind == MsgMatch && (to < f.log.Start.Next || to > f.log.End.Next):
 		f.fail(ErrDamaged, acts)
+		return
+	case to >= f.log.Committed && !f.cutsTooMuch(m, to):
+	case f.overruled():
+		f.state, f.askedAt = idle, now
+		acts.add(ActDiscard).Err = ErrContested
+		return
+	default:
+		// No replica ever cuts below the Committed that it knows (P1). One of the two lost acknowledged batches.
+		f.fail(ErrContested, acts)
 		return
 	}
 	switch {
@@ -325,6 +339,29 @@ func (f *Follower) answer(now int64, m *Message, acts *Actions) {
 		a.Position, a.Generation = to, f.log.Generation
 	}
 }
+
+// cutsTooMuch says whether a cut to the position to takes more than leaders may have left uncommitted. Each epoch in
+// the part that is cut had a leader of its own. What is above the mark that this replica knows may have been committed
+// all the same, for example if the leader came back with an older disk.
+func (f *Follower) cutsTooMuch(m *Message, to segment.Position) bool {
+	if m.Kind != MsgMatch || to == f.log.End.Next {
+		return false
+	}
+	epochs := 1 // the one that the first batch of that part may continue
+	for _, e := range f.table.Entries() {
+		if e.Position > to {
+			epochs++
+		}
+	}
+	return f.log.End.Next-to > segment.Position(epochs*f.cfg.uncommittedCount())
+}
+
+// uncommittedCount bounds the batches that one leader can leave uncommitted. Batches that were sealed together are
+// admitted together, and those with confirmations are not counted: hence the factor.
+func (c *Config) uncommittedCount() int { return 4*c.MaxPendingCount + 16 }
+
+// overruled says that an operator has chosen a leader since this log was written, whatever that leader lacks.
+func (f *Follower) overruled() bool { return f.forced > f.log.End.Epoch }
 
 // beginnable says whether a log can begin as m says: its leader-epoch table is in order and ends before the log's first
 // batch.

@@ -72,12 +72,12 @@ func (r *followerRig) say(m Message) []Action {
 // if nothing was to be read.
 func (r *followerRig) afterRead(acts []Action, n NodeID) *Message {
 	a := find(acts, ActRead)
-	if a == nil || a.Node != n || !a.Flag || a.DelayNs != 0 || a.Bytes == 0 {
+	if a == nil || a.Node != n || a.Purpose != ReadRepair || a.DelayNs != 0 || a.Bytes == 0 {
 		return nil
 	}
 	return sent(r.step(Event{
 		Kind: EvRead, Node: n, Request: a.Request, Position: a.Position, Until: a.Position + segment.Position(a.Count),
-		Repair: true,
+		Purpose: ReadRepair,
 	}), n, MsgRange)
 }
 
@@ -323,9 +323,12 @@ func TestFollowerNeverCutsCommitted(t *testing.T) {
 		r.req++
 		rep := sent(r.say(Message{Kind: MsgProbe}), 1, MsgReport)
 		m.Boot, m.Generation = rep.Boot, rep.Generation
-		acts := r.say(m)
+		acts, want := r.say(m), ErrContested
+		if m.Position > 5 {
+			want = ErrDamaged
+		}
 		if find(acts, ActTruncate) != nil || find(acts, ActReset) != nil || find(acts, ActDamaged) == nil ||
-			!errors.Is(r.f.Err(), ErrDamaged) {
+			!errors.Is(r.f.Err(), want) {
 			t.Errorf("%s: %+v", name, acts)
 		}
 		if rej := sent(r.say(r.frame(2, 3, 2)), 1, MsgReject); rej == nil || rej.Code != RejectDamaged || r.f.Electable() ||
@@ -457,7 +460,7 @@ func TestFollowerRepair(t *testing.T) {
 	}
 	// A read that failed is not answered, and a read for a follower of an epoch in which this replica led is dropped.
 	for _, ev := range []Event{
-		{Kind: EvRead, Node: 1, Position: 4, Until: 4, Repair: true}, {Kind: EvRead, Node: 1, Until: 4},
+		{Kind: EvRead, Node: 1, Position: 4, Until: 4, Purpose: ReadRepair}, {Kind: EvRead, Node: 1, Until: 4},
 	} {
 		if acts := r.step(ev); len(acts) != 0 {
 			t.Errorf("%+v: %+v", ev, acts)

@@ -32,6 +32,7 @@ type Leader struct {
 	table      EpochTable
 	recent     recent
 	memory     segment.Position // batches below are read from segments, even if recent remembers them
+	begun      segment.State    // the end of the log when this leader began; what it appends itself is not compared
 	epochStart segment.Position // of the epoch-start batch; unknownPosition until it is appended
 	joinFloor  segment.Position // what a follower must hold to join, whatever Committed is (P4)
 	asked      bool             // ActStartEpoch was returned
@@ -60,7 +61,7 @@ const unknownPosition segment.Position = math.MaxUint64
 // continued an old epoch could write different batches under numbers that followers already hold. For the same reason a
 // process never makes a second Leader of one epoch.
 func NewLeader(cfg Config, self Member, boot uuid.UUID, log Log, st *State, now int64) *Leader {
-	l := &Leader{cfg: cfg.withDefaults(), self: self, boot: boot, epoch: st.Epoch, log: log}
+	l := &Leader{cfg: cfg.withDefaults(), self: self, boot: boot, epoch: st.Epoch, log: log, begun: log.End}
 	l.table.Reset(log.Epochs)
 	l.log.Committed = max(log.Committed, log.Start.Next) // retention removes only what is committed
 	l.log.Epochs, l.log.Epoch = nil, st.Epoch
@@ -266,7 +267,7 @@ func (l *Leader) durable(ev *Event) {
 // commit advances Committed. Without a lease it commits nothing. The followers would refuse a deposed leader anyway:
 // safety never rests on the clock.
 func (l *Leader) commit(acts *Actions) {
-	if !l.serving {
+	if !l.serving || l.comparing.open {
 		return
 	}
 	q := Quorum{MinISR: l.isr.minISR, EpochStart: l.epochStart}

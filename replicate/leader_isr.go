@@ -3,6 +3,8 @@ package replicate
 import (
 	"slices"
 
+	"github.com/google/uuid"
+
 	"penstock/segment"
 )
 
@@ -13,10 +15,14 @@ type isrState struct {
 	members  []Member // accepted by the store at version
 	proposed []Member // all members of all proposals on this version: each may be in the ISR by now (P6)
 
-	open    bool
-	next    []Member // the newest proposal
-	sent    int64
-	scratch []Member
+	short     []Member      // accepted by the store at version: see short.go
+	forced    segment.Epoch // State.Forced
+	open      bool
+	next      []Member // the newest proposal
+	nextShort []Member
+	sent      int64
+	scratch   []Member
+	wanted    []Member // the members that should be listed as short
 
 	joins, changes limiter
 	made, heldBack uint64 // see LeaderCounts
@@ -45,6 +51,12 @@ func (l *Leader) learn(st *State, now int64, acts *Actions) {
 	default:
 		skipped := st.Version > l.isr.version+1
 		l.adopt(st, now)
+		for i := range l.peers { // reports that waited for this row
+			if p := &l.peers[i]; p.lost && p.compared && p.boot != (uuid.UUID{}) && !p.matched &&
+				!l.toBeWritten(p) {
+				l.answer(p, now, acts)
+			}
+		}
 		if skipped {
 			l.doubtOutsiders(now, acts)
 		}
@@ -69,7 +81,9 @@ func (l *Leader) adopt(st *State, now int64) {
 	}
 	s := &l.isr
 	s.version, s.minISR = st.Version, max(1, st.MinISR)
-	s.members = append(s.members[:0], st.ISR...)
+	s.forced = st.Forced
+	l.comparing.forced = st.Forced != 0 && st.Forced == l.epoch
+	s.members, s.short = append(s.members[:0], st.ISR...), append(s.short[:0], st.Short...)
 	s.proposed, s.open = s.proposed[:0], false
 	for i := range l.peers {
 		if p := &l.peers[i]; l.isr.member(p.member()) {
@@ -135,13 +149,16 @@ func (l *Leader) propose(now int64, acts *Actions) {
 		s.scratch = append(s.scratch[:0], s.members...)
 	}
 	s.scratch = append(s.scratch, joining...)
-	if s.limit(now, held); !s.open && sameMembers(s.scratch, s.members) {
+	s.limit(now, held)
+	l.wantShort(s.scratch)
+	if !s.open && sameMembers(s.scratch, s.members) && sameMembers(s.wanted, s.short) {
 		return
 	}
 	// A proposal that is open and no longer wanted is replaced, if need be by the ISR as it is: whichever of the two
 	// the store takes, the new version settles the other. Until then the members of both proposals count.
 	fresh := !s.open || !sameMembers(s.scratch, s.next)
 	s.next, s.scratch = s.scratch, s.next
+	s.nextShort, s.wanted = s.wanted, s.nextShort
 	if fresh {
 		s.count(now)
 	}
@@ -160,6 +177,7 @@ func (l *Leader) sendProposal(now int64, acts *Actions) {
 	a := acts.add(ActPropose)
 	a.State = State{
 		Epoch: l.epoch, Version: l.isr.version, Leader: l.self.Node, Boot: l.boot, MinISR: l.isr.minISR, ISR: l.isr.next,
+		Short: l.isr.nextShort,
 	}
 }
 
@@ -181,7 +199,7 @@ func (l *Leader) overdue(m Member, now int64) bool {
 	if p == nil || p.heard && p.Store != m.Store {
 		return true
 	}
-	if p.Damaged || p.Down || p.lost {
+	if p.Damaged || p.Down || p.lost || p.Split {
 		return true
 	}
 	if p.absent.count > 0 && now-p.absent.since > l.cfg.LagMaxNs {
@@ -234,7 +252,7 @@ func (l *Leader) mayJoin(p *Progress, now int64) bool {
 	if p.stuck && p.Match > p.stuckAt {
 		p.stuck = false
 	}
-	if p.stuck || p.Down || p.Damaged || l.isr.member(p.member()) || p.State != Replicate ||
+	if p.stuck || p.Down || p.Damaged || p.Split || l.isr.member(p.member()) || p.State != Replicate ||
 		now-p.heardAt > l.cfg.LagMaxNs {
 		p.joining = false
 		return false

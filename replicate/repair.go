@@ -110,7 +110,7 @@ func (l *Leader) fetch(p *Progress, m *Message, now int64, acts *Actions) {
 // readForRepair asks the engine for batches that node cannot read, as many as one message holds.
 func readForRepair(node NodeID, m *Message, until segment.Position, cfg *Config, acts *Actions) {
 	a := acts.add(ActRead)
-	a.Node, a.Request, a.Position, a.Flag = node, m.Request, m.Position, true
+	a.Node, a.Request, a.Position, a.Purpose = node, m.Request, m.Position, ReadRepair
 	a.Bytes, a.Count = cfg.MaxRangeBytes, int(min(until-m.Position, segment.Position(cfg.MaxWindowCount)))
 }
 
@@ -149,7 +149,7 @@ func (f *Follower) fetch(to NodeID, m *Message, acts *Actions) {
 
 // read takes the answer to ActRead.
 func (f *Follower) read(ev *Event, acts *Actions) {
-	if f.err != nil || !ev.Repair || ev.Until == ev.Position {
+	if f.err != nil || ev.Purpose != ReadRepair || ev.Until == ev.Position {
 		return
 	}
 	r := f.sendTo(ev.Node, MsgRange, acts)

@@ -138,8 +138,8 @@ func (s *sim) checkElectable() {
 		if n.disk.store != m.Store {
 			continue // that disk is gone
 		}
-		if n.disk.lost {
-			continue // it compares its log before it uses it
+		if n.disk.lost || n.disk.forgot {
+			continue // it compares its log before it uses it, or its leader has seen it
 		}
 		g := &n.disk.stable
 		switch {
@@ -223,7 +223,8 @@ func (s *sim) giveUp(l *simNode) bool {
 	}
 	s.tracef("an operator makes n%d the only member", l.id)
 	s.stats.forced++
-	s.store.state.ISR = []Member{l.member()}
+	s.store.state.ISR, s.store.state.Short = []Member{l.member()}, nil
+	s.store.state.Forced = s.store.state.Epoch
 	s.store.state.Version++
 	for _, n := range s.nodes {
 		s.store.tell(n)
@@ -282,6 +283,9 @@ func (a *simStats) add(b *simStats) {
 	a.drops += b.drops
 	a.forced += b.forced
 	a.evictions += b.evictions
+	a.forgets += b.forgets
+	a.resumed += b.resumed
+	a.shorts += b.shorts
 }
 
 func membersText(ms []Member) string {
@@ -290,6 +294,13 @@ func membersText(ms []Member) string {
 		words = append(words, fmt.Sprintf("%d.%d", m.Node, int(m.Store[2])<<8|int(m.Store[3])))
 	}
 	return "{" + strings.Join(words, " ") + "}"
+}
+
+func shortText(ms []Member) string {
+	if len(ms) == 0 {
+		return ""
+	}
+	return " short " + membersText(ms)
 }
 
 func shortErr(err error) string {

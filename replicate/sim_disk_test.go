@@ -117,6 +117,10 @@ type simDisk struct {
 	short     bool             // recovery cut the end of the log, and the log is not whole again yet
 	lost      bool             // a part of that end was stable
 	committed segment.Position // the mark that was last written down
+	history   []earlier        // see sim_forget_test.go
+	forgot    bool             // it was set back, and does not hold again what it had acknowledged
+	had       segment.State    // the end of the log that it forgot
+	forgotIn  segment.Epoch    // the epoch whose leader counts on what it forgot
 }
 
 func (d *simDisk) do(op diskOp) {

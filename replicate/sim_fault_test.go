@@ -1,9 +1,11 @@
 package replicate
 
+import "slices"
+
 // mischief causes one fault of a machine, a disk or the network, or a retention.
 func (s *sim) mischief() {
-	if !s.faults {
-		return
+	if !s.faults || s.opt.forget > 0 && slices.ContainsFunc(s.nodes, s.unseen) {
+		return // of a machine that forgot unseen, only its leader can tell
 	}
 	n := s.nodes[s.rng.IntN(len(s.nodes))]
 	o := &s.opt
@@ -28,6 +30,8 @@ func (s *sim) mischief() {
 		s.crashAndTear(n)
 	case s.chance(o.ruin):
 		s.ruin(n)
+	case s.chance(o.forget):
+		s.forget(n)
 	case s.chance(o.trim):
 		if n.up && !n.paused && n.committed > 0 {
 			n.do(n.process, func() { n.trim(n.committed - min(n.committed, segmentPosition(s.rng.IntN(10)))) })
@@ -161,7 +165,7 @@ func (s *sim) crashAndTear(n *simNode) {
 		return
 	}
 	for _, m := range s.nodes {
-		if m.disk.lost || !m.disk.intact() {
+		if m.disk.lost || m.disk.forgot || !m.disk.intact() {
 			return
 		}
 	}
@@ -182,7 +186,8 @@ func (s *sim) crashAndTear(n *simNode) {
 func (s *sim) othersIntact(n *simNode) bool {
 	for _, m := range s.store.state.ISR {
 		o := s.nodes[m.Node-1]
-		if o != n && o.disk.store == m.Store && o.disk.intact() && !o.disk.lost && !o.dropping {
+		if o != n && o.disk.store == m.Store && o.disk.intact() && !o.disk.lost && !o.disk.forgot &&
+			!o.dropping && !contains(s.store.state.Short, m) {
 			return true
 		}
 	}

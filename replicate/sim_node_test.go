@@ -121,6 +121,7 @@ func (n *simNode) run() {
 		n.s.checkNode(n)
 		n.disk.short = n.leader != nil && n.leader.Shortened() || n.follower != nil && n.follower.Shortened()
 		n.disk.lost = n.disk.lost && n.disk.short
+		n.disk.forgot = n.disk.forgot && !n.s.remembers(n)
 		n.changeRole()
 	}
 }
@@ -167,6 +168,8 @@ func (n *simNode) act(a *Action) {
 		n.s.tracef("n%d steps down: %v", n.id, shortErr(a.Err))
 	case ActAppend:
 		n.appendBatches(a)
+	case ActDiscard:
+		n.drop()
 	case ActTruncate:
 		n.s.stats.cuts++
 		n.cut(diskOp{kind: 't', to: a.Position}, a.Generation)
@@ -224,7 +227,7 @@ func (n *simNode) read(a Action) {
 	n.later(n.s.between(50, 500), func() {
 		g := &n.disk.log
 		ev := Event{
-			Kind: EvRead, Node: a.Node, Request: a.Request, Position: a.Position, Until: a.Position, Repair: a.Flag,
+			Kind: EvRead, Node: a.Node, Request: a.Request, Position: a.Position, Until: a.Position, Purpose: a.Purpose,
 		}
 		limit := segment.Offset(-1)
 		for at := a.Position; g.holds(at) && int(at-a.Position) < a.Count; at++ {
@@ -238,7 +241,7 @@ func (n *simNode) read(a Action) {
 			} else if b.End() > limit {
 				break
 			}
-			ev.Until, ev.Offset = at+1, b.End()
+			ev.Until, ev.Offset, ev.Epoch, ev.CRC = at+1, b.End(), b.Epoch, b.CRC
 		}
 		n.push(ev)
 	})
@@ -356,6 +359,9 @@ func (n *simNode) written() {
 			return
 		}
 		d.settle(count)
+		if n.s.opt.forget > 0 && n.s.chance(0.1) {
+			n.s.remember(n)
+		}
 		if n.s.opt.scripted || n.s.chance(0.3) {
 			d.committed = max(d.committed, min(n.committed, d.stable.next()))
 		}
@@ -522,6 +528,7 @@ func (n *simNode) start() {
 	if n.s.opt.clocksLie {
 		n.clockRate = n.s.between(900, 1100)
 	}
+	n.s.remember(n)
 	n.beFollower()
 	n.keepAlive()
 	n.run()

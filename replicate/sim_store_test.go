@@ -11,6 +11,7 @@ type simStore struct {
 	state    State
 	sessions []session // by node index
 	joins    []int64   // when the leader of this epoch added members
+	asked    int64     // when a proposal was sent last
 }
 
 // checkJoins demands that no leader adds members more often than allowed. Half of the window is left for proposals that
@@ -36,7 +37,7 @@ type session struct {
 
 func (st *simStore) snapshot() *State {
 	c := st.state
-	c.ISR = append([]Member(nil), c.ISR...)
+	c.ISR, c.Short = append([]Member(nil), c.ISR...), append([]Member(nil), c.Short...)
 	c.Replicas = append([]NodeID(nil), c.Replicas...)
 	return &c
 }
@@ -62,7 +63,8 @@ func (st *simStore) propose(p *State) bool {
 	if st.s.stats.joins > joins {
 		st.checkJoins()
 	}
-	c.ISR = append([]Member(nil), p.ISR...)
+	c.ISR, c.Short = append([]Member(nil), p.ISR...), append([]Member(nil), p.Short...)
+	st.s.stats.shorts += len(p.Short)
 	c.Version++
 	st.s.tracef("store: version %d isr %s", c.Version, membersText(c.ISR))
 	return true
@@ -92,7 +94,8 @@ func (st *simStore) choose(not NodeID) NodeID {
 	var candidates []NodeID
 	for _, m := range st.state.ISR {
 		i := int(m.Node - 1)
-		if ss := &st.sessions[i]; m.Node != not && st.live(i) && ss.store == m.Store && ss.electable {
+		if ss := &st.sessions[i]; m.Node != not && st.live(i) && ss.store == m.Store && ss.electable &&
+			!st.isShort(m) && !st.s.unseen(st.s.nodes[i]) {
 			candidates = append(candidates, m.Node)
 		}
 	}
@@ -121,9 +124,15 @@ func (st *simStore) handOver(from *State, to NodeID) {
 	if from.Epoch != c.Epoch || from.Version != c.Version || from.Leader != c.Leader || from.Boot != c.Boot {
 		return
 	}
-	if contains(c.ISR, Member{Node: to, Store: ss.store}) && st.live(int(to-1)) && ss.electable {
+	m := Member{Node: to, Store: ss.store}
+	if contains(c.ISR, m) && st.live(int(to-1)) && ss.electable && !st.isShort(m) && !st.s.unseen(st.s.nodes[to-1]) {
 		st.makeLeader(to)
 	}
+}
+
+// isShort says whether the row excludes m from elections.
+func (st *simStore) isShort(m Member) bool {
+	return contains(st.state.Short, m) && st.s.mutant != mutantShortElected
 }
 
 func (st *simStore) makeLeader(n NodeID) {
@@ -147,8 +156,9 @@ func (st *simStore) tell(n *simNode) {
 
 func (n *simNode) propose(st *State) {
 	p := *st
-	p.ISR = append([]Member(nil), st.ISR...)
-	n.s.tracef("n%d proposes isr %s on version %d", n.id, membersText(p.ISR), p.Version)
+	p.ISR, p.Short = append([]Member(nil), st.ISR...), append([]Member(nil), st.Short...)
+	n.s.tracef("n%d proposes isr %s%s on version %d", n.id, membersText(p.ISR), shortText(p.Short), p.Version)
+	n.s.store.asked = n.s.now
 	n.s.toStore(n, func() {
 		n.s.store.propose(&p)
 		n.s.store.tell(n)

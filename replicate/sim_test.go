@@ -36,6 +36,7 @@ type simOptions struct {
 	hang         float64 // of each sync: it takes up to half a second
 	clocksLie    bool    // leases never end, and clocks run at different speeds (P22)
 	tear         float64 // per fault event; machines whose recovery cut their log say so
+	forget       float64 // per fault event: disks come back in an earlier state
 	scripted     bool    // nothing happens by itself except timers, and delays are equal
 }
 
@@ -63,7 +64,7 @@ func (q *simQueue) Pop() any {
 
 type simStats struct {
 	steps, elections, acks, crashes, cuts, resets, repairs, wipes, trims, joins, tears, handovers, strandings, drops,
-	forced, evictions int
+	forced, evictions, forgets, resumed, shorts int
 }
 
 type sim struct {
@@ -132,7 +133,7 @@ func (s *sim) draw() simOptions {
 		MaxWindowCount: 2 + r.IntN(40), MaxWindowBytes: s.between(200, 8000), MaxSendBytes: s.between(100, 2000),
 		MaxRangeBytes: s.between(100, 3000), MaxRangesInFlight: 1 + r.IntN(4), MaxPendingCount: 4 + r.IntN(60),
 		LagMaxNs: 60_000_000, HeartbeatNs: 10_000_000, RetryNs: 25_000_000, JoinNs: 25_000_000,
-		ISRWindowNs: 600_000_000,
+		ISRWindowNs: 600_000_000, ListShort: true, CompareNs: 100_000_000,
 	}
 	if r.IntN(3) == 0 {
 		o.cfg.CatchUpBytesPerSec = 50_000
@@ -142,19 +143,22 @@ func (s *sim) draw() simOptions {
 		o.hang = []float64{0.002, 0.01, 0.05}[apart.IntN(3)]
 	}
 	if apart := rand.New(rand.NewPCG(s.seed, 0x2545f4914f6cdd1d)); apart.IntN(4) == 0 {
-		o.tear, o.cfg.CompareNs = []float64{0.05, 0.2}[apart.IntN(2)], 100_000_000
+		o.tear = []float64{0.05, 0.2}[apart.IntN(2)]
 	}
 	if apart := rand.New(rand.NewPCG(s.seed, 0x9e3779b97f4a7c15)); apart.IntN(4) == 0 {
 		o.cfg.StrandedNs, o.cfg.StrandedEveryNs = 80_000_000, 600_000_000
 	}
 	if apart := rand.New(rand.NewPCG(s.seed, 0x9fb21c651e98df25)); apart.IntN(6) == 0 {
-		o.ruin, o.cfg.CompareNs = 0.1, 100_000_000
+		o.ruin = 0.1
 	}
 	if apart := rand.New(rand.NewPCG(s.seed, 0xd1342543de82ef95)); apart.IntN(4) == 0 {
 		o.evict = []float64{0.05, 0.5, 1}[apart.IntN(3)]
 	}
 	if apart := rand.New(rand.NewPCG(s.seed, 0xa0761d6478bd642f)); apart.IntN(3) == 0 {
 		o.group = 2 + apart.IntN(6)
+	}
+	if apart := rand.New(rand.NewPCG(s.seed, 0xe7037ed1a0b428db)); apart.IntN(3) == 0 {
+		o.forget = []float64{0.05, 0.2}[apart.IntN(2)]
 	}
 	return o
 }
@@ -350,7 +354,8 @@ func TestSimulation(t *testing.T) {
 	t.Logf("seeds %d-%d: %+v", from, to, sum)
 	if sum.acks == 0 || sum.elections == 0 || sum.joins == 0 || sum.resets == 0 || sum.repairs == 0 || sum.cuts == 0 ||
 		sum.tears == 0 || sum.handovers == 0 ||
-		sum.strandings == 0 || sum.drops == 0 || sum.evictions == 0 {
+		sum.strandings == 0 || sum.drops == 0 || sum.evictions == 0 || sum.forgets == 0 || sum.resumed == 0 ||
+		sum.shorts == 0 {
 		t.Errorf("the simulation does not reach what it is for: %+v", sum)
 	}
 }

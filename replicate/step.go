@@ -21,8 +21,9 @@ const (
 	EvAppended // leader: Batches, not empty: they were appended at the end of the log, in this order
 	EvPut      // leader: may a batch be appended now? ActRefuse says why not
 	EvLease    // leader: DeadlineNs: the node may serve until then
-	// Node, Request, Position, Until, Offset, Repair: the answer to ActRead; Offset is where batch Until begins. Until
-	// == Position: the read failed for now. A follower takes only those with Repair.
+	// Node, Request, Position, Until, Offset, Epoch, CRC, Purpose: the answer to ActRead; Offset is where batch Until
+	// begins, Epoch and CRC are those of the last batch that was read. Until == Position: the read failed for now. A
+	// follower takes only those of ReadRepair.
 	EvRead
 	// leader: Node, Request, Position, Until: an ActSend was not sent from batch Position on, because memory no longer
 	// has the batches below Until.
@@ -48,8 +49,10 @@ type Event struct {
 	Generation uint64
 	Request    uint64
 	Live       []NodeID
+	Epoch      segment.Epoch
+	CRC        uint32
+	Purpose    Purpose
 	Again      bool
-	Repair     bool
 	Damaged    bool  // EvState: the store's row counts this replica as damaged
 	DeadlineNs int64 // on the clock of Step's now
 	Err        error
@@ -73,13 +76,13 @@ const (
 	// Remove these batches as far as they are committed, then EvTrimmed.
 	ActTrim
 	ActStartEpoch // leader: append the epoch-start batch before anything else, then EvAppended
-	// Node, Request, Position, Bytes, Count, DelayNs, Flag: after DelayNs, read a range of at most Bytes and Count, but
-	// at least one batch, then EvRead. Flag: the read repairs Node's copy; EvRead passes it on as Repair.
+	// Node, Request, Position, Bytes, Count, DelayNs, Purpose: after DelayNs, read a range of at most Bytes and Count,
+	// but at least one batch, then EvRead with the same Purpose.
 	ActRead
 	ActPropose // leader: State (Epoch, Version, ISR): compare-and-swap the ISR; pass the outcome on as EvState
 	ActRefuse  // leader: Err: why no batch may be appended now
-	// leader: Node, Position, State (Epoch, Version, Leader, Boot): make Node the leader. Its log ends at Position;
-	// this leader's log, which recovery shortened, ends before that.
+	// leader: Node, Position, State (Epoch, Version, Leader, Boot): make Node the leader. Its log ends at Position, and
+	// has what this leader's log lacks.
 	ActHandOver
 	// leader: Node, Flag, State (Epoch, Version, Leader, Boot): make Node the leader, or any replica that the store
 	// chooses if Node is 0, because this leader reaches too few members. Flag: this is the first such request, not a
@@ -90,12 +93,25 @@ const (
 	ActAppend   // follower: Message, Position: append its batches from Position on, same bytes, same offsets
 	ActTruncate // follower: Position, Generation: cut the log to end at Position, then EvTruncated
 	ActReset    // follower: Log, Generation: drop the log and begin at Log, then EvTruncated
+	// follower: Err: an operator chose a leader that lacks what this log has committed. Give the log up, keep aside what
+	// it has, then EvUnusable.
+	ActDiscard
+)
+
+// Purpose says what the batches of an ActRead are for.
+type Purpose uint8
+
+const (
+	ReadCatchUp Purpose = iota // they are sent to Node
+	ReadRepair                 // they replace batches that Node cannot read
+	ReadCompare                // only the epoch and the checksum of the batch are needed
 )
 
 // Action is one output of a Step. Everything it points to is borrowed until the machine's next Step.
 type Action struct {
 	Kind       ActionKind
 	Flag       bool
+	Purpose    Purpose
 	Node       NodeID
 	Count      int
 	Bytes      int64
@@ -138,6 +154,7 @@ type Config struct {
 	MaxPendingCount    int   // batches appended and not committed; DefaultMaxPendingCount
 	MaxPendingBytes    int64 // bytes appended and not committed, one batch excepted; DefaultMaxPendingBytes
 	MaxISRJoins        int   // joins per ISRWindowNs; DefaultMaxISRJoins
+	ListShort          bool  // rows list short members: needs feature level 4
 
 	LagMaxNs    int64 // a member of the ISR that is behind for this long is proposed for removal; DefaultLagMaxNs
 	HeartbeatNs int64 // between messages to a follower that lacks something; DefaultHeartbeatNs

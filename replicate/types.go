@@ -29,6 +29,11 @@ type State struct {
 	MinISR   int
 	Replicas []NodeID
 	ISR      []Member
+	// Short are members of the ISR that were seen to end below what they had acknowledged: see short.go. None of them is
+	// elected.
+	Short []Member
+	// Forced is the last epoch for which an operator chose the leader, whatever its log lacks; 0: there was none.
+	Forced segment.Epoch
 	// Restored, if not 0, is above every epoch from before the cluster's metadata was restored from a backup. Logs that
 	// end below it may be of different moments: see compare.go.
 	Restored segment.Epoch
@@ -74,13 +79,15 @@ type Log struct {
 	// StrandedUntil is the earliest time, on the clock of Step's now, at which a leader of this copy may again give up
 	// because it is stranded; see stranded.go.
 	StrandedUntil int64
-	Shortened     bool // recovery cut the end, and may have cut acknowledged batches; see compare.go
+	Shortened     bool // it may lack batches that this replica had acknowledged; see compare.go
 }
 
 // MessageKind says what one replica tells another. The comment behind a kind names the fields that it uses; every
 // message has Epoch and Request.
 type MessageKind uint8
 
+// Parentheses: only from feature level 4 on.
+//
 // The messages. From leader to follower: Probe … Heartbeat. From follower to leader: Report … Resync. Both ways: Fetch,
 // Range.
 const (
@@ -90,7 +97,7 @@ const (
 	MsgReset                 // Log, Epochs, Boot, Generation: the logs share nothing that is kept; begin anew at Log
 	MsgAppend                // Position, Until, FirstID, NextID, Committed, Batches: PutMessagesOnReplica
 	MsgHeartbeat             // Position (everything below was sent), Committed
-	MsgReport                // Boot, Generation, Store, Start, Log, Epochs, Damaged: the answer to Probe
+	MsgReport                // Boot, Generation, Store, Start, Log, Epochs, Damaged (Committed, Shortened): answers Probe
 	MsgAck                   // Position, Offset, Committed, Damaged: batches below Position are durable, in this epoch
 	MsgGap                   // Position, Offset: my log ends here and batches behind it are missing; go on from here
 	MsgReject                // Code, Position: the message was refused and changed nothing
@@ -117,6 +124,7 @@ type Message struct {
 	Kind       MessageKind
 	Code       RejectCode
 	Damaged    bool
+	Shortened  bool // the log may lack batches that this replica had acknowledged
 	Epoch      segment.Epoch
 	Request    uint64 // the exchange that the message belongs to; the leader numbers them, from 1 in each epoch
 	Generation uint64 // of the follower's log, at its report

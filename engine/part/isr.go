@@ -24,7 +24,7 @@ type isrLogs struct{ left, joined, refused, stranded, strandedFailed base.LogLim
 // machine. This replica leads. r.mu is held.
 func (cn *Node) propose(r *Replica, st *replicate.State) {
 	want := *st
-	want.ISR, want.Replicas = slices.Clone(st.ISR), slices.Clone(st.Replicas)
+	want.ISR, want.Short, want.Replicas = slices.Clone(st.ISR), slices.Clone(st.Short), slices.Clone(st.Replicas)
 	before := slices.Clone(r.state.ISR)
 	cn.Spawn(func() {
 		ctx, cancel := cn.store.host.WithTimeout(cn.Ctx, StoreTimeout)

@@ -306,6 +306,9 @@ func (r *Replica) perform(a *replicate.Action) {
 	case replicate.ActStepDown: // stepOne does it after the other actions
 	case replicate.ActAppend:
 		r.enqueueIncoming(a)
+	case replicate.ActDiscard:
+		why := a.Err
+		r.node.Spawn(func() { r.discard(why, nil) })
 	case replicate.ActTruncate, replicate.ActReset:
 		r.beginCut(a)
 	}
@@ -528,7 +531,7 @@ func (r *Replica) Tick(lease int64, live []replicate.NodeID) {
 	}
 	r.yieldUnwritten(r.node.Now())
 	r.noteDiscarded()
-	r.noteWhole()
+	r.noteShortened()
 	r.logComparing(r.node.Now())
 	if r.leader != nil {
 		r.count()

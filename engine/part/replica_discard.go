@@ -108,9 +108,13 @@ func (r *Replica) discard(why error, c *logCut) {
 			return // the state has changed while mu was released
 		}
 		r.node.drops.Add(1)
-		r.node.store.log.Error("a copy of a partition is damaged so that it cannot be repaired in place: it is dropped and "+
-			"fetched anew from its leader. What was acknowledged is on the other replicas",
-			"topic", r.pt.topic.Name, "partition", r.pt.number, "error", why)
+		text := "a copy of a partition is damaged so that it cannot be repaired in place: it is dropped and fetched anew " +
+			"from its leader. What was acknowledged is on the other replicas"
+		if errors.Is(why, replicate.ErrContested) {
+			text = "an operator chose a leader that lacks messages of this copy: the copy is dropped and fetched anew from " +
+				"that leader. What it had is kept aside"
+		}
+		r.node.store.log.Error(text, "topic", r.pt.topic.Name, "partition", r.pt.number, "error", why)
 		r.discarded.Store(true)
 		r.discardedBefore, r.discardedAt = true, now
 		r.shortened, r.cut, r.discards = true, nil, r.discards+1

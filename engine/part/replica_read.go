@@ -22,7 +22,7 @@ type rangeRead struct {
 // rangeAsk is a range to read: the values of an ActRead.
 type rangeAsk struct {
 	to      replicate.NodeID
-	repair  bool
+	purpose replicate.Purpose
 	request uint64
 	from    segment.Position
 	bytes   int64
@@ -30,11 +30,10 @@ type rangeAsk struct {
 	delay   time.Duration
 }
 
-// reader identifies a goroutine that reads for another replica: one goroutine catches that replica up, another one
-// repairs it.
+// reader identifies a goroutine that reads for another replica: each purpose has its own.
 type reader struct {
-	to     replicate.NodeID
-	repair bool
+	to      replicate.NodeID
+	purpose replicate.Purpose
 }
 
 // readRange reads batches for another replica. The read may wait for the device, so it runs on a goroutine, which
@@ -42,10 +41,10 @@ type reader struct {
 // ranges meanwhile, the goroutine reads only the newest of them next. mu is held.
 func (r *Replica) readRange(a *replicate.Action) {
 	ask := &rangeAsk{
-		to: a.Node, repair: a.Flag, request: a.Request, from: a.Position, bytes: min(a.Bytes, maxRangeBytes),
+		to: a.Node, purpose: a.Purpose, request: a.Request, from: a.Position, bytes: min(a.Bytes, maxRangeBytes),
 		count: min(a.Count, wire.MaxBatchCount), delay: time.Duration(a.DelayNs),
 	}
-	who := reader{a.Node, a.Flag}
+	who := reader{a.Node, a.Purpose}
 	if _, busy := r.reading[who]; busy {
 		r.reading[who] = ask
 		return
@@ -92,10 +91,11 @@ func (r *Replica) readFor(ask *rangeAsk) *outgoing.Batches {
 // are not sent. mu is held.
 func (r *Replica) answerRead(ask *rangeAsk, out *outgoing.Batches) {
 	ev := replicate.Event{
-		Kind: replicate.EvRead, Node: ask.to, Request: ask.request, Position: ask.from, Until: ask.from, Repair: ask.repair,
+		Kind: replicate.EvRead, Node: ask.to, Request: ask.request, Position: ask.from, Until: ask.from, Purpose: ask.purpose,
 	}
 	if n := len(out.List); n > 0 {
-		ev.Until, ev.Offset = out.List[n-1].Position+1, out.List[n-1].End()
+		last := &out.List[n-1]
+		ev.Until, ev.Offset, ev.Epoch, ev.CRC = last.Position+1, last.End(), last.Epoch, last.CRC
 	}
 	r.read = rangeRead{ask.to, ask.from, out}
 	r.stepOne(&ev)

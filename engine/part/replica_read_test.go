@@ -17,15 +17,15 @@ func TestOneReaderForEachReplica(t *testing.T) {
 	r := bareReplica()
 	r.pt = s.part
 	r.node.readers = make(chan struct{}) // each read waits until the test receives from this channel
-	ask := func(request uint64, repair bool) {
+	ask := func(request uint64, purpose replicate.Purpose) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.readRange(&replicate.Action{Node: 2, Request: request, Flag: repair, Bytes: 1 << 20, Count: 5})
+		r.readRange(&replicate.Action{Node: 2, Request: request, Purpose: purpose, Bytes: 1 << 20, Count: 5})
 	}
 	next := func() *rangeAsk {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.reading[reader{2, false}]
+		return r.reading[reader{2, replicate.ReadCatchUp}]
 	}
 	allRead := func() {
 		r.await(func() bool {
@@ -36,7 +36,7 @@ func TestOneReaderForEachReplica(t *testing.T) {
 	}
 
 	for request := range uint64(20) {
-		ask(request, false)
+		ask(request, replicate.ReadCatchUp)
 	}
 	if a := next(); a == nil || a.request != 19 {
 		t.Fatalf("what is read next: %+v", a)
@@ -54,8 +54,8 @@ func TestOneReaderForEachReplica(t *testing.T) {
 
 	r.node.readers = make(chan struct{}, 1)
 	r.node.readers <- struct{}{} // no read begins
-	ask(20, false)
-	ask(1, true)
+	ask(20, replicate.ReadCatchUp)
+	ask(1, replicate.ReadRepair)
 	if a := next(); a != nil || len(r.reading) != 2 {
 		t.Errorf("a repair waits behind another read: %+v, %d readers", a, len(r.reading))
 	}

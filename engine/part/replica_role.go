@@ -82,7 +82,9 @@ func (r *Replica) changeRole() {
 	}
 	r.ledEpoch = st.Epoch
 	r.counted = replicate.LeaderCounts{}
-	r.lead(replicate.NewLeader(r.node.replication, r.node.member(), r.node.Self.Boot, log, st, r.node.Now()))
+	cfg := r.node.replication
+	cfg.ListShort = r.node.store.Feature() >= marksLevel
+	r.lead(replicate.NewLeader(cfg, r.node.member(), r.node.Self.Boot, log, st, r.node.Now()))
 	r.node.store.counters.LeaderChanges.Add(1)
 	r.pending.clear()
 	r.startEpoch, r.granted, r.stalled, r.writesPaused = false, false, nil, false

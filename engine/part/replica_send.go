@@ -9,12 +9,19 @@ import (
 	"penstock/segment"
 )
 
+// marksLevel is the feature level from which on reports say what a copy knows to be committed and whether it is
+// shortened, and rows list short members.
+const marksLevel = 4
+
 // send puts a message into the queue of the connection to a node. The message is dropped if it does not fit: the
 // machines repeat messages that are not answered. mu is held.
 func (r *Replica) send(to replicate.NodeID, m *replicate.Message) {
 	if wire.CarriesBatches(m.Kind) {
 		r.sendBatches(to, m)
 		return
+	}
+	if m.Kind == replicate.MsgReport && r.node.store.Feature() < marksLevel {
+		m.Committed, m.Shortened = 0, false // a node of a lower level would take the frame for a broken one
 	}
 	wire.Encode(&r.sent, r.pt.Identity(), m, nil)
 	r.sent.Body, r.sent.Owner = nil, nil

@@ -88,14 +88,29 @@ func (cn *Node) ListUnnamed(snap *meta.Snapshot) error {
 	return s.Write()
 }
 
-// noteWhole removes the copy from the list of shortened copies when its machine has everything that is committed. mu is
-// held.
-func (r *Replica) noteWhole() {
-	if !r.shortened || r.leader != nil && r.leader.Shortened() || r.follower != nil && r.follower.Shortened() ||
-		r.leader == nil && r.follower == nil {
+// noteShortened keeps the list of shortened copies as the machine says: it adds a copy whose leader has found that it
+// forgot, and removes one that has everything committed. mu is held.
+func (r *Replica) noteShortened() {
+	if r.leader == nil && r.follower == nil {
 		return
 	}
-	r.shortened = false
+	now := r.leader != nil && r.leader.Shortened() || r.follower != nil && r.follower.Shortened()
+	if now == r.shortened || now && r.leader == nil {
+		return // the list has a follower's copy before its log is reset: see mayReset
+	}
+	r.shortened = now
+	if now {
+		r.node.Log.Error("another replica of a partition has committed messages that this copy lacks, although this node "+
+			"did not know that it lost any: the copy appends nothing and hands over. Look at this node's disk: files were "+
+			"removed, or it came back in an earlier state", "topic", r.pt.topic.Name, "partition", r.pt.number)
+		r.node.Spawn(func() {
+			if err := r.node.Shortened.Add([]segment.Identity{r.pt.Identity()}); err != nil {
+				r.node.Log.Warn("it could not be kept that a copy is shortened: a restart would take it for whole",
+					"topic", r.pt.topic.Name, "partition", r.pt.number, "error", err)
+			}
+		})
+		return
+	}
 	r.node.Log.Info("a copy that recovery had shortened has all that is committed",
 		"topic", r.pt.topic.Name, "partition", r.pt.number)
 	if r.node.Shortened.Remove(r.pt.Identity()) {
@@ -113,7 +128,7 @@ func (r *Replica) unlistShortened() error {
 	return r.node.Shortened.RemoveNow(r.pt.Identity())
 }
 
-// writeShortened writes the file until it has the newest list. It runs on a goroutine that noteWhole starts. If the
+// writeShortened writes the file until it has the newest list. It runs on a goroutine that noteShortened starts. If the
 // file cannot be written, some copies are compared once more than necessary at the next start.
 func (cn *Node) writeShortened() {
 	for told := 0; ; {

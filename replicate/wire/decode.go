@@ -63,6 +63,9 @@ func (d *Decoder) decode(h *netproto.Header, payload []byte) error {
 		return invalid("a %v", h.Type)
 	}
 	l := layoutOf(kind)
+	if kind == replicate.MsgReport && len(payload) >= CommonBytes && payload[offFlags]&flagMarked != 0 {
+		l = &markedReport
+	}
 	switch {
 	case h.Status != netproto.StatusOK || h.Stream != 0 || h.Request != 0:
 		return invalid("a %v with status %v, stream %d, request %d", h.Type, h.Status, h.Stream, h.Request)
@@ -83,6 +86,9 @@ func (d *Decoder) decode(h *netproto.Header, payload []byte) error {
 	if err != nil {
 		return err
 	}
+	if l == &markedReport && !marked(&d.Message) {
+		return invalid("a marked %v that says nothing", h.Type)
+	}
 	if len(rest) > 0 {
 		return invalid("%d bytes behind the head of a %v", len(rest), h.Type)
 	}
@@ -98,7 +104,11 @@ func (d *Decoder) common(p []byte, l *layout) error {
 	m := &d.Message
 	d.ID = segment.Identity{Topic: uuid.UUID(p[offTopic : offTopic+16]), Partition: le.Uint32(p[offPartition:])}
 	m.Code = replicate.RejectCode(p[offCode])
-	m.Damaged = p[offFlags]&flagDamaged != 0
+	flags, known := p[offFlags], byte(flagDamaged)
+	if l == &markedReport {
+		known |= flagMarked | flagShortened
+	}
+	m.Damaged, m.Shortened = flags&flagDamaged != 0, flags&known&flagShortened != 0
 	m.Epoch = segment.Epoch(le.Uint64(p[offEpoch:]))
 	m.Request = le.Uint64(p[offRequest:])
 	switch {
@@ -106,8 +116,8 @@ func (d *Decoder) common(p []byte, l *layout) error {
 		return invalid("a %v of no topic", l.typ)
 	case (m.Code != 0) != (l.fields&usesCode != 0) || m.Code > replicate.RejectAbsent:
 		return invalid("a %v with code %d", l.typ, m.Code)
-	case p[offFlags]&^flagDamaged != 0 || m.Damaged && l.fields&usesDamaged == 0:
-		return invalid("a %v with flags %#x in its head", l.typ, p[offFlags])
+	case flags&^known != 0 || m.Damaged && l.fields&usesDamaged == 0:
+		return invalid("a %v with flags %#x in its head", l.typ, flags)
 	case p[offRunCount] > MaxRunCount || p[offRunCount] > 0 && l.fields&fieldBatches == 0:
 		return invalid("a %v with %d runs", l.typ, p[offRunCount])
 	case p[offReserved] != 0:

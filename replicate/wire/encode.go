@@ -27,6 +27,9 @@ func Encode(f *netproto.Frame, id segment.Identity, m *replicate.Message, runs [
 // It panics if m exceeds a bound of this package: the sender must keep its frames within MaxRunCount and MaxBatchCount.
 func AppendHead(dst []byte, id segment.Identity, m *replicate.Message, runs []Run) []byte {
 	l := layoutOf(m.Kind)
+	if marked(m) {
+		l = &markedReport
+	}
 	mustFit(m, l, runs)
 	dst = appendCommon(dst, id, m, l, len(runs))
 	le := binary.LittleEndian
@@ -73,6 +76,12 @@ func appendCommon(dst []byte, id segment.Identity, m *replicate.Message, l *layo
 	}
 	if l.fields&usesDamaged != 0 && m.Damaged {
 		p[offFlags] = flagDamaged
+	}
+	if l == &markedReport {
+		p[offFlags] |= flagMarked
+		if m.Shortened {
+			p[offFlags] |= flagShortened
+		}
 	}
 	p[offRunCount] = byte(runCount)
 	le.PutUint64(p[offEpoch:], uint64(m.Epoch))

@@ -48,7 +48,7 @@ func TestRoundTrip(t *testing.T) {
 // fill sets every field of a message.
 func fill(m *replicate.Message) {
 	*m = replicate.Message{
-		Code: replicate.RejectEpoch, Damaged: true, Epoch: 77, Request: 78, Generation: 79, Boot: testBoot, Store: testStore,
+		Code: replicate.RejectEpoch, Damaged: true, Shortened: true, Epoch: 77, Request: 78, Generation: 79, Boot: testBoot, Store: testStore,
 		Position: 80, Until: 81, Start: 82, Committed: 83, Offset: 84, FirstID: 85, NextID: segment.MaxMsgID + 1,
 		Log: segment.State{Next: 1, NextID: 2, End: 3, LastCRC: 4, Epoch: 5, Segment: 6, SegmentBase: 1, SegmentCapacity: 2},
 	}
@@ -69,8 +69,14 @@ func keep(m *replicate.Message) {
 		},
 		fieldEpochs: func() { m.Epochs = nil }, usesDamaged: func() { m.Damaged = false }, usesCode: func() { m.Code = 0 },
 	}
+	fields := layouts[m.Kind].fields
+	if marked(m) {
+		fields = markedReport.fields
+	} else {
+		m.Shortened = false
+	}
 	for f, clearIt := range all {
-		if layouts[m.Kind].fields&f == 0 {
+		if fields&f == 0 {
 			clearIt()
 		}
 	}
@@ -127,7 +133,7 @@ func TestBounds(t *testing.T) {
 	if err := d.Decode(&h, payload); err != nil || len(d.Message.Batches) != MaxBatchCount {
 		t.Fatalf("%v, %d batches", err, len(d.Message.Batches))
 	}
-	report := messages(t)["report"]
+	report := messages(t)["report-marked"]
 	report.Epochs = nil
 	for i := range replicate.MaxEpochCount {
 		report.Epochs = append(report.Epochs, replicate.EpochStart{

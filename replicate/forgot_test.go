@@ -1,0 +1,256 @@
+package replicate
+
+import (
+	"testing"
+
+	"penstock/segment"
+)
+
+// logOf makes a log with so many batches of each epoch.
+func logOf(epochs map[segment.Epoch]int) (g simLog) {
+	for e := segment.Epoch(1); e < 20; e++ {
+		for range epochs[e] {
+			g.append(sealSim(g.end(), e, nil))
+		}
+	}
+	return g
+}
+
+// leadsWith is a leader of an epoch on this log.
+func leadsWith(t *testing.T, nodes, minISR int, epoch segment.Epoch, g simLog, log Log) *leaderRig {
+	r := newLeaderRig(t, Config{CompareNs: 1000 * ms, RetryNs: 100 * ms, ListShort: true}, nodes, minISR)
+	r.log, r.state.Epoch = g, epoch
+	log.End, log.Durable, log.Epoch, log.Epochs = g.end(), g.next(), g.end().Epoch, g.table.Entries()
+	r.l = NewLeader(r.l.cfg, testMember(1), r.state.Boot, log, &r.state, r.now)
+	r.step(Event{Kind: EvLease, DeadlineNs: 1 << 60})
+	return r
+}
+
+// reports is the report of another log.
+func (r *leaderRig) reports(n NodeID, g simLog, committed segment.Position, shortened bool) []Action {
+	r.t.Helper()
+	return r.say(n, Message{
+		Kind: MsgReport, Store: testMember(n).Store, Start: g.start.Next, Log: g.end(), Epochs: g.table.Entries(),
+		Committed: committed, Shortened: shortened, Boot: simUUID('b', n, 1),
+	})
+}
+
+// A log that may have forgotten proves nothing. If all that answer are such logs, the leader waits for every other
+// member.
+func TestShortenedLogProvesNothing(t *testing.T) {
+	g := logOf(map[segment.Epoch]int{1: 5})
+	started := func(acts []Action) bool { return find(acts, ActStartEpoch) != nil }
+	r := leadsWith(t, 3, 2, 2, g, Log{Shortened: true})
+	if started(r.reports(2, g, 5, true)) || started(r.later(5000)) || !r.l.Comparing() {
+		t.Fatal("a log that forgot counts as a proof")
+	}
+	longer := logOf(map[segment.Epoch]int{1: 9})
+	if a := find(r.reports(3, longer, 9, false), ActHandOver); a == nil || a.Node != 3 {
+		t.Fatal("the member that has more does not lead")
+	}
+
+	r = leadsWith(t, 3, 2, 2, g, Log{Shortened: true})
+	if started(r.reports(2, g, 5, true)) || !started(r.reports(3, g, 5, false)) {
+		t.Error("a log that is certain of its end is no proof")
+	}
+
+	r = leadsWith(t, 3, 2, 2, g, Log{Shortened: true})
+	if started(r.reports(2, g, 5, true)) || !started(r.reports(3, g, 3, true)) || r.l.Counts().Losses != 0 {
+		t.Error("all members were heard, and it waits, or counts a loss")
+	}
+}
+
+// The common prefix decides, not the newest epoch, and what the marks say is committed is kept.
+func TestCommonPrefixDecides(t *testing.T) {
+	old, elsewhere := logOf(map[segment.Epoch]int{1: 5}), logOf(map[segment.Epoch]int{1: 5, 2: 50})
+	both := logOf(map[segment.Epoch]int{1: 5, 3: 2})
+	for name, c := range map[string]struct {
+		own       simLog
+		committed segment.Position // of the leader
+		other     simLog
+		mark      segment.Position // of the other
+		yields    bool
+		blocked   bool
+	}{
+		"only the other goes on":              {own: old, other: elsewhere, yields: true},
+		"only the leader goes on":             {own: elsewhere, other: old},
+		"both go on, the other has committed": {own: both, other: elsewhere, mark: 20, yields: true},
+		"both go on, the leader has committed": {
+			own: elsewhere, other: both, committed: 20,
+		},
+		"both have committed":                     {own: both, committed: 6, other: elsewhere, mark: 20, blocked: true},
+		"both go on, no mark tells: newer epoch":  {own: elsewhere, other: both, yields: true},
+		"both go on, no mark tells: older epoch":  {own: both, other: elsewhere},
+		"the same log":                            {own: old, other: old},
+		"the other is empty":                      {own: old, other: simLog{}},
+		"the leader is empty":                     {own: simLog{}, other: old, yields: true},
+		"the other began anew behind the leader":  {own: old, other: begun(elsewhere, 7), yields: true},
+		"the leader began anew behind the other ": {own: begun(elsewhere, 7), other: old},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := leadsWith(t, 2, 1, 9, c.own, Log{Start: c.own.start, Shortened: true, Committed: c.committed})
+			acts := r.reports(2, c.other, c.mark, false)
+			if yields := find(acts, ActHandOver) != nil; yields != c.yields {
+				t.Errorf("yields %v", yields)
+			}
+			if c.yields || c.blocked {
+				if r.later(5000); !r.l.Comparing() || (r.l.Blocked() != 0) != c.blocked {
+					t.Errorf("comparing %v, blocked by %d", r.l.Comparing(), r.l.Blocked())
+				}
+			} else if r.l.Comparing() && find(r.later(5000), ActStartEpoch) == nil {
+				t.Error("it does not go on")
+			}
+		})
+	}
+}
+
+// begun is the part of a log from a position on.
+func begun(g simLog, from segment.Position) simLog {
+	c := g.clone()
+	c.trim(from)
+	return c
+}
+
+// A leader that took its log for whole hears that another member has committed more. It appends and commits nothing
+// more, and hands over; what it has appended itself counts for nothing.
+func TestLeaderIsOvertaken(t *testing.T) {
+	old, elsewhere := logOf(map[segment.Epoch]int{1: 5}), logOf(map[segment.Epoch]int{1: 5, 2: 50})
+	r := leadsWith(t, 2, 2, 9, old, Log{Committed: 5})
+	r.append(0)
+	r.durable(6)
+	acts := r.reports(2, elsewhere, 30, false)
+	if a := find(acts, ActHandOver); a == nil || a.Node != 2 || sent(acts, 2, MsgMatch) != nil || !r.l.Shortened() {
+		t.Fatalf("%+v", acts)
+	}
+	if a := find(r.step(Event{Kind: EvPut}), ActRefuse); a == nil {
+		t.Error("it takes writes")
+	}
+
+	// Both have committed: neither is cut, and the leader goes on without that member.
+	r = leadsWith(t, 2, 1, 9, elsewhere, Log{Committed: 20})
+	r.append(0)
+	r.durable(56)
+	other := logOf(map[segment.Epoch]int{1: 5, 3: 10})
+	acts = r.reports(2, other, 9, false)
+	if sent(acts, 2, MsgMatch) != nil || sent(acts, 2, MsgReset) != nil || find(acts, ActHandOver) != nil ||
+		r.l.Shortened() {
+		t.Fatalf("%+v", acts)
+	}
+	if p := find(acts, ActPropose); p == nil || len(p.State.ISR) != 1 {
+		t.Errorf("the member that contradicts stays: %+v", acts)
+	}
+	// An operator has chosen this leader since.
+	r.state.Forced, r.state.Version = 9, r.state.Version+5
+	r.accept(testMember(1))
+	if acts = r.reports(2, other, 9, false); sent(acts, 2, MsgMatch) == nil {
+		t.Errorf("an operator's choice does not count: %+v", acts)
+	}
+}
+
+// A follower that ends below what it had acknowledged is answered only when the store knows.
+func TestShortBeforeAnswered(t *testing.T) {
+	rig := func(minISR int) *leaderRig {
+		r := newLeaderRig(t, Config{ListShort: true, RetryNs: 100 * ms}, 3, minISR)
+		r.serve()
+		r.say(2, Message{Kind: MsgGap, Position: 0}) // it forgot: a new exchange
+		return r
+	}
+	forgot := func(r *leaderRig) []Action { return r.reports(2, simLog{}, 0, false) }
+
+	r := rig(3) // the ISR cannot shrink
+	acts := forgot(r)
+	p := find(acts, ActPropose)
+	if p == nil || len(p.State.Short) != 1 || p.State.Short[0] != testMember(2) || sent(acts, 2, MsgMatch) != nil {
+		t.Fatalf("%+v", acts)
+	}
+	r.state.Short = []Member{testMember(2)}
+	if acts = r.accept(r.state.ISR...); sent(acts, 2, MsgMatch) == nil {
+		t.Fatalf("it is not answered although the store knows: %+v", acts)
+	}
+	r.ack(2, 0)
+	if acts = r.ack(2, 1); find(acts, ActPropose) == nil || len(find(acts, ActPropose).State.Short) != 0 {
+		t.Errorf("it has everything again, and stays short: %+v", acts)
+	}
+
+	r = rig(2) // the ISR can shrink
+	acts = forgot(r)
+	if p := find(acts, ActPropose); p == nil || len(p.State.ISR) != 2 || len(p.State.Short) != 0 ||
+		sent(acts, 2, MsgMatch) != nil {
+		t.Fatalf("%+v", acts)
+	}
+	if acts = r.accept(testMember(1), testMember(3)); sent(acts, 2, MsgMatch) == nil {
+		t.Errorf("it is not answered although it is outside: %+v", acts)
+	}
+}
+
+// Where the tables share no epoch because they have forgotten the oldest ones, the bytes tell whether the logs agree.
+// The answer is never "cut everything".
+func TestEpochsForgotten(t *testing.T) {
+	g := logOf(map[segment.Epoch]int{1: 5})
+	away := g.clone()
+	for e := segment.Epoch(2); e < 2*MaxEpochCount; e++ {
+		g.append(sealSim(g.end(), e, nil))
+	}
+	if g.table.Entries()[0].Epoch == 1 {
+		t.Fatal("the table has everything")
+	}
+	for name, c := range map[string]struct {
+		epoch segment.Epoch
+		crc   uint32
+		match bool
+	}{
+		"the same batch": {1, away.end().LastCRC, true},
+		"another batch":  {1, away.end().LastCRC + 1, false},
+		"another epoch":  {2, away.end().LastCRC, false},
+	} {
+		r := leadsWith(t, 2, 1, 5000, g, Log{})
+		acts := r.reports(2, away, 5, false)
+		a := find(acts, ActRead)
+		if a == nil || a.Purpose != ReadCompare || a.Position != 4 || sent(acts, 2, MsgMatch) != nil {
+			t.Fatalf("%s: %+v", name, acts)
+		}
+		read := Event{Kind: EvRead, Node: 2, Request: a.Request, Position: 4, Until: 4, Purpose: ReadCompare}
+		if acts = r.step(read); sent(acts, 2, MsgMatch) != nil {
+			t.Errorf("%s: a read that failed counts: %+v", name, acts)
+		}
+		read.Until, read.Epoch, read.CRC = 5, c.epoch, c.crc
+		acts = r.step(read)
+		if m := sent(acts, 2, MsgMatch); (m != nil) != c.match || m != nil && m.Position != 5 {
+			t.Errorf("%s: %+v", name, acts)
+		}
+		if sent(acts, 2, MsgReset) != nil {
+			t.Errorf("%s: a member of the ISR is reset: %+v", name, acts)
+		}
+	}
+}
+
+// A cut that takes more than leaders can have left uncommitted is refused, until an operator has chosen.
+func TestCutTooLarge(t *testing.T) {
+	cfg := Config{MaxPendingCount: 4}
+	most := cfg.uncommittedCount()
+	rig := func(count int) (*followerRig, Message) {
+		r := newFollowerRig(t, cfg, logOf(map[segment.Epoch]int{1: 5 + count}), segment.Position(5+count))
+		r.req++
+		rep := sent(r.say(Message{Kind: MsgProbe}), 1, MsgReport)
+		return r, Message{Kind: MsgMatch, Position: 5, Boot: rep.Boot, Generation: rep.Generation}
+	}
+	r, m := rig(most)
+	if find(r.say(m), ActTruncate) == nil {
+		t.Error("a small cut is refused")
+	}
+	r, m = rig(most + 1)
+	if acts := r.say(m); find(acts, ActTruncate) != nil || r.f.Err() == nil || find(acts, ActDamaged) == nil {
+		t.Fatalf("%+v", acts)
+	}
+	r.epoch = 2
+	st := State{Epoch: 2, Leader: 1, Forced: 2}
+	if r.step(Event{Kind: EvState, State: &st}); r.f.Err() != nil {
+		t.Fatal("an operator's choice does not count")
+	}
+	r.req++
+	rep := sent(r.say(Message{Kind: MsgProbe}), 1, MsgReport)
+	m.Generation = rep.Generation
+	if acts := r.say(m); find(acts, ActDiscard) == nil || find(acts, ActTruncate) != nil {
+		t.Errorf("%+v", acts)
+	}
+}
