@@ -90,6 +90,9 @@ func (l *Leader) compare(now int64, acts *Actions) {
 			a.State = State{Epoch: l.epoch, Version: l.isr.version, Leader: l.self.Node, Boot: l.boot}
 		}
 		return
+	case judgeUnlist:
+		l.unlist(v.short, now, acts)
+		return
 	case judgeLoss:
 		l.losses++
 	}
@@ -107,8 +110,9 @@ type judgement uint8
 const (
 	judgeGoOn judgement = iota
 	judgeWait
-	judgeYield // hand over to verdict.best
-	judgeLoss  // go on, although something that was committed is gone
+	judgeYield  // hand over to verdict.best
+	judgeUnlist // nobody is certain of anything, and verdict.short has most: it is to be electable again
+	judgeLoss   // go on, although something that was committed is gone
 )
 
 // judge is the rule of the comparison. late says that CompareNs are over.
@@ -133,6 +137,8 @@ func (c *comparison) judge(v *verdict, late bool) judgement {
 		return judgeGoOn
 	case unheard, v.outsider, v.unheardOutside && !late:
 		return judgeWait
+	case v.short != nil:
+		return judgeUnlist
 	case v.others == 0, v.doubtful > 0: // all may have lost something, and this log is the longest
 		return judgeGoOn
 	case !late:
@@ -147,10 +153,11 @@ type verdict struct {
 	// members that are certain of the end of their log, and have no more than this log and all of what it was known to
 	// have committed: nothing committed is missing here
 	proofs   int
-	doubtful int       // the same of members whose log is shortened: they may have lost what this log lacks
+	doubtful int       // the same of members that are shortened or short: they may have lost what this log lacks
 	awaited  int       // members that may have more and can still say so
 	away     int       // members that may have more and whose process is gone
 	best     *Progress // the member with the longest log of those that can lead
+	short    *Progress // the same of those that are short
 	blocked  NodeID    // a member that may have more and is damaged, or the outsider
 
 	// Replicas outside the ISR count only if no member proves anything: they may hold the last copy of what all members
@@ -181,10 +188,14 @@ func (l *Leader) weigh() (v verdict) {
 			v.awaited++
 			v.blocked = p.Node
 		case !l.hasMore(&p.report):
-			l.testify(p, &v)
+			l.testify(p, contains(l.isr.short, m), &v)
 		case !p.Damaged:
-			if v.best == nil || p.report.ahead(&v.best.report) {
-				v.best = p
+			best := &v.best
+			if contains(l.isr.short, m) {
+				best = &v.short
+			}
+			if *best == nil || p.report.ahead(&(*best).report) {
+				*best = p
 			}
 		default: // it has more, and must first repair itself from here
 			v.awaited++
@@ -211,10 +222,10 @@ func (l *Leader) askOutside(v *verdict) {
 
 // testify counts a member whose log has no more than this one. Only a log that is certain of its own end testifies to
 // absence: another one may have lost the same batches.
-func (l *Leader) testify(p *Progress, v *verdict) {
+func (l *Leader) testify(p *Progress, short bool, v *verdict) {
 	switch r := &p.report; {
 	case r.end < l.log.Committed: // it has lost more than this log
-	case r.shortened:
+	case r.shortened || short:
 		v.doubtful++
 	default:
 		v.proofs++

@@ -224,6 +224,34 @@ func TestEpochsForgotten(t *testing.T) {
 	}
 }
 
+// Of two members that have both lost something, the short one may have more. It leads, once the row allows that.
+func TestShortMemberHasMost(t *testing.T) {
+	g, longer := logOf(map[segment.Epoch]int{1: 5}), logOf(map[segment.Epoch]int{1: 9})
+	r := leadsWith(t, 3, 2, 2, g, Log{Shortened: true})
+	r.state.Short, r.state.Version = []Member{testMember(2)}, 7
+	r.accept(r.state.ISR...)
+	if acts := r.reports(2, longer, 0, false); find(acts, ActHandOver) != nil || find(acts, ActPropose) != nil {
+		t.Fatalf("it does not wait for the third: %+v", acts)
+	}
+	acts := r.reports(3, g, 0, true)
+	p := find(acts, ActPropose)
+	if p == nil || len(p.State.Short) != 0 || len(p.State.ISR) != 3 || find(acts, ActHandOver) != nil {
+		t.Fatalf("%+v", acts)
+	}
+	r.state.Short = nil
+	if a := find(r.accept(r.state.ISR...), ActHandOver); a == nil || a.Node != 2 {
+		t.Error("it does not lead")
+	}
+
+	r = leadsWith(t, 3, 2, 2, g, Log{Shortened: true})
+	r.state.Short, r.state.Version = []Member{testMember(2)}, 7
+	r.accept(r.state.ISR...)
+	r.reports(2, longer, 0, false)
+	if acts := r.reports(3, g, 0, false); find(acts, ActStartEpoch) == nil {
+		t.Error("a proof that nothing is missing does not count")
+	}
+}
+
 // A cut that takes more than leaders can have left uncommitted is refused, until an operator has chosen.
 func TestCutTooLarge(t *testing.T) {
 	cfg := Config{MaxPendingCount: 4}

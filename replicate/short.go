@@ -21,6 +21,23 @@ func (l *Leader) toBeWritten(p *Progress) bool {
 	return p.lost && l.cfg.ListShort && l.isr.member(p.member()) && !contains(l.isr.short, p.member())
 }
 
+// unlist proposes that p is not short any more, and nothing else. A leader does so whose own log is shortened, if every
+// member was heard, none is certain of its end, and p has most: then p is to lead.
+func (l *Leader) unlist(p *Progress, now int64, acts *Actions) {
+	s := &l.isr
+	if s.open && now-s.sent < l.cfg.RetryNs {
+		return
+	}
+	s.next, s.nextShort = append(s.next[:0], s.members...), s.nextShort[:0]
+	for _, m := range s.short {
+		if m != p.member() {
+			s.nextShort = append(s.nextShort, m)
+		}
+	}
+	s.open = true
+	l.sendProposal(now, acts)
+}
+
 // wantShort puts the members of isr that should be listed as short into s.wanted.
 func (l *Leader) wantShort(isr []Member) {
 	s := &l.isr
