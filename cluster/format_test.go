@@ -36,9 +36,10 @@ func TestFormat(t *testing.T) {
 			Replicas: []replicate.NodeID{3, 1}, ISR: []replicate.Member{{Node: 3, Store: disk}}, Restored: 4,
 			Short: []replicate.Member{{Node: 3, Store: disk}}, Forced: 5,
 		},
-		Damaged:  []replicate.Member{{Node: 1, Store: disk}},
-		Transfer: meta.Transfer{To: 1, Epoch: 5},
-		Terms:    []meta.Term{{Epoch: 4, Node: 1}, {Epoch: 5, Node: 3}},
+		Damaged:   []replicate.Member{{Node: 1, Store: disk}},
+		Contested: []replicate.Member{{Node: 1, Store: disk}},
+		Transfer:  meta.Transfer{To: 1, Epoch: 5},
+		Terms:     []meta.Term{{Epoch: 4, Node: 1}, {Epoch: 5, Node: 3}},
 	}
 	written := map[string]row{}
 	add := func(name, key string, value []byte) { written[name] = row{key, string(value)} }

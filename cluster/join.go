@@ -219,7 +219,7 @@ func (s *store) markDamaged(ctx context.Context, st *state, m replicate.Member, 
 			continue
 		}
 		next := edit(&row.Partition)
-		next.Damaged = append(slices.DeleteFunc(next.Damaged, func(o replicate.Member) bool { return o.Node == m.Node }), m)
+		next.SetCopy(m, meta.CopyDamaged)
 		key := s.key(partKey(partsDir, id))
 		conds := []kv.Cond{{Key: key, ModRevision: row.rev}}
 		ops, err := s.keepUnknown(ctx, st, conds, []kv.Op{{Key: key, Value: encodePartition(next)}})

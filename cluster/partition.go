@@ -214,23 +214,20 @@ func releaseHung(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) {
 	p.State.ISR = slices.DeleteFunc(slices.Clone(p.State.ISR), func(m replicate.Member) bool { return m.Node == node })
 }
 
-// ReportDamaged implements meta.Store. A report about a disk that the node no longer has changes nothing.
-func (s *store) ReportDamaged(ctx context.Context, id meta.PartitionID, m replicate.Member, damaged bool) error {
+// ReportCopy implements meta.Store. A report about a disk that the node no longer has changes nothing.
+func (s *store) ReportCopy(ctx context.Context, id meta.PartitionID, m replicate.Member, copyState meta.CopyState) error {
 	for range maxAttemptCount {
 		st, row, err := s.partition(ctx, id)
 		if err != nil {
 			return err
 		}
 		n := st.snap.Nodes[m.Node]
-		if slices.Contains(row.Damaged, m) == damaged || damaged &&
+		if row.CopyOf(m) == copyState || copyState != meta.CopyWhole &&
 			(n == nil || n.Store != m.Store || !slices.Contains(row.State.Replicas, m.Node)) {
 			return nil
 		}
 		next := edit(&row.Partition)
-		next.Damaged = slices.DeleteFunc(next.Damaged, func(o replicate.Member) bool { return o.Node == m.Node })
-		if damaged {
-			next.Damaged = append(next.Damaged, m)
-		}
+		next.SetCopy(m, copyState)
 		ok, revision, err := s.putPartition(ctx, next, row.rev, nil)
 		if err != nil {
 			return err
@@ -264,7 +261,9 @@ func (s *store) ForceLeader(ctx context.Context, id meta.PartitionID, node repli
 		next := edit(&row.Partition)
 		lead(next, n)
 		next.State.ISR, next.State.Forced = []replicate.Member{m}, next.State.Epoch
-		next.Damaged = slices.DeleteFunc(next.Damaged, func(o replicate.Member) bool { return o == m })
+		if next.CopyOf(m) != meta.CopyWhole {
+			next.SetCopy(m, meta.CopyWhole)
+		}
 		record := put(s.key(partKey(forcedDir, id)), forcedRow{
 			Epoch: next.State.Epoch, Node: node, FormerISR: memberRows(row.State.ISR), AtNs: s.opts.Now().UnixNano(),
 		})

@@ -176,7 +176,7 @@ func TestHandOver(t *testing.T) {
 			t.Errorf("to node %d: %v", to, err)
 		}
 	}
-	if err := follower.ReportDamaged(ctx(t), id, follower.member(), true); err != nil {
+	if err := follower.ReportCopy(ctx(t), id, follower.member(), meta.CopyDamaged); err != nil {
 		t.Fatal(err)
 	}
 	if err := leader.HandOver(ctx(t), id, &st, 0); !errors.Is(err, meta.ErrConflict) {
@@ -190,7 +190,7 @@ func TestHandOver(t *testing.T) {
 	if err := leader.HandOver(ctx(t), id, &row.State, 0); !errors.Is(err, meta.ErrTooFewNodes) {
 		t.Errorf("the only other one is damaged: %v", err)
 	}
-	if err := follower.ReportDamaged(ctx(t), id, follower.member(), false); err != nil {
+	if err := follower.ReportCopy(ctx(t), id, follower.member(), meta.CopyWhole); err != nil {
 		t.Fatal(err)
 	}
 	if row, err = leader.s.readPartition(ctx(t), id); err != nil {
@@ -287,21 +287,21 @@ func TestHandOverOfHungDisk(t *testing.T) {
 }
 
 // Damage is reported only for disks that exist, and once. A leader that reports itself is replaced. P18
-func TestReportDamaged(t *testing.T) {
+func TestReportCopy(t *testing.T) {
 	w, id, leader := only(t)
 	before := leader.row(id)
 	for _, m := range []replicate.Member{{Node: leader.node.ID, Store: uuid.New()}, {Node: 9, Store: uuid.New()}} {
-		if err := leader.ReportDamaged(ctx(t), id, m, true); err != nil {
+		if err := leader.ReportCopy(ctx(t), id, m, meta.CopyDamaged); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := leader.ReportDamaged(ctx(t), id, leader.member(), false); err != nil {
+	if err := leader.ReportCopy(ctx(t), id, leader.member(), meta.CopyWhole); err != nil {
 		t.Error(err)
 	}
 	if st := leader.row(id); st.Version != before.Version {
 		t.Errorf("reports that say nothing changed the row: %+v", st)
 	}
-	if err := leader.ReportDamaged(ctx(t), id, leader.member(), true); err != nil {
+	if err := leader.ReportCopy(ctx(t), id, leader.member(), meta.CopyDamaged); err != nil {
 		t.Fatal(err)
 	}
 	s := w.until(leader, "another leads", func(s *meta.Snapshot) bool {

@@ -181,6 +181,7 @@ func (p *planner) cleanISRs() {
 		next := edit(&row.Partition)
 		next.State.ISR = slices.DeleteFunc(next.State.ISR, gone)
 		next.Damaged = slices.DeleteFunc(next.Damaged, gone)
+		next.Contested = slices.DeleteFunc(next.Contested, gone)
 		removed := len(next.State.ISR) < len(row.State.ISR)
 		if removed && (len(next.State.ISR) < row.State.MinISR || !led(p.st.snap, &row.Partition)) {
 			next.State.ISR, removed = slices.Clone(row.State.ISR), false
@@ -248,6 +249,7 @@ func without(p *meta.Partition, node replicate.NodeID) *meta.Partition {
 	next.State.Replicas = slices.DeleteFunc(next.State.Replicas, func(n replicate.NodeID) bool { return n == node })
 	next.State.ISR = slices.DeleteFunc(next.State.ISR, isNode)
 	next.Damaged = slices.DeleteFunc(next.Damaged, isNode)
+	next.Contested = slices.DeleteFunc(next.Contested, isNode)
 	if len(next.State.ISR) < min(len(p.State.ISR), p.State.MinISR) || len(next.State.ISR) == 0 ||
 		whole(next) < min(whole(p), p.State.MinISR) {
 		return nil

@@ -26,19 +26,20 @@ type memberRow struct {
 }
 
 type partitionRow struct {
-	Epoch    segment.Epoch      `json:"epoch"`
-	Version  uint64             `json:"version"`
-	Leader   replicate.NodeID   `json:"leader"`
-	Boot     uuid.UUID          `json:"boot"`
-	MinISR   int                `json:"min_isr"`
-	Replicas []replicate.NodeID `json:"replicas"`
-	ISR      []memberRow        `json:"isr"`
-	Short    []memberRow        `json:"short,omitempty"` // from feature level 4 on
-	Forced   segment.Epoch      `json:"forced,omitempty"`
-	Damaged  []memberRow        `json:"damaged,omitempty"`
-	Transfer meta.Transfer      `json:"transfer,omitzero"`
-	Leaders  []meta.Term        `json:"leaders,omitempty"` // see meta.Partition.Terms
-	Restored segment.Epoch      `json:"restored,omitempty"`
+	Epoch     segment.Epoch      `json:"epoch"`
+	Version   uint64             `json:"version"`
+	Leader    replicate.NodeID   `json:"leader"`
+	Boot      uuid.UUID          `json:"boot"`
+	MinISR    int                `json:"min_isr"`
+	Replicas  []replicate.NodeID `json:"replicas"`
+	ISR       []memberRow        `json:"isr"`
+	Short     []memberRow        `json:"short,omitempty"` // from feature level 4 on
+	Forced    segment.Epoch      `json:"forced,omitempty"`
+	Damaged   []memberRow        `json:"damaged,omitempty"`
+	Contested []memberRow        `json:"contested,omitempty"` // also in Damaged
+	Transfer  meta.Transfer      `json:"transfer,omitzero"`
+	Leaders   []meta.Term        `json:"leaders,omitempty"` // see meta.Partition.Terms
+	Restored  segment.Epoch      `json:"restored,omitempty"`
 }
 
 type moveRow struct {
@@ -97,6 +98,7 @@ func encodePartition(p *meta.Partition) []byte {
 		Epoch: s.Epoch, Version: s.Version, Leader: s.Leader, Boot: s.Boot, MinISR: s.MinISR,
 		Replicas: s.Replicas, ISR: memberRows(s.ISR), Damaged: memberRows(p.Damaged), Transfer: p.Transfer,
 		Leaders: p.Terms, Restored: s.Restored, Short: memberRows(short), Forced: s.Forced,
+		Contested: memberRows(p.Contested),
 	})
 }
 
@@ -115,7 +117,7 @@ func decodePartition(id meta.PartitionID, value []byte) (*meta.Partition, error)
 			Replicas: r.Replicas, ISR: members(r.ISR), Restored: r.Restored,
 			Short: members(r.Short), Forced: r.Forced,
 		},
-		Damaged: members(r.Damaged), Transfer: r.Transfer,
+		Damaged: members(r.Damaged), Contested: members(r.Contested), Transfer: r.Transfer,
 		Terms: r.Leaders[max(0, len(r.Leaders)-meta.MaxTermCount):],
 	}, nil
 }
@@ -127,7 +129,7 @@ func edit(p *meta.Partition) *meta.Partition {
 	c.State.Replicas = slices.Clone(p.State.Replicas)
 	c.State.ISR = slices.Clone(p.State.ISR)
 	c.State.Short = slices.Clone(p.State.Short)
-	c.Damaged = slices.Clone(p.Damaged)
+	c.Damaged, c.Contested = slices.Clone(p.Damaged), slices.Clone(p.Contested)
 	c.Terms = slices.Clone(p.Terms)
 	return &c
 }

@@ -95,9 +95,11 @@ type Topic struct {
 
 // Partition is the row of one partition. Compare-and-swap compares State.Epoch and State.Version.
 type Partition struct {
-	ID      PartitionID
-	State   replicate.State
-	Damaged []replicate.Member // replicas that reported that they cannot read all that they hold: not electable
+	ID    PartitionID
+	State replicate.State
+	// Damaged are replicas that reported that they cannot read all that they hold, or that they are contested: none of
+	// them is electable. Contested are those that hold what the leader's log lacks: an operator has to choose.
+	Damaged, Contested []replicate.Member
 	// Transfer is the last one that an operator has ordered. It is meant only while Epoch is the partition's epoch: see
 	// TransferTo.
 	Transfer Transfer
@@ -189,6 +191,39 @@ const (
 	RebalancePause  RebalanceOrder = "pause"
 	RebalanceResume RebalanceOrder = "resume"
 )
+
+// CopyState is what a node says of its copy of a partition.
+type CopyState uint8
+
+const (
+	CopyWhole   CopyState = iota // it reads back
+	CopyDamaged                  // a part of it does not read back
+	// CopyContested: it has batches that its leader's log lacks and that were probably committed. It does not follow.
+	CopyContested
+)
+
+// CopyOf returns what the row says of m.
+func (p *Partition) CopyOf(m replicate.Member) CopyState {
+	switch {
+	case slices.Contains(p.Contested, m):
+		return CopyContested
+	case slices.Contains(p.Damaged, m):
+		return CopyDamaged
+	}
+	return CopyWhole
+}
+
+// SetCopy notes in the row what m says of its copy.
+func (p *Partition) SetCopy(m replicate.Member, state CopyState) {
+	other := func(o replicate.Member) bool { return o.Node == m.Node }
+	p.Damaged, p.Contested = slices.DeleteFunc(p.Damaged, other), slices.DeleteFunc(p.Contested, other)
+	if state != CopyWhole {
+		p.Damaged = append(p.Damaged, m)
+	}
+	if state == CopyContested {
+		p.Contested = append(p.Contested, m)
+	}
+}
 
 // TombstoneKey names a producer of a topic that lookups omit for a while (nsqlookupd's tombstones).
 type TombstoneKey struct {
@@ -334,8 +369,8 @@ type Store interface {
 	// otherwise the member that leads least. Before the call, the caller has stopped taking writes and everything is
 	// committed.
 	HandOver(ctx context.Context, id PartitionID, st *replicate.State, to replicate.NodeID) error
-	// ReportDamaged says that a replica cannot read all that it holds, or can read it again.
-	ReportDamaged(ctx context.Context, id PartitionID, m replicate.Member, damaged bool) error
+	// ReportCopy says what m can be relied on for.
+	ReportCopy(ctx context.Context, id PartitionID, m replicate.Member, state CopyState) error
 	// ReportDisk reports the state of this node's own disk. The engine limits how often it reports a new state, and
 	// repeats a report that did not arrive. On HandOver, a node whose disk hangs also leaves the ISR, if that keeps
 	// min_isr.

@@ -18,8 +18,10 @@ type damageStore struct {
 	answer chan error
 }
 
-func (s *damageStore) ReportDamaged(_ context.Context, _ meta.PartitionID, _ replicate.Member, damaged bool) error {
-	s.came <- damaged
+func (s *damageStore) ReportCopy(
+	_ context.Context, _ meta.PartitionID, _ replicate.Member, state meta.CopyState,
+) error {
+	s.came <- state != meta.CopyWhole
 	return <-s.answer
 }
 

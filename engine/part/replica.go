@@ -378,13 +378,21 @@ func (r *Replica) Learn(row *meta.Partition) {
 // damage was replaced before the repair was reported. mu is held.
 func (r *Replica) correctDamaged(row *meta.Partition) {
 	if row != nil && slices.Contains(row.State.Replicas, r.node.Self.ID) &&
-		slices.Contains(row.Damaged, r.node.member()) != r.isDamaged() {
+		row.CopyOf(r.node.member()) != r.copyState() {
 		r.reportDamage()
 	}
 }
 
-// isDamaged says whether the store must count the copy as damaged. mu is held.
-func (r *Replica) isDamaged() bool { return r.damaged != nil || r.pt.WhyUnread() != nil }
+// copyState returns what the store must know of the copy. mu is held.
+func (r *Replica) copyState() meta.CopyState {
+	switch {
+	case errors.Is(r.damaged, replicate.ErrContested):
+		return meta.CopyContested
+	case r.damaged != nil || r.pt.WhyUnread() != nil:
+		return meta.CopyDamaged
+	}
+	return meta.CopyWhole
+}
 
 // reportDamage tells the store whether the copy is damaged, on a goroutine that retries until the store has accepted
 // the report. Each replica has at most one such goroutine, which reads the present state before each attempt. Two
@@ -399,17 +407,17 @@ func (r *Replica) reportDamage() {
 	cn.Spawn(func() {
 		for cn.Ctx.Err() == nil {
 			r.mu.Lock()
-			damaged := r.isDamaged()
+			state := r.copyState()
 			r.mu.Unlock()
 			ctx, cancel := cn.store.host.WithTimeout(cn.Ctx, StoreTimeout)
-			err := cn.Rows.ReportDamaged(ctx, r.pt.Identity(), cn.member(), damaged)
+			err := cn.Rows.ReportCopy(ctx, r.pt.Identity(), cn.member(), state)
 			cancel()
 			if err != nil && !errors.Is(err, meta.ErrNotFound) {
 				cn.Pause(RetryInterval)
 				continue
 			}
 			r.mu.Lock()
-			if r.reporting = r.isDamaged() != damaged; !r.reporting {
+			if r.reporting = r.copyState() != state; !r.reporting {
 				r.mu.Unlock()
 				return
 			}

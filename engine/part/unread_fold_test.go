@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"penstock/engine/core"
+	"penstock/engine/meta"
 	"penstock/engine/replay"
 	"penstock/segment"
 )
@@ -36,8 +37,8 @@ func TestCopyThatBeginsWithoutAFold(t *testing.T) {
 	}
 	unread := func(when string, want bool) {
 		t.Helper()
-		if err := pt.WhyUnread(); errors.Is(err, replay.ErrNoFold) != want || err != nil != want || r.isDamaged() != want {
-			t.Errorf("%s: the fold is unknown because of %v, counts as damaged: %v", when, err, r.isDamaged())
+		if err := pt.WhyUnread(); errors.Is(err, replay.ErrNoFold) != want || err != nil != want || (r.copyState() == meta.CopyDamaged) != want {
+			t.Errorf("%s: the fold is unknown because of %v, the copy is %d", when, err, r.copyState())
 		}
 	}
 	start := core.Control{Kind: core.EpochStart, Epoch: 2}

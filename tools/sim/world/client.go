@@ -236,9 +236,9 @@ func (c *client) HandOver(ctx context.Context, id meta.PartitionID, st *replicat
 	return c.do(ctx, func() error { return c.w.store.handOver(id, st, to) })
 }
 
-// ReportDamaged implements meta.Store.
-func (c *client) ReportDamaged(ctx context.Context, id meta.PartitionID, m replicate.Member, damaged bool) error {
-	return c.do(ctx, func() error { return c.w.store.reportDamaged(id, m, damaged) })
+// ReportCopy implements meta.Store.
+func (c *client) ReportCopy(ctx context.Context, id meta.PartitionID, m replicate.Member, s meta.CopyState) error {
+	return c.do(ctx, func() error { return c.w.store.reportCopy(id, m, s) })
 }
 
 // ReportDown implements meta.Store.

@@ -130,6 +130,7 @@ func cloneRow(p *meta.Partition) *meta.Partition {
 	next := *p
 	next.State.ISR, next.State.Replicas, next.Damaged = slices.Clone(p.State.ISR), slices.Clone(p.State.Replicas),
 		slices.Clone(p.Damaged)
+	next.State.Short, next.Contested = slices.Clone(p.State.Short), slices.Clone(p.Contested)
 	return &next
 }
 
@@ -181,7 +182,7 @@ func (s *store) inSync(p *meta.Partition, id replicate.NodeID) bool {
 		return false
 	}
 	m := replicate.Member{Node: id, Store: n.Store}
-	return slices.Contains(p.State.ISR, m) && !slices.Contains(p.Damaged, m)
+	return slices.Contains(p.State.ISR, m) && !slices.Contains(p.Damaged, m) && !slices.Contains(p.State.Short, m)
 }
 
 func (s *store) led(p *meta.Partition) bool {
@@ -292,7 +293,7 @@ func (s *store) register(n meta.Node, damaged []meta.PartitionID, all bool) meta
 		if p := s.snap.Partitions.Get(id); p != nil && !slices.Contains(p.State.Replicas, n.ID) {
 			continue
 		}
-		_ = s.reportDamaged(id, replicate.Member{Node: n.ID, Store: n.Store}, true) // the partition may be gone
+		_ = s.reportCopy(id, replicate.Member{Node: n.ID, Store: n.Store}, meta.CopyDamaged) // the partition may be gone
 	}
 	n.Live = true
 	if old := s.snap.Nodes[n.ID]; old != nil {
@@ -494,7 +495,7 @@ func (s *store) changeISR(id meta.PartitionID, want *replicate.State) (replicate
 		return cloneRow(p).State, meta.ErrUnsafe
 	}
 	row := cloneRow(p)
-	row.State.ISR = slices.Clone(want.ISR)
+	row.State.ISR, row.State.Short = slices.Clone(want.ISR), slices.Clone(want.Short)
 	row.State.Version++
 	next := s.edit()
 	next.Partitions = next.Partitions.With(id, row)
@@ -525,23 +526,20 @@ func (s *store) handOver(id meta.PartitionID, from *replicate.State, to replicat
 	return nil
 }
 
-func (s *store) reportDamaged(id meta.PartitionID, m replicate.Member, damaged bool) error {
+func (s *store) reportCopy(id meta.PartitionID, m replicate.Member, state meta.CopyState) error {
 	p := s.snap.Partitions.Get(id)
 	if p == nil {
 		return meta.ErrNotFound
 	}
-	if slices.Contains(p.Damaged, m) == damaged {
+	if p.CopyOf(m) == state {
 		return nil
 	}
 	row := cloneRow(p)
-	row.Damaged = slices.DeleteFunc(row.Damaged, func(o replicate.Member) bool { return o.Node == m.Node })
-	if damaged {
-		row.Damaged = append(row.Damaged, m)
-	}
+	row.SetCopy(m, state)
 	row.State.Version++
 	next := s.edit()
 	next.Partitions = next.Partitions.With(id, row)
-	s.w.tracef("store: %s on node %d damaged %v", s.w.partName(id), m.Node, damaged)
+	s.w.tracef("store: %s on node %d copy %d", s.w.partName(id), m.Node, state)
 	s.publish(next)
 	return nil
 }
