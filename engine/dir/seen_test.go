@@ -35,16 +35,19 @@ func TestSeen(t *testing.T) {
 // and of none, have no order.
 func TestSeenAfter(t *testing.T) {
 	one, other := uuid.UUID{1}, uuid.UUID{2}
+	seen := func(cluster uuid.UUID, generation uint64, revision int64) meta.Seen {
+		return meta.Seen{Cluster: cluster, Generation: generation, Revision: revision}
+	}
 	for _, c := range []struct {
 		a, b  meta.Seen
 		after bool
 	}{
-		{meta.Seen{one, 0, 5}, meta.Seen{one, 0, 4}, true},
-		{meta.Seen{one, 0, 5}, meta.Seen{one, 0, 5}, false},
-		{meta.Seen{one, 1, 1}, meta.Seen{one, 0, 5}, true},
-		{meta.Seen{one, 0, 5}, meta.Seen{one, 1, 1}, false},
-		{meta.Seen{one, 0, 5}, meta.Seen{other, 0, 4}, false},
-		{meta.Seen{uuid.Nil, 0, 5}, meta.Seen{uuid.Nil, 0, 4}, false},
+		{seen(one, 0, 5), seen(one, 0, 4), true},
+		{seen(one, 0, 5), seen(one, 0, 5), false},
+		{seen(one, 1, 1), seen(one, 0, 5), true},
+		{seen(one, 0, 5), seen(one, 1, 1), false},
+		{seen(one, 0, 5), seen(other, 0, 4), false},
+		{seen(uuid.Nil, 0, 5), seen(uuid.Nil, 0, 4), false},
 	} {
 		if got := c.a.After(c.b); got != c.after {
 			t.Errorf("%v after %v: %v", c.a, c.b, got)

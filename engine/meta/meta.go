@@ -47,6 +47,8 @@ type Node struct {
 	Level      int `json:"level,omitzero"`
 	StoreLevel int `json:"store_level,omitzero"`
 
+	SinceMs int64 `json:"since_ms,omitzero"` // when the process registered, Unix time; for people
+
 	Draining bool `json:"draining"` // it gives up its leaderships and, where other nodes can take them, its replicas
 	Live     bool `json:"live"`     // it holds a lease
 
