@@ -170,11 +170,15 @@ func (f *NodeFile) Life(row *meta.Node) meta.Life {
 func (f *NodeFile) life(row *meta.Node) meta.Life { return judge(f.node.Lives, f.node.StoreID, row) }
 
 // Begin durably notes that the process boot is about to replace the row that the cluster has of this node. The process
-// registers after that. A crash before or after the write leaves a directory that Life finds current. It takes mu.
+// registers after that. A crash before or after the write leaves a directory that Life finds current. The file's copy
+// follows with Registered, because the start waits for Begin. It takes mu.
 func (f *NodeFile) Begin(row *meta.Node, boot uuid.UUID) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.keepLives(begun(f.node.Lives, f.node.StoreID, row, f.life(row), boot))
+	return f.keepLives(begun(f.node.Lives, f.node.StoreID, row, f.life(row), boot), func(disk aio.Disk, next *Node) error {
+		_, err := writeOnce(disk, NodePath, next)
+		return err
+	})
 }
 
 // Registered notes that the process boot has registered. If a crash comes first, more lives count as current than
@@ -182,15 +186,15 @@ func (f *NodeFile) Begin(row *meta.Node, boot uuid.UUID) error {
 func (f *NodeFile) Registered(boot uuid.UUID) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.keepLives(registered(f.lives, boot))
+	return f.keepLives(registered(f.lives, boot), writeNode)
 }
 
-// keepLives replaces the lives, in the file only from LivesLevel on. The caller holds mu.
-func (f *NodeFile) keepLives(lives []Life) error {
+// keepLives replaces the lives, in the file only from LivesLevel on, which write writes. The caller holds mu.
+func (f *NodeFile) keepLives(lives []Life, write func(aio.Disk, *Node) error) error {
 	if f.node.Level() >= LivesLevel && !slices.Equal(lives, f.node.Lives) {
 		next := f.node
 		next.Lives = lives
-		if err := f.write(next); err != nil {
+		if err := f.writeBy(next, write); err != nil {
 			return err
 		}
 	}
@@ -208,8 +212,12 @@ func (f *NodeFile) With(check func(known *Node)) {
 
 // write durably replaces the content by next. After an error the content in memory is still the old one. The caller
 // holds mu, or no other goroutine has f yet.
-func (f *NodeFile) write(next Node) error {
-	if err := WriteTwice(f.disk, NodePath, &next); err != nil {
+func (f *NodeFile) write(next Node) error { return f.writeBy(next, writeNode) }
+
+func writeNode(disk aio.Disk, next *Node) error { return WriteTwice(disk, NodePath, next) }
+
+func (f *NodeFile) writeBy(next Node, write func(aio.Disk, *Node) error) error {
+	if err := write(f.disk, &next); err != nil {
 		return fmt.Errorf("engine: cannot write to the data directory: %w", err)
 	}
 	f.node.Format, f.node.Cluster, f.node.Lives = next.Format, next.Cluster, next.Lives
