@@ -218,8 +218,6 @@ func (e *Export) rewritten(r *Row, next []byte) (Row, bool, error) {
 // restoredPartition returns the row of a partition in a restored cluster.
 func restoredPartition(p *meta.Partition, known map[replicate.NodeID]meta.Node, nodes []string) *meta.Partition {
 	next := edit(p)
-	next.State.Epoch += restoredEpochs
-	next.State.Restored = next.State.Epoch
 	var back, all []replicate.Member
 	for _, id := range p.State.Replicas {
 		n, ok := known[id]
@@ -231,9 +229,10 @@ func restoredPartition(p *meta.Partition, known map[replicate.NodeID]meta.Node, 
 			back = append(back, m)
 		}
 	}
-	if next.State.ISR = back; len(back) == 0 {
-		next.State.ISR = all
+	if len(back) == 0 {
+		back = all
 	}
+	afterRestore(&next.State, p.State.Epoch+restoredEpochs, back)
 	return next
 }
 

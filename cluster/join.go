@@ -27,6 +27,7 @@ func (s *store) Join(ctx context.Context, r meta.Registration) (meta.Node, error
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.leasing = make(chan struct{})
+	s.replaced, s.distrusted = false, map[meta.PartitionID]bool{}
 	s.mu.Unlock()
 
 	err := s.enter(ctx, &r)
@@ -127,6 +128,7 @@ func (s *store) pause(ctx context.Context, d time.Duration) error {
 // register writes the node's row and its live row, and returns the time just before it asked for the lease. A node that
 // is registered by this name keeps its id. A new node's id comes from a counter, so no id is ever given twice.
 func (s *store) register(ctx context.Context, r *meta.Registration) (time.Time, error) {
+	told := false
 	for {
 		sent := leaseClock(r)
 		lease, err := s.kv.Grant(ctx, s.opts.LeaseTTL)
@@ -140,8 +142,18 @@ func (s *store) register(ctx context.Context, r *meta.Registration) (time.Time, 
 			}
 			_ = s.kv.Revoke(ctx, lease)
 		}
+		held := new(heldError)
 		switch {
 		case err == nil: // another process changed a compared row first
+		case errors.As(err, &held) && held.silent:
+			if !told {
+				told = true
+				s.log.Warn("another process has this node's name, and it does not answer: this one waits until its lease ends",
+					"name", r.Node.Name, "address", held.row.Peer, "since", held.since())
+			}
+			if s.pause(ctx, unavailablePause) != nil {
+				return sent, err
+			}
 		case errors.Is(err, kv.ErrUnavailable), errors.Is(err, kv.ErrLeaseGone):
 			if err := s.pause(ctx, unavailablePause); err != nil {
 				return sent, err
@@ -161,32 +173,35 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 	if r.Cluster != uuid.Nil && r.Cluster != st.snap.Cluster {
 		return false, fmt.Errorf("%w (it is of cluster %s, the store of %s)", meta.ErrForeign, r.Cluster, st.snap.Cluster)
 	}
-	conds, ops, err := s.enterLevel(st, r, &n)
+	n.ID, n.Live, n.SinceMs = 0, false, s.opts.Now().UnixMilli()
+	for id, other := range st.nodes {
+		if other.rev != 0 && other.row.Name == n.Name {
+			n.ID, n.Draining = id, other.row.Draining
+		}
+	}
+	if n.ID == 0 && len(st.snap.Nodes) >= MaxNodeCount {
+		return false, fmt.Errorf("cluster: it has %d nodes already, which is the most it may have: this one was not "+
+			"added; remove one that is gone", MaxNodeCount)
+	}
+	row, life := st.snap.Nodes[n.ID], meta.LifeCurrent
+	if r.Life != nil {
+		life = r.Life(row)
+	}
+	if err := s.claimName(ctx, st, r, row, life); err != nil {
+		return false, err
+	}
+	conds, ops, err := s.enterLevel(st, r, &n, row)
 	if err != nil {
+		return false, err
+	}
+	if ok, err := s.mark(ctx, st, r, &n, life); !ok || err != nil {
 		return false, err
 	}
 	if st.snap.Cluster == uuid.Nil {
 		conds = append(conds, kv.Cond{Key: s.key(clusterKey)})
 		ops = append(ops, put(s.key(clusterKey), s.newUUID()))
 	}
-	n.ID, n.Live = 0, false
-	for id, other := range st.nodes {
-		if other.rev != 0 && other.row.Name == n.Name {
-			n.ID, n.Draining = id, other.row.Draining
-		}
-	}
-	damaged := r.Damaged
-	if r.AllDamaged {
-		damaged = st.parts.IDs()
-	}
-	if ok, err := s.markDamaged(ctx, st, replicate.Member{Node: n.ID, Store: n.Store}, damaged); !ok || err != nil {
-		return false, err
-	}
 	if n.ID == 0 {
-		if len(st.snap.Nodes) >= MaxNodeCount {
-			return false, fmt.Errorf("cluster: it has %d nodes already, which is the most it may have: this one was not "+
-				"added; remove one that is gone", MaxNodeCount)
-		}
 		n.ID = st.lastID + 1
 		conds = append(conds, kv.Cond{Key: s.key(lastIDKey), ModRevision: st.lastIDRev})
 		ops = append(ops, put(s.key(lastIDKey), n.ID))
@@ -206,8 +221,24 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 		s.mu.Lock()
 		s.node = n
 		s.mu.Unlock()
+		if count := len(s.distrusted); count > 0 && r.Older != nil {
+			r.Older(count)
+		}
 	}
 	return ok, err
+}
+
+// mark writes into the rows of partitions what they must say before n is live. It returns false if a row has changed:
+// then the caller reads again. A crash between two rows leaves only true reports behind.
+func (s *store) mark(ctx context.Context, st *state, r *meta.Registration, n *meta.Node, life meta.Life) (bool, error) {
+	if ok, err := s.distrustOlder(ctx, st, r, n, life); !ok || err != nil {
+		return false, err
+	}
+	damaged := r.Damaged
+	if r.AllDamaged {
+		damaged = st.parts.IDs()
+	}
+	return s.markDamaged(ctx, st, replicate.Member{Node: n.ID, Store: n.Store}, damaged)
 }
 
 // markDamaged writes into the partitions' rows that m's copies cannot be relied on. It returns false if a row has
@@ -263,8 +294,7 @@ func (s *store) follow(r *meta.Registration) error {
 			b.apply(&events[i])
 		}
 		st, change := b.finish(revision)
-		s.publish(st)
-		s.deliver(r, change)
+		s.learn(r, st, change)
 	})
 	if !errors.Is(err, kv.ErrCompacted) {
 		return err
@@ -274,8 +304,7 @@ func (s *store) follow(r *meta.Registration) error {
 	if err != nil {
 		return err
 	}
-	s.publish(st)
-	s.deliver(r, between(old, st))
+	s.learn(r, st, between(old, st))
 	return nil
 }
 

@@ -34,6 +34,7 @@ func (s *store) keepLease(ctx context.Context, r *meta.Registration) {
 		case errors.Is(err, errReplaced):
 			s.log.Error("another process has registered under this node's name, or the node was removed: this process serves " +
 				"nothing any more; stop it")
+			s.endService(r)
 			_ = s.kv.Revoke(ctx, s.leaseID())
 			return
 		default:
@@ -116,6 +117,11 @@ func (s *store) serve(ctx context.Context, r *meta.Registration, until time.Time
 		if err := s.waitDelivered(ctx, alive); err != nil {
 			return err
 		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.replaced {
+		return errReplaced
 	}
 	if r.Lease != nil {
 		r.Lease(until)

@@ -28,9 +28,11 @@ func (s *store) levelCond(st *state) kv.Cond {
 	return kv.Cond{Key: s.key(levelKey), ModRevision: st.levelRev}
 }
 
-// enterLevel raises the directory of a registering node to the level of the cluster, or founds the cluster at the level
-// in r.Founding. It returns the conditions and writes that the registration needs for that.
-func (s *store) enterLevel(st *state, r *meta.Registration, n *meta.Node) (conds []kv.Cond, ops []kv.Op, err error) {
+// enterLevel lets the directory of a registering node know that this process replaces row (nil: none), and raises the
+// directory to the level of the cluster, or founds the cluster at the level in r.Founding. It returns the conditions and writes that the registration needs for that.
+func (s *store) enterLevel(
+	st *state, r *meta.Registration, n, row *meta.Node,
+) (conds []kv.Cond, ops []kv.Op, err error) {
 	level, need := st.snap.Levels()
 	if founding := max(r.Founding, 1); st.snap.Cluster == uuid.Nil && st.levelRev == 0 && founding > 1 {
 		need = founding
@@ -42,6 +44,11 @@ func (s *store) enterLevel(st *state, r *meta.Registration, n *meta.Node) (conds
 		return nil, nil, fmt.Errorf("cluster: it is at feature level %d (%d once it is raised), and this version of node "+
 			"%q knows level %d: nothing was changed, start the newer version: %w",
 			level, need, n.Name, known, meta.ErrNewerLevel)
+	}
+	if r.Enter != nil {
+		if err := r.Enter(row); err != nil {
+			return nil, nil, err
+		}
 	}
 	if stored < need && r.Raise != nil {
 		if err := r.Raise(need); err != nil {

@@ -202,6 +202,15 @@ func (b *builder) applySingle(e *kv.Event, key string) error {
 		err := json.Unmarshal(e.Value, &row)
 		b.snap.Level, b.snap.WantedLevel = row.Level, row.Wanted
 		return err
+	case restoredKey:
+		b.snap.Generation = 0
+		if e.Deleted {
+			return nil
+		}
+		var row restoredRow
+		err := json.Unmarshal(e.Value, &row)
+		b.snap.Generation = row.Generation
+		return err
 	case rebalanceKey:
 		n.rebalanceRev, b.snap.Rebalance = 0, meta.Rebalance{}
 		if e.Deleted {

@@ -113,11 +113,14 @@ type store struct {
 	lease     kv.LeaseID
 	// aliveSince is the revision of the live row that this process last had to write again; 0: it never had to.
 	aliveSince int64
+	replaced   bool            // another process has this node's name: r.Lease is not called any more
 	ctx        context.Context // of all goroutines; nil before Join
 	cancel     context.CancelFunc
 	stopLease  context.CancelFunc
 	running    tasks
 	leasing    chan struct{} // closed when keepLease has ended
+	// distrusted are the partitions whose rows this registration has rewritten, see distrustOlder. Only Join uses it.
+	distrusted map[meta.PartitionID]bool
 }
 
 // New returns a node's meta.Store on s. The caller still owns s, and closes it after Close.
@@ -150,6 +153,27 @@ func (s *store) publish(st *state) {
 	if n := st.nodes[self]; n.rev == 0 || n.row.Boot != boot || n.liveRev == 0 {
 		poke(s.relive)
 	}
+}
+
+// learn takes a state from the watch. If it shows that another process has this node's name, this process stops serving
+// before anything else is done. Only the goroutine of watch calls it, with states that are newer than the registration.
+func (s *store) learn(r *meta.Registration, st *state, c *meta.Change) {
+	s.publish(st)
+	self, boot := s.self()
+	if n := st.nodes[self]; n.rev == 0 || n.row.Boot != boot {
+		s.endService(r)
+	}
+	s.deliver(r, c)
+}
+
+// endService tells the engine, once, that it must not serve any more. What keepLease was about to tell it is void.
+func (s *store) endService(r *meta.Registration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.replaced && r.Replaced != nil {
+		r.Replaced()
+	}
+	s.replaced = true
 }
 
 // deliver hands a change to the engine. Only one goroutine calls it, so changes arrive one at a time and in order.

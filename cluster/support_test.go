@@ -42,6 +42,7 @@ type testNode struct {
 	busy     chan struct{} // the engine takes no change until this is closed
 	until    time.Time
 	leases   int
+	replaced int
 	raised   []int // levels to which Join raised the directory
 	raiseErr error
 	extended chan struct{} // has a value after each extension of the lease
@@ -126,6 +127,11 @@ func (w *world) prepare(name string, disk uuid.UUID) *testNode {
 			n.until, n.leases = until, n.leases+1
 			n.mu.Unlock()
 			poke(n.extended)
+		},
+		Replaced: func() {
+			n.mu.Lock()
+			n.replaced++
+			n.mu.Unlock()
 		},
 	}
 	return n

@@ -91,6 +91,13 @@ type clusterNode struct {
 
 	disk *diskwatch.Member
 
+	// What join found out of the past, see cluster_lives.go. boot and address are those of this process; they do not
+	// change after join has set them.
+	boot           uuid.UUID
+	address        string
+	olderDirectory atomic.Bool  // all copies were shortened, because the node ran on another directory last
+	olderMetadata  atomic.Int64 // partitions whose rows were older than this node's data
+
 	// Topics that Open found and that Engine.topics does not have: a newer topic has the name, or the cluster deleted
 	// the topic and its metadata cannot be read. start passes them to the worker.
 	unlisted []*Topic
@@ -179,6 +186,10 @@ func (cn *clusterNode) describe(out *StorageStats) {
 	n := cn.Counts()
 	out.Shortened, out.Yielded, out.ComparingWaits = n.Shortened, n.Yielded, n.ComparingWaits
 	out.Dropped, out.Losses, out.Blocked = n.Dropped, n.Losses, n.Blocked
+	out.OlderMetadata = int(cn.olderMetadata.Load())
+	if cn.olderDirectory.Load() {
+		out.OlderDirectory = 1
+	}
 	r := cn.remoteStats()
 	out.RemoteExpired, out.RemoteStale, out.RemoteLateFence = r.Expired, r.Stale, r.LateFences
 }
@@ -199,9 +210,12 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	if n.Peer == "" && cn.opts.Listener != nil {
 		n.Peer = cn.opts.Listener.Addr().String()
 	}
+	cn.boot, cn.address = n.Boot, n.Peer
 	self, err := cn.Rows.Join(ctx, meta.Registration{
 		Node: n, Cluster: cn.e.node.Cluster(), Import: cn.imports(), Damaged: damaged, AllDamaged: all, Changed: cn.changed,
 		Founding: cn.foundingLevel(), Raise: cn.e.node.Raise,
+		Life: cn.e.node.Life, Enter: cn.enter, Holder: cn.holder, Replaced: cn.End,
+		Seen: cn.seenBefore(), Epochs: cn.logEpochs(), Older: func(partitions int) { cn.olderMetadata.Store(int64(partitions)) },
 		Clock: cn.leaseClock, Lease: func(until time.Time) { cn.Extend(int64(until.Sub(cn.began))) },
 	})
 	if err != nil {
@@ -262,6 +276,7 @@ func (cn *clusterNode) start() {
 	}
 	cn.Spawn(cn.work)
 	cn.Spawn(cn.runTicker)
+	cn.Spawn(cn.keepPast)
 	if cn.opts.PreferredLeader != nil {
 		cn.Spawn(cn.balance)
 	}

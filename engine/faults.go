@@ -75,6 +75,15 @@ var faults = []struct {
 		"leaderships were given to replicas that had more",
 	},
 	{
+		"older_directory", func(s *StorageStats) int64 { return int64(s.OlderDirectory) },
+		"the data directory is not the one that the node ran on last (an older state, or the original of a copy): its " +
+			"copies compare themselves before they lead",
+	},
+	{
+		"older_metadata", func(s *StorageStats) int64 { return int64(s.OlderMetadata) },
+		"partitions' metadata were older than this node's data: their leaders compare themselves with all replicas",
+	},
+	{
 		"copies_dropped", func(s *StorageStats) int64 { return int64(s.Dropped) },
 		"copies were damaged beyond repair in place, and fetched anew from a replica",
 	},

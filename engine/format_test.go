@@ -20,7 +20,7 @@ func TestFormatOfFiles(t *testing.T) {
 	found := formattest.Tables(t)
 	formats := map[string]int{dir.NodePath: dir.FormatOf(NewestLevel), dir.TopicFile: dir.TopicFormat}
 	for heading, file := range map[string]any{
-		dir.NodePath:  dir.Node{Format: dir.FormatOf(NewestLevel), Cluster: uuid.UUID{1}},
+		dir.NodePath:  dir.Node{Format: dir.FormatOf(NewestLevel), Cluster: uuid.UUID{1}, Lives: []dir.Life{{}}},
 		dir.TopicFile: dir.Topic{Format: dir.TopicFormat, Settings: TopicSettings{Version: 1}},
 	} {
 		var keys []string

@@ -17,7 +17,9 @@ import (
 //
 //	level 1  until the first version that knows of levels
 //	level 2  versions without producers, and without messages that are kept after they were confirmed
-//	level 3  this version
+//	level 3  versions whose directories do not know their lives (dir.Node.Lives), and whose copies do not say that they
+//	         may have forgotten something
+//	level 4  this version
 //
 // A directory is raised before anything of the new level is written into it. Upgrade raises the directory of a single
 // node. When a cluster is being raised, each member raises its own directory; the new level comes into force when all

@@ -46,7 +46,7 @@ func traces(t *testing.T, dir string) map[string]string {
 // A version that does not know the directory's level says so and changes nothing: no byte, no time.
 func TestNewerDirectoryIsNotTouched(t *testing.T) {
 	dir := prepared(t)
-	editNode(t, dir, `"format": 4`, `"format": 5`)
+	editNode(t, dir, `"format": 5`, `"format": 6`)
 	old := time.Now().Add(-time.Hour)
 	touch := func(name string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Chtimes(name, old, old))
@@ -56,7 +56,7 @@ func TestNewerDirectoryIsNotTouched(t *testing.T) {
 	}
 	before := traces(t, dir)
 	if _, err := engine.Open(context.Background(), inDir(dir)); !errors.Is(err, engine.ErrNewerLevel) ||
-		!strings.Contains(err.Error(), "feature level 4") {
+		!strings.Contains(err.Error(), "feature level 5") {
 		t.Fatalf("it was answered %v", err)
 	}
 	if err := engine.CheckDirectory(dir); !errors.Is(err, engine.ErrNewerLevel) {
@@ -99,21 +99,22 @@ func TestUpgradeDirectory(t *testing.T) {
 	at(1, 1) // as the version before levels would
 	at(2, 1)
 	at(3, 1)
+	at(4, 1)
 	at(1, 1)
 	for range 2 {
 		if _, to, err := engine.Upgrade(dir); err != nil || to != engine.NewestLevel {
 			t.Fatalf("it was raised to %d: %v", to, err)
 		}
 	}
-	at(3, 3)
+	at(4, 4)
 	o := inDir(dir)
-	o.MaxLevel = 2
+	o.MaxLevel = 3
 	if _, err := engine.Open(context.Background(), o); !errors.Is(err, engine.ErrNewerLevel) {
 		t.Fatalf("an older version was answered %v", err)
 	}
 	e := openWith(t, inDir(dir))
 	all, err := topicOf(t, e, "t").Peek(context.Background(), 0, 0, 10)
-	if err != nil || len(all) != 5 {
+	if err != nil || len(all) != 6 {
 		t.Errorf("%d messages are left: %v", len(all), err)
 	}
 }

@@ -26,8 +26,14 @@ type StorageStats struct {
 	// ComparingWaits: times that a partition waited because a shortened copy could not compare itself with another
 	// replica: for more than 10 s, or because that replica is damaged.
 	ComparingWaits uint64 `json:"shortened_copies_waited"`
-	DamagedCopies  int    `json:"damaged_copies"` // copies of partitions with a range that cannot be read
-	UnreadCopies   int    `json:"unread_copies"`  // copies of partitions with entries of a newer version
+	// OlderDirectory is 1 if the data directory turned out to be another one than the node ran on last: an older state of
+	// it, or the original of a copy that ran on. All its copies were shortened.
+	OlderDirectory int `json:"older_directory"`
+	// OlderMetadata: partitions whose rows in the metadata store were older than this node's data when it started. They
+	// are treated as after a restore.
+	OlderMetadata int `json:"older_metadata"`
+	DamagedCopies int `json:"damaged_copies"` // copies of partitions with a range that cannot be read
+	UnreadCopies  int `json:"unread_copies"`  // copies of partitions with entries of a newer version
 	// Dropped: copies that could not be repaired in place, and were fetched anew from another replica.
 	Dropped uint64 `json:"copies_dropped"`
 	// Losses: partitions that went on although no replica could show that no acknowledged message is missing.

@@ -46,6 +46,13 @@ func (l *Lease) Heard() (ago, granted time.Duration) {
 	return time.Duration(l.Now() - heard), time.Duration(max(0, l.until.Load()-heard))
 }
 
+// End ends the lease at once, whatever its time was: another process has this node's name. Extend must not be called any
+// more.
+func (l *Lease) End() {
+	for old := l.until.Load(); !l.until.CompareAndSwap(old, min(old, l.Now())); old = l.until.Load() {
+	}
+}
+
 // Extend takes a new lease that ends at until, by Now. If the previous lease is over, the store may have seen it end,
 // so a new sequence begins. began is stored before until: a reader that sees the new lease also sees when its sequence
 // began.

@@ -49,14 +49,21 @@ func CopyOf(name string) string { return strings.TrimSuffix(name, ".json") + ".c
 // WriteTwice durably writes a file, and then its copy. A crash leaves the old file with the old copy, or the new file
 // with the old copy, or both new.
 func WriteTwice(disk aio.Disk, name string, v any) error {
-	data, err := SealFile(v)
+	data, err := writeOnce(disk, name, v)
 	if err != nil {
 		return err
 	}
-	if err := disk.WriteFile(name, data); err != nil {
-		return err
-	}
 	return disk.WriteFile(CopyOf(name), data)
+}
+
+// writeOnce durably writes a file and not its copy, for a caller that calls WriteTwice soon. Until then it is as after a
+// crash between the two writes.
+func writeOnce(disk aio.Disk, name string, v any) ([]byte, error) {
+	data, err := SealFile(v)
+	if err != nil {
+		return nil, err
+	}
+	return data, disk.WriteFile(name, data)
 }
 
 // ReadTwice passes the bytes of the file to unseal. If the file cannot be read, or unseal finds it damaged, ReadTwice

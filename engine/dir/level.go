@@ -13,7 +13,7 @@ const (
 	// FirstLevel is the lowest feature level of a data directory or a cluster. NewestLevel is the highest level that
 	// this version knows; see engine.Engine.Level.
 	FirstLevel  = 1
-	NewestLevel = 3
+	NewestLevel = 4
 
 	formatsPerLevel = 1 // the format in node.json is the level plus this
 )

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 
 	"github.com/google/uuid"
@@ -23,12 +24,13 @@ type Node struct {
 	NodeID  string    `json:"node_id"`
 	StoreID uuid.UUID `json:"store_id"`
 	Cluster uuid.UUID `json:"cluster,omitzero"` // the cluster that the node is a member of; zero for a single node
+	Lives   []Life    `json:"lives,omitempty"`  // oldest first; of a member of a cluster, from LivesLevel on
 }
 
 // NodeFile is the node.json of an open data directory. The engine opens it, raises its level and binds it to a cluster.
 // The scrub reads and repairs it. Any goroutine may call the methods.
 //
-// mu guards node, and is held while the file is read or written, which may hang. NodeID, StoreID and Level do not take
+// mu guards node and lives, and is held while the file is read or written, which may hang. NodeID, StoreID and Level do not take
 // mu. A crash leaves either the old content or the new one.
 type NodeFile struct {
 	disk   aio.Disk
@@ -36,6 +38,7 @@ type NodeFile struct {
 
 	mu    lock.Mutex[lock.NodeFile]
 	node  Node         // the content of the file; its NodeID and StoreID never change
+	lives []Life       // node.Lives; also below LivesLevel, where the file does not have them
 	level atomic.Int32 // the level of node
 }
 
@@ -82,7 +85,7 @@ func readNode(disk aio.Disk, log *slog.Logger, nodeID string, newest int) (*Node
 		return nil, fmt.Errorf("engine: the data directory belongs to node %q, not to %q: nothing was changed, check the "+
 			"node id and the data path", m.NodeID, nodeID)
 	}
-	f := &NodeFile{disk: disk, newest: newest, node: m}
+	f := &NodeFile{disk: disk, newest: newest, node: m, lives: m.Lives}
 	f.level.Store(int32(m.Level()))
 	return f, nil
 }
@@ -131,7 +134,9 @@ func (f *NodeFile) Raise(level int) error {
 		return nil
 	}
 	next := f.node
-	next.Format = FormatOf(level)
+	if next.Format = FormatOf(level); level >= LivesLevel {
+		next.Lives = f.lives
+	}
 	return f.write(next)
 }
 
@@ -152,6 +157,51 @@ func (f *NodeFile) Adopt(cluster uuid.UUID) error {
 	return f.write(next)
 }
 
+// Life says what this directory is to the row that the cluster has of its node; nil: none. It takes mu, and changes
+// nothing.
+func (f *NodeFile) Life(row *meta.Node) meta.Life {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.life(row)
+}
+
+// life is Life for a caller that holds mu. What this process noted below LivesLevel is not known to the next one, so
+// it is not compared.
+func (f *NodeFile) life(row *meta.Node) meta.Life { return judge(f.node.Lives, f.node.StoreID, row) }
+
+// Begin durably notes that the process boot is about to replace the row that the cluster has of this node. The process
+// registers after that. A crash before or after the write leaves a directory that Life finds current. The file's copy
+// follows with Registered, because the start waits for Begin. It takes mu.
+func (f *NodeFile) Begin(row *meta.Node, boot uuid.UUID) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.keepLives(begun(f.node.Lives, f.node.StoreID, row, f.life(row), boot), func(disk aio.Disk, next *Node) error {
+		_, err := writeOnce(disk, NodePath, next)
+		return err
+	})
+}
+
+// Registered notes that the process boot has registered. If a crash comes first, more lives count as current than
+// need to. It takes mu.
+func (f *NodeFile) Registered(boot uuid.UUID) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.keepLives(registered(f.lives, boot), writeNode)
+}
+
+// keepLives replaces the lives, in the file only from LivesLevel on, which write writes. The caller holds mu.
+func (f *NodeFile) keepLives(lives []Life, write func(aio.Disk, *Node) error) error {
+	if f.node.Level() >= LivesLevel && !slices.Equal(lives, f.node.Lives) {
+		next := f.node
+		next.Lives = lives
+		if err := f.writeBy(next, write); err != nil {
+			return err
+		}
+	}
+	f.lives = lives
+	return nil
+}
+
 // With calls check with the intended content of the file. It holds mu during the call, so check may read and repair the
 // file.
 func (f *NodeFile) With(check func(known *Node)) {
@@ -162,11 +212,15 @@ func (f *NodeFile) With(check func(known *Node)) {
 
 // write durably replaces the content by next. After an error the content in memory is still the old one. The caller
 // holds mu, or no other goroutine has f yet.
-func (f *NodeFile) write(next Node) error {
-	if err := WriteTwice(f.disk, NodePath, &next); err != nil {
+func (f *NodeFile) write(next Node) error { return f.writeBy(next, writeNode) }
+
+func writeNode(disk aio.Disk, next *Node) error { return WriteTwice(disk, NodePath, next) }
+
+func (f *NodeFile) writeBy(next Node, write func(aio.Disk, *Node) error) error {
+	if err := write(f.disk, &next); err != nil {
 		return fmt.Errorf("engine: cannot write to the data directory: %w", err)
 	}
-	f.node.Format, f.node.Cluster = next.Format, next.Cluster
+	f.node.Format, f.node.Cluster, f.node.Lives = next.Format, next.Cluster, next.Lives
 	f.level.Store(int32(next.Level()))
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -35,7 +36,7 @@ func TestNewStore(t *testing.T) {
 		if f.Level() != c.level || f.NodeID() != "n" || f.StoreID() == uuid.Nil || f.Cluster() != uuid.Nil {
 			t.Errorf("member %v: %+v at level %d", c.member, f.node, f.Level())
 		}
-		if again := openNode(t, disk, 2, c.member); again.node != f.node || again.Level() != f.Level() {
+		if again := openNode(t, disk, 2, c.member); !reflect.DeepEqual(again.node, f.node) || again.Level() != f.Level() {
 			t.Errorf("%+v, opened again %+v", f.node, again.node)
 		}
 	}

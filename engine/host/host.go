@@ -79,6 +79,9 @@ type Host interface {
 	// Listen opens the node's connections to the other nodes of its cluster.
 	Listen(o peer.Options) (*Network, error)
 
+	// Ask finds out which process answers at an address of the cluster; see peer.Ask.
+	Ask(ctx context.Context, o peer.Options, address string) (peer.Answer, error)
+
 	// InlineLog says that the commit log must prepare its files within Step, without its own goroutines.
 	InlineLog() bool
 	// RunLog runs the commit log until StopLog. A real machine calls run; a Stepped calls l.Start and then l.Step.

@@ -172,6 +172,10 @@ func (m *Machine) Listen(o peer.Options) (*Network, error) {
 	return &Network{real: n}, nil
 }
 
+func (m *Machine) Ask(ctx context.Context, o peer.Options, address string) (peer.Answer, error) {
+	return peer.Ask(ctx, o, address)
+}
+
 func (m *Machine) InlineLog() bool { return false }
 
 func (m *Machine) RunLog(_ Log, run func() error) error {

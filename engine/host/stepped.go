@@ -33,6 +33,11 @@ type World interface {
 	Choose(n int) int
 }
 
+// Answerer is a World that knows who answers at an address. It says so at once.
+type Answerer interface {
+	Ask(self peer.Node, address string) peer.Answer
+}
+
 // Stepped is a simulated machine on which one engine runs without goroutines. Code that waits is a task (a coroutine).
 // Exactly one task, or the caller of Step, runs at a time. Time passes only between calls of Step.
 //
@@ -228,6 +233,14 @@ func (s *Stepped) NewTimer() Timer { return &steppedTimer{s: s, at: never} }
 
 func (s *Stepped) Loop(_ *sync.WaitGroup, l Loop) {
 	s.loops = append(s.loops, &steppedLoop{l, l.Timer.(*steppedTimer)})
+}
+
+// Ask asks the world, if it has an answer (Answerer). Otherwise nobody is at any address.
+func (s *Stepped) Ask(_ context.Context, o peer.Options, address string) (peer.Answer, error) {
+	if w, ok := s.world.(Answerer); ok {
+		return w.Ask(o.Self, address), nil
+	}
+	return peer.Answer{Nobody: true}, nil
 }
 
 func (s *Stepped) Listen(o peer.Options) (*Network, error) {

@@ -47,6 +47,8 @@ type Node struct {
 	Level      int `json:"level,omitzero"`
 	StoreLevel int `json:"store_level,omitzero"`
 
+	SinceMs int64 `json:"since_ms,omitzero"` // when the process registered, Unix time; for people
+
 	Draining bool `json:"draining"` // it gives up its leaderships and, where other nodes can take them, its replicas
 	Live     bool `json:"live"`     // it holds a lease
 
@@ -234,6 +236,7 @@ type TombstoneKey struct {
 // Snapshot is the whole state at one revision. It is immutable and may be kept.
 type Snapshot struct {
 	Revision   int64
+	Generation uint64 // how often the metadata were restored from a backup
 	Cluster    uuid.UUID
 	Controller replicate.NodeID // 0: nobody at the moment
 	Nodes      map[replicate.NodeID]*Node
@@ -281,7 +284,9 @@ var (
 		"nothing was changed; check the addresses and the data path")
 	ErrNewerLevel = errors.New("meta: it is at a feature level that this version does not know")
 	ErrLevel      = errors.New("meta: the feature level cannot be raised now; nothing was changed")
-	ErrUnsafe     = errors.New("meta: refused because acknowledged messages could be lost; nothing was changed")
+	// ErrNameHeld says that another process of this node's name answers.
+	ErrNameHeld = errors.New("meta: another process has this node's name and answers: nothing was changed")
+	ErrUnsafe   = errors.New("meta: refused because acknowledged messages could be lost; nothing was changed")
 )
 
 // Registration is what a node passes to Join, with the functions through which it hears of the cluster.
@@ -304,6 +309,24 @@ type Registration struct {
 	// Raise durably raises the node's directory to a level. Join calls it before the node registers, if the cluster is
 	// at a higher level or is being raised to one. nil: there is no directory.
 	Raise func(level int) error
+	// Life says what the directory is to the row that the cluster has of the node; nil: none. Join calls it before it
+	// raises or writes anything. Life nil: as if it always answered LifeCurrent.
+	Life func(row *Node) Life
+	// Enter is called with the same row when Join is about to write this process into its place, and makes durable what
+	// must be known before that. If it fails, Join does. nil: nothing has to be done.
+	Enter func(row *Node) error
+	// Holder asks the address of a row whose process holds a lease whether that process is still there. cluster is the
+	// cluster's identity. It must return soon. nil: a living process is replaced at once.
+	Holder func(ctx context.Context, row *Node, cluster uuid.UUID) Holder
+	// Replaced is called when another process has taken this node's name, or the node was removed: this process must
+	// stop serving at once. Lease is not called after it. It must not block. nil: the lease ends by itself.
+	Replaced func()
+	// Seen is the newest state of the metadata that the node knew of, and Epochs the newest epoch in the log of each of
+	// its copies. If the metadata are older, Join makes the leaders of these partitions compare their logs with those of
+	// all members before anything is cut, and calls Older with the number of partitions. nil: nobody is told.
+	Seen   Seen
+	Epochs map[PartitionID]segment.Epoch
+	Older  func(partitions int)
 	// Changed is called by one goroutine: first with the whole state, then with every change, in order. It must not
 	// block for long.
 	Changed func(*Change)
@@ -314,6 +337,49 @@ type Registration struct {
 	// clock does. nil: time.Now, whose monotonic part stands still during a suspension. Clock is read before the store
 	// is asked. Any goroutine may call it.
 	Clock func() time.Time
+}
+
+// Life says what a node's directory is to the row that the cluster has of the node. The directory remembers the
+// processes that ran on it, and the row has the process that registered last.
+type Life int
+
+// The verdicts.
+const (
+	// LifeFirst: there is nothing to compare yet. The directory is trusted.
+	LifeFirst Life = iota
+	// LifeCurrent: the row's process ran on this directory, and nothing else ran since.
+	LifeCurrent
+	// LifePast: the row's process ran on this directory, and later ones registered since: the metadata are older.
+	LifePast
+	// LifeUnknown: the row's process did not run on this directory, as far as the directory knows. It is an older state
+	// of the node's directory, or the original of a copy that ran on: its copies may lack what the node acknowledged.
+	LifeUnknown
+)
+
+// Holder says who holds the name under which a process wants to register, as far as the address in its row tells.
+type Holder int
+
+// The answers.
+const (
+	// HolderSilent: nobody answers there, and nothing says that the process is gone.
+	HolderSilent Holder = iota
+	// HolderGone: the process that wants to register has that address itself, or nobody listens there.
+	HolderGone
+	// HolderAnswers: the process of the row answers there.
+	HolderAnswers
+)
+
+// Seen is the newest state of the metadata that a node knows of.
+type Seen struct {
+	Cluster    uuid.UUID `json:"cluster"`
+	Generation uint64    `json:"generation,omitzero"` // how often the metadata were restored from a backup
+	Revision   int64     `json:"revision"`            // of the store, within the generation
+}
+
+// After says whether s is of a later moment than o. Both must be of one cluster.
+func (s Seen) After(o Seen) bool {
+	return s.Cluster == o.Cluster && s.Cluster != uuid.Nil &&
+		(s.Generation > o.Generation || s.Generation == o.Generation && s.Revision > o.Revision)
 }
 
 // ImportedTopic is a topic with the newest epoch that each of its partitions has seen.

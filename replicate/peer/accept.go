@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"penstock/netproto"
 )
 
@@ -76,6 +78,12 @@ func (n *Net) take(h *handshake, serial uint64) {
 		n.refused(h.nc, err)
 		return
 	}
+	if s.twin {
+		c.Close()
+		<-c.Done()
+		n.logTwin(c)
+		return
+	}
 	s.begin()
 	s.run(c)
 }
@@ -105,6 +113,19 @@ func (n *Net) refused(nc net.Conn, err error) {
 	}
 	n.o.Logger.Warn("a connection from another node was refused", "address", nc.RemoteAddr().String(), "error", err,
 		"not_logged_before", n.unlogged.Swap(0))
+}
+
+// logTwin says that another process wants this node's name, once per twinLogPause: a supervisor may start it again and
+// again.
+func (n *Net) logTwin(c *netproto.Conn) {
+	last, now := n.twinLogged.Load(), time.Now().UnixNano()
+	if last != 0 && now-last < int64(twinLogPause) && now >= last || !n.twinLogged.CompareAndSwap(last, now) {
+		return
+	}
+	p := c.Peer()
+	n.o.Logger.Warn("another process tried to start under this node's name, and was told that this one is here: give one "+
+		"of them another node-id and a directory of its own", "name", p.NodeID, "address", c.RemoteAddr().String(),
+		"boot", uuid.UUID(p.Boot))
 }
 
 func (n *Net) dialFailed(l *link, node *Node, err error) {

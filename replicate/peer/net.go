@@ -33,6 +33,7 @@ type Net struct {
 	unproven, crowded              atomic.Uint64
 	unlogged                       atomic.Uint64 // refusals since the last line about one
 	refusalLogged                  atomic.Int64  // when that was, in Unix ns
+	twinLogged                     atomic.Int64  // when another process of this node's name was logged last, in Unix ns
 }
 
 // table is immutable once it is published.

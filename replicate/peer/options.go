@@ -24,6 +24,8 @@ const (
 
 	// refusalLogPause is the least time between two lines of the log about refused connections.
 	refusalLogPause = time.Second
+	// twinLogPause is the least time between two lines about another process of this node's own name.
+	twinLogPause = 10 * time.Second
 
 	// DefaultSilenceTimeout is how long a connection may stay silent, although it is pinged, before it is ended.
 	DefaultSilenceTimeout = 3 * time.Second
@@ -119,11 +121,17 @@ func (o *Options) withDefaults() Options {
 	if c.MaxHandshakeCount < 0 {
 		panic("BUG: peer: Options.MaxHandshakeCount is negative")
 	}
-	c.Conn.Secrets = c.Trust.Secrets
 	c.MaxHandshakeCount = cmp.Or(c.MaxHandshakeCount, DefaultMaxHandshakeCount)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+	c.setConn()
+	return c
+}
+
+// setConn fills in the options of connections.
+func (c *Options) setConn() {
+	c.Conn.Secrets = c.Trust.Secrets
 	if c.Conn.SilenceTimeout == 0 {
 		c.Conn.SilenceTimeout = DefaultSilenceTimeout
 	}
@@ -134,7 +142,6 @@ func (o *Options) withDefaults() Options {
 	h.Role, h.Cluster, h.Store, h.Boot, h.NodeID = netproto.RoleNode, netproto.ID(c.Cluster), netproto.ID(c.Self.Store),
 		netproto.ID(c.Self.Boot), c.Self.Name
 	h.MinVersion, h.MaxVersion = ProtocolVersion, ProtocolVersion
-	return c
 }
 
 // validName says whether name can be sent in a Hello.

@@ -24,6 +24,7 @@ type session struct {
 	store, boot uuid.UUID     // of the other process; set by admit, guarded by link.mu
 	ready       chan struct{} // closed when Up has returned, or will not be called
 	up          bool          // Up was called; read it only after ready is closed
+	twin        bool          // the peer is another process of this node's own name, see Ask; set by admit
 	reason      error         // why the connection ended; read it only after the connection's Done
 }
 
@@ -80,6 +81,10 @@ func (n *Net) options(s *session) netproto.Options {
 // admit decides in the handshake whether the peer is a node that this node wants to talk to.
 func (s *session) admit(peer *netproto.Hello) error {
 	l := s.link
+	if l == nil && s.net.isTwin(peer) {
+		s.twin = true
+		return nil
+	}
 	if l == nil {
 		l = s.net.table.Load().names[peer.NodeID]
 	}
@@ -104,6 +109,11 @@ func (s *session) admit(peer *netproto.Hello) error {
 	s.link, s.store, s.boot = l, uuid.UUID(peer.Store), uuid.UUID(peer.Boot)
 	l.mu.Unlock()
 	return nil
+}
+
+// isTwin says whether the peer is another process of this node's own name, which asks whether this one is still here.
+func (n *Net) isTwin(peer *netproto.Hello) bool {
+	return peer.Role == netproto.RoleNode && peer.NodeID == n.o.Self.Name && uuid.UUID(peer.Boot) != n.o.Self.Boot
 }
 
 func refuse(format string, args ...any) error {

@@ -21,6 +21,8 @@ const (
 	lastBefore = "0462a0b"
 	// lastLevel2 is the last commit of feature level 2; its nodes have a port for native clients.
 	lastLevel2 = "e262746"
+	// newestLevel is the feature level of this version.
+	newestLevel = 4
 	// maxRefusal is how long publishing may be refused while one node is replaced, by clients that go on to the next one;
 	// twenty times as long where the machine is so loaded that a sleep of 10 ms took lateAfter longer.
 	maxRefusal  = time.Second
@@ -96,7 +98,7 @@ func TestRoll(t *testing.T) {
 	if out, code := engine(t, current, "cluster", "upgrade", "--http", nodes[0].HTTP); code != 0 {
 		t.Fatalf("upgrading ended with %d: %s", code, out)
 	}
-	s.level(3)
+	s.level(newestLevel)
 	s.acks(200)
 	n := nodes[1]
 	heal := s.fault("old version is refused", n.Name, func() error { return n.Terminate(stopTimeout) })
@@ -141,7 +143,7 @@ func TestRollToLevel3(t *testing.T) {
 	if out, code := engine(t, current, "cluster", "upgrade", "--http", nodes[0].HTTP); code != 0 {
 		t.Fatalf("upgrading ended with %d: %s", code, out)
 	}
-	s.level(3)
+	s.level(newestLevel)
 	for _, n := range nodes {
 		s.ofLevel3(current, n, true)
 	}

@@ -28,7 +28,7 @@ const (
 )
 
 // Format is the newest format of a data directory that the tools know.
-const Format = 4
+const Format = 5
 
 // lockWait lets the last writes of a killed node land; it holds the lock until then.
 const lockWait = time.Second
