@@ -187,3 +187,19 @@ func readEntry(disk aio.Disk, name string) Entry {
 	}
 	return e
 }
+
+// Remove removes the entry with that name. No node runs on the directory. After a crash the entry is whole, or the next
+// start removes what is left of it.
+func Remove(disk aio.Disk, name string) error {
+	where := path.Join(Dir, name)
+	if err := disk.Remove(path.Join(where, CutFile)); err != nil {
+		return err
+	}
+	if err := disk.SyncDir(where); err != nil {
+		return err
+	}
+	if err := disk.RemoveAll(where); err != nil {
+		return err
+	}
+	return disk.SyncDir(Dir)
+}

@@ -265,7 +265,7 @@ func Text(err error) string {
 	return packageNames.ReplaceAllString(strings.Join(strings.Fields(err.Error()), " "), "$1")
 }
 
-var packageNames = regexp.MustCompile(`(^|: |\()(?:(?:aio|clog|core|engine|meta|replicate|segment): )+`)
+var packageNames = regexp.MustCompile(`(^|: |\()(?:(?:aio|aside|clog|core|engine|meta|replicate|segment): )+`)
 
 // Age formats the age of a fact: in tenths of a second below a minute, and in seconds above.
 func Age(d time.Duration) string {

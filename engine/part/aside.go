@@ -87,8 +87,8 @@ func isShort(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
-// sweepAside removes what need not be kept any more. The flusher calls it.
-func (s *Store) sweepAside() {
+// SweepAside removes what need not be kept any more. The flusher calls it.
+func (s *Store) SweepAside() {
 	parts := map[segment.Identity]*Partition{}
 	for _, pt := range s.Partitions() {
 		parts[pt.Identity()] = pt

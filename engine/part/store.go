@@ -138,7 +138,7 @@ func (s *Store) Begin(bufferBytes int64) (err error) {
 		Parts:           s.flushed, Failed: func() bool { return s.poisoned.Load() != nil },
 		SegmentBytes: &s.counters.SegmentBytes, SegmentSyncs: &s.counters.SegmentSyncs,
 		TrimmedBytes: &s.counters.TrimmedBytes,
-		SweepAside:   s.sweepAside, AsideMakesRoom: s.aside.MakeRoom,
+		SweepAside:   s.SweepAside, AsideMakesRoom: s.aside.MakeRoom,
 	})
 	return nil
 }
