@@ -117,9 +117,9 @@ func asideListCommand() *cobra.Command {
 		}
 		return d.list(all)
 	})
-	cmd.Long = "List the cuts that took messages from copies on a node, the oldest first. MESSAGES are kept; NOT KEPT are\n" +
-		"those for which there was no room, or that could not be read. FIRST and LAST say when a leader stored the first\n" +
-		"and the last message that is kept, and OF LEADER to which leader the copy was cut, by its number and epoch."
+	cmd.Long = "List the cuts that took messages from copies on a node, the oldest first. MESSAGES are kept; NOT KEPT\n" +
+		"are those for which there was no room, or that could not be read. FIRST and LAST say when a leader stored the\n" +
+		"first and the last message that is kept, and OF LEADER to which leader the copy was cut, by its number and epoch."
 	cmd.Flags().BoolVar(&d.asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -181,8 +181,8 @@ func asideShowCommand() *cobra.Command {
 			}
 			return err
 		})
-	cmd.Long = "Print the messages that a cut took from a copy, one per line, in their order. ID is one of engine aside list.\n\n" +
-		formatHelp
+	cmd.Long = "Print the messages that a cut took from a copy, one per line, in their order. ID is one of engine aside\n" +
+		"list.\n\n" + formatHelp
 	p.flags(cmd.Flags())
 	completesChoices(cmd)
 	return cmd
@@ -232,31 +232,24 @@ func eachMessage(disk aio.Disk, e *aside.Entry, fn func(m *nodes.Message, n uint
 
 func asideRemoveCommand() *cobra.Command {
 	d := new(asideDir)
-	cmd := d.action("remove ID", "Remove what a cut took", cobra.ExactArgs(1), func(_ context.Context, args []string) error {
-		disk, err := d.open(true)
-		if err != nil {
+	cmd := d.action("remove ID", "Remove what a cut took", cobra.ExactArgs(1),
+		func(_ context.Context, args []string) error {
+			disk, err := d.open(true)
+			if err != nil {
+				return err
+			}
+			defer disk.Close()
+			e, err := d.find(disk, args[0])
+			if err == nil {
+				err = aside.Remove(disk, e.Name)
+			}
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(d.out, "removed: %s that a cut took from topic %s, partition %d\n",
+				counted(e.Messages, "message"), e.Topic, e.Partition)
 			return err
-		}
-		defer disk.Close()
-		e, err := d.find(disk, args[0])
-		if err == nil {
-			err = aside.Remove(disk, e.Name)
-		}
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(d.out, "%s that a cut took from topic %s, partition %d, %s removed\n",
-			counted(e.Messages, "message"), e.Topic, e.Partition, inWords(e.Messages, "is", "are"))
-		return err
-	})
+		})
 	cmd.Long = "Remove what a cut took, before its time is over. The node must not be running."
 	return cmd
-}
-
-// inWords is inNumber without the number.
-func inWords(n int64, one, several string) string {
-	if n == 1 {
-		return one
-	}
-	return several
 }

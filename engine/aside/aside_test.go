@@ -81,7 +81,8 @@ func TestKeepAroundDamage(t *testing.T) {
 	if len(e.Holes) != 1 || e.Holes[0].From != at.Next || e.Holes[0].Until <= at.Next || e.Holes[0].Why == "" {
 		t.Fatalf("holes %+v, position %d is damaged", e.Holes, at.Next)
 	}
-	if got, all := w.messages(e.Name), slices.Concat(want(5, at.Next), want(e.Holes[0].Until, 60)); !slices.Equal(got, all) {
+	all := slices.Concat(want(5, at.Next), want(e.Holes[0].Until, 60))
+	if got := w.messages(e.Name); !slices.Equal(got, all) {
 		t.Errorf("it has %q, want %q", got, all)
 	}
 	if e.Lost() != e.Holes[0].Messages {

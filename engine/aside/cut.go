@@ -142,7 +142,7 @@ type Entry struct {
 }
 
 // errUnfinished says that a directory has no cut.json.
-var errUnfinished = errors.New("it has no " + CutFile + ": a crash came while it was written, and the log has its batches")
+var errUnfinished = errors.New("it has no " + CutFile + ": a crash came while it was written, and the log has it all")
 
 // IsUnfinished says whether an Entry's Err means that the cut did not take place.
 func IsUnfinished(err error) bool { return errors.Is(err, errUnfinished) }
