@@ -168,8 +168,8 @@ func TestClusterCutOfNoMessagesKeepsNothing(t *testing.T) {
 	}
 }
 
-// The record of a cut is not written before what it takes is kept durably. The power is cut at each step of keeping: the
-// copy has everything afterwards, the cut is made again, and what it takes is there once.
+// The record of a cut is not written before what it takes is kept durably. The power is cut at each step of keeping:
+// the copy has everything afterwards, the cut is made again, and what it takes is there once.
 func TestClusterCutWaitsForWhatItKeeps(t *testing.T) {
 	t.Parallel()
 	for name, rule := range map[string]faultaio.Rule{

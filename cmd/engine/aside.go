@@ -181,8 +181,8 @@ func asideShowCommand() *cobra.Command {
 			}
 			return err
 		})
-	cmd.Long = "Print the messages that a cut took from a copy, one per line, in their order. ID is one of engine aside\n" +
-		"list.\n\n" + formatHelp
+	cmd.Long = "Print the messages that a cut took from a copy, one per line, in their order. ID is one of engine\n" +
+		"aside list.\n\n" + formatHelp
 	p.flags(cmd.Flags())
 	completesChoices(cmd)
 	return cmd

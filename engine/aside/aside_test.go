@@ -78,7 +78,7 @@ func TestKeepAroundDamage(t *testing.T) {
 		t.Fatal("nothing was damaged")
 	}
 	e := w.only(5)
-	if len(e.Holes) != 1 || e.Holes[0].From != at.Next || e.Holes[0].Until <= at.Next || e.Holes[0].Why == "" {
+	if len(e.Holes) != 1 || e.Holes[0].From != at.Next || e.Holes[0].Until != at.Next+1 || e.Holes[0].Why == "" {
 		t.Fatalf("holes %+v, position %d is damaged", e.Holes, at.Next)
 	}
 	all := slices.Concat(want(5, at.Next), want(e.Holes[0].Until, 60))
