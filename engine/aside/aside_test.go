@@ -90,6 +90,26 @@ func TestKeepAroundDamage(t *testing.T) {
 	}
 }
 
+// The file of a segment was removed under the node: the other segments are kept.
+func TestKeepWithoutAFile(t *testing.T) {
+	w := newWorld(t, DefaultLimits)
+	w.append(60, 700, 1)
+	w.settle()
+	segs := w.log.Segments()
+	w.log.Unmap()
+	if err := w.disk.Remove(segs[2].Path); err != nil {
+		t.Fatal(err)
+	}
+	e := w.only(5)
+	from, until := segs[2].FirstPosition, segs[3].FirstPosition
+	if len(e.Holes) != 1 || e.Holes[0].From != from || e.Holes[0].Until != until {
+		t.Fatalf("holes %+v, [%d, %d) is missing", e.Holes, from, until)
+	}
+	if got := w.messages(e.Name); !slices.Equal(got, slices.Concat(want(5, from), want(until, 60))) {
+		t.Errorf("it has %q", got)
+	}
+}
+
 // If the disk fails or is full, nothing is kept, and nothing is left. A later attempt keeps all.
 func TestKeepFails(t *testing.T) {
 	for _, kind := range []faultaio.Kind{

@@ -2,6 +2,7 @@ package aside
 
 import (
 	"errors"
+	"io/fs"
 	"time"
 
 	"penstock/batch"
@@ -83,7 +84,10 @@ func (c *copier) behind(at segment.Offset, err error) (segment.Offset, error) {
 		}
 	}
 	var corrupt *segment.CorruptError
-	if !errors.As(err, &corrupt) && !errors.Is(err, segment.ErrNotBoundary) && !segment.DeviceFailed(err) {
+	switch {
+	case errors.As(err, &corrupt), errors.Is(err, segment.ErrNotBoundary), segment.DeviceFailed(err):
+	case errors.Is(err, fs.ErrNotExist): // somebody has removed the file of a segment that was not mapped
+	default:
 		return at, err
 	}
 	if c.why == nil {

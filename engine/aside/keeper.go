@@ -361,10 +361,13 @@ func (k *Keeper) write(src Source, e *kept, from, until segment.Offset, size int
 	}
 	buf, free := aio.AlignedBytes(int(roundUp(min(size, copyBytes), block)))
 	defer free()
+	ends := k.ends(e.identity())
 	c := copier{
 		src: src, cut: &e.Cut, skip: skip, until: until, next: e.From, nextID: e.FromID,
-		out:  stage{file: file, buf: buf, block: block},
-		seen: func(h *segment.Header) { again = append(again, k.endsWith(e.identity(), h)...) },
+		out: stage{file: file, buf: buf, block: block},
+		seen: func(h *segment.Header) {
+			again = append(again, ends[link{h.Position, h.CRC}]...)
+		},
 	}
 	err = errors.Join(c.run(from), file.Close())
 	if err != nil || e.Messages == 0 {
@@ -382,13 +385,21 @@ func (k *Keeper) write(src Source, e *kept, from, until segment.Offset, size int
 	}), nil
 }
 
-// endsWith returns the entries of a partition whose last batch is h.
-func (k *Keeper) endsWith(id segment.Identity, h *segment.Header) (out []*kept) {
+// link names a batch: its checksum covers that of the batch before, and so all that came before.
+type link struct {
+	pos segment.Position
+	crc uint32
+}
+
+// ends returns the entries of a partition by their last batches.
+func (k *Keeper) ends(id segment.Identity) map[link][]*kept {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	out := map[link][]*kept{}
 	for _, e := range k.list {
-		if e.Err == nil && e.Batches > 0 && e.identity() == id && e.LastPosition == h.Position && e.LastCRC == h.CRC {
-			out = append(out, e)
+		if e.Err == nil && e.Batches > 0 && e.identity() == id {
+			last := link{e.LastPosition, e.LastCRC}
+			out[last] = append(out[last], e)
 		}
 	}
 	return out
