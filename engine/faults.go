@@ -88,6 +88,11 @@ var faults = []struct {
 		"copies were damaged beyond repair in place, and fetched anew from a replica",
 	},
 	{
+		"aside_cuts", func(s *StorageStats) int64 { return int64(s.AsideCuts) },
+		"cuts took messages from copies that their leaders did not have: mostly ends of logs that were never answered OK; " +
+			"engine aside list shows them",
+	},
+	{
 		"disk_hangs", func(s *StorageStats) int64 { return int64(s.DiskHangs) },
 		"times that nothing came back from the disk for disk-patience",
 	},

@@ -20,6 +20,7 @@ func (e *Engine) Verdict() health.Verdict {
 // HealthFacts returns what Verdict is made from.
 func (e *Engine) HealthFacts() *health.Facts {
 	f := &health.Facts{Node: e.node.NodeID(), Closing: e.leaving.Load() || e.isClosed(), Cluster: e.members.look()}
+	f.AsideMessages = e.store.Aside().Stats().Messages
 	if err := e.store.Failure(); err != nil {
 		f.Failure, f.Curable = health.Text(err), errors.Is(err, ErrDisk)
 	}

@@ -59,7 +59,7 @@ func TestImportGraph(t *testing.T) {
 	t.Parallel()
 	all := deps(t)
 	engine := []string{
-		"engine/backup",
+		"engine/aside", "engine/backup",
 		"engine/base", "engine/channel", "engine/checkpoint", "engine/core", "engine/dir", "engine/diskwatch",
 		"engine/flush", "engine/forward", "engine/health", "engine/host", "engine/inbox", "engine/meta", "engine/ops",
 		"engine/outgoing", "engine/part", "engine/pull", "engine/reason", "engine/remote", "engine/replay", "engine/retain",
@@ -87,6 +87,9 @@ func TestImportGraph(t *testing.T) {
 		"engine/core":    {"segment", "segment/aio"},
 		"engine/base":    {"engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
 		"engine/dir":     {"engine/base", "engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
+		"engine/aside": {
+			"engine/base", "engine/core", "engine/dir", "engine/meta", "replicate", "segment", "segment/aio",
+		},
 		"engine/backup": {
 			"engine/base", "engine/core", "engine/dir", "engine/meta", "replicate", "segment", "segment/aio",
 		},
@@ -96,7 +99,7 @@ func TestImportGraph(t *testing.T) {
 		},
 		"engine/outgoing": {"engine/core", "replicate", "replicate/wire", "netproto", "segment", "segment/aio"},
 		"engine/part": {
-			"engine/base", "engine/checkpoint", "engine/core", "engine/dir", "engine/flush", "engine/health", "engine/host",
+			"engine/aside", "engine/base", "engine/checkpoint", "engine/core", "engine/dir", "engine/flush", "engine/health", "engine/host",
 			"engine/inbox", "engine/meta", "engine/outgoing", "engine/replay", "engine/retain", "clog", "netproto", "replicate",
 			"replicate/peer", "replicate/wire", "segment", "segment/aio",
 		},

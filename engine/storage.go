@@ -38,6 +38,11 @@ type StorageStats struct {
 	Dropped uint64 `json:"copies_dropped"`
 	// Losses: partitions that went on although no replica could show that no acknowledged message is missing.
 	Losses uint64 `json:"shortened_copies_lost"`
+	// AsideCuts: cuts of copies that took messages and are kept aside now; see engine/aside. AsideMessages and AsideBytes
+	// are those messages, and the bytes of their batches.
+	AsideCuts     int   `json:"aside_cuts"`
+	AsideMessages int64 `json:"aside_messages"`
+	AsideBytes    int64 `json:"aside_bytes"`
 	// Blocked: partitions led here that wait for a damaged replica, because it may have more messages.
 	Blocked         int    `json:"shortened_copies_blocked"`
 	StallsBuffer    uint64 `json:"stalls_for_buffers"`      // times that no buffer was free: the flusher was behind
@@ -136,6 +141,8 @@ func (e *Engine) Storage() StorageStats {
 			out.UnreadCopies++
 		}
 	}
+	kept := e.store.Aside().Stats()
+	out.AsideCuts, out.AsideMessages, out.AsideBytes = kept.Cuts, kept.Messages, kept.Bytes
 	e.members.describe(&out)
 	e.describeDisk(&out)
 	if s.Groups > 0 {

@@ -15,11 +15,11 @@ import (
 var local = []string{
 	"engine serve", "engine nsqd", "engine dev-cluster", "engine config", "engine restore", "engine upgrade",
 	"engine version",
-	"engine cluster init-tls",
+	"engine cluster init-tls", "engine aside list", "engine aside show", "engine aside remove",
 }
 
 // native are the commands that speak the native protocol. They name nodes by --nodes; read prints JSON with --format.
-var native = []string{"engine pub", "engine read", "engine sub"}
+var native = []string{"engine pub", "engine read", "engine sub", "engine aside publish"}
 
 // leaves returns the commands that do something, except help and completion.
 func leaves(root *cobra.Command) (out []*cobra.Command) {

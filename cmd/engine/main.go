@@ -53,7 +53,7 @@ func main() {
 // packageNames matches the package prefixes of our errors. They help programs that embed the engine; on a command line
 // the sentence alone is enough.
 var packageNames = regexp.MustCompile(
-	`(^|: )(?:(?:aio|backup|batch|client|clog|cluster|engine|etcd|kv|meta|migrate|netproto|nsq|` +
+	`(^|: )(?:(?:aio|aside|backup|batch|client|clog|cluster|engine|etcd|kv|meta|migrate|netproto|nsq|` +
 		`peer|replicate|segment|wire): )+`)
 
 // run executes one command line and returns the exit code. Every error is one line on stderr.
@@ -95,7 +95,7 @@ func rootCommand() *cobra.Command {
 	helpInGroups(root)
 	root.AddCommand(inGroup(commandsRun, serveCommand(), nsqdCommand(), devClusterCommand())...)
 	root.AddCommand(inGroup(commandsDaily, pubCommand(), readCommand(), subCommand(), topCommand(), topicCommand(),
-		channelCommand(), traceCommand(), clusterCommand(), definitionsCommand(), backupCommand(), restoreCommand())...)
+		channelCommand(), traceCommand(), clusterCommand(), definitionsCommand(), backupCommand(), restoreCommand(), asideCommand())...)
 	root.AddCommand(inGroup(commandsOther, benchCommand(), configCommand(), debugCommand(), migrateCommand(),
 		upgradeCommand(),
 		versionCommand())...)

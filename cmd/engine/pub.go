@@ -44,6 +44,7 @@ type publication struct {
 	rate      float64
 	compress  string
 	asJSON    bool
+	unit      string // what is published; empty: lines
 
 	mu      sync.Mutex // guards what follows: done runs on goroutines of the client
 	report  pubReport
@@ -224,13 +225,16 @@ func (p *publication) run(ctx context.Context, topic string, in io.Reader, out, 
 		return err
 	}
 	return p.native.run(ctx, progress, func(ctx context.Context, c *nodes.Client) error {
-		return p.send(ctx, c, topic, headers, in, out, progress)
+		return p.send(ctx, c, topic, out, func(ctx context.Context, producer *nodes.Producer) error {
+			return p.publish(ctx, producer, headers, in, progress)
+		})
 	})
 }
 
-// send publishes, and prints what became of it.
+// send opens the producer, with which publish publishes, and prints what became of it.
 func (p *publication) send(
-	ctx context.Context, c *nodes.Client, topic string, headers []nodes.Header, in io.Reader, out, progress io.Writer,
+	ctx context.Context, c *nodes.Client, topic string, out io.Writer,
+	publish func(context.Context, *nodes.Producer) error,
 ) error {
 	producer, err := c.Producer(ctx, topic, p.options())
 	switch {
@@ -240,7 +244,7 @@ func (p *publication) send(
 		return err
 	}
 	p.report.Topic, p.stopped = topic, make(chan struct{})
-	ended := p.publish(ctx, producer, headers, in, progress)
+	ended := publish(ctx, producer)
 	// What was taken is on its way. After Ctrl-C it gets a moment to be answered; a second signal ends the process.
 	end, cancel := afterSignal(ctx)
 	defer cancel()
@@ -266,7 +270,7 @@ func (p *publication) print(w io.Writer) error {
 	text := fmt.Sprintf("published %s to topic %s", counted(r.Published, "message"), r.Topic)
 	if r.Skipped > 0 {
 		text += fmt.Sprintf("; %s been published before, by an earlier run",
-			inNumber(r.Skipped, "line had", "lines had"))
+			inNumber(r.Skipped, cmp.Or(p.unit, "line")+" had", cmp.Or(p.unit, "line")+"s had"))
 	}
 	if r.Failed > 0 {
 		text += "; " + inNumber(r.Failed, "was not stored", "were not stored")
@@ -308,15 +312,8 @@ func (p *publication) earlier(producer *nodes.Producer) (uint64, error) {
 func (p *publication) publish(
 	ctx context.Context, producer *nodes.Producer, headers []nodes.Header, in io.Reader, progress io.Writer,
 ) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := p.untilFailure(ctx)
 	defer cancel()
-	go func() {
-		select {
-		case <-p.stopped:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	skip, err := p.earlier(producer)
 	if err != nil {
 		return err
@@ -359,6 +356,19 @@ func (p *publication) publish(
 			"and nothing was published", counted(n, "line"), p.producer, skip)
 	}
 	return *failed
+}
+
+// untilFailure returns a context that ends with ctx, and when a message could not be published.
+func (p *publication) untilFailure(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-p.stopped:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 // pace lets messages pass at a rate.

@@ -23,6 +23,7 @@ import (
 //	*.copy.json                   second copies of node.json and topic.json
 //	topics/<uuid>/<partition>/    segments
 //	trash/                        deleted topics and segments, until their bytes are removed
+//	aside/                        what cuts took from copies, see engine/aside
 //	held/                         second names of segments that a backup is still copying
 const (
 	TopicFormat = 2 // of topic.json; the format of node.json encodes the directory's feature level, see level.go

@@ -36,6 +36,9 @@ type Node struct {
 	// Parts yields the partitions of all topics in a deterministic order. A partition that is added during an iteration
 	// may appear only in the next one.
 	Parts iter.Seq[*Part]
+	// SweepAside removes what cuts took from copies and need not be kept any longer, and AsideMakesRoom what is not kept
+	// on a full disk: see engine/aside. Both may be nil.
+	SweepAside, AsideMakesRoom func()
 	// Failed says whether the commit log has failed or is damaged, and so stores nothing more.
 	Failed func() bool
 
@@ -217,6 +220,9 @@ func (f *Flusher) onTick() {
 func (f *Flusher) onRetain() {
 	f.retain()
 	f.trashDead()
+	if f.n.SweepAside != nil {
+		f.n.SweepAside()
+	}
 	f.emptyTrash()
 	f.n.Arena.Trim()
 }

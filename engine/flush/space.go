@@ -30,6 +30,9 @@ func (f *Flusher) makeRoom() {
 	f.releaseFiles(f.clog.Current())
 	f.retain()
 	f.trashDead()
+	if f.n.AsideMakesRoom != nil {
+		f.n.AsideMakesRoom()
+	}
 	f.emptyTrash()
 	// While there is no space even for a commit log file, the commit log waits and the committer gathers no puts, so it
 	// cannot refuse any. Puts are refused here instead.

@@ -21,6 +21,8 @@ type Facts struct {
 	Full string
 	// Damage lists stored data that does not read back; "": none is known.
 	Damage string
+	// AsideMessages is how many messages that cuts took from copies are kept aside. That is no trouble, but a note.
+	AsideMessages int64
 
 	Cluster *Cluster // nil: a single node, or one that has not joined yet
 }
@@ -191,12 +193,12 @@ func (c *Cluster) StallCause() string {
 func sentence(f *Facts, v *Verdict) string {
 	switch c := f.Cluster; {
 	case !v.Healthy:
-		return "unhealthy: " + strings.Join(v.Reasons, "; ")
+		return "unhealthy: " + strings.Join(v.Reasons, "; ") + asideNote(f)
 	case c == nil:
-		return "healthy: the node serves" + drainNote(f)
+		return "healthy: the node serves" + drainNote(f) + asideNote(f)
 	default:
 		return fmt.Sprintf("healthy: all %s live, all %s led and in sync%s",
-			are(c.NodeCount, "node"), are(c.Count, "partition"), drainNote(f))
+			are(c.NodeCount, "node"), are(c.Count, "partition"), drainNote(f)+asideNote(f))
 	}
 }
 
@@ -205,6 +207,22 @@ func drainNote(f *Facts) string {
 		return "; " + drainWords(f.Closing)
 	}
 	return ""
+}
+
+// asideNote says that cuts took messages from copies on this node.
+func asideNote(f *Facts) string {
+	if f.AsideMessages == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %s that cuts took %s kept aside: see engine aside list",
+		plural(int(f.AsideMessages), "message"), isOrAre(f.AsideMessages))
+}
+
+func isOrAre(n int64) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
 }
 
 // maxNamedCount is how many nodes a sentence names.
@@ -247,7 +265,7 @@ func Text(err error) string {
 	return packageNames.ReplaceAllString(strings.Join(strings.Fields(err.Error()), " "), "$1")
 }
 
-var packageNames = regexp.MustCompile(`(^|: |\()(?:(?:aio|clog|core|engine|meta|replicate|segment): )+`)
+var packageNames = regexp.MustCompile(`(^|: |\()(?:(?:aio|aside|clog|core|engine|meta|replicate|segment): )+`)
 
 // Age formats the age of a fact: in tenths of a second below a minute, and in seconds above.
 func Age(d time.Duration) string {

@@ -62,6 +62,10 @@ func TestJudge(t *testing.T) {
 			Facts{Closing: true}, true, false, true, true, []string{"not-draining"}, "", nil,
 		},
 		"cluster": {Facts{Cluster: served(func(*Cluster) {})}, true, true, true, true, nil, "", nil},
+		"messages of cuts are kept": {
+			Facts{AsideMessages: 1, Cluster: served(func(*Cluster) {})}, true, true, true, true, nil, "",
+			[]string{"healthy: ", "; 1 message that cuts took is kept aside"},
+		},
 		"no topics": {
 			Facts{Cluster: served(func(c *Cluster) { c.Partitions = Partitions{} })}, true, true, true, true, nil, "", nil,
 		},

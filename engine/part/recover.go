@@ -55,6 +55,7 @@ func NewRecovery(s *Store) *Recovery {
 // are open.
 func (r *Recovery) Replay(node uuid.UUID) error {
 	s := r.store
+	s.loadAside()
 	s.opts.Startup.Enter("reads the commit log")
 	log, report, err := clog.Open(s.disk, s.arena, clog.Options{
 		Pulse:     s.pulse,

@@ -23,7 +23,8 @@ import (
 //	1 waits until all earlier batches are
 //	  appended to the log
 //	2 computes what the cut leaves: the state
-//	  of the log at the cut, and the fold
+//	  of the log at the cut, and the fold;
+//	  durably keeps aside what it takes
 //	                                             3 writes one record with all of this. From here on the
 //	                                               partition's machine, fold and epoch table are those
 //	                                               after the cut
@@ -31,7 +32,8 @@ import (
 //	5 cuts the segments, steps EvTruncated
 //
 // After a crash before step 4, the log is as it was before the cut. After a crash behind step 4, recovery finds the
-// record and cuts again. A reset pins the commit log files from step 3 until step 5 is done. Otherwise its file
+// record and cuts again. What is kept aside in step 2 (engine/aside) is durable before step 3; if the crash comes before
+// step 4, the log still has it, and the next cut or Keeper.Sweep removes it. A reset pins the commit log files from step 3 until step 5 is done. Otherwise its file
 // could be released meanwhile, and the next start would take the old segments for a part of the new log, with a gap
 // behind them. A truncation needs no pin: what it leaves above the new end is ignored anyway.
 //
@@ -175,7 +177,7 @@ func (r *Replica) awaitPrepared(c *logCut) error {
 		case err == nil, !r.isCutBy(c):
 			return err
 		case needsRefetch(err) && (r.awaitRepair(c, err) || r.awaitDevice(err)):
-		case flush.IsFull(err) && r.node.store.host.Pause(roomPause, r.node.store.stop):
+		case (flush.IsFull(err) || isShort(err)) && r.node.store.host.Pause(roomPause, r.node.store.stop):
 		default:
 			return err
 		}
@@ -185,8 +187,8 @@ func (r *Replica) awaitPrepared(c *logCut) error {
 // roomPause is the time between two attempts of a cut on a full disk.
 const roomPause = 500 * time.Millisecond
 
-// prepareCut does steps 1 and 2: it computes the state after the cut and the payload of its record. It runs on the
-// goroutine of doCut, without mu.
+// prepareCut does steps 1 and 2: it computes the state after the cut and the payload of its record, and keeps aside what
+// the cut takes. It runs on the goroutine of doCut, without mu.
 func (r *Replica) prepareCut(c *logCut) error {
 	if err := r.awaitAppended(); err != nil {
 		return err
@@ -207,7 +209,10 @@ func (r *Replica) prepareCut(c *logCut) error {
 		}
 		r.run(func() { r.shortened = true })
 	}
-	return c.encode(r.pt.Identity())
+	if err := c.encode(r.pt.Identity()); err != nil {
+		return err
+	}
+	return r.keepAside(c)
 }
 
 // encode computes the payload of the record. A fold that is too large for a record is left out: this process has it,

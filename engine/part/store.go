@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/clog"
+	"penstock/engine/aside"
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/flush"
@@ -44,6 +45,7 @@ type Store struct {
 	committer committer
 	flusher   *flush.Flusher
 	mappings  *segment.Mappings
+	aside     *aside.Keeper // what cuts took from copies
 	asyncFree inbox.AsyncPuts
 
 	folder   replay.Folder
@@ -113,6 +115,7 @@ func New(o Options) *Store {
 		host: o.Host, log: o.Log, clock: o.Clock, disk: o.Disk, opts: o, counters: o.Counters, pulse: o.Pulse, stop: o.Stop,
 		folder: replay.Folder{Unknown: o.UnknownKind}, mappings: segment.NewMappings(o.MaxMappedSegments),
 	}
+	s.aside = aside.New(o.Disk, o.Log, s.now, aside.DefaultLimits)
 	s.inboxes.Limit(o.MaxInboxBytes, o.MaxNodeInboxBytes, o.PublishTimeout, o.AdmitTimeout)
 	s.inboxes.Tell(&o.Counters.Overloaded, func() { s.clog.Wake() })
 	return s
@@ -135,6 +138,7 @@ func (s *Store) Begin(bufferBytes int64) (err error) {
 		Parts:           s.flushed, Failed: func() bool { return s.poisoned.Load() != nil },
 		SegmentBytes: &s.counters.SegmentBytes, SegmentSyncs: &s.counters.SegmentSyncs,
 		TrimmedBytes: &s.counters.TrimmedBytes,
+		SweepAside:   s.SweepAside, AsideMakesRoom: s.aside.MakeRoom,
 	})
 	return nil
 }

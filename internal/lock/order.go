@@ -40,6 +40,7 @@ type (
 	Refusals       struct{} // of engine/forward
 	AbsentCopies   struct{}
 	Shortened      struct{}
+	Aside          struct{} // aside.Keeper.mu
 	ConfirmedBound struct{} // retain.Bound.mu
 	Ages           struct{}
 	Clock          struct{}
@@ -106,6 +107,7 @@ var order = [...]any{
 	Refusals{},
 	AbsentCopies{},
 	Shortened{},
+	Aside{},
 	ConfirmedBound{},
 	Ages{},
 	Clock{},

@@ -154,6 +154,9 @@ func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
 	w.set(openSegments, float64(s.OpenSegments))
 	w.set(mappedSegments, float64(s.MappedSegments))
 	w.set(retentionRemoved, float64(s.TrimmedBytes))
+	w.set(asideCuts, float64(s.AsideCuts))
+	w.set(asideMessages, float64(s.AsideMessages))
+	w.set(asideBytes, float64(s.AsideBytes))
 	w.set(diskFull, oneIf(s.DiskFull))
 	for _, state := range []string{"good", "slow", "hung", "failed"} {
 		w.set(diskState, oneIf(s.DiskState == state), state)

@@ -100,6 +100,12 @@ var (
 		"Bytes of publishes that wait to be stored.")
 	stateBytes = define(ofStorage, gauge, "state_bytes",
 		"Bytes of deferred messages and of confirmations out of order; at max-state-bytes requests are refused.")
+	asideCuts = define(ofStorage, gauge, "aside_cuts",
+		"Cuts of copies whose messages are kept aside, for seven days.")
+	asideMessages = define(ofStorage, gauge, "aside_messages",
+		"Messages that cuts took from copies and that are kept aside.")
+	asideBytes = define(ofStorage, gauge, "aside_bytes",
+		"Bytes of the batches that cuts took from copies and that are kept aside; at most 1 GiB.")
 	buffersFree = define(ofStorage, gauge, "buffers_free",
 		"Buffers of 1 MiB that are free for groups and the newest messages.")
 	buffers = define(ofStorage, gauge, "buffers",

@@ -89,7 +89,7 @@ func (c *checker) run() error {
 			}
 		}
 	}
-	return nil
+	return c.aside()
 }
 
 // orphaned finds segments of which the commit log says nothing, because it says nothing at all.

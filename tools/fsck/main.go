@@ -1,8 +1,8 @@
 // Command fsck verifies a data directory of a stopped node and changes nothing in it.
 //
 // It checks the commit log with the same judgement as a restart, and every batch of every segment: both checksums, the
-// chain, dense ids, every record, and that each index agrees with its segment. Exit codes: 0 everything is as it was
-// written; 1 something is not, each finding on one line; 2 it could not be checked.
+// chain, dense ids, every record, and that each index agrees with its segment; and what cuts took from copies. Exit
+// codes: 0 everything is as it was written; 1 something is not, each finding on one line; 2 it could not be checked.
 package main
 
 import (

@@ -22,6 +22,8 @@ type report struct {
 	Messages     int64        `json:"messages"` // in segments
 	SegmentBytes int64        `json:"segment_bytes"`
 	CommitLog    commitReport `json:"commit_log"`
+	// Aside lists what cuts took from copies. It is no finding: engine aside shows it.
+	Aside []asideCut `json:"aside,omitempty"`
 
 	Findings     []finding     `json:"findings"`
 	FindingCount int           `json:"finding_count"`
@@ -82,6 +84,15 @@ func (r *report) print(w io.Writer) error {
 	}
 	fmt.Fprintf(w, "segments: %d topics, %d partitions, %d files, %d bytes, %d batches with %d messages\n",
 		r.Topics, r.Partitions, r.Segments, r.SegmentBytes, r.Batches, r.Messages)
+	for _, a := range r.Aside {
+		if a.Unfinished {
+			fmt.Fprintf(w, "aside: %s is not finished: a crash came before the cut, nothing is missing, a start removes it\n",
+				a.ID)
+			continue
+		}
+		fmt.Fprintf(w, "aside: %s: a cut took %d messages from topic %s, partition %d, positions %d to %d; they are kept: "+
+			"see engine aside\n", a.ID, a.Messages, a.Topic, a.Partition, a.From, a.Until-1)
+	}
 	for _, f := range r.Findings {
 		place := f.Path
 		if f.Offset >= 0 {
