@@ -18,11 +18,12 @@ import (
 // created again under the same name finds no bytes of the old topic.
 //
 //	node.json                     identity: node, store, format
-//	clog/, spare/                 the commit log
+//	clog/, spare/, log.mark       the commit log, and how far it went at least
 //	topics/<uuid>/topic.json      name and settings
 //	*.copy.json                   second copies of node.json and topic.json
 //	topics/<uuid>/<partition>/    segments
 //	trash/                        deleted topics and segments, until their bytes are removed
+//	aside/                        what was taken out of a partition's log and may be wanted
 //	held/                         second names of segments that a backup is still copying
 const (
 	TopicFormat = 2 // of topic.json; the format of node.json encodes the directory's feature level, see level.go

@@ -11,9 +11,16 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/clog"
 	"penstock/engine/meta"
 	"penstock/internal/lock"
 	"penstock/segment/aio"
+)
+
+// The arena with which a commit log is read while no node runs.
+const (
+	offlineBufBytes = 1 << 20
+	offlineBufs     = 4
 )
 
 // Node is the content of node.json. A directory that starts empty gets a new StoreID, because a node that comes back
@@ -94,9 +101,20 @@ func createNode(disk aio.Disk, nodeID string, level, newest int, newUUID func() 
 				"file or name an empty directory", dir, NodePath)
 		}
 	}
+	if begun, err := clog.BegunWithoutStore(disk); err != nil {
+		return nil, fmt.Errorf("engine: cannot read %s of the data directory: %w", clog.MarkName, err)
+	} else if begun {
+		return nil, fmt.Errorf("engine: the data directory has the %s of a commit log but no %s: nothing was changed, restore "+
+			"what was removed, or name an empty directory", clog.MarkName, NodePath)
+	}
 	m := Node{Format: FormatOf(level), NodeID: nodeID, StoreID: newUUID()}
 	if m.NodeID == "" {
 		m.NodeID = newUUID().String()
+	}
+	// The mark comes first: from node.json on, a directory without one has lost it. If this start ends between the two,
+	// the next one makes another store and another mark.
+	if err := clog.CreateMark(disk, m.StoreID); err != nil {
+		return nil, fmt.Errorf("engine: cannot write to the data directory: %w", err)
 	}
 	f := &NodeFile{disk: disk, newest: newest, node: m}
 	return f, f.write(m)
@@ -129,6 +147,12 @@ func (f *NodeFile) Raise(level int) error {
 	defer f.mu.Unlock()
 	if f.node.Level() >= level {
 		return nil
+	}
+	if level >= MarkLevel {
+		if _, err := f.disk.ReadFile(clog.MarkName, MaxFileBytes); err != nil {
+			return fmt.Errorf("engine: feature level %d: the data directory has no %s yet; a restart makes it: %w",
+				level, clog.MarkName, err)
+		}
 	}
 	next := f.node
 	next.Format = FormatOf(level)
@@ -193,6 +217,20 @@ func Upgrade(dir string, newest int) (from, to int, err error) {
 		return 0, 0, fmt.Errorf("engine: the data directory belongs to cluster %s: nothing was changed; raise the cluster "+
 			"with: engine cluster upgrade", f.Cluster())
 	}
-	from = f.Level()
-	return from, newest, f.Raise(newest)
+	if from = f.Level(); from < newest {
+		err = renewMark(disk, f.StoreID())
+	}
+	if err == nil {
+		err = f.Raise(newest)
+	}
+	return from, newest, err
+}
+
+// renewMark makes log.mark say how far the commit log of a stopped node goes.
+func renewMark(disk aio.Disk, store uuid.UUID) error {
+	arena, err := aio.NewArena(offlineBufBytes, offlineBufs)
+	if err != nil {
+		return err
+	}
+	return errors.Join(clog.RenewMark(disk, arena, store), arena.Close())
 }
