@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/segment"
 	"penstock/segment/aio"
 )
 
@@ -175,18 +176,32 @@ func BegunWithoutStore(disk aio.Disk) (bool, error) {
 // a restore, and where an operator accepts a loss, it replaces a mark that is not about this log. used is what no later
 // file may be numbered; 0: the newest file. Damage of the log is no error: the next Open reports it.
 func FreshMark(disk aio.Disk, arena *aio.Arena, store uuid.UUID, used uint64) ([]byte, error) {
-	r := &recovery{
-		disk: disk, store: store, block: int64(disk.Info().BlockBytes), replayer: nobody{}, report: new(Report),
-		used: map[uint64]int64{},
-	}
-	r.win = window{arena: arena, block: r.block}
-	err := errors.Join(r.run(), r.closeFiles())
-	if err != nil && !r.damaged {
+	report, err := Read(disk, arena, Options{Store: store}, nobody{})
+	if err != nil && !errors.As(err, new(*segment.CorruptError)) {
 		return nil, err
 	}
-	m := logMark{Store: store, Counter: 1, File: r.report.NewestFile, Seq: r.report.LastSeq}
+	m := logMark{Store: store, Counter: 1, File: report.NewestFile, Seq: report.LastSeq}
 	m.Used = max(m.File, used)
-	return m.content(r.block), nil
+	return m.content(int64(disk.Info().BlockBytes)), nil
+}
+
+// Read replays the log on disk into r, as Open does, and judges it, but opens no log and writes nothing. Of o it uses
+// Store and MarkRequired. A log that has forgotten is no error: see Report.Forgotten.
+func Read(disk aio.Disk, arena *aio.Arena, o Options, r Replayer) (*Report, error) {
+	rec := &recovery{
+		disk: disk, store: o.Store, block: int64(disk.Info().BlockBytes), replayer: r, report: new(Report),
+		used: map[uint64]int64{},
+	}
+	rec.win = window{arena: arena, block: rec.block}
+	var err error
+	if rec.mark, rec.markState, rec.stride, err = readLogMark(disk, o.Store); err != nil {
+		return rec.report, err
+	}
+	if err := errors.Join(rec.run(), rec.closeFiles()); err != nil {
+		return rec.report, err
+	}
+	rec.judgeMark(o.MarkRequired)
+	return rec.report, nil
 }
 
 // RenewMark replaces log.mark by one that the log on the disk reaches. It keeps the numbers of files that the old mark

@@ -17,11 +17,8 @@ import (
 	"penstock/segment/aio"
 )
 
-// The arena with which a commit log is read while no node runs.
-const (
-	offlineBufBytes = 1 << 20
-	offlineBufs     = 4
-)
+// OfflineArena returns the arena with which a commit log is read while no node runs.
+func OfflineArena() (*aio.Arena, error) { return aio.NewArena(1<<20, 4) }
 
 // Node is the content of node.json. A directory that starts empty gets a new StoreID, because a node that comes back
 // with another disk is another store.
@@ -92,6 +89,16 @@ func readNode(disk aio.Disk, log *slog.Logger, nodeID string, newest int) (*Node
 	f := &NodeFile{disk: disk, newest: newest, node: m}
 	f.level.Store(int32(m.Level()))
 	return f, nil
+}
+
+// ReadNode reads the node.json of a stopped node for a command that works on its directory. It refuses a level above
+// newest.
+func ReadNode(disk aio.Disk, newest int) (*NodeFile, error) {
+	f, err := readNode(disk, slog.New(slog.DiscardHandler), "", newest)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("engine: it is not a data directory: it has no %s; nothing was changed", NodePath)
+	}
+	return f, err
 }
 
 func createNode(disk aio.Disk, nodeID string, level, newest int, newUUID func() uuid.UUID) (*NodeFile, error) {
@@ -218,7 +225,7 @@ func Upgrade(dir string, newest int) (from, to int, err error) {
 			"with: engine cluster upgrade", f.Cluster())
 	}
 	if from = f.Level(); from < newest {
-		err = renewMark(disk, f.StoreID())
+		err = RenewMark(disk, f.StoreID())
 	}
 	if err == nil {
 		err = f.Raise(newest)
@@ -226,9 +233,10 @@ func Upgrade(dir string, newest int) (from, to int, err error) {
 	return from, newest, err
 }
 
-// renewMark makes log.mark say how far the commit log of a stopped node goes.
-func renewMark(disk aio.Disk, store uuid.UUID) error {
-	arena, err := aio.NewArena(offlineBufBytes, offlineBufs)
+// RenewMark makes log.mark say how far the commit log of a stopped node goes: before the directory's level is raised,
+// and where an operator accepts that something is missing. A crash leaves the old mark or the new one.
+func RenewMark(disk aio.Disk, store uuid.UUID) error {
+	arena, err := OfflineArena()
 	if err != nil {
 		return err
 	}
