@@ -22,7 +22,7 @@
 //     the spot (SetSolo).
 //  5. Completions arrive in any order; the log calls Durable strictly in the order of groups.
 //  6. When a file is full, the log waits for the groups in flight, takes the prepared file, writes the source's
-//     checkpoint to it, and continues there.
+//     checkpoint to it, notes in log.mark that the file is begun, and continues there.
 //  7. When the source has stored the records of old files elsewhere, it calls Release. The header of the next group
 //     says so, and once that group is durable the files become spares.
 //
@@ -31,6 +31,7 @@
 //   - durable <= seq, and durable grows by one group at a time: a hole is never reported.
 //   - A header promises only what is true when it is sealed. Recovery relies on this to tell a torn tail from
 //     corruption.
+//   - A file has records of the source only if log.mark, outside of the folder, durably names it.
 //   - A file has groups only if every group of the files before it is durable (step 6 drains).
 //   - A file leaves the folder only after a durable group said that it is not needed; files leave one at a time, oldest
 //     first.
@@ -66,6 +67,9 @@
 // truth table (decide.go) and changes nothing before the judgement is complete; then it only removes files that hold no
 // valid group of the chain. A crash during recovery therefore just repeats recovery, with the same result. FORMAT.md
 // has the rules.
+//
+// A file that is gone at the end breaks no chain. So recovery compares the chain's end with log.mark (judge.go). A log
+// that ends before its mark has forgotten: Open refuses it, unless another replica may have what is missing.
 //
 // A rejected design: writing a mark after every group, so that even the last group is promised. That costs a second
 // flush for each acknowledgement. As it is, recovery cannot tell damage from a torn write in the last InFlight groups

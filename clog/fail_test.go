@@ -85,7 +85,7 @@ func TestFailedPreparation(t *testing.T) {
 		{Kind: faultaio.KindSync, Name: "spare/*", Err: syscall.EIO},
 		{Kind: faultaio.KindWrite, Name: "spare/*", Err: syscall.EIO},
 		{Kind: faultaio.KindSyncDir, Name: dirName, Err: syscall.EIO},
-		{Kind: faultaio.KindRename, Err: syscall.EROFS},
+		{Kind: faultaio.KindRename, Name: "spare/*", Err: syscall.EROFS},
 	} {
 		for n := range 4 {
 			t.Run(fmt.Sprintf("%v %d", rule.Kind, n), func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestDiskFull(t *testing.T) {
 	opts := small(0)
 	for _, how := range []string{"more room", "release"} {
 		t.Run(how, func(t *testing.T) {
-			d := faultaio.New(faultaio.Options{CapacityBytes: 3 * opts.FileBytes})
+			d := faultaio.New(faultaio.Options{CapacityBytes: 3*opts.FileBytes + markSlots*aio.BlockBytes})
 			m := newModel()
 			l := openOn(t, d, testArena(t, 4*aio.BlockBytes, 3), opts, m)
 			opts := l.opts

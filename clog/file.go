@@ -87,6 +87,9 @@ func (l *Log) startFile() (bool, error) {
 	if err := l.writeCheckpoint(); err != nil {
 		return false, err
 	}
+	if err := l.noteFile(); err != nil {
+		return false, err
+	}
 	l.fileStarted()
 	l.recycle(l.stage.oldest)
 	return true, nil

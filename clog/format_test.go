@@ -32,7 +32,7 @@ func TestFormatTables(t *testing.T) {
 		t.Errorf("%d types, the code has %d", n, maxType)
 	}
 	formattest.Numbers(t, found["Limits"], map[string]int{
-		"GroupHeaderBytes": GroupHeaderBytes, "RecordHeaderBytes": RecordHeaderBytes,
+		"GroupHeaderBytes": GroupHeaderBytes, "RecordHeaderBytes": RecordHeaderBytes, "LogMarkBytes": LogMarkBytes,
 		"MaxPayloadBytes": MaxPayloadBytes, "MaxCheckpointChunkBytes": MaxCheckpointChunkBytes,
 	})
 }

@@ -90,8 +90,14 @@ type Options struct {
 	GroupBytes   int       // upper bound of a group with more than one record; default: the arena's BufBytes
 	InFlight     int       // maximum number of groups in flight; default DefaultInFlight
 	Store        uuid.UUID // identity of the store that owns the log; files of other stores are refused
-	Logger       *slog.Logger
-	Pulse        *aio.Pulse // counts writes; nil if nobody watches the disk
+	// MarkRequired says that the directory cannot be without a log.mark: the version that made it wrote one. Without it,
+	// a log without a mark is from before marks.
+	MarkRequired bool
+	// MayForget lets Open go on with a log that lacks what its mark says (Report.Forgotten), because somebody else has
+	// what is missing. The caller notes that durably before it starts the log. Without it, Open returns a *Forgotten.
+	MayForget bool
+	Logger    *slog.Logger
+	Pulse     *aio.Pulse // counts writes; nil if nobody watches the disk
 	// MarkAfter is how long the log must be idle before it writes a mark. The mark's header promises the last group, so
 	// recovery can then tell damage to that group from a torn write. With 0, the log writes marks only at a clean stop
 	// and to give files back.
@@ -192,7 +198,8 @@ type Log struct {
 	current *openFile
 	sizes   fileSizing
 
-	stage    stage // checkpoints and marks under construction
+	marker   marker // writes log.mark
+	stage    stage  // checkpoints and marks under construction
 	idleMark idleMark
 	stalled  stall
 
@@ -365,6 +372,7 @@ func (l *Log) Close() error {
 		err = errors.Join(err, l.current.Close())
 		l.current = nil
 	}
+	err = errors.Join(err, l.marker.close())
 	if l.stage.free != nil {
 		l.stage.free()
 		l.stage.free = nil

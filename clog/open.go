@@ -14,8 +14,8 @@ import (
 //
 // Corruption at or below what a header promised durable is an error that wraps *segment.CorruptError. Then r has
 // received what lies before the corruption, and nothing on disk was changed. Open also returns a Log with that error,
-// which takes no records: its Run tells the source that it failed. With any other error (ErrForeign, ErrNewer, r's own,
-// the disk's) there is no Log. The report is never nil.
+// which takes no records: its Run tells the source that it failed. With any other error (ErrForeign, ErrNewer,
+// *Forgotten, r's own, the disk's) there is no Log. The report is never nil.
 func Open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer) (*Log, *Report, error) {
 	report := new(Report)
 	began := time.Now()
@@ -33,7 +33,11 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 		disk: disk, store: opts.Store, block: block, replayer: r, report: report,
 		win: window{arena: arena, block: block}, used: make(map[uint64]int64),
 	}
-	err := rec.run()
+	var err error
+	if rec.mark, rec.markState, rec.stride, err = readLogMark(disk, opts.Store); err != nil {
+		return nil, err
+	}
+	err = rec.run()
 	err = errors.Join(err, rec.closeFiles())
 	if err != nil && !rec.damaged {
 		return nil, err
@@ -45,10 +49,18 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 		l.stats.current.Store(report.NewestFile)
 		return l, err
 	}
+	judged := rec.judgeMark(opts.MarkRequired)
+	if report.Forgotten != nil && !opts.MayForget {
+		l.stage.free()
+		return nil, report.Forgotten
+	}
 	next, err := l.adopt(rec)
+	if err == nil {
+		err = l.marker.open(rec, report)
+	}
 	if err != nil {
 		l.stage.free()
-		return nil, err
+		return nil, errors.Join(err, l.marker.close())
 	}
 	l.prep = newPreparer(l, next)
 	l.stats.current.Store(next)
@@ -56,7 +68,14 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 	l.publish()
 	if err := l.prep.start(); err != nil {
 		l.stage.free()
-		return nil, err
+		return nil, errors.Join(err, l.marker.close())
+	}
+	if judged == judgedUnmarked {
+		opts.Logger.Info("the commit log is from a version that made no "+MarkName+": it is taken for whole this once, and "+
+			"from now on the loss of a file is noticed", "last_group", report.LastSeq)
+	}
+	if report.Forgotten != nil {
+		l.stats.forgotten.Store(true)
 	}
 	if report.Unneeded != nil {
 		opts.Logger.Warn("a file of the commit log is damaged and was not needed any more: the process before was about to "+
@@ -133,5 +152,5 @@ func (l *Log) adopt(r *recovery) (next uint64, err error) {
 		}
 	}
 	l.showStored()
-	return next + 1, nil
+	return max(next, r.mark.Used) + 1, nil
 }

@@ -50,6 +50,8 @@ type Report struct {
 	Torn      bool // something behind the end was cut
 	// Tear describes the group that was cut; nil if there is no sign of such a group.
 	Tear *Tear
+	// Forgotten says that the log lacks something that was durable once; nil: as far as log.mark knows, it does not.
+	Forgotten *Forgotten
 	// Unneeded is damage that recovery ignored because the log no longer needed the damaged file; nil if there is none.
 	Unneeded error
 
@@ -77,6 +79,11 @@ type recovery struct {
 	report   *Report
 	win      window
 	files    []*oldFile // in order of number
+
+	// What log.mark says, and the size of its slots.
+	mark      logMark
+	markState markState
+	stride    int64
 
 	// The place under judgement, and the chain up to it.
 	at      int // index of the file

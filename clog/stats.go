@@ -44,6 +44,7 @@ type Stats struct {
 	Current   uint64
 	Full      bool
 	Failed    bool
+	Forgotten bool // Open found that the log lacks what its mark says
 }
 
 // FlushMicros is the upper bound of the bucket of Flush that holds the quantile q, in µs; 0 if nothing was flushed.
@@ -74,7 +75,7 @@ type counters struct {
 	oldest, current, torn                                       atomic.Uint64
 	tornBytes                                                   atomic.Int64
 	liveBytes, headroom, fileBytes, maxLiveBytes                atomic.Int64
-	full, failed                                                atomic.Bool
+	full, failed, forgotten                                     atomic.Bool
 }
 
 func (c *counters) submitted(g *Group, paddedBytes int) {
@@ -184,7 +185,7 @@ func (l *Log) Stats() Stats {
 		ZeroedBytes: c.zeroed.Load(),
 		Torn:        c.torn.Load(), TornBytes: c.tornBytes.Load(),
 		LiveBytes: c.liveBytes.Load(), Oldest: c.oldest.Load(), Current: c.current.Load(),
-		Full: c.full.Load(), Failed: c.failed.Load(),
+		Full: c.full.Load(), Failed: c.failed.Load(), Forgotten: c.forgotten.Load(),
 	}
 	for i := range s.Flush {
 		s.Flush[i] = c.flush[i].Load()

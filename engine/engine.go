@@ -49,9 +49,11 @@ type Engine struct {
 	pulse    aio.Pulse // counts writes to the data directory that began and ended; the disk watch reads it
 	disks    diskwatch.Watch
 	scrub    *scrub.Scrub // made by Open, after recovery
-	cluster  *clusterNode // nil on a single node; code for both cases calls members instead
-	members  membership
-	host     host.Host
+	// forgotten says that recovery found that the commit log lacks something; constant after Open.
+	forgotten bool
+	cluster   *clusterNode // nil on a single node; code for both cases calls members instead
+	members   membership
+	host      host.Host
 
 	// news is raised when a topic is listed or unlisted or gets a partition, when rows of the cluster are applied, when
 	// this node begins or ceases to serve a partition, and at every step of a partition whose leadership is being handed
@@ -77,7 +79,8 @@ type Engine struct {
 
 // Open opens or creates a data directory, replays its commit log and starts serving it. The caller must Close the
 // engine. Open returns ErrOptions if the options contradict each other, ErrNewerLevel if a newer version wrote the
-// directory, and an error if another process still holds the directory after Options.LockWait. Whatever the error, Open
+// directory, ErrForgotten if the commit log of a single node lacks what was written to it, and an error if another
+// process still holds the directory after Options.LockWait. Whatever the error, Open
 // has released the directory.
 //
 // In a cluster, ctx bounds the wait for the metadata store, together with ClusterOptions.JoinTimeout. Recovery does not

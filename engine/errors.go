@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"penstock/clog"
 	"penstock/engine/base"
 	"penstock/engine/ops"
 )
@@ -8,6 +9,15 @@ import (
 // GoneError is the ErrNoTopic or ErrNoChannel for a topic or channel that was deleted less than about 10 s ago. Its Ago
 // is the time since the deletion.
 type GoneError = ops.GoneError
+
+// ErrForgotten says that the commit log of a single node lacks messages that were answered OK: files of it are gone, or
+// an older state of the disk came back. Open returns it and has changed nothing. Whoever accepts the loss calls
+// AcceptLoss. A node of a cluster starts instead, and gets what it lacks from the other replicas.
+var ErrForgotten = clog.ErrForgotten
+
+// forgottenHelp says what an operator can do about ErrForgotten.
+const forgottenHelp = "messages that this node answered OK are missing: put the files back from where they were moved " +
+	"to, mount what is not mounted, or restore a backup; to go on without what is missing, run: engine accept-loss"
 
 // Errors that callers act on, tested with errors.Is. The text of each is stable. It says what happened and what that
 // means for the data; where it ends in "nothing was stored" or "nothing was changed", the request can be repeated

@@ -54,6 +54,11 @@ var faults = []struct {
 			"lead",
 	},
 	{
+		"commit_log_forgotten", func(s *StorageStats) int64 { return flag(s.Forgotten) },
+		"files of the commit log were gone at the start: copies compare themselves with other replicas and are fetched " +
+			"again; find out who removed them",
+	},
+	{
 		"shortened_copies", func(s *StorageStats) int64 { return int64(s.Shortened) },
 		"copies that recovery shortened have not made it good yet",
 	},
@@ -193,8 +198,8 @@ func (e *Engine) Warnings() []Fault {
 	s := StorageStats{
 		DiskFull: e.store.Flusher().NoSpace(), Failed: e.store.Failure() != nil, TornGroups: e.store.CommitLog().Stats().Torn,
 		ISRHeldBack: c.ISRHeldBack.Load(), Stranded: c.Stranded.Load(), DelaysCorrected: c.DelaysCorrected.Load(),
-		FromTheFuture: c.FromTheFuture.Load(),
-		ClockSteps:    e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
+		FromTheFuture: c.FromTheFuture.Load(), Forgotten: e.forgotten,
+		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
 	}
 	e.describeDisk(&s)
 	return s.Faults()

@@ -86,12 +86,12 @@ func TestImportGraph(t *testing.T) {
 		"engine/meta":    {"replicate", "segment", "segment/aio"},
 		"engine/core":    {"segment", "segment/aio"},
 		"engine/base":    {"engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
-		"engine/dir":     {"engine/base", "engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
+		"engine/dir":     {"clog", "engine/base", "engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
 		"engine/aside": {
 			"engine/base", "engine/core", "engine/dir", "engine/meta", "replicate", "segment", "segment/aio",
 		},
 		"engine/backup": {
-			"engine/base", "engine/core", "engine/dir", "engine/meta", "replicate", "segment", "segment/aio",
+			"clog", "engine/base", "engine/core", "engine/dir", "engine/meta", "replicate", "segment", "segment/aio",
 		},
 		"engine/inbox": {
 			"engine/base", "engine/core", "engine/host", "engine/meta", "netproto", "replicate", "replicate/peer",

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"strings"
@@ -30,8 +31,13 @@ func (e *Engine) recover() error {
 		found := r.Report()
 		e.info.RecoveredBytes, e.info.PartitionsReadOnly = found.Bytes, found.ReadOnly
 		e.info.CorruptionsAtRecover = found.Corruptions
+		e.forgotten = found.Forgotten
 	}()
-	if err := r.Replay(e.node.StoreID()); err != nil {
+	err := r.Replay(e.node.StoreID(), e.node.Level())
+	if errors.Is(err, ErrForgotten) {
+		return fmt.Errorf("engine: %w: %s", err, forgottenHelp)
+	}
+	if err != nil {
 		return err
 	}
 	return r.open()
@@ -52,6 +58,9 @@ func (r *topicRecovery) open() error {
 		return err
 	}
 	if err := r.mustHaveLog(metas); err != nil {
+		return err
+	}
+	if err := r.setAside(metas); err != nil {
 		return err
 	}
 	known := map[uuid.UUID]bool{}
@@ -98,11 +107,13 @@ func (r *topicRecovery) mayOpen(id segment.Identity) bool {
 }
 
 // mustHaveLog returns an error if the directory has segments and the commit log is empty. Only the commit log says
-// where the segments end; without it, new batches would overwrite their content.
+// where the segments end; without it, new batches would overwrite their content. A node of a cluster starts all the
+// same: it notes that all its copies are shortened, and setAside moves the segments away.
 func (r *topicRecovery) mustHaveLog(metas []dir.Topic) error {
 	if !r.Log.Empty() || r.e.store.Failure() != nil {
 		return nil // with a damaged commit log nothing is written; recover has reported it
 	}
+	others := r.e.members.others()
 	for i := range metas {
 		for n := range uint32(metas[i].Partitions) {
 			in := dir.PartitionPath(metas[i].ID, n)
@@ -111,10 +122,42 @@ func (r *topicRecovery) mustHaveLog(metas []dir.Topic) error {
 				continue // no segment was ever written there
 			}
 			for _, f := range files {
-				if strings.HasSuffix(f.Name(), ".seg") {
-					return fmt.Errorf("engine: %s has segments, and the commit log, which says where they end, is empty or gone: "+
-						"nothing was changed, restore the files in clog from where they were moved to, or from a backup", in)
+				if !strings.HasSuffix(f.Name(), ".seg") {
+					continue
 				}
+				if others {
+					return r.NoteForgotten("clog", "the folder clog is empty or gone, and there are segments")
+				}
+				return fmt.Errorf("engine: %s has segments, and the commit log, which says where they end, is empty or gone: %w: %s",
+					in, ErrForgotten, forgottenHelp)
+			}
+		}
+	}
+	return nil
+}
+
+// setAside moves segments out of the way that a commit log which has forgotten does not know, so that nothing that is
+// written or fetched from now on replaces them. The list of shortened copies is durable already.
+func (r *topicRecovery) setAside(metas []dir.Topic) error {
+	if !r.Report().Forgotten {
+		return nil
+	}
+	e := r.e
+	for i := range metas {
+		m := &metas[i]
+		for n := range uint32(m.Partitions) {
+			id := segment.Identity{Topic: m.ID, Partition: n}
+			files, err := segment.Beyond(e.disk, dir.PartitionPath(id.Topic, id.Partition), id, r.Log.Partition(id).State)
+			if err != nil {
+				return err
+			}
+			to, err := dir.SetAside(e.disk, id, files, e.host.Wall())
+			if err != nil {
+				return err
+			}
+			if to != "" {
+				e.log.Warn("segments hold more of a partition than the commit log, which has forgotten: they were moved out of the "+
+					"way, and the copy is fetched from another replica", "topic", m.Name, "partition", n, "to", to)
 			}
 		}
 	}

@@ -18,6 +18,9 @@ type StorageStats struct {
 	// were answered OK.
 	TornGroups uint64 `json:"commit_torn_groups"`
 	TornBytes  int64  `json:"commit_torn_bytes"` // bytes that recovery cut off
+	// Forgotten: at the start, files of the commit log were gone, or an older state of the disk had come back. This node
+	// may lack messages that it answered OK; its copies are compared with other replicas and fetched again.
+	Forgotten bool `json:"commit_log_forgotten"`
 	// Shortened: copies that may still lack batches that recovery cut off. Such a copy compares itself with other
 	// replicas before it leads.
 	Shortened int `json:"shortened_copies"`
@@ -118,7 +121,7 @@ func (e *Engine) Storage() StorageStats {
 	out := StorageStats{
 		Groups: s.Groups, CommitBytes: s.Bytes,
 		FlushP50Micros: s.FlushMicros(0.5), FlushP99Micros: s.FlushMicros(0.99),
-		Marks: s.Marks, TornGroups: s.Torn, TornBytes: s.TornBytes,
+		Marks: s.Marks, TornGroups: s.Torn, TornBytes: s.TornBytes, Forgotten: e.forgotten,
 		StallsBuffer: s.StallsBuffer, StallsFile: s.StallsSpare, StallsFull: s.StallsFull,
 		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: log.Headroom(), CommitFileBytes: log.FileBytes(),
 		StateBytes: m.State, FreeBuffers: m.Free, Buffers: m.Buffers, WaitingBytes: m.Waiting,

@@ -2,7 +2,8 @@
 // a running node.
 //
 // Exit codes: 0 success; 1 an error that none of the others covers; 2 a wrong flag, variable, file or argument; 3 the
-// data directory cannot be used; 4 an address cannot be listened on; 10 the node or the cluster is unhealthy; 11 the
+// data directory cannot be used; 4 an address cannot be listened on; 5 the commit log of a single node lacks messages
+// that were answered OK; 10 the node or the cluster is unhealthy; 11 the
 // result is partial, because a node did not answer.
 package main
 
@@ -26,6 +27,7 @@ const (
 	exitUsage   = 2
 	exitData    = 3
 	exitAddress = 4
+	exitForgot  = 5
 
 	exitUnhealthy = 10
 	exitPartial   = 11
@@ -95,10 +97,10 @@ func rootCommand() *cobra.Command {
 	helpInGroups(root)
 	root.AddCommand(inGroup(commandsRun, serveCommand(), nsqdCommand(), devClusterCommand())...)
 	root.AddCommand(inGroup(commandsDaily, pubCommand(), readCommand(), subCommand(), topCommand(), topicCommand(),
-		channelCommand(), traceCommand(), clusterCommand(), definitionsCommand(), backupCommand(), restoreCommand(), asideCommand())...)
-	root.AddCommand(inGroup(commandsOther, benchCommand(), configCommand(), debugCommand(), migrateCommand(),
-		upgradeCommand(),
-		versionCommand())...)
+		channelCommand(), traceCommand(), clusterCommand(), definitionsCommand(), backupCommand(), restoreCommand(),
+		asideCommand())...)
+	root.AddCommand(inGroup(commandsOther, acceptLossCommand(), benchCommand(), configCommand(), debugCommand(),
+		migrateCommand(), upgradeCommand(), versionCommand())...)
 	needCommand(root)
 	sayArguments(root)
 	return root

@@ -111,6 +111,9 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	case errors.Is(err, engine.ErrOptions):
 		front.Close()
 		return &exitError{exitUsage, err}
+	case errors.Is(err, engine.ErrForgotten):
+		front.Close()
+		return &exitError{exitForgot, fmt.Errorf("%w --data-path %s", err, n.engine.DataPath)}
 	case err != nil:
 		front.Close()
 		return &exitError{exitData, err}

@@ -16,8 +16,10 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
+	"penstock/clog"
 	"penstock/engine/dir"
 	"penstock/segment"
+	"penstock/segment/aio"
 )
 
 // RestoreOptions are the choices for Restore.
@@ -75,7 +77,7 @@ func (r *restoring) run(o RestoreOptions) (shortened int, err error) {
 	for i := range r.m.Files {
 		f := &r.m.Files[i]
 		switch f.Name {
-		case dir.NodePath, dir.CopyOf(dir.NodePath), dir.ShortenedFile: // below
+		case dir.NodePath, dir.CopyOf(dir.NodePath), dir.ShortenedFile, clog.MarkName: // below
 			continue
 		case MetadataFile: // the caller decides what becomes of it
 			if err := r.m.small(r.from, f.Name, MaxMetadataBytes, func([]byte) error { return nil }); err != nil {
@@ -110,6 +112,9 @@ func (r *restoring) run(o RestoreOptions) (shortened int, err error) {
 	if o.NodeID != "" {
 		node.NodeID = o.NodeID
 	}
+	if err := r.mark(node.StoreID); err != nil {
+		return 0, err
+	}
 	for d := range r.dirs {
 		if err := syncDir(r.at(d)); err != nil {
 			return 0, err
@@ -122,6 +127,26 @@ func (r *restoring) run(o RestoreOptions) (shortened int, err error) {
 		return 0, err
 	}
 	return shortened, syncDir(r.to)
+}
+
+// mark writes a log.mark that the restored commit log reaches. One that came with the backup would be about the log of
+// another moment.
+func (r *restoring) mark(store uuid.UUID) error {
+	disk, err := aio.OpenDisk(r.to, aio.DiskOptions{Mode: aio.ModePwrite, ReadOnly: true, NoLock: true})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = disk.Close() }()
+	arena, err := dir.OfflineArena()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = arena.Close() }()
+	data, err := clog.FreshMark(disk, arena, store, 0)
+	if err != nil {
+		return err
+	}
+	return r.Write(clog.MarkName, data)
 }
 
 // damaged is the error for a file of the backup that is not what the manifest says.

@@ -18,7 +18,7 @@ import (
 // created again under the same name finds no bytes of the old topic.
 //
 //	node.json                     identity: node, store, format
-//	clog/, spare/                 the commit log
+//	clog/, spare/, log.mark       the commit log, and how far it went at least
 //	topics/<uuid>/topic.json      name and settings
 //	*.copy.json                   second copies of node.json and topic.json
 //	topics/<uuid>/<partition>/    segments

@@ -15,6 +15,10 @@ const (
 	FirstLevel  = 1
 	NewestLevel = 4
 
+	// MarkLevel is the level from which on every data directory has a log.mark (package clog): older versions, which
+	// make none, refuse it. A directory of this level without one has lost it.
+	MarkLevel = 4
+
 	formatsPerLevel = 1 // the format in node.json is the level plus this
 )
 

@@ -12,10 +12,14 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/clog"
 	"penstock/engine/meta"
 	"penstock/internal/lock"
 	"penstock/segment/aio"
 )
+
+// OfflineArena returns the arena with which a commit log is read while no node runs.
+func OfflineArena() (*aio.Arena, error) { return aio.NewArena(1<<20, 4) }
 
 // Node is the content of node.json. A directory that starts empty gets a new StoreID, because a node that comes back
 // with another disk is another store.
@@ -90,6 +94,16 @@ func readNode(disk aio.Disk, log *slog.Logger, nodeID string, newest int) (*Node
 	return f, nil
 }
 
+// ReadNode reads the node.json of a stopped node for a command that works on its directory. It refuses a level above
+// newest.
+func ReadNode(disk aio.Disk, newest int) (*NodeFile, error) {
+	f, err := readNode(disk, slog.New(slog.DiscardHandler), "", newest)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("engine: it is not a data directory: it has no %s; nothing was changed", NodePath)
+	}
+	return f, err
+}
+
 func createNode(disk aio.Disk, nodeID string, level, newest int, newUUID func() uuid.UUID) (*NodeFile, error) {
 	for _, dir := range []string{"clog", topicsDir} {
 		if files, err := disk.ReadDir(dir); err == nil && len(files) != 0 {
@@ -97,9 +111,20 @@ func createNode(disk aio.Disk, nodeID string, level, newest int, newUUID func() 
 				"file or name an empty directory", dir, NodePath)
 		}
 	}
+	if begun, err := clog.BegunWithoutStore(disk); err != nil {
+		return nil, fmt.Errorf("engine: cannot read %s of the data directory: %w", clog.MarkName, err)
+	} else if begun {
+		return nil, fmt.Errorf("engine: the data directory has the %s of a commit log but no %s: nothing was changed, restore "+
+			"what was removed, or name an empty directory", clog.MarkName, NodePath)
+	}
 	m := Node{Format: FormatOf(level), NodeID: nodeID, StoreID: newUUID()}
 	if m.NodeID == "" {
 		m.NodeID = newUUID().String()
+	}
+	// The mark comes first: from node.json on, a directory without one has lost it. If this start ends between the two,
+	// the next one makes another store and another mark.
+	if err := clog.CreateMark(disk, m.StoreID); err != nil {
+		return nil, fmt.Errorf("engine: cannot write to the data directory: %w", err)
 	}
 	f := &NodeFile{disk: disk, newest: newest, node: m}
 	return f, f.write(m)
@@ -132,6 +157,12 @@ func (f *NodeFile) Raise(level int) error {
 	defer f.mu.Unlock()
 	if f.node.Level() >= level {
 		return nil
+	}
+	if level >= MarkLevel {
+		if _, err := f.disk.ReadFile(clog.MarkName, MaxFileBytes); err != nil {
+			return fmt.Errorf("engine: feature level %d: the data directory has no %s yet; a restart makes it: %w",
+				level, clog.MarkName, err)
+		}
 	}
 	next := f.node
 	if next.Format = FormatOf(level); level >= LivesLevel {
@@ -247,6 +278,21 @@ func Upgrade(dir string, newest int) (from, to int, err error) {
 		return 0, 0, fmt.Errorf("engine: the data directory belongs to cluster %s: nothing was changed; raise the cluster "+
 			"with: engine cluster upgrade", f.Cluster())
 	}
-	from = f.Level()
-	return from, newest, f.Raise(newest)
+	if from = f.Level(); from < newest {
+		err = RenewMark(disk, f.StoreID())
+	}
+	if err == nil {
+		err = f.Raise(newest)
+	}
+	return from, newest, err
+}
+
+// RenewMark makes log.mark say how far the commit log of a stopped node goes: before the directory's level is raised,
+// and where an operator accepts that something is missing. A crash leaves the old mark or the new one.
+func RenewMark(disk aio.Disk, store uuid.UUID) error {
+	arena, err := OfflineArena()
+	if err != nil {
+		return err
+	}
+	return errors.Join(clog.RenewMark(disk, arena, store), arena.Close())
 }

@@ -78,7 +78,7 @@ func runStore(t *testing.T, disk aio.Disk) runningStore {
 	defer r.Log.Release()
 	err := errors.Join(disk.MkdirAll(dir.TopicPath(topic.ID)), s.Begin(4<<20))
 	if err == nil {
-		err = r.Replay(uuid.UUID{1})
+		err = r.Replay(uuid.UUID{1}, dir.FirstLevel)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -42,6 +42,7 @@ type openedLog struct {
 type Report struct {
 	Bytes       int64    // replayed from the commit log
 	ReadOnly    int      // number of partitions that accept nothing more
+	Forgotten   bool     // the commit log lacks something that was durable once; see NoteForgotten
 	Corruptions []string // one error text for each damage that was found
 }
 
@@ -52,8 +53,9 @@ func NewRecovery(s *Store) *Recovery {
 
 // Replay opens the commit log and replays it. If the commit log is damaged, Replay poisons the store: the engine serves
 // what could be read, and stores nothing new. Whatever Replay returns, the caller calls Log.Release when the partitions
-// are open.
-func (r *Recovery) Replay(node uuid.UUID) error {
+// are open. level is the directory's feature level. If the log has forgotten something and there is no other replica,
+// Replay returns a *clog.Forgotten and has changed nothing.
+func (r *Recovery) Replay(node uuid.UUID, level int) error {
 	s := r.store
 	s.loadAside()
 	s.opts.Startup.Enter("reads the commit log")
@@ -61,7 +63,7 @@ func (r *Recovery) Replay(node uuid.UUID) error {
 		Pulse:     s.pulse,
 		FileBytes: s.opts.CommitFileBytes, MaxLiveBytes: s.opts.CommitLiveBytes, InFlight: s.opts.GroupsInFlight,
 		Store: node, Logger: s.log, Inline: s.host.InlineLog(), MarkAfter: s.opts.MarkAfter,
-		SlowAfter: s.opts.SlowCommit,
+		SlowAfter: s.opts.SlowCommit, MarkRequired: level >= dir.MarkLevel, MayForget: s.replicas != nil,
 	}, counted{r.Log, s.opts.Startup})
 	var corrupt *segment.CorruptError
 	if err != nil && !errors.As(err, &corrupt) {
@@ -89,7 +91,30 @@ func (r *Recovery) Replay(node uuid.UUID) error {
 	if s.replicas == nil {
 		return nil // there is no other replica that could have more
 	}
-	return s.replicas.noteShortened(r.Log, report.Tear != nil && !report.Tear.Mark, corrupt == nil)
+	if f := report.Forgotten; f != nil {
+		r.logForgotten(f.File, f.Detail)
+	}
+	cut := report.Tear != nil && !report.Tear.Mark || report.Forgotten != nil
+	return s.replicas.noteShortened(r.Log, cut, corrupt == nil && report.Forgotten == nil)
+}
+
+// logForgotten says what a commit log that has forgotten something means for a node of a cluster.
+func (r *Recovery) logForgotten(file, detail string) {
+	r.found.Forgotten = true
+	r.store.log.Warn("the commit log of this node lacks what was written to it: "+detail+". Messages that this node "+
+		"answered OK may be missing here. Each copy compares itself with another replica before it leads, and is fetched "+
+		"again", "file", file)
+}
+
+// NoteForgotten notes durably that the commit log of a node of a cluster has forgotten something, as the segments that
+// are on the disk show, although no log mark says so: every copy is shortened. Open calls it before it moves those
+// segments away. A crash afterwards leaves the list.
+func (r *Recovery) NoteForgotten(file, detail string) error {
+	if r.found.Forgotten {
+		return nil
+	}
+	r.logForgotten(file, detail)
+	return r.store.replicas.noteShortened(r.Log, true, false)
 }
 
 // counted is a replay that tells the start of the node how much it has read.

@@ -16,7 +16,8 @@ import (
 const shortenedWritePause = time.Second
 
 // noteShortened reads the list of shortened copies, adds the copies that this recovery shortened, and writes the list
-// before anything is written to the commit log. torn says that recovery cut a group that may have been acknowledged.
+// before anything is written to the commit log. torn says that recovery cut a group that may have been acknowledged, or
+// that the log lacks groups that were durable.
 // whole says that the commit log was read to its end. If it was not, it does not tell which topics exist, and no listed
 // topic counts as deleted.
 func (cn *Node) noteShortened(r *replay.Replay, torn, whole bool) error {

@@ -70,7 +70,7 @@ func (c *checker) run() error {
 	if err := c.replay(); err != nil {
 		return err
 	}
-	nothing := len(c.checkpoint) == 0 && c.report.CommitLog.Batches == 0 && len(c.report.Findings) == 0
+	nothing := c.report.CommitLog.Forgotten == "" && len(c.checkpoint) == 0 && c.report.CommitLog.Batches == 0 && len(c.report.Findings) == 0
 	for i := range topics {
 		for n := range uint32(topics[i].Partitions) {
 			id := segment.Identity{Topic: topics[i].ID, Partition: n}
@@ -117,6 +117,7 @@ func (c *checker) replay() error {
 	c.before = c.report.FindingCount
 	log, report, err := clog.Open(c.dir.Disk, arena, clog.Options{
 		Store: c.dir.Node.StoreID, Logger: slog.New(slog.DiscardHandler), Inline: true,
+		MarkRequired: c.dir.MarkRequired(),
 	}, c)
 	if log != nil {
 		err = errors.Join(err, log.Close())
@@ -132,15 +133,31 @@ func (c *checker) replay() error {
 			r.TornParts = append(r.TornParts, "topic "+c.topic(id))
 		}
 	}
+	if f := report.Forgotten; f != nil {
+		c.forgotten(f)
+	}
 	var corrupt *segment.CorruptError
 	switch {
 	case errors.As(err, &corrupt):
 		r.Torn = false // what lies behind the damage was promised
 		c.report.find(finding{Path: corrupt.Path, Offset: corrupt.Offset, Detail: corrupt.Detail})
-	case err != nil && !errors.Is(err, syscall.EROFS):
+	case err != nil && !errors.Is(err, syscall.EROFS) && !errors.Is(err, clog.ErrForgotten):
 		return err
 	}
 	return c.decodeCheckpoint()
+}
+
+// forgotten reports a log that lacks what log.mark says was written to it.
+func (c *checker) forgotten(f *clog.Forgotten) {
+	c.report.CommitLog.Forgotten = f.Detail
+	detail := "FORGOTTEN: " + f.Detail
+	if f.Wanted > 0 {
+		detail += fmt.Sprintf("; the log ends with group %d and once reached group %d or more", f.Reached, f.Wanted)
+	}
+	c.report.find(finding{
+		Path: f.File, Offset: -1, Detail: detail + ": messages that this node answered OK are missing here; a single node " +
+			"refuses to start, one of a cluster starts and gets them from the other replicas",
+	})
 }
 
 // Restart implements clog.Replayer. Nothing was found in segments yet.

@@ -403,3 +403,36 @@ func counts(out string) (all string) {
 	}
 	return all
 }
+
+// What is gone of a commit log that ends cleanly without it is found by name: its newest file, and the whole folder.
+func TestForgottenCommitLog(t *testing.T) {
+	for _, folder := range []bool{false, true} {
+		dir := dataDir(t)
+		logs := files(t, dir, ".clog")
+		gone, says := "", ""
+		for _, g := range groups(t, dir) {
+			gone = g.file
+		}
+		if says = gone + " is gone"; folder {
+			says = "the folder clog is empty or gone"
+			for _, name := range logs {
+				must(os.Remove(name))
+			}
+		} else {
+			must(os.Remove(filepath.Join(dir, gone)))
+		}
+		before := strings.Join(files(t, dir, ""), " ")
+		code, out, errs := fsck(t, dir)
+		if code != offline.Corrupt || !strings.Contains(out, "FORGOTTEN: "+says) || strings.Count(out, "CORRUPT") != 1 {
+			t.Errorf("folder %v: exit code %d\n%s%s", folder, code, out, errs)
+		}
+		var r report
+		_, out, _ = fsck(t, "--json", dir)
+		if err := json.Unmarshal([]byte(out), &r); err != nil || r.CommitLog.Forgotten != says {
+			t.Errorf("folder %v: %v, %q", folder, err, r.CommitLog.Forgotten)
+		}
+		if after := strings.Join(files(t, dir, ""), " "); after != before {
+			t.Errorf("folder %v: it changed\n%s\nto\n%s", folder, before, after)
+		}
+	}
+}

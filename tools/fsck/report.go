@@ -40,6 +40,9 @@ type commitReport struct {
 	// its last group is not whole and nothing promises it: whether it was ever answered OK cannot be known from this copy
 	Torn bool `json:"torn"`
 
+	// Forgotten says what is gone of the commit log, as log.mark shows; empty: nothing.
+	Forgotten string `json:"forgotten,omitempty"`
+
 	// Unneeded is the damage of a file that the log has no need of any more: a start removes it, and nothing is missing.
 	Unneeded string `json:"unneeded,omitempty"`
 

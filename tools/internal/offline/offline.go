@@ -30,6 +30,9 @@ const (
 // Format is the newest format of a data directory that the tools know.
 const Format = 5
 
+// markFormat is the first format in which every data directory has a log.mark.
+const markFormat = 5
+
 // lockWait lets the last writes of a killed node land; it holds the lock until then.
 const lockWait = time.Second
 
@@ -73,6 +76,9 @@ func Open(dir string, live bool) (*Dir, error) {
 	}
 	return d, nil
 }
+
+// MarkRequired says whether the directory cannot be without a log.mark.
+func (d *Dir) MarkRequired() bool { return d.Node.Format >= markFormat }
 
 // Close releases the lock.
 func (d *Dir) Close() error { return d.Disk.Close() }

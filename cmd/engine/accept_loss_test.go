@@ -1,0 +1,51 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"penstock/engine"
+)
+
+// A single node whose commit log is gone is refused with an exit code of its own. It says what to do, and when the loss
+// is accepted, it starts. Where nobody can answer, accept-loss does nothing without --yes.
+func TestForgottenCommitLog(t *testing.T) {
+	dir := t.TempDir()
+	p := startNode(t, dir)
+	p.publish("orders", 5)
+	p.end(syscall.SIGTERM)
+	execute(t, "accept-loss").check(t, exitUsage, "--data-path")
+	if out := execute(t, "accept-loss", "--data-path", dir).well(t); !strings.Contains(out, "nothing was changed") {
+		t.Errorf("a whole directory: %s", out)
+	}
+	must(t, os.Rename(filepath.Join(dir, "clog"), filepath.Join(dir, "moved")))
+	serve := []string{
+		"serve", "--data-path", dir, "--nsq-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--lookup-address",
+		"127.0.0.1:0",
+	}
+	refused := execute(t, serve...)
+	refused.check(t, exitForgot, "the folder clog is empty or gone")
+	refused.check(t, exitForgot, "engine accept-loss --data-path "+dir)
+
+	must(t, os.RemoveAll(filepath.Join(dir, "clog")))
+	must(t, os.Rename(filepath.Join(dir, "moved"), filepath.Join(dir, "clog")))
+	startNode(t, dir).end(syscall.SIGTERM) // what comes back makes it whole
+
+	must(t, os.RemoveAll(filepath.Join(dir, "clog")))
+	execute(t, "accept-loss", "--data-path", dir).check(t, exitUsage, "--yes")
+	execute(t, serve...).check(t, exitForgot, "the folder clog is empty or gone")
+	var loss engine.Loss
+	out := execute(t, "accept-loss", "--data-path", dir, "--yes", "--json").well(t)
+	if err := json.Unmarshal([]byte(out), &loss); err != nil || loss.Forgotten == "" || len(loss.Partitions) != 1 ||
+		loss.Partitions[0].Topic != "orders" || loss.Partitions[0].NextID != 0 {
+		t.Errorf("%v: %s", err, out)
+	}
+	p = startNode(t, dir)
+	p.publish("orders", 1)
+	execute(t, "accept-loss", "--data-path", dir, "--yes").check(t, exitData, "in use")
+	p.end(syscall.SIGTERM)
+}
