@@ -196,6 +196,8 @@ type Log struct {
 	idleMark idleMark
 	stalled  stall
 
+	ground ground
+
 	// Atomics. Any goroutine reads them; each comment ends with the writers.
 	waker    atomic.Pointer[aio.Queue]     // the queue, for Wake; Start and closeQueue
 	holder   atomic.Pointer[Holder]        // SetHolder
@@ -222,6 +224,8 @@ type openFile struct {
 	sizeBytes int64
 	pos       int64 // where the next group goes
 	stored    *storedFile
+	id        aio.FileID
+	linked    bool // it had a name, as far as the file system says, when it was made ready
 }
 
 // MaxPayloadBytes is the largest payload that fits into a file of Options.FileBytes along with a checkpoint and a mark.

@@ -37,6 +37,8 @@ type NodeFile struct {
 	mu    lock.Mutex[lock.NodeFile]
 	node  Node         // the content of the file; its NodeID and StoreID never change
 	level atomic.Int32 // the level of node
+
+	ground fileGround // has its own rules
 }
 
 // OpenNodeFile reads node.json, or creates a new store in an empty directory. It refuses a directory whose level is
@@ -157,12 +159,16 @@ func (f *NodeFile) Adopt(cluster uuid.UUID) error {
 func (f *NodeFile) With(check func(known *Node)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.ground.changes.Add(1)
+	defer f.ground.changes.Add(1)
 	check(&f.node)
 }
 
 // write durably replaces the content by next. After an error the content in memory is still the old one. The caller
 // holds mu, or no other goroutine has f yet.
 func (f *NodeFile) write(next Node) error {
+	f.ground.changes.Add(1)
+	defer f.ground.changes.Add(1)
 	if err := WriteTwice(f.disk, NodePath, &next); err != nil {
 		return fmt.Errorf("engine: cannot write to the data directory: %w", err)
 	}

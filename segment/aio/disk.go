@@ -38,6 +38,7 @@ type DiskOptions struct {
 
 // fsDisk is a Disk on a directory of a real file system.
 type fsDisk struct {
+	path string // where the directory was when it was opened; absolute
 	root *os.Root
 	dir  *os.File // the directory of root, for openat2 and for its lock
 	lock locks
@@ -76,7 +77,11 @@ func OpenDisk(dir string, opts DiskOptions) (Disk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("aio: opening the data directory: %w", err)
 	}
-	d := &fsDisk{root: root, log: opts.Logger, readOnly: opts.ReadOnly, blockBytes: BlockBytes, bounce: newBouncePool()}
+	path, err := filepath.Abs(dir)
+	if err != nil {
+		path = dir
+	}
+	d := &fsDisk{path: path, root: root, log: opts.Logger, readOnly: opts.ReadOnly, blockBytes: BlockBytes, bounce: newBouncePool()}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
