@@ -171,3 +171,24 @@ func TestGroundOfARealDisk(t *testing.T) {
 		})
 	}
 }
+
+// A folder that is missing when the log makes its next file was taken away, too: that is no failure of the device.
+func TestFolderIsTakenAway(t *testing.T) {
+	d := faultaio.New(faultaio.Options{})
+	m := newModel()
+	l := openOn(t, d, testArena(t, 4*aio.BlockBytes, 3), small(0), m)
+	m.put(3)
+	step(t, l, 10)
+	if err := d.Rename(dirName, "elsewhere"); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	const most = 1000
+	for n := 0; n < most && err == nil; n++ {
+		m.put(1)
+		_, err = l.Step(false)
+	}
+	if err == nil || Lost(err) == nil || !errors.Is(err, ErrFailed) || strings.Contains(err.Error(), "safe") {
+		t.Errorf("it says %v", err)
+	}
+}

@@ -3,6 +3,7 @@ package clog
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -381,7 +382,12 @@ func (l *Log) Close() error {
 
 // fail sets the log's error for good: see ErrFailed. It tells the source once, but never inside one of the source's own
 // methods: when a write fails during Checkpoint, writeCheckpoint calls Failed afterwards.
+//
+// A file or folder that is missing was taken away, whatever the log was about to do with it.
 func (l *Log) fail(what string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return l.failLost(&lostError{missing(what, err)})
+	}
 	if l.err == nil {
 		l.opts.Logger.Error("the commit log failed", "what", what, "err", err)
 	}
