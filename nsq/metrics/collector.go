@@ -159,6 +159,7 @@ func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
 		w.set(diskState, oneIf(s.DiskState == state), state)
 	}
 	w.set(storageFailed, oneIf(s.Failed))
+	w.set(groundLost, oneIf(s.GroundLost))
 	w.set(corruptions, float64(s.DamagedCopies), "copies")
 	w.set(corruptions, float64(foundAtStart), "recovery")
 	w.set(corruptions, float64(s.ScrubDamaged), "segments")

@@ -121,6 +121,9 @@ var (
 	storageFailed = define(ofStorage, gauge, "storage_failed",
 		"1 since a write of the commit log failed, or the start found it damaged, which no restart ends: nothing more is "+
 			"stored.")
+	groundLost = define(ofStorage, gauge, "ground_lost",
+		"1 since files of the data directory were removed, replaced or covered under the running node: nothing more is "+
+			"answered OK, and what was answered may be gone from this disk.")
 	corruptions = define(ofStorage, gauge, "corruptions",
 		"Damaged data, by where it is: copies (of partitions, with a range that cannot be read now), recovery (found at the "+
 			"start), segments and commit_log (found by the scrub since the start).", "where")
