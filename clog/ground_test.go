@@ -84,6 +84,16 @@ func TestLostWithGroupsInFlight(t *testing.T) {
 	}
 }
 
+// The same, found while the group is gathered and written on the spot.
+func TestLostDuringAStep(t *testing.T) {
+	m := newModel()
+	l := openOn(t, faultaio.New(faultaio.Options{}), testArena(t, 4*aio.BlockBytes, 3), small(0), m)
+	m.put(3)
+	step(t, l, 10)
+	m.solo, m.retain = true, func(*aio.Buf) { l.Lose(&aio.GroundError{Name: "LOCK", Seen: "was removed"}) }
+	_ = refusesAll(t, l, m)
+}
+
 // Files that recovery needs are looked at, and no others: those that were given back may be gone.
 func TestOldFilesAreWatched(t *testing.T) {
 	d := faultaio.New(faultaio.Options{})
@@ -190,5 +200,35 @@ func TestFolderIsTakenAway(t *testing.T) {
 	}
 	if err == nil || Lost(err) == nil || !errors.Is(err, ErrFailed) || strings.Contains(err.Error(), "safe") {
 		t.Errorf("it says %v", err)
+	}
+}
+
+// The file that a checkpoint begins is removed while the checkpoint is written: it releases no older file, because
+// recovery would need those.
+func TestCheckpointInARemovedFile(t *testing.T) {
+	d := faultaio.New(faultaio.Options{})
+	m := newModel()
+	l := openOn(t, d, testArena(t, 4*aio.BlockBytes, 3), small(0), m)
+	m.put(1)
+	step(t, l, 10)
+	first := l.Current()
+	removed := false
+	m.emitting = func() {
+		if removed = true; d.Remove(fileName(l.Current())) != nil {
+			t.Error("there is no file")
+		}
+		l.released.Store(l.Current())
+	}
+	var err error
+	for n := 0; n < 1000 && err == nil; n++ {
+		m.put(1)
+		l.Release(l.Current())
+		_, err = l.Step(false)
+	}
+	if !removed || Lost(err) == nil || m.failed != 1 {
+		t.Fatalf("removed: %v; %v", removed, err)
+	}
+	if stored := *l.stored.Load(); stored[0].number != first {
+		t.Errorf("the oldest file is %d, want %d: the log gave away what recovery needs", stored[0].number, first)
 	}
 }

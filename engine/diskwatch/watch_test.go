@@ -131,7 +131,7 @@ func TestWatchAsksAnIdleDisk(t *testing.T) {
 // anything else, and no second one begins meanwhile, or once the engine closes.
 func TestWatchLooksAtTheGround(t *testing.T) {
 	w := newWatched(-1)
-	looks, begun, free := 0, make(chan struct{}), make(chan struct{})
+	looks, begun, free := 0, make(chan struct{}, 10), make(chan struct{})
 	w.cfg.Ground = func() {
 		looks++
 		begun <- struct{}{}
