@@ -19,11 +19,12 @@ const checkBytes = 1 << 20
 // Checker meets damage and still finds the file in the list afterwards, it has read what recovery would read.
 type storedFile struct {
 	number uint64
+	id     aio.FileID   // see CheckFiles
 	end    atomic.Int64 // where its last durable group ends; written by the holder of Log.mu
 }
 
-func newStored(number uint64, end int64) *storedFile {
-	f := &storedFile{number: number}
+func newStored(number uint64, id aio.FileID, end int64) *storedFile {
+	f := &storedFile{number: number, id: id}
 	f.end.Store(end)
 	return f
 }

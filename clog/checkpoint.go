@@ -84,6 +84,9 @@ func (l *Log) writeStage() error {
 	if err != nil {
 		return l.fail("writing a checkpoint or mark", err)
 	}
+	if err := l.stands(); err != nil {
+		return err
+	}
 	l.durable = l.stage.seq
 	l.current.stored.end.Store(l.stage.fileEnd)
 	l.idleMark.markWritten() // nothing else is in flight, so this header promises all groups before it

@@ -78,7 +78,7 @@ func (l *Log) startFile() (bool, error) {
 			return false, l.fail("closing a full file", err)
 		}
 	}
-	f.stored = &storedFile{number: f.number}
+	f.stored = newStored(f.number, f.id, 0)
 	l.current = f
 	l.live = append(l.live, liveFile{number: f.number, sizeBytes: f.sizeBytes, stored: f.stored})
 	l.showStored()

@@ -3,6 +3,7 @@ package clog
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -203,6 +204,8 @@ type Log struct {
 	idleMark idleMark
 	stalled  stall
 
+	ground ground
+
 	// Atomics. Any goroutine reads them; each comment ends with the writers.
 	waker    atomic.Pointer[aio.Queue]     // the queue, for Wake; Start and closeQueue
 	holder   atomic.Pointer[Holder]        // SetHolder
@@ -229,6 +232,8 @@ type openFile struct {
 	sizeBytes int64
 	pos       int64 // where the next group goes
 	stored    *storedFile
+	id        aio.FileID
+	linked    bool // it had a name, as far as the file system says, when it was made ready
 }
 
 // MaxPayloadBytes is the largest payload that fits into a file of Options.FileBytes along with a checkpoint and a mark.
@@ -385,7 +390,12 @@ func (l *Log) Close() error {
 
 // fail sets the log's error for good: see ErrFailed. It tells the source once, but never inside one of the source's own
 // methods: when a write fails during Checkpoint, writeCheckpoint calls Failed afterwards.
+//
+// A file or folder that is missing was taken away, whatever the log was about to do with it.
 func (l *Log) fail(what string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return l.failLost(&lostError{missing(what, err)})
+	}
 	if l.err == nil {
 		l.opts.Logger.Error("the commit log failed", "what", what, "err", err)
 	}

@@ -137,7 +137,7 @@ func (l *Log) adopt(r *recovery) (next uint64, err error) {
 		next = f.number
 		if used := r.used[f.number]; used > 0 {
 			l.live = append(l.live, liveFile{
-				number: f.number, sizeBytes: f.sizeBytes, usedBytes: used, stored: newStored(f.number, used),
+				number: f.number, sizeBytes: f.sizeBytes, usedBytes: used, stored: newStored(f.number, f.id, used),
 			})
 			continue
 		}

@@ -366,8 +366,15 @@ func (p *preparer) makeReady() error {
 			return errors.Join(fmt.Errorf("clog: preparing a file: %w", err), f.Close())
 		}
 	}
+	ready := &openFile{File: f, number: number, sizeBytes: spare.sizeBytes}
+	if ready.id, err = f.ID(); err == nil {
+		ready.linked, err = f.Linked()
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("clog: preparing a file: %w", err), f.Close())
+	}
 	p.mu.Lock()
-	p.ready = &openFile{File: f, number: number, sizeBytes: spare.sizeBytes}
+	p.ready = ready
 	p.mu.Unlock()
 	p.wake()
 	return nil

@@ -63,6 +63,7 @@ type oldFile struct {
 	aio.File
 	number    uint64
 	sizeBytes int64
+	id        aio.FileID
 	first     groupHeader
 	valid     bool  // the file begins with first, and first carries the file's own number
 	whole     bool  // a walk has seen the whole checkpoint with which the file begins
@@ -206,6 +207,9 @@ func (r *recovery) openFiles() error {
 		old := &oldFile{File: f, number: number}
 		r.files = append(r.files, old)
 		if old.sizeBytes, err = f.Size(); err != nil {
+			return err
+		}
+		if old.id, err = f.ID(); err != nil {
 			return err
 		}
 		if err := f.Sync(); err != nil {

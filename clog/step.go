@@ -26,6 +26,9 @@ func (l *Log) Step(block bool) (progress bool, err error) {
 	if err := l.prep.failure(); err != nil {
 		return false, l.fail("preparing a file", err)
 	}
+	if lost := l.ground.lost.Load(); lost != nil {
+		return false, l.failLost(lost)
+	}
 	defer l.release()
 	if g := l.unwritten; g != nil { // see GatherOnSpot
 		l.unwritten = nil
@@ -299,8 +302,7 @@ func (l *Log) write(g *Group) error {
 		}
 		g.done = true
 		l.stats.solo.Add(1)
-		l.reportDurable()
-		return nil
+		return l.reportDurable()
 	}
 	op := aio.Op{File: l.current.File, Data: g.data, Offset: at, Tag: uint64(g.slot)}
 	if err := l.queue.Submit(op); err != nil {
@@ -335,7 +337,9 @@ func (l *Log) collect(block bool) (bool, error) {
 	}
 	if len(l.completions) > 0 {
 		l.hold()
-		l.reportDurable()
+		if err := l.reportDurable(); err != nil {
+			return true, err
+		}
 	}
 	return len(l.completions) > 0, nil
 }
@@ -348,8 +352,15 @@ func (l *Log) reuse(g *Group) {
 	}
 }
 
-// reportDurable reports, in order, the groups that are written and whose predecessors are all written.
-func (l *Log) reportDurable() {
+// reportDurable reports, in order, the groups that are written and whose predecessors are all written. If the log's
+// ground is gone, it reports none and fails the log.
+func (l *Log) reportDurable() error {
+	if !l.inFlight[0].done {
+		return nil
+	}
+	if err := l.stands(); err != nil {
+		return err
+	}
 	n := 0
 	for n < len(l.inFlight) && l.inFlight[n].done {
 		g := l.inFlight[n]
@@ -374,4 +385,5 @@ func (l *Log) reportDurable() {
 		n++
 	}
 	l.inFlight = l.inFlight[:copy(l.inFlight, l.inFlight[n:])]
+	return nil
 }

@@ -163,9 +163,13 @@ func TestDirectoryInUse(t *testing.T) {
 		t.Errorf("%q does not name the directory", err)
 	}
 	publish(t, topicOf(t, e, "t"), "undisturbed")
-	if err := e.Close(); err != nil {
+	if err := os.Remove(filepath.Join(dir, "LOCK")); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := engine.Open(context.Background(), inDir(dir)); !errors.Is(err, aio.ErrLocked) {
+		t.Fatalf("a second engine, after LOCK was deleted: %v, want ErrLocked", err)
+	}
+	_ = e.Close() // its commit log may have failed, because of the deleted file
 	openWith(t, inDir(dir))
 }
 

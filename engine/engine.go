@@ -48,6 +48,7 @@ type Engine struct {
 	channels *channel.Node
 	pulse    aio.Pulse // counts writes to the data directory that began and ended; the disk watch reads it
 	disks    diskwatch.Watch
+	ground   groundWatch
 	scrub    *scrub.Scrub // made by Open, after recovery
 	// forgotten says that recovery found that the commit log lacks something; constant after Open.
 	forgotten bool
@@ -113,6 +114,7 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 	e := &Engine{
 		opts: o, log: o.Logger, host: h, clock: newEngineClock(&o, h), disk: disk, topics: map[string]*Topic{},
 		quarantined: map[uuid.UUID]*Topic{}, creating: map[string]*creation{}, stop: make(chan struct{}),
+		ground: groundWatch{folders: map[string]aio.FileID{}},
 	}
 	e.limits = inbox.NewLimits(o.MaxMessageBytes, o.MaxBatchBytes, o.MaxHeaderBytes, o.MaxDefer)
 	e.store = part.New(part.Options{
@@ -174,9 +176,14 @@ func (e *Engine) open(ctx context.Context) error {
 	}
 	e.store.Run(e.background)
 	e.background(e.channels.Run)
+	look := e.lookAtGround
+	if e.opts.groundByHand {
+		look = nil
+	}
 	e.disks.Start(diskwatch.Config{
 		Host: e.host, Log: e.log, Disk: e.disk, Pulse: &e.pulse, Stop: e.stop, DiskPatience: e.opts.DiskPatience,
 		DiskFailedAfter: e.opts.DiskFailedAfter, DiskProbeAfter: e.opts.DiskProbeAfter, Judged: e.members.diskJudged,
+		Ground: look,
 	})
 	if e.opts.ScrubInterval > 0 {
 		e.background(e.scrub.ReadSegments)

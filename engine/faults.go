@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"penstock/clog"
 	"penstock/replicate"
 	"penstock/replicate/wire"
 )
@@ -22,6 +23,11 @@ var faults = []struct {
 	count func(s *StorageStats) int64
 	words string
 }{
+	{
+		"ground_lost", func(s *StorageStats) int64 { return flag(s.GroundLost) },
+		"files of the data directory were removed, replaced or covered under the running node: nothing more is answered " +
+			"OK, and what was answered may be gone from this disk; restart the node",
+	},
 	{
 		"failed", func(s *StorageStats) int64 { return flag(s.Failed) },
 		"the commit log failed or is damaged: nothing more is stored; restart the node, and if that does not help, see " +
@@ -196,7 +202,8 @@ func (s *StorageStats) Faults() []Fault {
 func (e *Engine) Warnings() []Fault {
 	c := &e.counters
 	s := StorageStats{
-		DiskFull: e.store.Flusher().NoSpace(), Failed: e.store.Failure() != nil, TornGroups: e.store.CommitLog().Stats().Torn,
+		DiskFull: e.store.Flusher().NoSpace(), Failed: e.store.Failure() != nil,
+		GroundLost: clog.Lost(e.store.Failure()) != nil, TornGroups: e.store.CommitLog().Stats().Torn,
 		ISRHeldBack: c.ISRHeldBack.Load(), Stranded: c.Stranded.Load(), DelaysCorrected: c.DelaysCorrected.Load(),
 		FromTheFuture: c.FromTheFuture.Load(), Forgotten: e.forgotten,
 		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),

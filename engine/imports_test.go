@@ -88,7 +88,7 @@ func TestImportGraph(t *testing.T) {
 		"engine/base":    {"engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
 		"engine/dir":     {"clog", "engine/base", "engine/core", "engine/meta", "replicate", "segment", "segment/aio"},
 		"engine/aside": {
-			"engine/base", "engine/core", "engine/dir", "engine/meta", "replicate", "segment", "segment/aio",
+			"clog", "engine/base", "engine/core", "engine/dir", "engine/meta", "replicate", "segment", "segment/aio",
 		},
 		"engine/backup": {
 			"clog", "engine/base", "engine/core", "engine/dir", "engine/meta", "replicate", "segment", "segment/aio",

@@ -118,6 +118,8 @@ type Options struct {
 	markAfter   time.Duration    // 0: the constant markAfter. Tests set another
 	beforeRun   func()           // nil: nothing. Tests delay the commit log's goroutine with it, as a scheduler may
 	wall        func() time.Time // nil: wallNow. Tests set it
+	// groundByHand makes only tests look at the engine's ground.
+	groundByHand bool
 }
 
 const (

@@ -1,6 +1,10 @@
 package engine
 
-import "time"
+import (
+	"time"
+
+	"penstock/clog"
+)
 
 // StorageStats describes the commit log, the buffers, the segments and replication of this node: counts since Open, and
 // present values. The JSON names are also those of Fault.Name.
@@ -97,6 +101,7 @@ type StorageStats struct {
 	Partitions    int    `json:"partitions"`      // copies of partitions on this node
 	DiskFull      bool   `json:"disk_full"`       // see ErrNoSpace
 	Failed        bool   `json:"failed"`          // see ErrDisk
+	GroundLost    bool   `json:"ground_lost"`     // files of the data directory were taken away, see groundWatch
 	DiskState     string `json:"disk_state"`      // good, slow, hung or failed; see core.DiskWatch
 	DiskWaitedMs  int64  `json:"disk_waited_ms"`  // how long writes have been waiting while none came back
 	DiskProbes    uint64 `json:"disk_probes"`     // writes that only ask whether the disk answers
@@ -135,6 +140,7 @@ func (e *Engine) Storage() StorageStats {
 		DelaysCorrected: c.DelaysCorrected.Load(), FromTheFuture: c.FromTheFuture.Load(),
 		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
 		Partitions: len(e.store.Partitions()), DiskFull: e.store.Flusher().NoSpace(), Failed: e.store.Failure() != nil,
+		GroundLost: clog.Lost(e.store.Failure()) != nil,
 	}
 	for _, pt := range e.store.Partitions() {
 		if pt.Log().Health() != nil {

@@ -217,6 +217,8 @@ type segFile struct {
 	file aio.File // open from the first write until the sync that covers it
 	held int64    // the first bytes of the file that have space, as far as this process knows
 
+	ground atomic.Pointer[aio.FileID] // what path led to; nil: nobody has looked. See CheckGround
+
 	refs     atomic.Int32
 	mapMu    lock.Mutex[lock.SegmentMapping] // guards the fields below; never held during a call of the disk
 	mapping  aio.Mapping

@@ -39,7 +39,8 @@ type Restored struct {
 }
 
 // Restore copies the backup in the directory from to the directory to, which must not exist or be empty, and verifies
-// every file. node.json comes last, when everything else is on stable storage: a node does not start without it.
+// every file. node.json comes last, when everything else is on stable storage: a node does not start without it. Restore
+// holds the locks of the new directory meanwhile, as a node does.
 //
 // The copies of a node of a cluster may lack what the node has acknowledged since the backup. So all of them are put on
 // the list of shortened copies (dir.Shortened): each compares itself with another replica before it may lead.
@@ -58,14 +59,29 @@ func Restore(from, to string, o RestoreOptions) (*Restored, error) {
 	if err != nil {
 		return nil, err
 	}
+	target, err := aio.OpenDisk(to, aio.DiskOptions{Mode: aio.ModePwrite})
+	if err != nil {
+		if w.made {
+			_ = os.Remove(to) // unless somebody else put something there
+		}
+		return nil, fmt.Errorf("backup: %w; nothing was restored", err)
+	}
+	w.files[lockName] = File{Name: lockName} // so that Discard removes it
 	r := &restoring{Writer: w, from: from, m: m}
 	n, err := r.run(o)
 	if err != nil {
 		w.Discard()
+		_ = target.Close()
 		return nil, fmt.Errorf("backup: %w; nothing was restored", err)
+	}
+	if err := target.Close(); err != nil {
+		return nil, fmt.Errorf("backup: %w", err)
 	}
 	return &Restored{Manifest: m, Bytes: w.Copied, Shortened: n}, nil
 }
+
+// lockName is the file that aio makes in the new data directory.
+const lockName = "LOCK"
 
 type restoring struct {
 	*Writer

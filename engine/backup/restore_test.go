@@ -3,6 +3,7 @@ package backup
 import (
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -155,5 +156,47 @@ func TestRate(t *testing.T) {
 	}
 	if err := w.Copy("b", source, -1); !errors.Is(err, ErrStopped) {
 		t.Errorf("when the process ends: %v", err)
+	}
+}
+
+// A restore holds the locks of the new data directory: nobody else may be in it.
+func TestRestoreHoldsTheLocks(t *testing.T) {
+	from, _ := memberBackup(t)
+	to := t.TempDir()
+	disk, err := aio.OpenDisk(to, aio.DiskOptions{Mode: aio.ModePwrite})
+	must(t, err)
+	must(t, os.Remove(filepath.Join(to, "LOCK")))
+	if _, err := Restore(from, to, RestoreOptions{}); !errors.Is(err, aio.ErrLocked) {
+		t.Errorf("restored into a directory in use: %v, want ErrLocked", err)
+	}
+	entries, err := os.ReadDir(to)
+	must(t, err)
+	if len(entries) != 0 {
+		t.Errorf("it left %v", entries)
+	}
+	must(t, disk.Close())
+	if _, err := Restore(from, to, RestoreOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// The other offline commands are refused, too, in a directory whose LOCK was deleted under a running node.
+func TestCopyNeedsTheLocks(t *testing.T) {
+	data := t.TempDir()
+	disk, err := aio.OpenDisk(data, aio.DiskOptions{Mode: aio.ModePwrite})
+	must(t, err)
+	_, err = dir.OpenNodeFile(disk, slog.New(slog.DiscardHandler), "n1", dir.FirstLevel, false, uuid.New)
+	must(t, err)
+	must(t, os.Remove(filepath.Join(data, "LOCK")))
+	to := filepath.Join(t.TempDir(), "backup")
+	if err := Copy(data, to, new(Manifest), dir.NewestLevel, quick()); !errors.Is(err, aio.ErrLocked) {
+		t.Errorf("copied a directory in use: %v, want ErrLocked", err)
+	}
+	if _, _, err := dir.Upgrade(data, dir.NewestLevel); !errors.Is(err, aio.ErrLocked) {
+		t.Errorf("upgraded a directory in use: %v, want ErrLocked", err)
+	}
+	must(t, disk.Close())
+	if _, to, err := dir.Upgrade(data, dir.NewestLevel); err != nil || to != dir.NewestLevel {
+		t.Errorf("upgraded to level %d (%v)", to, err)
 	}
 }

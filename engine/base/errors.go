@@ -35,6 +35,8 @@ var (
 	ErrQuota    = errors.New("engine: the topic has as many bytes or messages as its quota lets it keep unconfirmed: " +
 		"publishing is refused, consuming goes on; nothing was stored, confirm, raise the quota or try again later")
 	ErrDisk = core.ErrPoisoned
+	// ErrGround is the ErrDisk of a node whose files were taken away. It promises nothing about what was answered before.
+	ErrGround error = groundError{}
 	// ErrDiskHung says that a write has not returned for a long time.
 	ErrDiskHung = errors.New("engine: the disk does not answer: what waits for it is stored or not, nobody knows; look " +
 		"at the device, and end this process if it does not come back")
@@ -94,3 +96,12 @@ var (
 	// ErrSettings is wrapped by errors that describe what is wrong with the settings of a channel.
 	ErrSettings = core.ErrSettings
 )
+
+type groundError struct{}
+
+func (groundError) Error() string {
+	return "engine: files of the data directory were taken away under the running node: nothing more is answered OK until " +
+		"it is restarted; this message's fate is unknown, and what was answered before may be gone from this disk"
+}
+
+func (groundError) Unwrap() error { return ErrDisk }

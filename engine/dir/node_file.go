@@ -44,6 +44,8 @@ type NodeFile struct {
 	node  Node         // the content of the file; its NodeID and StoreID never change
 	lives []Life       // node.Lives; also below LivesLevel, where the file does not have them
 	level atomic.Int32 // the level of node
+
+	ground fileGround // has its own rules
 }
 
 // OpenNodeFile reads node.json, or creates a new store in an empty directory. It refuses a directory whose level is
@@ -238,6 +240,8 @@ func (f *NodeFile) keepLives(lives []Life, write func(aio.Disk, *Node) error) er
 func (f *NodeFile) With(check func(known *Node)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.ground.changes.Add(1)
+	defer f.ground.changes.Add(1)
 	check(&f.node)
 }
 
@@ -248,6 +252,8 @@ func (f *NodeFile) write(next Node) error { return f.writeBy(next, writeNode) }
 func writeNode(disk aio.Disk, next *Node) error { return WriteTwice(disk, NodePath, next) }
 
 func (f *NodeFile) writeBy(next Node, write func(aio.Disk, *Node) error) error {
+	f.ground.changes.Add(1)
+	defer f.ground.changes.Add(1)
 	if err := write(f.disk, &next); err != nil {
 		return fmt.Errorf("engine: cannot write to the data directory: %w", err)
 	}

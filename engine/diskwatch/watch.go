@@ -20,6 +20,9 @@ import (
 // Interval is how often Step must be called.
 const Interval = 250 * time.Millisecond
 
+// groundSteps is how many steps pass between two looks at the ground: a second.
+const groundSteps = 4
+
 // probeFile is the file that probes write when the disk is idle. It is one block, created once and then overwritten.
 // Nobody reads it.
 const probeFile = "disk.probe"
@@ -38,6 +41,11 @@ type Config struct {
 	// Judged takes the result of each step. It must not wait; work that waits it starts on goroutines. Watch.mu is
 	// held.
 	Judged func(core.DiskVerdict)
+
+	// Ground looks once a second whether the files of the node are still there. It may hang as long as the disk does: it
+	// has a goroutine of its own, or in a simulation that of Step, and is not called again before it has returned. nil:
+	// nobody looks.
+	Ground func()
 }
 
 // Watch tracks the state of this node's disk. The zero value is not started and reports a good disk. Any goroutine may
@@ -53,6 +61,8 @@ type Watch struct {
 	state     atomic.Uint32 // core.DiskState
 	waitedMs  atomic.Int64
 	probing   atomic.Bool // a probe is running
+	looking   atomic.Bool // Config.Ground is running
+	steps     int         // of Step
 	movedNone atomic.Bool // the last hand-over moved nothing, and core.DiskWatch has not been told
 	probe     sync.WaitGroup
 
@@ -128,6 +138,9 @@ func (w *Watch) Step() {
 	if w.movedNone.Swap(false) {
 		w.watch.Kept()
 	}
+	if w.steps++; w.steps%groundSteps == 0 {
+		w.lookAtGround()
+	}
 	v := w.watch.Step(int64(w.cfg.Host.Since(w.began)), begun, done)
 	w.waitedMs.Store(v.WaitedNs / int64(time.Millisecond))
 	w.state.Store(uint32(v.State))
@@ -148,6 +161,29 @@ func (w *Watch) Step() {
 	}
 }
 
+// lookAtGround calls Config.Ground. In a simulation the disk never hangs, and a goroutine more would be one more choice
+// of its schedule.
+func (w *Watch) lookAtGround() {
+	if w.cfg.Ground == nil || !w.looking.CompareAndSwap(false, true) {
+		return
+	}
+	look := func() {
+		defer w.looking.Store(false)
+		w.cfg.Ground()
+	}
+	if w.cfg.Host.InlineLog() {
+		look()
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		w.looking.Store(false)
+		return
+	}
+	w.cfg.Host.SpawnIn(&w.probe, look)
+}
+
 // End prevents further goroutines, so that Engine.Close can wait for those that were started.
 func (w *Watch) End() {
 	w.mu.Lock()
@@ -155,7 +191,7 @@ func (w *Watch) End() {
 	w.mu.Unlock()
 }
 
-// AwaitProbe waits for a probe that is running. It returns false if it gave up because the disk hangs.
+// AwaitProbe waits for a probe and for a look at the ground that are running. It returns false if it gave up because the disk hangs.
 func (w *Watch) AwaitProbe() bool { return w.cfg.Host.Wait(&w.probe, w.Hangs) }
 
 // Released ends the goroutine that Start started. The engine's files have been released by then, or are left as they

@@ -126,3 +126,33 @@ func TestWatchAsksAnIdleDisk(t *testing.T) {
 		t.Errorf("something is started when the engine closes: %+v", w.Stats())
 	}
 }
+
+// The ground is looked at once a second, on a goroutine of its own: one look that hangs holds up neither the watch nor
+// anything else, and no second one begins meanwhile, or once the engine closes.
+func TestWatchLooksAtTheGround(t *testing.T) {
+	w := newWatched(-1)
+	looks, begun, free := 0, make(chan struct{}, 10), make(chan struct{})
+	w.cfg.Ground = func() {
+		looks++
+		begun <- struct{}{}
+		<-free
+	}
+	w.pulse.Begin()
+	w.pass(time.Second)
+	<-begun
+	if w.pass(2 * time.Second); w.State() != core.DiskFailed {
+		t.Errorf("the watch says %v while a look hangs", w.State())
+	}
+	w.pulse.End()
+	w.pass(Interval)
+	close(free)
+	if !w.AwaitProbe() || looks != 1 {
+		t.Errorf("%d looks at the same time", looks)
+	}
+	w.pass(time.Second)
+	<-begun
+	w.End()
+	if w.pass(2 * time.Second); !w.AwaitProbe() || looks != 2 {
+		t.Errorf("%d looks, want 2", looks)
+	}
+}

@@ -552,7 +552,7 @@ func (r *Replica) Tick(lease int64, live []replicate.NodeID) {
 // fault tells the replica that the commit log failed. All pending puts are answered with ErrDisk, and a cut that waits
 // for its record fails. mu is held.
 func (r *Replica) fault(err error) {
-	r.fail(r.pending.drain(), base.ErrDisk)
+	r.fail(r.pending.drain(), diskRefusal(err))
 	r.releaseIncoming()
 	if r.cut != nil && r.cut.durable != nil {
 		select {

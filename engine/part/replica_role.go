@@ -148,7 +148,11 @@ func (r *Replica) stepDown() {
 	disk := errors.Is(why, replicate.ErrDisk)
 	r.node.above.Freeze(r.pt)
 	r.setLeads(false)
-	r.fail(r.pending.drain(), unknownBecause(disk))
+	if disk {
+		r.fail(r.pending.drain(), diskRefusal(why))
+	} else {
+		r.fail(r.pending.drain(), base.ErrUnknown)
+	}
 	log := r.leader.Log()
 	r.follow(replicate.NewFollower(r.node.replication, r.node.member(), r.node.Self.Boot, log))
 	r.startEpoch, r.stalled, r.writesPaused = false, nil, false
@@ -163,13 +167,6 @@ func (r *Replica) stepDown() {
 		r.feed = append(r.feed, replicate.Event{Kind: replicate.EvFault, Err: why})
 	}
 	r.feed = append(r.feed, replicate.Event{Kind: replicate.EvState, State: &r.state})
-}
-
-func unknownBecause(disk bool) error {
-	if disk {
-		return base.ErrDisk
-	}
-	return base.ErrUnknown
 }
 
 // count adds the counts of the leader's machine since the last call to the engine's counters. mu is held.

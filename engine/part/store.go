@@ -270,17 +270,36 @@ func (s *Store) poison(err error) {
 		why = base.ErrReadOnly
 	}
 	full := fmt.Errorf("%w (%w)", why, err)
-	if s.poisoned.CompareAndSwap(nil, &full) && why == base.ErrDisk {
+	lost := clog.Lost(err) != nil
+	if lost {
+		full = &lostError{err}
+	}
+	if s.poisoned.CompareAndSwap(nil, &full) && why == base.ErrDisk && !lost { // the commit log has logged that
 		s.log.Error("the commit log failed; nothing more is stored until this node is restarted. Messages answered OK "+
 			"before are safe",
 			"error", err)
 	}
 }
 
+// lostError is the ErrDisk of a node whose files were taken away. It says what the commit log says, which promises
+// nothing about what was answered before.
+type lostError struct{ error }
+
+func (e *lostError) Unwrap() []error { return []error{base.ErrDisk, e.error} }
+
 // Refusal returns the error with which puts are refused once the store is poisoned.
 func (s *Store) Refusal() error {
-	if err := s.poisoned.Load(); err != nil && errors.Is(*err, base.ErrReadOnly) {
+	err := s.Failure()
+	if errors.Is(err, base.ErrReadOnly) {
 		return base.ErrReadOnly
+	}
+	return diskRefusal(err)
+}
+
+// diskRefusal returns the ErrDisk with which puts are answered because of err.
+func diskRefusal(err error) error {
+	if clog.Lost(err) != nil {
+		return base.ErrGround
 	}
 	return base.ErrDisk
 }

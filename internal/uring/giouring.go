@@ -52,11 +52,11 @@ func (r *giouringRing) RegisterBuffers(iovecs []unix.Iovec) error {
 	return err
 }
 
-// RegisterFile does not use the library's RegisterFiles, which passes 8-byte numbers where the kernel reads 4-byte
-// ones.
-func (r *giouringRing) RegisterFile(fd int) error {
-	fds := [1]int32{int32(fd)}
-	if _, errno := r.lib.Register(r.lib.RingFd(), giouring.RegisterFiles, unsafe.Pointer(&fds), 1); errno != 0 {
+// RegisterFiles does not use the library's function of that name, which passes 8-byte numbers where the kernel reads
+// 4-byte ones.
+func (r *giouringRing) RegisterFiles(fds []int32) error {
+	p := unsafe.Pointer(unsafe.SliceData(fds))
+	if _, errno := r.lib.Register(r.lib.RingFd(), giouring.RegisterFiles, p, uint32(len(fds))); errno != 0 {
 		return errno
 	}
 	return nil

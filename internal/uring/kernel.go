@@ -175,9 +175,8 @@ func (r *kernelRing) RegisterBuffers(iovecs []unix.Iovec) error {
 	return r.register(registerBuffersOp, unsafe.Pointer(unsafe.SliceData(iovecs)), len(iovecs))
 }
 
-func (r *kernelRing) RegisterFile(fd int) error {
-	fds := [1]int32{int32(fd)}
-	return r.register(registerFilesOp, unsafe.Pointer(&fds), 1)
+func (r *kernelRing) RegisterFiles(fds []int32) error {
+	return r.register(registerFilesOp, unsafe.Pointer(unsafe.SliceData(fds)), len(fds))
 }
 
 func (r *kernelRing) Prepare(e Entry) bool {

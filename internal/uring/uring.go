@@ -27,8 +27,8 @@ import (
 type Ring interface {
 	// RegisterBuffers makes the buffers known to the kernel, which pins them; buffer i is iovecs[i].
 	RegisterBuffers(iovecs []unix.Iovec) error
-	// RegisterFile makes the kernel keep fd open as long as the ring lives.
-	RegisterFile(fd int) error
+	// RegisterFiles makes the kernel keep these files open as long as the ring lives. It may be called once.
+	RegisterFiles(fds []int32) error
 	// Prepare fills the next submission entry. It returns false if the submission queue is full.
 	Prepare(e Entry) bool
 	// Neutralize turns the entry that was prepared last, and that the kernel has not taken, into one that does nothing

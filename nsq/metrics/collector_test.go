@@ -123,6 +123,7 @@ func TestCollect(t *testing.T) {
 		{"channel_finished_total", "ct", 0},
 		{"storage_failed", "", 0},
 		{"commit_log_forgotten", "", 0},
+		{"ground_lost", "", 0},
 		{"ready", "commit-log", 1},
 		{"disk_state", "good", 1},
 		{"disk_state", "hung", 0},

@@ -130,6 +130,9 @@ var (
 	logForgotten = define(ofStorage, gauge, "commit_log_forgotten",
 		"1 since a start that found that files of the commit log were gone, or that an older state of the disk had come back: "+
 			"this node's copies are compared with other replicas and fetched again.")
+	groundLost = define(ofStorage, gauge, "ground_lost",
+		"1 since files of the data directory were removed, replaced or covered under the running node: nothing more is "+
+			"answered OK, and what was answered may be gone from this disk.")
 	corruptions = define(ofStorage, gauge, "corruptions",
 		"Damaged data, by where it is: copies (of partitions, with a range that cannot be read now), recovery (found at the "+
 			"start), segments and commit_log (found by the scrub since the start).", "where")

@@ -99,6 +99,11 @@ type Disk interface {
 	// WriteFile replaces a small file durably and atomically: temporary file, fsync, rename, SyncDir. A crash can leave
 	// the temporary file, name.tmp; the next WriteFile of the name replaces it.
 	WriteFile(name string, data []byte) error
+	// Identify returns the identity of the file or directory that a name leads to now.
+	Identify(name string) (FileID, error)
+	// CheckPlace returns a *GroundError if the directory or its LOCK is not any more where this Disk was opened: removed,
+	// renamed, replaced, or under another file system that was mounted. It may hang as long as the file system does.
+	CheckPlace() error
 	// FreeBytes is how many bytes an unprivileged process may still write.
 	FreeBytes() (int64, error)
 
@@ -117,6 +122,11 @@ type Disk interface {
 type File interface {
 	Name() string
 	Size() (int64, error)
+	// ID returns the identity of the open file, whatever its name leads to now.
+	ID() (FileID, error)
+	// Linked says whether any name leads to the file. What is written to a file without a name is gone when it is closed.
+	// Linked allocates nothing.
+	Linked() (bool, error)
 	// WriteAt writes all of p or fails. A short write is an error and counts as not written.
 	WriteAt(p []byte, off int64) error
 	// Reserve gives the first n bytes of the file, at most its size, space where they have none. It fails with

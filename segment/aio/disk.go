@@ -38,9 +38,10 @@ type DiskOptions struct {
 
 // fsDisk is a Disk on a directory of a real file system.
 type fsDisk struct {
+	path string // where the directory was when it was opened; absolute
 	root *os.Root
-	dir  *os.File // the directory of root, for openat2; nil: not to be had
-	lock *os.File // nil with NoLock
+	dir  *os.File // the directory of root, for openat2 and for its lock
+	lock locks
 	log  *slog.Logger
 
 	readOnly   bool
@@ -58,7 +59,7 @@ type fsDisk struct {
 
 var _ Disk = (*fsDisk)(nil)
 
-// OpenDisk opens the directory at dir, creates it (mode 0700) if it is missing, and takes its lock: ErrLocked says that
+// OpenDisk opens the directory at dir, creates it (mode 0700) if it is missing, and takes its locks: ErrLocked says that
 // another process, or another Disk of this process, uses it. It is no error if the kernel, the file system or the
 // sandbox refuses io_uring or O_DIRECT: Info says what was chosen, and why.
 func OpenDisk(dir string, opts DiskOptions) (Disk, error) {
@@ -76,12 +77,18 @@ func OpenDisk(dir string, opts DiskOptions) (Disk, error) {
 	if err != nil {
 		return nil, fmt.Errorf("aio: opening the data directory: %w", err)
 	}
-	d := &fsDisk{root: root, log: opts.Logger, readOnly: opts.ReadOnly, blockBytes: BlockBytes, bounce: newBouncePool()}
-	d.dir, _ = root.Open(".")
+	path, err := filepath.Abs(dir)
+	if err != nil {
+		path = dir
+	}
+	d := &fsDisk{path: path, root: root, log: opts.Logger, readOnly: opts.ReadOnly, blockBytes: BlockBytes, bounce: newBouncePool()}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
-	if d.lock, err = takeLock(root, opts); err == nil {
+	if d.dir, err = root.Open("."); err == nil {
+		d.lock, err = takeLocks(root, d.dir, opts, d.log)
+	}
+	if err == nil {
 		err = d.probe(opts)
 	}
 	if err != nil {
@@ -155,9 +162,6 @@ func (d *fsDisk) checkWrite(op, name string) error {
 // for each component. Where openat2 does not exist or a sandbox refuses it, and for rare errors, open asks os.Root,
 // which accepts the same names.
 func (d *fsDisk) open(name string, flag int) (*os.File, error) {
-	if d.dir == nil {
-		return d.root.OpenFile(name, flag, 0o600)
-	}
 	how := unix.OpenHow{Flags: uint64(flag) | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH}
 	if flag&os.O_CREATE != 0 {
 		how.Mode = 0o600
@@ -468,15 +472,8 @@ func freeBytes(st *unix.Statfs_t) int64 { return int64(st.Bavail) * st.Bsize }
 
 func (d *fsDisk) statfs() (unix.Statfs_t, error) {
 	var st unix.Statfs_t
-	dir := d.dir
-	if dir == nil {
-		var err error
-		if dir, err = d.root.Open("."); err != nil {
-			return st, err
-		}
-		defer dir.Close()
-	}
-	if err := retry(func() error { return withFD(dir, func(fd int) error { return unix.Fstatfs(fd, &st) }) }); err != nil {
+	err := retry(func() error { return withFD(d.dir, func(fd int) error { return unix.Fstatfs(fd, &st) }) })
+	if err != nil {
 		return st, fmt.Errorf("aio: free space: %w", err)
 	}
 	return st, nil
@@ -487,12 +484,9 @@ func (d *fsDisk) Close() error {
 		return nil
 	}
 	d.bounce.close()
-	if d.dir != nil {
+	err := errors.Join(d.root.Close(), d.lock.release())
+	if d.dir != nil { // nil: OpenDisk failed
 		_ = d.dir.Close()
-	}
-	err := d.root.Close()
-	if lockErr := releaseLock(d.lock); err == nil {
-		err = lockErr
 	}
 	return err
 }

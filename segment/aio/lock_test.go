@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -66,6 +67,72 @@ func TestLockExcludesOtherProcesses(t *testing.T) {
 	d, err := aio.OpenDisk(dir, aio.DiskOptions{LockWait: 20 * time.Second})
 	if err != nil {
 		t.Fatalf("waiting for the other process: %v", err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whoever deletes LOCK under a running process does not open the directory to a second one: the directory itself is
+// locked.
+func TestDeletedLockExcludesOthers(t *testing.T) {
+	dir := t.TempDir()
+	d := open(t, dir, aio.DiskOptions{})
+	refusedWithoutLock(t, dir)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	reader := open(t, dir, aio.DiskOptions{ReadOnly: true}) // no LOCK, and still a lock
+	if _, err := aio.OpenDisk(dir, aio.DiskOptions{}); !errors.Is(err, aio.ErrLocked) {
+		t.Errorf("a writer beside a reader: %v, want ErrLocked", err)
+	}
+	if err := reader.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d = open(t, dir, aio.DiskOptions{})
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// refusedWithoutLock deletes the LOCK of a directory in use, and expects that nobody else can open the directory, and
+// that the attempts leave no new LOCK.
+func refusedWithoutLock(t *testing.T, dir string) {
+	t.Helper()
+	lock := filepath.Join(dir, "LOCK")
+	if err := os.Remove(lock); err != nil {
+		t.Fatal(err)
+	}
+	for name, opts := range map[string]aio.DiskOptions{
+		"writer": {}, "reader": {ReadOnly: true}, "waiting writer": {LockWait: 30 * time.Millisecond},
+	} {
+		other, err := aio.OpenDisk(dir, opts)
+		if err == nil {
+			other.Close()
+		}
+		if !errors.Is(err, aio.ErrLocked) || !strings.Contains(err.Error(), "LOCK was removed") {
+			t.Errorf("a second %s without LOCK: %v, want ErrLocked and what happened", name, err)
+		}
+	}
+	if _, err := os.Stat(lock); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a refused process made a LOCK: %v", err)
+	}
+}
+
+// The lock of the directory lasts as long as that of LOCK: until the writes of a killed process have landed.
+func TestDeletedLockExcludesOtherProcesses(t *testing.T) {
+	dir := t.TempDir()
+	c := startChild(t, "hold", dir)
+	if got := c.line(t); got != "open" {
+		t.Fatal(got)
+	}
+	refusedWithoutLock(t, dir)
+	if err := c.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	d, err := aio.OpenDisk(dir, aio.DiskOptions{LockWait: 20 * time.Second})
+	if err != nil {
+		t.Fatalf("waiting for a killed process: %v", err)
 	}
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
@@ -154,17 +221,23 @@ func TestKilledProcessKeepsLockUntilItsWritesLanded(t *testing.T) {
 				t.Fatal(err)
 			}
 			for round := range 5 {
-				killAndCompare(t, dir, mode, time.Duration(1+7*round)*time.Millisecond)
+				// In every second round the lock of the directory is the only one.
+				killAndCompare(t, dir, mode, time.Duration(1+7*round)*time.Millisecond, round%2 == 1)
 			}
 		})
 	}
 }
 
-func killAndCompare(t *testing.T, dir string, mode aio.Mode, after time.Duration) {
+func killAndCompare(t *testing.T, dir string, mode aio.Mode, after time.Duration, unlock bool) {
 	t.Helper()
 	c := startChild(t, "overwrite", dir, string(mode))
 	if got := c.line(t); got != "writing" {
 		t.Fatal(got)
+	}
+	if unlock {
+		if err := os.Remove(filepath.Join(dir, "LOCK")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	<-time.After(after) // let it make progress: any moment will do
 	if err := c.cmd.Process.Kill(); err != nil {

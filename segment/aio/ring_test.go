@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -56,18 +57,31 @@ func aligned(t *testing.T, n int) []byte {
 	return p
 }
 
-// When a process dies, its file descriptors are closed at once and its rings later. The lock must live as long as the
-// rings do. The test plays the death by closing the lock's descriptor.
-func TestRingHoldsTheLock(t *testing.T) {
+// When a process dies, its file descriptors are closed at once and its rings later. The locks must live as long as the
+// rings do, that of the directory also without LOCK. The test plays the death by closing the locks' descriptors.
+func TestRingHoldsTheLocks(t *testing.T) {
+	for _, without := range []string{"", "LOCK"} {
+		t.Run("without "+without, func(t *testing.T) { ringHoldsTheLocks(t, without) })
+	}
+}
+
+func ringHoldsTheLocks(t *testing.T, without string) {
 	dir := t.TempDir()
 	d, q := openQueue(t, dir, QueueOptions{})
+	if without != "" {
+		if err := os.Remove(filepath.Join(dir, without)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	if err := unix.Dup3(int(null.Fd()), int(d.lock.Fd()), unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
+	for _, f := range []*os.File{d.lock.file, d.dir} {
+		if err := unix.Dup3(int(null.Fd()), int(f.Fd()), unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if other, err := OpenDisk(dir, DiskOptions{}); !errors.Is(err, ErrLocked) {
 		if err == nil {

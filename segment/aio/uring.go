@@ -71,9 +71,9 @@ func (q *uringQueue) open(depth int, arena *Arena) error {
 	if q.ring, err = uring.Open(uint32(depth + 1)); err != nil { // one more for the armed read
 		return err
 	}
-	if q.disk.lock != nil {
-		if err := q.ring.RegisterFile(int(q.disk.lock.Fd())); err != nil {
-			return fmt.Errorf("registering the lock file: %w", err)
+	if fds := q.disk.lock.fds(); len(fds) > 0 {
+		if err := q.ring.RegisterFiles(fds); err != nil {
+			return fmt.Errorf("registering the locked files: %w", err)
 		}
 	}
 	if arena != nil {

@@ -32,6 +32,7 @@ func Run(t *testing.T, open func(t *testing.T) aio.Disk) {
 		{"UseAfterClose", testUseAfterClose},
 		{"Directories", testDirectories},
 		{"RemoveAll", testRemoveAll},
+		{"Identity", testIdentity},
 		{"RenameReplaces", testRename},
 		{"ReadFileBound", testReadFile},
 		{"WriteFile", testWriteFile},

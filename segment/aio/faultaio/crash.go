@@ -31,6 +31,7 @@ func (d *Disk) Crash(seed uint64) *Disk {
 	}
 	rest := d.successor(rng.Uint64(), root)
 	rest.collapse(root, rng)
+	root.countLinks()
 	return rest
 }
 
@@ -50,6 +51,7 @@ func (d *Disk) Kill(seed uint64) *Disk {
 			n.writeVolatile(o.copy, o.off, false)
 		}
 	}
+	next.root.countLinks()
 	next.used = usedBytes(next.root)
 	return next
 }
@@ -67,6 +69,14 @@ func (d *Disk) successor(seed uint64, root *node) *Disk {
 	next := &Disk{root: root, capacity: d.capacity, crashAt: -1, keepLog: d.keepLog, rng: newRand(seed)}
 	next.changed = sync.NewCond(&next.mu)
 	return next
+}
+
+// countLinks counts the names of the nodes below n, which are new and have none counted.
+func (n *node) countLinks() {
+	for _, e := range n.entries {
+		e.links++
+		e.countLinks()
+	}
 }
 
 // cloner copies the graph of nodes; the copies share pages.

@@ -66,7 +66,8 @@ type Disk struct {
 
 	rules    []*rule
 	releases int
-	blocked  int // operations that wait in start because of a rule
+	blocked  int    // operations that wait in start because of a rule
+	numbers  uint64 // the last one that was given to a node
 	ops      int
 	crashAt  int // negative: never
 	keepLog  bool
@@ -139,8 +140,14 @@ func (d *Disk) parent(op, name string) (*node, string, error) {
 // change performs a change of names, which becomes durable with SyncDir. d.mu is held.
 func (d *Disk) change(changes ...dirChange) {
 	for _, c := range changes {
-		if old := c.dir.entries[c.name]; old != nil && !old.dir && c.to != old {
-			d.used -= old.held
+		if old := c.dir.entries[c.name]; old != nil {
+			old.links--
+			if !old.dir && c.to != old {
+				d.used -= old.held
+			}
+		}
+		if c.to != nil {
+			c.to.links++
 		}
 		if c.to != nil && !c.to.dir {
 			d.used += c.to.held
@@ -463,6 +470,32 @@ func (d *Disk) ReadFile(name string, maxBytes int64) ([]byte, error) {
 	}
 	return data, nil
 }
+
+// Identify returns the number of the node that a name leads to. It is no operation: it cannot fail by a rule.
+func (d *Disk) Identify(name string) (aio.FileID, error) {
+	if err := contract.Name("identify", name); err != nil {
+		return aio.FileID{}, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n, err := d.lookup("identify", name)
+	if err != nil {
+		return aio.FileID{}, err
+	}
+	return d.identify(n), nil
+}
+
+// identify returns a node's identity; a number is given to it when somebody asks. d.mu is held.
+func (d *Disk) identify(n *node) aio.FileID {
+	if n.number == 0 {
+		d.numbers++
+		n.number = d.numbers
+	}
+	return aio.FileID{Device: 1, Number: n.number}
+}
+
+// CheckPlace returns nil: a simulated directory has no path that could lead elsewhere, and no LOCK.
+func (d *Disk) CheckPlace() error { return nil }
 
 // FreeBytes is the capacity that no file uses.
 func (d *Disk) FreeBytes() (int64, error) {

@@ -46,6 +46,24 @@ func (f *file) Size() (int64, error) {
 	return f.node.now.size, nil
 }
 
+func (f *file) ID() (aio.FileID, error) {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if f.closed {
+		return aio.FileID{}, pathError("identify", f.name, errClosed)
+	}
+	return f.disk.identify(f.node), nil
+}
+
+func (f *file) Linked() (bool, error) {
+	f.disk.mu.Lock()
+	defer f.disk.mu.Unlock()
+	if f.closed {
+		return false, pathError("stat", f.name, errClosed)
+	}
+	return f.node.links > 0, nil
+}
+
 func (f *file) WriteAt(p []byte, off int64) error { return f.write(KindWrite, p, off) }
 
 func (f *file) Reserve(n int64) error {

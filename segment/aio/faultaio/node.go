@@ -13,7 +13,9 @@ import (
 // file durable plus any subset of pending, and of a directory durableEntries plus the changes that a crash picks from
 // Disk.dirOps.
 type node struct {
-	dir bool
+	dir    bool
+	number uint64 // its identity; 0: nobody has asked
+	links  int    // names that lead to it, in the running system
 
 	// A file.
 	pair

@@ -3,10 +3,14 @@ package offline
 import (
 	"bytes"
 	"encoding/binary"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"penstock/batch"
 	"penstock/segment"
+	"penstock/segment/aio"
 )
 
 // The decoders take any bytes: an error or a value, never a panic and never more memory than the input's.
@@ -77,5 +81,33 @@ func TestChain(t *testing.T) {
 	}
 	if err := c.Next(&segment.Header{Position: 6, FirstID: 13, PrevCRC: 88}); err != nil {
 		t.Error(err)
+	}
+}
+
+// The tools are refused while a node runs, even if somebody deleted its LOCK; with live they look nevertheless.
+func TestRefusesDirectoriesInUse(t *testing.T) {
+	dir := t.TempDir()
+	disk, err := aio.OpenDisk(dir, aio.DiskOptions{Mode: aio.ModePwrite})
+	if err == nil {
+		err = disk.WriteFile("node.json", []byte(`{"format": 4}`))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	for _, remove := range []bool{false, true} {
+		if remove {
+			if err := os.Remove(filepath.Join(dir, "LOCK")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := Open(dir, false); err == nil || !strings.Contains(err.Error(), "stop it first") {
+			t.Errorf("without LOCK: %v: %v, want a refusal", remove, err)
+		}
+		live, err := Open(dir, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		live.Close()
 	}
 }
