@@ -14,7 +14,7 @@ var notFaults = map[string]bool{
 	"FreeBuffers": true, "Buffers": true, "WaitingBytes": true, "Overloaded": true,
 	"SegmentBytes": true, "SegmentSyncs": true, "OpenSegments": true, "MappedSegments": true, "TrimmedBytes": true,
 	"ISRChanges": true, "Partitions": true, "AbsentReplicas": true, "FramesNoCopy": true,
-	"DiskWaitedMs": true, "DiskProbes": true,
+	"DiskWaitedMs": true, "DiskProbes": true, "AsideMessages": true, "AsideBytes": true,
 	"ScrubRounds": true, "ScrubBytes": true, "ScrubPartitions": true, "ScrubRunning": true,
 }
 

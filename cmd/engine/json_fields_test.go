@@ -169,6 +169,7 @@ func TestJSONFields(t *testing.T) {
 	run("topic create", "orders", "--partitions", "2", "--replicas", "3")
 	run("channel create", "orders", "billing")
 	run("channel set", "orders", "billing", "--max-attempts", "9", "--filter", "kind=none", "--filter-invert")
+	data := filepath.Join(dir, "data")
 	steer(t, append([]string{
 		"bench", "pub", "--topic", "orders", "--messages", "8", "--headers", "1", "--keep-topic", "--nsq-address",
 		nodes["n1"].NSQ,
@@ -178,9 +179,10 @@ func TestJSONFields(t *testing.T) {
 		{"pub", "imported", "--producer", "import", "--lines", "--json", "--header", "kind=none", "--key", "k"},
 		{"read", "imported", "--format", "json", "--count", "1"},
 		{"sub", "imported", "checked", "--format", "json", "--count", "1", "--from", "oldest"},
+		{"aside", "publish", keepAside(t, data, 2), "--data-path", data, "--topic", "imported", "--yes", "--json"},
 	} {
 		o := feed(t, "a line\n", append(args, "--nodes", nodes["n1"].Native, "--tls-ca", cert, "--token-file", token)...)
-		check(args[0], o.well(t))
+		check(strings.TrimSuffix(args[0]+" "+args[1], " imported"), o.well(t))
 	}
 	consumer := holdMessages(t, nodes, cert)
 	defer consumer.Stop()

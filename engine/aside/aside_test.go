@@ -43,6 +43,26 @@ func TestKeep(t *testing.T) {
 	}
 }
 
+// Small cuts are frequent: each waits for the disk five times. Two are for the names of directories, two for the files,
+// one for the names of the files.
+func TestKeepIsCheap(t *testing.T) {
+	w := newWorld(t, DefaultLimits)
+	w.append(10, 100, 1)
+	w.cut(6)
+	w.append(5, 100, 2)
+	before := len(w.disk.Log())
+	w.only(7)
+	var flushes []string
+	for _, op := range w.disk.Log()[before:] {
+		if op.Kind == faultaio.KindSync || op.Kind == faultaio.KindSyncDir || op.Kind == faultaio.KindWriteSync {
+			flushes = append(flushes, fmt.Sprint(op.Kind, " ", op.Name))
+		}
+	}
+	if len(flushes) > 5 || len(flushes) == 0 {
+		t.Errorf("%d flushes: %q", len(flushes), flushes)
+	}
+}
+
 // Cuts of one partition within a second are kept beside each other.
 func TestKeepTwiceInASecond(t *testing.T) {
 	w := newWorld(t, DefaultLimits)
