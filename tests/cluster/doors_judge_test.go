@@ -1,0 +1,173 @@
+//go:build cluster
+
+package cluster
+
+import (
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"penstock/tests/cluster/harness"
+	"penstock/tests/cluster/replicas"
+)
+
+// causes is how a sentence names what stops a partition or a node: a copy that lacks something, a directory or a file
+// that is not what it was.
+var causes = regexp.MustCompile(`(?i)shortened|\bshort\b|\bowed\b|forgot|older (state|directory|than)|copied|cop(y|ies) of .* lack|` +
+	`is (gone|missing)|was removed|log\.mark|commit log|LOCK|node\.json|data directory|aside|waits? for .* (copy|copies|replica)`)
+
+// judge is the end of every door: each message that was answered OK can be read, or was kept in aside/, or is in the
+// directory of a node that refused to start, or its partition stands and the nodes name the cause. All nodes have been
+// started.
+func (d *door) judge() {
+	d.Helper()
+	var found map[int]bool
+	var missing []int
+	var healthy bool
+	var readErr error
+	whole := d.await(doorPatience, func() bool {
+		found, readErr = d.read()
+		missing = d.missing(found)
+		d.listen()
+		healthy = readErr == nil && d.rowsAreOK()
+		return len(missing) == 0 || healthy
+	})
+	d.note("answered OK %d, readable %d", len(d.acked), len(d.acked)-len(missing))
+	if len(missing) == 0 {
+		d.judgeTools(0, 0)
+		return
+	}
+	aside, refused := map[int]bool{}, map[int]bool{}
+	for _, n := range d.c.Nodes {
+		d.marksIn(filepath.Join(n.DataPath, "aside"), aside)
+		if !n.Running() && d.says(n, causes) {
+			d.marksIn(n.DataPath, refused)
+		}
+	}
+	lost, inAside, inRefused := 0, 0, 0
+	for _, k := range missing {
+		switch {
+		case aside[k]:
+			inAside++
+		case refused[k]:
+			inRefused++
+		default:
+			lost++
+		}
+	}
+	if inAside > 0 || inRefused > 0 {
+		d.note("in aside/ %d, held by nodes that refuse to start %d", inAside, inRefused)
+	}
+	if lost > 0 && !whole && d.stands(readErr) {
+		d.note("the partition stands")
+		named := slices.ContainsFunc(d.c.Nodes, func(n *harness.Node) bool { return d.says(n, causes) })
+		if !named {
+			d.fails("the partition stands with %d messages in it, and no node names the cause", lost)
+		}
+		lost = 0
+	}
+	d.judgeTools(lost, inAside)
+	if lost > 0 {
+		d.fails("%d of %d messages that were answered OK are lost", lost, len(d.acked))
+	}
+}
+
+// judgeTools says whether the nodes' words fit what became of the messages.
+func (d *door) judgeTools(lost, aside int) {
+	d.Helper()
+	for _, n := range d.c.Nodes {
+		v := d.health(n)
+		if lost > 0 && v.Healthy {
+			d.fails("%s says %q, and %d messages are lost", n.Name, v.Health, lost)
+		}
+	}
+	if aside == 0 {
+		return
+	}
+	shown := slices.ContainsFunc(d.c.Nodes, func(n *harness.Node) bool {
+		return strings.Contains(d.health(n).Health, "aside") || strings.Contains(warnings(n, 1000), "aside")
+	})
+	if !shown {
+		d.fails("no node speaks of aside/, and %d messages are in it only", aside)
+	}
+}
+
+// missing are the messages that were answered OK and are not among those found.
+func (d *door) missing(found map[int]bool) (all []int) {
+	for k := range d.acked {
+		if !found[k] {
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+// rowsAreOK says whether every node runs and every partition is led with all replicas in sync: what is missing then
+// comes no more.
+func (d *door) rowsAreOK() bool {
+	for _, n := range d.c.Nodes {
+		if !n.Running() {
+			return false
+		}
+	}
+	return d.c.Healthy(d.within(100*time.Millisecond)) == nil
+}
+
+// stands says whether nobody is told that messages are not there: the partition has no leader, or it cannot be read to
+// its end.
+func (d *door) stands(readErr error) bool {
+	if readErr != nil {
+		return true
+	}
+	return !d.led()
+}
+
+// compare ends all nodes and compares what they hold: all copies are whole.
+func (d *door) compare() {
+	d.Helper()
+	if err := d.c.Healthy(d.within(doorPatience)); err != nil {
+		d.fails("not whole again: %v", err)
+		return
+	}
+	d.kill(d.c.Nodes...)
+	var nodes []*replicas.Node
+	for _, n := range d.c.Nodes {
+		read, err := replicas.Read(n.DataPath)
+		if err != nil {
+			d.fails("the directory of %s cannot be read: %v", n.Name, err)
+			return
+		}
+		nodes = append(nodes, read)
+	}
+	for _, difference := range replicas.Compare(nodes, true).Differences {
+		d.fails("%v", difference)
+	}
+}
+
+// refusedOrWhole starts a single node that has forgotten something: it refuses with an exit code of its own and names a
+// file, or all messages are there.
+func (d *door) refusedOrWhole(n *harness.Node, file string) {
+	d.Helper()
+	if d.start(n) {
+		d.note("started")
+		d.judge()
+		return
+	}
+	if n.Running() {
+		d.fails("the node neither serves nor ends: %s", d.health(n).Health)
+		return
+	}
+	code, err := n.Ended()
+	d.try(err)
+	lines := strings.Split(strings.TrimSpace(n.LogTail(4<<10)), "\n")
+	last := lines[len(lines)-1]
+	d.note("refused with exit code %d", code)
+	if code <= 4 || code == 10 || code == 11 {
+		d.fails("the exit code %d means other things, too", code)
+	}
+	if !strings.Contains(last, file) {
+		d.fails("the last line does not name %s: %s", file, last)
+	}
+}

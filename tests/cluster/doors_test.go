@@ -1,0 +1,156 @@
+//go:build cluster
+
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"penstock/tests/cluster/harness"
+)
+
+// forgotten are ways in which a commit log loses what it had.
+var forgotten = []struct {
+	name   string
+	remove func(dir string) error
+}{
+	{"clog", func(dir string) error { return os.RemoveAll(filepath.Join(dir, "clog")) }},
+	{"current file", removeCurrent},
+	{"clog and mark", func(dir string) error {
+		return firstError(os.RemoveAll(filepath.Join(dir, "clog")), os.RemoveAll(filepath.Join(dir, "log.mark")))
+	}},
+}
+
+func firstError(all ...error) error {
+	for _, err := range all {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeCurrent removes the newest file of a commit log.
+func removeCurrent(dir string) error {
+	names, err := filepath.Glob(filepath.Join(dir, "clog", "*.clog"))
+	if err != nil {
+		return err
+	}
+	if len(names) < 2 {
+		return fmt.Errorf("the commit log in %s has %d files: without its current one, some should be left", dir, len(names))
+	}
+	return os.Remove(slices.Max(names))
+}
+
+// moments are when it happens.
+var moments = []string{"stopped", "running"}
+
+// The commit log of one node of three is removed, and then all nodes restart so that this one is the first candidate
+// for leader. With two replicas it is the only one at first: the third node has no copy.
+func TestDoorForgottenLog(t *testing.T) {
+	for _, data := range dataVolumes() {
+		for _, what := range forgotten {
+			for _, moment := range moments {
+				for _, replicas := range []int{2, 3} {
+					if replicas == 3 && what.name != "clog" {
+						continue
+					}
+					t.Run(fmt.Sprintf("%s/%s/%s/%d", data.name, what.name, moment, replicas), func(t *testing.T) {
+						d := openDoor(t, data)
+						d.starts(3)
+						d.create(map[string]any{"replicas": replicas})
+						d.mustPublish(data.count)
+						d.forgetAndLead(what.remove, moment == "running")
+					})
+				}
+			}
+		}
+	}
+}
+
+// forgetAndLead removes something of the leader's log, kills all nodes, and starts the leader and one other node first,
+// one without a copy if there is such a one.
+func (d *door) forgetAndLead(remove func(string) error, running bool) {
+	d.Helper()
+	leader, others := d.roles()
+	for _, n := range d.c.Nodes {
+		if n != leader && !slices.Contains(others, n) {
+			others = slices.Insert(others, 0, n)
+		}
+	}
+	if running {
+		d.try(remove(leader.DataPath))
+		d.note("%d of 100 answered OK after the removal", d.publish(100, 3*time.Second))
+	}
+	d.kill(d.c.Nodes...)
+	if !running {
+		d.try(remove(leader.DataPath))
+	}
+	if clean, says := d.fsck(leader.DataPath); clean {
+		d.fails("fsck says of the directory that forgot: %s", says)
+	}
+	d.try(leader.Start())
+	d.try(others[0].Start())
+	if err := others[0].Ready(d.within(doorPatience)); err != nil {
+		d.fails("%s does not serve: %v", others[0].Name, err)
+	}
+	_ = leader.Ready(d.within(doorPatience))
+	d.await(5*time.Second, func() bool { d.listen(); return d.led() })
+	d.note("%d of 100 answered OK without %s", d.publish(100, 3*time.Second), others[1].Name)
+	d.start(others[1])
+	d.judge()
+	if !d.says(leader, causes) {
+		d.fails("%s never says that its log has forgotten something", leader.Name)
+	}
+}
+
+// led says whether the door's partition has a leader.
+func (d *door) led() bool {
+	p, err := d.c.Partition(d.within(2*time.Second), d.topic, 0)
+	return err == nil && p.State != "leaderless"
+}
+
+// roles are the leader of the door's partition and the other nodes that hold a replica of it.
+func (d *door) roles() (leader *harness.Node, others []*harness.Node) {
+	d.Helper()
+	d.try(d.c.Settled(d.within(startTimeout)))
+	ctx := d.within(startTimeout)
+	leader, err := d.c.Leader(ctx, d.topic, 0)
+	d.try(err)
+	others, err = d.c.Followers(ctx, d.topic, 0)
+	d.try(err)
+	return leader, others
+}
+
+// The same on a single node: it refuses to start, or all messages are there.
+func TestDoorForgottenLogOfOne(t *testing.T) {
+	for _, data := range dataVolumes() {
+		for _, what := range forgotten {
+			for _, moment := range moments {
+				t.Run(fmt.Sprintf("%s/%s/%s", data.name, what.name, moment), func(t *testing.T) {
+					d := openDoor(t, data)
+					d.starts(0)
+					d.create(nil)
+					d.mustPublish(data.count)
+					n := d.c.Nodes[0]
+					if moment == "running" {
+						d.try(what.remove(n.DataPath))
+						d.note("%d of 100 answered OK after the removal", d.publish(100, 3*time.Second))
+					}
+					d.kill(n)
+					if moment == "stopped" {
+						d.try(what.remove(n.DataPath))
+					}
+					if clean, says := d.fsck(n.DataPath); clean {
+						d.fails("fsck says of the directory that forgot: %s", says)
+					}
+					d.refusedOrWhole(n, "clog")
+				})
+			}
+		}
+	}
+}
