@@ -51,14 +51,16 @@ func TestDoorLockDeleted(t *testing.T) {
 var grounds = []struct {
 	name   string
 	remove func(dir, topicID string) error
+	// mayRefuse: the node may refuse to start, as long as it names the file. Its directory is emptied then.
+	mayRefuse bool
 }{
-	{"clog", func(dir, _ string) error { return os.RemoveAll(filepath.Join(dir, "clog")) }},
-	{"current file of clog", func(dir, _ string) error { return removeCurrent(dir) }},
-	{"node.json", func(dir, _ string) error { return os.Remove(filepath.Join(dir, "node.json")) }},
-	{"LOCK", func(dir, _ string) error { return os.Remove(filepath.Join(dir, "LOCK")) }},
-	{"topic", func(dir, id string) error { return os.RemoveAll(filepath.Join(dir, "topics", id)) }},
-	{"current segment", removeSegment},
-	{"data directory", func(dir, _ string) error { return os.Rename(dir, dir+".away") }},
+	{"clog", func(dir, _ string) error { return os.RemoveAll(filepath.Join(dir, "clog")) }, false},
+	{"current file of clog", func(dir, _ string) error { return removeCurrent(dir) }, false},
+	{"node.json", func(dir, _ string) error { return os.Remove(filepath.Join(dir, "node.json")) }, true},
+	{"LOCK", func(dir, _ string) error { return os.Remove(filepath.Join(dir, "LOCK")) }, false},
+	{"topic", func(dir, id string) error { return os.RemoveAll(filepath.Join(dir, "topics", id)) }, false},
+	{"current segment", removeSegment, false},
+	{"data directory", func(dir, _ string) error { return os.Rename(dir, dir+".away") }, false},
 }
 
 // removeSegment removes the newest segment of partition 0 of a topic.
@@ -109,13 +111,32 @@ func TestDoorGroundRemoved(t *testing.T) {
 				d.fails("only %d of 100 were answered OK afterwards", oks)
 			}
 			d.kill(n)
-			if !d.start(n) {
-				d.fails("%s does not start again: %s", n.Name, warnings(n, 2))
-			}
+			d.startAgain(n, what.mayRefuse)
 			d.judge()
 			d.compare()
 		})
 	}
+}
+
+// startAgain starts a node of whose files some are gone, and with an empty directory if it may refuse and does.
+func (d *door) startAgain(n *harness.Node, mayRefuse bool) {
+	d.Helper()
+	if d.start(n) {
+		return
+	}
+	if n.Running() {
+		d.fails("%s runs and is not ready: %s", n.Name, d.health(n).Health)
+		return
+	}
+	if _, err := n.Ended(); err != nil {
+		d.Fatal(err)
+	}
+	d.note("%s refuses to start: %s", n.Name, lastWords(n))
+	if !mayRefuse || !causes.MatchString(lastWords(n)) {
+		d.fails("%s does not start again by itself", n.Name)
+	}
+	d.try(n.Wipe())
+	d.try(n.Restart(d.within(startTimeout)))
 }
 
 // topicID is the directory's name of the door's topic.

@@ -42,7 +42,7 @@ func (d *door) judge() {
 	aside, refused := map[int]bool{}, map[int]bool{}
 	for _, n := range d.c.Nodes {
 		d.marksIn(filepath.Join(n.DataPath, "aside"), aside)
-		if !n.Running() && d.says(n, causes) {
+		if !n.Running() && d.saysNow(n) {
 			d.marksIn(n.DataPath, refused)
 		}
 	}
@@ -60,27 +60,35 @@ func (d *door) judge() {
 	if inAside > 0 || inRefused > 0 {
 		d.note("in aside/ %d, held by nodes that refuse to start %d", inAside, inRefused)
 	}
-	if lost > 0 && !whole && d.stands(readErr) {
-		d.note("the partition stands")
-		named := slices.ContainsFunc(d.c.Nodes, func(n *harness.Node) bool { return d.says(n, causes) })
-		if !named {
-			d.fails("the partition stands with %d messages in it, and no node names the cause", lost)
-		}
-		lost = 0
-	}
+	stands := lost > 0 && !whole && d.stands(readErr)
 	d.judgeTools(lost, inAside)
-	if lost > 0 {
+	switch {
+	case stands && slices.ContainsFunc(d.c.Nodes, d.saysNow):
+		d.note("the partition stands, and a node says why")
+	case stands:
+		d.fails("the partition stands with %d messages in it (%v), and no node names the cause", lost, readErr)
+	case lost > 0:
 		d.fails("%d of %d messages that were answered OK are lost", lost, len(d.acked))
 	}
 }
 
-// judgeTools says whether the nodes' words fit what became of the messages.
+// saysNow says whether a node names what stops it or the partition: in its health, or with its last words.
+func (d *door) saysNow(n *harness.Node) bool {
+	if n.Running() {
+		return causes.MatchString(d.health(n).Health)
+	}
+	return causes.MatchString(lastWords(n))
+}
+
+// judgeTools says whether the nodes' words fit what became of the messages: so many are neither there nor kept.
 func (d *door) judgeTools(lost, aside int) {
 	d.Helper()
-	for _, n := range d.c.Nodes {
-		v := d.health(n)
-		if lost > 0 && v.Healthy {
-			d.fails("%s says %q, and %d messages are lost", n.Name, v.Health, lost)
+	if lost > 0 {
+		for _, n := range d.c.Nodes {
+			if v := d.health(n); v.Healthy {
+				d.fails("%s says %q, and %d messages cannot be read", n.Name, v.Health, lost)
+				break
+			}
 		}
 	}
 	if aside == 0 {
@@ -121,7 +129,7 @@ func (d *door) stands(readErr error) bool {
 	if readErr != nil {
 		return true
 	}
-	return !d.led()
+	return !d.leads(0)
 }
 
 // compare ends all nodes and compares what they hold: all copies are whole.
@@ -161,8 +169,7 @@ func (d *door) refusedOrWhole(n *harness.Node, file string) {
 	}
 	code, err := n.Ended()
 	d.try(err)
-	lines := strings.Split(strings.TrimSpace(n.LogTail(4<<10)), "\n")
-	last := lines[len(lines)-1]
+	last := lastWords(n)
 	d.note("refused with exit code %d", code)
 	if code <= 4 || code == 10 || code == 11 {
 		d.fails("the exit code %d means other things, too", code)

@@ -71,10 +71,11 @@ func TestDoorOlderDirectory(t *testing.T) {
 						d.copyDir(old, n.DataPath)
 					}
 					d.mustPublish(data.count / 2)
+					epoch := d.epoch()
 					d.kill(n, other)
 					d.try(os.RemoveAll(n.DataPath))
 					d.try(os.Rename(old, n.DataPath))
-					d.aloneFirst(n, other)
+					d.firstWithout(n, nil, other, epoch)
 					if !d.says(n, causes) {
 						d.fails("%s never says that its directory is older than what it acknowledged", n.Name)
 					}
@@ -82,22 +83,6 @@ func TestDoorOlderDirectory(t *testing.T) {
 			}
 		}
 	}
-}
-
-// aloneFirst starts a node whose directory lacks something, then the one with the other replica, and judges.
-func (d *door) aloneFirst(n, other *harness.Node) {
-	d.Helper()
-	d.try(n.Start())
-	if err := n.Ready(d.within(doorPatience / 2)); err != nil {
-		d.note("%s is not ready alone", n.Name)
-	}
-	d.await(4*time.Second, func() bool { d.listen(); return d.led() })
-	if d.led() {
-		d.note("%s leads alone", n.Name)
-	}
-	d.note("%d of 100 answered OK without %s", d.publish(100, 3*time.Second), other.Name)
-	d.start(other)
-	d.judge()
 }
 
 // twice is how a start is refused because the name is another process's.
@@ -156,8 +141,9 @@ func TestDoorCopyBesideOriginal(t *testing.T) {
 		return
 	}
 	d.note("%d of 300 answered OK beside each other", d.publish(300, 10*time.Second))
+	epoch := d.epoch()
 	d.kill(n, other, twin)
-	d.aloneFirst(n, other)
+	d.firstWithout(n, nil, other, epoch)
 }
 
 // The copy is started while the original is dead: it is the node now. Then it ends, and the original comes back alone.
@@ -184,9 +170,10 @@ func TestDoorCopyThenOriginal(t *testing.T) {
 				}
 				d.takesOver(n, twin)
 			}
+			epoch := d.epoch()
 			d.kill(twin, other)
 			d.instead(twin, n)
-			d.aloneFirst(n, other)
+			d.firstWithout(n, nil, other, epoch)
 			if !d.says(n, causes) {
 				d.fails("%s never says that its name went on elsewhere", n.Name)
 			}

@@ -80,9 +80,8 @@ type door struct {
 	mu     sync.Mutex
 	acked  map[int]client.ID
 
-	heard  map[string]bool // what nodes said of their health, by "node: sentence"
-	notes  []string
-	failed []string
+	heard map[string]bool // what nodes said of their health, by "node: sentence"
+	notes []string
 }
 
 func openDoor(t *testing.T, data volumeOfData) *door {
@@ -115,22 +114,40 @@ func (d *door) end() {
 	}
 	d.Logf("DOOR %s: %s [%v]", strings.TrimPrefix(d.Name(), "TestDoor"), strings.Join(d.notes, "; "),
 		time.Since(d.began).Round(100*time.Millisecond))
-	if d.Failed() && testing.Verbose() {
-		for _, said := range slices.Sorted(maps.Keys(d.heard)) {
-			d.Log("health of " + said)
-		}
-		for _, n := range d.c.Nodes {
-			d.Logf("---- warnings of %s\n%s", n.Name, warnings(n, 12))
+	if !d.Failed() || !testing.Verbose() {
+		return
+	}
+	for _, said := range slices.Sorted(maps.Keys(d.heard)) {
+		d.Log("health of " + said)
+	}
+	for _, n := range d.c.Nodes {
+		d.Logf("---- warnings of %s\n%s", n.Name, warnings(n, 12))
+	}
+	d.keepLogs()
+}
+
+// keepLogs keeps the nodes' logs for whoever keeps artifacts.
+func (d *door) keepLogs() {
+	for _, n := range d.c.Nodes {
+		if log, err := os.ReadFile(n.LogPath); err == nil {
+			_ = os.WriteFile(filepath.Join(d.ArtifactDir(), n.Name+".log"), log, 0o600)
 		}
 	}
 }
 
-// warnings are the last lines of a node's log that are above INFO, and its very last one.
+// warnings are the last lines of a node's log that are above INFO, without those of etcd.
 func warnings(n *harness.Node, count int) string {
 	lines := strings.Split(strings.TrimSpace(n.LogTail(256<<10)), "\n")
-	last := lines[len(lines)-1]
-	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.Contains(l, "level=INFO") })
-	return strings.Join(append(lines[max(0, len(lines)-count):], last), "\n")
+	lines = slices.DeleteFunc(lines, func(l string) bool {
+		return strings.Contains(l, "level=INFO") || strings.Contains(l, `msg="etcd: `)
+	})
+	return strings.Join(lines[max(0, len(lines)-count):], "\n")
+}
+
+// lastWords is the last line of a node's log.
+func lastWords(n *harness.Node) string {
+	lines := strings.Split(strings.TrimSpace(n.LogTail(16<<10)), "\n")
+	return lines[len(lines)-1]
 }
 
 func (d *door) try(err error) {
@@ -148,7 +165,7 @@ func (d *door) within(t time.Duration) context.Context {
 
 // note is a fact for the line that the test prints in the end.
 func (d *door) note(format string, args ...any) {
-	d.notes = append(d.notes, fmt.Sprintf(format, args...))
+	d.notes = append(d.notes, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", " | "))
 }
 
 // fails notes what should not be, and goes on.
@@ -156,6 +173,20 @@ func (d *door) fails(format string, args ...any) {
 	d.Helper()
 	d.note("FAIL: "+format, args...)
 	d.Errorf(format, args...)
+}
+
+// epoch is that of the partition's last leader.
+func (d *door) epoch() uint64 {
+	d.Helper()
+	p, err := d.c.Partition(d.within(startTimeout), d.topic, 0)
+	d.try(err)
+	return p.Epoch
+}
+
+// leads says whether the door's partition is led, in an epoch after that one.
+func (d *door) leads(after uint64) bool {
+	p, err := d.c.Partition(d.within(2*time.Second), d.topic, 0)
+	return err == nil && p.State != "leaderless" && p.Epoch > after
 }
 
 // await polls until holds is true or patience ends.
@@ -348,10 +379,13 @@ func (d *door) health(n *harness.Node) verdict {
 	return v
 }
 
+// ages are the times in a sentence: those that differ in nothing else are one.
+var ages = regexp.MustCompile(`[0-9.]+(ms|s)\b`)
+
 // listen keeps what all nodes say of their health now.
 func (d *door) listen() {
 	for _, n := range d.c.Nodes {
-		d.heard[n.Name+": "+d.health(n).Health] = true
+		d.heard[n.Name+": "+ages.ReplaceAllString(d.health(n).Health, "(time)")] = true
 	}
 }
 

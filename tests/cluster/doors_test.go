@@ -77,6 +77,7 @@ func TestDoorForgottenLog(t *testing.T) {
 func (d *door) forgetAndLead(remove func(string) error, running bool) {
 	d.Helper()
 	leader, others := d.roles()
+	epoch := d.epoch()
 	for _, n := range d.c.Nodes {
 		if n != leader && !slices.Contains(others, n) {
 			others = slices.Insert(others, 0, n)
@@ -93,25 +94,39 @@ func (d *door) forgetAndLead(remove func(string) error, running bool) {
 	if clean, says := d.fsck(leader.DataPath); clean {
 		d.fails("fsck says of the directory that forgot: %s", says)
 	}
-	d.try(leader.Start())
-	d.try(others[0].Start())
-	if err := others[0].Ready(d.within(doorPatience)); err != nil {
-		d.fails("%s does not serve: %v", others[0].Name, err)
-	}
-	_ = leader.Ready(d.within(doorPatience))
-	d.await(5*time.Second, func() bool { d.listen(); return d.led() })
-	d.note("%d of 100 answered OK without %s", d.publish(100, 3*time.Second), others[1].Name)
-	d.start(others[1])
-	d.judge()
+	d.firstWithout(leader, others[0], others[1], epoch)
 	if !d.says(leader, causes) {
 		d.fails("%s never says that its log has forgotten something", leader.Name)
 	}
 }
 
-// led says whether the door's partition has a leader.
-func (d *door) led() bool {
-	p, err := d.c.Partition(d.within(2*time.Second), d.topic, 0)
-	return err == nil && p.State != "leaderless"
+// firstWithout starts a node that has forgotten something and, unless it is nil, one more, waits until somebody leads
+// after an epoch, publishes, starts the last node, and judges.
+func (d *door) firstWithout(n, more, last *harness.Node, epoch uint64) {
+	d.Helper()
+	d.try(n.Start())
+	if more != nil {
+		d.try(more.Start())
+		if err := more.Ready(d.within(doorPatience)); err != nil {
+			d.fails("%s does not serve: %v", more.Name, err)
+		}
+	}
+	if err := n.Ready(d.within(doorPatience / 2)); err != nil {
+		d.note("%s is not ready without %s", n.Name, last.Name)
+	}
+	if d.await(6*time.Second, func() bool { d.listen(); return d.leads(epoch) }) {
+		d.note("%s leads before %s is there", d.leaderName(), last.Name)
+	}
+	d.note("%d of 100 answered OK without %s", d.publish(100, 3*time.Second), last.Name)
+	d.start(last)
+	d.judge()
+}
+
+func (d *door) leaderName() string {
+	if n, err := d.c.Leader(d.within(2*time.Second), d.topic, 0); err == nil {
+		return n.Name
+	}
+	return "nobody"
 }
 
 // roles are the leader of the door's partition and the other nodes that hold a replica of it.
