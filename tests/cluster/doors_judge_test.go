@@ -15,8 +15,9 @@ import (
 
 // causes is how a sentence names what stops a partition or a node: a copy that lacks something, a directory or a file
 // that is not what it was.
-var causes = regexp.MustCompile(`(?i)shortened|\bshort\b|\bowed\b|forgot|older (state|directory|than)|copied|cop(y|ies) of .* lack|` +
-	`is (gone|missing)|was removed|log\.mark|commit log|LOCK|node\.json|data directory|aside|waits? for .* (copy|copies|replica)`)
+var causes = regexp.MustCompile(`(?i)shortened|\bis short\b|\bowed\b|\bforg[eo]t|` +
+	`\bolder (state|than)|\bcopied\b|is (empty or )?(gone|missing)|(was|were) (removed|replaced|renamed|moved)|` +
+	`log\.mark|no node\.json|\blives?\b.*\bunknown\b|\baside\b|does not know a topic`)
 
 // judge is the end of every door: each message that was answered OK can be read, or was kept in aside/, or is in the
 // directory of a node that refused to start, or its partition stands and the nodes name the cause. All nodes have been

@@ -52,7 +52,8 @@ func (d *door) four(suits func(*harness.Partition) string) (n, other *harness.No
 	return nil, nil
 }
 
-// A node comes back with an older state of its directory, while the node with the other replica is away.
+// A node comes back with an older state of its directory, while the node with the other replica is away. A single node
+// cannot know that its directory is older.
 func TestDoorOlderDirectory(t *testing.T) {
 	for _, data := range dataVolumes() {
 		for _, role := range olderRoles {
@@ -83,6 +84,35 @@ func TestDoorOlderDirectory(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Two nodes of three come back with older messages and the newest metadata. The third one, which has everything, starts
+// last.
+func TestDoorTwoOlder(t *testing.T) {
+	d := openDoor(t, dataVolumes()[0])
+	d.starts(3)
+	d.create(nil)
+	d.mustPublish(300)
+	leader, others := d.roles()
+	older := []*harness.Node{leader, others[0]}
+	d.kill(older...)
+	for _, n := range older {
+		d.copyDir(n.DataPath+".old", n.DataPath, "etcd")
+	}
+	for _, n := range older {
+		d.try(n.Start())
+	}
+	d.try(d.c.Settled(d.within(startTimeout)))
+	d.mustPublish(500)
+	epoch := d.epoch()
+	d.kill(d.c.Nodes...)
+	for _, n := range older {
+		old := n.DataPath + ".old"
+		d.try(os.Rename(filepath.Join(n.DataPath, "etcd"), filepath.Join(old, "etcd")))
+		d.try(os.RemoveAll(n.DataPath))
+		d.try(os.Rename(old, n.DataPath))
+	}
+	d.firstWithout(leader, others[0], others[1], epoch)
 }
 
 // twice is how a start is refused because the name is another process's.

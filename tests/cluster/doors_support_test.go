@@ -32,6 +32,8 @@ const (
 	doorsEnv = "PENSTOCK_DOORS"
 	// doorPatience is how long nodes may take to do what they should. Elections and leases take a few seconds.
 	doorPatience = 20 * time.Second
+	// electionPatience is longer than the lease of a dead node and an election.
+	electionPatience = 8 * time.Second
 	// smallBody and smallCount fill the first file of a small commit log, and a part of the second one.
 	smallBody  = 2 << 10
 	smallCount = 700
@@ -183,10 +185,20 @@ func (d *door) epoch() uint64 {
 	return p.Epoch
 }
 
-// leads says whether the door's partition is led, in an epoch after that one.
-func (d *door) leads(after uint64) bool {
+// leads says whether the door's partition is led, in an epoch after that one, and not by a node that is dead: its lease
+// may last on, so that it is elected.
+func (d *door) leads(after uint64, dead ...*harness.Node) bool {
 	p, err := d.c.Partition(d.within(2*time.Second), d.topic, 0)
-	return err == nil && p.State != "leaderless" && p.Epoch > after
+	return err == nil && p.State != "leaderless" && p.Epoch > after &&
+		!slices.ContainsFunc(dead, func(n *harness.Node) bool { return n.Name == p.Leader })
+}
+
+// leaderName is who leads the door's partition.
+func (d *door) leaderName() string {
+	if n, err := d.c.Leader(d.within(2*time.Second), d.topic, 0); err == nil {
+		return n.Name
+	}
+	return "nobody"
 }
 
 // await polls until holds is true or patience ends.
