@@ -17,6 +17,7 @@ import (
 
 // LOCK was deleted, and a second process is started in the same directory.
 func TestDoorLockDeleted(t *testing.T) {
+	t.Parallel()
 	for _, nodes := range []int{0, 2} {
 		t.Run(fmt.Sprintf("%d nodes", max(nodes, 1)), func(t *testing.T) {
 			d := openDoor(t, dataVolumes()[0])
@@ -82,6 +83,7 @@ var groundLog = []string{
 // Files of a running node are removed. The others go on with its partitions within some seconds, the node says what is
 // gone, nothing is lost, and after its restart it is whole again.
 func TestDoorGroundRemoved(t *testing.T) {
+	t.Parallel()
 	for _, what := range grounds {
 		t.Run(what.name, func(t *testing.T) {
 			d := openDoor(t, volumeOfData{"small", groundLog, 2500, smallBody})

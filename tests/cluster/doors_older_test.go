@@ -55,6 +55,7 @@ func (d *door) four(suits func(*harness.Partition) string) (n, other *harness.No
 // A node comes back with an older state of its directory, while the node with the other replica is away. A single node
 // cannot know that its directory is older.
 func TestDoorOlderDirectory(t *testing.T) {
+	t.Parallel()
 	for _, data := range dataVolumes() {
 		for _, role := range olderRoles {
 			for _, moment := range moments {
@@ -178,6 +179,7 @@ func TestDoorCopyBesideOriginal(t *testing.T) {
 
 // The copy is started while the original is dead: it is the node now. Then it ends, and the original comes back alone.
 func TestDoorCopyThenOriginal(t *testing.T) {
+	t.Parallel()
 	for _, turns := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d turns", turns), func(t *testing.T) {
 			d := openDoor(t, dataVolumes()[0])

@@ -48,6 +48,7 @@ var quorums = []struct {
 // The metadata of a majority are gone. Whatever chapter the operator follows, whole copies are not cut without what is
 // cut being kept.
 func TestDoorLostQuorum(t *testing.T) {
+	t.Parallel()
 	for _, what := range quorums {
 		t.Run(what.name, func(t *testing.T) {
 			d := openDoor(t, dataVolumes()[0])

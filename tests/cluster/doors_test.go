@@ -34,16 +34,29 @@ func firstError(all ...error) error {
 	return nil
 }
 
-// removeCurrent removes the newest file of a commit log.
+// removeCurrent removes the newest file of a commit log that has messages in it, and those that were begun after it.
 func removeCurrent(dir string) error {
 	names, err := filepath.Glob(filepath.Join(dir, "clog", "*.clog"))
 	if err != nil {
 		return err
 	}
-	if len(names) < 2 {
-		return fmt.Errorf("the commit log in %s has %d files: without its current one, some should be left", dir, len(names))
+	slices.Sort(names)
+	for i, name := range slices.Backward(names) {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if err := os.Remove(name); err != nil {
+			return err
+		}
+		if bodyMark.Match(data) {
+			if i == 0 {
+				return fmt.Errorf("the commit log in %s had one file: without its current one, some should be left", dir)
+			}
+			return nil
+		}
 	}
-	return os.Remove(slices.Max(names))
+	return fmt.Errorf("the commit log in %s has no messages", dir)
 }
 
 // moments are when it happens.
@@ -52,6 +65,7 @@ var moments = []string{"stopped", "running"}
 // The commit log of one node of three is removed, and then all nodes restart so that this one is the first candidate
 // for leader. With two replicas it is the only one at first: the third node has no copy.
 func TestDoorForgottenLog(t *testing.T) {
+	t.Parallel()
 	for _, data := range dataVolumes() {
 		for _, what := range forgotten {
 			for _, moment := range moments {
@@ -150,6 +164,7 @@ func TestDoorTwoForgotten(t *testing.T) {
 
 // The same on a single node: it refuses to start, or all messages are there.
 func TestDoorForgottenLogOfOne(t *testing.T) {
+	t.Parallel()
 	for _, data := range dataVolumes() {
 		for _, what := range forgotten {
 			for _, moment := range moments {
