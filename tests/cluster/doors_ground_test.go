@@ -91,6 +91,7 @@ func TestDoorGroundRemoved(t *testing.T) {
 			d.create(nil)
 			d.mustPublish(d.data.count)
 			n, _ := d.roles()
+			d.forgetful = []*harness.Node{n}
 			d.try(what.remove(n.DataPath, d.topicID()))
 			removed := time.Now()
 			moved, says := false, false

@@ -36,6 +36,7 @@ func (d *door) judge() {
 		return len(missing) == 0 || healthy
 	})
 	d.note("answered OK %d, readable %d", len(d.acked), len(d.acked)-len(missing))
+	d.judgeDamaged()
 	if len(missing) == 0 {
 		d.judgeTools(0, 0)
 		return
@@ -100,6 +101,20 @@ func (d *door) judgeTools(lost, aside int) {
 	})
 	if !shown {
 		d.fails("no node speaks of aside/, and %d messages are in it only", aside)
+	}
+}
+
+// judgeDamaged looks whether a copy is called damaged that has forgotten nothing.
+func (d *door) judgeDamaged() {
+	d.Helper()
+	p, err := d.c.Partition(d.within(5*time.Second), d.topic, 0)
+	if err != nil {
+		return // a single node, or a partition that stands
+	}
+	for _, name := range p.Damaged {
+		if !slices.ContainsFunc(d.forgetful, func(n *harness.Node) bool { return n.Name == name }) {
+			d.fails("the copy of %s, which has forgotten nothing, is called damaged", name)
+		}
 	}
 }
 

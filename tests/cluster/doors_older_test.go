@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 	"testing"
-	"time"
 
 	"penstock/tests/cluster/harness"
 )
@@ -62,6 +61,7 @@ func TestDoorOlderDirectory(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/%s", data.name, role.name, moment), func(t *testing.T) {
 					d := openDoor(t, data)
 					n, other := d.four(role.holds)
+					d.forgetful = []*harness.Node{n}
 					d.mustPublish(data.count / 2)
 					old := filepath.Join(d.dir, "old")
 					if moment == "stopped" {
@@ -90,30 +90,35 @@ func TestDoorOlderDirectory(t *testing.T) {
 // Two nodes of three come back with older messages and the newest metadata. The third one, which has everything, starts
 // last.
 func TestDoorTwoOlder(t *testing.T) {
-	d := openDoor(t, dataVolumes()[0])
-	d.starts(3)
-	d.create(nil)
-	d.mustPublish(300)
-	leader, others := d.roles()
-	older := []*harness.Node{leader, others[0]}
-	d.kill(older...)
-	for _, n := range older {
-		d.copyDir(n.DataPath+".old", n.DataPath, "etcd")
+	t.Parallel()
+	for _, data := range dataVolumes() {
+		t.Run(data.name, func(t *testing.T) {
+			d := openDoor(t, data)
+			d.starts(3)
+			d.create(nil)
+			d.mustPublish(data.count / 2)
+			leader, others := d.roles()
+			d.forgetful = []*harness.Node{leader, others[0]}
+			d.kill(d.forgetful...)
+			for _, n := range d.forgetful {
+				d.copyDir(n.DataPath+".old", n.DataPath, "etcd")
+			}
+			for _, n := range d.forgetful {
+				d.try(n.Start())
+			}
+			d.try(d.c.Settled(d.within(startTimeout)))
+			d.mustPublish(data.count / 2)
+			epoch := d.epoch()
+			d.kill(d.c.Nodes...)
+			for _, n := range d.forgetful {
+				old := n.DataPath + ".old"
+				d.try(os.Rename(filepath.Join(n.DataPath, "etcd"), filepath.Join(old, "etcd")))
+				d.try(os.RemoveAll(n.DataPath))
+				d.try(os.Rename(old, n.DataPath))
+			}
+			d.firstWithout(leader, others[0], others[1], epoch)
+		})
 	}
-	for _, n := range older {
-		d.try(n.Start())
-	}
-	d.try(d.c.Settled(d.within(startTimeout)))
-	d.mustPublish(500)
-	epoch := d.epoch()
-	d.kill(d.c.Nodes...)
-	for _, n := range older {
-		old := n.DataPath + ".old"
-		d.try(os.Rename(filepath.Join(n.DataPath, "etcd"), filepath.Join(old, "etcd")))
-		d.try(os.RemoveAll(n.DataPath))
-		d.try(os.Rename(old, n.DataPath))
-	}
-	d.firstWithout(leader, others[0], others[1], epoch)
 }
 
 // twice is how a start is refused because the name is another process's.
@@ -154,62 +159,77 @@ func anyOnFourth(p *harness.Partition) string {
 	return ""
 }
 
-// A node's directory was copied, and the copy is started under the same name on other ports: while the original lives it
-// is refused. If it is not, both run for a while, and then the original comes back alone.
+// A node's directory was copied, and the copy is started under the same name on other ports: while the original lives
+// it is refused. If it is not, both run for a while, and then the original comes back alone.
 func TestDoorCopyBesideOriginal(t *testing.T) {
-	d := openDoor(t, dataVolumes()[0])
-	n, other := d.four(anyOnFourth)
-	d.mustPublish(300)
-	d.kill(n)
-	d.copyDir(filepath.Join(d.dir, "copy"), n.DataPath)
-	d.try(n.Restart(d.within(startTimeout)))
-	d.try(d.c.Settled(d.within(startTimeout)))
-	twin, err := n.Twin(filepath.Join(d.dir, "copy"))
-	d.try(err)
-	if d.refusesTwin(twin) {
-		d.mustPublish(300)
-		d.judge()
-		return
+	t.Parallel()
+	for _, data := range dataVolumes() {
+		t.Run(data.name, func(t *testing.T) {
+			d := openDoor(t, data)
+			n, other := d.four(anyOnFourth)
+			d.forgetful = []*harness.Node{n}
+			d.mustPublish(data.count / 2)
+			d.kill(n)
+			d.copyDir(filepath.Join(d.dir, "copy"), n.DataPath)
+			d.try(n.Restart(d.within(startTimeout)))
+			d.try(d.c.Settled(d.within(startTimeout)))
+			twin, err := n.Twin(filepath.Join(d.dir, "copy"))
+			d.try(err)
+			if d.refusesTwin(twin) {
+				d.mustPublish(data.count / 2)
+				d.judge()
+				return
+			}
+			d.note("%d of %d answered OK beside each other", d.publish(data.count/2, startTimeout), data.count/2)
+			epoch := d.epoch()
+			d.kill(n, other, twin)
+			d.firstWithout(n, nil, other, epoch)
+		})
 	}
-	d.note("%d of 300 answered OK beside each other", d.publish(300, 10*time.Second))
-	epoch := d.epoch()
-	d.kill(n, other, twin)
-	d.firstWithout(n, nil, other, epoch)
 }
 
 // The copy is started while the original is dead: it is the node now. Then it ends, and the original comes back alone.
 func TestDoorCopyThenOriginal(t *testing.T) {
 	t.Parallel()
-	for _, turns := range []int{1, 3} {
-		t.Run(fmt.Sprintf("%d turns", turns), func(t *testing.T) {
-			d := openDoor(t, dataVolumes()[0])
-			n, other := d.four(anyOnFourth)
-			d.mustPublish(200)
-			twin, err := n.Twin(filepath.Join(d.dir, "copy"))
-			d.try(err)
-			d.Cleanup(func() {
-				if twin.Running() {
-					_ = twin.Kill()
-				}
+	for _, data := range dataVolumes() {
+		for _, turns := range []int{1, 3} {
+			t.Run(fmt.Sprintf("%s/%d turns", data.name, turns), func(t *testing.T) {
+				d := openDoor(t, data)
+				n, other := d.four(anyOnFourth)
+				d.mustPublish(data.count / 4)
+				d.copyThenOriginal(n, other, turns)
 			})
+		}
+	}
+}
+
+// copyThenOriginal runs a copy of a node's directory and the original in turn, and at last the original alone.
+func (d *door) copyThenOriginal(n, other *harness.Node, turns int) {
+	d.Helper()
+	twin, err := n.Twin(filepath.Join(d.dir, "copy"))
+	d.try(err)
+	d.forgetful = []*harness.Node{n}
+	d.Cleanup(func() {
+		if twin.Running() {
+			_ = twin.Kill()
+		}
+	})
+	d.kill(n)
+	d.copyDir(twin.DataPath, n.DataPath)
+	for turn := range turns {
+		if turn > 0 {
+			d.kill(twin)
+			d.takesOver(twin, n)
 			d.kill(n)
-			d.copyDir(twin.DataPath, n.DataPath)
-			for turn := range turns {
-				if turn > 0 {
-					d.kill(twin)
-					d.takesOver(twin, n)
-					d.kill(n)
-				}
-				d.takesOver(n, twin)
-			}
-			epoch := d.epoch()
-			d.kill(twin, other)
-			d.instead(twin, n)
-			d.firstWithout(n, nil, other, epoch)
-			if !d.says(n, causes) {
-				d.fails("%s never says that its name went on elsewhere", n.Name)
-			}
-		})
+		}
+		d.takesOver(n, twin)
+	}
+	epoch := d.epoch()
+	d.kill(twin, other)
+	d.instead(twin, n)
+	d.firstWithout(n, nil, other, epoch)
+	if !d.says(n, causes) {
+		d.fails("%s never says that its name went on elsewhere", n.Name)
 	}
 }
 
@@ -221,5 +241,5 @@ func (d *door) takesOver(from, to *harness.Node) {
 		d.Fatalf("%s cannot take over from its dead original: %s", to.DataPath, warnings(to, 3))
 	}
 	d.try(d.c.Healthy(d.within(startTimeout)))
-	d.mustPublish(200)
+	d.mustPublish(d.data.count / 4)
 }

@@ -82,6 +82,8 @@ type door struct {
 	mu     sync.Mutex
 	acked  map[int]client.ID
 
+	forgetful []*harness.Node // whose copies may be called damaged
+
 	heard map[string]bool // what nodes said of their health, by "node: sentence"
 	notes []string
 }
@@ -427,7 +429,7 @@ func (d *door) fsck(dir string) (clean bool, says string) {
 	return err == nil, lines[len(lines)-1]
 }
 
-// copyDir copies a directory as cp -a does. What vanishes meanwhile is left out. skip names entries that are not copied.
+// copyDir copies a directory as cp -a does. What vanishes meanwhile is left out. skip names entries that are left out.
 func (d *door) copyDir(to, from string, skip ...string) {
 	d.Helper()
 	d.try(os.Mkdir(to, 0o700))

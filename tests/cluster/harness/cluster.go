@@ -59,8 +59,8 @@ var given struct {
 	ports map[int]bool
 }
 
-// freePorts finds count consecutive ports that nobody listens on, below those that the kernel hands out. A process never
-// gets the same ones twice.
+// freePorts finds count consecutive ports that nobody listens on, below those that the kernel hands out. A process
+// never gets the same ones twice.
 func freePorts(count int) (int, error) {
 	given.mu.Lock()
 	defer given.mu.Unlock()
