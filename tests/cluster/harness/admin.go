@@ -86,6 +86,7 @@ type Partition struct {
 	Version   uint64   `json:"version"` // raised by every change of the row
 	Replicas  []string `json:"replicas"`
 	ISR       []string `json:"isr"`
+	Damaged   []string `json:"damaged"` // nodes that cannot read a part of their copy
 }
 
 // StatusError is an answer that was not 200.

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -52,19 +53,39 @@ type Cluster struct {
 	stderr *bytes.Buffer // of dev-cluster; read only after it ended
 }
 
-// freePorts finds count consecutive ports that nobody listens on, below those that the kernel hands out.
+// given has the ports that freePorts has found: a node that is stopped for a while keeps its own.
+var given struct {
+	mu    sync.Mutex
+	ports map[int]bool
+}
+
+// freePorts finds count consecutive ports that nobody listens on, below those that the kernel hands out. A process
+// never gets the same ones twice.
 func freePorts(count int) (int, error) {
+	given.mu.Lock()
+	defer given.mu.Unlock()
 	for range 200 {
 		base := 10000 + rand.IntN(20000)
-		if portsFree(base, count) {
-			return base, nil
+		if !portsFree(base, count) {
+			continue
 		}
+		if given.ports == nil {
+			given.ports = map[int]bool{}
+		}
+		for p := base; p < base+count; p++ {
+			given.ports[p] = true
+		}
+		return base, nil
 	}
 	return 0, fmt.Errorf("no %d consecutive ports are free", count)
 }
 
+// portsFree is called with given.mu held.
 func portsFree(base, count int) bool {
 	for p := base; p < base+count; p++ {
+		if given.ports[p] {
+			return false
+		}
 		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(p))
 		if err != nil || l.Close() != nil {
 			return false
@@ -79,18 +100,19 @@ func Single(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	base, err := freePorts(3)
+	base, err := freePorts(4)
 	if err != nil {
 		return nil, err
 	}
 	address := func(i int) string { return "127.0.0.1:" + strconv.Itoa(base+i) }
 	n := &Node{
-		Name: "n1", NSQ: address(0), HTTP: address(1), Lookup: address(2), DataPath: o.volume(0),
-		LogPath: filepath.Join(o.Dir, "n1.log"), binary: binary,
+		Name: "n1", NSQ: address(0), HTTP: address(1), Lookup: address(2), Native: address(3),
+		DataPath: o.volume(0), LogPath: filepath.Join(o.Dir, "n1.log"), binary: binary,
 	}
 	n.Args = append([]string{
 		"serve", "--data-path", n.DataPath, "--node-id", n.Name, "--broadcast-address", "127.0.0.1",
 		"--nsq-address", n.NSQ, "--http-address", n.HTTP, "--lookup-address", n.Lookup,
+		"--native-address", n.Native,
 	}, o.Serve...)
 	c := &Cluster{Nodes: []*Node{n}}
 	if err := n.Restart(ctx); err != nil {
@@ -194,19 +216,20 @@ func (c *Cluster) readLines(ctx context.Context, r *os.File, o Options, binary s
 // node is ready. It holds no metadata.
 func (c *Cluster) Join(ctx context.Context, name string) (*Node, error) {
 	first := c.Nodes[0]
-	base, err := freePorts(len(c.Nodes) + 4)
+	base, err := freePorts(5)
 	if err != nil {
 		return nil, err
 	}
 	address := func(i int) string { return "127.0.0.1:" + strconv.Itoa(base+i) }
 	n := &Node{
-		Name: name, NSQ: address(0), HTTP: address(1), Lookup: address(2), binary: first.binary,
+		Name: name, NSQ: address(0), HTTP: address(1), Lookup: address(2), Native: address(4),
+		binary:   first.binary,
 		DataPath: filepath.Join(filepath.Dir(first.DataPath), name), Args: slices.Clone(first.Args),
 		LogPath: filepath.Join(filepath.Dir(first.DataPath), name+".log"),
 	}
 	own := map[string]string{
 		"--data-path": n.DataPath, "--node-id": name, "--nsq-address": n.NSQ, "--http-address": n.HTTP,
-		"--lookup-address": n.Lookup, "--cluster-address": address(3),
+		"--lookup-address": n.Lookup, "--cluster-address": address(3), "--native-address": n.Native,
 	}
 	for flag, value := range own {
 		i := slices.Index(n.Args, flag)

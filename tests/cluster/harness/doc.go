@@ -17,7 +17,7 @@ import (
 // BinaryVariable names an engine to test instead of building this module's.
 const BinaryVariable = "PENSTOCK_BINARY"
 
-// built has the binaries by their build tags.
+// built has the binaries by their package and build tags.
 var built struct {
 	mu    sync.Mutex
 	dir   string
@@ -32,9 +32,13 @@ func tagged(tags string) (string, error) {
 	if path := os.Getenv(BinaryVariable); path != "" && tags == "" {
 		return filepath.Abs(path)
 	}
+	return build("penstock/cmd/engine", tags)
+}
+
+func build(program, tags string) (string, error) {
 	built.mu.Lock()
 	defer built.mu.Unlock()
-	if path := built.paths[tags]; path != "" {
+	if path := built.paths[program+tags]; path != "" {
 		return path, nil
 	}
 	if built.dir == "" {
@@ -44,14 +48,16 @@ func tagged(tags string) (string, error) {
 		}
 		built.dir, built.paths = dir, map[string]string{}
 	}
-	path := filepath.Join(built.dir, "engine"+tags)
-	if out, err := exec.Command("go", "build", "-tags", tags, "-o", path,
-		"penstock/cmd/engine").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the engine: %w\n%s", err, out)
+	path := filepath.Join(built.dir, filepath.Base(program)+tags)
+	if out, err := exec.Command("go", "build", "-tags", tags, "-o", path, program).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building %s: %w\n%s", program, err, out)
 	}
-	built.paths[tags] = path
+	built.paths[program+tags] = path
 	return path, nil
 }
+
+// Tool builds a program of this tree, such as tools/fsck, once per process and returns where it is. Cleanup removes it.
+func Tool(name string) (string, error) { return build("penstock/"+name, "") }
 
 // Cleanup removes what Binary built.
 func Cleanup() error {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -176,6 +178,46 @@ func (n *Node) answers(ctx context.Context) bool {
 		return false
 	}
 	return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
+}
+
+// Ended takes note that a process ended by itself and returns its exit code; -1: a signal ended it. The node may be
+// started again afterwards.
+func (n *Node) Ended() (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p, err := n.held()
+	if err != nil {
+		return 0, err
+	}
+	code, err := p.exitCode()
+	if err != nil {
+		return 0, err
+	}
+	n.proc, n.paused = nil, false
+	return code, p.close()
+}
+
+// Twin is a node with the name and the settings of this one, with other ports and perhaps another directory: somebody
+// has copied it. It is not started, and a member of the embedded etcd must not have one.
+func (n *Node) Twin(dataPath string) (*Node, error) {
+	base, err := freePorts(5)
+	if err != nil {
+		return nil, err
+	}
+	address := func(i int) string { return "127.0.0.1:" + strconv.Itoa(base+i) }
+	twin := &Node{
+		Name: n.Name, NSQ: address(0), HTTP: address(1), Lookup: address(2), Native: address(3), binary: n.binary,
+		DataPath: dataPath, Args: slices.Clone(n.Args), Env: n.Env, LogPath: n.LogPath + ".twin",
+	}
+	for flag, value := range map[string]string{
+		"--data-path": twin.DataPath, "--nsq-address": twin.NSQ, "--http-address": twin.HTTP,
+		"--lookup-address": twin.Lookup, "--native-address": twin.Native, "--cluster-address": address(4),
+	} {
+		if i := slices.Index(twin.Args, flag); i >= 0 && i+1 < len(twin.Args) {
+			twin.Args[i+1] = value
+		}
+	}
+	return twin, nil
 }
 
 // Restart is Start and Ready.

@@ -16,8 +16,10 @@ import (
 
 // process is a running or ended process, ours or one that dev-cluster runs.
 type process struct {
-	pid int
-	fd  int // pidfd: names this process for ever
+	pid  int
+	fd   int           // pidfd: names this process for ever
+	cmd  *exec.Cmd     // nil: another process's child
+	done chan struct{} // closed when cmd was reaped; nil without cmd
 }
 
 // adopt takes hold of a process by its number. The caller knows that it is alive and which one it is.
@@ -26,7 +28,7 @@ func adopt(pid int) (*process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("process %d: %w", pid, err)
 	}
-	return &process{pid, fd}, nil
+	return &process{pid: pid, fd: fd}, nil
 }
 
 // signal sends it; a process that has ended is no error.
@@ -86,8 +88,25 @@ func start(cmd *exec.Cmd) (*process, error) {
 	if err != nil {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
-	go func() { _ = cmd.Wait() }() // how it ended is in its log
+	p.cmd, p.done = cmd, make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // how it ended is in its log, and exitCode tells
+		close(p.done)
+	}()
 	return p, nil
+}
+
+// exitCode waits for the end of a process of ours and returns its exit code; -1: a signal ended it.
+func (p *process) exitCode() (int, error) {
+	if p.cmd == nil {
+		return 0, fmt.Errorf("process %d is another one's child", p.pid)
+	}
+	select {
+	case <-p.done:
+		return p.cmd.ProcessState.ExitCode(), nil
+	case <-time.After(endTimeout):
+		return 0, fmt.Errorf("process %d has not ended within %v", p.pid, endTimeout)
+	}
 }
 
 // tail returns the last bytes of a file; a file that is not there is empty.
