@@ -2,9 +2,6 @@ package clog
 
 import (
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"sync/atomic"
 
 	"penstock/segment/aio"
@@ -54,17 +51,6 @@ func (l *Log) stands() error {
 		return l.failLost(&lostError{&aio.GroundError{Name: fileName(l.current.number), Seen: "was removed"}})
 	}
 	return nil
-}
-
-// missing returns the loss behind err, a missing file or folder that the log met.
-func missing(what string, err error) *aio.GroundError {
-	lost := &aio.GroundError{Name: dirName, Seen: fmt.Sprintf("was removed or renamed (%s: %v)", what, err)}
-	if p := (*fs.PathError)(nil); errors.As(err, &p) {
-		lost.Name = p.Path
-	} else if p := (*os.LinkError)(nil); errors.As(err, &p) {
-		lost.Name = p.New
-	}
-	return lost
 }
 
 func (l *Log) failLost(lost *lostError) error {

@@ -394,7 +394,7 @@ func (l *Log) Close() error {
 // A file or folder that is missing was taken away, whatever the log was about to do with it.
 func (l *Log) fail(what string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return l.failLost(&lostError{missing(what, err)})
+		return l.failLost(&lostError{aio.MissingGround(what, err)})
 	}
 	if l.err == nil {
 		l.opts.Logger.Error("the commit log failed", "what", what, "err", err)

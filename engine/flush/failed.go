@@ -2,10 +2,12 @@ package flush
 
 import (
 	"errors"
+	"io/fs"
 	"time"
 
 	"penstock/engine/base"
 	"penstock/segment"
+	"penstock/segment/aio"
 )
 
 // refusedLogEvery is the least interval between two warnings of logRefused, for all partitions together.
@@ -14,6 +16,7 @@ const refusedLogEvery = 10 * time.Second
 // failed handles the error of a flush or sync of p's segments. The flusher calls it without a lock. reopens is the
 // value of p.reopens before that flush or sync.
 //
+// A file or folder that is missing was taken away: the flusher ends the commit log, as the watch of the ground would.
 // An error before anything was written (no space, too many open files) loses nothing, and a later flush tries again.
 // After a failed write or sync, or if a file is damaged, the segments take nothing more until the log is cut, replaced
 // or repaired. On a single node the inbox is closed until ReopenInbox opens it. In a cluster a damaged range is
@@ -23,6 +26,8 @@ func (f *Flusher) failed(p *Part, reopens uint64, err error) {
 	switch {
 	case p.owner.GivenUp():
 	case errors.Is(err, segment.ErrClosed):
+	case errors.Is(err, fs.ErrNotExist):
+		f.clog.Lose(aio.MissingGround("writing a segment", err))
 	// The head of a segment could not be read: RetryReads tries again.
 	case !poisoned && !p.owner.Solo() && damaged && segment.DeviceFailed(err):
 	case !poisoned && IsFull(err):

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -47,6 +48,18 @@ func CompareGround(name string, was, is FileID, err error) error {
 		return &GroundError{name, "was replaced by another file or directory of that name"}
 	}
 	return nil
+}
+
+// MissingGround returns what is lost according to err, an fs.ErrNotExist that somebody met who knows that the file or
+// folder was there. what is what he was doing.
+func MissingGround(what string, err error) *GroundError {
+	lost := &GroundError{"a file or folder", fmt.Sprintf("was removed or renamed (%s: %v)", what, err)}
+	if p := (*fs.PathError)(nil); errors.As(err, &p) {
+		lost.Name = p.Path
+	} else if p := (*os.LinkError)(nil); errors.As(err, &p) {
+		lost.Name = p.New
+	}
+	return lost
 }
 
 // identify returns the identity of a name, relative to dirFD; with an empty name and AT_EMPTY_PATH, that of dirFD.
