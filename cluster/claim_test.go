@@ -133,8 +133,18 @@ func TestSilentHolderThatStays(t *testing.T) {
 // A process that is replaced stops serving when it hears of that, not when its lease ends, and does not get another
 // lease.
 func TestReplacedProcessStopsAtOnce(t *testing.T) {
-	w := newWorld(t, 1)
-	n := w.nodes[0]
+	w := newWorld(t, 0)
+	n := w.prepare("n1", uuid.New())
+	changed := n.reg.Changed
+	n.reg.Changed = func(c *meta.Change) {
+		n.mu.Lock()
+		if c.Snapshot.Nodes[1].Boot != n.reg.Node.Boot && n.replaced == 0 {
+			t.Error("the engine hears of the other process before it is told to stop")
+		}
+		n.mu.Unlock()
+		changed(c)
+	}
+	w.join(n)
 	again := w.prepare("n1", n.reg.Node.Store)
 	w.join(again)
 	w.until(n, "it hears that it was replaced", func(s *meta.Snapshot) bool {

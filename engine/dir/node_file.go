@@ -167,7 +167,8 @@ func (f *NodeFile) Raise(level int) error {
 		}
 	}
 	next := f.node
-	if next.Format = FormatOf(level); level >= LivesLevel {
+	next.Format = FormatOf(level)
+	if level >= LivesLevel {
 		next.Lives = f.lives
 	}
 	return f.write(next)
