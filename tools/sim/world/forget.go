@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"penstock/engine"
 	"penstock/engine/meta"
 	"penstock/segment/aio/faultaio"
 )
@@ -35,7 +34,6 @@ type forgetting struct {
 	damaged map[*node]int64            // since when a row says that a copy there is damaged
 	asks    map[meta.PartitionID]int64 // since when its leader waits for an operator
 	forced  map[meta.PartitionID]bool  // an operator has chosen a leader
-	starts  map[meta.PartitionID]msgID // the highest that a whole copy began at: what is before it retention took
 	armed   bool                       // the power goes at the next removal of a log's file
 }
 
@@ -106,7 +104,7 @@ func (w *World) prepareForget() {
 		return
 	}
 	f, o := &w.forget, &w.opt
-	f.starts, f.damaged = map[meta.PartitionID]msgID{}, map[*node]int64{}
+	f.damaged = map[*node]int64{}
 	f.refused, f.asks, f.forced = map[*node]string{}, map[meta.PartitionID]int64{}, map[meta.PartitionID]bool{}
 	o.nodes, o.replicas = 3, 3
 	if f.r.IntN(6) == 0 {
@@ -361,8 +359,6 @@ func (w *World) watchLacking() {
 		}
 		if n.forgot.lacks {
 			count++
-		} else if n.e != nil && !n.forgot.unsound {
-			n.inside.EachMarks(func(v *engine.PartitionMarks) { f.starts[v.ID] = max(f.starts[v.ID], v.StartID) })
 		}
 	}
 	f.most = max(f.most, count)
@@ -384,7 +380,7 @@ func (w *World) hasAll(n *node) bool {
 	for _, v := range n.inside.Partitions() {
 		row := w.store.snap.Partitions.Get(v.ID)
 		have[v.ID] = row != nil && v.Visible >= ends[v.ID] && slices.Contains(members(row.State.ISR), n.replica()) &&
-			!v.Stuck && v.StartID <= w.forget.starts[v.ID] && !slices.Contains(members(row.Damaged), n.replica())
+			!v.Stuck && !slices.Contains(members(row.Damaged), n.replica())
 	}
 	for _, id := range w.store.snap.Partitions.IDs() {
 		if slices.Contains(w.store.snap.Partitions.Get(id).State.Replicas, n.replica()) && !have[id] {
@@ -409,7 +405,7 @@ func (w *World) hasAll(n *node) bool {
 		if copies[id] == nil {
 			copies[id] = w.readHeld(n, id)
 		}
-		if !copies[id].values[i] && v.id.MsgID() >= w.forget.starts[id] {
+		if !copies[id].has(w, i) {
 			return false
 		}
 	}

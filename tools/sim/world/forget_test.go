@@ -9,7 +9,9 @@ import (
 
 	"penstock/cluster/kv"
 	"penstock/cluster/kv/memory"
+	"penstock/engine"
 	"penstock/engine/meta"
+	"penstock/segment"
 )
 
 // Histories of copies that forgot, each a script: everything else is calm. They are the ten that any mechanism has to
@@ -352,15 +354,15 @@ var histories = []history{
 	{"the current file of the log is removed beneath a process, later it leads", "A", nil, func(s *script) {
 		s.removedBeneath((*node).currentLog)
 	}, 6},
-	{"1,100 epochs while a copy is away", "B", func(o *options) {
+	{"1,400 epochs while a copy is away", "B", func(o *options) {
 		o.nodes, o.replicas, o.min = 2, 2, 2
 	}, func(s *script) {
-		s.epochs(1100)
+		s.epochs(1400)
 	}, 2},
-	{"1,100 epochs while a copy is away, with segments", "B", func(o *options) {
+	{"1,400 epochs while a copy is away, with segments", "B", func(o *options) {
 		o.nodes, o.replicas, o.min, o.minSegment, o.maxSegment, o.putEvery, o.consumers = 2, 2, 2, 64<<10, 64<<10, 3*ms, 1
 	}, func(s *script) {
-		s.epochs(1100)
+		s.epochs(1400)
 	}, 2},
 }
 
@@ -384,6 +386,7 @@ func (s *script) epochs(count int) {
 	a, rest := s.begin()
 	s.load(600 * ms)
 	s.rest(300 * ms)
+	end := s.end(rest[0])
 	s.off(rest[0])
 	s.w.loaded = false
 	for range count {
@@ -396,15 +399,23 @@ func (s *script) epochs(count int) {
 	}
 	s.on(rest[0])
 	s.open(rest[0])
-	s.pass(1000 * ms)
-	s.off(rest[0])
-	s.on(rest[0])
-	s.open(rest[0])
-	s.pass(300 * ms)
+	for range 1500 { // the leader dies as soon as the copy is cut, if it is
+		if s.pass(ms); s.end(rest[0]) < end/2 {
+			break
+		}
+	}
 	s.off(a)
 	s.pass(2000 * ms)
 	s.on(a)
 	s.pass(2000 * ms)
+}
+
+// end is where a node's copy ends.
+func (s *script) end(node int) (end segment.Position) {
+	if n := s.node(node); n.m != nil {
+		n.inside.EachMarks(func(v *engine.PartitionMarks) { end = v.End })
+	}
+	return end
 }
 
 // setBackStore lets the metadata be what they were.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"penstock/engine"
 	"penstock/engine/meta"
 	"penstock/segment"
 )
@@ -118,10 +119,18 @@ func (w *World) reason() string {
 		if n.e == nil || !n.running() {
 			continue
 		}
+		if n.e.CommitStats().Failed {
+			return n.name + " says that its commit log is damaged"
+		}
 		for _, v := range n.inside.Partitions() {
 			if v.Leads && v.Asks {
 				return n.name + " asks operators about " + w.partName(v.ID)
 			}
+		}
+	}
+	for _, p := range w.store.snap.Partitions.All() {
+		if len(p.Damaged) > 0 && len(p.Damaged) == len(p.State.ISR) {
+			return w.partName(p.ID) + " is damaged wherever it is in sync"
 		}
 	}
 	return ""
@@ -198,8 +207,6 @@ func (w *World) attendForgot(n *node) {
 		case n.life != life || n.twin != nil && n.forgot.shared:
 		case w.mayForget(0, n):
 			w.replaceForgot(n, "as its commit log is damaged")
-		default:
-			n.kill("its commit log is damaged")
 		}
 	})
 }
@@ -285,13 +292,13 @@ func (w *World) standsWithout(away *node) string {
 
 // held are the messages of one copy.
 type held struct {
+	start  msgID // where the log began before it was read
 	values map[int]bool
 }
 
 // checkForgotten demands the first two rules.
 func (w *World) checkForgotten() {
 	f := &w.forget
-	w.watchLacking() // and where whole copies begin
 	copies := map[nodePart]*held{}
 	asides := map[*node][]byte{}
 	for _, n := range w.nodes {
@@ -311,15 +318,15 @@ func (w *World) checkForgotten() {
 		id := meta.PartitionID{Topic: v.topic.id, Partition: v.id.Partition()}
 		for _, n := range w.nodes {
 			c := copies[nodePart{n, id}]
-			if v.holders&(1<<n.index) == 0 || c == nil || c.values[i] || v.id.MsgID() < f.starts[id] {
+			if v.holders&(1<<n.index) == 0 || c == nil || c.has(w, i) {
 				continue
 			}
 			if inAside(asides[n], i) {
 				w.Stats.Aside++
 				continue
 			}
-			w.broken(2, "%s had value %d, %v of %s, answered OK at %.3f, and its copy was cut: whole ones begin at %d, "+
-				"and it is not aside", n.name, i, v.id, w.partName(id), float64(v.answered)/1e6, f.starts[id])
+			w.broken(2, "%s had value %d, %v of %s, answered OK at %.3f, and its copy was cut: it begins at %d, "+
+				"and the value is not aside", n.name, i, v.id, w.partName(id), float64(v.answered)/1e6, c.start)
 			return
 		}
 		if f.loose || f.forced[id] {
@@ -345,19 +352,46 @@ func (w *World) lostFrom(id meta.PartitionID, i int, v *value, copies map[nodePa
 				continue
 			}
 			c := copies[nodePart{n, id}]
-			if c.values[i] || v.id.MsgID() < w.forget.starts[id] {
+			if c.has(w, i) {
 				return ""
 			}
-			return fmt.Sprintf("%s serves from %d to %d, whole copies begin at %d",
-				n.name, p.StartID, p.Visible, w.forget.starts[id])
+			return fmt.Sprintf("%s serves from %d to %d", n.name, p.StartID, p.Visible)
 		}
 	}
-	return "nobody serves the partition"
+	return "" // nobody serves it: that is the third rule's
+}
+
+// has says whether the copy has a value, or all that want it are done with it, so that retention could take it.
+func (c *held) has(w *World, i int) bool {
+	v := &w.book.values[i]
+	return c.values[i] || v.id.MsgID() < c.start && w.consumed(i)
+}
+
+// consumed says whether every channel is done with a value.
+func (w *World) consumed(i int) bool {
+	v := &w.book.values[i]
+	if w.gone(v.topic, v.id, v) {
+		return true
+	}
+	for _, c := range v.topic.channels {
+		switch {
+		case c.doomed, c.created == 0, c.created >= v.submitted && !c.first, c.done[v.id]:
+		case !c.wants(v), c.sampled(), w.isLetter(c, v.id), len(c.copies[i]) > 0:
+		default:
+			return false
+		}
+	}
+	return true
 }
 
 // readHeld reads which values a copy has.
 func (w *World) readHeld(n *node, id meta.PartitionID) *held {
 	c := &held{values: map[int]bool{}}
+	n.inside.EachMarks(func(v *engine.PartitionMarks) {
+		if v.ID == id {
+			c.start = v.StartID
+		}
+	})
 	_ = n.inside.ReadLog(id, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
 		if h.Control() {
 			return true
