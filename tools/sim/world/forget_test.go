@@ -448,6 +448,40 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
+// Seeds that draw it, when all pieces are there: each way to forget comes up many times.
+func TestForgetSeeds(t *testing.T) {
+	for piece, missing := range awaits {
+		if missing {
+			t.Skipf("piece %s is to come", piece)
+		}
+	}
+	var seeds []uint64
+	for seed := uint64(firstForgetSeed); len(seeds) < 300; seed++ {
+		if Draws(seed, Config{})&FeatureForget != 0 {
+			seeds = append(seeds, seed)
+		}
+	}
+	sum := runAll(t, Config{}, seeds)
+	if !t.Failed() && (sum.Forgotten < 300 || sum.Twins < 20) {
+		t.Errorf("nodes have forgotten %d times, and run twice %d times", sum.Forgotten, sum.Twins)
+	}
+}
+
+// The same seed is the same run, also where nodes forget. Older seeds do not draw it.
+func TestForgetIsDeterministic(t *testing.T) {
+	for seed := uint64(firstForgetSeed); seed < firstForgetSeed+8; seed++ {
+		a, b := Run(seed, Config{}), Run(seed, Config{})
+		if a.Hash() != b.Hash() || a.Stats != b.Stats || a.Violation != b.Violation {
+			t.Errorf("seed %d: two runs differ:\n%016x %+v\n%016x %+v", seed, a.Hash(), a.Stats, b.Hash(), b.Stats)
+		}
+	}
+	for seed := uint64(firstForgetSeed - 40); seed < firstForgetSeed; seed++ {
+		if Draws(seed, Config{})&FeatureForget != 0 {
+			t.Errorf("seed %d draws it", seed)
+		}
+	}
+}
+
 // PENSTOCK_HISTORY=number/seed shows one of them.
 func TestShowHistory(t *testing.T) {
 	var number, seed int

@@ -97,6 +97,9 @@ func (w *World) heals2() bool {
 		return false
 	}
 	if why := w.whole(); why != "" && w.backlog() == 0 && !f.tainted {
+		if w.checkForgotten(); w.Violation != "" {
+			return false // that says more
+		}
 		w.broken(3, "%d nodes at most had forgotten something at the same time, and after %v: %s (%s)",
 			f.most, time.Duration(w.now-ended), why, w.reason())
 		return false
@@ -110,12 +113,10 @@ func (w *World) heals2() bool {
 
 // reason is why something stands still, by what nodes say; "": nobody says why.
 func (w *World) reason() string {
-	for n, why := range w.forget.refused {
-		if n.e == nil {
+	for _, n := range w.nodes {
+		if why := w.forget.refused[n]; n.e == nil && why != "" {
 			return n.name + " does not start: " + why
 		}
-	}
-	for _, n := range w.nodes {
 		if n.e == nil || !n.running() {
 			continue
 		}
