@@ -233,9 +233,8 @@ func (n *node) sameBoot(id uuid.UUID) uuid.UUID {
 	if !n.w.has(FeatureForget) || n.m == nil {
 		return id
 	}
-	if g.again != uuid.Nil && g.bootAt >= 0 && len(g.drawn) == g.bootAt && g.hadNode {
+	if g.again != uuid.Nil && len(g.drawn) == g.bootAt && g.hadNode {
 		id = g.again
-		g.again = uuid.Nil
 	}
 	if len(g.drawn) < 16 {
 		g.drawn = append(g.drawn, id)
@@ -249,8 +248,12 @@ func (n *node) noteBoot(boot uuid.UUID) {
 	if !n.w.has(FeatureForget) {
 		return
 	}
-	if g.boot = boot; g.hadNode {
-		g.bootAt = slices.Index(g.drawn, boot)
+	if g.again != uuid.Nil && g.hadNode && boot != g.again {
+		n.w.fail("BUG of the simulation: %s was resumed as %v, and is %v", n.name, g.again, boot)
+	}
+	g.again, g.boot = uuid.Nil, boot
+	if g.bootAt = slices.Index(g.drawn, boot); !g.hadNode {
+		g.bootAt-- // an empty directory draws its own id before
 	}
 }
 
