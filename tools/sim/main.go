@@ -5,6 +5,7 @@
 //	sim -seeds 0-2000 -break early-sync
 //	sim -seeds 6000000-6060000 -with producers
 //	sim -seeds 7000000-7010000 -with keep,forks
+//	sim -seeds 8000000-8002000 -with forget
 package main
 
 import (

@@ -43,7 +43,8 @@ type value struct {
 	headers   []engine.Header
 	id        engine.ID
 	hasID     bool
-	numbered  bool // of a producer, which sends it again until the answer is sure
+	holders   uint8 // FeatureForget: the nodes, by index, that were in the ISR then and have not forgotten it
+	numbered  bool  // of a producer, which sends it again until the answer is sure
 }
 
 // topicModel is what a client knows of a topic.
@@ -246,6 +247,7 @@ func (b *book) place(v int, id engine.ID) {
 	}
 	t.ids[id] = v
 	b.values[v].id, b.values[v].hasID = id, true
+	b.w.noteHolders(&b.values[v])
 }
 
 // processGone: what a process had not answered is unknown.

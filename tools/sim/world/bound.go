@@ -46,7 +46,7 @@ func (w *World) boundApplies() bool {
 
 // mayFail says whether something else may go wrong now.
 func (w *World) mayFail() bool {
-	return w.faults && w.now > w.opt.quiet && w.now >= w.gray.idle.stillUntil &&
+	return w.faults && w.cfg.script == nil && w.now > w.opt.quiet && w.now >= w.gray.idle.stillUntil &&
 		(w.gray.calm.from == 0 || w.now < w.gray.calm.from)
 }
 

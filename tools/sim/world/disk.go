@@ -117,6 +117,7 @@ func (d *disk) Rename(from, to string) error {
 
 // Remove implements aio.Disk.
 func (d *disk) Remove(name string) error {
+	d.n.cutPowerAtRemoval(name)
 	err := d.Disk.Remove(name)
 	d.tracef("remove %s: %v", name, err)
 	return err

@@ -38,6 +38,7 @@ const (
 	FeatureKeep      // topics keep what is confirmed, and programs read it again
 	FeatureNumbered  // publishers that cannot seal batches name a producer beside their puts, at any node
 	FeatureForks     // channels begin as forks of others
+	FeatureForget    // nodes lose files, go back to earlier states of their disks, or run twice
 )
 
 // grayDefault are the gray failures that seeds draw by themselves, and how often. A new one comes last: then the draws
@@ -67,6 +68,7 @@ var Features = map[string]Feature{
 	"bound":  FeatureBound, "idle": FeatureIdle, "levels": FeatureLevels, "cluster": FeatureCluster,
 	"placement": FeaturePlacement, "producers": FeatureProducers,
 	"keep": FeatureKeep, "numbered": FeatureNumbered, "forks": FeatureForks,
+	"forget": FeatureForget,
 }
 
 // String lists the names, in order.
@@ -124,7 +126,9 @@ func (w *World) drawFeatures() {
 		w.drawPlacement()
 		w.drawProducers()
 		w.drawKeep()
+		w.drawForget()
 	}
+	w.drawForgetKind()
 	if w.has(FeaturePlacement) {
 		w.features |= FeatureCluster
 	}
@@ -141,6 +145,7 @@ func (w *World) drawFeatures() {
 	w.preparePlacement()
 	w.prepareKeep()
 	w.prepareLeaps()
+	w.prepareForget()
 }
 
 // Draws returns the features of a run, without running it.

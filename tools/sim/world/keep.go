@@ -147,7 +147,7 @@ func (w *World) lie(s *meta.TopicSettings) {
 // of some settings, of those for all messages or of those for confirmed ones.
 func (r *retention) mayStart(n *node, t *topicModel, from msgID, v *engine.PartitionMarks) {
 	w := n.w
-	if !w.has(FeatureKeep) || t.of != nil || t.kept.nothing {
+	if !w.has(FeatureKeep) || t.of != nil || t.kept.nothing || n.forgot.at != 0 {
 		return
 	}
 	w.Stats.KeptGone++

@@ -40,7 +40,7 @@ func (w *World) startCluster() {
 		w: w, leases: map[*node]kv.LeaseID{},
 		early: map[replicate.NodeID]int64{}, overlaps: map[meta.PartitionID]int64{},
 	}
-	o := memory.Options{Now: func() time.Time { return time.Unix(0, w.now) }}
+	o := memory.Options{Now: a.now}
 	if w.has(FeatureLevels) { // it was founded at level 1
 		o.Entries, o.Revision = []kv.Entry{
 			{Key: cluster.DefaultPrefix + "level", Value: []byte(`{"level":1}`), ModRevision: 1},
@@ -60,6 +60,9 @@ func (w *World) startCluster() {
 		}
 	})
 }
+
+// now is the clock of the leases.
+func (a *agreement) now() time.Time { return time.Unix(0, a.w.now) }
 
 // upset compacts the history, or takes a lease from a node that lives.
 func (a *agreement) upset() {
@@ -93,6 +96,7 @@ func (a *agreement) look() {
 	w, old := a.w, a.w.store.snap
 	now := cluster.SnapshotOf(cluster.DefaultPrefix, entries, revision)
 	w.store.snap = now
+	w.watchSound()
 	moves := w.store.moves
 	w.store.moves = movesIn(entries)
 	a.lookAtTopics(old, now)
@@ -115,6 +119,9 @@ func (a *agreement) look() {
 				n.wiped = false
 			}
 		}
+		n.poke()
+	}
+	for _, n := range w.forget.twins {
 		n.poke()
 	}
 }

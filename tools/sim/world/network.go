@@ -74,7 +74,7 @@ func (p *ports) dial() {
 
 func (p *ports) knows(o *ports) bool {
 	k := p.known[o.self.ID]
-	return k != nil && k.Store == o.self.Store
+	return k != nil && k.Store == o.self.Store && (o.n.twin == nil || k.Boot == o.self.Boot)
 }
 
 func (net *network) cutBetween(a, b *ports) bool {
@@ -198,7 +198,8 @@ func (p *ports) SetNodes(nodes map[replicate.NodeID]*peer.Node) {
 		}
 		o := c.other(e).p
 		k := nodes[o.self.ID]
-		if k == nil || k.Store != o.self.Store || k.Boot != o.self.Boot && k.Boot != uuid.Nil && !o.alive() {
+		if k == nil || k.Store != o.self.Store ||
+			k.Boot != o.self.Boot && k.Boot != uuid.Nil && (!o.alive() || o.n.twin != nil) {
 			c.end(false)
 		}
 	}

@@ -51,6 +51,8 @@ type node struct {
 	wipes     int            // how often it got another one
 	before    *faultaio.Disk // MutantRollback
 	binary    int            // the feature level that its version knows; 0: the newest
+	forgot    memoryLoss     // FeatureForget
+	twin      *node          // another process of this name, at another address; nil: there never was one
 	brokeAt   int64          // when it last lost a connection or found it full
 	secretly  bool           // its disk hangs, and nobody knows: MutantSecondHang
 	fullUntil int64          // its disk has almost no room
@@ -91,7 +93,7 @@ func (n *node) Now() time.Time { return time.Unix(bootTime, n.local()-n.leapt+n.
 func (n *node) Instant() time.Duration { return time.Duration(n.local()) }
 
 // NewUUID implements host.World.
-func (n *node) NewUUID() uuid.UUID { return n.w.newUUID() }
+func (n *node) NewUUID() uuid.UUID { return n.sameBoot(n.w.newUUID()) }
 
 // Linger implements host.World.
 func (n *node) Linger() time.Duration {
@@ -107,6 +109,7 @@ func (n *node) Choose(k int) int { return n.w.rng.IntN(k) }
 // Listen implements host.World.
 func (n *node) Listen(self peer.Node, _ uuid.UUID, h peer.Handler) host.Transport {
 	n.id = uint32(self.ID)
+	n.noteBoot(self.Boot)
 	n.ports = n.w.net.listen(n, self, h)
 	return n.ports
 }
@@ -160,6 +163,7 @@ func (n *node) boot() {
 	n.failed, n.closing, n.e, n.ports, n.wakeAt, n.stepped = false, false, nil, nil, 0, 0
 	n.flying, n.unawareSince = 0, w.now
 	n.chooseBinary()
+	n.beginLife()
 	n.m = host.NewStepped(n, w.marksAfter())
 	n.inside = engine.NewInspector(n.m)
 	n.disk = newDisk(n)
@@ -172,7 +176,9 @@ func (n *node) boot() {
 		if err != nil {
 			w.tracef("%s could not open: %v", n.name, err)
 			n.failed = true
-			if n == w.gray.rotten && w.gray.flipped {
+			if w.has(FeatureForget) {
+				w.refused(n, err)
+			} else if n == w.gray.rotten && w.gray.flipped {
 				w.after(200*ms, func() { w.replaceDisk(n) })
 			} else if (!w.faults || !n.mayFailToOpen(err)) && !errors.Is(err, meta.ErrNewerLevel) {
 				w.fail("%s could not open: %v", n.name, err)
@@ -277,6 +283,11 @@ func (n *node) kill(why string) {
 	}
 	n.w.tracef("%s is killed: %s", n.name, why)
 	n.w.Stats.Kills++
+	if n.sharesDisk() {
+		n.endProcess(false)
+		n.restart()
+		return
+	}
 	rest := n.disk.afterKill(n.w.rng.Uint64())
 	if n.broken || n.failsWrites() {
 		// A page cache shows what a failed write has lost. The engine reads around it; this disk cannot, so the machine goes
@@ -297,6 +308,7 @@ func (n *node) crash() {
 	if n.before != nil {
 		rest = n.before.Kill(n.w.rng.Uint64())
 	}
+	n.loseTwin(rest)
 	n.broken = false
 	n.endProcess(true)
 	n.media = rest

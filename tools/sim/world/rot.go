@@ -65,6 +65,10 @@ func (w *World) attend(n *node) {
 	w.Stats.Poisoned++
 	w.tracef("%s is up with a damaged commit log", n.name)
 	life, wait := n.life, int64(0)
+	if w.has(FeatureForget) && n.forgot.at != 0 {
+		w.attendForgot(n)
+		return
+	}
 	if w.has(FeatureRot | FeatureErrors) {
 		wait = w.gray.span(0, maxPoisoned)
 	} else if !w.faults {

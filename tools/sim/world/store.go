@@ -76,7 +76,13 @@ func (s *store) edit() *meta.Snapshot {
 // publish makes next what everybody hears of.
 func (s *store) publish(next *meta.Snapshot) {
 	s.snap = next
+	s.w.watchSound()
 	for _, n := range s.w.nodes {
+		if n.client != nil && n.m != nil {
+			n.client.watch()
+		}
+	}
+	for _, n := range s.w.forget.twins {
 		if n.client != nil && n.m != nil {
 			n.client.watch()
 		}

@@ -31,6 +31,8 @@ type Config struct {
 	Engine slog.Handler // of the engines' logs; nil: none
 	// Features are what the world does beside the rest; 0: the seed chooses. See FeaturePlain.
 	Features Feature
+	script   func(*World)   // what happens in place of all chances: see forget_test.go
+	options  func(*options) // of a script's world
 	// SmallSegments lets the largest batches be larger than the smallest segments.
 	SmallSegments bool
 }
@@ -66,6 +68,7 @@ type World struct {
 	removal   *removal                  // of a node, while it goes on
 	producers producers
 	keeping   keeping
+	forget    forgetting
 	leaps     *rand.Rand // of wall clocks, by days: see numbered.go; nil: none
 	faults    bool
 	loaded    bool // the workload goes on
@@ -83,6 +86,7 @@ type Stats struct {
 	Slow, Hung, Failing, Rotten, Replaced, ClockSteps, Bound, Raised, Compacted, LostLeases   int
 	RottenAtRest, Forced, Poisoned, Resized, Shrunk, Evened, Ordered, Transferred             int
 	Opened, Repeats, Replayed, KeptGone, Forked                                               int
+	Forgotten, Twins, StandStill, Lost, Aside                                                 int
 	Virtual                                                                                   time.Duration
 }
 
@@ -106,6 +110,7 @@ func (s *Stats) fields() []*int {
 		&s.Slow, &s.Hung, &s.Failing, &s.Rotten, &s.Replaced, &s.ClockSteps, &s.Bound, &s.Raised, &s.Compacted, &s.LostLeases,
 		&s.RottenAtRest, &s.Forced, &s.Poisoned, &s.Resized, &s.Shrunk, &s.Evened, &s.Ordered, &s.Transferred,
 		&s.Opened, &s.Repeats, &s.Replayed, &s.KeptGone, &s.Forked,
+		&s.Forgotten, &s.Twins, &s.StandStill, &s.Lost, &s.Aside,
 	}
 }
 
@@ -182,6 +187,7 @@ func Run(seed uint64, cfg Config) (w *World) {
 			if !strings.Contains(text, "BUG") || cfg.Trace != nil {
 				text += "\n" + string(debug.Stack())
 			}
+			w.forget.saying = true
 			w.fail("panic: %s", text)
 		}
 	}()
@@ -190,10 +196,18 @@ func Run(seed uint64, cfg Config) (w *World) {
 	if w.features != 0 {
 		w.tracef("features: %v %+v", w.features, w.extra)
 	}
-	if !w.runUntil(w.opt.chaos) {
+	if w.cfg.script != nil {
+		w.cfg.script(w)
+		if w.Violation != "" {
+			return w
+		}
+	} else if !w.runUntil(w.opt.chaos) {
 		return w
 	}
 	w.heal()
+	if !w.forgetPeace() {
+		return w
+	}
 	if w.heals() {
 		w.checkEnd()
 	}
@@ -263,6 +277,7 @@ func (w *World) build() {
 	w.startProducers()
 	w.startKeep()
 	w.startForks()
+	w.startForget()
 	if w.has(FeatureMoves) {
 		w.every(w.extra.operateEvery, func() {
 			if w.faults {
@@ -293,7 +308,7 @@ func (w *World) build() {
 
 func (w *World) end() {
 	w.Stats.Virtual = time.Duration(w.now)
-	for _, n := range w.nodes {
+	for _, n := range append(w.nodes[:len(w.nodes):len(w.nodes)], w.forget.twins...) {
 		if n.m == nil {
 			continue
 		}
@@ -368,8 +383,11 @@ func (w *World) tracef(format string, args ...any) {
 func (w *World) Hash() uint64 { return w.hash }
 
 func (w *World) fail(format string, args ...any) {
+	if w.forgives() {
+		return
+	}
 	if w.Violation == "" {
-		w.Violation = fmt.Sprintf(format, args...)
+		w.Violation = w.forgetting() + fmt.Sprintf(format, args...)
 		w.tracef("VIOLATION: %s", w.Violation)
 	}
 }
@@ -416,6 +434,13 @@ func (w *World) settle() {
 	for again := true; again && w.Violation == ""; {
 		again = false
 		for _, n := range w.nodes {
+			if n.dirty && n.running() {
+				n.dirty = false
+				n.step()
+				again = true
+			}
+		}
+		for _, n := range w.forget.twins {
 			if n.dirty && n.running() {
 				n.dirty = false
 				n.step()

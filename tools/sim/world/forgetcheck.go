@@ -1,0 +1,443 @@
+package world
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"time"
+
+	"penstock/engine"
+	"penstock/engine/meta"
+	"penstock/segment"
+)
+
+// The rules for copies that forgot:
+//
+//  1. What was acknowledged under an ISR of which one member still has it is not lost: it is in the served log in the
+//     end, unless the partition stands still and says why.
+//  2. Nobody whole is cut without what was cut being kept, in aside/ on the same disk.
+//  3. Two of three nodes that live, of which at most one forgot, do not stand still for ever.
+//
+// In a loose world any number may forget, and only the second holds.
+
+// forgives says that a failure is none in this world: all may have forgotten something, so that ids come again, and
+// what was delivered is not in any log.
+func (w *World) forgives() bool { return (w.forget.loose || w.forget.tainted) && !w.forget.saying }
+
+// forgetting is what failures begin with.
+func (w *World) forgetting() string {
+	if !w.has(FeatureForget) || w.cfg.script != nil {
+		return ""
+	}
+	return w.forget.kind.String() + ": "
+}
+
+// broken says that a rule is broken.
+func (w *World) broken(rule int, format string, args ...any) {
+	w.forget.saying = true
+	w.fail("rule %d: %s", rule, fmt.Sprintf(format, args...))
+	w.forget.saying = false
+}
+
+// refused is a node that does not start, and says why. An operator gives it an empty disk if others have what it has.
+func (w *World) refused(n *node, err error) {
+	f := &w.forget
+	if n.twin != nil && n.life >= 1000 {
+		n.power = false
+		return
+	}
+	if f.refused[n] == "" {
+		w.tracef("an operator hears of %s: %v", n.name, err)
+	}
+	if n.forgot.at == 0 || n.media.Crashed() || strings.Contains(err.Error(), "join") {
+		return
+	}
+	f.refused[n] = err.Error()
+	w.after(700*ms, func() {
+		if n.e == nil && f.refused[n] != "" && w.mayForget(0, n) && !f.busy {
+			w.replaceForgot(n, "as it does not start")
+			delete(f.refused, n)
+		}
+	})
+}
+
+// forgetPeace is the time after the faults: processes of one name become one, and perhaps one node stays away for a
+// while.
+func (w *World) forgetPeace() bool {
+	f := &w.forget
+	if !w.has(FeatureForget) {
+		return true
+	}
+	for _, n := range w.nodes {
+		if n.twin != nil && n.forgot.shared {
+			w.endTwin(n, 0, true)
+		}
+		n.power = true
+		w.after(60*ms, n.boot)
+	}
+	if f.loose {
+		w.runTo(w.now+20_000*ms, nil)
+		w.checkForgotten()
+		return false
+	}
+	return w.twoOfThree() && w.heals2() && !f.tainted
+}
+
+// heals2 is heals, where standing still is allowed for a reason: more than one node has forgotten at a time.
+func (w *World) heals2() bool {
+	f := &w.forget
+	ended := w.now
+	if !w.runTo(ended+maxHealing, w.whole) && w.Violation == "" && w.reason() != "" && f.most > 1 && w.cfg.script == nil {
+		w.Stats.StandStill++
+		w.tracef("a partition stands still: %s", w.reason())
+		w.checkForgotten()
+		return false
+	}
+	if w.Violation != "" {
+		return false
+	}
+	if why := w.whole(); why != "" && w.backlog() == 0 && !f.tainted {
+		if w.checkForgotten(); w.Violation != "" {
+			return false // that says more
+		}
+		w.broken(3, "%d nodes at most had forgotten something at the same time, and after %v: %s (%s)",
+			f.most, time.Duration(w.now-ended), why, w.reason())
+		return false
+	}
+	if f.tainted && w.whole() != "" {
+		w.Stats.StandStill++ // what nobody has any more keeps clients waiting
+	}
+	w.checkForgotten()
+	return w.Violation == ""
+}
+
+// reason is why something stands still, by what nodes say; "": nobody says why.
+func (w *World) reason() string {
+	for _, n := range w.nodes {
+		if why := w.forget.refused[n]; n.e == nil && why != "" {
+			return n.name + " does not start: " + why
+		}
+		if n.e == nil || !n.running() {
+			continue
+		}
+		if n.e.CommitStats().Failed {
+			return n.name + " says that its commit log is damaged"
+		}
+		for _, v := range n.inside.Partitions() {
+			if v.Leads && v.Asks {
+				return n.name + " asks operators about " + w.partName(v.ID)
+			}
+		}
+	}
+	for _, p := range w.store.snap.Partitions.All() {
+		if len(p.Damaged) > 0 && len(p.Damaged) == len(p.State.ISR) {
+			return w.partName(p.ID) + " is damaged wherever it is in sync"
+		}
+	}
+	return ""
+}
+
+// decideForgot is an operator who helps where a leader asks for it: he chooses the live node that has most.
+func (w *World) decideForgot() {
+	f := &w.forget
+	asking := map[meta.PartitionID]bool{}
+	for _, n := range w.nodes {
+		if n.e == nil || !n.running() || n.closing {
+			continue
+		}
+		for _, v := range n.inside.Partitions() {
+			if v.Leads && v.Asks {
+				asking[v.ID] = true
+			}
+		}
+	}
+	w.replaceDamaged()
+	for _, id := range w.store.snap.Partitions.IDs() {
+		since, known := f.asks[id]
+		switch {
+		case !asking[id]:
+			delete(f.asks, id)
+		case !known:
+			f.asks[id] = w.now
+		case w.now-since >= 2*forceAfter && f.most > 1 && !f.forced[id] && w.cfg.script == nil:
+			if n := w.hasMost(id); n != nil {
+				f.forced[id] = true
+				w.Stats.Forced++
+				w.forceLeader(fmt.Sprintf("%s is to lead %s, as it has most", n.name, w.partName(id)), id, n.replica())
+			}
+		}
+	}
+}
+
+// replaceDamaged gives a node that stays damaged an empty disk: its log says that others may have what it cannot read.
+func (w *World) replaceDamaged() {
+	f := &w.forget
+	for _, n := range w.nodes {
+		says := false
+		for _, p := range w.store.snap.Partitions.All() {
+			for _, m := range p.Damaged {
+				row := w.store.snap.Nodes[m.Node]
+				says = says || row != nil && row.Name == n.name && row.Store == m.Store
+			}
+		}
+		switch {
+		case !says || n.forgot.at == 0:
+			delete(f.damaged, n)
+		case f.damaged[n] == 0:
+			f.damaged[n] = w.now
+		case w.now-f.damaged[n] >= forceAfter && w.mayForget(0, n) && f.away == nil:
+			delete(f.damaged, n)
+			w.replaceForgot(n, "as it stays damaged")
+		}
+	}
+}
+
+// replaceForgot gives a node an empty disk.
+func (w *World) replaceForgot(n *node, why string) {
+	w.forgets(n, 0, "who gave it another disk, "+why)
+	w.Stats.Replaced++
+	w.newDisk(n)
+	n.wiped = false
+}
+
+// attendForgot is attend for a node of which somebody has removed a file of the commit log.
+func (w *World) attendForgot(n *node) {
+	life := n.life
+	w.after(500*ms, func() {
+		switch {
+		case n.life != life || n.twin != nil && n.forgot.shared:
+		case w.mayForget(0, n):
+			w.replaceForgot(n, "as its commit log is damaged")
+		}
+	})
+}
+
+// hasMost is the live node that has most of what a partition acknowledged.
+func (w *World) hasMost(id meta.PartitionID) (best *node) {
+	most := -1
+	for _, n := range w.nodes {
+		if n.e == nil || !n.running() {
+			continue
+		}
+		count := 0
+		for i := range w.book.values {
+			v := &w.book.values[i]
+			if v.fate == acked && v.topic.id == id.Topic && v.id.Partition() == id.Partition && v.holders&(1<<n.index) != 0 {
+				count++
+			}
+		}
+		if count > most {
+			best, most = n, count
+		}
+	}
+	return best
+}
+
+// twoOfThree keeps one node off for a while: the other two go on, if one of them is whole and in sync.
+func (w *World) twoOfThree() bool {
+	f := &w.forget
+	if len(w.nodes) != 3 || f.r.IntN(2) == 0 || w.cfg.script != nil {
+		return true
+	}
+	lacking := 0
+	n := w.nodes[f.r.IntN(3)]
+	for _, o := range w.nodes {
+		if o != n && o.forgot.lacks {
+			lacking++
+		}
+	}
+	if lacking > 1 {
+		return true
+	}
+	f.away = n
+	w.tracef("%s stays away", n.name)
+	n.halt()
+	stands := func() string { return w.standsWithout(n) }
+	if !w.runTo(w.now+30_000*ms, stands) && w.Violation == "" {
+		w.broken(3, "%s is away, %d of the others lacks something, and %s (%s)", n.name, lacking, stands(), w.reason())
+	}
+	n.power = true
+	n.boot()
+	f.away = nil
+	return w.Violation == ""
+}
+
+// standsWithout says what stands still although a member that is in sync lives, and has all that was acknowledged, and
+// was not ended in the middle of a write.
+func (w *World) standsWithout(away *node) string {
+	for _, id := range w.store.snap.Partitions.IDs() {
+		row := w.store.snap.Partitions.Get(id)
+		must := false
+		for _, m := range row.State.ISR {
+			if n := w.nodeOf(m.Node); n != away && !n.forgot.lacks {
+				must = true
+			}
+		}
+		served, asks := false, false
+		for _, n := range w.nodes {
+			if n.e == nil || !n.running() {
+				continue
+			}
+			for _, v := range n.inside.Partitions() {
+				served = served || v.ID == id && v.Serves
+				// its own last group was torn by a crash, and the one that could tell is away
+				asks = asks || v.ID == id && v.Leads && v.Asks && !n.forgot.lacks
+			}
+		}
+		if must && !served && !asks {
+			return w.partName(id) + " is not served, in sync " + fmt.Sprint(members(row.State.ISR))
+		}
+	}
+	return ""
+}
+
+// held are the messages of one copy.
+type held struct {
+	start  msgID // where the log began before it was read
+	values map[int]bool
+}
+
+// checkForgotten demands the first two rules.
+func (w *World) checkForgotten() {
+	f := &w.forget
+	copies := map[nodePart]*held{}
+	asides := map[*node][]byte{}
+	for _, n := range w.nodes {
+		asides[n] = n.aside()
+		if n.e == nil {
+			continue
+		}
+		for _, v := range n.inside.Partitions() {
+			copies[nodePart{n, v.ID}] = w.readHeld(n, v.ID)
+		}
+	}
+	for i := range w.book.values {
+		v := &w.book.values[i]
+		if v.fate != acked || v.topic.doomed || v.topic.of != nil || v.holders == 0 {
+			continue
+		}
+		id := meta.PartitionID{Topic: v.topic.id, Partition: v.id.Partition()}
+		for _, n := range w.nodes {
+			c := copies[nodePart{n, id}]
+			if v.holders&(1<<n.index) == 0 || c == nil || c.has(w, i) {
+				continue
+			}
+			if inAside(asides[n], i) {
+				w.Stats.Aside++
+				continue
+			}
+			w.broken(2, "%s had value %d, %v of %s, answered OK at %.3f, and its copy was cut: it begins at %d, "+
+				"and the value is not aside", n.name, i, v.id, w.partName(id), float64(v.answered)/1e6, c.start)
+			return
+		}
+		if f.loose || f.forced[id] {
+			continue
+		}
+		if why := w.lostFrom(id, i, v, copies); why != "" && w.reason() == "" {
+			w.Stats.Lost++
+			w.broken(1, "value %d, answered OK as %v of %s at %.3f, is lost: %s", i, v.id, w.partName(id),
+				float64(v.answered)/1e6, why)
+			return
+		}
+	}
+}
+
+// lostFrom says why a value is not in the log that is served; "": it is, or retention took it.
+func (w *World) lostFrom(id meta.PartitionID, i int, v *value, copies map[nodePart]*held) string {
+	for _, n := range w.nodes {
+		if n.e == nil {
+			continue
+		}
+		for _, p := range n.inside.Partitions() {
+			if p.ID != id || !p.Serves {
+				continue
+			}
+			c := copies[nodePart{n, id}]
+			if c.has(w, i) {
+				return ""
+			}
+			return fmt.Sprintf("%s serves from %d to %d", n.name, p.StartID, p.Visible)
+		}
+	}
+	return "" // nobody serves it: that is the third rule's
+}
+
+// has says whether the copy has a value, or all that want it are done with it, so that retention could take it.
+func (c *held) has(w *World, i int) bool {
+	v := &w.book.values[i]
+	return c.values[i] || v.id.MsgID() < c.start && w.consumed(i)
+}
+
+// consumed says whether every channel is done with a value.
+func (w *World) consumed(i int) bool {
+	v := &w.book.values[i]
+	if w.gone(v.topic, v.id, v) {
+		return true
+	}
+	for _, c := range v.topic.channels {
+		switch {
+		case c.doomed, c.created == 0, c.created >= v.submitted && !c.first, c.done[v.id]:
+		case !c.wants(v), c.sampled(), w.isLetter(c, v.id), len(c.copies[i]) > 0:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// readHeld reads which values a copy has.
+func (w *World) readHeld(n *node, id meta.PartitionID) *held {
+	c := &held{values: map[int]bool{}}
+	n.inside.EachMarks(func(v *engine.PartitionMarks) {
+		if v.ID == id {
+			c.start = v.StartID
+		}
+	})
+	_ = n.inside.ReadLog(id, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
+		if h.Control() {
+			return true
+		}
+		var it segment.RecordIter
+		it.Reset(h, body)
+		for r := it.NextRef(); r != nil; r = it.NextRef() {
+			if v, err := w.book.parse(r.Body); err == nil && onlyFor(r.Headers) == "" {
+				c.values[v] = true
+			}
+		}
+		return true
+	})
+	return c
+}
+
+// aside is all that a node has put aside.
+func (n *node) aside() (all []byte) {
+	n.eachFile("aside", func(name string) {
+		if data, err := n.media.ReadFile(name, diskBytes); err == nil {
+			all = append(all, data...)
+		}
+	})
+	return all
+}
+
+// inAside says whether the body of a value is in there, whatever the files' form: bodies begin with the value and their
+// size, and are stored as they are.
+func inAside(all []byte, value int) bool {
+	if len(all) == 0 {
+		return false
+	}
+	head := string(binary.LittleEndian.AppendUint64(nil, uint64(value)))
+	for text := string(all); ; {
+		at := strings.Index(text, head)
+		if at < 0 {
+			return false
+		}
+		rest := text[at+8:]
+		if len(rest) >= 8 {
+			size := binary.LittleEndian.Uint64([]byte(rest[:8]))
+			if size >= bodyHead && size <= uint64(len(rest)+8) && (size == bodyHead || rest[8] == byte(value+bodyHead)) {
+				return true
+			}
+		}
+		text = text[at+1:]
+	}
+}
