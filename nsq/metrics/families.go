@@ -122,8 +122,8 @@ var (
 		"1 since a write of the commit log failed, or the start found it damaged, which no restart ends: nothing more is "+
 			"stored.")
 	logForgotten = define(ofStorage, gauge, "commit_log_forgotten",
-		"1 since a start that found that files of the commit log were gone, or that an older state of the disk had come back: "+
-			"this node's copies are compared with other replicas and fetched again.")
+		"1 since a start that found that files of the commit log were gone, or that an older state of the disk had come "+
+			"back: this node's copies are compared with other replicas and fetched again.")
 	corruptions = define(ofStorage, gauge, "corruptions",
 		"Damaged data, by where it is: copies (of partitions, with a range that cannot be read now), recovery (found at the "+
 			"start), segments and commit_log (found by the scrub since the start).", "where")
