@@ -229,8 +229,8 @@ func writeMarkFile(disk aio.Disk, data []byte) error {
 	return nil
 }
 
-// marker writes the log's mark, one write and one flush per file of the log. The holder of Log.mu uses it; before Start,
-// Open does. A crash during a write leaves the mark of the file before, which is true as well.
+// marker writes the log's mark, one write and one flush per file of the log. The holder of Log.mu uses it; before
+// Start, Open does. A crash during a write leaves the mark of the file before, which is true as well.
 type marker struct {
 	disk   aio.Disk
 	file   aio.File // nil: the first mark makes it

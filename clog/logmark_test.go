@@ -78,10 +78,10 @@ func markOn(t *testing.T, d aio.Disk) (logMark, markState) {
 	return m, state
 }
 
-// written is a disk with a log of several files and a mark.
+// written is a disk with a log of several files, each with a checkpoint of two groups, and a mark.
 func written(t *testing.T, arena *aio.Arena) (*faultaio.Disk, *model) {
 	t.Helper()
-	d, m := faultaio.New(faultaio.Options{Log: true}), newModel()
+	d, m := faultaio.New(faultaio.Options{Log: true}), crashModel()
 	if err := CreateMark(d, testStore); err != nil {
 		t.Fatal(err)
 	}
@@ -128,6 +128,9 @@ func TestForgotten(t *testing.T) {
 			func(m logMark) string { return fileName(m.File) }, ".clog is gone"},
 		{"what the newest file held", func(d *faultaio.Disk, m logMark) {
 			d.Corrupt(fileName(m.File), make([]byte, 8*aio.BlockBytes), 0)
+		}, func(m logMark) string { return fileName(m.File) }, "does not hold the groups that it began with"},
+		{"the end of its checkpoint", func(d *faultaio.Disk, m logMark) {
+			d.Corrupt(fileName(m.File), make([]byte, 7*aio.BlockBytes), aio.BlockBytes)
 		}, func(m logMark) string { return fileName(m.File) }, "does not hold the groups that it began with"},
 		{"the folder", func(d *faultaio.Disk, _ logMark) {
 			if err := d.RemoveAll(dirName); err != nil {
@@ -324,7 +327,8 @@ func TestFailedMark(t *testing.T) {
 	d.Inject(faultaio.Rule{Kind: faultaio.KindWriteSync, Name: MarkName, Err: syscall.EIO})
 	f := newLife(d, arena, m, 0)
 	f.opts = marked()
-	if err := f.run(20, true); !errors.Is(err, ErrFailed) || !errors.Is(err, syscall.EIO) || m.acked != 0 || m.failed != 1 {
+	err := f.run(20, true)
+	if !errors.Is(err, ErrFailed) || !errors.Is(err, syscall.EIO) || m.acked != 0 || m.failed != 1 {
 		t.Errorf("%v; %d acknowledged, failed %d times", err, m.acked, m.failed)
 	}
 }
@@ -400,11 +404,11 @@ func TestRenewMark(t *testing.T) {
 	if _, err := judged(t, d, arena, marked(), m); err != nil {
 		t.Error(err)
 	}
-	if err := d.Remove(fileName(mark.File)); err != nil {
+	if err := d.RemoveAll(dirName); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := judged(t, d, arena, marked(), m); !errors.Is(err, ErrForgotten) {
-		t.Errorf("without one more file: %v", err)
+		t.Errorf("without all files: %v", err)
 	}
 }
 
@@ -416,5 +420,40 @@ func TestMarkOfAnotherBlock(t *testing.T) {
 		if state != markValid || got != m {
 			t.Errorf("slots of %d: state %d, %+v", stride, state, got)
 		}
+	}
+}
+
+// A mark is written without memory from the heap.
+func TestMarkAllocatesNothing(t *testing.T) {
+	d := openDisk(t, t.TempDir(), aio.ModePwrite)
+	defer func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := CreateMark(d, testStore); err != nil {
+		t.Fatal(err)
+	}
+	r := &recovery{disk: d, store: testStore, block: int64(d.Info().BlockBytes)}
+	var err error
+	if r.mark, r.markState, r.stride, err = readLogMark(d, testStore); err != nil {
+		t.Fatal(err)
+	}
+	var m marker
+	if err := m.open(r, new(Report)); err != nil {
+		t.Fatal(err)
+	}
+	file := uint64(0)
+	n := testing.AllocsPerRun(20, func() {
+		file++
+		if err := m.note(file, 3*file); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if err := m.close(); err != nil || n != 0 {
+		t.Errorf("%v allocations, %v", n, err)
+	}
+	if mark, state := markOn(t, d); state != markValid || mark.File != file || mark.Seq != 3*file || mark.Used != file {
+		t.Errorf("state %d, %+v after file %d", state, mark, file)
 	}
 }

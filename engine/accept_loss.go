@@ -17,7 +17,8 @@ import (
 	"penstock/segment/aio"
 )
 
-// Loss says what the data directory of a stopped node lacks (ErrForgotten), and what is left. The JSON names are stable.
+// Loss says what the data directory of a stopped node lacks (ErrForgotten), and what is left. The JSON names are
+// stable.
 type Loss struct {
 	// Forgotten says what is gone; empty: nothing is known to be gone, and the node starts.
 	Forgotten string `json:"forgotten"`
@@ -70,8 +71,8 @@ func acceptLoss(disk aio.Disk, agree func(*Loss) bool) (*Loss, bool, error) {
 		return nil, false, err
 	}
 	if node.Cluster() != uuid.Nil {
-		return nil, false, fmt.Errorf("engine: the data directory belongs to cluster %s: nothing was changed; start the node, "+
-			"it gets what it lacks from the other replicas", node.Cluster())
+		return nil, false, fmt.Errorf("engine: the data directory belongs to cluster %s: nothing was changed; start the "+
+			"node, it gets what it lacks from the other replicas", node.Cluster())
 	}
 	loss, err := findLoss(disk, node)
 	if err != nil || loss.Forgotten == "" || !agree(loss) {

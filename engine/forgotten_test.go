@@ -32,7 +32,9 @@ var harms = []struct {
 	says string
 }{
 	{"the folder", func(_ *testing.T, d *faultaio.Disk) error { return d.RemoveAll("clog") }, "clog is empty or gone"},
-	{"its current file", func(t *testing.T, d *faultaio.Disk) error { return d.Remove(newestClog(t, d)) }, ".clog is gone"},
+	{"its current file", func(t *testing.T, d *faultaio.Disk) error {
+		return d.Remove(newestClog(t, d))
+	}, ".clog is gone"},
 }
 
 // The commit log of one node is removed while it is stopped, as a whole or its current file. Then all nodes start, and

@@ -128,8 +128,8 @@ func (r *topicRecovery) mustHaveLog(metas []dir.Topic) error {
 				if others {
 					return r.NoteForgotten("clog", "the folder clog is empty or gone, and there are segments")
 				}
-				return fmt.Errorf("engine: %s has segments, and the commit log, which says where they end, is empty or gone: %w: %s",
-					in, ErrForgotten, forgottenHelp)
+				return fmt.Errorf("engine: %s has segments, and the commit log, which says where they end, is empty or gone: "+
+					"%w: %s", in, ErrForgotten, forgottenHelp)
 			}
 		}
 	}
@@ -156,8 +156,8 @@ func (r *topicRecovery) setAside(metas []dir.Topic) error {
 				return err
 			}
 			if to != "" {
-				e.log.Warn("segments hold more of a partition than the commit log, which has forgotten: they were moved out of the "+
-					"way, and the copy is fetched from another replica", "topic", m.Name, "partition", n, "to", to)
+				e.log.Warn("segments hold more of a partition than the commit log, which has forgotten: they were moved out of "+
+					"the way, and the copy is fetched from another replica", "topic", m.Name, "partition", n, "to", to)
 			}
 		}
 	}

@@ -20,12 +20,12 @@ func acceptLossCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "accept-loss --data-path DIR",
 		Short: "Let a single node start without what its commit log lost",
-		Long: "Let a stopped single node start again that was refused because files of its commit log are gone, or because\n" +
-			"an older state of its disk came back. First put back what was moved away, mount what is not mounted, or\n" +
-			"restore a backup: then nothing is lost and this command is not needed.\n" +
-			"It prints where the commit log ends and what segments hold behind that. Nothing is deleted: such segments are\n" +
-			"moved into aside/ in the data directory. A node of a cluster needs no such command: it starts, and gets what\n" +
-			"it lacks from the other replicas.",
+		Long: "Let a stopped single node start again that was refused because files of its commit log are gone, or\n" +
+			"because an older state of its disk came back. First put back what was moved away, mount what is not mounted,\n" +
+			"or restore a backup: then nothing is lost and this command is not needed.\n" +
+			"It prints where the commit log ends and what segments hold behind that. Nothing is deleted: such segments\n" +
+			"are moved into aside/ in the data directory. A node of a cluster needs no such command: it starts, and gets\n" +
+			"what it lacks from the other replicas.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.dir == "" {
@@ -91,7 +91,8 @@ func (o *lossOptions) confirm(cmd *cobra.Command) error {
 				"answer; nothing was changed"),
 		}
 	}
-	fmt.Fprint(cmd.ErrOrStderr(), "What is missing is lost FOR EVER if the node starts without it. Type yes to continue: ")
+	fmt.Fprint(cmd.ErrOrStderr(), "What is missing is lost FOR EVER if the node starts without it.\n"+
+		"Type yes to continue: ")
 	line, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"path"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"penstock/clog"
 	"penstock/segment"
+	"penstock/segment/aio"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -95,3 +97,41 @@ func TestRaiseNeedsMark(t *testing.T) {
 		t.Errorf("level %d: %v", f.Level(), err)
 	}
 }
+
+// An upgrade to the level that requires a log.mark makes one, before the level is raised.
+func TestUpgradeMakesMark(t *testing.T) {
+	path := t.TempDir()
+	disk, err := aio.OpenDisk(path, aio.DiskOptions{Mode: aio.ModePwrite})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := OpenNodeFile(disk, slog.New(slog.DiscardHandler), "n", FirstLevel, false, uuid.New)
+	if err := errors.Join(err, disk.Remove(clog.MarkName), disk.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if from, to, err := Upgrade(path, MarkLevel); err != nil || from != FirstLevel || to != MarkLevel {
+		t.Fatalf("from %d to %d: %v", from, to, err)
+	}
+	disk, err = aio.OpenDisk(path, aio.DiskOptions{Mode: aio.ModePwrite})
+	if err != nil {
+		t.Fatal(err)
+	}
+	arena, err := OfflineArena()
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := clog.Read(disk, arena, clog.Options{Store: f.StoreID(), MarkRequired: true}, nothing{})
+	if err != nil || report.Forgotten != nil {
+		t.Errorf("%v, %+v", err, report.Forgotten)
+	}
+	if err := errors.Join(arena.Close(), disk.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nothing is a Replayer of a log of which nobody wants anything.
+type nothing struct{}
+
+func (nothing) Restart()                  {}
+func (nothing) Checkpoint([]byte) error   { return nil }
+func (nothing) Record(*clog.Record) error { return nil }

@@ -116,8 +116,8 @@ func createNode(disk aio.Disk, nodeID string, level, newest int, newUUID func() 
 	if begun, err := clog.BegunWithoutStore(disk); err != nil {
 		return nil, fmt.Errorf("engine: cannot read %s of the data directory: %w", clog.MarkName, err)
 	} else if begun {
-		return nil, fmt.Errorf("engine: the data directory has the %s of a commit log but no %s: nothing was changed, restore "+
-			"what was removed, or name an empty directory", clog.MarkName, NodePath)
+		return nil, fmt.Errorf("engine: the data directory has the %s of a commit log but no %s: nothing was changed, "+
+			"restore what was removed, or name an empty directory", clog.MarkName, NodePath)
 	}
 	m := Node{Format: FormatOf(level), NodeID: nodeID, StoreID: newUUID()}
 	if m.NodeID == "" {

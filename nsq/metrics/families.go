@@ -128,8 +128,8 @@ var (
 		"1 since a write of the commit log failed, or the start found it damaged, which no restart ends: nothing more is "+
 			"stored.")
 	logForgotten = define(ofStorage, gauge, "commit_log_forgotten",
-		"1 since a start that found that files of the commit log were gone, or that an older state of the disk had come back: "+
-			"this node's copies are compared with other replicas and fetched again.")
+		"1 since a start that found that files of the commit log were gone, or that an older state of the disk had come "+
+			"back: this node's copies are compared with other replicas and fetched again.")
 	groundLost = define(ofStorage, gauge, "ground_lost",
 		"1 since files of the data directory were removed, replaced or covered under the running node: nothing more is "+
 			"answered OK, and what was answered may be gone from this disk.")

@@ -70,7 +70,8 @@ func (c *checker) run() error {
 	if err := c.replay(); err != nil {
 		return err
 	}
-	nothing := c.report.CommitLog.Forgotten == "" && len(c.checkpoint) == 0 && c.report.CommitLog.Batches == 0 && len(c.report.Findings) == 0
+	nothing := c.report.CommitLog.Forgotten == "" && len(c.checkpoint) == 0 && c.report.CommitLog.Batches == 0 &&
+		len(c.report.Findings) == 0
 	for i := range topics {
 		for n := range uint32(topics[i].Partitions) {
 			id := segment.Identity{Topic: topics[i].ID, Partition: n}
