@@ -38,9 +38,8 @@ package replicate
 // member will not come makes one replica the whole ISR.
 //
 // Otherwise a leader takes its log for whole: the leader is in the ISR, so batches beyond its log were never committed,
-// and followers cut them. Two rules guard that. A follower that knows of more that was committed is not cut: either the
-// leader is overtaken, or both logs have committed what the other lacks. Then neither is cut, and an operator chooses
-// (Progress.Split). And a follower refuses a cut below what it knows to be committed, or of more than leaders may leave
+// and followers cut them. Two rules guard that. A leader that hears that a member knows of more that was committed is
+// overtaken. And a follower refuses a cut below what it knows to be committed, or of more than leaders may leave
 // uncommitted (ErrContested).
 
 // comparison is what a leader with a shortened log knows of the other logs.
@@ -240,16 +239,17 @@ func (r *report) ahead(o *report) bool {
 	return r.endEpoch > o.endEpoch || r.endEpoch == o.endEpoch && r.end > o.end
 }
 
-// overtaken is called when p is known to have committed what this log lacks, although this leader took its log for
-// whole: this copy forgot. If nothing was committed here that p lacks, the leader counts as shortened from now on,
-// appends nothing more, and hands over. Otherwise, or if p cannot be elected, neither log is cut.
-func (l *Leader) overtaken(p *Progress, now int64) {
-	if l.splitFrom(&p.report) || !l.isr.member(p.member()) {
-		p.Split = true
-		return
+// overtaken says whether p is known to have committed what this log lacks, although this leader took its log for whole:
+// this copy forgot. Then the leader counts as shortened from now on, appends nothing more, and hands over. If this
+// leader has committed what p lacks as well, or if p cannot be elected, neither log may be cut: p is answered, and
+// refuses (ErrContested).
+func (l *Leader) overtaken(p *Progress, now int64) bool {
+	if r := &p.report; !r.committedMore() || l.splitFrom(r) || !l.isr.member(p.member()) {
+		return false
 	}
 	l.log.Shortened = true
 	l.comparing = comparison{open: true, since: now, askedAt: noTime, forced: l.comparing.forced}
+	return true
 }
 
 // whole notes that the log again holds everything that can be committed: this replica may lead at once the next time.

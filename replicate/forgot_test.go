@@ -1,6 +1,7 @@
 package replicate
 
 import (
+	"errors"
 	"testing"
 
 	"penstock/segment"
@@ -126,23 +127,37 @@ func TestLeaderIsOvertaken(t *testing.T) {
 		t.Error("it takes writes")
 	}
 
-	// Both have committed: neither is cut, and the leader goes on without that member.
+	// Both have committed: the leader goes on, and the member refuses the cut.
 	r = leadsWith(t, 2, 1, 9, elsewhere, Log{Committed: 20})
 	r.append(0)
 	r.durable(56)
 	other := logOf(map[segment.Epoch]int{1: 5, 3: 10})
 	acts = r.reports(2, other, 9, false)
-	if sent(acts, 2, MsgMatch) != nil || sent(acts, 2, MsgReset) != nil || find(acts, ActHandOver) != nil ||
-		r.l.Shortened() {
+	m := sent(acts, 2, MsgMatch)
+	if m == nil || m.Position != 5 || find(acts, ActHandOver) != nil || r.l.Shortened() {
 		t.Fatalf("%+v", acts)
 	}
+	f := NewFollower(Config{}, testMember(2), m.Boot, Log{
+		End: other.end(), Durable: other.next(), Committed: 9, Epochs: other.table.Entries(),
+	})
+	var toFollower Actions
+	probe := Message{Kind: MsgProbe, Epoch: 9, Request: m.Request}
+	f.Step(r.now, &Event{Kind: EvMessage, Node: 1, Message: &probe}, &toFollower)
+	if f.Step(r.now, &Event{Kind: EvMessage, Node: 1, Message: m}, &toFollower); !errors.Is(f.Err(), ErrContested) {
+		t.Fatalf("%v, %+v", f.Err(), toFollower.List)
+	}
+	acts = r.say(2, Message{Kind: MsgReject, Code: RejectDamaged})
 	if p := find(acts, ActPropose); p == nil || len(p.State.ISR) != 1 {
 		t.Errorf("the member that contradicts stays: %+v", acts)
 	}
-	// An operator has chosen this leader since.
+
+	// A member that has committed more asks for nothing once an operator has chosen this leader.
+	r = leadsWith(t, 2, 2, 9, old, Log{Committed: 5})
+	r.append(0)
+	r.durable(6)
 	r.state.Forced, r.state.Version = 9, r.state.Version+5
-	r.accept(testMember(1))
-	if acts = r.reports(2, other, 9, false); sent(acts, 2, MsgMatch) == nil {
+	r.accept(r.state.ISR...)
+	if acts = r.reports(2, elsewhere, 30, false); find(acts, ActHandOver) != nil || sent(acts, 2, MsgMatch) == nil {
 		t.Errorf("an operator's choice does not count: %+v", acts)
 	}
 }

@@ -20,6 +20,7 @@ type report struct {
 	bare         bool // its log is given up; see anew.go
 	related      bool // common is known
 	common       segment.Position
+	apart        bool // nothing that both logs still have is common
 	overruled    bool // an operator has chosen a leader since: what only this log has is given up
 	unidentified bool // the tables do not tell: this log is asked for the batch with which the other ends (identify)
 }
@@ -41,6 +42,7 @@ func (l *Leader) relate(m *Message) report {
 		// Both tables tell everything, and they share no epoch. If both logs begin at the beginning, the empty log is
 		// common; otherwise retention has removed what they may share.
 		r.related = m.Start == 0 && l.log.Start.Next == 0
+		r.apart = !r.related
 	default:
 		r.unidentified = m.Log.Next > l.log.Start.Next && m.Log.Next <= l.log.End.Next
 	}
