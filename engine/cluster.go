@@ -215,7 +215,8 @@ func (cn *clusterNode) join(ctx context.Context) error {
 		Node: n, Cluster: cn.e.node.Cluster(), Import: cn.imports(), Damaged: damaged, AllDamaged: all, Changed: cn.changed,
 		Founding: cn.foundingLevel(), Raise: cn.e.node.Raise,
 		Life: cn.e.node.Life, Enter: cn.enter, Holder: cn.holder, Replaced: cn.End,
-		Seen: cn.seenBefore(), Epochs: cn.logEpochs(), Older: func(partitions int) { cn.olderMetadata.Store(int64(partitions)) },
+		Seen: cn.seenBefore(), Epochs: cn.logEpochs(),
+		Older: func(partitions int) { cn.olderMetadata.Store(int64(partitions)) },
 		Clock: cn.leaseClock, Lease: func(until time.Time) { cn.Extend(int64(until.Sub(cn.began))) },
 	})
 	if err != nil {

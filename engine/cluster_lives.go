@@ -45,8 +45,8 @@ func (cn *clusterNode) shortenAll(row *meta.Node) error {
 		return nil
 	}
 	cn.Log.Warn("this data directory is not the one that the node ran on last: it is an older state of it, such as a "+
-		"snapshot or a restored volume, or the original of a copy that ran on. Its copies may lack what the node answered OK "+
-		"for: each of them compares itself with other replicas before it leads, and fetches what it lacks",
+		"snapshot or a restored volume, or the original of a copy that ran on. Its copies may lack what the node answered "+
+		"OK for: each of them compares itself with other replicas before it leads, and fetches what it lacks",
 		"partitions", len(ids)-1, "last_process", row.Boot, "last_at", row.Peer)
 	if slices.Contains(cn.opts.StoreNodes, cn.e.node.NodeID()) {
 		cn.Log.Error("this node also runs a member of the embedded etcd. If its directory is as old as the data directory, " +
@@ -81,8 +81,8 @@ func (cn *clusterNode) holder(ctx context.Context, row *meta.Node, cluster uuid.
 func (cn *clusterNode) seenBefore() meta.Seen {
 	s, err := dir.ReadSeen(cn.e.disk)
 	if err != nil {
-		cn.Log.Warn("how new the metadata were that this node saw last cannot be read; it is written anew, and older metadata "+
-			"are not noticed at this start", "error", err)
+		cn.Log.Warn("how new the metadata were that this node saw last cannot be read; it is written anew, and older "+
+			"metadata are not noticed at this start", "error", err)
 	}
 	return s
 }
@@ -99,7 +99,7 @@ func (cn *clusterNode) logEpochs() map[meta.PartitionID]segment.Epoch {
 }
 
 // keepPast writes what the next process has to know of this one: that it registered, and the newest metadata that it
-// saw. It runs on a goroutine of its own until the engine closes, so that a start does not wait for it. Whatever a crash
+// saw. It runs on a goroutine of its own until the engine closes, so that a start does not wait for it. What a crash
 // leaves unwritten is not noticed at the next start.
 func (cn *clusterNode) keepPast() {
 	told := false

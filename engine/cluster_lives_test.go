@@ -223,7 +223,7 @@ func TestClusterReplacedProcessStops(t *testing.T) {
 	}
 }
 
-// If the metadata are of an earlier moment than a node saw, the partitions that have a copy there are treated as after a
+// If the metadata are of an earlier moment than a node saw, the partitions with a copy there are treated as after a
 // restore: all replicas are compared, nothing is lost, nobody is refused, and the next start finds nothing.
 func TestClusterOlderMetadata(t *testing.T) {
 	t.Parallel()

@@ -34,8 +34,8 @@ type Node struct {
 // NodeFile is the node.json of an open data directory. The engine opens it, raises its level and binds it to a cluster.
 // The scrub reads and repairs it. Any goroutine may call the methods.
 //
-// mu guards node and lives, and is held while the file is read or written, which may hang. NodeID, StoreID and Level do not take
-// mu. A crash leaves either the old content or the new one.
+// mu guards node and lives, and is held while the file is read or written, which may hang. NodeID, StoreID and Level do
+// not take mu. A crash leaves either the old content or the new one.
 type NodeFile struct {
 	disk   aio.Disk
 	newest int // the highest level that may be written
