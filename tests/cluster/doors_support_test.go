@@ -465,3 +465,15 @@ func (d *door) marksIn(dir string, into map[int]bool) {
 	})
 	d.try(err)
 }
+
+// removeTree removes a directory in which a running node may just be making a file.
+func removeTree(dir string) error {
+	err := os.RemoveAll(dir)
+	for range 20 {
+		if err == nil {
+			break
+		}
+		err = os.RemoveAll(dir)
+	}
+	return err
+}
