@@ -14,6 +14,7 @@ type report struct {
 	endEpoch     segment.Epoch    // of its last batch
 	endCRC       uint32           // of its last batch
 	committed    segment.Position // the Committed that it knows; 0 below feature level 4
+	durable      segment.Position // everything below is on its stable storage; 0 below feature level 4
 	generation   uint64
 	damaged      bool
 	shortened    bool // it may lack what it acknowledged, so it proves nothing about what it lacks
@@ -28,7 +29,7 @@ type report struct {
 // relate compares a report with this log.
 func (l *Leader) relate(m *Message) report {
 	r := report{
-		start: m.Start, end: m.Log.Next, endEpoch: m.Log.Epoch, endCRC: m.Log.LastCRC, committed: m.Committed,
+		start: m.Start, end: m.Log.Next, endEpoch: m.Log.Epoch, endCRC: m.Log.LastCRC, committed: m.Committed, durable: m.Until,
 		generation: m.Generation, damaged: m.Damaged, shortened: m.Shortened, bare: m.isBare(),
 	}
 	forced := l.isr.forced

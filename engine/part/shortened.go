@@ -207,8 +207,8 @@ func (r *Replica) noteBlocked() {
 	}
 	r.node.blocked.Add(1)
 	r.node.comparingWaits.Add(1)
-	r.node.Log.Error("a partition waits: this node leads it, its copy may lack what it acknowledged, and the replica that "+
-		"may have that cannot be elected: it is damaged, or not in sync. Restart that node, or start another replica of the "+
+	r.node.Log.Error("a partition waits: this node leads it, its copy may lack what it acknowledged, and the replica "+
+		"that may have that cannot be elected: it is damaged, or not in sync. Restart that node, or start another replica of the "+
 		"partition. If nothing helps, force-leader chooses: with that node, if its copy is whole, or with this one; what "+
 		"the others cut is kept aside",
 		"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "damaged", by)
