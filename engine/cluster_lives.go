@@ -47,7 +47,7 @@ func (cn *clusterNode) shortenAll(row *meta.Node) error {
 	}
 	why := "this data directory is not the one that the node ran on last: it is an older state of it, such as a snapshot " +
 		"or a restored volume, or the original of a copy that ran on"
-	if cn.lacksLogged(row) {
+	if cn.onlyLacksGroups(row) {
 		why = "this data directory is an older state of itself, such as a snapshot or a restored volume: its commit log ends " +
 			"before what the node wrote to it"
 	}

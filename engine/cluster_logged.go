@@ -23,9 +23,9 @@ const (
 	loggedTimeout = 2 * time.Second
 )
 
-// keepLogged writes to the row how far the commit log goes, whenever that has changed. It runs on a goroutine of its own
-// until the engine closes, and waits only for the store. An error needs no word: the row stays true, and the lease tells
-// of a store that does not answer.
+// keepLogged writes to the row how far the commit log goes, whenever that has changed. It runs on a goroutine of its
+// own until the engine closes, and waits only for the store. An error needs no word: the row stays true, and the lease
+// tells of a store that does not answer.
 func (cn *clusterNode) keepLogged() {
 	for {
 		cn.Pause(loggedInterval)
@@ -62,7 +62,8 @@ func (cn *clusterNode) comparedEnd() uint64 {
 	return cn.e.logEnd
 }
 
-// lacksLogged says whether the commit log ends before what row says of this directory.
-func (cn *clusterNode) lacksLogged(row *meta.Node) bool {
-	return row.Store == cn.e.node.StoreID() && cn.comparedEnd() < row.Logged
+// onlyLacksGroups says whether a directory that is unknown to row knows the row's process: then only the end of its
+// commit log tells that it is older.
+func (cn *clusterNode) onlyLacksGroups(row *meta.Node) bool {
+	return cn.e.node.Life(row, math.MaxUint64) != meta.LifeUnknown
 }
