@@ -34,6 +34,8 @@ const (
 	doorPatience = 20 * time.Second
 	// electionPatience is longer than the lease of a dead node and an election.
 	electionPatience = 8 * time.Second
+	// rowPatience is longer than a node that stores messages leaves its row behind its commit log.
+	rowPatience = 7 * time.Second
 	// smallBody and smallCount fill the first file of a small commit log, and a part of the second one.
 	smallBody  = 2 << 10
 	smallCount = 700
