@@ -97,8 +97,12 @@ func unfitToLead(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) str
 		return "it has no replica"
 	case !n.Live:
 		return "it is not alive"
+	case slices.ContainsFunc(p.Contested, func(d replicate.Member) bool { return d.Node == node }):
+		return "its copy is contested: it has messages that the leader's log lacks"
 	case slices.ContainsFunc(p.Damaged, func(d replicate.Member) bool { return d.Node == node }):
 		return "its copy is damaged"
+	case slices.ContainsFunc(p.State.Short, func(d replicate.Member) bool { return d.Node == node }):
+		return "its copy is short: it has not caught up yet with what it had acknowledged"
 	case !inSync(s, p, node):
 		return "its replica is not in sync"
 	case n.Draining:

@@ -55,6 +55,16 @@ var faults = []struct {
 		"copies of partitions hold entries of a newer version: kept, and not led here",
 	},
 	{
+		"contested_copies", func(s *StorageStats) int64 { return int64(s.Contested) },
+		"copies have messages that their leaders lack and that were probably answered OK: nothing is cut, and an operator " +
+			"has to choose: see engine cluster topics, and engine cluster force-leader --dry-run",
+	},
+	{
+		"split_partitions", func(s *StorageStats) int64 { return int64(s.Split) },
+		"partitions led here have a contested copy on another node, and both logs have committed what the other lacks: " +
+			"nothing is cut, and an operator has to choose: see engine cluster health, and engine cluster force-leader --dry-run",
+	},
+	{
 		"commit_torn_groups", func(s *StorageStats) int64 { return int64(s.TornGroups) },
 		"the commit log's end was cut at the start, and may have been answered OK: copies compare themselves before they " +
 			"lead",
@@ -66,12 +76,18 @@ var faults = []struct {
 	},
 	{
 		"shortened_copies", func(s *StorageStats) int64 { return int64(s.Shortened) },
-		"copies that recovery shortened have not made it good yet",
+		"copies may lack what this node acknowledged: they compare themselves with other replicas before they lead, and " +
+			"fetch what they lack; keep the other replicas running",
+	},
+	{
+		"short_copies", func(s *StorageStats) int64 { return int64(s.Short) },
+		"copies forgot what they had acknowledged: they are not elected until they have fetched it from their leaders; do " +
+			"not remove those",
 	},
 	{
 		"shortened_copies_blocked", func(s *StorageStats) int64 { return int64(s.Blocked) },
-		"partitions wait for a damaged replica that may have more: if a restart of its node does not help, force their " +
-			"leaders",
+		"partitions wait for a replica that may have more and cannot lead: if a restart of its node does not help, force " +
+			"their leaders",
 	},
 	{
 		"shortened_copies_lost", func(s *StorageStats) int64 { return int64(s.Losses) },

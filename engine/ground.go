@@ -29,6 +29,9 @@ type groundWatch struct {
 // lookAtGround compares the ground with what it was, and ends the commit log if something is gone.
 func (e *Engine) lookAtGround() {
 	defer e.ground.looks.Add(1)
+	if e.cluster != nil {
+		e.cluster.ShortenedFor() // so that it begins to count before somebody asks
+	}
 	failure := e.store.Failure()
 	lost := clog.Lost(failure)
 	if failure == nil {

@@ -20,7 +20,10 @@ func (e *Engine) Verdict() health.Verdict {
 // HealthFacts returns what Verdict is made from.
 func (e *Engine) HealthFacts() *health.Facts {
 	f := &health.Facts{Node: e.node.NodeID(), Closing: e.leaving.Load() || e.isClosed(), Cluster: e.members.look()}
-	f.AsideMessages = e.store.Aside().Stats().Messages
+	f.AsideMessages, f.Forgotten = e.store.Aside().Stats().Messages, e.forgotten
+	if e.cluster != nil {
+		e.cluster.missing(f)
+	}
 	if err := e.store.Failure(); err != nil {
 		f.Failure, f.Curable = health.Text(err), errors.Is(err, ErrDisk)
 	}

@@ -34,6 +34,8 @@ func (cn *clusterNode) execute(ctx context.Context, op wire.Operation) ([]byte, 
 		return nil, ErrNoTopic
 	case op.Kind == wire.OpVerify:
 		return marshal(t.verifyLocal(op))
+	case op.Kind == wire.OpCopy:
+		return marshal(t.copyLocal(op))
 	}
 	return t.locally(ctx, op)
 }

@@ -28,10 +28,18 @@ type StorageStats struct {
 	// Shortened: copies that may still lack batches that recovery cut off. Such a copy compares itself with other
 	// replicas before it leads.
 	Shortened int `json:"shortened_copies"`
+	// Contested: copies of this node that have messages which their leaders' logs lack, and that were probably answered OK.
+	// Nothing is cut and they do not follow: an operator has to choose. Split: partitions led here with such a copy
+	// elsewhere, while this log has committed messages that that copy lacks.
+	Contested int `json:"contested_copies"`
+	Split     int `json:"split_partitions"`
+	// Short: copies of this node whose leaders saw that they ended below what this node had acknowledged. They are not
+	// elected until they have caught up.
+	Short int `json:"short_copies"`
 	// Yielded: leaderships that a shortened copy gave to a replica that had more.
 	Yielded uint64 `json:"shortened_copies_yielded"`
 	// ComparingWaits: times that a partition waited because a shortened copy could not compare itself with another
-	// replica: for more than 10 s, or because that replica is damaged.
+	// replica: for more than 10 s, or because that replica cannot lead.
 	ComparingWaits uint64 `json:"shortened_copies_waited"`
 	// OlderDirectory is 1 if the data directory turned out to be another one than the node ran on last: an older state of
 	// it, or the original of a copy that ran on. All its copies were shortened.
@@ -50,7 +58,7 @@ type StorageStats struct {
 	AsideCuts     int   `json:"aside_cuts"`
 	AsideMessages int64 `json:"aside_messages"`
 	AsideBytes    int64 `json:"aside_bytes"`
-	// Blocked: partitions led here that wait for a damaged replica, because it may have more messages.
+	// Blocked: partitions led here that wait for a replica that may have more messages and cannot lead.
 	Blocked         int    `json:"shortened_copies_blocked"`
 	StallsBuffer    uint64 `json:"stalls_for_buffers"`      // times that no buffer was free: the flusher was behind
 	StallsFile      uint64 `json:"stalls_for_commit_files"` // times that no commit log file was prepared

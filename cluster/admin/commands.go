@@ -48,12 +48,14 @@ type (
 		From      NodeRef `json:"from"`
 		To        NodeRef `json:"to"`
 	}
-	// ForceLeader is the body of /cluster/force-leader. The command is refused without IAcceptDataLoss.
+	// ForceLeader is the body of /cluster/force-leader. The command is refused without IAcceptDataLoss. With DryRun it
+	// only says what would be lost.
 	ForceLeader struct {
 		Topic           string  `json:"topic"`
 		Partition       *uint32 `json:"partition"`
 		Node            NodeRef `json:"node"`
 		IAcceptDataLoss bool    `json:"i_accept_data_loss"`
+		DryRun          bool    `json:"dry_run,omitempty"`
 	}
 	// TransferLeader is the body of /cluster/transfer-leader. Without To, the best other replica is chosen.
 	TransferLeader struct {
@@ -131,44 +133,6 @@ func (h *handler) move(ctx context.Context, s *meta.Snapshot, b *Move) (string, 
 		return "", err
 	}
 	return fmt.Sprintf("%s is moving: node %s gives its replica up once node %s is in sync", name, from.Name, to.Name), nil
-}
-
-// forceLeader refuses requests that cannot be intended. Whether messages are lost depends on which other replicas held
-// them; forcing a leader on a partition that is served would lose them for nothing. The present leader itself may be
-// named. If it waits because recovery shortened its log and the replica that may have more cannot lead, it then goes on
-// without that replica. If it waits for nobody, it has everything that was acknowledged, and the other replicas return
-// to the ISR.
-func (h *handler) forceLeader(ctx context.Context, s *meta.Snapshot, b *ForceLeader) (string, error) {
-	p, err := partitionNamed(s, b.Topic, b.Partition)
-	if err != nil {
-		return "", err
-	}
-	n, err := nodeNamed(s, "node", b.Node)
-	if err != nil {
-		return "", err
-	}
-	name := fmt.Sprintf("partition %d of topic %s", p.ID.Partition, b.Topic)
-	damaged := slices.ContainsFunc(p.Damaged, func(m replicate.Member) bool { return m.Node == p.State.Leader })
-	rows := health.Trusting(0) // the store decides by its rows
-	switch {
-	case !b.IAcceptDataLoss:
-		return "",
-			refuse(http.StatusBadRequest, "acknowledged messages of %s that node %s does not hold would be lost for ever: "+
-				"say \"i_accept_data_loss\": true if that is meant", name, n.Name)
-	case !slices.Contains(p.State.Replicas, n.ID):
-		return "", refuse(http.StatusConflict, "%s has no replica on node %s: it is on %s", name, n.Name, replicaNames(s, p))
-	case !n.Live:
-		return "", refuse(http.StatusConflict, "node %s is not alive: start it first", n.Name)
-	case rows.Serves(s, p) && !damaged && n.ID != p.State.Leader:
-		return "", refuse(http.StatusConflict, "%s is led by node %s, which is alive: there is nothing to force; to move "+
-			"the leadership, transfer it, "+
-			"and if it waits for another replica that cannot come back, force node %[2]s itself",
-			name, nodeName(s, p.State.Leader))
-	}
-	if err := h.store.ForceLeader(ctx, p.ID, n.ID); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("node %s leads %s: acknowledged messages that it does not hold are lost", n.Name, name), nil
 }
 
 func (h *handler) removeNode(ctx context.Context, s *meta.Snapshot, b *RemoveNode) (string, error) {

@@ -5,7 +5,7 @@
 //	POST /cluster/drain         {"node", "on"}                                         Done
 //	POST /cluster/move          {"topic", "partition", "from", "to"}                   Done
 //	POST /cluster/transfer-leader  {"topic", "partition", "to"}; without to: the best  Done
-//	POST /cluster/force-leader  {"topic", "partition", "node", "i_accept_data_loss"}   Done
+//	POST /cluster/force-leader  {"topic", "partition", "node", "i_accept_data_loss", "dry_run"}   Done
 //	POST /cluster/remove-node   {"node"}                                               Done
 //	POST /cluster/expand        {"topic", "partitions"}                                Done
 //	POST /cluster/create-topic  {"topic", "partitions", "replicas"}                    Done

@@ -39,6 +39,9 @@ type Self struct {
 	// Faults asks a live node, this one or another, for its faults since its start. It is called for several nodes at
 	// once. nil: no node is asked.
 	Faults func(ctx context.Context, node replicate.NodeID) ([]Fault, error)
+	// Copy asks a live node, this one or another, about its copy of a partition. It is called for several nodes at once.
+	// nil: no node is asked.
+	Copy func(ctx context.Context, id meta.PartitionID, node replicate.NodeID) (*Copy, error)
 	// Create creates a topic, and returns when this node has it; 0 partitions or replicas: the default number. The
 	// handler has found that there is no topic of that name. nil: this node creates no topics.
 	Create func(ctx context.Context, name string, partitions, replicas int) error
@@ -70,7 +73,7 @@ func (h *handler) routes() map[string]http.Handler {
 		"/cluster/topics":          only(http.MethodGet, h.topics),
 		"/cluster/drain":           post(h, h.drain),
 		"/cluster/move":            post(h, h.move),
-		"/cluster/force-leader":    post(h, h.forceLeader),
+		"/cluster/force-leader":    answered(h, h.forceLeader),
 		"/cluster/transfer-leader": answered(h, h.transferLeader),
 		"/cluster/remove-node":     post(h, h.removeNode),
 		"/cluster/expand":          post(h, h.expand),
@@ -91,10 +94,12 @@ type handler struct {
 }
 
 // Done is the answer to a change that the store accepted: one sentence about its effect. Leader is the node that is to
-// lead, in the answer of /cluster/transfer-leader.
+// lead, in the answer of /cluster/transfer-leader. Copies are those of the partition, in the answer of
+// /cluster/force-leader, as their nodes described them before anything was changed.
 type Done struct {
 	Message string `json:"message"`
 	Leader  string `json:"leader,omitempty"`
+	Copies  []Copy `json:"copies,omitempty"`
 }
 
 func (h *handler) status(r *http.Request) (any, error) {
@@ -146,6 +151,11 @@ func (h *handler) askFaults(ctx context.Context, st *Status) {
 			var err error
 			if n.Faults, err = h.self.Faults(ctx, n.ID); err != nil {
 				n.NoFaults = err.Error()
+			}
+			for _, f := range n.Faults {
+				if f.Name == "shortened_copies" {
+					n.Shortened = int(f.Count)
+				}
 			}
 		})
 	}

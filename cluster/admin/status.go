@@ -14,7 +14,7 @@ import (
 	"penstock/segment"
 )
 
-// Status is an overview of the cluster. The four counts of trouble are independent: a partition may be in several.
+// Status is an overview of the cluster. The counts of trouble are independent: a partition may be in several.
 type Status struct {
 	Cluster    uuid.UUID `json:"cluster"`
 	Revision   int64     `json:"revision"`
@@ -31,7 +31,9 @@ type Status struct {
 	UnderReplicated int `json:"under_replicated"` // fewer in-sync replicas than replicas
 	BelowMinISR     int `json:"below_min_isr"`    // too few in-sync replicas to take writes
 	Leaderless      int `json:"leaderless"`       // no live leader: neither writes nor reads
-	Damaged         int `json:"damaged"`          // a replica cannot read a part of its log
+	Damaged         int `json:"damaged"`          // a replica cannot read a part of its log; contested ones do not count
+	Contested       int `json:"contested"`        // a replica has what its leader's log lacks: an operator has to choose
+	Short           int `json:"short"`            // a member of the ISR has not caught up with what it had acknowledged
 	OneRack         int `json:"one_rack"`         // all replicas in one rack, although there are more racks
 
 	Rebalance Rebalancing `json:"rebalance"`
@@ -58,6 +60,10 @@ type Node struct {
 	Replicas   int              `json:"replicas"` // partitions that have a replica on it
 	InSync     int              `json:"in_sync"`  // partitions that have it in the ISR
 	Needed     int              `json:"needed"`   // of these, those that have just min_isr members, or fewer
+	Damaged    int              `json:"damaged"`  // partitions whose copy on it does not read back
+	Contested  int              `json:"contested"`
+	Short      int              `json:"short"`
+	Shortened  int              `json:"shortened"` // copies that it says to be such: only if it was asked, or answers itself
 	Version    string           `json:"version"`
 	Level      int              `json:"level"`       // highest feature level that it knows
 	StoreLevel int              `json:"store_level"` // level of its data directory
@@ -110,7 +116,9 @@ type Partition struct {
 	Replicas  []string       `json:"replicas"` // the preferred leader comes first
 	ISR       []string       `json:"isr"`
 	MinISR    int            `json:"min_isr"`
-	Damaged   []string       `json:"damaged"`  // nodes that cannot read a part of their copy
+	Damaged   []string       `json:"damaged"`  // nodes that cannot read a part of their copy; no contested ones
+	Contested []string       `json:"contested"`
+	Short     []string       `json:"short"`
 	OneRack   bool           `json:"one_rack"` // all replicas are in one rack, although there are more racks
 }
 
@@ -132,7 +140,7 @@ func statusOf(s *meta.Snapshot, f *health.Facts) *Status {
 		Cluster: s.Cluster, Revision: s.Revision, Node: f.Node,
 		Nodes: make([]Node, 0, len(s.Nodes)), TopicCount: len(s.Topics), PartitionCount: c.Count,
 		UnderReplicated: c.UnderReplicated, BelowMinISR: c.BelowMinISR, Leaderless: c.Leaderless, Damaged: c.Damaged,
-		AgeMs: c.StoreAge.Milliseconds(),
+		Contested: c.Contested, Short: c.Short, AgeMs: c.StoreAge.Milliseconds(),
 	}
 	v := health.Judge(f)
 	st.Healthy, st.Health, st.Reasons = v.Healthy, v.Health, v.Reasons
@@ -156,6 +164,9 @@ func statusOf(s *meta.Snapshot, f *health.Facts) *Status {
 	slices.SortFunc(st.Nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
 	for i := range st.Nodes {
 		index[st.Nodes[i].ID] = &st.Nodes[i]
+		if st.Nodes[i].ID == c.Self {
+			st.Nodes[i].Shortened = f.Shortened
+		}
 	}
 	for _, t := range s.Topics {
 		for n := range t.Partitions {
@@ -192,6 +203,16 @@ func addLoad(p *meta.Partition, index map[replicate.NodeID]*Node) {
 			n.Needed++
 		}
 	}
+	count := func(copies []replicate.Member, field func(*Node) *int) {
+		for _, m := range copies {
+			if n := index[m.Node]; n != nil {
+				*field(n)++
+			}
+		}
+	}
+	count(p.Unreadable(), func(n *Node) *int { return &n.Damaged })
+	count(p.Contested, func(n *Node) *int { return &n.Contested })
+	count(p.State.Short, func(n *Node) *int { return &n.Short })
 }
 
 func topicsOf(s *meta.Snapshot, v *health.View, topics []*meta.Topic) *Topics {
@@ -212,6 +233,7 @@ func topicsOf(s *meta.Snapshot, v *health.View, topics []*meta.Topic) *Topics {
 func partitionOf(s *meta.Snapshot, v *health.View, id meta.PartitionID) Partition {
 	row := Partition{
 		Partition: id.Partition, State: health.StateLeaderless, Replicas: []string{}, ISR: []string{}, Damaged: []string{},
+		Contested: []string{}, Short: []string{},
 	}
 	p := s.Partitions.Get(id)
 	if p == nil {
@@ -222,12 +244,16 @@ func partitionOf(s *meta.Snapshot, v *health.View, id meta.PartitionID) Partitio
 	for _, n := range p.State.Replicas {
 		row.Replicas = append(row.Replicas, nodeName(s, n))
 	}
-	for _, m := range p.State.ISR {
-		row.ISR = append(row.ISR, nodeName(s, m.Node))
-	}
 	row.OneRack = cluster.InOneRack(s, p.State.Replicas)
-	for _, m := range p.Damaged {
-		row.Damaged = append(row.Damaged, nodeName(s, m.Node))
+	for _, list := range []struct {
+		names *[]string
+		of    []replicate.Member
+	}{
+		{&row.ISR, p.State.ISR}, {&row.Damaged, p.Unreadable()}, {&row.Contested, p.Contested}, {&row.Short, p.State.Short},
+	} {
+		for _, m := range list.of {
+			*list.names = append(*list.names, nodeName(s, m.Node))
+		}
 	}
 	row.State = v.StateOf(s, p)
 	return row

@@ -77,8 +77,11 @@ func (h *handler) setReplicas(ctx context.Context, s *meta.Snapshot, b *SetRepli
 }
 
 func counted(n int, noun string) string {
-	if n == 1 {
+	switch {
+	case n == 1:
 		return "1 " + noun
+	case noun == "batch":
+		noun = "batche"
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -1,16 +1,12 @@
 package main
 
 import (
-	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -194,66 +190,6 @@ func (o *operator) moveCommand() *cobra.Command {
 		}
 	}
 	return cmd
-}
-
-func (o *operator) forceLeaderCommand() *cobra.Command {
-	var yes bool
-	cmd := o.action("force-leader TOPIC PARTITION NODE",
-		"Make a replica the leader even if it lacks acknowledged messages", cobra.ExactArgs(3),
-		func(ctx context.Context, args []string) error {
-			p, err := partitionArg(args[1])
-			if err != nil {
-				return err
-			}
-			if !yes {
-				if err := o.confirmLoss(ctx, args[0], p, args[2]); err != nil {
-					return err
-				}
-			}
-			return o.change(ctx, "/cluster/force-leader", &admin.ForceLeader{
-				Topic: args[0], Partition: &p, Node: admin.NodeRef(args[2]), IAcceptDataLoss: true,
-			})
-		})
-	cmd.Long = "Make a replica the leader even if it lacks acknowledged messages, which are then lost. No other\n" +
-		"cluster command loses acknowledged messages. Use it when the in-sync replicas are gone for good; if one of them\n" +
-		"can come back, start it instead."
-	cmd.Flags().BoolVar(&yes, "yes", false,
-		"do not ask for confirmation; messages that only other replicas have are lost for good")
-	return cmd
-}
-
-// confirmLoss explains what may be lost, and asks for confirmation. Without a terminal it refuses: then --yes is
-// required.
-func (o *operator) confirmLoss(ctx context.Context, topic string, partition uint32, node string) error {
-	if !isTerminal(o.in) {
-		return &exitError{
-			exitUsage,
-			errors.New("force-leader may lose acknowledged messages and asks before it does: say --yes where nobody can " +
-				"answer; nothing was changed"),
-		}
-	}
-	all, err := o.placement(ctx, topic)
-	if err != nil {
-		return err
-	}
-	if len(all.Topics) != 1 || int(partition) >= len(all.Topics[0].Partitions) {
-		return fmt.Errorf("topic %s has no partition %d; nothing was changed", topic, partition)
-	}
-	p := all.Topics[0].Partitions[partition]
-	fmt.Fprintf(o.prompt, "Partition %d of topic %s was last led by node %s; its in-sync replicas are on %s.\n"+
-		"If node %s becomes the leader, all acknowledged messages and confirmations that it does not have are\n"+
-		"lost FOR EVER, and the other replicas are cut to match it. If one of the in-sync replicas can come back,\n"+
-		"start it instead.\n"+
-		"Type the name of the topic to continue: ", partition, topic, cmp.Or(p.Leader, "(nobody)"),
-		cmp.Or(strings.Join(p.ISR, ", "), "(none)"), node)
-	line, err := bufio.NewReader(o.in).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if strings.TrimSpace(line) != topic {
-		return errors.New("not confirmed: nothing was changed")
-	}
-	return nil
 }
 
 func (o *operator) removeNodeCommand() *cobra.Command {

@@ -45,11 +45,11 @@ func printStatus(w io.Writer, st *admin.Status) error {
 	}
 	fmt.Fprintln(w)
 	t = table(w)
-	fmt.Fprintln(t, "NODE\tNUMBER\tSTATE\tDISK\tRACK\tLEADS\tREPLICAS\tIN SYNC\tNSQ\tHTTP\tLOOKUP\tVERSION")
+	fmt.Fprintln(t, "NODE\tNUMBER\tSTATE\tDISK\tRACK\tLEADS\tREPLICAS\tIN SYNC\tNOT WHOLE\tNSQ\tHTTP\tLOOKUP\tVERSION")
 	for _, n := range st.Nodes {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n",
-			n.Name, n.ID, nodeState(&n), dash(diskState(&n)), dash(n.Rack), n.Leaders, n.Replicas, n.InSync, dash(n.NSQ),
-			dash(n.HTTP), dash(n.Lookup), dash(n.Version))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n",
+			n.Name, n.ID, nodeState(&n), dash(diskState(&n)), dash(n.Rack), n.Leaders, n.Replicas, n.InSync,
+			dash(notWhole(&n)), dash(n.NSQ), dash(n.HTTP), dash(n.Lookup), dash(n.Version))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -112,6 +112,20 @@ func diskState(n *admin.Node) string {
 	return n.Disk
 }
 
+// notWhole counts the copies on a node that are not whole, by their states. A copy may be in several.
+func notWhole(n *admin.Node) string {
+	var states []string
+	for _, s := range []struct {
+		count int
+		name  string
+	}{{n.Damaged, "damaged"}, {n.Contested, "contested"}, {n.Short, "short"}, {n.Shortened, "shortened"}} {
+		if s.count > 0 {
+			states = append(states, fmt.Sprintf("%d %s", s.count, s.name))
+		}
+	}
+	return strings.Join(states, ", ")
+}
+
 func nodeState(n *admin.Node) string {
 	state := strings.ReplaceAll(string(n.Presence), "_", " ")
 	switch {
@@ -134,15 +148,29 @@ func nodeState(n *admin.Node) string {
 func printTopics(w io.Writer, all *admin.Topics) error {
 	fmt.Fprintf(w, "as of %s\n", health.Age(millis(all.AgeMs))+" ago")
 	t := table(w)
-	fmt.Fprintln(t, "TOPIC\tPARTITION\tSTATE\tLEADER\tEPOCH\tREPLICAS\tISR\tMIN ISR\tDAMAGED")
+	fmt.Fprintln(t, "TOPIC\tPARTITION\tSTATE\tLEADER\tEPOCH\tREPLICAS\tISR\tMIN ISR\tNOT WHOLE")
 	for _, topic := range all.Topics {
 		for _, p := range topic.Partitions {
 			fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%d\t%s\t%s\t%d\t%s\n",
 				topic.Name, p.Partition, partitionState(&p),
-				dash(p.Leader), p.Epoch, list(p.Replicas), list(p.ISR), p.MinISR, list(p.Damaged))
+				dash(p.Leader), p.Epoch, list(p.Replicas), list(p.ISR), p.MinISR, dash(copiesNotWhole(&p)))
 		}
 	}
 	return t.Flush()
+}
+
+// copiesNotWhole names the nodes whose copies of a partition are not whole, each with its state.
+func copiesNotWhole(p *admin.Partition) string {
+	var states []string
+	for _, s := range []struct {
+		nodes []string
+		name  string
+	}{{p.Damaged, "damaged"}, {p.Contested, "contested"}, {p.Short, "short"}} {
+		for _, n := range s.nodes {
+			states = append(states, n+" "+s.name)
+		}
+	}
+	return strings.Join(states, ", ")
 }
 
 func partitionState(p *admin.Partition) string {

@@ -150,6 +150,10 @@ func TestClusterChanges(t *testing.T) {
 			"force-leader orders 0 n2 --yes",
 			`POST /cluster/force-leader {"topic":"orders","partition":0,"node":"n2","i_accept_data_loss":true}`,
 		},
+		{
+			"force-leader orders 0 n2 --dry-run",
+			`POST /cluster/force-leader {"topic":"orders","partition":0,"node":"n2","i_accept_data_loss":false,"dry_run":true}`,
+		},
 		{"transfer-leader orders 2", `POST /cluster/transfer-leader {"topic":"orders","partition":2}`},
 		{"transfer-leader orders 0 --to n2", `POST /cluster/transfer-leader {"topic":"orders","partition":0,"to":"n2"}`},
 		{"remove-node n3", `POST /cluster/remove-node {"node":"n3"}`},
@@ -283,7 +287,10 @@ func TestForceLeaderAsks(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = cmd.Wait()
-		forced := strings.Contains(n.requests(), "POST /cluster/force-leader")
+		if text := stderr.String(); !strings.Contains(text, "What is known: it is done.\nPartition 3 of topic orders") {
+			t.Errorf("it does not say what is known to be lost:\n%s", text)
+		}
+		forced := strings.Contains(n.requests(), `"node":"n1","i_accept_data_loss":true}`)
 		if got := cmd.ProcessState.ExitCode(); got != code || forced != (code == 0) {
 			t.Errorf("answered %q: exit code %d, forced %v:\n%s", answer, got, forced, stderr)
 		}

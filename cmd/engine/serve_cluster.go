@@ -322,12 +322,22 @@ func (p *clusterPart) handler(n *node, e *engine.Engine, log *slog.Logger) http.
 		}
 		return out, err
 	}
+	describe := func(ctx context.Context, id meta.PartitionID, node replicate.NodeID) (*admin.Copy, error) {
+		a, err := e.CopyOf(ctx, id, node)
+		if err != nil {
+			return nil, err
+		}
+		return &admin.Copy{
+			End: int64(a.End), Committed: int64(a.Committed), Messages: int64(a.NextID), Epoch: uint64(a.Epoch),
+			Written: a.Written, Leads: a.Leads, Damaged: a.Damaged, Shortened: a.Shortened, Contested: a.Contested, Split: a.Split,
+		}, nil
+	}
 	create := func(ctx context.Context, name string, partitions, replicas int) error {
 		_, err := p.server.CreateTopic(ctx, name, engine.TopicOptions{Partitions: partitions, Replicas: replicas})
 		return err
 	}
 	return admin.Handler(p.store, admin.Self{
-		Name: n.engine.NodeID, Verify: verify, Faults: faults, Create: create, Health: e.HealthFacts,
+		Name: n.engine.NodeID, Verify: verify, Faults: faults, Copy: describe, Create: create, Health: e.HealthFacts,
 	})
 }
 

@@ -22,7 +22,7 @@ const (
 	// leastTopInterval keeps a command that somebody forgot from loading the node.
 	leastTopInterval = 200 * time.Millisecond
 	// topHeaderLines are the lines of a screen above the rows, with the line that is left free below them.
-	topHeaderLines = 5
+	topHeaderLines = 6
 )
 
 // topRow is one channel, or a topic without channels, between two looks at the nodes. Rates are per second.
@@ -52,6 +52,7 @@ type topLook struct {
 	Published float64   `json:"published_per_second"`
 	Depth     int64     `json:"depth"`
 	Missing   string    `json:"missing,omitempty"` // which nodes did not say their figures
+	Health    string    `json:"health,omitempty"`  // what is wrong with the node that was asked, or with its cluster
 }
 
 // topOf computes rates from two looks at all topics. Counters begin at zero when a node starts or a leadership moves:
@@ -179,6 +180,9 @@ func (o *operator) top(ctx context.Context, interval time.Duration, once bool, l
 		if look.Time = now.UTC(); missing != nil {
 			look.Missing = missing.Error()
 		}
+		if v, err := o.client.Health(ctx); err == nil && !v.Healthy {
+			look.Health = v.Health
+		}
 		if err := o.printTop(&look, redraws); err != nil || once {
 			return cmp.Or(err, missing)
 		}
@@ -215,6 +219,9 @@ func (o *operator) printTop(look *topLook, redraws bool) error {
 	if look.Missing != "" {
 		fmt.Fprintln(&b, look.Missing)
 	}
+	if look.Health != "" {
+		fmt.Fprintln(&b, cutTo(look.Health, redraws, widthOf(o.out)))
+	}
 	t := table(&b)
 	fmt.Fprintln(t, "TOPIC\tCHANNEL\tPUB/S\tFIN/S\tREQ/S\tTIMEOUT/S\tDEPTH\tIN FLIGHT\tDEFERRED\tCONSUMERS\tLAG\tSTATE")
 	for i := range look.Rows {
@@ -232,6 +239,15 @@ func (o *operator) printTop(look *topLook, redraws bool) error {
 	}
 	_, err := fmt.Fprint(o.out, text)
 	return err
+}
+
+// cutTo cuts a line to the width of a terminal whose picture is redrawn: engine cluster health has the rest.
+func cutTo(line string, redraws bool, width int) string {
+	const more = " ..."
+	if letters := []rune(line); redraws && len(letters) > width && width > len(more) {
+		return string(letters[:width-len(more)]) + more
+	}
+	return line
 }
 
 func lagText(r *topRow) string {

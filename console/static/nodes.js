@@ -22,9 +22,8 @@ function Members({ fresh, admin }) {
 	const r = s.rebalance;
 	return html`
 		<${Facts} of=${[["Controller", s.controller || "none"], ["Partitions", s.partitions],
-			["Under-replicated", s.under_replicated, s.under_replicated && "bad"],
-			["Too few in sync", s.below_min_isr, s.below_min_isr && "bad"],
-				["Without a leader", s.leaderless, s.leaderless && "bad"], ["Damaged", s.damaged, s.damaged && "bad"],
+			...Object.entries({ "Under-replicated": s.under_replicated, "Too few in sync": s.below_min_isr, "Without a leader":
+				s.leaderless, Damaged: s.damaged, Contested: s.contested, Short: s.short }).map(([w, v]) => [w, v, v && "bad"]),
 			["Feature level", s.level], ["Rebalance", r.state + (r.moves ? `, ${r.moves} moving` : "")]]} />
 		<p class="note">As node ${s.node} knows it; the metadata store answered it ${span(s.age_ms / 1000)} ago.</p>
 		${admin ? html`<div class="actions">
@@ -42,7 +41,8 @@ function Member({ n, stale, change }) {
 		<h2><span class="name">${n.name}</span> <${Tag} kind=${kind}>
 			${word}${n.presence !== "live" && !stale ? ` for ${span(n.presence_ms / 1000)}` : ""}<//>
 			${n.controller && html`<${Tag}>controller<//>`} ${n.draining && html`<${Tag} kind="warn">draining<//>`}
-			${n.disk !== "good" && html`<${Tag} kind="bad">disk ${n.disk}<//>`}</h2>
+			${n.disk !== "good" && html`<${Tag} kind="bad">disk ${n.disk}<//>`}
+			${["damaged", "contested", "short", "shortened"].map((w) => n[w] > 0 && html` <${Tag} kind="bad">${n[w]} ${w}<//>`)}</h2>
 		<${Facts} of=${[["Leads", n.leaders], ["Replicas", n.replicas],
 			["In sync", n.in_sync, n.in_sync < n.replicas && "bad"], n.rack && ["Rack", n.rack]]} />
 		<p class="note">Number ${n.id}, version ${n.version}, NSQ ${n.nsq}, HTTP ${n.https || n.http}, nodes ${n.peer}</p>

@@ -1,8 +1,10 @@
 package health
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"penstock/engine/meta"
@@ -93,7 +95,7 @@ func (v *View) InSync(s *meta.Snapshot, p *meta.Partition) (count int) {
 	return count
 }
 
-// Partitions counts partitions. A partition may be in several of the four counts of trouble.
+// Partitions counts partitions. A partition may be in several of the counts of trouble.
 type Partitions struct {
 	Count           int // of all topics
 	Led             int // led by this node
@@ -101,7 +103,22 @@ type Partitions struct {
 	UnderReplicated int // fewer live in-sync replicas than replicas
 	BelowMinISR     int // too few live in-sync replicas to take writes
 	Leaderless      int // no live leader: neither writes nor reads
-	Damaged         int // a replica cannot read a part of its log
+	Damaged         int // a replica cannot read a part of its log; contested ones do not count
+	Contested       int // a replica has messages that its leader's log lacks: an operator has to choose
+	Short           int // a member of the ISR ended below what it had acknowledged, and has not caught up yet
+}
+
+// Copy names a copy of a partition for a sentence.
+type Copy struct {
+	Topic     string
+	Partition uint32
+	Node      string // that has it
+	Leader    string // of the partition
+}
+
+// before says which of two copies is named, if only one is.
+func (c *Copy) before(o *Copy) bool {
+	return cmp.Or(cmp.Compare(c.Topic, o.Topic), cmp.Compare(c.Partition, o.Partition), cmp.Compare(c.Node, o.Node)) < 0
 }
 
 // Cluster is what a node of a cluster knows about the cluster.
@@ -113,6 +130,9 @@ type Cluster struct {
 	Dead, Unknown []string // names of the others that are not live, sorted
 	UnknownFor    time.Duration
 	NotJoined     []string // names in View.StoreNodes without a registered node, sorted
+
+	// The first copy, by its topic's name, of those that are counted in Partitions; nil: there is none.
+	FirstContested, FirstShort *Copy
 }
 
 // Look combines the rows of the store with what the node knows itself.
@@ -135,7 +155,11 @@ func Look(s *meta.Snapshot, v View) *Cluster {
 	c.NotJoined = v.notJoined(s)
 	for _, t := range s.Topics {
 		for n := range t.Partitions {
-			c.count(s, s.Partitions.Get(meta.PartitionID{Topic: t.ID, Partition: uint32(n)}))
+			p := s.Partitions.Get(meta.PartitionID{Topic: t.ID, Partition: uint32(n)})
+			c.count(s, p)
+			if p != nil {
+				c.countCopies(s, t.Name, p)
+			}
 		}
 	}
 	return c
@@ -181,9 +205,33 @@ func (c *Cluster) count(s *meta.Snapshot, p *meta.Partition) {
 	if inSync < p.State.MinISR {
 		c.BelowMinISR++
 	}
-	if len(p.Damaged) > 0 {
-		c.Damaged++
+}
+
+// countCopies adds what the row of a partition says of its copies.
+func (c *Cluster) countCopies(s *meta.Snapshot, topic string, p *meta.Partition) {
+	count := func(copies []replicate.Member, n *int, first **Copy) {
+		if len(copies) == 0 {
+			return
+		}
+		*n++
+		for _, m := range copies {
+			named := &Copy{topic, p.ID.Partition, nameOf(s, m.Node), nameOf(s, p.State.Leader)}
+			if first != nil && (*first == nil || named.before(*first)) {
+				*first = named
+			}
+		}
 	}
+	count(p.Unreadable(), &c.Damaged, nil)
+	count(p.Contested, &c.Contested, &c.FirstContested)
+	count(p.State.Short, &c.Short, &c.FirstShort)
+}
+
+// nameOf returns the name of a node, or the number of one that was removed.
+func nameOf(s *meta.Snapshot, id replicate.NodeID) string {
+	if n := s.Nodes[id]; n != nil {
+		return n.Name
+	}
+	return strconv.FormatUint(uint64(id), 10)
 }
 
 // StateOf returns the worst condition that holds for a partition.

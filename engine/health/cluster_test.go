@@ -116,3 +116,22 @@ func TestLook(t *testing.T) {
 		t.Errorf("a leader that was restarted leads nothing yet: %+v", c)
 	}
 }
+
+// A contested copy is in the row's list of damaged ones, for older versions, and is not counted as one: an operator may
+// wipe a damaged copy.
+func TestLookAtCopies(t *testing.T) {
+	s := threeNodes()
+	row := func(n uint32) *meta.Partition { return s.Partitions.Get(meta.PartitionID{Topic: uuid.UUID{1}, Partition: n}) }
+	row(0).SetCopy(replicate.Member{Node: 2}, meta.CopyContested)
+	row(1).SetCopy(replicate.Member{Node: 1}, meta.CopyContested)
+	row(1).SetCopy(replicate.Member{Node: 3}, meta.CopyDamaged)
+	row(2).State.Short = []replicate.Member{{Node: 2}, {Node: 9}}
+	c := Look(s, Trusting(1))
+	if c.Damaged != 1 || c.Contested != 2 || c.Short != 1 {
+		t.Errorf("%+v", c.Partitions)
+	}
+	if c.FirstContested == nil || *c.FirstContested != (Copy{"t", 0, "n2", "n1"}) ||
+		c.FirstShort == nil || *c.FirstShort != (Copy{"t", 2, "9", "n3"}) {
+		t.Errorf("named are %+v and %+v", c.FirstContested, c.FirstShort)
+	}
+}

@@ -24,6 +24,14 @@ type Facts struct {
 	// AsideMessages is how many messages that cuts took from copies are kept aside. That is no trouble, but a note.
 	AsideMessages int64
 
+	// What may be missing here, although this node acknowledged it. Failure says if files were taken away under it.
+	Forgotten      bool          // the commit log's files were gone at the start, or older ones had come back
+	OlderDirectory bool          // the data directory is not the one that the node ran on last
+	Shortened      int           // copies that may lack what this node acknowledged
+	ShortenedFor   time.Duration // how long this node has had such copies
+	// Split are copies on other nodes of partitions that this node leads: both logs have committed what the other lacks.
+	Split []Copy
+
 	Cluster *Cluster // nil: a single node, or one that has not joined yet
 }
 
@@ -79,6 +87,7 @@ func Judge(f *Facts) Verdict {
 	if f.Damage != "" {
 		v.Reasons = append(v.Reasons, f.Damage)
 	}
+	v.Reasons = append(v.Reasons, f.missing()...)
 	v.Reasons = append(v.Reasons, f.Cluster.troubles()...)
 	v.Healthy = len(v.Reasons) == 0
 	v.Health = sentence(f, &v)
@@ -156,7 +165,9 @@ func (c *Cluster) troubles() (all []string) {
 	}{
 		{c.Leaderless, "without a live leader"},
 		{c.BelowMinISR, "below min_isr: no writes"},
+		{c.Contested, contestedWords(c.FirstContested, c.Contested)},
 		{c.Damaged, "with a damaged replica"},
+		{c.Short, shortWords(c.FirstShort, c.Short)},
 		{c.UnderReplicated, "under-replicated"},
 	} {
 		if t.count > 0 {
@@ -198,7 +209,7 @@ func sentence(f *Facts, v *Verdict) string {
 		return "healthy: the node serves" + drainNote(f) + asideNote(f)
 	default:
 		return fmt.Sprintf("healthy: all %s live, all %s led and in sync%s",
-			are(c.NodeCount, "node"), are(c.Count, "partition"), drainNote(f)+asideNote(f))
+			are(c.NodeCount, "node"), are(c.Count, "partition"), drainNote(f)+pastNote(f)+asideNote(f))
 	}
 }
 
@@ -240,7 +251,10 @@ func nodes(names []string) string {
 }
 
 func plural(n int, what string) string {
-	if n != 1 {
+	switch {
+	case n != 1 && what == "copy":
+		what = "copies"
+	case n != 1:
 		what += "s"
 	}
 	return fmt.Sprintf("%d %s", n, what)

@@ -66,6 +66,72 @@ func TestJudge(t *testing.T) {
 			Facts{AsideMessages: 1, Cluster: served(func(*Cluster) {})}, true, true, true, true, nil, "",
 			[]string{"healthy: ", "; 1 message that cuts took is kept aside"},
 		},
+		"a contested copy": {
+			Facts{Cluster: served(func(c *Cluster) { c.Contested, c.FirstContested = 1, &Copy{"orders", 3, "n2", "n1"} })},
+			true, true, true, false, nil, "",
+			[]string{
+				"unhealthy: 1 partition with a contested copy: node n2 has messages of partition 3 of topic orders that its " +
+					"leader, node n1, lacks, and that were probably answered OK; nothing was cut, and node n2 does not follow; ",
+				"engine cluster force-leader orders 3 n2 --dry-run, and then force n2 or n1 to lead: what the other has beyond " +
+					"that is kept aside",
+			},
+		},
+		"contested copies": {
+			Facts{Cluster: served(func(c *Cluster) { c.Contested, c.FirstContested = 2, &Copy{"orders", 3, "n2", "n1"} })},
+			true, true, true, false, nil, "",
+			[]string{"2 partitions with a contested copy, the first: node n2 has"},
+		},
+		"a leader and a copy that have both committed what the other lacks": {
+			Facts{Split: []Copy{{"orders", 3, "n2", "n1"}}, Cluster: served(func(*Cluster) {})},
+			true, true, true, false, nil, "",
+			[]string{
+				"1 partition led by this node with a contested copy: node n2 has committed messages of partition 3 of topic " +
+					"orders that node n1 lacks, and the other way round; nothing was cut, and node n2 does not follow; compare the " +
+					"two with engine cluster force-leader orders 3 n2 --dry-run, and then force n2 or n1",
+			},
+		},
+		"a short copy": {
+			Facts{Cluster: served(func(c *Cluster) { c.Short, c.FirstShort = 1, &Copy{"orders", 3, "n2", "n1"} })},
+			true, true, true, false, nil, "",
+			[]string{
+				"1 partition with a short copy: node n2 forgot the end of partition 3 of topic orders, which it had " +
+					"acknowledged; it fetches that from node n1, and is not elected before it has it; wait, and do not stop or " +
+					"remove node n1",
+			},
+		},
+		"shortened copies": {
+			Facts{Shortened: 2, ShortenedFor: 90 * time.Second, Cluster: served(func(*Cluster) {})},
+			true, true, true, false, nil, "",
+			[]string{
+				"2 copies of this node are shortened, since 1m30s: they may lack what this node acknowledged, and",
+				"compares itself before it leads; keep those running",
+			},
+		},
+		"the log forgot, and the copies are not whole yet": {
+			Facts{Forgotten: true, Shortened: 1, Cluster: served(func(*Cluster) {})},
+			true, true, true, false, nil, "",
+			[]string{"unhealthy: the commit log forgot: ", "find out who did that; 1 copy of this node is shortened"},
+		},
+		"the log forgot, and the copies are whole again": {
+			Facts{Forgotten: true, Cluster: served(func(*Cluster) {})},
+			true, true, true, true, nil, "",
+			[]string{"healthy: ", "; at this node's start the commit log forgot: ", "its copies are whole again"},
+		},
+		"the log of a single node forgot": {
+			Facts{Forgotten: true},
+			true, true, true, false, nil, "",
+			[]string{"messages that were answered OK may be missing; restore a backup"},
+		},
+		"an older directory": {
+			Facts{OlderDirectory: true, Shortened: 1, Cluster: served(func(*Cluster) {})},
+			true, true, true, false, nil, "",
+			[]string{"unhealthy: the data directory is an older one", "find out who put it there; 1 copy of this node is"},
+		},
+		"an older directory whose copies are whole again": {
+			Facts{OlderDirectory: true, Cluster: served(func(*Cluster) {})},
+			true, true, true, true, nil, "",
+			[]string{"healthy: ", "; since this node's start the data directory is an older one"},
+		},
 		"no topics": {
 			Facts{Cluster: served(func(c *Cluster) { c.Partitions = Partitions{} })}, true, true, true, true, nil, "", nil,
 		},
@@ -113,6 +179,9 @@ func TestJudge(t *testing.T) {
 		},
 	} {
 		v := Judge(&tc.facts)
+		if strings.Contains(v.Health, "damaged") && (tc.facts.Cluster == nil || tc.facts.Cluster.Damaged == 0) {
+			t.Errorf("%s: a copy is called damaged, and none is: %s", name, v.Health)
+		}
 		if v.Live != tc.live || v.Ready != tc.ready || v.Serves != tc.serves || v.Healthy != tc.healthy || v.Why != tc.why {
 			t.Errorf("%s: %+v", name, v)
 		}

@@ -219,6 +219,21 @@ func (p *Partition) CopyOf(m replicate.Member) CopyState {
 	return CopyWhole
 }
 
+// Unreadable returns the replicas that cannot read all that they hold: Damaged without Contested. Only these may be
+// called damaged to an operator, who may wipe a damaged copy. The result must not be changed.
+func (p *Partition) Unreadable() []replicate.Member {
+	if len(p.Contested) == 0 {
+		return p.Damaged
+	}
+	var out []replicate.Member
+	for _, m := range p.Damaged {
+		if !slices.Contains(p.Contested, m) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
 // SetCopy notes in the row what m says of its copy.
 func (p *Partition) SetCopy(m replicate.Member, state CopyState) {
 	other := func(o replicate.Member) bool { return o.Node == m.Node }

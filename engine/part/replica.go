@@ -92,6 +92,7 @@ type leadership struct {
 	writesPaused bool                   // nothing is appended: the leadership is being handed over
 	handedOver   uint64                 // version of the row that was handed over from; see successorStored
 	blocked      replicate.NodeID       // the value of Leader.Blocked that was logged last
+	split        []replicate.NodeID     // whose copies are split from this leader's log; see noteSplit
 	// comparing is the time since when the leader waits for the log of another replica, by Lease.Now. 0: it does not
 	// wait. -1: it waits, and that was logged.
 	comparing int64
@@ -107,7 +108,7 @@ type followed struct {
 	frame     *receivedFrame  // the frame of the message that the machine handles now
 	incoming  []incomingBatch // batches that the committer has to append
 	cut       *logCut         // nil: the log is not being cut
-	damaged   error           // why the machine has reported this copy as damaged; nil: it has not
+	damaged   error           // why the machine has reported this copy as damaged or contested; nil: it has not
 	reporting bool            // the goroutine of reportDamage runs
 	// leaderStart is the segment.Position at which the leader's log begins; 0: not known. Damage below that position is
 	// not repaired, because the leader does not have those batches any more. It is read without mu.
@@ -281,7 +282,9 @@ func (r *Replica) perform(a *replicate.Action) {
 	case replicate.ActRefresh:
 		r.refresh()
 	case replicate.ActDamaged:
-		r.damaged = a.Err
+		if r.damaged = a.Err; r.isContested() {
+			r.logContested()
+		}
 		r.reportDamage()
 	case replicate.ActRepair:
 		r.repair(&a.Message)
@@ -386,7 +389,7 @@ func (r *Replica) correctDamaged(row *meta.Partition) {
 // copyState returns what the store must know of the copy. mu is held.
 func (r *Replica) copyState() meta.CopyState {
 	switch {
-	case errors.Is(r.damaged, replicate.ErrContested):
+	case r.isContested():
 		return meta.CopyContested
 	case r.damaged != nil || r.pt.WhyUnread() != nil:
 		return meta.CopyDamaged

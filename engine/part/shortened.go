@@ -173,6 +173,7 @@ func (r *Replica) handOverShortened(a *replicate.Action) {
 func (r *Replica) logComparing(now int64) {
 	const patience = 10 * time.Second
 	r.noteBlocked()
+	r.noteSplit()
 	switch {
 	case r.blocked != 0:
 	case r.leader == nil || !r.leader.Comparing() || r.yieldedEpoch == r.leader.Epoch():
@@ -189,8 +190,8 @@ func (r *Replica) logComparing(now int64) {
 	}
 }
 
-// noteBlocked logs and counts when the comparison begins to wait for a damaged replica, and updates the count when it
-// stops to wait. mu is held.
+// noteBlocked logs and counts when the comparison begins to wait for a replica that may have more and cannot lead, and
+// updates the count when it stops to wait. mu is held.
 func (r *Replica) noteBlocked() {
 	by := replicate.NodeID(0)
 	if r.leader != nil {
@@ -207,9 +208,9 @@ func (r *Replica) noteBlocked() {
 	}
 	r.node.blocked.Add(1)
 	r.node.comparingWaits.Add(1)
-	r.node.Log.Error("a partition waits: this node leads it, its copy may lack what it acknowledged, and the replica "+
-		"that may have that cannot be elected: it is damaged, or not in sync. Restart that node, or start another replica of the "+
-		"partition. If nothing helps, force-leader chooses: with that node, if its copy is whole, or with this one; what "+
-		"the others cut is kept aside",
-		"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "damaged", by)
+	r.node.Log.Error("a partition waits: this node leads it, its log may lack what was acknowledged, and the replica that "+
+		"may have what is missing cannot lead: its copy does not read back, or is contested, or is not in sync. Restart "+
+		"that node, or start another replica of the partition; if nothing helps, force-leader with this node gives up what "+
+		"only that replica had, and with that node what only this one has",
+		"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "replica", by)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
+	"penstock/replicate"
 	"penstock/segment"
 )
 
@@ -48,6 +49,7 @@ const (
 	OpOpenProducer OperationKind = "open-producer"
 	OpTrace        OperationKind = "trace" // IDs: one message, of the one partition. Result: Trace
 	OpAsk          OperationKind = "ask"   // Ask: a question to the node, without a topic. Result: its answer, JSON
+	OpCopy         OperationKind = "copy"  // one partition's copy, also at a follower. Result: CopyAnswer
 )
 
 // Operation is the payload of a ForwardOp. Executing it twice does no harm.
@@ -79,7 +81,7 @@ type Operation struct {
 // Looks says whether the operation changes nothing wherever it is executed.
 func (op *Operation) Looks() bool {
 	switch op.Kind {
-	case OpResolveSeek, OpPeek, OpPending, OpDeferred, OpSettings, OpTrace, OpFaults:
+	case OpResolveSeek, OpPeek, OpPending, OpDeferred, OpSettings, OpTrace, OpFaults, OpCopy:
 		return true
 	}
 	return false
@@ -210,6 +212,20 @@ type VerifyAnswer struct {
 	Bad       bool           `json:"bad,omitempty"`     // damage in [BadFrom, BadTo), at At or at Next; it may be
 	BadFrom   segment.Offset `json:"bad_from,omitempty"`
 	BadTo     segment.Offset `json:"bad_to,omitempty"` // repaired before anybody asks again
+}
+
+// CopyAnswer is what one node knows of its copy of a partition.
+type CopyAnswer struct {
+	End       segment.Position   `json:"end"`     // of the next batch
+	NextID    segment.MsgID      `json:"next_id"` // of the next message
+	Epoch     segment.Epoch      `json:"epoch"`   // of the last batch
+	Committed segment.Position   `json:"committed"`
+	Written   time.Time          `json:"written,omitzero"` // when a leader appended the last batch, by its clock
+	Leads     bool               `json:"leads,omitempty"`
+	Damaged   bool               `json:"damaged,omitempty"`
+	Contested bool               `json:"contested,omitempty"`
+	Shortened bool               `json:"shortened,omitempty"`
+	Split     []replicate.NodeID `json:"split,omitempty"` // by the leader: whose copies have committed what it lacks
 }
 
 // Fault is one kind of trouble that a node has now, or has had since its start.

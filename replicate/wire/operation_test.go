@@ -15,6 +15,7 @@ import (
 	"penstock/batch"
 	"penstock/engine/core"
 	"penstock/internal/formattest"
+	"penstock/replicate"
 	"penstock/segment"
 )
 
@@ -59,6 +60,10 @@ func operations() map[string]any {
 		}},
 		"fwd-op-verify": &VerifyAnswer{
 			Start: 1, Committed: 2, Next: 3, Sum: 4, First: 5, Count: 6, Damaged: 7, Bad: true, BadFrom: 8, BadTo: 9,
+		},
+		"fwd-op-copy": &CopyAnswer{
+			End: 1, NextID: 2, Epoch: 3, Committed: 4, Written: at, Leads: true, Damaged: true, Contested: true,
+			Shortened: true, Split: []replicate.NodeID{5, 6},
 		},
 		"fwd-op-trace": &Trace{
 			ID: "0002000000000005", Partition: 2, Number: 5, LogFrom: 1, LogSince: at, ReadBytes: 2, Settled: true, Cut: "bytes",
@@ -129,7 +134,7 @@ func TestFormatOperations(t *testing.T) {
 		"Operation": Operation{}, "SeekTo": SeekTo{}, "PeekRequest": PeekRequest{}, "PeekedMessage": PeekedMessage{},
 		"PendingMessage": PendingMessage{}, "ProducerOpened": ProducerOpened{}, "Deletion": Deletion{},
 		"TopicState": TopicState{}, "ChannelState": ChannelState{}, "VerifyRequest": VerifyRequest{},
-		"VerifyAnswer": VerifyAnswer{},
+		"VerifyAnswer": VerifyAnswer{}, "CopyAnswer": CopyAnswer{},
 		"Fault":        Fault{},
 		"Trace":        Trace{}, "TraceStored": TraceStored{}, "TraceEvent": TraceEvent{}, "TraceChannel": TraceChannel{},
 	} {
@@ -148,7 +153,7 @@ func TestFormatOperations(t *testing.T) {
 	kinds := []OperationKind{
 		OpCreateChannel, OpDeleteChannel, OpPauseChannel, OpSkipChannel, OpEmptyChannel, OpPauseTopic, OpEmptyTopic,
 		OpResolveSeek, OpSeek, OpPeek, OpPending, OpDeferred, OpConfirm, OpSettings, OpConfigure, OpState, OpVerify, OpFaults,
-		OpTrace, OpOpenProducer, OpAsk,
+		OpTrace, OpOpenProducer, OpAsk, OpCopy,
 	}
 	rows := tables["Kinds of operations"]
 	if len(rows) != len(kinds) {

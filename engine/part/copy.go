@@ -1,0 +1,130 @@
+package part
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"penstock/replicate"
+	"penstock/replicate/wire"
+	"penstock/segment"
+)
+
+// This file tells operators in which state the copies of a node are.
+
+// Copy says where the copy ends, what it knows to be committed, and what its node knows of its state. It takes
+// Replica.mu, and may read the last batch from the device.
+func (pt *Partition) Copy() *wire.CopyAnswer {
+	r := pt.replica
+	r.mu.Lock()
+	st := pt.machine.State()
+	a := &wire.CopyAnswer{
+		End: st.Next, NextID: st.NextID, Epoch: st.Epoch, Committed: r.committed(), Leads: r.leader != nil,
+		Contested: r.isContested(), Shortened: r.shortened, Split: slices.Clone(r.split),
+	}
+	a.Damaged = !a.Contested && (r.damaged != nil || r.discarded.Load())
+	r.mu.Unlock()
+	a.Damaged = a.Damaged || pt.log.Health() != nil
+	a.Written = pt.lastWritten()
+	return a
+}
+
+// lastWritten returns the time of the last batch, by the clock of the leader that appended it; zero: there is no batch,
+// or it does not read back.
+func (pt *Partition) lastWritten() time.Time {
+	_, end, _ := pt.log.End()
+	if _, start, _ := pt.log.Start(); end <= start {
+		return time.Time{}
+	}
+	at, err := pt.log.SeekPosition(end - 1)
+	if err != nil {
+		return time.Time{}
+	}
+	var v segment.View
+	if err := pt.log.View(&v, at, segment.HeaderBytes); err != nil {
+		return time.Time{}
+	}
+	defer v.Release()
+	var h segment.Header
+	if err := h.Decode(v.Bytes()); err != nil {
+		return time.Time{}
+	}
+	return time.Unix(0, h.Appended).UTC()
+}
+
+// isContested says whether the machine has found that its leader's log lacks what was probably answered OK from this
+// one. mu is held.
+func (r *Replica) isContested() bool { return errors.Is(r.damaged, replicate.ErrContested) }
+
+// logContested logs that the copy is contested from now on. mu is held.
+func (r *Replica) logContested() {
+	r.node.Log.Error("this copy of a partition is contested: it has messages that its leader's log lacks and that were "+
+		"probably answered OK. Nothing is cut, and the copy does not follow. Compare the two with engine cluster "+
+		"force-leader TOPIC PARTITION NODE --dry-run, and force the node that is right to lead: what the other has beyond "+
+		"that is kept aside",
+		"topic", r.pt.topic.Name, "partition", r.pt.number, "leader", r.target.Load(), "end", r.pt.machine.State().Next,
+		"committed", r.committed())
+}
+
+// SplitCopy is a copy on another node of a partition that this node leads: both logs have committed what the other
+// lacks, so neither is cut.
+type SplitCopy struct {
+	Topic     string
+	Partition uint32
+	Node      replicate.NodeID
+}
+
+// SplitCopies lists the copies that are split from their leaders on this node. If there are none, it takes no lock;
+// otherwise it takes each Replica.mu.
+func (cn *Node) SplitCopies() (all []SplitCopy) {
+	if cn.split.Load() == 0 {
+		return nil
+	}
+	for _, pt := range cn.store.Partitions() {
+		pt.replica.mu.Lock()
+		for _, n := range pt.replica.split {
+			all = append(all, SplitCopy{pt.topic.Name, pt.number, n})
+		}
+		pt.replica.mu.Unlock()
+	}
+	return all
+}
+
+// noteSplit logs and counts when a copy is found to be split from this leader, and updates the count when that ends. mu
+// is held.
+func (r *Replica) noteSplit() {
+	var now []replicate.NodeID // allocated only if there is one
+	if r.leader != nil {
+		for i := range r.leader.Progress() {
+			if p := &r.leader.Progress()[i]; p.Split {
+				now = append(now, p.Node)
+			}
+		}
+	}
+	if slices.Equal(now, r.split) {
+		return
+	}
+	for _, n := range now {
+		if !slices.Contains(r.split, n) {
+			r.node.Log.Error("another copy of a partition is contested: it and this leader's log have each committed messages "+
+				"that the other lacks. Neither is cut, and that copy does not follow. Compare the two with engine cluster "+
+				"force-leader TOPIC PARTITION NODE --dry-run, and force the node that is right to lead: what the other has "+
+				"beyond that is kept aside", "topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", r.leader.Epoch(),
+				"node", n)
+		}
+	}
+	r.node.split.Add(int64(min(len(now), 1) - min(len(r.split), 1)))
+	r.split = now
+}
+
+// ShortenedFor returns how long this node has had shortened copies; 0: it has none. A copy that is added and removed
+// between two calls is not seen. It takes dir.Shortened.mu. Any goroutine may call it.
+func (cn *Node) ShortenedFor() time.Duration {
+	if cn.Shortened.Count() == 0 {
+		cn.shortenedAt.Store(0)
+		return 0
+	}
+	now := max(cn.Now(), 1)
+	cn.shortenedAt.CompareAndSwap(0, now)
+	return time.Duration(now - cn.shortenedAt.Load())
+}
