@@ -187,7 +187,7 @@ func (cn *clusterNode) closeTopic(t *Topic, why error) { cn.remotes.EndTopic(top
 func (cn *clusterNode) describe(out *StorageStats) {
 	n := cn.Counts()
 	out.Shortened, out.Yielded, out.ComparingWaits = n.Shortened, n.Yielded, n.ComparingWaits
-	out.Dropped, out.Losses, out.Blocked, out.Split = n.Dropped, n.Losses, n.Blocked, n.Split
+	out.Dropped, out.Losses, out.Blocked = n.Dropped, n.Losses, n.Blocked
 	cn.describeCopies(out)
 	out.OlderMetadata = int(cn.olderMetadata.Load())
 	if cn.olderDirectory.Load() {

@@ -72,7 +72,6 @@ func (r *Replica) shut(to role) {
 		}
 		r.role, r.leader, r.follower = max(r.role, to), nil, nil
 		r.noteBlocked()
-		r.noteSplit()
 	})
 	r.pt.Tell()
 }

@@ -173,7 +173,6 @@ func (r *Replica) handOverShortened(a *replicate.Action) {
 func (r *Replica) logComparing(now int64) {
 	const patience = 10 * time.Second
 	r.noteBlocked()
-	r.noteSplit()
 	switch {
 	case r.blocked != 0:
 	case r.leader == nil || !r.leader.Comparing() || r.yieldedEpoch == r.leader.Epoch():
