@@ -119,7 +119,9 @@ func TestForceContested(t *testing.T) {
 // What is called damaged is what an operator may wipe: a contested copy is in a list of its own.
 func TestCopiesInLists(t *testing.T) {
 	s := testSnapshot()
-	m := func(n replicate.NodeID) replicate.Member { return replicate.Member{Node: n, Store: testUUID('s', byte(n))} }
+	m := func(n replicate.NodeID) replicate.Member {
+		return replicate.Member{Node: n, Store: testUUID('s', byte(n))}
+	}
 	p := s.Partitions.Get(meta.PartitionID{Topic: ordersID})
 	p.SetCopy(m(2), meta.CopyContested)
 	p.SetCopy(m(3), meta.CopyDamaged)

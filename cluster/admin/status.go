@@ -116,7 +116,7 @@ type Partition struct {
 	Replicas  []string       `json:"replicas"` // the preferred leader comes first
 	ISR       []string       `json:"isr"`
 	MinISR    int            `json:"min_isr"`
-	Damaged   []string       `json:"damaged"`  // nodes that cannot read a part of their copy; no contested ones
+	Damaged   []string       `json:"damaged"` // nodes that cannot read a part of their copy; no contested ones
 	Contested []string       `json:"contested"`
 	Short     []string       `json:"short"`
 	OneRack   bool           `json:"one_rack"` // all replicas are in one rack, although there are more racks

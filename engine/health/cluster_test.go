@@ -121,7 +121,9 @@ func TestLook(t *testing.T) {
 // wipe a damaged copy.
 func TestLookAtCopies(t *testing.T) {
 	s := threeNodes()
-	row := func(n uint32) *meta.Partition { return s.Partitions.Get(meta.PartitionID{Topic: uuid.UUID{1}, Partition: n}) }
+	row := func(n uint32) *meta.Partition {
+		return s.Partitions.Get(meta.PartitionID{Topic: uuid.UUID{1}, Partition: n})
+	}
 	row(0).SetCopy(replicate.Member{Node: 2}, meta.CopyContested)
 	row(1).SetCopy(replicate.Member{Node: 1}, meta.CopyContested)
 	row(1).SetCopy(replicate.Member{Node: 3}, meta.CopyDamaged)

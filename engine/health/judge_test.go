@@ -63,7 +63,8 @@ func TestJudge(t *testing.T) {
 		},
 		"cluster": {Facts{Cluster: served(func(*Cluster) {})}, true, true, true, true, nil, "", nil},
 		"messages of cuts are kept": {
-			Facts{AsideMessages: 1, Cluster: served(func(*Cluster) {})}, true, true, true, true, nil, "",
+			Facts{AsideMessages: 1, Cluster: served(func(*Cluster) {})},
+			true, true, true, true, nil, "",
 			[]string{"healthy: ", "; 1 message that cuts took is kept aside"},
 		},
 		"a contested copy": {

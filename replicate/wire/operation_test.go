@@ -135,8 +135,8 @@ func TestFormatOperations(t *testing.T) {
 		"PendingMessage": PendingMessage{}, "ProducerOpened": ProducerOpened{}, "Deletion": Deletion{},
 		"TopicState": TopicState{}, "ChannelState": ChannelState{}, "VerifyRequest": VerifyRequest{},
 		"VerifyAnswer": VerifyAnswer{}, "CopyAnswer": CopyAnswer{},
-		"Fault":        Fault{},
-		"Trace":        Trace{}, "TraceStored": TraceStored{}, "TraceEvent": TraceEvent{}, "TraceChannel": TraceChannel{},
+		"Fault": Fault{},
+		"Trace": Trace{}, "TraceStored": TraceStored{}, "TraceEvent": TraceEvent{}, "TraceChannel": TraceChannel{},
 	} {
 		typ, rows := reflect.TypeOf(v), tables[heading]
 		if len(rows) != typ.NumField() {
