@@ -19,9 +19,11 @@ func TestForgetfulMemberSaysWhatToDo(t *testing.T) {
 				t.Error("it goes on")
 			}
 		}()
-		server.Sugar().Panicf("tocommit(%d) is out of range [lastIndex(%d)]. Was the raft log corrupted, truncated, or lost?", 39, 35)
+		server.Sugar().Panicf("tocommit(%d) is out of range [lastIndex(%d)]. Was the raft log corrupted, truncated, or "+
+			"lost?", 39, 35)
 	}()
-	if said := b.String(); !strings.Contains(said, "tocommit(39)") || !strings.Contains(said, "Empty the directory of the etcd") {
+	said := b.String()
+	if !strings.Contains(said, "tocommit(39)") || !strings.Contains(said, "Empty the directory of the etcd") {
 		t.Errorf("the log has\n%s", said)
 	}
 }
