@@ -85,6 +85,7 @@ type clusterNode struct {
 	topics   map[uuid.UUID]*Topic // topics that this node has, by id; only the worker uses it
 	// Names of topics for which this process began to make files and failed. Only the worker uses it.
 	halfMade map[uuid.UUID]string
+	unknown  unknownTopics
 	raising  atomic.Bool // a goroutine of raiseLater runs
 	leave    sync.Once
 	leaveErr error // the result of the first leaveCluster
@@ -190,6 +191,7 @@ func (cn *clusterNode) describe(out *StorageStats) {
 	out.Dropped, out.Losses, out.Blocked = n.Dropped, n.Losses, n.Blocked
 	cn.describeCopies(out)
 	out.OlderMetadata = int(cn.olderMetadata.Load())
+	out.UnknownTopics = len(cn.unknown.names())
 	if cn.olderDirectory.Load() {
 		out.OlderDirectory = 1
 	}
@@ -383,6 +385,7 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 			return
 		}
 		delete(cn.halfMade, id)
+		cn.unknown.set(id, "")
 		cn.topics[id] = t
 		cn.addToTable(t, t.partitions())
 	case mt != nil && mt.Partitions > t.Partitions():
@@ -392,6 +395,7 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 			cn.tryLater(mt)
 		}
 	case mt == nil && t == nil && snap.Deleted[id]:
+		cn.unknown.set(id, "")
 		if name, ok := cn.halfMade[id]; ok && cn.e.store.Failure() == nil { // as in dropTopic
 			delete(cn.halfMade, id)
 			cn.Spawn(func() { cn.e.trashFiles(id, name, func() {}) })
@@ -404,6 +408,7 @@ func (cn *clusterNode) applyTopic(snap *meta.Snapshot, id uuid.UUID) {
 		// A topic that the store lacks, but does not list as deleted, keeps its bytes. It only becomes invisible.
 		cn.Log.Warn("the cluster does not know a topic of this node's data directory: it is kept and not served",
 			"topic", t.Name(), "uuid", id)
+		cn.unknown.set(id, t.Name())
 		delete(cn.topics, id)
 		cn.removeFromTable(id)
 		cn.e.hideTopic(t)

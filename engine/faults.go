@@ -102,6 +102,11 @@ var faults = []struct {
 			"copies compare themselves before they lead",
 	},
 	{
+		"unknown_topics", func(s *StorageStats) int64 { return int64(s.UnknownTopics) },
+		"topics of the data directory are unknown to the cluster, whose metadata are of an earlier moment or were made anew: " +
+			"their messages are kept and not served",
+	},
+	{
 		"older_metadata", func(s *StorageStats) int64 { return int64(s.OlderMetadata) },
 		"partitions' metadata were older than this node's data: their leaders compare themselves with all replicas",
 	},

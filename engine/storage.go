@@ -42,6 +42,8 @@ type StorageStats struct {
 	// OlderDirectory is 1 if the data directory turned out to be another one than the node ran on last: an older state of
 	// it, or the original of a copy that ran on. All its copies were shortened.
 	OlderDirectory int `json:"older_directory"`
+	// UnknownTopics: topics of the data directory that the cluster does not know. Their messages are kept and not served.
+	UnknownTopics int `json:"unknown_topics"`
 	// OlderMetadata: partitions whose rows in the metadata store were older than this node's data when it started. They
 	// are treated as after a restore.
 	OlderMetadata int `json:"older_metadata"`

@@ -17,6 +17,15 @@ func (f *Facts) missing() (all []string) {
 	case f.Forgotten && f.Shortened > 0:
 		all = append(all, forgottenWords+": find out who did that")
 	}
+	if n := len(f.UnknownTopics); n > 0 {
+		more := ""
+		if n > 1 {
+			more = fmt.Sprintf(" and %d more", n-1)
+		}
+		all = append(all, fmt.Sprintf("the cluster does not know a topic of this node's data directory (%s%s): its messages are "+
+			"kept and not served; the metadata are of an earlier moment than the data, or were made anew: restore them as for "+
+			"a lost quorum, and wipe nothing", f.UnknownTopics[0], more))
+	}
 	if f.OlderDirectory && f.Shortened > 0 {
 		all = append(all, olderWords+": find out who put it there")
 	}

@@ -82,6 +82,11 @@ func TestJudge(t *testing.T) {
 			true, true, true, false, nil, "",
 			[]string{"2 partitions with a contested copy, the first: node n2 has"},
 		},
+		"topics that the cluster does not know": {
+			Facts{UnknownTopics: []string{"a", "b", "c"}, Cluster: served(func(*Cluster) {})},
+			true, true, true, false, nil, "",
+			[]string{"unhealthy: the cluster does not know a topic of this node's data directory (a and 2 more): its messages"},
+		},
 		"a short copy": {
 			Facts{Cluster: served(func(c *Cluster) { c.Short, c.FirstShort = 1, &Copy{"orders", 3, "n2", "n1"} })},
 			true, true, true, false, nil, "",

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-
 	"penstock/engine/core"
 	"penstock/engine/dir"
 	"penstock/engine/meta"

@@ -159,6 +159,7 @@ func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
 	w.set(copies, float64(s.Short), "short")
 	w.set(copies, float64(s.Shortened), "shortened")
 	w.set(olderDirectory, float64(s.OlderDirectory))
+	w.set(unknownTopics, float64(s.UnknownTopics))
 	w.set(asideCuts, float64(s.AsideCuts))
 	w.set(asideMessages, float64(s.AsideMessages))
 	w.set(asideBytes, float64(s.AsideBytes))

@@ -107,6 +107,8 @@ var (
 	olderDirectory = define(ofStorage, gauge, "older_directory",
 		"1 since a start on another data directory than the node ran on last: an older state, or the original of a copy "+
 			"that ran on. This node's copies are compared with other replicas and fetched again.")
+	unknownTopics = define(ofStorage, gauge, "unknown_topics",
+		"Topics of the data directory that the cluster does not know: their messages are kept and not served.")
 	asideCuts = define(ofStorage, gauge, "aside_cuts",
 		"Cuts of copies whose messages are kept aside, for seven days.")
 	asideMessages = define(ofStorage, gauge, "aside_messages",
