@@ -87,7 +87,7 @@ func (l *Log) writeStage() error {
 	if err := l.stands(); err != nil {
 		return err
 	}
-	l.durable = l.stage.seq
+	l.setDurable(l.stage.seq)
 	l.current.stored.end.Store(l.stage.fileEnd)
 	l.idleMark.markWritten() // nothing else is in flight, so this header promises all groups before it
 	if checkpoint {

@@ -57,17 +57,17 @@ const (
 
 // Offsets in a record header.
 const (
-	recType       = 0
-	recFlags      = 1
-	recReserved   = 2
-	recBytes      = 4
-	recGroupSeq   = 8
-	recTopic      = 16
-	recPartition  = 32
-	recSegment    = 36
-	recOffset     = 40
-	recPayloadCRC = 48
-	recCRC        = 52
+	recType        = 0
+	recFlags       = 1
+	recUncommitted = 2
+	recBytes       = 4
+	recGroupSeq    = 8
+	recTopic       = 16
+	recPartition   = 32
+	recSegment     = 36
+	recOffset      = 40
+	recPayloadCRC  = 48
+	recCRC         = 52
 )
 
 // Type says what a record is. Zero is invalid, so that unwritten space is recognized.
@@ -108,6 +108,9 @@ type Placement struct {
 	Partition uint32
 	Segment   uint32
 	Offset    segment.Offset
+	// Uncommitted is, for a Batch, 1 plus the number of batches in front of it that its writer did not know to be
+	// committed; 0: it does not say. Values other than 0 need a log that no version below feature level 4 reads.
+	Uncommitted uint16
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -221,7 +224,7 @@ func encodeRecord(p []byte, place *Placement, flags uint8, bytes int, groupSeq u
 	le := binary.LittleEndian
 	p[recType] = byte(place.Type)
 	p[recFlags] = flags
-	le.PutUint16(p[recReserved:], 0)
+	le.PutUint16(p[recUncommitted:], place.Uncommitted)
 	le.PutUint32(p[recBytes:], uint32(bytes))
 	le.PutUint64(p[recGroupSeq:], groupSeq)
 	copy(p[recTopic:], place.Topic[:])
@@ -271,12 +274,13 @@ func (r *recordHeader) decode(p []byte, seed uint32, groupSeq uint64) ([]byte, e
 	r.Partition = le.Uint32(p[recPartition:])
 	r.Segment = le.Uint32(p[recSegment:])
 	r.Offset = segment.Offset(le.Uint64(p[recOffset:]))
+	r.Uncommitted = le.Uint16(p[recUncommitted:])
 	r.PayloadCRC = le.Uint32(p[recPayloadCRC:])
 	switch {
 	case r.Type == 0 || r.Type > maxType:
 		return nil, fmt.Errorf("record of %v", r.Type)
-	case r.Flags&^flagLast != 0 || r.Flags != 0 && r.Type != Checkpoint || le.Uint16(p[recReserved:]) != 0:
-		return nil, fmt.Errorf("record flags %#x", r.Flags)
+	case r.Flags&^flagLast != 0 || r.Flags != 0 && r.Type != Checkpoint || r.Uncommitted != 0 && r.Type != Batch:
+		return nil, fmt.Errorf("record of %v with flags %#x and mark %d", r.Type, r.Flags, r.Uncommitted)
 	case r.GroupSeq != groupSeq:
 		return nil, fmt.Errorf("record of group %d within group %d", r.GroupSeq, groupSeq)
 	case int64(r.Bytes) > int64(len(p)-RecordHeaderBytes):

@@ -21,7 +21,7 @@ func TestFormatTables(t *testing.T) {
 		offMagic, offVersion, offBlockShift, offHeaderBytes, offStore, offFile, offSeq, offDurableLag, offOldestLag,
 		offGroupBytes, offRecords, offPrevCRC, offGroupCRC)
 	formattest.Layout(t, found["Record header"], RecordHeaderBytes,
-		recType, recFlags, recReserved, recBytes, recGroupSeq, recTopic, recPartition, recSegment, recOffset,
+		recType, recFlags, recUncommitted, recBytes, recGroupSeq, recTopic, recPartition, recSegment, recOffset,
 		recPayloadCRC, recCRC)
 	for i, row := range found["Record types"] {
 		if typ := Type(i + 1); row[0] != strconv.Itoa(i+1) || row[1] != typ.String() {

@@ -272,6 +272,9 @@ func TestStopFlushes(t *testing.T) {
 	if err != nil || r.next != 500 {
 		t.Errorf("%v: %d records, %+v", err, r.next, report)
 	}
+	if report.LastSeq != l.Durable() {
+		t.Errorf("group %d was durable, and the log ends with %d", l.Durable(), report.LastSeq)
+	}
 	// The last group is a mark, so that damage to any other group is corruption and not a torn tail (B31).
 	var last GroupInfo
 	err = Scan(disk, func(_ FileInfo, g GroupInfo, _ []RecordInfo) error {

@@ -127,8 +127,8 @@ func newLog(disk aio.Disk, arena *aio.Arena, opts Options, block int64) *Log {
 // the next file. Such files are the one that was ready but unused and, after a crash at the very beginning, one whose
 // first group was torn.
 func (l *Log) adopt(r *recovery) (next uint64, err error) {
-	l.seq, l.crc, l.durable, l.headerDurable, l.headerOldest = r.last.Seq, r.last.CRC, r.last.Seq, r.last.Durable,
-		r.last.Oldest
+	l.seq, l.crc, l.headerDurable, l.headerOldest = r.last.Seq, r.last.CRC, r.last.Durable, r.last.Oldest
+	l.setDurable(r.last.Seq)
 	if err := l.disk.MkdirAll(dirName); err != nil {
 		return 0, fmt.Errorf("clog: making the log's folder: %w", err)
 	}

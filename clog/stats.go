@@ -72,7 +72,7 @@ type counters struct {
 	flush                                                       [FlushBuckets]atomic.Uint64
 	stalls                                                      [stallKinds]atomic.Uint64
 	recycled, prepared, removed, zeroed                         atomic.Uint64
-	oldest, current, torn                                       atomic.Uint64
+	oldest, current, torn, durable                              atomic.Uint64
 	tornBytes                                                   atomic.Int64
 	liveBytes, headroom, fileBytes, maxLiveBytes                atomic.Int64
 	full, failed, forgotten                                     atomic.Bool
@@ -161,6 +161,10 @@ func (l *Log) OldestKept() uint64 {
 
 // Current is the number of the file that groups go to, or will go to when the log starts.
 func (l *Log) Current() uint64 { return l.stats.current.Load() }
+
+// Durable is the number of the newest group that is on stable storage with all groups before it, also of earlier
+// processes. Every later Open finds at least that group (Report.LastSeq), unless the log has forgotten it.
+func (l *Log) Durable() uint64 { return l.stats.durable.Load() }
 
 // LiveBytes is how many bytes recovery would have to read now.
 func (l *Log) LiveBytes() int64 { return l.stats.liveBytes.Load() }

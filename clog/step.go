@@ -352,6 +352,12 @@ func (l *Log) reuse(g *Group) {
 	}
 }
 
+// setDurable notes that group seq and all groups before it are on stable storage.
+func (l *Log) setDurable(seq uint64) {
+	l.durable = seq
+	l.stats.durable.Store(seq)
+}
+
 // reportDurable reports, in order, the groups that are written and whose predecessors are all written. If the log's
 // ground is gone, it reports none and fails the log.
 func (l *Log) reportDurable() error {
@@ -368,7 +374,7 @@ func (l *Log) reportDurable() error {
 			panic(fmt.Sprintf("BUG: clog: group %d durable after group %d", g.seq, l.durable))
 		}
 		failpoint.Pass("clog/after-write")
-		l.durable = g.seq
+		l.setDurable(g.seq)
 		l.current.stored.end.Store(g.fileEnd) // the file of g: a new file waits for the groups in flight
 		if now := time.Now(); g.records > 0 {
 			l.stats.flushed(now.Sub(g.submitted), l.opts.SlowAfter)

@@ -108,7 +108,9 @@ func testWaitsForTheLease(t *testing.T) {
 		n = next
 	}
 	w.kill(n)
-	w.until(w.nodes[1], "the end of the lease", func(s *meta.Snapshot) bool { return !s.Nodes[n.node.ID].Live })
+	w.until(w.nodes[1], "the end of the lease", func(s *meta.Snapshot) bool {
+		return s.Nodes[n.node.ID].Boot == n.reg.Node.Boot && !s.Nodes[n.node.ID].Live
+	})
 	next := w.prepare("n1", n.reg.Node.Store)
 	asked := 0
 	next.reg.Holder = holder(meta.HolderAnswers, &asked)
@@ -125,7 +127,8 @@ func TestSilentHolderThatStays(t *testing.T) {
 	n.reg.Holder = holder(meta.HolderSilent, &asked)
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := n.Join(short, n.reg); !errors.Is(err, meta.ErrNameHeld) || !strings.Contains(err.Error(), "does not end") {
+	_, err := n.Join(short, n.reg)
+	if !errors.Is(err, meta.ErrNameHeld) || !strings.Contains(err.Error(), "does not end") {
 		t.Errorf("it was answered %v", err)
 	}
 }

@@ -202,6 +202,13 @@ func (e *Export) revive(r *Row, known map[replicate.NodeID]meta.Node, nodes []st
 		}
 		t.Settings.Version += restoredVersions
 		return e.rewritten(r, encode(t))
+	case folder == nodesDir:
+		var n meta.Node
+		if err := json.Unmarshal(r.Value(), &n); err != nil {
+			return Row{}, false, err
+		}
+		n.Logged = 0 // of a directory of another moment; the restored one has all its copies shortened anyway
+		return e.rewritten(r, encode(n))
 	}
 	return *r, true, nil
 }

@@ -57,6 +57,24 @@ func (s *store) ReportDisk(ctx context.Context, disk meta.DiskState) error {
 	})
 }
 
+// ReportLogged implements meta.Store.
+func (s *store) ReportLogged(ctx context.Context, seq uint64) error {
+	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
+		self, boot := s.self()
+		n := st.nodes[self]
+		switch {
+		case n.rev == 0 || n.row.Boot != boot:
+			return nil, nil, meta.ErrNotFound // another process has registered under this node's name
+		case n.row.Logged >= seq:
+			return nil, nil, nil
+		}
+		row := *n.row
+		row.Logged = seq
+		key := s.key(nodeKey(nodesDir, self))
+		return []kv.Cond{{Key: key, ModRevision: n.rev}}, []kv.Op{put(key, row)}, nil
+	})
+}
+
 // Drain implements meta.Store.
 func (s *store) Drain(ctx context.Context, node replicate.NodeID, on bool) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {

@@ -117,6 +117,17 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	// A node of a version that says more in its own row.
+	if err := a.ReportLogged(ctx(t), 5); err != nil {
+		t.Fatal(err)
+	}
+	self := nodeKey(nodesDir, a.node.ID)
+	a.enrich(t, self, first(`"zone":"south"`))
+	if err := a.ReportLogged(ctx(t), 6); err != nil {
+		t.Fatal(err)
+	}
+	a.kept(t, self, `"zone":"south"`, `"logged":6`)
+
 	// A tombstone.
 	stone := meta.TombstoneKey{Topic: "t", Node: b.node.ID}
 	if err := a.Tombstone(ctx(t), stone, time.Now().Add(time.Hour)); err != nil {

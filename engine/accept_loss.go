@@ -13,6 +13,7 @@ import (
 	"penstock/clog"
 	"penstock/engine/checkpoint"
 	"penstock/engine/dir"
+	"penstock/engine/host"
 	"penstock/segment"
 	"penstock/segment/aio"
 )
@@ -61,11 +62,11 @@ func AcceptLoss(path string, agree func(*Loss) bool) (loss *Loss, accepted bool,
 		return nil, false, err
 	}
 	defer func() { err = errors.Join(err, disk.Close()) }()
-	return acceptLoss(disk, agree)
+	return acceptLoss(disk, host.NewMachine().Wall(), agree)
 }
 
-// acceptLoss is AcceptLoss on an open disk.
-func acceptLoss(disk aio.Disk, agree func(*Loss) bool) (*Loss, bool, error) {
+// acceptLoss is AcceptLoss on an open disk. now names the directories below aside/.
+func acceptLoss(disk aio.Disk, now time.Time, agree func(*Loss) bool) (*Loss, bool, error) {
 	node, err := dir.ReadNode(disk, NewestLevel)
 	if err != nil {
 		return nil, false, err
@@ -78,7 +79,6 @@ func acceptLoss(disk aio.Disk, agree func(*Loss) bool) (*Loss, bool, error) {
 	if err != nil || loss.Forgotten == "" || !agree(loss) {
 		return loss, false, err
 	}
-	now := time.Now()
 	for i := range loss.Partitions {
 		p := &loss.Partitions[i]
 		if p.Aside, err = dir.SetAside(disk, p.id, p.files, now); err != nil {

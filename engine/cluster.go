@@ -97,6 +97,8 @@ type clusterNode struct {
 	address        string
 	olderDirectory atomic.Bool  // all copies were shortened, because the node ran on another directory last
 	olderMetadata  atomic.Int64 // partitions whose rows were older than this node's data
+	// logged is the group that the row names, as far as this process wrote it: see cluster_logged.go. Any goroutine.
+	logged atomic.Uint64
 
 	// Topics that Open found and that Engine.topics does not have: a newer topic has the name, or the cluster deleted
 	// the topic and its metadata cannot be read. start passes them to the worker.
@@ -185,7 +187,7 @@ func (cn *clusterNode) closeTopic(t *Topic, why error) { cn.remotes.EndTopic(top
 func (cn *clusterNode) describe(out *StorageStats) {
 	n := cn.Counts()
 	out.Shortened, out.Yielded, out.ComparingWaits = n.Shortened, n.Yielded, n.ComparingWaits
-	out.Dropped, out.Losses, out.Blocked, out.Split = n.Dropped, n.Losses, n.Blocked, n.Split
+	out.Dropped, out.Losses, out.Blocked = n.Dropped, n.Losses, n.Blocked
 	cn.describeCopies(out)
 	out.OlderMetadata = int(cn.olderMetadata.Load())
 	if cn.olderDirectory.Load() {
@@ -207,7 +209,7 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	defer cancel()
 	n := cn.opts.Node
 	n.Name, n.Store, n.Boot = cn.e.node.NodeID(), cn.e.node.StoreID(), cn.e.host.NewUUID()
-	n.Level, n.StoreLevel = cn.e.opts.MaxLevel, cn.e.DirectoryLevel()
+	n.Level, n.StoreLevel, n.Logged = cn.e.opts.MaxLevel, cn.e.DirectoryLevel(), cn.e.logEnd
 	if n.Peer == "" && cn.opts.Listener != nil {
 		n.Peer = cn.opts.Listener.Addr().String()
 	}
@@ -215,14 +217,16 @@ func (cn *clusterNode) join(ctx context.Context) error {
 	self, err := cn.Rows.Join(ctx, meta.Registration{
 		Node: n, Cluster: cn.e.node.Cluster(), Import: cn.imports(), Damaged: damaged, AllDamaged: all, Changed: cn.changed,
 		Founding: cn.foundingLevel(), Raise: cn.e.node.Raise,
-		Life: cn.e.node.Life, Enter: cn.enter, Holder: cn.holder, Replaced: cn.End,
-		Seen: cn.seenBefore(), Epochs: cn.logEpochs(), Older: func(partitions int) { cn.olderMetadata.Store(int64(partitions)) },
+		Life: cn.life, Enter: cn.enter, Holder: cn.holder, Replaced: cn.End,
+		Seen: cn.seenBefore(), Epochs: cn.logEpochs(),
+		Older: func(partitions int) { cn.olderMetadata.Store(int64(partitions)) },
 		Clock: cn.leaseClock, Lease: func(until time.Time) { cn.Extend(int64(until.Sub(cn.began))) },
 	})
 	if err != nil {
 		return fmt.Errorf("engine: the node could not join the cluster: %w", err)
 	}
 	cn.Self = self
+	cn.logged.Store(self.Logged)
 	snap := cn.Rows.Snapshot()
 	if err := cn.e.node.Adopt(snap.Cluster); err != nil {
 		return err
@@ -278,6 +282,7 @@ func (cn *clusterNode) start() {
 	cn.Spawn(cn.work)
 	cn.Spawn(cn.runTicker)
 	cn.Spawn(cn.keepPast)
+	cn.Spawn(cn.keepLogged)
 	if cn.opts.PreferredLeader != nil {
 		cn.Spawn(cn.balance)
 	}

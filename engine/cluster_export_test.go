@@ -148,6 +148,9 @@ func Leads(e *Engine, topic string, n int) bool {
 	return t.partitions()[n].Leads()
 }
 
+// DurableGroup returns the number of the newest durable group of a node's commit log.
+func DurableGroup(e *Engine) uint64 { return e.store.CommitLog().Durable() }
+
 // FoldHas says whether a channel is in the log of a copy, committed or not.
 func FoldHas(e *Engine, topic string, n int, channel string) bool {
 	channels := partitionOf(e, topic, n).State().Channels

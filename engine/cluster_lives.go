@@ -15,7 +15,7 @@ import (
 
 // What this node knows of its own past when it registers: which processes ran on its directory (dir.NodeFile.Life), and
 // how new the metadata were that it saw (dir.SeenFile). The store compares both with its rows before it writes any
-// (meta.Registration).
+// (meta.Registration). How far its commit log went is in its row, see cluster_logged.go.
 
 // seenInterval is the least time between two writes of dir.SeenFile.
 const seenInterval = 10 * time.Second
@@ -24,15 +24,16 @@ const seenInterval = 10 * time.Second
 // of its copies may lack what the node acknowledged. They are listed as such before the row is written, and thereby
 // before any copy is opened: ListUnnamed then names those that recovery does not know.
 func (cn *clusterNode) enter(row *meta.Node) error {
-	if cn.e.node.Life(row) == meta.LifeUnknown {
+	if cn.life(row) == meta.LifeUnknown {
 		if err := cn.shortenAll(row); err != nil {
 			return err
 		}
 	}
-	return cn.e.node.Begin(row, cn.boot)
+	return cn.e.node.Begin(row, cn.comparedEnd(), cn.boot)
 }
 
-// shortenAll lists all copies of this node as shortened, durably, because the process of row ran elsewhere.
+// shortenAll lists all copies of this node as shortened, durably, because the process of row ran elsewhere, or wrote
+// more to the commit log than the directory has.
 func (cn *clusterNode) shortenAll(row *meta.Node) error {
 	ids := []segment.Identity{dir.UnnamedCopies}
 	for _, pt := range cn.e.store.Partitions() {
@@ -44,10 +45,16 @@ func (cn *clusterNode) shortenAll(row *meta.Node) error {
 	if cn.olderDirectory.Swap(true) {
 		return nil
 	}
-	cn.Log.Warn("this data directory is not the one that the node ran on last: it is an older state of it, such as a "+
-		"snapshot or a restored volume, or the original of a copy that ran on. Its copies may lack what the node answered OK "+
-		"for: each of them compares itself with other replicas before it leads, and fetches what it lacks",
-		"partitions", len(ids)-1, "last_process", row.Boot, "last_at", row.Peer)
+	why := "this data directory is not the one that the node ran on last: it is an older state of it, such as a snapshot " +
+		"or a restored volume, or the original of a copy that ran on"
+	if cn.onlyLacksGroups(row) {
+		why = "this data directory is an older state of itself, such as a snapshot or a restored volume: its commit log ends " +
+			"before what the node wrote to it"
+	}
+	cn.Log.Warn(why+". Its copies may lack what the node answered OK for: each of them compares itself with other replicas "+
+		"before it leads, and fetches what it lacks",
+		"partitions", len(ids)-1, "last_group", cn.e.logEnd, "wrote_group", row.Logged, "last_process", row.Boot,
+		"last_at", row.Peer)
 	if slices.Contains(cn.opts.StoreNodes, cn.e.node.NodeID()) {
 		cn.Log.Error("this node also runs a member of the embedded etcd. If its directory is as old as the data directory, " +
 			"the member has forgotten what it promised, and its vote can undo what the cluster decided: stop this node, empty " +
@@ -81,8 +88,8 @@ func (cn *clusterNode) holder(ctx context.Context, row *meta.Node, cluster uuid.
 func (cn *clusterNode) seenBefore() meta.Seen {
 	s, err := dir.ReadSeen(cn.e.disk)
 	if err != nil {
-		cn.Log.Warn("how new the metadata were that this node saw last cannot be read; it is written anew, and older metadata "+
-			"are not noticed at this start", "error", err)
+		cn.Log.Warn("how new the metadata were that this node saw last cannot be read; it is written anew, and older "+
+			"metadata are not noticed at this start", "error", err)
 	}
 	return s
 }
@@ -99,7 +106,7 @@ func (cn *clusterNode) logEpochs() map[meta.PartitionID]segment.Epoch {
 }
 
 // keepPast writes what the next process has to know of this one: that it registered, and the newest metadata that it
-// saw. It runs on a goroutine of its own until the engine closes, so that a start does not wait for it. Whatever a crash
+// saw. It runs on a goroutine of its own until the engine closes, so that a start does not wait for it. What a crash
 // leaves unwritten is not noticed at the next start.
 func (cn *clusterNode) keepPast() {
 	told := false

@@ -1,18 +1,26 @@
 package engine
 
 import (
+	"log/slog"
 	"net"
 	"testing"
 
 	"github.com/google/uuid"
 
+	"penstock/engine/dir"
 	"penstock/engine/meta"
+	"penstock/segment/aio/faultaio"
 )
 
 // A node asks the address of a living process of its name, unless that is its own address, which it has bound then.
 func TestHolder(t *testing.T) {
 	cn := bareNode()
 	cn.address, cn.boot = "here:1", uuid.New()
+	disk, log := faultaio.New(faultaio.Options{}), slog.New(slog.DiscardHandler)
+	var err error
+	if cn.e.node, err = dir.OpenNodeFile(disk, log, "n", NewestLevel, true, uuid.New); err != nil {
+		t.Fatal(err)
+	}
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -78,16 +78,4 @@ func (cn *clusterNode) describeCopies(out *StorageStats) {
 func (cn *clusterNode) missing(f *health.Facts) {
 	f.Shortened, f.ShortenedFor = cn.Counts().Shortened, cn.ShortenedFor()
 	f.OlderDirectory = cn.olderDirectory.Load()
-	nodes := snapshotNodes(cn.snapshot())
-	nameOf := func(id replicate.NodeID) string {
-		if n := nodes[id]; n != nil {
-			return n.Name
-		}
-		return fmt.Sprint(id)
-	}
-	for _, s := range cn.SplitCopies() {
-		f.Split = append(f.Split, health.Copy{
-			Topic: s.Topic, Partition: s.Partition, Node: nameOf(s.Node), Leader: nameOf(cn.Self.ID),
-		})
-	}
 }

@@ -52,9 +52,13 @@ type Engine struct {
 	scrub    *scrub.Scrub // made by Open, after recovery
 	// forgotten says that recovery found that the commit log lacks something; constant after Open.
 	forgotten bool
-	cluster   *clusterNode // nil on a single node; code for both cases calls members instead
-	members   membership
-	host      host.Host
+	// logEnd is the last group of the commit log that recovery found, and logDamaged says that it could not be read to
+	// its end; constant after Open.
+	logEnd     uint64
+	logDamaged bool
+	cluster    *clusterNode // nil on a single node; code for both cases calls members instead
+	members    membership
+	host       host.Host
 
 	// news is raised when a topic is listed or unlisted or gets a partition, when rows of the cluster are applied, when
 	// this node begins or ceases to serve a partition, and at every step of a partition whose leadership is being handed

@@ -60,11 +60,6 @@ var faults = []struct {
 			"has to choose: see engine cluster topics, and engine cluster force-leader --dry-run",
 	},
 	{
-		"split_partitions", func(s *StorageStats) int64 { return int64(s.Split) },
-		"partitions led here have a contested copy on another node, and both logs have committed what the other lacks: " +
-			"nothing is cut, and an operator has to choose: see engine cluster health, and engine cluster force-leader --dry-run",
-	},
-	{
 		"commit_torn_groups", func(s *StorageStats) int64 { return int64(s.TornGroups) },
 		"the commit log's end was cut at the start, and may have been answered OK: copies compare themselves before they " +
 			"lead",

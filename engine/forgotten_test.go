@@ -99,6 +99,26 @@ func asideFiles(t *testing.T, d *faultaio.Disk) (all []string) {
 	return all
 }
 
+// Two of three nodes lose their commit log. The third one, which has everything, starts last: the first two do not take
+// each other's silence for a proof.
+func TestClusterTwoForgottenLogs(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	h := newAckLog()
+	tc.publishReplicated(h, 30)
+	tc.killAll()
+	for _, m := range tc.nodes[:2] {
+		if err := m.disk.RemoveAll("clog"); err != nil {
+			t.Fatal(err)
+		}
+		tc.start(m)
+	}
+	tc.start(tc.nodes[2])
+	tc.awaitHeld(h, tc.nodes)
+	tc.checkCopies(h, "t", 1)
+}
+
 // A node that has forgotten and ends before it is whole has still forgotten, although its log is marked anew.
 func TestClusterForgottenIsRemembered(t *testing.T) {
 	t.Parallel()

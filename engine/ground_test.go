@@ -282,3 +282,21 @@ func clusterGroundIsTakenAway(t *testing.T, do func(dir string) error) {
 	l.e = nil
 	tc.checkCopies(h, "t", 1)
 }
+
+// The newest segment is watched also while nothing is published.
+func TestIdleSegmentIsWatched(t *testing.T) {
+	dir := t.TempDir()
+	e := openWith(t, inDir(dir))
+	publish(t, topicOf(t, e, "t"), numbered("m", 100, 2000)...)
+	eventually(t, "all is in segments", func() bool {
+		return e.Storage().OpenSegments == 0 && e.Storage().SegmentSyncs > 0 && engine.GroundLooks(e) > 1
+	})
+	names, err := filepath.Glob(filepath.Join(dir, "topics", "*", "*", "*.seg"))
+	if err != nil || len(names) == 0 {
+		t.Fatal(names, err)
+	}
+	if err := os.Remove(names[len(names)-1]); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the node says that it is lost", func() bool { return e.Storage().GroundLost })
+}

@@ -31,7 +31,7 @@ func (e *Engine) recover() error {
 		found := r.Report()
 		e.info.RecoveredBytes, e.info.PartitionsReadOnly = found.Bytes, found.ReadOnly
 		e.info.CorruptionsAtRecover = found.Corruptions
-		e.forgotten = found.Forgotten
+		e.forgotten, e.logEnd, e.logDamaged = found.Forgotten, found.LogEnd, found.LogDamaged
 	}()
 	err := r.Replay(e.node.StoreID(), e.node.Level())
 	if errors.Is(err, ErrForgotten) {

@@ -29,10 +29,8 @@ type StorageStats struct {
 	// replicas before it leads.
 	Shortened int `json:"shortened_copies"`
 	// Contested: copies of this node that have messages which their leaders' logs lack, and that were probably answered OK.
-	// Nothing is cut and they do not follow: an operator has to choose. Split: partitions led here with such a copy
-	// elsewhere, while this log has committed messages that that copy lacks.
+	// Nothing is cut and they do not follow: an operator has to choose.
 	Contested int `json:"contested_copies"`
-	Split     int `json:"split_partitions"`
 	// Short: copies of this node whose leaders saw that they ended below what this node had acknowledged. They are not
 	// elected until they have caught up.
 	Short int `json:"short_copies"`

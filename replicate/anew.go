@@ -81,7 +81,9 @@ func (m *Message) isBare() bool {
 }
 
 // bareReport turns a report into that of an empty log.
-func (m *Message) bareReport() { m.Start, m.Log, m.Epochs, m.Committed = 0, segment.State{}, nil, 0 }
+func (m *Message) bareReport() {
+	m.Start, m.Log, m.Epochs, m.Committed, m.Until = 0, segment.State{}, nil, 0, 0
+}
 
 // damaged says whether a part of the log does not read back.
 func (f *Follower) damaged() bool { return f.anew || f.damage.any() }

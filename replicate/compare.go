@@ -16,10 +16,10 @@ package replicate
 // So one other member that is certain of its own end, and has no more than this log, proves that nothing committed was
 // lost. A shortened log proves nothing: it may have lost the same. The leader still waits for the remaining members,
 // for CompareNs at most, and not for those whose process is gone. If nobody proves anything, the leader waits without
-// limit for every member: the others may have what this log lacks. It also waits if a replica outside the ISR is
-// certain of its end and has more (Blocked). That wait ends if an operator chooses a leader (State.Forced), or if the
-// members' disks turn out to have been replaced. If every member was heard and all of them are shortened, the longest
-// log goes on: nobody has more.
+// limit for every member: the others may have what this log lacks. That wait ends if an operator chooses a leader
+// (State.Forced), or if the members' disks turn out to have been replaced. When every member was heard and none is
+// certain, the longest log leads: this one, or that of a short member or of a replica outside the ISR, which the leader
+// first asks the store to admit. What such a log has more may never have been committed, and does no harm.
 //
 // A damaged member that has more cannot lead. Meanwhile it fetches from this leader the unreadable batches below the
 // end of this log; then it can lead. If its unreadable batches lie beyond that end, nobody here has them, and the
@@ -38,9 +38,8 @@ package replicate
 // member will not come makes one replica the whole ISR.
 //
 // Otherwise a leader takes its log for whole: the leader is in the ISR, so batches beyond its log were never committed,
-// and followers cut them. Two rules guard that. A follower that knows of more that was committed is not cut: either the
-// leader is overtaken, or both logs have committed what the other lacks. Then neither is cut, and an operator chooses
-// (Progress.Split). And a follower refuses a cut below what it knows to be committed, or of more than leaders may leave
+// and followers cut them. Two rules guard that. A leader that hears that a member knows of more that was committed is
+// overtaken. And a follower refuses a cut below what it knows to be committed, or of more than leaders may leave
 // uncommitted (ErrContested).
 
 // comparison is what a leader with a shortened log knows of the other logs.
@@ -90,8 +89,8 @@ func (l *Leader) compare(now int64, acts *Actions) {
 			a.State = State{Epoch: l.epoch, Version: l.isr.version, Leader: l.self.Node, Boot: l.boot}
 		}
 		return
-	case judgeUnlist:
-		l.unlist(v.short, now, acts)
+	case judgeAdmit:
+		l.admitBest(v.barred, now, acts)
 		return
 	case judgeLoss:
 		l.losses++
@@ -110,9 +109,9 @@ type judgement uint8
 const (
 	judgeGoOn judgement = iota
 	judgeWait
-	judgeYield  // hand over to verdict.best
-	judgeUnlist // nobody is certain of anything, and verdict.short has most: it is to be electable again
-	judgeLoss   // go on, although something that was committed is gone
+	judgeYield // hand over to verdict.best
+	judgeAdmit // verdict.barred has most: it is to be electable
+	judgeLoss  // go on, although something that was committed is gone
 )
 
 // judge is the rule of the comparison. late says that CompareNs are over.
@@ -135,10 +134,10 @@ func (c *comparison) judge(v *verdict, late bool) judgement {
 			return judgeWait
 		}
 		return judgeGoOn
-	case unheard, v.outsider, v.unheardOutside && !late:
+	case unheard, v.blocked != 0, v.unheardOutside && !late:
 		return judgeWait
-	case v.short != nil:
-		return judgeUnlist
+	case v.barred != nil:
+		return judgeAdmit
 	case v.others == 0, v.doubtful > 0: // all may have lost something, and this log is the longest
 		return judgeGoOn
 	case !late:
@@ -157,13 +156,19 @@ type verdict struct {
 	awaited  int       // members that may have more and can still say so
 	away     int       // members that may have more and whose process is gone
 	best     *Progress // the member with the longest log of those that can lead
-	short    *Progress // the same of those that are short
-	blocked  NodeID    // a member that may have more and is damaged, or the outsider
+	blocked  NodeID    // a replica that may have more and cannot lead: damaged, or contradicting this log
 
-	// Replicas outside the ISR count only if no member proves anything: they may hold the last copy of what all members
-	// have lost, but they cannot be elected.
-	outsider       bool // one of them is certain of its end, and has more
-	unheardOutside bool // one of them lives and was not heard yet
+	// barred is the replica with the longest log of those that the row bars from elections: short members, and replicas
+	// outside the ISR. They count only if no member proves anything: one of them may have what all members have lost, and
+	// what it has more than that was not committed, and does no harm.
+	barred         *Progress
+	unheardOutside bool // a replica outside the ISR lives and was not heard yet
+}
+
+func (v *verdict) bar(p *Progress) {
+	if v.barred == nil || p.report.ahead(&v.barred.report) {
+		v.barred = p
+	}
 }
 
 func (l *Leader) weigh() (v verdict) {
@@ -189,13 +194,11 @@ func (l *Leader) weigh() (v verdict) {
 			v.blocked = p.Node
 		case !l.hasMore(&p.report):
 			l.testify(p, contains(l.isr.short, m), &v)
+		case !p.Damaged && contains(l.isr.short, m):
+			v.bar(p)
 		case !p.Damaged:
-			best := &v.best
-			if contains(l.isr.short, m) {
-				best = &v.short
-			}
-			if *best == nil || p.report.ahead(&(*best).report) {
-				*best = p
+			if v.best == nil || p.report.ahead(&v.best.report) {
+				v.best = p
 			}
 		default: // it has more, and must first repair itself from here
 			v.awaited++
@@ -206,16 +209,20 @@ func (l *Leader) weigh() (v verdict) {
 	return v
 }
 
-// askOutside adds what replicas outside the ISR have reported.
+// askOutside adds what replicas outside the ISR have reported. One that has all of this log and more can be admitted:
+// then it has all that any member has. One that goes on elsewhere cannot.
 func (l *Leader) askOutside(v *verdict) {
 	for i := range l.peers {
 		p := &l.peers[i]
-		switch {
-		case l.isr.node(p.Node):
-		case !p.compared:
+		switch r := &p.report; {
+		case l.isr.node(p.Node) || !l.cfg.ListShort:
+		case !p.compared || r.unidentified || r.durable < r.end: // it is asked again
 			v.unheardOutside = v.unheardOutside || !p.Down && p.absent.count == 0
-		case l.hasMore(&p.report) && !p.report.shortened && !p.Damaged && v.proofs == 0 && v.best == nil:
-			v.outsider, v.blocked = true, p.Node
+		case !l.hasMore(r) || r.shortened || p.Damaged:
+		case r.related && r.common == l.begun.Next:
+			v.bar(p)
+		case v.proofs == 0 && v.best == nil:
+			v.blocked = p.Node
 		}
 	}
 }
@@ -240,16 +247,17 @@ func (r *report) ahead(o *report) bool {
 	return r.endEpoch > o.endEpoch || r.endEpoch == o.endEpoch && r.end > o.end
 }
 
-// overtaken is called when p is known to have committed what this log lacks, although this leader took its log for
-// whole: this copy forgot. If nothing was committed here that p lacks, the leader counts as shortened from now on,
-// appends nothing more, and hands over. Otherwise, or if p cannot be elected, neither log is cut.
-func (l *Leader) overtaken(p *Progress, now int64) {
-	if l.splitFrom(&p.report) || !l.isr.member(p.member()) {
-		p.Split = true
-		return
+// overtaken says whether p is known to have committed what this log lacks, although this leader took its log for whole:
+// this copy forgot. Then the leader counts as shortened from now on, appends nothing more, and hands over. If this
+// leader has committed what p lacks as well, or if p cannot be elected, neither log may be cut: p is answered, and
+// refuses (ErrContested).
+func (l *Leader) overtaken(p *Progress, now int64) bool {
+	if r := &p.report; !r.committedMore() || l.splitFrom(r) || !l.isr.member(p.member()) {
+		return false
 	}
 	l.log.Shortened = true
 	l.comparing = comparison{open: true, since: now, askedAt: noTime, forced: l.comparing.forced}
+	return true
 }
 
 // whole notes that the log again holds everything that can be committed: this replica may lead at once the next time.

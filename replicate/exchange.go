@@ -96,7 +96,6 @@ func (l *Leader) report(p *Progress, m *Message, now int64, acts *Actions) {
 // answer answers p's report, if enough is known. Otherwise p keeps its log as it is, and is asked again.
 func (l *Leader) answer(p *Progress, now int64, acts *Actions) {
 	m := &p.report
-	p.Split = false
 	switch {
 	case m.unidentified:
 		l.identify(p, acts)
@@ -105,8 +104,7 @@ func (l *Leader) answer(p *Progress, now int64, acts *Actions) {
 		return // until this log is known to lack nothing
 	case l.toBeWritten(p):
 		return // until the row says that it is short
-	case m.committedMore():
-		l.overtaken(p, now)
+	case l.overtaken(p, now):
 		return
 	case !m.related || m.common < m.start || m.common < l.log.Start.Next || m.bare:
 		if !l.damage.any() || !m.bare {
@@ -121,12 +119,12 @@ func (l *Leader) answer(p *Progress, now int64, acts *Actions) {
 
 // snapshot makes p begin anew at this log's first batch. A member of the ISR may be the last copy of a committed batch,
 // so it is first proposed for removal, and probed again when the store has accepted. Where the ISR cannot shrink, a
-// member that lost the end of its log would wait for ever. So it begins anew as a member if its whole log lies below
-// this log's beginning, where retention removed the batches.
+// member that lost the end of its log would wait for ever. So it begins anew as a member if all that the two logs share
+// lies below this log's beginning, where retention removed the batches: it would have to cut the rest anyway.
 func (l *Leader) snapshot(p *Progress, now int64, acts *Actions) {
 	m := &p.report
 	stuck := (len(l.isr.members) <= l.isr.minISR || l.blocked) && !contains(l.isr.proposed, p.member()) &&
-		m.end <= l.log.Start.Next
+		(m.end <= l.log.Start.Next || m.apart || m.related && m.common < l.log.Start.Next)
 	if !stuck && (l.isr.member(p.member()) || contains(l.isr.proposed, p.member())) {
 		p.Damaged = true
 		return

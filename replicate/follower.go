@@ -288,7 +288,7 @@ func (f *Follower) probe(m *Message, now int64, acts *Actions) {
 	r := f.send(MsgReport, acts)
 	r.Boot, r.Store, r.Generation = f.boot, f.self.Store, f.log.Generation
 	r.Start, r.Log, r.Epochs, r.Damaged = f.log.Start.Next, f.log.End, f.table.Entries(), f.damaged()
-	r.Committed, r.Shortened = f.log.Committed, f.log.Shortened
+	r.Committed, r.Until, r.Shortened = f.log.Committed, f.log.Durable, f.log.Shortened
 	if f.bare {
 		r.bareReport()
 	}

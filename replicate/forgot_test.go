@@ -1,6 +1,7 @@
 package replicate
 
 import (
+	"errors"
 	"testing"
 
 	"penstock/segment"
@@ -31,7 +32,7 @@ func (r *leaderRig) reports(n NodeID, g simLog, committed segment.Position, shor
 	r.t.Helper()
 	return r.say(n, Message{
 		Kind: MsgReport, Store: testMember(n).Store, Start: g.start.Next, Log: g.end(), Epochs: g.table.Entries(),
-		Committed: committed, Shortened: shortened, Boot: simUUID('b', n, 1),
+		Until: g.next(), Committed: committed, Shortened: shortened, Boot: simUUID('b', n, 1),
 	})
 }
 
@@ -126,23 +127,37 @@ func TestLeaderIsOvertaken(t *testing.T) {
 		t.Error("it takes writes")
 	}
 
-	// Both have committed: neither is cut, and the leader goes on without that member.
+	// Both have committed: the leader goes on, and the member refuses the cut.
 	r = leadsWith(t, 2, 1, 9, elsewhere, Log{Committed: 20})
 	r.append(0)
 	r.durable(56)
 	other := logOf(map[segment.Epoch]int{1: 5, 3: 10})
 	acts = r.reports(2, other, 9, false)
-	if sent(acts, 2, MsgMatch) != nil || sent(acts, 2, MsgReset) != nil || find(acts, ActHandOver) != nil ||
-		r.l.Shortened() {
+	m := sent(acts, 2, MsgMatch)
+	if m == nil || m.Position != 5 || find(acts, ActHandOver) != nil || r.l.Shortened() {
 		t.Fatalf("%+v", acts)
 	}
+	f := NewFollower(Config{}, testMember(2), m.Boot, Log{
+		End: other.end(), Durable: other.next(), Committed: 9, Epochs: other.table.Entries(),
+	})
+	var toFollower Actions
+	probe := Message{Kind: MsgProbe, Epoch: 9, Request: m.Request}
+	f.Step(r.now, &Event{Kind: EvMessage, Node: 1, Message: &probe}, &toFollower)
+	if f.Step(r.now, &Event{Kind: EvMessage, Node: 1, Message: m}, &toFollower); !errors.Is(f.Err(), ErrContested) {
+		t.Fatalf("%v, %+v", f.Err(), toFollower.List)
+	}
+	acts = r.say(2, Message{Kind: MsgReject, Code: RejectDamaged})
 	if p := find(acts, ActPropose); p == nil || len(p.State.ISR) != 1 {
 		t.Errorf("the member that contradicts stays: %+v", acts)
 	}
-	// An operator has chosen this leader since.
+
+	// A member that has committed more asks for nothing once an operator has chosen this leader.
+	r = leadsWith(t, 2, 2, 9, old, Log{Committed: 5})
+	r.append(0)
+	r.durable(6)
 	r.state.Forced, r.state.Version = 9, r.state.Version+5
-	r.accept(testMember(1))
-	if acts = r.reports(2, other, 9, false); sent(acts, 2, MsgMatch) == nil {
+	r.accept(r.state.ISR...)
+	if acts = r.reports(2, elsewhere, 30, false); find(acts, ActHandOver) != nil || sent(acts, 2, MsgMatch) == nil {
 		t.Errorf("an operator's choice does not count: %+v", acts)
 	}
 }
@@ -249,6 +264,44 @@ func TestShortMemberHasMost(t *testing.T) {
 	r.reports(2, longer, 0, false)
 	if acts := r.reports(3, g, 0, false); find(acts, ActStartEpoch) == nil {
 		t.Error("a proof that nothing is missing does not count")
+	}
+}
+
+// The only member is shortened, and a replica outside the ISR has all of its log and more: for instance the group that
+// the crash tore. It is admitted, and leads. One that goes on elsewhere is not, and an operator decides.
+func TestReplicaOutsideHasMost(t *testing.T) {
+	g, longer := logOf(map[segment.Epoch]int{1: 5}), logOf(map[segment.Epoch]int{1: 6})
+	alone := func(own simLog) *leaderRig {
+		r := leadsWith(t, 2, 1, 9, own, Log{Shortened: true})
+		r.state.Version = 7
+		if acts := r.accept(testMember(1)); find(acts, ActStartEpoch) != nil {
+			t.Fatal("it does not wait for the replica outside")
+		}
+		return r
+	}
+	r := alone(g)
+	p := find(r.reports(2, longer, 0, false), ActPropose)
+	if p == nil || len(p.State.ISR) != 2 {
+		t.Fatal("it is not admitted")
+	}
+	if a := find(r.accept(testMember(1), testMember(2)), ActHandOver); a == nil || a.Node != 2 {
+		t.Error("it does not lead")
+	}
+	for name, acts := range map[string][]Action{
+		"no more":           alone(g).reports(2, g, 5, false),
+		"shortened as well": alone(g).reports(2, longer, 0, true),
+		"silent":            alone(g).later(1100),
+	} {
+		if find(acts, ActPropose) != nil || find(acts, ActStartEpoch) == nil {
+			t.Errorf("%s: it does not go on", name)
+		}
+	}
+	r = alone(logOf(map[segment.Epoch]int{1: 5, 2: 3}))
+	if acts := r.reports(2, logOf(map[segment.Epoch]int{1: 5, 3: 9}), 12, false); find(acts, ActPropose) != nil {
+		t.Error("a log that goes on elsewhere is admitted")
+	}
+	if r.later(1100); r.l.Blocked() != 2 {
+		t.Errorf("blocked by %d", r.l.Blocked())
 	}
 }
 

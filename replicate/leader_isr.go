@@ -199,7 +199,7 @@ func (l *Leader) overdue(m Member, now int64) bool {
 	if p == nil || p.heard && p.Store != m.Store {
 		return true
 	}
-	if p.Damaged || p.Down || p.lost || p.Split {
+	if p.Damaged || p.Down || p.lost {
 		return true
 	}
 	if p.absent.count > 0 && now-p.absent.since > l.cfg.LagMaxNs {
@@ -252,7 +252,7 @@ func (l *Leader) mayJoin(p *Progress, now int64) bool {
 	if p.stuck && p.Match > p.stuckAt {
 		p.stuck = false
 	}
-	if p.stuck || p.Down || p.Damaged || p.Split || l.isr.member(p.member()) || p.State != Replicate ||
+	if p.stuck || p.Down || p.Damaged || l.isr.member(p.member()) || p.State != Replicate ||
 		now-p.heardAt > l.cfg.LagMaxNs {
 		p.joining = false
 		return false

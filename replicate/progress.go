@@ -42,7 +42,6 @@ type Progress struct {
 	State   ProgressState
 	Damaged bool             // it said that its log is damaged: its acks do not count
 	Down    bool             // its process is gone, and has not been heard since
-	Split   bool             // its log and this one have both committed what the other lacks: neither is cut
 	Match   segment.Position // it holds everything below, durably, in this epoch
 	Next    segment.Position // the first batch not sent yet
 

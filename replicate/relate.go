@@ -14,12 +14,14 @@ type report struct {
 	endEpoch     segment.Epoch    // of its last batch
 	endCRC       uint32           // of its last batch
 	committed    segment.Position // the Committed that it knows; 0 below feature level 4
+	durable      segment.Position // everything below is on its stable storage; 0 below feature level 4
 	generation   uint64
 	damaged      bool
 	shortened    bool // it may lack what it acknowledged, so it proves nothing about what it lacks
 	bare         bool // its log is given up; see anew.go
 	related      bool // common is known
 	common       segment.Position
+	apart        bool // nothing that both logs still have is common
 	overruled    bool // an operator has chosen a leader since: what only this log has is given up
 	unidentified bool // the tables do not tell: this log is asked for the batch with which the other ends (identify)
 }
@@ -27,7 +29,7 @@ type report struct {
 // relate compares a report with this log.
 func (l *Leader) relate(m *Message) report {
 	r := report{
-		start: m.Start, end: m.Log.Next, endEpoch: m.Log.Epoch, endCRC: m.Log.LastCRC, committed: m.Committed,
+		start: m.Start, end: m.Log.Next, endEpoch: m.Log.Epoch, endCRC: m.Log.LastCRC, committed: m.Committed, durable: m.Until,
 		generation: m.Generation, damaged: m.Damaged, shortened: m.Shortened, bare: m.isBare(),
 	}
 	forced := l.isr.forced
@@ -41,6 +43,7 @@ func (l *Leader) relate(m *Message) report {
 		// Both tables tell everything, and they share no epoch. If both logs begin at the beginning, the empty log is
 		// common; otherwise retention has removed what they may share.
 		r.related = m.Start == 0 && l.log.Start.Next == 0
+		r.apart = !r.related
 	default:
 		r.unidentified = m.Log.Next > l.log.Start.Next && m.Log.Next <= l.log.End.Next
 	}

@@ -21,17 +21,26 @@ func (l *Leader) toBeWritten(p *Progress) bool {
 	return p.lost && l.cfg.ListShort && l.isr.member(p.member()) && !contains(l.isr.short, p.member())
 }
 
-// unlist proposes that p is not short any more, and nothing else. A leader does so whose own log is shortened, if every
-// member was heard, none is certain of its end, and p has most: then p is to lead.
-func (l *Leader) unlist(p *Progress, now int64, acts *Actions) {
+// admitBest proposes that p is a member of the ISR and not short, and nothing else. A leader does so whose own log is
+// shortened, if every member was heard, none is certain of its end, and p has all that they have, and more. Then p is to
+// lead.
+func (l *Leader) admitBest(p *Progress, now int64, acts *Actions) {
 	s := &l.isr
 	if s.open && now-s.sent < l.cfg.RetryNs {
 		return
 	}
 	s.next, s.nextShort = append(s.next[:0], s.members...), s.nextShort[:0]
+	if !s.member(p.member()) {
+		s.next = append(s.next, p.member())
+	}
 	for _, m := range s.short {
 		if m != p.member() {
 			s.nextShort = append(s.nextShort, m)
+		}
+	}
+	for _, m := range s.next {
+		if !contains(s.proposed, m) {
+			s.proposed = append(s.proposed, m)
 		}
 	}
 	s.open = true

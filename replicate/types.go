@@ -86,7 +86,7 @@ type Log struct {
 // message has Epoch and Request.
 type MessageKind uint8
 
-// Parentheses: only from feature level 4 on.
+// Parentheses: only from feature level 4 on. Until of a Report: everything below is durable.
 //
 // The messages. From leader to follower: Probe … Heartbeat. From follower to leader: Report … Resync. Both ways: Fetch,
 // Range.
@@ -97,7 +97,7 @@ const (
 	MsgReset                 // Log, Epochs, Boot, Generation: the logs share nothing that is kept; begin anew at Log
 	MsgAppend                // Position, Until, FirstID, NextID, Committed, Batches: PutMessagesOnReplica
 	MsgHeartbeat             // Position (everything below was sent), Committed
-	MsgReport                // Boot, Generation, Store, Start, Log, Epochs, Damaged (Committed, Shortened): answers Probe
+	MsgReport                // Boot, Generation, Store, Start, Log, Epochs, Damaged (Until, Committed, Shortened): see answer
 	MsgAck                   // Position, Offset, Committed, Damaged: batches below Position are durable, in this epoch
 	MsgGap                   // Position, Offset: my log ends here and batches behind it are missing; go on from here
 	MsgReject                // Code, Position: the message was refused and changed nothing

@@ -27,11 +27,10 @@ type Copy struct {
 	Epoch     uint64    `json:"epoch"`     // of the last batch
 	Written   time.Time `json:"written,omitzero"`
 
-	Leads     bool               `json:"-"`
-	Damaged   bool               `json:"-"`
-	Shortened bool               `json:"-"`
-	Contested bool               `json:"-"`
-	Split     []replicate.NodeID `json:"-"` // a leader's: the nodes whose copies have committed what it lacks
+	Leads     bool `json:"-"`
+	Damaged   bool `json:"-"`
+	Shortened bool `json:"-"`
+	Contested bool `json:"-"`
 }
 
 // forceLeader refuses requests that cannot be intended. Whether messages are lost depends on which other replicas held
@@ -61,7 +60,7 @@ func (h *handler) forceLeader(ctx context.Context, s *meta.Snapshot, b *ForceLea
 		return nil, refuse(http.StatusConflict, "node %s is not alive: start it first", n.Name)
 	}
 	copies := h.askCopies(ctx, s, p)
-	if !mayForce(s, p, n.ID, copies) {
+	if !mayForce(s, p, n.ID) {
 		return nil, refuse(http.StatusConflict, "%s is led by node %s, which is alive: there is nothing to force; to move "+
 			"the leadership, transfer it, "+
 			"and if it waits for another replica that cannot come back, force node %[2]s itself",
@@ -82,15 +81,12 @@ func (h *handler) forceLeader(ctx context.Context, s *meta.Snapshot, b *ForceLea
 }
 
 // mayForce says whether it can be intended to force a node to lead.
-func mayForce(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID, copies []Copy) bool {
+func mayForce(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) bool {
 	of := func(all []replicate.Member, n replicate.NodeID) bool {
 		return slices.ContainsFunc(all, func(m replicate.Member) bool { return m.Node == n })
 	}
 	rows := health.Trusting(0) // the store decides by its rows
-	if !rows.Serves(s, p) || node == p.State.Leader || of(p.Damaged, p.State.Leader) || of(p.Contested, node) {
-		return true
-	}
-	return slices.ContainsFunc(copies, func(c Copy) bool { return c.Leads && slices.Contains(c.Split, node) })
+	return !rows.Serves(s, p) || node == p.State.Leader || of(p.Damaged, p.State.Leader) || of(p.Contested, node)
 }
 
 // askCopies asks this node and all live ones that have a copy of the partition to describe it, at the same time. The
@@ -120,17 +116,16 @@ func (h *handler) askCopies(ctx context.Context, s *meta.Snapshot, p *meta.Parti
 	wg.Wait()
 	for i, id := range p.State.Replicas {
 		copies[i].Node = nodeName(s, id)
-		copies[i].States = statesOf(p, id, &copies[i], copies)
+		copies[i].States = statesOf(p, id, &copies[i])
 	}
 	return copies
 }
 
-// statesOf lists in which states a copy is, by the row, its node and its leader.
-func statesOf(p *meta.Partition, id replicate.NodeID, c *Copy, all []Copy) []string {
+// statesOf lists in which states a copy is, by the row and its node.
+func statesOf(p *meta.Partition, id replicate.NodeID, c *Copy) []string {
 	row := func(list []replicate.Member) bool {
 		return slices.ContainsFunc(list, func(m replicate.Member) bool { return m.Node == id })
 	}
-	split := slices.ContainsFunc(all, func(o Copy) bool { return o.Leads && slices.Contains(o.Split, id) })
 	out := []string{}
 	for _, s := range []struct {
 		is   bool
@@ -138,7 +133,7 @@ func statesOf(p *meta.Partition, id replicate.NodeID, c *Copy, all []Copy) []str
 	}{
 		{c.Leads, "leads"},
 		{c.Damaged || row(p.Unreadable()), "damaged"},
-		{c.Contested || split || row(p.Contested), "contested"},
+		{c.Contested || row(p.Contested), "contested"},
 		{row(p.State.Short), "short"},
 		{c.Shortened, "shortened"},
 		{row(p.State.ISR), "in sync"},

@@ -329,7 +329,7 @@ func (p *clusterPart) handler(n *node, e *engine.Engine, log *slog.Logger) http.
 		}
 		return &admin.Copy{
 			End: int64(a.End), Committed: int64(a.Committed), Messages: int64(a.NextID), Epoch: uint64(a.Epoch),
-			Written: a.Written, Leads: a.Leads, Damaged: a.Damaged, Shortened: a.Shortened, Contested: a.Contested, Split: a.Split,
+			Written: a.Written, Leads: a.Leads, Damaged: a.Damaged, Shortened: a.Shortened, Contested: a.Contested,
 		}, nil
 	}
 	create := func(ctx context.Context, name string, partitions, replicas int) error {

@@ -56,8 +56,8 @@ func WriteTwice(disk aio.Disk, name string, v any) error {
 	return disk.WriteFile(CopyOf(name), data)
 }
 
-// writeOnce durably writes a file and not its copy, for a caller that calls WriteTwice soon. Until then it is as after a
-// crash between the two writes.
+// writeOnce durably writes a file and not its copy, for a caller that calls WriteTwice soon. Until then it is as after
+// a crash between the two writes.
 func writeOnce(disk aio.Disk, name string, v any) ([]byte, error) {
 	data, err := SealFile(v)
 	if err != nil {

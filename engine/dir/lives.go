@@ -18,6 +18,11 @@ import (
 //	not in the list                                   an older state of itself, or the original of a copy that ran on
 //	there is no row, or no version kept lives for it  not known to be either; it is trusted once
 //
+// The row also says how far the commit log of the directory went at least (meta.Node.Logged). If the log ends before
+// that, the directory is an older state of itself, even if the row's process ran on it: a state that was taken while
+// that process ran. The metadata's past goes first: a row of the past may tell of a log that was lost since, which the
+// node has dealt with.
+//
 // A life is in the file before its process registers, so a process that died in between is found either way: the row
 // then has the life before it, or this one. That a life is known to be registered is written later. If that is lost,
 // more lives count as current than need to, and the metadata's past is not noticed by them.
@@ -50,16 +55,17 @@ func lifeOf(lives []Life, boot uuid.UUID) int {
 }
 
 // judge says what a directory with these lives, oldest first, is to the row that the cluster has of its node; nil: none.
-// store is the directory's id. It has no side effects.
-func judge(lives []Life, store uuid.UUID, row *meta.Node) meta.Life {
+// store is the directory's id, and end the number of the last group of its commit log. It has no side effects.
+func judge(lives []Life, store uuid.UUID, end uint64, row *meta.Node) meta.Life {
 	if row == nil {
 		return meta.LifeFirst
 	}
 	switch at := lifeOf(lives, row.Boot); {
-	case at >= 0 && at >= lastRegistered(lives):
-		return meta.LifeCurrent
-	case at >= 0:
+	case at >= 0 && at < lastRegistered(lives):
 		return meta.LifePast
+	case row.Store == store && end < row.Logged: // whatever the lives say
+	case at >= 0:
+		return meta.LifeCurrent
 	case len(lives) == 0 && (row.Store != store || row.StoreLevel < LivesLevel):
 		return meta.LifeFirst // it began empty, or no version has kept lives for it
 	}

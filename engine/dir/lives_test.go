@@ -29,7 +29,14 @@ func rowOf(boot, level int, store uuid.UUID) *meta.Node {
 	return &meta.Node{Boot: bootOf(boot), StoreLevel: level, Store: store}
 }
 
-// What a directory is to the row of its node, and the lives that it keeps when process 9 registers.
+// wrote is a row whose directory's commit log reached a group.
+func wrote(row *meta.Node, group uint64) *meta.Node {
+	row.Logged = group
+	return row
+}
+
+// What a directory is to the row of its node, if its commit log ends with group 50, and the lives that it keeps when
+// process 9 registers.
 func TestJudgeLives(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -60,11 +67,24 @@ func TestJudgeLives(t *testing.T) {
 		{"an older version's copy registered meanwhile", livesOf(-1), rowOf(3, 3, ownStore), meta.LifeUnknown,
 			livesOf(-1, 9)},
 		{"a copy was turned away", livesOf(-1), rowOf(0, 1, ownStore), meta.LifeUnknown, livesOf(-1, 9)},
+		{"registered, and it has all groups", livesOf(-1), wrote(rowOf(1, 4, ownStore), 50), meta.LifeCurrent,
+			livesOf(-1, 9)},
+		{"a state of the last life", livesOf(-1), wrote(rowOf(1, 4, ownStore), 51), meta.LifeUnknown, livesOf(-1, 9)},
+		{"a state of the last life, tried", livesOf(-1, 2), wrote(rowOf(2, 4, ownStore), 51), meta.LifeUnknown,
+			livesOf(-1, 2, 9)},
+		{"a state of before a life that was tried", livesOf(-1, 2), wrote(rowOf(1, 4, ownStore), 51), meta.LifeUnknown,
+			livesOf(-1, 2, 9)},
+		{"a state of a life that was not kept", nil, wrote(rowOf(1, 3, ownStore), 51), meta.LifeUnknown, livesOf(9)},
+		{"a replaced disk that has fewer groups", nil, wrote(rowOf(1, 4, otherStore), 51), meta.LifeFirst, livesOf(9)},
+		{"an older state that has all groups", livesOf(-1), wrote(rowOf(3, 4, ownStore), 7), meta.LifeUnknown,
+			livesOf(-1, 9)},
+		{"older metadata, of before a loss", livesOf(-1, -2), wrote(rowOf(1, 4, ownStore), 51), meta.LifePast,
+			livesOf(-1, -2, 9)},
 		{"itself, the answer was lost", livesOf(-1, 9), rowOf(9, 4, ownStore), meta.LifeCurrent, livesOf(-1, -9)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := slices.Clone(c.lives)
-			got := judge(c.lives, ownStore, c.row)
+			got := judge(c.lives, ownStore, 50, c.row)
 			if got != c.want {
 				t.Errorf("it is %d, want %d", got, c.want)
 			}
@@ -106,10 +126,10 @@ func TestLivesSurviveACrash(t *testing.T) {
 	row := func(boot int) *meta.Node { return rowOf(boot, NewestLevel, f.StoreID()) }
 	begin := func(f *NodeFile, was *meta.Node, boot int, want meta.Life) {
 		t.Helper()
-		if got := f.Life(was); got != want {
+		if got := f.Life(was, 0); got != want {
 			t.Errorf("process %d: the directory is %d, want %d", boot, got, want)
 		}
-		if err := f.Begin(was, bootOf(boot)); err != nil {
+		if err := f.Begin(was, 0, bootOf(boot)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -133,7 +153,7 @@ func TestLivesSurviveACrash(t *testing.T) {
 	begin(original, row(5), 6, meta.LifeUnknown)
 	begin(duplicate, row(6), 7, meta.LifeUnknown)
 	begin(original, row(7), 8, meta.LifeUnknown)
-	if got := openNode(t, disk.Crash(1), NewestLevel, true).Life(row(3)); got != meta.LifePast {
+	if got := openNode(t, disk.Crash(1), NewestLevel, true).Life(row(3), 0); got != meta.LifePast {
 		t.Errorf("the metadata went back, and the directory is %d", got)
 	}
 }
@@ -144,7 +164,7 @@ func TestLivesBeginWithTheirLevel(t *testing.T) {
 	f := openNode(t, disk, NewestLevel, true)
 	was := rowOf(1, LivesLevel-1, f.StoreID())
 	for range 2 {
-		if err := errors.Join(f.Raise(LivesLevel-1), f.Begin(was, bootOf(2)), f.Registered(bootOf(2))); err != nil {
+		if err := errors.Join(f.Raise(LivesLevel-1), f.Begin(was, 0, bootOf(2)), f.Registered(bootOf(2))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -158,7 +178,7 @@ func TestLivesBeginWithTheirLevel(t *testing.T) {
 	if want := livesOf(-1, -2); !slices.Equal(again.node.Lives, want) {
 		t.Errorf("the raised directory has the lives %v, want %v", again.node.Lives, want)
 	}
-	if got := again.Life(rowOf(1, LivesLevel-1, f.StoreID())); got != meta.LifePast {
+	if got := again.Life(rowOf(1, LivesLevel-1, f.StoreID()), 0); got != meta.LifePast {
 		t.Errorf("it is %d", got)
 	}
 }
@@ -171,13 +191,13 @@ func TestLifeThatCannotBeWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	disk.Inject(faultaio.Rule{Kind: faultaio.KindWrite, Name: NodePath + "*", Count: 1, Err: syscall.ENOSPC})
-	if err := f.Begin(nil, bootOf(1)); !errors.Is(err, syscall.ENOSPC) {
+	if err := f.Begin(nil, 0, bootOf(1)); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("it answers %v", err)
 	}
 	if f.lives != nil {
 		t.Errorf("it has the lives %v", f.lives)
 	}
-	if err := f.Begin(nil, bootOf(1)); err != nil {
+	if err := f.Begin(nil, 0, bootOf(1)); err != nil {
 		t.Fatal(fmt.Errorf("tried again: %w", err))
 	}
 	if got := openNode(t, disk, NewestLevel, true).node.Lives; !slices.Equal(got, livesOf(1)) {

@@ -34,8 +34,8 @@ type Node struct {
 // NodeFile is the node.json of an open data directory. The engine opens it, raises its level and binds it to a cluster.
 // The scrub reads and repairs it. Any goroutine may call the methods.
 //
-// mu guards node and lives, and is held while the file is read or written, which may hang. NodeID, StoreID and Level do not take
-// mu. A crash leaves either the old content or the new one.
+// mu guards node and lives, and is held while the file is read or written, which may hang. NodeID, StoreID and Level do
+// not take mu. A crash leaves either the old content or the new one.
 type NodeFile struct {
 	disk   aio.Disk
 	newest int // the highest level that may be written
@@ -191,25 +191,27 @@ func (f *NodeFile) Adopt(cluster uuid.UUID) error {
 	return f.write(next)
 }
 
-// Life says what this directory is to the row that the cluster has of its node; nil: none. It takes mu, and changes
-// nothing.
-func (f *NodeFile) Life(row *meta.Node) meta.Life {
+// Life says what this directory, whose commit log ends with group end, is to the row that the cluster has of its node;
+// nil: none. It takes mu, and changes nothing.
+func (f *NodeFile) Life(row *meta.Node, end uint64) meta.Life {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.life(row)
+	return f.life(row, end)
 }
 
 // life is Life for a caller that holds mu. What this process noted below LivesLevel is not known to the next one, so
 // it is not compared.
-func (f *NodeFile) life(row *meta.Node) meta.Life { return judge(f.node.Lives, f.node.StoreID, row) }
+func (f *NodeFile) life(row *meta.Node, end uint64) meta.Life {
+	return judge(f.node.Lives, f.node.StoreID, end, row)
+}
 
 // Begin durably notes that the process boot is about to replace the row that the cluster has of this node. The process
-// registers after that. A crash before or after the write leaves a directory that Life finds current. The file's copy
+// registers after that. The commit log ends with group end. A crash before or after the write leaves a directory that Life finds current. The file's copy
 // follows with Registered, because the start waits for Begin. It takes mu.
-func (f *NodeFile) Begin(row *meta.Node, boot uuid.UUID) error {
+func (f *NodeFile) Begin(row *meta.Node, end uint64, boot uuid.UUID) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.keepLives(begun(f.node.Lives, f.node.StoreID, row, f.life(row), boot), func(disk aio.Disk, next *Node) error {
+	return f.keepLives(begun(f.node.Lives, f.node.StoreID, row, f.life(row, end), boot), func(disk aio.Disk, next *Node) error {
 		_, err := writeOnce(disk, NodePath, next)
 		return err
 	})

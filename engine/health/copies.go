@@ -26,13 +26,6 @@ func (f *Facts) missing() (all []string) {
 			"those running, and do not wipe them", plural(f.Shortened, "copy"), isOrAre(int64(f.Shortened)),
 			Age(f.ShortenedFor), theyOrIt(f.Shortened)))
 	}
-	if len(f.Split) > 0 {
-		s := &f.Split[0]
-		all = append(all, fmt.Sprintf("%s led by this node with a contested copy%s: node %s has committed messages of "+
-			"partition %d of topic %s that node %s lacks, and the other way round; nothing was cut, and node %[3]s does not "+
-			"follow; %[7]s", plural(len(f.Split), "partition"), first(len(f.Split)), s.Node, s.Partition, s.Topic, s.Leader,
-			s.choose()))
-	}
 	return all
 }
 

@@ -29,8 +29,6 @@ type Facts struct {
 	OlderDirectory bool          // the data directory is not the one that the node ran on last
 	Shortened      int           // copies that may lack what this node acknowledged
 	ShortenedFor   time.Duration // how long this node has had such copies
-	// Split are copies on other nodes of partitions that this node leads: both logs have committed what the other lacks.
-	Split []Copy
 
 	Cluster *Cluster // nil: a single node, or one that has not joined yet
 }

@@ -82,15 +82,6 @@ func TestJudge(t *testing.T) {
 			true, true, true, false, nil, "",
 			[]string{"2 partitions with a contested copy, the first: node n2 has"},
 		},
-		"a leader and a copy that have both committed what the other lacks": {
-			Facts{Split: []Copy{{"orders", 3, "n2", "n1"}}, Cluster: served(func(*Cluster) {})},
-			true, true, true, false, nil, "",
-			[]string{
-				"1 partition led by this node with a contested copy: node n2 has committed messages of partition 3 of topic " +
-					"orders that node n1 lacks, and the other way round; nothing was cut, and node n2 does not follow; compare the " +
-					"two with engine cluster force-leader orders 3 n2 --dry-run, and then force n2 or n1",
-			},
-		},
 		"a short copy": {
 			Facts{Cluster: served(func(c *Cluster) { c.Short, c.FirstShort = 1, &Copy{"orders", 3, "n2", "n1"} })},
 			true, true, true, false, nil, "",

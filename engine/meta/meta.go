@@ -47,6 +47,10 @@ type Node struct {
 	Level      int `json:"level,omitzero"`
 	StoreLevel int `json:"store_level,omitzero"`
 
+	// Logged is the number of a group that the commit log of directory Store held durably: a lower bound of where that
+	// log ends, as long as nothing of it is lost. 0: not known, also of versions that do not write it.
+	Logged uint64 `json:"logged,omitzero"`
+
 	SinceMs int64 `json:"since_ms,omitzero"` // when the process registered, Unix time; for people
 
 	Draining bool `json:"draining"` // it gives up its leaderships and, where other nodes can take them, its replicas
@@ -366,7 +370,8 @@ const (
 	LifeCurrent
 	// LifePast: the row's process ran on this directory, and later ones registered since: the metadata are older.
 	LifePast
-	// LifeUnknown: the row's process did not run on this directory, as far as the directory knows. It is an older state
+	// LifeUnknown: the row's process did not run on this directory, as far as the directory knows, or it wrote more to
+	// the commit log than the directory has. It is an older state
 	// of the node's directory, or the original of a copy that ran on: its copies may lack what the node acknowledged.
 	LifeUnknown
 )
@@ -456,6 +461,9 @@ type Store interface {
 	// repeats a report that did not arrive. On HandOver, a node whose disk hangs also leaves the ISR, if that keeps
 	// min_isr.
 	ReportDisk(ctx context.Context, disk DiskState) error
+	// ReportLogged says that this process's commit log holds group seq durably: Node.Logged. It never lowers the value;
+	// only a registration does.
+	ReportLogged(ctx context.Context, seq uint64) error
 	// ReportDown says that a process is gone: its connection closed and its address refuses connections. The controller
 	// acts without waiting for the lease to end. If the process was the controller, it is replaced.
 	ReportDown(ctx context.Context, node replicate.NodeID, boot uuid.UUID) error

@@ -2,6 +2,7 @@ package part
 
 import (
 	"fmt"
+	"math"
 	"sync/atomic"
 
 	"penstock/batch"
@@ -343,9 +344,16 @@ func (c *committer) reserve(pt *Partition, g *clog.Group, w *groupWork, r *run) 
 	return core.PurposeData, g.Reserve(pt.clogPlacement(r.placement.Segment, r.placement.Offset), r.bytes)
 }
 
-// clogPlacement returns the placement that the commit log records for a batch: its place in the partition's segments.
+// clogPlacement returns the placement that the commit log records for the partition's next batch: its place in the
+// segments and, from marksLevel on, how far the log is known to be committed. Replica.mu is held.
 func (pt *Partition) clogPlacement(number uint32, at segment.Offset) clog.Placement {
-	return clog.Placement{Type: clog.Batch, Topic: pt.topic.ID, Partition: pt.number, Segment: number, Offset: at}
+	p := clog.Placement{Type: clog.Batch, Topic: pt.topic.ID, Partition: pt.number, Segment: number, Offset: at}
+	if r := pt.replica; !r.solo() && pt.store.Feature() >= marksLevel {
+		if left := pt.machine.State().Next - r.committed(); left < math.MaxUint16 {
+			p.Uncommitted = uint16(left) + 1
+		}
+	}
+	return p
 }
 
 // seal encodes the run into dst, which g reserved for it, and passes the batch to the machine, the fold and the

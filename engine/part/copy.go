@@ -2,7 +2,6 @@ package part
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"penstock/replicate"
@@ -20,7 +19,7 @@ func (pt *Partition) Copy() *wire.CopyAnswer {
 	st := pt.machine.State()
 	a := &wire.CopyAnswer{
 		End: st.Next, NextID: st.NextID, Epoch: st.Epoch, Committed: r.committed(), Leads: r.leader != nil,
-		Contested: r.isContested(), Shortened: r.shortened, Split: slices.Clone(r.split),
+		Contested: r.isContested(), Shortened: r.shortened,
 	}
 	a.Damaged = !a.Contested && (r.damaged != nil || r.discarded.Load())
 	r.mu.Unlock()
@@ -64,57 +63,6 @@ func (r *Replica) logContested() {
 		"that is kept aside",
 		"topic", r.pt.topic.Name, "partition", r.pt.number, "leader", r.target.Load(), "end", r.pt.machine.State().Next,
 		"committed", r.committed())
-}
-
-// SplitCopy is a copy on another node of a partition that this node leads: both logs have committed what the other
-// lacks, so neither is cut.
-type SplitCopy struct {
-	Topic     string
-	Partition uint32
-	Node      replicate.NodeID
-}
-
-// SplitCopies lists the copies that are split from their leaders on this node. If there are none, it takes no lock;
-// otherwise it takes each Replica.mu.
-func (cn *Node) SplitCopies() (all []SplitCopy) {
-	if cn.split.Load() == 0 {
-		return nil
-	}
-	for _, pt := range cn.store.Partitions() {
-		pt.replica.mu.Lock()
-		for _, n := range pt.replica.split {
-			all = append(all, SplitCopy{pt.topic.Name, pt.number, n})
-		}
-		pt.replica.mu.Unlock()
-	}
-	return all
-}
-
-// noteSplit logs and counts when a copy is found to be split from this leader, and updates the count when that ends. mu
-// is held.
-func (r *Replica) noteSplit() {
-	var now []replicate.NodeID // allocated only if there is one
-	if r.leader != nil {
-		for i := range r.leader.Progress() {
-			if p := &r.leader.Progress()[i]; p.Split {
-				now = append(now, p.Node)
-			}
-		}
-	}
-	if slices.Equal(now, r.split) {
-		return
-	}
-	for _, n := range now {
-		if !slices.Contains(r.split, n) {
-			r.node.Log.Error("another copy of a partition is contested: it and this leader's log have each committed messages "+
-				"that the other lacks. Neither is cut, and that copy does not follow. Compare the two with engine cluster "+
-				"force-leader TOPIC PARTITION NODE --dry-run, and force the node that is right to lead: what the other has "+
-				"beyond that is kept aside", "topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", r.leader.Epoch(),
-				"node", n)
-		}
-	}
-	r.node.split.Add(int64(min(len(now), 1) - min(len(r.split), 1)))
-	r.split = now
 }
 
 // ShortenedFor returns how long this node has had shortened copies; 0: it has none. A copy that is added and removed

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
-
 	"penstock/engine/core"
 	"penstock/engine/dir"
 	"penstock/engine/meta"
@@ -35,37 +33,6 @@ func TestContestedCopyIsLogged(t *testing.T) {
 	}
 	if r.run(func() { r.damaged = replicate.ErrContested }); r.copyState() != meta.CopyContested {
 		t.Errorf("the store would hear state %d", r.copyState())
-	}
-}
-
-// A copy that is split from its leader is logged once, counted while it lasts, and listed with its node.
-func TestSplitCopyIsCounted(t *testing.T) {
-	r := bareReplica()
-	var log bytes.Buffer
-	r.node.Log = slog.New(slog.NewTextHandler(&log, nil))
-	r.node.Shortened = dir.NewShortened(faultaio.New(faultaio.Options{}))
-	self, other := r.node.member(), replicate.Member{Node: 2, Store: uuid.UUID{2}}
-	l := replicate.NewLeader(replicate.Config{}, self, r.node.Self.Boot, replicate.Log{Generation: 1}, &replicate.State{
-		Epoch: 1, Version: 1, Leader: 1, Boot: r.node.Self.Boot, MinISR: 1, Replicas: []replicate.NodeID{1, 2},
-		ISR: []replicate.Member{self, other},
-	}, 0)
-	for _, step := range []struct {
-		leads, split bool
-		count, logs  int
-	}{{true, false, 0, 0}, {true, true, 1, 1}, {true, true, 1, 1}, {true, false, 0, 1}, {true, true, 1, 2}, {false, true, 0, 2}} {
-		r.run(func() {
-			if r.leader = nil; step.leads {
-				r.leader = l
-				l.Progress()[0].Split = step.split
-			}
-			r.noteSplit()
-		})
-		if n := r.node.Counts().Split; n != step.count || len(r.split) != step.count {
-			t.Errorf("%+v: %d are counted, %v", step, n, r.split)
-		}
-		if n := strings.Count(log.String(), "contested"); n != step.logs || strings.Contains(log.String(), "damaged") {
-			t.Errorf("%+v: it logs %q", step, log.String())
-		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/clog"
+	"penstock/engine/aside"
 	"penstock/engine/dir"
 	"penstock/segment/aio/faultaio"
 )
@@ -16,7 +17,7 @@ func replayedAt(t *testing.T, disk *faultaio.Disk, level int, alone bool) (*Reco
 	t.Helper()
 	r := bareReplica()
 	s := r.pt.store
-	s.disk = disk
+	s.disk, s.aside = disk, aside.New(disk, s.log, s.now, aside.DefaultLimits)
 	if alone {
 		s.replicas = nil
 	}

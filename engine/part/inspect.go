@@ -36,7 +36,7 @@ type View struct {
 	Start    segment.Position
 	Visible  segment.MsgID
 	Pending  int  // number of batches that are appended and not committed
-	Compares bool // the copy leads, but was shortened by recovery: it must compare its log with others before it serves
+	Compares bool // the copy leads, but is shortened: it must compare its log with others before it serves
 	Asks     bool // the copy compares, waits for another replica, and has logged that operators should help
 	Channels []ChannelView
 	// LeaderStart is where the log of a leader began when that leader said that it had removed what this copy could not

@@ -53,7 +53,6 @@ type Node struct {
 	drops   atomic.Uint64 // copies that were dropped and fetched again; see Replica.discard
 	losses  atomic.Uint64 // see replicate.LeaderCounts.Losses
 	blocked atomic.Int64  // partitions led here whose Replica.blocked is not 0
-	split   atomic.Int64  // partitions led here whose Replica.split is not empty
 	yields  atomic.Uint64 // leaderships handed to a replica whose log has more than the shortened log here
 
 	comparingWaits atomic.Uint64 // see logComparing
@@ -162,12 +161,11 @@ func (cn *Node) trimTo(pt *Partition, pos segment.Position) {
 // disk.
 func (cn *Node) Wait(hangs func() bool) bool { return cn.store.host.Wait(&cn.wg, hangs) }
 
-// Counts are totals over all replicas of a node since it started. Blocked, Split and Shortened are the present numbers.
+// Counts are totals over all replicas of a node since it started. Blocked and Shortened are the present numbers.
 type Counts struct {
 	Dropped        uint64 // copies that were dropped and fetched again
 	Losses         uint64 // see replicate.LeaderCounts.Losses
 	Blocked        int    // partitions led here that wait for a replica that cannot lead, see noteBlocked
-	Split          int    // partitions led here with a copy elsewhere that is split from this leader, see noteSplit
 	Yielded        uint64 // leaderships handed to a replica whose log has more than the shortened log here
 	ComparingWaits uint64 // times that a leader here had to wait for the log of another replica, see logComparing
 	Shortened      int    // copies that a recovery shortened and that are not whole yet
@@ -177,7 +175,7 @@ type Counts struct {
 func (cn *Node) Counts() Counts {
 	return Counts{
 		Dropped: cn.drops.Load(), Losses: cn.losses.Load(), Blocked: int(cn.blocked.Load()), Yielded: cn.yields.Load(),
-		Split: int(cn.split.Load()), ComparingWaits: cn.comparingWaits.Load(), Shortened: cn.Shortened.Count(),
+		ComparingWaits: cn.comparingWaits.Load(), Shortened: cn.Shortened.Count(),
 	}
 }
 

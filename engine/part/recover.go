@@ -41,6 +41,8 @@ type openedLog struct {
 // Report says what a recovery found.
 type Report struct {
 	Bytes       int64    // replayed from the commit log
+	LogEnd      uint64   // the last group of the commit log
+	LogDamaged  bool     // the commit log could not be read to its end
 	ReadOnly    int      // number of partitions that accept nothing more
 	Forgotten   bool     // the commit log lacks something that was durable once; see NoteForgotten
 	Corruptions []string // one error text for each damage that was found
@@ -75,7 +77,7 @@ func (r *Recovery) Replay(node uuid.UUID, level int) error {
 	s.clog = log
 	s.flusher.Use(log)
 	if report != nil {
-		r.found.Bytes = report.Bytes
+		r.found.Bytes, r.found.LogEnd, r.found.LogDamaged = report.Bytes, report.LastSeq, corrupt != nil
 	}
 	if derr := r.Log.Finish(); derr != nil {
 		return derr

@@ -92,7 +92,6 @@ type leadership struct {
 	writesPaused bool                   // nothing is appended: the leadership is being handed over
 	handedOver   uint64                 // version of the row that was handed over from; see successorStored
 	blocked      replicate.NodeID       // the value of Leader.Blocked that was logged last
-	split        []replicate.NodeID     // whose copies are split from this leader's log; see noteSplit
 	// comparing is the time since when the leader waits for the log of another replica, by Lease.Now. 0: it does not
 	// wait. -1: it waits, and that was logged.
 	comparing int64

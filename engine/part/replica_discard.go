@@ -144,21 +144,29 @@ func (r *Recovery) discardUnreadableHead(pt *Partition) error {
 	if err == nil {
 		return nil
 	}
+	return pt.replica.giveUpHead(err)
+}
+
+// giveUpHead gives up a copy whose first batch cannot be read because of err. It returns an error if that cannot be
+// kept. No machine of the copy runs yet.
+func (r *Replica) giveUpHead(err error) error {
+	pt, cn := r.pt, r.node
 	if segment.DeviceFailed(err) || !needsRefetch(err) {
-		pt.replica.waitsForDevice = true
-		pt.replica.discarded.Store(true)
-		r.store.log.Error("the device cannot read the first batch of a copy of a partition: the copy does not lead, and "+
+		r.mu.Lock()
+		r.waitsForDevice = true
+		r.mu.Unlock()
+		r.discarded.Store(true)
+		cn.Log.Error("the device cannot read the first batch of a copy of a partition: the copy does not lead, and "+
 			"waits until it is read, or until enough other replicas are in sync to fetch it anew; look at this node's device",
 			"topic", pt.topic.Name, "partition", pt.number, "error", err)
 		return nil
 	}
-	cn := r.store.replicas
 	if err := cn.Shortened.Add([]segment.Identity{pt.Identity()}); err != nil {
 		return err
 	}
 	cn.drops.Add(1)
-	pt.replica.discarded.Store(true)
-	r.store.log.Error("the first batch of a copy of a partition cannot be read: the copy does not lead and is fetched "+
+	r.discarded.Store(true)
+	cn.Log.Error("the first batch of a copy of a partition cannot be read: the copy does not lead and is fetched "+
 		"anew from its leader. What was acknowledged is on the other in-sync replicas, as long as those read back; look "+
 		"at this node's device", "topic", pt.topic.Name, "partition", pt.number, "error", err)
 	return nil

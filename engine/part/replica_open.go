@@ -72,7 +72,6 @@ func (r *Replica) shut(to role) {
 		}
 		r.role, r.leader, r.follower = max(r.role, to), nil, nil
 		r.noteBlocked()
-		r.noteSplit()
 	})
 	r.pt.Tell()
 }
@@ -267,6 +266,16 @@ func (r *Replica) OpenRecovered() {
 
 // OpenAgain opens a copy that was retired and still has its log. It may wait for the device before it takes mu.
 func (r *Replica) OpenAgain() error {
+	err := r.openAgain()
+	if err != nil && needsRefetch(err) && !r.discarded.Load() { // its topic's metadata was gone when recovery looked
+		if err = r.giveUpHead(err); err == nil {
+			err = r.openAgain()
+		}
+	}
+	return err
+}
+
+func (r *Replica) openAgain() error {
 	return r.pt.withFirst(func() error {
 		r.mu.Lock()
 		defer r.mu.Unlock()

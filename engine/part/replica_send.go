@@ -21,7 +21,7 @@ func (r *Replica) send(to replicate.NodeID, m *replicate.Message) {
 		return
 	}
 	if m.Kind == replicate.MsgReport && r.node.store.Feature() < marksLevel {
-		m.Committed, m.Shortened = 0, false // a node of a lower level would take the frame for a broken one
+		m.Until, m.Committed, m.Shortened = 0, 0, false // a node of a lower level would take the frame for a broken one
 	}
 	wire.Encode(&r.sent, r.pt.Identity(), m, nil)
 	r.sent.Body, r.sent.Owner = nil, nil

@@ -153,7 +153,7 @@ func (r *Replica) handOverShortened(a *replicate.Action) {
 	if r.yieldedEpoch != st.Epoch {
 		r.yieldedEpoch = st.Epoch
 		r.node.yields.Add(1)
-		r.node.Log.Warn("another replica has more of a partition than this one, whose log was shortened by recovery: it is "+
+		r.node.Log.Warn("another replica has more of a partition than this one, which may lack what it acknowledged: it is "+
 			"made the leader; nothing is cut",
 			"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", st.Epoch, "to", to, "its_end", a.Position)
 	}
@@ -173,7 +173,6 @@ func (r *Replica) handOverShortened(a *replicate.Action) {
 func (r *Replica) logComparing(now int64) {
 	const patience = 10 * time.Second
 	r.noteBlocked()
-	r.noteSplit()
 	switch {
 	case r.blocked != 0:
 	case r.leader == nil || !r.leader.Comparing() || r.yieldedEpoch == r.leader.Epoch():
@@ -183,9 +182,9 @@ func (r *Replica) logComparing(now int64) {
 	case r.comparing > 0 && now-r.comparing > int64(patience):
 		r.comparing = -1
 		r.node.comparingWaits.Add(1)
-		r.node.Log.Warn("a partition waits: this node leads it, its log was shortened by recovery or comes from a backup, "+
-			"and a member of the ISR that may have more cannot be asked. Nothing is lost: start the other replicas of it; if "+
-			"they cannot come back, force-leader with this node gives up what only they had",
+		r.node.Log.Warn("a partition waits: this node leads it, its copy may lack what it acknowledged or comes from a "+
+			"backup, and a member of the ISR that may have more cannot be asked. Nothing is lost: start the other replicas of "+
+			"it; if they cannot come back, force-leader with this node gives up what only they had",
 			"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", r.leader.Epoch())
 	}
 }

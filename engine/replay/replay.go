@@ -211,6 +211,9 @@ func (p *Partition) apply(o *Options, rec *clog.Record) error {
 	rec.Buf.Retain()
 	p.Slices = append(p.Slices, s)
 	p.State.Advance(&h)
+	if n := segment.Position(rec.Uncommitted); n > 0 && n-1 <= h.Position {
+		p.Committed = max(p.Committed, h.Position-(n-1))
+	}
 	p.Epochs.Note(replicate.EpochStart{Epoch: h.Epoch, Position: h.Position, Offset: rec.Offset})
 	return p.foldIn(o, &h, rec.Payload[segment.HeaderBytes:], rec.Offset)
 }

@@ -211,3 +211,22 @@ func TestOtherRecords(t *testing.T) {
 		t.Error("something is left after a restart")
 	}
 }
+
+// Each record says how far its writer knew the log to be committed. Records of older versions do not say it.
+func TestRecordsSayWhatWasCommitted(t *testing.T) {
+	l := newLog(t, replay.Options{})
+	committed := func(uncommitted uint16) segment.Position {
+		rec := l.batch(nil, "a")
+		rec.Uncommitted = uncommitted
+		l.read(rec)
+		return l.into.Partition(l.id).Committed
+	}
+	for i, c := range []struct {
+		uncommitted uint16
+		want        segment.Position
+	}{{0, 0}, {2, 0}, {3, 0}, {2, 2}, {0, 2}, {4, 2}, {1, 6}, {9, 6}} {
+		if got := committed(c.uncommitted); got != c.want {
+			t.Errorf("batch %d: committed below %d, want %d", i, got, c.want)
+		}
+	}
+}

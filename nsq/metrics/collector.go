@@ -158,7 +158,6 @@ func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
 	w.set(copies, float64(s.Contested), "contested")
 	w.set(copies, float64(s.Short), "short")
 	w.set(copies, float64(s.Shortened), "shortened")
-	w.set(splitPartitions, float64(s.Split))
 	w.set(olderDirectory, float64(s.OlderDirectory))
 	w.set(asideCuts, float64(s.AsideCuts))
 	w.set(asideMessages, float64(s.AsideMessages))

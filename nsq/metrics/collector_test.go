@@ -125,7 +125,6 @@ func TestCollect(t *testing.T) {
 		{"commit_log_forgotten", "", 0},
 		{"ground_lost", "", 0},
 		{"older_directory", "", 0},
-		{"split_partitions", "", 0},
 		{"copies", "damaged", 0},
 		{"copies", "contested", 0},
 		{"copies", "short", 0},

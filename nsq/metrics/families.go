@@ -104,9 +104,6 @@ var (
 		"Copies of partitions on this node that are not whole: damaged (a range cannot be read), contested (it has messages "+
 			"that its leader's log lacks: an operator has to choose), short (it forgot what it had acknowledged, and has not "+
 			"caught up), shortened (it may lack what this node acknowledged).", "state")
-	splitPartitions = define(ofStorage, gauge, "split_partitions",
-		"Partitions led here with a contested copy on another node, if each of the two logs has committed messages that the "+
-			"other lacks: an operator has to choose.")
 	olderDirectory = define(ofStorage, gauge, "older_directory",
 		"1 since a start on another data directory than the node ran on last: an older state, or the original of a copy that "+
 			"ran on. This node's copies are compared with other replicas and fetched again.")

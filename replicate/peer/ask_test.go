@@ -30,7 +30,9 @@ func TestAsk(t *testing.T) {
 			t.Errorf("its own name answers %+v, %v", got, err)
 		}
 	}
-	until(t, "it says so", func() bool { return a.logs.count("another process tried to start under this node's name") == 1 })
+	until(t, "it says so", func() bool {
+		return a.logs.count("another process tried to start under this node's name") == 1
+	})
 	if got := a.logs.count("was refused"); got != 0 {
 		t.Errorf("%d lines about connections that were refused", got)
 	}

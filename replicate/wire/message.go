@@ -24,7 +24,7 @@ const (
 	// MaxBatchHeadBytes is the longest head before batches: that of an append with MaxRunCount runs.
 	MaxBatchHeadBytes = CommonBytes + 6*8 + MaxRunCount*runBytes
 	// MaxHeadBytes is the longest head of all: a report with the largest leader-epoch table.
-	MaxHeadBytes = CommonBytes + 3*8 + 2*16 + stateBytes + replicate.MaxEpochTableBytes
+	MaxHeadBytes = CommonBytes + 4*8 + 2*16 + stateBytes + replicate.MaxEpochTableBytes
 )
 
 // Offsets in the common part of a head; FORMAT.md has the table.
@@ -62,13 +62,13 @@ const (
 // Flags in the common part of a head.
 const (
 	flagDamaged   = 1 << 0
-	flagMarked    = 1 << 1 // of a Report: it has the field committed, too
+	flagMarked    = 1 << 1 // of a Report: it has the fields until and committed, too
 	flagShortened = 1 << 2 // only with flagMarked
 )
 
 // marked says whether m is written as a marked Report. Senders below feature level 4 leave these fields out of m.
 func marked(m *replicate.Message) bool {
-	return m.Kind == replicate.MsgReport && (m.Shortened || m.Committed != 0)
+	return m.Kind == replicate.MsgReport && (m.Shortened || m.Committed != 0 || m.Until != 0)
 }
 
 // Run says where consecutive batches of a frame lie, all in one segment. Together the runs of a frame cover its
@@ -151,8 +151,8 @@ var layouts = func() (all [kindCount]layout) {
 // markedReport is the layout of a Report with flagMarked.
 var markedReport = func() layout {
 	l := layouts[replicate.MsgReport]
-	l.fields |= fieldCommitted
-	l.bytes += 8
+	l.fields |= fieldUntil | fieldCommitted
+	l.bytes += 2 * 8
 	return l
 }()
 

@@ -8,7 +8,6 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/core"
-	"penstock/replicate"
 	"penstock/segment"
 )
 
@@ -216,16 +215,15 @@ type VerifyAnswer struct {
 
 // CopyAnswer is what one node knows of its copy of a partition.
 type CopyAnswer struct {
-	End       segment.Position   `json:"end"`     // of the next batch
-	NextID    segment.MsgID      `json:"next_id"` // of the next message
-	Epoch     segment.Epoch      `json:"epoch"`   // of the last batch
-	Committed segment.Position   `json:"committed"`
-	Written   time.Time          `json:"written,omitzero"` // when a leader appended the last batch, by its clock
-	Leads     bool               `json:"leads,omitempty"`
-	Damaged   bool               `json:"damaged,omitempty"`
-	Contested bool               `json:"contested,omitempty"`
-	Shortened bool               `json:"shortened,omitempty"`
-	Split     []replicate.NodeID `json:"split,omitempty"` // by the leader: whose copies have committed what it lacks
+	End       segment.Position `json:"end"`     // of the next batch
+	NextID    segment.MsgID    `json:"next_id"` // of the next message
+	Epoch     segment.Epoch    `json:"epoch"`   // of the last batch
+	Committed segment.Position `json:"committed"`
+	Written   time.Time        `json:"written,omitzero"` // when a leader appended the last batch, by its clock
+	Leads     bool             `json:"leads,omitempty"`
+	Damaged   bool             `json:"damaged,omitempty"`
+	Contested bool             `json:"contested,omitempty"`
+	Shortened bool             `json:"shortened,omitempty"`
 }
 
 // Fault is one kind of trouble that a node has now, or has had since its start.

@@ -15,7 +15,6 @@ import (
 	"penstock/batch"
 	"penstock/engine/core"
 	"penstock/internal/formattest"
-	"penstock/replicate"
 	"penstock/segment"
 )
 
@@ -63,7 +62,7 @@ func operations() map[string]any {
 		},
 		"fwd-op-copy": &CopyAnswer{
 			End: 1, NextID: 2, Epoch: 3, Committed: 4, Written: at, Leads: true, Damaged: true, Contested: true,
-			Shortened: true, Split: []replicate.NodeID{5, 6},
+			Shortened: true,
 		},
 		"fwd-op-trace": &Trace{
 			ID: "0002000000000005", Partition: 2, Number: 5, LogFrom: 1, LogSince: at, ReadBytes: 2, Settled: true, Cut: "bytes",

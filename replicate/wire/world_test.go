@@ -141,7 +141,7 @@ func messages(t testing.TB) map[string]*replicate.Message {
 		},
 		"report-marked": {
 			Kind: replicate.MsgReport, Boot: testBoot, Generation: 6, Store: testStore, Start: 12, Log: state, Epochs: epochs,
-			Committed: 37, Shortened: true,
+			Until: 40, Committed: 37, Shortened: true,
 		},
 		"ack":    {Kind: replicate.MsgAck, Position: 300, Offset: 1 << 40, Committed: 298, Damaged: true},
 		"gap":    {Kind: replicate.MsgGap, Position: 300, Offset: 1 << 40},

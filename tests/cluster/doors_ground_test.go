@@ -56,11 +56,11 @@ var grounds = []struct {
 	// mayRefuse: the node may refuse to start, as long as it names the file. Its directory is emptied then.
 	mayRefuse bool
 }{
-	{"clog", "clog", func(dir, _ string) error { return os.RemoveAll(filepath.Join(dir, "clog")) }, false},
+	{"clog", "clog", func(dir, _ string) error { return removeTree(filepath.Join(dir, "clog")) }, false},
 	{"current file of clog", "clog", func(dir, _ string) error { return removeCurrent(dir) }, false},
 	{"node.json", "node.json", func(dir, _ string) error { return os.Remove(filepath.Join(dir, "node.json")) }, true},
 	{"LOCK", "LOCK", func(dir, _ string) error { return os.Remove(filepath.Join(dir, "LOCK")) }, false},
-	{"topic", "topics/", func(dir, id string) error { return os.RemoveAll(filepath.Join(dir, "topics", id)) }, false},
+	{"topic", "topics/", func(dir, id string) error { return removeTree(filepath.Join(dir, "topics", id)) }, false},
 	{"current segment", ".seg", removeSegment, false},
 	{"data directory", "directory", func(dir, _ string) error { return os.Rename(dir, dir+".away") }, false},
 }

@@ -34,6 +34,8 @@ const (
 	doorPatience = 20 * time.Second
 	// electionPatience is longer than the lease of a dead node and an election.
 	electionPatience = 8 * time.Second
+	// rowPatience is longer than a node that stores messages leaves its row behind its commit log.
+	rowPatience = 7 * time.Second
 	// smallBody and smallCount fill the first file of a small commit log, and a part of the second one.
 	smallBody  = 2 << 10
 	smallCount = 700
@@ -464,4 +466,16 @@ func (d *door) marksIn(dir string, into map[int]bool) {
 		return nil
 	})
 	d.try(err)
+}
+
+// removeTree removes a directory in which a running node may just be making a file.
+func removeTree(dir string) error {
+	err := os.RemoveAll(dir)
+	for range 20 {
+		if err == nil {
+			break
+		}
+		err = os.RemoveAll(dir)
+	}
+	return err
 }

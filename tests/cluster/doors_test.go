@@ -18,10 +18,10 @@ var forgotten = []struct {
 	name   string
 	remove func(dir string) error
 }{
-	{"clog", func(dir string) error { return os.RemoveAll(filepath.Join(dir, "clog")) }},
+	{"clog", func(dir string) error { return removeTree(filepath.Join(dir, "clog")) }},
 	{"current file", removeCurrent},
 	{"clog and mark", func(dir string) error {
-		return firstError(os.RemoveAll(filepath.Join(dir, "clog")), os.RemoveAll(filepath.Join(dir, "log.mark")))
+		return firstError(removeTree(filepath.Join(dir, "clog")), os.RemoveAll(filepath.Join(dir, "log.mark")))
 	}},
 }
 

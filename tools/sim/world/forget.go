@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine"
 	"penstock/engine/meta"
 	"penstock/segment/aio/faultaio"
 )
@@ -31,10 +32,11 @@ type forgetting struct {
 	most    int      // nodes that lacked something at the same time, at most
 	away    *node    // it is off while the others have peace
 	refused map[*node]string
-	damaged map[*node]int64            // since when a row says that a copy there is damaged
-	asks    map[meta.PartitionID]int64 // since when its leader waits for an operator
-	forced  map[meta.PartitionID]bool  // an operator has chosen a leader
-	armed   bool                       // the power goes at the next removal of a log's file
+	damaged map[*node]int64                      // since when a row says that a copy there is damaged
+	asks    map[meta.PartitionID]int64           // since when its leader waits for an operator
+	forced  map[meta.PartitionID]bool            // an operator has chosen a leader
+	letters map[*channelModel]map[engine.ID]bool // that are in the dead-letter topics
+	armed   bool                                 // the power goes at the next removal of a log's file
 }
 
 // memoryLoss is what a node has forgotten.
@@ -395,6 +397,7 @@ func (w *World) hasAll(n *node) bool {
 		return false
 	}
 	n.forgot.readAt = w.now + 500*ms
+	w.readLetters()
 	copies := map[meta.PartitionID]*held{}
 	for i := range w.book.values {
 		v := &w.book.values[i]

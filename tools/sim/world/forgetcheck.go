@@ -300,6 +300,7 @@ type held struct {
 // checkForgotten demands the first two rules.
 func (w *World) checkForgotten() {
 	f := &w.forget
+	w.readLetters()
 	copies := map[nodePart]*held{}
 	asides := map[*node][]byte{}
 	for _, n := range w.nodes {
@@ -377,12 +378,58 @@ func (w *World) consumed(i int) bool {
 	for _, c := range v.topic.channels {
 		switch {
 		case c.doomed, c.created == 0, c.created >= v.submitted && !c.first, c.done[v.id]:
-		case !c.wants(v), c.sampled(), w.isLetter(c, v.id), len(c.copies[i]) > 0:
+		case !c.wants(v), c.sampled(), len(c.copies[i]) > 0, c.fork != nil && c.missed(v.id):
+		case c.delivered[v.id] > 0 && w.has(FeatureChannels|FeatureFilters): // it may be a dead letter that was sent back
+		case w.forget.letters[c][v.id]:
 		default:
 			return false
 		}
 	}
 	return true
+}
+
+// readLetters reads which messages are dead letters by now: of some every delivery was lost on the way.
+func (w *World) readLetters() {
+	f := &w.forget
+	f.letters = map[*channelModel]map[engine.ID]bool{}
+	for _, n := range w.nodes {
+		if n.e == nil {
+			continue
+		}
+		for _, v := range n.inside.Partitions() {
+			t := w.models[v.ID.Topic]
+			if t == nil || t.of == nil {
+				continue
+			}
+			n.eachRecord(v.ID, func(r *segment.Record) {
+				headers := headersOf(r)
+				var id engine.ID
+				c := t.of.channelNamed(headers[engine.OriginChannelHeader])
+				if _, err := fmt.Sscanf(headers[engine.OriginIDHeader], "%016x", &id); err != nil || c == nil {
+					return
+				}
+				if f.letters[c] == nil {
+					f.letters[c] = map[engine.ID]bool{}
+				}
+				f.letters[c][id] = true
+			})
+		}
+	}
+}
+
+// eachRecord visits the messages of a copy.
+func (n *node) eachRecord(id meta.PartitionID, visit func(*segment.Record)) {
+	_ = n.inside.ReadLog(id, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
+		if h.Control() {
+			return true
+		}
+		var it segment.RecordIter
+		it.Reset(h, body)
+		for r := it.NextRef(); r != nil; r = it.NextRef() {
+			visit(r)
+		}
+		return true
+	})
 }
 
 // readHeld reads which values a copy has.
@@ -393,18 +440,10 @@ func (w *World) readHeld(n *node, id meta.PartitionID) *held {
 			c.start = v.StartID
 		}
 	})
-	_ = n.inside.ReadLog(id, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
-		if h.Control() {
-			return true
+	n.eachRecord(id, func(r *segment.Record) {
+		if v, err := w.book.parse(r.Body); err == nil && onlyFor(r.Headers) == "" {
+			c.values[v] = true
 		}
-		var it segment.RecordIter
-		it.Reset(h, body)
-		for r := it.NextRef(); r != nil; r = it.NextRef() {
-			if v, err := w.book.parse(r.Body); err == nil && onlyFor(r.Headers) == "" {
-				c.values[v] = true
-			}
-		}
-		return true
 	})
 	return c
 }

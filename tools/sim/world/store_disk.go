@@ -15,6 +15,27 @@ func (c *client) ReportDisk(ctx context.Context, disk meta.DiskState) error {
 	return c.do(ctx, func() error { return c.w.store.reportDisk(c.self.ID, c.self.Boot, disk) })
 }
 
+// ReportLogged implements meta.Store.
+func (c *client) ReportLogged(ctx context.Context, seq uint64) error {
+	return c.do(ctx, func() error { return c.w.store.reportLogged(c.self.ID, c.self.Boot, seq) })
+}
+
+func (s *store) reportLogged(id replicate.NodeID, boot uuid.UUID, seq uint64) error {
+	old := s.snap.Nodes[id]
+	switch {
+	case old == nil || old.Boot != boot:
+		return meta.ErrNotFound
+	case old.Logged >= seq:
+		return nil
+	}
+	n := *old
+	n.Logged = seq
+	next := s.edit()
+	next.Nodes[id] = &n
+	s.publish(next)
+	return nil
+}
+
 func (s *store) reportDisk(id replicate.NodeID, boot uuid.UUID, disk meta.DiskState) error {
 	old := s.snap.Nodes[id]
 	switch {
