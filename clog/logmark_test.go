@@ -124,8 +124,10 @@ func TestForgotten(t *testing.T) {
 		file func(mark logMark) string
 		says string
 	}{
-		{"the newest file", func(d *faultaio.Disk, m logMark) { remove(d, fileName(m.File)) },
-			func(m logMark) string { return fileName(m.File) }, ".clog is gone"},
+		{
+			"the newest file", func(d *faultaio.Disk, m logMark) { remove(d, fileName(m.File)) },
+			func(m logMark) string { return fileName(m.File) }, ".clog is gone",
+		},
 		{"what the newest file held", func(d *faultaio.Disk, m logMark) {
 			d.Corrupt(fileName(m.File), make([]byte, 8*aio.BlockBytes), 0)
 		}, func(m logMark) string { return fileName(m.File) }, "does not hold the groups that it began with"},
@@ -137,8 +139,10 @@ func TestForgotten(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, func(logMark) string { return dirName }, "the folder clog is empty or gone"},
-		{"the mark", func(d *faultaio.Disk, _ logMark) { remove(d, MarkName) },
-			func(logMark) string { return MarkName }, "log.mark is gone"},
+		{
+			"the mark", func(d *faultaio.Disk, _ logMark) { remove(d, MarkName) },
+			func(logMark) string { return MarkName }, "log.mark is gone",
+		},
 		{"both slots", func(d *faultaio.Disk, _ logMark) {
 			d.Corrupt(MarkName, make([]byte, 2*aio.BlockBytes), 0)
 		}, func(logMark) string { return MarkName }, "log.mark is damaged"},

@@ -29,7 +29,8 @@ func (s *store) levelCond(st *state) kv.Cond {
 }
 
 // enterLevel lets the directory of a registering node know that this process replaces row (nil: none), and raises the
-// directory to the level of the cluster, or founds the cluster at the level in r.Founding. It returns the conditions and writes that the registration needs for that.
+// directory to the level of the cluster, or founds the cluster at the level in r.Founding. It returns the conditions
+// and writes that the registration needs for that.
 func (s *store) enterLevel(
 	st *state, r *meta.Registration, n, row *meta.Node,
 ) (conds []kv.Cond, ops []kv.Op, err error) {

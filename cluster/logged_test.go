@@ -33,7 +33,9 @@ func TestReportLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	report(5)
-	seen("the reports of others", func(r meta.Node) bool { return r.Draining && r.Disk == meta.DiskSlow && r.StoreLevel == 1 })
+	seen("the reports of others", func(r meta.Node) bool {
+		return r.Draining && r.Disk == meta.DiskSlow && r.StoreLevel == 1
+	})
 	if r := row(); r.Logged != 7 {
 		t.Errorf("it is %d after the others wrote, and after a smaller report", r.Logged)
 	}

@@ -79,10 +79,20 @@ func TestDistrusted(t *testing.T) {
 	}{
 		{"a replica", all[1], 4, 5 + restoredEpochs, []replicate.NodeID{1, 2, 3}, all},
 		{"a newer log", all[1], 8, 8 + restoredEpochs, []replicate.NodeID{1, 2, 3}, all},
-		{"its disk is new", replicate.Member{Node: 2, Store: disk(4)}, 0, 5 + restoredEpochs, []replicate.NodeID{1, 2, 3},
-			[]replicate.Member{all[0], {Node: 2, Store: disk(4)}}},
-		{"no replica, with a log", replicate.Member{Node: 4, Store: disk(4)}, 4, 5 + restoredEpochs,
-			[]replicate.NodeID{1, 2, 3, 4}, append(slices.Clone(all), replicate.Member{Node: 4, Store: disk(4)})},
+		{
+			"its disk is new",
+			replicate.Member{Node: 2, Store: disk(4)},
+			0, 5 + restoredEpochs,
+			[]replicate.NodeID{1, 2, 3},
+			[]replicate.Member{all[0], {Node: 2, Store: disk(4)}},
+		},
+		{
+			"no replica, with a log",
+			replicate.Member{Node: 4, Store: disk(4)},
+			4, 5 + restoredEpochs,
+			[]replicate.NodeID{1, 2, 3, 4},
+			append(slices.Clone(all), replicate.Member{Node: 4, Store: disk(4)}),
+		},
 	} {
 		got := distrusted(p, c.m, c.epoch, nodes).State
 		if got.Epoch != c.want || got.Restored != c.want || got.Version != 8 || got.MinISR != 2 || got.Leader != 1 ||

@@ -215,19 +215,19 @@ func releaseHung(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) {
 }
 
 // ReportCopy implements meta.Store. A report about a disk that the node no longer has changes nothing.
-func (s *store) ReportCopy(ctx context.Context, id meta.PartitionID, m replicate.Member, copyState meta.CopyState) error {
+func (s *store) ReportCopy(ctx context.Context, id meta.PartitionID, m replicate.Member, is meta.CopyState) error {
 	for range maxAttemptCount {
 		st, row, err := s.partition(ctx, id)
 		if err != nil {
 			return err
 		}
 		n := st.snap.Nodes[m.Node]
-		if row.CopyOf(m) == copyState || copyState != meta.CopyWhole &&
+		if row.CopyOf(m) == is || is != meta.CopyWhole &&
 			(n == nil || n.Store != m.Store || !slices.Contains(row.State.Replicas, m.Node)) {
 			return nil
 		}
 		next := edit(&row.Partition)
-		next.SetCopy(m, copyState)
+		next.SetCopy(m, is)
 		ok, revision, err := s.putPartition(ctx, next, row.rev, nil)
 		if err != nil {
 			return err

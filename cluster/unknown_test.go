@@ -70,7 +70,8 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 	a.enrich(t, part, func(s string) string {
 		return first(`"newer":[1,{"x":2}]`)(strings.Replace(s, `{"node":1,`, `{"disk":"fine","node":1,`, 1))
 	})
-	if err := a.ReportCopy(ctx(t), id, replicate.Member{Node: 3, Store: w.nodes[2].node.Store}, meta.CopyDamaged); err != nil {
+	third := replicate.Member{Node: 3, Store: w.nodes[2].node.Store}
+	if err := a.ReportCopy(ctx(t), id, third, meta.CopyDamaged); err != nil {
 		t.Fatal(err)
 	}
 	a.kept(t, part, `"newer":[1,{"x":2}]`, `"disk":"fine"`, `"damaged":[`)

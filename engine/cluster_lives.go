@@ -51,8 +51,8 @@ func (cn *clusterNode) shortenAll(row *meta.Node) error {
 		why = "this data directory is an older state of itself, such as a snapshot or a restored volume: its commit log ends " +
 			"before what the node wrote to it"
 	}
-	cn.Log.Warn(why+". Its copies may lack what the node answered OK for: each of them compares itself with other replicas "+
-		"before it leads, and fetches what it lacks",
+	cn.Log.Warn(why+". Its copies may lack what the node answered OK for: each of them compares itself with other "+
+		"replicas before it leads, and fetches what it lacks",
 		"partitions", len(ids)-1, "last_group", cn.e.logEnd, "wrote_group", row.Logged, "last_process", row.Boot,
 		"last_at", row.Peer)
 	if slices.Contains(cn.opts.StoreNodes, cn.e.node.NodeID()) {

@@ -99,7 +99,8 @@ func TestImportGraph(t *testing.T) {
 		},
 		"engine/outgoing": {"engine/core", "replicate", "replicate/wire", "netproto", "segment", "segment/aio"},
 		"engine/part": {
-			"engine/aside", "engine/base", "engine/checkpoint", "engine/core", "engine/dir", "engine/flush", "engine/health", "engine/host",
+			"engine/aside", "engine/base", "engine/checkpoint", "engine/core", "engine/dir", "engine/flush", "engine/health",
+			"engine/host",
 			"engine/inbox", "engine/meta", "engine/outgoing", "engine/replay", "engine/retain", "clog", "netproto", "replicate",
 			"replicate/peer", "replicate/wire", "segment", "segment/aio",
 		},

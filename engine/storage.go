@@ -28,8 +28,8 @@ type StorageStats struct {
 	// Shortened: copies that may still lack batches that recovery cut off. Such a copy compares itself with other
 	// replicas before it leads.
 	Shortened int `json:"shortened_copies"`
-	// Contested: copies of this node that have messages which their leaders' logs lack, and that were probably answered OK.
-	// Nothing is cut and they do not follow: an operator has to choose.
+	// Contested: copies of this node that have messages which their leaders' logs lack, and that were probably answered
+	// OK. Nothing is cut and they do not follow: an operator has to choose.
 	Contested int `json:"contested_copies"`
 	// Short: copies of this node whose leaders saw that they ended below what this node had acknowledged. They are not
 	// elected until they have caught up.

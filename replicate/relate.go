@@ -29,8 +29,8 @@ type report struct {
 // relate compares a report with this log.
 func (l *Leader) relate(m *Message) report {
 	r := report{
-		start: m.Start, end: m.Log.Next, endEpoch: m.Log.Epoch, endCRC: m.Log.LastCRC, committed: m.Committed, durable: m.Until,
-		generation: m.Generation, damaged: m.Damaged, shortened: m.Shortened, bare: m.isBare(),
+		start: m.Start, end: m.Log.Next, endEpoch: m.Log.Epoch, endCRC: m.Log.LastCRC, committed: m.Committed,
+		durable: m.Until, generation: m.Generation, damaged: m.Damaged, shortened: m.Shortened, bare: m.isBare(),
 	}
 	forced := l.isr.forced
 	r.overruled = forced > r.endEpoch && (l.epoch == forced || l.begun.Epoch >= forced)

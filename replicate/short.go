@@ -22,8 +22,8 @@ func (l *Leader) toBeWritten(p *Progress) bool {
 }
 
 // admitBest proposes that p is a member of the ISR and not short, and nothing else. A leader does so whose own log is
-// shortened, if every member was heard, none is certain of its end, and p has all that they have, and more. Then p is to
-// lead.
+// shortened, if every member was heard, none is certain of its end, and p has all that they have, and more. Then p is
+// to lead.
 func (l *Leader) admitBest(p *Progress, now int64, acts *Actions) {
 	s := &l.isr
 	if s.open && now-s.sent < l.cfg.RetryNs {

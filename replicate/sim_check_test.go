@@ -194,7 +194,7 @@ func (s *sim) expectProgress() {
 		return // every disk of the ISR is gone or damaged: stopping is right, an operator decides (P9, P11)
 	}
 	mark := len(s.truth)
-	for i := range 80 {
+	for i := range 120 { // a repair of two damaged places repairs all between them, and some ranges have one batch
 		if l := s.leaderNode(); l != nil && l.leader.Blocked() != 0 && i >= 20 && !s.giveUp(l) {
 			return
 		}
@@ -210,7 +210,7 @@ func (s *sim) expectProgress() {
 			return
 		}
 	}
-	s.fail("not whole again 4 s after the last fault")
+	s.fail("not whole again 6 s after the last fault")
 }
 
 // giveUp plays an operator when a leader waits for a damaged copy that may have more and is not repaired. The operator

@@ -97,7 +97,7 @@ const (
 	MsgReset                 // Log, Epochs, Boot, Generation: the logs share nothing that is kept; begin anew at Log
 	MsgAppend                // Position, Until, FirstID, NextID, Committed, Batches: PutMessagesOnReplica
 	MsgHeartbeat             // Position (everything below was sent), Committed
-	MsgReport                // Boot, Generation, Store, Start, Log, Epochs, Damaged (Until, Committed, Shortened): see answer
+	MsgReport                // Boot, Generation, Store, Start, Log, Epochs, Damaged (Until, Committed, Shortened)
 	MsgAck                   // Position, Offset, Committed, Damaged: batches below Position are durable, in this epoch
 	MsgGap                   // Position, Offset: my log ends here and batches behind it are missing; go on from here
 	MsgReject                // Code, Position: the message was refused and changed nothing

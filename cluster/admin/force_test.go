@@ -26,10 +26,12 @@ func TestLossOf(t *testing.T) {
 		copies []Copy
 		want   string
 	}{
-		"nobody was asked":      {nil, "what other copies have is not known, because no node was asked"},
-		"the chosen one is mum": {[]Copy{{Node: "n2", Away: "x"}, one("n1", 9, 9, 9, 1)}, "node n2 does not say where its copy"},
-		"all are equal":         {[]Copy{one("n1", 9, 9, 9, 1), one("n2", 9, 8, 9, 1)}, "no copy that can be asked has more"},
-		"the others have less":  {[]Copy{one("n1", 5, 5, 5, 1), one("n2", 9, 8, 9, 1)}, "no copy that can be asked has more"},
+		"nobody was asked": {nil, "what other copies have is not known, because no node was asked"},
+		"the chosen one is mum": {
+			[]Copy{{Node: "n2", Away: "x"}, one("n1", 9, 9, 9, 1)}, "node n2 does not say where its copy",
+		},
+		"all are equal":        {[]Copy{one("n1", 9, 9, 9, 1), one("n2", 9, 8, 9, 1)}, "no copy that can be asked has more"},
+		"the others have less": {[]Copy{one("n1", 5, 5, 5, 1), one("n2", 9, 8, 9, 1)}, "no copy that can be asked has more"},
 		"committed ones are lost": {
 			[]Copy{one("n1", 12, 11, 40, 1), one("n2", 9, 8, 30, 1), away},
 			"it lacks 2 batches that node n1 knows to be committed (positions 9 to 10); what those copies lose is kept aside on " +
@@ -57,7 +59,9 @@ func TestLossOf(t *testing.T) {
 }
 
 // describes is Self.Copy of nodes whose copies end where it says; a node without an entry does not answer.
-func describes(copies map[replicate.NodeID]Copy) func(context.Context, meta.PartitionID, replicate.NodeID) (*Copy, error) {
+func describes(
+	copies map[replicate.NodeID]Copy,
+) func(context.Context, meta.PartitionID, replicate.NodeID) (*Copy, error) {
 	return func(_ context.Context, _ meta.PartitionID, n replicate.NodeID) (*Copy, error) {
 		if c, ok := copies[n]; ok {
 			return &c, nil
@@ -78,11 +82,14 @@ func force(t *testing.T, store *fakeStore, copies map[replicate.NodeID]Copy, bod
 // A dry run says what would be lost, and asks the store for nothing.
 func TestForceDryRun(t *testing.T) {
 	store := &fakeStore{shown: testSnapshot()}
-	copies := map[replicate.NodeID]Copy{1: {End: 9, Committed: 9, Messages: 20}, 2: {End: 12, Committed: 11, Shortened: true}}
+	copies := map[replicate.NodeID]Copy{
+		1: {End: 9, Committed: 9, Messages: 20}, 2: {End: 12, Committed: 11, Shortened: true},
+	}
 	code, done := force(t, store, copies, `{"topic":"orders","partition":3,"node":"n1","dry_run":true}`)
 	if code != 200 || len(store.calls) != 0 || !strings.HasPrefix(done.Message,
 		"if node n1 is forced to lead partition 3 of topic orders: it lacks 2 batches that node n2 knows to be committed") ||
-		!strings.HasSuffix(done.Message, "what only n3 may have is not known, and is cut when they come back; nothing was changed") {
+		!strings.HasSuffix(done.Message,
+			"what only n3 may have is not known, and is cut when they come back; nothing was changed") {
 		t.Errorf("%d %+v, %q", code, done, store.calls)
 	}
 	if len(done.Copies) != 3 || done.Copies[0].Node != "n1" || done.Copies[2].Away == "" ||

@@ -63,7 +63,7 @@ type Node struct {
 	Damaged    int              `json:"damaged"`  // partitions whose copy on it does not read back
 	Contested  int              `json:"contested"`
 	Short      int              `json:"short"`
-	Shortened  int              `json:"shortened"` // copies that it says to be such: only if it was asked, or answers itself
+	Shortened  int              `json:"shortened"` // by its own word: only if it was asked, or answers itself
 	Version    string           `json:"version"`
 	Level      int              `json:"level"`       // highest feature level that it knows
 	StoreLevel int              `json:"store_level"` // level of its data directory

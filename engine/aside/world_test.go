@@ -39,7 +39,8 @@ var testSizes = segment.Sizes{MinSegmentBytes: 8 << 10, MaxSegmentBytes: 8 << 10
 func newWorld(t *testing.T, limits Limits) *world {
 	t.Helper()
 	w := &world{
-		t: t, disk: faultaio.New(faultaio.Options{Seed: 1, Log: true}), id: segment.Identity{Topic: uuid.UUID{7}, Partition: 3},
+		t: t, disk: faultaio.New(faultaio.Options{Seed: 1, Log: true}),
+		id:    segment.Identity{Topic: uuid.UUID{7}, Partition: 3},
 		clock: time.Unix(1_800_000_000, 0),
 	}
 	var err error

@@ -39,8 +39,8 @@ type Restored struct {
 }
 
 // Restore copies the backup in the directory from to the directory to, which must not exist or be empty, and verifies
-// every file. node.json comes last, when everything else is on stable storage: a node does not start without it. Restore
-// holds the locks of the new directory meanwhile, as a node does.
+// every file. node.json comes last, when everything else is on stable storage: a node does not start without it.
+// Restore holds the locks of the new directory meanwhile, as a node does.
 //
 // The copies of a node of a cluster may lack what the node has acknowledged since the backup. So all of them are put on
 // the list of shortened copies (dir.Shortened): each compares itself with another replica before it may lead.

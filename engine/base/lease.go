@@ -46,8 +46,8 @@ func (l *Lease) Heard() (ago, granted time.Duration) {
 	return time.Duration(l.Now() - heard), time.Duration(max(0, l.until.Load()-heard))
 }
 
-// End ends the lease at once, whatever its time was: another process has this node's name. Extend must not be called any
-// more.
+// End ends the lease at once, whatever its time was: another process has this node's name. Extend must not be called
+// any more.
 func (l *Lease) End() {
 	for old := l.until.Load(); !l.until.CompareAndSwap(old, min(old, l.Now())); old = l.until.Load() {
 	}

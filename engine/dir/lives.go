@@ -54,8 +54,8 @@ func lifeOf(lives []Life, boot uuid.UUID) int {
 	return slices.IndexFunc(lives, func(l Life) bool { return l.Boot == boot })
 }
 
-// judge says what a directory with these lives, oldest first, is to the row that the cluster has of its node; nil: none.
-// store is the directory's id, and end the number of the last group of its commit log. It has no side effects.
+// judge says what a directory with these lives, oldest first, is to the row that the cluster has of its node; nil:
+// none. store is the directory's id, and end the number of the last group of its commit log. It has no side effects.
 func judge(lives []Life, store uuid.UUID, end uint64, row *meta.Node) meta.Life {
 	if row == nil {
 		return meta.LifeFirst

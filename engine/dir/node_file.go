@@ -206,12 +206,13 @@ func (f *NodeFile) life(row *meta.Node, end uint64) meta.Life {
 }
 
 // Begin durably notes that the process boot is about to replace the row that the cluster has of this node. The process
-// registers after that. The commit log ends with group end. A crash before or after the write leaves a directory that Life finds current. The file's copy
-// follows with Registered, because the start waits for Begin. It takes mu.
+// registers after that. The commit log ends with group end. A crash before or after the write leaves a directory that
+// Life finds current. The file's copy follows with Registered, because the start waits for Begin. It takes mu.
 func (f *NodeFile) Begin(row *meta.Node, end uint64, boot uuid.UUID) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.keepLives(begun(f.node.Lives, f.node.StoreID, row, f.life(row, end), boot), func(disk aio.Disk, next *Node) error {
+	lives := begun(f.node.Lives, f.node.StoreID, row, f.life(row, end), boot)
+	return f.keepLives(lives, func(disk aio.Disk, next *Node) error {
 		_, err := writeOnce(disk, NodePath, next)
 		return err
 	})

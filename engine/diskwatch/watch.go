@@ -191,7 +191,8 @@ func (w *Watch) End() {
 	w.mu.Unlock()
 }
 
-// AwaitProbe waits for a probe and for a look at the ground that are running. It returns false if it gave up because the disk hangs.
+// AwaitProbe waits for a probe and for a look at the ground that are running. It returns false if it gave up because
+// the disk hangs.
 func (w *Watch) AwaitProbe() bool { return w.cfg.Host.Wait(&w.probe, w.Hangs) }
 
 // Released ends the goroutine that Start started. The engine's files have been released by then, or are left as they

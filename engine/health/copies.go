@@ -2,12 +2,12 @@ package health
 
 import "fmt"
 
-// This file has the sentences about copies that may lack what was answered OK, or that lack it. Each says what happened,
-// what it means for the data, and what to do. Not one of them calls such a copy damaged: an operator may wipe a damaged
-// copy.
+// This file has the sentences about copies that may lack what was answered OK, or that lack it. Each says what
+// happened, what it means for the data, and what to do. Not one of them calls such a copy damaged: an operator may wipe
+// a damaged copy.
 
-// missing lists what this node itself may lack, the worst first. That files were gone, or that the directory is an older
-// one, counts until no copy is shortened any more: then the replicas have shown that nothing is missing, or have
+// missing lists what this node itself may lack, the worst first. That files were gone, or that the directory is an
+// older one, counts until no copy is shortened any more: then the replicas have shown that nothing is missing, or have
 // replaced it. A single node has no replica that could.
 func (f *Facts) missing() (all []string) {
 	switch {
@@ -51,23 +51,24 @@ func contestedWords(c *Copy, count int) string {
 	if c == nil {
 		return ""
 	}
-	return fmt.Sprintf("with a contested copy%s: node %s has messages of partition %d of topic %s that its leader, node %s, "+
-		"lacks, and that were probably answered OK; nothing was cut, and node %[2]s does not follow; %[6]s",
+	return fmt.Sprintf("with a contested copy%s: node %s has messages of partition %d of topic %s that its leader, node "+
+		"%s, lacks, and that were probably answered OK; nothing was cut, and node %[2]s does not follow; %[6]s",
 		first(count), c.Node, c.Partition, c.Topic, c.Leader, c.choose())
 }
 
 // choose says how an operator decides between a copy and its leader.
 func (c *Copy) choose() string {
-	return fmt.Sprintf("compare the two with engine cluster force-leader %s %d %s --dry-run, and then force %[3]s or %[4]s "+
-		"to lead: what the other has beyond that is kept aside", c.Topic, c.Partition, c.Node, c.Leader)
+	return fmt.Sprintf("compare the two with engine cluster force-leader %s %d %s --dry-run, and then force %[3]s or "+
+		"%[4]s to lead: what the other has beyond that is kept aside", c.Topic, c.Partition, c.Node, c.Leader)
 }
 
 func shortWords(c *Copy, count int) string {
 	if c == nil {
 		return ""
 	}
-	return fmt.Sprintf("with a short copy%s: node %s forgot the end of partition %d of topic %s, which it had acknowledged; "+
-		"it fetches that from node %s, and is not elected before it has it; wait, and do not stop or remove node %[5]s",
+	return fmt.Sprintf("with a short copy%s: node %s forgot the end of partition %d of topic %s, which it had "+
+		"acknowledged; it fetches that from node %s, and is not elected before it has it; wait, and do not stop or "+
+		"remove node %[5]s",
 		first(count), c.Node, c.Partition, c.Topic, c.Leader)
 }
 

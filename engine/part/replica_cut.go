@@ -32,10 +32,11 @@ import (
 //	5 cuts the segments, steps EvTruncated
 //
 // After a crash before step 4, the log is as it was before the cut. After a crash behind step 4, recovery finds the
-// record and cuts again. What is kept aside in step 2 (engine/aside) is durable before step 3; if the crash comes before
-// step 4, the log still has it, and the next cut or Keeper.Sweep removes it. A reset pins the commit log files from step 3 until step 5 is done. Otherwise its file
-// could be released meanwhile, and the next start would take the old segments for a part of the new log, with a gap
-// behind them. A truncation needs no pin: what it leaves above the new end is ignored anyway.
+// record and cuts again. What is kept aside in step 2 (engine/aside) is durable before step 3; if the crash comes
+// before step 4, the log still has it, and the next cut or Keeper.Sweep removes it. A reset pins the commit log files
+// from step 3 until step 5 is done. Otherwise its file could be released meanwhile, and the next start would take the
+// old segments for a part of the new log, with a gap behind them. A truncation needs no pin: what it leaves above the
+// new end is ignored anyway.
 //
 // If step 2 meets damage, the damaged range is fetched from the leader; if that does not help, the copy is given up and
 // gets a new log (replica_discard.go).
@@ -187,8 +188,8 @@ func (r *Replica) awaitPrepared(c *logCut) error {
 // roomPause is the time between two attempts of a cut on a full disk.
 const roomPause = 500 * time.Millisecond
 
-// prepareCut does steps 1 and 2: it computes the state after the cut and the payload of its record, and keeps aside what
-// the cut takes. It runs on the goroutine of doCut, without mu.
+// prepareCut does steps 1 and 2: it computes the state after the cut and the payload of its record, and keeps aside
+// what the cut takes. It runs on the goroutine of doCut, without mu.
 func (r *Replica) prepareCut(c *logCut) error {
 	if err := r.awaitAppended(); err != nil {
 		return err

@@ -207,9 +207,9 @@ func (r *Replica) noteBlocked() {
 	}
 	r.node.blocked.Add(1)
 	r.node.comparingWaits.Add(1)
-	r.node.Log.Error("a partition waits: this node leads it, its log may lack what was acknowledged, and the replica that "+
-		"may have what is missing cannot lead: its copy does not read back, or is contested, or is not in sync. Restart "+
-		"that node, or start another replica of the partition; if nothing helps, force-leader with this node gives up what "+
-		"only that replica had, and with that node what only this one has",
+	r.node.Log.Error("a partition waits: this node leads it, its log may lack what was acknowledged, and the replica "+
+		"that may have what is missing cannot lead: its copy does not read back, or is contested, or is not in sync. "+
+		"Restart that node, or start another replica of the partition; if nothing helps, force-leader with this node gives "+
+		"up what only that replica had, and with that node what only this one has",
 		"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "replica", by)
 }

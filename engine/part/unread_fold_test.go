@@ -37,7 +37,8 @@ func TestCopyThatBeginsWithoutAFold(t *testing.T) {
 	}
 	unread := func(when string, want bool) {
 		t.Helper()
-		if err := pt.WhyUnread(); errors.Is(err, replay.ErrNoFold) != want || err != nil != want || (r.copyState() == meta.CopyDamaged) != want {
+		damaged := r.copyState() == meta.CopyDamaged
+		if err := pt.WhyUnread(); errors.Is(err, replay.ErrNoFold) != want || err != nil != want || damaged != want {
 			t.Errorf("%s: the fold is unknown because of %v, the copy is %d", when, err, r.copyState())
 		}
 	}

@@ -105,8 +105,8 @@ var (
 			"that its leader's log lacks: an operator has to choose), short (it forgot what it had acknowledged, and has not "+
 			"caught up), shortened (it may lack what this node acknowledged).", "state")
 	olderDirectory = define(ofStorage, gauge, "older_directory",
-		"1 since a start on another data directory than the node ran on last: an older state, or the original of a copy that "+
-			"ran on. This node's copies are compared with other replicas and fetched again.")
+		"1 since a start on another data directory than the node ran on last: an older state, or the original of a copy "+
+			"that ran on. This node's copies are compared with other replicas and fetched again.")
 	asideCuts = define(ofStorage, gauge, "aside_cuts",
 		"Cuts of copies whose messages are kept aside, for seven days.")
 	asideMessages = define(ofStorage, gauge, "aside_messages",

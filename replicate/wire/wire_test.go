@@ -48,7 +48,8 @@ func TestRoundTrip(t *testing.T) {
 // fill sets every field of a message.
 func fill(m *replicate.Message) {
 	*m = replicate.Message{
-		Code: replicate.RejectEpoch, Damaged: true, Shortened: true, Epoch: 77, Request: 78, Generation: 79, Boot: testBoot, Store: testStore,
+		Code: replicate.RejectEpoch, Damaged: true, Shortened: true, Epoch: 77, Request: 78, Generation: 79,
+		Boot: testBoot, Store: testStore,
 		Position: 80, Until: 81, Start: 82, Committed: 83, Offset: 84, FirstID: 85, NextID: segment.MaxMsgID + 1,
 		Log: segment.State{Next: 1, NextID: 2, End: 3, LastCRC: 4, Epoch: 5, Segment: 6, SegmentBase: 1, SegmentCapacity: 2},
 	}

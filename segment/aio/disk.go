@@ -59,8 +59,8 @@ type fsDisk struct {
 
 var _ Disk = (*fsDisk)(nil)
 
-// OpenDisk opens the directory at dir, creates it (mode 0700) if it is missing, and takes its locks: ErrLocked says that
-// another process, or another Disk of this process, uses it. It is no error if the kernel, the file system or the
+// OpenDisk opens the directory at dir, creates it (mode 0700) if it is missing, and takes its locks: ErrLocked says
+// that another process, or another Disk of this process, uses it. It is no error if the kernel, the file system or the
 // sandbox refuses io_uring or O_DIRECT: Info says what was chosen, and why.
 func OpenDisk(dir string, opts DiskOptions) (Disk, error) {
 	switch opts.Mode {
@@ -81,7 +81,9 @@ func OpenDisk(dir string, opts DiskOptions) (Disk, error) {
 	if err != nil {
 		path = dir
 	}
-	d := &fsDisk{path: path, root: root, log: opts.Logger, readOnly: opts.ReadOnly, blockBytes: BlockBytes, bounce: newBouncePool()}
+	d := &fsDisk{
+		path: path, root: root, log: opts.Logger, readOnly: opts.ReadOnly, blockBytes: BlockBytes, bounce: newBouncePool(),
+	}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
