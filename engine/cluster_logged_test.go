@@ -14,7 +14,11 @@ func (tc *testCluster) rowReaches(m *testNode) {
 	tc.t.Helper()
 	group := engine.DurableGroup(m.e)
 	tc.eventually("the row says how far the commit log went", func() bool {
-		return m.e.Snapshot().Nodes[m.e.Node().ID].Logged >= group
+		row := m.e.Snapshot().Nodes[m.e.Node().ID].Logged
+		if durable := engine.DurableGroup(m.e); row > durable {
+			tc.t.Fatalf("the row says %d, and the commit log went to %d", row, durable)
+		}
+		return row >= group
 	})
 }
 

@@ -60,7 +60,7 @@ func (h *handler) forceLeader(ctx context.Context, s *meta.Snapshot, b *ForceLea
 		return nil, refuse(http.StatusConflict, "node %s is not alive: start it first", n.Name)
 	}
 	copies := h.askCopies(ctx, s, p)
-	if !mayForce(s, p, n.ID) {
+	if !mayForce(s, p, n.ID, copies) {
 		return nil, refuse(http.StatusConflict, "%s is led by node %s, which is alive: there is nothing to force; to move "+
 			"the leadership, transfer it, "+
 			"and if it waits for another replica that cannot come back, force node %[2]s itself",
@@ -80,13 +80,17 @@ func (h *handler) forceLeader(ctx context.Context, s *meta.Snapshot, b *ForceLea
 	return done, nil
 }
 
-// mayForce says whether it can be intended to force a node to lead.
-func mayForce(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) bool {
+// mayForce says whether it can be intended to force a node to lead. A leader that may lack something may be replaced:
+// it may be waiting for that node, which the store does not elect.
+func mayForce(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID, copies []Copy) bool {
 	of := func(all []replicate.Member, n replicate.NodeID) bool {
 		return slices.ContainsFunc(all, func(m replicate.Member) bool { return m.Node == n })
 	}
 	rows := health.Trusting(0) // the store decides by its rows
-	return !rows.Serves(s, p) || node == p.State.Leader || of(p.Damaged, p.State.Leader) || of(p.Contested, node)
+	if !rows.Serves(s, p) || node == p.State.Leader || of(p.Damaged, p.State.Leader) || of(p.Contested, node) {
+		return true
+	}
+	return slices.ContainsFunc(copies, func(c Copy) bool { return c.Leads && c.Shortened })
 }
 
 // askCopies asks this node and all live ones that have a copy of the partition to describe it, at the same time. The

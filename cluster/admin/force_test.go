@@ -102,7 +102,8 @@ func TestForceDryRun(t *testing.T) {
 	}
 }
 
-// A contested copy may be chosen although the leader lives: that is what its message tells the operator to do.
+// A contested copy may be chosen although the leader lives: that is what its message tells the operator to do. So may
+// any other if the leader may lack something.
 func TestForceContested(t *testing.T) {
 	const body = `{"topic":"orders","partition":0,"node":"n2","i_accept_data_loss":true}`
 	store := &fakeStore{shown: testSnapshot()}
@@ -110,6 +111,13 @@ func TestForceContested(t *testing.T) {
 	p.SetCopy(replicate.Member{Node: 2, Store: testUUID('s', 2)}, meta.CopyContested)
 	if code, done := force(t, store, nil, body); code != 200 || len(store.calls) != 1 {
 		t.Errorf("the row says that it is contested: %d %+v, %q", code, done, store.calls)
+	}
+	for shortened, want := range map[bool]int{true: 200, false: 409} {
+		store = &fakeStore{shown: testSnapshot()}
+		copies := map[replicate.NodeID]Copy{1: {End: 9, Leads: true, Shortened: shortened}, 2: {End: 12}}
+		if code, done := force(t, store, copies, body); code != want || len(store.calls) == 1 != (want == 200) {
+			t.Errorf("the leader says that it may lack something: %v: %d %+v, %q", shortened, code, done, store.calls)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -68,7 +69,18 @@ func (c *core) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Checked
 func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	all := append(c.attrs[:len(c.attrs):len(c.attrs)], attrs(fields)...)
 	c.log.LogAttrs(context.Background(), c.level(e), "etcd: "+e.Message, all...)
+	if forgot(&e) {
+		c.log.Error("this node's embedded etcd ends the process: its directory is an older state, such as a snapshot or a " +
+			"restored volume, and lacks what the other members know that it stored. Empty the directory of the etcd (etcd in " +
+			"the data directory, or etcd-data-path) and start the node again while the other members run: it is then added anew")
+	}
 	return nil
+}
+
+// forgot says whether a member panics because its log ends before what it has promised to another member. The leader
+// notices it with the first heartbeat, if it has known the member since before.
+func forgot(e *zapcore.Entry) bool {
+	return e.Level >= zapcore.DPanicLevel && strings.HasPrefix(e.Message, "tocommit(")
 }
 
 func (c *core) Sync() error { return nil }

@@ -70,6 +70,11 @@ func (c *client) Join(ctx context.Context, r meta.Registration) (meta.Node, erro
 			own.StoreLevel = wanted
 		}
 		before, ok := c.w.store.bootOf(r.Node.Name), false
+		if r.Enter != nil {
+			if err := r.Enter(c.w.store.rowOf(r.Node.Name)); err != nil {
+				return meta.Node{}, err
+			}
+		}
 		var refused error
 		err := c.call(ctx, func() {
 			if refused = c.w.store.admits(own.Level); refused != nil {

@@ -448,6 +448,41 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
+// A node whose disk is set back to a state of its last life knows it, with the agreement of the cluster package and
+// with the world's own. One that only lost its power is not taken for that.
+func TestStateOfTheLastLife(t *testing.T) {
+	h := history{run: func(s *script) {
+		a, rest := s.begin()
+		is := func(node, want int) {
+			s.open(node)
+			if n := s.node(node).e.Storage().OlderDirectory; n != want {
+				s.w.broken(3, "n%d is taken for older: %d, want %d", node+1, n, want)
+			}
+		}
+		s.load(300 * ms)
+		m := s.w.thisMoment()
+		s.load(6000 * ms) // it writes its row every five seconds
+		s.off(rest[0])
+		s.on(rest[0])
+		is(rest[0], 0)
+		s.isr(0, 1, 2)
+		s.off(a)
+		s.back(a, &m)
+		s.on(a)
+		is(a, 1)
+		s.pass(2000 * ms)
+	}}
+	for seed := range uint64(6) {
+		if w := tell(h, seed, nil); w.Violation != "" {
+			t.Errorf("seed %d: %s", seed, w.Violation)
+		}
+		w := Run(seed, Config{Features: FeatureForget, script: func(w *World) { h.run(&script{w, int(seed)}) }})
+		if w.Violation != "" {
+			t.Errorf("seed %d, in the world's own agreement: %s", seed, w.Violation)
+		}
+	}
+}
+
 // Seeds that draw it, when all pieces are there: each way to forget comes up many times.
 func TestForgetSeeds(t *testing.T) {
 	for piece, missing := range awaits {

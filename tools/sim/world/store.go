@@ -273,12 +273,20 @@ func (s *store) clean(p *meta.Partition) {
 
 // bootOf is the process that has registered last under a name; the nil UUID: none has.
 func (s *store) bootOf(name string) uuid.UUID {
-	for _, n := range s.snap.Nodes {
-		if n.Name == name {
-			return n.Boot
-		}
+	if n := s.rowOf(name); n != nil {
+		return n.Boot
 	}
 	return uuid.Nil
+}
+
+// rowOf returns the row of a node; nil: there is none.
+func (s *store) rowOf(name string) *meta.Node {
+	for _, n := range s.snap.Nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	return nil
 }
 
 func (s *store) register(n meta.Node, damaged []meta.PartitionID, all bool) meta.Node {
