@@ -288,6 +288,31 @@ func TestIndexIsOnlyAHint(t *testing.T) {
 	}
 }
 
+// Where several files in a row are missing, not all of them are listed. A view of what they held is damage, and never an
+// empty one, with which a reader would not come further. (Seed 482 of the simulation, where the file before was full.)
+func TestSeveralFilesMissing(t *testing.T) {
+	base := newWorld(t, memoryDisk())
+	base.fill(newRand(22), 90)
+	base.settle()
+	segs := base.log.Segments()
+	for hit := 1; hit+1 < len(segs); hit++ {
+		w := *base
+		w.disk = base.disk.(*faultaio.Disk).Kill(1)
+		for _, gone := range segs[hit : hit+2] {
+			if err := w.disk.Remove(gone.Path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.open(w.st)
+		var v View
+		var damage *CorruptError
+		if err := w.log.View(&v, segs[hit].Start, 1<<20); !errors.As(err, &damage) {
+			t.Errorf("segment %d: %d bytes, %v", hit, len(v.Bytes()), err)
+		}
+		_ = w.log.Close()
+	}
+}
+
 // B37: Health names missing, short and foreign files at the start, in the middle and at the end of the log. Everything
 // else is served.
 func TestDamagedFiles(t *testing.T) {

@@ -273,6 +273,9 @@ func (l *Log) viewMapped(v *View, f *segFile, at, end Offset, maxBytes int) erro
 	}
 	if r.at == from {
 		own.free()
+		if err == nil {
+			return f.corrupt(from, errGap)
+		}
 		return l.judge(f, at, end, size, err)
 	}
 	if err != nil && isDamage(err) {
@@ -310,6 +313,7 @@ func isDamage(err error) bool {
 
 var (
 	errChain = fmt.Errorf("%w: it does not continue the batch before it", ErrInvalid)
+	errGap   = fmt.Errorf("%w: the file ends here, and that of the next segment is missing", ErrInvalid)
 	errCut   = fmt.Errorf("%w: it reaches beyond the end of its range", ErrInvalid)
 )
 
