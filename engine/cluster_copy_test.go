@@ -10,8 +10,8 @@ import (
 	"penstock/engine"
 )
 
-// Any node is told by each node where its copy ends, what it knows to be committed, and when it was written last. A node
-// whose copies are shortened says so in its verdict, until they are whole.
+// Any node is told by each node where its copy ends, what it knows to be committed, and when it was written last. A
+// node whose copies are shortened says so in its verdict, until they are whole.
 func TestClusterCopiesAreDescribed(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetMarkAfter(o, time.Hour) })

@@ -8,8 +8,8 @@ import (
 )
 
 // unknownTopics are the topics of this node's data directory that the cluster neither has nor lists as deleted: the
-// metadata are of an earlier moment than the data, or were made anew. Their messages are kept and not served. The worker
-// calls set; any goroutine may call names. A crash loses nothing: the next process compares again.
+// metadata are of an earlier moment than the data, or were made anew. Their messages are kept and not served. The
+// worker calls set; any goroutine may call names. A crash loses nothing: the next process compares again.
 type unknownTopics struct {
 	byID  map[uuid.UUID]string
 	shown atomic.Pointer[[]string]

@@ -288,8 +288,9 @@ func TestIndexIsOnlyAHint(t *testing.T) {
 	}
 }
 
-// Where several files in a row are missing, not all of them are listed. A view of what they held is damage, and never an
-// empty one, with which a reader would not come further. (Seed 482 of the simulation, where the file before was full.)
+// Where several files in a row are missing, not all of them are listed. A view of what they held is damage, and never
+// an empty one, with which a reader would not come further. (Seed 482 of the simulation, where the file before was
+// full.)
 func TestSeveralFilesMissing(t *testing.T) {
 	base := newWorld(t, memoryDisk())
 	base.fill(newRand(22), 90)

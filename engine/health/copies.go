@@ -22,8 +22,8 @@ func (f *Facts) missing() (all []string) {
 		if n > 1 {
 			more = fmt.Sprintf(" and %d more", n-1)
 		}
-		all = append(all, fmt.Sprintf("the cluster does not know a topic of this node's data directory (%s%s): its messages are "+
-			"kept and not served; the metadata are of an earlier moment than the data, or were made anew: restore them as for "+
+		all = append(all, fmt.Sprintf("the cluster does not know a topic of this node's data directory (%s%s): its messages "+
+			"are kept and not served; the metadata are of an earlier moment than the data, or were made anew: restore them as for "+
 			"a lost quorum, and wipe nothing", f.UnknownTopics[0], more))
 	}
 	if f.OlderDirectory && f.Shortened > 0 {
