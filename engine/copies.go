@@ -77,5 +77,5 @@ func (cn *clusterNode) describeCopies(out *StorageStats) {
 // missing fills in what this node may lack although it acknowledged it.
 func (cn *clusterNode) missing(f *health.Facts) {
 	f.Shortened, f.ShortenedFor = cn.Counts().Shortened, cn.ShortenedFor()
-	f.OlderDirectory = cn.olderDirectory.Load()
+	f.OlderDirectory, f.StoreRenewed = cn.olderDirectory.Load(), cn.opts.StoreRenewed
 }

@@ -112,7 +112,7 @@ func (m *Member) bringUp() (*embed.Etcd, error) {
 		if err != nil {
 			return nil, err
 		}
-		server, err := m.start(w)
+		server, err := m.startSafely(w)
 		if err == nil {
 			return server, nil
 		}
@@ -126,9 +126,24 @@ func (m *Member) bringUp() (*embed.Etcd, error) {
 	}
 }
 
+// startSafely is start. What etcd's code panics with on this goroutine becomes an error.
+func (m *Member) startSafely(w way) (server *embed.Etcd, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			server, err = nil, m.o.unusable(fmt.Sprint(p))
+		}
+	}()
+	return m.start(w)
+}
+
 // wayIn decides how to start. With an empty directory it waits until the decision is certain.
 func (m *Member) wayIn() (way, error) {
 	first := way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}
+	if hasLog(m.o.Dir) {
+		if err := m.checkPast(); err != nil {
+			return way{}, err
+		}
+	}
 	if hasLog(m.o.Dir) {
 		return first, useScheme(m.o.Dir, m.o.TLS.scheme()) // etcd takes everything from its log
 	}

@@ -14,7 +14,7 @@ func TestLogLines(t *testing.T) {
 	closing := false
 	server := serverLogger(slog.New(slog.NewTextHandler(&b, nil)), func() bool {
 		return closing
-	}).With(zap.String("id", "7"))
+	}, nil).With(zap.String("id", "7"))
 	server.Debug("one")
 	server.Info("two")
 	server.Warn("three", zap.Int("n", 3))

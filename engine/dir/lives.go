@@ -1,6 +1,7 @@
 package dir
 
 import (
+	"math"
 	"slices"
 
 	"github.com/google/uuid"
@@ -103,4 +104,22 @@ func registered(lives []Life, boot uuid.UUID) []Life {
 		next[at].Registered = true
 	}
 	return next
+}
+
+// Behind says whether the cluster's row of this node is of a later moment than the directory: a process ran that the
+// directory does not know. It is Life as far as it can be told before recovery, for a node that runs a member of the
+// metadata store: an older member must not vote. It takes mu.
+//
+// A directory that never registered says nothing of its age: the row is of the one before it.
+func (f *NodeFile) Behind(row *meta.Node) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return behind(f.node.Lives, f.node.StoreID, row)
+}
+
+func behind(lives []Life, store uuid.UUID, row *meta.Node) bool {
+	if row == nil || row.Store != store && lastRegistered(lives) < 0 {
+		return false
+	}
+	return judge(lives, store, math.MaxUint64, row) == meta.LifeUnknown
 }
