@@ -105,14 +105,20 @@ func decide(name, peerURL string, members []known) (entry, known) {
 }
 
 // bringUp starts etcd, however long it takes to get a place in the cluster. It gives up at Close, if etcd cannot start
-// from its log, and on errors that waiting does not cure.
-func (m *Member) bringUp() (*embed.Etcd, error) {
+// from its log, and on errors that waiting does not cure. What etcd's code panics with on this goroutine becomes an
+// error.
+func (m *Member) bringUp() (server *embed.Etcd, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			server, err = nil, m.o.unusable(fmt.Sprint(p))
+		}
+	}()
 	for {
 		w, err := m.wayIn()
 		if err != nil {
 			return nil, err
 		}
-		server, err := m.startSafely(w)
+		server, err := m.start(w)
 		if err == nil {
 			return server, nil
 		}
@@ -124,16 +130,6 @@ func (m *Member) bringUp() (*embed.Etcd, error) {
 			return nil, m.ctx.Err()
 		}
 	}
-}
-
-// startSafely is start. What etcd's code panics with on this goroutine becomes an error.
-func (m *Member) startSafely(w way) (server *embed.Etcd, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			server, err = nil, m.o.unusable(fmt.Sprint(p))
-		}
-	}()
-	return m.start(w)
 }
 
 // wayIn decides how to start. With an empty directory it waits until the decision is certain.

@@ -37,14 +37,14 @@ type MemberOptions struct {
 	QuotaBytes   int64         // limit of the database, above which nothing can be changed; 2 GiB
 	TLS          TLSFiles      // zero: no TLS, and whoever reaches the ports can change everything
 
-	// Older says what the other members know of this node that its directory should know and does not; empty: nothing.
-	// It gets what they have below Prefix, before the member starts, from several goroutines. nil: nobody is asked. See
-	// older.go.
-	Older  func(Testimony) string
+	// Older says what the other members know of this node that its data directory should know and does not, and the
+	// revision of the row that tells it; empty: nothing. It gets what they have below Prefix, before the member starts.
+	// nil: nobody is asked. See older.go.
+	Older  func(Testimony) (why string, since int64) `json:"-"`
 	Prefix string
 	// Fatal ends the process after etcd has found that it cannot go on, instead of a panic or an exit without a word.
 	// The error is ErrDirectory unless the disk failed. It does not return. nil: as etcd does.
-	Fatal func(error)
+	Fatal func(error) `json:"-"`
 
 	// UnsafeNoFsync makes tests fast. After a power cut, a member that ran with it may have forgotten what it promised.
 	UnsafeNoFsync bool

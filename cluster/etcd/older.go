@@ -11,6 +11,10 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/storage/backend"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+	"go.uber.org/zap"
 
 	"penstock/cluster/kv"
 )
@@ -124,18 +128,15 @@ func (m *Member) askOthers() (verdict, string) {
 	if len(up) > len(m.o.Voters)/2 {
 		if t, err := m.ask(askTimeout, up); err == nil {
 			t.Majority = true
-			return weigh(true, m.o.Older(t))
+			return weigh(true, m.newer(t))
 		}
 	}
 	newer := make([]string, len(up))
 	for i, v := range up {
-		all.Go(func() {
-			if t, err := m.ask(oneTimeout, []Voter{v}, clientv3.WithSerializable()); err == nil {
-				newer[i] = m.o.Older(t)
-			}
-		})
+		if t, err := m.ask(oneTimeout, []Voter{v}, clientv3.WithSerializable()); err == nil {
+			newer[i] = m.newer(t)
+		}
 	}
-	all.Wait()
 	return weigh(false, newer...)
 }
 
@@ -186,6 +187,33 @@ func (m *Member) setAside(why string) error {
 	defer m.mu.Unlock()
 	m.kept, m.refusal = kept, nil
 	return nil
+}
+
+// newer is MemberOptions.Older, unless the member itself has the row that tells it: then only the data directory is
+// older than that, or an earlier start has added the member anew and the node has not registered since.
+func (m *Member) newer(t Testimony) string {
+	why, since := m.o.Older(t)
+	if why != "" && hasRevision(m.o.Dir, since) {
+		return ""
+	}
+	return why
+}
+
+// hasRevision says whether the member's database has a change of this revision or a later one. The database may lack
+// what the log has from the last moments. The member does not run yet.
+func hasRevision(dir string, revision int64) bool {
+	file := filepath.Join(dir, memberDir, "snap", "db")
+	if _, err := os.Stat(file); err != nil {
+		return false
+	}
+	be := backend.NewDefaultBackend(zap.NewNop(), file)
+	defer be.Close()
+	tx := be.ReadTx()
+	tx.RLock()
+	defer tx.RUnlock()
+	from := mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
+	later, _ := tx.UnsafeRange(schema.Key, from, []byte{0xff}, 1)
+	return len(later) > 0
 }
 
 // Kept returns where this process keeps the files of the older state from which it did not start; empty: there was

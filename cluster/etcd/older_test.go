@@ -60,13 +60,13 @@ func olderCluster(t *testing.T) (*cluster, MemberOptions) {
 	return c, o
 }
 
-func knowsLater(s Testimony) string {
+func knowsLater(s Testimony) (string, int64) {
 	for _, e := range s.Rows {
 		if e.Key == "k/a" && string(e.Value) == "later" {
-			return fmt.Sprintf("%s has revision %d", e.Key, e.ModRevision)
+			return fmt.Sprintf("%s has revision %d", e.Key, e.ModRevision), e.ModRevision
 		}
 	}
-	return ""
+	return "", 0
 }
 
 func (c *cluster) startWith(i int, o MemberOptions) {
@@ -100,6 +100,13 @@ func TestOlderMemberIsAddedAnew(t *testing.T) {
 	}
 	if got := get(t, c.dial(Options{}, 1), "k/b"); got != "later" {
 		t.Errorf("it serves %q", got)
+	}
+	now := identity(t, c, 1)
+	c.stop(1)
+	c.startWith(1, o) // before the node has registered again
+	c.ready(1)
+	if again := identity(t, c, 1); again != now || c.members[1].Kept() != "" {
+		t.Errorf("at the next start %x becomes %x, and %q is kept", now, again, c.members[1].Kept())
 	}
 	c.stop(2) // now the majority needs the new member
 	put(t, c.dial(Options{}, 0), "more", "yes")
@@ -135,12 +142,29 @@ func TestCurrentMemberIsAsked(t *testing.T) {
 	c.stop(1, 2)
 	o := c.options(1)
 	asked := make(chan Testimony, 100)
-	o.Older = func(s Testimony) string { asked <- s; return "" }
+	o.Older = func(s Testimony) (string, int64) { asked <- s; return "", 0 }
 	c.startWith(1, o)
 	c.ready(1)
 	if s := <-asked; s.Majority || s.Revision == 0 {
 		t.Errorf("one member of three says %+v", s)
 	}
+	if after := identity(t, c, 1); after != before || c.members[1].Kept() != "" {
+		t.Errorf("%x became %x, and %q is kept", before, after, c.members[1].Kept())
+	}
+}
+
+// If only the data directory is older, the member, which has the row that tells it, votes.
+func TestOnlyDataIsOlder(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	put(t, c.dial(Options{}, 0), "k/a", "later")
+	put(t, c.dial(Options{}, 1), "k/b", "later") // the member has it
+	before := identity(t, c, 1)
+	c.stop(1)
+	o := c.options(1)
+	o.Prefix, o.Older = "k/", knowsLater
+	c.startWith(1, o)
+	c.ready(1)
 	if after := identity(t, c, 1); after != before || c.members[1].Kept() != "" {
 		t.Errorf("%x became %x, and %q is kept", before, after, c.members[1].Kept())
 	}

@@ -10,23 +10,28 @@ import (
 
 // A directory is older than what a majority says, or what a single member says that knows no less than the directory.
 func TestNewer(t *testing.T) {
-	row, seen := &meta.Node{Boot: [16]byte{7}}, meta.Seen{Revision: 50}
+	row := &meta.Node{Boot: [16]byte{7}, Logged: 11}
+	const unknown, shorter = "does not know it", "wrote group 11 to the commit log of the data directory, which ends with group 10"
+	nothing := func(*meta.Node, uint64) bool { return false }
+	boot := func(*meta.Node, uint64) bool { return true }
+	groups := func(row *meta.Node, end uint64) bool { return end < row.Logged }
 	for _, c := range []struct {
 		name   string
 		t      etcd.Testimony
 		row    *meta.Node
-		behind bool
-		want   bool
+		behind func(*meta.Node, uint64) bool
+		want   string
 	}{
-		{"a majority", etcd.Testimony{Majority: true, Revision: 60}, row, true, true},
-		{"a majority whose store was made anew", etcd.Testimony{Majority: true, Revision: 3}, row, true, true},
-		{"one member", etcd.Testimony{Revision: 50}, row, true, true},
-		{"one member that is of the past", etcd.Testimony{Revision: 49}, row, true, false},
-		{"the directory is current", etcd.Testimony{Majority: true, Revision: 60}, row, false, false},
-		{"nobody knows the node", etcd.Testimony{Majority: true, Revision: 60}, nil, true, false},
+		{"a majority", etcd.Testimony{Majority: true, Revision: 60}, row, boot, unknown},
+		{"a majority whose store was made anew", etcd.Testimony{Majority: true, Revision: 3}, row, boot, unknown},
+		{"one member", etcd.Testimony{Revision: 50}, row, boot, unknown},
+		{"one member that is of the past", etcd.Testimony{Revision: 49}, row, boot, ""},
+		{"the same process wrote more", etcd.Testimony{Revision: 50}, row, groups, shorter},
+		{"the directory is current", etcd.Testimony{Majority: true, Revision: 60}, row, nothing, ""},
+		{"nobody knows the node", etcd.Testimony{Majority: true, Revision: 60}, nil, boot, ""},
 	} {
-		why := newer(c.t, seen, c.row, c.behind)
-		if (why != "") != c.want || c.want && !strings.Contains(why, "07000000-") {
+		p := pastOf{seen: meta.Seen{Revision: 50}, end: 10, behind: c.behind}
+		if why := p.newer(c.t, c.row); (why == "") != (c.want == "") || !strings.Contains(why, c.want) {
 			t.Errorf("%s: %q", c.name, why)
 		}
 	}

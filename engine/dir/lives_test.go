@@ -218,14 +218,15 @@ func TestBehind(t *testing.T) {
 	}{
 		{"no row", was, nil, false},
 		{"its own process", was, &meta.Node{Store: here, Boot: known, StoreLevel: LivesLevel}, false},
-		{"its own process, whose log may be shorter", was, &meta.Node{Store: here, Boot: known, Logged: 9}, false},
+		{"its own process, which wrote as much", was, &meta.Node{Store: here, Boot: known, Logged: 9}, false},
+		{"its own process, which wrote more", was, &meta.Node{Store: here, Boot: known, Logged: 10}, true},
 		{"a process that it does not know", was, &meta.Node{Store: here, Boot: other, StoreLevel: LivesLevel}, true},
 		{"a later directory of the node", was, &meta.Node{Store: elsewhere, Boot: other, StoreLevel: LivesLevel}, true},
 		{"an earlier one, and this one is new", nil, &meta.Node{Store: elsewhere, Boot: other}, false},
 		{"an earlier one, and this one has tried", tried, &meta.Node{Store: elsewhere, Boot: other}, false},
 		{"it is from before lives", nil, &meta.Node{Store: here, Boot: other, StoreLevel: LivesLevel - 1}, false},
 	} {
-		if got := behind(c.lives, here, c.row); got != c.want {
+		if got := behind(c.lives, here, 9, c.row); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}
