@@ -79,7 +79,9 @@ func (o *MemberOptions) lastWords() zapcore.CheckWriteHook {
 
 // ended says in one sentence why etcd ends the process.
 func (o *MemberOptions) ended(message string, cause error) error {
-	for _, disk := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS, syscall.EMFILE, syscall.ENFILE} {
+	for _, disk := range []error{
+		syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS, syscall.EMFILE, syscall.ENFILE,
+	} {
 		if errors.Is(cause, disk) {
 			return fmt.Errorf("etcd: the embedded member cannot write to %s: %w; the messages are unharmed, and the node can "+
 				"be started again when that is cured", o.Dir, cause)
@@ -93,8 +95,8 @@ func (o *MemberOptions) ended(message string, cause error) error {
 
 // unusable is the error of a member that finds its own files wrong.
 func (o *MemberOptions) unusable(message string) error {
-	do := "Move its content away, and start the node again while a majority of the other nodes in cluster-peers runs: the " +
-		"member is then added anew"
+	do := "Move its content away, and start the node again while a majority of the other nodes in cluster-peers runs: " +
+		"the member is then added anew"
 	if len(o.Voters) == 1 {
 		do = "This is the only member, so the metadata have no other copy: put the directory back as it was, or restore a " +
 			"backup with engine restore --whole-cluster"

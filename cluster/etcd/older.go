@@ -90,8 +90,8 @@ func (m *Member) checkPast() error {
 		case anew:
 			return m.setAside(why)
 		}
-		refusal := fmt.Errorf("%w: %s is an older state of itself: %s. The member has forgotten what it promised and must not "+
-			"vote; the messages are unharmed. Start the other nodes in cluster-peers: once a majority of them runs, this "+
+		refusal := fmt.Errorf("%w: %s is an older state of itself: %s. The member has forgotten what it promised and must "+
+			"not vote; the messages are unharmed. Start the other nodes in cluster-peers: once a majority of them runs, this "+
 			"member is added anew", ErrDirectory, m.o.Dir, why)
 		m.refuse(refusal)
 		m.waitingFor("a majority of the other members: its directory is an older state of itself, and must not count")
@@ -180,8 +180,8 @@ func (m *Member) setAside(why string) error {
 	if err := syncDir(m.o.Dir); err != nil {
 		return fmt.Errorf("%w: %w", ErrDirectory, err)
 	}
-	m.o.Log.Warn("the directory of the embedded etcd is an older state of itself: the member has forgotten what it promised, "+
-		"so it does not vote. Its files are kept, the other members remove its old identity, and it is added anew; the "+
+	m.o.Log.Warn("the directory of the embedded etcd is an older state of itself: the member has forgotten what it "+
+		"promised, so it does not vote. Its files are kept, the other members remove its old identity, and it is added anew; the "+
 		"messages are unharmed", "why", why, "directory", m.o.Dir, "kept", kept)
 	m.mu.Lock()
 	defer m.mu.Unlock()

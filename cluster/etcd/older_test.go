@@ -35,8 +35,8 @@ func TestWeigh(t *testing.T) {
 	}
 }
 
-// olderCluster makes a cluster of three members, and puts back the directory of the second one to a moment before the value
-// "later", while it is stopped. The options are for its next start.
+// olderCluster makes a cluster of three members, and puts back the directory of the second one to a moment before the
+// value "later", while it is stopped. The options are for its next start.
 func olderCluster(t *testing.T) (*cluster, MemberOptions) {
 	t.Helper()
 	c := startCluster(t)

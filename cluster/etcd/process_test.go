@@ -197,7 +197,8 @@ func TestPanicOfOlderMember(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := string(said)
-	if code := child.cmd.ProcessState.ExitCode(); code != 3 || !strings.Contains(text, "last words: "+ErrDirectory.Error()) ||
+	code := child.cmd.ProcessState.ExitCode()
+	if code != 3 || !strings.Contains(text, "last words: "+ErrDirectory.Error()) ||
 		!strings.Contains(text, "is out of range") || strings.Contains(text, "goroutine ") {
 		t.Errorf("it ends with %d and says:\n%s", code, text)
 	}

@@ -11,7 +11,8 @@ import (
 // A directory is older than what a majority says, or what a single member says that knows no less than the directory.
 func TestNewer(t *testing.T) {
 	row := &meta.Node{Boot: [16]byte{7}, Logged: 11}
-	const unknown, shorter = "does not know it", "wrote group 11 to the commit log of the data directory, which ends with group 10"
+	const unknown = "does not know it"
+	const shorter = "wrote group 11 to the commit log of the data directory, which ends with group 10"
 	nothing := func(*meta.Node, uint64) bool { return false }
 	boot := func(*meta.Node, uint64) bool { return true }
 	groups := func(row *meta.Node, end uint64) bool { return end < row.Logged }
