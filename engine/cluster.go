@@ -45,6 +45,9 @@ type ClusterOptions struct {
 	// StoreNodes has the names (Options.NodeID) of the nodes that run Store, if nodes of the cluster do. The cluster is
 	// not healthy before all of them have joined. nil: the store runs elsewhere.
 	StoreNodes []string
+	// StoreRenewed is where the files of this node's member of Store are kept that were of an older state at this start,
+	// so that the member was added anew. Empty: there were none.
+	StoreRenewed string
 	// MaxHandshakes bounds the connections from other nodes whose handshake is not over, see peer.Options. 0: 64.
 	MaxHandshakes int
 }

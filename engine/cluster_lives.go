@@ -55,7 +55,7 @@ func (cn *clusterNode) shortenAll(row *meta.Node) error {
 		"replicas before it leads, and fetches what it lacks",
 		"partitions", len(ids)-1, "last_group", cn.e.logEnd, "wrote_group", row.Logged, "last_process", row.Boot,
 		"last_at", row.Peer)
-	if slices.Contains(cn.opts.StoreNodes, cn.e.node.NodeID()) {
+	if cn.opts.StoreRenewed == "" && slices.Contains(cn.opts.StoreNodes, cn.e.node.NodeID()) {
 		cn.Log.Error("this node also runs a member of the embedded etcd. If its directory is as old as the data directory, " +
 			"the member has forgotten what it promised, and its vote can undo what the cluster decided: stop this node, empty " +
 			"the directory of its etcd (etcd in the data directory, or etcd-data-path), and start it again while the other " +

@@ -78,4 +78,5 @@ func (cn *clusterNode) describeCopies(out *StorageStats) {
 func (cn *clusterNode) missing(f *health.Facts) {
 	f.Shortened, f.ShortenedFor = cn.Counts().Shortened, cn.ShortenedFor()
 	f.OlderDirectory, f.UnknownTopics = cn.olderDirectory.Load(), cn.unknown.names()
+	f.StoreRenewed = cn.opts.StoreRenewed
 }

@@ -105,8 +105,14 @@ func decide(name, peerURL string, members []known) (entry, known) {
 }
 
 // bringUp starts etcd, however long it takes to get a place in the cluster. It gives up at Close, if etcd cannot start
-// from its log, and on errors that waiting does not cure.
-func (m *Member) bringUp() (*embed.Etcd, error) {
+// from its log, and on errors that waiting does not cure. What etcd's code panics with on this goroutine becomes an
+// error.
+func (m *Member) bringUp() (server *embed.Etcd, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			server, err = nil, m.o.unusable(fmt.Sprint(p))
+		}
+	}()
 	for {
 		w, err := m.wayIn()
 		if err != nil {
@@ -129,6 +135,11 @@ func (m *Member) bringUp() (*embed.Etcd, error) {
 // wayIn decides how to start. With an empty directory it waits until the decision is certain.
 func (m *Member) wayIn() (way, error) {
 	first := way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}
+	if hasLog(m.o.Dir) {
+		if err := m.checkPast(); err != nil {
+			return way{}, err
+		}
+	}
 	if hasLog(m.o.Dir) {
 		return first, useScheme(m.o.Dir, m.o.TLS.scheme()) // etcd takes everything from its log
 	}

@@ -2,8 +2,11 @@ package etcd
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
-	"strings"
+	"runtime/debug"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -31,7 +34,9 @@ const maxRepeats = 3
 
 // serverLogger logs a member's warnings and errors. While the member is being closed, everything below a panic is
 // logged at debug level.
-func serverLogger(log *slog.Logger, closing func() bool) *zap.Logger {
+//
+// last ends the process after a panic or a fatal line; nil: as zap does.
+func serverLogger(log *slog.Logger, closing func() bool, last zapcore.CheckWriteHook) *zap.Logger {
 	c := &core{log: log, level: func(e zapcore.Entry) slog.Level {
 		switch {
 		case e.Level < zapcore.WarnLevel || harmless[e.Message] || e.Level < zapcore.DPanicLevel && closing():
@@ -41,7 +46,63 @@ func serverLogger(log *slog.Logger, closing func() bool) *zap.Logger {
 		}
 		return slog.LevelError
 	}}
-	return zap.New(zapcore.NewSamplerWithOptions(c, time.Minute, maxRepeats, 0))
+	sampled := zapcore.NewSamplerWithOptions(c, time.Minute, maxRepeats, 0)
+	if last == nil {
+		return zap.New(sampled)
+	}
+	return zap.New(sampled, zap.WithPanicHook(last), zap.WithFatalHook(last))
+}
+
+// lastHook ends the process in place of a panic of etcd, or of an exit without a word.
+type lastHook struct{ o *MemberOptions }
+
+// OnWrite implements zapcore.CheckWriteHook. It runs on the goroutine that would panic, after the line was logged.
+func (h lastHook) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
+	var cause error
+	for _, f := range fields {
+		if err, ok := f.Interface.(error); ok && f.Type == zapcore.ErrorType {
+			cause = err
+		}
+	}
+	h.o.Log.Debug("the embedded etcd ends the process", "stack", string(debug.Stack()))
+	h.o.Fatal(h.o.ended(e.Message, cause))
+	panic("BUG: MemberOptions.Fatal returned: " + e.Message)
+}
+
+// lastWords returns the hook for etcd's panics and fatal lines; nil: as etcd does.
+func (o *MemberOptions) lastWords() zapcore.CheckWriteHook {
+	if o.Fatal == nil {
+		return nil
+	}
+	return lastHook{o}
+}
+
+// ended says in one sentence why etcd ends the process.
+func (o *MemberOptions) ended(message string, cause error) error {
+	for _, disk := range []error{
+		syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS, syscall.EMFILE, syscall.ENFILE,
+	} {
+		if errors.Is(cause, disk) {
+			return fmt.Errorf("etcd: the embedded member cannot write to %s: %w; the messages are unharmed, and the node can "+
+				"be started again when that is cured", o.Dir, cause)
+		}
+	}
+	if cause != nil {
+		message += ": " + cause.Error()
+	}
+	return o.unusable(message)
+}
+
+// unusable is the error of a member that finds its own files wrong.
+func (o *MemberOptions) unusable(message string) error {
+	do := "Move its content away, and start the node again while a majority of the other nodes in cluster-peers runs: " +
+		"the member is then added anew"
+	if len(o.Voters) == 1 {
+		do = "This is the only member, so the metadata have no other copy: put the directory back as it was, or restore a " +
+			"backup with engine restore --whole-cluster"
+	}
+	return fmt.Errorf("%w: %s does not fit what the member promised, or its files are damaged (%s): it may be an older "+
+		"state of itself. The messages are unharmed. %s", ErrDirectory, o.Dir, message, do)
 }
 
 // clientLogger logs everything at debug level: the client warns of every failed attempt, and each failure becomes an
@@ -69,18 +130,7 @@ func (c *core) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Checked
 func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	all := append(c.attrs[:len(c.attrs):len(c.attrs)], attrs(fields)...)
 	c.log.LogAttrs(context.Background(), c.level(e), "etcd: "+e.Message, all...)
-	if forgot(&e) {
-		c.log.Error("this node's embedded etcd ends the process: its directory is an older state, such as a snapshot or a " +
-			"restored volume, and lacks what the other members know that it stored. Empty the directory of the etcd (etcd in " +
-			"the data directory, or etcd-data-path) and start the node again while the other members run: it is then added anew")
-	}
 	return nil
-}
-
-// forgot says whether a member panics because its log ends before what it has promised to another member. The leader
-// notices it with the first heartbeat, if it has known the member since before.
-func forgot(e *zapcore.Entry) bool {
-	return e.Level >= zapcore.DPanicLevel && strings.HasPrefix(e.Message, "tocommit(")
 }
 
 func (c *core) Sync() error { return nil }

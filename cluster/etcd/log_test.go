@@ -8,33 +8,13 @@ import (
 	"go.uber.org/zap"
 )
 
-// A member that has forgotten what it promised panics, and a line says what to do.
-func TestForgetfulMemberSaysWhatToDo(t *testing.T) {
-	t.Parallel()
-	var b syncBuffer
-	server := serverLogger(slog.New(slog.NewTextHandler(&b, nil)), func() bool { return true })
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("it goes on")
-			}
-		}()
-		server.Sugar().Panicf("tocommit(%d) is out of range [lastIndex(%d)]. Was the raft log corrupted, truncated, or "+
-			"lost?", 39, 35)
-	}()
-	said := b.String()
-	if !strings.Contains(said, "tocommit(39)") || !strings.Contains(said, "Empty the directory of the etcd") {
-		t.Errorf("the log has\n%s", said)
-	}
-}
-
 func TestLogLines(t *testing.T) {
 	t.Parallel()
 	var b syncBuffer
 	closing := false
 	server := serverLogger(slog.New(slog.NewTextHandler(&b, nil)), func() bool {
 		return closing
-	}).With(zap.String("id", "7"))
+	}, nil).With(zap.String("id", "7"))
 	server.Debug("one")
 	server.Info("two")
 	server.Warn("three", zap.Int("n", 3))

@@ -37,6 +37,15 @@ type MemberOptions struct {
 	QuotaBytes   int64         // limit of the database, above which nothing can be changed; 2 GiB
 	TLS          TLSFiles      // zero: no TLS, and whoever reaches the ports can change everything
 
+	// Older says what the other members know of this node that its data directory should know and does not, and the
+	// revision of the row that tells it; empty: nothing. It gets what they have below Prefix, before the member starts.
+	// nil: nobody is asked. See older.go.
+	Older  func(Testimony) (why string, since int64) `json:"-"`
+	Prefix string
+	// Fatal ends the process after etcd has found that it cannot go on, instead of a panic or an exit without a word.
+	// The error is ErrDirectory unless the disk failed. It does not return. nil: as etcd does.
+	Fatal func(error) `json:"-"`
+
 	// UnsafeNoFsync makes tests fast. After a power cut, a member that ran with it may have forgotten what it promised.
 	UnsafeNoFsync bool
 	Log           *slog.Logger // nil: slog.Default()
@@ -65,10 +74,12 @@ type Member struct {
 	done    chan struct{} // closed when run has ended
 
 	// mu guards the fields below.
-	mu    sync.Mutex
-	rpc   *grpc.Server // the server of the clients
-	phase string       // what the member waits for, for the log
-	err   error
+	mu      sync.Mutex
+	rpc     *grpc.Server // the server of the clients
+	phase   string       // what the member waits for, for the log
+	err     error
+	refusal error  // why the member does not start yet
+	kept    string // see Kept
 }
 
 // Start begins a member, and returns once it knows that the member's addresses are free; Ready waits until the member
@@ -146,6 +157,9 @@ func (m *Member) Ready(ctx context.Context) error {
 		case <-m.done:
 			return cmp.Or(m.Err(), fmt.Errorf("%w: the embedded etcd member was closed before it was ready", kv.ErrClosed))
 		case <-ctx.Done():
+			if err := m.refused(); err != nil {
+				return err
+			}
 			return fmt.Errorf("etcd: the embedded member is not ready, it waits for %s: %w", m.waitsFor(), ctx.Err())
 		case <-report.C:
 			m.o.Log.Info("the embedded etcd member waits", "for", m.waitsFor(), "no answer from", m.absent(ctx))
@@ -241,7 +255,8 @@ func (m *Member) start(w way) (*embed.Etcd, error) {
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModeRevision, revisionsKept
 	c.EnableGRPCGateway = false // nobody uses its REST interface
 	c.UnsafeNoFsync = m.o.UnsafeNoFsync
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(serverLogger(m.o.Log, func() bool { return m.ctx.Err() != nil }))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(
+		serverLogger(m.o.Log, func() bool { return m.ctx.Err() != nil }, m.o.lastWords()))
 	c.ServiceRegister = func(s *grpc.Server) {
 		m.mu.Lock()
 		m.rpc = s

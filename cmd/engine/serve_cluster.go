@@ -191,13 +191,13 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	if err != nil {
 		_ = ln.Close()
 		part.close(log)
-		return nil, nil, &exitError{exitOther, err}
+		return nil, nil, &exitError{memberExit(err), err}
 	}
 	c.replication.LagMaxNs = int64(c.lagMax)
 	return &engine.ClusterOptions{
 		Store: part.store, Listener: ln, Trust: c.trusts.Peer(), Node: c.advertised(n, ln.Addr()), Replication: c.replication,
 		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout, MaxHandshakes: c.maxHandshakes,
-		PreferredLeader: cluster.PreferredLeader, StoreNodes: c.storeNodes(),
+		PreferredLeader: cluster.PreferredLeader, StoreNodes: c.storeNodes(), StoreRenewed: part.renewed(),
 	}, part, nil
 }
 
@@ -249,6 +249,7 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 		Name: n.engine.NodeID, Voters: voters, Dir: c.etcdDir(n),
 		ListenPeer: c.etcdPeer, ListenClient: c.etcdClient,
 		Token: c.name, Heartbeat: c.etcdHeartbeat, Election: c.etcdElection, TLS: c.etcdTLS, Log: log,
+		Prefix: cluster.NodeRows(keyPrefix(c.name)), Older: c.past(n, log), Fatal: endProcess,
 	}
 	if err := c.seed(ctx, n, &o, log); err != nil {
 		return nil, err
@@ -357,6 +358,30 @@ func (p *clusterPart) failed() <-chan struct{} {
 		return nil
 	}
 	return p.member.Done()
+}
+
+// renewed returns where the files of an older embedded etcd member are kept that was replaced at this start; empty:
+// none.
+func (p *clusterPart) renewed() string {
+	if p.member == nil {
+		return ""
+	}
+	return p.member.Kept()
+}
+
+// memberExit returns the exit code of a node whose part of the metadata store fails with err.
+func memberExit(err error) int {
+	if errors.Is(err, etcd.ErrDirectory) {
+		return exitData
+	}
+	return exitOther
+}
+
+// endProcess is etcd.MemberOptions.Fatal: the embedded etcd must not go on, and may hold locks. What was answered OK is
+// on the disk, as after a kill.
+func endProcess(err error) {
+	fmt.Fprintf(os.Stderr, "engine: %s\n", packageNames.ReplaceAllString(err.Error(), "$1"))
+	os.Exit(memberExit(err))
 }
 
 func (p *clusterPart) failure() error {

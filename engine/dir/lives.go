@@ -104,3 +104,22 @@ func registered(lives []Life, boot uuid.UUID) []Life {
 	}
 	return next
 }
+
+// Behind says whether the cluster's row of this node is of a later moment than the directory, whose commit log ends
+// with group end, or math.MaxUint64 if that is not known: a process ran that the directory does not know, or it wrote
+// more. It is Life as far as it can be told before recovery, for a node that runs a member of the metadata store: an
+// older member must not vote. It takes mu.
+//
+// A directory that never registered says nothing of its age: the row is of the one before it.
+func (f *NodeFile) Behind(row *meta.Node, end uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return behind(f.node.Lives, f.node.StoreID, end, row)
+}
+
+func behind(lives []Life, store uuid.UUID, end uint64, row *meta.Node) bool {
+	if row == nil || row.Store != store && lastRegistered(lives) < 0 {
+		return false
+	}
+	return judge(lives, store, end, row) == meta.LifeUnknown
+}

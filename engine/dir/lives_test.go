@@ -218,3 +218,30 @@ func TestLifeThatCannotBeWritten(t *testing.T) {
 		t.Errorf("the file has the lives %v", got)
 	}
 }
+
+// Behind is what the lives tell before recovery, and a directory that never registered tells nothing.
+func TestBehind(t *testing.T) {
+	here, elsewhere := uuid.UUID{1}, uuid.UUID{2}
+	known, other := uuid.UUID{3}, uuid.UUID{4}
+	was, tried := []Life{{Boot: known, Registered: true}}, []Life{{Boot: known}}
+	for _, c := range []struct {
+		name  string
+		lives []Life
+		row   *meta.Node
+		want  bool
+	}{
+		{"no row", was, nil, false},
+		{"its own process", was, &meta.Node{Store: here, Boot: known, StoreLevel: LivesLevel}, false},
+		{"its own process, which wrote as much", was, &meta.Node{Store: here, Boot: known, Logged: 9}, false},
+		{"its own process, which wrote more", was, &meta.Node{Store: here, Boot: known, Logged: 10}, true},
+		{"a process that it does not know", was, &meta.Node{Store: here, Boot: other, StoreLevel: LivesLevel}, true},
+		{"a later directory of the node", was, &meta.Node{Store: elsewhere, Boot: other, StoreLevel: LivesLevel}, true},
+		{"an earlier one, and this one is new", nil, &meta.Node{Store: elsewhere, Boot: other}, false},
+		{"an earlier one, and this one has tried", tried, &meta.Node{Store: elsewhere, Boot: other}, false},
+		{"it is from before lives", nil, &meta.Node{Store: here, Boot: other, StoreLevel: LivesLevel - 1}, false},
+	} {
+		if got := behind(c.lives, here, 9, c.row); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}

@@ -23,11 +23,11 @@ func (f *Facts) missing() (all []string) {
 			more = fmt.Sprintf(" and %d more", n-1)
 		}
 		all = append(all, fmt.Sprintf("the cluster does not know a topic of this node's data directory (%s%s): its messages "+
-			"are kept and not served; the metadata are of an earlier moment than the data, or were made anew: restore them as for "+
-			"a lost quorum, and wipe nothing", f.UnknownTopics[0], more))
+			"are kept and not served; the metadata are of an earlier moment than the data, or were made anew: restore them as "+
+			"for a lost quorum, and wipe nothing", f.UnknownTopics[0], more))
 	}
 	if f.OlderDirectory && f.Shortened > 0 {
-		all = append(all, olderWords+": find out who put it there")
+		all = append(all, olderWords+renewedWords(f)+": find out who put it there")
 	}
 	if f.Shortened > 0 {
 		all = append(all, fmt.Sprintf("%s of this node %s shortened, since %s: %s may lack what this node acknowledged, and "+
@@ -51,9 +51,18 @@ func pastNote(f *Facts) (note string) {
 		note = "; at this node's start " + forgottenWords + ", and its copies are whole again: find out who did that"
 	}
 	if f.OlderDirectory {
-		note += "; since this node's start " + olderWords + ", and its copies are whole again: find out who put it there"
+		note += "; since this node's start " + olderWords + renewedWords(f) + ", and its copies are whole again: find " +
+			"out who put it there"
 	}
 	return note
+}
+
+// renewedWords says what became of the embedded etcd member of an older directory.
+func renewedWords(f *Facts) string {
+	if f.StoreRenewed == "" {
+		return ""
+	}
+	return "; its etcd member was older, too, and was added anew, and the old files are kept in " + f.StoreRenewed
 }
 
 func contestedWords(c *Copy, count int) string {

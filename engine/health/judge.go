@@ -28,6 +28,7 @@ type Facts struct {
 	Forgotten      bool          // the commit log's files were gone at the start, or older ones had come back
 	OlderDirectory bool          // the data directory is not the one that the node ran on last
 	UnknownTopics  []string      // topics of the data directory that the cluster does not know, sorted
+	StoreRenewed   string        // where the files of an older embedded etcd member are kept that was added anew
 	Shortened      int           // copies that may lack what this node acknowledged
 	ShortenedFor   time.Duration // how long this node has had such copies
 

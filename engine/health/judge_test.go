@@ -124,6 +124,11 @@ func TestJudge(t *testing.T) {
 			true, true, true, false, nil, "",
 			[]string{"unhealthy: the data directory is an older one", "find out who put it there; 1 copy of this node is"},
 		},
+		"an older directory with an etcd member": {
+			Facts{OlderDirectory: true, StoreRenewed: "/x/older-1", Shortened: 1, Cluster: served(func(*Cluster) {})},
+			true, true, true, false, nil, "",
+			[]string{"its etcd member was older, too, and was added anew, and the old files are kept in /x/older-1: find out"},
+		},
 		"an older directory whose copies are whole again": {
 			Facts{OlderDirectory: true, Cluster: served(func(*Cluster) {})},
 			true, true, true, true, nil, "",

@@ -1,0 +1,238 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/storage/backend"
+	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+	"go.uber.org/zap"
+
+	"penstock/cluster/kv"
+)
+
+// A member whose directory is put back to an earlier moment has forgotten what it promised: its vote can elect a leader
+// that lacks what the cluster decided, and etcd panics when it is told of entries that it had acknowledged. etcd cannot
+// see this in its files. So a member with a log asks the others what they know of this node before it starts, and
+// MemberOptions.Older compares that with the node's data directory:
+//
+//	the others         they know                          the member
+//	have a majority    nothing newer than the directory   starts
+//	have a majority    newer                              is set aside, and gets a new identity as after a lost disk
+//	have none          nothing newer, or do not answer    starts: without it there may never be a majority
+//	have none          newer                              waits for a majority of the others, and does not vote
+//
+// The old files are renamed only after a majority answered without this member. The way of an empty directory then
+// removes the old identity. A crash leaves the old directory, which is judged again, or the empty one.
+
+const (
+	askTimeout = 3 * time.Second // of a question to a majority: it may be electing a leader
+	oneTimeout = time.Second     // of a question to one member, which answers from its own files
+	// olderName begins the name of the directory, in the member's own, in which the files of an older state are kept.
+	// The rest is the Unix time in seconds.
+	olderName = "older-"
+)
+
+// ErrDirectory says that the member cannot use its directory.
+var ErrDirectory = errors.New("etcd: the directory of the embedded member cannot be used")
+
+// Testimony is what other members have below MemberOptions.Prefix.
+type Testimony struct {
+	Rows     []kv.Entry
+	Revision int64 // of the store, as far as who answered knows
+	Majority bool  // a majority without this member answered; otherwise one member alone, whose knowledge may be old
+}
+
+// verdict says what a member with a log does.
+type verdict int
+
+const (
+	votes verdict = iota // it starts
+	anew                 // it forgets its identity and gets a new one
+	waits                // it is of an older directory, but the others cannot replace it yet
+)
+
+// weigh decides by what the others know that the directory does not: the answer of a majority, or those of single
+// members where there is none. An empty text means nothing.
+func weigh(majority bool, newer ...string) (verdict, string) {
+	for _, why := range newer {
+		switch {
+		case why == "":
+		case majority:
+			return anew, why
+		default:
+			return waits, why
+		}
+	}
+	return votes, ""
+}
+
+// checkPast asks the other members before this one starts from its log. It waits while the directory is an older one
+// and the others have no majority, until Close. It returns with the log in place if the member may vote, and without it
+// if the member has to be added anew.
+func (m *Member) checkPast() error {
+	if m.o.Older == nil || len(m.o.Voters) == 1 {
+		return nil
+	}
+	for told := false; ; {
+		v, why := m.askOthers()
+		switch v {
+		case votes:
+			return nil
+		case anew:
+			return m.setAside(why)
+		}
+		refusal := fmt.Errorf("%w: %s is an older state of itself: %s. The member has forgotten what it promised and must "+
+			"not vote; the messages are unharmed. Start the other nodes in cluster-peers: once a majority of them runs, this "+
+			"member is added anew", ErrDirectory, m.o.Dir, why)
+		m.refuse(refusal)
+		m.waitingFor("a majority of the other members: its directory is an older state of itself, and must not count")
+		if !told {
+			told = true
+			m.o.Log.Warn("the embedded etcd member does not start yet", "error", refusal)
+		}
+		if !pause(m.ctx, probePause) {
+			return m.ctx.Err()
+		}
+	}
+}
+
+// askOthers asks for a majority's answer if enough of the other members run, and otherwise each of them for its own.
+func (m *Member) askOthers() (verdict, string) {
+	var voters []Voter
+	for _, v := range m.o.Voters {
+		if v.Name != m.o.Name {
+			voters = append(voters, v)
+		}
+	}
+	runs := make([]bool, len(voters))
+	var all sync.WaitGroup
+	for i, v := range voters {
+		all.Go(func() { runs[i] = m.probe(m.ctx, v).state == running })
+	}
+	all.Wait()
+	var up []Voter
+	for i, v := range voters {
+		if runs[i] {
+			up = append(up, v)
+		}
+	}
+	if len(up) > len(m.o.Voters)/2 {
+		if t, err := m.ask(askTimeout, up); err == nil {
+			t.Majority = true
+			return weigh(true, m.newer(t))
+		}
+	}
+	newer := make([]string, len(up))
+	for i, v := range up {
+		if t, err := m.ask(oneTimeout, []Voter{v}, clientv3.WithSerializable()); err == nil {
+			newer[i] = m.newer(t)
+		}
+	}
+	return weigh(false, newer...)
+}
+
+// ask reads what the given members have of the nodes.
+func (m *Member) ask(limit time.Duration, of []Voter, how ...clientv3.OpOption) (Testimony, error) {
+	var members []known
+	for _, v := range of {
+		members = append(members, known{Name: v.Name, ClientURLs: []string{m.o.TLS.scheme() + "://" + v.Client}})
+	}
+	client, err := m.adminClient(members)
+	if err != nil {
+		return Testimony{}, err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(m.ctx, limit)
+	defer cancel()
+	answer, err := client.Get(ctx, m.o.Prefix, append(how, clientv3.WithPrefix())...)
+	if err != nil {
+		return Testimony{}, err
+	}
+	t := Testimony{Revision: answer.Header.Revision}
+	for _, e := range answer.Kvs {
+		t.Rows = append(t.Rows, kv.Entry{Key: string(e.Key), Value: e.Value, ModRevision: e.ModRevision})
+	}
+	return t, nil
+}
+
+// setAside renames the files of the member, so that the next look finds an empty directory. It refuses if the member's
+// identity is in use elsewhere.
+func (m *Member) setAside(why string) error {
+	for _, s := range m.survey() {
+		if what, k := decide(m.o.Name, m.peerURL(m.self), s.members); what == replace && m.livesElsewhere(k) {
+			return fmt.Errorf("%w: %s is an older state of a member that runs at %v: %s; nothing was changed, start only one "+
+				"of the two", ErrDirectory, m.o.Dir, k.PeerURLs, why)
+		}
+	}
+	kept := filepath.Join(m.o.Dir, olderName+strconv.FormatInt(time.Now().Unix(), 10))
+	if err := os.Rename(filepath.Join(m.o.Dir, memberDir), kept); err != nil {
+		return fmt.Errorf("%w: its files are of an older state and cannot be set aside: %w", ErrDirectory, err)
+	}
+	if err := syncDir(m.o.Dir); err != nil {
+		return fmt.Errorf("%w: %w", ErrDirectory, err)
+	}
+	m.o.Log.Warn("the directory of the embedded etcd is an older state of itself: the member has forgotten what it "+
+		"promised, so it does not vote. Its files are kept, the other members remove its old identity, and it is added "+
+		"anew; the messages are unharmed", "why", why, "directory", m.o.Dir, "kept", kept)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kept, m.refusal = kept, nil
+	return nil
+}
+
+// newer is MemberOptions.Older, unless the member itself has the row that tells it: then only the data directory is
+// older than that, or an earlier start has added the member anew and the node has not registered since.
+func (m *Member) newer(t Testimony) string {
+	why, since := m.o.Older(t)
+	if why != "" && hasRevision(m.o.Dir, since) {
+		return ""
+	}
+	return why
+}
+
+// hasRevision says whether the member's database has a change of this revision or a later one. The database may lack
+// what the log has from the last moments. The member does not run yet.
+func hasRevision(dir string, revision int64) bool {
+	file := filepath.Join(dir, memberDir, "snap", "db")
+	if _, err := os.Stat(file); err != nil {
+		return false
+	}
+	be := backend.NewDefaultBackend(zap.NewNop(), file)
+	defer be.Close()
+	tx := be.ReadTx()
+	tx.RLock()
+	defer tx.RUnlock()
+	from := mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
+	later, _ := tx.UnsafeRange(schema.Key, from, []byte{0xff}, 1)
+	return len(later) > 0
+}
+
+// Kept returns where this process keeps the files of the older state from which it did not start; empty: there was
+// none.
+func (m *Member) Kept() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.kept
+}
+
+// refuse notes why the member does not start, for Ready.
+func (m *Member) refuse(why error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.refusal = why
+}
+
+func (m *Member) refused() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.refusal
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+
+	"penstock/clog"
+	"penstock/cluster"
+	"penstock/cluster/etcd"
+	"penstock/engine"
+	"penstock/engine/dir"
+	"penstock/engine/meta"
+	"penstock/segment/aio"
+)
+
+// past returns what etcd.MemberOptions.Older is to be for this node's data directory; nil: the directory has no past
+// that could be compared. It only reads, before the engine opens the directory; the node's addresses are taken, so no
+// other process of this node changes the files.
+func (c *clusterSettings) past(n *node, log *slog.Logger) func(etcd.Testimony) (string, int64) {
+	if _, err := os.Stat(filepath.Join(n.engine.DataPath, dir.NodePath)); err != nil {
+		return nil
+	}
+	p, err := readPast(n.engine.DataPath)
+	if err != nil {
+		log.Warn("what this data directory knows of its past cannot be read: whether its etcd member is of an older state "+
+			"is not noticed at this start", "error", err)
+		return nil
+	}
+	return func(t etcd.Testimony) (string, int64) {
+		row, revision := cluster.NodeNamed(keyPrefix(c.name), t.Rows, n.engine.NodeID)
+		return p.newer(t, row), revision
+	}
+}
+
+// pastOf is what a data directory knows of its past.
+type pastOf struct {
+	seen meta.Seen
+	end  uint64 // of the commit log; math.MaxUint64 if it is not known
+	// behind is dir.NodeFile.Behind.
+	behind func(row *meta.Node, end uint64) bool
+}
+
+func readPast(path string) (*pastOf, error) {
+	disk, err := aio.OpenDisk(path, aio.DiskOptions{Mode: aio.ModePwrite, ReadOnly: true, NoLock: true})
+	if err != nil {
+		return nil, err
+	}
+	defer disk.Close()
+	f, err := dir.ReadNode(disk, engine.NewestLevel)
+	if err != nil {
+		return nil, err
+	}
+	p := &pastOf{end: math.MaxUint64, behind: f.Behind}
+	if p.seen, err = dir.ReadSeen(disk); err != nil {
+		return nil, err
+	}
+	if end, known, err := clog.End(disk, f.StoreID()); err == nil && known { // recovery tells of errors
+		p.end = end
+	}
+	return p, nil
+}
+
+// newer says what a testimony, with this row of the node, has that the data directory should know; empty: nothing. One
+// member alone that knows less than this directory saw is itself of the past, and proves nothing.
+func (p *pastOf) newer(t etcd.Testimony, row *meta.Node) string {
+	switch {
+	case row == nil || !p.behind(row, p.end) || !t.Majority && t.Revision < p.seen.Revision:
+		return ""
+	case p.behind(row, math.MaxUint64):
+		return fmt.Sprintf("the process %s of this node registered in the cluster later, and the data directory does not "+
+			"know it", row.Boot)
+	}
+	return fmt.Sprintf("its process %s wrote group %d to the commit log of the data directory, which ends with group %d",
+		row.Boot, row.Logged, p.end)
+}
