@@ -175,7 +175,7 @@ func (w *World) replaceDamaged() {
 	for _, n := range w.nodes {
 		says := false
 		for _, p := range w.store.snap.Partitions.All() {
-			for _, m := range p.Damaged {
+			for _, m := range p.Unreadable() { // a contested copy must not be wiped
 				row := w.store.snap.Nodes[m.Node]
 				says = says || row != nil && row.Name == n.name && row.Store == m.Store
 			}
@@ -354,13 +354,23 @@ func (w *World) lostFrom(id meta.PartitionID, i int, v *value, copies map[nodePa
 				continue
 			}
 			c := copies[nodePart{n, id}]
-			if c.has(w, i) {
+			if c.has(w, i) || w.contestedHas(id, i, copies) {
 				return ""
 			}
 			return fmt.Sprintf("%s serves from %d to %d", n.name, p.StartID, p.Visible)
 		}
 	}
 	return "" // nobody serves it: that is the third rule's
+}
+
+// contestedHas says whether a copy has a value of which the row says that an operator has to choose it or its leader.
+func (w *World) contestedHas(id meta.PartitionID, i int, copies map[nodePart]*held) bool {
+	for _, m := range w.store.snap.Partitions.Get(id).Contested {
+		if c := copies[nodePart{w.nodeOf(m.Node), id}]; c != nil && c.has(w, i) {
+			return true
+		}
+	}
+	return false
 }
 
 // has says whether the copy has a value, or all that want it are done with it, so that retention could take it.
