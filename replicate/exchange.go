@@ -106,6 +106,7 @@ func (l *Leader) answer(p *Progress, now int64, acts *Actions) {
 		return // until the row says that it is short
 	case l.overtaken(p, now):
 		return
+	case m.committedMore(): // p refuses a match, but not a reset behind what retention has removed here
 	case !m.related || m.common < m.start || m.common < l.log.Start.Next || m.bare:
 		if !l.damage.any() || !m.bare {
 			l.snapshot(p, now, acts)

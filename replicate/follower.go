@@ -311,7 +311,7 @@ func (f *Follower) answer(now int64, m *Message, acts *Actions) {
 		return
 	}
 	switch {
-	case m.Kind == MsgMatch && (to < f.log.Start.Next || to > f.log.End.Next):
+	case m.Kind == MsgMatch && to > f.log.End.Next:
 		f.fail(ErrDamaged, acts)
 		return
 	case to >= f.log.Committed && !f.cutsTooMuch(m, to):

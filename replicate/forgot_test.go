@@ -162,6 +162,18 @@ func TestLeaderIsOvertaken(t *testing.T) {
 	}
 }
 
+// What a member has committed and its leader lacks is not given up either when the leader's retention has passed it.
+func TestContestedBehindRetention(t *testing.T) {
+	own, other := begun(logOf(map[segment.Epoch]int{1: 5, 3: 40}), 30), logOf(map[segment.Epoch]int{1: 5, 2: 10})
+	own.table.Reset([]EpochStart{{1, 0, 0}, {3, 5, other.stateAt(5).End}})
+	r := leadsWith(t, 2, 1, 9, own, Log{Start: own.start, Committed: 40})
+	r.append(0)
+	acts := r.reports(2, other, 12, false)
+	if m := sent(acts, 2, MsgMatch); m == nil || m.Position != 5 || sent(acts, 2, MsgReset) != nil {
+		t.Errorf("%+v", acts)
+	}
+}
+
 // A follower that ends below what it had acknowledged is answered only when the store knows.
 func TestShortBeforeAnswered(t *testing.T) {
 	rig := func(minISR int) *leaderRig {

@@ -24,6 +24,7 @@ var awaits = map[string]bool{
 	"C": false, // one writer, watched ground
 	"D": false, // a directory knows its lives; older metadata
 	"E": false, // what is cut is kept aside
+	"F": true,  // what a copy has is kept aside, too, when its leader's retention has passed all of it
 }
 
 // history is a script with what it needs.
