@@ -45,11 +45,11 @@ func (cn *clusterNode) shortenAll(row *meta.Node) error {
 	if cn.olderDirectory.Swap(true) {
 		return nil
 	}
-	why := "this data directory is not the one that the node ran on last: it is an older state of it, such as a snapshot " +
-		"or a restored volume, or the original of a copy that ran on"
+	why := "this data directory is not the one that the node ran on last: it is an older state of it, such as a " +
+		"snapshot or a restored volume, or the original of a copy that ran on"
 	if cn.onlyLacksGroups(row) {
-		why = "this data directory is an older state of itself, such as a snapshot or a restored volume: its commit log ends " +
-			"before what the node wrote to it"
+		why = "this data directory is an older state of itself, such as a snapshot or a restored volume: its commit log " +
+			"ends before what the node wrote to it"
 	}
 	cn.Log.Warn(why+". Its copies may lack what the node answered OK for: each of them compares itself with other "+
 		"replicas before it leads, and fetches what it lacks",

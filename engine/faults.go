@@ -103,8 +103,8 @@ var faults = []struct {
 	},
 	{
 		"unknown_topics", func(s *StorageStats) int64 { return int64(s.UnknownTopics) },
-		"topics of the data directory are unknown to the cluster, whose metadata are of an earlier moment or were made anew: " +
-			"their messages are kept and not served",
+		"topics of the data directory are unknown to the cluster, whose metadata are of an earlier moment or were made " +
+			"anew: their messages are kept and not served",
 	},
 	{
 		"older_metadata", func(s *StorageStats) int64 { return int64(s.OlderMetadata) },

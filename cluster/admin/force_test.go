@@ -34,8 +34,8 @@ func TestLossOf(t *testing.T) {
 		"the others have less": {[]Copy{one("n1", 5, 5, 5, 1), one("n2", 9, 8, 9, 1)}, "no copy that can be asked has more"},
 		"committed ones are lost": {
 			[]Copy{one("n1", 12, 11, 40, 1), one("n2", 9, 8, 30, 1), away},
-			"it lacks 2 batches that node n1 knows to be committed (positions 9 to 10); what those copies lose is kept aside on " +
-				"their nodes; what only n3 may have is not known, and is cut when they come back",
+			"it lacks 2 batches that node n1 knows to be committed (positions 9 to 10); what those copies lose is kept aside " +
+				"on their nodes; what only n3 may have is not known, and is cut when they come back",
 		},
 		"nobody knows whether they are committed": {
 			[]Copy{one("n1", 12, 9, 40, 1), one("n2", 9, 8, 30, 1)},

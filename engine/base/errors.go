@@ -100,8 +100,8 @@ var (
 type groundError struct{}
 
 func (groundError) Error() string {
-	return "engine: files of the data directory were taken away under the running node: nothing more is answered OK until " +
-		"it is restarted; this message's fate is unknown, and what was answered before may be gone from this disk"
+	return "engine: files of the data directory were taken away under the running node: nothing more is answered OK " +
+		"until it is restarted; this message's fate is unknown, and what was answered before may be gone from this disk"
 }
 
 func (groundError) Unwrap() error { return ErrDisk }
