@@ -214,11 +214,12 @@ func (f *Follower) refuse(acts *Actions) {
 }
 
 // message handles a message from another replica. A leader of an older epoch is told that there is a newer one (B6). A
-// leader of a newer epoch is followed from now on, after an exchange (B7).
+// leader of a newer epoch is followed from now on, after an exchange (B7). A leader that cannot read its whole log does
+// not lead yet: it asks for batches outside any exchange, as request 0, like any other replica.
 func (f *Follower) message(now int64, from NodeID, m *Message, acts *Actions) {
 	fromLeader := m.Kind >= MsgProbe && m.Kind <= MsgHeartbeat
 	switch {
-	case (m.Kind == MsgFetch || m.Kind == MsgRange) && m.Epoch == f.epoch && from != f.leader:
+	case (m.Kind == MsgFetch || m.Kind == MsgRange) && m.Epoch == f.epoch && (from != f.leader || m.Request == 0):
 		f.fromPeer(from, m, acts)
 		return
 	case !fromLeader && (m.Epoch != f.epoch || f.leader == 0 || from != f.leader):

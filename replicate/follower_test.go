@@ -468,6 +468,27 @@ func TestFollowerRepair(t *testing.T) {
 	}
 }
 
+// B18 B37: a node that the row names as leader, and that cannot read a part of its log, does not lead yet. It asks
+// outside any exchange, and gets an answer whatever exchange an earlier process of it left here.
+func TestFollowerServesALeaderThatCannotLead(t *testing.T) {
+	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 2, 2, 2, 2, 2), 6)
+	ask := Message{Kind: MsgFetch, Epoch: r.epoch, Position: 2, Until: 4}
+	for _, c := range []struct {
+		name string
+		come func()
+	}{
+		{"following", func() {}},
+		{"reporting", func() { r.req++; r.say(Message{Kind: MsgProbe}) }},
+		{"idle", func() { r.restart(Config{RetryNs: 50 * ms}, 0); r.say(Message{Kind: MsgHeartbeat, Position: 6}) }},
+	} {
+		c.come()
+		m := r.afterRead(r.step(Event{Kind: EvMessage, Node: 1, Message: &ask}), 1)
+		if m == nil || m.Position != 2 || m.Until != 4 || m.Request != 0 {
+			t.Errorf("%s: %+v", c.name, m)
+		}
+	}
+}
+
 func TestFollowerBugs(t *testing.T) {
 	r := newFollowerRig(t, Config{}, leaderLog(1, 1), 2)
 	mustPanic(t, func() { r.durable(3) })
