@@ -3,6 +3,7 @@ package world
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -390,9 +391,27 @@ func (w *World) consumed(i int) bool {
 		case c.doomed, c.created == 0, c.created >= v.submitted && !c.first, c.done[v.id]:
 		case !c.wants(v), c.sampled(), len(c.copies[i]) > 0, c.fork != nil && c.missed(v.id):
 		case c.delivered[v.id] > 0 && w.has(FeatureChannels|FeatureFilters): // it may be a dead letter that was sent back
-		case w.forget.letters[c][v.id]:
+		case w.forget.letters[c][v.id], w.nobodyKnows(c, v.id):
 		default:
 			return false
+		}
+	}
+	return true
+}
+
+// nobodyKnows says whether a channel was forgotten with all members that knew it. Retention does not wait for it, nor, if
+// it was made again, for what lies before its new start.
+func (w *World) nobodyKnows(c *channelModel, id engine.ID) bool {
+	if !w.forget.tainted || c.created >= w.forget.taintedAt {
+		return false
+	}
+	for _, n := range w.nodes {
+		for _, v := range n.inside.Partitions() {
+			known := func(o engine.ChannelView) bool { return o.Name == c.name && o.Start <= id.MsgID() }
+			if v.ID.Topic == c.t.id && v.ID.Partition == id.Partition() && v.Serves &&
+				slices.ContainsFunc(v.Channels, known) {
+				return false
+			}
 		}
 	}
 	return true
