@@ -162,13 +162,17 @@ func (f *Follower) learn(now int64, st *State, damaged bool, acts *Actions) {
 	f.tick(now, acts)
 }
 
-// adopt turns to a newer epoch. Agreements with the previous leader are void.
+// adopt turns to a newer epoch. Agreements with the previous leader are void, and so is the contest with it: the log of
+// the new leader may have what the other one's lacked.
 func (f *Follower) adopt(epoch segment.Epoch, leader NodeID) {
 	if leader == f.self.Node {
 		leader = 0
 	}
 	f.epoch, f.leader, f.request, f.said, f.askedAt = epoch, leader, 0, 0, noTime
 	f.asking, f.bare = 0, false
+	if errors.Is(f.err, ErrContested) {
+		f.err = nil
+	}
 	if f.state != cutting {
 		f.state = idle
 	}
@@ -196,12 +200,12 @@ func (f *Follower) sendTo(node NodeID, kind MessageKind, acts *Actions) *Message
 	return &a.Message
 }
 
-// fail ends following for good. The data stays as it is.
+// fail ends following, for good or (ErrContested) while this leader leads. The data stays as it is.
 func (f *Follower) fail(err error, acts *Actions) {
 	if f.err != nil {
 		return
 	}
-	f.err = err
+	f.err, f.damage.told = err, true
 	acts.add(ActDamaged).Err = err
 	if f.leader != 0 {
 		f.refuse(acts)

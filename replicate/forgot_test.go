@@ -162,6 +162,32 @@ func TestLeaderIsOvertaken(t *testing.T) {
 	}
 }
 
+// A copy is contested under one leader only: the next one may have all that the copy has.
+func TestContestedUntilAnotherLeads(t *testing.T) {
+	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1, 1, 1), 5)
+	r.say(Message{Kind: MsgHeartbeat, Position: 5, Committed: 4})
+	contest := func() []Action {
+		r.req++
+		rep := sent(r.say(Message{Kind: MsgProbe}), 1, MsgReport)
+		if rep == nil {
+			t.Fatal("it reports nothing")
+		}
+		return r.say(Message{Kind: MsgMatch, Position: 3, Boot: rep.Boot, Generation: rep.Generation})
+	}
+	if a := find(contest(), ActDamaged); a == nil || !errors.Is(a.Err, ErrContested) {
+		t.Fatalf("%+v", a)
+	}
+	r.epoch, r.req = r.epoch+1, 0
+	row := State{Epoch: r.epoch, Leader: 1, ISR: []Member{testMember(1)}, Replicas: []NodeID{1, 2}}
+	acts := r.step(Event{Kind: EvState, State: &row})
+	if a := find(acts, ActDamaged); a == nil || a.Err != nil || !r.f.Electable() || sent(acts, 1, MsgResync) == nil {
+		t.Fatalf("the contest goes on under another leader: %+v", acts)
+	}
+	if a := find(contest(), ActDamaged); a == nil || !errors.Is(a.Err, ErrContested) {
+		t.Errorf("a second leader that lacks it is not contested: %+v", a)
+	}
+}
+
 // What a member has committed and its leader lacks is not given up either when the leader's retention has passed it.
 func TestContestedBehindRetention(t *testing.T) {
 	own, other := begun(logOf(map[segment.Epoch]int{1: 5, 3: 40}), 30), logOf(map[segment.Epoch]int{1: 5, 2: 10})
@@ -292,6 +318,14 @@ func TestReplicaOutsideHasMost(t *testing.T) {
 		return r
 	}
 	r := alone(g)
+	written := Message{
+		Kind: MsgReport, Store: testMember(2).Store, Log: longer.end(), Epochs: longer.table.Entries(),
+		Until: longer.next() - 1, Boot: simUUID('b', 2, 1),
+	}
+	if acts := r.say(2, written); find(acts, ActPropose) != nil || find(acts, ActStartEpoch) != nil {
+		t.Error("it is admitted, or passed over, before what it has is on its disk")
+	}
+	r = alone(g)
 	p := find(r.reports(2, longer, 0, false), ActPropose)
 	if p == nil || len(p.State.ISR) != 2 {
 		t.Fatal("it is not admitted")
