@@ -24,9 +24,9 @@ func (s *Store) loadAside() {
 
 // keepAside is the last part of step 2 of a cut: it durably keeps the messages that the cut takes. It keeps nothing if
 // the cut takes only control batches, such as the one that begins an epoch, or if the copy begins anew behind the end
-// of its log: then retention removed at the leader what the copy has. If keepAside fails, no record of the cut is
-// written, and the log stays as it is. It runs on the goroutine of doCut, without mu, and reads what is cut, which may
-// wait for the device.
+// of its log: then retention removed at the leader what the copy has. But if a leader has lacked some of it before,
+// this leader may never have had it, and it is kept. If keepAside fails, no record of the cut is written, and the log
+// stays as it is. It runs on the goroutine of doCut, without mu, and reads what is cut, which may wait for the device.
 func (r *Replica) keepAside(c *logCut) error {
 	if !r.HasLog() {
 		return nil // it begins with the reset
@@ -41,7 +41,7 @@ func (r *Replica) keepAside(c *logCut) error {
 		about.Reason = aside.ReasonAnew
 		from, about.From, about.FromID = log.Start()
 	}
-	if endID <= about.FromID || c.reset && endPos <= c.to {
+	if endID <= about.FromID || c.reset && endPos <= c.to && !r.wasContested.Load() {
 		return nil
 	}
 	about.Node = r.node.Self.Name

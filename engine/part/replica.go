@@ -104,11 +104,12 @@ type leadership struct {
 
 // followed is the state of a replica as a follower, and the cut of its log.
 type followed struct {
-	frame     *receivedFrame  // the frame of the message that the machine handles now
-	incoming  []incomingBatch // batches that the committer has to append
-	cut       *logCut         // nil: the log is not being cut
-	damaged   error           // why the machine has reported this copy as damaged or contested; nil: it has not
-	reporting bool            // the goroutine of reportDamage runs
+	frame        *receivedFrame  // the frame of the message that the machine handles now
+	incoming     []incomingBatch // batches that the committer has to append
+	cut          *logCut         // nil: the log is not being cut
+	damaged      error           // why the machine has reported this copy as damaged or contested; nil: it has not
+	wasContested atomic.Bool     // a leader lacked what this copy has: see keepAside
+	reporting    bool            // the goroutine of reportDamage runs
 	// leaderStart is the segment.Position at which the leader's log begins; 0: not known. Damage below that position is
 	// not repaired, because the leader does not have those batches any more. It is read without mu.
 	leaderStart atomic.Uint64
@@ -282,6 +283,7 @@ func (r *Replica) perform(a *replicate.Action) {
 		r.refresh()
 	case replicate.ActDamaged:
 		if r.damaged = a.Err; r.isContested() {
+			r.wasContested.Store(true)
 			r.logContested()
 		}
 		r.reportDamage()
@@ -379,8 +381,14 @@ func (r *Replica) Learn(row *meta.Partition) {
 // earlier process reported the damage, or the last report of this process came late, or the machine that reported the
 // damage was replaced before the repair was reported. mu is held.
 func (r *Replica) correctDamaged(row *meta.Partition) {
-	if row != nil && slices.Contains(row.State.Replicas, r.node.Self.ID) &&
-		row.CopyOf(r.node.member()) != r.copyState() {
+	if row == nil || !slices.Contains(row.State.Replicas, r.node.Self.ID) {
+		return
+	}
+	known := row.CopyOf(r.node.member())
+	if known == meta.CopyContested {
+		r.wasContested.Store(true) // an earlier process was
+	}
+	if known != r.copyState() {
 		r.reportDamage()
 	}
 }

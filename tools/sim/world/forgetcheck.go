@@ -15,7 +15,7 @@ import (
 // The rules for copies that forgot:
 //
 //  1. What was acknowledged under an ISR of which one member still has it is not lost: it is in the served log in the
-//     end, unless the partition stands still and says why.
+//     end, unless the partition stands still and says why. Where no member in sync was whole, it may be aside.
 //  2. Nobody whole is cut without what was cut being kept, in aside/ on the same disk.
 //  3. Two of three nodes that live, of which at most one forgot, do not stand still for ever.
 //
@@ -332,7 +332,7 @@ func (w *World) checkForgotten() {
 				"and the value is not aside", n.name, i, v.id, w.partName(id), float64(v.answered)/1e6, c.start)
 			return
 		}
-		if f.loose || f.forced[id] {
+		if f.loose || f.forced[id] || f.tainted && anyAside(asides, i) {
 			continue
 		}
 		if why := w.lostFrom(id, i, v, copies); why != "" && w.reason() == "" {
@@ -399,8 +399,8 @@ func (w *World) consumed(i int) bool {
 	return true
 }
 
-// nobodyKnows says whether a channel was forgotten with all members that knew it. Retention does not wait for it, nor, if
-// it was made again, for what lies before its new start.
+// nobodyKnows says whether a channel was forgotten with all members that knew it. Retention does not wait for it, nor,
+// if it was made again, for what lies before its new start.
 func (w *World) nobodyKnows(c *channelModel, id engine.ID) bool {
 	if !w.forget.tainted || c.created >= w.forget.taintedAt {
 		return false
@@ -485,6 +485,17 @@ func (n *node) aside() (all []byte) {
 		}
 	})
 	return all
+}
+
+// anyAside says whether any node has put a value aside. Where no member in sync was whole, nobody can know that it was
+// acknowledged, and an operator publishes it again.
+func anyAside(asides map[*node][]byte, value int) bool {
+	for _, all := range asides {
+		if inAside(all, value) {
+			return true
+		}
+	}
+	return false
 }
 
 // inAside says whether the body of a value is in there, whatever the files' form: bodies begin with the value and their
