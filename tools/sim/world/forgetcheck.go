@@ -405,16 +405,24 @@ func (w *World) nobodyKnows(c *channelModel, id engine.ID) bool {
 	if !w.forget.tainted || c.created >= w.forget.taintedAt {
 		return false
 	}
+	served := false
 	for _, n := range w.nodes {
+		if n.e == nil {
+			continue
+		}
 		for _, v := range n.inside.Partitions() {
-			known := func(o engine.ChannelView) bool { return o.Name == c.name && o.Start <= id.MsgID() }
-			if v.ID.Topic == c.t.id && v.ID.Partition == id.Partition() && v.Serves &&
-				slices.ContainsFunc(v.Channels, known) {
+			if v.ID.Topic != c.t.id || v.ID.Partition != id.Partition() || !v.Serves {
+				continue
+			}
+			served = true
+			if slices.ContainsFunc(v.Channels, func(o engine.ChannelView) bool {
+				return o.Name == c.name && o.Start <= id.MsgID()
+			}) {
 				return false
 			}
 		}
 	}
-	return true
+	return served
 }
 
 // readLetters reads which messages are dead letters by now: of some every delivery was lost on the way.
