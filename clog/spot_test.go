@@ -222,6 +222,7 @@ func TestStepBeside(t *testing.T) {
 	_, m, l, ran := spotLog(t)
 	beside := 0
 	for n := uint64(2); n < 5; n++ {
+		idle(t, l)
 		l.mu.Lock()
 		m.put(1)
 		if l.onSpot = true; l.CanLeave() {
