@@ -151,17 +151,19 @@ func (f *file) Linked() (bool, error) {
 	if f.closed.Load() {
 		return false, fmt.Errorf("aio: %s: %w", f.name, ErrClosed)
 	}
-	var st unix.Stat_t
-	if err := fstat(f.fd, &st); err != nil {
+	var st unix.Statx_t
+	if err := links(f.fd, &st); err != nil {
 		return false, fmt.Errorf("aio: the links of %s: %w", f.name, err)
 	}
 	return st.Nlink > 0, nil
 }
 
-// fstat is Fstat, repeated if a signal interrupts it. It allocates nothing.
-func fstat(fd int, st *unix.Stat_t) error {
+// links asks for the number of links only, again if a signal interrupts it. It allocates nothing. It must not ask for
+// times, as fstat does: since Linux 6.13 the next write after that takes a new, finer time and changes the inode.
+func links(fd int, st *unix.Statx_t) error {
 	for range maxRetries {
-		if err := unix.Fstat(fd, st); err != unix.EINTR {
+		err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_NLINK, st)
+		if err != unix.EINTR {
 			return err
 		}
 	}
