@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -158,13 +159,21 @@ func (f *file) Linked() (bool, error) {
 	return st.Nlink > 0, nil
 }
 
+// noPath is an empty path that ends with a zero: unix.Statx would allocate it each time.
+var noPath byte
+
 // links asks for the number of links only, again if a signal interrupts it. It allocates nothing. It must not ask for
 // times, as fstat does: since Linux 6.13 the next write after that takes a new, finer time and changes the inode.
 func links(fd int, st *unix.Statx_t) error {
 	for range maxRetries {
-		err := unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_NLINK, st)
-		if err != unix.EINTR {
-			return err
+		_, _, errno := unix.Syscall6(unix.SYS_STATX, uintptr(fd), uintptr(unsafe.Pointer(&noPath)), unix.AT_EMPTY_PATH,
+			unix.STATX_NLINK, uintptr(unsafe.Pointer(st)), 0)
+		switch errno {
+		case 0:
+			return nil
+		case unix.EINTR:
+		default:
+			return errno
 		}
 	}
 	return unix.EINTR
