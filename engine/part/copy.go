@@ -2,14 +2,16 @@ package part
 
 import (
 	"errors"
+	"slices"
 	"time"
 
+	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/replicate/wire"
 	"penstock/segment"
 )
 
-// This file tells operators in which state the copies of a node are.
+// This file tells operators, and the row of the partition, in which state the copies of a node are.
 
 // Copy says where the copy ends, what it knows to be committed, and what its node knows of its state. It takes
 // Replica.mu, and may read the last batch from the device.
@@ -75,4 +77,63 @@ func (cn *Node) ShortenedFor() time.Duration {
 	now := max(cn.Now(), 1)
 	cn.shortenedAt.CompareAndSwap(0, now)
 	return time.Duration(now - cn.shortenedAt.Load())
+}
+
+// correctDamaged tells the store whether this copy is damaged, if row says otherwise. Such a row is out of date: an
+// earlier process reported the damage, or the last report of this process came late, or the machine that reported the
+// damage was replaced before the repair was reported. mu is held.
+func (r *Replica) correctDamaged(row *meta.Partition) {
+	if row == nil || !slices.Contains(row.State.Replicas, r.node.Self.ID) {
+		return
+	}
+	known := row.CopyOf(r.node.member())
+	if known == meta.CopyContested {
+		r.wasContested.Store(true) // an earlier process was
+	}
+	if known != r.copyState() {
+		r.reportDamage()
+	}
+}
+
+// copyState returns what the store must know of the copy. mu is held.
+func (r *Replica) copyState() meta.CopyState {
+	switch {
+	case r.isContested():
+		return meta.CopyContested
+	case r.damaged != nil || r.pt.WhyUnread() != nil:
+		return meta.CopyDamaged
+	}
+	return meta.CopyWhole
+}
+
+// reportDamage tells the store whether the copy is damaged, on a goroutine that retries until the store has accepted
+// the report. Each replica has at most one such goroutine, which reads the present state before each attempt. Two
+// reports under way could reach the store in either order, and then the store might count a damaged copy as whole. mu
+// is held.
+func (r *Replica) reportDamage() {
+	if r.reporting {
+		return
+	}
+	r.reporting = true
+	cn := r.node
+	cn.Spawn(func() {
+		for cn.Ctx.Err() == nil {
+			r.mu.Lock()
+			state := r.copyState()
+			r.mu.Unlock()
+			ctx, cancel := cn.store.host.WithTimeout(cn.Ctx, StoreTimeout)
+			err := cn.Rows.ReportCopy(ctx, r.pt.Identity(), cn.member(), state)
+			cancel()
+			if err != nil && !errors.Is(err, meta.ErrNotFound) {
+				cn.Pause(RetryInterval)
+				continue
+			}
+			r.mu.Lock()
+			if r.reporting = r.copyState() != state; !r.reporting {
+				r.mu.Unlock()
+				return
+			}
+			r.mu.Unlock()
+		}
+	})
 }

@@ -377,65 +377,6 @@ func (r *Replica) Learn(row *meta.Partition) {
 	})
 }
 
-// correctDamaged tells the store whether this copy is damaged, if row says otherwise. Such a row is out of date: an
-// earlier process reported the damage, or the last report of this process came late, or the machine that reported the
-// damage was replaced before the repair was reported. mu is held.
-func (r *Replica) correctDamaged(row *meta.Partition) {
-	if row == nil || !slices.Contains(row.State.Replicas, r.node.Self.ID) {
-		return
-	}
-	known := row.CopyOf(r.node.member())
-	if known == meta.CopyContested {
-		r.wasContested.Store(true) // an earlier process was
-	}
-	if known != r.copyState() {
-		r.reportDamage()
-	}
-}
-
-// copyState returns what the store must know of the copy. mu is held.
-func (r *Replica) copyState() meta.CopyState {
-	switch {
-	case r.isContested():
-		return meta.CopyContested
-	case r.damaged != nil || r.pt.WhyUnread() != nil:
-		return meta.CopyDamaged
-	}
-	return meta.CopyWhole
-}
-
-// reportDamage tells the store whether the copy is damaged, on a goroutine that retries until the store has accepted
-// the report. Each replica has at most one such goroutine, which reads the present state before each attempt. Two
-// reports under way could reach the store in either order, and then the store might count a damaged copy as whole. mu
-// is held.
-func (r *Replica) reportDamage() {
-	if r.reporting {
-		return
-	}
-	r.reporting = true
-	cn := r.node
-	cn.Spawn(func() {
-		for cn.Ctx.Err() == nil {
-			r.mu.Lock()
-			state := r.copyState()
-			r.mu.Unlock()
-			ctx, cancel := cn.store.host.WithTimeout(cn.Ctx, StoreTimeout)
-			err := cn.Rows.ReportCopy(ctx, r.pt.Identity(), cn.member(), state)
-			cancel()
-			if err != nil && !errors.Is(err, meta.ErrNotFound) {
-				cn.Pause(RetryInterval)
-				continue
-			}
-			r.mu.Lock()
-			if r.reporting = r.copyState() != state; !r.reporting {
-				r.mu.Unlock()
-				return
-			}
-			r.mu.Unlock()
-		}
-	})
-}
-
 // fail makes unlock answer puts with err, after mu is released. mu is held.
 func (r *Replica) fail(puts inbox.List, err error) {
 	if !puts.Empty() {
