@@ -70,23 +70,7 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 		l.stage.free()
 		return nil, errors.Join(err, l.marker.close())
 	}
-	if judged == judgedUnmarked {
-		opts.Logger.Info("the commit log is from a version that made no "+MarkName+": it is taken for whole this once, and "+
-			"from now on the loss of a file is noticed", "last_group", report.LastSeq)
-	}
-	if report.Forgotten != nil {
-		l.stats.forgotten.Store(true)
-	}
-	if report.Unneeded != nil {
-		opts.Logger.Warn("a file of the commit log is damaged and was not needed any more: the process before was about to "+
-			"give it back. It was removed; nothing is missing", "error", report.Unneeded)
-	}
-	if report.Tear != nil {
-		report.Tear.logTo(opts.Logger)
-		if !report.Tear.Mark {
-			l.stats.torn.Store(1)
-		}
-	}
+	l.tell(judged == judgedUnmarked, report)
 	l.stats.tornBytes.Store(report.TornBytes)
 	arena.OnRelease(func() {
 		if l.starving.Load() {
@@ -96,6 +80,27 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 	opts.Logger.Info("commit log opened", "files", report.Files, "groups", report.Groups, "records", report.Records,
 		"bytes", report.Bytes, "torn_bytes", report.TornBytes)
 	return l, nil
+}
+
+// tell logs and counts what recovery found. Open calls it once, before the log runs.
+func (l *Log) tell(unmarked bool, report *Report) {
+	if unmarked {
+		l.opts.Logger.Info("the commit log is from a version that made no "+MarkName+": it is taken for whole this once, and "+
+			"from now on the loss of a file is noticed", "last_group", report.LastSeq)
+	}
+	if report.Forgotten != nil {
+		l.stats.forgotten.Store(true)
+	}
+	if report.Unneeded != nil {
+		l.opts.Logger.Warn("a file of the commit log is damaged and was not needed any more: the process before was about to "+
+			"give it back. It was removed; nothing is missing", "error", report.Unneeded)
+	}
+	if report.Tear != nil {
+		report.Tear.logTo(l.opts.Logger)
+		if !report.Tear.Mark {
+			l.stats.torn.Store(1)
+		}
+	}
 }
 
 func newLog(disk aio.Disk, arena *aio.Arena, opts Options, block int64) *Log {

@@ -106,17 +106,10 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	}
 	defer part.close(logger)
 	n.engine.Cluster = options
-	e, err := engine.Open(ctx, n.engine)
-	switch {
-	case errors.Is(err, engine.ErrOptions):
+	e, err := openEngine(ctx, n)
+	if err != nil {
 		front.Close()
-		return &exitError{exitUsage, err}
-	case errors.Is(err, engine.ErrForgotten):
-		front.Close()
-		return &exitError{exitForgot, fmt.Errorf("%w --data-path %s", err, n.engine.DataPath)}
-	case err != nil:
-		front.Close()
-		return &exitError{exitData, err}
+		return err
 	}
 	startup.Enter("begins to listen")
 	n.nsq.Front = front
@@ -144,6 +137,20 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	}
 	notifySystemd(daemon.SdNotifyStopping)
 	return stop(logger, n, server, e, serveErr)
+}
+
+// openEngine opens the data directory. The error says with which exit code the process ends.
+func openEngine(ctx context.Context, n *node) (*engine.Engine, error) {
+	e, err := engine.Open(ctx, n.engine)
+	switch {
+	case errors.Is(err, engine.ErrOptions):
+		return nil, &exitError{exitUsage, err}
+	case errors.Is(err, engine.ErrForgotten):
+		return nil, &exitError{exitForgot, fmt.Errorf("%w --data-path %s", err, n.engine.DataPath)}
+	case err != nil:
+		return nil, &exitError{exitData, err}
+	}
+	return e, nil
 }
 
 // logReady says that clients are served, and where.
