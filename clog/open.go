@@ -85,15 +85,15 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 // tell logs and counts what recovery found. Open calls it once, before the log runs.
 func (l *Log) tell(unmarked bool, report *Report) {
 	if unmarked {
-		l.opts.Logger.Info("the commit log is from a version that made no "+MarkName+": it is taken for whole this once, and "+
-			"from now on the loss of a file is noticed", "last_group", report.LastSeq)
+		l.opts.Logger.Info("the commit log is from a version that made no "+MarkName+": it is taken for whole this once, "+
+			"and from now on the loss of a file is noticed", "last_group", report.LastSeq)
 	}
 	if report.Forgotten != nil {
 		l.stats.forgotten.Store(true)
 	}
 	if report.Unneeded != nil {
-		l.opts.Logger.Warn("a file of the commit log is damaged and was not needed any more: the process before was about to "+
-			"give it back. It was removed; nothing is missing", "error", report.Unneeded)
+		l.opts.Logger.Warn("a file of the commit log is damaged and was not needed any more: the process before was about "+
+			"to give it back. It was removed; nothing is missing", "error", report.Unneeded)
 	}
 	if report.Tear != nil {
 		report.Tear.logTo(l.opts.Logger)
