@@ -37,6 +37,10 @@ package replicate
 // the others. The latest end holds everything that was committed in any of the logs. An operator who knows that a
 // member will not come makes one replica the whole ISR.
 //
+// A log that a process has read back from its disk (Log.Recovered) may lack the last seconds without a sign of it, for
+// example because the device reported writes as durable that it then lost. Such a leader asks before it begins, too,
+// but it waits only for members whose process lives, for CompareNs at most, and not for a proof.
+//
 // Otherwise a leader takes its log for whole: the leader is in the ISR, so batches beyond its log were never committed,
 // and followers cut them. Two rules guard that. A leader that hears that a member knows of more that was committed is
 // overtaken. And a follower refuses a cut below what it knows to be committed, or of more than leaders may leave
@@ -44,16 +48,24 @@ package replicate
 
 // comparison is what a leader with a shortened log knows of the other logs.
 type comparison struct {
-	open     bool // the leader appends, commits and cuts nothing
-	restored bool // the log is from before the restore: all members have to be heard
-	forced   bool // an operator chose this leader
-	since    int64
-	askedAt  int64 // when another leader was asked for last
-	blocked  NodeID
+	open      bool // the leader appends, commits and cuts nothing
+	restored  bool // the log is from before the restore: all members have to be heard
+	recovered bool // nothing says that the log lacks anything, but this process has only read it back from its disk
+	forced    bool // an operator chose this leader
+	since     int64
+	askedAt   int64 // when another leader was asked for last
+	blocked   NodeID
 }
 
-// Comparing says whether the leader still waits for other members' logs because recovery shortened its own, or because
-// it is from a backup.
+func newComparison(log *Log, st *State, now int64) comparison {
+	c := comparison{restored: log.End.Epoch < st.Restored, since: now, askedAt: noTime}
+	// A copy that is empty after the first epoch has not been filled yet, or has forgotten everything.
+	c.recovered = !log.Shortened && !c.restored && (log.Recovered || log.End.Next == 0 && st.Epoch > 1)
+	c.open = log.Shortened || c.restored || c.recovered
+	return c
+}
+
+// Comparing says whether the leader still waits for other members' logs because its own may lack something.
 func (l *Leader) Comparing() bool { return l.comparing.open }
 
 // Blocked returns the member whose damaged log keeps the comparison open: it may have what this log lacks, and it
@@ -119,11 +131,16 @@ func (c *comparison) judge(v *verdict, late bool) judgement {
 	unheard := v.awaited+v.away > 0
 	switch {
 	case v.best != nil && !c.forced:
-		if !c.restored && v.best.Down && v.proofs > 0 && late && !v.best.report.committedMore() {
+		if !c.restored && v.best.Down && (v.proofs > 0 || c.recovered) && late && !v.best.report.committedMore() {
 			return judgeGoOn // its batches beyond this log were never committed
 		}
 		return judgeYield
 	case c.forced:
+		return judgeGoOn
+	case c.recovered:
+		if v.awaited > 0 && !late {
+			return judgeWait
+		}
 		return judgeGoOn
 	case c.restored && unheard:
 		return judgeWait
@@ -263,18 +280,18 @@ func (l *Leader) overtaken(p *Progress, now int64) bool {
 // whole notes that the log again holds everything that can be committed: this replica may lead at once the next time.
 func (l *Leader) whole() {
 	if l.log.Committed > l.epochStart && l.epochStart != unknownPosition {
-		l.log.Shortened = false
+		l.log.Shortened, l.log.Recovered = false, false
 	}
 }
 
 // whole does for a follower what Leader.whole does: the log durably holds everything that the leader of this epoch says
 // is committed, and thereby everything that was committed before this epoch.
 func (f *Follower) whole() {
-	if !f.log.Shortened || f.said == 0 || f.log.Committed < f.said {
+	if !f.log.Shortened && !f.log.Recovered || f.said == 0 || f.log.Committed < f.said {
 		return
 	}
 	entries := f.table.Entries()
 	if n := len(entries); n > 0 && entries[n-1].Epoch == f.epoch && entries[n-1].Position < f.said {
-		f.log.Shortened = false
+		f.log.Shortened, f.log.Recovered = false, false
 	}
 }

@@ -12,15 +12,111 @@ func shortRig(t *testing.T, nodes, minISR int) *leaderRig {
 	for range 5 {
 		r.log.append(sealSim(r.log.end(), 1, nil))
 	}
-	r.state.Epoch = 2
-	end := r.log.end()
-	r.l = NewLeader(r.l.cfg, testMember(1), r.state.Boot, Log{
-		End: end, Durable: end.Next, Epoch: 1, Epochs: r.log.table.Entries(), Shortened: true,
-	}, &r.state, r.now)
+	r.again(Log{Shortened: true})
 	if acts := r.step(Event{Kind: EvLease, DeadlineNs: 1 << 60}); find(acts, ActStartEpoch) != nil || !r.l.Comparing() {
 		t.Fatal("it goes on without asking anybody")
 	}
 	return r
+}
+
+// again makes the leader of epoch 2 on the log as it is, of which log says what its node knows.
+func (r *leaderRig) again(log Log) {
+	r.state.Epoch = 2
+	log.End = r.log.end()
+	log.Durable, log.Epoch, log.Epochs = log.End.Next, 1, r.log.table.Entries()
+	r.l = NewLeader(r.l.cfg, testMember(1), r.state.Boot, log, &r.state, r.now)
+}
+
+// A log that was read back from a disk may lack its last seconds without a sign of it. Its leader asks the members that
+// live before it begins, and waits for nobody who is gone.
+func TestRecoveredLeaderAsks(t *testing.T) {
+	const wait, begin, yield = "waits", "begins", "hands over"
+	for _, c := range []struct {
+		name  string
+		log   Log
+		count int // batches of the log
+		do    func(*leaderRig)
+		want  string
+	}{
+		{"nobody has answered", Log{Recovered: true}, 5, func(*leaderRig) {}, wait},
+		{"one has no more", Log{Recovered: true}, 5, func(r *leaderRig) { r.ends(2, 5, 1, false) }, wait},
+		{"both have no more", Log{Recovered: true}, 5, func(r *leaderRig) {
+			r.ends(2, 5, 1, false)
+			r.ends(3, 4, 1, false)
+		}, begin},
+		{"one has no more, one is gone", Log{Recovered: true}, 5, func(r *leaderRig) {
+			r.ends(2, 5, 1, false)
+			r.step(Event{Kind: EvPeerDown, Node: 3})
+		}, begin},
+		{"one has more", Log{Recovered: true}, 5, func(r *leaderRig) { r.ends(2, 7, 1, false) }, yield},
+		{"the others are gone", Log{Recovered: true}, 5, func(r *leaderRig) {
+			r.step(Event{Kind: EvPeerDown, Node: 2})
+			r.step(Event{Kind: EvPeerDown, Node: 3})
+		}, begin},
+		{"one is gone", Log{Recovered: true}, 5, func(r *leaderRig) { r.step(Event{Kind: EvPeerDown, Node: 2}) }, wait},
+		{"nobody answers in time", Log{Recovered: true}, 5, func(r *leaderRig) { r.later(1000) }, begin},
+		{"who has more is gone", Log{Recovered: true}, 5, func(r *leaderRig) {
+			r.ends(2, 7, 1, false)
+			r.step(Event{Kind: EvPeerDown, Node: 2})
+			r.later(500)
+		}, yield},
+		{"who has more is gone for long", Log{Recovered: true}, 5, func(r *leaderRig) {
+			r.ends(2, 7, 1, false)
+			r.step(Event{Kind: EvPeerDown, Node: 2})
+			r.later(1000)
+		}, begin},
+		{"this process filled it", Log{}, 5, func(*leaderRig) {}, begin},
+		{"it is empty in the second epoch", Log{}, 0, func(*leaderRig) {}, wait},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newLeaderRig(t, Config{CompareNs: 1000 * ms, RetryNs: 100 * ms}, 3, 2)
+			for range c.count {
+				r.log.append(sealSim(r.log.end(), 1, nil))
+			}
+			r.again(c.log)
+			got := wait
+			note := func() {
+				switch {
+				case find(r.acts.List, ActHandOver) != nil:
+					got = yield
+				case find(r.acts.List, ActStartEpoch) != nil:
+					got = begin
+				}
+			}
+			r.step(Event{Kind: EvLease, DeadlineNs: 1 << 60})
+			note()
+			c.do(r)
+			note()
+			if got != c.want {
+				t.Errorf("the leader %s; it should be: %s", got, c.want)
+			}
+		})
+	}
+}
+
+// A leader that has committed, and a follower that has all its leader has committed, need not ask in a later epoch.
+func TestRecoveredEnds(t *testing.T) {
+	r := newLeaderRig(t, Config{}, 3, 2)
+	for range 5 {
+		r.log.append(sealSim(r.log.end(), 1, nil))
+	}
+	r.again(Log{Recovered: true})
+	r.step(Event{Kind: EvLease, DeadlineNs: 1 << 60})
+	for n := NodeID(2); n <= 3; n++ {
+		r.ends(n, 5, 1, false)
+	}
+	if !r.l.Log().Recovered {
+		t.Fatal("it counts as proved before it has committed anything")
+	}
+	r.append(0)
+	r.durable(6)
+	for n := NodeID(2); n <= 3; n++ {
+		r.exchange(n, 5)
+		r.ack(n, 6)
+	}
+	if r.l.Log().Recovered {
+		t.Fatalf("it has committed up to %d and still counts as only read back", r.l.Committed())
+	}
 }
 
 // ends is a report of a log of epoch 1 with this many batches.

@@ -74,10 +74,7 @@ func NewLeader(cfg Config, self Member, boot uuid.UUID, log Log, st *State, now 
 	l.isr.changes = newLimiter(changesPerWindow(&l.cfg), l.cfg.ISRWindowNs)
 	l.commitEnd = log.End.End // batches from before this leader do not count as pending
 	l.epochStart, l.joinFloor = unknownPosition, unknownPosition
-	l.comparing = comparison{
-		open: log.Shortened || log.End.Epoch < st.Restored, restored: log.End.Epoch < st.Restored,
-		since: now, askedAt: noTime,
-	}
+	l.comparing = newComparison(&log, st, now)
 	l.steppedAt = now
 	l.adopt(st, now)
 	if !l.isr.member(self) {

@@ -27,6 +27,7 @@ const (
 	mutantNoCompare             // a leader whose log recovery shortened cuts the others to it
 	mutantFlap                  // a member that is stuck joins again at once, as often as the store takes it
 	mutantShortElected          // a member that is seen to have forgotten is elected
+	mutantNoAsk                 // a log that was set back leads at once, as nothing on its disk says so
 	mutantShortProof            // a shortened log counts as a proof that nothing is missing
 )
 
@@ -49,7 +50,8 @@ var mutants = []struct {
 	{mutantStaleSync, "stale sync", 2000, 0},
 	{mutantNoCompare, "a shortened log leads", 500, 0},
 	{mutantFlap, "a stuck member joins at once", 2000, 0},
-	{mutantShortElected, "a short member is elected", 200, 10300},
+	{mutantShortElected, "a short member is elected", 200, 15700},
+	{mutantNoAsk, "a recovered log leads at once", 500, 1000},
 	{mutantShortProof, "a shortened log testifies to absence", 2000, 0},
 }
 
@@ -74,6 +76,8 @@ func (s *sim) mutateLeader(n *simNode) {
 	switch s.mutant {
 	case mutantNoCompare:
 		l.comparing.open = false
+	case mutantNoAsk:
+		l.comparing.open = l.comparing.open && !l.comparing.recovered
 	case mutantShortProof:
 		for i := range l.peers {
 			l.peers[i].report.shortened = false

@@ -285,6 +285,7 @@ func (a *simStats) add(b *simStats) {
 	a.evictions += b.evictions
 	a.forgets += b.forgets
 	a.resumed += b.resumed
+	a.quiet += b.quiet
 	a.shorts += b.shorts
 }
 

@@ -7,6 +7,10 @@ func (s *sim) mischief() {
 	if !s.faults || s.opt.forget > 0 && slices.ContainsFunc(s.nodes, s.unseen) {
 		return // of a machine that forgot unseen, only its leader can tell
 	}
+	if s.quiet != nil && s.quiet.disk.forgot {
+		return // and of a log that was set back, only the other members
+	}
+	s.quiet = nil
 	n := s.nodes[s.rng.IntN(len(s.nodes))]
 	o := &s.opt
 	switch {

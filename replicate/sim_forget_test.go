@@ -60,7 +60,8 @@ func (s *sim) remembers(n *simNode) bool {
 // unseen says that n forgot what it acknowledged, and that nobody has noticed it yet.
 func (s *sim) unseen(n *simNode) bool {
 	st := &s.store.state
-	return n.disk.forgot && !n.disk.lost && contains(st.ISR, n.member()) && !contains(st.Short, n.member()) &&
+	return n != s.quiet && n.disk.forgot && !n.disk.lost &&
+		contains(st.ISR, n.member()) && !contains(st.Short, n.member()) &&
 		(st.Epoch == n.disk.forgotIn || !s.holdsCommitted(n))
 }
 
@@ -81,8 +82,12 @@ func (s *sim) forget(n *simNode) {
 	if len(whole) < 2 || !slices.Contains(whole, n) || len(n.disk.history) == 0 {
 		return
 	}
-	if s.rng.IntN(4) == 0 {
+	switch s.rng.IntN(5) {
+	case 0:
 		s.resumeEarlier(n)
+		return
+	case 1:
+		s.forgetQuietly(n)
 		return
 	}
 	back := []*simNode{n}
@@ -104,6 +109,27 @@ func (s *sim) forget(n *simNode) {
 		s.setBack(o)
 		o.disk.short = true
 	}
+}
+
+// forgetQuietly sets n's disk back, as far as nobody can see on it, for example because the device lost the last writes
+// of its cache. All other members of the ISR are whole and stay up until n has everything again: so when n comes back
+// as leader, it has to ask them.
+func (s *sim) forgetQuietly(n *simNode) {
+	for _, m := range s.store.state.ISR {
+		o := s.nodes[m.Node-1]
+		if o.disk.store != m.Store || !o.up || o.paused || !s.wholeCopy(o) || s.opt.scripted {
+			return
+		}
+	}
+	if len(s.store.state.ISR) < 2 || s.cutOff != [8][8]bool{} || !contains(s.store.state.ISR, n.member()) {
+		return
+	}
+	s.kill(n, 0)
+	s.setBack(n)
+	n.disk.lost, n.disk.forgotIn = false, s.store.state.Epoch
+	s.quiet = n
+	s.stats.quiet++
+	s.after(s.between(500, 5_000), func() { s.restart(n) })
 }
 
 func (s *sim) setBack(n *simNode) {

@@ -56,6 +56,7 @@ type simNode struct {
 	resetting  bool
 	letGo      segment.Position // the leader's log begins here
 	dropping   bool             // it has given its log up, and does not know yet where to begin
+	recovered  bool             // Log.Recovered
 	committed  segment.Position // the highest mark of this process
 	verified   segment.Position // compared with the committed batches up to here
 	electable  bool
@@ -120,6 +121,7 @@ func (n *simNode) run() {
 		}
 		n.s.checkNode(n)
 		n.disk.short = n.leader != nil && n.leader.Shortened() || n.follower != nil && n.follower.Shortened()
+		n.recovered = n.leader != nil && n.leader.log.Recovered || n.follower != nil && n.follower.log.Recovered
 		n.disk.lost = n.disk.lost && n.disk.short
 		n.disk.forgot = n.disk.forgot && !n.s.remembers(n)
 		n.changeRole()
@@ -489,7 +491,7 @@ func (n *simNode) log() Log {
 	g := &n.disk.log
 	return Log{
 		Start: g.start, End: g.end(), Durable: n.durable, Committed: n.committed, Epoch: n.heard, Generation: n.gen,
-		Epochs: g.table.Entries(), Shortened: n.disk.short,
+		Epochs: g.table.Entries(), Shortened: n.disk.short, Recovered: n.recovered,
 	}
 }
 
@@ -518,6 +520,7 @@ func (n *simNode) start() {
 	n.heard, n.led = 0, 0
 	n.gen, n.electable, n.leaseNs, n.resetting, n.dropping, n.letGo = 0, true, 0, false, false, 0
 	n.committed = max(n.disk.committed, n.disk.log.start.Next)
+	n.recovered = n.disk.log.next() > 0
 	if n.s.mutant == mutantTruncateToMark && n.disk.log.next() > n.committed {
 		n.disk.do(diskOp{kind: 't', to: n.committed})
 		n.disk.settle(len(n.disk.pending))

@@ -64,7 +64,7 @@ func (q *simQueue) Pop() any {
 
 type simStats struct {
 	steps, elections, acks, crashes, cuts, resets, repairs, wipes, trims, joins, tears, handovers, strandings, drops,
-	forced, evictions, forgets, resumed, shorts int
+	forced, evictions, forgets, resumed, quiet, shorts int
 }
 
 type sim struct {
@@ -80,6 +80,7 @@ type sim struct {
 	faults bool
 	mutant mutant
 
+	quiet     *simNode   // its disk was set back, and it cannot know
 	cutOff    [8][8]bool // from, to; index 0 is the store
 	truth     []simBatch // the committed batches, by position
 	fate      []fate     // by value
@@ -355,7 +356,7 @@ func TestSimulation(t *testing.T) {
 	if sum.acks == 0 || sum.elections == 0 || sum.joins == 0 || sum.resets == 0 || sum.repairs == 0 || sum.cuts == 0 ||
 		sum.tears == 0 || sum.handovers == 0 ||
 		sum.strandings == 0 || sum.drops == 0 || sum.evictions == 0 || sum.forgets == 0 || sum.resumed == 0 ||
-		sum.shorts == 0 {
+		sum.quiet == 0 || sum.shorts == 0 {
 		t.Errorf("the simulation does not reach what it is for: %+v", sum)
 	}
 }

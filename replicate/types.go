@@ -80,6 +80,7 @@ type Log struct {
 	// because it is stranded; see stranded.go.
 	StrandedUntil int64
 	Shortened     bool // it may lack batches that this replica had acknowledged; see compare.go
+	Recovered     bool // this process read it back from its disk, and has not shown yet that nothing is missing
 }
 
 // MessageKind says what one replica tells another. The comment behind a kind names the fields that it uses; every

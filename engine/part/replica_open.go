@@ -99,7 +99,7 @@ func (r *Replica) open(committed segment.Position) error {
 	}
 	r.follow(replicate.NewFollower(r.node.replication, r.node.member(), r.node.Self.Boot, replicate.Log{
 		Start: start, End: st, Durable: min(r.durable, st.Next), Committed: min(committed, st.Next), Epoch: st.Epoch,
-		Generation: r.generation, Epochs: epochs.Entries(), Shortened: r.shortened,
+		Generation: r.generation, Epochs: epochs.Entries(), Shortened: r.shortened, Recovered: st.Next > 0,
 	}))
 	r.damaged = nil
 	for _, ev := range r.isolated() { // before it can be asked to lead

@@ -487,7 +487,7 @@ func TestStateOfTheLastLife(t *testing.T) {
 // Seeds that once broke a rule: a contested copy that another leader's retention made begin anew, or that stayed
 // contested under a leader that had all of it, and a channel that only forgotten members knew.
 func TestForgetSeedsThatFailed(t *testing.T) {
-	runAll(t, Config{}, []uint64{8000022, 8000221, 8000251, 8000268})
+	runAll(t, Config{}, []uint64{8000022, 8000070, 8000221, 8000251, 8000268, 8000543})
 }
 
 // Seeds that draw it, when all pieces are there: each way to forget comes up many times.

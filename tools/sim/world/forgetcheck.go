@@ -402,7 +402,7 @@ func (w *World) consumed(i int) bool {
 // nobodyKnows says whether a channel was forgotten with all members that knew it. Retention does not wait for it, nor,
 // if it was made again, for what lies before its new start.
 func (w *World) nobodyKnows(c *channelModel, id engine.ID) bool {
-	if !w.forget.tainted || c.created >= w.forget.taintedAt {
+	if f := &w.forget; !f.loose && (!f.tainted || c.created >= f.taintedAt) {
 		return false
 	}
 	served := false
