@@ -13,8 +13,9 @@ import (
 )
 
 // End returns the number of the last group of the store's log: no recovery finds a later one. It reads the newest file
-// that has groups, and changes nothing, for a caller that needs an answer before recovery. known is false if a group of
-// that file is damaged, or if the log does not reach its mark: what it lacks then is recovery's to judge.
+// that has groups, and changes nothing. An embedded etcd member calls it before the engine recovers the log. known is
+// false in two cases, about which only recovery can decide: a group of that file is damaged, or the log ends before
+// what log.mark says.
 func End(disk aio.Disk, store uuid.UUID) (seq uint64, known bool, err error) {
 	mark, state, _, err := readLogMark(disk, store)
 	if err != nil || state != markValid {

@@ -166,7 +166,9 @@ func (s *store) learn(r *meta.Registration, st *state, c *meta.Change) {
 	s.deliver(r, c)
 }
 
-// endService tells the engine, once, that it must not serve any more. What keepLease was about to tell it is void.
+// endService calls r.Replaced, the first time only: the engine must stop serving, because another process has this
+// node's name or the node was removed. keepLease reports no extended lease after that. The goroutine of the watch and
+// that of keepLease call it. It takes mu. A crash needs no more: the process is gone.
 func (s *store) endService(r *meta.Registration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,8 +24,8 @@ const (
 )
 
 // keepLogged writes to the row how far the commit log goes, whenever that has changed. It runs on a goroutine of its
-// own until the engine closes, and waits only for the store. An error needs no word: the row stays true, and the lease
-// tells of a store that does not answer.
+// own until the engine closes, and waits only for the store. It logs no errors: after one, the row still says what is
+// true, and the lease's log lines tell of a store that does not answer.
 func (cn *clusterNode) keepLogged() {
 	for {
 		cn.Pause(loggedInterval)

@@ -19,7 +19,8 @@ type Copy struct {
 	Node string `json:"node"`
 	// States are in which states the copy is: leads, damaged, contested, short, shortened, in sync. Empty: none of these.
 	States []string `json:"states"`
-	// Away says why the node does not describe its copy; what follows is not known then. Empty: it does.
+	// Away is the reason why the node did not describe its copy. Then the fields below are not known. It is empty if the
+	// node described its copy.
 	Away      string    `json:"away,omitempty"`
 	End       int64     `json:"end"`       // position of the next batch
 	Committed int64     `json:"committed"` // every batch below is known to be committed

@@ -189,8 +189,10 @@ func (m *Member) setAside(why string) error {
 	return nil
 }
 
-// newer is MemberOptions.Older, unless the member itself has the row that tells it: then only the data directory is
-// older than that, or an earlier start has added the member anew and the node has not registered since.
+// newer returns what MemberOptions.Older finds in the answer of other members that the data directory should know;
+// empty: nothing. The member's own database may have the row in which Older found it. Then the member is not of an
+// older state, and newer returns "": only the data directory is older, or an earlier start has added the member anew
+// and the node has not registered since.
 func (m *Member) newer(t Testimony) string {
 	why, since := m.o.Older(t)
 	if why != "" && hasRevision(m.o.Dir, since) {

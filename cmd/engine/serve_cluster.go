@@ -360,8 +360,8 @@ func (p *clusterPart) failed() <-chan struct{} {
 	return p.member.Done()
 }
 
-// renewed returns where the files of an older embedded etcd member are kept that was replaced at this start; empty:
-// none.
+// renewed returns where the old files of the embedded etcd member are, if this start set them aside and added the
+// member to its cluster anew; otherwise "".
 func (p *clusterPart) renewed() string {
 	if p.member == nil {
 		return ""
@@ -377,8 +377,9 @@ func memberExit(err error) int {
 	return exitOther
 }
 
-// endProcess is etcd.MemberOptions.Fatal: the embedded etcd must not go on, and may hold locks. What was answered OK is
-// on the disk, as after a kill.
+// endProcess prints err and exits. The embedded etcd calls it (etcd.MemberOptions.Fatal) when it has found that it
+// cannot go on. It may hold locks then, so the process does not shut down in order. As after a kill, everything that
+// was answered OK is on the disk.
 func endProcess(err error) {
 	fmt.Fprintf(os.Stderr, "engine: %s\n", packageNames.ReplaceAllString(err.Error(), "$1"))
 	os.Exit(memberExit(err))

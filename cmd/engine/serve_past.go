@@ -16,9 +16,9 @@ import (
 	"penstock/segment/aio"
 )
 
-// past returns what etcd.MemberOptions.Older is to be for this node's data directory; nil: the directory has no past
-// that could be compared. It only reads, before the engine opens the directory; the node's addresses are taken, so no
-// other process of this node changes the files.
+// past returns the function etcd.MemberOptions.Older for this node's data directory, or nil if no node has run on the
+// directory yet. It reads the directory before the engine opens and locks it. This process has the node's addresses
+// already, so no other process of the node changes the files.
 func (c *clusterSettings) past(n *node, log *slog.Logger) func(etcd.Testimony) (string, int64) {
 	if _, err := os.Stat(filepath.Join(n.engine.DataPath, dir.NodePath)); err != nil {
 		return nil
@@ -63,8 +63,9 @@ func readPast(path string) (*pastOf, error) {
 	return p, nil
 }
 
-// newer says what a testimony, with this row of the node, has that the data directory should know; empty: nothing. One
-// member alone that knows less than this directory saw is itself of the past, and proves nothing.
+// newer returns what other etcd members know of this node that its data directory should know; empty: nothing. t is
+// their answer, and row the node's row in it. The answer of a single member counts only if its revision is not below
+// the one that the directory saw: otherwise that member is of an older state itself.
 func (p *pastOf) newer(t etcd.Testimony, row *meta.Node) string {
 	switch {
 	case row == nil || !p.behind(row, p.end) || !t.Majority && t.Revision < p.seen.Revision:

@@ -335,9 +335,9 @@ func (k *Keeper) boundPartition(e *kept) {
 	}
 }
 
-// write writes the directory of e, and fills in e.Cut. again are older entries of the partition whose batches were in
-// the log until now: their cuts did not take place, or the batches came back. Of these batches e has what this cut
-// takes, and the log has the rest.
+// write writes the directory of e, and fills in e.Cut. It returns in again the older entries of the partition that are
+// not needed any more. Such an entry ends with a batch that the log still had: its cut did not take place, or its
+// batches came back. So each batch of it is now in e, if this cut takes it, or else in the log.
 func (k *Keeper) write(src Source, e *kept, from, until segment.Offset, size int64) (again []*kept, err error) {
 	skip := max(from, until-segment.Offset(size))
 	if skip == until {
@@ -381,7 +381,7 @@ func (k *Keeper) write(src Source, e *kept, from, until segment.Offset, size int
 		return nil, err
 	}
 	return slices.DeleteFunc(again, func(old *kept) bool {
-		return len(e.Holes) > 0 || e.KeptFrom > e.From && old.KeptFrom < e.KeptFrom // it has what e has not
+		return len(e.Holes) > 0 || e.KeptFrom > e.From && old.KeptFrom < e.KeptFrom // old may have batches that e lacks
 	}), nil
 }
 

@@ -371,8 +371,8 @@ const (
 	// LifePast: the row's process ran on this directory, and later ones registered since: the metadata are older.
 	LifePast
 	// LifeUnknown: the row's process did not run on this directory, as far as the directory knows, or it wrote more to
-	// the commit log than the directory has. It is an older state
-	// of the node's directory, or the original of a copy that ran on: its copies may lack what the node acknowledged.
+	// the commit log than the directory has. The directory is an older state of the one that the node ran on last, or
+	// the original of a copy that ran on: its copies may lack what the node acknowledged.
 	LifeUnknown
 )
 

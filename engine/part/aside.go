@@ -23,10 +23,11 @@ func (s *Store) loadAside() {
 }
 
 // keepAside is the last part of step 2 of a cut: it durably keeps the messages that the cut takes. It keeps nothing if
-// the cut takes only control batches, such as the one that begins an epoch, or if the copy begins anew behind the end
-// of its log: then retention removed at the leader what the copy has. But if a leader has lacked some of it before,
-// this leader may never have had it, and it is kept. If keepAside fails, no record of the cut is written, and the log
-// stays as it is. It runs on the goroutine of doCut, without mu, and reads what is cut, which may wait for the device.
+// the cut takes only control batches, such as the one that begins an epoch. It also keeps nothing if the copy begins
+// anew behind the end of its log, because the leader had those messages until retention removed them. A copy that was
+// contested is the exception: this leader may never have had them, so they are kept. If keepAside fails, no record of
+// the cut is written, and the log stays as it is. It runs on the goroutine of doCut, without mu, and reads what is cut,
+// which may wait for the device.
 func (r *Replica) keepAside(c *logCut) error {
 	if !r.HasLog() {
 		return nil // it begins with the reset

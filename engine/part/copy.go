@@ -87,8 +87,8 @@ func (r *Replica) correctDamaged(row *meta.Partition) {
 		return
 	}
 	known := row.CopyOf(r.node.member())
-	if known == meta.CopyContested {
-		r.wasContested.Store(true) // an earlier process was
+	if known == meta.CopyContested { // an earlier process of this node had reported it
+		r.wasContested.Store(true)
 	}
 	if known != r.copyState() {
 		r.reportDamage()

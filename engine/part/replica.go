@@ -108,7 +108,7 @@ type followed struct {
 	incoming     []incomingBatch // batches that the committer has to append
 	cut          *logCut         // nil: the log is not being cut
 	damaged      error           // why the machine has reported this copy as damaged or contested; nil: it has not
-	wasContested atomic.Bool     // a leader lacked what this copy has: see keepAside
+	wasContested atomic.Bool     // this copy was contested once, so a reset keeps its messages: see keepAside
 	reporting    bool            // the goroutine of reportDamage runs
 	// leaderStart is the segment.Position at which the leader's log begins; 0: not known. Damage below that position is
 	// not repaired, because the leader does not have those batches any more. It is read without mu.

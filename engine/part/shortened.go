@@ -17,9 +17,8 @@ const shortenedWritePause = time.Second
 
 // noteShortened reads the list of shortened copies, adds the copies that this recovery shortened, and writes the list
 // before anything is written to the commit log. torn says that recovery cut a group that may have been acknowledged, or
-// that the log lacks groups that were durable.
-// whole says that the commit log was read to its end. If it was not, it does not tell which topics exist, and no listed
-// topic counts as deleted.
+// that the log lacks groups that were durable. whole says that the commit log was read to its end. If it was not, it
+// does not tell which topics exist, and no listed topic counts as deleted.
 func (cn *Node) noteShortened(r *replay.Replay, torn, whole bool) error {
 	s := cn.store
 	var err error
@@ -97,7 +96,7 @@ func (r *Replica) noteShortened() {
 	}
 	now := r.leader != nil && r.leader.Shortened() || r.follower != nil && r.follower.Shortened()
 	if now == r.shortened || now && r.leader == nil {
-		return // the list has a follower's copy before its log is reset: see mayReset
+		return // nothing changed, or the copy follows: before a cut or reset of its log, doCut lists it (mayReset)
 	}
 	r.shortened = now
 	if now {

@@ -51,7 +51,7 @@ func Ask(ctx context.Context, o Options, address string) (Answer, error) {
 // forAsking returns the options of a connection that is only there for its handshake.
 func (o *Options) forAsking() Options {
 	c := *o
-	c.Self.Store = c.Self.Boot // no node has that one, so whoever else is there does not take this for a connection
+	c.Self.Store = c.Self.Boot // no node expects this store, so another node at the address refuses the connection
 	c.setConn()
 	c.Conn.Handler = mute{}
 	return c
