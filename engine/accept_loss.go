@@ -47,9 +47,9 @@ type PartitionLoss struct {
 
 // AcceptLoss lets a single node start again whose commit log has forgotten something. It takes the directory's lock,
 // finds out what is missing, and asks agree. If that returns true, it moves what segments hold behind the log's end
-// into aside/, where nothing removes it for a while, and writes a fresh log.mark, so that Open takes what is left for
-// all there was. If nothing is missing, or agree returns false, nothing is changed. A crash leaves a directory that is
-// still refused, and AcceptLoss can be run again.
+// into aside/, where it stays until an operator removes it, and writes a fresh log.mark, so that Open takes what is
+// left for all there was. If nothing is missing, or agree returns false, nothing is changed. A crash leaves a directory
+// that is still refused, and AcceptLoss can be run again.
 //
 // It returns an error if the directory belongs to a cluster: such a node starts, and gets what it lacks from the other
 // replicas. Damage of the commit log is another matter, and an error too.

@@ -101,6 +101,9 @@ func TestAcceptLoss(t *testing.T) {
 			t.Errorf("whole %v, again: %v, %+v", whole, err, loss)
 		}
 		e := openWith(t, inDir(path))
+		if left, _ := filepath.Glob(filepath.Join(path, dir.Aside, "*", "*.seg")); !slices.Equal(left, kept) {
+			t.Errorf("whole %v: the start left %v of %v", whole, left, kept)
+		}
 		topic, ok := e.LookupTopic("t")
 		if !ok {
 			t.Fatal("the topic is gone")

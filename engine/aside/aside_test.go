@@ -336,7 +336,7 @@ func TestListOdd(t *testing.T) {
 	w.append(10, 100, 1)
 	e := w.cut(6)
 	odd := nameOf(w.id, e.Time.Unix()+100)
-	for _, d := range []string{Dir + "/notes", Dir + "/" + odd} {
+	for _, d := range []string{Dir + "/segments-" + e.Name, Dir + "/" + odd} {
 		if err := w.disk.MkdirAll(d); err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ import (
 
 // Names in a data directory.
 const (
-	Dir         = "aside"
+	Dir         = dir.Aside
 	CutFile     = "cut.json"
 	BatchesFile = "batches"
 )
@@ -141,13 +141,11 @@ type Entry struct {
 	Err error // why the Cut cannot be read; then only Name is set
 }
 
-// errUnfinished says that a directory has no cut.json.
+// errUnfinished says that a directory has no cut.json: the cut did not take place.
 var errUnfinished = errors.New("it has no " + CutFile + ": a crash came while it was written, and the log has it all")
 
-// IsUnfinished says whether an Entry's Err means that the cut did not take place.
-func IsUnfinished(err error) bool { return errors.Is(err, errUnfinished) }
-
-// List reads what is kept, the oldest first. It changes nothing, and may be called while a node runs on the directory.
+// List reads what is kept, the oldest first. It passes over directories that have other names, such as those of
+// dir.SetAside. It changes nothing, and may be called while a node runs on the directory.
 func List(disk aio.Disk) ([]Entry, error) {
 	infos, err := disk.ReadDir(Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -158,7 +156,9 @@ func List(disk aio.Disk) ([]Entry, error) {
 	}
 	out := make([]Entry, 0, len(infos))
 	for _, info := range infos {
-		out = append(out, readEntry(disk, info.Name()))
+		if _, _, ok := parseName(info.Name()); ok {
+			out = append(out, readEntry(disk, info.Name()))
+		}
 	}
 	sortEntries(out)
 	return out, nil

@@ -79,14 +79,11 @@ func (k *Keeper) Load() error {
 	}
 	for i := range all {
 		e := &all[i]
-		_, at, ok := parseName(e.Name)
-		if !ok {
-			continue // it is not ours
-		}
-		if IsUnfinished(e.Err) {
+		if errors.Is(e.Err, errUnfinished) {
 			k.drop(e.Name)
 			continue
 		}
+		_, at, _ := parseName(e.Name)
 		entry := &kept{Entry: *e, at: at}
 		k.list = append(k.list, entry)
 		k.bytes += entry.takes()

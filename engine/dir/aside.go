@@ -12,23 +12,22 @@ import (
 	"penstock/segment/aio"
 )
 
-// Aside is the directory with what was taken out of a partition's log without having been deleted by anybody:
+// Aside is the directory with what was taken out of the logs of partitions although nobody deleted it. SetAside puts
+// segment files there, each set of them in a directory of its own:
 //
-//	aside/<topic-uuid>-<partition>-<unix seconds>/0000000004.seg
+//	aside/segments-<topic-uuid>-<partition>-<unix seconds>/0000000004.seg
+//
+// What package aside keeps has names without "segments-". Its Keeper removes only directories of its own.
 const Aside = "aside"
 
 // asideChunk is how much of a file is copied at once.
 const asideChunk = 1 << 20
 
-// AsidePath returns the directory for what is taken out of a partition at a moment.
-func AsidePath(id segment.Identity, now time.Time) string {
-	return path.Join(Aside, fmt.Sprintf("%s-%d-%d", id.Topic, id.Partition, now.Unix()))
-}
-
 // SetAside durably moves the segment files that a log does not have at all into a directory below aside/, and copies
-// there what a file holds behind the log's end. It returns the directory, or "" if there is nothing to be moved. A
-// start calls it before a log that has forgotten is opened, and AcceptLoss does. A crash in between leaves some files
-// in each place; the next call moves the others.
+// there what a file holds behind the log's end. It returns the directory, or "" if there is nothing to be moved. The
+// directory stays until an operator removes it. A node of a cluster calls SetAside at a start at which its commit log
+// has forgotten; AcceptLoss calls it on a single node. A crash in between leaves some files in each place; the next
+// call moves the others.
 func SetAside(
 	disk aio.Disk, id segment.Identity, files []segment.BeyondFile, now time.Time,
 ) (to string, err error) {
@@ -63,7 +62,7 @@ func SetAside(
 // newAside makes a directory that holds nothing yet.
 func newAside(disk aio.Disk, id segment.Identity, now time.Time) (string, error) {
 	for ; ; now = now.Add(time.Second) {
-		to := AsidePath(id, now)
+		to := path.Join(Aside, fmt.Sprintf("segments-%s-%d-%d", id.Topic, id.Partition, now.Unix()))
 		if _, err := disk.ReadDir(to); err == nil {
 			continue
 		} else if !errors.Is(err, fs.ErrNotExist) {

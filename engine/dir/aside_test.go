@@ -34,7 +34,7 @@ func TestSetAside(t *testing.T) {
 		{Path: from + "/0000000005.seg", Whole: true, UsedBytes: 100, SizeBytes: 4096},
 	}
 	to, err := SetAside(disk, id, files, now)
-	if err != nil || to != "aside/"+id.Topic.String()+"-3-1700000000" {
+	if err != nil || to != "aside/segments-"+id.Topic.String()+"-3-1700000000" {
 		t.Fatal(to, err)
 	}
 	disk = disk.Crash(1)

@@ -65,6 +65,10 @@ func TestAside(t *testing.T) {
 	if r.FindingCount != 0 || len(r.Aside) != 1 || r.Aside[0].ID != name || r.Aside[0].Messages != 10 {
 		t.Fatalf("%+v, %+v", r.Aside, r.Findings)
 	}
+	must(os.Mkdir(filepath.Join(dir, "aside", "segments-"+name), 0o700))
+	if r, err = check(dir); err != nil || r.FindingCount != 0 || len(r.Aside) != 1 {
+		t.Errorf("with segments aside: %+v, %+v, %v", r.Aside, r.Findings, err)
+	}
 	var out strings.Builder
 	must(r.print(&out))
 	if !strings.Contains(out.String(), "a cut took 10 messages from topic orders, partition 0, positions 0 to 9") {
