@@ -29,8 +29,8 @@ type State struct {
 	MinISR   int
 	Replicas []NodeID
 	ISR      []Member
-	// Short are members of the ISR that were seen to end below what they had acknowledged: see short.go. None of them is
-	// elected.
+	// Short are members of the ISR that were seen to end below what they had acknowledged: see short.go. None of them
+	// is elected.
 	Short []Member
 	// Forced is the last epoch for which an operator chose the leader, whatever its log lacks; 0: there was none.
 	Forced segment.Epoch

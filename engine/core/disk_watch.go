@@ -128,7 +128,8 @@ func (w *DiskWatch) Step(now int64, begun, done uint64) DiskVerdict {
 	v := DiskVerdict{State: w.state, Changed: w.state != old, WaitedNs: w.waitedNs}
 	v.Tell = w.tell(now)
 	v.HandOver = w.handsOver(now)
-	v.Probe = !waits && (w.idleNs >= w.cfg.IdleNs || w.state != DiskGood && w.idleNs >= w.cfg.PatienceNs/diskSlowFraction)
+	v.Probe = !waits && (w.idleNs >= w.cfg.IdleNs ||
+		w.state != DiskGood && w.idleNs >= w.cfg.PatienceNs/diskSlowFraction)
 	return v
 }
 

@@ -123,8 +123,8 @@ func (r *Replica) setServing() {
 		}
 	}
 	if epoch > 1 && epoch != r.servedIn {
-		// An ephemeral channel that was at another leader has had what is there, as far as this node can know. Before the
-		// first epoch there was nothing.
+		// An ephemeral channel that was at another leader has had what is there, as far as this node can know. Before
+		// the first epoch there was nothing.
 		r.servedIn = epoch
 		r.pt.notePassed(min(r.pt.visible.Load(), r.pt.pausedFrom.Load()))
 	}
@@ -181,10 +181,10 @@ func (r *Replica) count() {
 	c.Stranded.Add(n.Stranded - r.counted.Stranded)
 	if lost := n.Losses - r.counted.Losses; lost > 0 {
 		r.node.losses.Add(lost)
-		r.node.Log.Error("the end of a partition's log may be lost: recovery shortened this copy, every other replica was "+
-			"asked, and none has more or all that was known to be committed. "+
-			"The partition goes on with the longest copy that there is",
-			"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", r.leader.Epoch(), "end", r.leader.Log().End.Next)
+		r.node.Log.Error("the end of a partition's log may be lost: recovery shortened this copy, every other replica "+
+			"was asked, and none has more or all that was known to be committed. The partition goes on with the longest "+
+			"copy that there is", "topic", r.pt.topic.Name, "partition", r.pt.number,
+			"epoch", r.leader.Epoch(), "end", r.leader.Log().End.Next)
 	}
 	r.counted = n
 }
