@@ -1,5 +1,7 @@
 package clog
 
+import "slices"
+
 // place classifies what recovery finds where the next group of the chain should be.
 type place uint8
 
@@ -60,16 +62,11 @@ var (
 )
 
 func (d *decision) holds(p place, next, promised bool) bool {
-	if d.next != nil && *d.next != next || d.promised != nil && *d.promised != promised {
-		return false
-	}
-	for _, q := range d.places {
-		if q == p {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(d.places, p) && suits(d.next, next) && suits(d.promised, promised)
 }
+
+// suits says whether a condition of a row holds for a value; nil holds for both.
+func suits(condition *bool, value bool) bool { return condition == nil || *condition == value }
 
 // decide returns the verdict of the row that holds.
 func decide(p place, next, promised bool) verdict {

@@ -1,5 +1,7 @@
 package clog
 
+import "slices"
+
 // markState is what recovery finds in place of log.mark.
 type markState uint8
 
@@ -51,20 +53,7 @@ var (
 )
 
 func (j *judging) holds(m markState, required, begun, reached bool) bool {
-	for _, c := range []struct {
-		want *bool
-		is   bool
-	}{{j.required, required}, {j.begun, begun}, {j.reached, reached}} {
-		if c.want != nil && *c.want != c.is {
-			return false
-		}
-	}
-	for _, q := range j.marks {
-		if q == m {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(j.marks, m) && suits(j.required, required) && suits(j.begun, begun) && suits(j.reached, reached)
 }
 
 // judge returns the judgement of the row that holds.

@@ -188,20 +188,11 @@ func FreshMark(disk aio.Disk, arena *aio.Arena, store uuid.UUID, used uint64) ([
 // Read replays the log on disk into r, as Open does, and judges it, but opens no log and writes nothing. Of o it uses
 // Store and MarkRequired. A log that has forgotten is no error: see Report.Forgotten.
 func Read(disk aio.Disk, arena *aio.Arena, o Options, r Replayer) (*Report, error) {
-	rec := &recovery{
-		disk: disk, store: o.Store, block: int64(disk.Info().BlockBytes), replayer: r, report: new(Report),
-		used: map[uint64]int64{},
+	rec, err := replay(disk, arena, o.Store, r, new(Report))
+	if err == nil {
+		rec.judgeMark(o.MarkRequired)
 	}
-	rec.win = window{arena: arena, block: rec.block}
-	var err error
-	if rec.mark, rec.markState, rec.stride, err = readLogMark(disk, o.Store); err != nil {
-		return rec.report, err
-	}
-	if err := errors.Join(rec.run(), rec.closeFiles()); err != nil {
-		return rec.report, err
-	}
-	rec.judgeMark(o.MarkRequired)
-	return rec.report, nil
+	return rec.report, err
 }
 
 // RenewMark replaces log.mark by one that the log on the disk reaches. It keeps the numbers of files that the old mark

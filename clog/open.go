@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"penstock/segment/aio"
 )
 
@@ -29,16 +31,7 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 	if err := opts.complete(arena, block); err != nil {
 		return nil, err
 	}
-	rec := &recovery{
-		disk: disk, store: opts.Store, block: block, replayer: r, report: report,
-		win: window{arena: arena, block: block}, used: make(map[uint64]int64),
-	}
-	var err error
-	if rec.mark, rec.markState, rec.stride, err = readLogMark(disk, opts.Store); err != nil {
-		return nil, err
-	}
-	err = rec.run()
-	err = errors.Join(err, rec.closeFiles())
+	rec, err := replay(disk, arena, opts.Store, r, report)
 	if err != nil && !rec.damaged {
 		return nil, err
 	}
@@ -80,6 +73,19 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 	opts.Logger.Info("commit log opened", "files", report.Files, "groups", report.Groups, "records", report.Records,
 		"bytes", report.Bytes, "torn_bytes", report.TornBytes)
 	return l, nil
+}
+
+// replay reads log.mark, and hands the log on disk to r. The recovery that it returns is never nil.
+func replay(disk aio.Disk, arena *aio.Arena, store uuid.UUID, r Replayer, report *Report) (rec *recovery, err error) {
+	block := int64(disk.Info().BlockBytes)
+	rec = &recovery{
+		disk: disk, store: store, block: block, replayer: r, report: report,
+		win: window{arena: arena, block: block}, used: make(map[uint64]int64),
+	}
+	if rec.mark, rec.markState, rec.stride, err = readLogMark(disk, store); err != nil {
+		return rec, err
+	}
+	return rec, errors.Join(rec.run(), rec.closeFiles())
 }
 
 // tell logs and counts what recovery found. Open calls it once, before the log runs.

@@ -3,9 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
-	"syscall"
 	"time"
 
 	"penstock/clog"
@@ -107,8 +105,8 @@ func (c *checker) orphaned(id segment.Identity) error {
 	return nil
 }
 
-// replay runs the recovery of the commit log itself, on a disk that refuses every change: it hands over everything that
-// a restart would get and judges the rest, and then fails when it wants to begin a new file.
+// replay runs the recovery of the commit log itself, which hands over everything that a restart would get, and judges
+// the rest.
 func (c *checker) replay() error {
 	arena, err := aio.NewArena(1<<20, 4)
 	if err != nil {
@@ -116,13 +114,9 @@ func (c *checker) replay() error {
 	}
 	defer arena.Close()
 	c.before = c.report.FindingCount
-	log, report, err := clog.Open(c.dir.Disk, arena, clog.Options{
-		Store: c.dir.Node.StoreID, Logger: slog.New(slog.DiscardHandler), Inline: true,
-		MarkRequired: c.dir.MarkRequired(),
+	report, err := clog.Read(c.dir.Disk, arena, clog.Options{
+		Store: c.dir.Node.StoreID, MarkRequired: c.dir.MarkRequired(),
 	}, c)
-	if log != nil {
-		err = errors.Join(err, log.Close())
-	}
 	r := &c.report.CommitLog
 	if report.Unneeded != nil {
 		r.Unneeded = report.Unneeded.Error()
@@ -142,7 +136,7 @@ func (c *checker) replay() error {
 	case errors.As(err, &corrupt):
 		r.Torn = false // what lies behind the damage was promised
 		c.report.find(finding{Path: corrupt.Path, Offset: corrupt.Offset, Detail: corrupt.Detail})
-	case err != nil && !errors.Is(err, syscall.EROFS) && !errors.Is(err, clog.ErrForgotten):
+	case err != nil:
 		return err
 	}
 	return c.decodeCheckpoint()
