@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -93,14 +91,7 @@ func (o *lossOptions) confirm(cmd *cobra.Command) error {
 	}
 	fmt.Fprint(cmd.ErrOrStderr(), "What is missing is lost FOR EVER if the node starts without it.\n"+
 		"Type yes to continue: ")
-	line, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if strings.TrimSpace(line) != "yes" {
-		return errors.New("not confirmed: nothing was changed")
-	}
-	return nil
+	return typed(cmd.InOrStdin(), "yes", "nothing was changed")
 }
 
 // printLoss prints what is missing and what is left.

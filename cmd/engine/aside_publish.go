@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strings"
@@ -100,14 +97,7 @@ func (p *asidePublication) confirm(e *aside.Entry) error {
 		"new messages. Those that were published again since, by whoever got no OK, will be there twice.\n"+
 		"Type publish to continue: ", counted(e.Messages, "message"), e.FirstTime.UTC().Format(time.RFC3339),
 		e.LastTime.UTC().Format(time.RFC3339), e.Partition, e.Topic, to)
-	line, err := bufio.NewReader(p.in).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if strings.TrimSpace(line) != "publish" {
-		return errors.New("not confirmed: nothing was published")
-	}
-	return nil
+	return typed(p.in, "publish", "nothing was published")
 }
 
 // again produces the messages of an entry from the first one on that no earlier run has published. They go to the

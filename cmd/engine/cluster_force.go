@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -136,12 +135,5 @@ func (o *operator) confirmLoss(ctx context.Context, body *admin.ForceLeader) err
 		"start it instead.\n"+
 		"Type the name of the topic to continue: ", known, partition, topic, cmp.Or(p.Leader, "(nobody)"),
 		cmp.Or(strings.Join(p.ISR, ", "), "(none)"), body.Node)
-	line, err := bufio.NewReader(o.in).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if strings.TrimSpace(line) != topic {
-		return errors.New("not confirmed: nothing was changed")
-	}
-	return nil
+	return typed(o.in, topic, "nothing was changed")
 }

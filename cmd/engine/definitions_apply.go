@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
@@ -79,14 +76,7 @@ func (o *operator) confirmPrune(changes []definitionChange, file string, yes boo
 		fmt.Fprintln(o.prompt, changes[i].String())
 	}
 	fmt.Fprintf(o.prompt, "%s will be DELETED with all messages. Type prune to continue: ", pruned)
-	line, err := bufio.NewReader(o.in).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if strings.TrimSpace(line) != "prune" {
-		return errors.New("not confirmed: nothing was changed")
-	}
-	return nil
+	return typed(o.in, "prune", "nothing was changed")
 }
 
 // apply does one change after the other, and stops at the first that fails.

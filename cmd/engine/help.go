@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -58,6 +60,19 @@ func inGroup(id string, cmds ...*cobra.Command) []*cobra.Command {
 		c.GroupID = id
 	}
 	return cmds
+}
+
+// typed returns nil if the next line of in, the answer to a question, is word. Otherwise its error says with nothing
+// that the command did not do what it asked about.
+func typed(in io.Reader, word, nothing string) error {
+	line, err := bufio.NewReader(in).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if strings.TrimSpace(line) != word {
+		return errors.New("not confirmed: " + nothing)
+	}
+	return nil
 }
 
 // isTerminal says whether w is a terminal.
