@@ -70,7 +70,7 @@ func (p *planner) copies() int {
 		s := &p.row(id).State
 		behind := func(n replicate.NodeID) bool {
 			return p.st.snap.Nodes[n] != nil && p.st.snap.Nodes[n].Live &&
-				!slices.ContainsFunc(s.ISR, func(m replicate.Member) bool { return m.Node == n })
+				!replicate.HasNode(s.ISR, n)
 		}
 		if p.st.moves[id].rev != 0 || slices.ContainsFunc(s.Replicas, behind) {
 			count++

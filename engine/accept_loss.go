@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -62,11 +61,6 @@ func AcceptLoss(path string, agree func(*Loss) bool) (loss *Loss, accepted bool,
 		return nil, false, err
 	}
 	defer func() { err = errors.Join(err, disk.Close()) }()
-	return acceptLoss(disk, host.NewMachine().Wall(), agree)
-}
-
-// acceptLoss is AcceptLoss on an open disk. now names the directories below aside/.
-func acceptLoss(disk aio.Disk, now time.Time, agree func(*Loss) bool) (*Loss, bool, error) {
 	node, err := dir.ReadNode(disk, NewestLevel)
 	if err != nil {
 		return nil, false, err
@@ -75,10 +69,11 @@ func acceptLoss(disk aio.Disk, now time.Time, agree func(*Loss) bool) (*Loss, bo
 		return nil, false, fmt.Errorf("engine: the data directory belongs to cluster %s: nothing was changed; start the "+
 			"node, it gets what it lacks from the other replicas", node.Cluster())
 	}
-	loss, err := findLoss(disk, node)
+	loss, err = findLoss(disk, node)
 	if err != nil || loss.Forgotten == "" || !agree(loss) {
 		return loss, false, err
 	}
+	now := host.NewMachine().Wall()
 	for i := range loss.Partitions {
 		p := &loss.Partitions[i]
 		if p.Aside, err = dir.SetAside(disk, p.id, p.files, now); err != nil {

@@ -1,9 +1,4 @@
 package engine
 
-import "penstock/engine/aside"
-
-// Aside returns what keeps the batches that cuts took from copies on this node.
-func Aside(e *Engine) *aside.Keeper { return e.store.Aside() }
-
-// SweepAside does what the flusher does with it at intervals.
+// SweepAside does what the flusher does at intervals with what cuts took from copies.
 func SweepAside(e *Engine) { e.store.SweepAside() }

@@ -35,10 +35,20 @@ func asideBodies(t *testing.T, disk aio.Disk, e *aside.Entry) (out []string) {
 	return out
 }
 
+// asides lists what is kept of the cuts of a node's copies.
+func (m *testNode) asides(t *testing.T) []aside.Entry {
+	t.Helper()
+	all, err := aside.List(m.disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
 // oneAside returns the only entry of a node, which has these messages.
 func (m *testNode) oneAside(t *testing.T, want []string) aside.Entry {
 	t.Helper()
-	all := engine.Aside(m.e).Cuts()
+	all := m.asides(t)
 	if len(all) != 1 {
 		t.Fatalf("%d cuts are kept", len(all))
 	}

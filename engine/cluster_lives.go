@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -47,7 +48,7 @@ func (cn *clusterNode) shortenAll(row *meta.Node) error {
 	}
 	why := "this data directory is not the one that the node ran on last: it is an older state of it, such as a " +
 		"snapshot or a restored volume, or the original of a copy that ran on"
-	if cn.onlyLacksGroups(row) {
+	if cn.e.node.Life(row, math.MaxUint64) != meta.LifeUnknown { // only the end of its commit log tells that it is older
 		why = "this data directory is an older state of itself, such as a snapshot or a restored volume: its commit log " +
 			"ends before what the node wrote to it"
 	}

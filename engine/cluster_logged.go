@@ -61,9 +61,3 @@ func (cn *clusterNode) comparedEnd() uint64 {
 	}
 	return cn.e.logEnd
 }
-
-// onlyLacksGroups says whether a directory that is unknown to row knows the row's process: then only the end of its
-// commit log tells that it is older.
-func (cn *clusterNode) onlyLacksGroups(row *meta.Node) bool {
-	return cn.e.node.Life(row, math.MaxUint64) != meta.LifeUnknown
-}

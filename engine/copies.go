@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"penstock/engine/health"
 	"penstock/engine/meta"
@@ -61,14 +60,13 @@ func (cn *clusterNode) describeCopies(out *StorageStats) {
 	if snap == nil {
 		return
 	}
-	self := func(m replicate.Member) bool { return m.Node == cn.Self.ID }
 	for _, pt := range cn.e.store.Partitions() {
 		row := snap.Partitions.Get(pt.Identity())
 		switch {
 		case row == nil:
-		case slices.ContainsFunc(row.Contested, self):
+		case replicate.HasNode(row.Contested, cn.Self.ID):
 			out.Contested++
-		case slices.ContainsFunc(row.State.Short, self):
+		case replicate.HasNode(row.State.Short, cn.Self.ID):
 			out.Short++
 		}
 	}

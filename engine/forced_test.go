@@ -53,7 +53,7 @@ func TestClusterForcedLeaderOverrules(t *testing.T) {
 	tc.awaitInSync("t")
 	for _, m := range others {
 		var kept []string
-		for _, e := range engine.Aside(m.e).Cuts() {
+		for _, e := range m.asides(t) {
 			kept = append(kept, asideBodies(t, m.disk, &e)...)
 		}
 		for _, body := range late {

@@ -32,9 +32,7 @@ type isrState struct {
 func (s *isrState) member(m Member) bool { return contains(s.members, m) }
 
 // node says whether the ISR has a member on node n, with whatever disk.
-func (s *isrState) node(n NodeID) bool {
-	return slices.ContainsFunc(s.members, func(m Member) bool { return m.Node == n })
-}
+func (s *isrState) node(n NodeID) bool { return HasNode(s.members, n) }
 
 // learn takes a row from the store, however old or repeated. Only a higher version tells something new. It also settles
 // every proposal made on an older version, because compare-and-swap no longer lets those through.

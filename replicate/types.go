@@ -1,6 +1,8 @@
 package replicate
 
 import (
+	"slices"
+
 	"github.com/google/uuid"
 
 	"penstock/segment"
@@ -14,6 +16,11 @@ type NodeID uint32
 type Member struct {
 	Node  NodeID
 	Store uuid.UUID
+}
+
+// HasNode says whether one of the members is on node n, with whatever disk.
+func HasNode(members []Member, n NodeID) bool {
+	return slices.ContainsFunc(members, func(m Member) bool { return m.Node == n })
 }
 
 // MaxReplicaCount bounds the replicas of a partition.

@@ -84,11 +84,9 @@ func (h *handler) forceLeader(ctx context.Context, s *meta.Snapshot, b *ForceLea
 // mayForce says whether it can be intended to force a node to lead. A leader that may lack something may be replaced:
 // it may be waiting for that node, which the store does not elect.
 func mayForce(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID, copies []Copy) bool {
-	of := func(all []replicate.Member, n replicate.NodeID) bool {
-		return slices.ContainsFunc(all, func(m replicate.Member) bool { return m.Node == n })
-	}
 	rows := health.Trusting(0) // the store decides by its rows
-	if !rows.Serves(s, p) || node == p.State.Leader || of(p.Damaged, p.State.Leader) || of(p.Contested, node) {
+	if !rows.Serves(s, p) || node == p.State.Leader || replicate.HasNode(p.Damaged, p.State.Leader) ||
+		replicate.HasNode(p.Contested, node) {
 		return true
 	}
 	return slices.ContainsFunc(copies, func(c Copy) bool { return c.Leads && c.Shortened })
@@ -128,9 +126,7 @@ func (h *handler) askCopies(ctx context.Context, s *meta.Snapshot, p *meta.Parti
 
 // statesOf lists in which states a copy is, by the row and its node.
 func statesOf(p *meta.Partition, id replicate.NodeID, c *Copy) []string {
-	row := func(list []replicate.Member) bool {
-		return slices.ContainsFunc(list, func(m replicate.Member) bool { return m.Node == id })
-	}
+	row := func(list []replicate.Member) bool { return replicate.HasNode(list, id) }
 	out := []string{}
 	for _, s := range []struct {
 		is   bool

@@ -36,7 +36,7 @@ func TestKeep(t *testing.T) {
 			if s := w.keep.Stats(); s != (Stats{Cuts: 1, Messages: 28, Bytes: e.Bytes}) {
 				t.Errorf("after a restart it has %+v", s)
 			}
-			if got := w.keep.Cuts()[0]; got.Name != e.Name || got.LastCRC != e.LastCRC || !got.Time.Equal(e.Time) {
+			if got := w.list()[0]; got.Name != e.Name || got.LastCRC != e.LastCRC || !got.Time.Equal(e.Time) {
 				t.Errorf("after a restart it has %+v, and before %+v", got, e)
 			}
 		})
@@ -173,7 +173,7 @@ func TestKeepPowerCut(t *testing.T) {
 			left := w.disk.Crash(seed)
 			after := &world{t: t, disk: left, id: w.id, clock: w.clock.Add(time.Minute)}
 			after.begin(DefaultLimits)
-			all := after.keep.Cuts()
+			all := after.list()
 			if len(all) > 1 || err == nil && len(all) != 1 || len(after.names()) != len(all) {
 				t.Fatalf("operation %d: the cut was kept: %v; %d cuts in %q", op, err, len(all), after.names())
 			}
@@ -348,7 +348,7 @@ func TestListOdd(t *testing.T) {
 	if got := w.names(); len(got) != 3 {
 		t.Fatalf("there are %q", got)
 	}
-	if all := w.keep.Cuts(); len(all) != 2 || all[0].Name != e.Name || all[1].Err == nil {
+	if all := w.list(); len(all) != 2 || all[0].Name != e.Name || all[1].Err == nil {
 		t.Fatalf("it lists %+v", all)
 	}
 	if _, err := Find(w.disk, "../topics"); err == nil {

@@ -63,7 +63,10 @@ type kept struct {
 }
 
 // takes is how many bytes of the disk the entry takes, about.
-func (k *kept) takes() int64 { return roundUp(k.Bytes, aio.BlockBytes) + entryBytes }
+func (k *kept) takes() int64 { return takes(k.Bytes) }
+
+// takes is how many bytes of the disk an entry with so many bytes of batches takes, about.
+func takes(batches int64) int64 { return roundUp(batches, aio.BlockBytes) + entryBytes }
 
 // New returns a keeper that knows of nothing yet. now is the engine's clock.
 func New(disk aio.Disk, log *slog.Logger, now func() time.Time, limits Limits) *Keeper {
@@ -119,17 +122,6 @@ func (k *Keeper) Stats() (s Stats) {
 		s.Cuts, s.Messages, s.Bytes = s.Cuts+1, s.Messages+e.Messages, s.Bytes+e.Bytes
 	}
 	return s
-}
-
-// Cuts lists what is kept, the oldest first.
-func (k *Keeper) Cuts() []Entry {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	out := make([]Entry, 0, len(k.list))
-	for _, e := range k.list {
-		out = append(out, e.Entry)
-	}
-	return out
 }
 
 // Holds answers for the log of a partition. state says what it has at a position now.
@@ -265,9 +257,6 @@ type reservation struct {
 	gone []*kept // the entries that make room: they are not in the list any more, and their directories are still there
 }
 
-// takes is how much of Limits.Bytes the reservation takes.
-func (r *reservation) takes() int64 { return roundUp(r.size, aio.BlockBytes) + entryBytes }
-
 // reserve chooses the name of a directory, and takes room for up to want bytes of batches.
 func (k *Keeper) reserve(id segment.Identity, want int64) *reservation {
 	k.mu.Lock()
@@ -280,15 +269,15 @@ func (k *Keeper) reserve(id segment.Identity, want int64) *reservation {
 		}
 	}
 	k.names[r.name] = true
-	for k.bytes+r.takes() > k.limits.Bytes && len(k.list) > 0 && k.isOld(k.list[0]) {
+	for k.bytes+takes(r.size) > k.limits.Bytes && len(k.list) > 0 && k.isOld(k.list[0]) {
 		r.gone = append(r.gone, k.list[0])
 		k.bytes -= k.list[0].takes()
 		k.list = slices.Delete(k.list, 0, 1)
 	}
-	if room := k.limits.Bytes - k.bytes; room < r.takes() {
+	if room := k.limits.Bytes - k.bytes; room < takes(r.size) {
 		r.size = max(0, room-entryBytes) &^ (aio.BlockBytes - 1)
 	}
-	k.bytes += r.takes()
+	k.bytes += takes(r.size)
 	return r
 }
 
@@ -299,7 +288,7 @@ func (k *Keeper) giveBack(r *reservation, taken bool) {
 	if !taken {
 		delete(k.names, r.name)
 	}
-	k.bytes -= r.takes()
+	k.bytes -= takes(r.size)
 	for _, e := range r.gone {
 		k.bytes += e.takes()
 	}
@@ -311,7 +300,7 @@ func (k *Keeper) add(e *kept, r *reservation) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.names, e.Name)
-	k.bytes += e.takes() - r.takes()
+	k.bytes += e.takes() - takes(r.size)
 	k.list = append(k.list, e)
 	slices.SortStableFunc(k.list, func(a, b *kept) int { return a.at.Compare(b.at) })
 }

@@ -194,6 +194,15 @@ func want(from, until segment.Position) (out []string) {
 	return out
 }
 
+func (w *world) list() []Entry {
+	w.t.Helper()
+	all, err := List(w.disk)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return all
+}
+
 func (w *world) names() (out []string) {
 	w.t.Helper()
 	infos, err := w.disk.ReadDir(Dir)

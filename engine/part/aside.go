@@ -116,17 +116,8 @@ func (pt *Partition) hasBatch(pos segment.Position, crc uint32) aside.State {
 	if _, first, _ := pt.log.Start(); pos < first {
 		return aside.Other
 	}
-	at, err := pt.log.SeekPosition(pos)
-	if err != nil {
-		return aside.Unknown
-	}
-	var v segment.View
-	if err := pt.log.View(&v, at, segment.HeaderBytes); err != nil {
-		return aside.Unknown
-	}
-	defer v.Release()
-	var h segment.Header
-	if err := h.Decode(v.Bytes()); err != nil || h.Position != pos {
+	h, err := pt.headerAt(pos)
+	if err != nil || h.Position != pos {
 		return aside.Unknown
 	}
 	if h.CRC != crc {

@@ -37,20 +37,25 @@ func (pt *Partition) lastWritten() time.Time {
 	if _, start, _ := pt.log.Start(); end <= start {
 		return time.Time{}
 	}
-	at, err := pt.log.SeekPosition(end - 1)
+	h, err := pt.headerAt(end - 1)
 	if err != nil {
 		return time.Time{}
 	}
+	return time.Unix(0, h.Appended).UTC()
+}
+
+// headerAt reads the header of the batch that has or includes a position. It may read the device.
+func (pt *Partition) headerAt(pos segment.Position) (h segment.Header, err error) {
+	at, err := pt.log.SeekPosition(pos)
+	if err != nil {
+		return h, err
+	}
 	var v segment.View
 	if err := pt.log.View(&v, at, segment.HeaderBytes); err != nil {
-		return time.Time{}
+		return h, err
 	}
 	defer v.Release()
-	var h segment.Header
-	if err := h.Decode(v.Bytes()); err != nil {
-		return time.Time{}
-	}
-	return time.Unix(0, h.Appended).UTC()
+	return h, h.Decode(v.Bytes())
 }
 
 // isContested says whether the machine has found that its leader's log lacks what was probably answered OK from this
