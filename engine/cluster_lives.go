@@ -26,21 +26,28 @@ const seenInterval = 10 * time.Second
 // before any copy is opened: ListUnnamed then names those that recovery does not know.
 func (cn *clusterNode) enter(row *meta.Node) error {
 	if cn.life(row) == meta.LifeUnknown {
-		if err := cn.shortenAll(row); err != nil {
+		if err := cn.takeForOlder(row); err != nil {
 			return err
 		}
 	}
 	return cn.e.node.Begin(row, cn.comparedEnd(), cn.boot)
 }
 
-// shortenAll lists all copies of this node as shortened, durably, because the process of row ran elsewhere, or wrote
-// more to the commit log than the directory has.
-func (cn *clusterNode) shortenAll(row *meta.Node) error {
+// shortenAll durably lists all copies of this node as shortened, those that it does not know by name included. It
+// returns how many it knows.
+func (cn *clusterNode) shortenAll() (copies int, err error) {
 	ids := []segment.Identity{dir.UnnamedCopies}
 	for _, pt := range cn.e.store.Partitions() {
 		ids = append(ids, pt.Identity())
 	}
-	if err := cn.Shortened.Add(ids); err != nil {
+	return len(ids) - 1, cn.Shortened.Add(ids)
+}
+
+// takeForOlder lists all copies as shortened, and says so, because the process of row ran elsewhere, or wrote more to
+// the commit log than the directory has.
+func (cn *clusterNode) takeForOlder(row *meta.Node) error {
+	copies, err := cn.shortenAll()
+	if err != nil {
 		return err
 	}
 	if cn.olderDirectory.Swap(true) {
@@ -54,7 +61,7 @@ func (cn *clusterNode) shortenAll(row *meta.Node) error {
 	}
 	cn.Log.Warn(why+". Its copies may lack what the node answered OK for: each of them compares itself with other "+
 		"replicas before it leads, and fetches what it lacks",
-		"partitions", len(ids)-1, "last_group", cn.e.logEnd, "wrote_group", row.Logged, "last_process", row.Boot,
+		"partitions", copies, "last_group", cn.e.logEnd, "wrote_group", row.Logged, "last_process", row.Boot,
 		"last_at", row.Peer)
 	if cn.opts.StoreRenewed == "" && slices.Contains(cn.opts.StoreNodes, cn.e.node.NodeID()) {
 		cn.Log.Error("this node also runs a member of the embedded etcd. If its directory is as old as the data directory, " +

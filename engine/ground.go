@@ -7,7 +7,6 @@ import (
 
 	"penstock/clog"
 	"penstock/engine/dir"
-	"penstock/segment"
 	"penstock/segment/aio"
 )
 
@@ -41,7 +40,7 @@ func (e *Engine) lookAtGround() {
 	}
 	if lost != nil && e.cluster != nil && !e.ground.noted {
 		e.ground.noted = true
-		e.listAllShortened()
+		e.noteLost()
 	}
 }
 
@@ -84,15 +83,11 @@ func (e *Engine) checkFolder(name string) error {
 	return nil
 }
 
-// listAllShortened lists all copies of this node as shortened, so that after a restart none of them leads before it has
+// noteLost lists all copies of this node as shortened, so that after a restart none of them leads before it has
 // compared itself with another replica: nobody knows what the disk still has. If the list cannot be written, because
-// the directory itself is gone, the next start knows what is missing from what it finds.
-func (e *Engine) listAllShortened() {
-	ids := []segment.Identity{dir.UnnamedCopies}
-	for _, pt := range e.store.Partitions() {
-		ids = append(ids, pt.Identity())
-	}
-	if err := e.cluster.Shortened.Add(ids); err != nil {
+// the directory itself is gone, the next start finds out what is missing.
+func (e *Engine) noteLost() {
+	if _, err := e.cluster.shortenAll(); err != nil {
 		e.log.Warn("it could not be kept for the next start that the copies of this node may lack something", "error", err)
 	}
 }
