@@ -58,6 +58,17 @@ func (m *testNode) oneAside(t *testing.T, want []string) aside.Entry {
 	return all[0]
 }
 
+// newCommonCluster starts three nodes with a topic "t", and publishes a message of which h knows.
+func newCommonCluster(t *testing.T, edit ...func(*engine.Options)) (tc *testCluster, h *ackLog) {
+	t.Helper()
+	tc, h = newTestCluster(t, 3, edit...), newAckLog()
+	tc.create("t", 1)
+	if err := h.publish(t.Context(), tc.topic(tc.leader("t", 0), "t"), "common"); err != nil {
+		t.Fatal(err)
+	}
+	return tc, h
+}
+
 // deposeWithTail makes a leader of "t" append messages that no other node gets, and makes another node lead. The old
 // leader does not know it before heal is called.
 func (tc *testCluster) deposeWithTail(bodies ...string) (l, heir *testNode, heal func()) {
@@ -81,15 +92,22 @@ func (tc *testCluster) deposeWithTail(bodies ...string) (l, heir *testNode, heal
 		c, _ := engine.StateOf(l.e, "t", 0)
 		return int(c.NextID) >= int(before.NextID)+len(bodies)
 	})
+	heir = tc.depose(l)
+	return l, heir, func() {
+		tc.network.rules(nil)
+		tc.kv.Heal(l.client)
+	}
+}
+
+// depose makes another node lead "t" than l, which does not hear of it, and returns a node that heard.
+func (tc *testCluster) depose(l *testNode) (heir *testNode) {
+	tc.t.Helper()
 	heir = tc.others(l)[0]
 	if err := heir.store.ReportDown(tc.t.Context(), l.e.Node().ID, l.e.Node().Boot); err != nil {
 		tc.t.Fatal(err)
 	}
 	tc.eventually("another leads", func() bool { r := heir.row("t", 0); return r.State.Leader != l.e.Node().ID })
-	return l, heir, func() {
-		tc.network.rules(nil)
-		tc.kv.Heal(l.client)
-	}
+	return heir
 }
 
 // What a cut takes from a copy is kept: all of its messages, in order, with what tells where they were. It survives a
@@ -97,14 +115,7 @@ func (tc *testCluster) deposeWithTail(bodies ...string) (l, heir *testNode, heal
 func TestClusterCutKeepsWhatItTakes(t *testing.T) {
 	t.Parallel()
 	said := new(logged)
-	tc := newTestCluster(t, 3, func(o *engine.Options) {
-		o.Logger = said.logger()
-	})
-	tc.create("t", 1)
-	h := newAckLog()
-	if err := h.publish(t.Context(), tc.topic(tc.leader("t", 0), "t"), "common"); err != nil {
-		t.Fatal(err)
-	}
+	tc, h := newCommonCluster(t, func(o *engine.Options) { o.Logger = said.logger() })
 	lost := numbered("lost", 50, 300)
 	l, heir, heal := tc.deposeWithTail(lost...)
 	epoch := heir.row("t", 0).State.Epoch
@@ -146,12 +157,7 @@ func TestClusterCutKeepsWhatItTakes(t *testing.T) {
 // A cut that takes no message keeps nothing: each change of leaders can take the batch that begins an epoch.
 func TestClusterCutOfNoMessagesKeepsNothing(t *testing.T) {
 	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 1)
-	h := newAckLog()
-	if err := h.publish(t.Context(), tc.topic(tc.leader("t", 0), "t"), "common"); err != nil {
-		t.Fatal(err)
-	}
+	tc, _ := newCommonCluster(t)
 	l := tc.leader("t", 0)
 	tc.awaitEqualCopies("t", 0)
 	before := engine.EndOf(l.e, "t", 0)
@@ -161,11 +167,7 @@ func TestClusterCutOfNoMessagesKeepsNothing(t *testing.T) {
 	}
 	tc.eventually("a control batch is appended", func() bool { return engine.EndOf(l.e, "t", 0).Next > before.Next })
 	tc.kv.Cut(l.client)
-	heir := tc.others(l)[0]
-	if err := heir.store.ReportDown(t.Context(), l.e.Node().ID, l.e.Node().Boot); err != nil {
-		t.Fatal(err)
-	}
-	tc.eventually("another leads", func() bool { r := heir.row("t", 0); return r.State.Leader != l.e.Node().ID })
+	tc.depose(l)
 	tc.network.isolate(l.name, false)
 	tc.kv.Heal(l.client)
 	tc.awaitInSync("t")
@@ -191,12 +193,7 @@ func TestClusterCutWaitsForWhatItKeeps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			tc := newTestCluster(t, 3)
-			tc.create("t", 1)
-			h := newAckLog()
-			if err := h.publish(t.Context(), tc.topic(tc.leader("t", 0), "t"), "common"); err != nil {
-				t.Fatal(err)
-			}
+			tc, h := newCommonCluster(t)
 			lost := numbered("lost", 20, 100)
 			l, heir, heal := tc.deposeWithTail(lost...)
 			tail, disk := engine.EndOf(l.e, "t", 0), l.disk
@@ -231,12 +228,7 @@ func TestClusterCutWaitsForRoom(t *testing.T) {
 	for _, why := range []error{syscall.ENOSPC, syscall.EMFILE} {
 		t.Run(why.Error(), func(t *testing.T) {
 			t.Parallel()
-			tc := newTestCluster(t, 3)
-			tc.create("t", 1)
-			h := newAckLog()
-			if err := h.publish(t.Context(), tc.topic(tc.leader("t", 0), "t"), "common"); err != nil {
-				t.Fatal(err)
-			}
+			tc, h := newCommonCluster(t)
 			lost := numbered("lost", 20, 100)
 			l, heir, heal := tc.deposeWithTail(lost...)
 			l.disk.Inject(faultaio.Rule{Kind: faultaio.KindCreate, Name: path.Join(aside.Dir, "*", "*"), Err: why, Count: 2})

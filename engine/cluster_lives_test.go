@@ -37,10 +37,15 @@ func (l *lines) count(text string) int {
 	return strings.Count(l.b.String(), text)
 }
 
-// loggedTo lets the log of all nodes go to lines, too.
-func loggedTo() (*lines, func(*engine.Options)) {
-	l := new(lines)
-	return l, func(o *engine.Options) { o.Logger = slog.New(slog.NewTextHandler(l, nil)).With("at", o.NodeID) }
+// newLoggedCluster starts three nodes, whose logs go to logs, with a topic "t" of which all copies hold what h has.
+func newLoggedCluster(t *testing.T) (tc *testCluster, h *ackLog, logs *lines) {
+	logs, h = new(lines), newAckLog()
+	tc = newTestCluster(t, 3, func(o *engine.Options) {
+		o.Logger = slog.New(slog.NewTextHandler(logs, nil)).With("at", o.NodeID)
+	})
+	tc.create("t", 1)
+	tc.publishPart(h, "begin")
+	return tc, h, logs
 }
 
 // openCopy starts a process of m's name on a copy of its disk, at an address of its own.
@@ -95,11 +100,7 @@ func (tc *testCluster) registeredDurably(m *testNode) {
 // and one that stopped are not taken for that.
 func TestClusterOlderDirectory(t *testing.T) {
 	t.Parallel()
-	logs, to := loggedTo()
-	tc := newTestCluster(t, 3, to)
-	tc.create("t", 1)
-	h := newAckLog()
-	tc.publishPart(h, "a")
+	tc, h, logs := newLoggedCluster(t)
 	x := tc.others(tc.leader("t", 0))[0]
 	tc.registeredDurably(x)
 	tc.stop(x)
@@ -149,11 +150,7 @@ func TestClusterOlderDirectory(t *testing.T) {
 // last.
 func TestClusterNameIsHeld(t *testing.T) {
 	t.Parallel()
-	logs, to := loggedTo()
-	tc := newTestCluster(t, 3, to)
-	tc.create("t", 1)
-	h := newAckLog()
-	tc.publishPart(h, "d")
+	tc, h, logs := newLoggedCluster(t)
 	l := tc.leader("t", 0)
 	tc.registeredDurably(l)
 	duplicate := l.disk.Kill(1)
@@ -199,10 +196,7 @@ func TestClusterNameIsHeld(t *testing.T) {
 // A process that is replaced stops serving when it hears of it, although its lease has not ended.
 func TestClusterReplacedProcessStops(t *testing.T) {
 	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 1)
-	h := newAckLog()
-	tc.publishPart(h, "g")
+	tc, _, _ := newLoggedCluster(t)
 	l := tc.leader("t", 0)
 	tc.registeredDurably(l)
 	duplicate := l.disk.Kill(1)
@@ -230,10 +224,7 @@ func TestClusterReplacedProcessStops(t *testing.T) {
 // restore: all replicas are compared, nothing is lost, nobody is refused, and the next start finds nothing.
 func TestClusterOlderMetadata(t *testing.T) {
 	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 1)
-	h := newAckLog()
-	tc.publishPart(h, "h")
+	tc, h, _ := newLoggedCluster(t)
 	x := tc.nodes[1]
 	tc.eventually("it keeps what it saw", func() bool {
 		s, err := dir.ReadSeen(x.disk)

@@ -54,11 +54,7 @@ func (tc *testCluster) startsAsItself(m *testNode, how string) {
 // time, and starts at once, is not taken for that.
 func TestClusterStateOfTheLastLife(t *testing.T) {
 	t.Parallel()
-	logs, to := loggedTo()
-	tc := newTestCluster(t, 3, to)
-	tc.create("t", 1)
-	h := newAckLog()
-	tc.publishPart(h, "a")
+	tc, h, logs := newLoggedCluster(t)
 	x := tc.leader("t", 0)
 	tc.registeredDurably(x)
 	older := x.disk.Kill(7)

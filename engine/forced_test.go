@@ -15,10 +15,7 @@ import (
 // copy up, keeps what only it had aside, and follows. Until then what it committed is known after a restart, too.
 func TestClusterForcedLeaderOverrules(t *testing.T) {
 	t.Parallel()
-	tc := newTestCluster(t, 3)
-	tc.create("t", 1)
-	h := newAckLog()
-	tc.publishPart(h, "a")
+	tc, h, _ := newLoggedCluster(t)
 	x := tc.others(tc.leader("t", 0))[0]
 	tc.kill(x)
 	tc.eventually("the others go on", func() bool {

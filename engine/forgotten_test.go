@@ -132,18 +132,7 @@ func TestClusterForgottenIsRemembered(t *testing.T) {
 		t.Fatal(err)
 	}
 	tc.openWithoutStore(x)
-	for life := range 3 {
-		tc.start(x)
-		if s := x.e.Storage(); s.Shortened != 1 {
-			t.Fatalf("life %d: %d copies are shortened", life, s.Shortened)
-		}
-		if life < 2 {
-			tc.kill(x)
-		}
-	}
-	tc.startAll()
-	tc.awaitHeld(h, tc.nodes)
-	tc.checkCopies(h, "t", 1)
+	tc.staysShortened(h, x, func() {})
 }
 
 // A single node without its commit log, or without the current file of it, is refused, by name, and nothing is changed.
