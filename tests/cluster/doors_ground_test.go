@@ -21,9 +21,7 @@ func TestDoorLockDeleted(t *testing.T) {
 	for _, nodes := range []int{0, 2} {
 		t.Run(fmt.Sprintf("%d nodes", max(nodes, 1)), func(t *testing.T) {
 			d := openDoor(t, dataVolumes()[0])
-			d.starts(nodes)
-			d.create(nil)
-			d.mustPublish(300)
+			d.begins(nodes, nil, 300)
 			n := d.c.Nodes[len(d.c.Nodes)-1] // of two nodes, the one without metadata
 			twin, err := n.Twin(n.DataPath)
 			d.try(err)
@@ -87,9 +85,7 @@ func TestDoorGroundRemoved(t *testing.T) {
 	for _, what := range grounds {
 		t.Run(what.name, func(t *testing.T) {
 			d := openDoor(t, volumeOfData{"small", groundLog, 2500, smallBody})
-			d.starts(3)
-			d.create(nil)
-			d.mustPublish(d.data.count)
+			d.begins(3, nil, d.data.count)
 			n, _ := d.roles()
 			d.forgetful = []*harness.Node{n}
 			d.try(what.remove(n.DataPath, d.topicID()))

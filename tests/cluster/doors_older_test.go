@@ -98,9 +98,7 @@ func TestDoorTwoOlder(t *testing.T) {
 	for _, data := range dataVolumes() {
 		t.Run(data.name, func(t *testing.T) {
 			d := openDoor(t, data)
-			d.starts(3)
-			d.create(nil)
-			d.mustPublish(data.count / 2)
+			d.begins(3, nil, data.count/2)
 			leader, others := d.roles()
 			d.forgetful = []*harness.Node{leader, others[0]}
 			d.kill(d.forgetful...)

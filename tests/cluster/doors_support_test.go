@@ -99,6 +99,14 @@ func openDoor(t *testing.T, data volumeOfData) *door {
 	}
 }
 
+// begins starts nodes, makes the door's topic and publishes messages.
+func (d *door) begins(nodes int, settings map[string]any, messages int) {
+	d.Helper()
+	d.starts(nodes)
+	d.create(settings)
+	d.mustPublish(messages)
+}
+
 // starts starts nodes: 0 is a single one, others are dev-cluster's.
 func (d *door) starts(nodes int) {
 	d.Helper()

@@ -75,9 +75,7 @@ func TestDoorForgottenLog(t *testing.T) {
 					}
 					t.Run(fmt.Sprintf("%s/%s/%s/%d", data.name, what.name, moment, replicas), func(t *testing.T) {
 						d := openDoor(t, data)
-						d.starts(3)
-						d.create(map[string]any{"replicas": replicas})
-						d.mustPublish(data.count)
+						d.begins(3, map[string]any{"replicas": replicas}, data.count)
 						d.forgetAndLead(what.remove, moment == "running")
 					})
 				}
@@ -154,9 +152,7 @@ func TestDoorTwoForgotten(t *testing.T) {
 	for _, data := range dataVolumes() {
 		t.Run(data.name, func(t *testing.T) {
 			d := openDoor(t, data)
-			d.starts(3)
-			d.create(nil)
-			d.mustPublish(data.count)
+			d.begins(3, nil, data.count)
 			leader, others := d.roles()
 			d.forgetful = []*harness.Node{leader, others[0]}
 			epoch := d.epoch()
@@ -177,9 +173,7 @@ func TestDoorForgottenLogOfOne(t *testing.T) {
 			for _, moment := range moments {
 				t.Run(fmt.Sprintf("%s/%s/%s", data.name, what.name, moment), func(t *testing.T) {
 					d := openDoor(t, data)
-					d.starts(0)
-					d.create(nil)
-					d.mustPublish(data.count)
+					d.begins(0, nil, data.count)
 					n := d.c.Nodes[0]
 					if moment == "running" {
 						d.try(what.remove(n.DataPath))
