@@ -207,7 +207,8 @@ func (e *Export) revive(r *Row, known map[replicate.NodeID]meta.Node, nodes []st
 		if err := json.Unmarshal(r.Value(), &n); err != nil {
 			return Row{}, false, err
 		}
-		n.Logged = 0 // of a directory of another moment; the restored one has all its copies shortened anyway
+		// They are of a directory of another moment. The restored one has all its copies shortened anyway.
+		n.Logged, n.UnknownTopics = 0, 0
 		return e.rewritten(r, encode(n))
 	}
 	return *r, true, nil

@@ -101,7 +101,9 @@ func TestReviveACluster(t *testing.T) {
 // If no replica of a partition comes back, the partition waits for them. Fields that this version does not know stay.
 func TestReviveKeeps(t *testing.T) {
 	node := func(id replicate.NodeID, name string) Row {
-		return rowOf(nodeKey(nodesDir, id), encode(meta.Node{ID: id, Name: name, Store: uuid.UUID{byte(id)}, Logged: 7}))
+		return rowOf(nodeKey(nodesDir, id), encode(meta.Node{
+			ID: id, Name: name, Store: uuid.UUID{byte(id)}, Logged: 7, UnknownTopics: 2,
+		}))
 	}
 	id := meta.PartitionID{Topic: theTopic}
 	e := &Export{
@@ -131,7 +133,8 @@ func TestReviveKeeps(t *testing.T) {
 			t.Errorf("%s is not in %s", want, part)
 		}
 	}
-	if n := at(nodeKey(nodesDir, 1)); !strings.Contains(n, `"name":"a"`) || strings.Contains(n, "logged") {
+	if n := at(nodeKey(nodesDir, 1)); !strings.Contains(n, `"name":"a"`) || strings.Contains(n, "logged") ||
+		strings.Contains(n, "unknown") {
 		t.Errorf("a node's row is %s: its directory comes back from another moment", n)
 	}
 	if at("future") != "\xff" || at(nodeKey(liveDir, 1)) != "" {

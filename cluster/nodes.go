@@ -57,19 +57,19 @@ func (s *store) ReportDisk(ctx context.Context, disk meta.DiskState) error {
 	})
 }
 
-// ReportLogged implements meta.Store.
-func (s *store) ReportLogged(ctx context.Context, seq uint64) error {
+// ReportData implements meta.Store.
+func (s *store) ReportData(ctx context.Context, logged uint64, unknownTopics int) error {
 	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
 		self, boot := s.self()
 		n := st.nodes[self]
 		switch {
 		case n.rev == 0 || n.row.Boot != boot:
 			return nil, nil, meta.ErrNotFound // another process has registered under this node's name
-		case n.row.Logged >= seq:
+		case n.row.Logged >= logged && n.row.UnknownTopics == unknownTopics:
 			return nil, nil, nil
 		}
 		row := *n.row
-		row.Logged = seq
+		row.Logged, row.UnknownTopics = max(row.Logged, logged), unknownTopics
 		key := s.key(nodeKey(nodesDir, self))
 		return []kv.Cond{{Key: key, ModRevision: n.rev}}, []kv.Op{put(key, row)}, nil
 	})

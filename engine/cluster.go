@@ -101,8 +101,9 @@ type clusterNode struct {
 	address        string
 	olderDirectory atomic.Bool  // all copies were shortened, because the node ran on another directory last
 	olderMetadata  atomic.Int64 // partitions whose rows were older than this node's data
-	// logged is the group that the row names, as far as this process wrote it: see cluster_logged.go. Any goroutine.
-	logged atomic.Uint64
+	// What the row says of the directory, as far as this process wrote it: see cluster_data.go. Any goroutine.
+	logged       atomic.Uint64 // a group of the commit log
+	unknownInRow atomic.Int64  // how many topics the cluster does not know
 
 	// Topics that Open found and that Engine.topics does not have: a newer topic has the name, or the cluster deleted
 	// the topic and its metadata cannot be read. start passes them to the worker.
@@ -287,7 +288,6 @@ func (cn *clusterNode) start() {
 	cn.Spawn(cn.work)
 	cn.Spawn(cn.runTicker)
 	cn.Spawn(cn.keepPast)
-	cn.Spawn(cn.keepLogged)
 	if cn.opts.PreferredLeader != nil {
 		cn.Spawn(cn.balance)
 	}
@@ -328,7 +328,9 @@ func (cn *clusterNode) work() {
 		cn.change = nil
 		cn.changeMu.Unlock()
 		if ch != nil {
-			cn.apply(ch, first)
+			if cn.apply(ch, first); first {
+				cn.Spawn(cn.keepData)
+			}
 			first = false
 		}
 	}

@@ -16,7 +16,7 @@ import (
 
 // What this node knows of its own past when it registers: which processes ran on its directory (dir.NodeFile.Life), and
 // how new the metadata were that it saw (dir.SeenFile). The store compares both with its rows before it writes any
-// (meta.Registration). How far its commit log went is in its row, see cluster_logged.go.
+// (meta.Registration). How far its commit log went is in its row, see cluster_data.go.
 
 // seenInterval is the least time between two writes of dir.SeenFile.
 const seenInterval = 10 * time.Second

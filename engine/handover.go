@@ -133,7 +133,7 @@ func (cn *clusterNode) leaveCluster(ctx context.Context) error {
 	cn.leave.Do(func() {
 		err := cn.handOver(ctx)
 		cn.linger(ctx)
-		cn.reportLogged(ctx)
+		cn.reportData(ctx)
 		cn.leaveErr = errors.Join(err, cn.Rows.Leave(ctx))
 	})
 	return cn.leaveErr

@@ -64,19 +64,22 @@ type Node struct {
 	Contested  int              `json:"contested"`
 	Short      int              `json:"short"`
 	Shortened  int              `json:"shortened"` // by its own word: only if it was asked, or answers itself
-	Version    string           `json:"version"`
-	Level      int              `json:"level"`       // highest feature level that it knows
-	StoreLevel int              `json:"store_level"` // level of its data directory
-	Peer       string           `json:"peer"`        // HOST:PORT for other nodes
-	Host       string           `json:"host"`
-	NSQ        string           `json:"nsq"`
-	HTTP       string           `json:"http"`
-	HTTPS      string           `json:"https,omitempty"` // the same API over TLS
-	Lookup     string           `json:"lookup"`
-	Native     string           `json:"native"`
-	Rack       string           `json:"rack"` // empty: the node names none
-	Store      uuid.UUID        `json:"store"`
-	Boot       uuid.UUID        `json:"boot"`
+	// UnknownTopics is how many topics its directory has that the cluster does not know: by its row.
+	UnknownTopics int `json:"unknown_topics"`
+
+	Version    string    `json:"version"`
+	Level      int       `json:"level"`       // highest feature level that it knows
+	StoreLevel int       `json:"store_level"` // level of its data directory
+	Peer       string    `json:"peer"`        // HOST:PORT for other nodes
+	Host       string    `json:"host"`
+	NSQ        string    `json:"nsq"`
+	HTTP       string    `json:"http"`
+	HTTPS      string    `json:"https,omitempty"` // the same API over TLS
+	Lookup     string    `json:"lookup"`
+	Native     string    `json:"native"`
+	Rack       string    `json:"rack"` // empty: the node names none
+	Store      uuid.UUID `json:"store"`
+	Boot       uuid.UUID `json:"boot"`
 
 	// Faults are the node's own counts of trouble since its start. NoFaults says why a live node did not report them.
 	Faults   []Fault `json:"faults,omitempty"`
@@ -153,7 +156,8 @@ func statusOf(s *meta.Snapshot, f *health.Facts) *Status {
 			ID: n.ID, Name: n.Name, Live: presence == health.Live, Presence: presence, PresenceMs: age.Milliseconds(),
 			Draining: n.Draining, Disk: n.Disk.String(), Controller: n.ID == s.Controller && presence == health.Live,
 			Version: n.Version, Level: max(n.Level, 1), StoreLevel: max(n.StoreLevel, 1),
-			Peer: n.Peer, Host: n.Host, NSQ: n.NSQ, HTTP: n.HTTP, HTTPS: n.HTTPS, Lookup: n.Lookup,
+			UnknownTopics: n.UnknownTopics,
+			Peer:          n.Peer, Host: n.Host, NSQ: n.NSQ, HTTP: n.HTTP, HTTPS: n.HTTPS, Lookup: n.Lookup,
 			Native: n.Native, Rack: n.Rack, Store: n.Store, Boot: n.Boot,
 		})
 		if n.ID == s.Controller && presence == health.Live {

@@ -42,7 +42,8 @@ function Member({ n, stale, change }) {
 			${word}${n.presence !== "live" && !stale ? ` for ${span(n.presence_ms / 1000)}` : ""}<//>
 			${n.controller && html`<${Tag}>controller<//>`} ${n.draining && html`<${Tag} kind="warn">draining<//>`}
 			${n.disk !== "good" && html`<${Tag} kind="bad">disk ${n.disk}<//>`}
-			${"damaged contested short shortened".split(" ").map((w) => !!n[w] && html`<${Tag} kind=bad>${n[w]} ${w}<//>`)}</h2>
+			${"damaged contested short shortened".split(" ").map((w) => !!n[w] && html`<${Tag} kind=bad>${n[w]} ${w}<//>`)}
+			${n.unknown_topics > 0 && html`<${Tag} kind="bad">${n.unknown_topics} unknown topics<//>`}</h2>
 		<${Facts} of=${[["Leads", n.leaders], ["Replicas", n.replicas],
 			["In sync", n.in_sync, n.in_sync < n.replicas && "bad"], n.rack && ["Rack", n.rack]]} />
 		<p class="note">Number ${n.id}, version ${n.version}, NSQ ${n.nsq}, HTTP ${n.https || n.http}, nodes ${n.peer}</p>

@@ -131,6 +131,10 @@ type Cluster struct {
 	UnknownFor    time.Duration
 	NotJoined     []string // names in View.StoreNodes without a registered node, sorted
 
+	// WithUnknownTopics has the names of the other nodes, live or not, whose data directories have topics that the cluster
+	// does not know, sorted.
+	WithUnknownTopics []string
+
 	// The first copy, by its topic's name, of those that are counted in Partitions; nil: there is none.
 	FirstContested, FirstShort *Copy
 }
@@ -143,6 +147,9 @@ func Look(s *meta.Snapshot, v View) *Cluster {
 			c.Draining = n.Draining
 			continue
 		}
+		if n.UnknownTopics > 0 {
+			c.WithUnknownTopics = append(c.WithUnknownTopics, n.Name)
+		}
 		switch p, age := v.Presence(n); p {
 		case Dead:
 			c.Dead = append(c.Dead, n.Name)
@@ -152,6 +159,7 @@ func Look(s *meta.Snapshot, v View) *Cluster {
 	}
 	slices.Sort(c.Dead)
 	slices.Sort(c.Unknown)
+	slices.Sort(c.WithUnknownTopics)
 	c.NotJoined = v.notJoined(s)
 	for _, t := range s.Topics {
 		for n := range t.Partitions {

@@ -117,6 +117,22 @@ func TestLook(t *testing.T) {
 	}
 }
 
+// Any node knows which others have topics that the cluster does not know, also of a node that is dead. Of itself it
+// knows more than its row says.
+func TestLookAtUnknownTopics(t *testing.T) {
+	s := threeNodes()
+	if c := Look(s, Trusting(1)); len(c.WithUnknownTopics) != 0 {
+		t.Errorf("nobody has such a topic: %v", c.WithUnknownTopics)
+	}
+	for id := range s.Nodes {
+		s.Nodes[id].UnknownTopics = int(id)
+	}
+	s.Nodes[3].Live = false
+	if c := Look(s, Trusting(1)); !slices.Equal(c.WithUnknownTopics, []string{"n2", "n3"}) {
+		t.Errorf("node 1 knows of %v", c.WithUnknownTopics)
+	}
+}
+
 // A contested copy is in the row's list of damaged ones, for older versions, and is not counted as one: an operator may
 // wipe a damaged copy.
 func TestLookAtCopies(t *testing.T) {

@@ -17,14 +17,9 @@ func (f *Facts) missing() (all []string) {
 	case f.Forgotten && f.Shortened > 0:
 		all = append(all, forgottenWords+": find out who did that")
 	}
-	if n := len(f.UnknownTopics); n > 0 {
-		more := ""
-		if n > 1 {
-			more = fmt.Sprintf(" and %d more", n-1)
-		}
-		all = append(all, fmt.Sprintf("the cluster does not know a topic of this node's data directory (%s%s): its messages "+
-			"are kept and not served; the metadata are of an earlier moment than the data, or were made anew: restore them as "+
-			"for a lost quorum, and wipe nothing", f.UnknownTopics[0], more))
+	if topics := f.unknownTopics(); topics != "" {
+		all = append(all, "the cluster does not know "+topics+": the messages are kept and not served; the metadata are of "+
+			"an earlier moment than the data, or were made anew: restore them as for a lost quorum, and wipe nothing")
 	}
 	if f.OlderDirectory && f.Shortened > 0 {
 		all = append(all, olderWords+renewedWords(f)+": find out who put it there")
@@ -36,6 +31,30 @@ func (f *Facts) missing() (all []string) {
 			Age(f.ShortenedFor), theyOrIt(f.Shortened)))
 	}
 	return all
+}
+
+// unknownTopics says which nodes have topics that the cluster does not know; "": none.
+func (f *Facts) unknownTopics() string {
+	var own, others string
+	if n := len(f.UnknownTopics); n > 0 {
+		own = "a topic of this node's data directory (" + f.UnknownTopics[0]
+		if n > 1 {
+			own += fmt.Sprintf(" and %d more", n-1)
+		}
+		own += ")"
+	}
+	if f.Cluster != nil && len(f.Cluster.WithUnknownTopics) > 0 {
+		names := f.Cluster.WithUnknownTopics
+		directories := "directory"
+		if len(names) > 1 {
+			directories = "directories"
+		}
+		others = fmt.Sprintf("topics of the data %s of %s", directories, named(names))
+	}
+	if own != "" && others != "" {
+		return own + ", and " + others
+	}
+	return own + others
 }
 
 const (

@@ -240,14 +240,21 @@ func isOrAre(n int64) string {
 const maxNamedCount = 8
 
 func nodes(names []string) string {
-	shown, verb := strings.Join(names[:min(len(names), maxNamedCount)], ", "), " are"
 	if len(names) == 1 {
-		return "node " + shown + " is"
+		return named(names) + " is"
+	}
+	return named(names) + " are"
+}
+
+func named(names []string) string {
+	shown := strings.Join(names[:min(len(names), maxNamedCount)], ", ")
+	if len(names) == 1 {
+		return "node " + shown
 	}
 	if more := len(names) - maxNamedCount; more > 0 {
 		shown = fmt.Sprintf("%s and %d more", shown, more)
 	}
-	return "nodes " + shown + verb
+	return "nodes " + shown
 }
 
 func plural(n int, what string) string {

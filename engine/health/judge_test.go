@@ -85,7 +85,23 @@ func TestJudge(t *testing.T) {
 		"topics that the cluster does not know": {
 			Facts{UnknownTopics: []string{"a", "b", "c"}, Cluster: served(func(*Cluster) {})},
 			true, true, true, false, nil, "",
-			[]string{"unhealthy: the cluster does not know a topic of this node's data directory (a and 2 more): its messages"},
+			[]string{"unhealthy: the cluster does not know a topic of this node's data directory (a and 2 more): the messages "},
+		},
+		"topics of others that the cluster does not know": {
+			Facts{Cluster: served(func(c *Cluster) { c.WithUnknownTopics = []string{"n2", "n3"} })},
+			true, true, true, false, nil, "",
+			[]string{
+				"unhealthy: the cluster does not know topics of the data directories of nodes n2, n3: the messages are kept " +
+					"and not served; the metadata are of an earlier moment than the data, or were made anew: ",
+			},
+		},
+		"topics of this node and of another that the cluster does not know": {
+			Facts{
+				UnknownTopics: []string{"a"},
+				Cluster:       served(func(c *Cluster) { c.WithUnknownTopics = []string{"n2"} }),
+			},
+			true, true, true, false, nil, "",
+			[]string{"of this node's data directory (a), and topics of the data directory of node n2: the messages are kept"},
 		},
 		"a short copy": {
 			Facts{Cluster: served(func(c *Cluster) { c.Short, c.FirstShort = 1, &Copy{"orders", 3, "n2", "n1"} })},

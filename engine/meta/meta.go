@@ -51,6 +51,10 @@ type Node struct {
 	// log ends, as long as nothing of it is lost. 0: not known, also of versions that do not write it.
 	Logged uint64 `json:"logged,omitzero"`
 
+	// UnknownTopics is how many topics directory Store has that the metadata neither have nor list as deleted. The node
+	// keeps their messages, and serves none. Versions that do not count them write 0.
+	UnknownTopics int `json:"unknown_topics,omitzero"`
+
 	SinceMs int64 `json:"since_ms,omitzero"` // when the process registered, Unix time; for people
 
 	Draining bool `json:"draining"` // it gives up its leaderships and, where other nodes can take them, its replicas
@@ -461,9 +465,9 @@ type Store interface {
 	// repeats a report that did not arrive. On HandOver, a node whose disk hangs also leaves the ISR, if that keeps
 	// min_isr.
 	ReportDisk(ctx context.Context, disk DiskState) error
-	// ReportLogged says that this process's commit log holds group seq durably: Node.Logged. It never lowers the value;
-	// only a registration does.
-	ReportLogged(ctx context.Context, seq uint64) error
+	// ReportData says that this process's commit log holds group logged durably, and how many topics of its directory the
+	// metadata do not know: Node.Logged, which it never lowers (only a registration does), and Node.UnknownTopics.
+	ReportData(ctx context.Context, logged uint64, unknownTopics int) error
 	// ReportDown says that a process is gone: its connection closed and its address refuses connections. The controller
 	// acts without waiting for the lease to end. If the process was the controller, it is replaced.
 	ReportDown(ctx context.Context, node replicate.NodeID, boot uuid.UUID) error

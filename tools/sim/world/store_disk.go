@@ -15,21 +15,21 @@ func (c *client) ReportDisk(ctx context.Context, disk meta.DiskState) error {
 	return c.do(ctx, func() error { return c.w.store.reportDisk(c.self.ID, c.self.Boot, disk) })
 }
 
-// ReportLogged implements meta.Store.
-func (c *client) ReportLogged(ctx context.Context, seq uint64) error {
-	return c.do(ctx, func() error { return c.w.store.reportLogged(c.self.ID, c.self.Boot, seq) })
+// ReportData implements meta.Store.
+func (c *client) ReportData(ctx context.Context, logged uint64, unknownTopics int) error {
+	return c.do(ctx, func() error { return c.w.store.reportData(c.self.ID, c.self.Boot, logged, unknownTopics) })
 }
 
-func (s *store) reportLogged(id replicate.NodeID, boot uuid.UUID, seq uint64) error {
+func (s *store) reportData(id replicate.NodeID, boot uuid.UUID, logged uint64, unknownTopics int) error {
 	old := s.snap.Nodes[id]
 	switch {
 	case old == nil || old.Boot != boot:
 		return meta.ErrNotFound
-	case old.Logged >= seq:
+	case old.Logged >= logged && old.UnknownTopics == unknownTopics:
 		return nil
 	}
 	n := *old
-	n.Logged = seq
+	n.Logged, n.UnknownTopics = max(n.Logged, logged), unknownTopics
 	next := s.edit()
 	next.Nodes[id] = &n
 	s.publish(next)

@@ -1,8 +1,10 @@
 package engine_test
 
 import (
+	"strings"
 	"testing"
 
+	"penstock/cluster/kv"
 	"penstock/engine"
 	"penstock/segment/aio/faultaio"
 )
@@ -85,4 +87,38 @@ func TestClusterStateOfTheLastLife(t *testing.T) {
 	}
 	tc.publishPart(h, "g")
 	tc.checkCopies(h, "t", 1)
+}
+
+// The metadata become older than a topic. Every node says which others have messages that the cluster does not know,
+// also of a node that is dead.
+func TestClusterTopicUnknownToTheCluster(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t", 1)
+	tc.publishPart(newAckLog(), "a")
+	says := func(asked *testNode, what string) {
+		t.Helper()
+		tc.eventually(asked.name+" says it", func() bool { return strings.Contains(asked.e.Verdict().Health, what) })
+	}
+	store := tc.kv.Store("operator")
+	entries, _, err := store.List(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ops []kv.Op
+	for _, e := range entries {
+		if strings.Contains(e.Key, "topics/") || strings.Contains(e.Key, "parts/") {
+			ops = append(ops, kv.Op{Key: e.Key, Delete: true})
+		}
+	}
+	if _, _, err := store.Txn(t.Context(), nil, ops); err != nil || len(ops) != 2 {
+		t.Fatal(err, ops)
+	}
+	says(tc.nodes[0], "the cluster does not know a topic of this node's data directory (t), and topics of the data "+
+		"directories of nodes n2, n3: the messages are kept and not served")
+	tc.kill(tc.nodes[2])
+	tc.kill(tc.nodes[0])
+	tc.start(tc.nodes[0])
+	says(tc.nodes[0], "topics of the data directories of nodes n2, n3")
+	says(tc.nodes[1], "topics of the data directories of nodes n1, n3")
 }

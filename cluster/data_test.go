@@ -10,13 +10,13 @@ import (
 
 // How far a node's commit log went stays in its row, whoever else writes the row, and what others wrote stays, too. It
 // is only raised, until the node registers anew.
-func TestReportLogged(t *testing.T) {
+func TestReportData(t *testing.T) {
 	w := newWorld(t, 2)
 	n, operator := w.nodes[0], w.nodes[1]
 	row := func() meta.Node { return *w.nodes[1].Snapshot().Nodes[n.node.ID] }
 	report := func(seq uint64) {
 		t.Helper()
-		if err := n.ReportLogged(ctx(t), seq); err != nil {
+		if err := n.ReportData(ctx(t), seq, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -45,6 +45,17 @@ func TestReportLogged(t *testing.T) {
 		t.Errorf("the report took away what others wrote: %+v", r)
 	}
 
+	if err := n.ReportData(ctx(t), 8, 2); err != nil {
+		t.Fatal(err)
+	}
+	seen("unknown topics", func(r meta.Node) bool { return r.UnknownTopics == 2 && r.Logged == 9 })
+	report(9)
+	seen("that there are none", func(r meta.Node) bool { return r.UnknownTopics == 0 && r.Logged == 9 })
+	if err := n.ReportData(ctx(t), 9, 1); err != nil {
+		t.Fatal(err)
+	}
+	seen("another one", func(r meta.Node) bool { return r.UnknownTopics == 1 })
+
 	next := w.prepare("n1", n.reg.Node.Store)
 	next.reg.Node.Logged = 3
 	next.reg.Life = func(row *meta.Node) meta.Life {
@@ -55,26 +66,26 @@ func TestReportLogged(t *testing.T) {
 	}
 	w.join(next)
 	seen("the registration", func(r meta.Node) bool { return r.Boot == next.reg.Node.Boot })
-	if r := row(); r.Logged != 3 {
-		t.Errorf("an older directory registered, and the row says %d", r.Logged)
+	if r := row(); r.Logged != 3 || r.UnknownTopics != 0 {
+		t.Errorf("an older directory registered, and the row says %d, %d", r.Logged, r.UnknownTopics)
 	}
-	if err := n.ReportLogged(ctx(t), 50); !errors.Is(err, meta.ErrNotFound) {
+	if err := n.ReportData(ctx(t), 50, 3); !errors.Is(err, meta.ErrNotFound) {
 		t.Errorf("a process that was replaced: %v", err)
 	}
-	if r := row(); r.Logged != 3 {
-		t.Errorf("a process that was replaced wrote %d", r.Logged)
+	if r := row(); r.Logged != 3 || r.UnknownTopics != 0 {
+		t.Errorf("a process that was replaced wrote %d, %d", r.Logged, r.UnknownTopics)
 	}
 }
 
 // Two that write a node's row at the same time both get through.
-func TestReportLoggedBesideOthers(t *testing.T) {
+func TestReportDataBesideOthers(t *testing.T) {
 	w := newWorld(t, 2)
 	n, operator := w.nodes[0], w.nodes[1]
 	var both sync.WaitGroup
 	const rounds = 20
 	both.Go(func() {
 		for i := range uint64(rounds) {
-			if err := n.ReportLogged(ctx(t), i+1); err != nil {
+			if err := n.ReportData(ctx(t), i+1, 0); err != nil {
 				t.Error(err)
 			}
 		}
