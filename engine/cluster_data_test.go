@@ -6,6 +6,7 @@ import (
 
 	"penstock/cluster/kv"
 	"penstock/engine"
+	"penstock/engine/meta"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -32,6 +33,10 @@ func (tc *testCluster) comesBackAs(m *testNode, older *faultaio.Disk, logs *line
 	tc.start(m)
 	if s := m.e.Storage(); s.OlderDirectory != 1 || s.Shortened != 1 {
 		tc.t.Errorf("with a state of its last life: %d, and %d copies are shortened", s.OlderDirectory, s.Shortened)
+	}
+	id := meta.PartitionID{Topic: m.e.Snapshot().Names["t"].ID}
+	if !m.e.CopyShortened(id) || m.e.CopyShortened(meta.PartitionID{Topic: id.Topic, Partition: 1}) {
+		tc.t.Error("the node does not say which copy is shortened")
 	}
 	if n := logs.count(olderItself) - told; n != 1 {
 		tc.t.Errorf("%d lines say so", n)

@@ -42,6 +42,11 @@ func (e *Engine) CopyOf(ctx context.Context, id meta.PartitionID, node replicate
 	return a, nil
 }
 
+// CopyShortened says whether this node has a copy of a partition that may lack what the node acknowledged.
+func (e *Engine) CopyShortened(id meta.PartitionID) bool {
+	return e.cluster != nil && e.cluster.Shortened.Has(id)
+}
+
 // copyLocal describes this node's copy of op's one partition.
 func (t *Topic) copyLocal(op wire.Operation) (*CopyAnswer, error) {
 	if len(op.Partitions) != 1 || int(op.Partitions[0]) >= t.Partitions() {

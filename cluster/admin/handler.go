@@ -42,6 +42,8 @@ type Self struct {
 	// Copy asks a live node, this one or another, about its copy of a partition. It is called for several nodes at once.
 	// nil: no node is asked.
 	Copy func(ctx context.Context, id meta.PartitionID, node replicate.NodeID) (*Copy, error)
+	// Shortened says whether this node's own copy of a partition may lack what it acknowledged. nil: none is.
+	Shortened func(id meta.PartitionID) bool
 	// Create creates a topic, and returns when this node has it; 0 partitions or replicas: the default number. The
 	// handler has found that there is no topic of that name. nil: this node creates no topics.
 	Create func(ctx context.Context, name string, partitions, replicas int) error
@@ -170,18 +172,35 @@ func (h *handler) topics(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	var all []*meta.Topic
 	if r.Form.Has("topic") {
 		t, err := topicNamed(s, r.Form.Get("topic"))
 		if err != nil {
 			return nil, err
 		}
-		return topicsOf(s, &h.facts(s).Cluster.View, []*meta.Topic{t}), nil
-	}
-	all := make([]*meta.Topic, 0, len(s.Topics))
-	for _, t := range s.Topics {
 		all = append(all, t)
+	} else {
+		all = slices.Collect(maps.Values(s.Topics))
 	}
-	return topicsOf(s, &h.facts(s).Cluster.View, all), nil
+	out := topicsOf(s, &h.facts(s).Cluster.View, all)
+	h.noteShortened(out)
+	return out, nil
+}
+
+// noteShortened adds which of this node's own copies are shortened. No row says it, and no other node is asked: that
+// would be a question for each copy.
+func (h *handler) noteShortened(all *Topics) {
+	if h.self.Shortened == nil {
+		return
+	}
+	for _, t := range all.Topics {
+		for i := range t.Partitions {
+			p := &t.Partitions[i]
+			if h.self.Shortened(meta.PartitionID{Topic: t.ID, Partition: p.Partition}) {
+				p.Shortened = append(p.Shortened, h.self.Name)
+			}
+		}
+	}
 }
 
 // verify is not a command: it changes nothing but damaged data, and clients call it repeatedly.

@@ -122,7 +122,8 @@ type Partition struct {
 	Damaged   []string       `json:"damaged"` // nodes that cannot read a part of their copy; no contested ones
 	Contested []string       `json:"contested"`
 	Short     []string       `json:"short"`
-	OneRack   bool           `json:"one_rack"` // all replicas are in one rack, although there are more racks
+	Shortened []string       `json:"shortened"` // at most the answering node: nobody else knows it of its copy
+	OneRack   bool           `json:"one_rack"`  // all replicas are in one rack, although there are more racks
 }
 
 // PartitionState is the worst condition that holds for a partition: see health.View.StateOf.
@@ -237,7 +238,7 @@ func topicsOf(s *meta.Snapshot, v *health.View, topics []*meta.Topic) *Topics {
 func partitionOf(s *meta.Snapshot, v *health.View, id meta.PartitionID) Partition {
 	row := Partition{
 		Partition: id.Partition, State: health.StateLeaderless, Replicas: []string{}, ISR: []string{}, Damaged: []string{},
-		Contested: []string{}, Short: []string{},
+		Contested: []string{}, Short: []string{}, Shortened: []string{},
 	}
 	p := s.Partitions.Get(id)
 	if p == nil {

@@ -165,7 +165,7 @@ func copiesNotWhole(p *admin.Partition) string {
 	for _, s := range []struct {
 		nodes []string
 		name  string
-	}{{p.Damaged, "damaged"}, {p.Contested, "contested"}, {p.Short, "short"}} {
+	}{{p.Damaged, "damaged"}, {p.Contested, "contested"}, {p.Short, "short"}, {p.Shortened, "shortened"}} {
 		for _, n := range s.nodes {
 			states = append(states, n+" "+s.name)
 		}

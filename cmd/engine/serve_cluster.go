@@ -339,6 +339,7 @@ func (p *clusterPart) handler(n *node, e *engine.Engine, log *slog.Logger) http.
 	}
 	return admin.Handler(p.store, admin.Self{
 		Name: n.engine.NodeID, Verify: verify, Faults: faults, Copy: describe, Create: create, Health: e.HealthFacts,
+		Shortened: e.CopyShortened,
 	})
 }
 

@@ -58,7 +58,7 @@ func TestStatesOnSurfaces(t *testing.T) {
 		row   func(p *meta.Partition, m replicate.Member) // of the copy on n2
 		facts health.Facts                                // of n2
 		stats engine.StorageStats                         // of n2
-		inRow bool                                        // the row of the partition says it
+		inRow bool                                        // the list of partitions says it
 	}{
 		{
 			state: "damaged", row: func(p *meta.Partition, m replicate.Member) { p.SetCopy(m, meta.CopyDamaged) },
@@ -74,7 +74,7 @@ func TestStatesOnSurfaces(t *testing.T) {
 		},
 		{
 			state: "shortened", facts: health.Facts{Shortened: 1, ShortenedFor: time.Minute},
-			stats: engine.StorageStats{Shortened: 1},
+			stats: engine.StorageStats{Shortened: 1}, inRow: true,
 		},
 		{state: "aside", facts: health.Facts{AsideMessages: 1}, stats: engine.StorageStats{AsideCuts: 1}},
 	} {
@@ -84,6 +84,9 @@ func TestStatesOnSurfaces(t *testing.T) {
 		}
 		h := admin.Handler(rowsOnly{snap: snap}, admin.Self{
 			Name: "n2",
+			Shortened: func(id meta.PartitionID) bool {
+				return tc.stats.Shortened > 0 && id == p.ID
+			},
 			Health: func() *health.Facts {
 				f := tc.facts
 				f.Node, f.Cluster = "n2", health.Look(snap, health.Trusting(2))
