@@ -176,7 +176,7 @@ func BegunWithoutStore(disk aio.Disk) (bool, error) {
 // a restore, and where an operator accepts a loss, it replaces a mark that is not about this log. used is what no later
 // file may be numbered; 0: the newest file. Damage of the log is no error: the next Open reports it.
 func FreshMark(disk aio.Disk, arena *aio.Arena, store uuid.UUID, used uint64) ([]byte, error) {
-	report, err := Read(disk, arena, Options{Store: store}, nobody{})
+	report, err := Read(disk, arena, Options{Store: store}, nil)
 	if err != nil && !errors.As(err, new(*segment.CorruptError)) {
 		return nil, err
 	}
@@ -186,8 +186,11 @@ func FreshMark(disk aio.Disk, arena *aio.Arena, store uuid.UUID, used uint64) ([
 }
 
 // Read replays the log on disk into r, as Open does, and judges it, but opens no log and writes nothing. Of o it uses
-// Store and MarkRequired. A log that has forgotten is no error: see Report.Forgotten.
+// Store and MarkRequired; r may be nil. A log that has forgotten is no error: see Report.Forgotten.
 func Read(disk aio.Disk, arena *aio.Arena, o Options, r Replayer) (*Report, error) {
+	if r == nil {
+		r = nobody{}
+	}
 	rec, err := replay(disk, arena, o.Store, r, new(Report))
 	if err == nil {
 		rec.judgeMark(o.MarkRequired)

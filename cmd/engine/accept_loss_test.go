@@ -34,10 +34,13 @@ func TestForgottenCommitLog(t *testing.T) {
 	must(t, os.RemoveAll(filepath.Join(dir, "clog")))
 	must(t, os.Rename(filepath.Join(dir, "moved"), filepath.Join(dir, "clog")))
 	startNode(t, dir).end(syscall.SIGTERM) // what comes back makes it whole
+	backUpAndRestore(t, dir, "")
 
 	must(t, os.RemoveAll(filepath.Join(dir, "clog")))
 	execute(t, "accept-loss", "--data-path", dir).check(t, exitUsage, "--yes")
 	execute(t, serve...).check(t, exitForgot, "the folder clog is empty or gone")
+	backUpAndRestore(t, dir, "lacks what the node wrote to it (the folder clog is empty or gone): messages that were "+
+		"answered OK are missing; put back what was moved away and make the backup again, or restore an older one")
 	var loss engine.Loss
 	out := execute(t, "accept-loss", "--data-path", dir, "--yes", "--json").well(t)
 	if err := json.Unmarshal([]byte(out), &loss); err != nil || loss.Forgotten == "" || len(loss.Partitions) != 1 ||
@@ -48,4 +51,20 @@ func TestForgottenCommitLog(t *testing.T) {
 	p.publish("orders", 1)
 	execute(t, "accept-loss", "--data-path", dir, "--yes").check(t, exitData, "in use")
 	p.end(syscall.SIGTERM)
+}
+
+// backUpAndRestore copies the directory of a stopped single node and restores that. Nothing is refused, and both
+// commands say what is missing; "": nothing is.
+func backUpAndRestore(t *testing.T, dir, missing string) {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), "backup")
+	for _, args := range [][]string{
+		{"backup", to, "--from", dir},
+		{"restore", to, "--data-path", filepath.Join(t.TempDir(), "restored")},
+	} {
+		out := execute(t, args...).well(t)
+		if says := strings.Contains(out, "lacks what"); says != (missing != "") || !strings.Contains(out, missing) {
+			t.Errorf("%s says %s", args[0], out)
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"penstock/engine"
@@ -104,6 +105,19 @@ func withoutMetadata(why string) string {
 	return ". The cluster's metadata is not in it: it serves to restore this node, not a whole cluster. " + why
 }
 
+// lacking says that the data directory that was backed up had lost something, which a restored one cannot know.
+func lacking(m *backup.Manifest) string {
+	if m.Lacks == "" {
+		return ""
+	}
+	others := "restore an older one"
+	if m.Cluster != uuid.Nil {
+		others = "keep the other replicas, which may have them"
+	}
+	return ". Its commit log lacks what the node wrote to it (" + m.Lacks + "): messages that were answered OK are " +
+		"missing; put back what was moved away and make the backup again, or " + others
+}
+
 // copyStopped backs the data directory of a stopped node up.
 func (o *operator) copyStopped(ctx context.Context, from, etcdDir, to string) error {
 	m := &backup.Manifest{MadeBy: version, Began: time.Now().Unix()}
@@ -118,9 +132,9 @@ func (o *operator) copyStopped(ctx context.Context, from, etcdDir, to string) er
 	if err := backup.Copy(from, to, m, engine.NewestLevel, unlimited); err != nil {
 		return &exitError{exitData, err}
 	}
-	said := ""
+	said := lacking(m)
 	if missing != nil {
-		said = withoutMetadata(missing.Error())
+		said += withoutMetadata(missing.Error())
 	}
 	return o.done("%s has the data of node %s: %s%s", to, m.NodeID, counted(len(m.Files), "file"), said)
 }

@@ -67,10 +67,10 @@ func (o *operator) restore(from, to string, anew bool, whole []string) error {
 	if r.Manifest.Cluster != uuid.Nil {
 		return o.done("%s is node %s again: its %s%s", to, r.Manifest.NodeID, inNumber(r.Shortened,
 			"copy compares itself with other replicas before it leads",
-			"copies compare themselves with other replicas before they lead"), said)
+			"copies compare themselves with other replicas before they lead"), said+lacking(r.Manifest))
 	}
-	return o.done("%s has %s, %s, of node %s", to, counted(len(r.Manifest.Files), "file"),
-		counted(r.Bytes, "byte"), r.Manifest.NodeID)
+	return o.done("%s has %s, %s, of node %s%s", to, counted(len(r.Manifest.Files), "file"),
+		counted(r.Bytes, "byte"), r.Manifest.NodeID, lacking(r.Manifest))
 }
 
 // clusterFiles adds to files what the data directory of a cluster's node gets besides the files of the backup. It

@@ -39,6 +39,7 @@ type Manifest struct {
 	Began   int64     `json:"began"` // Unix time in seconds
 	NodeID  string    `json:"node_id"`
 	Cluster uuid.UUID `json:"cluster,omitzero"` // zero: of a single node
+	Lacks   string    `json:"lacks,omitempty"`  // what is wrong with the commit log that was copied; "": nothing is known
 	Files   []File    `json:"files"`            // sorted by name, each once
 }
 

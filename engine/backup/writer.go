@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"penstock/clog"
 	"penstock/engine/dir"
 	"penstock/segment/aio"
 )
@@ -381,7 +382,8 @@ func syncDir(name string) error {
 }
 
 // Copy makes a backup of the data directory of a stopped node. It takes the lock of the data directory, for reading,
-// and refuses a directory whose level is above newest. m is filled in.
+// and refuses a directory whose level is above newest. m is filled in. A directory whose commit log has forgotten or is
+// damaged is copied as it is, because it may be all that is left; m.Lacks says so.
 func Copy(data, to string, m *Manifest, newest int, o Options) error {
 	disk, err := aio.OpenDisk(data, aio.DiskOptions{Mode: aio.ModePwrite, ReadOnly: true})
 	if err != nil {
@@ -401,7 +403,9 @@ func Copy(data, to string, m *Manifest, newest int, o Options) error {
 	if err != nil {
 		return err
 	}
-	err = w.tree(data)
+	if err = w.tree(data); err == nil {
+		m.Lacks, err = lacks(disk, n)
+	}
 	if err == nil && o.More != nil {
 		err = o.More(m, w)
 	}
@@ -414,6 +418,26 @@ func Copy(data, to string, m *Manifest, newest int, o Options) error {
 			"removed", err)
 	}
 	return nil
+}
+
+// lacks says what is wrong with the commit log on the disk of the node; "": it is whole as far as the directory knows.
+// The backup has no log.mark and a restore makes one, so nothing would tell it later.
+func lacks(disk aio.Disk, n *dir.Node) (string, error) {
+	arena, err := dir.OfflineArena()
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = arena.Close() }()
+	report, err := clog.Read(disk, arena, clog.Options{
+		Store: n.StoreID, MarkRequired: n.Format >= dir.FormatOf(dir.MarkLevel),
+	}, nil)
+	switch {
+	case err != nil:
+		return err.Error(), nil
+	case report.Forgotten != nil:
+		return report.Forgotten.Detail, nil
+	}
+	return "", nil
 }
 
 // tree copies what a backup has of a data directory.
