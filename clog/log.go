@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/internal/lock"
+	"penstock/segment"
 	"penstock/segment/aio"
 )
 
@@ -44,6 +45,12 @@ var (
 type damagedError struct{ found error }
 
 func (e *damagedError) Error() string {
+	var corrupt *segment.CorruptError
+	if errors.As(e.found, &corrupt) && corrupt.Missing {
+		return "clog: the commit log takes no records, because a file of it is missing: put it back and restart the " +
+			"node; if it is gone for good, restore a backup of this node, or let a node of a cluster begin with an empty data " +
+			"directory (" + e.found.Error() + ")"
+	}
 	return "clog: the commit log is damaged and takes no records, and a restart does not help: restore a backup of this " +
 		"node, or let a node of a cluster begin with an empty data directory (" + e.found.Error() + ")"
 }

@@ -399,8 +399,8 @@ func (r *recovery) checkOldest() error {
 	if r.begun && r.last.Oldest < r.report.OldestFile {
 		r.damaged = true
 		return &segment.CorruptError{
-			Path: fileName(r.last.Oldest), Detail: fmt.Sprintf("the log needs it and it is gone; the first file found is %s",
-				fileName(r.report.OldestFile)),
+			Path: fileName(r.last.Oldest), Missing: true,
+			Detail: "the log needs it, and the first file found is " + fileName(r.report.OldestFile),
 		}
 	}
 	return nil
@@ -432,7 +432,8 @@ func (r *recovery) corrupt() error {
 	case !r.begun:
 		e.Detail = "the file does not begin with a group, and later ones say that it did"
 	case !last && r.files[r.at+1].number != f.number+1:
-		e.Detail = fmt.Sprintf("group %d, which was durable, is missing; %s is gone", r.last.Seq+1, fileName(f.number+1))
+		e.Path, e.Offset, e.Missing = fileName(f.number+1), 0, true
+		e.Detail = fmt.Sprintf("group %d, which was durable, is not in the file before", r.last.Seq+1)
 	case !last && !r.files[r.at+1].valid:
 		// This file may just be full; in that case the damage is at the beginning of the next one.
 		e.Path, e.Offset = fileName(r.files[r.at+1].number), 0

@@ -52,7 +52,7 @@ var recoveryCases = []struct {
 		},
 	},
 	{
-		name: "the oldest file is gone", records: 5, start: 3, err: corrupt, says: "clog/0000000001.clog is corrupt",
+		name: "the oldest file is gone", records: 5, start: 3, err: corrupt, says: "clog/0000000001.clog is missing (",
 		build: func(f *forge) {
 			f.checkpoint(1)
 			f.records(1, 3)
@@ -62,7 +62,7 @@ var recoveryCases = []struct {
 		},
 	},
 	{
-		name: "a file in the middle is gone", records: 3, err: corrupt, says: "clog/0000000002.clog is gone",
+		name: "a file in the middle is gone", records: 3, err: corrupt, says: "clog/0000000002.clog is missing (group",
 		build: func(f *forge) {
 			f.checkpoint(1)
 			f.records(1, 3)
@@ -442,6 +442,28 @@ func TestMoreMemory(t *testing.T) {
 		t.Error("nothing was kept")
 	}
 	r.release()
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLogWithoutAFile checks that a log without one of its files names it, and says what to do first.
+func TestLogWithoutAFile(t *testing.T) {
+	f := newForge()
+	f.checkpoint(1)
+	f.checkpoint(2)
+	f.checkpoint(3)
+	delete(f.files, 2)
+	l, _, err := Open(f.disk(t), testArena(t, 4*aio.BlockBytes, 2), small(0), &replayed{m: f.m})
+	var corrupt *segment.CorruptError
+	if !errors.As(err, &corrupt) || !corrupt.Missing || corrupt.Path != "clog/0000000002.clog" || l == nil {
+		t.Fatal(err)
+	}
+	l.SetSource(f.m)
+	if run := l.Run(); run == nil || !strings.Contains(run.Error(), "a file of it is missing: put it back") ||
+		!strings.Contains(run.Error(), corrupt.Path) {
+		t.Errorf("it says %v", run)
+	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}

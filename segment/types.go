@@ -36,9 +36,15 @@ type CorruptError struct {
 	Offset int64  // in the file, bytes
 	Detail string // what did not match
 	Err    error  // the cause, such as ErrInvalid or aio.ErrMedia; may be nil
+
+	Missing bool // there is no such file, and Offset means nothing
 }
 
 func (e *CorruptError) Error() string {
+	if e.Missing {
+		return fmt.Sprintf("%s is missing (%s): messages that it held are not served; if it was moved away, put it back and "+
+			"restart the node; a replica or a backup may have them", e.Path, e.Detail)
+	}
 	return fmt.Sprintf("%s is corrupt at byte %d (%s): messages from there on are not served; a replica or a "+
 		"backup may have them", e.Path, e.Offset, e.Detail)
 }

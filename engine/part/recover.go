@@ -84,9 +84,8 @@ func (r *Recovery) Replay(node uuid.UUID, level int) error {
 	}
 	if corrupt != nil {
 		// Acknowledged records are damaged. Serve what can be read, accept nothing new, and report the damage.
-		s.log.Error("the commit log is corrupt: this node serves what could be read and stores nothing new, and a restart "+
-			"does not help: restore a backup of this node, or let a node of a cluster begin with an empty data directory",
-			"error", err)
+		s.log.Error("the commit log is "+harm(corrupt)+": restore a backup of this node, or let a node of a cluster begin "+
+			"with an empty data directory", "error", err)
 		r.found.Corruptions = append(r.found.Corruptions, err.Error())
 		s.poison(err)
 	}
@@ -98,6 +97,16 @@ func (r *Recovery) Replay(node uuid.UUID, level int) error {
 	}
 	cut := report.Tear != nil && !report.Tear.Mark || report.Forgotten != nil
 	return s.replicas.noteShortened(r.Log, cut, corrupt == nil && report.Forgotten == nil)
+}
+
+// harm says what is wrong with a commit log that cannot be read to its end, and what helps first.
+func harm(corrupt *segment.CorruptError) string {
+	const serves = ": this node serves what could be read and stores nothing new"
+	if corrupt.Missing {
+		return "not whole, because a file of it is missing" + serves + "; put " + corrupt.Path + " back and restart the " +
+			"node. If it is gone for good"
+	}
+	return "corrupt" + serves + ", and a restart does not help"
 }
 
 // logForgotten says what a commit log that has forgotten something means for a node of a cluster.

@@ -135,7 +135,12 @@ func (c *checker) replay() error {
 	switch {
 	case errors.As(err, &corrupt):
 		r.Torn = false // what lies behind the damage was promised
-		c.report.find(finding{Path: corrupt.Path, Offset: corrupt.Offset, Detail: corrupt.Detail})
+		found := finding{Path: corrupt.Path, Offset: corrupt.Offset, Detail: corrupt.Detail}
+		if corrupt.Missing {
+			r.Forgotten = corrupt.Error()
+			found.Offset, found.Detail = -1, "FORGOTTEN: "+r.Forgotten
+		}
+		c.report.find(found)
 	case err != nil:
 		return err
 	}

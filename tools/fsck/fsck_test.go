@@ -404,6 +404,26 @@ func counts(out string) (all string) {
 	return all
 }
 
+// A file that is missing before others is named as that, not as corrupt bytes.
+func TestMissingCommitFile(t *testing.T) {
+	dir := dataDir(t)
+	oldest := files(t, dir, ".clog")[0]
+	must(os.Remove(oldest))
+	rel, err := filepath.Rel(dir, oldest)
+	must(err)
+	code, out, errs := fsck(t, dir)
+	if want := "CORRUPT " + rel + ": FORGOTTEN: " + rel + " is missing ("; code != offline.Corrupt ||
+		!strings.Contains(out, want) || !strings.Contains(out, "put it back") {
+		t.Errorf("exit code %d, want %q\n%s%s", code, want, out, errs)
+	}
+	var r report
+	_, out, _ = fsck(t, "--json", dir)
+	err = json.Unmarshal([]byte(out), &r)
+	if err != nil || !strings.HasPrefix(r.CommitLog.Forgotten, rel+" is missing (") {
+		t.Errorf("%v, %q", err, r.CommitLog.Forgotten)
+	}
+}
+
 // What is gone of a commit log that ends cleanly without it is found by name: its newest file, and the whole folder.
 func TestForgottenCommitLog(t *testing.T) {
 	for _, folder := range []bool{false, true} {
