@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"penstock/engine"
+	"penstock/engine/aside"
 	"penstock/segment/aio/faultaio"
 )
 
@@ -61,6 +62,38 @@ func TestClusterFullSyncLeavesNothing(t *testing.T) {
 	tc, back, oldest := stopBehindRetention(t)
 	tc.start(back)
 	tc.awaitNothingLeft(back, oldest)
+	if n := len(engine.Aside(back.e).Cuts()); n != 0 {
+		t.Errorf("%d cuts are kept, and retention removed all of that on purpose", n)
+	}
+}
+
+// A deposed leader comes back when the next one's retention has gone beyond its end. The next leader never had what
+// only the deposed one appended, so that is kept aside.
+func TestClusterFullSyncKeepsWhatTheLeaderNeverHad(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3, func(o *engine.Options) { o.RetentionBytes = 200 << 10 })
+	tc.create("t", 1)
+	h := newAckLog()
+	if err := h.publish(t.Context(), tc.topic(tc.leader("t", 0), "t"), "common"); err != nil {
+		t.Fatal(err)
+	}
+	lost := numbered("lost", 50, 300)
+	l, heir, heal := tc.deposeWithTail(lost...)
+	was, _ := engine.StateOf(l.e, "t", 0)
+	newer := newAckLog()
+	for i := 0; ; i++ {
+		tc.publishMany(newer, heir, "t", fmt.Sprint("new", i), 200, 400)
+		if c, _ := engine.StateOf(heir.e, "t", 0); c.Start > was.End {
+			break
+		} else if i == 50 {
+			t.Fatalf("retention has removed up to %d, the old leader ends at %d", c.Start, was.End)
+		}
+	}
+	heal()
+	tc.awaitInSync("t")
+	if e := l.oneAside(t, lost); e.Reason != aside.ReasonAnew || e.Messages != 50 || e.FromID != 1 || e.NextID != 51 {
+		t.Errorf("it says %+v", e.Cut)
+	}
 }
 
 // The power is cut when the record of a reset is durable, and before the old files are removed. The commit log has kept

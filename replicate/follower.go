@@ -382,6 +382,7 @@ func beginnable(m *Message) bool {
 // below that, where the leader's retention removed it. Nothing is acknowledged before the reset is on stable storage: a
 // crash would bring back the old log, which holds nothing of what the ack would claim.
 func (f *Follower) reset(m *Message, acts *Actions) {
+	had := f.leaderHad(m)
 	f.log.Generation++
 	f.state, f.cutTo, f.asking = cutting, m.Log.Next, 0
 	f.anew, f.bare, f.spared = false, false, false
@@ -390,7 +391,23 @@ func (f *Follower) reset(m *Message, acts *Actions) {
 	f.log.Start, f.log.End, f.log.Durable, f.log.Committed = m.Log, m.Log, m.Log.Next, m.Log.Next
 	f.log.Shortened = true // until it has what is committed
 	a := acts.add(ActReset)
-	a.Log, a.Generation = m.Log, f.log.Generation
+	a.Log, a.Generation, a.Position = m.Log, f.log.Generation, had
+}
+
+// leaderHad returns the end of the part of this log that the leader which sends MsgReset once had, if all of this log
+// lies below the beginning of the leader's. Retention removed that part there on purpose, so nobody misses it. What
+// goes on behind it may be nowhere else. If the tables do not tell, the leader had what is committed, because leaders
+// come from the ISR, unless an operator has chosen one since.
+func (f *Follower) leaderHad(m *Message) segment.Position {
+	end := f.log.End.Next
+	common, err := f.table.Common(end, m.Epochs, m.Log.Next)
+	switch {
+	case err == nil:
+		return common
+	case f.overruled():
+		return 0
+	}
+	return min(f.log.Committed, end)
 }
 
 func (f *Follower) truncated(ev *Event, acts *Actions) {

@@ -33,7 +33,8 @@ const maxCutFileBytes = 1 << 20
 const (
 	// ReasonCut says that the end of the log was cut to what the leader has.
 	ReasonCut = "cut"
-	// ReasonAnew says that the copy gave up its whole log and began anew from its leader.
+	// ReasonAnew says that the copy gave up its whole log and began anew from its leader. What the leader had, and its
+	// retention removed, is not kept.
 	ReasonAnew = "anew"
 )
 
