@@ -62,7 +62,7 @@ func TestClusterFullSyncLeavesNothing(t *testing.T) {
 	tc, back, oldest := stopBehindRetention(t)
 	tc.start(back)
 	tc.awaitNothingLeft(back, oldest)
-	if n := len(engine.Aside(back.e).Cuts()); n != 0 {
+	if n := len(back.asides(t)); n != 0 {
 		t.Errorf("%d cuts are kept, and retention removed all of that on purpose", n)
 	}
 }
