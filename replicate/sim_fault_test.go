@@ -7,8 +7,8 @@ func (s *sim) mischief() {
 	if !s.faults || s.opt.forget > 0 && slices.ContainsFunc(s.nodes, s.unseen) {
 		return // of a machine that forgot unseen, only its leader can tell
 	}
-	if s.quiet != nil && s.quiet.disk.forgot {
-		return // and of a log that was set back, only the other members
+	if s.onlyOthersKnow() {
+		return
 	}
 	s.quiet = nil
 	n := s.nodes[s.rng.IntN(len(s.nodes))]

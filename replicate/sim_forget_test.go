@@ -117,7 +117,7 @@ func (s *sim) forget(n *simNode) {
 func (s *sim) forgetQuietly(n *simNode) {
 	for _, m := range s.store.state.ISR {
 		o := s.nodes[m.Node-1]
-		if o.disk.store != m.Store || !o.up || o.paused || !s.wholeCopy(o) || s.opt.scripted {
+		if o.disk.store != m.Store || !o.up || o.paused || o.disk.failed || !s.wholeCopy(o) || s.opt.scripted {
 			return
 		}
 	}
@@ -131,6 +131,9 @@ func (s *sim) forgetQuietly(n *simNode) {
 	s.stats.quiet++
 	s.after(s.between(500, 5_000), func() { s.restart(n) })
 }
+
+// onlyOthersKnow says whether a disk that was set back still lacks something. Until then no other fault happens.
+func (s *sim) onlyOthersKnow() bool { return s.quiet != nil && s.quiet.disk.forgot }
 
 func (s *sim) setBack(n *simNode) {
 	d := &n.disk
@@ -165,7 +168,8 @@ func (s *sim) resumeEarlier(n *simNode) {
 	n.run()
 	s.tracef("n%d is resumed from a snapshot", n.id)
 	s.after(s.between(5_000, 60_000), func() { // the leader ends when it has told the store, at the worst moment
-		if contains(s.store.state.Short, n.member()) && n.disk.forgot && s.faults && l.up && !l.paused {
+		if contains(s.store.state.Short, n.member()) && n.disk.forgot && s.faults && l.up && !l.paused &&
+			!s.onlyOthersKnow() {
 			s.crash(l)
 		}
 	})

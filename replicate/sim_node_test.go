@@ -348,7 +348,7 @@ func (n *simNode) written() {
 			return // a crash has decided the outcome of these records
 		}
 		d.syncing = false
-		if n.s.chance(n.s.opt.syncFault) && n.s.faults {
+		if n.s.chance(n.s.opt.syncFault) && n.s.faults && !n.s.onlyOthersKnow() {
 			d.failed = true
 			d.settle(n.s.rng.IntN(count + 1))
 			n.s.tracef("n%d sync fails", n.id)
