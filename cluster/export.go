@@ -1,11 +1,14 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -18,11 +21,15 @@ import (
 )
 
 const (
-	// MarkFile of a data directory has its Mark. It is there if the directory was restored from a backup.
+	// MarkFile of a data directory has its Mark. It is there if the directory was restored from a backup, or if the
+	// metadata were rebuilt with it.
 	MarkFile = "restored.json"
 	// SeedFile of a data directory has an Export whose rows Revive made: the metadata store that the node is to begin.
 	// The node removes it when it has done so.
 	SeedFile = "cluster-restore.json"
+	// ExportFile of a data directory has an encoded Export: of the backup that the directory was restored from, or what
+	// the metadata were last rebuilt from. It is only read to rebuild them, if nothing newer is found.
+	ExportFile = "cluster.json"
 	// ExportFormat is the only format of Export so far.
 	ExportFormat = 1
 	// restoredEpochs is by how much Revive raises each partition's epoch. The dead cluster elected fewer leaders than
@@ -64,8 +71,8 @@ func rowOf(key string, value []byte) Row {
 	return Row{Key: key, Bytes: value}
 }
 
-// restoredRow says that the metadata were restored: of which revision of the generation before, and from the backups of
-// which nodes.
+// restoredRow says that the metadata were rebuilt: of which revision of the generation before, and with the data
+// directories of which nodes.
 type restoredRow struct {
 	Generation uint64   `json:"generation"`
 	Revision   int64    `json:"revision"`
@@ -135,14 +142,38 @@ func ReadExport(data []byte) (*Export, error) {
 	return e, nil
 }
 
-// Revive returns the rows of a new metadata store for the cluster, all of whose nodes are restored: nodes names those
-// whose backups there are. It has no side effects.
+// Revive returns the rows of a new metadata store for the cluster, whose nodes all have stopped. stores has the data
+// directories that come back, by the names of their nodes: a directory may be another one than these metadata know. It
+// has no side effects.
 //
 // Nobody is alive. Each partition gets an epoch above all epochs of its logs. Whether a replica was in sync when the
-// export was taken says nothing about its backup, which is of another moment. So the ISR has all replicas that come
+// export was taken says nothing about its directory, which is of another moment. So the ISR has all replicas that come
 // back, and State.Restored makes a leader compare itself with all of them: the latest log wins. If none comes back, the
 // ISR has all replicas, and the partition waits for them.
-func (e *Export) Revive(nodes []string) ([]Row, error) {
+func (e *Export) Revive(stores map[string]uuid.UUID) ([]Row, error) {
+	known, err := e.nodes()
+	if err != nil {
+		return nil, err
+	}
+	var rows []Row
+	for i := range e.Rows {
+		row, keep, err := e.revive(&e.Rows[i], known, stores)
+		if err != nil {
+			return nil, fmt.Errorf("cluster: the row %s of the metadata cannot be read: %w", e.Rows[i].Key, err)
+		}
+		if keep {
+			rows = append(rows, row)
+		}
+	}
+	rows = append(rows, rowOf(restoredKey, encode(restoredRow{
+		Generation: e.Generation + 1, Revision: e.Revision, Nodes: slices.Sorted(maps.Keys(stores)),
+	})))
+	slices.SortFunc(rows, func(a, b Row) int { return strings.Compare(a.Key, b.Key) })
+	return rows, nil
+}
+
+// nodes returns the rows of the nodes.
+func (e *Export) nodes() (map[replicate.NodeID]meta.Node, error) {
 	known := map[replicate.NodeID]meta.Node{}
 	for i := range e.Rows {
 		rest, found := strings.CutPrefix(e.Rows[i].Key, nodesDir)
@@ -155,29 +186,70 @@ func (e *Export) Revive(nodes []string) ([]Row, error) {
 			err = json.Unmarshal(e.Rows[i].Value(), &n)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("cluster: the row %s of the metadata cannot be read: %w", e.Rows[i].Key, err)
+			return nil, unreadableRow(&e.Rows[i], err)
 		}
 		known[id] = n
 	}
-	var rows []Row
-	for i := range e.Rows {
-		row, keep, err := e.revive(&e.Rows[i], known, nodes)
-		if err != nil {
-			return nil, fmt.Errorf("cluster: the row %s of the metadata cannot be read: %w", e.Rows[i].Key, err)
-		}
-		if keep {
-			rows = append(rows, row)
+	return known, nil
+}
+
+func unreadableRow(r *Row, err error) error {
+	return fmt.Errorf("cluster: the row %s of the metadata cannot be read: %w", r.Key, err)
+}
+
+// PlacedPartition says where the copies of a partition are, by the metadata.
+type PlacedPartition struct {
+	ID    meta.PartitionID
+	Topic string
+	Nodes []string // names, the preferred leader first
+}
+
+// Placement returns all partitions of the metadata, sorted by topic and number.
+func (e *Export) Placement() (all []PlacedPartition, err error) {
+	known, err := e.nodes()
+	if err != nil {
+		return nil, err
+	}
+	topics := map[uuid.UUID]string{}
+	for i := range e.Rows { // topics/ follows parts/
+		r := &e.Rows[i]
+		switch folder, rest := splitKey(r.Key); folder {
+		case topicsDir:
+			var t meta.Topic
+			if err := json.Unmarshal(r.Value(), &t); err != nil {
+				return nil, unreadableRow(r, err)
+			}
+			topics[t.ID] = t.Name
+		case partsDir:
+			id, err := parsePart(rest)
+			if err != nil {
+				return nil, unreadableRow(r, err)
+			}
+			p, err := decodePartition(id, r.Value())
+			if err != nil {
+				return nil, unreadableRow(r, err)
+			}
+			placed := PlacedPartition{ID: id}
+			for _, n := range p.State.Replicas {
+				placed.Nodes = append(placed.Nodes, cmp.Or(known[n].Name, strconv.FormatUint(uint64(n), 10)))
+			}
+			all = append(all, placed)
 		}
 	}
-	rows = append(rows, rowOf(restoredKey, encode(restoredRow{
-		Generation: e.Generation + 1, Revision: e.Revision, Nodes: slices.Sorted(slices.Values(nodes)),
-	})))
-	slices.SortFunc(rows, func(a, b Row) int { return strings.Compare(a.Key, b.Key) })
-	return rows, nil
+	for i := range all {
+		all[i].Topic = topics[all[i].ID.Topic]
+	}
+	all = slices.DeleteFunc(all, func(p PlacedPartition) bool { return p.Topic == "" }) // of a topic that is being deleted
+	slices.SortFunc(all, func(a, b PlacedPartition) int {
+		return cmp.Or(strings.Compare(a.Topic, b.Topic), cmp.Compare(a.ID.Partition, b.ID.Partition))
+	})
+	return all, nil
 }
 
 // revive returns a row as Revive writes it. keep is false for what was said of processes that are gone.
-func (e *Export) revive(r *Row, known map[replicate.NodeID]meta.Node, nodes []string) (_ Row, keep bool, _ error) {
+func (e *Export) revive(r *Row, known map[replicate.NodeID]meta.Node, stores map[string]uuid.UUID) (
+	_ Row, keep bool, _ error,
+) {
 	folder, rest := splitKey(r.Key)
 	switch {
 	case folder == liveDir, folder == downDir, folder == creatingDir, r.Key == controllerKey, r.Key == restoredKey:
@@ -191,7 +263,7 @@ func (e *Export) revive(r *Row, known map[replicate.NodeID]meta.Node, nodes []st
 		if err != nil {
 			return Row{}, false, err
 		}
-		return e.rewritten(r, encodePartition(restoredPartition(p, known, nodes)))
+		return e.rewritten(r, encodePartition(restoredPartition(p, known, stores)))
 	case folder == topicsDir:
 		var t meta.Topic
 		if err := json.Unmarshal(r.Value(), &t); err != nil {
@@ -207,6 +279,7 @@ func (e *Export) revive(r *Row, known map[replicate.NodeID]meta.Node, nodes []st
 		if err := json.Unmarshal(r.Value(), &n); err != nil {
 			return Row{}, false, err
 		}
+		n.Store = cmp.Or(stores[n.Name], n.Store)
 		// They are of a directory of another moment. The restored one has all its copies shortened anyway.
 		n.Logged, n.UnknownTopics = 0, 0
 		return e.rewritten(r, encode(n))
@@ -224,18 +297,20 @@ func (e *Export) rewritten(r *Row, next []byte) (Row, bool, error) {
 }
 
 // restoredPartition returns the row of a partition in a restored cluster.
-func restoredPartition(p *meta.Partition, known map[replicate.NodeID]meta.Node, nodes []string) *meta.Partition {
-	next := edit(p)
+func restoredPartition(p *meta.Partition, known map[replicate.NodeID]meta.Node, stores map[string]uuid.UUID) (
+	next *meta.Partition,
+) {
+	next = edit(p)
 	var back, all []replicate.Member
 	for _, id := range p.State.Replicas {
 		n, ok := known[id]
 		if !ok {
 			continue
 		}
-		m := replicate.Member{Node: id, Store: n.Store}
-		if all = append(all, m); slices.Contains(nodes, n.Name) {
-			back = append(back, m)
+		if store, comes := stores[n.Name]; comes {
+			back = append(back, replicate.Member{Node: id, Store: store})
 		}
+		all = append(all, replicate.Member{Node: id, Store: n.Store})
 	}
 	if len(back) == 0 {
 		back = all
@@ -244,20 +319,25 @@ func restoredPartition(p *meta.Partition, known map[replicate.NodeID]meta.Node, 
 	return next
 }
 
-// Mark is what a restored data directory knows of the backup that it comes from.
+// Mark says which metadata were known to whoever restored the data directory, or rebuilt the metadata with it.
 type Mark struct {
 	Cluster    uuid.UUID `json:"cluster"`
 	Generation uint64    `json:"generation"`
 	Revision   int64     `json:"revision"`
 }
 
+// Seen returns the mark as what a node would have seen.
+func (m Mark) Seen() meta.Seen { return meta.Seen(m) }
+
 // MarkOf returns the mark of a backup with this export.
 func MarkOf(e *Export) Mark { return Mark{e.Cluster, e.Generation, e.Revision} }
 
-// CheckMark returns an error if the cluster was restored without regard to the backup that the node's data directory
-// comes from: from metadata that are older, or without counting on the node. Then copies of the node may be cut or
-// removed although they have what no other copy has. entries are the keys of the store under prefix.
-func CheckMark(m Mark, name string, entries []kv.Entry, prefix string) error {
+// CheckMark returns an error if the metadata were rebuilt without regard to the node's data directory: without counting
+// on the node, or from metadata that are older than the backup that the directory comes from. Then copies of the node
+// may be cut or removed although they have what no other copy has. m is of that backup; zero: the directory comes from
+// none. seen is the newest state of the metadata that a process of the directory saw; zero: none did. entries are the
+// keys of the store under prefix.
+func CheckMark(m Mark, seen meta.Seen, name string, entries []kv.Entry, prefix string) error {
 	i := slices.IndexFunc(entries, func(e kv.Entry) bool { return e.Key == prefix+restoredKey })
 	if i < 0 {
 		return nil
@@ -266,16 +346,17 @@ func CheckMark(m Mark, name string, entries []kv.Entry, prefix string) error {
 	if err := json.Unmarshal(entries[i].Value, &r); err != nil {
 		return fmt.Errorf("cluster: the row %s cannot be read: %w", restoredKey, err)
 	}
-	again := "restore the cluster anew with the backups of all nodes (engine restore --whole-cluster), or start this " +
-		"node with an empty data directory"
-	switch {
-	case m.Generation >= r.Generation:
+	again := "stop all nodes and run engine rebuild-cluster again with all their data directories, this one included, " +
+		"or start this node with an empty data directory"
+	lived := seen.Cluster != uuid.Nil && seen.Generation >= r.Generation
+	switch backup := m.Cluster != uuid.Nil; {
+	case !backup && seen.Cluster == uuid.Nil, lived, backup && m.Generation >= r.Generation:
 		return nil
 	case !slices.Contains(r.Nodes, name):
-		return fmt.Errorf("cluster: it was restored without a backup of node %s, whose data might be cut or removed: "+
-			"the node does not start, and its data is untouched; %s", name, again)
-	case m.Generation+1 < r.Generation || m.Revision > r.Revision:
-		return fmt.Errorf("cluster: it was restored from metadata of another moment than this node's backup has, and "+
+		return fmt.Errorf("cluster: its metadata were rebuilt without the data directory of node %s, whose messages might "+
+			"be cut or removed: the node does not start, and its data is untouched; %s", name, again)
+	case backup && (m.Generation+1 < r.Generation || m.Revision > r.Revision):
+		return fmt.Errorf("cluster: its metadata were rebuilt from those of another moment than this node's backup has, and "+
 			"copies that only this node has might be removed: the node does not start, and its data is untouched; %s", again)
 	}
 	return nil

@@ -57,7 +57,9 @@ func TestReviveACluster(t *testing.T) {
 	if later := exportOf(t, w.nodes[2]); e.Cluster != old.Cluster || later.Revision < e.Revision || e.Newer(later) {
 		t.Fatalf("%+v, then %+v", e.Revision, later.Revision)
 	}
-	rows, err := e.Revive([]string{w.nodes[0].reg.Node.Name, w.nodes[2].reg.Node.Name})
+	rows, err := e.Revive(map[string]uuid.UUID{
+		w.nodes[0].reg.Node.Name: w.nodes[0].reg.Node.Store, w.nodes[2].reg.Node.Name: w.nodes[2].reg.Node.Store,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +118,7 @@ func TestReviveKeeps(t *testing.T) {
 			{Key: nodeKey(liveDir, 1), Text: "{}"},
 		},
 	}
-	rows, err := e.Revive([]string{"c"})
+	rows, err := e.Revive(map[string]uuid.UUID{"c": {9}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,6 +139,9 @@ func TestReviveKeeps(t *testing.T) {
 		strings.Contains(n, "unknown") {
 		t.Errorf("a node's row is %s: its directory comes back from another moment", n)
 	}
+	if n := at(nodeKey(nodesDir, 3)); !strings.Contains(n, `"store":"09000000-`) {
+		t.Errorf("a node's row is %s: it comes back with another directory", n)
+	}
 	if at("future") != "\xff" || at(nodeKey(liveDir, 1)) != "" {
 		t.Error("an unknown row is lost, or a live one stays")
 	}
@@ -155,31 +160,43 @@ func TestReviveKeeps(t *testing.T) {
 	}
 }
 
-// A node that the restore of its cluster did not count on does not start.
+// A node on whose directory nobody counted when the metadata were rebuilt does not start.
 func TestCheckMark(t *testing.T) {
 	row, err := json.Marshal(restoredRow{Generation: 2, Revision: 50, Nodes: []string{"a", "b"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	restored := []kv.Entry{{Key: "p/restored", Value: row}, {Key: "p/ids", Value: []byte("3")}}
+	id := uuid.UUID{7}
+	mark := func(generation uint64, revision int64) Mark { return Mark{id, generation, revision} }
+	saw := func(generation uint64, revision int64) meta.Seen {
+		return meta.Seen{Cluster: id, Generation: generation, Revision: revision}
+	}
 	for _, c := range []struct {
 		name    string
 		mark    Mark
+		seen    meta.Seen
 		entries []kv.Entry
 		refused string
 	}{
-		{"c", Mark{Revision: 99}, restored[1:], ""},            // the cluster was never restored
-		{"a", Mark{Generation: 1, Revision: 50}, restored, ""}, // its own metadata were taken
-		{"a", Mark{Generation: 1, Revision: 20}, restored, ""}, // an older backup
-		{"c", Mark{Generation: 2, Revision: 1}, restored, ""},  // of the restored cluster
-		{"c", Mark{Generation: 1, Revision: 20}, restored, "without a backup of"},
-		{"a", Mark{Generation: 1, Revision: 51}, restored, "metadata of another"},
-		{"a", Mark{Generation: 0, Revision: 20}, restored, "metadata of another"}, // from before an earlier restore
-		{"a", Mark{}, []kv.Entry{{Key: "p/restored", Value: []byte("{")}}, "cannot be read"},
+		{"c", mark(0, 99), meta.Seen{}, restored[1:], ""}, // the metadata were never rebuilt
+		{"a", mark(1, 50), meta.Seen{}, restored, ""},     // its own metadata were taken
+		{"a", mark(1, 20), meta.Seen{}, restored, ""},     // an older backup
+		{"c", mark(2, 1), meta.Seen{}, restored, ""},      // of the rebuilt cluster
+		{"c", mark(1, 20), meta.Seen{}, restored, "without the data directory of"},
+		{"a", mark(1, 51), meta.Seen{}, restored, "metadata were rebuilt from"},
+		{"a", mark(0, 20), meta.Seen{}, restored, "metadata were rebuilt from"}, // from before an earlier rebuild
+		{"a", mark(1, 50), saw(1, 60), restored, ""},                            // it was named, and saw more
+		{"a", mark(0, 20), saw(2, 1), restored, ""},                             // it has lived on since
+		{"a", Mark{}, saw(1, 60), restored, ""},                                 // named, never restored
+		{"c", Mark{}, meta.Seen{}, restored, ""},                                // empty
+		{"c", Mark{}, saw(1, 20), restored, "without the data directory of"},    // a survivor that nobody named
+		{"c", Mark{}, saw(2, 20), restored, ""},                                 // it joined later
+		{"a", mark(1, 1), meta.Seen{}, []kv.Entry{{Key: "p/restored", Value: []byte("{")}}, "cannot be read"},
 	} {
-		err := CheckMark(c.mark, c.name, c.entries, "p/")
+		err := CheckMark(c.mark, c.seen, c.name, c.entries, "p/")
 		if (err == nil) != (c.refused == "") || err != nil && !strings.Contains(err.Error(), c.refused) {
-			t.Errorf("%s %+v: %v", c.name, c.mark, err)
+			t.Errorf("%s %+v %+v: %v", c.name, c.mark, c.seen, err)
 		}
 	}
 }

@@ -285,6 +285,11 @@ func (m *Member) enter(witnesses []known, begins way) (way, error) {
 		return way{}, err
 	}
 	what, old := decide(m.o.Name, m.peerURL(m.self), members)
+	if what == add || what == replace {
+		if err := m.mayEnter(client); err != nil {
+			return way{}, err
+		}
+	}
 	switch {
 	case what == found:
 		return begins, nil
@@ -313,6 +318,20 @@ func (m *Member) enter(witnesses []known, begins way) (way, error) {
 		members = knownOf(answer.Members) // another question might need this member for its majority
 	}
 	return way{cluster: m.initialCluster(members), state: embed.ClusterStateFlagExisting}, nil
+}
+
+// mayEnter asks MemberOptions.Enters with what a majority of the running members has.
+func (m *Member) mayEnter(client *clientv3.Client) error {
+	if m.o.Enters == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(m.ctx, changeTimeout)
+	defer cancel()
+	answer, err := client.Get(ctx, m.o.EntersPrefix, clientv3.WithPrefix())
+	if err != nil {
+		return fmt.Errorf("%w: the running members do not say whether %q may enter: %w", errTryAgain, m.o.Name, err)
+	}
+	return m.o.Enters(entriesOf(answer.Kvs))
 }
 
 // needed says whether the members that were seen are one that runs and this node, which was added by an earlier attempt

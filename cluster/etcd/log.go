@@ -98,8 +98,8 @@ func (o *MemberOptions) unusable(message string) error {
 	do := "Move its content away, and start the node again while a majority of the other nodes in cluster-peers runs: " +
 		"the member is then added anew"
 	if len(o.Voters) == 1 {
-		do = "This is the only member, so the metadata have no other copy: put the directory back as it was, or restore a " +
-			"backup with engine restore --whole-cluster"
+		do = "This is the only member, so the metadata have no other copy: put the directory back as it was, or move its " +
+			"content away, copy the cluster.json of the newest backup into the data directory, and run engine rebuild-cluster"
 	}
 	return fmt.Errorf("%w: %s does not fit what the member promised, or its files are damaged (%s): it may be an older "+
 		"state of itself. The messages are unharmed. %s", ErrDirectory, o.Dir, message, do)

@@ -42,6 +42,11 @@ type MemberOptions struct {
 	// nil: nobody is asked. See older.go.
 	Older  func(Testimony) (why string, since int64) `json:"-"`
 	Prefix string
+	// Enters says why this node must not enter a running cluster with these entries below EntersPrefix; nil: it may. It
+	// is asked before the cluster adds or replaces the member: one that ends right after that costs the cluster its
+	// majority. nil: it may always.
+	Enters       func([]kv.Entry) error `json:"-"`
+	EntersPrefix string
 	// Fatal ends the process after etcd has found that it cannot go on, instead of a panic or an exit without a word.
 	// The error is ErrDirectory unless the disk failed. It does not return. nil: as etcd does.
 	Fatal func(error) `json:"-"`
@@ -160,12 +165,18 @@ func (m *Member) Ready(ctx context.Context) error {
 			if err := m.refused(); err != nil {
 				return err
 			}
-			return fmt.Errorf("etcd: the embedded member is not ready, it waits for %s: %w", m.waitsFor(), ctx.Err())
+			return fmt.Errorf("etcd: the embedded member is not ready, it waits for %s: start the other nodes in "+
+				"cluster-peers; %s: %w", m.waitsFor(), wayOut, ctx.Err())
 		case <-report.C:
-			m.o.Log.Info("the embedded etcd member waits", "for", m.waitsFor(), "no answer from", m.absent(ctx))
+			m.o.Log.Info("the embedded etcd member waits", "for", m.waitsFor(), "no answer from", m.absent(ctx),
+				"hint", wayOut)
 		}
 	}
 }
+
+// wayOut is what to do if waiting for a majority has no end.
+const wayOut = "if the disks or the etcd directories of a majority are lost for good, stop all nodes and run engine " +
+	"rebuild-cluster (operating.md, Lost quorum): no message is lost with the metadata"
 
 // Done returns a channel that is closed when the member has ended: by Close, or by itself.
 func (m *Member) Done() <-chan struct{} { return m.done }

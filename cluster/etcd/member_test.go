@@ -114,6 +114,36 @@ func TestWipedMemberRejoins(t *testing.T) {
 	}
 }
 
+// A member that must not enter is refused before the cluster removes or adds anything: a member that ends right after
+// that would count for the majority.
+func TestRefusedMemberDoesNotEnter(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	put(t, c.dial(Options{}, 0), "rebuilt", "without it")
+	before := identity(t, c, 1)
+	c.stop(1)
+	c.wipe(1)
+	o := c.options(1)
+	o.EntersPrefix = "rebuilt"
+	o.Enters = func(entries []kv.Entry) error {
+		if len(entries) != 1 || string(entries[0].Value) != "without it" {
+			t.Errorf("it is asked with %v", entries)
+		}
+		return errors.New("it was not named")
+	}
+	m, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.Ready(t.Context()); err == nil || err.Error() != "it was not named" {
+		t.Errorf("it ends with %v", err)
+	}
+	if after := identity(t, c, 1); after != before {
+		t.Errorf("its identity was %x and is %x", before, after)
+	}
+}
+
 // A disk is lost while the others are away: the member must wait for them, and neither begin a new cluster nor vote.
 func TestWipedMemberWaits(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -157,11 +158,7 @@ func (m *Member) ask(limit time.Duration, of []Voter, how ...clientv3.OpOption) 
 	if err != nil {
 		return Testimony{}, err
 	}
-	t := Testimony{Revision: answer.Header.Revision}
-	for _, e := range answer.Kvs {
-		t.Rows = append(t.Rows, kv.Entry{Key: string(e.Key), Value: e.Value, ModRevision: e.ModRevision})
-	}
-	return t, nil
+	return Testimony{Revision: answer.Header.Revision, Rows: entriesOf(answer.Kvs)}, nil
 }
 
 // setAside renames the files of the member, so that the next look finds an empty directory. It refuses if the member's
@@ -173,11 +170,8 @@ func (m *Member) setAside(why string) error {
 				"of the two", ErrDirectory, m.o.Dir, k.PeerURLs, why)
 		}
 	}
-	kept := filepath.Join(m.o.Dir, olderName+strconv.FormatInt(time.Now().Unix(), 10))
-	if err := os.Rename(filepath.Join(m.o.Dir, memberDir), kept); err != nil {
-		return fmt.Errorf("%w: its files are of an older state and cannot be set aside: %w", ErrDirectory, err)
-	}
-	if err := syncDir(m.o.Dir); err != nil {
+	kept, err := SetAside(m.o.Dir)
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrDirectory, err)
 	}
 	m.o.Log.Warn("the directory of the embedded etcd is an older state of itself: the member has forgotten what it "+
@@ -187,6 +181,20 @@ func (m *Member) setAside(why string) error {
 	defer m.mu.Unlock()
 	m.kept, m.refusal = kept, nil
 	return nil
+}
+
+// SetAside renames the files of a member that does not run, so that its next start finds an empty directory. It returns
+// where they are kept, within dir; empty: there were none. A crash leaves them in the old place or in the new one.
+func SetAside(dir string) (kept string, err error) {
+	whole := filepath.Join(dir, memberDir)
+	if _, err := os.Stat(whole); errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	kept = filepath.Join(dir, olderName+strconv.FormatInt(time.Now().Unix(), 10))
+	if err := os.Rename(whole, kept); err != nil {
+		return "", fmt.Errorf("etcd: the files of the embedded member cannot be set aside: %w", err)
+	}
+	return kept, syncDir(dir)
 }
 
 // newer returns what MemberOptions.Older finds in the answer of other members that the data directory should know;

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
@@ -40,7 +42,7 @@ func Seed(ctx context.Context, o MemberOptions, entries []kv.Op) error {
 		if _, err := os.Stat(made); err == nil {
 			return nil // it was renamed
 		}
-		return fmt.Errorf("%w: move %s away, which is of another cluster, or of this one before it was restored",
+		return fmt.Errorf("%w: engine rebuild-cluster did not finish, or %s is of another cluster: run the command again",
 			ErrSeeded, whole)
 	}
 	if err := os.RemoveAll(made); err != nil {
@@ -75,6 +77,17 @@ func Seed(ctx context.Context, o MemberOptions, entries []kv.Op) error {
 // Seed again.
 func Seeded(dir string) error { return os.RemoveAll(filepath.Join(dir, seedingDir)) }
 
+// LastWritten returns when the files of a stopped member in the directory dir were written last; zero: there are none.
+func LastWritten(dir string) (last time.Time) {
+	files, _ := filepath.Glob(filepath.Join(dir, memberDir, "*", "*")) // an impossible pattern finds nothing
+	for _, f := range files {
+		if st, err := os.Stat(f); err == nil && st.ModTime().After(last) {
+			last = st.ModTime()
+		}
+	}
+	return last
+}
+
 // ReadStopped returns all entries under a prefix of a member that is stopped, from the directory dir, as far as the
 // member knows that they are committed. It works on a copy of dir in scratch, a directory that does not exist, and
 // removes it.
@@ -88,6 +101,7 @@ func ReadStopped(ctx context.Context, dir, scratch, prefix string) (entries []kv
 	}
 	o := MemberOptions{
 		Name: "reader", Voters: []Voter{{Name: "reader", Peer: "127.0.0.1:1", Client: "127.0.0.1:2"}}, Dir: scratch,
+		Log: slog.New(slog.DiscardHandler), // of the copy; what keeps it from being read is the error
 	}
 	err = alone(ctx, o, true, func(ctx context.Context, c *clientv3.Client) error {
 		answer, err := c.Get(ctx, prefix, clientv3.WithPrefix())
@@ -95,14 +109,19 @@ func ReadStopped(ctx context.Context, dir, scratch, prefix string) (entries []kv
 			return err
 		}
 		revision = answer.Header.Revision
-		for _, e := range answer.Kvs {
-			entries = append(entries, kv.Entry{
-				Key: string(e.Key), Value: e.Value, ModRevision: e.ModRevision, Lease: kv.LeaseID(e.Lease),
-			})
-		}
+		entries = entriesOf(answer.Kvs)
 		return nil
 	})
 	return entries, revision, err
+}
+
+func entriesOf(all []*mvccpb.KeyValue) (entries []kv.Entry) {
+	for _, e := range all {
+		entries = append(entries, kv.Entry{
+			Key: string(e.Key), Value: e.Value, ModRevision: e.ModRevision, Lease: kv.LeaseID(e.Lease),
+		})
+	}
+	return entries
 }
 
 // alone runs a member that only this process reaches, as the only one of its cluster, while use uses it.

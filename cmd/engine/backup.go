@@ -125,7 +125,7 @@ func (o *operator) copyStopped(ctx context.Context, from, etcdDir, to string) er
 	unlimited := backup.Options{
 		Pause: func(time.Duration) bool { return true },
 		More: func(m *backup.Manifest, w *backup.Writer) error {
-			missing = stoppedMetadata(ctx, cmp.Or(etcdDir, filepath.Join(from, "etcd")), to, m, w)
+			missing = stoppedMetadata(ctx, from, cmp.Or(etcdDir, filepath.Join(from, "etcd")), to, m, w)
 			return nil
 		},
 	}

@@ -14,7 +14,7 @@ import (
 // local are the commands that talk to no running node; completion makes more.
 var local = []string{
 	"engine serve", "engine nsqd", "engine dev-cluster", "engine config", "engine restore", "engine upgrade",
-	"engine version", "engine accept-loss",
+	"engine version", "engine accept-loss", "engine rebuild-cluster",
 	"engine cluster init-tls", "engine aside list", "engine aside show", "engine aside remove",
 }
 

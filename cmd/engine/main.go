@@ -100,7 +100,7 @@ func rootCommand() *cobra.Command {
 		channelCommand(), traceCommand(), clusterCommand(), definitionsCommand(), backupCommand(), restoreCommand(),
 		asideCommand())...)
 	root.AddCommand(inGroup(commandsOther, acceptLossCommand(), benchCommand(), configCommand(), debugCommand(),
-		migrateCommand(), upgradeCommand(), versionCommand())...)
+		migrateCommand(), rebuildCommand(), upgradeCommand(), versionCommand())...)
 	needCommand(root)
 	sayArguments(root)
 	return root

@@ -237,23 +237,10 @@ func TestRestoreWholeCluster(t *testing.T) {
 	m.publish(2, "lost")
 	m.end(syscall.SIGKILL, 0, 1, 2)
 
-	for _, wrong := range []struct{ args, says string }{
-		{from[1] + "," + from[2], "does not name"},
-		{from[0] + "," + from[0], "two of the backups are of node n1"},
-		{from[0] + "," + t.TempDir(), "is no complete backup"},
-	} {
-		execute(t, "restore", from[0], "--data-path", filepath.Join(t.TempDir(), "x"), "--whole-cluster", wrong.args).check(
-			t, exitData, wrong.says)
+	for i := range from {
+		m.restore(i, from[i])
 	}
-	single, restored := filepath.Join(t.TempDir(), "single"), filepath.Join(t.TempDir(), "restored")
-	execute(t, "backup", single, "--http-address", startNode(t, t.TempDir()).http).well(t)
-	execute(t, "restore", single, "--data-path", restored, "--whole-cluster", single).check(t, exitData, single+
-		" is the backup of a single node, which belongs to no cluster: nothing was restored; leave --whole-cluster out")
-	execute(t, "restore", from[0], "--data-path", restored, "--whole-cluster", from[0]+","+single).check(t, exitData,
-		single+" is the backup of a single node, and "+from[0]+" that of a cluster's: nothing was restored")
-	m.restore(0, from[0], "--whole-cluster", strings.Join(from, ","))
-	m.restore(1, from[1])
-	m.restore(2, from[2])
+	m.rebuild(0, 1, 2)
 	m.start(0, 1)
 	if code, text := m.tryPublish(0, "early"); code == http.StatusOK {
 		t.Errorf("a partition goes on although a node that may have more is not there: %s", text)
@@ -284,15 +271,9 @@ func TestLostMajorityIsRestored(t *testing.T) {
 		t.Error("one node of three takes messages")
 	}
 	m.end(syscall.SIGTERM, 0)
-	from := filepath.Join(t.TempDir(), "backup")
-	if o := execute(t, "backup", from, "--from", m.data[0]); o.code != 0 || strings.Contains(o.stdout, "not in it") {
-		t.Fatalf("%+v", o)
+	if out := m.rebuild(0); !strings.Contains(out, "not named: n2, n3, where replicas are") {
+		t.Errorf("%s", out)
 	}
-	alone := execute(t, "restore", from, "--data-path", filepath.Join(t.TempDir(), "x"), "--whole-cluster", from).well(t)
-	if !strings.HasSuffix(alone, " and node n1 alone. Start the other nodes with empty data directories\n") {
-		t.Errorf("%q", alone)
-	}
-	m.restore(0, from, "--whole-cluster", from)
 	m.data[1], m.data[2] = filepath.Join(t.TempDir(), "n2"), filepath.Join(t.TempDir(), "n3")
 	m.start(0, 1, 2)
 	m.publish(1, "more")
@@ -303,7 +284,7 @@ func TestLostMajorityIsRestored(t *testing.T) {
 	m.end(syscall.SIGTERM, 1)
 	m.restore(1, early)
 	p := launch(t, "", binary(t), append([]string{"serve", "--data-path", m.data[1]}, m.nodes[1].Args[3:]...))
-	p.waitLog(t, "it was restored without a backup of node n2")
+	p.waitLog(t, "were rebuilt without the data directory of node n2")
 	if err := <-p.exited; err == nil {
 		t.Error("it ends well")
 	}

@@ -18,6 +18,7 @@ import (
 	"penstock/cluster"
 	"penstock/cluster/admin"
 	"penstock/cluster/etcd"
+	"penstock/cluster/kv"
 	"penstock/cluster/trust"
 	"penstock/engine"
 	"penstock/engine/meta"
@@ -214,9 +215,9 @@ func (c *clusterSettings) storeNodes() (names []string) {
 	return names
 }
 
-// errRestoredElsewhere is for a restored node that is to begin the metadata store and has none.
-var errRestoredElsewhere = errors.New("this data directory was restored with --whole-cluster, and the node runs no " +
-	"etcd: restore one of the nodes in cluster-peers with --whole-cluster, and this one without")
+// errBeginsElsewhere is for a node that is to begin the metadata store anew and runs none.
+var errBeginsElsewhere = errors.New("this data directory was named first to engine rebuild-cluster, and the node " +
+	"runs no etcd: run the command again, with the data directory of one of the nodes in cluster-peers first")
 
 // endpoints starts the embedded etcd member, if this node has one, and returns the addresses of etcd.
 func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) ([]string, error) {
@@ -227,7 +228,7 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 	}
 	if c.etcdEndpoints != "" {
 		if begins() {
-			return nil, errRestoredElsewhere
+			return nil, errBeginsElsewhere
 		}
 		return strings.Split(c.etcdEndpoints, ","), nil
 	}
@@ -241,7 +242,7 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 	}
 	if !slices.ContainsFunc(voters, func(v etcd.Voter) bool { return v.Name == n.engine.NodeID }) {
 		if begins() {
-			return nil, errRestoredElsewhere
+			return nil, errBeginsElsewhere
 		}
 		return etcd.Endpoints(voters, ""), nil
 	}
@@ -250,6 +251,8 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 		ListenPeer: c.etcdPeer, ListenClient: c.etcdClient,
 		Token: c.name, Heartbeat: c.etcdHeartbeat, Election: c.etcdElection, TLS: c.etcdTLS, Log: log,
 		Prefix: cluster.NodeRows(keyPrefix(c.name)), Older: c.past(n, log), Fatal: endProcess,
+		EntersPrefix: keyPrefix(c.name) + "restored",
+		Enters:       func(restored []kv.Entry) error { return c.checkMark(n, restored) },
 	}
 	if err := c.seed(ctx, n, &o, log); err != nil {
 		return nil, err
@@ -262,16 +265,16 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 }
 
 func (c *clusterSettings) dial(ctx context.Context, n *node, endpoints []string, log *slog.Logger) (meta.Store, error) {
-	kv, err := etcd.Dial(ctx, endpoints, etcd.Options{
+	s, err := etcd.Dial(ctx, endpoints, etcd.Options{
 		TLS: c.etcdTLS, Username: c.etcdUser, Password: c.etcdPassword, Log: log, DialTimeout: c.joinTimeout,
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := c.checkRestored(ctx, n, kv); err != nil {
-		return nil, errors.Join(err, kv.Close())
+	if err := c.checkRestored(ctx, n, s); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
-	return cluster.New(kv, cluster.Options{
+	return cluster.New(s, cluster.Options{
 		Logger: log, Prefix: keyPrefix(c.name), LeaseTTL: c.lease, DefaultReplicas: c.replicas,
 		RebalanceAfter: c.rebalance.after, RebalanceMoves: c.rebalance.moves,
 	}), nil

@@ -20,7 +20,7 @@ import (
 const (
 	// ManifestFile is the name of the manifest in the backup.
 	ManifestFile = "backup.json"
-	// MetadataFile has the metadata of the cluster. It is no file of a data directory.
+	// MetadataFile has the metadata of the cluster.
 	MetadataFile = "cluster.json"
 	// MaxMetadataBytes bounds it; a partition takes about 300 bytes.
 	MaxMetadataBytes = 1 << 30

@@ -138,6 +138,10 @@ func checks(f *Facts) []Check {
 		return out
 	}
 	silent := "the metadata store has not answered for " + Age(c.StoreAge)
+	if !c.Leased && len(c.StoreNodes) > 0 {
+		silent += " (if the disks or the etcd directories of a majority of " + strings.Join(c.StoreNodes, ", ") +
+			" are lost for good: engine rebuild-cluster)"
+	}
 	add(checkLease, c.Leased, "this node has no lease and serves nothing", "the node has a lease")
 	add(checkStore, !c.StoreSilent(), silent, "the metadata store answered "+Age(c.StoreAge)+" ago")
 	add(checkDrain, !f.Closing && !c.Draining, drainWords(f.Closing), "the node takes leaderships")

@@ -176,6 +176,13 @@ func TestJudge(t *testing.T) {
 				"node n3 is unknown since 12.0s",
 			},
 		},
+		"a majority of the nodes that run etcd is gone": {
+			Facts{Cluster: served(func(c *Cluster) { silent(c); c.StoreNodes = []string{"n1", "n2", "n3"} })},
+			true, false, false, false,
+			[]string{"lease", "store", "leads-or-forwards"},
+			"this node has no lease and serves nothing",
+			[]string{"a majority of n1, n2, n3 are lost for good: engine rebuild-cluster)"},
+		},
 		"another process has the node's name": {
 			Facts{Cluster: served(func(c *Cluster) { c.Leased = false })},
 			true, false, false, false,

@@ -17,7 +17,7 @@ import (
 // that is not what it was.
 var causes = regexp.MustCompile(`(?i)shortened|\bis short\b|\bowed\b|\bforg[eo]t|` +
 	`\bolder (state|than)|\bcopied\b|is (empty or )?(gone|missing)|(was|were) (removed|replaced|renamed|moved)|` +
-	`log\.mark|no node\.json|\blives?\b.*\bunknown\b|\baside\b|does not know a topic`)
+	`log\.mark|no node\.json|without the data directory of node|\blives?\b.*\bunknown\b|\baside\b|does not know a topic`)
 
 // judge is the end of every door: each message that was answered OK can be read, or was kept in aside/, or is in the
 // directory of a node that refused to start, or its partition stands and the nodes name the cause. All nodes have been
@@ -39,6 +39,10 @@ func (d *door) judge() {
 	d.judgeDamaged()
 	if len(missing) == 0 {
 		d.judgeTools(0, 0)
+		return
+	}
+	if d.whole {
+		d.fails("%d of %d messages that were answered OK cannot be read (%v)", len(missing), len(d.acked), readErr)
 		return
 	}
 	aside, refused := map[int]bool{}, map[int]bool{}

@@ -19,30 +19,41 @@ import (
 var quorums = []struct {
 	name    string
 	early   bool // backups are made before the topic
-	restore func(d *door, behind *harness.Node, others []*harness.Node)
+	rebuild func(d *door, behind *harness.Node, others []*harness.Node)
 }{
-	// The chapter about a lost quorum, with the node that lacks something, beside directories that are there.
-	{"one survivor restored", false, func(d *door, behind *harness.Node, _ []*harness.Node) {
-		d.restore(behind, d.backup(behind))
+	// All directories are named, the one with fewer messages first. Nothing is copied, and nothing is lost.
+	{"all named", false, func(d *door, behind *harness.Node, others []*harness.Node) {
+		d.rebuild(behind, others...)
+		d.whole = true
 	}},
-	// The chapter about lost nodes: all are backed up and named.
+	// The disk of one of the others is gone for good. The other one has everything.
+	{"two survivors", false, func(d *door, behind *harness.Node, others []*harness.Node) {
+		d.try(os.RemoveAll(others[1].DataPath))
+		d.rebuild(behind, others[0])
+		d.whole = true
+	}},
+	// One survivor is named, beside directories that are there: their nodes keep what they have, and do not start. Then
+	// all are named.
+	{"one survivor named first", false, func(d *door, behind *harness.Node, others []*harness.Node) {
+		d.rebuild(behind)
+		d.startAll()
+		d.judge()
+		d.kill(d.c.Nodes...)
+		d.rebuild(behind, others...)
+		d.whole = true
+	}},
+	// All are backed up, and restored.
 	{"all restored and named", false, func(d *door, behind *harness.Node, others []*harness.Node) {
-		backups := []string{d.backup(behind), d.backup(others[0]), d.backup(others[1])}
-		d.restore(behind, backups...)
-		d.restore(others[0])
-		d.restore(others[1])
-	}},
-	// The same, and two of them were not named.
-	{"all restored and one named", false, func(d *door, behind *harness.Node, others []*harness.Node) {
-		d.backup(others[0])
-		d.backup(others[1])
-		d.restore(behind, d.backup(behind))
-		d.restore(others[0])
-		d.restore(others[1])
+		for _, n := range append([]*harness.Node{behind}, others...) {
+			d.restore(n, d.backup(n))
+		}
+		d.rebuild(behind, others...)
+		d.whole = true
 	}},
 	// A backup from before the topic was made, with directories that hold the topic: the metadata are older.
-	{"metadata older than the topic", true, func(d *door, behind *harness.Node, _ []*harness.Node) {
+	{"metadata older than the topic", true, func(d *door, behind *harness.Node, others []*harness.Node) {
 		d.restore(behind, d.backupOf(behind))
+		d.rebuild(behind, others...)
 	}},
 }
 
@@ -72,7 +83,7 @@ func TestDoorLostQuorum(t *testing.T) {
 				for _, n := range whole {
 					d.try(os.RemoveAll(filepath.Join(n.DataPath, "etcd")))
 				}
-				what.restore(d, behind, whole)
+				what.rebuild(d, behind, whole)
 				d.startAll()
 				d.judge()
 			})
@@ -122,14 +133,19 @@ func (d *door) backup(n *harness.Node) string {
 	return d.backupOf(n)
 }
 
-// restore makes a node's directory of its backup, and keeps what it had before elsewhere. With backups, the node begins
-// the cluster anew.
-func (d *door) restore(n *harness.Node, backups ...string) {
+// restore makes a node's directory of a backup, and keeps what it had before elsewhere.
+func (d *door) restore(n *harness.Node, backup string) {
 	d.Helper()
 	d.try(os.Rename(n.DataPath, n.DataPath+".before"))
-	args := []string{"restore", d.backupOf(n), "--data-path", n.DataPath}
-	if len(backups) > 0 {
-		args = append(args, "--whole-cluster", strings.Join(backups, ","))
+	d.engine("restore", backup, "--data-path", n.DataPath)
+}
+
+// rebuild rebuilds the metadata from the directories of these nodes.
+func (d *door) rebuild(first *harness.Node, others ...*harness.Node) {
+	d.Helper()
+	args := []string{"rebuild-cluster", "--yes", first.DataPath}
+	for _, n := range others {
+		args = append(args, n.DataPath)
 	}
 	d.engine(args...)
 }

@@ -85,6 +85,7 @@ type door struct {
 	acked  map[int]client.ID
 
 	forgetful []*harness.Node // whose copies may be called damaged
+	whole     bool            // every message has to be readable in the end: judge accepts nothing less
 
 	heard map[string]bool // what nodes said of their health, by "node: sentence"
 	notes []string
