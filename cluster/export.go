@@ -349,7 +349,8 @@ func CheckMark(m Mark, seen meta.Seen, name string, entries []kv.Entry, prefix s
 	again := "stop all nodes and run engine rebuild-cluster again with all their data directories, this one included, " +
 		"or start this node with an empty data directory"
 	lived := seen.Cluster != uuid.Nil && seen.Generation >= r.Generation
-	switch backup := m.Cluster != uuid.Nil; {
+	backup := m.Cluster != uuid.Nil && m.Generation >= seen.Generation // else the directory has lived on since
+	switch {
 	case !backup && seen.Cluster == uuid.Nil, lived, backup && m.Generation >= r.Generation:
 		return nil
 	case !slices.Contains(r.Nodes, name):

@@ -188,10 +188,12 @@ func TestCheckMark(t *testing.T) {
 		{"a", mark(0, 20), meta.Seen{}, restored, "metadata were rebuilt from"}, // from before an earlier rebuild
 		{"a", mark(1, 50), saw(1, 60), restored, ""},                            // it was named, and saw more
 		{"a", mark(0, 20), saw(2, 1), restored, ""},                             // it has lived on since
-		{"a", Mark{}, saw(1, 60), restored, ""},                                 // named, never restored
-		{"c", Mark{}, meta.Seen{}, restored, ""},                                // empty
-		{"c", Mark{}, saw(1, 20), restored, "without the data directory of"},    // a survivor that nobody named
-		{"c", Mark{}, saw(2, 20), restored, ""},                                 // it joined later
+		{"a", mark(0, 20), saw(1, 60), restored, ""},                            // so the old mark says nothing
+		{"c", mark(0, 20), saw(1, 60), restored, "without the data directory of"},
+		{"a", Mark{}, saw(1, 60), restored, ""},                              // named, never restored
+		{"c", Mark{}, meta.Seen{}, restored, ""},                             // empty
+		{"c", Mark{}, saw(1, 20), restored, "without the data directory of"}, // a survivor that nobody named
+		{"c", Mark{}, saw(2, 20), restored, ""},                              // it joined later
 		{"a", mark(1, 1), meta.Seen{}, []kv.Entry{{Key: "p/restored", Value: []byte("{")}}, "cannot be read"},
 	} {
 		err := CheckMark(c.mark, c.seen, c.name, c.entries, "p/")
