@@ -56,7 +56,7 @@ func (o *operator) restore(from, to string, anew bool) error {
 		return &exitError{exitData, err}
 	}
 	if r.Manifest.Cluster != uuid.Nil {
-		return o.done("%s is node %s again: its %s", to, r.Manifest.NodeID, inNumber(r.Shortened,
+		return o.done("%s is node %s again: its %s%s", to, r.Manifest.NodeID, inNumber(r.Shortened,
 			"copy compares itself with other replicas before it leads",
 			"copies compare themselves with other replicas before they lead"), lacking(r.Manifest))
 	}
