@@ -14,6 +14,7 @@ type Marks struct {
 	Leads     bool          // puts go to this node's inbox
 	Serves    bool          // channels may deliver
 	Stuck     bool          // the copy is closed, or stopped for good
+	Opened    bool          // this process has opened the copy at least once, so Durable counts
 	Cutting   bool          // its log is being cut
 	Epoch     segment.Epoch // epoch of the leader's machine, or the newest that the follower's machine knows
 	MinISR    int
@@ -57,7 +58,7 @@ func (pt *Partition) Marks(v *Marks) {
 	*v = Marks{
 		ID: pt.Identity(), Leads: r.pt.Leading.Load(), Serves: r.serves.Load(), MinISR: r.state.MinISR,
 		Committed: r.committed(), Durable: r.durable, End: pt.machine.State().Next, Cutting: r.cut != nil, Drops: r.discards,
-		Retired: r.retired,
+		Retired: r.retired, Opened: r.generation > 0,
 	}
 	v.StartAt, _, v.StartID = pt.Log().Start()
 	v.EndAt, _, _ = pt.Log().End()

@@ -201,7 +201,8 @@ func (w *World) replaceForgot(n *node, why string) {
 	n.wiped = false
 }
 
-// attendForgot is attend for a node of which somebody has removed a file of the commit log.
+// attendForgot is attend for a node of which somebody has removed a file of the commit log. The operator comes back
+// until the others have what it has.
 func (w *World) attendForgot(n *node) {
 	life := n.life
 	w.after(500*ms, func() {
@@ -209,6 +210,8 @@ func (w *World) attendForgot(n *node) {
 		case n.life != life || n.twin != nil && n.forgot.shared:
 		case w.mayForget(0, n):
 			w.replaceForgot(n, "as its commit log is damaged")
+		default:
+			w.attendForgot(n)
 		}
 	})
 }
@@ -264,8 +267,15 @@ func (w *World) twoOfThree() bool {
 }
 
 // standsWithout says what stands still although a member that is in sync lives, and has all that was acknowledged, and
-// was not ended in the middle of a write.
+// was not ended in the middle of a write. A partition may also stand still where a damaged commit log leaves fewer than
+// min_isr nodes: its operator may not replace it while it may have what nobody else has (attendForgot).
 func (w *World) standsWithout(away *node) string {
+	damaged := 0
+	for _, n := range w.nodes {
+		if n != away && n.e != nil && n.e.CommitStats().Failed {
+			damaged++
+		}
+	}
 	for _, id := range w.store.snap.Partitions.IDs() {
 		row := w.store.snap.Partitions.Get(id)
 		must := false
@@ -285,7 +295,7 @@ func (w *World) standsWithout(away *node) string {
 				asks = asks || v.ID == id && v.Leads && v.Asks && !n.forgot.lacks
 			}
 		}
-		if must && !served && !asks {
+		if must && !served && !asks && len(w.nodes)-1-damaged >= row.State.MinISR {
 			return w.partName(id) + " is not served, in sync " + fmt.Sprint(members(row.State.ISR))
 		}
 	}
