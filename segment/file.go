@@ -247,6 +247,14 @@ func parseSegmentName(name string) (number uint32, ok bool) {
 	return uint32(n), err == nil && segmentName(uint32(n)) == name
 }
 
+func parseIndexName(name string) (number uint32, ok bool) {
+	base, ok := strings.CutSuffix(name, ".idx")
+	if !ok {
+		return 0, false
+	}
+	return parseSegmentName(base + ".seg")
+}
+
 // at is the place in the file of a log offset.
 func (f *segFile) at(off Offset) int64 { return SegmentHeaderBytes + int64(off-f.base) }
 

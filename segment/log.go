@@ -163,7 +163,7 @@ func (l *Log) openSegments(st State) error {
 			return nil
 		}
 	}
-	numbers, err := listSegments(l.disk, l.dir)
+	numbers, indexes, err := listFiles(l.disk, l.dir)
 	if err != nil {
 		return err
 	}
@@ -203,25 +203,37 @@ func (l *Log) openSegments(st State) error {
 			break
 		}
 	}
+	if first := files[len(files)-1]; !first.starts && len(indexes) > 0 && indexes[0] < first.number {
+		// The file of that index is missing: retention removes an index before the file (moveToTrash).
+		f, err := l.openOne(first.number-1, false, first.first, st)
+		if err != nil {
+			return err
+		}
+		files = append(files, f)
+	}
 	l.link(files)
 	return nil
 }
 
-func listSegments(disk aio.Disk, dir string) (numbers []uint32, err error) {
+// listFiles returns the numbers of the segment files in dir, and of the index files, in ascending order.
+func listFiles(disk aio.Disk, dir string) (segments, indexes []uint32, err error) {
 	infos, err := disk.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("segment: listing %s: %w", dir, err)
+		return nil, nil, fmt.Errorf("segment: listing %s: %w", dir, err)
 	}
 	for _, info := range infos {
 		if n, ok := parseSegmentName(info.Name()); ok {
-			numbers = append(numbers, n)
+			segments = append(segments, n)
+		} else if n, ok := parseIndexName(info.Name()); ok {
+			indexes = append(indexes, n)
 		}
 	}
-	slices.Sort(numbers)
-	return numbers, nil
+	slices.Sort(segments)
+	slices.Sort(indexes)
+	return segments, indexes, nil
 }
 
 // openOne opens segment number, which must end at or below limit. If something is wrong with the file, openOne returns

@@ -87,6 +87,9 @@ func (l *Log) Trim(to Offset) (removedBytes int64, err error) {
 		}
 		f, next := l.segs[0], l.segs[1]
 		l.mu.Unlock()
+		if err := l.removeIndexesBelow(f); err != nil {
+			return removedBytes, err
+		}
 		if err := l.moveToTrash(f); err != nil {
 			return removedBytes, err
 		}
@@ -102,17 +105,45 @@ func (l *Log) Trim(to Offset) (removedBytes int64, err error) {
 	}
 }
 
-// moveToTrash durably removes the file's name from the log's directory. The caller holds l.io.
+// moveToTrash durably removes the file's name from the log's directory, and the name of its index before that: where an
+// index is left without its file, Open knows that the file is missing. The caller holds l.io.
 func (l *Log) moveToTrash(f *segFile) error {
 	if err := l.disk.MkdirAll(trashDir); err != nil {
 		return fmt.Errorf("segment: %w", err)
 	}
+	switch err := l.disk.Remove(indexPath(f.path)); {
+	case err == nil:
+		if err := l.syncDir(); err != nil {
+			return err
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("segment: removing the index of %s: %w", f.path, err)
+	}
 	if err := f.rename(l.trashName(f.number)); err != nil {
 		return fmt.Errorf("segment: removing %s: %w", f.path, err)
 	}
-	if err := l.disk.Remove(indexPath(f.path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("segment: removing the index of %s: %w", f.path, err)
+	return l.syncDir()
+}
+
+// removeIndexesBelow removes the indexes of missing files for which f, the first segment of the log, stands in. The
+// caller holds l.io.
+func (l *Log) removeIndexesBelow(f *segFile) error {
+	if f.broken == nil {
+		return nil
 	}
+	_, indexes, err := listFiles(l.disk, l.dir)
+	for _, n := range indexes {
+		if err == nil && n < f.number {
+			err = l.disk.Remove(indexPath(path.Join(l.dir, segmentName(n))))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("segment: removing the indexes below %s: %w", f.path, err)
+	}
+	return nil
+}
+
+func (l *Log) syncDir() error {
 	if err := l.disk.SyncDir(l.dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("segment: syncing %s: %w", l.dir, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"penstock/segment/aio"
+	"penstock/segment/aio/faultaio"
 )
 
 // B24, B33: cut to every batch of a log of several segments, in each state of writing, then append, read and reopen.
@@ -203,6 +204,75 @@ func TestTrim(t *testing.T) {
 			if number, ok := parseSegmentName(info.Name()); ok && number < before[want].Number {
 				t.Errorf("%s is still there", info.Name())
 			}
+		}
+	}
+}
+
+// Files that somebody else than retention removed from a log are missing, also those that it began with, whether
+// retention has removed others before: their indexes are still there. Retention can give up what is missing.
+func TestFirstFilesMissing(t *testing.T) {
+	for trim := range 2 {
+		for from := range 2 {
+			for to := from + 1; to <= from+3; to++ {
+				t.Run(fmt.Sprintf("%d trimmed, then %d to %d", trim, from, to), func(t *testing.T) {
+					w := newWorld(t, memoryDisk())
+					w.fill(newRand(13), 300)
+					w.settle()
+					if _, err := w.log.Trim(w.log.Segments()[trim].Start); err != nil {
+						t.Fatal(err)
+					}
+					w.trimmed()
+					firstFilesMissing(w, w.log.Segments(), from, to)
+				})
+			}
+		}
+	}
+}
+
+func firstFilesMissing(w *world, segs []SegmentInfo, from, to int) {
+	for _, s := range segs[from:to] {
+		if err := w.disk.Remove(s.Path); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.reopen()
+	var v View
+	var damage *CorruptError
+	if err := w.log.View(&v, segs[from].Start, 1<<20); !errors.As(err, &damage) {
+		w.t.Errorf("%d bytes, %v", len(v.Bytes()), err)
+	}
+	if w.log.Health() == nil {
+		w.t.Error("it says that it is whole")
+	}
+	if _, err := w.log.Trim(segs[to].Start); err != nil {
+		w.t.Fatal(err)
+	}
+	w.reopen()
+	if off, _, _ := w.log.Start(); off != segs[to].Start || w.log.Health() != nil {
+		w.t.Errorf("it begins at %d, want %d: %v", off, segs[to].Start, w.log.Health())
+	}
+}
+
+// A crash at any step of trimming leaves a log of which nothing is missing.
+func TestCrashWhileTrimming(t *testing.T) {
+	for at, done := 0, false; !done; at++ {
+		for seed := uint64(1); seed <= 8; seed++ {
+			w := newWorld(t, memoryDisk())
+			w.fill(newRand(13), 80)
+			w.settle()
+			d := w.disk.(*faultaio.Disk)
+			d.CrashAt(d.Ops() + at)
+			_, _ = w.log.Trim(w.st.End)
+			done = !d.Crashed()
+			w.disk = d.Crash(seed)
+			log, err := Open(w.disk, w.dir, w.id, w.st, w.opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if h := log.Health(); h != nil {
+				t.Errorf("a crash at step %d, seed %d: %v", at, seed, h)
+			}
+			_ = log.Close()
 		}
 	}
 }
