@@ -331,7 +331,7 @@ func (w *World) checkForgotten() {
 		id := meta.PartitionID{Topic: v.topic.id, Partition: v.id.Partition()}
 		for _, n := range w.nodes {
 			c := copies[nodePart{n, id}]
-			if v.holders&(1<<n.index) == 0 || c == nil || c.has(w, i) {
+			if v.holders&(1<<n.index) == 0 || c == nil || c.has(w, i) || w.goneAt(n, id, v) {
 				continue
 			}
 			if inAside(asides[n], i) {

@@ -91,12 +91,20 @@ func (r *retention) look(n *node, v *engine.PartitionMarks) {
 }
 
 // gone says that a message was removed by the wish of who made the topic's settings.
-func (w *World) gone(t *topicModel, id engine.ID, v *value) bool {
-	if len(t.cuts) == 0 {
+func (w *World) gone(t *topicModel, id engine.ID, v *value) bool { return w.cutAway(t.cuts, id, v) }
+
+// goneAt says the same of one copy, whether it has served since or not.
+func (w *World) goneAt(n *node, id meta.PartitionID, v *value) bool {
+	s := w.checks.taken.starts[nodePart{n, id}]
+	return s != nil && w.cutAway(s.cuts, v.id, v)
+}
+
+func (w *World) cutAway(cuts []cut, id engine.ID, v *value) bool {
+	if len(cuts) == 0 {
 		return false
 	}
 	born := w.bornAt(v) // no leader has put it into its log at an earlier time, whatever its clock was
-	for _, c := range t.cuts {
+	for _, c := range cuts {
 		if c.partition == id.Partition() && id.MsgID() < c.to && (c.full || c.keepAge > 0 && c.clock-born >= c.keepAge) {
 			return true
 		}
