@@ -162,6 +162,44 @@ func TestLeaderIsOvertaken(t *testing.T) {
 	}
 }
 
+// The same where the member's log begins behind the end of the leader's, because its retention has removed what they
+// share: what it knows as committed is missing here. It does not hand over what it has committed itself.
+func TestLeaderIsOvertakenFromBeyond(t *testing.T) {
+	old, other := logOf(map[segment.Epoch]int{1: 5}), begun(logOf(map[segment.Epoch]int{1: 5, 2: 50}), 7)
+	for name, c := range map[string]struct {
+		other     simLog
+		committed segment.Position // of the other
+		own       segment.Position // what the leader commits
+		yields    bool
+	}{
+		"the member has committed more":      {other, 30, 0, true},
+		"up to where its log begins":         {other, 7, 0, true},
+		"it knows of nothing":                {other, 0, 0, false},
+		"the leader has committed as well":   {other, 30, 6, false},
+		"its log begins in the leader's log": {begun(logOf(map[segment.Epoch]int{1: 3, 2: 50}), 4), 4, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := leadsWith(t, 3, 2, 9, old, Log{Committed: 5})
+			r.append(0)
+			r.durable(6)
+			if c.own > 0 {
+				r.exchange(3, 5)
+				r.ack(3, 6)
+				r.accept(testMember(1), testMember(2), testMember(3))
+				r.l.log.Committed = c.own
+			}
+			acts := r.reports(2, c.other, c.committed, false)
+			a := find(acts, ActHandOver)
+			if (a != nil) != c.yields || r.l.Shortened() != c.yields {
+				t.Fatalf("hands over %v, shortened %v: %+v", a != nil, r.l.Shortened(), acts)
+			}
+			if c.yields && (a.Node != 2 || sent(acts, 2, MsgReset) != nil || sent(acts, 2, MsgMatch) != nil) {
+				t.Errorf("%+v", acts)
+			}
+		})
+	}
+}
+
 // A copy is contested under one leader only: the next one may have all that the copy has.
 func TestContestedUntilAnotherLeads(t *testing.T) {
 	r := newFollowerRig(t, Config{RetryNs: 50 * ms}, leaderLog(1, 1, 1, 1, 1), 5)

@@ -51,7 +51,7 @@ var mutants = []struct {
 	{mutantNoCompare, "a shortened log leads", 500, 0},
 	{mutantFlap, "a stuck member joins at once", 2000, 0},
 	{mutantShortElected, "a short member is elected", 200, 15700},
-	{mutantNoAsk, "a recovered log leads at once", 500, 1000},
+	{mutantNoAsk, "a recovered log leads at once", 200, 24200},
 	{mutantShortProof, "a shortened log testifies to absence", 2000, 0},
 }
 

@@ -22,6 +22,7 @@ type report struct {
 	related      bool // common is known
 	common       segment.Position
 	apart        bool // nothing that both logs still have is common
+	beyond       bool // it begins behind this log's end, and knows as committed what this log lacks
 	overruled    bool // an operator has chosen a leader since: what only this log has is given up
 	unidentified bool // the tables do not tell: this log is asked for the batch with which the other ends (identify)
 }
@@ -47,6 +48,7 @@ func (l *Leader) relate(m *Message) report {
 	default:
 		r.unidentified = m.Log.Next > l.log.Start.Next && m.Log.Next <= l.log.End.Next
 	}
+	r.beyond = !r.related && r.start >= l.begun.Next && r.committed > l.begun.Next
 	return r
 }
 
@@ -78,14 +80,20 @@ func (l *Leader) identified(p *Progress, ev *Event, now int64, acts *Actions) {
 	l.answer(p, now, acts)
 }
 
-// committedMore says whether batches that only the other log has are known to be committed.
+// committedMore says whether batches that only the other log has, or had, are known to be committed.
 func (r *report) committedMore() bool {
-	return r.related && !r.overruled && r.committed > r.common && r.end > r.common
+	return !r.overruled && (r.beyond || r.related && r.committed > r.common && r.end > r.common)
 }
 
 // splitFrom says whether both logs are known to have committed what the other lacks. Then neither may be cut: an
 // operator has to choose.
-func (l *Leader) splitFrom(r *report) bool { return r.committedMore() && l.log.Committed > r.common }
+func (l *Leader) splitFrom(r *report) bool {
+	common := r.common
+	if r.beyond {
+		common = l.begun.Next // what is committed below is part of the other log's past
+	}
+	return r.committedMore() && l.log.Committed > common
+}
 
 // hasMore says whether r's log has batches that this log lacks and that may be committed. If only one of two logs goes
 // on behind the common part, it has all of the other. If both do, the marks decide: what is known to be committed is
