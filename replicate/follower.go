@@ -394,20 +394,15 @@ func (f *Follower) reset(m *Message, acts *Actions) {
 	a.Log, a.Generation, a.Position = m.Log, f.log.Generation, had
 }
 
-// leaderHad returns the end of the part of this log that the leader which sends MsgReset once had, if all of this log
-// lies below the beginning of the leader's. Retention removed that part there on purpose, so nobody misses it. What
-// goes on behind it may be nowhere else. If the tables do not tell, the leader had what is committed, because leaders
-// come from the ISR, unless an operator has chosen one since.
+// leaderHad returns the end of the part of this log that the leader which sends MsgReset once had. What it had, its
+// retention removed on purpose, and nobody misses it. What goes on behind it may be nowhere else. If the two tables
+// share no epoch any more, the leader's log may have been another one, and leaderHad returns 0.
 func (f *Follower) leaderHad(m *Message) segment.Position {
-	end := f.log.End.Next
-	common, err := f.table.Common(end, m.Epochs, m.Log.Next)
-	switch {
-	case err == nil:
-		return common
-	case f.overruled():
+	common, err := f.table.Common(f.log.End.Next, m.Epochs, m.Log.Next)
+	if err != nil {
 		return 0
 	}
-	return min(f.log.Committed, end)
+	return common
 }
 
 func (f *Follower) truncated(ev *Event, acts *Actions) {

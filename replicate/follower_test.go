@@ -355,11 +355,11 @@ func TestFollowerResetSaysWhatTheLeaderHad(t *testing.T) {
 		"retention at the same leader":             {epochs: starts(2, 3), want: 5},
 		"a later epoch began in the middle":        {epochs: starts(2, 3, 3, 4), want: 4},
 		"a later epoch began behind the end":       {epochs: starts(2, 3, 3, 7), want: 5},
-		"the tables do not tell":                   {epochs: starts(3, 7), want: 2},
+		"the tables do not tell":                   {epochs: starts(3, 7), want: 0},
 		"an operator chose the leader":             {epochs: starts(3, 7), forced: 3, want: 0},
 		"chosen, and the tables tell":              {epochs: starts(2, 3, 3, 4), forced: 3, want: 4},
-		"an operator chose before that log's end":  {epochs: starts(3, 7), forced: 2, want: 2},
-		"the leader's table contradicts the log's": {epochs: starts(2, 4), want: 2},
+		"an operator chose before that log's end":  {epochs: starts(3, 7), forced: 2, want: 0},
+		"the leader's table contradicts the log's": {epochs: starts(2, 4), want: 0},
 	} {
 		r := newFollowerRig(t, Config{}, leaderLog(1, 1, 1, 2, 2), 5)
 		r.say(Message{Kind: MsgHeartbeat, Position: 5, Committed: 2})

@@ -238,6 +238,36 @@ func TestContestedBehindRetention(t *testing.T) {
 	}
 }
 
+// A copy that begins anew behind its end gives up nothing if its leader had all of it: the epochs of both logs tell. If
+// they do not, another author may have written what the leader's retention has passed.
+func TestBeginsAnewBehindTheSameLog(t *testing.T) {
+	own := logOf(map[segment.Epoch]int{1: 5, 3: 5})
+	for name, c := range map[string]struct {
+		leader simLog
+		from   segment.Position
+		had    bool
+	}{
+		"the same epoch covers the end": {logOf(map[segment.Epoch]int{1: 5, 3: 40}), 30, true},
+		"it ended there":                {logOf(map[segment.Epoch]int{1: 5, 3: 5, 4: 40}), 10, true},
+		"it ended there, and is gone":   {logOf(map[segment.Epoch]int{1: 5, 3: 5, 4: 40}), 30, false},
+		"another one followed earlier":  {logOf(map[segment.Epoch]int{1: 5, 3: 2, 4: 40}), 7, false},
+		"it shares none":                {logOf(map[segment.Epoch]int{2: 60}), 30, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newFollowerRig(t, Config{}, own, 10)
+			r.epoch, r.req = 9, 1
+			rep := sent(r.say(Message{Kind: MsgProbe}), 1, MsgReport)
+			l := begun(c.leader, c.from)
+			a := find(r.say(Message{
+				Kind: MsgReset, Log: l.start, Epochs: l.table.before(c.from), Boot: rep.Boot, Generation: rep.Generation,
+			}), ActReset)
+			if a == nil || (a.Position == own.next()) != c.had {
+				t.Errorf("%+v", a)
+			}
+		})
+	}
+}
+
 // A follower that ends below what it had acknowledged is answered only when the store knows.
 func TestShortBeforeAnswered(t *testing.T) {
 	rig := func(minISR int) *leaderRig {

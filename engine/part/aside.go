@@ -23,11 +23,10 @@ func (s *Store) loadAside() {
 }
 
 // keepAside is the last part of step 2 of a cut: it durably keeps the messages that the cut takes. It keeps nothing if
-// the cut takes only control batches, such as the one that begins an epoch. If the copy begins anew behind the end of
-// its log, it keeps nothing of what the leader had: retention removed that there on purpose. But if a leader has lacked
-// some of the log before, this one may never have had it, and all of it is kept. If keepAside fails, no record of the
-// cut is written, and the log stays as it is. It runs on the goroutine of doCut, without mu, and reads what is cut,
-// which may wait for the device.
+// the cut takes only control batches, such as the one that begins an epoch. If the copy begins anew, it keeps nothing
+// of what the leader had: retention removed that there on purpose. If keepAside fails, no record of the cut is written,
+// and the log stays as it is. It runs on the goroutine of doCut, without mu, and reads what is cut, which may wait for
+// the device.
 func (r *Replica) keepAside(c *logCut) error {
 	if !r.HasLog() {
 		return nil // it begins with the reset
@@ -41,7 +40,7 @@ func (r *Replica) keepAside(c *logCut) error {
 	if c.reset {
 		about.Reason = aside.ReasonAnew
 		from, about.From, about.FromID = log.Start()
-		if endPos <= c.to && !r.wasContested.Load() && c.leaderHad > about.From {
+		if c.leaderHad > about.From {
 			if c.leaderHad >= endPos {
 				return nil
 			}

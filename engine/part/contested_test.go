@@ -22,18 +22,3 @@ func TestContestedIsNotDamaged(t *testing.T) {
 		}
 	}
 }
-
-// A copy that an earlier process found contested is kept whole when it begins anew: the row remembers.
-func TestContestedIsRemembered(t *testing.T) {
-	r := bareReplica()
-	row := &meta.Partition{State: replicate.State{Replicas: []replicate.NodeID{r.node.Self.ID}}}
-	if r.run(func() { r.correctDamaged(row) }); r.wasContested.Load() {
-		t.Error("nobody has contested it")
-	}
-	row.Damaged = []replicate.Member{r.node.member()}
-	row.Contested = row.Damaged
-	r.damaged = replicate.ErrContested // so that nothing is to be corrected in the row
-	if r.run(func() { r.correctDamaged(row) }); !r.wasContested.Load() {
-		t.Error("that it was contested is forgotten")
-	}
-}

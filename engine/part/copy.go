@@ -91,11 +91,7 @@ func (r *Replica) correctDamaged(row *meta.Partition) {
 	if row == nil || !slices.Contains(row.State.Replicas, r.node.Self.ID) {
 		return
 	}
-	known := row.CopyOf(r.node.member())
-	if known == meta.CopyContested { // an earlier process of this node had reported it
-		r.wasContested.Store(true)
-	}
-	if known != r.copyState() {
+	if row.CopyOf(r.node.member()) != r.copyState() {
 		r.reportDamage()
 	}
 }

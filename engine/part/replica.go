@@ -104,12 +104,11 @@ type leadership struct {
 
 // followed is the state of a replica as a follower, and the cut of its log.
 type followed struct {
-	frame        *receivedFrame  // the frame of the message that the machine handles now
-	incoming     []incomingBatch // batches that the committer has to append
-	cut          *logCut         // nil: the log is not being cut
-	damaged      error           // why the machine has reported this copy as damaged or contested; nil: it has not
-	wasContested atomic.Bool     // this copy was contested once, so a reset keeps its messages: see keepAside
-	reporting    bool            // the goroutine of reportDamage runs
+	frame     *receivedFrame  // the frame of the message that the machine handles now
+	incoming  []incomingBatch // batches that the committer has to append
+	cut       *logCut         // nil: the log is not being cut
+	damaged   error           // why the machine has reported this copy as damaged or contested; nil: it has not
+	reporting bool            // the goroutine of reportDamage runs
 	// leaderStart is the segment.Position at which the leader's log begins; 0: not known. Damage below that position is
 	// not repaired, because the leader does not have those batches any more. It is read without mu.
 	leaderStart atomic.Uint64
@@ -284,7 +283,6 @@ func (r *Replica) perform(a *replicate.Action) {
 		r.refresh()
 	case replicate.ActDamaged:
 		if r.damaged = a.Err; r.isContested() {
-			r.wasContested.Store(true)
 			r.logContested()
 		}
 		r.reportDamage()

@@ -20,6 +20,7 @@ type agent struct {
 	finished map[engine.ID]bool  // by this channel's machine
 	got      map[engine.ID]int64 // when what it has not finished was delivered
 	taken    map[engine.ID]int64 // when it finished what it had for less than half of its timeout
+	values   map[engine.ID]int   // what was delivered last under an id
 	high     map[uint32]agentHigh
 }
 
@@ -84,7 +85,7 @@ func (n *node) attach(c *channelModel) {
 	if !ok {
 		return
 	}
-	a := &agent{n: n, life: n.life, c: c, finished: map[engine.ID]bool{}}
+	a := &agent{n: n, life: n.life, c: c, finished: map[engine.ID]bool{}, values: map[engine.ID]int{}}
 	var sink engine.Sink = a
 	if len(n.agents)%2 == 0 {
 		sink = runAgent{a}
@@ -107,7 +108,9 @@ func (a *agent) ready() {
 
 // subscribe is attach as servers do it for their clients.
 func (n *node) subscribe(c *channelModel) {
-	a := &agent{n: n, life: n.life, c: c, finished: map[engine.ID]bool{}, high: map[uint32]agentHigh{}}
+	a := &agent{
+		n: n, life: n.life, c: c, finished: map[engine.ID]bool{}, values: map[engine.ID]int{}, high: map[uint32]agentHigh{},
+	}
 	n.agents = append(n.agents, a)
 	n.task(func(*engine.Engine) error {
 		ctx := context.Background()
@@ -237,6 +240,9 @@ func (a *agent) finish(id engine.ID) {
 		a.finished[id] = true
 		a.noteFinish(id)
 		a.c.done[id] = true
+		if v, ok := a.values[id]; ok {
+			a.c.doneValues[v] = true
+		}
 	}
 	a.consumer.Pump()
 }

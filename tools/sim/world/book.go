@@ -87,8 +87,10 @@ type channelModel struct {
 	erased    bool  // its deletion was answered OK, and nobody wants it any more
 	far       bool  // consumed at nodes that lead nothing of the topic, while there are any
 	delivered map[engine.ID]int
-	done      map[engine.ID]bool       // a FIN was taken
-	high      map[uint32]segment.MsgID // of first deliveries, by partition: one beyond the last
+	done      map[engine.ID]bool // a FIN was taken
+	// doneValues are the values of done. Where nodes forget, an id may come again with another value.
+	doneValues map[int]bool
+	high       map[uint32]segment.MsgID // of first deliveries, by partition: one beyond the last
 
 	settings   *core.ChannelSettings // that it has before anybody consumes it
 	configured bool                  // it has them
@@ -279,6 +281,7 @@ func (b *book) seen(a *agent, d *engine.Delivery) {
 		return
 	}
 	val := &b.values[v]
+	a.values[d.ID] = v
 	switch {
 	case val.topic != c.t && (onlyFor(d.Headers) == "" || val.topic.name != c.t.name):
 		w.fail("channel %s of %s got value %d of topic %s", c.name, c.t.name, v, val.topic.name)

@@ -398,7 +398,7 @@ func (w *World) consumed(i int) bool {
 	}
 	for _, c := range v.topic.channels {
 		switch {
-		case c.doomed, c.created == 0, c.created >= v.submitted && !c.first, c.done[v.id]:
+		case c.doomed, c.created == 0, c.created >= v.submitted && !c.first, c.doneValues[i]:
 		case !c.wants(v), c.sampled(), len(c.copies[i]) > 0, c.fork != nil && c.missed(v.id):
 		case c.delivered[v.id] > 0 && w.has(FeatureChannels|FeatureFilters): // it may be a dead letter that was sent back
 		case w.forget.letters[c][v.id], w.nobodyKnows(c, v.id):

@@ -113,7 +113,8 @@ func (w *World) makeChannel(t *topicModel, name string, once bool) {
 func newChannel(t *topicModel, name string) *channelModel {
 	return &channelModel{
 		t: t, name: name, delivered: map[engine.ID]int{}, done: map[engine.ID]bool{}, high: map[uint32]msgID{},
-		versions: map[uint64]core.ChannelSettings{}, lanes: map[lane]msgID{},
+		doneValues: map[int]bool{},
+		versions:   map[uint64]core.ChannelSettings{}, lanes: map[lane]msgID{},
 		copies: map[int]map[engine.ID]bool{},
 	}
 }
