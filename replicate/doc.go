@@ -175,8 +175,8 @@
 //   - The engine sets Log.Shortened for a log that may lack what it acknowledged, in later processes too, until the
 //     machine's Shortened method says that the log is whole. If a Leader begins to say that its log is shortened, the
 //     engine keeps that.
-//   - What ActTruncate, ActReset and ActDiscard take from a log is kept aside: no rule's error is a loss. Of a
-//     log that ends below the reset, only what the leader may never have had.
+//   - What ActTruncate, ActReset and ActDiscard take from a log is kept aside, so that no rule's error is a loss. The
+//     exception is a reset with Flag: the leader's retention removed what it takes.
 //   - A new machine starts without known damage: the engine reports unreadable batches to it again.
 //   - The store grants an epoch once, to one process. It elects only a member of the ISR that is Electable and not
 //     listed in State.Short, and adds no member under a disk that its node does not have.

@@ -391,18 +391,15 @@ func (f *Follower) reset(m *Message, acts *Actions) {
 	f.log.Start, f.log.End, f.log.Durable, f.log.Committed = m.Log, m.Log, m.Log.Next, m.Log.Next
 	f.log.Shortened = true // until it has what is committed
 	a := acts.add(ActReset)
-	a.Log, a.Generation, a.Position = m.Log, f.log.Generation, had
+	a.Log, a.Generation, a.Flag = m.Log, f.log.Generation, had
 }
 
-// leaderHad returns the end of the part of this log that the leader which sends MsgReset once had. What it had, its
-// retention removed on purpose, and nobody misses it. What goes on behind it may be nowhere else. If the two tables
-// share no epoch any more, the leader's log may have been another one, and leaderHad returns 0.
-func (f *Follower) leaderHad(m *Message) segment.Position {
+// leaderHad says whether the leader that sends MsgReset once had all of this log. Then its retention removed that on
+// purpose. If the two tables do not show it, the leader's log may have been another one, and what this log has may be
+// nowhere else.
+func (f *Follower) leaderHad(m *Message) bool {
 	common, err := f.table.Common(f.log.End.Next, m.Epochs, m.Log.Next)
-	if err != nil {
-		return 0
-	}
-	return common
+	return err == nil && common == f.log.End.Next
 }
 
 func (f *Follower) truncated(ev *Event, acts *Actions) {

@@ -338,48 +338,6 @@ func TestFollowerNeverCutsCommitted(t *testing.T) {
 	}
 }
 
-// A log that begins anew behind its end says below which position its leader had everything: what goes on behind that
-// may be nowhere else.
-func TestFollowerResetSaysWhatTheLeaderHad(t *testing.T) {
-	starts := func(pairs ...uint64) (all []EpochStart) {
-		for i := 0; i < len(pairs); i += 2 {
-			all = append(all, EpochStart{Epoch: segment.Epoch(pairs[i]), Position: segment.Position(pairs[i+1])})
-		}
-		return all
-	}
-	for name, c := range map[string]struct {
-		epochs []EpochStart // the leader's, before position 9, where its log begins; in the follower's, 2 begins at 3
-		forced segment.Epoch
-		want   segment.Position
-	}{
-		"retention at the same leader":             {epochs: starts(2, 3), want: 5},
-		"a later epoch began in the middle":        {epochs: starts(2, 3, 3, 4), want: 4},
-		"a later epoch began behind the end":       {epochs: starts(2, 3, 3, 7), want: 5},
-		"the tables do not tell":                   {epochs: starts(3, 7), want: 0},
-		"an operator chose the leader":             {epochs: starts(3, 7), forced: 3, want: 0},
-		"chosen, and the tables tell":              {epochs: starts(2, 3, 3, 4), forced: 3, want: 4},
-		"an operator chose before that log's end":  {epochs: starts(3, 7), forced: 2, want: 0},
-		"the leader's table contradicts the log's": {epochs: starts(2, 4), want: 0},
-	} {
-		r := newFollowerRig(t, Config{}, leaderLog(1, 1, 1, 2, 2), 5)
-		r.say(Message{Kind: MsgHeartbeat, Position: 5, Committed: 2})
-		for i := range c.epochs {
-			e := &c.epochs[i]
-			e.Offset = r.log.table.Entries()[1].Offset + segment.Offset(e.Position-3)*1000
-		}
-		r.epoch, r.req, r.f.forced = 3, 0, c.forced
-		r.req++
-		rep := sent(r.say(Message{Kind: MsgProbe}), 1, MsgReport)
-		a := find(r.say(Message{
-			Kind: MsgReset, Log: segment.State{Next: 9, End: 900, Epoch: 3}, Epochs: c.epochs, Boot: rep.Boot,
-			Generation: rep.Generation,
-		}), ActReset)
-		if a == nil || a.Position != c.want {
-			t.Errorf("%s: %+v, want %d", name, a, c.want)
-		}
-	}
-}
-
 // Invariant 1 P17: Committed is the leader's Committed, as far as the log is durable here and known to be the leader's.
 func TestFollowerCommitted(t *testing.T) {
 	r := newFollowerRig(t, Config{}, leaderLog(1, 1, 1, 1, 1), 2)

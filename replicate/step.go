@@ -92,8 +92,8 @@ const (
 	ActStepDown // leader: Err: final; the outcome of batches above Committed is unknown
 	ActAppend   // follower: Message, Position: append its batches from Position on, same bytes, same offsets
 	ActTruncate // follower: Position, Generation: cut the log to end at Position, then EvTruncated
-	// follower: Log, Generation, Position: drop the log and begin at Log, then EvTruncated. The leader had everything of
-	// the dropped log that is below Position.
+	// follower: Log, Generation, Flag: drop the log and begin at Log, then EvTruncated. Flag: the leader had all of the
+	// log that is dropped
 	ActReset
 	// follower: Err: an operator chose a leader that lacks what this log has committed. Give the log up, keep aside what
 	// it has, then EvUnusable.

@@ -23,10 +23,10 @@ func (s *Store) loadAside() {
 }
 
 // keepAside is the last part of step 2 of a cut: it durably keeps the messages that the cut takes. It keeps nothing if
-// the cut takes only control batches, such as the one that begins an epoch. If the copy begins anew, it keeps nothing
-// of what the leader had: retention removed that there on purpose. If keepAside fails, no record of the cut is written,
-// and the log stays as it is. It runs on the goroutine of doCut, without mu, and reads what is cut, which may wait for
-// the device.
+// the cut takes only control batches, such as the one that begins an epoch. It also keeps nothing if the copy
+// begins anew and the leader had all of it: retention removed that there on purpose. If keepAside fails, no record of
+// the cut is written, and the log stays as it is. It runs on the goroutine of doCut, without mu, and reads what is cut,
+// which may wait for the device.
 func (r *Replica) keepAside(c *logCut) error {
 	if !r.HasLog() {
 		return nil // it begins with the reset
@@ -40,16 +40,8 @@ func (r *Replica) keepAside(c *logCut) error {
 	if c.reset {
 		about.Reason = aside.ReasonAnew
 		from, about.From, about.FromID = log.Start()
-		if c.leaderHad > about.From {
-			if c.leaderHad >= endPos {
-				return nil
-			}
-			if at, id, err := r.pt.startOf(c.leaderHad); err == nil { // else all is kept, as far as it can be read
-				from, about.From, about.FromID = at, c.leaderHad, id
-			}
-		}
 	}
-	if endID <= about.FromID {
+	if endID <= about.FromID || c.reset && c.leaderHad {
 		return nil
 	}
 	about.Node = r.node.Self.Name
@@ -61,25 +53,6 @@ func (r *Replica) keepAside(c *logCut) error {
 		r.logAside(&kept)
 	}
 	return err
-}
-
-// startOf returns the offset of the batch at pos, which must be in the log, and the number of its first message. It may
-// read the device.
-func (pt *Partition) startOf(pos segment.Position) (segment.Offset, segment.MsgID, error) {
-	at, err := pt.log.SeekPosition(pos)
-	if err != nil {
-		return 0, 0, err
-	}
-	var v segment.View
-	if err := pt.log.View(&v, at, segment.HeaderBytes); err != nil {
-		return 0, 0, err
-	}
-	defer v.Release()
-	var h segment.Header
-	if err := h.Decode(v.Bytes()); err != nil {
-		return 0, 0, err
-	}
-	return at, h.FirstID, nil
 }
 
 // logAside logs a cut that takes messages.

@@ -170,9 +170,9 @@ type logCut struct {
 	reset      bool
 	generation uint64
 	to         segment.Position
-	leaderHad  segment.Position // of a reset: see replicate.ActReset
-	ready      bool             // the cut is prepared: the committer can write the record
-	stays      bool             // it was ready once: the cut is made even if more damage is found meanwhile
+	leaderHad  bool // of a reset: see replicate.ActReset
+	ready      bool // the cut is prepared: the committer can write the record
+	stays      bool // it was ready once: the cut is made even if more damage is found meanwhile
 	state      segment.State
 	fold       *core.Cursors
 	unread     error // why fold is not known; nil: it is known

@@ -52,7 +52,7 @@ func (r *Replica) beginCut(a *replicate.Action) {
 		reset: a.Kind == replicate.ActReset, generation: a.Generation, to: a.Position, durable: make(chan error, 1),
 	}
 	if c.reset {
-		c.to, c.state, c.pinFiles, c.leaderHad = a.Log.Next, a.Log, true, a.Position
+		c.to, c.state, c.pinFiles, c.leaderHad = a.Log.Next, a.Log, true, a.Flag
 	}
 	log := r.follower.Log()
 	c.epochs = append([]replicate.EpochStart(nil), log.Epochs...)
