@@ -27,6 +27,9 @@ type Options struct {
 	MaxMappedSegments int // segments that stay mapped while nobody reads them; 0: DefaultMaxMappedSegments
 	// Mappings bounds the mapped segments of all logs that have the same one; nil: there is no such bound.
 	Mappings *Mappings
+	// OldIndexes says that a version may have run on the directory which removed the index of a segment after the file,
+	// so that a crash left indexes of files that are not missing. Open removes those below the first segment.
+	OldIndexes bool
 }
 
 func (o *Options) setDefaults() {
@@ -203,8 +206,14 @@ func (l *Log) openSegments(st State) error {
 			break
 		}
 	}
-	if first := files[len(files)-1]; !first.starts && len(indexes) > 0 && indexes[0] < first.number {
-		// The file of that index is missing: retention removes an index before the file (moveToTrash).
+	first := files[len(files)-1]
+	switch {
+	case first.starts || len(indexes) == 0 || indexes[0] >= first.number:
+	case l.opts.OldIndexes:
+		if err := l.removeIndexesBelow(first.number); err != nil {
+			return err
+		}
+	default: // the file of that index is missing: retention removes an index before the file (moveToTrash)
 		f, err := l.openOne(first.number-1, false, first.first, st)
 		if err != nil {
 			return err

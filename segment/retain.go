@@ -87,8 +87,10 @@ func (l *Log) Trim(to Offset) (removedBytes int64, err error) {
 		}
 		f, next := l.segs[0], l.segs[1]
 		l.mu.Unlock()
-		if err := l.removeIndexesBelow(f); err != nil {
-			return removedBytes, err
+		if f.broken != nil { // it may stand in for missing files
+			if err := l.removeIndexesBelow(f.number); err != nil {
+				return removedBytes, err
+			}
 		}
 		if err := l.moveToTrash(f); err != nil {
 			return removedBytes, err
@@ -125,20 +127,16 @@ func (l *Log) moveToTrash(f *segFile) error {
 	return l.syncDir()
 }
 
-// removeIndexesBelow removes the indexes of missing files for which f, the first segment of the log, stands in. The
-// caller holds l.io.
-func (l *Log) removeIndexesBelow(f *segFile) error {
-	if f.broken == nil {
-		return nil
-	}
+// removeIndexesBelow removes the indexes of segments with lower numbers. The caller holds l.io, or the log is not open.
+func (l *Log) removeIndexesBelow(number uint32) error {
 	_, indexes, err := listFiles(l.disk, l.dir)
 	for _, n := range indexes {
-		if err == nil && n < f.number {
+		if err == nil && n < number {
 			err = l.disk.Remove(indexPath(path.Join(l.dir, segmentName(n))))
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("segment: removing the indexes below %s: %w", f.path, err)
+		return fmt.Errorf("segment: removing the indexes below number %d in %s: %w", number, l.dir, err)
 	}
 	return nil
 }

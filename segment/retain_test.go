@@ -229,6 +229,38 @@ func TestFirstFilesMissing(t *testing.T) {
 	}
 }
 
+// Versions before removed the index after the file, so a crash left indexes whose files are not missing. Open removes
+// them, and the next one need not be told.
+func TestIndexesOfOldVersions(t *testing.T) {
+	w := newWorld(t, memoryDisk())
+	w.fill(newRand(13), 300)
+	w.settle()
+	segs := w.log.Segments()
+	if _, err := w.log.Trim(segs[2].Start); err != nil {
+		t.Fatal(err)
+	}
+	w.trimmed()
+	for _, s := range segs[:2] {
+		if err := w.disk.WriteFile(indexPath(s.Path), []byte("an index")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, old := range []bool{true, false} {
+		opts := w.opts
+		opts.OldIndexes = old
+		log, err := Open(w.disk, w.dir, w.id, w.st, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h := log.Health(); h != nil {
+			t.Errorf("old %v: %v", old, h)
+		}
+		if err := log.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func firstFilesMissing(w *world, segs []SegmentInfo, from, to int) {
 	for _, s := range segs[from:to] {
 		if err := w.disk.Remove(s.Path); err != nil {

@@ -60,6 +60,7 @@ func NewRecovery(s *Store) *Recovery {
 func (r *Recovery) Replay(node uuid.UUID, level int) error {
 	s := r.store
 	s.loadAside()
+	s.oldIndexes = level < dir.MarkLevel
 	s.opts.Startup.Enter("reads the commit log")
 	log, report, err := clog.Open(s.disk, s.arena, clog.Options{
 		Pulse:     s.pulse,
@@ -294,5 +295,5 @@ func (r *Recovery) fill(pt *Partition, rp *replay.Partition) error {
 }
 
 func (s *Store) segmentOptions() segment.Options {
-	return segment.Options{Mappings: s.mappings}
+	return segment.Options{Mappings: s.mappings, OldIndexes: s.oldIndexes}
 }

@@ -39,14 +39,15 @@ type Store struct {
 	pulse    *aio.Pulse
 	stop     <-chan struct{} // closed when background goroutines must end
 
-	arena     *aio.Arena
-	clog      *clog.Log
-	replicas  *Node // nil on a single node
-	committer committer
-	flusher   *flush.Flusher
-	mappings  *segment.Mappings
-	aside     *aside.Keeper // what cuts took from copies
-	asyncFree inbox.AsyncPuts
+	arena      *aio.Arena
+	clog       *clog.Log
+	replicas   *Node // nil on a single node
+	committer  committer
+	flusher    *flush.Flusher
+	mappings   *segment.Mappings
+	oldIndexes bool          // segment.Options.OldIndexes; Recovery sets it
+	aside      *aside.Keeper // what cuts took from copies
+	asyncFree  inbox.AsyncPuts
 
 	folder   replay.Folder
 	level    atomic.Int32 // the feature level in force, see Engine.Level
