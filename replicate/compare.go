@@ -39,7 +39,9 @@ package replicate
 //
 // A log that a process has read back from its disk (Log.Recovered) may lack the last seconds without a sign of it, for
 // example because the device reported writes as durable that it then lost. Such a leader asks before it begins, too,
-// but it waits only for members whose process lives, for CompareNs at most, and not for a proof.
+// but it waits only for members whose process lives, for CompareNs at most, and not for a proof. If a member comes
+// later with more, the leader is overtaken, unless it has committed something meanwhile or another member proved that
+// nothing is missing.
 //
 // Otherwise a leader takes its log for whole: the leader is in the ISR, so batches beyond its log were never committed,
 // and followers cut them. Two rules guard that. A leader that hears that a member knows of more that was committed is
@@ -264,17 +266,25 @@ func (r *report) ahead(o *report) bool {
 	return r.endEpoch > o.endEpoch || r.endEpoch == o.endEpoch && r.end > o.end
 }
 
-// overtaken says whether p is known to have committed what this log lacks, although this leader took its log for whole:
-// this copy forgot. Then the leader counts as shortened from now on, appends nothing more, and hands over. If this
-// leader has committed what p lacks as well, or if p cannot be elected, neither log may be cut: p is answered, and
+// overtaken says whether p has what this log lacks and what may be committed, although this leader took its log for
+// whole: this copy forgot. Then the leader counts as shortened from now on, appends nothing more, and hands over. If
+// this leader has committed what p lacks as well, or if p cannot be elected, neither log may be cut: p is answered, and
 // refuses (ErrContested).
 func (l *Leader) overtaken(p *Progress, now int64) bool {
-	if r := &p.report; !r.committedMore() || l.splitFrom(r) || !l.isr.member(p.member()) {
+	r := &p.report
+	if !r.committedMore() && !l.mayLack(p) || l.splitFrom(r) || !l.isr.member(p.member()) {
 		return false
 	}
 	l.log.Shortened = true
 	l.comparing = comparison{open: true, since: now, askedAt: noTime, forced: l.comparing.forced}
 	return true
+}
+
+// mayLack says whether p comes with more after a recovered leader went on without it. No mark says that this was
+// committed, but until this leader has committed something itself, no member has confirmed that it was not.
+func (l *Leader) mayLack(p *Progress) bool {
+	return l.log.Recovered && !l.comparing.forced && !p.Damaged && !contains(l.isr.short, p.member()) &&
+		l.hasMore(&p.report) && l.weigh().proofs == 0
 }
 
 // whole notes that the log again holds everything that can be committed: this replica may lead at once the next time.

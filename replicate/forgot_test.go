@@ -449,3 +449,70 @@ func TestCutTooLarge(t *testing.T) {
 		t.Errorf("%+v", acts)
 	}
 }
+
+// A leader that only read its log back from its disk went on without a member that was away. That member comes with
+// more, and nothing tells that it was not committed: the leader hands over, as long as it has committed nothing itself.
+func TestRecoveredLeaderIsOvertaken(t *testing.T) {
+	old, longer := logOf(map[segment.Epoch]int{1: 5}), logOf(map[segment.Epoch]int{1: 7})
+	away := Event{Kind: EvPeerDown, Node: 2}
+	for name, c := range map[string]struct {
+		log    Log
+		other  simLog
+		proof  bool // a third member was heard, and has no more than the leader
+		own    segment.Position
+		yields bool
+	}{
+		"the member has more":                {log: Log{Recovered: true}, other: longer, yields: true},
+		"it has the same":                    {log: Log{Recovered: true}, other: old},
+		"it has less":                        {log: Log{Recovered: true}, other: logOf(map[segment.Epoch]int{1: 3})},
+		"the leader has its log all along":   {log: Log{}, other: longer},
+		"the leader has committed meanwhile": {log: Log{Recovered: true}, other: longer, own: 6},
+		"a third member proves":              {log: Log{Recovered: true}, other: longer, proof: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.log.Committed = 3
+			r := leadsWith(t, 3, 2, 9, old, c.log)
+			r.step(away)
+			if c.proof {
+				r.reports(3, old, 3, false)
+			} else {
+				r.step(Event{Kind: EvPeerDown, Node: 3})
+			}
+			r.later(2000)
+			if r.l.Comparing() {
+				t.Fatal("it waits for members whose processes are gone")
+			}
+			r.append(0)
+			r.durable(6)
+			if c.own > 0 {
+				r.l.log.Committed = c.own
+				r.l.whole()
+			}
+			acts := r.reports(2, c.other, 3, false)
+			a := find(acts, ActHandOver)
+			if (a != nil) != c.yields || r.l.Shortened() != c.yields || (sent(acts, 2, MsgMatch) != nil) == c.yields {
+				t.Fatalf("hands over %v, shortened %v: %+v", a != nil, r.l.Shortened(), acts)
+			}
+			if c.yields && (a.Node != 2 || find(r.step(Event{Kind: EvPut}), ActRefuse) == nil) {
+				t.Errorf("%+v", acts)
+			}
+		})
+	}
+}
+
+// The member to which such a leader hands over compares itself, too. What the other one has written in its newer epoch
+// was not committed, since this member has not acknowledged it: it does not hand over in turn.
+func TestShortenedNewerEpochDoesNotCount(t *testing.T) {
+	own, newer := logOf(map[segment.Epoch]int{1: 7}), logOf(map[segment.Epoch]int{1: 5, 9: 3})
+	for name, c := range map[string]struct{ own, other, yields bool }{
+		"only the other is shortened": {false, true, false},
+		"both are shortened":          {true, true, true},
+		"none is shortened":           {false, false, true},
+	} {
+		r := leadsWith(t, 2, 2, 10, own, Log{Recovered: !c.own, Shortened: c.own, Committed: 5})
+		acts := r.reports(2, newer, 5, c.other)
+		if (find(acts, ActHandOver) != nil) != c.yields {
+			t.Errorf("%s: %+v", name, acts)
+		}
+	}
+}

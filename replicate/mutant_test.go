@@ -78,6 +78,7 @@ func (s *sim) mutateLeader(n *simNode) {
 		l.comparing.open = false
 	case mutantNoAsk:
 		l.comparing.open = l.comparing.open && !l.comparing.recovered
+		l.log.Recovered = false
 	case mutantShortProof:
 		for i := range l.peers {
 			l.peers[i].report.shortened = false
