@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/engine/core"
 	"penstock/engine/meta"
 	"penstock/segment"
 )
@@ -464,19 +465,29 @@ func (w *World) readLetters() {
 	}
 }
 
-// eachRecord visits the messages of a copy.
+// eachRecord visits the messages of a copy, and those that wait and were carried behind their segments.
 func (n *node) eachRecord(id meta.PartitionID, visit func(*segment.Record)) {
 	_ = n.inside.ReadLog(id, 0, func(_ segment.Offset, h *segment.Header, body []byte) bool {
-		if h.Control() {
+		if !h.Control() {
+			eachOf(h, body, visit)
 			return true
 		}
-		var it segment.RecordIter
-		it.Reset(h, body)
-		for r := it.NextRef(); r != nil; r = it.NextRef() {
-			visit(r)
-		}
+		_ = core.DecodeControls(body, func(ct *core.Control) error {
+			for i := range ct.Carried {
+				eachOf(&segment.Header{Count: 1}, ct.Carried[i].Record, visit)
+			}
+			return nil
+		})
 		return true
 	})
+}
+
+func eachOf(h *segment.Header, body []byte, visit func(*segment.Record)) {
+	var it segment.RecordIter
+	it.Reset(h, body)
+	for r := it.NextRef(); r != nil; r = it.NextRef() {
+		visit(r)
+	}
 }
 
 // readHeld reads which values a copy has.
