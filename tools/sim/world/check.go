@@ -369,7 +369,7 @@ func (w *World) checkCopies(id meta.PartitionID, logs logs) {
 		if !slices.Contains(w.store.snap.Partitions.Get(id).State.Replicas, n.replica()) {
 			continue
 		}
-		err := n.inside.ReadLog(id, 0, func(at segment.Offset, h *segment.Header, body []byte) bool {
+		see := func(at segment.Offset, h *segment.Header, body []byte) bool {
 			if b, ok := truth[at]; !ok {
 				truth[at] = batch{h.CRC, bytes.Clone(body)}
 				w.noteBatch(t, id, at, h, body, logs)
@@ -377,11 +377,35 @@ func (w *World) checkCopies(id meta.PartitionID, logs logs) {
 				w.fail("%s: the copy of %s has another batch %d at offset %d", n.name, w.partName(id), h.Position, at)
 			}
 			return w.Violation == ""
-		})
+		}
+		err := n.inside.ReadLog(id, 0, see)
+		if from := w.stale(n, id); err != nil && from > 0 { // it may lack what its leader has removed
+			err = n.inside.ReadLog(id, from, see)
+		}
 		if err != nil && !w.isRotten(n.replica()) { // what rotted beneath bytes in memory may be met only now
 			w.fail("%s: the copy of %s cannot be read: %v", n.name, w.partName(id), err)
 		}
 	}
+}
+
+// stale is where the log of the leader begins, if a copy in a world that forgets has yet to remove what lies below.
+func (w *World) stale(n *node, id meta.PartitionID) (from segment.Offset) {
+	pending := false
+	for _, o := range w.nodes {
+		for _, v := range o.inside.Partitions() {
+			switch {
+			case !w.has(FeatureForget) || v.ID != id:
+			case v.Serves:
+				from = v.StartAt
+			case o == n:
+				pending = v.LeaderStart > v.Start
+			}
+		}
+	}
+	if !pending {
+		return 0
+	}
+	return from
 }
 
 func (w *World) noteBatch(
