@@ -24,9 +24,10 @@ type forgetting struct {
 	every int64      // about so often
 	// loose: any number of nodes may forget, so that nothing whole may be left. Of all rules only the one of cuts holds.
 	loose     bool
-	tainted   bool  // at some time no member of an ISR was whole: what was answered then may be nowhere
-	taintedAt int64 // the first such time
-	saying    bool  // one of the rules that hold in a loose world is broken
+	behind    map[nodePart]bool // members that joined under a leader that lacked something
+	tainted   bool              // at some time no member of an ISR was whole: what was answered then may be nowhere
+	taintedAt int64             // the first such time
+	saying    bool              // one of the rules that hold in a loose world is broken
 	twins     []*node
 	moments   []moment // earlier states of all disks
 	busy      bool     // the nodes that are to come back are not back yet
@@ -107,7 +108,7 @@ func (w *World) prepareForget() {
 		return
 	}
 	f, o := &w.forget, &w.opt
-	f.damaged = map[*node]int64{}
+	f.damaged, f.behind = map[*node]int64{}, map[nodePart]bool{}
 	f.refused, f.asks, f.forced = map[*node]string{}, map[meta.PartitionID]int64{}, map[meta.PartitionID]bool{}
 	o.nodes, o.replicas = 3, 3
 	if f.r.IntN(6) == 0 {
@@ -311,7 +312,7 @@ func (w *World) leaveNobody(bits uint8) bool {
 			for i, n := range w.nodes {
 				row := w.store.snap.Nodes[m.Node]
 				if row != nil && row.Name == n.name && row.Store == m.Store && bits&(1<<i) == 0 && !n.forgot.lacks &&
-					!n.forgot.unsound && !n.wiped {
+					!n.forgot.unsound && !n.wiped && !w.forget.behind[nodePart{n, p.ID}] {
 					whole++
 				}
 			}
@@ -323,10 +324,31 @@ func (w *World) leaveNobody(bits uint8) bool {
 	return false
 }
 
+// noteJoins sees who joins an ISR under a leader that lacks something: it has what that leader has, until it joins
+// under one that is whole.
+func (w *World) noteJoins(old *meta.Snapshot) {
+	for _, p := range w.store.snap.Partitions.All() {
+		was := old.Partitions.Get(p.ID)
+		if was == nil || p == was || p.State.Leader == 0 {
+			continue
+		}
+		l := w.nodeOf(p.State.Leader)
+		lacks := l.forgot.lacks || w.forget.behind[nodePart{l, p.ID}]
+		for _, m := range p.State.ISR {
+			if n := w.nodeOf(m.Node); n != l && !slices.Contains(was.State.ISR, m) {
+				w.forget.behind[nodePart{n, p.ID}] = lacks
+			}
+		}
+	}
+}
+
 // watchSound sees whether a partition is without a whole member, though nobody chose that: those in sync have changed
 // since.
-func (w *World) watchSound() {
+func (w *World) watchSound(old *meta.Snapshot) {
 	f := &w.forget
+	if w.has(FeatureForget) {
+		w.noteJoins(old)
+	}
 	if f.tainted || f.loose || !w.has(FeatureForget) || !slices.ContainsFunc(w.nodes, func(n *node) bool {
 		return n.forgot.lacks || n.forgot.unsound
 	}) {

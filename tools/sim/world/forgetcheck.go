@@ -281,7 +281,7 @@ func (w *World) standsWithout(away *node) string {
 		row := w.store.snap.Partitions.Get(id)
 		must := false
 		for _, m := range row.State.ISR {
-			if n := w.nodeOf(m.Node); n != away && !n.forgot.lacks {
+			if n := w.nodeOf(m.Node); n != away && !n.forgot.lacks && !w.forget.behind[nodePart{n, id}] {
 				must = true
 			}
 		}

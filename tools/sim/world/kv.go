@@ -96,7 +96,7 @@ func (a *agreement) look() {
 	w, old := a.w, a.w.store.snap
 	now := cluster.SnapshotOf(cluster.DefaultPrefix, entries, revision)
 	w.store.snap = now
-	w.watchSound()
+	w.watchSound(old)
 	moves := w.store.moves
 	w.store.moves = movesIn(entries)
 	a.lookAtTopics(old, now)

@@ -75,8 +75,9 @@ func (s *store) edit() *meta.Snapshot {
 
 // publish makes next what everybody hears of.
 func (s *store) publish(next *meta.Snapshot) {
+	old := s.snap
 	s.snap = next
-	s.w.watchSound()
+	s.w.watchSound(old)
 	for _, n := range s.w.nodes {
 		if n.client != nil && n.m != nil {
 			n.client.watch()
