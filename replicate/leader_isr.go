@@ -137,8 +137,8 @@ func (l *Leader) propose(now int64, acts *Actions) {
 	}
 	l.blocked = len(s.scratch) < s.minISR
 	switch {
-	case !l.serving || l.epochStart == unknownPosition:
-		return
+	case !l.serving || l.epochStart == unknownPosition || l.comparing.open:
+		return // one that was overtaken only hands over: each change of the ISR would outdate that
 	case s.open && now-s.sent < l.cfg.RetryNs:
 		return
 	case len(s.scratch)+len(joining) < s.minISR || l.damage.any():

@@ -151,9 +151,10 @@ func (s *sim) partition() {
 	s.after(s.between(10_000, 250_000), func() { s.cutOff = [8][8]bool{} })
 }
 
-// crashAndWipe replaces a node's disk if the ISR has another intact one; otherwise no check could demand anything.
+// crashAndWipe replaces a node's disk if the ISR has another intact one; otherwise no check could demand anything. A
+// proposal that is on its way could make the lost disk the only one of the ISR.
 func (s *sim) crashAndWipe(n *simNode) {
-	if !n.up || !s.othersIntact(n) {
+	if !n.up || !s.othersIntact(n) || n.leader != nil && n.leader.isr.open {
 		return
 	}
 	s.crash(n)
