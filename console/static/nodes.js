@@ -5,7 +5,7 @@ import { Lacks } from "./may.js";
 import { Health } from "./overview.js";
 
 const presences = { live: ["good", "live"], no_lease: ["warn", "runs without a lease"], dead: ["bad", "dead"],
-	unknown: ["warn", "not known"] };
+	unknown: ["warn", "not known"] }, states = "damaged contested short shortened unknown_topics".split(" ");
 
 export function Nodes({ session, fresh }) {
 	if (!session.cluster) return html`<h1>Nodes</h1><${Health} fresh=${fresh} /><${Alone} />`;
@@ -31,19 +31,18 @@ function Members({ fresh, admin }) {
 			<button onClick=${() => change("/cluster/rebalance", { action: r.state === "paused" ? "resume" : "pause" })}>
 				${r.state === "paused" ? "Go on rebalancing" : "Pause rebalancing"}</button>
 		</div>` : html`<${Lacks} may=${{ view: true }} />`}
-		<ul class="nodes">${s.nodes.toSorted((a, b) => (a.name < b.name ? -1 : 1)).map((n) => html`<${Member} key=${n.id}
-			n=${n} stale=${fresh.stale} change=${change} />`)}</ul>`;
+		<ul class="nodes">${s.nodes.toSorted((a, b) => (a.name < b.name ? -1 : 1)).map((n) =>
+			html`<${Member} key=${n.id} n=${n} stale=${fresh.stale} change=${change} />`)}</ul>`;
 }
 
 function Member({ n, stale, change }) {
 	const [kind, word] = stale ? ["warn", "not known now"] : presences[n.presence] ?? ["warn", n.presence];
 	return html`<li class="node ${kind}" aria-label=${`Node ${n.name}`}>
-		<h2><span class="name">${n.name}</span> <${Tag} kind=${kind}>
-			${word}${n.presence !== "live" && !stale ? ` for ${span(n.presence_ms / 1000)}` : ""}<//>
-			${n.controller && html`<${Tag}>controller<//>`} ${n.draining && html`<${Tag} kind="warn">draining<//>`}
-			${n.disk !== "good" && html`<${Tag} kind="bad">disk ${n.disk}<//>`}
-			${"damaged contested short shortened".split(" ").map((w) => !!n[w] && html`<${Tag} kind=bad>${n[w]} ${w}<//>`)}
-			${n.unknown_topics > 0 && html`<${Tag} kind="bad">${n.unknown_topics} unknown topics<//>`}</h2>
+		<h2><span class="name">${n.name}</span> <${Tag} kind=${kind}>${word}${
+			n.presence !== "live" && !stale ? ` for ${span(n.presence_ms / 1000)}` : ""}<//>
+			${n.controller && html`<${Tag}>controller<//>`} ${n.draining && html`<${Tag} kind=warn>draining<//>`}
+			${n.disk !== "good" && html`<${Tag} kind=bad>disk ${n.disk}<//>`} ${states.map((w) =>
+				!!n[w] && html`<${Tag} kind=bad>${n[w]} ${w.replace("_", " ")}<//>`)}</h2>
 		<${Facts} of=${[["Leads", n.leaders], ["Replicas", n.replicas],
 			["In sync", n.in_sync, n.in_sync < n.replicas && "bad"], n.rack && ["Rack", n.rack]]} />
 		<p class="note">Number ${n.id}, version ${n.version}, NSQ ${n.nsq}, HTTP ${n.https || n.http}, nodes ${n.peer}</p>

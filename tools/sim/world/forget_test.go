@@ -480,13 +480,13 @@ func TestForgetSeedsThatFailed(t *testing.T) {
 // Seeds that draw it: each way to forget comes up many times.
 func TestForgetSeeds(t *testing.T) {
 	var seeds []uint64
-	for seed := uint64(firstForgetSeed); len(seeds) < 300; seed++ {
+	for seed := uint64(firstForgetSeed); len(seeds) < 120; seed++ {
 		if Draws(seed, Config{})&FeatureForget != 0 {
 			seeds = append(seeds, seed)
 		}
 	}
 	sum := runAll(t, Config{}, seeds)
-	if !t.Failed() && (sum.Forgotten < 300 || sum.Twins < 20) {
+	if !t.Failed() && (sum.Forgotten < 120 || sum.Twins < 8) {
 		t.Errorf("nodes have forgotten %d times, and run twice %d times", sum.Forgotten, sum.Twins)
 	}
 }
