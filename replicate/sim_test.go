@@ -354,10 +354,11 @@ func TestSimulation(t *testing.T) {
 	}
 	t.Logf("seeds %d-%d: %+v", from, to, sum)
 	if sum.acks == 0 || sum.elections == 0 || sum.joins == 0 || sum.resets == 0 || sum.repairs == 0 || sum.cuts == 0 ||
-		sum.tears == 0 || sum.handovers == 0 ||
-		sum.strandings == 0 || sum.drops == 0 || sum.evictions == 0 || sum.forgets == 0 || sum.resumed == 0 ||
-		sum.quiet == 0 || sum.shorts == 0 {
+		sum.tears == 0 || sum.handovers == 0 || sum.drops == 0 || sum.evictions == 0 || sum.forgets == 0 || sum.shorts == 0 {
 		t.Errorf("the simulation does not reach what it is for: %+v", sum)
+	}
+	if to-from >= 2000 && (sum.strandings == 0 || sum.resumed == 0 || sum.quiet == 0) {
+		t.Errorf("the simulation does not reach what happens in one of some hundred seeds: %+v", sum)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.uber.org/zap"
+	"google.golang.org/grpc/connectivity"
 
 	"penstock/cluster/kv"
 )
@@ -37,6 +38,7 @@ import (
 const (
 	askTimeout = 3 * time.Second // of a question to a majority: it may be electing a leader
 	oneTimeout = time.Second     // of a question to one member, which answers from its own files
+	serveBeats = 2               // heartbeats within which one member that serves has accepted a connection
 	// olderName begins the name of the directory, in the member's own, in which the files of an older state are kept.
 	// The rest is the Unix time in seconds.
 	olderName = "older-"
@@ -132,10 +134,19 @@ func (m *Member) askOthers() (verdict, string) {
 			return weigh(true, m.newer(t))
 		}
 	}
-	newer := make([]string, len(up))
+	known := make([]Testimony, len(up))
 	for i, v := range up {
-		if t, err := m.ask(oneTimeout, []Voter{v}, clientv3.WithSerializable()); err == nil {
-			newer[i] = m.newer(t)
+		all.Go(func() {
+			if t, err := m.ask(oneTimeout, []Voter{v}, clientv3.WithSerializable()); err == nil {
+				known[i] = t
+			}
+		})
+	}
+	all.Wait()
+	var newer []string
+	for _, t := range known {
+		if t.Revision > 0 {
+			newer = append(newer, m.newer(t))
 		}
 	}
 	return weigh(false, newer...)
@@ -154,11 +165,30 @@ func (m *Member) ask(limit time.Duration, of []Voter, how ...clientv3.OpOption) 
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(m.ctx, limit)
 	defer cancel()
+	if len(of) == 1 && !m.serves(ctx, client) {
+		return Testimony{}, fmt.Errorf("etcd: member %q does not serve clients", of[0].Name)
+	}
 	answer, err := client.Get(ctx, m.o.Prefix, append(how, clientv3.WithPrefix())...)
 	if err != nil {
 		return Testimony{}, err
 	}
 	return Testimony{Revision: answer.Header.Revision, Rows: entriesOf(answer.Kvs)}, nil
+}
+
+// serves says whether a client's only endpoint accepts the client. A member listens from its start, and does not serve
+// before it has heard of a leader, for which it may need this member's vote: it is not waited for longer than the
+// handshakes take on a link that is good enough for the heartbeats.
+func (m *Member) serves(ctx context.Context, client *clientv3.Client) bool {
+	ctx, cancel := context.WithTimeout(ctx, serveBeats*m.o.Heartbeat)
+	defer cancel()
+	conn := client.ActiveConnection()
+	conn.Connect()
+	for {
+		at := conn.GetState()
+		if at == connectivity.Ready || !conn.WaitForStateChange(ctx, at) {
+			return at == connectivity.Ready
+		}
+	}
 }
 
 // setAside renames the files of the member, so that the next look finds an empty directory. It refuses if the member's

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -150,6 +151,33 @@ func TestCurrentMemberIsAsked(t *testing.T) {
 	}
 	if after := identity(t, c, 1); after != before || c.members[1].Kept() != "" {
 		t.Errorf("%x became %x, and %q is kept", before, after, c.members[1].Kept())
+	}
+}
+
+// A member that listens and does not serve yet may need this one's vote: it is not waited for.
+func TestMemberThatDoesNotServe(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	c.stop(0, 1, 2)
+	c.start(0) // alone it hears of no leader, so it does not serve
+	m := &Member{ctx: t.Context(), o: c.options(1)}
+	m.o.Prefix = "k/"
+	v := m.o.Voters[0]
+	for ctx := within(t, time.Minute); ; {
+		if conn, err := net.Dial("tcp", v.Client); err == nil {
+			_ = conn.Close()
+			break
+		}
+		if !pause(ctx, 10*time.Millisecond) {
+			t.Fatal("it does not listen")
+		}
+	}
+	begin := time.Now()
+	if s, err := m.ask(time.Minute, []Voter{v}); err == nil {
+		t.Errorf("it says %+v", s)
+	}
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("it was waited for, %v", took)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"penstock/clog"
 	"penstock/cluster"
@@ -17,21 +18,26 @@ import (
 )
 
 // past returns the function etcd.MemberOptions.Older for this node's data directory, or nil if no node has run on the
-// directory yet. It reads the directory before the engine opens and locks it. This process has the node's addresses
-// already, so no other process of the node changes the files.
+// directory yet. The function reads the directory when another member has answered, before the engine opens and locks
+// it. This process has the node's addresses already, so no other process of the node changes the files.
 func (c *clusterSettings) past(n *node, log *slog.Logger) func(etcd.Testimony) (string, int64) {
 	if _, err := os.Stat(filepath.Join(n.engine.DataPath, dir.NodePath)); err != nil {
 		return nil
 	}
-	p, err := readPast(n.engine.DataPath)
-	if err != nil {
-		log.Warn("what this data directory knows of its past cannot be read: whether its etcd member is of an older state "+
-			"is not noticed at this start", "error", err)
-		return nil
-	}
+	read := sync.OnceValue(func() *pastOf {
+		p, err := readPast(n.engine.DataPath)
+		if err != nil {
+			log.Warn("what this data directory knows of its past cannot be read: whether its etcd member is of an older state "+
+				"is not noticed at this start", "error", err)
+		}
+		return p
+	})
 	return func(t etcd.Testimony) (string, int64) {
 		row, revision := cluster.NodeNamed(keyPrefix(c.name), t.Rows, n.engine.NodeID)
-		return p.newer(t, row), revision
+		if p := read(); p != nil {
+			return p.newer(t, row), revision
+		}
+		return "", 0
 	}
 }
 
