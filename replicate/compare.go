@@ -269,11 +269,14 @@ func (r *report) ahead(o *report) bool {
 // overtaken says whether p has what this log lacks and what may be committed, although this leader took its log for
 // whole: this copy forgot. Then the leader counts as shortened from now on, appends nothing more, and hands over. If
 // this leader has committed what p lacks as well, or if p cannot be elected, neither log may be cut: p is answered, and
-// refuses (ErrContested).
+// refuses (ErrContested). While the outcome of a proposal is not known, p is not answered.
 func (l *Leader) overtaken(p *Progress, now int64) bool {
 	r := &p.report
 	if !r.committedMore() && !l.mayLack(p) || l.splitFrom(r) || !l.isr.member(p.member()) {
 		return false
+	}
+	if l.isr.open {
+		return true // the row may be without p soon, and then p cannot be elected: it is asked again
 	}
 	l.log.Shortened = true
 	l.comparing = comparison{open: true, since: now, askedAt: noTime, forced: l.comparing.forced}

@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"penstock/segment"
@@ -495,6 +496,36 @@ func TestRecoveredLeaderIsOvertaken(t *testing.T) {
 			}
 			if c.yields && (a.Node != 2 || find(r.step(Event{Kind: EvPut}), ActRefuse) == nil) {
 				t.Errorf("%+v", acts)
+			}
+		})
+	}
+}
+
+// While the outcome of a proposal is not known, which may remove the member with more, that member is neither answered
+// nor made the leader: a leader that hands over to a node outside the ISR would be refused for ever.
+func TestOvertakenAfterProposal(t *testing.T) {
+	for name, stays := range map[string]bool{"it stays in the ISR": true, "it was removed": false} {
+		t.Run(name, func(t *testing.T) {
+			old, longer := logOf(map[segment.Epoch]int{1: 5}), logOf(map[segment.Epoch]int{1: 7})
+			r := leadsWith(t, 3, 2, 9, old, Log{Recovered: true, Committed: 3})
+			r.step(Event{Kind: EvPeerDown, Node: 2})
+			r.step(Event{Kind: EvPeerDown, Node: 3})
+			r.later(2000)
+			r.append(0)
+			r.durable(6)
+			r.l.isr.open = true
+			acts := r.reports(2, longer, 3, false)
+			if find(acts, ActHandOver) != nil || sent(acts, 2, MsgMatch) != nil || r.l.Comparing() {
+				t.Fatalf("before the outcome is known: %+v", acts)
+			}
+			r.state.Version++
+			if !stays {
+				r.state.ISR = slices.DeleteFunc(r.state.ISR, func(m Member) bool { return m.Node == 2 })
+			}
+			st := r.state
+			acts = r.step(Event{Kind: EvState, State: &st})
+			if (find(acts, ActHandOver) != nil) != stays || (sent(acts, 2, MsgMatch) == nil) != stays {
+				t.Fatalf("afterwards: %+v", acts)
 			}
 		})
 	}

@@ -50,7 +50,7 @@ func (l *Leader) learn(st *State, now int64, acts *Actions) {
 		skipped := st.Version > l.isr.version+1
 		l.adopt(st, now)
 		for i := range l.peers { // reports that waited for this row
-			if p := &l.peers[i]; p.lost && p.compared && p.boot != (uuid.UUID{}) && !p.matched &&
+			if p := &l.peers[i]; p.State == Probe && p.compared && p.boot != (uuid.UUID{}) && !p.matched &&
 				!l.toBeWritten(p) {
 				l.answer(p, now, acts)
 			}

@@ -26,7 +26,6 @@ const (
 	mutantStaleSync             // P5: the completion of a sync counts for a log that was cut since
 	mutantNoCompare             // a leader whose log recovery shortened cuts the others to it
 	mutantFlap                  // a member that is stuck joins again at once, as often as the store takes it
-	mutantShortElected          // a member that is seen to have forgotten is elected
 	mutantNoAsk                 // a log that was set back leads at once, as nothing on its disk says so
 	mutantShortProof            // a shortened log counts as a proof that nothing is missing
 )
@@ -50,7 +49,6 @@ var mutants = []struct {
 	{mutantStaleSync, "stale sync", 2000, 0},
 	{mutantNoCompare, "a shortened log leads", 500, 0},
 	{mutantFlap, "a stuck member joins at once", 2000, 0},
-	{mutantShortElected, "a short member is elected", 200, 15700},
 	{mutantNoAsk, "a recovered log leads at once", 200, 24200},
 	{mutantShortProof, "a shortened log testifies to absence", 2000, 0},
 }

@@ -1,6 +1,10 @@
 package replicate
 
-import "slices"
+import (
+	"slices"
+
+	"penstock/segment"
+)
 
 // mischief causes one fault of a machine, a disk or the network, or a retention.
 func (s *sim) mischief() {
@@ -166,8 +170,8 @@ func (s *sim) crashAndWipe(n *simNode) {
 // crashAndTear kills nodes, most often all of them, and changes the end of the log on one of their disks. It damages
 // one copy at a time, so each of the others has everything.
 func (s *sim) crashAndTear(n *simNode) {
-	if !n.up || !contains(s.store.state.ISR, n.member()) || !s.othersIntact(n) {
-		return
+	if !n.up || !contains(s.store.state.ISR, n.member()) || !s.othersIntact(n) || s.now-s.store.asked < maxDelayNs {
+		return // a proposal on its way may leave n as the only member
 	}
 	for _, m := range s.nodes {
 		if m.disk.lost || m.disk.forgot || !m.disk.intact() {
@@ -240,11 +244,14 @@ func (s *sim) heal() {
 			s.kill(n, 0)
 		}
 		s.restart(n)
-		for i := range n.disk.log.batches { // a scrub finds damage that no read has found
+		var corrupt []segment.Position
+		for i := range n.disk.log.batches {
 			if b := &n.disk.log.batches[i]; b.corrupt {
-				p := b.Position
-				n.do(n.process, func() { n.push(Event{Kind: EvCorrupt, Position: p, Until: p + 1}) })
+				corrupt = append(corrupt, b.Position)
 			}
+		}
+		for _, p := range corrupt { // a scrub finds damage that no read has found; the first find may cut the log
+			n.do(n.process, func() { n.push(Event{Kind: EvCorrupt, Position: p, Until: p + 1}) })
 		}
 	}
 }

@@ -34,29 +34,33 @@ func firstError(all ...error) error {
 	return nil
 }
 
-// removeCurrent removes the newest file of a commit log that has messages in it, and those that were begun after it.
+// removeCurrent removes the file of a commit log that was written last, and those that were begun after it. These may
+// hold messages, too, of an earlier use.
 func removeCurrent(dir string) error {
 	names, err := filepath.Glob(filepath.Join(dir, "clog", "*.clog"))
 	if err != nil {
 		return err
 	}
 	slices.Sort(names)
-	for i, name := range slices.Backward(names) {
-		data, err := os.ReadFile(name)
+	current, last := 0, time.Time{}
+	for i, name := range names {
+		st, err := os.Stat(name)
 		if err != nil {
 			return err
 		}
+		if st.ModTime().After(last) {
+			current, last = i, st.ModTime()
+		}
+	}
+	if current == 0 {
+		return fmt.Errorf("the commit log in %s had one file at most: too few to remove the current one", dir)
+	}
+	for _, name := range names[current:] {
 		if err := os.Remove(name); err != nil {
 			return err
 		}
-		if bodyMark.Match(data) {
-			if i == 0 {
-				return fmt.Errorf("the commit log in %s had one file: too few to remove the current one", dir)
-			}
-			return nil
-		}
 	}
-	return fmt.Errorf("the commit log in %s has no messages", dir)
+	return nil
 }
 
 // moments are when it happens.

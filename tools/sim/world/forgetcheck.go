@@ -10,6 +10,7 @@ import (
 	"penstock/engine"
 	"penstock/engine/core"
 	"penstock/engine/meta"
+	"penstock/replicate"
 	"penstock/segment"
 )
 
@@ -268,18 +269,19 @@ func (w *World) twoOfThree() bool {
 }
 
 // standsWithout says what stands still although a member that is in sync lives, and has all that was acknowledged, and
-// was not ended in the middle of a write. A partition may also stand still where a damaged commit log leaves fewer than
-// min_isr nodes: its operator may not replace it while it may have what nobody else has (attendForgot).
+// was not ended in the middle of a write. A partition may also stand still where damaged commit logs and damaged copies
+// leave fewer than min_isr nodes: an operator may not replace them while they may have what nobody else has
+// (attendForgot).
 func (w *World) standsWithout(away *node) string {
-	damaged := 0
-	for _, n := range w.nodes {
-		if n != away && n.e != nil && n.e.CommitStats().Failed {
-			damaged++
-		}
-	}
 	for _, id := range w.store.snap.Partitions.IDs() {
 		row := w.store.snap.Partitions.Get(id)
-		must := false
+		must, damaged := false, 0
+		for _, n := range w.nodes {
+			if n != away && n.e != nil && (n.e.CommitStats().Failed ||
+				slices.ContainsFunc(row.Damaged, func(m replicate.Member) bool { return w.nodeOf(m.Node) == n })) {
+				damaged++
+			}
+		}
 		for _, m := range row.State.ISR {
 			if n := w.nodeOf(m.Node); n != away && !n.forgot.lacks && !w.forget.behind[nodePart{n, id}] {
 				must = true
