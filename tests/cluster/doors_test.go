@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"penstock/clog"
+	"penstock/segment/aio"
 	"penstock/tests/cluster/harness"
 )
 
@@ -34,33 +37,37 @@ func firstError(all ...error) error {
 	return nil
 }
 
-// removeCurrent removes the file of a commit log that was written last, and those that were begun after it. These may
-// hold messages, too, of an earlier use.
+// removeCurrent removes the newest file of a commit log that has groups in it, and those that were begun after it.
 func removeCurrent(dir string) error {
+	disk, err := aio.OpenDisk(dir, aio.DiskOptions{Mode: aio.ModePwrite, ReadOnly: true, NoLock: true})
+	if err != nil {
+		return err
+	}
+	defer disk.Close()
+	var files []string // with groups
+	err = clog.Scan(disk, func(f clog.FileInfo, g clog.GroupInfo, _ []clog.RecordInfo) error {
+		if g.Err == nil && !slices.Contains(files, f.Name) {
+			files = append(files, f.Name)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if len(files) == 0 {
+		return fmt.Errorf("the commit log in %s has no groups", dir)
+	}
 	names, err := filepath.Glob(filepath.Join(dir, "clog", "*.clog"))
 	if err != nil {
 		return err
 	}
-	slices.Sort(names)
-	current, last := 0, time.Time{}
-	for i, name := range names {
-		st, err := os.Stat(name)
-		if err != nil {
-			return err
-		}
-		if st.ModTime().After(last) {
-			current, last = i, st.ModTime()
+	current := filepath.Join(dir, slices.Max(files))
+	for _, name := range names {
+		if name >= current {
+			err = errors.Join(err, os.Remove(name))
 		}
 	}
-	if current == 0 {
-		return fmt.Errorf("the commit log in %s had one file at most: too few to remove the current one", dir)
-	}
-	for _, name := range names[current:] {
-		if err := os.Remove(name); err != nil {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
 // moments are when it happens.
