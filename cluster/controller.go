@@ -42,7 +42,8 @@ func (s *store) act(st *state, stuck map[meta.PartitionID]bool, seen presence) e
 	if err := s.tendRebalance(ctx, st, seen); err != nil {
 		return err
 	}
-	commands, nobody := plan(st, s.opts.Prefix, s.opts.Now(), s.opts.RebalanceMoves)
+	now := s.opts.Now()
+	commands, nobody := plan(st, s.opts.Prefix, now, s.opts.RebalanceMoves, seen.lost(now, s.opts.MovePatience))
 	s.logStuck(nobody, stuck)
 	return s.execute(ctx, st, commands)
 }

@@ -33,6 +33,7 @@ type planner struct {
 	parts  []meta.PartitionID // sorted
 	// busy has the partitions for which this round has planned something already.
 	busy     map[meta.PartitionID]bool
+	lost     map[replicate.NodeID]bool // nodes that nothing waits for any more: see presence.lost
 	losing   map[replicate.NodeID]bool // nodes whose partitions are about to get another leader
 	moving   int                       // partitions that are being copied
 	takers   []*meta.Node              // the result of candidates
@@ -42,10 +43,12 @@ type planner struct {
 
 // plan returns the commands in order of urgency, at most one for each partition, and the partitions that nobody can
 // lead. Whatever follows from a command is planned after the command has taken effect.
-// copies is how many partitions a rebalance copies at the same time.
-func plan(st *state, prefix string, now time.Time, copies int) ([]command, []meta.PartitionID) {
+// copies is how many partitions a rebalance copies at the same time. lost are nodes that nothing waits for any more.
+func plan(
+	st *state, prefix string, now time.Time, copies int, lost map[replicate.NodeID]bool,
+) ([]command, []meta.PartitionID) {
 	p := &planner{
-		st: st, prefix: prefix, now: now, load: st.load.clone(), busy: map[meta.PartitionID]bool{},
+		st: st, prefix: prefix, now: now, lost: lost, load: st.load.clone(), busy: map[meta.PartitionID]bool{},
 		losing: map[replicate.NodeID]bool{},
 		parts:  st.snap.Partitions.IDs(),
 		takers: candidates(st.snap),
@@ -63,20 +66,27 @@ func plan(st *state, prefix string, now time.Time, copies int) ([]command, []met
 	return p.commands, p.stuck
 }
 
-// copies counts the partitions that are being copied: a live replica is outside the ISR, or a move is under way.
+// copies counts the partitions at which something is being copied, by a move that goes on or because a replica is
+// behind. What stands still holds no place.
 func (p *planner) copies() int {
 	count := 0
 	for _, id := range p.parts {
-		s := &p.row(id).State
-		behind := func(n replicate.NodeID) bool {
-			return p.st.snap.Nodes[n] != nil && p.st.snap.Nodes[n].Live &&
-				!replicate.HasNode(s.ISR, n)
-		}
-		if p.st.moves[id].rev != 0 || slices.ContainsFunc(s.Replicas, behind) {
+		row := &p.row(id).Partition
+		behind := led(p.st.snap, row) && slices.ContainsFunc(row.State.Replicas, func(n replicate.NodeID) bool {
+			return p.catchesUp(row, n)
+		})
+		if m := p.st.moves[id]; behind || m.rev != 0 && phaseOf(p.st.snap, row, meta.Move(m.moveRow)).goesOn() {
 			count++
 		}
 	}
 	return count
+}
+
+// catchesUp says whether node has a replica that is outside the ISR and can come into it.
+func (p *planner) catchesUp(row *meta.Partition, node replicate.NodeID) bool {
+	n := p.st.snap.Nodes[node]
+	return n != nil && n.Live && !hangs(n) &&
+		!replicate.HasNode(row.State.ISR, node) && !replicate.HasNode(row.Contested, node)
 }
 
 func (p *planner) row(id meta.PartitionID) *partEntry { return p.st.parts.Get(id) }
@@ -122,8 +132,9 @@ func led(s *meta.Snapshot, p *meta.Partition) bool {
 	return inSync(s, p, p.State.Leader) && s.Nodes[p.State.Leader].Boot == p.State.Boot
 }
 
-// choose returns the best of the nodes in from: the best disk first, then not draining or leaving, then the fewest
-// leaderships, then the first. A node with a hanging disk is better than no leader: it can deliver what is committed.
+// choose returns the best of the nodes in from: no disk that hangs first, then not draining, because such a node would
+// hand over again at once, then the best disk, not leaving, the fewest leaderships, and the first. A node whose disk
+// hangs is better than no leader: it can deliver what is committed.
 func choose(
 	s *meta.Snapshot, p *meta.Partition, from []replicate.NodeID, leads map[replicate.NodeID]int,
 ) replicate.NodeID {
@@ -133,13 +144,17 @@ func choose(
 	leaving := Leaving(s, p.ID)
 	return slices.MinFunc(from, func(a, b replicate.NodeID) int {
 		return cmp.Or(
-			cmp.Compare(s.Nodes[a].Disk.Rank(), s.Nodes[b].Disk.Rank()),
+			cmpBool(hangs(s.Nodes[a]), hangs(s.Nodes[b])),
 			cmpBool(s.Nodes[a].Draining, s.Nodes[b].Draining),
+			cmp.Compare(s.Nodes[a].Disk.Rank(), s.Nodes[b].Disk.Rank()),
 			cmpBool(slices.Contains(leaving, a), slices.Contains(leaving, b)),
 			cmp.Compare(leads[a], leads[b]),
 		)
 	})
 }
+
+// hangs says whether the disk of a node hangs, or has hung for so long that it counts as failed.
+func hangs(n *meta.Node) bool { return n.Disk.Rank() >= meta.DiskHung.Rank() }
 
 // elections gives another leader, or the new process of the same node, to each partition whose leader is gone,
 // restarted or damaged. A leader that cannot be replaced stays in the row: if the same process comes back, it continues
@@ -192,97 +207,6 @@ func (p *planner) cleanISRs() {
 	}
 }
 
-// moves advances each move by one step: the new replica is in the ISR before the old one goes (B89, P23).
-func (p *planner) moves() {
-	for _, id := range slices.SortedFunc(maps.Keys(p.st.moves), comparePartitions) {
-		m := p.st.moves[id]
-		if row := p.row(id); row == nil || !p.st.visible(id) {
-			p.drop("forget the move of a deleted partition", partKey(movesDir, id), m.rev)
-			continue
-		}
-		if !p.busy[id] {
-			p.step(id, m)
-		}
-	}
-}
-
-// step advances a move: it adds the new replica or removes the old one. In between it plans nothing, while the new
-// replica gets into the ISR and the old one hands over its leadership.
-func (p *planner) step(id meta.PartitionID, m moveEntry) {
-	row := p.row(id)
-	replicas := row.State.Replicas
-	hasFrom, hasTo := slices.Contains(replicas, m.From), slices.Contains(replicas, m.To)
-	to := p.st.snap.Nodes[m.To]
-	// If a drain began to copy to a node that has died, the move is undone as soon as another node can take the
-	// replica.
-	back := m.Cancel || m.Drain && to != nil && !to.Live && p.spare(row, m.From) != 0
-	switch {
-	case !hasFrom, to == nil, (to.Draining || back) && !hasTo:
-		p.busy[id] = true
-		p.drop("a move is over", partKey(movesDir, id), m.rev)
-	case back && row.State.Leader != m.To:
-		p.undo(id, m)
-	case !hasTo:
-		if !to.Live || len(replicas) >= replicate.MaxReplicaCount {
-			return
-		}
-		next := edit(&row.Partition)
-		next.State.Replicas[slices.Index(replicas, m.From)] = m.To
-		next.State.Replicas = append(next.State.Replicas, m.From)
-		p.load.replicas[m.To]++
-		p.change("add the replica that comes", next, m.To)
-	case !inSync(p.st.snap, &row.Partition, m.To), row.State.Leader == m.From:
-		// The new replica is catching up, or the leader is the one to go and first hands over to the preferred leader.
-	default:
-		if next := without(&row.Partition, m.From); next != nil {
-			c := p.change("remove the replica that goes", next, m.To)
-			c.drops = []kv.Cond{{Key: p.prefix + partKey(movesDir, id), ModRevision: m.rev}}
-		}
-	}
-}
-
-// without returns the row without the replica of node. It returns nil if too few members would remain in the ISR, or
-// too few whole ones: a batch that a damaged member cannot read may be readable only at the replica that goes.
-func without(p *meta.Partition, node replicate.NodeID) *meta.Partition {
-	next := edit(p)
-	isNode := func(m replicate.Member) bool { return m.Node == node }
-	next.State.Replicas = slices.DeleteFunc(next.State.Replicas, func(n replicate.NodeID) bool { return n == node })
-	next.State.ISR = slices.DeleteFunc(next.State.ISR, isNode)
-	next.Damaged = slices.DeleteFunc(next.Damaged, isNode)
-	next.Contested = slices.DeleteFunc(next.Contested, isNode)
-	if len(next.State.ISR) < min(len(p.State.ISR), p.State.MinISR) || len(next.State.ISR) == 0 ||
-		whole(next) < min(whole(p), p.State.MinISR) {
-		return nil
-	}
-	return next
-}
-
-// whole counts the members of the ISR that are not reported damaged.
-func whole(p *meta.Partition) int {
-	count := 0
-	for _, m := range p.State.ISR {
-		if !slices.Contains(p.Damaged, m) {
-			count++
-		}
-	}
-	return count
-}
-
-// undo removes the new replica of a move, and puts the old one back in its place.
-func (p *planner) undo(id meta.PartitionID, m moveEntry) {
-	row := p.row(id)
-	next := without(&row.Partition, m.To)
-	if next == nil {
-		return // other replicas must catch up first
-	}
-	next.State.Replicas = slices.DeleteFunc(slices.Clone(row.State.Replicas), func(n replicate.NodeID) bool {
-		return n == m.From
-	})
-	next.State.Replicas[slices.Index(next.State.Replicas, m.To)] = m.From
-	c := p.change("undo a move", next)
-	c.drops = []kv.Cond{{Key: p.prefix + partKey(movesDir, id), ModRevision: m.rev}}
-}
-
 // spare returns the live node that should take one more replica of the partition, in place of the one on node goes (0:
 // in addition): the best disk first, then the rack with the fewest of its replicas, then the fewest replicas of all
 // partitions. It returns 0 if no node can. A node whose disk hangs could not catch up, so it is never chosen.
@@ -290,7 +214,7 @@ func (p *planner) spare(row *partEntry, goes replicate.NodeID) replicate.NodeID 
 	var best replicate.NodeID
 	racks := racksOf(p.st.snap, row.State.Replicas, goes)
 	for _, n := range p.takers {
-		if n.Draining || n.Disk.Rank() >= meta.DiskHung.Rank() || slices.Contains(row.State.Replicas, n.ID) {
+		if n.Draining || hangs(n) || slices.Contains(row.State.Replicas, n.ID) {
 			continue
 		}
 		if best == 0 || cmp.Or(
@@ -311,7 +235,7 @@ func (p *planner) drains() {
 		if p.moving >= MaxDrainMoveCount {
 			return
 		}
-		if p.busy[id] || p.st.moves[id].rev != 0 {
+		if p.busy[id] || p.st.moves[id].rev != 0 || len(row.State.Replicas) >= replicate.MaxReplicaCount {
 			continue
 		}
 		for _, from := range row.State.Replicas {
@@ -353,7 +277,9 @@ func (p *planner) growth() {
 			minISR = t.MinISR
 		}
 		var chosen []replicate.NodeID
-		catchingUp := len(row.State.Replicas) > len(row.State.ISR)
+		catchingUp := slices.ContainsFunc(row.State.Replicas, func(n replicate.NodeID) bool {
+			return p.catchesUp(&row.Partition, n)
+		})
 		if len(row.State.Replicas) < t.Replicas && !catchingUp && p.moving < MaxDrainMoveCount {
 			if to := p.spare(row, 0); to != 0 {
 				p.moving++

@@ -25,7 +25,8 @@ func Leaving(s *meta.Snapshot, id meta.PartitionID) (nodes []replicate.NodeID) {
 // alive, whole, has a good disk, and is neither draining nor leaving. Otherwise it is the present leader under the same
 // conditions, except that its disk does not matter: a disk that is slow for a while is no reason to move the
 // leadership, and about a disk that hangs the node itself decides. Otherwise it is the first replica that meets all
-// conditions, or 0 if there is none. A leader that is not preferred hands over when convenient. So leadership returns
+// conditions. If there is none and the leader's node is being drained, or a move takes its replica away, a slow disk
+// will do. 0: there is nobody. A leader that is not preferred hands over when convenient. So leadership returns
 // when a node does (placement has spread the first replicas), and moves no more often than that.
 func PreferredLeader(s *meta.Snapshot, id meta.PartitionID) replicate.NodeID {
 	p := s.Partitions.Get(id)
@@ -36,6 +37,15 @@ func PreferredLeader(s *meta.Snapshot, id meta.PartitionID) replicate.NodeID {
 	for _, n := range append([]replicate.NodeID{p.State.Replicas[0], p.State.Leader}, p.State.Replicas...) {
 		if inSync(s, p, n) && (n == p.State.Leader || s.Nodes[n].Disk.Rank() == 0) && !s.Nodes[n].Draining &&
 			!slices.Contains(leaving, n) {
+			return n
+		}
+	}
+	leader := s.Nodes[p.State.Leader]
+	if leader == nil || !leader.Draining && s.Goes(id) != leader.ID {
+		return 0
+	}
+	for _, n := range p.State.Replicas {
+		if n != leader.ID && inSync(s, p, n) && !hangs(s.Nodes[n]) && !s.Nodes[n].Draining && !slices.Contains(leaving, n) {
 			return n
 		}
 	}

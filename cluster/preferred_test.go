@@ -35,6 +35,18 @@ func TestPreferredLeader(t *testing.T) {
 			"no other slow disk than the leader's",
 			"node 1 draining\nnode 2 failed\nnode 3\npart 0 lead 1 of 1 2 3 isr 1 2 3 min 1\ntopic 3 min 1", 3, "[]",
 		},
+		{
+			"another slow disk if the leader has to go", "node 1 draining\nnode 2 hung\nnode 3 slow\n" +
+				"part 0 lead 1 of 1 2 3 isr 1 2 3 min 1\ntopic 3 min 1", 3, "[]",
+		},
+		{
+			"not who is draining, too",
+			"node 1 draining\nnode 2 draining\npart 0 lead 1 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 0, "[]",
+		},
+		{
+			"a slow disk, to which a move goes",
+			"node 1\nnode 3 slow\npart 0 lead 1 of 3 1 isr 1 3 min 1\ntopic 1 min 1\nmove 0 1 3", 3, "[1]",
+		},
 		{"not who was wiped", "node 1 wiped\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 2, "[]"},
 		{"not who is leaving", "node 1\nnode 2\nnode 3\npart 0 lead 1 of 3 2 1 isr 1 min 1\ntopic 2 min 1", 0, "[1]"},
 		{"not who a move takes away, although the topic wants as many", threeMoving + "move 0 1 2", 2, "[1]"},

@@ -212,6 +212,22 @@ var rebalancePlans = []planCase{
 		part 0 lead 1 of 1 3 isr 1 min 1
 		topic 2 min 1
 		rebalance wanted`, `end the rebalance put /rebalance {}`, 0},
+	{"a replica on a dead node is waited for", `
+		node 1
+		node 2 dead
+		node 3
+		part 0 lead 1 of 1 2 isr 1 min 1
+		part 1 lead 1 of 1 2 isr 1 min 1
+		topic 2 min 1
+		rebalance wanted`, ``, 0},
+	{"but not for ever", `
+		node 1
+		node 2 lost
+		node 3
+		part 0 lead 1 of 1 2 isr 1 min 1
+		part 1 lead 1 of 1 2 isr 1 min 1
+		topic 2 min 1
+		rebalance wanted`, `move a replica to even out the nodes put /moves/t/000000 {"from":1,"to":3,"drain":true}`, 0},
 	{"it ends when nothing is left", `
 		node 1
 		node 2
@@ -245,13 +261,13 @@ func TestRebalanceIsBounded(t *testing.T) {
 	}
 	text += "\ntopic 1 min 1"
 	for _, most := range []int{1, 3, 50} {
-		commands, _ := plan(stateFrom(t, text), "/", time.Unix(0, 0), most)
+		commands, _ := plan(stateFrom(t, text), "/", time.Unix(0, 0), most, nil)
 		if want := min(most, 10); len(commands) != want {
 			t.Errorf("%d at once: %d moves", most, len(commands))
 		}
 	}
 	text += "\nmove 7 1 2\nmove 8 1 2"
-	if commands, _ := plan(stateFrom(t, text), "/", time.Unix(0, 0), 3); len(commands) != 3 { // two go on, one begins
+	if commands, _ := plan(stateFrom(t, text), "/", time.Unix(0, 0), 3, nil); len(commands) != 3 { // two go on, one begins
 		t.Errorf("%d commands with two moves under way", len(commands))
 	}
 }

@@ -39,9 +39,9 @@ func (s *store) rebalanceRow(st *state, row *meta.Rebalance) (kv.Cond, kv.Op) {
 }
 
 // rebalance begins the next steps of a rebalance that is wanted, and ends it when nothing is left to do. It takes only
-// partitions whose replicas are all in sync, except one on a node that is gone: a move then never has fewer copies than
-// before. At most `copies` partitions are copied at the same time, drains and replicas that catch up included, and as
-// many leaders are moved in a round.
+// partitions whose replicas are all in sync, except those on nodes that nothing waits for any more: a move then never
+// has fewer copies than before. At most `copies` partitions are copied at the same time, drains and replicas that catch
+// up included, and as many leaders are moved in a round.
 func (p *planner) rebalance(copies int) {
 	s := p.st.snap
 	if !s.Rebalance.Wanted || s.Rebalance.Paused {
@@ -95,7 +95,7 @@ func (p *planner) mayMove(id meta.PartitionID, gone replicate.NodeID) bool {
 		return false
 	}
 	return !slices.ContainsFunc(row.State.Replicas, func(n replicate.NodeID) bool {
-		return n != gone && !inSync(p.st.snap, &row.Partition, n)
+		return n != gone && !p.lost[n] && !inSync(p.st.snap, &row.Partition, n)
 	})
 }
 
@@ -119,6 +119,18 @@ func (p presence) observe(s *meta.Snapshot, now time.Time) {
 			delete(p, id)
 		}
 	}
+}
+
+// lost returns the nodes that have been away for so long that nothing waits for them any more: the moves to them are
+// undone, and other replicas of their partitions move. What they hold stays theirs until they are gone, or drained.
+func (p presence) lost(now time.Time, after time.Duration) map[replicate.NodeID]bool {
+	lost := map[replicate.NodeID]bool{}
+	for id, is := range p {
+		if !is.live && now.Sub(is.since) >= after {
+			lost[id] = true
+		}
+	}
+	return lost
 }
 
 // membership returns the nodes among which replicas should be spread, and the one that is gone: it has been away for

@@ -165,7 +165,7 @@ func testScalePlan(t *testing.T, f *fleet, st *state) {
 		took := time.Hour
 		for range 5 { // the machine may be busy
 			begin := time.Now()
-			commands, stuck = plan(c.st, DefaultPrefix, begin, DefaultRebalanceMoves)
+			commands, stuck = plan(c.st, DefaultPrefix, begin, DefaultRebalanceMoves, nil)
 			if took = min(took, time.Since(begin)); took < maxPlanTime/2 {
 				break
 			}

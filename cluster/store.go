@@ -23,6 +23,7 @@ const (
 	DefaultControllerTick = time.Second
 	DefaultReplicaCount   = 3
 	DefaultRebalanceMoves = 4 // partitions that a rebalance copies at the same time
+	DefaultMovePatience   = time.Minute
 
 	MaxPartitionCount  = 16384 // of a topic
 	MaxDeletedCount    = 16384 // deletions that are remembered; a node that missed one keeps the data aside
@@ -54,8 +55,10 @@ type Options struct {
 	// long. 0: only operators start it.
 	RebalanceAfter time.Duration
 	RebalanceMoves int // partitions that a rebalance copies at the same time
-	Now            func() time.Time
-	Host           Host // nil: goroutines, Go's timers and random uuids
+	// MovePatience is how long a move waits for its target when that has died. Then it is undone.
+	MovePatience time.Duration
+	Now          func() time.Time
+	Host         Host // nil: goroutines, Go's timers and random uuids
 }
 
 func (o *Options) setDefaults() {
@@ -79,6 +82,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.RebalanceMoves <= 0 {
 		o.RebalanceMoves = DefaultRebalanceMoves
+	}
+	if o.MovePatience <= 0 {
+		o.MovePatience = DefaultMovePatience
 	}
 	if o.Now == nil {
 		o.Now = time.Now

@@ -1,0 +1,205 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"penstock/cluster/kv"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// MovePartition implements meta.Store. It only writes the move's row. The controller carries the move out, one safe
+// step after the other, and if the leader is the replica to go, the leader hands over. A call with to == from cancels a
+// move, unless the new replica leads already. A new move can only begin when no other is under way.
+func (s *store) MovePartition(ctx context.Context, id meta.PartitionID, from, to replicate.NodeID) error {
+	return s.change(ctx, func(st *state) ([]kv.Cond, []kv.Op, error) {
+		if !st.visible(id) || st.parts.Get(id) == nil {
+			return nil, nil, meta.ErrNotFound
+		}
+		p := &st.parts.Get(id).Partition
+		key, move := s.key(partKey(movesDir, id)), st.moves[id]
+		conds := []kv.Cond{
+			{Key: key, ModRevision: move.rev},
+			{Key: s.key(topicKey(topicsDir, id.Topic)), ModRevision: st.topics[id.Topic]},
+			// The controller may just be adding a replica on the target: the move would never end.
+			{Key: s.key(partKey(partsDir, id)), ModRevision: st.parts.Get(id).rev},
+		}
+		target := st.snap.Nodes[to]
+		switch {
+		case !slices.Contains(p.State.Replicas, from), target == nil:
+			return nil, nil, meta.ErrNotFound
+		case to == from && move.rev == 0, to == move.To && from == move.From && !move.Cancel:
+			return nil, nil, nil
+		case to == from:
+			move.Cancel = true
+			return conds, []kv.Op{put(key, move.moveRow)}, nil
+		case move.rev != 0:
+			return nil, nil, fmt.Errorf("a move of it from node %d to node %d is under way; cancel it first: %w",
+				move.From, move.To, meta.ErrConflict)
+		case slices.Contains(p.State.Replicas, to):
+			return nil, nil, fmt.Errorf("node %d holds a replica of it already: nothing was changed: %w", to, meta.ErrExists)
+		case !target.Live:
+			return nil, nil, fmt.Errorf("node %d is not alive: %w", to, meta.ErrTooFewNodes)
+		case len(p.State.Replicas) >= replicate.MaxReplicaCount:
+			return nil, nil,
+				fmt.Errorf("cluster: it has %d replicas, and none can be added before one goes: nothing was changed",
+					len(p.State.Replicas))
+		}
+		return conds, []kv.Op{put(key, moveRow{From: from, To: to})}, nil
+	})
+}
+
+// moves advances each move by one step: the new replica is in the ISR before the old one goes (B89, P23).
+func (p *planner) moves() {
+	for _, id := range slices.SortedFunc(maps.Keys(p.st.moves), comparePartitions) {
+		m := p.st.moves[id]
+		if row := p.row(id); row == nil || !p.st.visible(id) {
+			p.drop("forget the move of a deleted partition", partKey(movesDir, id), m.rev)
+			continue
+		}
+		if !p.busy[id] {
+			p.step(id, m)
+		}
+	}
+}
+
+// phase is what a move does, or what it waits for.
+type phase int
+
+const (
+	moveOver       phase = iota // one of the two replicas is not wanted or not possible any more, and none was added
+	moveAway                    // the new replica's node is dead
+	moveAdds                    // the new replica is about to be listed
+	moveLeaderless              // nobody leads from whom the new replica could get what it lacks
+	moveCopies                  // the new replica catches up
+	moveHandsOver               // the leader is the replica to go, and first hands over to the preferred leader
+	moveNoHeir                  // it is, and nobody can take over
+	moveKeeps                   // too few others would be in sync, or whole
+	moveRemoves                 // the old replica can go
+	moveUndone                  // the new replica can go
+	moveKeepsNew                // it is being undone, and too few others would be in sync, or whole
+)
+
+// goesOn says whether the next step of a move will come without anything else.
+func (f phase) goesOn() bool {
+	return !slices.Contains([]phase{moveAway, moveLeaderless, moveNoHeir, moveKeeps, moveKeepsNew}, f)
+}
+
+// phaseOf decides what is next in a move. It is pure: the controller acts by it, and operators are told of it.
+func phaseOf(s *meta.Snapshot, p *meta.Partition, m meta.Move) phase {
+	replicas, to := p.State.Replicas, s.Nodes[m.To]
+	hasFrom, hasTo := slices.Contains(replicas, m.From), slices.Contains(replicas, m.To)
+	full := len(replicas) >= replicate.MaxReplicaCount
+	switch {
+	case !hasFrom, to == nil, !hasTo && (m.Cancel || to.Draining || full):
+		return moveOver
+	case m.Cancel && p.State.Leader != m.To && without(p, m.To) == nil:
+		return moveKeepsNew
+	case m.Cancel && p.State.Leader != m.To:
+		return moveUndone
+	case !to.Live:
+		return moveAway
+	case !hasTo:
+		return moveAdds
+	case !inSync(s, p, m.To) && !led(s, p):
+		return moveLeaderless
+	case !inSync(s, p, m.To):
+		return moveCopies
+	case p.State.Leader == m.From && slices.Contains([]replicate.NodeID{0, m.From}, PreferredLeader(s, p.ID)):
+		return moveNoHeir
+	case p.State.Leader == m.From:
+		return moveHandsOver
+	case without(p, m.From) == nil:
+		return moveKeeps
+	}
+	return moveRemoves
+}
+
+// hopeless says whether the controller gives a move up: its target is lost, or is to be emptied and could only go on
+// with more work. What a draining target has in sync already, another move takes from there.
+func (p *planner) hopeless(m moveEntry, is phase) bool {
+	if m.Cancel {
+		return false // it is given up already, or the new replica leads
+	}
+	switch is {
+	case moveAway:
+		return p.lost[m.To] || p.st.snap.Nodes[m.To].Draining
+	case moveLeaderless, moveCopies, moveHandsOver, moveNoHeir:
+		return p.st.snap.Nodes[m.To].Draining
+	}
+	return false
+}
+
+// step advances a move: it adds the new replica or removes the old one, or cancels the move as an operator would if it
+// cannot end. In between it plans nothing, while the new replica gets into the ISR and the old one hands over its
+// leadership.
+func (p *planner) step(id meta.PartitionID, m moveEntry) {
+	row, key := p.row(id), p.prefix+partKey(movesDir, id)
+	is := phaseOf(p.st.snap, &row.Partition, meta.Move(m.moveRow))
+	begun := slices.Contains(row.State.Replicas, m.To)
+	switch {
+	case is == moveOver, !begun && p.hopeless(m, is):
+		p.busy[id] = true
+		p.drop("a move is over", partKey(movesDir, id), m.rev)
+	case p.hopeless(m, is):
+		p.busy[id] = true
+		m.Cancel = true
+		p.commands = append(p.commands, command{
+			why: "cancel a move that cannot end", conds: []kv.Cond{{Key: key, ModRevision: m.rev}},
+			puts: []kv.Op{put(key, m.moveRow)},
+		})
+	case is == moveUndone:
+		p.undo(id, m)
+	case is == moveAdds:
+		next := edit(&row.Partition)
+		next.State.Replicas[slices.Index(row.State.Replicas, m.From)] = m.To
+		next.State.Replicas = append(next.State.Replicas, m.From)
+		p.load.replicas[m.To]++
+		p.change("add the replica that comes", next, m.To)
+	case is == moveRemoves:
+		c := p.change("remove the replica that goes", without(&row.Partition, m.From), m.To)
+		c.drops = []kv.Cond{{Key: key, ModRevision: m.rev}}
+	}
+}
+
+// without returns the row without the replica of node. It returns nil if too few members would remain in the ISR, or
+// too few whole ones: a batch that a damaged member cannot read may be readable only at the replica that goes.
+func without(p *meta.Partition, node replicate.NodeID) *meta.Partition {
+	next := edit(p)
+	isNode := func(m replicate.Member) bool { return m.Node == node }
+	next.State.Replicas = slices.DeleteFunc(next.State.Replicas, func(n replicate.NodeID) bool { return n == node })
+	next.State.ISR = slices.DeleteFunc(next.State.ISR, isNode)
+	next.Damaged = slices.DeleteFunc(next.Damaged, isNode)
+	next.Contested = slices.DeleteFunc(next.Contested, isNode)
+	if len(next.State.ISR) < min(len(p.State.ISR), p.State.MinISR) || len(next.State.ISR) == 0 ||
+		whole(next) < min(whole(p), p.State.MinISR) {
+		return nil
+	}
+	return next
+}
+
+// whole counts the members of the ISR that are not reported damaged.
+func whole(p *meta.Partition) int {
+	count := 0
+	for _, m := range p.State.ISR {
+		if !slices.Contains(p.Damaged, m) {
+			count++
+		}
+	}
+	return count
+}
+
+// undo removes the new replica of a move, which others can do without, and puts the old one back in its place.
+func (p *planner) undo(id meta.PartitionID, m moveEntry) {
+	row := p.row(id)
+	next := without(&row.Partition, m.To)
+	next.State.Replicas = slices.DeleteFunc(slices.Clone(row.State.Replicas), func(n replicate.NodeID) bool {
+		return n == m.From
+	})
+	next.State.Replicas[slices.Index(next.State.Replicas, m.To)] = m.From
+	c := p.change("undo a move", next)
+	c.drops = []kv.Cond{{Key: p.prefix + partKey(movesDir, id), ModRevision: m.rev}}
+}
