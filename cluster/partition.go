@@ -143,67 +143,6 @@ func (s *store) checkISR(ctx context.Context, row *meta.Partition, want *replica
 	return conds, nil
 }
 
-// HandOver implements meta.Store.
-func (s *store) HandOver(ctx context.Context, id meta.PartitionID, from *replicate.State, to replicate.NodeID) error {
-	for range maxAttemptCount {
-		st, row, err := s.partition(ctx, id)
-		if err != nil {
-			return err
-		}
-		if row.State.Version < from.Version { // the watch is behind the caller
-			if row, err = s.readPartition(ctx, id); err != nil {
-				return err
-			}
-		}
-		if !sameLeadership(&row.State, from) {
-			return meta.ErrConflict
-		}
-		heirs := heirsOf(st, &row.Partition)
-		if ordered := row.TransferTo(); slices.Contains(heirs, ordered) {
-			to = ordered // the caller may not know of the order yet
-		}
-		switch {
-		case to == 0:
-			to = choose(st.snap, &row.Partition, heirs, st.load.leads)
-			if to == 0 {
-				return fmt.Errorf("no other member of the ISR is alive and whole: %w", meta.ErrTooFewNodes)
-			}
-		case !slices.Contains(heirs, to):
-			return fmt.Errorf("node %d is no live and whole member of the ISR: %w", to, meta.ErrUnsafe)
-		}
-		next := edit(&row.Partition)
-		lead(next, st.snap.Nodes[to])
-		releaseHung(st.snap, next, from.Leader)
-		ok, revision, err := s.putPartition(ctx, next, row.rev, st.conds(s.opts.Prefix, to))
-		if err != nil {
-			return err
-		}
-		if ok {
-			return s.waitRevision(ctx, revision)
-		}
-		if err := s.waitChange(ctx, st); err != nil {
-			return err
-		}
-	}
-	return meta.ErrConflict
-}
-
-// heirsOf returns the nodes to which the leader of a partition may hand it over. If the leader's own disk is not good,
-// only a node with a good disk takes over: a cause that all disks share must not send leaderships round. If the
-// leader's disk has failed, a slow disk will do as well, because waiting longer would serve nobody.
-func heirsOf(st *state, p *meta.Partition) []replicate.NodeID {
-	leader, worst := p.State.Leader, meta.DiskFailed
-	if own := st.snap.Nodes[leader]; own != nil && own.Disk != meta.DiskGood {
-		worst = meta.DiskGood
-		if own.Disk == meta.DiskFailed {
-			worst = meta.DiskSlow
-		}
-	}
-	return slices.DeleteFunc(electable(st, p), func(n replicate.NodeID) bool {
-		return n == leader || st.snap.Nodes[n].Disk.Rank() > worst.Rank()
-	})
-}
-
 // releaseHung removes node, whose disk hangs, from the ISR together with its leadership, if enough other members
 // remain. Otherwise the new leader would wait for it until its silence is proven. It comes back like any follower.
 // Every member of the ISR has every committed batch, so none is lost.

@@ -109,6 +109,7 @@ type store struct {
 	wake   chan struct{} // the controller: plan again; capacity 1
 	relive chan struct{} // keepLease: look at our own rows; capacity 1
 	isr    isrQueue      // changes of the ISR of partitions that this node leads
+	handed handOvers     // when this process gave partitions away
 
 	// mu guards the fields below. Join and the goroutines that it starts also read ctx without it.
 	mu        lock.Mutex[lock.ClusterStore]

@@ -364,7 +364,7 @@ func (cn *clusterNode) apply(ch *meta.Change, first bool) {
 		}
 	}
 	if n := ch.Snapshot.Nodes[cn.Self.ID]; n != nil && n.Draining && !cn.Leaving.Load() {
-		cn.Spawn(func() { _ = cn.handOver(cn.Ctx) })
+		cn.Spawn(func() { _ = cn.drain(cn.Ctx) })
 	}
 	cn.forward.Wake()
 	cn.remotes.Refresh()

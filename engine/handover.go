@@ -40,12 +40,24 @@ func (cn *clusterNode) balance() {
 }
 
 // convenient says whether this node may hand a partition over to node to, which nobody has ordered: all replicas are in
-// sync, and to does not come back from a broken network, unless the replica here has to go.
+// sync, and to does not come back from a broken network, unless the replica here has to go. If a move takes it away and
+// the new one is in sync, no other replica is waited for: one may be dead for good.
 func (cn *clusterNode) convenient(
 	s *meta.Snapshot, row *meta.Partition, pt *part.Partition, to replicate.NodeID,
 ) bool {
-	return len(row.State.ISR) == len(row.State.Replicas) &&
+	return replaced(s, row, cn.Self.ID) || len(row.State.ISR) == len(row.State.Replicas) &&
 		!(pt.Replica().WasStranded(to, s.Nodes) && stays(s, row, cn.Self.ID))
+}
+
+// replaced says whether a move takes the replica on a node away, and the one that stays in its place is in the ISR.
+func replaced(s *meta.Snapshot, row *meta.Partition, node replicate.NodeID) bool {
+	m := s.Moves[row.ID]
+	stays := m.To
+	if node == m.To {
+		stays = m.From
+	}
+	return s.Goes(row.ID) == node &&
+		slices.ContainsFunc(row.State.ISR, func(o replicate.Member) bool { return o.Node == stays })
 }
 
 // stays says whether the topic is to keep its replica on a node: the replica is among the first Topic.Replicas of the
@@ -58,18 +70,40 @@ func stays(s *meta.Snapshot, row *meta.Partition, node replicate.NodeID) bool {
 }
 
 // handOver hands every leadership of this node to another replica in the ISR. No accepted put is lost or fails because
-// of that. handOver returns when this node leads no partition that another node could lead, or when ctx ends. It
-// returns nil at once if another call is running.
+// of that. handOver returns when this node leads no partition that another node could lead, or when ctx ends. If
+// another call is running, it first waits for the end of that.
 func (cn *clusterNode) handOver(ctx context.Context) error {
-	if !cn.Leaving.CompareAndSwap(false, true) {
+	return cn.handOverSome(ctx, func(*part.Partition) bool { return true })
+}
+
+// drain is handOver for a node that goes on: it keeps what only nodes could lead that would hand it back at once.
+func (cn *clusterNode) drain(ctx context.Context) error {
+	wanted := func(pt *part.Partition) bool {
+		if cn.opts.PreferredLeader == nil {
+			return true
+		}
+		to := cn.opts.PreferredLeader(cn.Rows.Snapshot(), pt.Identity())
+		return to != 0 && to != cn.Self.ID
+	}
+	if !slices.ContainsFunc(cn.e.store.Partitions(), func(pt *part.Partition) bool {
+		return pt.Leading.Load() && wanted(pt)
+	}) {
 		return nil
 	}
+	return cn.handOverSome(ctx, wanted)
+}
+
+func (cn *clusterNode) handOverSome(ctx context.Context, wanted func(*part.Partition) bool) error {
+	if err := cn.Await(ctx, func() bool { return cn.Leaving.CompareAndSwap(false, true) }); err != nil {
+		return err
+	}
+	defer cn.e.news.Raise() // another call may wait for the end of this one
 	defer cn.Leaving.Store(false)
 	cn.confirm(ctx, cn.e.Topics())
 	err := cn.Await(ctx, func() bool {
 		left := 0
 		for _, pt := range cn.e.store.Partitions() {
-			if pt.Leading.Load() && cn.TryHandOver(ctx, pt, 0) {
+			if pt.Leading.Load() && wanted(pt) && cn.TryHandOver(ctx, pt, 0) {
 				left++
 			}
 		}

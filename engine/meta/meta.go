@@ -456,8 +456,8 @@ type Store interface {
 	ReadPartition(ctx context.Context, id PartitionID) (*Partition, error)
 	// HandOver ends the caller's leadership, whose row was at st, in favour of another live, undamaged member of the
 	// ISR: the one that an operator has ordered (Partition.TransferTo) if that is possible, otherwise to if it is not 0,
-	// otherwise the member that leads least. Before the call, the caller has stopped taking writes and everything is
-	// committed.
+	// otherwise the member that leads least. A node that drains takes over only from a disk that hangs, and a node gives
+	// a partition away only so often. Before the call, the caller has stopped taking writes and everything is committed.
 	HandOver(ctx context.Context, id PartitionID, st *replicate.State, to replicate.NodeID) error
 	// ReportCopy says what m can be relied on for.
 	ReportCopy(ctx context.Context, id PartitionID, m replicate.Member, state CopyState) error

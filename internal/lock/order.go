@@ -59,6 +59,7 @@ type (
 	ClusterTasks struct{}
 	ClusterStore struct{}
 	ClusterISR   struct{}
+	ClusterGiven struct{} // cluster.handOvers.mu
 
 	NSQServer    struct{}
 	NSQFlight    struct{}
@@ -124,6 +125,7 @@ var order = [...]any{
 	ClusterTasks{},
 	ClusterStore{},
 	ClusterISR{},
+	ClusterGiven{},
 	NSQServer{},
 	NSQFlight{},
 	NSQAnswers{},
