@@ -88,7 +88,8 @@ func heirOf(st *state, p *meta.Partition, to replicate.NodeID, before int) (repl
 func heirsOf(st *state, p *meta.Partition) []replicate.NodeID {
 	leader, worst, drains := p.State.Leader, meta.DiskFailed, false
 	if own := st.snap.Nodes[leader]; own != nil && own.Disk != meta.DiskGood {
-		worst, drains = meta.DiskGood, hangs(own)
+		worst = meta.DiskGood
+		drains = hangs(own)
 		if own.Disk == meta.DiskFailed {
 			worst = meta.DiskSlow
 		}

@@ -88,6 +88,39 @@ func (f phase) goesOn() bool {
 	return !slices.Contains([]phase{moveAway, moveLeaderless, moveNoHeir, moveKeeps, moveKeepsNew}, f)
 }
 
+// MoveState says in words what the move of a partition does or waits for, and whether it goes on without anything else.
+// There must be one.
+func MoveState(s *meta.Snapshot, id meta.PartitionID) (words string, goesOn bool) {
+	p, m := s.Partitions.Get(id), s.Moves[id]
+	if p == nil {
+		return "ends", true
+	}
+	is, from, to := phaseOf(s, p, m), nameOf(s, m.From), nameOf(s, m.To)
+	switch is {
+	case moveAway:
+		words = fmt.Sprintf("waits for node %s, which is dead: if that lasts, it is undone", to)
+	case moveAdds:
+		words = "begins"
+	case moveLeaderless:
+		words = "waits: no replica leads the partition"
+	case moveCopies:
+		words = fmt.Sprintf("node %s fetches what it lacks", to)
+	case moveHandsOver:
+		words = fmt.Sprintf("node %s hands its leadership over", from)
+	case moveNoHeir:
+		words = fmt.Sprintf("waits: node %s leads, and no other replica that is in sync can take over", from)
+	case moveKeeps:
+		words = fmt.Sprintf("waits: without node %s too few replicas would be in sync and whole", from)
+	case moveKeepsNew:
+		words = fmt.Sprintf("is being undone and waits: without node %s too few replicas would be in sync and whole", to)
+	case moveUndone:
+		words = "is being undone"
+	case moveOver, moveRemoves:
+		words = "ends"
+	}
+	return words, is.goesOn()
+}
+
 // phaseOf decides what is next in a move. It is pure: the controller acts by it, and operators are told of it.
 func phaseOf(s *meta.Snapshot, p *meta.Partition, m meta.Move) phase {
 	replicas, to := p.State.Replicas, s.Nodes[m.To]

@@ -70,6 +70,13 @@ var movePlans = []planCase{
 		part 0 lead 2 of 3 2 1 isr 1 2 min 2
 		topic 2 min 2
 		move 0 1 3`, cancels + `{"from":1,"to":3,"cancel":true}`, 0},
+	{"whether it lives or not", `
+		node 1
+		node 2
+		node 3 dead draining
+		part 0 lead 2 of 3 2 1 isr 1 2 min 2
+		topic 2 min 2
+		move 0 1 3`, cancels + `{"from":1,"to":3,"cancel":true}`, 0},
 	{"what it has already is not thrown away", `
 		node 1 dead
 		node 2

@@ -22,6 +22,8 @@ func (s *store) Rebalance(ctx context.Context, order meta.RebalanceOrder) error 
 			row.Paused = true
 		case meta.RebalanceResume:
 			row.Paused = false
+		case meta.RebalanceCancel:
+			row.Wanted = false
 		default:
 			return nil, nil, fmt.Errorf("cluster: %q is no order for a rebalance: nothing was changed", order)
 		}

@@ -45,7 +45,7 @@ type partitionRow struct {
 type moveRow struct {
 	From   replicate.NodeID `json:"from"`
 	To     replicate.NodeID `json:"to"`
-	Drain  bool             `json:"drain,omitempty"`  // the controller chose To, and may choose another node
+	Drain  bool             `json:"drain,omitempty"`  // the controller began it, for a drain or a rebalance
 	Cancel bool             `json:"cancel,omitempty"` // undo the move, unless To leads already
 }
 

@@ -212,10 +212,13 @@ func TestCommands(t *testing.T) {
 		{"rebalance", `{"action":"start"}`, "rebalance start"},
 		{"rebalance", `{"action":"pause"}`, "rebalance pause"},
 		{"rebalance", `{"action":"resume"}`, "rebalance resume"},
+		{"rebalance", `{"action":"cancel"}`, "rebalance cancel"},
+		{"move", `{"topic":"orders","partition":1,"cancel":true}`, "move " + ordersID.String() + "/1 2 2"},
 		{"upgrade", `{"level":2}`, "raise 2"},
 	} {
 		store := &fakeStore{shown: testSnapshot()}
 		store.shown.Nodes[5].Live = false
+		store.shown.Moves = map[meta.PartitionID]meta.Move{{Topic: ordersID, Partition: 1}: {From: 2, To: 4}}
 		w := ask(Handler(store, Self{Name: "n2"}), "POST", "/cluster/"+tc.path, tc.body)
 		if w.Code != 200 || !reflect.DeepEqual(store.calls, []string{tc.call}) {
 			t.Errorf("%s %s: %d %s, the store was asked for %q", tc.path, tc.body, w.Code, w.Body, store.calls)
@@ -254,6 +257,8 @@ func TestRefusals(t *testing.T) {
 		{"move", `{"topic":"orders","partition":4,"from":"n1","to":"n3"}`, 409, "not alive"},
 		{"move", `{"topic":"orders","partition":0,"from":"n1","to":"5"}`, 409, "is draining"},
 		{"move", `{"topic":"orders","partition":0,"from":"n1"}`, 400, "to is missing"},
+		{"move", `{"topic":"orders","partition":0,"cancel":true}`, 409, "is not moving"},
+		{"move", `{"topic":"orders","partition":0,"from":"n1","cancel":true}`, 400, "say nothing to it"},
 		{"force-leader", `{"topic":"orders","partition":3,"node":"n1"}`, 400, "lost for ever"},
 		{
 			"force-leader", `{"topic":"orders","partition":3,"node":"n4","i_accept_data_loss":true}`, 409, "it is on n1, n2, n3",

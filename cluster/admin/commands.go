@@ -41,12 +41,13 @@ type (
 		Node NodeRef `json:"node"`
 		On   *bool   `json:"on"`
 	}
-	// Move is the body of /cluster/move.
+	// Move is the body of /cluster/move. With Cancel it undoes the move that is under way, and names no nodes.
 	Move struct {
 		Topic     string  `json:"topic"`
 		Partition *uint32 `json:"partition"`
-		From      NodeRef `json:"from"`
-		To        NodeRef `json:"to"`
+		From      NodeRef `json:"from,omitempty"`
+		To        NodeRef `json:"to,omitempty"`
+		Cancel    bool    `json:"cancel,omitempty"`
 	}
 	// ForceLeader is the body of /cluster/force-leader. The command is refused without IAcceptDataLoss. With DryRun it
 	// only says what would be lost.
@@ -108,6 +109,9 @@ func (h *handler) move(ctx context.Context, s *meta.Snapshot, b *Move) (string, 
 	if err != nil {
 		return "", err
 	}
+	if b.Cancel {
+		return h.cancelMove(ctx, s, b)
+	}
 	from, err := nodeNamed(s, "from", b.From)
 	if err != nil {
 		return "", err
@@ -133,6 +137,25 @@ func (h *handler) move(ctx context.Context, s *meta.Snapshot, b *Move) (string, 
 		return "", err
 	}
 	return fmt.Sprintf("%s is moving: node %s gives its replica up once node %s is in sync", name, from.Name, to.Name), nil
+}
+
+// cancelMove undoes a move, whoever began it.
+func (h *handler) cancelMove(ctx context.Context, s *meta.Snapshot, b *Move) (string, error) {
+	id := meta.PartitionID{Topic: s.Names[b.Topic].ID, Partition: *b.Partition}
+	m, moves := s.Moves[id]
+	name := fmt.Sprintf("partition %d of topic %s", id.Partition, b.Topic)
+	switch {
+	case b.From != "" || b.To != "":
+		return "", refuse(http.StatusBadRequest, "cancel ends the move of %s that is under way: from and to say nothing "+
+			"to it; nothing was changed", name)
+	case !moves:
+		return "", refuse(http.StatusConflict, "%s is not moving: nothing was changed", name)
+	}
+	if err := h.store.MovePartition(ctx, id, m.From, m.From); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("the move of %s from node %s to node %s is undone, unless node %[3]s leads it already", name,
+		nodeName(s, m.From), nodeName(s, m.To)), nil
 }
 
 func (h *handler) removeNode(ctx context.Context, s *meta.Snapshot, b *RemoveNode) (string, error) {

@@ -27,6 +27,7 @@ type Rebalancing struct {
 	State          RebalanceState `json:"state"`
 	Wanted         bool           `json:"wanted"` // a rebalance is not complete
 	MoveCount      int            `json:"moves"`
+	WaitingCount   int            `json:"waiting"` // moves that do not go on without something else
 	RemainingCount int            `json:"remaining"`
 	Gone           string         `json:"gone"` // a node whose replicas are made elsewhere because it was away for long
 }
@@ -47,16 +48,34 @@ type Step struct {
 	From      string `json:"from"`
 	To        string `json:"to"`
 	Swap      bool   `json:"swap"`
+
+	// Only of a move that is under way: who began it, and what it does or waits for.
+	Owner MoveOwner `json:"owner,omitempty"`
+	State string    `json:"state,omitempty"`
 }
+
+// MoveOwner says who began a move.
+type MoveOwner string
+
+// The owners.
+const (
+	OwnerOperator   MoveOwner = "operator"
+	OwnerController MoveOwner = "controller" // for a drain or a rebalance
+)
 
 // RebalanceRequest is the body of /cluster/rebalance.
 type RebalanceRequest struct {
-	Action meta.RebalanceOrder `json:"action"` // start, pause or resume
+	Action meta.RebalanceOrder `json:"action"` // start, pause, resume or cancel
 }
 
 func rebalancingOf(s *meta.Snapshot) Rebalancing {
 	r := Rebalancing{
 		State: RebalanceIdle, Wanted: s.Rebalance.Wanted, MoveCount: len(s.Moves), Gone: nodeName(s, s.GoneNode()),
+	}
+	for id := range s.Moves {
+		if _, goesOn := cluster.MoveState(s, id); !goesOn {
+			r.WaitingCount++
+		}
 	}
 	switch {
 	case s.Rebalance.Paused:
@@ -93,10 +112,15 @@ func (h *handler) plan(*http.Request) (any, error) {
 		if t := s.Topics[id.Topic]; t != nil {
 			name = t.Name
 		}
-		return Step{name, id.Partition, nodeName(s, m.From), nodeName(s, m.To), swap}
+		return Step{Topic: name, Partition: id.Partition, From: nodeName(s, m.From), To: nodeName(s, m.To), Swap: swap}
 	}
 	for id, m := range s.Moves {
-		p.Moves = append(p.Moves, step(id, m, false))
+		move := step(id, m, false)
+		move.State, _ = cluster.MoveState(s, id)
+		if move.Owner = OwnerOperator; m.Drain {
+			move.Owner = OwnerController
+		}
+		p.Moves = append(p.Moves, move)
 	}
 	slices.SortFunc(p.Moves, func(a, b Step) int {
 		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition))
@@ -122,8 +146,10 @@ func (h *handler) orderRebalance(ctx context.Context, s *meta.Snapshot, b *Rebal
 		if !s.Rebalance.Wanted {
 			message = "rebalancing is not paused any more; none is wanted now"
 		}
+	case meta.RebalanceCancel:
+		message = "no rebalance is wanted any more; the moves that are under way end"
 	default:
-		return "", refuse(http.StatusBadRequest, "action is %q: start, pause or resume are possible", b.Action)
+		return "", refuse(http.StatusBadRequest, "action is %q: start, pause, resume or cancel are possible", b.Action)
 	}
 	return message, h.store.Rebalance(ctx, b.Action)
 }

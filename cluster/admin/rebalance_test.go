@@ -35,16 +35,25 @@ func TestRebalanceIsShown(t *testing.T) {
 		r.RemainingCount != len(p.Steps) || len(p.Steps) == all {
 		t.Errorf("while it runs: %+v, %d steps", r, len(p.Steps))
 	}
-	if len(p.Moves) != 1 || p.Moves[0] != (Step{Topic: "orders", Partition: 1, From: "n1", To: "n4"}) {
-		t.Errorf("under way: %+v", p.Moves)
+	want := Step{Topic: "orders", Partition: 1, From: "n1", To: "n4", Owner: OwnerOperator, State: "begins"}
+	if len(p.Moves) != 1 || p.Moves[0] != want || st.Rebalance.WaitingCount != 0 {
+		t.Errorf("under way: %+v, %+v", p.Moves, st.Rebalance)
 	}
+	s.Nodes[4].Live = false
+	s.Moves = map[meta.PartitionID]meta.Move{{Topic: ordersID, Partition: 1}: {From: 1, To: 4, Drain: true}}
+	st, p = ask3()
+	want.Owner, want.State = OwnerController, "waits for node n4, which is dead: if that lasts, it is undone"
+	if len(p.Moves) != 1 || p.Moves[0] != want || st.Rebalance.WaitingCount != 1 {
+		t.Errorf("under way: %+v, %+v", p.Moves, st.Rebalance)
+	}
+	s.Nodes[4].Live = true
 	s.Rebalance.Paused = true
 	if st, _ = ask3(); st.Rebalance.State != RebalancePaused {
 		t.Errorf("paused: %+v", st.Rebalance)
 	}
 	h := Handler(&fakeStore{shown: s}, Self{Name: "n2"})
 	if w := ask(h, "POST", "/cluster/rebalance", `{"action":"dance"}`); w.Code != 400 ||
-		!strings.Contains(sentence(t, w), "start, pause or resume") {
+		!strings.Contains(sentence(t, w), "start, pause, resume or cancel") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	if w := ask(h, "PUT", "/cluster/rebalance", ``); w.Code != 405 {

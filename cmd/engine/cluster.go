@@ -170,25 +170,32 @@ func findNode(st *admin.Status, ref string) *admin.Node {
 
 func (o *operator) moveCommand() *cobra.Command {
 	var from, to string
+	var cancel bool
 	cmd := o.action("move TOPIC PARTITION --from NODE --to NODE",
 		"Move a replica to another node; the old one is removed when the new one is in sync", cobra.ExactArgs(2),
 		func(ctx context.Context, args []string) error {
 			p, err := partitionArg(args[1])
-			if err != nil {
+			switch {
+			case err != nil:
 				return err
+			case cancel && (from != "" || to != ""):
+				return &exitError{
+					exitUsage, errors.New("--cancel undoes the move that is under way: it takes no --from and no --to"),
+				}
+			case !cancel && (from == "" || to == ""):
+				return &exitError{exitUsage, errors.New("--from and --to are not set: a move needs both; --cancel undoes one")}
 			}
 			return o.change(ctx, "/cluster/move", &admin.Move{
-				Topic: args[0], Partition: &p, From: admin.NodeRef(from), To: admin.NodeRef(to),
+				Topic: args[0], Partition: &p, From: admin.NodeRef(from), To: admin.NodeRef(to), Cancel: cancel,
 			})
 		})
+	cmd.Long = "Move a replica to another node. The old one is removed when the new one is in sync. engine cluster\n" +
+		"rebalance --dry-run shows the moves that are under way, who began them, and what they do or wait for. A move\n" +
+		"whose target is being drained, or is dead for a minute, is undone by itself; --cancel undoes any other one."
 	cmd.Flags().StringVar(&from, "from", "", "node to move the replica from")
 	cmd.Flags().StringVar(&to, "to", "", "node to move the replica to")
+	cmd.Flags().BoolVar(&cancel, "cancel", false, "undo the move of the partition that is under way, whoever began it")
 	o.completesFlags(cmd, aNode, "from", "to")
-	for _, f := range []string{"from", "to"} {
-		if err := cmd.MarkFlagRequired(f); err != nil {
-			panic("BUG: " + err.Error())
-		}
-	}
 	return cmd
 }
 

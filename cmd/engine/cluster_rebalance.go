@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ import (
 const rebalancePoll = 500 * time.Millisecond
 
 func (o *operator) rebalanceCommand() *cobra.Command {
-	var dryRun, pause, resume bool
+	var dryRun, pause, resume, cancel bool
 	var wait time.Duration
 	cmd := o.action("rebalance", "Spread replicas and leaders evenly over nodes and racks", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
@@ -31,6 +32,8 @@ func (o *operator) rebalanceCommand() *cobra.Command {
 				order = meta.RebalancePause
 			case resume:
 				order = meta.RebalanceResume
+			case cancel:
+				order = meta.RebalanceCancel
 			}
 			if err := o.change(ctx, "/cluster/rebalance", &admin.RebalanceRequest{Action: order}); err != nil || wait == 0 {
 				return err
@@ -41,13 +44,15 @@ func (o *operator) rebalanceCommand() *cobra.Command {
 	f.BoolVar(&dryRun, "dry-run", false, "only show what a rebalance would do")
 	f.BoolVar(&pause, "pause", false, "begin no more moves; moves that are under way end")
 	f.BoolVar(&resume, "resume", false, "end a pause")
+	f.BoolVar(&cancel, "cancel", false, "want no rebalance any more; moves that are under way end")
 	f.DurationVar(&wait, "wait", 0, "wait up to this long until nothing is left to move; 0 means do not wait")
-	cmd.MarkFlagsMutuallyExclusive("dry-run", "pause", "resume")
+	cmd.MarkFlagsMutuallyExclusive("dry-run", "pause", "resume", "cancel")
 	cmd.MarkFlagsMutuallyExclusive("dry-run", "pause", "wait")
 	cmd.Long = "Spread replicas and leaders evenly over nodes and racks, for example after a node has joined. Only as\n" +
 		"many partitions are copied at the same time as rebalance-moves says, and a partition moves only when all of\n" +
-		"its replicas are in sync. The cluster also does this by itself, when a node has joined or been away for as\n" +
-		"long as rebalance-after says. engine cluster status shows the progress."
+		"its replicas are in sync, except those on nodes that have been dead for a minute. The cluster also does this\n" +
+		"by itself, when a node has joined or been away for as long as rebalance-after says. engine cluster status shows\n" +
+		"the progress."
 	return cmd
 }
 
@@ -64,7 +69,8 @@ func (o *operator) showPlan(ctx context.Context) error {
 
 func printPlan(w io.Writer, p *admin.Plan) error {
 	for _, m := range p.Moves {
-		fmt.Fprintf(w, "under way: %s/%d from %s to %s\n", m.Topic, m.Partition, m.From, m.To)
+		fmt.Fprintf(w, "under way: %s/%d from %s to %s, begun by the %s: %s\n", m.Topic, m.Partition, m.From, m.To,
+			cmp.Or(m.Owner, "cluster"), cmp.Or(m.State, "not known"))
 	}
 	if len(p.Steps) == 0 {
 		fmt.Fprintln(w, "nothing else is to be moved")
@@ -124,6 +130,9 @@ func rebalancing(r *admin.Rebalancing) string {
 	text := string(r.State)
 	if r.MoveCount > 0 {
 		text += fmt.Sprintf(", %s under way", counted(r.MoveCount, "move"))
+	}
+	if r.WaitingCount > 0 {
+		text += fmt.Sprintf(", %d of them waiting (engine cluster rebalance --dry-run says for what)", r.WaitingCount)
 	}
 	switch {
 	case r.RemainingCount >= cluster.MaxProposalCount:

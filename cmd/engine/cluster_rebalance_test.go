@@ -40,13 +40,18 @@ func TestRebalanceWaits(t *testing.T) {
 func TestPrintPlan(t *testing.T) {
 	var out bytes.Buffer
 	must(t, printPlan(&out, &admin.Plan{
-		Moves: []admin.Step{{Topic: "t", Partition: 3, From: "n1", To: "n2"}},
+		Moves: []admin.Step{
+			{Topic: "t", Partition: 3, From: "n1", To: "n2", Owner: admin.OwnerOperator, State: "node n2 fetches what it lacks"},
+		},
 		Steps: []admin.Step{{Topic: "u", From: "n1", To: "n4"}, {Topic: "u", Partition: 1, From: "n1", To: "n2", Swap: true}},
 	}))
 	must(t, printPlan(&out, &admin.Plan{}))
 	must(t, printStatus(&out, &admin.Status{Rebalance: admin.Rebalancing{State: admin.RebalancePaused, Gone: "n9"}}))
+	must(t, printStatus(&out, &admin.Status{Rebalance: admin.Rebalancing{State: "idle", MoveCount: 3, WaitingCount: 2}}))
 	want := []string{
-		"under way: t/3 from n1 to n2", "u      0          n1    n4  copy", "u      1          n1    n2  lead",
+		"under way: t/3 from n1 to n2, begun by the operator: node n2 fetches what it lacks",
+		"u      0          n1    n4  copy", "u      1          n1    n2  lead",
+		"idle, 3 moves under way, 2 of them waiting (engine cluster rebalance --dry-run says for what)",
 		"nothing else is to be moved", "paused; node n9 is gone, and its replicas are made elsewhere",
 	}
 	for _, line := range want {

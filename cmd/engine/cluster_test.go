@@ -146,6 +146,7 @@ func TestClusterChanges(t *testing.T) {
 		{"drain n1", `POST /cluster/drain {"node":"n1","on":true}`},
 		{"drain 3 --off", `POST /cluster/drain {"node":"3","on":false}`},
 		{"move orders 2 --from n1 --to n4", `POST /cluster/move {"topic":"orders","partition":2,"from":"n1","to":"n4"}`},
+		{"move orders 2 --cancel", `POST /cluster/move {"topic":"orders","partition":2,"cancel":true}`},
 		{
 			"force-leader orders 0 n2 --yes",
 			`POST /cluster/force-leader {"topic":"orders","partition":0,"node":"n2","i_accept_data_loss":true}`,
@@ -160,6 +161,7 @@ func TestClusterChanges(t *testing.T) {
 		{"upgrade", `POST /cluster/upgrade {"level":0}`},
 		{"rebalance", `POST /cluster/rebalance {"action":"start"}`},
 		{"rebalance --pause", `POST /cluster/rebalance {"action":"pause"}`},
+		{"rebalance --cancel", `POST /cluster/rebalance {"action":"cancel"}`},
 		{"rebalance --resume", `POST /cluster/rebalance {"action":"resume"}`},
 		{"set-replicas orders 2", `POST /cluster/set-replicas {"topic":"orders","replicas":2}`},
 		{"expand orders 8", `POST /cluster/expand {"topic":"orders","partitions":8}`},
@@ -190,9 +192,10 @@ func TestClusterUsage(t *testing.T) {
 		{"transfer-leader orders", "accepts 2 arg"},
 		{"transfer-leader orders x", `"x" is not the number of a partition`},
 		{"drain n1 --off --wait 1s", "exclude each other"},
-		{"move orders 0 --from n1", `"to" not set`},
+		{"move orders 0 --from n1", `not set: a move needs both`},
+		{"move orders 0 --from n1 --cancel", `takes no --from and no --to`},
 		{"move orders first --from n1 --to n2", `"first" is not the number of a partition`},
-		{"move orders -- -1", `not set`},
+		{"move orders -- -1", `"-1" is not the number of a partition`},
 		{"force-leader orders 0", "accepts 3 arg"},
 		{"force-leader orders 0 n1", "say --yes where nobody can answer; nothing was changed"}, // stdin is no terminal
 		{"set-replicas orders none", `"none" is no number of replicas: it must be 1 or more`},

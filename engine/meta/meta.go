@@ -157,7 +157,7 @@ func (p *Partition) LeaderIn(epoch segment.Epoch) replicate.NodeID {
 // Move replaces the replica on From by one on To.
 type Move struct {
 	From, To replicate.NodeID
-	Drain    bool // the controller chose To, and may choose another node
+	Drain    bool // the controller began it, for a drain or a rebalance; otherwise an operator
 	Cancel   bool // it is being undone
 }
 
@@ -200,6 +200,7 @@ const (
 	RebalanceStart  RebalanceOrder = "start"
 	RebalancePause  RebalanceOrder = "pause"
 	RebalanceResume RebalanceOrder = "resume"
+	RebalanceCancel RebalanceOrder = "cancel" // nothing is wanted any more; what is under way ends
 )
 
 // CopyState is what a node says of its copy of a partition.
@@ -483,7 +484,7 @@ type Store interface {
 	RaiseLevel(ctx context.Context, level int) error
 	Drain(ctx context.Context, node replicate.NodeID, on bool) error
 	RemoveNode(ctx context.Context, node replicate.NodeID) error // ErrUnsafe while it holds replicas
-	// Rebalance starts, pauses or resumes the rebalancing; Snapshot.Rebalance shows the result.
+	// Rebalance starts, pauses, resumes or cancels the rebalancing; Snapshot.Rebalance shows the result.
 	Rebalance(ctx context.Context, order RebalanceOrder) error
 	MovePartition(ctx context.Context, id PartitionID, from, to replicate.NodeID) error
 	// TransferLeader orders the leader of a partition to hand it over to node to, or to the best other replica if to is
