@@ -315,7 +315,8 @@ func (p *planner) reports() {
 }
 
 // garbage removes rows that have no meaning any more: partitions of deleted topics and of creations that were not
-// completed (B85), tombstones whose time is over, and the oldest deletions if there are more than MaxDeletedCount.
+// completed (B85), records of leaders that were forced in them, tombstones whose time is over, and the oldest deletions
+// if there are more than MaxDeletedCount.
 func (p *planner) garbage() {
 	var orphans []meta.PartitionID
 	for id := range p.st.parts.All() {
@@ -326,6 +327,11 @@ func (p *planner) garbage() {
 	slices.SortFunc(orphans, comparePartitions)
 	for _, id := range orphans {
 		p.drop("remove a partition that no topic has", partKey(partsDir, id), p.row(id).rev)
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(p.st.forced), comparePartitions) {
+		if p.st.snap.Topics[id.Topic] == nil {
+			p.drop("forget a forced leader of a deleted topic", partKey(forcedDir, id), p.st.forced[id])
+		}
 	}
 	for key, rev := range p.st.tombstones {
 		if p.now.After(p.st.snap.Tombstones[key].Add(tombstoneKeepAfter)) {

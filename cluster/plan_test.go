@@ -544,6 +544,7 @@ func TestPlanGarbage(t *testing.T) {
 	r.put(partKey(partsDir, meta.PartitionID{Topic: other}), partitionRow{})
 	r.put(partKey(partsDir, meta.PartitionID{Topic: theTopic, Partition: 1}), partitionRow{})
 	r.put(topicKey(creatingDir, theTopic), "t")
+	r.put(partKey(forcedDir, meta.PartitionID{Topic: other}), forcedRow{})
 	r.put(partKey(movesDir, meta.PartitionID{Topic: other}), moveRow{From: 1, To: 2})
 	r.put(tombstoneKey(meta.TombstoneKey{Topic: "a", Node: 1}), tombstoneRow{
 		UntilNs: now.Add(-tombstoneKeepAfter - 1).UnixNano(),
@@ -563,6 +564,7 @@ func TestPlanGarbage(t *testing.T) {
 	want := []string{
 		"forget the move of a deleted partition drop /moves/" + other.String() + "/000000",
 		"remove a partition that no topic has drop /parts/" + other.String() + "/000000",
+		"forget a forced leader of a deleted topic drop /forced/" + other.String() + "/000000",
 		"end a tombstone drop /tombstones/a/0000000001",
 		"forget an old deletion drop /deleted/" + oldest.String(),
 	}

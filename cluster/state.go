@@ -30,6 +30,7 @@ type state struct {
 	creating   map[uuid.UUID]int64 // revisions
 	deleted    map[uuid.UUID]int64 // revisions
 	tombstones map[meta.TombstoneKey]int64
+	forced     map[meta.PartitionID]int64 // revisions
 	controller processRow
 	// controllerRev is the fencing token: every transaction of the controller compares it.
 	controllerRev int64
@@ -173,8 +174,14 @@ func (b *builder) applyRow(e *kv.Event, dir, rest string) error {
 		return b.applyMove(e, rest)
 	case tombstonesDir:
 		return b.applyTombstone(e, rest)
+	case forcedDir:
+		id, err := parsePart(rest)
+		if err == nil {
+			setRev(own(b, "forced", &n.forced), id, e)
+		}
+		return err
 	}
-	return nil // names/ and forced/ only repeat what other rows say; other keys are of a later version
+	return nil // names/ only repeats what other rows say; other keys are of a later version
 }
 
 func (b *builder) applySingle(e *kv.Event, key string) error {

@@ -57,7 +57,7 @@ func replaced(s *meta.Snapshot, row *meta.Partition, node replicate.NodeID) bool
 		stays = m.From
 	}
 	return s.Goes(row.ID) == node &&
-		slices.ContainsFunc(row.State.ISR, func(o replicate.Member) bool { return o.Node == stays })
+		replicate.HasNode(row.State.ISR, stays)
 }
 
 // stays says whether the topic is to keep its replica on a node: the replica is among the first Topic.Replicas of the

@@ -324,6 +324,22 @@ func TestStoreErrors(t *testing.T) {
 	}
 }
 
+// A node that runs a part of the metadata store stays a member: the others would miss it for ever.
+func TestRemoveNodeOfTheStore(t *testing.T) {
+	look := func() *health.Facts {
+		return &health.Facts{Node: "n2", Cluster: &health.Cluster{View: health.View{
+			Self: 2, Leased: true, StoreNodes: []string{"n1", "n2", "2"},
+		}}}
+	}
+	store := &fakeStore{shown: testSnapshot()}
+	store.shown.Nodes[5].Live = false
+	w := ask(Handler(store, Self{Name: "n2", Health: look}), "POST", "/cluster/remove-node", `{"node":"2"}`)
+	if got := sentence(t, w); w.Code != 409 || !strings.Contains(got, "node 2 runs a member of the metadata store") ||
+		len(store.calls) > 0 {
+		t.Errorf("%d %s, and the store was asked for %q", w.Code, got, store.calls)
+	}
+}
+
 // A node whose end this node has seen, and whose lease the store still has, is not called alive.
 func TestRemoveNodeBeforeItsLeaseEnds(t *testing.T) {
 	for _, tc := range []struct {

@@ -172,7 +172,8 @@ func (h *handler) removeNode(ctx context.Context, s *meta.Snapshot, b *RemoveNod
 	return fmt.Sprintf("node %s is no member any more", n.Name), nil
 }
 
-// removable refuses to remove a node that lives, or that nobody knows to be dead, or that has replicas. The store looks
+// removable refuses to remove a node that lives, or that nobody knows to be dead, that runs a part of the metadata
+// store, or that has replicas. The store looks
 // again: it knows nodes and topics by numbers only.
 func (h *handler) removable(s *meta.Snapshot, n *meta.Node) error {
 	if n.Live {
@@ -188,6 +189,11 @@ func (h *handler) removable(s *meta.Snapshot, n *meta.Node) error {
 		}
 		return refuse(http.StatusConflict, "node %s is dead, and its lease has not ended yet: repeat this in %v; nothing "+
 			"was changed", n.Name, view.LeaseLength)
+	}
+	if slices.Contains(h.facts(s).Cluster.View.StoreNodes, n.Name) {
+		return refuse(http.StatusConflict, "node %s runs a member of the metadata store (cluster-peers names it), and "+
+			"without it the cluster would not be healthy again: replace it under its own name, with an empty data "+
+			"directory; nothing was changed", n.Name)
 	}
 	holds, topic := 0, ""
 	for id, p := range s.Partitions.All() {
