@@ -14,7 +14,10 @@ import (
 // redriveChannel is the channel of a dead-letter topic from which Redrive sends messages back. deadLetterTopic creates
 // it together with the topic. The channel confirms a dead letter when it has been sent back; until then the dead letter
 // is kept.
-const redriveChannel = "redrive"
+const redriveChannel = RedriveChannel
+
+// RedriveChannel is the name of redriveChannel, for those who must not delete it.
+const RedriveChannel = "redrive"
 
 // maxRedriveCount bounds the dead letters that Redrive sends back in one round.
 const maxRedriveCount = 64

@@ -20,6 +20,7 @@ import (
 	"penstock/cluster/admin"
 	"penstock/cmd/engine/client"
 	"penstock/engine"
+	"penstock/engine/core"
 	"penstock/internal/jsonbody"
 )
 
@@ -302,13 +303,14 @@ func (d *definitions) check() error {
 }
 
 // changesTo returns the steps that make is into want, in the order in which they are to be done. It is an error if want
-// cannot be reached. Without prune nothing is deleted.
+// cannot be reached. Without prune nothing is deleted, and never what the engine made for something that stays.
 func changesTo(is, want *definitions, prune bool) ([]definitionChange, error) {
 	var out []definitionChange
 	had := map[string]*topicDefinition{}
 	for i := range is.Topics {
 		had[is.Topics[i].Name] = &is.Topics[i]
 	}
+	dead := deadLetters(is, want)
 	for i := range want.Topics {
 		w := &want.Topics[i]
 		h := had[w.Name]
@@ -326,11 +328,11 @@ func changesTo(is, want *definitions, prune bool) ([]definitionChange, error) {
 			return nil, err
 		}
 		out = append(out, topicChanges(h, w)...)
-		out = append(out, channelChanges(h, w, prune)...)
+		out = append(out, channelChanges(h, w, prune, dead[w.Name])...)
 		delete(had, w.Name)
 	}
 	for i := range is.Topics {
-		if name := is.Topics[i].Name; prune && had[name] != nil {
+		if name := is.Topics[i].Name; prune && had[name] != nil && !dead[name] {
 			out = append(out, definitionChange{Action: "delete-topic", Topic: name, Detail: "with all its messages"})
 		}
 	}
@@ -377,7 +379,41 @@ func topicChanges(h, w *topicDefinition) (out []definitionChange) {
 	return append(out, c)
 }
 
-func channelChanges(h, w *topicDefinition, prune bool) (out []definitionChange) {
+// deadLetters returns the topics that may have dead letters of channels that stay: by the settings that they have, and
+// by those that they get. With such a topic, those of its channels stay, too.
+func deadLetters(is, want *definitions) map[string]bool {
+	has, dead := map[string]*topicDefinition{}, map[string]bool{}
+	for i := range is.Topics {
+		has[is.Topics[i].Name] = &is.Topics[i]
+	}
+	var keep func(topic string, channels []channelDefinition)
+	keep = func(topic string, channels []channelDefinition) {
+		for _, c := range channels {
+			name := topic + core.DeadLetterSuffix
+			if c.Settings != nil {
+				name = cmp.Or(c.Settings.DeadLetter, name)
+			}
+			if t := has[name]; t != nil && !dead[name] {
+				dead[name] = true
+				keep(name, t.Channels)
+			}
+		}
+	}
+	for i := range want.Topics {
+		t := &want.Topics[i]
+		keep(t.Name, t.Channels)
+		if h := has[t.Name]; h != nil {
+			keep(t.Name, slices.DeleteFunc(slices.Clone(h.Channels), func(c channelDefinition) bool {
+				return !slices.ContainsFunc(t.Channels, func(w channelDefinition) bool { return w.Name == c.Name })
+			}))
+		}
+	}
+	return dead
+}
+
+// channelChanges returns the changes of a topic's channels. dead says that the topic may have dead letters: then the
+// channel from which they are sent back stays.
+func channelChanges(h, w *topicDefinition, prune, dead bool) (out []definitionChange) {
 	had := map[string]*engine.ChannelSettings{}
 	for i := range h.Channels {
 		had[h.Channels[i].Name] = h.Channels[i].Settings
@@ -399,9 +435,10 @@ func channelChanges(h, w *topicDefinition, prune bool) (out []definitionChange) 
 		delete(had, c.Name)
 	}
 	for i := range h.Channels {
-		if _, left := had[h.Channels[i].Name]; left && prune {
+		name := h.Channels[i].Name
+		if _, left := had[name]; left && prune && !(dead && name == engine.RedriveChannel) {
 			out = append(out, definitionChange{
-				Action: "delete-channel", Topic: w.Name, Channel: h.Channels[i].Name, Detail: "with its backlog",
+				Action: "delete-channel", Topic: w.Name, Channel: name, Detail: "with its backlog",
 			})
 		}
 	}

@@ -46,8 +46,9 @@ func (o *operator) definitionsApply() *cobra.Command {
 	cmd.Long = "Create and change topics and channels as a document says, which engine definitions export printed, or\n" +
 		"somebody wrote: JSON or TOML; - means standard input. What the document does not name stays as it is, and\n" +
 		"applying it again changes nothing. The whole document is checked first: a wrong one changes nothing.\n\n" +
-		"With --prune, topics and channels that the document does not name are deleted with their messages. The exit\n" +
-		"code is 1 if a change failed; what was done before is named."
+		"With --prune, topics and channels that the document does not name are deleted with their messages, except the\n" +
+		"dead letters of channels that stay. Whether topics or channels are paused, or channels skip, is no definition:\n" +
+		"it is neither exported nor changed. The exit code is 1 if a change failed; what was done before is named."
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would change, and change nothing")
 	cmd.Flags().BoolVar(&prune, "prune", false, "delete topics and channels that the document does not name; asks first")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask before --prune deletes messages")

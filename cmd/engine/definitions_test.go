@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"penstock/engine"
 )
 
 // Definitions that one node exports make another node the same; applied again they change nothing.
@@ -250,5 +252,41 @@ func countOfThreeNodes(t *testing.T, nodes map[string]devNode, at func(i int, ar
 		if time.Now().After(end) {
 			t.Fatalf("subscriptions %+v, channel list says %+v", list, channels)
 		}
+	}
+}
+
+// What the engine made for a channel that stays is not pruned, although no document names it: its dead-letter topics,
+// also those of the settings that it has no more, and their channels from which letters are sent back.
+func TestPruneKeepsDeadLetters(t *testing.T) {
+	channel := func(name string, attempts uint16, dead string) channelDefinition {
+		return channelDefinition{name, &engine.ChannelSettings{MaxAttempts: attempts, DeadLetter: dead}}
+	}
+	topic := func(name string, channels ...channelDefinition) topicDefinition {
+		return topicDefinition{Name: name, Settings: new(topicSettings), Channels: channels}
+	}
+	is := &definitions{nodes: 1, Topics: []topicDefinition{
+		topic("orders", channel("billing", 5, ""), channel("audit", 3, "letters"), channel("goes", 3, "unused")),
+		topic("orders.DLQ", channel("redrive", 0, ""), channel("mine", 2, "")),
+		topic("orders.DLQ.DLQ", channel("redrive", 0, "")),
+		topic("letters", channel("redrive", 0, ""), channel("watch", 0, "")),
+		topic("unused", channel("redrive", 0, "")), topic("other", channel("redrive", 0, "")),
+	}}
+	want := &definitions{Topics: []topicDefinition{
+		topic("orders", channel("billing", 0, ""), channelDefinition{Name: "audit"}), topic("letters"),
+	}}
+	changes, err := changesTo(is, want, true)
+	must(t, err)
+	var got []string
+	for i := range changes {
+		if strings.HasPrefix(changes[i].Action, "delete") {
+			got = append(got, changes[i].String())
+		}
+	}
+	if text := strings.Join(got, "\n"); text != strings.TrimSpace(`
+- delete channel orders/goes with its backlog
+- delete channel letters/watch with its backlog
+- delete topic unused with all its messages
+- delete topic other with all its messages`) {
+		t.Errorf("it prunes\n%s", text)
 	}
 }
