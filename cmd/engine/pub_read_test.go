@@ -406,3 +406,24 @@ func TestInterruptedBeforeANodeAnswers(t *testing.T) {
 		}
 	}
 }
+
+// Reading a topic of many partitions does not read one after the other: each takes endPause at least, if it is empty.
+func TestReadManyPartitions(t *testing.T) {
+	const partitions = 300
+	p := startNode(t, t.TempDir(), "--native-address", "127.0.0.1:0")
+	at := []string{"--nodes", p.native()}
+	steer(t, "topic", "create", "many", "--partitions", fmt.Sprint(partitions), "--http-address", p.http)
+	feed(t, "1\n2\n3\n4\n5\n6\n7\n", append([]string{"pub", "many", "--lines"}, at...)...).well(t)
+	began := time.Now()
+	got := feed(t, "", append([]string{"read", "many"}, at...)...).well(t)
+	if took, most := time.Since(began), partitions*endPause/2; took > most {
+		t.Errorf("it took %v, more than %v", took, most)
+	}
+	if lines := slices.Sorted(strings.Lines(got)); strings.Join(lines, "") != "1\n2\n3\n4\n5\n6\n7\n" {
+		t.Errorf("it prints %q", got)
+	}
+	three := feed(t, "", append([]string{"read", "many", "--count", "3"}, at...)...).well(t)
+	if strings.Count(three, "\n") != 3 {
+		t.Errorf("with --count 3 it prints %q", three)
+	}
+}

@@ -1,17 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os/signal"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	nodes "penstock/client"
 )
@@ -100,15 +101,7 @@ func (r *reading) read(ctx context.Context, c *nodes.Client, topic string, parti
 			partitions[i] = i
 		}
 	}
-	if r.follow {
-		err = r.all(ctx, c, topic, partitions, from)
-	} else {
-		for _, p := range partitions {
-			if err = r.one(ctx, c, topic, p, from); err != nil {
-				break
-			}
-		}
-	}
+	err = r.all(ctx, c, topic, partitions, from)
 	if flushed := r.flush(); flushed != nil {
 		return flushed
 	}
@@ -124,16 +117,29 @@ func (r *reading) read(ctx context.Context, c *nodes.Client, topic string, parti
 	return err
 }
 
-// all reads partitions at once, until ctx ends or one of them fails.
+// maxReadCount is how many partitions are read at once, unless --follow waits for messages of all.
+const maxReadCount = 64
+
+// all reads partitions at once, and returns the first error. With --follow that ends the others; without it they are
+// read to their end, unless enough was printed.
 func (r *reading) all(ctx context.Context, c *nodes.Client, topic string, partitions []int, from nodes.From) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var wg sync.WaitGroup
-	for _, p := range partitions {
-		wg.Go(func() { cancel(r.one(ctx, c, topic, p, from)) })
+	var all errgroup.Group
+	if !r.follow {
+		all.SetLimit(maxReadCount)
 	}
-	wg.Wait()
-	return context.Cause(ctx)
+	for _, p := range partitions {
+		all.Go(func() error {
+			err := r.one(ctx, c, topic, p, from)
+			if err != nil && (r.follow || errors.Is(err, errEnough)) {
+				cancel(err)
+			}
+			return err
+		})
+	}
+	err := all.Wait()
+	return cmp.Or(context.Cause(ctx), err)
 }
 
 // endPause is how long a reader waits for a message before it looks whether it has read all there are.
