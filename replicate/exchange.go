@@ -41,7 +41,9 @@ func (l *Leader) message(now int64, from NodeID, m *Message, acts *Actions) {
 	case MsgGap:
 		l.gap(p, m, now, acts)
 	case MsgReject:
-		p.Damaged = p.Damaged || m.Code == RejectDamaged
+		if m.Code == RejectDamaged {
+			p.Damaged, p.matched = true, false // acks that it sent before do not count any more
+		}
 		if p.State == Replicate || p.State == CatchUp {
 			l.probe(p, now, acts)
 		}
@@ -150,7 +152,8 @@ func contains(members []Member, m Member) bool {
 
 // ack takes a cumulative acknowledgement: the follower durably holds everything below Position, in this epoch.
 func (l *Leader) ack(p *Progress, m *Message, now int64, acts *Actions) {
-	if p.State == Probe || p.State == Snapshot {
+	first := p.State == Probe || p.State == Snapshot // of this exchange: it follows the report
+	if first {
 		if !p.matched || m.Position > l.log.End.Next {
 			return
 		}
@@ -159,6 +162,11 @@ func (l *Leader) ack(p *Progress, m *Message, now int64, acts *Actions) {
 		l.catchUp(p, now)
 		p.Next, p.nextOffset = m.Position, m.Offset
 		p.movedAt, p.markEnd, p.markAt = now, l.log.End.Next, now
+	}
+	if p.Damaged && !m.Damaged && !first {
+		// The ack may be older than the one that told of the damage, on another connection. Only a report ends damage.
+		l.probe(p, now, acts)
+		return
 	}
 	p.Damaged = m.Damaged
 	if m.Position > p.Next {

@@ -40,7 +40,8 @@ func TestLeaderDamagedMember(t *testing.T) {
 	if r.say(2, ack); r.l.Committed() != 1 {
 		t.Fatalf("committed %d by a damaged copy", r.l.Committed())
 	}
-	if r.ack(2, 2); r.l.Committed() != 2 {
+	r.ack(2, 2) // the leader asks whether that is true
+	if r.exchange(2, 2); r.l.Committed() != 2 {
 		t.Fatalf("committed %d after its repair", r.l.Committed())
 	}
 }
