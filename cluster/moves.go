@@ -184,6 +184,8 @@ func (p *planner) step(id meta.PartitionID, m moveEntry) {
 			why: "cancel a move that cannot end", conds: []kv.Cond{{Key: key, ModRevision: m.rev}},
 			puts: []kv.Op{put(key, m.moveRow)},
 		})
+	case is == moveKeeps || is == moveKeepsNew:
+		p.instead(id, m)
 	case is == moveUndone:
 		p.undo(id, m)
 	case is == moveAdds:
@@ -223,6 +225,23 @@ func whole(p *meta.Partition) int {
 		}
 	}
 	return count
+}
+
+// instead ends a move that cannot take a replica away because too few others are in sync. If one of them is lost, that
+// one goes instead: what is not in the ISR has no committed batch that the ISR lacks. Otherwise the move and the lost
+// one would wait for each other, because nothing else moves meanwhile.
+func (p *planner) instead(id meta.PartitionID, m moveEntry) {
+	row := p.row(id)
+	for _, n := range row.State.Replicas {
+		if !p.lost[n] || n == row.State.Leader || replicate.HasNode(row.State.ISR, n) {
+			continue
+		}
+		if next := without(&row.Partition, n); next != nil {
+			c := p.change("remove a lost replica instead of the one that was to go", next)
+			c.drops = []kv.Cond{{Key: p.prefix + partKey(movesDir, id), ModRevision: m.rev}}
+			return
+		}
+	}
 }
 
 // undo removes the new replica of a move, which others can do without, and puts the old one back in its place.

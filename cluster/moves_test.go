@@ -90,6 +90,31 @@ var movePlans = []planCase{
 		part 0 lead 1 of 3 1 isr 1 3 min 1
 		topic 1 min 1
 		move 0 1 3`, cancels + `{"from":1,"to":3,"cancel":true}`, 0},
+	{"a replica that is needed stays, and one that is dead is waited for", `
+		node 1
+		node 2
+		node 3
+		node 4 dead
+		part 0 lead 3 of 3 4 1 isr 1 3 min 2
+		topic 2 min 2
+		move 0 1 3`, ``, 0},
+	{"when that is lost, it goes instead", `
+		node 1
+		node 2
+		node 3
+		node 4 lost
+		part 0 lead 3 of 3 4 1 isr 1 3 min 2
+		topic 2 min 2
+		move 0 1 3`, `remove a lost replica instead of the one that was to go: part 0 epoch 5 lead 3 of 3 1 isr 1 3 min 2 ` +
+		`drop /moves/t/000000`, 0},
+	{"so does the old one, if the move cannot be undone without it", `
+		node 1 lost
+		node 2
+		node 3
+		part 0 lead 2 of 3 2 1 isr 2 3 min 2
+		topic 2 min 2
+		move 0 1 3 cancel`, `remove a lost replica instead of the one that was to go: part 0 epoch 5 lead 2 of 3 2 ` +
+		`isr 2 3 min 2 drop /moves/t/000000`, 0},
 	{"what cannot be undone yet is cancelled once", `
 		node 1 dead
 		node 2
@@ -136,6 +161,7 @@ func TestOnlyWhatIsCopiedCounts(t *testing.T) {
 		{"the target is dead, and the move has not begun", "lead 2 of 2 4 isr 2 4 min 2", "4 3", false},
 		{"the old replica has to hand over, and nobody can take over", "lead 4 of 1 4 isr 1 4 min 1", "4 1", false},
 		{"the old replica hands over", "lead 2 of 4 2 isr 2 4 min 1", "2 4", true},
+		{"it goes on in a moment, because another one is elected", "lead 3 of 2 3 4 isr 3 4 min 1", "", true},
 		{"nobody leads", "lead 3 of 3 2 isr 3 min 1", "", false},
 		{"the new replica catches up", "lead 2 of 4 2 isr 2 min 1", "2 4", true},
 		{"it is about to be added", "lead 2 of 2 isr 2 min 1", "2 4", true},

@@ -53,8 +53,8 @@ func plan(
 		parts:  st.snap.Partitions.IDs(),
 		takers: candidates(st.snap),
 	}
-	p.moving = p.copies()
 	p.elections()
+	p.moving = p.copies()
 	p.cleanISRs()
 	p.moves()
 	p.drains()
@@ -67,14 +67,13 @@ func plan(
 }
 
 // copies counts the partitions at which something is being copied, by a move that goes on or because a replica is
-// behind. What stands still holds no place.
+// behind. What stands still holds no place. A partition that has just been given a leader goes on.
 func (p *planner) copies() int {
 	count := 0
 	for _, id := range p.parts {
 		row := &p.row(id).Partition
-		behind := led(p.st.snap, row) && slices.ContainsFunc(row.State.Replicas, func(n replicate.NodeID) bool {
-			return p.catchesUp(row, n)
-		})
+		catchesUp := func(n replicate.NodeID) bool { return p.catchesUp(row, n) }
+		behind := (led(p.st.snap, row) || p.busy[id]) && slices.ContainsFunc(row.State.Replicas, catchesUp)
 		if m := p.st.moves[id]; behind || m.rev != 0 && phaseOf(p.st.snap, row, meta.Move(m.moveRow)).goesOn() {
 			count++
 		}

@@ -39,6 +39,7 @@ const (
 	FeatureNumbered  // publishers that cannot seal batches name a producer beside their puts, at any node
 	FeatureForks     // channels begin as forks of others
 	FeatureForget    // nodes lose files, go back to earlier states of their disks, or run twice
+	FeatureCorpse    // at the end a node dies for good while operators move replicas to it and drain others
 )
 
 // grayDefault are the gray failures that seeds draw by themselves, and how often. A new one comes last: then the draws
@@ -68,7 +69,7 @@ var Features = map[string]Feature{
 	"bound":  FeatureBound, "idle": FeatureIdle, "levels": FeatureLevels, "cluster": FeatureCluster,
 	"placement": FeaturePlacement, "producers": FeatureProducers,
 	"keep": FeatureKeep, "numbered": FeatureNumbered, "forks": FeatureForks,
-	"forget": FeatureForget,
+	"forget": FeatureForget, "corpse": FeatureCorpse,
 }
 
 // String lists the names, in order.
@@ -127,6 +128,10 @@ func (w *World) drawFeatures() {
 		w.drawProducers()
 		w.drawKeep()
 		w.drawForget()
+		w.drawCorpse()
+	}
+	if w.has(FeatureCorpse) {
+		w.features |= FeaturePlacement
 	}
 	w.drawForgetKind()
 	if w.has(FeaturePlacement) {

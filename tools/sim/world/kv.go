@@ -173,6 +173,7 @@ func (n *node) metaStore() meta.Store {
 		ControllerTick:  time.Duration(5 * o.controlTick),
 		DefaultReplicas: o.replicas, Now: n.Now, Host: n.m,
 		RebalanceAfter: time.Duration(w.placing.after), RebalanceMoves: w.rebalanceMoves(),
+		MovePatience: time.Duration(movePatience),
 	}), w}
 	return n.agreed
 }

@@ -58,6 +58,9 @@ func (w *World) drainNode(id replicate.NodeID, on bool) {
 // drainNone ends all drains when the faults have ended; what is on its way to the agreement may still begin one.
 func (w *World) drainNone() {
 	for _, id := range sortedNodes(w.store.snap) {
+		if w.corpse.drains {
+			break
+		}
 		if w.agreement == nil || w.store.snap.Nodes[id].Draining {
 			w.drainNode(id, false)
 		}

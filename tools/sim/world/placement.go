@@ -31,7 +31,7 @@ type placement struct {
 	wanted           map[uuid.UUID]int
 	paused           bool                       // by the last answer; nobody has asked for the end of the pause
 	drained          map[replicate.NodeID]int64 // when a drain ended
-	evening          map[meta.PartitionID]bool  // moves that a rebalance has begun
+	evening          map[meta.PartitionID]bool  // moves that a rebalance has begun; false: nothing is copied
 }
 
 // firstPlacementSeed is the first seed that may draw FeaturePlacement: those below are histories that were written down

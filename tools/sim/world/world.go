@@ -65,7 +65,8 @@ type World struct {
 	topics    []*topicModel             // the latest of each name
 	dead      []*topicModel             // their dead letters, in the same order
 	models    map[uuid.UUID]*topicModel // all that the store has made
-	removal   *removal                  // of a node, while it goes on
+	corpse    corpse
+	removal   *removal // of a node, while it goes on
 	producers producers
 	keeping   keeping
 	forget    forgetting
@@ -86,7 +87,7 @@ type Stats struct {
 	Slow, Hung, Failing, Rotten, Replaced, ClockSteps, Bound, Raised, Compacted, LostLeases   int
 	RottenAtRest, Forced, Poisoned, Resized, Shrunk, Evened, Ordered, Transferred             int
 	Opened, Repeats, Replayed, KeptGone, Forked                                               int
-	Forgotten, Twins, StandStill, Lost, Aside                                                 int
+	Forgotten, Twins, StandStill, Lost, Aside, Corpses                                        int
 	Virtual                                                                                   time.Duration
 }
 
@@ -110,7 +111,7 @@ func (s *Stats) fields() []*int {
 		&s.Slow, &s.Hung, &s.Failing, &s.Rotten, &s.Replaced, &s.ClockSteps, &s.Bound, &s.Raised, &s.Compacted, &s.LostLeases,
 		&s.RottenAtRest, &s.Forced, &s.Poisoned, &s.Resized, &s.Shrunk, &s.Evened, &s.Ordered, &s.Transferred,
 		&s.Opened, &s.Repeats, &s.Replayed, &s.KeptGone, &s.Forked,
-		&s.Forgotten, &s.Twins, &s.StandStill, &s.Lost, &s.Aside,
+		&s.Forgotten, &s.Twins, &s.StandStill, &s.Lost, &s.Aside, &s.Corpses,
 	}
 }
 
@@ -208,7 +209,7 @@ func Run(seed uint64, cfg Config) (w *World) {
 	if !w.forgetPeace() {
 		return w
 	}
-	if w.heals() {
+	if w.strand() && w.heals() {
 		w.checkEnd()
 	}
 	if w.Violation != "" {

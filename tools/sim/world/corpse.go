@@ -1,0 +1,161 @@
+package world
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// A node dies for good while replicas are on their way to it, and others are on their way elsewhere. Whatever operators
+// have begun has to end all the same, and no leadership goes round, also if all nodes are drained. This comes when the
+// faults have ended and everything is whole: then nothing else can be the reason.
+
+// firstCorpseSeed is the first seed that may draw FeatureCorpse: those below are histories that were written down
+// before there was that feature.
+const firstCorpseSeed = 8_000_000
+
+const (
+	movePatience = 1000 * ms   // cluster's option
+	corpseTime   = 15_000 * ms // how long the node stays dead
+	mostMoveTime = 8000 * ms   // how long one move may go on meanwhile
+	mostEpochs   = 30          // how often a partition may get another leader meanwhile
+)
+
+// corpse is the end of a world with FeatureCorpse.
+type corpse struct {
+	r      *rand.Rand
+	drains bool // nobody ends the drains
+	since  map[meta.PartitionID]int64
+	moves  map[meta.PartitionID]move // as of the last look
+}
+
+// drawCorpse chooses FeatureCorpse, for worlds with FeaturePlacement.
+func (w *World) drawCorpse() {
+	r := rand.New(rand.NewPCG(w.Seed, 0x6a09e667f3bcc909))
+	if w.Seed >= firstCorpseSeed && w.has(FeaturePlacement) && !w.has(FeatureForget) && r.IntN(2) == 0 {
+		w.features |= FeatureCorpse
+	}
+}
+
+// strand lets a node die for good for a while. It says whether nothing went wrong.
+func (w *World) strand() bool {
+	if !w.has(FeatureCorpse) {
+		return true
+	}
+	if !w.heals() {
+		return false
+	}
+	c := &w.corpse
+	c.r = rand.New(rand.NewPCG(w.Seed, 0xbb67ae8584caa73b))
+	c.since, c.moves = map[meta.PartitionID]int64{}, map[meta.PartitionID]move{}
+	n := w.nodes[c.r.IntN(len(w.nodes))]
+	w.beginOperations(n.replica())
+	w.runTo(w.now+c.r.Int64N(400*ms), nil)
+	w.tracef("%s dies for good", n.name)
+	if n.power = false; n.m != nil {
+		n.crash()
+	}
+	w.moveLeadersOf(n.replica())
+	epochs := map[meta.PartitionID]uint64{}
+	for id, p := range w.store.snap.Partitions.All() {
+		epochs[id] = uint64(p.State.Epoch)
+	}
+	for at, end := w.now, w.now+corpseTime; at < end && w.Violation == ""; at += 200 * ms {
+		w.runTo(at, nil)
+		w.lookAtMoves()
+	}
+	for id, before := range epochs {
+		if p := w.store.snap.Partitions.Get(id); p != nil && uint64(p.State.Epoch) > before+mostEpochs {
+			w.fail("%s had %d leaders in %d s: its leadership goes round", w.partName(id), uint64(p.State.Epoch)-before,
+				corpseTime/(1000*ms))
+		}
+	}
+	w.Stats.Corpses++
+	w.tracef("%s comes back", n.name)
+	n.power, c.drains = true, false
+	n.boot()
+	return w.Violation == ""
+}
+
+// beginOperations is what operators do just before a node dies: they move replicas to it, drain others, change replicas
+// and rebalance.
+func (w *World) beginOperations(dies replicate.NodeID) {
+	c, s := &w.corpse, w.store.snap
+	for _, id := range s.Partitions.IDs() {
+		if held := s.Partitions.Get(id).State.Replicas; !slices.Contains(held, dies) && c.r.IntN(3) > 0 {
+			from := held[c.r.IntN(len(held))]
+			w.movePartition(fmt.Sprintf("%s is to go from node %d to %d", w.partName(id), from, dies), id, from, dies)
+		}
+	}
+	switch c.r.IntN(4) {
+	case 0:
+		c.drains = true
+		for _, id := range sortedNodes(s) {
+			w.drainNode(id, true)
+		}
+	case 1:
+		c.drains = true
+		ids := sortedNodes(s)
+		w.drainNode(ids[c.r.IntN(len(ids))], true)
+	case 2:
+		for _, id := range sortedTopics(s) {
+			w.setReplicas(id, min(w.opt.nodes, s.Topics[id].Replicas+1))
+		}
+	}
+}
+
+// moveLeadersOf moves replicas of leaders whose partitions have a replica on a node that is dead.
+func (w *World) moveLeadersOf(dead replicate.NodeID) {
+	s := w.store.snap
+	for _, id := range s.Partitions.IDs() {
+		p := s.Partitions.Get(id)
+		if !slices.Contains(p.State.Replicas, dead) || p.State.Leader == dead {
+			continue
+		}
+		for _, to := range sortedNodes(s) {
+			if !slices.Contains(p.State.Replicas, to) {
+				what := fmt.Sprintf("%s is to go from its leader %d to %d", w.partName(id), p.State.Leader, to)
+				w.movePartition(what, id, p.State.Leader, to)
+				break
+			}
+		}
+	}
+}
+
+// lookAtMoves fails if a move goes on for too long. It may if nobody leads, or if fewer members of the ISR are alive
+// than have to be.
+func (w *World) lookAtMoves() {
+	c, s := &w.corpse, w.store.snap
+	for id := range c.since {
+		if _, moves := w.store.moves[id]; !moves {
+			delete(c.since, id)
+			delete(c.moves, id)
+		}
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(w.store.moves), comparePartitions) {
+		m, p := w.store.moves[id], s.Partitions.Get(id)
+		live := 0
+		if p != nil {
+			for _, o := range p.State.ISR {
+				if n := s.Nodes[o.Node]; n != nil && n.Live {
+					live++
+				}
+			}
+		}
+		was, known := c.moves[id]
+		leads := p != nil && s.Nodes[p.State.Leader] != nil && s.Nodes[p.State.Leader].Live
+		if !known || was.from != m.from || was.to != m.to || !leads || live < max(1, p.State.MinISR) {
+			c.since[id], c.moves[id] = w.now, m
+			continue
+		}
+		if w.now-c.since[id] > mostMoveTime {
+			w.fail("the move of %s from node %d to %d does not end: %+v, replicas %v, in sync %v, leader %d",
+				w.partName(id), m.from, m.to, m, p.State.Replicas, members(p.State.ISR), p.State.Leader)
+			return
+		}
+	}
+}
