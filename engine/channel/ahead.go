@@ -6,28 +6,24 @@ import "penstock/segment"
 // reads and verifies its bytes again in each turn.
 const MaxAheadBytes = 64 << 20
 
-// ahead is the run of verified bytes from which the channel reads. A client that finishes its messages one by one gets
-// one or a few in each turn; to copy and verify up to ReadAheadBytes for each turn would cost more than everything
-// else. So the channel keeps bytes that are a copy out of a segment, and goes on in them. Channel.mu guards all.
+// ahead is the run of verified bytes from which the channel reads a partition. A client that finishes its messages one
+// by one gets one or a few in each turn; to copy and verify up to ReadAheadBytes for each turn would cost more than
+// everything else. So the channel keeps bytes that are a copy out of a segment, and goes on in them, also when other
+// partitions had their turns in between. Channel.mu guards all.
 type ahead struct {
 	view segment.View
-	of   *cursor // whose partition view shows, now or kept; nil: view is empty
-	kept int     // bytes of memory that are counted in Node.aheadBytes
+	kept int // bytes of memory that are counted in Node.aheadBytes
 }
 
 // open makes the view show verified bytes of the cursor's partition from cur.at on, at least one batch. A turn calls it
 // for each run of batches that it reads. mu is held.
 func (a *ahead) open(n *Node, cur *cursor) error {
 	log := cur.part.Log()
-	if a.of == cur && log.Again(&a.view, cur.at) {
+	if log.Again(&a.view, cur.at) {
 		return nil
 	}
 	a.drop(n)
-	if err := log.View(&a.view, cur.at, n.ReadAheadBytes); err != nil {
-		return err
-	}
-	a.of = cur
-	return nil
+	return log.View(&a.view, cur.at, n.ReadAheadBytes)
 }
 
 // close ends the reading of a run, after each successful open. The bytes are kept for the next turn if they are a copy
@@ -39,7 +35,6 @@ func (a *ahead) close(n *Node) {
 	size := a.view.Keep()
 	switch {
 	case size == 0:
-		a.of = nil
 	case n.aheadBytes.Add(int64(size)) > MaxAheadBytes:
 		n.aheadBytes.Add(-int64(size))
 		a.drop(n)
@@ -52,7 +47,7 @@ func (a *ahead) close(n *Node) {
 func (a *ahead) drop(n *Node) {
 	a.view.Release()
 	n.aheadBytes.Add(-int64(a.kept))
-	a.of, a.kept = nil, 0
+	a.kept = 0
 }
 
 // stopped is the place in a batch at which a turn stopped, so that the next turn does not walk over the records before

@@ -10,7 +10,7 @@ import (
 	"penstock/segment/aio/faultaio"
 )
 
-// A message that retention has carried elsewhere, after the machine assigned it and before its old place was read,
+// A message that retention has carried elsewhere, after it got its turn and before its old place was read,
 // comes as soon as the channel knows the new place. It does not stay in flight to a consumer that never got it.
 //
 // B43, B50.
@@ -32,15 +32,20 @@ func TestCarriedWhileFetched(t *testing.T) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	step := func(ev core.Event) *core.Result {
+	var step func(core.Event) *core.Result
+	next := func() *core.Result { // as if nothing could be read at the reading cursor
+		step(core.Event{Kind: core.EvStall})
+		return step(core.Event{Kind: core.EvNext})
+	}
+	step = func(ev core.Event) *core.Result {
 		c.ev = ev
 		return c.step()
 	}
 	step(core.Event{Kind: core.EvDeferredPublished, Deferred: []core.DeferredMessage{{ID: id, DueMs: 1, At: old}}})
 	step(core.Event{Kind: core.EvReady, Client: k.id, Count: 1})
 	step(core.Event{Kind: core.EvTick})
-	if res := step(core.Event{Kind: core.EvRedeliver}); res.Decision != core.Deliver || res.At != old {
-		t.Fatalf("the message that is due is not assigned: %+v", res)
+	if res := next(); res.Decision != core.Read || !res.Queued || res.At != old {
+		t.Fatalf("the message that is due has no turn: %+v", res)
 	}
 	c.Post(&core.Post{Event: core.Event{
 		Kind: core.EvCarried, Deferred: []core.DeferredMessage{{ID: id, At: place}},
@@ -49,14 +54,17 @@ func TestCarriedWhileFetched(t *testing.T) {
 	if n := c.m.ClientInFlight(k.id); n != 0 {
 		t.Fatalf("%d messages are in flight to a consumer that got none", n)
 	}
+	if res := next(); res.Decision == core.Read && res.Queued {
+		t.Fatalf("it is tried again before the channel knows the new place: %+v", res)
+	}
 	c.applyPostsLocked()
-	res := step(core.Event{Kind: core.EvRedeliver})
-	for end := time.Now().Add(10 * time.Second); res.Decision != core.Deliver && time.Now().Before(end); {
+	res := next()
+	for end := time.Now().Add(10 * time.Second); res.Decision != core.Read && time.Now().Before(end); {
 		<-time.After(time.Millisecond) // as long as it pauses
 		step(core.Event{Kind: core.EvTick})
-		res = step(core.Event{Kind: core.EvRedeliver})
+		res = next()
 	}
-	if res.Decision != core.Deliver || res.At != place || res.Attempts != 1 {
-		t.Errorf("after the posts: %+v, wanted a first delivery from %d", res, place)
+	if res.Decision != core.Read || res.At != place {
+		t.Errorf("after the posts: %+v, wanted to read it at %d", res, place)
 	}
 }

@@ -65,16 +65,14 @@ type channelMachine struct {
 // channelReader has the channel's read positions in the partitions' logs, and the bytes of the logs that it pins.
 // Channel.mu guards it.
 type channelReader struct {
-	cursors           []cursor
-	partsAssigned     uint32 // how many partitions the machine has on this node
-	ahead             ahead
-	iter              segment.BatchIter
-	records           segment.RecordIter
-	scratch           []byte                  // a decompressed body
-	scratchOf         batchKey                // the batch whose body scratch holds
-	deferred          [1]core.DeferredMessage // scratch of deferAgain
-	fetched           fetched                 // the batch that fetch read last; released when redeliver ends
-	yieldedRedelivery bool                    // redeliver stopped to let a new message go first (core.HoldTurn)
+	cursors       []cursor
+	partsAssigned uint32 // how many partitions the machine has on this node
+	iter          segment.BatchIter
+	records       segment.RecordIter
+	scratch       []byte                  // a decompressed body
+	scratchOf     batchKey                // the batch whose body scratch holds
+	deferred      [1]core.DeferredMessage // scratch of deferAgain
+	fetched       fetched                 // the batch that fetch read last; released when takeTurns ends
 }
 
 // channelSetup is derived from the machine's settings; learnSettings sets it. Channel.mu guards it.
@@ -110,6 +108,7 @@ type cursor struct {
 	found    bool           // at is valid: the offset of the batch with the machine's ReadFrom
 	bad      error          // why reading stopped here, because the bytes cannot be read; nil: it goes on
 	unread   error          // logged: the first read error of a redelivery since one succeeded; nil: none
+	ahead    ahead          // the bytes from which it reads
 	stopped  stopped        // where in the batch at at the last turn stopped
 	end      segment.MsgID  // the end of visible messages that the machine knows
 	newEnd   segment.MsgID  // the end of visible messages that syncVisible just read
@@ -169,6 +168,8 @@ func (c *Channel) Resume(partition uint32) {
 	defer c.mu.Unlock()
 	if n := int(partition); n < len(c.cursors) {
 		c.cursors[n].found, c.cursors[n].bad = false, nil
+		c.ev = core.Event{Kind: core.EvTick} // the machine names the partition's messages again: see EvStall
+		c.step()
 	}
 }
 
@@ -240,7 +241,7 @@ func (c *Channel) Shut(err error) {
 	clear(c.consumers)
 	c.timer.Stop()
 	close(c.done)
-	c.ahead.drop(c.node)
+	c.dropAhead()
 	c.mu.Unlock()
 	for i := range c.topic.Count() {
 		c.topic.Unwatch(c, i)
@@ -364,5 +365,12 @@ func (c *Channel) mayDeliver() bool { return c.node.Leased() && !(c.node.Cluster
 func (c *Channel) ReleaseView() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ahead.drop(c.node)
+	c.dropAhead()
+}
+
+// dropAhead releases the bytes of the logs that the channel keeps or pins. mu is held.
+func (c *Channel) dropAhead() {
+	for i := range c.cursors {
+		c.cursors[i].ahead.drop(c.node)
+	}
 }

@@ -45,17 +45,8 @@ func (c *Channel) deliverRound() (again bool) {
 	c.tick()
 	for {
 		c.syncVisible()
-		left = c.redeliver(left)
 		before := left
-		for i := range c.cursors {
-			if left > 0 {
-				left = c.read(i, left)
-			}
-		}
-		if left == before && c.yieldedRedelivery {
-			left = c.redeliver(left) // there was no new message to let go first
-		}
-		if left <= 0 {
+		if left = c.takeTurns(left); left <= 0 {
 			return true
 		}
 		if left < before {
@@ -69,6 +60,33 @@ func (c *Channel) deliverRound() (again bool) {
 			return false
 		}
 	}
+}
+
+// takeTurns offers the messages that the machine names, until it names none. It returns what remains of left, the
+// number of messages that may still be offered. mu is held.
+func (c *Channel) takeTurns(left int) int {
+	defer c.fetched.close()
+	for stay := false; left > 0; stay = true {
+		c.ev = core.Event{Kind: core.EvNext, Flag: stay}
+		next := c.step()
+		switch {
+		case next.Decision != core.Read:
+			return left
+		case next.Queued:
+			left--
+			c.fetch()
+			continue
+		}
+		c.fetched.close() // it borrows what read uses
+		cur, turn := &c.cursors[next.Part], min(left, next.Count)
+		from := c.m.ReadFrom(cur.number)
+		rest := c.read(cur, turn)
+		if left -= turn - rest; rest == turn && from == c.m.ReadFrom(cur.number) {
+			c.ev = core.Event{Kind: core.EvStall, Part: cur.number}
+			c.step()
+		}
+	}
+	return left
 }
 
 // hasStaleEpoch says whether this node no longer serves one of the channel's partitions, or serves it in another epoch.
@@ -138,9 +156,8 @@ func (c *Channel) syncVisible() {
 
 // read offers messages of one partition to the machine, batch by batch. It returns what remains of left, the number of
 // messages that this turn may still deliver. mu is held.
-func (c *Channel) read(index, left int) int {
-	cur := &c.cursors[index]
-	if !cur.assigned || cur.bad != nil && !c.badIsGone(cur) {
+func (c *Channel) read(cur *cursor, left int) int {
+	if cur.bad != nil && !c.badIsGone(cur) {
 		return left
 	}
 	for left > 0 && c.m.Hungry() {
@@ -151,7 +168,7 @@ func (c *Channel) read(index, left int) int {
 		if !cur.found && !c.find(cur, next) {
 			break
 		}
-		switch err := c.ahead.open(c.node, cur); {
+		switch err := cur.ahead.open(c.node, cur); {
 		case err == nil:
 		case errors.Is(err, segment.ErrBelowStart):
 			cur.found = false
@@ -162,7 +179,7 @@ func (c *Channel) read(index, left int) int {
 		}
 		var more bool
 		left, more = c.offerRun(cur, left)
-		c.ahead.close(c.node)
+		cur.ahead.close(c.node)
 		if !more {
 			break
 		}
@@ -214,7 +231,7 @@ func (c *Channel) stopReading(cur *cursor, err error) {
 // offerRun offers the messages of a pinned run of batches. It returns what remains of left, and false if the rest must
 // wait. mu is held.
 func (c *Channel) offerRun(cur *cursor, left int) (int, bool) {
-	c.iter.Reset(c.ahead.view.Bytes())
+	c.iter.Reset(cur.ahead.view.Bytes())
 	for h, body, ok := c.iter.Next(); ok; h, body, ok = c.iter.Next() {
 		next := c.m.ReadFrom(cur.number)
 		if h.NextID() > next && !h.Control() {
@@ -336,10 +353,7 @@ func (c *Channel) offerRecord(b *offering, r *segment.Record) offered {
 	c.endRun(b)
 	c.m.Step(b.now, &c.offer, &c.res)
 	switch c.res.Decision {
-	case core.Skip:
-		if !c.offer.Unwanted { // unwanted ones also count as work: a filter may reject a million messages in a row
-			return offerOn
-		}
+	case core.Skip: // it counts, too: a filter may reject a million messages in a row
 	case core.Hold:
 		if c.res.Why == core.HoldMoved {
 			b.next = c.m.ReadFrom(b.cur.number)
@@ -355,9 +369,13 @@ func (c *Channel) offerRecord(b *offering, r *segment.Record) offered {
 	return offerOn
 }
 
-// evalHeaders sets in ev whether the channel wants the message, and its key and tag, according to its headers.
+// evalHeaders sets in ev whether the channel wants the message, whether it is for this channel only, and its key and
+// tag, according to its headers.
 func (c *Channel) evalHeaders(headers []segment.KV, ev *core.Event) {
-	ev.Unwanted, ev.Key, ev.Tag = !c.matcher.Match(headers) || c.forOther(headers), 0, 0
+	only := headerOf(headers, ChannelHeader) // Redrive published the message for this channel
+	ev.Own = only != nil && string(only) == c.name
+	ev.Unwanted = only != nil && !ev.Own || !c.matcher.Match(headers)
+	ev.Key = 0
 	if c.settings.Order == core.OrderKey {
 		if key := headerOf(headers, c.keyHeader); key != nil {
 			ev.Key = core.HashKey(key)
@@ -372,12 +390,6 @@ func tagOf(headers []segment.KV) uint64 {
 		return core.HashKey(tag)
 	}
 	return 0
-}
-
-// forOther says whether Redrive published the message for another channel only.
-func (c *Channel) forOther(headers []segment.KV) bool {
-	only := headerOf(headers, ChannelHeader)
-	return only != nil && string(only) != c.name
 }
 
 // deferAgain makes a message that the reading cursor has reached wait for its due time. That happens after a seek back

@@ -51,27 +51,7 @@ func (f *fetched) close() {
 	}
 }
 
-// redeliver delivers messages that were requeued, that timed out, or that were deferred and are due. It returns what
-// remains of left. mu is held.
-func (c *Channel) redeliver(left int) int {
-	c.yieldedRedelivery = false
-	defer c.fetched.close()
-	for left > 0 {
-		c.ev = core.Event{Kind: core.EvRedeliver}
-		switch res := c.step(); res.Decision {
-		case core.Hold:
-			c.yieldedRedelivery = res.Why == core.HoldTurn
-			return left
-		case core.Skip:
-			continue
-		}
-		left--
-		c.fetch()
-	}
-	return left
-}
-
-// fetch reads the message that the machine just assigned for redelivery, and delivers it. mu is held.
+// fetch reads the queued message whose turn it is (c.res), and offers it. mu is held.
 func (c *Channel) fetch() {
 	id := c.res.ID
 	cur := c.cursorOf(id)
@@ -82,11 +62,11 @@ func (c *Channel) fetch() {
 	}
 	if errors.Is(err, segment.ErrBelowStart) && c.posted.Load() {
 		// It may have been carried elsewhere. The posts give its new place, and are applied before it is tried again.
-		c.takeBack(id, 1)
+		c.readLater(id, 1)
 		return
 	}
 	if c.mayReadLater(err) {
-		c.takeBack(id, unreadPauseMs)
+		c.readLater(id, unreadPauseMs)
 		if cur.unread == nil {
 			cur.unread = err
 			c.node.Log.Error("a message that has to come again cannot be read here; it waits, and nothing is lost: it comes "+
@@ -105,9 +85,8 @@ func (c *Channel) fetch() {
 	c.step()
 }
 
-// takeBack takes back the delivery of a message that cannot be read now. The machine assigns the message again after a
-// pause. mu is held.
-func (c *Channel) takeBack(id base.ID, pauseMs int64) {
+// readLater makes a message wait that cannot be read now. mu is held.
+func (c *Channel) readLater(id base.ID, pauseMs int64) {
 	c.ev = core.Event{Kind: core.EvUnread, ID: id, DelayMs: pauseMs}
 	c.step()
 }
@@ -127,7 +106,7 @@ func (c *Channel) mayReadLater(err error) bool {
 	return errors.Is(err, aio.ErrMedia)
 }
 
-// fetchFrom delivers the message that the machine assigned (c.res). It reads the message from the batch that holds or
+// fetchFrom offers the queued message whose turn it is (c.res). It reads the message from the batch that holds or
 // carries it. mu is held.
 func (c *Channel) fetchFrom(cur *cursor, id base.ID) (err error) {
 	at, m := c.res.At, id.MsgID()
@@ -144,7 +123,7 @@ func (c *Channel) fetchFrom(cur *cursor, id base.ID) (err error) {
 		}
 	}
 	if f.header.Control() {
-		return c.fetchCarried(m)
+		return c.fetchCarried(id)
 	}
 	if m < f.header.FirstID || m >= f.header.NextID() {
 		return fmt.Errorf("message %s is not in the batch at offset %d, which has %d to %d",
@@ -154,7 +133,7 @@ func (c *Channel) fetchFrom(cur *cursor, id base.ID) (err error) {
 		f.one = segment.Header{Count: 1}
 		c.records.Reset(&f.one, record)
 		if r := c.records.NextRef(); r != nil {
-			c.redeliverOne(f.header, r)
+			c.offerQueued(id, f.header, r)
 			return nil
 		}
 	}
@@ -183,9 +162,9 @@ func (c *Channel) openFetched(cur *cursor, at segment.Offset) error {
 	return nil
 }
 
-// fetchCarried delivers a message that the pinned control batch carries. mu is held.
-func (c *Channel) fetchCarried(m segment.MsgID) error {
-	f := &c.fetched
+// fetchCarried offers a message that the pinned control batch carries. mu is held.
+func (c *Channel) fetchCarried(id base.ID) error {
+	f, m := &c.fetched, id.MsgID()
 	found, err := core.CarriedRecord(f.body, m)
 	if err != nil {
 		return err
@@ -196,31 +175,18 @@ func (c *Channel) fetchCarried(m segment.MsgID) error {
 	if r == nil {
 		return fmt.Errorf("message %d is carried at offset %d and cannot be read (%v)", m, f.at, c.records.Err())
 	}
-	c.redeliverOne(&f.one, r)
+	c.offerQueued(id, &f.one, r)
 	return nil
 }
 
-// redeliverOne delivers a message that was not read at the reading cursor. If the message was published with a delay,
-// this is its first delivery, and only here the channel's filter is applied. mu is held.
-func (c *Channel) redeliverOne(h *segment.Header, r *segment.Record) {
-	if c.res.Attempts == 1 && (c.needsHeaders || len(r.Headers) != 0) &&
-		(!c.matcher.Match(r.Headers) || c.forOther(r.Headers)) {
-		c.ev = core.Event{Kind: core.EvDrop, ID: c.res.ID}
-		c.step()
-		return
+// offerQueued offers a message that was not read at the reading cursor, and delivers it if the machine says so. mu is
+// held.
+func (c *Channel) offerQueued(id base.ID, h *segment.Header, r *segment.Record) {
+	c.ev = core.Event{Kind: core.EvOffer, Flag: true, Part: id.Partition(), Msg: id.MsgID()}
+	if c.needsHeaders || len(r.Headers) != 0 {
+		c.evalHeaders(r.Headers, &c.ev)
 	}
-	if c.res.Unsure && !c.isFor(r) {
-		return
+	if c.step().Decision == core.Deliver {
+		c.deliverOne(h, r)
 	}
-	c.deliverOne(h, r)
-}
-
-// isFor tells the machine the tag of a message that it assigned without knowing the tag. It says whether the assignment
-// stands. mu is held.
-func (c *Channel) isFor(r *segment.Record) bool {
-	assigned := c.res
-	c.ev = core.Event{Kind: core.EvTag, ID: assigned.ID, Tag: tagOf(r.Headers)}
-	stands := c.step().Decision == core.Deliver
-	c.res = assigned
-	return stands
 }

@@ -65,6 +65,7 @@ func (c *Channel) Revoke(stays []bool) bool {
 		}
 		cur.put.revoked.Store(true)
 		c.failSyncs(cur.put, base.ErrMoved)
+		cur.ahead.drop(c.node)
 		*cur = c.newCursor(cur.part) // controls in flight still belong to the old control put
 	}
 	var ended []*Consumer
@@ -90,7 +91,7 @@ func (c *Channel) unsubscribeLocked(k *Consumer) {
 		c.runSinks--
 	}
 	if len(c.consumers) == 0 {
-		c.ahead.drop(c.node)
+		c.dropAhead()
 	}
 	c.ev = core.Event{Kind: core.EvUnsubscribe, Client: k.id, Flag: k.clean}
 	c.step()

@@ -16,6 +16,7 @@ type ChannelConfig struct {
 	MaxReadyCount   int    // largest RDY count; 0 = unlimited (the protocol's limit holds)
 	MaxMsgTimeoutMs int64  // 0 = DefaultMaxMsgTimeoutMs
 	MaxReqTimeoutMs int64  // 0 = DefaultMaxReqTimeoutMs
+	TurnSize        int    // messages of a source in one turn; 0 = DefaultTurnSize
 	MaxKeyWaiting   int    // messages parked behind busy keys at which reading stops; 0 = DefaultMaxKeyWaiting
 	// dead letters in a partition's outbox at which further ones must wait; 0 = DefaultMaxOutbox
 	MaxOutbox  int
@@ -30,6 +31,7 @@ const (
 	DefaultMsgTimeoutMs    = 60_000
 	DefaultMaxMsgTimeoutMs = 900_000
 	DefaultMaxReqTimeoutMs = 3_600_000
+	DefaultTurnSize        = 256
 	DefaultMaxKeyWaiting   = 1 << 16
 	DefaultMaxOutbox       = 1 << 14
 
@@ -79,21 +81,27 @@ const (
 	EvReady   // Client, Count: at most Count messages may be in flight to it (deliveries do not use the number up)
 	EvStop    // Client: it gets no more deliveries, and EvReady is ignored from now on (CLS)
 	EvBlocked // Client, Flag: its socket is full (Flag), or has room again
-	// Part, Msg, At, Index, Unwanted, Key, Tag: the message at the reading cursor. Result: Deliver, Skip, Hold
+	// Flag: go on with the source whose turn it is, if its turn is not over. Which message should be read and offered
+	// next? Result: Read, Hold
+	EvNext
+	// Part, Msg, At, Index, Own, Unwanted, Key, Tag: a message that was read: the one at the reading cursor or, with Flag,
+	// one that EvNext has named as Queued. Result: Deliver, Skip, Hold
 	EvOffer
+	// Part: the messages at the reading cursor cannot be read now. EvNext does not name them again until something else
+	// has happened
+	EvStall
 	// Part, Msg, Count, At, Index, Tag: the caller has given messages to a client, as NextRun allowed. Index is of the
 	// first; those of the others follow. Result: Deliver, Client, Count
 	EvOfferRun
-	EvRedeliver // asks for the next message to redeliver. Result: Deliver, Skip, Hold
-	EvDrop      // ID: the message counts as confirmed, whatever its state: its bytes are gone, or nobody wants it
-	EvFinish    // Client, ID, Seen, Number
+	EvDrop   // ID: the message counts as confirmed, whatever its state: its bytes are gone, or nobody wants it
+	EvFinish // Client, ID, Seen, Number
 	// Client, Seen: the client has finished its delivery with this Result.Number and all before it. Those that are in
 	// flight are confirmed, no later one is, not even one of the same message. Result: Count, and ErrNotInFlight if that
 	// delivery itself is not in flight any more
 	EvFinishThrough
 	EvRequeue // Client, ID, DelayMs, Seen, Number
 	EvTouch   // Client, ID, Seen, Number
-	EvTick    // time has passed: messages that timed out or came due move to the redelivery queue
+	EvTick    // time has passed: messages that timed out or came due are queued
 	EvPause   // Flag: nothing is delivered while it is set
 	EvSkip    // Flag: while it is set, messages are confirmed in place of being delivered
 	EvEmpty   // all visible messages count as confirmed, those in flight and deferred included
@@ -109,11 +117,7 @@ const (
 	// ID: the bytes of a deferred message are gone. Like EvDrop, but it changes nothing if the message is in flight, is
 	// to become a dead letter, or has no entry. Result: Skip if the message counts as confirmed now
 	EvGone
-	// ID, Tag: the tag of a message whose delivery had Result.Unsure. Result: Deliver, or Hold if the client must not
-	// have the message: the machine has then taken the delivery back, as if it had never been made
-	EvTag
-	// ID, DelayMs: the message of this delivery cannot be read now. The machine takes the delivery back, as if it had
-	// never been made, and delivers the message again after the delay
+	// ID, DelayMs: the queued message cannot be read now. It is queued again after the delay
 	EvUnread
 	EvHold    // Client, HoldMs: applies to its deliveries from now on
 	EvReturn  // Client, ID, Seen: the client's node did not hand this delivery over, and never will
@@ -144,8 +148,9 @@ type Event struct {
 	// EvOffer: the channel's filter rejects the message, or the message is for another channel only: it counts as
 	// confirmed
 	Unwanted       bool
+	Own            bool   // EvOffer: the message is for this channel only: no filter and no sample leaves it out
 	Key            uint64 // EvOffer: HashKey of the message's key in an OrderKey channel; 0: it has none
-	Tag            uint64 // EvOffer, EvOfferRun, EvTag: HashKey of a message's tag; EvSubscribe: of the client's; 0: none
+	Tag            uint64 // EvOffer, EvOfferRun: HashKey of a message's tag; EvSubscribe: of the client's; 0: none
 	Only           uint32 // EvSubscribe: the one partition whose messages the client wants, plus one; 0: all
 	Take           uint64
 	Settings       *ChannelSettings
@@ -161,7 +166,7 @@ type Event struct {
 	Ranges []IDRange
 }
 
-// Decision is the answer to EvOffer and EvRedeliver.
+// Decision is the answer to EvNext and EvOffer.
 type Decision uint8
 
 const (
@@ -169,6 +174,7 @@ const (
 	Deliver          // give the message to Result.Client
 	Skip             // nobody gets the message now: continue with the next one
 	Hold             // deliver nothing now; Result.Why says why
+	Read             // read the message that Result names, and offer it
 )
 
 // HoldReason says why nothing is delivered. The comments name the events after which it makes sense to ask again.
@@ -181,9 +187,8 @@ const (
 	// MaxRanges is reached: only confirmations of this partition's oldest messages help. Redelivery goes on (B46)
 	HoldRanges
 	HoldEnd   // the message is not visible yet (EvVisible)
-	HoldMoved // the reading cursor is before this message: read from ReadFrom
-	HoldEmpty // nothing waits for redelivery
-	HoldTurn  // a new message goes first: offer one, then ask again, even if none was delivered
+	HoldMoved // the reading cursor is before this message: read from ReadFrom; or it is not queued any more
+	HoldEmpty // no message may be delivered now
 	HoldOrder // an earlier message must be confirmed first, and its confirmation committed (EvConfirmsCommitted)
 	HoldRate  // RatePerSecond is reached; NextDue says until when
 )
@@ -192,17 +197,20 @@ const (
 type Result struct {
 	Decision Decision
 	Why      HoldReason // set with Hold
-	HasAt    bool       // Deliver after EvRedeliver: At is known; otherwise find the message by ID
-	Unsure   bool       // Deliver after EvRedeliver: the machine does not know the message's tag; EvTag must follow
+	Queued   bool       // Read: ID is the message; otherwise it is at the reading cursor of Part, and so are the next ones
+	HasAt    bool       // Read, if Queued, and Deliver: At is known; otherwise find the message by ID
+	Part     uint32     // Read
 	Attempts uint16     // deliveries of the message, this one included: 1..MaxAttempts
 	Index    uint32     // or NoIndex
 	Serial   uint64     // Deliver: increases with each delivery to the client; 0: the delivery is not held
 	Number   uint64     // Deliver: how many deliveries were made to the client, this one included
-	Count    int        // EvFinishThrough: how many messages it confirmed; EvOfferRun: how many it delivered
-	Client   ClientID
-	ID       ID
-	At       segment.Offset
-	Err      error
+	// EvFinishThrough: how many messages it confirmed; EvOfferRun: how many it delivered; Read: how many messages may be
+	// offered until the turn ends
+	Count  int
+	Client ClientID
+	ID     ID
+	At     segment.Offset
+	Err    error
 }
 
 // Channel is the state machine of one channel on the leader, over all partitions of its topic. One goroutine at a time
@@ -215,7 +223,7 @@ type Result struct {
 //	unread      next <= id < end, has no entry, is not in the confirmed ranges
 //	in flight   has an entry in its client's list; its timer is the message timeout
 //	waiting     has an entry whose timer is the due time (or that is due and waits to become visible)
-//	redelivery  has an entry in the queue; no timer
+//	queued      has an entry in the queue of a source; no timer
 //	parked      has an entry behind another one of its lane, in an ordered channel; no timer
 //	recalled    has an entry in no list; its last delivery may still be on its way to a client of another node; its
 //	            timer is the end of that delivery's hold
@@ -230,7 +238,6 @@ type Channel struct {
 	parts   []*channelPart // by partition number; nil: this node does not have the partition
 	entries entryTable
 	pool    entryPool
-	queue   entryList // redelivery queue; the first entry is delivered first
 	wheel   Wheel[*entry]
 	fired   func(*Timer[*entry]) // c.fire, bound once
 
@@ -238,12 +245,17 @@ type Channel struct {
 	order   []*channelClient            // in the order of subscription
 	ring    *channelClient              // circular list of clients with credit; points to the next to serve; nil: empty
 
-	paused   bool
-	skipped  bool
+	paused  bool
+	skipped bool
+	sources []*source // of all partitions; the turn goes round them in this order
+	turn    int       // index in sources of the last turn; -1: there was none, or it was of one before the first
+	round   uint64    // see source
+	changes uint64    // counts the Steps that may let a source go on that could not; 1 and more
+	queued  int       // entries in the queues of sources
+
 	special  bool // settings, tags, or remembered delays make each message need more checks; see isSpecial
-	turn     turn
-	inFlight int // entries in flight to all clients
-	waiting  int // entries that wait for their time, held and doomed ones included
+	inFlight int  // entries in flight to all clients
+	waiting  int  // entries that wait for their time, held and doomed ones included
 
 	settings    ChannelSettings
 	share       partShare
@@ -262,24 +274,16 @@ type Channel struct {
 	recallCount, returnCount                 uint64
 }
 
-// turn says which goes first when both a new message and one that failed twice wait for a client.
-type turn uint8
-
-const (
-	turnNew     turn = iota // the next redelivery of such a message is held once, to let a new message go first
-	turnYielded             // it was held, and no new message was delivered since: it is not held again
-	turnOld                 // a new message was delivered: the redelivery goes first
-)
-
 // NewChannel returns a channel that has no partitions and no clients.
 func NewChannel(cfg ChannelConfig) *Channel {
 	setDefault(&cfg.MaxRanges, DefaultMaxRanges)
 	setDefault(&cfg.MaxDeferred, DefaultMaxDeferred)
 	setDefault(&cfg.MaxMsgTimeoutMs, DefaultMaxMsgTimeoutMs)
 	setDefault(&cfg.MaxReqTimeoutMs, DefaultMaxReqTimeoutMs)
+	setDefault(&cfg.TurnSize, DefaultTurnSize)
 	setDefault(&cfg.MaxKeyWaiting, DefaultMaxKeyWaiting)
 	setDefault(&cfg.MaxOutbox, DefaultMaxOutbox)
-	c := &Channel{cfg: cfg, clients: make(map[ClientID]*channelClient), maxInFlight: cfg.MaxInFlight}
+	c := &Channel{cfg: cfg, clients: make(map[ClientID]*channelClient), maxInFlight: cfg.MaxInFlight, changes: 1, turn: -1}
 	c.fired = c.fire
 	return c
 }
@@ -295,13 +299,16 @@ func setDefault[T int | int64](limit *T, value T) {
 func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 	*res = Result{}
 	c.nowNs = max(c.nowNs, nowNs)
+	if ev.Kind != EvNext && ev.Kind != EvOffer && ev.Kind != EvStall {
+		c.changes++
+	}
 	switch ev.Kind {
 	case EvOffer:
 		c.offer(ev, res)
 	case EvOfferRun:
 		c.offerRun(ev, res)
-	case EvRedeliver:
-		c.redeliver(res)
+	case EvNext:
+		c.nextTurn(ev, res)
 	case EvFinish:
 		res.Err = c.finish(ev)
 	case EvFinishThrough:
@@ -317,8 +324,6 @@ func (c *Channel) Step(nowNs int64, ev *Event, res *Result) {
 		c.drop(ev.ID)
 	case EvGone:
 		c.gone(ev.ID, res)
-	case EvTag:
-		c.learnTag(ev, res)
 	case EvUnread:
 		c.unread(ev)
 	case EvSubscribe:
@@ -377,6 +382,8 @@ func (c *Channel) stepPartition(ev *Event) {
 		c.carried(p, ev.Deferred)
 	case EvUnfence:
 		c.liftFence(p)
+	case EvStall:
+		c.stall(p)
 	case EvRemovePartition:
 		c.removePartition(p)
 	default:
@@ -407,8 +414,7 @@ func (c *Channel) NextDue() (int64, bool) {
 	return due, ok
 }
 
-// Hungry says whether some client would take a message now, so that it makes sense to send EvRedeliver and to read from
-// the partitions.
+// Hungry says whether some client would take a message now, so that it makes sense to send EvNext.
 func (c *Channel) Hungry() bool { return !c.paused && c.hasCredit() && !c.rate.waiting }
 
 // ReadFrom returns the id of the next message to offer in a partition. If it is at or beyond the visible end, there is

@@ -44,10 +44,11 @@ func (c *Channel) subscribe(ev *Event) error {
 	}
 	c.clients[ev.Client] = cl
 	c.order = append(c.order, cl)
+	c.tags(cl.tag)
 	return nil
 }
 
-// unsubscribe removes a client and moves its messages in flight to the front of the redelivery queue, oldest first, so
+// unsubscribe removes a client and moves its messages in flight to the front of their queues, oldest first, so
 // that nobody has to wait for the timeouts of a client that is gone. Messages whose deliveries are held wait for the
 // end of their hold first.
 func (c *Channel) unsubscribe(ev *Event) {
@@ -82,6 +83,7 @@ func (c *Channel) unsubscribe(ev *Event) {
 			break
 		}
 	}
+	c.tags(cl.tag)
 }
 
 func (c *Channel) ready(ev *Event) error {

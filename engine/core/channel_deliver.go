@@ -6,45 +6,6 @@ import (
 	"penstock/batch"
 )
 
-// offer decides what happens to the message at the reading cursor.
-func (c *Channel) offer(ev *Event, res *Result) {
-	p := c.part(ev.Part)
-	switch {
-	case ev.Msg < p.next: // confirmed, or it has an entry: the cursor is past it
-		res.Decision = Skip
-		return
-	case ev.Msg > p.next:
-		res.Decision, res.Why = Hold, HoldMoved
-		return
-	case ev.Msg >= p.end:
-		res.Decision, res.Why = Hold, HoldEnd
-		return
-	case c.paused:
-		res.Decision, res.Why = Hold, HoldPaused
-		return
-	case c.full(p):
-		res.Decision, res.Why = Hold, HoldRanges
-		return
-	case ev.Unwanted:
-		c.filteredCount++
-		c.pass(p, res)
-		return
-	case !c.hasCredit():
-		res.Decision, res.Why = Hold, HoldNoCredit
-		return
-	case c.special:
-		c.offerSpecial(p, ev, res)
-		return
-	}
-	if c.sampledOut(c.ring, batch.MakeID(ev.Part, ev.Msg)) {
-		c.pass(p, res)
-		return
-	}
-	c.turn = turnOld
-	c.deliver(c.take(p, ev), c.ring, res)
-	c.settle(p)
-}
-
 // take creates the entry of the message at the reading cursor and moves the cursor past it. The entry is in no list
 // yet.
 func (c *Channel) take(p *channelPart, ev *Event) *entry {
@@ -53,70 +14,6 @@ func (c *Channel) take(p *channelPart, ev *Event) *entry {
 	e.at, e.index, e.hasAt, e.tag, e.told = ev.At, ev.Index, true, ev.Tag, true
 	p.next++
 	return e
-}
-
-// pass confirms the message at the reading cursor without delivering it.
-func (c *Channel) pass(p *channelPart, res *Result) {
-	c.confirm(p, IDRange{p.next, p.next + 1})
-	p.next++
-	res.Decision = Skip
-	c.settle(p)
-}
-
-// redeliver decides what happens to the first message of the redelivery queue.
-func (c *Channel) redeliver(res *Result) {
-	e := c.queue.first
-	switch {
-	case e == nil:
-		res.Decision, res.Why = Hold, HoldEmpty
-		return
-	case c.paused:
-		res.Decision, res.Why = Hold, HoldPaused
-		return
-	case !c.hasCredit():
-		res.Decision, res.Why = Hold, HoldNoCredit
-		return
-	case c.special && c.spent(e): // the limit of attempts was lowered while the message was queued
-		res.Decision, res.ID = Skip, e.id
-		c.queue.remove(e)
-		c.deadLetter(e)
-		return
-	case e.attempts >= 2 && c.turn == turnNew && c.anyUnread():
-		// Messages that failed twice take turns with new ones: a message that always fails must not keep new messages
-		// from a client that takes one at a time (B46). A failed message yields once; if no new message can be read,
-		// redelivery goes on.
-		c.turn = turnYielded
-		res.Decision, res.Why = Hold, HoldTurn
-		return
-	}
-	cl := c.ring
-	if c.special {
-		if e, cl = c.redeliverSpecial(res); cl == nil {
-			return
-		}
-	}
-	if e.attempts >= 2 && c.turn == turnOld {
-		c.turn = turnNew
-	}
-	// A message that was published with a delay meets the client's sample here, at its first delivery. A message that
-	// was delivered once must be finished by some client: it is never sampled away.
-	if e.attempts == 0 && !res.Unsure && c.sampledOut(cl, e.id) {
-		res.Decision, res.ID = Skip, e.id
-		c.discard(e)
-		return
-	}
-	c.queue.remove(e)
-	c.deliver(e, cl, res)
-}
-
-// anyUnread says whether some partition has a message to offer and nothing in the partition itself holds it back.
-func (c *Channel) anyUnread() bool {
-	for _, p := range c.parts {
-		if p != nil && p.next < p.end && !c.full(p) && (c.settings.Order == OrderNone || p.free()) {
-			return true
-		}
-	}
-	return false
 }
 
 // full says whether reading must wait for confirmations, because the partition has too many confirmed ranges. The
@@ -182,18 +79,12 @@ func (c *Channel) land(e *entry) {
 	c.refresh(cl)
 }
 
-// enqueue puts an entry that is in no list into the redelivery queue.
+// enqueue puts an entry that is in no list into the queue of its source.
 func (c *Channel) enqueue(e *entry, front bool) {
 	if c.special && !c.skipped && c.detain(e) {
 		return
 	}
-	e.state = entryQueued
-	if front {
-		c.queue.pushFront(e)
-	} else {
-		c.queue.pushBack(e)
-	}
-	if c.skipped {
+	if c.queueUp(e, front); c.skipped {
 		c.discard(e)
 	}
 }
@@ -371,16 +262,14 @@ func (c *Channel) requeue(ev *Event) error {
 	return nil
 }
 
-// unread takes back a delivery whose message cannot be read now, and delivers the message again after a delay. Unlike
-// requeue it writes nothing to the log: another leader may well be able to read the message, and needs no delay.
+// unread makes a queued message wait that cannot be read now. Unlike requeue it writes nothing to the log: another
+// leader may well be able to read the message, and needs no delay.
 func (c *Channel) unread(ev *Event) {
-	e := c.own(ev.ID)
-	if e == nil || e.state != entryInFlight {
+	e := c.entries.get(ev.ID)
+	if e == nil || e.state != entryQueued {
 		return
 	}
-	e.uncount()
-	e.client.messageCount--
-	c.land(e)
+	c.dequeue(e)
 	c.wait(e, c.soonMs()+max(ev.DelayMs, 1))
 }
 
@@ -435,7 +324,7 @@ func (c *Channel) forget(e *entry) {
 	case entryInFlight:
 		c.land(e)
 	case entryQueued:
-		c.queue.remove(e)
+		c.dequeue(e)
 	case entryWaiting, entryHeld:
 		c.wheel.Cancel(&e.timer)
 		c.waiting--

@@ -6,9 +6,10 @@ import "penstock/segment"
 // state it is also in one list, or in the wheel.
 type entry struct {
 	timer      Timer[*entry] // in flight: message timeout; waiting: due time; recalled: end of the hold; fence: its end
-	prev, next *entry        // in the client's list, the redelivery queue or the pool
+	prev, next *entry        // in the client's list, a source's queue or the pool
 	client     *channelClient
-	lane       *lane // the ordered messages that it belongs to; nil: none
+	source     *source // queued: in which queue
+	lane       *lane   // the ordered messages that it belongs to; nil: none
 	id         ID
 	tag        uint64
 	at         segment.Offset

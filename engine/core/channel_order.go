@@ -72,73 +72,11 @@ func (ls *laneList) remove(l *lane) {
 	l.prev, l.next = nil, nil
 }
 
-// offerSpecial is offer for a channel with special set. The message at the reading cursor is visible, and some client
-// has credit.
-func (c *Channel) offerSpecial(p *channelPart, ev *Event, res *Result) {
-	id := batch.MakeID(ev.Part, ev.Msg)
-	if c.outOfSample(id) {
-		c.pass(p, res)
-		return
-	}
-	l, known := c.laneOf(p, ev.Key)
-	old := p.recall(ev.Msg)
-	switch {
-	case c.settings.Order != OrderNone && p.lane.onlySettles() && c.sampledBehind(p, ev, old):
-		c.passSample(p, res)
-		return
-	case !p.free() && c.settings.Order != OrderNone,
-		known && !l.free() && c.parked >= c.cfg.MaxKeyWaiting:
-		res.Decision, res.Why = Hold, HoldOrder
-		return
-	case known && !l.free():
-		e := c.take(p, ev)
-		e.attempts, e.dueMs, e.lane = old.Attempts, old.DueMs, l
-		c.parkOffered(e)
-		res.Decision = Skip
-	case old.DueMs*nsPerMs > c.nowNs:
-		e := c.enter(p, ev, l, old)
-		c.wait(e, old.DueMs)
-		res.Decision = Skip
-	case c.settings.MaxAttempts != 0 && old.Attempts >= c.settings.MaxAttempts:
-		c.deadLetter(c.enter(p, ev, l, old))
-		res.Decision = Skip
-	case !c.rate.allows(c.nowNs):
-		res.Decision, res.Why = Hold, HoldRate
-		return
-	default:
-		c.offerTo(c.choose(ev.Tag, ev.Part), p, ev, l, old, res)
-		return
-	}
-	c.settle(p)
-}
-
-// offerTo delivers the message at the reading cursor to cl. If cl is nil, it holds the message.
-func (c *Channel) offerTo(cl *channelClient, p *channelPart, ev *Event, l *lane, old Deferral, res *Result) {
-	switch {
-	case cl == nil:
-		res.Decision, res.Why = Hold, HoldNoCredit
-	case old.Attempts == 0 && c.sampledOut(cl, batch.MakeID(ev.Part, ev.Msg)):
-		c.passSample(p, res)
-	default:
-		c.turn = turnOld
-		c.deliver(c.enter(p, ev, l, old), cl, res)
-		c.settle(p)
-	}
-}
-
 // sampledBehind says whether the client that would get the message at the reading cursor leaves it out of its sample.
 // Such a message need not wait while the lane only settles. Otherwise each one would wait for a commit of its own.
 func (c *Channel) sampledBehind(p *channelPart, ev *Event, old Deferral) bool {
 	cl := c.choose(ev.Tag, ev.Part)
 	return cl != nil && old.Attempts == 0 && c.sampledOut(cl, batch.MakeID(ev.Part, ev.Msg))
-}
-
-// passSample is pass for a message that a client's sample leaves out. An ordered channel then waits until the
-// confirmation is committed: the clients of a later leader may have no sample and would get the message. The channel's
-// own sample and filter need no such wait, because they are the same at every leader.
-func (c *Channel) passSample(p *channelPart, res *Result) {
-	c.pass(p, res)
-	c.passed(p)
 }
 
 // laneOf returns the lane of a message. l is nil if the message has no lane, or if its key's lane does not exist yet.
@@ -354,7 +292,7 @@ func (c *Channel) reorder() {
 			}
 			continue
 		case e.state == entryQueued:
-			c.queue.remove(e)
+			c.dequeue(e)
 			fallthrough
 		case e.state == entryParked:
 			e.lane = &c.part(e.id.Partition()).lane

@@ -23,6 +23,10 @@ type channelPart struct {
 	runs      runList       // in flight
 	beyond    IDSet         // ids at or above end that have an entry, or had one
 
+	// Those that take turns: see source. tagged are in the order in which clients of a new tag subscribed.
+	unread, unknown, known source
+	tagged                 []*source
+
 	// Entries for the log that no TakeControls has returned yet.
 	resetTo        segment.MsgID // with resetUnlogged: where the last reset went
 	resetUnlogged  bool
@@ -76,6 +80,7 @@ func (c *Channel) addPartition(ev *Event) {
 		loggedPaused: cur.Paused, loggedSkipped: cur.Skipped, loggedSettings: cur.Settings.Version,
 	}
 	c.parts[ev.Part] = p
+	c.addSources(p)
 	for _, d := range cur.Dead {
 		p.outbox = append(p.outbox, outboxEntry{DeadMessage: d})
 	}
@@ -120,6 +125,7 @@ func (c *Channel) removePartition(p *channelPart) {
 		c.letGo(l)
 	}
 	c.liftFence(p)
+	c.removeSources(p)
 	c.parts[p.number] = nil
 	c.special = c.isSpecial()
 }
@@ -174,8 +180,7 @@ func (c *Channel) settle(p *channelPart) {
 	}
 }
 
-// visible raises the visible end. Messages that were due, and held because they were not visible, go to the redelivery
-// queue.
+// visible raises the visible end. Messages that were due, and held because they were not visible, are queued.
 func (c *Channel) visible(p *channelPart, end segment.MsgID) {
 	if end < p.end {
 		panic("BUG: visible end moves back")
@@ -274,8 +279,10 @@ func (c *Channel) setSkip(on bool) {
 			}
 		})
 	}
-	for e := c.queue.first; e != nil; e = c.queue.first {
-		c.discard(e)
+	for _, s := range c.sources {
+		for e := s.queue.first; e != nil; e = s.queue.first {
+			c.discard(e)
+		}
 	}
 	for _, p := range c.parts {
 		if p != nil {

@@ -31,6 +31,31 @@ func (b *busy) step(ev Event) {
 	b.c.Step(b.now, &b.ev, &b.res)
 }
 
+// redeliver offers the next queued message.
+func (b *busy) redeliver() { b.res = redeliver(b.c, b.now, func(ID) uint64 { return 0 }) }
+
+// redeliver offers a queued message, of the source whose turn it is, as if nothing could be read at the reading
+// cursors. tag says what a message's tag is.
+func redeliver(c *Channel, now int64, tag func(ID) uint64) (res Result) {
+	defer func() { c.changes++ }() // the cursors go on
+	for {
+		for _, p := range c.parts {
+			if p != nil {
+				c.Step(now, &Event{Kind: EvStall, Part: p.number}, &res)
+			}
+		}
+		if c.Step(now, &Event{Kind: EvNext}, &res); res.Decision != Read {
+			return res
+		}
+		ev := Event{
+			Kind: EvOffer, Flag: true, Part: res.Part, Msg: res.ID.MsgID(), At: res.At, Index: res.Index, Tag: tag(res.ID),
+		}
+		if c.Step(now, &ev, &res); res.Decision != Hold || res.Why != HoldNoCredit {
+			return res
+		}
+	}
+}
+
 // deliver offers the next message and returns its id.
 func (b *busy) deliver() ID {
 	b.step(Event{Kind: EvOffer, Msg: b.next, At: segment.Offset(b.next)})
@@ -113,7 +138,7 @@ func TestChannelAllocs(t *testing.T) {
 		b.step(Event{Kind: EvRequeue, Client: 1, ID: first, DelayMs: 1})
 		b.now += 5 * nsPerMs
 		b.step(Event{Kind: EvTick})
-		b.step(Event{Kind: EvRedeliver})
+		b.redeliver()
 		b.step(Event{Kind: EvTouch, Client: 1, ID: first})
 		b.finish(first)
 		b.throughRound(100)

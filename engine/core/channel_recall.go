@@ -33,7 +33,7 @@ func (c *Channel) startHold(e *entry, cl *channelClient, res *Result) {
 	}
 }
 
-// comeAgain moves an entry that is in no list to the redelivery queue, as soon as the hold of its last delivery is
+// comeAgain queues an entry that is in no list, as soon as the hold of its last delivery is
 // over.
 func (c *Channel) comeAgain(e *entry, front bool) {
 	if e.heldMs <= c.nowNs/nsPerMs {

@@ -55,7 +55,6 @@ func (c *Channel) offerRun(ev *Event, res *Result) {
 	if ev.Msg != p.next || n <= 0 || n > c.NextRun(ev.Part).Count {
 		panic("BUG: a run of messages that NextRun does not allow")
 	}
-	c.turn = turnOld
 	if n < minRunCount {
 		for i := range n {
 			e := c.take(p, ev)
@@ -66,6 +65,7 @@ func (c *Channel) offerRun(ev *Event, res *Result) {
 		c.deliverRun(p, cl, ev)
 	}
 	res.Decision, res.Client, res.Count = Deliver, cl.id, n
+	p.unread.spend(c, n)
 	c.settle(p)
 }
 

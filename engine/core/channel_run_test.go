@@ -169,6 +169,20 @@ func (w *twins) offer() bool {
 	return true
 }
 
+// redeliver offers a queued message, or finds that it cannot be read.
+func (w *twins) redeliver() {
+	w.step(Event{Kind: EvStall})
+	next := w.step(Event{Kind: EvNext, Flag: w.rng.IntN(2) == 0})
+	switch {
+	case next.Decision != Read:
+	case w.rng.IntN(4) == 0:
+		w.step(Event{Kind: EvUnread, ID: next.ID, DelayMs: 101})
+	default:
+		at := next.ID.MsgID()
+		w.step(Event{Kind: EvOffer, Flag: true, Msg: at, Tag: uint64(at / 50 % 2), Unwanted: w.rng.IntN(20) == 0})
+	}
+}
+
 func (w *twins) client() ClientID {
 	if len(w.clients) == 0 {
 		return 1
@@ -265,11 +279,7 @@ func (w *twins) act() {
 			w.now += 2
 		}
 	case 13, 14, 15:
-		if res := w.step(Event{Kind: EvRedeliver}); res.Decision == Deliver && w.rng.IntN(4) == 0 {
-			w.step(Event{Kind: EvUnread, ID: res.ID, DelayMs: 101})
-		} else if res.Unsure {
-			w.step(Event{Kind: EvTag, ID: res.ID, Tag: uint64(w.rng.IntN(2))})
-		}
+		w.redeliver()
 	case 16, 17, 18:
 		for range 1 + w.rng.IntN(20) {
 			w.step(Event{Kind: EvFinish, Client: w.client(), ID: w.id(), Number: w.number()})

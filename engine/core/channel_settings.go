@@ -83,32 +83,6 @@ func (c *Channel) outOfSample(id ID) bool {
 	return rate != 0 && int(mix(uint64(id)^c.cfg.SampleSeed^sampleSalt)%100) >= rate
 }
 
-// redeliverSpecial chooses the message to redeliver and its client. If there is none, the client is nil and res says
-// why.
-func (c *Channel) redeliverSpecial(res *Result) (*entry, *channelClient) {
-	if !c.rate.allows(c.nowNs) {
-		res.Decision, res.Why = Hold, HoldRate
-		return nil, nil
-	}
-	for e, n := c.queue.first, maxChoiceScan; e != nil && n > 0; e, n = e.next, n-1 {
-		cl := c.choose(e.tag, e.id.Partition())
-		if c.choosy > 0 && !e.told {
-			cl = c.chooseAny(e.id.Partition())
-			res.Unsure = cl != nil
-		}
-		if cl != nil {
-			return e, cl
-		}
-	}
-	res.Decision, res.Why = Hold, HoldNoCredit
-	return nil, nil
-}
-
-// maxChoiceScan is how many messages of the redelivery queue are searched for one that a client may take. It must
-// exceed what a client that left may have put there. Otherwise messages that nobody takes now, such as those with its
-// tag, would block the ones behind them.
-const maxChoiceScan = 4096
-
 // choose returns the client that gets a message of this tag and partition: the next in the ring with the same tag or,
 // if no client with the tag is subscribed, the next without a tag. It returns nil if no such client has credit. The
 // ring is not empty.
@@ -135,37 +109,16 @@ func (c *Channel) choose(tag uint64, part uint32) *channelClient {
 	return untagged
 }
 
-// chooseAny is choose for a message whose tag is not known: recovery found it in the log, or it was published with a
-// delay and was never read.
-func (c *Channel) chooseAny(part uint32) *channelClient {
+// anyClientOf says whether some client with credit wants messages of the partition.
+func (c *Channel) anyClientOf(part uint32) bool {
 	for cl := c.ring; ; {
 		if cl.only == 0 || cl.only-1 == part {
-			return cl
+			return true
 		}
 		if cl = cl.ringNext; cl == c.ring {
-			return nil
+			return false
 		}
 	}
-}
-
-// learnTag notes the tag of a message in flight, and takes the delivery back if its client must not have the message.
-func (c *Channel) learnTag(ev *Event, res *Result) {
-	e := c.own(ev.ID)
-	if e == nil || e.state != entryInFlight {
-		res.Decision, res.Why = Hold, HoldEmpty
-		return
-	}
-	e.tag, e.told = ev.Tag, true
-	cl := e.client
-	if cl.tag == ev.Tag || cl.tag == 0 && !c.awaited(ev.Tag, e.id.Partition()) {
-		res.Decision = Deliver
-		return
-	}
-	res.Decision, res.Why = Hold, HoldNoCredit
-	e.uncount()
-	cl.messageCount--
-	c.land(e)
-	c.enqueue(e, true)
 }
 
 // awaited says whether a client that takes messages of the tag and the partition is subscribed, with credit or without.

@@ -171,10 +171,10 @@ func (b *busy) keyed(run, keys int) {
 		}
 		b.next++
 	}
-	for b.c.parked > 0 || b.c.queue.count > 0 || b.c.HasControls(0) {
+	for b.c.parked > 0 || b.c.queued > 0 || b.c.HasControls(0) {
 		b.ctls = b.c.TakeControls(0, b.ctls[:0])
 		b.step(Event{Kind: EvConfirmsCommitted, Take: b.c.LastTake(0)})
-		for b.step(Event{Kind: EvRedeliver}); b.res.Decision == Deliver; b.step(Event{Kind: EvRedeliver}) {
+		for b.redeliver(); b.res.Decision == Deliver; b.redeliver() {
 			b.finish(b.res.ID)
 		}
 	}

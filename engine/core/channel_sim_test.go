@@ -33,6 +33,7 @@ type sim struct {
 	lastAt   segment.Offset  // of the last control batch that carries messages
 	calm     bool            // runs are common: see channel_run_test.go
 	runs     int             // deliveries of them
+	waits    map[*source]int // how often another source had its turn, while this one might have had it
 }
 
 type simClient struct {
@@ -42,6 +43,7 @@ type simClient struct {
 	sample           int
 	timeoutMs        int64
 	tag              uint64
+	only             uint32 // the one partition whose messages it wants, plus one; 0: all
 }
 
 type simPart struct {
@@ -74,8 +76,9 @@ func newSim(t *testing.T, next func() int) *sim {
 	s.cfg.MaxDeferred = 1 + next()%20
 	s.cfg.MaxKeyWaiting = 1 + next()%12
 	s.cfg.MaxOutbox = 1 + next()%4
+	s.cfg.TurnSize = 1 + next()%4
 	s.beCalm()
-	for i := range 1 + next()%2 {
+	for i := range 1 + next()%3 {
 		p := &simPart{
 			number: uint32(3 * i), log: &Cursors{}, confirmed: map[segment.MsgID]bool{}, flight: map[segment.MsgID]ClientID{},
 			attempts: map[segment.MsgID]int{}, due: map[segment.MsgID]int64{},
@@ -260,8 +263,13 @@ func (s *sim) subscribe(ready, sample int) *simClient {
 	if sample%8 == 2 {
 		cl.tag = uint64(1 + sample%2 + sample/8%2)
 	}
+	if sample%16 == 11 {
+		cl.only = s.parts[sample%len(s.parts)].number + 1
+	}
 	s.clients = append(s.clients, cl)
-	s.step(Event{Kind: EvSubscribe, Client: cl.id, MsgTimeoutMs: cl.timeoutMs, SampleRate: cl.sample, Tag: cl.tag})
+	s.step(Event{
+		Kind: EvSubscribe, Client: cl.id, MsgTimeoutMs: cl.timeoutMs, SampleRate: cl.sample, Tag: cl.tag, Only: cl.only,
+	})
 	s.step(Event{Kind: EvReady, Client: cl.id, Count: ready})
 	cl.timeoutMs = min(cl.timeoutMs, s.cfg.MaxMsgTimeoutMs)
 	return cl

@@ -10,53 +10,24 @@ import (
 	"penstock/segment"
 )
 
-// pump offers or redelivers, and checks every answer against the model.
+// pump offers a message at a reading cursor, or what EvNext names, and checks every answer against the model.
 func (s *sim) pump(p *simPart) Decision {
-	if s.next()%2 == 0 && s.c.queue.count > 0 {
-		head := s.c.queue.first.id
-		eligible := s.anyEligible()
-		if first := s.c.queue.first; first.told {
-			eligible = s.eligible(first.tag)
-		}
-		res := s.step(Event{Kind: EvRedeliver})
-		switch res.Decision {
-		case Deliver:
-			if res.Unsure && !s.stands(res) {
-				return Deliver
-			}
-			if res.ID != head && eligible {
-				s.t.Fatalf("redelivers %v, %v is first", res.ID, head)
-			}
-			s.delivered(res)
-		case Skip:
-			if p := s.partOf(res.ID); !s.died(p, res.ID.MsgID()) {
-				p.confirmed[res.ID.MsgID()] = true
-			}
-		case Hold:
-			if res.Why == HoldNoCredit && s.anyCredit() && !eligible {
-				break // only clients with other tags have credit
-			}
-			s.checkHold(p, res.Why)
-		}
-		return res.Decision
+	switch {
+	case s.next()%2 == 0 && s.c.queued > 0:
+		return s.pumpNext(p, true)
+	case s.next()%2 == 0:
+		return s.pumpNext(p, false)
 	}
 	if s.pumpRun(p) {
 		return Deliver
 	}
 	at := s.c.ReadFrom(p.number)
-	eligible := s.eligible(tagOf(at))
-	unwanted := s.filter && at%7 == 3
-	res := s.step(Event{
-		Kind: EvOffer, Part: p.number, Msg: at, At: segment.Offset(at), Index: 1, Key: keyOf(at), Tag: tagOf(at),
-		Unwanted: unwanted,
-	})
+	eligible := s.eligible(p, at)
+	res := s.offer(p, at, false)
 	switch res.Decision {
 	case Deliver:
 		if res.ID != batch.MakeID(p.number, at) {
 			s.t.Fatalf("delivers %v, offered %d", res.ID, at)
-		}
-		if unwanted {
-			s.t.Fatalf("message %d is not wanted and was delivered", at)
 		}
 		s.delivered(res)
 	case Skip:
@@ -125,10 +96,6 @@ func (s *sim) checkHold(p *simPart, why HoldReason) {
 		at, due := s.c.NextDue()
 		ok = s.settings.RatePerSecond != 0 && due && at <= s.c.rate.dueMs() && s.c.rate.dueMs() > s.now/nsPerMs &&
 			!s.c.Hungry()
-	case HoldTurn:
-		for _, p := range s.parts {
-			ok = ok || s.c.ReadFrom(p.number) < p.visible
-		}
 	case HoldRanges:
 		ok = s.c.part(p.number).ranges.Len() >= s.cfg.MaxRanges && s.c.part(p.number).next > s.c.part(p.number).confirmed
 	}
@@ -231,13 +198,13 @@ func (s *sim) check() {
 		}
 	}
 	if s.entryCount() != entries || s.c.inFlight != flying || s.c.waiting != waiting ||
-		s.c.queue.count != entries-flying-waiting-parked || s.c.parked != parked {
+		s.c.queued != entries-flying-waiting-parked || s.c.parked != parked {
 		s.t.Fatalf("%d entries, %d in flight, %d waiting, %d queued; counted %d, %d, %d",
-			s.entryCount(), s.c.inFlight, s.c.waiting, s.c.queue.count, entries, flying, waiting)
+			s.entryCount(), s.c.inFlight, s.c.waiting, s.c.queued, entries, flying, waiting)
 	}
 	s.checkLanes()
 	s.checkRuns()
-	if want := uint64(unread + s.c.queue.count + parked); s.c.Depth() != want {
+	if want := uint64(unread + s.c.queued + parked); s.c.Depth() != want {
 		s.t.Fatalf("depth %d, want %d", s.c.Depth(), want) // B66
 	}
 	if s.c.Hungry() != (s.anyCredit() && !s.paused && !s.c.rate.waiting) {

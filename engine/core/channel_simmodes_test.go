@@ -290,42 +290,24 @@ func (s *sim) forgetModes(p *simPart, to segment.MsgID) {
 	}
 }
 
-// eligible says whether some client may take a message of the tag. A client without a tag may only if no client with
-// the tag is subscribed (B59).
-func (s *sim) eligible(tag uint64) bool {
-	awaited := tag != 0 && slices.ContainsFunc(s.clients, func(cl *simClient) bool { return !cl.stopped && cl.tag == tag })
-	return slices.ContainsFunc(s.clients, func(cl *simClient) bool {
-		return !cl.stopped && !cl.blocked && s.flightOf(cl.id) < cl.ready && (cl.tag == tag || cl.tag == 0 && !awaited)
+// eligible says whether some client may take a message. A client without a tag may only if no client with the message's
+// tag is subscribed (B59).
+func (s *sim) eligible(p *simPart, id segment.MsgID) bool {
+	tag := tagOf(id)
+	wants := func(cl *simClient) bool { return !cl.stopped && (cl.only == 0 || cl.only-1 == p.number) }
+	awaited := tag != 0 && slices.ContainsFunc(s.clients, func(cl *simClient) bool { return wants(cl) && cl.tag == tag })
+	return s.anyCredit() && slices.ContainsFunc(s.clients, func(cl *simClient) bool {
+		return wants(cl) && !cl.blocked && s.flightOf(cl.id) < cl.ready && (cl.tag == tag || cl.tag == 0 && !awaited)
 	})
-}
-
-// anyEligible says whether some client may take a message whose tag the channel does not know.
-func (s *sim) anyEligible() bool {
-	return slices.ContainsFunc(s.clients, func(cl *simClient) bool {
-		return !cl.stopped && !cl.blocked && s.flightOf(cl.id) < cl.ready
-	})
-}
-
-// stands tells the channel the tag of a message that it delivered without knowing the tag. The channel must take the
-// delivery back exactly if the message is for another client.
-func (s *sim) stands(res *Result) bool {
-	made := *res
-	tag := tagOf(made.ID.MsgID())
-	cl := s.client(made.Client)
-	wrong := cl.tag != tag && (cl.tag != 0 || slices.ContainsFunc(s.clients, func(o *simClient) bool {
-		return !o.stopped && o.tag == tag
-	}))
-	if kept := s.step(Event{Kind: EvTag, ID: made.ID, Tag: tag}).Decision == Deliver; kept == wrong {
-		s.t.Fatalf("message %v of tag %d stays with client %d of tag %d: %v", made.ID, tag, cl.id, cl.tag, kept)
-	}
-	*res = made
-	return !wrong
 }
 
 // checkOrder checks a message that was just delivered: every message before it in its order is confirmed, and the
 // confirmation is committed (B57). A client with a tag gets only messages with that tag (B59).
 func (s *sim) checkOrder(p *simPart, id segment.MsgID, cl *simClient) {
 	s.t.Helper()
+	if cl.only != 0 && cl.only-1 != p.number {
+		s.t.Fatalf("message %d of partition %d goes to client %d, which wants another", id, p.number, cl.id)
+	}
 	if cl.tag != 0 && cl.tag != tagOf(id) {
 		s.t.Fatalf("message %d of tag %d goes to client %d of tag %d", id, tagOf(id), cl.id, cl.tag)
 	}

@@ -5,7 +5,7 @@ type ChannelStats struct {
 	Depth         uint64 // visible messages that wait for a client: unread, queued, parked or recalled
 	InFlightCount int
 	DeferredCount int // messages that wait for their time
-	QueuedCount   int // in the redelivery queue; part of Depth
+	QueuedCount   int // in the queues of what comes due or again; part of Depth
 	ParkedCount   int // behind another message of their order; part of Depth
 	// waiting for the end of the hold of their last delivery to a client of another node; part of Depth
 	RecalledCount int
@@ -34,9 +34,9 @@ type ClientStats struct {
 	RequeueCount  uint64
 }
 
-// Depth returns how many visible messages wait for a client: unread, in the redelivery queue, parked or recalled.
+// Depth returns how many visible messages wait for a client: unread, queued, parked or recalled.
 func (c *Channel) Depth() uint64 {
-	depth := uint64(c.queue.count) + uint64(c.parked) + uint64(c.recalled)
+	depth := uint64(c.queued) + uint64(c.parked) + uint64(c.recalled)
 	for _, p := range c.parts {
 		if p != nil && p.next < p.end {
 			depth += uint64(p.end-p.next) - uint64(p.holes) - p.ranges.Count(p.next, p.end)
@@ -61,7 +61,7 @@ func (c *Channel) Stats() ChannelStats {
 		DeliverCount: delivered, FinishCount: finished,
 		ParkedCount: c.parked, RecalledCount: c.recalled, RecallCount: c.recallCount, ReturnCount: c.returnCount,
 		OutboxCount: outbox, DeadCount: c.deadCount, FilteredCount: c.filteredCount,
-		Depth: c.Depth(), InFlightCount: c.inFlight, DeferredCount: c.waiting, QueuedCount: c.queue.count,
+		Depth: c.Depth(), InFlightCount: c.inFlight, DeferredCount: c.waiting, QueuedCount: c.queued,
 		MessageCount: c.messageCount, RequeueCount: c.requeueCount, TimeoutCount: c.timeoutCount,
 		ClientCount: len(c.order), Paused: c.paused, Skipped: c.skipped,
 	}

@@ -65,7 +65,7 @@ func TestUnloggedDeferralsAreBounded(t *testing.T) {
 		b.step(Event{Kind: EvRequeue, Client: 1, ID: id, DelayMs: 1})
 		b.now += 5 * nsPerMs
 		b.step(Event{Kind: EvTick})
-		b.step(Event{Kind: EvRedeliver})
+		b.redeliver()
 		b.finish(id)
 	}
 	b.step(Event{Kind: EvVisible, End: b.next + 1})
@@ -74,7 +74,7 @@ func TestUnloggedDeferralsAreBounded(t *testing.T) {
 		b.step(Event{Kind: EvRequeue, Client: 1, ID: id, DelayMs: 1})
 		b.now += 5 * nsPerMs
 		b.step(Event{Kind: EvTick})
-		b.step(Event{Kind: EvRedeliver})
+		b.redeliver()
 	}
 	b.finish(id)
 	if n := cap(b.c.part(0).deferrals); n > 64 {
@@ -119,7 +119,7 @@ func TestAttemptsSaturate(t *testing.T) {
 	id := b.deliver()
 	for i := 2; i < MaxAttempts+100; i++ {
 		b.step(Event{Kind: EvRequeue, Client: 1, ID: id})
-		b.step(Event{Kind: EvRedeliver})
+		b.redeliver()
 		if want := min(i, MaxAttempts); int(b.res.Attempts) != want {
 			t.Fatalf("delivery %d has attempts %d", i, b.res.Attempts)
 		}
@@ -130,23 +130,28 @@ func TestAttemptsSaturate(t *testing.T) {
 // number it changes nothing.
 func TestAttemptsTakenBack(t *testing.T) {
 	b := newBusy(1)
+	b.configure(ChannelSettings{Order: OrderPartition}) // only such deliveries are held, and may be given back
+	b.c.TakeControls(0, nil)
+	b.step(Event{Kind: EvConfirmsCommitted, Take: b.c.LastTake(0)})
+	b.step(Event{Kind: EvHold, Client: 1, HoldMs: 1})
 	b.step(Event{Kind: EvVisible, End: 1})
 	id := b.deliver()
 	attempts := func() int { return int(b.c.entries.get(id).attempts) }
 	for _, c := range []struct{ before, after uint16 }{
 		{1, 0}, {2, 1}, {MaxAttempts - 1, MaxAttempts - 2}, {MaxAttempts, MaxAttempts - 1}, {MaxAttempts + 1, MaxAttempts},
 	} {
-		b.step(Event{Kind: EvRequeue, Client: 1, ID: id})
+		b.step(Event{Kind: EvRequeue, Client: 1, ID: id, Seen: 1 << 60})
 		b.c.entries.get(id).attempts = min(c.before-1, MaxAttempts)
-		if b.step(Event{Kind: EvRedeliver}); attempts() != int(min(c.before, MaxAttempts)) {
+		if b.redeliver(); attempts() != int(min(c.before, MaxAttempts)) {
 			t.Fatalf("delivery %d counts as attempt %d", c.before, attempts())
 		}
-		if b.step(Event{Kind: EvUnread, ID: id, DelayMs: 1}); attempts() != int(c.after) {
-			t.Errorf("delivery %d is taken back: %d attempts, want %d", c.before, attempts(), c.after)
+		b.step(Event{Kind: EvReturn, Client: 1, ID: id, Seen: b.res.Serial})
+		if b.res.Err != nil || attempts() != int(c.after) {
+			t.Errorf("delivery %d is taken back: %d attempts, want %d; %v", c.before, attempts(), c.after, b.res.Err)
 		}
-		b.now += 10 * nsPerMs
+		b.now += 2 * returnPauseMs * nsPerMs
 		b.step(Event{Kind: EvTick})
-		b.step(Event{Kind: EvRedeliver})
+		b.redeliver()
 	}
 }
 
@@ -169,7 +174,7 @@ func TestCountsOfGoneClients(t *testing.T) {
 	want(3, 1)
 	b.step(Event{Kind: EvSubscribe, Client: 2})
 	b.step(Event{Kind: EvReady, Client: 2, Count: 1})
-	b.step(Event{Kind: EvRedeliver})
+	b.redeliver()
 	want(4, 1)
 }
 
@@ -302,20 +307,20 @@ func TestEntryTable(t *testing.T) {
 	}
 }
 
-// A delivery whose message cannot be read is taken back. Its client keeps its credit, no attempt is counted, nothing is
-// confirmed, and the message comes again after the delay.
+// A message that has its turn and cannot be read waits for the delay. Its client keeps its credit, no attempt is
+// counted, nothing is confirmed, and the message comes again.
 func TestUnread(t *testing.T) {
 	b := newBusy(1)
 	b.step(Event{Kind: EvVisible, End: 2})
 	id := b.deliver()
 	b.step(Event{Kind: EvRequeue, Client: 1, ID: id})
 	for range 3 {
-		b.step(Event{Kind: EvRedeliver})
-		if b.res.Decision != Deliver || b.res.ID != id || b.res.Attempts != 2 {
-			t.Fatalf("got %+v, want attempt 2 of %v", b.res, id)
+		b.step(Event{Kind: EvStall})
+		if b.step(Event{Kind: EvNext}); b.res.Decision != Read || !b.res.Queued || b.res.ID != id {
+			t.Fatalf("got %+v, want to read %v", b.res, id)
 		}
 		b.step(Event{Kind: EvUnread, ID: id, DelayMs: 1000})
-		if b.step(Event{Kind: EvRedeliver}); b.res.Decision != Hold {
+		if b.redeliver(); b.res.Decision != Hold {
 			t.Fatalf("it comes again at once: %+v", b.res)
 		}
 		if !b.c.Hungry() || b.c.OldestUnconfirmed(0) != 0 {
@@ -325,7 +330,9 @@ func TestUnread(t *testing.T) {
 		b.step(Event{Kind: EvTick})
 	}
 	b.step(Event{Kind: EvUnread, ID: id + 1}) // this message is not in flight
-	b.step(Event{Kind: EvRedeliver})
+	if b.redeliver(); b.res.ID != id || b.res.Attempts != 2 {
+		t.Fatalf("got %+v, want attempt 2 of %v", b.res, id)
+	}
 	b.finish(id)
 	if b.c.OldestUnconfirmed(0) != 1 {
 		t.Fatal("it was finished, and is not confirmed")

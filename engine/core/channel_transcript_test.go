@@ -19,7 +19,9 @@ import (
 //
 //	channel max-in-flight=2            a new channel; the names are those of ChannelConfig
 //	add part=0 end=5 confirmed=2 ranges=3-4 requeued=4@700/2 deferred=9@50 start=1
-//	pump                               redeliver, then offer from all partitions, until all hold
+//	pump                               offer what EvNext names, until it names nothing more
+//	next [stay]                        what EvNext names
+//	redeliver                          offer the queued message whose turn it is, if new messages have no turn
 //	offer part=0 [msg=3]               one message: at the reading cursor unless msg says otherwise
 //	run part=0 count=5                 messages from the reading cursor on, as a run
 //	at 500 / tick 500                  the time becomes 500; tick also sends EvTick
@@ -40,6 +42,7 @@ type transcript struct {
 	c     *Channel
 	parts []uint32
 	nowMs int64
+	tags  map[ID]uint64 // of the messages that were offered
 	out   strings.Builder
 }
 
@@ -232,7 +235,7 @@ var transcriptEvents = map[string]EventKind{
 	"add": EvAddPartition, "visible": EvVisible, "deferred": EvDeferredPublished, "trimmed": EvTrimmed,
 	"dropped":   EvDropped,
 	"subscribe": EvSubscribe, "unsubscribe": EvUnsubscribe, "ready": EvReady, "stop": EvStop,
-	"blocked": EvBlocked, "offer": EvOffer, "run": EvOfferRun, "redeliver": EvRedeliver,
+	"blocked": EvBlocked, "offer": EvOffer, "run": EvOfferRun,
 	"drop": EvDrop, "finish": EvFinish,
 	"through": EvFinishThrough, "requeue": EvRequeue,
 	"touch": EvTouch, "pause": EvPause, "skip": EvSkip, "empty": EvEmpty, "reset": EvReset,
@@ -252,7 +255,7 @@ func (tr *transcript) play(words []string) {
 	case isEvent:
 		tr.event(kind, a)
 	case words[0] == "channel":
-		tr.nowMs, tr.parts = transcriptStartMs, nil
+		tr.nowMs, tr.parts, tr.tags = transcriptStartMs, nil, map[ID]uint64{}
 		tr.c = NewChannel(ChannelConfig{
 			Name: "c", MaxInFlight: int(a.int("max-in-flight")), MaxRanges: int(a.int("max-ranges")),
 			MaxDeferred:  int(a.int("max-deferred")),
@@ -270,6 +273,19 @@ func (tr *transcript) play(words []string) {
 		if words[0] == "tick" {
 			tr.step(&Event{Kind: EvTick})
 		}
+	case words[0] == "next":
+		next := tr.step(&Event{Kind: EvNext, Flag: a.has("stay")})
+		switch {
+		case next.Queued:
+			tr.say("read %s, up to %d", idText(next.ID), next.Count)
+		case next.Decision == Read:
+			tr.say("read %d: up to %d", next.Part, next.Count)
+		default:
+			tr.sayResult(&Event{}, &next)
+		}
+	case words[0] == "redeliver":
+		res := redeliver(tr.c, tr.nowMs*nsPerMs, tr.tagOf)
+		tr.sayResult(&Event{}, &res)
 	case words[0] == "pump":
 		tr.pump()
 	case words[0] == "take":
@@ -297,6 +313,7 @@ func (tr *transcript) event(kind EventKind, a args) {
 		Kind: kind, Part: uint32(a.int("part")), Client: ClientID(a.int("client")), Count: int(a.int("count")),
 		Start: a.msgID("start"), End: a.msgID("end"), Msg: a.msgID("msg"), MsgTimeoutMs: a.int("timeout"),
 		Tag: uint64(a.int("tag")), Only: uint32(a.int("only")), Key: uint64(a.int("key")), Unwanted: a.has("unwanted"),
+		Own:  a.has("own"),
 		Take: uint64(a.int("take")), Ranges: a.ranges(),
 		SampleRate: int(a.int("sample")), DelayMs: a.int("delay"), Flag: a.has("on"), Deferred: a.deferred(),
 		HoldMs: a.int("hold"), Seen: uint64(a.int("seen")),
@@ -329,6 +346,7 @@ func (tr *transcript) event(kind EventKind, a args) {
 			ev.Msg = tr.c.ReadFrom(ev.Part)
 		}
 		ev.At, ev.Index = segment.Offset(ev.Msg)*100, 7
+		tr.tags[batch.MakeID(ev.Part, ev.Msg)] = ev.Tag
 	}
 	res := tr.step(&ev)
 	if kind == EvFinishThrough {
@@ -368,7 +386,7 @@ func (tr *transcript) sayResult(ev *Event, res *Result) {
 		tr.say("skip %s", idText(res.ID))
 	case Hold:
 		tr.say("hold: %s", [...]string{
-			"", "no credit", "paused", "ranges", "end", "moved", "empty", "turn", "order", "rate",
+			"", "no credit", "paused", "ranges", "end", "moved", "empty", "order", "rate",
 		}[res.Why])
 	}
 }
@@ -376,27 +394,23 @@ func (tr *transcript) sayResult(ev *Event, res *Result) {
 func idText(id ID) string { return fmt.Sprintf("%d:%d", id.Partition(), id.MsgID()) }
 
 func (tr *transcript) pump() {
-	for tr.c.Hungry() {
-		ev := Event{Kind: EvRedeliver}
-		res := tr.step(&ev)
-		if res.Decision != Hold {
-			tr.sayResult(&ev, &res)
-			continue
-		}
-		busy := false
-		for _, part := range tr.parts {
-			at := tr.c.ReadFrom(part)
-			ev := Event{Kind: EvOffer, Part: part, Msg: at, At: segment.Offset(at) * 100, Index: 7}
-			if res := tr.step(&ev); res.Decision != Hold {
-				busy = true
-				tr.sayResult(&ev, &res)
-			}
-		}
-		if !busy {
+	for {
+		next := tr.step(&Event{Kind: EvNext})
+		if next.Decision == Hold {
 			return
+		}
+		ev := Event{Kind: EvOffer, Flag: next.Queued, Part: next.Part, Msg: next.ID.MsgID()}
+		if !next.Queued {
+			ev.Msg = tr.c.ReadFrom(ev.Part)
+		}
+		ev.At, ev.Index, ev.Tag = segment.Offset(ev.Msg)*100, 7, tr.tagOf(batch.MakeID(ev.Part, ev.Msg))
+		if res := tr.step(&ev); res.Decision != Hold {
+			tr.sayResult(&ev, &res)
 		}
 	}
 }
+
+func (tr *transcript) tagOf(id ID) uint64 { return tr.tags[id] }
 
 func (tr *transcript) take(part uint32) {
 	for _, ct := range tr.c.TakeControls(part, nil) {
