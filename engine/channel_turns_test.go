@@ -173,3 +173,47 @@ func TestSourcesTakeTurns(t *testing.T) {
 		}
 	}
 }
+
+// With a limit of attempts, a message that fails ends in the dead-letter topic although its node restarts in between:
+// the attempts of what comes again are in the log. It makes no difference whether the message is requeued, times out,
+// or its consumer goes.
+//
+// B64.
+func TestAttemptsSurviveRestarts(t *testing.T) {
+	for name, fail := range map[string]func(*testClient, delivered) error{
+		"requeued":   func(s *testClient, m delivered) error { return s.Requeue(m.id, 0) },
+		"timed out":  func(*testClient, delivered) error { return nil },
+		"given back": func(s *testClient, _ delivered) error { s.Close(); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			disk := newDisk()
+			e := openOnDisk(t, disk)
+			ch := channelOf(t, topicOf(t, e, "t"), "c")
+			configureChannel(t, ch, func(s *engine.ChannelSettings) { s.MaxAttempts = 3 })
+			publish(t, topicOf(t, e, "t"), "bad")
+			for n := range 3 {
+				ch = channelOf(t, topicOf(t, e, "t"), "c")
+				s := subscribe(t, ch, 1, engine.ConsumerOptions{MsgTimeout: 50 * time.Millisecond})
+				m := s.next()
+				if m.attempts != uint16(n+1) {
+					t.Fatalf("after %d restarts it has attempt %d", n, m.attempts)
+				}
+				if err := s.Ready(0); err != nil {
+					t.Fatal(err)
+				}
+				if err := fail(s, m); err != nil {
+					t.Fatal(err)
+				}
+				eventually(t, "it is not in flight", func() bool { return channelStats(t, ch).InFlightCount == 0 })
+				if n < 2 {
+					if err := e.Close(); err != nil {
+						t.Fatal(err)
+					}
+					disk = disk.Crash(1)
+					e = openOnDisk(t, disk)
+				}
+			}
+			deadLetters(t, topicOf(t, e, "t"), "t.DLQ", 1)
+		})
+	}
+}

@@ -20,6 +20,27 @@ func (c *Channel) noteDeferral(p *channelPart, e *entry) {
 	p.deferrals = append(p.deferrals, e.id.MsgID())
 }
 
+// noteFailure notes the attempts of a message whose delivery has ended without a FIN, if they are limited: the next
+// leader goes on counting, so a message that always fails ends, whatever happens to nodes. In the log it is a delay
+// that is over. Without a limit, what fails costs the log nothing.
+func (c *Channel) noteFailure(e *entry) {
+	if c.settings.MaxAttempts == 0 || e.attempts == 0 {
+		return
+	}
+	e.dueMs = c.nowNs / nsPerMs
+	c.noteDeferral(c.part(e.id.Partition()), e)
+}
+
+// noteFailures notes the attempts so far, because they are limited now.
+func (c *Channel) noteFailures() {
+	c.entries.each(func(e *entry) {
+		switch e.state {
+		case entryQueued, entryParked, entryRecalled:
+			c.noteFailure(e)
+		}
+	})
+}
+
 // sweepDeferrals removes stale ids, whose entries are gone. This bounds the list by twice the number of entries, even
 // if TakeControls is not called for a long time.
 func (c *Channel) sweepDeferrals(p *channelPart) {

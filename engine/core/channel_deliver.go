@@ -254,6 +254,7 @@ func (c *Channel) requeue(ev *Event) error {
 	e.client.requeueCount++
 	c.land(e)
 	if delay <= 0 {
+		c.noteFailure(e)
 		c.enqueue(e, false)
 		return nil
 	}

@@ -36,6 +36,7 @@ func (c *Channel) startHold(e *entry, cl *channelClient, res *Result) {
 // comeAgain queues an entry that is in no list, as soon as the hold of its last delivery is
 // over.
 func (c *Channel) comeAgain(e *entry, front bool) {
+	c.noteFailure(e)
 	if e.heldMs <= c.nowNs/nsPerMs {
 		c.enqueue(e, front)
 		return

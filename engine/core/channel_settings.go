@@ -37,6 +37,9 @@ func (c *Channel) adopt(s ChannelSettings) {
 	c.settings = s
 	c.limit()
 	c.special = c.isSpecial()
+	if old.MaxAttempts == 0 && s.MaxAttempts != 0 {
+		c.noteFailures()
+	}
 	if old.Order != s.Order || s.Order == OrderKey && old.Key() != s.Key() {
 		c.reorder()
 	}

@@ -549,6 +549,7 @@ func (s *sim) take() {
 			}
 		}
 		s.checkOutbox(p)
+		s.checkAttempts(p, cur)
 		checkFold(s.t, p.log)
 	}
 }

@@ -140,3 +140,20 @@ func (s *sim) checkIdle(unread bool) {
 		}
 	}
 }
+
+// checkAttempts checks that the log knows how often each message was delivered that waits to come again, if the channel
+// has a limit of attempts: the next leader goes on counting.
+func (s *sim) checkAttempts(p *simPart, cur *Cursor) {
+	s.t.Helper()
+	for id, n := range p.attempts {
+		e := s.c.entries.get(batch.MakeID(p.number, id))
+		if e == nil || n == 0 || e.state == entryInFlight || s.settings.MaxAttempts == 0 {
+			continue
+		}
+		i := searchID(cur.Requeued, id, Deferral.id)
+		if i == len(cur.Requeued) || cur.Requeued[i].ID != id || int(cur.Requeued[i].Attempts) != n {
+			s.t.Fatalf("message %d was delivered %d times, state %d, and the log does not know that: %+v",
+				id, n, e.state, cur.Requeued)
+		}
+	}
+}
