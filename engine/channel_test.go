@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,7 +69,8 @@ func TestFinishOutOfOrder(t *testing.T) {
 // redelivers.
 func TestConfirmWindow(t *testing.T) {
 	o := inDir(t.TempDir())
-	o.MaxRanges = 4
+	var log logged
+	o.MaxRanges, o.Logger = 4, log.logger()
 	e := openWith(t, o)
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
@@ -100,6 +102,9 @@ func TestConfirmWindow(t *testing.T) {
 		t.Errorf("came %s, want the requeued %s", m.id, held[0].id)
 	}
 	s.expectNothing("the window is full")
+	if n := strings.Count(log.String(), "delivers no new messages"); n != 1 {
+		t.Errorf("the log says %d times that the window is full", n)
+	}
 	s.finish(held...)
 	total := 40
 	for range 100 {

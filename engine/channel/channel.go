@@ -113,6 +113,7 @@ type cursor struct {
 	end      segment.MsgID  // the end of visible messages that the machine knows
 	newEnd   segment.MsgID  // the end of visible messages that syncVisible just read
 	assigned bool           // the machine has the partition
+	full     bool           // it delivers nothing new, because too many messages wait between confirmed ones
 	epoch    segment.Epoch  // the leader epoch in which this node serves it; 0 on a single node
 	put      *controlPut    // writes the machine's control entries to the log; at most one is in flight
 

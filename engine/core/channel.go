@@ -55,6 +55,8 @@ var (
 		"engine: the channel has as many consumers as it may; no message is affected, try another channel or raise the limit")
 	ErrTooManyDeferred = errors.New("engine: the channel has as many delayed messages as it may; the message stays in " +
 		"flight, requeue it without delay or later")
+	ErrTooManyGaps = errors.New("engine: the channel has nearly as many messages that wait between confirmed ones as it " +
+		"may; the message stays in flight, requeue it without delay or later")
 	ErrReadyOutOfRange = errors.New("engine: the ready count is negative or above the limit; the old count holds")
 )
 

@@ -16,6 +16,12 @@ func (c *Channel) take(p *channelPart, ev *Event) *entry {
 	return e
 }
 
+// Full says whether the unread messages of a partition wait because MaxRanges is reached.
+func (c *Channel) Full(part uint32) bool {
+	p := c.part(part)
+	return p.next < p.end && c.full(p)
+}
+
 // full says whether reading must wait for confirmations, because the partition has too many confirmed ranges. The
 // message at p.confirmed then has an entry, and its confirmation merges ranges. If the reading cursor itself is at
 // p.confirmed, reading goes on, because it is reading that merges ranges: a recovered channel may begin with many.
@@ -249,6 +255,9 @@ func (c *Channel) requeue(ev *Event) error {
 	}
 	if delay > 0 && c.waiting >= c.cfg.MaxDeferred {
 		return ErrTooManyDeferred
+	}
+	if p := c.part(e.id.Partition()); delay > 0 && p.ranges.Len() >= c.cfg.MaxRanges-c.cfg.MaxRanges/4 {
+		return ErrTooManyGaps // what waits without a client must not stop the reading of new messages: see full
 	}
 	c.requeueCount++
 	e.client.requeueCount++

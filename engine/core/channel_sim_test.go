@@ -385,6 +385,7 @@ func (s *sim) requeue(p *simPart) {
 	}
 	delay := int64(s.next()%4) * int64(s.next()) * 20
 	full := s.c.waiting >= s.cfg.MaxDeferred
+	gaps := s.c.part(p.number).ranges.Len() >= s.cfg.MaxRanges-s.cfg.MaxRanges/4
 	if s.settings.MaxAttempts != 0 && p.attempts[id] >= int(s.settings.MaxAttempts) {
 		delay = 0
 	}
@@ -393,6 +394,10 @@ func (s *sim) requeue(p *simPart) {
 	case delay > 0 && full:
 		if !errors.Is(err, ErrTooManyDeferred) {
 			s.t.Fatalf("REQ beyond the limit: %v", err)
+		}
+	case delay > 0 && gaps:
+		if !errors.Is(err, ErrTooManyGaps) {
+			s.t.Fatalf("REQ with too many gaps: %v", err)
 		}
 	case err != nil:
 		s.t.Fatalf("REQ: %v", err)
@@ -579,21 +584,5 @@ func (s *sim) loseGone(p *simPart) {
 			p.confirmed[id] = true
 			delete(p.due, id)
 		}
-	}
-}
-
-func (s *sim) dropOne(p *simPart) {
-	if p.visible == 0 {
-		return
-	}
-	id := segment.MsgID(s.next()) % p.visible
-	s.step(Event{Kind: EvDrop, ID: batch.MakeID(p.number, id)})
-	if _, flying := p.flight[id]; flying {
-		p.confirm(id)
-	}
-	delete(p.flight, id)
-	p.confirmed[id] = true
-	if e := s.c.look(batch.MakeID(p.number, id)); e != nil {
-		s.t.Fatalf("message %d was dropped and is in state %d", id, e.state)
 	}
 }

@@ -157,3 +157,19 @@ func (s *sim) checkAttempts(p *simPart, cur *Cursor) {
 		}
 	}
 }
+
+func (s *sim) dropOne(p *simPart) {
+	if p.visible == 0 {
+		return
+	}
+	id := segment.MsgID(s.next()) % p.visible
+	s.step(Event{Kind: EvDrop, ID: batch.MakeID(p.number, id)})
+	if _, flying := p.flight[id]; flying {
+		p.confirm(id)
+	}
+	delete(p.flight, id)
+	p.confirmed[id] = true
+	if e := s.c.look(batch.MakeID(p.number, id)); e != nil {
+		s.t.Fatalf("message %d was dropped and is in state %d", id, e.state)
+	}
+}

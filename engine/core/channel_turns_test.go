@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"testing"
 
 	"penstock/batch"
@@ -158,6 +159,34 @@ func TestTurnsOfOneAtATime(t *testing.T) {
 	}
 	if again < 95 {
 		t.Errorf("700 deliveries: one message that fails had %d", again)
+	}
+}
+
+// Requeues with a delay are refused, by name, before the gaps that they leave stop the delivery of new messages.
+func TestDelaysLeaveRoomForNewMessages(t *testing.T) {
+	const most = 40
+	c := NewChannel(ChannelConfig{MaxRanges: most})
+	b := &busy{c: c, now: 1_700_000_000_000 * nsPerMs}
+	b.step(Event{Kind: EvAddPartition, Cursor: &Cursor{}, End: 10 * most})
+	b.step(Event{Kind: EvSubscribe, Client: 1})
+	b.step(Event{Kind: EvReady, Client: 1, Count: 2})
+	refused := 0
+	for m := range segment.MsgID(10 * most) {
+		if b.deliver(); m%2 == 1 {
+			b.finish(b.res.ID)
+			continue
+		}
+		id := b.res.ID
+		if b.step(Event{Kind: EvRequeue, Client: 1, ID: id, DelayMs: 1000}); b.res.Err != nil {
+			if !errors.Is(b.res.Err, ErrTooManyGaps) {
+				t.Fatal(b.res.Err)
+			}
+			refused++
+			b.finish(id)
+		}
+	}
+	if refused == 0 {
+		t.Error("no delay was refused")
 	}
 }
 
