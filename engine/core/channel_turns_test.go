@@ -258,3 +258,20 @@ func TestJudgement(t *testing.T) {
 		}
 	}
 }
+
+// B64: what failed before attempts were limited counts, too, at the next leader.
+func TestAttemptsBeforeTheLimit(t *testing.T) {
+	b := newBusy(1)
+	b.step(Event{Kind: EvVisible, End: 1})
+	b.step(Event{Kind: EvRequeue, Client: 1, ID: b.deliver()})
+	log := &Cursors{}
+	ct := created("c", 0)
+	if err := log.Apply(&ct, 1); err != nil {
+		t.Fatal(err)
+	}
+	b.configure(ChannelSettings{MaxAttempts: 5})
+	takeAll(t, b.c, log, 1)
+	if rs := log.Channel("c").Requeued; len(rs) != 1 || rs[0].Attempts != 1 {
+		t.Errorf("the log knows %+v", rs)
+	}
+}
