@@ -34,7 +34,9 @@ type ConsumeOptions struct {
 	RequeueDelay time.Duration
 }
 
-// Message is one delivery. Its methods may be called by one goroutine at a time. Body and Headers are memory of the
+// Message is one delivery, and what its methods do concerns that delivery alone: after Finish or Requeue, or once the
+// message was delivered again because it timed out, they return ErrNotInFlight and change nothing. The methods may be
+// called by one goroutine at a time. Body and Headers are memory of the
 // Message: they are valid until the Message is passed to Next again, or until the handler of Consume returns. A program
 // that keeps them longer copies them.
 type Message struct {
@@ -50,14 +52,25 @@ type Message struct {
 
 // Finish confirms the message: it is not delivered again. See Consumer.Finish for what a crash may undo, and for the
 // errors: after ErrNotInFlight or ErrNotOwner the message was or will be delivered again, because it timed out or its
-// leader was lost. In a cluster this may also be so after nil.
+// leader was lost. In a cluster this may also be so after nil, and a message that has just timed out is finished with
+// its next delivery, if that one is on its way.
 func (m *Message) Finish() error {
-	return m.settle(func(k *Consumer) error { return k.Finish(m.ID) })
+	return m.settle(func(k *Consumer) error {
+		if m.of.counts {
+			return k.Finish(m.ID)
+		}
+		return k.FinishDelivery(m.ID, m.item.Number)
+	})
 }
 
 // Requeue gives the message back, to be delivered again after delay. See Consumer.Requeue.
 func (m *Message) Requeue(delay time.Duration) error {
-	return m.settle(func(k *Consumer) error { return k.Requeue(m.ID, delay) })
+	return m.settle(func(k *Consumer) error {
+		if m.of.counts {
+			return k.Requeue(m.ID, delay)
+		}
+		return k.RequeueDelivery(m.ID, m.item.Number, delay)
+	})
 }
 
 func (m *Message) settle(call func(*Consumer) error) error {
@@ -65,8 +78,19 @@ func (m *Message) settle(call func(*Consumer) error) error {
 	if s == nil {
 		return ErrNotInFlight
 	}
+	if s.counts {
+		s.mu.Lock()
+		is := s.newest.Is(m.ID, m.item.Number)
+		s.mu.Unlock()
+		if !is {
+			return ErrNotInFlight
+		}
+	}
 	err := call(s.consumer)
 	s.mu.Lock()
+	if err == nil && s.newest.Is(m.ID, m.item.Number) {
+		s.newest.Settle(m.ID)
+	}
 	pump := s.queue.Settled()
 	s.mu.Unlock()
 	if pump {
@@ -80,24 +104,45 @@ func (m *Message) Touch() error {
 	if m.of == nil {
 		return ErrNotInFlight
 	}
-	return m.of.consumer.Touch(m.ID)
+	return m.of.touch(&m.item)
+}
+
+func (s *Messages) touch(it *pull.Item) error {
+	if !s.counts {
+		return s.consumer.TouchDelivery(it.ID, it.Number)
+	}
+	s.mu.Lock()
+	is := s.newest.Is(it.ID, it.Number)
+	if is {
+		s.newest.Touch(it.ID, s.e.clock.NowNs())
+	}
+	s.mu.Unlock()
+	if !is {
+		return ErrNotInFlight
+	}
+	return s.consumer.Touch(it.ID)
 }
 
 // Messages are the messages of a channel as one consumer gets them: Channel.Open returns it, Next takes one message
 // after the other. Its methods are safe for concurrent use. After a crash, messages that were not finished are
 // delivered again.
 type Messages struct {
-	// mu guards queue, now and running, and is a leaf: the engine calls the sink with locks held. It is never held while
-	// the consumer is called. news has a value when a goroutine in Next must look again.
+	// mu guards the fields below it, and is a leaf: the engine calls the sink with locks held. It is never held while the
+	// consumer is called. news has a value when a goroutine in Next must look again.
 
 	e        *Engine
 	consumer *Consumer
 	news     chan struct{}
+	max      int           // ConsumeOptions.MaxInFlight
+	timeout  time.Duration // ConsumeOptions.MsgTimeout
+	// counts says that deliveries get their numbers here, because leaders on other nodes give none: see newest.
+	counts bool
 
 	mu      lock.Mutex[lock.Messages]
 	queue   pull.Queue
-	now     int64 // the time of the deliveries of this run
-	running bool  // a run of deliveries has begun
+	newest  pull.Newest // only with counts
+	now     int64       // the time of the deliveries of this run
+	running bool        // a run of deliveries has begun
 }
 
 // Open subscribes to the channel's messages, for a program that takes them one by one, at its own pace. Consume is for
@@ -128,6 +173,7 @@ func (c *Channel) Open(ctx context.Context, o ConsumeOptions) (*Messages, error)
 	}
 	s := &Messages{
 		e: c.e, news: make(chan struct{}, 1), queue: pull.NewQueue(o.MaxInFlight, int64(o.MsgTimeout)),
+		max: o.MaxInFlight, timeout: o.MsgTimeout, counts: c.e.members.others(),
 	}
 	k, err := c.Subscribe(ctx, ConsumerOptions{
 		MsgTimeout: o.MsgTimeout, Tag: o.Tag, Partition: o.Partition, SampleRate: o.SampleRate, Label: programLabel{},
@@ -176,7 +222,7 @@ func (s *Messages) Next(ctx context.Context, m *Message) error {
 			s.mu.Unlock()
 			continue
 		}
-		if t.Renew && s.consumer.Touch(m.item.ID) != nil {
+		if t.Renew && s.touch(&m.item) != nil {
 			continue // it is not in flight any more
 		}
 		it := &m.item
@@ -211,6 +257,9 @@ func (s *messagesSink) Deliver(d *Delivery) bool {
 	s.mu.Lock()
 	if !s.running {
 		s.running, s.now = true, s.e.clock.NowNs()
+	}
+	if s.counts {
+		d.Number = s.newest.Add(d.ID, s.now, s.max, int64(s.timeout))
 	}
 	wake := s.queue.Add(d, s.now)
 	s.mu.Unlock()

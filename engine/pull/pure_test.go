@@ -8,7 +8,8 @@ import (
 
 func TestPure(t *testing.T) {
 	puretest.Check(t, &puretest.Rules{
-		Imports:  []string{"penstock/engine/base"},
+		Imports:  []string{"maps", "penstock/engine/base"},
+		Maps:     true,
 		Foreign:  map[string][]string{"base": {"ID", "Header", "Delivery", "Deadline", "HeldDelivery"}},
 		MinFiles: 1,
 	})

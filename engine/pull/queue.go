@@ -10,6 +10,7 @@ type Item struct {
 	ID        base.ID
 	Timestamp int64 // when it was published, ns since 1970
 	Attempts  uint16
+	Number    uint64 // base.Delivery.Number
 	Body      []byte
 	Headers   []base.Header // nil: none
 
@@ -24,7 +25,8 @@ const maxKeptBytes = 64 << 10
 
 // fill copies a delivery, whose bytes are borrowed, into the item's own memory.
 func (it *Item) fill(d *base.Delivery, now int64) {
-	it.ID, it.Timestamp, it.Attempts, it.at, it.until = d.ID, d.Timestamp, d.Attempts, now, d.Until
+	it.ID, it.Timestamp, it.Attempts, it.Number = d.ID, d.Timestamp, d.Attempts, d.Number
+	it.at, it.until = now, d.Until
 	it.Body = append(it.Body[:0], d.Body...)
 	if it.Headers = nil; len(d.Headers) == 0 {
 		return
