@@ -109,7 +109,7 @@ metrics-test: ## check the boards and alert rules in deploy with a real Promethe
 rename: ## give the module another path, everywhere in the tree (MODULE=example.org/team/penstock)
 	go run ./tools/rename $(MODULE)
 
-golden: ## write the golden data directories anew, each level by the last version that had it (LEVELS="1 2 3 4")
+golden: ## write the golden data directories anew, each level by the last version that had it (LEVELS="1 2 3 4 5")
 	tools/golden.sh
 
 clients: ## run clients of others (nsqio's utilities, nsqadmin, nsqjs, pynsq) and the programs of docs/clients against a node and a cluster; needs npm and pip

@@ -99,8 +99,8 @@ func TestRefusedDataDirectories(t *testing.T) {
 		want  []string
 	}{
 		{"newer format", func(t *testing.T, dir string) func() {
-			return editNode(t, dir, `"format": 5`, `"format": 6`)
-		}, "alpha", []string{"format 6", "newer version", "nothing was changed"}},
+			return editNode(t, dir, `"format": 6`, `"format": 7`)
+		}, "alpha", []string{"format 7", "newer version", "nothing was changed"}},
 		{"another node", func(*testing.T, string) func() {
 			return func() {}
 		}, "beta", []string{`"alpha"`, `"beta"`, "nothing was changed"}},

@@ -46,7 +46,7 @@ func traces(t *testing.T, dir string) map[string]string {
 // A version that does not know the directory's level says so and changes nothing: no byte, no time.
 func TestNewerDirectoryIsNotTouched(t *testing.T) {
 	dir := prepared(t)
-	editNode(t, dir, `"format": 5`, `"format": 6`)
+	editNode(t, dir, `"format": 6`, `"format": 7`)
 	old := time.Now().Add(-time.Hour)
 	touch := func(name string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Chtimes(name, old, old))
@@ -56,7 +56,7 @@ func TestNewerDirectoryIsNotTouched(t *testing.T) {
 	}
 	before := traces(t, dir)
 	if _, err := engine.Open(context.Background(), inDir(dir)); !errors.Is(err, engine.ErrNewerLevel) ||
-		!strings.Contains(err.Error(), "feature level 5") {
+		!strings.Contains(err.Error(), "feature level 6") {
 		t.Fatalf("it was answered %v", err)
 	}
 	if err := engine.CheckDirectory(dir); !errors.Is(err, engine.ErrNewerLevel) {
@@ -100,21 +100,22 @@ func TestUpgradeDirectory(t *testing.T) {
 	at(2, 1)
 	at(3, 1)
 	at(4, 1)
+	at(5, 1)
 	at(1, 1)
 	for range 2 {
 		if _, to, err := engine.Upgrade(dir); err != nil || to != engine.NewestLevel {
 			t.Fatalf("it was raised to %d: %v", to, err)
 		}
 	}
-	at(4, 4)
+	at(5, 5)
 	o := inDir(dir)
-	o.MaxLevel = 3
+	o.MaxLevel = 4
 	if _, err := engine.Open(context.Background(), o); !errors.Is(err, engine.ErrNewerLevel) {
 		t.Fatalf("an older version was answered %v", err)
 	}
 	e := openWith(t, inDir(dir))
 	all, err := topicOf(t, e, "t").Peek(context.Background(), 0, 0, 10)
-	if err != nil || len(all) != 6 {
+	if err != nil || len(all) != 7 {
 		t.Errorf("%d messages are left: %v", len(all), err)
 	}
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Writes the golden data directories of engine/testdata/golden: those of level 1 by the last version before feature
-# levels, those of the levels 2 and 3 by the last version of each, those of level 4 by this tree. They are kept as they
-# were written: run it only for a level that has none yet (LEVELS=4), or when the filling (engine/golden_make_test.go) has
-# changed.
+# levels, those of the levels 2 to 4 by the last version of each, those of level 5 by this tree. They are kept as they
+# were written: run it only for a level that has none yet (LEVELS=5), or when the filling (engine/golden_make_test.go)
+# has changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$PWD/engine/testdata/golden
@@ -10,13 +10,14 @@ mkdir -p "$out"
 old=$(mktemp -d)
 trap 'rm -rf "$old"' EXIT
 make() { (cd "$1" && go test -tags golden ./engine -run TestMakeGolden -count=1 -golden-out "$out" -golden-name "$2"); }
-for level in ${LEVELS:-1 2 3 4}; do
+for level in ${LEVELS:-1 2 3 4 5}; do
 	case $level in
 	1) commit=0462a0b ;;
 	2) commit=b52ed96 ;;
 	3) commit=9e2d1e99 ;;
-	4)
-		make . level4
+	4) commit=c5a88176 ;;
+	5)
+		make . level5
 		continue
 		;;
 	esac

@@ -326,8 +326,8 @@ func TestCannotCheck(t *testing.T) {
 	node := filepath.Join(dir, "node.json")
 	data, err := os.ReadFile(node)
 	must(err)
-	must(os.WriteFile(node, bytes.Replace(data, []byte(`"format": 5`), []byte(`"format": 6`), 1), 0o600))
-	if code, _, errs := fsck(t, dir); code != offline.CannotCheck || !strings.Contains(errs, "format 6") {
+	must(os.WriteFile(node, bytes.Replace(data, []byte(`"format": 6`), []byte(`"format": 7`), 1), 0o600))
+	if code, _, errs := fsck(t, dir); code != offline.CannotCheck || !strings.Contains(errs, "format 7") {
 		t.Errorf("a newer format: exit code %d, %q", code, errs)
 	}
 }

@@ -28,7 +28,7 @@ const (
 )
 
 // Format is the newest format of a data directory that the tools know.
-const Format = 5
+const Format = 6
 
 // markFormat is the first format in which every data directory has a log.mark.
 const markFormat = 5
