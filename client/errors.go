@@ -200,3 +200,13 @@ func errorOf(s netproto.Status, text string) error {
 	}
 	return err
 }
+
+// heldError is ErrFenced of a name that cannot be opened, because a later program holds it.
+type heldError struct {
+	tenure uint64 // of that program; 0: the node does not say it
+	why    error
+}
+
+func (e *heldError) Error() string        { return because(ErrFenced, e.why).Error() }
+func (e *heldError) Is(target error) bool { return target == ErrFenced }
+func (e *heldError) Unwrap() error        { return e.why }

@@ -54,6 +54,8 @@ type lane struct {
 	link     *link      // nil: the leader cannot be reached now
 	followed *knowledge // the newest that follow has seen
 	asked    uint64
+	tenure   uint64 // for which the name is opened next; each opening counts it up
+	ousted   bool   // Producer.fence was called
 	as       numbers
 	finished []event // memory that is exchanged with events
 	head     []byte
@@ -75,7 +77,7 @@ type event struct {
 
 func newLane(p *Producer, partition int) *lane {
 	l := &lane{
-		producer: p, partition: partition, topic: p.id,
+		producer: p, partition: partition, topic: p.id, tenure: p.tenure,
 		kicked: make(chan struct{}, 1), ended: make(chan struct{}), opened: make(chan struct{}), halted: make(chan struct{}),
 		nudged: make(chan struct{}, 1), timer: time.NewTimer(time.Hour),
 	}
@@ -187,7 +189,7 @@ func (l *lane) answer(on *link, f *netproto.Received) bool {
 		err = wire.ErrInvalid
 	default:
 		out := outcomeOf(f.Type, f.Payload)
-		e.leader, e.err = out.Address, errorOf(f.Status, out.Text)
+		e.leader, e.err, e.first = out.Address, errorOf(f.Status, out.Text), out.First
 	}
 	if err != nil {
 		e.status, e.err = netproto.StatusUnknown, err
@@ -255,11 +257,16 @@ func (l *lane) advance() standing {
 		if a.do == doSeal {
 			l.sealLocked()
 		}
+		ousted := l.flow.ended == ErrFenced && !l.ousted
 		over := a.do == doWait && l.flow.ended != nil && len(l.flow.queue) == 0
 		if over {
 			l.openedLocked(l.flow.ended)
 		}
 		l.mu.Unlock()
+		if ousted {
+			l.ousted = true
+			l.producer.fence(l)
+		}
 		switch a.do {
 		case doWait:
 			return standing{known: known, at: now, until: a.until, over: over}
@@ -365,6 +372,9 @@ func (l *lane) handleOne(now time.Time, e *event) {
 			l.openedLocked(nil)
 			return
 		}
+		if v == verdictFenced {
+			e.err = &heldError{tenure: e.first, why: e.err}
+		}
 		l.flow.openRefused(now, v, e.err)
 		if v == verdictRefused || v == verdictFenced {
 			l.openedLocked(e.err)
@@ -391,7 +401,12 @@ func (l *lane) openedLocked(err error) {
 
 // openProducer sends OpenProducer.
 func (l *lane) openProducer() {
-	m := wire.OpenProducer{Topic: l.topic, Partition: uint32(l.partition), Name: l.producer.o.Name}
+	m := wire.OpenProducer{
+		Topic: l.topic, Partition: uint32(l.partition), Name: l.producer.o.Name, Tenure: l.tenure,
+	}
+	if l.tenure != 0 {
+		l.tenure++ // what this one may still do behind a later one is nothing
+	}
 	frame := netproto.Frame{Type: wire.TypeOpenProducer, Head: m.AppendTo(l.head[:0])}
 	request, err := l.link.sendFor(l.link.ctx, &frame, l, 0, l.awaitRoom, false)
 	if err == nil {

@@ -5,9 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 	"golang.org/x/sync/semaphore"
@@ -32,7 +35,9 @@ type Producer struct {
 	lanes  atomic.Pointer[[]*lane]
 
 	closed atomic.Bool
-	mu     sync.Mutex // guards changes of lanes and of closed
+	mu     sync.Mutex // guards changes of lanes and of closed, and the fields below
+	tenure uint64     // for which the program holds the name: lanes open it for this
+	fenced bool       // a later program has opened the name at some partition: this one ends at all
 }
 
 // Producer opens a producer of a topic, which is created if it does not exist and the client may do so. It waits for
@@ -72,21 +77,88 @@ func (c *Client) Producer(ctx context.Context, topicName string, options Produce
 	if o.Name == "" {
 		return p, nil
 	}
-	for i := range t.leaders {
-		if _, err = p.lane(i); err != nil {
-			break
-		}
-	}
-	for _, l := range *p.lanes.Load() {
-		if err == nil {
-			err = l.awaitOpen(ctx)
-		}
-	}
-	if err != nil {
+	if err := p.takeName(ctx, len(t.leaders)); err != nil {
 		p.stop()
 		return nil, err
 	}
 	return p, nil
+}
+
+// maxTakes bounds how often a producer takes its name before it ends, because programs that start at the same time may
+// take it from each other.
+const maxTakes = 3
+
+// takeName opens the producer at all partitions for one tenure. If a partition knows a later one, the program before
+// had a clock that was ahead, or another one starts at the same time: then takeName tries one above that.
+func (p *Producer) takeName(ctx context.Context, partitions int) error {
+	p.tenure = batch.NewTenure(time.Now().UnixMilli(), rand.Uint64())
+	for try := 1; ; try++ {
+		err := p.openAll(ctx, partitions)
+		var held *heldError
+		if !errors.As(err, &held) || held.tenure < p.tenure || try == maxTakes {
+			return err
+		}
+		for _, l := range p.dropLanes() {
+			l.stop()
+			<-l.ended
+		}
+		p.mu.Lock()
+		p.tenure = batch.TenureAbove(held.tenure)
+		p.mu.Unlock()
+	}
+}
+
+// openAll opens the producer at all partitions, and waits for the answers. Of several errors it returns the one of the
+// latest tenure.
+func (p *Producer) openAll(ctx context.Context, partitions int) error {
+	for i := range partitions {
+		if _, err := p.lane(i); err != nil && !errors.Is(err, ErrFenced) {
+			return err
+		}
+	}
+	var failed error
+	var latest uint64
+	for _, l := range *p.lanes.Load() {
+		err := l.awaitOpen(ctx)
+		var held *heldError
+		if errors.As(err, &held) && held.tenure > latest {
+			failed, latest = err, held.tenure
+		}
+		failed = cmp.Or(failed, err)
+	}
+	return failed
+}
+
+// dropLanes returns the lanes, and leaves the producer without.
+func (p *Producer) dropLanes() []*lane {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fenced = false
+	return slices.DeleteFunc(*p.lanes.Swap(new([]*lane)), func(l *lane) bool { return l == nil })
+}
+
+// fence ends the producer at all partitions, because at that of l a later program has opened its name.
+func (p *Producer) fence(l *lane) {
+	p.mu.Lock()
+	lanes := *p.lanes.Load()
+	p.fenced = p.fenced || slices.Contains(lanes, l)
+	if !p.fenced {
+		lanes = nil // the lanes were dropped
+	}
+	p.mu.Unlock()
+	for _, other := range lanes {
+		if other != nil && other != l {
+			other.fence()
+		}
+	}
+}
+
+// fence ends the lane.
+func (l *lane) fence() {
+	l.mu.Lock()
+	l.flow.end(ErrFenced)
+	l.mu.Unlock()
+	l.wake()
 }
 
 func (l *lane) awaitOpen(ctx context.Context) error {
@@ -111,6 +183,9 @@ func (p *Producer) lane(partition int) (*lane, error) {
 	old := *p.lanes.Load()
 	if partition < len(old) && old[partition] != nil {
 		return old[partition], nil
+	}
+	if p.fenced {
+		return nil, ErrFenced
 	}
 	lanes := make([]*lane, max(len(old), partition+1))
 	copy(lanes, old)

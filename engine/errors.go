@@ -70,6 +70,7 @@ var (
 	ErrSequence         = base.ErrSequence
 	ErrUnknownProducer  = base.ErrUnknownProducer
 	ErrTooManyProducers = base.ErrTooManyProducers
+	ErrProducerTenure   = base.ErrProducerTenure
 	ErrProducerName     = base.ErrProducerName
 	ErrProducerLevel    = base.ErrProducerLevel
 )

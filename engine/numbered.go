@@ -1,9 +1,12 @@
 package engine
 
 import (
+	"cmp"
 	"context"
+	"encoding/binary"
 	"unicode/utf8"
 
+	"penstock/batch"
 	"penstock/engine/core"
 	"penstock/engine/inbox"
 	"penstock/replicate/wire"
@@ -20,7 +23,7 @@ const MaxProducerNameBytes = core.MaxProducerNameBytes
 // then be used again.
 type Numbered struct {
 	Name     []byte // of the producer, 1 to 255 bytes; borrowed, too
-	Epoch    uint32 // as OpenNamed gave it
+	Tenure   uint64 // as OpenNamed gave it
 	Sequence uint32 // of the put's first message; the others follow
 
 	own inbox.Special
@@ -30,13 +33,14 @@ type Numbered struct {
 // and only if this node leads the partition: otherwise it is false.
 func (n *Numbered) Duplicate() bool { return n.own.Repeat }
 
-// SubmitNumbered is SubmitTo for messages of a named producer, which OpenNamed or OpenProducer has opened in this
-// partition. It works through any node. The put is a batch in the sense of ProduceSealed: it is stored if Sequence is
-// the number behind the producer's last message in the partition; if it repeats one of the producer's last 8 puts there
-// (the same sequence and number of messages), it is not stored again, and Put.First is the id of then; anything else is
-// refused with ErrSequence, ErrFenced or ErrUnknownProducer, and not stored. So after an error that leaves the outcome
-// open (ErrUnknown, ErrDisk, ErrClosed) the same put with the same sequence is stored exactly once. At most 8 puts of a
-// producer should be on their way to a partition at a time.
+// SubmitNumbered is SubmitTo for messages of a named producer, which was opened in this partition for this tenure
+// (OpenNamed, HoldNamed). It works through any node. The put is a batch in the sense of ProduceSealed: it is stored if
+// Sequence is the number behind the producer's last message in the partition; if it repeats one of the producer's last
+// 8 puts there (the same sequence, number of messages and, from feature level 5 on, content), it is not stored again,
+// and Put.First is the id of then; anything else is refused with ErrSequence, ErrFenced or ErrUnknownProducer, and not
+// stored. An ErrSequence is a *SequenceError, which tells the number that is expected, unless an older version leads.
+// So after an error that leaves the outcome open (ErrUnknown, ErrDisk, ErrClosed) the same put with the same sequence
+// is stored exactly once. At most 8 puts of a producer should be on their way to a partition at a time.
 //
 // Besides the errors of SubmitTo it returns ErrProducerName and ErrProducerLevel.
 func (t *Topic) SubmitNumbered(partition int, p *Put, n *Numbered) error {
@@ -49,17 +53,31 @@ func (t *Topic) SubmitNumbered(partition int, p *Put, n *Numbered) error {
 	case t.e.Level() < core.ProducerOpened.Level():
 		return ErrProducerLevel
 	}
-	n.own = inbox.Special{Producer: n.Name}
-	n.own.Header.ProducerEpoch, n.own.Header.BaseSequence = n.Epoch, n.Sequence
+	n.own = inbox.Special{Producer: n.Name, Tenure: n.Tenure}
+	n.own.Header.BaseSequence = n.Sequence
 	p.Kind, p.Special = inbox.Numbered, &n.own
 	return t.submit(context.Background(), p, parts[partition])
 }
 
-// OpenNamed is OpenProducer for a producer with a name, through any node: the partition's leader opens it. If the
-// leader changes meanwhile, the producer may be opened twice, and gets the later epoch. The name must be UTF-8, because
-// nodes tell it each other as JSON.
+// OpenNamed begins a new tenure of a producer's name in a partition, through any node: the partition's leader opens the
+// producer. Producer.Tenure is what SubmitNumbered needs. If the leader changes meanwhile, the producer may be opened
+// twice. The name must be UTF-8, because nodes tell it each other as JSON.
 func (t *Topic) OpenNamed(ctx context.Context, partition int, name string) (Producer, error) {
-	switch {
+	return t.openNamed(ctx, partition, wire.Operation{Producer: name, Tenure: t.newTenure(), Flag: true})
+}
+
+// HoldNamed opens the producer in a partition, too, for a tenure that OpenNamed has begun in another one, or goes on
+// after the partition has forgotten the producer or lost messages. It returns ErrFenced, and changes nothing, if a
+// later tenure has come to the partition. Otherwise whoever has opened the name for an earlier tenure is fenced there.
+func (t *Topic) HoldNamed(ctx context.Context, partition int, name string, tenure uint64) (Producer, error) {
+	if tenure < batch.MinTenure || t.e.Level() < core.ProducerTaken.Level() {
+		return Producer{}, ErrProducerTenure
+	}
+	return t.openNamed(ctx, partition, wire.Operation{Producer: name, Tenure: tenure})
+}
+
+func (t *Topic) openNamed(ctx context.Context, partition int, op wire.Operation) (Producer, error) {
+	switch name := op.Producer; {
 	case partition < 0 || partition >= t.Partitions():
 		return Producer{}, ErrNoPartition
 	case name == "" || len(name) > core.MaxProducerNameBytes || !utf8.ValidString(name):
@@ -67,11 +85,21 @@ func (t *Topic) OpenNamed(ctx context.Context, partition int, name string) (Prod
 	case t.e.Level() < core.ProducerOpened.Level():
 		return Producer{}, ErrProducerLevel
 	}
+	op.Kind = wire.OpOpenProducer
 	var p wire.ProducerOpened
-	err := t.onLeaders(ctx, wire.Operation{Kind: wire.OpOpenProducer, Producer: name},
+	err := t.onLeaders(ctx, op,
 		func(n uint32) bool { return n == uint32(partition) },
 		func(result []byte) error { return wire.DecodeResult(result, &p) })
-	return Producer{ID: p.ID, Epoch: p.Epoch, Sequence: p.Sequence}, err
+	return Producer{ID: p.ID, Epoch: p.Epoch, Sequence: p.Sequence, Tenure: cmp.Or(p.Tenure, uint64(p.Epoch))}, err
+}
+
+// newTenure returns the number of a tenure that begins now; 0: the feature level has none.
+func (t *Topic) newTenure() uint64 {
+	if t.e.Level() < core.ProducerTaken.Level() {
+		return 0
+	}
+	random := t.e.host.NewUUID()
+	return batch.NewTenure(t.e.now().UnixMilli(), binary.LittleEndian.Uint64(random[:8]))
 }
 
 // openProducerLocal executes OpOpenProducer.
@@ -79,9 +107,11 @@ func (t *Topic) openProducerLocal(ctx context.Context, op wire.Operation) (*wire
 	if len(op.Partitions) != 1 || op.Producer == "" {
 		return nil, ErrUnknown
 	}
-	p, err := t.OpenProducer(ctx, int(op.Partitions[0]), op.Producer)
+	p, err := t.openProducer(ctx, int(op.Partitions[0]), core.ProducerOpening{
+		Name: op.Producer, Tenure: op.Tenure, Begins: op.Flag,
+	})
 	if err != nil {
 		return nil, err
 	}
-	return &wire.ProducerOpened{ID: p.ID, Epoch: p.Epoch, Sequence: p.Sequence}, nil
+	return &wire.ProducerOpened{ID: p.ID, Epoch: p.Epoch, Sequence: p.Sequence, Tenure: p.Tenure}, nil
 }

@@ -13,9 +13,11 @@ import (
 )
 
 // submitNumbered publishes a put of a named producer to t/0: messages "prefix N", with their numbers.
-func submitNumbered(topic *engine.Topic, name string, epoch uint32, prefix string, base, count uint32) <-chan produced {
+func submitNumbered(
+	topic *engine.Topic, name string, tenure uint64, prefix string, base, count uint32,
+) <-chan produced {
 	answer := make(chan produced, 1)
-	n := &engine.Numbered{Name: []byte(name), Epoch: epoch, Sequence: base}
+	n := &engine.Numbered{Name: []byte(name), Tenure: tenure, Sequence: base}
 	p := &engine.Put{Done: func(p *engine.Put) { answer <- produced{p.First, n.Duplicate(), p.Err} }}
 	for i := range count {
 		p.Messages = append(p.Messages, fmt.Appendf(nil, "%s %d", prefix, base+i))
@@ -39,40 +41,45 @@ func TestSubmitNumbered(t *testing.T) {
 		}
 		return a.first
 	}
-	put := func(epoch, base, count uint32) <-chan produced {
-		return submitNumbered(topic, "p", epoch, "p", base, count)
+	var p, again engine.Producer
+	put := func(of *engine.Producer, base, count uint32) <-chan produced {
+		return submitNumbered(topic, "p", of.Tenure, "p", base, count)
 	}
-	expect("not opened", put(1, 0, 1), produced{err: engine.ErrUnknownProducer})
-	p, err := topic.OpenNamed(t.Context(), 0, "p")
+	expect("not opened", put(&engine.Producer{Tenure: 1}, 0, 1), produced{err: engine.ErrUnknownProducer})
+	var err error
+	p, err = topic.OpenNamed(t.Context(), 0, "p")
 	if err != nil || p.Epoch != 1 || p.Sequence != 0 {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	first := expect("first", put(1, 0, 3), produced{})
-	second := expect("second", put(1, 3, 1), produced{})
-	expect("first again", put(1, 0, 3), produced{first: first, repeat: true})
-	expect("second again", put(1, 3, 1), produced{first: second, repeat: true})
-	expect("gap", put(1, 5, 1), produced{err: engine.ErrSequence})
-	expect("overlap", put(1, 3, 2), produced{err: engine.ErrSequence})
-	expect("part of a put", put(1, 0, 1), produced{err: engine.ErrSequence})
-	expect("an epoch that nobody has", put(2, 4, 1), produced{err: engine.ErrUnknownProducer})
-	expect("another's name", submitNumbered(topic, "q", 1, "p", 4, 1), produced{err: engine.ErrUnknownProducer})
+	first := expect("first", put(&p, 0, 3), produced{})
+	second := expect("second", put(&p, 3, 1), produced{})
+	expect("first again", put(&p, 0, 3), produced{first: first, repeat: true})
+	expect("second again", put(&p, 3, 1), produced{first: second, repeat: true})
+	expect("gap", put(&p, 5, 1), produced{err: engine.ErrSequence})
+	expect("other content", submitNumbered(topic, "p", p.Tenure, "q", 3, 1), produced{err: engine.ErrSequence})
+	expect("overlap", put(&p, 3, 2), produced{err: engine.ErrSequence})
+	expect("part of a put", put(&p, 0, 1), produced{err: engine.ErrSequence})
+	nobody := &engine.Producer{Tenure: p.Tenure + 1}
+	expect("a tenure that nobody has", put(nobody, 4, 1), produced{err: engine.ErrUnknownProducer})
+	expect("another's name", submitNumbered(topic, "q", p.Tenure, "p", 4, 1), produced{err: engine.ErrUnknownProducer})
 
 	// A batch that the same producer seals is in the same order.
 	expect("sealed", send(topic, sealed(t, p, "p", 4, 2)), produced{})
-	expect("sealed, again as a put", put(1, 4, 2), produced{repeat: true})
-	again, err := topic.OpenNamed(t.Context(), 0, "p")
-	if err != nil || again != (engine.Producer{ID: p.ID, Epoch: 2, Sequence: 6}) {
+	expect("sealed, again as a put", put(&p, 4, 2), produced{repeat: true})
+	again, err = topic.OpenNamed(t.Context(), 0, "p")
+	if err != nil || again.ID != p.ID || again.Epoch != 2 || again.Sequence != 6 ||
+		again.Tenure <= p.Tenure {
 		t.Errorf("opened again it is %+v, %v", again, err)
 	}
-	expect("fenced", put(1, 6, 1), produced{err: engine.ErrFenced})
-	third := expect("third", put(2, 6, 2), produced{})
+	expect("fenced", put(&p, 6, 1), produced{err: engine.ErrFenced})
+	third := expect("third", put(&again, 6, 2), produced{})
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
 	e = openOnDisk(t, disk.Crash(3))
 	topic = topicOf(t, e, "t")
-	expect("again after a restart", put(2, 6, 2), produced{first: third, repeat: true})
-	expect("next after a restart", put(2, 8, 1), produced{})
+	expect("again after a restart", put(&again, 6, 2), produced{first: third, repeat: true})
+	expect("next after a restart", put(&again, 8, 1), produced{})
 	checkOnce(t, e, "p", 9)
 }
 
@@ -81,7 +88,8 @@ func TestSubmitNumberedBetweenOthers(t *testing.T) {
 	disk := newDisk()
 	e := openOnDisk(t, disk)
 	topic := topicOf(t, e, "t")
-	if _, err := topic.OpenNamed(t.Context(), 0, "p"); err != nil {
+	o, err := topic.OpenNamed(t.Context(), 0, "p")
+	if err != nil {
 		t.Fatal(err)
 	}
 	var all sync.WaitGroup
@@ -98,7 +106,7 @@ func TestSubmitNumberedBetweenOthers(t *testing.T) {
 			p.Messages = append(p.Messages, []byte("second"))
 			p.Headers = [][]engine.Header{{{Key: []byte("a"), Value: fmt.Append(nil, i)}}, nil}
 			p.Defer = time.Duration(i%4) * 10 * time.Millisecond
-			err = topic.SubmitNumbered(0, p, &engine.Numbered{Name: []byte("p"), Epoch: 1, Sequence: uint32(i)})
+			err = topic.SubmitNumbered(0, p, &engine.Numbered{Name: []byte("p"), Tenure: o.Tenure, Sequence: uint32(i)})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -141,7 +149,7 @@ func TestSubmitNumberedBetweenOthers(t *testing.T) {
 	e = openOnDisk(t, disk.Crash(1))
 	topic = topicOf(t, e, "t")
 	check(topic)
-	if got := <-submitNumbered(topic, "p", 1, "p", 40, 1); got.err != nil || got.repeat {
+	if got := <-submitNumbered(topic, "p", o.Tenure, "p", 40, 1); got.err != nil || got.repeat {
 		t.Errorf("the next after a restart: %+v", got)
 	}
 }
@@ -186,11 +194,12 @@ func TestSubmitNumberedRefuses(t *testing.T) {
 func TestSubmitNumberedDoesNotAllocate(t *testing.T) {
 	e := openWith(t, engine.Options{DataPath: fastDir(t), RetentionInterval: time.Hour})
 	topic := topicOf(t, e, "t")
-	if _, err := topic.OpenNamed(t.Context(), 0, "p"); err != nil {
+	o, err := topic.OpenNamed(t.Context(), 0, "p")
+	if err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	n := &engine.Numbered{Name: []byte("p"), Epoch: 1}
+	n := &engine.Numbered{Name: []byte("p"), Tenure: o.Tenure}
 	p := &engine.Put{Messages: [][]byte{[]byte("hello")}, Done: func(p *engine.Put) { done <- p.Err }}
 	got := testing.AllocsPerRun(1000, func() {
 		if err := topic.SubmitNumbered(0, p, n); err != nil {
@@ -217,16 +226,17 @@ func TestClusterNumberedForwarded(t *testing.T) {
 	tc.channel("t", "c") // what nobody confirmed stays
 	tc.awaitLevel()
 	l := newNumberedLog()
-	var epoch, next uint32
+	var tenure uint64
+	var next uint32
 	for round := range 4 {
 		leader := tc.leader("t", 0)
 		through := tc.others(leader)[round%2]
 		p, err := tc.topic(through, "t").OpenNamed(ctxBg, 0, "p")
-		if err != nil || p.Epoch <= epoch || p.Sequence < next {
-			t.Fatalf("round %d: opened %+v, the epoch was %d, %d were stored: %v", round, p, epoch, next, err)
+		if err != nil || p.Tenure <= tenure || p.Sequence < next {
+			t.Fatalf("round %d: opened %+v, the tenure was %d, %d were stored: %v", round, p, tenure, next, err)
 		}
-		old := p.Epoch - 1
-		epoch = p.Epoch
+		old := tenure
+		tenure = p.Tenure
 		killed := make(chan struct{})
 		go func() {
 			defer close(killed)
@@ -273,7 +283,7 @@ func publishNumbered(
 		}
 		var answers []<-chan produced
 		for _, b := range open {
-			answers = append(answers, submitNumbered(topic, "p", p.Epoch, "p", b.base, b.count))
+			answers = append(answers, submitNumbered(topic, "p", p.Tenure, "p", b.base, b.count))
 		}
 		failed := false
 		var left []numberedBatch

@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"sync"
 
+	"penstock/batch"
 	"penstock/engine/core"
 	"penstock/engine/inbox"
 )
@@ -13,11 +15,21 @@ type Producer struct {
 	ID       uint64 // not 0
 	Epoch    uint32
 	Sequence uint32 // of the producer's next message; the first message of all has 0
+
+	// Tenure is for HoldProducer, and not in headers. It is 0 without a name; at a feature level below 5 it is the epoch.
+	Tenure uint64
 }
+
+// SequenceError is ErrSequence with the number that the partition expects.
+type SequenceError = core.SequenceError
+
+// FencedError is ErrFenced with the tenure that is known of the holder.
+type FencedError = core.FencedError
 
 // OpenProducer opens a producer of a partition that this node leads, and returns when that is on stable storage. A
 // producer with a name keeps its ID and its sequence when it is opened again, and gets a higher epoch: from then on
-// batches of earlier epochs are refused with ErrFenced. Without a name it is a new producer.
+// batches of earlier epochs are refused with ErrFenced. It also begins a tenure, for which the program holds the name
+// in all partitions: HoldProducer opens it in the others. Without a name it is a new producer.
 //
 // A producer that was not used for 7 days may be forgotten, as may be the anonymous ones that were unused for the
 // longest time when there are more than 4096 in the partition. A named one then begins again with sequence 0. A leader
@@ -26,7 +38,28 @@ type Producer struct {
 // It returns ErrNoPartition, ErrProducerName, ErrProducerLevel, ErrTooManyProducers, ErrStateFull, ErrDeleted or
 // ErrNoLeader if nothing was changed. After any other error the producer may have been opened; open it again.
 func (t *Topic) OpenProducer(ctx context.Context, partition int, name string) (Producer, error) {
-	parts := t.partitions()
+	o := core.ProducerOpening{Name: name, Begins: true}
+	if name != "" {
+		o.Tenure = t.newTenure()
+	}
+	return t.openProducer(ctx, partition, o)
+}
+
+// HoldProducer is OpenProducer for a tenure that goes on: one that OpenProducer has begun in another partition, or that
+// the program has made of the time (at least 2^32, rising from program to program). If a later tenure has come to the
+// partition, it returns a *FencedError and changes nothing. At a feature level below 5 it is OpenProducer.
+func (t *Topic) HoldProducer(ctx context.Context, partition int, name string, tenure uint64) (Producer, error) {
+	switch {
+	case t.e.Level() < core.ProducerTaken.Level():
+		return t.OpenProducer(ctx, partition, name)
+	case name == "" || tenure < batch.MinTenure:
+		return Producer{}, ErrProducerTenure
+	}
+	return t.openProducer(ctx, partition, core.ProducerOpening{Name: name, Tenure: tenure})
+}
+
+func (t *Topic) openProducer(ctx context.Context, partition int, o core.ProducerOpening) (Producer, error) {
+	parts, name := t.partitions(), o.Name
 	switch {
 	case partition < 0 || partition >= len(parts):
 		return Producer{}, ErrNoPartition
@@ -37,9 +70,11 @@ func (t *Topic) OpenProducer(ctx context.Context, partition int, name string) (P
 	case t.shared.Deleted.Load():
 		return Producer{}, ErrDeleted
 	}
-	own := &inbox.Special{Controls: []core.Control{
-		{Kind: core.ProducerOpened, Producer: core.ProducerOpening{Name: name}},
-	}}
+	kind := core.ProducerOpened
+	if o.Tenure != 0 {
+		kind = core.ProducerTaken
+	}
+	own := &inbox.Special{Controls: []core.Control{{Kind: kind, Producer: o}}}
 	w, err := parts[partition].AppendControls(ctx, own)
 	if err == nil {
 		err = w.Result(t.e.host)
@@ -47,8 +82,11 @@ func (t *Topic) OpenProducer(ctx context.Context, partition int, name string) (P
 	if err != nil {
 		return Producer{}, err
 	}
-	o := &own.Controls[0].Producer
-	return Producer{ID: o.ID, Epoch: o.Epoch, Sequence: o.Sequence}, nil
+	o = own.Controls[0].Producer
+	if name != "" {
+		o.Tenure = cmp.Or(o.Tenure, uint64(o.Epoch))
+	}
+	return Producer{ID: o.ID, Epoch: o.Epoch, Sequence: o.Sequence, Tenure: o.Tenure}, nil
 }
 
 // sealedPut is a put of ProduceSealed.

@@ -185,7 +185,8 @@ func TestNobodyNotices(t *testing.T) {
 		"a client of the future": func(c *client, b *bystander) int {
 			f := &netproto.Frame{
 				Type: wire.TypeOpenProducer, Request: 1000,
-				Head: append((&wire.OpenProducer{Topic: b.topic}).AppendTo(nil), "fields of a later version"...),
+				Head: append((&wire.OpenProducer{Topic: b.topic}).AppendTo(nil),
+					string(make([]byte, 8))+"fields of a later version"...),
 			}
 			if err := c.c.Send(c.t.Context(), f); err != nil {
 				c.t.Fatal(err)

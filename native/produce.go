@@ -34,7 +34,13 @@ func (s *session) serveOpenProducer(t task, m *wire.OpenProducer) {
 	}
 	s.srv.workers.Go(func() {
 		defer s.done(&t)
-		p, err := topic.OpenProducer(s.ctx, int(min(m.Partition, math.MaxInt32)), m.Name)
+		var p engine.Producer
+		var err error
+		if at := int(min(m.Partition, math.MaxInt32)); m.Tenure != 0 {
+			p, err = topic.HoldProducer(s.ctx, at, m.Name, m.Tenure)
+		} else {
+			p, err = topic.OpenProducer(s.ctx, at, m.Name)
+		}
 		s.opening.Add(-1) // before the answer, so that a client which has it can open the next one
 		if err != nil {
 			s.failed(wire.TypeOpenProducer, t.request, topic, m.Partition, err)

@@ -30,7 +30,8 @@ var statuses = []struct {
 	{netproto.StatusTooBig, []error{engine.ErrMessageTooBig, engine.ErrBatchTooBig, engine.ErrHeaderBytes}},
 	{netproto.StatusRejected, []error{
 		engine.ErrTopicName, engine.ErrNoTopic, engine.ErrAutoCreateOff, engine.ErrTopicOptions, engine.ErrEmptyMessage,
-		engine.ErrDeferTooLong, engine.ErrHeaders, engine.ErrStart, engine.ErrProducerName, engine.ErrProducerLevel, errBatch,
+		engine.ErrDeferTooLong, engine.ErrHeaders, engine.ErrStart, engine.ErrProducerName, engine.ErrProducerLevel,
+		engine.ErrProducerTenure, errBatch,
 		engine.ErrChannelName, engine.ErrNoChannel, engine.ErrSeek, engine.ErrFromLevel, engine.ErrOptions,
 	}},
 	{netproto.StatusUnknown, []error{engine.ErrUnknown, engine.ErrDisk, engine.ErrDiskHung, engine.ErrClosed}},

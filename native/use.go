@@ -1,6 +1,8 @@
 package native
 
 import (
+	"errors"
+
 	"github.com/google/uuid"
 
 	"penstock/engine"
@@ -60,6 +62,10 @@ func (s *session) use(t netproto.Type, id uuid.UUID, action auth.Permission) (*e
 func (s *session) failed(to netproto.Type, request uint64, topic *engine.Topic, partition uint32, err error) {
 	out := wire.Outcome{Text: err.Error()}
 	status := statusOf(err)
+	var fenced *engine.FencedError
+	if errors.As(err, &fenced) && to == wire.TypeOpenProducer {
+		out.First = fenced.Tenure
+	}
 	if status == netproto.StatusNotLeader {
 		p := s.srv.place()
 		out.Address = p.address(topic.ID(), partition)

@@ -90,7 +90,7 @@ func (s *Server) servePub(r *http.Request, q url.Values) (any, error) {
 		delay = time.Duration(ms) * time.Millisecond
 	}
 	headers := messageHeaders(r)
-	var n engine.Numbered
+	var n numbering
 	headers, numbered, err := cutNumbers(headers, &n)
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
 		return nil, err
 	}
 	headers := messageHeaders(r)
-	var n engine.Numbered
+	var n numbering
 	headers, numbered, err := cutNumbers(headers, &n)
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ const messageHeaderPrefix = "X-Penstock-Header-"
 // putOfProducer stores the messages of a request with the numbers of a producer.
 func (s *Server) putOfProducer(
 	r *http.Request, q url.Values, name string, messages [][]byte, headers []engine.Header, delay time.Duration,
-	n *engine.Numbered,
+	n *numbering,
 ) (any, error) {
 	at, err := partitionParam(q, "INVALID_PARTITION")
 	if err != nil {

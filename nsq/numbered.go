@@ -18,11 +18,21 @@ import (
 // MPUB_EXT, in the headers of an HTTP request, or in the ext of a /pub_ext. POST /producer/open begins its epoch. Then
 // the rules of engine.Topic.SubmitNumbered hold: what is sent again is stored once. The headers are not stored with the
 // message; the batch has the numbers.
+//
+// What publishers call an epoch is a tenure (engine.Producer.Tenure) and the partition whose numbers the publisher
+// counts, as in 1851163983872000007424-3. A message that belongs to another partition meanwhile, because the topic has
+// got more of them, has numbers of the wrong partition: it is refused, and never taken for a repetition there.
 const (
 	producerHeader = "penstock-producer" // the producer's name, 1 to 255 bytes
 	epochHeader    = "penstock-epoch"    // that /producer/open answered
 	sequenceHeader = "penstock-sequence" // of the message; in a batch of its first one, and the others follow
 )
+
+// numbering is what a publisher says about a put.
+type numbering struct {
+	engine.Numbered
+	of int // the partition that its epoch names, plus one; 0: none
+}
 
 // numberHeaders also are HTTP headers of a publish.
 var numberHeaders = [...]string{producerHeader, epochHeader, sequenceHeader}
@@ -63,7 +73,7 @@ func isNumber(h engine.Header) bool { return numberOf(h.Key) >= 0 }
 // cutNumbers takes the three headers out of headers, whose order it keeps and whose memory it uses, and puts their
 // values into n. has reports whether there were any: then all three must be there, once. n.Name is borrowed from
 // headers.
-func cutNumbers(headers []engine.Header, n *engine.Numbered) (rest []engine.Header, has bool, err error) {
+func cutNumbers(headers []engine.Header, n *numbering) (rest []engine.Header, has bool, err error) {
 	if !slices.ContainsFunc(headers, isNumber) {
 		return headers, false, nil
 	}
@@ -86,7 +96,7 @@ func cutNumbers(headers []engine.Header, n *engine.Numbered) (rest []engine.Head
 					engine.ErrHeaders, len(n.Name), engine.MaxProducerNameBytes)
 			}
 		case epochHeader:
-			n.Epoch, err = parseNumber(h)
+			n.Tenure, n.of, err = parseEpoch(h)
 		case sequenceHeader:
 			n.Sequence, err = parseNumber(h)
 		}
@@ -101,6 +111,23 @@ func cutNumbers(headers []engine.Header, n *engine.Numbered) (rest []engine.Head
 	return rest, true, nil
 }
 
+// epochText is an epoch as publishers are told it.
+func epochText(tenure uint64, partition int) string { return fmt.Sprintf("%d-%d", tenure, partition) }
+
+// parseEpoch is the reverse of epochText, where the partition is plus one; 0: the publisher has left it out, as it may.
+func parseEpoch(h engine.Header) (tenure uint64, of int, err error) {
+	text, partition, named := strings.Cut(string(h.Value), "-")
+	tenure, err = strconv.ParseUint(text, 10, 64)
+	if err == nil && named {
+		of, err = strconv.Atoi(partition)
+		of++
+	}
+	if err != nil || of < 0 || named && (of == 0 || partition[0] == '+') {
+		return 0, 0, fmt.Errorf("%w: %s is %q; it is what /producer/open has answered", engine.ErrHeaders, h.Key, h.Value)
+	}
+	return tenure, of, nil
+}
+
 func parseNumber(h engine.Header) (uint32, error) {
 	n, err := strconv.ParseUint(string(h.Value), 10, 32)
 	if err != nil {
@@ -112,7 +139,7 @@ func parseNumber(h engine.Header) (uint32, error) {
 // cutAllNumbers is cutNumbers for the messages of one command, with the headers in lists. Those behind the first one
 // may repeat the producer and its epoch, with the sequence that they have, or say nothing. It returns nil if there are
 // no numbers, and otherwise those of the first message, in n if that is not nil.
-func cutAllNumbers(lists [][]engine.Header, n *engine.Numbered) (*engine.Numbered, error) {
+func cutAllNumbers(lists [][]engine.Header, n *numbering) (*numbering, error) {
 	has := false
 	for i := range lists {
 		if !slices.ContainsFunc(lists[i], isNumber) {
@@ -120,7 +147,7 @@ func cutAllNumbers(lists [][]engine.Header, n *engine.Numbered) (*engine.Numbere
 		}
 		own := n
 		if i > 0 || n == nil {
-			own = new(engine.Numbered)
+			own = new(numbering)
 		}
 		rest, _, err := cutNumbers(lists[i], own)
 		if err != nil {
@@ -131,7 +158,8 @@ func cutAllNumbers(lists [][]engine.Header, n *engine.Numbered) (*engine.Numbere
 			n, has = own, true
 			continue
 		}
-		if !has || string(own.Name) != string(n.Name) || own.Epoch != n.Epoch || own.Sequence != n.Sequence+uint32(i) {
+		if !has || string(own.Name) != string(n.Name) || own.Tenure != n.Tenure || own.of != n.of ||
+			own.Sequence != n.Sequence+uint32(i) {
 			return nil, fmt.Errorf("%w: message %d of the batch does not follow the first one, by its producer, epoch and "+
 				"sequence", engine.ErrHeaders, i)
 		}
@@ -145,7 +173,7 @@ func cutAllNumbers(lists [][]engine.Header, n *engine.Numbered) (*engine.Numbere
 // partitionOf returns the partition for a put of a producer that names none. The producer's numbers are of one
 // partition, so the publisher must be able to tell which one it is: that of the messages' key, or else that of its own
 // name, as if the name were a key. The messages of a put must agree.
-func partitionOf(t *engine.Topic, lists [][]engine.Header, n *engine.Numbered) (int, error) {
+func partitionOf(t *engine.Topic, lists [][]engine.Header, n *numbering) (int, error) {
 	at := -1
 	for _, headers := range lists {
 		i := slices.IndexFunc(headers, func(h engine.Header) bool { return string(h.Key) == engine.KeyHeader })
@@ -162,6 +190,16 @@ func partitionOf(t *engine.Topic, lists [][]engine.Header, n *engine.Numbered) (
 		at = batch.PartitionOf(n.Name, t.Partitions())
 	}
 	return at, nil
+}
+
+// submitNumbered submits a put to this partition, whose numbers it must have.
+func submitNumbered(t *engine.Topic, at int, p *engine.Put, n *numbering) error {
+	if n.of != 0 && n.of != at+1 && at < t.Partitions() {
+		return fmt.Errorf("%w: the message belongs to partition %d, and the epoch is of partition %d; nothing was stored: "+
+			"open the name in that partition, with this epoch, and use the epoch and the numbers that are answered",
+			engine.ErrUnknownProducer, at, n.of-1)
+	}
+	return t.SubmitNumbered(at, p, &n.Numbered)
 }
 
 // takeNumbers makes the put of p one of a producer if its messages have the headers of one.
@@ -185,7 +223,7 @@ func (p *pending) sendNumbered(t *engine.Topic) error {
 			return err
 		}
 	}
-	return t.SubmitNumbered(at, &p.put, p.numbers)
+	return submitNumbered(t, at, &p.put, p.numbers)
 }
 
 // requestNumbers appends the headers of a publish over HTTP that are the three headers to those of the message.
@@ -225,7 +263,7 @@ func submitAndWait(p *engine.Put, submit func() error) (engine.ID, error) {
 // putNumbered stores the messages of an HTTP request of a producer, which all have these headers, in this partition;
 // -1: see partitionOf.
 func putNumbered(
-	t *engine.Topic, at int, p *engine.Put, headers []engine.Header, n *engine.Numbered,
+	t *engine.Topic, at int, p *engine.Put, headers []engine.Header, n *numbering,
 ) (engine.ID, error) {
 	if len(headers) > 0 {
 		p.Headers = slices.Repeat([][]engine.Header{headers}, len(p.Messages))
@@ -236,7 +274,7 @@ func putNumbered(
 			return 0, err
 		}
 	}
-	return submitAndWait(p, func() error { return t.SubmitNumbered(at, p, n) })
+	return submitAndWait(p, func() error { return submitNumbered(t, at, p, n) })
 }
 
 // numberedFailure maps the errors of the rules of producers to an HTTP status.
@@ -245,7 +283,7 @@ func numberedFailure(err error) error {
 	case code != "":
 		return web.Fail(http.StatusConflict, strings.TrimPrefix(code, "E_")+": "+strings.TrimPrefix(err.Error(), "engine: "))
 	case errors.Is(err, engine.ErrNoPartition), errors.Is(err, engine.ErrProducerName),
-		errors.Is(err, engine.ErrProducerLevel):
+		errors.Is(err, engine.ErrProducerLevel), errors.Is(err, engine.ErrProducerTenure):
 		return web.Fail(400, err.Error())
 	case errors.Is(err, engine.ErrTooManyProducers):
 		return web.Fail(http.StatusInsufficientStorage, err.Error())
@@ -256,24 +294,30 @@ func numberedFailure(err error) error {
 // producerOpened is the answer to /producer/open.
 type producerOpened struct {
 	Partition int    `json:"partition"`
-	Epoch     uint32 `json:"epoch"`
+	Epoch     string `json:"epoch"`
 	Sequence  uint32 `json:"sequence"` // of the producer's next message in this partition
 }
 
 // serveProducerOpen opens a producer in one partition of a topic: the one that the query names, or that of the key that
-// it names, or that of the producer's name. The producer's earlier epoch ends.
+// it names, or that of the producer's name. The producer's earlier epoch ends. If the query names an epoch, that one
+// goes on: it is refused if a later one has come to the partition.
 func (s *Server) serveProducerOpen(r *http.Request, q url.Values) (any, error) {
 	name, err := web.TopicName(q, "INVALID_TOPIC")
 	if err != nil {
 		return nil, err
 	}
-	n := &engine.Numbered{Name: []byte(q.Get("producer"))}
+	n := &numbering{Numbered: engine.Numbered{Name: []byte(q.Get("producer"))}}
 	at, err := partitionParam(q, "INVALID_PARTITION")
 	if err != nil {
 		return nil, err
 	}
 	if len(n.Name) == 0 {
 		return nil, web.Fail(400, "MISSING_ARG_PRODUCER")
+	}
+	if q.Has("epoch") {
+		if n.Tenure, _, err = parseEpoch(engine.Header{Key: []byte("epoch"), Value: []byte(q.Get("epoch"))}); err != nil {
+			return nil, web.Fail(400, "INVALID_EPOCH")
+		}
 	}
 	var lists [][]engine.Header
 	if key := q.Get("key"); key != "" {
@@ -288,8 +332,13 @@ func (s *Server) serveProducerOpen(r *http.Request, q url.Values) (any, error) {
 		if opened.Partition = at; at < 0 {
 			opened.Partition, _ = partitionOf(t, lists, n) // one key agrees with itself
 		}
-		p, err := t.OpenNamed(r.Context(), opened.Partition, string(n.Name))
-		opened.Epoch, opened.Sequence = p.Epoch, p.Sequence
+		var p engine.Producer
+		if n.Tenure != 0 {
+			p, err = t.HoldNamed(r.Context(), opened.Partition, string(n.Name), n.Tenure)
+		} else {
+			p, err = t.OpenNamed(r.Context(), opened.Partition, string(n.Name))
+		}
+		opened.Epoch, opened.Sequence = epochText(p.Tenure, opened.Partition), p.Sequence
 		return err
 	})
 	if err != nil {

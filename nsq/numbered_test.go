@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"penstock/batch"
 	"penstock/engine"
 )
 
@@ -23,6 +25,25 @@ func numbersOf(name string, epoch, sequence any) []string {
 	return []string{
 		"Penstock-Producer", name, "Penstock-Epoch", fmt.Sprint(epoch), "Penstock-Sequence", fmt.Sprint(sequence),
 	}
+}
+
+// tenureOf returns an epoch without its partition.
+func tenureOf(epoch string) string {
+	tenure, _, _ := strings.Cut(epoch, "-")
+	return tenure
+}
+
+// later returns an epoch of the same partition that is later.
+func later(epoch string) string {
+	tenure, partition, _ := strings.Cut(epoch, "-")
+	n, _ := strconv.ParseUint(tenure, 10, 64)
+	return fmt.Sprint(n+1, "-", partition)
+}
+
+func isLater(a, b string) bool {
+	n, _ := strconv.ParseUint(tenureOf(a), 10, 64)
+	m, _ := strconv.ParseUint(tenureOf(b), 10, 64)
+	return n > m
 }
 
 // openProducer opens a producer over HTTP; query has further parameters.
@@ -68,7 +89,7 @@ func TestNumberedPublishes(t *testing.T) {
 			name := fmt.Sprint("shop ", i)
 			p := n.openProducer(t, name, "")
 			topic, _ := n.e.LookupTopic("t")
-			if at := topic.PartitionFor([]byte(name)); p.Partition != at || p.Epoch == 0 || p.Sequence != 0 {
+			if at := topic.PartitionFor([]byte(name)); p.Partition != at || p.Epoch == "" || p.Sequence != 0 {
 				t.Fatalf("opened %+v; the name belongs to partition %d", p, at)
 			}
 			ext := func(sequence int) string { return numbers(name, p.Epoch, sequence) }
@@ -88,14 +109,16 @@ func TestNumberedPublishes(t *testing.T) {
 				{"PUB_EXT t\n" + sized(withExt(ext(6), "gap")), codeSequence},
 				{"PUB_EXT t\n" + sized(withExt(ext(2), "part of a batch")), codeSequence},
 				{"MPUB_EXT t\n" + sized(batchBody(withExt(ext(4), "x"), withExt(`{}`, "overlap"))), codeSequence},
-				{"PUB_EXT t\n" + sized(withExt(numbers(name, p.Epoch+1, 5), "epoch")), codeUnknownProducer},
+				{"PUB_EXT t\n" + sized(withExt(numbers(name, later(p.Epoch), 5), "epoch")), codeUnknownProducer},
 				{"PUB_EXT t\n" + sized(withExt(numbers("nobody", 1, 0), "never opened")), codeUnknownProducer},
 				{"PUB_EXT t " + fmt.Sprint((p.Partition+1)%4) + "\n" + sized(withExt(ext(5), "elsewhere")), codeUnknownProducer},
 			} {
 				c.send(x.cmd)
 				c.refusedAs(x.code) // and the connection goes on
 			}
-			c.send("MPUB_EXT t\n" + sized(batchBody(withExt(ext(2), "m2"), withExt(`{}`, "m3"), withExt(`{}`, "m4"))))
+			c.send("MPUB_EXT t\n" + sized(batchBody(withExt(ext(2), "m2"), withExt(`{}`, "m3"), withExt(`{}`, "other"))))
+			c.refusedAs(codeSequence)
+			c.send("MPUB_EXT t\n" + sized(batchBody(withExt(ext(2), "m2"), withExt(`{}`, "m3"), withExt(ext(4), "m4"))))
 			c.ok()
 			for _, x := range []struct {
 				path, body string
@@ -124,7 +147,7 @@ func TestNumberedPublishes(t *testing.T) {
 					t.Errorf("%s %q %q: %d %s", x.path, x.body, x.headers, status, text)
 				}
 			}
-			if again := n.openProducer(t, name, ""); again.Sequence != 11 || again.Epoch <= p.Epoch {
+			if again := n.openProducer(t, name, ""); again.Sequence != 11 || !isLater(again.Epoch, p.Epoch) {
 				t.Errorf("opened again it is %+v, was %+v", again, p)
 			}
 			c.send("PUB_EXT t\n" + sized(withExt(ext(11), "late")))
@@ -167,7 +190,7 @@ func TestNumberedPartition(t *testing.T) {
 			t.Fatalf("opened in %d, %d and %d; want %d, %d and %d",
 				byName.Partition, byKey.Partition, named.Partition, own, keyed, third)
 		}
-		publish := func(path, body string, epoch uint32, headers ...string) {
+		publish := func(path, body string, epoch string, headers ...string) {
 			t.Helper()
 			if status, text := n.postWith(t, path, body, append(numbersOf(name, epoch, 0), headers...)...); status != 200 {
 				t.Errorf("%s %s: %d %s", path, body, status, text)
@@ -216,6 +239,10 @@ func TestNumberedBadValues(t *testing.T) {
 		numbers(strings.Repeat("n", 256), p.Epoch, 0),
 		numbers("p", -1, 0),
 		numbers("p", "", 0),
+		numbers("p", p.Epoch+"-0", 0),
+		numbers("p", tenureOf(p.Epoch)+"-", 0),
+		numbers("p", tenureOf(p.Epoch)+"--1", 0),
+		numbers("p", tenureOf(p.Epoch)+"-+0", 0),
 		numbers("p", p.Epoch, "4294967296"),
 		numbers("p", p.Epoch, "x"),
 		numbers("p", p.Epoch, 0)[:len(numbers("p", p.Epoch, 0))-1] + `,"penstock-other":"1"}`,
@@ -231,6 +258,7 @@ func TestNumberedBadValues(t *testing.T) {
 	good := numbers("p", p.Epoch, 0)
 	for _, second := range []string{
 		numbers("p", p.Epoch, 0), numbers("p", p.Epoch, 2), numbers("q", p.Epoch, 1), numbers("p", 9, 1),
+		numbers("p", tenureOf(p.Epoch), 1),
 	} {
 		c := n.dial(t)
 		c.send("MPUB_EXT t\n" + sized(batchBody(withExt(good, "x"), withExt(second, "x"))))
@@ -252,8 +280,9 @@ func TestNumberedBadValues(t *testing.T) {
 	}
 	for query, status := range map[string]int{
 		"topic=t": 400, "topic=t&producer=": 400, "producer=p": 400, "topic=t&producer=p&partition=x": 400,
-		"topic=t&producer=p&partition=1": 400, "topic=t&producer=" + strings.Repeat("n", 256): 400,
-		"topic=t%20&producer=p": 400,
+		"topic=t&producer=p&partition=1": 400, "topic=t&producer=p&epoch=x": 400, "topic=t&producer=p&epoch=1": 400,
+		"topic=t&producer=" + strings.Repeat("n", 256): 400,
+		"topic=t%20&producer=p":                        400,
 	} {
 		if got, text := n.do(t, "POST", "/producer/open?"+query, ""); got != status {
 			t.Errorf("%s: %d %s", query, got, text)
@@ -265,7 +294,7 @@ func TestNumberedBadValues(t *testing.T) {
 	// Numbers as JSON numbers are numbers, too.
 	c = n.dial(t)
 	c.send("PUB_EXT t\n" + sized(withExt(
-		fmt.Sprintf(`{"n":7,"penstock-producer":"p","penstock-epoch":%d,"penstock-sequence":0}`, p.Epoch), "x")))
+		fmt.Sprintf(`{"n":7,"penstock-producer":"p","penstock-epoch":%s,"penstock-sequence":0}`, tenureOf(p.Epoch)), "x")))
 	c.ok()
 	if got := storedIn(t, n, 0); !slices.Equal(got, []string{`x n=7 ##json=["n"]`}) {
 		t.Errorf("%q are stored", got)
@@ -334,4 +363,66 @@ func TestNumberedThroughAFailover(t *testing.T) {
 	if got := storedIn(t, n, 0); !slices.Equal(got, want) {
 		t.Errorf("%d messages are stored, want %d, once and in order: %q", len(got), total, got)
 	}
+}
+
+// A topic is deleted and made anew, and gets more partitions, under publishers that number their messages and do not
+// hear of it. Whatever is answered OK is stored, and nobody takes the name back from a later program.
+func TestNumberedLifeOfATopic(t *testing.T) {
+	onOneAndThree(t, func(t *testing.T, nodes []*node) {
+		makeChannel(t, nodes, "t", "c", 1)
+		n := nodes[len(nodes)-1]
+		publish := func(query, body, epoch string, sequence int, want string) {
+			t.Helper()
+			eventually(t, "an answer", func() bool {
+				status, text := n.postWith(t, "/pub?topic=t"+query, body, numbersOf("shop", epoch, sequence)...)
+				if status != 503 && !strings.Contains(text, want) {
+					t.Errorf("%s, %d of %s: %d %s, want %s", body, sequence, epoch, status, text, want)
+				}
+				return status != 503
+			})
+		}
+		first := n.openProducer(t, "shop", "")
+		publish("", "before", first.Epoch, 0, "OK")
+		n.post(t, "/topic/delete?topic=t", "")
+		eventually(t, "the topic is gone everywhere", func() bool {
+			return !slices.ContainsFunc(nodes, func(n *node) bool { _, ok := n.e.LookupTopic("t"); return ok })
+		})
+		makeChannel(t, nodes, "t", "c", 1)
+		publish("", "nobody has opened it here", first.Epoch, 1, "PRODUCER_UNKNOWN")
+		second := n.openProducer(t, "shop", "")
+		publish("", "anew", second.Epoch, 0, "OK")
+		publish("", "late", first.Epoch, 1, "PRODUCER_FENCED")
+		publish("", "late", first.Epoch, 0, "PRODUCER_FENCED")
+		status, text := n.do(t, "POST", "/producer/open?topic=t&producer=shop&epoch="+first.Epoch, "")
+		if status != 409 || !strings.Contains(text, "PRODUCER_FENCED") {
+			t.Errorf("the first program goes on: %d %s", status, text)
+		}
+		publish("", "gap", second.Epoch, 7, "from 1 to 6 are not stored")
+		if got := storedIn(t, n, 0); !slices.Equal(got, []string{"anew"}) {
+			t.Errorf("%q are stored", got)
+		}
+
+		key := "customer"
+		for i := 0; batch.PartitionOf([]byte(key), 3) == 0; i++ {
+			key = fmt.Sprint("customer-", i)
+		}
+		publish("&key="+key, "first of the key", second.Epoch, 1, "OK")
+		n.post(t, "/topic/settings?topic=t", `{"version":0,"partitions":3}`)
+		eventually(t, "all nodes know three partitions", func() bool {
+			return !slices.ContainsFunc(nodes, func(n *node) bool {
+				topic, _ := n.e.LookupTopic("t")
+				return topic.Partitions() != 3
+			})
+		})
+		moved := n.openProducer(t, "shop", "&epoch="+second.Epoch+"&key="+key)
+		if moved.Partition == 0 || tenureOf(moved.Epoch) != tenureOf(second.Epoch) || moved.Sequence != 0 {
+			t.Fatalf("opened %+v, was %+v", moved, second)
+		}
+		publish("&key="+key, "second of the key", moved.Epoch, 0, "OK")
+		publish("&key="+key, "second of the key", second.Epoch, 0, "the message belongs to partition") // the same content
+		publish("&key="+key, "other", tenureOf(second.Epoch), 0, "PRODUCER_SEQUENCE")
+		if got := storedIn(t, n, moved.Partition); !slices.Equal(got, []string{"second of the key key=" + key}) {
+			t.Errorf("%q are stored", got)
+		}
+	})
 }

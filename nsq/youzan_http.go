@@ -97,7 +97,7 @@ func (s *Server) putYouzan(
 	if err != nil {
 		return nil, err
 	}
-	var n engine.Numbered
+	var n numbering
 	headers, numbered, err := cutNumbers(requestNumbers(r, headers), &n)
 	if err != nil {
 		return nil, web.Fail(400, codeBadExt)

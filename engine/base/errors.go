@@ -86,6 +86,7 @@ var (
 	ErrSequence         = core.ErrSequence
 	ErrUnknownProducer  = core.ErrUnknownProducer
 	ErrTooManyProducers = core.ErrTooManyProducers
+	ErrProducerTenure   = core.ErrProducerTenure
 	ErrProducerName     = errors.New("engine: a producer's name has at most 255 bytes of UTF-8; nothing was changed")
 	// ErrProducerLevel says that producers cannot be opened at this feature level.
 	ErrProducerLevel = errors.New("engine: producers need feature level 3, because older versions cannot read what is " +

@@ -32,7 +32,9 @@ const (
 
 	ProducerOpened ControlKind = 16 // Producer: from here on its earlier epochs are fenced
 
-	lastControlKind = ProducerOpened
+	ProducerTaken ControlKind = 17 // Producer: likewise, for a tenure
+
+	lastControlKind = ProducerTaken
 )
 
 // kindLevels has the feature level (engine/level.go) from which on a kind may be written: versions with a lower level
@@ -41,7 +43,7 @@ var kindLevels = [lastControlKind + 1]uint8{
 	ChannelCreated: 1, ChannelDeleted: 1, Confirmed: 1, Deferred: 1, ChannelPaused: 1, ChannelSkipped: 1, ChannelReset: 1,
 	TopicPaused: 1, TopicEmptied: 1, EpochStart: 1, Checkpoint: 1,
 	ChannelConfigured: 1, DeadLettered: 1, DeadLetterMoved: 1, DeferredCarried: 1,
-	ProducerOpened: 3,
+	ProducerOpened: 3, ProducerTaken: 5,
 }
 
 // Level returns the first feature level at which the kind may be written, or 0 if there is no such kind.
@@ -151,6 +153,8 @@ func AppendControl(dst []byte, c *Control) []byte {
 		dst = appendCarried(dst, c.Carried)
 	case ProducerOpened:
 		dst = appendOpening(dst, &c.Producer)
+	case ProducerTaken:
+		dst = appendTaking(dst, &c.Producer)
 	}
 	binary.LittleEndian.PutUint32(dst[start+4:], uint32(len(dst)-payload))
 	return dst
@@ -245,6 +249,8 @@ func (c *Control) decodePayload(d *decoder) (err error) {
 		c.Carried = d.carried(c.Carried, c.wanted)
 	case ProducerOpened:
 		c.Producer = d.opening()
+	case ProducerTaken:
+		c.Producer = d.taking()
 	}
 	return err
 }

@@ -124,6 +124,22 @@ var sampleControls3 = []sampleControl{
 	{"checkpoint-v3", Control{Kind: Checkpoint, Cursors: sampleCursors3()}},
 }
 
+// sampleCursors4 is a fold with contents that only version 4 can represent.
+func sampleCursors4() *Cursors {
+	c := sampleCursors3()
+	p := &c.producers.all[0]
+	p.tenure, p.last[1].sum = 1_700_000_000_000<<20|7, 0xe3069283
+	return c
+}
+
+// sampleControls4 have the kinds that came after version 3.
+var sampleControls4 = []sampleControl{
+	{"taken", Control{Kind: ProducerTaken, Producer: ProducerOpening{
+		ID: 1 << 60, Epoch: 7, TimeNs: 1_700_000_000_000_000_000, Name: "loader", Tenure: 1_700_000_000_000<<20 | 7,
+	}}},
+	{"checkpoint-v4", Control{Kind: Checkpoint, Cursors: sampleCursors4()}},
+}
+
 var sampleControls = []sampleControl{
 	{"created", Control{Kind: ChannelCreated, Channel: "c", ID: 300}},
 	{"created-at-the-last-id", Control{Kind: ChannelCreated, Channel: "c#ephemeral", ID: segment.MaxMsgID + 1}},
@@ -159,6 +175,7 @@ func TestControlGolden(t *testing.T) {
 	testGolden(t, "testdata/control-v1.txt", sampleControls)
 	testGolden(t, "testdata/control-v2.txt", sampleControls2)
 	testGolden(t, "testdata/control-v3.txt", sampleControls3)
+	testGolden(t, "testdata/control-v4.txt", sampleControls4)
 }
 
 func testGolden(t *testing.T, path string, samples []sampleControl) {
@@ -268,7 +285,7 @@ func TestDecodeControlsRefuses(t *testing.T) {
 		want error
 	}{
 		{"kind 0", entry(0, 0, 0, 0, "", ""), ErrBadControl},
-		{"newer kind", entry(17, 0, 0, 0, "", ""), ErrNewerControl},
+		{"newer kind", entry(18, 0, 0, 0, "", ""), ErrNewerControl},
 		{"unknown flag", entry(5, 2, 1, 0, "", "c"), ErrBadControl},
 		{"flag of a kind that has none", entry(2, 1, 1, 0, "", "c"), ErrBadControl},
 		{"reserved byte", entry(2, 0, 1, 1, "", "c"), ErrBadControl},
@@ -283,7 +300,7 @@ func TestDecodeControlsRefuses(t *testing.T) {
 		{"more ranges than bytes", entry(3, 0, 1, 0, "\x7f\x05\x02", "c"), ErrBadControl},
 		{"deferral twice", entry(4, 0, 1, 0, "\x02\x05\x01\x01\x00\x01\x01", "c"), ErrBadControl},
 		{"attempts too large", entry(4, 0, 1, 0, "\x01\x05\x01\x80\x80\x02", "c"), ErrBadControl},
-		{"newer checkpoint", entry(11, 0, 0, 0, "\x04\x00\x00\x00\x00\x00\x00", ""), ErrNewerControl},
+		{"newer checkpoint", entry(11, 0, 0, 0, "\x05\x00\x00\x00\x00\x00\x00", ""), ErrNewerControl},
 		{"producer without an id", entry(16, 0, 0, 0, "\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00", ""), ErrBadControl},
 		{"name of a producer cut", entry(16, 0, 0, 0, "\x01\x00\x00\x00\x00\x00\x00\x00\x01\x00\x02n", ""), ErrBadControl},
 		{"checkpoint of version 0", entry(11, 0, 0, 0, "\x00\x00\x00\x00\x00\x00\x00", ""), ErrBadControl},
@@ -299,7 +316,7 @@ func TestDecodeControlsRefuses(t *testing.T) {
 // multiple of the input.
 func FuzzDecodeControls(f *testing.F) {
 	var all []byte
-	for _, s := range slices.Concat(sampleControls, sampleControls2, sampleControls3) {
+	for _, s := range slices.Concat(sampleControls, sampleControls2, sampleControls3, sampleControls4) {
 		one := AppendControl(nil, &s.ct)
 		f.Add(one)
 		all = append(all, one...)
@@ -329,6 +346,7 @@ func FuzzDecodeCursors(f *testing.F) {
 	f.Add(sampleCursors().Append(nil))
 	f.Add(sampleCursors2().Append(nil))
 	f.Add(sampleCursors3().Append(nil))
+	f.Add(sampleCursors4().Append(nil))
 	f.Add((&Cursors{}).Append(nil))
 	f.Fuzz(func(t *testing.T, p []byte) {
 		c, rest, err := DecodeCursors(p)

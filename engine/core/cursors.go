@@ -179,7 +179,7 @@ func (c *Cursors) ApplyAt(ct *Control, end segment.MsgID, at segment.Offset) err
 		*c = *ct.Cursors
 	case DeferredCarried:
 		return c.carry(ct, end, at)
-	case ProducerOpened:
+	case ProducerOpened, ProducerTaken:
 		c.producers.open(&ct.Producer)
 	default:
 		return fmt.Errorf("%w (entry kind %d)", ErrNewerControl, ct.Kind)

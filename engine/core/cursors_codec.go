@@ -12,7 +12,8 @@ const (
 	// feature of a later version is used.
 	cursorsVersion1 = 1
 	cursorsVersion2 = 2 // settings, outboxes, carried messages
-	cursorsVersion  = 3 // producers
+	cursorsVersion3 = 3 // producers
+	cursorsVersion  = 4 // their tenures, and the checksums of their batches
 
 	cursorsFlagTopicPaused = 1
 
@@ -29,8 +30,11 @@ const (
 
 // version returns the lowest version that can represent the fold.
 func (c *Cursors) version() byte {
-	if len(c.producers.all) > 0 {
+	if c.producers.haveTenures() {
 		return cursorsVersion
+	}
+	if len(c.producers.all) > 0 {
+		return cursorsVersion3
 	}
 	if len(c.carried) > 0 {
 		return cursorsVersion2
@@ -45,7 +49,9 @@ func (c *Cursors) version() byte {
 
 // foldLevels has the feature level from which on a version of the fold may be written. What only that version can
 // represent comes from entries of that level alone.
-var foldLevels = [cursorsVersion + 1]uint8{cursorsVersion1: 1, cursorsVersion2: 1, cursorsVersion: 3}
+var foldLevels = [cursorsVersion + 1]uint8{
+	cursorsVersion1: 1, cursorsVersion2: 1, cursorsVersion3: 3, cursorsVersion: 5,
+}
 
 // Level returns the lowest feature level at which the fold can be read.
 func (c *Cursors) Level() int { return int(foldLevels[c.version()]) }
@@ -80,7 +86,7 @@ func (c *Cursors) Append(dst []byte) []byte {
 		dst = appendPlaces(dst, c.carried)
 	}
 	if version > cursorsVersion2 {
-		dst = c.producers.append(dst)
+		dst = c.producers.append(dst, version)
 	}
 	return dst
 }
@@ -158,7 +164,7 @@ func DecodeCursors(p []byte) (*Cursors, []byte, error) {
 		d.places(c)
 	}
 	if version > cursorsVersion2 {
-		c.producers = d.producers(c.end)
+		c.producers = d.producers(c.end, version)
 	}
 	if d.bad == "" && c.version() != version {
 		d.fail("a fold that an earlier version can say")

@@ -79,11 +79,11 @@ func someCursors(rng *rand.Rand, longest int, gap uint64, end segment.Offset) (c
 	}
 	for i := range rng.IntN(100) {
 		p := producer{
-			id: uint64(i+1) << 50, epoch: maxUint32, next: maxUint32, usedNs: 1<<63 - 1,
-			name: strings.Repeat("n", rng.IntN(MaxProducerNameBytes+1)), n: ProducerWindow,
+			id: uint64(i+1) << 50, epoch: maxUint32, next: maxUint32, tenure: 1<<64 - 1, usedNs: 1<<63 - 1,
+			name: strings.Repeat("n", 1+rng.IntN(MaxProducerNameBytes)), n: ProducerWindow,
 		}
 		for j := range p.last {
-			p.last[j] = producedBatch{segment.MsgID(j) << 43, 1 << 31}
+			p.last[j] = producedBatch{segment.MsgID(j) << 43, 1 << 31, maxUint32}
 		}
 		c.producers.all = append(c.producers.all, p)
 		c.producers.nameBytes += int64(len(p.name))

@@ -44,7 +44,8 @@ func (c *Cursors) text() string {
 		fmt.Fprintf(&b, "%d@%d ", d.ID, d.DueMs)
 	}
 	for _, p := range c.producers.all {
-		fmt.Fprintf(&b, "; producer %d %q epoch %d next %d used %d %v", p.id, p.name, p.epoch, p.next, p.usedNs, p.last[:p.n])
+		fmt.Fprintf(&b, "; producer %d %q epoch %d tenure %d next %d used %d %v", p.id, p.name, p.epoch,
+			p.tenure, p.next, p.usedNs, p.last[:p.n])
 	}
 	return strings.TrimRight(b.String(), "; ")
 }

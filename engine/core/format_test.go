@@ -16,7 +16,7 @@ var kindNames = map[string]ControlKind{
 	"ChannelPaused": ChannelPaused, "ChannelSkipped": ChannelSkipped, "ChannelReset": ChannelReset,
 	"TopicPaused": TopicPaused, "TopicEmptied": TopicEmptied, "EpochStart": EpochStart, "Checkpoint": Checkpoint,
 	"ChannelConfigured": ChannelConfigured, "DeadLettered": DeadLettered, "DeadLetterMoved": DeadLetterMoved,
-	"DeferredCarried": DeferredCarried, "ProducerOpened": ProducerOpened,
+	"DeferredCarried": DeferredCarried, "ProducerOpened": ProducerOpened, "ProducerTaken": ProducerTaken,
 }
 
 // FORMAT.md defines the bytes: its table must agree with the code.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"penstock/batch"
 	"penstock/segment"
 )
 
@@ -14,13 +15,15 @@ import (
 //
 //	batch that follows the last one                            stored
 //	one of the last ProducerWindow batches, unchanged          repeat: its first id is known
+//	the numbers of one of them, and another content            ErrSequence, if the producer has a tenure
 //	anything else of the present epoch: a gap, an overlap      ErrSequence
 //	batch of an earlier epoch                                  ErrFenced
 //	batch of an unknown producer, or of an epoch yet unknown   ErrUnknownProducer
 //
-// A control entry opens a producer (ProducerOpened). A named producer keeps its id and its numbers when it is opened
-// again, and gets the next epoch: from that entry on, the log takes no batch of an earlier epoch. A producer without a
-// name is new each time. Only entries forget producers, at fixed places in the log, so that all replicas know the same.
+// A control entry opens a producer (ProducerOpened, ProducerTaken). A named producer keeps its id and its numbers when
+// it is opened again, and gets the next epoch: from that entry on, the log takes no batch of an earlier epoch. Programs
+// hold a name for a tenure: see tenure.go. A producer without a name is new each time. Only entries forget producers,
+// at fixed places in the log, so that all replicas know the same.
 
 const (
 	// ProducerWindow is the number of batches of a producer that are recognized when they are sent again. A client has
@@ -56,13 +59,16 @@ var (
 		"them were used in the last 7 days; nothing was changed")
 )
 
-// ProducerOpening is what an entry of kind ProducerOpened says.
+// ProducerOpening is what an entry of kind ProducerOpened or ProducerTaken says.
 type ProducerOpening struct {
 	ID     uint64 // not 0
 	Epoch  uint32
 	TimeNs int64  // append time of the batch with the entry, ns since 1970
 	Name   string // at most MaxProducerNameBytes bytes; empty: anonymous
+	Tenure uint64 // ProducerTaken: at least batch.MinTenure; else 0
 
+	// Begins says that a new tenure begins, which FillOpening may raise. It is not encoded.
+	Begins bool
 	// Sequence is a result of FillOpening: the number of the producer's next message. It is not encoded.
 	Sequence uint32
 }
@@ -72,6 +78,7 @@ type ProducerOpening struct {
 type producer struct {
 	id     uint64
 	epoch  uint32
+	tenure uint64 // 0: it has none, because it was opened below feature level 5, or has no name
 	next   uint32 // number of the next message; numbers wrap
 	usedNs int64  // append time of its newest batch, or of the entry that opened it; see advance
 	name   string
@@ -82,6 +89,7 @@ type producer struct {
 type producedBatch struct {
 	first segment.MsgID
 	count uint32
+	sum   uint32 // BodyCRC; 0 without a tenure, because older versions do not keep it
 }
 
 // producers are the producers that a fold knows.
@@ -165,7 +173,8 @@ func (c *Cursors) ProducerCount() int { return len(c.producers.all) }
 
 // JudgeBatch decides about a batch that names a producer, before it is appended. If the batch repeats an earlier one,
 // repeat is true, and first is the id of the first message of that one, which is in the log and perhaps not committed
-// yet. Otherwise the batch must be appended if err is nil, and not if err says why.
+// yet. Otherwise the batch must be appended if err is nil, and not if err says why. Without h.BodyCRC the content of a
+// repeat is not compared.
 func (c *Cursors) JudgeBatch(h *segment.Header) (first segment.MsgID, repeat bool, err error) {
 	i, known := c.producers.find(h.ProducerID)
 	if !known {
@@ -174,7 +183,7 @@ func (c *Cursors) JudgeBatch(h *segment.Header) (first segment.MsgID, repeat boo
 	p := &c.producers.all[i]
 	switch {
 	case h.ProducerEpoch < p.epoch:
-		return 0, false, ErrFenced
+		return 0, false, &FencedError{p.holder()}
 	case h.ProducerEpoch > p.epoch:
 		return 0, false, ErrUnknownProducer // the entry that began this epoch is lost
 	case h.BaseSequence == p.next:
@@ -183,11 +192,15 @@ func (c *Cursors) JudgeBatch(h *segment.Header) (first segment.MsgID, repeat boo
 	base := p.next
 	for j := int(p.n) - 1; j >= 0; j-- {
 		b := &p.last[j]
-		if base -= b.count; base == h.BaseSequence && b.count == h.Count {
-			return b.first, true, nil
+		if base -= b.count; base != h.BaseSequence || b.count != h.Count {
+			continue
 		}
+		if b.sum != 0 && h.BodyCRC != 0 && b.sum != h.BodyCRC {
+			return 0, false, &SequenceError{Want: p.next, Got: h.BaseSequence, Other: true}
+		}
+		return b.first, true, nil
 	}
-	return 0, false, ErrSequence
+	return 0, false, &SequenceError{Want: p.next, Got: h.BaseSequence}
 }
 
 // PublishBatch folds a batch of messages. Delayed messages in it are folded by PublishDeferred.
@@ -208,7 +221,10 @@ func (c *Cursors) PublishBatch(h *segment.Header) {
 		copy(p.last[:], p.last[1:])
 		p.n--
 	}
-	p.last[p.n] = producedBatch{h.FirstID, h.Count}
+	p.last[p.n] = producedBatch{first: h.FirstID, count: h.Count}
+	if p.tenure != 0 {
+		p.last[p.n].sum = h.BodyCRC
+	}
 	p.n++
 	p.next += h.Count
 	p.usedNs = c.producers.advance(h.Appended)
@@ -231,7 +247,8 @@ func (p *producer) isOld(nowNs int64) bool { return p.usedNs < nowNs-ProducerAge
 // of this log has given it away.
 func (c *Cursors) FillOpening(o *ProducerOpening, st *segment.State, nowNs int64) {
 	o.TimeNs = nowNs
-	if p := c.producers.named(o.Name); p != nil {
+	p := c.producers.named(o.Name)
+	if fillTenure(o, p); p != nil {
 		o.ID, o.Epoch, o.Sequence = p.id, p.epoch+1, p.next
 		return
 	}
@@ -249,7 +266,7 @@ func mixed(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// open folds ProducerOpened.
+// open folds ProducerOpened and ProducerTaken.
 func (ps *producers) open(o *ProducerOpening) {
 	nowNs := ps.advance(o.TimeNs)
 	ps.ids = nil
@@ -257,7 +274,7 @@ func (ps *producers) open(o *ProducerOpening) {
 	if known {
 		p := &ps.all[i]
 		if p.usedNs = nowNs; o.Epoch > p.epoch {
-			*p = producer{id: p.id, epoch: o.Epoch, next: p.next, name: p.name, usedNs: nowNs}
+			*p = producer{id: p.id, epoch: o.Epoch, tenure: o.Tenure, next: p.next, name: p.name, usedNs: nowNs}
 		}
 	}
 	ps.all = slices.DeleteFunc(ps.all, func(p producer) bool {
@@ -274,7 +291,7 @@ func (ps *producers) open(o *ProducerOpening) {
 		ps.forgetOne()
 	}
 	i, _ = ps.find(o.ID)
-	ps.all = slices.Insert(ps.all, i, producer{id: o.ID, epoch: o.Epoch, usedNs: nowNs, name: o.Name})
+	ps.all = slices.Insert(ps.all, i, producer{id: o.ID, epoch: o.Epoch, tenure: o.Tenure, usedNs: nowNs, name: o.Name})
 	ps.nameBytes += int64(len(o.Name))
 }
 
@@ -296,9 +313,9 @@ const (
 	// MaxProducerBytes is the most that one producer adds to a fold.
 	MaxProducerBytes = producerBytes + MaxProducerNameBytes
 
-	// producerBytes is the most that a producer without a name takes in a fold: id, epoch, next, time, two lengths, and
-	// ProducerWindow times a count and a difference of ids.
-	producerBytes    = 8 + 5 + 5 + 9 + 2 + ProducerWindow*(5+7)
+	// producerBytes is the most that a producer without a name takes in a fold: id, epoch, next, time, two lengths,
+	// tenure, and ProducerWindow times a count, a difference of ids and a checksum.
+	producerBytes    = 8 + 5 + 5 + 9 + 2 + 10 + ProducerWindow*(5+7+4)
 	minProducerBytes = 8 + 1 + 1 + 1 + 1 + 1
 
 	maxUint32 = 1<<32 - 1
@@ -313,8 +330,13 @@ func (ps *producers) maxBytes() int64 {
 	return 3 + int64(len(ps.all))*producerBytes + ps.nameBytes
 }
 
+// haveTenures says whether the producers need a version of the fold that has tenures.
+func (ps *producers) haveTenures() bool {
+	return slices.ContainsFunc(ps.all, func(p producer) bool { return p.tenure != 0 })
+}
+
 // append writes the producers as FORMAT.md says.
-func (ps *producers) append(dst []byte) []byte {
+func (ps *producers) append(dst []byte, version byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(ps.all)))
 	for i := range ps.all {
 		p := &ps.all[i]
@@ -323,19 +345,25 @@ func (ps *producers) append(dst []byte) []byte {
 		dst = binary.AppendUvarint(dst, uint64(p.next))
 		dst = binary.AppendUvarint(dst, uint64(p.usedNs))
 		dst = append(append(dst, byte(len(p.name))), p.name...)
+		if version > cursorsVersion3 {
+			dst = binary.AppendUvarint(dst, p.tenure)
+		}
 		dst = append(dst, p.n)
 		end := segment.MsgID(0)
 		for _, b := range p.last[:p.n] {
 			dst = binary.AppendUvarint(dst, uint64(b.count))
 			dst = binary.AppendUvarint(dst, uint64(b.first-end))
 			end = b.first + segment.MsgID(b.count)
+			if version > cursorsVersion3 {
+				dst = binary.LittleEndian.AppendUint32(dst, b.sum)
+			}
 		}
 	}
 	return dst
 }
 
 // producers decodes the producers of a fold whose last message has the id before end.
-func (d *decoder) producers(end segment.MsgID) (ps producers) {
+func (d *decoder) producers(end segment.MsgID, version byte) (ps producers) {
 	n := d.count(minProducerBytes)
 	if n > MaxProducerCount {
 		d.fail("too many producers")
@@ -344,6 +372,12 @@ func (d *decoder) producers(end segment.MsgID) (ps producers) {
 		p := producer{id: d.u64(), epoch: uint32(d.atMost(maxUint32)), next: uint32(d.atMost(maxUint32))}
 		p.usedNs = int64(d.atMost(1<<63 - 1))
 		p.name = string(d.bytes(int(d.byte())))
+		if version > cursorsVersion3 {
+			p.tenure = d.uvarint()
+		}
+		if d.bad == "" && !isTenure(p.tenure, p.name) && p.tenure != 0 {
+			d.fail("a producer's tenure")
+		}
 		if p.id == 0 || i > 0 && p.id <= ps.all[i-1].id {
 			d.fail("producers are not sorted by id")
 		}
@@ -356,6 +390,12 @@ func (d *decoder) producers(end segment.MsgID) (ps producers) {
 			b := &p.last[j]
 			b.count = uint32(d.atMost(maxUint32))
 			b.first = last + d.msgID()
+			if version > cursorsVersion3 {
+				b.sum = d.u32()
+			}
+			if p.tenure == 0 && b.sum != 0 {
+				d.fail("a checksum of a producer without a tenure")
+			}
 			if last = b.first + segment.MsgID(b.count); b.count == 0 || last > end {
 				d.fail("a producer's batch is empty or beyond the end of the log")
 			}
@@ -365,6 +405,13 @@ func (d *decoder) producers(end segment.MsgID) (ps producers) {
 		ps.newestNs = max(ps.newestNs, p.usedNs)
 	}
 	return ps
+}
+
+func (d *decoder) u32() uint32 {
+	if b := d.bytes(4); b != nil {
+		return binary.LittleEndian.Uint32(b)
+	}
+	return 0
 }
 
 func (d *decoder) u64() uint64 {
@@ -383,6 +430,24 @@ func appendOpening(dst []byte, o *ProducerOpening) []byte {
 	dst = binary.AppendUvarint(dst, uint64(o.Epoch))
 	dst = binary.AppendUvarint(dst, uint64(o.TimeNs))
 	return append(append(dst, byte(len(o.Name))), o.Name...)
+}
+
+// appendTaking writes the payload of ProducerTaken.
+func appendTaking(dst []byte, o *ProducerOpening) []byte {
+	if !isTenure(o.Tenure, o.Name) {
+		panic("BUG: a name is taken without a name or a tenure")
+	}
+	return binary.AppendUvarint(appendOpening(dst, o), o.Tenure)
+}
+
+func isTenure(tenure uint64, name string) bool { return tenure >= batch.MinTenure && name != "" }
+
+func (d *decoder) taking() (o ProducerOpening) {
+	o = d.opening()
+	if o.Tenure = d.uvarint(); d.bad == "" && !isTenure(o.Tenure, o.Name) {
+		d.fail("a name that is taken without a name or a tenure")
+	}
+	return o
 }
 
 func (d *decoder) opening() (o ProducerOpening) {

@@ -15,6 +15,13 @@ func opened(id uint64, epoch uint32, atNs int64, name string) Control {
 	return Control{Kind: ProducerOpened, Producer: ProducerOpening{ID: id, Epoch: epoch, TimeNs: atNs, Name: name}}
 }
 
+// taken returns an entry that opens a producer for a tenure.
+func taken(id uint64, epoch uint32, atNs int64, name string, tenure uint64) Control {
+	c := opened(id, epoch, atNs, name)
+	c.Kind, c.Producer.Tenure = ProducerTaken, tenure
+	return c
+}
+
 // batchOf returns the header of a batch that a producer sends.
 func batchOf(id uint64, epoch, base, count uint32) *segment.Header {
 	return &segment.Header{ProducerID: id, ProducerEpoch: epoch, BaseSequence: base, Count: count}
@@ -60,6 +67,7 @@ func producerFold(t *testing.T) *Cursors {
 func producerControls() []Control {
 	return []Control{
 		opened(1, 2, 400, "a"), opened(9, 1, 500, "b"), opened(1, 1, 600, "a"), opened(7, 1, 700, ""),
+		taken(11, 1, 750, "t", 1<<40), taken(11, 2, 760, "t", 1<<41), taken(1, 3, 770, "a", 1<<42),
 		opened(8, 1, 800+ProducerAgeNs, ""),
 	}
 }

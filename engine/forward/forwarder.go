@@ -3,11 +3,13 @@ package forward
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"penstock/engine/base"
+	"penstock/engine/core"
 	"penstock/engine/host"
 	"penstock/engine/inbox"
 	"penstock/engine/reason"
@@ -317,7 +319,12 @@ func (f *Forwarder) HandleAck(from replicate.NodeID, fr *netproto.Received) {
 		inbox.Answer(p, nil)
 		return
 	}
-	inbox.Answer(p, reason.OfPut(ack.Reason))
+	err := reason.OfPut(ack.Reason)
+	want, other, ok := wire.SequenceOfAck(ack.First)
+	if ok && p.Kind == inbox.Numbered && errors.Is(err, base.ErrSequence) {
+		err = &core.SequenceError{Want: want, Got: p.Special.Header.BaseSequence, Other: other}
+	}
+	inbox.Answer(p, err)
 }
 
 // Freeze stops the lane of pt until Reroute has inserted the puts of the inbox in front of the lane's.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"penstock/engine/base"
+	"penstock/engine/core"
 	"penstock/engine/inbox"
 	"penstock/engine/reason"
 	"penstock/engine/route"
@@ -24,28 +25,30 @@ func encode(b *wire.Buffer, l *lane, p *inbox.Put, nowNs int64) {
 	if p.DeadlineNs != 0 {
 		h.WaitMs = uint32(min(max(base.CeilMs(p.DeadlineNs-nowNs), 1), wire.MaxPutWaitMs))
 	}
+	var numbers wire.PutNumbers
 	switch {
 	case p.Kind == inbox.Sealed:
 		h.Kind, h.Count = wire.PutSealed, 1
 		b.Bytes = append(wire.AppendPutHead(b.Bytes[:0], &h), p.Special.Sealed...)
 		return
 	case p.Kind == inbox.Numbered:
-		h.Kind = wire.PutNumbered
+		numbers = wire.PutNumbers{
+			Name: p.Special.Producer, Tenure: p.Special.Tenure, Sequence: p.Special.Header.BaseSequence,
+		}
+		h.Kind = numbers.Kind()
 	case p.Headered:
 		h.Kind = wire.PutHeadered
 	}
 	h.Count = uint32(len(p.Messages))
 	dst := wire.AppendPutHead(b.Bytes[:0], &h)
-	if own := p.Special; h.Kind == wire.PutNumbered {
-		dst = wire.AppendPutNumbers(dst, &wire.PutNumbers{
-			Name: own.Producer, Epoch: own.Header.ProducerEpoch, Sequence: own.Header.BaseSequence,
-		})
+	if p.Kind == inbox.Numbered {
+		dst = wire.AppendPutNumbers(dst, &numbers)
 	}
 	for i, m := range p.Messages {
 		switch {
 		case p.Headered:
 			dst = wire.AppendPutHeaders(dst, p.Headers[i])
-		case h.Kind == wire.PutNumbered:
+		case p.Kind == inbox.Numbered:
 			dst = wire.AppendPutHeaders(dst, nil)
 		}
 		dst = wire.AppendPutBody(dst, m)
@@ -157,11 +160,11 @@ func (p *forwardedPut) decode(b []byte) (pt Partition, run uint32, err error) {
 		p.own = inbox.Special{Sealed: b}
 		p.Kind, p.Special = inbox.Sealed, &p.own
 		return pt, h.Run, nil
-	case wire.PutNumbered:
+	case wire.PutNumbered, wire.PutTaken:
 		var n wire.PutNumbers
-		if n, b, err = wire.NextPutNumbers(b); err == nil && p.decodeMessages(b, h.Count, true) {
-			p.own = inbox.Special{Producer: n.Name}
-			p.own.Header.ProducerEpoch, p.own.Header.BaseSequence = n.Epoch, n.Sequence
+		if n, b, err = wire.NextPutNumbers(b, h.Kind); err == nil && p.decodeMessages(b, h.Count, true) {
+			p.own = inbox.Special{Producer: n.Name, Tenure: n.Tenure}
+			p.own.Header.BaseSequence = n.Sequence
 			p.Kind, p.Special = inbox.Numbered, &p.own
 			return pt, h.Run, nil
 		}
@@ -215,6 +218,10 @@ func (p *forwardedPut) reply(first base.ID, err error) {
 	default:
 		fr.Status = netproto.StatusRejected
 		ack.Reason = reason.Number(wire.AnswerPut, err)
+		var numbers *core.SequenceError
+		if errors.As(err, &numbers) {
+			ack.First = wire.AckSequence(numbers.Want, numbers.Other)
+		}
 	}
 	fr.Head = wire.AppendPutAck(make([]byte, 0, wire.PutAckBytes), &ack)
 	f, from := p.f, p.from

@@ -117,8 +117,9 @@ type Special struct {
 	Header segment.Header // decoded from Sealed; see also Numbered
 	Bodies int            // total size of the message bodies
 
-	// Numbered. The submitter sets ProducerEpoch and BaseSequence of Header, the committer the other fields.
+	// Numbered. The submitter sets BaseSequence of Header, the committer the other fields.
 	Producer []byte // the name; borrowed like Put.Messages
+	Tenure   uint64 // for which the submitter holds the name, or what takes its place: see core.Cursors.JudgeNamed
 
 	// Repeat is a result of Sealed and Numbered: the batch was in the log already. First is the id that it had got there.
 	Repeat bool

@@ -320,7 +320,7 @@ func (c *committer) encodeControls(pt *Partition, controls []core.Control, dst [
 			if ct.Kind == core.TopicPaused && ct.Flag && pt.fold.TopicPaused {
 				ct.ID = pt.fold.HeldFrom // the topic is paused already, and must not release what it holds back
 			}
-		case core.ProducerOpened:
+		case core.ProducerOpened, core.ProducerTaken:
 			pt.fold.FillOpening(&ct.Producer, &st, c.stampNs(pt))
 		}
 		dst = core.AppendControl(dst, ct)
@@ -408,6 +408,9 @@ func (c *committer) stamp(pt *Partition, r *run, dst []byte) uint32 {
 		h.ProducerID, h.ProducerEpoch, h.BaseSequence = own.ProducerID, own.ProducerEpoch, own.BaseSequence
 	}
 	h.BodyBytes, h.BodyCRC = uint32(len(body)), batch.Checksum(body)
+	if r.producer {
+		r.special.Header.BodyCRC = h.BodyCRC
+	}
 	h.Position, h.FirstID, h.Epoch, h.Appended, h.PrevCRC = at.Position, at.FirstID, at.Epoch, c.stampNs(pt), at.PrevCRC
 	h.Encode(dst)
 	return h.CRC

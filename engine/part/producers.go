@@ -23,11 +23,19 @@ func ofProducer(p *inbox.Put) bool {
 func (c *committer) judge(pt *Partition, l *inbox.List) (wanted bool) {
 	p := l.First()
 	h := &p.Special.Header
+	var first segment.MsgID
+	var repeat bool
+	var err error
 	if p.Kind == inbox.Numbered {
-		h.ProducerID, _ = pt.fold.NamedProducer(p.Special.Producer) // 0 is nobody's
-		h.Count = uint32(len(p.Messages))
+		h.Count, h.BodyCRC = uint32(len(p.Messages)), 0
+		first, repeat, err = pt.fold.JudgeNamed(p.Special.Producer, p.Special.Tenure, h)
+		if repeat {
+			h.BodyCRC = sumOf(p)
+			first, repeat, err = pt.fold.JudgeBatch(h)
+		}
+	} else {
+		first, repeat, err = pt.fold.JudgeBatch(h)
 	}
-	first, repeat, err := pt.fold.JudgeBatch(h)
 	switch {
 	case err != nil:
 		inbox.Answer(l.Pop(), err)
@@ -44,6 +52,21 @@ func (c *committer) judge(pt *Partition, l *inbox.List) (wanted bool) {
 		return true
 	}
 	return false
+}
+
+// sumOf returns the checksum that the body of the batch of p would have. Only what seems to be a repetition is encoded
+// for that.
+func sumOf(p *inbox.Put) uint32 {
+	var body []byte
+	rec := segment.Record{Defer: p.DeferMs}
+	for i, m := range p.Messages {
+		rec.Body = m
+		if p.Headered {
+			rec.Headers = p.Headers[i]
+		}
+		body = batch.AppendRecord(body, &rec)
+	}
+	return batch.Checksum(body)
 }
 
 // join makes p wait for the commit of the messages below end, which are in the log. They are in a batch of the queue,
@@ -63,12 +86,12 @@ func (q *pendingQueue) join(end segment.MsgID, p *inbox.Put) bool {
 // refusesProducer returns why the entry that opens a producer must not be stored, or nil. The entry is alone in its
 // batch. A producer that is known by its name adds nothing to the state, so the state's limits do not refuse it.
 func (c *committer) refusesProducer(pt *Partition, controls []core.Control) error {
-	if len(controls) != 1 || controls[0].Kind != core.ProducerOpened {
+	if len(controls) != 1 || controls[0].Kind != core.ProducerOpened && controls[0].Kind != core.ProducerTaken {
 		return nil
 	}
 	name := controls[0].Producer.Name
 	if pt.fold.KnowsProducer(name) {
-		return nil
+		return pt.fold.RefusesTenure(&controls[0].Producer)
 	}
 	if !pt.fold.HasRoomForProducer(name, c.stampNs(pt)) {
 		return core.ErrTooManyProducers

@@ -93,6 +93,16 @@ func (c *coder) u64(v *uint64) {
 	}
 }
 
+// last is u64 for the last field of a message that once had none: it is 0 if nothing is left to read, and 0 is left
+// out.
+// A message with further fields behind it has it always.
+func (c *coder) last(v *uint64) {
+	if c.writing && *v == 0 || !c.writing && len(c.p) == 0 {
+		return
+	}
+	c.u64(v)
+}
+
 func (c *coder) i64(v *int64) {
 	u := uint64(*v)
 	c.u64(&u)

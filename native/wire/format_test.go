@@ -174,6 +174,12 @@ func (r *tableReader) fields(prefix string, v reflect.Value) {
 			for i := range n {
 				r.fields(row[1]+".", f.Index(i))
 			}
+		case strings.HasSuffix(row[0], " or none"):
+			size, _ := strconv.Atoi(kind)
+			if r.at == len(r.p) {
+				size = 0
+			}
+			r.constant(row[1], r.next(size), f)
 		default:
 			size, err := strconv.Atoi(kind)
 			if err != nil {

@@ -58,7 +58,8 @@ func (m *Auth) Decode(p []byte) error { return decode(p, m.code) }
 // SubscribeEnd, and every refusal.
 type Outcome struct {
 	Text string // for people; empty with StatusOK
-	// First is, in a ReadEnd because what was asked for is gone, the first id that exists; in a GoAway it is 0.
+	// First is, in a ReadEnd because what was asked for is gone, the first id that exists; in the refusal of an
+	// OpenProducer because a later tenure is known, that one; else it is 0.
 	First uint64
 	// Address is where to go, in a GoAway and with StatusNotLeader; empty: ask for metadata.
 	Address string
@@ -154,12 +155,16 @@ type OpenProducer struct {
 	Topic     uuid.UUID
 	Partition uint32
 	Name      string
+	// Tenure is for how long the program holds the name in all partitions of the topic: see engine.Topic.HoldProducer. A
+	// node that knows a later one answers StatusOldEpoch, with that one in Outcome.First. 0: a new one begins.
+	Tenure uint64
 }
 
 func (m *OpenProducer) code(c *coder) {
 	c.uuid(&m.Topic)
 	c.u32(&m.Partition)
 	c.text(&m.Name, MaxNameBytes)
+	c.last(&m.Tenure)
 }
 
 // AppendTo appends the payload to dst.
@@ -173,12 +178,14 @@ type Producer struct {
 	ID       uint64 // not 0
 	Epoch    uint32
 	Sequence uint32 // of the next message
+	Tenure   uint64 // for which the name is held; below 2^32 or 0: the node, or the producer, has none
 }
 
 func (m *Producer) code(c *coder) {
 	c.u64(&m.ID)
 	c.u32(&m.Epoch)
 	c.u32(&m.Sequence)
+	c.last(&m.Tenure)
 }
 
 // AppendTo appends the payload to dst.

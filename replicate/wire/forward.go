@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"math"
 
 	"github.com/google/uuid"
 
@@ -39,7 +40,8 @@ const (
 	PutMessages PutKind = 0 // bodies
 	PutSealed   PutKind = 1 // one batch, as its producer sealed it
 	PutHeadered PutKind = 2 // bodies, each behind its headers
-	PutNumbered PutKind = 3 // a PutNumbers, then as PutHeadered
+	PutNumbered PutKind = 3 // a PutNumbers whose Tenure is below 2^32, then as PutHeadered
+	PutTaken    PutKind = 4 // any other PutNumbers, then as PutHeadered
 )
 
 // PutHead is the head of the payload of a ForwardPut.
@@ -90,24 +92,44 @@ func DecodePutHead(p []byte) (h PutHead, rest []byte, err error) {
 // PutNumbers says which messages of a producer a PutNumbered has.
 type PutNumbers struct {
 	Name     []byte // of the producer
-	Epoch    uint32
+	Tenure   uint64 // below 2^32: an epoch, which takes its place below feature level 5
 	Sequence uint32 // of the first message
 }
 
-// AppendPutNumbers appends the encoding of n, which comes before the messages of a PutNumbered.
+// Kind returns the kind of the put.
+func (n *PutNumbers) Kind() PutKind {
+	if n.Tenure <= math.MaxUint32 {
+		return PutNumbered
+	}
+	return PutTaken
+}
+
+// AppendPutNumbers appends the encoding of n, which comes before the messages of a put of n.Kind.
 func AppendPutNumbers(dst []byte, n *PutNumbers) []byte {
-	dst = binary.LittleEndian.AppendUint32(dst, n.Epoch)
+	if n.Kind() == PutNumbered {
+		dst = binary.LittleEndian.AppendUint32(dst, uint32(n.Tenure))
+	} else {
+		dst = binary.LittleEndian.AppendUint64(dst, n.Tenure)
+	}
 	dst = binary.LittleEndian.AppendUint32(dst, n.Sequence)
 	return appendSized(dst, n.Name)
 }
 
-// NextPutNumbers reads the PutNumbers at the start of p, and returns the rest of p. The name is borrowed from p.
-func NextPutNumbers(p []byte) (n PutNumbers, rest []byte, err error) {
-	if len(p) < 4+4 {
+// NextPutNumbers reads the PutNumbers at the start of p, of a put of this kind, and returns the rest of p. The name is
+// borrowed from p.
+func NextPutNumbers(p []byte, kind PutKind) (n PutNumbers, rest []byte, err error) {
+	tenureBytes := 8
+	if kind == PutNumbered {
+		tenureBytes = 4
+	}
+	if len(p) < tenureBytes+4 {
 		return n, nil, invalid("the numbers of a producer in %d bytes", len(p))
 	}
-	n.Epoch, n.Sequence = binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint32(p[4:])
-	n.Name, rest, err = cutSized(p[8:])
+	if n.Tenure = uint64(binary.LittleEndian.Uint32(p)); kind != PutNumbered {
+		n.Tenure = binary.LittleEndian.Uint64(p)
+	}
+	n.Sequence = binary.LittleEndian.Uint32(p[tenureBytes:])
+	n.Name, rest, err = cutSized(p[tenureBytes+4:])
 	return n, rest, err
 }
 
@@ -165,7 +187,7 @@ func cutSized(p []byte) (b, rest []byte, err error) {
 
 // PutAck is the payload of a ForwardAck. The frame's status says whether the put was stored.
 type PutAck struct {
-	First  uint64 // id of the first message
+	First  uint64 // id of the first message; of a put that was refused with ReasonSequence see AckSequence
 	Reason uint8  // number of a Reason in an AnswerPut; 0 with StatusOK
 }
 
@@ -180,4 +202,24 @@ func DecodePutAck(p []byte) (a PutAck, err error) {
 		return a, invalid("a ForwardAck of %d bytes", len(p))
 	}
 	return PutAck{binary.LittleEndian.Uint64(p), p[PutAckBytes-1]}, nil
+}
+
+// Bits of PutAck.First with ReasonSequence. Older versions leave it 0.
+const (
+	ackSequence = 1 << 63
+	ackOther    = 1 << 62
+)
+
+// AckSequence returns PutAck.First with ReasonSequence: the number that the partition expects of the producer's next
+// message, and whether the batch has the numbers of a stored one and another content.
+func AckSequence(want uint32, other bool) uint64 {
+	if other {
+		return ackSequence | ackOther | uint64(want)
+	}
+	return ackSequence | uint64(want)
+}
+
+// SequenceOfAck is the reverse of AckSequence. ok is false if the leader did not say it.
+func SequenceOfAck(first uint64) (want uint32, other, ok bool) {
+	return uint32(first), first&ackOther != 0, first&ackSequence != 0
 }

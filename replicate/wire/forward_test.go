@@ -23,7 +23,11 @@ func testPutHeaders() []segment.KV {
 }
 
 func testPutNumbers() *PutNumbers {
-	return &PutNumbers{Name: []byte("shop-7"), Epoch: 3, Sequence: 1 << 31}
+	return &PutNumbers{Name: []byte("shop-7"), Tenure: 3, Sequence: 1 << 31}
+}
+
+func testPutTaken() *PutNumbers {
+	return &PutNumbers{Name: []byte("shop-7"), Tenure: 1_700_000_000_000 << 20, Sequence: 1 << 31}
 }
 
 // forwards has one payload of each kind.
@@ -37,15 +41,22 @@ func forwards() map[string][]byte {
 	numbered = AppendPutNumbers(numbered, testPutNumbers())
 	numbered = AppendPutBody(AppendPutHeaders(numbered, testPutHeaders()), []byte("one"))
 	numbered = AppendPutBody(AppendPutHeaders(numbered, nil), []byte("2"))
+	taken := AppendPutHead(nil, testPutHead(PutTaken, 0, 1))
+	taken = AppendPutNumbers(taken, testPutTaken())
+	taken = AppendPutBody(AppendPutHeaders(taken, nil), []byte("one"))
 	waits := testPutHead(PutMessages, 1500, 1)
 	waits.WaitMs = 0x0a0b0c
 	return map[string][]byte{
 		"fwd-put-wait":    AppendPutBody(AppendPutHead(nil, waits), []byte("one")),
 		"fwd-put-numbers": numbered,
+		"fwd-put-taken":   taken,
 		"fwd-put":         plain,
 		"fwd-put-headers": headered,
 		"fwd-put-sealed":  append(AppendPutHead(nil, testPutHead(PutSealed, 0, 1)), "a sealed batch"...),
-		"fwd-ack":         AppendPutAck(nil, &PutAck{First: 0x0007000000000203, Reason: uint8(ReasonQuota)}),
+		"fwd-ack-sequence": AppendPutAck(nil, &PutAck{
+			First: AckSequence(17, true), Reason: uint8(ReasonSequence),
+		}),
+		"fwd-ack": AppendPutAck(nil, &PutAck{First: 0x0007000000000203, Reason: uint8(ReasonQuota)}),
 	}
 }
 
@@ -81,12 +92,27 @@ func TestGoldenForwards(t *testing.T) {
 	if h, rest, err = DecodePutHead(all["fwd-put-numbers"]); err != nil || h.Kind != PutNumbered {
 		t.Fatalf("the head is read as %+v: %v", h, err)
 	}
-	n, rest, err := NextPutNumbers(rest)
+	n, rest, err := NextPutNumbers(rest, h.Kind)
 	if err != nil || !reflect.DeepEqual(&n, testPutNumbers()) {
 		t.Errorf("the numbers are read as %+v: %v", n, err)
 	}
 	if headers, _, err := NextPutHeaders(nil, rest); err != nil || !reflect.DeepEqual(headers, testPutHeaders()) {
 		t.Errorf("the headers behind them are read as %q: %v", headers, err)
+	}
+	_, rest, err = DecodePutHead(all["fwd-put-taken"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, rest, err = NextPutNumbers(rest, PutTaken)
+	if err != nil || !reflect.DeepEqual(&n, testPutTaken()) || len(rest) != 11 {
+		t.Errorf("the numbers under a tenure are read as %+v: %v, with %d bytes behind them", n, err, len(rest))
+	}
+	ack, err := DecodePutAck(all["fwd-ack-sequence"])
+	if want, other, ok := SequenceOfAck(ack.First); err != nil || want != 17 || !other || !ok {
+		t.Errorf("the numbers of a refusal are read as %d, %v, %v: %v", want, other, ok, err)
+	}
+	if _, _, ok := SequenceOfAck(0); ok {
+		t.Error("an older leader's refusal has numbers")
 	}
 	a, err := DecodePutAck(append(all["fwd-ack"], 0)) // with a byte that a later version may add
 	if err != nil || a != (PutAck{0x0007000000000203, uint8(ReasonQuota)}) {
@@ -118,10 +144,12 @@ func TestForwardRefusesWhatIsCutOff(t *testing.T) {
 			t.Errorf("headers of %d bytes are read: %v", n, err)
 		}
 	}
-	numbers := AppendPutNumbers(nil, testPutNumbers())
-	for n := range numbers {
-		if _, _, err := NextPutNumbers(numbers[:n]); !errors.Is(err, ErrInvalid) {
-			t.Errorf("the numbers of a producer in %d bytes are read: %v", n, err)
+	for _, m := range []*PutNumbers{testPutNumbers(), testPutTaken()} {
+		numbers := AppendPutNumbers(nil, m)
+		for n := range numbers {
+			if _, _, err := NextPutNumbers(numbers[:n], m.Kind()); !errors.Is(err, ErrInvalid) {
+				t.Errorf("the numbers of a producer in %d bytes are read: %v", n, err)
+			}
 		}
 	}
 	many := AppendPutHeaders(nil, make([]segment.KV, segment.MaxHeaderCount+1))
@@ -150,7 +178,7 @@ func TestFormatForwards(t *testing.T) {
 	formattest.Layout(t, formattest.Tables(t)["ForwardPut"], PutHeadBytes,
 		offPutTopic, offPutPartition, offPutDelay, offPutRun, offPutKind, offPutWait, offPutCount)
 	kinds := map[string]PutKind{"bodies": PutMessages, "sealed": PutSealed, "headers": PutHeadered}
-	kinds["numbered"] = PutNumbered
+	kinds["numbered"], kinds["taken"] = PutNumbered, PutTaken
 	for _, row := range formattest.Tables(t)["Kinds of puts"] {
 		if k, ok := kinds[row[1]]; !ok || row[0] != strconv.Itoa(int(k)) {
 			t.Errorf("kind %s is %s, the code says %d", row[1], row[0], k)

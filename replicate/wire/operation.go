@@ -44,7 +44,7 @@ const (
 	OpState       OperationKind = "state"     // Flag: refuse if Known is above the receiver's. Result: TopicState
 	OpVerify      OperationKind = "verify"    // Verify: one partition's copy, also at a follower. Result: VerifyAnswer
 	OpFaults      OperationKind = "faults"    // of the node, without a topic. Result: []Fault
-	// Producer, in the one partition; refused below feature level 3. Result: ProducerOpened
+	// Producer, Tenure, Flag: it begins; in the one partition. Refused below feature level 3. Result: ProducerOpened
 	OpOpenProducer OperationKind = "open-producer"
 	OpTrace        OperationKind = "trace" // IDs: one message, of the one partition. Result: Trace
 	OpAsk          OperationKind = "ask"   // Ask: a question to the node, without a topic. Result: its answer, JSON
@@ -66,6 +66,7 @@ type Operation struct {
 	Verify   *VerifyRequest        `json:"verify,omitempty"`
 	Settings *core.ChannelSettings `json:"settings,omitempty"`
 	Producer string                `json:"producer,omitempty"`
+	Tenure   uint64                `json:"tenure,omitempty"`
 	Ask      json.RawMessage       `json:"ask,omitempty"` // what it means is between the programs above the engine
 
 	// Known is the number of partitions that the requesting node knows the topic to have. A receiver that knows of more
@@ -169,6 +170,7 @@ type ProducerOpened struct {
 	ID       uint64 `json:"id"`
 	Epoch    uint32 `json:"epoch"`
 	Sequence uint32 `json:"sequence"` // of the next message
+	Tenure   uint64 `json:"tenure,omitempty"`
 }
 
 // Deletion is a leader's answer to OpDeleteChannel.

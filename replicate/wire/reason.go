@@ -116,7 +116,7 @@ var reasons = [ReasonCount]struct {
 	ReasonVersion:        {name: "Version", in: AnswerOperation},
 	ReasonSettings:       {name: "Settings", in: AnswerOperation},
 
-	ReasonFenced:          {name: "Fenced", in: AnswerPut},
+	ReasonFenced:          {name: "Fenced", in: AnswerPut | AnswerOperation},
 	ReasonSequence:        {name: "Sequence", in: AnswerPut},
 	ReasonUnknownProducer: {name: "UnknownProducer", in: AnswerPut},
 

@@ -15,6 +15,7 @@ var controlNames = map[core.ControlKind]string{
 	core.EpochStart: "epoch start", core.Checkpoint: "checkpoint", core.ChannelConfigured: "channel configured",
 	core.DeadLettered: "dead letters", core.DeadLetterMoved: "dead letters moved",
 	core.DeferredCarried: "deferred carried", core.ProducerOpened: "producer opened",
+	core.ProducerTaken: "producer taken",
 }
 
 // controlLine is one entry of a control batch; only what its kind uses is set.
@@ -45,6 +46,8 @@ type producerLine struct {
 	ID    uint64 `json:"id"`
 	Epoch uint32 `json:"epoch"`
 	Name  string `json:"name,omitempty"`
+
+	Tenure uint64 `json:"tenure,omitempty"`
 }
 
 func describe(c *core.Control) controlLine {
@@ -78,8 +81,8 @@ func describe(c *core.Control) controlLine {
 		for _, m := range c.Carried {
 			l.Carried = append(l.Carried, carriedLine{m.ID, m.DueMs, len(m.Record)})
 		}
-	case core.ProducerOpened:
-		l.Producer = &producerLine{c.Producer.ID, c.Producer.Epoch, c.Producer.Name}
+	case core.ProducerOpened, core.ProducerTaken:
+		l.Producer = &producerLine{c.Producer.ID, c.Producer.Epoch, c.Producer.Name, c.Producer.Tenure}
 	}
 	return l
 }
@@ -119,6 +122,9 @@ func (l *controlLine) text() string {
 	}
 	if p := l.Producer; p != nil {
 		fmt.Fprintf(&b, " %q, id %d, epoch %d", p.Name, p.ID, p.Epoch)
+		if p.Tenure != 0 {
+			fmt.Fprintf(&b, ", tenure %d", p.Tenure)
+		}
 	}
 	return b.String()
 }

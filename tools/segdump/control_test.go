@@ -46,13 +46,19 @@ func TestDescribeControl(t *testing.T) {
 			core.Control{Kind: core.ProducerOpened, Producer: core.ProducerOpening{ID: 9, Epoch: 2, Name: "p"}},
 			`producer opened "p", id 9, epoch 2`,
 		},
+		{
+			core.Control{
+				Kind: core.ProducerTaken, Producer: core.ProducerOpening{ID: 9, Epoch: 2, Name: "p", Tenure: 1 << 32},
+			},
+			`producer taken "p", id 9, epoch 2, tenure 4294967296`,
+		},
 	} {
 		l := describe(&x.c)
 		if got := l.text(); got != x.want {
 			t.Errorf("kind %d: %q, want %q", x.c.Kind, got, x.want)
 		}
 	}
-	for kind := core.ChannelCreated; kind <= core.ProducerOpened; kind++ {
+	for kind := core.ChannelCreated; kind <= core.ProducerTaken; kind++ {
 		if controlNames[kind] == "" {
 			t.Errorf("kind %d has no name", kind)
 		}

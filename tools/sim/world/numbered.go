@@ -39,7 +39,7 @@ func (w *World) leap(n *node) {
 
 // submit sends a batch as a numbered put.
 func (p *producer) submit(topic *engine.Topic, b *sealedBatch, answer func(engine.Produced)) {
-	n := &engine.Numbered{Name: []byte(p.name), Epoch: p.p.Epoch, Sequence: b.base}
+	n := &engine.Numbered{Name: []byte(p.name), Tenure: p.p.Tenure, Sequence: b.base}
 	put := &engine.Put{Messages: b.bodies}
 	put.Done = func(put *engine.Put) {
 		answer(engine.Produced{First: put.First, Duplicate: n.Duplicate(), Err: put.Err})
