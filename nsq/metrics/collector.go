@@ -181,6 +181,7 @@ type ServerMeter struct {
 	Refused      map[string]uint64 // publishes, by reason
 	Connections  map[string]int    // by kind
 	AuthFailures uint64
+	HTTPPanics   uint64 // requests over HTTP that a fault of this program has ended
 
 	Strangers        int               // connections of NSQ clients that have to send AUTH and have not
 	StrangersRefused map[string]uint64 // by reason
@@ -216,6 +217,7 @@ func collectServer(w writer, m ServerMeter) {
 		w.durations(publishDuration, counts[:], d.nanos.Load(), protocol)
 	}
 	w.set(authFailures, float64(m.AuthFailures))
+	w.set(httpPanics, float64(m.HTTPPanics))
 	w.set(strangers, float64(m.Strangers))
 	for reason, n := range m.StrangersRefused {
 		w.set(strangersRefused, float64(n), reason)

@@ -174,6 +174,8 @@ var (
 		"Requests and commands that were refused because their client proved nothing, or may not do that.")
 	httpRequests = define(ofClients, counter, "http_requests_total",
 		"Answers to HTTP requests, by the pattern of the route and the status.", "route", "code")
+	httpPanics = define(ofClients, counter, "http_panics_total",
+		"HTTP requests that a fault of this program has ended; the log has the stack.")
 	nativeRequests = define(ofClients, counter, "native_requests_total",
 		"Answers to requests of native clients, by their type and status; other: a type of a later version.",
 		"request", "status")

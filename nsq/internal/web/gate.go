@@ -2,6 +2,7 @@ package web
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -28,11 +29,13 @@ const AnyHost = "*"
 //
 // Programs send neither Origin nor Sec-Fetch-Site, and the Host by which they were told to reach the node.
 //
-// A Gate is immutable. Any goroutine may use it.
+// It also counts and logs the panics of the handlers behind it. The rest of a Gate is immutable. Any goroutine may use
+// it.
 type Gate struct {
-	hosts map[string]bool // in lower case, without port and final dot; nil: every host is allowed
-	cross *http.CrossOriginProtection
-	log   *audit.Log // is told of refusals; nil: nobody is
+	panics panics
+	hosts  map[string]bool // in lower case, without port and final dot; nil: every host is allowed
+	cross  *http.CrossOriginProtection
+	log    *audit.Log // is told of refusals; nil: nobody is
 }
 
 // NewGate returns a Gate that lets requests through whose Host is an IP address, localhost, or one of the names. Names
@@ -104,13 +107,13 @@ func (g *Gate) Check(r *http.Request) *Error {
 }
 
 // handler returns h behind the gate.
-func (g *Gate) handler(h http.Handler) http.Handler {
+func (g *Gate) handler(h http.Handler, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := g.Check(r); err != nil {
 			refused(g.log, "", r, nil, err)
 			WriteError(w, err)
 			return
 		}
-		h.ServeHTTP(w, r)
+		g.panics.serve(h, w, r, log)
 	})
 }

@@ -27,10 +27,11 @@ const (
 )
 
 // NewServer returns a server with these limits, for requests that pass the gate. All HTTP listeners of a node have a
-// server that NewServer made. Messages from net/http are logged at the debug level.
+// server that NewServer made. Messages from net/http are logged at the
+// debug level, panics of handlers as errors.
 func NewServer(h http.Handler, gate *Gate, log *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           gate.handler(h),
+		Handler:           gate.handler(h, log),
 		ReadHeaderTimeout: HeaderTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
