@@ -11,9 +11,12 @@ package batch
 const (
 	// MinTenure is the lowest number of a tenure. Lower ones are epochs of producers that have none.
 	MinTenure = 1 << 32
+	// MaxTenure is the highest number that a program may make up: there are always higher ones for the next.
+	MaxTenure = 1<<63 - 1
 
 	tenureOpeningBits = 8
 	tenureRandomBits  = 12
+	tenureAboveBits   = 16
 	minTenureMs       = MinTenure >> (tenureOpeningBits + tenureRandomBits)
 )
 
@@ -22,7 +25,9 @@ func NewTenure(ms int64, random uint64) uint64 {
 	return (uint64(max(ms, minTenureMs))<<tenureRandomBits | random&(1<<tenureRandomBits-1)) << tenureOpeningBits
 }
 
-// TenureAbove returns the lowest number of a tenure of another program that is above this one.
-func TenureAbove(tenure uint64) uint64 {
-	return max(MinTenure, (tenure|(1<<tenureOpeningBits-1))+1)
+// TenureAbove returns the number of a tenure of another program that is above this one: up to a minute later, by
+// chance, because others may begin above the same one, in other partitions.
+func TenureAbove(tenure, random uint64) uint64 {
+	ms := tenure>>(tenureOpeningBits+tenureRandomBits) + 1 + random>>(64-tenureAboveBits)
+	return NewTenure(int64(ms), random)
 }

@@ -103,7 +103,7 @@ func (p *Producer) takeName(ctx context.Context, partitions int) error {
 			<-l.ended
 		}
 		p.mu.Lock()
-		p.tenure = batch.TenureAbove(held.tenure)
+		p.tenure = batch.TenureAbove(held.tenure, rand.Uint64())
 		p.mu.Unlock()
 	}
 }

@@ -74,7 +74,8 @@ type Engine struct {
 	creating      map[string]*creation
 
 	counters Counters
-	leaving  atomic.Bool // Leave was called: the node is shutting down
+	leaving  atomic.Bool  // Leave was called: the node is shutting down
+	tenureMs atomic.Int64 // of the newest tenure that began at this node: see Topic.newTenure
 	backup   backupSlot
 	answerer atomic.Pointer[Answerer] // see OnQuestion; nil: questions are refused
 

@@ -70,7 +70,7 @@ func (t *Topic) OpenNamed(ctx context.Context, partition int, name string) (Prod
 // after the partition has forgotten the producer or lost messages. It returns ErrFenced, and changes nothing, if a
 // later tenure has come to the partition. Otherwise whoever has opened the name for an earlier tenure is fenced there.
 func (t *Topic) HoldNamed(ctx context.Context, partition int, name string, tenure uint64) (Producer, error) {
-	if tenure < batch.MinTenure || t.e.Level() < core.ProducerTaken.Level() {
+	if tenure < batch.MinTenure || tenure > batch.MaxTenure || t.e.Level() < core.ProducerTaken.Level() {
 		return Producer{}, ErrProducerTenure
 	}
 	return t.openNamed(ctx, partition, wire.Operation{Producer: name, Tenure: tenure})
@@ -93,13 +93,20 @@ func (t *Topic) openNamed(ctx context.Context, partition int, op wire.Operation)
 	return Producer{ID: p.ID, Epoch: p.Epoch, Sequence: p.Sequence, Tenure: cmp.Or(p.Tenure, uint64(p.Epoch))}, err
 }
 
-// newTenure returns the number of a tenure that begins now; 0: the feature level has none.
+// newTenure returns the number of a tenure that begins now; 0: the feature level has none. Those that begin at this
+// node rise, also within a millisecond.
 func (t *Topic) newTenure() uint64 {
 	if t.e.Level() < core.ProducerTaken.Level() {
 		return 0
 	}
-	random := t.e.host.NewUUID()
-	return batch.NewTenure(t.e.now().UnixMilli(), binary.LittleEndian.Uint64(random[:8]))
+	random, ms := t.e.host.NewUUID(), int64(0)
+	for {
+		last := t.e.tenureMs.Load()
+		if ms = max(t.e.now().UnixMilli(), last+1); t.e.tenureMs.CompareAndSwap(last, ms) {
+			break
+		}
+	}
+	return batch.NewTenure(ms, binary.LittleEndian.Uint64(random[:8]))
 }
 
 // openProducerLocal executes OpOpenProducer.

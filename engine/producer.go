@@ -46,13 +46,13 @@ func (t *Topic) OpenProducer(ctx context.Context, partition int, name string) (P
 }
 
 // HoldProducer is OpenProducer for a tenure that goes on: one that OpenProducer has begun in another partition, or that
-// the program has made of the time (at least 2^32, rising from program to program). If a later tenure has come to the
+// the program has made of the time (batch.NewTenure). If a later tenure has come to the
 // partition, it returns a *FencedError and changes nothing. At a feature level below 5 it is OpenProducer.
 func (t *Topic) HoldProducer(ctx context.Context, partition int, name string, tenure uint64) (Producer, error) {
 	switch {
 	case t.e.Level() < core.ProducerTaken.Level():
 		return t.OpenProducer(ctx, partition, name)
-	case name == "" || tenure < batch.MinTenure:
+	case name == "" || tenure < batch.MinTenure || tenure > batch.MaxTenure:
 		return Producer{}, ErrProducerTenure
 	}
 	return t.openProducer(ctx, partition, core.ProducerOpening{Name: name, Tenure: tenure})

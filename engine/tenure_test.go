@@ -111,7 +111,7 @@ func TestTenureInAllPartitions(t *testing.T) {
 	if got := topicBodies(t, topic, 2); got != "older,newer" {
 		t.Errorf("partition 2 has %s", got)
 	}
-	for _, bad := range []uint64{0, 1, 1<<32 - 1} {
+	for _, bad := range []uint64{0, 1, 1<<32 - 1, 1 << 63} {
 		if _, err := topic.HoldNamed(t.Context(), 0, "p", bad); !errors.Is(err, engine.ErrProducerTenure) {
 			t.Errorf("tenure %d: %v", bad, err)
 		}

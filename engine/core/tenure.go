@@ -87,7 +87,7 @@ func (c *Cursors) RefusesTenure(o *ProducerOpening) error {
 // fillTenure completes the tenure of o, which opens p; nil: a producer that is not known.
 func fillTenure(o *ProducerOpening, p *producer) {
 	if o.Tenure != 0 && p != nil && p.holder() > o.Tenure { // only if it begins
-		o.Tenure = batch.TenureAbove(p.holder())
+		o.Tenure = batch.TenureAbove(p.holder(), mixed(o.Tenure))
 	}
 }
 
