@@ -51,6 +51,9 @@ type Telemetry struct {
 	places map[place]attribute.Set
 }
 
+// maxPlaces bounds the places whose attributes are kept, so that a program that visits ever new channels does not grow.
+const maxPlaces = 4096
+
 // place is where a delivery came from.
 type place struct {
 	topic, channel string
@@ -147,7 +150,10 @@ func (t *Telemetry) about(p place) attribute.Set {
 		semconv.MessagingDestinationName(p.topic), semconv.MessagingDestinationSubscriptionName(p.channel),
 		partitionAttribute(int(p.partition)))
 	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.places) >= maxPlaces {
+		clear(t.places) // most of them may be of channels that are gone; what is used is made again
+	}
 	t.places[p] = set
-	t.mu.Unlock()
 	return set
 }
