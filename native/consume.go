@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/internal/clip"
 	"penstock/native/wire"
 	"penstock/netproto"
 )
@@ -431,7 +432,7 @@ func (u *subscription) unansweredSyncs(change int) {
 func (u *subscription) outcome(err error) (netproto.Status, *wire.Outcome) {
 	status, out := statusOf(err), new(wire.Outcome)
 	out.Text = err.Error()
-	out.Text = out.Text[:min(len(out.Text), wire.MaxTextBytes)]
+	out.Text = clip.Text(out.Text, wire.MaxTextBytes)
 	if status == netproto.StatusNotLeader && u.ask.Partition != wire.NoPartition {
 		p := u.s.srv.place()
 		out.Address = p.address(u.topic.ID(), u.ask.Partition)

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine"
+	"penstock/internal/clip"
 	"penstock/internal/netio"
 	"penstock/native/wire"
 	"penstock/netproto"
@@ -449,7 +450,7 @@ func (s *session) fail(to netproto.Type, request uint64, status netproto.Status,
 
 // outcome answers a request with a status that is not OK.
 func (s *session) outcome(to netproto.Type, request uint64, status netproto.Status, out *wire.Outcome) error {
-	out.Text = out.Text[:min(len(out.Text), wire.MaxTextBytes)]
+	out.Text = clip.Text(out.Text, wire.MaxTextBytes)
 	payload := []byte(out.Text)
 	if answerOf(to) != netproto.TypeError {
 		payload = out.AppendTo(nil)

@@ -3,6 +3,8 @@ package nsq
 import (
 	"encoding/json"
 	"time"
+
+	"penstock/internal/clip"
 )
 
 // identity is the body of IDENTIFY, in which a client describes itself. Unknown fields are ignored.
@@ -138,7 +140,7 @@ func clipText(s, otherwise string) string {
 	if s == "" {
 		return otherwise
 	}
-	return s[:min(len(s), maxClientTextBytes)]
+	return clip.Text(s, maxClientTextBytes)
 }
 
 // applyIdentity checks each value in nsqd's order and changes s. For intervals, sizes and timeouts 0 keeps the current

@@ -79,6 +79,10 @@ func TestIdentifySettings(t *testing.T) {
 			`{"user_agent":"` + strings.Repeat("u", 5000) + `"}`,
 			with(func(s *settings) { s.userAgent = strings.Repeat("u", maxClientTextBytes) }),
 		},
+		{ // no half character is shown
+			`{"user_agent":"u` + strings.Repeat("ü", 5000) + `"}`,
+			with(func(s *settings) { s.userAgent = "u" + strings.Repeat("ü", (maxClientTextBytes-1)/2) }),
+		},
 	} {
 		got, reply, f := o.identify([]byte(x.body), def)
 		if f != nil || got != x.want || string(reply) != "OK" {

@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"penstock/internal/clip"
 )
 
 const (
@@ -197,8 +199,8 @@ func parseAnswer(data []byte, asked time.Time) (*Principal, error) {
 		ttl = time.Duration(in.TTL) * time.Second
 	}
 	p := &Principal{
-		name:    in.Identity[:min(len(in.Identity), maxIdentityBytes)],
-		url:     in.IdentityURL[:min(len(in.IdentityURL), maxIdentityBytes)],
+		name:    clip.Text(in.Identity, maxIdentityBytes),
+		url:     clip.Text(in.IdentityURL, maxIdentityBytes),
 		expires: asked.Add(ttl),
 	}
 	for _, a := range in.Authorizations {

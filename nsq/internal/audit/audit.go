@@ -10,6 +10,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"penstock/internal/clip"
 )
 
 const (
@@ -95,7 +97,7 @@ func (l *Log) record(e Entry) {
 		e.Who = anyone
 	}
 	for _, text := range []*string{&e.Who, &e.What, &e.Names, &e.Body, &e.Result} {
-		*text = (*text)[:min(len(*text), maxTextBytes)]
+		*text = clip.Text(*text, maxTextBytes)
 	}
 	if !l.keep(&e) {
 		return
