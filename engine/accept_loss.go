@@ -53,6 +53,9 @@ type PartitionLoss struct {
 // It returns an error if the directory belongs to a cluster: such a node starts, and gets what it lacks from the other
 // replicas. Damage of the commit log is another matter, and an error too.
 func AcceptLoss(path string, agree func(*Loss) bool) (loss *Loss, accepted bool, err error) {
+	if agree == nil {
+		return nil, false, errNil("the function that AcceptLoss asks")
+	}
 	if err := dir.Check(path, NewestLevel); err != nil {
 		return nil, false, err
 	}

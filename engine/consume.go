@@ -16,6 +16,9 @@ import (
 // Consume gives ctx to the handlers and waits for them. When it returns, no handler runs any more, and messages that
 // were in flight go to other consumers.
 func (c *Channel) Consume(ctx context.Context, o ConsumeOptions, handler func(context.Context, *Message) error) error {
+	if handler == nil {
+		return errNil("the handler")
+	}
 	if o.Workers <= 0 {
 		o.Workers = 1
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"penstock/engine/base"
 	"penstock/engine/channel"
 	"penstock/replicate/wire"
 )
@@ -56,6 +57,9 @@ type servedConsumer interface {
 // Subscribe returns ErrTooManyClients (Options.MaxConsumers), ErrDeleted or ErrClosed, and in a cluster
 // ErrPartitionLevel, and ErrOptions for a tag of more than 255 bytes. Sink.Closed gets ErrDeleted or ErrClosed.
 func (c *Channel) Subscribe(ctx context.Context, o ConsumerOptions, s Sink) (*Consumer, error) {
+	if err := c.judge(&o, s); err != nil {
+		return nil, err
+	}
 	k, err := c.e.members.subscribe(ctx, c, o, s)
 	if err != nil {
 		return nil, err
@@ -63,11 +67,31 @@ func (c *Channel) Subscribe(ctx context.Context, o ConsumerOptions, s Sink) (*Co
 	return &Consumer{ch: c, served: k}, nil
 }
 
+// judge is what all ways to subscribe demand of the options and the sink. It sets the timeout that the consumer gets.
+func (c *Channel) judge(o *ConsumerOptions, s Sink) (err error) {
+	if s == nil {
+		return errNil("the Sink")
+	}
+	if o.SampleRate < 0 || o.SampleRate > 99 {
+		return fmt.Errorf("%w: SampleRate is %d; it is 1 to 99 percent, or 0 for all", ErrOptions, o.SampleRate)
+	}
+	o.MsgTimeout, err = base.MsgTimeout(o.MsgTimeout, c.e.opts.MsgTimeout, c.e.opts.MaxMsgTimeout)
+	return err
+}
+
+// errNil refuses what must not be nil. Without it the program would end later, on another goroutine.
+func errNil(what string) error {
+	return fmt.Errorf("%w: %s is nil; nothing was done", ErrOptions, what)
+}
+
 // Attach is Subscribe for the partitions that this node leads, now and later. It does not wait. It returns
 // ErrTooManyClients, or the error with which this node's part of the channel was closed: ErrDeleted, ErrClosed, or
 // ErrMoved when this node led none of the channel's partitions any more. After ErrMoved, which Sink.Closed may get too,
 // get the channel again from Topic.Channel.
 func (c *Channel) Attach(o ConsumerOptions, s Sink) (*Consumer, error) {
+	if err := c.judge(&o, s); err != nil {
+		return nil, err
+	}
 	k, err := c.local.Attach(o, s, false)
 	if err != nil {
 		return nil, err
@@ -78,6 +102,9 @@ func (c *Channel) Attach(o ConsumerOptions, s Sink) (*Consumer, error) {
 // AttachLeader is Attach for a client that knows the leaders and subscribes at each of them: it returns ErrNoLeader if
 // this node leads no partition of the topic, and the consumer is closed with ErrMoved when that becomes so.
 func (c *Channel) AttachLeader(o ConsumerOptions, s Sink) (*Consumer, error) {
+	if err := c.judge(&o, s); err != nil {
+		return nil, err
+	}
 	k, err := c.local.Attach(o, s, true)
 	if errors.Is(err, channel.ErrServesNothing) {
 		return nil, ErrNoLeader
@@ -156,6 +183,9 @@ func (k *Consumer) FinishThrough(number uint64) error {
 // error means that some of it may be lost, and such messages are delivered again: ErrMoved or ErrClosed, for example.
 // done runs once, on a goroutine of its own. A remote consumer gets ErrNotServed.
 func (k *Consumer) Sync(done func(error)) {
+	if done == nil {
+		return // nobody wants to know
+	}
 	if l, ok := k.served.(*channel.Consumer); ok {
 		l.Sync(done)
 		return

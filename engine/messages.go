@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"penstock/engine/base"
@@ -15,8 +14,9 @@ type ConsumeOptions struct {
 	// MaxInFlight is how many messages may be delivered and not finished; 0: 64. Those that the program has not taken yet
 	// wait in memory, with their bodies. In a cluster the leaders share it, see Channel.Open.
 	MaxInFlight int
-	// MsgTimeout is how long a message may stay unfinished until it is delivered again; 0: Options.MsgTimeout. It begins
-	// anew when the program takes a message that has waited in memory for half of it.
+	// MsgTimeout is how long a message may stay unfinished until it is delivered again: whole milliseconds, at least one,
+	// and cut to Options.MaxMsgTimeout; 0: Options.MsgTimeout. It begins anew when the program takes a message that has
+	// waited in memory for half of it.
 	MsgTimeout time.Duration
 	// Tag limits delivery to messages whose header TagHeader has this value, at most 255 bytes. "": messages without a
 	// tag, and those whose tag no consumer asks for.
@@ -156,28 +156,24 @@ type Messages struct {
 // Open returns ErrOptions, ErrNoPartition, ErrPartitionLevel, ErrTooManyClients, ErrDeleted or ErrClosed. In a cluster
 // it waits for the leaders, at most one second; those that have not answered by then are asked again in the background.
 func (c *Channel) Open(ctx context.Context, o ConsumeOptions) (*Messages, error) {
-	switch {
-	case o.SampleRate < 0 || o.SampleRate > 99:
-		return nil, fmt.Errorf("%w: SampleRate is %d; it is 1 to 99 percent, or 0 for all", ErrOptions, o.SampleRate)
-	case o.MsgTimeout < 0 || o.MsgTimeout > c.e.opts.MaxMsgTimeout:
-		return nil, fmt.Errorf("%w: MsgTimeout is %v; it is at most MaxMsgTimeout, %v", ErrOptions,
-			o.MsgTimeout, c.e.opts.MaxMsgTimeout)
-	case o.Partition != nil && int(*o.Partition) >= c.t.Partitions():
+	if o.Partition != nil && int(*o.Partition) >= c.t.Partitions() {
 		return nil, ErrNoPartition
 	}
 	if o.MaxInFlight <= 0 {
 		o.MaxInFlight = 64
 	}
-	if o.MsgTimeout == 0 {
-		o.MsgTimeout = c.e.opts.MsgTimeout
+	how := ConsumerOptions{
+		MsgTimeout: o.MsgTimeout, Tag: o.Tag, Partition: o.Partition, SampleRate: o.SampleRate, Label: programLabel{},
 	}
+	if err := c.judge(&how, (*messagesSink)(nil)); err != nil {
+		return nil, err
+	}
+	o.MsgTimeout = how.MsgTimeout
 	s := &Messages{
 		e: c.e, news: make(chan struct{}, 1), queue: pull.NewQueue(o.MaxInFlight, int64(o.MsgTimeout)),
 		max: o.MaxInFlight, timeout: o.MsgTimeout, counts: c.e.members.others(),
 	}
-	k, err := c.Subscribe(ctx, ConsumerOptions{
-		MsgTimeout: o.MsgTimeout, Tag: o.Tag, Partition: o.Partition, SampleRate: o.SampleRate, Label: programLabel{},
-	}, (*messagesSink)(s))
+	k, err := c.Subscribe(ctx, how, (*messagesSink)(s))
 	if err != nil {
 		return nil, err
 	}
@@ -202,6 +198,9 @@ func (programLabel) String() string { return "embedded" }
 // Next returns the error of ctx, ErrDeleted if the channel or topic was deleted, or ErrClosed after Close and when the
 // engine is closed. Only after an error of ctx it may be called again with success.
 func (s *Messages) Next(ctx context.Context, m *Message) error {
+	if m == nil {
+		return errNil("the Message")
+	}
 	for ctx.Err() == nil {
 		s.mu.Lock()
 		t := s.queue.Take(&m.item, s.e.clock.NowNs(), (*base.Deadline).Passed)

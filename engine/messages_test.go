@@ -103,7 +103,7 @@ func TestMessagesEnd(t *testing.T) {
 	c := channelOf(t, topic, "c")
 	five := uint32(5)
 	for _, o := range []engine.ConsumeOptions{
-		{SampleRate: 100}, {SampleRate: -1}, {MsgTimeout: -1}, {MsgTimeout: 1000 * time.Hour}, {Partition: &five},
+		{SampleRate: 100}, {SampleRate: -1}, {MsgTimeout: -1}, {MsgTimeout: time.Millisecond - 1}, {Partition: &five},
 	} {
 		if _, err := c.Open(t.Context(), o); !errors.Is(err, engine.ErrOptions) && !errors.Is(err, engine.ErrNoPartition) {
 			t.Errorf("%+v: %v", o, err)

@@ -44,6 +44,9 @@ func (n *Numbered) Duplicate() bool { return n.own.Repeat }
 //
 // Besides the errors of SubmitTo it returns ErrProducerName and ErrProducerLevel.
 func (t *Topic) SubmitNumbered(partition int, p *Put, n *Numbered) error {
+	if p == nil || p.Done == nil || n == nil {
+		return errNil("the Put, its Done, or what numbers it")
+	}
 	parts := t.partitions()
 	switch {
 	case partition < 0 || partition >= len(parts):

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/dir"
 	"penstock/engine/flush"
@@ -215,6 +216,11 @@ func (o *Options) check() error {
 	case o.MaxHeaderBytes < 1 || o.MaxHeaderBytes > o.MaxBatchBytes:
 		return fmt.Errorf("%w: MaxHeaderBytes is %d; it must be 1 to MaxBatchBytes (%d)",
 			ErrOptions, o.MaxHeaderBytes, o.MaxBatchBytes)
+	case o.MsgTimeout < base.MinMsgTimeout:
+		return fmt.Errorf("%w: MsgTimeout is %v; it is at least %v", ErrOptions, o.MsgTimeout, base.MinMsgTimeout)
+	case o.MaxMsgTimeout < base.MinMsgTimeout || o.MaxMsgTimeout > base.MaxMaxMsgTimeout:
+		return fmt.Errorf("%w: MaxMsgTimeout is %v; it is %v to %v", ErrOptions, o.MaxMsgTimeout, base.MinMsgTimeout,
+			base.MaxMaxMsgTimeout)
 	case o.MaxDefer > maxDefer:
 		return fmt.Errorf("%w: MaxDefer is %v; a message can wait for at most %v", ErrOptions, o.MaxDefer, maxDefer)
 	case o.DefaultPartitions < 1 || o.DefaultPartitions > MaxPartitions:

@@ -121,6 +121,9 @@ var sealedPuts = sync.Pool{New: func() any { return new(sealedPut) }}
 func (t *Topic) ProduceSealed(
 	partition int, batch []byte, alone bool, done func(Produced),
 ) error {
+	if done == nil {
+		return errNil("the function that ProduceSealed calls")
+	}
 	parts := t.partitions()
 	if partition < 0 || partition >= len(parts) {
 		return ErrNoPartition

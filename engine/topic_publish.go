@@ -107,6 +107,9 @@ func (t *Topic) submitAll(ctx context.Context, w *inbox.Waiter, ms []Outgoing) e
 // on a buffered channel, count, or pass the result to another goroutine. PublishAsync itself blocks only while the
 // inbox is full, at most Options.AdmitTimeout.
 func (t *Topic) PublishAsync(m Outgoing, done func(ID, error)) error {
+	if done == nil {
+		return errNil("the function that PublishAsync calls")
+	}
 	parts := t.partitions()
 	a, n, err := t.e.store.AsyncPuts().Get(&m, len(parts), done)
 	if err != nil {
@@ -127,7 +130,12 @@ func (t *Topic) PublishAsync(m Outgoing, done func(ID, error)) error {
 // Submit returns; until then the Put and its bytes are borrowed. If it returns an error, nothing was stored and Done is
 // not called. Submit blocks only while the inbox is full, at most Options.AdmitTimeout, and then returns ErrOverloaded.
 // With Put.Alone it may also wait for the disk.
-func (t *Topic) Submit(p *inbox.Put) error { return t.submit(context.Background(), p, nil) }
+func (t *Topic) Submit(p *inbox.Put) error {
+	if p == nil || p.Done == nil {
+		return errNil("the Put, or its Done")
+	}
+	return t.submit(context.Background(), p, nil)
+}
 
 // submit measures p and appends it to the inbox of pt (nil: of the topic's next partition), or passes it to the
 // forwarder if another node leads that partition.
@@ -157,6 +165,9 @@ func (t *Topic) PartitionFor(key []byte) int { return batch.PartitionOf(key, t.P
 
 // SubmitTo is Submit to one partition, 0 to Partitions()-1. It returns ErrNoPartition for any other number.
 func (t *Topic) SubmitTo(partition int, p *inbox.Put) error {
+	if p == nil || p.Done == nil {
+		return errNil("the Put, or its Done")
+	}
 	parts := t.partitions()
 	if partition < 0 || partition >= len(parts) {
 		return ErrNoPartition

@@ -106,7 +106,7 @@ func (r *Run) Next() *segment.Record {
 
 // ConsumerOptions are the choices of one subscriber. The zero value is NSQ's default.
 type ConsumerOptions struct {
-	MsgTimeout time.Duration // a message without FIN or TOUCH for this long is delivered again; 0: Options.MsgTimeout
+	MsgTimeout time.Duration // see MsgTimeout; 0: Options.MsgTimeout
 	SampleRate int           // percent of messages to deliver, 1..99; 0: all
 	Label      any           // shown in statistics: the protocol server's client description
 	// Partition limits delivery to the messages of this partition, which this node must lead; nil: all partitions.
