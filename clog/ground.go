@@ -43,11 +43,11 @@ func (l *Log) stands() error {
 	if !l.current.linked {
 		return nil
 	}
-	linked, err := l.current.Linked()
+	links, err := l.current.Links()
 	switch {
 	case err != nil:
 		return l.fail("looking whether the current file has a name", err)
-	case !linked:
+	case links == 0:
 		return l.failLost(&lostError{&aio.GroundError{Name: fileName(l.current.number), Seen: "was removed"}})
 	}
 	return nil

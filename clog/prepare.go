@@ -368,7 +368,9 @@ func (p *preparer) makeReady() error {
 	}
 	ready := &openFile{File: f, number: number, sizeBytes: spare.sizeBytes}
 	if ready.id, err = f.ID(); err == nil {
-		ready.linked, err = f.Linked()
+		var links int
+		links, err = f.Links()
+		ready.linked = links > 0
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("clog: preparing a file: %w", err), f.Close())

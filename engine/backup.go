@@ -390,9 +390,10 @@ func (r *backupRun) release(s *heldSegment) error {
 	if s.HeldFile == nil {
 		return nil
 	}
+	err := os.Remove(r.onDisk(s.held))
 	s.Release()
 	s.HeldFile = nil
-	return os.Remove(r.onDisk(s.held))
+	return err
 }
 
 func (r *backupRun) releaseHeld() {

@@ -134,7 +134,8 @@ func (l *Log) mend(c *Checker, f *segFile, v *View, generation uint64) (Checked,
 
 // rewrite makes data durable at file byte at of f. It uses the checker's buffer. The caller holds l.io.
 func (l *Log) rewrite(c *Checker, f *segFile, at int64, data []byte) error {
-	if err := l.openForWrite(f); err != nil {
+	f, err := l.own(f, 1)
+	if err != nil {
 		return err
 	}
 	l.partial = nil // it may hold damaged bytes

@@ -220,6 +220,7 @@ type segFile struct {
 	ground atomic.Pointer[aio.FileID] // what path led to; nil: nobody has looked. See CheckGround
 
 	refs     atomic.Int32
+	holds    atomic.Int32                    // HeldFiles, each of which may have given the file a name
 	mapMu    lock.Mutex[lock.SegmentMapping] // guards the fields below; never held during a call of the disk
 	mapping  aio.Mapping
 	isMapped atomic.Bool // mapping != nil, readable without mapMu

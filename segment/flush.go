@@ -194,7 +194,7 @@ func (l *Log) writeRun(w *Writer, run []Slice) (int64, error) {
 		return 0, l.damageAt(f, run[0].Offset)
 	}
 	l.mu.Unlock()
-	if err := l.openForWrite(f); err != nil {
+	if f, err = l.own(f, 1+int(f.holds.Load())); err != nil {
 		return 0, err
 	}
 	block := int64(l.blockBytes())

@@ -1,8 +1,9 @@
 package segment
 
 // HeldFile is a segment file that HoldFiles found. Until Release, a cut of the log does not overwrite the file: the log
-// continues in a copy of it, as it does for readers. Repairs of damaged ranges still write to it, the very bytes that
-// belong there.
+// continues in a copy of it, as it does for readers. Its holder may give the file one more name, and removes that name
+// before Release. Appends do not mind that name. Repairs of damaged ranges go to a copy, as for any file that has a
+// second name.
 type HeldFile struct {
 	Path string // relative to the data directory
 	// End is where the file's batches end, as far as they are written and synced.
@@ -16,7 +17,10 @@ type HeldFile struct {
 }
 
 // Release ends the hold.
-func (h *HeldFile) Release() { h.file.release() }
+func (h *HeldFile) Release() {
+	h.file.holds.Add(-1)
+	h.file.release()
+}
 
 // HoldFiles calls visit for every segment file, oldest first. While it runs nobody writes, renames or removes a file of
 // the log. visit owns the HeldFile and releases it, at the latest when it returns an error, which HoldFiles returns.
@@ -37,6 +41,7 @@ func (l *Log) HoldFiles(visit func(*HeldFile) error) error {
 		}
 		end := max(min(l.segmentEnd(i), l.synced), f.first)
 		f.pin()
+		f.holds.Add(1)
 		held = append(held, &HeldFile{
 			Path: f.path, End: end, Full: i+1 < len(l.segs) && end == l.segs[i+1].base, Bytes: f.at(end), file: f,
 		})

@@ -11,7 +11,8 @@ import (
 // Repair writes the good bytes of an isolated range, fetched from a peer, over the damaged ones and serves the range
 // again. r is one of Isolated, or the beginning of one, and data is exactly its bytes: whole batches that verify and
 // continue each other. Repair returns when they are durable. If r covers only the beginning, the rest of the isolated
-// range stays isolated.
+// range stays isolated. A file that has another name, as a backup gives it, is not written: the repair goes to a copy,
+// which takes the file's place.
 //
 // A segment file that is missing or not ours cannot be repaired in place: truncate the log below it and catch up. After
 // an error the range stays isolated.
@@ -25,14 +26,14 @@ func (l *Log) Repair(w *Writer, r Range, data []byte) error {
 	if err != nil {
 		return err
 	}
-	defer f.release()
+	defer func(pinned *segFile) { pinned.release() }(f)
 	if int64(len(data)) != int64(r.To-r.From) {
 		return fmt.Errorf("%w: %d bytes to repair a range of %d; nothing was changed", ErrInvalid, len(data), r.To-r.From)
 	}
 	if err := verifyRun(data); err != nil {
 		return err
 	}
-	if err := l.openForWrite(f); err != nil {
+	if f, err = l.own(f, 1); err != nil {
 		return err
 	}
 	l.partial = nil // it may hold bytes of the damaged range

@@ -347,14 +347,44 @@ func (l *Log) enlarge(f *segFile, capacity int64) (*segFile, error) {
 	end := l.flushed
 	l.mu.Unlock()
 	g, err := l.replaceByCopy(f, end, capacity)
+	return g, l.copyFailed(err)
+}
+
+// copyFailed tells a refusal, which is temporary, from a failed device. The caller holds l.io.
+func (l *Log) copyFailed(err error) error {
 	switch {
 	case err == nil:
+		return nil
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EMFILE),
 		errors.Is(err, syscall.ENFILE):
-	default:
-		err = l.poisonWith(err)
+		return err
 	}
-	return g, err
+	return l.poisonWith(err)
+}
+
+// own opens f for writing in place. If its file has more than names names, somebody else, like a backup, holds it under
+// another one, and must not see the write: then f is replaced by a copy, which own returns. The caller holds l.io.
+func (l *Log) own(f *segFile, names int) (*segFile, error) {
+	if err := l.openForWrite(f); err != nil {
+		return nil, err
+	}
+	links, err := f.file.Links()
+	if err != nil {
+		return nil, fmt.Errorf("segment: %w", err)
+	}
+	if links <= names {
+		return f, nil
+	}
+	l.mu.Lock()
+	end := l.flushed
+	if i := slices.Index(l.segs, f); i+1 < len(l.segs) {
+		end = min(end, l.segs[i+1].base)
+	}
+	l.mu.Unlock()
+	if f, err = l.replaceByCopy(f, end, f.capacity); err != nil {
+		return nil, l.copyFailed(err)
+	}
+	return f, l.openForWrite(f)
 }
 
 // replaceByCopy replaces f by a copy that is cut at end and has room for capacity bytes, and returns the copy. The
@@ -374,10 +404,13 @@ func (l *Log) replaceByCopy(f *segFile, end Offset, capacity int64) (*segFile, e
 		return nil, fmt.Errorf("copying %s: %w", f.path, err)
 	}
 	g := newSegFile(l, h)
+	if slices.Contains(l.full, f) {
+		l.full = append(l.full, g)
+	}
 	l.forget(f)
 	l.mu.Lock()
-	g.bad, g.index, g.indexed, g.lastCRC = f.bad, f.index, f.indexed, f.lastCRC
-	l.segs[len(l.segs)-1] = g
+	g.bad, g.index, g.indexed, g.lastCRC, g.sealed = slices.Clone(f.bad), f.index, f.indexed, f.lastCRC, f.sealed
+	l.segs[slices.Index(l.segs, f)] = g
 	l.mu.Unlock()
 	f.release()
 	return g, nil
@@ -403,7 +436,7 @@ func (l *Log) copySegment(f *segFile, h *segHeader, end Offset) (err error) {
 		n := min(used-at, WriterBytes)
 		padded := roundUp(n, block)
 		clear(w.buf[n:padded])
-		if err = f.file.ReadAt(w.buf[:n], at); err != nil {
+		if err = f.readForCopy(w.buf[:n], at, block); err != nil {
 			break
 		}
 		if at == 0 {
@@ -422,6 +455,24 @@ func (l *Log) copySegment(f *segFile, h *segHeader, end Offset) (err error) {
 		err = l.disk.SyncDir(path.Dir(f.path))
 	}
 	return err
+}
+
+// readForCopy reads the bytes at file byte at for a copy. A block that the device cannot read becomes zeros: it is
+// damaged in the copy as it was before.
+func (f *segFile) readForCopy(p []byte, at, block int64) error {
+	if err := f.file.ReadAt(p, at); !errors.Is(err, syscall.EIO) {
+		return err
+	}
+	for len(p) > 0 {
+		n := min(int64(len(p)), block)
+		if err := f.file.ReadAt(p[:n], at); errors.Is(err, syscall.EIO) {
+			clear(p[:n])
+		} else if err != nil {
+			return err
+		}
+		p, at = p[n:], at+n
+	}
+	return nil
 }
 
 // Reset empties the log and starts it anew at st.End, which may be anywhere: a full sync from a leader needs this. All

@@ -9,9 +9,9 @@
 // engine; this package knows only which of them a restore must change.
 //
 // The Writer links a file into the backup if nobody will change it and both directories are on one file system, and
-// copies it otherwise. A linked file is the node's own file under a second name: bit rot hits both, and the repair of a
-// damaged range, which writes the bytes that were there, mends both. Restore only copies, so that the restored node
-// never writes to a file of the backup or of another node.
+// copies it otherwise. A linked file is the node's own file under a second name: bit rot hits both. The node never
+// writes to a file that has a second name: a repair goes to a copy, and leaves the backup as it was. Restore only
+// copies, so that the restored node never writes to a file of the backup or of another node.
 //
 // A crash leaves a directory without a manifest, and never changes the data directory.
 package backup

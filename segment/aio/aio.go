@@ -124,9 +124,9 @@ type File interface {
 	Size() (int64, error)
 	// ID returns the identity of the open file, whatever its name leads to now.
 	ID() (FileID, error)
-	// Linked says whether any name leads to the file. What is written to a file without a name is gone when it is closed.
-	// Linked allocates nothing.
-	Linked() (bool, error)
+	// Links returns how many names lead to the file. What is written to a file without a name is gone when it is closed,
+	// and what is written to one with two names changes what the other one shows. Links allocates nothing.
+	Links() (int, error)
 	// WriteAt writes all of p or fails. A short write is an error and counts as not written.
 	WriteAt(p []byte, off int64) error
 	// Reserve gives the first n bytes of the file, at most its size, space where they have none. It fails with

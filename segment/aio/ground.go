@@ -148,15 +148,15 @@ func (f *file) ID() (FileID, error) {
 	return id, err
 }
 
-func (f *file) Linked() (bool, error) {
+func (f *file) Links() (int, error) {
 	if f.closed.Load() {
-		return false, fmt.Errorf("aio: %s: %w", f.name, ErrClosed)
+		return 0, fmt.Errorf("aio: %s: %w", f.name, ErrClosed)
 	}
 	var st unix.Statx_t
 	if err := links(f.fd, &st); err != nil {
-		return false, fmt.Errorf("aio: the links of %s: %w", f.name, err)
+		return 0, fmt.Errorf("aio: the links of %s: %w", f.name, err)
 	}
-	return st.Nlink > 0, nil
+	return int(st.Nlink), nil
 }
 
 // noPath is an empty path that ends with a zero: unix.Statx would allocate it each time.

@@ -55,13 +55,13 @@ func (f *file) ID() (aio.FileID, error) {
 	return f.disk.identify(f.node), nil
 }
 
-func (f *file) Linked() (bool, error) {
+func (f *file) Links() (int, error) {
 	f.disk.mu.Lock()
 	defer f.disk.mu.Unlock()
 	if f.closed {
-		return false, pathError("stat", f.name, errClosed)
+		return 0, pathError("stat", f.name, errClosed)
 	}
-	return f.node.links > 0, nil
+	return f.node.links, nil
 }
 
 func (f *file) WriteAt(p []byte, off int64) error { return f.write(KindWrite, p, off) }
