@@ -8,7 +8,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -189,34 +188,10 @@ func (e *Engine) checkBackupDir(to string) error {
 	if !filepath.IsAbs(to) {
 		return fmt.Errorf("%w: %q is no absolute path on the node's machine", ErrBackupDir, to)
 	}
-	data, err := realPath(e.opts.DataPath)
-	if err != nil {
-		return err
-	}
-	target, err := realPath(to)
-	if err != nil {
+	if err := backup.Apart("data directory", e.opts.DataPath, to); err != nil {
 		return fmt.Errorf("%w: %w", ErrBackupDir, err)
 	}
-	for _, c := range [][2]string{{data, target}, {target, data}} {
-		if rel, err := filepath.Rel(c[0], c[1]); err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
-			return fmt.Errorf("%w: it and the data directory %s lie in each other", ErrBackupDir, data)
-		}
-	}
 	return nil
-}
-
-// realPath returns the absolute path without symbolic links; the end of the path need not exist.
-func realPath(name string) (string, error) {
-	name, err := filepath.Abs(name)
-	if err != nil {
-		return "", err
-	}
-	real, err := filepath.EvalSymlinks(name)
-	if errors.Is(err, fs.ErrNotExist) && name != filepath.Dir(name) {
-		above, err := realPath(filepath.Dir(name))
-		return filepath.Join(above, filepath.Base(name)), err
-	}
-	return real, err
 }
 
 // blocked ends a backup that would use up the space of the data directory.

@@ -113,8 +113,8 @@ func (cn *clusterNode) raiseLater(level int) {
 }
 
 // CheckDirectory returns ErrNewerLevel if the directory is at a level that this version does not know, and an error if
-// it is of a version that was never released. A program that starts a node calls it before anything else touches the
-// directory. It only reads node.json, and returns nil if it cannot: Open reports every other problem.
+// it is of a version that was never released, or a backup. A program that starts a node calls it before anything else
+// touches the directory. It only reads node.json, and returns nil if it cannot: Open reports every other problem.
 func CheckDirectory(path string) error { return dir.Check(path, NewestLevel) }
 
 // Upgrade raises the data directory of a single node to the newest level, and returns the old and the new level. It

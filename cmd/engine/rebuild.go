@@ -109,10 +109,6 @@ func (r *rebuilder) run(ctx context.Context, paths []string) (err error) {
 func (r *rebuilder) open(ctx context.Context, paths []string) (nodes []*rebuildNode, err error) {
 	for _, path := range paths {
 		path = filepath.Clean(path)
-		if _, err := os.Stat(filepath.Join(path, backup.ManifestFile)); err == nil {
-			return nodes, fmt.Errorf("%s is a backup: nothing was changed; make a data directory of it with engine restore, "+
-				"and name that", path)
-		}
 		s, err := engine.OpenStopped(path)
 		if err != nil {
 			return nodes, err

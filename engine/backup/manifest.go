@@ -19,7 +19,7 @@ import (
 
 const (
 	// ManifestFile is the name of the manifest in the backup.
-	ManifestFile = "backup.json"
+	ManifestFile = dir.BackupFile
 	// MetadataFile has the metadata of the cluster.
 	MetadataFile = "cluster.json"
 	// MaxMetadataBytes bounds it; a partition takes about 300 bytes.

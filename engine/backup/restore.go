@@ -51,6 +51,9 @@ func Restore(from, to string, o RestoreOptions) (*Restored, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := Apart("backup", from, to); err != nil {
+		return nil, fmt.Errorf("backup: %w; nothing was restored", err)
+	}
 	if o.NodeID != "" && m.Cluster != uuid.Nil {
 		return nil, fmt.Errorf("backup: this is a backup of node %s of cluster %s, which knows the node by this name: "+
 			"nothing was restored, leave the new name out", m.NodeID, m.Cluster)

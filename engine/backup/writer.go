@@ -385,6 +385,13 @@ func syncDir(name string) error {
 // and refuses a directory whose level is above newest. m is filled in. A directory whose commit log has forgotten or is
 // damaged is copied as it is, because it may be all that is left; m.Lacks says so.
 func Copy(data, to string, m *Manifest, newest int, o Options) error {
+	err := dir.Check(data, newest)
+	if err == nil {
+		err = Apart("data directory", data, to)
+	}
+	if err != nil {
+		return fmt.Errorf("backup: %w; nothing was written", err)
+	}
 	disk, err := aio.OpenDisk(data, aio.DiskOptions{Mode: aio.ModePwrite, ReadOnly: true})
 	if err != nil {
 		return err

@@ -19,6 +19,9 @@ const (
 	// make none, refuse it. A directory of this level without one has lost it.
 	MarkLevel = 4
 
+	// BackupFile is in every complete backup (package backup), and in no data directory.
+	BackupFile = "backup.json"
+
 	formatsPerLevel = 1 // the format in node.json is the level plus this
 )
 
@@ -44,9 +47,14 @@ func (m *Node) CheckFormat(max int) error {
 	return nil
 }
 
-// Check returns an error if this version does not know the level of the directory. A program that starts a node calls
-// Check before anything else touches the directory. Check reads one file; Open reports every other problem.
+// Check returns an error if this version does not know the level of the directory, or if the directory is a backup,
+// which would not verify any more if a node or a tool wrote there. Whoever is told of a data directory calls Check
+// before anything else touches the directory. Open reports every other problem.
 func Check(dir string, newest int) error {
+	if _, err := os.Lstat(filepath.Join(dir, BackupFile)); err == nil {
+		return fmt.Errorf("engine: %s is a backup: nothing was changed; make a data directory of it with engine restore, "+
+			"and name that", dir)
+	}
 	data, err := os.ReadFile(filepath.Join(dir, NodePath))
 	if err != nil {
 		return nil
