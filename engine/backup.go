@@ -58,6 +58,15 @@ type BackupStatus struct {
 	// NoMetadata says why the cluster's metadata is not in the backup; everything else is. Empty for a single node.
 	NoMetadata string `json:"no_metadata,omitempty"`
 	Error      string `json:"error,omitempty"`
+	// LastDone is the last backup that was completed, whatever came after it; nil: none since Open.
+	LastDone *CompleteBackup `json:"last_done,omitempty"`
+}
+
+// CompleteBackup says which moment is in which backup.
+type CompleteBackup struct {
+	Dir    string    `json:"dir"`
+	Moment time.Time `json:"moment"`
+	Ended  time.Time `json:"ended"`
 }
 
 // Errors of StartBackup.
@@ -107,15 +116,17 @@ type backupSlot struct {
 	status BackupStatus
 }
 
-// begin notes that a backup begins, and returns false if one is running.
-func (b *backupSlot) begin(s BackupStatus) bool {
+// begin notes that a backup begins, and returns what was noted before; false if one is running.
+func (b *backupSlot) begin(s BackupStatus) (before BackupStatus, ok bool) {
 	b.Lock()
 	defer b.Unlock()
 	if b.status.State == BackupRunning {
-		return false
+		return BackupStatus{}, false
 	}
+	before = b.status
+	s.LastDone = before.LastDone
 	b.status = s
-	return true
+	return before, true
 }
 
 // StartBackup begins a backup of this node's data, and returns while it is being made: see Backup. Everything that was
@@ -137,21 +148,24 @@ func (e *Engine) StartBackup(o BackupOptions) error {
 	}
 	r := &backupRun{e: e, o: o}
 	began := BackupStatus{State: BackupRunning, Dir: o.Dir, Began: e.host.Wall()}
-	if !e.backup.begin(began) {
+	before, ok := e.backup.begin(began)
+	if !ok {
 		return ErrBackupRuns
 	}
+	refused := func() { r.note(func(s *BackupStatus) { *s = before }) }
 	var err error
 	r.w, err = backup.NewWriter(o.Dir, backup.Options{
 		Rate: max(o.Rate, 0), Pause: func(d time.Duration) bool { return e.host.Pause(d, e.stop) }, Blocked: r.blocked,
 	})
 	if err != nil {
-		r.note(func(s *BackupStatus) { *s = BackupStatus{} })
+		refused()
 		return fmt.Errorf("%w: %w", ErrBackupDir, err)
 	}
 	e.mu.RLock() // Close sets closed before it waits for the goroutines
 	defer e.mu.RUnlock()
 	if e.closed {
 		r.w.Discard()
+		refused()
 		return ErrClosed
 	}
 	e.background(r.run)
@@ -224,7 +238,9 @@ func (r *backupRun) run() {
 	r.note(func(s *BackupStatus) {
 		s.State, s.Ended = status, r.e.host.Wall()
 		s.CopiedBytes, s.LinkedBytes, s.Files = r.w.Copied, r.w.Linked, len(m.Files)
-		if err != nil {
+		if err == nil {
+			s.LastDone = &CompleteBackup{s.Dir, s.Moment, s.Ended}
+		} else {
 			s.Error = err.Error() + "; the node's data is as it was, and what had been written of the backup was removed"
 		}
 	})

@@ -287,6 +287,38 @@ func TestBackupRefused(t *testing.T) {
 	}
 }
 
+// A request that is refused, and a backup that fails, leave the last good backup known.
+func TestLastGoodBackupIsRemembered(t *testing.T) {
+	t.Parallel()
+	e := openWith(t, inDir(t.TempDir()))
+	good, status := makeBackup(t, e)
+	last := status.LastDone
+	if status.State != engine.BackupDone || last == nil || last.Dir != good || !last.Moment.Equal(status.Moment) {
+		t.Fatalf("%+v, last %+v", status, last)
+	}
+	for _, to := range []string{good, dataPath(e), "relative"} { // good is not empty
+		if err := e.StartBackup(engine.BackupOptions{Dir: to}); !errors.Is(err, engine.ErrBackupDir) {
+			t.Fatalf("into %q: %v", to, err)
+		}
+		if s := e.Backup(); s != status {
+			t.Errorf("after a refusal: %+v, want %+v", s, status)
+		}
+	}
+	held := filepath.Join(dataPath(e), "held")
+	if err := errors.Join(os.RemoveAll(held), os.Chmod(dataPath(e), 0o500)); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() != 0 {
+		_, failed := makeBackup(t, e)
+		if failed.State != engine.BackupFailed || failed.LastDone == nil || *failed.LastDone != *last {
+			t.Errorf("after a failure: %+v", failed)
+		}
+	}
+	if err := os.Chmod(dataPath(e), 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Every bit of every file of a backup counts: a restore names the file that differs, and leaves nothing.
 func TestDamagedBackupIsRefused(t *testing.T) {
 	t.Parallel()
