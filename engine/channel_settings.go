@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"penstock/engine/base"
 	"penstock/engine/core"
@@ -90,6 +91,9 @@ func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSett
 	if err := c.local.Err(); err != nil {
 		return ChannelSettings{}, err
 	}
+	if err := c.checkCycle(ctx, &s); err != nil {
+		return ChannelSettings{}, err
+	}
 	s.Version++
 	// If two callers change the same settings at once, the leader of partition 0 decides which change wins, and the
 	// other leaders take that one. So it is asked first.
@@ -126,4 +130,49 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 			"dead_letter", ErrSettings, dead)
 	}
 	return nil
+}
+
+// checkCycle returns an ErrSettings if dead letters would come back to the topic, through the dead-letter topics of
+// other channels.
+func (c *Channel) checkCycle(ctx context.Context, s *ChannelSettings) error {
+	dead := s.DeadLetterTopic(c.t.Name())
+	if dead == "" {
+		return nil
+	}
+	cycle := core.DeadLetterCycle(c.t.Name(), dead, func(topic string) []string { return c.e.deadTargets(ctx, topic) })
+	if cycle == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: dead letters would come back to the topic for ever, from %s: name another topic in "+
+		"dead_letter", ErrSettings, strings.Join(cycle, " to "))
+}
+
+// deadTargets returns the topics to which the channels of a topic send dead letters. Of leaders that do not answer, it
+// takes what this node knows: core.MaxDeadHops ends a cycle that is missed.
+func (e *Engine) deadTargets(ctx context.Context, topic string) (targets []string) {
+	t, ok := e.LookupTopic(topic)
+	if !ok {
+		return nil
+	}
+	names, err := t.ReadChannelNames(ctx)
+	if err != nil {
+		names = t.channelNames()
+	}
+	for _, name := range names {
+		if base.Ephemeral(name) {
+			continue
+		}
+		c, ok := t.LookupChannel(name)
+		if !ok {
+			c = t.ChannelElsewhere(name)
+		}
+		s, err := c.ReadSettings(ctx)
+		if err != nil {
+			s = c.Settings()
+		}
+		if dead := s.DeadLetterTopic(topic); dead != "" {
+			targets = append(targets, dead)
+		}
+	}
+	return targets
 }

@@ -2,6 +2,7 @@ package channel
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +22,9 @@ const (
 	// 16 hex digits; two dead letters with the same id are duplicates
 	OriginIDHeader = base.ReservedHeaders + "origin-id"
 	AttemptsHeader = base.ReservedHeaders + "attempts"
-	ChannelHeader  = base.OnlyChannelHeader // only this channel gets the message; Redrive sets it
+	// how often the message became a dead letter since it was published, or published again by Redrive
+	HopsHeader    = base.ReservedHeaders + "hops"
+	ChannelHeader = base.OnlyChannelHeader // only this channel gets the message; Redrive sets it
 )
 
 // TagHeader is the header that says which consumers get a message: see ConsumerOptions.Tag.
@@ -31,7 +34,7 @@ const (
 	maxMoveCount    = 64 // most dead letters that are moved at once
 	movePause       = 50 * time.Millisecond
 	maxMovePause    = 30 * time.Second
-	deadHeaderCount = 4 // how many of the headers above a dead letter gets
+	deadHeaderCount = 5 // how many of the headers above a dead letter gets
 )
 
 // startDeadLetterMover starts moveDeadLetters if the outbox has dead letters. Before the channel is started it does
@@ -143,8 +146,13 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []base.ID, err
 		case m == nil: // there was no room: the next round moves it
 			continue
 		}
+		headers, herr := c.deadHeaders(m.Headers, d)
+		if herr != nil {
+			err = herr
+			continue
+		}
 		ids = append(ids, d.id)
-		ms = append(ms, base.Outgoing{Body: m.Body, Headers: c.deadHeaders(m.Headers, d)})
+		ms = append(ms, base.Outgoing{Body: m.Body, Headers: headers})
 	}
 	for i, perr := range publish(ctx, ms) {
 		if perr == nil {
@@ -156,12 +164,21 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []base.ID, err
 	return moved, err
 }
 
+// errHops says that a message went from one dead-letter topic to the next too often.
+var errHops = fmt.Errorf("the message became a dead letter %d times, each time of the dead-letter topic before: "+
+	"the settings of their channels make a cycle of topics", core.MaxDeadHops)
+
 // deadHeaders returns the headers of a dead letter: its own, as many as fit, and those that name its origin.
-func (c *Channel) deadHeaders(own []base.Header, d deadLetter) []base.Header {
+func (c *Channel) deadHeaders(own []base.Header, d deadLetter) ([]base.Header, error) {
+	hops, ok := core.DeadHops(headerOf(own, HopsHeader))
+	if !ok {
+		return nil, errHops
+	}
 	hs := WithoutReserved(own)
 	hs = hs[:min(len(hs), base.MaxHeaderCount-deadHeaderCount)]
 	return append(hs, NewHeader(OriginTopicHeader, c.topic.Name()), NewHeader(OriginChannelHeader, c.name),
-		NewHeader(OriginIDHeader, d.id.String()), NewHeader(AttemptsHeader, strconv.Itoa(int(d.attempts))))
+		NewHeader(OriginIDHeader, d.id.String()), NewHeader(AttemptsHeader, strconv.Itoa(int(d.attempts))),
+		NewHeader(HopsHeader, strconv.Itoa(hops))), nil
 }
 
 // NewHeader returns a header with this name and value.
