@@ -2,13 +2,8 @@ package engine
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"slices"
 
 	"penstock/engine/channel"
-	"penstock/engine/core"
-	"penstock/replicate/wire"
 )
 
 // redriveChannel is the channel of a dead-letter topic from which Redrive sends messages back. deadLetterTopic creates
@@ -50,71 +45,4 @@ func (e *Engine) deadLetterTopic(ctx context.Context, name string) (*Topic, erro
 		t.hasRedrive.Store(true)
 	}
 	return t, err
-}
-
-// Redrive sends up to max of the channel's dead letters back: it publishes them to the channel's topic, for this
-// channel only, and confirms them in the channel "redrive" of the dead-letter topic. It returns how many it has sent
-// back, also together with an error. After a crash or an error between the two steps, a dead letter may be sent back
-// twice; its OriginIDHeader identifies it. A dead letter that cannot be published stays where it is.
-func (c *Channel) Redrive(ctx context.Context, max int) (moved int, err error) {
-	s, err := c.ReadSettings(ctx)
-	if err != nil {
-		return 0, err
-	}
-	name := s.DeadLetter
-	if name == "" {
-		name = c.t.Name() + core.DeadLetterSuffix
-	}
-	from, ok := c.e.LookupTopic(name)
-	if !ok {
-		return 0, nil
-	}
-	store, err := from.CreateChannel(ctx, redriveChannel)
-	if err != nil {
-		return 0, err
-	}
-	req := &wire.PeekRequest{OriginTopic: c.t.Name(), OriginChannel: c.name, Next: make([]ID, from.Partitions())}
-	for moved < max {
-		var dead []PeekedMessage
-		req.Count = min(max-moved, maxRedriveCount)
-		op := wire.Operation{Kind: wire.OpPeek, Peek: req}
-		if err := store.ask(ctx, op, nil, collect(&dead)); err != nil || len(dead) == 0 {
-			return moved, err
-		}
-		dead = dead[:min(len(dead), max-moved)]
-		n, err := c.sendBack(ctx, store, dead)
-		if moved += n; err != nil {
-			return moved, err
-		}
-		for _, m := range dead {
-			if next := m.ID + 1; next > req.Next[m.ID.Partition()] {
-				req.Next[m.ID.Partition()] = next
-			}
-		}
-	}
-	return moved, nil
-}
-
-// sendBack publishes dead letters to the channel's topic, and confirms those that are stored there in store.
-func (c *Channel) sendBack(ctx context.Context, store *Channel, dead []PeekedMessage) (moved int, err error) {
-	ms := make([]Outgoing, len(dead))
-	for i := range dead {
-		headers := append(channel.WithoutReserved(dead[i].Headers), channel.NewHeader(ChannelHeader, c.name))
-		ms[i] = Outgoing{Body: dead[i].Body, Headers: headers}
-	}
-	op := wire.Operation{Kind: wire.OpConfirm}
-	for i, perr := range c.t.publishEach(ctx, ms) {
-		if perr == nil {
-			op.IDs = append(op.IDs, dead[i].ID)
-		} else {
-			err = fmt.Errorf("engine: a dead letter could not be sent back, it stays where it is: %w", perr)
-		}
-	}
-	if len(op.IDs) == 0 {
-		return 0, err
-	}
-	concerned := func(n uint32) bool {
-		return slices.ContainsFunc(op.IDs, func(id ID) bool { return id.Partition() == n })
-	}
-	return len(op.IDs), errors.Join(err, store.ask(ctx, op, concerned, nil))
 }

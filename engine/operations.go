@@ -156,7 +156,7 @@ func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) 
 	case wire.OpDeleteChannel:
 		return ops.DeletionResult(t.deleteChannelLocal(ctx, op.Channel))
 	case wire.OpPauseChannel, wire.OpSkipChannel, wire.OpEmptyChannel, wire.OpResolveSeek, wire.OpSeek, wire.OpPending,
-		wire.OpDeferred, wire.OpConfirm, wire.OpSettings, wire.OpConfigure:
+		wire.OpDeferred, wire.OpConfirm, wire.OpSettings, wire.OpConfigure, wire.OpRedrive:
 	default:
 		return nil, fmt.Errorf("engine: this version does not know the operation %q", op.Kind)
 	}

@@ -79,7 +79,8 @@ func badArgument(format string, args ...any) error {
 // channelFailure maps the errors of operations on channels and topics to an HTTP status.
 func channelFailure(err error) error {
 	switch {
-	case errors.Is(err, engine.ErrVersion), errors.Is(err, engine.ErrChannelExists):
+	case errors.Is(err, engine.ErrVersion), errors.Is(err, engine.ErrChannelExists), errors.Is(err, engine.ErrRedriving),
+		errors.Is(err, engine.ErrRedriveSkips):
 		return web.Fail(409, err.Error())
 	case errors.Is(err, engine.ErrNoMessage):
 		return web.Fail(404, err.Error())

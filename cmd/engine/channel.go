@@ -289,8 +289,9 @@ func (o *operator) redriveCommand() *cobra.Command {
 				inNumber(total, "message was", "messages were"), args[1], args[0])
 		})
 	cmd.Long = "Publish a channel's dead letters to its topic again, for this channel only. They are taken from the\n" +
-		"dead-letter topic in the channel's settings, through that topic's channel \"redrive\". Their attempts are\n" +
-		"counted from the beginning again."
+		"dead-letter topic in the channel's settings and from those that they named before, through the channel\n" +
+		"\"redrive\" of these topics. Their attempts are counted from the beginning again. One redrive of a channel\n" +
+		"runs at a time. Dead letters that cannot be published stay where they are, and are counted."
 	cmd.Flags().IntVar(&most, "count", 0, "maximum number of messages to publish; 0 means all")
 	return cmd
 }

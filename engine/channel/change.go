@@ -35,6 +35,8 @@ func (c *Channel) Perform(ctx context.Context, op wire.Operation) ([]byte, error
 		return encoded(true, c.confirm(ctx, op))
 	case wire.OpConfigure:
 		return encoded(c.configure(ctx, op))
+	case wire.OpRedrive:
+		return encoded(c.claimRedrive(op))
 	}
 	panic(fmt.Sprintf("BUG: engine: %q is not an operation of a channel", op.Kind))
 }

@@ -88,6 +88,7 @@ type deadLetters struct {
 	deadLetterMover bool               // the goroutine runs
 	outbox          []core.DeadMessage // scratch of nextDead and outboxCount
 	deadMoved       uint64             // dead letters moved to their topic since this channel was made
+	redrive         core.Claim         // who sends dead letters back to the channel; at the leader of partition 0
 }
 
 // postbox queues events for the machine from callers that must not wait for Channel.mu. A crash loses the events, but

@@ -257,3 +257,31 @@ func carriedOne(pt Partition, id segment.MsgID) (*wire.PeekedMessage, error) {
 	}
 	return &p.found[0], nil
 }
+
+// claimRedrive takes the claim on the channel's dead letters, or gives it back.
+func (c *Channel) claimRedrive(op wire.Operation) (wire.RedriveClaim, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed != nil {
+		return wire.RedriveClaim{}, c.closed
+	}
+	if !op.Flag {
+		c.redrive.Give(op.Claim)
+		return wire.RedriveClaim{}, nil
+	}
+	c.applyPostsLocked()
+	taken := c.redrive.Take(op.Claim, c.node.now().UnixNano())
+	return wire.RedriveClaim{Taken: taken, Skipped: c.m.Stats().Skipped}, nil
+}
+
+// AboutMessage says whether a message was refused because of what it is, so that it would be refused each time.
+func AboutMessage(err error) bool {
+	for _, one := range []error{
+		base.ErrMessageTooBig, base.ErrBatchTooBig, base.ErrEmptyMessage, base.ErrHeaders, base.ErrHeaderBytes, errHops,
+	} {
+		if errors.Is(err, one) {
+			return true
+		}
+	}
+	return false
+}

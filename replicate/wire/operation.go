@@ -39,6 +39,7 @@ const (
 	OpPending     OperationKind = "pending"   // Count. Result: []PendingMessage
 	OpDeferred    OperationKind = "deferred"  // Count. Result: []PendingMessage
 	OpConfirm     OperationKind = "confirm"   // IDs: confirm them, whichever consumer has them. Result: true
+	OpRedrive     OperationKind = "redrive"   // Claim; Flag: take the claim, else give it back. Result: RedriveClaim
 	OpSettings    OperationKind = "settings"  // Result: core.ChannelSettings
 	OpConfigure   OperationKind = "configure" // Settings; Flag: check their version. Result: core.ChannelSettings
 	OpState       OperationKind = "state"     // Flag: refuse if Known is above the receiver's. Result: TopicState
@@ -67,7 +68,8 @@ type Operation struct {
 	Settings *core.ChannelSettings `json:"settings,omitempty"`
 	Producer string                `json:"producer,omitempty"`
 	Tenure   uint64                `json:"tenure,omitempty"`
-	Ask      json.RawMessage       `json:"ask,omitempty"` // what it means is between the programs above the engine
+	Claim    string                `json:"claim,omitempty"` // who redrives: the claim is for one at a time
+	Ask      json.RawMessage       `json:"ask,omitempty"`   // what it means is between the programs above the engine
 
 	// Known is the number of partitions that the requesting node knows the topic to have. A receiver that knows of more
 	// refuses a change.
@@ -171,6 +173,12 @@ type ProducerOpened struct {
 	Epoch    uint32 `json:"epoch"`
 	Sequence uint32 `json:"sequence"` // of the next message
 	Tenure   uint64 `json:"tenure,omitempty"`
+}
+
+// RedriveClaim is an answer to OpRedrive, of the leader of partition 0.
+type RedriveClaim struct {
+	Taken   bool `json:"taken"`             // false: another one has the claim
+	Skipped bool `json:"skipped,omitempty"` // the channel skips its messages
 }
 
 // Deletion is a leader's answer to OpDeleteChannel.

@@ -132,7 +132,8 @@ func TestFormatOperations(t *testing.T) {
 	for heading, v := range map[string]any{
 		"Operation": Operation{}, "SeekTo": SeekTo{}, "PeekRequest": PeekRequest{}, "PeekedMessage": PeekedMessage{},
 		"PendingMessage": PendingMessage{}, "ProducerOpened": ProducerOpened{}, "Deletion": Deletion{},
-		"TopicState": TopicState{}, "ChannelState": ChannelState{}, "VerifyRequest": VerifyRequest{},
+		"RedriveClaim": RedriveClaim{},
+		"TopicState":   TopicState{}, "ChannelState": ChannelState{}, "VerifyRequest": VerifyRequest{},
 		"VerifyAnswer": VerifyAnswer{}, "CopyAnswer": CopyAnswer{},
 		"Fault": Fault{},
 		"Trace": Trace{}, "TraceStored": TraceStored{}, "TraceEvent": TraceEvent{}, "TraceChannel": TraceChannel{},
@@ -151,8 +152,8 @@ func TestFormatOperations(t *testing.T) {
 	}
 	kinds := []OperationKind{
 		OpCreateChannel, OpDeleteChannel, OpPauseChannel, OpSkipChannel, OpEmptyChannel, OpPauseTopic, OpEmptyTopic,
-		OpResolveSeek, OpSeek, OpPeek, OpPending, OpDeferred, OpConfirm, OpSettings, OpConfigure, OpState, OpVerify, OpFaults,
-		OpTrace, OpOpenProducer, OpAsk, OpCopy,
+		OpResolveSeek, OpSeek, OpPeek, OpPending, OpDeferred, OpConfirm, OpRedrive, OpSettings, OpConfigure,
+		OpState, OpVerify, OpFaults, OpTrace, OpOpenProducer, OpAsk, OpCopy,
 	}
 	rows := tables["Kinds of operations"]
 	if len(rows) != len(kinds) {
