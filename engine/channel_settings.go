@@ -91,6 +91,9 @@ func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSett
 	if err := c.local.Err(); err != nil {
 		return ChannelSettings{}, err
 	}
+	if err := c.checkWaiting(ctx, &s); err != nil {
+		return ChannelSettings{}, err
+	}
 	if err := c.checkCycle(ctx, &s); err != nil {
 		return ChannelSettings{}, err
 	}
@@ -119,7 +122,10 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
-	dead := s.DeadLetterTopic(c.t.Name())
+	dead := s.DeadLetter // also while max_attempts is 0: earlier dead letters may wait to be moved there
+	if dead == "" {
+		dead = s.DeadLetterTopic(c.t.Name())
+	}
 	switch {
 	case dead == "":
 	case dead == c.t.Name():
@@ -175,4 +181,20 @@ func (e *Engine) deadTargets(ctx context.Context, topic string) (targets []strin
 		}
 	}
 	return targets
+}
+
+// checkWaiting returns an ErrSettings if earlier dead letters, which may wait to be moved, would have no topic any
+// more. Those move to the topic that the settings in force name, or to the one named after the topic; in a topic with a
+// long name, that one cannot be.
+func (c *Channel) checkWaiting(ctx context.Context, s *ChannelSettings) error {
+	dead := c.t.Name() + core.DeadLetterSuffix
+	if s.DeadLetter != "" || s.MaxAttempts != 0 || base.ValidTopicName(dead) {
+		return nil
+	}
+	now, err := c.ReadSettings(ctx)
+	if err != nil || now.DeadLetter == "" {
+		return err
+	}
+	return fmt.Errorf("%w: dead letters that wait to be moved would go to %q, which no topic can be called: leave a "+
+		"topic in dead_letter", ErrSettings, dead)
 }

@@ -3,6 +3,7 @@ package engine_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,8 +63,59 @@ func TestDeadLetterHops(t *testing.T) {
 		}
 		eventually(t, "it waits", func() bool { return channelStats(t, ch).OutboxCount == 1 })
 		s.expectNothing("it is dead")
-		if st := channelStats(t, ch); st.OutboxCount != 1 || st.DeadLettered != 0 {
+		eventually(t, "it is aside", func() bool { return channelStats(t, ch).AsideCount == 1 })
+		if st := channelStats(t, ch); st.OutboxCount != 1 || st.DeadLettered != 0 || st.AsideWhy == "" {
 			t.Errorf("after %d dead-letter topics it goes on: %+v", i, st)
 		}
+	}
+}
+
+// Dead letters that cannot be published are set aside with their reason, and the others are moved.
+//
+// B64.
+func TestDeadLettersAside(t *testing.T) {
+	o := inDir(t.TempDir())
+	e := openWith(t, o)
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	big := strings.Repeat("x", 2000)
+	const bad, good = 100, 200 // more than are moved at once
+	ids := publish(t, topic, append(slices.Repeat([]string{big}, bad), numbered("m", good, 0)...)...)
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	o.MaxMessageBytes = 1000
+	e = openWith(t, o)
+	topic, _ = e.LookupTopic("t")
+	ch, _ = topic.LookupChannel("c")
+	configureChannel(t, ch, func(s *engine.ChannelSettings) { s.MaxAttempts = 1 })
+	s := subscribe(t, ch, len(ids))
+	defer s.Close()
+	failMessages(t, s, ids...)
+	deadLetters(t, topic, "t.DLQ", good)
+	eventually(t, "the others are moved", func() bool { return channelStats(t, ch).DeadLettered == good })
+	eventually(t, "the rest is aside", func() bool { return channelStats(t, ch).AsideCount == bad })
+	why := engine.ErrMessageTooBig.Error()
+	if st := channelStats(t, ch); st.OutboxCount != bad || !strings.Contains(st.AsideWhy, why) {
+		t.Errorf("%+v", st)
+	}
+}
+
+// Settings under which dead letters that wait could never be moved are refused.
+func TestSettingsKeepATopicForDeadLetters(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	ch := channelOf(t, topicOf(t, e, strings.Repeat("t", core.MaxTopicNameBytes-1)), "c")
+	s := configureChannel(t, ch, func(s *engine.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, "dead" })
+	s.MaxAttempts, s.DeadLetter = 0, ""
+	if _, err := ch.Configure(ctxBg, s); !errors.Is(err, engine.ErrSettings) {
+		t.Errorf("without a topic for dead letters: %v", err)
+	}
+	s.DeadLetter = ch.Topic().Name()
+	if _, err := ch.Configure(ctxBg, s); !errors.Is(err, engine.ErrSettings) {
+		t.Errorf("the topic itself for dead letters that wait: %v", err)
+	}
+	s.DeadLetter = "dead"
+	if _, err := ch.Configure(ctxBg, s); err != nil {
+		t.Error(err)
 	}
 }

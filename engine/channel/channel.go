@@ -88,6 +88,7 @@ type deadLetters struct {
 	deadLetterMover bool               // the goroutine runs
 	outbox          []core.DeadMessage // scratch of nextDead and outboxCount
 	deadMoved       uint64             // dead letters moved to their topic since this channel was made
+	aside           core.Aside         // dead letters that could not be moved
 	redrive         core.Claim         // who sends dead letters back to the channel; at the leader of partition 0
 }
 

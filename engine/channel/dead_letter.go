@@ -34,7 +34,8 @@ const (
 	maxMoveCount    = 64 // most dead letters that are moved at once
 	movePause       = 50 * time.Millisecond
 	maxMovePause    = 30 * time.Second
-	deadHeaderCount = 5 // how many of the headers above a dead letter gets
+	asidePause      = 250 * time.Millisecond // how often it is looked for new ones while others are aside
+	deadHeaderCount = 5                      // how many of the headers above a dead letter gets
 )
 
 // startDeadLetterMover starts moveDeadLetters if the outbox has dead letters. Before the channel is started it does
@@ -68,16 +69,19 @@ func (c *Channel) moveDeadLetters() {
 		if !ok {
 			return
 		}
-		moved, err := c.moveDead(dead, name)
+		moved, failed, err := c.moveDead(dead, name)
 		c.movedDead(moved)
-		if err == nil {
-			pause, told = movePause, ""
+		if why := c.setAside(failed, err); why != "" && why != told {
+			told = why
+			c.node.Log.Warn("dead letters could not be moved; they are kept, and it is tried again",
+				"topic", c.topic.Name(), "channel", c.name, "to", name, "error", why)
+		}
+		if err == nil && len(moved)+len(failed) > 0 {
+			pause = movePause
 			continue
 		}
-		if text := err.Error(); text != told {
-			told = text
-			c.node.Log.Warn("dead letters could not be moved; they are kept, and it is tried again",
-				"topic", c.topic.Name(), "channel", c.name, "to", name, "error", err)
+		if err == nil {
+			pause = asidePause // all that is left is aside
 		}
 		if !c.node.Host.Pause(pause, c.done) {
 			return
@@ -86,30 +90,57 @@ func (c *Channel) moveDeadLetters() {
 	}
 }
 
+// failedLetter is a dead letter that could not be moved.
+type failedLetter struct {
+	id  base.ID
+	why error
+}
+
+// setAside notes which dead letters could not be moved. err says why the dead-letter topic takes none. It returns the
+// last reason; "": there is none.
+func (c *Channel) setAside(failed []failedLetter, err error) (why string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		why = err.Error()
+	}
+	c.aside.FailAll(why)
+	for _, f := range failed {
+		why = f.why.Error()
+		c.aside.Fail(f.id, why, c.node.now().UnixNano())
+	}
+	return why
+}
+
 // deadLetter is an entry of an outbox.
 type deadLetter struct {
 	id       base.ID
 	attempts uint16
 }
 
-// nextDead returns some dead letters of the outbox, and their topic. If ok is false, there are none, and the caller's
-// goroutine must end.
+// nextDead returns some dead letters of the outbox that may be tried now, and their topic. If ok is false, the outbox
+// is empty, and the caller's goroutine must end.
 func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed != nil {
 		return nil, "", false
 	}
+	waiting, now := 0, c.node.now().UnixNano()
 	for i := range c.cursors {
 		if cur := &c.cursors[i]; cur.assigned && len(dead) < maxMoveCount {
 			c.outbox = c.m.Outbox(cur.number, c.outbox[:0])
-			for _, d := range c.outbox[:min(len(c.outbox), maxMoveCount-len(dead))] {
-				dead = append(dead, deadLetter{batch.MakeID(cur.number, d.ID), d.Attempts})
+			waiting += len(c.outbox)
+			for _, d := range c.outbox {
+				if id := batch.MakeID(cur.number, d.ID); len(dead) < maxMoveCount && !c.aside.Waits(id, now) {
+					dead = append(dead, deadLetter{id, d.Attempts})
+				}
 			}
 		}
 	}
-	if len(dead) == 0 {
+	if waiting == 0 {
 		c.deadLetterMover = false
+		c.aside.Clear()
 		return nil, "", false
 	}
 	name = c.settings.DeadLetter
@@ -119,49 +150,56 @@ func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
 	return dead, name, true
 }
 
-// moveDead publishes dead letters, and returns those that are stored in their topic now.
-func (c *Channel) moveDead(dead []deadLetter, name string) (moved []base.ID, err error) {
+// moveDead publishes dead letters, and returns those that are stored in their topic now, and those that could not be
+// moved. err says that the topic takes none.
+func (c *Channel) moveDead(dead []deadLetter, name string) (moved []base.ID, failed []failedLetter, err error) {
+	if len(dead) == 0 {
+		return nil, nil, nil
+	}
 	ctx := c.node.Context()
 	publish, err := c.topic.OpenDeadLetters(ctx, name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var ms []base.Outgoing
 	var ids []base.ID
 	p := peeker{count: 1, room: MaxPeekBytes, whole: true, readAhead: c.node.ReadAheadBytes}
 	for _, d := range dead {
-		pt := c.topic.Partition(int(d.id.Partition()))
-		m, err := p.one(pt, d.id.MsgID())
-		if errors.Is(err, segment.ErrBelowStart) {
-			m, err = carriedOne(pt, d.id.MsgID())
+		m, err := c.readDead(&p, d)
+		var headers []base.Header
+		if err == nil && m != nil {
+			headers, err = c.deadHeaders(m.Headers, d)
 		}
 		switch {
 		case errors.Is(err, segment.ErrBelowStart):
 			c.node.Log.Warn("a dead letter is gone: retention by size or age removed it before it was moved",
 				"topic", c.topic.Name(), "channel", c.name, "id", d.id.String())
 			moved = append(moved, d.id)
-			continue
-		case err != nil:
-			return moved, err // damage may be repaired: the caller tries again
-		case m == nil: // there was no room: the next round moves it
-			continue
+		case err != nil: // damage may be repaired, and settings changed: it is tried again
+			failed = append(failed, failedLetter{d.id, err})
+		case m != nil: // otherwise there was no room: the next round moves it
+			ids = append(ids, d.id)
+			ms = append(ms, base.Outgoing{Body: m.Body, Headers: headers})
 		}
-		headers, herr := c.deadHeaders(m.Headers, d)
-		if herr != nil {
-			err = herr
-			continue
-		}
-		ids = append(ids, d.id)
-		ms = append(ms, base.Outgoing{Body: m.Body, Headers: headers})
 	}
 	for i, perr := range publish(ctx, ms) {
 		if perr == nil {
 			moved = append(moved, ids[i])
 		} else {
-			err = perr
+			failed = append(failed, failedLetter{ids[i], perr})
 		}
 	}
-	return moved, err
+	return moved, failed, nil
+}
+
+// readDead returns a copy of the message of a dead letter; nil: there is no room for it.
+func (c *Channel) readDead(p *peeker, d deadLetter) (*wire.PeekedMessage, error) {
+	pt := c.topic.Partition(int(d.id.Partition()))
+	m, err := p.one(pt, d.id.MsgID())
+	if errors.Is(err, segment.ErrBelowStart) {
+		return carriedOne(pt, d.id.MsgID())
+	}
+	return m, err
 }
 
 // errHops says that a message went from one dead-letter topic to the next too often.
@@ -208,6 +246,9 @@ func (c *Channel) movedDead(ids []base.ID) {
 			c.ev = core.Event{Kind: core.EvDeadMoved, Part: c.cursors[i].number, Ranges: rs}
 			c.step()
 		}
+	}
+	for _, id := range ids {
+		c.aside.Forget(id)
 	}
 	c.deadMoved += uint64(len(ids))
 	c.queueControls()

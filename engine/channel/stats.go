@@ -22,6 +22,8 @@ type Stats struct {
 	Paused        bool
 	DeadLettered  uint64 // dead letters that this node moved to their topic since it leads
 	OutboxCount   int    // dead letters that wait to be moved
+	AsideCount    int    // those of them that could not be moved when they were tried last
+	AsideWhy      string // why the last of these could not
 	// OldestNs is when the oldest visible message that is not finished was stored, or earlier (segment.Log.AppendedBy), in
 	// ns since 1970. 0: all are finished.
 	OldestNs  int64
@@ -45,6 +47,7 @@ func (c *Channel) Stats() Stats {
 	}
 	if c.closed == nil && c.settings.Version > 0 {
 		s.OutboxCount = c.outboxCount()
+		s.AsideCount, s.AsideWhy = c.aside.Count(s.OutboxCount)
 	}
 	if c.closed == nil {
 		s.OldestNs = c.oldestNs()
