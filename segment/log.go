@@ -143,16 +143,23 @@ func ignoreLeftovers(numbers []uint32, st State) []uint32 {
 	return nil
 }
 
-// trimmedToEnd recognises a checkpoint that ends exactly at the end of a segment which retention removed after the
+// TrimmedToEnd recognises a checkpoint that ends exactly at the end of a segment which retention removed after the
 // checkpoint, as versions of feature level 2 did. The file of that segment is missing, and the next file begins at
-// st.End.
-func (l *Log) trimmedToEnd(numbers []uint32, st State) bool {
+// st.End. numbers are those of the segment files, ascending; base says where the file of a number begins, if its header
+// is right. A log of which TrimmedToEnd says true is empty at the checkpoint, and lacks nothing.
+func TrimmedToEnd(st State, numbers []uint32, base func(number uint32) (Offset, bool)) bool {
 	i, there := slices.BinarySearch(numbers, st.Segment)
 	if there || i > 0 || len(numbers) == 0 || numbers[0] != st.Segment+1 {
 		return false
 	}
-	h, _, err := readSegmentHeader(l.disk, path.Join(l.dir, segmentName(numbers[0])))
-	return err == nil && h.id == l.id && h.number == numbers[0] && h.base == st.End
+	at, ok := base(numbers[0])
+	return ok && at == st.End
+}
+
+// baseOf returns where a segment file begins, if its header is right.
+func (l *Log) baseOf(number uint32) (Offset, bool) {
+	h, _, err := readSegmentHeader(l.disk, path.Join(l.dir, segmentName(number)))
+	return h.base, err == nil && h.id == l.id && h.number == number
 }
 
 // openSegments opens the files from the one that holds st.End downwards, to the first file of the log or of what
@@ -170,7 +177,7 @@ func (l *Log) openSegments(st State) error {
 	if err != nil {
 		return err
 	}
-	if l.trimmedToEnd(numbers, st) {
+	if TrimmedToEnd(st, numbers, l.baseOf) {
 		return nil
 	}
 	numbers = ignoreLeftovers(numbers, st)

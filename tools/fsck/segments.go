@@ -61,6 +61,13 @@ func (w *walk) open() error {
 		return err
 	}
 	st := &w.p.base
+	base := func(n uint32) (segment.Offset, bool) {
+		h, err := w.header(path.Join(dir, offline.SegmentName(n)), n)
+		return h.Base, err == nil
+	}
+	if segment.TrimmedToEnd(*st, numbers, base) {
+		return nil
+	}
 	last := st.Segment
 	if st.SegmentBase == st.End && last > 0 {
 		last-- // the newest one is placed but not begun
