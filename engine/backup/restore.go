@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -173,7 +172,7 @@ func damaged(name string, why string) error {
 	return fmt.Errorf("%s of the backup is damaged: %s", name, why)
 }
 
-// file copies one file and verifies it. Chunks of zeros are not written.
+// file copies one file and verifies it. Blocks of zeros are not written.
 func (r *restoring) file(f *File) (err error) {
 	in, err := os.Open(filepath.Join(r.from, filepath.FromSlash(f.Name)))
 	if err != nil {
@@ -191,7 +190,10 @@ func (r *restoring) file(f *File) (err error) {
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
 	if f.Bytes > 0 {
-		err := unix.Fallocate(int(out.Fd()), 0, 0, f.Bytes)
+		err := error(unix.EOPNOTSUPP)
+		if !growsByItself(f.Name) {
+			err = unix.Fallocate(int(out.Fd()), 0, 0, f.Bytes)
+		}
 		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 			err = out.Truncate(f.Bytes)
 		}
@@ -206,10 +208,8 @@ func (r *restoring) file(f *File) (err error) {
 			return damaged(f.Name, err.Error())
 		}
 		sum = crc32.Update(sum, castagnoli, p)
-		if slices.ContainsFunc(p, func(b byte) bool { return b != 0 }) {
-			if _, err := out.WriteAt(p, at); err != nil {
-				return err
-			}
+		if err := writeHoles(out, p, at); err != nil {
+			return err
 		}
 		at += int64(len(p))
 	}

@@ -317,7 +317,7 @@ func (w *Writer) read(f *os.File, n int64, out *os.File) (sum uint32, err error)
 		}
 		sum = crc32.Update(sum, castagnoli, p)
 		if out != nil {
-			if _, err := out.WriteAt(p, at); err != nil {
+			if err := writeHoles(out, p, at); err != nil {
 				return 0, err
 			}
 		}
