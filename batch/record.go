@@ -19,6 +19,8 @@ const (
 	MaxRecordOverheadBytes = 4 + 1 + binary.MaxVarintLen64 + binary.MaxVarintLen32
 	// MaxHeaderCount bounds the headers of one record.
 	MaxHeaderCount = 256
+	// ReservedHeaderCount is how many of them are for the servers' own headers: publishers may not use them.
+	ReservedHeaderCount = 8
 
 	minRecordBytes = 3 // size, attributes, delta 0, empty body
 

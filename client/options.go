@@ -17,7 +17,7 @@ const (
 	// MaxInFlight bounds ProducerOptions.InFlight: a leader remembers that many batches of a producer.
 	MaxInFlight = 8
 	// MaxHeaderCount bounds the headers of a message, its key included.
-	MaxHeaderCount = batch.MaxHeaderCount
+	MaxHeaderCount = batch.MaxHeaderCount - batch.ReservedHeaderCount
 	// MaxHeaderNameBytes bounds the name of a header.
 	MaxHeaderNameBytes = 256
 	// KeyHeader is the name of the header that holds a message's key in the cluster.

@@ -122,6 +122,11 @@ func (c *Channel) checkSettings(s *ChannelSettings) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
+	if s.Order == core.OrderKey && s.Key() != base.KeyHeader {
+		return fmt.Errorf("%w: key_header is %q, but the header %q chooses the partition of a message, so messages of one "+
+			"key would be in several partitions and out of order: publish the key as %q, and leave key_header empty",
+			ErrSettings, s.Key(), base.KeyHeader, base.KeyHeader)
+	}
 	dead := s.DeadLetter // also while max_attempts is 0: earlier dead letters may wait to be moved there
 	if dead == "" {
 		dead = s.DeadLetterTopic(c.t.Name())

@@ -66,6 +66,7 @@ func TestConfigure(t *testing.T) {
 		"pattern": {Version: 1, Filter: engine.Filter{Rules: []engine.Rule{
 			{Header: "h", Match: engine.MatchRegexp, Pattern: "("},
 		}}},
+		"another key than places":    {Version: 1, Order: engine.OrderKey, KeyHeader: "customer"},
 		"the topic's own dead":       {Version: 1, MaxAttempts: 2, DeadLetter: "t"},
 		"a topic that cannot be":     {Version: 1, MaxAttempts: 2, DeadLetter: "a b"},
 		"an ephemeral topic of dead": {Version: 1, MaxAttempts: 2, DeadLetter: "a#ephemeral"},

@@ -149,7 +149,8 @@ func (r *redrive) from(ctx context.Context, t *Topic) error {
 func (r *redrive) sendBack(ctx context.Context, store *Channel, dead []PeekedMessage) (err error) {
 	ms := make([]Outgoing, len(dead))
 	for i := range dead {
-		headers := append(channel.WithoutReserved(dead[i].Headers), channel.NewHeader(ChannelHeader, r.c.name))
+		headers := channel.WithRoom(channel.WithoutReserved(dead[i].Headers))
+		headers = append(headers, channel.NewHeader(ChannelHeader, r.c.name))
 		ms[i] = Outgoing{Body: dead[i].Body, Headers: headers}
 	}
 	op := wire.Operation{Kind: wire.OpConfirm}

@@ -75,7 +75,7 @@ func TestChannelSettingsHTTP(t *testing.T) {
 		if s.Version != 0 || s.Order != engine.OrderNone {
 			t.Fatalf("settings that nobody made: %+v", s)
 		}
-		const body = `{"version":0,"order":"key","key_header":"customer","max_attempts":7,"dead_letter":"dead",` +
+		const body = `{"version":0,"order":"key","key_header":"key","max_attempts":7,"dead_letter":"dead",` +
 			`"rate_per_second":1000,"max_in_flight":20,"sample_rate":50,` +
 			`"filter":{"all":true,"invert":false,"rules":[{"header":"kind","match":"prefix","pattern":"in"}]}}`
 		first.ask(t, "POST", path, body, &s)

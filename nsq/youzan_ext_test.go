@@ -48,7 +48,7 @@ func TestPlainExt(t *testing.T) {
 		}
 	}
 	if _, _, _, err := decodeExt([]byte("{" + strings.Join(long, ",") + "}")); err == nil ||
-		!strings.Contains(err.Error(), "256") {
+		!strings.Contains(err.Error(), "248") {
 		t.Errorf("too many members: %v", err)
 	}
 }

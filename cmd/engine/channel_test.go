@@ -151,11 +151,11 @@ func TestSettingsCommands(t *testing.T) {
 		got[1] != "order  none" {
 		t.Errorf("settings print %q", got)
 	}
-	out := steer(t, "channel", "set", "orders", "billing", "--order", "key", "--key-header", "customer", "--max-attempts",
+	out := steer(t, "channel", "set", "orders", "billing", "--order", "key", "--key-header", "key", "--max-attempts",
 		"5", "--rate", "100",
 		"--filter", "kind=rush", "--filter", "region^=eu-", "--filter", "vip", "--filter-invert")
 	want := []string{
-		"version  1", "order  key", "key header  customer", "max attempts  5", "dead letters  TOPIC.DLQ",
+		"version  1", "order  key", "key header  key", "max attempts  5", "dead letters  TOPIC.DLQ",
 		"rate per second  100",
 		"max in flight  what consumers ask for", "sample rate  all", "filter  none of kind=rush, region^=eu-, vip",
 	}

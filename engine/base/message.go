@@ -3,6 +3,7 @@ package base
 import (
 	"time"
 
+	"penstock/batch"
 	"penstock/engine/core"
 	"penstock/segment"
 )
@@ -15,8 +16,8 @@ type ID = core.ID
 type Header = segment.KV
 
 const (
-	// MaxHeaderCount is the most headers that a message can have.
-	MaxHeaderCount = segment.MaxHeaderCount
+	// MaxHeaderCount is the most headers that a message can be published with. The engine adds some to a dead letter.
+	MaxHeaderCount = segment.MaxHeaderCount - batch.ReservedHeaderCount
 	// MaxHeaderNameBytes is the length of the longest header name. Options.MaxHeaderBytes bounds the total of a
 	// message's names and values.
 	MaxHeaderNameBytes = 256

@@ -31,11 +31,10 @@ const (
 const TagHeader = "tag"
 
 const (
-	maxMoveCount    = 64 // most dead letters that are moved at once
-	movePause       = 50 * time.Millisecond
-	maxMovePause    = 30 * time.Second
-	asidePause      = 250 * time.Millisecond // how often it is looked for new ones while others are aside
-	deadHeaderCount = 5                      // how many of the headers above a dead letter gets
+	maxMoveCount = 64 // most dead letters that are moved at once
+	movePause    = 50 * time.Millisecond
+	maxMovePause = 30 * time.Second
+	asidePause   = 250 * time.Millisecond // how often it is looked for new ones while others are aside
 )
 
 // startDeadLetterMover starts moveDeadLetters if the outbox has dead letters. Before the channel is started it does
@@ -212,11 +211,25 @@ func (c *Channel) deadHeaders(own []base.Header, d deadLetter) ([]base.Header, e
 	if !ok {
 		return nil, errHops
 	}
-	hs := WithoutReserved(own)
-	hs = hs[:min(len(hs), base.MaxHeaderCount-deadHeaderCount)]
+	hs := WithRoom(WithoutReserved(own))
 	return append(hs, NewHeader(OriginTopicHeader, c.topic.Name()), NewHeader(OriginChannelHeader, c.name),
 		NewHeader(OriginIDHeader, d.id.String()), NewHeader(AttemptsHeader, strconv.Itoa(int(d.attempts))),
 		NewHeader(HopsHeader, strconv.Itoa(hops))), nil
+}
+
+// WithRoom returns as many of a message's headers as leave room for those that the engine adds. It keeps the key, which
+// chooses the partition. Messages that were stored before publishers were held to base.MaxHeaderCount may have more.
+func WithRoom(hs []base.Header) []base.Header {
+	if len(hs) <= base.MaxHeaderCount {
+		return hs
+	}
+	last := base.MaxHeaderCount - 1
+	for i := last + 1; i < len(hs); i++ {
+		if string(hs[i].Key) == base.KeyHeader && headerOf(hs[:last], base.KeyHeader) == nil {
+			hs[last] = hs[i]
+		}
+	}
+	return hs[:last+1]
 }
 
 // NewHeader returns a header with this name and value.

@@ -92,8 +92,12 @@ func (l *Limits) measureHeaders(p *Put) error {
 // CheckHeaders checks the headers of one message against the limits. With trusted, the engine or another node has made
 // the headers, so reserved names and any total size are allowed.
 func (l *Limits) CheckHeaders(headers []base.Header, trusted bool) error {
-	if len(headers) > base.MaxHeaderCount {
-		return fmt.Errorf("%w: a message has %d, at most %d", base.ErrHeaders, len(headers), base.MaxHeaderCount)
+	most := base.MaxHeaderCount
+	if trusted {
+		most = segment.MaxHeaderCount
+	}
+	if len(headers) > most {
+		return fmt.Errorf("%w: a message has %d, at most %d", base.ErrHeaders, len(headers), most)
 	}
 	size := 0
 	for i := range headers {
