@@ -25,8 +25,10 @@ func TestPanicIsLogged(t *testing.T) {
 		}
 	}), gate, log)
 	s.Start()
+	// A request on a connection that was used before would be sent again by the client.
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	get := func(path string) error {
-		answer, err := http.Get(s.URL + path)
+		answer, err := client.Get(s.URL + path)
 		if err == nil {
 			answer.Body.Close()
 		}
