@@ -40,6 +40,7 @@ const (
 	FeatureForks     // channels begin as forks of others
 	FeatureForget    // nodes lose files, go back to earlier states of their disks, or run twice
 	FeatureCorpse    // at the end a node dies for good while operators move replicas to it and drain others
+	FeatureGhosts    // publishers that hold their names no more go on: see ghosts.go
 )
 
 // grayDefault are the gray failures that seeds draw by themselves, and how often. A new one comes last: then the draws
@@ -69,7 +70,7 @@ var Features = map[string]Feature{
 	"bound":  FeatureBound, "idle": FeatureIdle, "levels": FeatureLevels, "cluster": FeatureCluster,
 	"placement": FeaturePlacement, "producers": FeatureProducers,
 	"keep": FeatureKeep, "numbered": FeatureNumbered, "forks": FeatureForks,
-	"forget": FeatureForget, "corpse": FeatureCorpse,
+	"forget": FeatureForget, "corpse": FeatureCorpse, "ghosts": FeatureGhosts,
 }
 
 // String lists the names, in order.
@@ -129,6 +130,7 @@ func (w *World) drawFeatures() {
 		w.drawKeep()
 		w.drawForget()
 		w.drawCorpse()
+		w.drawGhosts()
 	}
 	if w.has(FeatureCorpse) {
 		w.features |= FeaturePlacement

@@ -123,6 +123,7 @@ func (p *producer) begin() {
 
 // forget ends the session. What has no answer has none for ever.
 func (p *producer) forget() {
+	p.leave()
 	for _, b := range p.sent {
 		for i := range int(b.count) {
 			if v := &p.w.book.values[b.value+i]; v.fate == offered {
