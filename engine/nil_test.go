@@ -107,6 +107,21 @@ func TestNilIsRefusedOrNone(t *testing.T) {
 	}
 }
 
+// Timeouts that nodes cannot tell each other, or that are none, are refused when the engine is opened.
+func TestTimeoutsThatAreNone(t *testing.T) {
+	for _, o := range []engine.Options{
+		{MaxMsgTimeout: 50 * 24 * time.Hour}, {MaxMsgTimeout: -1}, {MsgTimeout: 1}, {MsgTimeout: -1},
+	} {
+		o.DataPath = t.TempDir()
+		if e, err := engine.Open(t.Context(), o); !errors.Is(err, engine.ErrOptions) {
+			t.Errorf("%v and %v: %v", o.MsgTimeout, o.MaxMsgTimeout, err)
+			if err == nil {
+				e.Close()
+			}
+		}
+	}
+}
+
 // What a consumer asks for as its timeout is judged in one place, for all ways to subscribe.
 func TestTimeoutsAtAllDoors(t *testing.T) {
 	t.Parallel()
