@@ -46,7 +46,7 @@ func (w *World) drawGhosts() {
 func (w *World) startGhosts() {
 	if w.has(FeatureGhosts) {
 		w.ghosts.r = rand.New(rand.NewPCG(w.Seed, 0x8ebc6af09c88c6e3))
-		w.every(100*ms, w.haunt)
+		w.every(30*ms, w.haunt)
 	}
 }
 
@@ -79,7 +79,7 @@ func (w *World) haunt() {
 		return
 	}
 	at := uint32(r.IntN(max(1, topic.Partitions())))
-	if r.IntN(4) == 0 {
+	if r.IntN(3) == 0 {
 		w.holdAgain(g, n, topic, t, at)
 		return
 	}

@@ -2,7 +2,7 @@ package world
 
 import "testing"
 
-// Programs that hold a publisher's name no more go on, through failovers, moves, and the life of topics: what is
+// Programs that hold a publisher's name no more go on, through failovers and the life of topics: what is
 // answered OK is stored, and none of them takes a name back.
 //
 // B17, B19.
@@ -14,7 +14,7 @@ func TestGhosts(t *testing.T) {
 	var sum Stats
 	for _, features := range []Feature{
 		FeatureNumbered | FeatureGhosts | FeatureTopics,
-		FeatureNumbered | FeatureGhosts | FeatureTopics | FeatureMoves | FeatureRemote,
+		FeatureNumbered | FeatureGhosts | FeatureTopics | FeatureRemote,
 	} {
 		one := runAll(t, Config{Features: features}, seeds)
 		sum.Add(&one)
