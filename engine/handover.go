@@ -103,7 +103,11 @@ func (cn *clusterNode) handOverSome(ctx context.Context, wanted func(*part.Parti
 	err := cn.Await(ctx, func() bool {
 		left := 0
 		for _, pt := range cn.e.store.Partitions() {
-			if pt.Leading.Load() && wanted(pt) && cn.TryHandOver(ctx, pt, 0) {
+			switch {
+			case !pt.Leading.Load():
+			case !wanted(pt):
+				cn.Keep(pt) // it was wanted a moment ago: its writes may be paused
+			case cn.TryHandOver(ctx, pt, 0):
 				left++
 			}
 		}

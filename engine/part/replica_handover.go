@@ -24,6 +24,10 @@ func (cn *Node) HandOverPartition(pt *Partition, to replicate.NodeID) {
 	pt.replica.resumeWrites()
 }
 
+// Keep lets pt append puts again after an attempt to hand it over that is not continued. It does nothing if there was
+// none, or if the store already has another leader. No lock is held.
+func (cn *Node) Keep(pt *Partition) { pt.replica.resumeWrites() }
+
 // resumeWrites lets the replica append puts again that wait for a new leader. It does nothing if the store already has
 // another leader, of which this replica has not heard: the batches that this node appended now would be cut. It takes
 // mu.
