@@ -61,8 +61,8 @@ func (s *store) HandOver(ctx context.Context, id meta.PartitionID, from *replica
 
 // heirOf decides who takes a partition over from its leader: the node that an operator has ordered if that is possible,
 // otherwise to if it is not 0, otherwise the best one. The caller names a node that may have what the leader lacks, or
-// that reaches the others: any live and whole member of the ISR, also one that drains or whose disk is slow. before is
-// how often the leader's node gave the partition away within handOverSpan. It is pure.
+// that reaches the others: also one that drains or whose disk is slow. before is how often the leader's node gave the
+// partition away within handOverSpan. It is pure.
 func heirOf(st *state, p *meta.Partition, to replicate.NodeID, before int) (replicate.NodeID, error) {
 	heirs := heirsOf(st, p)
 	if ordered := p.TransferTo(); slices.Contains(heirs, ordered) {
@@ -71,8 +71,8 @@ func heirOf(st *state, p *meta.Partition, to replicate.NodeID, before int) (repl
 	switch {
 	case to == 0 && len(heirs) == 0:
 		return 0, fmt.Errorf("no other member of the ISR is alive, whole and not draining: %w", meta.ErrTooFewNodes)
-	case to != 0 && (to == p.State.Leader || !slices.Contains(electable(st, p), to)):
-		return 0, fmt.Errorf("node %d is no other live and whole member of the ISR: %w", to, meta.ErrUnsafe)
+	case to != 0 && !mayBeNamed(st, p, to):
+		return 0, fmt.Errorf("node %d is no other live and whole member of the ISR whose disk works: %w", to, meta.ErrUnsafe)
 	case before >= maxHandOverCount:
 		return 0, fmt.Errorf("cluster: this node has given it away %d times in %v: it goes on leading until that is over, "+
 			"because something asks for it again and again", before, handOverSpan)
@@ -80,6 +80,12 @@ func heirOf(st *state, p *meta.Partition, to replicate.NodeID, before int) (repl
 		return choose(st.snap, p, heirs, st.load.leads), nil
 	}
 	return to, nil
+}
+
+// mayBeNamed says whether a leader may hand the partition over to a node that it names.
+func mayBeNamed(st *state, p *meta.Partition, n replicate.NodeID) bool {
+	return n != p.State.Leader && slices.Contains(electable(st, p), n) &&
+		st.snap.Nodes[n].Disk.Rank() < meta.DiskFailed.Rank()
 }
 
 // heirsOf returns the nodes to which the leader of a partition may hand it over. If the leader's own disk is not good,

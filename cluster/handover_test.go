@@ -27,7 +27,7 @@ func TestHeirOf(t *testing.T) {
 		{"who is named", "node 1\nnode 2\nnode 3\npart 0 lead 1 of 1 2 3 isr 1 2 3 min 2", 3, 0, 3},
 		{"who was ordered", "node 1\nnode 2\nnode 3\npart 0 lead 1 of 2 1 3 isr 1 2 3 min 2 transfer 2", 3, 0, 2},
 		{"not who drains", "node 1\nnode 2 draining\npart 0 lead 1 of 1 2 isr 1 2 min 2", 0, 0, 0},
-		{"by name: it may have what the leader lacks", "node 1\nnode 2 draining\npart 0 lead 1 of 1 2 isr 1 2 min 2", 2, 0, 2},
+		{"by name, with what the leader lacks", "node 1\nnode 2 draining\npart 0 lead 1 of 1 2 isr 1 2 min 2", 2, 0, 2},
 		{"a slow disk by name", "node 1 slow\nnode 2 slow\npart 0 lead 1 of 1 2 isr 1 2 min 2", 2, 0, 2},
 		{"not the leader itself", "node 1\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 2", 1, 0, 0},
 		{"not who is not in sync", "node 1\nnode 2\nnode 3\npart 0 lead 1 of 1 2 3 isr 1 2 min 2", 3, 0, 0},

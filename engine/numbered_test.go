@@ -180,7 +180,7 @@ func TestSubmitNumberedRefuses(t *testing.T) {
 		if _, err := topic.OpenNamed(t.Context(), n, "p"); !errors.Is(err, engine.ErrNoPartition) {
 			t.Errorf("partition %d: %v", n, err)
 		}
-		err := topic.SubmitNumbered(n, &engine.Put{}, &engine.Numbered{Name: []byte("p")})
+		err := topic.SubmitNumbered(n, &engine.Put{Done: func(*engine.Put) {}}, &engine.Numbered{Name: []byte("p")})
 		if !errors.Is(err, engine.ErrNoPartition) {
 			t.Errorf("partition %d: %v", n, err)
 		}

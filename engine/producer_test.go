@@ -167,7 +167,7 @@ func TestOpenProducerRefuses(t *testing.T) {
 		if _, err := topic.OpenProducer(t.Context(), n, "p"); !errors.Is(err, engine.ErrNoPartition) {
 			t.Errorf("partition %d: %v", n, err)
 		}
-		if err := topic.ProduceSealed(n, nil, false, nil); !errors.Is(err, engine.ErrNoPartition) {
+		if err := topic.ProduceSealed(n, nil, false, func(engine.Produced) {}); !errors.Is(err, engine.ErrNoPartition) {
 			t.Errorf("partition %d: %v", n, err)
 		}
 	}

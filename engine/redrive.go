@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/google/uuid"
-
 	"penstock/engine/channel"
 	"penstock/engine/core"
 	"penstock/replicate/wire"
@@ -45,7 +43,7 @@ func (c *Channel) Redrive(ctx context.Context, max int) (moved int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	r := &redrive{c: c, by: uuid.NewString(), left: max}
+	r := &redrive{c: c, by: c.e.host.NewUUID().String(), left: max}
 	if err := r.claim(ctx); err != nil {
 		return 0, err
 	}

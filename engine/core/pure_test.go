@@ -9,7 +9,8 @@ import (
 func TestPure(t *testing.T) {
 	puretest.Check(t, &puretest.Rules{
 		Imports: []string{
-			"cmp", "encoding/binary", "errors", "fmt", "hash/fnv", "math/bits", "path", "regexp", "slices", "strings",
+			"cmp", "encoding/binary", "errors", "fmt", "hash/fnv", "math/bits", "path", "regexp", "slices", "strconv",
+			"strings",
 			"penstock/batch", "penstock/segment",
 		},
 		Maps: true, MinFiles: 10,
