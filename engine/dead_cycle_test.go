@@ -77,7 +77,7 @@ func TestDeadLettersAside(t *testing.T) {
 	o := inDir(t.TempDir())
 	e := openWith(t, o)
 	topic := topicOf(t, e, "t")
-	ch := channelOf(t, topic, "c")
+	channelOf(t, topic, "c")
 	big := strings.Repeat("x", 2000)
 	const bad, good = 100, 200 // more than are moved at once
 	ids := publish(t, topic, append(slices.Repeat([]string{big}, bad), numbered("m", good, 0)...)...)
@@ -87,7 +87,7 @@ func TestDeadLettersAside(t *testing.T) {
 	o.MaxMessageBytes = 1000
 	e = openWith(t, o)
 	topic, _ = e.LookupTopic("t")
-	ch, _ = topic.LookupChannel("c")
+	ch, _ := topic.LookupChannel("c")
 	configureChannel(t, ch, func(s *engine.ChannelSettings) { s.MaxAttempts = 1 })
 	s := subscribe(t, ch, len(ids))
 	defer s.Close()
