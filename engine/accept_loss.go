@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/clog"
+	"penstock/engine/aside"
 	"penstock/engine/checkpoint"
 	"penstock/engine/dir"
 	"penstock/engine/host"
@@ -42,13 +43,14 @@ type PartitionLoss struct {
 
 	files []segment.BeyondFile
 	id    segment.Identity
+	end   segment.State // of the log
 }
 
 // AcceptLoss lets a single node start again whose commit log has forgotten something. It takes the directory's lock,
 // finds out what is missing, and asks agree. If that returns true, it moves what segments hold behind the log's end
-// into aside/, where it stays until an operator removes it, and writes a fresh log.mark, so that Open takes what is
-// left for all there was. If nothing is missing, or agree returns false, nothing is changed. A crash leaves a directory
-// that is still refused, and AcceptLoss can be run again.
+// into aside/, where it stays until an operator removes it (aside.SetAside), and writes a fresh log.mark, so that Open
+// takes what is left for all there was. If nothing is missing, or agree returns false, nothing is changed. A crash
+// leaves a directory that is still refused, and AcceptLoss can be run again.
 //
 // It returns an error if the directory belongs to a cluster: such a node starts, and gets what it lacks from the other
 // replicas. Damage of the commit log is another matter, and an error too.
@@ -79,7 +81,8 @@ func AcceptLoss(path string, agree func(*Loss) bool) (loss *Loss, accepted bool,
 	now := host.NewMachine().Wall()
 	for i := range loss.Partitions {
 		p := &loss.Partitions[i]
-		if p.Aside, err = dir.SetAside(disk, p.id, p.files, now); err != nil {
+		cut := aside.Beyond(node.NodeID(), p.Topic, p.id, &p.end)
+		if p.Aside, err = aside.SetAside(disk, cut, p.files, now); err != nil {
 			return loss, false, err
 		}
 	}
@@ -135,7 +138,7 @@ func (p *PartitionLoss) find(disk aio.Disk, st *segment.State) (err error) {
 	if st == nil {
 		st = new(segment.State)
 	}
-	p.NextID = uint64(st.NextID)
+	p.NextID, p.end = uint64(st.NextID), *st
 	p.files, err = segment.Beyond(disk, dir.PartitionPath(p.id.Topic, p.id.Partition), p.id, *st)
 	p.Files = len(p.files)
 	for i := range p.files {

@@ -15,8 +15,8 @@ import (
 
 	"penstock/clog"
 	"penstock/engine"
+	"penstock/engine/aside"
 	"penstock/engine/backup"
-	"penstock/engine/dir"
 )
 
 // lossy is a data directory of a single node after a clean stop: 40 messages in segments and 10 behind them in the
@@ -89,10 +89,10 @@ func TestAcceptLoss(t *testing.T) {
 			t.Fatalf("whole %v: %v", whole, err)
 		}
 		if p := loss.Partitions[0]; (p.Files > 0) != (p.Aside != "") ||
-			p.Aside != "" && !strings.HasPrefix(p.Aside, dir.Aside+"/") {
+			p.Aside != "" && !strings.HasPrefix(p.Aside, aside.Dir+"/") {
 			t.Errorf("whole %v: %+v", whole, p)
 		}
-		kept, _ := filepath.Glob(filepath.Join(path, dir.Aside, "*", "*.seg"))
+		kept, _ := filepath.Glob(filepath.Join(path, aside.Dir, "*", "*.seg"))
 		if len(kept) != loss.Partitions[0].Files {
 			t.Errorf("whole %v: %v are aside, of %+v", whole, kept, loss.Partitions[0])
 		}
@@ -101,7 +101,7 @@ func TestAcceptLoss(t *testing.T) {
 			t.Errorf("whole %v, again: %v, %+v", whole, err, loss)
 		}
 		e := openWith(t, inDir(path))
-		if left, _ := filepath.Glob(filepath.Join(path, dir.Aside, "*", "*.seg")); !slices.Equal(left, kept) {
+		if left, _ := filepath.Glob(filepath.Join(path, aside.Dir, "*", "*.seg")); !slices.Equal(left, kept) {
 			t.Errorf("whole %v: the start left %v of %v", whole, left, kept)
 		}
 		topic, ok := e.LookupTopic("t")

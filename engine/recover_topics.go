@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"penstock/engine/aside"
 	"penstock/engine/dir"
 	"penstock/engine/host"
 	"penstock/engine/part"
@@ -147,11 +148,12 @@ func (r *topicRecovery) setAside(metas []dir.Topic) error {
 		m := &metas[i]
 		for n := range uint32(m.Partitions) {
 			id := segment.Identity{Topic: m.ID, Partition: n}
-			files, err := segment.Beyond(e.disk, dir.PartitionPath(id.Topic, id.Partition), id, r.Log.Partition(id).State)
+			end := &r.Log.Partition(id).State
+			files, err := segment.Beyond(e.disk, dir.PartitionPath(id.Topic, id.Partition), id, *end)
 			if err != nil {
 				return err
 			}
-			to, err := dir.SetAside(e.disk, id, files, e.host.Wall())
+			to, err := aside.SetAside(e.disk, aside.Beyond(e.node.NodeID(), m.Name, id, end), files, e.host.Wall())
 			if err != nil {
 				return err
 			}

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 
+	"penstock/batch"
 	"penstock/segment/aio"
 )
 
@@ -18,6 +20,9 @@ type BeyondFile struct {
 	UsedBytes, SizeBytes int64
 	Messages             int64 // behind the log's end, as far as the batches' headers verify
 	Next                 MsgID // id behind the last of them; 0: there is none
+	// Batches and Bytes count the batches behind the log's end, and First and Last are the headers of two of them.
+	Batches, Bytes int64
+	First, Last    Header
 }
 
 // Beyond lists the segment files in dir (relative to the disk) that hold more of a partition than a log that ends at
@@ -76,9 +81,55 @@ func (f *BeyondFile) read(disk aio.Disk, h *segHeader, st State) error {
 			break
 		}
 		at += int64(b.Size())
+		if f.Batches == 0 {
+			f.First = b
+		}
+		f.Batches, f.Bytes, f.Last = f.Batches+1, f.Bytes+int64(b.Size()), b
 		pos, next, crc, known = pos+1, b.NextID(), b.CRC, true
 		f.Messages += int64(b.Count)
 		f.UsedBytes, f.Next = at, next
+	}
+	return nil
+}
+
+// ReadFile calls fn for each batch of a segment file that is in no log any more, control batches included, with the
+// body as it is stored. It verifies both checksums of each. h and body are valid until fn returns. It ends at the first
+// place where no batch continues the ones before, as Beyond does, and with the first error.
+func ReadFile(disk aio.Disk, name string, id Identity, fn func(h *Header, body []byte) error) error {
+	sh, size, err := readSegmentHeader(disk, name)
+	if err != nil {
+		return err
+	}
+	if sh.id != id {
+		return fmt.Errorf("segment: %s is of another partition", name)
+	}
+	file, err := disk.Open(name)
+	if err != nil {
+		return fmt.Errorf("segment: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	at, pos := SegmentHeaderBytes+int64(sh.first-sh.base), sh.firstPos
+	var p [HeaderBytes]byte
+	var body []byte
+	for at+HeaderBytes <= size {
+		var h Header
+		if err := file.ReadAt(p[:], at); err != nil {
+			return fmt.Errorf("segment: %w", err)
+		}
+		if h.Decode(p[:]) != nil || h.Position != pos || at+int64(h.Size()) > size {
+			return nil
+		}
+		body = slices.Grow(body[:0], h.Size()-HeaderBytes)[:h.Size()-HeaderBytes]
+		if err := file.ReadAt(body, at+HeaderBytes); err != nil {
+			return fmt.Errorf("segment: %w", err)
+		}
+		if err := batch.VerifyBody(&h, body); err != nil {
+			return fmt.Errorf("%s at byte %d: %w", name, at, err)
+		}
+		if err := fn(&h, body); err != nil {
+			return err
+		}
+		at, pos = at+int64(h.Size()), pos+1
 	}
 	return nil
 }

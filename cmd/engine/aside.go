@@ -38,7 +38,7 @@ Look at what cuts took from a node's copies, and publish it again.
 A node cuts its copy of a partition where the leader has other messages, or none. Mostly these messages were never
 answered OK: a leader that lost its node had stored them alone. But if the leader is the one that lost something, they
 may be acknowledged messages that nobody else has. So a node keeps what a cut takes, for 7 days and up to 1 GiB, in the
-folder aside of its data directory.
+folder aside of its data directory. Segments that a commit log had forgotten are there, too, until they are removed.
 
 These commands read the data directory, so they run on the machine of the node, which may be running.`),
 		Args: cobra.NoArgs,

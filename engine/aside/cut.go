@@ -18,7 +18,7 @@ import (
 
 // Names in a data directory.
 const (
-	Dir         = dir.Aside
+	Dir         = "aside"
 	CutFile     = "cut.json"
 	BatchesFile = "batches"
 )
@@ -36,6 +36,9 @@ const (
 	// ReasonAnew says that the copy gave up its whole log and began anew from its leader. What the leader had, and its
 	// retention removed, is not kept.
 	ReasonAnew = "anew"
+	// ReasonForgot says that the commit log had forgotten the batches when the node started, and segments had them. They
+	// stay in segment files: see SetAside.
+	ReasonForgot = "forgot"
 )
 
 // Cut is cut.json: what a cut took, and what of it the directory has. Positions and ids are those of the partition.
@@ -48,8 +51,8 @@ type Cut struct {
 	Topic     string    `json:"topic"`
 	Partition uint32    `json:"partition"`
 	Time      time.Time `json:"time"`   // of the cut, by the node's clock
-	Reason    string    `json:"reason"` // ReasonCut or ReasonAnew
-	// Leader and LeaderEpoch say to whose log the copy was cut, as far as the node knew.
+	Reason    string    `json:"reason"` // ReasonCut, ReasonAnew or ReasonForgot
+	// Leader and LeaderEpoch say to whose log the copy was cut, as far as the node knew. 0 with ReasonForgot.
 	Leader      uint32        `json:"leader"`
 	LeaderEpoch segment.Epoch `json:"leader_epoch"`
 	// Committed is the position below which the copy knew everything to be committed.
@@ -118,9 +121,13 @@ func nameOf(id segment.Identity, unix int64) string {
 	return fmt.Sprintf("%s-%d-%d", id.Topic, id.Partition, unix)
 }
 
+// inSegments says whether SetAside made the directory.
+func inSegments(name string) bool { return strings.HasPrefix(name, segmentsPrefix) }
+
 // parseName reads the name of a directory below Dir.
 func parseName(name string) (id segment.Identity, at time.Time, ok bool) {
 	const uuidLen = 36
+	name = strings.TrimPrefix(name, segmentsPrefix)
 	if len(name) < uuidLen+4 || name[uuidLen] != '-' {
 		return id, at, false
 	}
@@ -145,8 +152,8 @@ type Entry struct {
 // errUnfinished says that a directory has no cut.json: the cut did not take place.
 var errUnfinished = errors.New("it has no " + CutFile + ": a crash came while it was written, and the log has it all")
 
-// List reads what is kept, the oldest first. It passes over directories that have other names, such as those of
-// dir.SetAside. It changes nothing, and may be called while a node runs on the directory.
+// List reads what is kept, the oldest first. It passes over directories that have other names. It changes nothing, and
+// may be called while a node runs on the directory.
 func List(disk aio.Disk) ([]Entry, error) {
 	infos, err := disk.ReadDir(Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -193,7 +200,7 @@ func readEntry(disk aio.Disk, name string) Entry {
 // start removes what is left of it.
 func Remove(disk aio.Disk, name string) error {
 	where := path.Join(Dir, name)
-	if err := disk.Remove(path.Join(where, CutFile)); err != nil {
+	if err := disk.Remove(path.Join(where, CutFile)); err != nil && !(inSegments(name) && errors.Is(err, fs.ErrNotExist)) {
 		return err
 	}
 	if err := disk.SyncDir(where); err != nil {

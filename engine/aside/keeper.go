@@ -82,6 +82,9 @@ func (k *Keeper) Load() error {
 	}
 	for i := range all {
 		e := &all[i]
+		if inSegments(e.Name) {
+			continue
+		}
 		if errors.Is(e.Err, errUnfinished) {
 			k.drop(e.Name)
 			continue

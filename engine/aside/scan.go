@@ -20,6 +20,9 @@ func Scan(disk aio.Disk, e *Entry, fn func(h *segment.Header, body []byte) error
 	if e.Err != nil {
 		return e.Err
 	}
+	if inSegments(e.Name) {
+		return scanSegments(disk, e, fn)
+	}
 	name := path.Join(Dir, e.Name, BatchesFile)
 	file, err := disk.Open(name)
 	if err != nil {

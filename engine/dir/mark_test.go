@@ -1,61 +1,17 @@
 package dir
 
 import (
-	"bytes"
 	"errors"
 	"io/fs"
 	"log/slog"
-	"path"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
 	"penstock/clog"
-	"penstock/segment"
 	"penstock/segment/aio"
 	"penstock/segment/aio/faultaio"
 )
-
-// What a log does not have is moved, with its index, and durably; of a file that it has in part, what is used is
-// copied. A second call within the same second takes another directory.
-func TestSetAside(t *testing.T) {
-	disk := faultaio.New(faultaio.Options{})
-	id, now := segment.Identity{Topic: uuid.UUID{7}, Partition: 3}, time.Unix(1_700_000_000, 5)
-	from := PartitionPath(id.Topic, id.Partition)
-	content := func(b byte, n int) []byte { return bytes.Repeat([]byte{b}, n) }
-	err := errors.Join(disk.MkdirAll(from), disk.WriteFile(from+"/0000000004.seg", content(4, 3*4096)),
-		disk.WriteFile(from+"/0000000005.seg", content(5, 4096)), disk.WriteFile(from+"/0000000005.idx", content(6, 9)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := []segment.BeyondFile{
-		{Path: from + "/0000000004.seg", UsedBytes: 5000, SizeBytes: 3 * 4096},
-		{Path: from + "/0000000005.seg", Whole: true, UsedBytes: 100, SizeBytes: 4096},
-	}
-	to, err := SetAside(disk, id, files, now)
-	if err != nil || to != "aside/segments-"+id.Topic.String()+"-3-1700000000" {
-		t.Fatal(to, err)
-	}
-	disk = disk.Crash(1)
-	for name, want := range map[string][]byte{
-		from + "/0000000004.seg": content(4, 3*4096), from + "/0000000005.seg": nil, from + "/0000000005.idx": nil,
-		to + "/0000000004.seg": append(content(4, 5000), make([]byte, 3*4096-5000)...),
-		to + "/0000000005.seg": content(5, 4096), to + "/0000000005.idx": content(6, 9),
-	} {
-		got, err := disk.ReadFile(name, 1<<20)
-		if want == nil && !errors.Is(err, fs.ErrNotExist) || want != nil && !bytes.Equal(got, want) {
-			t.Errorf("%s has %d bytes (%v)", name, len(got), err)
-		}
-	}
-	again, err := SetAside(disk, id, files[:1], now)
-	if err != nil || again == to || path.Dir(again) != Aside {
-		t.Errorf("again: %s, %v", again, err)
-	}
-	if to, err := SetAside(disk, id, nil, now); to != "" || err != nil {
-		t.Errorf("of nothing: %q, %v", to, err)
-	}
-}
 
 // A directory has a log.mark before its node.json says that it is used, whenever the power goes. A mark that tells of
 // a log is not replaced by that of a new store.
