@@ -38,7 +38,10 @@ import (
 const (
 	askTimeout = 3 * time.Second // of a question to a majority: it may be electing a leader
 	oneTimeout = time.Second     // of a question to one member, which answers from its own files
-	serveBeats = 2               // heartbeats within which one member that serves has accepted a connection
+	// A member that serves has accepted a connection within serveTimes the time of its answer on the peer port, or
+	// within serveAtLeast.
+	serveTimes   = 10
+	serveAtLeast = 250 * time.Millisecond
 	// olderName begins the name of the directory, in the member's own, in which the files of an older state are kept.
 	// The rest is the Unix time in seconds.
 	olderName = "older-"
@@ -64,8 +67,9 @@ const (
 )
 
 // weigh decides by what the others know that the directory does not: the answer of a majority, or those of single
-// members where there is none. An empty text means nothing.
-func weigh(majority bool, newer ...string) (verdict, string) {
+// members where there is none. An empty text means nothing. older is what a single member said before: only a majority
+// takes that back, not silence, and not another member that knows less.
+func weigh(older string, majority bool, newer ...string) (verdict, string) {
 	for _, why := range newer {
 		switch {
 		case why == "":
@@ -74,6 +78,9 @@ func weigh(majority bool, newer ...string) (verdict, string) {
 		default:
 			return waits, why
 		}
+	}
+	if older != "" && !majority {
+		return waits, older
 	}
 	return votes, ""
 }
@@ -85,8 +92,8 @@ func (m *Member) checkPast() error {
 	if m.o.Older == nil || len(m.o.Voters) == 1 {
 		return nil
 	}
-	for told := false; ; {
-		v, why := m.askOthers()
+	for older := ""; ; {
+		v, why := m.askOthers(older)
 		switch v {
 		case votes:
 			return nil
@@ -98,10 +105,10 @@ func (m *Member) checkPast() error {
 			"member is added anew", ErrDirectory, m.o.Dir, why)
 		m.refuse(refusal)
 		m.waitingFor("a majority of the other members: its directory is an older state of itself, and must not count")
-		if !told {
-			told = true
+		if older == "" {
 			m.o.Log.Warn("the embedded etcd member does not start yet", "error", refusal)
 		}
+		older = why
 		if !pause(m.ctx, probePause) {
 			return m.ctx.Err()
 		}
@@ -109,38 +116,41 @@ func (m *Member) checkPast() error {
 }
 
 // askOthers asks for a majority's answer if enough of the other members run, and otherwise each of them for its own.
-func (m *Member) askOthers() (verdict, string) {
+// older is what an earlier answer said.
+func (m *Member) askOthers(older string) (verdict, string) {
 	var voters []Voter
 	for _, v := range m.o.Voters {
 		if v.Name != m.o.Name {
 			voters = append(voters, v)
 		}
 	}
-	runs := make([]bool, len(voters))
 	var all sync.WaitGroup
+	took := make([]time.Duration, len(voters)) // 0: it does not run
 	for i, v := range voters {
-		all.Go(func() { runs[i] = m.probe(m.ctx, v).state == running })
+		all.Go(func() {
+			if begin := time.Now(); m.probe(m.ctx, v).state == running {
+				took[i] = max(1, time.Since(begin))
+			}
+		})
 	}
 	all.Wait()
 	var up []Voter
 	for i, v := range voters {
-		if runs[i] {
+		if took[i] > 0 {
 			up = append(up, v)
 		}
 	}
 	if len(up) > len(m.o.Voters)/2 {
 		if t, err := m.ask(askTimeout, up); err == nil {
 			t.Majority = true
-			return weigh(true, m.newer(t))
+			return weigh(older, true, m.newer(t))
 		}
 	}
-	known := make([]Testimony, len(up))
-	for i, v := range up {
-		all.Go(func() {
-			if t, err := m.ask(oneTimeout, []Voter{v}, clientv3.WithSerializable()); err == nil {
-				known[i] = t
-			}
-		})
+	known := make([]Testimony, len(voters))
+	for i, v := range voters {
+		if took[i] > 0 {
+			all.Go(func() { known[i] = m.askOne(v, took[i]) })
+		}
 	}
 	all.Wait()
 	var newer []string
@@ -149,25 +159,50 @@ func (m *Member) askOthers() (verdict, string) {
 			newer = append(newer, m.newer(t))
 		}
 	}
-	return weigh(false, newer...)
+	return weigh(older, false, newer...)
 }
 
-// ask reads what the given members have of the nodes.
-func (m *Member) ask(limit time.Duration, of []Voter, how ...clientv3.OpOption) (Testimony, error) {
-	var members []known
-	for _, v := range of {
-		members = append(members, known{Name: v.Name, ClientURLs: []string{m.o.TLS.scheme() + "://" + v.Client}})
+// askOne asks a member for its own answer; without one it returns zero. probed is how long an answer on its peer port
+// took. A member listens for clients from its start, and does not serve them before it has heard of a leader, for which
+// it may need this member's vote: it is not waited for then.
+func (m *Member) askOne(v Voter, probed time.Duration) Testimony {
+	client, err := m.clientOf(v)
+	if err != nil {
+		return Testimony{}
 	}
-	client, err := m.adminClient(members)
+	defer client.Close()
+	if !serves(m.ctx, client, max(serveTimes*probed, serveAtLeast)) {
+		return Testimony{}
+	}
+	t, err := m.read(oneTimeout, client, clientv3.WithSerializable())
+	if err != nil {
+		return Testimony{}
+	}
+	return t
+}
+
+// ask asks the given members for what a majority has.
+func (m *Member) ask(limit time.Duration, of []Voter) (Testimony, error) {
+	client, err := m.clientOf(of...)
 	if err != nil {
 		return Testimony{}, err
 	}
 	defer client.Close()
+	return m.read(limit, client)
+}
+
+func (m *Member) clientOf(of ...Voter) (*clientv3.Client, error) {
+	var members []known
+	for _, v := range of {
+		members = append(members, known{Name: v.Name, ClientURLs: []string{m.o.TLS.scheme() + "://" + v.Client}})
+	}
+	return m.adminClient(members)
+}
+
+// read reads what there is of the nodes.
+func (m *Member) read(limit time.Duration, client *clientv3.Client, how ...clientv3.OpOption) (Testimony, error) {
 	ctx, cancel := context.WithTimeout(m.ctx, limit)
 	defer cancel()
-	if len(of) == 1 && !m.serves(ctx, client) {
-		return Testimony{}, fmt.Errorf("etcd: member %q does not serve clients", of[0].Name)
-	}
 	answer, err := client.Get(ctx, m.o.Prefix, append(how, clientv3.WithPrefix())...)
 	if err != nil {
 		return Testimony{}, err
@@ -175,11 +210,9 @@ func (m *Member) ask(limit time.Duration, of []Voter, how ...clientv3.OpOption) 
 	return Testimony{Revision: answer.Header.Revision, Rows: entriesOf(answer.Kvs)}, nil
 }
 
-// serves says whether a client's only endpoint accepts the client. A member listens from its start, and does not serve
-// before it has heard of a leader, for which it may need this member's vote: it is not waited for longer than the
-// handshakes take on a link that is good enough for the heartbeats.
-func (m *Member) serves(ctx context.Context, client *clientv3.Client) bool {
-	ctx, cancel := context.WithTimeout(ctx, serveBeats*m.o.Heartbeat)
+// serves says whether a client's only endpoint accepts the client within limit.
+func serves(ctx context.Context, client *clientv3.Client, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	conn := client.ActiveConnection()
 	conn.Connect()

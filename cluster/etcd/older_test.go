@@ -20,17 +20,21 @@ func TestWeigh(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name     string
+		older    string
 		majority bool
 		newer    []string
 		want     verdict
 	}{
-		{"nobody answers", false, nil, votes},
-		{"a majority knows nothing newer", true, []string{""}, votes},
-		{"a majority knows something newer", true, []string{"x"}, anew},
-		{"single members know nothing newer", false, []string{"", "", ""}, votes},
-		{"one single member knows something newer", false, []string{"", "x", ""}, waits},
+		{"nobody answers", "", false, nil, votes},
+		{"a majority knows nothing newer", "", true, []string{""}, votes},
+		{"a majority knows something newer", "", true, []string{"x"}, anew},
+		{"single members know nothing newer", "", false, []string{"", "", ""}, votes},
+		{"one single member knows something newer", "", false, []string{"", "x", ""}, waits},
+		{"one did, and nobody answers any more", "x", false, nil, waits},
+		{"one did, and another one does not", "x", false, []string{""}, waits},
+		{"one did, and a majority does not", "x", true, []string{""}, votes},
 	} {
-		if got, why := weigh(c.majority, c.newer...); got != c.want || (why == "x") != (got != votes) {
+		if got, why := weigh(c.older, c.majority, c.newer...); got != c.want || (why == "x") != (got != votes) {
 			t.Errorf("%s: %v %q", c.name, got, why)
 		}
 	}
@@ -161,7 +165,6 @@ func TestMemberThatDoesNotServe(t *testing.T) {
 	c.stop(0, 1, 2)
 	c.start(0) // alone it hears of no leader, so it does not serve
 	m := &Member{ctx: t.Context(), o: c.options(1)}
-	m.o.Prefix = "k/"
 	v := m.o.Voters[0]
 	for ctx := within(t, time.Minute); ; {
 		if conn, err := net.Dial("tcp", v.Client); err == nil {
@@ -172,12 +175,18 @@ func TestMemberThatDoesNotServe(t *testing.T) {
 			t.Fatal("it does not listen")
 		}
 	}
-	begin := time.Now()
-	if s, err := m.ask(time.Minute, []Voter{v}); err == nil {
-		t.Errorf("it says %+v", s)
+	client, err := m.clientOf(v)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if took := time.Since(begin); took > 10*time.Second {
-		t.Errorf("it was waited for, %v", took)
+	defer client.Close()
+	if serves(t.Context(), client, serveAtLeast) {
+		t.Error("it serves clients alone")
+	}
+	c.start(1)
+	c.ready(0)
+	if !serves(t.Context(), client, time.Minute) {
+		t.Error("it does not serve clients with another one")
 	}
 }
 
