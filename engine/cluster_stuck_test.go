@@ -1,13 +1,16 @@
 package engine_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"penstock/cluster"
 	"penstock/engine"
 	"penstock/engine/meta"
+	"penstock/replicate"
 	"penstock/segment"
 )
 
@@ -61,6 +64,57 @@ func TestClusterDrainsDoNotPassLeadershipsRound(t *testing.T) {
 	}
 	if now := l.row("t", 0).State.Epoch; now > before+segment.Epoch(1) {
 		t.Errorf("the partition had %d leaders while all nodes drained", now-before)
+	}
+}
+
+// refusesHandOver is a store in which a hand-over fails, and then the drain that asked for it is over.
+type refusesHandOver struct {
+	meta.Store
+	asked, over atomic.Bool
+}
+
+func (s *refusesHandOver) HandOver(
+	ctx context.Context, id meta.PartitionID, st *replicate.State, to replicate.NodeID,
+) error {
+	if !s.asked.Load() {
+		return s.Store.HandOver(ctx, id, st, to)
+	}
+	s.over.Store(true)
+	return meta.ErrConflict
+}
+
+// preferred is cluster.PreferredLeader, until the drain is over.
+func (s *refusesHandOver) preferred(snap *meta.Snapshot, id meta.PartitionID) replicate.NodeID {
+	if s.over.Load() {
+		return snap.Partitions.Get(id).State.Leader
+	}
+	return cluster.PreferredLeader(snap, id)
+}
+
+// A node whose drain ends while it hands a partition over takes writes again.
+func TestClusterDrainEndsWhileHandingOver(t *testing.T) {
+	t.Parallel()
+	stores := map[string]*refusesHandOver{}
+	tc := newTestCluster(t, 3, func(o *engine.Options) {
+		s := &refusesHandOver{Store: o.Cluster.Store}
+		stores[o.NodeID] = s
+		o.Cluster.Store, o.Cluster.PreferredLeader, o.Cluster.Replicas = s, s.preferred, 3
+	})
+	tc.create("t", 1)
+	tc.awaitInSync("t")
+	h := newAckLog()
+	l := tc.leader("t", 0)
+	stop := tc.startProducer(h, l, "t", "during", never)
+	defer stop()
+	s := stores[l.e.Node().Name]
+	s.asked.Store(true)
+	if err := l.store.Drain(t.Context(), l.e.Node().ID, true); err != nil {
+		t.Fatal(err)
+	}
+	tc.eventually("it hands over", s.over.Load)
+	tc.awaitMoreAcks(h, 50)
+	if now := l.row("t", 0).State; now.Leader != l.e.Node().ID {
+		t.Errorf("it does not lead any more: %+v", now)
 	}
 }
 

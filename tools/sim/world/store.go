@@ -530,11 +530,11 @@ func (s *store) handOver(id meta.PartitionID, from *replicate.State, to replicat
 	}
 	heirs := s.heirs(p)
 	switch {
-	case len(heirs) == 0:
+	case to == 0 && len(heirs) == 0:
 		return meta.ErrTooFewNodes
 	case to == 0:
 		to = heirs[s.w.rng.IntN(len(heirs))]
-	case !slices.Contains(heirs, to):
+	case !s.mayBeNamed(p, to):
 		return meta.ErrUnsafe
 	}
 	s.lead(p, to)

@@ -55,14 +55,22 @@ func (s *store) reportDisk(id replicate.NodeID, boot uuid.UUID, disk meta.DiskSt
 
 // heirs are the nodes that may have a partition from its leader: see cluster's heirsOf.
 func (s *store) heirs(p *meta.Partition) []replicate.NodeID {
-	leader, worst := p.State.Leader, meta.DiskFailed
+	leader, worst, drains := p.State.Leader, meta.DiskFailed, false
 	if own := s.snap.Nodes[leader]; own != nil && own.Disk != meta.DiskGood {
-		worst = meta.DiskGood
+		worst, drains = meta.DiskGood, own.Disk.Rank() >= meta.DiskHung.Rank()
 		if own.Disk == meta.DiskFailed {
 			worst = meta.DiskSlow
 		}
 	}
 	return slices.DeleteFunc(s.electable(p), func(n replicate.NodeID) bool {
-		return n == leader || s.snap.Nodes[n] != nil && s.snap.Nodes[n].Disk.Rank() > worst.Rank()
+		is := s.snap.Nodes[n]
+		return n == leader || is != nil && (is.Disk.Rank() > worst.Rank() || is.Draining && !drains)
 	})
+}
+
+// mayBeNamed says whether a leader may hand a partition over to a node that it names: see cluster's mayBeNamed.
+func (s *store) mayBeNamed(p *meta.Partition, n replicate.NodeID) bool {
+	is := s.snap.Nodes[n]
+	return n != p.State.Leader && slices.Contains(s.electable(p), n) &&
+		(is == nil || is.Disk.Rank() < meta.DiskFailed.Rank())
 }
