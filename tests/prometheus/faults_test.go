@@ -206,8 +206,10 @@ func TestFaultsOfOneNode(t *testing.T) {
 	})
 
 	f.engine("topic", "delete", "load")
-	f.publish(400, 10_000)
-	f.fault("PenstockCorruption", f.rot, func() {
+	f.fault("PenstockCorruption", func() {
+		f.publish(400, 10_000) // nobody takes them: soon another alert fires, too
+		f.rot()
+	}, func() {
 		f.engine("topic", "delete", "orders") // nothing can repair the only copy
 		f.must(f.n.Kill())
 		f.must(f.n.Restart(t.Context()))
