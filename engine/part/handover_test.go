@@ -83,3 +83,23 @@ func TestHandedOverLeaderStaysQuiet(t *testing.T) {
 		}
 	}
 }
+
+// Whoever hands a partition over waits for news of it: while its writes are paused, each step is such news, for example
+// that the last pending batch is committed.
+func TestStepsOfAHandOverAreNews(t *testing.T) {
+	r := leadingReplica(t, &handOverStore{})
+	for _, paused := range []bool{false, true} {
+		r.writesPaused = paused
+		next := r.node.above.News().Next()
+		r.run(func() {})
+		raised := false
+		select {
+		case <-next:
+			raised = true
+		default:
+		}
+		if raised != paused {
+			t.Errorf("writes paused %v: news %v", paused, raised)
+		}
+	}
+}
