@@ -140,7 +140,8 @@ func (w *World) reason() string {
 	return ""
 }
 
-// decideForgot is an operator who helps where a leader asks for it: he chooses the live node that has most.
+// decideForgot is an operator who helps where a leader asks for it, or a copy is contested: he chooses the live node
+// that has most.
 func (w *World) decideForgot() {
 	f := &w.forget
 	asking := map[meta.PartitionID]bool{}
@@ -158,7 +159,7 @@ func (w *World) decideForgot() {
 	for _, id := range w.store.snap.Partitions.IDs() {
 		since, known := f.asks[id]
 		switch {
-		case !asking[id]:
+		case !asking[id] && len(w.store.snap.Partitions.Get(id).Contested) == 0:
 			delete(f.asks, id)
 		case !known:
 			f.asks[id] = w.now
