@@ -105,6 +105,10 @@ func TestConfirmWindow(t *testing.T) {
 	if n := strings.Count(log.String(), "delivers no new messages"); n != 1 {
 		t.Errorf("the log says %d times that the window is full", n)
 	}
+	healthSays(t, e, "channel c of topic t is full in 1 partition: ")
+	if st := channelStats(t, ch); st.FullPartitions != 1 || e.Storage().FullChannels != 1 {
+		t.Errorf("%+v, and %d full channels", st, e.Storage().FullChannels)
+	}
 	s.finish(held...)
 	total := 40
 	for range 100 {
@@ -114,6 +118,18 @@ func TestConfirmWindow(t *testing.T) {
 	}
 	if total != 140 {
 		t.Errorf("%d messages", total)
+	}
+	eventually(t, "it is not full any more", func() bool { return e.Storage().FullChannels == 0 })
+	if st, health := channelStats(t, ch), e.Verdict().Health; st.FullPartitions != 0 || strings.Contains(health, "full") {
+		t.Errorf("%+v, %s", st, health)
+	}
+}
+
+// healthSays fails unless the node's health says the words, and is healthy.
+func healthSays(t *testing.T, e *engine.Engine, words string) {
+	t.Helper()
+	if v := e.Verdict(); !v.Healthy || !strings.Contains(v.Health, words) {
+		t.Errorf("health does not say %q: %s", words, v.Health)
 	}
 }
 

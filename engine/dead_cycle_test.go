@@ -99,6 +99,17 @@ func TestDeadLettersAside(t *testing.T) {
 	if st := channelStats(t, ch); st.OutboxCount != bad || !strings.Contains(st.AsideWhy, why) {
 		t.Errorf("%+v", st)
 	}
+	healthSays(t, e, "channel c of topic t has 100 dead letters aside: ")
+	healthSays(t, e, why)
+	if n := e.Storage().AsideChannels; n != 1 {
+		t.Errorf("%d channels with dead letters aside", n)
+	}
+	if err := topic.DeleteChannel(t.Context(), "c"); err != nil {
+		t.Fatal(err)
+	}
+	if v := e.Verdict(); strings.Contains(v.Health, "dead letter") {
+		t.Errorf("after the channel's end: %s", v.Health)
+	}
 }
 
 // Settings under which dead letters that wait could never be moved are refused.

@@ -21,6 +21,7 @@ func (e *Engine) Verdict() health.Verdict {
 func (e *Engine) HealthFacts() *health.Facts {
 	f := &health.Facts{Node: e.node.NodeID(), Closing: e.leaving.Load() || e.isClosed(), Cluster: e.members.look()}
 	f.AsideMessages, f.Forgotten = e.store.Aside().Stats().Messages, e.forgotten
+	f.AsideLetters, f.FullChannel = e.channelTroubles()
 	if e.cluster != nil {
 		e.cluster.missing(f)
 	}
@@ -37,6 +38,38 @@ func (e *Engine) HealthFacts() *health.Facts {
 		f.Damage = health.Text(err)
 	}
 	return f
+}
+
+// channelTroubles returns the first channel that has dead letters aside and the first that is full; nil: there is none.
+func (e *Engine) channelTroubles() (aside, full *health.Channel) {
+	add := func(first **health.Channel, one health.Channel) {
+		switch {
+		case one.Count == 0:
+		case *first == nil:
+			*first = &one
+		default:
+			(*first).More++
+		}
+	}
+	if !e.channels.HasTroubles() {
+		return nil, nil
+	}
+	for _, t := range e.Topics() {
+		for _, c := range t.Channels() {
+			now := c.local.Troubles()
+			add(&aside, health.Channel{Topic: t.Name(), Name: c.name, Count: now.AsideCount, Why: now.AsideWhy})
+			add(&full, health.Channel{Topic: t.Name(), Name: c.name, Count: now.FullPartitions})
+		}
+	}
+	return aside, full
+}
+
+// countOf returns how many channels there are of which c is the first.
+func countOf(c *health.Channel) int {
+	if c == nil {
+		return 0
+	}
+	return 1 + c.More
 }
 
 // View returns what this node knows of the other nodes besides the store's rows; on a single node, that it trusts them.

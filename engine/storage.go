@@ -58,6 +58,10 @@ type StorageStats struct {
 	AsideCuts     int   `json:"aside_cuts"`
 	AsideMessages int64 `json:"aside_messages"`
 	AsideBytes    int64 `json:"aside_bytes"`
+	// AsideChannels: channels with dead letters that could not be moved to the dead-letter topic. FullChannels: channels
+	// that deliver nothing new of a partition; see ChannelStats.FullPartitions.
+	AsideChannels int `json:"channels_with_dead_letters_aside"`
+	FullChannels  int `json:"full_channels"`
 	// Blocked: partitions led here that wait for a replica that may have more messages and cannot lead.
 	Blocked         int    `json:"shortened_copies_blocked"`
 	StallsBuffer    uint64 `json:"stalls_for_buffers"`      // times that no buffer was free: the flusher was behind
@@ -160,6 +164,8 @@ func (e *Engine) Storage() StorageStats {
 	}
 	kept := e.store.Aside().Stats()
 	out.AsideCuts, out.AsideMessages, out.AsideBytes = kept.Cuts, kept.Messages, kept.Bytes
+	aside, full := e.channelTroubles()
+	out.AsideChannels, out.FullChannels = countOf(aside), countOf(full)
 	e.members.describe(&out)
 	e.describeDisk(&out)
 	if s.Groups > 0 {

@@ -33,6 +33,7 @@ type Channel struct {
 	channelReader
 	channelSetup
 	deadLetters
+	troubles
 	timer   host.Timer
 	armed   int64 // engine time in unix ms for which the timer is set; 0: not set
 	started bool
@@ -115,7 +116,7 @@ type cursor struct {
 	end      segment.MsgID  // the end of visible messages that the machine knows
 	newEnd   segment.MsgID  // the end of visible messages that syncVisible just read
 	assigned bool           // the machine has the partition
-	full     bool           // it delivers nothing new, because too many messages wait between confirmed ones
+	full     bool           // logged: it delivers nothing new, because too many messages wait between confirmed ones
 	epoch    segment.Epoch  // the leader epoch in which this node serves it; 0 on a single node
 	put      *controlPut    // writes the machine's control entries to the log; at most one is in flight
 
@@ -235,6 +236,7 @@ func (c *Channel) Shut(err error) {
 		}
 	}
 	c.closed = err
+	c.note(func(t *Troubles) { *t = Troubles{} })
 	c.hungry.Store(false)
 	c.failSyncs(nil, err)
 	var sinks []base.Sink

@@ -108,6 +108,9 @@ func (c *Channel) setAside(failed []failedLetter, err error) (why string) {
 		why = f.why.Error()
 		c.aside.Fail(f.id, why, c.node.now().UnixNano())
 	}
+	if c.closed == nil {
+		c.noteAside()
+	}
 	return why
 }
 
@@ -140,6 +143,7 @@ func (c *Channel) nextDead() (dead []deadLetter, name string, ok bool) {
 	if waiting == 0 {
 		c.deadLetterMover = false
 		c.aside.Clear()
+		c.noteAside()
 		return nil, "", false
 	}
 	name = c.settings.DeadLetter

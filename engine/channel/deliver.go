@@ -55,9 +55,7 @@ func (c *Channel) deliverRound() (again bool) {
 		// Announce that a commit should wake the channel, and then look once more. A commit makes messages visible
 		// before it looks at hungry, so either this goroutine sees the messages, or the commit sees hungry.
 		hungry := c.m.Hungry()
-		if hungry {
-			c.tellFull()
-		}
+		c.noteFull(hungry)
 		c.hungry.Store(hungry)
 		if !hungry || !c.moreVisible() {
 			return false
@@ -65,17 +63,26 @@ func (c *Channel) deliverRound() (again bool) {
 	}
 }
 
-// tellFull logs which partitions deliver nothing new although a consumer waits, when that begins. mu is held.
-func (c *Channel) tellFull() {
+// noteFull notes how many partitions are full, and logs which of them deliver nothing new although a consumer waits,
+// when that begins. mu is held.
+func (c *Channel) noteFull(hungry bool) {
+	n := 0
 	for i := range c.cursors {
 		cur := &c.cursors[i]
-		was := cur.full
-		if cur.full = cur.assigned && c.m.Full(cur.number); cur.full && !was {
+		if !cur.assigned || !c.m.Full(cur.number) {
+			cur.full = false
+			continue
+		}
+		if n++; hungry && !cur.full {
+			cur.full = true
 			c.node.Log.Warn("a channel delivers no new messages of a partition: too many wait between confirmed ones; nothing "+
 				"is lost, and it goes on when the oldest of them are finished or become dead letters: see channel deferred",
 				"topic", c.topic.Name(), "channel", c.name, "partition", cur.number,
 				"oldest", batch.MakeID(cur.number, c.m.OldestUnconfirmed(cur.number)).String(), "limit", c.node.MaxRanges)
 		}
+	}
+	if n != c.Troubles().FullPartitions {
+		c.note(func(t *Troubles) { t.FullPartitions = n })
 	}
 }
 

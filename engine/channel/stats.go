@@ -24,6 +24,9 @@ type Stats struct {
 	OutboxCount   int    // dead letters that wait to be moved
 	AsideCount    int    // those of them that could not be moved when they were tried last
 	AsideWhy      string // why the last of these could not
+	// FullPartitions counts the partitions that deliver no new messages, because too many wait between confirmed ones:
+	// they are in flight, delayed, or wait for room in the outbox.
+	FullPartitions int
 	// OldestNs is when the oldest visible message that is not finished was stored, or earlier (segment.Log.AppendedBy), in
 	// ns since 1970. 0: all are finished.
 	OldestNs  int64
@@ -50,7 +53,7 @@ func (c *Channel) Stats() Stats {
 		s.AsideCount, s.AsideWhy = c.aside.Count(s.OutboxCount)
 	}
 	if c.closed == nil {
-		s.OldestNs = c.oldestNs()
+		s.OldestNs, s.FullPartitions = c.oldestNs(), c.fullCount()
 	}
 	if c.timed != nil {
 		s.Latencies = c.timed.Recorder

@@ -24,6 +24,10 @@ type Facts struct {
 	// AsideMessages is how many messages that cuts took from copies are kept aside. That is no trouble, but a note.
 	AsideMessages int64
 
+	// The first channel, by the name of its topic and its own, that has dead letters which cannot be moved, and the first
+	// that delivers nothing new because it is full; nil: there is none. That is a note, too.
+	AsideLetters, FullChannel *Channel
+
 	// What may be missing here, although this node acknowledged it. Failure says if files were taken away under it.
 	Forgotten      bool          // the commit log's files were gone at the start, or older ones had come back
 	OlderDirectory bool          // the data directory is not the one that the node ran on last
@@ -208,12 +212,12 @@ func (c *Cluster) StallCause() string {
 func sentence(f *Facts, v *Verdict) string {
 	switch c := f.Cluster; {
 	case !v.Healthy:
-		return "unhealthy: " + strings.Join(v.Reasons, "; ") + asideNote(f)
+		return "unhealthy: " + strings.Join(v.Reasons, "; ") + notes(f)
 	case c == nil:
-		return "healthy: the node serves" + drainNote(f) + asideNote(f)
+		return "healthy: the node serves" + drainNote(f) + notes(f)
 	default:
 		return fmt.Sprintf("healthy: all %s live, all %s led and in sync%s",
-			are(c.NodeCount, "node"), are(c.Count, "partition"), drainNote(f)+pastNote(f)+asideNote(f))
+			are(c.NodeCount, "node"), are(c.Count, "partition"), drainNote(f)+pastNote(f)+notes(f))
 	}
 }
 
@@ -223,6 +227,9 @@ func drainNote(f *Facts) string {
 	}
 	return ""
 }
+
+// notes says what is kept aside, and which channels do not go on.
+func notes(f *Facts) string { return asideNote(f) + channelNotes(f) }
 
 // asideNote says that cuts took messages from copies on this node.
 func asideNote(f *Facts) string {

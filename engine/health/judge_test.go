@@ -67,6 +67,29 @@ func TestJudge(t *testing.T) {
 			true, true, true, true, nil, "",
 			[]string{"healthy: ", "; 1 message that cuts took is kept aside"},
 		},
+		"dead letters are aside": {
+			Facts{AsideLetters: &Channel{Topic: "orders", Name: "billing", Count: 1, Why: "too big", More: 2}},
+			true, true, true, true, nil, "",
+			[]string{
+				"healthy: the node serves; channel billing of topic orders has 1 dead letter aside: it could not be moved to " +
+					"the dead-letter topic (too big). It is kept and tried again: remove the cause, and do not delete the " +
+					"channel, which would delete it, too; the same holds for 2 more channels",
+			},
+		},
+		"a channel is full": {
+			Facts{
+				AsideLetters: &Channel{Topic: "orders", Name: "billing", Count: 3, Why: "no room"},
+				FullChannel:  &Channel{Topic: "orders", Name: "mail", Count: 2, More: 1},
+			},
+			true, true, true, true, nil, "",
+			[]string{
+				"has 3 dead letters aside: they could not be moved to the dead-letter topic (no room). They are kept and " +
+					"tried again: remove the cause, and do not delete the channel, which would delete them, too; " +
+					"channel mail of topic orders is full in 2 partitions: too many messages wait between finished ones, so " +
+					"it delivers no new ones of these. Nothing is lost, and it goes on when the oldest are finished or become " +
+					"dead letters: see engine channel pending and deferred; the same holds for 1 more channel",
+			},
+		},
 		"a contested copy": {
 			Facts{Cluster: served(func(c *Cluster) { c.Contested, c.FirstContested = 1, &Copy{"orders", 3, "n2", "n1"} })},
 			true, true, true, false, nil, "",
