@@ -270,3 +270,43 @@ func TestSessionCookieOverTLS(t *testing.T) {
 		t.Errorf("without TLS: %q", got)
 	}
 }
+
+// Dead letters that cannot be moved, and a channel that delivers nothing new because it is full, are in /channels and
+// in both forms of /stats.
+func TestStatesOfChannels(t *testing.T) {
+	n := startNode(t, engine.Options{MaxRanges: 4}, Options{})
+	n.post(t, "/topic/create?topic=t", "")
+	n.post(t, "/channel/create?topic=t&channel=c", "")
+	c := n.dial(t)
+	c.sub("t", "c")
+	c.send("RDY 40\n")
+	for i := range 8 {
+		n.post(t, "/pub?topic=t", "x")
+		if m := c.message(); i%2 == 1 {
+			c.send("FIN " + m.id + "\n")
+		}
+	}
+	n.post(t, "/pub?topic=t", "more")
+	eventually(t, "it is full", func() bool {
+		return answer[ChannelPage](t, n, "/channels?topic=t").Channels[0].FullPartitions == 1
+	})
+	st := answer[statsReply](t, n, "/stats?format=json")
+	if ch := st.Topics[0].Channels[0]; ch.FullPartitions != 1 || st.Storage.FullChannels != 1 {
+		t.Errorf("/stats: %+v", ch)
+	}
+	aside := engine.ChannelStats{Name: "c", OutboxCount: 3, AsideCount: 2, AsideWhy: "too big"}
+	out := channelOf(&aside, false, time.Now())
+	if out.OutboxCount != 3 || out.AsideCount != 2 || out.AsideWhy != "too big" {
+		t.Errorf("%+v", out)
+	}
+	st.Topics[0].Channels = append(st.Topics[0].Channels, out)
+	for _, want := range []string{"[full partitions: 1] too many messages wait", "[dead letters aside: 2] too big"} {
+		if text := st.text(time.Now()); !strings.Contains(text, want) {
+			t.Errorf("/stats does not say %q:\n%s", want, text)
+		}
+	}
+	row := history.ChannelOf(&aside, time.Now())
+	if row.OutboxCount != 3 || row.AsideCount != 2 || row.AsideWhy != "too big" {
+		t.Errorf("/channels: %+v", row)
+	}
+}

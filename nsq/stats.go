@@ -56,6 +56,11 @@ type channelStats struct {
 	Clients       []clientStats `json:"clients"`
 	Paused        bool          `json:"paused"`
 	Latency       latency       `json:"e2e_processing_latency"`
+	// Additions to nsqd's reply: see engine.ChannelStats.
+	OutboxCount    int    `json:"outbox_count"`
+	AsideCount     int    `json:"aside_count"`
+	AsideWhy       string `json:"aside_why"`
+	FullPartitions int    `json:"full_partitions"`
 }
 
 // latency is always present, with two percentiles: nsqadmin and nsq_stat crash without the object, and one exporter
@@ -201,7 +206,8 @@ func channelOf(ch *engine.ChannelStats, clients bool, now time.Time) channelStat
 		Name: ch.Name, Depth: ch.Depth, BackendDepth: ch.BackendDepth, InFlightCount: ch.InFlightCount,
 		DeferredCount: ch.DeferredCount, MessageCount: ch.MessageCount, RequeueCount: ch.RequeueCount,
 		TimeoutCount: ch.TimeoutCount, ClientCount: len(ch.Consumers), Clients: []clientStats{}, Paused: ch.Paused,
-		Latency: latencyOf(now, ch.Latencies),
+		Latency:     latencyOf(now, ch.Latencies),
+		OutboxCount: ch.OutboxCount, AsideCount: ch.AsideCount, AsideWhy: ch.AsideWhy, FullPartitions: ch.FullPartitions,
 	}
 	if !clients {
 		return out

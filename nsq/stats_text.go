@@ -62,6 +62,12 @@ func (t *topicStats) text(w *strings.Builder, now time.Time) {
 			"inflt: %-4d def: %-4d re-q: %-5d timeout: %-5d msgs: %-8d e2e%%: %s\n",
 			pausedMark(c.Paused), c.Name, c.Depth, c.BackendDepth,
 			c.InFlightCount, c.DeferredCount, c.RequeueCount, c.TimeoutCount, c.MessageCount, c.Latency.text())
+		if c.AsideCount > 0 {
+			fmt.Fprintf(w, "        [dead letters aside: %d] %s\n", c.AsideCount, c.AsideWhy)
+		}
+		if c.FullPartitions > 0 {
+			fmt.Fprintf(w, "        [full partitions: %d] too many messages wait between finished ones\n", c.FullPartitions)
+		}
 		for j := range c.Clients {
 			fmt.Fprintf(w, "        %s\n", c.Clients[j].text(now))
 		}

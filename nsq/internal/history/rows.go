@@ -48,6 +48,11 @@ type Channel struct {
 	DeadLettered  uint64  `json:"dead_lettered_count"`
 	OldestSeconds float64 `json:"oldest_seconds"` // age of the oldest message that is not finished; 0: none
 	Paused        bool    `json:"paused"`
+	// The others are those of engine.ChannelStats.
+	OutboxCount    int    `json:"outbox_count"`
+	AsideCount     int    `json:"aside_count"`
+	AsideWhy       string `json:"aside_why"`
+	FullPartitions int    `json:"full_partitions"`
 }
 
 func (c *Channel) busy() bool {
@@ -84,6 +89,7 @@ func ChannelOf(c *engine.ChannelStats, now time.Time) Channel {
 		Name: c.Name, Depth: c.Depth, InFlightCount: c.InFlightCount, DeferredCount: c.DeferredCount,
 		ClientCount: len(c.Consumers), RequeueCount: c.RequeueCount, TimeoutCount: c.TimeoutCount,
 		DeadLettered: c.DeadLettered, OldestSeconds: age(c.OldestNs, now), Paused: c.Paused,
+		OutboxCount: c.OutboxCount, AsideCount: c.AsideCount, AsideWhy: c.AsideWhy, FullPartitions: c.FullPartitions,
 	}
 }
 
@@ -119,6 +125,10 @@ func (c *Channel) Add(o *Channel) {
 	c.DeadLettered += o.DeadLettered
 	c.OldestSeconds = max(c.OldestSeconds, o.OldestSeconds)
 	c.Paused = c.Paused || o.Paused
+	c.OutboxCount += o.OutboxCount
+	c.AsideCount += o.AsideCount
+	c.AsideWhy = cmp.Or(c.AsideWhy, o.AsideWhy)
+	c.FullPartitions += o.FullPartitions
 }
 
 // Order is what a list of topics is sorted by.
