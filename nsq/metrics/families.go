@@ -253,6 +253,14 @@ var (
 		"Consumers that this node serves.", "topic", "channel")
 	channelPaused = define(ofChannels, gauge, "channel_paused",
 		"1 while the channel is paused.", "topic", "channel")
+	channelFull = define(ofChannels, gauge, "channel_full_partitions",
+		"Partitions of which the channel delivers nothing new, because too many messages wait between finished ones.",
+		"topic", "channel")
+	channelOutbox = define(ofChannels, gauge, "channel_outbox_messages",
+		"Dead letters that wait to be moved to the dead-letter topic.", "topic", "channel")
+	channelAside = define(ofChannels, gauge, "channel_aside_messages",
+		"Those of them that could not be moved when they were tried last; engine channel list says why.",
+		"topic", "channel")
 	channelOldest = define(ofChannels, gauge, "channel_oldest_unfinished_age_seconds",
 		"Age of the oldest message that is not finished; 0 if there is none. If the message is only in a segment, the age "+
 			"of one somewhat before it.", "topic", "channel")

@@ -10,7 +10,7 @@ import (
 // Series of one topic and of one channel. A test compares them with what is written.
 const (
 	seriesPerTopic   = 6
-	seriesPerChannel = 11
+	seriesPerChannel = 14
 )
 
 // detail says which families have a series for each object. It only goes down.
@@ -116,6 +116,7 @@ func topicCounts(t *engine.TopicStats) counts { return counts{t.MessageCount, t.
 // channelNumbers are the present numbers of a channel, or the sums over several; of paused and oldest the greatest.
 type channelNumbers struct {
 	depth, inFlight, deferred, consumers int64
+	full, outbox, aside                  int64
 	paused                               bool
 	oldest                               time.Duration
 	counts                               counts // delivered, finished, requeued, timed out, dead-lettered
@@ -124,6 +125,7 @@ type channelNumbers struct {
 // add adds all but the counters.
 func (n *channelNumbers) add(o *channelNumbers) {
 	n.depth, n.inFlight, n.deferred = n.depth+o.depth, n.inFlight+o.inFlight, n.deferred+o.deferred
+	n.full, n.outbox, n.aside = n.full+o.full, n.outbox+o.outbox, n.aside+o.aside
 	n.consumers, n.paused, n.oldest = n.consumers+o.consumers, n.paused || o.paused, max(n.oldest, o.oldest)
 }
 
@@ -132,6 +134,7 @@ func channelNow(c *engine.ChannelStats, now time.Time) *channelNumbers {
 	n := &channelNumbers{
 		depth: c.Depth, inFlight: int64(c.InFlightCount), deferred: int64(c.DeferredCount),
 		consumers: int64(len(c.Consumers)), paused: c.Paused,
+		full: int64(c.FullPartitions), outbox: int64(c.OutboxCount), aside: int64(c.AsideCount),
 		counts: counts{c.DeliverCount, c.FinishCount, c.RequeueCount, c.TimeoutCount, c.DeadLettered},
 	}
 	if c.OldestNs > 0 {
@@ -155,6 +158,9 @@ func writeChannel(w writer, topic, name string, n *channelNumbers) {
 	w.set(channelDeferred, float64(n.deferred), topic, name)
 	w.set(channelConsumers, float64(n.consumers), topic, name)
 	w.set(channelPaused, oneIf(n.paused), topic, name)
+	w.set(channelFull, float64(n.full), topic, name)
+	w.set(channelOutbox, float64(n.outbox), topic, name)
+	w.set(channelAside, float64(n.aside), topic, name)
 	w.set(channelOldest, n.oldest.Seconds(), topic, name)
 	for i, f := range []*family{channelDelivered, channelFinished, channelRequeued, channelTimedOut, channelDeadLettered} {
 		w.set(f, float64(n.counts[i]), topic, name)

@@ -2,9 +2,11 @@ package metrics
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"penstock/engine"
 )
@@ -117,5 +119,35 @@ func TestLimiterBoundsSeries(t *testing.T) {
 	written(l, someObjects(100, 3))
 	if n, truncated := written(l, someObjects(1, 1)); n != seriesPerTopic+seriesPerChannel || !truncated {
 		t.Errorf("%d series, truncated %v: a family that shows sums has series again", n, truncated)
+	}
+}
+
+// The states of channels that do not go on have a metric each, also where channels show their sum.
+func TestStatesOfChannels(t *testing.T) {
+	o := someObjects(2, 1)
+	for i := range o.topics {
+		c := &o.topics[i].Channels[0]
+		c.FullPartitions, c.OutboxCount, c.AsideCount = 1, 5, 3
+	}
+	for most, want := range map[int]map[*family][]float64{
+		1000: {channelFull: {1, 1}, channelOutbox: {5, 5}, channelAside: {3, 3}},
+		1:    {channelFull: {2}, channelOutbox: {10}, channelAside: {6}},
+	} {
+		out := make(chan prometheus.Metric, 1000)
+		(&limiter{most: most}).collect(writer{out}, o)
+		close(out)
+		got := map[*prometheus.Desc][]float64{}
+		for m := range out {
+			var read dto.Metric
+			if err := m.Write(&read); err != nil {
+				t.Fatal(err)
+			}
+			got[m.Desc()] = append(got[m.Desc()], read.GetGauge().GetValue())
+		}
+		for f, values := range want {
+			if !slices.Equal(got[f.desc], values) {
+				t.Errorf("at most %d series: %s is %v, want %v", most, f.name, got[f.desc], values)
+			}
+		}
 	}
 }
