@@ -1,7 +1,7 @@
 // One channel: how far behind it is, who consumes it, what is in flight, and what can be done about it.
 import { useState } from "./vendor/hooks.mjs";
 import { path, post, useLook } from "./api.js";
-import { act, Destroy, Facts, html, Missing, Part, Paused, plural, rate, short, span, Table, time,
+import { act, Destroy, Facts, html, Marks, Missing, Part, plural, rate, short, span, Table, time,
 	topicLink, Trouble } from "./ui.js";
 import { largest, Plot, sums } from "./plot.js";
 import { Lacks, useMay } from "./may.js";
@@ -23,7 +23,7 @@ export function Channel({ topic, channel, session }) {
 	const line = (name, field, how = sums) => ({ name, points: how(nodes, field) });
 	return html`
 		<h1><a href="#/topics">Topics</a> / <a class="name" href=${topicLink(topic)}>${topic}</a> / <span class="name">
-			${channel}</span> <${Paused} of=${c?.paused} /></h1>
+			${channel}</span> <${Marks} of=${c} /></h1>
 		<${Trouble} error=${look.data ? null : look.error} />
 		<${Missing} of=${look.data?.missing} unserved=${look.data?.unserved_partitions} />
 		${sees === false && html`<${Lacks} may=${{}} of="topic" />`}
@@ -31,12 +31,15 @@ export function Channel({ topic, channel, session }) {
 		${c && html`
 		<${Facts} of=${[
 			["Waiting", short(c.depth)], ["Oldest", c.oldest_seconds ? span(c.oldest_seconds) : "–"],
-				["In flight", short(c.in_flight_count)],
-			["Deferred", short(c.deferred_count)], ["Consumers", short(consumers(c))],
-				["Finished", rate(c.finished_per_second)],
+			["In flight", short(c.in_flight_count)], ["Deferred", short(c.deferred_count)],
+			["Consumers", short(consumers(c))], ["Finished", rate(c.finished_per_second)],
 			["Requeued", rate(c.requeued_per_second)], ["Timed out", rate(c.timed_out_per_second)],
-				["Dead letters", short(c.dead_lettered_count)],
+			["Dead letters", short(c.dead_lettered_count)], ["Dead letters to move", short(c.outbox_count)],
 		]} />
+		${c.aside_count > 0 && html`<p class="trouble">${plural(c.aside_count, "dead letter")} could not be moved to the
+			dead-letter topic: ${c.aside_why}. What is aside is kept and tried again.</p>`}
+		${c.full_partitions > 0 && html`<p class="trouble">Nothing new of ${plural(c.full_partitions, "partition")} is
+			delivered: too many messages wait between finished ones, in flight or deferred. Nothing is lost.</p>`}
 		<div class="plots">
 			<${Plot} title="Lag: messages"
 				series=${[line("waiting", "depth"), line("in flight", "in_flight"), line("deferred", "deferred")]} />
@@ -52,10 +55,8 @@ export function Channel({ topic, channel, session }) {
 			{ name: "Client", of: (k) => k.client_id || k.remote_address || "–" },
 			{ name: "Host", long: true, of: (k) => k.hostname },
 			{ name: "Address", of: (k) => k.remote_address }, { name: "Leader", of: (k) => k.leader },
-			{ name: "Ready", number: true, of: (k) => short(k.ready_count) }, { name: "In flight", number: true,
-				of: (k) => short(k.in_flight_count) },
-			{ name: "Finished", number: true, of: (k) => short(k.finish_count) }, { name: "Requeued", number: true,
-				of: (k) => short(k.requeue_count) },
+			...Object.entries({ Ready: "ready_count", "In flight": "in_flight_count", Finished: "finish_count",
+				Requeued: "requeue_count" }).map(([name, field]) => ({ name, number: true, of: (k) => short(k[field]) })),
 			{ name: "Agent", of: (k) => k.user_agent }, { name: "Identity", of: (k) => k.auth_identity || "–" },
 		]} />
 		${may?.view && html`<${Part} title="In flight">${() => html`<${Waiting}
@@ -71,16 +72,15 @@ export function Channel({ topic, channel, session }) {
 		<${Lacks} may=${may && { ...may, publish: false }} of="channel" />
 		${may?.admin && html`<section class="actions" aria-label="Change the channel">
 			${c.paused ? html`<button onClick=${() => verb("unpause", `Channel ${channel} goes on.`)}>End the pause</button>`
-				: html`<button
-					onClick=${() => verb("pause", `Channel ${channel} is paused: nothing is delivered.`)}>Pause</button>`}
+				: html`<button onClick=${() => verb("pause", `Channel ${channel} is paused.`)}>Pause</button>`}
 			<button onClick=${() => verb("redrive",
 				(r) => `${plural(r.moved, "dead letter")} went back into ${topic}.`)}>Redrive dead letters</button>
 			<${Destroy} label="Empty the channel" name=${channel} onDo=${() => verb("empty", `Channel ${channel} was emptied.`)}
 				warning=${`All messages that wait in the channel count as finished:
 					${short(c.depth)} now. This cannot be taken back.`} />
 			<${Destroy} label="Delete the channel" name=${channel}
-				warning="The channel goes with its place in the topic, and its consumers are disconnected.
-					This cannot be taken back."
+				warning=${`The channel goes with its place in the topic, and with ${plural(c.outbox_count ?? 0, "dead letter")}
+					not moved yet; its consumers are disconnected. This cannot be taken back.`}
 				onDo=${async () => (await act(() => post(path("/channel/delete",
 					of)), `Channel ${channel} was deleted.`)) && (location.hash = topicLink(topic))} />
 		</section>`}`}`;

@@ -1,6 +1,6 @@
 // The overview: is all well, how much happens, and where.
 import { path, useLook } from "./api.js";
-import { bytes, Facts, html, Missing, Paused, rate, span, Table, Tag, topicLink, Trouble, short } from "./ui.js";
+import { bytes, Facts, html, Marks, Missing, rate, span, Table, Tag, topicLink, Trouble, short } from "./ui.js";
 import { largest, newest, Plot, single, sums } from "./plot.js";
 
 // Health is one sentence about the node and its cluster. It is green only as long as the node says so now.
@@ -81,6 +81,6 @@ function Busy({ label, look, columns, worth, empty }) {
 export function states(t) {
 	const state = t.state === "ok" ? null : t.state?.replaceAll("_", " ");
 	const unserved = t.unserved_partitions?.length;
-	return html`<${Paused} of=${t.paused} /> ${state && html`<${Tag} kind="bad">${state}<//>`}
+	return html`<${Marks} of=${t} /> ${state && html`<${Tag} kind="bad">${state}<//>`}
 		${unserved > 0 && html`<${Tag} kind="bad">${unserved} of ${t.partitions} not served<//>`}`;
 }

@@ -1,7 +1,7 @@
 // One topic: its numbers, channels, partitions, settings, and publishing.
 import { useState } from "./vendor/hooks.mjs";
 import { path, post, useLook } from "./api.js";
-import { act, bytes, channelLink, Destroy, Facts, html, Missing, Pager, Part, Paused, rate, short, span, Table,
+import { act, bytes, channelLink, Destroy, Facts, html, Marks, Missing, Pager, Part, rate, short, span, Table,
 	Tag, Trouble, useAddress, useLater } from "./ui.js";
 import { Lacks, useMay } from "./may.js";
 import { newest, Plot, sums } from "./plot.js";
@@ -27,7 +27,7 @@ export function Topic({ topic, session }) {
 		own.again();
 	});
 	return html`
-		<h1><a href="#/topics">Topics</a> / <span class="name">${topic}</span> <${Paused} of=${paused} /></h1>
+		<h1><a href="#/topics">Topics</a> / <span class="name">${topic}</span> <${Marks} of=${own.data?.topics?.[0]} /></h1>
 		<${Trouble} error=${data ? null : channels.error} />
 		<${Missing} of=${data?.missing} unserved=${data?.unserved_partitions} />
 		${data && html`
@@ -44,8 +44,7 @@ export function Topic({ topic, session }) {
 			empty=${data.unserved_partitions?.length
 				? "The nodes that answer serve no channel of this topic."
 				: "No channel reads this topic: messages wait in it."} columns=${[
-			{ name: "Channel", of: (c) => html`<a href=${channelLink(topic, c.name)}>${c.name}</a> <${Paused}
-				of=${c.paused} />` },
+			{ name: "Channel", of: (c) => html`<a href=${channelLink(topic, c.name)}>${c.name}</a> <${Marks} of=${c} />` },
 			{ name: "Waiting", number: true, of: (c) => short(c.depth) },
 			{ name: "Oldest", number: true, of: (c) => (c.oldest_seconds ? span(c.oldest_seconds) : "–") },
 			{ name: "In flight", number: true, of: (c) => short(c.in_flight_count) },

@@ -99,8 +99,9 @@ export async function act(what, done) {
 // Tag is a short word in a box; the word says what the color says.
 export const Tag = ({ kind = "", children }) => html`<span class="tag ${kind}">${children}</span>`;
 
-// Paused marks what is paused.
-export const Paused = ({ of }) => (of ? html`<${Tag} kind="warn">paused<//>` : null);
+// Marks marks a topic or a channel that is paused, is full, or has dead letters aside.
+export const Marks = ({ of }) => [of?.paused && "paused", of?.full_partitions > 0 && "full", of?.aside_count > 0
+	&& "dead letters aside"].filter(Boolean).map((word) => html`<${Tag} key=${word} kind="warn">${word}<//> `);
 
 // Facts is a list of numbers with names.
 export function Facts({ of }) {
