@@ -121,13 +121,13 @@ var faults = []struct {
 	},
 	{
 		"channels_with_dead_letters_aside", func(s *StorageStats) int64 { return int64(s.AsideChannels) },
-		"channels have dead letters that could not be moved to the dead-letter topic: they are kept and tried again; " +
-			"engine channel list says why",
+		"dead letters could not be moved to the dead-letter topic: they are kept and tried again; engine channel list " +
+			"says why",
 	},
 	{
 		"full_channels", func(s *StorageStats) int64 { return int64(s.FullChannels) },
-		"channels deliver nothing new of a partition, because too many messages wait between finished ones: nothing is " +
-			"lost; engine channel list names them",
+		"nothing new of a partition is delivered, because too many messages wait between finished ones: nothing is lost; " +
+			"engine channel list names them",
 	},
 	{
 		"disk_hangs", func(s *StorageStats) int64 { return int64(s.DiskHangs) },

@@ -40,7 +40,7 @@ func channelCommand() *cobra.Command {
 		o.channelPeekCommand(), o.waitingCommand("pending", "Show messages in flight", "SINCE"),
 		o.waitingCommand("deferred", "Show deferred messages", "DUE"), o.redriveCommand(),
 		o.channelCreateCommand(), o.channelForkCommand(),
-		o.channelVerb("delete", "Delete a channel and its backlog", "was deleted"),
+		o.channelDeleteCommand(),
 		o.channelVerb("empty", "Discard a channel's backlog, including messages in flight and deferred messages",
 			"was emptied"),
 		o.channelVerb("pause", "Stop delivering messages; they stay in the channel", "is paused"),
@@ -60,6 +60,35 @@ func (o *operator) channelVerb(verb, short, done string) *cobra.Command {
 		}
 		return o.done("channel %s of topic %s %s", args[1], args[0], done)
 	})
+}
+
+func (o *operator) channelDeleteCommand() *cobra.Command {
+	return o.action("delete TOPIC CHANNEL", "Delete a channel and its backlog", cobra.ExactArgs(2),
+		func(ctx context.Context, args []string) error {
+			letters := o.outboxOf(ctx, args[0], args[1])
+			if err := o.client.Post(ctx, "/channel/delete", of(args[0], args[1]), nil, nil); err != nil {
+				return err
+			}
+			if letters == 0 {
+				return o.done("channel %s of topic %s was deleted", args[1], args[0])
+			}
+			return o.done("channel %s of topic %s was deleted, with %s that its dead-letter topic did not have yet",
+				args[1], args[0], counted(letters, "dead letter"))
+		})
+}
+
+// outboxOf returns how many dead letters of the channel wait to be moved; 0 also if nobody says that.
+func (o *operator) outboxOf(ctx context.Context, topic, channel string) int {
+	all, _, err := o.topicsNow(ctx, topic)
+	if err != nil || len(all) == 0 {
+		return 0
+	}
+	for _, c := range all[0].Channels {
+		if c.Name == channel {
+			return c.OutboxCount
+		}
+	}
+	return 0
 }
 
 func (o *operator) channelCreateCommand() *cobra.Command {

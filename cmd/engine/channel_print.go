@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"penstock/cluster/admin"
 	"penstock/cmd/engine/client"
+	"penstock/engine/health"
 	"penstock/nsq"
 )
 
@@ -54,6 +56,11 @@ type channelNumbers struct {
 	TimeoutCount  uint64 `json:"timeout_count"`
 	ClientCount   int    `json:"client_count"` // at the leader that has the most
 	Paused        bool   `json:"paused"`
+	// The others are those of engine.ChannelStats.
+	OutboxCount    int    `json:"outbox_count"`
+	AsideCount     int    `json:"aside_count"`
+	AsideWhy       string `json:"aside_why"`
+	FullPartitions int    `json:"full_partitions"`
 }
 
 // numbersTimeout is how long a node may take to say its numbers. Beyond it, the others' numbers are shown without it.
@@ -266,6 +273,10 @@ func (n *topicNumbers) add(m *topicNumbers) {
 		had.TimeoutCount += c.TimeoutCount
 		had.ClientCount = max(had.ClientCount, c.ClientCount) // a consumer mostly subscribes at each leader
 		had.Paused = had.Paused || c.Paused
+		had.OutboxCount += c.OutboxCount
+		had.AsideCount += c.AsideCount
+		had.AsideWhy = cmp.Or(had.AsideWhy, c.AsideWhy)
+		had.FullPartitions += c.FullPartitions
 	}
 }
 
@@ -319,10 +330,47 @@ func printChannels(w io.Writer, all []topicNumbers) error {
 		of := &all[i]
 		for _, n := range of.Channels {
 			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", of.Name, n.Name, n.Depth, n.InFlightCount,
-				n.DeferredCount, n.MessageCount, n.RequeueCount, n.TimeoutCount, n.ClientCount, of.state(n.Paused))
+				n.DeferredCount, n.MessageCount, n.RequeueCount, n.TimeoutCount, n.ClientCount, of.stateOf(&n))
 		}
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return printHeldUp(w, all)
+}
+
+// printHeldUp prints a line for each channel with dead letters aside, and for each that is full: what that means, and
+// what to do.
+func printHeldUp(w io.Writer, all []topicNumbers) error {
+	var b strings.Builder
+	for i := range all {
+		for _, n := range all[i].Channels {
+			c := health.Channel{Topic: all[i].Name, Name: n.Name, Count: n.AsideCount, Why: n.AsideWhy}
+			if c.Count > 0 {
+				fmt.Fprintln(&b, c.AsideWords())
+			}
+			if c.Count = n.FullPartitions; c.Count > 0 {
+				fmt.Fprintln(&b, c.FullWords())
+			}
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// stateOf says, besides state, whether the channel is full and whether dead letters of it are aside.
+func (n *topicNumbers) stateOf(c *channelNumbers) string {
+	states := []string{n.state(n.Paused || c.Paused)}
+	if c.FullPartitions > 0 {
+		states = append(states, "full")
+	}
+	if c.AsideCount > 0 {
+		states = append(states, "dead letters aside")
+	}
+	if len(states) > 1 && states[0] == "ok" {
+		states = states[1:]
+	}
+	return strings.Join(states, ", ")
 }
 
 // state says whether the topic, or one of its channels, is paused or, before that, whether somebody serves it, and

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -130,6 +131,99 @@ func TestStatesOnSurfaces(t *testing.T) {
 				t.Errorf("%s calls a %s copy damaged:\n%s", where, tc.state, text)
 			}
 		}
+	}
+}
+
+// A channel that does not go on by itself says so on every surface: its dead letters are aside, or it is full.
+func TestStatesOfChannelsOnSurfaces(t *testing.T) {
+	read := func(name string) string {
+		data, err := os.ReadFile(name)
+		must(t, err)
+		return string(data)
+	}
+	table, _, _ := strings.Cut(after(t, read("../../docs/operating.md"), "## What holds up a channel"), "\n## ")
+	for _, tc := range []struct {
+		state, field, metric string
+		fault                string // the end of the words in engine cluster status
+		channel              channelNumbers
+		facts                health.Facts
+		stats                engine.StorageStats
+	}{
+		{
+			"dead letters aside", "aside_count", "penstock_channel_aside_messages", "engine channel list says why",
+			channelNumbers{Name: "billing", OutboxCount: 3, AsideCount: 2, AsideWhy: "too big"},
+			health.Facts{AsideLetters: &health.Channel{Topic: "orders", Name: "billing", Count: 2, Why: "too big"}},
+			engine.StorageStats{AsideChannels: 1},
+		},
+		{
+			"full", "full_partitions", "penstock_channel_full_partitions", "engine channel list names them",
+			channelNumbers{Name: "billing", FullPartitions: 2},
+			health.Facts{FullChannel: &health.Channel{Topic: "orders", Name: "billing", Count: 2}},
+			engine.StorageStats{FullChannels: 1},
+		},
+	} {
+		all := []topicNumbers{{Name: "orders", Channels: []channelNumbers{tc.channel, {Name: "fine"}}}}
+		v := health.Judge(&tc.facts)
+		if !v.Healthy {
+			t.Errorf("%s: it is a note, and the node is unhealthy: %s", tc.state, v.Health)
+		}
+		st := &admin.Status{Node: "n1", Nodes: []admin.Node{{ID: 1, Name: "n1", Live: true}}}
+		for _, f := range tc.stats.Faults() {
+			st.Nodes[0].Faults = append(st.Nodes[0].Faults, admin.Fault(f))
+		}
+		var list, status, top, asJSON bytes.Buffer
+		must(t, printChannels(&list, all))
+		must(t, printStatus(&status, st))
+		look := topOf(all, all, time.Second, 10)
+		must(t, (&operator{out: &top}).printTop(&look, false))
+		must(t, printJSON(&asJSON, channelsOf(all)))
+		for where, found := range map[string]bool{
+			"engine channel list": strings.Contains(list.String(), "  "+tc.state+"\n"),
+			"the line below it": strings.Contains(list.String(), strings.TrimPrefix(v.Health, "healthy: the node serves; ")+
+				"\n"),
+			"engine channel list --json": strings.Contains(asJSON.String(), `"`+tc.field+`": 2`),
+			"engine top":                 strings.Contains(top.String(), "  "+tc.state+"\n"),
+			"health":                     strings.Contains(v.Health, tc.state),
+			"engine cluster status":      strings.Contains(status.String(), tc.fault),
+			"the HTTP interface":         strings.Contains(read("../../docs/openapi.yaml"), tc.field+":"),
+			"the metrics":                strings.Contains(read("../../docs/metrics.md"), tc.metric+"{"),
+			"the alerts":                 strings.Contains(read("../../deploy/prometheus/alerts.yml"), tc.metric),
+			"the console":                strings.Contains(read("../../console/static/ui.js"), "."+tc.field),
+			"the table of the states":    strings.Contains(table, "| "+tc.state+" |"),
+		} {
+			if !found {
+				t.Errorf("%s does not say %s:\n%s%s%s%s", where, tc.state, list.String(), top.String(), v.Health, status.String())
+			}
+		}
+	}
+}
+
+// What an operator deletes with a channel is said.
+func TestDeleteSaysWhatGoes(t *testing.T) {
+	outbox := 3
+	n := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/stats" && r.URL.Query().Get("topic") == "orders":
+			must(t, json.NewEncoder(w).Encode(nodeStats{Topics: []topicNumbers{{
+				Name:     "orders",
+				Channels: []channelNumbers{{Name: "other", OutboxCount: 9}, {Name: "billing", OutboxCount: outbox}},
+			}}}))
+		case r.Method == http.MethodPost && r.URL.Path == "/channel/delete":
+		default:
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, `{"message":"NOT_FOUND"}`)
+		}
+	}))
+	defer n.Close()
+	t.Setenv("ENGINE_HTTP_ADDRESS", n.URL)
+	for _, want := range []string{
+		"channel billing of topic orders was deleted, with 3 dead letters that its dead-letter topic did not have yet\n",
+		"channel billing of topic orders was deleted\n",
+	} {
+		if got := steer(t, "channel", "delete", "orders", "billing"); got != want {
+			t.Errorf("delete prints %q, want %q", got, want)
+		}
+		outbox = 0
 	}
 }
 

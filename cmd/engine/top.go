@@ -40,7 +40,7 @@ type topRow struct {
 	ClientCount   int     `json:"client_count"`
 	Paused        bool    `json:"paused"`
 	LagSeconds    float64 `json:"lag_seconds"` // until the channel is empty at this rate; -1: it never is
-	State         string  `json:"state"`       // ok, paused, and partly served or not served: nobody leads what is missing
+	State         string  `json:"state"`       // see topicNumbers.state and stateOf
 }
 
 // topLook is what one refresh prints as JSON.
@@ -86,7 +86,7 @@ func topOf(before, after []topicNumbers, elapsed time.Duration, most int) topLoo
 				had = old.Channels[i]
 			}
 			look.Depth += c.Depth
-			row.State = t.state(t.Paused || c.Paused)
+			row.State = t.stateOf(&c)
 			look.Rows = append(look.Rows, channelRow(row, &had, &c, elapsed))
 		}
 	}

@@ -10,25 +10,34 @@ type Channel struct {
 	More        int    // how many other channels there are of the kind
 }
 
-// channelNotes says which channels have dead letters aside, and which are full. Each note says what happened, what it
-// means for the data, and what to do.
+// channelNotes says which channels have dead letters aside, and which are full.
 func channelNotes(f *Facts) (note string) {
 	if c := f.AsideLetters; c != nil {
-		they, were, them := "they", "They are", "them"
-		if c.Count == 1 {
-			they, were, them = "it", "It is", "it"
-		}
-		note = fmt.Sprintf("; channel %s of topic %s has %s aside: %s could not be moved to the dead-letter topic (%s). %s "+
-			"kept and tried again: remove the cause, and do not delete the channel, which would delete %s, too%s",
-			c.Name, c.Topic, plural(c.Count, "dead letter"), they, c.Why, were, them, c.more())
+		note = "; " + c.AsideWords()
 	}
 	if c := f.FullChannel; c != nil {
-		note += fmt.Sprintf("; channel %s of topic %s is full in %s: too many messages wait between finished ones, so it "+
-			"delivers no new ones of these. Nothing is lost, and it goes on when the oldest are finished or become dead "+
-			"letters: see engine channel pending and deferred%s",
-			c.Name, c.Topic, plural(c.Count, "partition"), c.more())
+		note += "; " + c.FullWords()
 	}
 	return note
+}
+
+// AsideWords says that dead letters of the channel are aside, what that means for the data, and what to do.
+func (c *Channel) AsideWords() string {
+	they, are, them := "they", "They are", "them"
+	if c.Count == 1 {
+		they, are, them = "it", "It is", "it"
+	}
+	return fmt.Sprintf("channel %s of topic %s has %s aside: %s could not be moved to the dead-letter topic (%s). %s "+
+		"kept and tried again: remove the cause, and do not delete the channel, which would delete %s, too%s",
+		c.Name, c.Topic, plural(c.Count, "dead letter"), they, c.Why, are, them, c.more())
+}
+
+// FullWords says that the channel is full, what that means for the data, and what to do.
+func (c *Channel) FullWords() string {
+	return fmt.Sprintf("channel %s of topic %s is full in %s: too many messages wait between finished ones, so it "+
+		"delivers no new ones of these. Nothing is lost, and it goes on when the oldest are finished or become dead "+
+		"letters: see engine channel pending and deferred%s",
+		c.Name, c.Topic, plural(c.Count, "partition"), c.more())
 }
 
 func (c *Channel) more() string {
