@@ -44,6 +44,7 @@ func (t *Topic) stats(channel string) TopicStats {
 			}
 		}
 		if pt.Leads() {
+			s.Depth += pt.WaitingAtTopic()
 			s.Published += pt.Published()
 			s.Producers += pt.ProducerCount()
 			s.MaxProducers = max(s.MaxProducers, pt.ProducerCount())
@@ -51,7 +52,6 @@ func (t *Topic) stats(channel string) TopicStats {
 		if pt.Serves() {
 			s.Served = append(s.Served, n)
 		}
-		s.Depth += pt.WaitingAtTopic()
 	}
 	s.BackendDepth = s.Depth
 	if len(s.Served) == 0 { // the channels here only serve clients of other leaders, and those leaders' stats show them

@@ -130,7 +130,9 @@ func (l *Log) NewestAppended() int64 {
 
 // AppendedBy returns when the message was appended (ns since 1970), or somewhat earlier: of messages that are only in
 // segments, only the time of a batch before them is known, from the part of an index that is in memory, or from the
-// segment's header. 0: nothing is known. AppendedBy reads nothing from the device.
+// segment's header. Of a message that is in no segment, or only in damaged ones, it returns the time of the first batch
+// behind it that is known: the log's first, if retention has removed the message. 0: nothing is known. AppendedBy reads
+// nothing from the device.
 func (l *Log) AppendedBy(id MsgID) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,13 +141,26 @@ func (l *Log) AppendedBy(id MsgID) int64 {
 	}
 	i := l.lastHealthy(func(f *segFile) bool { return f.firstID <= id })
 	if i < 0 {
-		return 0
+		return l.firstAppended()
 	}
 	f := l.segs[i]
 	if e, ok := lastBelow(f.index, func(e *indexEntry) bool { return e.id <= id }); ok {
 		return e.appended
 	}
 	return f.firstAppended
+}
+
+// firstAppended returns when the first batch was appended that is in memory or in a healthy segment, or 0. mu is held.
+func (l *Log) firstAppended() int64 {
+	for _, f := range l.segs {
+		if f.broken == nil && f.firstAppended > 0 {
+			return f.firstAppended
+		}
+	}
+	if l.tail.n > 0 {
+		return l.tail.at(0).Appended
+	}
+	return 0
 }
 
 // SeekTime finds the first batch that was appended at ns (since 1970) or later, and that batch's first id. ErrAtEnd

@@ -359,6 +359,12 @@ func (w *world) check() {
 
 func (w *world) checkSeek() {
 	w.t.Helper()
+	if len(w.model) > 0 && w.model[0].slice.FirstID > 0 {
+		first := w.model[0].slice
+		if ns := w.log.AppendedBy(first.FirstID - 1); ns != first.Appended {
+			w.t.Fatalf("AppendedBy of what was trimmed is %d, and the log begins at %d", ns, first.Appended)
+		}
+	}
 	for i := range w.model {
 		s := &w.model[i].slice
 		for _, id := range []MsgID{s.FirstID, s.FirstID + MsgID(s.Count)/2, s.FirstID + MsgID(s.Count) - 1} {

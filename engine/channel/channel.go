@@ -322,13 +322,15 @@ func (c *Channel) applyPostsLocked() {
 			c.addPartition(cur, p)
 			added = true
 		case p.Kind == core.EvUnfence && p.Epoch != cur.epoch: // it ends the fence of another epoch
+		case p.Kind == core.EvTrimmed:
+			c.trimmed(cur, p.Start, p.At)
+			c.forgetGone(cur, p.Gone)
 		default:
 			c.ev = p.Event
 			c.step()
-			if p.Kind == core.EvCarried || p.Kind == core.EvDropped || p.Kind == core.EvTrimmed {
+			if p.Kind == core.EvCarried || p.Kind == core.EvDropped {
 				cur.found = false
 			}
-			c.forgetGone(cur, p.Gone)
 		}
 	}
 	if added {

@@ -181,7 +181,7 @@ func (c *Channel) syncVisible() {
 // read offers messages of one partition to the machine, batch by batch. It returns what remains of left, the number of
 // messages that this turn may still deliver. mu is held.
 func (c *Channel) read(cur *cursor, left int) int {
-	if cur.bad != nil && !c.badIsGone(cur) {
+	if cur.bad != nil {
 		return left
 	}
 	for left > 0 && c.m.Hungry() {
@@ -217,8 +217,7 @@ func (c *Channel) find(cur *cursor, next segment.MsgID) bool {
 	at, _, err := cur.part.Log().Seek(next)
 	if errors.Is(err, segment.ErrBelowStart) {
 		_, _, start := cur.part.Log().Start()
-		c.ev = core.Event{Kind: core.EvTrimmed, Part: cur.number, Start: start}
-		c.step()
+		c.trimmed(cur, start, 0)
 		next = c.m.ReadFrom(cur.number)
 		if next >= cur.end {
 			return false
@@ -233,14 +232,15 @@ func (c *Channel) find(cur *cursor, next segment.MsgID) bool {
 	return true
 }
 
-// badIsGone says whether retention has removed the place where reading stopped. Then reading may go on where the log
-// now begins. mu is held.
-func (c *Channel) badIsGone(cur *cursor) bool {
-	if _, _, start := cur.part.Log().Start(); start <= c.m.ReadFrom(cur.number) {
-		return false
+// trimmed tells the machine where the log begins; at: see core.EvTrimmed. A place where reading stopped may be gone. mu
+// is held.
+func (c *Channel) trimmed(cur *cursor, start segment.MsgID, at segment.Offset) {
+	next := c.m.ReadFrom(cur.number)
+	c.ev = core.Event{Kind: core.EvTrimmed, Part: cur.number, Start: start, At: at}
+	c.step()
+	if cur.found = false; c.m.ReadFrom(cur.number) != next {
+		cur.bad = nil
 	}
-	cur.found, cur.bad = false, nil
-	return true
 }
 
 // stopReading stops reading a partition whose bytes cannot be read, and logs that once. Messages in flight can still be

@@ -77,11 +77,12 @@ func (c *Channel) fetch() {
 	}
 	// Retention removed the bytes, or they are damaged: the message can never be delivered, so it must not be
 	// redelivered for ever.
+	c.ev = core.Event{Kind: core.EvGone, ID: id}
 	if !errors.Is(err, segment.ErrBelowStart) {
 		c.node.Log.Error("a message cannot be delivered again",
 			"topic", c.topic.Name(), "channel", c.name, "id", id.String(), "error", err)
+		c.ev.Kind = core.EvDrop
 	}
-	c.ev = core.Event{Kind: core.EvDrop, ID: id}
 	c.step()
 }
 

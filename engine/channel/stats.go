@@ -20,6 +20,7 @@ type Stats struct {
 	RequeueCount  uint64
 	TimeoutCount  uint64
 	Paused        bool
+	DroppedCount  uint64 // messages that retention or a quota removed before they were finished, likewise
 	DeadLettered  uint64 // dead letters that this node moved to their topic since it leads
 	OutboxCount   int    // dead letters that wait to be moved
 	AsideCount    int    // those of them that could not be moved when they were tried last
@@ -28,7 +29,7 @@ type Stats struct {
 	// they are in flight, delayed, or wait for room in the outbox.
 	FullPartitions int
 	// OldestNs is when the oldest visible message that is not finished was stored, or earlier (segment.Log.AppendedBy), in
-	// ns since 1970. 0: all are finished.
+	// ns since 1970; of one that retention has removed or that was carried, when the log begins. 0: all are finished.
 	OldestNs  int64
 	Latencies base.LatencyRecorder // made by Options.Latencies; nil: none are measured
 	Consumers []base.ConsumerStats
@@ -40,13 +41,14 @@ func (c *Channel) Stats() Stats {
 	defer c.mu.Unlock()
 	if c.closed == nil {
 		c.syncVisible()
+		c.syncStarts()
 	}
 	m := c.m.Stats()
 	s := Stats{
 		Name: c.name, Depth: int64(m.Depth), BackendDepth: int64(m.Depth), InFlightCount: m.InFlightCount,
 		DeferredCount: m.DeferredCount, MessageCount: m.MessageCount, RequeueCount: m.RequeueCount,
 		DeliverCount: m.DeliverCount, FinishCount: m.FinishCount,
-		TimeoutCount: m.TimeoutCount, Paused: m.Paused, DeadLettered: c.deadMoved,
+		TimeoutCount: m.TimeoutCount, DroppedCount: m.DroppedCount, Paused: m.Paused, DeadLettered: c.deadMoved,
 	}
 	if c.closed == nil && c.settings.Version > 0 {
 		s.OutboxCount = c.outboxCount()
@@ -70,6 +72,19 @@ func (c *Channel) Stats() Stats {
 	})
 	s.Consumers = slices.Clip(s.Consumers)
 	return s
+}
+
+// syncStarts tells the machine where the logs begin: retention may remove messages just now. mu is held.
+func (c *Channel) syncStarts() {
+	for i := range c.cursors {
+		cur := &c.cursors[i]
+		if !cur.assigned {
+			continue
+		}
+		if _, _, start := cur.part.Log().Start(); start > c.m.ReadFrom(cur.number) {
+			c.trimmed(cur, start, 0)
+		}
+	}
 }
 
 // oldestNs computes Stats.OldestNs, from memory only. mu is held.

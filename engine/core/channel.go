@@ -73,7 +73,8 @@ const (
 	EvAddPartition
 	EvVisible           // Part, End: messages below End may be delivered: committed, and not held by a paused topic
 	EvDeferredPublished // Part, Deferred: deferred messages; it precedes the EvVisible that covers them
-	// Part, Start: retention removed the messages below Start; those that were not read yet count as confirmed (B67)
+	// Part, Start, At: retention removed what lies below Start, which is at the offset At; what no client had finished
+	// counts as confirmed (B67). With At 0 only what was not read yet does: see trimmed
 	EvTrimmed
 	EvDropped   // Part, Msg, End: the log dropped the messages [Msg, End) for every channel (TopicEmptied)
 	EvSubscribe // Client, MsgTimeoutMs, SampleRate, Tag, Only, HoldMs
@@ -272,7 +273,7 @@ type Channel struct {
 
 	messageCount, requeueCount, timeoutCount uint64
 	goneMessageCount, goneFinishCount        uint64 // of clients that have unsubscribed
-	filteredCount, deadCount                 uint64
+	filteredCount, deadCount, droppedCount   uint64
 	recallCount, returnCount                 uint64
 }
 
@@ -370,8 +371,7 @@ func (c *Channel) stepPartition(ev *Event) {
 		c.addDeferred(p, ev.Deferred)
 		c.settle(p)
 	case EvTrimmed:
-		p.start = max(p.start, ev.Start)
-		c.discardTo(p, ev.Start)
+		c.trimmed(p, ev)
 	case EvDropped:
 		c.dropped(p, IDRange{ev.Msg, ev.End})
 	case EvReset:

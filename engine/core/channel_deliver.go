@@ -87,10 +87,14 @@ func (c *Channel) land(e *entry) {
 
 // enqueue puts an entry that is in no list into the queue of its source.
 func (c *Channel) enqueue(e *entry, front bool) {
-	if c.special && !c.skipped && c.detain(e) {
+	lost := c.part(e.id.Partition()).lacks(e)
+	if c.special && !c.skipped && !lost && c.detain(e) {
 		return
 	}
-	if c.queueUp(e, front); c.skipped {
+	switch c.queueUp(e, front); {
+	case lost:
+		c.discardLost(e)
+	case c.skipped:
 		c.discard(e)
 	}
 }
@@ -250,8 +254,8 @@ func (c *Channel) requeue(ev *Event) error {
 		return err
 	}
 	delay := min(ev.DelayMs, c.cfg.MaxReqTimeoutMs)
-	if c.spent(e) {
-		delay = 0 // it becomes a dead letter now, so there is nothing to delay
+	if c.spent(e) || c.part(e.id.Partition()).lacks(e) {
+		delay = 0 // it becomes a dead letter now, or its bytes are gone, so there is nothing to delay
 	}
 	if delay > 0 && c.waiting >= c.cfg.MaxDeferred {
 		return ErrTooManyDeferred
@@ -312,7 +316,7 @@ func (c *Channel) gone(id ID, res *Result) {
 	if e == nil || e.state == entryInFlight || e.state == entryDoomed {
 		return
 	}
-	c.discard(e)
+	c.discardLost(e)
 	c.settle(c.part(id.Partition()))
 	res.Decision, res.ID = Skip, id
 }

@@ -15,6 +15,7 @@ import (
 type channelPart struct {
 	number    uint32
 	start     segment.MsgID // the start of the log, as far as the machine knows it
+	border    Border        // the start of the log at the last EvTrimmed with an offset, see trimmed
 	confirmed segment.MsgID // every id below it is confirmed
 	ranges    IDSet         // the confirmed ranges above confirmed
 	next      segment.MsgID // the reading cursor
@@ -103,6 +104,7 @@ func (c *Channel) addPartition(ev *Event) {
 	}
 	c.fence(p, ev.HoldMs)
 	c.addDeferred(p, ev.Deferred)
+	c.droppedCount += c.unreadBelow(p, ev.Start)
 	c.discardTo(p, ev.Start)
 	c.settle(p)
 	// A crash may have left a flag in some partitions only. It then holds for all of them, and the next control batch

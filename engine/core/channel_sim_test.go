@@ -50,6 +50,7 @@ type simPart struct {
 	number    uint32
 	log       *Cursors
 	start     segment.MsgID
+	border    Border        // the last place where the channel was told that the log begins there
 	end       segment.MsgID // of the log
 	visible   segment.MsgID // the visible end that the channel was told
 	confirmed map[segment.MsgID]bool
@@ -316,8 +317,9 @@ func (s *sim) unsubscribe(cl *simClient) {
 // returned notes that a message in flight went to the redelivery queue.
 func (s *sim) returned(p *simPart, id segment.MsgID) {
 	delete(p.flight, id)
-	if s.skipped {
+	if s.skipped || p.lost(id) {
 		p.confirm(id)
+		return
 	}
 	s.died(p, id)
 }
@@ -386,7 +388,7 @@ func (s *sim) requeue(p *simPart) {
 	delay := int64(s.next()%4) * int64(s.next()) * 20
 	full := s.c.waiting >= s.cfg.MaxDeferred
 	gaps := s.c.part(p.number).ranges.Len() >= s.cfg.MaxRanges-s.cfg.MaxRanges/4
-	if s.settings.MaxAttempts != 0 && p.attempts[id] >= int(s.settings.MaxAttempts) {
+	if s.settings.MaxAttempts != 0 && p.attempts[id] >= int(s.settings.MaxAttempts) || p.lost(id) {
 		delay = 0
 	}
 	err := s.step(Event{Kind: EvRequeue, Client: owner, ID: batch.MakeID(p.number, id), DelayMs: delay}).Err
@@ -442,7 +444,7 @@ func (s *sim) tick(ns int64) {
 			case was == entryWaiting && s.died(p, id):
 			case was == entryDoomed:
 			case was == entryWaiting && e == nil:
-				if !s.skipped || s.now < p.due[id] {
+				if !s.skipped && !p.lost(id) || s.now < p.due[id] {
 					s.t.Fatalf("message %d vanished while it waited", id)
 				}
 				p.confirmed[id] = true
@@ -561,9 +563,31 @@ func (s *sim) take() {
 
 func (s *sim) trim(p *simPart) {
 	p.start = max(p.start, segment.MsgID(s.next())%(p.end+1))
-	s.step(Event{Kind: EvTrimmed, Part: p.number, Start: p.start})
+	ev := Event{Kind: EvTrimmed, Part: p.number, Start: p.start}
+	switch s.next() % 4 {
+	case 0:
+		ev.At = segment.Offset(p.start)
+	case 1:
+		ev.At = max(s.lastAt+1, segment.Offset(p.start)) // the carried copies went, too
+	}
+	before := s.states(p)
+	s.step(ev)
+	if ev.At > p.border.At {
+		p.border = Border{ev.At, p.start}
+	}
+	for id, was := range before {
+		if id := segment.MsgID(id); was != 0 && was != entryInFlight && was != entryDoomed && p.lost(id) {
+			p.confirm(id)
+			delete(p.due, id)
+		}
+	}
 	s.expectDiscarded(p, p.start)
 	s.loseGone(p)
+}
+
+// lost says that the channel knows of a message that its bytes are gone.
+func (p *simPart) lost(id segment.MsgID) bool {
+	return id < p.border.ID && p.place[id] < p.border.At
 }
 
 // loseGone removes the messages that wait below the start of the log. Sometimes their carried copies are gone as well.

@@ -176,9 +176,14 @@ func (s *sim) check() {
 			case e == nil && !done && id < cp.next:
 				s.t.Fatalf("message %d is lost: below the cursor %d, not confirmed, no entry", id, cp.next)
 			case e == nil && !done && id < p.visible:
-				unread++
+				if unread++; id < p.start {
+					s.t.Fatalf("message %d waits to be read, and the log begins at %d", id, p.start)
+				}
 			case e != nil:
 				entries++
+				if (e.state == entryQueued || e.state == entryParked) && p.lost(id) {
+					s.t.Fatalf("message %d counts for the depth in state %d, and its bytes are gone", id, e.state)
+				}
 				switch e.state {
 				case entryInFlight:
 					flying++

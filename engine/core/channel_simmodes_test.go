@@ -205,6 +205,7 @@ func (s *sim) addFromLog(p *simPart, resetLost bool) {
 	if p.log.TopicPaused {
 		p.visible = p.log.HeldFrom
 	}
+	p.border = Border{}
 	clear(p.flight)
 	clear(p.attempts)
 	clear(p.due)

@@ -238,6 +238,58 @@ func TestDiscardFarIsCheap(t *testing.T) {
 	}
 }
 
+// What retention has removed is in no count but in that of dropped messages: neither what was not read yet, nor what
+// waits to come again, nor what a client gives back later. What was carried elsewhere stays.
+//
+// B67.
+func TestTrimmedIsNotCounted(t *testing.T) {
+	c := NewChannel(ChannelConfig{Name: "c"})
+	var res Result
+	steps := func(evs ...Event) {
+		for _, ev := range evs {
+			if c.Step(0, &ev, &res); res.Err != nil {
+				t.Fatalf("%+v: %v", ev, res.Err)
+			}
+		}
+	}
+	expect := func(depth, dropped uint64, inFlight, deferred int) {
+		t.Helper()
+		s := c.Stats()
+		if s.Depth != depth || s.DroppedCount != dropped || s.InFlightCount != inFlight || s.DeferredCount != deferred {
+			t.Errorf("depth %d, dropped %d, in flight %d, deferred %d; want %d, %d, %d, %d",
+				s.Depth, s.DroppedCount, s.InFlightCount, s.DeferredCount, depth, dropped, inFlight, deferred)
+		}
+	}
+	steps(
+		Event{Kind: EvAddPartition, Cursor: &Cursor{}},
+		Event{Kind: EvDeferredPublished, Deferred: []DeferredMessage{{ID: 2, DueMs: 1 << 40, At: 20}}},
+		Event{Kind: EvVisible, End: 10},
+		Event{Kind: EvSubscribe, Client: 1}, Event{Kind: EvReady, Client: 1, Count: 3},
+		Event{Kind: EvOffer, Msg: 0}, Event{Kind: EvOffer, Msg: 1, At: 10}, Event{Kind: EvOffer, Msg: 3, At: 30},
+		Event{Kind: EvRequeue, Client: 1, ID: 0},
+		Event{Kind: EvCarried, Deferred: []DeferredMessage{{ID: 2, DueMs: 1 << 40, At: 900}}},
+	)
+	expect(7, 0, 2, 1)
+	trim := Event{Kind: EvTrimmed, Start: 6, At: 60}
+	steps(trim)
+	expect(4, 3, 2, 1)
+	steps(trim)
+	expect(4, 3, 2, 1)
+	steps(Event{Kind: EvRequeue, Client: 1, ID: 1, DelayMs: 1000})
+	expect(4, 4, 1, 1)
+	steps(Event{Kind: EvFinish, Client: 1, ID: 3})
+	expect(4, 4, 0, 1)
+	steps(Event{Kind: EvTrimmed, Start: 7, At: 1000})
+	expect(3, 6, 0, 0)
+	steps(
+		Event{Kind: EvDeferredPublished, Deferred: []DeferredMessage{{ID: 11, DueMs: 1 << 40, At: 1090}}},
+		Event{Kind: EvTrimmed, Start: 12, At: 1100},
+	)
+	expect(0, 11, 0, 0)
+	steps(Event{Kind: EvSkip, Flag: true}, Event{Kind: EvVisible, End: 15}, Event{Kind: EvTrimmed, Start: 14, At: 1400})
+	expect(0, 11, 0, 0)
+}
+
 // Events that only a faulty program can send panic.
 func TestChannelPanics(t *testing.T) {
 	for name, events := range map[string][]Event{

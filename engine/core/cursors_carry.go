@@ -236,6 +236,16 @@ func (c *Cursors) CarriedBelow(dst []CarrySource, from segment.MsgID, start Bord
 	return dst
 }
 
+// CountCarriedBelow counts what CarriedBelow would append without a limit.
+func (c *Cursors) CountCarriedBelow(from segment.MsgID, start Border) (n int) {
+	for i := searchID(c.carried, from, carriedPlace.id); i < len(c.carried) && c.carried[i].ID < start.ID; i++ {
+		if c.carried[i].At >= start.At {
+			n++
+		}
+	}
+	return n
+}
+
 // Carries says whether some control batch has a copy of a message that is still wanted.
 func (c *Cursors) Carries() bool { return len(c.carried) > 0 }
 

@@ -1,6 +1,7 @@
 package part
 
 import (
+	"penstock/engine/core"
 	"penstock/engine/flush"
 	"penstock/replicate"
 	"penstock/segment"
@@ -42,14 +43,14 @@ func (pt *Partition) HoldsFiles() bool {
 	return !pt.topic.Deleted.Load() && !pt.replica.mayReleaseFiles()
 }
 
-// Trimmed tells the machine that the log begins later (moved), and wakes the channels: one may have stopped at damage
-// that is gone now. With lost, the next FindLost searches for lost messages. It may wait for the device, and takes
-// Replica.mu.
+// Trimmed tells the machine and the channels that the log begins later (moved). A channel then counts no message that
+// is gone, and goes on if it had stopped at damage that is gone now. It is told of carried messages first: postCarried
+// runs in the commit without which retention does not remove the old place. With lost, the next FindLost searches for
+// lost messages. Trimmed may wait for the device, and takes Replica.mu.
 func (pt *Partition) Trimmed(moved, lost bool) {
 	if moved {
-		for _, s := range pt.watching() {
-			s.Wake()
-		}
+		start := pt.startBorder()
+		pt.post(&core.Post{Event: core.Event{Kind: core.EvTrimmed, Start: start.ID, At: start.At}})
 	}
 	if lost {
 		pt.mayHaveLost.Store(true)

@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/flush"
+	"penstock/segment"
 )
 
 // Topic holds what the partitions of a topic share. Each Topic of package engine contains one, and the partitions of
@@ -34,12 +35,20 @@ func (pt *Partition) counted(count uint32, n uint64) {
 }
 
 // WaitingAtTopic returns the number of messages that no channel can get yet, because the topic has no channel or is
-// paused.
+// paused. Of those that were published below the start of the log, only the carried ones exist; to count them, it takes
+// Replica.mu.
 func (pt *Partition) WaitingAtTopic() int64 {
-	end := pt.visible.Load()
+	end := segment.MsgID(pt.visible.Load())
 	from := min(pt.unclaimed.Load(), pt.pausedFrom.Load())
-	if from == noMsgID || from >= end {
+	if from == noMsgID || segment.MsgID(from) >= end {
 		return 0
 	}
-	return int64(end - from)
+	start := pt.startBorder()
+	n := int64(end) - int64(max(segment.MsgID(from), min(start.ID, end)))
+	if start.ID > segment.MsgID(from) && pt.carriedFrom.Load() != noOffset {
+		pt.replica.mu.Lock()
+		defer pt.replica.mu.Unlock()
+		n += int64(pt.fold.CountCarriedBelow(segment.MsgID(from), start))
+	}
+	return n
 }

@@ -272,6 +272,8 @@ var (
 		"Messages that consumers gave back.", "topic", "channel")
 	channelTimedOut = define(ofChannels, counter, "channel_timed_out_total",
 		"Deliveries that no consumer finished in time.", "topic", "channel")
+	channelDropped = define(ofChannels, counter, "channel_dropped_total",
+		"Messages that retention or a quota removed before consumers had finished them.", "topic", "channel")
 	channelDeadLettered = define(ofChannels, counter, "channel_dead_lettered_total",
 		"Messages that were moved to the dead-letter topic after too many attempts.", "topic", "channel")
 )

@@ -10,7 +10,7 @@ import (
 // Series of one topic and of one channel. A test compares them with what is written.
 const (
 	seriesPerTopic   = 6
-	seriesPerChannel = 14
+	seriesPerChannel = 15
 )
 
 // detail says which families have a series for each object. It only goes down.
@@ -119,7 +119,7 @@ type channelNumbers struct {
 	full, outbox, aside                  int64
 	paused                               bool
 	oldest                               time.Duration
-	counts                               counts // delivered, finished, requeued, timed out, dead-lettered
+	counts                               counts // delivered, finished, requeued, timed out, dead-lettered, dropped
 }
 
 // add adds all but the counters.
@@ -135,7 +135,9 @@ func channelNow(c *engine.ChannelStats, now time.Time) *channelNumbers {
 		depth: c.Depth, inFlight: int64(c.InFlightCount), deferred: int64(c.DeferredCount),
 		consumers: int64(len(c.Consumers)), paused: c.Paused,
 		full: int64(c.FullPartitions), outbox: int64(c.OutboxCount), aside: int64(c.AsideCount),
-		counts: counts{c.DeliverCount, c.FinishCount, c.RequeueCount, c.TimeoutCount, c.DeadLettered},
+		counts: counts{
+			c.DeliverCount, c.FinishCount, c.RequeueCount, c.TimeoutCount, c.DeadLettered, c.DroppedCount,
+		},
 	}
 	if c.OldestNs > 0 {
 		n.oldest = max(0, now.Sub(time.Unix(0, c.OldestNs)))
@@ -162,7 +164,9 @@ func writeChannel(w writer, topic, name string, n *channelNumbers) {
 	w.set(channelOutbox, float64(n.outbox), topic, name)
 	w.set(channelAside, float64(n.aside), topic, name)
 	w.set(channelOldest, n.oldest.Seconds(), topic, name)
-	for i, f := range []*family{channelDelivered, channelFinished, channelRequeued, channelTimedOut, channelDeadLettered} {
+	for i, f := range []*family{
+		channelDelivered, channelFinished, channelRequeued, channelTimedOut, channelDeadLettered, channelDropped,
+	} {
 		w.set(f, float64(n.counts[i]), topic, name)
 	}
 }
@@ -179,8 +183,8 @@ type sums struct {
 // object names a topic, or a channel if channel is not empty.
 type object struct{ topic, channel string }
 
-// counts are up to five counters of an object.
-type counts [5]uint64
+// counts are up to six counters of an object.
+type counts [6]uint64
 
 func (s *sums) begin() { s.seen = make(map[object]counts, len(s.last)) }
 
