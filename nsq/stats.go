@@ -35,6 +35,7 @@ type topicStats struct {
 	MessageCount uint64         `json:"message_count"`
 	Published    uint64         `json:"published_count"` // ever; the others count since the start
 	MessageBytes uint64         `json:"message_bytes"`
+	StoredBytes  int64          `json:"stored_bytes"`       // of the logs of the partitions led here, now
 	Producers    int            `json:"producer_count"`     // that number their messages, in the partitions led here
 	MaxProducers int            `json:"max_producer_count"` // in the partition that knows the most
 	Partitions   int            `json:"partition_count"`    // on any node
@@ -177,7 +178,8 @@ func (s *Server) stats(topic, channel string, clients bool) *statsReply {
 		out := topicStats{
 			Name: t.Name, Channels: []channelStats{}, Depth: t.Depth, BackendDepth: t.BackendDepth,
 			MessageCount: t.MessageCount, Published: t.Published, MessageBytes: t.MessageBytes, Paused: t.Paused,
-			Producers: t.Producers, MaxProducers: t.MaxProducers, Partitions: t.Partitions, Served: t.Served,
+			StoredBytes: t.LedBytes, Producers: t.Producers, MaxProducers: t.MaxProducers,
+			Partitions: t.Partitions, Served: t.Served,
 		}
 		var latencies []engine.LatencyRecorder
 		for i := range t.Channels {

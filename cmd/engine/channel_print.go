@@ -36,6 +36,7 @@ type topicNumbers struct {
 	Published    uint64           `json:"published_count"` // ever
 	MessageCount uint64           `json:"message_count"`   // since the start of each node
 	MessageBytes uint64           `json:"message_bytes"`   // likewise
+	StoredBytes  int64            `json:"stored_bytes"`    // of the leaders' logs, now
 	Producers    int              `json:"producer_count"`
 	MaxProducers int              `json:"max_producer_count"` // in the partition that knows the most
 	Partitions   int              `json:"partition_count"`    // on any node; 0: unknown
@@ -252,6 +253,7 @@ func (n *topicNumbers) add(m *topicNumbers) {
 	n.Published += m.Published
 	n.MessageCount += m.MessageCount
 	n.MessageBytes += m.MessageBytes
+	n.StoredBytes += m.StoredBytes
 	n.Producers += m.Producers
 	n.MaxProducers = max(n.MaxProducers, m.MaxProducers)
 	n.Partitions = max(n.Partitions, m.Partitions)
@@ -313,10 +315,10 @@ func channelsOf(all []topicNumbers) []channelNumbers {
 
 func printTopicNumbers(w io.Writer, all []topicNumbers) error {
 	t := table(w)
-	fmt.Fprintln(t, "TOPIC\tCHANNELS\tDEPTH\tMESSAGES\tBYTES SINCE START\tPRODUCERS\tSTATE")
+	fmt.Fprintln(t, "TOPIC\tCHANNELS\tDEPTH\tMESSAGES\tBYTES STORED\tPRODUCERS\tSTATE")
 	for i := range all {
 		n := &all[i]
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%s\n", n.Name, len(n.Channels), n.Depth, n.Published, n.MessageBytes,
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%s\n", n.Name, len(n.Channels), n.Depth, n.Published, n.StoredBytes,
 			n.Producers, n.state(n.Paused))
 	}
 	return t.Flush()

@@ -100,9 +100,10 @@ func (o *operator) topicListCommand() *cobra.Command {
 			return printed(printTopicNumbers(o.out, all), missing)
 		})
 	cmd.Long = "List topics with their depth and counters. In a cluster, the figures of all live nodes are added up.\n" +
-		"MESSAGES counts all that were ever published, and PRODUCERS those that number their messages, in each partition\n" +
-		"to which they publish. If a node does not answer, or no node serves some partitions, the figures of the others\n" +
-		"are shown, and the exit code is 11."
+		"MESSAGES counts all that were ever published. BYTES STORED is what the leaders' copies hold now, on the disk or\n" +
+		"in the commit log; the other replicas hold as much again, each. PRODUCERS counts those that number their\n" +
+		"messages, in each partition to which they publish. If a node does not answer, or no node serves some partitions,\n" +
+		"the figures of the others are shown, and the exit code is 11."
 	return cmd
 }
 
