@@ -94,6 +94,9 @@ func (c *Channel) Configure(ctx context.Context, s ChannelSettings) (ChannelSett
 	if err := c.checkWaiting(ctx, &s); err != nil {
 		return ChannelSettings{}, err
 	}
+	if err := c.checkInFlight(&s); err != nil {
+		return ChannelSettings{}, err
+	}
 	if err := c.checkCycle(ctx, &s); err != nil {
 		return ChannelSettings{}, err
 	}
@@ -158,13 +161,54 @@ func (c *Channel) checkCycle(ctx context.Context, s *ChannelSettings) error {
 		"dead_letter", ErrSettings, strings.Join(cycle, " to "))
 }
 
-// deadTargets returns the topics to which the channels of a topic send dead letters. Of leaders that do not answer, it
-// takes what this node knows: core.MaxDeadHops ends a cycle that is missed.
+// checkInFlight returns an ErrSettings if partitions of the topic would get no share of max_in_flight. A single node
+// leads all partitions, so it divides nothing.
+func (c *Channel) checkInFlight(s *ChannelSettings) error {
+	n := c.t.Partitions()
+	if !c.e.members.others() || !s.LacksShares(n) {
+		return nil
+	}
+	return fmt.Errorf("%w: max_in_flight is %d, but topic %s has %d partitions, and the limit is divided among them: set "+
+		"it to %d or more, or to 0 for no limit, or use a topic with at most %d", ErrSettings, s.MaxInFlight, c.t.Name(), n,
+		n, s.MaxInFlight)
+}
+
+// CheckPartitions returns an ErrTopicSettings if the topic must not get that many partitions, because some would get no
+// share of a channel's max_in_flight. Configure calls it.
+func (t *Topic) CheckPartitions(ctx context.Context, partitions int) (err error) {
+	if !t.e.members.others() || partitions <= t.Partitions() {
+		return nil
+	}
+	ctx, cancel := t.e.host.WithTimeout(ctx, t.e.opts.PublishTimeout)
+	defer cancel()
+	t.readAllSettings(ctx, func(channel string, s *ChannelSettings) {
+		if err == nil && s.LacksShares(partitions) {
+			err = fmt.Errorf("%w: topic %s cannot have %d partitions, because max_in_flight of its channel %s is %d, and the "+
+				"limit is divided among the partitions: raise it to %d first, or set it to 0 for no limit",
+				ErrTopicSettings, t.Name(), partitions, channel, s.MaxInFlight, partitions)
+		}
+	})
+	return err
+}
+
+// deadTargets returns the topics to which the channels of a topic send dead letters. core.MaxDeadHops ends a cycle that
+// is missed.
 func (e *Engine) deadTargets(ctx context.Context, topic string) (targets []string) {
 	t, ok := e.LookupTopic(topic)
 	if !ok {
 		return nil
 	}
+	t.readAllSettings(ctx, func(_ string, s *ChannelSettings) {
+		if dead := s.DeadLetterTopic(topic); dead != "" {
+			targets = append(targets, dead)
+		}
+	})
+	return targets
+}
+
+// readAllSettings passes the settings of the topic's channels to take, except ephemeral channels, which have none. Of
+// leaders that do not answer, it takes what this node knows.
+func (t *Topic) readAllSettings(ctx context.Context, take func(channel string, s *ChannelSettings)) {
 	names, err := t.ReadChannelNames(ctx)
 	if err != nil {
 		names = t.channelNames()
@@ -181,11 +225,8 @@ func (e *Engine) deadTargets(ctx context.Context, topic string) (targets []strin
 		if err != nil {
 			s = c.Settings()
 		}
-		if dead := s.DeadLetterTopic(topic); dead != "" {
-			targets = append(targets, dead)
-		}
+		take(name, &s)
 	}
-	return targets
 }
 
 // checkWaiting returns an ErrSettings if earlier dead letters, which may wait to be moved, would have no topic any

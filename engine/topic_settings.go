@@ -49,6 +49,9 @@ func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, 
 		return t.Settings(), fmt.Errorf("%w: keep_age_ms and keep_bytes need feature level %d, because older versions would "+
 			"remove what they keep; this is level %d: upgrade it first", ErrTopicSettings, need, have)
 	}
+	if err := t.CheckPartitions(ctx, s.Partitions); err != nil {
+		return t.Settings(), err
+	}
 	return t.e.members.configureTopic(ctx, t, s)
 }
 

@@ -223,6 +223,11 @@ func (h *handler) expand(ctx context.Context, s *meta.Snapshot, b *Expand) (stri
 			"%d is none of these",
 			t.Name, t.Partitions, core.MaxPartition+1, b.Partitions)
 	}
+	if h.self.MayExpand != nil {
+		if err := h.self.MayExpand(ctx, t.Name, b.Partitions); err != nil {
+			return "", err
+		}
+	}
 	if err := h.store.ExpandTopic(ctx, t.ID, b.Partitions); err != nil {
 		return "", err
 	}

@@ -47,6 +47,8 @@ type Self struct {
 	// Create creates a topic, and returns when this node has it; 0 partitions or replicas: the default number. The
 	// handler has found that there is no topic of that name. nil: this node creates no topics.
 	Create func(ctx context.Context, name string, partitions, replicas int) error
+	// MayExpand returns why the topic must not have this many partitions. nil: this node knows no reason.
+	MayExpand func(ctx context.Context, topic string, partitions int) error
 	// Health returns what the node knows of itself and of the cluster, besides the store's rows. nil: it believes the
 	// rows.
 	Health func() *health.Facts
@@ -335,6 +337,7 @@ var statuses = map[error]int{
 	meta.ErrConflict:    http.StatusConflict,
 	meta.ErrTooFewNodes: http.StatusConflict,
 	meta.ErrReplicas:    http.StatusConflict,
+	meta.ErrSettings:    http.StatusBadRequest,
 
 	base.ErrTooManyTopics: http.StatusConflict,
 	base.ErrClosed:        http.StatusServiceUnavailable,

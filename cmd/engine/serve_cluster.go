@@ -340,9 +340,16 @@ func (p *clusterPart) handler(n *node, e *engine.Engine, log *slog.Logger) http.
 		_, err := p.server.CreateTopic(ctx, name, engine.TopicOptions{Partitions: partitions, Replicas: replicas})
 		return err
 	}
+	mayExpand := func(ctx context.Context, topic string, partitions int) error {
+		t, ok := e.LookupTopic(topic)
+		if !ok {
+			return nil
+		}
+		return t.CheckPartitions(ctx, partitions)
+	}
 	return admin.Handler(p.store, admin.Self{
 		Name: n.engine.NodeID, Verify: verify, Faults: faults, Copy: describe, Create: create, Health: e.HealthFacts,
-		Shortened: e.CopyShortened,
+		Shortened: e.CopyShortened, MayExpand: mayExpand,
 	})
 }
 

@@ -68,6 +68,7 @@ type channelMachine struct {
 type channelReader struct {
 	cursors       []cursor
 	partsAssigned uint32 // how many partitions the machine has on this node
+	partsAll      uint32 // how many partitions the topic had when the machine was told of them
 	iter          segment.BatchIter
 	records       segment.RecordIter
 	scratch       []byte                  // a decompressed body

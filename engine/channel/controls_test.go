@@ -240,7 +240,7 @@ func TestOvertakenSettingsAreWrittenBeforeTheAnswer(t *testing.T) {
 	c, topic := newTestChannel(t, 2)
 	first, second := &core.ChannelSettings{Version: 1, MaxAttempts: 1}, &core.ChannelSettings{Version: 2, MaxAttempts: 2}
 	c.mu.Lock() // the later settings take effect, and are in no log
-	c.ev = core.Event{Kind: core.EvConfigure, Settings: second, SharePartsHere: 2, PartsAll: 2}
+	c.ev = core.Event{Kind: core.EvConfigure, Settings: second, PartsAll: 2}
 	c.step()
 	c.learnSettings()
 	c.mu.Unlock()

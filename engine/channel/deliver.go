@@ -43,6 +43,9 @@ func (c *Channel) deliverRound() (again bool) {
 		return false // another node may already deliver these messages
 	}
 	c.tick()
+	if c.partsAll != uint32(c.topic.Count()) {
+		c.share() // the topic has grown: partitions that other nodes lead have a share of the limits now
+	}
 	for {
 		c.syncVisible()
 		before := left

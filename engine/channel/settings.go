@@ -56,7 +56,7 @@ func (c *Channel) configure(ctx context.Context, op wire.Operation) (core.Channe
 	case now.Version >= next.Version:
 		return now, c.rewriteSettings(ctx, &now)
 	}
-	ev := core.Event{Kind: core.EvConfigure, Settings: next, SharePartsHere: here, PartsAll: uint32(c.topic.Count())}
+	ev := core.Event{Kind: core.EvConfigure, Settings: next, PartsAll: uint32(c.topic.Count())}
 	if err := c.change(ctx, ev); err != nil {
 		return core.ChannelSettings{}, err
 	}
@@ -103,8 +103,8 @@ func (c *Channel) learnSettings() {
 	c.needsHeaders = matcher != nil || s.Order == core.OrderKey
 }
 
-// share tells the machine how many of the topic's partitions this node serves: it may use this share of the limits that
-// hold for the whole channel. mu is held.
+// share tells the machine how many partitions the topic has: this node may use the share of its partitions of the
+// limits that hold for the whole channel. mu is held.
 func (c *Channel) share() {
 	c.partsAssigned = 0
 	for i := range c.cursors {
@@ -112,7 +112,8 @@ func (c *Channel) share() {
 			c.partsAssigned++
 		}
 	}
-	c.ev = core.Event{Kind: core.EvConfigure, SharePartsHere: c.partsAssigned, PartsAll: uint32(c.topic.Count())}
+	c.partsAll = uint32(c.topic.Count())
+	c.ev = core.Event{Kind: core.EvConfigure, PartsAll: c.partsAll}
 	c.step()
 	c.learnSettings()
 }

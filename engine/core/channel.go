@@ -110,8 +110,8 @@ const (
 	EvEmpty   // all visible messages count as confirmed, those in flight and deferred included
 	EvReset   // Part, Msg, Start, Deferred: deliver from Msg on, clamped to [Start, visible end]
 
-	// Settings (nil: unchanged), SharePartsHere, PartsAll: they take effect at once. Settings that are not newer than
-	// the channel's change nothing
+	// Settings (nil: unchanged), PartsAll: they take effect at once. Settings that are not newer than the channel's
+	// change nothing
 	EvConfigure
 	// Part, Take: the entries of all takes (see TakeControls) up to number Take are committed. 0: of no take
 	EvConfirmsCommitted
@@ -150,15 +150,14 @@ type Event struct {
 
 	// EvOffer: the channel's filter rejects the message, or the message is for another channel only: it counts as
 	// confirmed
-	Unwanted       bool
-	Own            bool   // EvOffer: the message is for this channel only: no filter and no sample leaves it out
-	Key            uint64 // EvOffer: HashKey of the message's key in an OrderKey channel; 0: it has none
-	Tag            uint64 // EvOffer, EvOfferRun: HashKey of a message's tag; EvSubscribe: of the client's; 0: none
-	Only           uint32 // EvSubscribe: the one partition whose messages the client wants, plus one; 0: all
-	Take           uint64
-	Settings       *ChannelSettings
-	SharePartsHere uint32 // partitions that this node leads; 0: this node may use all of what the settings limit
-	PartsAll       uint32 // partitions of the topic
+	Unwanted bool
+	Own      bool   // EvOffer: the message is for this channel only: no filter and no sample leaves it out
+	Key      uint64 // EvOffer: HashKey of the message's key in an OrderKey channel; 0: it has none
+	Tag      uint64 // EvOffer, EvOfferRun: HashKey of a message's tag; EvSubscribe: of the client's; 0: none
+	Only     uint32 // EvSubscribe: the one partition whose messages the client wants, plus one; 0: all
+	Take     uint64
+	Settings *ChannelSettings
+	PartsAll uint32 // partitions of the topic; 0: unknown, this node may use all of what the settings limit
 	// EvSubscribe, EvHold: how long a delivery may be on its way to the client; 0: deliveries are not held.
 	// EvAddPartition: how long a delivery of the previous leader may still be on its way
 	HoldMs int64
@@ -261,8 +260,8 @@ type Channel struct {
 	waiting  int  // entries that wait for their time, held and doomed ones included
 
 	settings    ChannelSettings
-	share       partShare
-	maxInFlight int // this node's share of the smaller of the two limits, of ChannelConfig and of settings; 0: no limit
+	partsAll    uint32 // partitions of the topic, wherever they are led
+	maxInFlight int    // this node's share of the smaller of the two limits, of ChannelConfig and of settings; 0: no limit
 	rate        rate
 	lanes       map[uint64]*lane // by key; for lookups only
 	lanePool    *lane

@@ -3,32 +3,60 @@ package core
 // partShare is the share of the topic's partitions that a node leads: here of all.
 type partShare struct{ here, all uint64 }
 
-// of returns this node's part of a limit that holds for the whole channel, rounded up.
-func (s partShare) of(limit uint64) uint64 { return (limit*s.here + s.all - 1) / s.all }
+// inFlightShare returns a node's part of a limit on the messages in flight in a whole channel (0: no limit). The limit
+// is divided among the topic's partitions (all; 0: unknown): each has an equal share, and the first ones have one more
+// until nothing is left. A node has the shares of the partitions that it leads. A partition has one leader at a time,
+// so the parts of all nodes are the limit together.
+//
+// If the limit is below the number of partitions (see LacksShares), a node may have no share. It takes one
+// message at a time then, or its partitions would stand still: only in this case the nodes exceed the limit together.
+func inFlightShare(limit, all int, leads []*channelPart) int {
+	if limit == 0 || all == 0 {
+		return limit
+	}
+	n := 0
+	for _, p := range leads {
+		if p == nil {
+			continue
+		}
+		n += limit / all
+		if int(p.number) < limit%all {
+			n++
+		}
+	}
+	return max(n, 1)
+}
 
 // Settings returns the settings in force. The caller must not change what they refer to.
 func (c *Channel) Settings() ChannelSettings { return c.settings }
 
-// configure applies settings that are newer than the channel's, and the share of the topic's partitions that are here.
+// configure applies settings that are newer than the channel's, and the number of the topic's partitions.
 func (c *Channel) configure(ev *Event) error {
 	if s := ev.Settings; s != nil && s.Version > c.settings.Version {
 		if err := s.Validate(); err != nil {
 			return err
 		}
-		c.share = makeShare(ev)
+		c.partsAll = ev.PartsAll
 		c.adopt(*s)
 		return nil
 	}
-	c.share = makeShare(ev)
+	c.partsAll = ev.PartsAll
 	c.limit()
 	return nil
 }
 
-func makeShare(ev *Event) partShare {
-	if ev.SharePartsHere == 0 || ev.SharePartsHere >= ev.PartsAll {
+// partShare returns the share of the topic's partitions that the channel has; all of them if that is not known.
+func (c *Channel) partShare() partShare {
+	here := uint64(0)
+	for _, p := range c.parts {
+		if p != nil {
+			here++
+		}
+	}
+	if here == 0 || here >= uint64(c.partsAll) {
 		return partShare{1, 1}
 	}
-	return partShare{uint64(ev.SharePartsHere), uint64(ev.PartsAll)}
+	return partShare{here, uint64(c.partsAll)}
 }
 
 // adopt puts settings in force.
@@ -53,14 +81,12 @@ func (c *Channel) adopt(s ChannelSettings) {
 
 // limit computes this node's share of the limits that hold for the whole channel.
 func (c *Channel) limit() {
-	if c.share.all == 0 {
-		c.share = partShare{1, 1}
-	}
 	c.maxInFlight = c.cfg.MaxInFlight
-	if n := int(c.share.of(uint64(c.settings.MaxInFlight))); n > 0 && (c.maxInFlight <= 0 || n < c.maxInFlight) {
+	n := inFlightShare(int(c.settings.MaxInFlight), int(c.partsAll), c.parts)
+	if n > 0 && (c.maxInFlight <= 0 || n < c.maxInFlight) {
 		c.maxInFlight = n
 	}
-	c.rate.set(uint64(c.settings.RatePerSecond), c.share, c.nowNs)
+	c.rate.set(uint64(c.settings.RatePerSecond), c.partShare(), c.nowNs)
 }
 
 // isSpecial says whether offers and redeliveries must check more than which client is next in the ring.

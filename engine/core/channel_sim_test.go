@@ -28,7 +28,7 @@ type sim struct {
 	ev      []EventKind // the events so far, for the text of a failure
 
 	settings ChannelSettings // configured last, or recovered
-	share    uint32          // thirds of the topic's partitions that this node leads
+	partsAll uint32          // partitions of the topic; 0: the channel does not know
 	filter   bool            // every seventh message is unwanted
 	lastAt   segment.Offset  // of the last control batch that carries messages
 	calm     bool            // runs are common: see channel_run_test.go

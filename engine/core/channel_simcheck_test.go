@@ -76,10 +76,25 @@ func (s *sim) anyCredit() bool {
 		any = any || !cl.stopped && !cl.blocked && n < cl.ready
 	}
 	limit := s.cfg.MaxInFlight
-	if n := (int(s.settings.MaxInFlight)*int(s.share) + 2) / 3; n > 0 && (limit == 0 || n < limit) {
+	if n := s.dealt(); n > 0 && (limit == 0 || n < limit) {
 		limit = n
 	}
 	return any && (limit == 0 || total < limit)
+}
+
+// dealt deals the settings' max_in_flight to the topic's partitions, one after the other in turns, and returns how many
+// the partitions of the channel get: 1 if they get none.
+func (s *sim) dealt() (n int) {
+	limit := int(s.settings.MaxInFlight)
+	if s.partsAll == 0 || limit == 0 {
+		return limit
+	}
+	for i := range limit {
+		if slices.ContainsFunc(s.parts, func(p *simPart) bool { return p.number == uint32(i)%s.partsAll }) {
+			n++
+		}
+	}
+	return max(n, 1)
 }
 
 func (s *sim) checkHold(p *simPart, why HoldReason) {

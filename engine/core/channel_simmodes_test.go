@@ -133,13 +133,13 @@ func (s *sim) configure() {
 	}
 	old := s.settings
 	s.settings.Version++
-	ev := Event{Kind: EvConfigure, SharePartsHere: uint32(s.next() % 4), PartsAll: 3}
+	ev := Event{Kind: EvConfigure}
+	if n := s.next() % 4; n > 0 {
+		ev.PartsAll = uint32(6 + n) // the last number of a partition is 6
+	}
+	s.partsAll = ev.PartsAll
 	switch s.next() % 9 {
-	case 7, 8: // only the share of partitions on this node changes
-		s.share = max(1, ev.SharePartsHere%3)
-		if ev.SharePartsHere == 0 || ev.SharePartsHere == 3 {
-			s.share = 3
-		}
+	case 7, 8: // only the number of partitions changes
 		s.settings = old
 		s.step(ev)
 		return
@@ -153,7 +153,7 @@ func (s *sim) configure() {
 			s.settings.SampleRate = uint8(s.next() % 2 * 90)
 		}
 	case 4:
-		s.settings.MaxInFlight = uint32(s.next() % 4)
+		s.settings.MaxInFlight = uint32(s.next() % 12)
 	case 5:
 		s.filter = !s.filter
 		s.settings.KeyHeader = string(rune('a' + s.next()%2))
@@ -164,7 +164,7 @@ func (s *sim) configure() {
 		}
 	}
 	settings := s.settings
-	ev.Settings, ev.SharePartsHere, s.share = &settings, 0, 3
+	ev.Settings = &settings
 	if err := s.step(ev).Err; err != nil {
 		s.t.Fatalf("configure: %v", err)
 	}
@@ -188,7 +188,7 @@ func (s *sim) recover() {
 	old := s.c
 	s.c = NewChannel(s.cfg)
 	s.clients, s.paused, s.skipped = nil, false, false
-	s.settings, s.share = ChannelSettings{}, 3
+	s.settings, s.partsAll = ChannelSettings{}, 0
 	for _, p := range s.parts {
 		s.addFromLog(p, old != nil && old.part(p.number).resetUnlogged)
 	}

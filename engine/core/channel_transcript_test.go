@@ -332,7 +332,7 @@ func (tr *transcript) event(kind EventKind, a args) {
 			ev.Settings = &s
 		}
 		ev.SampleRate = 0
-		ev.SharePartsHere, ev.PartsAll = uint32(a.int("here")), uint32(a.int("all"))
+		ev.PartsAll = uint32(a.int("all"))
 	case EvConfirmsCommitted:
 		if !a.has("take") {
 			ev.Take = tr.c.LastTake(ev.Part)

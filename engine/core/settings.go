@@ -117,6 +117,11 @@ func (s *ChannelSettings) Key() string {
 	return s.KeyHeader
 }
 
+// LacksShares says whether a topic with this many partitions has some that get no share of max_in_flight.
+func (s *ChannelSettings) LacksShares(partitions int) bool {
+	return s.MaxInFlight != 0 && int(s.MaxInFlight) < partitions
+}
+
 // Validate returns nil, or an ErrSettings that says in one sentence what to change. It does not check Version.
 func (s *ChannelSettings) Validate() error {
 	if why := s.invalid(); why != "" {
