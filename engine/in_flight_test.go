@@ -19,9 +19,9 @@ func TestClusterMaxInFlight(t *testing.T) {
 	tc := newTestCluster(t, 3)
 	tc.create("t", 3)
 	c := tc.channel("t", "c")
-	const limit, n = 4, 60
+	const limit, n = 8, 100 // 3, 3 and 2 for three partitions, 2 each for four
 	configureChannel(t, c, func(s *engine.ChannelSettings) { s.MaxInFlight = limit })
-	for round, partitions := range []int{3, limit} {
+	for round, partitions := range []int{3, 4} {
 		configure(t, c.Topic(), func(s *engine.TopicSettings) { s.Partitions = partitions })
 		for _, m := range tc.nodes {
 			tc.eventually(m.name+" has the partitions", func() bool {

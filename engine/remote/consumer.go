@@ -517,15 +517,16 @@ func (r *Consumer) tick() {
 	}
 }
 
-// rotateCredit moves credits to the legs whose turn it is, and says whether the client must keep taking turns.
-func (r *Consumer) rotateCredit() bool {
+// rotateCredit moves credits to the legs whose turn it is. It says whether the client must keep taking turns, and
+// whether one of them is short.
+func (r *Consumer) rotateCredit() (rotates, short bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended || !r.legs.Credit().Rotates() {
-		return false
+		return false, false
 	}
 	r.share()
-	return true
+	return true, r.legs.Credit().InShortTurn()
 }
 
 // Close unsubscribes at all leaders.

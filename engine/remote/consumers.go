@@ -19,6 +19,8 @@ const (
 	maxUnsentBytes   = 1 << 20               // of Consume entries that wait for a full connection; more are dropped
 	answerTime       = time.Second           // the longest that Subscribe waits for the leaders' first answers
 	rotationInterval = 10 * time.Millisecond // how often credits move between leaders, see Credit.Rotates
+	shortInterval    = time.Millisecond      // the same while a leader has a short turn, see Credit.InShortTurn
+	shortClients     = 100                   // for so many clients; looking at more takes its time
 	maxTickCount     = 512                   // clients per tick; if there are more, they take turns
 
 	// OnlyLevel is the feature level from which a client can ask other nodes for one partition.
@@ -231,10 +233,14 @@ func (rs *Consumers) Tick() {
 // rotateCredits moves credits between the legs of clients that have fewer credits than leaders, until no such client is
 // left. At most one goroutine runs it.
 func (rs *Consumers) rotateCredits() {
-	for rs.host.Pause(rotationInterval, rs.peers.Ctx.Done()) {
-		any := false
-		for _, r := range rs.all() {
-			any = r.rotateCredit() || any
+	for pause := rotationInterval; rs.host.Pause(pause, rs.peers.Ctx.Done()); {
+		any, soon, all := false, false, rs.all()
+		for _, r := range all {
+			rotates, short := r.rotateCredit()
+			any, soon = any || rotates, soon || short
+		}
+		if pause = rotationInterval; soon {
+			pause = min(pause, shortInterval*time.Duration(1+len(all)/shortClients))
 		}
 		if any {
 			continue
@@ -243,7 +249,8 @@ func (rs *Consumers) rotateCredits() {
 		rs.rotating = false
 		rs.mu.Unlock()
 		for _, r := range rs.all() { // a client may have found rotating still set, and relies on this goroutine
-			any = r.rotateCredit() || any
+			rotates, _ := r.rotateCredit()
+			any = any || rotates
 		}
 		if !any || !rs.startRotation() {
 			return

@@ -40,6 +40,7 @@ func (r *Consumer) handleDeliver(l *leg, p []byte) error {
 // deliverOne gives the message in r.wire, which took n bytes of the frame, to the sink. mu is held.
 func (r *Consumer) deliverOne(l *leg, n int, until base.Deadline) {
 	m := &r.wire
+	l.Came()
 	if r.maxBytes > 0 {
 		r.addUnfinished(l, base.ID(m.ID), n)
 	} else {

@@ -26,6 +26,8 @@ type CreditLeg struct {
 	seq      uint32 // number of the last message to the leader
 	ackedSeq uint32 // number of the last message that the leader answered
 	since    int64  // when its turn began or ended, in ns; the leg with the lowest value is next
+	came     bool   // a message has come since its turn began
+	empty    bool   // its last turn brought no message, and none has come since
 	stale    bool   // a message was finished after seq was sent and before its answer
 	want     int    // scratch of Divide
 }
@@ -50,11 +52,29 @@ func (c *Credit) Remove(l *CreditLeg) {
 // Index returns the index of a leader in the order in which leaders were added, or -1 if it was not added.
 func (c *Credit) Index(l *CreditLeg) int { return slices.Index(c.legs, l) }
 
-// rotationSpanNs is the time in which every leader gets a turn, if there are fewer credits than leaders.
-const rotationSpanNs = 80e6
+// rotationSpanNs is the time in which every leader gets a turn, if there are fewer credits than leaders. A leader whose
+// last turn brought nothing gets only shortTurnNs, while another one has messages.
+const (
+	rotationSpanNs = 80e6
+	shortTurnNs    = 2e6
+)
 
 // Rotates says whether there are fewer credits than leaders, so that the leaders take turns.
 func (c *Credit) Rotates() bool { return 0 < c.Ready && c.Ready < len(c.legs) }
+
+// InShortTurn says whether a leg has, or is about to get, a short turn.
+func (c *Credit) InShortTurn() bool {
+	return c.Rotates() && slices.ContainsFunc(c.legs, func(l *CreditLeg) bool { return l.want > 0 && c.isShort(l) })
+}
+
+// isShort says whether the leg's turn is short. If no leg brings anything, no turn is short: that would gain nothing,
+// and cost messages between nodes.
+func (c *Credit) isShort(l *CreditLeg) bool {
+	return l.empty && slices.ContainsFunc(c.legs, func(o *CreditLeg) bool { return !o.empty })
+}
+
+// Came notes that a message of the leg has come.
+func (l *CreditLeg) Came() { l.came, l.empty = true, false }
 
 // Divide decides how much credit each leader gets. It returns the indexes of the legs whose leaders must be told their
 // asked and seq. The next call reuses the slice.
@@ -74,7 +94,7 @@ func (c *Credit) Divide(now int64) []int {
 	for i, l := range c.legs {
 		if l.want < l.asked {
 			if l.want == 0 {
-				l.since = now // its turn ends: it is last in line for the next one
+				l.since, l.empty = now, !l.came // its turn ends: it is last in line for the next one
 			}
 			c.setReady(i, l.want)
 		}
@@ -83,7 +103,7 @@ func (c *Credit) Divide(now int64) []int {
 	for i, l := range c.legs {
 		if n := min(l.want, l.bound+max(free, 0)); n > l.asked {
 			if l.asked == 0 {
-				l.since = now
+				l.since, l.came = now, false
 			}
 			free -= max(0, n-l.bound)
 			l.bound = max(l.bound, n)
@@ -101,7 +121,11 @@ func (c *Credit) rotate(now int64) {
 	left := c.Ready
 	c.order = c.order[:0]
 	for _, l := range c.legs {
-		if l.want = 0; left > 0 && l.asked > 0 && now-l.since < turn {
+		span := turn
+		if c.isShort(l) {
+			span = min(turn, shortTurnNs)
+		}
+		if l.want = 0; left > 0 && l.asked > 0 && now-l.since < span {
 			l.want = 1
 			left--
 			continue
@@ -119,7 +143,7 @@ func (c *Credit) rotate(now int64) {
 		l := c.order[next]
 		l.want = 1
 		if l.asked > 0 {
-			l.since = now // no other leg wants the turn, so this leg gets another one
+			l.since, l.empty, l.came = now, !l.came, false // no other leg wants the turn: this leg gets another one
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 //	ready N        the client sets RDY N           heard I N    leader I answers its newest message: N in flight
 //	legs N         there are N leaders             finished I   a message of leader I was finished
 //	at N           the time is N; divide           gone I       leader I is gone
+//	came I         a message of leader I came
 func creditScript(t *testing.T, lines string) string {
 	t.Helper()
 	var c Credit
@@ -50,6 +51,8 @@ func creditScript(t *testing.T, lines string) string {
 			if c.Finished(a) {
 				out = append(out, fmt.Sprintf("%d?", a))
 			}
+		case "came":
+			c.legs[a].Came()
 		case "gone":
 			c.legs = append(c.legs[:a], c.legs[a+1:]...)
 			divide()
@@ -85,8 +88,29 @@ func TestCreditTables(t *testing.T) {
 		},
 		{
 			"three leaders, two credits",
-			"legs 3, ready 2, at 40, heard 1 0, at 79, at 80, heard 2 0",
+			"legs 3, ready 2, came 0, at 40, heard 1 0, at 79, at 80, heard 2 0",
 			"/ 0:1 1:1 / 1:0 / 2:1 / / 2:0 / 1:1 /",
+		},
+		{
+			"a leader that had nothing gets a short turn while another one has something",
+			"legs 2, ready 1, came 0, at 40, heard 0 0, at 80, heard 1 0, came 0, at 119, at 120, heard 0 0, at 121, at 122",
+			"/ 0:1 / 0:0 / 1:1 / 1:0 / 0:1 / / 0:0 / 1:1 / / 1:0 /",
+		},
+		{
+			"its turn is whole again with its first message",
+			"legs 2, ready 1, came 0, at 40, heard 0 0, at 80, heard 1 0, came 0, at 120, heard 0 0, came 1, at 159, at 160",
+			"/ 0:1 / 0:0 / 1:1 / 1:0 / 0:1 / 0:0 / 1:1 / / 1:0 /",
+		},
+		{
+			"so it is if the message comes after the short turn",
+			"legs 2, ready 1, came 0, at 40, heard 0 0, at 80, heard 1 0, came 0, at 120, heard 0 0, at 122, came 1, " +
+				"heard 1 0, at 162, heard 0 0, at 164, at 202",
+			"/ 0:1 / 0:0 / 1:1 / 1:0 / 0:1 / 0:0 / 1:1 / 1:0 / 0:1 / 0:0 / 1:1 / / 1:0 /",
+		},
+		{
+			"turns are whole if no leader has anything",
+			"legs 2, ready 1, at 40, heard 0 0, at 80, heard 1 0, at 82, at 119, at 120",
+			"/ 0:1 / 0:0 / 1:1 / 1:0 / 0:1 / / / 0:0 /",
 		},
 		{"raised while one waits", "legs 2, ready 1, ready 2", "/ 0:1 / 1:1 /"},
 	} {
@@ -130,6 +154,7 @@ func (w *creditWorld) step() {
 	case 0, 1:
 		if l.inFlight < l.ready {
 			l.inFlight++
+			w.c.legs[i].Came()
 		}
 	case 2:
 		if l.inFlight > 0 {
