@@ -288,6 +288,21 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// More partitions than a channel's settings allow are refused, and the store is not asked.
+func TestExpandIsRefusedForAChannel(t *testing.T) {
+	store := &fakeStore{shown: testSnapshot()}
+	var asked string
+	self := Self{Name: "n2", MayExpand: func(_ context.Context, topic string, partitions int) error {
+		asked = fmt.Sprint(topic, " ", partitions)
+		return fmt.Errorf("%w: channel c takes fewer", meta.ErrSettings)
+	}}
+	w := ask(Handler(store, self), "POST", "/cluster/expand", `{"topic":"orders","partitions":8}`)
+	want := "the topic's settings are not valid; nothing was changed: channel c takes fewer"
+	if m := sentence(t, w); w.Code != 400 || m != want || asked != "orders 8" || len(store.calls) != 0 {
+		t.Errorf("%d %s, asked for %q, %q", w.Code, m, asked, store.calls)
+	}
+}
+
 // If the live leader cannot read its own log, another one may be forced.
 func TestForceAwayFromDamagedLeader(t *testing.T) {
 	store := &fakeStore{shown: testSnapshot()}

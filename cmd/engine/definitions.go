@@ -327,8 +327,14 @@ func changesTo(is, want *definitions, prune bool) ([]definitionChange, error) {
 		if err := replicasFit(h, w, is.nodes); err != nil {
 			return nil, err
 		}
-		out = append(out, topicChanges(h, w)...)
-		out = append(out, channelChanges(h, w, prune, dead[w.Name])...)
+		if err := limitsFit(h, w, is.nodes); err != nil {
+			return nil, err
+		}
+		topic, channels := topicChanges(h, w), channelChanges(h, w, prune, dead[w.Name])
+		if w.Partitions > h.Partitions { // a channel's max_in_flight is raised before the topic has more partitions than that
+			topic, channels = channels, topic
+		}
+		out = append(append(out, topic...), channels...)
 		delete(had, w.Name)
 	}
 	for i := range is.Topics {
@@ -357,6 +363,18 @@ func replicasFit(h, w *topicDefinition, nodes int) error {
 	case w.Settings != nil && replicas != 0 && w.Settings.MinISR > replicas:
 		return fmt.Errorf("topic %s cannot have a min_isr of %d with %s; nothing was changed", w.Name,
 			w.Settings.MinISR, counted(replicas, "replica"))
+	}
+	return nil
+}
+
+// limitsFit says why channels of a cluster's topic cannot have the limits that w wants; see engine.Channel.Configure.
+func limitsFit(h, w *topicDefinition, nodes int) error {
+	partitions := max(h.Partitions, w.Partitions)
+	for _, c := range w.Channels {
+		if nodes > 1 && c.Settings != nil && c.Settings.LacksShares(partitions) {
+			return fmt.Errorf("channel %s of topic %s cannot have a max_in_flight of %d with %s, because the limit is divided "+
+				"among them; nothing was changed", c.Name, w.Name, c.Settings.MaxInFlight, counted(partitions, "partition"))
+		}
 	}
 	return nil
 }

@@ -153,12 +153,15 @@ func TestDefinitionsOnACluster(t *testing.T) {
 		}
 	}
 	for doc, want := range map[string]string{
-		topicsDocument(`{"name":"new"},{"name":"a","replicas":4}`):                                "there are 3 nodes",
-		topicsDocument(`{"name":"new"},{"name":"orders","replicas":99}`):                          "it can have 1 to",
-		topicsDocument(`{"name":"new"},{"name":"orders","replicas":-1}`):                          "it can have 1 to",
-		topicsDocument(`{"name":"new"},{"name":"orders","settings":{"min_isr":3}}`):               "min_isr of 3 with 2",
-		topicsDocument(`{"name":"new"},{"name":"a","replicas":1,"settings":{"min_isr":2}}`):       "min_isr of 2 with 1",
-		topicsDocument(`{"name":"new"},{"name":"orders","replicas":3,"partitions":1}`):            "none can be taken",
+		topicsDocument(`{"name":"new"},{"name":"a","replicas":4}`):                          "there are 3 nodes",
+		topicsDocument(`{"name":"new"},{"name":"orders","replicas":99}`):                    "it can have 1 to",
+		topicsDocument(`{"name":"new"},{"name":"orders","replicas":-1}`):                    "it can have 1 to",
+		topicsDocument(`{"name":"new"},{"name":"orders","settings":{"min_isr":3}}`):         "min_isr of 3 with 2",
+		topicsDocument(`{"name":"new"},{"name":"a","replicas":1,"settings":{"min_isr":2}}`): "min_isr of 2 with 1",
+		topicsDocument(`{"name":"new"},{"name":"orders","replicas":3,"partitions":1}`):      "none can be taken",
+		topicsDocument(
+			`{"name":"new"},{"name":"orders","channels":[{"name":"billing","settings":{"max_in_flight":2}}]}`,
+		): "cannot have a max_in_flight of 2 with 3 partitions",
 		strings.Replace(before, `"replicas": 2`, `"replicas": "two"`, 1):                          "holds no definitions",
 		topicsDocument(`{"name":"new"},{"name":"orders","channels":[{"name":"c"},{"name":"c"}]}`): "defined twice",
 	} {
@@ -288,5 +291,30 @@ func TestPruneKeepsDeadLetters(t *testing.T) {
 - delete topic unused with all its messages
 - delete topic other with all its messages`) {
 		t.Errorf("it prunes\n%s", text)
+	}
+}
+
+// A channel's limit is raised before its topic gets more partitions than the limit was: a cluster refuses it the other
+// way round.
+func TestDefinitionsRaiseLimitsBeforePartitions(t *testing.T) {
+	topic := func(n int) *definitions {
+		c := channelDefinition{Name: "c", Settings: &engine.ChannelSettings{MaxInFlight: uint32(n)}}
+		return &definitions{nodes: 3, Topics: []topicDefinition{{
+			Name: "t", Partitions: n, Settings: new(topicSettings), Channels: []channelDefinition{c},
+		}}}
+	}
+	changes, err := changesTo(topic(3), topic(5), false)
+	if err != nil || len(changes) != 2 || changes[0].Action != "set-channel" || changes[1].Action != "set-topic" {
+		t.Errorf("%+v, %v", changes, err)
+	}
+	wrong := topic(5)
+	wrong.Topics[0].Channels[0].Settings.MaxInFlight = 4
+	if _, err := changesTo(topic(3), wrong, false); err == nil || !strings.Contains(err.Error(), "4 with 5 partitions") {
+		t.Errorf("4 for 5 partitions: %v", err)
+	}
+	single := topic(3)
+	single.nodes = 1
+	if _, err := changesTo(single, wrong, false); err != nil {
+		t.Errorf("4 for 5 partitions on a single node: %v", err)
 	}
 }
