@@ -42,34 +42,19 @@ func (e *Engine) HealthFacts() *health.Facts {
 
 // channelTroubles returns the first channel that has dead letters aside and the first that is full; nil: there is none.
 func (e *Engine) channelTroubles() (aside, full *health.Channel) {
-	add := func(first **health.Channel, one health.Channel) {
-		switch {
-		case one.Count == 0:
-		case *first == nil:
-			*first = &one
-		default:
-			(*first).More++
-		}
-	}
 	if !e.channels.HasTroubles() {
 		return nil, nil
 	}
 	for _, t := range e.Topics() {
 		for _, c := range t.Channels() {
 			now := c.local.Troubles()
-			add(&aside, health.Channel{Topic: t.Name(), Name: c.name, Count: now.AsideCount, Why: now.AsideWhy})
-			add(&full, health.Channel{Topic: t.Name(), Name: c.name, Count: now.FullPartitions})
+			one := health.Channel{Topic: t.Name(), Name: c.name, Count: now.AsideCount, Why: now.AsideWhy}
+			aside = aside.With(one)
+			one.Count, one.Why = now.FullPartitions, ""
+			full = full.With(one)
 		}
 	}
 	return aside, full
-}
-
-// countOf returns how many channels there are of which c is the first.
-func countOf(c *health.Channel) int {
-	if c == nil {
-		return 0
-	}
-	return 1 + c.More
 }
 
 // View returns what this node knows of the other nodes besides the store's rows; on a single node, that it trusts them.

@@ -165,7 +165,7 @@ func (e *Engine) Storage() StorageStats {
 	kept := e.store.Aside().Stats()
 	out.AsideCuts, out.AsideMessages, out.AsideBytes = kept.Cuts, kept.Messages, kept.Bytes
 	aside, full := e.channelTroubles()
-	out.AsideChannels, out.FullChannels = countOf(aside), countOf(full)
+	out.AsideChannels, out.FullChannels = aside.Channels(), full.Channels()
 	e.members.describe(&out)
 	e.describeDisk(&out)
 	if s.Groups > 0 {

@@ -198,6 +198,18 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 	}
 }
 
+// What the nodes say of a channel is added up.
+func TestSumOfChannels(t *testing.T) {
+	one := topicNumbers{Name: "orders", Channels: []channelNumbers{{Name: "c", OutboxCount: 1, FullPartitions: 1}}}
+	one.add(&topicNumbers{Name: "orders", Channels: []channelNumbers{
+		{Name: "c", OutboxCount: 5, AsideCount: 4, AsideWhy: "too big", FullPartitions: 2},
+	}})
+	want := channelNumbers{Name: "c", OutboxCount: 6, AsideCount: 4, AsideWhy: "too big", FullPartitions: 3}
+	if len(one.Channels) != 1 || one.Channels[0] != want {
+		t.Errorf("%+v, want %+v", one.Channels, want)
+	}
+}
+
 // What an operator deletes with a channel is said.
 func TestDeleteSaysWhatGoes(t *testing.T) {
 	outbox := 3

@@ -10,6 +10,27 @@ type Channel struct {
 	More        int    // how many other channels there are of the kind
 }
 
+// With returns the first of the channels of a kind, of which c is the first so far (nil: there was none), after one
+// more. One whose Count is 0 is not of the kind.
+func (c *Channel) With(one Channel) *Channel {
+	switch {
+	case one.Count == 0:
+		return c
+	case c == nil:
+		return &one
+	}
+	c.More++
+	return c
+}
+
+// Channels returns how many channels of the kind there are.
+func (c *Channel) Channels() int {
+	if c == nil {
+		return 0
+	}
+	return 1 + c.More
+}
+
 // channelNotes says which channels have dead letters aside, and which are full.
 func channelNotes(f *Facts) (note string) {
 	if c := f.AsideLetters; c != nil {
