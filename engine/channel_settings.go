@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"penstock/engine/base"
 	"penstock/engine/core"
@@ -173,13 +174,17 @@ func (c *Channel) checkInFlight(s *ChannelSettings) error {
 		n, s.MaxInFlight)
 }
 
+// checkTime is how long CheckPartitions waits for leaders. A topic can get more partitions while some have no leader.
+const checkTime = time.Second
+
 // CheckPartitions returns an ErrTopicSettings if the topic must not get that many partitions, because some would get no
-// share of a channel's max_in_flight. Configure calls it.
+// share of a channel's max_in_flight. Configure calls it. If leaders do not answer within checkTime, what this node
+// knows decides.
 func (t *Topic) CheckPartitions(ctx context.Context, partitions int) (err error) {
 	if !t.e.members.others() || partitions <= t.Partitions() {
 		return nil
 	}
-	ctx, cancel := t.e.host.WithTimeout(ctx, t.e.opts.PublishTimeout)
+	ctx, cancel := t.e.host.WithTimeout(ctx, checkTime)
 	defer cancel()
 	t.readAllSettings(ctx, func(channel string, s *ChannelSettings) {
 		if err == nil && s.LacksShares(partitions) {
