@@ -1,5 +1,7 @@
 package segment
 
+import "cmp"
+
 // Seek finds the batch that holds message id, and returns the batch's offset and first id. ErrAtEnd says that id is the
 // next id to be written; then the offset is the log's end. Other errors are those of View.
 func (l *Log) Seek(id MsgID) (at Offset, firstID MsgID, err error) {
@@ -147,7 +149,7 @@ func (l *Log) AppendedBy(id MsgID) int64 {
 	if e, ok := lastBelow(f.index, func(e *indexEntry) bool { return e.id <= id }); ok {
 		return e.appended
 	}
-	return f.firstAppended
+	return cmp.Or(f.firstAppended, l.firstAppended()) // a reset made the file before its first batch came
 }
 
 // firstAppended returns when the first batch was appended that is in memory or in a healthy segment, or 0. mu is held.

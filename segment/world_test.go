@@ -360,8 +360,8 @@ func (w *world) check() {
 func (w *world) checkSeek() {
 	w.t.Helper()
 	if len(w.model) > 0 && w.model[0].slice.FirstID > 0 {
-		first := w.model[0].slice
-		if ns := w.log.AppendedBy(first.FirstID - 1); ns != first.Appended {
+		first := w.model[0].slice // a file that a reset has made does not know its time
+		if ns := w.log.AppendedBy(first.FirstID - 1); ns < first.Appended {
 			w.t.Fatalf("AppendedBy of what was trimmed is %d, and the log begins at %d", ns, first.Appended)
 		}
 	}
