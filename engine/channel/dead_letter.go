@@ -101,11 +101,11 @@ func (c *Channel) setAside(failed []failedLetter, err error) (why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
-		why = err.Error()
+		why = reason(err)
 	}
 	c.aside.FailAll(why)
 	for _, f := range failed {
-		why = f.why.Error()
+		why = reason(f.why)
 		c.aside.Fail(f.id, why, c.node.now().UnixNano())
 	}
 	if c.closed == nil {
@@ -113,6 +113,9 @@ func (c *Channel) setAside(failed []failedLetter, err error) (why string) {
 	}
 	return why
 }
+
+// reason returns the text of an error for people, without the name of the package.
+func reason(err error) string { return strings.TrimPrefix(err.Error(), "engine: ") }
 
 // deadLetter is an entry of an outbox.
 type deadLetter struct {

@@ -66,10 +66,9 @@ func (c *Channel) deliverRound() (again bool) {
 	}
 }
 
-// noteFull notes how many partitions are full, and logs which of them deliver nothing new although a consumer waits,
-// when that begins. mu is held.
-func (c *Channel) noteFull(hungry bool) {
-	n := 0
+// noteFull notes and returns how many partitions are full. If a consumer waits, it logs which, when that begins. mu is
+// held.
+func (c *Channel) noteFull(hungry bool) (n int) {
 	for i := range c.cursors {
 		cur := &c.cursors[i]
 		if !cur.assigned || !c.m.Full(cur.number) {
@@ -87,6 +86,7 @@ func (c *Channel) noteFull(hungry bool) {
 	if n != c.Troubles().FullPartitions {
 		c.note(func(t *Troubles) { t.FullPartitions = n })
 	}
+	return n
 }
 
 // takeTurns offers the messages that the machine names, until it names none. It returns what remains of left, the

@@ -55,7 +55,7 @@ func (c *Channel) Stats() Stats {
 		s.AsideCount, s.AsideWhy = c.aside.Count(s.OutboxCount)
 	}
 	if c.closed == nil {
-		s.OldestNs, s.FullPartitions = c.oldestNs(), c.fullCount()
+		s.OldestNs, s.FullPartitions = c.oldestNs(), c.noteFull(false)
 	}
 	if c.timed != nil {
 		s.Latencies = c.timed.Recorder

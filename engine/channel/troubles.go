@@ -14,8 +14,8 @@ type troubles struct {
 	noted atomic.Pointer[Troubles]
 }
 
-// Troubles returns what the channel noted when it last delivered and when it last moved dead letters. It takes no lock,
-// so it does not wait for the disk.
+// Troubles returns what the channel noted when it last delivered, moved dead letters or was asked for its Stats. It
+// takes no lock, so it does not wait for the disk.
 func (c *Channel) Troubles() Troubles {
 	if t := c.noted.Load(); t != nil {
 		return *t
@@ -46,14 +46,4 @@ func (n *Node) HasTroubles() bool { return n.troubled.Load() > 0 }
 func (c *Channel) noteAside() {
 	n, why := c.aside.Count(c.outboxCount())
 	c.note(func(t *Troubles) { t.AsideCount, t.AsideWhy = n, why })
-}
-
-// fullCount returns how many partitions are full. mu is held.
-func (c *Channel) fullCount() (n int) {
-	for i := range c.cursors {
-		if cur := &c.cursors[i]; cur.assigned && c.m.Full(cur.number) {
-			n++
-		}
-	}
-	return n
 }

@@ -56,7 +56,7 @@ func (c *Channel) AsideWords() string {
 // FullWords says that the channel is full, what that means for the data, and what to do.
 func (c *Channel) FullWords() string {
 	return fmt.Sprintf("channel %s of topic %s is full in %s: too many messages wait between finished ones, so it "+
-		"delivers no new ones of these. Nothing is lost, and it goes on when the oldest are finished or become dead "+
+		"delivers no new messages of these. Nothing is lost, and it goes on when the oldest are finished or become dead "+
 		"letters: see engine channel pending and deferred%s",
 		c.Name, c.Topic, plural(c.Count, "partition"), c.more())
 }

@@ -86,8 +86,8 @@ func TestJudge(t *testing.T) {
 				"has 3 dead letters aside: they could not be moved to the dead-letter topic (no room). They are kept and " +
 					"tried again: remove the cause, and do not delete the channel, which would delete them, too; " +
 					"channel mail of topic orders is full in 2 partitions: too many messages wait between finished ones, so " +
-					"it delivers no new ones of these. Nothing is lost, and it goes on when the oldest are finished or become " +
-					"dead letters: see engine channel pending and deferred; the same holds for 1 more channel",
+					"it delivers no new messages of these. Nothing is lost, and it goes on when the oldest are finished or " +
+					"become dead letters: see engine channel pending and deferred; the same holds for 1 more channel",
 			},
 		},
 		"a contested copy": {
