@@ -34,7 +34,7 @@ export function Channel({ topic, channel, session }) {
 			["In flight", short(c.in_flight_count)], ["Deferred", short(c.deferred_count)],
 			["Consumers", short(consumers(c))], ["Finished", rate(c.finished_per_second)],
 			["Requeued", rate(c.requeued_per_second)], ["Timed out", rate(c.timed_out_per_second)],
-			["Dead letters", short(c.dead_lettered_count)], ["Dead letters to move", short(c.outbox_count)],
+			["Dead letters", short(c.dead_lettered_count)], c.outbox_count > 0 && ["Not moved yet", short(c.outbox_count)],
 		]} />
 		${c.aside_count > 0 && html`<p class="trouble">${plural(c.aside_count, "dead letter")} could not be moved to the
 			dead-letter topic: ${c.aside_why}. What is aside is kept and tried again.</p>`}
