@@ -20,7 +20,10 @@ import (
 
 // signpost is a node without data: it accepts every token, and says that another machine leads every topic. A real
 // cluster over two machines is not at hand here.
-type signpost struct{ leader string }
+type signpost struct {
+	leader string
+	broken string // why it ends each reader; empty: it answers none
+}
 
 func (s *signpost) Closed(*netproto.Conn, error) {}
 
@@ -40,6 +43,12 @@ func (s *signpost) Frames(c *netproto.Conn, frames []netproto.Received) error {
 				m.Topics = append(m.Topics, wire.Topic{Name: name, ID: uuid.UUID{1}, Partitions: make([]wire.Partition, 1)})
 			}
 			answer.Head = m.AppendTo(nil)
+		case wire.TypeRead:
+			if s.broken == "" {
+				continue
+			}
+			answer.Type, answer.Status = wire.TypeReadEnd, netproto.StatusInternal
+			answer.Head = (&wire.Outcome{Text: s.broken}).AppendTo(nil)
 		default:
 			continue
 		}
@@ -55,6 +64,11 @@ func startSignpost(t *testing.T, leader string) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
+	return serveSignpost(t, ln, &signpost{leader: leader})
+}
+
+func serveSignpost(t *testing.T, ln net.Listener, s *signpost) string {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() {
@@ -63,7 +77,7 @@ func startSignpost(t *testing.T, leader string) string {
 				Role: netproto.RoleNode, NodeID: "n", Cluster: netproto.ID{1}, Store: netproto.ID{2}, Boot: netproto.ID{3},
 				MinVersion: 1, MaxVersion: 1,
 			},
-			Handler: &signpost{leader: leader}, CloseTimeout: 100 * time.Millisecond,
+			Handler: s, CloseTimeout: 100 * time.Millisecond,
 		}, 100, nil)
 	}()
 	t.Cleanup(func() {
@@ -79,7 +93,19 @@ func TestReadWithoutALeader(t *testing.T) {
 	must(t, err)
 	must(t, nobody.Close())
 	node := startSignpost(t, nobody.Addr().String())
-	feed(t, "", "read", "t", "--nodes", node).check(t, exitOther, "nothing came from the leader of partition 0")
+	o := feed(t, "", "read", "t", "--nodes", node)
+	o.check(t, exitOther, "nothing came from the leader of partition 0")
+	o.check(t, exitOther, "the node at "+nobody.Addr().String()+" cannot be reached")
+}
+
+// What the leader says of a place that it cannot read reaches whoever reads, with the way behind that place.
+func TestReadSaysWhatTheLeaderSaid(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	node := serveSignpost(t, ln, &signpost{leader: ln.Addr().String(), broken: "segment 7 is damaged at byte 4711"})
+	o := feed(t, "", "read", "t", "--nodes", node)
+	o.check(t, exitOther, "segment 7 is damaged at byte 4711")
+	o.check(t, exitOther, "--from")
 }
 
 // The token is not sent in clear to a machine that only the cluster names, either: the command ends and says so.

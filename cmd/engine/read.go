@@ -179,15 +179,16 @@ func (r *reading) one(ctx context.Context, c *nodes.Client, topic string, partit
 			return err
 		}
 		if !r.follow && !reached() && time.Since(last) > readPatience {
-			return fmt.Errorf("nothing came from the leader of partition %d for %v, so not all was printed: engine cluster "+
-				"health says whether it has a leader, --partition reads another one", partition, readPatience)
+			return fmt.Errorf("nothing came from the leader of partition %d for %v, so not all was printed (%w): engine "+
+				"cluster health says whether it has a leader, --partition reads another one, --from begins behind a place that "+
+				"cannot be read", partition, readPatience, err)
 		}
 	}
 	return nil
 }
 
-// errNothingYet says that no message came within endPause.
-var errNothingYet = errors.New("nothing yet")
+// errNothingYet says that no message came within endPause. The reader adds what holds it up.
+var errNothingYet = errors.New("no message yet")
 
 func (r *reading) printNext(ctx context.Context, reader *nodes.Reader) error {
 	m, err := reader.Next(ctx)
