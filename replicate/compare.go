@@ -14,12 +14,14 @@ package replicate
 //
 // If only one copy lost batches, the others still have them, because every member held everything that was committed.
 // So one other member that is certain of its own end, and has no more than this log, proves that nothing committed was
-// lost. A shortened log proves nothing: it may have lost the same. The leader still waits for the remaining members,
-// for CompareNs at most, and not for those whose process is gone. If nobody proves anything, the leader waits without
-// limit for every member: the others may have what this log lacks. That wait ends if an operator chooses a leader
-// (State.Forced), or if the members' disks turn out to have been replaced. When every member was heard and none is
-// certain, the longest log leads: this one, or that of a short member or of a replica outside the ISR, which the leader
-// first asks the store to admit. What such a log has more may never have been committed, and does no harm.
+// lost; then the leader goes on, whatever other members have more, unless a mark says that it is committed. A member
+// that is certain and goes on elsewhere has what was committed: this log does not count against it, however new its
+// epoch is. A shortened log proves nothing: it may have lost the same. The leader still waits for the remaining
+// members, for CompareNs at most, and not for those whose process is gone. If nobody proves anything, the leader waits
+// without limit for every member: the others may have what this log lacks. That wait ends if an operator chooses a
+// leader (State.Forced), or if the members' disks turn out to have been replaced. When every member was heard and none
+// is certain, the longest log leads: this one, or that of a short member or of a replica outside the ISR, which the
+// leader first asks the store to admit. What such a log has more may never have been committed, and does no harm.
 //
 // A damaged member that has more cannot lead. Meanwhile it fetches from this leader the unreadable batches below the
 // end of this log; then it can lead. If its unreadable batches lie beyond that end, nobody here has them, and the
@@ -133,7 +135,7 @@ func (c *comparison) judge(v *verdict, late bool) judgement {
 	unheard := v.awaited+v.away > 0
 	switch {
 	case v.best != nil && !c.forced:
-		if !c.restored && v.best.Down && (v.proofs > 0 || c.recovered) && late && !v.best.report.committedMore() {
+		if !c.restored && !v.best.report.committedMore() && (v.proofs > 0 || c.recovered && v.best.Down && late) {
 			return judgeGoOn // its batches beyond this log were never committed
 		}
 		return judgeYield

@@ -71,6 +71,7 @@ func TestCommonPrefixDecides(t *testing.T) {
 		committed segment.Position // of the leader
 		other     simLog
 		mark      segment.Position // of the other
+		shortened bool             // the other, too
 		yields    bool
 		blocked   bool
 	}{
@@ -81,8 +82,9 @@ func TestCommonPrefixDecides(t *testing.T) {
 			own: elsewhere, other: both, committed: 20,
 		},
 		"both have committed":                     {own: both, committed: 6, other: elsewhere, mark: 20, blocked: true},
-		"both go on, no mark tells: newer epoch":  {own: elsewhere, other: both, yields: true},
-		"both go on, no mark tells: older epoch":  {own: both, other: elsewhere},
+		"both go on, no mark tells: newer epoch":  {own: elsewhere, other: both, shortened: true, yields: true},
+		"both go on, no mark tells: older epoch":  {own: both, other: elsewhere, shortened: true},
+		"both go on, only the leader may lack":    {own: both, other: elsewhere, yields: true},
 		"the same log":                            {own: old, other: old},
 		"the other is empty":                      {own: old, other: simLog{}},
 		"the leader is empty":                     {own: simLog{}, other: old, yields: true},
@@ -91,7 +93,7 @@ func TestCommonPrefixDecides(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := leadsWith(t, 2, 1, 9, c.own, Log{Start: c.own.start, Shortened: true, Committed: c.committed})
-			acts := r.reports(2, c.other, c.mark, false)
+			acts := r.reports(2, c.other, c.mark, c.shortened)
 			if yields := find(acts, ActHandOver) != nil; yields != c.yields {
 				t.Errorf("yields %v", yields)
 			}

@@ -98,8 +98,8 @@ func (l *Leader) splitFrom(r *report) bool {
 // hasMore says whether r's log has batches that this log lacks and that may be committed. If only one of two logs goes
 // on behind the common part, it has all of the other. If both do, the marks decide: what is known to be committed is
 // kept. If no mark tells, the newer epoch counts, because its leader came from the ISR and began with everything that
-// was committed. A shortened log may be of a leader that did not: against one that is not shortened, it does not count.
-// What this leader itself has appended counts for nothing.
+// was committed. A shortened log may be of a leader that did not: one that is not shortened has everything that was
+// committed, so of these two that one counts. What this leader itself has appended counts for nothing.
 func (l *Leader) hasMore(r *report) bool {
 	if r.overruled {
 		return false
@@ -119,8 +119,8 @@ func (l *Leader) hasMore(r *report) bool {
 		return theirs
 	case r.committedMore() != (l.log.Committed > r.common):
 		return r.committedMore()
-	case r.shortened && !l.log.Shortened:
-		return false
+	case r.shortened != l.log.Shortened:
+		return l.log.Shortened
 	}
 	return l.newer(r)
 }

@@ -365,7 +365,7 @@ func TestSimulation(t *testing.T) {
 // Every seed that has ever found something is run for ever.
 func TestRegressions(t *testing.T) {
 	for _, seed := range []uint64{
-		46, 115, 316, 488, 3425, 14591, 17180, 27971, 78051, 169405, 293917,
+		46, 115, 316, 488, 3425, 14591, 17180, 27971, 78051, 169405, 293917, 3016927,
 	} {
 		if s := runSeed(seed, mutantNone, nil); s.violation != "" {
 			reportSeed(t, seed, mutantNone)

@@ -348,7 +348,7 @@ func TestListOdd(t *testing.T) {
 	if got := w.names(); len(got) != 3 {
 		t.Fatalf("there are %q", got)
 	}
-	if all := w.list(); len(all) != 2 || all[0].Name != e.Name || all[1].Err == nil {
+	if all := w.list(); len(all) != 3 || all[0].Name != e.Name || all[1].Err != errOnlySegments || all[2].Err == nil {
 		t.Fatalf("it lists %+v", all)
 	}
 	if _, err := Find(w.disk, "../topics"); err == nil {

@@ -152,6 +152,9 @@ type Entry struct {
 // errUnfinished says that a directory has no cut.json: the cut did not take place.
 var errUnfinished = errors.New("it has no " + CutFile + ": a crash came while it was written, and the log has it all")
 
+// errOnlySegments is for what an earlier version moved here, or a crash came between.
+var errOnlySegments = errors.New("it has no " + CutFile + ": of its segments nothing is known but their files")
+
 // List reads what is kept, the oldest first. It passes over directories that have other names. It changes nothing, and
 // may be called while a node runs on the directory.
 func List(disk aio.Disk) ([]Entry, error) {
@@ -185,6 +188,8 @@ func readEntry(disk aio.Disk, name string) Entry {
 	e := Entry{Name: name}
 	data, err := disk.ReadFile(path.Join(Dir, name, CutFile), maxCutFileBytes)
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && inSegments(name):
+		err = errOnlySegments
 	case errors.Is(err, fs.ErrNotExist):
 		err = errUnfinished
 	case err == nil:
