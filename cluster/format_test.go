@@ -1,14 +1,17 @@
 package cluster
 
 import (
+	"log/slog"
 	"os"
 	"reflect"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
+	"penstock/cluster/kv"
 	"penstock/engine/meta"
 	"penstock/replicate"
 )
@@ -132,4 +135,41 @@ func FuzzState(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key string, value []byte, deleted bool) {
 		fuzzState(t, key, value, deleted)
 	})
+}
+
+// fuzzState applies one more event to a sound state, and plans on the result.
+func fuzzState(t *testing.T, key string, value []byte, deleted bool) {
+	st := stateFrom(t, `
+		node 1
+		node 2 dead
+		node 3
+		part 0 lead 1 of 1 2 3 isr 1 2 3 min 2
+		part 1 lead 2 of 2 3 1 isr 1 2 3 min 2
+		topic 3 min 2
+		move 1 2 1`)
+	b := build(st, "/", slog.New(slog.DiscardHandler))
+	e := &kv.Event{Entry: kv.Entry{Key: "/" + key, Value: value, ModRevision: 100}, Deleted: deleted}
+	b.apply(e)
+	next, change := b.finish(100)
+	if change.Snapshot != next.snap || st.snap.Revision == 100 {
+		t.Fatal("the wrong snapshot")
+	}
+	for id, p := range next.snap.Partitions.All() {
+		if p.ID != id || !next.visible(id) {
+			t.Fatalf("partition %v is shown as %v", p.ID, id)
+		}
+		PreferredLeader(next.snap, id)
+	}
+	commands, _ := plan(next, "/", time.Unix(0, 0), DefaultRebalanceMoves, nil)
+	seen := map[meta.PartitionID]bool{}
+	for i := range commands {
+		c := &commands[i]
+		if c.next == nil {
+			continue
+		}
+		if seen[c.next.ID] {
+			t.Fatalf("two commands for %v", c.next.ID)
+		}
+		seen[c.next.ID] = true
+	}
 }
