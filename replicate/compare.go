@@ -135,7 +135,8 @@ func (c *comparison) judge(v *verdict, late bool) judgement {
 	unheard := v.awaited+v.away > 0
 	switch {
 	case v.best != nil && !c.forced:
-		if !c.restored && !v.best.report.committedMore() && (v.proofs > 0 || c.recovered && v.best.Down && late) {
+		over := v.proofs > 0 && v.sure || (v.proofs > 0 || c.recovered) && v.best.Down && late
+		if over && !c.restored && !v.best.report.committedMore() {
 			return judgeGoOn // its batches beyond this log were never committed
 		}
 		return judgeYield
@@ -173,6 +174,7 @@ type verdict struct {
 	// members that are certain of the end of their log, and have no more than this log and all of what it was known to
 	// have committed: nothing committed is missing here
 	proofs   int
+	sure     bool      // they said that they are certain; below feature level 4 reports do not
 	doubtful int       // the same of members that are shortened or short: they may have lost what this log lacks
 	awaited  int       // members that may have more and can still say so
 	away     int       // members that may have more and whose process is gone
@@ -193,6 +195,7 @@ func (v *verdict) bar(p *Progress) {
 }
 
 func (l *Leader) weigh() (v verdict) {
+	v.sure = l.cfg.ListShort
 	for _, m := range l.isr.members {
 		if m == l.self {
 			continue

@@ -99,7 +99,8 @@ func (l *Leader) splitFrom(r *report) bool {
 // on behind the common part, it has all of the other. If both do, the marks decide: what is known to be committed is
 // kept. If no mark tells, the newer epoch counts, because its leader came from the ISR and began with everything that
 // was committed. A shortened log may be of a leader that did not: one that is not shortened has everything that was
-// committed, so of these two that one counts. What this leader itself has appended counts for nothing.
+// committed, so of these two that one counts; below feature level 4 reports do not say whether a log is shortened. What
+// this leader itself has appended counts for nothing.
 func (l *Leader) hasMore(r *report) bool {
 	if r.overruled {
 		return false
@@ -119,7 +120,7 @@ func (l *Leader) hasMore(r *report) bool {
 		return theirs
 	case r.committedMore() != (l.log.Committed > r.common):
 		return r.committedMore()
-	case r.shortened != l.log.Shortened:
+	case r.shortened != l.log.Shortened && (l.cfg.ListShort || r.shortened):
 		return l.log.Shortened
 	}
 	return l.newer(r)
