@@ -152,7 +152,8 @@ type Entry struct {
 // errUnfinished says that a directory has no cut.json: the cut did not take place.
 var errUnfinished = errors.New("it has no " + CutFile + ": a crash came while it was written, and the log has it all")
 
-// errOnlySegments is for what an earlier version moved here, or a crash came between.
+// errOnlySegments says that a directory of SetAside has no cut.json: an earlier version made it, or a crash came while
+// it was being removed.
 var errOnlySegments = errors.New("it has no " + CutFile + ": of its segments nothing is known but their files")
 
 // List reads what is kept, the oldest first. It passes over directories that have other names. It changes nothing, and
@@ -202,10 +203,10 @@ func readEntry(disk aio.Disk, name string) Entry {
 }
 
 // Remove removes the entry with that name. No node runs on the directory. After a crash the entry is whole, or the next
-// start removes what is left of it.
+// start removes what is left of it; segment files without their cut.json stay.
 func Remove(disk aio.Disk, name string) error {
 	where := path.Join(Dir, name)
-	if err := disk.Remove(path.Join(where, CutFile)); err != nil && !(inSegments(name) && errors.Is(err, fs.ErrNotExist)) {
+	if err := disk.Remove(path.Join(where, CutFile)); err != nil {
 		return err
 	}
 	if err := disk.SyncDir(where); err != nil {

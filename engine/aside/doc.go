@@ -9,6 +9,11 @@
 //	  batches    the sealed batches, back to back, then zeros
 //	  cut.json   what they are, see Cut; it is written last
 //
+// A start whose commit log has forgotten something moves the segments that the log does not know here, too: see
+// SetAside. They stay segment files, with a cut.json, until an operator removes them:
+//
+//	aside/segments-<topic uuid>-<partition>-<unix seconds>/
+//
 // Package part calls Keep before it writes the record of a cut, the flusher calls Sweep and MakeRoom, and the tools
 // read with List and Scan.
 //
