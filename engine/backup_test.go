@@ -354,9 +354,10 @@ func TestDamagedBackupIsRefused(t *testing.T) {
 // whoever reads only the metadata.
 func TestDamagedMetadataOfABackupAreRefused(t *testing.T) {
 	t.Parallel()
+	dir := t.TempDir() // removed after the cluster has stopped
 	tc := prepareTestCluster(t, 1)
 	m := tc.nodes[0]
-	m.disk, m.dir = nil, t.TempDir()
+	m.disk, m.dir = nil, dir
 	tc.startAll()
 	tc.create("t", 1)
 	from, status := makeBackup(t, m.e)

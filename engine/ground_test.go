@@ -228,9 +228,10 @@ func TestClusterGroundIsTakenAway(t *testing.T) {
 }
 
 func clusterGroundIsTakenAway(t *testing.T, do func(dir string) error) {
+	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()} // removed after the cluster has stopped
 	tc := prepareTestCluster(t, 3)
-	for _, m := range tc.nodes {
-		m.disk, m.dir = nil, t.TempDir()
+	for i, m := range tc.nodes {
+		m.disk, m.dir = nil, dirs[i]
 	}
 	tc.startAll()
 	tc.create("t", 1)

@@ -249,7 +249,10 @@ func (s *Messages) Close() {
 // messagesSink is the Sink of a Messages. Its methods may be called with locks of the engine held.
 type messagesSink Messages
 
-var _ HeldSink = (*messagesSink)(nil)
+var (
+	_ HeldSink       = (*messagesSink)(nil)
+	_ base.QueueSink = (*messagesSink)(nil)
+)
 
 // Deliver implements Sink. The sink is never full: at most as many messages as have room are in flight.
 func (s *messagesSink) Deliver(d *Delivery) bool {
@@ -290,6 +293,13 @@ func (s *messagesSink) Drained() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.queue.Drained()
+}
+
+// Lost implements QueueSink.
+func (s *messagesSink) Lost(origin any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue.Lost(origin)
 }
 
 // Withdraw implements HeldSink. Next gives a message to the program at once and as a whole.

@@ -17,6 +17,14 @@ type HeldSink interface {
 	Dropped(dst []HeldDelivery) []HeldDelivery
 }
 
+// QueueSink is a Sink that keeps deliveries until its client takes them.
+type QueueSink interface {
+	Sink
+	// Lost drops the deliveries of a path (Deadline.Origin) that has ended: their messages are delivered again on another
+	// path, so that the client must not get these, and they must not take the room of others.
+	Lost(origin any)
+}
+
 // HeldDelivery identifies a delivery that a HeldSink dropped.
 type HeldDelivery struct {
 	ID    ID
@@ -45,7 +53,8 @@ type Deadline struct {
 	At    int64 // by Clock
 
 	// Origin and Serial identify the delivery for the engine that set them: Origin is the path on which the delivery
-	// came, Serial its Delivery.Serial there. A Sink passes them on in its HeldDelivery and does not interpret them.
+	// came, nil for this node's own channel, and Serial its Delivery.Serial there. A Sink passes them on in its
+	// HeldDelivery, compares an Origin only with that of QueueSink.Lost, and does not interpret them.
 	Origin any
 	Serial uint64
 }
@@ -57,7 +66,7 @@ type DeadlineClock interface{ Over(at int64) bool }
 // to the client.
 func (d *Deadline) Passed() bool { return d.Clock != nil && d.Clock.Over(d.At) }
 
-// IsZero says whether the delivery may be handed over at any time.
+// IsZero says whether the delivery may be handed over at any time, as long as its path has not ended.
 func (d *Deadline) IsZero() bool { return d.Clock == nil }
 
 // ConsumerStats is a snapshot with the names of NSQ's /stats.

@@ -75,7 +75,8 @@ type Queue struct {
 func NewQueue(max int, timeout int64) Queue { return Queue{max: max, timeout: timeout} }
 
 // Add adds a delivery, whose bytes are borrowed. It returns true if a taker waits and must be woken. If the queue is
-// full, messages in it have timed out, because more are never in flight: Add drops the one that has waited longest.
+// full, messages in it have timed out, because more are never in flight (see Lost for those of a leader that is lost):
+// Add drops the one that has waited longest.
 func (q *Queue) Add(d *base.Delivery, now int64) (wake bool) {
 	if q.ended != nil {
 		return false
@@ -199,6 +200,25 @@ func (q *Queue) Withdraw(id base.ID) {
 		q.n--
 		q.heldN--
 	}
+}
+
+// Lost drops the deliveries of a path that has ended. Their messages are delivered again on another path.
+func (q *Queue) Lost(origin any) {
+	kept := 0
+	for i := range q.n {
+		it := &q.ring[(q.head+i)%len(q.ring)]
+		if it.until.Origin == origin {
+			if !it.until.IsZero() {
+				q.heldN--
+			}
+			continue
+		}
+		if to := &q.ring[(q.head+kept)%len(q.ring)]; to != it { // the memory of the dropped one goes to the end
+			*to, *it = *it, *to
+		}
+		kept++
+	}
+	q.n = kept
 }
 
 // Dropped appends to dst the deliveries with a deadline that were dropped since the last call.

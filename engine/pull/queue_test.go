@@ -19,7 +19,8 @@ func (c clock) Over(at int64) bool { return at <= *c.now }
 // script plays a transcript against a queue of 3 items with a timeout of 100 ns. Each line gives what the owner is
 // told.
 //
-//	add ID [UNTIL]   a delivery, perhaps with a deadline: ! a taker must be woken
+//	add ID [UNTIL [PATH]]   a delivery, perhaps with a deadline and on a path: ! a taker must be woken
+//	lost PATH        the path has ended
 //	take             the id, ? if it must be renewed, pump, wait, or the error; ! another taker must be woken
 //	waited           the taker that waits longest looks again
 //	settled          a message is finished: pump or -
@@ -32,8 +33,8 @@ func script(t *testing.T, lines string) string {
 	var it Item
 	for line := range strings.SplitSeq(lines, ", ") {
 		var word string
-		var a, b int64
-		_, _ = fmt.Sscan(line, &word, &a, &b)
+		var a, b, path int64
+		_, _ = fmt.Sscan(line, &word, &a, &b, &path)
 		said := ""
 		switch word {
 		case "at":
@@ -43,6 +44,9 @@ func script(t *testing.T, lines string) string {
 			d := base.Delivery{ID: base.ID(a), Body: fmt.Append(nil, a)}
 			if b != 0 {
 				d.Until = base.Deadline{Clock: clock{&now}, At: b}
+			}
+			if path != 0 {
+				d.Until.Origin = path
 			}
 			if said = "-"; q.Add(&d, now) {
 				said = "!"
@@ -74,6 +78,9 @@ func script(t *testing.T, lines string) string {
 			if said = "-"; q.Settled() {
 				said = "pump"
 			}
+		case "lost":
+			q.Lost(a)
+			continue
 		case "withdraw":
 			q.Withdraw(base.ID(a))
 			continue
@@ -121,6 +128,16 @@ func TestQueue(t *testing.T) {
 		},
 		{"a full queue drops one with a deadline", "add 1 20, add 2, add 3, add 4, dropped, take", "- - - - d1 2"},
 		{
+			"a leader is lost: the others keep their room",
+			"add 1 0 7, add 2 0 8, add 3 0 7, lost 8, add 2 0 7, take, take, take",
+			"- - - - 1 3 2",
+		},
+		{
+			"a leader of which some have a deadline",
+			"add 1 20 7, add 2 20 8, add 3 0 7, lost 7, drained, dropped, take, drained, take",
+			"- - - false  2 true wait",
+		},
+		{
 			"the end", "take, take, add 1 20, end, drained, dropped, take, waited, waited, take, add 2",
 			"wait wait ! ! true  over! over -",
 		},
@@ -152,6 +169,7 @@ func TestQueueRandom(t *testing.T) {
 				if rnd.IntN(3) == 0 {
 					d.Until = base.Deadline{Clock: clock{&now}, At: 1}
 				}
+				d.Until.Origin = next % 3
 				q.Add(&d, now)
 				if want = append(want, next); len(want) > most {
 					want = want[1:]
@@ -185,6 +203,11 @@ func TestQueueRandom(t *testing.T) {
 						want = slices.DeleteFunc(want, func(o base.ID) bool { return o == id })
 					}
 				}
+			}
+			if rnd.IntN(50) == 0 {
+				path := base.ID(rnd.IntN(3))
+				q.Lost(path)
+				want = slices.DeleteFunc(want, func(o base.ID) bool { return o%3 == path })
 			}
 			if q.n != len(want) || q.n > most {
 				t.Fatalf("seed %d: %d are in the queue, want %d", seed, q.n, len(want))

@@ -43,6 +43,7 @@ type Consumer struct {
 	err        error                         // failure before Subscribe has returned; Subscribe returns it
 	maxBytes   int64                         // ConsumerOptions.MaxInFlightBytes; 0: no limit
 	unfinished map[base.ID]unfinishedMessage // only with maxBytes: the messages that the client has
+	from       []*leg                        // by partition: the leg on which its newest delivery came; see legOf
 	delivery   base.Delivery
 	dropped    []base.HeldDelivery
 	wire       wire.Delivered
@@ -218,9 +219,17 @@ func (rs *Consumers) removeLeg(l *leg) {
 }
 
 // remove deletes a leg and the entries that wait in its ops, and frees its credits. The leader that takes over delivers
-// the messages in flight again. mu is held.
+// the messages in flight again, so the sink drops those that the client has not taken yet. mu is held.
 func (r *Consumer) remove(l *leg) {
 	r.rs.removeLeg(l)
+	if s, ok := r.sink.(base.QueueSink); ok && l.Accepted() {
+		s.Lost(l)
+	}
+	for n, from := range r.from {
+		if from == l {
+			r.from[n] = nil
+		}
+	}
 	r.forgetUnfinished(l)
 	r.legs.Remove(l)
 	r.tellAnswered()
@@ -427,10 +436,9 @@ func (r *Consumer) sendOp(what *wire.Consume) error {
 	if int(partition) >= r.topic.Partitions() {
 		return base.ErrNotInFlight // clients may send any id
 	}
-	to := r.topic.Leader(partition)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l, i, ok := r.legs.At(to)
+	l, i, ok := r.legOf(partition)
 	if !ok {
 		return base.ErrNotInFlight // without an accepted leg to the leader, the message is in flight nowhere
 	}
@@ -454,6 +462,19 @@ func (r *Consumer) sendOp(what *wire.Consume) error {
 		r.flushLeg(l)
 	}
 	return nil
+}
+
+// legOf returns the leg, and its index, at which the messages of a partition are in flight. A new leader may deliver
+// before this node has heard of it, so that the leg of the newest delivery counts more than the leader that this node
+// knows. mu is held.
+func (r *Consumer) legOf(partition uint32) (l *leg, index int, ok bool) {
+	if int(partition) < len(r.from) && r.from[partition] != nil {
+		l = r.from[partition]
+		if i := r.legs.Credit().Index(&l.CreditLeg); i >= 0 {
+			return l, i, true
+		}
+	}
+	return r.legs.At(r.topic.Leader(partition))
 }
 
 // Pump sends the waiting Consume entries. Deliveries need no pump: the leaders send them unasked.

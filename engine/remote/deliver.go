@@ -31,7 +31,7 @@ func (r *Consumer) handleDeliver(l *leg, p []byte) error {
 		}
 		n := len(p) - len(rest)
 		p = rest
-		r.deliverOne(l, n, base.Deadline{})
+		r.deliverOne(l, n, base.Deadline{Origin: l})
 	}
 	r.endDelivery(l)
 	return nil
@@ -41,6 +41,11 @@ func (r *Consumer) handleDeliver(l *leg, p []byte) error {
 func (r *Consumer) deliverOne(l *leg, n int, until base.Deadline) {
 	m := &r.wire
 	l.Came()
+	partition := int(base.ID(m.ID).Partition())
+	if partition >= len(r.from) {
+		r.from = append(r.from, make([]*leg, partition+1-len(r.from))...)
+	}
+	r.from[partition] = l
 	if r.maxBytes > 0 {
 		r.addUnfinished(l, base.ID(m.ID), n)
 	} else {
