@@ -175,7 +175,7 @@ func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOption
 			}
 			continue
 		}
-		if len(e.topics)+len(e.creating) >= e.opts.MaxTopics {
+		if e.topicCount() >= e.opts.MaxTopics {
 			e.mu.Unlock()
 			return nil, ErrTooManyTopics
 		}
@@ -190,6 +190,17 @@ func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOption
 		close(cr.done)
 		return t, err
 	}
+}
+
+// topicCount returns the number of topics, with those that are being created. mu is held.
+func (e *Engine) topicCount() int {
+	n := len(e.topics)
+	for name := range e.creating {
+		if e.topics[name] == nil { // a creation lists its topic before it ends
+			n++
+		}
+	}
+	return n
 }
 
 // abandon closes the logs of a topic that was made and never listed.
