@@ -13,7 +13,7 @@ import (
 // Exactly MaxTopics topics can be made, however many are made at a time. The next one is refused.
 func TestMaxTopics(t *testing.T) {
 	t.Parallel()
-	const most = 100
+	const most = 30
 	e := openOnDisk(t, newDisk(), func(o *engine.Options) { o.MaxTopics = most })
 	var readers sync.WaitGroup
 	var over atomic.Bool
@@ -26,7 +26,7 @@ func TestMaxTopics(t *testing.T) {
 	}
 	defer readers.Wait()
 	defer over.Store(true)
-	for round := range 3 {
+	for round := range 2 {
 		var all sync.WaitGroup
 		var next atomic.Int64
 		for range 16 {
