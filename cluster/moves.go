@@ -37,12 +37,13 @@ func (s *store) MovePartition(ctx context.Context, id meta.PartitionID, from, to
 			move.Cancel = true
 			return conds, []kv.Op{put(key, move.moveRow)}, nil
 		case move.rev != 0:
-			return nil, nil, fmt.Errorf("a move of it from node %d to node %d is under way; cancel it first: %w",
-				move.From, move.To, meta.ErrConflict)
+			return nil, nil, fmt.Errorf("a move of it from node %s to node %s is under way; cancel it first: %w",
+				nameOf(st.snap, move.From), nameOf(st.snap, move.To), meta.ErrConflict)
 		case slices.Contains(p.State.Replicas, to):
-			return nil, nil, fmt.Errorf("node %d holds a replica of it already: nothing was changed: %w", to, meta.ErrExists)
+			return nil, nil, fmt.Errorf("node %s holds a replica of it already: nothing was changed: %w",
+				nameOf(st.snap, to), meta.ErrExists)
 		case !target.Live:
-			return nil, nil, fmt.Errorf("node %d is not alive: %w", to, meta.ErrTooFewNodes)
+			return nil, nil, fmt.Errorf("node %s is not alive: %w", nameOf(st.snap, to), meta.ErrTooFewNodes)
 		case len(p.State.Replicas) >= replicate.MaxReplicaCount:
 			return nil, nil,
 				fmt.Errorf("cluster: it has %d replicas, and none can be added before one goes: nothing was changed",
@@ -73,14 +74,14 @@ const (
 	moveOver       phase = iota // one of the two replicas is not wanted or not possible any more, and none was added
 	moveAway                    // the new replica's node is dead
 	moveAdds                    // the new replica is about to be listed
-	moveLeaderless              // nobody leads from whom the new replica could get what it lacks
+	moveLeaderless              // the partition has no leader, from which the new replica would catch up
 	moveCopies                  // the new replica catches up
 	moveHandsOver               // the leader is the replica to go, and first hands over to the preferred leader
-	moveNoHeir                  // it is, and nobody can take over
+	moveNoHeir                  // the leader is the replica to go, and no other replica can take over
 	moveKeeps                   // too few others would be in sync, or whole
 	moveRemoves                 // the old replica can go
 	moveUndone                  // the new replica can go
-	moveKeepsNew                // it is being undone, and too few others would be in sync, or whole
+	moveKeepsNew                // the move is being undone, and too few others would be in sync, or whole
 )
 
 // goesOn says whether the next step of a move will come without anything else.
@@ -151,8 +152,8 @@ func phaseOf(s *meta.Snapshot, p *meta.Partition, m meta.Move) phase {
 	return moveRemoves
 }
 
-// hopeless says whether the controller gives a move up: its target is lost, or is to be emptied and could only go on
-// with more work. What a draining target has in sync already, another move takes from there.
+// hopeless says whether the controller gives a move up: because its target is lost, or because its target is draining
+// and not in sync yet. A draining target that is in sync keeps the replica, until a move of its own takes it away.
 func (p *planner) hopeless(m moveEntry, is phase) bool {
 	if m.Cancel {
 		return false // it is given up already, or the new replica leads
@@ -227,9 +228,9 @@ func whole(p *meta.Partition) int {
 	return count
 }
 
-// instead ends a move that cannot take a replica away because too few others are in sync. If one of them is lost, that
-// one goes instead: what is not in the ISR has no committed batch that the ISR lacks. Otherwise the move and the lost
-// one would wait for each other, because nothing else moves meanwhile.
+// instead ends a move that cannot take its replica away because too few others are in sync. If another replica is lost,
+// that replica is removed instead: outside of the ISR, it has no committed batch that the ISR lacks. Without that, the
+// move would wait for the lost replica, and the lost replica could not be replaced before the move has ended.
 func (p *planner) instead(id meta.PartitionID, m moveEntry) {
 	row := p.row(id)
 	for _, n := range row.State.Replicas {

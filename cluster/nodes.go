@@ -101,17 +101,18 @@ func (s *store) RemoveNode(ctx context.Context, node replicate.NodeID) error {
 			return nil, nil, meta.ErrNotFound
 		}
 		if n.liveRev != 0 {
-			return nil, nil, fmt.Errorf("node %d is alive: stop it first: %w", node, meta.ErrConflict)
+			return nil, nil, fmt.Errorf("node %s is alive: stop it first: %w", nameOf(st.snap, node), meta.ErrConflict)
 		}
 		for id, p := range st.parts.All() {
 			if slices.Contains(p.State.Replicas, node) {
-				return nil, nil, fmt.Errorf("node %d holds a replica of %v; drain it first: %w", node, id, meta.ErrUnsafe)
+				return nil, nil, fmt.Errorf("node %s holds a replica of %s; drain it first: %w",
+					nameOf(st.snap, node), partitionOf(st.snap, id), meta.ErrUnsafe)
 			}
 		}
 		for id, m := range st.moves {
 			if m.To == node {
-				return nil, nil, fmt.Errorf("node %d is about to get a replica of %v; cancel that first: %w",
-					node, id, meta.ErrUnsafe)
+				return nil, nil, fmt.Errorf("node %s is about to get a replica of %s; cancel that first: %w",
+					nameOf(st.snap, node), partitionOf(st.snap, id), meta.ErrUnsafe)
 			}
 		}
 		key, live := s.key(nodeKey(nodesDir, node)), s.key(nodeKey(liveDir, node))

@@ -133,7 +133,7 @@ func (s *store) checkISR(ctx context.Context, row *meta.Partition, want *replica
 		}
 		var n meta.Node
 		if e.ModRevision == 0 || json.Unmarshal(e.Value, &n) != nil || n.Store != m.Store {
-			return nil, fmt.Errorf("the disk of node %d is not the one that was proposed: %w", m.Node, meta.ErrConflict)
+			return nil, fmt.Errorf("the disk of node %s is not the one that was proposed: %w", n.Name, meta.ErrConflict)
 		}
 		conds = append(conds, kv.Cond{Key: e.Key, ModRevision: e.ModRevision})
 	}
@@ -194,7 +194,7 @@ func (s *store) ForceLeader(ctx context.Context, id meta.PartitionID, node repli
 			return meta.ErrNotFound
 		}
 		if !n.Live {
-			return fmt.Errorf("node %d is not alive, so it cannot lead: %w", node, meta.ErrTooFewNodes)
+			return fmt.Errorf("node %s is not alive, so it cannot lead: %w", n.Name, meta.ErrTooFewNodes)
 		}
 		m := replicate.Member{Node: node, Store: n.Store}
 		next := edit(&row.Partition)

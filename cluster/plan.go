@@ -67,7 +67,7 @@ func plan(
 }
 
 // copies counts the partitions at which something is being copied, by a move that goes on or because a replica is
-// behind. What stands still holds no place. A partition that has just been given a leader goes on.
+// behind. A move that waits for something else does not count. A partition that has just been given a leader does.
 func (p *planner) copies() int {
 	count := 0
 	for _, id := range p.parts {

@@ -124,7 +124,8 @@ func (p presence) observe(s *meta.Snapshot, now time.Time) {
 }
 
 // lost returns the nodes that have been away for so long that nothing waits for them any more: the moves to them are
-// undone, and other replicas of their partitions move. What they hold stays theirs until they are gone, or drained.
+// undone, and other replicas of their partitions move. They stay replicas of their partitions until they are removed
+// or drained.
 func (p presence) lost(now time.Time, after time.Duration) map[replicate.NodeID]bool {
 	lost := map[replicate.NodeID]bool{}
 	for id, is := range p {

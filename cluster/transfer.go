@@ -50,7 +50,7 @@ func TransferTarget(
 	if p == nil || t == nil || len(p.State.Replicas) == 0 {
 		return 0, "there is no such partition"
 	}
-	name := fmt.Sprintf("partition %d of topic %s", id.Partition, t.Name)
+	name := partitionOf(s, id)
 	if !led(s, p) {
 		return 0, name + " has no live leader that could hand it over"
 	}
@@ -136,4 +136,13 @@ func nameOf(s *meta.Snapshot, id replicate.NodeID) string {
 		return n.Name
 	}
 	return fmt.Sprint(id)
+}
+
+// partitionOf names a partition in a sentence.
+func partitionOf(s *meta.Snapshot, id meta.PartitionID) string {
+	topic := id.Topic.String()
+	if t := s.Topics[id.Topic]; t != nil {
+		topic = t.Name
+	}
+	return fmt.Sprintf("partition %d of topic %s", id.Partition, topic)
 }

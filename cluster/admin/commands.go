@@ -139,7 +139,7 @@ func (h *handler) move(ctx context.Context, s *meta.Snapshot, b *Move) (string, 
 	return fmt.Sprintf("%s is moving: node %s gives its replica up once node %s is in sync", name, from.Name, to.Name), nil
 }
 
-// cancelMove undoes a move, whoever began it.
+// cancelMove undoes a move: of an operator, a drain or the rebalancer.
 func (h *handler) cancelMove(ctx context.Context, s *meta.Snapshot, b *Move) (string, error) {
 	id := meta.PartitionID{Topic: s.Names[b.Topic].ID, Partition: *b.Partition}
 	m, moves := s.Moves[id]

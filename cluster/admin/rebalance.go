@@ -49,12 +49,12 @@ type Step struct {
 	To        string `json:"to"`
 	Swap      bool   `json:"swap"`
 
-	// Only of a move that is under way: who began it, and what it does or waits for.
+	// Set only if a move is under way: its owner, and what it does or waits for.
 	Owner MoveOwner `json:"owner,omitempty"`
 	State string    `json:"state,omitempty"`
 }
 
-// MoveOwner says who began a move.
+// MoveOwner is the kind of party that began a move.
 type MoveOwner string
 
 // The owners.

@@ -341,8 +341,8 @@ func printChannels(w io.Writer, all []topicNumbers) error {
 	return printHeldUp(w, all)
 }
 
-// printHeldUp prints a line for each channel with dead letters aside, and for each that is full: what that means, and
-// what to do.
+// printHeldUp prints one line for each channel that has dead letters aside, and one for each that is full. Each line
+// says what the state means and what to do.
 func printHeldUp(w io.Writer, all []topicNumbers) error {
 	var b strings.Builder
 	for i := range all {

@@ -15,7 +15,7 @@ const (
 )
 
 // MsgTimeout judges the timeout that a consumer asks for, on whatever way it subscribes: 0 is usual, more than most is
-// most, and what is left is cut to whole milliseconds. It returns ErrOptions for less than MinMsgTimeout.
+// most, and a fraction of a millisecond is dropped. It returns ErrOptions for less than MinMsgTimeout.
 func MsgTimeout(asked, usual, most time.Duration) (time.Duration, error) {
 	if asked == 0 {
 		asked = usual

@@ -3,9 +3,10 @@ package core
 import "penstock/segment"
 
 // trimmed is for a log whose oldest segments were removed. Messages that no client has finished may have gone with
-// them: retention by size, age or count, and a quota in the mode drop-oldest, remove what waits, too. These messages
-// count as confirmed from now on, so that no count includes what does not exist. A client that has one in flight may
-// still finish it. A dead letter is left to the goroutine that moves dead letters, which finds that its bytes are gone.
+// them, because retention by size, age or count, and a quota in the mode drop-oldest, remove waiting messages, too.
+// These messages count as confirmed from now on, so that no count includes a message that does not exist. A client that
+// has one in flight may still finish it. Dead letters stay until the goroutine that moves them finds that their bytes
+// are gone.
 //
 // With an offset (At), all events that preceded the trim were stepped: no message is below the log's start only because
 // the machine does not know yet where it was carried to.
