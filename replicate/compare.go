@@ -216,7 +216,7 @@ func (l *Leader) weigh() (v verdict) {
 		case l.splitFrom(&p.report):
 			v.awaited++
 			v.blocked = p.Node
-		case !l.hasMore(&p.report):
+		case !l.hasMore(p):
 			l.testify(p, contains(l.isr.short, m), &v)
 		case !p.Damaged && contains(l.isr.short, m):
 			v.bar(p)
@@ -242,7 +242,7 @@ func (l *Leader) askOutside(v *verdict) {
 		case l.isr.node(p.Node) || !l.cfg.ListShort:
 		case !p.compared || r.unidentified || r.durable < r.end: // it is asked again
 			v.unheardOutside = v.unheardOutside || !p.Down && p.absent.count == 0
-		case !l.hasMore(r) || r.shortened || p.Damaged:
+		case !l.hasMore(p) || r.shortened || p.Damaged:
 		case r.related && r.common == l.begun.Next:
 			v.bar(p)
 		case v.proofs == 0 && v.best == nil:
@@ -292,7 +292,7 @@ func (l *Leader) overtaken(p *Progress, now int64) bool {
 // committed, but until this leader has committed something itself, no member has confirmed that it was not.
 func (l *Leader) mayLack(p *Progress) bool {
 	return l.log.Recovered && !l.comparing.forced && !p.Damaged && !contains(l.isr.short, p.member()) &&
-		l.hasMore(&p.report) && l.weigh().proofs == 0
+		l.hasMore(p) && l.weigh().proofs == 0
 }
 
 // whole notes that the log again holds everything that can be committed: this replica may lead at once the next time.

@@ -420,6 +420,10 @@ func TestReplicaOutsideHasMost(t *testing.T) {
 	if r.later(1100); r.l.Blocked() != 2 {
 		t.Errorf("blocked by %d", r.l.Blocked())
 	}
+	r = alone(logOf(map[segment.Epoch]int{1: 5, 2: 3}))
+	if acts := r.reports(2, logOf(map[segment.Epoch]int{1: 9}), 5, false); find(acts, ActStartEpoch) == nil {
+		t.Error("it waits for what a replica outside had when it left the ISR, and what nobody committed")
+	}
 }
 
 // A cut that takes more than leaders can have left uncommitted is refused, until an operator has chosen.

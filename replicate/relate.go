@@ -95,13 +95,14 @@ func (l *Leader) splitFrom(r *report) bool {
 	return r.committedMore() && l.log.Committed > common
 }
 
-// hasMore says whether r's log has batches that this log lacks and that may be committed. If only one of two logs goes
+// hasMore says whether p's log has batches that this log lacks and that may be committed. If only one of two logs goes
 // on behind the common part, it has all of the other. If both do, the marks decide: what is known to be committed is
 // kept. If no mark tells, the newer epoch counts, because its leader came from the ISR and began with everything that
-// was committed. A shortened log may be of a leader that did not: one that is not shortened has everything that was
-// committed, so of these two that one counts; below feature level 4 reports do not say whether a log is shortened. What
-// this leader itself has appended counts for nothing.
-func (l *Leader) hasMore(r *report) bool {
+// was committed. A shortened log may be of a leader that did not: a member that is not shortened has everything that
+// was committed, so of these two logs that one counts; below feature level 4 reports do not say whether a log is
+// shortened. What this leader itself has appended counts for nothing.
+func (l *Leader) hasMore(p *Progress) bool {
+	r := &p.report
 	if r.overruled {
 		return false
 	}
@@ -120,7 +121,7 @@ func (l *Leader) hasMore(r *report) bool {
 		return theirs
 	case r.committedMore() != (l.log.Committed > r.common):
 		return r.committedMore()
-	case r.shortened != l.log.Shortened && (l.cfg.ListShort || r.shortened):
+	case r.shortened != l.log.Shortened && (l.cfg.ListShort || r.shortened) && (r.shortened || l.isr.member(p.member())):
 		return l.log.Shortened
 	}
 	return l.newer(r)

@@ -244,7 +244,7 @@ func (b *book) answer(first, count int, p *engine.Put) {
 // place says that a value has an id.
 func (b *book) place(v int, id engine.ID) {
 	t := b.values[v].topic
-	if old, ok := t.ids[id]; ok && old != v {
+	if old, ok := t.ids[id]; ok && old != v && !b.w.putAside(old) {
 		b.w.fail("id %v of topic %s is value %d and value %d", id, t.name, old, v)
 	}
 	t.ids[id] = v

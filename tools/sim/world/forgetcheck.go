@@ -17,7 +17,8 @@ import (
 // The rules for copies that forgot:
 //
 //  1. What was acknowledged under an ISR of which one member still has it is not lost: it is in the served log in the
-//     end, unless the partition stands still and says why. Where no member in sync was whole, it may be aside.
+//     end, unless the partition stands still and says why. It may be aside where no member in sync was whole, and
+//     where every process ended and the older disk was that of the leader, the only one that knew what is committed.
 //  2. Nobody whole is cut without what was cut being kept, in aside/ on the same disk.
 //  3. Two of three nodes that live, of which at most one forgot, do not stand still for ever.
 //
@@ -26,6 +27,15 @@ import (
 // forgives says that a failure is none in this world: all may have forgotten something, so that ids come again, and
 // what was delivered is not in any log.
 func (w *World) forgives() bool { return (w.forget.loose || w.forget.tainted) && !w.forget.saying }
+
+// putAside says that a value was answered OK before every process ended and one disk came back older, and that a node
+// has put it aside since: its id is given again.
+func (w *World) putAside(value int) bool {
+	if w.book.values[value].answered >= w.forget.endedAt {
+		return false
+	}
+	return slices.ContainsFunc(w.nodes, func(n *node) bool { return inAside(n.aside(), value) })
+}
 
 // forgetting is what failures begin with.
 func (w *World) forgetting() string {
@@ -163,7 +173,7 @@ func (w *World) decideForgot() {
 			delete(f.asks, id)
 		case !known:
 			f.asks[id] = w.now
-		case w.now-since >= 2*forceAfter && f.most > 1 && !f.forced[id] && w.cfg.script == nil:
+		case w.now-since >= 2*forceAfter && (f.most > 1 || w.mayAsk(id)) && !f.forced[id] && w.cfg.script == nil:
 			if n := w.hasMost(id); n != nil {
 				f.forced[id] = true
 				w.Stats.Forced++
@@ -171,6 +181,18 @@ func (w *World) decideForgot() {
 			}
 		}
 	}
+}
+
+// mayAsk says that a partition needs its operator although one node at most has forgotten something: that node was the
+// whole ISR for a while, as min_isr allows; or the leader has all, but a crash tore its last group, and it cannot know.
+func (w *World) mayAsk(id meta.PartitionID) bool {
+	if p := w.store.snap.Partitions.Get(id); len(p.Contested) > 0 {
+		return p.State.MinISR == 1
+	}
+	asks := func(v engine.PartitionView) bool { return v.ID == id && v.Leads && v.Asks }
+	return slices.ContainsFunc(w.nodes, func(n *node) bool {
+		return n.e != nil && n.running() && !n.forgot.lacks && slices.ContainsFunc(n.inside.Partitions(), asks)
+	})
 }
 
 // replaceDamaged gives a node that stays damaged an empty disk: its log says that others may have what it cannot read.
@@ -343,10 +365,10 @@ func (w *World) checkForgotten() {
 				continue
 			}
 			w.broken(2, "%s had value %d, %v of %s, answered OK at %.3f, and its copy was cut: it begins at %d, "+
-				"and the value is not aside", n.name, i, v.id, w.partName(id), float64(v.answered)/1e6, c.start)
+				"and the value is not aside%s", n.name, i, v.id, w.partName(id), float64(v.answered)/1e6, c.start, w.wanting(i))
 			return
 		}
-		if f.loose || f.forced[id] || f.tainted && anyAside(asides, i) {
+		if f.loose || f.forced[id] || (f.tainted || v.answered < f.endedAt) && anyAside(asides, i) {
 			continue
 		}
 		if why := w.lostFrom(id, i, v, copies); why != "" && w.reason() == "" {
@@ -395,10 +417,13 @@ func (c *held) has(w *World, i int) bool {
 }
 
 // consumed says whether every channel is done with a value.
-func (w *World) consumed(i int) bool {
+func (w *World) consumed(i int) bool { return w.wanting(i) == "" }
+
+// wanting names the channel that is not done with a value; "": there is none.
+func (w *World) wanting(i int) string {
 	v := &w.book.values[i]
 	if w.gone(v.topic, v.id, v) {
-		return true
+		return ""
 	}
 	for _, c := range v.topic.channels {
 		switch {
@@ -407,16 +432,17 @@ func (w *World) consumed(i int) bool {
 		case c.delivered[v.id] > 0 && w.has(FeatureChannels|FeatureFilters): // it may be a dead letter that was sent back
 		case w.forget.letters[c][v.id], w.nobodyKnows(c, v.id):
 		default:
-			return false
+			return "; channel " + c.name + " still wants it"
 		}
 	}
-	return true
+	return ""
 }
 
 // nobodyKnows says whether a channel was forgotten with all members that knew it. Retention does not wait for it, nor,
 // if it was made again, for what lies before its new start.
 func (w *World) nobodyKnows(c *channelModel, id engine.ID) bool {
-	if f := &w.forget; !f.loose && (!f.tainted || c.created >= f.taintedAt) {
+	f, part := &w.forget, meta.PartitionID{Topic: c.t.id, Partition: id.Partition()}
+	if !f.loose && !f.forced[part] && (!f.tainted || c.created >= f.taintedAt) {
 		return false
 	}
 	served := false

@@ -294,6 +294,7 @@ func (w *World) setBackAll(n *node) {
 			w.bootAfter(o, d)
 		}
 	}
+	f.endedAt = w.now
 	w.setBack(n, m, f.r.Int64N(100*ms))
 	w.after(last+500*ms, func() { f.busy = false })
 }
