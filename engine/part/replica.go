@@ -99,6 +99,8 @@ type leadership struct {
 	ledEpoch segment.Epoch // the highest epoch that this process led
 	// yieldedEpoch is the last epoch in which this node asked for another leader because its own copy is shortened.
 	yieldedEpoch segment.Epoch
+	// refusedEpoch is the last epoch in which the store refused that, so that it is logged once.
+	refusedEpoch atomic.Uint64
 	formerLeader atomic.Pointer[strandedLeader] // see storeRow; read without mu
 }
 

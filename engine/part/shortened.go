@@ -160,21 +160,21 @@ func (r *Replica) handOverShortened(a *replicate.Action) {
 		ctx, cancel := r.node.store.host.WithTimeout(r.node.Ctx, StoreTimeout)
 		defer cancel()
 		if err := r.node.Rows.HandOver(ctx, r.pt.Identity(), &st, to); err != nil && !errors.Is(err, meta.ErrConflict) &&
-			r.node.Ctx.Err() == nil {
+			r.node.Ctx.Err() == nil && r.refusedEpoch.Swap(uint64(st.Epoch)) != uint64(st.Epoch) {
 			r.node.Log.Info("a partition whose log was shortened could not be handed over yet; it is tried again",
 				"topic", r.pt.topic.Name, "partition", r.pt.number, "to", to, "error", err)
 		}
 	})
 }
 
-// logComparing logs, once per epoch, that a partition has waited long for the log of another replica. now is by
-// Lease.Now. mu is held.
+// logComparing logs, once per epoch, that a partition has waited long for another replica: for its log, or until it can
+// lead. now is by Lease.Now. mu is held.
 func (r *Replica) logComparing(now int64) {
 	const patience = 10 * time.Second
 	r.noteBlocked()
 	switch {
 	case r.blocked != 0:
-	case r.leader == nil || !r.leader.Comparing() || r.yieldedEpoch == r.leader.Epoch():
+	case r.leader == nil || !r.leader.Comparing():
 		r.comparing = 0
 	case r.comparing == 0:
 		r.comparing = now
@@ -182,8 +182,8 @@ func (r *Replica) logComparing(now int64) {
 		r.comparing = -1
 		r.node.comparingWaits.Add(1)
 		r.node.Log.Warn("a partition waits: this node leads it, its copy may lack what it acknowledged or comes from a "+
-			"backup, and a member of the ISR that may have more cannot be asked. Nothing is lost: start the other replicas of "+
-			"it; if they cannot come back, force-leader with this node gives up what only they had",
+			"backup, and a member of the ISR that may have more cannot be asked, or cannot lead. Nothing is lost: start the "+
+			"other replicas of it; if they cannot come back, force-leader with this node gives up what only they had",
 			"topic", r.pt.topic.Name, "partition", r.pt.number, "epoch", r.leader.Epoch())
 	}
 }

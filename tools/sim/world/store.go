@@ -535,6 +535,8 @@ func (s *store) handOver(id meta.PartitionID, from *replicate.State, to replicat
 	case to == 0:
 		to = heirs[s.w.rng.IntN(len(heirs))]
 	case !s.mayBeNamed(p, to):
+		s.w.tracef("store: %s is not handed over to node %d: in sync %v, short %v, damaged %v, its disk %v", s.w.partName(id),
+			to, members(p.State.ISR), members(p.State.Short), members(p.Damaged), s.snap.Nodes[to].Disk)
 		return meta.ErrUnsafe
 	}
 	s.lead(p, to)
