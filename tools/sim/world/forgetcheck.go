@@ -28,14 +28,9 @@ import (
 // what was delivered is not in any log.
 func (w *World) forgives() bool { return (w.forget.loose || w.forget.tainted) && !w.forget.saying }
 
-// putAside says that a value was answered OK before every process ended and one disk came back older, and that a node
-// has put it aside since: its id is given again.
-func (w *World) putAside(value int) bool {
-	if w.book.values[value].answered >= w.forget.endedAt {
-		return false
-	}
-	return slices.ContainsFunc(w.nodes, func(n *node) bool { return inAside(n.aside(), value) })
-}
+// mayComeAgain says that the id of a value may be given again: the value was answered OK before every process ended and
+// one disk came back older. Then checkForgotten demands that it is aside, or in a copy that is contested.
+func (w *World) mayComeAgain(value int) bool { return w.book.values[value].answered < w.forget.endedAt }
 
 // forgetting is what failures begin with.
 func (w *World) forgetting() string {
@@ -184,10 +179,11 @@ func (w *World) decideForgot() {
 }
 
 // mayAsk says that a partition needs its operator although one node at most has forgotten something: that node was the
-// whole ISR for a while, as min_isr allows; or the leader has all, but a crash tore its last group, and it cannot know.
+// whole ISR for a while, as min_isr allows, or came first after all had ended; or the leader has all, but a crash tore
+// its last group, and it cannot know.
 func (w *World) mayAsk(id meta.PartitionID) bool {
 	if p := w.store.snap.Partitions.Get(id); len(p.Contested) > 0 {
-		return p.State.MinISR == 1
+		return p.State.MinISR == 1 || w.forget.endedAt > 0
 	}
 	asks := func(v engine.PartitionView) bool { return v.ID == id && v.Leads && v.Asks }
 	return slices.ContainsFunc(w.nodes, func(n *node) bool {
