@@ -27,7 +27,7 @@ type forgetting struct {
 	behind    map[nodePart]bool // members that joined under a leader that lacked something
 	tainted   bool              // at some time no member of an ISR was whole: what was answered then may be nowhere
 	taintedAt int64             // the first such time
-	endedAt   int64             // when all processes ended at once, and one disk came back older: the newest such time
+	endedAt   int64             // when all who replicate ended at once, and a disk came back older: the newest such time
 	saying    bool              // one of the rules that hold in a loose world is broken
 	twins     []*node
 	moments   []moment // earlier states of all disks

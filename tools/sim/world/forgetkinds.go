@@ -270,6 +270,7 @@ func (w *World) setBackTwo(n *node) {
 	}
 	f.busy = true
 	third.halt()
+	f.endedAt = w.now
 	w.setBack(n, m, f.r.Int64N(200*ms))
 	w.setBack(o, m, f.r.Int64N(200*ms))
 	d := 500*ms + f.r.Int64N(2500*ms)
