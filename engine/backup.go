@@ -39,6 +39,9 @@ const (
 	BackupNone    BackupState = "none" // none was begun since Open
 	BackupRunning BackupState = "running"
 	BackupDone    BackupState = "done"
+	// BackupDamaged: it is complete, but messages in it do not read back, on the node as in the backup. It is not the
+	// last one that was completed (LastDone), and is restored only by who accepts the loss.
+	BackupDamaged BackupState = "damaged"
 	BackupFailed  BackupState = "failed" // what had been written was removed
 )
 
@@ -54,11 +57,12 @@ type BackupStatus struct {
 	// CopiedBytes and LinkedBytes so far. LinkedBytes take no space.
 	CopiedBytes int64 `json:"copied_bytes"`
 	LinkedBytes int64 `json:"linked_bytes"`
-	Damaged     int   `json:"damaged_partitions,omitempty"` // with ranges that cannot be read, here as in the backup
+	// Missing are the messages that do not read back: the backup is damaged.
+	Missing []backup.Missing `json:"missing,omitempty"`
 	// NoMetadata says why the cluster's metadata is not in the backup; everything else is. Empty for a single node.
 	NoMetadata string `json:"no_metadata,omitempty"`
 	Error      string `json:"error,omitempty"`
-	// LastDone is the last backup that was completed, whatever came after it; nil: none since Open.
+	// LastDone is the last backup that was completed and verified, whatever came after it; nil: none since Open.
 	LastDone *CompleteBackup `json:"last_done,omitempty"`
 }
 
@@ -232,15 +236,18 @@ func (r *backupRun) run() {
 		r.w.Discard()
 	}
 	status := BackupDone
-	if err != nil {
+	switch {
+	case err != nil:
 		status = BackupFailed
+	case len(m.Missing) > 0:
+		status = BackupDamaged
 	}
 	r.note(func(s *BackupStatus) {
-		s.State, s.Ended = status, r.e.host.Wall()
+		s.State, s.Ended, s.Missing = status, r.e.host.Wall(), m.Missing
 		s.CopiedBytes, s.LinkedBytes, s.Files = r.w.Copied, r.w.Linked, len(m.Files)
-		if err == nil {
+		if status == BackupDone {
 			s.LastDone = &CompleteBackup{s.Dir, s.Moment, s.Ended}
-		} else {
+		} else if err != nil {
 			s.Error = err.Error() + "; the node's data is as it was, and what had been written of the backup was removed"
 		}
 	})
@@ -248,6 +255,12 @@ func (r *backupRun) run() {
 	if err != nil {
 		r.e.log.Warn("a backup failed; the node's data is as it was, and what had been written of the backup was removed",
 			"dir", r.o.Dir, "error", err)
+		return
+	}
+	if status == BackupDamaged {
+		r.e.log.Error("a backup has messages that do not read back, on this node as in the backup: it is restored only by "+
+			"who accepts the loss. In a cluster they are repaired from another replica: make another backup then",
+			"dir", r.o.Dir, "missing", backup.Named(m.Missing))
 		return
 	}
 	r.e.log.Info("a backup is complete", "dir", r.o.Dir, "moment", s.Moment, "files", s.Files,
@@ -272,6 +285,7 @@ func (r *backupRun) make(m *backup.Manifest) error {
 			return err
 		}
 	}
+	m.Missing = r.missing(topics)
 	for id, t := range topics {
 		if err = r.w.WriteTwice(path.Join(dir.TopicPath(id), dir.TopicFile), t); err != nil {
 			return err
@@ -341,10 +355,8 @@ func (r *backupRun) hold(pt *part.Partition) error {
 	if !pt.Replica().HasLog() {
 		return nil
 	}
-	if pt.Log().Health() != nil {
-		r.note(func(s *BackupStatus) { s.Damaged++ })
-	}
 	committed := pt.CommittedEnd()
+	files := &backup.Files{ID: pt.Identity()}
 	err := pt.Log().HoldFiles(func(h *segment.HeldFile) error {
 		name := path.Join(dir.Held, fmt.Sprint(len(r.segments)))
 		if err := os.Link(r.onDisk(h.Path), r.onDisk(name)); err != nil {
@@ -353,13 +365,53 @@ func (r *backupRun) hold(pt *part.Partition) error {
 		}
 		// A cut of a follower's log removes only what is not committed, so nobody writes to the file any more.
 		r.segments = append(r.segments, heldSegment{h, name, h.Full && h.End <= committed})
+		files.Add(h.FileStart, nil)
+		files.End = h.End
 		return nil
 	})
+	r.verify(pt, files)
 	// The topic is deleted: its tombstone is durable, and will be in the copy of the commit log.
 	if gone := errors.Is(err, segment.ErrClosed) || errors.Is(err, fs.ErrNotExist); gone && pt.TopicDeleted() {
 		return nil
 	}
 	return err
+}
+
+// verify lets the writer verify the files of a partition, of which the newest ones may be missing.
+func (r *backupRun) verify(pt *part.Partition, files *backup.Files) {
+	_, _, files.NextID = pt.Log().End()
+	for _, bad := range pt.Log().Isolated() {
+		if bad.From >= files.End {
+			files.Lack()
+			files.End = bad.To
+			break
+		}
+	}
+	r.w.Verify(files)
+}
+
+// missing lists what does not read back, and lets the log know it, as if a reader had met it. So the damage is repaired
+// from another replica, or shown. Errors end here: the log is cut, or has repaired it meanwhile.
+func (r *backupRun) missing(topics map[uuid.UUID]*dir.Topic) []backup.Missing {
+	all := r.w.Missing(func(id uuid.UUID) string {
+		if t := topics[id]; t != nil {
+			return t.Name
+		}
+		return ""
+	})
+	if len(all) == 0 {
+		return nil
+	}
+	c := segment.NewChecker()
+	defer c.Close()
+	for _, pt := range r.e.store.Partitions() {
+		for i := range all {
+			if all[i].Identity() == pt.Identity() {
+				pt.MeetDamage(c, all[i].From)
+			}
+		}
+	}
+	return all
 }
 
 func (r *backupRun) onDisk(name string) string {

@@ -8,15 +8,15 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/engine/backup"
 )
 
-// A backup that links a segment keeps what it has: the repair of the original goes to a copy. So the backup verifies
-// after the repair.
+// A backup that meets damage is marked, and lets the node repair it from another replica. The segment that it has
+// linked keeps what it has: the repair of the original goes to a copy. A backup after the repair is whole.
 func TestClusterRepairLeavesTheBackupAlone(t *testing.T) {
 	t.Parallel()
 	dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()} // before the cluster, so that they are removed after it
-	every := time.Hour
-	tc := prepareTestCluster(t, 3, func(o *engine.Options) { o.ScrubInterval = every })
+	tc := prepareTestCluster(t, 3, func(o *engine.Options) { o.ScrubInterval = time.Hour })
 	for i, m := range tc.nodes {
 		m.disk, m.dir = nil, dirs[i]
 	}
@@ -46,14 +46,18 @@ func TestClusterRepairLeavesTheBackupAlone(t *testing.T) {
 	}
 	_ = file.Close()
 	from, s := makeBackup(t, f.e)
-	if s.State != engine.BackupDone || s.LinkedBytes == 0 {
+	if s.State != engine.BackupDamaged || s.LinkedBytes == 0 || len(s.Missing) != 1 {
 		t.Fatalf("%+v", s)
 	}
-	tc.stop(f)
-	every = 100 * time.Millisecond
-	tc.start(f)
-	tc.eventually("the scrub finds it", func() bool { return f.e.Storage().ScrubDamaged > 0 })
 	tc.eventually("it is repaired", func() bool { return f.e.Health() == nil })
+	r, err := backup.Restore(from, filepath.Join(t.TempDir(), "restored"), backup.RestoreOptions{AcceptLoss: true})
+	if err != nil || len(r.Differ) != 0 || !slices.Equal(r.Missing, s.Missing) {
+		t.Errorf("the backup lacks %+v, and a restore of it %+v, %v", s.Missing, r, err)
+	}
+	from, s = makeBackup(t, f.e)
+	if s.State != engine.BackupDone || s.Missing != nil {
+		t.Errorf("after the repair: %+v", s)
+	}
 	restore(t, from)
 	tc.awaitInSync("t")
 	tc.checkCopies(h, "t", 1)

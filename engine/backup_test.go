@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -300,7 +301,7 @@ func TestLastGoodBackupIsRemembered(t *testing.T) {
 		if err := e.StartBackup(engine.BackupOptions{Dir: to}); !errors.Is(err, engine.ErrBackupDir) {
 			t.Fatalf("into %q: %v", to, err)
 		}
-		if s := e.Backup(); s != status {
+		if s := e.Backup(); !reflect.DeepEqual(s, status) {
 			t.Errorf("after a refusal: %+v, want %+v", s, status)
 		}
 	}

@@ -92,7 +92,8 @@ func TestImportGraph(t *testing.T) {
 			"clog", "engine/base", "engine/core", "engine/dir", "engine/meta", "replicate", "segment", "segment/aio",
 		},
 		"engine/backup": {
-			"clog", "engine/base", "engine/core", "engine/dir", "engine/meta", "replicate", "segment", "segment/aio",
+			"clog", "engine/base", "engine/checkpoint", "engine/core", "engine/dir", "engine/meta", "replicate", "segment",
+			"segment/aio",
 		},
 		"engine/inbox": {
 			"engine/base", "engine/core", "engine/host", "engine/meta", "netproto", "replicate", "replicate/peer",

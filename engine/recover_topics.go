@@ -82,6 +82,7 @@ func (r *topicRecovery) open() error {
 			return err
 		}
 	}
+	r.ForgetDamaged()
 	return r.quarantine(known)
 }
 

@@ -257,9 +257,9 @@ func parseIndexName(name string) (number uint32, ok bool) {
 }
 
 // at is the place in the file of a log offset.
-func (f *segFile) at(off Offset) int64 { return SegmentHeaderBytes + int64(off-f.base) }
+func (h *segHeader) at(off Offset) int64 { return SegmentHeaderBytes + int64(off-h.base) }
 
-func (f *segFile) offset(at int64) Offset { return f.base + Offset(at-SegmentHeaderBytes) }
+func (h *segHeader) offset(at int64) Offset { return h.base + Offset(at-SegmentHeaderBytes) }
 
 func (f *segFile) corrupt(at int64, err error) *CorruptError {
 	return &CorruptError{Path: f.path, Offset: at, Detail: err.Error(), Err: err}

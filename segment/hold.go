@@ -6,6 +6,7 @@ package segment
 // second name.
 type HeldFile struct {
 	Path string // relative to the data directory
+	FileStart
 	// End is where the file's batches end, as far as they are written and synced.
 	End Offset
 	// Full says that another segment follows, and that all batches of this one are written and synced.
@@ -43,7 +44,8 @@ func (l *Log) HoldFiles(visit func(*HeldFile) error) error {
 		f.pin()
 		f.holds.Add(1)
 		held = append(held, &HeldFile{
-			Path: f.path, End: end, Full: i+1 < len(l.segs) && end == l.segs[i+1].base, Bytes: f.at(end), file: f,
+			Path: f.path, FileStart: f.place(), End: end, Full: i+1 < len(l.segs) && end == l.segs[i+1].base,
+			Bytes: f.at(end), file: f,
 		})
 	}
 	l.mu.Unlock()

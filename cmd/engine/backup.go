@@ -77,21 +77,27 @@ func (o *operator) backup(ctx context.Context, to string, rate int64) error {
 	switch {
 	case !status.Began.Equal(began):
 		return errors.New("the node was restarted, or began another backup: " + incomplete(to))
-	case status.State != engine.BackupDone:
+	case status.State == engine.BackupFailed:
 		return errors.New(status.Error)
 	case o.asJSON:
-		return printJSON(o.out, status)
+		return cmp.Or(printJSON(o.out, status), unverified(to, status.Missing))
 	}
 	fmt.Fprintf(o.out, "%s has the node's data as of %s: %s, %d bytes linked, %d copied\n", to,
 		stamp(status.Moment), counted(status.Files, "file"), status.LinkedBytes, status.CopiedBytes)
 	if status.NoMetadata != "" {
 		fmt.Fprintln(o.out, strings.TrimPrefix(withoutMetadata(status.NoMetadata), ". "))
 	}
-	if status.Damaged > 0 {
-		fmt.Fprintf(o.out, "%s ranges that cannot be read, on the node as in the backup\n",
-			inNumber(status.Damaged, "partition has", "partitions have"))
+	return unverified(to, status.Missing)
+}
+
+// unverified is the error for a backup in which messages do not read back, or nil.
+func unverified(to string, missing []backup.Missing) error {
+	if len(missing) == 0 {
+		return nil
 	}
-	return nil
+	return &exitError{exitData, fmt.Errorf("%s is damaged: messages do not read back, on the node as in the backup: %s; "+
+		"keep the backups before it. In a cluster the node repairs them from another replica: make another backup then. "+
+		"engine restore --accept-loss restores the rest", to, backup.Named(missing))}
 }
 
 // incomplete says what to do with a directory of which the node does not say whether the backup in it is complete.
@@ -136,5 +142,6 @@ func (o *operator) copyStopped(ctx context.Context, from, etcdDir, to string) er
 	if missing != nil {
 		said += withoutMetadata(missing.Error())
 	}
-	return o.done("%s has the data of node %s: %s%s", to, m.NodeID, counted(len(m.Files), "file"), said)
+	err := o.done("%s has the data of node %s: %s%s", to, m.NodeID, counted(len(m.Files), "file"), said)
+	return cmp.Or(err, unverified(to, m.Missing))
 }

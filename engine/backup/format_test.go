@@ -20,6 +20,7 @@ func TestFormatOfManifest(t *testing.T) {
 	format := ""
 	for heading, of := range map[string]reflect.Type{
 		ManifestFile: reflect.TypeFor[Manifest](), "Files of " + ManifestFile: reflect.TypeFor[File](),
+		"Missing of " + ManifestFile: reflect.TypeFor[Missing](),
 	} {
 		for _, row := range tables[heading] {
 			if row[0] == "format" {
@@ -28,7 +29,7 @@ func TestFormatOfManifest(t *testing.T) {
 			listed[of] = append(listed[of], row[0])
 		}
 	}
-	for _, of := range []reflect.Type{reflect.TypeFor[Manifest](), reflect.TypeFor[File]()} {
+	for _, of := range []reflect.Type{reflect.TypeFor[Manifest](), reflect.TypeFor[File](), reflect.TypeFor[Missing]()} {
 		var keys []string
 		for f := range of.Fields() {
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")

@@ -40,7 +40,9 @@ type Manifest struct {
 	NodeID  string    `json:"node_id"`
 	Cluster uuid.UUID `json:"cluster,omitzero"` // zero: of a single node
 	Lacks   string    `json:"lacks,omitempty"`  // what is wrong with the commit log that was copied; "": nothing is known
-	Files   []File    `json:"files"`            // sorted by name, each once
+	// Missing lists what did not verify in the node's segments when they were copied.
+	Missing []Missing `json:"missing,omitempty"`
+	Files   []File    `json:"files"` // sorted by name, each once
 }
 
 // File is one file of a backup.

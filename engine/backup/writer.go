@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
 	"penstock/clog"
@@ -59,6 +60,7 @@ type Writer struct {
 	// Bytes copied and Linked: what has been done so far.
 	Copied, Linked int64
 	owed           time.Duration // by the rate
+	segments       *survey
 }
 
 // NewWriter begins a backup in the directory to, which must not exist or be empty.
@@ -69,8 +71,15 @@ func NewWriter(to string, o Options) (*Writer, error) {
 	}
 	return &Writer{
 		to: to, o: o, made: made, dirs: map[string]bool{}, files: map[string]File{}, buf: make([]byte, chunkBytes),
+		segments: newSurvey(),
 	}, nil
 }
+
+// Verify says which segment files of a partition will be copied. Their batches are verified on the way.
+func (w *Writer) Verify(f *Files) { w.segments.add(f) }
+
+// Missing lists what did not verify. topic returns the name of a topic, or "".
+func (w *Writer) Missing(topic func(uuid.UUID) string) []Missing { return w.segments.missing(topic) }
 
 // makeEmpty makes the directory, or checks that it is empty. made says that it did not exist.
 func makeEmpty(to string) (made bool, err error) {
@@ -252,7 +261,7 @@ func (w *Writer) Link(name, old string) error {
 	if err != nil {
 		return err
 	}
-	sum, err := w.read(f, st.Size(), nil)
+	sum, err := w.read(name, f, st.Size(), nil)
 	if err != nil {
 		return err
 	}
@@ -281,7 +290,7 @@ func (w *Writer) Copy(name, old string, used int64) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
-	sum, err := w.read(f, used, out)
+	sum, err := w.read(name, f, used, out)
 	if err != nil {
 		return err
 	}
@@ -301,9 +310,11 @@ func (w *Writer) Copy(name, old string, used int64) (err error) {
 	return nil
 }
 
-// read reads the first n bytes of f, writes them to out unless it is nil, and returns their checksum. What it read and
+// read reads the first n bytes of f, writes them to out unless it is nil, and returns their checksum. If they are a
+// segment's, their batches are verified, too: see Missing. name is the file's name in the backup. What it read and
 // wrote does not stay in the page cache.
-func (w *Writer) read(f *os.File, n int64, out *os.File) (sum uint32, err error) {
+func (w *Writer) read(name string, f *os.File, n int64, out *os.File) (sum uint32, err error) {
+	v := w.segments.verifiers[name]
 	for at := int64(0); at < n; {
 		p := w.buf[:min(n-at, int64(len(w.buf)))]
 		if err := w.step(len(p)); err != nil {
@@ -316,6 +327,9 @@ func (w *Writer) read(f *os.File, n int64, out *os.File) (sum uint32, err error)
 			return 0, err
 		}
 		sum = crc32.Update(sum, castagnoli, p)
+		if v != nil {
+			_, _ = v.Write(p)
+		}
 		if out != nil {
 			if err := writeHoles(out, p, at); err != nil {
 				return 0, err
@@ -410,9 +424,11 @@ func Copy(data, to string, m *Manifest, newest int, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err = w.tree(data); err == nil {
-		m.Lacks, err = lacks(disk, n)
+	m.Lacks, err = w.surveyStopped(data, disk, n)
+	if err == nil {
+		err = w.tree(data)
 	}
+	m.Missing = w.Missing(topicNames(data))
 	if err == nil && o.More != nil {
 		err = o.More(m, w)
 	}
@@ -427,24 +443,27 @@ func Copy(data, to string, m *Manifest, newest int, o Options) error {
 	return nil
 }
 
-// lacks says what is wrong with the commit log on the disk of the node; "": it is whole as far as the directory knows.
-// The backup has no log.mark and a restore makes one, so nothing would tell it later.
-func lacks(disk aio.Disk, n *dir.Node) (string, error) {
-	arena, err := dir.OfflineArena()
+// surveyStopped says what is wrong with the commit log on the disk of the node; "": it is whole as far as the directory
+// knows. The backup has no log.mark and a restore makes one, so nothing would tell it later. It prepares to verify the
+// segments in the directory data.
+func (w *Writer) surveyStopped(data string, disk aio.Disk, n *dir.Node) (lacks string, err error) {
+	ends, report, err := segmentEnds(disk, clog.Options{
+		Store: n.StoreID, MarkRequired: n.Format >= dir.FormatOf(dir.MarkLevel),
+	})
+	switch {
+	case report == nil:
+		return "", err
+	case err != nil:
+		lacks = err.Error()
+	case report.Forgotten != nil:
+		lacks = report.Forgotten.Detail
+	}
+	names, err := topicFiles(data)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = arena.Close() }()
-	report, err := clog.Read(disk, arena, clog.Options{
-		Store: n.StoreID, MarkRequired: n.Format >= dir.FormatOf(dir.MarkLevel),
-	}, nil)
-	switch {
-	case err != nil:
-		return err.Error(), nil
-	case report.Forgotten != nil:
-		return report.Forgotten.Detail, nil
-	}
-	return "", nil
+	w.segments.addStored(ends, names, startIn(data))
+	return lacks, nil
 }
 
 // tree copies what a backup has of a data directory.

@@ -30,6 +30,9 @@ type Recovery struct {
 	logs   map[segment.Identity]openedLog // from OpenLogs, until OpenPartition takes them
 	opened []*Partition
 	found  Report
+
+	damaged   map[segment.Identity][]segment.Offset // of dir.DamagedFile
+	isDamaged bool                                  // a copy with such a place does not read back whole
 }
 
 // openedLog is the result of segment.Open.
@@ -60,6 +63,7 @@ func NewRecovery(s *Store) *Recovery {
 func (r *Recovery) Replay(node uuid.UUID, level int) error {
 	s := r.store
 	s.loadAside()
+	r.readDamaged()
 	s.oldIndexes = level < dir.MarkLevel
 	s.opts.Startup.Enter("reads the commit log")
 	log, report, err := clog.Open(s.disk, s.arena, clog.Options{
@@ -252,8 +256,15 @@ func (r *Recovery) OpenPartition(t *Topic, n uint32) (*Partition, error) {
 	if len(rp.Slices) != 0 {
 		s.flusher.MarkDirty(&pt.flush)
 	}
+	unknown := log.Health() != nil // to the restore that made this directory
+	r.meetDamaged(pt)
 	if err := errors.Join(rp.Err, log.Health()); err != nil {
 		r.found.Corruptions = append(r.found.Corruptions, err.Error())
+		if pt.replica.solo() && rp.Err == nil && !unknown {
+			s.log.Error("a partition lacks messages: they did not verify in the backup that this node was restored from, and "+
+				"are not served; the others are", "topic", t.Name, "partition", n, "error", err)
+			return pt, nil
+		}
 		if !pt.replica.solo() && rp.Err == nil {
 			// The replica does not lead before the damaged range has been repaired from another replica. Then it
 			// accepts puts like any other.
