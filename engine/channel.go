@@ -122,7 +122,7 @@ func (e *Engine) newChannelNode() *channel.Node {
 		Limits: channel.Limits{
 			MaxConsumers: o.MaxConsumers, MaxRanges: o.MaxRanges, MaxDeferred: o.MaxDeferred,
 			MsgTimeout: o.MsgTimeout, MaxMsgTimeout: o.MaxMsgTimeout, MaxReqTimeout: o.MaxReqTimeout,
-			ConfirmInterval: o.ConfirmInterval, ReadAheadBytes: o.ReadAheadBytes,
+			ConfirmInterval: o.ConfirmInterval, SweepInterval: o.RetentionInterval, ReadAheadBytes: o.ReadAheadBytes,
 			MaxDeliveriesAtOne: o.MaxDeliveriesAtOne, Latencies: o.Latencies,
 		},
 		Leased: e.members.Leased, Closing: e.isClosed, Context: e.members.context,

@@ -2,13 +2,15 @@ package engine
 
 import (
 	"context"
+	"errors"
 
 	"penstock/engine/channel"
 )
 
 // redriveChannel is the channel of a dead-letter topic from which Redrive sends messages back. deadLetterTopic creates
-// it together with the topic. The channel confirms a dead letter when it has been sent back; until then the dead letter
-// is kept.
+// it together with the topic, with a filter that wants only dead letters. The channel confirms a dead letter when it
+// has been sent back; until then the dead letter is kept. What others publish to the topic it does not keep: see
+// channel.Sweep. A channel of that name with other settings is somebody else's, and keeps everything.
 const redriveChannel = RedriveChannel
 
 // RedriveChannel is the name of redriveChannel, for those who must not delete it.
@@ -41,7 +43,18 @@ func (e *Engine) deadLetterTopic(ctx context.Context, name string) (*Topic, erro
 		return t, nil
 	}
 	// The channel that this node knows may not be committed yet, and a failover could undo its creation.
-	if _, err = t.CreateChannel(ctx, redriveChannel); err == nil {
+	store, err := t.CreateChannel(ctx, redriveChannel)
+	if err != nil {
+		return t, err
+	}
+	s, err := store.ReadSettings(ctx)
+	if err == nil && s.Version == 0 {
+		s.Filter = channel.DeadLettersOnly()
+		if _, err = store.Configure(ctx, s); errors.Is(err, ErrVersion) {
+			err = nil // another node was first
+		}
+	}
+	if err == nil {
 		t.hasRedrive.Store(true)
 	}
 	return t, err

@@ -91,6 +91,7 @@ type deadLetters struct {
 	outbox          []core.DeadMessage // scratch of nextDead and outboxCount
 	deadMoved       uint64             // dead letters moved to their topic since this channel was made
 	aside           core.Aside         // dead letters that could not be moved
+	sweeper         bool               // the goroutine of startSweeper runs
 	redrive         core.Claim         // who sends dead letters back to the channel; at the leader of partition 0
 }
 
@@ -119,6 +120,7 @@ type cursor struct {
 	assigned bool           // the machine has the partition
 	full     bool           // logged: it delivers nothing new, because too many messages wait between confirmed ones
 	epoch    segment.Epoch  // the leader epoch in which this node serves it; 0 on a single node
+	swept    segment.MsgID  // Sweep has looked at everything below it
 	put      *controlPut    // writes the machine's control entries to the log; at most one is in flight
 
 	// The end of the log at the time when the channel was found in it. 0: this process created the channel. See
@@ -204,6 +206,7 @@ func (c *Channel) startOnce() {
 		return
 	}
 	c.started = true
+	c.startSweeper()
 	c.startDeadLetterMover() // the outbox may have dead letters from before the restart, or of an earlier leader
 	c.node.Host.Loop(c.node.Tasks, host.Loop{Woken: c.woken, Done: c.done, Timer: c.timer, Run: c.run})
 }

@@ -37,7 +37,7 @@ type Config struct {
 type Limits struct {
 	MaxConsumers, MaxRanges, MaxDeferred     int
 	MsgTimeout, MaxMsgTimeout, MaxReqTimeout time.Duration
-	ConfirmInterval                          time.Duration
+	ConfirmInterval, SweepInterval           time.Duration
 	ReadAheadBytes, MaxDeliveriesAtOne       int
 	Latencies                                func() base.LatencyRecorder
 }

@@ -68,7 +68,7 @@ func (c *Channel) peekPartition(p *peeker, pt Partition, req *wire.PeekRequest) 
 	from := firstIn(pt.Number(), req)
 	for had := len(p.found); ; {
 		count := p.count
-		if p.origin == nil {
+		if !p.selects() {
 			count -= len(p.found) - had
 		}
 		carried, start := pt.OnlyCarried(from, maxPeekCarried)
@@ -87,7 +87,7 @@ func (c *Channel) peekPartition(p *peeker, pt Partition, req *wire.PeekRequest) 
 		case err != nil || p.full || len(p.found)-had >= p.count:
 			return err
 		case more:
-		case p.origin == nil || len(ranges) == 0:
+		case !p.selects() || len(ranges) == 0:
 			return nil
 		default:
 			from = ranges[len(ranges)-1].To
@@ -176,6 +176,7 @@ type peeker struct {
 	room      int                  // bytes that the bodies and headers of further messages may take
 	readAhead int                  // most bytes that one view pins
 	origin    *wire.PeekRequest    // if not nil, only dead letters that it selects are copied
+	others    bool                 // only messages that are no dead letters are found, without their content
 	whole     bool                 // bodies are not cut: a message that does not fit is left out, except the first
 	full      bool                 // a message was left out
 	found     []wire.PeekedMessage // the result
@@ -185,6 +186,9 @@ type peeker struct {
 	records segment.RecordIter
 	scratch []byte
 }
+
+// selects says whether not all messages are wanted.
+func (p *peeker) selects() bool { return p.origin != nil || p.others }
 
 // read copies the messages of the ranges.
 func (p *peeker) read(pt Partition, ranges []core.IDRange) error {
@@ -261,6 +265,12 @@ func (p *peeker) readBatch(pt Partition, h *segment.Header, body []byte, r core.
 
 // add copies one message, unless p does not select it. It returns false if there is no room for it.
 func (p *peeker) add(id base.ID, h *segment.Header, r *segment.Record) bool {
+	if p.others {
+		if !slices.ContainsFunc(r.Headers, func(kv segment.KV) bool { return string(kv.Key) == OriginTopicHeader }) {
+			p.found = append(p.found, wire.PeekedMessage{ID: id})
+		}
+		return len(p.found) < p.count
+	}
 	m := wire.PeekedMessage{ID: id, Timestamp: time.Unix(0, h.Created+r.TimeDelta*1000), BodyBytes: len(r.Body)}
 	if r.Defer != 0 {
 		m.Due = time.UnixMilli(h.Created/1e6 + int64(r.Defer))

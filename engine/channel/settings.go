@@ -101,6 +101,7 @@ func (c *Channel) learnSettings() {
 	}
 	c.matcher = matcher
 	c.needsHeaders = matcher != nil || s.Order == core.OrderKey
+	c.startSweeper()
 }
 
 // share tells the machine how many partitions the topic has: this node may use the share of its partitions of the
