@@ -162,11 +162,6 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []base.ID, fai
 	if len(dead) == 0 {
 		return nil, nil, nil
 	}
-	ctx := c.node.Context()
-	publish, err := c.topic.OpenDeadLetters(ctx, name)
-	if err != nil {
-		return nil, nil, err
-	}
 	var ms []base.Outgoing
 	var ids []base.ID
 	p := peeker{count: 1, room: MaxPeekBytes, whole: true, readAhead: c.node.ReadAheadBytes}
@@ -187,6 +182,14 @@ func (c *Channel) moveDead(dead []deadLetter, name string) (moved []base.ID, fai
 			ids = append(ids, d.id)
 			ms = append(ms, base.Outgoing{Body: m.Body, Headers: headers})
 		}
+	}
+	if len(ms) == 0 {
+		return moved, failed, nil
+	}
+	ctx := c.node.Context() // what is gone counts as moved, whether the topic can be opened or not
+	publish, err := c.topic.OpenDeadLetters(ctx, name)
+	if err != nil {
+		return moved, failed, err
 	}
 	for i, perr := range publish(ctx, ms) {
 		if perr == nil {

@@ -20,11 +20,15 @@ func (c *Channel) noteDeferral(p *channelPart, e *entry) {
 	p.deferrals = append(p.deferrals, e.id.MsgID())
 }
 
+// oftenFailed is the number of deliveries after which a message is noted although attempts are not limited.
+const oftenFailed = 16
+
 // noteFailure notes the attempts of a message whose delivery has ended without a FIN, if they are limited: the next
 // leader goes on counting, so a message that always fails ends, whatever happens to nodes. In the log it is a delay
-// that is over. Without a limit, what fails costs the log nothing.
+// that is over. Without a limit, what fails costs the log nothing, unless it fails often: then it is noted once, so
+// that it can be carried, and does not keep its segment and all later ones (Cursors.ToCarry).
 func (c *Channel) noteFailure(e *entry) {
-	if c.settings.MaxAttempts == 0 || e.attempts == 0 {
+	if e.attempts == 0 || c.settings.MaxAttempts == 0 && e.attempts != oftenFailed {
 		return
 	}
 	e.dueMs = c.nowNs / nsPerMs

@@ -127,9 +127,9 @@ type Border struct {
 // ToCarry decides which messages must be carried before the segments below a border may be removed. start is where the
 // log begins. ToCarry appends at most maxCount messages, sorted by id, and returns true. Call it again after these were
 // carried, until it appends none. It appends nothing and returns false if these segments are needed for another reason
-// than deferred messages: for unread messages, messages in flight, an outbox, or an ordered channel. Messages whose
-// only place is below start are gone and need nothing; see Gone. ToCarry visits every unconfirmed message between start
-// and the border, and every waiting one below the border.
+// than deferred messages and dead letters: for unread messages, messages in flight, or an ordered channel. Messages
+// whose only place is below start are gone and need nothing; see Gone. ToCarry visits every unconfirmed message between
+// start and the border, and every waiting one below the border.
 func (c *Cursors) ToCarry(dst []CarrySource, start, below Border, maxCount int) ([]CarrySource, bool) {
 	from := len(dst)
 	channels := c.channels
@@ -186,11 +186,10 @@ func (c *Cursors) toCarry(ch *Cursor, dst []CarrySource, start, below Border, ma
 		}
 	}
 	for _, d := range ch.Dead {
-		at := c.placeOf(d.ID)
-		if d.ID < below.ID && at == 0 {
-			return dst, false // the dead letter will soon be moved
-		}
-		if at >= start.At && at != 0 && at < below.At {
+		switch at := c.placeOf(d.ID); {
+		case at == 0 && d.ID >= start.ID && d.ID < below.ID: // it may wait for long until it can be moved
+			take(d.ID, 0)
+		case at != 0 && at >= start.At && at < below.At:
 			take(d.ID, at)
 		}
 	}

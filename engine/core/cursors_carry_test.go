@@ -133,7 +133,9 @@ func carryCases() []carryCase {
 			[]Control{
 				created("a", 0), wait, done, {Kind: DeadLettered, Channel: "a", Dead: []DeadMessage{{ID: 1, Attempts: 2}}},
 			},
-			7, 99999, 9, nil, false, 1, 0,
+			7, 99999, 9,
+			[]CarrySource{{1, 0}, {2, 0}, {4, 40}},
+			true, 1, 0,
 		},
 		{
 			"outbox, carried before",
