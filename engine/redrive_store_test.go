@@ -16,7 +16,7 @@ func TestDeadLetterTopicInUseIsFreed(t *testing.T) {
 	ch := channelOf(t, topicOf(t, e, "t"), "c")
 	configureChannel(t, ch, func(s *engine.ChannelSettings) { s.MaxAttempts, s.DeadLetter = 1, "busy" })
 	busy := topicOf(t, e, "busy")
-	reader := channelOf(t, busy, "reader")
+	channelOf(t, busy, "reader")
 	makeDead(t, ch, "busy", 3, "a", "b", "c")
 	publish(t, busy, numbered("x", 100, 2000)...)
 	store, ok := busy.LookupChannel("redrive")
@@ -36,7 +36,8 @@ func TestDeadLetterTopicInUseIsFreed(t *testing.T) {
 	must(t, e.Close())
 	e = openWith(t, inDir(dir))
 	busy, ch = topicOf(t, e, "busy"), channelOf(t, topicOf(t, e, "t"), "c")
-	reader, store = channelOf(t, busy, "reader"), channelOf(t, busy, "redrive")
+	reader := channelOf(t, busy, "reader")
+	store = channelOf(t, busy, "redrive")
 	publish(t, busy, numbered("y", 400, 2000)...) // after the last redrive
 	if got := readAll(t, reader); len(got) != 503 {
 		t.Errorf("the other channel got %d messages", len(got))
