@@ -142,8 +142,11 @@ func (c *Cursors) ToCarry(dst []CarrySource, start, below Border, maxCount int) 
 			return dst[:from], false
 		}
 	}
-	slices.SortFunc(dst[from:], func(a, b CarrySource) int { return cmp.Compare(a.ID, b.ID) })
-	out := slices.Compact(dst[from:])
+	// One channel may know the place of a message that another one has to look for.
+	slices.SortFunc(dst[from:], func(a, b CarrySource) int {
+		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(b.At, a.At))
+	})
+	out := slices.CompactFunc(dst[from:], func(a, b CarrySource) bool { return a.ID == b.ID })
 	return dst[:from+min(len(out), maxCount)], true
 }
 

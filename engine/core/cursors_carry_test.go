@@ -138,6 +138,18 @@ func carryCases() []carryCase {
 			true, 1, 0,
 		},
 		{
+			"outbox of one channel, waits in another",
+			[]Control{
+				created("a", 0), created("b", 0), done,
+				{Kind: Confirmed, Channel: "b", Ranges: ranges(0, 4, 5, 7)},
+				{Kind: Confirmed, Channel: "a", Ranges: ranges(0, 7)},
+				{Kind: DeadLettered, Channel: "a", Dead: []DeadMessage{{ID: 4, Attempts: 2}}},
+			},
+			7, 99999, 9,
+			[]CarrySource{{4, 40}},
+			true, 4, 0,
+		},
+		{
 			"outbox, carried before",
 			[]Control{
 				created("a", 0), wait, done, carriedControl(2, 4),
