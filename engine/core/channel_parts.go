@@ -336,9 +336,15 @@ func (c *Channel) reset(p *channelPart, ev *Event) {
 }
 
 // keepWaiting is for an entry that a reset keeps below the start of the log. If it is in flight, the client loses it,
-// and it comes again at once. The log, in which the reset ends all delays of messages that came before, learns of it.
+// and it comes again at once, unless its bytes are gone. The log, in which the reset ends all delays of messages that
+// came before, learns of it.
 func (c *Channel) keepWaiting(p *channelPart, e *entry) {
-	if e.state == entryInFlight {
+	switch {
+	case e.state != entryInFlight:
+	case p.lacks(e):
+		c.discardLost(e)
+		return
+	default:
 		c.land(e)
 		c.wait(e, c.soonMs())
 	}

@@ -32,6 +32,7 @@ type sim struct {
 	filter   bool            // every seventh message is unwanted
 	lastAt   segment.Offset  // of the last control batch that carries messages
 	calm     bool            // runs are common: see channel_run_test.go
+	busy     bool            // see channel_simbusy_test.go
 	runs     int             // deliveries of them
 	waits    map[*source]int // how often another source had its turn, while this one might have had it
 }
@@ -69,8 +70,8 @@ type simPart struct {
 	batch   map[segment.MsgID]segment.Offset // offset of the batch in which it was delivered in a run
 }
 
-func newSim(t *testing.T, next func() int) *sim {
-	s := &sim{t: t, next: next, now: 1_700_000_000_000 * nsPerMs}
+func newSim(t *testing.T, busy bool, next func() int) *sim {
+	s := &sim{t: t, next: next, busy: busy, now: 1_700_000_000_000 * nsPerMs}
 	s.cfg = ChannelConfig{Name: "c", MaxMsgTimeoutMs: 5000, MaxReqTimeoutMs: 9000}
 	s.cfg.MaxInFlight = next() % 8
 	s.cfg.MaxRanges = 2 + next()%30
@@ -81,7 +82,7 @@ func newSim(t *testing.T, next func() int) *sim {
 	s.beCalm()
 	for i := range 1 + next()%3 {
 		p := &simPart{
-			number: uint32(3 * i), log: &Cursors{}, confirmed: map[segment.MsgID]bool{}, flight: map[segment.MsgID]ClientID{},
+			number: s.number(i), log: &Cursors{}, confirmed: map[segment.MsgID]bool{}, flight: map[segment.MsgID]ClientID{},
 			attempts: map[segment.MsgID]int{}, due: map[segment.MsgID]int64{},
 			began: map[segment.MsgID]int64{}, deadline: map[segment.MsgID]int64{},
 			numbers: map[segment.MsgID]uint64{},
@@ -158,6 +159,11 @@ func (s *sim) pickFlight(p *simPart) (segment.MsgID, ClientID, bool) {
 // op does one step, which the next byte chooses.
 func (s *sim) op() {
 	p := s.pickPart()
+	if s.busy && s.next()%2 == 0 {
+		s.work(p)
+		s.check()
+		return
+	}
 	switch s.next() % 45 {
 	case 43, 44:
 		s.finishThrough()
@@ -326,6 +332,9 @@ func (s *sim) returned(p *simPart, id segment.MsgID) {
 
 func (s *sim) finish(p *simPart) {
 	id, owner, ok := s.pickFlight(p)
+	if ok && s.busy {
+		s.actOnEarlier(p, id, owner)
+	}
 	switch s.next() % 8 {
 	case 0: // B47: not the owner
 		if ok {
@@ -344,13 +353,17 @@ func (s *sim) finish(p *simPart) {
 		}
 	default:
 		if ok {
-			if err := s.step(Event{Kind: EvFinish, Client: owner, ID: batch.MakeID(p.number, id)}).Err; err != nil {
-				s.t.Fatalf("FIN: %v", err)
-			}
-			delete(p.flight, id)
-			p.confirm(id)
+			s.finishOne(p, id, owner)
 		}
 	}
+}
+
+func (s *sim) finishOne(p *simPart, id segment.MsgID, owner ClientID) {
+	if err := s.step(Event{Kind: EvFinish, Client: owner, ID: batch.MakeID(p.number, id)}).Err; err != nil {
+		s.t.Fatalf("FIN: %v", err)
+	}
+	delete(p.flight, id)
+	p.confirm(id)
 }
 
 // finishThrough finishes through a delivery that is in flight, or through one that may not be.
@@ -490,7 +503,7 @@ func (s *sim) reset(p *simPart) {
 		e := s.c.look(batch.MakeID(p.number, id))
 		switch _, flying := p.flight[id]; {
 		case e != nil && e.lane == nil && toStart && id < p.start:
-			if kept[id] = true; flying {
+			if kept[id] = !flying || !p.lost(id); flying {
 				p.due[id] = s.now
 			}
 		case e == nil || e.attempts > 0 || !e.outside:

@@ -51,11 +51,13 @@ func (p *simPart) isDead(s *sim, id segment.MsgID) bool {
 // pumpNext offers the message whose turn it is. With queued, it does as if nothing could be read at the reading
 // cursors.
 func (s *sim) pumpNext(p *simPart, queued bool) Decision {
-	if queued {
+	stay := s.busy && s.next()%2 == 0
+	switch {
+	case queued:
 		for _, p := range s.parts {
 			s.step(Event{Kind: EvStall, Part: p.number})
 		}
-	} else {
+	case !stay:
 		s.c.changes++ // the engine has read something meanwhile
 	}
 	var may []*source
@@ -64,16 +66,16 @@ func (s *sim) pumpNext(p *simPart, queued bool) Decision {
 			may = append(may, src)
 		}
 	}
-	next := *s.step(Event{Kind: EvNext})
+	next := *s.step(Event{Kind: EvNext, Flag: stay})
 	if next.Decision == Hold {
 		if next.Why == HoldEmpty {
-			s.checkIdle(!queued)
+			s.checkIdle(!queued && !stay)
 		} else {
 			s.checkHold(p, next.Why)
 		}
 		return Hold
 	}
-	s.checkTurn(may)
+	now := s.c.sources[s.c.turn]
 	p = s.parts[slices.IndexFunc(s.parts, func(p *simPart) bool { return p.number == next.Part })]
 	id := next.ID.MsgID()
 	if e := s.c.entries.get(next.ID); !next.Queued {
@@ -82,6 +84,7 @@ func (s *sim) pumpNext(p *simPart, queued bool) Decision {
 		s.t.Fatalf("message %v has its turn, and is not the first of a queue: %+v", next.ID, e)
 	}
 	res := s.offer(p, id, next.Queued)
+	s.checkTurn(may, now, !stay || res.Decision != Hold)
 	switch res.Decision {
 	case Deliver:
 		if res.ID != batch.MakeID(p.number, id) {
@@ -101,17 +104,19 @@ func (s *sim) pumpNext(p *simPart, queued bool) Decision {
 }
 
 // checkTurn checks that no source that may have its turn waits for more than one turn, of TurnSize messages, of each
-// other source.
-func (s *sim) checkTurn(may []*source) {
+// other source. now is the source that had its turn; with counts, something came of it.
+func (s *sim) checkTurn(may []*source, now *source, counts bool) {
 	s.t.Helper()
-	now := s.c.sources[s.c.turn]
 	if !slices.Contains(may, now) {
 		s.t.Fatalf("partition %d has its turn, source %d, and must not", now.part, now.kind)
 	}
 	waits := map[*source]int{}
 	for _, src := range may {
 		if src != now {
-			waits[src] = s.waits[src] + 1
+			waits[src] = s.waits[src]
+			if counts {
+				waits[src]++
+			}
 		}
 		if n := waits[src]; n > (s.cfg.TurnSize+1)*len(s.c.sources) {
 			s.t.Fatalf("partition %d, source %d: %d messages of others had their turns", src.part, src.kind, n)

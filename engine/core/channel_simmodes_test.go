@@ -135,7 +135,7 @@ func (s *sim) configure() {
 	s.settings.Version++
 	ev := Event{Kind: EvConfigure}
 	if n := s.next() % 4; n > 0 {
-		ev.PartsAll = uint32(6 + n) // the last number of a partition is 6
+		ev.PartsAll = s.number(2) + uint32(n) // more than the last number of a partition
 	}
 	s.partsAll = ev.PartsAll
 	switch s.next() % 9 {
@@ -165,12 +165,20 @@ func (s *sim) configure() {
 	}
 	settings := s.settings
 	ev.Settings = &settings
+	before := make([][]entryState, len(s.parts))
+	for i, p := range s.parts {
+		before[i] = s.states(p)
+	}
 	if err := s.step(ev).Err; err != nil {
 		s.t.Fatalf("configure: %v", err)
 	}
-	for _, p := range s.parts {
-		for id := range p.end {
-			s.died(p, id)
+	for i, p := range s.parts {
+		for id, was := range before[i] {
+			id := segment.MsgID(id)
+			if again := !s.died(p, id) && was == entryDoomed; again && (s.skipped || p.lost(id)) &&
+				s.c.look(batch.MakeID(p.number, id)) == nil {
+				p.confirm(id)
+			}
 		}
 	}
 }

@@ -16,7 +16,7 @@ func (s *sim) trim(p *simPart) {
 		ev.At = max(s.lastAt+1, segment.Offset(p.start)) // the carried copies went, too
 	}
 	before := s.states(p)
-	s.step(ev)
+	s.stepTrimmed(p, ev)
 	if ev.At > p.border.At {
 		p.border = Border{ev.At, p.start}
 	}
@@ -28,6 +28,27 @@ func (s *sim) trim(p *simPart) {
 	}
 	s.expectDiscarded(p, p.start)
 	s.loseGone(p)
+}
+
+// stepTrimmed checks that a trim counts the messages that it takes, and no others: those that nobody has finished or
+// has in flight, whether they are visible yet or not.
+func (s *sim) stepTrimmed(p *simPart, ev Event) {
+	var waits []segment.MsgID
+	for id := range p.end {
+		if _, flying := p.flight[id]; !flying && !p.isDone(s, id) && !s.skipped {
+			waits = append(waits, id)
+		}
+	}
+	was, taken := s.c.Stats().DroppedCount, uint64(0)
+	s.step(ev)
+	for _, id := range waits {
+		if p.isDone(s, id) {
+			taken++
+		}
+	}
+	if n := s.c.Stats().DroppedCount - was; n != taken {
+		s.t.Fatalf("a trim to %d takes %d messages that nobody has finished, and counts %d", ev.Start, taken, n)
+	}
 }
 
 // lost says that the channel knows of a message that its bytes are gone.

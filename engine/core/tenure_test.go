@@ -161,6 +161,7 @@ func (w *nameWorld) send(p *program) {
 		}
 		return
 	case err != nil:
+		w.hear(p, c, m.sent, err)
 		return
 	case !repeat:
 		h.FirstID, h.Appended, h.BodyCRC = c.End(), w.now, m.content
@@ -178,6 +179,18 @@ func (w *nameWorld) send(p *program) {
 	}
 	if got := w.logs[m.sent][id]; got != m.content {
 		w.t.Fatalf("message %d was answered OK as %d of partition %d, which holds %d", m.content, id, m.sent, got)
+	}
+}
+
+// hear is what a program does that is refused because of its numbers: it goes on where the partition expects it.
+func (w *nameWorld) hear(p *program, c *Cursors, at int, err error) {
+	var refused *SequenceError
+	if !errors.As(err, &refused) || refused.Other {
+		return
+	}
+	p.next[at] = refused.Want
+	if _, _, err := c.JudgeNamed([]byte("n"), p.tenure, batchOf(0, 0, refused.Want, 1)); err != nil {
+		w.t.Fatalf("a program was told to go on with %d, and is refused: %v", refused.Want, err)
 	}
 }
 
