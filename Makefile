@@ -25,7 +25,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build program run cluster test race fuzz-smoke crash sim sim-replicate cluster-test native-failover doors gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients docs-test console-test vendor-web bench bench-observed bench-native bench-peers bench-relay portable lint ci test-giouring conformance package package-test release
+.PHONY: help build program run cluster test race fuzz-smoke crash sim sim-replicate sim-channel cluster-test native-failover doors gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients docs-test console-test vendor-web bench bench-observed bench-native bench-peers bench-relay portable lint ci test-giouring conformance package package-test release
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-15s %s\n", $$1, $$2}'
@@ -76,6 +76,9 @@ sim: ## simulate clusters of whole nodes on SEEDS (5000000-5100000), WITH=produc
 
 sim-replicate: ## simulate a replicated partition, the machines alone, on SEEDS (0-100000)
 	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./replicate -run TestSimulation -count=1 -timeout 0
+
+sim-channel: ## simulate a channel's machine against a model of it, on SEEDS (0-100000)
+	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./engine/core -run TestChannelRandom -count=1 -timeout 0
 
 # The doors have a target of their own: not all of them are closed yet.
 cluster-test: ## break clusters of real processes under load and judge what clients saw (RUN=regexp of tests)

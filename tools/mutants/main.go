@@ -5,7 +5,10 @@
 // table names are built once and run until one fails, which kills the mutant. A mutant that survives, that does not
 // compile, or whose line is not found exactly once fails the command.
 //
-// usage: mutants [-run REGEXP] [-rows N-M] [-sample N -seed S] [-jobs N] [-baseline] [-timeout D]
+// With -test, one test stands in for those that the table names: what does a simulation see by itself, for instance?
+// PENSTOCK_SIM_SEEDS=0-600 mutants -run redrive -test './engine/core TestChannelRandom'
+//
+// usage: mutants [-run REGEXP] [-rows N-M] [-sample N -seed S] [-jobs N] [-baseline] [-timeout D] [-test TEST]
 package main
 
 import (
@@ -40,6 +43,7 @@ func run() error {
 	baseline := flag.Bool("baseline", false, "first run the tests without a mutant: they must pass")
 	timeout := flag.Duration("timeout", 2*time.Minute,
 		"of one test binary whose mutant names no limit; one that does not end has noticed nothing")
+	instead := flag.String("test", "", "the test to run instead of the table's: a package and a regular expression")
 	rows := flag.String("rows", "", "try only those with these numbers in the table: 1-60, the last included")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -66,6 +70,9 @@ func run() error {
 		return err
 	}
 	all = slices.DeleteFunc(all, func(m *mutant) bool { return !filter.MatchString(m.name) })
+	if err := replaceTests(all, *instead); err != nil {
+		return err
+	}
 	if *sample > 0 && *sample < len(all) {
 		// Not those whose tests need what not every machine has.
 		all = slices.DeleteFunc(all, func(m *mutant) bool {
@@ -109,6 +116,19 @@ func span(all []*mutant, rows string) ([]*mutant, error) {
 		return nil, fmt.Errorf("-rows %s: want two numbers from 1 to %d, as in 1-60", rows, len(all))
 	}
 	return all[from-1 : min(to, len(all))], nil
+}
+
+// replaceTests lets all mutants be tried by one test; empty: by those of the table.
+func replaceTests(all []*mutant, by string) error {
+	for _, m := range all {
+		if by == "" {
+			break
+		}
+		if m.tests, m.says = nil, ""; !m.set("test", by) {
+			return fmt.Errorf("-test %q: want a package, a regular expression, and perhaps build tags", by)
+		}
+	}
+	return nil
 }
 
 // planted is the mutant's file with the bug in it.

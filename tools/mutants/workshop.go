@@ -164,8 +164,15 @@ func (w *workshop) run(t test, binary string, limit time.Duration, says string, 
 	case bytes.Contains(text, []byte("panic: ")):
 		how = "a panic (" + lastRun(text) + ")"
 	}
-	return fmt.Sprintf("%s of %s in %v", how, t.pkg, took), nil
+	by = fmt.Sprintf("%s of %s in %v", how, t.pkg, took)
+	if seed := failedSeed.FindSubmatch(out.Bytes()); seed != nil {
+		by += ", seed " + string(seed[1])
+	}
+	return by, nil
 }
+
+// failedSeed is what simulations say of the seed that fails.
+var failedSeed = regexp.MustCompile(`(?m)^ +\w+\.go:\d+: seed (\d+)`)
 
 var runningTest = regexp.MustCompile(`(?m)^=== (?:RUN|CONT)\s+(\S+)`)
 

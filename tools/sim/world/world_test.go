@@ -54,7 +54,8 @@ const allSeeds = 500
 // # B1 B2 B3 B8 B9 B11 B12 B13 B17 B18 B68 B73 B74 B75 B81 B83 B84 B94
 //
 // PENSTOCK_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000. As many as there are without it, or more, must
-// also bring about everything that the simulation is for.
+// also bring about everything that the simulation is for. PENSTOCK_SIM_FEATURES=corpse,moves gives all of them these
+// features, instead of what they draw.
 func TestSeeds(t *testing.T) {
 	from, to := uint64(0), uint64(allSeeds)
 	if text := os.Getenv("PENSTOCK_SIM_SEEDS"); text != "" {
@@ -68,8 +69,18 @@ func TestSeeds(t *testing.T) {
 	for seed := from; seed < to; seed++ {
 		seeds = append(seeds, seed)
 	}
-	sum := runAll(t, Config{}, seeds)
+	var cfg Config
+	if text := os.Getenv("PENSTOCK_SIM_FEATURES"); text != "" {
+		var err error
+		if cfg.Features, err = ParseFeatures(text); err != nil {
+			t.Fatalf("PENSTOCK_SIM_FEATURES=%s: %v", text, err)
+		}
+	}
+	sum := runAll(t, cfg, seeds)
 	t.Logf("seeds %d-%d: %+v", from, to, sum)
+	if cfg.Features != 0 {
+		return // these need not bring about everything
+	}
 	// Few consumers are so slow that retention overtakes them.
 	sum.Dropped += runAll(t, Config{Features: FeatureSettings}, seeds[:min(len(seeds), 40)]).Dropped
 	if len(seeds) < allSeeds || t.Failed() {
