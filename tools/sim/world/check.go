@@ -356,6 +356,8 @@ func (w *World) checkEnd() {
 	w.checkRedriven()
 	w.checkProduced(logs)
 	w.checkKept()
+	w.checkCounts()
+	w.checkRows()
 }
 
 // checkCopies demands that the copies of a partition are the same, byte for byte, where they overlap.

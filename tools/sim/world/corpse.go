@@ -5,7 +5,11 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
+	"github.com/google/uuid"
+
+	"penstock/cluster"
 	"penstock/engine/meta"
 	"penstock/replicate"
 )
@@ -30,7 +34,8 @@ type corpse struct {
 	r      *rand.Rand
 	drains bool // nobody ends the drains
 	since  map[meta.PartitionID]int64
-	moves  map[meta.PartitionID]move // as of the last look
+	moves  map[meta.PartitionID]move  // as of the last look
+	grows  map[meta.PartitionID]int64 // since when a partition lacks a replica that it could get
 }
 
 // drawCorpse chooses FeatureCorpse, for worlds with FeaturePlacement.
@@ -51,7 +56,10 @@ func (w *World) strand() bool {
 	}
 	c := &w.corpse
 	c.r = rand.New(rand.NewPCG(w.Seed, 0xbb67ae8584caa73b))
-	c.since, c.moves = map[meta.PartitionID]int64{}, map[meta.PartitionID]move{}
+	c.since, c.moves, c.grows = map[meta.PartitionID]int64{}, map[meta.PartitionID]move{}, map[meta.PartitionID]int64{}
+	if c.r.IntN(3) == 0 && !w.forceAndDelete() {
+		return false
+	}
 	n := w.nodes[c.r.IntN(len(w.nodes))]
 	w.beginOperations(n.replica())
 	w.runTo(w.now+c.r.Int64N(400*ms), nil)
@@ -67,6 +75,7 @@ func (w *World) strand() bool {
 	for at, end := w.now, w.now+corpseTime; at < end && w.Violation == ""; at += 200 * ms {
 		w.runTo(at, nil)
 		w.lookAtMoves()
+		w.lookAtGrowth()
 	}
 	for id, before := range epochs {
 		if p := w.store.snap.Partitions.Get(id); p != nil && uint64(p.State.Epoch) > before+mostEpochs {
@@ -105,7 +114,27 @@ func (w *World) beginOperations(dies replicate.NodeID) {
 		for _, id := range sortedTopics(s) {
 			w.setReplicas(id, min(w.opt.nodes, s.Topics[id].Replicas+1))
 		}
+	case 3:
+		w.rebalance(meta.RebalanceStart)
 	}
+}
+
+// forceAndDelete lets an operator force the leaders that there are anyway, in a cluster in which all is whole, and then
+// delete the topic. It is made anew. checkRows sees what stays behind.
+func (w *World) forceAndDelete() bool {
+	t := w.topics[w.corpse.r.IntN(len(w.topics))]
+	for _, id := range w.store.snap.Partitions.IDs() {
+		if p := w.store.snap.Partitions.Get(id); id.Topic == t.id && p.State.Leader != 0 {
+			w.forceLeader(fmt.Sprintf("node %d, which leads %s, is forced", p.State.Leader, w.partName(id)), id, p.State.Leader)
+		}
+	}
+	w.runTo(w.now+3000*ms, nil)
+	t.doomed = true
+	for _, c := range t.channels {
+		c.doomed = true
+	}
+	w.deleteTopic(t)
+	return w.Violation == "" && w.heals()
 }
 
 // moveLeadersOf moves replicas of leaders whose partitions have a replica on a node that is dead.
@@ -156,6 +185,49 @@ func (w *World) lookAtMoves() {
 			w.fail("the move of %s from node %d to %d does not end: %+v, replicas %v, in sync %v, leader %d",
 				w.partName(id), m.from, m.to, m, p.State.Replicas, members(p.State.ISR), p.State.Leader)
 			return
+		}
+	}
+}
+
+// lookAtGrowth fails if a partition does not get a replica that its topic wants, although a node could take it.
+func (w *World) lookAtGrowth() {
+	c, s := &w.corpse, w.store.snap
+	for _, id := range s.Partitions.IDs() {
+		p, t := s.Partitions.Get(id), s.Topics[id.Topic]
+		_, moves := w.store.moves[id]
+		leader := s.Nodes[p.State.Leader]
+		taker := slices.ContainsFunc(sortedNodes(s), func(n replicate.NodeID) bool {
+			return s.Nodes[n].Live && !s.Nodes[n].Draining && !slices.Contains(p.State.Replicas, n)
+		})
+		comes := slices.ContainsFunc(p.State.Replicas, func(n replicate.NodeID) bool { // one at a time
+			return s.Nodes[n] != nil && s.Nodes[n].Live && !replicate.HasNode(p.State.ISR, n)
+		})
+		if t == nil || moves || comes || !taker || leader == nil || !leader.Live || len(p.State.Replicas) >= t.Replicas {
+			delete(c.grows, id)
+			continue
+		}
+		if since, lacks := c.grows[id]; !lacks {
+			c.grows[id] = w.now
+		} else if w.now-since > mostMoveTime {
+			w.fail("%s has the replicas %v, in sync %v, its topic wants %d, a node could take one, and none is added",
+				w.partName(id), p.State.Replicas, members(p.State.ISR), t.Replicas)
+			return
+		}
+	}
+}
+
+// checkRows: no row of the store speaks of a topic that is deleted, but for the list of deletions.
+func (w *World) checkRows() {
+	if w.agreement == nil || w.Violation != "" {
+		return
+	}
+	entries, _ := w.agreement.m.Entries()
+	for i := range entries {
+		key := strings.TrimPrefix(entries[i].Key, cluster.DefaultPrefix)
+		kind, rest, _ := strings.Cut(key, "/")
+		topic, _, _ := strings.Cut(rest, "/")
+		if id, err := uuid.Parse(topic); err == nil && kind != "deleted" && w.store.snap.Topics[id] == nil {
+			w.fail("the row %s is of a topic that is deleted", key)
 		}
 	}
 }
