@@ -68,6 +68,9 @@ func (w *World) strand() bool {
 		n.crash()
 	}
 	w.moveLeadersOf(n.replica())
+	if c.r.IntN(2) == 0 {
+		w.after(3000*ms, w.growAll) // the node that died is out of the ISRs
+	}
 	epochs := map[meta.PartitionID]uint64{}
 	for id, p := range w.store.snap.Partitions.All() {
 		epochs[id] = uint64(p.State.Epoch)
@@ -111,9 +114,7 @@ func (w *World) beginOperations(dies replicate.NodeID) {
 		ids := sortedNodes(s)
 		w.drainNode(ids[c.r.IntN(len(ids))], true)
 	case 2:
-		for _, id := range sortedTopics(s) {
-			w.setReplicas(id, min(w.opt.nodes, s.Topics[id].Replicas+1))
-		}
+		w.growAll()
 	case 3:
 		w.rebalance(meta.RebalanceStart)
 	}
@@ -135,6 +136,13 @@ func (w *World) forceAndDelete() bool {
 	}
 	w.deleteTopic(t)
 	return w.Violation == "" && w.heals()
+}
+
+// growAll gives each topic one replica more.
+func (w *World) growAll() {
+	for _, id := range sortedTopics(w.store.snap) {
+		w.setReplicas(id, min(w.opt.nodes, w.store.snap.Topics[id].Replicas+1))
+	}
 }
 
 // moveLeadersOf moves replicas of leaders whose partitions have a replica on a node that is dead.

@@ -1,0 +1,351 @@
+package engine_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/engine/backup"
+	"penstock/engine/dir"
+)
+
+// storeSim is one node on a real directory, to which random operations happen: messages come, are finished and are
+// removed by retention; backups are made, refused, restored and mistaken for data directories; files rot. After each
+// operation the counts are compared with a full read, and all backups with what they were.
+type storeSim struct {
+	t        *testing.T
+	seed     uint64
+	rng      *rand.Rand
+	dir      string
+	e        *engine.Engine
+	sent     int
+	finished map[string]bool // bodies
+	backups  []*storeBackup
+	last     string // directory of the last backup that the engine has completed since it was opened
+}
+
+type storeBackup struct {
+	dir   string
+	files map[string][32]byte
+	has   map[string][]string // unfinished bodies, by topic
+	space int64               // of the data directory
+}
+
+var storeTopics = []string{"a", "b", "c"}
+
+func (s *storeSim) fail(format string, args ...any) {
+	s.t.Helper()
+	s.t.Fatalf("seed %d: %s", s.seed, fmt.Sprintf(format, args...))
+}
+
+func (s *storeSim) open() {
+	s.e, s.last = openWith(s.t, inDir(s.dir)), ""
+	for _, name := range storeTopics {
+		channelOf(s.t, topicOf(s.t, s.e, name), "c")
+	}
+}
+
+func (s *storeSim) close() {
+	if err := s.e.Close(); err != nil {
+		s.fail("close: %v", err)
+	}
+}
+
+func (s *storeSim) topic() *engine.Topic {
+	return topicOf(s.t, s.e, storeTopics[s.rng.IntN(len(storeTopics))])
+}
+
+// logOf reads all that the log of a topic has.
+func logOf(t *testing.T, topic *engine.Topic) (all []string) {
+	t.Helper()
+	r, err := topic.OpenReader(0, engine.Start{Kind: engine.StartOldest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	ended, end := context.WithCancel(ctxBg)
+	end()
+	for {
+		got, err := r.Next(ended, 1<<20)
+		if errors.Is(err, context.Canceled) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range meant(t, got) {
+			name, _, _ := strings.Cut(m.body, "/")
+			all = append(all, name)
+		}
+		got.Release()
+	}
+}
+
+// waits returns the messages of a topic that nobody has finished.
+func (s *storeSim) waits(t *engine.Topic) []string {
+	return slices.DeleteFunc(logOf(s.t, t), func(b string) bool { return s.finished[b] })
+}
+
+// check compares counts with what there is. Retention may work just now, so it looks until they agree.
+func (s *storeSim) check() {
+	s.t.Helper()
+	for _, name := range storeTopics {
+		t := topicOf(s.t, s.e, name)
+		c := channelOf(s.t, t, "c")
+		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			st, has := channelStats(s.t, c), s.waits(t)
+			if counted := st.Depth + int64(st.InFlightCount+st.DeferredCount); counted == int64(len(has)) {
+				break
+			} else if time.Now().After(end) {
+				s.fail("topic %s has %d messages that nobody has finished, and counts %d: %+v", name, len(has), counted, st)
+			}
+		}
+	}
+	for _, b := range s.backups {
+		if now := sumsOf(s.t, b.dir); !maps.Equal(now, b.files) {
+			s.fail("the backup %s has changed: %d files, %d before", b.dir, len(now), len(b.files))
+		}
+	}
+	if st := s.e.Backup(); s.last != "" && (st.LastDone == nil || st.LastDone.Dir != s.last) {
+		s.fail("the last good backup is in %s, and the status says %+v", s.last, st.LastDone)
+	}
+}
+
+// sumsOf returns the checksums of the files below a directory.
+func sumsOf(t *testing.T, root string) map[string][32]byte {
+	t.Helper()
+	all := map[string][32]byte{}
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(name)
+		all[name] = sha256.Sum256(data)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// spaceOf is what the files below a directory take on the disk.
+func spaceOf(t *testing.T, root string) (n int64) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		st, err := os.Stat(name)
+		if err == nil {
+			n += st.Sys().(*syscall.Stat_t).Blocks * 512
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (s *storeSim) publish() {
+	n, pad := 1+s.rng.IntN(80), 100+s.rng.IntN(2000)
+	publish(s.t, s.topic(), numbered(fmt.Sprintf("m%d-", s.sent), n, pad)...)
+	s.sent++
+}
+
+func (s *storeSim) finish() {
+	c := channelOf(s.t, s.topic(), "c")
+	k := subscribe(s.t, c, 1)
+	defer k.Close()
+	for range s.rng.IntN(60) {
+		m, ok := k.poll(20 * time.Millisecond)
+		if !ok {
+			return
+		}
+		name, _, _ := strings.Cut(m.body, "/")
+		s.finished[name] = true
+		k.finish(m)
+	}
+}
+
+func (s *storeSim) retain() {
+	bytes := []int64{-1, 100 << 10, 200 << 10}[s.rng.IntN(3)]
+	configure(s.t, s.topic(), func(o *engine.TopicSettings) { o.RetentionBytes = bytes })
+}
+
+// backUp makes a backup: of the running engine, or of its directory when it has ended.
+func (s *storeSim) backUp() {
+	b := &storeBackup{dir: filepath.Join(s.t.TempDir(), "backup"), has: map[string][]string{}}
+	for _, name := range storeTopics { // retention would go on meanwhile
+		configure(s.t, topicOf(s.t, s.e, name), func(o *engine.TopicSettings) { o.RetentionBytes = -1 })
+	}
+	s.check()
+	for _, name := range storeTopics {
+		b.has[name] = s.waits(topicOf(s.t, s.e, name))
+	}
+	if s.rng.IntN(2) == 0 {
+		if err := s.e.StartBackup(engine.BackupOptions{Dir: b.dir, Rate: -1, MadeBy: "test"}); err != nil {
+			s.fail("backup: %v", err)
+		}
+		if st := awaitBackup(s.t, s.e); st.State != engine.BackupDone {
+			s.fail("backup: %+v", st)
+		}
+		s.last = b.dir
+	} else {
+		s.close()
+		if err := s.copyTo(b.dir); err != nil {
+			s.fail("backup of the directory: %v", err)
+		}
+		s.open()
+	}
+	b.files, b.space = sumsOf(s.t, b.dir), spaceOf(s.t, s.dir)
+	if n := spaceOf(s.t, b.dir); n > 2*b.space+1<<20 {
+		s.fail("a backup of %d bytes takes %d", b.space, n)
+	}
+	s.backups = append(s.backups, b)
+}
+
+func (s *storeSim) copyTo(to string) error {
+	o := backup.Options{Pause: func(time.Duration) bool { return true }}
+	return backup.Copy(s.dir, to, new(backup.Manifest), dir.NewestLevel, o)
+}
+
+// mistake does what must be refused.
+func (s *storeSim) mistake() {
+	inside := filepath.Join(s.dir, "topics", "backup")
+	wrong := func(what string, err error) {
+		if err == nil {
+			s.fail("%s is not refused", what)
+		}
+	}
+	wrong("a backup into the data", s.e.StartBackup(engine.BackupOptions{Dir: inside}))
+	if len(s.backups) > 0 {
+		b := s.backups[s.rng.IntN(len(s.backups))]
+		wrong("a backup onto another", s.e.StartBackup(engine.BackupOptions{Dir: b.dir}))
+		_, err := backup.Restore(b.dir, filepath.Join(b.dir, "data"), backup.RestoreOptions{})
+		wrong("a restore into the backup", err)
+		e, err := engine.Open(ctxBg, inDir(b.dir))
+		if err == nil {
+			_ = e.Close()
+		}
+		wrong("an engine on a backup", err)
+	}
+	if s.rng.IntN(2) == 0 {
+		s.close()
+		wrong("a backup of the directory into itself", s.copyTo(inside))
+		s.open()
+	}
+}
+
+// restore restores a backup and looks whether it has what there was.
+func (s *storeSim) restore() {
+	if len(s.backups) == 0 {
+		return
+	}
+	b := s.backups[s.rng.IntN(len(s.backups))]
+	to := restore(s.t, b.dir)
+	if n := spaceOf(s.t, to); n > 2*b.space+1<<20 {
+		s.fail("a restore of %d bytes takes %d", b.space, n)
+	}
+	e := openWith(s.t, inDir(to))
+	defer e.Close()
+	for _, name := range storeTopics {
+		t, has := topicOf(s.t, e, name), map[string]bool{}
+		for _, body := range logOf(s.t, t) {
+			has[body] = true
+		}
+		for _, body := range b.has[name] {
+			if !has[body] {
+				s.fail("message %s of topic %s was there before the backup, and is not in it", body, name)
+			}
+		}
+		if d := channelStats(s.t, channelOf(s.t, t, "c")).Depth; d < int64(len(b.has[name])) {
+			s.fail("topic %s had %d messages that nobody had finished, the restored one %d", name, len(b.has[name]), d)
+		}
+	}
+}
+
+func (s *storeSim) op() {
+	switch s.rng.IntN(16) {
+	case 0, 1, 2, 3, 4, 5:
+		s.publish()
+	case 6, 7, 8:
+		s.finish()
+	case 9, 10:
+		s.retain()
+	case 11:
+		s.backUp()
+	case 12:
+		s.mistake()
+	case 13:
+		s.restore()
+	case 14:
+		s.close()
+		s.open()
+	case 15:
+		s.rot()
+	}
+	s.check()
+}
+
+// rot turns a bit of a file of a backup: no restore takes it. Then it turns it back.
+func (s *storeSim) rot() {
+	if len(s.backups) == 0 {
+		return
+	}
+	b := s.backups[s.rng.IntN(len(s.backups))]
+	name := slices.Sorted(maps.Keys(b.files))[s.rng.IntN(len(b.files))]
+	data, err := os.ReadFile(name)
+	if err != nil || len(data) == 0 {
+		return
+	}
+	at := s.rng.IntN(len(data))
+	for turn := range 2 {
+		data[at] ^= 0x10
+		if err := os.WriteFile(name, data, 0o600); err != nil {
+			s.fail("%v", err)
+		}
+		if turn == 0 {
+			if _, err := backup.Restore(b.dir, filepath.Join(s.t.TempDir(), "rotten"), backup.RestoreOptions{}); err == nil {
+				s.fail("a backup with a wrong bit in %s is restored", name)
+			}
+		}
+	}
+}
+
+// Random operations on a node and its backups. PENSTOCK_SIM_SEEDS=from-to chooses the seeds.
+func TestStorageRandom(t *testing.T) {
+	t.Parallel()
+	from, to := uint64(0), uint64(3)
+	if text := os.Getenv("PENSTOCK_SIM_SEEDS"); text != "" {
+		if _, err := fmt.Sscanf(text, "%d-%d", &from, &to); err != nil {
+			t.Fatalf("PENSTOCK_SIM_SEEDS=%q: want from-to", text)
+		}
+	} else if testing.Short() {
+		to = 1
+	}
+	for seed := from; seed < to; seed++ {
+		s := &storeSim{
+			t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 43)), dir: filepath.Join(t.TempDir(), "data"),
+			finished: map[string]bool{},
+		}
+		s.open()
+		for range 40 {
+			s.op()
+		}
+		s.close()
+	}
+}
