@@ -2,6 +2,7 @@ package channel_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"penstock/engine/base"
@@ -26,6 +27,33 @@ func TestWithRoom(t *testing.T) {
 			if !has || len(kept) != min(n, base.MaxHeaderCount) {
 				t.Errorf("of %d headers %d are kept, with the key at %d: %v", n, len(kept), key, has)
 			}
+		}
+	}
+}
+
+// Whatever headers a message has, its dead letter has as many as a message may have, and the key.
+func TestWithRoomRandom(t *testing.T) {
+	for seed := range uint64(500) {
+		rng := rand.New(rand.NewPCG(seed, 53))
+		hs := make([]base.Header, rng.IntN(segment.MaxHeaderCount+1))
+		key := ""
+		for i := range hs {
+			name, value := fmt.Sprint("h", rng.IntN(9)), fmt.Sprint(i)
+			if rng.IntN(200) == 0 {
+				if name = base.KeyHeader; key == "" {
+					key = value // the first one counts
+				}
+			}
+			hs[i] = channel.NewHeader(name, value)
+		}
+		kept, has := channel.WithRoom(hs), ""
+		for _, h := range kept {
+			if string(h.Key) == base.KeyHeader && has == "" {
+				has = string(h.Value)
+			}
+		}
+		if has != key || len(kept) != min(len(hs), base.MaxHeaderCount) {
+			t.Fatalf("seed %d: of %d headers %d are kept; the key was %q and is %q", seed, len(hs), len(kept), key, has)
 		}
 	}
 }
