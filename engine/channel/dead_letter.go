@@ -227,15 +227,16 @@ func (c *Channel) deadHeaders(own []base.Header, d deadLetter) ([]base.Header, e
 		NewHeader(HopsHeader, strconv.Itoa(hops))), nil
 }
 
-// WithRoom returns as many of a message's headers as leave room for those that the engine adds. It keeps the key, which
-// chooses the partition. Messages that were stored before publishers were held to base.MaxHeaderCount may have more.
+// WithRoom returns as many of a message's headers as leave room for those that the engine adds. It keeps the first key,
+// which chooses the partition. Messages that were stored before publishers were held to base.MaxHeaderCount may have
+// more.
 func WithRoom(hs []base.Header) []base.Header {
 	if len(hs) <= base.MaxHeaderCount {
 		return hs
 	}
 	last := base.MaxHeaderCount - 1
 	for i := last + 1; i < len(hs); i++ {
-		if string(hs[i].Key) == base.KeyHeader && headerOf(hs[:last], base.KeyHeader) == nil {
+		if string(hs[i].Key) == base.KeyHeader && headerOf(hs[:last+1], base.KeyHeader) == nil {
 			hs[last] = hs[i]
 		}
 	}

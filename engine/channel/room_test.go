@@ -35,11 +35,11 @@ func TestWithRoom(t *testing.T) {
 func TestWithRoomRandom(t *testing.T) {
 	for seed := range uint64(500) {
 		rng := rand.New(rand.NewPCG(seed, 53))
-		hs := make([]base.Header, rng.IntN(segment.MaxHeaderCount+1))
-		key := ""
+		hs := make([]base.Header, segment.MaxHeaderCount-rng.IntN(segment.MaxHeaderCount)%(1+rng.IntN(200)))
+		key, at := "", len(hs)-1-rng.IntN(12)
 		for i := range hs {
 			name, value := fmt.Sprint("h", rng.IntN(9)), fmt.Sprint(i)
-			if rng.IntN(200) == 0 {
+			if i == at || rng.IntN(500) == 0 {
 				if name = base.KeyHeader; key == "" {
 					key = value // the first one counts
 				}
