@@ -231,6 +231,24 @@ func (s *storeSim) copyTo(to string) error {
 	return backup.Copy(s.dir, to, new(backup.Manifest), dir.NewestLevel, o)
 }
 
+// copyInto is copyTo for a directory inside of the data. It fails when the copy goes into itself.
+func (s *storeSim) copyInto(to string) error {
+	ended := make(chan error, 1)
+	go func() { ended <- s.copyTo(to) }()
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-look.C:
+			if _, err := os.Stat(filepath.Join(to, "topics", filepath.Base(to))); err == nil {
+				s.fail("a backup of the directory is copied into itself")
+			}
+		}
+	}
+}
+
 // mistake does what must be refused.
 func (s *storeSim) mistake() {
 	inside := filepath.Join(s.dir, "topics", "backup")
@@ -253,7 +271,7 @@ func (s *storeSim) mistake() {
 	}
 	if s.rng.IntN(3) == 0 {
 		s.close()
-		wrong("a backup of the directory into itself", s.copyTo(inside))
+		wrong("a backup of the directory into itself", s.copyInto(inside))
 		s.open()
 	}
 }
