@@ -247,11 +247,16 @@ func (c *Channel) advanceLanes() {
 		l.parked.remove(e)
 		c.parked--
 		l.busy++
-		if e.dueMs*nsPerMs > c.nowNs {
-			c.wait(e, e.dueMs)
-		} else {
-			c.enqueue(e, false)
-		}
+		c.goOn(e)
+	}
+}
+
+// goOn is for an entry that was parked: it waits for its time, or is queued.
+func (c *Channel) goOn(e *entry) {
+	if e.dueMs*nsPerMs > c.nowNs {
+		c.wait(e, e.dueMs)
+	} else {
+		c.enqueue(e, false)
 	}
 }
 
@@ -288,7 +293,7 @@ func (c *Channel) reorder() {
 		switch {
 		case c.settings.Order == OrderNone:
 			if e.state == entryParked {
-				c.enqueue(e, false)
+				c.goOn(e)
 			}
 			continue
 		case e.state == entryQueued:
