@@ -130,6 +130,15 @@ var faults = []struct {
 			"engine channel list names them",
 	},
 	{
+		"dropping_channels", func(s *StorageStats) int64 { return int64(s.DroppingChannels) },
+		"channels lost messages in the last 10 minutes: retention or a quota removed them before they were finished; " +
+			"engine channel list says how many",
+	},
+	{
+		"skipping_channels", func(s *StorageStats) int64 { return int64(s.SkippingChannels) },
+		"channels discard what is published, because somebody made them skip; engine channel list names them",
+	},
+	{
 		"disk_hangs", func(s *StorageStats) int64 { return int64(s.DiskHangs) },
 		"times that nothing came back from the disk for disk-patience",
 	},

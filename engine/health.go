@@ -21,7 +21,7 @@ func (e *Engine) Verdict() health.Verdict {
 func (e *Engine) HealthFacts() *health.Facts {
 	f := &health.Facts{Node: e.node.NodeID(), Closing: e.leaving.Load() || e.isClosed(), Cluster: e.members.look()}
 	f.AsideMessages, f.Forgotten = e.store.Aside().Stats().Messages, e.forgotten
-	f.AsideLetters, f.FullChannel = e.channelTroubles()
+	e.channelTroubles(f)
 	if e.cluster != nil {
 		e.cluster.missing(f)
 	}
@@ -40,21 +40,22 @@ func (e *Engine) HealthFacts() *health.Facts {
 	return f
 }
 
-// channelTroubles returns the first channel that has dead letters aside and the first that is full; nil: there is none.
-func (e *Engine) channelTroubles() (aside, full *health.Channel) {
-	if !e.channels.HasTroubles() {
-		return nil, nil
-	}
+// channelTroubles fills in the first channel of each kind that does not go on as it should.
+func (e *Engine) channelTroubles(f *health.Facts) {
 	for _, t := range e.Topics() {
 		for _, c := range t.Channels() {
 			now := c.local.Troubles()
-			one := health.Channel{Topic: t.Name(), Name: c.name, Count: now.AsideCount, Why: now.AsideWhy}
-			aside = aside.With(one)
-			one.Count, one.Why = now.FullPartitions, ""
-			full = full.With(one)
+			one := func(count int, why string) health.Channel {
+				return health.Channel{Topic: t.Name(), Name: c.name, Count: count, Why: why}
+			}
+			f.AsideLetters = f.AsideLetters.With(one(now.AsideCount, now.AsideWhy))
+			f.FullChannel = f.FullChannel.With(one(now.FullPartitions, ""))
+			f.DroppingChannel = f.DroppingChannel.With(one(int(now.DroppedCount), ""))
+			if now.Skipping {
+				f.SkippingChannel = f.SkippingChannel.And(one(int(now.SkippedCount), ""))
+			}
 		}
 	}
-	return aside, full
 }
 
 // View returns what this node knows of the other nodes besides the store's rows; on a single node, that it trusts them.

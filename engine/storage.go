@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"penstock/clog"
+	"penstock/engine/health"
 )
 
 // StorageStats describes the commit log, the buffers, the segments and replication of this node: counts since Open, and
@@ -59,9 +60,12 @@ type StorageStats struct {
 	AsideMessages int64 `json:"aside_messages"`
 	AsideBytes    int64 `json:"aside_bytes"`
 	// AsideChannels: channels with dead letters that could not be moved to the dead-letter topic. FullChannels: channels
-	// that deliver nothing new of a partition; see ChannelStats.FullPartitions.
-	AsideChannels int `json:"channels_with_dead_letters_aside"`
-	FullChannels  int `json:"full_channels"`
+	// that deliver nothing new of a partition; see ChannelStats.FullPartitions. DroppingChannels: channels that lost
+	// messages to retention or a quota in the last 10 minutes. SkippingChannels: channels that discard what is published.
+	AsideChannels    int `json:"channels_with_dead_letters_aside"`
+	FullChannels     int `json:"full_channels"`
+	DroppingChannels int `json:"dropping_channels"`
+	SkippingChannels int `json:"skipping_channels"`
 	// Blocked: partitions led here that wait for a replica that may have more messages and cannot lead.
 	Blocked         int    `json:"shortened_copies_blocked"`
 	StallsBuffer    uint64 `json:"stalls_for_buffers"`      // times that no buffer was free: the flusher was behind
@@ -164,8 +168,10 @@ func (e *Engine) Storage() StorageStats {
 	}
 	kept := e.store.Aside().Stats()
 	out.AsideCuts, out.AsideMessages, out.AsideBytes = kept.Cuts, kept.Messages, kept.Bytes
-	aside, full := e.channelTroubles()
-	out.AsideChannels, out.FullChannels = aside.Channels(), full.Channels()
+	var f health.Facts
+	e.channelTroubles(&f)
+	out.AsideChannels, out.FullChannels = f.AsideLetters.Channels(), f.FullChannel.Channels()
+	out.DroppingChannels, out.SkippingChannels = f.DroppingChannel.Channels(), f.SkippingChannel.Channels()
 	e.members.describe(&out)
 	e.describeDisk(&out)
 	if s.Groups > 0 {

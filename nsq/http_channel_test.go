@@ -543,7 +543,8 @@ func TestChannelRoutesNeedAdmin(t *testing.T) {
 				if status, body := ask(t, method, url, "shop"); status != 403 {
 					t.Errorf("%s %s of a publisher: %d %s", method, path, status, body)
 				}
-				if status, body := ask(t, method, url, "owner"); status != 200 && status != 400 { // the arguments are missing
+				if status, body := ask(t, method, url, "owner"); status != 200 && status != 400 && // the arguments are missing
+					status != 409 { // a redrive of a channel that skips
 					t.Errorf("%s %s of an administrator: %d %s", method, path, status, body)
 				}
 			}

@@ -271,8 +271,7 @@ func TestSessionCookieOverTLS(t *testing.T) {
 	}
 }
 
-// Dead letters that cannot be moved, and a channel that delivers nothing new because it is full, are in /channels and
-// in both forms of /stats.
+// The states of a channel that does not deliver what is published are in /channels and in both forms of /stats.
 func TestStatesOfChannels(t *testing.T) {
 	n := startNode(t, engine.Options{MaxRanges: 4}, Options{})
 	n.post(t, "/topic/create?topic=t", "")
@@ -295,18 +294,26 @@ func TestStatesOfChannels(t *testing.T) {
 		t.Errorf("/stats: %+v", ch)
 	}
 	aside := engine.ChannelStats{Name: "c", OutboxCount: 3, AsideCount: 2, AsideWhy: "too big"}
+	aside.DroppedCount, aside.Dropping, aside.SkippedCount, aside.Skipping = 4, true, 5, true
 	out := channelOf(&aside, false, time.Now())
 	if out.OutboxCount != 3 || out.AsideCount != 2 || out.AsideWhy != "too big" {
 		t.Errorf("%+v", out)
 	}
 	st.Topics[0].Channels = append(st.Topics[0].Channels, out)
-	for _, want := range []string{"[full partitions: 1] too many messages wait", "[dead letters aside: 2] too big"} {
+	if out.DroppedCount != 4 || !out.Dropping || out.SkippedCount != 5 || !out.Skipping {
+		t.Errorf("%+v", out)
+	}
+	for _, want := range []string{
+		"[full partitions: 1] too many messages wait", "[dead letters aside: 2] too big",
+		"[dropped: 4] removed by retention or a quota before", "[skipping: 5] ",
+	} {
 		if text := st.text(time.Now()); !strings.Contains(text, want) {
 			t.Errorf("/stats does not say %q:\n%s", want, text)
 		}
 	}
 	row := history.ChannelOf(&aside, time.Now())
-	if row.OutboxCount != 3 || row.AsideCount != 2 || row.AsideWhy != "too big" {
+	if row.OutboxCount != 3 || row.AsideCount != 2 || row.AsideWhy != "too big" ||
+		row.DroppedCount != 4 || !row.Dropping || row.SkippedCount != 5 || !row.Skipping {
 		t.Errorf("/channels: %+v", row)
 	}
 }

@@ -62,6 +62,10 @@ type channelStats struct {
 	AsideCount     int    `json:"aside_count"`
 	AsideWhy       string `json:"aside_why"`
 	FullPartitions int    `json:"full_partitions"`
+	DroppedCount   uint64 `json:"dropped_count"`
+	Dropping       bool   `json:"dropping"`
+	SkippedCount   uint64 `json:"skipped_count"`
+	Skipping       bool   `json:"skipping"`
 }
 
 // latency is always present, with two percentiles: nsqadmin and nsq_stat crash without the object, and one exporter
@@ -210,6 +214,7 @@ func channelOf(ch *engine.ChannelStats, clients bool, now time.Time) channelStat
 		TimeoutCount: ch.TimeoutCount, ClientCount: len(ch.Consumers), Clients: []clientStats{}, Paused: ch.Paused,
 		Latency:     latencyOf(now, ch.Latencies),
 		OutboxCount: ch.OutboxCount, AsideCount: ch.AsideCount, AsideWhy: ch.AsideWhy, FullPartitions: ch.FullPartitions,
+		DroppedCount: ch.DroppedCount, Dropping: ch.Dropping, SkippedCount: ch.SkippedCount, Skipping: ch.Skipping,
 	}
 	if !clients {
 		return out

@@ -68,6 +68,12 @@ func (t *topicStats) text(w *strings.Builder, now time.Time) {
 		if c.FullPartitions > 0 {
 			fmt.Fprintf(w, "        [full partitions: %d] too many messages wait between finished ones\n", c.FullPartitions)
 		}
+		if c.DroppedCount > 0 {
+			fmt.Fprintf(w, "        [dropped: %d] removed by retention or a quota before they were finished\n", c.DroppedCount)
+		}
+		if c.Skipping {
+			fmt.Fprintf(w, "        [skipping: %d] what is published is discarded\n", c.SkippedCount)
+		}
 		for j := range c.Clients {
 			fmt.Fprintf(w, "        %s\n", c.Clients[j].text(now))
 		}

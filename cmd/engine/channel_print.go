@@ -62,6 +62,10 @@ type channelNumbers struct {
 	AsideCount     int    `json:"aside_count"`
 	AsideWhy       string `json:"aside_why"`
 	FullPartitions int    `json:"full_partitions"`
+	DroppedCount   uint64 `json:"dropped_count"`
+	Dropping       bool   `json:"dropping"`
+	SkippedCount   uint64 `json:"skipped_count"`
+	Skipping       bool   `json:"skipping"`
 }
 
 // numbersTimeout is how long a node may take to say its numbers. Beyond it, the others' numbers are shown without it.
@@ -279,6 +283,10 @@ func (n *topicNumbers) add(m *topicNumbers) {
 		had.AsideCount += c.AsideCount
 		had.AsideWhy = cmp.Or(had.AsideWhy, c.AsideWhy)
 		had.FullPartitions += c.FullPartitions
+		had.DroppedCount += c.DroppedCount
+		had.Dropping = had.Dropping || c.Dropping
+		had.SkippedCount += c.SkippedCount
+		had.Skipping = had.Skipping || c.Skipping
 	}
 }
 
@@ -327,12 +335,12 @@ func printTopicNumbers(w io.Writer, all []topicNumbers) error {
 func printChannels(w io.Writer, all []topicNumbers) error {
 	t := table(w)
 	fmt.Fprintln(t, "TOPIC\tCHANNEL\tDEPTH\tIN FLIGHT\tDEFERRED\tRECEIVED SINCE START\tREQUEUED SINCE START\t"+
-		"TIMED OUT SINCE START\tCONSUMERS\tSTATE")
+		"TIMED OUT SINCE START\tDROPPED SINCE START\tCONSUMERS\tSTATE")
 	for i := range all {
 		of := &all[i]
 		for _, n := range of.Channels {
-			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", of.Name, n.Name, n.Depth, n.InFlightCount,
-				n.DeferredCount, n.MessageCount, n.RequeueCount, n.TimeoutCount, n.ClientCount, of.stateOf(&n))
+			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", of.Name, n.Name, n.Depth, n.InFlightCount,
+				n.DeferredCount, n.MessageCount, n.RequeueCount, n.TimeoutCount, n.DroppedCount, n.ClientCount, of.stateOf(&n))
 		}
 	}
 	if err := t.Flush(); err != nil {
@@ -341,8 +349,8 @@ func printChannels(w io.Writer, all []topicNumbers) error {
 	return printHeldUp(w, all)
 }
 
-// printHeldUp prints one line for each channel that has dead letters aside, and one for each that is full. Each line
-// says what the state means and what to do.
+// printHeldUp prints one line for each state in which a channel does not deliver all that is published. Each line says
+// what the state means and what to do.
 func printHeldUp(w io.Writer, all []topicNumbers) error {
 	var b strings.Builder
 	for i := range all {
@@ -350,6 +358,12 @@ func printHeldUp(w io.Writer, all []topicNumbers) error {
 			c := health.Channel{Topic: all[i].Name, Name: n.Name, Count: n.AsideCount, Why: n.AsideWhy}
 			if c.Count > 0 {
 				fmt.Fprintln(&b, c.AsideWords())
+			}
+			if c.Count = int(n.DroppedCount); n.Dropping {
+				fmt.Fprintln(&b, c.DroppingWords())
+			}
+			if c.Count = int(n.SkippedCount); n.Skipping {
+				fmt.Fprintln(&b, c.SkippingWords())
 			}
 			if c.Count = n.FullPartitions; c.Count > 0 {
 				fmt.Fprintln(&b, c.FullWords())
@@ -360,14 +374,21 @@ func printHeldUp(w io.Writer, all []topicNumbers) error {
 	return err
 }
 
-// stateOf says, besides state, whether the channel is full and whether dead letters of it are aside.
+// stateOf says, besides state, which states the channel has that only an operator or its consumers can end.
 func (n *topicNumbers) stateOf(c *channelNumbers) string {
 	states := []string{n.state(n.Paused || c.Paused)}
-	if c.FullPartitions > 0 {
-		states = append(states, "full")
-	}
-	if c.AsideCount > 0 {
-		states = append(states, "dead letters aside")
+	for _, s := range []struct {
+		holds bool
+		word  string
+	}{
+		{c.Skipping, "skipping"},
+		{c.FullPartitions > 0, "full"},
+		{c.Dropping, "dropping"},
+		{c.AsideCount > 0, "dead letters aside"},
+	} {
+		if s.holds {
+			states = append(states, s.word)
+		}
 	}
 	if len(states) > 1 && states[0] == "ok" {
 		states = states[1:]

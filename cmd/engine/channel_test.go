@@ -89,7 +89,7 @@ func TestChannelAndTopicCommands(t *testing.T) {
 	}
 	steer(t, "channel", "pause", "orders", "billing")
 	if got := rows(steer(t, "channel", "list", "orders")); len(got) != 2 ||
-		got[1] != "orders  billing  6  0  0  6  0  0  0  paused" {
+		got[1] != "orders  billing  6  0  0  6  0  0  0  0  paused" {
 		t.Errorf("channel list prints %q", got)
 	}
 	steer(t, "channel", "unpause", "orders", "billing")

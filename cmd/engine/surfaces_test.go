@@ -161,6 +161,18 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 			health.Facts{FullChannel: &health.Channel{Topic: "orders", Name: "billing", Count: 2}},
 			engine.StorageStats{FullChannels: 1},
 		},
+		{
+			"dropping", "dropped_count", "penstock_channel_dropped_total", "engine channel list says how many",
+			channelNumbers{Name: "billing", DroppedCount: 2, Dropping: true},
+			health.Facts{DroppingChannel: &health.Channel{Topic: "orders", Name: "billing", Count: 2}},
+			engine.StorageStats{DroppingChannels: 1},
+		},
+		{
+			"skipping", "skipped_count", "penstock_channel_skipping", "engine channel list names them",
+			channelNumbers{Name: "billing", SkippedCount: 2, Skipping: true},
+			health.Facts{SkippingChannel: &health.Channel{Topic: "orders", Name: "billing", Count: 2}},
+			engine.StorageStats{SkippingChannels: 1},
+		},
 	} {
 		all := []topicNumbers{{Name: "orders", Channels: []channelNumbers{tc.channel, {Name: "fine"}}}}
 		v := health.Judge(&tc.facts)
@@ -188,7 +200,9 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 			"the HTTP interface":         strings.Contains(read("../../docs/openapi.yaml"), tc.field+":"),
 			"the metrics":                strings.Contains(read("../../docs/metrics.md"), tc.metric+"{"),
 			"the alerts":                 strings.Contains(read("../../deploy/prometheus/alerts.yml"), tc.metric),
-			"the console":                strings.Contains(read("../../console/static/ui.js"), "."+tc.field),
+			"the console":                strings.Contains(read("../../console/static/channel.js"), "."+tc.field),
+			"the marks of the console":   strings.Contains(read("../../console/static/ui.js"), `"`+tc.state+`"`),
+			"the boards":                 strings.Contains(read("../../deploy/grafana/topics.json"), tc.metric),
 			"the table of the states":    strings.Contains(table, "| "+tc.state+" |"),
 		} {
 			if !found {
@@ -200,11 +214,19 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 
 // What the nodes say of a channel is added up.
 func TestSumOfChannels(t *testing.T) {
-	one := topicNumbers{Name: "orders", Channels: []channelNumbers{{Name: "c", OutboxCount: 1, FullPartitions: 1}}}
+	one := topicNumbers{Name: "orders", Channels: []channelNumbers{
+		{Name: "c", OutboxCount: 1, FullPartitions: 1, DroppedCount: 1, SkippedCount: 2},
+	}}
 	one.add(&topicNumbers{Name: "orders", Channels: []channelNumbers{
-		{Name: "c", OutboxCount: 5, AsideCount: 4, AsideWhy: "too big", FullPartitions: 2},
+		{
+			Name: "c", OutboxCount: 5, AsideCount: 4, AsideWhy: "too big", FullPartitions: 2, DroppedCount: 7, Dropping: true,
+			SkippedCount: 8, Skipping: true,
+		},
 	}})
-	want := channelNumbers{Name: "c", OutboxCount: 6, AsideCount: 4, AsideWhy: "too big", FullPartitions: 3}
+	want := channelNumbers{
+		Name: "c", OutboxCount: 6, AsideCount: 4, AsideWhy: "too big", FullPartitions: 3, DroppedCount: 8, Dropping: true,
+		SkippedCount: 10, Skipping: true,
+	}
 	if len(one.Channels) != 1 || one.Channels[0] != want {
 		t.Errorf("%+v, want %+v", one.Channels, want)
 	}

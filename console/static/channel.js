@@ -31,27 +31,29 @@ export function Channel({ topic, channel, session }) {
 		${c && html`
 		<${Facts} of=${[
 			["Waiting", short(c.depth)], ["Oldest", c.oldest_seconds ? span(c.oldest_seconds) : "–"],
-			["In flight", short(c.in_flight_count)], ["Deferred", short(c.deferred_count)],
-			["Consumers", short(consumers(c))], ["Finished", rate(c.finished_per_second)],
-			["Requeued", rate(c.requeued_per_second)], ["Timed out", rate(c.timed_out_per_second)],
-			["Dead letters", short(c.dead_lettered_count)], c.outbox_count > 0 && ["Not moved yet", short(c.outbox_count)],
+			["In flight", short(c.in_flight_count)], ["Deferred", short(c.deferred_count)], ["Consumers", short(consumers(c))],
+			["Finished", rate(c.finished_per_second)], ["Requeued", rate(c.requeued_per_second)],
+			["Timed out", rate(c.timed_out_per_second)], ["Dead letters", short(c.dead_lettered_count)],
+			c.outbox_count && ["Not moved yet", short(c.outbox_count)], c.dropped_count && ["Dropped", short(c.dropped_count)],
 		]} />
 		${c.aside_count > 0 && html`<p class="trouble">${plural(c.aside_count, "dead letter")} could not be moved to the
 			dead-letter topic: ${c.aside_why}. What is aside is kept and tried again.</p>`}
 		${c.full_partitions > 0 && html`<p class="trouble">Nothing new of ${plural(c.full_partitions, "partition")} is
 			delivered: too many messages wait between finished ones, in flight or deferred. Nothing is lost.</p>`}
+		${c.skipping && html`<p class="trouble">All that is published is discarded, ${plural(c.skipped_count, "message")} so
+			far, until engine channel unskip.</p>`}
+		${c.dropping && html`<p class="trouble">Retention or a quota removes messages before they are finished.</p>`}
 		<div class="plots">
 			<${Plot} title="Lag: messages"
 				series=${[line("waiting", "depth"), line("in flight", "in_flight"), line("deferred", "deferred")]} />
 			<${Plot} title="Lag: age of the oldest message" unit=${span} series=${[line("oldest", "oldest_seconds", largest)]} />
 			<${Plot} title="Messages per second" unit=${rate}
-				series=${[line("delivered", "delivered"), line("finished", "finished"),
-					line("requeued", "requeued"), line("timed out", "timed_out")]} />
+				series=${["delivered", "finished", "requeued", "timed out"].map((s) => line(s, s.replace(" ", "_")))} />
 		</div>
 		<h2>Consumers</h2>
 		${c.clients?.length > 0 && html`<p class="note">A consumer has a line for each leader that delivers to it.</p>`}
-		<${Table} label="Consumers" rows=${c.clients ?? []} empty="Nobody consumes this channel: its messages wait."
-			columns=${[
+		<${Table} label="Consumers" rows=${c.clients ?? []} empty=${`Nobody consumes this channel${
+			c.skipping ? "." : ": its messages wait."}`} columns=${[
 			{ name: "Client", of: (k) => k.client_id || k.remote_address || "–" },
 			{ name: "Host", long: true, of: (k) => k.hostname },
 			{ name: "Address", of: (k) => k.remote_address }, { name: "Leader", of: (k) => k.leader },
@@ -60,8 +62,7 @@ export function Channel({ topic, channel, session }) {
 			{ name: "Agent", of: (k) => k.user_agent }, { name: "Identity", of: (k) => k.auth_identity || "–" },
 		]} />
 		${may?.view && html`<${Part} title="In flight">${() => html`<${Waiting}
-			where=${path("/channel/pending", { ...of, count: most })}
-			deferred=${false} all=${c.in_flight_count} />`}<//>
+			where=${path("/channel/pending", { ...of, count: most })} deferred=${false} all=${c.in_flight_count} />`}<//>
 		<${Part} title="Deferred">${() => html`<${Waiting} where=${path("/channel/deferred", { ...of, count: most })}
 			deferred=${true} all=${c.deferred_count} />`}<//>`}
 		${may?.admin && html`<${Part} title="Peek at waiting messages">
@@ -96,13 +97,11 @@ function Waiting({ where, deferred, all }) {
 	return html`${all > look.data.messages.length && look.data.messages.length >= most && html`<p class="note">${deferred
 		? "Those that are due first" : "Those in flight for longest"}: ${most} of ${all.toLocaleString("en")}.</p>`}
 		<${Table} label=${deferred ? "Deferred messages" : "Messages in flight"} rows=${look.data.messages}
-		keyOf=${(m) => m.id}
-		empty=${deferred ? "No message is deferred." : "No message is in flight."} columns=${[
-			{ name: "Message", of: (m) => html`<span class="name whole">${m.id}</span>` }, { name: "Partition", number: true,
-				of: (m) => m.partition },
-			{ name: "Attempts", number: true, of: (m) => m.attempts }, !deferred && { name: "Since", of: (m) => time(m.since) },
-			{ name: deferred ? "Delivered at" : "Times out at", of: (m) => time(m.due) }, !deferred && { name: "Client",
-				of: (m) => m.client || "–" },
+		keyOf=${(m) => m.id} empty=${deferred ? "No message is deferred." : "No message is in flight."} columns=${[
+			{ name: "Message", of: (m) => html`<span class="name whole">${m.id}</span>` },
+			...["Partition", "Attempts"].map((name) => ({ name, number: true, of: (m) => m[name.toLowerCase()] })),
+			!deferred && { name: "Since", of: (m) => time(m.since) }, { name: deferred ? "Delivered at" : "Times out at",
+				of: (m) => time(m.due) }, !deferred && { name: "Client", of: (m) => m.client || "–" },
 		].filter(Boolean)} />`;
 }
 

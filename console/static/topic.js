@@ -32,8 +32,7 @@ export function Topic({ topic, session }) {
 		<${Missing} of=${data?.missing} unserved=${data?.unserved_partitions} />
 		${data && html`
 		<${Facts} of=${[["Published", rate(last("published"))], ["Delivered", rate(last("delivered"))],
-			["Waiting", short(last("depth"))],
-			["Stored", bytes(last("stored_bytes"))], ["Channels", short(data.count)]]} />
+			["Waiting", short(last("depth"))], ["Stored", bytes(last("stored_bytes"))], ["Channels", short(data.count)]]} />
 		<div class="plots">
 			<${Plot} title="Messages per second" unit=${rate} series=${[{ name: "published",
 				points: sums(nodes, "published") }, { name: "delivered", points: sums(nodes, "delivered") }]} />

@@ -99,9 +99,11 @@ export async function act(what, done) {
 // Tag is a short word in a box; the word says what the color says.
 export const Tag = ({ kind = "", children }) => html`<span class="tag ${kind}">${children}</span>`;
 
-// Marks marks a topic or a channel that is paused, is full, or has dead letters aside.
-export const Marks = ({ of }) => [of?.paused && "paused", of?.full_partitions > 0 && "full", of?.aside_count > 0
-	&& "dead letters aside"].filter(Boolean).map((word) => html`<${Tag} key=${word} kind="warn">${word}<//> `);
+// Marks marks a topic or a channel that does not deliver all that is published.
+const marks = { paused: "paused", skipping: "skipping", full_partitions: "full", dropping: "dropping",
+	aside_count: "dead letters aside" };
+export const Marks = ({ of }) => Object.entries(marks).filter(([field]) => of?.[field]).map(([, word]) =>
+	html`<${Tag} key=${word} kind="warn">${word}<//> `);
 
 // Facts is a list of numbers with names.
 export function Facts({ of }) {

@@ -66,9 +66,9 @@ func (c *Channel) deliverRound() (again bool) {
 	}
 }
 
-// noteFull notes and returns how many partitions are full. If a consumer waits, it logs which, when that begins. mu is
-// held.
-func (c *Channel) noteFull(hungry bool) (n int) {
+// noteFull notes how many partitions are full. If a consumer waits, it logs which, when that begins. mu is held.
+func (c *Channel) noteFull(hungry bool) {
+	n := 0
 	for i := range c.cursors {
 		cur := &c.cursors[i]
 		if !cur.assigned || !c.m.Full(cur.number) {
@@ -83,10 +83,9 @@ func (c *Channel) noteFull(hungry bool) (n int) {
 				"oldest", batch.MakeID(cur.number, c.m.OldestUnconfirmed(cur.number)).String(), "limit", c.node.MaxRanges)
 		}
 	}
-	if n != c.Troubles().FullPartitions {
+	if n != c.lastTroubles().FullPartitions {
 		c.note(func(t *Troubles) { t.FullPartitions = n })
 	}
-	return n
 }
 
 // takeTurns offers the messages that the machine names, until it names none. It returns what remains of left, the

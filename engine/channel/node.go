@@ -51,7 +51,6 @@ type Node struct {
 	Config
 
 	aheadBytes atomic.Int64 // kept by all channels, see ahead; at most MaxAheadBytes
-	troubled   atomic.Int64 // channels whose Troubles are not zero
 
 	mu   lock.Mutex[lock.Confirmer]
 	list []*Channel

@@ -21,6 +21,9 @@ type Stats struct {
 	TimeoutCount  uint64
 	Paused        bool
 	DroppedCount  uint64 // messages that retention or a quota removed before they were finished, likewise
+	Dropping      bool   // DroppedCount grew in the last droppingFor
+	SkippedCount  uint64 // messages that were discarded because the channel skips, likewise
+	Skipping      bool   // what is published is discarded
 	DeadLettered  uint64 // dead letters that this node moved to their topic since it leads
 	OutboxCount   int    // dead letters that wait to be moved
 	AsideCount    int    // those of them that could not be moved when they were tried last
@@ -40,22 +43,23 @@ func (c *Channel) Stats() Stats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed == nil {
-		c.syncVisible()
-		c.syncStarts()
+		c.look()
 	}
-	m := c.m.Stats()
+	m, now := c.m.Stats(), c.lastTroubles()
 	s := Stats{
 		Name: c.name, Depth: int64(m.Depth), BackendDepth: int64(m.Depth), InFlightCount: m.InFlightCount,
 		DeferredCount: m.DeferredCount, MessageCount: m.MessageCount, RequeueCount: m.RequeueCount,
 		DeliverCount: m.DeliverCount, FinishCount: m.FinishCount,
 		TimeoutCount: m.TimeoutCount, DroppedCount: m.DroppedCount, Paused: m.Paused, DeadLettered: c.deadMoved,
+		SkippedCount: m.SkippedCount, Skipping: now.Skipping, Dropping: now.DroppedCount > 0,
+		FullPartitions: now.FullPartitions,
 	}
 	if c.closed == nil && c.settings.Version > 0 {
 		s.OutboxCount = c.outboxCount()
 		s.AsideCount, s.AsideWhy = c.aside.Count(s.OutboxCount)
 	}
 	if c.closed == nil {
-		s.OldestNs, s.FullPartitions = c.oldestNs(), c.noteFull(false)
+		s.OldestNs = c.oldestNs()
 	}
 	if c.timed != nil {
 		s.Latencies = c.timed.Recorder

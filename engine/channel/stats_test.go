@@ -21,8 +21,14 @@ func TestStatsOfAShorterLog(t *testing.T) {
 	t.Cleanup(func() { log.Close() })
 	topic.parts[0].log = log // retention has removed the first of two messages
 	for range 2 {
-		if st := c.Stats(); st.Depth != 1 || st.DroppedCount != 1 {
-			t.Errorf("depth %d, %d dropped; want 1 of each", st.Depth, st.DroppedCount)
+		if st := c.Stats(); st.Depth != 1 || st.DroppedCount != 1 || !st.Dropping {
+			t.Errorf("depth %d, %d dropped (now: %v); want 1 of each", st.Depth, st.DroppedCount, st.Dropping)
 		}
+	}
+	c.mu.Lock()
+	c.droppedAt -= droppingFor + 1
+	c.mu.Unlock()
+	if st := c.Stats(); st.DroppedCount != 1 || st.Dropping {
+		t.Errorf("after 10 minutes, %d were dropped (now: %v)", st.DroppedCount, st.Dropping)
 	}
 }

@@ -273,6 +273,7 @@ type Channel struct {
 	messageCount, requeueCount, timeoutCount uint64
 	goneMessageCount, goneFinishCount        uint64 // of clients that have unsubscribed
 	filteredCount, deadCount, droppedCount   uint64
+	skippedCount                             uint64
 	recallCount, returnCount                 uint64
 }
 

@@ -95,7 +95,7 @@ func (c *Channel) enqueue(e *entry, front bool) {
 	case lost:
 		c.discardLost(e)
 	case c.skipped:
-		c.discard(e)
+		c.skip(e)
 	}
 }
 

@@ -104,8 +104,7 @@ func (c *Channel) addPartition(ev *Event) {
 	}
 	c.fence(p, ev.HoldMs)
 	c.addDeferred(p, ev.Deferred)
-	c.droppedCount += c.unreadBelow(p, ev.Start)
-	c.discardTo(p, ev.Start)
+	c.dropTo(p, ev.Start)
 	c.settle(p)
 	// A crash may have left a flag in some partitions only. It then holds for all of them, and the next control batch
 	// of each of the others sets it there.
@@ -113,7 +112,7 @@ func (c *Channel) addPartition(ev *Event) {
 	if cur.Skipped && !c.skipped {
 		c.setSkip(true)
 	} else if c.skipped {
-		c.discardTo(p, p.end)
+		c.skipTo(p, p.end)
 	}
 }
 
@@ -210,7 +209,7 @@ func (c *Channel) visible(p *channelPart, end segment.MsgID) {
 	}
 	c.settle(p)
 	if c.skipped {
-		c.discardTo(p, end)
+		c.skipTo(p, end)
 	}
 }
 
@@ -277,20 +276,32 @@ func (c *Channel) setSkip(on bool) {
 	if c.parked > 0 { // first, because discarding the entries in front of them would let them go on
 		c.entries.each(func(e *entry) {
 			if e.state == entryParked {
-				c.discard(e)
+				c.skip(e)
 			}
 		})
 	}
 	for _, s := range c.sources {
 		for e := s.queue.first; e != nil; e = s.queue.first {
-			c.discard(e)
+			c.skip(e)
 		}
 	}
 	for _, p := range c.parts {
 		if p != nil {
-			c.discardTo(p, p.end)
+			c.skipTo(p, p.end)
 		}
 	}
+}
+
+// skipTo discards the unread messages below to, because the channel skips.
+func (c *Channel) skipTo(p *channelPart, to segment.MsgID) {
+	c.skippedCount += c.unreadBelow(p, to)
+	c.discardTo(p, to)
+}
+
+// skip discards an entry's message, because the channel skips.
+func (c *Channel) skip(e *entry) {
+	c.skippedCount++
+	c.discard(e)
 }
 
 // dropped confirms a range that the log dropped for every channel. It notes the range for the log, although the log has
@@ -331,7 +342,7 @@ func (c *Channel) reset(p *channelPart, ev *Event) {
 	c.addDeferred(p, ev.Deferred)
 	c.settle(p)
 	if c.skipped {
-		c.discardTo(p, p.end)
+		c.skipTo(p, p.end)
 	}
 }
 

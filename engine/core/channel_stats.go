@@ -12,6 +12,7 @@ type ChannelStats struct {
 	OutboxCount   int    // dead letters in the outboxes: the dead-letter topic does not have them yet
 	DeadCount     uint64 // messages that became dead letters
 	DroppedCount  uint64 // messages that retention or a quota removed, and that no client had finished or has in flight
+	SkippedCount  uint64 // messages that were discarded because the channel skips
 	FilteredCount uint64 // messages that the filter rejected, or that were for another channel
 	MessageCount  uint64 // messages that became visible
 	DeliverCount  uint64 // deliveries, also repeated ones
@@ -62,7 +63,8 @@ func (c *Channel) Stats() ChannelStats {
 		DeliverCount: delivered, FinishCount: finished,
 		ParkedCount: c.parked, RecalledCount: c.recalled, RecallCount: c.recallCount, ReturnCount: c.returnCount,
 		OutboxCount: outbox, DeadCount: c.deadCount, DroppedCount: c.droppedCount, FilteredCount: c.filteredCount,
-		Depth: c.Depth(), InFlightCount: c.inFlight, DeferredCount: c.waiting, QueuedCount: c.queued,
+		SkippedCount: c.skippedCount,
+		Depth:        c.Depth(), InFlightCount: c.inFlight, DeferredCount: c.waiting, QueuedCount: c.queued,
 		MessageCount: c.messageCount, RequeueCount: c.requeueCount, TimeoutCount: c.timeoutCount,
 		ClientCount: len(c.order), Paused: c.paused, Skipped: c.skipped,
 	}

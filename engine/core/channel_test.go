@@ -288,6 +288,10 @@ func TestTrimmedIsNotCounted(t *testing.T) {
 	expect(0, 11, 0, 0)
 	steps(Event{Kind: EvSkip, Flag: true}, Event{Kind: EvVisible, End: 15}, Event{Kind: EvTrimmed, Start: 14, At: 1400})
 	expect(0, 11, 0, 0)
+	steps(Event{Kind: EvTrimmed, Start: 17, At: 1700})
+	if expect(0, 11, 0, 0); c.Stats().SkippedCount != 3 {
+		t.Errorf("%d messages were skipped, want 3", c.Stats().SkippedCount)
+	}
 }
 
 // Events that only a faulty program can send panic.

@@ -12,8 +12,7 @@ import "penstock/segment"
 // the machine does not know yet where it was carried to.
 func (c *Channel) trimmed(p *channelPart, ev *Event) {
 	p.start = max(p.start, ev.Start)
-	c.droppedCount += c.unreadBelow(p, ev.Start)
-	c.discardTo(p, ev.Start)
+	c.dropTo(p, ev.Start)
 	if ev.At <= p.border.At {
 		return
 	}
@@ -24,6 +23,14 @@ func (c *Channel) trimmed(p *channelPart, ev *Event) {
 		}
 	})
 	c.settle(p)
+}
+
+// dropTo discards the unread messages below the log's start, which are gone.
+func (c *Channel) dropTo(p *channelPart, start segment.MsgID) {
+	if !c.skipped {
+		c.droppedCount += c.unreadBelow(p, start)
+	}
+	c.discardTo(p, start)
 }
 
 // lacks says that the bytes of an entry's message are gone.
@@ -42,7 +49,7 @@ func (c *Channel) discardLost(e *entry) {
 // unreadBelow counts the unread messages below to. Those that are not visible yet count, too: the caller may learn of a
 // trim before it learns that the messages were committed, or a paused topic may have held them back.
 func (c *Channel) unreadBelow(p *channelPart, to segment.MsgID) uint64 {
-	if to <= p.next || c.skipped {
+	if to <= p.next {
 		return 0
 	}
 	n := uint64(to-p.next) - p.ranges.Count(p.next, to)

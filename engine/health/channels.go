@@ -5,7 +5,7 @@ import "fmt"
 // Channel is a channel that does not go on by itself, for a sentence.
 type Channel struct {
 	Topic, Name string
-	Count       int    // of dead letters, or of partitions
+	Count       int    // of dead letters, of partitions, or of messages
 	Why         string // of dead letters: why the last one could not be moved
 	More        int    // how many other channels there are of the kind
 }
@@ -13,10 +13,15 @@ type Channel struct {
 // With returns the first of the channels of a kind, of which c is the first so far (nil: there was none), after one
 // more. One whose Count is 0 is not of the kind.
 func (c *Channel) With(one Channel) *Channel {
-	switch {
-	case one.Count == 0:
+	if one.Count == 0 {
 		return c
-	case c == nil:
+	}
+	return c.And(one)
+}
+
+// And is With for one that is of the kind whatever its Count.
+func (c *Channel) And(one Channel) *Channel {
+	if c == nil {
 		return &one
 	}
 	c.More++
@@ -31,10 +36,16 @@ func (c *Channel) Channels() int {
 	return 1 + c.More
 }
 
-// channelNotes says which channels have dead letters aside, and which are full.
+// channelNotes says which channels skip, lose messages, have dead letters aside, and are full.
 func channelNotes(f *Facts) (note string) {
+	if c := f.SkippingChannel; c != nil {
+		note += "; " + c.SkippingWords()
+	}
+	if c := f.DroppingChannel; c != nil {
+		note += "; " + c.DroppingWords()
+	}
 	if c := f.AsideLetters; c != nil {
-		note = "; " + c.AsideWords()
+		note += "; " + c.AsideWords()
 	}
 	if c := f.FullChannel; c != nil {
 		note += "; " + c.FullWords()
@@ -59,6 +70,19 @@ func (c *Channel) FullWords() string {
 		"delivers no new messages of these. Nothing is lost, and it goes on when the oldest are finished or become dead "+
 		"letters: see engine channel pending and deferred%s",
 		c.Name, c.Topic, plural(c.Count, "partition"), c.more())
+}
+
+// DroppingWords says that the channel lost messages lately, what that means for the data, and what to do.
+func (c *Channel) DroppingWords() string {
+	return fmt.Sprintf("channel %s of topic %s is dropping messages: retention or a quota removed %s before they were "+
+		"finished. What was removed is gone, and the depth does not count it: make the consumers faster, or let the topic "+
+		"keep more with engine topic set%s", c.Name, c.Topic, plural(c.Count, "message"), c.more())
+}
+
+// SkippingWords says that the channel skips, what that means for the data, and what to do.
+func (c *Channel) SkippingWords() string {
+	return fmt.Sprintf("channel %s of topic %s is skipping: it discards all that is published instead of delivering it, "+
+		"%s so far, until engine channel unskip%s", c.Name, c.Topic, plural(c.Count, "message"), c.more())
 }
 
 func (c *Channel) more() string {

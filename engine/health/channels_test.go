@@ -13,6 +13,9 @@ func TestChannelsOfAKind(t *testing.T) {
 			t.Errorf("after %s: %+v", name, c)
 		}
 	}
+	if skips := (*Channel)(nil).And(Channel{Name: "a"}); skips.Channels() != 1 {
+		t.Errorf("a channel of a kind without a count does not count: %+v", skips)
+	}
 	if c = c.With(Channel{Name: "e"}); c.Channels() != 3 {
 		t.Errorf("a channel without trouble counts: %+v", c)
 	}

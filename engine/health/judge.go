@@ -24,9 +24,9 @@ type Facts struct {
 	// AsideMessages is how many messages that cuts took from copies are kept aside. That is no trouble, but a note.
 	AsideMessages int64
 
-	// The first channel, by the name of its topic and its own, that has dead letters which cannot be moved, and the first
-	// that delivers nothing new because it is full; nil: there is none. That is a note, too.
-	AsideLetters, FullChannel *Channel
+	// The first channel, by the name of its topic and its own, that has dead letters which cannot be moved, that delivers
+	// nothing new because it is full, that lost messages lately, and that skips; nil: there is none. That is a note, too.
+	AsideLetters, FullChannel, DroppingChannel, SkippingChannel *Channel
 
 	// What may be missing here, although this node acknowledged it. Failure says if files were taken away under it.
 	Forgotten      bool          // the commit log's files were gone at the start, or older ones had come back

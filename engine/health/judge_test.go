@@ -90,6 +90,20 @@ func TestJudge(t *testing.T) {
 					"become dead letters: see engine channel pending and deferred; the same holds for 1 more channel",
 			},
 		},
+		"channels lose messages and skip": {
+			Facts{
+				DroppingChannel: &Channel{Topic: "orders", Name: "billing", Count: 1},
+				SkippingChannel: &Channel{Topic: "orders", Name: "mail", Count: 7, More: 1},
+			},
+			true, true, true, true, nil, "",
+			[]string{
+				"; channel mail of topic orders is skipping: it discards all that is published instead of delivering it, 7 " +
+					"messages so far, until engine channel unskip; the same holds for 1 more channel; channel billing of topic " +
+					"orders is dropping messages: retention or a quota removed 1 message before they were finished. What was " +
+					"removed is gone, and the depth does not count it: make the consumers faster, or let the topic keep more " +
+					"with engine topic set",
+			},
+		},
 		"a contested copy": {
 			Facts{Cluster: served(func(c *Cluster) { c.Contested, c.FirstContested = 1, &Copy{"orders", 3, "n2", "n1"} })},
 			true, true, true, false, nil, "",

@@ -253,6 +253,8 @@ var (
 		"Consumers that this node serves.", "topic", "channel")
 	channelPaused = define(ofChannels, gauge, "channel_paused",
 		"1 while the channel is paused.", "topic", "channel")
+	channelSkipping = define(ofChannels, gauge, "channel_skipping",
+		"1 while the channel discards what is published, because somebody made it skip.", "topic", "channel")
 	channelFull = define(ofChannels, gauge, "channel_full_partitions",
 		"Partitions of which the channel delivers nothing new, because too many messages wait between finished ones.",
 		"topic", "channel")
@@ -274,6 +276,8 @@ var (
 		"Deliveries that no consumer finished in time.", "topic", "channel")
 	channelDropped = define(ofChannels, counter, "channel_dropped_total",
 		"Messages that retention or a quota removed before consumers had finished them.", "topic", "channel")
+	channelSkipped = define(ofChannels, counter, "channel_skipped_total",
+		"Messages that the channel discarded, because somebody made it skip.", "topic", "channel")
 	channelDeadLettered = define(ofChannels, counter, "channel_dead_lettered_total",
 		"Messages that were moved to the dead-letter topic after too many attempts.", "topic", "channel")
 )

@@ -10,7 +10,7 @@ import (
 // Series of one topic and of one channel. A test compares them with what is written.
 const (
 	seriesPerTopic   = 6
-	seriesPerChannel = 15
+	seriesPerChannel = 17
 )
 
 // detail says which families have a series for each object. It only goes down.
@@ -113,30 +113,32 @@ func topicNow(t *engine.TopicStats) topicNumbers {
 // topicCounts returns the counters of a topic: messages, bytes.
 func topicCounts(t *engine.TopicStats) counts { return counts{t.MessageCount, t.MessageBytes} }
 
-// channelNumbers are the present numbers of a channel, or the sums over several; of paused and oldest the greatest.
+// channelNumbers are the present numbers of a channel, or the sums over several; of paused, skipping and oldest the
+// greatest.
 type channelNumbers struct {
 	depth, inFlight, deferred, consumers int64
 	full, outbox, aside                  int64
-	paused                               bool
+	paused, skipping                     bool
 	oldest                               time.Duration
-	counts                               counts // delivered, finished, requeued, timed out, dead-lettered, dropped
+	counts                               counts // see writeChannel
 }
 
 // add adds all but the counters.
 func (n *channelNumbers) add(o *channelNumbers) {
 	n.depth, n.inFlight, n.deferred = n.depth+o.depth, n.inFlight+o.inFlight, n.deferred+o.deferred
 	n.full, n.outbox, n.aside = n.full+o.full, n.outbox+o.outbox, n.aside+o.aside
-	n.consumers, n.paused, n.oldest = n.consumers+o.consumers, n.paused || o.paused, max(n.oldest, o.oldest)
+	n.consumers, n.oldest = n.consumers+o.consumers, max(n.oldest, o.oldest)
+	n.paused, n.skipping = n.paused || o.paused, n.skipping || o.skipping
 }
 
 // channelNow returns the numbers of a channel at now, by the engine's clock.
 func channelNow(c *engine.ChannelStats, now time.Time) *channelNumbers {
 	n := &channelNumbers{
 		depth: c.Depth, inFlight: int64(c.InFlightCount), deferred: int64(c.DeferredCount),
-		consumers: int64(len(c.Consumers)), paused: c.Paused,
+		consumers: int64(len(c.Consumers)), paused: c.Paused, skipping: c.Skipping,
 		full: int64(c.FullPartitions), outbox: int64(c.OutboxCount), aside: int64(c.AsideCount),
 		counts: counts{
-			c.DeliverCount, c.FinishCount, c.RequeueCount, c.TimeoutCount, c.DeadLettered, c.DroppedCount,
+			c.DeliverCount, c.FinishCount, c.RequeueCount, c.TimeoutCount, c.DeadLettered, c.DroppedCount, c.SkippedCount,
 		},
 	}
 	if c.OldestNs > 0 {
@@ -160,12 +162,14 @@ func writeChannel(w writer, topic, name string, n *channelNumbers) {
 	w.set(channelDeferred, float64(n.deferred), topic, name)
 	w.set(channelConsumers, float64(n.consumers), topic, name)
 	w.set(channelPaused, oneIf(n.paused), topic, name)
+	w.set(channelSkipping, oneIf(n.skipping), topic, name)
 	w.set(channelFull, float64(n.full), topic, name)
 	w.set(channelOutbox, float64(n.outbox), topic, name)
 	w.set(channelAside, float64(n.aside), topic, name)
 	w.set(channelOldest, n.oldest.Seconds(), topic, name)
-	for i, f := range []*family{
+	for i, f := range []*family{ // in the order of channelNow
 		channelDelivered, channelFinished, channelRequeued, channelTimedOut, channelDeadLettered, channelDropped,
+		channelSkipped,
 	} {
 		w.set(f, float64(n.counts[i]), topic, name)
 	}
@@ -183,8 +187,8 @@ type sums struct {
 // object names a topic, or a channel if channel is not empty.
 type object struct{ topic, channel string }
 
-// counts are up to six counters of an object.
-type counts [6]uint64
+// counts are up to seven counters of an object.
+type counts [7]uint64
 
 func (s *sums) begin() { s.seen = make(map[object]counts, len(s.last)) }
 

@@ -127,11 +127,11 @@ func TestStatesOfChannels(t *testing.T) {
 	o := someObjects(2, 1)
 	for i := range o.topics {
 		c := &o.topics[i].Channels[0]
-		c.FullPartitions, c.OutboxCount, c.AsideCount = 1, 5, 3
+		c.FullPartitions, c.OutboxCount, c.AsideCount, c.Skipping = 1, 5, 3, true
 	}
 	for most, want := range map[int]map[*family][]float64{
-		1000: {channelFull: {1, 1}, channelOutbox: {5, 5}, channelAside: {3, 3}},
-		1:    {channelFull: {2}, channelOutbox: {10}, channelAside: {6}},
+		1000: {channelFull: {1, 1}, channelOutbox: {5, 5}, channelAside: {3, 3}, channelSkipping: {1, 1}},
+		1:    {channelFull: {2}, channelOutbox: {10}, channelAside: {6}, channelSkipping: {1}},
 	} {
 		out := make(chan prometheus.Metric, 1000)
 		(&limiter{most: most}).collect(writer{out}, o)

@@ -53,6 +53,10 @@ type Channel struct {
 	AsideCount     int    `json:"aside_count"`
 	AsideWhy       string `json:"aside_why"`
 	FullPartitions int    `json:"full_partitions"`
+	DroppedCount   uint64 `json:"dropped_count"`
+	Dropping       bool   `json:"dropping"`
+	SkippedCount   uint64 `json:"skipped_count"`
+	Skipping       bool   `json:"skipping"`
 }
 
 func (c *Channel) busy() bool {
@@ -90,6 +94,7 @@ func ChannelOf(c *engine.ChannelStats, now time.Time) Channel {
 		ClientCount: len(c.Consumers), RequeueCount: c.RequeueCount, TimeoutCount: c.TimeoutCount,
 		DeadLettered: c.DeadLettered, OldestSeconds: age(c.OldestNs, now), Paused: c.Paused,
 		OutboxCount: c.OutboxCount, AsideCount: c.AsideCount, AsideWhy: c.AsideWhy, FullPartitions: c.FullPartitions,
+		DroppedCount: c.DroppedCount, Dropping: c.Dropping, SkippedCount: c.SkippedCount, Skipping: c.Skipping,
 	}
 }
 
@@ -129,6 +134,10 @@ func (c *Channel) Add(o *Channel) {
 	c.AsideCount += o.AsideCount
 	c.AsideWhy = cmp.Or(c.AsideWhy, o.AsideWhy)
 	c.FullPartitions += o.FullPartitions
+	c.DroppedCount += o.DroppedCount
+	c.Dropping = c.Dropping || o.Dropping
+	c.SkippedCount += o.SkippedCount
+	c.Skipping = c.Skipping || o.Skipping
 }
 
 // Order is what a list of topics is sorted by.
