@@ -33,17 +33,18 @@ var quick = append([]string{"[5m]", "[10s]", "[10m]", "[10s]", "> 3600", "> 3"},
 
 const diskBytes = 4 << 30 // of a sparse file: PenstockDiskLow is silent above 2 GB
 
-// single is a node on a file system of its own, and a Prometheus that scrapes it.
+// single is a node and a Prometheus that scrapes it.
 type single struct {
 	t     *testing.T
 	c     *harness.Cluster
 	n     *harness.Node
 	s     *server
-	disk  *harness.Volume
-	tools string // the program engine
+	disk  *harness.Volume // of the node's own; nil: it has none
+	tools string          // the program engine
 }
 
-func startSingle(t *testing.T) *single {
+// startOnDisk starts a node on a file system of its own, which may fill up or hang.
+func startOnDisk(t *testing.T) *single {
 	t.Helper()
 	if err := harness.FreezeMissing(); err != nil {
 		t.Skipf("this machine cannot make a disk that fills up or hangs: %v", err)
@@ -57,13 +58,20 @@ func startSingle(t *testing.T) *single {
 			t.Error(err)
 		}
 	})
+	f := startSingle(t, harness.Options{Serve: small, Volumes: map[int]string{0: filepath.Join(disk.Path, "data")}})
+	f.disk = disk
+	return f
+}
+
+// startSingle starts a node with the topic orders and its channel mail, of which messages were taken.
+func startSingle(t *testing.T, o harness.Options) *single {
+	t.Helper()
 	tools, err := harness.Binary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := harness.Single(t.Context(), harness.Options{
-		Dir: t.TempDir(), Serve: small, Volumes: map[int]string{0: filepath.Join(disk.Path, "data")},
-	})
+	o.Dir = t.TempDir()
+	c, err := harness.Single(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +83,7 @@ func startSingle(t *testing.T) *single {
 			t.Log(c.Nodes[0].LogTail(4 << 10))
 		}
 	})
-	f := &single{t, c, c.Nodes[0], startPrometheus(t, c.Nodes, quick), disk, tools}
+	f := &single{t, c, c.Nodes[0], startPrometheus(t, c.Nodes, quick), nil, tools}
 	f.engine("topic", "create", "orders")
 	f.engine("channel", "create", "orders", "mail")
 	f.publish(20, 100)
@@ -94,10 +102,12 @@ func (f *single) engine(args ...string) {
 }
 
 // publish sends messages to orders. Their answers do not matter.
-func (f *single) publish(count, bytes int) {
+func (f *single) publish(count, bytes int) { f.publishTo("orders", count, bytes) }
+
+func (f *single) publishTo(topic string, count, bytes int) {
 	body := strings.Repeat("x", bytes)
 	for range count {
-		reply, err := http.Post("http://"+f.n.HTTP+"/pub?topic=orders", "", strings.NewReader(body))
+		reply, err := http.Post("http://"+f.n.HTTP+"/pub?topic="+topic, "", strings.NewReader(body))
 		if err == nil {
 			_ = reply.Body.Close()
 		}
@@ -107,7 +117,9 @@ func (f *single) publish(count, bytes int) {
 // consume starts a consumer of a channel of orders. taken gets an element per delivery, at most 1000.
 func (f *single) consume(channel string, answer func(*nsq.Message)) (taken chan struct{}, stop func()) {
 	f.t.Helper()
-	consumer, err := nsq.NewConsumer("orders", channel, nsq.NewConfig())
+	config := nsq.NewConfig()
+	config.MaxInFlight = 20
+	consumer, err := nsq.NewConsumer("orders", channel, config)
 	f.must(err)
 	consumer.SetLoggerLevel(nsq.LogLevelMax)
 	taken = make(chan struct{}, 1000)
@@ -165,7 +177,7 @@ func (f *single) must(err error) {
 
 // Alerts of the storage and of channels fire when a real node has the fault, and end after it.
 func TestFaultsOfOneNode(t *testing.T) {
-	f := startSingle(t)
+	f := startOnDisk(t)
 	f.fault("PenstockChannelLag", func() { f.publish(1, 100) }, func() { f.take(1) })
 
 	f.engine("channel", "create", "orders", "once")
