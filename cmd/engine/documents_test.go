@@ -137,3 +137,22 @@ func TestWrongIn(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// Everything that explains a channel's limit of messages in flight says how it is divided in a cluster.
+func TestLimitInFlightIsExplained(t *testing.T) {
+	set, _, err := rootCommand().Find([]string{"channel", "set"})
+	must(t, err)
+	texts := map[string]string{"the help": "max_in_flight " + set.Flags().Lookup("max-in-flight").Usage}
+	for _, name := range []string{"openapi.yaml", "behaviours.md", "channels.md", "reference/settings.md"} {
+		text, err := os.ReadFile("../../docs/" + name)
+		must(t, err)
+		texts[name] = string(text)
+	}
+	share := regexp.MustCompile(`(?s)max_in_flight.*(each\s+partition\s+has\s+a\s+share|` +
+		`among\s+the\s+topic's\s+partitions)`)
+	for where, text := range texts {
+		if !share.MatchString(text) {
+			t.Errorf("%s does not say how the limit is divided", where)
+		}
+	}
+}
