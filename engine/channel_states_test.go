@@ -30,7 +30,7 @@ func TestHealthKnowsFullChannelByItself(t *testing.T) {
 }
 
 // A channel whose messages retention has removed before they were finished is in health, although nobody asks for its
-// counts, and so is one that skips. Both say how many messages it was.
+// counts, and so is one that skips: both say how many messages it was. So is one that is paused.
 func TestHealthKnowsLostAndSkippedMessages(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
@@ -61,5 +61,12 @@ func TestHealthKnowsLostAndSkippedMessages(t *testing.T) {
 	}
 	if st := channelStats(t, skips); st.Skipping || e.Storage().SkippingChannels != 0 {
 		t.Errorf("after the end of it: %+v", st)
+	}
+	if err := skips.Pause(ctxBg); err != nil {
+		t.Fatal(err)
+	}
+	healthSays(t, e, "channel s of topic other is paused: ")
+	if n := e.Storage().PausedChannels; n != 1 {
+		t.Errorf("%d channels are paused", n)
 	}
 }

@@ -139,6 +139,10 @@ var faults = []struct {
 		"channels discard what is published, because somebody made them skip; engine channel list names them",
 	},
 	{
+		"paused_channels", func(s *StorageStats) int64 { return int64(s.PausedChannels) },
+		"channels deliver nothing, because somebody paused them; engine channel list names them",
+	},
+	{
 		"disk_hangs", func(s *StorageStats) int64 { return int64(s.DiskHangs) },
 		"times that nothing came back from the disk for disk-patience",
 	},

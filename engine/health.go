@@ -51,6 +51,9 @@ func (e *Engine) channelTroubles(f *health.Facts) {
 			f.AsideLetters = f.AsideLetters.With(one(now.AsideCount, now.AsideWhy))
 			f.FullChannel = f.FullChannel.With(one(now.FullPartitions, ""))
 			f.DroppingChannel = f.DroppingChannel.With(one(int(now.DroppedCount), ""))
+			if now.Paused {
+				f.PausedChannel = f.PausedChannel.And(one(0, ""))
+			}
 			if now.Skipping {
 				f.SkippingChannel = f.SkippingChannel.And(one(int(now.SkippedCount), ""))
 			}

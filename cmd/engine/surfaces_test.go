@@ -168,6 +168,12 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 			engine.StorageStats{DroppingChannels: 1},
 		},
 		{
+			"paused", "paused", "penstock_channel_paused", "engine channel list names them",
+			channelNumbers{Name: "billing", Paused: true},
+			health.Facts{PausedChannel: &health.Channel{Topic: "orders", Name: "billing"}},
+			engine.StorageStats{PausedChannels: 1},
+		},
+		{
 			"skipping", "skipped_count", "penstock_channel_skipping", "engine channel list names them",
 			channelNumbers{Name: "billing", SkippedCount: 2, Skipping: true},
 			health.Facts{SkippingChannel: &health.Channel{Topic: "orders", Name: "billing", Count: 2}},
@@ -191,19 +197,20 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 		must(t, printJSON(&asJSON, channelsOf(all)))
 		for where, found := range map[string]bool{
 			"engine channel list": strings.Contains(list.String(), "  "+tc.state+"\n"),
-			"the line below it": strings.Contains(list.String(), strings.TrimPrefix(v.Health, "healthy: the node serves; ")+
-				"\n"),
-			"engine channel list --json": strings.Contains(asJSON.String(), `"`+tc.field+`": 2`),
-			"engine top":                 strings.Contains(top.String(), "  "+tc.state+"\n"),
-			"health":                     strings.Contains(v.Health, tc.state),
-			"engine cluster status":      strings.Contains(status.String(), tc.fault),
-			"the HTTP interface":         strings.Contains(read("../../docs/openapi.yaml"), tc.field+":"),
-			"the metrics":                strings.Contains(read("../../docs/metrics.md"), tc.metric+"{"),
-			"the alerts":                 strings.Contains(read("../../deploy/prometheus/alerts.yml"), tc.metric),
-			"the console":                strings.Contains(read("../../console/static/channel.js"), "."+tc.field),
-			"the marks of the console":   strings.Contains(read("../../console/static/ui.js"), `"`+tc.state+`"`),
-			"the boards":                 strings.Contains(read("../../deploy/grafana/topics.json"), tc.metric),
-			"the table of the states":    strings.Contains(table, "| "+tc.state+" |"),
+			"the line below it": tc.channel.Paused || // the column says all
+				strings.Contains(list.String(), strings.TrimPrefix(v.Health, "healthy: the node serves; ")+"\n"),
+			"engine channel list --json": strings.Contains(asJSON.String(), `"`+tc.field+`": 2`) ||
+				strings.Contains(asJSON.String(), `"`+tc.field+`": true`),
+			"engine top":               strings.Contains(top.String(), "  "+tc.state+"\n"),
+			"health":                   strings.Contains(v.Health, tc.state),
+			"engine cluster status":    strings.Contains(status.String(), tc.fault),
+			"the HTTP interface":       strings.Contains(read("../../docs/openapi.yaml"), tc.field+":"),
+			"the metrics":              strings.Contains(read("../../docs/metrics.md"), tc.metric+"{"),
+			"the alerts":               strings.Contains(read("../../deploy/prometheus/alerts.yml"), tc.metric),
+			"the console":              strings.Contains(read("../../console/static/channel.js"), "."+tc.field),
+			"the marks of the console": strings.Contains(read("../../console/static/ui.js"), `"`+tc.state+`"`),
+			"the boards":               strings.Contains(read("../../deploy/grafana/topics.json"), tc.metric),
+			"the table of the states":  strings.Contains(table, "| "+tc.state+" |"),
 		} {
 			if !found {
 				t.Errorf("%s does not say %s:\n%s%s%s%s", where, tc.state, list.String(), top.String(), v.Health, status.String())

@@ -14,6 +14,7 @@ type Troubles struct {
 	AsideWhy       string // see Stats
 	FullPartitions int    // see Stats
 	DroppedCount   uint64 // see Stats; 0 if it has not grown for droppingFor
+	Paused         bool   // see Stats
 	Skipping       bool   // see Stats
 	SkippedCount   uint64 // see Stats; 0 while the channel does not skip
 }
@@ -61,7 +62,8 @@ func (c *Channel) look() {
 		m.SkippedCount = 0
 	}
 	c.note(func(t *Troubles) {
-		t.DroppedCount, t.Skipping, t.SkippedCount = m.DroppedCount, m.Skipped, m.SkippedCount
+		t.Paused, t.DroppedCount = m.Paused, m.DroppedCount
+		t.Skipping, t.SkippedCount = m.Skipped, m.SkippedCount
 	})
 }
 

@@ -36,8 +36,11 @@ func (c *Channel) Channels() int {
 	return 1 + c.More
 }
 
-// channelNotes says which channels skip, lose messages, have dead letters aside, and are full.
+// channelNotes says which channels are paused, skip, lose messages, have dead letters aside, and are full.
 func channelNotes(f *Facts) (note string) {
+	if c := f.PausedChannel; c != nil {
+		note += "; " + c.PausedWords()
+	}
 	if c := f.SkippingChannel; c != nil {
 		note += "; " + c.SkippingWords()
 	}
@@ -77,6 +80,12 @@ func (c *Channel) DroppingWords() string {
 	return fmt.Sprintf("channel %s of topic %s is dropping messages: retention or a quota removed %s before they were "+
 		"finished. What was removed is gone, and the depth does not count it: make the consumers faster, or let the topic "+
 		"keep more with engine topic set%s", c.Name, c.Topic, plural(c.Count, "message"), c.more())
+}
+
+// PausedWords says that the channel is paused, what that means for the data, and what to do.
+func (c *Channel) PausedWords() string {
+	return fmt.Sprintf("channel %s of topic %s is paused: its messages wait until engine channel unpause%s",
+		c.Name, c.Topic, c.more())
 }
 
 // SkippingWords says that the channel skips, what that means for the data, and what to do.

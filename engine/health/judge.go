@@ -25,8 +25,9 @@ type Facts struct {
 	AsideMessages int64
 
 	// The first channel, by the name of its topic and its own, that has dead letters which cannot be moved, that delivers
-	// nothing new because it is full, that lost messages lately, and that skips; nil: there is none. That is a note, too.
-	AsideLetters, FullChannel, DroppingChannel, SkippingChannel *Channel
+	// nothing new because it is full, that lost messages lately, that skips and that is paused; nil: there is none. That
+	// is a note, too.
+	AsideLetters, FullChannel, DroppingChannel, SkippingChannel, PausedChannel *Channel
 
 	// What may be missing here, although this node acknowledged it. Failure says if files were taken away under it.
 	Forgotten      bool          // the commit log's files were gone at the start, or older ones had come back
