@@ -30,7 +30,8 @@ func TestHealthKnowsFullChannelByItself(t *testing.T) {
 }
 
 // A channel whose messages retention has removed before they were finished is in health, although nobody asks for its
-// counts, and so is one that skips: both say how many messages it was. So is one that is paused.
+// counts, and so is one that skips: both say how many messages it was. So are a channel and a topic that are
+// paused.
 func TestHealthKnowsLostAndSkippedMessages(t *testing.T) {
 	e := openWith(t, inDir(t.TempDir()))
 	topic := topicOf(t, e, "t")
@@ -68,5 +69,12 @@ func TestHealthKnowsLostAndSkippedMessages(t *testing.T) {
 	healthSays(t, e, "channel s of topic other is paused: ")
 	if n := e.Storage().PausedChannels; n != 1 {
 		t.Errorf("%d channels are paused", n)
+	}
+	if err := skips.Topic().Pause(ctxBg); err != nil {
+		t.Fatal(err)
+	}
+	healthSays(t, e, "topic other is paused: ")
+	if n := e.Storage().PausedTopics; n != 1 {
+		t.Errorf("%d topics are paused", n)
 	}
 }

@@ -143,6 +143,10 @@ var faults = []struct {
 		"channels deliver nothing, because somebody paused them; engine channel list names them",
 	},
 	{
+		"paused_topics", func(s *StorageStats) int64 { return int64(s.PausedTopics) },
+		"channels get nothing of what is published, because somebody paused the topic; engine topic list names them",
+	},
+	{
 		"disk_hangs", func(s *StorageStats) int64 { return int64(s.DiskHangs) },
 		"times that nothing came back from the disk for disk-patience",
 	},

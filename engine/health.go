@@ -40,9 +40,22 @@ func (e *Engine) HealthFacts() *health.Facts {
 	return f
 }
 
-// channelTroubles fills in the first channel of each kind that does not go on as it should.
+// leadsSome says whether this node leads a partition of the topic, and so knows its state.
+func (t *Topic) leadsSome() bool {
+	for _, pt := range t.partitions() {
+		if pt.Leads() {
+			return true
+		}
+	}
+	return false
+}
+
+// channelTroubles fills in the first channel of each kind that does not go on as it should, and the first paused topic.
 func (e *Engine) channelTroubles(f *health.Facts) {
 	for _, t := range e.Topics() {
+		if t.paused.Load() && t.leadsSome() {
+			f.PausedTopic = f.PausedTopic.And(health.Channel{Topic: t.Name()})
+		}
 		for _, c := range t.Channels() {
 			now := c.local.Troubles()
 			one := func(count int, why string) health.Channel {

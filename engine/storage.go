@@ -67,6 +67,7 @@ type StorageStats struct {
 	DroppingChannels int `json:"dropping_channels"`
 	SkippingChannels int `json:"skipping_channels"`
 	PausedChannels   int `json:"paused_channels"`
+	PausedTopics     int `json:"paused_topics"`
 	// Blocked: partitions led here that wait for a replica that may have more messages and cannot lead.
 	Blocked         int    `json:"shortened_copies_blocked"`
 	StallsBuffer    uint64 `json:"stalls_for_buffers"`      // times that no buffer was free: the flusher was behind
@@ -173,7 +174,7 @@ func (e *Engine) Storage() StorageStats {
 	e.channelTroubles(&f)
 	out.AsideChannels, out.FullChannels = f.AsideLetters.Channels(), f.FullChannel.Channels()
 	out.DroppingChannels, out.SkippingChannels = f.DroppingChannel.Channels(), f.SkippingChannel.Channels()
-	out.PausedChannels = f.PausedChannel.Channels()
+	out.PausedChannels, out.PausedTopics = f.PausedChannel.Channels(), f.PausedTopic.Channels()
 	e.members.describe(&out)
 	e.describeDisk(&out)
 	if s.Groups > 0 {

@@ -63,6 +63,10 @@ var channelStates = []bringsAbout{
 		w.must("channel", "pause", "orders", "billing")
 		return func() { w.must("channel", "unpause", "orders", "billing") }
 	}},
+	{[]string{"topic paused"}, func(w *stateWorld) func() {
+		w.must("topic", "pause", "orders")
+		return func() { w.must("topic", "unpause", "orders") }
+	}},
 	{[]string{"skipping"}, func(w *stateWorld) func() {
 		w.must("channel", "skip", "orders", "billing")
 		return func() { w.must("channel", "unskip", "orders", "billing") }

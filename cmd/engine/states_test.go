@@ -181,6 +181,9 @@ func (w *stateWorld) consoleOfCluster(script string) (said []string) {
 	must(w.t, json.Unmarshal([]byte(w.get("/topics")[0]), &topics))
 	for i := range topics.Topics {
 		said = append(said, strings.ReplaceAll(string(topics.Topics[i].State), "_", " "))
+		if topics.Topics[i].Paused {
+			said = append(said, "paused") // the marks of a topic are those of a channel
+		}
 	}
 	return append(said, st.Health)
 }

@@ -53,6 +53,9 @@ func (c *Channel) look() {
 	c.syncStarts()
 	c.noteFull(false)
 	m := c.m.Stats()
+	if !c.hasPartition() { // what it was is the leaders' matter now
+		m.Paused, m.Skipped = false, false
+	}
 	if now := c.node.Host.Mono(); m.DroppedCount > c.dropped {
 		c.dropped, c.droppedAt = m.DroppedCount, now
 	} else if now-c.droppedAt > droppingFor {
@@ -65,6 +68,16 @@ func (c *Channel) look() {
 		t.Paused, t.DroppedCount = m.Paused, m.DroppedCount
 		t.Skipping, t.SkippedCount = m.Skipped, m.SkippedCount
 	})
+}
+
+// hasPartition says whether this node delivers messages of a partition to the channel. mu is held.
+func (c *Channel) hasPartition() bool {
+	for i := range c.cursors {
+		if c.cursors[i].assigned {
+			return true
+		}
+	}
+	return false
 }
 
 // note changes what lastTroubles returns. mu is held.

@@ -38,6 +38,9 @@ func (c *Channel) Channels() int {
 
 // channelNotes says which channels are paused, skip, lose messages, have dead letters aside, and are full.
 func channelNotes(f *Facts) (note string) {
+	if c := f.PausedTopic; c != nil {
+		note += "; " + c.PausedWords()
+	}
 	if c := f.PausedChannel; c != nil {
 		note += "; " + c.PausedWords()
 	}
@@ -82,8 +85,12 @@ func (c *Channel) DroppingWords() string {
 		"keep more with engine topic set%s", c.Name, c.Topic, plural(c.Count, "message"), c.more())
 }
 
-// PausedWords says that the channel is paused, what that means for the data, and what to do.
+// PausedWords says that the channel, or the topic, is paused, what that means for the data, and what to do.
 func (c *Channel) PausedWords() string {
+	if c.Name == "" {
+		return fmt.Sprintf("topic %s is paused: what is published waits for its channels until engine topic unpause%s",
+			c.Topic, c.more())
+	}
 	return fmt.Sprintf("channel %s of topic %s is paused: its messages wait until engine channel unpause%s",
 		c.Name, c.Topic, c.more())
 }
@@ -98,5 +105,9 @@ func (c *Channel) more() string {
 	if c.More == 0 {
 		return ""
 	}
-	return "; the same holds for " + plural(c.More, "more channel")
+	kind := "more channel"
+	if c.Name == "" {
+		kind = "more topic"
+	}
+	return "; the same holds for " + plural(c.More, kind)
 }

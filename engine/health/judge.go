@@ -28,6 +28,7 @@ type Facts struct {
 	// nothing new because it is full, that lost messages lately, that skips and that is paused; nil: there is none. That
 	// is a note, too.
 	AsideLetters, FullChannel, DroppingChannel, SkippingChannel, PausedChannel *Channel
+	PausedTopic                                                                *Channel // without a Name
 
 	// What may be missing here, although this node acknowledged it. Failure says if files were taken away under it.
 	Forgotten      bool          // the commit log's files were gone at the start, or older ones had come back

@@ -231,6 +231,8 @@ var (
 		"Bytes of the bodies of these messages.", "topic")
 	topicDepth = define(ofTopics, gauge, "topic_depth",
 		"Messages that no channel can get yet, because the topic has no channel or is paused.", "topic")
+	topicPaused = define(ofTopics, gauge, "topic_paused",
+		"1 while the topic is paused: its channels get nothing of what is published.", "topic")
 	topicStored = define(ofTopics, gauge, "topic_stored_bytes",
 		"Bytes of the logs of the partitions that this node leads.", "topic")
 	topicProducers = define(ofTopics, gauge, "topic_producers",

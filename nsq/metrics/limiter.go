@@ -9,7 +9,7 @@ import (
 
 // Series of one topic and of one channel. A test compares them with what is written.
 const (
-	seriesPerTopic   = 6
+	seriesPerTopic   = 7
 	seriesPerChannel = 17
 )
 
@@ -95,19 +95,20 @@ func (l *limiter) sumTopics(w writer, o *objects) {
 	writeTopic(w, "", all, l.topics.end(o.exists))
 }
 
-// topicNumbers are the present numbers of a topic, or the sums over several; of maxProducers the greatest.
+// topicNumbers are the present numbers of a topic, or the sums over several; of maxProducers and paused the greatest.
 type topicNumbers struct {
 	depth, stored           int64
 	producers, maxProducers int
+	paused                  bool
 }
 
 func (n *topicNumbers) add(o topicNumbers) {
 	n.depth, n.stored, n.producers = n.depth+o.depth, n.stored+o.stored, n.producers+o.producers
-	n.maxProducers = max(n.maxProducers, o.maxProducers)
+	n.maxProducers, n.paused = max(n.maxProducers, o.maxProducers), n.paused || o.paused
 }
 
 func topicNow(t *engine.TopicStats) topicNumbers {
-	return topicNumbers{t.Depth, t.LedBytes, t.Producers, t.MaxProducers}
+	return topicNumbers{t.Depth, t.LedBytes, t.Producers, t.MaxProducers, t.Paused}
 }
 
 // topicCounts returns the counters of a topic: messages, bytes.
@@ -151,6 +152,7 @@ func writeTopic(w writer, name string, n topicNumbers, c counts) {
 	w.set(topicMessages, float64(c[0]), name)
 	w.set(topicBytes, float64(c[1]), name)
 	w.set(topicDepth, float64(n.depth), name)
+	w.set(topicPaused, oneIf(n.paused), name)
 	w.set(topicStored, float64(n.stored), name)
 	w.set(topicProducers, float64(n.producers), name)
 	w.set(topicMaxProducers, float64(n.maxProducers), name)

@@ -14,6 +14,8 @@ import (
 func TestFaultsOfChannels(t *testing.T) {
 	f := startSingle(t, harness.Options{Serve: append([]string{"--max-ranges", "4"}, small...)})
 
+	f.fault("PenstockTopicPaused", func() { f.engine("topic", "pause", "orders") },
+		func() { f.engine("topic", "unpause", "orders") })
 	f.fault("PenstockChannelPaused", func() { f.engine("channel", "pause", "orders", "mail") },
 		func() { f.engine("channel", "unpause", "orders", "mail") })
 	f.fault("PenstockChannelSkipping", func() { f.engine("channel", "skip", "orders", "mail") },
