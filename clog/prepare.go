@@ -257,12 +257,7 @@ func (p *preparer) work() error {
 
 // wantsRoom says whether err is a shortage that ends when something else is freed.
 func wantsRoom(err error) bool {
-	for _, e := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+	return aio.NoRoom(err) || aio.Unopened(err) || errors.Is(err, syscall.ENOMEM)
 }
 
 // prepareOne does the most urgent step and says whether more steps may follow.

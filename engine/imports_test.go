@@ -154,20 +154,23 @@ func TestImportGraph(t *testing.T) {
 	for pkg, below := range map[string][]string{
 		"nsq": append([]string{
 			"engine", "internal/netio", "native", "native/wire", "nsq/auth", "nsq/lookup", "nsq/metrics", "nsq/internal/audit",
-			"nsq/internal/history", "nsq/internal/listen", "nsq/internal/web", "console",
+			"nsq/internal/history", "nsq/internal/listen", "nsq/internal/web", "console", "internal/descriptors",
 		}, engine...),
 		"nsq/metrics": append([]string{
 			"engine", "internal/netio", "native", "native/wire", "nsq/auth", "nsq/internal/audit", "nsq/internal/web",
+			"internal/descriptors",
 		}, engine...),
-		"native":   append([]string{"engine", "internal/netio", "native/wire", "nsq/auth"}, engine...),
+		"native": append([]string{
+			"engine", "internal/netio", "native/wire", "nsq/auth", "internal/descriptors",
+		}, engine...),
 		"nsq/auth": {},
 		"nsq/lookup": append([]string{
-			"engine", "nsq/internal/audit", "nsq/internal/listen", "nsq/internal/web",
+			"engine", "nsq/internal/audit", "nsq/internal/listen", "nsq/internal/web", "internal/descriptors",
 		}, engine...),
 		"console":              {},
 		"nsq/internal/audit":   {},
 		"nsq/internal/history": append([]string{"engine"}, engine...),
-		"nsq/internal/listen":  {},
+		"nsq/internal/listen":  {"internal/descriptors"},
 		"nsq/internal/web":     append([]string{"engine", "nsq/internal/audit"}, engine...),
 		"cluster":              {"cluster/kv", "engine/meta", "replicate", "segment", "segment/aio"},
 		"cluster/admin": {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"penstock/engine"
+	"penstock/internal/descriptors"
 	"penstock/netproto"
 )
 
@@ -111,7 +112,7 @@ func (s *Server) Addr() net.Addr { return s.opts.Listener.Addr() }
 func (s *Server) Serve() error {
 	s.began.Store(true)
 	defer close(s.ended)
-	ln := s.opts.Listener
+	ln := descriptors.Guard(s.opts.Listener)
 	o := netproto.Options{
 		Hello: s.hello, Admit: admit, HandlerFor: func(nc net.Conn) netproto.Handler { return newSession(s, nc) },
 		HandshakeTimeout: s.opts.HandshakeTimeout,

@@ -96,6 +96,39 @@ func TestFailedFilesStayFailed(t *testing.T) {
 	}
 }
 
+// No descriptor is left when a new segment's directory is to be synced: nothing has failed. The next sync does it, and
+// writes the indexes that are due.
+func TestNoDescriptorForTheDirectory(t *testing.T) {
+	for _, why := range []error{syscall.EMFILE, syscall.ENFILE} {
+		d := faultaio.New(faultaio.Options{Seed: 1})
+		w := newWorld(t, d)
+		w.fill(newRand(31), 60)
+		if _, err := w.log.Flush(w.w, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		d.Inject(faultaio.Rule{Kind: faultaio.KindSyncDir, Err: why, Count: 2})
+		for range 2 {
+			if err := w.log.Sync(); !errors.Is(err, why) || errors.Is(err, ErrPoisoned) {
+				t.Fatal(err)
+			}
+		}
+		if w.log.Synced() != 0 || w.log.Health() != nil {
+			t.Errorf("synced %d, health %v", w.log.Synced(), w.log.Health())
+		}
+		w.settle()
+		if w.log.Synced() != w.st.End {
+			t.Errorf("synced %d of %d", w.log.Synced(), w.st.End)
+		}
+		_, indexes, err := listFiles(d, w.log.dir)
+		if err != nil || len(indexes) != len(w.log.Segments())-1 {
+			t.Errorf("%d indexes of %d segments, %v", len(indexes), len(w.log.Segments()), err)
+		}
+		w.disk = d.Crash(7)
+		w.reopen()
+		w.check()
+	}
+}
+
 // B43 (for segments): the power fails at every operation of a run that appends, flushes, syncs, cuts, trims and resets.
 // The log, opened from the checkpoint after the last sync and with the rest handed over again, is whole.
 func TestPowerCutAnywhere(t *testing.T) {

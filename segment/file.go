@@ -148,7 +148,7 @@ func (f *segFile) reserve(used, block int64) error {
 	size := roundUp(SegmentHeaderBytes+f.capacity, block)
 	want := f.reserved(size, used)
 	err := f.file.Reserve(want)
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if aio.NoRoom(err) {
 		want = min(size, roundUp(used, block))
 		err = f.file.Reserve(want)
 	}

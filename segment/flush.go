@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
-	"syscall"
 
 	"penstock/internal/failpoint"
 	"penstock/segment/aio"
@@ -237,7 +236,7 @@ func (l *Log) writeRun(w *Writer, run []Slice) (int64, error) {
 
 // writeFailed tells a full disk, which is temporary, from a failed device, which is not. The caller holds l.io.
 func (l *Log) writeFailed(f *segFile, err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if aio.NoRoom(err) {
 		return fmt.Errorf("segment: no space to write %s; the commit log keeps its bytes until there is: %w", f.path, err)
 	}
 	return l.poisonWith(fmt.Errorf("writing %s: %w", f.path, err))
@@ -395,7 +394,8 @@ func (l *Log) createSegment(buf []byte, h segHeader) (*segFile, error) {
 
 // Sync makes durable what was flushed before the call: afterwards Synced is at least what Flushed was then. Then it
 // writes the .idx of segments that became full. If Sync fails, the files are poisoned: bytes that the kernel still
-// shows may never reach the device, so the files are neither synced nor written again.
+// shows may never reach the device, so the files are neither synced nor written again. Only where the directory could
+// not be opened (aio.Unopened), nothing was lost, and Sync can be called again.
 func (l *Log) Sync() error {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -417,15 +417,20 @@ func (l *Log) sync() error {
 		}
 	}
 	failpoint.Pass("segment/after-sync")
+	full := l.full
+	if err := l.closeFiles(); err != nil { // first: the directory needs a descriptor, too
+		return l.poisonWith(err)
+	}
 	if l.named {
 		if err := l.disk.SyncDir(l.dir); err != nil {
-			return l.poisonWith(fmt.Errorf("syncing %s: %w", l.dir, err))
+			err = fmt.Errorf("syncing %s: %w", l.dir, err)
+			if aio.Unopened(err) {
+				l.full = full
+				return fmt.Errorf("segment: %w", err)
+			}
+			return l.poisonWith(err)
 		}
 		l.named = false
-	}
-	full := l.full
-	if err := l.closeFiles(); err != nil {
-		return l.poisonWith(err)
 	}
 	l.mu.Lock()
 	l.synced = max(l.synced, target)

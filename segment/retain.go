@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"syscall"
+
+	"penstock/segment/aio"
 )
 
 // trashDir is where removed files wait for their last reader. The engine empties it when it starts.
@@ -355,8 +357,7 @@ func (l *Log) copyFailed(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT), errors.Is(err, syscall.EMFILE),
-		errors.Is(err, syscall.ENFILE):
+	case aio.NoRoom(err), aio.Unopened(err):
 		return err
 	}
 	return l.poisonWith(err)

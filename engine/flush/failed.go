@@ -30,7 +30,7 @@ func (f *Flusher) failed(p *Part, reopens uint64, err error) {
 		f.clog.Lose(aio.MissingGround("writing a segment", err))
 	// The head of a segment could not be read: RetryReads tries again.
 	case !poisoned && !p.owner.Solo() && damaged && segment.DeviceFailed(err):
-	case !poisoned && IsFull(err):
+	case !poisoned && aio.NoRoom(err):
 		f.starved = true
 		f.full(err)
 	case !poisoned && !damaged:

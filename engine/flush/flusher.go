@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"penstock/clog"
@@ -347,7 +346,7 @@ func (f *Flusher) flush(p *Part, maxBytes int64) (int64, error) {
 		f.flushed = append(f.flushed, evictable{p, p.owner.Log().Flushed()})
 		f.mu.Unlock()
 	}
-	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+	if aio.Unopened(err) {
 		f.closeOldest(0) // the next try may find descriptors
 	}
 	if err != nil {

@@ -1,9 +1,7 @@
 package flush
 
 import (
-	"errors"
 	"fmt"
-	"syscall"
 	"time"
 
 	"penstock/engine/base"
@@ -115,6 +113,3 @@ func (f *Flusher) roomAgain() {
 		f.clog.Wake()
 	}
 }
-
-// IsFull says whether a write failed because the disk is full or a disk quota of the file system is used up.
-func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

@@ -1,9 +1,7 @@
 package part
 
 import (
-	"errors"
 	"log/slog"
-	"syscall"
 
 	"penstock/engine/aside"
 	"penstock/segment"
@@ -80,11 +78,6 @@ func (r *Replica) logAside(kept *aside.Entry) {
 			"engine aside show prints them, engine aside publish publishes them again"
 	}
 	r.node.Log.Warn(text, args...)
-}
-
-// isShort says whether err means that the system has too little of something now, so that a cut tries again.
-func isShort(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
 // SweepAside removes what need not be kept any more. The flusher calls it.

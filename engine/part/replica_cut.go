@@ -10,10 +10,10 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/checkpoint"
 	"penstock/engine/core"
-	"penstock/engine/flush"
 	"penstock/engine/replay"
 	"penstock/replicate"
 	"penstock/segment"
+	"penstock/segment/aio"
 )
 
 // A cut of the log has five steps. From the exchange with the leader until EvTruncated, the follower appends nothing
@@ -168,7 +168,7 @@ func (r *Replica) isCutBy(c *logCut) bool {
 func (r *Replica) awaitPrepared(c *logCut) error {
 	for told := false; ; {
 		err := r.prepareCut(c)
-		if flush.IsFull(err) && !told {
+		if aio.NoRoom(err) && !told {
 			told = true
 			r.node.Log.Warn("a copy of a partition waits until the disk has room, and is not in sync until then. What was "+
 				"acknowledged is on the other replicas; free space",
@@ -178,7 +178,7 @@ func (r *Replica) awaitPrepared(c *logCut) error {
 		case err == nil, !r.isCutBy(c):
 			return err
 		case needsRefetch(err) && (r.awaitRepair(c, err) || r.awaitDevice(err)):
-		case (flush.IsFull(err) || isShort(err)) && r.node.store.host.Pause(roomPause, r.node.store.stop):
+		case (aio.NoRoom(err) || aio.Unopened(err)) && r.node.store.host.Pause(roomPause, r.node.store.stop):
 		default:
 			return err
 		}

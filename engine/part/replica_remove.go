@@ -13,10 +13,10 @@ import (
 	"penstock/engine/checkpoint"
 	"penstock/engine/core"
 	"penstock/engine/dir"
-	"penstock/engine/flush"
 	"penstock/engine/meta"
 	"penstock/replicate"
 	"penstock/segment"
+	"penstock/segment/aio"
 )
 
 // This file removes the bytes of a copy that moved to other nodes. The bytes are removed only when the cluster has
@@ -188,7 +188,7 @@ func (r *Replica) forget() error {
 		if err == nil {
 			err = r.unlistShortened()
 		}
-		if !flush.IsFull(err) {
+		if !aio.NoRoom(err) {
 			return err
 		}
 		if !r.node.store.host.Pause(devicePoll, r.node.store.stop) {

@@ -10,6 +10,7 @@ import (
 
 	"penstock/clog"
 	"penstock/engine"
+	"penstock/internal/descriptors"
 	"penstock/native"
 )
 
@@ -218,6 +219,7 @@ func collectServer(w writer, m ServerMeter) {
 	}
 	w.set(authFailures, float64(m.AuthFailures))
 	w.set(httpPanics, float64(m.HTTPPanics))
+	w.set(descriptorsRefused, float64(descriptors.Refused()))
 	w.set(strangers, float64(m.Strangers))
 	for reason, n := range m.StrangersRefused {
 		w.set(strangersRefused, float64(n), reason)

@@ -156,6 +156,9 @@ var (
 			"one publish.", "protocol")
 	connections = define(ofClients, gauge, "connections",
 		"Open connections of clients: nsq, http, https, lookup (HTTP), lookup_tcp (of nsqds that register), native.", "kind")
+	descriptorsRefused = define(ofClients, counter, "connections_without_descriptor_total",
+		"Connections of clients that were closed at once, because only the file descriptors were left that are reserved for "+
+			"the node's own files; see docs/limits.md.")
 	strangers = define(ofClients, gauge, "unauthenticated_connections",
 		"Open NSQ connections that must send AUTH and have not; the limit is max-unauthenticated-connections.")
 	strangersRefused = define(ofClients, counter, "unauthenticated_refused_total",

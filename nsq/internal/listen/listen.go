@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"penstock/internal/descriptors"
 )
 
 // Off is the address that disables a service.
@@ -51,9 +53,10 @@ func Port(a net.Addr) int {
 // maxAcceptPause bounds the pause between attempts while the process has no file descriptors left.
 const maxAcceptPause = time.Second
 
-// Accept calls welcome with each new connection until ln is closed, and then returns nil. Running out of file
-// descriptors or memory does not end it: Accept calls failed with the error, waits for retryAfter, and tries again. It
-// returns nil if done is closed during that wait; done may be nil. Any other error is returned.
+// Accept calls welcome with each new connection until ln is closed, and then returns nil. Running out of memory or file
+// descriptors, apart from those that are reserved for the node's own files, does not end it: Accept calls failed with
+// the error, waits for retryAfter, and tries again. It returns nil if done is closed during that wait; done may be nil.
+// Any other error is returned.
 func Accept(
 	ln *net.TCPListener, done <-chan struct{},
 	welcome func(*net.TCPConn), failed func(err error, retryAfter time.Duration),
@@ -61,13 +64,17 @@ func Accept(
 	pause := time.Duration(0)
 	for {
 		nc, err := ln.AcceptTCP()
+		if err == nil && !descriptors.Spare(nc) {
+			_ = nc.Close()
+			err = descriptors.ErrReserve
+		}
 		switch {
 		case err == nil:
 			pause = 0
 			welcome(nc)
 		case errors.Is(err, net.ErrClosed):
 			return nil
-		case transient(err):
+		case transient(err), errors.Is(err, descriptors.ErrReserve):
 			pause = min(max(2*pause, 5*time.Millisecond), maxAcceptPause)
 			failed(err, pause)
 			select {
@@ -93,9 +100,10 @@ func transient(err error) bool {
 	return false
 }
 
-// Bound limits ln to maxOpen open connections. A connection beyond the limit is closed at once.
+// Bound limits ln to maxOpen open connections, and to what leaves file descriptors for the node's own files. A
+// connection beyond the limit is closed at once.
 func Bound(ln net.Listener, maxOpen int) net.Listener {
-	return &boundedListener{Listener: ln, maxOpen: int64(maxOpen)}
+	return &boundedListener{Listener: descriptors.Guard(ln), maxOpen: int64(maxOpen)}
 }
 
 // Open returns how many connections of a listener from Bound are open; 0 for nil.
