@@ -144,6 +144,9 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 func (e *Engine) open(ctx context.Context) error {
 	start := e.host.Instant()
 	o := &e.opts
+	if err := dir.CheckDevices(e.disk); err != nil {
+		return err
+	}
 	var err error
 	e.node, err = dir.OpenNodeFile(e.disk, e.log, o.NodeID, o.MaxLevel, o.Cluster != nil, e.host.NewUUID)
 	if err != nil {

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"strings"
 
@@ -48,10 +49,14 @@ func (e *Engine) recover() error {
 func (r *topicRecovery) open() error {
 	e := r.e
 	each := func(n int, do func(i int)) { host.Each(e.host, n, do) }
-	metas, err := dir.ListTopics(e.disk, e.log, each, func(dir string, err error) {
+	metas, err := dir.ListTopics(e.disk, e.log, each, func(name string, err error) {
+		id, parseErr := uuid.Parse(name)
+		if parseErr == nil && r.sweep(id, err) {
+			return
+		}
 		e.log.Warn("a directory under topics/ is not a topic's; it is left as it is and not served",
-			"directory", dir, "error", err)
-		if id, err := uuid.Parse(dir); err == nil {
+			"directory", name, "error", err)
+		if parseErr == nil {
 			e.members.noteUnreadable(id)
 		}
 	})
@@ -73,9 +78,7 @@ func (r *topicRecovery) open() error {
 		m := &metas[i]
 		known[m.ID] = true
 		if r.Log.Dropped(m.ID) {
-			if err := dir.TrashTopic(e.disk, m.ID); err != nil {
-				return fmt.Errorf("engine: cannot move the deleted topic %s away: %w", m.Name, err)
-			}
+			r.trash(m.ID, m.Name)
 			continue
 		}
 		if err := r.openTopic(m); err != nil {
@@ -84,6 +87,43 @@ func (r *topicRecovery) open() error {
 	}
 	r.ForgetDamaged()
 	return r.quarantine(known)
+}
+
+// sweep removes the directory of a topic whose topic.json is not there, if that is what is left of a topic: of one that
+// was deleted, or of one whose making a crash has cut short. The latter has no segment, and the commit log does not
+// know it; a node of a cluster leaves it to the cluster's metadata. why is why topic.json could not be read.
+func (r *topicRecovery) sweep(id uuid.UUID, why error) bool {
+	switch {
+	case !errors.Is(why, fs.ErrNotExist):
+		return false
+	case r.Log.Dropped(id):
+		r.trash(id, id.String())
+		return true
+	case r.e.members.others() || r.e.store.Failure() != nil || r.Log.Empty() || dir.HasPartitions(r.e.disk, id):
+		return false
+	}
+	for _, rp := range r.Log.Partitions() {
+		if rp.ID.Topic == id {
+			return false
+		}
+	}
+	r.e.log.Info("the beginning of a topic that was never made is removed: a crash had cut its making short", "topic", id)
+	r.trash(id, id.String())
+	return true
+}
+
+// trash moves the files of a deleted topic away. If that fails, the flusher tries again; until it succeeds, the commit
+// log keeps all its files, one of which has the topic's tombstone.
+func (r *topicRecovery) trash(id uuid.UUID, name string) {
+	err := dir.TrashTopic(r.e.disk, id)
+	if err == nil {
+		return
+	}
+	r.e.log.Error("the files of a deleted topic cannot be moved away; it is tried again. Until then the commit log keeps "+
+		"all its files, and publishing waits when they are used up: look at this directory, and remove it if nothing helps",
+		"topic", name, "directory", dir.TopicPath(id), "error", err)
+	f := r.e.store.Flusher()
+	f.TrashLater(id, f.PinFiles())
 }
 
 // wanted returns the partitions of these topics that are to be opened.

@@ -86,6 +86,7 @@ type StorageStats struct {
 	Overloaded     uint64 `json:"puts_refused_overloaded"` // see ErrOverloaded
 	SegmentBytes   uint64 `json:"segment_bytes"`           // written to segments
 	SegmentSyncs   uint64 `json:"segment_syncs"`           // fdatasync calls on segment files
+	TrashEntries   int    `json:"trash_entries"`           // deleted files and folders that are still to be removed
 	OpenSegments   int    `json:"open_segments"`           // partitions with open segment files; Options.MaxOpenSegments
 	MappedSegments int    `json:"mapped_segments"`         // see Options.MaxMappedSegments
 	TrimmedBytes   uint64 `json:"retention_removed_bytes"` // removed by retention
@@ -150,6 +151,7 @@ func (e *Engine) Storage() StorageStats {
 		StateBytes: m.State, FreeBuffers: m.Free, Buffers: m.Buffers, WaitingBytes: m.Waiting,
 		Overloaded:   c.Overloaded.Load(),
 		SegmentBytes: c.SegmentBytes.Load(), SegmentSyncs: c.SegmentSyncs.Load(), TrimmedBytes: c.TrimmedBytes.Load(),
+		TrashEntries: e.store.Flusher().TrashEntries(),
 		OpenSegments: e.store.Flusher().OpenSegments(), MappedSegments: e.store.MappedSegments(),
 		ISRChanges: c.ISRChanges.Load(), ISRHeldBack: c.ISRHeldBack.Load(), AbsentReplicas: c.AbsentReplicas.Load(),
 		FramesNoCopy:    c.FramesWithoutCopy.Load(),

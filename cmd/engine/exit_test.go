@@ -250,6 +250,21 @@ func TestExitDataDirectory(t *testing.T) {
 		}
 		serve(name).check(t, exitData, name)
 	})
+	for _, name := range []string{"trash", "spare", "topics", "clog"} {
+		t.Run(name+" on a file system of its own", func(t *testing.T) {
+			dir, other := t.TempDir(), tmpfs(t, "size=64m")
+			at := filepath.Join(dir, name)
+			must(t, os.Mkdir(at, 0o700))
+			must(t, unix.Mount(other, at, "", unix.MS_BIND, ""))
+			t.Cleanup(func() { must(t, unix.Unmount(at, unix.MNT_DETACH)) })
+			serve(dir).check(t, exitData, "the folder "+name+" of the data directory is on another file system")
+		})
+		t.Run(name+" is a link", func(t *testing.T) {
+			dir := t.TempDir()
+			must(t, os.Symlink(t.TempDir(), filepath.Join(dir, name)))
+			serve(dir).check(t, exitData, "the folder "+name+" of the data directory is a link")
+		})
+	}
 	t.Run("read-only", func(t *testing.T) {
 		dir := tmpfs(t, "size=64m")
 		if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "size=64m"); err != nil {

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"log/slog"
 	"path"
+	"slices"
+	"syscall"
 
 	"github.com/google/uuid"
 
@@ -101,19 +103,33 @@ func (m *Topic) Write(disk aio.Disk) error {
 	return WriteTwice(disk, path.Join(dir, TopicFile), m)
 }
 
-// TrashTopic durably moves a topic's directory to the trash. The flusher removes its bytes later.
+// TrashTopic durably moves a topic's directory to the trash. The flusher removes its bytes later. Where the trash has
+// no room for a name, or the topic is on a file system of its own, the bytes are removed at once.
 func TrashTopic(disk aio.Disk, id uuid.UUID) error {
-	if err := disk.MkdirAll(Trash); err != nil {
-		return err
+	err := disk.MkdirAll(Trash)
+	if err == nil {
+		err = disk.Rename(TopicPath(id), path.Join(Trash, id.String()))
 	}
-	err := disk.Rename(TopicPath(id), path.Join(Trash, id.String()))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case err == nil, errors.Is(err, fs.ErrNotExist):
+	case aio.NoRoom(err), errors.Is(err, syscall.EXDEV):
+		if err := disk.RemoveAll(TopicPath(id)); err != nil {
+			return err
+		}
+		return disk.SyncDir(topicsDir)
+	default:
 		return err
 	}
 	if err := disk.SyncDir(topicsDir); err != nil {
 		return err
 	}
 	return disk.SyncDir(Trash)
+}
+
+// HasPartitions says whether a topic's directory has, or may have, a folder of a partition.
+func HasPartitions(disk aio.Disk, id uuid.UUID) bool {
+	entries, err := disk.ReadDir(TopicPath(id))
+	return err != nil || slices.ContainsFunc(entries, func(e fs.FileInfo) bool { return e.IsDir() })
 }
 
 func TopicPath(id uuid.UUID) string { return path.Join(topicsDir, id.String()) }

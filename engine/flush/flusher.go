@@ -88,6 +88,8 @@ type Flusher struct {
 	due          []*Part      // scratch of releaseFiles
 	open         []*Part      // partitions with open segment files, those that were opened first come first
 	openCount    atomic.Int64 // len(open), for OpenSegments
+	trash        []string     // names in the trash that emptyTrash has listed and not removed yet
+	trashCount   atomic.Int64 // len(trash), for TrashEntries
 	quotasAsked  atomic.Bool  // learnQuotas must run soon; the committer sets it
 }
 

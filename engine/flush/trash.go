@@ -12,6 +12,9 @@ import (
 // maxTrashDuration bounds how long one emptyTrash deletes files.
 const maxTrashDuration = 50 * time.Millisecond
 
+// manyTrashEntries is from how many entries on the log says that they are being removed.
+const manyTrashEntries = 10_000
+
 // deadTopic is a deleted topic whose files have not been moved to the trash yet.
 type deadTopic struct {
 	id      uuid.UUID
@@ -41,21 +44,36 @@ func (f *Flusher) trashDead() {
 	}
 }
 
-// emptyTrash deletes the contents of the trash, for about maxTrashDuration: deleting many large files at once stalls
-// the whole device if the file system is mounted with discard.
+// emptyTrash deletes the contents of the trash, for about maxTrashDuration, and one entry at least: deleting many large
+// files at once stalls the whole device if the file system is mounted with discard. The names of the entries are kept
+// from call to call, because listing a large folder takes longer than that.
 func (f *Flusher) emptyTrash() {
-	began := f.n.Host.Instant()
-	entries, err := f.n.Disk.ReadDir(dir.Trash)
-	if err != nil {
-		return
-	}
-	for _, entry := range entries {
-		if f.n.Host.Since(began) > maxTrashDuration || f.stopping() {
+	if len(f.trash) == 0 {
+		entries, err := f.n.Disk.ReadDir(dir.Trash)
+		if err != nil {
 			return
 		}
-		if err := f.n.Disk.RemoveAll(path.Join(dir.Trash, entry.Name())); err != nil {
-			f.n.Log.Warn("trash could not be emptied; it is tried again", "name", entry.Name(), "error", err)
-			return
+		for _, entry := range entries {
+			f.trash = append(f.trash, entry.Name())
+		}
+		if len(f.trash) > manyTrashEntries {
+			f.n.Log.Info("much was deleted: the files are removed bit by bit", "entries_in_trash", len(f.trash))
 		}
 	}
+	for began := f.n.Host.Instant(); len(f.trash) > 0 && !f.stopping(); {
+		name := f.trash[0]
+		f.trash = f.trash[1:] // also if it stays: the others must not wait for it
+		if err := f.n.Disk.RemoveAll(path.Join(dir.Trash, name)); err != nil {
+			f.n.Log.Warn("trash could not be emptied; it is tried again", "name", name, "error", err)
+			break
+		}
+		if f.n.Host.Since(began) > maxTrashDuration {
+			break
+		}
+	}
+	f.trashCount.Store(int64(len(f.trash)))
 }
+
+// TrashEntries returns how many files and folders of the trash are still to be removed, as far as the flusher has
+// listed them. Any goroutine may call it.
+func (f *Flusher) TrashEntries() int { return int(f.trashCount.Load()) }

@@ -152,6 +152,7 @@ func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
 	w.set(buffersFree, float64(s.FreeBuffers))
 	w.set(buffers, float64(s.Buffers))
 	w.set(segmentWritten, float64(s.SegmentBytes))
+	w.set(trashEntries, float64(s.TrashEntries))
 	w.set(openSegments, float64(s.OpenSegments))
 	w.set(mappedSegments, float64(s.MappedSegments))
 	w.set(retentionRemoved, float64(s.TrimmedBytes))

@@ -121,6 +121,8 @@ var (
 		"Buffers of 1 MiB that there are: see buffer-bytes.")
 	segmentWritten = define(ofStorage, counter, "segment_written_bytes_total",
 		"Bytes written to segments.")
+	trashEntries = define(ofStorage, gauge, "trash_entries",
+		"Deleted files and folders that are still to be removed, and whose space is not free yet.")
 	openSegments = define(ofStorage, gauge, "open_segments",
 		"Partitions that have segment files open, because they were written and not synced; at most max-open-segments.")
 	mappedSegments = define(ofStorage, gauge, "mapped_segments",
