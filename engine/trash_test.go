@@ -60,22 +60,20 @@ func TestStartWithWhatCannotBeMoved(t *testing.T) {
 	e := openOnDisk(t, disk)
 	publish(t, topicOf(t, e, "t"), numbered("m", 5, 0)...)
 	at := engine.TopicDir(e, "t")
-	for range 2 {
-		disk.Inject(faultaio.Rule{Kind: faultaio.KindRename, Name: at, Err: syscall.EIO, Count: -1})
-		if _, ok := e.LookupTopic("t"); ok {
-			if err := e.DeleteTopic(t.Context(), "t"); err != nil {
-				t.Fatal(err)
-			}
-		}
+	never := faultaio.Rule{Kind: faultaio.KindRename, Name: at, Err: syscall.EIO, Count: -1}
+	disk.Inject(never)
+	if err := e.DeleteTopic(t.Context(), "t"); err != nil {
+		t.Fatal(err)
+	}
+	for life := range 2 {
 		disk = disk.Crash(1)
-		disk.Inject(faultaio.Rule{Kind: faultaio.KindRename, Name: at, Err: syscall.EIO, Count: -1})
+		disk.Inject(never)
 		e = openOnDisk(t, disk)
 		if _, ok := e.LookupTopic("t"); ok {
 			t.Fatal("the topic is there again")
 		}
-		other := topicOf(t, e, "other") // enough for the commit log to use its files again
-		for range 5 {
-			publish(t, other, numbered("m", 5, 12<<10)...)
+		for range 4 * (1 - life) { // so much that the commit log would use its oldest file again
+			publish(t, topicOf(t, e, "other"), numbered("m", 5, 12<<10)...)
 		}
 	}
 	disk = disk.Crash(1)
