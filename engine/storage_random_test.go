@@ -177,7 +177,14 @@ func (s *storeSim) publish() {
 func (s *storeSim) finish() {
 	c := channelOf(s.t, s.topic(), "c")
 	k := subscribe(s.t, c, 1)
-	defer k.Close()
+	defer func() { // what was finished counts after the next start
+		done := make(chan error, 1)
+		k.Sync(func(err error) { done <- err })
+		if err := <-done; err != nil {
+			s.fail("sync: %v", err)
+		}
+		k.Close()
+	}()
 	for range s.rng.IntN(60) {
 		m, ok := k.poll(20 * time.Millisecond)
 		if !ok {
@@ -338,7 +345,8 @@ func (s *storeSim) rot() {
 	at := s.rng.IntN(len(data))
 	for turn := range 2 {
 		data[at] ^= 0x10
-		if err := os.WriteFile(name, data, 0o600); err != nil {
+		// The file may be a link to one of the node's: the node keeps its own.
+		if err := errors.Join(os.WriteFile(name+".new", data, 0o600), os.Rename(name+".new", name)); err != nil {
 			s.fail("%v", err)
 		}
 		if turn == 0 {

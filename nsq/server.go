@@ -220,7 +220,7 @@ func (s *Server) now() int64 { return int64(time.Since(s.started)) }
 // Serve serves clients until Shutdown, and then returns nil. An error means that a listener failed.
 func (s *Server) Serve() error {
 	if limit := descriptors.Limit(); limit-descriptors.Reserve(limit) < s.opts.MaxConnections {
-		s.opts.Logger.Warn("the limit of open files allows fewer connections than max-connections: one beyond it is closed "+
+		s.opts.Logger.Info("the limit of open files allows fewer connections than max-connections: one beyond it is closed "+
 			"at once, so that the node can go on storing. Raise it (LimitNOFILE of a unit, ulimit -n), or lower "+
 			"max-connections", "open_files", limit, "for_clients", limit-descriptors.Reserve(limit),
 			"max_connections", s.opts.MaxConnections)

@@ -3,6 +3,7 @@ package segment
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -93,6 +94,57 @@ func TestFailedFilesStayFailed(t *testing.T) {
 			w.settle()
 			w.check()
 		})
+	}
+}
+
+// A segment that somebody removes before its sync is not synced, so that the commit log keeps what it holds.
+func TestSegmentIsRemovedBeforeItsSync(t *testing.T) {
+	d := faultaio.New(faultaio.Options{Seed: 1})
+	w := newWorld(t, d)
+	w.fill(newRand(31), 60)
+	if _, err := w.log.Flush(w.w, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Remove(w.log.Segments()[0].Path); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := w.log.Sync(); !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	if w.log.Synced() != 0 {
+		t.Errorf("synced %d", w.log.Synced())
+	}
+	if seq, ok := w.log.OldestUnsyncedFileSeq(); !ok || seq != 1 {
+		t.Errorf("the commit log keeps files from %d on, %v", seq, ok)
+	}
+}
+
+// The first segment is removed while the checkpoint ends exactly at its end. What a version of level 2 left by its
+// retention looks the same, except for the index: the segment is missing, and was not trimmed.
+func TestFirstSegmentIsMissingAtACheckpoint(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		d := faultaio.New(faultaio.Options{Seed: 1})
+		w := newWorld(t, d)
+		w.fill(newRand(31), 60)
+		w.settle()
+		all := w.log.Segments()
+		st := w.stateAt(all[0].End)
+		if len(all) < 2 || st.End != all[1].Start || st.Segment != 0 {
+			t.Fatalf("%d segments, state %+v", len(all), st)
+		}
+		if err := errors.Join(w.log.Close(), d.Remove(all[0].Path)); err != nil {
+			t.Fatal(err)
+		}
+		w.opts.OldIndexes = old
+		w.open(st)
+		if health := w.log.Health(); old != (health == nil) {
+			t.Errorf("old indexes %v: Health: %v", old, health)
+		}
+		if start, _, _ := w.log.Start(); old != (start == st.End) {
+			t.Errorf("old indexes %v: the log begins at %d of %d", old, start, st.End)
+		}
 	}
 }
 

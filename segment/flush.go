@@ -415,6 +415,11 @@ func (l *Log) sync() error {
 		if err := f.file.Sync(); err != nil {
 			return l.poisonWith(fmt.Errorf("syncing %s: %w", f.path, err))
 		}
+		// A file that somebody has removed is synced like any other, and gone with the process. Then the commit log must
+		// keep what it holds: without its name and its index, the next Open takes it for one that retention removed.
+		if _, err := l.disk.Identify(f.path); err != nil {
+			return fmt.Errorf("segment: after the sync of %s: %w", f.path, err)
+		}
 	}
 	failpoint.Pass("segment/after-sync")
 	full := l.full

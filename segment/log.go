@@ -145,11 +145,12 @@ func ignoreLeftovers(numbers []uint32, st State) []uint32 {
 
 // TrimmedToEnd recognises a checkpoint that ends exactly at the end of a segment which retention removed after the
 // checkpoint, as versions of feature level 2 did. The file of that segment is missing, and the next file begins at
-// st.End. numbers are those of the segment files, ascending; base says where the file of a number begins, if its header
-// is right. A log of which TrimmedToEnd says true is empty at the checkpoint, and lacks nothing.
-func TrimmedToEnd(st State, numbers []uint32, base func(number uint32) (Offset, bool)) bool {
+// st.End. numbers are those of the segment files, ascending; indexed says that the index of the missing one is there,
+// so that retention has not removed it; base says where the file of a number begins, if its header is right. A log of
+// which TrimmedToEnd says true is empty at the checkpoint, and lacks nothing.
+func TrimmedToEnd(st State, numbers []uint32, indexed bool, base func(number uint32) (Offset, bool)) bool {
 	i, there := slices.BinarySearch(numbers, st.Segment)
-	if there || i > 0 || len(numbers) == 0 || numbers[0] != st.Segment+1 {
+	if there || indexed || i > 0 || len(numbers) == 0 || numbers[0] != st.Segment+1 {
 		return false
 	}
 	at, ok := base(numbers[0])
@@ -177,7 +178,7 @@ func (l *Log) openSegments(st State) error {
 	if err != nil {
 		return err
 	}
-	if TrimmedToEnd(st, numbers, l.baseOf) {
+	if TrimmedToEnd(st, numbers, !l.opts.OldIndexes && slices.Contains(indexes, st.Segment), l.baseOf) {
 		return nil
 	}
 	numbers = ignoreLeftovers(numbers, st)

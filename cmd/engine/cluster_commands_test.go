@@ -70,8 +70,8 @@ func TestCommandsOnACluster(t *testing.T) {
 		t.Errorf("redrive prints %q", got)
 	}
 	at(0, "channel", "skip", "orders", "billing")
-	if got := rows(at(2, "channel", "list", "orders")); len(got) != 2 ||
-		!strings.HasPrefix(got[1], "orders  billing  0  ") {
+	if got := rows(at(2, "channel", "list", "orders")); len(got) != 3 ||
+		!strings.HasPrefix(got[1], "orders  billing  0  ") || !strings.Contains(got[2], "is skipping: it discards") {
 		t.Errorf("after skip channel list prints %q", got)
 	}
 	at(1, "channel", "unskip", "orders", "billing")
@@ -104,7 +104,7 @@ func lookOnACluster(t *testing.T, nodes []string, at func(i int, args ...string)
 			t.Errorf("topic list prints %q", got)
 		}
 		if got := rows(at(i, "channel", "list", "orders")); len(got) != 2 ||
-			got[1] != "orders  billing  12  0  0  12  0  0  0  ok" {
+			got[1] != "orders  billing  12  0  0  12  0  0  0  0  ok" {
 			t.Errorf("channel list prints %q", got)
 		}
 		var list nsq.PeekList

@@ -210,7 +210,7 @@ func storedFiles(
 ) *Files {
 	f := &Files{ID: id, End: st.End, NextID: st.NextID}
 	at := func(n uint32) (segment.FileStart, error) { return start(f.name(n), id, n) }
-	if segment.TrimmedToEnd(st, numbers, func(n uint32) (segment.Offset, bool) {
+	if segment.TrimmedToEnd(st, numbers, false, func(n uint32) (segment.Offset, bool) {
 		h, err := at(n)
 		return h.Base, err == nil
 	}) {

@@ -65,7 +65,11 @@ func (w *walk) open() error {
 		h, err := w.header(path.Join(dir, offline.SegmentName(n)), n)
 		return h.Base, err == nil
 	}
-	if segment.TrimmedToEnd(*st, numbers, base) {
+	indexed, err := w.c.dir.HasIndex(w.p.id, st.Segment)
+	if err != nil {
+		return err
+	}
+	if segment.TrimmedToEnd(*st, numbers, indexed, base) {
 		return nil
 	}
 	last := st.Segment

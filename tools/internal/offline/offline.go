@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -166,6 +167,12 @@ func (d *Dir) Segments(id segment.Identity) ([]uint32, error) {
 	}
 	sort.Slice(numbers, func(i, j int) bool { return numbers[i] < numbers[j] })
 	return numbers, nil
+}
+
+// HasIndex says whether the index of segment n is there.
+func (d *Dir) HasIndex(id segment.Identity, n uint32) (bool, error) {
+	names, err := d.list(PartitionDir(id))
+	return slices.Contains(names, fmt.Sprintf("%010d.idx", n)), err
 }
 
 // SegmentName is the file name of segment n.

@@ -360,6 +360,9 @@ func (w *World) checkForgotten() {
 				w.Stats.Aside++
 				continue
 			}
+			if (f.forced[id] || f.tainted) && w.trimmedAt(n, id, v) {
+				continue // of what a leader that others were given up for did not know, no channel wants it here
+			}
 			w.broken(2, "%s had value %d, %v of %s, answered OK at %.3f, and its copy was cut: it begins at %d, "+
 				"and the value is not aside%s", n.name, i, v.id, w.partName(id), float64(v.answered)/1e6, c.start, w.wanting(i))
 			return

@@ -1,6 +1,8 @@
 package world
 
 import (
+	"slices"
+
 	"penstock/engine"
 	"penstock/engine/meta"
 	"penstock/segment"
@@ -28,8 +30,16 @@ type cut struct {
 
 // copyStart is where the log of a node's copy begins.
 type copyStart struct {
-	id   msgID
-	cuts []cut // since it served last
+	id    msgID
+	cuts  []cut  // since it served last
+	drops int    // how often the copy was given up
+	trims []trim // all that its retention has done
+}
+
+// trim is what retention took of a copy, while its log went on.
+type trim struct {
+	to msgID
+	at int64
 }
 
 // retention knows of every cut.
@@ -72,8 +82,13 @@ func (r *retention) look(n *node, v *engine.PartitionMarks) {
 	}
 	t := n.w.models[v.ID.Topic]
 	if v.StartID > s.id {
+		n.w.tracef("%s: the copy of %s begins at %d now, not at %d", n.name, n.w.partName(v.ID), v.StartID, s.id)
 		r.mayStart(n, t, s.id, v)
+		if !v.Cutting && v.Drops == s.drops {
+			s.trims = append(s.trims, trim{v.StartID, n.w.now})
+		}
 	}
+	s.drops = v.Drops
 	switch {
 	case v.StartID < s.id:
 		s.cuts = nil // another log: the disk is a new one, or the replica came back
@@ -97,6 +112,12 @@ func (w *World) gone(t *topicModel, id engine.ID, v *value) bool { return w.cutA
 func (w *World) goneAt(n *node, id meta.PartitionID, v *value) bool {
 	s := w.checks.taken.starts[nodePart{n, id}]
 	return s != nil && w.cutAway(s.cuts, v.id, v)
+}
+
+// trimmedAt says that retention took a message from a copy after it was answered OK.
+func (w *World) trimmedAt(n *node, id meta.PartitionID, v *value) bool {
+	s := w.checks.taken.starts[nodePart{n, id}]
+	return s != nil && slices.ContainsFunc(s.trims, func(c trim) bool { return v.id.MsgID() < c.to && c.at > v.answered })
 }
 
 func (w *World) cutAway(cuts []cut, id engine.ID, v *value) bool {
