@@ -356,7 +356,7 @@ func (r *backupRun) hold(pt *part.Partition) error {
 		return nil
 	}
 	committed := pt.CommittedEnd()
-	files := &backup.Files{ID: pt.Identity()}
+	files, synced := &backup.Files{ID: pt.Identity()}, true
 	err := pt.Log().HoldFiles(func(h *segment.HeldFile) error {
 		name := path.Join(dir.Held, fmt.Sprint(len(r.segments)))
 		if err := os.Link(r.onDisk(h.Path), r.onDisk(name)); err != nil {
@@ -365,8 +365,11 @@ func (r *backupRun) hold(pt *part.Partition) error {
 		}
 		// A cut of a follower's log removes only what is not committed, so nobody writes to the file any more.
 		r.segments = append(r.segments, heldSegment{h, name, h.Full && h.End <= committed})
-		files.Add(h.FileStart, nil)
-		files.End = h.End
+		if synced { // what follows the end of the last sync is in the commit log
+			files.Add(h.FileStart, nil)
+			files.End = h.End
+		}
+		synced = synced && h.Full
 		return nil
 	})
 	r.verify(pt, files)

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -327,6 +328,8 @@ func (s *storeSim) op() {
 		s.open()
 	case 13:
 		s.rot()
+	case 14:
+		s.rotOriginal()
 	}
 	s.check()
 }
@@ -353,6 +356,67 @@ func (s *storeSim) rot() {
 			if _, err := backup.Restore(b.dir, filepath.Join(s.t.TempDir(), "rotten"), backup.RestoreOptions{}); err == nil {
 				s.fail("a backup with a wrong bit in %s is restored", name)
 			}
+		}
+	}
+}
+
+// rotOriginal turns a bit of a message in a segment of a copy of the directory. A backup of that copy names the message
+// exactly if a node on the copy cannot read it, which it can if the commit log has it, too.
+func (s *storeSim) rotOriginal() {
+	name := storeTopics[s.rng.IntN(len(storeTopics))]
+	bodies := s.waits(topicOf(s.t, s.e, name))
+	if len(bodies) == 0 {
+		return
+	}
+	body := bodies[s.rng.IntN(len(bodies))]
+	s.close()
+	defer s.open()
+	rotten := filepath.Join(s.t.TempDir(), "rotten")
+	if err := os.CopyFS(rotten, os.DirFS(s.dir)); err != nil {
+		s.fail("%v", err)
+	}
+	files, err := filepath.Glob(filepath.Join(rotten, "topics", "*", "0", "*.seg"))
+	if err != nil {
+		s.fail("%v", err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		at := bytes.Index(data, []byte(body+"/"))
+		if err == nil && at < 0 {
+			continue
+		}
+		data[at] ^= 0x10
+		m := new(backup.Manifest)
+		if err := errors.Join(err, os.WriteFile(file, data, 0o600), backup.Copy(rotten, filepath.Join(s.t.TempDir(), "of"),
+			m, dir.NewestLevel, backup.Options{Pause: func(time.Duration) bool { return true }})); err != nil {
+			s.fail("a backup of a directory with a wrong bit: %v", err)
+		}
+		e := openWith(s.t, inDir(rotten))
+		defer e.Close()
+		if reads := canRead(s.t, topicOf(s.t, e, name), body); reads != (len(m.Missing) == 0) {
+			s.fail("a node reads %s of topic %s: %v, and its backup lacks %v", body, name, reads, m.Missing)
+		}
+		return
+	}
+}
+
+// canRead says whether the log of a topic has a message, and can be read so far.
+func canRead(t *testing.T, topic *engine.Topic, body string) bool {
+	r, err := topic.OpenReader(0, engine.Start{Kind: engine.StartOldest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	ended, end := context.WithCancel(ctxBg)
+	end()
+	for {
+		got, err := r.Next(ended, 1<<20)
+		if err != nil {
+			return false
+		}
+		found := slices.ContainsFunc(meant(t, got), func(m replayed) bool { return strings.HasPrefix(m.body, body+"/") })
+		if got.Release(); found {
+			return true
 		}
 	}
 }
