@@ -28,9 +28,13 @@ import (
 // what was delivered is not in any log.
 func (w *World) forgives() bool { return (w.forget.loose || w.forget.tainted) && !w.forget.saying }
 
-// mayComeAgain says that the id of a value may be given again: the value was answered OK before every process ended and
-// one disk came back older. Then checkForgotten demands that it is aside, or in a copy that is contested.
-func (w *World) mayComeAgain(value int) bool { return w.book.values[value].answered < w.forget.endedAt }
+// mayComeAgain says that the id of a value may be given again: where nodes forget, the value was never answered OK; or
+// it was, before every process ended and one disk came back older. Then checkForgotten demands that it is aside, or in
+// a copy that is contested.
+func (w *World) mayComeAgain(value int) bool {
+	v := &w.book.values[value]
+	return v.fate != acked && w.has(FeatureForget) || v.answered < w.forget.endedAt
+}
 
 // forgetting is what failures begin with.
 func (w *World) forgetting() string {
@@ -437,11 +441,13 @@ func (w *World) wanting(i int) string {
 	return ""
 }
 
-// nobodyKnows says whether a channel was forgotten with all members that knew it. Retention does not wait for it, nor,
-// if it was made again, for what lies before its new start.
+// nobodyKnows says whether a channel was forgotten with all members that knew it, because a node has forgotten
+// something since it was made. Retention does not wait for it, nor, if it was made again, for what lies before its new
+// start.
 func (w *World) nobodyKnows(c *channelModel, id engine.ID) bool {
 	f, part := &w.forget, meta.PartitionID{Topic: c.t.id, Partition: id.Partition()}
-	if !f.loose && !f.forced[part] && (!f.tainted || c.created >= f.taintedAt) {
+	since := func(n *node) bool { return n.forgot.at > c.created }
+	if !f.loose && !f.forced[part] && (!f.tainted || !slices.ContainsFunc(w.nodes, since)) {
 		return false
 	}
 	served := false
