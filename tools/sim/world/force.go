@@ -73,7 +73,8 @@ func (s *store) forceLeader(id meta.PartitionID, to replicate.NodeID) error {
 	}
 	m := replicate.Member{Node: to, Store: s.snap.Nodes[to].Store}
 	row := cloneRow(p)
-	row.State.ISR = []replicate.Member{m}
+	row.State.ISR, row.State.Forced = []replicate.Member{m}, row.State.Epoch+1
+	row.Contested = slices.DeleteFunc(row.Contested, func(o replicate.Member) bool { return o == m })
 	row.Damaged = slices.DeleteFunc(row.Damaged, func(o replicate.Member) bool { return o == m })
 	s.lead(row, to)
 	return nil
