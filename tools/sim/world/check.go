@@ -271,9 +271,6 @@ func (w *World) partWhole(id meta.PartitionID, views []engine.PartitionView) str
 			continue
 		}
 		at := slices.IndexFunc(leader.Channels, func(v engine.ChannelView) bool { return v.Name == c.name })
-		if at < 0 && (c.created < w.forget.endedAt || w.forget.forced[id]) {
-			continue // only the leader knew that it was committed, and came back older; or an operator has given it up
-		}
 		if at < 0 {
 			return "channel " + c.name + " is not in its log"
 		}
