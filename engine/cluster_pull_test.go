@@ -70,7 +70,7 @@ func TestPullThroughMoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	const inFlight = 10
-	// No timeout helps: what a lost leader had sent must not keep what another one sends from the program.
+	// The timeout is longer than the test waits: messages of a lost leader must not take the room of another leader's.
 	s := openMessages(t, c, engine.ConsumeOptions{MaxInFlight: inFlight, MsgTimeout: 2 * patience})
 	for _, m := range tc.nodes {
 		tc.publishMany(h, m, "t", m.name, 100, 30)

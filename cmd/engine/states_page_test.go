@@ -52,7 +52,7 @@ func TestStatesPage(t *testing.T) {
 	}
 }
 
-// bringsAbout begins states; what it returns ends them: nil, if the others may hold meanwhile.
+// bringsAbout begins states. It returns a function that ends them, or nil if the states may last during the next ones.
 type bringsAbout struct {
 	names []string
 	begin func(w *stateWorld) (end func())

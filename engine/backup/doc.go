@@ -6,7 +6,7 @@
 // A backup is a directory with the files of a data directory that a restart needs, under the same names, and a manifest
 // with the size and checksum of each. FORMAT.md describes the manifest. It is written last, when everything else is on
 // stable storage: a directory without a manifest is no backup. What the files contain is the business of package
-// engine; this package knows which of them a restore must change, and what segments must hold.
+// engine; this package knows which files a restore must change, and which batches segments must hold.
 //
 // The Writer links a file into the backup if nobody will change it and both directories are on one file system, and
 // copies it otherwise. A linked file is the node's own file under a second name: bit rot hits both. The node never

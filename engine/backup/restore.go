@@ -254,7 +254,7 @@ func damaged(name string, why string) error {
 }
 
 // file copies one file and verifies it. Blocks of zeros are not written. why says how the file differs from the
-// manifest; "": it does not. What cannot be read of it is zeros in the copy.
+// manifest; "": it does not. Bytes that cannot be read are zeros in the copy.
 func (r *restoring) file(f *File) (why string, err error) {
 	in, err := os.Open(filepath.Join(r.from, filepath.FromSlash(f.Name)))
 	if err != nil && path.Ext(f.Name) == ".json" { // an empty one is replaced by its second copy

@@ -250,7 +250,7 @@ func (l *logEnds) Checkpoint(chunk []byte) error {
 	return nil
 }
 
-// finish decodes the checkpoint when all of it is there. What it does not say is not verified.
+// finish decodes the checkpoint when all of it is there. Partitions that the checkpoint does not name are not verified.
 func (l *logEnds) finish() {
 	if l.parts != nil {
 		return

@@ -464,19 +464,6 @@ func (r *Consumer) sendOp(what *wire.Consume) error {
 	return nil
 }
 
-// legOf returns the leg, and its index, at which the messages of a partition are in flight. A new leader may deliver
-// before this node has heard of it, so that the leg of the newest delivery counts more than the leader that this node
-// knows. mu is held.
-func (r *Consumer) legOf(partition uint32) (l *leg, index int, ok bool) {
-	if int(partition) < len(r.from) && r.from[partition] != nil {
-		l = r.from[partition]
-		if i := r.legs.Credit().Index(&l.CreditLeg); i >= 0 {
-			return l, i, true
-		}
-	}
-	return r.legs.At(r.topic.Leader(partition))
-}
-
 // Pump sends the waiting Consume entries. Deliveries need no pump: the leaders send them unasked.
 func (r *Consumer) Pump() {
 	r.mu.Lock()

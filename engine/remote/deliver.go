@@ -61,6 +61,19 @@ func (r *Consumer) deliverOne(l *leg, n int, until base.Deadline) {
 	}
 }
 
+// legOf returns the leg, and its index, at which the messages of a partition are in flight. A new leader may deliver
+// before this node has heard of it, so that the leg of the newest delivery counts more than the leader that this node
+// knows. mu is held.
+func (r *Consumer) legOf(partition uint32) (l *leg, index int, ok bool) {
+	if int(partition) < len(r.from) && r.from[partition] != nil {
+		l = r.from[partition]
+		if i := r.legs.Credit().Index(&l.CreditLeg); i >= 0 {
+			return l, i, true
+		}
+	}
+	return r.legs.At(r.topic.Leader(partition))
+}
+
 // endDelivery ends a run of deliverOne. It is called with mu held, and releases it.
 func (r *Consumer) endDelivery(l *leg) {
 	r.delivery = base.Delivery{}

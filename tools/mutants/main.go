@@ -74,13 +74,7 @@ func run() error {
 		return err
 	}
 	if *sample > 0 && *sample < len(all) {
-		// Not those whose tests need what not every machine has.
-		all = slices.DeleteFunc(all, func(m *mutant) bool {
-			return slices.ContainsFunc(m.tests, func(t test) bool { return t.tags != "" })
-		})
-		rng := rand.New(rand.NewPCG(*seed, 0))
-		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		all = all[:min(*sample, len(all))]
+		all = draw(all, *sample, *seed)
 	}
 	dir, err := os.MkdirTemp("", "penstock-mutants")
 	if err != nil {
@@ -104,6 +98,16 @@ func run() error {
 		return fmt.Errorf("%d mutants were not killed: write the test that is missing, or correct the table", bad)
 	}
 	return ctx.Err()
+}
+
+// draw chooses some of the mutants, but none whose tests need what not every machine has.
+func draw(all []*mutant, count int, seed uint64) []*mutant {
+	all = slices.DeleteFunc(all, func(m *mutant) bool {
+		return slices.ContainsFunc(m.tests, func(t test) bool { return t.tags != "" })
+	})
+	rng := rand.New(rand.NewPCG(seed, 0))
+	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all[:min(count, len(all))]
 }
 
 // span returns the mutants with the numbers of a text like 1-60, so that a table can be tried in pieces; empty: all.

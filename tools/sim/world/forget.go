@@ -23,23 +23,22 @@ type forgetting struct {
 	kind  forgetKind // what happens in this world
 	every int64      // about so often
 	// loose: any number of nodes may forget, so that nothing whole may be left. Of all rules only the one of cuts holds.
-	loose     bool
-	behind    map[nodePart]bool // members that joined under a leader that lacked something
-	tainted   bool              // at some time no member of an ISR was whole: what was answered then may be nowhere
-	taintedAt int64             // the first such time
-	endedAt   int64             // when all who replicate ended at once, and a disk came back older: the newest such time
-	saying    bool              // one of the rules that hold in a loose world is broken
-	twins     []*node
-	moments   []moment // earlier states of all disks
-	busy      bool     // the nodes that are to come back are not back yet
-	most      int      // nodes that lacked something at the same time, at most
-	away      *node    // it is off while the others have peace
-	refused   map[*node]string
-	damaged   map[*node]int64                      // since when a row says that a copy there is damaged
-	asks      map[meta.PartitionID]int64           // since when its leader waits for an operator
-	forced    map[meta.PartitionID]bool            // an operator has chosen a leader
-	letters   map[*channelModel]map[engine.ID]bool // that are in the dead-letter topics
-	armed     bool                                 // the power goes at the next removal of a log's file
+	loose   bool
+	behind  map[nodePart]bool // members that joined under a leader that lacked something
+	tainted bool              // at some time no member of an ISR was whole: what was answered then may be nowhere
+	endedAt int64             // when all who replicate ended at once, and a disk came back older: the newest such time
+	saying  bool              // one of the rules that hold in a loose world is broken
+	twins   []*node
+	moments []moment // earlier states of all disks
+	busy    bool     // the nodes that are to come back are not back yet
+	most    int      // nodes that lacked something at the same time, at most
+	away    *node    // it is off while the others have peace
+	refused map[*node]string
+	damaged map[*node]int64                      // since when a row says that a copy there is damaged
+	asks    map[meta.PartitionID]int64           // since when its leader waits for an operator
+	forced  map[meta.PartitionID]bool            // an operator has chosen a leader
+	letters map[*channelModel]map[engine.ID]bool // that are in the dead-letter topics
+	armed   bool                                 // the power goes at the next removal of a log's file
 }
 
 // memoryLoss is what a node has forgotten.
@@ -357,7 +356,7 @@ func (w *World) watchSound(old *meta.Snapshot) {
 	}
 	if w.leaveNobody(0) {
 		w.tracef("somewhere no member in sync is whole")
-		f.tainted, f.taintedAt = true, w.now
+		f.tainted = true
 	}
 }
 
