@@ -12,6 +12,7 @@ import (
 //	busy      number of its entries that are in flight, waiting, recalled, queued for redelivery, or doomed
 //	parked    its entries that must wait behind the busy ones
 //	settling  set while its last confirmation is not committed
+//	behind    partitions whose logs have to commit one, too: parked messages of theirs were discarded meanwhile
 //
 // A lane with none of the three is free. When a lane has neither busy entries nor a confirmation to settle, its first
 // parked entry goes on. That happens at the end of the Step (advanceLanes), so that no list changes while it is
@@ -25,8 +26,9 @@ type lane struct {
 	parked     entryList
 	settling   *channelPart // the partition whose log gets the confirmation; nil: the lane does not settle
 	take       uint64       // the take that contains the confirmation, or notTaken
-	prev, next *lane        // neighbours in settling.settling; next also links the pool
-	nextFreed  *lane        // next in Channel.freed
+	behind     []*channelPart
+	prev, next *lane // neighbours in settling.settling; next also links the pool
+	nextFreed  *lane // next in Channel.freed
 	isFreed    bool
 }
 
@@ -178,15 +180,21 @@ func (c *Channel) leaveLane(e *entry) {
 	c.letGo(l)
 }
 
-// settleLane makes the lane wait until the confirmations made so far are committed in the partition's log. If all of
-// them were taken, it waits for the last take; a lane that waited for the next one might do so for ever.
+// settleLane makes the lane wait until the confirmations made so far are committed in the partition's log, after those
+// that it waits for already. If all of them were taken, it waits for the last take; a lane that waited for the next one might do so for ever.
 func (c *Channel) settleLane(p *channelPart, l *lane) {
 	if c.cfg.Ephemeral {
 		c.letGo(l)
 		return
 	}
-	if l.settling != nil {
-		l.settling.settling.remove(l)
+	switch {
+	case l.settling == p:
+		p.settling.remove(l)
+	case l.settling != nil:
+		if !slices.Contains(l.behind, p) {
+			l.behind = append(l.behind, p)
+		}
+		return
 	}
 	l.settling, l.take = p, notTaken
 	p.settling.pushBack(l)
@@ -208,10 +216,21 @@ func (c *Channel) labelSettling(p *channelPart) {
 // releaseSettled lets the lanes go on whose confirmations are committed.
 func (c *Channel) releaseSettled(p *channelPart) {
 	for l := p.settling.first; l != nil && l.take <= p.committed; l = p.settling.first {
-		p.settling.remove(l)
-		l.settling = nil
-		c.letGo(l)
+		c.settled(p, l)
 	}
+}
+
+// settled is for a lane that need not wait for p any more.
+func (c *Channel) settled(p *channelPart, l *lane) {
+	p.settling.remove(l)
+	l.settling = nil
+	if len(l.behind) == 0 {
+		c.letGo(l)
+		return
+	}
+	next := l.behind[0]
+	l.behind = slices.Delete(l.behind, 0, 1)
+	c.settleLane(next, l)
 }
 
 // confirmsCommitted trusts only the number of the take. A batch written before the first take (a repeated pause, for

@@ -120,10 +120,11 @@ func (c *Channel) addPartition(ev *Event) {
 // of keys that wait for a commit of its log go on: whatever that log holds, the next leader knows it.
 func (c *Channel) removePartition(p *channelPart) {
 	c.forgetIf(p, func(*entry) bool { return true })
+	for _, l := range c.lanes {
+		l.behind = slices.DeleteFunc(l.behind, func(q *channelPart) bool { return q == p })
+	}
 	for l := p.settling.first; l != nil; l = p.settling.first {
-		p.settling.remove(l)
-		l.settling = nil
-		c.letGo(l)
+		c.settled(p, l)
 	}
 	c.liftFence(p)
 	c.removeSources(p)

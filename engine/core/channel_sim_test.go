@@ -27,14 +27,14 @@ type sim struct {
 	skipped bool
 	ev      []EventKind // the events so far, for the text of a failure
 
-	settings ChannelSettings // configured last, or recovered
-	partsAll uint32          // partitions of the topic; 0: the channel does not know
-	filter   bool            // every seventh message is unwanted
-	lastAt   segment.Offset  // of the last control batch that carries messages
-	calm     bool            // runs are common: see channel_run_test.go
-	busy     bool            // see channel_simbusy_test.go
-	runs     int             // deliveries of them
-	waits    map[*source]int // how often another source had its turn, while this one might have had it
+	settings ChannelSettings  // configured last, or recovered
+	partsAll uint32           // partitions of the topic; 0: the channel does not know
+	filter   bool             // every seventh message is unwanted
+	lastAt   segment.Offset   // of the last control batch that carries messages
+	calm     bool             // runs are common: see channel_run_test.go
+	busy     bool             // see channel_simbusy_test.go
+	runs     int              // deliveries of them
+	waits    map[*source]wait // see checkTurn
 }
 
 type simClient struct {

@@ -84,7 +84,7 @@ func (s *sim) pumpNext(p *simPart, queued bool) Decision {
 		s.t.Fatalf("message %v has its turn, and is not the first of a queue: %+v", next.ID, e)
 	}
 	res := s.offer(p, id, next.Queued)
-	s.checkTurn(may, now, !stay || res.Decision != Hold)
+	s.checkTurn(may, now, res.Decision != Hold)
 	switch res.Decision {
 	case Deliver:
 		if res.ID != batch.MakeID(p.number, id) {
@@ -103,23 +103,35 @@ func (s *sim) pumpNext(p *simPart, queued bool) Decision {
 	return res.Decision
 }
 
-// checkTurn checks that no source that may have its turn waits for more than one turn, of TurnSize messages, of each
-// other source. now is the source that had its turn; with counts, something came of it.
+// wait is how long a source waits for its turn.
+type wait struct {
+	behind map[*source]int // messages of other sources that had their turns, while this one might have had it
+	round  uint64          // source.round and source.given: they change when the source is served, by a run for example
+	given  int
+}
+
+// checkTurn checks that no source that may have its turn waits for more than two turns, of TurnSize messages, of another
+// one. now is the source that had its turn; with counts, its message was delivered or dropped.
 func (s *sim) checkTurn(may []*source, now *source, counts bool) {
 	s.t.Helper()
 	if !slices.Contains(may, now) {
 		s.t.Fatalf("partition %d has its turn, source %d, and must not", now.part, now.kind)
 	}
-	waits := map[*source]int{}
+	waits := map[*source]wait{}
 	for _, src := range may {
-		if src != now {
-			waits[src] = s.waits[src]
-			if counts {
-				waits[src]++
-			}
+		if src == now {
+			continue
 		}
-		if n := waits[src]; n > (s.cfg.TurnSize+1)*len(s.c.sources) {
-			s.t.Fatalf("partition %d, source %d: %d messages of others had their turns", src.part, src.kind, n)
+		w, ok := s.waits[src]
+		if !ok || w.round != src.round || w.given != src.given {
+			w = wait{map[*source]int{}, src.round, src.given}
+		}
+		if waits[src] = w; counts {
+			w.behind[now]++
+		}
+		if n := w.behind[now]; n > 2*s.cfg.TurnSize {
+			s.t.Fatalf("partition %d, source %d: %d messages of another had their turns, and a turn has %d",
+				src.part, src.kind, n, s.cfg.TurnSize)
 		}
 	}
 	s.waits = waits

@@ -8,7 +8,8 @@ import "slices"
 // has nothing that may be delivered, when no client has credit any more, or after TurnSize messages. Turns may so be of
 // different lengths, where clients take many messages at one time and few at another. Therefore a source that has used
 // up TurnSize messages in several turns waits until all others have, or have nothing to deliver: that is a round. So no
-// partition, and nothing in a partition, waits for more than TurnSize messages of each other source.
+// partition, and nothing in a partition, waits for more than TurnSize messages of each other source in the rest of a
+// round, and as many in the next one.
 type source struct {
 	part    uint32
 	kind    sourceKind
