@@ -108,7 +108,13 @@ func (w *World) heals2() bool {
 	if w.Violation != "" {
 		return false
 	}
-	if why := w.whole(); why != "" && w.backlog() == 0 && !f.tainted {
+	why := w.whole()
+	if (f.most > 1 || len(f.forced) > 0) && controlLost(why) {
+		w.Stats.StandStill++
+		w.checkForgotten()
+		return false
+	}
+	if why != "" && w.backlog() == 0 && !f.tainted {
 		if w.checkForgotten(); w.Violation != "" {
 			return false // that says more
 		}
@@ -121,6 +127,13 @@ func (w *World) heals2() bool {
 	}
 	w.checkForgotten()
 	return w.Violation == ""
+}
+
+// controlLost says that a channel or its settings are not in the log. What messages have is known of each copy
+// (value.holders), but not what channels have: they may have been in no copy that did not forget, or not in the one that
+// an operator chose.
+func controlLost(why string) bool {
+	return strings.Contains(why, "is not in its log") || strings.Contains(why, "its settings have version")
 }
 
 // reason is why something stands still, by what nodes say; "": nobody says why.
