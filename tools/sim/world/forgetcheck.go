@@ -305,16 +305,18 @@ func (w *World) twoOfThree() bool {
 }
 
 // standsWithout says what stands still although a member that is in sync lives, and has all that was acknowledged, and
-// was not ended in the middle of a write. A partition may also stand still where damaged commit logs and damaged copies
-// leave fewer than min_isr nodes: an operator may not replace them while they may have what nobody else has
-// (attendForgot).
+// was not ended in the middle of a write. A partition may also stand still where damaged commit logs, damaged copies and
+// nodes that do not start leave fewer than min_isr nodes: an operator may not replace them while they may have what
+// nobody else has (attendForgot).
 func (w *World) standsWithout(away *node) string {
 	for _, id := range w.store.snap.Partitions.IDs() {
 		row := w.store.snap.Partitions.Get(id)
 		must, damaged := false, 0
 		for _, n := range w.nodes {
-			if n != away && n.e != nil && (n.e.CommitStats().Failed ||
-				slices.ContainsFunc(row.Damaged, func(m replicate.Member) bool { return w.nodeOf(m.Node) == n })) {
+			switch {
+			case n == away:
+			case n.e == nil && w.forget.refused[n] != "", n.e != nil && (n.e.CommitStats().Failed ||
+				slices.ContainsFunc(row.Damaged, func(m replicate.Member) bool { return w.nodeOf(m.Node) == n })):
 				damaged++
 			}
 		}
