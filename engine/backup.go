@@ -297,6 +297,9 @@ func (r *backupRun) make(m *backup.Manifest) error {
 	if err := r.metadata(); err != nil {
 		return err
 	}
+	if err := r.e.disk.CheckPlace(); err != nil {
+		return fmt.Errorf("the files may be those of another directory: %w", err)
+	}
 	return r.w.Commit(m)
 }
 

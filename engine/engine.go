@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -86,8 +87,8 @@ type Engine struct {
 // Open opens or creates a data directory, replays its commit log and starts serving it. The caller must Close the
 // engine. Open returns ErrOptions if the options contradict each other, ErrNewerLevel if a newer version wrote the
 // directory, ErrForgotten if the commit log of a single node lacks what was written to it, and an error if another
-// process still holds the directory after Options.LockWait. Whatever the error, Open
-// has released the directory.
+// process still holds the directory after Options.LockWait. Whatever the error, Open has
+// released the directory.
 //
 // In a cluster, ctx bounds the wait for the metadata store, together with ClusterOptions.JoinTimeout. Recovery does not
 // look at ctx, and the engine does not use it once Open has returned.
@@ -105,16 +106,9 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 		return nil, err
 	}
 	o.Startup.Enter("opens the data directory")
-	disk := o.Disk
-	if disk == nil {
-		err := CheckDirectory(o.DataPath) // before the lock and the probes, which leave traces
-		if err != nil {
-			return nil, err
-		}
-		disk, err = aio.OpenDisk(o.DataPath, aio.DiskOptions{Mode: aio.Mode(o.IO), Logger: o.Logger, LockWait: o.LockWait})
-		if err != nil {
-			return nil, err
-		}
+	disk, err := o.openDisk()
+	if err != nil {
+		return nil, err
 	}
 	e := &Engine{
 		opts: o, log: o.Logger, host: h, clock: newEngineClock(&o, h), disk: disk, topics: map[string]*Topic{},
@@ -137,6 +131,24 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 		return nil, err
 	}
 	return e, nil
+}
+
+// openDisk returns Disk, or opens DataPath, which it makes absolute: a program may change its working directory later,
+// and a backup finds the files by their paths.
+func (o *Options) openDisk() (aio.Disk, error) {
+	if o.Disk != nil {
+		return o.Disk, nil
+	}
+	whole, err := filepath.Abs(o.DataPath)
+	if err != nil {
+		return nil, fmt.Errorf("engine: the data directory %s cannot be found, because this process's working directory "+
+			"is gone: %w; nothing was changed, name its absolute path", o.DataPath, err)
+	}
+	o.DataPath = whole
+	if err := CheckDirectory(whole); err != nil { // before the lock and the probes, which leave traces
+		return nil, err
+	}
+	return aio.OpenDisk(whole, aio.DiskOptions{Mode: aio.Mode(o.IO), Logger: o.Logger, LockWait: o.LockWait})
 }
 
 // open does the work of Open, on the caller's goroutine. The order matters: recovery and join run before any goroutine

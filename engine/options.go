@@ -20,13 +20,18 @@ import (
 // Options configure an Engine. The zero value of a field selects its default. The field's comment ends with the default
 // in parentheses, or says what the zero value means. Open copies the struct.
 type Options struct {
-	DataPath string          // data directory; created if missing. Required unless Disk is set.
+	// DataPath is the data directory; it is created if it is missing. Required unless Disk is set. Open makes a relative
+	// path absolute, so the program may change its working directory afterwards.
+	DataPath string
 	IO       string          // how files are written: auto, uring or pwrite (auto)
 	Disk     aio.Disk        // replaces DataPath; Close closes it. For simulations and tests
 	Logger   *slog.Logger    // nil: slog.Default()
 	NodeID   string          // "": the stored one, or a new one. Open fails if the directory stores another one.
-	LockWait time.Duration   // how long Open waits for another process to release the directory; 0: not at all
 	Cluster  *ClusterOptions // nil: a single node
+	// LockWait is how long Open waits for another process to release the directory. A process that has just ended holds
+	// it for some time, until its last writes have landed: a program that is started again at once meets that. Negative:
+	// Open does not wait. (2 s)
+	LockWait time.Duration
 
 	// MaxLevel is the highest feature level that this node claims to know; 0: NewestLevel. Tests of mixed clusters set
 	// a lower one.
@@ -168,6 +173,7 @@ func (o *Options) setDefaults() error {
 	def(&o.MaxSegmentBytes, 128<<20)
 	defInt(&o.MaxOpenSegments, flush.DefaultMaxOpenSegments)
 	defInt(&o.MaxMappedSegments, segment.DefaultMaxMappings)
+	defDur(&o.LockWait, 2*time.Second)
 	defDur(&o.RetentionInterval, 5*time.Second)
 	defInt(&o.MaxMessageBytes, 1<<20)
 	defInt(&o.MaxBatchBytes, 6<<20)

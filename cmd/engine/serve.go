@@ -141,7 +141,11 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 
 // openEngine opens the data directory. The error says with which exit code the process ends.
 func openEngine(ctx context.Context, n *node) (*engine.Engine, error) {
-	e, err := engine.Open(ctx, n.engine)
+	o := n.engine
+	if o.LockWait == 0 {
+		o.LockWait = -1 // 0 is the engine's default
+	}
+	e, err := engine.Open(ctx, o)
 	switch {
 	case errors.Is(err, engine.ErrOptions):
 		return nil, &exitError{exitUsage, err}

@@ -28,7 +28,7 @@ type DiskOptions struct {
 	Logger *slog.Logger // nil: silent
 
 	// LockWait is how long to wait for another process to release the directory. A killed process holds it until its
-	// last write in flight has landed.
+	// last write in flight has landed. 0 or less: not at all.
 	LockWait time.Duration
 
 	ReadOnly bool // for tools that only look: nothing is created, every change fails with syscall.EROFS

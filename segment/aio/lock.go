@@ -51,7 +51,7 @@ func takeLocks(root *os.Root, dir *os.File, opts DiskOptions, log *slog.Logger) 
 	switch err := flock(dir, how, deadline); {
 	case err == syscall.EWOULDBLOCK:
 		return l, fmt.Errorf("%w: %s (waited %v); stop that process, or use another directory", ErrLocked,
-			whatIsLocked(root), opts.LockWait)
+			whatIsLocked(root), max(opts.LockWait, 0))
 	case err != nil:
 		log.Warn("the data directory itself cannot be locked here; its file LOCK alone keeps other processes out, so "+
 			"nobody may delete that file while this process runs", "err", err)
@@ -81,7 +81,7 @@ func (l *locks) lockFile(root *os.Root, opts DiskOptions, how int, deadline time
 	case err == syscall.EWOULDBLOCK:
 		f.Close()
 		return fmt.Errorf("%w: its file %s is locked (waited %v); stop that process, or use another directory",
-			ErrLocked, contract.LockName, opts.LockWait)
+			ErrLocked, contract.LockName, max(opts.LockWait, 0))
 	default:
 		f.Close()
 		return fmt.Errorf("locking %s: %w", contract.LockName, err)
