@@ -57,6 +57,7 @@ type Engine struct {
 	// its end; constant after Open.
 	logEnd     uint64
 	logDamaged bool
+	transience string       // why the data directory does not last; "": it does. Constant after Open
 	cluster    *clusterNode // nil on a single node; code for both cases calls members instead
 	members    membership
 	host       host.Host
@@ -189,6 +190,7 @@ func (e *Engine) open(ctx context.Context) error {
 	}
 	e.store.Accept()
 	e.describe(e.host.Since(start))
+	e.warnOfTransience()
 	e.logLevel()
 	// A commit log that recovery found damaged does not start. The engine then runs without it and only serves reads.
 	if err := e.host.RunLog(e.store.CommitLog(), e.runLog); err != nil && e.store.Failure() == nil {
@@ -241,6 +243,15 @@ func (e *Engine) describe(took time.Duration) {
 	e.info.NodeID, e.info.StoreID, e.info.FormatVersion = e.node.NodeID(), e.node.StoreID().String(),
 		dir.FormatOf(e.DirectoryLevel())
 	e.info.Recovered = took
+}
+
+// warnOfTransience warns once, at the start, of a data directory that does not last. Health has it as a note.
+func (e *Engine) warnOfTransience() {
+	d := e.disk.Info()
+	if e.transience = d.Transience(); e.transience != "" {
+		e.log.Warn("the data directory is "+e.transience+". To keep messages, put it on a disk or a volume",
+			"data_path", e.opts.DataPath)
+	}
 }
 
 // Info describes the storage. The result is a copy, except for CorruptionsAtRecover.

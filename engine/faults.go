@@ -47,6 +47,11 @@ var faults = []struct {
 		"the disk is full: publishing is refused, consuming goes on",
 	},
 	{
+		"disk_transient", func(s *StorageStats) int64 { return flag(s.Transient) },
+		"the data directory is in memory, or in the own layer of a container: everything in it is lost with that; the " +
+			"node's health says when",
+	},
+	{
 		"damaged_copies", func(s *StorageStats) int64 { return int64(s.DamagedCopies) },
 		"copies of partitions hold something that does not read back; it is repaired from a replica that reads back",
 	},

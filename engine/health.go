@@ -21,6 +21,7 @@ func (e *Engine) Verdict() health.Verdict {
 func (e *Engine) HealthFacts() *health.Facts {
 	f := &health.Facts{Node: e.node.NodeID(), Closing: e.leaving.Load() || e.isClosed(), Cluster: e.members.look()}
 	f.AsideMessages, f.Forgotten = e.store.Aside().Stats().Messages, e.forgotten
+	f.Transience = e.transience
 	e.channelTroubles(f)
 	if e.cluster != nil {
 		e.cluster.missing(f)

@@ -119,6 +119,7 @@ type StorageStats struct {
 	ClockAheadMs  int64  `json:"clock_ahead_ms"`
 	Partitions    int    `json:"partitions"`      // copies of partitions on this node
 	DiskFull      bool   `json:"disk_full"`       // see ErrNoSpace
+	Transient     bool   `json:"disk_transient"`  // the data directory is in memory, or in the layer of a container
 	Failed        bool   `json:"failed"`          // see ErrDisk
 	GroundLost    bool   `json:"ground_lost"`     // files of the data directory were taken away, see groundWatch
 	DiskState     string `json:"disk_state"`      // good, slow, hung or failed; see core.DiskWatch
@@ -170,6 +171,7 @@ func (e *Engine) Storage() StorageStats {
 			out.UnreadCopies++
 		}
 	}
+	out.Transient = e.transience != ""
 	kept := e.store.Aside().Stats()
 	out.AsideCuts, out.AsideMessages, out.AsideBytes = kept.Cuts, kept.Messages, kept.Bytes
 	var f health.Facts

@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -12,6 +14,7 @@ import (
 	"github.com/nsqio/go-nsq"
 
 	"penstock/cluster/admin"
+	"penstock/segment/aio"
 )
 
 // Every state of docs/reference/states.md is on every surface while it holds, by the word that the page has for it, and
@@ -25,6 +28,16 @@ func TestStatesPage(t *testing.T) {
 	w.must("topic", "create", "strict")
 	w.must("topic", "set", "strict", "--min-isr", "3")
 	rows := readStates(t)
+	for i := range rows {
+		if rows[i].shows["metric"] == "penstock_disk_transient" && !lasts(t, t.TempDir()) {
+			rows[i].state = "" // it holds all the time on this machine
+		}
+		if slices.Contains(diskStates, rows[i].state) {
+			checkAlert(t, &rows[i])
+			w.eventually(&rows[i], false)
+			rows[i].state = ""
+		}
+	}
 	for _, s := range slices.Concat(channelStates, nodeStates) {
 		var own []*stateRow
 		for _, name := range s.names {
@@ -50,6 +63,67 @@ func TestStatesPage(t *testing.T) {
 			t.Errorf("nothing brings about the state %s of the page", rows[i].state)
 		}
 	}
+}
+
+// diskStates are the states that need other disks: tests of their own bring them about.
+var diskStates = []string{"disk transient"}
+
+// lasts says whether a directory is on a disk, and not in memory or in the own layer of a container.
+func lasts(t *testing.T, dir string) bool {
+	t.Helper()
+	d, err := aio.OpenDisk(filepath.Join(dir, "look"), aio.DiskOptions{Mode: aio.ModePwrite})
+	must(t, err)
+	i := d.Info()
+	must(t, d.Close())
+	return i.Transience() == ""
+}
+
+// rowOf returns the row of a state of the page.
+func rowOf(t *testing.T, state string) *stateRow {
+	t.Helper()
+	rows := readStates(t)
+	i := slices.IndexFunc(rows, func(r stateRow) bool { return r.state == state })
+	if i < 0 {
+		t.Fatalf("the page has no state %s", state)
+	}
+	return &rows[i]
+}
+
+// inMemory returns a new directory in memory.
+func inMemory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "penstock")
+	if err != nil || lasts(t, dir) {
+		t.Skipf("/dev/shm is not in memory here: %v", err)
+	}
+	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	return dir
+}
+
+// A data directory in memory is told once at the start, with what is lost when, and by health. One on a disk is not.
+func TestTransientDiskIsTold(t *testing.T) {
+	const warning = "everything in it, also what was answered OK, is lost when the machine restarts"
+	p := startNode(t, filepath.Join(inMemory(t), "data"))
+	if n := strings.Count(p.log.String(), warning); n != 1 {
+		t.Errorf("it is told %d times at the start:\n%s", n, p.log)
+	}
+	o := execute(t, "cluster", "health", "--http", p.http)
+	if o.code != 0 || !strings.HasPrefix(o.stdout, "healthy: the node serves; the data directory is in memory (tmpfs): ") {
+		t.Errorf("%+v", o)
+	}
+	if disk := t.TempDir(); lasts(t, disk) {
+		if p := startNode(t, filepath.Join(disk, "data")); strings.Contains(p.log.String(), "is lost when") {
+			t.Errorf("a disk is called transient:\n%s", p.log)
+		}
+	}
+}
+
+// The surfaces of the page show it.
+func TestTransientDiskIsOnEverySurface(t *testing.T) {
+	p := startDevAs(t, realNodes, filepath.Join(inMemory(t), "cluster"))
+	w := &stateWorld{t: t, p: p, nodes: p.ready(3), dead: map[string]bool{}}
+	w.must("topic", "create", "orders")
+	w.eventually(rowOf(t, "disk transient"), true)
 }
 
 // bringsAbout begins states. It returns a function that ends them, or nil if the states may last during the next ones.

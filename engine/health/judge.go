@@ -24,6 +24,9 @@ type Facts struct {
 	// AsideMessages is how many messages that cuts took from copies are kept aside. That is no trouble, but a note.
 	AsideMessages int64
 
+	// Transience says why the data directory does not last, as aio.Info has it; "": it does. A note.
+	Transience string
+
 	// The first channel, by the name of its topic and its own, that has dead letters which cannot be moved, that delivers
 	// nothing new because it is full, that lost messages lately, that skips and that is paused; nil: there is none. That
 	// is a note, too.
@@ -230,8 +233,16 @@ func drainNote(f *Facts) string {
 	return ""
 }
 
-// notes says what is kept aside, and which channels do not go on.
-func notes(f *Facts) string { return asideNote(f) + channelNotes(f) }
+// notes says what does not last, what is kept aside, and which channels do not go on.
+func notes(f *Facts) string { return transienceNote(f) + asideNote(f) + channelNotes(f) }
+
+// transienceNote says that the data directory does not last.
+func transienceNote(f *Facts) string {
+	if f.Transience == "" {
+		return ""
+	}
+	return "; the data directory is " + f.Transience
+}
 
 // asideNote says that cuts took messages from copies on this node.
 func asideNote(f *Facts) string {

@@ -194,6 +194,11 @@ func TestJudge(t *testing.T) {
 		"no topics": {
 			Facts{Cluster: served(func(c *Cluster) { c.Partitions = Partitions{} })}, true, true, true, true, nil, "", nil,
 		},
+		"a data directory in memory": {
+			Facts{Transience: "in memory (tmpfs): everything is lost when"},
+			true, true, true, true, nil, "",
+			[]string{"healthy: the node serves; the data directory is in memory (tmpfs): everything is lost when"},
+		},
 		"being drained": {
 			Facts{Cluster: served(func(c *Cluster) { c.Draining = true })},
 			true, false, true, true,

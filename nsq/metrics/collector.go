@@ -166,6 +166,7 @@ func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
 	w.set(asideMessages, float64(s.AsideMessages))
 	w.set(asideBytes, float64(s.AsideBytes))
 	w.set(diskFull, oneIf(s.DiskFull))
+	w.set(diskTransient, oneIf(s.Transient))
 	for _, state := range []string{"good", "slow", "hung", "failed"} {
 		w.set(diskState, oneIf(s.DiskState == state), state)
 	}

@@ -133,6 +133,8 @@ var (
 		"Bytes that this process may still write to the file system of the data directory.")
 	diskFull = define(ofStorage, gauge, "disk_full",
 		"1 while publishes are refused because the disk is full.")
+	diskTransient = define(ofStorage, gauge, "disk_transient",
+		"1 if the data directory does not last: it is in memory (tmpfs), or in the own layer of a container (overlay).")
 	diskState = define(ofStorage, gauge, "disk_state",
 		"1 for the state that the disk is in: good, slow, hung or failed.", "state")
 	storageFailed = define(ofStorage, gauge, "storage_failed",

@@ -194,6 +194,9 @@ func TestConformanceOnOverlay(t *testing.T) {
 		if fsName := d.Info().FileSystem; fsName != "overlay" {
 			t.Errorf("the file system is told as %q, want overlay", fsName)
 		}
+		if i := d.Info(); !strings.Contains(i.Transience(), "the container is removed") {
+			t.Errorf("%q does not say what ends it", i.Transience())
+		}
 		return d
 	})
 }

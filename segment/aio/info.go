@@ -15,6 +15,7 @@ var fileSystems = map[int64]string{
 	unix.XFS_SUPER_MAGIC:       "xfs",
 	unix.BTRFS_SUPER_MAGIC:     "btrfs",
 	unix.TMPFS_MAGIC:           "tmpfs",
+	unix.RAMFS_MAGIC:           "ramfs",
 	unix.OVERLAYFS_SUPER_MAGIC: "overlay",
 	unix.NFS_SUPER_MAGIC:       "nfs",
 	unix.FUSE_SUPER_MAGIC:      "fuse",
@@ -43,6 +44,21 @@ func (d *fsDisk) describe() error {
 		d.info.Kernel = unix.ByteSliceToString(uts.Release[:])
 	}
 	return nil
+}
+
+// Transience says why what is stored on the disk does not last, and what ends it, as the rest of a sentence that begins
+// with "the data directory is"; "": it lasts as long as the device does.
+func (i *Info) Transience() string {
+	const lost = "everything in it, also what was answered OK, is lost when "
+	switch {
+	case i.FileSystem == "tmpfs" || i.FileSystem == "ramfs":
+		return "in memory (" + i.FileSystem + "): " + lost + "the machine restarts or the file system is unmounted"
+	case strings.HasPrefix(i.Device, "zram") || strings.HasPrefix(i.Device, "ram"):
+		return "in memory (the device " + i.Device + "): " + lost + "the machine restarts"
+	case i.FileSystem == "overlay":
+		return "on an overlay, as the own layer of a container is: " + lost + "the container is removed or replaced"
+	}
+	return ""
 }
 
 // device finds the block device below the directory and its kind of cache. With a volatile ("write back") cache, a

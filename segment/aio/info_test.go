@@ -26,6 +26,34 @@ func TestInfoTellsWhatIsThere(t *testing.T) {
 	if i.FileSystem != "tmpfs" || i.Device != "" || i.DeviceCache != "" || i.Kernel != strings.TrimSpace(string(release)) {
 		t.Errorf("info is %+v, want tmpfs without a device on %s", i, release)
 	}
+	if !strings.Contains(i.Transience(), "in memory") {
+		t.Errorf("%q does not say that it is in memory", i.Transience())
+	}
+}
+
+// What does not last is called so, with what ends it, and a disk is not.
+func TestTransience(t *testing.T) {
+	for _, tc := range []struct {
+		fileSystem, device, want string
+	}{
+		{"tmpfs", "", "in memory (tmpfs): everything in it, also what was answered OK, is lost when the machine restarts"},
+		{"ramfs", "", "in memory (ramfs): "},
+		{"ext4", "zram0", "in memory (the device zram0): "},
+		{"xfs", "ram1", "in memory (the device ram1): "},
+		{"overlay", "", "container is: everything in it, also what was answered OK, is lost when the container is removed"},
+		{"ext4", "sda1", ""},
+		{"ext4", "", ""},
+		{"xfs", "nvme0n1p2", ""},
+		{"btrfs", "", ""},
+		{"nfs", "", ""},
+		{"fuse", "", ""},
+		{"0x1234", "rbd0", ""},
+	} {
+		i := aio.Info{FileSystem: tc.fileSystem, Device: tc.device}
+		if got := i.Transience(); !strings.Contains(got, tc.want) || (got == "") != (tc.want == "") {
+			t.Errorf("%s on %q: %q, want %q", tc.fileSystem, tc.device, got, tc.want)
+		}
+	}
 }
 
 func TestInfoFindsTheDevice(t *testing.T) {
@@ -35,6 +63,9 @@ func TestInfoFindsTheDevice(t *testing.T) {
 	i := d.Info()
 	if i.FileSystem != "ext4" || !strings.HasPrefix(i.Device, "loop") || !strings.HasPrefix(i.DeviceCache, "write ") {
 		t.Errorf("info is %+v, want ext4 on a loop device", i)
+	}
+	if i.Transience() != "" {
+		t.Errorf("a disk is called transient: %s", i.Transience())
 	}
 }
 
