@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"penstock/engine"
-	"penstock/nsq/internal/listen"
 	"penstock/nsq/internal/web"
 )
 
@@ -163,7 +162,7 @@ func (s *Server) serveInfo(r *http.Request, _ url.Values) (any, error) {
 		Storage                storage `json:"storage"`
 	}{
 		s.opts.Version, s.opts.BroadcastAddress, s.opts.Hostname,
-		listen.Port(s.HTTPAddr()), listen.Port(s.TCPAddr()), s.started.Unix(),
+		s.toldHTTP(), s.toldTCP(), s.started.Unix(),
 		int64(s.opts.MaxHeartbeatInterval),
 		s.opts.MaxOutputBufferBytes, int64(s.opts.MaxOutputBufferTimeout), s.opts.MaxDeflateLevel,
 		storage{

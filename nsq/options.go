@@ -18,6 +18,9 @@ import (
 // Off as Options.HTTPAddress, HTTPSAddress, LookupAddress, LookupTCPAddress or NativeAddress disables that listener.
 const Off = listen.Off
 
+// Ports are those of the services that clients find by lookups; 0: the one that is listened on.
+type Ports struct{ TCP, HTTP, Native int }
+
 // Options configure a Server. The zero value of a field stands for its default. Limits that the engine has, too
 // (message size, timeouts), should be given the same values there.
 type Options struct {
@@ -28,8 +31,10 @@ type Options struct {
 	LookupTCPAddress string // for stock nsqds; default 127.0.0.1:4160 if LookupAddress is its default, else Off
 	NativeAddress    string // for native clients; default 127.0.0.1:4250 if TCPAddress is its default, else Off
 	BroadcastAddress string // the host to which clients should connect; default Hostname
-	Hostname         string // default os.Hostname
-	Version          string // semver; NSQ's tools expect 1.3.0 or above; default 1.3.0+engine
+	// Announced are the ports that clients are told, where others are mapped to those that are listened on.
+	Announced Ports
+	Hostname  string // default os.Hostname
+	Version   string // semver; NSQ's tools expect 1.3.0 or above; default 1.3.0+engine
 
 	// LookupdTCPAddresses are the stock nsqlookupds, each HOST:PORT, at which this node registers the topics that it
 	// leads. PUT /config/nsqlookupd_tcp_addresses changes them.

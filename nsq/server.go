@@ -1,6 +1,7 @@
 package nsq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -178,13 +179,13 @@ func (s *Server) listen() error {
 // listenLookups opens the listeners of the lookup service. The other listeners must be open already, because their
 // ports are part of its answers.
 func (s *Server) listenLookups() error {
-	host, tcpPort := s.opts.BroadcastAddress, listen.Port(s.TCPAddr())
+	host, tcpPort := s.opts.BroadcastAddress, s.toldTCP()
 	var err error
 	s.lookups, err = lookup.Listen(s.engine, &lookup.Options{
 		Address: s.opts.LookupAddress, TCPAddress: s.opts.LookupTCPAddress, Open: s.opts.Front.open,
 		Self: lookup.Producer{
 			RemoteAddress: net.JoinHostPort(host, strconv.Itoa(tcpPort)), Hostname: s.opts.Hostname,
-			BroadcastAddress: host, TCPPort: tcpPort, HTTPPort: listen.Port(s.HTTPAddr()), Version: s.opts.Version,
+			BroadcastAddress: host, TCPPort: tcpPort, HTTPPort: s.toldHTTP(), Version: s.opts.Version,
 		},
 		Directory: s.opts.Directory, Policy: s.policy(), Gate: s.gate,
 		Nsqlookupds: s.opts.LookupdTCPAddresses, PingInterval: s.opts.lookupdPing,
@@ -195,6 +196,16 @@ func (s *Server) listenLookups() error {
 		Logger:                  s.opts.Logger,
 	})
 	return err
+}
+
+// toldTCP and toldHTTP return the ports that clients are told; 0: the service is off.
+func (s *Server) toldTCP() int { return cmp.Or(s.opts.Announced.TCP, listen.Port(s.TCPAddr())) }
+
+func (s *Server) toldHTTP() int {
+	if s.HTTPAddr() == nil {
+		return 0
+	}
+	return cmp.Or(s.opts.Announced.HTTP, listen.Port(s.HTTPAddr()))
 }
 
 // TCPAddr returns the address to which clients connect.

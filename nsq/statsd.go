@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"penstock/nsq/internal/listen"
 )
 
 // StatsdOptions say where statistics are pushed to, as nsqd's settings of the same names.
@@ -178,7 +177,7 @@ func statsdPackets(lines []string, most int) (packets [][]byte) {
 // startStatsd starts the pushes, if they are wanted. The listeners are open.
 func (s *Server) startStatsd() {
 	if o := s.opts.Statsd; o.Address != "" {
-		prefix := statsdPrefix(o.Prefix, s.opts.BroadcastAddress, listen.Port(s.HTTPAddr()))
+		prefix := statsdPrefix(o.Prefix, s.opts.BroadcastAddress, s.toldHTTP())
 		s.helpers.Go((&statsd{s: s, o: o, prefix: prefix}).run)
 	}
 }

@@ -102,11 +102,12 @@ func Start(o MemberOptions) (*Member, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, address := range []string{o.ListenPeer, o.ListenClient} {
-		l, err := net.Listen("tcp", address)
+	for _, address := range []*string{&o.ListenPeer, &o.ListenClient} {
+		l, err := net.Listen("tcp", *address)
 		if err != nil {
 			return nil, fmt.Errorf("etcd: the embedded member cannot listen: free the address or choose other ports: %w", err)
 		}
+		*address = l.Addr().String() // etcd binds to IP addresses only
 		_ = l.Close()
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
@@ -117,6 +118,10 @@ func Start(o MemberOptions) (*Member, error) {
 		http: &http.Client{Timeout: probeTimeout, Transport: &http.Transport{TLSClientConfig: tls, DisableKeepAlives: true}},
 	}
 	m.ctx, m.stop = context.WithCancel(context.Background())
+	if err := m.config(way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}).Validate(); err != nil {
+		m.stop()
+		return nil, fmt.Errorf("etcd: the embedded member cannot run with these settings: %w", err)
+	}
 	m.started.Go(m.run)
 	return m, nil
 }
@@ -252,7 +257,9 @@ func (m *Member) shutDown(server *embed.Etcd) {
 }
 
 // start runs etcd with the way into the cluster that was decided.
-func (m *Member) start(w way) (*embed.Etcd, error) {
+func (m *Member) start(w way) (*embed.Etcd, error) { return embed.StartEtcd(m.config(w)) }
+
+func (m *Member) config(w way) *embed.Config {
 	c := embed.NewConfig()
 	c.Name, c.Dir = m.o.Name, m.o.Dir
 	scheme := m.o.TLS.scheme()
@@ -279,7 +286,7 @@ func (m *Member) start(w way) (*embed.Etcd, error) {
 			info.MinVersion, info.SkipClientSANVerify = m.o.TLS.minVersion(), m.o.TLS.AnyAddress
 		}
 	}
-	return embed.StartEtcd(c)
+	return c
 }
 
 func (m *Member) waitingFor(phase string) {

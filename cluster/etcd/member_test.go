@@ -244,13 +244,13 @@ func TestMemberOptionsAreChecked(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
 	for name, spoil := range map[string]func(*MemberOptions){
-		"is not among the voters":    func(o *MemberOptions) { o.Name = "z" },
-		"needs a directory":          func(o *MemberOptions) { o.Dir = "" },
-		"at least five heartbeats":   func(o *MemberOptions) { o.Election = 2 * o.Heartbeat },
-		"needs all three files":      func(o *MemberOptions) { o.TLS.Cert = "x" },
-		"cannot listen":              func(o *MemberOptions) { o.ListenPeer = "192.0.2.1:1" },
-		"is not a node name":         func(o *MemberOptions) { o.Voters = []Voter{{Name: "a=b"}} },
-		"are more than 5: let the f": func(o *MemberOptions) { o.Voters = many(6); o.Name = "n0" },
+		"is not among the voters":      func(o *MemberOptions) { o.Name = "z" },
+		"needs a directory":            func(o *MemberOptions) { o.Dir = "" },
+		"at least five heartbeats":     func(o *MemberOptions) { o.Election = 2 * o.Heartbeat },
+		"needs all three files":        func(o *MemberOptions) { o.TLS.Cert = "x" },
+		"cannot listen":                func(o *MemberOptions) { o.ListenPeer = "192.0.2.1:1" },
+		"cannot be the name of a node": func(o *MemberOptions) { o.Voters = []Voter{{Name: "a=b"}} },
+		"are more than 5: let the f":   func(o *MemberOptions) { o.Voters = many(6); o.Name = "n0" },
 	} {
 		o := c.options(0)
 		spoil(&o)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"penstock/netproto"
 )
 
 // MaxVoters is the largest number of embedded members: more would make every change slower and the cluster no safer.
@@ -31,9 +33,12 @@ func ParsePeers(list string) ([]Voter, error) {
 		}
 		host, text, err := net.SplitHostPort(address)
 		port, perr := strconv.ParseUint(text, 10, 16)
-		if err != nil || perr != nil || host == "" || port == 0 || port > 65533 {
+		if err != nil || perr != nil || port == 0 || port > 65533 {
 			return nil, fmt.Errorf("cluster peers: the address of %s, %q, is not host:port with a port from 1 to 65533 (the "+
 				"next two ports belong to etcd)", name, address)
+		}
+		if err := netproto.CheckDialled(host); err != nil {
+			return nil, fmt.Errorf("cluster peers: the address of %s: %w", name, err)
 		}
 		at := func(n uint64) string { return net.JoinHostPort(host, strconv.FormatUint(port+n, 10)) }
 		peers = append(peers, Voter{Name: name, Node: at(0), Peer: at(1), Client: at(2)})
@@ -46,8 +51,8 @@ func ParsePeers(list string) ([]Voter, error) {
 func checkVoters(voters []Voter) error {
 	seen := make(map[string]string)
 	for _, v := range voters {
-		if v.Name == "" || strings.ContainsAny(v.Name, ",= \t\n") {
-			return fmt.Errorf("cluster peers: %q is not a node name: use letters, digits, '-', '_' and '.'", v.Name)
+		if err := netproto.CheckNodeName(v.Name); err != nil {
+			return fmt.Errorf("cluster peers: %w", err)
 		}
 		for _, part := range []string{"name " + v.Name, "address " + v.Peer, "address " + v.Client} {
 			if other, ok := seen[part]; ok {

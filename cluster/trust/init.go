@@ -43,8 +43,8 @@ func Init(dir string, nodes []Node, now time.Time) (ca string, files []NodeFiles
 	ca = filepath.Join(dir, "ca.pem")
 	caKey := filepath.Join(dir, "ca-key.pem")
 	for _, n := range nodes {
-		if n.Name == "" || !netproto.ValidNodeID(n.Name) || filepath.Base(n.Name) != n.Name {
-			return "", nil, fmt.Errorf("%q cannot be the name of a node's files: use its node-id; nothing was made", n.Name)
+		if err := netproto.CheckNodeName(n.Name); err != nil {
+			return "", nil, fmt.Errorf("%w; nothing was made", err)
 		}
 		f := NodeFiles{
 			Name: n.Name, Cert: filepath.Join(dir, n.Name+".pem"), Key: filepath.Join(dir, n.Name+"-key.pem"), Hosts: n.Hosts,

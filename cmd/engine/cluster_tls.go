@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/cluster/trust"
+	"penstock/netproto"
 )
 
 // maxTLSNodes bounds the certificates that one call of init-tls makes.
@@ -55,6 +55,9 @@ func tlsNodes(list, hosts []string) ([]trust.Node, error) {
 		if !ok {
 			host = name
 		}
+		if err := netproto.CheckNodeName(name); err != nil {
+			return nil, fmt.Errorf("--nodes: %w; nothing was made", err)
+		}
 		if slices.ContainsFunc(nodes, func(n trust.Node) bool { return n.Name == name }) {
 			return nil, fmt.Errorf("--nodes has %q twice; nothing was made", name)
 		}
@@ -69,14 +72,8 @@ func tlsNodes(list, hosts []string) ([]trust.Node, error) {
 }
 
 func checkTLSHost(host string) error {
-	if net.ParseIP(host) != nil {
-		return nil
-	}
-	if host == "" || len(host) > 253 || strings.ContainsFunc(host, func(r rune) bool {
-		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-'
-	}) {
-		return fmt.Errorf("--nodes or --host has %q, which is neither an IP address nor a host name, without a port; "+
-			"nothing was made", host)
+	if err := netproto.CheckDialled(host); err != nil {
+		return fmt.Errorf("--nodes or --host: %w; nothing was made", err)
 	}
 	return nil
 }

@@ -80,6 +80,8 @@ func TestNSQDFlags(t *testing.T) {
 		{"-log-level=FATAL", "log-level", "error", ""},
 		{"-log-level=debug", "log-level", "debug", ""},
 		{"-broadcast-address=example.org", "broadcast-address", "example.org", ""},
+		{"-broadcast-tcp-port=32150 -broadcast-http-port 0x7d97", "broadcast-http-port", "32151", ""},
+		{"-broadcast-tcp-port=32150 -broadcast-http-port 0x7d97", "broadcast-tcp-port", "32150", ""},
 		{"-mem-queue-size=0 --sync-every 1 -verbose", "msg-timeout", "1m", "--verbose, --mem-queue-size, --sync-every"},
 		{
 			"-statsd-mem-stats=false -e2e-processing-latency-percentile=1.0,0.99 -e2e-processing-latency-percentile 0.5",

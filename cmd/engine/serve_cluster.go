@@ -22,6 +22,7 @@ import (
 	"penstock/cluster/trust"
 	"penstock/engine"
 	"penstock/engine/meta"
+	"penstock/netproto"
 	"penstock/nsq"
 	"penstock/replicate"
 	"penstock/segment"
@@ -143,10 +144,24 @@ func (c *clusterSettings) addresses(self string) []string {
 	}
 	for _, v := range etcd.Voters(peers) {
 		if v.Name == self {
-			all = append(all, cmp.Or(c.etcdPeer, v.Peer), cmp.Or(c.etcdClient, v.Client))
+			peer, client := c.etcdListens(v)
+			all = append(all, peer, client)
 		}
 	}
 	return all
+}
+
+// etcdListens returns where the embedded etcd listens for its members and for clients: beside cluster-address, so that
+// cluster-peers may have host names, or ports that are mapped. A port of cluster-address that the kernel chooses tells
+// nothing; then it is where v says.
+func (c *clusterSettings) etcdListens(v etcd.Voter) (peer, client string) {
+	peer, client = v.Peer, v.Client
+	host, text, err := net.SplitHostPort(c.address)
+	if port, perr := strconv.Atoi(text); err == nil && perr == nil && port > 0 {
+		peer = net.JoinHostPort(host, strconv.Itoa(port+1))
+		client = net.JoinHostPort(host, strconv.Itoa(port+2))
+	}
+	return cmp.Or(c.etcdPeer, peer), cmp.Or(c.etcdClient, client)
 }
 
 func (n *node) leaveTimeout() time.Duration { return n.cluster.leaveTimeout }
@@ -240,7 +255,8 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 	if err := c.secureEtcd(n, voters, p.trust); err != nil {
 		return nil, err
 	}
-	if !slices.ContainsFunc(voters, func(v etcd.Voter) bool { return v.Name == n.engine.NodeID }) {
+	self := slices.IndexFunc(voters, func(v etcd.Voter) bool { return v.Name == n.engine.NodeID })
+	if self < 0 {
 		if begins() {
 			return nil, errBeginsElsewhere
 		}
@@ -248,12 +264,12 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 	}
 	o := etcd.MemberOptions{
 		Name: n.engine.NodeID, Voters: voters, Dir: c.etcdDir(n),
-		ListenPeer: c.etcdPeer, ListenClient: c.etcdClient,
 		Token: c.name, Heartbeat: c.etcdHeartbeat, Election: c.etcdElection, TLS: c.etcdTLS, Log: log,
 		Prefix: cluster.NodeRows(keyPrefix(c.name)), Older: c.past(n, log), Fatal: endProcess,
 		EntersPrefix: keyPrefix(c.name) + "restored",
 		Enters:       func(restored []kv.Entry) error { return c.checkMark(n, restored) },
 	}
+	o.ListenPeer, o.ListenClient = c.etcdListens(voters[self])
 	if err := c.seed(ctx, n, &o, log); err != nil {
 		return nil, err
 	}
@@ -283,30 +299,34 @@ func (c *clusterSettings) dial(ctx context.Context, n *node, endpoints []string,
 // advertised returns the description of this node for other nodes and for lookups. peer is where it listens for other
 // nodes. The ports of the other addresses are known: see nsq.Front.Ports.
 func (c *clusterSettings) advertised(n *node, peer net.Addr) meta.Node {
-	host := n.nsq.BroadcastAddress
+	host, told := n.nsq.BroadcastAddress, n.nsq.Announced
 	peerHost, _, _ := net.SplitHostPort(c.address)
 	_, peerPort, _ := net.SplitHostPort(peer.String())
 	return meta.Node{
 		Version: version, Host: host, Rack: c.rack,
-		Peer: reachable(net.JoinHostPort(peerHost, peerPort), host),
-		NSQ:  reachable(n.nsq.TCPAddress, host), HTTP: reachable(n.nsq.HTTPAddress, host),
-		HTTPS: reachable(n.nsq.HTTPSAddress, host), Lookup: reachable(n.nsq.LookupAddress, host),
-		Native: reachable(n.nsq.NativeAddress, host),
+		Peer: reachable(net.JoinHostPort(peerHost, peerPort), host, 0),
+		NSQ:  reachable(n.nsq.TCPAddress, host, told.TCP), HTTP: reachable(n.nsq.HTTPAddress, host, told.HTTP),
+		HTTPS: reachable(n.nsq.HTTPSAddress, host, 0), Lookup: reachable(n.nsq.LookupAddress, host, 0),
+		Native: reachable(n.nsq.NativeAddress, host, told.Native),
 	}
 }
 
-// reachable returns an address that other machines can use. For a listener on all interfaces, that is the broadcast
-// address with the listener's port.
-func reachable(address, broadcast string) string {
+// reachable returns an address that other machines can use. For a listener that they cannot dial by its host, because it
+// is on all interfaces or has a zone, that is the broadcast address with the listener's port; and with the port told,
+// if that is not 0.
+func reachable(address, broadcast string, told int) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return "" // off
 	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = broadcast
-	}
 	if _, err := strconv.Atoi(port); err != nil {
 		return ""
+	}
+	if told != 0 {
+		return net.JoinHostPort(broadcast, strconv.Itoa(told))
+	}
+	if netproto.CheckDialled(host) != nil {
+		host = broadcast
 	}
 	return net.JoinHostPort(host, port)
 }

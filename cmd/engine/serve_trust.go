@@ -8,20 +8,45 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"penstock/cluster/etcd"
 	"penstock/cluster/trust"
+	"penstock/netproto"
 )
 
 // checkTrust is the first thing that serve does: a node that must not listen opens nothing.
 func (c *clusterSettings) checkTrust(n *node) (err error) {
 	if c.address == "" {
 		err = c.checkSecurity()
-	} else {
+	} else if err = c.checkAddresses(); err == nil {
 		c.trusts, err = c.trusted(n)
 	}
 	if err != nil {
 		return &exitError{exitUsage, err}
+	}
+	return nil
+}
+
+// checkAddresses judges the addresses of the cluster's nodes before anything is opened.
+func (c *clusterSettings) checkAddresses() error {
+	if c.peers != "" {
+		if _, err := etcd.ParsePeers(c.peers); err != nil {
+			return err
+		}
+	}
+	if c.etcdEndpoints == "" {
+		return nil
+	}
+	for e := range strings.SplitSeq(c.etcdEndpoints, ",") {
+		address := strings.TrimPrefix(strings.TrimPrefix(e, "https://"), "http://")
+		host, _, err := net.SplitHostPort(address)
+		if err == nil {
+			err = netproto.CheckDialled(host)
+		}
+		if err != nil {
+			return fmt.Errorf("etcd-endpoints: %q is not HOST:PORT of an etcd: %w", e, err)
+		}
 	}
 	return nil
 }

@@ -62,9 +62,9 @@ func TestRefusesToListenInsecurely(t *testing.T) {
 
 // A node's name is checked at the start of any node, by the rule that a cluster has (O14).
 func TestNodeIDIsChecked(t *testing.T) {
-	for _, id := range []string{"a b", "tab\t", "ä", strings.Repeat("n", netproto.MaxNodeIDBytes+1)} {
+	for _, id := range []string{"a b", "a=b", "a,b", "tab\t", "ä", strings.Repeat("n", netproto.MaxNodeIDBytes+1)} {
 		dir := filepath.Join(t.TempDir(), "data")
-		execute(t, "serve", "--node-id", id, "--data-path", dir).check(t, exitUsage, "cannot be a node's ID")
+		execute(t, "serve", "--node-id", id, "--data-path", dir).check(t, exitUsage, "cannot be the name of a node")
 		if _, err := os.Stat(dir); err == nil {
 			t.Error("a data directory was made")
 		}
@@ -75,11 +75,13 @@ func TestNodeIDIsChecked(t *testing.T) {
 func TestInitTLSCommand(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "tls")
 	for flags, says := range map[string]string{
-		"":                         "needs --nodes",
-		"--nodes a=10.0.0.1:80":    "neither an IP address nor a host name",
-		"--nodes a=h,a=i":          "twice",
-		"--nodes a=h --host a_b":   "neither an IP address",
-		"--nodes a=h,b=,c=10.0.01": "neither an IP address",
+		"":                           "needs --nodes",
+		"--nodes a=10.0.0.1:80":      "neither an IP address nor a host name",
+		"--nodes a=h,a=i":            "twice",
+		"--nodes a=h --host a:1":     "neither an IP address",
+		"--nodes a=h --host 0.0.0.0": "nobody can dial it",
+		"--nodes a/b=h":              "cannot be the name of a node",
+		"--nodes a=h,b=,c=10.0.01":   "neither an IP address",
 	} {
 		execute(t, append([]string{"cluster", "init-tls", dir}, strings.Fields(flags)...)...).check(t, exitUsage, says)
 	}

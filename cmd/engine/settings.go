@@ -111,8 +111,15 @@ func nodeSettings(n *node) []*setting {
 		row("lookupd-tcp-address", "", addresses(&n.nsq.LookupdTCPAddresses),
 			"HOST:PORT of a stock nsqlookupd to register this node with, as nsqd does; separate several with commas or "+
 				"repeat the flag"),
-		row("broadcast-address", "", text(&n.nsq.BroadcastAddress),
+		row("broadcast-address", "", announced(&n.nsq.BroadcastAddress),
 			"host name or IP address that is announced to clients; empty means this machine's host name"),
+		row("broadcast-tcp-port", "0", port(&n.nsq.Announced.TCP),
+			"port that is announced to clients of the NSQ protocol, with broadcast-address, where a port of another machine is "+
+				"mapped to nsq-address; 0 means the port of nsq-address"),
+		row("broadcast-http-port", "0", port(&n.nsq.Announced.HTTP),
+			"likewise for HTTP; 0 means the port of http-address"),
+		row("broadcast-native-port", "0", port(&n.nsq.Announced.Native),
+			"likewise for native clients; 0 means the port of native-address"),
 		row("node-id", "", nodeID(&n.engine.NodeID),
 			"ID of the node; empty means the ID stored in the data directory, or a new one"),
 		row("log-format", "text", choice(&n.logFormat, "text", "json"), "log format: text or json"),

@@ -46,9 +46,23 @@ type nodeIDValue struct{ textValue }
 
 func nodeID(p *string) value { return nodeIDValue{textValue{p}} }
 func (v nodeIDValue) Set(s string) error {
-	if !netproto.ValidNodeID(s) {
-		return fmt.Errorf("%q cannot be a node's ID: give it at most %d printable ASCII characters without blanks", s,
-			netproto.MaxNodeIDBytes)
+	if s != "" {
+		if err := netproto.CheckNodeName(s); err != nil {
+			return err
+		}
+	}
+	return v.textValue.Set(s)
+}
+
+// announcedValue is a host that clients and other nodes are told; empty: not said.
+type announcedValue struct{ textValue }
+
+func announced(p *string) value { return announcedValue{textValue{p}} }
+func (v announcedValue) Set(s string) error {
+	if s != "" {
+		if err := netproto.CheckDialled(s); err != nil {
+			return fmt.Errorf("no client could dial it: %w", err)
+		}
 	}
 	return v.textValue.Set(s)
 }
@@ -137,10 +151,10 @@ func isAddress(s string) error {
 }
 
 func isHost(s string) error {
-	if s != "*" && (s == "" || strings.ContainsAny(s, "*/:@ ")) {
-		return fmt.Errorf("%q is not a host name without a port, such as broker.example.com, nor *", s)
+	if s == "*" {
+		return nil
 	}
-	return nil
+	return netproto.CheckHost(s)
 }
 
 func (v listValue) Set(s string) error {
@@ -225,6 +239,17 @@ func (v countValue) Set(s string) error {
 func (v countValue) String() string { return strconv.Itoa(*v.p) }
 func (v countValue) Type() string   { return "count" }
 func (v countValue) get() any       { return int64(*v.p) }
+
+// portValue is the number of a TCP port, or 0.
+type portValue struct{ countValue }
+
+func port(p *int) value { return portValue{countValue{p: p}} }
+func (v portValue) Set(s string) error {
+	if n, err := strconv.ParseUint(s, 10, 64); err == nil && n > math.MaxUint16 {
+		return fmt.Errorf("%d is not a port: the largest one is %d", n, math.MaxUint16)
+	}
+	return v.countValue.Set(s)
+}
 
 type bytesValue struct {
 	p           *int64

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"penstock/cluster/etcd"
+)
+
+// A node listens on the address of cluster-address, and others know it by a host name: the embedded etcd binds to
+// neither a name nor to what cluster-peers says.
+func TestPeersByHostName(t *testing.T) {
+	name := ownName(t)
+	port := freeBasePort(t) + devPeer
+	n := startNode(t, filepath.Join(t.TempDir(), "data"), "--node-id", "n_1", "--broadcast-address", "127.0.0.1",
+		"--cluster-address", fmt.Sprintf("127.0.0.1:%d", port), "--cluster-peers", fmt.Sprintf("n_1=%s:%d", name, port),
+		"--replicas", "1")
+	if code := n.end(syscall.SIGTERM); code != 0 {
+		t.Errorf("it ends with %d", code)
+	}
+}
+
+// ownName returns a name of this machine that resolves to 127.0.0.1, and is not localhost, for which etcd has a rule.
+func ownName(t *testing.T) string {
+	t.Helper()
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, err := net.LookupHost(name); err != nil || name == "localhost" || !slices.Contains(all, "127.0.0.1") {
+		t.Skipf("this machine's name, %s, is no name of 127.0.0.1: %v, %v", name, all, err)
+	}
+	return name
+}
+
+// The port that is listened on is beside cluster-address's own: cluster-peers may have one that is mapped to it.
+func TestEtcdListens(t *testing.T) {
+	v := etcd.Voter{Name: "a", Peer: "n1.example:14255", Client: "n1.example:14256"}
+	for _, tc := range []struct{ address, peer, client, wantPeer, wantClient string }{
+		{"10.0.0.1:4254", "", "", "10.0.0.1:4255", "10.0.0.1:4256"},
+		{":4254", "", "", ":4255", ":4256"},
+		{"[::]:4254", "", "10.0.0.9:9", "[::]:4255", "10.0.0.9:9"},
+		{"127.0.0.1:0", "", "", v.Peer, v.Client},
+		{"127.0.0.1:0", "h:1", "h:2", "h:1", "h:2"},
+	} {
+		c := clusterSettings{address: tc.address, etcdPeer: tc.peer, etcdClient: tc.client}
+		if peer, client := c.etcdListens(v); peer != tc.wantPeer || client != tc.wantClient {
+			t.Errorf("%+v: %s and %s", tc, peer, client)
+		}
+	}
+}
+
+// What no retry heals ends the start at once, before anything is made.
+func TestNamesAreJudgedAtTheStart(t *testing.T) {
+	for flags, says := range map[string]string{
+		"--broadcast-address [::1]":                          "has brackets",
+		"--broadcast-address fe80::1%eth0":                   `has the zone "eth0"`,
+		"--broadcast-address 0.0.0.0":                        "nobody can dial it",
+		"--broadcast-address broker:4150":                    "without a port",
+		"--http-allowed-hosts a,b:1":                         "without a port",
+		"--cluster-peers a=b=c:1":                            "neither an IP address nor a host name",
+		"--cluster-peers a/b=c:1":                            "cannot be the name of a node",
+		"--cluster-peers a=[fe80::1%eth0]:4254":              "has the zone",
+		"--cluster-peers a=0.0.0.0:4254":                     "nobody can dial it",
+		"--etcd-endpoints 10.0.0.1":                          "is not HOST:PORT of an etcd",
+		"--etcd-endpoints http://10.0.0.1:2379,10.0.0.300:1": "is no IP address",
+	} {
+		dir := filepath.Join(t.TempDir(), "data")
+		args := append([]string{
+			"serve", "--data-path", dir, "--node-id", "a", "--cluster-address", "127.0.0.1:0",
+		}, strings.Fields(flags)...)
+		execute(t, args...).check(t, exitUsage, says)
+		if _, err := os.Stat(dir); err == nil {
+			t.Errorf("%s: a data directory was made", flags)
+		}
+	}
+}
+
+// Clients are told the ports that are mapped to those of the node, by every door that tells them, and also where nsqd's
+// flags say so.
+func TestMappedPortsAreAnnounced(t *testing.T) {
+	t.Parallel()
+	cluster := fmt.Sprintf("127.0.0.1:%d", freeBasePort(t)+devPeer)
+	p := startNode(t, t.TempDir(), "--node-id", "a", "--cluster-address", cluster, "--cluster-peers", "a="+cluster,
+		"--replicas", "1", "--native-address", "127.0.0.1:0", "--broadcast-address", "broker.example",
+		"--broadcast-tcp-port", "32150", "--broadcast-http-port", "32151", "--broadcast-native-port", "32250")
+	says := func(p *process, path string, want ...string) {
+		t.Helper()
+		_, text := p.get(path)
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s lacks %s:\n%s", path, w, text)
+			}
+		}
+	}
+	says(p, "/info", `"http_port":32151`, `"tcp_port":32150`, `"broadcast_address":"broker.example"`)
+	says(p, "/cluster/status", `"broker.example:32150"`, `"broker.example:32151"`, `"broker.example:32250"`)
+
+	n := launch(t, t.TempDir(), binary(t), []string{
+		"nsqd", "-data-path", t.TempDir(), "-tcp-address", "127.0.0.1:0", "-http-address", "127.0.0.1:0",
+		"-broadcast-address", "broker.example", "-broadcast-tcp-port", "32150", "-broadcast-http-port", "32151",
+	})
+	n.ready()
+	says(n, "/info", `"http_port":32151`, `"tcp_port":32150`)
+}
+
+func TestReachable(t *testing.T) {
+	for _, tc := range []struct {
+		address string
+		told    int
+		want    string
+	}{
+		{"off", 0, ""},
+		{"off", 9, ""},
+		{"10.0.0.1:4150", 0, "10.0.0.1:4150"},
+		{"10.0.0.1:4150", 9, "b:9"},
+		{":4150", 0, "b:4150"},
+		{"0.0.0.0:4150", 0, "b:4150"},
+		{"[::]:4150", 0, "b:4150"},
+		{"[fe80::1%eth0]:4150", 0, "b:4150"},
+		{"[2001:db8::1]:4150", 0, "[2001:db8::1]:4150"},
+	} {
+		if got := reachable(tc.address, "b", tc.told); got != tc.want {
+			t.Errorf("%s with port %d is announced as %q, want %q", tc.address, tc.told, got, tc.want)
+		}
+	}
+}
