@@ -72,6 +72,7 @@ type TopicStats struct {
 	MessageCount uint64 // messages that this node stored as the leader, committed since Open
 	MessageBytes uint64 // approximate bytes of their bodies
 	Paused       bool
+	OverQuota    bool  // in the last minute, a put was refused because of the quota of a partition that is led here
 	Partitions   int   // all partitions of the topic, on any node
 	StoredBytes  int64 // bytes of the logs of this node's copies
 	// Served are the partitions whose channels deliver from this node, in order; never nil. Channels has the part of each

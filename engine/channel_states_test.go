@@ -1,6 +1,13 @@
 package engine_test
 
-import "testing"
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"penstock/engine"
+	"penstock/engine/health"
+)
 
 // A channel that becomes full while none of its consumers waits is in health, although nobody asks for its counts.
 func TestHealthKnowsFullChannelByItself(t *testing.T) {
@@ -50,7 +57,10 @@ func TestHealthKnowsLostAndSkippedMessages(t *testing.T) {
 	}
 	publish(t, skips.Topic(), "a", "b", "c")
 	healthSays(t, e, "channel s of topic other is skipping: it discards all that is published instead of delivering it, "+
-		"5 messages so far")
+		"5 messages since "+health.Since(channelStats(t, skips).SkippingSince))
+	if since := channelStats(t, skips).SkippingSince; e.Now().Sub(since) > time.Minute || since.After(e.Now()) {
+		t.Errorf("it skips since %v", since)
+	}
 	if st := channelStats(t, skips); !st.Skipping || st.SkippedCount != 5 || st.DroppedCount != 0 || st.Depth != 0 {
 		t.Errorf("%+v", st)
 	}
@@ -76,5 +86,28 @@ func TestHealthKnowsLostAndSkippedMessages(t *testing.T) {
 	healthSays(t, e, "topic other is paused: ")
 	if n := e.Storage().PausedTopics; n != 1 {
 		t.Errorf("%d topics are paused", n)
+	}
+}
+
+// A topic that refuses a message because of its quota is in health, and no longer when the quota is gone.
+func TestOverQuotaIsAState(t *testing.T) {
+	e := openWith(t, inDir(t.TempDir()))
+	topic := topicOf(t, e, "t")
+	channelOf(t, topic, "c")
+	publish(t, topic, "fits")
+	configure(t, topic, func(s *engine.TopicSettings) { s.QuotaCount, s.QuotaMode = 1, engine.QuotaReject })
+	if e.Storage().OverQuotaTopics != 0 {
+		t.Error("the topic is over its quota before a message was refused")
+	}
+	if _, err := topic.Publish(ctxBg, []byte("more")); !errors.Is(err, engine.ErrQuota) {
+		t.Fatal(err)
+	}
+	healthSays(t, e, "topic t is over its quota in 1 partition: what is published there is refused")
+	if n := e.Storage().OverQuotaTopics; n != 1 || !e.Stats("t", "")[0].OverQuota {
+		t.Errorf("%d topics are over their quota", n)
+	}
+	configure(t, topic, func(s *engine.TopicSettings) { s.QuotaCount = 0 })
+	if n := e.Storage().OverQuotaTopics; n != 0 {
+		t.Errorf("without a quota, %d topics are over it", n)
 	}
 }

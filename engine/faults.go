@@ -152,6 +152,15 @@ var faults = []struct {
 		"channels get nothing of what is published, because somebody paused the topic; engine topic list names them",
 	},
 	{
+		"starved_channels", func(s *StorageStats) int64 { return int64(s.StarvedChannels) },
+		"messages wait and somebody consumes, but no consumer has asked for any for 10 s; engine channel list names them",
+	},
+	{
+		"topics_over_quota", func(s *StorageStats) int64 { return int64(s.OverQuotaTopics) },
+		"publishing was refused in the last minute, because the channels have not finished what the topic may keep; engine " +
+			"topic list names them",
+	},
+	{
 		"disk_hangs", func(s *StorageStats) int64 { return int64(s.DiskHangs) },
 		"times that nothing came back from the disk for disk-patience",
 	},
@@ -193,7 +202,16 @@ var faults = []struct {
 		"clock_steps", func(s *StorageStats) int64 { return int64(s.ClockSteps) },
 		"steps of the wall clock; the engine's own clock does not follow them",
 	},
-	{"clock_ahead_ms", (*StorageStats).clockFault, "milliseconds that the wall clock is ahead of the engine's clock"},
+	{
+		"clock_ahead_ms", func(s *StorageStats) int64 { return max(0, s.clockFault()) },
+		"milliseconds that the wall clock is ahead of the engine's clock, which does not follow its steps and which " +
+			"messages are stored and due by",
+	},
+	{
+		"clock_behind_ms", func(s *StorageStats) int64 { return max(0, -s.clockFault()) },
+		"milliseconds that the wall clock is behind the engine's clock, which does not follow its steps and which " +
+			"messages are stored and due by",
+	},
 	{
 		"delays_corrected", func(s *StorageStats) int64 { return int64(s.DelaysCorrected) },
 		"messages waited by the clock of a leader that was ahead of this node's, and are due by this one's now",

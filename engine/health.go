@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"penstock/engine/core"
 	"penstock/engine/health"
 	"penstock/engine/meta"
 	"penstock/replicate"
@@ -20,6 +21,10 @@ func (e *Engine) Verdict() health.Verdict {
 // HealthFacts returns what Verdict is made from.
 func (e *Engine) HealthFacts() *health.Facts {
 	f := &health.Facts{Node: e.node.NodeID(), Closing: e.leaving.Load() || e.isClosed(), Cluster: e.members.look()}
+	f.ClockAhead = e.clock.Ahead()
+	if s := e.disks.Stats().State; s == core.DiskSlow || s == core.DiskHung {
+		f.DiskState = s.String()
+	}
 	f.AsideMessages, f.Forgotten = e.store.Aside().Stats().Messages, e.forgotten
 	f.Transience = e.transience
 	e.channelTroubles(f)
@@ -51,12 +56,24 @@ func (t *Topic) leadsSome() bool {
 	return false
 }
 
-// channelTroubles fills in the first channel of each kind that does not go on as it should, and the first paused topic.
+// overQuota counts the partitions of the topic that are led here and over its quota.
+func (t *Topic) overQuota() (n int) {
+	for _, pt := range t.partitions() {
+		if pt.Leads() && pt.OverQuota() {
+			n++
+		}
+	}
+	return n
+}
+
+// channelTroubles fills in the first channel of each kind that does not go on as it should, the first paused topic, and
+// the first that is over its quota.
 func (e *Engine) channelTroubles(f *health.Facts) {
 	for _, t := range e.Topics() {
 		if t.paused.Load() && t.leadsSome() {
 			f.PausedTopic = f.PausedTopic.And(health.Channel{Topic: t.Name()})
 		}
+		f.QuotaTopic = f.QuotaTopic.With(health.Channel{Topic: t.Name(), Count: t.overQuota()})
 		for _, c := range t.Channels() {
 			now := c.local.Troubles()
 			one := func(count int, why string) health.Channel {
@@ -65,11 +82,14 @@ func (e *Engine) channelTroubles(f *health.Facts) {
 			f.AsideLetters = f.AsideLetters.With(one(now.AsideCount, now.AsideWhy))
 			f.FullChannel = f.FullChannel.With(one(now.FullPartitions, ""))
 			f.DroppingChannel = f.DroppingChannel.With(one(int(now.DroppedCount), ""))
+			if now.Starved {
+				f.StarvedChannel = f.StarvedChannel.And(one(0, ""))
+			}
 			if now.Paused {
 				f.PausedChannel = f.PausedChannel.And(one(0, ""))
 			}
 			if now.Skipping {
-				f.SkippingChannel = f.SkippingChannel.And(one(int(now.SkippedCount), ""))
+				f.SkippingChannel = f.SkippingChannel.And(one(int(now.SkippedCount), health.Since(now.SkippingSince)))
 			}
 		}
 	}

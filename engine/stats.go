@@ -46,6 +46,7 @@ func (t *Topic) stats(channel string) TopicStats {
 		if pt.Leads() {
 			s.Depth += pt.WaitingAtTopic()
 			s.Published += pt.Published()
+			s.OverQuota = s.OverQuota || pt.OverQuota()
 			s.Producers += pt.ProducerCount()
 			s.MaxProducers = max(s.MaxProducers, pt.ProducerCount())
 		}

@@ -68,6 +68,8 @@ type StorageStats struct {
 	SkippingChannels int `json:"skipping_channels"`
 	PausedChannels   int `json:"paused_channels"`
 	PausedTopics     int `json:"paused_topics"`
+	StarvedChannels  int `json:"starved_channels"`  // see ChannelStats.Starved
+	OverQuotaTopics  int `json:"topics_over_quota"` // see TopicStats.OverQuota
 	// Blocked: partitions led here that wait for a replica that may have more messages and cannot lead.
 	Blocked         int    `json:"shortened_copies_blocked"`
 	StallsBuffer    uint64 `json:"stalls_for_buffers"`      // times that no buffer was free: the flusher was behind
@@ -179,6 +181,8 @@ func (e *Engine) Storage() StorageStats {
 	out.AsideChannels, out.FullChannels = f.AsideLetters.Channels(), f.FullChannel.Channels()
 	out.DroppingChannels, out.SkippingChannels = f.DroppingChannel.Channels(), f.SkippingChannel.Channels()
 	out.PausedChannels, out.PausedTopics = f.PausedChannel.Channels(), f.PausedTopic.Channels()
+	out.StarvedChannels = f.StarvedChannel.Channels()
+	out.OverQuotaTopics = f.QuotaTopic.Channels()
 	e.members.describe(&out)
 	e.describeDisk(&out)
 	if s.Groups > 0 {

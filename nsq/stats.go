@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/engine/health"
 	"penstock/native"
 	"penstock/nsq/internal/web"
 )
@@ -41,6 +42,7 @@ type topicStats struct {
 	Partitions   int            `json:"partition_count"`    // on any node
 	Served       []int          `json:"served_partitions"`  // whose channels deliver from here; the rest is elsewhere
 	Paused       bool           `json:"paused"`
+	OverQuota    bool           `json:"over_quota"` // see engine.TopicStats
 	Latency      latency        `json:"e2e_processing_latency"`
 }
 
@@ -65,7 +67,9 @@ type channelStats struct {
 	DroppedCount   uint64 `json:"dropped_count"`
 	Dropping       bool   `json:"dropping"`
 	SkippedCount   uint64 `json:"skipped_count"`
+	Starved        bool   `json:"starved"`
 	Skipping       bool   `json:"skipping"`
+	SkippingSince  string `json:"skipping_since,omitempty"` // RFC 3339, see engine.ChannelStats
 }
 
 // latency is always present, with two percentiles: nsqadmin and nsq_stat crash without the object, and one exporter
@@ -182,7 +186,7 @@ func (s *Server) stats(topic, channel string, clients bool) *statsReply {
 		out := topicStats{
 			Name: t.Name, Channels: []channelStats{}, Depth: t.Depth, BackendDepth: t.BackendDepth,
 			MessageCount: t.MessageCount, Published: t.Published, MessageBytes: t.MessageBytes, Paused: t.Paused,
-			StoredBytes: t.LedBytes, Producers: t.Producers, MaxProducers: t.MaxProducers,
+			OverQuota: t.OverQuota, StoredBytes: t.LedBytes, Producers: t.Producers, MaxProducers: t.MaxProducers,
 			Partitions: t.Partitions, Served: t.Served,
 		}
 		var latencies []engine.LatencyRecorder
@@ -215,6 +219,7 @@ func channelOf(ch *engine.ChannelStats, clients bool, now time.Time) channelStat
 		Latency:     latencyOf(now, ch.Latencies),
 		OutboxCount: ch.OutboxCount, AsideCount: ch.AsideCount, AsideWhy: ch.AsideWhy, FullPartitions: ch.FullPartitions,
 		DroppedCount: ch.DroppedCount, Dropping: ch.Dropping, SkippedCount: ch.SkippedCount, Skipping: ch.Skipping,
+		SkippingSince: health.Since(ch.SkippingSince), Starved: ch.Starved,
 	}
 	if !clients {
 		return out

@@ -71,8 +71,11 @@ func (t *topicStats) text(w *strings.Builder, now time.Time) {
 		if c.DroppedCount > 0 {
 			fmt.Fprintf(w, "        [dropped: %d] removed by retention or a quota before they were finished\n", c.DroppedCount)
 		}
+		if c.Starved {
+			fmt.Fprintln(w, "        [starved] messages wait, and no consumer asks for any")
+		}
 		if c.Skipping {
-			fmt.Fprintf(w, "        [skipping: %d] what is published is discarded\n", c.SkippedCount)
+			fmt.Fprintf(w, "        [skipping: %d] what is published is discarded, since %s\n", c.SkippedCount, c.SkippingSince)
 		}
 		for j := range c.Clients {
 			fmt.Fprintf(w, "        %s\n", c.Clients[j].text(now))

@@ -42,6 +42,7 @@ type topicNumbers struct {
 	Partitions   int              `json:"partition_count"`    // on any node; 0: unknown
 	Served       []int            `json:"served_partitions"`  // their channels are counted; nil: unknown, an older version
 	Paused       bool             `json:"paused"`
+	OverQuota    bool             `json:"over_quota"`
 	Failed       bool             `json:"stores_nothing,omitempty"` // a node that serves some of it stores nothing more
 	Channels     []channelNumbers `json:"channels,omitempty"`
 }
@@ -65,7 +66,9 @@ type channelNumbers struct {
 	DroppedCount   uint64 `json:"dropped_count"`
 	Dropping       bool   `json:"dropping"`
 	SkippedCount   uint64 `json:"skipped_count"`
+	Starved        bool   `json:"starved"`
 	Skipping       bool   `json:"skipping"`
+	SkippingSince  string `json:"skipping_since,omitempty"` // RFC 3339, see engine.ChannelStats
 }
 
 // numbersTimeout is how long a node may take to say its numbers. Beyond it, the others' numbers are shown without it.
@@ -263,6 +266,7 @@ func (n *topicNumbers) add(m *topicNumbers) {
 	n.Partitions = max(n.Partitions, m.Partitions)
 	n.Served = nsq.AllServed(n.Served, m.Served)
 	n.Paused = n.Paused || m.Paused
+	n.OverQuota = n.OverQuota || m.OverQuota
 	n.Failed = n.Failed || m.Failed
 	for _, c := range m.Channels {
 		i := slices.IndexFunc(n.Channels, func(had channelNumbers) bool { return had.Name == c.Name })
@@ -287,6 +291,8 @@ func (n *topicNumbers) add(m *topicNumbers) {
 		had.Dropping = had.Dropping || c.Dropping
 		had.SkippedCount += c.SkippedCount
 		had.Skipping = had.Skipping || c.Skipping
+		had.Starved = had.Starved || c.Starved
+		had.SkippingSince = health.Earlier(had.SkippingSince, c.SkippingSince)
 	}
 }
 
@@ -362,8 +368,11 @@ func printHeldUp(w io.Writer, all []topicNumbers) error {
 			if c.Count = int(n.DroppedCount); n.Dropping {
 				fmt.Fprintln(&b, c.DroppingWords())
 			}
-			if c.Count = int(n.SkippedCount); n.Skipping {
+			if c.Count, c.Why = int(n.SkippedCount), n.SkippingSince; n.Skipping {
 				fmt.Fprintln(&b, c.SkippingWords())
+			}
+			if n.Starved {
+				fmt.Fprintln(&b, c.StarvedWords())
 			}
 			if c.Count = n.FullPartitions; c.Count > 0 {
 				fmt.Fprintln(&b, c.FullWords())
@@ -383,6 +392,7 @@ func (n *topicNumbers) stateOf(c *channelNumbers) string {
 	}{
 		{c.Skipping, "skipping"},
 		{c.FullPartitions > 0, "full"},
+		{c.Starved, "starved"},
 		{c.Dropping, "dropping"},
 		{c.AsideCount > 0, "dead letters aside"},
 	} {
@@ -406,6 +416,10 @@ func (n *topicNumbers) state(paused bool) string {
 		return "partly served"
 	case n.Failed:
 		return "stores nothing"
+	case n.OverQuota && paused:
+		return "over quota, paused"
+	case n.OverQuota:
+		return "over quota"
 	case paused:
 		return "paused"
 	}

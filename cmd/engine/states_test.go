@@ -181,8 +181,10 @@ func (w *stateWorld) consoleOfCluster(script string) (said []string) {
 	must(w.t, json.Unmarshal([]byte(w.get("/topics")[0]), &topics))
 	for i := range topics.Topics {
 		said = append(said, strings.ReplaceAll(string(topics.Topics[i].State), "_", " "))
-		if topics.Topics[i].Paused {
-			said = append(said, "paused") // the marks of a topic are those of a channel
+		for word, holds := range map[string]bool{"paused": topics.Topics[i].Paused, "over quota": topics.Topics[i].OverQuota} {
+			if holds { // the marks of a topic are those of a channel
+				said = append(said, word)
+			}
 		}
 	}
 	return append(said, st.Health)

@@ -175,9 +175,17 @@ func TestStatesOfChannelsOnSurfaces(t *testing.T) {
 		},
 		{
 			"skipping", "skipped_count", "penstock_channel_skipping", "engine channel list names them",
-			channelNumbers{Name: "billing", SkippedCount: 2, Skipping: true},
-			health.Facts{SkippingChannel: &health.Channel{Topic: "orders", Name: "billing", Count: 2}},
+			channelNumbers{Name: "billing", SkippedCount: 2, Skipping: true, SkippingSince: "2026-01-31T12:00:00Z"},
+			health.Facts{SkippingChannel: &health.Channel{
+				Topic: "orders", Name: "billing", Count: 2, Why: "2026-01-31T12:00:00Z",
+			}},
 			engine.StorageStats{SkippingChannels: 1},
+		},
+		{
+			"starved", "starved", "penstock_channel_starved", "engine channel list names them",
+			channelNumbers{Name: "billing", Starved: true},
+			health.Facts{StarvedChannel: &health.Channel{Topic: "orders", Name: "billing"}},
+			engine.StorageStats{StarvedChannels: 1},
 		},
 	} {
 		all := []topicNumbers{{Name: "orders", Channels: []channelNumbers{tc.channel, {Name: "fine"}}}}

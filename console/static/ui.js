@@ -5,9 +5,8 @@ import { waiters } from "./api.js";
 import htm from "./vendor/htm.mjs";
 
 export const html = htm.bind(h);
-export { Fragment };
-
 const units = ["", "k", "M", "G", "T", "P"];
+export { Fragment };
 
 // short writes a number with three digits.
 export function short(n) {
@@ -100,8 +99,8 @@ export async function act(what, done) {
 export const Tag = ({ kind = "", children }) => html`<span class="tag ${kind}">${children}</span>`;
 
 // Marks marks a topic or a channel that does not deliver all that is published.
-const marks = { paused: "paused", skipping: "skipping", full_partitions: "full", dropping: "dropping",
-	aside_count: "dead letters aside" };
+const marks = { paused: "paused", over_quota: "over quota", skipping: "skipping", full_partitions: "full",
+	starved: "starved", dropping: "dropping", aside_count: "dead letters aside" };
 export const Marks = ({ of }) => Object.entries(marks).filter(([field]) => of?.[field]).map(([, word]) =>
 	html`<${Tag} key=${word} kind="warn">${word}<//> `);
 

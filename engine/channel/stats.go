@@ -2,6 +2,7 @@ package channel
 
 import (
 	"slices"
+	"time"
 
 	"penstock/engine/base"
 	"penstock/engine/core"
@@ -22,8 +23,14 @@ type Stats struct {
 	Paused        bool
 	DroppedCount  uint64 // messages that retention or a quota removed before they were finished, likewise
 	Dropping      bool   // DroppedCount grew in the last droppingFor
-	SkippedCount  uint64 // messages that were discarded because the channel skips, likewise
+	// Starved says that messages wait and somebody consumes, but nothing is in flight and nothing was delivered for 10 s: no
+	// consumer asks for any, as those do that back off, or something here fails.
+	Starved       bool
 	Skipping      bool   // what is published is discarded
+	SkippedCount  uint64 // messages that were discarded because the channel skips or skipped, since SkippingSince
+	// SkippingSince is when the channel was made to skip, or began to serve here, if that is later; by the engine's clock.
+	// The zero time: it does not skip.
+	SkippingSince time.Time
 	DeadLettered  uint64 // dead letters that this node moved to their topic since it leads
 	OutboxCount   int    // dead letters that wait to be moved
 	AsideCount    int    // those of them that could not be moved when they were tried last
@@ -52,6 +59,7 @@ func (c *Channel) Stats() Stats {
 		DeliverCount: m.DeliverCount, FinishCount: m.FinishCount,
 		TimeoutCount: m.TimeoutCount, DroppedCount: m.DroppedCount, Paused: m.Paused, DeadLettered: c.deadMoved,
 		SkippedCount: m.SkippedCount, Skipping: now.Skipping, Dropping: now.DroppedCount > 0,
+		SkippingSince: now.SkippingSince, Starved: now.Starved,
 		FullPartitions: now.FullPartitions,
 	}
 	if c.closed == nil && c.settings.Version > 0 {

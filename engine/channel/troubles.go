@@ -3,10 +3,34 @@ package channel
 import (
 	"sync/atomic"
 	"time"
+
+	"penstock/engine/core"
 )
 
 // droppingFor is how long after the last message that it lost a channel counts as one that loses messages.
 const droppingFor = 10 * time.Minute
+
+// starvedAfter is how long nothing may have been delivered, although messages wait and somebody consumes, until the
+// channel counts as starved. Two looks that are farther apart begin to count anew.
+const starvedAfter = 10 * time.Second
+
+// starvation notices that consumers get nothing. mu guards it.
+type starvation struct {
+	deliveries uint64        // at the last look
+	since      time.Duration // of the first look from which on nothing was delivered and all else held, by Host.Mono
+	looked     time.Duration // when the last look was
+}
+
+// look takes what a channel has at a time, and returns whether it is starved: messages wait, somebody consumes, nothing
+// is in flight, and nothing was delivered for starvedAfter.
+func (s *starvation) look(m *core.ChannelStats, now time.Duration) bool {
+	waits := m.Depth > 0 && m.ClientCount > 0 && m.InFlightCount == 0 && !m.Paused && !m.Skipped
+	if !waits || m.DeliverCount != s.deliveries || now-s.looked > starvedAfter {
+		s.since = now
+	}
+	s.deliveries, s.looked = m.DeliverCount, now
+	return waits && now-s.since >= starvedAfter
+}
 
 // Troubles are the states of a channel that only an operator or its consumers can end.
 type Troubles struct {
@@ -17,6 +41,8 @@ type Troubles struct {
 	Paused         bool   // see Stats
 	Skipping       bool   // see Stats
 	SkippedCount   uint64 // see Stats; 0 while the channel does not skip
+	SkippingSince  time.Time
+	Starved        bool // see Stats
 }
 
 // troubles is what Troubles returns; nil: none. It changes with Channel.mu held, and is read without.
@@ -24,6 +50,7 @@ type troubles struct {
 	noted     atomic.Pointer[Troubles]
 	dropped   uint64        // how many messages the channel had lost when look saw that last
 	droppedAt time.Duration // when look saw it grow, by Host.Mono
+	starves   starvation
 }
 
 // Troubles returns the present troubles or, while somebody else has the lock, what was noted last: it does not wait for
@@ -56,7 +83,8 @@ func (c *Channel) look() {
 	if !c.hasPartition() { // what it was is the leaders' matter now
 		m.Paused, m.Skipped = false, false
 	}
-	if now := c.node.Host.Mono(); m.DroppedCount > c.dropped {
+	now := c.node.Host.Mono()
+	if m.DroppedCount > c.dropped {
 		c.dropped, c.droppedAt = m.DroppedCount, now
 	} else if now-c.droppedAt > droppingFor {
 		m.DroppedCount = 0
@@ -64,9 +92,16 @@ func (c *Channel) look() {
 	if !m.Skipped {
 		m.SkippedCount = 0
 	}
+	var since time.Time
+	if m.Skipped {
+		since = time.Unix(0, m.SkippedSinceNs).UTC()
+	}
+	starved := c.starves.look(&m, now)
 	c.note(func(t *Troubles) {
+		t.Starved = starved && t.FullPartitions == 0
 		t.Paused, t.DroppedCount = m.Paused, m.DroppedCount
 		t.Skipping, t.SkippedCount = m.Skipped, m.SkippedCount
+		t.SkippingSince = since
 	})
 }
 

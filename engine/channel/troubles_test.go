@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"penstock/engine/base"
+	"penstock/engine/core"
 )
 
 // A channel has the troubles that were noted; one that has ended has none.
@@ -26,5 +27,38 @@ func TestTroubles(t *testing.T) {
 	c.Shut(base.ErrDeleted)
 	if c.Troubles() != (Troubles{}) {
 		t.Errorf("a channel that ended has %+v", c.Troubles())
+	}
+}
+
+// A channel is starved when messages wait and somebody consumes, but nothing is in flight and nothing was delivered for
+// starvedAfter; and not before somebody has looked that long.
+func TestStarvation(t *testing.T) {
+	waits := core.ChannelStats{Depth: 1, ClientCount: 1, DeliverCount: 7}
+	for name, tc := range map[string]struct {
+		change func(m *core.ChannelStats)
+		want   bool
+	}{
+		"nothing is delivered":  {func(*core.ChannelStats) {}, true},
+		"nothing waits":         {func(m *core.ChannelStats) { m.Depth = 0 }, false},
+		"nobody consumes":       {func(m *core.ChannelStats) { m.ClientCount = 0 }, false},
+		"a consumer is at work": {func(m *core.ChannelStats) { m.InFlightCount = 1 }, false},
+		"it is paused":          {func(m *core.ChannelStats) { m.Paused = true }, false},
+		"it skips":              {func(m *core.ChannelStats) { m.Skipped = true }, false},
+		"one was delivered":     {func(m *core.ChannelStats) { m.DeliverCount++ }, false},
+	} {
+		var s starvation
+		last := waits
+		tc.change(&last)
+		for at := starvedAfter; at < 2*starvedAfter; at += starvedAfter / 4 {
+			if s.look(&waits, at) {
+				t.Errorf("%s: it is starved after %v", name, at-starvedAfter)
+			}
+		}
+		if got := s.look(&last, 2*starvedAfter); got != tc.want {
+			t.Errorf("%s: starved %v, want %v", name, got, tc.want)
+		}
+		if s.look(&last, 4*starvedAfter) {
+			t.Errorf("%s: nobody has looked for a while, and it is starved", name)
+		}
 	}
 }

@@ -249,11 +249,13 @@ type Channel struct {
 
 	paused  bool
 	skipped bool
-	sources []*source // of all partitions; the turn goes round them in this order
-	turn    int       // index in sources of the last turn; -1: there was none, or it was of one before the first
-	round   uint64    // see source
-	changes uint64    // counts the Steps that may let a source go on that could not; 1 and more
-	queued  int       // entries in the queues of sources
+	// skippedSinceNs: see ChannelStats.SkippedSinceNs.
+	skippedSinceNs int64
+	sources        []*source // of all partitions; the turn goes round them in this order
+	turn           int       // index in sources of the last turn; -1: there was none, or it was of one before the first
+	round          uint64    // see source
+	changes        uint64    // counts the Steps that may let a source go on that could not; 1 and more
+	queued         int       // entries in the queues of sources
 
 	special  bool // settings, tags, or remembered delays make each message need more checks; see isSpecial
 	inFlight int  // entries in flight to all clients

@@ -270,8 +270,12 @@ func (c *Channel) entriesIn(p *channelPart, from, to segment.MsgID) (ids []segme
 // setSkip switches skipping on or off. When it is switched on, all visible messages that wait for a client are
 // confirmed. Messages in flight or waiting for their time are confirmed when they would be delivered again.
 func (c *Channel) setSkip(on bool) {
+	if on && !c.skipped {
+		c.skippedSinceNs, c.skippedCount = c.nowNs, 0
+	}
 	c.skipped = on
 	if !on {
+		c.skippedSinceNs = 0
 		return
 	}
 	if c.parked > 0 { // first, because discarding the entries in front of them would let them go on

@@ -12,7 +12,7 @@ type ChannelStats struct {
 	OutboxCount   int    // dead letters in the outboxes: the dead-letter topic does not have them yet
 	DeadCount     uint64 // messages that became dead letters
 	DroppedCount  uint64 // messages that retention or a quota removed, and that no client had finished or has in flight
-	SkippedCount  uint64 // messages that were discarded because the channel skips
+	SkippedCount  uint64 // messages that were discarded because the channel skips, since it was last made to skip
 	FilteredCount uint64 // messages that the filter rejected, or that were for another channel
 	MessageCount  uint64 // messages that became visible
 	DeliverCount  uint64 // deliveries, also repeated ones
@@ -24,6 +24,9 @@ type ChannelStats struct {
 	ClientCount   int
 	Paused        bool
 	Skipped       bool
+	// SkippedSinceNs is when the channel was made to skip, or when this machine learned of it: the nowNs of that step. 0:
+	// it does not skip.
+	SkippedSinceNs int64
 }
 
 // ClientStats is what /stats shows of one client of a channel.
@@ -67,6 +70,7 @@ func (c *Channel) Stats() ChannelStats {
 		Depth:        c.Depth(), InFlightCount: c.inFlight, DeferredCount: c.waiting, QueuedCount: c.queued,
 		MessageCount: c.messageCount, RequeueCount: c.requeueCount, TimeoutCount: c.timeoutCount,
 		ClientCount: len(c.order), Paused: c.paused, Skipped: c.skipped,
+		SkippedSinceNs: c.skippedSinceNs,
 	}
 }
 

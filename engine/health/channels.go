@@ -1,12 +1,15 @@
 package health
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Channel is a channel that does not go on by itself, for a sentence.
 type Channel struct {
 	Topic, Name string
 	Count       int    // of dead letters, of partitions, or of messages
-	Why         string // of dead letters: why the last one could not be moved
+	Why         string // of dead letters: why the last one could not be moved; of one that skips: since when
 	More        int    // how many other channels there are of the kind
 }
 
@@ -41,6 +44,9 @@ func channelNotes(f *Facts) (note string) {
 	if c := f.PausedTopic; c != nil {
 		note += "; " + c.PausedWords()
 	}
+	if c := f.QuotaTopic; c != nil {
+		note += "; " + c.QuotaWords()
+	}
 	if c := f.PausedChannel; c != nil {
 		note += "; " + c.PausedWords()
 	}
@@ -55,6 +61,9 @@ func channelNotes(f *Facts) (note string) {
 	}
 	if c := f.FullChannel; c != nil {
 		note += "; " + c.FullWords()
+	}
+	if c := f.StarvedChannel; c != nil {
+		note += "; " + c.StarvedWords()
 	}
 	return note
 }
@@ -95,10 +104,40 @@ func (c *Channel) PausedWords() string {
 		c.Name, c.Topic, c.more())
 }
 
+// QuotaWords says that the topic is over its quota, what that means for the data, and what to do.
+func (c *Channel) QuotaWords() string {
+	return fmt.Sprintf("topic %s is over its quota in %s: what is published there is refused until its channels have "+
+		"finished more; nothing that was answered OK is lost: make the consumers faster, delete a channel that nobody "+
+		"consumes, or raise the quota with engine topic set%s", c.Topic, plural(c.Count, "partition"), c.more())
+}
+
+// StarvedWords says that the channel's consumers take nothing, what that means for the data, and what to do.
+func (c *Channel) StarvedWords() string {
+	return fmt.Sprintf("channel %s of topic %s is starved: messages wait and it has consumers, but none was delivered for "+
+		"10s: no consumer asks for messages (RDY 0), because it backs off after failures or stands still; nothing is lost: "+
+		"see engine channel consumers, and the consumers' logs%s", c.Name, c.Topic, c.more())
+}
+
 // SkippingWords says that the channel skips, what that means for the data, and what to do.
 func (c *Channel) SkippingWords() string {
 	return fmt.Sprintf("channel %s of topic %s is skipping: it discards all that is published instead of delivering it, "+
-		"%s so far, until engine channel unskip%s", c.Name, c.Topic, plural(c.Count, "message"), c.more())
+		"%s since %s, until engine channel unskip%s", c.Name, c.Topic, plural(c.Count, "message"), c.Why, c.more())
+}
+
+// Since writes when a state began, for Channel.Why and for JSON; "" of the zero time.
+func Since(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return at.UTC().Format(time.RFC3339)
+}
+
+// Earlier returns the earlier of two texts of Since; one that is "" does not count.
+func Earlier(a, b string) string {
+	if a == "" || b != "" && b < a {
+		return b
+	}
+	return a
 }
 
 func (c *Channel) more() string {

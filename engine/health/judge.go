@@ -21,6 +21,12 @@ type Facts struct {
 	Full string
 	// Damage lists stored data that does not read back; "": none is known.
 	Damage string
+	// ClockAhead is how far the wall clock is ahead of the engine's clock, which does not follow its steps; below 0: behind.
+	// It is a note if it is a second or more.
+	ClockAhead time.Duration
+	// DiskState is slow if the disk is, or hung a while ago, and hung if no write comes back; "" otherwise. That is a note
+	// until Disk says why the disk counts as failed.
+	DiskState string
 	// AsideMessages is how many messages that cuts took from copies are kept aside. That is no trouble, but a note.
 	AsideMessages int64
 
@@ -28,10 +34,11 @@ type Facts struct {
 	Transience string
 
 	// The first channel, by the name of its topic and its own, that has dead letters which cannot be moved, that delivers
-	// nothing new because it is full, that lost messages lately, that skips and that is paused; nil: there is none. That
-	// is a note, too.
+	// nothing new because it is full, that lost messages lately, that skips, that is paused and that is starved; the first topic that is
+	// paused, and that is over its quota; nil: there is none. That is a note, too.
 	AsideLetters, FullChannel, DroppingChannel, SkippingChannel, PausedChannel *Channel
-	PausedTopic                                                                *Channel // without a Name
+	StarvedChannel                                                             *Channel
+	PausedTopic, QuotaTopic                                                    *Channel // without a Name
 
 	// What may be missing here, although this node acknowledged it. Failure says if files were taken away under it.
 	Forgotten      bool          // the commit log's files were gone at the start, or older ones had come back
@@ -233,8 +240,32 @@ func drainNote(f *Facts) string {
 	return ""
 }
 
-// notes says what does not last, what is kept aside, and which channels do not go on.
-func notes(f *Facts) string { return transienceNote(f) + asideNote(f) + channelNotes(f) }
+// notes says what does not last, how the disk and the clock are, what is kept aside, and which channels do not go on.
+func notes(f *Facts) string { return transienceNote(f) + groundNote(f) + asideNote(f) + channelNotes(f) }
+
+// leastClockError is the smallest difference between the wall clock and the engine's that is worth a note. Time services
+// correct smaller ones all the time.
+const leastClockError = time.Second
+
+// groundNote says that the disk is slow, and that the wall clock is not what the engine's clock began with.
+func groundNote(f *Facts) (note string) {
+	switch f.DiskState {
+	case "slow":
+		note = "; the disk is slow, or hung a while ago: publishing waits for it, and this node is given no leadership that " +
+			"another can have"
+	case "hung":
+		note = "; the disk hangs: no write comes back, and nothing is answered OK until one does"
+	}
+	d, word := f.ClockAhead, "ahead of"
+	if d < 0 {
+		d, word = -d, "behind"
+	}
+	if d >= leastClockError {
+		note += fmt.Sprintf("; the wall clock is %s %s the engine's clock, which does not follow its steps: the times of "+
+			"messages and delays are by the engine's, until a restart; correct the wall clock first", Age(d), word)
+	}
+	return note
+}
 
 // transienceNote says that the data directory does not last.
 func transienceNote(f *Facts) string {

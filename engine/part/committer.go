@@ -213,7 +213,7 @@ func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox
 			continue
 		}
 		err := c.refusal(pt, p, refused)
-		if err == nil && c.overQuota(room, &r, p) {
+		if err == nil && c.overQuota(pt, room, &r, p) {
 			err = base.ErrQuota
 		}
 		if err == nil && p.DeferMs != 0 && pt.refusesDelay(r.delayed+len(p.Messages)) {

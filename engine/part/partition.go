@@ -42,6 +42,7 @@ type Partition struct {
 	pausedFrom    atomic.Uint64
 	stateBytes    atomic.Int64 // upper bound of the fold's size in a checkpoint
 	producerCount atomic.Int32 // producers that the fold knows
+	quotaAt       atomic.Int64 // when a put was last refused because of the quota, by base.Clock.Mono; 0: none was
 }
 
 // newPartition returns a partition whose log ends as st says, and whose log content folds to fold. The caller sets

@@ -2,6 +2,7 @@ package part
 
 import (
 	"math"
+	"time"
 
 	"penstock/engine/inbox"
 )
@@ -38,7 +39,7 @@ func (c *committer) quotaRoom(pt *Partition) *quotaRoom {
 
 // overQuota says whether p, appended to the puts that r has already, would exceed the quota. If so, it asks the flusher
 // to look up what is confirmed by now.
-func (c *committer) overQuota(room *quotaRoom, r *run, p *inbox.Put) bool {
+func (c *committer) overQuota(pt *Partition, room *quotaRoom, r *run, p *inbox.Put) bool {
 	if room == nil || p.Kind.Internal() {
 		return false
 	}
@@ -46,5 +47,17 @@ func (c *committer) overQuota(room *quotaRoom, r *run, p *inbox.Put) bool {
 		return false
 	}
 	c.store.flusher.AskQuotas()
+	pt.quotaAt.Store(int64(c.store.clock.Mono()))
 	return true
+}
+
+// overQuotaFor is how long after the last put that was refused because of its quota a partition counts as over it.
+const overQuotaFor = time.Minute
+
+// OverQuota says whether a put was refused because of the quota in the last overQuotaFor, and the topic still has one.
+// Any goroutine may call it.
+func (pt *Partition) OverQuota() bool {
+	l, at := pt.topic.Limits.Load(), pt.quotaAt.Load()
+	return l != nil && (l.RejectBytes != 0 || l.RejectCount != 0) && at != 0 &&
+		pt.store.clock.Mono()-time.Duration(at) < overQuotaFor
 }

@@ -170,6 +170,7 @@ func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
 	for _, state := range []string{"good", "slow", "hung", "failed"} {
 		w.set(diskState, oneIf(s.DiskState == state), state)
 	}
+	w.set(clockAhead, float64(s.ClockAheadMs)/1000)
 	w.set(storageFailed, oneIf(s.Failed))
 	w.set(logForgotten, oneIf(s.Forgotten))
 	w.set(groundLost, oneIf(s.GroundLost))

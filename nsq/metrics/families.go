@@ -137,6 +137,8 @@ var (
 		"1 if the data directory does not last: it is in memory (tmpfs), or in the own layer of a container (overlay).")
 	diskState = define(ofStorage, gauge, "disk_state",
 		"1 for the state that the disk is in: good, slow, hung or failed.", "state")
+	clockAhead = define(ofStorage, gauge, "clock_ahead_seconds",
+		"How far the wall clock is ahead of the engine's clock, which does not follow its steps; below 0: behind.")
 	storageFailed = define(ofStorage, gauge, "storage_failed",
 		"1 since a write of the commit log failed, or the start found it damaged, which no restart ends: nothing more is "+
 			"stored.")
@@ -240,6 +242,8 @@ var (
 		"Messages that no channel can get yet, because the topic has no channel or is paused.", "topic")
 	topicPaused = define(ofTopics, gauge, "topic_paused",
 		"1 while the topic is paused: its channels get nothing of what is published.", "topic")
+	topicOverQuota = define(ofTopics, gauge, "topic_over_quota",
+		"1 while publishing is refused because of the topic's quota, and for a minute after that.", "topic")
 	topicStored = define(ofTopics, gauge, "topic_stored_bytes",
 		"Bytes of the logs of the partitions that this node leads.", "topic")
 	topicProducers = define(ofTopics, gauge, "topic_producers",
@@ -264,6 +268,8 @@ var (
 		"1 while the channel is paused.", "topic", "channel")
 	channelSkipping = define(ofChannels, gauge, "channel_skipping",
 		"1 while the channel discards what is published, because somebody made it skip.", "topic", "channel")
+	channelStarved = define(ofChannels, gauge, "channel_starved",
+		"1 while messages wait and somebody consumes, but no consumer has asked for any for 10 s.", "topic", "channel")
 	channelFull = define(ofChannels, gauge, "channel_full_partitions",
 		"Partitions of which the channel delivers nothing new, because too many messages wait between finished ones.",
 		"topic", "channel")

@@ -9,8 +9,8 @@ import (
 
 // Series of one topic and of one channel. A test compares them with what is written.
 const (
-	seriesPerTopic   = 7
-	seriesPerChannel = 17
+	seriesPerTopic   = 8
+	seriesPerChannel = 18
 )
 
 // detail says which families have a series for each object. It only goes down.
@@ -95,20 +95,22 @@ func (l *limiter) sumTopics(w writer, o *objects) {
 	writeTopic(w, "", all, l.topics.end(o.exists))
 }
 
-// topicNumbers are the present numbers of a topic, or the sums over several; of maxProducers and paused the greatest.
+// topicNumbers are the present numbers of a topic, or the sums over several; of maxProducers, paused and overQuota
+// the greatest.
 type topicNumbers struct {
 	depth, stored           int64
 	producers, maxProducers int
-	paused                  bool
+	paused, overQuota       bool
 }
 
 func (n *topicNumbers) add(o topicNumbers) {
 	n.depth, n.stored, n.producers = n.depth+o.depth, n.stored+o.stored, n.producers+o.producers
 	n.maxProducers, n.paused = max(n.maxProducers, o.maxProducers), n.paused || o.paused
+	n.overQuota = n.overQuota || o.overQuota
 }
 
 func topicNow(t *engine.TopicStats) topicNumbers {
-	return topicNumbers{t.Depth, t.LedBytes, t.Producers, t.MaxProducers, t.Paused}
+	return topicNumbers{t.Depth, t.LedBytes, t.Producers, t.MaxProducers, t.Paused, t.OverQuota}
 }
 
 // topicCounts returns the counters of a topic: messages, bytes.
@@ -119,7 +121,7 @@ func topicCounts(t *engine.TopicStats) counts { return counts{t.MessageCount, t.
 type channelNumbers struct {
 	depth, inFlight, deferred, consumers int64
 	full, outbox, aside                  int64
-	paused, skipping                     bool
+	paused, skipping, starved            bool
 	oldest                               time.Duration
 	counts                               counts // see writeChannel
 }
@@ -130,13 +132,14 @@ func (n *channelNumbers) add(o *channelNumbers) {
 	n.full, n.outbox, n.aside = n.full+o.full, n.outbox+o.outbox, n.aside+o.aside
 	n.consumers, n.oldest = n.consumers+o.consumers, max(n.oldest, o.oldest)
 	n.paused, n.skipping = n.paused || o.paused, n.skipping || o.skipping
+	n.starved = n.starved || o.starved
 }
 
 // channelNow returns the numbers of a channel at now, by the engine's clock.
 func channelNow(c *engine.ChannelStats, now time.Time) *channelNumbers {
 	n := &channelNumbers{
 		depth: c.Depth, inFlight: int64(c.InFlightCount), deferred: int64(c.DeferredCount),
-		consumers: int64(len(c.Consumers)), paused: c.Paused, skipping: c.Skipping,
+		consumers: int64(len(c.Consumers)), paused: c.Paused, skipping: c.Skipping, starved: c.Starved,
 		full: int64(c.FullPartitions), outbox: int64(c.OutboxCount), aside: int64(c.AsideCount),
 		counts: counts{
 			c.DeliverCount, c.FinishCount, c.RequeueCount, c.TimeoutCount, c.DeadLettered, c.DroppedCount, c.SkippedCount,
@@ -153,6 +156,7 @@ func writeTopic(w writer, name string, n topicNumbers, c counts) {
 	w.set(topicBytes, float64(c[1]), name)
 	w.set(topicDepth, float64(n.depth), name)
 	w.set(topicPaused, oneIf(n.paused), name)
+	w.set(topicOverQuota, oneIf(n.overQuota), name)
 	w.set(topicStored, float64(n.stored), name)
 	w.set(topicProducers, float64(n.producers), name)
 	w.set(topicMaxProducers, float64(n.maxProducers), name)
@@ -165,6 +169,7 @@ func writeChannel(w writer, topic, name string, n *channelNumbers) {
 	w.set(channelConsumers, float64(n.consumers), topic, name)
 	w.set(channelPaused, oneIf(n.paused), topic, name)
 	w.set(channelSkipping, oneIf(n.skipping), topic, name)
+	w.set(channelStarved, oneIf(n.starved), topic, name)
 	w.set(channelFull, float64(n.full), topic, name)
 	w.set(channelOutbox, float64(n.outbox), topic, name)
 	w.set(channelAside, float64(n.aside), topic, name)

@@ -21,6 +21,12 @@ func TestFaultsOfChannels(t *testing.T) {
 	f.fault("PenstockChannelSkipping", func() { f.engine("channel", "skip", "orders", "mail") },
 		func() { f.engine("channel", "unskip", "orders", "mail") })
 
+	f.engine("topic", "create", "little")
+	f.engine("channel", "create", "little", "unread")
+	f.engine("topic", "set", "little", "--quota-count", "1", "--quota-mode", "reject")
+	f.fault("PenstockOverQuota", func() { f.publishTo("little", 2, 1) },
+		func() { f.engine("topic", "set", "little", "--quota-count", "0") })
+
 	held := make(chan *nsq.Message, 100)
 	index := 0
 	_, stop := f.consume("mail", func(m *nsq.Message) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/engine/health"
 )
 
 // Topic is a row in the list of topics. Rows of several nodes add up; rates are those of the last 10 s.
@@ -25,6 +26,7 @@ type Topic struct {
 	StoredBytes    int64   `json:"stored_bytes"`   // of the leaders' copies
 	OldestSeconds  float64 `json:"oldest_seconds"` // age of the oldest message that a channel has not finished; 0: none
 	Paused         bool    `json:"paused"`
+	OverQuota      bool    `json:"over_quota"` // see engine.TopicStats
 }
 
 // values are those of topicFields.
@@ -56,7 +58,9 @@ type Channel struct {
 	DroppedCount   uint64 `json:"dropped_count"`
 	Dropping       bool   `json:"dropping"`
 	SkippedCount   uint64 `json:"skipped_count"`
+	Starved        bool   `json:"starved"`
 	Skipping       bool   `json:"skipping"`
+	SkippingSince  string `json:"skipping_since,omitempty"` // RFC 3339, see engine.ChannelStats
 }
 
 func (c *Channel) busy() bool {
@@ -74,7 +78,7 @@ func age(ns int64, now time.Time) float64 {
 func TopicOf(t *engine.TopicStats, now time.Time) Topic {
 	r := Topic{
 		Name: t.Name, Partitions: t.Partitions, PublishedCount: t.Published, Depth: t.Depth, ChannelCount: len(t.Channels),
-		StoredBytes: t.LedBytes, Paused: t.Paused,
+		StoredBytes: t.LedBytes, Paused: t.Paused, OverQuota: t.OverQuota,
 	}
 	for i := range t.Channels {
 		c := &t.Channels[i]
@@ -95,6 +99,7 @@ func ChannelOf(c *engine.ChannelStats, now time.Time) Channel {
 		DeadLettered: c.DeadLettered, OldestSeconds: age(c.OldestNs, now), Paused: c.Paused,
 		OutboxCount: c.OutboxCount, AsideCount: c.AsideCount, AsideWhy: c.AsideWhy, FullPartitions: c.FullPartitions,
 		DroppedCount: c.DroppedCount, Dropping: c.Dropping, SkippedCount: c.SkippedCount, Skipping: c.Skipping,
+		SkippingSince: health.Since(c.SkippingSince), Starved: c.Starved,
 	}
 }
 
@@ -113,6 +118,7 @@ func (t *Topic) Add(o *Topic) {
 	t.StoredBytes += o.StoredBytes
 	t.OldestSeconds = max(t.OldestSeconds, o.OldestSeconds)
 	t.Paused = t.Paused || o.Paused
+	t.OverQuota = t.OverQuota || o.OverQuota
 }
 
 // Add adds another node's row of the same channel.
@@ -138,6 +144,8 @@ func (c *Channel) Add(o *Channel) {
 	c.Dropping = c.Dropping || o.Dropping
 	c.SkippedCount += o.SkippedCount
 	c.Skipping = c.Skipping || o.Skipping
+	c.Starved = c.Starved || o.Starved
+	c.SkippingSince = health.Earlier(c.SkippingSince, o.SkippingSince)
 }
 
 // Order is what a list of topics is sorted by.

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/cluster/admin"
+	"penstock/engine"
+	"penstock/engine/health"
+	"penstock/engine/meta"
+	"penstock/replicate"
+)
+
+// stateOfFacts is a state that a test cannot bring about in real nodes at will, such as that of a disk: what node n2
+// knows, counts and reports of itself while it holds.
+type stateOfFacts struct {
+	row   func(s *meta.Snapshot, p *meta.Partition, m replicate.Member) // what the metadata say; m is the copy of n2
+	facts health.Facts
+	stats engine.StorageStats
+}
+
+var statesOfFacts = map[string]stateOfFacts{
+	"damaged": {
+		row:   func(_ *meta.Snapshot, p *meta.Partition, m replicate.Member) { p.SetCopy(m, meta.CopyDamaged) },
+		stats: engine.StorageStats{DamagedCopies: 1},
+	},
+	"contested": {
+		row:   func(_ *meta.Snapshot, p *meta.Partition, m replicate.Member) { p.SetCopy(m, meta.CopyContested) },
+		stats: engine.StorageStats{Contested: 1},
+	},
+	"short": {
+		row: func(_ *meta.Snapshot, p *meta.Partition, m replicate.Member) {
+			p.State.Short = []replicate.Member{m}
+		},
+		stats: engine.StorageStats{Short: 1},
+	},
+	"shortened": {
+		facts: health.Facts{Shortened: 1, ShortenedFor: time.Minute}, stats: engine.StorageStats{Shortened: 1},
+	},
+	"disk slow": {
+		row: onDisk(meta.DiskSlow), facts: health.Facts{DiskState: "slow"}, stats: engine.StorageStats{DiskState: "slow"},
+	},
+	"disk hung": {
+		row: onDisk(meta.DiskHung), facts: health.Facts{DiskState: "hung"}, stats: engine.StorageStats{DiskState: "hung"},
+	},
+	"disk failed": {
+		row: onDisk(meta.DiskFailed), facts: health.Facts{Disk: health.Text(engine.ErrDiskHung), DiskState: "failed"},
+		stats: engine.StorageStats{DiskState: "failed"},
+	},
+	"disk full":      {facts: health.Facts{Full: health.Text(engine.ErrNoSpace)}, stats: engine.StorageStats{DiskFull: true}},
+	"stores nothing": {facts: health.Facts{Failure: health.Text(engine.ErrDisk)}, stats: engine.StorageStats{Failed: true}},
+	"clock ahead":    {facts: health.Facts{ClockAhead: time.Minute}, stats: engine.StorageStats{ClockAheadMs: 60_000}},
+	"clock behind":   {facts: health.Facts{ClockAhead: -time.Minute}, stats: engine.StorageStats{ClockAheadMs: -60_000}},
+	"starting": {
+		row:   func(s *meta.Snapshot, _ *meta.Partition, _ replicate.Member) { s.Nodes[2].Live = false },
+		facts: health.Facts{Stage: "reads the commit log: 12.0 MiB"},
+	},
+}
+
+func onDisk(state meta.DiskState) func(*meta.Snapshot, *meta.Partition, replicate.Member) {
+	return func(s *meta.Snapshot, _ *meta.Partition, _ replicate.Member) { s.Nodes[2].Disk = state }
+}
+
+// surfaces returns what each surface shows while the state holds; with the zero state, while none does.
+func (s *stateOfFacts) surfaces(t *testing.T) map[string]string {
+	t.Helper()
+	snap, p, m := copyCluster()
+	if s.row != nil {
+		s.row(snap, p, m)
+	}
+	facts := func() *health.Facts {
+		f := s.facts
+		f.Node, f.Cluster = "n2", health.Look(snap, health.Trusting(2))
+		return &f
+	}
+	h := admin.Handler(rowsOnly{snap: snap}, admin.Self{
+		Name: "n1", Health: func() *health.Facts {
+			return &health.Facts{Node: "n1", Cluster: health.Look(snap, health.Trusting(1))}
+		},
+		Shortened: func(meta.PartitionID) bool { return s.stats.Shortened > 0 },
+	})
+	var st admin.Status
+	var all admin.Topics
+	fetch(t, h, "/cluster/status", &st)
+	fetch(t, h, "/cluster/topics", &all)
+	for _, f := range s.stats.Faults() {
+		st.Nodes[1].Faults = append(st.Nodes[1].Faults, admin.Fault(f))
+	}
+	st.Nodes[1].Shortened = s.facts.Shortened
+	var status, parts, topics bytes.Buffer
+	must(t, printStatus(&status, &st))
+	must(t, printTopics(&parts, &all))
+	must(t, printTopicNumbers(&topics, []topicNumbers{{Name: "orders", Failed: s.stats.Failed}}))
+	return map[string]string{
+		"engine cluster status": status.String(), "engine cluster topics": parts.String(),
+		"engine topic list": topics.String(), "health": health.Judge(facts()).Health, "console": consoleOfNode(t, &st.Nodes[1]),
+	}
+}
+
+// consoleOfNode returns the words that the console has on its page of nodes for one.
+func consoleOfNode(t *testing.T, n *admin.Node) string {
+	t.Helper()
+	data, err := os.ReadFile("../../console/static/nodes.js")
+	must(t, err)
+	script := string(data)
+	said := []string{string(n.Presence)}
+	for _, shown := range []string{
+		`n.disk !== "good" && html`, `states.map((w) =>`, "f.count} × ${f.name.replaceAll",
+		`states = "damaged contested short shortened unknown_topics"`,
+	} {
+		after(t, script, shown)
+	}
+	if n.Disk != "good" {
+		said = append(said, "disk "+n.Disk)
+	}
+	for word, count := range map[string]int{
+		"damaged": n.Damaged, "contested": n.Contested, "short": n.Short, "shortened": n.Shortened,
+	} {
+		if count > 0 {
+			said = append(said, fmt.Sprintf("%d %s", count, word))
+		}
+	}
+	for _, f := range n.Faults {
+		said = append(said, strings.ReplaceAll(f.Name, "_", " "))
+	}
+	return strings.Join(said, "\n") + "\n"
+}
+
+// The states that TestStatesPage cannot bring about are on the surfaces of docs/reference/states.md by what nodes know
+// then, and on none otherwise. The metrics and alerts that the page names exist.
+func TestStatesOfFactsPage(t *testing.T) {
+	metrics, err := os.ReadFile("../../docs/metrics.md")
+	must(t, err)
+	none := (&stateOfFacts{}).surfaces(t)
+	seen := map[string]bool{}
+	for _, row := range readStates(t) {
+		s, ok := statesOfFacts[row.state]
+		if !ok {
+			continue
+		}
+		seen[row.state] = true
+		checkAlert(t, &row)
+		now := s.surfaces(t)
+		for _, surface := range slices.Sorted(maps.Keys(row.shows)) {
+			word := row.shows[surface]
+			switch {
+			case surface == "alert" || word == "":
+			case surface == "metric":
+				name, _, _ := strings.Cut(word, "{")
+				name, _, _ = strings.Cut(name, " ")
+				if !strings.Contains(string(metrics), "`"+name) {
+					t.Errorf("%s: there is no metric %s", row.state, name)
+				}
+			case !strings.Contains(now[surface], word):
+				t.Errorf("%s: %s does not say %q:\n%s", row.state, surface, word, now[surface])
+			case strings.Contains(none[surface], word):
+				t.Errorf("%s: %s always says %q:\n%s", row.state, surface, word, none[surface])
+			}
+		}
+	}
+	for state := range statesOfFacts {
+		if !seen[state] {
+			t.Errorf("the page has no state %s", state)
+		}
+	}
+}
