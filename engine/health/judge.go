@@ -34,8 +34,8 @@ type Facts struct {
 	Transience string
 
 	// The first channel, by the name of its topic and its own, that has dead letters which cannot be moved, that delivers
-	// nothing new because it is full, that lost messages lately, that skips, that is paused and that is starved; the first topic that is
-	// paused, and that is over its quota; nil: there is none. That is a note, too.
+	// nothing new because it is full, that lost messages lately, that skips, that is paused and that is starved; the first
+	// topic that is paused, and that is over its quota; nil: there is none. That is a note, too.
 	AsideLetters, FullChannel, DroppingChannel, SkippingChannel, PausedChannel *Channel
 	StarvedChannel                                                             *Channel
 	PausedTopic, QuotaTopic                                                    *Channel // without a Name
@@ -241,7 +241,9 @@ func drainNote(f *Facts) string {
 }
 
 // notes says what does not last, how the disk and the clock are, what is kept aside, and which channels do not go on.
-func notes(f *Facts) string { return transienceNote(f) + groundNote(f) + asideNote(f) + channelNotes(f) }
+func notes(f *Facts) string {
+	return transienceNote(f) + groundNote(f) + asideNote(f) + channelNotes(f)
+}
 
 // leastClockError is the smallest difference between the wall clock and the engine's that is worth a note. Time services
 // correct smaller ones all the time.
