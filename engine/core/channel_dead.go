@@ -11,6 +11,9 @@ import (
 type outboxEntry struct {
 	DeadMessage
 	take uint64 // the take that wrote it to the log; 0: the log had it before this machine began; or notTaken
+	// The message's earlier dead letter, which the log has until this one is taken. wasTaken is notTaken if there is none.
+	wasTaken    uint64
+	wasAttempts uint16
 }
 
 func (o outboxEntry) id() segment.MsgID { return o.ID }
@@ -66,16 +69,21 @@ func (c *Channel) deadLetter(e *entry) {
 // letter; then it is written to the log again, because the reset undid its confirmation there.
 func (p *channelPart) addDead(d DeadMessage, ephemeral bool) {
 	i := searchID(p.outbox, d.ID, outboxEntry.id)
-	if i == len(p.outbox) || p.outbox[i].ID != d.ID {
+	o := outboxEntry{DeadMessage: d, wasTaken: notTaken}
+	switch {
+	case i == len(p.outbox) || p.outbox[i].ID != d.ID:
 		p.outbox = slices.Insert(p.outbox, i, outboxEntry{})
-	} else if p.outbox[i].take == notTaken {
+	case p.outbox[i].take == notTaken:
+		o.wasTaken, o.wasAttempts = p.outbox[i].wasTaken, p.outbox[i].wasAttempts
 		p.untaken--
+	default:
+		o.wasTaken, o.wasAttempts = p.outbox[i].take, p.outbox[i].Attempts
 	}
-	p.outbox[i] = outboxEntry{DeadMessage: d}
 	if !ephemeral {
-		p.outbox[i].take = notTaken
+		o.take = notTaken
 		p.untaken++
 	}
+	p.outbox[i] = o
 }
 
 // takeDead returns dead letters that were not taken yet, and marks them with the current take.
@@ -83,7 +91,7 @@ func (p *channelPart) takeDead() []DeadMessage {
 	p.takenDead = p.takenDead[:0]
 	for i := 0; p.untaken > 0 && len(p.takenDead) < MaxTakenDead; i++ {
 		if o := &p.outbox[i]; o.take == notTaken {
-			o.take = p.takes
+			o.take, o.wasTaken = p.takes, notTaken
 			p.untaken--
 			p.takenDead = append(p.takenDead, o.DeadMessage)
 		}
@@ -120,15 +128,20 @@ func (c *Channel) retryDoomed(p *channelPart, all bool) {
 }
 
 // forgetDead removes the dead letters at or above from that were not taken yet. A reset calls it: their messages will
-// be delivered again.
+// be delivered again. What the log has stays: it will be moved.
 func (c *Channel) forgetDead(p *channelPart, from segment.MsgID) {
-	p.outbox = slices.DeleteFunc(p.outbox, func(o outboxEntry) bool {
-		if o.ID < from || o.take != notTaken {
-			return false
+	kept := p.outbox[:0]
+	for _, o := range p.outbox {
+		if o.ID >= from && o.take == notTaken {
+			p.untaken--
+			if o.wasTaken == notTaken {
+				continue
+			}
+			o.take, o.Attempts, o.wasTaken = o.wasTaken, o.wasAttempts, notTaken
 		}
-		p.untaken--
-		return true
-	})
+		kept = append(kept, o)
+	}
+	p.outbox = kept
 }
 
 // recall returns the remembered delay of the message m at the reading cursor, or a zero Deferral. It forgets the delays

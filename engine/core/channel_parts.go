@@ -83,7 +83,7 @@ func (c *Channel) addPartition(ev *Event) {
 	c.parts[ev.Part] = p
 	c.addSources(p)
 	for _, d := range cur.Dead {
-		p.outbox = append(p.outbox, outboxEntry{DeadMessage: d})
+		p.outbox = append(p.outbox, outboxEntry{DeadMessage: d, wasTaken: notTaken})
 	}
 	for _, d := range cur.Requeued {
 		if c.remember(p, d, ev.Deferred) {

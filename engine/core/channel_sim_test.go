@@ -62,12 +62,13 @@ type simPart struct {
 	deadline  map[segment.MsgID]int64  // ns: when it times out
 	numbers   map[segment.MsgID]uint64 // of the delivery in flight
 
-	delayed map[segment.MsgID]bool           // published with a delay: outside of the order
-	legacy  map[segment.MsgID]bool           // had an entry when the order changed: the order is not checked
-	unsafe  map[segment.MsgID]uint64         // delivered and confirmed by this take (or notTaken), not committed yet
-	dead    map[segment.MsgID]uint64         // in the outbox; the take, or notTaken
-	place   map[segment.MsgID]segment.Offset // offset of the batch that carries it
-	batch   map[segment.MsgID]segment.Offset // offset of the batch in which it was delivered in a run
+	delayed    map[segment.MsgID]bool           // published with a delay: outside of the order
+	legacy     map[segment.MsgID]bool           // had an entry when the order changed: the order is not checked
+	unsafe     map[segment.MsgID]uint64         // delivered and confirmed by this take (or notTaken), not committed yet
+	dead       map[segment.MsgID]uint64         // in the outbox; the take, or notTaken
+	deadBefore map[segment.MsgID]uint64         // take of an earlier dead letter of a message whose new one is not taken yet
+	place      map[segment.MsgID]segment.Offset // offset of the batch that carries it
+	batch      map[segment.MsgID]segment.Offset // offset of the batch in which it was delivered in a run
 }
 
 func newSim(t *testing.T, busy bool, next func() int) *sim {
@@ -87,7 +88,7 @@ func newSim(t *testing.T, busy bool, next func() int) *sim {
 			began: map[segment.MsgID]int64{}, deadline: map[segment.MsgID]int64{},
 			numbers: map[segment.MsgID]uint64{},
 			delayed: map[segment.MsgID]bool{}, legacy: map[segment.MsgID]bool{}, unsafe: map[segment.MsgID]uint64{},
-			dead: map[segment.MsgID]uint64{}, place: map[segment.MsgID]segment.Offset{},
+			dead: map[segment.MsgID]uint64{}, deadBefore: map[segment.MsgID]uint64{}, place: map[segment.MsgID]segment.Offset{},
 			batch: map[segment.MsgID]segment.Offset{},
 		}
 		s.apply(p, Control{Kind: ChannelCreated, Channel: "c"})

@@ -34,6 +34,7 @@ func (p *simPart) took(take uint64) {
 	for id, at := range p.dead {
 		if at == notTaken {
 			p.dead[id] = take
+			delete(p.deadBefore, id)
 		}
 	}
 }
@@ -76,6 +77,9 @@ func (s *sim) died(p *simPart, id segment.MsgID) bool {
 			id, p.attempts[id], limit, cp.outbox[i].Attempts)
 	}
 	p.confirm(id)
+	if was, ok := p.dead[id]; ok {
+		p.deadBefore[id] = was
+	}
 	p.dead[id] = notTaken
 	return true
 }
@@ -278,6 +282,7 @@ func (s *sim) recoverModes(p *simPart, cur *Cursor, resetLost bool) {
 		}
 	}
 	clear(p.dead)
+	clear(p.deadBefore)
 	clear(p.unsafe)
 	clear(p.legacy)
 	for _, d := range cur.Dead {
@@ -293,9 +298,12 @@ func (s *sim) forgetModes(p *simPart, to segment.MsgID) {
 	clear(p.unsafe)
 	clear(p.legacy)
 	for id, at := range p.dead {
-		if at == notTaken && id >= to {
+		if was, ok := p.deadBefore[id]; at == notTaken && id >= to && ok {
+			p.dead[id] = was
+		} else if at == notTaken && id >= to {
 			delete(p.dead, id)
 		}
+		delete(p.deadBefore, id)
 	}
 }
 
