@@ -1,6 +1,7 @@
 package native
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"time"
@@ -17,7 +18,9 @@ import (
 // Deliveries spend the client's credit, and room for output (output.go), which is taken for each frame when it is begun
 // and given back when it is written. When either is used up, Deliver says that the sink is full, and the subscription's
 // goroutine calls goOn when there is some again. A message that finds no room for its frame, because other connections
-// have just taken it, is packed all the same; then the sink is full.
+// have just taken it, is packed all the same; then the sink is full. While the client's link is not known to be quick,
+// packs are small, and the sink is full after each: what waits for a slow link counts as in flight, and must not time
+// out on its way.
 type packer struct {
 	u     *subscription
 	most  int // bytes of a frame's payload that the client accepts
@@ -33,7 +36,7 @@ type packer struct {
 	out      []*pack // what Flush sends; exchanged for sealed. sending guards it
 	blocked  bool    // Deliver has said that the sink is full
 	crowded  bool    // for lack of room for output
-	awaiting bool    // a goroutine waits for that room
+	awaiting bool    // a goroutine waits for that room, or for the link
 	granted  bool    // it has taken the room
 	doubtful bool    // it is not certain that the client may still have messages; goOn finds out
 	ended    bool
@@ -48,6 +51,9 @@ type pack struct {
 	first  uint64
 	count  int
 }
+
+// slowChunk is k.chunk for a link that is not known to be quick.
+const slowChunk = 16 << 10
 
 // maxSpareBytes bounds the buffers that are kept for later packs.
 const maxSpareBytes = wire.DeliverBytes + 64<<10
@@ -132,8 +138,13 @@ func (k *packer) pack(w *wire.Delivery, number uint64) bool {
 	}
 	p.buf = wire.AppendDelivery(p.buf, w)
 	p.count++
-	if k.credit.spend(size); len(p.buf) >= k.chunk || p.count == wire.MaxDeliveryCount {
+	most, quick := k.chunk, k.u.s.conn.Quick()
+	if !quick {
+		most = min(most, slowChunk)
+	}
+	if k.credit.spend(size); len(p.buf) >= most || p.count == wire.MaxDeliveryCount {
 		k.seal()
+		k.crowded = k.crowded || !quick
 	}
 	k.blocked = k.crowded || k.credit.left <= 0
 	return !k.blocked
@@ -230,12 +241,16 @@ func (k *packer) goOn() error {
 	case k.blocked && k.credit.left > 0:
 		// The room for the next frame is taken first: so only the message that finds it gone passes without room.
 		switch {
+		case k.u.s.conn.Waiting():
+			k.await(k.u.s.conn.AwaitRoom)
+			k.mu.Unlock()
+			return nil
 		case k.open != nil:
 		case k.granted || k.u.s.output.try(k.chunk):
 			k.granted = false
 			k.begin(k.chunk)
 		default:
-			k.await()
+			k.await(nil)
 		}
 		if k.open == nil {
 			break
@@ -258,16 +273,25 @@ func (k *packer) goOn() error {
 }
 
 // await takes room for output when there is some, and wakes the subscription. It keeps the room: if all who wait only
-// looked and tried again, each would find that others wait. mu is held.
-func (k *packer) await() {
+// looked and tried again, each would find that others wait. With a link it waits for that instead. mu is held.
+func (k *packer) await(link func(context.Context) error) {
 	if k.awaiting {
 		return
 	}
 	k.awaiting = true
 	k.u.s.srv.workers.Go(func() {
-		err := k.u.s.output.take(k.u.ctx, k.chunk)
+		var err error
+		if link != nil {
+			err = link(k.u.ctx)
+		} else {
+			err = k.u.s.output.take(k.u.ctx, k.chunk)
+		}
 		k.mu.Lock()
-		k.awaiting = false
+		if k.awaiting = false; link != nil {
+			k.mu.Unlock()
+			k.u.rouse()
+			return
+		}
 		if k.granted = err == nil && !k.ended; err == nil && k.ended {
 			k.u.s.output.give(k.chunk)
 		}

@@ -71,6 +71,7 @@ type Conn struct {
 	readDeadline  time.Time
 	pending       *drain // the frames that the writer takes next
 	spot          spot
+	steady        steadiness
 	queuedFrames  int           // frames in the queue or being written; 0 <= queuedFrames <= MaxQueueFrameCount
 	queuedBytes   int           // their bytes
 	room          chan struct{} // see roomChanLocked; nil if nobody waits
@@ -98,6 +99,7 @@ func newConn(nc net.Conn, o *Options, peer Hello, version Version) *Conn {
 	c.wake.L = &c.mu
 	c.guests.roused, c.guests.left = make(chan struct{}, 1), make(chan struct{}, 1)
 	c.spot.init(nc)
+	c.steady.init(c)
 	c.in.init(c)
 	c.turn.Store(new(turn))
 	c.running.Store(2)

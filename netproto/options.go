@@ -54,10 +54,15 @@ type Options struct {
 	HandshakeTimeout time.Duration // for the whole handshake
 	PingEvery        time.Duration // the peer is pinged after it has sent nothing for half of this to all of it
 	SilenceTimeout   time.Duration // the connection ends if the peer sends nothing for so long; at least 2 × PingEvery
-	FrameTimeout     time.Duration // the connection ends if a frame that has begun is not whole after so long
-	// the connection ends if a write (at most MaxQueueBytes, or one frame) takes so long, or more than half of it
+	// the connection ends if a frame that has begun is not whole after so long, and arrives at less than 1 KiB/s
+	FrameTimeout time.Duration
+	// the connection ends if a write (at most MaxQueueBytes, or one frame) goes on for so long, or more than half of it,
+	// and the peer's side takes none of it meanwhile; elsewhere than on Linux, which does not tell: if it is not complete
 	WriteTimeout time.Duration
 	CloseTimeout time.Duration // how long Close waits for the queue to be written and for the peer's Goodbye
+
+	// SlowStart has the link prove that it is quick before much is given to it at a time: see Conn.Quick.
+	SlowStart bool
 
 	guestTick time.Duration // tests change it
 }

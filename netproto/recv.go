@@ -127,6 +127,9 @@ func (in *reader) fill() error {
 		if err := in.tick(now); err != nil {
 			return err
 		}
+		if in.onItsWay() {
+			in.heard = now
+		}
 		if silent := now.Sub(in.heard); silent >= c.o.SilenceTimeout {
 			in.broken = true
 			return fmt.Errorf("%w: nothing was heard for %v", ErrPeerSilent, silent.Round(time.Millisecond))
@@ -199,7 +202,7 @@ func (in *reader) inTime(now time.Time) error {
 	if in.began.IsZero() {
 		in.began = now
 	}
-	if took := now.Sub(in.began); took > in.c.o.FrameTimeout {
+	if took := now.Sub(in.began); frameLate(in.w-in.r, took, in.c.o.FrameTimeout) {
 		return fmt.Errorf("%w: %d of %d bytes of a frame after %v",
 			ErrPeerSlow, in.w-in.r, in.need, took.Round(time.Millisecond))
 	}

@@ -300,7 +300,9 @@ func (c *Conn) write() {
 		if !ok {
 			return
 		}
+		began := time.Now()
 		err := d.writeTo(c.nc)
+		c.wroteIn(time.Since(began))
 		c.countSent(d)
 		d.reset()
 		if err != nil {
@@ -339,7 +341,7 @@ func (c *Conn) take(d **drain, frames, bytes *int) (last, ok bool) {
 	if rest := c.spot.rest; rest != nil {
 		*d, c.spot.rest, c.spot.spare = rest, nil, *d
 		*frames, *bytes = rest.frames, rest.bytes
-		c.armLocked(&c.writeDeadline, now, c.o.WriteTimeout, c.nc.SetWriteDeadline)
+		c.armWriteLocked(now)
 		return false, true
 	}
 	*d, c.pending = c.pending, *d
@@ -355,7 +357,7 @@ func (c *Conn) take(d **drain, frames, bytes *int) (last, ok bool) {
 		(*d).control(TypeGoodbye, c.goodbye.Status, 0, c.goodbye.Text)
 		return true, true
 	}
-	c.armLocked(&c.writeDeadline, now, c.o.WriteTimeout, c.nc.SetWriteDeadline)
+	c.armWriteLocked(now)
 	return false, true
 }
 

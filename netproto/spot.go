@@ -55,7 +55,7 @@ func (c *Conn) claimLocked(lone bool) *drain {
 	if !lone && now.Sub(s.last) < spotPause {
 		return nil
 	}
-	c.armLocked(&c.writeDeadline, now, c.o.WriteTimeout, c.nc.SetWriteDeadline)
+	c.armWriteLocked(now)
 	return c.seizeLocked(now)
 }
 

@@ -101,6 +101,7 @@ type conn struct {
 	beatEvery    atomic.Int64 // heartbeat interval
 	nextBeat     atomic.Int64
 	authBy       atomic.Int64 // when AUTH must have succeeded
+	acked        uint64       // bytes that the client's side had acknowledged when it was found silent; of the sweep
 }
 
 func newConn(s *Server, nc *net.TCPConn) (*conn, error) {
@@ -148,7 +149,9 @@ func (c *conn) applyOutput(set *settings) {
 	}
 	c.out.timeout.Store(int64(timeout))
 	c.out.mu.Lock()
-	c.out.bound = max(c.srv.opts.MaxConnOutputBytes, set.outputBuffer)
+	c.out.most = max(c.srv.opts.MaxConnOutputBytes, set.outputBuffer)
+	c.out.bound = min(c.out.most, 2*minOutputBytes)
+	c.out.shorten(c.out.bound < c.out.most)
 	c.out.mu.Unlock()
 }
 

@@ -60,8 +60,8 @@ func (o *output) cut(c *chunk, at int, drop func(*heldFrame) bool) error {
 func late(f *heldFrame) bool { return f.what.Until.Passed() }
 
 // writeHeld writes the rest of a chunk with held frames, from byte n on. Each time the socket accepts more, it first
-// drops the frames whose deadline has passed. The writer goroutine calls it.
-func (o *output) writeHeld(raw syscall.RawConn, c *chunk, n int) error {
+// drops the frames whose deadline has passed. It returns how many bytes are written. The writer goroutine calls it.
+func (o *output) writeHeld(raw syscall.RawConn, c *chunk, n int) (int, error) {
 	o.mu.Lock()
 	o.slow, o.slowAt = c, n
 	o.mu.Unlock()
@@ -87,9 +87,9 @@ func (o *output) writeHeld(raw syscall.RawConn, c *chunk, n int) error {
 		return true
 	})
 	o.mu.Lock()
-	o.slow = nil
+	o.slow, n = nil, o.slowAt
 	o.mu.Unlock()
-	return errors.Join(err, waitErr)
+	return n, errors.Join(err, waitErr)
 }
 
 // Drained implements engine.HeldSink.

@@ -103,8 +103,8 @@ type Options struct {
 	// limit. The message that reaches the limit is still delivered.
 	MaxInFlightBytes int64
 
-	// WriteTimeout is how long a client may take to read MaxConnOutputBytes. If the client's heartbeat interval is
-	// shorter, that applies instead. The default is 30 s.
+	// WriteTimeout is how long a client may read none of its output, or half as long again. If the client's heartbeat
+	// interval is shorter, that applies instead. The default is 30 s.
 	WriteTimeout time.Duration
 
 	DisableSnappy     bool          // do not offer snappy to clients

@@ -53,7 +53,7 @@ func appendFrame(dst []byte, kind uint32, data string) []byte {
 // (writeBlocking). The writer goroutine takes over when the socket does not accept everything at once, and ends when
 // nothing is left. A flush while there is an owner does nothing, because the owner will take the new frames, too.
 //
-// mu guards the fields from next to slowAt, and bound. Code that holds it does not wait, and takes no other lock except
+// mu guards the fields from next to slowAt, and bound, most, short and beatDue. Code that holds it does not wait, and takes no other lock except
 // wire.mu. If a client does not read, its commands are not read either, and its consumer is stopped. After timeout the
 // output fails: unsent frames are dropped, and the connection ends.
 type output struct {
@@ -64,8 +64,11 @@ type output struct {
 	fd   int             // for calls that do not block
 	owns bool            // fd is not nc's but the output's own, which dispose closes
 
+	most    int          // the limit of bound, which is that of a quick link
 	bound   int          // above this many unsent bytes the consumer is stopped and no commands are read
-	timeout atomic.Int64 // a time.Duration: how long the client may take to read one write
+	timeout atomic.Int64 // a time.Duration: how long the client may take nothing of a write
+	short   bool         // the kernel's queue is kept short, see paced
+	beatDue bool         // a heartbeat goes before what is in next
 
 	// onDrained runs on the writer goroutine when a full output has fallen below half its bound.
 	onDrained func()
@@ -222,6 +225,12 @@ func (o *output) allSent() bool {
 // take removes all frames from next and returns them to the owner, without the held frames whose time has passed. It
 // returns false if there is nothing to write. The caller holds mu.
 func (o *output) take() (chunk, bool) {
+	if o.beatDue && o.failed == nil {
+		var c chunk
+		c.grow(len(heartbeatFrame))
+		c.p, c.owed, o.beatDue = append(c.p, heartbeatFrame...), len(heartbeatFrame), false
+		return c, true
+	}
 	c := o.next
 	if o.failed != nil || c.k == nil && !o.encodedLeft() {
 		return chunk{}, false
@@ -417,22 +426,16 @@ const encodeNext = -1
 // that are appended in the meantime. It resumes a stopped consumer when half of the bound is free, and ends when
 // nothing is left.
 func (o *output) writeBlocking(c chunk, n int) {
-	nc, raw, borrowed, err := o.blocking()
-	if !borrowed && err == nil {
-		defer nc.Close()
+	w, err := o.blocking()
+	if !w.borrowed && err == nil {
+		defer w.nc.Close()
 	}
 	for {
 		if n == encodeNext && err == nil {
 			n, err = 0, o.encode(&c)
 		}
 		if c.k != nil && err == nil {
-			if err = nc.SetWriteDeadline(time.Now().Add(time.Duration(o.timeout.Load()))); err == nil {
-				if len(c.held) > 0 {
-					err = o.writeHeld(raw, &c, n)
-				} else {
-					_, err = nc.Write(c.p[n:])
-				}
-			}
+			err = o.writeAll(w, &c, n)
 		}
 		o.mu.Lock()
 		o.wrote(c)
@@ -450,8 +453,8 @@ func (o *output) writeBlocking(c chunk, n int) {
 		c, ok = o.take()
 		if n = encodeNext; !ok {
 			// The deadline must not stay: once expired, it would make tryWrite fail, too.
-			if borrowed {
-				if err := nc.SetWriteDeadline(time.Time{}); err != nil {
+			if w.borrowed {
+				if err := w.nc.SetWriteDeadline(time.Time{}); err != nil {
 					o.fail(err)
 				}
 			}
@@ -465,16 +468,22 @@ func (o *output) writeBlocking(c chunk, n int) {
 	}
 }
 
-// blocking returns a connection on which the owner can wait: nc, or another one while nc is detached.
-func (o *output) blocking() (nc *net.TCPConn, raw syscall.RawConn, borrowed bool, err error) {
+// waiting is a connection on which the owner can wait: the output's own (borrowed), or another one while that is
+// detached.
+type waiting struct {
+	nc       *net.TCPConn
+	raw      syscall.RawConn
+	borrowed bool
+}
+
+func (o *output) blocking() (w waiting, err error) {
 	o.mu.Lock()
-	nc, raw = o.nc, o.raw
+	w = waiting{o.nc, o.raw, o.nc != nil}
 	o.mu.Unlock()
-	if nc != nil {
-		return nc, raw, true, nil
+	if !w.borrowed {
+		w.nc, w.raw, err = o.another()
 	}
-	nc, raw, err = o.another()
-	return nc, raw, false, err
+	return w, err
 }
 
 // close ends the output: nothing more goes to the client, and the reader finds the end of its input. It closes nc, or
@@ -526,6 +535,10 @@ func (o *output) fail(err error) {
 	}
 	o.sealed = true
 	o.unsent -= len(o.next.p)
+	if o.beatDue {
+		o.beatDue = false
+		o.unsent -= len(heartbeatFrame)
+	}
 	o.heldCount -= len(o.next.held)
 	o.next.free()
 }

@@ -107,13 +107,15 @@ func (c *conn) attend(now int64) {
 		}
 		c.kill()
 	case verdictQuiet:
+		if acked, waits := c.out.acknowledged(); waits && acked > c.acked { // it has not got the heartbeats yet
+			c.acked = acked
+			c.lastByte.Store(now)
+			return
+		}
 		c.srv.opts.Logger.Info("closing an NSQ connection: its client answers no heartbeats", "client", c.remote)
 		c.kill()
 	case verdictBeat:
 		c.nextBeat.Store(max(c.nextBeat.Load(), now-c.beatEvery.Load()) + c.beatEvery.Load())
-		if !c.out.backlog() { // a client that does not read its output does not need more of it
-			c.out.append(heartbeatFrame)
-			c.out.flush()
-		}
+		c.out.beat()
 	}
 }

@@ -254,7 +254,7 @@ func clientSettings(o *nsq.Options, on *offers) []*setting {
 		row("max-large-input-bytes", "256MiB", size64(&o.MaxLargeInputBytes, 1<<20),
 			"maximum memory for commands above 64 KiB that are being received, on all connections together; further ones wait"),
 		row("write-timeout", "30s", duration(&o.WriteTimeout, time.Millisecond),
-			"disconnect a client that does not read its output for this long"),
+			"disconnect a client that reads none of its output for this long, or half as long again"),
 		row("snappy", "true", boolean(&on.snappy), "allow clients to use snappy compression"),
 		row("deflate", "true", boolean(&on.deflate),
 			"allow clients to use deflate compression, which takes about 1 MiB per connection"),

@@ -1,0 +1,60 @@
+package native
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"penstock/internal/linktest"
+	"penstock/native/wire"
+	"penstock/netproto"
+)
+
+// A link that is slow but steady is no dead client: the deadline moves with what the socket takes, a Ping that could not
+// arrive yet proves nothing, and no message waits so long for the link that it is delivered again.
+func TestSlowLink(t *testing.T) {
+	t.Parallel()
+	link := linktest.New(t, 32<<10)
+	w := open(t, func(o *Options) {
+		_ = o.Listener.Close()
+		link.OnServer(func() {
+			var err error
+			if o.Listener, err = net.Listen("tcp", linktest.ServerIP+":0"); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	topic, err := w.e.Topic(t.Context(), "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sizes := []int{460 << 10, 20 << 10, 20 << 10, 20 << 10, 20 << 10}
+	for _, size := range sizes {
+		if _, err := topic.Publish(t.Context(), []byte(strings.Repeat("m", size))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nc, err := link.Dial(w.s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{t: t, frames: make(chan frame, 1<<16), ended: make(chan error, 1)}
+	o := netproto.Options{Hello: clientHello(), Handler: c}
+	if c.c, err = netproto.Connect(t.Context(), nc, o); err != nil {
+		t.Fatal(err)
+	}
+	defer c.c.Abort(nil)
+	began := time.Now()
+	k := c.subscribe(topic, "c", func(m *wire.Subscribe) { m.TimeoutMs = 18000 })
+	for i, size := range sizes {
+		d := k.next()
+		if d.Attempts != 1 || len(d.Body) != size {
+			t.Errorf("message %d: attempt %d, %d bytes", i, d.Attempts, len(d.Body))
+		}
+		k.through(d)
+	}
+	if took := time.Since(began); took < 10*time.Second {
+		t.Errorf("%v: the link is not slow", took)
+	}
+}

@@ -1,0 +1,29 @@
+package netproto
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const canSample = true
+
+// take asks the kernel about a connection.
+func take(raw syscall.RawConn) (s sample, ok bool) {
+	_ = raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			return
+		}
+		waits, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+		s, ok = sample{info.Bytes_acked, info.Bytes_acked + uint64(max(waits, 0))}, err == nil
+	})
+	return s, ok
+}
+
+// shorten keeps the kernel's queue of unsent bytes to so many; 0: to what the system allows.
+func shorten(raw syscall.RawConn, bytes int) {
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes)
+	})
+}
