@@ -72,6 +72,8 @@ type Options struct {
 	MaxOutputBytes     int64 // default 256 MiB
 	MaxPinnedBytes     int64 // default 16 MiB
 
+	writeTimeout time.Duration // of connections; 0: netproto's default
+
 	pageBytes int // a longer Metadata is sent in pieces; default metadataPageBytes
 }
 

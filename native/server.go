@@ -115,7 +115,7 @@ func (s *Server) Serve() error {
 	ln := descriptors.Guard(s.opts.Listener)
 	o := netproto.Options{
 		Hello: s.hello, Admit: admit, HandlerFor: func(nc net.Conn) netproto.Handler { return newSession(s, nc) },
-		HandshakeTimeout: s.opts.HandshakeTimeout, SlowStart: true,
+		HandshakeTimeout: s.opts.HandshakeTimeout, SlowStart: true, WriteTimeout: s.opts.writeTimeout,
 	}
 	o.Hello.WindowBytes = uint32(min(s.opts.MaxConnInFlightBytes/8*7, 1<<31)) // the rest is for what is not batches
 	if s.opts.Auth != nil {

@@ -18,6 +18,7 @@ func TestSlowLink(t *testing.T) {
 	link := linktest.New(t, 32<<10)
 	w := open(t, func(o *Options) {
 		_ = o.Listener.Close()
+		o.writeTimeout = 2 * time.Second
 		link.OnServer(func() {
 			var err error
 			if o.Listener, err = net.Listen("tcp", linktest.ServerIP+":0"); err != nil {
@@ -29,7 +30,7 @@ func TestSlowLink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sizes := []int{460 << 10, 20 << 10, 20 << 10, 20 << 10, 20 << 10}
+	sizes := []int{240 << 10, 20 << 10, 20 << 10, 20 << 10, 20 << 10}
 	for _, size := range sizes {
 		if _, err := topic.Publish(t.Context(), []byte(strings.Repeat("m", size))); err != nil {
 			t.Fatal(err)
@@ -46,7 +47,7 @@ func TestSlowLink(t *testing.T) {
 	}
 	defer c.c.Abort(nil)
 	began := time.Now()
-	k := c.subscribe(topic, "c", func(m *wire.Subscribe) { m.TimeoutMs = 18000 })
+	k := c.subscribe(topic, "c", func(m *wire.Subscribe) { m.TimeoutMs = 12000 })
 	for i, size := range sizes {
 		d := k.next()
 		if d.Attempts != 1 || len(d.Body) != size {
@@ -54,7 +55,7 @@ func TestSlowLink(t *testing.T) {
 		}
 		k.through(d)
 	}
-	if took := time.Since(began); took < 10*time.Second {
+	if took := time.Since(began); took < 7*time.Second {
 		t.Errorf("%v: the link is not slow", took)
 	}
 }
