@@ -25,7 +25,7 @@ BENCH_TIME ?= 1s
 # CONFORMANCE is the path of a checkout of the black-box conformance suite (wire.sh, durability.sh).
 CONFORMANCE ?=
 
-.PHONY: help build program run cluster test race fuzz-smoke crash sim sim-replicate sim-channel cluster-test native-failover doors gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients docs-test console-test vendor-web bench bench-observed bench-native bench-peers bench-relay portable lint ci test-giouring conformance package package-test release
+.PHONY: help build program run cluster test race fuzz-smoke crash sim sim-replicate sim-channel sim-models cluster-test native-failover doors gray-failures roll-test metrics-test golden rename power-cut mutants failpoints clients docs-test console-test vendor-web bench bench-observed bench-native bench-peers bench-relay portable lint ci test-giouring conformance package package-test release
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "%-15s %s\n", $$1, $$2}'
@@ -80,7 +80,12 @@ sim-replicate: ## simulate a replicated partition, the machines alone, on SEEDS 
 sim-channel: ## simulate a channel's machine against a model of it, on SEEDS (0-100000)
 	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./engine/core -run TestChannelRandom -count=1 -timeout 0
 
-# The doors have a target of their own: not all of them are closed yet.
+sim-models: ## the models of producers' names, dead letters and redrives, on SEEDS (0-200000)
+	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./engine/core -count=1 -timeout 0 \
+		-run 'TestTenuresModel|TestDeadLettersRandom|TestRedriveRandom|TestAsideRandom'
+	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./engine/channel -run TestWithRoomRandom -count=1 -timeout 0
+
+# The doors have a target of their own, for the time that they take.
 cluster-test: ## break clusters of real processes under load and judge what clients saw (RUN=regexp of tests)
 	$(GO) test -tags cluster -run '$(or $(RUN),.)' $(if $(RUN),,-skip '^TestDoor') -count=1 -timeout 60m -v ./tests/cluster/...
 

@@ -20,6 +20,7 @@ import (
 	"penstock/engine"
 	"penstock/engine/backup"
 	"penstock/engine/dir"
+	"penstock/internal/seeds"
 )
 
 // storeSim is one node on a real directory, to which random operations happen: messages come, are finished and are
@@ -415,14 +416,7 @@ func (s *storeSim) rotOriginal() {
 // Random operations on a node and its backups. PENSTOCK_SIM_SEEDS=from-to chooses the seeds.
 func TestStorageRandom(t *testing.T) {
 	t.Parallel()
-	from, to := uint64(0), uint64(3)
-	if text := os.Getenv("PENSTOCK_SIM_SEEDS"); text != "" {
-		if _, err := fmt.Sscanf(text, "%d-%d", &from, &to); err != nil {
-			t.Fatalf("PENSTOCK_SIM_SEEDS=%q: want from-to", text)
-		}
-	} else if testing.Short() {
-		to = 1
-	}
+	from, to := seeds.Range(t, 3, 1)
 	for seed := from; seed < to; seed++ {
 		s := &storeSim{
 			t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 43)), dir: filepath.Join(t.TempDir(), "data"),

@@ -5,7 +5,6 @@ import (
 	"net"
 	"strings"
 	"time"
-
 )
 
 // StatsdOptions say where statistics are pushed to, as nsqd's settings of the same names.

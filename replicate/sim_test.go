@@ -4,9 +4,10 @@ import (
 	"container/heap"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
+
+	"penstock/internal/seeds"
 )
 
 // The simulation: nodes with modelled disks, a modelled store, a packet network and clocks. One generator drives them
@@ -336,14 +337,7 @@ func runSeed(seed uint64, m mutant, tracing func(string)) (s *sim) {
 //
 // PENSTOCK_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000.
 func TestSimulation(t *testing.T) {
-	from, to := uint64(0), uint64(2000)
-	if text := os.Getenv("PENSTOCK_SIM_SEEDS"); text != "" {
-		if _, err := fmt.Sscanf(text, "%d-%d", &from, &to); err != nil {
-			t.Fatalf("PENSTOCK_SIM_SEEDS=%q: want from-to", text)
-		}
-	} else if testing.Short() {
-		to = 200
-	}
+	from, to := seeds.Range(t, 2000, 200)
 	var sum simStats
 	for seed := from; seed < to; seed++ {
 		s := runSeed(seed, mutantNone, nil)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"penstock/internal/seeds"
 	"penstock/segment/aio"
 )
 
@@ -174,7 +175,7 @@ func (w *linkedWorld) rot(i int) {
 // Random operations on a log, files of which backups hold under second names: nothing that the log does afterwards
 // changes what they show.
 func TestLinkedRandom(t *testing.T) {
-	for seed := range uint64(15) {
+	for seed := range seeds.Each(t, 15, 5) {
 		w, rng := newLinkedWorld(t), newRand(seed)
 		for range 25 {
 			switch rng.IntN(6) {

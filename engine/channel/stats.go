@@ -25,9 +25,9 @@ type Stats struct {
 	Dropping      bool   // DroppedCount grew in the last droppingFor
 	// Starved says that messages wait and somebody consumes, but nothing is in flight and nothing was delivered for 10 s: no
 	// consumer asks for any, as those do that back off, or something here fails.
-	Starved       bool
-	Skipping      bool   // what is published is discarded
-	SkippedCount  uint64 // messages that were discarded because the channel skips or skipped, since SkippingSince
+	Starved      bool
+	Skipping     bool   // what is published is discarded
+	SkippedCount uint64 // messages that were discarded because the channel skips or skipped, since SkippingSince
 	// SkippingSince is when the channel was made to skip, or began to serve here, if that is later; by the engine's clock.
 	// The zero time: it does not skip.
 	SkippingSince time.Time

@@ -1,15 +1,14 @@
 package core
 
 import (
-	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"runtime/debug"
 	"slices"
 	"testing"
 
 	"penstock/batch"
+	"penstock/internal/seeds"
 	"penstock/segment"
 )
 
@@ -348,14 +347,7 @@ func FuzzChannel(f *testing.F) {
 
 // Random numbers drive the machine. PENSTOCK_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000.
 func TestChannelRandom(t *testing.T) {
-	from, to := uint64(0), uint64(600)
-	if text := os.Getenv("PENSTOCK_SIM_SEEDS"); text != "" {
-		if _, err := fmt.Sscanf(text, "%d-%d", &from, &to); err != nil {
-			t.Fatalf("PENSTOCK_SIM_SEEDS=%q: want from-to", text)
-		}
-	} else if testing.Short() {
-		to = 50
-	}
+	from, to := seeds.Range(t, 600, 50)
 	for seed := from; seed < to && !t.Failed(); seed++ {
 		runSeed(t, seed)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"penstock/engine/meta"
+	"penstock/internal/seeds"
 	"penstock/replicate"
 )
 
@@ -57,17 +58,10 @@ const allSeeds = 500
 // also bring about everything that the simulation is for. PENSTOCK_SIM_FEATURES=corpse,moves gives all of them these
 // features, instead of what they draw.
 func TestSeeds(t *testing.T) {
-	from, to := uint64(0), uint64(allSeeds)
-	if text := os.Getenv("PENSTOCK_SIM_SEEDS"); text != "" {
-		if _, err := fmt.Sscanf(text, "%d-%d", &from, &to); err != nil {
-			t.Fatalf("PENSTOCK_SIM_SEEDS=%q: want from-to", text)
-		}
-	} else if testing.Short() {
-		to = 40
-	}
-	var seeds []uint64
+	from, to := seeds.Range(t, allSeeds, 40)
+	var all []uint64
 	for seed := from; seed < to; seed++ {
-		seeds = append(seeds, seed)
+		all = append(all, seed)
 	}
 	var cfg Config
 	if text := os.Getenv("PENSTOCK_SIM_FEATURES"); text != "" {
@@ -76,14 +70,14 @@ func TestSeeds(t *testing.T) {
 			t.Fatalf("PENSTOCK_SIM_FEATURES=%s: %v", text, err)
 		}
 	}
-	sum := runAll(t, cfg, seeds)
+	sum := runAll(t, cfg, all)
 	t.Logf("seeds %d-%d: %+v", from, to, sum)
 	if cfg.Features != 0 {
 		return // these need not bring about everything
 	}
 	// Few consumers are so slow that retention overtakes them.
-	sum.Dropped += runAll(t, Config{Features: FeatureSettings}, seeds[:min(len(seeds), 40)]).Dropped
-	if len(seeds) < allSeeds || t.Failed() {
+	sum.Dropped += runAll(t, Config{Features: FeatureSettings}, all[:min(len(all), 40)]).Dropped
+	if len(all) < allSeeds || t.Failed() {
 		return // few seeds need not bring about everything
 	}
 	for what, n := range map[string]int{
