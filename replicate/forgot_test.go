@@ -66,6 +66,7 @@ func TestShortenedLogProvesNothing(t *testing.T) {
 func TestCommonPrefixDecides(t *testing.T) {
 	old, elsewhere := logOf(map[segment.Epoch]int{1: 5}), logOf(map[segment.Epoch]int{1: 5, 2: 50})
 	both := logOf(map[segment.Epoch]int{1: 5, 3: 2})
+	alone := logOf(map[segment.Epoch]int{1: 5, 3: 1, 4: 1, 6: 1}) // led some epochs without the other
 	for name, c := range map[string]struct {
 		own       simLog
 		committed segment.Position // of the leader
@@ -81,10 +82,15 @@ func TestCommonPrefixDecides(t *testing.T) {
 		"both go on, the leader has committed": {
 			own: elsewhere, other: both, committed: 20,
 		},
-		"both have committed":                     {own: both, committed: 6, other: elsewhere, mark: 20, blocked: true},
-		"both go on, no mark tells: newer epoch":  {own: elsewhere, other: both, shortened: true, yields: true},
-		"both go on, no mark tells: older epoch":  {own: both, other: elsewhere, shortened: true},
-		"both go on, only the leader may lack":    {own: both, other: elsewhere, yields: true},
+		"both have committed":                       {own: both, committed: 6, other: elsewhere, mark: 20, blocked: true},
+		"both go on, no mark tells: newer epoch":    {own: elsewhere, other: both, shortened: true, yields: true},
+		"both go on, no mark tells: older epoch":    {own: both, other: elsewhere, shortened: true},
+		"both go on, only the leader may lack":      {own: both, other: elsewhere, yields: true},
+		"only the leader wrote behind their epochs": {own: elsewhere, other: alone, shortened: true},
+		"only the other wrote behind its epochs":    {own: alone, other: elsewhere, shortened: true, yields: true},
+		"what the other did not write it committed": {
+			own: elsewhere, other: alone, mark: 7, shortened: true, yields: true,
+		},
 		"the same log":                            {own: old, other: old},
 		"the other is empty":                      {own: old, other: simLog{}},
 		"the leader is empty":                     {own: simLog{}, other: old, yields: true},

@@ -21,6 +21,7 @@ type report struct {
 	bare         bool // its log is given up; see anew.go
 	related      bool // common is known
 	common       segment.Position
+	hollow       bool // behind common it has only first batches of epochs, in which nothing is acknowledged
 	apart        bool // nothing that both logs still have is common
 	beyond       bool // it begins behind this log's end, and knows as committed what this log lacks
 	overruled    bool // an operator has chosen a leader since: what only this log has is given up
@@ -48,6 +49,7 @@ func (l *Leader) relate(m *Message) report {
 	default:
 		r.unidentified = m.Log.Next > l.log.Start.Next && m.Log.Next <= l.log.End.Next
 	}
+	r.hollow = r.related && hollow(m.Epochs, r.common, r.end)
 	r.beyond = !r.related && r.start >= l.begun.Next && r.committed > l.begun.Next
 	return r
 }
@@ -56,6 +58,17 @@ func (l *Leader) relate(m *Message) report {
 // oldest epochs.
 func complete(epochs []EpochStart, start, end segment.Position) bool {
 	return start == end || len(epochs) > 0 && epochs[0].Position <= start
+}
+
+// hollow says whether a log with this table has nothing in [from, end) but the first batches of epochs.
+func hollow(epochs []EpochStart, from, end segment.Position) bool {
+	count := segment.Position(0)
+	for _, e := range epochs {
+		if e.Position >= from && e.Position < end {
+			count++
+		}
+	}
+	return count == end-from
 }
 
 // identify asks for the batch of this log at which p's log ends. The tables share no epoch because at least one of them
@@ -97,8 +110,9 @@ func (l *Leader) splitFrom(r *report) bool {
 
 // hasMore says whether p's log has batches that this log lacks and that may be committed. If only one of two logs goes
 // on behind the common part, it has all of the other. If both do, the marks decide: what is known to be committed is
-// kept. If no mark tells, the newer epoch counts, because its leader came from the ISR and began with everything that
-// was committed. A shortened log may be of a leader that did not: a member that is not shortened has everything that
+// kept. If no mark tells, a log that goes on with nothing but first batches of epochs has no more than one that goes on
+// with others: a member that came back with an older disk may just have led some epochs alone. If that does not tell,
+// either, the newer epoch counts, because its leader came from the ISR and began with everything that was committed. A shortened log may be of a leader that did not: a member that is not shortened has everything that
 // was committed, so of these two logs that one counts; below feature level 4 reports do not say whether a log is
 // shortened. What this leader itself has appended counts for nothing.
 func (l *Leader) hasMore(p *Progress) bool {
@@ -121,6 +135,8 @@ func (l *Leader) hasMore(p *Progress) bool {
 		return theirs
 	case r.committedMore() != (l.log.Committed > r.common):
 		return r.committedMore()
+	case r.hollow != hollow(l.table.Entries(), r.common, l.begun.Next):
+		return !r.hollow
 	case r.shortened != l.log.Shortened && (l.cfg.ListShort || r.shortened) && (r.shortened || l.isr.member(p.member())):
 		return l.log.Shortened
 	}
