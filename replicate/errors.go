@@ -30,9 +30,6 @@ var (
 	ErrCorrupt = errors.New("replicate: stored batches do not read back: the replica fetches them again from another " +
 		"one, and is not electable until it has them")
 
-	// errNothingLeft is why a copy begins anew instead of being cut at its own beginning.
-	errNothingLeft = errors.New("replicate: the copy shares nothing with its leader's log that it still has")
-
 	// ErrNoCommon says that two leader-epoch tables share no epoch.
 	ErrNoCommon = errors.New("replicate: the two logs share no epoch: the replica must be filled anew")
 	// ErrEpochConflict says that two logs place the start of one epoch differently, which one leader cannot have done.

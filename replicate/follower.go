@@ -299,9 +299,7 @@ func (f *Follower) probe(m *Message, now int64, acts *Actions) {
 	}
 }
 
-// answer acts on MsgMatch or MsgReset once, and only on the log that was reported (P5). A cut that leaves nothing of a
-// log which does not begin at the beginning is not made: nothing would say where its leader's next batch goes, nor what
-// came before it. The copy begins anew instead. Retention does not let a log become like that, but a lost file does.
+// answer acts on MsgMatch or MsgReset once, and only on the log that was reported (P5).
 func (f *Follower) answer(now int64, m *Message, acts *Actions) {
 	if f.state != reporting || m.Request != f.request || m.Boot != f.boot || m.Generation != f.log.Generation {
 		return
@@ -336,9 +334,6 @@ func (f *Follower) answer(now int64, m *Message, acts *Actions) {
 		f.reset(m, acts)
 	case to == f.log.End.Next:
 		f.follow(acts)
-	case to > 0 && to <= f.log.Start.Next:
-		f.state, f.askedAt = idle, now
-		acts.add(ActDiscard).Err = errNothingLeft
 	default:
 		f.log.Generation++ // completions of syncs that were asked for before do not count (P5)
 		f.state, f.cutTo, f.asking = cutting, to, f.request

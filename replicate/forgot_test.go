@@ -463,28 +463,6 @@ func TestCutTooLarge(t *testing.T) {
 	}
 }
 
-// A copy that would keep nothing, and whose beginning is gone, begins anew: it cannot say what came before a cut there.
-func TestCutLeavesNothing(t *testing.T) {
-	for name, c := range map[string]struct {
-		start, to segment.Position
-		cut       bool
-	}{
-		"at a beginning that was lost":   {start: 3, to: 3},
-		"behind it":                      {start: 3, to: 4, cut: true},
-		"at the beginning of everything": {start: 0, to: 0, cut: true},
-	} {
-		r := newFollowerRig(t, Config{}, leaderLog(1, 1, 1, 1, 1, 1), 6)
-		r.say(Message{Kind: MsgHeartbeat, Position: 6, Committed: c.start})
-		r.step(Event{Kind: EvTrimmed, Log: r.log.stateAt(c.start)})
-		r.req++
-		rep := sent(r.say(Message{Kind: MsgProbe}), 1, MsgReport)
-		acts := r.say(Message{Kind: MsgMatch, Position: c.to, Boot: rep.Boot, Generation: rep.Generation})
-		if (find(acts, ActTruncate) != nil) != c.cut || (find(acts, ActDiscard) != nil) == c.cut || r.f.Err() != nil {
-			t.Errorf("a cut %s: %+v", name, acts)
-		}
-	}
-}
-
 // A leader that only read its log back from its disk went on without a member that was away. That member comes with
 // more, and nothing tells that it was not committed: the leader hands over, as long as it has committed nothing itself.
 func TestRecoveredLeaderIsOvertaken(t *testing.T) {

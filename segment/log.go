@@ -395,6 +395,14 @@ func (l *Log) Start() (Offset, Position, MsgID) {
 	return l.start.off, l.start.pos, l.start.id
 }
 
+// Trimmed says whether batches came before the log's start: retention removed them, or somebody removed their files.
+// Where a batch at the start would go, if it were another one, is then not known: perhaps into the segment before.
+func (l *Log) Trimmed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.start.off > 0 && len(l.segs) > 0 && !l.segs[0].starts
+}
+
 // TrimmableTo returns the lowest offset for which Trim can remove a segment. ok is false if there is no such segment.
 func (l *Log) TrimmableTo() (to Offset, ok bool) {
 	l.mu.Lock()

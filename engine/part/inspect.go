@@ -38,8 +38,10 @@ type View struct {
 	Visible  segment.MsgID
 	Pending  int  // number of batches that are appended and not committed
 	Compares bool // the copy leads, but is shortened: it must compare its log with others before it serves
-	Asks     bool // the copy compares, waits for another replica, and has logged that operators should help
-	Channels []ChannelView
+	// Shortened says that the copy may lack what it acknowledged, so that it proves nothing to others that compare.
+	Shortened bool
+	Asks      bool // the copy compares, waits for another replica, and has logged that operators should help
+	Channels  []ChannelView
 	// LeaderStart is where the log of a leader began when that leader said that it had removed what this copy could not
 	// read; 0: no leader has said so. What lies below is damaged or not, and nobody needs it.
 	LeaderStart segment.Position
@@ -84,6 +86,7 @@ func (pt *Partition) View() View {
 		v.Member = r.node.member()
 	}
 	pt.Marks(&v.Marks)
+	v.Shortened = r.leader != nil && r.leader.Shortened() || r.follower != nil && r.follower.Shortened()
 	v.Compares = r.leader != nil && r.leader.Comparing()
 	v.Asks = r.leader != nil && (r.blocked != 0 || r.comparing < 0)
 	_, v.Start, _ = pt.log.Start()

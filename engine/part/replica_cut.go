@@ -308,12 +308,20 @@ func (pt *Partition) refold(c *logCut) (err error) {
 	return err
 }
 
+// errNothingLeft says that a cut would leave nothing of a log whose first files are gone. Nothing would say into which
+// segment its leader's next batch goes, so the copy begins anew instead (discard). Retention does not let a log become
+// like that (flush.Flusher.Trim), but who removes its first files does.
+var errNothingLeft = errors.New("engine: the copy has nothing any more that its leader's log has, too")
+
 // foldTo is one attempt of refold. It returns segment.ErrBelowStart or errFirstUnread if the log does not begin any
 // more where it began.
 func (pt *Partition) foldTo(c *logCut) error {
 	start, first, _ := pt.log.Start()
 	if c.to <= first {
 		st, err := pt.readStart()
+		if end, _, _ := pt.log.End(); err == nil && pt.log.Trimmed() && end > start {
+			return errNothingLeft
+		}
 		if c.state = st; err == nil && st.Next > 0 {
 			c.unread = replay.ErrNoFold // what came before is removed, and the next leader may not count on an empty fold
 		}

@@ -20,17 +20,18 @@ const (
 	dropPause = 10 * time.Minute
 )
 
-// needsRefetch says whether err means that the log is damaged at the cut, or that the fold at the cut is not stored.
+// needsRefetch says whether err means that the log is damaged at the cut or ends there with its beginning, or that the
+// fold at the cut is not stored.
 // Such a cut needs bytes from the leader: a repaired range, or a new log.
 func needsRefetch(err error) bool {
 	var corrupt *segment.CorruptError
-	return errors.As(err, &corrupt) || errors.Is(err, replay.ErrNoFold)
+	return errors.As(err, &corrupt) || errors.Is(err, replay.ErrNoFold) || errors.Is(err, errNothingLeft)
 }
 
 // awaitRepair waits until the range that a cut could not read has been repaired from the leader, and returns whether to
 // try the cut again. It runs on the goroutine of doCut, without mu.
 func (r *Replica) awaitRepair(c *logCut, err error) bool {
-	if errors.Is(err, replay.ErrNoFold) || r.hasBroken() {
+	if errors.Is(err, replay.ErrNoFold) || errors.Is(err, errNothingLeft) || r.hasBroken() {
 		return false // a repair does not help
 	}
 	log, bad := r.pt.log, r.pt.log.Isolated()

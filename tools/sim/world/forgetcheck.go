@@ -321,26 +321,32 @@ func (w *World) standsWithout(away *node) string {
 			}
 		}
 		for _, m := range row.State.ISR {
-			if n := w.nodeOf(m.Node); n != away && !n.forgot.lacks && !w.forget.behind[nodePart{n, id}] {
+			if n := w.nodeOf(m.Node); n != away && !n.forgot.lacks && !w.forget.behind[nodePart{n, id}] && !n.shortened(id) {
 				must = true
 			}
 		}
-		served, asks := false, false
+		served := false
 		for _, n := range w.nodes {
 			if n.e == nil || !n.running() {
 				continue
 			}
 			for _, v := range n.inside.Partitions() {
 				served = served || v.ID == id && v.Serves
-				// its own last group was torn by a crash, and the one that could tell is away
-				asks = asks || v.ID == id && v.Leads && v.Asks && !n.forgot.lacks
 			}
 		}
-		if must && !served && !asks && len(w.nodes)-1-damaged >= row.State.MinISR {
+		if must && !served && len(w.nodes)-1-damaged >= row.State.MinISR {
 			return w.partName(id) + " is not served, in sync " + fmt.Sprint(members(row.State.ISR))
 		}
 	}
 	return ""
+}
+
+// shortened says whether the node runs and does not know whether its copy has all that it acknowledged, because a crash
+// tore its last group, for instance. Such a copy proves nothing.
+func (n *node) shortened(id meta.PartitionID) bool {
+	return n.e != nil && n.running() && slices.ContainsFunc(n.inside.Partitions(), func(v engine.PartitionView) bool {
+		return v.ID == id && v.Shortened
+	})
 }
 
 // held are the messages of one copy.
