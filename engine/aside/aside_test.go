@@ -312,6 +312,29 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// A process that starts with a wrong clock does not remove at once what is the last copy of something.
+func TestSweepWithAWrongClock(t *testing.T) {
+	w := newWorld(t, DefaultLimits)
+	w.append(10, 100, 1)
+	w.cut(6)
+	none := func(segment.Identity, segment.Position, uint32) State { return Unknown }
+	for name, off := range map[string]time.Duration{"ahead": 9000 * time.Hour, "behind": -9000 * time.Hour} {
+		w.clock = w.clock.Add(off)
+		w.begin(DefaultLimits)
+		w.clock = w.clock.Add(23 * time.Hour)
+		if w.keep.Sweep(none); len(w.names()) != 1 {
+			t.Fatalf("a clock that is %s removes it", name)
+		}
+		w.clock = w.clock.Add(-off)
+	}
+	w.clock = w.clock.Add(8 * 24 * time.Hour)
+	w.begin(DefaultLimits)
+	w.clock = w.clock.Add(25 * time.Hour)
+	if w.keep.Sweep(none); len(w.names()) != 0 {
+		t.Error("it stays for ever")
+	}
+}
+
 // On a full disk the oldest cut goes, but no young one.
 func TestMakeRoom(t *testing.T) {
 	w := newWorld(t, DefaultLimits)

@@ -38,6 +38,9 @@ const (
 	// smallBytes is the size up to which a cut takes any room of the disk that it finds. A larger one leaves as much free
 	// as it takes, so that it does not fill the disk and stop publishing.
 	smallBytes = 4 << 20
+	// knownLeast is how long a process knows an entry before it removes it for its age. A wall clock that was wrong when
+	// the process started is noticed by then.
+	knownLeast = 24 * time.Hour
 )
 
 // Keeper keeps what cuts take, for one data directory. Load is called first; then any goroutine may call the other
@@ -59,6 +62,7 @@ type Keeper struct {
 type kept struct {
 	Entry
 	at      time.Time // by its name
+	known   time.Time // when this process read or made it
 	settled bool      // the log has other batches where these were: there is no need to look again
 }
 
@@ -90,7 +94,7 @@ func (k *Keeper) Load() error {
 			continue
 		}
 		_, at, _ := parseName(e.Name)
-		entry := &kept{Entry: *e, at: at}
+		entry := &kept{Entry: *e, at: at, known: k.now()}
 		k.list = append(k.list, entry)
 		k.bytes += entry.takes()
 	}
@@ -140,14 +144,14 @@ const (
 	Other                // another batch that is committed, or the log does not reach back to it
 )
 
-// Sweep removes what is older than Limits.Age, and what the log has again: a leader sent the batches once more and they
+// Sweep removes what is older than Limits.Age, if this process has known it for a day, and what the log has again: a leader sent the batches once more and they
 // are committed, or a crash came before the record of the cut. holds may read the log. The flusher calls Sweep.
 func (k *Keeper) Sweep(holds Holds) {
 	k.mu.Lock()
 	all := slices.Clone(k.list)
 	k.mu.Unlock()
 	for _, e := range all {
-		if k.age(e) > k.limits.Age {
+		if k.age(e) > k.limits.Age && k.now().Sub(e.known) > knownLeast {
 			k.remove(e)
 			continue
 		}

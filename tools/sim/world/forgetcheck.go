@@ -17,8 +17,9 @@ import (
 // The rules for copies that forgot:
 //
 //  1. What was acknowledged under an ISR of which one member still has it is not lost: it is in the served log in the
-//     end, unless the partition stands still and says why. It may be aside where no member in sync was whole, and
-//     where every process ended and the older disk was that of the leader, the only one that knew what is committed.
+//     end, unless the partition stands still and says why. It may be aside where no member in sync was whole,
+//     where every process ended and the older disk was that of the leader, the only one that knew what is committed,
+//     and where two processes ran under one name, each of which answered OK.
 //  2. Nobody whole is cut without what was cut being kept, in aside/ on the same disk.
 //  3. Two of three nodes that live, of which at most one forgot, do not stand still for ever.
 //
@@ -392,7 +393,7 @@ func (w *World) checkForgotten() {
 				"and the value is not aside%s", n.name, i, v.id, w.partName(id), float64(v.answered)/1e6, c.start, w.wanting(i))
 			return
 		}
-		if f.loose || f.forced[id] || (f.tainted || v.answered < f.endedAt) && anyAside(asides, i) {
+		if f.loose || f.forced[id] || (f.tainted || v.answered < f.endedAt || f.hasTwins()) && anyAside(asides, i) {
 			continue
 		}
 		if why := w.lostFrom(id, i, v, copies); why != "" && w.reason() == "" {
@@ -439,6 +440,9 @@ func (c *held) has(w *World, i int) bool {
 	v := &w.book.values[i]
 	return c.values[i] || v.id.MsgID() < c.start && w.consumed(i)
 }
+
+// hasTwins says whether two processes of a name may have answered OK in this world.
+func (f *forgetting) hasTwins() bool { return f.kind == forgetTwin || f.kind == forgetShared }
 
 // consumed says whether every channel is done with a value.
 func (w *World) consumed(i int) bool { return w.wanting(i) == "" }
