@@ -165,6 +165,10 @@ func (e *Engine) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// What is deleted later must not need an inode that there is none of. Without this folder it is removed in place.
+	if err := e.disk.MkdirAll(dir.Trash); err != nil && !aio.NoRoom(err) {
+		return err
+	}
 	e.removeHeld()
 	if e.store.SetFeature(dir.FirstLevel); e.opts.Cluster == nil {
 		e.store.SetFeature(e.node.Level())

@@ -40,6 +40,8 @@ var (
 	ErrOverloaded     = base.ErrOverloaded
 	ErrDeadline       = base.ErrDeadline
 	ErrNoSpace        = base.ErrNoSpace
+	ErrNoInodes       = base.ErrNoInodes // an ErrNoSpace
+	ErrFewInodes      = base.ErrFewInodes
 	ErrQuota          = base.ErrQuota
 	ErrDisk           = base.ErrDisk
 	ErrDiskHung       = base.ErrDiskHung

@@ -43,7 +43,12 @@ var faults = []struct {
 		"the disk is slow, or hung a while ago: the node is given no leadership that another can have",
 	},
 	{
-		"disk_full", func(s *StorageStats) int64 { return flag(s.DiskFull) },
+		"disk_no_inodes", func(s *StorageStats) int64 { return flag(s.NoInodes) },
+		"the file system of the data directory has no inodes left: publishing is refused, consuming goes on; remove files " +
+			"there that nobody needs",
+	},
+	{
+		"disk_full", func(s *StorageStats) int64 { return flag(s.DiskFull && !s.NoInodes) },
 		"the disk is full: publishing is refused, consuming goes on",
 	},
 	{
@@ -268,7 +273,8 @@ func (s *StorageStats) Faults() []Fault {
 func (e *Engine) Warnings() []Fault {
 	c := &e.counters
 	s := StorageStats{
-		DiskFull: e.store.Flusher().NoSpace(), Failed: e.store.Failure() != nil,
+		DiskFull: e.store.Flusher().NoSpace(), NoInodes: e.store.Flusher().Full() == ErrNoInodes,
+		Failed:     e.store.Failure() != nil,
 		GroundLost: clog.Lost(e.store.Failure()) != nil, TornGroups: e.store.CommitLog().Stats().Torn,
 		ISRHeldBack: c.ISRHeldBack.Load(), Stranded: c.Stranded.Load(), DelaysCorrected: c.DelaysCorrected.Load(),
 		FromTheFuture: c.FromTheFuture.Load(), Forgotten: e.forgotten,

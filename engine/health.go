@@ -37,8 +37,8 @@ func (e *Engine) HealthFacts() *health.Facts {
 	if err := e.disks.Failure(); err != nil {
 		f.Disk = health.Text(err)
 	}
-	if e.store.Flusher().NoSpace() {
-		f.Full = health.Text(ErrNoSpace)
+	if err := e.store.Flusher().Full(); err != nil {
+		f.Full = health.Text(err)
 	}
 	if err := e.damage(); err != nil {
 		f.Damage = health.Text(err)
@@ -114,8 +114,8 @@ func (e *Engine) Health() error {
 	if err := e.disks.Failure(); err != nil {
 		return err
 	}
-	if e.store.Flusher().NoSpace() {
-		return ErrNoSpace
+	if err := e.store.Flusher().Full(); err != nil {
+		return err
 	}
 	return e.damage()
 }

@@ -121,6 +121,7 @@ type StorageStats struct {
 	ClockAheadMs  int64  `json:"clock_ahead_ms"`
 	Partitions    int    `json:"partitions"`      // copies of partitions on this node
 	DiskFull      bool   `json:"disk_full"`       // see ErrNoSpace
+	NoInodes      bool   `json:"disk_no_inodes"`  // see ErrNoInodes
 	Transient     bool   `json:"disk_transient"`  // the data directory is in memory, or in the layer of a container
 	Failed        bool   `json:"failed"`          // see ErrDisk
 	GroundLost    bool   `json:"ground_lost"`     // files of the data directory were taken away, see groundWatch
@@ -162,7 +163,8 @@ func (e *Engine) Storage() StorageStats {
 		Stranded:        c.Stranded.Load(),
 		DelaysCorrected: c.DelaysCorrected.Load(), FromTheFuture: c.FromTheFuture.Load(),
 		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
-		Partitions: len(e.store.Partitions()), DiskFull: e.store.Flusher().NoSpace(), Failed: e.store.Failure() != nil,
+		Partitions: len(e.store.Partitions()), DiskFull: e.store.Flusher().NoSpace(),
+		NoInodes: e.store.Flusher().Full() == ErrNoInodes, Failed: e.store.Failure() != nil,
 		GroundLost: clog.Lost(e.store.Failure()) != nil,
 	}
 	for _, pt := range e.store.Partitions() {

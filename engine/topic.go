@@ -12,6 +12,7 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/core"
 	"penstock/engine/dir"
+	"penstock/engine/flush"
 	"penstock/engine/inbox"
 	"penstock/engine/ops"
 	"penstock/engine/part"
@@ -140,8 +141,8 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 
 // CreateTopicWith returns the topic of that name. If it does not exist, CreateTopicWith creates it, even if
 // DisableAutoCreate is set. A topic that exists keeps the partitions and replicas that it has. A new topic is on stable
-// storage when CreateTopicWith returns it. After ErrTopicName, ErrTopicOptions or ErrTooManyTopics nothing was created.
-// After any other error the topic may have been created; CreateTopicWith can be called again.
+// storage when CreateTopicWith returns it. After ErrTopicName, ErrTopicOptions, ErrTooManyTopics or ErrFewInodes nothing
+// was created. After any other error the topic may have been created; CreateTopicWith can be called again.
 func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOptions) (*Topic, error) {
 	if !base.ValidTopicName(name) {
 		return nil, ErrTopicName
@@ -182,7 +183,10 @@ func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOption
 		cr := &creation{done: make(chan struct{})}
 		e.creating[name] = cr
 		e.mu.Unlock()
-		t, err := e.members.createTopic(ctx, name, o)
+		t, err := (*Topic)(nil), e.inodesForTopic(o.Partitions)
+		if err == nil {
+			t, err = e.members.createTopic(ctx, name, o)
+		}
 		e.mu.Lock()
 		delete(e.creating, name)
 		e.mu.Unlock()
@@ -190,6 +194,15 @@ func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOption
 		close(cr.done)
 		return t, err
 	}
+}
+
+// inodesForTopic returns ErrFewInodes if a topic of so many partitions would take inodes that others need.
+func (e *Engine) inodesForTopic(partitions int) error {
+	free, err := e.disk.FreeInodes()
+	if err == nil && !flush.RoomForTopic(free, partitions, len(e.store.Partitions())) {
+		return ErrFewInodes
+	}
+	return nil // if the file system does not tell, the creation itself finds out
 }
 
 // topicCount returns the number of topics, with those that are being created. mu is held.

@@ -340,6 +340,7 @@ var statuses = map[error]int{
 	meta.ErrSettings:    http.StatusBadRequest,
 
 	base.ErrTooManyTopics: http.StatusConflict,
+	base.ErrFewInodes:     http.StatusInsufficientStorage,
 	base.ErrClosed:        http.StatusServiceUnavailable,
 	meta.ErrUnsafe:        http.StatusConflict,
 	meta.ErrLevel:         http.StatusConflict,

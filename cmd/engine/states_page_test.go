@@ -68,7 +68,7 @@ func TestStatesPage(t *testing.T) {
 }
 
 // diskStates are the states that need other disks: tests of their own bring them about.
-var diskStates = []string{"disk transient"}
+var diskStates = []string{"disk transient", "no inodes"}
 
 // lasts says whether a directory is on a disk, and not in memory or in the own layer of a container.
 func lasts(t *testing.T, dir string) bool {

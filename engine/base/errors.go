@@ -32,7 +32,11 @@ var (
 		"try again later")
 	ErrDeadline = errors.New("engine: the request waited longer than its deadline; nothing of it was stored")
 	ErrNoSpace  = core.ErrNoSpace
-	ErrQuota    = errors.New("engine: the topic has as many bytes or messages as its quota lets it keep unconfirmed: " +
+	ErrNoInodes = core.ErrNoInodes
+	// ErrFewInodes says that a topic was not made.
+	ErrFewInodes = errors.New("engine: the file system of the data directory has so few inodes left that the topics " +
+		"which exist may need all of them: nothing was made; delete topics, or remove other files there")
+	ErrQuota = errors.New("engine: the topic has as many bytes or messages as its quota lets it keep unconfirmed: " +
 		"publishing is refused, consuming goes on; nothing was stored, confirm, raise the quota or try again later")
 	ErrDisk = core.ErrPoisoned
 	// ErrGround is the ErrDisk of a node whose files were taken away. It promises nothing about what was answered before.

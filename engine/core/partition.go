@@ -11,11 +11,22 @@ import (
 var (
 	ErrNoSpace = errors.New(
 		"engine: the disk is full: publishing is refused, consuming goes on; free space and publishing resumes by itself")
-	ErrPoisoned = errors.New("engine: the disk failed a write or flush: nothing more is stored until the node is " +
+	// ErrNoInodes is an ErrNoSpace, too.
+	ErrNoInodes error = noInodes{}
+	ErrPoisoned       = errors.New("engine: the disk failed a write or flush: nothing more is stored until the node is " +
 		"restarted; messages answered OK before are safe, this one's fate is unknown")
 	ErrReadOnly = errors.New("engine: the partition stores nothing new, because stored data is corrupt or its ids are " +
 		"used up: what can be read is still served; the log says more")
 )
+
+type noInodes struct{}
+
+func (noInodes) Error() string {
+	return "engine: the file system of the data directory has no inodes left, which every file needs, whatever its size: " +
+		"publishing is refused, consuming goes on; remove files there that nobody needs, and publishing resumes by itself"
+}
+
+func (noInodes) Unwrap() error { return ErrNoSpace }
 
 // Purpose says what a batch is for. It decides which batches must come before it.
 type Purpose uint8
@@ -36,7 +47,7 @@ const (
 	// does it go?
 	PartitionPlace
 	PartitionAppend // the batch that was placed last was sealed: Bytes, Count, CRC, Purpose
-	PartitionSpace  // the disk is full (Flag), or has room again
+	PartitionSpace  // the disk is full (Err: what puts are answered), or has room again (nil)
 	PartitionFault  // Err: stored data is corrupt, which makes the log read-only; Flag: a disk fault poisons it
 	PartitionLead   // Epoch: the cluster granted this epoch, which begins with the next batch
 	PartitionFollow // State: the new end of the log, after a leader's batches were stored or the log was cut
@@ -86,7 +97,7 @@ type Partition struct {
 	placing bool          // placed is valid
 	granted segment.Epoch // by the cluster; 0: the next epoch is the last one plus 1
 	started bool          // the epoch-start batch of the current epoch was appended
-	noSpace bool          // only control entries may be appended
+	full    error         // nil, or why only control entries may be appended
 	fault   error         // nil, or why nothing may be appended
 }
 
@@ -120,7 +131,7 @@ func (p *Partition) Step(ev *PartitionEvent, res *PartitionResult) {
 	case PartitionAppend:
 		p.appended(ev)
 	case PartitionSpace:
-		p.noSpace = ev.Flag
+		p.full = ev.Err
 	case PartitionFault:
 		if p.fault == nil || ev.Flag {
 			p.fault = ev.Err
@@ -142,9 +153,9 @@ func (p *Partition) admit(ev *PartitionEvent) error {
 	switch {
 	case p.fault != nil:
 		return p.fault
-	case p.noSpace && !ev.Control:
+	case p.full != nil && !ev.Control:
 		// Control entries are still appended: confirmations let retention free space.
-		return ErrNoSpace
+		return p.full
 	case uint64(p.state.NextID)+uint64(ev.Count) > uint64(segment.MaxMsgID):
 		return ErrReadOnly
 	}

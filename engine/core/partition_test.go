@@ -33,21 +33,21 @@ func TestPartitionAdmits(t *testing.T) {
 		{
 			"no space",
 			segment.State{},
-			[]PartitionEvent{{Kind: PartitionSpace, Flag: true}},
+			[]PartitionEvent{{Kind: PartitionSpace, Err: ErrNoSpace}},
 			PartitionEvent{Count: 1},
 			ErrNoSpace,
 		},
 		{
 			"no space, but a confirmation",
 			segment.State{},
-			[]PartitionEvent{{Kind: PartitionSpace, Flag: true}},
+			[]PartitionEvent{{Kind: PartitionSpace, Err: ErrNoSpace}},
 			PartitionEvent{Control: true},
 			nil,
 		},
 		{
 			"space again",
 			segment.State{},
-			[]PartitionEvent{{Kind: PartitionSpace, Flag: true}, {Kind: PartitionSpace}},
+			[]PartitionEvent{{Kind: PartitionSpace, Err: ErrNoSpace}, {Kind: PartitionSpace}},
 			PartitionEvent{Count: 1},
 			nil,
 		},
@@ -258,13 +258,16 @@ func playPartitionEvent(t *testing.T, out *strings.Builder, p *Partition, word s
 		t.Fatalf("no such event: %v", a.line)
 	}
 	ev := PartitionEvent{
-		Kind: kind, Purpose: purposes[a.values["for"]], Control: a.has("control"), Flag: a.has("full") || a.has("disk"),
+		Kind: kind, Purpose: purposes[a.values["for"]], Control: a.has("control"), Flag: a.has("disk"),
 		Count: uint32(a.int("count")), CRC: uint32(a.int("crc")), Bytes: int(a.int("bytes")), NextBytes: int(a.int("next")),
 	}
 	if kind == PartitionFault {
 		if ev.Err = ErrReadOnly; ev.Flag {
 			ev.Err = ErrPoisoned
 		}
+	}
+	if a.has("full") {
+		ev.Err = ErrNoSpace
 	}
 	res := stepPartition(p, ev)
 	switch kind {

@@ -77,6 +77,8 @@ type Flusher struct {
 	dead []deadTopic // deleted topics whose files were not moved to the trash yet
 
 	noSpace      atomic.Bool  // the disk is full: publishing is refused
+	noInodes     atomic.Bool  // it is the inodes that are used up
+	inodes       int64        // that have to stay free, from computeReserve
 	starved      bool         // the last write found no space; only another write can tell that there is space again
 	reserveBytes int64        // bytes of the disk to keep free, from computeReserve
 	reserved     time.Time    // when computeReserve last ran

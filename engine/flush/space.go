@@ -19,6 +19,38 @@ const (
 // itself.
 func (f *Flusher) NoSpace() bool { return f.noSpace.Load() }
 
+// Full returns what puts are answered while the disk is full: base.ErrNoSpace, or base.ErrNoInodes; nil: it has room.
+func (f *Flusher) Full() error {
+	switch {
+	case !f.noSpace.Load():
+		return nil
+	case f.noInodes.Load():
+		return base.ErrNoInodes
+	}
+	return base.ErrNoSpace
+}
+
+const (
+	// ownInodes is how many files the node needs besides those of partitions: files of the commit log, and the new one
+	// beside each small file that is replaced.
+	ownInodes = 16
+	// partInodes is how many a partition needs for the next segment: a folder, if it has none yet, and a file.
+	partInodes = 2
+	// topicInodes is how many a topic needs besides its partitions: a folder and the two copies of topic.json.
+	topicInodes = 3
+)
+
+// inodesKept returns how many inodes have to stay free so that what waits in the commit log can become segments: that
+// of waiting partitions. On a small file system, where this directory may have have inodes or a little more, it is at
+// most half of them, and at least one.
+func inodesKept(waiting, have int64) int64 { return max(min(ownInodes+partInodes*waiting, have/2), 1) }
+
+// RoomForTopic says whether a topic of so many partitions leaves enough of the free inodes to the partitions that there
+// are already.
+func RoomForTopic(free int64, partitions, existing int) bool {
+	return free >= ownInodes+topicInodes+partInodes*int64(partitions+existing)
+}
+
 // NearlyFull says whether so little space is left that publishing may soon be refused: less than four reserves.
 func (f *Flusher) NearlyFull() bool { return f.nearFull.Load() || f.noSpace.Load() }
 
@@ -35,7 +67,7 @@ func (f *Flusher) makeRoom() {
 	// While there is no space even for a commit log file, the commit log waits and the committer gathers no puts, so it
 	// cannot refuse any. Puts are refused here instead.
 	for p := range f.n.Parts {
-		p.owner.RefuseMessages(base.ErrNoSpace)
+		p.owner.RefuseMessages(f.Full())
 	}
 }
 
@@ -45,22 +77,26 @@ func (f *Flusher) makeRoom() {
 func (f *Flusher) checkSpace() {
 	f.checked = f.n.Host.Instant()
 	free, err := f.n.Disk.FreeBytes()
-	if err != nil {
+	inodes, err2 := f.n.Disk.FreeInodes()
+	if err != nil || err2 != nil {
 		return
 	}
 	full := f.noSpace.Load()
 	// computeReserve examines every partition. So it runs rarely while there is plenty of space, and never once per
 	// small write.
 	since := f.n.Host.Since(f.reserved)
-	if since > reserveEvery || since > reserveSoon && (full || free < 2*f.reserveBytes) {
-		f.computeReserve(free)
+	if since > reserveEvery || since > reserveSoon && (full || free < 2*f.reserveBytes || inodes < 2*f.inodes) {
+		f.computeReserve(free, inodes)
 	}
 	f.nearFull.Store(free < 4*f.reserveBytes)
 	switch {
 	case free < f.reserveBytes && !full:
 		f.full(fmt.Errorf("%d bytes are free, %d are kept for what is stored already and for confirmations",
 			free, f.reserveBytes))
-	case free >= f.reserveBytes && full && !f.starved:
+	case inodes < f.inodes && !full:
+		f.full(fmt.Errorf("%d inodes are free, %d are kept for what is stored already and for confirmations",
+			inodes, f.inodes))
+	case free >= f.reserveBytes && inodes >= f.inodes && full && !f.starved:
 		f.roomAgain()
 	}
 }
@@ -69,19 +105,21 @@ func (f *Flusher) checkSpace() {
 // segments. Otherwise the commit log could neither release files nor take the confirmations that let retention free
 // space. On a small disk the reserve is at most half of what the directory may use, and an operator may have to make
 // room.
-func (f *Flusher) computeReserve(free int64) {
-	waiting := false
+func (f *Flusher) computeReserve(free, inodes int64) {
+	waiting, files := int64(0), int64(0)
 	need, have := f.clog.MaxLiveBytes()+2*f.clog.FileBytes(), free+f.clog.Stats().LiveBytes
 	for p := range f.n.Parts {
 		log := p.owner.Log()
 		have += log.Bytes()
+		files++
 		if log.Unflushed() > 0 {
-			waiting = true
+			waiting++
 			need += f.nextSegmentBytes(log)
 		}
 	}
 	f.reserveBytes = min(need, have/2)
-	f.starved = f.starved && waiting // if no bytes wait any more, their topic was deleted: the next write tells
+	f.inodes = inodesKept(waiting, inodes+files)
+	f.starved = f.starved && waiting > 0 // if no bytes wait any more, their topic was deleted: the next write tells
 	f.reserved = f.n.Host.Instant()
 }
 
@@ -99,9 +137,15 @@ func (f *Flusher) nextSegmentBytes(log *segment.Log) int64 {
 
 // full stops publishing, and wakes the commit log so that it refuses the waiting puts.
 func (f *Flusher) full(why error) {
+	inodes, err := f.n.Disk.FreeInodes()
+	f.noInodes.Store(err == nil && inodes < max(f.inodes, 1))
 	if f.noSpace.CompareAndSwap(false, true) {
-		f.n.Log.Error("the disk is full: publishing is refused, consuming goes on. Free space and publishing resumes by "+
-			"itself", "error", why)
+		says := "the disk is full: publishing is refused, consuming goes on. Free space and publishing resumes by itself"
+		if f.noInodes.Load() {
+			says = "the file system of the data directory has no inodes left, which every file needs, whatever its size: " +
+				"publishing is refused, consuming goes on. Remove files there that nobody needs, and publishing resumes by itself"
+		}
+		f.n.Log.Error(says, "error", why)
 		f.clog.Wake()
 	}
 }

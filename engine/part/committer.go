@@ -67,8 +67,8 @@ type committer struct {
 
 	untoldBytes int // sum of Bytes in untold
 
-	noSpace bool // the value of Flusher.NoSpace that the partition machines know
-	room    quotaRoom
+	full error // the value of Flusher.Full that the partition machines know
+	room quotaRoom
 }
 
 // groupWork lists what one group carries, for Durable. Its slices are reused from group to group.
@@ -140,11 +140,11 @@ func (c *committer) refillWork() bool {
 // learnSpace tells the machines of all partitions when the flusher finds that the disk is full, or has room again. It
 // takes Replica.mu of each.
 func (c *committer) learnSpace() {
-	if full := c.store.flusher.NoSpace(); full != c.noSpace {
-		c.noSpace = full
+	if full := c.store.flusher.Full(); full != c.full {
+		c.full = full
 		for _, pt := range c.store.Partitions() {
 			pt.replica.mu.Lock()
-			c.ev = core.PartitionEvent{Kind: core.PartitionSpace, Flag: full}
+			c.ev = core.PartitionEvent{Kind: core.PartitionSpace, Err: full}
 			pt.machine.Step(&c.ev, &c.res)
 			pt.replica.mu.Unlock()
 		}

@@ -66,6 +66,9 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		if o.freeErr == nil {
 			w.set(diskFree, float64(o.freeBytes))
 		}
+		if o.countsInodes {
+			w.set(diskInodes, float64(o.freeInodes))
+		}
 		w.set(truncated, oneIf(c.limit.collect(w, o)))
 	}
 }

@@ -133,6 +133,9 @@ var (
 		"Bytes that this process may still write to the file system of the data directory.")
 	diskFull = define(ofStorage, gauge, "disk_full",
 		"1 while publishes are refused because the disk is full.")
+	diskInodes = define(ofStorage, gauge, "disk_free_inodes",
+		"Files and folders that may still be made on the file system of the data directory; missing where only space limits "+
+			"them.")
 	diskTransient = define(ofStorage, gauge, "disk_transient",
 		"1 if the data directory does not last: it is in memory (tmpfs), or in the own layer of a container (overlay).")
 	diskState = define(ofStorage, gauge, "disk_state",

@@ -16,6 +16,9 @@ type objects struct {
 	topics    []engine.TopicStats // all topics of this node, by name
 	freeBytes int64               // see penstock_disk_free_bytes
 	freeErr   error
+
+	freeInodes   int64 // see penstock_disk_free_inodes
+	countsInodes bool
 }
 
 // eachTopic visits the topics of which this node leads a partition.
@@ -87,5 +90,6 @@ func (r *rounds) run(ended chan struct{}) {
 func (c *Collector) readObjects() *objects {
 	o := &objects{at: time.Now(), now: c.o.Engine.Now(), topics: c.o.Engine.Stats("", "")}
 	o.freeBytes, o.freeErr = c.o.Engine.DiskFreeBytes()
+	o.freeInodes, o.countsInodes = c.o.Engine.DiskFreeInodes()
 	return o
 }

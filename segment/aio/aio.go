@@ -25,6 +25,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 )
 
 // BlockBytes is the alignment of every direct write: of its file offset, its length and its memory. 4 KiB is the
@@ -67,6 +68,9 @@ type Info struct {
 	Kernel      string // release of the running kernel
 }
 
+// NoInodeLimit is what Disk.FreeInodes returns where nothing but space limits how many files there are.
+const NoInodeLimit = math.MaxInt64
+
 // Disk is one data directory. All methods are safe for concurrent use.
 //
 // Names are slash-separated, relative and plain (fs.ValidPath). Other names, and LOCK, give fs.ErrInvalid. Links are
@@ -106,6 +110,8 @@ type Disk interface {
 	CheckPlace() error
 	// FreeBytes is how many bytes an unprivileged process may still write.
 	FreeBytes() (int64, error)
+	// FreeInodes is how many files and folders may still be made; NoInodeLimit: the file system sets no limit.
+	FreeInodes() (int64, error)
 
 	// NewQueue makes a queue for the calling goroutine. See Queue.
 	NewQueue(opts QueueOptions) (Queue, error)

@@ -472,11 +472,25 @@ func (d *fsDisk) FreeBytes() (int64, error) {
 // freeBytes is how many bytes an unprivileged process may still write.
 func freeBytes(st *unix.Statfs_t) int64 { return int64(st.Bavail) * st.Bsize }
 
+func (d *fsDisk) FreeInodes() (int64, error) {
+	if err := d.check("statfs", "."); err != nil {
+		return 0, err
+	}
+	st, err := d.statfs()
+	switch {
+	case err != nil:
+		return 0, err
+	case st.Files == 0: // btrfs
+		return NoInodeLimit, nil
+	}
+	return int64(min(st.Ffree, NoInodeLimit)), nil
+}
+
 func (d *fsDisk) statfs() (unix.Statfs_t, error) {
 	var st unix.Statfs_t
 	err := retry(func() error { return withFD(d.dir, func(fd int) error { return unix.Fstatfs(fd, &st) }) })
 	if err != nil {
-		return st, fmt.Errorf("aio: free space: %w", err)
+		return st, fmt.Errorf("aio: free space and inodes: %w", err)
 	}
 	return st, nil
 }

@@ -36,7 +36,10 @@ func (d *fsDisk) probe(opts DiskOptions) error {
 	if err != nil {
 		return fmt.Errorf("probing the file system: %w", err)
 	}
-	defer f.Close()
+	defer func() {
+		_ = f.Truncate(0) // it may be LOCK
+		f.Close()
+	}()
 	d.dsync = d.probeDsync(f)
 	d.info.Direct, d.info.BlockBytes = d.direct, d.blockBytes
 	d.info.Reason = d.chooseEngine(f, opts)
@@ -86,8 +89,12 @@ func (d *fsDisk) probeDirect(opts DiskOptions) (*os.File, error) {
 	return d.writeProbe(0)
 }
 
+// writeProbe writes a block to the probe file or, if there is no inode for one, to LOCK, which is empty otherwise.
 func (d *fsDisk) writeProbe(flag int) (*os.File, error) {
 	f, err := d.root.OpenFile(probeName, os.O_RDWR|os.O_CREATE|os.O_TRUNC|flag, 0o600)
+	if contract.NoRoom(err) {
+		f, err = d.root.OpenFile(contract.LockName, os.O_RDWR|flag, 0o600)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -507,6 +507,16 @@ func (d *Disk) FreeBytes() (int64, error) {
 	return max(d.capacity-d.used, 0), nil
 }
 
+// FreeInodes sets no limit.
+func (d *Disk) FreeInodes() (int64, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return 0, errClosed
+	}
+	return aio.NoInodeLimit, nil
+}
+
 // NewQueue makes a queue; it registers no memory.
 func (d *Disk) NewQueue(opts aio.QueueOptions) (aio.Queue, error) {
 	depth, err := opts.QueueDepth()
