@@ -194,7 +194,7 @@ func (e *Engine) open(ctx context.Context) error {
 	}
 	e.store.Accept()
 	e.describe(e.host.Since(start))
-	e.warnOfTransience()
+	e.warnOfDisk()
 	e.logLevel()
 	// A commit log that recovery found damaged does not start. The engine then runs without it and only serves reads.
 	if err := e.host.RunLog(e.store.CommitLog(), e.runLog); err != nil && e.store.Failure() == nil {
@@ -249,12 +249,18 @@ func (e *Engine) describe(took time.Duration) {
 	e.info.Recovered = took
 }
 
-// warnOfTransience warns once, at the start, of a data directory that does not last. Health has it as a note.
-func (e *Engine) warnOfTransience() {
+// warnOfDisk warns once, at the start, of a data directory that does not last, which health has as a note, and of one
+// where preallocated space is not kept.
+func (e *Engine) warnOfDisk() {
 	d := e.disk.Info()
 	if e.transience = d.Transience(); e.transience != "" {
 		e.log.Warn("the data directory is "+e.transience+". To keep messages, put it on a disk or a volume",
 			"data_path", e.opts.DataPath)
+	}
+	if d.CopyOnWrite {
+		e.log.Warn("the file system copies each write to new blocks, and cannot be told to write these files in place: what "+
+			"the node preallocates does not keep its space. Let the disk never run full, or put the data directory on ext4 or "+
+			"xfs", "data_path", e.opts.DataPath, "file_system", d.FileSystem)
 	}
 }
 

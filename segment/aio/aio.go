@@ -66,6 +66,9 @@ type Info struct {
 	Device      string // block device name, "" if there is none
 	DeviceCache string // "write back", "write through", "" if unknown
 	Kernel      string // release of the running kernel
+	// CopyOnWrite: a write into a file's own blocks needs new ones, so that even what was preallocated can meet a full
+	// disk.
+	CopyOnWrite bool
 }
 
 // NoInodeLimit is what Disk.FreeInodes returns where nothing but space limits how many files there are.

@@ -48,6 +48,7 @@ type fsDisk struct {
 	direct     bool // files are opened with O_DIRECT
 	dsync      bool // RWF_DSYNC works
 	uring      bool // queues are rings
+	copies     bool // the file system copies files on write, unless they are told not to
 	blockBytes int
 	bounce     bouncePool
 
@@ -231,6 +232,7 @@ func (d *fsDisk) CreateSparse(name string, size, reserved int64) (File, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.writeInPlace(f.fd)
 	if err := reserve(f.fd, size, reserved); err != nil {
 		f.Close()
 		if rmErr := d.root.Remove(name); rmErr != nil {

@@ -80,9 +80,16 @@ func TestFullDisk(t *testing.T) {
 }
 
 // mountImage mounts a new journaled ext4 from an image file.
-func mountImage(t *testing.T) string {
+func mountImage(t *testing.T) string { return mountImageOf(t, "ext4", 32<<20) }
+
+// mountImageOf mounts a new file system from an image file.
+func mountImageOf(t *testing.T, kind string, size int64) string {
 	t.Helper()
-	for _, tool := range []string{"mkfs.ext4", "mount", "umount"} {
+	mkfs, force := "mkfs."+kind, "-F"
+	if kind == "btrfs" {
+		force = "-f"
+	}
+	for _, tool := range []string{mkfs, "mount", "umount"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("the machine has no %s", tool)
 		}
@@ -92,7 +99,7 @@ func mountImage(t *testing.T) string {
 	}
 	base := t.TempDir()
 	image, dir := filepath.Join(base, "image"), filepath.Join(base, "mnt")
-	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 32<<20), os.Mkdir(dir, 0o700)); err != nil {
+	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, size), os.Mkdir(dir, 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	run := func(name string, args ...string) {
@@ -101,7 +108,7 @@ func mountImage(t *testing.T) string {
 			t.Skipf("%s does not work here: %v: %s", name, err, out)
 		}
 	}
-	run("mkfs.ext4", "-q", "-F", image)
+	run(mkfs, "-q", force, image)
 	run("mount", "-o", "loop", image, dir)
 	t.Cleanup(func() { // lazily, because the kernel frees rings, and what they hold of the file system, a little later
 		if out, err := exec.Command("umount", "-l", dir).CombinedOutput(); err != nil {

@@ -98,6 +98,7 @@ func (d *fsDisk) writeProbe(flag int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	d.probeCopy(int(f.Fd()))
 	if flag != 0 {
 		d.blockBytes = directBlock(int(f.Fd()))
 	}
