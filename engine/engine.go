@@ -106,6 +106,9 @@ func openEngine(ctx context.Context, o Options, h host.Host, opening func(*Engin
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if err := o.checkMemory(); err != nil {
+		return nil, err
+	}
 	o.Startup.Enter("opens the data directory")
 	disk, err := o.openDisk()
 	if err != nil {

@@ -202,6 +202,20 @@ func (o *Options) setDefaults() error {
 	return o.check()
 }
 
+// workBytes is more than an engine maps outside the Go heap besides BufferBytes until it serves: buffers for staging, for
+// checks and for new files, and stacks of threads.
+const workBytes = 32 << 20
+
+// checkMemory returns an error if the system would refuse the memory that Open maps. Open would find that out in places
+// where nothing can be returned.
+func (o *Options) checkMemory() error {
+	if err := aio.CheckMemory(o.BufferBytes + workBytes); err != nil {
+		return fmt.Errorf("engine: %w: nothing was opened. Lower BufferBytes (buffer-bytes), which is %d MiB, or raise the "+
+			"limit of this process (ulimit -v) or of the system (vm.overcommit_memory)", err, o.BufferBytes>>20)
+	}
+	return nil
+}
+
 func (o *Options) check() error {
 	switch {
 	case o.DataPath == "" && o.Disk == nil:
