@@ -206,7 +206,11 @@ func (e *Engine) checkBackupDir(to string) error {
 	if !filepath.IsAbs(to) {
 		return fmt.Errorf("%w: %q is no absolute path on the node's machine", ErrBackupDir, to)
 	}
-	if err := backup.Apart("data directory", e.opts.DataPath, to); err != nil {
+	err := backup.Apart("data directory", e.opts.DataPath, to)
+	if err == nil {
+		err = backup.Seen(to)
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %w", ErrBackupDir, err)
 	}
 	return nil

@@ -125,6 +125,10 @@ func TestDebian(t *testing.T) {
 
 	m.run("systemctl enable --now penstock")
 	m.says("systemctl is-active penstock", "active")
+	m.says("stat -c '%U %a' /var/lib/penstock-backups", "penstock 750\n")
+	m.run("engine backup /var/lib/penstock-backups/first && ls /var/lib/penstock-backups/first/backup.json")
+	m.says("engine backup /tmp/lost 2>&1 || true", "PrivateTmp")
+	m.says("engine backup /srv/refused 2>&1 || true", "ReadWritePaths")
 	m.says("ps -o user= -C engine", "penstock")
 	m.says("engine version", "penstock "+oldVersion)
 	m.checkStorage()

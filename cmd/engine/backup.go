@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"path/filepath"
 	"strconv"
@@ -79,8 +80,13 @@ func (o *operator) backup(ctx context.Context, to string, rate int64) error {
 		return errors.New("the node was restarted, or began another backup: " + incomplete(to))
 	case status.State == engine.BackupFailed:
 		return errors.New(status.Error)
-	case o.asJSON:
-		return cmp.Or(printJSON(o.out, status), unverified(to, status.Missing))
+	}
+	unseen := o.lookAt(to, status)
+	if o.asJSON {
+		return cmp.Or(printJSON(o.out, status), unseen, unverified(to, status.Missing))
+	}
+	if unseen != nil {
+		return unseen
 	}
 	fmt.Fprintf(o.out, "%s has the node's data as of %s: %s, %d bytes linked, %d copied\n", to,
 		stamp(status.Moment), counted(status.Files, "file"), status.LinkedBytes, status.CopiedBytes)
@@ -88,6 +94,25 @@ func (o *operator) backup(ctx context.Context, to string, rate int64) error {
 		fmt.Fprintln(o.out, strings.TrimPrefix(withoutMetadata(status.NoMetadata), ". "))
 	}
 	return unverified(to, status.Missing)
+}
+
+// lookAt looks at a backup that a node of this machine has made, and returns an error if it is not there: the node may
+// see other files under that path than we do. What the user of the command may not read, and a node of another machine,
+// says nothing.
+func (o *operator) lookAt(to string, status *engine.BackupStatus) error {
+	if !o.client.Here() {
+		return nil
+	}
+	m, err := backup.ReadManifest(to)
+	switch {
+	case errors.Is(err, fs.ErrPermission), err == nil && m.Began == status.Began.Unix():
+		return nil
+	case err == nil:
+		err = errors.New("another backup is there")
+	}
+	return &exitError{exitOther, fmt.Errorf("the node says that the backup into %s is complete, and from here it is not "+
+		"there (%w): the node sees other files under that path, as in a container or in the private /tmp of a service. Look "+
+		"for it there, and name a directory that both see", to, err)}
 }
 
 // unverified is the error for a backup in which messages do not read back, or nil.

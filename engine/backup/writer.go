@@ -67,7 +67,7 @@ type Writer struct {
 func NewWriter(to string, o Options) (*Writer, error) {
 	made, err := makeEmpty(to)
 	if err != nil {
-		return nil, fmt.Errorf("backup: %w", err)
+		return nil, fmt.Errorf("backup: %w", explain(err))
 	}
 	return &Writer{
 		to: to, o: o, made: made, dirs: map[string]bool{}, files: map[string]File{}, buf: make([]byte, chunkBytes),

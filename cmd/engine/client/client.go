@@ -13,9 +13,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -96,6 +98,28 @@ func (c *Client) At(plain, secure string) (*Client, error) {
 	other.Address = other.base.String()
 	other.ready.Do(func() {})
 	return other, nil
+}
+
+// Here says whether the node is on this machine: its address is one of this machine's. A port that is forwarded to
+// another machine, or to a container, looks the same.
+func (c *Client) Here() bool {
+	if c.init() != nil {
+		return false
+	}
+	ips, err := net.LookupIP(c.base.Hostname())
+	if err != nil {
+		return false
+	}
+	own, err := net.InterfaceAddrs()
+	for _, ip := range ips {
+		if ip.IsLoopback() || err == nil && slices.ContainsFunc(own, func(a net.Addr) bool {
+			n, ok := a.(*net.IPNet)
+			return ok && n.IP.Equal(ip)
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // Get asks for path and decodes the answer.
