@@ -322,7 +322,9 @@ func (w *World) standsWithout(away *node) string {
 			}
 		}
 		for _, m := range row.State.ISR {
-			if n := w.nodeOf(m.Node); n != away && !n.forgot.lacks && !w.forget.behind[nodePart{n, id}] && !n.shortened(id) {
+			n, now := w.nodeOf(m.Node), w.store.snap.Nodes[m.Node]
+			if n != away && !n.forgot.lacks && !w.forget.behind[nodePart{n, id}] && !n.shortened(id) &&
+				now != nil && now.Store == m.Store { // or it has another disk since
 				must = true
 			}
 		}
