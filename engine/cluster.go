@@ -15,6 +15,7 @@ import (
 	"penstock/engine/base"
 	"penstock/engine/diskwatch"
 	"penstock/engine/forward"
+	"penstock/engine/health"
 	"penstock/engine/host"
 	"penstock/engine/meta"
 	"penstock/engine/ops"
@@ -48,6 +49,9 @@ type ClusterOptions struct {
 	// StoreRenewed is where the files of this node's member of Store are kept that were of an older state at this start,
 	// so that the member was added anew. Empty: there were none.
 	StoreRenewed string
+	// StoreState returns what is known of the store besides whether it answers. It must not block, and any goroutine may
+	// call it. nil: nothing is.
+	StoreState func() health.Store
 	// MaxHandshakes bounds the connections from other nodes whose handshake is not over, see peer.Options. 0: 64.
 	MaxHandshakes int
 }

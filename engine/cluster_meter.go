@@ -3,12 +3,14 @@ package engine
 import (
 	"time"
 
+	"penstock/engine/health"
 	"penstock/engine/part"
 )
 
 // ClusterMeter is what monitoring reads of a node in a cluster.
 type ClusterMeter struct {
 	part.Meter
+	Store      health.Store
 	Leased     bool          // the metadata store has extended this node's lease: the node may serve
 	LeaseLeft  time.Duration // until the lease ends; 0: it has ended
 	Controller bool          // this node is the controller, by the newest snapshot, if it has a lease
@@ -37,7 +39,7 @@ func (e *Engine) ClusterMeter() *ClusterMeter {
 }
 
 func (cn *clusterNode) meter() *ClusterMeter {
-	m := &ClusterMeter{Meter: *cn.Meter(), Leased: cn.Leased()}
+	m := &ClusterMeter{Meter: *cn.Meter(), Leased: cn.Leased(), Store: cn.view().Store}
 	if m.Leased {
 		m.LeaseLeft = time.Duration(max(0, cn.Until()-cn.Now()))
 	}

@@ -147,6 +147,9 @@ func (cn *clusterNode) view() health.View {
 		Gone: map[replicate.NodeID]time.Duration{}, StoreNodes: cn.opts.StoreNodes,
 	}
 	v.StoreAge, v.LeaseLength = cn.Heard()
+	if cn.opts.StoreState != nil {
+		v.Store = cn.opts.StoreState()
+	}
 	if cn.Net != nil {
 		for id := range snapshotNodes(cn.snapshot()) {
 			if id != cn.Self.ID && cn.Net.Connected(id) {

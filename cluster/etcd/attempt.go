@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -113,7 +114,14 @@ func (s *store) failed(what string, err error, outcome string) error {
 		"error: %w)", kv.ErrUnavailable, what, s.where(), outcome, err)
 }
 
-func (s *store) where() string { return strings.Join(s.endpoints, ", ") }
+func (s *store) where() string { return strings.Join(s.all(), ", ") }
+
+// all returns the endpoints, which the caller only reads.
+func (s *store) all() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.endpoints
+}
 
 func (s *store) inUse() int {
 	s.mu.Lock()
@@ -121,7 +129,40 @@ func (s *store) inUse() int {
 	return s.current
 }
 
-func (s *store) endpointInUse() string { return s.endpoints[s.inUse()] }
+func (s *store) endpointInUse() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.endpoints[s.current]
+}
+
+// learn asks the endpoint in use for the addresses of the members.
+func (s *store) learn() {
+	ctx, cancel := context.WithTimeout(s.ctx, s.o.AttemptTimeout)
+	defer cancel()
+	answer, err := s.client.MemberList(ctx, clientv3.WithSerializable())
+	if err != nil {
+		return // calls find out by themselves whether the endpoint works
+	}
+	var announced []string
+	for _, m := range answer.Members {
+		announced = append(announced, m.ClientURLs...)
+	}
+	s.know(announced)
+}
+
+// know replaces the learned endpoints by what the members have announced. The one in use stays in use.
+func (s *store) know(announced []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	inUse := s.endpoints[s.current]
+	next := slices.Clone(s.given)
+	for _, e := range append(announced, inUse) {
+		if !slices.Contains(next, e) {
+			next = append(next, e)
+		}
+	}
+	s.endpoints, s.current = next, slices.Index(next, inUse)
+}
 
 // leave goes on to the next endpoint, unless another call has left this one already.
 func (s *store) leave(used int) {
@@ -150,7 +191,7 @@ func (s *store) keepConnected() {
 			conn.Connect()
 		case connectivity.TransientFailure:
 			failures++
-			if failures%len(s.endpoints) == 0 && !pause(s.ctx, roundPause) {
+			if failures%len(s.all()) == 0 && !pause(s.ctx, roundPause) {
 				return
 			}
 			s.leave(used)

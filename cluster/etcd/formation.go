@@ -136,12 +136,15 @@ func (m *Member) bringUp() (server *embed.Etcd, err error) {
 func (m *Member) wayIn() (way, error) {
 	first := way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}
 	if hasLog(m.o.Dir) {
+		if err := m.place(); err != nil {
+			return way{}, err
+		}
 		if err := m.checkPast(); err != nil {
 			return way{}, err
 		}
 	}
 	if hasLog(m.o.Dir) {
-		return first, useScheme(m.o.Dir, m.o.TLS.scheme()) // etcd takes everything from its log
+		return first, nil // etcd takes everything from its log
 	}
 	// A database without a log is left over from an interrupted start or a lost disk, and cannot be trusted.
 	if err := os.RemoveAll(filepath.Join(m.o.Dir, "member")); err != nil {
@@ -201,7 +204,7 @@ func (m *Member) decideWay(all []sighting, round int) (way, error) {
 		case silent:
 			beginning = false
 		case running:
-			if what, _ := decide(m.o.Name, m.peerURL(m.self), s.members); what != found {
+			if what, _ := decide(m.o.Name, m.peerURL(m.self), s.members); what != found || !m.listed(s.members) {
 				beginning = false
 			}
 			witnesses = append(witnesses, s.members...)
@@ -217,8 +220,18 @@ func (m *Member) decideWay(all []sighting, round int) (way, error) {
 	return m.enter(witnesses, begins)
 }
 
-// probe asks a voter's peer address for its state.
+// probe asks a voter for its state, at the address that it has in the list and at those that it had before.
 func (m *Member) probe(ctx context.Context, v Voter) sighting {
+	s := m.probeAt(ctx, v)
+	for _, old := range m.formerly(v.Name) {
+		if s.state == silent {
+			s = m.probeAt(ctx, old)
+		}
+	}
+	return s
+}
+
+func (m *Member) probeAt(ctx context.Context, v Voter) sighting {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, m.peerURL(v)+"/members", nil)
 	if err != nil {
 		return sighting{}
@@ -291,8 +304,16 @@ func (m *Member) enter(witnesses []known, begins way) (way, error) {
 		}
 	}
 	switch {
-	case what == found:
+	case what == found && m.listed(members):
 		return begins, nil
+	case what == found: // it has moved before it ever ran, or another one has: etcd computes identities from addresses
+		ctx, cancel := context.WithTimeout(m.ctx, changeTimeout)
+		defer cancel()
+		answer, err := client.MemberUpdate(ctx, old.ID, []string{m.peerURL(m.self)})
+		if err != nil {
+			return way{}, fmt.Errorf("%w: the new address of %q cannot be told: %w", errTryAgain, m.o.Name, err)
+		}
+		return way{cluster: m.initialCluster(knownOf(answer.Members)), state: embed.ClusterStateFlagExisting}, nil
 	case what == refuse:
 		return way{}, fmt.Errorf("etcd: the cluster has the member %q at %s, which is the address of %q: give every node "+
 			"its own name and address; nothing was changed", old.Name, m.self.Peer, m.o.Name)
@@ -334,6 +355,16 @@ func (m *Member) mayEnter(client *clientv3.Client) error {
 	return m.o.Enters(entriesOf(answer.Kvs))
 }
 
+// listed says whether all the members that a running one knows have the addresses of the list of voters.
+func (m *Member) listed(members []known) bool {
+	for _, k := range members {
+		if v := m.voter(k.Name); v != nil && !slices.Equal(k.PeerURLs, []string{m.peerURL(*v)}) {
+			return false
+		}
+	}
+	return true
+}
+
 // needed says whether the members that were seen are one that runs and this node, which was added by an earlier attempt
 // that ended before it had a log. Then there is no majority without this node, and nobody else could have changed the
 // membership since. etcd compares the members again when it starts.
@@ -367,10 +398,11 @@ func knownOf(all []*etcdserverpb.Member) []known {
 func (m *Member) livesElsewhere(k known) bool {
 	for _, u := range k.PeerURLs {
 		at, err := url.Parse(u)
-		if err != nil || u == m.peerURL(m.self) {
+		taken := func(v Voter) bool { return v.Peer == at.Host } // by this node, or by another that has moved there
+		if err != nil || slices.ContainsFunc(m.o.Voters, taken) {
 			continue
 		}
-		if m.probe(m.ctx, Voter{Name: k.Name, Peer: at.Host}).state != silent {
+		if m.probeAt(m.ctx, Voter{Name: k.Name, Peer: at.Host}).state != silent {
 			return true
 		}
 	}
@@ -387,6 +419,9 @@ func (m *Member) adminClient(members []known) (*clientv3.Client, error) {
 	for _, k := range members {
 		if k.Name != m.o.Name {
 			endpoints = append(endpoints, k.ClientURLs...)
+			if v := m.voter(k.Name); v != nil {
+				endpoints = append(endpoints, m.o.TLS.scheme()+"://"+v.Client)
+			}
 		}
 	}
 	return clientv3.New(clientv3.Config{
@@ -400,14 +435,14 @@ func (m *Member) initialCluster(members []known) string {
 	names := make(map[string]string)
 	var items []string
 	for _, v := range m.o.Voters {
-		names[m.peerURL(v)] = v.Name
+		names[v.Peer] = v.Name
 		if members == nil {
 			items = append(items, v.Name+"="+m.peerURL(v))
 		}
 	}
 	for i, k := range members {
 		for _, u := range k.PeerURLs {
-			items = append(items, cmp.Or(k.Name, names[u], "unnamed-"+strconv.Itoa(i))+"="+u)
+			items = append(items, cmp.Or(k.Name, names[hostOf(u)], "unnamed-"+strconv.Itoa(i))+"="+u)
 		}
 	}
 	return strings.Join(items, ",")

@@ -83,8 +83,10 @@ type Member struct {
 	rpc     *grpc.Server // the server of the clients
 	phase   string       // what the member waits for, for the log
 	err     error
-	refusal error  // why the member does not start yet
-	kept    string // see Kept
+	refusal error              // why the member does not start yet
+	kept    string             // see Kept
+	before  map[string][]Voter // see formerly
+	apart   []string           // see Apart; replaced as a whole
 }
 
 // Start begins a member, and returns once it knows that the member's addresses are free; Ready waits until the member
@@ -204,29 +206,52 @@ func (m *Member) Close() error {
 func (m *Member) run() {
 	defer close(m.done)
 	defer m.http.CloseIdleConnections()
-	server, err := m.bringUp()
-	if err != nil {
-		m.end(err)
-		return
+	for strandings := 0; ; strandings++ {
+		server, err := m.bringUp()
+		if err != nil {
+			m.end(err)
+			return
+		}
+		if !m.serve(server, strandings < maxStrandings) {
+			return
+		}
+		m.o.Log.Info("the embedded etcd member starts again: it has learned of addresses that no longer hold")
 	}
+}
+
+// serve waits while etcd runs, and shuts it down. It returns whether to start again, which it proposes only if mayRepeat
+// is set and the member has not been ready yet.
+func (m *Member) serve(server *embed.Etcd, mayRepeat bool) (again bool) {
+	var after sync.WaitGroup
+	defer after.Wait()
 	defer m.shutDown(server)
 	m.waitingFor("a majority of the members")
 	ready := server.Server.ReadyNotify()
+	look := time.NewTicker(strandedAfter)
+	defer look.Stop()
 	for {
 		select {
 		case <-ready:
 			ready = nil
+			look.Stop()
 			close(m.ready)
+			after.Go(func() { m.settle(server) })
+			after.Go(func() { m.watchOthers(server) })
+			after.Go(func() { m.keepRoom(server) })
+		case <-look.C:
+			if ready != nil && mayRepeat && m.stranded(server) {
+				return true
+			}
 		case err := <-server.Err():
 			m.end(fmt.Errorf("%w: %w", ErrMemberStopped, err))
-			return
+			return false
 		case <-server.Server.StopNotify():
 			m.end(fmt.Errorf("%w: it was removed from its cluster, or its disk failed; its log lines say which. "+
 				"If another node took its place, give this one a new name; otherwise empty %s and start again",
 				ErrMemberStopped, m.o.Dir))
-			return
+			return false
 		case <-m.ctx.Done():
-			return
+			return false
 		}
 	}
 }

@@ -194,7 +194,11 @@ func (m *Member) ask(limit time.Duration, of []Voter) (Testimony, error) {
 func (m *Member) clientOf(of ...Voter) (*clientv3.Client, error) {
 	var members []known
 	for _, v := range of {
-		members = append(members, known{Name: v.Name, ClientURLs: []string{m.o.TLS.scheme() + "://" + v.Client}})
+		k := known{Name: v.Name}
+		for _, old := range m.formerly(v.Name) {
+			k.ClientURLs = append(k.ClientURLs, m.o.TLS.scheme()+"://"+old.Client)
+		}
+		members = append(members, k)
 	}
 	return m.adminClient(members)
 }

@@ -38,6 +38,10 @@ type Options struct {
 	ProgressEvery  time.Duration // silence after which a watch asks whether the member is there; 1 s
 	StallAfter     time.Duration // how long that answer may take; 2 s
 
+	// Learn makes the client use the addresses, too, that the members announce, so that it finds members that move. It is
+	// for members whose announced addresses are those that clients dial.
+	Learn bool
+
 	Log *slog.Logger // nil: slog.Default()
 }
 
@@ -54,18 +58,20 @@ func (o Options) withDefaults() Options {
 // store implements kv.Store. All calls and watches go to endpoints[current].
 type store struct {
 	o         Options
-	endpoints []string
+	given     []string // endpoints of Dial
 	client    *clientv3.Client
 	leases    pb.LeaseClient
 	keepAlive keepAliveStream
 	ctx       context.Context // ends at Close
 	stop      context.CancelFunc
 	done      sync.WaitGroup
-	watches   atomic.Int64  // numbers the watch streams
-	term      atomic.Uint64 // newest raft term heard of, from any member
+	watches   atomic.Int64           // numbers the watch streams
+	term      atomic.Uint64          // newest raft term heard of, from any member
+	full      atomic.Pointer[string] // see Full
 
-	mu      sync.Mutex
-	current int // index of the endpoint in use; guarded by mu
+	mu        sync.Mutex // guards the following
+	endpoints []string   // those given, then those learned
+	current   int        // index of the endpoint in use
 }
 
 // Dial connects to etcd at the endpoints (HOST:PORT or URL) and returns when a majority has answered. It prefers the
@@ -85,8 +91,9 @@ func Dial(ctx context.Context, endpoints []string, o Options) (kv.Store, error) 
 		if !strings.Contains(e, "://") {
 			e = o.TLS.scheme() + "://" + e
 		}
-		s.endpoints = append(s.endpoints, e)
+		s.given = append(s.given, e)
 	}
+	s.endpoints = s.given
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.client, err = clientv3.New(clientv3.Config{
 		Endpoints: s.endpoints, DialTimeout: o.DialTimeout, TLS: tls, Username: o.Username, Password: o.Password,
@@ -112,6 +119,7 @@ func Dial(ctx context.Context, endpoints []string, o Options) (kv.Store, error) 
 	s.client.SetEndpoints(s.endpoints[0])
 	s.leases = pb.NewLeaseClient(s.client.ActiveConnection())
 	s.done.Go(s.keepConnected)
+	s.done.Go(s.look)
 	if err := s.greet(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -220,6 +228,9 @@ func (s *store) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, in
 		defer cancel(nil)
 		defer time.AfterFunc(leaderDoubt, func() { cancel(s.leaderLost(ctx)) }).Stop()
 		answer, err = s.client.Txn(ctx).If(compares...).Then(writes...).Commit()
+		if len(writes) > 0 && (err != nil || answer.Succeeded) {
+			s.noteRoom(err)
+		}
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			return cause
 		}

@@ -37,7 +37,7 @@ func (s *store) Watch(
 		case errors.Is(err, rpctypes.ErrPermissionDenied):
 			return s.answered("the watch of "+quoted(prefix), err)
 		}
-		s.o.Log.Debug("etcd: a watch goes on at another member", "prefix", prefix, "endpoint", s.endpoints[used], "revision",
+		s.o.Log.Debug("etcd: a watch goes on at another member", "prefix", prefix, "endpoint", s.endpointInUse(), "revision",
 			next, "error", err)
 		if next == from {
 			s.leave(used)

@@ -21,6 +21,7 @@ import (
 	"penstock/cluster/kv"
 	"penstock/cluster/trust"
 	"penstock/engine"
+	"penstock/engine/health"
 	"penstock/engine/meta"
 	"penstock/netproto"
 	"penstock/nsq"
@@ -169,6 +170,7 @@ func (n *node) leaveTimeout() time.Duration { return n.cluster.leaveTimeout }
 // clusterPart holds the cluster's parts that serve owns besides the engine.
 type clusterPart struct {
 	member *etcd.Member // nil: this node is only a client of etcd
+	kv     kv.Store     // of store
 	store  meta.Store
 	trust  *trust.Trust
 	server *nsq.Server // set when it listens, before it serves; nil until then
@@ -202,7 +204,7 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 	n.engine.Startup.Enter("waits for a majority of the metadata store's members")
 	endpoints, err := part.endpoints(ctx, n, log)
 	if err == nil {
-		part.store, err = c.dial(ctx, n, endpoints, log)
+		err = part.dial(ctx, n, endpoints, log)
 	}
 	if err != nil {
 		_ = ln.Close()
@@ -214,6 +216,7 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 		Store: part.store, Listener: ln, Trust: c.trusts.Peer(), Node: c.advertised(n, ln.Addr()), Replication: c.replication,
 		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout, MaxHandshakes: c.maxHandshakes,
 		PreferredLeader: cluster.PreferredLeader, StoreNodes: c.storeNodes(), StoreRenewed: part.renewed(),
+		StoreState: part.state,
 	}, part, nil
 }
 
@@ -280,20 +283,33 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 	return p.member.Endpoints(), p.member.Ready(ctx)
 }
 
-func (c *clusterSettings) dial(ctx context.Context, n *node, endpoints []string, log *slog.Logger) (meta.Store, error) {
+func (p *clusterPart) dial(ctx context.Context, n *node, endpoints []string, log *slog.Logger) error {
+	c := &n.cluster
 	s, err := etcd.Dial(ctx, endpoints, etcd.Options{
 		TLS: c.etcdTLS, Username: c.etcdUser, Password: c.etcdPassword, Log: log, DialTimeout: c.joinTimeout,
+		Learn: c.etcdEndpoints == "",
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := c.checkRestored(ctx, n, s); err != nil {
-		return nil, errors.Join(err, s.Close())
+		return errors.Join(err, s.Close())
 	}
-	return cluster.New(s, cluster.Options{
+	p.kv = s
+	p.store = cluster.New(s, cluster.Options{
 		Logger: log, Prefix: keyPrefix(c.name), LeaseTTL: c.lease, DefaultReplicas: c.replicas,
 		RebalanceAfter: c.rebalance.after, RebalanceMoves: c.rebalance.moves,
-	}), nil
+	})
+	return nil
+}
+
+// state returns what is known of etcd besides whether it answers.
+func (p *clusterPart) state() health.Store {
+	s := health.Store{Full: etcd.Full(p.kv)}
+	if p.member != nil {
+		s.Apart = p.member.Apart()
+	}
+	return s
 }
 
 // advertised returns the description of this node for other nodes and for lookups. peer is where it listens for other

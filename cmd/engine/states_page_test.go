@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"os"
@@ -12,6 +13,9 @@ import (
 	"time"
 
 	"github.com/nsqio/go-nsq"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"penstock/cluster/admin"
 	"penstock/segment/aio"
@@ -214,6 +218,10 @@ var nodeStates = []bringsAbout{
 		w.must("cluster", "drain", "n1")
 		return func() { w.must("cluster", "drain", "n1", "--off") }
 	}},
+	{[]string{"store full"}, func(w *stateWorld) func() {
+		w.alarm(etcdserverpb.AlarmRequest_ACTIVATE)
+		return func() { w.alarm(etcdserverpb.AlarmRequest_DEACTIVATE) }
+	}},
 	{[]string{"dead", "under replicated", "below min_isr"}, func(w *stateWorld) func() {
 		if w.leader("strict") == "n3" { // another leader could not serve it
 			w.must("cluster", "transfer-leader", "strict", "0")
@@ -228,6 +236,29 @@ var nodeStates = []bringsAbout{
 		w.kill("n2")
 		return nil
 	}},
+}
+
+// alarm raises etcd's alarm of a full database, or takes it back, for a member that is none: its own a member takes
+// back by itself.
+func (w *stateWorld) alarm(action etcdserverpb.AlarmRequest_AlarmAction) {
+	w.t.Helper()
+	args := w.nodes["n1"].Args
+	value := func(flag string) string { return args[slices.Index(args, flag)+1] }
+	tls := filepath.Join(value("--data-path"), "etcd", "tls")
+	info := transport.TLSInfo{
+		TrustedCAFile: filepath.Join(tls, "authority.pem"), CertFile: filepath.Join(tls, "node.pem"),
+		KeyFile: filepath.Join(tls, "node.pem"),
+	}
+	config, err := info.ClientConfig()
+	must(w.t, err)
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"https://" + value("--etcd-client-address")}, TLS: config})
+	must(w.t, err)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
+	defer cancel()
+	_, err = etcdserverpb.NewMaintenanceClient(c.ActiveConnection()).Alarm(ctx,
+		&etcdserverpb.AlarmRequest{Action: action, MemberID: 7, Alarm: etcdserverpb.AlarmType_NOSPACE})
+	must(w.t, err)
 }
 
 func (w *stateWorld) publish(topic, body string) { w.refuses(topic, body) }

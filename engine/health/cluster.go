@@ -37,6 +37,13 @@ type View struct {
 	// StoreNodes has the names of the nodes that run the metadata store, by this node's settings (cluster-peers); nil:
 	// the store is not run by nodes.
 	StoreNodes []string
+	Store      Store
+}
+
+// Store is what a node knows of the metadata store besides whether it answers.
+type Store struct {
+	Full  string   // why it takes no changes, and what to do; "": it takes them
+	Apart []string // members, as NODE (HOST:PORT), that the member on this node cannot reach, sorted
 }
 
 // Trusting returns the View of a node that believes the rows of the store, and knows nothing else.

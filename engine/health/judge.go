@@ -3,6 +3,7 @@ package health
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -179,6 +180,9 @@ func (c *Cluster) troubles() (all []string) {
 	if c == nil {
 		return nil
 	}
+	if c.Store.Full != "" { // what is wrong besides may not be mended before this is
+		all = append(all, c.Store.Full)
+	}
 	for _, t := range []struct {
 		count int
 		words string
@@ -200,10 +204,26 @@ func (c *Cluster) troubles() (all []string) {
 	if len(c.Unknown) > 0 {
 		all = append(all, fmt.Sprintf("%s unknown since %s", nodes(c.Unknown), Age(c.UnknownFor)))
 	}
+	if apart := c.apart(); len(apart) > 0 {
+		all = append(all, "the etcd member on this node cannot reach "+strings.Join(apart, ", ")+
+			": if another one fails, the metadata store may have no majority; look at the network and at cluster-peers")
+	}
 	if len(c.NotJoined) > 0 {
 		all = append(all, nodes(c.NotJoined)+" in cluster-peers, but not in the cluster")
 	}
 	return all
+}
+
+// apart returns the members of the metadata store that this node's member cannot reach, without those whose nodes are
+// said to be dead or unknown anyway.
+func (c *Cluster) apart() (out []string) {
+	for _, member := range c.Store.Apart {
+		name, _, _ := strings.Cut(member, " ")
+		if !slices.Contains(c.Dead, name) && !slices.Contains(c.Unknown, name) {
+			out = append(out, member)
+		}
+	}
+	return out
 }
 
 // StallCause says why puts may wait although nothing is stored. It blames the disk only if the cluster explains nothing

@@ -62,6 +62,20 @@ func TestJudge(t *testing.T) {
 			Facts{Closing: true}, true, false, true, true, []string{"not-draining"}, "", nil,
 		},
 		"cluster": {Facts{Cluster: served(func(*Cluster) {})}, true, true, true, true, nil, "", nil},
+		"the metadata store is full, and a node is dead that nothing can replace": {
+			Facts{Cluster: served(func(c *Cluster) {
+				c.Store.Full, c.Dead, c.Leaderless = "the metadata store is full", []string{"n2"}, 1
+			})},
+			true, true, true, false, nil, "",
+			[]string{"unhealthy: the metadata store is full; 1 partition without a live leader; node n2 is dead"},
+		},
+		"members of the metadata store are apart": {
+			Facts{Cluster: served(func(c *Cluster) {
+				c.Store.Apart, c.Dead = []string{"n2 (10.0.0.2:4255)", "n3 (10.0.0.3:4255)"}, []string{"n2"}
+			})},
+			true, true, true, false, nil, "",
+			[]string{"the etcd member on this node cannot reach n3 (10.0.0.3:4255): if another one fails"},
+		},
 		"messages of cuts are kept": {
 			Facts{AsideMessages: 1, Cluster: served(func(*Cluster) {})},
 			true, true, true, true, nil, "",

@@ -256,6 +256,8 @@ func collectNative(w writer, m *native.Meter) {
 
 func collectCluster(w writer, m *engine.ClusterMeter, c *engine.Counters) {
 	w.set(storeUp, oneIf(m.Leased))
+	w.set(storeFull, oneIf(m.Store.Full != ""))
+	w.set(storeApart, float64(len(m.Store.Apart)))
 	w.set(leaseLeft, m.LeaseLeft.Seconds())
 	w.set(controller, oneIf(m.Controller))
 	w.set(partitions, float64(m.InSync), "in_sync")

@@ -208,6 +208,10 @@ var (
 var (
 	storeUp = define(ofCluster, gauge, "store_up",
 		"1 while the metadata store extends this node's lease; 0: this node leads nothing and does not know who does.")
+	storeFull = define(ofCluster, gauge, "store_full",
+		"1 while the metadata store is full and takes no changes: nothing can be elected, moved or created.")
+	storeApart = define(ofCluster, gauge, "store_members_apart",
+		"Members of the embedded metadata store that the one on this node cannot reach; nodes that do not run count.")
 	leaseLeft = define(ofCluster, gauge, "lease_remaining_seconds",
 		"Time until this node's lease ends unless the metadata store extends it.")
 	controller = define(ofCluster, gauge, "controller",

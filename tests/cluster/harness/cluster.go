@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -292,4 +293,36 @@ func (c *Cluster) PrintLogs(w io.Writer, bytes int64) {
 	for _, n := range c.Nodes {
 		fmt.Fprintf(w, "---- log of %s (%s)\n%s\n", n.Name, n.LogPath, n.LogTail(bytes))
 	}
+}
+
+// Move gives a stopped node of Dev another address for other nodes and for etcd from its next start on: the host, and
+// ports that nobody has. lists are the nodes whose list of peers has the new address from their next start on.
+func (c *Cluster) Move(n *Node, host string, lists ...*Node) error {
+	base, err := freePorts(3)
+	if err != nil {
+		return err
+	}
+	peer := net.JoinHostPort(host, strconv.Itoa(base))
+	n.Args = slices.Clone(n.Args)
+	for i, flag := range []string{"--cluster-address", "--etcd-peer-address", "--etcd-client-address"} {
+		at := slices.Index(n.Args, flag)
+		if at < 0 && i == 0 {
+			return fmt.Errorf("node %s was started without %s: %q", n.Name, flag, n.Args)
+		}
+		if at >= 0 { // a node without etcd has only the first
+			n.Args[at+1] = net.JoinHostPort(host, strconv.Itoa(base+i))
+		}
+	}
+	for _, l := range lists {
+		l.Args = slices.Clone(l.Args)
+		at := slices.Index(l.Args, "--cluster-peers") + 1
+		peers := strings.Split(l.Args[at], ",")
+		for i := range peers {
+			if strings.HasPrefix(peers[i], n.Name+"=") {
+				peers[i] = n.Name + "=" + peer
+			}
+		}
+		l.Args[at] = strings.Join(peers, ",")
+	}
+	return nil
 }
