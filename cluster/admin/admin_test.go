@@ -355,6 +355,20 @@ func TestRemoveNodeOfTheStore(t *testing.T) {
 	}
 }
 
+// A node that was a member of etcd, and is in no list any more, is taken out there first: if that fails, it stays.
+func TestRemoveNodeFromTheStoreItself(t *testing.T) {
+	for _, fails := range []error{nil, meta.ErrUnavailable} {
+		store := &fakeStore{shown: testSnapshot()}
+		store.shown.Nodes[5].Live = false
+		forgot := ""
+		forget := func(_ context.Context, name string) error { forgot = name; return fails }
+		w := ask(Handler(store, Self{Name: "n2", Forget: forget}), "POST", "/cluster/remove-node", `{"node":"2"}`)
+		if forgot != "2" || (w.Code == 200) != (fails == nil) || (len(store.calls) == 1) != (fails == nil) {
+			t.Errorf("%v: %d %s, forgot %q, and the store was asked for %q", fails, w.Code, w.Body, forgot, store.calls)
+		}
+	}
+}
+
 // A node whose end this node has seen, and whose lease the store still has, is not called alive.
 func TestRemoveNodeBeforeItsLeaseEnds(t *testing.T) {
 	for _, tc := range []struct {

@@ -166,6 +166,11 @@ func (h *handler) removeNode(ctx context.Context, s *meta.Snapshot, b *RemoveNod
 	if err := h.removable(s, n); err != nil {
 		return "", err
 	}
+	if h.self.Forget != nil {
+		if err := h.self.Forget(ctx, n.Name); err != nil {
+			return "", err
+		}
+	}
 	if err := h.store.RemoveNode(ctx, n.ID); err != nil {
 		return "", err
 	}

@@ -49,6 +49,8 @@ type Self struct {
 	Create func(ctx context.Context, name string, partitions, replicas int) error
 	// MayExpand returns why the topic must not have this many partitions. nil: this node knows no reason.
 	MayExpand func(ctx context.Context, topic string, partitions int) error
+	// Forget takes what a node that is gone was to the metadata store itself out of it. nil: nodes are nothing to it.
+	Forget func(ctx context.Context, name string) error
 	// Health returns what the node knows of itself and of the cluster, besides the store's rows. nil: it believes the
 	// rows.
 	Health func() *health.Facts

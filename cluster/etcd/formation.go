@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -30,6 +31,7 @@ type tlsInfo = transport.TLSInfo
 const (
 	probeTimeout    = 500 * time.Millisecond
 	probePause      = 200 * time.Millisecond
+	aloneRounds     = 5               // probes before the only voter of several nodes begins; 1 s
 	quickRounds     = 10              // probes before a majority is asked; 2 s
 	changeTimeout   = 5 * time.Second // of one change of the membership
 	maxAnswerBytes  = 1 << 20         // of a probe
@@ -46,8 +48,11 @@ const (
 
 // sighting is the result of a probe.
 type sighting struct {
+	name    string // of the node that was asked
 	state   int
 	members []known // the members that a running voter knows
+	cluster uint64  // the id of a running one's cluster
+	says    *said   // of an empty one; nil: it says nothing
 }
 
 // known is a member as etcd's peer interface describes it.
@@ -123,7 +128,7 @@ func (m *Member) bringUp() (server *embed.Etcd, err error) {
 			return server, nil
 		}
 		if hasLog(m.o.Dir) {
-			return nil, fmt.Errorf("etcd: the embedded member cannot start from %s: %w", m.o.Dir, err)
+			return nil, m.o.unusable(err.Error())
 		}
 		m.o.Log.Warn("the embedded etcd member could not enter its cluster and tries again", "error", err)
 		if !pause(m.ctx, startRetryPause) {
@@ -136,7 +141,13 @@ func (m *Member) bringUp() (server *embed.Etcd, err error) {
 func (m *Member) wayIn() (way, error) {
 	first := way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}
 	if hasLog(m.o.Dir) {
+		if err := checkFiles(m.o.Dir); err != nil {
+			return way{}, m.o.damaged(err)
+		}
 		if err := m.place(); err != nil {
+			return way{}, err
+		}
+		if err := m.agreeToStart(); err != nil {
 			return way{}, err
 		}
 		if err := m.checkPast(); err != nil {
@@ -150,7 +161,7 @@ func (m *Member) wayIn() (way, error) {
 	if err := os.RemoveAll(filepath.Join(m.o.Dir, "member")); err != nil {
 		return way{}, fmt.Errorf("etcd: the rest of an unfinished start cannot be removed: %w", err)
 	}
-	if len(m.o.Voters) == 1 {
+	if len(m.o.Peers) == 1 {
 		return first, nil
 	}
 	m.waitingFor("the other voters: this node has no metadata, so either one of them knows it, or all of them must be " +
@@ -160,12 +171,18 @@ func (m *Member) wayIn() (way, error) {
 		return way{}, err
 	}
 	defer hide()
-	for round := 0; ; round++ {
-		w, err := m.decideWay(m.survey(), round)
+	for round, told := 0, ""; ; round++ {
+		all := m.survey()
+		if err := m.agreeToBegin(all); err != nil {
+			return way{}, err
+		}
+		w, err := m.decideWay(all, round)
 		if !errors.Is(err, errTryAgain) {
 			return w, err
 		}
-		if !errors.Is(err, errWait) {
+		if !errors.Is(err, errWait) && err.Error() != told {
+			told = err.Error()
+			m.refuse(err)
 			m.o.Log.Warn("the embedded etcd member has no metadata and gets no place in its cluster yet; it tries again",
 				"error", err)
 		}
@@ -180,15 +197,17 @@ var (
 	errWait     = fmt.Errorf("%w: the other voters do not answer", errTryAgain)
 )
 
-// survey probes all other voters.
+// survey probes all other nodes of the list at once.
 func (m *Member) survey() []sighting {
-	var all []sighting
-	for _, v := range m.o.Voters {
+	all := make([]sighting, len(m.o.Peers))
+	var asked sync.WaitGroup
+	for i, v := range m.o.Peers {
 		if v.Name != m.o.Name {
-			all = append(all, m.probe(m.ctx, v))
+			asked.Go(func() { all[i] = m.probe(m.ctx, v); all[i].name = v.Name })
 		}
 	}
-	return all
+	asked.Wait()
+	return slices.DeleteFunc(all, func(s sighting) bool { return s.name == "" })
 }
 
 // decideWay returns how to enter the cluster, or errTryAgain.
@@ -200,6 +219,9 @@ func (m *Member) decideWay(all []sighting, round int) (way, error) {
 	begins := way{cluster: m.initialCluster(nil), state: embed.ClusterStateFlagNew}
 	beginning, witnesses := true, []known(nil)
 	for _, s := range all {
+		if m.voter(s.name) == nil {
+			continue // agreeToBegin has looked at it
+		}
 		switch s.state {
 		case silent:
 			beginning = false
@@ -211,6 +233,8 @@ func (m *Member) decideWay(all []sighting, round int) (way, error) {
 		}
 	}
 	switch {
+	case beginning && len(m.o.Voters) == 1 && round < aloneRounds:
+		return way{}, errWait // another node of the list may be about to begin, too
 	case beginning:
 		return begins, nil
 	case witnesses == nil || round < quickRounds:
@@ -241,10 +265,13 @@ func (m *Member) probeAt(ctx context.Context, v Voter) sighting {
 		return sighting{}
 	}
 	defer answer.Body.Close()
-	if answer.Header.Get(emptyHeader) == m.o.Token+"/"+v.Name {
-		return sighting{state: empty}
+	if token, name, _ := strings.Cut(answer.Header.Get(emptyHeader), "/"); name == v.Name {
+		if says := readSaid(answer.Body); says != nil || token == m.o.Token { // an older version says nothing
+			return sighting{state: empty, says: says}
+		}
 	}
 	s := sighting{state: running}
+	s.cluster, _ = strconv.ParseUint(answer.Header.Get(clusterIDHeader), 16, 64)
 	err = json.NewDecoder(io.LimitReader(answer.Body, maxAnswerBytes)).Decode(&s.members)
 	if err != nil || answer.Header.Get(clusterIDHeader) == "" || len(s.members) == 0 {
 		return sighting{}
@@ -271,7 +298,8 @@ func (m *Member) showEmpty() (hide func(), err error) {
 		ErrorLog: slog.NewLogLogger(m.o.Log.Handler(), slog.LevelDebug),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set(emptyHeader, m.o.Token+"/"+m.o.Name)
-			http.Error(w, "this member waits for its cluster", http.StatusServiceUnavailable)
+			w.WriteHeader(http.StatusServiceUnavailable)
+			m.says().ServeHTTP(w, nil)
 		}),
 	}
 	served := make(chan struct{})
@@ -298,6 +326,11 @@ func (m *Member) enter(witnesses []known, begins way) (way, error) {
 		return way{}, err
 	}
 	what, old := decide(m.o.Name, m.peerURL(m.self), members)
+	if what == add {
+		if err := m.agreeToEnter(); err != nil {
+			return way{}, err
+		}
+	}
 	if what == add || what == replace {
 		if err := m.mayEnter(client); err != nil {
 			return way{}, err

@@ -95,14 +95,22 @@ func (o *MemberOptions) ended(message string, cause error) error {
 
 // unusable is the error of a member that finds its own files wrong.
 func (o *MemberOptions) unusable(message string) error {
-	do := "Move its content away, and start the node again while a majority of the other nodes in cluster-peers runs: " +
-		"the member is then added anew"
-	if len(o.Voters) == 1 {
-		do = "This is the only member, so the metadata have no other copy: put the directory back as it was, or move its " +
-			"content away, copy the cluster.json of the newest backup into the data directory, and run engine rebuild-cluster"
-	}
 	return fmt.Errorf("%w: %s does not fit what the member promised, or its files are damaged (%s): it may be an older "+
-		"state of itself. The messages are unharmed. %s", ErrDirectory, o.Dir, message, do)
+		"state of itself. The messages are unharmed. %s", ErrDirectory, o.Dir, message, o.remedy())
+}
+
+// damaged is the error of a member whose files were found damaged before it started.
+func (o *MemberOptions) damaged(found error) error {
+	return fmt.Errorf("%w: %w. The messages are unharmed. %s", ErrDirectory, found, o.remedy())
+}
+
+func (o *MemberOptions) remedy() string {
+	if len(o.Voters) == 1 {
+		return "This is the only member, so the metadata have no other copy: put the directory back as it was, or copy the " +
+			"cluster.json of the newest backup into the data directory and run engine rebuild-cluster"
+	}
+	return fmt.Sprintf("Run `%s`, which sets the files aside, and start the node again while a majority of the other nodes in "+
+		"cluster-peers runs: the member is then added anew", o.Anew)
 }
 
 // clientLogger logs everything at debug level: the client warns of every failed attempt, and each failure becomes an

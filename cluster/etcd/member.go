@@ -27,6 +27,7 @@ var ErrMemberStopped = errors.New("etcd: the embedded member stopped")
 type MemberOptions struct {
 	Name   string  // of this node; one of Voters
 	Voters []Voter // all members of the cluster (see Voters); the same list on every node
+	Peers  []Voter // all nodes of the list (see ParsePeers), for what they say of the cluster; nil: Voters
 	Dir    string  // for etcd's files only, for example DATA/etcd
 
 	ListenPeer   string        // HOST:PORT; default: this node's address in Voters
@@ -47,6 +48,8 @@ type MemberOptions struct {
 	// majority. nil: it may always.
 	Enters       func([]kv.Entry) error `json:"-"`
 	EntersPrefix string
+	// Anew is the command that sets the member's files aside, for a sentence about files that are damaged.
+	Anew string
 	// Fatal ends the process after etcd has found that it cannot go on, instead of a panic or an exit without a word.
 	// The error is ErrDirectory unless the disk failed. It does not return. nil: as etcd does.
 	Fatal func(error) `json:"-"`
@@ -86,6 +89,7 @@ type Member struct {
 	refusal error              // why the member does not start yet
 	kept    string             // see Kept
 	before  map[string][]Voter // see formerly
+	counted int                // see memberCount; 0: unknown
 	apart   []string           // see Apart; replaced as a whole
 }
 
@@ -130,6 +134,10 @@ func Start(o MemberOptions) (*Member, error) {
 
 func (o *MemberOptions) setDefaults() {
 	o.Token = cmp.Or(o.Token, "penstock")
+	o.Anew = cmp.Or(o.Anew, "engine rebuild-cluster --rejoin DATA_PATH")
+	if o.Peers == nil {
+		o.Peers = o.Voters
+	}
 	o.Heartbeat, o.Election = cmp.Or(o.Heartbeat, 100*time.Millisecond), cmp.Or(o.Election, time.Second)
 	o.QuotaBytes, o.Log = cmp.Or(o.QuotaBytes, int64(defaultQuotaBytes)), cmp.Or(o.Log, slog.Default())
 }
@@ -297,6 +305,7 @@ func (m *Member) config(w way) *embed.Config {
 	c.QuotaBackendBytes = m.o.QuotaBytes
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModeRevision, revisionsKept
 	c.EnableGRPCGateway = false // nobody uses its REST interface
+	c.UserHandlers = map[string]http.Handler{saysPath: m.says()}
 	c.UnsafeNoFsync = m.o.UnsafeNoFsync
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(
 		serverLogger(m.o.Log, func() bool { return m.ctx.Err() != nil }, m.o.lastWords()))

@@ -98,6 +98,9 @@ func (m *Member) place() error {
 	be := backend.NewDefaultBackend(zap.NewNop(), file)
 	members := schema.NewMembershipBackend(zap.NewNop(), be)
 	all, _ := members.MustReadMembersFromBackend()
+	m.mu.Lock()
+	m.counted = len(all)
+	m.mu.Unlock()
 	changed, moved := false, false
 	for _, k := range all {
 		var at string
@@ -187,6 +190,16 @@ func (m *Member) remember(k *membership.Member) {
 		m.before = make(map[string][]Voter)
 	}
 	m.before[k.Name] = also
+}
+
+// memberCount returns how many members the membership has, by this member's files, which the list may be ahead of.
+func (m *Member) memberCount() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.counted > 0 {
+		return m.counted
+	}
+	return len(m.o.Voters)
 }
 
 // formerly returns where this member's files have a member besides the address of the list.

@@ -140,7 +140,7 @@ func (m *Member) askOthers(older string) (verdict, string) {
 			up = append(up, v)
 		}
 	}
-	if len(up) > len(m.o.Voters)/2 {
+	if len(up) > m.memberCount()/2 {
 		if t, err := m.ask(askTimeout, up); err == nil {
 			t.Majority = true
 			return weigh(older, true, m.newer(t))

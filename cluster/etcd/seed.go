@@ -99,6 +99,9 @@ func ReadStopped(ctx context.Context, dir, scratch, prefix string) (entries []kv
 	if err := os.CopyFS(filepath.Join(scratch, memberDir), os.DirFS(filepath.Join(dir, memberDir))); err != nil {
 		return nil, 0, err
 	}
+	if err := checkFiles(scratch); err != nil {
+		return nil, 0, err
+	}
 	o := MemberOptions{
 		Name: "reader", Voters: []Voter{{Name: "reader", Peer: "127.0.0.1:1", Client: "127.0.0.1:2"}}, Dir: scratch,
 		Log: slog.New(slog.DiscardHandler), // of the copy; what keeps it from being read is the error

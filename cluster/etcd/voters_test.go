@@ -110,7 +110,8 @@ func TestDecide(t *testing.T) {
 // A member that was away since the beginning does not know that this node ever served. It must not be believed alone.
 func TestOldKnowledgeIsNotBelieved(t *testing.T) {
 	t.Parallel()
-	m := &Member{o: MemberOptions{Name: "a", Voters: many(3)}, self: Voter{Name: "a", Peer: "me:1"}}
+	voters := []Voter{{Name: "a", Peer: "me:1"}, {Name: "b", Peer: "b:1"}, {Name: "c", Peer: "c:1"}}
+	m := &Member{o: MemberOptions{Name: "a", Voters: voters}, self: voters[0]}
 	old := []known{{Name: "a", PeerURLs: []string{"http://me:1"}}}
 	fresh := []known{{Name: "a", PeerURLs: []string{"http://me:1"}, ClientURLs: []string{"http://me:2"}}}
 	for name, c := range map[string]struct {
@@ -126,6 +127,7 @@ func TestOldKnowledgeIsNotBelieved(t *testing.T) {
 		"one remembers, one empty":    {[]sighting{{state: empty}, {state: running, members: fresh}}, false},
 		"nobody":                      {[]sighting{{state: silent}, {state: silent}}, false},
 	} {
+		c.seen[0].name, c.seen[1].name = "b", "c"
 		_, err := m.decideWay(c.seen, 0)
 		if begins := err == nil; begins != c.begins {
 			t.Errorf("%s: begins %v, %v", name, begins, err)

@@ -40,7 +40,8 @@ func rebuildCommand() *cobra.Command {
 	cmd.Flags().StringToStringVar(&r.etcdDirs, "etcd-data-path", nil,
 		"NODE=DIR,... of nodes whose embedded etcd is not in etcd in the data directory")
 	cmd.Flags().BoolVar(&r.rejoin, "rejoin", false,
-		"on the machine of a node that is not the first one, after the command ran there: set its old etcd aside")
+		"on the machine of a node that is not the first one, after the command ran there, or of a node whose etcd is damaged "+
+			"while a majority of the others runs: set its old etcd aside")
 	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "only say what each node contributes, and change nothing")
 	cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask for confirmation")
 	cmd.Flags().BoolVar(&r.asJSON, "json", false, "print JSON")
@@ -241,15 +242,19 @@ func (r *rebuilder) confirm(first string) error {
 	if r.yes {
 		return nil
 	}
+	what, advice := "begins the cluster's metadata anew", "If a majority of the nodes that run etcd can still start with "+
+		"their disks, start them\ninstead.\n"
+	if r.rejoin {
+		what, advice = "sets the etcd of node "+first+" aside", "The node gets its part of the metadata from the others "+
+			"then: a majority of them must run.\n"
+	}
 	if !isTerminal(r.in) {
 		return &exitError{
-			exitUsage, errors.New("rebuild-cluster begins the cluster's metadata anew and asks before it does: say --yes " +
-				"where nobody can answer; nothing was changed"),
+			exitUsage, fmt.Errorf("rebuild-cluster %s and asks before it does: say --yes where nobody can answer; nothing was "+
+				"changed", what),
 		}
 	}
-	fmt.Fprintf(r.prompt, "If a majority of the nodes that run etcd can still start with their disks, start them\n"+
-		"instead.\n"+
-		"Type the name of the first node, %s, to continue: ", first)
+	fmt.Fprintf(r.prompt, "%sType the name of the first node, %s, to continue: ", advice, first)
 	line, err := bufio.NewReader(r.in).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err

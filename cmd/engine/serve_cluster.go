@@ -152,6 +152,15 @@ func (c *clusterSettings) addresses(self string) []string {
 	return all
 }
 
+// anew is the command that sets the files of this node's etcd aside.
+func (c *clusterSettings) anew(n *node) string {
+	command := "engine rebuild-cluster --rejoin " + n.engine.DataPath
+	if c.etcdDataPath != "" {
+		command += " --etcd-data-path " + n.engine.NodeID + "=" + c.etcdDataPath
+	}
+	return command
+}
+
 // etcdListens returns where the embedded etcd listens for its members and for clients: beside cluster-address, so that
 // cluster-peers may have host names, or ports that are mapped. A port of cluster-address that the kernel chooses tells
 // nothing; then it is where v says.
@@ -263,12 +272,14 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 		if begins() {
 			return nil, errBeginsElsewhere
 		}
-		return etcd.Endpoints(voters, ""), nil
+		return etcd.Endpoints(voters, ""), etcd.Leave(ctx, etcd.MemberOptions{
+			Name: n.engine.NodeID, Voters: voters, Peers: peers, Dir: c.etcdDir(n), Token: c.name, TLS: c.etcdTLS, Log: log,
+		})
 	}
 	o := etcd.MemberOptions{
-		Name: n.engine.NodeID, Voters: voters, Dir: c.etcdDir(n),
+		Name: n.engine.NodeID, Voters: voters, Peers: peers, Dir: c.etcdDir(n),
 		Token: c.name, Heartbeat: c.etcdHeartbeat, Election: c.etcdElection, TLS: c.etcdTLS, Log: log,
-		Prefix: cluster.NodeRows(keyPrefix(c.name)), Older: c.past(n, log), Fatal: endProcess,
+		Prefix: cluster.NodeRows(keyPrefix(c.name)), Older: c.past(n, log), Fatal: endProcess, Anew: c.anew(n),
 		EntersPrefix: keyPrefix(c.name) + "restored",
 		Enters:       func(restored []kv.Entry) error { return c.checkMark(n, restored) },
 	}
@@ -386,6 +397,7 @@ func (p *clusterPart) handler(n *node, e *engine.Engine, log *slog.Logger) http.
 	return admin.Handler(p.store, admin.Self{
 		Name: n.engine.NodeID, Verify: verify, Faults: faults, Copy: describe, Create: create, Health: e.HealthFacts,
 		Shortened: e.CopyShortened, MayExpand: mayExpand,
+		Forget: func(ctx context.Context, name string) error { return etcd.Remove(ctx, p.kv, name) },
 	})
 }
 
