@@ -323,8 +323,10 @@ func (e *Engine) watch() {
 	var groups uint64
 	var clockTold time.Time
 	var slow slowCommits
+	var scheduled scheduling
 	moved, told := e.now(), false
-	for e.host.Pause(watchInterval, e.stop) {
+	for slept := e.host.Instant(); e.host.Pause(watchInterval, e.stop); slept = e.host.Instant() {
+		e.watchScheduling(&scheduled, slept)
 		e.watchClock(&clockTold)
 		now := e.now()
 		if e.host.InlineLog() {
@@ -335,7 +337,7 @@ func (e *Engine) watch() {
 			waiting = pt.ExpirePuts(now.UnixNano()) || waiting
 		}
 		stats := e.store.CommitLog().Stats()
-		e.watchSlowCommits(&slow, &stats)
+		e.watchSlowCommits(&slow, &scheduled, &stats)
 		if !waiting || stats.Groups != groups {
 			if told {
 				e.log.Warn("messages are stored again", "after", now.Sub(moved).Round(time.Millisecond))
@@ -343,13 +345,13 @@ func (e *Engine) watch() {
 			groups, moved, told = stats.Groups, now, false
 		} else if !told && now.Sub(moved) > stallAfter {
 			told = true
-			e.logStall(&stats)
+			e.logStall(&scheduled, &stats)
 		}
 	}
 }
 
 // logStall logs what the commit log may be waiting for.
-func (e *Engine) logStall(s *clog.Stats) {
+func (e *Engine) logStall(scheduled *scheduling, s *clog.Stats) {
 	unsynced, of := s.Current, "nobody"
 	for _, pt := range e.store.Partitions() {
 		if seq, ok := pt.Log().OldestUnsyncedFileSeq(); ok && (seq < unsynced || of == "nobody") {
@@ -357,7 +359,8 @@ func (e *Engine) logStall(s *clog.Stats) {
 		}
 	}
 	m := e.store.Memory()
-	e.log.Warn("nothing could be stored for a while: publishers wait, nothing is lost. "+e.members.look().StallCause(),
+	e.log.Warn("nothing could be stored for a while: publishers wait, nothing is lost. "+
+		scheduled.where(e.host.Instant(), e.members.look().StallCause()),
 		"free_buffers", m.Free, "buffers", m.Buffers,
 		"headroom_bytes", e.store.CommitLog().Headroom(), "full", s.Full,
 		"oldest_file", s.Oldest, "current_file", s.Current, "oldest_unsynced_file", unsynced, "oldest_unsynced_of", of,

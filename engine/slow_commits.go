@@ -25,11 +25,13 @@ func (s *slowCommits) due(total uint64, now time.Time) (count uint64, due bool) 
 }
 
 // watchSlowCommits logs commits that took Options.SlowCommit or longer, at most one line in slowCommitsEvery.
-func (e *Engine) watchSlowCommits(s *slowCommits, stats *clog.Stats) {
-	count, due := s.due(stats.Slow, e.host.Instant())
+func (e *Engine) watchSlowCommits(s *slowCommits, scheduled *scheduling, stats *clog.Stats) {
+	now := e.host.Instant()
+	count, due := s.due(stats.Slow, now)
 	if !due {
 		return
 	}
-	e.log.Warn("writes of the commit log took long: publishers waited, nothing is lost. Look at the device",
+	e.log.Warn("writes of the commit log took long: publishers waited, nothing is lost. "+
+		scheduled.where(now, "Look at the device"),
 		"count", count, "slow_commit", e.opts.SlowCommit, "slowest_since_start", stats.Slowest.Round(time.Millisecond))
 }

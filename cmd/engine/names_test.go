@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"penstock/cluster/etcd"
 )
@@ -130,4 +131,22 @@ func TestReachable(t *testing.T) {
 			t.Errorf("%s with port %d is announced as %q, want %q", tc.address, tc.told, got, tc.want)
 		}
 	}
+}
+
+// A process that was stopped for a while says that it was not scheduled, and not that its disk is slow.
+func TestNotScheduled(t *testing.T) {
+	t.Parallel()
+	p := startNode(t, t.TempDir())
+	p.signalSelf(syscall.SIGSTOP)
+	time.Sleep(1500 * time.Millisecond) // this is what it does not notice
+	p.signalSelf(syscall.SIGCONT)
+	p.waitLog(t, "this process was not scheduled for 1")
+	if got := p.metric("unscheduled_seconds_total"); got < 1 {
+		t.Errorf("the metric says %v s", got)
+	}
+}
+
+func (p *process) signalSelf(s syscall.Signal) {
+	p.t.Helper()
+	must(p.t, p.cmd.Process.Signal(s))
 }

@@ -107,6 +107,7 @@ type Counters struct {
 	FromTheFuture          atomic.Uint64 // batches of a writer whose clock was ahead, see noteWriter
 	Stranded               atomic.Uint64 // times that a leader here gave up because too few members of its ISR answered
 	FramesWithoutCopy      atomic.Uint64 // frames from leaders about partitions of which this node has no copy
+	UnscheduledNanos       atomic.Uint64 // time for which this process was not scheduled although it had something to do
 	MissingCopies          atomic.Uint64 // times a leader went on for absentPatience to ask for a copy that is not here
 }
 

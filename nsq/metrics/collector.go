@@ -121,6 +121,7 @@ func (c *Collector) collectNode(w writer) {
 	w.set(buildInfo, 1, c.o.Version, runtime.Version())
 	w.set(storageInfo, 1, info.IOEngine, info.FileSystem, info.DeviceCache, strconv.FormatBool(info.Direct))
 	w.set(startTime, float64(c.o.Started.UnixNano())/1e9)
+	w.set(unscheduled, float64(c.o.Engine.Counters().UnscheduledNanos.Load())/1e9)
 	verdict := c.o.Engine.Verdict()
 	for _, check := range verdict.Checks {
 		w.set(ready, oneIf(check.OK), check.Name)

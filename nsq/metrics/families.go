@@ -69,6 +69,9 @@ var (
 		"When this process began to serve, in seconds since 1970.")
 	ready = define(ofNode, gauge, "ready",
 		"1 while a check of /readyz is passed; the node is ready if all are.", "check")
+	unscheduled = define(ofNode, counter, "unscheduled_seconds_total",
+		"Time for which this process was not given a processor, in spans of 50 ms or more: it has too little of one, or it "+
+			"was stopped.")
 	truncated = define(ofNode, gauge, "metrics_truncated",
 		"1 since topics or channels have more series than metrics-max-series: their families show sums over all of them.")
 	age = define(ofNode, gauge, "metrics_age_seconds",
