@@ -73,6 +73,7 @@ func TestFormat(t *testing.T) {
 	add("moves", partKey(movesDir, id), encode(moveRow{From: 1, To: 2, Drain: true, Cancel: true}))
 	add("deleted", topicKey(deletedDir, topic), encode(deletedRow{Name: "t", AtNs: 5}))
 	add("tombstones", tombstoneKey(meta.TombstoneKey{Topic: "t", Node: 3}), encode(tombstoneRow{UntilNs: 5}))
+	add("proof", proofKey, encode(proofRow{[]string{"c0ffee"}}))
 	add("restored", restoredKey, encode(restoredRow{Generation: 1, Revision: 812, Nodes: []string{"n1", "n3"}}))
 	add("forced", partKey(forcedDir, id), encode(forcedRow{
 		Epoch: 5, Node: 3, FormerISR: memberRows(partition.Damaged), AtNs: 5,

@@ -128,7 +128,7 @@ func (s *store) pause(ctx context.Context, d time.Duration) error {
 // register writes the node's row and its live row, and returns the time just before it asked for the lease. A node that
 // is registered by this name keeps its id. A new node's id comes from a counter, so no id is ever given twice.
 func (s *store) register(ctx context.Context, r *meta.Registration) (time.Time, error) {
-	told := false
+	told, began := false, leaseClock(r)
 	for {
 		sent := leaseClock(r)
 		lease, err := s.kv.Grant(ctx, s.opts.LeaseTTL)
@@ -151,6 +151,10 @@ func (s *store) register(ctx context.Context, r *meta.Registration) (time.Time, 
 				s.log.Warn("another process has this node's name, and it does not answer: this one waits until its lease ends",
 					"name", r.Node.Name, "address", held.row.Peer, "since", held.since())
 			}
+			if s.pause(ctx, unavailablePause) != nil {
+				return sent, err
+			}
+		case s.mayHaveSecretSoon(err, began, sent):
 			if s.pause(ctx, unavailablePause) != nil {
 				return sent, err
 			}
@@ -190,16 +194,25 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 	if err := s.claimName(ctx, st, r, row, life); err != nil {
 		return false, err
 	}
+	id := st.snap.Cluster
+	if id == uuid.Nil {
+		id = s.newUUID()
+	}
+	proof, proofOps, err := s.prove(st, id, n.ID)
+	if err != nil {
+		return false, err
+	}
 	conds, ops, err := s.enterLevel(st, r, &n, row)
 	if err != nil {
 		return false, err
 	}
+	conds, ops = append(conds, proof...), append(ops, proofOps...)
 	if ok, err := s.mark(ctx, st, r, &n, life); !ok || err != nil {
 		return false, err
 	}
 	if st.snap.Cluster == uuid.Nil {
 		conds = append(conds, kv.Cond{Key: s.key(clusterKey)})
-		ops = append(ops, put(s.key(clusterKey), s.newUUID()))
+		ops = append(ops, put(s.key(clusterKey), id))
 	}
 	if n.ID == 0 {
 		n.ID = st.lastID + 1

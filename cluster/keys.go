@@ -19,6 +19,7 @@ const (
 	levelKey      = "level"
 	rebalanceKey  = "rebalance"
 	restoredKey   = "restored"
+	proofKey      = "proof"
 
 	nodesDir      = "nodes/"
 	liveDir       = "live/"

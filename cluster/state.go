@@ -38,6 +38,8 @@ type state struct {
 	lastIDRev     int64
 	levelRev      int64
 	rebalanceRev  int64
+	proofs        []string // see proof.go
+	proofRev      int64
 	load          load              // of the partitions in snap
 	raw           map[string]rawRow // rows with fields that this version does not know, by key
 }
@@ -208,6 +210,16 @@ func (b *builder) applySingle(e *kv.Event, key string) error {
 		var row levelRow
 		err := json.Unmarshal(e.Value, &row)
 		b.snap.Level, b.snap.WantedLevel = row.Level, row.Wanted
+		return err
+	case proofKey:
+		n.proofs, n.proofRev = nil, 0
+		if e.Deleted {
+			return nil
+		}
+		n.proofRev = e.ModRevision
+		var row proofRow
+		err := json.Unmarshal(e.Value, &row)
+		n.proofs = row.Proofs
 		return err
 	case restoredKey:
 		b.snap.Generation = 0

@@ -57,8 +57,11 @@ type Options struct {
 	RebalanceMoves int // partitions that a rebalance copies at the same time
 	// MovePatience is how long a move waits for its target when that has died. Then it is undone.
 	MovePatience time.Duration
-	Now          func() time.Time
-	Host         Host // nil: goroutines, Go's timers and random uuids
+	// Proofs returns what follows from each of this node's secrets, the one in use first, and a cluster's identity; none:
+	// the node proves nothing. Nodes that share none of them are not in one cluster. nil: nothing is compared.
+	Proofs func(cluster uuid.UUID) []string
+	Now    func() time.Time
+	Host   Host // nil: goroutines, Go's timers and random uuids
 }
 
 func (o *Options) setDefaults() {

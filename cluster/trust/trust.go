@@ -3,9 +3,12 @@ package trust
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +16,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/google/uuid"
 
 	"penstock/cluster/etcd"
 	"penstock/netproto"
@@ -124,6 +129,17 @@ func (t *Trust) Reload() error {
 	}
 	t.now.Store(s)
 	return nil
+}
+
+// Proofs returns for each secret a text that only who has the secret can make, for one cluster: the nodes write them
+// into the metadata, which others may read.
+func (t *Trust) Proofs(cluster uuid.UUID) (all []string) {
+	for _, line := range t.now.Load().lines {
+		mac := hmac.New(sha256.New, derive(line, "penstock 1 cluster proof"))
+		mac.Write(cluster[:])
+		all = append(all, hex.EncodeToString(mac.Sum(nil)))
+	}
+	return all
 }
 
 // Peer is the trust between nodes.

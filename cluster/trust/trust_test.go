@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"penstock/cluster/etcd"
 )
 
@@ -292,5 +294,33 @@ func TestInit(t *testing.T) {
 	}
 	if err := errors.Join(between(stranger, late, "127.0.0.1"), between(late, stranger, "127.0.0.1")); err != nil {
 		t.Error(err)
+	}
+}
+
+// A proof follows from the secret and the cluster, and from nothing else.
+func TestProofs(t *testing.T) {
+	proofs := func(cluster uuid.UUID, lines ...string) []string {
+		t.Helper()
+		name := filepath.Join(t.TempDir(), "secret")
+		if err := os.WriteFile(name, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		trust, err := Open(Options{SecretFile: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return trust.Proofs(cluster)
+	}
+	a, b := strings.Repeat("a", 40), strings.Repeat("b", 40)
+	one, other := uuid.UUID{1}, uuid.UUID{2}
+	both := proofs(one, a, b)
+	if len(both) != 2 || both[0] != proofs(one, a)[0] || both[1] != proofs(one, b)[0] || both[0] == both[1] {
+		t.Errorf("%v", both)
+	}
+	if both[0] == proofs(other, a)[0] {
+		t.Error("the proof of one cluster is that of another")
+	}
+	if plain, err := Open(Options{}); err != nil || plain.Proofs(one) != nil {
+		t.Error("a node without a secret proves something", err)
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -149,4 +150,29 @@ func TestNotScheduled(t *testing.T) {
 func (p *process) signalSelf(s syscall.Signal) {
 	p.t.Helper()
 	must(p.t, p.cmd.Process.Signal(s))
+}
+
+// Two nodes find the same etcd, and have two secrets.
+func TestOtherSecretDoesNotJoin(t *testing.T) {
+	t.Parallel()
+	dir, base := t.TempDir(), freeBasePort(t)
+	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", base+i) }
+	shared, err := etcd.Start(etcd.MemberOptions{
+		Name: "e", Voters: []etcd.Voter{{Name: "e", Peer: at(5), Client: at(6)}}, Dir: filepath.Join(dir, "etcd"),
+		UnsafeNoFsync: true, Log: slog.New(slog.DiscardHandler),
+	})
+	must(t, err)
+	defer shared.Close()
+	must(t, shared.Ready(t.Context()))
+	node := func(name, secret string, port int) []string {
+		file := filepath.Join(dir, name+".secret")
+		must(t, os.WriteFile(file, []byte(strings.Repeat(secret, 40)), 0o600))
+		return []string{
+			"--node-id", name, "--cluster-address", at(port), "--etcd-endpoints", at(6), "--cluster-secret-file", file,
+		}
+	}
+	startNode(t, filepath.Join(dir, "n1"), node("n1", "a", 4)...)
+	args := append([]string{"serve", "--data-path", filepath.Join(dir, "n2"), "--http-address", "off", "--nsq-address",
+		"127.0.0.1:0", "--lookup-address", "off"}, node("n2", "b", 3)...)
+	execute(t, args...).check(t, exitData, "does not have the cluster's secret: give it the --cluster-secret-file")
 }

@@ -309,7 +309,7 @@ func (p *clusterPart) dial(ctx context.Context, n *node, endpoints []string, log
 	p.kv = s
 	p.store = cluster.New(s, cluster.Options{
 		Logger: log, Prefix: keyPrefix(c.name), LeaseTTL: c.lease, DefaultReplicas: c.replicas,
-		RebalanceAfter: c.rebalance.after, RebalanceMoves: c.rebalance.moves,
+		RebalanceAfter: c.rebalance.after, RebalanceMoves: c.rebalance.moves, Proofs: c.trusts.Proofs,
 	})
 	return nil
 }

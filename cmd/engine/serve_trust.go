@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -9,11 +10,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"penstock/cluster/etcd"
 	"penstock/cluster/trust"
 	"penstock/netproto"
 )
+
+// proveTimeout bounds the time that a reload waits for the metadata store.
+const proveTimeout = 5 * time.Second
 
 // checkTrust is the first thing that serve does: a node that must not listen opens nothing.
 func (c *clusterSettings) checkTrust(n *node) (err error) {
@@ -113,7 +118,20 @@ func (p *clusterPart) reload() error {
 	if p == nil {
 		return nil
 	}
-	return p.trust.Reload()
+	if err := p.trust.Reload(); err != nil {
+		return err
+	}
+	prover, ok := p.store.(interface{ Prove(context.Context) error })
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), proveTimeout)
+	defer cancel()
+	if err := prover.Prove(ctx); err != nil {
+		return fmt.Errorf("the secrets were read and hold, and the metadata store could not be told of them; do it again, or "+
+			"restart the node: %w", err)
+	}
+	return nil
 }
 
 // checkSecurity is an error of a command line that names secrets of a cluster but no cluster.
