@@ -243,6 +243,33 @@ func TestClusterCutWaitsForRoom(t *testing.T) {
 	}
 }
 
+// The files of a cut wait, too, while the process has too many files open: nothing has failed.
+func TestClusterCutOfFilesWaits(t *testing.T) {
+	t.Parallel()
+	tc, h := newCommonCluster(t)
+	l, heir, heal := tc.deposeWithTail("lost")
+	round, dir := 0, path.Join(engine.TopicDir(l.e, "t"), "0")
+	tc.eventually("there are segments", func() bool {
+		round++
+		lost := numbered(fmt.Sprint("lost", round, "/"), 100, 400)
+		if _, err := submit(tc.topic(l, "t"), time.Time{}, lost...); err != nil {
+			t.Fatal(err)
+		}
+		files, _ := l.disk.ReadDir(dir) // none: nothing was flushed yet
+		return len(files) > 4
+	})
+	l.disk.Inject(faultaio.Rule{Kind: faultaio.KindSyncDir, Name: dir, Err: syscall.EMFILE, Count: 5})
+	heal()
+	if err := h.publish(t.Context(), tc.topic(heir, "t"), "kept"); err != nil {
+		t.Fatal(err)
+	}
+	tc.awaitInSync("t")
+	tc.awaitEqualCopies("t", 0)
+	if s := l.e.Storage(); s.Dropped != 0 || l.e.Health() != nil {
+		t.Errorf("%d copies were dropped; health: %v", s.Dropped, l.e.Health())
+	}
+}
+
 // A copy that is damaged beyond repair in place begins anew. What it has is kept as far as it can be read, until the
 // copy has it again and it is committed.
 func TestClusterCopyBegunAnewKeepsUntilItIsBack(t *testing.T) {

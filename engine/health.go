@@ -8,6 +8,7 @@ import (
 	"penstock/engine/core"
 	"penstock/engine/health"
 	"penstock/engine/meta"
+	"penstock/internal/descriptors"
 	"penstock/replicate"
 )
 
@@ -26,7 +27,7 @@ func (e *Engine) HealthFacts() *health.Facts {
 		f.DiskState = s.String()
 	}
 	f.AsideMessages, f.Forgotten = e.store.Aside().Stats().Messages, e.forgotten
-	f.Transience = e.transience
+	f.Transience, f.FewDescriptors = e.transience, descriptors.RefusedWithin(10*time.Minute)
 	e.channelTroubles(f)
 	if e.cluster != nil {
 		e.cluster.missing(f)

@@ -60,6 +60,7 @@ func TestImportGraph(t *testing.T) {
 	t.Parallel()
 	all := deps(t)
 	engine := []string{
+		"internal/descriptors",
 		"engine/aside", "engine/backup",
 		"engine/base", "engine/channel", "engine/checkpoint", "engine/core", "engine/dir", "engine/diskwatch",
 		"engine/flush", "engine/forward", "engine/health", "engine/host", "engine/inbox", "engine/meta", "engine/ops",

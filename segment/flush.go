@@ -140,6 +140,14 @@ func (l *Log) MakeFile() error {
 
 // writable returns the error, if any, because of which the files must not be written. The caller holds l.io.
 func (l *Log) writable() error {
+	if err := l.usable(); err != nil || l.cut == nil {
+		return err
+	}
+	return l.cut.why
+}
+
+// usable is writable for cuts. The caller holds l.io.
+func (l *Log) usable() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {

@@ -62,13 +62,14 @@ type Log struct {
 
 	// io guards the fields from here to poison.
 	io       lock.Mutex[lock.SegmentIO]
-	dirReady bool       // the directory exists durably
-	named    bool       // files were created since the last Sync: their names are not durable
-	dirty    []*segFile // files written since the last Sync, each with its file open
-	full     []*segFile // sealed segments whose .idx is not written yet
-	partial  []byte     // the bytes below partEnd in the block of partEnd: the next write begins with them
-	partEnd  Offset     // valid while partial != nil
-	poison   error      // sticky, see ErrPoisoned
+	dirReady bool           // the directory exists durably
+	named    bool           // files were created since the last Sync: their names are not durable
+	dirty    []*segFile     // files written since the last Sync, each with its file open
+	full     []*segFile     // sealed segments whose .idx is not written yet
+	partial  []byte         // the bytes below partEnd in the block of partEnd: the next write begins with them
+	partEnd  Offset         // valid while partial != nil
+	poison   error          // sticky, see ErrPoisoned
+	cut      *unfinishedCut // nil: none
 
 	mapped atomic.Int64 // mapped segments, including removed ones that are still read
 
@@ -435,6 +436,7 @@ func (l *Log) Close() error {
 	l.segs = nil
 	l.mu.Unlock()
 	l.dropTail(func(*Slice) bool { return true })
+	l.dropCut()
 	err := l.closeFiles()
 	for _, f := range segs {
 		f.release()

@@ -199,12 +199,16 @@ func (l *Log) dropDamage(gone func(at Offset) bool) {
 //
 // In memory the cut takes effect at once; the segments above it leave the directory before Truncate returns. The cut is
 // not recorded in the log's files: the caller records it in the commit log, whose replay cuts again after a crash.
-// Errors: ErrBelowStart, ErrPastEnd (nothing was cut), or one of the environment, after which the files are poisoned.
+// Errors: ErrBelowStart, ErrPastEnd (nothing was cut), one that Waiting knows, after which the caller calls again with
+// the same st, or one of the environment, after which the files are poisoned.
 func (l *Log) Truncate(st State) error {
 	l.io.Lock()
 	defer l.io.Unlock()
-	if err := l.writable(); err != nil {
+	if err := l.usable(); err != nil {
 		return err
+	}
+	if l.cut != nil && l.cut.st == st {
+		return l.finishCut()
 	}
 	l.mu.Lock()
 	if st.End > l.end.off || st.End < l.start.off {
@@ -214,20 +218,15 @@ func (l *Log) Truncate(st State) error {
 		}
 		return fmt.Errorf("%w: cut at %d, start %d", ErrBelowStart, st.End, l.start.off)
 	}
-	wasFlushed := l.flushed
-	gone := l.cutMemory(st)
+	c := &unfinishedCut{st: st, wasFlushed: l.flushed}
+	c.gone = l.cutMemory(st)
 	l.mu.Unlock()
 	l.dropTailBack(st.End)
 	if l.partEnd != l.Flushed() {
 		l.partial = nil
 	}
-	if err := l.removeAll(gone); err != nil {
-		return l.poisonWith(err)
-	}
-	if err := l.reopenCut(st, wasFlushed); err != nil {
-		return l.poisonWith(err)
-	}
-	return nil
+	l.beginCut(c)
+	return l.finishCut()
 }
 
 // cutMemory moves the end, flushed, synced and the marks back to st and takes the segments above it out of the list.
@@ -276,35 +275,22 @@ func (l *Log) dropTailBack(end Offset) {
 	}
 }
 
-// removeAll removes segments that left the list, newest first, so that a crash leaves a prefix. The caller holds l.io.
-func (l *Log) removeAll(gone []*segFile) error {
-	var err error
-	for i := len(gone) - 1; i >= 0; i-- {
-		f := gone[i]
-		if err == nil {
-			err = l.moveToTrash(f)
-		}
-		l.forget(f)
-		f.release()
-	}
-	return err
-}
-
-// reopenCut prepares the segment that contains st.End for being written again. If its file holds bytes above the cut
-// and somebody reads it, the log continues in a copy, and the reader keeps the old file. The caller holds l.io.
-func (l *Log) reopenCut(st State, wasFlushed Offset) error {
+// reopenCut prepares the segment that contains the cut for being written again, or a file for an empty log. If the
+// segment's file holds bytes above the cut and somebody reads it, the log continues in a copy, and the reader keeps the
+// old file. The caller holds l.io.
+func (l *Log) reopenCut(c *unfinishedCut) error {
 	l.mu.Lock()
 	var f *segFile
-	read, empty := false, l.start.off == st.End
+	read, empty := false, l.start.off == c.st.End
 	if n := len(l.segs); n > 0 {
 		f = l.segs[n-1]
-		read = f.refs.Load() > 1 && wasFlushed > st.End
+		read = f.refs.Load() > 1 && c.wasFlushed > c.st.End
 	}
 	l.mu.Unlock()
-	if f == nil && empty {
-		return l.anchor(st)
+	if c.anchors = c.anchors || f == nil && empty; c.anchors {
+		return l.anchor(c.st)
 	}
-	if f == nil || f.broken != nil || wasFlushed <= st.End {
+	if f == nil || f.broken != nil || c.wasFlushed <= c.st.End {
 		return nil
 	}
 	l.full = without(l.full, f)
@@ -312,32 +298,10 @@ func (l *Log) reopenCut(st State, wasFlushed Offset) error {
 		return fmt.Errorf("removing the index of %s: %w", f.path, err)
 	}
 	if read {
-		_, err := l.replaceByCopy(f, st.End, f.capacity)
+		_, err := l.replaceByCopy(f, c.st.End, f.capacity)
 		return err
 	}
 	return nil
-}
-
-// anchor makes an empty file for a log that is cut to, or begins at, a place in the middle of a segment. Without that
-// file the next Open could not tell an empty log from a lost one. The caller holds l.io.
-func (l *Log) anchor(st State) error {
-	if st.End == 0 || st.SegmentCapacity == 0 || st.End == st.SegmentBase {
-		return nil
-	}
-	w := NewWriter()
-	defer w.Close()
-	h := segHeader{
-		id: l.id, number: st.Segment, starts: true, base: st.SegmentBase, first: st.End,
-		firstPos: st.Next, firstID: st.NextID, capacity: st.SegmentCapacity,
-	}
-	f, err := l.createSegment(w.buf, h)
-	if err != nil {
-		return err
-	}
-	l.mu.Lock()
-	l.segs = append(l.segs, f)
-	l.mu.Unlock()
-	return l.sync()
 }
 
 // enlarge gives f, the newest segment, room for capacity bytes. A leader that knows that a large batch is coming gives
@@ -473,40 +437,5 @@ func (f *segFile) readForCopy(p []byte, at, block int64) error {
 		}
 		p, at = p[n:], at+n
 	}
-	return nil
-}
-
-// Reset empties the log and starts it anew at st.End, which may be anywhere: a full sync from a leader needs this. All
-// files are removed (views keep theirs until released), and with them the failure of a write or sync that poisoned the
-// log (ErrPoisoned). As with Truncate, the caller records the reset in the commit log.
-func (l *Log) Reset(st State) error {
-	l.io.Lock()
-	defer l.io.Unlock()
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
-		return ErrClosed
-	}
-	gone := l.segs
-	l.segs = nil
-	l.setEnd(st)
-	l.generation++
-	l.start = l.end
-	l.flushed, l.synced = st.End, st.End
-	l.marks, l.damage = marks{}, nil
-	l.mu.Unlock()
-	l.dropTail(func(*Slice) bool { return true })
-	l.partial = nil
-	err := l.removeAll(gone)
-	if err == nil {
-		err = l.anchor(st)
-	}
-	if err != nil {
-		return l.poisonWith(err)
-	}
-	l.mu.Lock()
-	l.poisoned = nil
-	l.mu.Unlock()
-	l.poison = nil
 	return nil
 }

@@ -31,6 +31,10 @@ type Facts struct {
 	// AsideMessages is how many messages that cuts took from copies are kept aside. That is no trouble, but a note.
 	AsideMessages int64
 
+	// FewDescriptors: connections were refused in the last 10 minutes, to keep file descriptors for the node's own files. A
+	// note.
+	FewDescriptors bool
+
 	// Transience says why the data directory does not last, as aio.Info has it; "": it does. A note.
 	Transience string
 
@@ -260,9 +264,9 @@ func drainNote(f *Facts) string {
 	return ""
 }
 
-// notes says what does not last, how the disk and the clock are, what is kept aside, and which channels do not go on.
+// notes says what does not last or suffice, how the disk and the clock are, what is kept aside, and which channels do not go on.
 func notes(f *Facts) string {
-	return transienceNote(f) + groundNote(f) + asideNote(f) + channelNotes(f)
+	return transienceNote(f) + descriptorsNote(f) + groundNote(f) + asideNote(f) + channelNotes(f)
 }
 
 // leastClockError is the smallest difference between the wall clock and the engine's that is worth a note. Time services
@@ -287,6 +291,16 @@ func groundNote(f *Facts) (note string) {
 			"messages and delays are by the engine's, until a restart; correct the wall clock first", Age(d), word)
 	}
 	return note
+}
+
+// descriptorsNote says that connections were refused for want of file descriptors.
+func descriptorsNote(f *Facts) string {
+	if !f.FewDescriptors {
+		return ""
+	}
+	return "; connections were refused in the last 10 minutes, because only the file descriptors that are kept for the " +
+		"node's own files were left: raise the limit of open files (LimitNOFILE of a unit, ulimit -n), or lower " +
+		"max-connections"
 }
 
 // transienceNote says that the data directory does not last.

@@ -208,6 +208,11 @@ func TestJudge(t *testing.T) {
 		"no topics": {
 			Facts{Cluster: served(func(c *Cluster) { c.Partitions = Partitions{} })}, true, true, true, true, nil, "", nil,
 		},
+		"few descriptors": {
+			Facts{FewDescriptors: true},
+			true, true, true, true, nil, "",
+			[]string{"healthy: the node serves; connections were refused in the last 10 minutes, because only the file descr"},
+		},
 		"a data directory in memory": {
 			Facts{Transience: "in memory (tmpfs): everything is lost when"},
 			true, true, true, true, nil, "",

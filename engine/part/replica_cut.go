@@ -107,9 +107,12 @@ func (r *Replica) doCut(c *logCut) {
 	if c.reset {
 		err = r.resetLog(c)
 	} else {
-		err = r.pt.log.Truncate(c.state)
+		err = r.untilPossible(func() error { return r.pt.log.Truncate(c.state) })
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, base.ErrClosed):
+		return // replay cuts
+	case err != nil:
 		r.cutFailed(c, err)
 		return
 	}
@@ -130,12 +133,35 @@ func (r *Replica) doCut(c *logCut) {
 
 // resetLog does step 5 of a reset. It runs on the goroutine of doCut, without mu.
 func (r *Replica) resetLog(c *logCut) error {
-	err := errors.Join(r.pt.log.Reset(c.state), r.node.store.trashLeftovers(r.pt))
+	err := r.untilPossible(func() error { return r.pt.log.Reset(c.state) })
+	if err == nil {
+		err = r.untilPossible(func() error { return r.node.store.trashLeftovers(r.pt) })
+	}
 	c.release()
 	if err != nil {
 		return err
 	}
 	return r.clearDiscarded() // before any batch of the new log is acknowledged
+}
+
+// untilPossible calls do until its error is not one of a process without file descriptors, or of a full disk, any more.
+// It returns base.ErrClosed if the engine closes meanwhile. It runs on the goroutine of doCut, without mu.
+func (r *Replica) untilPossible(do func() error) error {
+	for told := false; ; {
+		err := do()
+		if !segment.Waiting(err) {
+			return err
+		}
+		if !told {
+			told = true
+			r.node.store.log.Warn("the files of a copy of a partition cannot be cut yet; it is tried again, and the copy is "+
+				"not in sync until then. What was acknowledged is on the other replicas: look at the limit of open files, and "+
+				"at the disk", "topic", r.pt.topic.Name, "partition", r.pt.number, "error", err)
+		}
+		if !r.node.store.host.Pause(roomPause, r.node.store.stop) {
+			return base.ErrClosed
+		}
+	}
 }
 
 // cutFailed stops the copy until a restart, because cut c cannot be made. c is nil if there is no cut, and the copy

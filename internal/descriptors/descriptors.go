@@ -9,6 +9,7 @@ import (
 	"net"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,10 +21,19 @@ var ErrReserve = errors.New("descriptors: only the file descriptors that are res
 // maxReserve bounds Reserve.
 const maxReserve = 1024
 
-var refused atomic.Uint64
+var (
+	refused     atomic.Uint64
+	lastRefused atomic.Int64 // Unix time in nanoseconds; 0: never
+)
 
 // Refused returns how many connections this process has refused because of the reserve.
 func Refused() uint64 { return refused.Load() }
+
+// RefusedWithin says whether a connection was refused because of the reserve in the last d.
+func RefusedWithin(d time.Duration) bool {
+	at := lastRefused.Load()
+	return at != 0 && time.Now().UnixNano()-at < int64(d)
+}
 
 // Limit returns how many descriptors the process may have open. The Go runtime has raised it as far as it may be raised
 // without privilege.
@@ -51,6 +61,7 @@ func Spare(c syscall.Conn) bool {
 	_ = raw.Control(func(fd uintptr) { free = limit == 0 || int(fd) < limit-Reserve(limit) })
 	if !free {
 		refused.Add(1)
+		lastRefused.Store(time.Now().UnixNano())
 	}
 	return free
 }
