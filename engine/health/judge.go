@@ -264,7 +264,8 @@ func drainNote(f *Facts) string {
 	return ""
 }
 
-// notes says what does not last or suffice, how the disk and the clock are, what is kept aside, and which channels do not go on.
+// notes says what does not last or suffice, how the disk and the clock are, what is kept aside, and which channels do
+// not go on.
 func notes(f *Facts) string {
 	return transienceNote(f) + descriptorsNote(f) + groundNote(f) + asideNote(f) + channelNotes(f)
 }
