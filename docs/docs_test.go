@@ -192,7 +192,7 @@ func TestNamesAreInTheTree(t *testing.T) {
 
 // aside are packages that are no part of the product.
 var aside = regexp.MustCompile(
-	`^(tools|tests|bench|docs)\b|faultaio|logtest|aiotest|/internal/|formattest|patience|puretest|kvtest|authtest`)
+	`^(tools|tests|bench|docs)\b|faultaio|logtest|aiotest|/internal/|formattest|patience|puretest|kvtest|authtest|linktest`)
 
 // importers returns every package of the product, and which others of the product import it.
 func importers(t *testing.T) map[string][]string {

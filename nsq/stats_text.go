@@ -6,6 +6,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"penstock/internal/clip"
 )
 
 // text returns /stats in nsqd's text layout.
@@ -92,7 +94,7 @@ func pausedMark(paused bool) string {
 
 func (c *clientStats) text(now time.Time) string {
 	_, port, _ := net.SplitHostPort(c.RemoteAddress)
-	id := fmt.Sprintf("%s:%s %s", c.Hostname, port, c.UserAgent)
+	id := fmt.Sprintf("%s:%s %s", clip.Plain(c.Hostname), port, clip.Plain(c.UserAgent))
 	connected := now.Sub(c.started).Truncate(time.Second)
 	if len(c.PubCounts) > 0 && c.State == stateInit {
 		total := uint64(0)

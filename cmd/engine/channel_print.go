@@ -19,6 +19,7 @@ import (
 	"penstock/cluster/admin"
 	"penstock/cmd/engine/client"
 	"penstock/engine/health"
+	"penstock/internal/clip"
 	"penstock/nsq"
 )
 
@@ -461,7 +462,7 @@ func printPeeked(w io.Writer, list *nsq.PeekList) error {
 		m := &list.Messages[i]
 		var headers []string
 		for _, h := range m.Headers {
-			headers = append(headers, h.Name+"="+shown(h.Value, h.ValueBase64))
+			headers = append(headers, clip.Plain(h.Name)+"="+shown(h.Value, h.ValueBase64))
 		}
 		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%d\t%s\t%s\n", m.ID, m.Partition, m.Number, stamp(m.Timestamp), stamp(m.Due),
 			m.BodyBytes,

@@ -13,6 +13,7 @@ import (
 	"penstock/cluster/admin"
 	"penstock/engine/health"
 	"penstock/engine/meta"
+	"penstock/internal/clip"
 )
 
 func printJSON(w io.Writer, v any) error {
@@ -181,5 +182,5 @@ func partitionState(p *admin.Partition) string {
 	return state
 }
 
-func dash(s string) string       { return cmp.Or(s, "-") }
+func dash(s string) string       { return cmp.Or(clip.Plain(s), "-") }
 func list(names []string) string { return dash(strings.Join(names, ",")) }

@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -137,7 +139,7 @@ func keysOf(t *testing.T, data []byte) string {
 	return strings.Join(sortedKeys(o), " ")
 }
 
-// O19: the consumers of a channel are listed.
+// O19: the consumers of a channel are listed. What they call themselves cannot do anything to the terminal.
 func TestConsumers(t *testing.T) {
 	n := startNode(t, t.TempDir())
 	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)
@@ -149,7 +151,7 @@ func TestConsumers(t *testing.T) {
 	c, err := net.Dial("tcp", n.nsq)
 	must(t, err)
 	defer c.Close()
-	body := `{"client_id":"me","hostname":"here","user_agent":"test/1"}`
+	body := `{"client_id":"me\u001b[2J","hostname":"here\nx","user_agent":"test/1\u0007\u202e"}`
 	_, err = fmt.Fprintf(c, "  V2IDENTIFY\n\x00\x00\x00%c%sSUB orders billing\nRDY 7\n", len(body), body)
 	must(t, err)
 	var list []json.RawMessage
@@ -167,8 +169,17 @@ func TestConsumers(t *testing.T) {
 		t.Errorf("the fields are\n%s, want\n%s", got, want)
 	}
 	if got := rows(steer(t, "channel", "consumers", "orders", "billing")); len(got) != 2 ||
-		!strings.HasPrefix(got[1], "me  here  "+c.LocalAddr().String()+"  "+n.http+"  7  0  0  0  0  20") {
+		!strings.HasPrefix(got[1], `me\u001b[2J  here\u000ax  `+c.LocalAddr().String()+"  "+n.http+"  7  0  0  0  0  20") {
 		t.Errorf("%q", got)
+	}
+	reply, err := http.Get("http://" + n.http + "/stats")
+	must(t, err)
+	defer reply.Body.Close()
+	text, err := io.ReadAll(reply.Body)
+	must(t, err)
+	if !strings.Contains(string(text), `here\u000ax:`) || !strings.Contains(string(text), `test/1\u0007\u202e`) ||
+		strings.ContainsAny(string(text), "\a\x1b\u202e") {
+		t.Errorf("/stats as text: %q", text)
 	}
 	execute(t, "channel", "consumers", "orders", "none").check(t, exitOther, "topic orders has no channel none")
 }

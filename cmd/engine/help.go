@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
+
+	"penstock/internal/clip"
 )
 
 const (
@@ -77,14 +79,14 @@ func typed(in io.Reader, word, nothing string) error {
 
 // isTerminal says whether w is a terminal.
 func isTerminal(w any) bool {
-	file, ok := w.(*os.File)
+	file, ok := clip.Unwrap(w).(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 // widthOf returns the number of columns to which text for w is wrapped.
 func widthOf(w io.Writer) int {
 	if isTerminal(w) {
-		if columns, _, err := term.GetSize(int(w.(*os.File).Fd())); err == nil && columns > 0 {
+		if columns, _, err := term.GetSize(int(clip.Unwrap(w).(*os.File).Fd())); err == nil && columns > 0 {
 			return max(columns, leastWidth)
 		}
 	}

@@ -19,6 +19,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"penstock/internal/clip"
 )
 
 // Exit codes. They are documented in README.md and may not change their meaning.
@@ -72,7 +74,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	err = explain(cmd, err)
 	if text := strings.Join(strings.Fields(err.Error()), " "); text != "" {
-		fmt.Fprintf(stderr, "engine: %s\n", packageNames.ReplaceAllString(text, "$1"))
+		fmt.Fprintf(stderr, "engine: %s\n", clip.Plain(packageNames.ReplaceAllString(text, "$1")))
 	}
 	var exit *exitError
 	if errors.As(err, &exit) {

@@ -15,6 +15,7 @@ import (
 
 	"penstock/batch"
 	nodes "penstock/client"
+	"penstock/internal/clip"
 )
 
 // readMessage is a message as read and sub print it with --format json. Of a text and its base64 form only one is
@@ -61,8 +62,11 @@ func (p *printer) flags(f *pflag.FlagSet) {
 	f.Var(choice(&p.format, "body", "json", "hex"), "format", "how to print a message")
 }
 
-// begin begins a run.
+// begin begins a run. On a terminal, what publishers wrote cannot do more than be read.
 func (p *printer) begin(out io.Writer) {
+	if isTerminal(out) {
+		out = &clip.Writer{To: out}
+	}
 	p.out, p.left = bufio.NewWriterSize(out, 64<<10), p.count
 }
 

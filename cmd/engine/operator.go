@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"penstock/cmd/engine/client"
+	"penstock/internal/clip"
 )
 
 // operator is what all commands share that talk to a running node: the client, and where to read and print.
@@ -32,7 +33,7 @@ func (o *operator) action(
 	use, short string, args cobra.PositionalArgs, do func(ctx context.Context, args []string) error,
 ) *cobra.Command {
 	cmd := &cobra.Command{Use: use, Short: short, Args: args, RunE: func(cmd *cobra.Command, args []string) error {
-		o.in, o.out, o.prompt = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+		o.in, o.out, o.prompt = cmd.InOrStdin(), &clip.Writer{To: cmd.OutOrStdout()}, cmd.ErrOrStderr()
 		ctx, stop := untilSignal(cmd.Context())
 		defer stop()
 		return withExitCode(do(ctx, args))

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"penstock/internal/clip"
 	"penstock/nsq"
 )
 
@@ -195,7 +197,7 @@ func (o *operator) topLines(said int) int {
 	if said > 0 {
 		return said
 	}
-	if file, ok := o.out.(*os.File); ok {
+	if file, ok := clip.Unwrap(o.out).(*os.File); ok {
 		if _, rows, err := term.GetSize(int(file.Fd())); err == nil && rows > topHeaderLines {
 			return rows - topHeaderLines
 		}
@@ -208,9 +210,6 @@ func (o *operator) printTop(look *topLook, redraws bool) error {
 		return json.NewEncoder(o.out).Encode(look)
 	}
 	var b bytes.Buffer
-	if redraws {
-		b.WriteString("\x1b[H\x1b[2J") // to the upper left corner, and clear
-	}
 	more := ""
 	if look.RowCount > len(look.Rows) {
 		more = fmt.Sprintf(", the first %d of %d rows", len(look.Rows), look.RowCount)
@@ -233,11 +232,17 @@ func (o *operator) printTop(look *topLook, redraws bool) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	text := b.String()
-	if redraws {
-		text = strings.ReplaceAll(text, "\n", "\r\n") // the terminal is in raw mode
+	if !redraws {
+		_, err := b.WriteTo(o.out)
+		return err
 	}
-	_, err := fmt.Fprint(o.out, text)
+	var plain bytes.Buffer
+	if _, err := (&clip.Writer{To: &plain}).Write(b.Bytes()); err != nil {
+		return err
+	}
+	text := strings.ReplaceAll(plain.String(), "\n", "\r\n") // the terminal is in raw mode
+	// First to the upper left corner, and clear.
+	_, err := io.WriteString(clip.Unwrap(o.out).(io.Writer), "\x1b[H\x1b[2J"+text)
 	return err
 }
 
