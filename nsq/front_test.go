@@ -111,7 +111,7 @@ func TestFrontIsAudited(t *testing.T) {
 	l := listenerUnderTest{base: "http://" + front.ln.Addr().String(), client: http.DefaultClient}
 	refused := func() {
 		t.Helper()
-		if status, body := gateAsk(t, l, "GET", "/audit", "evil.example"); status != 421 {
+		if status, body := gateAsk(t, l, "GET", "/audit", "evil.example", "Cookie", "a=b"); status != 421 {
 			t.Errorf("a foreign host: %d %s", status, body)
 		}
 		status, body := gateAsk(t, l, "POST", "/topic/delete?topic=t", "", "Origin", "http://evil.example")

@@ -25,5 +25,5 @@ func toConsole(w http.ResponseWriter, r *http.Request) {
 		web.WriteError(w, web.Fail(404, "NOT_FOUND"))
 		return
 	}
-	http.Redirect(w, r, "/console/", http.StatusFound)
+	web.Redirect(w, r, "/console/", http.StatusFound)
 }

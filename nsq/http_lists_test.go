@@ -167,8 +167,8 @@ func TestConsoleIsServed(t *testing.T) {
 		{"/console/", "", 200, ""},
 		{"/console/app.js", "", 200, ""},
 		{"/console/none", "", 404, ""},
-		{"/console", "", 302, "/console/"},
-		{"/", "text/html,*/*", 302, "/console/"},
+		{"/console", "", 302, "console/"},
+		{"/", "text/html,*/*", 302, "console/"},
 		{"/", "*/*", 404, ""},
 	} {
 		r, err := http.NewRequest("GET", n.base+x.path, nil)

@@ -40,7 +40,7 @@ type Options struct {
 	// leads. PUT /config/nsqlookupd_tcp_addresses changes them.
 	LookupdTCPAddresses []string
 
-	// AllowedHosts are names, without a port, by which clients may address the HTTP listeners, besides IP addresses,
+	// AllowedHosts are names, without a port, by which browsers may address the HTTP listeners, besides IP addresses,
 	// localhost, Hostname and BroadcastAddress. A request whose Host header has another name is refused, which stops web
 	// pages that use DNS rebinding. "*" allows all names.
 	AllowedHosts []string
@@ -245,7 +245,7 @@ func (o *Options) setNativeDefault() {
 
 // gate returns the Gate of all HTTP listeners.
 func (o *Options) gate(log *audit.Log) *web.Gate {
-	return web.NewGate(log, append([]string{o.Hostname, o.BroadcastAddress}, o.AllowedHosts...)...)
+	return web.NewGate(log, []string{o.Hostname, o.BroadcastAddress}, o.AllowedHosts)
 }
 
 func (o *Options) check() error {

@@ -52,6 +52,30 @@ func readManifests(t *testing.T) *manifests {
 	return all
 }
 
+// The node knows every name that the services make: a browser, or the console behind a proxy, may use each of them.
+func TestManifestNames(t *testing.T) {
+	all := readManifests(t)
+	said := " "
+	for _, arg := range all.set.Spec.Template.Spec.Containers[0].Args {
+		for _, flag := range []string{"--http-allowed-hosts=", "--broadcast-address="} {
+			if list, ok := strings.CutPrefix(arg, flag); ok {
+				said += strings.ReplaceAll(list, ",", " ") + " "
+			}
+		}
+	}
+	hosts := []string{"$(POD_NAME)." + all.set.Spec.ServiceName}
+	for name := range all.services {
+		hosts = append(hosts, name)
+	}
+	for _, host := range hosts {
+		for _, suffix := range []string{"", ".$(POD_NAMESPACE)", ".$(POD_NAMESPACE).svc", ".$(POD_NAMESPACE).svc.cluster.local"} {
+			if !strings.Contains(said, " "+host+suffix+" ") {
+				t.Errorf("%s is no name of the node: %s", host+suffix, said)
+			}
+		}
+	}
+}
+
 // The objects fit together, and have what keeps a cluster whole.
 func TestManifests(t *testing.T) {
 	all := readManifests(t)

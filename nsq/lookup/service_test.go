@@ -58,7 +58,7 @@ func start(t testing.TB, eo engine.Options, o Options) *service {
 	if o.MaxCommandTime == 0 {
 		o.MaxCommandTime = time.Minute
 	}
-	o.Gate = web.NewGate(nil)
+	o.Gate = web.NewGate(nil, nil, nil)
 	o.Policy.Permit = func(web.Access, *http.Request, url.Values) (string, error) { return "", nil }
 	o.MaxConnections, o.WriteTimeout = 1000, 30*time.Second
 	s, err := Listen(e, &o)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
 
 	"penstock/nsq/internal/audit"
@@ -23,34 +24,47 @@ const AnyHost = "*"
 //
 //   - requests that change something and come from a page of another site, by the headers Sec-Fetch-Site and Origin,
 //     which every browser sends and a page cannot forge;
-//   - requests whose Host header names neither this machine nor an allowed host. A page of evil.example whose name
-//     suddenly resolves to 127.0.0.1 (DNS rebinding) counts as the same site in the browser, but the browser still
-//     sends "Host: evil.example".
+//   - requests of browsers whose Host header names neither this machine nor an allowed host, except for probes and
+//     metrics. A page of evil.example whose name suddenly resolves to 127.0.0.1 (DNS rebinding) counts as the same site
+//     in the browser, but the browser still sends "Host: evil.example".
 //
-// Programs send neither Origin nor Sec-Fetch-Site, and the Host by which they were told to reach the node.
+// Programs send none of the headers by which browser knows a browser, and reach the node by any name.
+//
+// A proxy may replace the Host header by the node's address. Then the page's Origin is no address of the node in its
+// eyes, so the allowed hosts are good as origins, too.
 //
 // It also counts and logs the panics of the handlers behind it. The rest of a Gate is immutable. Any goroutine may use
 // it.
 type Gate struct {
 	panics panics
 	hosts  map[string]bool // in lower case, without port and final dot; nil: every host is allowed
+	sites  map[string]bool // those of the setting http-allowed-hosts, in the same form
 	cross  *http.CrossOriginProtection
 	log    *audit.Log // is told of refusals; nil: nobody is
 }
 
-// NewGate returns a Gate that lets requests through whose Host is an IP address, localhost, or one of the names. Names
-// have no port. AnyHost among them allows every host. Empty names are ignored. log is told of refusals, unless it is
-// nil.
-func NewGate(log *audit.Log, names ...string) *Gate {
-	g := &Gate{hosts: map[string]bool{"localhost": true}, cross: http.NewCrossOriginProtection(), log: log}
-	for _, name := range names {
-		if name == AnyHost {
-			g.hosts = nil
-			break
+// NewGate returns a Gate that lets requests through whose Host is an IP address, localhost, one of this node's own names,
+// or one of the allowed hosts, which are also origins of pages that may change something. Names have no port. AnyHost
+// among the allowed ones allows every host, but makes no origin. Empty names are ignored. log is told of refusals,
+// unless it is nil.
+func NewGate(log *audit.Log, own, allowed []string) *Gate {
+	g := &Gate{
+		hosts: map[string]bool{"localhost": true}, sites: map[string]bool{}, cross: http.NewCrossOriginProtection(), log: log,
+	}
+	any := false
+	for _, name := range allowed {
+		if any = any || name == AnyHost; name != AnyHost && name != "" {
+			g.sites[plainHost(name)] = true
+			g.hosts[plainHost(name)] = true
 		}
+	}
+	for _, name := range own {
 		if name != "" {
 			g.hosts[plainHost(name)] = true
 		}
+	}
+	if any {
+		g.hosts = nil
 	}
 	return g
 }
@@ -94,14 +108,48 @@ func (g *Gate) allows(header string) bool {
 	return g.hosts[plainHost(host)]
 }
 
+// public are the paths that may be asked for under every name: probes and scrapers use names that nobody lists.
+var public = map[string]bool{
+	"/ping": true, "/livez": true, "/readyz": true, "/startupz": true, "/metrics": true, "/metrics/per-object": true,
+}
+
+// Public reports whether a path may be asked for under every name of the node.
+func Public(path string) bool { return public[path] }
+
+// browser reports whether a header shows that a browser has sent the request. A browser at an address without TLS sends
+// no Sec-Fetch-Site, and to its own site no Origin; but it always says which languages it wants, and no page can stop
+// it.
+func browser(h http.Header) bool {
+	for _, name := range []string{"Origin", "Cookie", "Referer", "Accept-Language", "Sec-Fetch-Site", "Sec-Fetch-Mode",
+		"Sec-Fetch-Dest"} {
+		if _, ok := h[name]; ok {
+			return true
+		}
+	}
+	return strings.HasPrefix(h.Get("User-Agent"), "Mozilla/")
+}
+
+// fromAllowed reports whether the page that sent the request is of an allowed host. If the browser says that the page
+// is of another site than the one that it asks, that counts.
+func (g *Gate) fromAllowed(h http.Header) bool {
+	if site := h.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" {
+		return false
+	}
+	u, err := url.Parse(h.Get("Origin"))
+	return err == nil && u.Host != "" && g.sites[plainHost(u.Hostname())]
+}
+
 // Check returns the reason to refuse the request; nil: it may pass.
 func (g *Gate) Check(r *http.Request) *Error {
-	if !g.allows(r.Host) {
-		return Fail(http.StatusMisdirectedRequest, fmt.Sprintf("refused because the request is for the host %.100q, which "+
-			"is no name of this node: use the node's IP address, or add the name to http_allowed_hosts", hostOf(r.Host)))
+	if !g.allows(r.Host) && browser(r.Header) && !Public(r.URL.Path) {
+		return Fail(http.StatusMisdirectedRequest, fmt.Sprintf("refused because the request is for the host %.100q (header "+
+			"Host), which is no name of this node, and a browser sent it: use the node's IP address, or add the name to the "+
+			"setting http_allowed_hosts", hostOf(r.Host)))
 	}
-	if g.cross.Check(r) != nil {
-		return Fail(http.StatusForbidden, "refused because a web page of another site sent it; nothing was changed")
+	if g.cross.Check(r) != nil && !g.fromAllowed(r.Header) {
+		return Fail(http.StatusForbidden, fmt.Sprintf("refused because a web page of another site sent it: the header Origin "+
+			"is %.100q and the header Host is %.100q; nothing was changed. Behind a proxy, have it pass on the browser's Host, "+
+			"or add the name in Origin to the setting http_allowed_hosts", r.Header.Get("Origin"), r.Host))
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 func TestPanicIsLogged(t *testing.T) {
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil)) // at the default level
-	gate := NewGate(nil)
+	gate := NewGate(nil, nil, nil)
 	s := httptest.NewUnstartedServer(nil)
 	s.Config = NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {

@@ -91,14 +91,13 @@ type Policy struct {
 	Audit  *audit.Log // nil: nobody is told
 }
 
-// Handler serves the table, and answers 404 to every other path.
+// Handler serves the table, redirects requests for paths that are almost in it, and answers 404 to every other path.
 func (t Table) Handler(p Policy) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { WriteError(w, Fail(404, "NOT_FOUND")) })
 	for path, rt := range t {
 		mux.HandleFunc(path, rt.handler(p))
 	}
-	return mux
+	return t.forgiving(mux)
 }
 
 // takes reports whether the route serves this method.
@@ -111,7 +110,7 @@ func (rt *Route) takes(method string) bool {
 func (rt Route) handler(p Policy) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !rt.takes(r.Method) {
-			WriteError(w, Fail(405, "METHOD_NOT_ALLOWED"))
+			rt.refuseMethod(w, r.Method)
 			return
 		}
 		q, err := url.ParseQuery(r.URL.RawQuery)
