@@ -63,7 +63,7 @@ func readBody(r *http.Request, most int, tooBig string) (body []byte, done func(
 			return bb.B, done, nil
 		case err != nil:
 			done()
-			return nil, nil, web.Fail(500, "INTERNAL_ERROR")
+			return nil, nil, web.BodyFailure(err)
 		}
 	}
 }

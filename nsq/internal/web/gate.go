@@ -36,6 +36,9 @@ const AnyHost = "*"
 // It also counts and logs the panics of the handlers behind it. The rest of a Gate is immutable. Any goroutine may use
 // it.
 type Gate struct {
+	// Limits of the servers that have this Gate. They must not be changed once a server was made.
+	Limits Limits
+
 	panics panics
 	hosts  map[string]bool // in lower case, without port and final dot; nil: every host is allowed
 	sites  map[string]bool // those of the setting http-allowed-hosts, in the same form

@@ -43,7 +43,8 @@ func TestStrayRequests(t *testing.T) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(x.method, "http://node"+x.path, nil))
 		if w.Code != x.status || w.Header().Get(x.header) != x.is {
-			t.Errorf("%s %s: %d, %s %q; want %d, %q", x.method, x.path, w.Code, x.header, w.Header().Get(x.header), x.status, x.is)
+			t.Errorf("%s %s: %d, %s %q; want %d, %q",
+				x.method, x.path, w.Code, x.header, w.Header().Get(x.header), x.status, x.is)
 		}
 	}
 }

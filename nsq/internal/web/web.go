@@ -6,40 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
 	"penstock/engine"
 )
-
-// Limits of both HTTP servers.
-const (
-	HeaderTimeout  = 10 * time.Second // also for a TLS handshake
-	readTimeout    = 60 * time.Second
-	writeTimeout   = 5 * time.Minute // long, because the client chooses how long a CPU profile takes
-	idleTimeout    = 2 * time.Minute
-	MaxHeaderBytes = 64 << 10
-)
-
-// NewServer returns a server with these limits, for requests that pass the gate. All HTTP listeners of a node have a
-// server that NewServer made. Messages from net/http are logged at the
-// debug level, panics of handlers as errors.
-func NewServer(h http.Handler, gate *Gate, log *slog.Logger) *http.Server {
-	return &http.Server{
-		Handler:           gate.handler(h, log),
-		ReadHeaderTimeout: HeaderTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    MaxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
-}
 
 // CommandLine answers /debug/pprof/cmdline with the name of the program only: arguments may hold secrets. GET /config
 // shows settings without them.
