@@ -145,7 +145,7 @@ type storage struct {
 // serveInfo answers anybody, as nsqd does. But the identity of the data directory is not for strangers.
 func (s *Server) serveInfo(r *http.Request, _ url.Values) (any, error) {
 	in := s.engine.Info()
-	if _, err := s.permit(web.Publish, r, nil); s.auth != nil && (tokenOf(r) == "" || err != nil) {
+	if _, err := s.permit(web.Publish, r, nil); s.auth != nil && (s.tokenOf(r) == "" || err != nil) {
 		in.StoreID = ""
 	}
 	return struct {

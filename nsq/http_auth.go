@@ -8,17 +8,18 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"penstock/nsq/auth"
 	"penstock/nsq/internal/listen"
 	"penstock/nsq/internal/web"
 )
 
-// tokenOf returns the secret in a request, or "" if there is none. Browsers have it in a cookie: see serveSession.
-func tokenOf(r *http.Request) string {
+// tokenOf returns the secret in a request, or that of its session, or "" if there is none.
+func (s *Server) tokenOf(r *http.Request) string {
 	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
-		return cookieOf(r)
+		return s.sessions.secret(s.cookieOf(r), time.Now())
 	}
 	return strings.TrimSpace(secret)
 }
@@ -32,7 +33,7 @@ func (s *Server) permit(need web.Access, r *http.Request, q url.Values) (string,
 	if s.auth == nil || need == web.Open {
 		return "", nil
 	}
-	who, err := s.principal(r, tokenOf(r))
+	who, err := s.principal(r, s.tokenOf(r))
 	if err != nil {
 		return "", err
 	}

@@ -1,6 +1,7 @@
 package nsq
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -216,7 +217,7 @@ func TestSession(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	set := reply.Header.Get("Set-Cookie")
-	if !strings.HasPrefix(set, "penstock-token=") || !strings.HasSuffix(set, "; Path=/; HttpOnly; SameSite=Strict") {
+	if !strings.HasPrefix(set, "penstock-") || !strings.HasSuffix(set, "; Path=/; HttpOnly; SameSite=Strict") {
 		t.Fatalf("cookie %q", set)
 	}
 	cookie, _, _ := strings.Cut(set, ";")
@@ -244,7 +245,7 @@ func TestSession(t *testing.T) {
 		t.Errorf("a header counts more than a cookie, but: %+v", s)
 	}
 	reply, text = request(t, "DELETE", n.base+"/session", "", "Cookie", cookie)
-	if got := reply.Header.Get("Set-Cookie"); !strings.Contains(got, "penstock-token=; ") ||
+	if got := reply.Header.Get("Set-Cookie"); !strings.Contains(got, "=; ") ||
 		!strings.Contains(got, "Max-Age=0") || who(text).Name != "" {
 		t.Errorf("logout: %q %s", got, text)
 	}
@@ -264,10 +265,12 @@ func TestSession(t *testing.T) {
 
 // Over TLS the cookie is one that browsers keep to this host and to TLS.
 func TestSessionCookieOverTLS(t *testing.T) {
+	n := startNode(t, engine.Options{}, Options{})
 	r := &http.Request{Header: http.Header{}}
-	r.Header.Set("Cookie", "penstock-token=plain; __Host-penstock-token=tls")
-	if got := cookieOf(r); got != "plain" {
-		t.Errorf("without TLS: %q", got)
+	plain := n.cookieName(r)
+	r.TLS = new(tls.ConnectionState)
+	if got := n.cookieName(r); got != "__Host-"+plain {
+		t.Errorf("%s over TLS, %s without", got, plain)
 	}
 }
 

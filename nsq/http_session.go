@@ -1,22 +1,30 @@
 package nsq
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"net/url"
+	"time"
 
 	"penstock/nsq/auth"
 	"penstock/nsq/internal/web"
 )
 
-// The cookie that holds a client's secret, for browsers: no script can read it, and no page of another site makes a
-// browser send it. With TLS it has another name, which browsers accept only from this very host, and only over TLS.
-const (
-	cookieName    = "penstock-token"
-	tlsCookieName = "__Host-penstock-token"
-)
+// cookieName is the name of the cookie that holds the id of a browser's session: no script can read it, and no page of
+// another site makes a browser send it. Browsers send cookies to all ports of a host name, so the name tells the servers
+// of a host apart. With TLS it has another beginning, which browsers accept only from this very host, and only over TLS.
+func (s *Server) cookieName(r *http.Request) string {
+	hash := sha256.Sum256([]byte(s.engine.Info().StoreID))
+	name := "penstock-" + hex.EncodeToString(hash[:8])
+	if r.TLS != nil {
+		name = "__Host-" + name
+	}
+	return name
+}
 
 // Session is the answer of /session: what this node knows of the client. Without Auth nothing has to be proved, and
 // every client may do everything. Strangers are told of Auth only.
@@ -42,41 +50,29 @@ type May struct {
 	Admin     bool `json:"admin"`
 }
 
-// cookieOf returns the secret in a request's cookie, or "".
-func cookieOf(r *http.Request) string {
-	name := cookieName
-	if r.TLS != nil {
-		name = tlsCookieName
-	}
-	c, err := r.Cookie(name)
+// cookieOf returns the id in a request's cookie, or "".
+func (s *Server) cookieOf(r *http.Request) string {
+	c, err := r.Cookie(s.cookieName(r))
 	if err != nil {
 		return ""
 	}
-	secret, err := url.QueryUnescape(c.Value)
-	if err != nil {
-		return ""
-	}
-	return secret
+	return c.Value
 }
 
 // setCookie gives the client a cookie, which ends with the browser; "" takes it back.
-func setCookie(w http.ResponseWriter, r *http.Request, secret string) {
+func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, id string) {
 	c := &http.Cookie{
-		Name: cookieName, Value: url.QueryEscape(secret), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		Name: s.cookieName(r), Value: id, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
 	}
-	if r.TLS != nil {
-		c.Name, c.Secure = tlsCookieName, true
-	}
-	if secret == "" {
+	if id == "" {
 		c.MaxAge = -1
 	}
 	http.SetCookie(w, c)
 }
 
-// serveSession tells a client who it is (GET), takes its secret and gives it a cookie for it (POST), or takes the
-// cookie back (DELETE).
+// serveSession tells a client who it is (GET), takes its secret and begins a session (POST), or ends that (DELETE).
 func (s *Server) serveSession(w http.ResponseWriter, r *http.Request) {
-	secret := tokenOf(r)
+	secret := s.tokenOf(r)
 	switch r.Method {
 	case http.MethodPost:
 		var err error
@@ -89,10 +85,12 @@ func (s *Server) serveSession(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if s.auth != nil {
-			setCookie(w, r, secret)
+			s.sessions.end(s.cookieOf(r))
+			s.setCookie(w, r, s.sessions.begin(secret, time.Now()))
 		}
 	case http.MethodDelete:
-		setCookie(w, r, "")
+		s.sessions.end(s.cookieOf(r))
+		s.setCookie(w, r, "")
 		secret = ""
 	}
 	w.Header().Set("Cache-Control", "no-store")

@@ -61,14 +61,15 @@ type Server struct {
 	certs *certificates   // nil: TLS is not offered
 	auth  *auth.Authority // nil: every client may do everything
 
-	gate    *web.Gate // of all HTTP listeners
-	audit   *audit.Log
-	lookups *lookup.Service
-	native  *native.Server // nil: off
-	metrics *metrics.Collector
-	counts  counters
-	deleted web.Deletions
-	history *history.Log
+	gate     *web.Gate // of all HTTP listeners
+	audit    *audit.Log
+	sessions sessions // of browsers
+	lookups  *lookup.Service
+	native   *native.Server // nil: off
+	metrics  *metrics.Collector
+	counts   counters
+	deleted  web.Deletions
+	history  *history.Log
 
 	large      *semaphore.Weighted // Options.MaxLargeInputBytes
 	largeBytes atomic.Int64        // what is taken of large

@@ -113,10 +113,10 @@ function Login({ done, lost }) {
 	};
 	return html`<form class="login" onSubmit=${login}>
 		<h1>Log in</h1>
-		${lost && html`<p class="missing" role="alert">The node does not know your token any more: it has expired, or was
-			taken out of the node's file.</p>`}
-		<p>This node asks for a token. It goes into a cookie that no script can read,
-			${" "}until the browser ends or you log out.</p>
+		${lost && html`<p class="missing" role="alert">Your session has ended, or the node does not know your token any
+			more: it has expired, or was taken out of the node's file.</p>`}
+		<p>This node asks for a token. It stays with the node, in memory, and this browser gets the number of a session,
+			${" "}until it ends or you log out.</p>
 		<label>Token <input type="password" required autocomplete="current-password" value=${token}
 			onInput=${(e) => setToken(e.target.value)} ref=${field} /></label>
 		${error && html`<p class="trouble" role="alert">${error.message}</p>`}
