@@ -57,7 +57,7 @@ func (s *session) prove(secret string) (*auth.Principal, error) {
 		s.refused("auth", "", err.Error())
 	case err != nil:
 		s.srv.meter.authFailures.Add(1)
-		s.srv.opts.Logger.Warn("refusing a native client: nobody could say what it may do", "client", s.remote, "error", err)
+		s.srv.opts.Logger.Debug("refusing a native client: nobody could say what it may do", "client", s.remote, "error", err)
 	}
 	return who, err
 }

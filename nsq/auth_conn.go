@@ -104,8 +104,8 @@ func (c *conn) prove(secret string) (*auth.Principal, *fault) {
 	switch {
 	case errors.Is(err, auth.ErrUnknownSecret):
 		c.refusal("AUTH", "", "", err.Error())
-	case err != nil:
-		c.srv.opts.Logger.Warn("refusing an NSQ client: nobody could say what it may do", "client", c.remote, "error", err)
+	case err != nil: // the Authority has said so in the log, once
+		c.srv.opts.Logger.Debug("refusing an NSQ client: nobody could say what it may do", "client", c.remote, "error", err)
 	default:
 		return who, nil
 	}
@@ -186,6 +186,32 @@ func (c *conn) maySubscribe(topic, channel string) *fault {
 		c.reconsider() // the file was read again in the meantime, perhaps before Reload could see this subscription
 	}
 	return nil
+}
+
+// lapsed reports whether what an auth server has said about the subscription's client has expired. Any goroutine may
+// call it.
+func (c *conn) lapsed(now time.Time) bool {
+	l := c.login.Load()
+	return l != nil && l.topic != "" && !l.who.FromFile() && !c.srv.auth.Current(l.who, now)
+}
+
+// renew asks the auth servers again about the client of a subscription, and ends the connection if it may not have it
+// any more. The sweep starts it, one at a time for a connection.
+func (c *conn) renew() {
+	defer c.renewing.Store(false)
+	l := c.login.Load()
+	who, err := c.srv.auth.Find(c.ctx, c.credential(l.secret))
+	switch {
+	case c.ctx.Err() != nil:
+	case err != nil || !who.Allows(auth.Subscribe, l.topic, l.channel):
+		c.srv.opts.Logger.Info("closing an NSQ connection: the auth server does not allow its subscription any more",
+			"client", c.remote, "name", l.who.Name())
+		c.stop()
+	default:
+		next := *l
+		next.who = who
+		c.login.CompareAndSwap(l, &next) // else the reader has asked, too
+	}
 }
 
 // reconsider ends the connection if the token file, which has been read again, no longer allows its subscription. A

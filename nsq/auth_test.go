@@ -3,6 +3,7 @@ package nsq
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -210,7 +211,8 @@ func TestAuthExpires(t *testing.T) {
 	t.Parallel()
 	s := newAuthServer(t)
 	s.set(200, grantJSON(1, ".*", ".*", "publish"))
-	n := startNode(t, engine.Options{}, Options{Auth: auth.Options{HTTPAddresses: []string{s.address()}}})
+	o := auth.Options{HTTPAddresses: []string{s.address()}, HoldTime: auth.NoHold}
+	n := startNode(t, engine.Options{}, Options{Auth: o})
 	c := n.dial(t)
 	start, published := time.Now(), 0
 	c.send(authCommand("s"))
@@ -326,4 +328,100 @@ func TestTokenFileIsNeeded(t *testing.T) {
 			t.Errorf("a server starts with the token file %s", name)
 		}
 	}
+}
+
+// While the auth server is away, clients go on with what it said last; 403 ends that at once, also for subscriptions on
+// which nothing happens.
+func TestAuthServerIsAway(t *testing.T) {
+	t.Parallel()
+	s := newAuthServer(t)
+	s.set(200, grantJSON(1, ".*", ".*", "publish", "subscribe"))
+	var log lockedText
+	n := startNode(t, engine.Options{}, Options{
+		Auth:   auth.Options{HTTPAddresses: []string{s.address()}, HTTPMethod: "POST"},
+		Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	consumer := n.dial(t)
+	consumer.send(authCommand("s"))
+	consumer.expect(frameResponse, someone)
+	consumer.sub("quiet", "c")
+	var all []*client
+	for range 20 {
+		c := n.dial(t)
+		c.send(authCommand("s"))
+		c.expect(frameResponse, someone)
+		all = append(all, c)
+	}
+	s.set(500, "")
+	asked := s.asked.Load()
+	for began := time.Now(); time.Since(began) < 3*time.Second; {
+		for _, c := range all {
+			c.send(pub("t", "x"))
+			c.ok()
+		}
+	}
+	if more := s.asked.Load() - asked; more < 1 || more > 8 {
+		t.Errorf("the server was asked %d times in 3 s", more)
+	}
+	late := n.dial(t) // the same credential
+	late.send(authCommand("s"))
+	late.expect(frameResponse, someone)
+	stranger := n.dial(t)
+	stranger.send(authCommand("other"))
+	stranger.fatal("E_AUTH_FAILED AUTH failed")
+	if silent, held := n.auth.Silence(time.Now()); silent < time.Second || held != 1 {
+		t.Errorf("silent for %v, %d held", silent, held)
+	}
+	note := n.auth.Note(time.Now())
+	if !strings.Contains(note, "1 clients go on") || strings.Count(log.String(), "level=WARN") != 1 {
+		t.Errorf("%q, and the log:\n%s", note, log.String())
+	}
+	s.set(403, "")
+	consumer.closed()
+	all[0].send(pub("t", "x"))
+	all[0].fatal("E_AUTH_FAILED AUTH failed")
+	if silent, held := n.auth.Silence(time.Now()); silent != 0 || held != 0 || n.auth.Note(time.Now()) != "" {
+		t.Errorf("it answers, but: silent for %v, %d held", silent, held)
+	}
+	s.set(500, "") // what was refused does not hold when it falls silent again
+	late = n.dial(t)
+	late.send(authCommand("s"))
+	late.fatal("E_AUTH_FAILED AUTH failed")
+}
+
+// The hold ends.
+func TestAuthHoldEnds(t *testing.T) {
+	t.Parallel()
+	s := newAuthServer(t)
+	s.set(200, grantJSON(1, ".*", ".*", "subscribe"))
+	o := auth.Options{HTTPAddresses: []string{s.address()}, HoldTime: time.Second}
+	n := startNode(t, engine.Options{}, Options{Auth: o})
+	c := n.dial(t)
+	began := time.Now()
+	c.send(authCommand("s"))
+	c.expect(frameResponse, someone)
+	c.sub("quiet", "c")
+	s.Close() // nobody listens any more
+	c.closed()
+	if d := time.Since(began); d < 1900*time.Millisecond {
+		t.Errorf("it ends after %v already", d)
+	}
+}
+
+// lockedText is a text that several goroutines write.
+type lockedText struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }

@@ -101,6 +101,7 @@ type conn struct {
 	beatEvery    atomic.Int64 // heartbeat interval
 	nextBeat     atomic.Int64
 	authBy       atomic.Int64 // when AUTH must have succeeded
+	renewing     atomic.Bool  // renew runs
 	acked        uint64       // bytes that the client's side had acknowledged when it was found silent; of the sweep
 }
 

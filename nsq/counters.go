@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"penstock/engine"
 	"penstock/nsq/internal/listen"
@@ -144,6 +145,8 @@ func (s *Server) meter() metrics.ServerMeter {
 		LargeInputBytes: s.largeBytes.Load(), LargeInputWaits: s.counts.inputWaits.Load(),
 		ModeratedReads: s.counts.moderated.Load(), PolledPublishers: s.poll.size.Load(),
 	}
+	silent, held := s.auth.Silence(time.Now())
+	m.AuthSilentSeconds, m.AuthHeld = silent.Seconds(), held
 	m.Publishes = map[string]*metrics.Durations{
 		"nsq": &s.counts.overNSQ, "http": &s.counts.overHTTP, "native": &s.counts.overNative,
 	}

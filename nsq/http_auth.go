@@ -59,7 +59,7 @@ func (s *Server) principal(r *http.Request, secret string) (*auth.Principal, err
 	case errors.Is(err, auth.ErrUnknownSecret):
 		return nil, web.Fail(401, "AUTH_FAILED")
 	case err != nil:
-		s.opts.Logger.Warn("refusing a request: nobody could say what its client may do",
+		s.opts.Logger.Debug("refusing a request: nobody could say what its client may do",
 			"client", r.RemoteAddr, "path", r.URL.Path, "error", err)
 		return nil, web.Fail(503, "AUTH_FAILED")
 	}

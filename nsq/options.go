@@ -208,6 +208,9 @@ func (o *Options) setDefaults() error {
 	if err := o.TLS.setDefaults(); err != nil {
 		return err
 	}
+	if o.Auth.Logger == nil {
+		o.Auth.Logger = o.Logger
+	}
 	if err := o.Auth.SetDefaults(); err != nil {
 		return err
 	}

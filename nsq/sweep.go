@@ -74,12 +74,15 @@ func (s *Server) sweep() {
 		case <-s.quit:
 			return
 		}
-		now := s.now()
+		now, clock := s.now(), time.Now()
 		due = due[:0]
 		s.mu.Lock()
 		for c := range s.conns {
 			if c.pulse(now).judge() != verdictNone || c.flight.blocks() {
 				due = append(due, c)
+			}
+			if s.auth != nil && c.lapsed(clock) && !c.renewing.Swap(true) {
+				go c.renew()
 			}
 		}
 		s.mu.Unlock()

@@ -318,6 +318,9 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 			"where AUTH is required, disconnect an NSQ or native connection that has not sent it after this time"),
 		row("auth-http-timeout", "5s", duration(&a.RequestTimeout, time.Millisecond),
 			"maximum time to wait for the answer of one auth-http-address"),
+		row("auth-hold-time", "5m", duration(&a.HoldTime, time.Second),
+			"how long a client goes on with the last answer about it after that has expired, while no auth-http-address "+
+				"answers, or they answer 5xx; 401 and 403 count at once"),
 	}
 }
 

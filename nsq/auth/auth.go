@@ -10,6 +10,7 @@ package auth
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
 	"time"
 )
@@ -37,7 +38,16 @@ type Options struct {
 
 	HTTPMethod     string        // GET or POST; the default is GET
 	RequestTimeout time.Duration // per server; the default is 5 s
+
+	// HoldTime is how long a server's answer stays in force beyond its own time while the servers cannot be reached, do
+	// not answer in time, or answer 5xx. The default is 5 min; NoHold is none.
+	HoldTime time.Duration
+
+	Logger *slog.Logger // is told when the servers fall silent and when they answer again; default: slog's
 }
+
+// NoHold as Options.HoldTime ends a grant when it expires, also if no server answers.
+const NoHold = -1
 
 // Enabled reports whether clients must prove who they are.
 func (o *Options) Enabled() bool { return o.File != "" || len(o.HTTPAddresses) > 0 }
@@ -49,6 +59,12 @@ func (o *Options) SetDefaults() error {
 	}
 	if o.RequestTimeout == 0 {
 		o.RequestTimeout = 5 * time.Second
+	}
+	if o.HoldTime == 0 {
+		o.HoldTime = 5 * time.Minute
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
 	}
 	if o.HTTPMethod != http.MethodGet && o.HTTPMethod != http.MethodPost {
 		return fmt.Errorf("nsq: Auth.HTTPMethod is %q; it must be GET or POST", o.HTTPMethod)
@@ -132,7 +148,8 @@ func anyMatchesAll(patterns []matcher) bool {
 type Principal struct {
 	name, url string
 	grants    []grant
-	expires   time.Time  // when the server's answer expires; zero if file is set
+	expires   time.Time  // when the servers have to be asked again; zero if file is set
+	granted   time.Time  // when the server's own answer expires, which is before expires if the grant is held
 	file      *tokenFile // the token file that knew the secret; nil: a server knew it
 }
 

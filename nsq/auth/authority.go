@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -17,7 +18,7 @@ const (
 	MaxSecretBytes = 8 << 10
 
 	// maxCachedSecrets bounds the number of entries in Authority.cache.
-	maxCachedSecrets = 4096
+	maxCachedSecrets = 65536
 )
 
 // ErrUnknownSecret is returned when neither the token file nor a server knows the secret. Any other error of Find means
@@ -49,7 +50,10 @@ type Authority struct {
 	tokens  atomic.Pointer[tokenFile] // the file as Reload last read it; nil: there is no file
 	servers *servers                  // nil: no servers are configured
 
-	cache *lru.Cache[[sha256.Size]byte, *Principal] // servers' answers to HTTP requests, expired ones included
+	cache *lru.Cache[[sha256.Size]byte, *Principal] // servers' answers, expired ones included
+
+	hold    time.Duration
+	silence silence
 }
 
 // Open reads the token file. It returns nil if Options name neither a file nor servers; then every client may do
@@ -62,7 +66,11 @@ func Open(o *Options) (*Authority, error) {
 	if err != nil {
 		panic("BUG: " + err.Error()) // it refuses only a size below 1
 	}
-	a := &Authority{path: o.File, cache: cache}
+	a := &Authority{path: o.File, cache: cache, hold: max(o.HoldTime, 0)}
+	a.silence.asks, a.silence.heldBy = make(map[[sha256.Size]byte]*asking), make(map[[sha256.Size]byte]time.Time)
+	if a.silence.log = o.Logger; a.silence.log == nil {
+		a.silence.log = slog.Default()
+	}
 	if len(o.HTTPAddresses) > 0 {
 		var err error
 		if a.servers, err = newServers(o); err != nil {
@@ -85,7 +93,7 @@ func (a *Authority) Reload() error {
 }
 
 // Find looks the secret up in the token file, and then asks the servers. It may block for as long as ctx and
-// Options.RequestTimeout allow.
+// Options.RequestTimeout allow. If the servers are silent, the last answer holds for Options.HoldTime.
 func (a *Authority) Find(ctx context.Context, c *Credential) (*Principal, error) {
 	if len(c.Secret) > MaxSecretBytes {
 		return nil, ErrUnknownSecret
@@ -96,7 +104,7 @@ func (a *Authority) Find(ctx context.Context, c *Credential) (*Principal, error)
 	if a.servers == nil {
 		return nil, ErrUnknownSecret
 	}
-	return a.servers.ask(ctx, c)
+	return a.find(ctx, c)
 }
 
 // FindToken looks the secret up in the token file only, as it was last read. It returns nil if the file does not know
@@ -128,10 +136,5 @@ func (a *Authority) FindCached(ctx context.Context, c *Credential) (*Principal, 
 	if p, ok := a.cache.Get(key); ok && a.Current(p, time.Now()) {
 		return p, nil
 	}
-	p, err := a.Find(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	a.cache.Add(key, p)
-	return p, nil
+	return a.Find(ctx, c)
 }

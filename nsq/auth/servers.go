@@ -107,6 +107,15 @@ func (s *servers) ask(ctx context.Context, c *Credential) (*Principal, error) {
 	return nil, fmt.Errorf("no auth server gave an answer: %w", errors.Join(errs...))
 }
 
+// silent marks an error as that of a server that said nothing. It keeps only the cause of net/http's errors.
+func silent(err error) error {
+	var ue *url.Error
+	if errors.As(err, &ue) {
+		err = ue.Err
+	}
+	return fmt.Errorf("%w: %w", errSilent, err)
+}
+
 func (s *servers) askOne(ctx context.Context, to *url.URL, form url.Values) (*Principal, error) {
 	u, body := *to, ""
 	if s.method == http.MethodPost {
@@ -128,17 +137,19 @@ func (s *servers) askOne(ctx context.Context, to *url.URL, form url.Values) (*Pr
 	asked := time.Now()
 	reply, err := s.client.Do(req)
 	if err != nil {
-		return nil, err
+		return nil, silent(err)
 	}
 	defer reply.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(reply.Body, MaxAnswerBytes+1))
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, silent(err)
 	case len(data) > MaxAnswerBytes:
 		return nil, fmt.Errorf("the answer is larger than %d bytes", MaxAnswerBytes)
 	case reply.StatusCode == http.StatusForbidden || reply.StatusCode == http.StatusUnauthorized:
 		return nil, ErrUnknownSecret
+	case reply.StatusCode >= 500:
+		return nil, silent(fmt.Errorf("the answer has status %d", reply.StatusCode))
 	case reply.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("the answer has status %d", reply.StatusCode)
 	}

@@ -189,7 +189,11 @@ type ServerMeter struct {
 	Refused      map[string]uint64 // publishes, by reason
 	Connections  map[string]int    // by kind
 	AuthFailures uint64
-	HTTPPanics   uint64 // requests over HTTP that a fault of this program has ended
+	AuthHeld     int // clients that go on with a grant that has expired, because the auth servers are silent
+
+	AuthSilentSeconds float64 // since when these are; 0: they answer
+
+	HTTPPanics uint64 // requests over HTTP that a fault of this program has ended
 
 	Strangers        int               // connections of NSQ clients that have to send AUTH and have not
 	StrangersRefused map[string]uint64 // by reason
@@ -225,6 +229,8 @@ func collectServer(w writer, m ServerMeter) {
 		w.durations(publishDuration, counts[:], d.nanos.Load(), protocol)
 	}
 	w.set(authFailures, float64(m.AuthFailures))
+	w.set(authSilent, m.AuthSilentSeconds)
+	w.set(authHeld, float64(m.AuthHeld))
 	w.set(httpPanics, float64(m.HTTPPanics))
 	w.set(descriptorsRefused, float64(descriptors.Refused()))
 	w.set(strangers, float64(m.Strangers))

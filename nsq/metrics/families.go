@@ -187,6 +187,10 @@ var (
 		"Connections of publishers that are one of a crowd, so that one goroutine reads them all.")
 	authFailures = define(ofClients, counter, "auth_failures_total",
 		"Requests and commands that were refused because their client proved nothing, or may not do that.")
+	authSilent = define(ofClients, gauge, "auth_servers_silent_seconds",
+		"How long no auth server has answered; 0: they do, or none is configured.")
+	authHeld = define(ofClients, gauge, "auth_grants_held",
+		"Clients that go on with a grant that has expired, because no auth server answers: auth-hold-time.")
 	httpRequests = define(ofClients, counter, "http_requests_total",
 		"Answers to HTTP requests, by the pattern of the route and the status.", "route", "code")
 	httpPanics = define(ofClients, counter, "http_panics_total",
