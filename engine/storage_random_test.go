@@ -20,7 +20,7 @@ import (
 	"penstock/engine"
 	"penstock/engine/backup"
 	"penstock/engine/dir"
-	"penstock/internal/seeds"
+	"penstock/internal/seedtest"
 )
 
 // storeSim is one node on a real directory, to which random operations happen: messages come, are finished and are
@@ -416,7 +416,7 @@ func (s *storeSim) rotOriginal() {
 // Random operations on a node and its backups. PENSTOCK_SIM_SEEDS=from-to chooses the seeds.
 func TestStorageRandom(t *testing.T) {
 	t.Parallel()
-	from, to := seeds.Range(t, 3, 1)
+	from, to := seedtest.Range(t, 3, 1)
 	for seed := from; seed < to; seed++ {
 		s := &storeSim{
 			t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 43)), dir: filepath.Join(t.TempDir(), "data"),

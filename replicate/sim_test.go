@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"penstock/internal/seeds"
+	"penstock/internal/seedtest"
 )
 
 // The simulation: nodes with modelled disks, a modelled store, a packet network and clocks. One generator drives them
@@ -337,7 +337,7 @@ func runSeed(seed uint64, m mutant, tracing func(string)) (s *sim) {
 //
 // PENSTOCK_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000.
 func TestSimulation(t *testing.T) {
-	from, to := seeds.Range(t, 2000, 200)
+	from, to := seedtest.Range(t, 2000, 200)
 	var sum simStats
 	for seed := from; seed < to; seed++ {
 		s := runSeed(seed, mutantNone, nil)

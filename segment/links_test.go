@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"penstock/internal/seeds"
+	"penstock/internal/seedtest"
 	"penstock/segment/aio"
 )
 
@@ -175,7 +175,7 @@ func (w *linkedWorld) rot(i int) {
 // Random operations on a log, files of which backups hold under second names: nothing that the log does afterwards
 // changes what they show.
 func TestLinkedRandom(t *testing.T) {
-	for seed := range seeds.Each(t, 15, 5) {
+	for seed := range seedtest.Each(t, 15, 5) {
 		w, rng := newLinkedWorld(t), newRand(seed)
 		for range 25 {
 			switch rng.IntN(6) {

@@ -7,7 +7,7 @@ import (
 
 	"penstock/engine/base"
 	"penstock/engine/channel"
-	"penstock/internal/seeds"
+	"penstock/internal/seedtest"
 	"penstock/segment"
 )
 
@@ -34,7 +34,7 @@ func TestWithRoom(t *testing.T) {
 
 // Whatever headers a message has, its dead letter has as many as a message may have, and the key.
 func TestWithRoomRandom(t *testing.T) {
-	for seed := range seeds.Each(t, 500, 100) {
+	for seed := range seedtest.Each(t, 500, 100) {
 		rng := rand.New(rand.NewPCG(seed, 53))
 		hs := make([]base.Header, segment.MaxHeaderCount-rng.IntN(segment.MaxHeaderCount)%(1+rng.IntN(200)))
 		key, at := "", len(hs)-1-rng.IntN(12)

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"penstock/batch"
-	"penstock/internal/seeds"
+	"penstock/internal/seedtest"
 	"penstock/segment"
 )
 
@@ -347,7 +347,7 @@ func FuzzChannel(f *testing.F) {
 
 // Random numbers drive the machine. PENSTOCK_SIM_SEEDS=from-to chooses the seeds, for instance 0-100000.
 func TestChannelRandom(t *testing.T) {
-	from, to := seeds.Range(t, 600, 50)
+	from, to := seedtest.Range(t, 600, 50)
 	for seed := from; seed < to && !t.Failed(); seed++ {
 		runSeed(t, seed)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"penstock/batch"
 	"penstock/engine/core"
-	"penstock/internal/seeds"
+	"penstock/internal/seedtest"
 )
 
 // letterWorld is topics whose channels send what always fails to each other.
@@ -50,7 +50,7 @@ func (w *letterWorld) fail(path []string, hops []byte) {
 
 // Channels get dead-letter topics at random, and messages fail in all of them: each ends.
 func TestDeadLettersRandom(t *testing.T) {
-	for seed := range seeds.Each(t, 300, 100) {
+	for seed := range seedtest.Each(t, 300, 100) {
 		w := &letterWorld{t: t, rng: rand.New(rand.NewPCG(seed, 31)), targets: map[string][]string{}}
 		name := func() string { return fmt.Sprint("t", w.rng.IntN(6)) }
 		for range 12 {
@@ -125,7 +125,7 @@ func (w *redriveWorld) step(r *redriver) {
 // Redrives begin at any moment, several at a time, crash and go on, while letters come and the dead-letter topic gets
 // partitions: each letter is published again once, and none is left but those that cannot be published.
 func TestRedriveRandom(t *testing.T) {
-	for seed := range seeds.Each(t, 500, 100) {
+	for seed := range seedtest.Each(t, 500, 100) {
 		w := &redriveWorld{
 			t: t, rng: rand.New(rand.NewPCG(seed, 37)), now: 1e18, letters: make([][]core.ID, 1+int(seed%3)),
 			stuck: map[core.ID]bool{}, published: map[core.ID]int{},
@@ -228,7 +228,7 @@ func (m *mover) round() bool {
 // Dead letters come, some of which can never be moved, and the dead-letter topic takes none for a while: all others are
 // moved soon, and those that wait are counted with a reason.
 func TestAsideRandom(t *testing.T) {
-	for seed := range seeds.Each(t, 200, 50) {
+	for seed := range seedtest.Each(t, 200, 50) {
 		rng := rand.New(rand.NewPCG(seed, 41))
 		m := &mover{came: map[core.ID]int64{}, bad: map[core.ID]bool{}, now: 1e18}
 		open := m.now // since then the topic takes letters

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"penstock/batch"
-	"penstock/internal/seeds"
+	"penstock/internal/seedtest"
 	"penstock/segment"
 )
 
@@ -198,7 +198,7 @@ func (w *nameWorld) hear(p *program, c *Cursors, at int, err error) {
 // Programs with one name open it and publish, without hearing that the topic is made anew or gets partitions, that a
 // partition forgets them, or that a log loses its end. Whatever is answered OK is in the log that answers.
 func TestTenuresModel(t *testing.T) {
-	for seed := range seeds.Each(t, 2000, 200) {
+	for seed := range seedtest.Each(t, 2000, 200) {
 		w := &nameWorld{t: t, rng: rand.New(rand.NewPCG(seed, 23)), now: 1e18}
 		w.grow()
 		w.begin()

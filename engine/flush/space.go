@@ -66,8 +66,12 @@ func (f *Flusher) makeRoom() {
 	f.emptyTrash()
 	// While there is no space even for a commit log file, the commit log waits and the committer gathers no puts, so it
 	// cannot refuse any. Puts are refused here instead.
+	why := f.Full()
+	if why == nil {
+		return // what was just released made room: the puts are stored
+	}
 	for p := range f.n.Parts {
-		p.owner.RefuseMessages(f.Full())
+		p.owner.RefuseMessages(why)
 	}
 }
 

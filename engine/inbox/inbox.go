@@ -414,6 +414,9 @@ func (b *Inbox) RefuseMessages(err error) {
 
 // refuse answers the puts of the inbox that which selects with err. mu is held when it is called; refuse releases it.
 func (b *Inbox) refuse(err error, which func(*Put) bool) {
+	if err == nil {
+		panic("BUG: puts are refused without a reason, which would answer them OK")
+	}
 	refused := b.puts.TakeIf(which)
 	b.publishLess()
 	b.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package seeds says which seeds the tests run that draw at random, so that a campaign can give any of them others.
-package seeds
+// Package seedtest says which seeds the tests run that draw at random, so that a campaign can give any of them others.
+package seedtest
 
 import (
 	"fmt"
