@@ -1,11 +1,14 @@
 package aio
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"syscall"
 
+	"github.com/edsrzf/mmap-go"
 	"golang.org/x/sys/unix"
 
 	"penstock/internal/uring"
@@ -15,6 +18,9 @@ import (
 // probeName is the file that the probes write and that is removed before OpenDisk returns. OpenDisk holds the lock, so
 // one name is enough, and a crash leaves at most one file.
 const probeName = "PROBE"
+
+// probeByte is what the probe file is filled with.
+const probeByte = 'p'
 
 // maxBlockBytes is the largest alignment that a device may demand.
 const maxBlockBytes = 64 << 10
@@ -40,6 +46,9 @@ func (d *fsDisk) probe(opts DiskOptions) error {
 		_ = f.Truncate(0) // it may be LOCK
 		f.Close()
 	}()
+	if err := d.probeMapping(f); err != nil {
+		return err
+	}
 	d.dsync = d.probeDsync(f)
 	d.info.Direct, d.info.BlockBytes = d.direct, d.blockBytes
 	d.info.Reason = d.chooseEngine(f, opts)
@@ -104,11 +113,46 @@ func (d *fsDisk) writeProbe(flag int) (*os.File, error) {
 	}
 	block, free := AlignedBytes(d.blockBytes)
 	defer free()
+	for i := range block {
+		block[i] = probeByte
+	}
 	if err := pwriteFull(int(f.Fd()), block, 0, 0); err != nil && !contract.NoRoom(err) {
 		f.Close()
 		return nil, err
 	}
 	return f, nil
+}
+
+// probeMapping maps the probe file as segments are mapped, and looks whether the mapping has what was written. Without
+// that, what a node answers OK could never be delivered.
+func (d *fsDisk) probeMapping(f *os.File) error {
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return fmt.Errorf("probing the file system: %w", err)
+	}
+	mem, err := mmap.MapRegion(f, d.blockBytes, mmap.RDONLY, 0, 0)
+	switch {
+	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.EAGAIN):
+		return fmt.Errorf("probing the file system: mapping a file: %w", err)
+	case err != nil:
+		return fmt.Errorf("the file system (%s) maps no files into memory (%w), so that nothing stored here could be "+
+			"delivered: nothing was stored. Put the data directory on a local disk; of FUSE, mount it without direct_io; of "+
+			"9p, mount it with cache=mmap", d.info.FileSystem, err)
+	}
+	if size >= int64(d.blockBytes) { // otherwise the disk is full
+		m := newMapping(probeName, mem)
+		got := make([]byte, d.blockBytes)
+		err = errors.Join(m.Copy(got, 0), m.Unmap())
+		if err == nil && bytes.IndexFunc(got, func(r rune) bool { return r != probeByte }) >= 0 {
+			err = errors.New("the mapping has something else than what was written")
+		}
+		if err != nil {
+			return fmt.Errorf("the file system (%s) does not map files as they are written (%w): nothing was stored. Put "+
+				"the data directory on a local disk", d.info.FileSystem, err)
+		}
+		return nil
+	}
+	return mem.Unmap()
 }
 
 // directBlock is the alignment for direct writes: BlockBytes, or more if the file system requires more.
