@@ -126,9 +126,10 @@ func TestUnlistedIsNotAdded(t *testing.T) {
 	three := c.voters
 	c.voters, c.members = five, append(c.members, nil, nil)
 	c.start(3)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
-	defer cancel()
-	if err := c.members[3].Ready(ctx); err == nil || !strings.Contains(err.Error(), "d is not one of those that run") {
+	until(t, "refused", func() bool { return c.members[3].refused() != nil })
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.members[3].Ready(ended); err == nil || !strings.Contains(err.Error(), "d is not one of those that run") {
 		t.Fatalf("it was added, or does not say why not: %v", err)
 	}
 	if c.voters = three; identity(t, c, 0) == 0 {

@@ -66,7 +66,7 @@ func TestMemberMakesRoom(t *testing.T) {
 	}
 	c.members[0] = m
 	c.ready(0)
-	s := c.dial(Options{Learn: true}, 0)
+	s := c.dial(Options{Learn: true, Log: o.Log}, 0)
 	value := []byte(strings.Repeat("x", 500<<10))
 	full := false
 	for range 100 {
@@ -75,8 +75,8 @@ func TestMemberMakesRoom(t *testing.T) {
 			break
 		}
 	}
-	if !full || !strings.Contains(Full(s), "by themselves") {
-		t.Fatalf("the store is not full: %q", Full(s))
+	if !full || !strings.Contains(c.log.String(), "go on by themselves") { // it may have room again by now
+		t.Fatal("the store is not full, or the client does not say so")
 	}
 	put(t, s, "k", "small")
 	until(t, "room", func() bool { return Full(s) == "" })
