@@ -19,6 +19,8 @@ type counters struct {
 	refused      [reasonCount]atomic.Uint64
 	authFailures atomic.Uint64
 
+	staleCredentials atomic.Bool // see Server.CredentialsStale
+
 	// Refused strangers, see stranger.go: too many connections, too large bodies, no AUTH in time.
 	strangerConns, strangerBytes, strangerTime atomic.Uint64
 	moderated                                  atomic.Uint64 // reads of moderated consumers and polled publishers
@@ -145,6 +147,7 @@ func (s *Server) meter() metrics.ServerMeter {
 		LargeInputBytes: s.largeBytes.Load(), LargeInputWaits: s.counts.inputWaits.Load(),
 		ModeratedReads: s.counts.moderated.Load(), PolledPublishers: s.poll.size.Load(),
 	}
+	m.CredentialsStale = s.counts.staleCredentials.Load()
 	silent, held := s.auth.Silence(time.Now())
 	m.AuthSilentSeconds, m.AuthHeld = silent.Seconds(), held
 	m.Publishes = map[string]*metrics.Durations{

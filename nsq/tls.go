@@ -199,6 +199,10 @@ func (c *certificates) enter(ctx context.Context) error {
 
 func (c *certificates) leave() { <-c.handshakes }
 
+// CredentialsStale notes whether the files that Reload reads cannot be used as they are on the disk, for /metrics. Any
+// goroutine may call it.
+func (s *Server) CredentialsStale(stale bool) { s.counts.staleCredentials.Store(stale) }
+
 // Reload reads the certificates, keys, authorities and the token file again. Connections stay open; new handshakes and
 // the next permission checks use the new contents. If a file is unusable, its previous contents remain in force, and
 // Reload returns an error.

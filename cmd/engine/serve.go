@@ -26,7 +26,7 @@ func serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Run a node",
 		Long: "Run a node. Settings come from flags, ENGINE_* environment variables and a TOML file, in this order of\n" +
-			"precedence; `engine config` prints them all. SIGHUP reloads certificates and tokens. SIGTERM or SIGINT stops\n" +
+			"precedence; `engine config` prints them all. SIGHUP reloads certificates and tokens; files that change are read by themselves. SIGTERM or SIGINT stops\n" +
 			"the node after it has answered pending requests. A second signal stops it immediately; nothing that was\n" +
 			"answered OK is lost.",
 		Args: cobra.NoArgs,
@@ -118,7 +118,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 		front.Close()
 		return errors.Join(n.listenFailure(err), e.Close())
 	}
-	defer reloadOn(hangups, server, part, logger)()
+	defer reloadOn(hangups, n.credentialFiles(), server, part, logger)()
 	logReady(logger, server, n.engine.DataPath)
 	notifySystemd(daemon.SdNotifyReady)
 	defer startWatchdog(e, logger)()
@@ -181,26 +181,6 @@ func openFront(n *node, startup *health.Startup) (*nsq.Front, error) {
 	}
 	front.Ports(&n.nsq)
 	return front, nil
-}
-
-// reloadOn makes the server read certificates and tokens again at each signal, until the returned function is called.
-func reloadOn(signals chan os.Signal, server *nsq.Server, part *clusterPart, logger *slog.Logger) (stop func()) {
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for range signals {
-			if err := errors.Join(server.Reload(), part.reload()); err != nil {
-				logger.Error("SIGHUP: reading again failed; what was read before holds on", "error", err)
-				continue
-			}
-			logger.Info("SIGHUP: certificates and tokens were read again; connections stay")
-		}
-	}()
-	return func() {
-		signal.Stop(signals)
-		close(signals)
-		<-ended
-	}
 }
 
 // public is lookup without the settings that must not leave the process.

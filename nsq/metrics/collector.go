@@ -191,6 +191,7 @@ type ServerMeter struct {
 	AuthFailures uint64
 	AuthHeld     int // clients that go on with a grant that has expired, because the auth servers are silent
 
+	CredentialsStale  bool    // the files of credentials on the disk cannot be used
 	AuthSilentSeconds float64 // since when these are; 0: they answer
 
 	HTTPPanics uint64 // requests over HTTP that a fault of this program has ended
@@ -229,6 +230,7 @@ func collectServer(w writer, m ServerMeter) {
 		w.durations(publishDuration, counts[:], d.nanos.Load(), protocol)
 	}
 	w.set(authFailures, float64(m.AuthFailures))
+	w.set(credentialsStale, oneIf(m.CredentialsStale))
 	w.set(authSilent, m.AuthSilentSeconds)
 	w.set(authHeld, float64(m.AuthHeld))
 	w.set(httpPanics, float64(m.HTTPPanics))

@@ -187,6 +187,8 @@ var (
 		"Connections of publishers that are one of a crowd, so that one goroutine reads them all.")
 	authFailures = define(ofClients, counter, "auth_failures_total",
 		"Requests and commands that were refused because their client proved nothing, or may not do that.")
+	credentialsStale = define(ofClients, gauge, "credentials_stale",
+		"1: the certificates, keys, tokens or the secret on the disk cannot be used, and what was read before holds on.")
 	authSilent = define(ofClients, gauge, "auth_servers_silent_seconds",
 		"How long no auth server has answered; 0: they do, or none is configured.")
 	authHeld = define(ofClients, gauge, "auth_grants_held",
