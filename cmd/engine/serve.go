@@ -26,9 +26,9 @@ func serveCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Run a node",
 		Long: "Run a node. Settings come from flags, ENGINE_* environment variables and a TOML file, in this order of\n" +
-			"precedence; `engine config` prints them all. SIGHUP reloads certificates and tokens; files that change are read by themselves. SIGTERM or SIGINT stops\n" +
-			"the node after it has answered pending requests. A second signal stops it immediately; nothing that was\n" +
-			"answered OK is lost.",
+			"precedence; `engine config` prints them all. Files of certificates and tokens are read again when they have\n" +
+			"changed, and at SIGHUP. SIGTERM or SIGINT stops the node after it has answered pending requests. A second\n" +
+			"signal stops it immediately; nothing that was answered OK is lost.",
 		Args: cobra.NoArgs,
 	}
 	c := newConfig(cmd.Flags())
