@@ -62,7 +62,8 @@ func (s *Server) cookieOf(r *http.Request) string {
 // setCookie gives the client a cookie, which ends with the browser; "" takes it back.
 func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, id string) {
 	c := &http.Cookie{
-		Name: s.cookieName(r), Value: id, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
+		Name: s.cookieName(r), Value: id, Path: "/",
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
 	}
 	if id == "" {
 		c.MaxAge = -1

@@ -53,9 +53,9 @@ func appendFrame(dst []byte, kind uint32, data string) []byte {
 // (writeBlocking). The writer goroutine takes over when the socket does not accept everything at once, and ends when
 // nothing is left. A flush while there is an owner does nothing, because the owner will take the new frames, too.
 //
-// mu guards the fields from next to slowAt, and bound, most, short and beatDue. Code that holds it does not wait, and takes no other lock except
-// wire.mu. If a client does not read, its commands are not read either, and its consumer is stopped. After timeout the
-// output fails: unsent frames are dropped, and the connection ends.
+// mu guards the fields from next to slowAt, and bound, most, short and beatDue. Code that holds it does not wait, and
+// takes no other lock except wire.mu. If a client does not read, its commands are not read either, and its consumer is
+// stopped. After timeout the output fails: unsent frames are dropped, and the connection ends.
 type output struct {
 	// The socket. Only the reader changes these, under mu and while there is no owner or the owner is the reader; others
 	// than the reader and the owner hold mu to read them.

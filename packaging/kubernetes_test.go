@@ -68,7 +68,8 @@ func TestManifestNames(t *testing.T) {
 		hosts = append(hosts, name)
 	}
 	for _, host := range hosts {
-		for _, suffix := range []string{"", ".$(POD_NAMESPACE)", ".$(POD_NAMESPACE).svc", ".$(POD_NAMESPACE).svc.cluster.local"} {
+		const space = ".$(POD_NAMESPACE)"
+		for _, suffix := range []string{"", space, space + ".svc", space + ".svc.cluster.local"} {
 			if !strings.Contains(said, " "+host+suffix+" ") {
 				t.Errorf("%s is no name of the node: %s", host+suffix, said)
 			}
