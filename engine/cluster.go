@@ -121,6 +121,7 @@ type clusterNode struct {
 	exitedMu lock.Mutex[lock.ClusterExited]
 	// Nodes whose process has ended, and that have not connected since, with the time by Now at which it was seen to end.
 	exited map[replicate.NodeID]int64
+	heard  map[replicate.NodeID]heardOf // see listen
 }
 
 // newClusterNode makes the cluster node of an engine that opens. It starts no goroutine and asks no other node: join
@@ -136,7 +137,7 @@ func newClusterNode(e *Engine) *clusterNode {
 	log := e.log.With("node", e.node.NodeID())
 	cn := &clusterNode{
 		e: e, opts: o, began: e.host.Instant(), kick: make(chan struct{}, 1), topics: map[uuid.UUID]*Topic{},
-		halfMade: map[uuid.UUID]string{}, exited: map[replicate.NodeID]int64{},
+		halfMade: map[uuid.UUID]string{}, exited: map[replicate.NodeID]int64{}, heard: map[replicate.NodeID]heardOf{},
 		decoders: sync.Pool{New: func() any { return new(wire.Decoder) }},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -191,21 +192,6 @@ func (cn *clusterNode) noteUnreadable(topic uuid.UUID) { cn.unreadable = append(
 func (cn *clusterNode) opened(*Topic) {} // syncChannels makes the channels once the store has said who leads
 
 func (cn *clusterNode) closeTopic(t *Topic, why error) { cn.remotes.EndTopic(topicView{t}, why) }
-
-// describe fills in the statistics that only a node of a cluster has.
-func (cn *clusterNode) describe(out *StorageStats) {
-	n := cn.Counts()
-	out.Shortened, out.Yielded, out.ComparingWaits = n.Shortened, n.Yielded, n.ComparingWaits
-	out.Dropped, out.Losses, out.Blocked = n.Dropped, n.Losses, n.Blocked
-	cn.describeCopies(out)
-	out.OlderMetadata = int(cn.olderMetadata.Load())
-	out.UnknownTopics = len(cn.unknown.names())
-	if cn.olderDirectory.Load() {
-		out.OlderDirectory = 1
-	}
-	r := cn.remoteStats()
-	out.RemoteExpired, out.RemoteStale, out.RemoteLateFence = r.Expired, r.Stale, r.LateFences
-}
 
 // leaseClock returns the present time in the form that the store expects: see meta.Registration.Clock.
 func (cn *clusterNode) leaseClock() time.Time { return cn.began.Add(time.Duration(cn.Now())) }
@@ -511,7 +497,10 @@ func (cn *clusterNode) removeFromTable(topic uuid.UUID) {
 // runTicker gives each replica the time and the lease every tickInterval, on a goroutine of its own. The forwarder and
 // the remote consumers send their waiting frames at each tick.
 func (cn *clusterNode) runTicker() {
-	for cn.e.host.Pause(tickInterval, cn.Ctx.Done()) {
+	for tick := 0; cn.e.host.Pause(tickInterval, cn.Ctx.Done()); tick++ {
+		if tick%listenTicks == 0 {
+			cn.listen()
+		}
 		cn.e.host.ReadAwake()
 		cn.Net.ReadOn(tickInterval)
 		lease := cn.Until()

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"penstock/engine/health"
+	"penstock/engine/meta"
 	"penstock/engine/part"
 )
 
@@ -51,6 +52,7 @@ func (cn *clusterNode) meter() *ClusterMeter {
 		return m
 	}
 	m.Controller = m.Leased && snap.Controller == cn.Self.ID
+	cn.countLacking(m, snap)
 	for id, n := range snap.Nodes {
 		if id == cn.Self.ID {
 			continue
@@ -61,4 +63,36 @@ func (cn *clusterNode) meter() *ClusterMeter {
 		})
 	}
 	return m
+}
+
+// countLacking counts the partitions as under-replicated that are led here and in sync, but have fewer replicas than
+// their topics want and there are nodes.
+func (cn *clusterNode) countLacking(m *ClusterMeter, snap *meta.Snapshot) {
+	for _, t := range snap.Topics {
+		for n := range t.Partitions {
+			p := snap.Partitions.Get(meta.PartitionID{Topic: t.ID, Partition: uint32(n)})
+			if p == nil || p.State.Leader != cn.Self.ID || m.InSync == 0 || len(p.State.ISR) < len(p.State.Replicas) {
+				continue
+			}
+			if health.Lacks(snap, p) {
+				m.InSync--
+				m.UnderReplicated++
+			}
+		}
+	}
+}
+
+// describe fills in the statistics that only a node of a cluster has.
+func (cn *clusterNode) describe(out *StorageStats) {
+	n := cn.Counts()
+	out.Shortened, out.Yielded, out.ComparingWaits = n.Shortened, n.Yielded, n.ComparingWaits
+	out.Dropped, out.Losses, out.Blocked = n.Dropped, n.Losses, n.Blocked
+	cn.describeCopies(out)
+	out.OlderMetadata = int(cn.olderMetadata.Load())
+	out.UnknownTopics = len(cn.unknown.names())
+	if cn.olderDirectory.Load() {
+		out.OlderDirectory = 1
+	}
+	r := cn.remoteStats()
+	out.RemoteExpired, out.RemoteStale, out.RemoteLateFence = r.Expired, r.Stale, r.LateFences
 }

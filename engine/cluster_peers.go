@@ -71,6 +71,37 @@ func (cn *clusterNode) reportDown(node replicate.NodeID, boot uuid.UUID) {
 	}
 }
 
+// listenTicks is how many ticks of tickInterval are between two looks at what was heard.
+const listenTicks = 10
+
+// heardOf is when a node was last heard of.
+type heardOf struct {
+	received uint64 // see peer.Net.Received
+	at       int64  // by Now
+}
+
+// listen notes which nodes were heard of since it last ran: something arrived over the connection, or, while there is
+// none, the store has extended the node's lease.
+func (cn *clusterNode) listen() {
+	snap := cn.snapshot()
+	now := cn.Now()
+	age, lease := cn.Heard()
+	cn.exitedMu.Lock()
+	defer cn.exitedMu.Unlock()
+	for id, n := range snapshotNodes(snap) {
+		was, known := cn.heard[id]
+		received, connected := cn.Net.Received(id)
+		if !known || connected && received != was.received || !connected && n.Live && age <= lease {
+			cn.heard[id] = heardOf{received, now}
+		}
+	}
+	for id := range cn.heard {
+		if snapshotNodes(snap)[id] == nil {
+			delete(cn.heard, id)
+		}
+	}
+}
+
 // hasExited says whether the process of a node is known to have ended.
 func (cn *clusterNode) hasExited(node replicate.NodeID) bool {
 	cn.exitedMu.Lock()

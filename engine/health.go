@@ -146,6 +146,7 @@ func (cn *clusterNode) view() health.View {
 	v := health.View{
 		Self: cn.Self.ID, Leased: cn.Leased(), Connected: map[replicate.NodeID]bool{},
 		Gone: map[replicate.NodeID]time.Duration{}, StoreNodes: cn.opts.StoreNodes,
+		Heard: map[replicate.NodeID]time.Duration{},
 	}
 	v.StoreAge, v.LeaseLength = cn.Heard()
 	if cn.opts.StoreState != nil {
@@ -163,6 +164,9 @@ func (cn *clusterNode) view() health.View {
 	defer cn.exitedMu.Unlock()
 	for id, at := range cn.exited {
 		v.Gone[id] = time.Duration(now - at)
+	}
+	for id, h := range cn.heard {
+		v.Heard[id] = time.Duration(now - h.at)
 	}
 	return v
 }

@@ -77,7 +77,8 @@ func (t *topicStats) text(w *strings.Builder, now time.Time) {
 			fmt.Fprintln(w, "        [starved] messages wait, and no consumer asks for any")
 		}
 		if c.Skipping {
-			fmt.Fprintf(w, "        [skipping: %d] what is published is discarded, since %s\n", c.SkippedCount, c.SkippingSince)
+			fmt.Fprintf(w, "        [skipping: %d] what is published is discarded, since %s\n",
+				c.SkippedCount, c.SkippingSince)
 		}
 		for j := range c.Clients {
 			fmt.Fprintf(w, "        %s\n", c.Clients[j].text(now))

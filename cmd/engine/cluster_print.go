@@ -134,6 +134,8 @@ func nodeState(n *admin.Node) string {
 		state = "live"
 	case n.Presence == "":
 		state = "dead"
+	case n.Presence == health.Dead:
+		state += " for " + health.Age(millis(n.PresenceMs))
 	case n.Presence == health.Unknown:
 		state += " since " + health.Age(millis(n.PresenceMs))
 	}

@@ -443,3 +443,42 @@ func TestStallIsExplained(t *testing.T) {
 		t.Errorf("the disk is blamed:\n%s", log)
 	}
 }
+
+// A node that stands still is dead for as long as nothing was heard of it, not since the store answered last.
+func TestDeadSinceItWasHeardOf(t *testing.T) {
+	t.Parallel()
+	p := startDevAs(t, realNodes, t.TempDir())
+	nodes := p.ready(3)
+	n3 := func() (found admin.Node) {
+		t.Helper()
+		var st admin.Status
+		_, text := ask(t, nodes["n1"].HTTP, "/cluster/status")
+		must(t, json.Unmarshal([]byte(text), &st))
+		for _, n := range st.Nodes {
+			if n.Name == "n3" {
+				found = n
+			}
+		}
+		return found
+	}
+	if n := n3(); n.Presence != health.Live {
+		t.Fatalf("before: %+v", n)
+	}
+	p.signal(nodes["n3"].PID, syscall.SIGSTOP)
+	defer p.signal(nodes["n3"].PID, syscall.SIGCONT)
+	stopped := time.Now()
+	for end := stopped.Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		silent := time.Since(stopped)
+		n := n3()
+		said := millis(n.PresenceMs)
+		if n.Presence == health.Dead && said > 4*time.Second {
+			if said < silent-time.Second || said > silent+2*time.Second {
+				t.Errorf("it is silent for %v, and dead for %v", silent, said)
+			}
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("it is silent for %v: %+v", silent, n)
+		}
+	}
+}

@@ -53,10 +53,14 @@ var statesOfFacts = map[string]stateOfFacts{
 		row: onDisk(meta.DiskFailed), facts: health.Facts{Disk: health.Text(engine.ErrDiskHung), DiskState: "failed"},
 		stats: engine.StorageStats{DiskState: "failed"},
 	},
-	"disk full":      {facts: health.Facts{Full: health.Text(engine.ErrNoSpace)}, stats: engine.StorageStats{DiskFull: true}},
-	"stores nothing": {facts: health.Facts{Failure: health.Text(engine.ErrDisk)}, stats: engine.StorageStats{Failed: true}},
-	"clock ahead":    {facts: health.Facts{ClockAhead: time.Minute}, stats: engine.StorageStats{ClockAheadMs: 60_000}},
-	"clock behind":   {facts: health.Facts{ClockAhead: -time.Minute}, stats: engine.StorageStats{ClockAheadMs: -60_000}},
+	"disk full": {
+		facts: health.Facts{Full: health.Text(engine.ErrNoSpace)}, stats: engine.StorageStats{DiskFull: true},
+	},
+	"stores nothing": {
+		facts: health.Facts{Failure: health.Text(engine.ErrDisk)}, stats: engine.StorageStats{Failed: true},
+	},
+	"clock ahead":  {facts: health.Facts{ClockAhead: time.Minute}, stats: engine.StorageStats{ClockAheadMs: 60_000}},
+	"clock behind": {facts: health.Facts{ClockAhead: -time.Minute}, stats: engine.StorageStats{ClockAheadMs: -60_000}},
 	"starting": {
 		row:   func(s *meta.Snapshot, _ *meta.Partition, _ replicate.Member) { s.Nodes[2].Live = false },
 		facts: health.Facts{Stage: "reads the commit log: 12.0 MiB"},
@@ -99,7 +103,8 @@ func (s *stateOfFacts) surfaces(t *testing.T) map[string]string {
 	must(t, printTopicNumbers(&topics, []topicNumbers{{Name: "orders", Failed: s.stats.Failed}}))
 	return map[string]string{
 		"engine cluster status": status.String(), "engine cluster topics": parts.String(),
-		"engine topic list": topics.String(), "health": health.Judge(facts()).Health, "console": consoleOfNode(t, &st.Nodes[1]),
+		"engine topic list": topics.String(), "health": health.Judge(facts()).Health,
+		"console": consoleOfNode(t, &st.Nodes[1]),
 	}
 }
 

@@ -181,7 +181,8 @@ func (w *stateWorld) consoleOfCluster(script string) (said []string) {
 	must(w.t, json.Unmarshal([]byte(w.get("/topics")[0]), &topics))
 	for i := range topics.Topics {
 		said = append(said, strings.ReplaceAll(string(topics.Topics[i].State), "_", " "))
-		for word, holds := range map[string]bool{"paused": topics.Topics[i].Paused, "over quota": topics.Topics[i].OverQuota} {
+		topic := &topics.Topics[i]
+		for word, holds := range map[string]bool{"paused": topic.Paused, "over quota": topic.OverQuota} {
 			if holds { // the marks of a topic are those of a channel
 				said = append(said, word)
 			}

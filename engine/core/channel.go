@@ -87,8 +87,8 @@ const (
 	// Flag: go on with the source whose turn it is, if its turn is not over. Which message should be read and offered
 	// next? Result: Read, Hold
 	EvNext
-	// Part, Msg, At, Index, Own, Unwanted, Key, Tag: a message that was read: the one at the reading cursor or, with Flag,
-	// one that EvNext has named as Queued. Result: Deliver, Skip, Hold
+	// Part, Msg, At, Index, Own, Unwanted, Key, Tag: a message that was read: the one at the reading cursor or, with
+	// Flag, one that EvNext has named as Queued. Result: Deliver, Skip, Hold
 	EvOffer
 	// Part: the messages at the reading cursor cannot be read now. EvNext does not name them again until something else
 	// has happened

@@ -113,9 +113,9 @@ func (c *Channel) QuotaWords() string {
 
 // StarvedWords says that the channel's consumers take nothing, what that means for the data, and what to do.
 func (c *Channel) StarvedWords() string {
-	return fmt.Sprintf("channel %s of topic %s is starved: messages wait and it has consumers, but none was delivered for "+
-		"10s: no consumer asks for messages (RDY 0), because it backs off after failures or stands still; nothing is lost: "+
-		"see engine channel consumers, and the consumers' logs%s", c.Name, c.Topic, c.more())
+	return fmt.Sprintf("channel %s of topic %s is starved: messages wait and it has consumers, but none was delivered "+
+		"for 10s: no consumer asks for messages (RDY 0), because it backs off after failures or stands still; nothing is "+
+		"lost: see engine channel consumers, and the consumers' logs%s", c.Name, c.Topic, c.more())
 }
 
 // SkippingWords says that the channel skips, what that means for the data, and what to do.

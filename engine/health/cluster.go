@@ -34,6 +34,9 @@ type View struct {
 	// have not connected since, with the time that has passed.
 	Connected map[replicate.NodeID]bool
 	Gone      map[replicate.NodeID]time.Duration
+	// Heard has the time since each node was last heard of, over a connection or by its lease, or since this process
+	// learned that it exists. A node that is not in it: not known.
+	Heard map[replicate.NodeID]time.Duration
 	// StoreNodes has the names of the nodes that run the metadata store, by this node's settings (cluster-peers); nil:
 	// the store is not run by nodes.
 	StoreNodes []string
@@ -52,7 +55,8 @@ func Trusting(self replicate.NodeID) View { return View{Self: self, Leased: true
 // StoreSilent says whether the store has not answered for so long that its rows do not tell who is alive.
 func (v *View) StoreSilent() bool { return v.StoreAge > v.LeaseLength }
 
-// Presence returns whether a node takes part, and the age of the fact that says so. The youngest fact wins: a process
+// Presence returns whether a node takes part, and since when: of one that is dead or not known, the time since it was
+// last heard of; otherwise the age of the fact that says so. The youngest fact wins: a process
 // that was seen to end is dead whatever the rows say; while the store answers, the rows count; after that only a
 // connection shows that a node is alive.
 func (v *View) Presence(n *meta.Node) (Presence, time.Duration) {
@@ -67,13 +71,21 @@ func (v *View) Presence(n *meta.Node) (Presence, time.Duration) {
 	case !v.StoreSilent() && n.Live:
 		return Live, v.StoreAge
 	case !v.StoreSilent():
-		return Dead, v.StoreAge
+		return Dead, v.silence(n)
 	case v.Connected[n.ID]:
 		return Live, 0
 	case !n.Live:
-		return Dead, v.StoreAge // it was dead before the store fell silent, and has not connected since
+		return Dead, v.silence(n) // it was dead before the store fell silent, and has not connected since
 	}
-	return Unknown, v.StoreAge
+	return Unknown, v.silence(n)
+}
+
+// silence returns the time since a node was last heard of; at least that since the store answered, if it is not known.
+func (v *View) silence(n *meta.Node) time.Duration {
+	if heard, ok := v.Heard[n.ID]; ok {
+		return heard
+	}
+	return v.StoreAge
 }
 
 // IsLive is Presence for callers that only ask for [Live].
@@ -107,7 +119,7 @@ type Partitions struct {
 	Count           int // of all topics
 	Led             int // led by this node
 	Forwarded       int // led by a live node to which this node is connected
-	UnderReplicated int // fewer live in-sync replicas than replicas
+	UnderReplicated int // fewer live in-sync replicas than replicas, or than the topic wants and there are nodes
 	BelowMinISR     int // too few live in-sync replicas to take writes
 	Leaderless      int // no live leader: neither writes nor reads
 	Damaged         int // a replica cannot read a part of its log; contested ones do not count
@@ -137,9 +149,10 @@ type Cluster struct {
 	Dead, Unknown []string // names of the others that are not live, sorted
 	UnknownFor    time.Duration
 	NotJoined     []string // names in View.StoreNodes without a registered node, sorted
+	Redundancy    Redundancy
 
-	// WithUnknownTopics has the names of the other nodes, live or not, whose data directories have topics that the cluster
-	// does not know, sorted.
+	// WithUnknownTopics has the names of the other nodes, live or not, whose data directories have topics that the
+	// cluster does not know, sorted.
 	WithUnknownTopics []string
 
 	// The first copy, by its topic's name, of those that are counted in Partitions; nil: there is none.
@@ -177,6 +190,7 @@ func Look(s *meta.Snapshot, v View) *Cluster {
 			}
 		}
 	}
+	c.Redundancy = c.redundancy(s)
 	return c
 }
 
@@ -214,7 +228,7 @@ func (c *Cluster) count(s *meta.Snapshot, p *meta.Partition) {
 		c.Forwarded++
 	}
 	inSync := c.InSync(s, p)
-	if inSync < len(p.State.Replicas) {
+	if inSync < wanted(s, s.Topics[p.ID.Topic], p) {
 		c.UnderReplicated++
 	}
 	if inSync < p.State.MinISR {
@@ -256,7 +270,7 @@ func (v *View) StateOf(s *meta.Snapshot, p *meta.Partition) PartitionState {
 		return StateLeaderless
 	case v.InSync(s, p) < p.State.MinISR:
 		return StateBelowMinISR
-	case v.InSync(s, p) < len(p.State.Replicas):
+	case v.InSync(s, p) < wanted(s, s.Topics[p.ID.Topic], p):
 		return StateUnderReplicated
 	}
 	return StateOK

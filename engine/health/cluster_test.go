@@ -47,6 +47,21 @@ func TestPresence(t *testing.T) {
 			t.Errorf("%+v: %s since %v", tc, p, since)
 		}
 	}
+	heard := View{
+		Self: 1, StoreAge: 450 * time.Millisecond, LeaseLength: 2500 * time.Millisecond,
+		Heard: map[replicate.NodeID]time.Duration{2: old},
+	}
+	for _, connected := range []bool{false, true} { // it stands still, and its connection may still be open
+		heard.Connected = map[replicate.NodeID]bool{2: connected}
+		if p, since := heard.Presence(&meta.Node{ID: 2}); p != Dead || since != old {
+			t.Errorf("a node that was heard of %v ago: %s since %v", old, p, since)
+		}
+	}
+	heard.StoreAge = time.Minute
+	heard.Connected = nil
+	if p, since := heard.Presence(&meta.Node{ID: 2, Live: true}); p != Unknown || since != old {
+		t.Errorf("a node that was heard of %v ago, while the store is silent: %s since %v", old, p, since)
+	}
 	v := View{Self: 1, StoreAge: old}
 	if p, since := v.Presence(&meta.Node{ID: 1, Live: true}); p != NoLease || since != old {
 		t.Errorf("this node without a lease, although its row says that it is alive: %s since %v", p, since)

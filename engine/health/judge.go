@@ -22,11 +22,11 @@ type Facts struct {
 	Full string
 	// Damage lists stored data that does not read back; "": none is known.
 	Damage string
-	// ClockAhead is how far the wall clock is ahead of the engine's clock, which does not follow its steps; below 0: behind.
-	// It is a note if it is a second or more.
+	// ClockAhead is how far the wall clock is ahead of the engine's clock, which does not follow its steps; below 0:
+	// behind. It is a note if it is a second or more.
 	ClockAhead time.Duration
-	// DiskState is slow if the disk is, or hung a while ago, and hung if no write comes back; "" otherwise. That is a note
-	// until Disk says why the disk counts as failed.
+	// DiskState is slow if the disk is, or hung a while ago, and hung if no write comes back; "" otherwise. That is a
+	// note until Disk says why the disk counts as failed.
 	DiskState string
 	// AsideMessages is how many messages that cuts took from copies are kept aside. That is no trouble, but a note.
 	AsideMessages int64
@@ -264,22 +264,26 @@ func drainNote(f *Facts) string {
 	return ""
 }
 
-// notes says what does not last or suffice, how the disk and the clock are, what is kept aside, and which channels do
-// not go on.
+// notes says what would stop if one more node failed, what does not last or suffice, how the disk and the clock are,
+// what is kept aside, and which channels do not go on.
 func notes(f *Facts) string {
-	return transienceNote(f) + descriptorsNote(f) + groundNote(f) + asideNote(f) + channelNotes(f)
+	note := ""
+	if f.Cluster != nil {
+		note = f.Cluster.Redundancy.words()
+	}
+	return note + transienceNote(f) + descriptorsNote(f) + groundNote(f) + asideNote(f) + channelNotes(f)
 }
 
-// leastClockError is the smallest difference between the wall clock and the engine's that is worth a note. Time services
-// correct smaller ones all the time.
+// leastClockError is the smallest difference between the wall clock and the engine's that is worth a note. Time
+// services correct smaller ones all the time.
 const leastClockError = time.Second
 
 // groundNote says that the disk is slow, and that the wall clock is not what the engine's clock began with.
 func groundNote(f *Facts) (note string) {
 	switch f.DiskState {
 	case "slow":
-		note = "; the disk is slow, or hung a while ago: publishing waits for it, and this node is given no leadership that " +
-			"another can have"
+		note = "; the disk is slow, or hung a while ago: publishing waits for it, and this node is given no leadership " +
+			"that another can have"
 	case "hung":
 		note = "; the disk hangs: no write comes back, and nothing is answered OK until one does"
 	}

@@ -116,10 +116,10 @@ func TestJudge(t *testing.T) {
 				"; topic mail is paused: what is published waits for its channels until engine topic unpause; the same holds " +
 					"for 2 more topics; channel rests of topic orders is paused: its messages wait until engine channel unpause; " +
 					"channel mail of topic orders is skipping: it discards all that is published instead of delivering it, 7 " +
-					"messages since 2026-01-31T12:00:00Z, until engine channel unskip; the same holds for 1 more channel; channel billing of topic " +
-					"orders is dropping messages: retention or a quota removed 1 message before they were finished. What was " +
-					"removed is gone, and the depth does not count it: make the consumers faster, or let the topic keep more " +
-					"with engine topic set",
+					"messages since 2026-01-31T12:00:00Z, until engine channel unskip; the same holds for 1 more " +
+					"channel; channel billing of topic orders is dropping messages: retention or a quota removed 1 message " +
+					"before they were finished. What was removed is gone, and the depth does not count it: make the consumers " +
+					"faster, or let the topic keep more with engine topic set",
 			},
 		},
 		"a contested copy": {

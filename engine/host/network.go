@@ -60,6 +60,14 @@ func (n *Network) Connected(node replicate.NodeID) bool {
 	return n.simulated.Connected(node)
 }
 
+// Received is peer.Net.Received; in a simulated network nothing is counted, and it returns false.
+func (n *Network) Received(node replicate.NodeID) (uint64, bool) {
+	if n.real != nil {
+		return n.real.Received(node)
+	}
+	return 0, false
+}
+
 // Disconnect is peer.Net.Disconnect.
 func (n *Network) Disconnect(node replicate.NodeID, reason error) {
 	n.transport().Disconnect(node, reason)

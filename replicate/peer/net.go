@@ -175,6 +175,20 @@ func (n *Net) Connected(node replicate.NodeID) bool {
 	return c != nil && c.Err() == nil
 }
 
+// Received returns a number that changes whenever something arrives from a node, be it only an answer to a probe.
+// false: there is no connection.
+func (n *Net) Received(node replicate.NodeID) (uint64, bool) {
+	l := n.table.Load().links[node]
+	if l == nil {
+		return 0, false
+	}
+	c := l.conn.Load()
+	if c == nil || c.Err() != nil {
+		return 0, false
+	}
+	return c.Stats().ReadBytes, true
+}
+
 // Disconnect ends the connection to a node at once; the caller uses it for a node that sends invalid frames. It does
 // not wait, so a Handler may call it. The node connects again as after any other end.
 func (n *Net) Disconnect(node replicate.NodeID, reason error) {
