@@ -36,17 +36,17 @@ func channelCommand() *cobra.Command {
 	}
 	o.flags(cmd)
 	cmd.AddCommand(o.channelListCommand(), o.consumersCommand(), o.channelSettingsCommand(), o.channelSetCommand(),
-		o.seekCommand(),
+		o.asksBefore(o.seekCommand(), 1, o.channelSeekLoses),
 		o.channelPeekCommand(), o.waitingCommand("pending", "Show messages in flight", "SINCE"),
-		o.waitingCommand("deferred", "Show deferred messages", "DUE"), o.redriveCommand(),
+		o.waitingCommand("deferred", "Show deferred messages", "DUE"), o.asksBefore(o.redriveCommand(), 1, o.redriveSays),
 		o.channelCreateCommand(), o.channelForkCommand(),
-		o.channelDeleteCommand(),
-		o.channelVerb("empty", "Discard a channel's backlog, including messages in flight and deferred messages",
-			"was emptied"),
+		o.asksBefore(o.channelDeleteCommand(), 1, o.channelDeleteLoses),
+		o.asksBefore(o.channelVerb("empty", "Discard a channel's backlog, including messages in flight and deferred messages",
+			"was emptied"), 1, o.channelEmptyLoses),
 		o.channelVerb("pause", "Stop delivering messages; they stay in the channel", "is paused"),
 		o.channelVerb("unpause", "Resume deliveries after pause", "is no longer paused"),
-		o.channelVerb("skip", "Discard messages instead of delivering them, until unskip",
-			"now discards its messages"),
+		o.asksBefore(o.channelVerb("skip", "Discard messages instead of delivering them, until unskip",
+			"now discards its messages"), 1, o.channelSkipLoses),
 		o.channelVerb("unskip", "Stop discarding messages and deliver them again",
 			"no longer discards its messages"))
 	return cmd

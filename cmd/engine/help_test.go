@@ -146,6 +146,13 @@ func TestCompletion(t *testing.T) {
 // terminal returns a new terminal of 100 columns, and a function that returns what was written to it next.
 func terminal(t *testing.T) (tty *os.File, next func() string) {
 	t.Helper()
+	tty, _, next = typing(t)
+	return tty, next
+}
+
+// typing is terminal, with a function that types.
+func typing(t *testing.T) (tty *os.File, types func(string), next func() string) {
+	t.Helper()
 	ptmx, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Skipf("no terminal can be made here: %v", err)
@@ -159,7 +166,12 @@ func terminal(t *testing.T) (tty *os.File, next func() string) {
 	must(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 100}))
 	tty = os.NewFile(uintptr(fd), "terminal")
 	t.Cleanup(func() { tty.Close() })
-	return tty, func() string {
+	types = func(text string) {
+		t.Helper()
+		_, err := unix.Write(ptmx, []byte(text))
+		must(t, err)
+	}
+	return tty, types, func() string {
 		t.Helper()
 		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(ptmx), Events: unix.POLLIN}}, 10_000); n != 1 || err != nil {
 			t.Fatalf("nothing was written to the terminal: %v", err)

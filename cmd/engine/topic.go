@@ -24,7 +24,8 @@ func topicCommand() *cobra.Command {
 	o.flags(cmd)
 	cmd.AddCommand(o.topicListCommand(), o.topicSettingsCommand(), o.topicSetCommand(), o.topicPeekCommand(),
 		o.topicCreateCommand(),
-		o.topicVerb("delete", "Delete a topic with all its messages and channels", "was deleted"),
+		o.asksBefore(o.topicVerb("delete", "Delete a topic with all its messages and channels", "was deleted"), 0,
+			o.topicDeleteLoses),
 		o.topicVerb("empty", "Discard messages held in the topic because it is paused or has no channel", "was emptied"),
 		o.topicVerb("pause", "Hold back new messages from all channels", "is paused"),
 		o.topicVerb("unpause", "Give held-back messages to the channels and end the pause", "is no longer paused"))
