@@ -99,6 +99,22 @@ func (s *Server) Meter() Meter {
 	return out
 }
 
+// Producers returns how many of the open connections have published to each topic.
+func (s *Server) Producers() map[string]int {
+	s.mu.Lock()
+	all := maps.Clone(s.sessions)
+	s.mu.Unlock()
+	out := map[string]int{}
+	for x := range all {
+		x.mu.Lock()
+		for name := range x.produces {
+			out[name]++
+		}
+		x.mu.Unlock()
+	}
+	return out
+}
+
 // typeName is what people read of a type.
 func typeName(t netproto.Type) string {
 	if r, ok := requests[t]; ok {

@@ -101,6 +101,12 @@ func (s *session) serveProduce(t *task, alone bool) {
 		s.done(t)
 		return
 	}
+	if s.produced != topic {
+		s.produced = topic
+		s.mu.Lock()
+		s.produces[topic.Name()] = true
+		s.mu.Unlock()
+	}
 	p := produces.Get().(*produce)
 	if p.done == nil {
 		p.done = p.stored

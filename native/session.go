@@ -66,6 +66,10 @@ type session struct {
 	wake   chan struct{} // holds a token if inbox or stale may have something for work
 	stale  atomic.Bool   // the metadata may have changed
 	asking atomic.Bool   // work waits for an auth server
+	// produces has the names of the topics to which the client has published. mu guards it. produced is the topic of the
+	// last batch, which only whoever has the turn uses.
+	produces map[string]bool
+	produced *engine.Topic
 	// opening is how many producers are being opened; at most maxOpeningCount
 	opening atomic.Int32
 
@@ -92,7 +96,7 @@ type session struct {
 func newSession(srv *Server, nc net.Conn) *session {
 	s := &session{
 		srv: srv, remote: nc.RemoteAddr().String(), wake: make(chan struct{}, 1),
-		began: time.Now(), known: map[uuid.UUID]*engine.Topic{},
+		began: time.Now(), known: map[uuid.UUID]*engine.Topic{}, produces: map[string]bool{},
 		readings: newOpened[reading](srv.opts.MaxConnReaders, &srv.readers, srv.opts.MaxReaders),
 		subscriptions: newOpened[subscription](
 			srv.opts.MaxConnSubscriptions, &srv.subscribed, srv.opts.MaxSubscriptions),

@@ -39,11 +39,13 @@ type topicStats struct {
 	StoredBytes  int64          `json:"stored_bytes"`       // of the logs of the partitions led here, now
 	Producers    int            `json:"producer_count"`     // that number their messages, in the partitions led here
 	MaxProducers int            `json:"max_producer_count"` // in the partition that knows the most
-	Partitions   int            `json:"partition_count"`    // on any node
-	Served       []int          `json:"served_partitions"`  // whose channels deliver from here; the rest is elsewhere
-	Paused       bool           `json:"paused"`
-	OverQuota    bool           `json:"over_quota"` // see engine.TopicStats
-	Latency      latency        `json:"e2e_processing_latency"`
+	// Connected counts the open connections of both protocols that have published to the topic.
+	Connected  int     `json:"connected_producer_count"`
+	Partitions int     `json:"partition_count"`   // on any node
+	Served     []int   `json:"served_partitions"` // whose channels deliver from here; the rest is elsewhere
+	Paused     bool    `json:"paused"`
+	OverQuota  bool    `json:"over_quota"` // see engine.TopicStats
+	Latency    latency `json:"e2e_processing_latency"`
 }
 
 type channelStats struct {
@@ -182,11 +184,13 @@ func (s *Server) stats(topic, channel string, clients bool) *statsReply {
 		Storage:   s.engine.Storage(),
 	}
 	now := time.Now()
+	connected := s.producers()
 	for _, t := range s.engine.Stats(topic, channel) {
 		out := topicStats{
 			Name: t.Name, Channels: []channelStats{}, Depth: t.Depth, BackendDepth: t.BackendDepth,
 			MessageCount: t.MessageCount, Published: t.Published, MessageBytes: t.MessageBytes, Paused: t.Paused,
 			OverQuota: t.OverQuota, StoredBytes: t.LedBytes, Producers: t.Producers, MaxProducers: t.MaxProducers,
+			Connected:  connected[t.Name],
 			Partitions: t.Partitions, Served: t.Served,
 		}
 		var latencies []engine.LatencyRecorder
@@ -209,6 +213,24 @@ func (s *Server) stats(topic, channel string, clients bool) *statsReply {
 		slices.SortFunc(r.Producers, func(a, b clientStats) int { return cmp.Compare(a.RemoteAddress, b.RemoteAddress) })
 	}
 	return r
+}
+
+// producers returns how many open connections of both protocols have published to each topic.
+func (s *Server) producers() map[string]int {
+	out := map[string]int{}
+	if s.native != nil {
+		out = s.native.Producers()
+	}
+	s.each(func(c *conn) {
+		c.targetsMu.Lock()
+		for name, t := range c.targets {
+			if t.published.Load() > 0 {
+				out[name]++
+			}
+		}
+		c.targetsMu.Unlock()
+	})
+	return out
 }
 
 func channelOf(ch *engine.ChannelStats, clients bool, now time.Time) channelStats {

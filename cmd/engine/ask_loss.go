@@ -82,8 +82,8 @@ func (o *operator) topicDeleteLoses(ctx context.Context, args []string) (string,
 		all.DeferredCount += c.DeferredCount
 		all.OutboxCount += c.OutboxCount
 	}
-	return fmt.Sprintf("Topic %s is deleted FOR EVER, with all that it stores (%s in the leaders' copies, of %s that were\n"+
-		"ever published) and with %s, in which %s, and %s not moved yet.", args[0], counted(t.StoredBytes, "byte"),
+	return fmt.Sprintf("Topic %s is deleted FOR EVER, with all that it stores (%s in the leaders' copies, of %s that "+
+		"were\never published) and with %s, in which %s, and %s not moved yet.", args[0], counted(t.StoredBytes, "byte"),
 		inNumber(t.Published, "message", "messages"), counted(len(t.Channels), "channel"), all.unfinished(),
 		counted(all.OutboxCount, "dead letter")), nil
 }
@@ -93,8 +93,8 @@ func (o *operator) channelDeleteLoses(ctx context.Context, args []string) (strin
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("Channel %s of topic %s is deleted with its place in the topic: %s,\nand %s not moved yet. Its %s "+
-		"disconnected.", args[1], args[0], c.unfinished(), counted(c.OutboxCount, "dead letter"),
+	return fmt.Sprintf("Channel %s of topic %s is deleted with its place in the topic: %s,\nand %s not moved yet. "+
+		"Its %s disconnected.", args[1], args[0], c.unfinished(), counted(c.OutboxCount, "dead letter"),
 		inNumber(c.ClientCount, "consumer is", "consumers are")), nil
 }
 
@@ -103,8 +103,8 @@ func (o *operator) channelEmptyLoses(ctx context.Context, args []string) (string
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("All that channel %s of topic %s has not finished counts as finished and is delivered to nobody:\n"+
-		"%s.", args[1], args[0], c.unfinished()), nil
+	return fmt.Sprintf("All that channel %s of topic %s has not finished counts as finished and is delivered to "+
+		"nobody:\n%s.", args[1], args[0], c.unfinished()), nil
 }
 
 func (o *operator) channelSkipLoses(ctx context.Context, args []string) (string, error) {
@@ -112,8 +112,8 @@ func (o *operator) channelSkipLoses(ctx context.Context, args []string) (string,
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("Channel %s of topic %s discards what waits, and ALL THAT IS PUBLISHED until engine channel unskip:\n"+
-		"now %s.", args[1], args[0], c.unfinished()), nil
+	return fmt.Sprintf("Channel %s of topic %s discards what waits, and ALL THAT IS PUBLISHED until engine channel "+
+		"unskip:\nnow %s.", args[1], args[0], c.unfinished()), nil
 }
 
 func (o *operator) channelSeekLoses(ctx context.Context, args []string) (string, error) {
@@ -121,8 +121,8 @@ func (o *operator) channelSeekLoses(ctx context.Context, args []string) (string,
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("Channel %s of topic %s goes on at another place. What lies before it counts as finished, what lies\n"+
-		"behind it is delivered, also again. Now %s.", args[1], args[0], c.unfinished()), nil
+	return fmt.Sprintf("Channel %s of topic %s goes on at another place. What lies before it counts as finished, what "+
+		"lies\nbehind it is delivered, also again. Now %s.", args[1], args[0], c.unfinished()), nil
 }
 
 func (o *operator) redriveSays(ctx context.Context, args []string) (string, error) {
@@ -135,7 +135,7 @@ func (o *operator) redriveSays(ctx context.Context, args []string) (string, erro
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("The dead letters of channel %s are published to topic %s again, for this channel only, and their\n"+
-		"attempts begin anew: of the %s in topic %s, those that are of this channel.", args[1], args[0],
+	return fmt.Sprintf("The dead letters of channel %s are published to topic %s again, for this channel only, and "+
+		"their\nattempts begin anew: of the %s in topic %s, those that are of this channel.", args[1], args[0],
 		inNumber(waits.Depth, "dead letter", "dead letters"), topic), nil
 }

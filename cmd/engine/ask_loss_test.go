@@ -12,7 +12,7 @@ import (
 // --yes, and where nobody can answer, nothing is asked.
 func TestLossIsAskedAbout(t *testing.T) {
 	p := startNode(t, t.TempDir())
-	t.Setenv("ENGINE_HTTP_ADDRESS", p.http)
+	t.Setenv("PENSTOCK_SERVER", p.http)
 	execute(t, "topic", "create", "orders").well(t)
 	execute(t, "channel", "create", "orders", "billing").well(t)
 	execute(t, "channel", "set", "orders", "billing", "--max-attempts", "3").well(t)
@@ -53,10 +53,12 @@ func TestLossIsAskedAbout(t *testing.T) {
 			t.Errorf("%s: after an answer that is not the name: %+v", tc.args, list)
 		}
 	}
-	if o := on("", "channel", "delete", "orders", "nobody"); o.code == 0 || !strings.Contains(o.stderr, "has no channel nobody") {
+	o := on("", "channel", "delete", "orders", "nobody")
+	if o.code == 0 || !strings.Contains(o.stderr, "has no channel nobody") {
 		t.Errorf("a channel that is not there: %+v", o)
 	}
-	if o := on("no", "channel", "empty", "orders", "billing", "--yes"); o.code != 0 || strings.Contains(o.stderr, "Type") {
+	o = on("no", "channel", "empty", "orders", "billing", "--yes")
+	if o.code != 0 || strings.Contains(o.stderr, "Type") {
 		t.Errorf("with --yes: %+v", o)
 	}
 	execute(t, "channel", "empty", "orders", "billing").well(t)

@@ -34,8 +34,8 @@ func addBenchNative(set *pflag.FlagSet, mode string) *benchNative {
 		return n
 	}
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)
-	own.StringSliceVar(&n.seeds, "nodes", []string{defaultNativeAddress},
-		"native: HOST:PORT of the native protocol of one or more nodes, separated by commas")
+	own.StringSliceVar(&n.seeds, "nodes", defaultSeeds(),
+		"native: HOST:PORT of the native protocol of one or more nodes, separated by commas (or "+client.EnvNodes+")")
 	own.Var(choice(&n.compress, "", "s2", "zstd"), "compress", "native: how producers compress batches: s2 or zstd")
 	own.Var(choice(&n.body, "random", "json"), "body", "native: random bodies, which hardly compress, or json")
 	own.DurationVar(&n.producer.Linger, "linger", 0, "native: how long a message waits for others to share its batch")

@@ -68,7 +68,7 @@ func TestDebugBundle(t *testing.T) {
 		"[[token]]\nname = \"few\"\nsha256 = \"%x\"\n[[token.grant]]\ntopics = [\"orders\"]\npermissions = [\"view\"]\n",
 		sha256.Sum256([]byte("s3cret-of-ops")), sha256.Sum256([]byte("s3cret-of-few"))), 0o600))
 	p := startNode(t, t.TempDir(), "--auth-file", tokens, "--config", config)
-	t.Setenv("ENGINE_HTTP_ADDRESS", p.http)
+	t.Setenv("PENSTOCK_SERVER", p.http)
 	steer(t, "topic", "create", "orders", "--token-file", token)
 	steer(t, "bench", "pub", "--topic", "orders", "--messages", "3", "--token-file", token, "--nsq-address", p.nsq,
 		"--keep-topic")

@@ -40,8 +40,9 @@ type topicNumbers struct {
 	StoredBytes  int64            `json:"stored_bytes"`    // of the leaders' logs, now
 	Producers    int              `json:"producer_count"`
 	MaxProducers int              `json:"max_producer_count"` // in the partition that knows the most
-	Partitions   int              `json:"partition_count"`    // on any node; 0: unknown
-	Served       []int            `json:"served_partitions"`  // their channels are counted; nil: unknown, an older version
+	Connected    int              `json:"connected_producer_count"`
+	Partitions   int              `json:"partition_count"`   // on any node; 0: unknown
+	Served       []int            `json:"served_partitions"` // their channels are counted; nil: unknown, an older version
 	Paused       bool             `json:"paused"`
 	OverQuota    bool             `json:"over_quota"`
 	Failed       bool             `json:"stores_nothing,omitempty"` // a node that serves some of it stores nothing more
@@ -263,6 +264,7 @@ func (n *topicNumbers) add(m *topicNumbers) {
 	n.MessageBytes += m.MessageBytes
 	n.StoredBytes += m.StoredBytes
 	n.Producers += m.Producers
+	n.Connected += m.Connected
 	n.MaxProducers = max(n.MaxProducers, m.MaxProducers)
 	n.Partitions = max(n.Partitions, m.Partitions)
 	n.Served = nsq.AllServed(n.Served, m.Served)
@@ -334,7 +336,7 @@ func printTopicNumbers(w io.Writer, all []topicNumbers) error {
 	for i := range all {
 		n := &all[i]
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%s\n", n.Name, len(n.Channels), n.Depth, n.Published, n.StoredBytes,
-			n.Producers, n.state(n.Paused))
+			n.Connected, n.state(n.Paused))
 	}
 	return t.Flush()
 }

@@ -52,7 +52,7 @@ func rows(table string) []string {
 // The commands against a lone node, as operators run them.
 func TestChannelAndTopicCommands(t *testing.T) {
 	n := startNode(t, t.TempDir())
-	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)
+	t.Setenv("PENSTOCK_SERVER", n.http)
 	if got := steer(t, "topic", "create", "orders", "--partitions", "2"); got != "topic orders exists\n" {
 		t.Errorf("create prints %q", got)
 	}
@@ -144,7 +144,7 @@ func TestChannelAndTopicCommands(t *testing.T) {
 
 func TestSettingsCommands(t *testing.T) {
 	n := startNode(t, t.TempDir())
-	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)
+	t.Setenv("PENSTOCK_SERVER", n.http)
 	steer(t, "topic", "create", "orders")
 	steer(t, "channel", "create", "orders", "billing")
 	if got := rows(steer(t, "channel", "settings", "orders", "billing")); got[0] != "version  0: never configured" ||
@@ -215,7 +215,7 @@ func TestSettingsCommands(t *testing.T) {
 
 func TestChannelUsage(t *testing.T) {
 	n := startNode(t, t.TempDir())
-	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)
+	t.Setenv("PENSTOCK_SERVER", n.http)
 	steer(t, "topic", "create", "orders")
 	for _, tc := range []struct {
 		args string

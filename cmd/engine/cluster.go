@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"penstock/cluster/admin"
+	"penstock/cmd/engine/client"
 )
 
 // drainPoll is the interval at which drain --wait asks for the status.
@@ -35,10 +36,14 @@ func clusterCommand() *cobra.Command {
 }
 
 func (o *operator) statusCommand() *cobra.Command {
-	cmd := o.action("status", "Show the nodes and the health of the cluster", cobra.NoArgs,
+	cmd := o.action("status", "Show the health of a node, or of its cluster with all nodes", cobra.NoArgs,
 		func(ctx context.Context, _ []string) error {
 			st := new(admin.Status)
-			if err := o.client.Get(ctx, "/cluster/status", url.Values{"faults": {""}}, st); err != nil {
+			err := o.client.Get(ctx, "/cluster/status", url.Values{"faults": {""}}, st)
+			if errors.Is(err, client.ErrNoSuchRequest) { // it is in no cluster
+				return o.statusAlone(ctx)
+			}
+			if err != nil {
 				return err
 			}
 			if st.Health == "" {
@@ -49,8 +54,9 @@ func (o *operator) statusCommand() *cobra.Command {
 			}
 			return &exitError{code: exitUnhealthy}
 		})
-	cmd.Long = "Show the nodes and the health of the cluster, as the contacted node knows them. \"as of\" says when\n" +
-		"the metadata store last answered that node. The exit code is 10 if something is wrong."
+	cmd.Long = "Show the nodes and the health of the cluster, as the contacted node knows them, or the health\n" +
+		"and the faults of a single node. \"as of\" says when the metadata store last answered that node. The exit\n" +
+		"code is 10 if something is wrong."
 	return cmd
 }
 

@@ -10,7 +10,7 @@ import (
 
 func TestRebalanceWaits(t *testing.T) {
 	n := startClusterNode(t)
-	t.Setenv("ENGINE_HTTP_ADDRESS", n.address)
+	t.Setenv("PENSTOCK_SERVER", n.address)
 	n.answers(func(asked int) admin.Status { // the order comes first
 		r := admin.Rebalancing{State: admin.RebalanceRunning, Wanted: true, MoveCount: 2, RemainingCount: 5}
 		if asked >= 3 {

@@ -90,7 +90,7 @@ func TestClusterPrintsRacks(t *testing.T) {
 
 func TestClusterTables(t *testing.T) {
 	n := startClusterNode(t)
-	t.Setenv("ENGINE_HTTP_ADDRESS", n.address)
+	t.Setenv("PENSTOCK_SERVER", n.address)
 	for what, code := range map[string]int{"status": exitUnhealthy, "topics": 0} {
 		o := execute(t, "cluster", what)
 		if o.code != code || o.stderr != "" {

@@ -29,7 +29,7 @@ func TestTransferWaits(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(admin.Topics{Topics: []admin.Topic{{Partitions: []admin.Partition{p}}}})
 	}))
 	defer n.Close()
-	t.Setenv("ENGINE_HTTP_ADDRESS", n.URL)
+	t.Setenv("PENSTOCK_SERVER", n.URL)
 	answer(func(asked int32) admin.Partition {
 		return admin.Partition{Leader: []string{"n1", "n2"}[min(1, asked/3)], Replicas: []string{"n2", "n1"}}
 	})

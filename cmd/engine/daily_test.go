@@ -142,7 +142,7 @@ func keysOf(t *testing.T, data []byte) string {
 // O19: the consumers of a channel are listed. What they call themselves cannot do anything to the terminal.
 func TestConsumers(t *testing.T) {
 	n := startNode(t, t.TempDir())
-	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)
+	t.Setenv("PENSTOCK_SERVER", n.http)
 	steer(t, "topic", "create", "orders")
 	steer(t, "channel", "create", "orders", "billing")
 	if got := steer(t, "channel", "consumers", "orders", "billing", "--json"); got != "[]\n" {
@@ -257,7 +257,7 @@ func TestTopOfUnserved(t *testing.T) {
 // O19: top prints lines where there is no terminal, JSON on request, and redraws on a terminal until q is typed.
 func TestTop(t *testing.T) {
 	n := startNode(t, t.TempDir())
-	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)
+	t.Setenv("PENSTOCK_SERVER", n.http)
 	steer(t, "topic", "create", "orders")
 	steer(t, "channel", "create", "orders", "billing")
 	publishRush(t, n.http, "one")

@@ -75,7 +75,7 @@ func TestDefinitions(t *testing.T) {
 // A wrong document changes nothing, and a change that fails is named with what was done before.
 func TestDefinitionsRefused(t *testing.T) {
 	n := startNode(t, t.TempDir(), "--max-topics", "2")
-	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)
+	t.Setenv("PENSTOCK_SERVER", n.http)
 	steer(t, "topic", "create", "orders", "--partitions", "2")
 	before := steer(t, "definitions", "export")
 	file := filepath.Join(t.TempDir(), "d.json")

@@ -480,7 +480,7 @@ func TestDevClusterWithTokens(t *testing.T) {
 	if log := p.log("n1"); strings.Count(log, "AUTH_FIRST") > 1 {
 		t.Errorf("it goes on to ask for what it may not see:\n%s", log)
 	}
-	t.Setenv("ENGINE_HTTP_ADDRESS", n.HTTP)
+	t.Setenv("PENSTOCK_SERVER", n.HTTP)
 	t.Setenv("PENSTOCK_TOKEN", "s3cret")
 	steer(t, "cluster", "health", "--wait", "10s")
 	p.signal(p.cmd.Process.Pid, syscall.SIGTERM)

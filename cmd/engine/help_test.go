@@ -105,7 +105,7 @@ func TestVersionFlag(t *testing.T) {
 // O17: the shell proposes names that the node knows, and nothing, at once and without a word, if there is no node.
 func TestCompletion(t *testing.T) {
 	n := startNode(t, t.TempDir())
-	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)
+	t.Setenv("PENSTOCK_SERVER", n.http)
 	for _, topic := range []string{"orders", "orders.dead", "bills"} {
 		steer(t, "topic", "create", topic)
 	}

@@ -60,7 +60,7 @@ func fieldsOf(out map[string]map[string]bool, path string, v any) {
 }
 
 // judging are the commands whose exit code says that something is wrong just now, which a busy machine may cause.
-var judging = []string{"cluster status", "cluster health"}
+var judging = []string{"cluster status", "cluster health", "status", "health"}
 
 // schemaOf returns the fields of a command's JSON, with the kinds of their values.
 func schemaOf(t *testing.T, command, document string) map[string]string {
@@ -217,6 +217,8 @@ func TestJSONFields(t *testing.T) {
 	run("channel fork", "orders", "billing", "audit")
 	run("cluster status")
 	run("cluster health")
+	run("status")
+	run("health")
 	run("cluster verify", "orders")
 	run("cluster expand", "orders", "3")
 	run("cluster set-replicas", "orders", "2")

@@ -99,7 +99,8 @@ func rootCommand() *cobra.Command {
 	helpInGroups(root)
 	root.AddCommand(inGroup(commandsRun, serveCommand(), nsqdCommand(), devClusterCommand())...)
 	root.AddCommand(inGroup(commandsDaily, pubCommand(), readCommand(), subCommand(), topCommand(), topicCommand(),
-		channelCommand(), traceCommand(), clusterCommand(), definitionsCommand(), backupCommand(), restoreCommand(),
+		channelCommand(), traceCommand(), anywhere((*operator).statusCommand), anywhere((*operator).healthCommand),
+		clusterCommand(), definitionsCommand(), backupCommand(), restoreCommand(),
 		asideCommand())...)
 	root.AddCommand(inGroup(commandsOther, acceptLossCommand(), benchCommand(), configCommand(), debugCommand(),
 		migrateCommand(), rebuildCommand(), upgradeCommand(), versionCommand())...)

@@ -39,10 +39,19 @@ type nativeFlags struct {
 }
 
 func (n *nativeFlags) add(set *pflag.FlagSet) {
-	set.StringSliceVar(&n.seeds, "nodes", []string{defaultNativeAddress},
-		"HOST:PORT of the native protocol of one or more nodes, separated by commas; they say where the others are")
+	set.StringSliceVar(&n.seeds, "nodes", defaultSeeds(),
+		"HOST:PORT of the native protocol of one or more nodes, separated by commas; they say where the others are "+
+			"(or "+client.EnvNodes+")")
 	set.BoolVar(&n.useTLS, "tls", false, "use TLS, also if no other --tls flag is given")
 	n.AddTrust(set)
+}
+
+// defaultSeeds returns what --nodes is when nobody says it.
+func defaultSeeds() []string {
+	if named := os.Getenv(client.EnvNodes); named != "" {
+		return strings.Split(named, ",")
+	}
+	return []string{defaultNativeAddress}
 }
 
 // checkNamed refuses what names nothing: a partition below -1, which means any, or names that no topic or channel has.
@@ -183,7 +192,7 @@ func afterSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // completes makes the shell propose topics and channels. The native protocol does not list them, so a node's HTTP API
-// is asked: that of ENGINE_HTTP_ADDRESS or, without it, the one that the first node of --nodes has by default.
+// is asked: that of PENSTOCK_SERVER or, without it, the one that the first node of --nodes has by default.
 func (n *nativeFlags) completes(cmd *cobra.Command) {
 	o := &operator{}
 	o.completes(cmd)

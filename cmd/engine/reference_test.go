@@ -87,7 +87,8 @@ together, what was read before holds on.
 | other variable | what for |
 |---|---|
 | 'ENGINE_CONFIG' | the TOML file, as '--config' |
-| '` + client.EnvAddress + `' | also the node that commands such as 'engine topic list' ask, as their '--http-address' |
+| '` + client.EnvAddress + `' | the node that commands such as 'engine topic list' ask, as their '--http-address' |
+| '` + client.EnvNodes + `' | the nodes that 'engine pub', 'sub' and 'read' ask first, as their '--nodes' |
 | '` + client.EnvToken + `' | the token with which commands log in at a node, as the content of their '--token-file' |
 
 | type | what it takes |
@@ -229,9 +230,9 @@ func ownFlags(cmd *cobra.Command, f func(*pflag.Flag)) {
 const commandsIntro = `# Commands
 
 All commands of 'engine'. 'engine COMMAND --help' describes the arguments and flags of each. Those that talk to a node
-take '--http-address' (or the variable 'ENGINE_HTTP_ADDRESS'), '--tls-ca', '--tls-cert', '--tls-key' and '--token-file'
-(or 'PENSTOCK_TOKEN'), and print JSON with '--json'; 'pub', 'read' and 'sub' name nodes with '--nodes' instead. 'engine
-completion --help' says how a shell completes names of topics, channels and nodes.
+take '--http-address' (or the variable 'PENSTOCK_SERVER'), '--tls-ca', '--tls-cert', '--tls-key' and '--token-file' (or
+'PENSTOCK_TOKEN'), and print JSON with '--json'; 'pub', 'read' and 'sub' name nodes with '--nodes' (or
+'PENSTOCK_NODES'). 'engine completion --help' says how a shell completes names of topics, channels and nodes.
 
 The exit code is 0 if the command did what it says, and otherwise:
 

@@ -264,7 +264,7 @@ func TestDeleteSaysWhatGoes(t *testing.T) {
 		}
 	}))
 	defer n.Close()
-	t.Setenv("ENGINE_HTTP_ADDRESS", n.URL)
+	t.Setenv("PENSTOCK_SERVER", n.URL)
 	for _, want := range []string{
 		"channel billing of topic orders was deleted, with 3 dead letters that its dead-letter topic did not have yet\n",
 		"channel billing of topic orders was deleted\n",

@@ -221,15 +221,11 @@ func (o *operator) printTop(look *topLook, redraws bool) error {
 	if look.Health != "" {
 		fmt.Fprintln(&b, cutTo(look.Health, redraws, widthOf(o.out)))
 	}
-	t := table(&b)
-	fmt.Fprintln(t, "TOPIC\tCHANNEL\tPUB/S\tFIN/S\tREQ/S\tTIMEOUT/S\tDEPTH\tIN FLIGHT\tDEFERRED\tCONSUMERS\tLAG\tSTATE")
-	for i := range look.Rows {
-		r := &look.Rows[i]
-		fmt.Fprintf(t, "%s\t%s\t%.0f\t%.0f\t%.0f\t%.0f\t%d\t%d\t%d\t%d\t%s\t%s\n", r.Topic, dash(r.Channel), r.Published,
-			r.Confirmed, r.Requeued, r.TimedOut, r.Depth, r.InFlightCount, r.DeferredCount, r.ClientCount, lagText(r),
-			r.State)
+	width := 0 // no limit
+	if isTerminal(o.out) {
+		width = widthOf(o.out)
 	}
-	if err := t.Flush(); err != nil {
+	if err := writeFitting(&b, topTable(look.Rows), width); err != nil {
 		return err
 	}
 	if !redraws {

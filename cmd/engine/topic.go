@@ -102,9 +102,9 @@ func (o *operator) topicListCommand() *cobra.Command {
 		})
 	cmd.Long = "List topics with their depth and counters. In a cluster, the figures of all live nodes are added up.\n" +
 		"MESSAGES counts all that were ever published. BYTES STORED is what the leaders' copies hold now, on the disk or\n" +
-		"in the commit log; the other replicas hold as much again, each. PRODUCERS counts those that number their\n" +
-		"messages, in each partition to which they publish. If a node does not answer, or no node serves some partitions,\n" +
-		"the figures of the others are shown, and the exit code is 11."
+		"in the commit log; the other replicas hold as much again, each. PRODUCERS counts the open connections\n" +
+		"that have published to the topic; a native producer has one to each leader. If a node does not answer, or no\n" +
+		"node serves some partitions, the figures of the others are shown, and the exit code is 11."
 	return cmd
 }
 

@@ -13,7 +13,7 @@ import (
 // The command tells what a real node's log says, as a table and as JSON, and says what is wrong with an id.
 func TestTraceCommand(t *testing.T) {
 	n := startNode(t, t.TempDir())
-	t.Setenv("ENGINE_HTTP_ADDRESS", n.http)
+	t.Setenv("PENSTOCK_SERVER", n.http)
 	steer(t, "topic", "create", "orders")
 	steer(t, "channel", "create", "orders", "billing")
 	publishRush(t, n.http, "one")

@@ -15,9 +15,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Environment variables. EnvToken does not begin with ENGINE_, because such variables are settings of serve.
+// Environment variables of the commands. They do not begin with ENGINE_, because such variables are settings of serve:
+// ENGINE_HTTP_ADDRESS says where a node listens, and nothing about whom a command asks.
 const (
-	EnvAddress = "ENGINE_HTTP_ADDRESS"
+	EnvAddress = "PENSTOCK_SERVER"
+	EnvNodes   = "PENSTOCK_NODES" // of the commands that speak the native protocol
 	EnvToken   = "PENSTOCK_TOKEN"
 )
 
