@@ -140,6 +140,9 @@ const (
 	maxDefer = 49 * 24 * time.Hour
 )
 
+// Check returns an ErrOptions if the options contradict each other: what Open would say of them. It touches nothing.
+func (o Options) Check() error { return o.setDefaults() }
+
 // setDefaults replaces zero values by the defaults, and returns an ErrOptions if the options contradict each other.
 func (o *Options) setDefaults() error {
 	def := func(p *int64, v int64) {

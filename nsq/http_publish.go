@@ -14,6 +14,7 @@ import (
 	"github.com/valyala/bytebufferpool"
 
 	"penstock/engine"
+	"penstock/internal/clip"
 	"penstock/nsq/internal/web"
 )
 
@@ -22,14 +23,22 @@ const (
 	maxPooledBody = 1 << 20  // larger buffers are not pooled
 )
 
+// overSize is the error of a message or a body that is too big.
+func overSize(code string, bytes any, most int) error {
+	if code == "MSG_TOO_BIG" {
+		return web.Beyond(413, code, "the size of a message in bytes", bytes, most, "max-message-bytes")
+	}
+	return web.Beyond(413, code, "the size of the body in bytes", bytes, most, "max-body-bytes")
+}
+
 // bodyBudget counts the bytes of request bodies in memory, over all servers of the process.
 var bodyBudget atomic.Int64
 
-// readBody reads a request's body of at most most bytes; for a larger one it fails with the code tooBig. The caller
-// must call done when it no longer needs the body.
+// readBody reads a request's body of at most most bytes; for a larger one it fails with the code tooBig, MSG_TOO_BIG or
+// BODY_TOO_BIG. The caller must call done when it no longer needs the body.
 func readBody(r *http.Request, most int, tooBig string) (body []byte, done func(), err error) {
 	if r.ContentLength > int64(most) {
-		return nil, nil, web.Fail(413, tooBig)
+		return nil, nil, overSize(tooBig, r.ContentLength, most)
 	}
 	bb := bytebufferpool.Get()
 	reserved := int64(0)
@@ -58,7 +67,7 @@ func readBody(r *http.Request, most int, tooBig string) (body []byte, done func(
 		switch {
 		case len(bb.B) > most:
 			done()
-			return nil, nil, web.Fail(413, tooBig)
+			return nil, nil, overSize(tooBig, fmt.Sprintf("above %d", most), most)
 		case err == io.EOF:
 			return bb.B, done, nil
 		case err != nil:
@@ -84,8 +93,8 @@ func (s *Server) servePub(r *http.Request, q url.Values) (any, error) {
 	delay := time.Duration(0)
 	if q.Has("defer") {
 		ms, ok := parseUint([]byte(q.Get("defer")))
-		if !ok || q.Get("defer") == "" || ms > uint64(s.opts.MaxDefer/time.Millisecond) {
-			return nil, web.Fail(400, "INVALID_DEFER")
+		if most := uint64(s.opts.MaxDefer / time.Millisecond); !ok || q.Get("defer") == "" || ms > most {
+			return nil, web.Beyond(400, "INVALID_DEFER", "the delay in ms", clip.Text(q.Get("defer"), 32), most, "max-defer")
 		}
 		delay = time.Duration(ms) * time.Millisecond
 	}
@@ -108,7 +117,7 @@ func (s *Server) servePub(r *http.Request, q url.Values) (any, error) {
 
 func (s *Server) serveMpub(r *http.Request, q url.Values) (any, error) {
 	if r.ContentLength > int64(s.opts.MaxBodyBytes) {
-		return nil, web.Fail(413, "BODY_TOO_BIG")
+		return nil, overSize("BODY_TOO_BIG", r.ContentLength, s.opts.MaxBodyBytes)
 	}
 	name, err := web.TopicName(q, "INVALID_TOPIC")
 	if err != nil {
@@ -209,7 +218,7 @@ func splitLines(body []byte, most int) ([][]byte, error) {
 	for line := range bytes.SplitSeq(body, []byte{'\n'}) {
 		switch {
 		case len(line) > most:
-			return nil, web.Fail(413, "MSG_TOO_BIG")
+			return nil, overSize("MSG_TOO_BIG", len(line), most)
 		case len(line) > 0:
 			out = append(out, line)
 		}

@@ -64,9 +64,11 @@ func TestHTTPErrors(t *testing.T) {
 		{"GET", "/stats?include_mem=perhaps", "", 400, "INVALID_REQUEST"},
 	} {
 		reply, body := request(t, x.method, n.base+x.path, x.body)
+		beyond := regexp.MustCompile("^(MSG|BODY)_TOO_BIG$|^INVALID_DEFER$") // they name value, limit and setting
 		var got map[string]string
 		err := json.Unmarshal([]byte(body), &got)
-		if reply.StatusCode != x.status || err != nil || got["message"] != x.code || len(got) != 1 {
+		if reply.StatusCode != x.status || err != nil || got["message"] != x.code ||
+			(got["detail"] == "") != (len(got) == 1) || beyond.MatchString(x.code) != (got["detail"] != "") {
 			t.Errorf("%s %s: %d %v %v, want %d %s", x.method, x.path, reply.StatusCode, got, err, x.status, x.code)
 		}
 		if reply.Header.Get("X-NSQ-Content-Type") != "nsq; version=1.0" ||

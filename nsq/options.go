@@ -251,6 +251,19 @@ func (o *Options) setNativeDefault() {
 	}
 }
 
+// Check returns what Listen would say of the options and of the files that they name, such as that of the tokens. It
+// opens no listener and asks nobody.
+func (o Options) Check() error {
+	if err := o.setDefaults(); err != nil {
+		return err
+	}
+	if _, err := o.certificates(); err != nil {
+		return err
+	}
+	_, err := auth.Open(&o.Auth)
+	return err
+}
+
 // gate returns the Gate of all HTTP listeners.
 func (o *Options) gate(log *audit.Log) *web.Gate {
 	g := web.NewGate(log, []string{o.Hostname, o.BroadcastAddress}, o.AllowedHosts)

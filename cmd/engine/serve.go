@@ -87,6 +87,9 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	if err := n.readSecretFiles(); err != nil {
 		return &exitError{exitUsage, err}
 	}
+	if err := c.checkOptions(logger, level); err != nil {
+		return err
+	}
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP) // installed before recovery: a SIGHUP during recovery must not end the node
 
@@ -191,9 +194,8 @@ func (c *config) public(key string) (any, bool) {
 	return c.lookup(key)
 }
 
-func listen(
-	e *engine.Engine, c *config, part *clusterPart, logger *slog.Logger, level *slog.LevelVar,
-) (*nsq.Server, error) {
+// nsqOptions returns the options of the server, as far as they come from the settings.
+func (c *config) nsqOptions(logger *slog.Logger, level *slog.LevelVar) nsq.Options {
 	o := c.node.nsq
 	o.Version = nsqVersion
 	o.Logger = logger
@@ -203,13 +205,32 @@ func listen(
 	if list := c.node.offers.authAddresses; list != "" {
 		o.Auth.HTTPAddresses = strings.Split(list, ",")
 	}
-	o.ClusterHandler = part.handler(c.node, e, logger)
 	// A limit that both packages enforce has only one setting.
 	o.MaxMessageBytes = c.node.engine.MaxMessageBytes
 	o.MsgTimeout = c.node.engine.MsgTimeout
 	o.MaxMsgTimeout = c.node.engine.MaxMsgTimeout
 	o.MaxReqTimeout = c.node.engine.MaxReqTimeout
 	o.MaxDefer = c.node.engine.MaxDefer
+	return o
+}
+
+// checkOptions judges all options and the files that they name, before the node takes an address, joins a cluster or
+// makes anything in its data directory.
+func (c *config) checkOptions(logger *slog.Logger, level *slog.LevelVar) error {
+	if err := c.node.engine.Check(); err != nil {
+		return &exitError{exitUsage, err}
+	}
+	if err := c.nsqOptions(logger, level).Check(); err != nil {
+		return &exitError{exitUsage, err}
+	}
+	return nil
+}
+
+func listen(
+	e *engine.Engine, c *config, part *clusterPart, logger *slog.Logger, level *slog.LevelVar,
+) (*nsq.Server, error) {
+	o := c.nsqOptions(logger, level)
+	o.ClusterHandler = part.handler(c.node, e, logger)
 	server, err := nsq.Listen(e, o)
 	if part != nil {
 		part.server = server

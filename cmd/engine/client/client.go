@@ -266,6 +266,7 @@ func (c *Client) failure(ctx context.Context, err error, unknown bool) error {
 func (c *Client) refusal(status int, data []byte, path string, q url.Values) error {
 	var said struct {
 		Message   string `json:"message"`
+		Detail    string `json:"detail"`
 		HTTPSPort int    `json:"https_port"`
 	}
 	if json.Unmarshal(data, &said) != nil || said.Message == "" {
@@ -294,6 +295,9 @@ func (c *Client) refusal(status int, data []byte, path string, q url.Values) err
 		text += ": docs/reference/http.md names the permission of each route"
 	default:
 		text = sentence(text, status, q)
+	}
+	if said.Detail != "" {
+		text += ": " + said.Detail
 	}
 	err := fmt.Errorf("%s (node at %s)", text, c.Address)
 	if status == http.StatusBadRequest {

@@ -5,6 +5,7 @@ package web
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -49,12 +50,16 @@ func writeReply(w http.ResponseWriter, v any) {
 	_, _ = w.Write(body)
 }
 
-// WriteError sends err as its HTTP status and the body {"message": CODE}.
+// WriteError sends err as its HTTP status and the body {"message": CODE}, of one that Beyond made also with "detail".
 func WriteError(w http.ResponseWriter, err error) {
 	e := AsError(err)
 	// Package names mean nothing to the client.
 	text := strings.TrimPrefix(strings.TrimPrefix(e.code, "engine: "), "meta: ")
-	body, _ := json.Marshal(map[string]string{"message": text}) // strings always encode
+	said := map[string]string{"message": text}
+	if e.detail != "" {
+		said["detail"] = e.detail
+	}
+	body, _ := json.Marshal(said) // strings always encode
 	w.Header().Set(ContentTypeHeader, ContentTypeV1)
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	if e.Status == http.StatusUnauthorized {
@@ -68,10 +73,22 @@ func WriteError(w http.ResponseWriter, err error) {
 type Error struct {
 	Status int
 	code   string
+	detail string // "": the code says all
 }
 
 // Fail makes an Error.
-func Fail(status int, code string) *Error { return &Error{status, code} }
+func Fail(status int, code string) *Error { return &Error{Status: status, code: code} }
+
+// Beyond makes an Error about a value that a setting of the node does not allow. The code is nsqd's, which programs
+// compare; the detail is for people.
+func Beyond(status int, code, what string, value, limit any, setting string) *Error {
+	return &Error{Status: status, code: code, detail: BeyondText(what, value, limit, setting)}
+}
+
+// BeyondText says that a value is above the limit of a setting.
+func BeyondText(what string, value, limit any, setting string) string {
+	return fmt.Sprintf("%s is %v, and at most %v is allowed: see the node's setting %s", what, value, limit, setting)
+}
 
 func (e *Error) Error() string { return e.code }
 
