@@ -6,8 +6,10 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"penstock/engine/health"
@@ -37,8 +39,22 @@ type Front struct {
 	server  *http.Server
 	kept    map[string]net.Listener      // by what they are for; their ports were chosen by the kernel
 	handler atomic.Pointer[http.Handler] // of the Server; nil: the node is starting
+	busy    []string                     // of lookups and registrations: see Options.LookupMayBeBusy
 	ended   chan error                   // has the result of http.Server.Serve
 }
+
+// lookupPatience is how long an earlier process may take to free a lookup address that may be busy.
+const lookupPatience = 2 * time.Second
+
+// What is listened for, in sentences.
+const (
+	lookups       = "lookups"
+	registrations = "registrations"
+)
+
+// ListenFailure is wrapped by errors of OpenFront and Listen about an address. What is one of clients, HTTP, HTTPS,
+// lookups, registrations, native clients and other nodes.
+type ListenFailure = listen.Failure
 
 // OpenFront tries all listeners of o and the addresses in others, and serves HTTP. startup has the progress of the
 // start. While an address is in use, OpenFront tries it again for at most wait: an earlier process may be ending. The
@@ -64,8 +80,8 @@ func OpenFront(o Options, node string, startup *health.Startup, wait time.Durati
 		{"clients", o.TCPAddress},
 		{"HTTP", o.HTTPAddress},
 		{"HTTPS", o.HTTPSAddress},
-		{"lookups", o.LookupAddress},
-		{"registrations", o.LookupTCPAddress},
+		{lookups, o.LookupAddress},
+		{registrations, o.LookupTCPAddress},
 		{"native clients", o.NativeAddress},
 	}
 	for _, address := range others {
@@ -82,8 +98,16 @@ func OpenFront(o Options, node string, startup *health.Startup, wait time.Durati
 		if p.address == Off {
 			continue
 		}
-		ln, err := listen.Patiently(p.address, wait)
+		patience, mayBeBusy := wait, o.LookupMayBeBusy && (p.what == lookups || p.what == registrations)
+		if mayBeBusy {
+			patience = min(wait, lookupPatience)
+		}
+		ln, err := listen.Patiently(p.address, patience)
 		switch {
+		case errors.Is(err, syscall.EADDRINUSE) && mayBeBusy:
+			f.busy = append(f.busy, p.what)
+			o.Logger.Warn("another process listens at the default address for "+p.what+", probably an nsqlookupd: this node "+
+				"goes on without; name another address, or off, with --lookup-address", "address", p.address)
 		case err != nil:
 			f.Close()
 			return nil, listen.Error(p.what, p.address, err)
@@ -154,10 +178,15 @@ func chosen(address string) bool {
 	return err == nil && port == "0"
 }
 
-// Ports puts the ports that the kernel has chosen and the default of NativeAddress into o, so that the addresses can be
-// announced before the Server listens there.
+// Ports puts into o: off for lookup addresses that are busy, the ports that the kernel has chosen, and the default of
+// NativeAddress. So the addresses can be announced before the Server listens there.
 func (f *Front) Ports(o *Options) {
 	o.setNativeDefault()
+	if slices.Contains(f.busy, lookups) {
+		o.LookupAddress, o.LookupTCPAddress = Off, Off // who registered would be in no lookup
+	} else if len(f.busy) > 0 {
+		o.LookupTCPAddress = Off
+	}
 	own := map[string]net.Listener{"HTTP": f.ln}
 	if f.secure {
 		own = map[string]net.Listener{"HTTPS": f.ln}

@@ -24,9 +24,12 @@ type Ports struct{ TCP, HTTP, Native int }
 // Options configure a Server. The zero value of a field stands for its default. Limits that the engine has, too
 // (message size, timeouts), should be given the same values there.
 type Options struct {
-	TCPAddress       string // default 127.0.0.1:4150
-	HTTPAddress      string // Off: not served; default 127.0.0.1:4151
-	HTTPSAddress     string // the same API over TLS, which needs TLS.CertFile; default Off
+	TCPAddress   string // default 127.0.0.1:4150
+	HTTPAddress  string // Off: not served; default 127.0.0.1:4151
+	HTTPSAddress string // the same API over TLS, which needs TLS.CertFile; default Off
+	// LookupMayBeBusy makes OpenFront go on without the lookup service if another process listens at one of its
+	// addresses: they are defaults, which a stock nsqlookupd has, too.
+	LookupMayBeBusy  bool
 	LookupAddress    string // nsqlookupd's HTTP API; Off: not served; default 127.0.0.1:4161
 	LookupTCPAddress string // for stock nsqds; default 127.0.0.1:4160 if LookupAddress is its default, else Off
 	NativeAddress    string // for native clients; default 127.0.0.1:4250 if TCPAddress is its default, else Off

@@ -83,7 +83,11 @@ func TestParse(t *testing.T) {
 		{"PUB a:b\n", `fault E_BAD_TOPIC PUB topic name "a:b" is not valid`, phaseInit},
 		{"PUB t\n" + u32(0), "fault E_BAD_MESSAGE PUB invalid message body size 0", phaseInit},
 		{"PUB t\n" + u32(-1), "fault E_BAD_MESSAGE PUB invalid message body size -1", phaseInit},
-		{"PUB t\n" + u32(math.MaxInt32), "fault E_BAD_MESSAGE PUB message too big 2147483647 > 1048576 (max-message-bytes)", phaseInit},
+		{
+			"PUB t\n" + u32(math.MaxInt32),
+			"fault E_BAD_MESSAGE PUB message too big 2147483647 > 1048576 (max-message-bytes)",
+			phaseInit,
+		},
 		{"PUB t\n" + u32(1<<20) + "abc", "13 bytes left", phaseInit},
 		{"PUB t\n\x00\x00", "8 bytes left", phaseInit},
 		{"PUB " + long + "\n", `fault E_BAD_TOPIC PUB topic name "` + long + `" is not valid`, phaseInit},
@@ -96,14 +100,19 @@ func TestParse(t *testing.T) {
 		{"DPUB t -1\n", "fault E_INVALID DPUB could not parse timeout -1", phaseInit},
 		{"DPUB t 3600001\n", "fault E_INVALID DPUB timeout 3600001 out of range 0-3600000 (max-defer)", phaseInit},
 		{
-			"DPUB t 99999999999999999999999999\n", "fault E_INVALID DPUB timeout 18446744073709551615 out of range 0-3600000 (max-defer)",
+			"DPUB t 99999999999999999999999999\n",
+			"fault E_INVALID DPUB timeout 18446744073709551615 out of range 0-3600000 (max-defer)",
 			phaseInit,
 		},
 		{
-			"DPUB t 18446744073709551616\n", "fault E_INVALID DPUB timeout 18446744073709551615 out of range 0-3600000 (max-defer)",
+			"DPUB t 18446744073709551616\n",
+			"fault E_INVALID DPUB timeout 18446744073709551615 out of range 0-3600000 (max-defer)",
 			phaseInit,
 		},
-		{"DPUB t 1\n" + u32(1<<20+1), "fault E_BAD_MESSAGE DPUB message too big 1048577 > 1048576 (max-message-bytes)", phaseInit},
+		{
+			"DPUB t 1\n" + u32(1<<20+1), "fault E_BAD_MESSAGE DPUB message too big 1048577 > 1048576 (max-message-bytes)",
+			phaseInit,
+		},
 
 		{"SUB t ch\n", `SUB "t" "ch"`, phaseInit},
 		{"SUB\n", "fault E_INVALID SUB insufficient number of parameters", phaseInit},
@@ -124,7 +133,10 @@ func TestParse(t *testing.T) {
 
 		{"IDENTIFY\n" + sized("{}"), `IDENTIFY body "{}"`, phaseInit},
 		{"IDENTIFY\n" + u32(0), "fault E_BAD_BODY IDENTIFY invalid body size 0", phaseInit},
-		{"IDENTIFY\n" + u32(5<<20+1), "fault E_BAD_BODY IDENTIFY body too big 5242881 > 5242880 (max-body-bytes)", phaseInit},
+		{
+			"IDENTIFY\n" + u32(5<<20+1), "fault E_BAD_BODY IDENTIFY body too big 5242881 > 5242880 (max-body-bytes)",
+			phaseInit,
+		},
 		{"IDENTIFY\n", "fault E_INVALID cannot IDENTIFY in current state", phaseSubscribed},
 		{"AUTH\n" + sized("s"), `AUTH body "s"`, phaseInit},
 		{"AUTH x\n", "fault E_INVALID AUTH invalid number of parameters", phaseInit},
@@ -206,7 +218,10 @@ func TestParseBatch(t *testing.T) {
 		{head + u32(8) + u32(1048576), "fault E_BAD_BODY MPUB invalid message count 1048576"},
 		{head + u32(8) + u32(1048575), "all bytes left"},
 		{head + sized(batchBody("ok", "")), "fault E_BAD_MESSAGE MPUB invalid message(1) body size 0"},
-		{head + u32(2<<20) + u32(1) + u32(1<<20+1), "fault E_BAD_MESSAGE MPUB message too big 1048577 > 1048576 (max-message-bytes)"},
+		{
+			head + u32(2<<20) + u32(1) + u32(1<<20+1),
+			"fault E_BAD_MESSAGE MPUB message too big 1048577 > 1048576 (max-message-bytes)",
+		},
 		{head + sized(u32(2)+sized("a")), "fault E_BAD_MESSAGE MPUB failed to read message(1) body size"},
 		{head + sized(u32(1)+u32(2)+"a"), "fault E_BAD_MESSAGE MPUB failed to read message body"},
 		{head + sized(batchBody("a")+"zz"), "fault E_BAD_BODY MPUB invalid body size 11"},

@@ -56,8 +56,7 @@ func (f *flagValue) String() string { return f.preset }
 
 // newConfig returns the table with every setting at its default, and adds its flags to fs.
 func newConfig(fs *pflag.FlagSet) *config {
-	n := &node{addressNames: "--nsq-address, --http-address, --https-address, --lookup-address, --lookup-tcp-address, " +
-		"--native-address or --cluster-address"}
+	n := new(node)
 	c := &config{node: n, settings: settings(n), source: map[string]string{}, flags: map[string]*flagValue{}}
 	for _, s := range c.settings {
 		if err := s.value.Set(s.preset); err != nil {

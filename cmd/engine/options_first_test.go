@@ -23,7 +23,9 @@ func TestOptionsAreJudgedFirst(t *testing.T) {
 		"a body that holds no message": {
 			[]string{"--max-message-bytes", "2MiB", "--max-body-bytes", "1MiB"}, "a body must hold a message",
 		},
-		"a message that no batch holds": {[]string{"--max-message-bytes", "20MiB", "--max-body-bytes", "20MiB"}, "MaxMessageBytes"},
+		"a message that no batch holds": {
+			[]string{"--max-message-bytes", "20MiB", "--max-body-bytes", "20MiB"}, "MaxMessageBytes",
+		},
 	} {
 		dir := filepath.Join(t.TempDir(), "data")
 		args := []string{

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,6 +99,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	}
 	startup := new(health.Startup)
 	n.engine.Startup = startup
+	n.nsq.LookupMayBeBusy = c.source["lookup-address"] == "default" && c.source["lookup-tcp-address"] == "default"
 	front, err := openFront(n, startup)
 	if err != nil {
 		return err
@@ -290,6 +292,22 @@ func (n *node) listenFailure(err error) error {
 	return &exitError{exitUsage, err}
 }
 
+// addressFlags are the flags of serve about addresses, by what nsq.ListenFailure says that they are for.
+var addressFlags = map[string]string{
+	"clients": "--nsq-address", "HTTP": "--http-address", "HTTPS": "--https-address", "lookups": "--lookup-address",
+	"registrations": "--lookup-tcp-address", "native clients": "--native-address",
+	"other nodes": "--cluster-address (or cluster-peers, whose etcd ports follow it)",
+}
+
+// addressFlag names the flag that sets the address of which the error is.
+func (n *node) addressFlag(err error) string {
+	var failed *nsq.ListenFailure
+	if n.addressNames == "" && errors.As(err, &failed) {
+		return addressFlags[failed.What]
+	}
+	return cmp.Or(n.addressNames, "--cluster-address")
+}
+
 // addressError turns a listener's error into a sentence for the operator.
 func (n *node) addressError(err error) error {
 	var op *net.OpError
@@ -299,13 +317,13 @@ func (n *node) addressError(err error) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("the address %s is in use by another process: choose another one with %s",
-			op.Addr, n.addressNames)
+			op.Addr, n.addressFlag(err))
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("listening on %s is not permitted: choose a port above 1023 or run with CAP_NET_BIND_SERVICE",
 			op.Addr)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("the address %s does not belong to this machine: choose another one with %s",
-			op.Addr, n.addressNames)
+			op.Addr, n.addressFlag(err))
 	}
 	return err
 }

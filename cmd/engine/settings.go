@@ -16,7 +16,7 @@ type node struct {
 	offers          offers
 	cluster         clusterSettings
 	config          string
-	addressNames    string // the flags and variables that set its addresses, for a sentence about one that is in use
+	addressNames    string // what sets its addresses, for a sentence about one that is in use; "": the flags of serve
 	logFormat       string
 	logLevel        string
 	shutdownTimeout time.Duration
@@ -207,7 +207,8 @@ func messageSettings(o *engine.Options) []*setting {
 		row("max-state-bytes", "128MiB", size64(&o.MaxStateBytes, 64<<10),
 			"maximum size of the node's deferred messages and confirmed ranges, about 12 bytes each; at the limit, deferred "+
 				"messages and new channels are refused"),
-		row("max-defer", "1h", duration(&o.MaxDefer, time.Millisecond), "maximum delay of a deferred publish; at most 1176h, which are 49 days"),
+		row("max-defer", "1h", duration(&o.MaxDefer, time.Millisecond),
+			"maximum delay of a deferred publish; at most 1176h, which are 49 days"),
 		row("msg-timeout", "1m", duration(&o.MsgTimeout, time.Millisecond),
 			"deliver a message again when its consumer sends no FIN, REQ or TOUCH for this long; clients may request "+
 				"another timeout"),

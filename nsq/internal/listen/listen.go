@@ -15,10 +15,20 @@ import (
 // Off is the address that disables a service.
 const Off = "off"
 
-// Error wraps an error of listening with the name of the service and its address.
-func Error(what, address string, err error) error {
-	return fmt.Errorf("nsq: cannot listen for %s on %s: %w", what, address, err)
+// Failure is an error of listening, with the name of the service and its address.
+type Failure struct {
+	What, Address string
+	err           error
 }
+
+func (f *Failure) Error() string {
+	return fmt.Sprintf("nsq: cannot listen for %s on %s: %v", f.What, f.Address, f.err)
+}
+
+func (f *Failure) Unwrap() error { return f.err }
+
+// Error makes a Failure.
+func Error(what, address string, err error) error { return &Failure{what, address, err} }
 
 // TCP listens on a TCP address. what is the service that an error names.
 func TCP(what, address string) (net.Listener, error) {
