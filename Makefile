@@ -42,7 +42,7 @@ run: program ## build and start a node with its data in ./data
 	exec bin/engine serve --data-path data
 
 cluster: program ## build and start three nodes with their data in ./cluster-data (NSQ of the first on 14150; ctrl-C stops them)
-	exec bin/engine dev-cluster --nodes 3 --data-path cluster-data --base-port 14150
+	exec bin/engine dev-cluster --nodes 3 --data-path cluster-data --base-port 14150 --restart
 
 # Tests wait more than they work: three packages at once, and six tests of each, keep two cores busy. Those that take
 # longest begin first.

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// The demonstration that kills a leader runs any number of times: the node comes back, and nothing is left.
+func TestDemoRunsAgain(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("there is no curl")
+	}
+	makefile, err := os.ReadFile("../../Makefile")
+	must(t, err)
+	if !strings.Contains(string(makefile), "--base-port 14150 --restart") {
+		t.Error("make cluster does not start a node again that ends")
+	}
+	p := startDevAs(t, realNodes, t.TempDir(), "--restart")
+	nodes := p.ready(3)
+	var port int
+	_, err = fmt.Sscanf(nodes["n1"].NSQ, "127.0.0.1:%d", &port)
+	must(t, err)
+	for run := range 3 {
+		cmd := exec.CommandContext(t.Context(), "bash", "../../docs/kill-the-leader.sh")
+		cmd.Env = append(os.Environ(), "BASE_PORT="+strconv.Itoa(port))
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "is back, and the topic is deleted") {
+			t.Fatalf("run %d: %v\n%s", run, err, out)
+		}
+	}
+	o := execute(t, "topic", "list", "--json", "--http-address", nodes["n1"].HTTP)
+	if strings.Contains(o.stdout, "demo") {
+		t.Errorf("topics are left: %s", o.stdout)
+	}
+}
