@@ -38,6 +38,7 @@ type questionKind string
 // The kinds, with the fields that they use and the answer.
 const (
 	askBusiest  questionKind = "busiest"  // Sort, Filter, Count. Answer: []history.Topic, as they were at the last look
+	askLetters  questionKind = "letters"  // Answer: []DeadLetters of the partitions that the node leads
 	askTopics   questionKind = "topics"   // Names. Answer: []topicRow
 	askChannels questionKind = "channels" // Topic, Channel, Clients, Served. Answer: channelsHere or []ListedChannel
 	askHistory  questionKind = "history"  // Topic, Channel. Answer: history.Series
@@ -54,6 +55,8 @@ func (s *Server) answerQuestion(_ context.Context, text []byte) ([]byte, error) 
 	switch q.What {
 	case askBusiest:
 		v = s.history.Busiest(q.Sort, q.Filter, q.Count)
+	case askLetters:
+		v = s.lettersHere()
 	case askTopics:
 		v = s.topicRows(q.Names)
 	case askChannels:

@@ -43,6 +43,8 @@ type TopicPage struct {
 	Offset  int           `json:"offset"`
 	Topics  []ListedTopic `json:"topics"`
 	Missing []Missing     `json:"missing"` // their numbers are not in the sums
+	// DeadLetters are the topics in which dead letters wait, the most first; only if the request asks for them.
+	DeadLetters []DeadLetters `json:"dead_letters,omitempty"`
 }
 
 // ListedTopic is a topic with its numbers on all nodes.
@@ -187,6 +189,9 @@ func (s *Server) serveTopics(r *http.Request, q url.Values) (any, error) {
 		}
 		return err
 	})
+	if q.Get("dead_letters") == "true" {
+		out.DeadLetters = s.deadLetters(r)
+	}
 	out.Topics = make([]ListedTopic, 0, len(names))
 	snap, view := s.engine.Snapshot(), s.engine.View()
 	for _, name := range names {

@@ -15,9 +15,9 @@ export function Channel({ topic, channel, session }) {
 	const may = useMay(session, topic, channel);
 	const look = useLook(sees && path("/channels", { topic, channel, clients: "true" }));
 	const history = useLook(sees && path("/history", { topic, channel }), 5000);
-	const c = look.data?.channels[0];
-	const nodes = history.data?.nodes ?? [];
-	const of = { topic, channel };
+	const c = look.data?.channels[0], dead = c?.dead_letter_topic;
+	const letters = useLook(dead && path("/channels", { topic: dead, channel: "redrive" })).data?.channels[0];
+	const nodes = history.data?.nodes ?? [], of = { topic, channel };
 	const verb = (name, said, query = {}) => act(() => post(path(`/channel/${name}`, { ...of, ...query })),
 		said).then(look.again);
 	const line = (name, field, how = sums) => ({ name, points: how(nodes, field) });
@@ -33,7 +33,8 @@ export function Channel({ topic, channel, session }) {
 			["Waiting", short(c.depth)], ["Oldest", c.oldest_seconds ? span(c.oldest_seconds) : "–"],
 			["In flight", short(c.in_flight_count)], ["Deferred", short(c.deferred_count)], ["Consumers", short(consumers(c))],
 			["Finished", rate(c.finished_per_second)], ["Requeued", rate(c.requeued_per_second)],
-			["Timed out", rate(c.timed_out_per_second)], ["Dead letters", short(c.dead_lettered_count)],
+			["Timed out", rate(c.timed_out_per_second)], dead && ["Dead letters", html`<a href=${topicLink(dead)}>${
+				letters ? short(letters.depth) : "–"}</a>`],
 			c.outbox_count && ["Not moved yet", short(c.outbox_count)], c.dropped_count && ["Dropped", short(c.dropped_count)],
 		]} />
 		${c.aside_count > 0 && html`<p class="trouble">${plural(c.aside_count, "dead letter")} could not be moved to the
@@ -112,8 +113,7 @@ const places = {
 };
 
 function Seek({ go, name }) {
-	const [to, setTo] = useState("time");
-	const [value, setValue] = useState("");
+	const [to, setTo] = useState("time"), [value, setValue] = useState("");
 	const needs = to !== "beginning" && to !== "end";
 	const sent = () => (needs ? (to === "time" ? new Date(value).toISOString() : value) : undefined);
 	const where = { time: `what was published at ${time(value)}, or later`, id: `message ${value}`,

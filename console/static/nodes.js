@@ -68,9 +68,8 @@ function Member({ n, stale, change }) {
 }
 
 function Alone() {
-	const info = useLook("/info", 5000);
-	const i = info.data;
-	if (!i) return html`<${Trouble} error=${info.error} />`;
+	const { data: i, error } = useLook("/info", 5000);
+	if (!i) return html`<${Trouble} error=${error} />`;
 	return html`<ul class="nodes"><li class="node" aria-label="This node">
 		<h2><span class="name">${i.storage.node_id || i.hostname}</span> <${Tag}>a single node<//></h2>
 		<p class="note">Version ${i.version.replace(/^.*engine\./, "")}, since ${time(i.start_time * 1000)},

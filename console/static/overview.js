@@ -5,15 +5,14 @@ import { largest, newest, Plot, single, sums } from "./plot.js";
 
 // Health is one sentence about the node and its cluster. It is green only as long as the node says so now.
 export function Health({ cluster, fresh }) {
-	const look = useLook(cluster ? "/cluster/status" : "/health");
-	const { data, error } = look;
+	const { data, error } = useLook(cluster ? "/cluster/status" : "/health");
 	if (!data) return html`<section class="health ${error ? "bad" : ""}"><p>${error
 		? error.message : "Asking the node…"}</p></section>`;
 	const kind = fresh.stale ? "unknown" : data.healthy ? "good" : "bad";
 	const word = { unknown: "Not known now", good: "Healthy", bad: "Not healthy" }[kind];
-	const says = data.health.replace(/^(un)?healthy: /, "");
 	return html`<section class="health ${kind}" aria-label="Health">
-		<p><strong>${word}</strong> ${fresh.stale ? `${span(fresh.age / 1000)} ago the node said: ${data.health}` : says}</p>
+		<p><strong>${word}</strong> ${fresh.stale ? `${span(fresh.age / 1000)} ago the node said: ${data.health}`
+			: data.health.replace(/^(un)?healthy: /, "")}</p>
 	</section>`;
 }
 
@@ -28,7 +27,7 @@ export function Overview(props) {
 
 function Everything({ session, fresh }) {
 	const history = useLook("/history");
-	const topics = useLook(path("/topics", { sort: "published", count: 10 }));
+	const topics = useLook(path("/topics", { sort: "published", count: 10, dead_letters: true }));
 	const waiting = useLook(path("/topics", { sort: "depth", count: 10 }));
 	const nodes = history.data?.nodes ?? [];
 	const now = (field, how = sums) => newest(how(nodes, field));
@@ -45,6 +44,8 @@ function Everything({ session, fresh }) {
 			["Waiting", short(now("depth"))], ["In flight", short(now("in_flight"))],
 			["Publish p99", ms(now("publish_p99_ms", largest))], ["Disk write p99", ms(now("flush_p99_ms", largest))],
 			topics.data && ["Topics", short(topics.data.count)],
+			...(topics.data?.dead_letters ?? []).slice(0, 1).map((most) => ["Dead letters", html`<a
+				href=${topicLink(most.topic)}>${short(topics.data.dead_letters.reduce((n, t) => n + t.count, 0))}</a>`]),
 		]} />
 		<p class="note">These are the numbers of the last full 10 s; the p99 is that of the slowest node.</p>
 		<div class="plots">
@@ -53,8 +54,8 @@ function Everything({ session, fresh }) {
 				points: sums(nodes, "finished") }]} />
 			<${Plot} title="Messages waiting" series=${[{ name: "waiting", points: sums(nodes, "depth") }, { name: "in flight",
 				points: sums(nodes, "in_flight") }]} />
-			<${Plot} title="Publish p99" unit=${ms} series=${perNode("publish_p99_ms")} />
-			<${Plot} title="Disk write p99" unit=${ms} series=${perNode("flush_p99_ms")} />
+			${[["Publish p99", "publish"], ["Disk write p99", "flush"]].map(([title, of]) => html`<${Plot} key=${of}
+				title=${title} unit=${ms} series=${perNode(`${of}_p99_ms`)} />`)}
 		</div>
 		<div class="columns">
 			<section><h2>Most published</h2>

@@ -35,6 +35,8 @@ type Stats struct {
 	OutboxCount   int    // dead letters that wait to be moved
 	AsideCount    int    // those of them that could not be moved when they were tried last
 	AsideWhy      string // why the last of these could not
+	// DeadLetterTopic is where dead letters go and wait for a redrive; "": the channel has no limit of attempts.
+	DeadLetterTopic string
 	// FullPartitions counts the partitions that deliver no new messages, because too many wait between confirmed ones:
 	// they are in flight, delayed, or wait for room in the outbox.
 	FullPartitions int
@@ -63,6 +65,7 @@ func (c *Channel) Stats() Stats {
 		FullPartitions: now.FullPartitions,
 	}
 	if c.closed == nil && c.settings.Version > 0 {
+		s.DeadLetterTopic = c.settings.DeadLetterTopic(c.topic.Name())
 		s.OutboxCount = c.outboxCount()
 		s.AsideCount, s.AsideWhy = c.aside.Count(s.OutboxCount)
 	}

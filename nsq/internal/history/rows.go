@@ -48,8 +48,10 @@ type Channel struct {
 	RequeueCount  uint64  `json:"requeue_count"` // since the leaders began to serve the channel
 	TimeoutCount  uint64  `json:"timeout_count"`
 	DeadLettered  uint64  `json:"dead_lettered_count"`
-	OldestSeconds float64 `json:"oldest_seconds"` // age of the oldest message that is not finished; 0: none
-	Paused        bool    `json:"paused"`
+	// DeadLetterTopic: see engine.ChannelStats. How many wait there: the depth of its channel redrive.
+	DeadLetterTopic string  `json:"dead_letter_topic,omitempty"`
+	OldestSeconds   float64 `json:"oldest_seconds"` // age of the oldest message that is not finished; 0: none
+	Paused          bool    `json:"paused"`
 	// The others are those of engine.ChannelStats.
 	OutboxCount    int    `json:"outbox_count"`
 	AsideCount     int    `json:"aside_count"`
@@ -96,7 +98,8 @@ func ChannelOf(c *engine.ChannelStats, now time.Time) Channel {
 	return Channel{
 		Name: c.Name, Depth: c.Depth, InFlightCount: c.InFlightCount, DeferredCount: c.DeferredCount,
 		ClientCount: len(c.Consumers), RequeueCount: c.RequeueCount, TimeoutCount: c.TimeoutCount,
-		DeadLettered: c.DeadLettered, OldestSeconds: age(c.OldestNs, now), Paused: c.Paused,
+		DeadLetterTopic: c.DeadLetterTopic, DeadLettered: c.DeadLettered,
+		OldestSeconds: age(c.OldestNs, now), Paused: c.Paused,
 		OutboxCount: c.OutboxCount, AsideCount: c.AsideCount, AsideWhy: c.AsideWhy, FullPartitions: c.FullPartitions,
 		DroppedCount: c.DroppedCount, Dropping: c.Dropping, SkippedCount: c.SkippedCount, Skipping: c.Skipping,
 		SkippingSince: health.Since(c.SkippingSince), Starved: c.Starved,
@@ -134,6 +137,7 @@ func (c *Channel) Add(o *Channel) {
 	c.RequeueCount += o.RequeueCount
 	c.TimeoutCount += o.TimeoutCount
 	c.DeadLettered += o.DeadLettered
+	c.DeadLetterTopic = cmp.Or(c.DeadLetterTopic, o.DeadLetterTopic)
 	c.OldestSeconds = max(c.OldestSeconds, o.OldestSeconds)
 	c.Paused = c.Paused || o.Paused
 	c.OutboxCount += o.OutboxCount
