@@ -91,8 +91,11 @@ func (cn *clusterNode) listen() {
 	for id, n := range snapshotNodes(snap) {
 		was, known := cn.heard[id]
 		received, connected := cn.Net.Received(id)
-		if !known || connected && received != was.received || !connected && n.Live && age <= lease {
+		switch {
+		case !known || connected && received != was.received:
 			cn.heard[id] = heardOf{received, now}
+		case !connected && n.Live && age <= lease: // the store has heard of it since its lease was extended last
+			cn.heard[id] = heardOf{received, max(was.at, now-int64(age)-int64(lease))}
 		}
 	}
 	for id := range cn.heard {
