@@ -72,9 +72,11 @@ type TopicStats struct {
 	MessageCount uint64 // messages that this node stored as the leader, committed since Open
 	MessageBytes uint64 // approximate bytes of their bodies
 	Paused       bool
-	OverQuota    bool  // in the last minute, a put was refused because of the quota of a partition that is led here
-	Partitions   int   // all partitions of the topic, on any node
-	StoredBytes  int64 // bytes of the logs of this node's copies
+	OverQuota    bool // in the last minute, a put was refused because of the quota of a partition that is led here
+	// DelaysRefused counts the partitions that this node leads and that refuse delayed messages now; see ErrStateFull.
+	DelaysRefused int
+	Partitions    int   // all partitions of the topic, on any node
+	StoredBytes   int64 // bytes of the logs of this node's copies
 	// Served are the partitions whose channels deliver from this node, in order; never nil. Channels has the part of each
 	// channel that is in these partitions. A new leader serves as soon as the start of its epoch is committed.
 	Served   []int

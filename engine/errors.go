@@ -60,6 +60,7 @@ var (
 	ErrBatchKeys      = base.ErrBatchKeys
 	ErrVersion        = base.ErrVersion
 	ErrStateFull      = base.ErrStateFull
+	ErrGapsFull       = base.ErrGapsFull
 	ErrSeek           = base.ErrSeek
 	ErrFromLevel      = base.ErrFromLevel
 	ErrPartitionLevel = base.ErrPartitionLevel

@@ -166,6 +166,11 @@ var faults = []struct {
 			"topic list names them",
 	},
 	{
+		"delays_refused_topics", func(s *StorageStats) int64 { return int64(s.DelaysRefused) },
+		"topics refuse delayed messages, because as many wait as max-ranges or max-state-bytes allows; what has no " +
+			"delay goes on; engine topic list names them",
+	},
+	{
 		"disk_hangs", func(s *StorageStats) int64 { return int64(s.DiskHangs) },
 		"times that nothing came back from the disk for disk-patience",
 	},

@@ -67,14 +67,25 @@ func (t *Topic) overQuota() (n int) {
 	return n
 }
 
-// channelTroubles fills in the first channel of each kind that does not go on as it should, the first paused topic, and
-// the first that is over its quota.
+// delaysRefused counts the partitions that this node leads and that refuse delayed messages now.
+func (t *Topic) delaysRefused() (count int) {
+	for _, pt := range t.partitions() {
+		if pt.Leads() && pt.RefusesDelay(1) != nil {
+			count++
+		}
+	}
+	return count
+}
+
+// channelTroubles fills in the first channel of each kind that does not go on as it should, and the first topic that is
+// paused, that is over its quota and that refuses delays.
 func (e *Engine) channelTroubles(f *health.Facts) {
 	for _, t := range e.Topics() {
 		if t.paused.Load() && t.leadsSome() {
 			f.PausedTopic = f.PausedTopic.And(health.Channel{Topic: t.Name()})
 		}
 		f.QuotaTopic = f.QuotaTopic.With(health.Channel{Topic: t.Name(), Count: t.overQuota()})
+		f.DelaysRefused = f.DelaysRefused.With(health.Channel{Topic: t.Name(), Count: t.delaysRefused()})
 		for _, c := range t.Channels() {
 			now := c.local.Troubles()
 			one := func(count int, why string) health.Channel {

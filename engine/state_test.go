@@ -235,3 +235,57 @@ func TestPartitionStateFull(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Delays never stop messages without a delay: before so many wait between others that a channel could deliver nothing
+// new (MaxRanges), further ones are refused by name, and so is a requeue with a delay. Health says so. Delayed messages
+// next to each other are one hole, and any number of them may wait.
+func TestDelaysNeverStopPlainMessages(t *testing.T) {
+	o := inDir(t.TempDir())
+	o.MaxRanges = 64
+	e := openWith(t, o)
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	s := subscribe(t, ch, 1)
+	for i := range 500 { // they are next to each other
+		if _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if n := e.Stats("t", "")[0].DelaysRefused; n != 0 {
+			t.Fatalf("%d partitions refuse delays after %d next to each other", n, i)
+		}
+	}
+	refused := 0
+	for i := range 100 {
+		publish(t, topic, fmt.Sprint("now ", i))
+		m := s.next()
+		if m.body != fmt.Sprint("now ", i) {
+			t.Fatalf("%q came in place of message %d", m.body, i)
+		}
+		if i == 99 {
+			err := s.Requeue(m.id, time.Hour)
+			if !errors.Is(err, engine.ErrGapsFull) || !errors.Is(err, engine.ErrStateFull) {
+				t.Errorf("a requeue with a delay: %v", err)
+			}
+		}
+		s.finish(m)
+		switch _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); {
+		case errors.Is(err, engine.ErrGapsFull):
+			refused++
+		case err != nil || refused > 0:
+			t.Fatalf("delay %d: %v, after %d were refused", i, err, refused)
+		}
+	}
+	if refused != 53 { // 47 of the 48 that MaxRanges leaves to delays; the first ones are another
+		t.Errorf("%d delays were refused", refused)
+	}
+	healthSays(t, e, "topic t refuses delayed messages in 1 partition: ")
+	if n := e.Storage().DelaysRefused; n != 1 || e.Stats("t", "")[0].DelaysRefused != 1 {
+		t.Errorf("%d topics refuse delays", n)
+	}
+	if err := ch.Empty(ctxBg); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); err != nil {
+		t.Errorf("the channel was emptied: %v", err)
+	}
+}

@@ -70,6 +70,8 @@ type StorageStats struct {
 	PausedTopics     int `json:"paused_topics"`
 	StarvedChannels  int `json:"starved_channels"`  // see ChannelStats.Starved
 	OverQuotaTopics  int `json:"topics_over_quota"` // see TopicStats.OverQuota
+	// DelaysRefused: topics of which this node leads a partition that refuses delayed messages; see ErrStateFull.
+	DelaysRefused int `json:"delays_refused_topics"`
 	// Blocked: partitions led here that wait for a replica that may have more messages and cannot lead.
 	Blocked         int    `json:"shortened_copies_blocked"`
 	StallsBuffer    uint64 `json:"stalls_for_buffers"`      // times that no buffer was free: the flusher was behind
@@ -185,6 +187,7 @@ func (e *Engine) Storage() StorageStats {
 	out.PausedChannels, out.PausedTopics = f.PausedChannel.Channels(), f.PausedTopic.Channels()
 	out.StarvedChannels = f.StarvedChannel.Channels()
 	out.OverQuotaTopics = f.QuotaTopic.Channels()
+	out.DelaysRefused = f.DelaysRefused.Channels()
 	e.members.describe(&out)
 	e.describeDisk(&out)
 	if s.Groups > 0 {

@@ -40,12 +40,14 @@ type topicStats struct {
 	Producers    int            `json:"producer_count"`     // that number their messages, in the partitions led here
 	MaxProducers int            `json:"max_producer_count"` // in the partition that knows the most
 	// Connected counts the open connections of both protocols that have published to the topic.
-	Connected  int     `json:"connected_producer_count"`
-	Partitions int     `json:"partition_count"`   // on any node
-	Served     []int   `json:"served_partitions"` // whose channels deliver from here; the rest is elsewhere
-	Paused     bool    `json:"paused"`
-	OverQuota  bool    `json:"over_quota"` // see engine.TopicStats
-	Latency    latency `json:"e2e_processing_latency"`
+	Connected  int   `json:"connected_producer_count"`
+	Partitions int   `json:"partition_count"`   // on any node
+	Served     []int `json:"served_partitions"` // whose channels deliver from here; the rest is elsewhere
+	Paused     bool  `json:"paused"`
+	OverQuota  bool  `json:"over_quota"` // see engine.TopicStats
+	// DelaysRefused: see engine.TopicStats.
+	DelaysRefused int     `json:"delays_refused"`
+	Latency       latency `json:"e2e_processing_latency"`
 }
 
 type channelStats struct {
@@ -191,7 +193,7 @@ func (s *Server) stats(topic, channel string, clients bool) *statsReply {
 			MessageCount: t.MessageCount, Published: t.Published, MessageBytes: t.MessageBytes, Paused: t.Paused,
 			OverQuota: t.OverQuota, StoredBytes: t.LedBytes, Producers: t.Producers, MaxProducers: t.MaxProducers,
 			Connected:  connected[t.Name],
-			Partitions: t.Partitions, Served: t.Served,
+			Partitions: t.Partitions, Served: t.Served, DelaysRefused: t.DelaysRefused,
 		}
 		var latencies []engine.LatencyRecorder
 		for i := range t.Channels {

@@ -32,21 +32,23 @@ type nodeStats struct {
 }
 
 type topicNumbers struct {
-	Name         string           `json:"topic_name"`
-	Depth        int64            `json:"depth"`
-	Published    uint64           `json:"published_count"` // ever
-	MessageCount uint64           `json:"message_count"`   // since the start of each node
-	MessageBytes uint64           `json:"message_bytes"`   // likewise
-	StoredBytes  int64            `json:"stored_bytes"`    // of the leaders' logs, now
-	Producers    int              `json:"producer_count"`
-	MaxProducers int              `json:"max_producer_count"` // in the partition that knows the most
-	Connected    int              `json:"connected_producer_count"`
-	Partitions   int              `json:"partition_count"`   // on any node; 0: unknown
-	Served       []int            `json:"served_partitions"` // their channels are counted; nil: unknown, an older version
-	Paused       bool             `json:"paused"`
-	OverQuota    bool             `json:"over_quota"`
-	Failed       bool             `json:"stores_nothing,omitempty"` // a node that serves some of it stores nothing more
-	Channels     []channelNumbers `json:"channels,omitempty"`
+	Name         string `json:"topic_name"`
+	Depth        int64  `json:"depth"`
+	Published    uint64 `json:"published_count"` // ever
+	MessageCount uint64 `json:"message_count"`   // since the start of each node
+	MessageBytes uint64 `json:"message_bytes"`   // likewise
+	StoredBytes  int64  `json:"stored_bytes"`    // of the leaders' logs, now
+	Producers    int    `json:"producer_count"`
+	MaxProducers int    `json:"max_producer_count"` // in the partition that knows the most
+	Connected    int    `json:"connected_producer_count"`
+	Partitions   int    `json:"partition_count"`   // on any node; 0: unknown
+	Served       []int  `json:"served_partitions"` // their channels are counted; nil: unknown, an older version
+	Paused       bool   `json:"paused"`
+	OverQuota    bool   `json:"over_quota"`
+	// DelaysRefused: partitions that refuse delayed messages now.
+	DelaysRefused int              `json:"delays_refused"`
+	Failed        bool             `json:"stores_nothing,omitempty"` // a node that serves some of it stores nothing more
+	Channels      []channelNumbers `json:"channels,omitempty"`
 }
 
 type channelNumbers struct {
@@ -270,6 +272,7 @@ func (n *topicNumbers) add(m *topicNumbers) {
 	n.Served = nsq.AllServed(n.Served, m.Served)
 	n.Paused = n.Paused || m.Paused
 	n.OverQuota = n.OverQuota || m.OverQuota
+	n.DelaysRefused += m.DelaysRefused
 	n.Failed = n.Failed || m.Failed
 	for _, c := range m.Channels {
 		i := slices.IndexFunc(n.Channels, func(had channelNumbers) bool { return had.Name == c.Name })
@@ -336,7 +339,7 @@ func printTopicNumbers(w io.Writer, all []topicNumbers) error {
 	for i := range all {
 		n := &all[i]
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%s\n", n.Name, len(n.Channels), n.Depth, n.Published, n.StoredBytes,
-			n.Connected, n.state(n.Paused))
+			n.Connected, n.ownState())
 	}
 	return t.Flush()
 }
@@ -388,17 +391,30 @@ func printHeldUp(w io.Writer, all []topicNumbers) error {
 
 // stateOf says, besides state, which states the channel has that only an operator or its consumers can end.
 func (n *topicNumbers) stateOf(c *channelNumbers) string {
-	states := []string{n.state(n.Paused || c.Paused)}
-	for _, s := range []struct {
-		holds bool
-		word  string
-	}{
+	return joinStates(n.state(n.Paused || c.Paused), []stateWord{
 		{c.Skipping, "skipping"},
 		{c.FullPartitions > 0, "full"},
 		{c.Starved, "starved"},
 		{c.Dropping, "dropping"},
 		{c.AsideCount > 0, "dead letters aside"},
-	} {
+		{n.DelaysRefused > 0, "delays refused"},
+	})
+}
+
+// ownState says, besides state, whether the topic refuses delayed messages.
+func (n *topicNumbers) ownState() string {
+	return joinStates(n.state(n.Paused), []stateWord{{n.DelaysRefused > 0, "delays refused"}})
+}
+
+type stateWord struct {
+	holds bool
+	word  string
+}
+
+// joinStates returns the state with the words that hold, which replace an ok.
+func joinStates(state string, more []stateWord) string {
+	states := []string{state}
+	for _, s := range more {
 		if s.holds {
 			states = append(states, s.word)
 		}

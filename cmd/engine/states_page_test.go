@@ -164,6 +164,15 @@ var channelStates = []bringsAbout{
 		w.must("topic", "pause", "orders")
 		return func() { w.must("topic", "unpause", "orders") }
 	}},
+	{[]string{"delays refused"}, func(w *stateWorld) func() {
+		w.must("topic", "create", "later", "--partitions", "1")
+		w.must("channel", "create", "later", "all")
+		for range 3 {
+			w.publish("later&defer=600000", "x")
+			w.publish("later", "x")
+		}
+		return func() { w.must("topic", "delete", "later") }
+	}},
 	{[]string{"skipping"}, func(w *stateWorld) func() {
 		w.must("channel", "skip", "orders", "billing")
 		return func() { w.must("channel", "unskip", "orders", "billing") }

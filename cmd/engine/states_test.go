@@ -187,6 +187,9 @@ func (w *stateWorld) consoleOfCluster(script string) (said []string) {
 				said = append(said, word)
 			}
 		}
+		if topics.Topics[i].DelaysRefused > 0 {
+			said = append(said, "delays refused")
+		}
 	}
 	return append(said, st.Health)
 }

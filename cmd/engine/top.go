@@ -42,7 +42,7 @@ type topRow struct {
 	ClientCount   int     `json:"client_count"`
 	Paused        bool    `json:"paused"`
 	LagSeconds    float64 `json:"lag_seconds"` // until the channel is empty at this rate; -1: it never is
-	State         string  `json:"state"`       // see topicNumbers.state and stateOf
+	State         string  `json:"state"`       // see topicNumbers.ownState and stateOf
 }
 
 // topLook is what one refresh prints as JSON.
@@ -73,7 +73,7 @@ func topOf(before, after []topicNumbers, elapsed time.Duration, most int) topLoo
 			old = t
 		}
 		row := topRow{
-			Topic: t.Name, Paused: t.Paused, State: t.state(t.Paused),
+			Topic: t.Name, Paused: t.Paused, State: t.ownState(),
 			Published: rate(old.MessageCount, t.MessageCount, elapsed),
 		}
 		look.Published += row.Published

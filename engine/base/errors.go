@@ -67,10 +67,12 @@ var (
 	// ErrVersion says that the settings have changed since the caller read them.
 	ErrVersion = errors.New("engine: the settings were changed by somebody else meanwhile: read them again; nothing " +
 		"was changed")
-	// ErrStateFull says that a request was refused because of MaxStateBytes or a partition's limit.
-	ErrStateFull = errors.New("engine: deferred messages and confirmations out of order take as much room as a " +
-		"node (MaxStateBytes) or a partition may use for them: nothing is deferred and no channel is made; nothing of " +
-		"this request was stored, everything else goes on; finish messages or raise the limit")
+	// ErrStateFull says that a request was refused because of MaxStateBytes, MaxRanges or a partition's limit.
+	ErrStateFull = errors.New("engine: delayed messages and confirmations out of order take as much room as a " +
+		"node (MaxStateBytes) or a partition (MaxRanges) may use for them: nothing is deferred and no channel is " +
+		"made; nothing of this request was stored, everything else goes on; finish messages or raise the limit")
+	// ErrGapsFull is ErrStateFull because one more delay could stop the delivery of messages without a delay.
+	ErrGapsFull = fmt.Errorf("%w", ErrStateFull)
 	// ErrSeek says that a SeekTo is not valid; nothing was changed.
 	ErrSeek = errors.New("engine: a channel can go to the beginning, the end, an id, a time or by a count; " +
 		"nothing was changed")
@@ -101,6 +103,18 @@ var (
 	// ErrSettings is wrapped by errors that describe what is wrong with the settings of a channel.
 	ErrSettings = core.ErrSettings
 )
+
+// GapsError is an ErrGapsFull that says of how many delayed messages one more would be too many.
+type GapsError struct{ Waiting, Limit, MaxRanges int }
+
+func (e *GapsError) Error() string {
+	return fmt.Sprintf("engine: %d delayed messages wait between others in the partition, of the %d that max-ranges "+
+		"%d leaves to them: with more, a channel could deliver nothing new until they come due; nothing of this "+
+		"request was stored, everything else goes on; finish some, use no delay, or raise max-ranges",
+		e.Waiting, e.Limit, e.MaxRanges)
+}
+
+func (e *GapsError) Unwrap() error { return ErrGapsFull }
 
 type groundError struct{}
 

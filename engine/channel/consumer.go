@@ -162,8 +162,10 @@ func (k *Consumer) requeue(ev core.Event, delay time.Duration) error {
 	if !k.ch.has(ev.ID) {
 		return base.ErrNotInFlight
 	}
-	if delay >= time.Millisecond && !k.ch.ephemeral && k.ch.topic.Partition(int(ev.ID.Partition())).StateFull(1) {
-		return base.ErrStateFull
+	if delay >= time.Millisecond && !k.ch.ephemeral {
+		if err := k.ch.topic.Partition(int(ev.ID.Partition())).RefusesDelay(1); err != nil {
+			return err
+		}
 	}
 	ev.Kind, ev.DelayMs = core.EvRequeue, delay.Milliseconds()
 	return k.do(ev)

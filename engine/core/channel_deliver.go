@@ -260,7 +260,7 @@ func (c *Channel) requeue(ev *Event) error {
 	if delay > 0 && c.waiting >= c.cfg.MaxDeferred {
 		return ErrTooManyDeferred
 	}
-	if p := c.part(e.id.Partition()); delay > 0 && p.ranges.Len() >= c.cfg.MaxRanges-c.cfg.MaxRanges/4 {
+	if p := c.part(e.id.Partition()); delay > 0 && p.ranges.Len() >= MaxGaps(c.cfg.MaxRanges) {
 		return ErrTooManyGaps // what waits without a client must not stop the reading of new messages: see full
 	}
 	c.requeueCount++

@@ -22,6 +22,7 @@ type Cursor struct {
 	Dead      []DeadMessage   // the outbox: confirmed, and not in the dead-letter topic yet; sorted by ID
 
 	needed segment.MsgID // cached by neededBy: every id below it is confirmed or carried; 0: not known
+	gaps   gapCount      // of Requeued
 }
 
 // DeferredMessage is a message that was published with a delay: when it is due (unix ms), and the offset of the batch
@@ -50,6 +51,7 @@ type Cursors struct {
 	// carriedFrom caches the lowest offset in carried. It is valid only while carriedKnown is set.
 	carriedFrom  segment.Offset
 	carriedKnown bool
+	gaps         gapCount // of Deferred
 }
 
 // ErrBeyondEnd says that a control entry names messages that the log does not hold before it. No replica may fold it.
@@ -137,6 +139,9 @@ func (c *Cursors) PublishDeferred(ds []DeferredMessage) {
 			c.Deferred[i] = d
 		case c.wanted(d.ID):
 			c.Deferred = slices.Insert(c.Deferred, i, d)
+			if c.gaps.added(1); i > 0 && c.Deferred[i-1].ID+1 == d.ID {
+				c.gaps.joined++
+			}
 		}
 	}
 }
@@ -246,7 +251,7 @@ func (c *Cursors) applyChannel(ch *Cursor, ct *Control, end segment.MsgID) error
 		}
 		ch.Confirmed, ch.Start = ct.ID, min(ch.Start, ct.ID)
 		ch.Ranges.Clear()
-		ch.Requeued = nil
+		ch.Requeued, ch.gaps = nil, gapCount{}
 		ch.needed = 0
 		c.dropUnwanted([]IDRange{{0, segment.MaxMsgID + 1}})
 	case ChannelConfigured:
@@ -289,7 +294,9 @@ func (c *Cursors) confirm(ch *Cursor, rs []IDRange) {
 	for _, r := range rs {
 		confirmRange(&ch.Confirmed, &ch.Ranges, r)
 	}
+	had := len(ch.Requeued)
 	ch.Requeued = removeWithin(ch.Requeued, rs, Deferral.id, func(Deferral) bool { return true })
+	ch.gaps.removed(had - len(ch.Requeued))
 	c.dropUnwanted(rs)
 }
 
@@ -350,7 +357,9 @@ func (c *Cursors) dropUnwanted(rs []IDRange) {
 		c.carriedKnown = c.carriedKnown && !(drop && p.At == c.carriedFrom)
 		return drop
 	})
+	had := len(c.Deferred)
 	c.Deferred = removeWithin(c.Deferred, rs, DeferredMessage.id, func(d DeferredMessage) bool { return !c.wanted(d.ID) })
+	c.gaps.removed(had - len(c.Deferred))
 }
 
 // removeWithin removes from a list sorted by id the items in the sorted ranges for which drop returns true. It visits
@@ -438,6 +447,7 @@ func (ch *Cursor) requeue(ds []Deferral) {
 	if news == 0 {
 		return
 	}
+	ch.gaps.added(news)
 	old := len(ch.Requeued) - 1
 	ch.Requeued = append(ch.Requeued, make([]Deferral, news)...)
 	to := len(ch.Requeued) - 1

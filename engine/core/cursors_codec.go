@@ -172,6 +172,7 @@ func DecodeCursors(p []byte) (*Cursors, []byte, error) {
 	if d.bad != "" {
 		return nil, nil, badControl("checkpoint: %s", d.bad)
 	}
+	c.CountGaps(0)
 	return c, d.p, nil
 }
 

@@ -47,6 +47,9 @@ func channelNotes(f *Facts) (note string) {
 	if c := f.QuotaTopic; c != nil {
 		note += "; " + c.QuotaWords()
 	}
+	if c := f.DelaysRefused; c != nil {
+		note += "; " + c.DelaysRefusedWords()
+	}
 	if c := f.PausedChannel; c != nil {
 		note += "; " + c.PausedWords()
 	}
@@ -116,6 +119,13 @@ func (c *Channel) StarvedWords() string {
 	return fmt.Sprintf("channel %s of topic %s is starved: messages wait and it has consumers, but none was delivered "+
 		"for 10s: no consumer asks for messages (RDY 0), because it backs off after failures or stands still; nothing is "+
 		"lost: see engine channel consumers, and the consumers' logs%s", c.Name, c.Topic, c.more())
+}
+
+// DelaysRefusedWords says that the topic refuses delayed messages, what that means for the data, and what to do.
+func (c *Channel) DelaysRefusedWords() string {
+	return fmt.Sprintf("topic %s refuses delayed messages in %s: as many wait as max-ranges or max-state-bytes "+
+		"allows. Nothing is lost, messages without a delay are stored and delivered, and it ends as delayed messages are "+
+		"finished%s", c.Topic, plural(c.Count, "partition"), c.more())
 }
 
 // SkippingWords says that the channel skips, what that means for the data, and what to do.

@@ -43,7 +43,7 @@ type Facts struct {
 	// topic that is paused, and that is over its quota; nil: there is none. That is a note, too.
 	AsideLetters, FullChannel, DroppingChannel, SkippingChannel, PausedChannel *Channel
 	StarvedChannel                                                             *Channel
-	PausedTopic, QuotaTopic                                                    *Channel // without a Name
+	PausedTopic, QuotaTopic, DelaysRefused                                     *Channel // without a Name
 
 	// What may be missing here, although this node acknowledged it. Failure says if files were taken away under it.
 	Forgotten      bool          // the commit log's files were gone at the start, or older ones had come back

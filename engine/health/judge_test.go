@@ -110,11 +110,15 @@ func TestJudge(t *testing.T) {
 				SkippingChannel: &Channel{Topic: "orders", Name: "mail", Count: 7, More: 1, Why: "2026-01-31T12:00:00Z"},
 				PausedChannel:   &Channel{Topic: "orders", Name: "rests"},
 				PausedTopic:     &Channel{Topic: "mail", More: 2},
+				DelaysRefused:   &Channel{Topic: "later", Count: 3, More: 1},
 			},
 			true, true, true, true, nil, "",
 			[]string{
 				"; topic mail is paused: what is published waits for its channels until engine topic unpause; the same holds " +
-					"for 2 more topics; channel rests of topic orders is paused: its messages wait until engine channel unpause; " +
+					"for 2 more topics; topic later refuses delayed messages in 3 partitions: as many wait as max-ranges " +
+					"or max-state-bytes allows. Nothing is lost, messages without a delay are stored and delivered, and " +
+					"it ends as delayed messages are finished; the same holds for 1 more topic; channel rests of topic " +
+					"orders is paused: its messages wait until engine channel unpause; " +
 					"channel mail of topic orders is skipping: it discards all that is published instead of delivering it, 7 " +
 					"messages since 2026-01-31T12:00:00Z, until engine channel unskip; the same holds for 1 more " +
 					"channel; channel billing of topic orders is dropping messages: retention or a quota removed 1 message " +

@@ -69,7 +69,8 @@ func runStore(t *testing.T, disk aio.Disk) runningStore {
 		Counters: new(Counters), Pulse: new(aio.Pulse), Stop: stop,
 		CommitFileBytes: 256 << 10, CommitLiveBytes: 1 << 20, GroupsInFlight: 2, MinSegmentBytes: 16 << 10,
 		MaxSegmentBytes: 64 << 10, RetentionInterval: time.Hour, MaxInboxBytes: 1 << 20, MaxNodeInboxBytes: 1 << 20,
-		MaxStateBytes: 1 << 20, PublishTimeout: 5 * time.Second, AdmitTimeout: time.Second, MarkAfter: time.Millisecond,
+		MaxStateBytes: 1 << 20, MaxRanges: 1 << 10, PublishTimeout: 5 * time.Second, AdmitTimeout: time.Second,
+		MarkAfter: time.Millisecond,
 	})
 	s.level.Store(dir.FirstLevel)
 	topic := &Topic{Name: "t", ID: uuid.UUID{7}, ServingChanged: func() {}}

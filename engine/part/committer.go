@@ -216,8 +216,8 @@ func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox
 		if err == nil && c.overQuota(pt, room, &r, p) {
 			err = base.ErrQuota
 		}
-		if err == nil && p.DeferMs != 0 && pt.refusesDelay(r.delayed+len(p.Messages)) {
-			err = base.ErrStateFull
+		if err == nil && p.DeferMs != 0 {
+			err = pt.refusesDelay(r.delayed + len(p.Messages))
 		}
 		if err != nil {
 			inbox.Answer(l.Pop(), err)

@@ -1,6 +1,7 @@
 package part
 
 import (
+	"penstock/engine/base"
 	"penstock/engine/checkpoint"
 	"penstock/engine/core"
 	"penstock/segment"
@@ -29,11 +30,37 @@ func (pt *Partition) exceedsState(more int64) bool {
 	return pt.stateBytes.Load()+more > maxPartitionStateBytes || s.stateBytes.Load()+more > s.opts.MaxStateBytes
 }
 
-// measureState measures the fold after a control batch, and corrects the sums of pt and of the node. Only the
+// RefusesDelay returns why the partition would refuse count more delayed messages now, or nil: the state is full, or
+// they could make so many holes among the confirmed messages of a channel that it delivers nothing new
+// (core.Cursors.Gaps). Any goroutine may call it.
+func (pt *Partition) RefusesDelay(count int) error {
+	if pt.StateFull(count) {
+		return base.ErrStateFull
+	}
+	most := pt.store.opts.MaxRanges
+	if gaps, limit := int(pt.gaps.Load()), core.MaxGaps(most); gaps+count > limit {
+		return &base.GapsError{Waiting: gaps, Limit: limit, MaxRanges: most}
+	}
+	return nil
+}
+
+// measureState measures the fold after a control batch, and corrects what pt and the node have of it. Only the
 // committer, recovery and the goroutine that makes a partition call it.
 func (pt *Partition) measureState() {
 	n := pt.fold.MaxBytes(pt.machine.State().End)
 	pt.store.stateBytes.Add(n - pt.stateBytes.Swap(n))
+	pt.countGaps()
+}
+
+// countGaps bounds the holes that the fold's waiting messages make. To count them costs as much as messages wait, so
+// that is done only where the bound exceeds the limit, once per so many changes. The caller owns the fold.
+func (pt *Partition) countGaps() {
+	gaps, most := pt.fold.Gaps(), pt.store.opts.MaxRanges
+	if gaps >= core.MaxGaps(most) {
+		pt.fold.CountGaps(max(1, most/64))
+		gaps = pt.fold.Gaps()
+	}
+	pt.gaps.Store(int64(gaps))
 }
 
 // stateGrew adds an estimate for count delayed messages that were just folded. An exact measurement would visit all
@@ -43,17 +70,20 @@ func (pt *Partition) stateGrew(count int) {
 		n := int64(count) * core.DeferredBytes(pt.machine.State().End)
 		pt.stateBytes.Add(n)
 		pt.store.stateBytes.Add(n)
+		if pt.gaps.Add(int64(count)) >= int64(core.MaxGaps(pt.store.opts.MaxRanges)) {
+			pt.countGaps()
+		}
 	}
 }
 
-// refusesDelay says whether count more delayed messages would exceed a limit. If the estimate exceeds one, refusesDelay
-// measures the fold before it decides. Only the committer may call it.
-func (pt *Partition) refusesDelay(count int) bool {
-	if !pt.StateFull(count) {
-		return false
+// refusesDelay is RefusesDelay for the committer: if an estimate exceeds a limit, it measures the fold before it
+// decides.
+func (pt *Partition) refusesDelay(count int) error {
+	if pt.RefusesDelay(count) == nil {
+		return nil
 	}
 	pt.measureState()
-	return pt.StateFull(count)
+	return pt.RefusesDelay(count)
 }
 
 // CheckpointBytes implements clog.Source. It returns an upper bound for the size of a checkpoint. It also measures the

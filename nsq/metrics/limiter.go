@@ -9,7 +9,7 @@ import (
 
 // Series of one topic and of one channel. A test compares them with what is written.
 const (
-	seriesPerTopic   = 8
+	seriesPerTopic   = 9
 	seriesPerChannel = 18
 )
 
@@ -101,16 +101,18 @@ type topicNumbers struct {
 	depth, stored           int64
 	producers, maxProducers int
 	paused, overQuota       bool
+	delays                  int // partitions that refuse them
 }
 
 func (n *topicNumbers) add(o topicNumbers) {
 	n.depth, n.stored, n.producers = n.depth+o.depth, n.stored+o.stored, n.producers+o.producers
 	n.maxProducers, n.paused = max(n.maxProducers, o.maxProducers), n.paused || o.paused
 	n.overQuota = n.overQuota || o.overQuota
+	n.delays += o.delays
 }
 
 func topicNow(t *engine.TopicStats) topicNumbers {
-	return topicNumbers{t.Depth, t.LedBytes, t.Producers, t.MaxProducers, t.Paused, t.OverQuota}
+	return topicNumbers{t.Depth, t.LedBytes, t.Producers, t.MaxProducers, t.Paused, t.OverQuota, t.DelaysRefused}
 }
 
 // topicCounts returns the counters of a topic: messages, bytes.
@@ -157,6 +159,7 @@ func writeTopic(w writer, name string, n topicNumbers, c counts) {
 	w.set(topicDepth, float64(n.depth), name)
 	w.set(topicPaused, oneIf(n.paused), name)
 	w.set(topicOverQuota, oneIf(n.overQuota), name)
+	w.set(topicDelays, float64(n.delays), name)
 	w.set(topicStored, float64(n.stored), name)
 	w.set(topicProducers, float64(n.producers), name)
 	w.set(topicMaxProducers, float64(n.maxProducers), name)

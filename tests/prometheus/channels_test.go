@@ -16,6 +16,13 @@ func TestFaultsOfChannels(t *testing.T) {
 
 	f.fault("PenstockTopicPaused", func() { f.engine("topic", "pause", "orders") },
 		func() { f.engine("topic", "unpause", "orders") })
+	f.fault("PenstockDelaysRefused", func() {
+		f.engine("topic", "create", "later", "--partitions", "1")
+		for range 3 {
+			f.publishTo("later&defer=600000", 1, 1)
+			f.publishTo("later", 1, 1)
+		}
+	}, func() { f.engine("topic", "delete", "later") })
 	f.fault("PenstockChannelPaused", func() { f.engine("channel", "pause", "orders", "mail") },
 		func() { f.engine("channel", "unpause", "orders", "mail") })
 	f.fault("PenstockChannelSkipping", func() { f.engine("channel", "skip", "orders", "mail") },

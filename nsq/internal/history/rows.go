@@ -26,7 +26,8 @@ type Topic struct {
 	StoredBytes    int64   `json:"stored_bytes"`   // of the leaders' copies
 	OldestSeconds  float64 `json:"oldest_seconds"` // age of the oldest message that a channel has not finished; 0: none
 	Paused         bool    `json:"paused"`
-	OverQuota      bool    `json:"over_quota"` // see engine.TopicStats
+	OverQuota      bool    `json:"over_quota"`     // see engine.TopicStats
+	DelaysRefused  int     `json:"delays_refused"` // partitions that refuse delayed messages now
 }
 
 // values are those of topicFields.
@@ -81,6 +82,7 @@ func TopicOf(t *engine.TopicStats, now time.Time) Topic {
 	r := Topic{
 		Name: t.Name, Partitions: t.Partitions, PublishedCount: t.Published, Depth: t.Depth, ChannelCount: len(t.Channels),
 		StoredBytes: t.LedBytes, Paused: t.Paused, OverQuota: t.OverQuota,
+		DelaysRefused: t.DelaysRefused,
 	}
 	for i := range t.Channels {
 		c := &t.Channels[i]
@@ -122,6 +124,7 @@ func (t *Topic) Add(o *Topic) {
 	t.OldestSeconds = max(t.OldestSeconds, o.OldestSeconds)
 	t.Paused = t.Paused || o.Paused
 	t.OverQuota = t.OverQuota || o.OverQuota
+	t.DelaysRefused += o.DelaysRefused
 }
 
 // Add adds another node's row of the same channel.
