@@ -61,6 +61,7 @@ var (
 	ErrVersion        = base.ErrVersion
 	ErrStateFull      = base.ErrStateFull
 	ErrGapsFull       = base.ErrGapsFull
+	ErrDeferRetention = base.ErrDeferRetention
 	ErrSeek           = base.ErrSeek
 	ErrFromLevel      = base.ErrFromLevel
 	ErrPartitionLevel = base.ErrPartitionLevel

@@ -70,7 +70,7 @@ func (t *Topic) overQuota() (n int) {
 // delaysRefused counts the partitions that this node leads and that refuse delayed messages now.
 func (t *Topic) delaysRefused() (count int) {
 	for _, pt := range t.partitions() {
-		if pt.Leads() && pt.RefusesDelay(1) != nil {
+		if pt.Leads() && pt.RefusesDelay(1, 0) != nil {
 			count++
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"penstock/engine/channel"
 	"penstock/engine/ops"
@@ -131,7 +132,14 @@ func (t *Topic) checkPartitionCount(op wire.Operation) error {
 func (t *Topic) perform(ctx context.Context, op wire.Operation) ([]byte, error) {
 	switch op.Kind {
 	case wire.OpState:
-		return marshal(t.stateLocal(), nil)
+		s := t.stateLocal()
+		for _, n := range op.Partitions {
+			if op.AgeMs > 0 {
+				count, last := t.partitions()[n].DueAfterRetention(time.Duration(op.AgeMs) * time.Millisecond)
+				s.Early, s.LastDueMs = s.Early+count, max(s.LastDueMs, last)
+			}
+		}
+		return marshal(s, nil)
 	case wire.OpCreateChannel:
 		if err := t.initPartitions(ctx, t.partitions()); err != nil {
 			return nil, err

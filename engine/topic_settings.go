@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"penstock/engine/dir"
 	"penstock/engine/flush"
 	"penstock/engine/meta"
+	"penstock/replicate/wire"
 )
 
 // TopicSettings are the settings of a topic that an operator can change. All numbers but Partitions and MinISR are per
@@ -52,18 +54,50 @@ func (t *Topic) Configure(ctx context.Context, s TopicSettings) (TopicSettings, 
 	if err := t.CheckPartitions(ctx, s.Partitions); err != nil {
 		return t.Settings(), err
 	}
+	if err := t.checkDelays(ctx, &s); err != nil {
+		return t.Settings(), err
+	}
 	return t.e.members.configureTopic(ctx, t, s)
+}
+
+// checkDelays returns an ErrTopicSettings if retention by age would become shorter, and remove delayed messages before
+// they are due. Of leaders that do not answer within checkTime it knows nothing.
+func (t *Topic) checkDelays(ctx context.Context, s *TopicSettings) error {
+	now, next := t.shared.Limits.Load().RetentionAge, t.limitsOf(s).RetentionAge
+	if next == 0 || now != 0 && next >= now {
+		return nil
+	}
+	ctx, cancel := t.e.host.WithTimeout(ctx, checkTime)
+	defer cancel()
+	early, last := 0, int64(0)
+	op := wire.Operation{Kind: wire.OpState, AgeMs: next.Milliseconds()}
+	_ = t.onLeaders(ctx, op, nil, func(result []byte) error {
+		var of wire.TopicState
+		err := wire.DecodeResult(result, &of)
+		early, last = early+of.Early, max(last, of.LastDueMs)
+		return err
+	})
+	if early == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: retention_age_ms of %v could remove %d delayed messages of topic %s before they are due, "+
+		"the last of them at %s: set more, wait until then, or empty the channels first",
+		ErrTopicSettings, next, early, t.Name(), time.UnixMilli(last).UTC().Format(time.RFC3339))
+}
+
+// limitsOf returns the limits that the topic has with the settings s.
+func (t *Topic) limitsOf(s *TopicSettings) *flush.Limits {
+	o := &t.e.opts
+	return flush.LimitsOf(s, flush.Limits{
+		RetentionBytes: o.RetentionBytes, RetentionCount: int64(o.RetentionCount), RetentionAge: o.RetentionAge,
+	})
 }
 
 // configure makes s the settings that this node uses from now on. One goroutine at a time calls it for a topic: the one
 // that makes the topic; later the worker in a cluster, or the holder of changing on a single node.
 func (t *Topic) configure(s TopicSettings) {
-	o := &t.e.opts
-	own := flush.Limits{
-		RetentionBytes: o.RetentionBytes, RetentionCount: int64(o.RetentionCount), RetentionAge: o.RetentionAge,
-	}
 	t.settings.Store(&s)
-	t.shared.Limits.Store(flush.LimitsOf(&s, own))
+	t.shared.Limits.Store(t.limitsOf(&s))
 	t.e.store.Flusher().AskQuotas()
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -196,6 +197,59 @@ func TestQuotaReject(t *testing.T) {
 	}
 }
 
+// A quota counts what waits, not what lies behind it: one delayed message, or one that a consumer keeps, leaves room
+// for all others that are finished. What waits behind it counts, and so does what a channel wants again.
+func TestQuotaCountsWhatWaits(t *testing.T) {
+	const body = 1000
+	for name, set := range map[string]func(*engine.TopicSettings){
+		"count": func(s *engine.TopicSettings) { s.QuotaCount = 20 },
+		"bytes": func(s *engine.TopicSettings) { s.QuotaBytes = 24_000 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := openOnDisk(t, newDisk())
+			topic := topicOf(t, e, "t")
+			ch := channelOf(t, topic, "c")
+			configure(t, topic, set)
+			if _, err := topic.PublishDeferred(ctxBg, make([]byte, body), time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			consumer := subscribe(t, ch, 500)
+			for i := range 100 {
+				eventually(t, "finished messages make room", func() bool {
+					_, err := topic.Publish(ctxBg, make([]byte, body))
+					if err != nil && !errors.Is(err, engine.ErrQuota) {
+						t.Fatal(i, err)
+					}
+					return err == nil
+				})
+				consumer.take(1)
+			}
+			consumer.Close()
+			room := 0
+			eventually(t, "the quota leaves room for what does not wait", func() bool {
+				room += fillQuota(t, topic, body)
+				return room >= 18
+			})
+			if room > 22 {
+				t.Errorf("%d messages wait beside the delayed one", room)
+			}
+			consumer = subscribe(t, ch, 500)
+			consumer.take(room)
+			consumer.Close()
+			eventually(t, "finished messages make room", func() bool {
+				_, err := topic.Publish(ctxBg, make([]byte, body))
+				return err == nil
+			})
+			if err := ch.Seek(ctxBg, engine.SeekTo{Kind: engine.SeekBeginning}); err != nil {
+				t.Fatal(err)
+			}
+			if n := fillQuota(t, topic, body); n != 0 {
+				t.Errorf("%d messages were stored after a seek to the beginning", n)
+			}
+		})
+	}
+}
+
 // fillQuota publishes bodies of size bytes until the quota refuses one, and returns how many were stored.
 func fillQuota(t *testing.T, topic *engine.Topic, size int) (n int) {
 	t.Helper()
@@ -304,4 +358,47 @@ func TestDiskLowWaterAndQuota(t *testing.T) {
 		_, err := topic.Publish(ctx, fmt.Append(nil, "again"))
 		return err == nil
 	})
+}
+
+// What was answered OK for later is not removed before: a delay that is not shorter than the topic's retention by age
+// is refused by name, and so is a retention by age that would remove delayed messages before they are due.
+func TestDelayBeyondRetention(t *testing.T) {
+	e := openOnDisk(t, newDisk())
+	topic := topicOf(t, e, "t")
+	ch := channelOf(t, topic, "c")
+	later := func(delay time.Duration) error {
+		_, err := topic.PublishDeferred(ctxBg, []byte("later"), delay)
+		return err
+	}
+	age := func(age time.Duration) error {
+		s := topic.Settings()
+		s.RetentionAgeMs = age.Milliseconds()
+		_, err := topic.Configure(ctxBg, s)
+		return err
+	}
+	setup := errors.Join(age(time.Minute), later(59*time.Second), age(50*time.Minute), later(time.Minute))
+	if setup != nil {
+		t.Fatal(setup)
+	}
+	for _, delay := range []time.Duration{50 * time.Minute, time.Hour} {
+		if err := later(delay); !errors.Is(err, engine.ErrDeferRetention) || !errors.Is(err, engine.ErrDeferTooLong) {
+			t.Errorf("a delay of %v: %v", delay, err)
+		}
+	}
+	publish(t, topic, "now")
+	s := subscribe(t, ch, 1)
+	if m := s.next(); !errors.Is(s.Requeue(m.id, 50*time.Minute), engine.ErrDeferRetention) ||
+		s.Requeue(m.id, time.Second) != nil {
+		t.Error("a requeue is not refused by its delay")
+	}
+	err := age(time.Minute)
+	if !errors.Is(err, engine.ErrTopicSettings) || !strings.Contains(err.Error(), " messages of topic t") {
+		t.Errorf("a retention that removes delayed messages: %v", err)
+	}
+	if got := topic.Settings().RetentionAgeMs; got != (50 * time.Minute).Milliseconds() {
+		t.Errorf("the retention is %d ms", got)
+	}
+	if err := errors.Join(age(2*time.Minute), ch.Empty(ctxBg), age(time.Minute)); err != nil {
+		t.Error(err)
+	}
 }

@@ -3,6 +3,7 @@ package base
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"penstock/engine/core"
 )
@@ -23,8 +24,10 @@ var (
 	ErrMessageTooBig = errors.New("engine: the message is larger than MaxMessageBytes; nothing was stored")
 	ErrBatchTooBig   = errors.New("engine: the batch is larger than MaxBatchBytes; nothing was stored")
 	ErrDeferTooLong  = errors.New("engine: the delay is negative or longer than MaxDefer; nothing was stored")
-	ErrTopicOptions  = errors.New("engine: the topic cannot be made as asked for; nothing was made")
-	ErrTooManyTopics = errors.New("engine: there are as many topics as MaxTopics allows: nothing was made; delete one " +
+	// ErrDeferRetention is ErrDeferTooLong because the topic's retention by age would remove the message before.
+	ErrDeferRetention = fmt.Errorf("%w", ErrDeferTooLong)
+	ErrTopicOptions   = errors.New("engine: the topic cannot be made as asked for; nothing was made")
+	ErrTooManyTopics  = errors.New("engine: there are as many topics as MaxTopics allows: nothing was made; delete one " +
 		"or raise the limit")
 	ErrTooManyChans = errors.New("engine: the topic has as many channels as MaxChannels allows: nothing was made; " +
 		"delete one or raise the limit")
@@ -115,6 +118,17 @@ func (e *GapsError) Error() string {
 }
 
 func (e *GapsError) Unwrap() error { return ErrGapsFull }
+
+// RetentionError is an ErrDeferRetention that names the delay and the retention.
+type RetentionError struct{ Delay, Age time.Duration }
+
+func (e *RetentionError) Error() string {
+	return fmt.Sprintf("engine: a delay of %v is not shorter than the %v for which retention-age keeps messages of the "+
+		"topic: the message would be removed before it is due; nothing was stored, use a shorter delay or raise "+
+		"retention-age", e.Delay, e.Age)
+}
+
+func (e *RetentionError) Unwrap() error { return ErrDeferRetention }
 
 type groundError struct{}
 

@@ -163,7 +163,7 @@ func (k *Consumer) requeue(ev core.Event, delay time.Duration) error {
 		return base.ErrNotInFlight
 	}
 	if delay >= time.Millisecond && !k.ch.ephemeral {
-		if err := k.ch.topic.Partition(int(ev.ID.Partition())).RefusesDelay(1); err != nil {
+		if err := k.ch.topic.Partition(int(ev.ID.Partition())).RefusesDelay(1, delay); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,7 @@ package channel
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -62,8 +63,8 @@ type Partition interface {
 	// ServesIn says whether a channel that got the partition in this leader epoch (0: on a single node) may still
 	// deliver: this node serves the partition, and knows of no leader with a later epoch.
 	ServesIn(epoch segment.Epoch) bool
-	// RefusesDelay returns why the partition refuses count more deferred messages now, or nil.
-	RefusesDelay(count int) error
+	// RefusesDelay returns why the partition refuses count more messages deferred by delay now, or nil.
+	RefusesDelay(count int, delay time.Duration) error
 	// NewControls returns a function that appends batches of control entries to the inbox, one at a time: the next one
 	// only after done was called for the one before. done gets the outcome. If that is not known after a while, done
 	// gets ErrUnknown; with patient, it waits for the outcome. done must not block. A batch is not stored if revoked

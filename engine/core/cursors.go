@@ -52,6 +52,7 @@ type Cursors struct {
 	carriedFrom  segment.Offset
 	carriedKnown bool
 	gaps         gapCount // of Deferred
+	rewinds      uint64   // see Rewinds
 }
 
 // ErrBeyondEnd says that a control entry names messages that the log does not hold before it. No replica may fold it.
@@ -167,6 +168,7 @@ func (c *Cursors) Apply(ct *Control, end segment.MsgID) error { return c.ApplyAt
 func (c *Cursors) ApplyAt(ct *Control, end segment.MsgID, at segment.Offset) error {
 	switch ct.Kind {
 	case ChannelCreated:
+		c.rewinds++
 		return c.create(ct, end)
 	case ChannelDeleted:
 		c.remove(ct.Channel, end)
@@ -181,7 +183,9 @@ func (c *Cursors) ApplyAt(ct *Control, end segment.MsgID, at segment.Offset) err
 		return c.emptyTopic(ct.ID, end)
 	case EpochStart: // concerns the log, not the channels
 	case Checkpoint:
+		rewinds := c.rewinds + 1
 		*c = *ct.Cursors
+		c.rewinds = rewinds
 	case DeferredCarried:
 		return c.carry(ct, end, at)
 	case ProducerOpened, ProducerTaken:
@@ -251,6 +255,7 @@ func (c *Cursors) applyChannel(ch *Cursor, ct *Control, end segment.MsgID) error
 		}
 		ch.Confirmed, ch.Start = ct.ID, min(ch.Start, ct.ID)
 		ch.Ranges.Clear()
+		c.rewinds++
 		ch.Requeued, ch.gaps = nil, gapCount{}
 		ch.needed = 0
 		c.dropUnwanted([]IDRange{{0, segment.MaxMsgID + 1}})

@@ -29,3 +29,17 @@ func (c *Cursors) ShiftDue(ms int64) (count int) {
 	}
 	return count
 }
+
+// EachWaiting visits the messages that wait for their time, with the offset of the batch that holds or carries the
+// message (0: where it was published) and when it is due (unix ms). It visits one again for each channel that requeued
+// it.
+func (c *Cursors) EachWaiting(visit func(id segment.MsgID, at segment.Offset, dueMs int64)) {
+	for _, d := range c.Deferred {
+		visit(d.ID, d.At, d.DueMs)
+	}
+	for _, ch := range c.channels {
+		for _, d := range ch.Requeued {
+			visit(d.ID, d.At, d.DueMs)
+		}
+	}
+}

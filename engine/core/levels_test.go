@@ -66,7 +66,8 @@ func TestFoldSaysWhatItsEntriesDid(t *testing.T) {
 var derived = map[string]bool{
 	"Cursors.carriedFrom": true, "Cursors.carriedKnown": true, "Cursor.needed": true, "IDSet.head": true,
 	"producers.nameBytes": true, "producers.newestNs": true, "producers.ids": true,
-	"Cursors.gaps": true, "Cursor.gaps": true, "gapCount.joined": true, "gapCount.changes": true,
+	"Cursors.gaps": true, "Cursors.rewinds": true, "Cursor.gaps": true,
+	"gapCount.joined": true, "gapCount.changes": true,
 }
 
 // Every field of a fold is written: the samples have a value in each field, and are read back unchanged. A new field
@@ -108,7 +109,7 @@ func TestFoldHasEveryField(t *testing.T) {
 func plain(c *Cursors) *Cursors {
 	p := *c
 	p.carriedFrom, p.carriedKnown, p.producers.ids = 0, false, nil
-	p.gaps = gapCount{}
+	p.gaps, p.rewinds = gapCount{}, 0
 	p.Deferred, p.carried, p.channels = append([]DeferredMessage{}, c.Deferred...), append([]carriedPlace{}, c.carried...),
 		[]*Cursor{}
 	for _, ch := range c.channels {

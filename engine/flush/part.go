@@ -35,9 +35,8 @@ type Part struct {
 	seenToKeep retain.Seen
 	limit      segment.Offset // recovery needs no segment that ends at or below this offset
 
-	countedFrom atomic.Uint64 // offset of the oldest batch that counts for a quota
-	lookedUp    segment.MsgID // the message for which countedFrom was found
-	atEnd       bool          // that message did not exist yet: countedFrom was the log's end
+	waiting   atomic.Pointer[Waiting] // the last look; nil: none yet
+	forgotten atomic.Uint64           // how often ForgetWaiting was called
 }
 
 // Owner is the partition that a Part belongs to. The engine's partitions implement it. The flusher's goroutine calls
@@ -53,6 +52,10 @@ type Owner interface {
 	// MayTrim says whether retention may examine the partition: its metadata is known, and so are the facts about
 	// channels in its log.
 	MayTrim() bool
+	// EachPassed visits the ranges of messages at or above from that every channel has confirmed, in order. It returns
+	// the log's end, and how many messages below from wait in control batches. It takes Replica.mu.
+	EachPassed(from segment.MsgID, visit func(begin, end segment.MsgID)) (
+		end segment.MsgID, endAt segment.Offset, carried int)
 	// CommittedEnd is the offset up to which the log is committed.
 	CommittedEnd() segment.Offset
 	// LeaderStart is the position at which the leader's log begins; 0: unknown. This copy need not keep earlier
@@ -115,9 +118,16 @@ func (p *Part) NoteNeeded(needed retain.Needed, end segment.Offset) {
 // Needed is the first message that some channel needs where it was published, according to the last NoteNeeded.
 func (p *Part) Needed() segment.MsgID { return segment.MsgID(p.needed.Load()) }
 
-// CountedFrom is the offset of the oldest batch that counts for a quota on bytes. It is as recent as the flusher's last
-// look.
-func (p *Part) CountedFrom() segment.Offset { return segment.Offset(p.countedFrom.Load()) }
+// Waiting returns what waited at the flusher's last look, or nil if that does not hold any more.
+func (p *Part) Waiting() *Waiting {
+	if w := p.waiting.Load(); w != nil && w.forgotten == p.forgotten.Load() {
+		return w
+	}
+	return nil
+}
+
+// ForgetWaiting says that a channel may want messages again that all had confirmed. The owner of the fold calls it.
+func (p *Part) ForgetWaiting() { p.forgotten.Add(1) }
 
 // Unwritten says whether the segments cannot be written any more, although they may still be readable: a write or a
 // sync has failed, or the file that takes the next batches is broken. Such a file is not repaired in place.

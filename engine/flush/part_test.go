@@ -43,6 +43,11 @@ func (*testPart) FindLost()                     {}
 func (*testPart) Trimmed(bool, bool)            {}
 func (p *testPart) isClosed() bool              { return p.WhyClosed() != nil }
 
+func (p *testPart) EachPassed(segment.MsgID, func(begin, end segment.MsgID)) (segment.MsgID, segment.Offset, int) {
+	at, _, id := p.log.End()
+	return id, at, 0
+}
+
 func (p *testPart) CommittedEnd() segment.Offset {
 	if p.committed != 0 {
 		return p.committed

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"sync/atomic"
+	"time"
 
 	"penstock/batch"
 	"penstock/clog"
@@ -217,7 +218,7 @@ func (c *committer) nextRun(pt *Partition, g *clog.Group, w *groupWork, l *inbox
 			err = base.ErrQuota
 		}
 		if err == nil && p.DeferMs != 0 {
-			err = pt.refusesDelay(r.delayed + len(p.Messages))
+			err = pt.refusesDelay(r.delayed+len(p.Messages), time.Duration(p.DeferMs)*time.Millisecond)
 		}
 		if err != nil {
 			inbox.Answer(l.Pop(), err)
@@ -527,6 +528,10 @@ func (c *committer) applyControls(pt *Partition, controls []core.Control, at seg
 // will get. The caller owns the fold: the committer, recovery, or the goroutine that makes the partition.
 func (pt *Partition) publishFold(end segment.MsgID) {
 	pt.measureState()
+	if n := pt.fold.Rewinds(); n != pt.rewinds {
+		pt.rewinds = n
+		pt.flush.ForgetWaiting()
+	}
 	pt.producerCount.Store(int32(pt.fold.ProducerCount()))
 	var start core.Border
 	if pt.log != nil {

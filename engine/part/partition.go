@@ -66,6 +66,7 @@ type logEnd struct {
 	fold      *core.Cursors
 	epochs    replicate.EpochTable
 	writer    core.WriterClock
+	rewinds   uint64           // of fold when Part.ForgetWaiting was called last
 	newest    int64            // append time of the newest batch, ns since 1970; no later batch gets an earlier one
 	recovered segment.Position // recovery found that the log is committed at least up to here
 }

@@ -4,14 +4,16 @@ import (
 	"math"
 	"time"
 
+	"penstock/engine/core"
 	"penstock/engine/inbox"
+	"penstock/segment"
 )
 
 // The committer at the partition's leader enforces a quota in reject mode: it knows the end of the log, and appends
-// nothing that would exceed the quota. The quota counts the log from the oldest message that some channel has not
-// confirmed to the end. So a quota is never exceeded, and confirmations make room. It may take a read of a segment to
-// find where the batch of that oldest message begins. So the flusher looks it up, at every tick and soon after a put
-// was refused.
+// nothing that would exceed the quota. The quota counts the messages that some channel has not confirmed, not what lies
+// behind them: one delayed message leaves the room that its neighbours had. So a quota is never exceeded, and
+// confirmations make room. What waits is found by the flusher (flush.Waiting), at every tick and soon after a put was
+// refused; until then everything from the oldest such message on counts.
 
 // quotaRoom is how many bytes and messages may still be appended to a partition.
 type quotaRoom struct{ bytes, count int64 }
@@ -26,13 +28,17 @@ func (c *committer) quotaRoom(pt *Partition) *quotaRoom {
 	st := pt.machine.State()
 	start, _, startID := pt.log.Start()
 	c.room = quotaRoom{math.MaxInt64, math.MaxInt64}
+	count := int64(st.NextID - min(max(pt.flush.Needed(), startID), st.NextID))
+	bytes := int64(st.End - min(start, st.End))
+	if w := pt.flush.Waiting(); w != nil && w.End <= st.NextID && w.EndAt <= st.End {
+		count = min(count, int64(w.Messages)+int64(st.NextID-w.End))
+		bytes = min(bytes, w.Bytes+int64(st.End-w.EndAt))
+	}
 	if l.RejectCount != 0 {
-		from := min(max(pt.flush.Needed(), startID), st.NextID)
-		c.room.count = l.RejectCount - int64(st.NextID-from)
+		c.room.count = l.RejectCount - count
 	}
 	if l.RejectBytes != 0 {
-		from := min(max(pt.flush.CountedFrom(), start), st.End)
-		c.room.bytes = l.RejectBytes - int64(st.End-from)
+		c.room.bytes = l.RejectBytes - bytes
 	}
 	return &c.room
 }
@@ -60,4 +66,15 @@ func (pt *Partition) OverQuota() bool {
 	l, at := pt.topic.Limits.Load(), pt.quotaAt.Load()
 	return l != nil && (l.RejectBytes != 0 || l.RejectCount != 0) && at != 0 &&
 		pt.store.clock.Mono()-time.Duration(at) < overQuotaFor
+}
+
+// EachPassed implements flush.Owner. It takes Replica.mu.
+func (pt *Partition) EachPassed(from segment.MsgID, visit func(begin, end segment.MsgID)) (
+	end segment.MsgID, endAt segment.Offset, carried int,
+) {
+	pt.replica.mu.Lock()
+	defer pt.replica.mu.Unlock()
+	st := pt.machine.State()
+	pt.fold.Passed(from, st.NextID, func(r core.IDRange) { visit(r.From, r.To) })
+	return st.NextID, st.End, pt.fold.CarriedCount(from)
 }

@@ -425,6 +425,7 @@ func (c *committer) writeCut(pt *Partition, g *clog.Group, w *groupWork) bool {
 	pt.setUnread(cut.unread)
 	pt.epochs.Reset(cut.epochs)
 	pt.publishFold(cut.state.NextID)
+	pt.flush.ForgetWaiting()
 	cut.ready = false
 	if cut.pinFiles {
 		cut.release = c.store.flusher.PinFiles()

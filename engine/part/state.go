@@ -1,6 +1,9 @@
 package part
 
 import (
+	"errors"
+	"time"
+
 	"penstock/engine/base"
 	"penstock/engine/checkpoint"
 	"penstock/engine/core"
@@ -30,10 +33,13 @@ func (pt *Partition) exceedsState(more int64) bool {
 	return pt.stateBytes.Load()+more > maxPartitionStateBytes || s.stateBytes.Load()+more > s.opts.MaxStateBytes
 }
 
-// RefusesDelay returns why the partition would refuse count more delayed messages now, or nil: the state is full, or
-// they could make so many holes among the confirmed messages of a channel that it delivers nothing new
-// (core.Cursors.Gaps). Any goroutine may call it.
-func (pt *Partition) RefusesDelay(count int) error {
+// RefusesDelay returns why the partition would refuse count more messages delayed by delay now, or nil: retention by
+// age would remove them before they are due, the state is full, or they could make so many holes among the confirmed
+// messages of a channel that it delivers nothing new (core.Cursors.Gaps). Any goroutine may call it.
+func (pt *Partition) RefusesDelay(count int, delay time.Duration) error {
+	if l := pt.topic.Limits.Load(); l != nil && l.RetentionAge > 0 && delay >= l.RetentionAge {
+		return &base.RetentionError{Delay: delay, Age: l.RetentionAge}
+	}
 	if pt.StateFull(count) {
 		return base.ErrStateFull
 	}
@@ -78,12 +84,13 @@ func (pt *Partition) stateGrew(count int) {
 
 // refusesDelay is RefusesDelay for the committer: if an estimate exceeds a limit, it measures the fold before it
 // decides.
-func (pt *Partition) refusesDelay(count int) error {
-	if pt.RefusesDelay(count) == nil {
-		return nil
+func (pt *Partition) refusesDelay(count int, delay time.Duration) error {
+	err := pt.RefusesDelay(count, delay)
+	if err == nil || errors.Is(err, base.ErrDeferRetention) {
+		return err
 	}
 	pt.measureState()
-	return pt.RefusesDelay(count)
+	return pt.RefusesDelay(count, delay)
 }
 
 // CheckpointBytes implements clog.Source. It returns an upper bound for the size of a checkpoint. It also measures the

@@ -42,9 +42,10 @@ const (
 	OpRedrive     OperationKind = "redrive"   // Claim; Flag: take the claim, else give it back. Result: RedriveClaim
 	OpSettings    OperationKind = "settings"  // Result: core.ChannelSettings
 	OpConfigure   OperationKind = "configure" // Settings; Flag: check their version. Result: core.ChannelSettings
-	OpState       OperationKind = "state"     // Flag: refuse if Known is above the receiver's. Result: TopicState
-	OpVerify      OperationKind = "verify"    // Verify: one partition's copy, also at a follower. Result: VerifyAnswer
-	OpFaults      OperationKind = "faults"    // of the node, without a topic. Result: []Fault
+	// Flag: refuse if Known is above the receiver's. AgeMs: count what would be removed too early. Result: TopicState
+	OpState  OperationKind = "state"
+	OpVerify OperationKind = "verify" // Verify: one partition's copy, also at a follower. Result: VerifyAnswer
+	OpFaults OperationKind = "faults" // of the node, without a topic. Result: []Fault
 	// Producer, Tenure, Flag: it begins; in the one partition. Refused below feature level 3. Result: ProducerOpened
 	OpOpenProducer OperationKind = "open-producer"
 	OpTrace        OperationKind = "trace" // IDs: one message, of the one partition. Result: Trace
@@ -68,8 +69,9 @@ type Operation struct {
 	Settings *core.ChannelSettings `json:"settings,omitempty"`
 	Producer string                `json:"producer,omitempty"`
 	Tenure   uint64                `json:"tenure,omitempty"`
-	Claim    string                `json:"claim,omitempty"` // who redrives: the claim is for one at a time
-	Ask      json.RawMessage       `json:"ask,omitempty"`   // what it means is between the programs above the engine
+	AgeMs    int64                 `json:"age_ms,omitempty"` // a retention by age that is to be set
+	Claim    string                `json:"claim,omitempty"`  // who redrives: the claim is for one at a time
+	Ask      json.RawMessage       `json:"ask,omitempty"`    // what it means is between the programs above the engine
 
 	// Known is the number of partitions that the requesting node knows the topic to have. A receiver that knows of more
 	// refuses a change.
@@ -192,6 +194,10 @@ type Deletion struct {
 type TopicState struct {
 	Paused   bool           `json:"paused,omitempty"`
 	Channels []ChannelState `json:"channels,omitempty"`
+	// Early counts the delayed messages that a retention of AgeMs could remove before they are due, in the partitions
+	// of the operation. The last is due at LastDueMs.
+	Early     int   `json:"early,omitempty"`
+	LastDueMs int64 `json:"last_due_ms,omitempty"` // unix ms
 }
 
 // ChannelState is a channel in a TopicState.

@@ -109,7 +109,7 @@ func AsError(err error) *Error {
 	case errors.Is(err, engine.ErrBatchTooBig):
 		return Fail(413, "BODY_TOO_BIG")
 	case errors.Is(err, engine.ErrHeaders), errors.Is(err, engine.ErrBatchKeys), errors.Is(err, engine.ErrTopicSettings),
-		errors.Is(err, engine.ErrTopicOptions):
+		errors.Is(err, engine.ErrTopicOptions), errors.Is(err, engine.ErrDeferTooLong):
 		return Fail(400, err.Error())
 	case errors.Is(err, engine.ErrQuota), errors.Is(err, engine.ErrStateFull):
 		// Not 413, which would say that this request is too large, and not 503, which would say that the server is

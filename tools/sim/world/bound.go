@@ -1,6 +1,7 @@
 package world
 
 import (
+	"errors"
 	"math/bits"
 	"slices"
 
@@ -168,7 +169,8 @@ func (n *node) unwell() bool {
 // judgeRefusal looks at what a put was answered.
 func (b *book) judgeRefusal(v *value, err error) {
 	w := b.w
-	if !w.boundApplies() || !w.withinBound(v) || err == engine.ErrQuota {
+	if !w.boundApplies() || !w.withinBound(v) || err == engine.ErrQuota ||
+		v.deferred && errors.Is(err, engine.ErrDeferRetention) {
 		return
 	}
 	if w.Stats.Bound++; err != nil {
