@@ -62,6 +62,48 @@ func TestClusterDelaysOfAWrongClock(t *testing.T) {
 	}
 }
 
+// A leader whose clock is two hours ahead led for a moment. What the right leader before it had stored with a delay
+// does not come hours early at the next one: only what the wrong one stored is corrected.
+func TestClusterDelaysBeforeAWrongClock(t *testing.T) {
+	t.Parallel()
+	skews := map[string]*skew{"n1": {}, "n2": {}, "n3": {}}
+	skews["n1"].set(2 * time.Hour)
+	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetWallClock(o, skews[o.NodeID].now) })
+	tc.create("t", 3)
+	wrong, right := tc.nodes[0], tc.nodes[1]
+	n := tc.leaders("t")[right]
+	tc.channel("t", "c")
+	later := func(m *testNode, body string) {
+		t.Helper()
+		if err := engine.PutTo(t.Context(), tc.topic(m, "t"), n, &engine.Put{
+			Messages: [][]byte{[]byte(body)}, Defer: time.Hour,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	later(right, "right")
+	stored := time.Now()
+	tc.moveLeadership("t", n, wrong)
+	later(wrong, "wrong")
+	for _, m := range tc.nodes {
+		tc.eventually("the delays are in all copies", func() bool { return engine.DelaysIn(m.e, "t", n) == 2 })
+	}
+	tc.crash(wrong)
+	l := tc.leader("t", n)
+	if got := l.e.Storage().DelaysCorrected; got != 1 {
+		t.Errorf("%d delays were corrected, the wrong clock stored one", got)
+	}
+	waiting, err := tc.channelAt(l, "t", "c").DeferredMessages(t.Context(), 10)
+	if err != nil || len(waiting) != 2 {
+		t.Fatalf("%+v wait: %v", waiting, err)
+	}
+	for _, m := range waiting {
+		if off := m.Due.Sub(stored.Add(time.Hour)); off < -patience || off > patience {
+			t.Errorf("message %v is due %v from its time", m.ID, off)
+		}
+	}
+}
+
 // A single node that was started with a clock that is hours ahead restarts with the right clock. Deferred messages come
 // when their delay is over, also after one more restart.
 func TestDelaysOfAWrongClockAtARestart(t *testing.T) {

@@ -81,6 +81,9 @@ type Deferral struct {
 	ID       segment.MsgID
 	DueMs    int64 // unix ms
 	Attempts uint16
+	// Recent: the deferral was written since the log's last epoch began, as far as is known. It is set only in
+	// Cursor.Requeued and is not encoded
+	Recent bool
 	// offset of the control batch that carries the message; 0: the message lies where it was published. It is set only
 	// in Cursor.Requeued and is not encoded
 	At segment.Offset

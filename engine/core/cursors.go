@@ -181,11 +181,13 @@ func (c *Cursors) ApplyAt(ct *Control, end segment.MsgID, at segment.Offset) err
 		return c.pauseTopic(ct, end)
 	case TopicEmptied:
 		return c.emptyTopic(ct.ID, end)
-	case EpochStart: // concerns the log, not the channels
+	case EpochStart:
+		c.BeginEpoch()
 	case Checkpoint:
-		rewinds := c.rewinds + 1
+		old := *c
 		*c = *ct.Cursors
-		c.rewinds = rewinds
+		c.keepRecent(&old)
+		c.rewinds = old.rewinds + 1
 	case DeferredCarried:
 		return c.carry(ct, end, at)
 	case ProducerOpened, ProducerTaken:
@@ -445,6 +447,7 @@ func (ch *Cursor) requeue(ds []Deferral) {
 	for _, d := range ds {
 		if i := searchID(ch.Requeued, d.ID, Deferral.id); i < len(ch.Requeued) && ch.Requeued[i].ID == d.ID {
 			ch.Requeued[i] = d
+			ch.Requeued[i].Recent = true
 		} else if !ch.IsConfirmed(d.ID) {
 			news++
 		}
@@ -465,6 +468,7 @@ func (ch *Cursor) requeue(ds []Deferral) {
 			continue
 		}
 		ch.Requeued[to] = ds[i]
+		ch.Requeued[to].Recent = true
 		to--
 	}
 }

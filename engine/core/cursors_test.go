@@ -445,6 +445,7 @@ func TestCursorsListsModel(t *testing.T) {
 				if ok && set.Contains(id) && drop(d) {
 					delete(model, id)
 				} else if ok {
+					d.Recent = true
 					want = append(want, d)
 				}
 			}
@@ -455,21 +456,35 @@ func TestCursorsListsModel(t *testing.T) {
 	}
 }
 
-// ShiftDue moves messages that were published with a delay and requeued ones alike, and changes nothing else.
+// ShiftDue moves what the last epoch has stored, and nothing else: neither what was deferred before, nor what was
+// carried into it. What no right clock could have stored is moved wherever it is from, and segments that begin with the
+// fold change nothing.
 func TestShiftDue(t *testing.T) {
 	c := &Cursors{}
-	for _, ct := range []Control{
-		created("a", 0), deferred("a", Deferral{ID: 1, DueMs: 5000, Attempts: 2}, Deferral{ID: 3, DueMs: 100, Attempts: 1}),
-	} {
-		if err := c.Apply(&ct, 9); err != nil {
-			t.Fatal(err)
+	apply := func(cts ...Control) {
+		t.Helper()
+		for i := range cts {
+			must(t, c.ApplyAt(&cts[i], 99, 50))
 		}
 	}
-	c.PublishDeferred([]DeferredMessage{{ID: 2, DueMs: 4000, At: 7}})
-	if n := c.ShiftDue(-1000); n != 3 {
+	apply(created("a", 0), deferred("a",
+		Deferral{ID: 1, DueMs: 5000}, Deferral{ID: 3, DueMs: 9001}, Deferral{ID: 4, DueMs: 5000}))
+	c.PublishDeferred([]DeferredMessage{{ID: 2, DueMs: 4000, At: 7}, {ID: 5, DueMs: 4000, At: 8}})
+	apply(Control{Kind: EpochStart, Epoch: 2}, Control{Kind: Checkpoint, Cursors: c.Clone()})
+	apply(deferred("a", Deferral{ID: 4, DueMs: 6000}, Deferral{ID: 6, DueMs: 100}),
+		Control{Kind: DeferredCarried, Carried: []CarriedMessage{{ID: 5, DueMs: 4000}}})
+	c.PublishDeferred([]DeferredMessage{{ID: 7, DueMs: 4000, At: 20}})
+	back, _, err := DecodeCursors(c.Append(nil))
+	must(t, err)
+	apply(Control{Kind: Checkpoint, Cursors: back})
+	if n := c.ShiftDue(-1000, 20, 9000); n != 4 {
 		t.Errorf("%d were moved", n)
 	}
-	if got, want := c.text(), "a:0-0[]+1@4000/2+3@0/1; 2@3000"; got != want {
+	if got, want := c.text(), "a:0-0[]+1@5000/0+3@8001/0+4@5000/0+6@0/0; 2@4000 5@4000 7@3000"; got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+	c.BeginEpoch()
+	if n := c.ShiftDue(-1000, 21, 9000); n != 0 {
+		t.Errorf("%d were moved for another epoch, which stored none", n)
 	}
 }

@@ -68,6 +68,7 @@ var derived = map[string]bool{
 	"producers.nameBytes": true, "producers.newestNs": true, "producers.ids": true,
 	"Cursors.gaps": true, "Cursors.rewinds": true, "Cursor.gaps": true,
 	"gapCount.joined": true, "gapCount.changes": true,
+	"Deferral.Recent": true,
 }
 
 // Every field of a fold is written: the samples have a value in each field, and are read back unchanged. A new field
@@ -117,6 +118,9 @@ func plain(c *Cursors) *Cursors {
 		q.needed, q.gaps = 0, gapCount{}
 		q.Ranges = IDSet{r: append([]IDRange{}, ch.Ranges.Ranges()...)}
 		q.Requeued, q.Dead = append([]Deferral{}, ch.Requeued...), append([]DeadMessage{}, ch.Dead...)
+		for i := range q.Requeued {
+			q.Requeued[i].Recent = false
+		}
 		p.channels = append(p.channels, &q)
 	}
 	return &p

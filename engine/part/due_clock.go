@@ -10,8 +10,8 @@ import (
 // next leader, and for the same node after a restart with the right time: messages delayed by minutes could wait for
 // hours. A batch records the time of its writer's clock. If that time is in the future, the writer's clock is ahead of
 // this node's clock by at least the difference; the time that the batch travelled comes on top. A new leader subtracts
-// the difference from all due times before its first batch carries the fold to all replicas. A single node does so when
-// it recovers.
+// the difference from the due times that this writer stored in its epoch, and from no others, before its first batch
+// carries the fold to all replicas. A single node does so when it recovers.
 //
 // Only a clock that is ahead can be detected: a batch from the past may just be old. Messages delayed by a clock that
 // was behind are delivered early, and are not lost.
@@ -44,11 +44,12 @@ func (pt *Partition) noteWriter(h *segment.Header, nowNs int64) {
 	}
 }
 
-// correctDelays subtracts from all due times the time by which the clock of the last writer was ahead. It is called
-// when this process is about to become the partition's writer, before its first batch: by recovery on a single node,
-// otherwise by the committer with Replica.mu held. A crash before that batch is on stable storage leaves the stored
-// fold as it was.
+// correctDelays subtracts from the due times of the last epoch the time by which its writer's clock was ahead. It is
+// called when this process is about to become the partition's writer, before its first batch: by recovery on a single
+// node, otherwise by the committer with Replica.mu held. A crash before that batch is on stable storage leaves the
+// stored fold as it was.
 func (pt *Partition) correctDelays() {
+	defer pt.fold.BeginEpoch()
 	ahead := time.Duration(pt.writer.AheadNs)
 	pt.writer.AheadNs = 0 // it is this process from here on
 	if ahead < minClockAhead {
@@ -64,7 +65,12 @@ func (pt *Partition) correctDelays() {
 		}
 		return
 	}
-	count := pt.fold.ShiftDue(-ahead.Milliseconds())
+	began := segment.Offset(0) // unknown: everything is of this epoch
+	if all := pt.epochs.Entries(); len(all) > 0 {
+		began = all[len(all)-1].Offset
+	}
+	latest := s.clock.NowNs() + int64(s.opts.MaxReqTimeout)
+	count := pt.fold.ShiftDue(-ahead.Milliseconds(), began, latest/int64(time.Millisecond))
 	if count == 0 {
 		return
 	}

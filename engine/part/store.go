@@ -82,6 +82,7 @@ type Options struct {
 	MaxInboxBytes     int64         // most bytes of puts that wait at one partition
 	MaxNodeInboxBytes int64         // most bytes of puts that wait at all partitions
 	MaxStateBytes     int64         // most bytes of the state of all channels
+	MaxReqTimeout     time.Duration // longest delay of a requeue
 	MaxRanges         int           // most confirmed ranges of a channel in a partition
 	PublishTimeout    time.Duration // how long a put may wait until it is stored
 	AdmitTimeout      time.Duration // how long a put may wait for room in its inbox
