@@ -78,9 +78,12 @@ type Options struct {
 	MaxConsumers      int   // consumers per channel; 0: no limit, as in nsqd
 	MaxRanges         int   // confirmed ranges per channel and partition (1<<18)
 	MaxDeferred       int   // deferred messages per channel and partition (1<<20)
-	// MaxStateBytes bounds the deferred messages and confirmed ranges of all partitions, counted as a checkpoint of the
-	// commit log stores them: about 12 bytes each. See ErrStateFull. (128 MiB)
+	// MaxStateBytes bounds the memory of the deferred messages and confirmed ranges of all partitions that this node
+	// has, as if it led them: about 300 bytes for each deferred message and channel. See ErrStateFull. (512 MiB)
 	MaxStateBytes int64
+	// MaxHeapBytes is what the process may use besides BufferBytes. Open returns a MemoryError if what was stored needs
+	// more. 0: not known.
+	MaxHeapBytes  int64
 	MaxDefer      time.Duration // longest delay of a published message; at most 49 days (30 days)
 	MsgTimeout    time.Duration // in flight without FIN or TOUCH, then delivered again; a consumer may choose (60 s)
 	MaxMsgTimeout time.Duration // longest time in flight, whatever a consumer chooses or touches (15 m)
@@ -187,7 +190,7 @@ func (o *Options) setDefaults() error {
 	defInt(&o.MaxChannels, 1000)
 	defInt(&o.MaxRanges, 1<<18)
 	defInt(&o.MaxDeferred, 1<<20)
-	def(&o.MaxStateBytes, 128<<20)
+	def(&o.MaxStateBytes, 512<<20)
 	defDur(&o.MaxDefer, 30*24*time.Hour)
 	defDur(&o.MsgTimeout, 60*time.Second)
 	defDur(&o.MaxMsgTimeout, 15*time.Minute)

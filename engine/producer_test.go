@@ -179,7 +179,7 @@ func TestOpenProducerRefuses(t *testing.T) {
 // The limit of the state holds for producers, too. But a program that starts again must not be kept from publishing:
 // opening a producer that is known adds nothing to the state.
 func TestProducersFillTheState(t *testing.T) {
-	e := openOnDisk(t, newDisk(), func(o *engine.Options) { o.MaxStateBytes = 4 << 10 })
+	e := openOnDisk(t, newDisk(), func(o *engine.Options) { o.MaxStateBytes = 16 << 10 })
 	topic := topicOf(t, e, "t")
 	named := openProducer(t, topic, "p")
 	n := 0
@@ -191,7 +191,7 @@ func TestProducersFillTheState(t *testing.T) {
 		}
 	}
 	if n < 10 || n == 100 {
-		t.Errorf("%d producers fill 4 KiB", n)
+		t.Errorf("%d producers fill 16 KiB", n)
 	}
 	if _, err := topic.OpenProducer(t.Context(), 0, "q"); !errors.Is(err, engine.ErrStateFull) {
 		t.Errorf("a producer with a new name: %v", err)

@@ -39,6 +39,9 @@ func (e *Engine) recover() error {
 	if errors.Is(err, ErrForgotten) {
 		return fmt.Errorf("engine: %w: %s", err, forgottenHelp)
 	}
+	if err == nil {
+		err = e.checkMemory(r.Log.MemoryBytes())
+	}
 	if err != nil {
 		return err
 	}

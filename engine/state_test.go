@@ -147,7 +147,7 @@ func TestClusterStateLargerThanFiles(t *testing.T) {
 // goes on, and finished messages make room.
 func TestStateFull(t *testing.T) {
 	disk := newDisk()
-	e := openOnDisk(t, disk, func(o *engine.Options) { o.MaxStateBytes = 20_000 })
+	e := openOnDisk(t, disk, func(o *engine.Options) { o.MaxStateBytes = 300_000 })
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")
 	s := subscribe(t, ch, 1)
@@ -183,7 +183,7 @@ func TestStateFull(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Fatal(err)
 	}
-	e = openOnDisk(t, disk.Kill(1), func(o *engine.Options) { o.MaxStateBytes = 20_000 })
+	e = openOnDisk(t, disk.Kill(1), func(o *engine.Options) { o.MaxStateBytes = 300_000 })
 	topic = topicOf(t, e, "t")
 	if _, err := topic.PublishDeferred(ctxBg, []byte("later"), time.Hour); !errors.Is(err, engine.ErrStateFull) {
 		t.Errorf("after a restart: %v", err)
@@ -204,6 +204,7 @@ func TestPartitionStateFull(t *testing.T) {
 	e := openWith(t, engine.Options{
 		DataPath: t.TempDir(), Logger: slog.New(slog.DiscardHandler), MaxSegmentBytes: 32 << 20,
 		PublishTimeout: patience, // the disk may have other work
+		MaxStateBytes:  1 << 30,
 	})
 	topic := topicOf(t, e, "t")
 	ch := channelOf(t, topic, "c")

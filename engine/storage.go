@@ -81,10 +81,14 @@ type StorageStats struct {
 	CommitRoomBytes int64  `json:"commit_room_bytes"`       // bytes until commit-live-bytes is reached
 	// CommitFileBytes: present size of a commit log file: commit-file-bytes, or more if the state needs it.
 	CommitFileBytes int64 `json:"commit_file_bytes"`
-	// StateBytes: bytes of deferred messages and confirmed ranges. At max-state-bytes requests get ErrStateFull.
-	StateBytes  int64 `json:"state_bytes"`
-	FreeBuffers int   `json:"buffers_free"` // of Buffers
-	Buffers     int   `json:"buffers"`      // of 1 MiB each
+	// StateBytes: what deferred messages and confirmed ranges cost in memory. At StateLimitBytes, which is
+	// Options.MaxStateBytes, requests get ErrStateFull.
+	StateBytes      int64 `json:"state_bytes"`
+	StateLimitBytes int64 `json:"state_limit_bytes"`
+	// HeapLimitBytes is Options.MaxHeapBytes.
+	HeapLimitBytes int64 `json:"heap_limit_bytes"`
+	FreeBuffers    int   `json:"buffers_free"` // of Buffers
+	Buffers        int   `json:"buffers"`      // of 1 MiB each
 	// WaitingBytes: bytes of puts that wait in the inboxes, accurate to 16 KiB per partition.
 	WaitingBytes   int64  `json:"inbox_bytes"`
 	Overloaded     uint64 `json:"puts_refused_overloaded"` // see ErrOverloaded
@@ -154,7 +158,8 @@ func (e *Engine) Storage() StorageStats {
 		Marks: s.Marks, TornGroups: s.Torn, TornBytes: s.TornBytes, Forgotten: e.forgotten,
 		StallsBuffer: s.StallsBuffer, StallsFile: s.StallsSpare, StallsFull: s.StallsFull,
 		CommitLiveBytes: s.LiveBytes, CommitRoomBytes: log.Headroom(), CommitFileBytes: log.FileBytes(),
-		StateBytes: m.State, FreeBuffers: m.Free, Buffers: m.Buffers, WaitingBytes: m.Waiting,
+		StateBytes: m.State, StateLimitBytes: e.opts.MaxStateBytes, HeapLimitBytes: e.opts.MaxHeapBytes,
+		FreeBuffers: m.Free, Buffers: m.Buffers, WaitingBytes: m.Waiting,
 		Overloaded:   c.Overloaded.Load(),
 		SegmentBytes: c.SegmentBytes.Load(), SegmentSyncs: c.SegmentSyncs.Load(), TrimmedBytes: c.TrimmedBytes.Load(),
 		TrashEntries: e.store.Flusher().TrashEntries(),

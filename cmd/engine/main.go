@@ -30,6 +30,7 @@ const (
 	exitData    = 3
 	exitAddress = 4
 	exitForgot  = 5
+	exitMemory  = 6
 
 	exitUnhealthy = 10
 	exitPartial   = 11

@@ -253,6 +253,8 @@ var exitMeanings = []struct {
 	{exitAddress, "the node cannot listen on an address; no data directory was made"},
 	{exitForgot, "the commit log of a single node lacks messages that were answered OK, because files of it are gone " +
 		"or an older state of the disk came back; nothing was changed: see 'engine accept-loss'"},
+	{exitMemory, "the node needs more memory than the process may use; nothing was changed, and it says how much it " +
+		"needs"},
 	{exitUnhealthy, "'cluster health', 'cluster status': something is wrong; what was asked for is printed"},
 	{exitPartial, "the result is partial: a node that is named did not answer, or nobody serves the named partitions; " +
 		"the rest is printed"},

@@ -88,6 +88,9 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	if err := n.readSecretFiles(); err != nil {
 		return &exitError{exitUsage, err}
 	}
+	if err := applyMemory(n, findMemoryLimit("/"), logger); err != nil {
+		return err
+	}
 	if err := c.checkOptions(logger, level); err != nil {
 		return err
 	}
@@ -154,6 +157,8 @@ func openEngine(ctx context.Context, n *node) (*engine.Engine, error) {
 	switch {
 	case errors.Is(err, engine.ErrOptions):
 		return nil, &exitError{exitUsage, err}
+	case errors.As(err, new(*engine.MemoryError)):
+		return nil, &exitError{exitMemory, err}
 	case errors.Is(err, engine.ErrForgotten):
 		return nil, &exitError{exitForgot, fmt.Errorf("%w --data-path %s", err, n.engine.DataPath)}
 	case err != nil:

@@ -204,9 +204,10 @@ func messageSettings(o *engine.Options) []*setting {
 				"no new messages are delivered"),
 		row("max-deferred", "1048576", count(&o.MaxDeferred, 1),
 			"maximum number of deferred messages per channel and partition"),
-		row("max-state-bytes", "128MiB", size64(&o.MaxStateBytes, 64<<10),
-			"maximum size of the node's deferred messages and confirmed ranges, about 12 bytes each; at the limit, deferred "+
-				"messages and new channels are refused"),
+		row("max-state-bytes", "0", size64(&o.MaxStateBytes, 0),
+			"maximum memory for the node's deferred messages and confirmed ranges, about 300 bytes for each deferred "+
+				"message and channel; at the limit, deferred messages and new channels are refused; 0 means a third of "+
+				"the memory that the process may use besides its buffers"),
 		row("max-defer", "1h", duration(&o.MaxDefer, time.Millisecond),
 			"maximum delay of a deferred publish; at most 1176h, which are 49 days"),
 		row("msg-timeout", "1m", duration(&o.MsgTimeout, time.Millisecond),

@@ -19,6 +19,31 @@ const MaxDeferredBytes = uvarintBytes + dueBytes + uvarintBytes
 // DeferredBytes estimates what one deferred message adds to the fold of a log that ends at the offset end.
 func DeferredBytes(end segment.Offset) int64 { return 2 + dueBytes + int64(uvarintLen(uint64(end))) }
 
+// What the state costs in memory, measured by TestMemoryBytes: an entry of a channel's machine with its place in the
+// table of entries, an item of the fold's lists, and a confirmed range in the fold and in the machine.
+const (
+	entryMemoryBytes = 224
+	itemMemoryBytes  = 40
+	rangeMemoryBytes = 32
+)
+
+// DelayMemoryBytes returns what one more message that is published with a delay costs in memory on the partition's
+// leader: an item of the fold, and an entry of each channel.
+func (c *Cursors) DelayMemoryBytes() int64 {
+	return itemMemoryBytes + entryMemoryBytes*int64(max(1, len(c.channels)))
+}
+
+// MemoryBytes estimates what the fold costs in memory, with the machines of its channels on the partition's leader. A
+// follower counts the same, because it may lead at any moment. Its cost is proportional to the number of channels.
+func (c *Cursors) MemoryBytes() int64 {
+	n := int64(len(c.Deferred))*c.DelayMemoryBytes() + itemMemoryBytes*int64(len(c.carried)) + 4*c.producers.maxBytes()
+	for _, ch := range c.channels {
+		n += (itemMemoryBytes + entryMemoryBytes) * int64(len(ch.Requeued)+len(ch.Dead))
+		n += rangeMemoryBytes * int64(ch.Ranges.Len())
+	}
+	return n
+}
+
 // MaxBytes returns an upper bound, and a close one, of what Append writes for a log that ends at the offset end. Its
 // cost is proportional to the number of channels and settings rules. Of long lists it looks only at the length and the
 // last id.

@@ -41,6 +41,8 @@ type Partition struct {
 	// While the topic is paused, the messages from this MsgID on are held back. Otherwise noMsgID.
 	pausedFrom    atomic.Uint64
 	stateBytes    atomic.Int64 // upper bound of the fold's size in a checkpoint
+	stateMemory   atomic.Int64 // what the fold and its channels cost in memory
+	delayMemory   atomic.Int64 // what one more delayed message costs
 	gaps          atomic.Int64 // upper bound of the fold's Gaps
 	producerCount atomic.Int32 // producers that the fold knows
 	quotaAt       atomic.Int64 // when a put was last refused because of the quota, by base.Clock.Mono; 0: none was

@@ -96,8 +96,8 @@ func (c *committer) refusesProducer(pt *Partition, controls []core.Control) erro
 	if !pt.fold.HasRoomForProducer(name, c.stampNs(pt)) {
 		return core.ErrTooManyProducers
 	}
-	if pt.exceedsState(core.MaxProducerBytes) {
-		if pt.measureState(); pt.exceedsState(core.MaxProducerBytes) {
+	if pt.exceedsState(core.MaxProducerBytes, 4*core.MaxProducerBytes) {
+		if pt.measureState(); pt.exceedsState(core.MaxProducerBytes, 4*core.MaxProducerBytes) {
 			return base.ErrStateFull
 		}
 	}

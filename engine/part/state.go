@@ -12,8 +12,9 @@ import (
 
 // The state of the channels consists of the messages that they have confirmed out of order, of the deferred messages,
 // and of what is known about producers. It is kept in memory, in every checkpoint of the commit log, and in a batch at
-// the beginning of every segment. The commit log makes its files large enough for a checkpoint. Two limits bound the
-// state: Options.MaxStateBytes for the node, and the size of a batch for a partition. At a limit the engine refuses
+// the beginning of every segment. The commit log makes its files large enough for a checkpoint. Three limits bound the
+// state: Options.MaxStateBytes for the node's memory, on followers as on leaders; maxStoredStateBytes for its
+// checkpoint; and the size of a batch for a partition. At a limit the engine refuses
 // requests that would add to the state (a delayed message, a requeue with a delay, a new channel, a new producer). All
 // other requests go on.
 
@@ -21,16 +22,20 @@ import (
 // in flight, which cannot be refused.
 const maxPartitionStateBytes = segment.MaxBatchBytes - 2<<20
 
+// maxStoredStateBytes is the limit of the node's checkpoint.
+const maxStoredStateBytes = 128 << 20
+
 // StateFull says whether count more delayed messages would exceed the limit of pt or of the node. Any goroutine may
 // call it.
 func (pt *Partition) StateFull(count int) bool {
-	return pt.exceedsState(int64(count) * core.MaxDeferredBytes)
+	return pt.exceedsState(int64(count)*core.MaxDeferredBytes, int64(count)*pt.delayMemory.Load())
 }
 
-// exceedsState says whether more bytes of state would exceed the limit of pt or of the node.
-func (pt *Partition) exceedsState(more int64) bool {
+// exceedsState says whether more bytes of state, and of memory for it, would exceed a limit of pt or of the node.
+func (pt *Partition) exceedsState(more, memory int64) bool {
 	s := pt.store
-	return pt.stateBytes.Load()+more > maxPartitionStateBytes || s.stateBytes.Load()+more > s.opts.MaxStateBytes
+	return pt.stateBytes.Load()+more > maxPartitionStateBytes || s.stateBytes.Load()+more > maxStoredStateBytes ||
+		s.stateMemory.Load()+memory > s.opts.MaxStateBytes
 }
 
 // RefusesDelay returns why the partition would refuse count more messages delayed by delay now, or nil: retention by
@@ -55,6 +60,9 @@ func (pt *Partition) RefusesDelay(count int, delay time.Duration) error {
 func (pt *Partition) measureState() {
 	n := pt.fold.MaxBytes(pt.machine.State().End)
 	pt.store.stateBytes.Add(n - pt.stateBytes.Swap(n))
+	n = pt.fold.MemoryBytes()
+	pt.store.stateMemory.Add(n - pt.stateMemory.Swap(n))
+	pt.delayMemory.Store(pt.fold.DelayMemoryBytes())
 	pt.countGaps()
 }
 
@@ -76,6 +84,9 @@ func (pt *Partition) stateGrew(count int) {
 		n := int64(count) * core.DeferredBytes(pt.machine.State().End)
 		pt.stateBytes.Add(n)
 		pt.store.stateBytes.Add(n)
+		n = int64(count) * pt.fold.DelayMemoryBytes()
+		pt.stateMemory.Add(n)
+		pt.store.stateMemory.Add(n)
 		if pt.gaps.Add(int64(count)) >= int64(core.MaxGaps(pt.store.opts.MaxRanges)) {
 			pt.countGaps()
 		}
@@ -98,13 +109,15 @@ func (pt *Partition) refusesDelay(count int, delay time.Duration) error {
 func (c *committer) CheckpointBytes() int64 {
 	// epochBytes is the size of one entry of replicate's epoch table. The table's header is smaller.
 	const epochBytes = 24
-	state, n := int64(0), int64(4)
+	state, memory, n := int64(0), int64(0), int64(4)
 	for _, pt := range c.store.Partitions() {
 		bytes := pt.fold.MaxBytes(pt.machine.State().End)
 		pt.stateBytes.Store(bytes)
-		state += bytes
+		pt.stateMemory.Store(pt.fold.MemoryBytes())
+		state, memory = state+bytes, memory+pt.stateMemory.Load()
 		n += bytes + checkpoint.FixedBytes + epochBytes*int64(1+len(pt.epochs.Entries()))
 	}
 	c.store.stateBytes.Store(state)
+	c.store.stateMemory.Store(memory)
 	return n
 }

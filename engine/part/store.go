@@ -56,8 +56,10 @@ type Store struct {
 	poisoned atomic.Pointer[error]
 	// stateBytes is the sum of Partition.stateBytes over all partitions.
 	stateBytes atomic.Int64
-	dueLog     base.LogLimiter // limits the log lines of correctDelays
-	aheadLog   base.LogLimiter // limits the log line of noteWriter
+	// stateMemory is the sum of Partition.stateMemory.
+	stateMemory atomic.Int64
+	dueLog      base.LogLimiter // limits the log lines of correctDelays
+	aheadLog    base.LogLimiter // limits the log line of noteWriter
 }
 
 // Options are what a store needs from the engine: the machine below it, and the fields of the engine's Options that
@@ -81,7 +83,7 @@ type Options struct {
 	RetentionInterval time.Duration // between two searches for segments that retention may remove
 	MaxInboxBytes     int64         // most bytes of puts that wait at one partition
 	MaxNodeInboxBytes int64         // most bytes of puts that wait at all partitions
-	MaxStateBytes     int64         // most bytes of the state of all channels
+	MaxStateBytes     int64         // most bytes of memory of the state of all channels
 	MaxReqTimeout     time.Duration // longest delay of a requeue
 	MaxRanges         int           // most confirmed ranges of a channel in a partition
 	PublishTimeout    time.Duration // how long a put may wait until it is stored
@@ -323,14 +325,14 @@ func (s *Store) SetFeature(level int) { s.level.Store(int32(level)) }
 
 // Memory describes the memory that a store uses, in bytes and in buffers.
 type Memory struct {
-	State         int64 // bytes of the state of the channels, see state.go
+	State         int64 // bytes that the state of the channels costs, see state.go
 	Waiting       int64 // bytes of the puts in all inboxes
 	Free, Buffers int   // buffers of the commit log: free ones, and all
 }
 
 // Memory returns the memory that the store uses now.
 func (s *Store) Memory() Memory {
-	return Memory{s.stateBytes.Load(), max(0, s.inboxes.Waiting()), s.arena.Free(), s.arena.Count()}
+	return Memory{s.stateMemory.Load(), max(0, s.inboxes.Waiting()), s.arena.Free(), s.arena.Count()}
 }
 
 // AsyncPuts has the puts for PublishAsync.

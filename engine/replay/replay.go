@@ -85,6 +85,16 @@ func (r *Replay) Partition(id segment.Identity) *Partition {
 // Partitions returns the partitions that the log holds, in the order in which they appear in it. The slice is borrowed.
 func (r *Replay) Partitions() []*Partition { return r.order }
 
+// MemoryBytes estimates what the state of all channels that the log holds costs in memory once it is in use.
+func (r *Replay) MemoryBytes() (n int64) {
+	for _, p := range r.order {
+		if p.Fold != nil && !r.Dropped(p.ID.Topic) {
+			n += p.Fold.MemoryBytes()
+		}
+	}
+	return n
+}
+
 // Release releases the references to the buffers of the commit log. By then the partitions' logs hold their own
 // references, or the start has failed.
 func (r *Replay) Release() {

@@ -153,6 +153,8 @@ func collectStorage(w writer, s engine.StorageStats, foundAtStart int) {
 	w.set(commitRoom, float64(s.CommitRoomBytes))
 	w.set(inboxBytes, float64(s.WaitingBytes))
 	w.set(stateBytes, float64(s.StateBytes))
+	w.set(stateLimit, float64(s.StateLimitBytes))
+	w.set(heapLimit, float64(s.HeapLimitBytes))
 	w.set(buffersFree, float64(s.FreeBuffers))
 	w.set(buffers, float64(s.Buffers))
 	w.set(segmentWritten, float64(s.SegmentBytes))

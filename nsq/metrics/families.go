@@ -102,7 +102,12 @@ var (
 	inboxBytes = define(ofStorage, gauge, "inbox_bytes",
 		"Bytes of publishes that wait to be stored.")
 	stateBytes = define(ofStorage, gauge, "state_bytes",
-		"Bytes of deferred messages and of confirmations out of order; at max-state-bytes requests are refused.")
+		"What deferred messages and confirmations out of order cost in memory, also of partitions that the node "+
+			"follows.")
+	stateLimit = define(ofStorage, gauge, "state_limit_bytes",
+		"At this state_bytes delayed messages and new channels are refused (max-state-bytes).")
+	heapLimit = define(ofStorage, gauge, "heap_limit_bytes",
+		"What the process may use besides its buffers, by the limit that it found at its start; 0: none is known.")
 	copies = define(ofStorage, gauge, "copies",
 		"Copies of partitions on this node that are not whole: damaged (a range cannot be read), contested (it has messages "+
 			"that its leader's log lacks: an operator has to choose), short (it forgot what it had acknowledged, and has not "+
