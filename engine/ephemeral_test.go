@@ -1,6 +1,11 @@
 package engine_test
 
-import "testing"
+import (
+	"testing"
+	"time"
+
+	"penstock/engine"
+)
 
 // An ephemeral channel begins at the end when another node becomes the leader, although no channel is in the log.
 func TestClusterEphemeralAtANewLeader(t *testing.T) {
@@ -24,4 +29,56 @@ func TestClusterEphemeralAtANewLeader(t *testing.T) {
 		t.Errorf("the new leader begins with %q", m.body)
 	}
 	c.expectNothing("the rest is old")
+}
+
+// Ephemeral topics and channels whose last consumer went with its node end by themselves: a channel at once, and a topic
+// after a while at its new leader, as clients may come back. A topic that has a channel by then stays.
+func TestClusterEphemeralGoesWithItsNode(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetEphemeralGrace(o, 300*time.Millisecond) })
+	gone := tc.nodes[0]
+	names := []string{"a#ephemeral", "b#ephemeral", "c#ephemeral", "d#ephemeral"}
+	led := 0
+	for _, name := range names {
+		tc.create(name, 2)
+		tc.subscribeAt(gone, name, "x#ephemeral", 1)
+		if tc.leader(name, 0) == gone {
+			led++
+		}
+	}
+	tc.create("used#ephemeral", 1)
+	tc.moveLeadership("used#ephemeral", 0, gone)
+	tc.moveLeadership(names[0], 0, gone)
+	tc.create("t", 3)
+	tc.subscribeAt(gone, "t", "x#ephemeral", 1)
+	tc.crash(gone)
+	next := tc.leader("used#ephemeral", 0)
+	tc.subscribeAt(next, "used#ephemeral", "x#ephemeral", 1)
+	for _, m := range tc.running() {
+		tc.eventually("the channels have ended", func() bool {
+			_, ok := tc.topic(m, "t").LookupChannel("x#ephemeral")
+			return !ok
+		})
+		for _, name := range names {
+			tc.eventually("the topics have ended", func() bool {
+				_, ok := m.e.LookupTopic(name)
+				return !ok
+			})
+		}
+	}
+	// A topic whose leader changes later ends later: by then the one with a channel would have ended.
+	tc.create("late#ephemeral", 1)
+	first := tc.leader("late#ephemeral", 0)
+	for _, m := range tc.running() {
+		if m != first {
+			tc.moveLeadership("late#ephemeral", 0, m)
+		}
+	}
+	tc.eventually("the last topic has ended", func() bool {
+		_, ok := next.e.LookupTopic("late#ephemeral")
+		return !ok
+	})
+	if _, ok := next.e.LookupTopic("used#ephemeral"); !ok {
+		t.Error("a topic with a channel has ended")
+	}
 }

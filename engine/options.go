@@ -124,9 +124,11 @@ type Options struct {
 	// unknownKind is a kind of control entry that this process treats as unknown, as if a newer version had written it.
 	// Tests set it.
 	unknownKind core.ControlKind
-	markAfter   time.Duration    // 0: the constant markAfter. Tests set another
-	beforeRun   func()           // nil: nothing. Tests delay the commit log's goroutine with it, as a scheduler may
-	wall        func() time.Time // nil: wallNow. Tests set it
+	markAfter   time.Duration // 0: the constant markAfter. Tests set another
+	// 0: the constant ephemeralGrace. Tests set another
+	ephemeralGrace time.Duration
+	beforeRun      func()           // nil: nothing. Tests delay the commit log's goroutine with it, as a scheduler may
+	wall           func() time.Time // nil: wallNow. Tests set it
 	// groundByHand makes only tests look at the engine's ground.
 	groundByHand bool
 }
@@ -164,6 +166,7 @@ func (o *Options) setDefaults() error {
 		}
 	}
 	defDur(&o.markAfter, markAfter)
+	defDur(&o.ephemeralGrace, ephemeralGrace)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}

@@ -385,22 +385,6 @@ func (e *Engine) dropEphemeral() {
 	}
 }
 
-// dropIfEphemeral deletes the topic if it is ephemeral and has lost its last channel. It waits for the deletion.
-func (t *Topic) dropIfEphemeral() {
-	if !base.Ephemeral(t.Name()) {
-		return
-	}
-	t.mu.Lock()
-	n := len(t.channels)
-	t.mu.Unlock()
-	if n == 0 {
-		if err := t.e.DeleteTopic(context.Background(), t.Name()); err != nil && !errors.Is(err, ErrNoTopic) &&
-			!errors.Is(err, ErrClosed) {
-			t.e.log.Warn("an ephemeral topic could not be deleted", "topic", t.Name(), "error", err)
-		}
-	}
-}
-
 // Engine returns the engine that the topic belongs to.
 func (t *Topic) Engine() *Engine { return t.e }
 
