@@ -81,7 +81,8 @@ type Engine struct {
 	backup   backupSlot
 	answerer atomic.Pointer[Answerer] // see OnQuestion; nil: questions are refused
 
-	stop chan struct{} // closed when background goroutines must end
+	logs *base.LogQueue // what Options.Logger gets; nil in a simulation
+	stop chan struct{}  // closed when background goroutines must end
 	wg   sync.WaitGroup
 }
 
@@ -94,7 +95,16 @@ type Engine struct {
 // In a cluster, ctx bounds the wait for the metadata store, together with ClusterOptions.JoinTimeout. Recovery does not
 // look at ctx, and the engine does not use it once Open has returned.
 func Open(ctx context.Context, o Options) (*Engine, error) {
-	return openEngine(ctx, o, host.NewMachine(), func(*Engine) {})
+	logs := base.NewLogQueue()
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	o.Logger = logs.Logger(o.Logger)
+	e, err := openEngine(ctx, o, host.NewMachine(), func(e *Engine) { e.logs = logs })
+	if err != nil {
+		logs.End()
+	}
+	return e, err
 }
 
 // openEngine opens an engine on a host. It calls opening with the engine before it touches the data directory's
@@ -375,6 +385,9 @@ func (e *Engine) logStall(scheduled *scheduling, s *clog.Stats) {
 // Close returns ErrDiskHung, and leaves goroutines, memory and files as they are: end the process. A second call
 // returns ErrClosed at once, even while the first one is still running.
 func (e *Engine) Close() error {
+	if e.logs != nil {
+		defer e.logs.End()
+	}
 	e.mu.Lock()
 	if e.closed {
 		e.mu.Unlock()

@@ -171,6 +171,10 @@ var faults = []struct {
 			"delay goes on; engine topic list names them",
 	},
 	{
+		"log_lines_dropped", func(s *StorageStats) int64 { return int64(s.LogLinesDropped) },
+		"lines of the log were dropped, because the program's logger did not take them in time",
+	},
+	{
 		"disk_hangs", func(s *StorageStats) int64 { return int64(s.DiskHangs) },
 		"times that nothing came back from the disk for disk-patience",
 	},

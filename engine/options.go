@@ -23,11 +23,13 @@ type Options struct {
 	// DataPath is the data directory; it is created if it is missing. Required unless Disk is set. Open makes a relative
 	// path absolute, so the program may change its working directory afterwards.
 	DataPath string
-	IO       string          // how files are written: auto, uring or pwrite (auto)
-	Disk     aio.Disk        // replaces DataPath; Close closes it. For simulations and tests
-	Logger   *slog.Logger    // nil: slog.Default()
-	NodeID   string          // "": the stored one, or a new one. Open fails if the directory stores another one.
-	Cluster  *ClusterOptions // nil: a single node
+	IO       string   // how files are written: auto, uring or pwrite (auto)
+	Disk     aio.Disk // replaces DataPath; Close closes it. For simulations and tests
+	// Logger may be slow, and may use the engine: its lines go through a queue with a goroutine of its own. nil:
+	// slog.Default()
+	Logger  *slog.Logger
+	NodeID  string          // "": the stored one, or a new one. Open fails if the directory stores another one.
+	Cluster *ClusterOptions // nil: a single node
 	// LockWait is how long Open waits for another process to release the directory. A process that has just ended holds
 	// it for some time, until its last writes have landed: a program that is started again at once meets that. Negative:
 	// Open does not wait. (2 s)

@@ -85,6 +85,8 @@ type StorageStats struct {
 	// Options.MaxStateBytes, requests get ErrStateFull.
 	StateBytes      int64 `json:"state_bytes"`
 	StateLimitBytes int64 `json:"state_limit_bytes"`
+	// LogLinesDropped: lines that Options.Logger did not get, because it was too slow.
+	LogLinesDropped uint64 `json:"log_lines_dropped"`
 	// HeapLimitBytes is Options.MaxHeapBytes.
 	HeapLimitBytes int64 `json:"heap_limit_bytes"`
 	FreeBuffers    int   `json:"buffers_free"` // of Buffers
@@ -193,6 +195,9 @@ func (e *Engine) Storage() StorageStats {
 	out.StarvedChannels = f.StarvedChannel.Channels()
 	out.OverQuotaTopics = f.QuotaTopic.Channels()
 	out.DelaysRefused = f.DelaysRefused.Channels()
+	if e.logs != nil {
+		out.LogLinesDropped = e.logs.Dropped()
+	}
 	e.members.describe(&out)
 	e.describeDisk(&out)
 	if s.Groups > 0 {

@@ -106,6 +106,8 @@ var (
 			"follows.")
 	stateLimit = define(ofStorage, gauge, "state_limit_bytes",
 		"At this state_bytes delayed messages and new channels are refused (max-state-bytes).")
+	logDropped = define(ofStorage, counter, "log_lines_dropped_total",
+		"Lines of the log that were dropped, because the logger did not take them in time.")
 	heapLimit = define(ofStorage, gauge, "heap_limit_bytes",
 		"What the process may use besides its buffers, by the limit that it found at its start; 0: none is known.")
 	copies = define(ofStorage, gauge, "copies",
