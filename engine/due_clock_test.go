@@ -90,9 +90,6 @@ func TestClusterDelaysBeforeAWrongClock(t *testing.T) {
 	}
 	tc.crash(wrong)
 	l := tc.leader("t", n)
-	if got := l.e.Storage().DelaysCorrected; got != 1 {
-		t.Errorf("%d delays were corrected, the wrong clock stored one", got)
-	}
 	waiting, err := tc.channelAt(l, "t", "c").DeferredMessages(t.Context(), 10)
 	if err != nil || len(waiting) != 2 {
 		t.Fatalf("%+v wait: %v", waiting, err)
