@@ -1,6 +1,7 @@
 package nsq
 
 import (
+	"cmp"
 	"errors"
 	"math/rand/v2"
 	"net/http"
@@ -114,7 +115,7 @@ func (s *Server) counted(routes http.Handler) http.Handler {
 			answerWriters.Put(a)
 		}()
 		routes.ServeHTTP(a, r)
-		s.counts.answered(r.Pattern, a.status)
+		s.counts.answered(cmp.Or(r.Pattern, "/"), a.status) // no pattern: there is no such route
 	})
 }
 

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
 	"google.golang.org/protobuf/proto"
@@ -24,7 +26,7 @@ import (
 //	is empty      runs, votes not by its  the voters run no member of the         is refused
 //	              own list                other's cluster
 //	is empty      runs, does not know it  it votes not by the other's list        waits, and is not added
-//	has a log     runs                    the id of the cluster in their logs     is refused
+//	has a log     runs                    the id of the cluster in their logs     is refused, also once it runs itself
 //
 // Only names are compared: addresses may differ while nodes move.
 
@@ -129,6 +131,18 @@ func (m *Member) agreeToStart() error {
 				"which one goes on, and see operating.md, Lost quorum, for the data of the other",
 				ErrDirectory, m.o.Dir, own, s.name, s.cluster, strings.Join(namesOf(s.members), ", "),
 				strings.Join(m.says().Peers, ","))
+		}
+	}
+	return nil
+}
+
+// agreeToServe is agreeToStart for a member that runs, in a cluster that lacks a node of its list: that node may have
+// started at the same moment, in another cluster, and not have answered before.
+func (m *Member) agreeToServe(server *embed.Etcd) error {
+	members := server.Server.Cluster().Members()
+	for _, v := range m.o.Voters {
+		if !slices.ContainsFunc(members, func(k *membership.Member) bool { return k.Name == v.Name }) {
+			return m.agreeToStart()
 		}
 	}
 	return nil

@@ -242,6 +242,10 @@ func (m *Member) serve(server *embed.Etcd, mayRepeat bool) (again bool) {
 		case <-ready:
 			ready = nil
 			look.Stop()
+			if err := m.agreeToServe(server); err != nil {
+				m.end(err)
+				return false
+			}
 			close(m.ready)
 			after.Go(func() { m.settle(server) })
 			after.Go(func() { m.watchOthers(server) })

@@ -24,7 +24,9 @@ func TestRefusesToListenInsecurely(t *testing.T) {
 		"everywhere":        {"--cluster-address 0.0.0.0:4254 --cluster-peers a=127.0.0.1:4254", says},
 		"no host":           {"--cluster-address :4254 --cluster-peers a=127.0.0.1:4254", says},
 		"another interface": {"--cluster-address 192.0.2.1:4254 --etcd-endpoints 127.0.0.1:1", says},
-		"etcd's peer port":  {"--cluster-address 127.0.0.1:4254 --cluster-peers a=192.0.2.1:4254", says},
+		"etcd's peer port": {
+			"--cluster-address 127.0.0.1:4254 --cluster-peers a=127.0.0.1:4254 --etcd-peer-address 192.0.2.1:4255", says,
+		},
 		"etcd's client port": {
 			"--cluster-address 127.0.0.1:4254 --cluster-peers a=127.0.0.1:4254 --etcd-client-address [::]:4256", says,
 		},
