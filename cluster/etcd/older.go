@@ -41,7 +41,7 @@ const (
 	// A member that serves has accepted a connection within serveTimes the time of its answer on the peer port, or
 	// within serveAtLeast.
 	serveTimes   = 10
-	serveAtLeast = 250 * time.Millisecond
+	serveAtLeast = 100 * time.Millisecond
 	// olderName begins the name of the directory, in the member's own, in which the files of an older state are kept.
 	// The rest is the Unix time in seconds.
 	olderName = "older-"
