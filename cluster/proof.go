@@ -39,8 +39,8 @@ func judgeProofs(known, own []string, others bool) (next []string, belongs bool)
 	return known, false
 }
 
-// prove returns what to compare and write so that the row proof has this node's secrets; ErrSecret if it has others than
-// the cluster. self is 0 for a node that is not registered yet. id is the cluster's.
+// prove returns what to compare and write so that the row proof has this node's secrets; ErrSecret if it has others
+// than the cluster. self is 0 for a node that is not registered yet. id is the cluster's.
 func (s *store) prove(st *state, id uuid.UUID, self replicate.NodeID) (conds []kv.Cond, ops []kv.Op, err error) {
 	if s.opts.Proofs == nil {
 		return nil, nil, nil
@@ -54,8 +54,8 @@ func (s *store) prove(st *state, id uuid.UUID, self replicate.NodeID) (conds []k
 	slices.Sort(others)
 	next, belongs := judgeProofs(st.proofs, own, len(others) > 0)
 	if !belongs {
-		return nil, nil, fmt.Errorf("%w: give it the --cluster-secret-file that the nodes which run have (%v), or stop all of "+
-			"them first if the secret is to be another one; nothing was changed", ErrSecret, others)
+		return nil, nil, fmt.Errorf("%w: give it the --cluster-secret-file that the nodes which run have (%v), or stop all "+
+			"of them first if the secret is to be another one; nothing was changed", ErrSecret, others)
 	}
 	if slices.Equal(next, st.proofs) {
 		return nil, nil, nil

@@ -31,8 +31,8 @@ func TestClusterEphemeralAtANewLeader(t *testing.T) {
 	c.expectNothing("the rest is old")
 }
 
-// Ephemeral topics and channels whose last consumer went with its node end by themselves: a channel at once, and a topic
-// after a while at its new leader, as clients may come back. A topic that has a channel by then stays.
+// Ephemeral topics and channels whose last consumer went with its node end by themselves: a channel at once, and a
+// topic after a while at its new leader, as clients may come back. A topic that has a channel by then stays.
 func TestClusterEphemeralGoesWithItsNode(t *testing.T) {
 	t.Parallel()
 	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetEphemeralGrace(o, 300*time.Millisecond) })

@@ -46,8 +46,8 @@ func TestOpenInAChild(t *testing.T) {
 	fmt.Println("opened")
 }
 
-// A program that embeds the engine gets an error when the system refuses the memory, whichever part of it, and no panic.
-// The error names the option.
+// A program that embeds the engine gets an error when the system refuses the memory, whichever part of it, and no
+// panic. The error names the option.
 func TestOpenWithoutMemory(t *testing.T) {
 	t.Parallel()
 	for mib, want := range map[int]string{

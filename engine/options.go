@@ -213,8 +213,8 @@ func (o *Options) setDefaults() error {
 	return o.check()
 }
 
-// workBytes is more than an engine maps outside the Go heap besides BufferBytes until it serves: buffers for staging, for
-// checks and for new files, and stacks of threads.
+// workBytes is more than an engine maps outside the Go heap besides BufferBytes until it serves: buffers for staging,
+// for checks and for new files, and stacks of threads.
 const workBytes = 32 << 20
 
 // checkMemory returns an error if the system would refuse the memory that Open maps. Open would find that out in places

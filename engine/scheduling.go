@@ -24,8 +24,8 @@ type scheduling struct {
 	late         time.Time     // the last time that counted
 }
 
-// woke notes that the goroutine was woken at now, late by the given time. It returns what counts of that, and a sentence
-// if one is due.
+// woke notes that the goroutine was woken at now, late by the given time. It returns what counts of that, and a
+// sentence if one is due.
 func (s *scheduling) woke(late time.Duration, now time.Time) (counts time.Duration, line string) {
 	if late < lateLeast {
 		return 0, ""
@@ -36,8 +36,8 @@ func (s *scheduling) woke(late time.Duration, now time.Time) (counts time.Durati
 	s.late, s.sum, s.longest = now, s.sum+late, max(s.longest, late)
 	due := s.longest >= lateOnce || s.sum >= lateSum
 	if due && (s.told.IsZero() || now.Sub(s.told) >= schedulingEvery) {
-		line = fmt.Sprintf("this process was not scheduled for %d ms, and for %d ms in all within %v: it gets too little of a "+
-			"processor, or it was stopped. What is slow meanwhile is not the disk: give the machine or the container more",
+		line = fmt.Sprintf("this process was not scheduled for %d ms, and for %d ms in all within %v: it gets too little of "+
+			"a processor, or it was stopped. What is slow meanwhile is not the disk: give the machine or the container more",
 			s.longest.Milliseconds(), s.sum.Milliseconds(), schedulingEvery)
 		s.told, s.from = now, time.Time{}
 	}

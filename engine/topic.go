@@ -141,8 +141,8 @@ func (e *Engine) CreateTopic(ctx context.Context, name string, partitions int) (
 
 // CreateTopicWith returns the topic of that name. If it does not exist, CreateTopicWith creates it, even if
 // DisableAutoCreate is set. A topic that exists keeps the partitions and replicas that it has. A new topic is on stable
-// storage when CreateTopicWith returns it. After ErrTopicName, ErrTopicOptions, ErrTooManyTopics or ErrFewInodes nothing
-// was created. After any other error the topic may have been created; CreateTopicWith can be called again.
+// storage when CreateTopicWith returns it. After ErrTopicName, ErrTopicOptions, ErrTooManyTopics or ErrFewInodes
+// nothing was created. After any other error the topic may have been created; CreateTopicWith can be called again.
 func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOptions) (*Topic, error) {
 	if !base.ValidTopicName(name) {
 		return nil, ErrTopicName

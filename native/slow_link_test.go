@@ -11,8 +11,8 @@ import (
 	"penstock/netproto"
 )
 
-// A link that is slow but steady is no dead client: the deadline moves with what the socket takes, a Ping that could not
-// arrive yet proves nothing, and no message waits so long for the link that it is delivered again.
+// A link that is slow but steady is no dead client: the deadline moves with what the socket takes, a Ping that could
+// not arrive yet proves nothing, and no message waits so long for the link that it is delivered again.
 func TestSlowLink(t *testing.T) {
 	t.Parallel()
 	link := linktest.New(t, 32<<10)

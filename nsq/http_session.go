@@ -15,8 +15,9 @@ import (
 )
 
 // cookieName is the name of the cookie that holds the id of a browser's session: no script can read it, and no page of
-// another site makes a browser send it. Browsers send cookies to all ports of a host name, so the name tells the servers
-// of a host apart. With TLS it has another beginning, which browsers accept only from this very host, and only over TLS.
+// another site makes a browser send it. Browsers send cookies to all ports of a host name, so the name tells the
+// servers of a host apart. With TLS it has another beginning, which browsers accept only from this very host, and only
+// over TLS.
 func (s *Server) cookieName(r *http.Request) string {
 	hash := sha256.Sum256([]byte(s.engine.Info().StoreID))
 	name := "penstock-" + hex.EncodeToString(hash[:8])

@@ -98,8 +98,8 @@ func (l *progress) moves(acked uint64, wrote bool) {
 	l.acked = acked
 }
 
-// writeAll writes the rest of a chunk, from byte n on. It fails if the client takes none of it for a timeout, or at most
-// half more: it looks twice in each. The writer goroutine calls it.
+// writeAll writes the rest of a chunk, from byte n on. It fails if the client takes none of it for a timeout, or at
+// most half more: it looks twice in each. The writer goroutine calls it.
 func (o *output) writeAll(w waiting, c *chunk, n int) error {
 	began, from := time.Now(), n
 	for l := new(progress); ; {

@@ -69,8 +69,8 @@ func (s *said) differs(other *said) string {
 }
 
 func (m *Member) disagree(name, why string) error {
-	return fmt.Errorf("etcd: node %s does not mean the same cluster: %s. Nothing was formed or changed; give all nodes the "+
-		"same cluster-name and the same cluster-peers, in the same order", name, why)
+	return fmt.Errorf("etcd: node %s does not mean the same cluster: %s. Nothing was formed or changed; give all nodes "+
+		"the same cluster-name and the same cluster-peers, in the same order", name, why)
 }
 
 // agreeToBegin refuses if a node that answered means another cluster than this member, which has no metadata.
@@ -82,8 +82,8 @@ func (m *Member) agreeToBegin(all []sighting) error {
 				return m.disagree(s.name, why)
 			}
 		case s.state == running && m.voter(s.name) == nil && m.stands(all, s.cluster):
-			return m.disagree(s.name, fmt.Sprintf("it runs a metadata store with %s, and by the cluster-peers of this node (%s) "+
-				"the store runs on %s", strings.Join(namesOf(s.members), ", "), strings.Join(m.says().Peers, ","),
+			return m.disagree(s.name, fmt.Sprintf("it runs a metadata store with %s, and by the cluster-peers of this node "+
+				"(%s) the store runs on %s", strings.Join(namesOf(s.members), ", "), strings.Join(m.says().Peers, ","),
 				strings.Join(m.says().Voters, ", ")))
 		}
 	}
@@ -112,8 +112,8 @@ func (m *Member) agreeToEnter() error {
 }
 
 func (s *said) lacks(name string) string {
-	return fmt.Sprintf("by its cluster-peers (%s) %s is not one of those that run the metadata store, and it is not added "+
-		"before it is: write the new list into the settings of the nodes that run, and restart them first",
+	return fmt.Sprintf("by its cluster-peers (%s) %s is not one of those that run the metadata store, and it is not "+
+		"added before it is: write the new list into the settings of the nodes that run, and restart them first",
 		strings.Join(s.Peers, ","), name)
 }
 

@@ -34,8 +34,8 @@ func checkFiles(dir string) error {
 	case err != nil:
 		return fmt.Errorf("the log in %s is damaged: %w", logs, err)
 	case last < applied:
-		return fmt.Errorf("the log in %s ends with entry %d, and the database has entry %d: the log is damaged or older", logs,
-			last, applied)
+		return fmt.Errorf("the log in %s ends with entry %d, and the database has entry %d: the log is damaged or older",
+			logs, last, applied)
 	}
 	return nil
 }

@@ -28,7 +28,8 @@ func TestDamagedFiles(t *testing.T) {
 	if err != nil || len(logs) == 0 {
 		t.Fatal(logs, err)
 	}
-	db, log := filepath.Join(o.Dir, memberDir, "snap", "db"), filepath.Join(o.Dir, memberDir, "wal", filepath.Base(logs[0]))
+	db := filepath.Join(o.Dir, memberDir, "snap", "db")
+	log := filepath.Join(o.Dir, memberDir, "wal", filepath.Base(logs[0]))
 	change := func(file string, at int, what string) error {
 		f, err := os.OpenFile(file, os.O_RDWR, 0)
 		if err == nil {

@@ -17,9 +17,9 @@ import (
 
 // Leave takes a node that ran a member, and is no voter by its list any more, out of the membership: o is as for Start.
 // It sets the member's files aside. While the others do not answer, or have no majority to spare, it waits, until ctx
-// ends. It does nothing if there are no files. It refuses if the files are of another cluster than the voters run, or if
-// a voter's list still has the node: the members that stay learn of it first, so that a mistake in one list takes nobody
-// out.
+// ends. It does nothing if there are no files. It refuses if the files are of another cluster than the voters run, or
+// if a voter's list still has the node: the members that stay learn of it first, so that a mistake in one list takes
+// nobody out.
 func Leave(ctx context.Context, o MemberOptions) error {
 	o.setDefaults()
 	if !hasLog(o.Dir) {

@@ -109,8 +109,8 @@ func (o *MemberOptions) remedy() string {
 		return "This is the only member, so the metadata have no other copy: put the directory back as it was, or copy the " +
 			"cluster.json of the newest backup into the data directory and run engine rebuild-cluster"
 	}
-	return fmt.Sprintf("Run `%s`, which sets the files aside, and start the node again while a majority of the other nodes in "+
-		"cluster-peers runs: the member is then added anew", o.Anew)
+	return fmt.Sprintf("Run `%s`, which sets the files aside, and start the node again while a majority of the other "+
+		"nodes in cluster-peers runs: the member is then added anew", o.Anew)
 }
 
 // clientLogger logs everything at debug level: the client warns of every failed attempt, and each failure becomes an

@@ -227,8 +227,8 @@ func (m *Member) run() {
 	}
 }
 
-// serve waits while etcd runs, and shuts it down. It returns whether to start again, which it proposes only if mayRepeat
-// is set and the member has not been ready yet.
+// serve waits while etcd runs, and shuts it down. It returns whether to start again, which it proposes only if
+// mayRepeat is set and the member has not been ready yet.
 func (m *Member) serve(server *embed.Etcd, mayRepeat bool) (again bool) {
 	var after sync.WaitGroup
 	defer after.Wait()

@@ -33,10 +33,10 @@ import (
 //  2. When the member has a majority, it has its own address in the membership replaced (settle). That also removes
 //     what step 1 added for it everywhere.
 //
-// A crash leaves a member that does both again. The address of step 1 carries the name as its user, http://+n2@HOST:PORT,
-// which no address in the replicated membership does. So the members still agree about which addresses are taken, which
-// etcd judges when it applies a change of the membership, on each member by its own files. The + makes etcd, which sorts
-// addresses as texts, try this one first: at the old one another member may be by now.
+// A crash leaves a member that does both again. The address of step 1 carries the name as its user,
+// http://+n2@HOST:PORT, which no address in the replicated membership does. So the members still agree about which
+// addresses are taken, which etcd judges when it applies a change of the membership, on each member by its own files.
+// The + makes etcd, which sorts addresses as texts, try this one first: at the old one another member may be by now.
 
 const (
 	settlePause    = 100 * time.Millisecond
@@ -132,8 +132,9 @@ func (m *Member) place() error {
 }
 
 // skipApplied notes in the log, as etcd does now and then, that its entries up to index are in the database. At its
-// start etcd goes through all entries since the last such note, and tells its network of each address that a member once
-// had, although the database has newer ones. The member does not run. A crash leaves the log with the note or without.
+// start etcd goes through all entries since the last such note, and tells its network of each address that a member
+// once had, although the database has newer ones. The member does not run. A crash leaves the log with the note or
+// without.
 func (m *Member) skipApplied(index uint64, members []types.ID) error {
 	dir := filepath.Join(m.o.Dir, memberDir, "wal")
 	lg := zap.NewNop()

@@ -73,8 +73,8 @@ func (s *store) isFull(found string) {
 	if s.o.Learn { // its members are embedded, see keepRoom
 		remedy = "its members remove old revisions and go on by themselves if that makes room; if this lasts, delete topics"
 	}
-	why := fmt.Sprintf("the metadata store is full and takes no changes (%s): nothing can be elected, moved or created, while "+
-		"messages go on; %s", found, remedy)
+	why := fmt.Sprintf("the metadata store is full and takes no changes (%s): nothing can be elected, moved or created, "+
+		"while messages go on; %s", found, remedy)
 	if s.full.Swap(&why) == nil {
 		s.o.Log.Error("the metadata store takes no changes", "why", why)
 	}

@@ -113,8 +113,8 @@ func divideMemory(limit, buffers, goLimit int64) (b memoryBudget, err error) {
 	}
 	if b.heap < leastHeapBytes {
 		needs := (leastHeapBytes + buffers + kernelBytes) * 10 / 9
-		return b, fmt.Errorf("the process may use %d MiB of memory, and a node with --buffer-bytes %d MiB needs %d MiB: raise "+
-			"the limit of the container or the service (MemoryMax), or lower --buffer-bytes; nothing was touched",
+		return b, fmt.Errorf("the process may use %d MiB of memory, and a node with --buffer-bytes %d MiB needs %d MiB: "+
+			"raise the limit of the container or the service (MemoryMax), or lower --buffer-bytes; nothing was touched",
 			limit>>20, buffers>>20, (needs+1<<20-1)>>20)
 	}
 	b.state, b.inbox = b.heap/3, b.heap/6

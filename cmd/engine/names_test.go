@@ -172,7 +172,9 @@ func TestOtherSecretDoesNotJoin(t *testing.T) {
 		}
 	}
 	startNode(t, filepath.Join(dir, "n1"), node("n1", "a", 4)...)
-	args := append([]string{"serve", "--data-path", filepath.Join(dir, "n2"), "--http-address", "off", "--nsq-address",
-		"127.0.0.1:0", "--lookup-address", "off"}, node("n2", "b", 3)...)
+	args := append([]string{
+		"serve", "--data-path", filepath.Join(dir, "n2"), "--http-address", "off", "--nsq-address",
+		"127.0.0.1:0", "--lookup-address", "off",
+	}, node("n2", "b", 3)...)
 	execute(t, args...).check(t, exitData, "does not have the cluster's secret: give it the --cluster-secret-file")
 }

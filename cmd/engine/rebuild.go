@@ -40,8 +40,8 @@ func rebuildCommand() *cobra.Command {
 	cmd.Flags().StringToStringVar(&r.etcdDirs, "etcd-data-path", nil,
 		"NODE=DIR,... of nodes whose embedded etcd is not in etcd in the data directory")
 	cmd.Flags().BoolVar(&r.rejoin, "rejoin", false,
-		"on the machine of a node that is not the first one, after the command ran there, or of a node whose etcd is damaged "+
-			"while a majority of the others runs: set its old etcd aside")
+		"on the machine of a node that is not the first one, after the command ran there, or of a node whose etcd is "+
+			"damaged while a majority of the others runs: set its old etcd aside")
 	cmd.Flags().BoolVar(&r.dry, "dry-run", false, "only say what each node contributes, and change nothing")
 	cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask for confirmation")
 	cmd.Flags().BoolVar(&r.asJSON, "json", false, "print JSON")

@@ -338,9 +338,9 @@ func (c *clusterSettings) advertised(n *node, peer net.Addr) meta.Node {
 	}
 }
 
-// reachable returns an address that other machines can use. For a listener that they cannot dial by its host, because it
-// is on all interfaces or has a zone, that is the broadcast address with the listener's port; and with the port told,
-// if that is not 0.
+// reachable returns an address that other machines can use. For a listener that they cannot dial by its host, because
+// it is on all interfaces or has a zone, that is the broadcast address with the listener's port; and with the port
+// told, if that is not 0.
 func reachable(address, broadcast string, told int) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

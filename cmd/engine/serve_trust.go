@@ -128,8 +128,8 @@ func (p *clusterPart) reload() error {
 	ctx, cancel := context.WithTimeout(context.Background(), proveTimeout)
 	defer cancel()
 	if err := prover.Prove(ctx); err != nil {
-		return fmt.Errorf("the secrets were read and hold, and the metadata store could not be told of them; do it again, or "+
-			"restart the node: %w", err)
+		return fmt.Errorf("the secrets were read and hold, and the metadata store could not be told of them; do it again, "+
+			"or restart the node: %w", err)
 	}
 	return nil
 }

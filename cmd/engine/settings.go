@@ -281,7 +281,8 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 	return []*setting{
 		row("http-allowed-hosts", "", hosts(&o.AllowedHosts),
 			"host name without a port by which browsers may address this node, and whose pages may change something, besides "+
-				"IP addresses, localhost, this machine's host name and broadcast-address; separate several with commas or repeat the flag; * allows all"),
+				"IP addresses, localhost, this machine's host name and broadcast-address; separate several with commas or "+
+				"repeat the flag; * allows all"),
 		row("http-idle-time", "11m", duration(&o.HTTPIdleTime, time.Second),
 			"close an HTTP connection on which nothing was asked for this long; longer than the balancer's in front of it"),
 		row("max-audit-entries", "1000", count(&o.MaxAuditEntries, 1),

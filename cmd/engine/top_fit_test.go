@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"strings"
 	"testing"
 )
@@ -43,7 +42,7 @@ func TestTopFits(t *testing.T) {
 					t.Errorf("%s, %d columns: no %s: %s", name, width, word, lines[0])
 				}
 			}
-			if name == "short names" && width >= 80 && !strings.Contains(b.String(), fmt.Sprint("orders   billing")) &&
+			if name == "short names" && width >= 80 && !strings.Contains(b.String(), "orders   billing") &&
 				!strings.Contains(b.String(), "orders  billing") {
 				t.Errorf("%d columns: a name is cut:\n%s", width, b.String())
 			}

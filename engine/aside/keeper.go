@@ -144,8 +144,9 @@ const (
 	Other                // another batch that is committed, or the log does not reach back to it
 )
 
-// Sweep removes what is older than Limits.Age, if this process has known it for a day, and what the log has again: a leader sent the batches once more and they
-// are committed, or a crash came before the record of the cut. holds may read the log. The flusher calls Sweep.
+// Sweep removes what is older than Limits.Age, if this process has known it for a day, and what the log has again: a
+// leader sent the batches once more and they are committed, or a crash came before the record of the cut. holds may
+// read the log. The flusher calls Sweep.
 func (k *Keeper) Sweep(holds Holds) {
 	k.mu.Lock()
 	all := slices.Clone(k.list)

@@ -59,7 +59,8 @@ func TestLogQueueOfAStuckLogger(t *testing.T) {
 	q.End()
 	mu.Lock()
 	defer mu.Unlock()
-	if got := strings.Count(text.String(), "msg=line"); got < maxLogLines || !strings.Contains(text.String(), "were dropped") {
+	got := strings.Count(text.String(), "msg=line")
+	if got < maxLogLines || !strings.Contains(text.String(), "were dropped") {
 		t.Errorf("%d lines were written: %.300s", got, text.String())
 	}
 }

@@ -23,8 +23,8 @@ type Stats struct {
 	Paused        bool
 	DroppedCount  uint64 // messages that retention or a quota removed before they were finished, likewise
 	Dropping      bool   // DroppedCount grew in the last droppingFor
-	// Starved says that messages wait and somebody consumes, but nothing is in flight and nothing was delivered for 10 s: no
-	// consumer asks for any, as those do that back off, or something here fails.
+	// Starved says that messages wait and somebody consumes, but nothing is in flight and nothing was delivered for 10 s:
+	// no consumer asks for any, as those do that back off, or something here fails.
 	Starved      bool
 	Skipping     bool   // what is published is discarded
 	SkippedCount uint64 // messages that were discarded because the channel skips or skipped, since SkippingSince

@@ -181,7 +181,8 @@ func (c *Channel) leaveLane(e *entry) {
 }
 
 // settleLane makes the lane wait until the confirmations made so far are committed in the partition's log, after those
-// that it waits for already. If all of them were taken, it waits for the last take; a lane that waited for the next one might do so for ever.
+// that it waits for already. If all of them were taken, it waits for the last take; a lane that waited for the next one
+// might do so for ever.
 func (c *Channel) settleLane(p *channelPart, l *lane) {
 	if c.cfg.Ephemeral {
 		c.letGo(l)

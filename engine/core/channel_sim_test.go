@@ -66,7 +66,7 @@ type simPart struct {
 	legacy     map[segment.MsgID]bool           // had an entry when the order changed: the order is not checked
 	unsafe     map[segment.MsgID]uint64         // delivered and confirmed by this take (or notTaken), not committed yet
 	dead       map[segment.MsgID]uint64         // in the outbox; the take, or notTaken
-	deadBefore map[segment.MsgID]uint64         // take of an earlier dead letter of a message whose new one is not taken yet
+	deadBefore map[segment.MsgID]uint64         // the take of a dead letter whose message has a newer one, not taken yet
 	place      map[segment.MsgID]segment.Offset // offset of the batch that carries it
 	batch      map[segment.MsgID]segment.Offset // offset of the batch in which it was delivered in a run
 }

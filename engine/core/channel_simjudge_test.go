@@ -110,8 +110,8 @@ type wait struct {
 	given  int
 }
 
-// checkTurn checks that no source that may have its turn waits for more than two turns, of TurnSize messages, of another
-// one. now is the source that had its turn; with counts, its message was delivered or dropped.
+// checkTurn checks that no source that may have its turn waits for more than two turns, of TurnSize messages, of
+// another one. now is the source that had its turn; with counts, its message was delivered or dropped.
 func (s *sim) checkTurn(may []*source, now *source, counts bool) {
 	s.t.Helper()
 	if !slices.Contains(may, now) {

@@ -22,8 +22,9 @@ var (
 type noInodes struct{}
 
 func (noInodes) Error() string {
-	return "engine: the file system of the data directory has no inodes left, which every file needs, whatever its size: " +
-		"publishing is refused, consuming goes on; remove files there that nobody needs, and publishing resumes by itself"
+	return "engine: the file system of the data directory has no inodes left, which every file needs, whatever its " +
+		"size: publishing is refused, consuming goes on; remove files there that nobody needs, and publishing resumes by " +
+		"itself"
 }
 
 func (noInodes) Unwrap() error { return ErrNoSpace }

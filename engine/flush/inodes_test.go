@@ -6,8 +6,8 @@ import (
 	"penstock/segment/aio"
 )
 
-// Inodes are kept for what waits in the commit log, on a small file system at most half of them, and always one: without
-// any, nothing becomes a segment.
+// Inodes are kept for what waits in the commit log, on a small file system at most half of them, and always one:
+// without any, nothing becomes a segment.
 func TestInodesKept(t *testing.T) {
 	for _, tc := range []struct{ waiting, have, want int64 }{
 		{0, 1000, 16},

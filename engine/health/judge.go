@@ -31,8 +31,8 @@ type Facts struct {
 	// AsideMessages is how many messages that cuts took from copies are kept aside. That is no trouble, but a note.
 	AsideMessages int64
 
-	// FewDescriptors: connections were refused in the last 10 minutes, to keep file descriptors for the node's own files. A
-	// note.
+	// FewDescriptors: connections were refused in the last 10 minutes, to keep file descriptors for the node's own files.
+	// A note.
 	FewDescriptors bool
 
 	// Transience says why the data directory does not last, as aio.Info has it; "": it does. A note.

@@ -21,7 +21,7 @@ func TestPlain(t *testing.T) {
 		if got := Plain(x.s); got != x.want {
 			t.Errorf("%q is shown as %s, want %s", x.s, got, x.want)
 		}
-		if strings.ContainsAny(x.s, "\xff\x9b") {
+		if strings.Contains(x.s, "\xff") || strings.Contains(x.s, "\x9b") {
 			continue
 		}
 		// Written bit by bit it is the same, except that line ends and tabs stay.

@@ -37,8 +37,8 @@ type silence struct {
 	log    *slog.Logger
 }
 
-// holds is the rule for a client whose grant may have to be asked for again while the servers are silent: until when the
-// grant that it had holds. ok is false if that time is over.
+// holds is the rule for a client whose grant may have to be asked for again while the servers are silent: until when
+// the grant that it had holds. ok is false if that time is over.
 func holds(expired time.Time, hold time.Duration, now time.Time) (until time.Time, ok bool) {
 	if end := expired.Add(hold); hold > 0 && now.Before(end) {
 		return end, true
@@ -46,8 +46,8 @@ func holds(expired time.Time, hold time.Duration, now time.Time) (until time.Tim
 	return time.Time{}, false
 }
 
-// find asks the servers about a credential, or waits for somebody who does. If they are silent, the last grant holds for
-// Options.HoldTime after it has expired.
+// find asks the servers about a credential, or waits for somebody who does. If they are silent, the last grant holds
+// for Options.HoldTime after it has expired.
 func (a *Authority) find(ctx context.Context, c *Credential) (*Principal, error) {
 	key, now := c.key(), time.Now()
 	had, _ := a.cache.Get(key)
@@ -149,8 +149,8 @@ func (a *Authority) held(key [sha256.Size]byte, had *Principal, until, now time.
 	return &p
 }
 
-// Silence says for how long the auth servers have not answered, 0 if they do or none is configured, and how many clients
-// go on with a grant that has expired meanwhile. Those of the same secret, address and certificate count once.
+// Silence says for how long the auth servers have not answered, 0 if they do or none is configured, and how many
+// clients go on with a grant that has expired meanwhile. Those of the same secret, address and certificate count once.
 func (a *Authority) Silence(now time.Time) (silent time.Duration, held int) {
 	if a == nil || a.servers == nil {
 		return 0, 0
@@ -175,7 +175,7 @@ func (a *Authority) Note(now time.Time) string {
 	if silent == 0 {
 		return ""
 	}
-	return fmt.Sprintf("the auth servers have not answered for %v: %d clients go on with expired grants, each for %v at most, "+
-		"and new ones are refused; start them again, or look at the node's log for the reason",
+	return fmt.Sprintf("the auth servers have not answered for %v: %d clients go on with expired grants, each for %v at "+
+		"most, and new ones are refused; start them again, or look at the node's log for the reason",
 		silent.Round(time.Second), held, a.hold)
 }

@@ -102,9 +102,9 @@ func AlignedBytes(n int) ([]byte, func()) {
 	return mem[:n:roundUp(n)], func() { once.Do(func() { unmapAnon(mem) }) }
 }
 
-// CheckMemory returns an error if the system would not give this process n more bytes of memory now: for want of address
-// space (RLIMIT_AS), or because it promises no more than it has (vm.overcommit_memory). It touches none of them, so it
-// knows nothing of limits for memory in use.
+// CheckMemory returns an error if the system would not give this process n more bytes of memory now: for want of
+// address space (RLIMIT_AS), or because it promises no more than it has (vm.overcommit_memory). It touches none of
+// them, so it knows nothing of limits for memory in use.
 func CheckMemory(n int64) error {
 	mem, err := mmap.MapRegion(nil, int(n), mmap.COPY, mmap.ANON, 0)
 	if err != nil {

@@ -46,10 +46,10 @@ type Gate struct {
 	log    *audit.Log // is told of refusals; nil: nobody is
 }
 
-// NewGate returns a Gate that lets requests through whose Host is an IP address, localhost, one of this node's own names,
-// or one of the allowed hosts, which are also origins of pages that may change something. Names have no port. AnyHost
-// among the allowed ones allows every host, but makes no origin. Empty names are ignored. log is told of refusals,
-// unless it is nil.
+// NewGate returns a Gate that lets requests through whose Host is an IP address, localhost, one of this node's own
+// names, or one of the allowed hosts, which are also origins of pages that may change something. Names have no port.
+// AnyHost among the allowed ones allows every host, but makes no origin. Empty names are ignored. log is told of
+// refusals, unless it is nil.
 func NewGate(log *audit.Log, own, allowed []string) *Gate {
 	g := &Gate{
 		hosts: map[string]bool{"localhost": true}, sites: map[string]bool{}, cross: http.NewCrossOriginProtection(), log: log,
@@ -123,8 +123,10 @@ func Public(path string) bool { return public[path] }
 // no Sec-Fetch-Site, and to its own site no Origin; but it always says which languages it wants, and no page can stop
 // it.
 func browser(h http.Header) bool {
-	for _, name := range []string{"Origin", "Cookie", "Referer", "Accept-Language", "Sec-Fetch-Site", "Sec-Fetch-Mode",
-		"Sec-Fetch-Dest"} {
+	for _, name := range []string{
+		"Origin", "Cookie", "Referer", "Accept-Language", "Sec-Fetch-Site", "Sec-Fetch-Mode",
+		"Sec-Fetch-Dest",
+	} {
 		if _, ok := h[name]; ok {
 			return true
 		}
@@ -150,9 +152,9 @@ func (g *Gate) Check(r *http.Request) *Error {
 			"setting http_allowed_hosts", hostOf(r.Host)))
 	}
 	if g.cross.Check(r) != nil && !g.fromAllowed(r.Header) {
-		return Fail(http.StatusForbidden, fmt.Sprintf("refused because a web page of another site sent it: the header Origin "+
-			"is %.100q and the header Host is %.100q; nothing was changed. Behind a proxy, have it pass on the browser's Host, "+
-			"or add the name in Origin to the setting http_allowed_hosts", r.Header.Get("Origin"), r.Host))
+		return Fail(http.StatusForbidden, fmt.Sprintf("refused because a web page of another site sent it: the header "+
+			"Origin is %.100q and the header Host is %.100q; nothing was changed. Behind a proxy, have it pass on the "+
+			"browser's Host, or add the name in Origin to the setting http_allowed_hosts", r.Header.Get("Origin"), r.Host))
 	}
 	return nil
 }

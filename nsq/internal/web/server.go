@@ -95,8 +95,8 @@ func (l *Limits) bodyDeadline(arrived int64) time.Duration {
 }
 
 // errBodySlow is what a handler finds that reads a body which comes too slowly.
-var errBodySlow = Fail(http.StatusRequestTimeout, fmt.Sprintf("the request's body came at less than %d bytes a second; "+
-	"nothing of it was stored: send it again, on a better connection or in smaller parts", minBodyRate))
+var errBodySlow = Fail(http.StatusRequestTimeout, fmt.Sprintf("the request's body came at less than %d bytes a "+
+	"second; nothing of it was stored: send it again, on a better connection or in smaller parts", minBodyRate))
 
 // timed bounds how slowly bodies may come, for all of h.
 func (l *Limits) timed(h http.Handler) http.Handler {

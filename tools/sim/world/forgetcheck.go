@@ -131,8 +131,8 @@ func (w *World) heals2() bool {
 }
 
 // controlLost says that a channel or its settings are not in the log. What messages have is known of each copy
-// (value.holders), but not what channels have: they may have been in no copy that did not forget, or not in the one that
-// an operator chose.
+// (value.holders), but not what channels have: they may have been in no copy that did not forget, or not in the one
+// that an operator chose.
 func controlLost(why string) bool {
 	return strings.Contains(why, "is not in its log") || strings.Contains(why, "its settings have version")
 }
@@ -306,8 +306,8 @@ func (w *World) twoOfThree() bool {
 }
 
 // standsWithout says what stands still although a member that is in sync lives, and has all that was acknowledged, and
-// was not ended in the middle of a write. A partition may also stand still where damaged commit logs, damaged copies and
-// nodes that do not start leave fewer than min_isr nodes: an operator may not replace them while they may have what
+// was not ended in the middle of a write. A partition may also stand still where damaged commit logs, damaged copies
+// and nodes that do not start leave fewer than min_isr nodes: an operator may not replace them while they may have what
 // nobody else has (attendForgot).
 func (w *World) standsWithout(away *node) string {
 	for _, id := range w.store.snap.Partitions.IDs() {

@@ -197,7 +197,8 @@ func (a *agent) inLane(d *engine.Delivery, val *value) {
 		return
 	}
 	// What comes from another node may be on its way for long; from level 2 on that node looks whether its time is over.
-	// Where nodes forget one after the other, what was finished last may have been in the copy that forgot, and only there.
+	// Where nodes forget one after the other, what was finished last may have been in the copy that forgot, and only
+	// there.
 	if high := c.lanes[l]; d.ID.MsgID() < high && (!a.remote || w.strict()) && w.Stats.Forgotten < 2 &&
 		!w.overlap(meta.PartitionID{Topic: c.t.id, Partition: l.part}) {
 		w.fail("channel %s of %s, ordered by %v, delivers %v after %d", c.name, c.t.name, c.settings.Order, d.ID, high)
