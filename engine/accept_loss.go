@@ -61,7 +61,7 @@ func AcceptLoss(path string, agree func(*Loss) bool) (loss *Loss, accepted bool,
 	if err := dir.Check(path, NewestLevel); err != nil {
 		return nil, false, err
 	}
-	disk, err := aio.OpenDisk(path, aio.DiskOptions{Mode: aio.ModePwrite})
+	disk, err := aio.OpenDisk(path, aio.DiskOptions{Mode: aio.ModePwrite, LockWait: aio.ExitTime})
 	if err != nil {
 		return nil, false, err
 	}

@@ -184,7 +184,7 @@ func (o *Options) setDefaults() error {
 	def(&o.MaxSegmentBytes, 128<<20)
 	defInt(&o.MaxOpenSegments, flush.DefaultMaxOpenSegments)
 	defInt(&o.MaxMappedSegments, segment.DefaultMaxMappings)
-	defDur(&o.LockWait, 2*time.Second)
+	defDur(&o.LockWait, aio.ExitTime)
 	defDur(&o.RetentionInterval, 5*time.Second)
 	defInt(&o.MaxMessageBytes, 1<<20)
 	defInt(&o.MaxBatchBytes, 6<<20)

@@ -406,7 +406,7 @@ func Copy(data, to string, m *Manifest, newest int, o Options) error {
 	if err != nil {
 		return fmt.Errorf("backup: %w; nothing was written", err)
 	}
-	disk, err := aio.OpenDisk(data, aio.DiskOptions{Mode: aio.ModePwrite, ReadOnly: true})
+	disk, err := aio.OpenDisk(data, aio.DiskOptions{Mode: aio.ModePwrite, ReadOnly: true, LockWait: aio.ExitTime})
 	if err != nil {
 		return err
 	}

@@ -275,7 +275,7 @@ func Upgrade(dir string, newest int) (from, to int, err error) {
 	if err := Check(dir, newest); err != nil {
 		return 0, 0, err
 	}
-	disk, err := aio.OpenDisk(dir, aio.DiskOptions{Mode: aio.ModePwrite})
+	disk, err := aio.OpenDisk(dir, aio.DiskOptions{Mode: aio.ModePwrite, LockWait: aio.ExitTime})
 	if err != nil {
 		return 0, 0, err
 	}

@@ -17,6 +17,10 @@ import (
 // lockPoll is the pause between two attempts to take a lock that another process holds.
 const lockPoll = 10 * time.Millisecond
 
+// ExitTime is how long a process that was killed may hold its locks: the kernel frees its rings late. Whoever opens the
+// directory after it waits that long.
+const ExitTime = 2 * time.Second
+
 // locks are what keeps others out of a data directory: a lock of the directory itself, and one of its file LOCK. The
 // directory's lock is the one that nobody can remove: whoever deletes LOCK does not let a second process in. LOCK keeps
 // out processes of versions that know only LOCK, and is all there is on file systems where a directory cannot be locked
