@@ -69,6 +69,8 @@ type ChannelPage struct {
 	// Unserved are the partitions of the topic that no node that answers serves, because they have no leader, or a new
 	// one that is not ready. The numbers of channels leave out their messages there.
 	Unserved []int `json:"unserved_partitions"`
+	// DeadLetters are the dead-letter topics of these channels in which some wait; only if the request asks for them.
+	DeadLetters []DeadLetters `json:"dead_letters,omitempty"`
 }
 
 // channelsHere is a node's part of a ChannelPage.
@@ -326,6 +328,11 @@ func (s *Server) serveChannels(r *http.Request, q url.Values) (any, error) {
 	}
 	slices.SortFunc(all, func(a, b ListedChannel) int { return cmp.Compare(a.Name, b.Name) })
 	out.Count, out.Channels = len(all), part(all, offset, count)
+	if q.Get("dead_letters") == "true" {
+		out.DeadLetters = slices.DeleteFunc(s.deadLetters(r), func(l DeadLetters) bool {
+			return !slices.ContainsFunc(out.Channels, func(c ListedChannel) bool { return c.DeadLetterTopic == l.Topic })
+		})
+	}
 	out.Unserved = []int{}
 	if t, ok := s.engine.LookupTopic(topic); ok {
 		out.Unserved = Unserved(t.Partitions(), served)

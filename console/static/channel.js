@@ -13,10 +13,10 @@ const most = 100; // messages in flight or deferred that are shown
 export function Channel({ topic, channel, session }) {
 	const sees = useMay(session, topic)?.view; // what the topic's grants allow is enough for the numbers
 	const may = useMay(session, topic, channel);
-	const look = useLook(sees && path("/channels", { topic, channel, clients: "true" }));
+	const look = useLook(sees && path("/channels", { topic, channel, clients: "true", dead_letters: "true" }));
 	const history = useLook(sees && path("/history", { topic, channel }), 5000);
 	const c = look.data?.channels[0], dead = c?.dead_letter_topic;
-	const letters = useLook(dead && path("/channels", { topic: dead, channel: "redrive" })).data?.channels[0];
+	const letters = look.data?.dead_letters?.find((l) => l.topic === dead)?.count ?? 0;
 	const nodes = history.data?.nodes ?? [], of = { topic, channel };
 	const verb = (name, said, query = {}) => act(() => post(path(`/channel/${name}`, { ...of, ...query })),
 		said).then(look.again);
@@ -33,8 +33,8 @@ export function Channel({ topic, channel, session }) {
 			["Waiting", short(c.depth)], ["Oldest", c.oldest_seconds ? span(c.oldest_seconds) : "–"],
 			["In flight", short(c.in_flight_count)], ["Deferred", short(c.deferred_count)], ["Consumers", short(consumers(c))],
 			["Finished", rate(c.finished_per_second)], ["Requeued", rate(c.requeued_per_second)],
-			["Timed out", rate(c.timed_out_per_second)], dead && ["Dead letters", html`<a href=${topicLink(dead)}>${
-				letters ? short(letters.depth) : "–"}</a>`],
+			["Timed out", rate(c.timed_out_per_second)],
+			dead && ["Dead letters", html`<a href=${topicLink(dead)}>${short(letters)}</a>`],
 			c.outbox_count && ["Not moved yet", short(c.outbox_count)], c.dropped_count && ["Dropped", short(c.dropped_count)],
 		]} />
 		${c.aside_count > 0 && html`<p class="trouble">${plural(c.aside_count, "dead letter")} could not be moved to the

@@ -32,7 +32,7 @@ func TestFaultsOfChannels(t *testing.T) {
 	f.engine("channel", "create", "little", "unread")
 	f.engine("topic", "set", "little", "--quota-count", "1", "--quota-mode", "reject")
 	f.fault("PenstockOverQuota", func() { f.publishTo("little", 2, 1) },
-		func() { f.engine("topic", "set", "little", "--quota-count", "0") })
+		func() { f.engine("topic", "delete", "little") })
 
 	held := make(chan *nsq.Message, 100)
 	index := 0
