@@ -42,7 +42,7 @@ func (c *batchCheck) check(have []byte, size int, l limits) *fault {
 		case n <= 0:
 			return faultf("E_BAD_MESSAGE MPUB invalid message(%d) body size %d", c.index, n)
 		case n > l.maxMessageBytes:
-			return faultf("E_BAD_MESSAGE MPUB message too big %d > %d (max-message-bytes)", n, l.maxMessageBytes)
+			return faultf("E_BAD_MESSAGE MPUB message too big %d > %d", n, l.maxMessageBytes)
 		case c.at+sizeBytes+n > size:
 			return &fault{"E_BAD_MESSAGE MPUB failed to read message body"}
 		case c.at+sizeBytes+n > len(have):

@@ -68,7 +68,7 @@ func TestHTTPErrors(t *testing.T) {
 		var got map[string]string
 		err := json.Unmarshal([]byte(body), &got)
 		if reply.StatusCode != x.status || err != nil || got["message"] != x.code ||
-			(got["detail"] == "") != (len(got) == 1) || beyond.MatchString(x.code) != (got["detail"] != "") {
+			len(got) != 1 || beyond.MatchString(x.code) != (reply.Header.Get("Penstock-Detail") != "") {
 			t.Errorf("%s %s: %d %v %v, want %d %s", x.method, x.path, reply.StatusCode, got, err, x.status, x.code)
 		}
 		if reply.Header.Get("X-NSQ-Content-Type") != "nsq; version=1.0" ||

@@ -154,8 +154,7 @@ func (o *Options) applyIdentity(id *identity, s *settings) *fault {
 	case v >= ms(minHeartbeat) && v <= ms(o.MaxHeartbeatInterval):
 		s.heartbeat = time.Duration(v) * time.Millisecond
 	default:
-		return faultf("E_BAD_BODY IDENTIFY heartbeat interval (%d) is invalid: %d to %d ms (max-heartbeat-interval)",
-			v, ms(minHeartbeat), ms(o.MaxHeartbeatInterval))
+		return faultf("E_BAD_BODY IDENTIFY heartbeat interval (%d) is invalid", v)
 	}
 	switch v := id.OutputBufferTimeout; {
 	case v == -1:
@@ -164,8 +163,7 @@ func (o *Options) applyIdentity(id *identity, s *settings) *fault {
 	case v >= ms(o.MinOutputBufferTimeout) && v <= ms(o.MaxOutputBufferTimeout):
 		s.outputTimeout = time.Duration(v) * time.Millisecond
 	default:
-		return faultf("E_BAD_BODY IDENTIFY output buffer timeout (%d) is invalid: %d to %d ms (min- and "+
-			"max-output-buffer-timeout)", v, ms(o.MinOutputBufferTimeout), ms(o.MaxOutputBufferTimeout))
+		return faultf("E_BAD_BODY IDENTIFY output buffer timeout (%d) is invalid", v)
 	}
 	switch v := id.OutputBufferSize; {
 	case v == -1:
@@ -174,8 +172,7 @@ func (o *Options) applyIdentity(id *identity, s *settings) *fault {
 	case v >= minOutputBuffer && v <= o.MaxOutputBufferBytes:
 		s.outputBuffer = v
 	default:
-		return faultf("E_BAD_BODY IDENTIFY output buffer size (%d) is invalid: %d to %d (max-output-buffer-bytes)",
-			v, minOutputBuffer, o.MaxOutputBufferBytes)
+		return faultf("E_BAD_BODY IDENTIFY output buffer size (%d) is invalid", v)
 	}
 	if id.SampleRate < 0 || id.SampleRate > 99 {
 		return faultf("E_BAD_BODY IDENTIFY sample rate (%d) is invalid", id.SampleRate)
@@ -186,8 +183,7 @@ func (o *Options) applyIdentity(id *identity, s *settings) *fault {
 	case v >= ms(minMsgTimeout) && v <= ms(o.MaxMsgTimeout):
 		s.msgTimeout = time.Duration(v) * time.Millisecond
 	default:
-		return faultf("E_BAD_BODY IDENTIFY msg timeout (%d) is invalid: %d to %d ms (max-msg-timeout)",
-			v, ms(minMsgTimeout), ms(o.MaxMsgTimeout))
+		return faultf("E_BAD_BODY IDENTIFY msg timeout (%d) is invalid", v)
 	}
 	if id.DesiredTag != "" && !validTag(id.DesiredTag) {
 		return faultf("E_BAD_BODY IDENTIFY desired tag %.100q is invalid", id.DesiredTag)

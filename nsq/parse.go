@@ -300,7 +300,7 @@ func (p *parser) deferLine(cmd *command, rest []byte, more bool) *fault {
 		return faultf("E_INVALID DPUB could not parse timeout %s", millis)
 	}
 	if n > p.maxDeferMillis {
-		return faultf("E_INVALID DPUB timeout %d out of range 0-%d (max-defer)", n, p.maxDeferMillis)
+		return faultf("E_INVALID DPUB timeout %d out of range 0-%d", n, p.maxDeferMillis)
 	}
 	cmd.number = n
 	return nil
@@ -340,7 +340,7 @@ func (p *parser) readyLine(cmd *command, rest []byte, more bool) *fault {
 		return faultf("E_INVALID RDY could not parse count %s", count)
 	}
 	if n > uint64(p.maxRdyCount) {
-		return faultf("E_INVALID RDY count %d out of range 0-%d (max-rdy-count)", n, p.maxRdyCount)
+		return faultf("E_INVALID RDY count %d out of range 0-%d", n, p.maxRdyCount)
 	}
 	cmd.number = n
 	return nil
@@ -479,14 +479,14 @@ func (p *parser) checkSize(v verb, size int) *fault {
 			return faultf("E_BAD_MESSAGE %s invalid message body size %d", v, size)
 		}
 		if size > p.maxMessageBytes {
-			return faultf("E_BAD_MESSAGE %s message too big %d > %d (max-message-bytes)", v, size, p.maxMessageBytes)
+			return faultf("E_BAD_MESSAGE %s message too big %d > %d", v, size, p.maxMessageBytes)
 		}
 	default:
 		if size <= 0 {
 			return faultf("E_BAD_BODY %s invalid body size %d", v, size)
 		}
 		if size > p.maxBodyBytes {
-			return faultf("E_BAD_BODY %s body too big %d > %d (max-body-bytes)", v, size, p.maxBodyBytes)
+			return faultf("E_BAD_BODY %s body too big %d > %d", v, size, p.maxBodyBytes)
 		}
 	}
 	return nil

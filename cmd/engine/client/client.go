@@ -216,6 +216,13 @@ func (c *Client) exchange(
 		return 0, nil, fmt.Errorf("the answer of the node at %s broke off: what was asked for may have been done: %w",
 			c.Address, err)
 	}
+	if detail := resp.Header.Get("Penstock-Detail"); detail != "" && resp.StatusCode != http.StatusOK {
+		var said map[string]any // the body is nsqd's, to the letter: refusal finds the sentence beside its code
+		if json.Unmarshal(data, &said) == nil {
+			said["detail"] = detail
+			data, _ = json.Marshal(said) // it was JSON
+		}
+	}
 	return resp.StatusCode, data, nil
 }
 

@@ -50,16 +50,19 @@ func writeReply(w http.ResponseWriter, v any) {
 	_, _ = w.Write(body)
 }
 
-// WriteError sends err as its HTTP status and the body {"message": CODE}, of one that Beyond made also with "detail".
+// DetailHeader has the sentence of an error that Beyond made. The body is nsqd's to the letter, because programs compare
+// it.
+const DetailHeader = "Penstock-Detail"
+
+// WriteError sends err as its HTTP status and the body {"message": CODE}.
 func WriteError(w http.ResponseWriter, err error) {
 	e := AsError(err)
 	// Package names mean nothing to the client.
 	text := strings.TrimPrefix(strings.TrimPrefix(e.code, "engine: "), "meta: ")
-	said := map[string]string{"message": text}
+	body, _ := json.Marshal(map[string]string{"message": text}) // strings always encode
 	if e.detail != "" {
-		said["detail"] = e.detail
+		w.Header().Set(DetailHeader, e.detail)
 	}
-	body, _ := json.Marshal(said) // strings always encode
 	w.Header().Set(ContentTypeHeader, ContentTypeV1)
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	if e.Status == http.StatusUnauthorized {
