@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -94,10 +95,13 @@ func (s *refusesHandOver) preferred(snap *meta.Snapshot, id meta.PartitionID) re
 // A node whose drain ends while it hands a partition over takes writes again.
 func TestClusterDrainEndsWhileHandingOver(t *testing.T) {
 	t.Parallel()
+	var mu sync.Mutex // the nodes are opened at the same time
 	stores := map[string]*refusesHandOver{}
 	tc := newTestCluster(t, 3, func(o *engine.Options) {
 		s := &refusesHandOver{Store: o.Cluster.Store}
+		mu.Lock()
 		stores[o.NodeID] = s
+		mu.Unlock()
 		o.Cluster.Store, o.Cluster.PreferredLeader, o.Cluster.Replicas = s, s.preferred, 3
 	})
 	tc.create("t", 1)
