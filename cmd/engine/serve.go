@@ -78,20 +78,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	level := new(slog.LevelVar)
 	logger := newLogger(logTo, n.logFormat, n.logLevel, level)
 	n.engine.Logger = logger
-	var err error
-	if n.engine.Latencies, err = nsq.Latencies(n.latencyPercentiles, n.latencyWindow); err != nil {
-		return &exitError{exitUsage, err}
-	}
-	if err := n.cluster.checkTrust(n); err != nil {
-		return err
-	}
-	if err := n.readSecretFiles(); err != nil {
-		return &exitError{exitUsage, err}
-	}
-	if err := applyMemory(n, findMemoryLimit("/"), logger); err != nil {
-		return err
-	}
-	if err := c.checkOptions(logger, level); err != nil {
+	if err := c.judge(logger, level); err != nil {
 		return err
 	}
 	hangups := make(chan os.Signal, 1)
@@ -145,6 +132,28 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	}
 	notifySystemd(daemon.SdNotifyStopping)
 	return stop(logger, n, server, e, serveErr)
+}
+
+// judge completes the settings, and judges them and the files that they name, before serve opens anything. A crash leaves
+// nothing.
+func (c *config) judge(logger *slog.Logger, level *slog.LevelVar) (err error) {
+	n := c.node
+	if n.engine.Latencies, err = nsq.Latencies(n.latencyPercentiles, n.latencyWindow); err != nil {
+		return &exitError{exitUsage, err}
+	}
+	if err := n.cluster.checkTrust(n); err != nil {
+		return err
+	}
+	if err := n.readSecretFiles(); err != nil {
+		return &exitError{exitUsage, err}
+	}
+	if err := applyMemory(n, findMemoryLimit("/"), logger); err != nil {
+		return err
+	}
+	if err := c.checkOptions(logger, level); err != nil {
+		return err
+	}
+	return nil
 }
 
 // openEngine opens the data directory. The error says with which exit code the process ends.
