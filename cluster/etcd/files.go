@@ -84,7 +84,8 @@ func walk(b *bbolt.Bucket) error {
 	})
 }
 
-// checkLog reads the log and returns its last entry. What a power cut left of a write at its end is nothing wrong.
+// checkLog reads the log and returns its last entry. A write at its end that a power cut left
+// incomplete is no damage.
 func checkLog(dir string) (last uint64, err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -18,7 +18,7 @@ import (
 // start needs what running did. So a node reads its limit, lets Go's garbage collector know it, and derives from it how
 // much of what clients make it keep may lie in memory.
 
-// memoryLimit is what the process may use, and who says so.
+// memoryLimit is how much memory the process may use, and which file or variable sets that limit.
 type memoryLimit struct {
 	bytes int64
 	from  string // for the log
@@ -121,8 +121,8 @@ func divideMemory(limit, buffers, goLimit int64) (b memoryBudget, err error) {
 	return b, nil
 }
 
-// applyMemory tells Go and the engine what the process may use. What the node's settings say about state and inboxes
-// holds, unless the inboxes' memory would not fit.
+// applyMemory gives Go and the engine their shares of the memory limit. serve calls it before it opens anything. The
+// node's own settings for state and inboxes stay, but inboxes that would not fit are made smaller.
 func applyMemory(n *node, l memoryLimit, logger *slog.Logger) error {
 	o := &n.engine
 	goLimit := debug.SetMemoryLimit(-1)
