@@ -134,7 +134,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	return stop(logger, n, server, e, serveErr)
 }
 
-// judge completes the settings, and judges them and the files that they name, before serve opens anything. A crash leaves
+// judge completes the settings, and judges them and the files that they name, before serve opens anything. It writes
 // nothing.
 func (c *config) judge(logger *slog.Logger, level *slog.LevelVar) (err error) {
 	n := c.node
