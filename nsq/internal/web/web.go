@@ -50,8 +50,8 @@ func writeReply(w http.ResponseWriter, v any) {
 	_, _ = w.Write(body)
 }
 
-// DetailHeader has the sentence of an error that Beyond made. The body is nsqd's to the letter, because programs compare
-// it.
+// DetailHeader has the sentence of an error that Beyond made. The body is nsqd's to the letter, because programs
+// compare it.
 const DetailHeader = "Penstock-Detail"
 
 // WriteError sends err as its HTTP status and the body {"message": CODE}.
