@@ -99,15 +99,30 @@ func (tc *testCluster) deposeWithTail(bodies ...string) (l, heir *testNode, heal
 	}
 }
 
-// depose makes another node lead "t" than l, which does not hear of it, and returns a node that heard.
+// depose makes another node lead "t" than l, which does not hear of it, and returns a node that heard: what is published
+// there is not sent to l any more, which would not answer. The others take nothing from l any more: the new leader's
+// epoch has begun in the logs of all of them.
 func (tc *testCluster) depose(l *testNode) (heir *testNode) {
 	tc.t.Helper()
 	heir = tc.others(l)[0]
 	if err := heir.store.ReportDown(tc.t.Context(), l.e.Node().ID, l.e.Node().Boot); err != nil {
 		tc.t.Fatal(err)
 	}
-	tc.eventually("another leads", func() bool { r := heir.row("t", 0); return r.State.Leader != l.e.Node().ID })
+	tc.awaitOtherLeader(heir, l)
+	tc.eventually("the new leader's epoch is committed", func() bool {
+		return slices.ContainsFunc(tc.others(l), func(m *testNode) bool {
+			c, err := engine.StateOf(m.e, "t", 0)
+			return err == nil && c.Serves
+		})
+	})
 	return heir
+}
+
+// awaitOtherLeader waits until m sends what it is to publish in "t" to another node than l. It learns of the row first,
+// and of the leader a moment later.
+func (tc *testCluster) awaitOtherLeader(m, l *testNode) {
+	tc.t.Helper()
+	tc.eventually("another leads", func() bool { return engine.LeaderOf(m.e, "t", 0) != l.e.Node().ID })
 }
 
 // What a cut takes from a copy is kept: all of its messages, in order, with what tells where they were. It survives a

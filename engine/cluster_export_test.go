@@ -48,6 +48,15 @@ func StateOf(e *Engine, topic string, n int) (c Copy, err error) {
 	return c, nil
 }
 
+// LeaderOf returns the node that e takes for the leader of a partition, and sends its puts to.
+func LeaderOf(e *Engine, topic string, n int) replicate.NodeID {
+	t, ok := e.LookupTopic(topic)
+	if !ok {
+		return 0
+	}
+	return t.partitions()[n].Target()
+}
+
 // CopyOf reads e's copy of a partition. It returns an error if e has no copy, or cannot read it back.
 func CopyOf(e *Engine, topic string, n int) (c Copy, err error) {
 	if c, err = StateOf(e, topic, n); err != nil {

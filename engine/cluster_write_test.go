@@ -192,11 +192,7 @@ func TestClusterDeposed(t *testing.T) {
 		t.Fatal(err)
 	}
 	tc.eventually("the old leader appended", func() bool { c, _ := engine.StateOf(l.e, "t", 0); return c.NextID >= 6 })
-	heir := tc.others(l)[0]
-	if err := heir.store.ReportDown(t.Context(), l.e.Node().ID, l.e.Node().Boot); err != nil {
-		t.Fatal(err)
-	}
-	tc.eventually("another leads", func() bool { r := heir.row("t", 0); return r.State.Leader != l.e.Node().ID })
+	heir := tc.depose(l)
 	tc.network.rules(nil)
 	if r := answer(t, lost); !errors.Is(r.err, engine.ErrUnknown) {
 		t.Errorf("what a deposed leader had appended was answered %v", r.err)

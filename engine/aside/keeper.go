@@ -63,7 +63,7 @@ type kept struct {
 	Entry
 	at      time.Time // by its name
 	known   time.Time // when this process read or made it
-	settled bool      // the log has other batches where these were: there is no need to look again
+	settled bool      // the log has other batches where these were; no need to look again. Keeper.mu guards it
 }
 
 // takes is how many bytes of the disk the entry takes, about.
@@ -156,8 +156,11 @@ func (k *Keeper) Sweep(holds Holds) {
 			k.remove(e)
 			continue
 		}
-		if e.Err != nil || e.settled || e.Batches == 0 {
-			continue // only Sweep uses settled
+		k.mu.Lock()
+		settled := e.settled
+		k.mu.Unlock()
+		if e.Err != nil || settled || e.Batches == 0 {
+			continue
 		}
 		switch holds(e.identity(), e.LastPosition, e.LastCRC) {
 		case Same:
@@ -165,7 +168,9 @@ func (k *Keeper) Sweep(holds Holds) {
 				"topic", e.Topic, "partition", e.Partition, "aside", e.Name, "messages", e.Messages)
 			k.remove(e)
 		case Other:
+			k.mu.Lock()
 			e.settled = true
+			k.mu.Unlock()
 		}
 	}
 }
