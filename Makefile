@@ -80,10 +80,11 @@ sim-replicate: ## simulate a replicated partition, the machines alone, on SEEDS 
 sim-channel: ## simulate a channel's machine against a model of it, on SEEDS (0-100000)
 	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-100000) $(GO) test ./engine/core -run TestChannelRandom -count=1 -timeout 0
 
-sim-models: ## the models of producers' names, dead letters and redrives, on SEEDS (0-200000)
+sim-models: ## the models of producers' names, dead letters, redrives and clusters' changes, on SEEDS (0-200000)
 	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./engine/core -count=1 -timeout 0 \
 		-run 'TestTenuresModel|TestDeadLettersRandom|TestRedriveRandom|TestAsideRandom'
 	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./engine/channel -run TestWithRoomRandom -count=1 -timeout 0
+	PENSTOCK_SIM_SEEDS=$(or $(SEEDS),0-200000) $(GO) test ./cluster -run 'TestModel$$' -count=1 -timeout 0
 
 # The doors have a target of their own, for the time that they take.
 cluster-test: ## break clusters of real processes under load and judge what clients saw (RUN=regexp of tests)

@@ -7,16 +7,26 @@ import (
 	"penstock/replicate"
 )
 
-// Leaving lists the replicas that a partition is about to lose, and that should hand over if they lead: those beyond
-// the number that its topic wants, which are at the end of the list and will be removed when those before them are in
-// sync, and the one that a move takes away, wherever it is.
+// Leaving lists the replicas that a partition is about to lose, and that should hand over if they lead: the one that a
+// move takes away, and those beyond the number that its topic wants, which will be removed when the others are in sync.
+// The first ones of the list stay. One on a draining node takes nobody's place among them: it goes, too, but whoever
+// leads there hands over for that reason.
 func Leaving(s *meta.Snapshot, id meta.PartitionID) (nodes []replicate.NodeID) {
-	t, p := s.Topics[id.Topic], s.Partitions.Get(id)
-	if t != nil && p != nil && len(p.State.Replicas) > t.Replicas {
-		nodes = p.State.Replicas[t.Replicas:]
+	t, p, goes := s.Topics[id.Topic], s.Partitions.Get(id), s.Goes(id)
+	if t == nil || p == nil {
+		return nil
 	}
-	if goes := s.Goes(id); goes != 0 && !slices.Contains(nodes, goes) {
-		nodes = append(slices.Clone(nodes), goes)
+	stay := 0
+	for _, n := range p.State.Replicas {
+		switch {
+		case n == goes:
+			nodes = append(nodes, n)
+		case orNone(s.Nodes[n]).Draining:
+		case stay < t.Replicas:
+			stay++
+		default:
+			nodes = append(nodes, n)
+		}
 	}
 	return nodes
 }

@@ -49,6 +49,10 @@ func TestPreferredLeader(t *testing.T) {
 		},
 		{"not who was wiped", "node 1 wiped\nnode 2\npart 0 lead 1 of 1 2 isr 1 2 min 1\ntopic 2 min 1", 2, "[]"},
 		{"not who is leaving", "node 1\nnode 2\nnode 3\npart 0 lead 1 of 3 2 1 isr 1 min 1\ntopic 2 min 1", 0, "[1]"},
+		{
+			"who drains takes nobody's place", "node 1 draining\nnode 2 draining\nnode 4\n" +
+				"part 0 lead 1 of 2 4 1 isr 1 2 4 min 2\ntopic 1 min 1\nmove 0 1 4", 4, "[1]",
+		},
 		{"not who a move takes away, although the topic wants as many", threeMoving + "move 0 1 2", 2, "[1]"},
 		{"not who comes by a move that is being undone", threeMoving + "move 0 1 2 cancel", 1, "[2]"},
 		{"who has come all the same, if it leads already", threeMoving + "move 0 3 1 cancel", 1, "[3]"},

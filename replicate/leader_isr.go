@@ -143,8 +143,14 @@ func (l *Leader) propose(now int64, acts *Actions) {
 		return
 	case len(s.scratch)+len(joining) < s.minISR || l.damage.any():
 		// A smaller ISR would commit nothing, and only leave fewer electable replicas. And a leader that cannot read
-		// its own log may remove the last good copy. In both cases no member is removed.
-		s.scratch = append(s.scratch[:0], s.members...)
+		// its own log may remove the last good copy. In both cases no member is removed, but for one whose node comes
+		// back with another disk: a node has one place.
+		s.scratch = s.scratch[:0]
+		for _, m := range s.members {
+			if !HasNode(joining, m.Node) {
+				s.scratch = append(s.scratch, m)
+			}
+		}
 	}
 	s.scratch = append(s.scratch, joining...)
 	s.limit(now, held)

@@ -103,6 +103,23 @@ func TestLeaderRemovesAtOnce(t *testing.T) {
 	}
 }
 
+// A member whose disk was replaced takes the place of its former self also while too few others are there to remove
+// anybody: the node has one place in the ISR, and the store refuses two.
+func TestLeaderNewDiskTakesItsOwnPlace(t *testing.T) {
+	r := newLeaderRig(t, Config{}, 3, 3)
+	r.serve()
+	r.step(Event{Kind: EvPeerDown, Node: 3})
+	r.say(2, Message{Kind: MsgResync})
+	other := Member{Node: 2, Store: simUUID('s', 2, 99)}
+	if p := find(r.say(2, Message{Kind: MsgReport, Store: other.Store}), ActPropose); p != nil {
+		t.Fatalf("a new disk that has nothing yet: %+v", p)
+	}
+	p := find(r.ack(2, 1), ActPropose)
+	if p == nil || len(p.State.ISR) != 3 || !contains(p.State.ISR, other) || contains(p.State.ISR, testMember(2)) {
+		t.Fatalf("a new disk that has all: %+v", p)
+	}
+}
+
 // P4: a new leader's Committed lags behind, so a follower that joins must hold everything that the leader began with,
 // and more.
 func TestLeaderJoinFloor(t *testing.T) {
