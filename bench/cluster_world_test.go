@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"penstock/cluster/admin"
+	"penstock/internal/porttest"
 )
 
 // trio is `engine dev-cluster` with its nodes: real processes on loopback with an embedded etcd, every OK after a write
@@ -42,7 +42,11 @@ func startCluster(b *testing.B, nodes int, flags ...string) *trio {
 	if err != nil {
 		b.Fatal(err)
 	}
-	tr := &trio{base: freePorts(b, 10*nodes), nodes: map[string]*member{}}
+	base, err := porttest.Range(10 * nodes)
+	if err != nil {
+		b.Fatal(err)
+	}
+	tr := &trio{base: base, nodes: map[string]*member{}}
 	tr.cmd = exec.Command(bin, "dev-cluster", "--nodes", fmt.Sprint(nodes), "--data-path", b.TempDir(), "--base-port",
 		fmt.Sprint(tr.base), "--", "--cluster-insecure") // this process joins it, without files
 	tr.cmd.Args = append(tr.cmd.Args, flags...)
@@ -69,26 +73,6 @@ func startCluster(b *testing.B, nodes int, flags ...string) *trio {
 		b.Fatal("the cluster did not become ready")
 	}
 	return tr
-}
-
-// freePorts finds that many ports in a row that nobody listens on.
-func freePorts(b *testing.B, n int) int {
-	b.Helper()
-	for base := 20_000 + os.Getpid()%1000*10; base < 31_000; base += 10 {
-		free := 0
-		for ; free < n; free++ {
-			ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", base+free))
-			if err != nil {
-				break
-			}
-			ln.Close()
-		}
-		if free == n {
-			return base
-		}
-	}
-	b.Fatal("no ports are free below 31000")
-	return 0
 }
 
 // create makes a topic and returns its row as soon as it has a leader and all replicas are in sync.

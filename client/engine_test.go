@@ -10,10 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
-	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +20,7 @@ import (
 	"penstock/cluster/kv/memory"
 	"penstock/engine"
 	"penstock/engine/meta"
+	"penstock/internal/porttest"
 	"penstock/native"
 )
 
@@ -72,7 +70,7 @@ func startNodes(t testing.TB, n int, edit ...func(*engine.Options)) []*realNode 
 	var nodes []*realNode
 	for i := range n {
 		nodes = append(nodes, &realNode{
-			t: t, name: fmt.Sprintf("n%d", i+1), dir: t.TempDir(), address: freeAddress(t), kv: kv, edit: edit,
+			t: t, name: fmt.Sprintf("n%d", i+1), dir: t.TempDir(), address: porttest.Address(t), kv: kv, edit: edit,
 		})
 	}
 	var wg sync.WaitGroup
@@ -85,24 +83,6 @@ func startNodes(t testing.TB, n int, edit ...func(*engine.Options)) []*realNode 
 		t.FailNow()
 	}
 	return nodes
-}
-
-var lastPort atomic.Int32
-
-// freeAddress returns an address with a port below the ephemeral ones, so that no other program takes it while its
-// node is down: a client would then speak to another node, or to none.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	for range 2_700 {
-		port := 30_000 + (os.Getpid()*64+int(lastPort.Add(1)))%2_700
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		if ln, err := net.Listen("tcp", address); err == nil {
-			_ = ln.Close()
-			return address
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
 }
 
 func (m *realNode) start() {

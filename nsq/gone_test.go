@@ -3,6 +3,8 @@ package nsq
 import (
 	"strings"
 	"testing"
+
+	"penstock/internal/porttest"
 )
 
 // The service that deletes a topic or channel answers OK. Each other service answers OK once, and after that reports
@@ -69,7 +71,7 @@ func TestNSQAdminDeletes(t *testing.T) {
 		for _, n := range nodes {
 			args = append(args, "-lookupd-http-address="+n.LookupAddr().String())
 		}
-		_, web := freeAddresses(t)
+		web := porttest.Address(t)
 		admin := startProgram(t, "nsqadmin", web, args...)
 		if got := admin.do("GET", "/api/topics/t", ""); !strings.Contains(got, `"channel_name":"c"`) {
 			t.Fatalf("nsqadmin shows %s", got)

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 	"penstock/cluster/kv/memory"
 	"penstock/engine"
 	"penstock/engine/meta"
+	"penstock/internal/porttest"
 	"penstock/nsq/internal/listen"
 	"penstock/replicate"
 )
@@ -102,29 +102,8 @@ func (p *stock) do(method, path, body string) string {
 	return got
 }
 
-// freeAddresses returns two loopback addresses that are not in use at the moment.
-func freeAddresses(t testing.TB) (tcp, web string) {
-	t.Helper()
-	var out []string
-	for range 10_000 { // below the ephemeral ports, so that no outgoing connection takes them in the meantime
-		port := 10_000 + (os.Getpid()*64+int(lastPort.Add(1)))%10_000
-		ln, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", port))
-		if err != nil {
-			continue
-		}
-		_ = ln.Close()
-		if out = append(out, ln.Addr().String()); len(out) == 2 {
-			return out[0], out[1]
-		}
-	}
-	t.Fatal("no port is free")
-	return "", ""
-}
-
-var lastPort atomic.Int32
-
 func startNSQLookupd(t testing.TB, args ...string) *stock {
-	tcp, web := freeAddresses(t)
+	tcp, web := porttest.Address(t), porttest.Address(t)
 	return startStock(t, "nsqlookupd", tcp, web, args...)
 }
 
@@ -196,7 +175,7 @@ func (n *node) stockNSQDs(t testing.TB, path string) int {
 // the channels of its new topics. After the nsqd is killed, no lookup names it.
 func TestStockNSQDRegisters(t *testing.T) {
 	n := startLookupd(t, Options{BroadcastAddress: "127.0.0.1"})
-	tcp, web := freeAddresses(t)
+	tcp, web := porttest.Address(t), porttest.Address(t)
 	d := startStock(t, "nsqd", tcp, web, "-lookupd-tcp-address="+n.LookupTCPAddr().String())
 	eventually(t, "nsqd to identify itself", func() bool { return n.stockNSQDs(t, "/nodes") == 1 })
 	d.do("POST", "/topic/create?topic=theirs", "")
@@ -375,7 +354,7 @@ func startClusterOf(t *testing.T, count int, eo engine.Options, o Options) []*no
 		if err != nil {
 			t.Fatal(err)
 		}
-		nsqAddress, web := freeAddresses(t)
+		nsqAddress, web := porttest.Address(t), porttest.Address(t)
 		store := cluster.New(kv.Store(fmt.Sprint("n", i+1)), cluster.Options{
 			LeaseTTL: time.Minute, ControllerTick: 50 * time.Millisecond, DefaultReplicas: count,
 		})
@@ -387,7 +366,7 @@ func startClusterOf(t *testing.T, count int, eo engine.Options, o Options) []*no
 		}
 		own := o
 		if o.NativeAddress != "" {
-			own.NativeAddress, _ = freeAddresses(t)
+			own.NativeAddress = porttest.Address(t)
 			eo.Cluster.Node.Native = own.NativeAddress
 		}
 		own.TCPAddress, own.HTTPAddress = nsqAddress, web // the addresses that the other nodes are told
@@ -469,7 +448,7 @@ func TestClusterRegisters(t *testing.T) {
 // at that node.
 func TestClusterTakesRegistrations(t *testing.T) {
 	nodes := startCluster(t, 3, Options{BroadcastAddress: "127.0.0.1", LookupTCPAddress: "127.0.0.1:0"})
-	tcp, web := freeAddresses(t)
+	tcp, web := porttest.Address(t), porttest.Address(t)
 	var args []string
 	for _, n := range nodes {
 		args = append(args, "-lookupd-tcp-address="+n.LookupTCPAddr().String())

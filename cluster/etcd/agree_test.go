@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"penstock/internal/porttest"
 )
 
 func TestDiffers(t *testing.T) {
@@ -121,8 +123,8 @@ func TestFormedAloneAndJoined(t *testing.T) {
 func TestUnlistedIsNotAdded(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
-	five := append(slices.Clone(c.voters), Voter{Name: "d", Peer: freeAddress(t), Client: freeAddress(t)},
-		Voter{Name: "e", Peer: freeAddress(t), Client: freeAddress(t)})
+	five := append(slices.Clone(c.voters), Voter{Name: "d", Peer: porttest.Address(t), Client: porttest.Address(t)},
+		Voter{Name: "e", Peer: porttest.Address(t), Client: porttest.Address(t)})
 	three := c.voters
 	c.voters, c.members = five, append(c.members, nil, nil)
 	c.start(3)

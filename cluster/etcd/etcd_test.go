@@ -6,18 +6,16 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/storage/wal"
 
 	"penstock/cluster/kv"
+	"penstock/internal/porttest"
 )
 
 func TestMain(m *testing.M) {
@@ -63,7 +61,7 @@ func newCluster(t testing.TB, count int) *cluster {
 	c := &cluster{t: t, dir: t.TempDir(), members: make([]*Member, count), log: new(syncBuffer)}
 	for i := range count {
 		name := string(rune('a' + i))
-		c.voters = append(c.voters, Voter{Name: name, Peer: freeAddress(t), Client: freeAddress(t)})
+		c.voters = append(c.voters, Voter{Name: name, Peer: porttest.Address(t), Client: porttest.Address(t)})
 	}
 	t.Cleanup(func() {
 		var all []int
@@ -76,24 +74,6 @@ func newCluster(t testing.TB, count int) *cluster {
 		}
 	})
 	return c
-}
-
-var lastPort atomic.Int32
-
-// freeAddress gives every member its own port below the ephemeral ones, so that nobody takes the port while the member
-// is stopped.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	for range 10_000 {
-		port := 20_000 + (os.Getpid()*64+int(lastPort.Add(1)))%10_000
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		if l, err := net.Listen("tcp", address); err == nil {
-			_ = l.Close()
-			return address
-		}
-	}
-	t.Fatal("no port is free")
-	return ""
 }
 
 func (c *cluster) options(i int) MemberOptions {

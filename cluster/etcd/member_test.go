@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"penstock/cluster/kv"
+	"penstock/internal/porttest"
 )
 
 func TestMemberDiesAndComesBack(t *testing.T) {
@@ -205,7 +206,7 @@ func TestNamesakeIsRefused(t *testing.T) {
 	c := startCluster(t)
 	o := c.options(1)
 	o.Voters = append([]Voter(nil), o.Voters...)
-	o.Voters[1].Peer, o.Voters[1].Client, o.Dir = freeAddress(t), freeAddress(t), t.TempDir()
+	o.Voters[1].Peer, o.Voters[1].Client, o.Dir = porttest.Address(t), porttest.Address(t), t.TempDir()
 	m, err := Start(o)
 	if err != nil {
 		t.Fatal(err)

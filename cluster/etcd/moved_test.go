@@ -10,6 +10,8 @@ import (
 
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
+
+	"penstock/internal/porttest"
 )
 
 // move gives members other addresses. Members that run keep the list that they have.
@@ -17,7 +19,7 @@ func (c *cluster) move(which ...int) {
 	c.t.Helper()
 	c.voters = slices.Clone(c.voters)
 	for _, i := range which {
-		c.voters[i].Peer, c.voters[i].Client = freeAddress(c.t), freeAddress(c.t)
+		c.voters[i].Peer, c.voters[i].Client = porttest.Address(c.t), porttest.Address(c.t)
 	}
 }
 

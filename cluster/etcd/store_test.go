@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 
 	"penstock/cluster/kv"
+	"penstock/internal/porttest"
 )
 
 func single(t *testing.T) *cluster {
@@ -196,7 +197,7 @@ func TestFrozenMemberIsLeft(t *testing.T) {
 func TestDeadEndpointIsSkipped(t *testing.T) {
 	t.Parallel()
 	c := single(t)
-	s := dial(t, []string{freeAddress(t), freeAddress(t), c.voters[0].Client}, Options{})
+	s := dial(t, []string{porttest.Address(t), porttest.Address(t), c.voters[0].Client}, Options{})
 	if ok, _, err := s.Txn(within(t, 10*time.Second), nil, []kv.Op{{Key: "a"}}); err != nil || !ok {
 		t.Error(ok, err)
 	}
@@ -205,7 +206,7 @@ func TestDeadEndpointIsSkipped(t *testing.T) {
 func TestNobodyAnswers(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
-	_, err := Dial(t.Context(), []string{freeAddress(t), freeAddress(t)}, Options{DialTimeout: 500 * time.Millisecond})
+	_, err := Dial(t.Context(), []string{porttest.Address(t), porttest.Address(t)}, Options{DialTimeout: 500 * time.Millisecond})
 	if !errors.Is(err, kv.ErrUnavailable) {
 		t.Errorf("Dial to nobody: %v", err)
 	}
@@ -272,7 +273,7 @@ func external(t *testing.T, address, dir string) (stop func()) {
 
 func TestUserAndPassword(t *testing.T) {
 	t.Parallel()
-	address, dir, ctx := freeAddress(t), t.TempDir(), within(t, 40*time.Second)
+	address, dir, ctx := porttest.Address(t), t.TempDir(), within(t, 40*time.Second)
 	stop := external(t, address, dir)
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{address}, Logger: zap.NewNop()})
 	if err != nil {

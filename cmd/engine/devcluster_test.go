@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,6 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"penstock/cluster/admin"
+	"penstock/internal/patience"
+	"penstock/internal/porttest"
 )
 
 // standInEnv makes the test binary run as the engine program, except that its command serve is a stand-in that stores
@@ -153,7 +154,7 @@ func startDevAs(t *testing.T, nodes, dir string, args ...string) *devProcess {
 func (p *devProcess) ready(n int) map[string]devNode {
 	p.t.Helper()
 	nodes := map[string]devNode{}
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(patience.Or(120 * time.Second))
 	for len(nodes) < n {
 		select {
 		case l, ok := <-p.lines:
@@ -223,25 +224,12 @@ func tell(t *testing.T, dir, node, what string) {
 	}
 }
 
-// reserved holds the first ports of the ranges that tests of this process use, since they run in parallel.
-var reserved sync.Map
-
-// freeBasePort returns a base port below the ports that the kernel uses for outgoing connections.
+// freeBasePort returns a base port for three nodes.
 func freeBasePort(t *testing.T) int {
 	t.Helper()
-	const first, step, tries = 12000, 200, 90
-	for i := range tries {
-		base := first + (os.Getpid()+i)%tries*step
-		nodes, err := planDevCluster(&devOptions{nodes: maxDevNodes, basePort: base, dataPath: "."})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, taken := reserved.LoadOrStore(base, true); !taken && portsFree(nodes) == nil {
-			return base
-		}
-	}
-	t.Fatal("no free ports")
-	return 0
+	base, err := porttest.Range(devPortStep * 3)
+	must(t, err)
+	return base
 }
 
 // processes watches processes that are not children of this one.

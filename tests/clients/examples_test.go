@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"penstock/cluster/trust"
+	"penstock/internal/porttest"
 	"penstock/nsq/auth/authtest"
 	"penstock/tests/cluster/harness"
 )
@@ -86,7 +86,7 @@ func TestDocumentedPrograms(t *testing.T) {
 		t.Run(x.name, func(t *testing.T) {
 			t.Setenv("PENSTOCK_TOKEN", "keys") // of the harness; open nodes do not look at it
 			t.Run("node", func(t *testing.T) {
-				native := freeAddress(t)
+				native := porttest.Address(t)
 				c := start(t, harness.Single, harness.Options{
 					Dir: t.TempDir(), Serve: append([]string{"--native-address", native}, x.serve...),
 				})
@@ -94,7 +94,7 @@ func TestDocumentedPrograms(t *testing.T) {
 			})
 			t.Run("cluster", func(t *testing.T) {
 				c := start(t, harness.Dev, harness.Options{Dir: t.TempDir(), Nodes: 3, Serve: x.serve})
-				natives := []string{freeAddress(t)} // of a node that is down
+				natives := []string{porttest.Address(t)} // of a node that is down
 				for _, n := range c.Nodes {
 					natives = append(natives, n.Native)
 				}
@@ -125,22 +125,12 @@ func start(t *testing.T, how func(context.Context, harness.Options) (*harness.Cl
 	return c
 }
 
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
-}
-
 // sell runs the programs one after the other; each leaves the channel empty.
 func sell(t *testing.T, all []shop, c *harness.Cluster, natives, flags []string) {
 	t.Helper()
 	var nodes []string
 	if len(c.Nodes) > 1 {
-		nodes = append(nodes, freeAddress(t)) // of a node that is down
+		nodes = append(nodes, porttest.Address(t)) // of a node that is down
 	}
 	for _, n := range c.Nodes {
 		nodes = append(nodes, n.NSQ)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"penstock/cluster/trust"
+	"penstock/internal/porttest"
 	"penstock/tests/cluster/harness"
 )
 
@@ -29,7 +30,7 @@ func TestUtilitiesOverTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := freeAddress(t)
+	address := porttest.Address(t)
 	node := exec.Command(engine, "nsqd", "-tcp-address="+address, "-http-address=127.0.0.1:0", "-data-path="+dir,
 		"-tls-cert="+files[0].Cert, "-tls-key="+files[0].Key, "-tls-required=tcp-https")
 	node.Env = append(os.Environ(), "ENGINE_HTTPS_ADDRESS=127.0.0.1:0")

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -20,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"penstock/internal/porttest"
 	"penstock/tests/cluster/harness"
 )
 
@@ -93,7 +93,7 @@ func startPrometheus(t *testing.T, nodes []*harness.Node, change []string) *serv
 			t.Fatal(err)
 		}
 	}
-	address := freeAddress(t)
+	address := porttest.Address(t)
 	var log bytes.Buffer
 	cmd := exec.Command("prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"),
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address)
@@ -118,16 +118,6 @@ func startPrometheus(t *testing.T, nodes []*harness.Node, change []string) *serv
 		return reply.StatusCode == 200
 	})
 	return s
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
 }
 
 func (s *server) eventually(what string, holds func() bool) {

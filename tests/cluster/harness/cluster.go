@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -16,9 +15,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"penstock/internal/porttest"
 )
 
 // Options say what to start.
@@ -54,54 +54,13 @@ type Cluster struct {
 	stderr *bytes.Buffer // of dev-cluster; read only after it ended
 }
 
-// given has the ports that freePorts has found: a node that is stopped for a while keeps its own.
-var given struct {
-	mu    sync.Mutex
-	ports map[int]bool
-}
-
-// freePorts finds count consecutive ports that nobody listens on, below those that the kernel hands out. A process
-// never gets the same ones twice.
-func freePorts(count int) (int, error) {
-	given.mu.Lock()
-	defer given.mu.Unlock()
-	for range 200 {
-		base := 10000 + rand.IntN(20000)
-		if !portsFree(base, count) {
-			continue
-		}
-		if given.ports == nil {
-			given.ports = map[int]bool{}
-		}
-		for p := base; p < base+count; p++ {
-			given.ports[p] = true
-		}
-		return base, nil
-	}
-	return 0, fmt.Errorf("no %d consecutive ports are free", count)
-}
-
-// portsFree is called with given.mu held.
-func portsFree(base, count int) bool {
-	for p := base; p < base+count; p++ {
-		if given.ports[p] {
-			return false
-		}
-		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(p))
-		if err != nil || l.Close() != nil {
-			return false
-		}
-	}
-	return true
-}
-
 // Single starts one node without a cluster.
 func Single(ctx context.Context, o Options) (*Cluster, error) {
 	binary, err := o.binary()
 	if err != nil {
 		return nil, err
 	}
-	base, err := freePorts(4)
+	base, err := porttest.Range(4)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +105,7 @@ func Dev(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	base, err := freePorts(10 * o.Nodes)
+	base, err := porttest.Range(10 * o.Nodes)
 	if err != nil {
 		return nil, err
 	}
@@ -217,7 +176,7 @@ func (c *Cluster) readLines(ctx context.Context, r *os.File, o Options, binary s
 // node is ready. It holds no metadata.
 func (c *Cluster) Join(ctx context.Context, name string) (*Node, error) {
 	first := c.Nodes[0]
-	base, err := freePorts(5)
+	base, err := porttest.Range(5)
 	if err != nil {
 		return nil, err
 	}
@@ -298,7 +257,7 @@ func (c *Cluster) PrintLogs(w io.Writer, bytes int64) {
 // Move gives a stopped node of Dev another address for other nodes and for etcd from its next start on: the host, and
 // ports that nobody has. lists are the nodes whose list of peers has the new address from their next start on.
 func (c *Cluster) Move(n *Node, host string, lists ...*Node) error {
-	base, err := freePorts(3)
+	base, err := porttest.Range(3)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"penstock/internal/porttest"
 )
 
 // endTimeout bounds the wait for a killed process: one that waits for a slow disk takes its time.
@@ -200,7 +202,7 @@ func (n *Node) Ended() (int, error) {
 // Twin is a node with the name and the settings of this one, with other ports and perhaps another directory: somebody
 // has copied it. It is not started, and a member of the embedded etcd must not have one.
 func (n *Node) Twin(dataPath string) (*Node, error) {
-	base, err := freePorts(5)
+	base, err := porttest.Range(5)
 	if err != nil {
 		return nil, err
 	}
