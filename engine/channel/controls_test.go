@@ -183,12 +183,12 @@ func TestSyncLooksAtTheTime(t *testing.T) {
 	c.mu.Lock()
 	c.ev = core.Event{Kind: core.EvOffer}
 	decision := c.step().Decision
-	due, ok := c.m.NextDue()
+	late := c.node.now().Add(2 * time.Millisecond) // NextDue may be earlier than the message's time
 	c.mu.Unlock()
-	if decision != core.Deliver || !ok {
-		t.Fatal(decision, ok)
+	if decision != core.Deliver {
+		t.Fatal(decision)
 	}
-	for c.node.now().UnixMilli() < due { // no pump has set the channel's timer
+	for c.node.now().Before(late) { // no pump has set the channel's timer
 		runtime.Gosched()
 	}
 	answered := make(chan error)
