@@ -155,7 +155,7 @@ func TestJoinWaits(t *testing.T) {
 // A registration whose answer was lost is found, and not made twice.
 func TestJoinUnknown(t *testing.T) {
 	w := newWorld(t, 0)
-	w.m.LoseAnswers("n1", 1)
+	w.m.LoseAnswers("n1", DefaultPrefix+nodesDir, 1)
 	if n := w.start("n1", uuid.New()); n.node.ID != 1 || len(n.Snapshot().Nodes) != 1 || !n.Snapshot().Nodes[1].Live {
 		t.Errorf("%+v", n.Snapshot().Nodes)
 	}

@@ -95,7 +95,7 @@ func TestChangeISR(t *testing.T) {
 	// A proposal whose answer was lost counts as accepted when it is repeated, and is not applied twice.
 	want := st
 	want.ISR = []replicate.Member{third.member(), leader.member()}
-	w.m.LoseAnswers(leader.reg.Node.Name, 1)
+	w.m.LoseAnswers(leader.reg.Node.Name, leader.s.key(partKey(partsDir, id)), 1)
 	if _, err := leader.ChangeISR(ctx(t), id, &want); !errors.Is(err, meta.ErrUnavailable) {
 		t.Fatal(err)
 	}

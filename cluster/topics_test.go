@@ -385,7 +385,7 @@ func TestChangesOutlastAnElection(t *testing.T) {
 			w.m.Cut("n1")
 			time.AfterFunc(electionWait/6, func() { w.m.Heal("n1") })
 		},
-		"lost answer": func() { w.m.LoseAnswers("n1", 1) },
+		"lost answer": func() { w.m.LoseAnswers("n1", "", 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			fault()
@@ -429,7 +429,7 @@ func TestChangesOutlastAnElection(t *testing.T) {
 			if err := a.DeleteTopic(ctx(t), made.ID); err != nil || a.Snapshot().Topics[made.ID] != nil {
 				t.Errorf("DeleteTopic: %v", err)
 			}
-			w.m.LoseAnswers("n1", 0)
+			w.m.LoseAnswers("n1", "", 0)
 		})
 	}
 }

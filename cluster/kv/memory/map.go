@@ -46,7 +46,7 @@ type Map struct {
 	leases    map[kv.LeaseID]*lease
 	lastLease kv.LeaseID
 	cut       map[string]bool
-	lose      map[string]int
+	lose      map[string]losses
 	closed    bool
 	changed   chan struct{} // closed and replaced whenever a watch may have something to do
 }
@@ -61,7 +61,7 @@ type lease struct {
 func New(o Options) *Map {
 	m := &Map{
 		opts: o, entries: map[string]kv.Entry{}, revision: max(1, o.Revision), leases: map[kv.LeaseID]*lease{},
-		cut: map[string]bool{}, lose: map[string]int{}, changed: make(chan struct{}),
+		cut: map[string]bool{}, lose: map[string]losses{}, changed: make(chan struct{}),
 	}
 	m.compacted = m.revision
 	for _, e := range o.Entries {
@@ -87,12 +87,30 @@ func (m *Map) setCut(name string, on bool) {
 	m.wake()
 }
 
-// LoseAnswers makes the next count transactions of the clients with this name fail with kv.ErrUnavailable after they
-// were applied.
-func (m *Map) LoseAnswers(name string, count int) {
+// LoseAnswers makes the next count transactions of the clients with this name that write a key with this prefix fail
+// with kv.ErrUnavailable after they were applied. Others are left alone: the clients have work of their own to do, at
+// any time.
+func (m *Map) LoseAnswers(name, prefix string, count int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.lose[name] = count
+	m.lose[name] = losses{prefix, count}
+}
+
+// losses are the answers that a client is still to lose.
+type losses struct {
+	prefix string
+	count  int
+}
+
+// loses says whether a client loses the answer to a transaction. mu is held.
+func (m *Map) loses(name string, ops []kv.Op) bool {
+	l := m.lose[name]
+	if l.count == 0 || !slices.ContainsFunc(ops, func(o kv.Op) bool { return strings.HasPrefix(o.Key, l.prefix) }) {
+		return false
+	}
+	l.count--
+	m.lose[name] = l
+	return true
 }
 
 // Compact drops the history: watches that have not seen all of it end with kv.ErrCompacted.

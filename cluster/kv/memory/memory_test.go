@@ -85,11 +85,12 @@ func TestLoseAnswers(t *testing.T) {
 	m := New(Options{})
 	defer m.Close()
 	s := m.Store("a")
-	m.LoseAnswers("a", 1)
+	m.LoseAnswers("a", "k", 1)
+	write(t, s, "another")
 	if _, _, err := s.Txn(t.Context(), nil, []kv.Op{{Key: "k"}}); !errors.Is(err, kv.ErrUnavailable) {
 		t.Fatal(err)
 	}
-	if entries, _ := m.Entries(); len(entries) != 1 {
+	if entries, _ := m.Entries(); len(entries) != 2 {
 		t.Fatal("it was not applied")
 	}
 	write(t, s, "l")

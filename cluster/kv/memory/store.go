@@ -49,8 +49,7 @@ func (s *Store) Txn(ctx context.Context, conds []kv.Cond, ops []kv.Op) (bool, in
 	}
 	defer s.m.mu.Unlock()
 	ok, revision, err := s.m.txn(conds, ops)
-	if s.m.lose[s.name] > 0 {
-		s.m.lose[s.name]--
+	if s.m.loses(s.name, ops) {
 		return false, 0, kv.ErrUnavailable
 	}
 	return ok, revision, err
