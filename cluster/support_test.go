@@ -100,7 +100,7 @@ func (w *world) close() {
 }
 
 func ctx(t *testing.T) context.Context {
-	c, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	c, cancel := context.WithTimeout(t.Context(), 120*time.Second)
 	t.Cleanup(cancel)
 	return c
 }
@@ -175,7 +175,7 @@ func (w *world) restart(n *testNode, disk uuid.UUID) *testNode {
 // until waits for a condition on a node's snapshot.
 func (w *world) until(n *testNode, what string, ok func(s *meta.Snapshot) bool) *meta.Snapshot {
 	w.t.Helper()
-	deadline := time.Now().Add(patience.Or(30 * time.Second))
+	deadline := time.Now().Add(patience.Or(120 * time.Second))
 	for {
 		n.s.mu.Lock()
 		changed := n.s.changed
