@@ -173,19 +173,9 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 	if err != nil {
 		return false, err
 	}
-	n := r.Node
-	if r.Cluster != uuid.Nil && r.Cluster != st.snap.Cluster {
-		return false, fmt.Errorf("%w (it is of cluster %s, the store of %s)", meta.ErrForeign, r.Cluster, st.snap.Cluster)
-	}
-	n.ID, n.Live, n.SinceMs = 0, false, s.opts.Now().UnixMilli()
-	for id, other := range st.nodes {
-		if other.rev != 0 && other.row.Name == n.Name {
-			n.ID, n.Draining = id, other.row.Draining
-		}
-	}
-	if n.ID == 0 && len(st.snap.Nodes) >= MaxNodeCount {
-		return false, fmt.Errorf("cluster: it has %d nodes already, which is the most it may have: this one was not "+
-			"added; remove one that is gone", MaxNodeCount)
+	n, err := s.newcomer(st, r)
+	if err != nil {
+		return false, err
 	}
 	row, life := st.snap.Nodes[n.ID], meta.LifeCurrent
 	if r.Life != nil {
@@ -214,6 +204,41 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 		conds = append(conds, kv.Cond{Key: s.key(clusterKey)})
 		ops = append(ops, put(s.key(clusterKey), id))
 	}
+	own, ownOps := s.enterRows(st, &n, lease)
+	ok, _, err := s.kv.Txn(ctx, append(conds, own...), append(ops, ownOps...))
+	if ok {
+		s.mu.Lock()
+		s.node = n
+		s.mu.Unlock()
+		if count := len(s.distrusted); count > 0 && r.Older != nil {
+			r.Older(count)
+		}
+	}
+	return ok, err
+}
+
+// newcomer returns the node that registers: with the id that its name has already, or with none. It refuses one of
+// another cluster, and one too many.
+func (s *store) newcomer(st *state, r *meta.Registration) (meta.Node, error) {
+	n := r.Node
+	if r.Cluster != uuid.Nil && r.Cluster != st.snap.Cluster {
+		return n, fmt.Errorf("%w (it is of cluster %s, the store of %s)", meta.ErrForeign, r.Cluster, st.snap.Cluster)
+	}
+	n.ID, n.Live, n.SinceMs = 0, false, s.opts.Now().UnixMilli()
+	for id, other := range st.nodes {
+		if other.rev != 0 && other.row.Name == n.Name {
+			n.ID, n.Draining = id, other.row.Draining
+		}
+	}
+	if n.ID == 0 && len(st.snap.Nodes) >= MaxNodeCount {
+		return n, fmt.Errorf("cluster: it has %d nodes already, which is the most it may have: this one was not "+
+			"added; remove one that is gone", MaxNodeCount)
+	}
+	return n, nil
+}
+
+// enterRows returns the conditions and the operations that write the rows of n itself. It gives n an id if it has none.
+func (s *store) enterRows(st *state, n *meta.Node, lease kv.LeaseID) (conds []kv.Cond, ops []kv.Op) {
 	if n.ID == 0 {
 		n.ID = st.lastID + 1
 		conds = append(conds, kv.Cond{Key: s.key(lastIDKey), ModRevision: st.lastIDRev})
@@ -224,21 +249,12 @@ func (s *store) tryRegister(ctx context.Context, r *meta.Registration, lease kv.
 		kv.Cond{Key: s.key(nodeKey(nodesDir, n.ID)), ModRevision: e.rev},
 		kv.Cond{Key: s.key(nodeKey(liveDir, n.ID)), ModRevision: e.liveRev})
 	ops = append(ops,
-		put(s.key(nodeKey(nodesDir, n.ID)), n),
+		put(s.key(nodeKey(nodesDir, n.ID)), *n),
 		kv.Op{Key: s.key(nodeKey(liveDir, n.ID)), Value: encode(processRow{Node: n.ID, Boot: n.Boot}), Lease: lease})
 	if e.downRev != 0 {
 		ops = append(ops, remove(s.key(nodeKey(downDir, n.ID)))) // it reported an earlier process
 	}
-	ok, _, err := s.kv.Txn(ctx, conds, ops)
-	if ok {
-		s.mu.Lock()
-		s.node = n
-		s.mu.Unlock()
-		if count := len(s.distrusted); count > 0 && r.Older != nil {
-			r.Older(count)
-		}
-	}
-	return ok, err
+	return conds, ops
 }
 
 // mark writes into the rows of partitions what they must say before n is live. It returns false if a row has changed:
