@@ -288,6 +288,9 @@ func TestStatesOfChannels(t *testing.T) {
 			c.send("FIN " + m.id + "\n")
 		}
 	}
+	eventually(t, "the finished ones to be confirmed: the next message would be delivered before", func() bool {
+		return answer[ChannelPage](t, n, "/channels?topic=t").Channels[0].InFlightCount == 4
+	})
 	n.post(t, "/pub?topic=t", "more")
 	eventually(t, "it is full", func() bool {
 		return answer[ChannelPage](t, n, "/channels?topic=t").Channels[0].FullPartitions == 1
