@@ -16,11 +16,12 @@ import (
 	"time"
 
 	"penstock/engine"
+	waits "penstock/internal/patience"
 )
 
 // patience bounds every wait in the tests. It is far longer than a loaded machine needs, so only a test that hangs
 // reaches it.
-const patience = 20 * time.Second
+var patience = waits.Or(90 * time.Second)
 
 // node is a server over a real engine in a directory of its own.
 type node struct {

@@ -151,7 +151,7 @@ func TestTooLargeTransactionIsRefused(t *testing.T) {
 	if err == nil || errors.Is(err, kv.ErrUnavailable) || !strings.Contains(err.Error(), "nothing was changed") {
 		t.Errorf("200 ops: %v", err)
 	}
-	if took := time.Since(began); took > time.Second {
+	if took := time.Since(began); took > 8*time.Second {
 		t.Errorf("the refusal took %v", took)
 	}
 }
@@ -183,7 +183,7 @@ func TestFrozenMemberIsLeft(t *testing.T) {
 	if _, err := s.KeepAlive(within(t, 10*time.Second), lease); err != nil {
 		t.Errorf("the lease was lost with a frozen member: %v", err)
 	}
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > 8*time.Second {
 		t.Errorf("it took %v", took)
 	}
 	p.thaw()
@@ -206,11 +206,12 @@ func TestDeadEndpointIsSkipped(t *testing.T) {
 func TestNobodyAnswers(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
-	_, err := Dial(t.Context(), []string{porttest.Address(t), porttest.Address(t)}, Options{DialTimeout: 500 * time.Millisecond})
+	nobody := []string{porttest.Address(t), porttest.Address(t)}
+	_, err := Dial(t.Context(), nobody, Options{DialTimeout: 500 * time.Millisecond})
 	if !errors.Is(err, kv.ErrUnavailable) {
 		t.Errorf("Dial to nobody: %v", err)
 	}
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > 4*time.Second {
 		t.Errorf("it took %v", took)
 	}
 	if _, err := Dial(t.Context(), nil, Options{}); err == nil {
