@@ -121,37 +121,39 @@ func (o *operator) drainCommand() *cobra.Command {
 // waitForDrain waits until the node leads nothing, so that stopping it interrupts nobody who does not need it as a
 // replica. It returns how many partitions do.
 func (o *operator) waitForDrain(ctx context.Context, node string, wait time.Duration) (needed int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	tick := time.NewTicker(drainPoll)
-	defer tick.Stop()
 	leaders := -1
-	for {
+	for deadline := time.Now().Add(wait); ; {
 		st := new(admin.Status)
 		// The change that the store accepted may reach the node at which we ask a moment later. So a status counts only
 		// once it shows the node as draining.
-		if err := o.client.Get(ctx, "/cluster/status", nil, st); err == nil {
+		err := asking(ctx, deadline, func(ctx context.Context) error {
+			return o.client.Get(ctx, "/cluster/status", nil, st)
+		})
+		late := !time.Now().Before(deadline)
+		if err == nil {
 			if n := findNode(st, node); n != nil && n.Draining {
 				if n.Leaders != leaders && n.Leaders > 0 {
 					o.progress("node %s still leads %d of %d partitions", node, n.Leaders, st.PartitionCount)
 				}
 				leaders, needed = n.Leaders, n.Needed
 			}
-		} else if ctx.Err() == nil {
+		} else if !late {
 			return 0, err
 		}
-		if leaders == 0 {
+		switch {
+		case leaders == 0:
 			return needed, nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			if leaders < 0 {
-				return 0, fmt.Errorf("node %s did not begin to drain within %v: it may begin later; see engine cluster status",
-					node, wait)
-			}
+		case late && leaders < 0:
+			return 0, fmt.Errorf("node %s did not begin to drain within %v: it may begin later; see engine cluster status",
+				node, wait)
+		case late:
 			return 0, fmt.Errorf("node %s still leads %s after %v: other in-sync replicas are missing, or it needs "+
 				"more time; see engine cluster topics", node, counted(leaders, "partition"), wait)
+		}
+		select {
+		case <-time.After(min(drainPoll, time.Until(deadline))):
+		case <-ctx.Done():
+			return 0, ctx.Err()
 		}
 	}
 }

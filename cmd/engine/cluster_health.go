@@ -11,8 +11,18 @@ import (
 	"penstock/engine/health"
 )
 
-// healthMinAsk is how long health --wait waits at least for one answer, also if --wait is shorter.
-const healthMinAsk = 2 * time.Second
+// minAsk is how long a command with --wait waits at least for an answer, also if --wait is shorter.
+const minAsk = 2 * time.Second
+
+// asking asks once for a command with --wait: a node that hangs does not hold it up beyond the deadline, or minAsk.
+func asking(ctx context.Context, deadline time.Time, ask func(context.Context) error) error {
+	if least := time.Now().Add(minAsk); deadline.Before(least) {
+		deadline = least
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	return ask(ctx)
+}
 
 // healthPoll is the interval at which health --wait asks the node.
 const healthPoll = 200 * time.Millisecond
@@ -66,17 +76,16 @@ func (o *operator) awaitHealth(ctx context.Context, wait time.Duration) (*health
 	}
 }
 
-// oneHealth asks once. With --wait, a node that hangs does not hold the command up beyond the deadline, or
-// healthMinAsk.
-func (o *operator) oneHealth(ctx context.Context, wait time.Duration, deadline time.Time) (*health.Verdict, error) {
-	if wait > 0 {
-		least := time.Now().Add(healthMinAsk)
-		if deadline.Before(least) {
-			deadline = least
-		}
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, deadline)
-		defer cancel()
+// oneHealth asks once.
+func (o *operator) oneHealth(
+	ctx context.Context, wait time.Duration, deadline time.Time,
+) (v *health.Verdict, err error) {
+	if wait == 0 {
+		return o.client.Health(ctx)
 	}
-	return o.client.Health(ctx)
+	err = asking(ctx, deadline, func(ctx context.Context) error {
+		v, err = o.client.Health(ctx)
+		return err
+	})
+	return v, err
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -92,35 +91,42 @@ func printPlan(w io.Writer, p *admin.Plan) error {
 }
 
 // waitForRebalance asks for the status until no rebalance is wanted and nothing moves. It prints what is left when that
-// changes, and says so at the end.
+// changes, and says so at the end. It waits for one answer at least minAsk, to say at the end what it knows.
 func (o *operator) waitForRebalance(ctx context.Context, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
 	last, paused := "", false
-	for {
+	for deadline := time.Now().Add(limit); ; {
 		st := new(admin.Status)
-		switch err := o.client.Get(ctx, "/cluster/status", nil, st); {
-		case errors.Is(ctx.Err(), context.DeadlineExceeded) && paused:
-			return fmt.Errorf("the rebalance is not complete after %v and stands still: %s; engine cluster rebalance --resume "+
-				"ends the pause", limit, last)
-		case errors.Is(ctx.Err(), context.DeadlineExceeded):
-			return fmt.Errorf("the rebalance is not complete after %v: it goes on; see engine cluster status", limit)
-		case err != nil:
+		err := asking(ctx, deadline, func(ctx context.Context) error {
+			return o.client.Get(ctx, "/cluster/status", nil, st)
+		})
+		late := !time.Now().Before(deadline)
+		switch {
+		case err != nil && !late:
 			return err
+		case err != nil: // it keeps what the last answer said
 		case !st.Rebalance.Wanted && st.Rebalance.MoveCount == 0:
 			if !o.asJSON {
 				fmt.Fprintln(o.prompt, "nothing is left to move")
 			}
 			return nil
+		default:
+			now := rebalancing(&st.Rebalance)
+			if now != last && !o.asJSON {
+				fmt.Fprintln(o.prompt, now)
+			}
+			last, paused = now, st.Rebalance.State == admin.RebalancePaused
 		}
-		now := rebalancing(&st.Rebalance)
-		if now != last && !o.asJSON {
-			fmt.Fprintln(o.prompt, now)
+		switch {
+		case late && paused:
+			return fmt.Errorf("the rebalance is not complete after %v and stands still: %s; engine cluster rebalance --resume "+
+				"ends the pause", limit, last)
+		case late:
+			return fmt.Errorf("the rebalance is not complete after %v: it goes on; see engine cluster status", limit)
 		}
-		last, paused = now, st.Rebalance.State == admin.RebalancePaused
 		select {
 		case <-ctx.Done():
-		case <-time.After(rebalancePoll):
+			return ctx.Err()
+		case <-time.After(min(rebalancePoll, time.Until(deadline))):
 		}
 	}
 }

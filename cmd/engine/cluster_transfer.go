@@ -55,17 +55,18 @@ func (o *operator) transferLeaderCommand() *cobra.Command {
 func (o *operator) waitForLeader(
 	ctx context.Context, topic string, partition uint32, node string, limit time.Duration,
 ) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	tick := time.NewTicker(transferPoll)
-	defer tick.Stop()
 	leader := ""
-	for {
-		all, err := o.placement(ctx, topic)
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
+	for deadline := time.Now().Add(limit); ; {
+		var all *admin.Topics
+		err := asking(ctx, deadline, func(ctx context.Context) (err error) {
+			all, err = o.placement(ctx, topic)
 			return err
+		})
+		late := !time.Now().Before(deadline)
+		switch {
+		case err != nil && !late:
+			return err
+		case err != nil: // it keeps what the last answer said
 		case len(all.Topics) != 1 || int(partition) >= len(all.Topics[0].Partitions):
 			return fmt.Errorf("topic %s has been deleted: nobody leads it", topic)
 		default:
@@ -78,11 +79,14 @@ func (o *operator) waitForLeader(
 					"node %s", node, partition, topic, p.Replicas[0])
 			}
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if late {
 			return fmt.Errorf("partition %d of topic %s is led by node %s after %v, not by node %s: the order stays in force; "+
 				"see engine cluster topics %[2]s", partition, topic, cmp.Or(leader, "(nobody)"), limit, node)
+		}
+		select {
+		case <-time.After(min(transferPoll, time.Until(deadline))):
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"penstock/cluster/admin"
+	"penstock/internal/patience"
 )
 
 // transfer-leader --wait returns when the node leads, and says what happened if it does not get that far.
@@ -43,8 +44,8 @@ func TestTransferWaits(t *testing.T) {
 		t.Errorf("%q: %v", text, err)
 	}
 	answer(func(int32) admin.Partition { return admin.Partition{Leader: "n1", Replicas: []string{"n2", "n1"}} })
-	execute(t, "cluster", "transfer-leader", "orders", "0", "--wait", "150ms").check(t, exitOther,
-		"partition 0 of topic orders is led by node n1 after 150ms, not by node n2: the order stays in force")
+	execute(t, "cluster", "transfer-leader", "orders", "0", "--wait", "1ns").check(t, exitOther,
+		"partition 0 of topic orders is led by node n1 after 1ns, not by node n2: the order stays in force")
 	answer(func(int32) admin.Partition { return admin.Partition{Leader: "n1", Replicas: []string{"n3", "n2"}} })
 	execute(t, "cluster", "transfer-leader", "orders", "0", "--wait", "20s").check(t, exitOther,
 		"another order or a rebalance prefers node n3")
@@ -68,7 +69,7 @@ func TestTransferLeaderOnACluster(t *testing.T) {
 		return all.Topics[0].Partitions[0]
 	}
 	for i := range nodes {
-		for end := time.Now().Add(20 * time.Second); execute(t, "cluster", "topics", "orders", "--http-address",
+		for end := time.Now().Add(patience.Or(90 * time.Second)); execute(t, "cluster", "topics", "orders", "--http-address",
 			nodes[i]).code != 0; {
 			if time.Now().After(end) {
 				t.Fatalf("node %d does not know the topic", i+1)
