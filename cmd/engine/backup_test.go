@@ -14,6 +14,7 @@ import (
 
 	"penstock/cmd/engine/load"
 	"penstock/engine"
+	"penstock/internal/patience"
 )
 
 // A node is backed up under load and killed. The restored one has every message that was answered OK before the command
@@ -186,7 +187,7 @@ func TestBackupIsKilled(t *testing.T) {
 		_ = cmd.Run()
 		said <- outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 	}()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience.Or(90 * time.Second)); ; time.Sleep(5 * time.Millisecond) {
 		if held, _ := filepath.Glob(filepath.Join(to, "topics", "*", "*", "*.seg")); len(held) > 0 {
 			break
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nsqio/go-nsq"
+
+	"penstock/internal/patience"
 )
 
 // go-nsq finishes a message by itself when it has come more often than its own limit, 5: with a higher limit of the
@@ -50,7 +52,7 @@ func TestClientsGiveUpBeforeTheChannel(t *testing.T) {
 			return strings.Contains(o.stdout, `"depth": 0`) && strings.Contains(o.stdout, `"in_flight_count": 0`) &&
 				strings.Contains(o.stdout, `"outbox_count": 0`) && consumer.Stats().MessagesReceived > 5
 		}
-		for end := time.Now().Add(20 * time.Second); !finished() || limit == 0 && letters() == 0; {
+		for end := time.Now().Add(patience.Or(90 * time.Second)); !finished() || limit == 0 && letters() == 0; {
 			if time.Now().After(end) {
 				t.Fatalf("%s: the message is not done", topic)
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/internal/patience"
 	"penstock/nsq"
 )
 
@@ -42,7 +43,7 @@ func TestCommandsOnACluster(t *testing.T) {
 	eventuallyAll := func(what string, holds func(i int) bool) {
 		t.Helper()
 		for i := range nodes {
-			for end := time.Now().Add(20 * time.Second); !holds(i); time.Sleep(10 * time.Millisecond) {
+			for end := time.Now().Add(patience.Or(90 * time.Second)); !holds(i); time.Sleep(10 * time.Millisecond) {
 				if time.Now().After(end) {
 					t.Fatalf("node %d: %s", i+1, what)
 				}
@@ -154,7 +155,7 @@ func changeSettingsOnACluster(t *testing.T, nodes []string, at func(i int, args 
 		if got := at(i, "channel", "settings", "orders", "billing", "--json"); !strings.Contains(got, `"max_attempts": 5`) {
 			t.Errorf("channel settings prints %q", got)
 		}
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(patience.Or(90 * time.Second)); ; time.Sleep(10 * time.Millisecond) {
 			// the other nodes learn of it a moment later
 			var now topicSettings
 			must(t, json.Unmarshal([]byte(at(i, "topic", "settings", "orders", "--json")), &now))

@@ -17,6 +17,7 @@ import (
 
 	"penstock/cluster/admin"
 	"penstock/cmd/engine/load"
+	"penstock/internal/patience"
 )
 
 // O15: bench deletes the topic that it created, and never one that was there before.
@@ -155,7 +156,7 @@ func TestConsumers(t *testing.T) {
 	_, err = fmt.Fprintf(c, "  V2IDENTIFY\n\x00\x00\x00%c%sSUB orders billing\nRDY 7\n", len(body), body)
 	must(t, err)
 	var list []json.RawMessage
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience.Or(90 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
 		must(t, json.Unmarshal([]byte(steer(t, "channel", "consumers", "orders", "billing", "--json")), &list))
 		if len(list) == 1 && strings.Contains(string(list[0]), `"ready_count": 7`) {
 			break
@@ -295,7 +296,7 @@ func TestTop(t *testing.T) {
 		if err != nil {
 			t.Errorf("after q: %v %s", err, p.log)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience.Or(90 * time.Second)):
 		_ = p.cmd.Process.Signal(syscall.SIGKILL)
 		t.Error("q does not end it")
 	}

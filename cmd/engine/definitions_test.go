@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"penstock/engine"
+	"penstock/internal/patience"
 )
 
 // Definitions that one node exports make another node the same; applied again they change nothing.
@@ -123,7 +124,7 @@ func TestDefinitionsOnACluster(t *testing.T) {
 	awaitEverywhere := func(what string, holds func(exported string) bool) (exported string) {
 		t.Helper()
 		for i := range nodes {
-			for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			for end := time.Now().Add(patience.Or(90 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
 				o := execute(t, "definitions", "export", "--http-address", nodes[i])
 				if exported = o.stdout; o.code == 0 && holds(exported) {
 					break
@@ -213,7 +214,7 @@ func showOfThreeNodes(t *testing.T, nodes map[string]devNode, at func(i int, arg
 			!strings.Contains(strings.Join(got, "\n"), "\norders  billing  ") {
 			t.Errorf("top: %q", got)
 		}
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(patience.Or(90 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
 			got = rows(at(i, "channel", "consumers", "orders", "billing"))
 			if len(got) > 1 && strings.Contains(got[1], "127.0.0.1") {
 				break
@@ -237,7 +238,7 @@ func countOfThreeNodes(t *testing.T, nodes map[string]devNode, at func(i int, ar
 		_, err = io.WriteString(conn, "  V2SUB orders billing\nRDY 5\n")
 		must(t, err)
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience.Or(90 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
 		var list []struct {
 			Leader string `json:"leader"`
 		}

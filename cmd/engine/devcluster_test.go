@@ -172,7 +172,7 @@ func (p *devProcess) ready(n int) map[string]devNode {
 // wait returns the exit code. Only after that are the lines of stdout complete.
 func (p *devProcess) wait() int {
 	p.t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(patience.Or(90 * time.Second))
 	for open := true; open; {
 		select {
 		case _, open = <-p.lines:
@@ -194,7 +194,7 @@ func (p *devProcess) signal(pid int, sig syscall.Signal) {
 // says waits for a text on stderr.
 func (p *devProcess) says(text string) {
 	p.t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(patience.Or(90 * time.Second))
 	for !strings.Contains(p.stderr.String(), text) {
 		select {
 		case <-p.stderr.more:

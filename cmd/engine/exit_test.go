@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"penstock/engine/dir"
+	"penstock/internal/patience"
 	"penstock/segment/aio"
 )
 
@@ -330,7 +331,7 @@ func TestFullDisk(t *testing.T) {
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, "size=256m"); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); publish().code != 0; { // each try waits up to 300 ms
+	for deadline := time.Now().Add(patience.Or(90 * time.Second)); publish().code != 0; { // each try waits up to 300 ms
 		if time.Now().After(deadline) {
 			t.Fatalf("publishing does not resume:\n%s", p.log)
 		}

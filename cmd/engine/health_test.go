@@ -19,6 +19,7 @@ import (
 
 	"penstock/cluster/admin"
 	"penstock/engine/health"
+	"penstock/internal/patience"
 )
 
 // ask returns the status and the body of a path of a node's HTTP API; 0 if it does not answer.
@@ -220,7 +221,7 @@ func TestStartIsShown(t *testing.T) {
 		_ = cmd.Wait()
 	})
 	const want = "the node is starting: waits for a majority of the metadata store's members"
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience.Or(90 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
 		if code, text := ask(t, at(1), "/startupz"); code == 503 && text == want {
 			break
 		} else if time.Now().After(end) {
@@ -391,7 +392,7 @@ func TestReplicaLossIsLogged(t *testing.T) {
 	want := regexp.MustCompile(`level=WARN msg="a replica left the in-sync replicas: [^\n]*` +
 		` replica=` + leader + ` topic=orders partition=0 isr_before=\S*` + leader + `\S* isr_after=(n\d),(n\d) others=0`)
 	led := regexp.MustCompile(`msg="leads a partition" [^\n]*live_isr=(\S+) isr=(\S+)`)
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(patience.Or(90 * time.Second)); ; time.Sleep(50 * time.Millisecond) {
 		found := 0
 		for name := range nodes {
 			log := p.log(name)
@@ -433,7 +434,7 @@ func TestStallIsExplained(t *testing.T) {
 	}
 	told := regexp.MustCompile(`level=WARN msg="nothing could be stored for a while[^"]*` +
 		`(no lease|have fewer live|no live leader)[^"]*"`)
-	for end := time.Now().Add(30 * time.Second); !told.MatchString(p.log("n1")); {
+	for end := time.Now().Add(patience.Or(90 * time.Second)); !told.MatchString(p.log("n1")); {
 		if time.Now().After(end) {
 			t.Fatalf("the log does not say why nothing is stored:\n%s", p.log("n1"))
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/nsqio/go-nsq"
 
 	"penstock/cluster/admin"
+	"penstock/internal/patience"
 	nsqd "penstock/nsq"
 )
 
@@ -166,6 +167,8 @@ func TestJSONFields(t *testing.T) {
 		defer func() { writeFields(t, seen, golden) }()
 	}
 
+	// A node that has just joined may not have heard of all others yet, and would find too few for three replicas.
+	steer(t, append([]string{"cluster", "health", "--wait", "90s"}, trusted...)...)
 	run("topic create", "orders", "--partitions", "2", "--replicas", "3")
 	run("channel create", "orders", "billing")
 	run("channel set", "orders", "billing", "--max-attempts", "9", "--filter", "kind=none", "--filter-invert")
@@ -188,7 +191,7 @@ func TestJSONFields(t *testing.T) {
 	defer consumer.Stop()
 	awaitRows := func(command string) {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		for end := time.Now().Add(patience.Or(90 * time.Second)); ; time.Sleep(20 * time.Millisecond) {
 			o := execute(t, append(append(strings.Fields(command), "orders", "billing"), trusted...)...)
 			var list nsqd.WaitingList
 			if o.code == 0 && json.Unmarshal([]byte(o.stdout), &list) == nil && len(list.Messages) > 0 {
@@ -347,7 +350,7 @@ func startSecureCluster(t *testing.T, flags ...string) (nodes map[string]devNode
 		for _, n := range running {
 			select {
 			case <-n.exited:
-			case <-time.After(20 * time.Second):
+			case <-time.After(patience.Or(90 * time.Second)):
 				t.Error("a node does not end")
 				_ = n.cmd.Process.Kill()
 			}
@@ -368,7 +371,7 @@ func startSecureCluster(t *testing.T, flags ...string) (nodes map[string]devNode
 		at = "https://" + https
 	}
 	for _, n := range running {
-		end := time.Now().Add(30 * time.Second)
+		end := time.Now().Add(patience.Or(120 * time.Second))
 		for ; !readyLine.MatchString(n.log.String()); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("a node is not ready:\n%s", n.log)

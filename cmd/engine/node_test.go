@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"penstock/cmd/engine/load"
+	"penstock/internal/patience"
 )
 
 // built is the path of bin/engine as a user builds it.
@@ -148,7 +149,7 @@ func launch(t *testing.T, dir, program string, args []string) *process {
 // ready waits until the process logs that it is ready.
 func (p *process) ready() {
 	p.t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(patience.Or(90 * time.Second))
 	for {
 		if m := readyLine.FindStringSubmatch(p.log.String()); m != nil {
 			p.nsq, p.http = m[1], m[2]
@@ -173,7 +174,7 @@ func (p *process) end(sig os.Signal) int {
 	select {
 	case <-p.exited:
 		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience.Or(90 * time.Second)):
 		p.t.Fatalf("the node did not end after %v:\n%s", sig, p.log)
 		return 0
 	}

@@ -23,6 +23,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"penstock/internal/patience"
 )
 
 var httpsAddress = regexp.MustCompile(`msg=ready .* https=(\S+)`)
@@ -75,7 +77,7 @@ func servedName(t *testing.T, address string) string {
 
 func (p *process) waitLog(t *testing.T, text string) {
 	t.Helper()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(patience.Or(90 * time.Second))
 	for !strings.Contains(p.log.String(), text) {
 		select {
 		case <-p.log.more:

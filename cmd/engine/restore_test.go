@@ -15,6 +15,7 @@ import (
 	gonsq "github.com/nsqio/go-nsq"
 
 	"penstock/cluster/trust"
+	"penstock/internal/patience"
 )
 
 // members are three nodes of a cluster, each a process that the test starts and kills.
@@ -80,7 +81,7 @@ func (m *members) create() {
 // duplicates.
 func (m *members) publish(i int, name string) {
 	m.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience.Or(90 * time.Second))
 	for n := range 100 {
 		for {
 			code, text := m.tryPublish(i, fmt.Sprintf("%s-%d", name, n))
@@ -151,7 +152,7 @@ func (m *members) consume(names ...string) {
 	}
 	select {
 	case <-done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience.Or(90 * time.Second)):
 		mu.Lock()
 		m.t.Errorf("%d messages that were answered OK do not come: %v", len(missing), missing)
 		mu.Unlock()

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/zap"
 
 	"penstock/cluster/etcd"
+	"penstock/internal/patience"
 )
 
 // etcdWithPassword starts an etcd whose only user is root.
@@ -157,7 +158,7 @@ func secretsStayInside(t *testing.T, way string) {
 		if got != "me "+inURL+" "+inQuery {
 			t.Fatalf("the auth server got %q", got)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience.Or(90 * time.Second)):
 		t.Fatal("the auth server was not asked")
 	}
 	lookup := lookupAddress.FindStringSubmatch(p.log.String())[1]

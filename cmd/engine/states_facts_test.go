@@ -175,3 +175,49 @@ func TestStatesOfFactsPage(t *testing.T) {
 		}
 	}
 }
+
+// What the page says that health says is there whatever the count: an operator may look for it, and a busy machine has
+// more dead letters aside than another.
+func TestStatesPageOfAnyCount(t *testing.T) {
+	said := func(c *health.Channel, words func(*health.Channel) string) func(int) string {
+		return func(n int) string {
+			c.Count, c.More = n, n-1
+			return words(c)
+		}
+	}
+	copies := func(count func(f *health.Facts, n int)) func(int) string {
+		return func(n int) string {
+			snap, _, _ := copyCluster()
+			f := health.Facts{Node: "n2", ShortenedFor: time.Minute, Cluster: health.Look(snap, health.Trusting(2))}
+			count(&f, n)
+			return health.Judge(&f).Health
+		}
+	}
+	at := &health.Copy{Topic: "orders", Node: "n2", Leader: "n1"}
+	sentences := map[string]func(count int) string{
+		"paused":             said(&health.Channel{Topic: "t", Name: "c"}, (*health.Channel).PausedWords),
+		"skipping":           said(&health.Channel{Topic: "t", Name: "c"}, (*health.Channel).SkippingWords),
+		"starved":            said(&health.Channel{Topic: "t", Name: "c"}, (*health.Channel).StarvedWords),
+		"full":               said(&health.Channel{Topic: "t", Name: "c"}, (*health.Channel).FullWords),
+		"dead letters aside": said(&health.Channel{Topic: "t", Name: "c"}, (*health.Channel).AsideWords),
+		"dropping":           said(&health.Channel{Topic: "t", Name: "c"}, (*health.Channel).DroppingWords),
+		"topic paused":       said(&health.Channel{Topic: "t"}, (*health.Channel).PausedWords),
+		"over quota":         said(&health.Channel{Topic: "t"}, (*health.Channel).QuotaWords),
+		"delays refused":     said(&health.Channel{Topic: "t"}, (*health.Channel).DelaysRefusedWords),
+		"under replicated":   copies(func(f *health.Facts, n int) { f.Cluster.UnderReplicated = n }),
+		"below min_isr":      copies(func(f *health.Facts, n int) { f.Cluster.BelowMinISR = n }),
+		"leaderless":         copies(func(f *health.Facts, n int) { f.Cluster.Leaderless = n }),
+		"damaged":            copies(func(f *health.Facts, n int) { f.Cluster.Damaged = n }),
+		"contested":          copies(func(f *health.Facts, n int) { f.Cluster.Contested, f.Cluster.FirstContested = n, at }),
+		"short":              copies(func(f *health.Facts, n int) { f.Cluster.Short, f.Cluster.FirstShort = n, at }),
+		"shortened":          copies(func(f *health.Facts, n int) { f.Shortened = n }),
+	}
+	for state, sentence := range sentences {
+		cell := rowOf(t, state).shows["health"]
+		for _, count := range []int{1, 2, 11} {
+			if text := sentence(count); !strings.Contains(text, cell) {
+				t.Errorf("%s: health does not say %q of %d:\n%s", state, cell, count, text)
+			}
+		}
+	}
+}

@@ -18,6 +18,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"penstock/cluster/admin"
+	"penstock/internal/patience"
 	"penstock/segment/aio"
 )
 
@@ -141,7 +142,7 @@ type bringsAbout struct {
 var channelStates = []bringsAbout{
 	{[]string{"starved"}, func(w *stateWorld) func() {
 		stop := w.consumeReady("billing", 0, func(*nsq.Message) {})
-		w.publish("orders", "x")
+		w.store("orders", "x")
 		return func() {
 			stop()
 			w.must("channel", "empty", "orders", "billing")
@@ -187,7 +188,10 @@ var channelStates = []bringsAbout{
 			}
 			held <- m
 		})
-		for range 20 {
+		// It is full once the confirmations have arrived and a message waits beyond them: on a busy machine, many are
+		// delivered before that.
+		end := time.Now().Add(patience.Or(90 * time.Second))
+		for !w.metric("penstock_channel_full_partitions") && time.Now().Before(end) {
 			w.publish("orders", "x")
 		}
 		return func() {
@@ -202,9 +206,9 @@ var channelStates = []bringsAbout{
 		w.must("channel", "create", "dead", "unread")
 		w.must("topic", "set", "dead", "--quota-count", "1", "--quota-mode", "reject")
 		w.must("channel", "set", "orders", "billing", "--max-attempts", "1", "--dead-letter", "dead")
-		w.publish("dead", "x")
+		w.store("dead", "x")
 		stop := w.consume("billing", func(m *nsq.Message) { m.RequeueWithoutBackoff(0) })
-		w.publish("orders", "x")
+		w.store("orders", "x")
 		return func() {
 			stop()
 			w.must("topic", "delete", "dead")
@@ -213,7 +217,8 @@ var channelStates = []bringsAbout{
 	{[]string{"dropping"}, func(w *stateWorld) func() {
 		w.must("topic", "set", "orders", "--quota-bytes", "2MiB", "--quota-mode", "drop-oldest")
 		body := strings.Repeat("x", 100_000)
-		for end := time.Now().Add(30 * time.Second); !w.metric("penstock_channel_dropped_total") && time.Now().Before(end); {
+		end := time.Now().Add(patience.Or(90 * time.Second))
+		for !w.metric("penstock_channel_dropped_total") && time.Now().Before(end) {
 			w.publish("orders", body)
 		}
 		return func() {
@@ -234,7 +239,8 @@ var nodeStates = []bringsAbout{
 	{[]string{"dead", "under replicated", "below min_isr"}, func(w *stateWorld) func() {
 		if w.leader("strict") == "n3" { // another leader could not serve it
 			w.must("cluster", "transfer-leader", "strict", "0")
-			for end := time.Now().Add(20 * time.Second); w.leader("strict") == "n3" && time.Now().Before(end); {
+			end := time.Now().Add(patience.Or(90 * time.Second))
+			for w.leader("strict") == "n3" && time.Now().Before(end) {
 				time.Sleep(50 * time.Millisecond)
 			}
 		}
@@ -271,6 +277,16 @@ func (w *stateWorld) alarm(action etcdserverpb.AlarmRequest_AlarmAction) {
 }
 
 func (w *stateWorld) publish(topic, body string) { w.refuses(topic, body) }
+
+// store publishes a message, again if a busy node has refused it.
+func (w *stateWorld) store(topic, body string) {
+	w.t.Helper()
+	for end := time.Now().Add(patience.Or(90 * time.Second)); w.refuses(topic, body); {
+		if time.Now().After(end) {
+			w.t.Fatalf("topic %s takes no message", topic)
+		}
+	}
+}
 
 // refuses publishes a message, and says whether it was refused.
 func (w *stateWorld) refuses(topic, body string) bool {

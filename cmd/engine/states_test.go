@@ -17,6 +17,7 @@ import (
 
 	"penstock/cluster/admin"
 	"penstock/engine/health"
+	"penstock/internal/patience"
 	nsqd "penstock/nsq"
 )
 
@@ -227,7 +228,8 @@ func (w *stateWorld) eventually(row *stateRow, want bool) {
 		if word == "" || surface == "alert" {
 			continue
 		}
-		for end := time.Now().Add(20 * time.Second); w.shows(surface, word) != want; time.Sleep(50 * time.Millisecond) {
+		end := time.Now().Add(patience.Or(90 * time.Second))
+		for ; w.shows(surface, word) != want; time.Sleep(50 * time.Millisecond) {
 			if !time.Now().After(end) {
 				continue
 			}

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"penstock/internal/patience"
 )
 
 var lookupAddress = regexp.MustCompile(`msg=ready .* lookup=(\S+)`)
@@ -96,7 +98,7 @@ func (p *process) forgetPeak() {
 // waitUntil polls for an effect of the node.
 func waitUntil(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience.Or(90 * time.Second)); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain for %s", what)
 		}
