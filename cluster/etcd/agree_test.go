@@ -59,7 +59,7 @@ func startAlone(t *testing.T, c *cluster, i int, order ...int) *Member {
 // refusedWith waits until a member ends, and wants both lists in its reason.
 func refusedWith(t *testing.T, m *Member, want ...string) {
 	t.Helper()
-	err := m.Ready(within(t, 20*time.Second))
+	err := m.Ready(within(t, enough))
 	if err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("%s is ready, or waits: %v", m.o.Name, err)
 	}
@@ -90,7 +90,7 @@ func TestListsInAnotherOrder(t *testing.T) {
 	c.wipe(0)
 	c.wipe(1)
 
-	if err := startAlone(t, c, 0, 0, 1).Ready(within(t, 20*time.Second)); err != nil {
+	if err := startAlone(t, c, 0, 0, 1).Ready(within(t, enough)); err != nil {
 		t.Fatal(err)
 	}
 	refusedWith(t, startAlone(t, c, 1, 1, 0), "node a does not mean the same cluster", "a at http://"+a, "b="+b+",a="+a)
@@ -101,7 +101,7 @@ func TestFormedAloneAndJoined(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
 	for i := range 2 {
-		if err := startAlone(t, c, i, i).Ready(within(t, 20*time.Second)); err != nil {
+		if err := startAlone(t, c, i, i).Ready(within(t, enough)); err != nil {
 			t.Fatal(err)
 		}
 		c.stop(i)
@@ -172,7 +172,7 @@ func TestMembersLeave(t *testing.T) {
 		c.start(i)
 		c.ready(i)
 	}
-	if err := Leave(within(t, 20*time.Second), leaving); err != nil {
+	if err := Leave(within(t, enough), leaving); err != nil {
 		t.Fatal(err)
 	}
 	if hasLog(leaving.Dir) {
@@ -180,10 +180,10 @@ func TestMembersLeave(t *testing.T) {
 	}
 	c.stop(3)
 	s := c.dial(Options{Learn: true}, 0, 1, 2)
-	if err := Remove(within(t, 20*time.Second), s, "d"); err != nil {
+	if err := Remove(within(t, enough), s, "d"); err != nil {
 		t.Fatal(err)
 	}
-	if answer, err := admin(t, c, 0).MemberList(within(t, 10*time.Second)); err != nil || len(answer.Members) != 3 {
+	if answer, err := admin(t, c, 0).MemberList(within(t, enough)); err != nil || len(answer.Members) != 3 {
 		t.Fatalf("the members are %v, %v", answer, err)
 	}
 	c.stop(2)

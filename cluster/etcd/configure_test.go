@@ -65,7 +65,7 @@ func configureAtOnce(
 func TestConfigureTopic(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
-	ctx := within(t, 40*time.Second)
+	ctx := within(t, enough)
 	var stores []meta.Store
 	for i := range 3 {
 		stores = append(stores, joined(ctx, t, c.dial(Options{}, i), fmt.Sprint("n", i)))

@@ -37,7 +37,7 @@ func conformance(t *testing.T, c *cluster) {
 			return stores
 		},
 		Compact: func(t *testing.T) {
-			client, ctx := admin(t, c, 0), within(t, 10*time.Second)
+			client, ctx := admin(t, c, 0), within(t, enough)
 			answer, err := client.Get(ctx, "x")
 			if err == nil {
 				_, err = client.Compact(context.WithoutCancel(ctx), answer.Header.Revision)

@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal"
 
 	"penstock/cluster/kv"
+	"penstock/internal/patience"
 	"penstock/internal/porttest"
 )
 
@@ -100,7 +102,7 @@ func (c *cluster) ready(which ...int) {
 	began := time.Now()
 	defer func() { c.t.Logf("ready %v after %v", which, time.Since(began)) }()
 	for _, i := range which {
-		if err := c.members[i].Ready(within(c.t, 20*time.Second)); err != nil {
+		if err := c.members[i].Ready(within(c.t, enough)); err != nil {
 			c.t.Fatal(err)
 		}
 	}
@@ -144,13 +146,17 @@ func (c *cluster) dial(o Options, which ...int) kv.Store {
 
 func dial(t testing.TB, endpoints []string, o Options) kv.Store {
 	t.Helper()
-	s, err := Dial(within(t, 20*time.Second), endpoints, o)
+	o.DialTimeout = cmp.Or(o.DialTimeout, enough)
+	s, err := Dial(within(t, enough), endpoints, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
+
+// enough is how long something may take that must happen, on a machine that is much busier.
+var enough = patience.Or(2 * time.Minute)
 
 func within(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -162,7 +168,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 // unconditional write may do.
 func put(t testing.TB, s kv.Store, key, value string) int64 {
 	t.Helper()
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, enough)
 	for {
 		ok, revision, err := s.Txn(ctx, nil, []kv.Op{{Key: key, Value: []byte(value)}})
 		if err == nil && ok {
@@ -177,7 +183,7 @@ func put(t testing.TB, s kv.Store, key, value string) int64 {
 // get reads one key; "" if there is no such key.
 func get(t testing.TB, s kv.Store, key string) string {
 	t.Helper()
-	entries, _, err := s.List(within(t, 20*time.Second), key)
+	entries, _, err := s.List(within(t, enough), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +255,7 @@ func watch(t testing.TB, s kv.Store, prefix string, after int64) *watched {
 // waitFor returns when the watch has seen count events.
 func (w *watched) waitFor(t testing.TB, count int) []string {
 	t.Helper()
-	limit := time.After(20 * time.Second)
+	limit := time.After(enough)
 	for {
 		w.mu.Lock()
 		events := append([]string(nil), w.events...)

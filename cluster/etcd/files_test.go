@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // Whatever is wrong with a member's files, its start ends with a sentence that names the file and the way out, and not
@@ -57,7 +56,7 @@ func TestDamagedFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = m.Ready(within(t, 20*time.Second))
+		err = m.Ready(within(t, enough))
 		if !errors.Is(err, ErrDirectory) || !strings.Contains(err.Error(), tc.file) ||
 			!strings.Contains(err.Error(), "messages are unharmed. Run `the command`") {
 			t.Errorf("%s: %v", name, err)

@@ -49,7 +49,7 @@ func TestQuorumLost(t *testing.T) {
 	c := startCluster(t)
 	const limit = 2 * time.Second
 	s := c.dial(Options{RequestTimeout: limit, AttemptTimeout: 500 * time.Millisecond}, 0, 1, 2)
-	lease, err := s.Grant(within(t, 10*time.Second), 10*time.Second)
+	lease, err := s.Grant(within(t, enough), 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func TestNamesakeIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	if err := m.Ready(within(t, 20*time.Second)); err == nil || !strings.Contains(err.Error(), "must have another name") {
+	if err := m.Ready(within(t, enough)); err == nil || !strings.Contains(err.Error(), "must have another name") {
 		t.Errorf("a second node b: %v", err)
 	}
 	put(t, c.dial(Options{}, 1), "x", "y") // the first member goes on
@@ -222,7 +222,7 @@ func TestRemovedMemberStops(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
 	client, id := admin(t, c, 0), identity(t, c, 2)
-	for ctx := within(t, 20*time.Second); ; { // refused until all members have been connected for some seconds
+	for ctx := within(t, enough); ; { // refused until all members have been connected for some seconds
 		_, err := client.MemberRemove(ctx, id)
 		if err == nil {
 			break
@@ -325,7 +325,7 @@ func admin(t *testing.T, c *cluster, i int) *clientv3.Client {
 // identity returns a member's id in the cluster.
 func identity(t *testing.T, c *cluster, i int) uint64 {
 	t.Helper()
-	answer, err := admin(t, c, 0).MemberList(within(t, 10*time.Second))
+	answer, err := admin(t, c, 0).MemberList(within(t, enough))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func (c *cluster) move(which ...int) {
 // settled waits until every running member has the addresses of c.voters for all members, and nothing else.
 func (c *cluster) settled() {
 	c.t.Helper()
-	ctx := within(c.t, 20*time.Second)
+	ctx := within(c.t, enough)
 	for {
 		wrong := ""
 		for i, m := range c.members {
@@ -104,7 +104,7 @@ func TestMembersMoveOneByOne(t *testing.T) {
 			}
 			return false
 		}
-		for ctx := within(t, 20*time.Second); !slices.ContainsFunc(c.members, moved); {
+		for ctx := within(t, enough); !slices.ContainsFunc(c.members, moved); {
 			if !pause(ctx, probePause) {
 				t.Fatalf("nobody knows %s at %s", c.voters[i].Name, at)
 			}
@@ -112,7 +112,7 @@ func TestMembersMoveOneByOne(t *testing.T) {
 		put(t, s, fmt.Sprintf("k/%d", i+1), "") // by a client that was told the old addresses only
 	}
 	c.settled()
-	for ctx := within(t, 20*time.Second); ; {
+	for ctx := within(t, enough); ; {
 		known := s.(*store).all()
 		if !slices.ContainsFunc(c.voters, func(v Voter) bool { return !slices.Contains(known, "http://"+v.Client) }) {
 			break

@@ -166,7 +166,7 @@ func TestMemberThatDoesNotServe(t *testing.T) {
 	c.start(0) // alone it hears of no leader, so it does not serve
 	m := &Member{ctx: t.Context(), o: c.options(1)}
 	v := m.o.Voters[0]
-	for ctx := within(t, time.Minute); ; {
+	for ctx := within(t, enough); ; {
 		if conn, err := net.Dial("tcp", v.Client); err == nil {
 			_ = conn.Close()
 			break

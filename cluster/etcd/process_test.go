@@ -207,7 +207,7 @@ func TestPanicOfOlderMember(t *testing.T) {
 // leader returns the number of the member that leads.
 func (c *cluster) leader() int {
 	c.t.Helper()
-	ctx := within(c.t, 20*time.Second)
+	ctx := within(c.t, enough)
 	for {
 		for i, v := range c.voters {
 			client, err := clientv3.New(clientv3.Config{Endpoints: []string{v.Client}})

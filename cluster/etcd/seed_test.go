@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"penstock/cluster/kv"
 )
@@ -25,22 +24,22 @@ func TestSeededMember(t *testing.T) {
 	c := newCluster(t, 3)
 	o := c.options(1)
 	entries := seedEntries(250) // three transactions
-	if err := Seed(within(t, time.Minute), o, entries); err != nil {
+	if err := Seed(within(t, enough), o, entries); err != nil {
 		t.Fatal(err)
 	}
-	if err := Seed(within(t, time.Minute), o, entries[:1]); err != nil { // the caller crashed before it could note it
+	if err := Seed(within(t, enough), o, entries[:1]); err != nil { // the caller crashed before it could note it
 		t.Fatal(err)
 	}
 	if err := Seeded(o.Dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := Seed(within(t, time.Minute), o, entries); !errors.Is(err, ErrSeeded) {
+	if err := Seed(within(t, enough), o, entries); !errors.Is(err, ErrSeeded) {
 		t.Fatalf("a directory in use: %v", err)
 	}
 	c.start(1, 0, 2)
 	c.ready(0, 1, 2)
 	s := c.dial(Options{}, 0, 1, 2)
-	all, _, err := s.List(within(t, 20*time.Second), "k/")
+	all, _, err := s.List(within(t, enough), "k/")
 	if err != nil || len(all) != len(entries) {
 		t.Fatalf("%d of %d entries (%v)", len(all), len(entries), err)
 	}
@@ -68,7 +67,7 @@ func TestSeedIsInterrupted(t *testing.T) {
 	if hasLog(o.Dir) {
 		t.Fatal("what is half made counts as a member")
 	}
-	if err := Seed(within(t, time.Minute), o, seedEntries(3)); err != nil || !hasLog(o.Dir) {
+	if err := Seed(within(t, enough), o, seedEntries(3)); err != nil || !hasLog(o.Dir) {
 		t.Fatal(err)
 	}
 }
@@ -86,7 +85,7 @@ func TestReadStopped(t *testing.T) {
 	scratch := filepath.Join(t.TempDir(), "scratch")
 	highest := int64(0)
 	for i := range 3 {
-		all, at, err := ReadStopped(within(t, time.Minute), c.options(i).Dir, scratch, "a/")
+		all, at, err := ReadStopped(within(t, enough), c.options(i).Dir, scratch, "a/")
 		if err != nil || len(all) < 3 || all[2].Key != "a/02" || string(all[2].Value) != "v" {
 			t.Fatalf("%d entries, %v", len(all), err)
 		}
@@ -113,12 +112,12 @@ func TestReadStopped(t *testing.T) {
 func TestSecondMemberWasAdded(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
-	if err := Seed(within(t, time.Minute), c.options(0), seedEntries(1)); err != nil {
+	if err := Seed(within(t, enough), c.options(0), seedEntries(1)); err != nil {
 		t.Fatal(err)
 	}
 	c.start(0)
 	c.ready(0)
-	if _, err := admin(t, c, 0).MemberAdd(within(t, 20*time.Second), []string{"http://" + c.voters[2].Peer}); err != nil {
+	if _, err := admin(t, c, 0).MemberAdd(within(t, enough), []string{"http://" + c.voters[2].Peer}); err != nil {
 		t.Fatal(err)
 	}
 	c.start(2, 1)

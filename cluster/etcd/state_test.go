@@ -15,7 +15,7 @@ import (
 // until waits for a condition.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for ctx := within(t, 20*time.Second); !holds(); {
+	for ctx := within(t, enough); !holds(); {
 		if !pause(ctx, 20*time.Millisecond) {
 			t.Fatalf("not %s", what)
 		}
@@ -35,7 +35,7 @@ func TestFullIsKnown(t *testing.T) {
 	alarm := func(action etcdserverpb.AlarmRequest_AlarmAction) {
 		t.Helper()
 		// Of a member that is none: its own alarm a member takes back.
-		_, err := etcdserverpb.NewMaintenanceClient(admin(t, c, 0).ActiveConnection()).Alarm(within(t, 10*time.Second),
+		_, err := etcdserverpb.NewMaintenanceClient(admin(t, c, 0).ActiveConnection()).Alarm(within(t, enough),
 			&etcdserverpb.AlarmRequest{Action: action, MemberID: 7, Alarm: etcdserverpb.AlarmType_NOSPACE})
 		if err != nil {
 			t.Fatal(err)
