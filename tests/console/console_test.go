@@ -28,7 +28,9 @@ import (
 )
 
 const (
-	patience   = 90 * time.Second
+	// patience bounds a start, and a whole scenario. Some wait for the page to ask again by itself, which takes it
+	// ten seconds, several times.
+	patience   = 5 * time.Minute
 	manyTopics = 20_000
 )
 

@@ -12,11 +12,14 @@ async function logout(page) {
 	await heading(page, "Log in");
 }
 
-// offers checks the names of all buttons and of all parts that can be opened, outside of tables, in their order.
+// offers waits until the names of all buttons and of all parts that can be opened, outside of tables, are these: the
+// parts of a page ask the node one by one.
 async function offers(t, page, what, want) {
 	const found = () => page.evaluate(() => [...document.querySelectorAll("main button, main summary")]
 		.filter((e) => e.checkVisibility() && !e.closest("table, .pager")).map((e) => e.textContent.trim()));
-	t.check(JSON.stringify(await found()) === JSON.stringify(want), `${what} offers ${await found()}; wanted: ${want}`);
+	const right = async () => JSON.stringify(await found()) === JSON.stringify(want);
+	for (const end = Date.now() + 60000; !(await right()) && Date.now() < end;) await page.waitForTimeout(50);
+	t.check(await right(), `${what} offers ${await found()}; wanted: ${want}`);
 }
 
 // seen checks what every page has to be, and takes its picture.
@@ -177,10 +180,10 @@ export async function rights(t) {
 	t.check((await page.getByLabel("Quota (messages)").inputValue()) === "7", "what was typed is gone");
 	// It is given back: the page that is open offers it again by itself, and takes it away again.
 	await t.ask("let the owner own");
-	await page.getByRole("button", { name: "Pause" }).waitFor({ timeout: 40000 });
+	await page.getByRole("button", { name: "Pause" }).waitFor({ timeout: 120000 });
 	t.check((await page.getByLabel("Quota (messages)").inputValue()) === "7", "what was typed is gone with new rights");
 	await t.ask("let the owner look only");
-	await page.getByRole("button", { name: "Pause" }).waitFor({ state: "detached", timeout: 40000 });
+	await page.getByRole("button", { name: "Pause" }).waitFor({ state: "detached", timeout: 120000 });
 	await logout(page);
 	// The audit tells of this one refusal: no page has asked for what it was not to see. Only the list of topics may be
 	// asked for by a page whose rights have just changed, by a login or by an operator, before it hears of that.

@@ -19,7 +19,7 @@ const context = await chromium.launchPersistentContext(o.profile, {
 	args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
 		"--disable-component-update", "--disable-sync"],
 });
-context.setDefaultTimeout(15000);
+context.setDefaultTimeout(60000); // far longer than a busy machine needs
 const faults = [];
 let expected = () => false;
 
