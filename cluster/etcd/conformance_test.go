@@ -32,7 +32,8 @@ func conformance(t *testing.T, c *cluster) {
 			stores := make([]kv.Store, clients)
 			for i := range stores {
 				v := c.voters[i%len(c.voters)]
-				stores[i] = dial(t, []string{c.tls.scheme() + "://" + v.Client}, Options{TLS: c.tls})
+				o := Options{TLS: c.tls, AttemptTimeout: enough, RequestTimeout: enough}
+				stores[i] = dial(t, []string{c.tls.scheme() + "://" + v.Client}, o)
 			}
 			return stores
 		},

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -180,10 +182,14 @@ func put(t testing.TB, s kv.Store, key, value string) int64 {
 	}
 }
 
-// get reads one key; "" if there is no such key.
+// get reads one key; "" if there is no such key. It repeats a read that was not answered.
 func get(t testing.TB, s kv.Store, key string) string {
 	t.Helper()
-	entries, _, err := s.List(within(t, enough), key)
+	ctx := within(t, enough)
+	entries, _, err := s.List(ctx, key)
+	for errors.Is(err, kv.ErrUnavailable) && ctx.Err() == nil {
+		entries, _, err = s.List(ctx, key)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,6 +256,16 @@ func watch(t testing.TB, s kv.Store, prefix string, after int64) *watched {
 	}()
 	t.Cleanup(func() { cancel(); <-finished })
 	return w
+}
+
+// distinct is waitFor without the writes that put has repeated.
+func (w *watched) distinct(t testing.TB, count int) []string {
+	t.Helper()
+	for all := count; ; all++ {
+		if events := slices.Compact(w.waitFor(t, all)); len(events) >= count {
+			return events
+		}
+	}
 }
 
 // waitFor returns when the watch has seen count events.

@@ -32,11 +32,11 @@ func TestMemberDiesAndComesBack(t *testing.T) {
 			count++
 		}
 		t.Logf("member %d: stopped in %v, five changes in %v", gone, stopped, time.Since(began))
-		w.waitFor(t, count)
+		w.distinct(t, count)
 		c.start(gone)
 		c.ready(gone)
 	}
-	events := w.waitFor(t, count)
+	events := w.distinct(t, count)
 	for i, e := range events[:count] {
 		if want := fmt.Sprintf("k/%03d=v", i); e != want {
 			t.Fatalf("event %d is %q, not %q", i, e, want)

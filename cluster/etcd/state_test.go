@@ -70,8 +70,8 @@ func TestMemberMakesRoom(t *testing.T) {
 	value := []byte(strings.Repeat("x", 500<<10))
 	full := false
 	for range 100 {
-		if _, _, err := s.Txn(t.Context(), nil, []kv.Op{{Key: "k", Value: value}}); err != nil {
-			full = strings.Contains(err.Error(), "has used up its space")
+		_, _, err := s.Txn(t.Context(), nil, []kv.Op{{Key: "k", Value: value}})
+		if full = err != nil && strings.Contains(err.Error(), "has used up its space"); full {
 			break
 		}
 	}
