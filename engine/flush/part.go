@@ -133,13 +133,17 @@ func (p *Part) ForgetWaiting() { p.forgotten.Add(1) }
 // sync has failed, or the file that takes the next batches is broken. Such a file is not repaired in place.
 func (p *Part) Unwritten() bool {
 	err := p.flushErr.Load()
-	return err != nil && (errors.Is(*err, segment.ErrPoisoned) || p.lastIsBroken())
+	return err != nil && (errors.Is(*err, segment.ErrPoisoned) || p.LastBroken() != nil)
 }
 
-// lastIsBroken says whether the last segment file is gone, or has a header that reads and is wrong.
-func (p *Part) lastIsBroken() bool {
+// LastBroken returns what is wrong with the last segment file if that file is gone, or has a header that reads and is
+// wrong. Otherwise it returns nil.
+func (p *Part) LastBroken() error {
 	s := p.owner.Log().Segments()
-	return len(s) > 0 && s[len(s)-1].Err != nil && !segment.DeviceFailed(s[len(s)-1].Err)
+	if len(s) == 0 || segment.DeviceFailed(s[len(s)-1].Err) {
+		return nil
+	}
+	return s[len(s)-1].Err
 }
 
 // ReopenInbox opens an inbox that Flusher.failed closed because segments could not be written. It is called without a

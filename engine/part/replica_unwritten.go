@@ -19,7 +19,7 @@ import (
 //   - a follower that the ISR can do without is given up and begins anew from its leader. In the ISR it waits like a
 //     copy whose device does not read (replica_wait_device.go): it begins anew when the leader has removed it from the
 //     ISR. If the leader cannot remove it, because others had to go as well, RetryReads takes it up again, and it stays
-//     as it is for dropPause.
+//     as it is for dropPause. If the last file is gone or damaged, the copy does not wait (discardBroken).
 //
 // Even on a disk that accepts no segment at all, a copy begins anew at most once in dropPause.
 //
@@ -40,6 +40,7 @@ type unwritten struct {
 	pause      int64 // after the last attempt, in ns; 0: none since the files were opened anew
 	resetAt    int64 // a copy with a new log does not follow before this time
 	staysUntil int64 // a member of the ISR is not given up before this time
+	givingUp   bool  // a goroutine of discardBroken runs
 }
 
 // unwritten says whether the segments cannot be written any more, although they may still be readable. It takes no
@@ -67,7 +68,25 @@ func (r *Replica) yieldUnwritten(now int64) {
 		reopens := r.pt.flush.Reopens()
 		r.node.Spawn(func() { r.node.handOverUnwritten(r.pt, reopens) })
 	case r.follower != nil && r.follower.Err() == nil && !r.discarded.Load() && r.cut == nil:
-		r.discardUnwritten(now)
+		if err := r.pt.flush.LastBroken(); err != nil && !r.discardedWithin(now) {
+			r.discardBroken(now, err)
+		} else {
+			r.discardUnwritten(now)
+		}
+	}
+}
+
+// discardBroken gives up the copy of a follower whose last segment file is gone or damaged, as err says, unless the ISR
+// needs the copy as it is. Such a copy does not wait like one whose disk refused a write: the file does not come back,
+// and while the copy waits in an ISR that cannot shrink, it keeps its files of the commit log, which then has no room
+// for the cuts of the node's other copies. mu is held.
+func (r *Replica) discardBroken(now int64, err error) {
+	if u := &r.unwritten; !u.givingUp && !r.isrNeeds(now) {
+		u.givingUp = true
+		r.node.Spawn(func() {
+			r.discard(err, nil)
+			r.run(func() { u.givingUp = false })
+		})
 	}
 }
 
@@ -76,9 +95,7 @@ func (r *Replica) yieldUnwritten(now int64) {
 // the copy stops acknowledging, but nothing is lost: a copy that waits begins anew only by a row that counts it as
 // damaged (Follower.outside).
 func (r *Replica) discardUnwritten(now int64) bool {
-	isr := r.state.ISR
-	stays := len(isr) <= max(1, r.state.MinISR) || now < r.unwritten.staysUntil
-	if !r.isClosed() && (len(isr) == 0 || stays && slices.Contains(isr, r.node.member())) {
+	if r.isrNeeds(now) {
 		return false
 	}
 	if r.discardedBefore {
@@ -89,6 +106,14 @@ func (r *Replica) discardUnwritten(now int64) bool {
 	r.discarded.Store(true)
 	r.step(&replicate.Event{Kind: replicate.EvUnusable, Again: true})
 	return true
+}
+
+// isrNeeds says whether the copy has to go on as it is: it is in an ISR of minimal size, was taken up again a short
+// while ago, or knows no ISR. mu is held.
+func (r *Replica) isrNeeds(now int64) bool {
+	isr := r.state.ISR
+	stays := len(isr) <= max(1, r.state.MinISR) || now < r.unwritten.staysUntil
+	return !r.isClosed() && (len(isr) == 0 || stays && slices.Contains(isr, r.node.member()))
 }
 
 // awaitDiscard waits until the copy that cut c was meant for is given up, because files that cannot be written cannot
