@@ -219,6 +219,7 @@ type Log struct {
 	stopping atomic.Bool                   // Stop
 	starving atomic.Bool                   // the log waits for a buffer; whoever releases one wakes it; nextBuf
 	released atomic.Uint64                 // files below it are not needed; never beyond current; Release
+	noted    atomic.Bool                   // see NoteStarts; Open and NoteStarts
 	renewed  atomic.Uint64                 // the log should soon leave this file or any before it; Renew
 	stored   atomic.Pointer[[]*storedFile] // the files of live, for Checkers; replaced, never changed; showStored
 	stats    counters

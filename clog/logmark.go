@@ -31,7 +31,8 @@ const (
 const (
 	offMarkMagic    = 0
 	offMarkVersion  = 4
-	offMarkReserved = 5
+	offMarkFlags    = 5
+	offMarkReserved = 6
 	offMarkStore    = 8
 	offMarkCounter  = 24
 	offMarkFile     = 32
@@ -50,7 +51,13 @@ type logMark struct {
 	File    uint64
 	Seq     uint64
 	Used    uint64 // no file may be begun with this number or a lower one; at least File
+	// Noted says that the process that wrote the mark keeps the notes of where the partitions' logs begin, and that all
+	// of them were right then (package segment, note.go). A version that does not know of them writes false.
+	Noted bool
 }
+
+// markNoted is the flag of logMark.Noted.
+const markNoted = 1
 
 // encode writes the mark to p.
 func (m *logMark) encode(p []byte) {
@@ -59,6 +66,9 @@ func (m *logMark) encode(p []byte) {
 	le := binary.LittleEndian
 	le.PutUint32(p[offMarkMagic:], markMagic)
 	p[offMarkVersion] = markVersion
+	if m.Noted {
+		p[offMarkFlags] = markNoted
+	}
 	copy(p[offMarkStore:], m.Store[:])
 	le.PutUint64(p[offMarkCounter:], m.Counter)
 	le.PutUint64(p[offMarkFile:], m.File)
@@ -74,6 +84,7 @@ func (m *logMark) decode(p []byte) bool {
 		checksum(p[:offMarkCRC]) != le.Uint32(p[offMarkCRC:]) {
 		return false
 	}
+	m.Noted = p[offMarkFlags]&markNoted != 0
 	copy(m.Store[:], p[offMarkStore:])
 	m.Counter = le.Uint64(p[offMarkCounter:])
 	m.File = le.Uint64(p[offMarkFile:])
@@ -239,6 +250,7 @@ type marker struct {
 // noted durably that the log forgot, and a crash before finds the same again.
 func (m *marker) open(r *recovery, report *Report) error {
 	m.disk, m.last, m.stride = r.disk, r.mark, r.stride
+	m.last.Noted = report.Noted
 	m.mem, m.free = aio.AlignedBytes(int(r.block))
 	if r.markState != markValid {
 		m.last = logMark{Store: r.store, File: report.NewestFile, Seq: report.LastSeq, Used: report.NewestFile}
@@ -295,11 +307,31 @@ func (m *marker) close() (err error) {
 	return err
 }
 
+// NoteStarts says that the notes of where the partitions' logs begin are right, and that this process keeps them so. The
+// next process learns it (Report.Noted), unless another version runs in between. The directory has the level at which a
+// mark is required: a version of before would leave the mark as it is. It takes no lock.
+func (l *Log) NoteStarts() {
+	l.noted.Store(true)
+	l.Wake()
+}
+
+// StartsNoted says whether the notes are known to be right. It takes no lock.
+func (l *Log) StartsNoted() bool { return l.noted.Load() }
+
+// markNoted writes the mark again, which does not say yet that the notes are right. The holder of mu calls it, when
+// there is a file.
+func (l *Log) markNoted() error {
+	return l.noteMark(l.marker.last.File, l.marker.last.Seq)
+}
+
 // noteFile marks the current file, whose checkpoint is durable. It comes before any other group of the file, so that
 // every record that is answered lies in a file that the mark names.
-func (l *Log) noteFile() error {
+func (l *Log) noteFile() error { return l.noteMark(l.current.number, l.seq) }
+
+func (l *Log) noteMark(file, seq uint64) error {
 	l.opts.Pulse.Begin()
-	err := l.marker.note(l.current.number, l.seq)
+	l.marker.last.Noted = l.noted.Load()
+	err := l.marker.note(file, seq)
 	l.opts.Pulse.End()
 	if err != nil {
 		return l.fail("writing "+MarkName, err)
@@ -336,6 +368,7 @@ func (r *recovery) judgeMark(required bool) judgement {
 	m := &r.mark
 	reached := r.report.NewestFile > m.File || r.report.NewestFile == m.File && r.report.LastSeq >= m.Seq
 	j := judge(r.markState, required, r.report.NewestFile > 0, reached)
+	r.report.Noted = r.markState == markValid && required && m.Noted
 	if j == judgedForgotten {
 		r.report.Forgotten = r.forgotten()
 	}

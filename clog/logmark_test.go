@@ -17,7 +17,7 @@ import (
 // TestFormatOfLogMark compares the table of the log mark in FORMAT.md with the code.
 func TestFormatOfLogMark(t *testing.T) {
 	formattest.Layout(t, formattest.Tables(t)["Log mark"], LogMarkBytes,
-		offMarkMagic, offMarkVersion, offMarkReserved, offMarkStore, offMarkCounter, offMarkFile, offMarkSeq, offMarkUsed,
+		offMarkMagic, offMarkVersion, offMarkFlags, offMarkReserved, offMarkStore, offMarkCounter, offMarkFile, offMarkSeq, offMarkUsed,
 		offMarkZero, offMarkCRC)
 }
 

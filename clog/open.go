@@ -55,6 +55,7 @@ func open(disk aio.Disk, arena *aio.Arena, opts Options, r Replayer, report *Rep
 		l.stage.free()
 		return nil, errors.Join(err, l.marker.close())
 	}
+	l.noted.Store(report.Noted)
 	l.prep = newPreparer(l, next)
 	l.stats.current.Store(next)
 	l.stats.oldest.Store(next)

@@ -52,6 +52,10 @@ type Report struct {
 	Tear *Tear
 	// Forgotten says that the log lacks something that was durable once; nil: as far as log.mark knows, it does not.
 	Forgotten *Forgotten
+	// Noted says that the notes of where the partitions' logs begin are right: the version that wrote the log keeps them,
+	// and made all of them. Versions from before the directory's level that requires a mark leave the mark as it is, so it
+	// counts only there.
+	Noted bool
 	// Unneeded is damage that recovery ignored because the log no longer needed the damaged file; nil if there is none.
 	Unneeded error
 

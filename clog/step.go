@@ -29,6 +29,11 @@ func (l *Log) Step(block bool) (progress bool, err error) {
 	if lost := l.ground.lost.Load(); lost != nil {
 		return false, l.failLost(lost)
 	}
+	if l.noted.Load() && !l.marker.last.Noted && l.current != nil {
+		if err := l.markNoted(); err != nil {
+			return false, err
+		}
+	}
 	defer l.release()
 	if g := l.unwritten; g != nil { // see GatherOnSpot
 		l.unwritten = nil

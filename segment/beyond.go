@@ -29,11 +29,11 @@ type BeyondFile struct {
 // st. It reads headers only and changes nothing. A start that finds a commit log which has forgotten asks, before
 // anything is written. A file whose header does not verify is listed if the log does not need it.
 func Beyond(disk aio.Disk, dir string, id Identity, st State) (files []BeyondFile, err error) {
-	numbers, _, err := listFiles(disk, dir)
+	have, err := listFiles(disk, dir)
 	if err != nil {
 		return nil, err
 	}
-	for _, n := range numbers {
+	for _, n := range have.segments {
 		if n < st.Segment {
 			continue
 		}

@@ -64,7 +64,7 @@ func (l *Log) finishCut() error {
 func (l *Log) removeAll(c *unfinishedCut) error {
 	for n := len(c.gone); n > 0; n = len(c.gone) {
 		f := c.gone[n-1]
-		if err := l.moveToTrash(f); err != nil {
+		if err := l.moveToTrash(f, false); err != nil {
 			return err
 		}
 		l.forget(f)

@@ -137,7 +137,7 @@ func TestFirstSegmentIsMissingAtACheckpoint(t *testing.T) {
 		if err := errors.Join(w.log.Close(), d.Remove(all[0].Path)); err != nil {
 			t.Fatal(err)
 		}
-		w.opts.OldIndexes = old
+		w.opts.OldIndexes, w.opts.Noted = old, false
 		w.open(st)
 		if health := w.log.Health(); old != (health == nil) {
 			t.Errorf("old indexes %v: Health: %v", old, health)
@@ -171,9 +171,9 @@ func TestNoDescriptorForTheDirectory(t *testing.T) {
 		if w.log.Synced() != w.st.End {
 			t.Errorf("synced %d of %d", w.log.Synced(), w.st.End)
 		}
-		_, indexes, err := listFiles(d, w.log.dir)
-		if err != nil || len(indexes) != len(w.log.Segments())-1 {
-			t.Errorf("%d indexes of %d segments, %v", len(indexes), len(w.log.Segments()), err)
+		have, err := listFiles(d, w.log.dir)
+		if err != nil || len(have.indexes) != len(w.log.Segments())-1 {
+			t.Errorf("%d indexes of %d segments, %v", len(have.indexes), len(w.log.Segments()), err)
 		}
 		w.disk = d.Crash(7)
 		w.reopen()

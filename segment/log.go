@@ -30,6 +30,9 @@ type Options struct {
 	// OldIndexes says that a version may have run on the directory which removed the index of a segment after the file,
 	// so that a crash left indexes of files that are not missing. Open removes those below the first segment.
 	OldIndexes bool
+	// Noted says that each log of the directory from which retention has removed something has a note of where it begins
+	// (note.go): then Open misses what is not there and was not removed by retention.
+	Noted bool
 }
 
 func (o *Options) setDefaults() {
@@ -175,14 +178,15 @@ func (l *Log) openSegments(st State) error {
 			return nil
 		}
 	}
-	numbers, indexes, err := listFiles(l.disk, l.dir)
+	have, err := listFiles(l.disk, l.dir)
 	if err != nil {
 		return err
 	}
-	if TrimmedToEnd(st, numbers, !l.opts.OldIndexes && slices.Contains(indexes, st.Segment), l.baseOf) {
+	indexed := l.opts.Noted || !l.opts.OldIndexes && slices.Contains(have.indexes, st.Segment)
+	if TrimmedToEnd(st, have.segments, indexed, l.baseOf) {
 		return nil
 	}
-	numbers = ignoreLeftovers(numbers, st)
+	numbers := ignoreLeftovers(have.segments, st)
 	want := int64(st.Segment) // number of the next file downwards
 	last := func() int64 {
 		if n := len(numbers); n > 0 {
@@ -215,43 +219,57 @@ func (l *Log) openSegments(st State) error {
 			break
 		}
 	}
-	first := files[len(files)-1]
-	switch {
-	case first.starts || len(indexes) == 0 || indexes[0] >= first.number:
-	case l.opts.OldIndexes:
-		if err := l.removeIndexesBelow(first.number); err != nil {
-			return err
-		}
-	default: // the file of that index is missing: retention removes an index before the file (moveToTrash)
-		f, err := l.openOne(first.number-1, false, first.first, st)
-		if err != nil {
-			return err
-		}
-		files = append(files, f)
+	if files, err = l.missBelow(files, have, st); err != nil {
+		return err
 	}
 	l.link(files)
 	return nil
 }
 
-// listFiles returns the numbers of the segment files in dir, and of the index files, in ascending order.
-func listFiles(disk aio.Disk, dir string) (segments, indexes []uint32, err error) {
+// missBelow adds a stand-in to files, which begin with the newest one, if files are missing in front of the log's first
+// one. That is so if an index is there, which retention removes before the file (moveToTrash), or if the note says that
+// the log begins earlier.
+func (l *Log) missBelow(files []*segFile, have names, st State) ([]*segFile, error) {
+	first := files[len(files)-1]
+	if first.starts {
+		return files, nil
+	}
+	indexed := len(have.indexes) > 0 && have.indexes[0] < first.number
+	if indexed && l.opts.OldIndexes {
+		return files, l.removeIndexesBelow(first.number)
+	}
+	if !LacksBelow(first.number, indexed, have.notes, l.opts.Noted && first.broken == nil) {
+		return files, nil
+	}
+	f, err := l.openOne(first.number-1, false, first.first, st)
+	return append(files, f), err
+}
+
+// names are the files of a log's directory, by number, in ascending order.
+type names struct{ segments, indexes, notes []uint32 }
+
+// listFiles lists the files in dir.
+func listFiles(disk aio.Disk, dir string) (have names, err error) {
 	infos, err := disk.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
+		return have, nil
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("segment: listing %s: %w", dir, err)
+		return have, fmt.Errorf("segment: listing %s: %w", dir, err)
 	}
 	for _, info := range infos {
 		if n, ok := parseSegmentName(info.Name()); ok {
-			segments = append(segments, n)
+			have.segments = append(have.segments, n)
 		} else if n, ok := parseIndexName(info.Name()); ok {
-			indexes = append(indexes, n)
+			have.indexes = append(have.indexes, n)
+		} else if n, ok := ParseNoteName(info.Name()); ok {
+			have.notes = append(have.notes, n)
 		}
 	}
-	slices.Sort(segments)
-	slices.Sort(indexes)
-	return segments, indexes, nil
+	slices.Sort(have.segments)
+	slices.Sort(have.indexes)
+	slices.Sort(have.notes)
+	return have, nil
 }
 
 // openOne opens segment number, which must end at or below limit. If something is wrong with the file, openOne returns

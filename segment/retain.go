@@ -72,7 +72,8 @@ func (l *Log) Bytes() int64 {
 // file is unlinked when its last view is released. After an error the log is as if to had been smaller.
 //
 // to must be below the End of the last durable checkpoint: an Open with that checkpoint needs the file in which its
-// last byte is. Each removal is durable before the next begins, so that a crash cannot leave a gap.
+// last byte is. Each removal is durable before the next begins, so that a crash cannot leave a gap, and so is the note
+// that says where the log begins then.
 func (l *Log) Trim(to Offset) (removedBytes int64, err error) {
 	l.io.Lock()
 	defer l.io.Unlock()
@@ -94,7 +95,11 @@ func (l *Log) Trim(to Offset) (removedBytes int64, err error) {
 				return removedBytes, err
 			}
 		}
-		if err := l.moveToTrash(f); err != nil {
+		noted, err := l.noteStart(f.number + 1)
+		if err == nil {
+			err = l.moveToTrash(f, noted)
+		}
+		if err != nil {
 			return removedBytes, err
 		}
 		l.mu.Lock()
@@ -110,13 +115,14 @@ func (l *Log) Trim(to Offset) (removedBytes int64, err error) {
 }
 
 // moveToTrash durably removes the file's name from the log's directory, and the name of its index before that: where an
-// index is left without its file, Open knows that the file is missing. The caller holds l.io.
-func (l *Log) moveToTrash(f *segFile) error {
+// index is left without its file, Open knows that the file is missing. noted says that there is a new note (noteStart),
+// which has to be durable first, too. The caller holds l.io.
+func (l *Log) moveToTrash(f *segFile, noted bool) error {
 	if err := l.disk.MkdirAll(trashDir); err != nil {
 		return fmt.Errorf("segment: %w", err)
 	}
 	switch err := l.disk.Remove(indexPath(f.path)); {
-	case err == nil:
+	case err == nil, errors.Is(err, fs.ErrNotExist) && noted:
 		if err := l.syncDir(); err != nil {
 			return err
 		}
@@ -131,8 +137,8 @@ func (l *Log) moveToTrash(f *segFile) error {
 
 // removeIndexesBelow removes the indexes of segments with lower numbers. The caller holds l.io, or the log is not open.
 func (l *Log) removeIndexesBelow(number uint32) error {
-	_, indexes, err := listFiles(l.disk, l.dir)
-	for _, n := range indexes {
+	have, err := listFiles(l.disk, l.dir)
+	for _, n := range have.indexes {
 		if err == nil && n < number {
 			err = l.disk.Remove(indexPath(path.Join(l.dir, segmentName(n))))
 		}

@@ -21,7 +21,7 @@ const testDir = "topics/6ba7b810-9dad-11d1-80b4-00c04fd430c8/3"
 // testSizes make new segments frequent: 8 KiB, 16 KiB, 32 KiB, 32 KiB, ...
 var testSizes = Sizes{MinSegmentBytes: 8 << 10, MaxSegmentBytes: 32 << 10}
 
-var testOptions = Options{IndexEveryBytes: 1 << 10, MaxMappedSegments: 2}
+var testOptions = Options{IndexEveryBytes: 1 << 10, MaxMappedSegments: 2, Noted: true}
 
 // stored is one batch of the model, with what the log must answer for it.
 type stored struct {

@@ -38,6 +38,9 @@ type Node struct {
 	// SweepAside removes what cuts took from copies and need not be kept any longer, and AsideMakesRoom what is not kept
 	// on a full disk: see engine/aside. Both may be nil.
 	SweepAside, AsideMakesRoom func()
+	// MayNote says whether no version can run on the directory from now on that leaves log.mark as it is: see
+	// clog.Log.NoteStarts.
+	MayNote func() bool
 	// Failed says whether the commit log has failed or is damaged, and so stores nothing more.
 	Failed func() bool
 

@@ -35,6 +35,7 @@ func below(end segment.Offset) segment.Offset { return max(end, 1) - 1 }
 // retain removes the segments whose messages every channel has confirmed, unless the topic's settings keep them, and
 // those beyond the topic's limits on bytes, count and age; but none that recovery needs.
 func (f *Flusher) retain() {
+	f.noteStarts()
 	f.learnLimits(f.clog.OldestKept())
 	for p := range f.n.Parts {
 		if !p.owner.MayTrim() {
@@ -56,6 +57,26 @@ func (f *Flusher) retain() {
 			p.owner.Carry(limit)
 		}
 	}
+}
+
+// noteStarts notes where each log begins, once, on a directory on which a version may have run that keeps no such notes:
+// the next start then misses what somebody removed. What is missing now is taken for what retention removed.
+func (f *Flusher) noteStarts() {
+	if f.clog.StartsNoted() || !f.n.MayNote() {
+		return
+	}
+	for p := range f.n.Parts {
+		if err := p.owner.Log().NoteStart(); err != nil {
+			if f.n.Host.Since(f.refused) >= refusedLogEvery {
+				f.refused = f.n.Host.Instant()
+				f.n.Log.Warn("it could not be noted where the log of a partition begins; it is tried again. Nothing is lost, "+
+					"but until then nobody would miss the first segment if somebody removed it: look at the disk's space and inodes",
+					"topic", p.topic, "partition", p.number, "error", err)
+			}
+			return
+		}
+	}
+	f.clog.NoteStarts()
 }
 
 // limitOf returns the limit of p.

@@ -83,6 +83,7 @@ func (r *Recovery) Replay(node uuid.UUID, level int) error {
 	s.flusher.Use(log)
 	if report != nil {
 		r.found.Bytes, r.found.LogEnd, r.found.LogDamaged = report.Bytes, report.LastSeq, corrupt != nil
+		s.noted = report.Noted
 	}
 	if derr := r.Log.Finish(); derr != nil {
 		return derr
@@ -306,5 +307,5 @@ func (r *Recovery) fill(pt *Partition, rp *replay.Partition) error {
 }
 
 func (s *Store) segmentOptions() segment.Options {
-	return segment.Options{Mappings: s.mappings, OldIndexes: s.oldIndexes}
+	return segment.Options{Mappings: s.mappings, OldIndexes: s.oldIndexes, Noted: s.noted}
 }

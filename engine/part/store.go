@@ -14,6 +14,7 @@ import (
 	"penstock/engine/aside"
 	"penstock/engine/base"
 	"penstock/engine/core"
+	"penstock/engine/dir"
 	"penstock/engine/flush"
 	"penstock/engine/health"
 	"penstock/engine/host"
@@ -46,6 +47,7 @@ type Store struct {
 	flusher    *flush.Flusher
 	mappings   *segment.Mappings
 	oldIndexes bool          // segment.Options.OldIndexes; Recovery sets it
+	noted      bool          // segment.Options.Noted; Recovery sets it
 	aside      *aside.Keeper // what cuts took from copies
 	asyncFree  inbox.AsyncPuts
 
@@ -142,6 +144,7 @@ func (s *Store) Begin(bufferBytes int64) (err error) {
 		MinSegmentBytes:   s.opts.MinSegmentBytes, MaxSegmentBytes: s.opts.MaxSegmentBytes,
 		MaxOpenSegments: s.opts.MaxOpenSegments,
 		Parts:           s.flushed, Failed: func() bool { return s.poisoned.Load() != nil },
+		MayNote:      func() bool { return s.Feature() >= dir.MarkLevel },
 		SegmentBytes: &s.counters.SegmentBytes, SegmentSyncs: &s.counters.SegmentSyncs,
 		TrimmedBytes: &s.counters.TrimmedBytes,
 		SweepAside:   s.SweepAside, AsideMakesRoom: s.aside.MakeRoom,

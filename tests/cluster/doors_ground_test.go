@@ -72,6 +72,47 @@ func removeSegment(dir, topicID string) error {
 	return os.Remove(slices.Max(names))
 }
 
+// removeFirst removes the oldest segment of partition 0 of a topic, and its index.
+func removeFirst(dir, topicID string) error {
+	names, err := filepath.Glob(filepath.Join(dir, "topics", topicID, "0", "*.seg"))
+	if err != nil || len(names) < 3 {
+		return errors.Join(err, errors.New("the partition has too few segments"))
+	}
+	first := slices.Min(names)
+	return errors.Join(os.Remove(first), os.Remove(strings.TrimSuffix(first, ".seg")+".idx"))
+}
+
+// startsNoted says whether a directory's log.mark says that the notes of where logs begin are right: a flag in the sixth
+// byte of one of its two slots (clog/FORMAT.md).
+func startsNoted(dir string) bool {
+	p, err := os.ReadFile(filepath.Join(dir, "log.mark"))
+	return err == nil && len(p) > 6 && (p[5]|p[len(p)/2+5])&1 != 0
+}
+
+// The first segment of the leader's copy is removed with its index, and then all nodes restart so that this node is the
+// first candidate for leader. The log does not look as if retention had removed the segment: fsck and the node say what
+// is gone, and nothing is lost.
+func TestDoorFirstSegmentRemoved(t *testing.T) {
+	d := openDoor(t, volumeOfData{"small", groundLog, 2500, smallBody})
+	d.begins(3, nil, d.data.count)
+	leader, others := d.roles()
+	d.forgetful = []*harness.Node{leader}
+	epoch, id := d.epoch(), d.topicID()
+	if !d.await(doorPatience, func() bool { return startsNoted(leader.DataPath) }) {
+		d.fails("%s never says in log.mark that it notes where logs begin", leader.Name)
+	}
+	d.kill(d.c.Nodes...)
+	d.try(removeFirst(leader.DataPath, id))
+	if clean, says := d.fsck(leader.DataPath); clean {
+		d.fails("fsck says of the directory whose first segment is gone: %s", says)
+	}
+	d.firstWithout(leader, others[0], others[1], epoch)
+	if log := leader.LogTail(1 << 20); !strings.Contains(log, "0000000000.seg is corrupt at byte 0 (the file is missing)") {
+		d.fails("%s never says that its first segment is gone", leader.Name)
+	}
+	d.compare()
+}
+
 // groundLog lets little data reach segments.
 var groundLog = []string{
 	"--max-batch-bytes", "512KiB", "--max-message-bytes", "256KiB", "--commit-file-bytes", "1MiB",

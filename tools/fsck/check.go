@@ -24,7 +24,8 @@ type checker struct {
 	checkpoint []byte
 	decoded    bool
 	scratch    []byte
-	before     int // findings before the replay
+	before     int  // findings before the replay
+	noted      bool // the notes of where logs begin are believed
 }
 
 // partition is what the commit log says of one.
@@ -118,6 +119,7 @@ func (c *checker) replay() error {
 		Store: c.dir.Node.StoreID, MarkRequired: c.dir.MarkRequired(),
 	}, c)
 	r := &c.report.CommitLog
+	c.noted = report.Noted
 	if report.Unneeded != nil {
 		r.Unneeded = report.Unneeded.Error()
 	}

@@ -260,6 +260,17 @@ func TestMissingFilesAreFound(t *testing.T) {
 		}
 		must(os.Rename(name+".away", name))
 	}
+	// The first segment, with its index: nothing was ever trimmed.
+	first := []string{segs[0], strings.TrimSuffix(segs[0], ".seg") + ".idx"}
+	for _, name := range first {
+		must(os.Rename(name, name+".away"))
+	}
+	if code, out, _ := fsck(t, dir); code != offline.Corrupt || !strings.Contains(out, "segments before 1 are missing") {
+		t.Errorf("without the first segment and its index: exit code %d\n%s", code, out)
+	}
+	for _, name := range first {
+		must(os.Rename(name+".away", name))
+	}
 	// An index may be missing: it is made again.
 	must(os.Remove(files(t, dir, ".idx")[0]))
 	if code, out, _ := fsck(t, dir); code != offline.Clean {

@@ -69,7 +69,7 @@ func (w *walk) open() error {
 	if err != nil {
 		return err
 	}
-	if segment.TrimmedToEnd(*st, numbers, indexed, base) {
+	if segment.TrimmedToEnd(*st, numbers, indexed || w.c.noted, base) {
 		return nil
 	}
 	last := st.Segment
@@ -103,8 +103,28 @@ func (w *walk) open() error {
 	for _, gap := range gaps {
 		w.find(dir, -1, "%s", gap)
 	}
+	if err := w.below(dir); err != nil {
+		return err
+	}
 	if k := len(numbers); st.SegmentBase < st.End && (k == 0 || numbers[k-1] != last) {
 		w.find(path.Join(dir, offline.SegmentName(last)), -1, "the newest segment is missing; its messages are not served")
+	}
+	return nil
+}
+
+// below looks for what tells that files are missing in front of the first one.
+func (w *walk) below(dir string) error {
+	if len(w.files) == 0 || w.files[0].head.Starts || !w.c.dir.MarkRequired() {
+		return nil
+	}
+	first := w.files[0].number
+	index, notes, err := w.c.dir.Below(w.p.id)
+	if err != nil {
+		return err
+	}
+	if segment.LacksBelow(first, index >= 0 && index < int64(first), notes, w.c.noted) {
+		w.find(dir, -1, "the segments before %d are missing, and retention has not removed them; their messages are not "+
+			"served", first)
 	}
 	return nil
 }

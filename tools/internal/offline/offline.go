@@ -169,6 +169,24 @@ func (d *Dir) Segments(id segment.Identity) ([]uint32, error) {
 	return numbers, nil
 }
 
+// Below lists what the folder of a partition has beside its segments: the lowest number of an index, or -1, and the
+// numbers of the notes of where the log begins, rising.
+func (d *Dir) Below(id segment.Identity) (index int64, notes []uint32, err error) {
+	names, err := d.list(PartitionDir(id))
+	index = -1
+	for _, n := range names {
+		if number, ok := segment.ParseNoteName(n); ok {
+			notes = append(notes, number)
+		}
+		digits, ok := strings.CutSuffix(n, ".idx")
+		if v, perr := strconv.ParseUint(digits, 10, 32); ok && perr == nil && (index < 0 || int64(v) < index) {
+			index = int64(v)
+		}
+	}
+	slices.Sort(notes)
+	return index, notes, err
+}
+
 // HasIndex says whether the index of segment n is there.
 func (d *Dir) HasIndex(id segment.Identity, n uint32) (bool, error) {
 	names, err := d.list(PartitionDir(id))

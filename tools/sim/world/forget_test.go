@@ -473,13 +473,14 @@ func TestStateOfTheLastLife(t *testing.T) {
 // file with which its log began, a leader whose log ended in front of what the others' retention had left, and one that
 // took a member which went on elsewhere for a proof; a leader that waited for what a replica outside the ISR had
 // appended before it left, partitions of which nobody asked an operator, a leader that was the only one to know what it
-// had committed, and forgot it, and a copy whose last file was gone, which waited, and kept the commit log full.
+// had committed, and forgot it, a copy whose last file was gone, which waited, and kept the commit log full, and logs
+// whose first segment was removed with its index.
 func TestForgetSeedsThatFailed(t *testing.T) {
 	runAll(t, Config{}, []uint64{
 		8000022, 8000070, 8000221, 8000251, 8000268, 8000543, 8000148, 8001013, 8000087, 8001391, 8001582,
 		20000744, 20001552, 20001582, 20002154, 20004811, 21000441, 22001339, 23004196, 24003825, 24006336, 24006686,
 		21003648, 22007409, 23013488, 23013797, 23000620, 24017751, 32004162, 32003312, 32005682, 32006966,
-		32009824,
+		32009824, 32006462,
 	})
 }
 

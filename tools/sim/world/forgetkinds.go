@@ -194,29 +194,7 @@ func (n *node) victim(kind forgetKind) string {
 	if len(names) == 0 {
 		return ""
 	}
-	if name := names[f.r.IntN(len(names))]; !n.looksTrimmedWithout(name) {
-		return name
-	}
-	return ""
-}
-
-// looksTrimmedWithout says whether name is the first segment file of a log, and its index was removed before. Without
-// both, the log looks as if retention had removed them, which is known (docs/decisions.md), and no rule can hold.
-func (n *node) looksTrimmedWithout(name string) bool {
-	if path.Ext(name) != ".seg" {
-		return false
-	}
-	infos, err := n.media.ReadDir(path.Dir(name))
-	first, index, more := true, false, false
-	for _, i := range infos {
-		switch base := i.Name(); {
-		case path.Ext(base) == ".seg":
-			first, more = first && base >= path.Base(name), more || base > path.Base(name)
-		case base == strings.TrimSuffix(path.Base(name), ".seg")+".idx":
-			index = true
-		}
-	}
-	return err == nil && first && more && !index
+	return names[f.r.IntN(len(names))]
 }
 
 // currentLog is the newest file of a node's commit log in which something is written.
