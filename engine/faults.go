@@ -57,6 +57,15 @@ var faults = []struct {
 			"node's health says when",
 	},
 	{
+		"certificates_refused", func(s *StorageStats) int64 { return int64(s.CertificatesRefused) },
+		"certificates have ended, or are not valid yet: new connections that need them are refused; the node's health " +
+			"names the files, and reads new ones by itself",
+	},
+	{
+		"certificates_ending", func(s *StorageStats) int64 { return int64(s.CertificatesEnding) },
+		"certificates end within 30 days; the node's health names the files, and reads new ones by itself",
+	},
+	{
 		"damaged_copies", func(s *StorageStats) int64 { return int64(s.DamagedCopies) },
 		"copies of partitions hold something that does not read back; it is repaired from a replica that reads back",
 	},

@@ -28,6 +28,7 @@ func (e *Engine) HealthFacts() *health.Facts {
 	}
 	f.AsideMessages, f.Forgotten = e.store.Aside().Stats().Messages, e.forgotten
 	f.Transience, f.FewDescriptors = e.transience, descriptors.RefusedWithin(10*time.Minute)
+	f.Certificates, f.Wall = e.Certificates(), e.host.Wall()
 	e.channelTroubles(f)
 	if e.cluster != nil {
 		e.cluster.missing(f)
@@ -45,6 +46,14 @@ func (e *Engine) HealthFacts() *health.Facts {
 		f.Damage = health.Text(err)
 	}
 	return f
+}
+
+// Certificates returns Options.Certificates as they are now.
+func (e *Engine) Certificates() []health.Certificate {
+	if e.opts.Certificates == nil {
+		return nil
+	}
+	return e.opts.Certificates()
 }
 
 // leadsSome says whether this node leads a partition of the topic, and so knows its state.
@@ -157,7 +166,8 @@ func (cn *clusterNode) view() health.View {
 	v := health.View{
 		Self: cn.Self.ID, Leased: cn.Leased(), Connected: map[replicate.NodeID]bool{},
 		Gone: map[replicate.NodeID]time.Duration{}, StoreNodes: cn.opts.StoreNodes,
-		Heard: map[replicate.NodeID]time.Duration{},
+		Heard: map[replicate.NodeID]time.Duration{}, Shown: map[replicate.NodeID]*health.Certificate{},
+		Wall: cn.e.host.Wall(),
 	}
 	v.StoreAge, v.LeaseLength = cn.Heard()
 	if cn.opts.StoreState != nil {
@@ -167,6 +177,9 @@ func (cn *clusterNode) view() health.View {
 		for id := range snapshotNodes(cn.snapshot()) {
 			if id != cn.Self.ID && cn.Net.Connected(id) {
 				v.Connected[id] = true
+			}
+			if shown := cn.Net.Shown(id); shown != nil {
+				v.Shown[id] = &health.Certificate{From: shown.NotBefore, Until: shown.NotAfter}
 			}
 		}
 	}

@@ -123,6 +123,10 @@ type Options struct {
 	// Startup is told what Open is doing and how far it has come. nil: nobody asks.
 	Startup *health.Startup
 
+	// Certificates returns the files of certificates that the program uses, for the health of the node. It must not
+	// block, and any goroutine may call it. nil: none.
+	Certificates func() []health.Certificate
+
 	// unknownKind is a kind of control entry that this process treats as unknown, as if a newer version had written it.
 	// Tests set it.
 	unknownKind core.ControlKind

@@ -126,7 +126,12 @@ type StorageStats struct {
 	FromTheFuture uint64 `json:"batches_from_the_future"`
 	// ClockAheadMs: how far the wall clock is ahead of the engine's clock, which does not follow the steps of the wall
 	// clock. Negative: behind.
-	ClockAheadMs  int64  `json:"clock_ahead_ms"`
+	ClockAheadMs int64 `json:"clock_ahead_ms"`
+	// CertificatesEnding: files of Options.Certificates that end within 30 days. CertificatesRefused: those that have
+	// ended, or are not valid yet.
+	CertificatesEnding  int `json:"certificates_ending"`
+	CertificatesRefused int `json:"certificates_refused"`
+
 	Partitions    int    `json:"partitions"`      // copies of partitions on this node
 	DiskFull      bool   `json:"disk_full"`       // see ErrNoSpace
 	NoInodes      bool   `json:"disk_no_inodes"`  // see ErrNoInodes
@@ -185,6 +190,7 @@ func (e *Engine) Storage() StorageStats {
 		}
 	}
 	out.Transient = e.transience != ""
+	out.CertificatesEnding, out.CertificatesRefused = health.CountCertificates(e.Certificates(), e.host.Wall())
 	kept := e.store.Aside().Stats()
 	out.AsideCuts, out.AsideMessages, out.AsideBytes = kept.Cuts, kept.Messages, kept.Bytes
 	var f health.Facts

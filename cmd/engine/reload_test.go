@@ -32,15 +32,20 @@ var httpsAddress = regexp.MustCompile(`msg=ready .* https=(\S+)`)
 // writeCertificate writes a self-signed certificate and its key to the directory.
 func writeCertificate(t *testing.T, dir, name string) (certFile, keyFile string) {
 	t.Helper()
+	return writeCertificateFor(t, dir, name, -time.Hour, time.Hour)
+}
+
+// writeCertificateFor writes one that is valid from and until these times from now, and is an authority as well.
+func writeCertificateFor(t *testing.T, dir, name string, from, until time.Duration) (certFile, keyFile string) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{
-			net.IPv4(127, 0, 0, 1),
-		},
+		NotBefore: time.Now().Add(from), NotAfter: time.Now().Add(until), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true,
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	if err != nil {

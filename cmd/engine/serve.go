@@ -87,8 +87,9 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	if err := engine.CheckDirectory(n.engine.DataPath); err != nil {
 		return &exitError{exitData, err} // checked before the embedded etcd is started there
 	}
-	startup := new(health.Startup)
-	n.engine.Startup = startup
+	startup, certs := new(health.Startup), n.certificatesOf(logger)
+	certs.begin(startup)
+	n.engine.Startup, n.engine.Certificates = startup, certs.all
 	n.nsq.LookupMayBeBusy = c.source["lookup-address"] == "default" && c.source["lookup-tcp-address"] == "default"
 	front, err := openFront(n, startup)
 	if err != nil {
@@ -113,7 +114,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 		front.Close()
 		return errors.Join(n.listenFailure(err), e.Close())
 	}
-	defer reloadOn(hangups, n.credentialFiles(), server, part, logger)()
+	defer reloadOn(hangups, n.credentialFiles(), certs, server, part, logger)()
 	logReady(logger, server, n.engine.DataPath)
 	notifySystemd(daemon.SdNotifyReady)
 	defer startWatchdog(e, logger)()

@@ -77,11 +77,18 @@ func (n *node) credentialFiles() (files []string) {
 // reloadOn makes the server read its files of credentials again at each signal, and when they have changed, until the
 // returned function is called.
 func reloadOn(
-	signals chan os.Signal, files []string, server *nsq.Server, part *clusterPart, logger *slog.Logger,
+	signals chan os.Signal, files []string, certs *certificates, server *nsq.Server, part *clusterPart,
+	logger *slog.Logger,
 ) (stop func()) {
 	c := &credentials{
 		files: files, log: logger, stale: server.CredentialsStale,
-		read: func() error { return errors.Join(server.Reload(), part.reload()) },
+		read: func() error {
+			err := errors.Join(server.Reload(), part.reload())
+			if err == nil {
+				certs.read()
+			}
+			return err
+		},
 	}
 	c.seen = c.state()
 	ended := make(chan struct{})
@@ -98,6 +105,7 @@ func reloadOn(
 				c.again(c.state(), "SIGHUP", true)
 			case <-ticker.C:
 				c.look()
+				certs.tell(time.Now())
 			}
 		}
 	}()

@@ -61,10 +61,24 @@ var statesOfFacts = map[string]stateOfFacts{
 	},
 	"clock ahead":  {facts: health.Facts{ClockAhead: time.Minute}, stats: engine.StorageStats{ClockAheadMs: 60_000}},
 	"clock behind": {facts: health.Facts{ClockAhead: -time.Minute}, stats: engine.StorageStats{ClockAheadMs: -60_000}},
+	"certificate ends": {
+		facts: certified(-time.Hour, 10*24*time.Hour), stats: engine.StorageStats{CertificatesEnding: 1},
+	},
+	"certificate refused": {
+		facts: certified(-48*time.Hour, -time.Hour), stats: engine.StorageStats{CertificatesRefused: 1},
+	},
 	"starting": {
 		row:   func(s *meta.Snapshot, _ *meta.Partition, _ replicate.Member) { s.Nodes[2].Live = false },
 		facts: health.Facts{Stage: "reads the commit log: 12.0 MiB"},
 	},
+}
+
+// certified are the facts of a node whose certificate is valid from and until these times from now.
+func certified(from, until time.Duration) health.Facts {
+	now := time.Now()
+	return health.Facts{Wall: now, Certificates: []health.Certificate{
+		{Setting: "tls-cert", File: "cert.pem", From: now.Add(from), Until: now.Add(until)},
+	}}
 }
 
 func onDisk(state meta.DiskState) func(*meta.Snapshot, *meta.Partition, replicate.Member) {

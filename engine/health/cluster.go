@@ -41,6 +41,10 @@ type View struct {
 	// the store is not run by nodes.
 	StoreNodes []string
 	Store      Store
+
+	// Shown has the certificates that nodes showed last, whether they were taken or not, and Wall is the wall clock.
+	Shown map[replicate.NodeID]*Certificate
+	Wall  time.Time
 }
 
 // Store is what a node knows of the metadata store besides whether it answers.
@@ -155,6 +159,9 @@ type Cluster struct {
 	// cluster does not know, sorted.
 	WithUnknownTopics []string
 
+	// DeadCertificates says, for dead nodes, that the certificates that they showed last are not valid now, sorted.
+	DeadCertificates []string
+
 	// The first copy, by its topic's name, of those that are counted in Partitions; nil: there is none.
 	FirstContested, FirstShort *Copy
 }
@@ -173,11 +180,15 @@ func Look(s *meta.Snapshot, v View) *Cluster {
 		switch p, age := v.Presence(n); p {
 		case Dead:
 			c.Dead = append(c.Dead, n.Name)
+			if words := v.shownWords(n.Name, v.Shown[id]); words != "" {
+				c.DeadCertificates = append(c.DeadCertificates, words)
+			}
 		case Unknown:
 			c.Unknown, c.UnknownFor = append(c.Unknown, n.Name), age
 		}
 	}
 	slices.Sort(c.Dead)
+	slices.Sort(c.DeadCertificates)
 	slices.Sort(c.Unknown)
 	slices.Sort(c.WithUnknownTopics)
 	c.NotJoined = v.notJoined(s)

@@ -53,6 +53,11 @@ type Facts struct {
 	Shortened      int           // copies that may lack what this node acknowledged
 	ShortenedFor   time.Duration // how long this node has had such copies
 
+	// Certificates are the files of certificates that this node uses, and Wall is the wall clock that decides whether they
+	// are valid. One that ends soon is a note, one that nobody takes a trouble.
+	Certificates []Certificate
+	Wall         time.Time
+
 	Cluster *Cluster // nil: a single node, or one that has not joined yet
 }
 
@@ -109,6 +114,7 @@ func Judge(f *Facts) Verdict {
 		v.Reasons = append(v.Reasons, f.Damage)
 	}
 	v.Reasons = append(v.Reasons, f.missing()...)
+	v.Reasons = append(v.Reasons, f.refused()...)
 	v.Reasons = append(v.Reasons, f.Cluster.troubles()...)
 	v.Healthy = len(v.Reasons) == 0
 	v.Health = sentence(f, &v)
@@ -203,7 +209,7 @@ func (c *Cluster) troubles() (all []string) {
 		}
 	}
 	if len(c.Dead) > 0 {
-		all = append(all, nodes(c.Dead)+" dead")
+		all = append(all, c.deadWords())
 	}
 	if len(c.Unknown) > 0 {
 		all = append(all, fmt.Sprintf("%s unknown since %s", nodes(c.Unknown), Age(c.UnknownFor)))
@@ -271,7 +277,7 @@ func notes(f *Facts) string {
 	if f.Cluster != nil {
 		note = f.Cluster.Redundancy.words()
 	}
-	return note + transienceNote(f) + descriptorsNote(f) + groundNote(f) + asideNote(f) + channelNotes(f)
+	return note + certificatesNote(f) + transienceNote(f) + descriptorsNote(f) + groundNote(f) + asideNote(f) + channelNotes(f)
 }
 
 // leastClockError is the smallest difference between the wall clock and the engine's that is worth a note. Time

@@ -12,6 +12,14 @@ type Startup struct {
 	count atomic.Int64
 	of    atomic.Int64 // 0: it is not known, or nothing is counted
 	bytes atomic.Bool  // count is in bytes
+	note  atomic.Pointer[string]
+}
+
+// Note adds to the stages what may keep the start from its end; "": nothing is known. Any goroutine may call it.
+func (s *Startup) Note(words string) {
+	if s != nil {
+		s.note.Store(&words)
+	}
 }
 
 // Enter begins a stage, described as what the node is doing now.
@@ -45,8 +53,15 @@ func (s *Startup) Bytes(more int) {
 	}
 }
 
-// Stage describes what the node is doing, and its progress.
+// Stage describes what the node is doing, its progress, and what may keep it from its end.
 func (s *Startup) Stage() string {
+	if note := s.note.Load(); note != nil && *note != "" {
+		return s.progress() + "; " + *note
+	}
+	return s.progress()
+}
+
+func (s *Startup) progress() string {
 	stage := s.stage.Load()
 	switch n, of := s.count.Load(), s.of.Load(); {
 	case stage == nil:

@@ -7,6 +7,7 @@ func TestStartup(t *testing.T) {
 	nobody.Enter("x")
 	nobody.Count(1, 2)
 	nobody.Bytes(3)
+	nobody.Note("x")
 	s := new(Startup)
 	for _, step := range []struct {
 		do   func()
@@ -18,6 +19,7 @@ func TestStartup(t *testing.T) {
 		{func() { s.Bytes(-1) }, "reads the commit log: 0.0 MiB"},
 		{func() { s.Enter("opens topics"); s.Count(3, 10) }, "opens topics: 3 of 10"},
 		{func() { s.Enter("joins the cluster") }, "joins the cluster"},
+		{func() { s.Note("a certificate has ended") }, "joins the cluster; a certificate has ended"},
 	} {
 		if step.do(); s.Stage() != step.want {
 			t.Errorf("%q, want %q", s.Stage(), step.want)

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"crypto/x509"
 	"time"
 
 	"penstock/netproto"
@@ -66,6 +67,14 @@ func (n *Network) Received(node replicate.NodeID) (uint64, bool) {
 		return n.real.Received(node)
 	}
 	return 0, false
+}
+
+// Shown is peer.Net.Shown; in a simulated network nothing is shown.
+func (n *Network) Shown(node replicate.NodeID) *x509.Certificate {
+	if n.real != nil {
+		return n.real.Shown(node)
+	}
+	return nil
 }
 
 // Disconnect is peer.Net.Disconnect.

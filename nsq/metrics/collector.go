@@ -10,6 +10,7 @@ import (
 
 	"penstock/clog"
 	"penstock/engine"
+	"penstock/engine/health"
 	"penstock/internal/descriptors"
 	"penstock/native"
 )
@@ -127,6 +128,7 @@ func (c *Collector) collectNode(w writer) {
 		w.set(ready, oneIf(check.OK), check.Name)
 	}
 	collectCommit(w, c.o.Engine.CommitStats())
+	collectCertificates(w, c.o.Engine.Certificates(), time.Now())
 	if c.o.Server != nil {
 		collectServer(w, c.o.Server())
 	}
@@ -134,6 +136,14 @@ func (c *Collector) collectNode(w writer) {
 		collectCluster(w, m, c.o.Engine.Counters())
 	}
 	collectStorage(w, c.o.Engine.Storage(), len(info.CorruptionsAtRecover))
+}
+
+func collectCertificates(w writer, all []health.Certificate, now time.Time) {
+	for i := range all {
+		c := &all[i]
+		w.set(certificateExpiry, c.Until.Sub(now).Seconds(), c.Setting)
+		w.set(certificateValid, oneIf(c.At(now) < health.CertificateNotYet), c.Setting)
+	}
 }
 
 func collectCommit(w writer, s clog.Stats) {

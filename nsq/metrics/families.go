@@ -196,6 +196,11 @@ var (
 		"Requests and commands that were refused because their client proved nothing, or may not do that.")
 	credentialsStale = define(ofClients, gauge, "credentials_stale",
 		"1: the certificates, keys, tokens or the secret on the disk cannot be used, and what was read before holds on.")
+	certificateExpiry = define(ofClients, gauge, "certificate_expiry_seconds",
+		"Time until the certificate ends that a setting names, of clients, of nodes and of etcd; below 0: it has ended. Of "+
+			"several authorities in a file, that of the next one that ends.", "setting")
+	certificateValid = define(ofClients, gauge, "certificate_valid",
+		"0: the certificate that a setting names has ended, or is not valid yet by this machine's clock.", "setting")
 	authSilent = define(ofClients, gauge, "auth_servers_silent_seconds",
 		"How long no auth server has answered; 0: they do, or none is configured.")
 	authHeld = define(ofClients, gauge, "auth_grants_held",

@@ -95,7 +95,11 @@ func (n *Net) shake(nc net.Conn, s *session) (*netproto.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return netproto.Accept(n.ctx, nc, o)
+	c, err := netproto.Accept(n.ctx, nc, o)
+	if err == nil && s.link != nil { // nil: it is a twin
+		s.link.note(nc)
+	}
+	return c, err
 }
 
 // refused counts and logs a connection that did not come about. At most one is logged per refusalLogPause: strangers

@@ -2,7 +2,11 @@ package peer
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"math/rand/v2"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +28,7 @@ type link struct {
 	kick  chan struct{}                 // capacity 1: dial now
 
 	ups, dialFails atomic.Uint64
+	shown          atomic.Pointer[x509.Certificate] // see Net.Shown
 
 	mu       lock.Mutex[lock.PeerLink]
 	newest   *session // the newest session, or nil if it has ended; guarded by mu
@@ -139,9 +144,23 @@ func (l *link) connect(s *session, node *Node) (*netproto.Conn, error) {
 		return nil, err
 	}
 	if nc, err = l.net.verified(ctx, nc, node.Address); err != nil {
+		if refused := new(tls.CertificateVerificationError); errors.As(err, &refused) {
+			l.shown.Store(refused.UnverifiedCertificates[0])
+		}
 		return nil, err
 	}
+	l.note(nc)
 	return netproto.Connect(ctx, nc, l.net.options(s))
+}
+
+// note keeps the certificate that the node has shown in a TLS handshake. Of the Net's link the caller knows that the
+// node is at the other end.
+func (l *link) note(nc net.Conn) {
+	if conn, ok := nc.(*tls.Conn); ok {
+		if certs := conn.ConnectionState().PeerCertificates; len(certs) > 0 {
+			l.shown.Store(certs[0])
+		}
+	}
 }
 
 func (l *link) stats() NodeStats {

@@ -3,6 +3,7 @@ package peer
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"maps"
 	"net"
@@ -173,6 +174,16 @@ func (n *Net) Connected(node replicate.NodeID) bool {
 	}
 	c := l.conn.Load()
 	return c != nil && c.Err() == nil
+}
+
+// Shown returns the certificate that a node showed when it was connected or dialed last, also if it was not valid; nil:
+// none, or none is known. The caller must not change it.
+func (n *Net) Shown(node replicate.NodeID) *x509.Certificate {
+	l := n.table.Load().links[node]
+	if l == nil {
+		return nil
+	}
+	return l.shown.Load()
 }
 
 // Received returns a number that changes whenever something arrives from a node, be it only an answer to a probe.

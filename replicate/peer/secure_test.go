@@ -146,8 +146,12 @@ func (a *authority) issue(template *x509.Certificate) (*x509.Certificate, *ecdsa
 
 // trust makes the TLS part of a node's options; the node trusts authority roots.
 func (a *authority) trust(host net.IP, roots *authority) func(*Options) {
+	return a.trustUntil(host, roots, time.Now().Add(time.Hour))
+}
+
+func (a *authority) trustUntil(host net.IP, roots *authority, until time.Time) func(*Options) {
 	cert, key := a.issue(&x509.Certificate{
-		SerialNumber: big.NewInt(2), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{host},
+		SerialNumber: big.NewInt(2), NotAfter: until, IPAddresses: []net.IP{host},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	})
 	pair := []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}
@@ -203,5 +207,28 @@ func TestNodesOverTLS(t *testing.T) {
 				t.Error("it is not counted")
 			}
 		})
+	}
+}
+
+// Both sides know the certificate that the other has shown, and who dials also one that has ended.
+func TestCertificatesAreShown(t *testing.T) {
+	here, ca := net.IPv4(127, 0, 0, 1), newAuthority(t)
+	long, short := time.Now().Add(50*time.Minute).Truncate(time.Second), time.Now().Add(-time.Minute).Truncate(time.Second)
+	a, b := start(t, 1, "", ca.trustUntil(here, ca, long)), start(t, 2, "", ca.trustUntil(here, ca, long))
+	meet(a, b)
+	connected(t, a, b)
+	ended := start(t, 3, "", ca.trustUntil(here, ca, short))
+	a.SetNodes(tableOf(b.node, ended.node))
+	until(t, "the certificate that has ended was seen", func() bool { return a.Shown(3) != nil })
+	for name, x := range map[string]struct {
+		shown *x509.Certificate
+		until time.Time
+	}{"who was dialed": {a.Shown(2), long}, "who dialed": {b.Shown(1), long}, "ended": {a.Shown(3), short}} {
+		if x.shown == nil || !x.shown.NotAfter.Equal(x.until) {
+			t.Errorf("%s: %v, want one until %v", name, x.shown, x.until)
+		}
+	}
+	if a.Connected(3) || a.Shown(4) != nil {
+		t.Error("a certificate that has ended was taken, or one is known of nobody")
 	}
 }

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"penstock/engine/health"
+)
+
+// remindEvery is how often a certificate that ends soon, or that nobody takes, is in the log.
+const remindEvery = 24 * time.Hour
+
+// certificateFile is a file of certificates that a setting names. Of a file of authorities every one counts for itself;
+// of another the certificates are a chain, which is valid only as a whole.
+type certificateFile struct {
+	setting, name string
+	authorities   bool
+}
+
+// readCertificates is what a certificateFile held when it was read.
+type readCertificates struct {
+	certificateFile
+	certs []*x509.Certificate // at least one
+}
+
+// certificates knows how long the files of certificates are valid that this node uses. serve makes it before it opens
+// anything, and the goroutine of credentials reads the files again; any goroutine calls all.
+type certificates struct {
+	files []certificateFile
+	log   *slog.Logger
+	held  atomic.Pointer[[]readCertificates]
+	told  map[string]reminded // by setting; only who reads uses it
+}
+
+// reminded is when a certificate was in the log last, and what was said of it.
+type reminded struct {
+	at time.Time
+	of health.Validity
+}
+
+// certificatesOf returns the files of certificates that settings name.
+func (n *node) certificatesOf(logger *slog.Logger) *certificates {
+	c := &certificates{log: logger, told: make(map[string]reminded)}
+	t, trust, etcd := &n.nsq.TLS, &n.cluster.trust, &n.cluster.etcdTLS
+	for _, f := range []certificateFile{
+		{"tls-cert", t.CertFile, false},
+		{"tls-root-ca-file", t.RootCAFile, true},
+		{"cluster-tls-cert", trust.Cert, false},
+		{"cluster-tls-ca", trust.CA, true},
+		{"etcd-cert-file", etcd.Cert, false},
+		{"etcd-ca-file", etcd.CA, true},
+	} {
+		if f.name != "" {
+			c.files = append(c.files, f)
+		}
+	}
+	return c
+}
+
+// read reads the files, after the node has taken what is in them. One that holds no certificate is left out: who uses
+// it says so.
+func (c *certificates) read() {
+	held := make([]readCertificates, 0, len(c.files))
+	for _, f := range c.files {
+		if certs := parseCertificates(f.name); len(certs) > 0 {
+			held = append(held, readCertificates{f, certs})
+		}
+	}
+	c.held.Store(&held)
+}
+
+func parseCertificates(name string) (certs []*x509.Certificate) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil
+	}
+	for {
+		var block *pem.Block
+		if block, data = pem.Decode(data); block == nil {
+			return certs
+		}
+		if cert, err := x509.ParseCertificate(block.Bytes); err == nil && block.Type == "CERTIFICATE" {
+			certs = append(certs, cert)
+		}
+	}
+}
+
+// all returns how long each file is valid. A file of authorities is as good as the next of them to end: what that one
+// has signed ends with it. One that has ended does not count while another goes on.
+func (c *certificates) all() []health.Certificate { return c.at(time.Now()) }
+
+func (c *certificates) at(now time.Time) []health.Certificate {
+	var out []health.Certificate
+	for _, r := range *c.held.Load() {
+		one := health.Certificate{Setting: r.setting, File: r.name, From: r.certs[0].NotBefore, Until: r.certs[0].NotAfter}
+		for _, cert := range r.certs[1:] {
+			switch next := (health.Certificate{From: cert.NotBefore, Until: cert.NotAfter}); {
+			case !r.authorities:
+				one.From, one.Until = later(one.From, next.From), earlier(one.Until, next.Until)
+			case one.At(now) >= health.CertificateNotYet && next.At(now) < one.At(now),
+				next.At(now) < health.CertificateNotYet && next.Until.Before(one.Until):
+				one.From, one.Until = next.From, next.Until
+			}
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// tell writes into the log which certificates end soon and which nobody takes: when that begins, and once a day.
+func (c *certificates) tell(now time.Time) {
+	for _, one := range c.at(now) {
+		of, was := one.At(now), c.told[one.Setting]
+		switch {
+		case of == health.CertificateValid:
+			delete(c.told, one.Setting)
+			continue
+		case of == was.of && now.Sub(was.at) < remindEvery && !now.Before(was.at):
+			continue
+		case of == health.CertificateEnding:
+			c.log.Warn(one.Words(now))
+		default:
+			c.log.Error(one.Words(now))
+		}
+		c.told[one.Setting] = reminded{now, of}
+	}
+}
+
+// begin reads the files before the node starts, and says in the start's stages which certificate nobody takes: the node
+// may not find the others because of it.
+func (c *certificates) begin(startup *health.Startup) {
+	c.read()
+	now := time.Now()
+	c.tell(now)
+	var refused []string
+	for _, one := range c.at(now) {
+		if one.At(now) >= health.CertificateNotYet {
+			refused = append(refused, one.Words(now))
+		}
+	}
+	startup.Note(strings.Join(refused, "; "))
+}
