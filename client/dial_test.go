@@ -233,3 +233,73 @@ func TestNoTopicIsNamed(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A leader that cannot be reached where it is announced is named, with who said so and what to do; and a program can
+// say where to dial what is announced, and dial itself.
+func TestAnnouncedAddresses(t *testing.T) {
+	pool, certificate := selfSigned(t)
+	secure := &tls.Config{Certificates: []tls.Certificate{certificate}}
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody.Close()
+	for name, tc := range map[string]struct {
+		tls      *tls.Config
+		announce func(own string) string
+		says     string
+	}{
+		"refuses": {
+			nil, func(string) string { return nobody.Addr().String() }, "which cannot be reached from here: dial tcp 127.0.0.1:",
+		},
+		"another name": {
+			secure, func(own string) string { return "localhost:" + own[strings.LastIndex(own, ":")+1:] },
+			"whose certificate is for 127.0.0.1 and not for localhost",
+		},
+	} {
+		cluster := newTestCluster(t, 1, func(c *testCluster) { c.tls = tc.tls })
+		n := cluster.nodes[0]
+		n.announces = tc.announce(n.address)
+		var failed atomic.Pointer[AnnouncedError]
+		trust := func(o *Options) {
+			if tc.tls != nil {
+				o.TLS = &tls.Config{RootCAs: pool}
+			}
+			o.Hooks.Failed = func(address string, err error) {
+				if is := new(AnnouncedError); errors.As(err, &is) && address == n.announces {
+					failed.Store(is)
+				}
+			}
+		}
+		p := cluster.dial(t, trust).producer(t, "orders", ProducerOptions{DeliveryTimeout: 500 * time.Millisecond})
+		_, err := p.ProduceSync(within(t), &Message{Body: []byte("m")})
+		for _, says := range []string{
+			"node n announces " + n.announces + " (told by the node at " + n.address + "), " + tc.says, "--broadcast-address",
+		} {
+			if !errors.Is(err, ErrNoLeader) || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: %v, want %q", name, err, says)
+			}
+		}
+		if is := failed.Load(); is == nil || is.Node != "n" || is.Address != n.announces || is.ToldBy != n.address {
+			t.Errorf("%s: the hook got %+v", name, is)
+		}
+
+		var dialed atomic.Int32
+		client := cluster.dial(t, trust, func(o *Options) {
+			if o.TLS != nil {
+				o.TLS.ServerName = "127.0.0.1"
+			}
+			o.Addresses = map[string]string{n.announces: n.address}
+			o.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+				if dialed.Add(1); address != n.address {
+					t.Errorf("%s: %s is dialed", name, address)
+				}
+				return new(net.Dialer).DialContext(ctx, network, address)
+			}
+		})
+		p = client.producer(t, "orders", ProducerOptions{})
+		if _, err := p.ProduceSync(within(t), &Message{Body: []byte("m")}); err != nil || dialed.Load() < 2 {
+			t.Errorf("%s: with the map of addresses: %v; %d connections were dialed", name, err, dialed.Load())
+		}
+	}
+}

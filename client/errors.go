@@ -2,8 +2,11 @@ package client
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"penstock/netproto"
 )
@@ -95,6 +98,38 @@ type TrimmedError struct{ First ID }
 func (e *TrimmedError) Error() string {
 	return fmt.Sprintf("client: messages before %v were removed by retention and cannot be read; call Next again to go "+
 		"on at that message, or stop if none may be missed", e.First)
+}
+
+// AnnouncedError says that a node cannot be reached where the cluster says that it is. It matches what has failed.
+type AnnouncedError struct {
+	Node    string // its name
+	Address string // host:port that is announced
+	ToldBy  string // host:port of the node that said it
+	Err     error
+}
+
+func (e *AnnouncedError) Error() string {
+	what := "which cannot be reached from here: " + e.Err.Error()
+	if wrong, ok := errors.AsType[x509.HostnameError](e.Err); ok {
+		what = "whose certificate is for " + namesOf(wrong.Certificate) + " and not for " + wrong.Host
+	}
+	return fmt.Sprintf("client: node %s announces %s (told by the node at %s), %s: let it announce what clients can dial, "+
+		"with --broadcast-address and a certificate for that, or say where to dial what it announces (Options.Addresses, "+
+		"--dial of a command)", e.Node, e.Address, e.ToldBy, what)
+}
+
+func (e *AnnouncedError) Unwrap() error { return e.Err }
+
+// namesOf lists the hosts for which a certificate is valid.
+func namesOf(c *x509.Certificate) string {
+	names := slices.Clone(c.DNSNames)
+	for _, ip := range c.IPAddresses {
+		names = append(names, ip.String())
+	}
+	if len(names) == 0 {
+		return "no host"
+	}
+	return strings.Join(names, ", ")
 }
 
 // because is err, with the reason if there is one. It matches both.

@@ -113,6 +113,9 @@ func (n *node) run() {
 			if n.set(nil, err); n.client.tells(n.address) {
 				o.Logger.Warn("cannot connect; trying again", "node", n.address, "error", err)
 			}
+			if o.Hooks.Failed != nil {
+				o.Hooks.Failed(n.address, err)
+			}
 		}
 		timer := time.NewTimer(o.delay(fails))
 		select {
@@ -195,10 +198,35 @@ func eraOf(peer *netproto.Hello) netproto.ID {
 }
 
 func (n *node) dial(ctx context.Context) (net.Conn, error) {
-	var d net.Dialer
-	if n.client.o.TLS == nil {
-		return d.DialContext(ctx, "tcp", n.address)
+	o := &n.client.o
+	dial, to := o.Dial, n.address
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
 	}
-	secure := tls.Dialer{NetDialer: &d, Config: n.client.o.TLS} // it takes the server's name from the address
-	return secure.DialContext(ctx, "tcp", n.address)
+	if mapped, ok := o.Addresses[to]; ok {
+		to = mapped
+	}
+	nc, err := dial(ctx, "tcp", to)
+	if err != nil || o.TLS == nil {
+		return nc, n.announced(err)
+	}
+	config := o.TLS
+	if config.ServerName == "" {
+		config = config.Clone()
+		config.ServerName, _, _ = net.SplitHostPort(n.address)
+	}
+	secure := tls.Client(nc, config)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = nc.Close()
+		return nil, n.announced(err)
+	}
+	return secure, nil
+}
+
+// announced is err as an AnnouncedError if the program has not named the address itself.
+func (n *node) announced(err error) error {
+	if t := n.client.view.tellerOf(n.address); err != nil && t.by != "" {
+		return &AnnouncedError{Node: t.node, Address: n.address, ToldBy: t.by, Err: err}
+	}
+	return err
 }

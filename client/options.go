@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"time"
 
 	"penstock/batch"
@@ -81,6 +82,12 @@ type Options struct {
 	// is tried again later. It is called again, once a second at most, when the node answers that the token does not allow
 	// something: another result takes the place of the first one. Several goroutines may call it at once.
 	Token func(ctx context.Context, address string) (string, error)
+	// Dial, if set, opens every connection, before TLS. address is where the node listens, after Addresses was applied.
+	// Several goroutines may call it at once, and it must end with ctx.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Addresses says where to dial what the cluster announces, by HOST:PORT, such as the local ends of forwarded ports.
+	// With TLS the host that is announced is verified. An address that is not in it is dialed as it is.
+	Addresses map[string]string
 	// Logger gets what happens to connections. nil: slog.Default().
 	Logger *slog.Logger
 	Hooks  Hooks
@@ -100,6 +107,8 @@ type Hooks struct {
 	// Connected and Disconnected are called for every connection that a node has accepted.
 	Connected    func(address string)
 	Disconnected func(address string, err error)
+	// Failed is called for every attempt to connect that has failed.
+	Failed func(address string, err error)
 }
 
 // ProducedBatch is what became of a batch.

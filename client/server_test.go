@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"net"
@@ -78,9 +79,11 @@ type testNode struct {
 	cluster *testCluster
 	index   int
 	address string
-	stop    context.CancelFunc
-	done    chan struct{}
-	conns   map[*netproto.Conn]*testSession
+
+	announces string // another address than its own; "": it announces its own
+	stop      context.CancelFunc
+	done      chan struct{}
+	conns     map[*netproto.Conn]*testSession
 }
 
 type testSession struct {
@@ -203,7 +206,7 @@ func (c *testCluster) pushLocked() {
 func (c *testCluster) metadataLocked(names []string) *wire.Metadata {
 	m := &wire.Metadata{Revision: c.revision}
 	for _, n := range c.nodes {
-		m.Nodes = append(m.Nodes, wire.Node{Name: "n", Address: n.address})
+		m.Nodes = append(m.Nodes, wire.Node{Name: "n", Address: cmp.Or(n.announces, n.address)})
 	}
 	for _, name := range names {
 		t := wire.Topic{Name: name, Status: netproto.StatusRejected}

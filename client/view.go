@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -32,9 +33,10 @@ type view struct {
 
 	mu        sync.Mutex // guards the rest, and orders the changes of known
 	topics    map[string]*wanted
-	redirects uint64 // how often redirect has changed a leader
-	failed    error  // why the newest node could not be used
-	hinted    string // the address of a known node that is asked next; empty: the one whose turn it is
+	redirects uint64            // how often redirect has changed a leader
+	failed    error             // why the newest node could not be used
+	tellers   map[string]teller // by known address
+	hinted    string            // the address of a known node that is asked next; empty: the one whose turn it is
 }
 
 // wanted is a topic that producers or readers use.
@@ -64,6 +66,7 @@ type topic struct {
 func newView(c *Client) *view {
 	v := &view{
 		client: c, kicked: make(chan struct{}, 1), ready: make(chan struct{}), topics: make(map[string]*wanted),
+		tellers: make(map[string]teller),
 	}
 	v.known.Store(&knowledge{topics: map[string]*topic{}, changed: make(chan struct{})})
 	return v
@@ -195,13 +198,15 @@ func (v *view) learn(from *link, payload []byte, to question) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	nodes := slices.Clone(v.known.Load().nodes)
-	for _, a := range addresses {
+	for i, a := range addresses {
 		if !slices.Contains(nodes, a) {
 			nodes = append(nodes, a)
+			v.tellers[a] = teller{m.Nodes[i].Name, from.node.address}
 		}
 	}
 	if over := len(nodes) - wire.MaxNodeCount; over > 0 { // the oldest ones
 		nodes = slices.Delete(nodes, 0, over)
+		maps.DeleteFunc(v.tellers, func(a string, _ teller) bool { return !slices.Contains(nodes, a) })
 	}
 	v.publishLocked(nodes, func(topics map[string]*topic) {
 		for i := range m.Topics {
@@ -226,6 +231,19 @@ func (v *view) learn(from *link, payload []byte, to question) error {
 		}
 	})
 	return nil
+}
+
+// teller is which node an address is of, and the address of the node that said so first.
+type teller struct{ node, by string }
+
+// tellerOf returns who announced an address; the zero value: the program has named it, or nobody has.
+func (v *view) tellerOf(address string) teller {
+	if slices.Contains(v.client.seeds, address) {
+		return teller{}
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.tellers[address]
 }
 
 // run is the view's goroutine.

@@ -4,7 +4,9 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"log/slog"
+	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -124,6 +126,36 @@ func earlier(a, b time.Time) time.Time {
 		return b
 	}
 	return a
+}
+
+// warnOfNames says which addresses that this node announces its certificates do not cover: whoever dials them refuses
+// it.
+func (c *certificates) warnOfNames(setting string, announced ...string) {
+	for _, r := range *c.held.Load() {
+		if r.setting != setting {
+			continue
+		}
+		var missing []string
+		for _, address := range announced {
+			host, _, err := net.SplitHostPort(address)
+			if err == nil && !slices.Contains(missing, host) && r.certs[0].VerifyHostname(host) != nil {
+				missing = append(missing, host)
+			}
+		}
+		if len(missing) > 0 {
+			c.log.Warn("the certificate "+r.name+" of "+setting+" is not for "+strings.Join(missing, ", ")+", which this node "+
+				"announces: whoever dials that and checks the certificate refuses it; nothing that is stored is affected; use a "+
+				"certificate for it, or announce another host with --broadcast-address", "is_for",
+				strings.Join(slices.Concat(r.certs[0].DNSNames, hostsOf(r.certs[0])), ", "))
+		}
+	}
+}
+
+func hostsOf(c *x509.Certificate) (hosts []string) {
+	for _, ip := range c.IPAddresses {
+		hosts = append(hosts, ip.String())
+	}
+	return hosts
 }
 
 // tell writes into the log which certificates end soon and which nobody takes: when that begins, and once a day.

@@ -35,13 +35,17 @@ type nativeFlags struct {
 	client.Flags // without an address
 	seeds        []string
 	useTLS       bool
+	mapped       []string
 	refuse       func(error) // called if the token must not be sent to a node; nil: that is only logged
+	reach        reach
 }
 
 func (n *nativeFlags) add(set *pflag.FlagSet) {
 	set.StringSliceVar(&n.seeds, "nodes", defaultSeeds(),
 		"HOST:PORT of the native protocol of one or more nodes, separated by commas; they say where the others are "+
 			"(or "+client.EnvNodes+")")
+	set.StringSliceVar(&n.mapped, "dial", nil, "ANNOUNCED=HOST:PORT,...: dial HOST:PORT where the cluster announces "+
+		"ANNOUNCED, another HOST:PORT, such as behind forwarded ports")
 	set.BoolVar(&n.useTLS, "tls", false, "use TLS, also if no other --tls flag is given")
 	n.AddTrust(set)
 }
@@ -136,6 +140,10 @@ func (n *nativeFlags) options(log io.Writer) (o nodes.Options, err error) {
 			}
 		}
 	}
+	if o.Addresses, err = n.addresses(); err != nil {
+		return o, &exitError{exitUsage, err}
+	}
+	o.Hooks.Connected, o.Hooks.Failed = n.connected, n.failed
 	if token != "" {
 		o.Token = func(_ context.Context, address string) (string, error) {
 			return token, n.mayHave(address, token, o.TLS != nil)
@@ -173,7 +181,12 @@ func (n *nativeFlags) run(ctx context.Context, log io.Writer, do func(context.Co
 	} else if ctx.Err() != nil {
 		err = errors.New("interrupted before a node answered: nothing was done")
 	}
-	if cause := context.Cause(ctx); errors.Is(cause, client.ErrUsage) {
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, client.ErrUsage):
+		return cause
+	case isUnreached(cause) && err != nil && !errors.Is(err, context.Canceled):
+		return fmt.Errorf("%w; %w", cause, err)
+	case isUnreached(cause):
 		return cause
 	}
 	return err
@@ -184,7 +197,7 @@ func (n *nativeFlags) run(ctx context.Context, log io.Writer, do func(context.Co
 func afterSignal(ctx context.Context) (context.Context, context.CancelFunc) {
 	end, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
-		if errors.Is(context.Cause(ctx), client.ErrUsage) {
+		if cause := context.Cause(ctx); errors.Is(cause, client.ErrUsage) || isUnreached(cause) {
 			cancel()
 		}
 	})

@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -87,15 +89,78 @@ func serveSignpost(t *testing.T, ln net.Listener, s *signpost) string {
 	return ln.Addr().String()
 }
 
-// A partition whose leader cannot be reached does not let read wait for ever: a script would.
-func TestReadWithoutALeader(t *testing.T) {
+// Commands that can reach nothing of what the cluster announces end, and say who announces what: a script would wait
+// for ever.
+func TestNothingAnnouncedIsReached(t *testing.T) {
+	t.Parallel()
 	nobody, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	must(t, nobody.Close())
 	node := startSignpost(t, nobody.Addr().String())
-	o := feed(t, "", "read", "t", "--nodes", node)
-	o.check(t, exitOther, "nothing came from the leader of partition 0")
-	o.check(t, exitOther, "the node at "+nobody.Addr().String()+" cannot be reached")
+	for _, args := range [][]string{{"read", "t"}, {"read", "t", "--follow"}, {"sub", "t", "c"}, {"pub", "t"}} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			t.Parallel()
+			o := feed(t, "a message", append(args, "--nodes", node)...)
+			o.check(t, exitOther, "node far announces "+nobody.Addr().String()+" (told by the node at "+node+"), which cannot")
+			o.check(t, exitOther, "--broadcast-address")
+		})
+	}
+	feed(t, "", "pub", "t", "--nodes", node, "--dial", "x=y").check(t, exitUsage, "is not ANNOUNCED=HOST:PORT")
+}
+
+// A failure or two in a failover is not yet that nothing can be reached, and later ones do not add to earlier ones.
+func TestReach(t *testing.T) {
+	at := time.Now()
+	for name, tc := range map[string]struct {
+		failures []time.Duration
+		reached  bool
+		want     bool // of the last one
+	}{
+		"one":             {[]time.Duration{0}, false, false},
+		"for a while":     {[]time.Duration{0, 4 * time.Second, 8 * time.Second}, false, true},
+		"long ago":        {[]time.Duration{0, time.Minute}, false, false},
+		"another reached": {[]time.Duration{0, 4 * time.Second, 8 * time.Second}, true, false},
+	} {
+		r, got := reach{reached: tc.reached}, false
+		for _, after := range tc.failures {
+			got = r.hopeless(io.EOF, at.Add(after))
+		}
+		if got != tc.want {
+			t.Errorf("%s: hopeless %v", name, got)
+		}
+	}
+}
+
+// A node behind a forwarded port announces what cannot be dialed from here: --dial says where it is, and the node says
+// at its start that its certificate does not cover what it announces.
+func TestDialWhatIsAnnounced(t *testing.T) {
+	t.Parallel()
+	cert, key := writeCertificate(t, t.TempDir(), "x")
+	base := freeBasePort(t)
+	at := fmt.Sprintf("127.0.0.1:%d", base+devPeer)
+	args := []string{
+		"--node-id", "n1", "--cluster-address", at, "--cluster-peers", "n1=" + at, "--replicas", "1",
+		"--broadcast-address", "192.0.2.1", "--native-address", fmt.Sprintf("0.0.0.0:%d", base),
+	}
+	dir := filepath.Join(t.TempDir(), "data")
+	p := startNode(t, dir, append(args, "--tls-cert", cert, "--tls-key", key)...)
+	p.waitLog(t, "is not for 192.0.2.1, which this node announces")
+	if code := p.end(syscall.SIGTERM); code != 0 {
+		t.Fatalf("it ends with %d", code)
+	}
+	p = startNode(t, dir, args...)
+	if strings.Contains(p.log.String(), "is not for") {
+		t.Errorf("without a certificate:\n%s", p.log)
+	}
+	seed, announced := fmt.Sprintf("127.0.0.1:%d", base), fmt.Sprintf("192.0.2.1:%d", base)
+	o := feed(t, "a message", "pub", "t", "--nodes", seed, "--dial", announced+"="+seed)
+	if o.code != 0 {
+		t.Errorf("%+v", o)
+	}
+	o = feed(t, "", "read", "t", "--nodes", seed, "--dial", announced+"="+seed)
+	if o.code != 0 || !strings.Contains(o.stdout, "a message") {
+		t.Errorf("%+v", o)
+	}
 }
 
 // What the leader says of a place that it cannot read reaches whoever reads, with the way behind that place.

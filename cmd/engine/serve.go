@@ -89,6 +89,7 @@ func serve(ctx context.Context, c *config, logTo io.Writer) error {
 	}
 	startup, certs := new(health.Startup), n.certificatesOf(logger)
 	certs.begin(startup)
+	n.cluster.certs = certs
 	n.engine.Startup, n.engine.Certificates = startup, certs.all
 	n.nsq.LookupMayBeBusy = c.source["lookup-address"] == "default" && c.source["lookup-tcp-address"] == "default"
 	front, err := openFront(n, startup)

@@ -48,6 +48,7 @@ type clusterSettings struct {
 	insecure      bool
 	maxHandshakes int
 	trusts        *trust.Trust // set by checkTrust
+	certs         *certificates
 	etcdHeartbeat time.Duration
 	etcdElection  time.Duration
 	lease         time.Duration
@@ -221,8 +222,11 @@ func joinable(ctx context.Context, n *node, log *slog.Logger) (*engine.ClusterOp
 		return nil, nil, &exitError{memberExit(err), err}
 	}
 	c.replication.LagMaxNs = int64(c.lagMax)
+	self := c.advertised(n, ln.Addr())
+	c.certs.warnOfNames("tls-cert", self.NSQ, self.HTTPS, self.Native)
+	c.certs.warnOfNames("cluster-tls-cert", self.Peer)
 	return &engine.ClusterOptions{
-		Store: part.store, Listener: ln, Trust: c.trusts.Peer(), Node: c.advertised(n, ln.Addr()), Replication: c.replication,
+		Store: part.store, Listener: ln, Trust: c.trusts.Peer(), Node: self, Replication: c.replication,
 		JoinTimeout: c.joinTimeout, LeaveTimeout: c.leaveTimeout, MaxHandshakes: c.maxHandshakes,
 		PreferredLeader: cluster.PreferredLeader, StoreNodes: c.storeNodes(), StoreRenewed: part.renewed(),
 		StoreState: part.state,
