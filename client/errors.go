@@ -113,9 +113,9 @@ func (e *AnnouncedError) Error() string {
 	if wrong, ok := errors.AsType[x509.HostnameError](e.Err); ok {
 		what = "whose certificate is for " + namesOf(wrong.Certificate) + " and not for " + wrong.Host
 	}
-	return fmt.Sprintf("client: node %s announces %s (told by the node at %s), %s: let it announce what clients can dial, "+
-		"with --broadcast-address and a certificate for that, or say where to dial what it announces (Options.Addresses, "+
-		"--dial of a command)", e.Node, e.Address, e.ToldBy, what)
+	return fmt.Sprintf("client: node %s announces %s (told by the node at %s), %s: let it announce what clients can "+
+		"dial, with --broadcast-address and a certificate for that, or say where to dial what it announces "+
+		"(Options.Addresses, --dial of a command)", e.Node, e.Address, e.ToldBy, what)
 }
 
 func (e *AnnouncedError) Unwrap() error { return e.Err }
