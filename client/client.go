@@ -26,13 +26,14 @@ type Client struct {
 	nodes     map[string]*node
 	producers map[*Producer]struct{}
 	closed    bool
+	busy      map[string]busyNode  // by address; those of nodes that have said that they are busy
 	told      map[string]time.Time // when the log last said of an address that it cannot be reached; see tells
 }
 
 const (
 	// toldTime is the time between two log lines about an address that cannot be reached.
 	toldTime = time.Minute
-	// maxToldCount bounds told: the seeds and the nodes of a cluster, some of them at two addresses.
+	// maxToldCount bounds told and busy: the seeds and the nodes of a cluster, some of them at two addresses.
 	maxToldCount = 4096
 )
 
@@ -68,6 +69,7 @@ func Dial(ctx context.Context, seeds []string, options Options) (*Client, error)
 	c := &Client{
 		o: options.withDefaults(), seeds: slices.Clone(seeds), nodes: make(map[string]*node),
 		producers: make(map[*Producer]struct{}), told: make(map[string]time.Time),
+		busy: make(map[string]busyNode),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.view = newView(c)

@@ -97,17 +97,24 @@ func (n *node) notify() {
 	}
 }
 
-// run connects until the node is released. Between attempts it pauses, longer each time, unless the connection lasted.
+// run connects until the node is released. Between attempts it pauses, longer each time, unless the connection lasted;
+// longest if the node says that it is busy, as it does when all its clients come back at once.
 func (n *node) run() {
 	o := &n.client.o
+	if pause, err := n.client.busyFor(n.address); pause > 0 {
+		if n.set(nil, err); !n.pause(pause) {
+			return
+		}
+	}
 	for fails := 1; ; fails++ {
 		began := time.Now()
 		l, err := n.connect()
+		pause := max(o.delay(fails), n.client.isBusy(n.address, err))
 		if err == nil {
 			n.client.reached(n.address)
 			n.serve(l)
 			if time.Since(began) >= o.MaxDelay {
-				fails = 1
+				fails, pause = 1, o.delay(1)
 			}
 		} else if n.ctx.Err() == nil {
 			if n.set(nil, err); n.client.tells(n.address) {
@@ -117,13 +124,21 @@ func (n *node) run() {
 				o.Hooks.Failed(n.address, err)
 			}
 		}
-		timer := time.NewTimer(o.delay(fails))
-		select {
-		case <-timer.C:
-		case <-n.ctx.Done():
-			timer.Stop()
+		if !n.pause(pause) {
 			return
 		}
+	}
+}
+
+// pause waits, and returns false if the node was released meanwhile.
+func (n *node) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-n.ctx.Done():
+		return false
 	}
 }
 

@@ -75,7 +75,9 @@ type Message struct {
 
 // Options of a Client. The zero value connects without TLS and without a token.
 type Options struct {
-	// TLS, if set, is used for every connection. Without a ServerName, the host of the node's address is verified.
+	// TLS, if set, is used for every connection. Without a ServerName, the host of the node's address is verified. Unless
+	// it has a ClientSessionCache or a VerifyPeerCertificate, the Client keeps session tickets, so that a node need not
+	// sign anything for a client that comes back.
 	TLS *tls.Config
 	// Token, if set, is called for every connection; its result says to the node at address (host:port, one of the seeds
 	// or what the cluster says) who the client is. Without TLS it is sent in clear. An error is logged, and the connection
@@ -92,7 +94,8 @@ type Options struct {
 	Logger *slog.Logger
 	Hooks  Hooks
 	// MinDelay and MaxDelay bound the pause before anything is tried again: it doubles from MinDelay (0: 50 ms) to
-	// MaxDelay (0: 2 s), and up to a half of it is random.
+	// MaxDelay (0: 2 s), and up to a half of it is random. A node that says that it is busy is tried again after a pause
+	// that is random as a whole: at most 1 s, doubling to 30 s.
 	MinDelay, MaxDelay time.Duration
 }
 
@@ -221,6 +224,10 @@ func (o *Options) withDefaults() Options {
 		c.MaxDelay = DefaultMaxDelay
 	}
 	c.MaxDelay = max(c.MaxDelay, c.MinDelay)
+	if c.TLS != nil && c.TLS.ClientSessionCache == nil && c.TLS.VerifyPeerCertificate == nil {
+		c.TLS = c.TLS.Clone()
+		c.TLS.ClientSessionCache = tls.NewLRUClientSessionCache(0)
+	}
 	return c
 }
 

@@ -2,7 +2,6 @@ package native
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
@@ -18,8 +17,9 @@ type Options struct {
 	// Listener accepts the connections; the Server closes it.
 	Listener net.Listener
 
-	TLS  *tls.Config     // nil: connections are not encrypted; else all are
-	Auth *auth.Authority // nil: every client may do everything
+	// Secure returns a listener whose connections are *tls.Conn on those of the other one. nil: they are not encrypted.
+	Secure func(net.Listener) net.Listener
+	Auth   *auth.Authority // nil: every client may do everything
 
 	// Topic returns the topic of that name, and creates it if the node may; created says that it did. Default: what
 	// Engine.Topic does, and created is false.
@@ -48,6 +48,7 @@ type Options struct {
 	StrangerTime     time.Duration // to send Auth; default 10 s
 
 	HandshakeTimeout time.Duration // of TLS and netproto together; default 5 s
+	MaxHandshakes    int           // connections that are in them at a time; further ones are refused; default 1024
 
 	// Requests of a connection that are not answered yet, and the bytes of these frames. What exceeds them is answered
 	// StatusFull. MaxInFlightBytes is for all connections together.
@@ -121,6 +122,7 @@ func (o *Options) setDefaults(e *engine.Engine) error {
 	orDefault(&o.MaxStrangerBytes, 4<<10)
 	orDefault(&o.StrangerTime, 10*time.Second)
 	orDefault(&o.HandshakeTimeout, 5*time.Second)
+	orDefault(&o.MaxHandshakes, 1024)
 	orDefault(&o.MaxConnInFlightCount, 4096)
 	orDefault(&o.MaxConnInFlightBytes, 16<<20)
 	orDefault(&o.MaxInFlightBytes, 256<<20)
@@ -137,7 +139,7 @@ func (o *Options) setDefaults(e *engine.Engine) error {
 	case o.Listener == nil:
 		return fmt.Errorf("native: Options.Listener is missing")
 	case o.MaxConnections < 1 || o.MaxStrangers < 1 || o.MaxStrangerBytes < 1 || o.StrangerTime < 0 ||
-		o.HandshakeTimeout < 0 || o.MaxConnInFlightCount < 1 || o.MaxConnInFlightBytes < 1 || o.MaxInFlightBytes < 1 ||
+		o.HandshakeTimeout < 0 || o.MaxHandshakes < 1 || o.MaxConnInFlightCount < 1 || o.MaxConnInFlightBytes < 1 || o.MaxInFlightBytes < 1 ||
 		o.MaxConnSubscriptions < 1 || o.MaxSubscriptions < 1 || o.MaxMessagesInFlight < 1 ||
 		o.MaxConnReaders < 1 || o.MaxReaders < 1 || o.MaxConnOutputBytes < 1 || o.MaxOutputBytes < 1 || o.MaxPinnedBytes < 1:
 		return fmt.Errorf("native: a limit of Options is negative; leave it 0 for the default")

@@ -2,7 +2,6 @@ package native
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -115,14 +114,15 @@ func (s *Server) Serve() error {
 	ln := descriptors.Guard(s.opts.Listener)
 	o := netproto.Options{
 		Hello: s.hello, Admit: admit, HandlerFor: func(nc net.Conn) netproto.Handler { return newSession(s, nc) },
-		HandshakeTimeout: s.opts.HandshakeTimeout, SlowStart: true, WriteTimeout: s.opts.writeTimeout,
+		HandshakeTimeout: s.opts.HandshakeTimeout, MaxHandshakeCount: s.opts.MaxHandshakes,
+		SlowStart: true, WriteTimeout: s.opts.writeTimeout,
 	}
 	o.Hello.WindowBytes = uint32(min(s.opts.MaxConnInFlightBytes/8*7, 1<<31)) // the rest is for what is not batches
 	if s.opts.Auth != nil {
 		o.MaxStrangerBytes = s.opts.MaxStrangerBytes
 	}
-	if s.opts.TLS != nil {
-		ln = tls.NewListener(ln, s.opts.TLS)
+	if s.opts.Secure != nil {
+		ln = s.opts.Secure(ln)
 	}
 	var beside sync.WaitGroup
 	beside.Go(s.herald)

@@ -19,6 +19,7 @@ const (
 	DefaultMaxHeldBytes = 32 << 20
 
 	DefaultHandshakeTimeout = 2 * time.Second
+	DefaultMaxHandshakes    = 256
 	DefaultPingEvery        = time.Second
 	DefaultSilenceTimeout   = 5 * time.Second
 	DefaultFrameTimeout     = 30 * time.Second
@@ -52,8 +53,10 @@ type Options struct {
 	MaxHeldBytes int
 
 	HandshakeTimeout time.Duration // for the whole handshake
-	PingEvery        time.Duration // the peer is pinged after it has sent nothing for half of this to all of it
-	SilenceTimeout   time.Duration // the connection ends if the peer sends nothing for so long; at least 2 × PingEvery
+	// MaxHandshakeCount bounds the connections of one Serve that have not said Hello yet
+	MaxHandshakeCount int
+	PingEvery         time.Duration // the peer is pinged after it has sent nothing for half of this to all of it
+	SilenceTimeout    time.Duration // the connection ends if the peer sends nothing for so long; at least 2 × PingEvery
 	// the connection ends if a frame that has begun is not whole after so long, and arrives at less than 1 KiB/s
 	FrameTimeout time.Duration
 	// the connection ends if a write (at most MaxQueueBytes, or one frame) goes on for so long, or more than half of it,
@@ -89,6 +92,7 @@ func (o *Options) withDefaults() Options {
 	orDefault(&c.MaxQueueBytes, DefaultMaxQueueBytes)
 	orDefault(&c.MaxHeldBytes, DefaultMaxHeldBytes)
 	orDefault(&c.HandshakeTimeout, DefaultHandshakeTimeout)
+	orDefault(&c.MaxHandshakeCount, DefaultMaxHandshakes)
 	orDefault(&c.PingEvery, DefaultPingEvery)
 	orDefault(&c.SilenceTimeout, DefaultSilenceTimeout)
 	orDefault(&c.FrameTimeout, DefaultFrameTimeout)

@@ -2,6 +2,7 @@ package netproto
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -10,17 +11,14 @@ import (
 )
 
 const (
-	// MaxHandshakeCount bounds the connections of one Serve that have not said Hello yet.
-	MaxHandshakeCount = 256
-
 	// After the listener fails (mostly because no file descriptors are left), Serve tries again after a pause between
 	// these.
 	minAcceptPause = 5 * time.Millisecond
 	maxAcceptPause = time.Second
 )
 
-// Serve accepts connections from ln: at most maxConnCount at a time, of which at most MaxHandshakeCount are in their
-// handshake. Further connections get StatusOverloaded. When ctx ends, Serve closes ln, closes all connections in order,
+// Serve accepts connections from ln: at most maxConnCount at a time, of which at most Options.MaxHandshakeCount are in
+// their handshake. Further connections get StatusOverloaded. When ctx ends, Serve closes ln, closes all connections in order,
 // and returns nil after they have ended. An error means that the listener broke; in that case, too, all connections
 // have ended. failed, if not nil, is called with the reason when a connection is refused or its handshake fails;
 // several goroutines may call it at once, and it must not block.
@@ -36,7 +34,7 @@ func Serve(
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
 	var all sync.WaitGroup
-	conns, handshakes := make(chan struct{}, maxConnCount), make(chan struct{}, MaxHandshakeCount)
+	conns, handshakes := make(chan struct{}, maxConnCount), make(chan struct{}, o.MaxHandshakeCount)
 	for pause := minAcceptPause; ; {
 		nc, err := ln.Accept()
 		if err != nil {
@@ -113,11 +111,32 @@ func Refuse(nc net.Conn, options Options, status Status, text string) {
 	refuse(nc, &o, status, text)
 }
 
+// alertBusy is the first thing that a client reads on a connection with TLS that is refused: the record of a fatal alert
+// internal_error. Nothing of the handshake was computed for it.
+var alertBusy = [...]byte{21, 3, 3, 0, 2, 2, 80}
+
+// IsBusy reports whether the other side has refused a connection because it has too much to do: with StatusOverloaded,
+// or, before TLS has a secret, with the alert that says that it cannot go on for reasons of its own.
+func IsBusy(err error) bool {
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		return refused.Status == StatusOverloaded
+	}
+	var alert *net.OpError
+	return errors.As(err, &alert) && alert.Op == "remote error" && alert.Err != nil &&
+		alert.Err.Error() == tls.AlertError(alertBusy[6]).Error()
+}
+
 // refuse writes a few bytes, which fit in the empty buffer of a new socket; the deadline is for a nc that is not a
 // socket.
 func refuse(nc net.Conn, o *Options, status Status, text string) {
-	answer := o.Hello.anonymous(text)
 	_ = nc.SetDeadline(time.Now().Add(minAcceptPause))
+	if secure, ok := nc.(*tls.Conn); ok && !secure.ConnectionState().HandshakeComplete {
+		_, _ = secure.NetConn().Write(alertBusy[:])
+		_ = secure.NetConn().Close()
+		return
+	}
+	answer := o.Hello.anonymous(text)
 	_ = writeFrame(nc, TypeHelloAck, status, answer.AppendTo(nil))
 	_ = nc.Close()
 }

@@ -51,7 +51,7 @@ const (
 
 func (s *steadiness) init(c *Conn) {
 	nc := c.nc
-	if t, ok := nc.(interface{ NetConn() net.Conn }); ok {
+	for t, ok := nc.(interface{ NetConn() net.Conn }); ok; t, ok = nc.(interface{ NetConn() net.Conn }) {
 		nc = t.NetConn()
 	}
 	if sc, ok := nc.(syscall.Conn); ok && canSample {

@@ -150,6 +150,9 @@ func (s *Server) meter() metrics.ServerMeter {
 	}
 	m.CredentialsStale = s.counts.staleCredentials.Load()
 	silent, held := s.auth.Silence(time.Now())
+	if s.certs != nil {
+		m.Handshakes = s.certs.gate.Counts()
+	}
 	m.AuthSilentSeconds, m.AuthHeld = silent.Seconds(), held
 	m.Publishes = map[string]*metrics.Durations{
 		"nsq": &s.counts.overNSQ, "http": &s.counts.overHTTP, "native": &s.counts.overNative,

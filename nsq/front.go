@@ -2,7 +2,6 @@ package nsq
 
 import (
 	"cmp"
-	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -14,6 +13,7 @@ import (
 
 	"penstock/engine/health"
 	"penstock/nsq/internal/audit"
+	"penstock/nsq/internal/handshakes"
 	"penstock/nsq/internal/listen"
 	"penstock/nsq/internal/web"
 )
@@ -129,7 +129,7 @@ func (f *Front) serve(o *Options) {
 	f.bound = listen.Bound(f.ln, o.MaxConnections)
 	f.ln = f.bound
 	if f.secure {
-		f.ln = tls.NewListener(f.bound, f.certs.outer)
+		f.ln = handshakes.Listener(f.bound, f.certs.outer)
 	}
 	f.server = web.NewServer(http.HandlerFunc(f.answer), o.gate(f.audit), o.Logger)
 	go func() {

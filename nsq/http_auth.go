@@ -1,7 +1,6 @@
 package nsq
 
 import (
-	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"penstock/nsq/auth"
+	"penstock/nsq/internal/handshakes"
 	"penstock/nsq/internal/listen"
 	"penstock/nsq/internal/web"
 )
@@ -114,7 +114,7 @@ func (s *Server) listenHTTPS(h http.Handler) error {
 		return err
 	}
 	s.httpsBound = listen.Bound(ln, s.opts.MaxConnections)
-	s.httpsLn = tls.NewListener(s.httpsBound, s.certs.outer)
+	s.httpsLn = handshakes.Listener(s.httpsBound, s.certs.outer)
 	s.https = web.NewServer(h, s.gate, s.opts.Logger)
 	return nil
 }

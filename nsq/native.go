@@ -7,6 +7,7 @@ import (
 	"penstock/engine"
 	"penstock/native"
 	"penstock/nsq/internal/audit"
+	"penstock/nsq/internal/handshakes"
 )
 
 // listenNative makes the server of native clients, unless it is off. They use the certificates, tokens and audit of
@@ -23,7 +24,7 @@ func (s *Server) listenNative() error {
 	o := native.Options{
 		Listener: ln, Auth: s.auth, Logger: s.opts.Logger, MaxConnections: s.opts.MaxConnections,
 		MaxStrangers: s.opts.MaxStrangers, MaxStrangerBytes: s.opts.MaxStrangerBytes, StrangerTime: s.opts.StrangerTime,
-		HandshakeTimeout:     s.opts.HandshakeTimeout,
+		HandshakeTimeout: s.opts.HandshakeTimeout, MaxHandshakes: s.opts.MaxHandshakes,
 		MaxConnInFlightBytes: s.opts.MaxConnInFlightBytes,
 		Answers:              s.flusher,
 		Topic: func(ctx context.Context, name string) (*engine.Topic, bool, error) { // s.lookups is not there yet
@@ -38,7 +39,7 @@ func (s *Server) listenNative() error {
 		},
 	}
 	if s.certs != nil {
-		o.TLS = s.certs.nativeOuter
+		o.Secure = func(ln net.Listener) net.Listener { return handshakes.Listener(ln, s.certs.nativeOuter) }
 	}
 	if s.native, err = native.Listen(s.engine, o); err != nil {
 		_ = ln.Close() // nothing was accepted

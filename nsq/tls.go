@@ -1,13 +1,16 @@
 package nsq
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
+	"time"
+
+	"penstock/nsq/internal/handshakes"
 )
 
 // TLSOptions configure whether clients may or must use TLS. With the zero value TLS is not offered.
@@ -78,14 +81,18 @@ func (o *TLSOptions) offered() bool { return o.CertFile != "" }
 // and reload replaces the configuration, all on any goroutine and without a lock. Existing connections keep theirs.
 type certificates struct {
 	files TLSOptions
-	now   atomic.Pointer[tls.Config] // the configuration as last read
-	outer *tls.Config                // the configuration passed to crypto/tls; it looks up now for each connection
+	now   atomic.Pointer[loadedTLS] // as last read
+	outer *tls.Config               // the configuration passed to crypto/tls; it looks up now for each connection
 
-	// The same for native clients, which may need a newer version of TLS.
-	nativeNow   atomic.Pointer[tls.Config]
-	nativeOuter *tls.Config
+	nativeOuter *tls.Config // the same for native clients, which may need a newer version of TLS
 
-	handshakes chan struct{} // holds a token for each running handshake; its capacity is Options.MaxHandshakes
+	gate *handshakes.Gate // for the handshakes on all listeners
+}
+
+// loadedTLS is what was read from the files. It is immutable.
+type loadedTLS struct {
+	cfg     *tls.Config       // without MinVersion
+	tickets handshakes.Secret // of session tickets; zero: there are none
 }
 
 // certificates returns those that the Front has read, or reads them.
@@ -101,16 +108,24 @@ func newCertificates(o *Options) (*certificates, error) {
 	if !o.TLS.offered() {
 		return nil, nil
 	}
-	c := &certificates{files: o.TLS, handshakes: make(chan struct{}, o.MaxHandshakes)}
-	c.outer, c.nativeOuter = outerOf(&c.now), outerOf(&c.nativeNow)
+	c := &certificates{files: o.TLS, gate: handshakes.New(o.MaxHandshakes, o.Logger)}
+	c.outer, c.nativeOuter = c.outerOf(c.files.NSQMinVersion), c.outerOf(c.files.MinVersion)
 	return c, c.reload()
 }
 
-func outerOf(now *atomic.Pointer[tls.Config]) *tls.Config {
-	return &tls.Config{
-		MinVersion:         tls.VersionTLS12,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return now.Load(), nil },
-	}
+// outerOf returns a configuration that needs this version of TLS. Only TLS 1.3 gets tickets: it agrees on a new secret
+// for each session all the same, so nobody who steals the certificate's key later can read what was recorded.
+func (c *certificates) outerOf(least string) *tls.Config {
+	return c.gate.Config(func(hello *tls.ClientHelloInfo) *tls.Config {
+		id := c.now.Load()
+		cfg := id.cfg.Clone()
+		cfg.MinVersion = versionOf[least]
+		if id.tickets != (handshakes.Secret{}) && slices.Contains(hello.SupportedVersions, tls.VersionTLS13) {
+			cfg.SessionTicketsDisabled = false
+			cfg.SetSessionTicketKeys(id.tickets.Keys(time.Now()))
+		}
+		return cfg
+	})
 }
 
 // reload reads the files again. If it returns an error, the previous configuration remains in force.
@@ -121,14 +136,18 @@ func (c *certificates) reload() error {
 	}
 	cfg := &tls.Config{
 		Certificates: []tls.Certificate{pair},
-		MinVersion:   versionOf[c.files.NSQMinVersion],
 		// Frames are written in large pieces: small first records would only add cost.
 		DynamicRecordSizingDisabled: true,
-		// A resumed session would keep trusting a client whose authority has been removed, and since connections live
-		// long, resuming would save little.
-		SessionTicketsDisabled: true,
+		SessionTicketsDisabled:      true, // see outerOf
 	}
+	id := &loadedTLS{cfg: cfg}
 	switch c.files.ClientAuth {
+	case "":
+		// A ticket spares all the clients that come back the signature. Where clients have certificates there are none: a
+		// resumed session would keep trusting a client whose authority has been removed.
+		if id.tickets, err = handshakes.SecretOf(pair.PrivateKey); err != nil {
+			return fmt.Errorf("nsq: the TLS key %s cannot be used: %w", c.files.KeyFile, err)
+		}
 	case clientAuthAny:
 		cfg.ClientAuth = tls.RequireAnyClientCert
 	case clientAuthVerify:
@@ -139,10 +158,7 @@ func (c *certificates) reload() error {
 			return err
 		}
 	}
-	native := cfg.Clone()
-	native.MinVersion = versionOf[c.files.MinVersion]
-	c.now.Store(cfg)
-	c.nativeNow.Store(native)
+	c.now.Store(id)
 	return nil
 }
 
@@ -185,19 +201,6 @@ func readBounded(name string, most int64) ([]byte, error) {
 	}
 	return os.ReadFile(name)
 }
-
-// enter waits until fewer than MaxHandshakes handshakes are running; leave ends one. Handshakes are the most expensive
-// work that a server does for a client it does not know yet.
-func (c *certificates) enter(ctx context.Context) error {
-	select {
-	case c.handshakes <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return errors.New("too many TLS handshakes at once; the client may try again")
-	}
-}
-
-func (c *certificates) leave() { <-c.handshakes }
 
 // CredentialsStale notes whether the files that Reload reads cannot be used as they are on the disk, for /metrics. Any
 // goroutine may call it.

@@ -1,13 +1,16 @@
 package nsq
 
 import (
-	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"time"
 
 	"github.com/klauspost/compress/flate"
+
+	"penstock/nsq/internal/handshakes"
 )
 
 // link describes the TLS and the compression of a connection, for /stats, AUTH and the reader. It is immutable.
@@ -74,7 +77,12 @@ func (c *conn) upgrade(set *settings, size int) *fault {
 	if set.tls {
 		tc, err := c.handshake(w)
 		if err != nil {
-			c.srv.opts.Logger.Info("closing an NSQ connection: its TLS handshake failed", "client", c.remote, "error", err)
+			level := slog.LevelInfo
+			if errors.Is(err, handshakes.ErrBusy) {
+				level = slog.LevelDebug // there are many, and the gate has a line for all of them
+			}
+			c.srv.opts.Logger.Log(c.ctx, level, "closing an NSQ connection: its TLS handshake failed", "client", c.remote,
+				"error", err)
 			c.out.close()
 			c.out.release(nil)
 			return &fault{}
@@ -127,25 +135,17 @@ func (c *conn) failedUpgrade(err error) *fault {
 	return &fault{}
 }
 
-// handshake performs the TLS handshake. It first waits for its turn among the concurrent handshakes. The client has
-// HandshakeTimeout for all of it, however slowly it sends.
+// handshake performs the TLS handshake, which waits for its turn in package handshakes. The client has HandshakeTimeout
+// for all of it, however slowly it sends.
 func (c *conn) handshake(w *wire) (*tls.Conn, error) {
 	c.waiting.Store(true)
 	defer c.waiting.Store(false)
-	end := time.Now().Add(c.srv.opts.HandshakeTimeout)
-	ctx, cancel := context.WithDeadline(c.ctx, end)
-	defer cancel()
-	certs := c.srv.certs
-	if err := certs.enter(ctx); err != nil {
+	if err := c.setDeadline(time.Now().Add(c.srv.opts.HandshakeTimeout)); err != nil {
 		return nil, err
 	}
-	defer certs.leave()
-	if err := c.setDeadline(end); err != nil {
-		return nil, err
-	}
-	tc := tls.Server(w, certs.outer)
+	tc := handshakes.Server(w, c.srv.certs.outer)
 	w.setDirect(true)
-	err := tc.Handshake()
+	err := tc.HandshakeContext(c.ctx)
 	w.setDirect(false)
 	c.lastByte.Store(c.srv.now())
 	if err != nil {

@@ -302,7 +302,8 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 		row("tls-handshake-timeout", "5s", duration(&o.HandshakeTimeout, time.Millisecond),
 			"maximum duration of the TLS handshake of an NSQ or native connection"),
 		row("max-tls-handshakes", "1024", count(&o.MaxHandshakes, 1),
-			"maximum number of concurrent TLS handshakes of NSQ connections; others wait"),
+			"maximum number of TLS handshakes, of all protocols, that wait until they are computed, for 1 s each; for one "+
+				"beyond it the one that has waited longest is refused"),
 		row("auth-file", "", text(&a.File), "TOML file with tokens and their permissions, reloaded on SIGHUP"),
 		row("auth-http-address", "", urls(&on.authAddresses),
 			"HOST:PORT or URL of a server that speaks NSQ's auth protocol; separate several with commas. One with a password "+

@@ -13,6 +13,7 @@ import (
 	"penstock/engine/health"
 	"penstock/internal/descriptors"
 	"penstock/native"
+	"penstock/nsq/internal/handshakes"
 )
 
 // Options say what a Collector reads.
@@ -204,7 +205,8 @@ type ServerMeter struct {
 	AuthFailures uint64
 	AuthHeld     int // clients that go on with a grant that has expired, because the auth servers are silent
 
-	CredentialsStale  bool    // the files of credentials on the disk cannot be used
+	CredentialsStale  bool // the files of credentials on the disk cannot be used
+	Handshakes        handshakes.Counts
 	AuthSilentSeconds float64 // since when these are; 0: they answer
 
 	HTTPPanics uint64 // requests over HTTP that a fault of this program has ended
@@ -244,6 +246,9 @@ func collectServer(w writer, m ServerMeter) {
 	}
 	w.set(authFailures, float64(m.AuthFailures))
 	w.set(credentialsStale, oneIf(m.CredentialsStale))
+	w.set(handshakesWaiting, float64(m.Handshakes.Waiting))
+	w.set(handshakesComputed, float64(m.Handshakes.Computed))
+	w.set(handshakesRefused, float64(m.Handshakes.Refused))
 	w.set(authSilent, m.AuthSilentSeconds)
 	w.set(authHeld, float64(m.AuthHeld))
 	w.set(httpPanics, float64(m.HTTPPanics))

@@ -201,6 +201,12 @@ var (
 			"several authorities in a file, that of the next one that ends.", "setting")
 	certificateValid = define(ofClients, gauge, "certificate_valid",
 		"0: the certificate that a setting names has ended, or is not valid yet by this machine's clock.", "setting")
+	handshakesWaiting = define(ofClients, gauge, "tls_handshakes_waiting",
+		"TLS clients, of all protocols, that wait until their handshake is computed: for a second at most.")
+	handshakesComputed = define(ofClients, counter, "tls_handshakes_total",
+		"Signatures for TLS handshakes; clients that come back with a session ticket need none.")
+	handshakesRefused = define(ofClients, counter, "tls_handshakes_refused_total",
+		"TLS clients that were refused before anything was computed for them, because more came than this node can compute.")
 	authSilent = define(ofClients, gauge, "auth_servers_silent_seconds",
 		"How long no auth server has answered; 0: they do, or none is configured.")
 	authHeld = define(ofClients, gauge, "auth_grants_held",
