@@ -1,6 +1,12 @@
 package native
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math/big"
 	"net"
 	"strings"
 	"testing"
@@ -15,10 +21,51 @@ import (
 // not arrive yet proves nothing, and no message waits so long for the link that it is delivered again.
 func TestSlowLink(t *testing.T) {
 	t.Parallel()
+	t.Run("plain", func(t *testing.T) { t.Parallel(); slowLink(t, nil) })
+	t.Run("TLS", func(t *testing.T) { t.Parallel(); slowLink(t, newCertificate(t)) })
+}
+
+// beneath is between the socket and TLS, as in package handshakes.
+type beneath struct{ net.Conn }
+
+func (b beneath) NetConn() net.Conn { return b.Conn }
+
+// beneathListener accepts connections with TLS on beneath.
+type beneathListener struct {
+	net.Listener
+	cfg *tls.Config
+}
+
+func (l beneathListener) Accept() (net.Conn, error) {
+	nc, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return tls.Server(beneath{nc}, l.cfg), nil
+}
+
+func newCertificate(t *testing.T) *tls.Config {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+}
+
+func slowLink(t *testing.T, secure *tls.Config) {
 	link := linktest.New(t, 32<<10)
 	w := open(t, func(o *Options) {
 		_ = o.Listener.Close()
 		o.writeTimeout = 2 * time.Second
+		if secure != nil {
+			o.Secure = func(ln net.Listener) net.Listener { return beneathListener{ln, secure} }
+		}
 		link.OnServer(func() {
 			var err error
 			if o.Listener, err = net.Listen("tcp", linktest.ServerIP+":0"); err != nil {
@@ -39,6 +86,9 @@ func TestSlowLink(t *testing.T) {
 	nc, err := link.Dial(w.s.Addr().String())
 	if err != nil {
 		t.Fatal(err)
+	}
+	if secure != nil {
+		nc = tls.Client(nc, &tls.Config{InsecureSkipVerify: true})
 	}
 	c := &client{t: t, frames: make(chan frame, 1<<16), ended: make(chan error, 1)}
 	o := netproto.Options{Hello: clientHello(), Handler: c}
