@@ -57,6 +57,9 @@ type Engine struct {
 	// its end; constant after Open.
 	logEnd     uint64
 	logDamaged bool
+	// authSilence says for how long no auth server has answered; nil: there is none. See WatchAuth.
+	authSilence atomic.Pointer[func() (time.Duration, string)]
+
 	transience string       // why the data directory does not last; "": it does. Constant after Open
 	cluster    *clusterNode // nil on a single node; code for both cases calls members instead
 	members    membership

@@ -66,6 +66,11 @@ var faults = []struct {
 		"certificates end within 30 days; the node's health names the files, and reads new ones by itself",
 	},
 	{
+		"auth_silent_s", func(s *StorageStats) int64 { return s.AuthSilentS },
+		"seconds for which no auth server has answered: clients go on with expired grants for auth-hold-time, and new ones " +
+			"are refused; start the auth servers again",
+	},
+	{
 		"damaged_copies", func(s *StorageStats) int64 { return int64(s.DamagedCopies) },
 		"copies of partitions hold something that does not read back; it is repaired from a replica that reads back",
 	},
@@ -296,7 +301,7 @@ func (e *Engine) Warnings() []Fault {
 		GroundLost: clog.Lost(e.store.Failure()) != nil, TornGroups: e.store.CommitLog().Stats().Torn,
 		ISRHeldBack: c.ISRHeldBack.Load(), Stranded: c.Stranded.Load(), DelaysCorrected: c.DelaysCorrected.Load(),
 		FromTheFuture: c.FromTheFuture.Load(), Forgotten: e.forgotten,
-		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
+		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(), AuthSilentS: e.authSilentSeconds(),
 	}
 	e.describeDisk(&s)
 	return s.Faults()

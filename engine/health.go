@@ -27,6 +27,9 @@ func (e *Engine) HealthFacts() *health.Facts {
 		f.DiskState = s.String()
 	}
 	f.AsideMessages, f.Forgotten = e.store.Aside().Stats().Messages, e.forgotten
+	if ask := e.authSilence.Load(); ask != nil {
+		_, f.AuthSilence = (*ask)()
+	}
 	f.Transience, f.FewDescriptors = e.transience, descriptors.RefusedWithin(10*time.Minute)
 	f.Certificates, f.Wall = e.Certificates(), e.host.Wall()
 	e.channelTroubles(f)
@@ -54,6 +57,24 @@ func (e *Engine) Certificates() []health.Certificate {
 		return nil
 	}
 	return e.opts.Certificates()
+}
+
+// WatchAuth has the node tell, in its health and among its faults, that no auth server answers: for how long, 0 if they
+// do, and a sentence about it. The server of its clients calls it once; silence may be called by any goroutine, and must
+// not block.
+func (e *Engine) WatchAuth(silence func() (time.Duration, string)) { e.authSilence.Store(&silence) }
+
+// authSilentSeconds is how long no auth server has answered, in seconds, and at least 1; 0: they do.
+func (e *Engine) authSilentSeconds() int64 {
+	ask := e.authSilence.Load()
+	if ask == nil {
+		return 0
+	}
+	silent, _ := (*ask)()
+	if silent == 0 {
+		return 0
+	}
+	return max(int64(silent/time.Second), 1)
 }
 
 // leadsSome says whether this node leads a partition of the topic, and so knows its state.

@@ -132,6 +132,7 @@ type StorageStats struct {
 	CertificatesEnding  int `json:"certificates_ending"`
 	CertificatesRefused int `json:"certificates_refused"`
 
+	AuthSilentS   int64  `json:"auth_silent_s"`   // seconds for which no auth server has answered; 0: they do
 	Partitions    int    `json:"partitions"`      // copies of partitions on this node
 	DiskFull      bool   `json:"disk_full"`       // see ErrNoSpace
 	NoInodes      bool   `json:"disk_no_inodes"`  // see ErrNoInodes
@@ -179,7 +180,7 @@ func (e *Engine) Storage() StorageStats {
 		ClockSteps: e.clock.Steps(), ClockAheadMs: e.clock.Ahead().Milliseconds(),
 		Partitions: len(e.store.Partitions()), DiskFull: e.store.Flusher().NoSpace(),
 		NoInodes: e.store.Flusher().Full() == ErrNoInodes, Failed: e.store.Failure() != nil,
-		GroundLost: clog.Lost(e.store.Failure()) != nil,
+		GroundLost: clog.Lost(e.store.Failure()) != nil, AuthSilentS: e.authSilentSeconds(),
 	}
 	for _, pt := range e.store.Partitions() {
 		if pt.Log().Health() != nil {

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -372,7 +373,12 @@ func TestAuthServerIsAway(t *testing.T) {
 	if silent, held := n.auth.Silence(time.Now()); silent < time.Second || held != 1 {
 		t.Errorf("silent for %v, %d held", silent, held)
 	}
-	note := n.auth.Note(time.Now())
+	_, note := n.auth.Note()
+	v, faults := n.e.Verdict(), n.e.Warnings()
+	i := slices.IndexFunc(faults, func(f engine.Fault) bool { return f.Name == "auth_silent_s" })
+	if !strings.Contains(v.Health, "; "+note[:40]) || v.Note == "" || i < 0 || faults[i].Count < 1 {
+		t.Errorf("%+v, %+v", v, faults)
+	}
 	if !strings.Contains(note, "1 clients go on") || strings.Count(log.String(), "level=WARN") != 1 {
 		t.Errorf("%q, and the log:\n%s", note, log.String())
 	}
@@ -380,7 +386,8 @@ func TestAuthServerIsAway(t *testing.T) {
 	consumer.closed()
 	all[0].send(pub("t", "x"))
 	all[0].fatal("E_AUTH_FAILED AUTH failed")
-	if silent, held := n.auth.Silence(time.Now()); silent != 0 || held != 0 || n.auth.Note(time.Now()) != "" {
+	if silent, held := n.auth.Silence(time.Now()); silent != 0 || held != 0 || len(n.e.Warnings()) > 0 ||
+		n.e.Verdict().Note != "" {
 		t.Errorf("it answers, but: silent for %v, %d held", silent, held)
 	}
 	s.set(500, "") // what was refused does not hold when it falls silent again

@@ -3,7 +3,6 @@ package nsq
 import (
 	"encoding/json"
 	"net/http"
-	"time"
 
 	"penstock/engine/health"
 	"penstock/nsq/internal/web"
@@ -67,9 +66,6 @@ func serveVerdict(w http.ResponseWriter, v *health.Verdict) {
 // serveHealth answers /health.
 func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
 	v := s.engine.Verdict()
-	if note := s.auth.Note(time.Now()); note != "" {
-		v.Health += "; " + note
-	}
 	serveVerdict(w, &v)
 }
 

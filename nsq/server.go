@@ -117,6 +117,7 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 	if s.auth, err = auth.Open(&s.opts.Auth); err != nil {
 		return nil, err
 	}
+	e.WatchAuth(s.auth.Note)
 	// An engine that writes to the disk without io_uring, because of the configuration or the kernel, has sockets do so.
 	if s.flusher, err = netio.NewFlusher(e.Info().IOEngine != "pwrite"); err != nil {
 		s.opts.Logger.Info("each answer is written with a system call of its own", "why", err)

@@ -43,6 +43,10 @@ var statesOfFacts = map[string]stateOfFacts{
 	"shortened": {
 		facts: health.Facts{Shortened: 1, ShortenedFor: time.Minute}, stats: engine.StorageStats{Shortened: 1},
 	},
+	"auth servers silent": {
+		facts: health.Facts{AuthSilence: "the auth servers have not answered for 1m0s"},
+		stats: engine.StorageStats{AuthSilentS: 60},
+	},
 	"disk slow": {
 		row: onDisk(meta.DiskSlow), facts: health.Facts{DiskState: "slow"}, stats: engine.StorageStats{DiskState: "slow"},
 	},
@@ -115,9 +119,13 @@ func (s *stateOfFacts) surfaces(t *testing.T) map[string]string {
 	must(t, printStatus(&status, &st))
 	must(t, printTopics(&parts, &all))
 	must(t, printTopicNumbers(&topics, []topicNumbers{{Name: "orders", Failed: s.stats.Failed}}))
+	v := health.Judge(facts())
+	var top bytes.Buffer
+	must(t, (&operator{out: &top}).printTop(&topLook{Health: unwell(&v)}, false))
 	return map[string]string{
+		"engine top":            top.String(),
 		"engine cluster status": status.String(), "engine cluster topics": parts.String(),
-		"engine topic list": topics.String(), "health": health.Judge(facts()).Health,
+		"engine topic list": topics.String(), "health": v.Health,
 		"console": consoleOfNode(t, &st.Nodes[1]),
 	}
 }

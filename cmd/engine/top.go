@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"penstock/engine/health"
 	"penstock/internal/clip"
 	"penstock/nsq"
 )
@@ -182,14 +183,22 @@ func (o *operator) top(ctx context.Context, interval time.Duration, once bool, l
 		if look.Time = now.UTC(); missing != nil {
 			look.Missing = missing.Error()
 		}
-		if v, err := o.client.Health(ctx); err == nil && !v.Healthy {
-			look.Health = v.Health
+		if v, err := o.client.Health(ctx); err == nil {
+			look.Health = unwell(v)
 		}
 		if err := o.printTop(&look, redraws); err != nil || once {
 			return cmp.Or(err, missing)
 		}
 		before, at = after, now
 	}
+}
+
+// unwell is the line about the node that was asked: what is wrong with it, or what its clients notice all the same.
+func unwell(v *health.Verdict) string {
+	if v.Healthy {
+		return v.Note
+	}
+	return v.Health
 }
 
 // topLines returns how many rows a picture has.

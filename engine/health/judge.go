@@ -35,6 +35,9 @@ type Facts struct {
 	// A note.
 	FewDescriptors bool
 
+	// AuthSilence says that no auth server answers; "": they do, or there are none. A note.
+	AuthSilence string
+
 	// Transience says why the data directory does not last, as aio.Info has it; "": it does. A note.
 	Transience string
 
@@ -75,6 +78,9 @@ type Verdict struct {
 	Health  string `json:"health"`  // one sentence
 	// Reasons are the parts of the sentence if something is wrong, the worst first; empty: nothing is.
 	Reasons []string `json:"reasons"`
+
+	// Note is the part of the sentence that is about clients although nothing is wrong here; "": there is none.
+	Note string `json:"note,omitempty"`
 
 	Live   bool    `json:"live"`   // false: a restart cures what is wrong, and nothing else does
 	Ready  bool    `json:"ready"`  // every check is OK: clients should be sent here
@@ -117,7 +123,7 @@ func Judge(f *Facts) Verdict {
 	v.Reasons = append(v.Reasons, f.refused()...)
 	v.Reasons = append(v.Reasons, f.Cluster.troubles()...)
 	v.Healthy = len(v.Reasons) == 0
-	v.Health = sentence(f, &v)
+	v.Health, v.Note = sentence(f, &v), f.AuthSilence
 	return v
 }
 
@@ -277,7 +283,8 @@ func notes(f *Facts) string {
 	if f.Cluster != nil {
 		note = f.Cluster.Redundancy.words()
 	}
-	return note + certificatesNote(f) + transienceNote(f) + descriptorsNote(f) + groundNote(f) + asideNote(f) + channelNotes(f)
+	return note + authNote(f) + certificatesNote(f) + transienceNote(f) + descriptorsNote(f) + groundNote(f) +
+		asideNote(f) + channelNotes(f)
 }
 
 // leastClockError is the smallest difference between the wall clock and the engine's that is worth a note. Time
@@ -312,6 +319,14 @@ func descriptorsNote(f *Facts) string {
 	return "; connections were refused in the last 10 minutes, because only the file descriptors that are kept for the " +
 		"node's own files were left: raise the limit of open files (LimitNOFILE of a unit, ulimit -n), or lower " +
 		"max-connections"
+}
+
+// authNote says that no auth server answers.
+func authNote(f *Facts) string {
+	if f.AuthSilence == "" {
+		return ""
+	}
+	return "; " + f.AuthSilence
 }
 
 // transienceNote says that the data directory does not last.

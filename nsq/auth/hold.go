@@ -169,13 +169,14 @@ func (a *Authority) Silence(now time.Time) (silent time.Duration, held int) {
 	return max(now.Sub(s.since), 1), len(s.heldBy)
 }
 
-// Note is a sentence for operators about silent auth servers, or "".
-func (a *Authority) Note(now time.Time) string {
-	silent, held := a.Silence(now)
+// Note says for how long the auth servers have not answered, and in one sentence what that means for clients; 0 and "":
+// they do, or none is configured.
+func (a *Authority) Note() (time.Duration, string) {
+	silent, held := a.Silence(time.Now())
 	if silent == 0 {
-		return ""
+		return 0, ""
 	}
-	return fmt.Sprintf("the auth servers have not answered for %v: %d clients go on with expired grants, each for %v at "+
-		"most, and new ones are refused; start them again, or look at the node's log for the reason",
+	return silent, fmt.Sprintf("the auth servers have not answered for %v: %d clients go on with expired grants, each for "+
+		"%v at most, and new ones are refused; start them again, or look at the node's log for the reason",
 		silent.Round(time.Second), held, a.hold)
 }
