@@ -139,7 +139,8 @@ func (o *Options) setDefaults(e *engine.Engine) error {
 	case o.Listener == nil:
 		return fmt.Errorf("native: Options.Listener is missing")
 	case o.MaxConnections < 1 || o.MaxStrangers < 1 || o.MaxStrangerBytes < 1 || o.StrangerTime < 0 ||
-		o.HandshakeTimeout < 0 || o.MaxHandshakes < 1 || o.MaxConnInFlightCount < 1 || o.MaxConnInFlightBytes < 1 || o.MaxInFlightBytes < 1 ||
+		o.HandshakeTimeout < 0 || o.MaxHandshakes < 1 ||
+		o.MaxConnInFlightCount < 1 || o.MaxConnInFlightBytes < 1 || o.MaxInFlightBytes < 1 ||
 		o.MaxConnSubscriptions < 1 || o.MaxSubscriptions < 1 || o.MaxMessagesInFlight < 1 ||
 		o.MaxConnReaders < 1 || o.MaxReaders < 1 || o.MaxConnOutputBytes < 1 || o.MaxOutputBytes < 1 || o.MaxPinnedBytes < 1:
 		return fmt.Errorf("native: a limit of Options is negative; leave it 0 for the default")

@@ -18,10 +18,10 @@ const (
 )
 
 // Serve accepts connections from ln: at most maxConnCount at a time, of which at most Options.MaxHandshakeCount are in
-// their handshake. Further connections get StatusOverloaded. When ctx ends, Serve closes ln, closes all connections in order,
-// and returns nil after they have ended. An error means that the listener broke; in that case, too, all connections
-// have ended. failed, if not nil, is called with the reason when a connection is refused or its handshake fails;
-// several goroutines may call it at once, and it must not block.
+// their handshake. Further connections get StatusOverloaded. When ctx ends, Serve closes ln, closes all connections in
+// order, and returns nil after they have ended. An error means that the listener broke; in that case, too, all
+// connections have ended. failed, if not nil, is called with the reason when a connection is refused or its handshake
+// fails; several goroutines may call it at once, and it must not block.
 func Serve(
 	ctx context.Context, ln net.Listener, options Options, maxConnCount int, failed func(remote net.Addr, err error),
 ) error {
@@ -111,8 +111,8 @@ func Refuse(nc net.Conn, options Options, status Status, text string) {
 	refuse(nc, &o, status, text)
 }
 
-// alertBusy is the first thing that a client reads on a connection with TLS that is refused: the record of a fatal alert
-// internal_error. Nothing of the handshake was computed for it.
+// alertBusy is the first thing that a client reads on a connection with TLS that is refused: the record of a fatal
+// alert internal_error. Nothing of the handshake was computed for it.
 var alertBusy = [...]byte{21, 3, 3, 0, 2, 2, 80}
 
 // IsBusy reports whether the other side has refused a connection because it has too much to do: with StatusOverloaded,

@@ -176,7 +176,7 @@ func (a *Authority) Note() (time.Duration, string) {
 	if silent == 0 {
 		return 0, ""
 	}
-	return silent, fmt.Sprintf("the auth servers have not answered for %v: %d clients go on with expired grants, each for "+
-		"%v at most, and new ones are refused; start them again, or look at the node's log for the reason",
+	return silent, fmt.Sprintf("the auth servers have not answered for %v: %d clients go on with expired grants, each "+
+		"for %v at most, and new ones are refused; start them again, or look at the node's log for the reason",
 		silent.Round(time.Second), held, a.hold)
 }

@@ -32,8 +32,8 @@ const (
 
 // ErrBusy is why a handshake was refused. The client gets the alert internal_error in clear; package netproto sends
 // the same one for a connection that it refuses.
-var ErrBusy = errors.New("more TLS clients come than this node can compute handshakes for; nothing of this client was " +
-	"taken, and it may try again")
+var ErrBusy = errors.New("more TLS clients come than this node can compute handshakes for; nothing of this client " +
+	"was taken, and it may try again")
 
 // Gate lets handshakes pass: each holds a slot from its ClientHello until its signature is there or it waits for bytes
 // of its client. A slot then rests for as long as it was held, so the slots, one for each processor that Go uses, take
