@@ -2,10 +2,12 @@ package nsq
 
 import (
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"penstock/engine"
 	"penstock/nsq/auth"
@@ -112,5 +114,40 @@ func TestAuditOfChannelsInACluster(t *testing.T) {
 		if got := entries(n); !slices.Equal(got, want) {
 			t.Errorf("the audit has %q, want %q", got, want)
 		}
+	}
+}
+
+// /audit?all merges what all nodes have. It says of each since when it knows all, and of all together the latest time.
+func TestAuditOfAllNodes(t *testing.T) {
+	nodes := startCluster(t, 3, Options{})
+	for i, n := range nodes {
+		n.audit.Changed(audit.Entry{What: fmt.Sprint("change ", i)})
+	}
+	last := nodes[0].audit.List().Since
+	for _, n := range nodes {
+		if since := n.audit.List().Since; since.After(last) {
+			last = since
+		}
+	}
+	var all ClusterAudit
+	var body string
+	for end := time.Now().Add(patience); len(all.Known) < 3 && time.Now().Before(end); { // until they are connected
+		_, body = ask(t, "GET", nodes[1].base+"/audit?all&count=200", "")
+		all = ClusterAudit{}
+		if err := json.Unmarshal([]byte(body), &all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := 0
+	for _, e := range all.Entries {
+		if strings.HasPrefix(e.What, "change ") {
+			found++
+		}
+	}
+	if found != 3 || len(all.Known) != 3 || all.Since.Before(last) || all.Since.After(time.Now()) {
+		t.Errorf("since %v, want %v or a little later: %s", all.Since, last, body)
+	}
+	if since := allSince(append(all.Known, NodeKnown{Node: "old"})); !since.IsZero() {
+		t.Errorf("with a node that does not say it, all is known since %v", since)
 	}
 }

@@ -402,6 +402,10 @@ func (s *Server) serveHistory(r *http.Request, q url.Values) (any, error) {
 // ClusterAudit is the answer of /audit?all: the newest entries of all nodes, with the oldest of them first.
 type ClusterAudit struct {
 	Entries []NodeEntry `json:"entries"`
+	// Since is the earliest time since which all nodes that answered know everything, refusals of strangers, too; missing
+	// if one of them does not say.
+	Since   time.Time   `json:"since,omitzero"`
+	Known   []NodeKnown `json:"known"`
 	Missing []Missing   `json:"missing"`
 }
 
@@ -409,6 +413,12 @@ type ClusterAudit struct {
 type NodeEntry struct {
 	Node string `json:"node"`
 	audit.Entry
+}
+
+// NodeKnown says what the audit of a node lacks.
+type NodeKnown struct {
+	Node string `json:"node"`
+	audit.Known
 }
 
 // serveAudit returns the entries of this node or, with the parameter all, the newest ones of all nodes: as many as
@@ -421,20 +431,37 @@ func (s *Server) serveAudit(r *http.Request, q url.Values) (any, error) {
 	if !q.Has("all") {
 		list := s.audit.List()
 		if q.Has("count") {
-			list.Entries = list.Entries[max(0, len(list.Entries)-count):]
+			list.Entries = audit.Newest(list.Entries, count, func(e *audit.Entry) *audit.Entry { return e })
 		}
 		return list, nil
 	}
-	out := ClusterAudit{Entries: []NodeEntry{}}
+	out := ClusterAudit{Entries: []NodeEntry{}, Known: []NodeKnown{}}
 	out.Missing = s.askAll(r.Context(), question{What: askAudit}, func(node string, text []byte) error {
 		var list audit.List
 		err := json.Unmarshal(text, &list)
 		for _, e := range list.Entries {
 			out.Entries = append(out.Entries, NodeEntry{node, e})
 		}
+		out.Known = append(out.Known, NodeKnown{node, list.Known})
 		return err
 	})
+	out.Since = allSince(out.Known)
 	slices.SortStableFunc(out.Entries, func(a, b NodeEntry) int { return a.Time.Compare(b.Time) })
-	out.Entries = out.Entries[max(0, len(out.Entries)-count):]
+	out.Entries = audit.Newest(out.Entries, count, func(e *NodeEntry) *audit.Entry { return &e.Entry })
 	return out, nil
+}
+
+// allSince returns the latest time of all nodes; zero if one does not say.
+func allSince(known []NodeKnown) (since time.Time) {
+	for _, k := range known {
+		for _, at := range []time.Time{k.Since, k.StrangersSince} {
+			if at.IsZero() {
+				return time.Time{}
+			}
+			if at.After(since) {
+				since = at
+			}
+		}
+	}
+	return since
 }

@@ -52,7 +52,12 @@ type Options struct {
 	// quarter of MaxConnections, at most 4096, the one that is idle longest is closed.
 	HTTPIdleTime time.Duration
 
-	MaxAuditEntries int // changes and refusals kept in memory for GET /audit; default 1000
+	// DataPath is the data directory, which the engine has locked: the server keeps its audit there. Empty: all that it
+	// remembers is in memory.
+	DataPath string
+
+	MaxAuditEntries int   // changes and refusals kept in memory for GET /audit; default 1000
+	MaxAuditBytes   int64 // of those kept in DataPath; default 16 MiB
 
 	InactiveProducerTimeout time.Duration // lookups leave out a registered nsqd that is silent for longer; default 5 m
 
@@ -299,8 +304,9 @@ func (o *Options) check() error {
 		return fmt.Errorf("nsq: Statsd.Interval or Statsd.PacketBytes is negative; leave it 0 for the default")
 	case o.MaxMetricSeries < 1:
 		return fmt.Errorf("nsq: MaxMetricSeries is %d; leave it 0 for the default", o.MaxMetricSeries)
-	case o.MaxAuditEntries < 0:
-		return fmt.Errorf("nsq: MaxAuditEntries is %d; leave it 0 for the default", o.MaxAuditEntries)
+	case o.MaxAuditEntries < 0 || o.MaxAuditBytes < 0:
+		return fmt.Errorf("nsq: MaxAuditEntries is %d and MaxAuditBytes %d; leave them 0 for the default", o.MaxAuditEntries,
+			o.MaxAuditBytes)
 	case o.MaxRdyCount < 1:
 		return fmt.Errorf("nsq: MaxRdyCount is %d; clients would never get a message", o.MaxRdyCount)
 	case o.MaxInFlightBytes < 0:

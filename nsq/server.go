@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,9 @@ import (
 	"penstock/nsq/lookup"
 	"penstock/nsq/metrics"
 )
+
+// diskPatience is how long Shutdown waits for a disk that does not take the end of the audit.
+const diskPatience = time.Second
 
 // Server serves one Engine to NSQ's clients. It does not close the engine, which must stay open until Shutdown has
 // returned.
@@ -81,6 +85,7 @@ type Server struct {
 	strangers []*conn
 	stopping  bool
 	stopOnce  sync.Once
+	auditOnce sync.Once
 
 	wg      sync.WaitGroup // connections
 	helpers sync.WaitGroup // the sweep, the poll, statistics and the history
@@ -134,6 +139,9 @@ func Listen(e *engine.Engine, o Options) (*Server, error) {
 		}
 		s.flusher.Close()
 		return nil, err
+	}
+	if s.opts.DataPath != "" {
+		s.audit.Keep(filepath.Join(s.opts.DataPath, "audit"), s.opts.MaxAuditBytes)
 	}
 	e.HoldAnswers(s.flusher)
 	s.poll.open(s)
@@ -398,5 +406,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for _, w := range webs {
 		_ = w.server.Close() // requests that did not end in time
 	}
+	s.auditOnce.Do(func() { // last, when nobody asks for anything any more
+		ctx, cancel := context.WithTimeout(context.Background(), diskPatience)
+		defer cancel()
+		s.audit.Close(ctx)
+	})
 	return ctx.Err()
 }

@@ -221,6 +221,7 @@ func TestJSONFields(t *testing.T) {
 	run("cluster status")
 	run("cluster health")
 	run("status")
+	run("audit")
 	run("health")
 	run("cluster verify", "orders")
 	run("cluster expand", "orders", "3")

@@ -219,6 +219,7 @@ func (c *config) nsqOptions(logger *slog.Logger, level *slog.LevelVar) nsq.Optio
 	o.Logger = logger
 	o.LogLevel = level
 	o.ConfigValues = c.public
+	o.DataPath = c.node.engine.DataPath
 	o.DisableSnappy, o.DisableDeflate = !c.node.offers.snappy, !c.node.offers.deflate
 	if list := c.node.offers.authAddresses; list != "" {
 		o.Auth.HTTPAddresses = strings.Split(list, ",")

@@ -286,7 +286,11 @@ func securitySettings(o *nsq.Options, on *offers) []*setting {
 		row("http-idle-time", "11m", duration(&o.HTTPIdleTime, time.Second),
 			"close an HTTP connection on which nothing was asked for this long; longer than the balancer's in front of it"),
 		row("max-audit-entries", "1000", count(&o.MaxAuditEntries, 1),
-			"number of changes and refusals to keep in memory for GET /audit; the log has them all"),
+			"number of changes and refusals to keep in memory for GET /audit, and a quarter as many refusals of clients that "+
+				"proved nothing; the log has them all"),
+		row("max-audit-bytes", "16MiB", size64(&o.MaxAuditBytes, 64<<10),
+			"how much of the audit to keep in the folder audit of data-path, where a restart finds it; half of it is for "+
+				"refusals of clients that proved nothing"),
 		row("tls-cert", "", text(&t.CertFile),
 			"PEM file with the server's certificate, reloaded on SIGHUP; empty disables TLS"),
 		row("tls-key", "", text(&t.KeyFile), "PEM file with the private key for tls-cert, reloaded on SIGHUP"),

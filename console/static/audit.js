@@ -14,20 +14,20 @@ function Entries() {
 	const look = useLook(`/audit?all&count=${most}`, 5000);
 	const [filter, setFilter] = useAddress("contains");
 	const all = (look.data?.entries ?? []).toReversed();
+	const since = look.data?.since ? `since ${time(look.data.since)}` : "since a time that some node does not say";
 	const text = (e) => [e.node, e.who, e.from, e.what, e.names, e.body, e.result].join(" ").toLowerCase();
 	const found = all.filter((e) => text(e).includes(filter.toLowerCase()));
 	return html`
 		<h1>Audit</h1>
-		<p class="note">Changes, failed logins and refusals since the nodes started, the newest ${most} first.
-			${" "}The nodes' logs have all of them.</p>
+		<p class="note">Changes, failed logins and refusals ${since}, the newest ${most} first. The logs have all.</p>
 		<div class="tools"><label>Contains <input type="search" value=${filter}
 			onInput=${(e) => setFilter(e.target.value)} /></label>
 			<span role="status">${look.data && `${found.length} of ${all.length} entries`}</span></div>
 		<${Missing} of=${look.data?.missing} />
 		<${Trouble} error=${look.data ? null : look.error} />
 		${look.data && html`<${Table} label="Audit" rows=${found}
-			empty=${all.length ? "No entry contains that." : "Nothing was changed, and nobody was refused."} columns=${[
-			{ name: "Time", of: (e) => html`<span class="whole">${time(e.time)}</span>` },
+			empty=${all.length ? "No entry contains that." : `Nothing was changed, and nobody was refused, ${since}.`}
+			columns=${[{ name: "Time", of: (e) => html`<span class="whole">${time(e.time)}</span>` },
 			{ name: "Who", of: (e) => e.who || "–" }, { name: "What", of: (e) => e.what },
 			{ name: "Of", long: true, of: (e) => html`${e.names} ${e.body && html`<code>${e.body}</code>`}` },
 			{ name: "Result", long: true, of: (e) => html`<${Tag} kind=${kinds[e.kind]}>${e.kind}<//> ${e.kind === "done"

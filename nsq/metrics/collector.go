@@ -210,6 +210,8 @@ type ServerMeter struct {
 	AuthSilentSeconds float64 // since when these are; 0: they answer
 
 	HTTPPanics uint64 // requests over HTTP that a fault of this program has ended
+	// AuditNotWritten counts the entries of the audit that the disk did not take.
+	AuditNotWritten uint64
 
 	Strangers        int               // connections of NSQ clients that have to send AUTH and have not
 	StrangersRefused map[string]uint64 // by reason
@@ -252,6 +254,7 @@ func collectServer(w writer, m ServerMeter) {
 	w.set(authSilent, m.AuthSilentSeconds)
 	w.set(authHeld, float64(m.AuthHeld))
 	w.set(httpPanics, float64(m.HTTPPanics))
+	w.set(auditNotWritten, float64(m.AuditNotWritten))
 	w.set(descriptorsRefused, float64(descriptors.Refused()))
 	w.set(strangers, float64(m.Strangers))
 	for reason, n := range m.StrangersRefused {

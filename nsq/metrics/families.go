@@ -215,6 +215,8 @@ var (
 		"Answers to HTTP requests, by the pattern of the route and the status.", "route", "code")
 	httpPanics = define(ofClients, counter, "http_panics_total",
 		"HTTP requests that a fault of this program has ended; the log has the stack.")
+	auditNotWritten = define(ofClients, counter, "audit_not_written_total",
+		"Entries of the audit that the disk did not take: they are in memory and in the log, and a restart forgets them.")
 	nativeRequests = define(ofClients, counter, "native_requests_total",
 		"Answers to requests of native clients, by their type and status; other: a type of a later version.",
 		"request", "status")

@@ -2,9 +2,14 @@ package audit
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -53,5 +58,147 @@ func TestAuditBoundsRefusals(t *testing.T) {
 	}
 	if k := strings.Count(text.String(), "\n"); k != len(list.Entries) {
 		t.Errorf("%d lines, %d entries", k, len(list.Entries))
+	}
+}
+
+// disk is a Log that is kept in dir. Its end is that of a process.
+func disk(t *testing.T, dir string, count int, maxBytes int64) (*Log, func()) {
+	t.Helper()
+	l := New(slog.New(slog.DiscardHandler), count)
+	l.Keep(dir, maxBytes)
+	return l, func() {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if l.Close(ctx); ctx.Err() != nil {
+			t.Fatal("Close waits")
+		}
+	}
+}
+
+func whats(l *Log) (all []string) {
+	for _, e := range l.List().Entries {
+		all = append(all, e.What)
+	}
+	return all
+}
+
+// O5. After a restart the entries of before are there, and since when nothing is missing. What a crash tore is passed
+// over. What came before the directory's lock was taken is there, too.
+func TestAuditSurvivesRestarts(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "audit")
+	l := New(slog.New(slog.DiscardHandler), 0)
+	l.Refused(Entry{What: "early"}, "no")
+	l.Keep(dir, 0)
+	begun := l.List().Since
+	l.Changed(Entry{What: "one"})
+	l.Close(context.Background())
+	f, err := os.OpenFile(filepath.Join(dir, "changes.jsonl"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(`{"time":"2026-`); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		l, end := disk(t, dir, 0, 0)
+		if got := l.List(); !got.Since.Equal(begun) || !got.StrangersSince.Equal(begun) || len(got.Entries) != 2+i {
+			t.Fatalf("restart %d: since %v, want %v: %q", i, got.Since, begun, whats(l))
+		}
+		l.Changed(Entry{What: fmt.Sprint("more ", i)})
+		end()
+	}
+	l, end := disk(t, dir, 0, 0)
+	if got := whats(l); !slices.Equal(got, []string{"early", "one", "more 0", "more 1", "more 2"}) {
+		t.Errorf("%q", got)
+	}
+	end()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	l, end = disk(t, dir, 0, 0)
+	defer end()
+	if got := l.List(); got.Since.Before(now) || len(got.Entries) != 0 {
+		t.Errorf("of an audit that was removed it says that it knows all since %v", got.Since)
+	}
+}
+
+// O5. Strangers, however many, take no room from what people did: not in memory, on disk, or in an answer; nor do they
+// suppress the refusals of people. What was dropped is before the time since which the audit says that it knows all.
+func TestStrangersPushNobodyOut(t *testing.T) {
+	dir := t.TempDir()
+	var seconds atomic.Int64
+	l := New(slog.New(slog.DiscardHandler), 40)
+	l.now = func() time.Time { return time.Unix(1000+seconds.Load(), 0) }
+	l.Keep(dir, 8000)
+	l.Changed(Entry{What: "done"})
+	for range 100 {
+		for range 20 {
+			l.Refused(Entry{What: "knock"}, "the secret is unknown")
+		}
+		seconds.Add(1)
+	}
+	l.Refused(Entry{Who: "bob", What: "tries"}, "UNAUTHORIZED")
+	check := func(l *Log, knocks int) {
+		t.Helper()
+		list := l.List()
+		if n := len(list.Entries); list.Entries[0].What != "done" || list.Entries[n-1].What != "tries" || n != 2+knocks {
+			t.Errorf("%q", whats(l))
+		}
+		if k := list.Entries[1].Time; list.StrangersSince.Unix() < 1098 || k.Before(list.StrangersSince) {
+			t.Errorf("it says that it knows all of strangers since %v, and its first knock is of %v", list.StrangersSince, k)
+		}
+	}
+	check(l, 10)
+	of := func(e *Entry) *Entry { return e }
+	if got := Newest(l.List().Entries, 4, of); len(got) != 4 || got[0].What != "done" || got[3].What != "tries" {
+		t.Errorf("%+v", got)
+	}
+	list := make([]Entry, 8)
+	list[6], list[7] = Entry{Kind: Refused, Who: anyone}, Entry{Kind: Refused, Who: anyone}
+	if got := Newest(list, 4, of); len(got) != 4 || got[2].Kind == Refused || got[3].Kind != Refused {
+		t.Errorf("%+v", got)
+	}
+	if got := Newest(l.List().Entries, 100, of); len(got) != 12 {
+		t.Errorf("%+v", got)
+	}
+	l.Close(context.Background())
+	l, end := disk(t, dir, 40, 8000)
+	defer end()
+	check(l, 10)
+}
+
+// Whatever was dropped, from memory or with an old file: everything since the time that the list names is in it.
+func TestAuditKnowsSinceWhen(t *testing.T) {
+	for _, count := range []int{30, 1000} {
+		dir := t.TempDir()
+		var times []time.Time
+		check := func(l *Log) {
+			t.Helper()
+			list, has := l.List(), whats(l)
+			for k, at := range times {
+				if at.After(list.Since) && !slices.Contains(has, fmt.Sprint(k)) {
+					t.Fatalf("all since %v, and entry %d of %v is missing: %q", list.Since, k, at, has)
+				}
+			}
+		}
+		for range 15 {
+			l, end := disk(t, dir, count, 8000)
+			check(l)
+			for range 60 {
+				l.Changed(Entry{What: fmt.Sprint(len(times))})
+				list := l.List()
+				times = append(times, list.Entries[len(list.Entries)-1].Time)
+				if times[len(times)-1].Before(list.Since) {
+					t.Fatalf("it does not know what it recorded just now: all since %v", list.Since)
+				}
+			}
+			check(l)
+			end()
+		}
 	}
 }
