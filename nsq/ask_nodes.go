@@ -31,6 +31,7 @@ type question struct {
 	Sort   history.Order `json:"sort,omitempty"`
 	Filter string        `json:"filter,omitempty"`
 	Count  int           `json:"count,omitempty"`
+	After  int64         `json:"after,omitempty"`
 }
 
 type questionKind string
@@ -42,6 +43,8 @@ const (
 	askTopics   questionKind = "topics"   // Names. Answer: []topicRow
 	askChannels questionKind = "channels" // Topic, Channel, Clients, Served. Answer: channelsHere or []ListedChannel
 	askHistory  questionKind = "history"  // Topic, Channel. Answer: history.Series
+	askKept     questionKind = "kept"     // Topic, Channel, Names of nodes. Answer: map[string]history.Series
+	askRecords  questionKind = "records"  // After. Answer: records
 	askAudit    questionKind = "audit"    // Answer: audit.List
 )
 
@@ -63,6 +66,12 @@ func (s *Server) answerQuestion(_ context.Context, text []byte) ([]byte, error) 
 		v = s.channelsHere(&q)
 	case askHistory:
 		v = s.history.Series(q.Topic, q.Channel)
+	case askKept:
+		v = s.keptHere(&q)
+	case askRecords:
+		var r records
+		r.Records, r.More = s.history.Records(q.After)
+		v = r
 	case askAudit:
 		v = s.audit.List()
 	default:
@@ -161,21 +170,6 @@ func (s *Server) members() []*meta.Node {
 	}
 	slices.SortFunc(all, func(a, b *meta.Node) int { return cmp.Compare(a.Name, b.Name) })
 	return all
-}
-
-// remember adds a look to the history at each multiple of history.Interval. It ends with Server.quit.
-func (s *Server) remember() {
-	for {
-		s.history.Add(s.look(time.Now()))
-		now := time.Now()
-		timer := time.NewTimer(now.Truncate(history.Interval).Add(history.Interval).Sub(now))
-		select {
-		case <-s.quit:
-			timer.Stop()
-			return
-		case <-timer.C:
-		}
-	}
 }
 
 func (s *Server) look(now time.Time) *history.Look {

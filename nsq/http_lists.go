@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"penstock/engine"
 	"penstock/engine/health"
 	"penstock/engine/meta"
 	"penstock/nsq/internal/audit"
@@ -118,18 +117,6 @@ type ListedChannel struct {
 type listedClient struct {
 	clientStats
 	Leader string `json:"leader"`
-}
-
-// Histories is the answer of /history.
-type Histories struct {
-	Nodes   []NodeHistory `json:"nodes"`
-	Missing []Missing     `json:"missing"`
-}
-
-// NodeHistory is what one node remembers.
-type NodeHistory struct {
-	Node string `json:"node"`
-	history.Series
 }
 
 // page reads offset and count.
@@ -375,28 +362,6 @@ func (s *Server) channelRows(q *question, here *channelsHere) {
 			here.Channels = append(here.Channels, c)
 		}
 	}
-}
-
-func (s *Server) serveHistory(r *http.Request, q url.Values) (any, error) {
-	topic, err := s.topicOf(q, false)
-	if err != nil {
-		return nil, err
-	}
-	if topic == "" && q.Has("channel") {
-		return nil, web.Fail(400, "MISSING_ARG_TOPIC")
-	}
-	if q.Has("channel") && !engine.ValidChannelName(q.Get("channel")) {
-		return nil, web.Fail(400, "INVALID_ARG_CHANNEL")
-	}
-	out := Histories{Nodes: []NodeHistory{}}
-	ask := question{What: askHistory, Topic: topic, Channel: q.Get("channel")}
-	out.Missing = s.askAll(r.Context(), ask, func(node string, text []byte) error {
-		h := NodeHistory{Node: node}
-		err := json.Unmarshal(text, &h.Series)
-		out.Nodes = append(out.Nodes, h)
-		return err
-	})
-	return out, nil
 }
 
 // ClusterAudit is the answer of /audit?all: the newest entries of all nodes, with the oldest of them first.

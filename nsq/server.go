@@ -74,6 +74,7 @@ type Server struct {
 	counts   counters
 	deleted  web.Deletions
 	history  *history.Log
+	kept     history.Kept // of other nodes
 
 	large      *semaphore.Weighted // Options.MaxLargeInputBytes
 	largeBytes atomic.Int64        // what is taken of large

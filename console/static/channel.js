@@ -3,7 +3,7 @@ import { useState } from "./vendor/hooks.mjs";
 import { path, post, useLook } from "./api.js";
 import { act, Destroy, Facts, html, Marks, Missing, Part, plural, rate, short, span, Table, time,
 	topicLink, Trouble } from "./ui.js";
-import { largest, Plot, sums } from "./plot.js";
+import { Plot, pointsOf } from "./plot.js";
 import { Lacks, useMay } from "./may.js";
 import { Peek } from "./messages.js";
 import { Settings } from "./settings.js";
@@ -17,10 +17,10 @@ export function Channel({ topic, channel, session }) {
 	const history = useLook(sees && path("/history", { topic, channel }), 5000);
 	const c = look.data?.channels[0], dead = c?.dead_letter_topic;
 	const letters = look.data?.dead_letters?.find((l) => l.topic === dead)?.count ?? 0;
-	const nodes = history.data?.nodes ?? [], of = { topic, channel };
+	const of = { topic, channel };
 	const verb = (name, said, query = {}) => act(() => post(path(`/channel/${name}`, { ...of, ...query })),
 		said).then(look.again);
-	const line = (name, field, how = sums) => ({ name, points: how(nodes, field) });
+	const line = (name, field) => ({ name, points: pointsOf(history.data?.total, field) });
 	return html`
 		<h1><a href="#/topics">Topics</a> / <a class="name" href=${topicLink(topic)}>${topic}</a> / <span class="name">
 			${channel}</span> <${Marks} of=${c} /></h1>
@@ -48,7 +48,7 @@ export function Channel({ topic, channel, session }) {
 		<div class="plots">
 			<${Plot} title="Lag: messages"
 				series=${[line("waiting", "depth"), line("in flight", "in_flight"), line("deferred", "deferred")]} />
-			<${Plot} title="Lag: age of the oldest message" unit=${span} series=${[line("oldest", "oldest_seconds", largest)]} />
+			<${Plot} title="Lag: age of the oldest message" unit=${span} series=${[line("oldest", "oldest_seconds")]} />
 			<${Plot} title="Messages per second" unit=${rate}
 				series=${["delivered", "finished", "requeued", "timed out"].map((s) => line(s, s.replace(" ", "_")))} />
 		</div>

@@ -1,7 +1,7 @@
 // The overview: is all well, how much happens, and where.
 import { path, useLook } from "./api.js";
 import { bytes, Facts, html, Marks, Missing, rate, span, Table, Tag, topicLink, Trouble, short } from "./ui.js";
-import { largest, newest, Plot, single, sums } from "./plot.js";
+import { newest, Plot, pointsOf } from "./plot.js";
 
 // Health is one sentence about the node and its cluster. It is green only as long as the node says so now.
 export function Health({ cluster, fresh }) {
@@ -30,8 +30,8 @@ function Everything({ session, fresh }) {
 	const topics = useLook(path("/topics", { sort: "published", count: 10, dead_letters: true }));
 	const waiting = useLook(path("/topics", { sort: "depth", count: 10 }));
 	const nodes = history.data?.nodes ?? [];
-	const now = (field, how = sums) => newest(how(nodes, field));
-	const perNode = (field) => nodes.map((n) => ({ name: n.node, points: single(n, field) }));
+	const sums = (field) => pointsOf(history.data?.total, field), now = (field) => newest(sums(field));
+	const perNode = (field) => nodes.map((n) => ({ name: n.node, points: pointsOf(n, field) }));
 	return html`
 		<h1>Overview</h1>
 		<${Health} cluster=${session.cluster} fresh=${fresh} />
@@ -42,7 +42,7 @@ function Everything({ session, fresh }) {
 			["Written", now("published_bytes") === undefined ? "–" : `${bytes(now("published_bytes"))}/s`],
 			["Delivered", rate(now("delivered"))], ["Finished", rate(now("finished"))],
 			["Waiting", short(now("depth"))], ["In flight", short(now("in_flight"))],
-			["Publish p99", ms(now("publish_p99_ms", largest))], ["Disk write p99", ms(now("flush_p99_ms", largest))],
+			["Publish p99", ms(now("publish_p99_ms"))], ["Disk write p99", ms(now("flush_p99_ms"))],
 			topics.data && ["Topics", short(topics.data.count)],
 			...(topics.data?.dead_letters ?? []).slice(0, 1).map((most) => ["Dead letters", html`<a
 				href=${topicLink(most.topic)}>${short(topics.data.dead_letters.reduce((n, t) => n + t.count, 0))}</a>`]),
@@ -50,10 +50,10 @@ function Everything({ session, fresh }) {
 		<p class="note">These are the numbers of the last full 10 s; the p99 is that of the slowest node.</p>
 		<div class="plots">
 			<${Plot} title="Messages per second" unit=${rate} series=${[{ name: "published",
-				points: sums(nodes, "published") }, { name: "delivered", points: sums(nodes, "delivered") }, { name: "finished",
-				points: sums(nodes, "finished") }]} />
-			<${Plot} title="Messages waiting" series=${[{ name: "waiting", points: sums(nodes, "depth") }, { name: "in flight",
-				points: sums(nodes, "in_flight") }]} />
+				points: sums("published") }, { name: "delivered", points: sums("delivered") }, { name: "finished",
+				points: sums("finished") }]} />
+			<${Plot} title="Messages waiting" series=${[{ name: "waiting", points: sums("depth") }, { name: "in flight",
+				points: sums("in_flight") }]} />
 			${[["Publish p99", "publish"], ["Disk write p99", "flush"]].map(([title, of]) => html`<${Plot} key=${of}
 				title=${title} unit=${ms} series=${perNode(`${of}_p99_ms`)} />`)}
 		</div>

@@ -5,29 +5,16 @@ import { html, short, span } from "./ui.js";
 
 const colors = ["--line-1", "--line-2", "--line-3", "--line-4"];
 
-// joined joins what several nodes remember of one thing, as a Map from seconds to values. A point is missing where no
-// node knows anything. The newest points are left out until all nodes have theirs: half a sum would look like a fall.
-function joined(nodes, field, add) {
-	const at = new Map();
-	const end = Math.min(...nodes.map((n) => n.from + (length - 1) * n.step_seconds));
-	for (const n of nodes) {
-		n.fields[field]?.forEach((v, i) => {
-			const t = n.from + i * n.step_seconds;
-			if (v !== null && t <= end) at.set(t, at.has(t) ? add(at.get(t), v) : v);
-		});
-	}
-	at.end = end;
-	return at;
-}
-
 // ages are the distances of lines at which an age is written, in seconds.
 const ages = [0.001, 0.01, 0.1, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400, 864000, 8640000];
 const length = 90; // points, of 10 s each
 
-export const sums = (nodes, field) => joined(nodes, field, (a, b) => a + b);
-// largest is for ages and percentiles, which do not add up.
-export const largest = (nodes, field) => joined(nodes, field, Math.max);
-export const single = (node, field) => sums([node], field);
+// pointsOf returns a field of a series as a Map from seconds to values; undefined where nothing is known: a gap.
+export function pointsOf(series, field) {
+	const at = new Map(series?.fields[field]?.map((v, i) => [series.from + i * series.step_seconds, v ?? undefined]));
+	at.end = series ? series.from + (length - 1) * series.step_seconds : -Infinity;
+	return at;
+}
 
 // newest returns the value of the newest points; undefined: nothing was measured in the last 10 s.
 export const newest = (points) => points.get(points.end);
@@ -54,7 +41,7 @@ export function Plot({ title, series, unit = short }) {
 	const times = [...new Set(series.flatMap((s) => [...s.points.keys()]))].sort((a, b) => a - b);
 	const data = [times, ...series.map((s) => times.map((t) => s.points.get(t) ?? null))];
 	const names = series.map((s) => s.name).join("\n");
-	const none = times.length === 0;
+	const none = !series.some((s) => [...s.points.values()].some((v) => v !== undefined));
 	const end = Math.max(...series.map((s) => s.points.end));
 	range.current = end;
 	useEffect(() => {

@@ -4,7 +4,7 @@ import { path, post, useLook } from "./api.js";
 import { act, bytes, channelLink, Destroy, Facts, html, Marks, Missing, Pager, Part, rate, short, span, Table,
 	Tag, Trouble, useAddress, useLater } from "./ui.js";
 import { Lacks, useMay } from "./may.js";
-import { newest, Plot, sums } from "./plot.js";
+import { newest, Plot, pointsOf } from "./plot.js";
 import { Peek } from "./messages.js";
 import { Settings } from "./settings.js";
 
@@ -19,9 +19,9 @@ export function Topic({ topic, session }) {
 	const own = useLook(seen("/stats", { format: "json", include_clients: "false", include_mem: "false" }));
 	const history = useLook(seen("/history"), 5000);
 	const { data } = channels;
-	const nodes = history.data?.nodes ?? [];
+	const sums = (field) => pointsOf(history.data?.total, field);
 	const paused = own.data?.topics?.[0]?.paused;
-	const last = (field) => newest(sums(nodes, field)); // undefined: no node has measured it yet
+	const last = (field) => newest(sums(field)); // undefined: no node has measured it yet
 	const verb = (name, said) => act(() => post(path(`/topic/${name}`, { topic })), said).then(() => {
 		channels.again();
 		own.again();
@@ -35,8 +35,8 @@ export function Topic({ topic, session }) {
 			["Waiting", short(last("depth"))], ["Stored", bytes(last("stored_bytes"))], ["Channels", short(data.count)]]} />
 		<div class="plots">
 			<${Plot} title="Messages per second" unit=${rate} series=${[{ name: "published",
-				points: sums(nodes, "published") }, { name: "delivered", points: sums(nodes, "delivered") }]} />
-			<${Plot} title="Messages waiting" series=${[{ name: "waiting", points: sums(nodes, "depth") }]} />
+				points: sums("published") }, { name: "delivered", points: sums("delivered") }]} />
+			<${Plot} title="Messages waiting" series=${[{ name: "waiting", points: sums("depth") }]} />
 		</div>
 		<h2>Channels</h2>
 		<${Table} label="Channels" rows=${data.channels} keyOf=${(c) => c.name}

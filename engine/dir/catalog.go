@@ -27,6 +27,7 @@ import (
 //	trash/                        deleted topics and segments, until their bytes are removed
 //	aside/                        what cuts took from copies, see engine/aside
 //	audit/                        changes and refusals: the server of clients writes it, see nsq/internal/audit
+//	history/                      the points of the console's plots, likewise: see nsq/internal/history
 //	held/                         second names of segments that a backup is still copying
 const (
 	TopicFormat = 2 // of topic.json; the format of node.json encodes the directory's feature level, see level.go

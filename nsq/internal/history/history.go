@@ -1,6 +1,7 @@
 // Package history keeps what a node did in the last 15 minutes: rates, depths and percentiles, one point for each 10 s,
 // of the node and of the topics and channels that it serves. /history and the lists of topics show it; nothing else
-// reads it, and nothing is on the disk: it begins anew with the process.
+// reads it. A node keeps its own on its disk for the next process, and that of two others in memory, for the time when
+// they are dead ([Record], [Kept]). [Total] adds up what all nodes know.
 //
 // A [Log] is a step function of looks at the node's counters. It has no clock and no goroutine; the server adds a look
 // at each multiple of Interval of the wall clock, so that the points of several nodes can be added up.
@@ -49,7 +50,8 @@ var (
 // Log keeps the points. Any goroutine may call its methods.
 type Log struct {
 	mu        sync.Mutex // guards all below; nothing is called while it is held
-	tick      int64      // of the newest points: seconds since 1970, divided by those of Interval; 0: no look yet
+	tick      int64      // of the newest points: seconds since 1970, divided by those of Interval; 0: no points yet
+	looked    bool       // this process has, so that there are counts to compare with
 	bytes     int        // of all rings
 	node      *object
 	topics    map[string]*topic
@@ -69,6 +71,12 @@ type channel struct {
 	row Channel
 }
 
+func newTopic() *topic {
+	return &topic{object: object{fields: topicFields}, channels: map[string]*channel{}}
+}
+
+func newChannel() *channel { return &channel{object: object{fields: channelFields}} }
+
 // New returns an empty Log.
 func New() *Log {
 	l := &Log{topics: map[string]*topic{}, node: &object{fields: nodeFields}}
@@ -82,15 +90,13 @@ func New() *Log {
 func (l *Log) Add(k *Look) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	tick := k.At.Unix() / int64(Interval/time.Second)
+	tick := tickOf(k.At)
 	if tick <= l.tick {
 		return
 	}
-	s := step{first: l.tick == 0, tick: tick, seconds: float64(tick-l.tick) * Interval.Seconds(), at: k.At}
+	s := step{first: !l.looked, after: !l.looked && l.tick != 0, tick: tick, at: k.At}
+	s.seconds = float64(tick-l.tick) * Interval.Seconds()
 	s.missed = int(min(tick-l.tick-1, Length))
-	if s.first {
-		s.missed = 0
-	}
 	sum := nodeSums{}
 	for i := range k.Topics {
 		l.addTopic(&k.Topics[i], &s, &sum)
@@ -99,12 +105,13 @@ func (l *Log) Add(k *Look) {
 		quantile(0.99, l.publishes, k.Publishes), quantile(0.99, l.flushes, k.Flushes))
 	l.publishes, l.flushes = k.Publishes, k.Flushes
 	l.dropGone(&s)
-	l.tick = tick
+	l.tick, l.looked = tick, true
 }
 
 // step is what the points of one look share.
 type step struct {
 	first   bool
+	after   bool // it is the first one after points of an earlier process: nobody knows the rates, and it gives no points
 	tick    int64
 	missed  int     // points that no look was made for
 	seconds float64 // since the look before
@@ -116,7 +123,7 @@ type nodeSums struct{ published, bytes, delivered, finished, depth, inFlight flo
 func (l *Log) addTopic(t *engine.TopicStats, s *step, sum *nodeSums) {
 	o := l.topics[t.Name]
 	if o == nil {
-		o = &topic{object: object{fields: topicFields}, channels: map[string]*channel{}}
+		o = newTopic()
 		l.topics[t.Name] = o
 	}
 	row := TopicOf(t, s.at)
@@ -126,7 +133,7 @@ func (l *Log) addTopic(t *engine.TopicStats, s *step, sum *nodeSums) {
 		c := &t.Channels[i]
 		oc := o.channels[c.Name]
 		if oc == nil {
-			oc = &channel{object: object{fields: channelFields}}
+			oc = newChannel()
 			o.channels[c.Name] = oc
 		}
 		r := ChannelOf(c, s.at)
@@ -213,6 +220,9 @@ func (l *Log) point(o *object, s *step, busy bool, values ...float64) {
 		l.bytes -= size
 		return
 	}
+	if s.after {
+		values = nil
+	}
 	o.set(s, values)
 }
 
@@ -247,9 +257,12 @@ func at(tick int64) int { return int(tick % Length) }
 
 // Series is the history of the node, a topic or a channel on one node.
 type Series struct {
-	From   int64             `json:"from"`         // of the first point, in seconds since 1970
-	Step   int               `json:"step_seconds"` // between two points
-	Fields map[string]Points `json:"fields"`       // null where nothing is known; empty: nothing is known at all
+	From int64 `json:"from"`         // of the first point, in seconds since 1970
+	Step int   `json:"step_seconds"` // between two points
+	// Known are the times, from and to, for which the node has points at all: there a field that is null is not here.
+	// Otherwise the node did not run, or what it knew is lost. nil: the node is of a version that does not say it.
+	Known  [][2]int64        `json:"known"`
+	Fields map[string]Points `json:"fields"` // null where nothing is known; empty: nothing is known at all
 }
 
 // newest gives the series its last points only: those of a topic that has no ring.
@@ -308,7 +321,9 @@ func (l *Log) Series(topic, channel string) Series {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	step := int(Interval / time.Second)
-	s := Series{From: (l.tick - Length + 1) * int64(step), Step: step, Fields: map[string]Points{}}
+	s := Series{
+		From: (l.tick - Length + 1) * int64(step), Step: step, Fields: map[string]Points{}, Known: l.known(int64(step)),
+	}
 	o := l.node
 	if topic != "" {
 		t := l.topics[topic]
@@ -337,6 +352,21 @@ func (l *Log) Series(topic, channel string) Series {
 		s.Fields[name] = points
 	}
 	return s
+}
+
+// known returns the times for which there are points.
+func (l *Log) known(step int64) [][2]int64 {
+	all := [][2]int64{}
+	for tick := l.tick - Length + 1; tick <= l.tick; tick++ {
+		switch {
+		case !l.tickKnown(tick):
+		case l.tickKnown(tick - 1):
+			all[len(all)-1][1] = tick * step
+		default:
+			all = append(all, [2]int64{tick * step, tick * step})
+		}
+	}
+	return all
 }
 
 // quantile returns the quantile q in ms of the durations that were counted between two looks, or NaN if there was none.

@@ -37,8 +37,10 @@ type Options struct {
 	// Head returns the first line of a new file, of less than headBytes; nil: there is none. The goroutine that writes
 	// calls it.
 	Head func() []byte
-	Log  *slog.Logger
-	What string // for the log: what is kept, such as "the audit"
+	// Unsynced: a power cut may take the newest lines, so that nothing is flushed.
+	Unsynced bool
+	Log      *slog.Logger
+	What     string // for the log: what is kept, such as "the audit"
 }
 
 func (o *Options) newest() string { return filepath.Join(o.Dir, o.Name+".jsonl") }
@@ -147,7 +149,7 @@ func (w *Writer) told(err error) bool {
 	switch {
 	case err != nil && !w.failing:
 		w.failing = true
-		w.o.Log.Warn("keeping "+w.o.What+" on disk failed: it goes on in memory and in this log, messages are not "+
+		w.o.Log.Warn("keeping "+w.o.What+" on disk failed: it goes on in memory, messages are not "+
 			"concerned, and what is not written is counted; see that the disk has room", "dir", w.o.Dir, "error", err)
 	case err == nil && w.failing:
 		w.failing = false
@@ -244,6 +246,9 @@ func (w *Writer) open() (*os.File, int64, error) {
 
 // sync puts the newest file on stable storage, and its name.
 func (w *Writer) sync() error {
+	if w.o.Unsynced {
+		return nil
+	}
 	for _, name := range []string{w.o.newest(), w.o.Dir} {
 		f, err := os.Open(name)
 		if errors.Is(err, fs.ErrNotExist) {
