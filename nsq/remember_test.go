@@ -2,6 +2,8 @@ package nsq
 
 import (
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -64,19 +66,18 @@ func TestHistoryOfANodeThatIsGone(t *testing.T) {
 // A process has the history of the one before.
 func TestHistoryAfterARestart(t *testing.T) {
 	dir := t.TempDir()
-	n := startNode(t, engine.Options{}, Options{DataPath: dir})
-	var known [][2]int64
-	eventually(t, "a look", func() bool {
-		nodes := answer[Histories](t, n, "/history").Nodes
-		known = nodes[0].Known
-		return len(known) > 0
-	})
-	if err := n.Shutdown(t.Context()); err != nil {
+	before, at := history.New(), time.Now().Add(-5*time.Minute).Truncate(history.Interval)
+	before.Add(&history.Look{At: at})
+	file := filepath.Join(dir, "history", "points.jsonl")
+	if err := os.Mkdir(filepath.Dir(file), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	next := startNode(t, engine.Options{}, Options{DataPath: dir})
+	if err := os.WriteFile(file, append(before.Newest(), '\n'), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := startNode(t, engine.Options{}, Options{DataPath: dir})
 	eventually(t, "the history of before", func() bool {
-		nodes := answer[Histories](t, next, "/history").Nodes
-		return len(nodes[0].Known) > 0 && nodes[0].Known[0][0] == known[0][0]
+		known := answer[Histories](t, n, "/history").Nodes[0].Known
+		return len(known) > 0 && known[0][0] == at.Unix()
 	})
 }

@@ -40,9 +40,9 @@ func (o *operator) auditCommand() *cobra.Command {
 			return cmp.Or(o.printAudit(&all), missing)
 		})
 	cmd.Flags().IntVar(&count, "count", count, "number of entries to show, the newest of all nodes")
-	cmd.Long = "Show the newest changes and refusals of all nodes that answer, the oldest first. At most a quarter of them\n" +
-		"are refusals of clients that proved nothing, if there are others. Each node keeps its own on disk; the nodes'\n" +
-		"logs have all of them. The last line says since when nothing is missing. The token needs admin on everything."
+	cmd.Long = "Show the newest changes and refusals of all nodes that answer, the oldest first. At most a quarter\n" +
+		"of them are refusals of clients that proved nothing, if there are others. Each node keeps its own on\n" +
+		"disk; the nodes' logs have all of them. The last line says since when nothing is missing. The token needs admin on everything."
 	return cmd
 }
 
@@ -60,8 +60,8 @@ func (o *operator) printAudit(all *nsqd.ClusterAudit) error {
 	fmt.Fprintln(o.out, knownOf(all))
 	for _, k := range all.Known {
 		if k.NotWritten > 0 {
-			fmt.Fprintf(o.out, "node %s could not write %d entries to its disk: its log has them, and a restart forgets them here\n",
-				dash(k.Node), k.NotWritten)
+			fmt.Fprintf(o.out, "node %s could not write %d entries to its disk: its log has them, and a restart forgets "+
+				"them here\n", dash(k.Node), k.NotWritten)
 		}
 	}
 	return nil

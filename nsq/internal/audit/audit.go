@@ -4,9 +4,9 @@
 // and one Entry in memory, whether it was done or not; so is every failed authentication and every refused permission.
 // Publishing and consuming are no changes. An entry never has a secret.
 //
-// The newest entries are in memory, and in the folder audit of the data directory (Log.Keep), where the next start finds
-// them. Who proved nothing and was refused is in a share of its own, in memory and on disk, so that strangers cannot
-// push out what people did.
+// The newest entries are in memory, and in the folder audit of the data directory (Log.Keep), where the next start
+// finds them. Who proved nothing and was refused is in a share of its own, in memory and on disk, so that strangers
+// cannot push out what people did.
 package audit
 
 import (

@@ -17,8 +17,8 @@ func text(t *testing.T, v any) string {
 	return string(data)
 }
 
-// What a process wrote is the past of the next one. The points of the time in between are missing, and that of the first
-// look, of which nobody knows the rates; torn lines, and those of another clock, are passed over.
+// What a process wrote is the past of the next one. The points of the time in between are missing, and that of the
+// first look, of which nobody knows the rates; torn lines, and those of another clock, are passed over.
 func TestHistorySurvivesARestart(t *testing.T) {
 	l := New()
 	var file [][]byte
