@@ -216,6 +216,7 @@ func TestFirstFilesMissing(t *testing.T) {
 			for to := from + 1; to <= from+3; to++ {
 				t.Run(fmt.Sprintf("%d trimmed, then %d to %d", trim, from, to), func(t *testing.T) {
 					w := newWorld(t, memoryDisk())
+					w.opts.Noted = false // the indexes are enough
 					w.fill(newRand(13), 300)
 					w.settle()
 					if _, err := w.log.Trim(w.log.Segments()[trim].Start); err != nil {
