@@ -117,15 +117,21 @@ func writeToken(t *testing.T, name, token string) {
 	}
 }
 
+// startWithCredentials starts a node with a certificate and a token, both called first.
+func startWithCredentials(t *testing.T) (p *process, https, dir, tokens string) {
+	t.Helper()
+	dir = t.TempDir()
+	cert, key := writeCertificate(t, dir, "first")
+	tokens = filepath.Join(dir, "tokens.toml")
+	writeToken(t, tokens, "first-token")
+	p = startNode(t, t.TempDir(), "--https-address", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--auth-file",
+		tokens)
+	return p, httpsAddress.FindStringSubmatch(p.log.String())[1], dir, tokens
+}
+
 // B98. SIGHUP makes a running node use new certificates and tokens. Unusable files are reported and change nothing.
 func TestHangupReadsAgain(t *testing.T) {
-	dir := t.TempDir()
-	cert, key := writeCertificate(t, dir, "first")
-	tokens := filepath.Join(dir, "tokens.toml")
-	writeToken(t, tokens, "first-token")
-	p := startNode(t, t.TempDir(), "--https-address", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--auth-file",
-		tokens)
-	address := httpsAddress.FindStringSubmatch(p.log.String())[1]
+	p, address, dir, tokens := startWithCredentials(t)
 	if name := servedName(t, address); name != "first" {
 		t.Fatalf("the certificate is for %s", name)
 	}
@@ -146,7 +152,7 @@ func TestHangupReadsAgain(t *testing.T) {
 		t.Errorf("after SIGHUP, publishing with the old token: %d, with the new one: %d", a, b)
 	}
 
-	for _, name := range []string{key, tokens} {
+	for _, name := range []string{filepath.Join(dir, "key.pem"), tokens} {
 		if err := os.WriteFile(name, []byte("rubbish"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -73,13 +73,7 @@ func TestCredentialsAreLookedAt(t *testing.T) {
 
 // A running node needs no signal.
 func TestChangedFilesAreRead(t *testing.T) {
-	dir := t.TempDir()
-	cert, key := writeCertificate(t, dir, "first")
-	tokens := filepath.Join(dir, "tokens.toml")
-	writeToken(t, tokens, "first-token")
-	p := startNode(t, t.TempDir(), "--https-address", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--auth-file",
-		tokens)
-	address := httpsAddress.FindStringSubmatch(p.log.String())[1]
+	p, address, dir, tokens := startWithCredentials(t)
 	writeCertificate(t, dir, "second")
 	writeToken(t, tokens, "second-token")
 	for end := time.Now().Add(60 * time.Second); ; time.Sleep(50 * time.Millisecond) {
