@@ -17,15 +17,19 @@ import (
 	"penstock/netproto"
 )
 
-// heldKey is the key of a node's certificate, which signs when the test lets it.
+// heldKey is the key of a node's certificate, which signs once the test calls release.
 type heldKey struct {
 	crypto.Signer
-	begun, let chan struct{}
+	begun, free chan struct{}
+	release     func()
 }
 
 func (k *heldKey) Sign(r io.Reader, digest []byte, opts crypto.SignerOpts) ([]byte, error) {
-	k.begun <- struct{}{}
-	<-k.let
+	select {
+	case k.begun <- struct{}{}:
+		<-k.free
+	case <-k.free:
+	}
 	return k.Signer.Sign(r, digest, opts)
 }
 
@@ -33,7 +37,8 @@ func (k *heldKey) Sign(r io.Reader, digest []byte, opts crypto.SignerOpts) ([]by
 func (n *node) hold(t *testing.T) *heldKey {
 	old := n.certs.now.Load()
 	pair := old.cfg.Certificates[0]
-	k := &heldKey{begun: make(chan struct{}), let: make(chan struct{})}
+	k := &heldKey{begun: make(chan struct{}), free: make(chan struct{})}
+	k.release = sync.OnceFunc(func() { close(k.free) })
 	var ok bool
 	if k.Signer, ok = pair.PrivateKey.(crypto.Signer); !ok {
 		t.Fatalf("%T", pair.PrivateKey)
@@ -55,6 +60,7 @@ func TestBusyWithHandshakes(t *testing.T) {
 	o.HTTPSAddress, o.NativeAddress, o.HandshakeTimeout = "127.0.0.1:0", "127.0.0.1:0", patience
 	n := startNode(t, engine.Options{}, o)
 	key := n.hold(t)
+	defer key.release()
 	cfg := ca.client(t, "")
 	var all sync.WaitGroup
 	slots := runtime.GOMAXPROCS(0)
@@ -102,16 +108,7 @@ func TestBusyWithHandshakes(t *testing.T) {
 		n.metric(t, "tls_handshakes_total") != strconv.Itoa(slots) {
 		t.Error("/metrics does not tell of it")
 	}
-	go func() { // from now on keys sign at once
-		for {
-			select {
-			case key.let <- struct{}{}:
-			case <-key.begun:
-			case <-t.Context().Done():
-				return
-			}
-		}
-	}()
+	key.release()
 	all.Wait()
 	if err := <-dialled; err != nil {
 		t.Errorf("the native client does not come again: %v", err)
