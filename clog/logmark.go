@@ -307,9 +307,9 @@ func (m *marker) close() (err error) {
 	return err
 }
 
-// NoteStarts says that the notes of where the partitions' logs begin are right, and that this process keeps them so. The
-// next process learns it (Report.Noted), unless another version runs in between. The directory has the level at which a
-// mark is required: a version of before would leave the mark as it is. It takes no lock.
+// NoteStarts says that the notes of where the partitions' logs begin are right, and that this process keeps them so.
+// The next process learns it (Report.Noted), unless another version runs in between. The directory has the level at
+// which a mark is required: a version of before would leave the mark as it is. It takes no lock.
 func (l *Log) NoteStarts() {
 	l.noted.Store(true)
 	l.Wake()

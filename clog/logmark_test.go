@@ -17,8 +17,8 @@ import (
 // TestFormatOfLogMark compares the table of the log mark in FORMAT.md with the code.
 func TestFormatOfLogMark(t *testing.T) {
 	formattest.Layout(t, formattest.Tables(t)["Log mark"], LogMarkBytes,
-		offMarkMagic, offMarkVersion, offMarkFlags, offMarkReserved, offMarkStore, offMarkCounter, offMarkFile, offMarkSeq, offMarkUsed,
-		offMarkZero, offMarkCRC)
+		offMarkMagic, offMarkVersion, offMarkFlags, offMarkReserved, offMarkStore, offMarkCounter, offMarkFile, offMarkSeq,
+		offMarkUsed, offMarkZero, offMarkCRC)
 }
 
 // TestFormatOfJudgements compares the truth table about the log mark in FORMAT.md with the code, and demands exactly

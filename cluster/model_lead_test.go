@@ -93,7 +93,8 @@ func (n *modelNode) tend(id meta.PartitionID, row *meta.Partition) {
 		to = 0
 	}
 	if hung || to != 0 && to != n.row.ID &&
-		(row.TransferTo() == to || replaced || len(row.State.ISR) == len(row.State.Replicas) || snap.Nodes[n.row.ID].Draining) {
+		(row.TransferTo() == to || replaced || len(row.State.ISR) == len(row.State.Replicas) ||
+			snap.Nodes[n.row.ID].Draining) {
 		err := n.s.HandOver(ctx, id, &row.State, to)
 		if err == nil {
 			w.say("%s hands %d over to %d", n.row.Name, id.Partition, to)

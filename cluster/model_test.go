@@ -18,8 +18,8 @@ import (
 
 // model is a cluster without disks and networks: the real store of each node, on one map, and leaders that append
 // numbers. Operators and faults come at random: nodes die for a while or for good, in the middle of each operation;
-// disks hang or are replaced, copies are damaged, a node hears of changes late, the map does not answer. Then the faults
-// end, and what was begun must end, too. The seed decides everything.
+// disks hang or are replaced, copies are damaged, a node hears of changes late, the map does not answer. Then the
+// faults end, and what was begun must end, too. The seed decides everything.
 type model struct {
 	t      *testing.T
 	rng    *rand.Rand

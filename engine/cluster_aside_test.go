@@ -99,9 +99,9 @@ func (tc *testCluster) deposeWithTail(bodies ...string) (l, heir *testNode, heal
 	}
 }
 
-// depose makes another node lead "t" than l, which does not hear of it, and returns a node that heard: what is published
-// there is not sent to l any more, which would not answer. The others take nothing from l any more: the new leader's
-// epoch has begun in the logs of all of them.
+// depose makes another node lead "t" than l, which does not hear of it, and returns a node that heard: what is
+// published there is not sent to l any more, which would not answer. The others take nothing from l any more: the new
+// leader's epoch has begun in the logs of all of them.
 func (tc *testCluster) depose(l *testNode) (heir *testNode) {
 	tc.t.Helper()
 	heir = tc.others(l)[0]

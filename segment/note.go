@@ -35,9 +35,10 @@ func ParseNoteName(name string) (number uint32, ok bool) {
 	return parseSegmentName(digits + ".seg")
 }
 
-// LacksBelow says whether segments are missing in front of segment first, the lowest of a log, whose header is right and
-// does not say that it is the first of its log. indexed says that an index of a lower number is there. notes are the
-// numbers of the notes, ascending, and noted says that they are believed. The tools that check a directory ask, too.
+// LacksBelow says whether segments are missing in front of segment first, the lowest of a log, whose header is right
+// and does not say that it is the first of its log. indexed says that an index of a lower number is there. notes are
+// the numbers of the notes, ascending, and noted says that they are believed. The tools that check a directory ask,
+// too.
 func LacksBelow(first uint32, indexed bool, notes []uint32, noted bool) bool {
 	begins := uint32(0)
 	if n := len(notes); n > 0 {

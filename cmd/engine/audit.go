@@ -42,7 +42,8 @@ func (o *operator) auditCommand() *cobra.Command {
 	cmd.Flags().IntVar(&count, "count", count, "number of entries to show, the newest of all nodes")
 	cmd.Long = "Show the newest changes and refusals of all nodes that answer, the oldest first. At most a quarter\n" +
 		"of them are refusals of clients that proved nothing, if there are others. Each node keeps its own on\n" +
-		"disk; the nodes' logs have all of them. The last line says since when nothing is missing. The token needs admin on everything."
+		"disk; the nodes' logs have all of them. The last line says since when nothing is missing. The token needs admin " +
+		"on everything."
 	return cmd
 }
 

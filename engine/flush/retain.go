@@ -59,8 +59,8 @@ func (f *Flusher) retain() {
 	}
 }
 
-// noteStarts notes where each log begins, once, on a directory on which a version may have run that keeps no such notes:
-// the next start then misses what somebody removed. What is missing now is taken for what retention removed.
+// noteStarts notes where each log begins, once, on a directory on which a version may have run that keeps no such
+// notes: the next start then misses what somebody removed. What is missing now is taken for what retention removed.
 func (f *Flusher) noteStarts() {
 	if f.clog.StartsNoted() || !f.n.MayNote() {
 		return

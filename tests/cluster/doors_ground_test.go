@@ -82,8 +82,8 @@ func removeFirst(dir, topicID string) error {
 	return errors.Join(os.Remove(first), os.Remove(strings.TrimSuffix(first, ".seg")+".idx"))
 }
 
-// startsNoted says whether a directory's log.mark says that the notes of where logs begin are right: a flag in the sixth
-// byte of one of its two slots (clog/FORMAT.md).
+// startsNoted says whether a directory's log.mark says that the notes of where logs begin are right: a flag in the
+// sixth byte of one of its two slots (clog/FORMAT.md).
 func startsNoted(dir string) bool {
 	p, err := os.ReadFile(filepath.Join(dir, "log.mark"))
 	return err == nil && len(p) > 6 && (p[5]|p[len(p)/2+5])&1 != 0
@@ -107,7 +107,8 @@ func TestDoorFirstSegmentRemoved(t *testing.T) {
 		d.fails("fsck says of the directory whose first segment is gone: %s", says)
 	}
 	d.firstWithout(leader, others[0], others[1], epoch)
-	if log := leader.LogTail(1 << 20); !strings.Contains(log, "0000000000.seg is corrupt at byte 0 (the file is missing)") {
+	missing := "0000000000.seg is corrupt at byte 0 (the file is missing)"
+	if log := leader.LogTail(1 << 20); !strings.Contains(log, missing) {
 		d.fails("%s never says that its first segment is gone", leader.Name)
 	}
 	d.compare()
