@@ -108,3 +108,11 @@ func TestNotesAreMadeOnce(t *testing.T) {
 		t.Errorf("%s was removed, and Health says %v", first, err)
 	}
 }
+
+// A new directory's notes are right before anything can be removed: they are believed before retention runs.
+func TestNotesOfANewDirectory(t *testing.T) {
+	disk := newDisk()
+	e := openOnDisk(t, disk, func(o *engine.Options) { o.RetentionInterval = time.Hour })
+	publish(t, topicOf(t, e, "t"), "m")
+	eventually(t, "the mark says that the notes are right", func() bool { return markFlags(t, disk, nil) != 0 })
+}

@@ -192,6 +192,8 @@ const (
 func (f *Flusher) Run() {
 	h := f.n.Host
 	tick, retain := h.Mono()+flusherTick, h.Mono()+f.n.RetentionInterval
+	h.AwaitDisk(f.n.Stop) // see below
+	f.noteStarts()        // before retention runs: somebody might remove files of a new directory
 	for !f.stopping() {
 		kicked, _ := h.EitherUntil(min(tick, retain), f.kick, f.n.Stop)
 		h.AwaitDisk(f.n.Stop) // simulated hosts only: the code below waits for the disk with locks held

@@ -103,7 +103,7 @@ func (w *walk) open() error {
 	for _, gap := range gaps {
 		w.find(dir, -1, "%s", gap)
 	}
-	if err := w.below(dir); err != nil {
+	if err := w.below(dir, numbers); err != nil {
 		return err
 	}
 	if k := len(numbers); st.SegmentBase < st.End && (k == 0 || numbers[k-1] != last) {
@@ -112,9 +112,10 @@ func (w *walk) open() error {
 	return nil
 }
 
-// below looks for what tells that files are missing in front of the first one.
-func (w *walk) below(dir string) error {
-	if len(w.files) == 0 || w.files[0].head.Starts || !w.c.dir.MarkRequired() {
+// below looks for what tells that files are missing in front of the first one. Where the header of the first one is
+// damaged, it might say that the log begins there, and the damage is a finding already.
+func (w *walk) below(dir string, numbers []uint32) error {
+	if len(w.files) == 0 || w.files[0].number != numbers[0] || w.files[0].head.Starts || !w.c.dir.MarkRequired() {
 		return nil
 	}
 	first := w.files[0].number
