@@ -28,7 +28,14 @@ var groundFaults = []struct {
 	do   func(dir string) error
 	seen string
 }{
-	{"clog", func(dir string) error { return os.RemoveAll(filepath.Join(dir, "clog")) }, "clog"},
+	{"clog", func(dir string) (err error) {
+		for range 100 { // the node may make a file in it meanwhile
+			if err = os.RemoveAll(filepath.Join(dir, "clog")); err == nil {
+				break
+			}
+		}
+		return err
+	}, "clog"},
 	{"current file", func(dir string) error {
 		files, err := filepath.Glob(filepath.Join(dir, "clog", "*.clog"))
 		for _, f := range files { // the newest two: one of them may be ready and not used yet

@@ -61,8 +61,14 @@ func (e *Engine) Certificates() []health.Certificate {
 
 // WatchAuth has the node tell, in its health and among its faults, that no auth server answers: for how long, 0 if they
 // do, and a sentence about it. The server of its clients calls it once; silence may be called by any goroutine, and
-// must not block.
-func (e *Engine) WatchAuth(silence func() (time.Duration, string)) { e.authSilence.Store(&silence) }
+// must not block. nil: there is no auth server.
+func (e *Engine) WatchAuth(silence func() (time.Duration, string)) {
+	if silence == nil {
+		e.authSilence.Store(nil)
+		return
+	}
+	e.authSilence.Store(&silence)
+}
 
 // authSilentSeconds is how long no auth server has answered, in seconds, and at least 1; 0: they do.
 func (e *Engine) authSilentSeconds() int64 {
