@@ -247,3 +247,27 @@ func TestModel(t *testing.T) {
 		w.checkEnd()
 	}
 }
+
+// A node was reported gone though it runs, and then all others died: it takes over, and is alive again.
+func TestLastNodeWasReportedGone(t *testing.T) {
+	w := newModel(t, 1)
+	w.faults = false
+	w.step()
+	last := w.nodes[0]
+	for _, n := range w.nodes[1:] {
+		if err := n.s.ReportDown(t.Context(), last.row.ID, last.row.Boot); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range w.nodes[1:] {
+		n.kill()
+	}
+	w.second = 10 * time.Second
+	for range 6 {
+		w.step()
+	}
+	st := w.state()
+	if own := st.nodes[last.row.ID]; st.controller.Node != last.row.ID || !own.alive() {
+		w.fail("the controller is %+v, and the last node %+v", st.controller, own)
+	}
+}

@@ -133,10 +133,11 @@ func vacant(st *state) bool {
 	return st.controllerRev == 0 || n.rev == 0 || n.row.Boot != st.controller.Boot
 }
 
-// campaign tries to become the controller while there is none.
+// campaign tries to become the controller while there is none. A process that was reported gone may, too: it runs, and
+// nobody but a controller takes the report back. Those who reported it may all be dead by now.
 func (s *store) campaign(ctx context.Context, st *state) error {
 	self, boot := s.self()
-	if n := st.nodes[self]; !n.alive() || n.row.Boot != boot {
+	if n := st.nodes[self]; n.rev == 0 || n.row.Boot != boot || n.liveRev == 0 || n.live != boot {
 		return nil
 	}
 	conds := append(st.conds(s.opts.Prefix, self), kv.Cond{Key: s.key(controllerKey), ModRevision: st.controllerRev})
