@@ -182,7 +182,7 @@ func (s channelTopic) Unused(local *channel.Channel) {
 	}
 	t.mu.Unlock()
 	local.Shut(ErrDeleted)
-	t.dropIfEphemeral()
+	t.unused()
 }
 
 func (s channelTopic) Reconfigured(local *channel.Channel) {

@@ -351,11 +351,11 @@ func (t *Topic) assignPartitions() (missing []missingChannel, barren []*part.Par
 		})
 		if neverHad && t.mayLackChannels(pt) {
 			barren = append(barren, pt)
-			t.endLater(pt.Number(), pt.ServingEpoch())
+			t.begun(pt.Number(), pt.ServingEpoch())
 			continue
 		}
 		t.paused.Store(paused)
-		t.endLater(pt.Number(), pt.ServingEpoch())
+		t.begun(pt.Number(), pt.ServingEpoch())
 		fresh = append(fresh, assignedPartition{pt, names})
 	}
 	if len(fresh) == 0 {

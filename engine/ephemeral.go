@@ -9,26 +9,48 @@ import (
 	"penstock/segment"
 )
 
-// An ephemeral topic ends with its last channel, and an ephemeral channel with its last consumer. Channels that are
-// ephemeral are in no log, so those of a leader that is gone are gone, too; and if no consumer comes to the new leader,
-// nothing would ever end the topic.
+// An ephemeral channel ends with its last consumer, and an ephemeral topic with its last channel: on a single node at
+// once. In a cluster the leader of partition 0 ends the topic, a while later. Partitions have the same consumers, and
+// when one leaves a leader, its client may be connected to another node still: that node has lost the connection for a
+// moment, or has heard of the next leader before this one did. Channels that are ephemeral are in no log, so those of a
+// leader that is gone are gone, too; and if no consumer comes to the new leader, nothing else would end the topic.
 
-// ephemeralGrace is how long a new leader waits for the consumers of an ephemeral topic. Clients of NSQ ask their
-// lookupds for the topic's nodes once a minute.
-const ephemeralGrace = 2 * time.Minute
+const (
+	// ephemeralGrace is how long a new leader waits for the consumers of an ephemeral topic. Clients of NSQ ask their
+	// lookupds for the topic's nodes once a minute.
+	ephemeralGrace = 2 * time.Minute
+	// ephemeralPause is how long a leader waits for a consumer that has left: its node subscribes anew within a second.
+	ephemeralPause = 5 * time.Second
+)
 
-// endLater ends the topic after a while, if it is ephemeral, and this node has begun to lead partition 0 in place of
-// another one, and nobody has made a channel by then. Partitions of a topic have the same consumers.
-func (t *Topic) endLater(partition uint32, epoch segment.Epoch) {
-	if partition != 0 || epoch <= 1 || !base.Ephemeral(t.Name()) {
+// begun ends the topic after a while, if this node has begun to lead partition 0 in place of another one.
+func (t *Topic) begun(partition uint32, epoch segment.Epoch) {
+	if partition == 0 && epoch > 1 {
+		t.endLater(epoch, t.e.opts.ephemeralGrace)
+	}
+}
+
+// endLater ends the topic after wait, if it is ephemeral, and nobody has made a channel by then, and this node has led
+// partition 0 all the time.
+func (t *Topic) endLater(epoch segment.Epoch, wait time.Duration) {
+	if epoch == 0 || !base.Ephemeral(t.Name()) {
 		return
 	}
 	cn := t.e.cluster
 	cn.Spawn(func() {
-		if t.e.host.Pause(t.e.opts.ephemeralGrace, cn.Ctx.Done()) && t.partitions()[0].ServingEpoch() == epoch {
+		if t.e.host.Pause(wait, cn.Ctx.Done()) && t.partitions()[0].ServingEpoch() == epoch {
 			t.dropIfEphemeral()
 		}
 	})
+}
+
+// unused ends the topic if it is ephemeral and has lost its last channel.
+func (t *Topic) unused() {
+	if t.e.cluster == nil {
+		t.dropIfEphemeral()
+		return
+	}
+	t.endLater(t.partitions()[0].ServingEpoch(), min(ephemeralPause, t.e.opts.ephemeralGrace))
 }
 
 // dropIfEphemeral deletes the topic if it is ephemeral and has lost its last channel. It waits for the deletion.

@@ -31,11 +31,34 @@ func TestClusterEphemeralAtANewLeader(t *testing.T) {
 	c.expectNothing("the rest is old")
 }
 
+// A consumer at a node that leads nothing follows the leader of an ephemeral topic. It leaves the former leader before
+// that one has heard of the change, or while the nodes lose their connection: the topic stays.
+func TestClusterEphemeralStaysWithItsConsumer(t *testing.T) {
+	t.Parallel()
+	tc := newTestCluster(t, 3)
+	tc.create("t#ephemeral", 1)
+	at := tc.others(tc.leader("t#ephemeral", 0))[0]
+	c := tc.subscribeAt(at, "t#ephemeral", "c#ephemeral", 10)
+	id := tc.topic(at, "t#ephemeral").ID()
+	for range 20 {
+		tc.moveLeadership("t#ephemeral", 0, tc.others(tc.leader("t#ephemeral", 0))[0])
+	}
+	if now := tc.topic(at, "t#ephemeral").ID(); now != id {
+		t.Fatal("the topic has ended, and is made anew")
+	}
+	tc.eventually("it still gets messages", func() bool {
+		publish(t, tc.topic(at, "t#ephemeral"), "m")
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.got) > 0
+	})
+}
+
 // Ephemeral topics and channels whose last consumer went with its node end by themselves: a channel at once, and a
 // topic after a while at its new leader, as clients may come back. A topic that has a channel by then stays.
 func TestClusterEphemeralGoesWithItsNode(t *testing.T) {
 	t.Parallel()
-	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetEphemeralGrace(o, 300*time.Millisecond) })
+	tc := newTestCluster(t, 3, func(o *engine.Options) { engine.SetEphemeralGrace(o, time.Second) })
 	gone := tc.nodes[0]
 	names := []string{"a#ephemeral", "b#ephemeral", "c#ephemeral", "d#ephemeral"}
 	led := 0
