@@ -130,7 +130,7 @@ func phaseOf(s *meta.Snapshot, p *meta.Partition, m meta.Move) phase {
 	switch {
 	case !hasFrom, to == nil, !hasTo && (m.Cancel || to.Draining || full):
 		return moveOver
-	case m.Cancel && p.State.Leader != m.To && without(p, m.To) == nil:
+	case m.Cancel && p.State.Leader != m.To && without(s, p, m.To) == nil:
 		return moveKeepsNew
 	case m.Cancel && p.State.Leader != m.To:
 		return moveUndone
@@ -146,7 +146,7 @@ func phaseOf(s *meta.Snapshot, p *meta.Partition, m meta.Move) phase {
 		return moveNoHeir
 	case p.State.Leader == m.From:
 		return moveHandsOver
-	case without(p, m.From) == nil:
+	case without(s, p, m.From) == nil:
 		return moveKeeps
 	}
 	return moveRemoves
@@ -196,32 +196,35 @@ func (p *planner) step(id meta.PartitionID, m moveEntry) {
 		p.load.replicas[m.To]++
 		p.change("add the replica that comes", next, m.To)
 	case is == moveRemoves:
-		c := p.change("remove the replica that goes", without(&row.Partition, m.From), m.To)
+		c := p.change("remove the replica that goes", without(p.st.snap, &row.Partition, m.From), m.To)
 		c.drops = []kv.Cond{{Key: key, ModRevision: m.rev}}
 	}
 }
 
 // without returns the row without the replica of node. It returns nil if too few members would remain in the ISR, or
-// too few whole ones: a batch that a damaged member cannot read may be readable only at the replica that goes.
-func without(p *meta.Partition, node replicate.NodeID) *meta.Partition {
+// too few whole ones: what was acknowledged may be only on the replica that goes.
+func without(s *meta.Snapshot, p *meta.Partition, node replicate.NodeID) *meta.Partition {
 	next := edit(p)
 	isNode := func(m replicate.Member) bool { return m.Node == node }
 	next.State.Replicas = slices.DeleteFunc(next.State.Replicas, func(n replicate.NodeID) bool { return n == node })
 	next.State.ISR = slices.DeleteFunc(next.State.ISR, isNode)
+	next.State.Short = slices.DeleteFunc(next.State.Short, isNode)
 	next.Damaged = slices.DeleteFunc(next.Damaged, isNode)
 	next.Contested = slices.DeleteFunc(next.Contested, isNode)
 	if len(next.State.ISR) < min(len(p.State.ISR), p.State.MinISR) || len(next.State.ISR) == 0 ||
-		whole(next) < min(whole(p), p.State.MinISR) {
+		whole(s, next) < min(whole(s, p), p.State.MinISR) {
 		return nil
 	}
 	return next
 }
 
-// whole counts the members of the ISR that are not reported damaged.
-func whole(p *meta.Partition) int {
+// whole counts the members of the ISR that have everything: those that are not reported damaged, that did not forget
+// what they had acknowledged, and whose disk was not replaced. It does not matter whether they are alive.
+func whole(s *meta.Snapshot, p *meta.Partition) int {
 	count := 0
 	for _, m := range p.State.ISR {
-		if !slices.Contains(p.Damaged, m) {
+		n := s.Nodes[m.Node]
+		if n != nil && n.Store == m.Store && !slices.Contains(p.Damaged, m) && !slices.Contains(p.State.Short, m) {
 			count++
 		}
 	}
@@ -237,7 +240,7 @@ func (p *planner) instead(id meta.PartitionID, m moveEntry) {
 		if !p.lost[n] || n == row.State.Leader || replicate.HasNode(row.State.ISR, n) {
 			continue
 		}
-		if next := without(&row.Partition, n); next != nil {
+		if next := without(p.st.snap, &row.Partition, n); next != nil {
 			c := p.change("remove a lost replica instead of the one that was to go", next)
 			c.drops = []kv.Cond{{Key: p.prefix + partKey(movesDir, id), ModRevision: m.rev}}
 			return
@@ -248,7 +251,7 @@ func (p *planner) instead(id meta.PartitionID, m moveEntry) {
 // undo removes the new replica of a move, which others can do without, and puts the old one back in its place.
 func (p *planner) undo(id meta.PartitionID, m moveEntry) {
 	row := p.row(id)
-	next := without(&row.Partition, m.To)
+	next := without(p.st.snap, &row.Partition, m.To)
 	next.State.Replicas = slices.DeleteFunc(slices.Clone(row.State.Replicas), func(n replicate.NodeID) bool {
 		return n == m.From
 	})

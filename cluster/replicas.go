@@ -79,7 +79,7 @@ func (p *planner) shrink() {
 		next := &row.Partition
 		for _, n := range row.State.Replicas {
 			if next != nil && !slices.Contains(stay, n) {
-				next = without(next, n)
+				next = without(p.st.snap, next, n)
 				p.load.replicas[n]--
 			}
 		}
