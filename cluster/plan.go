@@ -91,10 +91,19 @@ func (p *planner) catchesUp(row *meta.Partition, node replicate.NodeID) bool {
 func (p *planner) row(id meta.PartitionID) *partEntry { return p.st.parts.Get(id) }
 
 // change plans the next row of a partition. The row is written only if the present one is unchanged and the chosen
-// nodes are still the same live processes. Nothing else is planned for the partition in this round.
+// nodes are still the same live processes. If somebody leaves the ISR, those that stay are chosen, too: a process that
+// has ended since may have come back with another disk. Nothing else is planned for the partition in this round.
 func (p *planner) change(why string, next *meta.Partition, chosen ...replicate.NodeID) *command {
 	p.busy[next.ID] = true
-	p.commands = append(p.commands, command{why: why, next: next, rev: p.row(next.ID).rev, chosen: chosen})
+	row := p.row(next.ID)
+	if len(next.State.ISR) < len(row.State.ISR) {
+		for _, m := range next.State.ISR {
+			if !slices.Contains(chosen, m.Node) {
+				chosen = append(chosen, m.Node)
+			}
+		}
+	}
+	p.commands = append(p.commands, command{why: why, next: next, rev: row.rev, chosen: chosen})
 	return &p.commands[len(p.commands)-1]
 }
 

@@ -49,3 +49,24 @@ func TestWithout(t *testing.T) {
 func partitionWithShort(m replicate.Member) meta.Partition {
 	return meta.Partition{State: replicate.State{Short: []replicate.Member{m}}}
 }
+
+// Whoever leaves the ISR leaves it to those that stay: the row is written only if they are the processes of the state
+// in which it was planned. One that has ended since may have come back with another disk.
+func TestWhoStaysIsChosen(t *testing.T) {
+	w := newModel(t, 1)
+	w.faults = false
+	w.step()
+	_, err := w.nodes[0].s.CreateTopic(t.Context(), meta.Topic{Name: "t", Partitions: 1, Replicas: 2, MinISR: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &planner{st: w.state(), prefix: DefaultPrefix, busy: map[meta.PartitionID]bool{}}
+	next := edit(&p.row(p.st.snap.Partitions.IDs()[0]).Partition)
+	goes, stays := next.State.ISR[0].Node, next.State.ISR[1].Node
+	if c := p.change("a test", without(p.st.snap, next, goes)); len(c.chosen) != 1 || c.chosen[0] != stays {
+		t.Errorf("of %+v, %v are chosen", next.State, c.chosen)
+	}
+	if c := p.change("a test", next); len(c.chosen) > 0 {
+		t.Errorf("nobody leaves, and %v are chosen", c.chosen)
+	}
+}
