@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -115,7 +116,7 @@ func decide(name, peerURL string, members []known) (entry, known) {
 func (m *Member) bringUp() (server *embed.Etcd, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			server, err = nil, m.o.unusable(fmt.Sprint(p))
+			server, err = nil, m.o.unusable(m.o.readBy(string(debug.Stack())), fmt.Sprint(p))
 		}
 	}()
 	for {
@@ -128,7 +129,7 @@ func (m *Member) bringUp() (server *embed.Etcd, err error) {
 			return server, nil
 		}
 		if hasLog(m.o.Dir) {
-			return nil, m.o.unusable(err.Error())
+			return nil, m.o.unusable(m.o.Dir, err.Error())
 		}
 		m.o.Log.Warn("the embedded etcd member could not enter its cluster and tries again", "error", err)
 		if !pause(m.ctx, startRetryPause) {

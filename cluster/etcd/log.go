@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
@@ -63,9 +65,13 @@ func (h lastHook) OnWrite(e *zapcore.CheckedEntry, fields []zapcore.Field) {
 		if err, ok := f.Interface.(error); ok && f.Type == zapcore.ErrorType {
 			cause = err
 		}
+		if f.Key == "panic" { // etcd has recovered from it, and logs that it goes on panicking
+			cause = errors.New(attrs([]zapcore.Field{f})[0].Value.String())
+		}
 	}
-	h.o.Log.Debug("the embedded etcd ends the process", "stack", string(debug.Stack()))
-	h.o.Fatal(h.o.ended(e.Message, cause))
+	stack := string(debug.Stack())
+	h.o.Log.Debug("the embedded etcd ends the process", "stack", stack)
+	h.o.Fatal(h.o.ended(e.Message, cause, stack))
 	panic("BUG: MemberOptions.Fatal returned: " + e.Message)
 }
 
@@ -77,8 +83,8 @@ func (o *MemberOptions) lastWords() zapcore.CheckWriteHook {
 	return lastHook{o}
 }
 
-// ended says in one sentence why etcd ends the process.
-func (o *MemberOptions) ended(message string, cause error) error {
+// ended says in one sentence why etcd ends the process. stack is of the goroutine that found it.
+func (o *MemberOptions) ended(message string, cause error, stack string) error {
 	for _, disk := range []error{
 		syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.EROFS, syscall.EMFILE, syscall.ENFILE,
 	} {
@@ -90,13 +96,24 @@ func (o *MemberOptions) ended(message string, cause error) error {
 	if cause != nil {
 		message += ": " + cause.Error()
 	}
-	return o.unusable(message)
+	return o.unusable(o.readBy(stack), message)
 }
 
-// unusable is the error of a member that finds its own files wrong.
-func (o *MemberOptions) unusable(message string) error {
-	return fmt.Errorf("%w: %s does not fit what the member promised, or its files are damaged (%s): it may be an older "+
-		"state of itself. The messages are unharmed. %s", ErrDirectory, o.Dir, message, o.remedy())
+// readBy returns the file or the folder that a goroutine of etcd was using.
+func (o *MemberOptions) readBy(stack string) string {
+	switch {
+	case strings.Contains(stack, "go.etcd.io/bbolt."):
+		return filepath.Join(o.Dir, memberDir, "snap", "db")
+	case strings.Contains(stack, "/storage/wal."):
+		return filepath.Join(o.Dir, memberDir, "wal")
+	}
+	return o.Dir
+}
+
+// unusable is the error of a member that finds its own files wrong. file is one of them, or their directory.
+func (o *MemberOptions) unusable(file, message string) error {
+	return fmt.Errorf("%w: %s does not fit what the member promised, or is damaged (%s): it may be an older state of "+
+		"itself. The messages are unharmed. %s", ErrDirectory, file, message, o.remedy())
 }
 
 // damaged is the error of a member whose files were found damaged before it started.

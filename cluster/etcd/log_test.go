@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -30,5 +31,36 @@ func TestLogLines(t *testing.T) {
 	if len(lines) != 2+maxRepeats || !strings.HasSuffix(lines[0], `level=WARN msg="etcd: three" id=7 n=3`) ||
 		!strings.HasSuffix(lines[1], `level=ERROR msg="etcd: four" id=7`) {
 		t.Errorf("the log has\n%s", b.String())
+	}
+}
+
+// A panic from which etcd recovered, to log it and go on panicking, ends the process with a sentence that has its text
+// and the file.
+func TestLastWordsNameTheFile(t *testing.T) {
+	t.Parallel()
+	var said error
+	o := MemberOptions{Dir: "/data/etcd", Anew: "the command", Voters: many(3), Fatal: func(err error) { said = err }}
+	o.Log = slog.New(slog.DiscardHandler)
+	func() {
+		defer func() {
+			if p := recover(); p == nil {
+				t.Error("etcd goes on")
+			}
+		}()
+		serverLogger(o.Log, func() bool { return false }, o.lastWords()).
+			Panic("execute job failed", zap.String("job", "x"), zap.Any("panic", "assertion failed: page 7"))
+	}()
+	if said == nil || !errors.Is(said, ErrDirectory) ||
+		!strings.Contains(said.Error(), "(execute job failed: assertion failed: page 7)") {
+		t.Errorf("it says %v", said)
+	}
+	for stack, file := range map[string]string{
+		"go.etcd.io/bbolt.(*Tx).Commit(":                     "/data/etcd/member/snap/db ",
+		"go.etcd.io/etcd/server/v3/storage/wal.(*WAL).Save(": "/data/etcd/member/wal ",
+		"go.etcd.io/raft/v3.(*raftLog).commitTo(":            "/data/etcd ",
+	} {
+		if err := o.ended("x", nil, stack); !strings.Contains(err.Error(), "cannot be used: "+file) {
+			t.Errorf("%s: it says %v", stack, err)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -234,6 +235,9 @@ func (m *Member) serve(server *embed.Etcd, mayRepeat bool) (again bool) {
 	defer after.Wait()
 	defer m.shutDown(server)
 	m.waitingFor("a majority of the members")
+	if m.o.Fatal != nil {
+		after.Go(func() { m.watchGround(server) })
+	}
 	ready := server.Server.ReadyNotify()
 	look := time.NewTicker(strandedAfter)
 	defer look.Stop()
@@ -293,8 +297,13 @@ func (m *Member) shutDown(server *embed.Etcd) {
 	hurry.Stop()
 }
 
-// start runs etcd with the way into the cluster that was decided.
-func (m *Member) start(w way) (*embed.Etcd, error) { return embed.StartEtcd(m.config(w)) }
+// start runs etcd with the way into the cluster that was decided. All goroutines of etcd get a label, for the trace of a
+// panic that nobody can recover from. The next start finds what was damaged.
+func (m *Member) start(w way) (server *embed.Etcd, err error) {
+	label := pprof.Labels("embedded etcd", m.o.Dir+"; the messages are unharmed: start the node again, it says what to do")
+	pprof.Do(m.ctx, label, func(context.Context) { server, err = embed.StartEtcd(m.config(w)) })
+	return server, err
+}
 
 func (m *Member) config(w way) *embed.Config {
 	c := embed.NewConfig()

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -16,7 +17,10 @@ func TestDamagedEtcd(t *testing.T) {
 	args := []string{"--node-id", "n1", "--cluster-address", at, "--cluster-peers", "n1=" + at, "--replicas", "1"}
 	p := startNode(t, data, args...)
 	p.publish("orders", 10)
-	p.end(syscall.SIGKILL)
+	p.end(syscall.SIGQUIT) // with the trace that a panic has
+	if label := `labels:{"embedded etcd": "` + data; !strings.Contains(p.log.String(), label) {
+		t.Errorf("the trace does not say %s", label)
+	}
 	db := filepath.Join(data, "etcd", "member", "snap", "db")
 	f, err := os.OpenFile(db, os.O_RDWR, 0)
 	must(t, err)

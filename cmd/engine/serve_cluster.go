@@ -291,6 +291,9 @@ func (p *clusterPart) endpoints(ctx context.Context, n *node, log *slog.Logger) 
 	if err := c.seed(ctx, n, &o, log); err != nil {
 		return nil, err
 	}
+	if err := labelTraces(); err != nil {
+		return nil, err
+	}
 	p.member, err = etcd.Start(o)
 	if err != nil {
 		return nil, err
@@ -430,6 +433,12 @@ func (p *clusterPart) renewed() string {
 		return ""
 	}
 	return p.member.Kept()
+}
+
+// labelTraces makes the trace of a panic show the labels of goroutines: nobody can recover from one on a goroutine of
+// the embedded etcd, which has a label that says what it means. The runtime takes this setting only here.
+func labelTraces() error {
+	return os.Setenv("GODEBUG", strings.TrimPrefix(os.Getenv("GODEBUG")+",tracebacklabels=1", ","))
 }
 
 // memberExit returns the exit code of a node whose part of the metadata store fails with err.
