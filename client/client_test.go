@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -297,7 +298,8 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := p.ProduceSync(within(t), &Message{Body: make([]byte, 2<<20)}); !errors.Is(err, ErrTooLarge) {
+	_, err := p.ProduceSync(within(t), &Message{Body: make([]byte, 2<<20)})
+	if !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), "at most 1048576 are allowed") {
 		t.Errorf("2 MiB: %v", err)
 	}
 }

@@ -270,8 +270,9 @@ func (p *Producer) check(m *Message) (room int64, err error) {
 	if count > MaxHeaderCount {
 		return 0, because(ErrRefused, fmt.Errorf("it has %d headers, at most %d are allowed", count, MaxHeaderCount))
 	}
-	if size > batch.MaxBatchBytes-batch.HeaderBytes || size > p.o.MaxBufferedBytes {
-		return 0, ErrTooLarge
+	if most := min(batch.MaxBatchBytes-batch.HeaderBytes, p.o.MaxBufferedBytes); size > most {
+		return 0, because(ErrTooLarge, fmt.Errorf("it takes %d bytes with its headers, and at most %d are allowed (a "+
+			"batch has at most %d, and MaxBufferedBytes is %d)", size, most, batch.MaxBatchBytes, p.o.MaxBufferedBytes))
 	}
 	return int64(size), nil
 }

@@ -10,6 +10,9 @@ import (
 // is the time since the deletion.
 type GoneError = ops.GoneError
 
+// LimitError is an error about a value that is above a limit. Its text has all three: value, limit and setting.
+type LimitError = base.LimitError
+
 // ErrForgotten says that the commit log of a single node lacks messages that were answered OK: files of it are gone, or
 // an older state of the disk came back. Open returns it and has changed nothing. Whoever accepts the loss calls
 // AcceptLoss. A node of a cluster starts instead, and gets what it lacks from the other replicas.

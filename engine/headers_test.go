@@ -188,7 +188,7 @@ func readSome(t testing.TB, ch *engine.Channel, n int) map[string]string {
 //
 // B10, B97 (limits).
 func TestHeaderLimits(t *testing.T) {
-	e := openOnDisk(t, newDisk(), func(o *engine.Options) { o.MaxHeaderBytes = 1000 })
+	e := openOnDisk(t, newDisk(), func(o *engine.Options) { o.MaxHeaderBytes, o.MaxDefer = 1000, time.Hour })
 	topic, err := e.CreateTopic(t.Context(), "t", 2)
 	if err != nil {
 		t.Fatal(err)
@@ -211,15 +211,17 @@ func TestHeaderLimits(t *testing.T) {
 		want error
 		text string
 	}{
-		{"too many", one(engine.Outgoing{Headers: many}), engine.ErrHeaders, "249, at most 248"},
+		{"too many", one(engine.Outgoing{Headers: many}), engine.ErrHeaders, "is 249, and at most 248 is allowed, which no"},
 		{"a key makes one too many", one(engine.Outgoing{
 			Headers: many[:248], Key: []byte("k"),
-		}), engine.ErrHeaders, "249, at most 248"},
+		}), engine.ErrHeaders, "is 249, and at most 248 is allowed, which no"},
 		{"too large", one(engine.Outgoing{
 			Headers: headers("abc", strings.Repeat("x", 998)),
-		}), engine.ErrHeaders, "1001 bytes"},
-		{"no name", one(engine.Outgoing{Headers: headers("", "x")}), engine.ErrHeaders, "0 bytes"},
-		{"long name", one(engine.Outgoing{Headers: headers(strings.Repeat("n", 257), "x")}), engine.ErrHeaders, "257 bytes"},
+		}), engine.ErrHeaderBytes, "is 1001, and at most 1000 is allowed: see the node's setting max-header-bytes"},
+		{"no name", one(engine.Outgoing{Headers: headers("", "x")}), engine.ErrHeaders, "a name is empty"},
+		{"long name", one(engine.Outgoing{
+			Headers: headers(strings.Repeat("n", 257), "x"),
+		}), engine.ErrHeaders, "is 257, and at most 256"},
 		{"reserved", one(engine.Outgoing{Headers: headers("penstock-channel", "c")}), engine.ErrHeaders, "engine's own"},
 		{"two keys", one(engine.Outgoing{Headers: headers("key", "x"), Key: []byte("k")}), engine.ErrHeaders, "too"},
 		{"no body", []engine.Outgoing{{Headers: headers("a", "b")}}, engine.ErrEmptyMessage, ""},
@@ -231,7 +233,10 @@ func TestHeaderLimits(t *testing.T) {
 		{"none", nil, engine.ErrEmptyMessage, ""},
 		{"large with headers", []engine.Outgoing{
 			{Body: make([]byte, 1<<20+1), Headers: headers("a", "b")},
-		}, engine.ErrMessageTooBig, ""},
+		}, engine.ErrMessageTooBig, "is 1048577, and at most 16384 is allowed: see the node's setting max-message-bytes"},
+		{"a delay", []engine.Outgoing{
+			{Body: []byte("b"), Delay: 2 * time.Hour},
+		}, engine.ErrDeferTooLong, "the delay is 2h0m0s, and at most 1h0m0s is allowed: see the node's setting max-defer"},
 	} {
 		_, err := topic.PublishMessages(t.Context(), c.ms)
 		if !errors.Is(err, c.want) || !strings.Contains(fmt.Sprint(err), c.text) {

@@ -176,9 +176,12 @@ func (e *Engine) CreateTopicWith(ctx context.Context, name string, o TopicOption
 			}
 			continue
 		}
-		if e.topicCount() >= e.opts.MaxTopics {
+		if n := e.topicCount(); n >= e.opts.MaxTopics {
 			e.mu.Unlock()
-			return nil, ErrTooManyTopics
+			return nil, &LimitError{
+				Err: ErrTooManyTopics, What: "with this one the number of topics", Value: n + 1, Most: e.opts.MaxTopics,
+				Setting: "max-topics",
+			}
 		}
 		cr := &creation{done: make(chan struct{})}
 		e.creating[name] = cr

@@ -135,7 +135,10 @@ func (t *Topic) createChannelLocal(ctx context.Context, name string, o origin) (
 	n := len(t.channels)
 	t.mu.Unlock()
 	if n >= t.e.opts.MaxChannels {
-		return nil, ErrTooManyChans
+		return nil, &LimitError{
+			Err: ErrTooManyChans, What: "with this one the number of the topic's channels", Value: n + 1,
+			Most: t.e.opts.MaxChannels, Setting: "max-channels",
+		}
 	}
 	if !base.Ephemeral(name) && t.stateFull() {
 		return nil, ErrStateFull

@@ -82,9 +82,9 @@ func (u *subscription) wish(change func(*wishes)) {
 // stop ends deliveries; what is in flight may still be finished.
 func (u *subscription) stop() { u.wish(func(w *wishes) { w.stop = true }) }
 
-// openSubscription registers the subscription that a Subscribe asks for. It returns false if there are too many, and an
-// error if the request already names one.
-func (s *session) openSubscription(request uint64, m *wire.Subscribe) (bool, error) {
+// openSubscription registers the subscription that a Subscribe asks for. It returns the limit if there are too many,
+// and an error if the request already names one.
+func (s *session) openSubscription(request uint64, m *wire.Subscribe) (*engine.LimitError, error) {
 	u := &subscription{s: s, request: request, ask: m, wake: make(chan struct{}, 1)}
 	u.packer = newPacker(u)
 	u.packer.allow(m.Bytes)
@@ -93,11 +93,11 @@ func (s *session) openSubscription(request uint64, m *wire.Subscribe) (bool, err
 	u.wanted, u.unwanted = context.WithCancel(u.ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ok, err := s.subscriptions.add(request, u)
-	if !ok {
+	over, err := s.subscriptions.add(request, u)
+	if over != nil || err != nil {
 		u.cancel()
 	}
-	return ok, err
+	return over, err
 }
 
 // subscription returns an open subscription, or nil: it may have ended while the client's frame was on its way.
@@ -180,10 +180,13 @@ func (s *session) takeOrder(f *netproto.Received) error {
 		u.wish(func(w *wishes) { w.messages, w.ready = credit.Messages, true })
 	case o.typ == wire.TypeSubscribeEnd:
 		return s.endSubscription(u)
-	case !s.reserve(o.bytes):
-		return s.refuseOrder(u, &o)
-	case !u.give(o):
-		u.drop(&o)
+	default:
+		if over := s.reserve(o.bytes); over != nil {
+			return s.refuseOrder(u, &o, over)
+		}
+		if !u.give(o) {
+			u.drop(&o)
+		}
 	}
 	return nil
 }
@@ -224,15 +227,14 @@ func (u *subscription) answers() bool {
 }
 
 // refuseOrder answers an order that there is no room for.
-func (s *session) refuseOrder(u *subscription, o *order) error {
+func (s *session) refuseOrder(u *subscription, o *order, over *engine.LimitError) error {
 	var r wire.Refused
 	add := func(h wire.Handle) {
 		r.Messages = append(r.Messages, wire.Refusal{Handle: h, Kind: uint16(o.typ), Status: netproto.StatusFull})
 	}
 	switch o.typ {
 	case wire.TypeSync:
-		return s.fail(o.typ, o.request, netproto.StatusFull,
-			"too many requests, or bytes of them, wait for an answer; repeat it later")
+		return s.fail(o.typ, o.request, netproto.StatusFull, later(over))
 	case wire.TypeFinishThrough:
 		add(wire.Handle{Number: o.through.Number, ID: o.through.ID})
 	case wire.TypeFinish, wire.TypeTouch:

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"penstock/engine"
 	"penstock/native/wire"
 	"penstock/netproto"
 )
@@ -105,7 +106,24 @@ type load struct{ count, bytes int }
 // limits bound a load. A single request always fits.
 type limits struct{ count, bytes int }
 
-// fits says whether a request of n bytes may be added.
-func (l load) fits(n int, most limits) bool {
-	return l.count == 0 || l.count < most.count && l.bytes+n <= most.bytes
+// beyond returns the limit for which a request of n bytes may not be added; nil: it may.
+func (l load) beyond(n int, most limits) *engine.LimitError {
+	switch {
+	case l.count == 0:
+		return nil
+	case l.count >= most.count:
+		return &engine.LimitError{
+			What: "with this one the number of the connection's requests that wait for an answer", Value: l.count + 1,
+			Most: most.count,
+		}
+	case l.bytes+n > most.bytes:
+		return &engine.LimitError{
+			What:  "with this one the size in bytes of the connection's requests that wait for an answer",
+			Value: l.bytes + n, Most: most.bytes, Setting: "max-conn-in-flight-bytes",
+		}
+	}
+	return nil
 }
+
+// later says that a request is refused because of what is open or waits just now.
+func later(l *engine.LimitError) string { return l.Text() + "; repeat it later" }

@@ -3,6 +3,8 @@ package native
 import (
 	"errors"
 	"sync/atomic"
+
+	"penstock/engine"
 )
 
 var errNumberTaken = errors.New("the request has the number of one whose reader or subscription is open")
@@ -11,30 +13,36 @@ var errNumberTaken = errors.New("the request has the number of one whose reader 
 // that opened each. It keeps the limits of the connection and of the node. A session has one of each kind, and calls it
 // with session.mu held. After a crash nothing of it is left: clients open theirs anew.
 type opened[T any] struct {
+	what      string // readers or subscriptions
 	byRequest map[uint64]*T
 	max       int           // of this connection
 	all       *atomic.Int64 // how many there are on all connections
 	maxAll    int
 }
 
-func newOpened[T any](limit int, all *atomic.Int64, maxAll int) opened[T] {
-	return opened[T]{byRequest: map[uint64]*T{}, max: limit, all: all, maxAll: maxAll}
+func newOpened[T any](what string, limit int, all *atomic.Int64, maxAll int) opened[T] {
+	return opened[T]{what: what, byRequest: map[uint64]*T{}, max: limit, all: all, maxAll: maxAll}
 }
 
-// add keeps v until remove is called. It returns false and keeps nothing if a limit is reached, and an error if the
-// number is taken.
-func (o *opened[T]) add(request uint64, v *T) (bool, error) {
-	switch {
-	case o.byRequest[request] != nil:
-		return false, errNumberTaken
-	case len(o.byRequest) >= o.max:
-		return false, nil
-	case o.all.Add(1) > int64(o.maxAll):
+// add keeps v until remove is called. If a limit is reached, it returns that and keeps nothing. It returns an error if
+// the number is taken.
+func (o *opened[T]) add(request uint64, v *T) (*engine.LimitError, error) {
+	if o.byRequest[request] != nil {
+		return nil, errNumberTaken
+	}
+	if n := len(o.byRequest) + 1; n > o.max {
+		return &engine.LimitError{
+			What: "with this one the number of the connection's open " + o.what, Value: n, Most: o.max,
+		}, nil
+	}
+	if n := o.all.Add(1); n > int64(o.maxAll) {
 		o.all.Add(-1)
-		return false, nil
+		return &engine.LimitError{
+			What: "with this one the number of open " + o.what + " of all connections", Value: n, Most: o.maxAll,
+		}, nil
 	}
 	o.byRequest[request] = v
-	return true, nil
+	return nil, nil
 }
 
 // remove removes what add has added.

@@ -3,6 +3,7 @@ package native
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -92,17 +93,18 @@ func TestLoad(t *testing.T) {
 	for _, x := range []struct {
 		have load
 		n    int
-		want bool
+		says string // of the limit; "": none
 	}{
-		{load{}, 1, true},
-		{load{}, 1000, true},
-		{load{1, 50}, 50, true},
-		{load{1, 50}, 51, false},
-		{load{1, 1000}, 1, false},
-		{load{2, 2}, 1, false},
+		{load{}, 1, ""},
+		{load{}, 1000, ""},
+		{load{1, 50}, 50, ""},
+		{load{1, 50}, 51, "is 101, and at most 100 is allowed: see the node's setting max-conn-in-flight-bytes"},
+		{load{1, 1000}, 1, "is 1001, and at most 100 is allowed"},
+		{load{2, 2}, 1, "is 3, and at most 2 is allowed, which no setting changes"},
 	} {
-		if got := x.have.fits(x.n, most); got != x.want {
-			t.Errorf("%d more bytes beside %+v: %v", x.n, x.have, got)
+		got := x.have.beyond(x.n, most)
+		if (got == nil) != (x.says == "") || got != nil && !strings.Contains(got.Text(), x.says) {
+			t.Errorf("%d more bytes beside %+v: %v, and not %q", x.n, x.have, got, x.says)
 		}
 	}
 }

@@ -69,19 +69,19 @@ func (r *reading) spend(n int) {
 	r.credit.spend(n)
 }
 
-// openReader registers the reader that a Read asks for. It returns false if there are too many, and an error if the
-// request already names one.
-func (s *session) openReader(request uint64, m *wire.Read) (bool, error) {
+// openReader registers the reader that a Read asks for. It returns the limit if there are too many, and an error if
+// the request already names one.
+func (s *session) openReader(request uint64, m *wire.Read) (*engine.LimitError, error) {
 	r := &reading{s: s, request: request, ask: m, more: make(chan struct{}, 1)}
 	r.credit.give(m.Credit)
 	r.ctx, r.cancel = context.WithCancel(s.ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ok, err := s.readings.add(request, r)
-	if !ok {
+	over, err := s.readings.add(request, r)
+	if over != nil || err != nil {
 		r.cancel()
 	}
-	return ok, err
+	return over, err
 }
 
 // reader returns an open reader, or nil: it may have ended while the client's frame was on its way.

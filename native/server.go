@@ -166,7 +166,7 @@ func (s *Server) enter(x *session) {
 	s.mu.Unlock()
 	if crowd != nil {
 		crowd.expel(awayCrowded, fmt.Sprintf("no Auth, and %d further clients that have sent none are connected, which is "+
-			"the most that there may be", s.opts.MaxStrangers))
+			"the most that there may be (max-unauthenticated-connections)", s.opts.MaxStrangers))
 	}
 	if stopping {
 		x.goAway(0)

@@ -97,9 +97,9 @@ func newSession(srv *Server, nc net.Conn) *session {
 	s := &session{
 		srv: srv, remote: nc.RemoteAddr().String(), wake: make(chan struct{}, 1),
 		began: time.Now(), known: map[uuid.UUID]*engine.Topic{}, produces: map[string]bool{},
-		readings: newOpened[reading](srv.opts.MaxConnReaders, &srv.readers, srv.opts.MaxReaders),
+		readings: newOpened[reading]("readers", srv.opts.MaxConnReaders, &srv.readers, srv.opts.MaxReaders),
 		subscriptions: newOpened[subscription](
-			srv.opts.MaxConnSubscriptions, &srv.subscribed, srv.opts.MaxSubscriptions),
+			"subscriptions", srv.opts.MaxConnSubscriptions, &srv.subscribed, srv.opts.MaxSubscriptions),
 		output: newOutput(srv.opts.MaxConnOutputBytes, srv.output, srv.opts.MaxOutputBytes),
 	}
 	s.place.Output = s
@@ -119,7 +119,7 @@ func (s *session) Opened(c *netproto.Conn) {
 	s.conn = c
 	if s.phase == unproven {
 		s.expiry = time.AfterFunc(s.srv.opts.StrangerTime, func() {
-			s.expel("time", fmt.Sprintf("no Auth came within %v", s.srv.opts.StrangerTime))
+			s.expel("time", fmt.Sprintf("no Auth came within %v (max-unauthenticated-time)", s.srv.opts.StrangerTime))
 		})
 	}
 	s.srv.enter(s)
@@ -192,30 +192,31 @@ func (s *session) take(f *netproto.Received) error {
 		}
 		return nil
 	case *wire.Read:
-		ok, err := s.openReader(f.Request, m)
+		over, err := s.openReader(f.Request, m)
 		if err != nil {
 			return fmt.Errorf("%w: %w", netproto.ErrInvalid, err)
 		}
-		if !ok {
-			return s.refuse(f, netproto.StatusFull, "too many readers are open; repeat it later")
+		if over != nil {
+			return s.refuse(f, netproto.StatusFull, later(over))
 		}
 	case *wire.Subscribe:
-		ok, err := s.openSubscription(f.Request, m)
+		over, err := s.openSubscription(f.Request, m)
 		if err != nil {
 			return fmt.Errorf("%w: %w", netproto.ErrInvalid, err)
 		}
-		if !ok {
-			return s.refuse(f, netproto.StatusFull, "too many subscriptions are open; repeat it later")
+		if over != nil {
+			return s.refuse(f, netproto.StatusFull, later(over))
 		}
 	}
 	if f.Type == wire.TypeProduce {
 		t.arrived = s.srv.sample()
 	}
-	if s.push(t) {
+	over := s.push(t)
+	if over == nil {
 		return nil
 	}
 	s.forget(&t)
-	return s.refuse(f, netproto.StatusFull, "too many requests, or bytes of them, wait for an answer; repeat it later")
+	return s.refuse(f, netproto.StatusFull, later(over))
 }
 
 func (t *task) decode(f *netproto.Received) error {
@@ -247,36 +248,39 @@ func (t *task) decode(f *netproto.Received) error {
 	return m.Decode(f.Payload)
 }
 
-// push appends a request to the inbox if the limits allow it.
-func (s *session) push(t task) bool {
-	if !s.reserve(t.bytes) {
-		return false
+// push appends a request to the inbox, or returns the limit that does not allow it.
+func (s *session) push(t task) *engine.LimitError {
+	if over := s.reserve(t.bytes); over != nil {
+		return over
 	}
 	t.buf.Retain()
 	s.mu.Lock()
 	s.inbox = append(s.inbox, t)
 	s.mu.Unlock()
-	return true
+	return nil
 }
 
-// reserve takes a request's part of the limits, if they allow it.
-func (s *session) reserve(bytes int) bool {
+// reserve takes a request's part of the limits, or returns the one that does not allow it.
+func (s *session) reserve(bytes int) *engine.LimitError {
 	o := &s.srv.opts
-	if s.srv.inFlight.Add(int64(bytes)) > o.MaxInFlightBytes {
+	if n := s.srv.inFlight.Add(int64(bytes)); n > o.MaxInFlightBytes {
 		s.srv.inFlight.Add(-int64(bytes))
-		return false
+		return &engine.LimitError{
+			What:  "with this one the size in bytes of the requests of all native connections that wait for an answer",
+			Value: n, Most: o.MaxInFlightBytes,
+		}
 	}
 	s.mu.Lock()
-	fits := s.load.fits(bytes, limits{o.MaxConnInFlightCount, o.MaxConnInFlightBytes})
-	if fits {
+	over := s.load.beyond(bytes, limits{o.MaxConnInFlightCount, o.MaxConnInFlightBytes})
+	if over == nil {
 		s.load.count++
 		s.load.bytes += bytes
 	}
 	s.mu.Unlock()
-	if !fits {
+	if over != nil {
 		s.srv.inFlight.Add(-int64(bytes))
 	}
-	return fits
+	return over
 }
 
 // done gives back what a request took of the limits.

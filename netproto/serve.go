@@ -52,12 +52,14 @@ func Serve(
 		}
 		pause = minAcceptPause
 		if !tryEnter(conns) {
-			failed(nc.RemoteAddr(), overloaded(nc, &o, "too many connections"))
+			failed(nc.RemoteAddr(), overloaded(nc, &o, fmt.Sprintf("%d connections are open, the most that the port "+
+				"may have (max-connections)", maxConnCount)))
 			continue
 		}
 		if !tryEnter(handshakes) {
 			<-conns
-			failed(nc.RemoteAddr(), overloaded(nc, &o, "too many handshakes at once"))
+			failed(nc.RemoteAddr(), overloaded(nc, &o, fmt.Sprintf("%d handshakes are under way, the most at a "+
+				"time (max-tls-handshakes)", o.MaxHandshakeCount)))
 			continue
 		}
 		all.Go(func() {

@@ -48,7 +48,7 @@ func TestHTTPHeaders(t *testing.T) {
 				{"/pub?topic=t", "five", nil, 200, "OK"},
 				{"/pub?topic=t", "bad", []string{"X-Penstock-Header-Penstock-Channel", "c"}, 400, "the engine's own"},
 				{"/pub?topic=t&key=x", "bad", []string{"X-Penstock-Header-Key", "x"}, 400, "headers are refused"},
-				{"/pub?topic=t", "bad", []string{"X-Penstock-Header-Big", strings.Repeat("x", 33<<10)}, 400, "MaxHeaderBytes"},
+				{"/pub?topic=t", "bad", []string{"X-Penstock-Header-Big", strings.Repeat("x", 33<<10)}, 400, "max-header-bytes"},
 			} {
 				body := strings.ReplaceAll(x.body, "\n", fmt.Sprint(i, "\n"))
 				if body == x.body {

@@ -74,7 +74,8 @@ func TestRefusedPutIsFatalInItsTurn(t *testing.T) {
 		c.ok()
 		c.ok()
 		c.send(x.cmd + pub("other", "3"))
-		c.fatal(x.code + engine.ErrMessageTooBig.Error())
+		c.fatal(x.code + engine.ErrMessageTooBig.Error() + ": the size of a message in bytes is 1001, and at most 1000 is " +
+			"allowed: see the node's setting max-message-bytes")
 	}
 }
 

@@ -17,10 +17,11 @@ import (
 )
 
 // A member reads its database through a mapping. If the file gets shorter, the next access ends the process with a
-// fault, on a goroutine of etcd's, where nobody can recover from it. If the database or the log is removed, etcd notices
-// nothing and writes to files without a name. So a member's files are watched while it runs, and whoever finds one of
-// them gone or cut first should be watchGround, which ends the process with a sentence (MemberOptions.Fatal). What it
-// loses the race for, and bytes that were overwritten, are found by etcd (lastHook) or by the next start (checkFiles).
+// fault, on a goroutine of etcd's, where nobody can recover from it. If the database or the log is removed, etcd
+// notices nothing and writes to files without a name. So a member's files are watched while it runs, and whoever finds
+// one of them gone or cut first should be watchGround, which ends the process with a sentence (MemberOptions.Fatal).
+// What it loses the race for, and bytes that were overwritten, are found by etcd (lastHook) or by the next start
+// (checkFiles).
 
 // groundEvery is how often a member looks if the kernel tells it nothing.
 const groundEvery = time.Second
@@ -169,7 +170,8 @@ func checkWhole(file string) error {
 	return nil
 }
 
-// The first two pages of a database are its metas, written in turns: one of them is always whole. A page has a header of 16 bytes. See bbolt's internal/common/meta.go.
+// The first two pages of a database are its metas, written in turns: one of them is always whole. A page has a header
+// of 16 bytes. See bbolt's internal/common/meta.go.
 const (
 	metaAt       = 16
 	metaSumAt    = 56 // behind the fields that it is about

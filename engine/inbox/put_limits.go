@@ -31,7 +31,9 @@ func (l *Limits) Measure(p *Put) error {
 		return l.measureSealed(p)
 	}
 	if p.Defer < 0 || p.Defer > l.maxDefer {
-		return base.ErrDeferTooLong
+		return &base.LimitError{
+			Err: base.ErrDeferTooLong, What: "the delay", Value: p.Defer, Most: l.maxDefer, Setting: "max-defer",
+		}
 	}
 	p.DeferMs = uint32((p.Defer + time.Millisecond - 1) / time.Millisecond)
 	if len(p.Messages) == 0 {
@@ -46,12 +48,12 @@ func (l *Limits) Measure(p *Put) error {
 			return base.ErrEmptyMessage
 		}
 		if len(m) > l.maxMessageBytes {
-			return base.ErrMessageTooBig
+			return l.messageTooBig(len(m))
 		}
 		n += batch.RecordSize(len(m), p.DeferMs)
 	}
 	if n > l.maxBatchBytes {
-		return base.ErrBatchTooBig
+		return l.batchTooBig(n)
 	}
 	p.Bytes = n
 	return nil
@@ -70,7 +72,7 @@ func (l *Limits) measureHeaders(p *Put) error {
 			return base.ErrEmptyMessage
 		}
 		if len(m) > l.maxMessageBytes {
-			return base.ErrMessageTooBig
+			return l.messageTooBig(len(m))
 		}
 		rec.Body, rec.Headers = m, p.Headers[i]
 		size := rec.Size()
@@ -84,9 +86,23 @@ func (l *Limits) measureHeaders(p *Put) error {
 		p.Bytes += size
 	}
 	if p.Bytes > l.maxBatchBytes {
-		return base.ErrBatchTooBig
+		return l.batchTooBig(p.Bytes)
 	}
 	return nil
+}
+
+func (l *Limits) messageTooBig(bytes int) error {
+	return &base.LimitError{
+		Err: base.ErrMessageTooBig, What: "the size of a message in bytes", Value: bytes, Most: l.maxMessageBytes,
+		Setting: "max-message-bytes",
+	}
+}
+
+func (l *Limits) batchTooBig(bytes int) error {
+	return &base.LimitError{
+		Err: base.ErrBatchTooBig, What: "the size of the batch in bytes", Value: bytes, Most: l.maxBatchBytes,
+		Setting: "max-batch-bytes",
+	}
 }
 
 // CheckHeaders checks the headers of one message against the limits. With trusted, the engine or another node has made
@@ -97,15 +113,21 @@ func (l *Limits) CheckHeaders(headers []base.Header, trusted bool) error {
 		most = segment.MaxHeaderCount
 	}
 	if len(headers) > most {
-		return fmt.Errorf("%w: a message has %d, at most %d", base.ErrHeaders, len(headers), most)
+		return &base.LimitError{
+			Err: base.ErrHeaders, What: "the number of headers of a message", Value: len(headers), Most: most,
+		}
 	}
 	size := 0
 	for i := range headers {
 		name := headers[i].Key
 		switch {
-		case len(name) == 0 || len(name) > base.MaxHeaderNameBytes:
-			return fmt.Errorf("%w: a name has %d bytes, 1 to %d are possible",
-				base.ErrHeaders, len(name), base.MaxHeaderNameBytes)
+		case len(name) == 0:
+			return fmt.Errorf("%w: a name is empty", base.ErrHeaders)
+		case len(name) > base.MaxHeaderNameBytes:
+			return &base.LimitError{
+				Err: base.ErrHeaders, What: "the size of a header's name in bytes", Value: len(name),
+				Most: base.MaxHeaderNameBytes,
+			}
 		case !trusted && bytes.HasPrefix(name, []byte(base.ReservedHeaders)):
 			return fmt.Errorf("%w: names that begin with %s, as %q does, are the engine's own",
 				base.ErrHeaders, base.ReservedHeaders, name)
@@ -113,8 +135,10 @@ func (l *Limits) CheckHeaders(headers []base.Header, trusted bool) error {
 		size += len(name) + len(headers[i].Value)
 	}
 	if size > l.maxHeaderBytes && !trusted {
-		return fmt.Errorf("%w: a message has %d bytes of names and values, at most %d (MaxHeaderBytes)",
-			base.ErrHeaderBytes, size, l.maxHeaderBytes)
+		return &base.LimitError{
+			Err: base.ErrHeaderBytes, What: "the size of a message's header names and values in bytes", Value: size,
+			Most: l.maxHeaderBytes, Setting: "max-header-bytes",
+		}
 	}
 	return nil
 }
@@ -127,7 +151,7 @@ var scratches = sync.Pool{New: func() any { return new([]byte) }}
 func (l *Limits) measureSealed(p *Put) error {
 	sealed := p.Special.Sealed
 	if len(sealed) > l.maxBatchBytes {
-		return base.ErrBatchTooBig
+		return l.batchTooBig(len(sealed))
 	}
 	h := &p.Special.Header
 	if err := h.Decode(sealed); err != nil {
@@ -158,7 +182,7 @@ func (l *Limits) measureSealed(p *Put) error {
 			return base.ErrEmptyMessage
 		}
 		if len(r.Body) > l.maxMessageBytes {
-			return base.ErrMessageTooBig
+			return l.messageTooBig(len(r.Body))
 		}
 		if r.Defer != 0 {
 			return errors.New("engine: the sealed batch was refused, nothing was stored: a record has a delay, which the " +

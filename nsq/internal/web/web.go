@@ -5,7 +5,6 @@ package web
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -90,7 +89,7 @@ func Beyond(status int, code, what string, value, limit any, setting string) *Er
 
 // BeyondText says that a value is above the limit of a setting.
 func BeyondText(what string, value, limit any, setting string) string {
-	return fmt.Sprintf("%s is %v, and at most %v is allowed: see the node's setting %s", what, value, limit, setting)
+	return (&engine.LimitError{What: what, Value: value, Most: limit, Setting: setting}).Text()
 }
 
 func (e *Error) Error() string { return e.code }
@@ -108,9 +107,9 @@ func AsError(err error) *Error {
 	case errors.Is(err, engine.ErrNoChannel):
 		return Fail(404, "CHANNEL_NOT_FOUND")
 	case errors.Is(err, engine.ErrMessageTooBig):
-		return Fail(413, "MSG_TOO_BIG")
+		return tooBig("MSG_TOO_BIG", err)
 	case errors.Is(err, engine.ErrBatchTooBig):
-		return Fail(413, "BODY_TOO_BIG")
+		return tooBig("BODY_TOO_BIG", err)
 	case errors.Is(err, engine.ErrHeaders), errors.Is(err, engine.ErrBatchKeys), errors.Is(err, engine.ErrTopicSettings),
 		errors.Is(err, engine.ErrTopicOptions), errors.Is(err, engine.ErrDeferTooLong):
 		return Fail(400, err.Error())
@@ -120,6 +119,15 @@ func AsError(err error) *Error {
 		return Fail(http.StatusInsufficientStorage, err.Error())
 	}
 	return Fail(503, err.Error())
+}
+
+// tooBig has nsqd's code, and the detail says what is beyond which limit.
+func tooBig(code string, err error) *Error {
+	e := Fail(http.StatusRequestEntityTooLarge, code)
+	if over, ok := errors.AsType[*engine.LimitError](err); ok {
+		e.detail = over.Text()
+	}
+	return e
 }
 
 // Count returns a number in the query, from 1 to most. invalid is the error code for anything else.
